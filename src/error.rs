@@ -1,0 +1,228 @@
+//! Everything that can go wrong, each with what a user needs to mend it.
+
+use crate::path::{Path, Unavailable};
+use crate::scales::ScaleLayout;
+use crate::shape::Shape;
+
+/// This crate's result.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a call was refused or failed. Bad input is found before anything is launched or written.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// K is 0.
+    #[error("K is 0: a row needs at least one block of 16 elements")]
+    KZero,
+
+    /// K does not divide into blocks.
+    #[error("K = {k} is not a multiple of 16, the NVFP4 block")]
+    KNotMultipleOfBlock {
+        /// The K that was given.
+        k: usize,
+    },
+
+    /// Too few or too many vectors.
+    #[error("N = {n} vectors: one call takes 1 to 16")]
+    NOutOfRange {
+        /// The N that was given.
+        n: usize,
+    },
+
+    /// A size derived from the shape does not fit.
+    #[error("the sizes of M = {m}, N = {n}, K = {k}, L = {l} overflow")]
+    #[allow(missing_docs)]
+    SizeOverflow {
+        m: usize,
+        n: usize,
+        k: usize,
+        l: usize,
+    },
+
+    /// Weights were made for other dimensions than the call's.
+    #[error("the weights are {weights}, the call is {call}")]
+    ShapeMismatch {
+        /// What the weights were checked against.
+        weights: Shape,
+        /// What the call asks for.
+        call: Shape,
+    },
+
+    /// A buffer ends before the shape does.
+    #[error("{operand}: {got} {unit} are too short, the shape needs {needed}{hint}")]
+    BufferTooShort {
+        /// Which operand.
+        operand: &'static str,
+        /// What is counted: bytes or elements.
+        unit: &'static str,
+        /// How many the shape, layout and strides need.
+        needed: usize,
+        /// How many there are.
+        got: usize,
+        /// What is probably wrong, or empty.
+        hint: String,
+    },
+
+    /// Scales are tagged with one layout and have the length of the other.
+    #[error(
+        "{operand}: tagged {tagged}, which takes {needed} bytes, but the {got} bytes are exactly \
+         what the {fits} layout takes"
+    )]
+    LayoutContradiction {
+        /// Which operand.
+        operand: &'static str,
+        /// The layout it is tagged with.
+        tagged: ScaleLayout,
+        /// Bytes of that layout.
+        needed: usize,
+        /// Bytes that are there.
+        got: usize,
+        /// The layout that those bytes fit.
+        fits: ScaleLayout,
+    },
+
+    /// A stride would make rows or batches overlap.
+    #[error("{operand}: a stride of {stride} {unit} is smaller than the {needed} it steps over")]
+    StrideTooSmall {
+        /// Which stride.
+        operand: &'static str,
+        /// What is counted: bytes or elements.
+        unit: &'static str,
+        /// The stride that was given.
+        stride: usize,
+        /// The smallest stride possible.
+        needed: usize,
+    },
+
+    /// A stride or an offset breaks the alignment kernels need.
+    #[error("{operand}: {value:#x} is not a multiple of {align} bytes")]
+    Misaligned {
+        /// Which pointer or stride.
+        operand: &'static str,
+        /// Its value, in bytes.
+        value: u64,
+        /// What it must be a multiple of.
+        align: u64,
+    },
+
+    /// A null pointer where data must be.
+    #[error("{operand}: null pointer")]
+    NullPointer {
+        /// Which operand.
+        operand: &'static str,
+    },
+
+    /// A block scale is NaN (0x7F or 0xFF).
+    #[error("{operand}: the scale of batch {batch}, row {row}, block {block} is NaN")]
+    ScaleNan {
+        /// Which operand.
+        operand: &'static str,
+        /// Batch of the scale.
+        batch: usize,
+        /// Row of the scale.
+        row: usize,
+        /// Block of the scale in its row.
+        block: usize,
+    },
+
+    /// A block scale has its sign bit set; tensor cores read scales as unsigned.
+    #[error(
+        "{operand}: the scale of batch {batch}, row {row}, block {block} is negative ({code:#04x})"
+    )]
+    ScaleNegative {
+        /// Which operand.
+        operand: &'static str,
+        /// Batch of the scale.
+        batch: usize,
+        /// Row of the scale.
+        row: usize,
+        /// Block of the scale in its row.
+        block: usize,
+        /// The E4M3 code.
+        code: u8,
+    },
+
+    /// A global scale is zero, negative, NaN or infinite, or its product with another is not a
+    /// normal f32.
+    #[error("{operand}: {value} is not usable as a scale; it must be positive and finite")]
+    GlobalScale {
+        /// Which scale.
+        operand: &'static str,
+        /// Its value.
+        value: f32,
+    },
+
+    /// A row's alpha is NaN or infinite.
+    #[error("row alpha: element {index} is {value}; it must be finite")]
+    RowAlpha {
+        /// Which element.
+        index: usize,
+        /// Its value.
+        value: f32,
+    },
+
+    /// The output's memory is also an input's.
+    #[error("the output overlaps {operand}")]
+    OutputOverlaps {
+        /// Which input.
+        operand: &'static str,
+    },
+
+    /// The path that was asked for cannot run here.
+    #[error("the {path} path is not available: {reason}")]
+    PathUnavailable {
+        /// The path.
+        path: Path,
+        /// Why not.
+        reason: Unavailable,
+    },
+
+    /// `NVFP4_GEMV_PATH` or a flag names no path.
+    #[error("{name:?} is not a path; use auto, cpu, cuda-core or tensor-core")]
+    UnknownPath {
+        /// What was given.
+        name: String,
+    },
+
+    /// No NVIDIA driver, or one that is too old.
+    #[error("no usable NVIDIA driver: {reason}")]
+    NoDriver {
+        /// What was looked for and found.
+        reason: String,
+    },
+
+    /// The driver sees no device.
+    #[error(
+        "the NVIDIA driver sees no device{}",
+        if visible.is_empty() { String::new() } else { format!(" (CUDA_VISIBLE_DEVICES={visible})") }
+    )]
+    NoDevice {
+        /// `CUDA_VISIBLE_DEVICES`, which may hide devices, or empty.
+        visible: String,
+    },
+
+    /// This build carries no machine code for the device.
+    #[error(
+        "no kernel image for compute capability {major}.{minor}: this build carries {archs}; \
+         rebuild with NVFP4_GEMV_ARCHS naming that architecture"
+    )]
+    NoKernelImage {
+        /// Major compute capability of the device.
+        major: i32,
+        /// Minor compute capability of the device.
+        minor: i32,
+        /// The architectures compiled in.
+        archs: String,
+    },
+
+    /// CUDA reported an error.
+    #[error("{during}: CUDA error {code} ({message})")]
+    Cuda {
+        /// What was being done.
+        during: &'static str,
+        /// The `cudaError_t` or `CUresult`.
+        code: i32,
+        /// CUDA's own text.
+        message: String,
+    },
+}

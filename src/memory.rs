@@ -1,0 +1,71 @@
+//! Where operands lie: in host memory, or on a CUDA device.
+
+use std::fmt::Debug;
+
+/// A place that operands lie in. Operand types take it as a parameter, so that the host's and
+/// the device's are one definition with one set of checks.
+pub trait Memory: sealed::Sealed + Sized + 'static {
+    /// A borrowed buffer that is read.
+    type Slice<'a, T: Debug + 'static>: Buffer + Debug;
+    /// A borrowed buffer that is written.
+    type SliceMut<'a, T: Debug + 'static>: Buffer + Debug;
+}
+
+/// A buffer that knows its length.
+pub trait Buffer {
+    /// How many elements it holds.
+    fn count(&self) -> usize;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::Host {}
+    #[cfg(feature = "cuda")]
+    impl Sealed for super::Device {}
+}
+
+/// Host memory: plain slices.
+#[derive(Clone, Copy, Debug)]
+pub enum Host {}
+
+impl Memory for Host {
+    type Slice<'a, T: Debug + 'static> = &'a [T];
+    type SliceMut<'a, T: Debug + 'static> = &'a mut [T];
+}
+
+impl<T> Buffer for &[T] {
+    fn count(&self) -> usize {
+        self.len()
+    }
+}
+
+impl<T> Buffer for &mut [T] {
+    fn count(&self) -> usize {
+        self.len()
+    }
+}
+
+/// A CUDA device's memory: cudarc's views.
+#[cfg(feature = "cuda")]
+#[derive(Clone, Copy, Debug)]
+pub enum Device {}
+
+#[cfg(feature = "cuda")]
+impl Memory for Device {
+    type Slice<'a, T: Debug + 'static> = cudarc::driver::CudaView<'a, T>;
+    type SliceMut<'a, T: Debug + 'static> = cudarc::driver::CudaViewMut<'a, T>;
+}
+
+#[cfg(feature = "cuda")]
+impl<T> Buffer for cudarc::driver::CudaView<'_, T> {
+    fn count(&self) -> usize {
+        self.len()
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl<T> Buffer for cudarc::driver::CudaViewMut<'_, T> {
+    fn count(&self) -> usize {
+        self.len()
+    }
+}

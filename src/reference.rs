@@ -1,0 +1,165 @@
+//! The truth: f64, obvious, never optimised. And the error that a path may make against it.
+
+use crate::error::Result;
+use crate::format::{e2m1, e4m3};
+use crate::shape::{BLOCK, Shape};
+use crate::tensor::{OutputType, VectorScale, Vectors, Weights};
+
+/// The exact result and what its rounding errors scale with.
+#[derive(Clone, Debug)]
+pub struct Reference {
+    /// `y[l][n][m]`, correct to about K/16 roundings of f64.
+    pub y: Vec<f64>,
+    /// `Σ_k |w · x|` of the same elements: what the error of a sum is proportional to.
+    pub magnitude: Vec<f64>,
+}
+
+/// Computes the GEMV from the definition.
+///
+/// # Errors
+/// What [`gemv`](crate::gemv) refuses, this refuses.
+pub fn gemv(shape: &Shape, weights: &Weights<'_>, vectors: &Vectors<'_>) -> Result<Reference> {
+    weights.check(shape)?;
+    let x = decode_vectors(shape, vectors)?;
+    let (m, n, k, l) = (shape.m(), shape.n(), shape.k(), shape.l());
+    let mut y = Vec::with_capacity(shape.outputs());
+    let mut magnitude = Vec::with_capacity(shape.outputs());
+    // One row decoded at a time, for all vectors of its batch.
+    for batch in 0..l {
+        let rows: Vec<Vec<f64>> = (0..m).map(|row| decode_row(weights, batch, row)).collect();
+        for vector in 0..n {
+            let x = &x[(batch * n + vector) * k..][..k];
+            for w in &rows {
+                y.push(w.iter().zip(x).map(|(w, x)| w * x).sum());
+                magnitude.push(w.iter().zip(x).map(|(w, x)| (w * x).abs()).sum());
+            }
+        }
+    }
+    Ok(Reference { y, magnitude })
+}
+
+/// Row `row` of batch `batch` as numbers, all scales applied.
+pub fn decode_row(weights: &Weights<'_>, batch: usize, row: usize) -> Vec<f64> {
+    let shape = weights.shape();
+    let codes = &weights.codes[(batch * shape.m() + row) * shape.row_code_bytes()..];
+    let scales = &weights.scales[batch * weights.layout.bytes(shape.m(), shape.blocks())..];
+    let alpha = weights.row_alpha.map_or(1.0, |alpha| {
+        f64::from(alpha[batch * weights.row_alpha_batch_stride() + row])
+    });
+    (0..shape.k())
+        .map(|k| {
+            let scale = scales[weights.layout.offset(row, k / BLOCK, shape.blocks())];
+            f64::from(e2m1::decode(e2m1::unpack(codes, k)))
+                * f64::from(e4m3::decode(scale))
+                * weights.global.multiplier()
+                * alpha
+        })
+        .collect()
+}
+
+/// Vectors `[L][N][K]` as numbers, all scales applied.
+///
+/// # Errors
+/// What [`gemv`](crate::gemv) refuses of vectors.
+pub fn decode_vectors(shape: &Shape, vectors: &Vectors<'_>) -> Result<Vec<f64>> {
+    let mut x = Vec::with_capacity(shape.vector_elements());
+    let mut dense = |strides: crate::Strides, value: &dyn Fn(usize) -> f64| {
+        for l in 0..shape.l() {
+            for n in 0..shape.n() {
+                let start = l * strides.batch + n * strides.row;
+                x.extend((start..start + shape.k()).map(value));
+            }
+        }
+    };
+    match vectors {
+        Vectors::F16(v) => dense(v.resolve(shape)?, &|i| f64::from(v.values[i])),
+        Vectors::Bf16(v) => dense(v.resolve(shape)?, &|i| f64::from(v.values[i])),
+        Vectors::F32(v) => dense(v.resolve(shape)?, &|i| f64::from(v.values[i])),
+        Vectors::Nvfp4(v) => {
+            let layout = v.resolve_and_scan(shape)?;
+            for l in 0..shape.l() {
+                for n in 0..shape.n() {
+                    let codes = &v.codes[l * layout.codes.batch + n * layout.codes.row..];
+                    let global = match &v.global {
+                        VectorScale::Shared(global) => global.multiplier(),
+                        VectorScale::PerVector(globals) => f64::from(globals[l * shape.n() + n]),
+                    };
+                    x.extend((0..shape.k()).map(|k| {
+                        let at = layout.scale_offset(v.layout, shape, l, n, k / BLOCK);
+                        f64::from(e2m1::decode(e2m1::unpack(codes, k)))
+                            * f64::from(e4m3::decode(v.scales[at]))
+                            * global
+                    }));
+                }
+            }
+        }
+    }
+    Ok(x)
+}
+
+/// How far a result computed with at most `roundings` successive f32 roundings of any term, and
+/// one conversion to `output`, may lie from `y`, where `magnitude` is `Σ |w · x|`.
+///
+/// A term that passes through `d` roundings is off by a factor of at most `(1+u)^d`, u = 2^-24, so
+/// the sum is off by at most `((1+u)^d - 1) · Σ |w · x|` (Higham, Accuracy and Stability of
+/// Numerical Algorithms, 2nd ed., §3.1 and §4.2), whatever the order of the sum. The conversion
+/// adds half a unit in the last place of the output type, at least half its smallest subnormal.
+/// Every path's `roundings` stand in the table in `tests/common/bounds.rs`.
+///
+/// Infinite where the output type may overflow.
+pub fn error_bound(y: f64, magnitude: f64, roundings: u32, output: OutputType) -> f64 {
+    // Precision with the hidden bit, exponent of the smallest subnormal, largest finite value.
+    let (precision, tiny, max) = match output {
+        OutputType::F16 => (11, -24, 65504.0),
+        OutputType::Bf16 => (8, -133, 3.3895313892515355e38),
+        OutputType::F32 => (24, -149, f64::from(f32::MAX)),
+    };
+    let growth = (f64::from(roundings) * (2f64.powi(-24)).ln_1p()).exp_m1();
+    // f32 intermediate results below its normal range are off by half its smallest subnormal each.
+    let sum = growth * magnitude + f64::from(roundings) * 2f64.powi(-149);
+    let largest = y.abs() + sum;
+    if largest >= max {
+        return f64::INFINITY;
+    }
+    sum + (largest * 2f64.powi(-precision)).max(2f64.powi(tiny - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{GlobalScale, ScaleLayout};
+
+    #[test]
+    fn by_hand() {
+        let shape = Shape::new(2, 2, 16, 1).unwrap();
+        // Row 0: sixteen 1.0; row 1: eight pairs (0.5, -6).
+        let mut codes = vec![0x22; 8];
+        codes.extend([0xf1; 8]);
+        let weights = Weights::new(
+            &shape,
+            &codes,
+            &[0x38, 0x40], // 1, 2
+            ScaleLayout::Linear,
+            GlobalScale::Divisor(4.0),
+        )
+        .unwrap()
+        .with_row_alpha(&[1.0, 3.0])
+        .unwrap();
+        let x: Vec<f32> = (0..32).map(|i| (i % 16) as f32 + (i / 16) as f32).collect();
+        let out = gemv(&shape, &weights, &Vectors::f32(&x)).unwrap();
+        // Evens sum to 56, odds to 64; the second vector adds 1 to each of 16 elements.
+        let row1 = |even: f64, odd: f64| (0.5 * even - 6.0 * odd) * 2.0 / 4.0 * 3.0;
+        assert_eq!(out.y, [30.0, row1(56.0, 64.0), 34.0, row1(64.0, 72.0)]);
+        assert_eq!(out.magnitude[1], (28.0 + 384.0) * 1.5);
+    }
+
+    #[test]
+    fn bound_is_at_least_half_an_ulp_and_grows() {
+        let bound = error_bound(1.0, 1.0, 0, OutputType::F16);
+        assert_eq!(bound, 2f64.powi(-11));
+        assert!(error_bound(1.0, 100.0, 10, OutputType::F16) > bound);
+        assert_eq!(error_bound(0.0, 0.0, 0, OutputType::F16), 2f64.powi(-25));
+        assert!(error_bound(7e4, 7e4, 1, OutputType::F16).is_infinite());
+        assert!(error_bound(7e4, 7e4, 1, OutputType::Bf16).is_finite());
+    }
+}

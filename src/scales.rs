@@ -1,0 +1,182 @@
+//! Where a block scale lies: the linear layout and the 128x4 layout of the tensor cores.
+
+use crate::shape::BLOCK;
+
+/// The order of the block scales of a `rows x K` operand in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ScaleLayout {
+    /// Row-major `[rows][K/16]`, as checkpoints store it.
+    Linear,
+    /// Atoms of 128 rows x 4 scales (cuBLASLt's `VEC16_UE4M3`), as block-scaled tensor-core
+    /// instructions read it. Rows are padded to a multiple of 128, scales of a row to a
+    /// multiple of 4; the padding's content is never used.
+    ///
+    /// Source: cuBLAS documentation, "1D block scaling factors layout".
+    Tiled128x4,
+}
+
+impl ScaleLayout {
+    /// Both layouts, for tests and tables.
+    pub const ALL: [Self; 2] = [Self::Linear, Self::Tiled128x4];
+
+    /// Bytes that the scales of `rows` rows of `blocks` blocks take, padding included (one batch).
+    pub const fn bytes(self, rows: usize, blocks: usize) -> usize {
+        match self {
+            Self::Linear => rows * blocks,
+            Self::Tiled128x4 => rows.next_multiple_of(128) * blocks.next_multiple_of(4),
+        }
+    }
+
+    /// Byte offset of the scale of block `block` of row `row`, within one batch.
+    ///
+    /// ```
+    /// use nvfp4_gemv::ScaleLayout;
+    /// assert_eq!(ScaleLayout::Linear.offset(2, 3, 8), 19);
+    /// // Row 33 is in the second quarter of its atom, block 5 in the row block's second atom.
+    /// assert_eq!(ScaleLayout::Tiled128x4.offset(33, 5, 8), 512 + 16 + 4 + 1);
+    /// ```
+    pub const fn offset(self, row: usize, block: usize, blocks: usize) -> usize {
+        match self {
+            Self::Linear => row * blocks + block,
+            Self::Tiled128x4 => {
+                let atoms = blocks.div_ceil(4);
+                (row / 128 * atoms + block / 4) * 512
+                    + row % 32 * 16
+                    + row % 128 / 32 * 4
+                    + block % 4
+            }
+        }
+    }
+
+    /// The name in messages, flags and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Linear => "linear",
+            Self::Tiled128x4 => "128x4",
+        }
+    }
+}
+
+impl std::fmt::Display for ScaleLayout {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Copies scales from one layout into the other (or the same), batch by batch.
+/// The padding of a 128x4 result is zero.
+///
+/// `k` is the operand's K, `source` holds `batches · from.bytes(rows, k/16)` bytes or more.
+///
+/// # Errors
+/// [`Error::KZero`](crate::Error::KZero) or
+/// [`Error::KNotMultipleOfBlock`](crate::Error::KNotMultipleOfBlock) for a bad K,
+/// [`Error::BufferTooShort`](crate::Error::BufferTooShort) for a short source,
+/// [`Error::SizeOverflow`](crate::Error::SizeOverflow) for sizes past the address range.
+///
+/// ```
+/// use nvfp4_gemv::{convert_scales, ScaleLayout::{Linear, Tiled128x4}};
+/// let linear = [1, 2, 3, 4, 5, 6]; // 2 rows, K = 48
+/// let tiled = convert_scales(&linear, Linear, Tiled128x4, 2, 48, 1)?;
+/// assert_eq!(tiled.len(), 512);
+/// assert_eq!(convert_scales(&tiled, Tiled128x4, Linear, 2, 48, 1)?, linear);
+/// # Ok::<(), nvfp4_gemv::Error>(())
+/// ```
+pub fn convert_scales(
+    source: &[u8],
+    from: ScaleLayout,
+    to: ScaleLayout,
+    rows: usize,
+    k: usize,
+    batches: usize,
+) -> crate::Result<Vec<u8>> {
+    let shape = crate::Shape::gemv(rows, k, batches)?;
+    let blocks = k / BLOCK;
+    let from_bytes = from.bytes(rows, blocks);
+    crate::check::scales_len(
+        "scales to convert",
+        source.len(),
+        from,
+        rows,
+        blocks,
+        shape.weight_scale_bytes(from),
+        batches,
+    )?;
+    let to_bytes = to.bytes(rows, blocks);
+    let mut out = vec![0; to_bytes * batches];
+    if out.is_empty() {
+        return Ok(out);
+    }
+    for (src, dst) in source
+        .chunks_exact(from_bytes)
+        .zip(out.chunks_exact_mut(to_bytes))
+    {
+        for row in 0..rows {
+            for block in 0..blocks {
+                dst[to.offset(row, block, blocks)] = src[from.offset(row, block, blocks)];
+            }
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ScaleLayout::{Linear, Tiled128x4};
+    use proptest::prelude::*;
+
+    #[test]
+    fn offsets_by_the_published_formula() {
+        // Written as the format's definition gives it, with the batch term, in other variables.
+        let (rows, blocks) = (300, 7);
+        let (rest_m, rest_k) = (3, 2);
+        for b in 0..2 {
+            for i in 0..rows {
+                for j in 0..blocks {
+                    let published = ((b * rest_m + i / 128) * rest_k + j / 4) * 512
+                        + (i % 32) * 16
+                        + ((i % 128) / 32) * 4
+                        + j % 4;
+                    let ours = b * Tiled128x4.bytes(rows, blocks) + Tiled128x4.offset(i, j, blocks);
+                    assert_eq!(ours, published);
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn offsets_are_distinct_and_inside(rows in 1usize..400, blocks in 1usize..40) {
+            for layout in ScaleLayout::ALL {
+                let mut seen = vec![false; layout.bytes(rows, blocks)];
+                for row in 0..rows {
+                    for block in 0..blocks {
+                        let at = layout.offset(row, block, blocks);
+                        prop_assert!(!std::mem::replace(&mut seen[at], true));
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn there_and_back(rows in 0usize..300, blocks in 1usize..20, batches in 0usize..4, seed: u8) {
+            let k = blocks * BLOCK;
+            let linear: Vec<u8> =
+                (0..rows * blocks * batches).map(|i| (i as u8).wrapping_mul(31) ^ seed).collect();
+            let tiled = convert_scales(&linear, Linear, Tiled128x4, rows, k, batches).unwrap();
+            prop_assert_eq!(tiled.len(), Tiled128x4.bytes(rows, blocks) * batches);
+            let back = convert_scales(&tiled, Tiled128x4, Linear, rows, k, batches).unwrap();
+            prop_assert_eq!(back, linear);
+        }
+    }
+
+    #[test]
+    fn padding_is_zero_and_short_sources_are_refused() {
+        let tiled = convert_scales(&[7; 129 * 5], Linear, Tiled128x4, 129, 80, 1).unwrap();
+        assert_eq!(tiled.iter().filter(|&&b| b == 7).count(), 129 * 5);
+        assert!(convert_scales(&[7; 129 * 5], Tiled128x4, Linear, 129, 80, 1).is_err());
+        assert!(convert_scales(&[7; 129 * 5 - 1], Linear, Linear, 129, 80, 1).is_err());
+        assert!(convert_scales(&[], Linear, Linear, 1, 24, 1).is_err());
+    }
+}

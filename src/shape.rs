@@ -1,0 +1,202 @@
+//! The problem's dimensions, checked once, and every size that follows from them.
+
+use std::fmt;
+
+use crate::error::{Error, Result};
+use crate::scales::ScaleLayout;
+
+/// Elements that share one block scale.
+pub const BLOCK: usize = 16;
+
+/// The dimensions of one batched GEMV: `y[l][n][m] = Σ_k w[l][m][k] · x[l][n][k]`.
+///
+/// | name | meaning | allowed |
+/// |---|---|---|
+/// | M | rows of the weights, elements of each output vector | 0 or more |
+/// | N | vectors that share one pass over the weights | 1 to 16 |
+/// | K | elements of each row and of each vector | a positive multiple of 16 |
+/// | L | batches, each with weights and vectors of its own | 0 or more |
+///
+/// A `Shape` that exists is valid: every size derived from it fits in memory's address range.
+///
+/// ```
+/// use nvfp4_gemv::Shape;
+/// let shape = Shape::new(4096, 2, 7168, 1)?;
+/// assert_eq!(shape.weight_code_bytes(), 4096 * 7168 / 2);
+/// assert!(Shape::gemv(4096, 100, 1).is_err()); // K is not a multiple of 16
+/// # Ok::<(), nvfp4_gemv::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shape {
+    m: usize,
+    n: usize,
+    k: usize,
+    l: usize,
+}
+
+impl Shape {
+    /// The most vectors one call takes.
+    pub const MAX_N: usize = 16;
+
+    /// The largest M, K or L: kernels index with 32-bit integers.
+    pub const MAX_DIM: usize = i32::MAX as usize - 127;
+
+    /// Checks the dimensions, in the order M, N, K, L.
+    pub fn new(m: usize, n: usize, k: usize, l: usize) -> Result<Self> {
+        if k == 0 {
+            return Err(Error::KZero);
+        }
+        if !k.is_multiple_of(BLOCK) {
+            return Err(Error::KNotMultipleOfBlock { k });
+        }
+        if n == 0 || n > Self::MAX_N {
+            return Err(Error::NOutOfRange { n });
+        }
+        let shape = Self { m, n, k, l };
+        // The largest operand is the weights as codes, scales in either layout, or a wide output
+        // or vector of at most 4 bytes an element. f64 for the reference makes it 8.
+        let fits = m <= Self::MAX_DIM
+            && k <= Self::MAX_DIM
+            && l <= Self::MAX_DIM
+            && m.next_multiple_of(128)
+                .checked_mul(k.next_multiple_of(64))
+                .and_then(|mk| mk.checked_mul(l))
+                .is_some_and(|x| isize::try_from(x).is_ok())
+            && (n * 8)
+                .checked_mul(l)
+                .and_then(|nl| nl.checked_mul(m.max(k)))
+                .is_some_and(|x| isize::try_from(x).is_ok());
+        if fits {
+            Ok(shape)
+        } else {
+            Err(Error::SizeOverflow { m, n, k, l })
+        }
+    }
+
+    /// One vector a batch (N = 1).
+    pub fn gemv(m: usize, k: usize, l: usize) -> Result<Self> {
+        Self::new(m, 1, k, l)
+    }
+
+    /// Rows of the weights.
+    pub const fn m(&self) -> usize {
+        self.m
+    }
+
+    /// Vectors a batch.
+    pub const fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Elements of a row.
+    pub const fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Batches.
+    pub const fn l(&self) -> usize {
+        self.l
+    }
+
+    /// Nothing to compute: M = 0 or L = 0.
+    pub const fn is_empty(&self) -> bool {
+        self.m == 0 || self.l == 0
+    }
+
+    /// Blocks of 16 in a row: K / 16.
+    pub const fn blocks(&self) -> usize {
+        self.k / BLOCK
+    }
+
+    /// Bytes of codes in a row: K / 2.
+    pub const fn row_code_bytes(&self) -> usize {
+        self.k / 2
+    }
+
+    /// Bytes of all weight codes: L · M · K / 2.
+    pub const fn weight_code_bytes(&self) -> usize {
+        self.l * self.m * self.row_code_bytes()
+    }
+
+    /// Bytes of all weight scales in a layout, its padding included.
+    pub const fn weight_scale_bytes(&self, layout: ScaleLayout) -> usize {
+        layout.bytes(self.m, self.blocks()) * self.l
+    }
+
+    /// Elements of all outputs: L · N · M.
+    pub const fn outputs(&self) -> usize {
+        self.l * self.n * self.m
+    }
+
+    /// Elements of all vectors: L · N · K.
+    pub const fn vector_elements(&self) -> usize {
+        self.l * self.n * self.k
+    }
+
+    /// Bytes a kernel must read of the weights: codes and unpadded scales. What GB/s figures count.
+    pub const fn weight_bytes(&self) -> usize {
+        self.weight_code_bytes() + self.l * self.m * self.blocks()
+    }
+}
+
+impl fmt::Debug for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { m, n, k, l } = self;
+        write!(f, "Shape {{ m: {m}, n: {n}, k: {k}, l: {l} }}")
+    }
+}
+
+/// `M x K`, then ` x L` and ` n=N` where they are not 1.
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}", self.m, self.k)?;
+        if self.l != 1 {
+            write!(f, "x{}", self.l)?;
+        }
+        if self.n != 1 {
+            write!(f, " n={}", self.n)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_bad_dimensions() {
+        assert_eq!(Shape::gemv(1, 0, 1), Err(Error::KZero));
+        assert_eq!(
+            Shape::gemv(1, 24, 1),
+            Err(Error::KNotMultipleOfBlock { k: 24 })
+        );
+        assert_eq!(Shape::new(1, 0, 16, 1), Err(Error::NOutOfRange { n: 0 }));
+        assert_eq!(Shape::new(1, 17, 16, 1), Err(Error::NOutOfRange { n: 17 }));
+        for (m, k, l) in [
+            (usize::MAX, 16, 1),
+            (1, usize::MAX - 15, 1),
+            (1, 16, usize::MAX),
+            (1 << 30, 1 << 30, 1 << 30),
+            (Shape::MAX_DIM + 1, 16, 1),
+        ] {
+            assert!(
+                matches!(Shape::gemv(m, k, l), Err(Error::SizeOverflow { .. })),
+                "{m} {k} {l}"
+            );
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        let s = Shape::new(129, 3, 80, 2).unwrap();
+        assert_eq!(s.blocks(), 5);
+        assert_eq!(s.weight_code_bytes(), 2 * 129 * 40);
+        assert_eq!(s.weight_scale_bytes(ScaleLayout::Linear), 2 * 129 * 5);
+        assert_eq!(s.weight_scale_bytes(ScaleLayout::Tiled128x4), 2 * 256 * 8);
+        assert_eq!(s.outputs(), 2 * 3 * 129);
+        assert_eq!(s.to_string(), "129x80x2 n=3");
+        assert!(Shape::gemv(0, 16, 1).unwrap().is_empty());
+        assert!(Shape::gemv(1, 16, 0).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,683 @@
+//! The operands: NVFP4 weights, vectors, outputs. All borrow; what they hold is checked against
+//! the [`Shape`] before anything runs.
+
+use half::{bf16, f16};
+
+use crate::check;
+use crate::error::{Error, Result};
+use crate::format::e4m3;
+use crate::memory::{Buffer, Host, Memory};
+use crate::scales::ScaleLayout;
+use crate::shape::Shape;
+
+/// The FP32 scale of a whole tensor, and which way round it is meant.
+///
+/// ModelOpt stores a multiplier (`weight_scale_2`), compressed-tensors a divisor
+/// (`weight_global_scale`). Confusing the two is off by a factor of 10^6 or more.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum GlobalScale {
+    /// `x = code · block_scale · value`
+    Multiplier(f32),
+    /// `x = code · block_scale / value`
+    Divisor(f32),
+}
+
+impl GlobalScale {
+    /// No global scale: a multiplier of 1.
+    pub const ONE: Self = Self::Multiplier(1.0);
+
+    /// The number as stored.
+    pub const fn stored(self) -> f32 {
+        match self {
+            Self::Multiplier(value) | Self::Divisor(value) => value,
+        }
+    }
+
+    /// What to multiply by, in f64, where a divisor's reciprocal loses nothing that f32 would hold.
+    pub fn multiplier(self) -> f64 {
+        match self {
+            Self::Multiplier(value) => f64::from(value),
+            Self::Divisor(value) => 1.0 / f64::from(value),
+        }
+    }
+
+    pub(crate) fn check(self, operand: &'static str) -> Result<Self> {
+        let value = self.stored();
+        if value > 0.0 && value.is_finite() {
+            Ok(self)
+        } else {
+            Err(Error::GlobalScale { operand, value })
+        }
+    }
+}
+
+/// Steps from one row to the next and from one batch to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strides {
+    /// From one vector to the next of the same batch.
+    pub row: usize,
+    /// From one batch to the next.
+    pub batch: usize,
+}
+
+/// NVFP4 weights `[L][M][K]`: packed E2M1 codes `[L][M][K/2]`, E4M3 block scales, a global scale.
+#[derive(Debug)]
+pub struct Weights<'a, S: Memory = Host> {
+    pub(crate) shape: Shape,
+    pub(crate) codes: S::Slice<'a, u8>,
+    pub(crate) scales: S::Slice<'a, u8>,
+    pub(crate) layout: ScaleLayout,
+    pub(crate) global: GlobalScale,
+    pub(crate) row_alpha: Option<S::Slice<'a, f32>>,
+}
+
+const WEIGHT_CODES: &str = "weight codes";
+const WEIGHT_SCALES: &str = "weight scales";
+const WEIGHT_GLOBAL: &str = "weight global scale";
+const ROW_ALPHA: &str = "row alpha";
+
+impl<'a, S: Memory> Weights<'a, S> {
+    /// Lengths and the global scale are checked; the content of the scales is not.
+    fn with_checked_lengths(
+        shape: &Shape,
+        codes: S::Slice<'a, u8>,
+        scales: S::Slice<'a, u8>,
+        layout: ScaleLayout,
+        global: GlobalScale,
+    ) -> Result<Self> {
+        check::len(
+            WEIGHT_CODES,
+            "bytes",
+            codes.count(),
+            shape.weight_code_bytes(),
+        )?;
+        check::scales_len(
+            WEIGHT_SCALES,
+            scales.count(),
+            layout,
+            shape.m(),
+            shape.blocks(),
+            shape.weight_scale_bytes(layout),
+            shape.l(),
+        )?;
+        Ok(Self {
+            shape: *shape,
+            codes,
+            scales,
+            layout,
+            global: global.check(WEIGHT_GLOBAL)?,
+            row_alpha: None,
+        })
+    }
+
+    fn with_checked_row_alpha(mut self, alpha: S::Slice<'a, f32>) -> Result<Self> {
+        let (m, l) = (self.shape.m(), self.shape.l());
+        if alpha.count() != m * l {
+            check::len(ROW_ALPHA, "elements", alpha.count(), m)?;
+        }
+        self.row_alpha = Some(alpha);
+        Ok(self)
+    }
+
+    /// Elements from one batch's row alphas to the next's: 0 where all batches share M of them.
+    pub(crate) fn row_alpha_batch_stride(&self) -> usize {
+        match &self.row_alpha {
+            Some(alpha) if alpha.count() >= self.shape.m() * self.shape.l() => self.shape.m(),
+            _ => 0,
+        }
+    }
+
+    /// How the scales lie.
+    pub fn layout(&self) -> ScaleLayout {
+        self.layout
+    }
+
+    /// The shape the weights were checked against. Its N means nothing here.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// These weights fit `shape`, whose N may differ from the one they were made with.
+    pub(crate) fn check(&self, shape: &Shape) -> Result<()> {
+        let dims = |s: &Shape| (s.m(), s.k(), s.l());
+        if dims(shape) == dims(&self.shape) {
+            return Ok(());
+        }
+        Err(Error::ShapeMismatch {
+            weights: self.shape,
+            call: *shape,
+        })
+    }
+}
+
+impl<'a> Weights<'a> {
+    /// Weights in host memory. Reads every scale once, to refuse NaN and negative ones: make the
+    /// view once and keep it.
+    ///
+    /// # Errors
+    /// Short buffers, a layout that contradicts the length, a NaN or negative block scale, a
+    /// global scale that is not positive and finite.
+    ///
+    /// ```
+    /// use nvfp4_gemv::{GlobalScale, ScaleLayout, Shape, Weights};
+    /// let shape = Shape::gemv(2, 16, 1)?;
+    /// let codes = [0x22; 16]; // every element is 1.0
+    /// let scales = [0x38, 0x40]; // 1.0 for the first row, 2.0 for the second
+    /// let w = Weights::new(&shape, &codes, &scales, ScaleLayout::Linear, GlobalScale::ONE)?;
+    /// assert_eq!(w.layout(), ScaleLayout::Linear);
+    /// # Ok::<(), nvfp4_gemv::Error>(())
+    /// ```
+    pub fn new(
+        shape: &Shape,
+        codes: &'a [u8],
+        scales: &'a [u8],
+        layout: ScaleLayout,
+        global: GlobalScale,
+    ) -> Result<Self> {
+        let weights = Self::with_checked_lengths(shape, codes, scales, layout, global)?;
+        let batch = layout.bytes(shape.m(), shape.blocks());
+        scan_scales(WEIGHT_SCALES, scales, layout, shape, shape.m(), 0, batch)?;
+        Ok(weights)
+    }
+
+    /// Multiplies row `m` of the result by `alpha[m]`, on top of the global scale: fused layers
+    /// (q/k/v, gate/up) carry one global scale each. M elements that all batches share, or L·M.
+    ///
+    /// # Errors
+    /// A slice shorter than M; an element that is NaN or infinite.
+    pub fn with_row_alpha(self, alpha: &'a [f32]) -> Result<Self> {
+        if let Some((index, &value)) = alpha.iter().enumerate().find(|(_, a)| !a.is_finite()) {
+            return Err(Error::RowAlpha { index, value });
+        }
+        self.with_checked_row_alpha(alpha)
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl<'a> Weights<'a, crate::Device> {
+    /// Weights in a device's memory. The content of the scales is not looked at.
+    ///
+    /// # Errors
+    /// Short buffers, a layout that contradicts the length, a global scale that is not positive
+    /// and finite.
+    pub fn on_device(
+        shape: &Shape,
+        codes: cudarc::driver::CudaView<'a, u8>,
+        scales: cudarc::driver::CudaView<'a, u8>,
+        layout: ScaleLayout,
+        global: GlobalScale,
+    ) -> Result<Self> {
+        Self::with_checked_lengths(shape, codes, scales, layout, global)
+    }
+
+    /// As [`Weights::with_row_alpha`]; the content is not looked at.
+    ///
+    /// # Errors
+    /// A view shorter than M.
+    pub fn with_row_alpha_on_device(
+        self,
+        alpha: cudarc::driver::CudaView<'a, f32>,
+    ) -> Result<Self> {
+        self.with_checked_row_alpha(alpha)
+    }
+}
+
+/// The global scale of NVFP4 vectors.
+#[derive(Debug)]
+pub enum VectorScale<'a, S: Memory = Host> {
+    /// One for all.
+    Shared(GlobalScale),
+    /// A multiplier for each vector, `[L][N]`.
+    PerVector(S::Slice<'a, f32>),
+}
+
+/// NVFP4 vectors `[L][N][K]`, with strides, so that padded arrays are read in place.
+#[derive(Debug)]
+pub struct Nvfp4Vectors<'a, S: Memory = Host> {
+    pub(crate) codes: S::Slice<'a, u8>,
+    pub(crate) scales: S::Slice<'a, u8>,
+    pub(crate) layout: ScaleLayout,
+    pub(crate) global: VectorScale<'a, S>,
+    code_strides: Option<Strides>,
+    scale_strides: Option<Strides>,
+}
+
+impl<'a, S: Memory> Nvfp4Vectors<'a, S> {
+    /// Densely packed vectors: codes `[L][N][K/2]`; scales `[L][N][K/16]`, or N rows of the 128x4
+    /// layout a batch. They are checked when they are used.
+    pub fn new(
+        codes: S::Slice<'a, u8>,
+        scales: S::Slice<'a, u8>,
+        layout: ScaleLayout,
+        global: VectorScale<'a, S>,
+    ) -> Self {
+        Self {
+            codes,
+            scales,
+            layout,
+            global,
+            code_strides: None,
+            scale_strides: None,
+        }
+    }
+
+    /// Steps between rows and batches of codes, in bytes. On a device, multiples of 8.
+    pub fn with_code_strides(mut self, strides: Strides) -> Self {
+        self.code_strides = Some(strides);
+        self
+    }
+
+    /// Steps between rows and batches of scales, in bytes. The 128x4 layout fixes its rows; only
+    /// its batch stride is used.
+    pub fn with_scale_strides(mut self, strides: Strides) -> Self {
+        self.scale_strides = Some(strides);
+        self
+    }
+
+    /// Strides in bytes of codes and scales, after checking that the buffers hold what they reach.
+    pub(crate) fn resolve(&self, shape: &Shape) -> Result<Nvfp4Layout> {
+        const CODES: &str = "vector codes";
+        const SCALES: &str = "vector scales";
+        let (n, l, blocks) = (shape.n(), shape.l(), shape.blocks());
+        let codes = resolve(
+            CODES,
+            "bytes",
+            self.code_strides,
+            shape,
+            shape.row_code_bytes(),
+            self.codes.count(),
+        )?;
+        let scales = match self.layout {
+            ScaleLayout::Linear => {
+                let dense = Strides {
+                    row: blocks,
+                    batch: n * blocks,
+                };
+                if self.scale_strides.is_none_or(|s| s == dense) {
+                    let needed = l * n * blocks;
+                    check::scales_len(
+                        SCALES,
+                        self.scales.count(),
+                        self.layout,
+                        n,
+                        blocks,
+                        needed,
+                        l,
+                    )?;
+                    dense
+                } else {
+                    resolve(
+                        SCALES,
+                        "bytes",
+                        self.scale_strides,
+                        shape,
+                        blocks,
+                        self.scales.count(),
+                    )?
+                }
+            }
+            ScaleLayout::Tiled128x4 => {
+                let bytes = self.layout.bytes(n, blocks);
+                let batch = self.scale_strides.map_or(bytes, |s| s.batch);
+                if l > 1 {
+                    check::stride(SCALES, "bytes", batch, bytes)?;
+                }
+                let needed = check::extent(l, batch, 1, 0, bytes).unwrap_or(usize::MAX);
+                check::scales_len(
+                    SCALES,
+                    self.scales.count(),
+                    self.layout,
+                    n,
+                    blocks,
+                    needed,
+                    l,
+                )?;
+                Strides { row: 0, batch }
+            }
+        };
+        if let VectorScale::PerVector(alpha) = &self.global {
+            check::len("vector global scales", "elements", alpha.count(), l * n)?;
+        }
+        if let VectorScale::Shared(global) = self.global {
+            global.check("vector global scale")?;
+        }
+        Ok(Nvfp4Layout { codes, scales })
+    }
+}
+
+impl Nvfp4Vectors<'_> {
+    /// [`resolve`](Self::resolve), and the content of host data.
+    pub(crate) fn resolve_and_scan(&self, shape: &Shape) -> Result<Nvfp4Layout> {
+        let layout = self.resolve(shape)?;
+        scan_scales(
+            "vector scales",
+            self.scales,
+            self.layout,
+            shape,
+            shape.n(),
+            layout.scales.row,
+            layout.scales.batch,
+        )?;
+        if let VectorScale::PerVector(globals) = self.global {
+            for &value in &globals[..shape.l() * shape.n()] {
+                GlobalScale::Multiplier(value).check("vector global scale")?;
+            }
+        }
+        Ok(layout)
+    }
+}
+
+/// Strides of [`Nvfp4Vectors`] in bytes, checked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Nvfp4Layout {
+    pub(crate) codes: Strides,
+    pub(crate) scales: Strides,
+}
+
+impl Nvfp4Layout {
+    /// Offset of the scale of block `block` of vector `n` of batch `l`.
+    pub(crate) fn scale_offset(
+        &self,
+        layout: ScaleLayout,
+        shape: &Shape,
+        l: usize,
+        n: usize,
+        block: usize,
+    ) -> usize {
+        l * self.scales.batch
+            + match layout {
+                ScaleLayout::Linear => n * self.scales.row + block,
+                ScaleLayout::Tiled128x4 => layout.offset(n, block, shape.blocks()),
+            }
+    }
+}
+
+/// Vectors `[L][N][K]` of f16, bf16 or f32, with strides.
+#[derive(Debug)]
+pub struct DenseVectors<'a, T: std::fmt::Debug + 'static, S: Memory = Host> {
+    pub(crate) values: S::Slice<'a, T>,
+    strides: Option<Strides>,
+}
+
+impl<'a, T: std::fmt::Debug + 'static, S: Memory> DenseVectors<'a, T, S> {
+    /// Densely packed vectors.
+    pub fn new(values: S::Slice<'a, T>) -> Self {
+        Self {
+            values,
+            strides: None,
+        }
+    }
+
+    /// Steps between rows and batches, in elements. On a device, multiples of 16 bytes.
+    pub fn with_strides(mut self, strides: Strides) -> Self {
+        self.strides = Some(strides);
+        self
+    }
+
+    /// Strides in elements, after checking that the buffer holds what they reach.
+    pub(crate) fn resolve(&self, shape: &Shape) -> Result<Strides> {
+        resolve(
+            "vectors",
+            "elements",
+            self.strides,
+            shape,
+            shape.k(),
+            self.values.count(),
+        )
+    }
+}
+
+/// The vectors to multiply with.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Vectors<'a, S: Memory = Host> {
+    /// 4-bit activations.
+    Nvfp4(Nvfp4Vectors<'a, S>),
+    /// 16-bit activations (W4A16).
+    F16(DenseVectors<'a, f16, S>),
+    /// 16-bit activations (W4A16).
+    Bf16(DenseVectors<'a, bf16, S>),
+    /// 32-bit activations.
+    F32(DenseVectors<'a, f32, S>),
+}
+
+impl<'a> Vectors<'a> {
+    /// Densely packed f16 vectors `[L][N][K]` in host memory.
+    pub fn f16(values: &'a [f16]) -> Self {
+        Self::F16(DenseVectors::new(values))
+    }
+
+    /// Densely packed bf16 vectors `[L][N][K]` in host memory.
+    pub fn bf16(values: &'a [bf16]) -> Self {
+        Self::Bf16(DenseVectors::new(values))
+    }
+
+    /// Densely packed f32 vectors `[L][N][K]` in host memory.
+    pub fn f32(values: &'a [f32]) -> Self {
+        Self::F32(DenseVectors::new(values))
+    }
+
+    /// Densely packed NVFP4 vectors in host memory; see [`Nvfp4Vectors::new`].
+    pub fn nvfp4(
+        codes: &'a [u8],
+        scales: &'a [u8],
+        layout: ScaleLayout,
+        global: GlobalScale,
+    ) -> Self {
+        Self::Nvfp4(Nvfp4Vectors::new(
+            codes,
+            scales,
+            layout,
+            VectorScale::Shared(global),
+        ))
+    }
+}
+
+impl<S: Memory> Vectors<'_, S> {
+    /// The element type, as the dispatch sees it.
+    pub fn activation(&self) -> Activation {
+        match self {
+            Self::Nvfp4(_) => Activation::Nvfp4,
+            Self::F16(_) => Activation::F16,
+            Self::Bf16(_) => Activation::Bf16,
+            Self::F32(_) => Activation::F32,
+        }
+    }
+}
+
+/// The element type of the vectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// E2M1 with block scales and a global scale.
+    Nvfp4,
+    /// IEEE half precision.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// IEEE single precision.
+    F32,
+}
+
+impl Activation {
+    /// All of them, for tests and tables.
+    pub const ALL: [Self; 4] = [Self::Nvfp4, Self::F16, Self::Bf16, Self::F32];
+
+    /// The name in messages, flags and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nvfp4 => "nvfp4",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::F32 => "f32",
+        }
+    }
+}
+
+impl std::fmt::Display for Activation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The element type of the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OutputType {
+    /// IEEE half precision; values past 65504 become infinite.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// IEEE single precision.
+    F32,
+}
+
+impl OutputType {
+    /// All of them, for tests and tables.
+    pub const ALL: [Self; 3] = [Self::F16, Self::Bf16, Self::F32];
+
+    /// The name in messages, flags and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::F32 => "f32",
+        }
+    }
+
+    /// Bytes of an element.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::F16 | Self::Bf16 => 2,
+            Self::F32 => 4,
+        }
+    }
+}
+
+/// Where the result goes: `[L][N][M]`, densely packed, every element written.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Output<'a, S: Memory = Host> {
+    /// IEEE half precision; values past 65504 become infinite.
+    F16(S::SliceMut<'a, f16>),
+    /// bfloat16.
+    Bf16(S::SliceMut<'a, bf16>),
+    /// IEEE single precision.
+    F32(S::SliceMut<'a, f32>),
+}
+
+impl<S: Memory> Output<'_, S> {
+    /// The element type.
+    pub fn output_type(&self) -> OutputType {
+        match self {
+            Self::F16(_) => OutputType::F16,
+            Self::Bf16(_) => OutputType::Bf16,
+            Self::F32(_) => OutputType::F32,
+        }
+    }
+
+    pub(crate) fn check(&self, shape: &Shape) -> Result<()> {
+        let got = match self {
+            Self::F16(y) => y.count(),
+            Self::Bf16(y) => y.count(),
+            Self::F32(y) => y.count(),
+        };
+        check::len("output", "elements", got, shape.outputs())
+    }
+}
+
+/// The product of the weights' global scale and the vectors', where that is one number, as the
+/// f32 that kernels multiply by.
+pub(crate) fn alpha<S: Memory>(weights: GlobalScale, vectors: &Vectors<'_, S>) -> Result<f32> {
+    let vectors = match vectors {
+        Vectors::Nvfp4(v) => match v.global {
+            VectorScale::Shared(global) => global.multiplier(),
+            VectorScale::PerVector(_) => 1.0,
+        },
+        _ => 1.0,
+    };
+    let value = (weights.multiplier() * vectors) as f32;
+    if value.is_normal() {
+        Ok(value)
+    } else {
+        Err(Error::GlobalScale {
+            operand: "product of the global scales",
+            value,
+        })
+    }
+}
+
+/// Strides given or dense, checked against the buffer's length.
+fn resolve(
+    operand: &'static str,
+    unit: &'static str,
+    strides: Option<Strides>,
+    shape: &Shape,
+    row: usize,
+    got: usize,
+) -> Result<Strides> {
+    let (n, l) = (shape.n(), shape.l());
+    let strides = strides.unwrap_or(Strides {
+        row,
+        batch: n * row,
+    });
+    if n > 1 {
+        check::stride(operand, unit, strides.row, row)?;
+    }
+    if l > 1 {
+        let needed = check::extent(1, 0, n, strides.row, row).unwrap_or(usize::MAX);
+        check::stride(operand, unit, strides.batch, needed)?;
+    }
+    let needed = check::extent(l, strides.batch, n, strides.row, row).unwrap_or(usize::MAX);
+    check::len(operand, unit, got, needed)?;
+    Ok(strides)
+}
+
+/// Refuses the first NaN or negative scale. `row_stride` is used by the linear layout of strided
+/// vectors only; 0 means densely packed.
+fn scan_scales(
+    operand: &'static str,
+    scales: &[u8],
+    layout: ScaleLayout,
+    shape: &Shape,
+    rows: usize,
+    row_stride: usize,
+    batch_stride: usize,
+) -> Result<()> {
+    let blocks = shape.blocks();
+    let bad = |code: u8| code >= 0x7f;
+    for batch in 0..shape.l() {
+        let scales = &scales[batch * batch_stride..];
+        // Densely packed and without padding: one sweep finds out that all is well.
+        let dense = rows * blocks;
+        let is_dense = layout == ScaleLayout::Linear && (row_stride == 0 || row_stride == blocks);
+        if is_dense && !scales[..dense].iter().any(|&code| bad(code)) {
+            continue;
+        }
+        for row in 0..rows {
+            for block in 0..blocks {
+                let at = match layout {
+                    ScaleLayout::Linear if row_stride != 0 => row * row_stride + block,
+                    _ => layout.offset(row, block, blocks),
+                };
+                let code = scales[at];
+                if e4m3::is_nan(code) {
+                    return Err(Error::ScaleNan {
+                        operand,
+                        batch,
+                        row,
+                        block,
+                    });
+                }
+                if bad(code) {
+                    return Err(Error::ScaleNegative {
+                        operand,
+                        batch,
+                        row,
+                        block,
+                        code,
+                    });
+                }
+            }
+        }
+    }
+    Ok(())
+}
