@@ -24,7 +24,7 @@ use crate::tensor::{Output, Vectors, Weights};
 /// let w = Weights::new(&shape, &codes, &scales, ScaleLayout::Linear, GlobalScale::ONE)?;
 /// let x = [1.0f32; 16];
 /// let mut y = [0.0f32; 2];
-/// let choice = gemv(&shape, &w, &Vectors::f32(&x), Output::F32(&mut y))?;
+/// let choice = gemv(&shape, &w, &Vectors::f32(&x), Output::f32(&mut y))?;
 /// assert_eq!(y, [16.0, 32.0]);
 /// println!("{}: {}", choice.path, choice.reason);
 /// # Ok::<(), nvfp4_gemv::Error>(())

@@ -14,9 +14,8 @@ mod shape;
 mod tensor;
 
 pub use error::{Error, Result};
+pub use gemv::{gemv, gemv_on_path};
 #[cfg(feature = "cuda")]
-pub use gemv::{gemv, gemv_on_path};
-pub use gemv::{gemv, gemv_on_path};
 pub use memory::Device;
 pub use memory::{Buffer, Host, Memory};
 pub use path::{Choice, Path, Reason, Target, Unavailable, select};

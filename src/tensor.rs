@@ -564,6 +564,23 @@ pub enum Output<'a, S: Memory = Host> {
     F32(S::SliceMut<'a, f32>),
 }
 
+impl<'a> Output<'a> {
+    /// An f16 result in host memory.
+    pub fn f16(y: &'a mut [f16]) -> Self {
+        Self::F16(y)
+    }
+
+    /// A bf16 result in host memory.
+    pub fn bf16(y: &'a mut [bf16]) -> Self {
+        Self::Bf16(y)
+    }
+
+    /// An f32 result in host memory.
+    pub fn f32(y: &'a mut [f32]) -> Self {
+        Self::F32(y)
+    }
+}
+
 impl<S: Memory> Output<'_, S> {
     /// The element type.
     pub fn output_type(&self) -> OutputType {
