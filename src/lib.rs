@@ -4,10 +4,12 @@
 mod check;
 mod cpu;
 mod error;
+pub mod file;
 pub mod format;
 mod gemv;
 mod memory;
 pub mod path;
+pub mod problem;
 pub mod reference;
 mod scales;
 mod shape;
