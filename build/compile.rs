@@ -70,13 +70,16 @@ impl Job {
             .join(source.file_stem().unwrap_or_default())
             .with_extension("o");
         let dependencies = object.with_extension("d");
+        // No libstdc++: no exceptions, no type information, no guarded statics. The only statics
+        // are in the stubs behind `<<<>>>`, which the launchers never call: they use
+        // cudaLaunchKernel.
         let mut arguments: Vec<String> = [
             "-std=c++17",
             "-O3",
             "-lineinfo",
             "--compress-mode=none",
             "-Xcompiler",
-            "-fPIC,-fno-exceptions,-fno-rtti,-Wall",
+            "-fPIC,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall",
             "-cudart=static",
             "-c",
         ]

@@ -17,10 +17,12 @@ mod error;
 )]
 #[allow(clippy::undocumented_unsafe_blocks)]
 mod ffi;
+pub mod file;
 pub mod format;
 mod gemv;
 mod memory;
 pub mod path;
+pub mod problem;
 #[cfg(feature = "cuda")]
 pub mod raw;
 pub mod reference;

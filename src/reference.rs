@@ -22,16 +22,16 @@ pub fn gemv(shape: &Shape, weights: &Weights<'_>, vectors: &Vectors<'_>) -> Resu
     weights.check(shape)?;
     let x = decode_vectors(shape, vectors)?;
     let (m, n, k, l) = (shape.m(), shape.n(), shape.k(), shape.l());
-    let mut y = Vec::with_capacity(shape.outputs());
-    let mut magnitude = Vec::with_capacity(shape.outputs());
-    // One row decoded at a time, for all vectors of its batch.
+    let mut y = vec![0.0; shape.outputs()];
+    let mut magnitude = vec![0.0; shape.outputs()];
     for batch in 0..l {
-        let rows: Vec<Vec<f64>> = (0..m).map(|row| decode_row(weights, batch, row)).collect();
-        for vector in 0..n {
-            let x = &x[(batch * n + vector) * k..][..k];
-            for w in &rows {
-                y.push(w.iter().zip(x).map(|(w, x)| w * x).sum());
-                magnitude.push(w.iter().zip(x).map(|(w, x)| (w * x).abs()).sum());
+        for row in 0..m {
+            let w = decode_row(weights, batch, row);
+            for vector in 0..n {
+                let x = &x[(batch * n + vector) * k..][..k];
+                let at = (batch * n + vector) * m + row;
+                y[at] = w.iter().zip(x).map(|(w, x)| w * x).sum();
+                magnitude[at] = w.iter().zip(x).map(|(w, x)| (w * x).abs()).sum();
             }
         }
     }

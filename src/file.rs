@@ -1,0 +1,350 @@
+//! Safetensors files: mapped, validated, read tensor by tensor, and written whole or not at all.
+//!
+//! Source: the safetensors format, <https://github.com/huggingface/safetensors#format>.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+use safetensors::tensor::{Metadata, TensorInfo};
+use safetensors::{Dtype, SafeTensors, View};
+
+/// What is wrong with a file, by name: the file, the tensor, what was expected, what was found.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// The file cannot be opened or mapped.
+    #[error("{}: cannot be read: {source}", file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The file is no safetensors file, or a damaged or truncated one.
+    #[error("{}: not a valid safetensors file: {reason}", file.display())]
+    Format {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A tensor that must be there is not.
+    #[error("{}: no tensor {tensor:?}; expected {expected}", file.display())]
+    MissingTensor {
+        /// The file.
+        file: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// What it should hold.
+        expected: String,
+    },
+    /// A tensor has another element type or shape than it must have.
+    #[error("{}: tensor {tensor:?} is {found}; expected {expected}", file.display())]
+    WrongTensor {
+        /// The file.
+        file: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// Element type and shape that it should have.
+        expected: String,
+        /// Element type and shape that it has.
+        found: String,
+    },
+    /// A tensor's content, or what the tensors make together, is refused.
+    #[error("{}: tensor {tensor:?}: {source}", file.display())]
+    Content {
+        /// The file.
+        file: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// Why it is refused.
+        source: crate::Error,
+    },
+    /// The file cannot be written. Whatever was at its place before is still there.
+    #[error("{}: cannot be written: {reason}", file.display())]
+    Write {
+        /// The file.
+        file: PathBuf,
+        /// What went wrong.
+        reason: String,
+    },
+}
+
+/// A safetensors file, mapped into memory. Its header has been validated: every tensor lies inside
+/// the file, and its length is what its type and shape say.
+///
+/// Nobody may truncate the file while it is mapped: touching the pages that are gone ends the
+/// process (SIGBUS), as with every mapped file.
+#[derive(Debug)]
+pub struct TensorFile {
+    path: PathBuf,
+    map: Mmap,
+    metadata: Metadata,
+    data_start: usize,
+}
+
+impl TensorFile {
+    /// Maps a file and validates its header.
+    ///
+    /// # Errors
+    /// [`FileError::Read`], [`FileError::Format`].
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, FileError> {
+        let path = path.into();
+        let read = |source| FileError::Read {
+            file: path.clone(),
+            source,
+        };
+        let file = File::open(&path).map_err(read)?;
+        if !file.metadata().map_err(read)?.is_file() {
+            // Mapping a directory or a pipe fails with a text that explains nothing.
+            return Err(read(std::io::Error::other("not a regular file")));
+        }
+        // SAFETY: the map is private to this struct and only read. That the file is not truncated
+        // meanwhile is the documented condition of this type, which no program can enforce.
+        let map = unsafe { Mmap::map(&file) }.map_err(read)?;
+        let (header, metadata) =
+            SafeTensors::read_metadata(&map).map_err(|e| FileError::Format {
+                reason: match map.len() {
+                    0 => "the file is empty".into(),
+                    bytes => format!("{e} ({bytes} bytes in all)"),
+                },
+                file: path.clone(),
+            })?;
+        Ok(Self {
+            path,
+            map,
+            metadata,
+            data_start: header + size_of::<u64>(),
+        })
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Names of all tensors, in alphabetical order.
+    pub fn names(&self) -> Vec<String> {
+        let mut names = self.metadata.offset_keys();
+        names.sort_unstable();
+        names
+    }
+
+    /// The text entries under `__metadata__`.
+    pub fn metadata(&self) -> Option<&HashMap<String, String>> {
+        self.metadata.metadata().as_ref()
+    }
+
+    /// A tensor, or `None` where there is none of that name.
+    pub fn get<'a>(&'a self, name: &'a str) -> Option<Tensor<'a>> {
+        self.metadata.info(name).map(|info| Tensor {
+            file: self,
+            name,
+            info,
+        })
+    }
+
+    /// A tensor that must be there; `expected` says in the error what it should hold.
+    ///
+    /// # Errors
+    /// [`FileError::MissingTensor`].
+    pub fn require<'a>(&'a self, name: &'a str, expected: &str) -> Result<Tensor<'a>, FileError> {
+        self.get(name).ok_or_else(|| FileError::MissingTensor {
+            file: self.path.clone(),
+            tensor: name.into(),
+            expected: expected.into(),
+        })
+    }
+}
+
+/// One tensor of a [`TensorFile`].
+#[derive(Clone, Copy, Debug)]
+pub struct Tensor<'a> {
+    file: &'a TensorFile,
+    name: &'a str,
+    info: &'a TensorInfo,
+}
+
+impl<'a> Tensor<'a> {
+    /// Its name.
+    pub fn name(&self) -> &'a str {
+        self.name
+    }
+
+    /// Its element type.
+    pub fn dtype(&self) -> Dtype {
+        self.info.dtype
+    }
+
+    /// Its shape, outermost dimension first.
+    pub fn shape(&self) -> &'a [usize] {
+        &self.info.shape
+    }
+
+    /// Its bytes, little-endian, row-major, at no particular alignment.
+    pub fn bytes(&self) -> &'a [u8] {
+        let (start, end) = self.info.data_offsets;
+        &self.file.map[self.file.data_start + start..self.file.data_start + end]
+    }
+
+    /// Its number of elements.
+    pub fn elements(&self) -> usize {
+        self.info.shape.iter().product()
+    }
+
+    /// Refuses another element type or another shape than these.
+    ///
+    /// # Errors
+    /// [`FileError::WrongTensor`].
+    pub fn expect(self, dtype: Dtype, shape: &[usize]) -> Result<Self, FileError> {
+        if self.dtype() == dtype && self.shape() == shape {
+            return Ok(self);
+        }
+        Err(self.wrong(format!("{dtype} {shape:?}")))
+    }
+
+    /// The error that this tensor is not what was expected.
+    pub fn wrong(&self, expected: impl Into<String>) -> FileError {
+        FileError::WrongTensor {
+            file: self.file.path.clone(),
+            tensor: self.name.into(),
+            expected: expected.into(),
+            found: self.to_string(),
+        }
+    }
+
+    /// The error that this tensor's content is refused.
+    pub fn refused(&self, source: crate::Error) -> FileError {
+        FileError::Content {
+            file: self.file.path.clone(),
+            tensor: self.name.into(),
+            source,
+        }
+    }
+
+    /// The elements of an F32 tensor, copied, because files do not align them.
+    ///
+    /// # Errors
+    /// [`FileError::WrongTensor`] for another element type.
+    pub fn to_f32(&self) -> Result<Vec<f32>, FileError> {
+        if self.dtype() != Dtype::F32 {
+            return Err(self.wrong("F32"));
+        }
+        let (values, _) = self.bytes().as_chunks::<4>();
+        Ok(values.iter().map(|b| f32::from_le_bytes(*b)).collect())
+    }
+
+    /// The elements of an F64 tensor, copied, because files do not align them.
+    ///
+    /// # Errors
+    /// [`FileError::WrongTensor`] for another element type.
+    pub fn to_f64(&self) -> Result<Vec<f64>, FileError> {
+        if self.dtype() != Dtype::F64 {
+            return Err(self.wrong("F64"));
+        }
+        let (values, _) = self.bytes().as_chunks::<8>();
+        Ok(values.iter().map(|b| f64::from_le_bytes(*b)).collect())
+    }
+}
+
+/// Type and shape, as error messages show them: `U8 [1536, 192]`.
+impl std::fmt::Display for Tensor<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {:?}", self.dtype(), self.shape())
+    }
+}
+
+/// A tensor to be written.
+#[derive(Clone, Debug)]
+pub struct NewTensor<'a> {
+    /// Its element type.
+    pub dtype: Dtype,
+    /// Its shape, outermost dimension first.
+    pub shape: Vec<usize>,
+    /// Its bytes, little-endian, row-major.
+    pub bytes: Cow<'a, [u8]>,
+}
+
+impl<'a> NewTensor<'a> {
+    /// A tensor of bytes that are there already.
+    pub fn borrowed(dtype: Dtype, shape: &[usize], bytes: &'a [u8]) -> Self {
+        Self {
+            dtype,
+            shape: shape.to_vec(),
+            bytes: bytes.into(),
+        }
+    }
+
+    /// An F32 tensor.
+    pub fn f32(shape: &[usize], values: &[f32]) -> Self {
+        Self {
+            dtype: Dtype::F32,
+            shape: shape.to_vec(),
+            bytes: values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        }
+    }
+
+    /// An F64 tensor.
+    pub fn f64(shape: &[usize], values: &[f64]) -> Self {
+        Self {
+            dtype: Dtype::F64,
+            shape: shape.to_vec(),
+            bytes: values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        }
+    }
+}
+
+impl View for NewTensor<'_> {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&self.bytes)
+    }
+
+    fn data_len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+/// Writes a safetensors file under a temporary name beside `path` and renames it when it is
+/// complete: `path` holds the whole new content, or what it held before.
+///
+/// Tensors may compute their bytes when they are asked for them ([`View::data`]), so that the
+/// whole file need not be in memory at once.
+///
+/// # Errors
+/// [`FileError::Write`].
+pub fn write<V: View>(
+    path: &Path,
+    tensors: impl IntoIterator<Item = (String, V)>,
+    metadata: Option<HashMap<String, String>>,
+) -> Result<(), FileError> {
+    // The safetensors crate does just that.
+    safetensors::serialize_to_file(tensors, metadata, path).map_err(|e| FileError::Write {
+        file: path.into(),
+        reason: e.to_string(),
+    })?;
+    make_readable(path);
+    Ok(())
+}
+
+/// Temporary files are for their owner's eyes only; give the finished file the rights that the
+/// directory's other new files get. Failing to is not worth an error.
+fn make_readable(path: &Path) {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644));
+    }
+    #[cfg(not(unix))]
+    let _ = path;
+}

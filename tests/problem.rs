@@ -1,0 +1,158 @@
+//! Problem files: there and back, and every way in which one can be wrong.
+
+use nvfp4_gemv::Shape;
+use nvfp4_gemv::file::{self, FileError, NewTensor};
+use nvfp4_gemv::problem::Problem;
+use safetensors::Dtype;
+
+fn sample() -> Problem {
+    let mut p = Problem::full_range(Shape::new(3, 2, 48, 2).unwrap(), 1).with_row_alpha(2);
+    p.c = Some(p.reference().unwrap().y);
+    p
+}
+
+#[test]
+fn there_and_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("problem.safetensors");
+    let full = sample();
+    let plain = Problem::contest(Shape::gemv(1, 16, 1).unwrap(), 1);
+    let one_alpha = Problem::full_range(Shape::gemv(4, 32, 1).unwrap(), 1);
+    let empty = Problem::contest(Shape::gemv(0, 16, 2).unwrap(), 1);
+    for problem in [full, plain, one_alpha, empty] {
+        problem.write(&path).unwrap();
+        assert_eq!(Problem::read(&path).unwrap(), problem);
+    }
+    let names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+    assert_eq!(names.len(), 1, "{names:?}");
+}
+
+/// The tensors of a good file, to be spoilt one at a time.
+fn tensors() -> Vec<(String, NewTensor<'static>)> {
+    let p = sample();
+    let own = |dtype, shape: &[usize], bytes: Vec<u8>| NewTensor {
+        dtype,
+        shape: shape.to_vec(),
+        bytes: bytes.into(),
+    };
+    [
+        ("a", own(Dtype::U8, &[2, 3, 24], p.a)),
+        ("sfa", own(Dtype::F8_E4M3, &[2, 3, 3], p.sfa)),
+        ("b", own(Dtype::U8, &[2, 2, 24], p.b)),
+        ("sfb", own(Dtype::F8_E4M3, &[2, 2, 3], p.sfb)),
+        ("alpha", NewTensor::f32(&[3], &p.alpha.unwrap())),
+        ("c", NewTensor::f64(&[2, 2, 3], &p.c.unwrap())),
+    ]
+    .into_iter()
+    .map(|(name, t)| (name.to_owned(), t))
+    .collect()
+}
+
+/// What reading says after `spoil`. The file's name is always in it.
+fn message(spoil: impl FnOnce(&mut Vec<(String, NewTensor<'static>)>)) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("spoilt.safetensors");
+    let mut tensors = tensors();
+    spoil(&mut tensors);
+    file::write(&path, tensors, None).unwrap();
+    let message = Problem::read(&path).unwrap_err().to_string();
+    assert!(message.contains("spoilt.safetensors"), "{message}");
+    message
+}
+
+fn tensor<'a>(
+    tensors: &'a mut [(String, NewTensor<'static>)],
+    name: &str,
+) -> &'a mut NewTensor<'static> {
+    &mut tensors.iter_mut().find(|(n, _)| n == name).unwrap().1
+}
+
+#[test]
+fn wrong_tensors_are_named_with_what_was_expected() {
+    for name in ["a", "sfa", "b", "sfb"] {
+        let says = message(|t| t.retain(|(n, _)| n != name));
+        assert!(says.contains(&format!("no tensor {name:?}")), "{says}");
+        let says = message(|t| tensor(t, name).dtype = Dtype::I8);
+        assert!(says.contains(&format!("tensor {name:?} is I8")), "{says}");
+    }
+    let says = message(|t| tensor(t, "a").shape = vec![6, 24]);
+    assert!(
+        says.contains("is U8 [6, 24]; expected U8 [L, M, K/2]"),
+        "{says}"
+    );
+    let says = message(|t| tensor(t, "sfa").shape = vec![2, 9, 1]);
+    assert!(says.contains("expected F8_E4M3 [2, 3, 3]"), "{says}");
+    let says = message(|t| tensor(t, "b").shape = vec![2, 4, 12]);
+    assert!(says.contains("expected U8 [2, 4, 24]"), "{says}");
+    let says = message(|t| *tensor(t, "alpha") = NewTensor::f32(&[2], &[1.0, 1.0]));
+    assert!(says.contains("expected F32 [1] or [3]"), "{says}");
+    let says = message(|t| tensor(t, "c").shape = vec![2, 3, 2]);
+    assert!(says.contains("expected F64 [2, 2, 3]"), "{says}");
+    let says = message(|t| tensor(t, "a").shape = vec![2, 12, 6]);
+    assert!(says.contains("K = 12 is not a multiple of 16"), "{says}");
+}
+
+#[test]
+fn bad_content_is_named() {
+    let says = message(|t| tensor(t, "sfa").bytes.to_mut()[10] = 0x7f);
+    assert!(
+        says.contains("\"sfa\"") && says.contains("batch 1, row 0, block 1 is NaN"),
+        "{says}"
+    );
+    let says = message(|t| tensor(t, "sfb").bytes.to_mut()[4] = 0x80);
+    assert!(
+        says.contains("\"sfb\"") && says.contains("row 1, block 1 is negative"),
+        "{says}"
+    );
+    let says = message(|t| *tensor(t, "alpha") = NewTensor::f32(&[3], &[1.0, f32::NAN, 1.0]));
+    assert!(
+        says.contains("\"alpha\"") && says.contains("element 1"),
+        "{says}"
+    );
+    let says = message(|t| *tensor(t, "alpha") = NewTensor::f32(&[1], &[-1.0]));
+    assert!(says.contains("\"alpha\""), "{says}");
+}
+
+#[test]
+fn missing_truncated_and_hostile_files_are_errors() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("f.safetensors");
+    assert!(matches!(Problem::read(&path), Err(FileError::Read { .. })));
+    assert!(matches!(
+        Problem::read(dir.path()),
+        Err(FileError::Read { .. })
+    ));
+
+    sample().write(&path).unwrap();
+    let good = std::fs::read(&path).unwrap();
+    for length in 0..good.len() {
+        std::fs::write(&path, &good[..length]).unwrap();
+        assert!(
+            Problem::read(&path).is_err(),
+            "{length} of {} bytes",
+            good.len()
+        );
+    }
+    // Any header byte changed: an error or, rarely, a file that means something; never a panic.
+    let header = 8 + u64::from_le_bytes(good[..8].try_into().unwrap()) as usize;
+    for at in 0..header {
+        for bit in [0x01, 0x02, 0x10, 0x80] {
+            let mut bad = good.clone();
+            bad[at] ^= bit;
+            std::fs::write(&path, &bad).unwrap();
+            let _ = Problem::read(&path);
+        }
+    }
+}
+
+#[test]
+fn writing_leaves_what_was_there_when_it_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kept");
+    std::fs::write(&path, "before").unwrap();
+    let mut problem = sample();
+    problem.sfa.pop();
+    assert!(matches!(problem.write(&path), Err(FileError::Write { .. })));
+    assert_eq!(std::fs::read(&path).unwrap(), b"before");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+}
