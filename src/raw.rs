@@ -147,8 +147,8 @@ fn arguments(
     );
     if weights.row_alpha != 0 {
         pointer("row alpha", weights.row_alpha, 4)?;
-        let rows = (shape.l() - 1) * weights.row_alpha_batch_stride + shape.m();
-        regions.push("row alpha", weights.row_alpha, rows * 4);
+        let rows = reach(shape, weights.row_alpha_batch_stride, shape.m())?;
+        regions.push("row alpha", weights.row_alpha, rows.saturating_mul(4));
     }
     weights.global.check("weight global scale")?;
 
@@ -208,7 +208,7 @@ fn arguments(
                     if shape.l() > 1 {
                         check::stride("vector scales", "bytes", scale_strides.batch, bytes)?;
                     }
-                    (shape.l() - 1) * scale_strides.batch + bytes
+                    reach(shape, scale_strides.batch, bytes)?
                 }
             };
             regions.push("vector scales", scales, bytes);
@@ -301,13 +301,18 @@ fn strided(
         check::stride(operand, "bytes", strides.batch, batch)?;
         aligned(operand, strides.batch as u64, align)?;
     }
-    check::extent(l, strides.batch, n, strides.row, row)
-        .filter(|&bytes| isize::try_from(bytes).is_ok())
+    reach(shape, strides.batch, batch)
+}
+
+/// What all batches reach, where one reaches `batch`.
+fn reach(shape: &Shape, batch_stride: usize, batch: usize) -> Result<usize> {
+    check::extent(shape.l(), batch_stride, 1, 0, batch)
+        .filter(|&reach| isize::try_from(reach).is_ok())
         .ok_or(Error::SizeOverflow {
             m: shape.m(),
-            n,
+            n: shape.n(),
             k: shape.k(),
-            l,
+            l: shape.l(),
         })
 }
 
