@@ -125,6 +125,32 @@ pub unsafe fn cuda_core(
     status("launching gemv_cuda_core", code)
 }
 
+/// Enqueues a kernel that only reads `bytes` (rounded down to a multiple of 16) at `data`: the
+/// ceiling for any kernel that must read as much. `sink` is 4 bytes that are practically never
+/// written.
+///
+/// # Errors
+/// Null or misaligned pointers, and what CUDA reports of the launch.
+///
+/// # Safety
+/// As [`cuda_core`]'s: the context of `stream` is current, `data` and `sink` are valid in it until
+/// the enqueued work has run.
+pub unsafe fn read_only(
+    data: u64,
+    bytes: usize,
+    sink: u64,
+    multiprocessors: u32,
+    stream: *mut c_void,
+) -> Result<()> {
+    pointer("data", data, 16)?;
+    pointer("sink", sink, 4)?;
+    // SAFETY: this function's own contract.
+    let code = unsafe {
+        ffi::nvfp4_gemv_read_only(data, bytes as i64, sink, multiprocessors as i32, stream)
+    };
+    status("launching read_only", code)
+}
+
 /// Checks everything and translates it for the C ABI.
 fn arguments(
     shape: &Shape,
