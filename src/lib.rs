@@ -2,6 +2,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod check;
+pub mod checkpoint;
 mod cpu;
 mod error;
 pub mod file;
@@ -10,6 +11,7 @@ mod gemv;
 mod memory;
 pub mod path;
 pub mod problem;
+pub mod quantize;
 pub mod reference;
 mod scales;
 mod shape;
