@@ -1,1 +1,161 @@
-fn main() {}
+//! Compiles `csrc` with nvcc into one static library, for every architecture of the list.
+//!
+//! Needs no GPU and no driver. Without the `cuda` feature, and for documentation (`DOCS_RS`), it
+//! needs nothing at all.
+
+#[cfg(feature = "cuda")]
+#[path = "build/arch.rs"]
+mod arch;
+#[cfg(feature = "cuda")]
+#[path = "build/compile.rs"]
+mod compile;
+#[cfg(feature = "cuda")]
+#[path = "build/nvcc.rs"]
+mod nvcc;
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-check-cfg=cfg(nvfp4_gemv_no_kernels)");
+    #[cfg(feature = "cuda")]
+    if let Err(message) = cuda::build() {
+        // A build script's panic is shown with its message whole; `cargo::error` joins lines.
+        eprintln!("\n{message}");
+        std::process::exit(1);
+    }
+}
+
+#[cfg(feature = "cuda")]
+mod cuda {
+    use std::env;
+    use std::path::{Path, PathBuf};
+
+    use crate::{arch, compile, nvcc};
+
+    pub(crate) fn build() -> Result<(), String> {
+        println!("cargo::rerun-if-env-changed=DOCS_RS");
+        println!("cargo::rerun-if-env-changed={}", arch::VARIABLE);
+        println!("cargo::rerun-if-changed=build");
+        println!("cargo::rerun-if-changed=csrc");
+        let manifest = folder("CARGO_MANIFEST_DIR")?;
+        let csrc = manifest.join("csrc");
+        #[cfg(feature = "regenerate-bindings")]
+        bindings(&csrc)?;
+
+        if env::var_os("DOCS_RS").is_some() {
+            println!("cargo::rustc-cfg=nvfp4_gemv_no_kernels");
+            println!("cargo::rustc-env=NVFP4_GEMV_COMPILED_ARCHS=");
+            return Ok(());
+        }
+        for name in nvcc::VARIABLES {
+            println!("cargo::rerun-if-env-changed={name}");
+        }
+        let archs = arch::parse(&env::var(arch::VARIABLE).unwrap_or(arch::DEFAULT.into()))?;
+        let nvcc = nvcc::find().map_err(|missing| {
+            format!(
+                "nvfp4-gemv: the `cuda` feature compiles CUDA C++ and found {missing}\n\
+                 Two ways out:\n  \
+                 - `cargo xtask toolchain` in nvfp4-gemv's repository installs a CUDA 13.0 \
+                 compiler without root and prints what to export; or install CUDA {} or newer and \
+                 set CUDA_HOME.\n  \
+                 - `--no-default-features` builds the CPU path only.\n",
+                nvcc::MINIMUM
+            )
+        })?;
+
+        let out = folder("OUT_DIR")?;
+        let mut sources: Vec<PathBuf> = std::fs::read_dir(csrc.join("launch"))
+            .map_err(|error| format!("csrc/launch: {error}"))?
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| path.extension().is_some_and(|e| e == "cu"))
+            .collect();
+        sources.sort();
+        let objects = compile::compile(&nvcc, &archs, &sources, &out.join("objects"))?;
+        cc::Build::new()
+            .cargo_metadata(true)
+            .cpp_link_stdlib(None)
+            .objects(&objects)
+            .compile("nvfp4_gemv_kernels");
+        link_cudart(&nvcc)?;
+
+        let archs = archs.join(";");
+        println!("cargo::rustc-env=NVFP4_GEMV_COMPILED_ARCHS={archs}");
+        // For build scripts of dependents: DEP_NVFP4_GEMV_INCLUDE and DEP_NVFP4_GEMV_ARCHS.
+        println!("cargo::metadata=include={}", csrc.display());
+        println!("cargo::metadata=archs={archs}");
+        Ok(())
+    }
+
+    /// The CUDA runtime, statically, so that a program starts where there is no driver.
+    fn link_cudart(nvcc: &nvcc::Nvcc) -> Result<(), String> {
+        let root = nvcc.root();
+        let library = "libcudart_static.a";
+        // Toolkits, their cross-compilation folders, PyPI packages, distributions.
+        let folders = [
+            root.join("lib64"),
+            root.join("lib"),
+            root.join(format!(
+                "targets/{}-linux/lib",
+                env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default()
+            )),
+            root.join("lib/x86_64-linux-gnu"),
+            root.join("lib/aarch64-linux-gnu"),
+        ];
+        let folder = folders
+            .iter()
+            .find(|folder| folder.join(library).is_file())
+            .ok_or_else(|| {
+                format!(
+                    "nvfp4-gemv: {} has no {library}; looked in {folders:?}. Install the CUDA \
+                     runtime's static library (package cuda-cudart-dev).",
+                    root.display()
+                )
+            })?;
+        println!("cargo::rustc-link-search=native={}", folder.display());
+        println!("cargo::rustc-link-lib=static=cudart_static");
+        for library in ["dl", "rt", "pthread"] {
+            println!("cargo::rustc-link-lib=dylib={library}");
+        }
+        Ok(())
+    }
+
+    fn folder(variable: &str) -> Result<PathBuf, String> {
+        env::var_os(variable)
+            .map(PathBuf::from)
+            .ok_or_else(|| format!("cargo did not set {variable}"))
+    }
+
+    /// Writes `$OUT_DIR/ffi.rs` from the header, and a copy to `NVFP4_GEMV_BINDINGS_OUT`.
+    #[cfg(feature = "regenerate-bindings")]
+    fn bindings(csrc: &Path) -> Result<(), String> {
+        const COPY: &str = "NVFP4_GEMV_BINDINGS_OUT";
+        println!("cargo::rerun-if-env-changed={COPY}");
+        let bindings = bindgen::Builder::default()
+            .header(csrc.join("nvfp4_gemv.h").display().to_string())
+            .allowlist_function("nvfp4_.*")
+            .allowlist_type("nvfp4_.*")
+            .prepend_enum_name(false)
+            .derive_debug(true)
+            .derive_default(true)
+            .layout_tests(true)
+            .use_core()
+            .generate_comments(true)
+            .raw_line("// Generated by bindgen from csrc/nvfp4_gemv.h: cargo xtask bindings.")
+            .generate()
+            .map_err(|error| format!("bindgen: {error}"))?;
+        for path in [
+            Some(folder("OUT_DIR")?.join("ffi.rs")),
+            env::var_os(COPY).map(PathBuf::from),
+        ]
+        .into_iter()
+        .flatten()
+        {
+            bindings
+                .write_to_file(&path)
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    #[cfg(not(feature = "regenerate-bindings"))]
+    const _: fn(&Path) = |_| {};
+}

@@ -177,6 +177,31 @@ pub enum Error {
         reason: Unavailable,
     },
 
+    /// No kernel is compiled for a configuration.
+    #[cfg(feature = "cuda")]
+    #[error(
+        "{config:?} has no kernel: blocks_per_load is 1, or 2 where codes and scales are aligned \
+         for it (here: {wide}); warps 1 to 8; k_split divides warps"
+    )]
+    Config {
+        /// What was asked for.
+        config: crate::CudaCoreConfig,
+        /// Whether the weights are aligned for 16-byte loads.
+        wide: bool,
+    },
+
+    /// Operands lie on another device than the stream.
+    #[cfg(feature = "cuda")]
+    #[error("{operand}: on device {found}, the stream is on device {stream}")]
+    WrongDevice {
+        /// Which operand.
+        operand: &'static str,
+        /// The device it is on.
+        found: usize,
+        /// The device of the stream.
+        stream: usize,
+    },
+
     /// `NVFP4_GEMV_PATH` or a flag names no path.
     #[error("{name:?} is not a path; use auto, cpu, cuda-core or tensor-core")]
     UnknownPath {

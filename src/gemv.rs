@@ -57,7 +57,7 @@ pub fn gemv_on_path(
 }
 
 /// What `NVFP4_GEMV_PATH` asks for, read once.
-fn environment() -> Result<Option<Path>> {
+pub(crate) fn environment() -> Result<Option<Path>> {
     static FORCED: OnceLock<Result<Option<Path>>> = OnceLock::new();
     FORCED.get_or_init(path::forced_by_environment).clone()
 }

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::format::{e2m1, e4m3};
 use crate::shape::{BLOCK, Shape};
-use crate::tensor::{OutputType, VectorScale, Vectors, Weights};
+use crate::tensor::{FloatType, VectorScale, Vectors, Weights};
 
 /// The exact result and what its rounding errors scale with.
 #[derive(Clone, Debug)]
@@ -22,16 +22,16 @@ pub fn gemv(shape: &Shape, weights: &Weights<'_>, vectors: &Vectors<'_>) -> Resu
     weights.check(shape)?;
     let x = decode_vectors(shape, vectors)?;
     let (m, n, k, l) = (shape.m(), shape.n(), shape.k(), shape.l());
-    let mut y = Vec::with_capacity(shape.outputs());
-    let mut magnitude = Vec::with_capacity(shape.outputs());
-    // One row decoded at a time, for all vectors of its batch.
+    let mut y = vec![0.0; shape.outputs()];
+    let mut magnitude = vec![0.0; shape.outputs()];
     for batch in 0..l {
-        let rows: Vec<Vec<f64>> = (0..m).map(|row| decode_row(weights, batch, row)).collect();
-        for vector in 0..n {
-            let x = &x[(batch * n + vector) * k..][..k];
-            for w in &rows {
-                y.push(w.iter().zip(x).map(|(w, x)| w * x).sum());
-                magnitude.push(w.iter().zip(x).map(|(w, x)| (w * x).abs()).sum());
+        for row in 0..m {
+            let w = decode_row(weights, batch, row);
+            for vector in 0..n {
+                let x = &x[(batch * n + vector) * k..][..k];
+                let at = (batch * n + vector) * m + row;
+                y[at] = w.iter().zip(x).map(|(w, x)| w * x).sum();
+                magnitude[at] = w.iter().zip(x).map(|(w, x)| (w * x).abs()).sum();
             }
         }
     }
@@ -107,12 +107,12 @@ pub fn decode_vectors(shape: &Shape, vectors: &Vectors<'_>) -> Result<Vec<f64>> 
 /// Every path's `roundings` stand in the table in `tests/common/bounds.rs`.
 ///
 /// Infinite where the output type may overflow.
-pub fn error_bound(y: f64, magnitude: f64, roundings: u32, output: OutputType) -> f64 {
+pub fn error_bound(y: f64, magnitude: f64, roundings: u32, output: FloatType) -> f64 {
     // Precision with the hidden bit, exponent of the smallest subnormal, largest finite value.
     let (precision, tiny, max) = match output {
-        OutputType::F16 => (11, -24, 65504.0),
-        OutputType::Bf16 => (8, -133, 3.3895313892515355e38),
-        OutputType::F32 => (24, -149, f64::from(f32::MAX)),
+        FloatType::F16 => (11, -24, 65504.0),
+        FloatType::Bf16 => (8, -133, 3.3895313892515355e38),
+        FloatType::F32 => (24, -149, f64::from(f32::MAX)),
     };
     let growth = (f64::from(roundings) * (2f64.powi(-24)).ln_1p()).exp_m1();
     // f32 intermediate results below its normal range are off by half its smallest subnormal each.
@@ -155,11 +155,11 @@ mod tests {
 
     #[test]
     fn bound_is_at_least_half_an_ulp_and_grows() {
-        let bound = error_bound(1.0, 1.0, 0, OutputType::F16);
+        let bound = error_bound(1.0, 1.0, 0, FloatType::F16);
         assert_eq!(bound, 2f64.powi(-11));
-        assert!(error_bound(1.0, 100.0, 10, OutputType::F16) > bound);
-        assert_eq!(error_bound(0.0, 0.0, 0, OutputType::F16), 2f64.powi(-25));
-        assert!(error_bound(7e4, 7e4, 1, OutputType::F16).is_infinite());
-        assert!(error_bound(7e4, 7e4, 1, OutputType::Bf16).is_finite());
+        assert!(error_bound(1.0, 100.0, 10, FloatType::F16) > bound);
+        assert_eq!(error_bound(0.0, 0.0, 0, FloatType::F16), 2f64.powi(-25));
+        assert!(error_bound(7e4, 7e4, 1, FloatType::F16).is_infinite());
+        assert!(error_bound(7e4, 7e4, 1, FloatType::Bf16).is_finite());
     }
 }

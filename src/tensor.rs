@@ -231,6 +231,16 @@ pub enum VectorScale<'a, S: Memory = Host> {
     PerVector(S::Slice<'a, f32>),
 }
 
+impl<S: Memory> VectorScale<'_, S> {
+    /// The shared scale, or 1 where every vector has its own.
+    pub(crate) fn shared(&self) -> GlobalScale {
+        match *self {
+            Self::Shared(global) => global,
+            Self::PerVector(_) => GlobalScale::ONE,
+        }
+    }
+}
+
 /// NVFP4 vectors `[L][N][K]`, with strides, so that padded arrays are read in place.
 #[derive(Debug)]
 pub struct Nvfp4Vectors<'a, S: Memory = Host> {
@@ -519,10 +529,10 @@ impl std::fmt::Display for Activation {
     }
 }
 
-/// The element type of the result.
+/// A floating-point element: of the result, or of vectors that are not NVFP4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum OutputType {
-    /// IEEE half precision; values past 65504 become infinite.
+pub enum FloatType {
+    /// IEEE half precision.
     F16,
     /// bfloat16.
     Bf16,
@@ -530,7 +540,7 @@ pub enum OutputType {
     F32,
 }
 
-impl OutputType {
+impl FloatType {
     /// All of them, for tests and tables.
     pub const ALL: [Self; 3] = [Self::F16, Self::Bf16, Self::F32];
 
@@ -583,11 +593,11 @@ impl<'a> Output<'a> {
 
 impl<S: Memory> Output<'_, S> {
     /// The element type.
-    pub fn output_type(&self) -> OutputType {
+    pub fn element(&self) -> FloatType {
         match self {
-            Self::F16(_) => OutputType::F16,
-            Self::Bf16(_) => OutputType::Bf16,
-            Self::F32(_) => OutputType::F32,
+            Self::F16(_) => FloatType::F16,
+            Self::Bf16(_) => FloatType::Bf16,
+            Self::F32(_) => FloatType::F32,
         }
     }
 
@@ -601,17 +611,9 @@ impl<S: Memory> Output<'_, S> {
     }
 }
 
-/// The product of the weights' global scale and the vectors', where that is one number, as the
-/// f32 that kernels multiply by.
-pub(crate) fn alpha<S: Memory>(weights: GlobalScale, vectors: &Vectors<'_, S>) -> Result<f32> {
-    let vectors = match vectors {
-        Vectors::Nvfp4(v) => match v.global {
-            VectorScale::Shared(global) => global.multiplier(),
-            VectorScale::PerVector(_) => 1.0,
-        },
-        _ => 1.0,
-    };
-    let value = (weights.multiplier() * vectors) as f32;
+/// The product of two global scales, as the f32 that kernels multiply by.
+pub(crate) fn combine(weights: GlobalScale, vectors: GlobalScale) -> Result<f32> {
+    let value = (weights.multiplier() * vectors.multiplier()) as f32;
     if value.is_normal() {
         Ok(value)
     } else {
@@ -620,6 +622,15 @@ pub(crate) fn alpha<S: Memory>(weights: GlobalScale, vectors: &Vectors<'_, S>) -
             value,
         })
     }
+}
+
+/// [`combine`] for operands: vectors without one shared global scale count as 1.
+pub(crate) fn alpha<S: Memory>(weights: GlobalScale, vectors: &Vectors<'_, S>) -> Result<f32> {
+    let vectors = match vectors {
+        Vectors::Nvfp4(v) => v.global.shared(),
+        _ => GlobalScale::ONE,
+    };
+    combine(weights, vectors)
 }
 
 /// Strides given or dense, checked against the buffer's length.

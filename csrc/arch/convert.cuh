@@ -1,0 +1,58 @@
+// Conversions from the NVFP4 formats, in hardware where the architecture has them.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+// cvt.f16x2.e2m1x2 needs an architecture- or family-specific target of Blackwell.
+#if (defined(__CUDA_ARCH_SPECIFIC__) && __CUDA_ARCH_SPECIFIC__ >= 1000) || \
+    (defined(__CUDA_ARCH_FAMILY_SPECIFIC__) && __CUDA_ARCH_FAMILY_SPECIFIC__ >= 1000)
+#define NVFP4_HAS_CVT_E2M1 1
+#else
+#define NVFP4_HAS_CVT_E2M1 0
+#endif
+
+// cvt.f16x2.e4m3x2 came with sm_89.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#define NVFP4_HAS_CVT_E4M3 1
+#else
+#define NVFP4_HAS_CVT_E4M3 0
+#endif
+
+namespace nvfp4::arch {
+
+// Eight E2M1 codes to four f16x2: pair i holds elements 2i (low half) and 2i + 1.
+#if NVFP4_HAS_CVT_E2M1
+__device__ __forceinline__ void cvt_e2m1x8(uint32_t codes, __half2 (&pairs)[4]) {
+    uint32_t h[4];
+    asm("{\n\t"
+        ".reg .b8 b<4>;\n\t"
+        "mov.b32 {b0, b1, b2, b3}, %4;\n\t"
+        "cvt.rn.f16x2.e2m1x2 %0, b0;\n\t"
+        "cvt.rn.f16x2.e2m1x2 %1, b1;\n\t"
+        "cvt.rn.f16x2.e2m1x2 %2, b2;\n\t"
+        "cvt.rn.f16x2.e2m1x2 %3, b3;\n\t"
+        "}"
+        : "=r"(h[0]), "=r"(h[1]), "=r"(h[2]), "=r"(h[3])
+        : "r"(codes));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) pairs[i] = reinterpret_cast<__half2 &>(h[i]);
+}
+#endif
+
+// Two E4M3 codes to f16x2, the low byte in the low half. Exact: f16 holds every E4M3 value.
+__device__ __forceinline__ __half2 cvt_e4m3x2(uint16_t codes) {
+#if NVFP4_HAS_CVT_E4M3
+    uint32_t h;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(h) : "h"(codes));
+    return reinterpret_cast<__half2 &>(h);
+#else
+    // Exponent and mantissa placed into f16's make 2^-8 of the value, subnormals included. Block
+    // scales have no sign, and no NaN in checked data.
+    const uint32_t spread = (codes & 0x7fu) << 7 | (codes & 0x7f00u) << 15;
+    return __hmul2(reinterpret_cast<const __half2 &>(spread), __float2half2_rn(256.0f));
+#endif
+}
+
+}  // namespace nvfp4::arch

@@ -1,0 +1,42 @@
+// Global loads, one instruction a function.
+#pragma once
+
+#include <cstdint>
+
+namespace nvfp4::arch {
+
+// Read-once data: not kept in L1, whole 256-byte L2 lines fetched.
+__device__ __forceinline__ uint4 load_stream_128(const void *p) {
+    uint4 v;
+    asm("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+        : "l"(p));
+    return v;
+}
+
+__device__ __forceinline__ uint2 load_stream_64(const void *p) {
+    uint2 v;
+    asm("ld.global.nc.L1::no_allocate.L2::256B.v2.u32 {%0, %1}, [%2];"
+        : "=r"(v.x), "=r"(v.y)
+        : "l"(p));
+    return v;
+}
+
+// Data that other warps of the SM read too: kept in L1.
+__device__ __forceinline__ uint4 load_shared_128(const void *p) {
+    return __ldg(static_cast<const uint4 *>(p));
+}
+
+__device__ __forceinline__ uint2 load_shared_64(const void *p) {
+    return __ldg(static_cast<const uint2 *>(p));
+}
+
+__device__ __forceinline__ uint16_t load_shared_16(const void *p) {
+    return __ldg(static_cast<const unsigned short *>(p));
+}
+
+__device__ __forceinline__ uint8_t load_shared_8(const void *p) {
+    return __ldg(static_cast<const unsigned char *>(p));
+}
+
+}  // namespace nvfp4::arch

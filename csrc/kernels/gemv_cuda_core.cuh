@@ -1,0 +1,341 @@
+// GEMV on CUDA cores, sm_80 and newer.
+//
+// A warp computes kRows rows for all vectors: its 32 lanes stride over K, 16 or 32 elements each,
+// straight from global memory into registers; nothing is staged. `k_split` warps of a CTA may share
+// a row tile, each taking every k_split-th step. Partial sums meet by a butterfly inside the warp
+// and in shared memory, in an order that depends on the configuration only.
+//
+// NVFP4 vectors: the 16 products of a block are summed exactly in f16x2 (each lane's 8 products are
+// multiples of 1/4 and at most 288 in sum, 11 bits), times two scales exactly in f32 (12 + 8 bits).
+// Only the f32 sum over blocks rounds. Other vectors: products and sums in f32.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "../arch/memory.cuh"
+#include "../format/e2m1.cuh"
+#include "../format/scale_layout.cuh"
+#include "../nvfp4_gemv.h"
+
+namespace nvfp4 {
+
+constexpr int kWarp = 32;
+constexpr int kBlock = 16;
+constexpr int kMaxWarps = 8;   // warps a CTA
+constexpr int kMaxVectors = 8; // vectors a pass
+
+// Rows a warp computes at once: more of them share the decoded vectors, fewer leave registers for
+// the sums of many vectors.
+__host__ __device__ constexpr int rows_per_warp(int vectors) { return vectors <= 2 ? 4 : 2; }
+
+struct CudaCoreParams {
+    int32_t m, n, l, blocks;
+    int32_t k_split;
+    int32_t row_step; // from one row of a tile to the next: 1, or 32 to share 128x4 sectors
+
+    const uint8_t *codes;
+    const uint8_t *scales;
+    ScaleLayout scale_layout;
+    int64_t code_row_bytes;
+
+    const uint8_t *vectors;
+    int64_t vector_row_bytes, vector_batch_bytes;
+    const uint8_t *vector_scales;
+    ScaleLayout vector_scale_layout;
+    int64_t vector_scale_batch_bytes;
+
+    float alpha;
+    const float *row_alpha;
+    int64_t row_alpha_batch;
+    const float *vector_alpha;
+    int64_t vector_alpha_batch;
+
+    void *output;
+    int64_t output_batch; // elements of a batch: N * M of the whole problem
+    int32_t output_type;
+};
+
+// Row `i` of tile `tile`. 32 tiles of row step 32 cover 32 * kRows consecutive rows.
+template <int kRows>
+__device__ __forceinline__ int32_t tile_row(const CudaCoreParams &p, int32_t tile, int i) {
+    return p.row_step == 1 ? tile * kRows + i : tile / 32 * (32 * kRows) + tile % 32 + i * 32;
+}
+
+// One block of 16 weights, decoded to multiply with vectors of one activation type, and one block
+// of such a vector. `dot` returns the sum of the 16 products; times the block's two scales it is
+// what the block adds to the result.
+template <int kActivation>
+struct Block;
+
+template <>
+struct Block<NVFP4_ACTIVATION_NVFP4> {
+    static constexpr int kVectorBytes = kBlock / 2;
+
+    struct Weight {
+        E2m1x8 lo, hi; // times E2m1x8::kFactor
+
+        __device__ __forceinline__ void decode(uint2 codes) {
+            lo.decode(codes.x);
+            hi.decode(codes.y);
+        }
+    };
+
+    struct Vector {
+        E2m1x8 lo, hi;
+        float scale; // undoes the weights' factor too, once for all rows
+
+        __device__ __forceinline__ void load(const uint8_t *x, const uint8_t *scale_at) {
+            const uint2 codes = arch::load_shared_64(x);
+            lo.decode(codes.x);
+            hi.decode(codes.y);
+            lo.normalize();
+            hi.normalize();
+            scale = __low2float(arch::cvt_e4m3x2(arch::load_shared_8(scale_at))) *
+                    (1.0f / E2m1x8::kFactor);
+        }
+    };
+
+    // Exact: see the top of the file.
+    __device__ static __forceinline__ float dot(const Weight &w, const Vector &x) {
+        __half2 sum = __hmul2(w.lo.pair[0], x.lo.pair[0]);
+#pragma unroll
+        for (int i = 1; i < 4; ++i) sum = __hfma2(w.lo.pair[i], x.lo.pair[i], sum);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum = __hfma2(w.hi.pair[i], x.hi.pair[i], sum);
+        return __low2float(sum) + __high2float(sum);
+    }
+};
+
+// Vectors of 16 or 32 bits; Load turns 16 bytes of them into floats.
+template <class Load>
+struct WideBlock {
+    static constexpr int kVectorBytes = kBlock * Load::kBytes;
+
+    struct Weight {
+        float value[kBlock];
+
+        __device__ __forceinline__ void decode(uint2 codes) {
+            decode8(codes.x, value);
+            decode8(codes.y, value + 8);
+        }
+
+      private:
+        __device__ static __forceinline__ void decode8(uint32_t codes, float *out) {
+            E2m1x8 w;
+            w.decode(codes);
+            w.normalize();
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                out[E2m1x8::low(i)] = __low2float(w.pair[i]);
+                out[E2m1x8::high(i)] = __high2float(w.pair[i]);
+            }
+        }
+    };
+
+    struct Vector {
+        float value[kBlock];
+        static constexpr float scale = 1.0f;
+
+        __device__ __forceinline__ void load(const uint8_t *x, const uint8_t *) {
+#pragma unroll
+            for (int i = 0; i < kVectorBytes / 16; ++i) {
+                Load::unpack(arch::load_shared_128(x + 16 * i), value + i * (16 / Load::kBytes));
+            }
+        }
+    };
+
+    __device__ static __forceinline__ float dot(const Weight &w, const Vector &x) {
+        float sum = w.value[0] * x.value[0];
+#pragma unroll
+        for (int i = 1; i < kBlock; ++i) sum = fmaf(w.value[i], x.value[i], sum);
+        return sum;
+    }
+};
+
+struct LoadF16 {
+    static constexpr int kBytes = 2;
+    __device__ static __forceinline__ void unpack(uint4 v, float *out) {
+        const __half2 *h = reinterpret_cast<const __half2 *>(&v);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            out[2 * i] = __low2float(h[i]);
+            out[2 * i + 1] = __high2float(h[i]);
+        }
+    }
+};
+
+struct LoadBf16 {
+    static constexpr int kBytes = 2;
+    __device__ static __forceinline__ void unpack(uint4 v, float *out) {
+        const uint32_t *w = reinterpret_cast<const uint32_t *>(&v);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            out[2 * i] = __uint_as_float(w[i] << 16);
+            out[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
+        }
+    }
+};
+
+struct LoadF32 {
+    static constexpr int kBytes = 4;
+    __device__ static __forceinline__ void unpack(uint4 v, float *out) {
+        out[0] = __uint_as_float(v.x);
+        out[1] = __uint_as_float(v.y);
+        out[2] = __uint_as_float(v.z);
+        out[3] = __uint_as_float(v.w);
+    }
+};
+
+template <>
+struct Block<NVFP4_ACTIVATION_F16> : WideBlock<LoadF16> {};
+template <>
+struct Block<NVFP4_ACTIVATION_BF16> : WideBlock<LoadBf16> {};
+template <>
+struct Block<NVFP4_ACTIVATION_F32> : WideBlock<LoadF32> {};
+
+// What a lane reads of the weights in one step: kBlocks blocks of kRows rows.
+template <int kRows, int kBlocks>
+struct WeightStep {
+    uint2 codes[kRows][kBlocks];
+    uint16_t scales[kRows]; // kBlocks E4M3 codes
+
+    __device__ __forceinline__ void load(const CudaCoreParams &p,
+                                         const uint8_t *const (&codes_at)[kRows],
+                                         const uint8_t *const (&scales_at)[kRows], int32_t block) {
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+            const uint8_t *at = codes_at[r] + int64_t(block) * (kBlock / 2);
+            if constexpr (kBlocks == 2) {
+                const uint4 v = arch::load_stream_128(at);
+                codes[r][0] = make_uint2(v.x, v.y);
+                codes[r][1] = make_uint2(v.z, v.w);
+            } else {
+                codes[r][0] = arch::load_stream_64(at);
+            }
+        }
+        const int32_t offset = p.scale_layout.block_offset(block);
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+            scales[r] = kBlocks == 2 ? arch::load_shared_16(scales_at[r] + offset)
+                                     : arch::load_shared_8(scales_at[r] + offset);
+        }
+    }
+};
+
+__device__ __forceinline__ void store(const CudaCoreParams &p, int64_t at, float y) {
+    switch (p.output_type) {
+        case NVFP4_OUTPUT_F16: static_cast<__half *>(p.output)[at] = __float2half_rn(y); break;
+        case NVFP4_OUTPUT_BF16:
+            static_cast<__nv_bfloat16 *>(p.output)[at] = __float2bfloat16_rn(y);
+            break;
+        default: static_cast<float *>(p.output)[at] = y;
+    }
+}
+
+template <int kActivation, int kVectors, int kBlocks>
+__global__ void __launch_bounds__(kMaxWarps *kWarp, 1)
+    gemv_cuda_core(const __grid_constant__ CudaCoreParams p) {
+    using B = Block<kActivation>;
+    constexpr int kRows = rows_per_warp(kVectors);
+    __shared__ float partial[kMaxWarps][kRows * kVectors];
+
+    const int warp = threadIdx.x / kWarp;
+    const int lane = threadIdx.x % kWarp;
+    const int tiles_per_cta = blockDim.x / kWarp / p.k_split;
+    const int tile_in_cta = warp / p.k_split;
+    const int part = warp % p.k_split;
+    const int32_t tile = blockIdx.x * tiles_per_cta + tile_in_cta;
+
+    for (int32_t batch = blockIdx.y; batch < p.l; batch += gridDim.y) {
+        const uint8_t *codes_at[kRows];
+        const uint8_t *scales_at[kRows];
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+            // Rows past the end repeat the last one: read, computed, not stored.
+            const int32_t row = min(tile_row<kRows>(p, tile, r), p.m - 1);
+            codes_at[r] = p.codes + (int64_t(batch) * p.m + row) * p.code_row_bytes;
+            scales_at[r] = p.scales + batch * p.scale_layout.batch_bytes(p.m) +
+                           p.scale_layout.row_offset(row);
+        }
+
+        const uint8_t *x_at = p.vectors + batch * p.vector_batch_bytes;
+        const uint8_t *x_scale_at = p.vector_scales + batch * p.vector_scale_batch_bytes;
+
+        float sum[kRows][kVectors] = {};
+        const int32_t stride = p.k_split * kWarp * kBlocks;
+        int32_t block = (part * kWarp + lane) * kBlocks;
+        WeightStep<kRows, kBlocks> next;
+        if (block < p.blocks) next.load(p, codes_at, scales_at, block);
+#pragma unroll 1
+        while (block < p.blocks) {
+            const WeightStep<kRows, kBlocks> step = next;
+            const int32_t here = block;
+            block += stride;
+            // The next step's loads are in flight while this one is computed.
+            if (block < p.blocks) next.load(p, codes_at, scales_at, block);
+
+            float scale[kRows][2];
+#pragma unroll
+            for (int r = 0; r < kRows; ++r) {
+                const __half2 s = arch::cvt_e4m3x2(step.scales[r]);
+                scale[r][0] = __low2float(s);
+                scale[r][1] = __high2float(s);
+            }
+#pragma unroll
+            for (int b = 0; b < kBlocks; ++b) {
+                typename B::Weight w[kRows];
+#pragma unroll
+                for (int r = 0; r < kRows; ++r) w[r].decode(step.codes[r][b]);
+                const int64_t x_offset = int64_t(here + b) * B::kVectorBytes;
+                const int32_t x_scale_offset = p.vector_scale_layout.block_offset(here + b);
+#pragma unroll
+                for (int n = 0; n < kVectors; ++n) {
+                    // Vectors past the end repeat the last one: computed, not stored.
+                    const int32_t row = kVectors == 1 ? 0 : min(n, p.n - 1);
+                    typename B::Vector x;
+                    x.load(x_at + row * p.vector_row_bytes + x_offset,
+                           x_scale_at + p.vector_scale_layout.row_offset(row) + x_scale_offset);
+#pragma unroll
+                    for (int r = 0; r < kRows; ++r) {
+                        sum[r][n] =
+                            fmaf(B::dot(w[r], x), scale[r][b] * x.scale, sum[r][n]);
+                    }
+                }
+            }
+        }
+
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+            for (int n = 0; n < kVectors; ++n) {
+#pragma unroll
+                for (int other = kWarp / 2; other > 0; other /= 2) {
+                    sum[r][n] += __shfl_xor_sync(0xffffffffu, sum[r][n], other);
+                }
+                if (lane == 0) partial[warp][r * kVectors + n] = sum[r][n];
+            }
+        }
+        __syncthreads();
+
+        for (int i = threadIdx.x; i < tiles_per_cta * kRows * kVectors; i += blockDim.x) {
+            const int t = i / (kRows * kVectors);
+            const int n = i % kVectors;
+            const int32_t row = tile_row<kRows>(p, blockIdx.x * tiles_per_cta + t, i / kVectors % kRows);
+            if (row >= p.m || n >= p.n) continue;
+            float y = 0.0f;
+            for (int s = 0; s < p.k_split; ++s) {
+                y += partial[t * p.k_split + s][i % (kRows * kVectors)];
+            }
+            y *= p.alpha;
+            if (p.row_alpha) y *= p.row_alpha[batch * p.row_alpha_batch + row];
+            if (p.vector_alpha) y *= p.vector_alpha[batch * p.vector_alpha_batch + n];
+            store(p, batch * p.output_batch + int64_t(n) * p.m + row, y);
+        }
+        __syncthreads(); // `partial` is free for the next batch
+    }
+}
+
+}  // namespace nvfp4

@@ -1,0 +1,96 @@
+// Launches the CUDA-core kernel of one activation type. Each activation is a translation unit of
+// its own, so that they compile side by side.
+#pragma once
+
+#include <algorithm>
+
+#include "../kernels/gemv_cuda_core.cuh"
+
+namespace nvfp4 {
+
+using CudaCoreKernel = void (*)(CudaCoreParams);
+
+template <int kActivation, int kBlocks>
+CudaCoreKernel cuda_core_kernel(int32_t n) {
+    if (n <= 1) return gemv_cuda_core<kActivation, 1, kBlocks>;
+    if (n <= 2) return gemv_cuda_core<kActivation, 2, kBlocks>;
+    if (n <= 4) return gemv_cuda_core<kActivation, 4, kBlocks>;
+    return gemv_cuda_core<kActivation, 8, kBlocks>;
+}
+
+constexpr int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
+
+// Row tiles of a pass. Tiles of row step 32 come in whole groups of 32.
+inline int64_t tiles(int64_t m, const CudaCoreParams &p) {
+    const int rows = rows_per_warp(p.n);
+    return p.row_step == 1 ? ceil_div(m, rows) : ceil_div(m, 32 * rows) * 32;
+}
+
+template <class T>
+T *device(uint64_t address) {
+    return reinterpret_cast<T *>(address);
+}
+
+// More than kMaxVectors vectors take further passes over the weights.
+template <int kActivation>
+cudaError_t launch_cuda_core(const nvfp4_gemv_args &a, const nvfp4_cuda_core_config &c,
+                             cudaStream_t stream) {
+    const int32_t blocks = a.k / kBlock;
+    CudaCoreParams p = {};
+    p.m = a.m;
+    p.l = a.l;
+    p.blocks = blocks;
+    p.k_split = c.k_split;
+    p.row_step = a.weight_scale_layout == NVFP4_SCALES_128X4 ? 32 : 1;
+    p.codes = device<const uint8_t>(a.weight_codes);
+    p.scales = device<const uint8_t>(a.weight_scales);
+    p.scale_layout = ScaleLayout::make(a.weight_scale_layout, blocks, blocks);
+    p.code_row_bytes = a.k / 2;
+    p.vector_row_bytes = a.vector_row_stride;
+    p.vector_batch_bytes = a.vector_batch_stride;
+    p.vector_scale_layout =
+        ScaleLayout::make(a.vector_scale_layout, blocks, a.vector_scale_row_stride);
+    p.vector_scale_batch_bytes = a.vector_scale_batch_stride;
+    p.alpha = a.alpha;
+    p.row_alpha = device<const float>(a.row_alpha);
+    p.row_alpha_batch = a.row_alpha_batch_stride;
+    p.vector_alpha_batch = a.n;
+    p.output_batch = int64_t(a.n) * a.m;
+    p.output_type = a.output_type;
+
+    const int64_t output_bytes = a.output_type == NVFP4_OUTPUT_F32 ? 4 : 2;
+    const int64_t scale_row_bytes =
+        p.vector_scale_layout.tiled ? 16 : p.vector_scale_layout.row_stride; // n <= 16 < 32 rows
+
+    for (int32_t first = 0; first < a.n; first += kMaxVectors) {
+        p.n = std::min(a.n - first, kMaxVectors);
+        p.vectors = device<const uint8_t>(a.vectors) + first * a.vector_row_stride;
+        p.vector_scales = device<const uint8_t>(a.vector_scales) + first * scale_row_bytes;
+        p.vector_alpha =
+            a.vector_alpha ? device<const float>(a.vector_alpha) + first : nullptr;
+        p.output = device<uint8_t>(a.output) + first * a.m * output_bytes;
+        const CudaCoreKernel kernel = c.blocks_per_load == 2
+                                          ? cuda_core_kernel<kActivation, 2>(p.n)
+                                          : cuda_core_kernel<kActivation, 1>(p.n);
+        const int64_t tiles_per_cta = c.warps / c.k_split;
+        const dim3 grid(unsigned(ceil_div(tiles(a.m, p), tiles_per_cta)),
+                        unsigned(std::min(a.l, 65535)));
+        void *arguments[] = {&p};
+        const cudaError_t status = cudaLaunchKernel(reinterpret_cast<const void *>(kernel), grid,
+                                                    dim3(c.warps * kWarp), arguments, 0, stream);
+        if (status != cudaSuccess) return status;
+    }
+    return cudaSuccess;
+}
+
+// One a translation unit, gemv_cuda_core_<activation>.cu.
+cudaError_t launch_cuda_core_nvfp4(const nvfp4_gemv_args &, const nvfp4_cuda_core_config &,
+                                   cudaStream_t);
+cudaError_t launch_cuda_core_f16(const nvfp4_gemv_args &, const nvfp4_cuda_core_config &,
+                                 cudaStream_t);
+cudaError_t launch_cuda_core_bf16(const nvfp4_gemv_args &, const nvfp4_cuda_core_config &,
+                                  cudaStream_t);
+cudaError_t launch_cuda_core_f32(const nvfp4_gemv_args &, const nvfp4_cuda_core_config &,
+                                 cudaStream_t);
+
+}  // namespace nvfp4

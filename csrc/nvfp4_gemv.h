@@ -1,0 +1,109 @@
+/* nvfp4-gemv: y[l][n][m] = alpha * sum_k w[l][m][k] * x[l][n][k], w in NVFP4.
+ *
+ * The only C ABI of the CUDA paths, and bindgen's input. Every function may be called from any
+ * thread; device work goes to the stream given, in the context that is current, and nothing is
+ * allocated, synchronised or copied: every call can be captured into a CUDA graph.
+ */
+#ifndef NVFP4_GEMV_H
+#define NVFP4_GEMV_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Element type of the vectors. */
+enum nvfp4_activation {
+    NVFP4_ACTIVATION_NVFP4 = 0, /* packed E2M1, E4M3 block scales */
+    NVFP4_ACTIVATION_F16 = 1,
+    NVFP4_ACTIVATION_BF16 = 2,
+    NVFP4_ACTIVATION_F32 = 3,
+};
+
+/* Element type of the output. */
+enum nvfp4_output {
+    NVFP4_OUTPUT_F16 = 0,
+    NVFP4_OUTPUT_BF16 = 1,
+    NVFP4_OUTPUT_F32 = 2,
+};
+
+/* Order of block scales in memory. */
+enum nvfp4_scale_layout {
+    NVFP4_SCALES_LINEAR = 0, /* [rows][K/16] */
+    NVFP4_SCALES_128X4 = 1,  /* atoms of 128 rows x 4 scales, padded to whole atoms */
+};
+
+/* One problem. Pointers are device addresses; strides are in bytes unless they say otherwise.
+ * The caller has checked everything: the launchers trust it. */
+typedef struct nvfp4_gemv_args {
+    int32_t m; /* rows of the weights, > 0 */
+    int32_t n; /* vectors a batch, 1 to 16 */
+    int32_t k; /* elements of a row, > 0, a multiple of 16 */
+    int32_t l; /* batches, > 0 */
+
+    uint64_t weight_codes;        /* [L][M][K/2], 8-byte aligned */
+    uint64_t weight_scales;       /* E4M3, in the layout below, 4-byte aligned when 128x4 */
+    int32_t weight_scale_layout;  /* enum nvfp4_scale_layout */
+    float alpha;                  /* multiplies every output */
+    uint64_t row_alpha;           /* f32, multiplies row m by element m; or 0 */
+    int64_t row_alpha_batch_stride; /* in elements; 0 where all batches share them */
+
+    int32_t activation;           /* enum nvfp4_activation */
+    int32_t vector_scale_layout;  /* enum nvfp4_scale_layout, for NVFP4 vectors */
+    uint64_t vectors;             /* NVFP4: 8-byte aligned; others: 16-byte aligned */
+    int64_t vector_row_stride;    /* the same alignment */
+    int64_t vector_batch_stride;  /* the same alignment */
+    uint64_t vector_scales;       /* E4M3, for NVFP4 vectors; or 0 */
+    int64_t vector_scale_row_stride; /* linear layout only */
+    int64_t vector_scale_batch_stride;
+    uint64_t vector_alpha;        /* f32 [L][N], multiplies each vector's outputs; or 0 */
+
+    uint64_t output;              /* [L][N][M], aligned to its element */
+    int32_t output_type;          /* enum nvfp4_output */
+} nvfp4_gemv_args;
+
+/* How the CUDA-core kernel cuts a problem. */
+typedef struct nvfp4_cuda_core_config {
+    int32_t blocks_per_load; /* 2: 16-byte loads; needs K % 32 == 0, codes 16-byte and scales
+                                2-byte aligned. 1: 8-byte loads. */
+    int32_t warps;           /* warps a CTA, 1 to 8 */
+    int32_t k_split;         /* warps that share a row tile; divides `warps` */
+} nvfp4_cuda_core_config;
+
+/* What dispatch asks of a device. */
+typedef struct nvfp4_device_info {
+    char name[256];
+    int32_t compute_major;
+    int32_t compute_minor;
+    int32_t multiprocessors;
+    int32_t l2_bytes;
+    int64_t memory_bytes;
+} nvfp4_device_info;
+
+/* Each returns 0 or a cudaError_t. */
+
+/* CUDA cores, sm_80 and newer: enqueues the kernels for one problem. */
+int32_t nvfp4_gemv_cuda_core(const nvfp4_gemv_args *args, const nvfp4_cuda_core_config *config,
+                             void *stream);
+
+/* Devices the driver shows; fails where there is no driver. */
+int32_t nvfp4_gemv_device_count(int32_t *count);
+
+/* Versions as 1000 * major + 10 * minor. A missing driver is version 0, not an error. */
+int32_t nvfp4_gemv_versions(int32_t *driver, int32_t *runtime);
+
+/* Properties of a device. */
+int32_t nvfp4_gemv_device_info(int32_t device, nvfp4_device_info *info);
+
+/* The device that is current on this thread. */
+int32_t nvfp4_gemv_current_device(int32_t *device);
+
+/* CUDA's text for a code that one of these returned. Static storage. */
+const char *nvfp4_gemv_error_string(int32_t code);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,475 @@
+//! The unsafe pointer API: device addresses and a stream, no cudarc type. For engines that keep
+//! their own buffers.
+//!
+//! Everything that can be checked without reading device memory is checked before anything is
+//! enqueued. Nothing is allocated, synchronised or copied: a call can be captured into a CUDA
+//! graph.
+
+use std::ffi::{CStr, c_void};
+
+use crate::check;
+use crate::config::CudaCoreConfig;
+use crate::error::{Error, Result};
+use crate::ffi;
+use crate::scales::ScaleLayout;
+use crate::shape::Shape;
+use crate::tensor::{FloatType, GlobalScale, Strides};
+
+/// The architectures this build carries machine code for, as in `NVFP4_GEMV_ARCHS`. Empty in a
+/// documentation build.
+pub const COMPILED_ARCHS: &str = env!("NVFP4_GEMV_COMPILED_ARCHS");
+
+/// NVFP4 weights by address; see [`crate::Weights`].
+#[derive(Clone, Copy, Debug)]
+pub struct Weights {
+    /// Packed E2M1 codes `[L][M][K/2]`, 8-byte aligned; 16-byte alignment is faster.
+    pub codes: u64,
+    /// E4M3 block scales, densely packed batches; 4-byte aligned in the 128x4 layout.
+    pub scales: u64,
+    /// How the scales lie.
+    pub layout: ScaleLayout,
+    /// The global scale.
+    pub global: GlobalScale,
+    /// f32 factors of the rows, 4-byte aligned, or 0.
+    pub row_alpha: u64,
+    /// Elements from one batch's row factors to the next's: 0 (shared) or M.
+    pub row_alpha_batch_stride: usize,
+}
+
+/// Vectors by address; see [`crate::Vectors`].
+#[derive(Clone, Copy, Debug)]
+pub enum Vectors {
+    /// 4-bit activations.
+    Nvfp4 {
+        /// Packed E2M1 codes, 8-byte aligned.
+        codes: u64,
+        /// Their strides in bytes, multiples of 8.
+        code_strides: Strides,
+        /// E4M3 block scales; any alignment.
+        scales: u64,
+        /// How the scales lie.
+        layout: ScaleLayout,
+        /// Their strides in bytes; the 128x4 layout uses the batch stride only.
+        scale_strides: Strides,
+        /// The global scale of all vectors.
+        global: GlobalScale,
+        /// f32 factors `[L][N]`, 4-byte aligned, or 0.
+        vector_alpha: u64,
+    },
+    /// 16- or 32-bit activations.
+    Dense {
+        /// Their element type.
+        element: FloatType,
+        /// The elements, 16-byte aligned.
+        values: u64,
+        /// Strides in bytes, multiples of 16.
+        strides: Strides,
+    },
+}
+
+/// The output by address: `[L][N][M]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Output {
+    /// Aligned to its elements.
+    pub address: u64,
+    /// The element type.
+    pub element: FloatType,
+}
+
+/// Whether weights are aligned for 16-byte loads: [`CudaCoreConfig::for_problem`]'s `wide`.
+pub fn is_wide(shape: &Shape, weights: &Weights) -> bool {
+    shape.k().is_multiple_of(32)
+        && weights.codes.is_multiple_of(16)
+        && weights.scales.is_multiple_of(2)
+}
+
+/// Enqueues the CUDA-core kernels for one problem on `stream`, a `CUstream` or `cudaStream_t`.
+/// M = 0 or L = 0 enqueues nothing.
+///
+/// # Errors
+/// Null or misaligned pointers, strides that are too small or misaligned, a global scale that is
+/// not positive and finite, an output that overlaps an input, a configuration without a kernel;
+/// and what CUDA reports of the launch. Content in device memory is not looked at.
+///
+/// # Safety
+/// The context of `stream` is current, and every address is valid in it, for the bytes that the
+/// shape and strides reach, until the work that this call enqueues has run. Nothing else writes
+/// them, or reads the output, meanwhile.
+pub unsafe fn cuda_core(
+    shape: &Shape,
+    weights: &Weights,
+    vectors: &Vectors,
+    output: &Output,
+    config: &CudaCoreConfig,
+    stream: *mut c_void,
+) -> Result<()> {
+    if shape.is_empty() {
+        return Ok(());
+    }
+    let args = arguments(shape, weights, vectors, output)?;
+    let wide = is_wide(shape, weights);
+    if !config.is_legal(wide) {
+        return Err(Error::Config {
+            config: *config,
+            wide,
+        });
+    }
+    let config = ffi::nvfp4_cuda_core_config {
+        blocks_per_load: config.blocks_per_load as i32,
+        warps: config.warps as i32,
+        k_split: config.k_split as i32,
+    };
+    // SAFETY: both structures live through the call, which does not keep them; the rest is this
+    // function's own contract.
+    let code = unsafe { ffi::nvfp4_gemv_cuda_core(&args, &config, stream) };
+    status("launching gemv_cuda_core", code)
+}
+
+/// Checks everything and translates it for the C ABI.
+fn arguments(
+    shape: &Shape,
+    weights: &Weights,
+    vectors: &Vectors,
+    output: &Output,
+) -> Result<ffi::nvfp4_gemv_args> {
+    let mut regions = Regions::default();
+    pointer("weight codes", weights.codes, 8)?;
+    regions.push("weight codes", weights.codes, shape.weight_code_bytes());
+    let scale_align = match weights.layout {
+        ScaleLayout::Linear => 1,
+        ScaleLayout::Tiled128x4 => 4,
+    };
+    pointer("weight scales", weights.scales, scale_align)?;
+    regions.push(
+        "weight scales",
+        weights.scales,
+        shape.weight_scale_bytes(weights.layout),
+    );
+    if weights.row_alpha != 0 {
+        pointer("row alpha", weights.row_alpha, 4)?;
+        let rows = (shape.l() - 1) * weights.row_alpha_batch_stride + shape.m();
+        regions.push("row alpha", weights.row_alpha, rows * 4);
+    }
+    weights.global.check("weight global scale")?;
+
+    let mut args = ffi::nvfp4_gemv_args {
+        m: shape.m() as i32,
+        n: shape.n() as i32,
+        k: shape.k() as i32,
+        l: shape.l() as i32,
+        weight_codes: weights.codes,
+        weight_scales: weights.scales,
+        weight_scale_layout: layout_code(weights.layout),
+        alpha: 0.0,
+        row_alpha: weights.row_alpha,
+        row_alpha_batch_stride: weights.row_alpha_batch_stride as i64,
+        activation: 0,
+        vector_scale_layout: ffi::NVFP4_SCALES_LINEAR as i32,
+        vectors: 0,
+        vector_row_stride: 0,
+        vector_batch_stride: 0,
+        vector_scales: 0,
+        vector_scale_row_stride: 0,
+        vector_scale_batch_stride: 0,
+        vector_alpha: 0,
+        output: output.address,
+        output_type: match output.element {
+            FloatType::F16 => ffi::NVFP4_OUTPUT_F16,
+            FloatType::Bf16 => ffi::NVFP4_OUTPUT_BF16,
+            FloatType::F32 => ffi::NVFP4_OUTPUT_F32,
+        } as i32,
+    };
+    match *vectors {
+        Vectors::Nvfp4 {
+            codes,
+            code_strides,
+            scales,
+            layout,
+            scale_strides,
+            global,
+            vector_alpha,
+        } => {
+            pointer("vector codes", codes, 8)?;
+            let bytes = strided(
+                "vector codes",
+                shape,
+                code_strides,
+                shape.row_code_bytes(),
+                8,
+            )?;
+            regions.push("vector codes", codes, bytes);
+            pointer("vector scales", scales, 1)?;
+            let bytes = match layout {
+                ScaleLayout::Linear => {
+                    strided("vector scales", shape, scale_strides, shape.blocks(), 1)?
+                }
+                ScaleLayout::Tiled128x4 => {
+                    let bytes = layout.bytes(shape.n(), shape.blocks());
+                    if shape.l() > 1 {
+                        check::stride("vector scales", "bytes", scale_strides.batch, bytes)?;
+                    }
+                    (shape.l() - 1) * scale_strides.batch + bytes
+                }
+            };
+            regions.push("vector scales", scales, bytes);
+            if vector_alpha != 0 {
+                pointer("vector global scales", vector_alpha, 4)?;
+                regions.push(
+                    "vector global scales",
+                    vector_alpha,
+                    shape.l() * shape.n() * 4,
+                );
+            }
+            global.check("vector global scale")?;
+            args.activation = ffi::NVFP4_ACTIVATION_NVFP4 as i32;
+            args.vectors = codes;
+            args.vector_row_stride = code_strides.row as i64;
+            args.vector_batch_stride = code_strides.batch as i64;
+            args.vector_scales = scales;
+            args.vector_scale_layout = layout_code(layout);
+            args.vector_scale_row_stride = scale_strides.row as i64;
+            args.vector_scale_batch_stride = scale_strides.batch as i64;
+            args.vector_alpha = vector_alpha;
+            args.alpha = crate::tensor::combine(weights.global, global)?;
+        }
+        Vectors::Dense {
+            element,
+            values,
+            strides,
+        } => {
+            let code = match element {
+                FloatType::F16 => ffi::NVFP4_ACTIVATION_F16,
+                FloatType::Bf16 => ffi::NVFP4_ACTIVATION_BF16,
+                FloatType::F32 => ffi::NVFP4_ACTIVATION_F32,
+            };
+            pointer("vectors", values, 16)?;
+            let bytes = strided("vectors", shape, strides, shape.k() * element.bytes(), 16)?;
+            regions.push("vectors", values, bytes);
+            args.activation = code as i32;
+            args.vectors = values;
+            args.vector_row_stride = strides.row as i64;
+            args.vector_batch_stride = strides.batch as i64;
+            args.alpha = crate::tensor::combine(weights.global, GlobalScale::ONE)?;
+        }
+    }
+    let element = output.element.bytes();
+    pointer("output", output.address, element as u64)?;
+    regions.check_disjoint(output.address, shape.outputs() * element)?;
+    Ok(args)
+}
+
+fn layout_code(layout: ScaleLayout) -> i32 {
+    match layout {
+        ScaleLayout::Linear => ffi::NVFP4_SCALES_LINEAR as i32,
+        ScaleLayout::Tiled128x4 => ffi::NVFP4_SCALES_128X4 as i32,
+    }
+}
+
+fn pointer(operand: &'static str, address: u64, align: u64) -> Result<()> {
+    if address == 0 {
+        return Err(Error::NullPointer { operand });
+    }
+    aligned(operand, address, align)
+}
+
+fn aligned(operand: &'static str, value: u64, align: u64) -> Result<()> {
+    if value.is_multiple_of(align) {
+        return Ok(());
+    }
+    Err(Error::Misaligned {
+        operand,
+        value,
+        align,
+    })
+}
+
+/// Checks strides in bytes and returns the bytes they reach.
+fn strided(
+    operand: &'static str,
+    shape: &Shape,
+    strides: Strides,
+    row: usize,
+    align: u64,
+) -> Result<usize> {
+    let (n, l) = (shape.n(), shape.l());
+    if n > 1 {
+        check::stride(operand, "bytes", strides.row, row)?;
+        aligned(operand, strides.row as u64, align)?;
+    }
+    let batch = check::extent(1, 0, n, strides.row, row).unwrap_or(usize::MAX);
+    if l > 1 {
+        check::stride(operand, "bytes", strides.batch, batch)?;
+        aligned(operand, strides.batch as u64, align)?;
+    }
+    check::extent(l, strides.batch, n, strides.row, row)
+        .filter(|&bytes| isize::try_from(bytes).is_ok())
+        .ok_or(Error::SizeOverflow {
+            m: shape.m(),
+            n,
+            k: shape.k(),
+            l,
+        })
+}
+
+/// The inputs' memory, at most six regions, without an allocation.
+#[derive(Default)]
+struct Regions {
+    regions: [(&'static str, u64, usize); 6],
+    len: usize,
+}
+
+impl Regions {
+    fn push(&mut self, operand: &'static str, address: u64, bytes: usize) {
+        self.regions[self.len] = (operand, address, bytes);
+        self.len += 1;
+    }
+
+    fn check_disjoint(&self, output: u64, output_bytes: usize) -> Result<()> {
+        let end = |address: u64, bytes: usize| address.saturating_add(bytes as u64);
+        for &(operand, address, bytes) in &self.regions[..self.len] {
+            if output < end(address, bytes) && address < end(output, output_bytes) {
+                return Err(Error::OutputOverlaps { operand });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What dispatch needs to know of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// The product name.
+    pub name: String,
+    /// Major and minor.
+    pub compute_capability: (i32, i32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Bytes of L2 cache.
+    pub l2_bytes: u64,
+    /// Bytes of device memory.
+    pub memory_bytes: u64,
+}
+
+/// Versions of CUDA: what the driver supports, and the runtime that is linked in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Versions {
+    /// Major and minor of the newest CUDA the driver supports; `None` where there is no driver.
+    pub driver: Option<(i32, i32)>,
+    /// Major and minor of the CUDA runtime this build carries.
+    pub runtime: (i32, i32),
+}
+
+/// Asks for both versions. Works without a driver.
+///
+/// # Errors
+/// [`Error::Cuda`].
+pub fn versions() -> Result<Versions> {
+    let (mut driver, mut runtime) = (0, 0);
+    // SAFETY: both pointers are to live integers.
+    let code = unsafe { ffi::nvfp4_gemv_versions(&mut driver, &mut runtime) };
+    status("asking for CUDA versions", code)?;
+    let split = |v: i32| (v / 1000, v % 1000 / 10);
+    Ok(Versions {
+        driver: (driver > 0).then(|| split(driver)),
+        runtime: split(runtime),
+    })
+}
+
+/// How many devices the driver shows; at least one.
+///
+/// # Errors
+/// [`Error::NoDriver`], [`Error::NoDevice`].
+pub fn device_count() -> Result<u32> {
+    let mut count = 0;
+    // SAFETY: the pointer is to a live integer.
+    let code = unsafe { ffi::nvfp4_gemv_device_count(&mut count) };
+    status("counting devices", code)?;
+    match u32::try_from(count) {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err(no_device()),
+    }
+}
+
+/// Properties of device `ordinal`.
+///
+/// # Errors
+/// [`Error::NoDriver`], [`Error::NoDevice`], [`Error::Cuda`] for an ordinal that does not exist.
+pub fn device_info(ordinal: u32) -> Result<DeviceInfo> {
+    let mut info = ffi::nvfp4_device_info::default();
+    // SAFETY: the pointer is to a live structure.
+    let code = unsafe { ffi::nvfp4_gemv_device_info(ordinal as i32, &mut info) };
+    status("asking for device properties", code)?;
+    // SAFETY: the C side ends the name with a zero inside the array.
+    let name = unsafe { CStr::from_ptr(info.name.as_ptr()) };
+    Ok(DeviceInfo {
+        name: name.to_string_lossy().into_owned(),
+        compute_capability: (info.compute_major, info.compute_minor),
+        multiprocessors: info.multiprocessors.max(1) as u32,
+        l2_bytes: info.l2_bytes.max(0) as u64,
+        memory_bytes: info.memory_bytes.max(0) as u64,
+    })
+}
+
+/// The device that is current on this thread.
+///
+/// # Errors
+/// [`Error::NoDriver`], [`Error::NoDevice`].
+pub fn current_device() -> Result<u32> {
+    let mut device = 0;
+    // SAFETY: the pointer is to a live integer.
+    let code = unsafe { ffi::nvfp4_gemv_current_device(&mut device) };
+    status("asking for the current device", code)?;
+    Ok(device.max(0) as u32)
+}
+
+fn no_device() -> Error {
+    Error::NoDevice {
+        visible: std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default(),
+    }
+}
+
+/// Translates a `cudaError_t`. The numbers are those of `driver_types.h`, which are stable.
+fn status(during: &'static str, code: i32) -> Result<()> {
+    // SAFETY: the function takes any number and returns static text.
+    let text = || unsafe { CStr::from_ptr(ffi::nvfp4_gemv_error_string(code)) };
+    match code {
+        0 => Ok(()),
+        // Stub library, insufficient driver, initialisation, system not ready, mismatches.
+        3 | 34 | 35 | 802 | 803 | 804 => Err(Error::NoDriver {
+            reason: driver_reason(&text().to_string_lossy()),
+        }),
+        100 => Err(no_device()),
+        209 => {
+            let compute_capability = current_device()
+                .and_then(device_info)
+                .map_or((0, 0), |info| info.compute_capability);
+            Err(Error::NoKernelImage {
+                major: compute_capability.0,
+                minor: compute_capability.1,
+                archs: COMPILED_ARCHS.into(),
+            })
+        }
+        _ => Err(Error::Cuda {
+            during,
+            code,
+            message: text().to_string_lossy().into_owned(),
+        }),
+    }
+}
+
+fn driver_reason(text: &str) -> String {
+    match versions() {
+        Ok(Versions { driver: None, .. }) => {
+            "libcuda.so.1 was not found; install the NVIDIA driver, or use the CPU path".into()
+        }
+        Ok(Versions {
+            driver: Some((major, minor)),
+            runtime,
+        }) if (major, minor) < (runtime.0, 0) => format!(
+            "the driver supports CUDA {major}.{minor}, this build needs {}.0 or newer; update the \
+             driver, or rebuild with an older nvcc",
+            runtime.0
+        ),
+        _ => text.to_string(),
+    }
+}

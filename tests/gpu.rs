@@ -1,0 +1,716 @@
+//! The CUDA-core path on a real device. Without one, every test says why it is skipped.
+#![cfg(feature = "cuda")]
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use half::{bf16, f16};
+use nvfp4_gemv::problem::{
+    CONTEST_BENCHMARKS, CONTEST_TESTS, EdgeCase, Problem, VectorData, contest_tolerance,
+};
+use nvfp4_gemv::reference::{self, Reference};
+use nvfp4_gemv::{
+    Activation, Choice, CudaCoreConfig, DenseVectors, Device, Error, FloatType, GlobalScale,
+    Nvfp4Vectors, Output, Path, ScaleLayout, Shape, Strides, VectorScale, Vectors, Weights,
+    gemv_on_device_with, raw,
+};
+
+struct Gpu {
+    stream: Arc<CudaStream>,
+    info: raw::DeviceInfo,
+}
+
+/// The first device, or a printed reason.
+fn gpu() -> Option<Gpu> {
+    if let Err(reason) = raw::device_count() {
+        eprintln!("skipped: {reason}");
+        return None;
+    }
+    let stream = CudaContext::new(0).unwrap().new_stream().unwrap();
+    let info = raw::device_info(0).unwrap();
+    Some(Gpu { stream, info })
+}
+
+macro_rules! gpu_or_skip {
+    () => {
+        match gpu() {
+            Some(gpu) => gpu,
+            None => return,
+        }
+    };
+}
+
+/// How one problem is put to the device.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    weight_layout: ScaleLayout,
+    vector_layout: ScaleLayout,
+    activation: Activation,
+    output: FloatType,
+    /// Vectors as rows of 128, the others garbage.
+    padded: bool,
+    config: Option<CudaCoreConfig>,
+}
+
+const CASE: Case = Case {
+    weight_layout: ScaleLayout::Linear,
+    vector_layout: ScaleLayout::Linear,
+    activation: Activation::Nvfp4,
+    output: FloatType::F32,
+    padded: false,
+    config: None,
+};
+
+/// Elements past the end of the output that must keep their poison.
+const CANARY: usize = 64;
+
+impl Gpu {
+    fn run(&self, problem: &Problem, case: Case) -> Vec<f64> {
+        let Self { stream, .. } = self;
+        let shape = &problem.shape;
+        let w = problem.weights(case.weight_layout).unwrap();
+        let codes = upload(stream, w.codes);
+        let scales = upload(stream, &w.scales);
+        let alpha = w.row_alpha().map(|alpha| upload(stream, alpha));
+        let mut weights = Weights::on_device(
+            shape,
+            codes.as_view(),
+            scales.as_view(),
+            case.weight_layout,
+            w.global(),
+        )
+        .unwrap();
+        if let Some(alpha) = &alpha {
+            weights = weights.with_row_alpha_on_device(alpha.as_view()).unwrap();
+        }
+
+        let x = if case.padded {
+            problem.padded_vectors(case.vector_layout, 99).unwrap()
+        } else {
+            problem.vectors(case.vector_layout).unwrap()
+        };
+        let x_codes = upload(stream, &x.codes);
+        let x_scales = upload(stream, &x.scales);
+        let decoded = problem.decoded_vectors().unwrap();
+        let x_f16 = upload(stream, &convert(&decoded, f16::from_f32));
+        let x_bf16 = upload(stream, &convert(&decoded, bf16::from_f32));
+        let x_f32 = upload(stream, &decoded);
+        let vectors = match case.activation {
+            Activation::Nvfp4 => nvfp4(&x, &x_codes, &x_scales),
+            Activation::F16 => Vectors::F16(DenseVectors::new(x_f16.as_view())),
+            Activation::Bf16 => Vectors::Bf16(DenseVectors::new(x_bf16.as_view())),
+            Activation::F32 => Vectors::F32(DenseVectors::new(x_f32.as_view())),
+        };
+        let call = |output: Output<'_, Device>| {
+            let choice =
+                gemv_on_device_with(None, case.config, stream, shape, &weights, &vectors, output)
+                    .unwrap();
+            assert_eq!(choice.path, Path::CudaCore);
+        };
+        match case.output {
+            FloatType::F16 => output(stream, shape, f16::NAN, |y| call(Output::F16(y)), f64::from),
+            FloatType::Bf16 => output(
+                stream,
+                shape,
+                bf16::NAN,
+                |y| call(Output::Bf16(y)),
+                f64::from,
+            ),
+            FloatType::F32 => output(stream, shape, f32::NAN, |y| call(Output::F32(y)), f64::from),
+        }
+    }
+
+    /// Successive roundings of any term: the CUDA-core path's row of the table of bounds.
+    fn roundings(&self, shape: &Shape, case: Case) -> u32 {
+        // Never more than with 8-byte loads and no split, the longest chains.
+        let config = case.config.unwrap_or_else(|| {
+            let narrow = CudaCoreConfig::for_problem(shape, false, self.info.multiprocessors);
+            CudaCoreConfig {
+                k_split: 1,
+                ..narrow
+            }
+        });
+        config.roundings(shape, case.activation != Activation::Nvfp4)
+    }
+
+    fn assert_in_bound(&self, problem: &Problem, truth: &Reference, case: Case) {
+        let y = self.run(problem, case);
+        let roundings = self.roundings(&problem.shape, case);
+        for (i, &y) in y.iter().enumerate() {
+            let bound =
+                reference::error_bound(truth.y[i], truth.magnitude[i], roundings, case.output);
+            let error = (y - truth.y[i]).abs();
+            assert!(
+                error <= bound,
+                "{:?} {case:?} element {i}: {y}, true {}, error {error:e} > {bound:e}",
+                problem.shape,
+                truth.y[i]
+            );
+        }
+    }
+
+    fn assert_exact(&self, problem: &Problem, truth: &Reference, case: Case) {
+        let y = self.run(problem, case);
+        assert_eq!(y, truth.y, "{:?} {case:?}", problem.shape);
+    }
+}
+
+fn upload<T: cudarc::driver::DeviceRepr + Clone>(
+    stream: &Arc<CudaStream>,
+    values: &[T],
+) -> CudaSlice<T> {
+    stream.clone_htod(values).unwrap()
+}
+
+fn convert<T>(values: &[f32], to: impl Fn(f32) -> T) -> Vec<T> {
+    values.iter().map(|&v| to(v)).collect()
+}
+
+fn nvfp4<'a>(
+    x: &VectorData<'_>,
+    codes: &'a CudaSlice<u8>,
+    scales: &'a CudaSlice<u8>,
+) -> Vectors<'a, Device> {
+    let mut vectors = Nvfp4Vectors::new(
+        codes.as_view(),
+        scales.as_view(),
+        x.layout,
+        VectorScale::Shared(GlobalScale::ONE),
+    );
+    if let Some(strides) = x.code_strides {
+        vectors = vectors.with_code_strides(strides);
+    }
+    if let Some(strides) = x.scale_strides {
+        vectors = vectors.with_scale_strides(strides);
+    }
+    Vectors::Nvfp4(vectors)
+}
+
+/// Poisons an output with NaN, lets `call` fill it, and checks that nothing past it was written.
+fn output<T: cudarc::driver::DeviceRepr + Copy + Debug + 'static>(
+    stream: &Arc<CudaStream>,
+    shape: &Shape,
+    poison: T,
+    call: impl Fn(cudarc::driver::CudaViewMut<'_, T>),
+    to_f64: fn(T) -> f64,
+) -> Vec<f64> {
+    let outputs = shape.outputs();
+    let mut y = upload(stream, &vec![poison; outputs + CANARY]);
+    call(y.slice_mut(..outputs));
+    let mut y: Vec<f64> = stream
+        .clone_dtoh(&y)
+        .unwrap()
+        .into_iter()
+        .map(to_f64)
+        .collect();
+    assert!(
+        y[outputs..].iter().all(|y| y.is_nan()),
+        "wrote past the end"
+    );
+    y.truncate(outputs);
+    y
+}
+
+/// Layouts of weights and vectors together.
+fn layouts() -> impl Iterator<Item = (ScaleLayout, ScaleLayout)> {
+    ScaleLayout::ALL
+        .into_iter()
+        .flat_map(|w| ScaleLayout::ALL.into_iter().map(move |v| (w, v)))
+}
+
+#[test]
+fn contest_shapes() {
+    let gpu = gpu_or_skip!();
+    for &(m, k, l) in CONTEST_TESTS.iter().chain(&CONTEST_BENCHMARKS) {
+        let shape = Shape::gemv(m, k, l).unwrap();
+        let contest = Problem::contest(shape, 1);
+        let contest_truth = contest.reference().unwrap();
+        let full = Problem::full_range(shape, 2);
+        let full_truth = full.reference().unwrap();
+        for (weight_layout, vector_layout) in layouts() {
+            let case = Case {
+                weight_layout,
+                vector_layout,
+                padded: true,
+                output: FloatType::F16,
+                ..CASE
+            };
+            for (y, &c) in gpu.run(&contest, case).iter().zip(&contest_truth.y) {
+                assert!((y - c).abs() <= contest_tolerance(c), "{shape} {y} {c}");
+            }
+            gpu.assert_in_bound(&full, &full_truth, case);
+        }
+    }
+}
+
+/// Shapes at the edges of tiles, blocks and loads.
+const ODD: [(usize, usize, usize); 12] = [
+    (1, 16, 1),
+    (3, 48, 3),
+    (4, 32, 1),
+    (5, 80, 1),
+    (127, 64, 2),
+    (128, 80, 3),
+    (129, 48, 1),
+    (130, 4112, 1),
+    (257, 528, 1),
+    (33, 1040, 3),
+    (300, 96, 1),
+    (64, 2080, 2),
+];
+
+#[test]
+fn odd_shapes_full_range() {
+    let gpu = gpu_or_skip!();
+    for (i, &(m, k, l)) in ODD.iter().enumerate() {
+        for n in 1..=Shape::MAX_N {
+            let shape = Shape::new(m, n, k, l).unwrap();
+            let problem = Problem::full_range(shape, i as u64);
+            let truth = problem.reference().unwrap();
+            for activation in Activation::ALL {
+                for output in FloatType::ALL {
+                    for (weight_layout, vector_layout) in layouts() {
+                        let case = Case {
+                            weight_layout,
+                            vector_layout,
+                            activation,
+                            output,
+                            padded: n % 2 == 0,
+                            ..CASE
+                        };
+                        gpu.assert_in_bound(&problem, &truth, case);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn odd_shapes_exact() {
+    let gpu = gpu_or_skip!();
+    for (i, &(m, k, l)) in ODD.iter().enumerate() {
+        for n in [1, 2, 3, 5, 8, 11, 16] {
+            let problem = Problem::integers(Shape::new(m, n, k, l).unwrap(), 100 + i as u64);
+            let truth = problem.reference().unwrap();
+            for activation in Activation::ALL {
+                for output in FloatType::ALL {
+                    for (weight_layout, vector_layout) in layouts() {
+                        let case = Case {
+                            weight_layout,
+                            vector_layout,
+                            activation,
+                            output,
+                            ..CASE
+                        };
+                        gpu.assert_exact(&problem, &truth, case);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn edge_cases() {
+    let gpu = gpu_or_skip!();
+    for case in EdgeCase::ALL {
+        for (m, n, k) in [(130, 1, 4112), (33, 3, 96)] {
+            let problem = Problem::edge_case(Shape::new(m, n, k, 2).unwrap(), case, 7);
+            let truth = problem.reference().unwrap();
+            for weight_layout in ScaleLayout::ALL {
+                gpu.assert_in_bound(
+                    &problem,
+                    &truth,
+                    Case {
+                        weight_layout,
+                        ..CASE
+                    },
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn every_configuration() {
+    let gpu = gpu_or_skip!();
+    for (m, n, k, l) in [(130, 1, 4128, 2), (77, 4, 2080, 1), (65, 8, 1056, 1)] {
+        let shape = Shape::new(m, n, k, l).unwrap();
+        let integers = Problem::integers(shape, 5);
+        let integers_truth = integers.reference().unwrap();
+        let full = Problem::full_range(shape, 6);
+        let full_truth = full.reference().unwrap();
+        for blocks_per_load in [1, 2] {
+            for warps in 1..=CudaCoreConfig::MAX_WARPS {
+                for k_split in (1..=warps).filter(|s| warps % s == 0) {
+                    for activation in Activation::ALL {
+                        for weight_layout in ScaleLayout::ALL {
+                            let case = Case {
+                                weight_layout,
+                                activation,
+                                config: Some(CudaCoreConfig {
+                                    blocks_per_load,
+                                    warps,
+                                    k_split,
+                                }),
+                                ..CASE
+                            };
+                            gpu.assert_exact(&integers, &integers_truth, case);
+                            gpu.assert_in_bound(&full, &full_truth, case);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn row_alpha() {
+    let gpu = gpu_or_skip!();
+    for (m, n, k, l) in [(129, 1, 80, 1), (40, 3, 512, 2)] {
+        let problem = Problem::full_range(Shape::new(m, n, k, l).unwrap(), 3).with_row_alpha(4);
+        let truth = problem.reference().unwrap();
+        for activation in Activation::ALL {
+            gpu.assert_in_bound(&problem, &truth, Case { activation, ..CASE });
+        }
+    }
+}
+
+#[test]
+fn row_alpha_of_each_batch_and_alpha_of_each_vector() {
+    let gpu = gpu_or_skip!();
+    let shape = Shape::new(37, 11, 96, 3).unwrap();
+    let problem = Problem::integers(shape, 8);
+    let row_alpha: Vec<f32> = (0..3 * 37).map(|i| (i % 13) as f32 - 6.0).collect();
+    let vector_alpha: Vec<f32> = (0..3 * 11).map(|i| (1 + i % 5) as f32).collect();
+
+    let w = problem.weights(ScaleLayout::Linear).unwrap();
+    let x = problem.vectors(ScaleLayout::Linear).unwrap();
+    let host_weights = w.view().unwrap().with_row_alpha(&row_alpha).unwrap();
+    let host_vectors = Vectors::Nvfp4(Nvfp4Vectors::new(
+        &x.codes[..],
+        &x.scales[..],
+        ScaleLayout::Linear,
+        VectorScale::PerVector(&vector_alpha[..]),
+    ));
+    let truth = reference::gemv(&shape, &host_weights, &host_vectors).unwrap();
+
+    let stream = &gpu.stream;
+    let (codes, scales) = (upload(stream, w.codes), upload(stream, &w.scales));
+    let (x_codes, x_scales) = (upload(stream, &x.codes), upload(stream, &x.scales));
+    let row_alpha = upload(stream, &row_alpha);
+    let vector_alpha = upload(stream, &vector_alpha);
+    let weights = Weights::on_device(
+        &shape,
+        codes.as_view(),
+        scales.as_view(),
+        ScaleLayout::Linear,
+        GlobalScale::ONE,
+    )
+    .unwrap()
+    .with_row_alpha_on_device(row_alpha.as_view())
+    .unwrap();
+    let vectors = Vectors::Nvfp4(Nvfp4Vectors::new(
+        x_codes.as_view(),
+        x_scales.as_view(),
+        ScaleLayout::Linear,
+        VectorScale::PerVector(vector_alpha.as_view()),
+    ));
+    let y = output(
+        stream,
+        &shape,
+        f32::NAN,
+        |y| {
+            gemv_on_device_with(
+                None,
+                None,
+                stream,
+                &shape,
+                &weights,
+                &vectors,
+                Output::F32(y),
+            )
+            .unwrap();
+        },
+        f64::from,
+    );
+    assert_eq!(y, truth.y);
+}
+
+#[test]
+fn strided_dense_vectors() {
+    let gpu = gpu_or_skip!();
+    let shape = Shape::new(50, 3, 48, 2).unwrap();
+    let problem = Problem::integers(shape, 9);
+    let truth = problem.reference().unwrap();
+    let dense = problem.decoded_vectors().unwrap();
+    let strides = Strides {
+        row: 64,
+        batch: 256,
+    };
+    let mut spread = vec![f16::NAN; 2 * 256];
+    for l in 0..2 {
+        for n in 0..3 {
+            for k in 0..48 {
+                spread[l * strides.batch + n * strides.row + k] =
+                    f16::from_f32(dense[(l * 3 + n) * 48 + k]);
+            }
+        }
+    }
+    let stream = &gpu.stream;
+    let w = problem.weights(ScaleLayout::Tiled128x4).unwrap();
+    let (codes, scales) = (upload(stream, w.codes), upload(stream, &w.scales));
+    let spread = upload(stream, &spread);
+    let weights = Weights::on_device(
+        &shape,
+        codes.as_view(),
+        scales.as_view(),
+        ScaleLayout::Tiled128x4,
+        w.global(),
+    )
+    .unwrap();
+    let vectors = Vectors::F16(DenseVectors::new(spread.as_view()).with_strides(strides));
+    let y = output(
+        stream,
+        &shape,
+        f16::NAN,
+        |y| {
+            gemv_on_device_with(
+                None,
+                None,
+                stream,
+                &shape,
+                &weights,
+                &vectors,
+                Output::F16(y),
+            )
+            .unwrap();
+        },
+        f64::from,
+    );
+    assert_eq!(y, truth.y);
+}
+
+#[test]
+fn a_hundred_repeats_give_the_same_bits() {
+    let gpu = gpu_or_skip!();
+    let mut shapes: Vec<Shape> = CONTEST_TESTS
+        .iter()
+        .map(|&(m, k, l)| Shape::gemv(m, k, l).unwrap())
+        .collect();
+    shapes.push(Shape::new(130, 7, 4112, 3).unwrap());
+    for shape in shapes {
+        let problem = Problem::full_range(shape, 11);
+        let stream = &gpu.stream;
+        let w = problem.weights(ScaleLayout::Tiled128x4).unwrap();
+        let x = problem.vectors(ScaleLayout::Tiled128x4).unwrap();
+        let (codes, scales) = (upload(stream, w.codes), upload(stream, &w.scales));
+        let (x_codes, x_scales) = (upload(stream, &x.codes), upload(stream, &x.scales));
+        let weights = Weights::on_device(
+            &shape,
+            codes.as_view(),
+            scales.as_view(),
+            ScaleLayout::Tiled128x4,
+            w.global(),
+        )
+        .unwrap();
+        let vectors = nvfp4(&x, &x_codes, &x_scales);
+        let mut first: Option<Vec<u32>> = None;
+        for _ in 0..100 {
+            let mut y = upload(stream, &vec![f32::NAN; shape.outputs()]);
+            let output = Output::F32(y.as_view_mut());
+            gemv_on_device_with(None, None, stream, &shape, &weights, &vectors, output).unwrap();
+            let bits: Vec<u32> = stream
+                .clone_dtoh(&y)
+                .unwrap()
+                .into_iter()
+                .map(f32::to_bits)
+                .collect();
+            assert_eq!(first.get_or_insert_with(|| bits.clone()), &bits, "{shape}");
+        }
+    }
+}
+
+/// More batches than the grid's second dimension takes.
+#[test]
+fn many_batches() {
+    let gpu = gpu_or_skip!();
+    let problem = Problem::integers(Shape::gemv(2, 16, 70_000).unwrap(), 12);
+    let truth = problem.reference().unwrap();
+    gpu.assert_exact(&problem, &truth, CASE);
+}
+
+/// Byte offsets past 2^32.
+#[test]
+fn more_than_four_gigabytes_of_weights() {
+    let gpu = gpu_or_skip!();
+    let (m, k, l) = (4096, 16384, 130);
+    // The same rows in every batch but the last, whose answer is checked.
+    let shape = Shape::gemv(m, k, l).unwrap();
+    assert!(shape.weight_code_bytes() > 1 << 32);
+    let one = Problem::integers(Shape::gemv(m, k, 1).unwrap(), 13);
+    let truth = one.reference().unwrap();
+    let stream = &gpu.stream;
+    let Ok(mut codes) = stream.alloc_zeros::<u8>(shape.weight_code_bytes()) else {
+        eprintln!("skipped: not enough device memory");
+        return;
+    };
+    let mut scales = stream
+        .alloc_zeros::<u8>(shape.weight_scale_bytes(ScaleLayout::Linear))
+        .unwrap();
+    let last = |len: usize| (l - 1) * len..l * len;
+    stream
+        .memcpy_htod(&one.a, &mut codes.slice_mut(last(one.a.len())))
+        .unwrap();
+    stream
+        .memcpy_htod(&one.sfa, &mut scales.slice_mut(last(one.sfa.len())))
+        .unwrap();
+    let x: Vec<f32> = one.decoded_vectors().unwrap().repeat(l);
+    let x = upload(stream, &x);
+    let weights = Weights::on_device(
+        &shape,
+        codes.as_view(),
+        scales.as_view(),
+        ScaleLayout::Linear,
+        GlobalScale::ONE,
+    )
+    .unwrap();
+    let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
+    let y = output(
+        stream,
+        &shape,
+        f32::NAN,
+        |y| {
+            gemv_on_device_with(
+                None,
+                None,
+                stream,
+                &shape,
+                &weights,
+                &vectors,
+                Output::F32(y),
+            )
+            .unwrap();
+        },
+        f64::from,
+    );
+    assert!(y[..(l - 1) * m].iter().all(|&y| y == 0.0));
+    assert_eq!(y[(l - 1) * m..], truth.y);
+}
+
+#[test]
+fn replayed_from_a_graph() {
+    use cudarc::driver::sys;
+    let gpu = gpu_or_skip!();
+    let problem = Problem::integers(Shape::new(200, 10, 1024, 2).unwrap(), 14);
+    let truth = problem.reference().unwrap();
+    let shape = &problem.shape;
+    // Inside a capture, cudarc's event tracking would wait for events of before it.
+    let context = gpu.stream.context();
+    // SAFETY: this context is used by this test on one stream, whose order needs no events.
+    unsafe { context.disable_event_tracking() };
+    let stream = &gpu.stream;
+    let w = problem.weights(ScaleLayout::Linear).unwrap();
+    let x = problem.vectors(ScaleLayout::Linear).unwrap();
+    let (codes, scales) = (upload(stream, w.codes), upload(stream, &w.scales));
+    let (x_codes, x_scales) = (upload(stream, &x.codes), upload(stream, &x.scales));
+    let mut y = upload(stream, &vec![f32::NAN; shape.outputs()]);
+    let poison = vec![f32::NAN; shape.outputs()];
+    let graph = {
+        let weights = Weights::on_device(
+            shape,
+            codes.as_view(),
+            scales.as_view(),
+            ScaleLayout::Linear,
+            w.global(),
+        )
+        .unwrap();
+        let vectors = nvfp4(&x, &x_codes, &x_scales);
+        stream.synchronize().unwrap();
+        stream
+            .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+            .unwrap();
+        let output = Output::F32(y.as_view_mut());
+        gemv_on_device_with(None, None, stream, shape, &weights, &vectors, output).unwrap();
+        stream
+            .end_capture(
+                sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
+            )
+            .unwrap()
+            .expect("the capture holds the launches")
+    };
+    for _ in 0..10 {
+        stream.memcpy_htod(&poison, &mut y).unwrap();
+        graph.launch().unwrap();
+        let result: Vec<f64> = stream
+            .clone_dtoh(&y)
+            .unwrap()
+            .into_iter()
+            .map(f64::from)
+            .collect();
+        assert_eq!(result, truth.y);
+    }
+}
+
+#[test]
+fn refusals_on_a_device() {
+    let gpu = gpu_or_skip!();
+    let stream = &gpu.stream;
+    let shape = Shape::new(8, 2, 64, 1).unwrap();
+    let codes = upload(stream, &vec![0u8; shape.weight_code_bytes() + 16]);
+    let scales = upload(stream, &vec![0x38u8; 8 * 4]);
+    let x = upload(stream, &vec![f16::ONE; 2 * 64 + 8]);
+    let mut y = upload(stream, &vec![f32::NAN; 16]);
+    let layout = ScaleLayout::Linear;
+    let mut call = |forced, config, offset: usize, skip: usize| -> Result<Choice, Error> {
+        let weights = Weights::on_device(
+            &shape,
+            codes.slice(offset..),
+            scales.as_view(),
+            layout,
+            GlobalScale::ONE,
+        )?;
+        let vectors = Vectors::F16(DenseVectors::new(x.slice(skip..)));
+        let output = Output::F32(y.as_view_mut());
+        gemv_on_device_with(forced, config, stream, &shape, &weights, &vectors, output)
+    };
+    assert!(matches!(
+        call(Some(Path::Cpu), None, 0, 0),
+        Err(Error::PathUnavailable { .. })
+    ));
+    if gpu.info.compute_capability.0 != 10 {
+        let error = call(Some(Path::TensorCore), None, 0, 0).unwrap_err();
+        assert!(error.to_string().contains("10.x"), "{error}");
+    }
+    assert!(matches!(
+        call(None, None, 4, 0),
+        Err(Error::Misaligned {
+            operand: "weight codes",
+            align: 8,
+            ..
+        })
+    ));
+    assert!(matches!(
+        call(None, None, 0, 4),
+        Err(Error::Misaligned {
+            operand: "vectors",
+            align: 16,
+            ..
+        })
+    ));
+    let wide = CudaCoreConfig {
+        blocks_per_load: 2,
+        warps: 4,
+        k_split: 1,
+    };
+    assert!(matches!(
+        call(None, Some(wide), 8, 0),
+        Err(Error::Config { wide: false, .. })
+    ));
+    assert!(call(None, Some(wide), 0, 0).is_ok());
+    // 8-byte aligned codes take the narrow kernel.
+    assert!(call(None, None, 8, 0).is_ok());
+}
