@@ -2,7 +2,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod check;
-mod cpu;
+pub mod cpu;
 mod error;
 pub mod format;
 mod gemv;
