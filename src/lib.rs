@@ -5,7 +5,7 @@ mod check;
 pub mod checkpoint;
 #[cfg(feature = "cuda")]
 mod config;
-mod cpu;
+pub mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod error;
