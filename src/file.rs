@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use half::{bf16, f16};
 use memmap2::Mmap;
 use safetensors::tensor::TensorInfo;
 use safetensors::{Dtype, SafeTensors, View};
@@ -249,6 +250,26 @@ impl<'a> Tensor<'a> {
         }
         let (values, _) = self.bytes().as_chunks::<4>();
         Ok(values.iter().map(|b| f32::from_le_bytes(*b)).collect())
+    }
+
+    /// The elements of an F32, F16 or BF16 tensor as f32, which holds each of them exactly.
+    ///
+    /// # Errors
+    /// [`FileError::WrongTensor`] for another element type.
+    pub fn to_f32_widened(&self) -> Result<Vec<f32>, FileError> {
+        let (values, _) = self.bytes().as_chunks::<2>();
+        match self.dtype() {
+            Dtype::F32 => self.to_f32(),
+            Dtype::F16 => Ok(values
+                .iter()
+                .map(|b| f16::from_le_bytes(*b).to_f32())
+                .collect()),
+            Dtype::BF16 => Ok(values
+                .iter()
+                .map(|b| bf16::from_le_bytes(*b).to_f32())
+                .collect()),
+            _ => Err(self.wrong("F32, F16 or BF16")),
+        }
     }
 
     /// The elements of an F64 tensor, copied, because files do not align them.

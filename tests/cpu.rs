@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use nvfp4_gemv::cpu::{Implementation, gemv_with};
 use nvfp4_gemv::reference::{self, Reference, error_bound};
 use nvfp4_gemv::{
-    Activation, DenseVectors, Error, GlobalScale, Nvfp4Vectors, Output, OutputType, ScaleLayout,
+    Activation, DenseVectors, Error, FloatType, GlobalScale, Nvfp4Vectors, Output, ScaleLayout,
     Shape, Strides, VectorScale, Vectors, Weights,
 };
 
@@ -183,22 +183,22 @@ impl Case {
     }
 
     /// The result as f64, which holds all output types; with its bits, for comparing NaNs.
-    fn run(&self, implementation: Implementation, output: OutputType) -> Vec<f64> {
+    fn run(&self, implementation: Implementation, output: FloatType) -> Vec<f64> {
         // Canaries: every element must be written.
         let (w, x) = (self.weights(), self.vectors());
         let count = self.shape.outputs();
         match output {
-            OutputType::F16 => {
+            FloatType::F16 => {
                 let mut y = vec![f16::NAN; count];
                 gemv_with(implementation, &self.shape, &w, &x, Output::f16(&mut y)).unwrap();
                 y.into_iter().map(f64::from).collect()
             }
-            OutputType::Bf16 => {
+            FloatType::Bf16 => {
                 let mut y = vec![bf16::NAN; count];
                 gemv_with(implementation, &self.shape, &w, &x, Output::bf16(&mut y)).unwrap();
                 y.into_iter().map(f64::from).collect()
             }
-            OutputType::F32 => {
+            FloatType::F32 => {
                 let mut y = vec![f32::NAN; count];
                 gemv_with(implementation, &self.shape, &w, &x, Output::f32(&mut y)).unwrap();
                 y.into_iter().map(f64::from).collect()
@@ -241,13 +241,13 @@ fn exact_data_gives_exact_answers() {
             let case = Case::new(shape, activation, Data::Exact, seed);
             let truth = case.reference().y;
             for implementation in implementations() {
-                for output in OutputType::ALL {
+                for output in FloatType::ALL {
                     let got = case.run(implementation, output);
                     for (i, (&got, &y)) in got.iter().zip(&truth).enumerate() {
                         let expected = match output {
-                            OutputType::F16 => f64::from(f16::from_f64(y)),
-                            OutputType::Bf16 => f64::from(bf16::from_f64(y)),
-                            OutputType::F32 => f64::from(y as f32),
+                            FloatType::F16 => f64::from(f16::from_f64(y)),
+                            FloatType::Bf16 => f64::from(bf16::from_f64(y)),
+                            FloatType::F32 => f64::from(y as f32),
                         };
                         assert_eq!(
                             got,
@@ -273,7 +273,7 @@ fn full_range_data_is_inside_the_bound() {
             let truth = case.reference();
             for implementation in implementations() {
                 let roundings = implementation.roundings(&shape, activation);
-                for output in OutputType::ALL {
+                for output in FloatType::ALL {
                     let got = case.run(implementation, output);
                     for (i, got) in got.into_iter().enumerate() {
                         let (y, magnitude) = (truth.y[i], truth.magnitude[i]);
@@ -289,7 +289,7 @@ fn full_range_data_is_inside_the_bound() {
                              {error:e}, allowed {bound:e}",
                             case.describe()
                         );
-                        if output == OutputType::F32 && bound.is_finite() {
+                        if output == FloatType::F32 && bound.is_finite() {
                             closest = closest.max(error / bound);
                         }
                     }
@@ -314,7 +314,7 @@ fn every_number_of_vectors() {
                 .map(|&y| f64::from(y as f32))
                 .collect();
             for implementation in implementations() {
-                let got = case.run(implementation, OutputType::F32);
+                let got = case.run(implementation, FloatType::F32);
                 assert_eq!(got, truth, "{implementation} {}", case.describe());
             }
         }
@@ -347,7 +347,7 @@ fn every_code_and_every_scale() {
         let mut y = vec![f32::NAN; 127];
         gemv_with(implementation, &shape, &w, &x, Output::f32(&mut y)).unwrap();
         for (i, &got) in y.iter().enumerate() {
-            let bound = error_bound(truth.y[i], truth.magnitude[i], roundings, OutputType::F32);
+            let bound = error_bound(truth.y[i], truth.magnitude[i], roundings, FloatType::F32);
             let error = (f64::from(got) - truth.y[i]).abs();
             assert!(
                 error <= bound,
@@ -372,7 +372,7 @@ fn threads_do_not_change_a_bit() {
         for implementation in implementations() {
             let mut results = [1, 2, 5].map(|threads| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
-                let run = || case.run(implementation, OutputType::F32);
+                let run = || case.run(implementation, FloatType::F32);
                 pool.build().unwrap().install(run)
             });
             for y in &mut results {
@@ -408,7 +408,7 @@ fn tiny_and_huge_values_do_not_vanish_on_the_way() {
             let mut y = [f32::NAN; 4];
             gemv_with(implementation, &shape, &w, &x, Output::f32(&mut y)).unwrap();
             let roundings = implementation.roundings(&shape, Activation::F32);
-            let bound = error_bound(truth.y[0], truth.magnitude[0], roundings, OutputType::F32);
+            let bound = error_bound(truth.y[0], truth.magnitude[0], roundings, FloatType::F32);
             assert!(
                 (f64::from(y[0]) - truth.y[0]).abs() <= bound,
                 "{implementation}: {} for {}",
@@ -426,7 +426,7 @@ fn nothing_to_compute_succeeds() {
         for activation in Activation::ALL {
             let case = Case::new(shape, activation, Data::Exact, 4);
             for implementation in implementations() {
-                assert!(case.run(implementation, OutputType::F32).is_empty());
+                assert!(case.run(implementation, FloatType::F32).is_empty());
             }
         }
     }
