@@ -1,5 +1,6 @@
 //! Everything that can go wrong, each with what a user needs to mend it.
 
+use crate::cpu::Implementation;
 use crate::path::{Path, Unavailable};
 use crate::scales::ScaleLayout;
 use crate::shape::Shape;
@@ -200,6 +201,13 @@ pub enum Error {
         found: usize,
         /// The device of the stream.
         stream: usize,
+    },
+
+    /// The CPU implementation that was asked for cannot run on this CPU.
+    #[error("the {implementation} implementation needs {}", implementation.needs())]
+    ImplementationUnavailable {
+        /// The implementation.
+        implementation: Implementation,
     },
 
     /// `NVFP4_GEMV_PATH` or a flag names no path.

@@ -3,12 +3,13 @@
 //! Source: the safetensors format, <https://github.com/huggingface/safetensors#format>.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use half::{bf16, f16};
 use memmap2::Mmap;
-use safetensors::tensor::{Metadata, TensorInfo};
+use safetensors::tensor::TensorInfo;
 use safetensors::{Dtype, SafeTensors, View};
 
 /// What is wrong with a file, by name: the file, the tensor, what was expected, what was found.
@@ -82,8 +83,9 @@ pub enum FileError {
 pub struct TensorFile {
     path: PathBuf,
     map: Mmap,
-    metadata: Metadata,
     data_start: usize,
+    tensors: BTreeMap<String, TensorInfo>,
+    metadata: HashMap<String, String>,
 }
 
 impl TensorFile {
@@ -116,8 +118,13 @@ impl TensorFile {
         Ok(Self {
             path,
             map,
-            metadata,
             data_start: header + size_of::<u64>(),
+            tensors: metadata
+                .tensors()
+                .into_iter()
+                .map(|(name, info)| (name, info.clone()))
+                .collect(),
+            metadata: metadata.metadata().clone().unwrap_or_default(),
         })
     }
 
@@ -126,21 +133,24 @@ impl TensorFile {
         &self.path
     }
 
-    /// Names of all tensors, in alphabetical order.
-    pub fn names(&self) -> Vec<String> {
-        let mut names = self.metadata.offset_keys();
-        names.sort_unstable();
-        names
+    /// All tensors, in alphabetical order.
+    pub fn tensors(&self) -> impl Iterator<Item = Tensor<'_>> {
+        self.tensors.iter().map(|(name, info)| Tensor {
+            file: self,
+            name,
+            info,
+        })
     }
 
     /// The text entries under `__metadata__`.
-    pub fn metadata(&self) -> Option<&HashMap<String, String>> {
-        self.metadata.metadata().as_ref()
+    pub fn metadata(&self) -> &HashMap<String, String> {
+        &self.metadata
     }
 
     /// A tensor, or `None` where there is none of that name.
-    pub fn get<'a>(&'a self, name: &'a str) -> Option<Tensor<'a>> {
-        self.metadata.info(name).map(|info| Tensor {
+    pub fn get(&self, name: &str) -> Option<Tensor<'_>> {
+        let (name, info) = self.tensors.get_key_value(name)?;
+        Some(Tensor {
             file: self,
             name,
             info,
@@ -151,7 +161,7 @@ impl TensorFile {
     ///
     /// # Errors
     /// [`FileError::MissingTensor`].
-    pub fn require<'a>(&'a self, name: &'a str, expected: &str) -> Result<Tensor<'a>, FileError> {
+    pub fn require(&self, name: &str, expected: &str) -> Result<Tensor<'_>, FileError> {
         self.get(name).ok_or_else(|| FileError::MissingTensor {
             file: self.path.clone(),
             tensor: name.into(),
@@ -169,6 +179,11 @@ pub struct Tensor<'a> {
 }
 
 impl<'a> Tensor<'a> {
+    /// The file it is in.
+    pub fn file(&self) -> &'a TensorFile {
+        self.file
+    }
+
     /// Its name.
     pub fn name(&self) -> &'a str {
         self.name
@@ -235,6 +250,26 @@ impl<'a> Tensor<'a> {
         }
         let (values, _) = self.bytes().as_chunks::<4>();
         Ok(values.iter().map(|b| f32::from_le_bytes(*b)).collect())
+    }
+
+    /// The elements of an F32, F16 or BF16 tensor as f32, which holds each of them exactly.
+    ///
+    /// # Errors
+    /// [`FileError::WrongTensor`] for another element type.
+    pub fn to_f32_widened(&self) -> Result<Vec<f32>, FileError> {
+        let (values, _) = self.bytes().as_chunks::<2>();
+        match self.dtype() {
+            Dtype::F32 => self.to_f32(),
+            Dtype::F16 => Ok(values
+                .iter()
+                .map(|b| f16::from_le_bytes(*b).to_f32())
+                .collect()),
+            Dtype::BF16 => Ok(values
+                .iter()
+                .map(|b| bf16::from_le_bytes(*b).to_f32())
+                .collect()),
+            _ => Err(self.wrong("F32, F16 or BF16")),
+        }
     }
 
     /// The elements of an F64 tensor, copied, because files do not align them.

@@ -2,9 +2,10 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod check;
+pub mod checkpoint;
 #[cfg(feature = "cuda")]
 mod config;
-mod cpu;
+pub mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod error;
@@ -25,6 +26,7 @@ pub mod measure;
 mod memory;
 pub mod path;
 pub mod problem;
+pub mod quantize;
 #[cfg(feature = "cuda")]
 pub mod raw;
 pub mod reference;

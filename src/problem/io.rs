@@ -122,7 +122,7 @@ impl Problem {
 /// A tensor that has three dimensions, whatever they are.
 fn three_dims<'a>(
     file: &'a TensorFile,
-    name: &'a str,
+    name: &str,
     expected: &str,
 ) -> Result<(Tensor<'a>, [usize; 3]), FileError> {
     let tensor = file.require(name, expected)?;

@@ -1,1 +1,69 @@
-fn main() {}
+//! The `nvfp4-gemv` program: computes, verifies, quantises, plans and measures NVFP4 GEMVs.
+//!
+//! Each subcommand is a file with its arguments and a `run` that returns a [`report::Report`].
+//! Results go to stdout, as text or JSON; progress goes to stderr. Exit codes: 0 for success, 1
+//! for a failed check or an error, 2 for wrong usage.
+
+mod bench;
+mod engine;
+mod info;
+mod inputs;
+mod measure;
+mod plan;
+mod quantize;
+mod report;
+mod run;
+mod shapes;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use report::Report;
+
+/// NVFP4 block-scaled GEMV (y = alpha · W x) on CUDA cores, Blackwell tensor cores and CPUs.
+#[derive(Debug, Parser)]
+#[command(
+    name = "nvfp4-gemv",
+    version,
+    max_term_width = 100,
+    after_help = "Start with `nvfp4-gemv info`, which says what this machine can run and why. Every \
+                  command takes --json for scripts. Exit codes: 0 success, 1 a failed check or an \
+                  error, 2 wrong usage."
+)]
+struct Cli {
+    /// Print one JSON object instead of text
+    #[arg(long, global = true)]
+    json: bool,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Info(info::Args),
+    Run(run::Args),
+    Verify(verify::Args),
+    Quantize(quantize::Args),
+    Plan(plan::Args),
+    Bench(bench::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.command {
+        Command::Info(args) => info::run(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Verify(args) => verify::run(&args),
+        Command::Quantize(args) => quantize::run(&args),
+        Command::Plan(args) => plan::run(&args),
+        Command::Bench(args) => bench::run(&args),
+    };
+    let report = result.unwrap_or_else(|error| Report::error(&error, cli.json));
+    match report.print(cli.json) {
+        Ok(()) if report.passed => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}

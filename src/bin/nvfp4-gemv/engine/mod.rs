@@ -1,0 +1,263 @@
+//! What computes: the CPU, or a CUDA device. Commands know only [`Engine`]; everything that a
+//! device needs is in `cuda.rs`.
+
+mod cpu;
+mod cuda;
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use half::{bf16, f16};
+use nvfp4_gemv::path::{PATH_VARIABLE, forced_by_environment};
+use nvfp4_gemv::{
+    Activation, Error, FloatType, GlobalScale, Nvfp4Vectors, Path, Result, ScaleLayout, Shape,
+    Target, Unavailable, VectorScale, Vectors, Weights,
+};
+use safetensors::Dtype;
+
+pub(crate) use cuda::{compiled_archs, devices};
+
+/// What `--path` takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum PathArg {
+    /// The best path this machine has for the problem
+    Auto,
+    /// The CPU
+    Cpu,
+    /// A GPU's CUDA cores
+    CudaCore,
+    /// Blackwell's tensor cores
+    TensorCore,
+}
+
+impl PathArg {
+    /// The path that is asked for; `NVFP4_GEMV_PATH` speaks where the flag says auto.
+    pub(crate) fn forced(self) -> Result<Option<Path>> {
+        match self {
+            Self::Auto => forced_by_environment(),
+            Self::Cpu => Ok(Some(Path::Cpu)),
+            Self::CudaCore => Ok(Some(Path::CudaCore)),
+            Self::TensorCore => Ok(Some(Path::TensorCore)),
+        }
+    }
+}
+
+/// Operands in host memory, as an engine needs them: the CPU makes views of them, a device copies
+/// them.
+#[derive(Clone, Debug)]
+pub(crate) struct Operands<'a> {
+    pub(crate) shape: Shape,
+    /// Weight codes `[L][M][K/2]`.
+    pub(crate) codes: Cow<'a, [u8]>,
+    /// Weight scales in `layout`.
+    pub(crate) scales: Cow<'a, [u8]>,
+    pub(crate) layout: ScaleLayout,
+    pub(crate) global: GlobalScale,
+    /// A factor for each of the M rows.
+    pub(crate) row_alpha: Option<Cow<'a, [f32]>>,
+    pub(crate) x: Inputs,
+    pub(crate) output: FloatType,
+}
+
+/// Vectors `[L][N][K]`.
+#[derive(Clone, Debug)]
+pub(crate) enum Inputs {
+    Nvfp4 {
+        codes: Vec<u8>,
+        scales: Vec<u8>,
+        layout: ScaleLayout,
+        global: InputScale,
+    },
+    F16(Vec<f16>),
+    Bf16(Vec<bf16>),
+    F32(Vec<f32>),
+}
+
+/// The global scale of NVFP4 vectors.
+#[derive(Clone, Debug)]
+pub(crate) enum InputScale {
+    Shared(GlobalScale),
+    /// A multiplier for each vector.
+    PerVector(Vec<f32>),
+}
+
+impl Inputs {
+    pub(crate) fn view(&self) -> Vectors<'_> {
+        match self {
+            Self::Nvfp4 {
+                codes,
+                scales,
+                layout,
+                global,
+            } => {
+                let global = match global {
+                    InputScale::Shared(global) => VectorScale::Shared(*global),
+                    InputScale::PerVector(globals) => VectorScale::PerVector(&globals[..]),
+                };
+                Vectors::Nvfp4(Nvfp4Vectors::new(&codes[..], &scales[..], *layout, global))
+            }
+            Self::F16(x) => Vectors::f16(x),
+            Self::Bf16(x) => Vectors::bf16(x),
+            Self::F32(x) => Vectors::f32(x),
+        }
+    }
+
+    pub(crate) fn activation(&self) -> Activation {
+        self.view().activation()
+    }
+}
+
+impl Operands<'_> {
+    /// The weights, validated.
+    pub(crate) fn weights(&self) -> Result<Weights<'_>> {
+        let weights = Weights::new(
+            &self.shape,
+            &self.codes,
+            &self.scales,
+            self.layout,
+            self.global,
+        )?;
+        match &self.row_alpha {
+            Some(alpha) => weights.with_row_alpha(alpha),
+            None => Ok(weights),
+        }
+    }
+}
+
+/// A result `[L][N][M]`.
+#[derive(Clone, Debug)]
+pub(crate) enum Values {
+    F16(Vec<f16>),
+    Bf16(Vec<bf16>),
+    F32(Vec<f32>),
+}
+
+impl Values {
+    /// A result to be written, filled with what no kernel leaves there.
+    pub(crate) fn poisoned(element: FloatType, count: usize) -> Self {
+        match element {
+            FloatType::F16 => Self::F16(vec![f16::NAN; count]),
+            FloatType::Bf16 => Self::Bf16(vec![bf16::NAN; count]),
+            FloatType::F32 => Self::F32(vec![f32::NAN; count]),
+        }
+    }
+
+    pub(crate) fn to_f64(&self) -> Vec<f64> {
+        match self {
+            Self::F16(y) => y.iter().map(|y| f64::from(*y)).collect(),
+            Self::Bf16(y) => y.iter().map(|y| f64::from(*y)).collect(),
+            Self::F32(y) => y.iter().map(|y| f64::from(*y)).collect(),
+        }
+    }
+
+    /// Type and little-endian bytes, for a file.
+    pub(crate) fn encoded(&self) -> (Dtype, Vec<u8>) {
+        match self {
+            Self::F16(y) => (Dtype::F16, y.iter().flat_map(|y| y.to_le_bytes()).collect()),
+            Self::Bf16(y) => (
+                Dtype::BF16,
+                y.iter().flat_map(|y| y.to_le_bytes()).collect(),
+            ),
+            Self::F32(y) => (Dtype::F32, y.iter().flat_map(|y| y.to_le_bytes()).collect()),
+        }
+    }
+}
+
+/// How long to measure.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    /// At least so many runs, after one to warm up.
+    pub(crate) runs: usize,
+    /// And for at least so long.
+    pub(crate) time: Duration,
+    /// Take turns over copies of the weights that make up this many bytes together, so that
+    /// caches do not serve them. 0: always the same weights.
+    pub(crate) cold_bytes: usize,
+}
+
+/// What an engine did.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) y: Values,
+    pub(crate) path: Path,
+    /// Why this path, as a sentence.
+    pub(crate) reason: String,
+    /// Most successive f32 roundings of any term: what the bound is derived from.
+    pub(crate) roundings: u32,
+}
+
+/// Times of single GEMVs, in seconds.
+#[derive(Clone, Debug)]
+pub(crate) struct Timing {
+    pub(crate) median: f64,
+    pub(crate) min: f64,
+    pub(crate) runs: usize,
+    /// Bytes that the weights and their copies make up: what caches would have to hold.
+    pub(crate) rotated_bytes: usize,
+}
+
+impl Timing {
+    /// Of times of single runs, at least one.
+    pub(crate) fn of(mut seconds: Vec<f64>, rotated_bytes: usize) -> Self {
+        seconds.sort_by(f64::total_cmp);
+        Self {
+            median: seconds[seconds.len() / 2],
+            min: seconds[0],
+            runs: seconds.len(),
+            rotated_bytes,
+        }
+    }
+}
+
+/// A machine's way to compute.
+pub(crate) trait Engine {
+    /// The device, for people: its name and what matters of it.
+    fn device(&self) -> String;
+
+    /// Where this engine's operands lie, for the dispatch.
+    fn target(&self) -> Target;
+
+    /// Computes once; on `forced`, or on the path that the dispatch picks.
+    fn compute(&self, operands: &Operands<'_>, forced: Option<Path>) -> Result<Outcome>;
+
+    /// Measures single GEMVs.
+    fn time(&self, operands: &Operands<'_>, forced: Option<Path>, budget: Budget)
+    -> Result<Timing>;
+
+    /// Bytes a second of a kernel that only reads `bytes`, measured now: the ceiling.
+    fn read_ceiling(&self, bytes: usize) -> Result<f64>;
+
+    /// The paths that this engine may run, best first.
+    fn paths(&self) -> &'static [Path];
+}
+
+/// The engine for a request, and, where a GPU was looked for and not found, why not.
+///
+/// # Errors
+/// A GPU path was asked for and there is no GPU to run it: says why.
+pub(crate) fn open(forced: Option<Path>) -> Result<(Box<dyn Engine>, Option<Error>)> {
+    match forced {
+        Some(Path::Cpu) => Ok((Box::new(cpu::Cpu::new(None)), None)),
+        Some(path) => Ok((cuda::open(path)?, None)),
+        None => match cuda::open(Path::CudaCore) {
+            Ok(engine) => Ok((engine, None)),
+            Err(why) => Ok((Box::new(cpu::Cpu::new(Some(no_gpu(&why)))), Some(why))),
+        },
+    }
+}
+
+/// Why the automatic choice takes the CPU.
+fn no_gpu(why: &Error) -> String {
+    match why {
+        Error::PathUnavailable {
+            reason: reason @ Unavailable::BuiltWithoutCuda,
+            ..
+        } => format!("not cuda-core: {reason}"),
+        other => format!("not cuda-core: {other}"),
+    }
+}
+
+/// Why a path was forced.
+fn forced_reason() -> String {
+    format!("forced by --path or {PATH_VARIABLE}")
+}

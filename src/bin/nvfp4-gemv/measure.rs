@@ -1,0 +1,174 @@
+//! Comparing a result with the truth.
+
+use nvfp4_gemv::reference::{self, Reference, error_bound};
+use nvfp4_gemv::{FloatType, Result};
+use rayon::prelude::*;
+use serde_json::{Value, json};
+
+use crate::engine::Operands;
+use crate::report::{number, small};
+
+/// The truth of `reference::gemv`, rows in parallel: the same numbers, sooner.
+pub(crate) fn truth(operands: &Operands<'_>) -> Result<Reference> {
+    let shape = &operands.shape;
+    let weights = operands.weights()?;
+    let x = reference::decode_vectors(shape, &operands.x.view())?;
+    let (m, n, k) = (shape.m(), shape.n(), shape.k());
+    // Row by row, then transposed: y[l][m][n] into y[l][n][m].
+    let by_row: Vec<Vec<(f64, f64)>> = (0..shape.l() * m)
+        .into_par_iter()
+        .map(|at| {
+            let (batch, row) = (at / m, at % m);
+            let w = reference::decode_row(&weights, batch, row);
+            (0..n)
+                .map(|vector| {
+                    let x = &x[(batch * n + vector) * k..][..k];
+                    let products = || w.iter().zip(x).map(|(w, x)| w * x);
+                    (products().sum(), products().map(f64::abs).sum())
+                })
+                .collect()
+        })
+        .collect();
+    let pick = |part: fn(&(f64, f64)) -> f64| {
+        let mut y = Vec::with_capacity(shape.outputs());
+        for batch in by_row.chunks(m.max(1)) {
+            for vector in 0..n {
+                y.extend(batch.iter().map(|row| part(&row[vector])));
+            }
+        }
+        y
+    };
+    Ok(Reference {
+        y: pick(|r| r.0),
+        magnitude: pick(|r| r.1),
+    })
+}
+
+/// How far a result lies from the truth, and how far it may.
+#[derive(Clone, Debug)]
+pub(crate) struct Check {
+    /// The largest error.
+    pub(crate) max_error: f64,
+    /// The element that is nearest to its bound or furthest beyond it, with error and bound.
+    pub(crate) worst: usize,
+    pub(crate) error: f64,
+    pub(crate) bound: f64,
+    /// Elements beyond their bounds.
+    pub(crate) failures: usize,
+    pub(crate) passed: bool,
+}
+
+impl Check {
+    /// Compares element by element; `bound` gives what each may be off by.
+    pub(crate) fn new(y: &[f64], truth: &[f64], bound: impl Fn(usize) -> f64) -> Self {
+        let mut check = Self {
+            max_error: 0.0,
+            worst: 0,
+            error: 0.0,
+            bound: 0.0,
+            failures: 0,
+            passed: y.len() == truth.len(),
+        };
+        let mut worst_share = -1.0;
+        for (i, (y, truth)) in y.iter().zip(truth).enumerate() {
+            // Infinities of the same sign agree; their difference would be NaN.
+            let error = if y == truth { 0.0 } else { (y - truth).abs() };
+            let bound = bound(i);
+            let fails = error.is_nan() || error > bound;
+            let share = match (fails, bound > 0.0) {
+                (true, _) if error.is_nan() => f64::INFINITY,
+                (_, true) => error / bound,
+                (true, false) => f64::INFINITY,
+                (false, false) => 0.0,
+            };
+            check.failures += usize::from(fails);
+            // NaN must not hide behind a comparison.
+            if error.is_nan() || error > check.max_error {
+                check.max_error = error;
+            }
+            if share > worst_share {
+                worst_share = share;
+                (check.worst, check.error, check.bound) = (i, error, bound);
+            }
+        }
+        check.passed &= check.failures == 0;
+        check
+    }
+
+    /// Against the bound that follows from the number of roundings.
+    pub(crate) fn derived(y: &[f64], truth: &Reference, roundings: u32, output: FloatType) -> Self {
+        Self::new(y, &truth.y, |i| {
+            error_bound(truth.y[i], truth.magnitude[i], roundings, output)
+        })
+    }
+
+    /// The error as a share of the bound, where that means something.
+    pub(crate) fn share(&self) -> f64 {
+        match self.bound {
+            0.0 if self.error == 0.0 => 0.0,
+            bound => self.error / bound,
+        }
+    }
+
+    /// `ok` or what is wrong.
+    pub(crate) fn verdict(&self) -> String {
+        if self.passed {
+            "ok".into()
+        } else {
+            format!("FAILED ({} elements)", self.failures)
+        }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        format!(
+            "{} (max {}; at element {}: {} of {} allowed, {:.0}%)",
+            self.verdict(),
+            small(self.max_error),
+            self.worst,
+            small(self.error),
+            small(self.bound),
+            100.0 * self.share(),
+        )
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "passed": self.passed,
+            "max_error": number(self.max_error),
+            "worst_element": self.worst,
+            "worst_error": number(self.error),
+            "worst_bound": number(self.bound),
+            "share_of_bound": number(self.share()),
+            "failures": self.failures,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nan_and_wrong_infinities_fail() {
+        let bound = |_: usize| 1.0;
+        assert!(Check::new(&[1.0, 2.5], &[1.5, 2.0], bound).passed);
+        assert!(!Check::new(&[1.0], &[2.5], bound).passed);
+        assert!(!Check::new(&[1.0], &[1.0, 2.0], bound).passed);
+        for y in [f64::NAN, f64::INFINITY] {
+            let check = Check::new(&[0.0, y, 0.0], &[0.0; 3], bound);
+            assert!(!check.passed);
+            assert_eq!((check.worst, check.failures), (1, 1));
+            assert!(check.max_error.is_nan() || check.max_error > 1.0);
+        }
+        assert!(Check::new(&[f64::INFINITY], &[f64::INFINITY], bound).passed);
+        assert!(Check::new(&[f64::INFINITY], &[7e4], |_| f64::INFINITY).passed);
+    }
+
+    #[test]
+    fn exact_means_exact() {
+        assert!(Check::new(&[3.0, 0.0], &[3.0, 0.0], |_| 0.0).passed);
+        let check = Check::new(&[3.0, 1e-30], &[3.0, 0.0], |_| 0.0);
+        assert!(!check.passed);
+        assert_eq!(check.worst, 1);
+    }
+}

@@ -1,0 +1,346 @@
+//! `quantize`: a checkpoint of f32, f16 or bf16 weights becomes one of NVFP4 weights.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use indicatif::ProgressBar;
+use nvfp4_gemv::checkpoint::{Checkpoint, Dialect};
+use nvfp4_gemv::file::{self, NewTensor, Tensor};
+use nvfp4_gemv::quantize::{Quantized, quantize};
+use nvfp4_gemv::{BLOCK, GlobalScale};
+use safetensors::{Dtype, View};
+use serde_json::json;
+
+use crate::report::{Report, bytes, progress};
+
+/// Quantises the 2-D weights of a safetensors checkpoint to NVFP4 and copies everything else
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Quantised are tensors named `*.weight` of type F32, F16 or BF16 and shape [N, K] with K a multiple \
+of 16, except embeddings and the output head (`--exclude` replaces that exception). The arithmetic \
+is the tool's whose dialect is written. The output appears under its name when it is complete; \
+whatever fails, no half-written file is left.
+
+Patterns are matched against the whole tensor name; `*` stands for any characters, `?` for one.
+
+Examples:
+  nvfp4-gemv quantize model.safetensors model-nvfp4.safetensors
+  nvfp4-gemv quantize model/ out.safetensors --dialect compressed-tensors
+  nvfp4-gemv quantize in.safetensors out.safetensors --include '*.mlp.*' --exclude '*.0.*'")]
+pub(crate) struct Args {
+    /// A .safetensors file, an index, or a directory; several files become one
+    input: PathBuf,
+    /// The .safetensors file to write
+    output: PathBuf,
+    /// Whose tensor names, and whose arithmetic
+    #[arg(long, value_enum, default_value = "modelopt")]
+    dialect: DialectArg,
+    /// Quantise only tensors that match one of these
+    #[arg(long, value_name = "PATTERN")]
+    include: Vec<String>,
+    /// Do not quantise tensors that match one of these
+    #[arg(long, value_name = "PATTERN", default_values = ["*embed*", "*lm_head*"])]
+    exclude: Vec<String>,
+    /// Replace the output file if it is there already
+    #[arg(long)]
+    force: bool,
+}
+
+/// What `--dialect` takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum DialectArg {
+    /// NVIDIA ModelOpt
+    #[value(name = "modelopt")]
+    ModelOpt,
+    /// compressed-tensors (llm-compressor, vLLM)
+    CompressedTensors,
+}
+
+impl From<DialectArg> for Dialect {
+    fn from(arg: DialectArg) -> Self {
+        match arg {
+            DialectArg::ModelOpt => Self::ModelOpt,
+            DialectArg::CompressedTensors => Self::CompressedTensors,
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<Report> {
+    let dialect = Dialect::from(args.dialect);
+    if args.output.is_dir() {
+        bail!(
+            "{}: is a directory; name the file to write",
+            args.output.display()
+        );
+    }
+    if args.output.exists() && !args.force {
+        bail!(
+            "{}: is there already; --force replaces it",
+            args.output.display()
+        );
+    }
+    let checkpoint = Checkpoint::open(&args.input)?;
+    let tensors = || checkpoint.files().iter().flat_map(|file| file.tensors());
+    let chosen = |tensor: &Tensor<'_>| is_weight(tensor) && is_wanted(tensor.name(), args);
+    let count = tensors().filter(chosen).count();
+    if count == 0 {
+        bail!(
+            "{}: nothing to quantise: no tensor `*.weight` of type F32, F16 or BF16 and shape \
+             [N, K] with K a multiple of 16 is included and not excluded",
+            args.input.display()
+        );
+    }
+
+    // First pass: all that can go wrong with the data, and what is small. Codes are made again
+    // when they are written, so that a model larger than memory can be quantised.
+    let bar = progress(2 * count as u64, "quantising");
+    let mut out: Vec<(String, Piece<'_>)> = Vec::new();
+    let (mut before, mut after, mut copied) = (0, 0, 0);
+    for tensor in tensors() {
+        if !chosen(&tensor) {
+            out.push((tensor.name().into(), Piece::Copy(tensor)));
+            copied += 1;
+            continue;
+        }
+        bar.set_message(tensor.name().to_owned());
+        let name = tensor.name();
+        let layer = name.strip_suffix(".weight").unwrap_or(name);
+        let quantized = quantise(&tensor, dialect, None)?;
+        let (rows, blocks) = (quantized.rows, quantized.k / BLOCK);
+        before += tensor.bytes().len();
+        after += quantized.codes.len() + quantized.scales.len();
+        let global = quantized.global;
+        out.push((
+            format!("{layer}.{}", dialect.scales()),
+            Piece::New(NewTensor {
+                dtype: Dtype::F8_E4M3,
+                shape: vec![rows, blocks],
+                bytes: Cow::Owned(quantized.scales),
+            }),
+        ));
+        let shape: &[usize] = match dialect {
+            Dialect::ModelOpt => &[],
+            Dialect::CompressedTensors => &[1],
+        };
+        out.push((
+            format!("{layer}.{}", dialect.global()),
+            Piece::New(NewTensor::f32(shape, &[global.stored()])),
+        ));
+        out.push((
+            format!("{layer}.{}", dialect.codes()),
+            Piece::Codes {
+                shape: [rows, quantized.k / 2],
+                tensor,
+                dialect,
+                global,
+                bar: bar.clone(),
+            },
+        ));
+        bar.inc(1);
+    }
+    refuse_collisions(&out)?;
+    file::write(&args.output, out, Some(metadata(&checkpoint, dialect)))?;
+    bar.finish_and_clear();
+
+    let written = std::fs::metadata(&args.output).map_or(0, |m| m.len());
+    Ok(Report {
+        text: format!(
+            "{count} weights quantised ({} to {}), {copied} tensors copied\n\
+             written {} ({}, {dialect})\n",
+            bytes(before),
+            bytes(after),
+            args.output.display(),
+            bytes(written as usize),
+        ),
+        json: json!({
+            "input": args.input.display().to_string(),
+            "output": args.output.display().to_string(),
+            "dialect": dialect.name(),
+            "quantised": count,
+            "copied": copied,
+            "bytes_before": before,
+            "bytes_after": after,
+            "file_bytes": written,
+        }),
+        passed: true,
+    })
+}
+
+/// Whether a tensor is a layer's weight that NVFP4 can hold.
+fn is_weight(tensor: &Tensor<'_>) -> bool {
+    tensor.name().ends_with(".weight")
+        && matches!(tensor.dtype(), Dtype::F32 | Dtype::F16 | Dtype::BF16)
+        && matches!(*tensor.shape(), [rows, k] if rows > 0 && k > 0 && k % BLOCK == 0)
+}
+
+fn is_wanted(name: &str, args: &Args) -> bool {
+    let any = |patterns: &[String]| patterns.iter().any(|p| matches(p, name));
+    (args.include.is_empty() || any(&args.include)) && !any(&args.exclude)
+}
+
+/// Whether `name` is what `pattern` describes: `*` any characters, `?` one.
+fn matches(pattern: &str, name: &str) -> bool {
+    let (pattern, name): (Vec<char>, Vec<char>) =
+        (pattern.chars().collect(), name.chars().collect());
+    let (mut p, mut n) = (0, 0);
+    // Where to go on when a later part does not fit: the last star, one character further.
+    let mut retry = None;
+    while n < name.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                retry = Some((p, n));
+                p += 1;
+            }
+            Some(&c) if c == '?' || c == name[n] => {
+                p += 1;
+                n += 1;
+            }
+            _ => {
+                let Some((star, from)) = retry else {
+                    return false;
+                };
+                retry = Some((star, from + 1));
+                (p, n) = (star + 1, from + 1);
+            }
+        }
+    }
+    pattern[p..].iter().all(|c| *c == '*')
+}
+
+/// A weight in NVFP4; errors name the file and the tensor.
+fn quantise(
+    tensor: &Tensor<'_>,
+    dialect: Dialect,
+    global: Option<GlobalScale>,
+) -> Result<Quantized> {
+    let &[rows, k] = tensor.shape() else {
+        return Err(tensor.wrong("[N, K]").into());
+    };
+    quantize(&tensor.to_f32_widened()?, rows, k, dialect, global).map_err(|e| {
+        anyhow::anyhow!(
+            "{}: tensor {:?}: {e}",
+            tensor.file().path().display(),
+            tensor.name()
+        )
+    })
+}
+
+/// A tensor of the output.
+enum Piece<'a> {
+    Copy(Tensor<'a>),
+    New(NewTensor<'a>),
+    /// Codes, made when they are written.
+    Codes {
+        shape: [usize; 2],
+        tensor: Tensor<'a>,
+        dialect: Dialect,
+        global: GlobalScale,
+        bar: ProgressBar,
+    },
+}
+
+impl View for Piece<'_> {
+    fn dtype(&self) -> Dtype {
+        match self {
+            Self::Copy(tensor) => tensor.dtype(),
+            Self::New(tensor) => tensor.dtype,
+            Self::Codes { .. } => Dtype::U8,
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        match self {
+            Self::Copy(tensor) => tensor.shape(),
+            Self::New(tensor) => &tensor.shape,
+            Self::Codes { shape, .. } => shape,
+        }
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        match self {
+            Self::Copy(tensor) => tensor.bytes().into(),
+            Self::New(tensor) => (&*tensor.bytes).into(),
+            Self::Codes {
+                tensor,
+                dialect,
+                global,
+                bar,
+                ..
+            } => {
+                bar.inc(1);
+                // The first pass has seen that this succeeds. It could fail only if the input
+                // changed meanwhile; zeros then keep the file well-formed.
+                quantise(tensor, *dialect, Some(*global))
+                    .map_or_else(|_| vec![0; self.data_len()], |q| q.codes)
+                    .into()
+            }
+        }
+    }
+
+    fn data_len(&self) -> usize {
+        match self {
+            Self::Copy(tensor) => tensor.bytes().len(),
+            Self::New(tensor) => tensor.bytes.len(),
+            Self::Codes { shape, .. } => shape[0] * shape[1],
+        }
+    }
+}
+
+/// A tensor that is copied may have the name of one that is made.
+fn refuse_collisions(out: &[(String, Piece<'_>)]) -> Result<()> {
+    let mut seen = std::collections::HashSet::new();
+    for (name, _) in out {
+        if !seen.insert(name) {
+            bail!("the output would have two tensors {name:?}; the input is quantised already");
+        }
+    }
+    Ok(())
+}
+
+/// The input's own entries, and what readers of the dialect look for.
+fn metadata(checkpoint: &Checkpoint, dialect: Dialect) -> HashMap<String, String> {
+    let mut metadata = HashMap::new();
+    for file in checkpoint.files() {
+        metadata.extend(file.metadata().clone());
+    }
+    let (key, value) = match dialect {
+        Dialect::ModelOpt => (
+            "hf_quant_config",
+            json!({ "quantization": { "quant_algo": "NVFP4", "group_size": BLOCK } }),
+        ),
+        Dialect::CompressedTensors => (
+            "quantization_config",
+            json!({
+                "format": "nvfp4-pack-quantized", "quant_method": "compressed-tensors",
+            }),
+        ),
+    };
+    metadata.insert(key.into(), value.to_string());
+    metadata
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn patterns() {
+        for (pattern, name, yes) in [
+            ("*", "", true),
+            ("", "", true),
+            ("", "a", false),
+            ("a*c", "abbc", true),
+            ("a*c", "abcb", false),
+            ("*.mlp.*", "layers.0.mlp.up.weight", true),
+            ("*a*b", "aaab", true),
+            ("?b", "ab", true),
+            ("?b", "b", false),
+            ("**x", "x", true),
+            ("lm_head", "lm_head.weight", false),
+        ] {
+            assert_eq!(matches(pattern, name), yes, "{pattern} {name}");
+        }
+    }
+}

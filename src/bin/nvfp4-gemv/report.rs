@@ -1,0 +1,184 @@
+//! What a command reports, and how it is printed: text for people, one JSON object for scripts.
+
+use std::io::{self, Write};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use nvfp4_gemv::checkpoint::CheckpointError;
+use nvfp4_gemv::file::FileError;
+use nvfp4_gemv::{Error, Path, Unavailable};
+use serde_json::{Value, json};
+
+/// The result of a command.
+#[derive(Debug)]
+pub(crate) struct Report {
+    /// For people, with a newline at the end.
+    pub(crate) text: String,
+    /// For scripts.
+    pub(crate) json: Value,
+    /// Whether all checks passed; decides the exit code.
+    pub(crate) passed: bool,
+}
+
+impl Report {
+    /// An error: on stderr for people, and as a JSON object for scripts.
+    pub(crate) fn error(error: &anyhow::Error, as_json: bool) -> Self {
+        let hint = hint(error);
+        let mut text = format!("error: {error}\n");
+        if let Some(hint) = &hint {
+            text.push_str(&format!("hint: {hint}\n"));
+        }
+        if !as_json {
+            // Nothing can be done where stderr is closed.
+            let _ = io::stderr().write_all(text.as_bytes());
+        }
+        Self {
+            text: String::new(),
+            json: json!({ "error": error.to_string(), "hint": hint }),
+            passed: false,
+        }
+    }
+
+    /// Prints to stdout. A reader that has gone away (`| head`) is no error.
+    pub(crate) fn print(&self, as_json: bool) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        let printed = if as_json {
+            writeln!(out, "{:#}", self.json)
+        } else {
+            write!(out, "{}", self.text)
+        };
+        match printed.and_then(|()| out.flush()) {
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            other => other,
+        }
+    }
+}
+
+/// What to do about an error, where that is known.
+fn hint(error: &anyhow::Error) -> Option<String> {
+    if let Some(error) = error.downcast_ref::<CheckpointError>() {
+        return match error {
+            CheckpointError::NotNvfp4 { .. } => {
+                Some("`nvfp4-gemv quantize` makes an NVFP4 checkpoint of this one".into())
+            }
+            CheckpointError::File(e) => file_hint(e),
+            CheckpointError::Duplicate { .. } => {
+                Some("name one of the files, or the index, instead of the directory".into())
+            }
+            _ => None,
+        };
+    }
+    if let Some(error) = error.downcast_ref::<FileError>() {
+        return file_hint(error);
+    }
+    match error.downcast_ref::<Error>()? {
+        Error::PathUnavailable {
+            reason: Unavailable::BuiltWithoutCuda,
+            ..
+        } => Some("build with `--features cuda`, or use `--path cpu`".into()),
+        Error::PathUnavailable {
+            path: Path::TensorCore,
+            ..
+        } => Some("`--path cuda-core`, `--path cpu` or `--path auto` may do".into()),
+        Error::PathUnavailable { .. } | Error::NoDriver { .. } | Error::NoDevice { .. } => {
+            Some("`nvfp4-gemv info` shows what this machine can run; `--path auto` uses it".into())
+        }
+        _ => None,
+    }
+}
+
+fn file_hint(error: &FileError) -> Option<String> {
+    match error {
+        FileError::Format { .. } => {
+            Some("the file may be truncated; compare its size with the original's".into())
+        }
+        _ => None,
+    }
+}
+
+/// A table with aligned columns: the first to the left, the others to the right.
+#[derive(Debug)]
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub(crate) fn new(header: &[&str]) -> Self {
+        Self {
+            rows: vec![header.iter().map(|s| s.to_string()).collect()],
+        }
+    }
+
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+}
+
+impl std::fmt::Display for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let columns = self.rows[0].len();
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        for row in &self.rows {
+            let mut line = String::new();
+            for (i, (cell, &width)) in row.iter().zip(&widths).enumerate() {
+                if i == 0 {
+                    line.push_str(&format!("{cell:<width$}"));
+                } else {
+                    line.push_str(&format!("  {cell:>width$}"));
+                }
+            }
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// A duration in the unit that suits it.
+pub(crate) fn time(seconds: f64) -> String {
+    match seconds {
+        s if s < 1e-3 => format!("{:.2} us", s * 1e6),
+        s if s < 1.0 => format!("{:.2} ms", s * 1e3),
+        s => format!("{s:.2} s"),
+    }
+}
+
+/// Bytes in the unit that suits them; decimal, as bandwidths are.
+pub(crate) fn bytes(bytes: usize) -> String {
+    match bytes as f64 {
+        b if b < 1e3 => format!("{b} B"),
+        b if b < 1e6 => format!("{:.1} kB", b / 1e3),
+        b if b < 1e9 => format!("{:.1} MB", b / 1e6),
+        b => format!("{:.2} GB", b / 1e9),
+    }
+}
+
+/// An error or a bound, short.
+pub(crate) fn small(value: f64) -> String {
+    if value == 0.0 {
+        "0".into()
+    } else {
+        format!("{value:.2e}")
+    }
+}
+
+/// A number for JSON, which has neither NaN nor infinity: those become text.
+pub(crate) fn number(value: f64) -> Value {
+    if value.is_finite() {
+        json!(value)
+    } else {
+        json!(value.to_string())
+    }
+}
+
+/// A progress bar on stderr; hidden where stderr is no terminal.
+pub(crate) fn progress(length: u64, what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new(length).with_prefix(what);
+    let style = ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len} {msg}");
+    match style {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}

@@ -1,0 +1,247 @@
+//! The CPU path.
+//!
+//! There are four implementations, one for each set of vector instructions worth telling apart.
+//! All have the same few members, [`Kernels`]: the order in which they want the elements of 16-bit
+//! and 32-bit vectors, a kernel for NVFP4 vectors, and a kernel for the others. [`gemv`] is what
+//! the safe call comes down to. It takes [`Implementation::best`], the fastest one that this CPU
+//! can run: the CPU is asked on the first call, the answer is kept in a static. [`gemv_with`] takes
+//! the one it is given, or says what the CPU lacks; nothing is replaced silently.
+//!
+//! A call decodes the vectors once, into what the kernels load ([`prepare`]); spreads groups of
+//! four rows over rayon's threads ([`parallel`]); and lets a kernel sum each group for up to four
+//! vectors at a time, while the rows are in the first-level cache. The weights are read in place,
+//! in either scale layout, once from memory.
+//!
+//! With NVFP4 vectors the 16 products of a block are summed as integers and multiplied by the
+//! product of two scales without rounding; only the f32 sum over blocks rounds. With wider vectors
+//! the products of a block are summed in f32, then multiplied by the block's scale. The order of a
+//! sum depends on K and the implementation alone: not on the threads, and not on M, N or L.
+
+mod bandwidth;
+mod parallel;
+mod portable;
+mod prepare;
+mod rows;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
+use std::fmt;
+use std::sync::OnceLock;
+
+pub use bandwidth::{StreamingRead, streaming_read_bandwidth};
+
+use crate::error::{Error, Result};
+use crate::shape::{BLOCK, Shape};
+use crate::tensor::{self, Activation, Output, Vectors, Weights};
+use prepare::Prepared;
+use rows::Kernels;
+
+/// A way to compute on the CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Implementation {
+    /// Plain Rust, on any CPU.
+    Portable,
+    /// AVX2, FMA and F16C.
+    Avx2,
+    /// AVX-512 F, BW, VL and DQ.
+    Avx512,
+    /// The same and VNNI, which speeds up NVFP4 vectors.
+    Avx512Vnni,
+}
+
+impl Implementation {
+    /// All of them, slowest first. Which are available depends on the CPU.
+    pub const ALL: [Self; 4] = [Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Vnni];
+
+    /// The name in messages, flags and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+            Self::Avx512Vnni => "avx512-vnni",
+        }
+    }
+
+    /// What it needs of a CPU, as text.
+    pub const fn needs(self) -> &'static str {
+        match self {
+            Self::Portable => "nothing",
+            Self::Avx2 => "x86-64 with AVX2, FMA and F16C",
+            Self::Avx512 => "x86-64 with AVX-512 F, BW, VL and DQ",
+            Self::Avx512Vnni => "x86-64 with AVX-512 F, BW, VL, DQ and VNNI",
+        }
+    }
+
+    /// Whether this CPU can run it.
+    pub fn available(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        let available = match self {
+            Self::Portable => true,
+            Self::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
+            }
+            Self::Avx512 => {
+                is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512dq")
+            }
+            Self::Avx512Vnni => Self::Avx512.available() && is_x86_feature_detected!("avx512vnni"),
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let available = self == Self::Portable;
+        available
+    }
+
+    /// The fastest that this CPU can run. Looked up once a process.
+    ///
+    /// ```
+    /// use nvfp4_gemv::cpu::Implementation;
+    /// assert!(Implementation::best().available());
+    /// println!("CPU path: {}", Implementation::best());
+    /// ```
+    pub fn best() -> Self {
+        static BEST: OnceLock<Implementation> = OnceLock::new();
+        *BEST.get_or_init(|| {
+            let mut fastest_first = Self::ALL.into_iter().rev();
+            fastest_first
+                .find(|implementation| implementation.available())
+                .unwrap_or(Self::Portable)
+        })
+    }
+
+    /// The most successive f32 roundings that any term of a result passes through: what
+    /// [`reference::error_bound`](crate::reference::error_bound) asks for, and this
+    /// implementation's entry in the table of error bounds.
+    ///
+    /// The sum of `b = K / 16` blocks is spread over lanes and steps, then the lanes are added in
+    /// pairs. With NVFP4 vectors each step adds one exact term to each lane, of which the first
+    /// does not round.
+    pub const fn roundings(self, shape: &Shape, activation: Activation) -> u32 {
+        let blocks = shape.blocks();
+        // Lanes of an accumulator; with NVFP4 vectors, also the blocks of a step.
+        let lanes: usize = match self {
+            Self::Portable | Self::Avx2 => 8,
+            Self::Avx512 | Self::Avx512Vnni => 16,
+        };
+        let sum = match activation {
+            Activation::Nvfp4 => {
+                let used = if blocks < lanes { blocks } else { lanes };
+                blocks.div_ceil(lanes) - 1 + used.next_power_of_two().ilog2() as usize
+            }
+            Activation::F16 | Activation::Bf16 | Activation::F32 => {
+                // Products that a lane sums before their scale, sums that it then adds up, lanes.
+                let (products, sums, lanes) = match self {
+                    Self::Portable => (2, blocks, 8),
+                    Self::Avx2 => {
+                        let rest = if blocks % 4 < 2 { blocks % 4 } else { 2 };
+                        (4, blocks / 4 * 2 + rest, if blocks <= 2 { 4 } else { 8 })
+                    }
+                    Self::Avx512 | Self::Avx512Vnni => {
+                        let used = (2 * blocks).next_power_of_two();
+                        (8, blocks.div_ceil(8), if used < 16 { used } else { 16 })
+                    }
+                };
+                // A product with a 16-bit value is exact. With FMA each addition rounds,
+                // with its scale; without, each scale does, and each addition but the first.
+                let product = matches!(activation, Activation::F32) as usize;
+                product + (products - 1) + sums + lanes.ilog2() as usize
+            }
+        };
+        // alpha itself (rounded from f64, whose own roundings and the reference's are counted as
+        // another one), and the products with it, a row's alpha and a vector's scale.
+        sum as u32 + 5
+    }
+
+    fn kernels(self) -> &'static Kernels {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => &avx2::KERNELS,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => &avx512::BW,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Vnni => &avx512::VNNI,
+            _ => &portable::KERNELS,
+        }
+    }
+}
+
+impl fmt::Display for Implementation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Computes operands that were checked against the shape.
+pub(crate) fn gemv(
+    shape: &Shape,
+    weights: &Weights<'_>,
+    vectors: &Vectors<'_>,
+    output: Output<'_>,
+) -> Result<()> {
+    compute(Implementation::best(), shape, weights, vectors, output)
+}
+
+/// [`gemv`](crate::gemv) with an implementation of the caller's choice, for tests and comparisons.
+///
+/// # Errors
+/// [`Error::ImplementationUnavailable`] where this CPU cannot run it; otherwise as
+/// [`gemv`](crate::gemv).
+pub fn gemv_with(
+    implementation: Implementation,
+    shape: &Shape,
+    weights: &Weights<'_>,
+    vectors: &Vectors<'_>,
+    output: Output<'_>,
+) -> Result<()> {
+    if !implementation.available() {
+        return Err(Error::ImplementationUnavailable { implementation });
+    }
+    weights.check(shape)?;
+    output.check(shape)?;
+    compute(implementation, shape, weights, vectors, output)
+}
+
+/// `implementation` is available.
+fn compute(
+    implementation: Implementation,
+    shape: &Shape,
+    weights: &Weights<'_>,
+    vectors: &Vectors<'_>,
+    output: Output<'_>,
+) -> Result<()> {
+    let kernels = implementation.kernels();
+    let alpha = tensor::alpha(weights.global, vectors)?;
+    let prepared = Prepared::new(shape, vectors, kernels.order)?;
+    if shape.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: every caller has seen that the CPU runs this implementation.
+    unsafe {
+        match output {
+            Output::F16(y) => {
+                parallel::run(kernels, shape, weights, vectors, &prepared, alpha, y);
+            }
+            Output::Bf16(y) => {
+                parallel::run(kernels, shape, weights, vectors, &prepared, alpha, y);
+            }
+            Output::F32(y) => {
+                parallel::run(kernels, shape, weights, vectors, &prepared, alpha, y);
+            }
+        }
+    }
+    Ok(())
+}
+
+const _: () = {
+    #[cfg(target_arch = "x86_64")]
+    assert!(avx2::STEP == 8 && avx512::STEP == 16);
+    assert!(portable::LANES == 8 && BLOCK == 16);
+};

@@ -1,0 +1,584 @@
+//! The CPU path: every implementation that this machine has, against the f64 reference.
+
+use half::{bf16, f16};
+use nvfp4_gemv::cpu::{Implementation, gemv_with};
+use nvfp4_gemv::reference::{self, Reference, error_bound};
+use nvfp4_gemv::{
+    Activation, DenseVectors, Error, FloatType, GlobalScale, Nvfp4Vectors, Output, ScaleLayout,
+    Shape, Strides, VectorScale, Vectors, Weights,
+};
+
+fn implementations() -> impl Iterator<Item = Implementation> {
+    Implementation::ALL.into_iter().filter(|i| i.available())
+}
+
+/// Owns the operands of one problem.
+struct Case {
+    shape: Shape,
+    activation: Activation,
+    layout: ScaleLayout,
+    x_layout: ScaleLayout,
+    /// Vectors in an array of 128 rows a batch, with garbage in the others; otherwise dense.
+    padded: bool,
+    codes: Vec<u8>,
+    scales: Vec<u8>,
+    global: GlobalScale,
+    row_alpha: Option<Vec<f32>>,
+    x_codes: Vec<u8>,
+    x_scales: Vec<u8>,
+    x_global: GlobalScale,
+    per_vector: Option<Vec<f32>>,
+    x16: Vec<f16>,
+    xb16: Vec<bf16>,
+    x32: Vec<f32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Data {
+    /// Small integers and powers of two: nothing rounds before the output does.
+    Exact,
+    /// All codes, all finite scales.
+    FullRange,
+}
+
+impl Case {
+    fn new(shape: Shape, activation: Activation, data: Data, seed: u64) -> Self {
+        let mut r = fastrand::Rng::with_seed(seed);
+        let (m, n, k, l, blocks) = (shape.m(), shape.n(), shape.k(), shape.l(), shape.blocks());
+        let pick = |r: &mut fastrand::Rng| ScaleLayout::ALL[r.usize(0..2)];
+        let (layout, x_layout) = (pick(&mut r), pick(&mut r));
+        let padded = r.bool();
+        let x_rows = if padded { 128 } else { n };
+        let scale = |r: &mut fastrand::Rng| match data {
+            Data::Exact => [0x38, 0x40][r.usize(0..2)],
+            Data::FullRange => r.u8(0..=0x7e),
+        };
+        // NaN wherever nothing may be read.
+        let scales = |r: &mut fastrand::Rng, layout: ScaleLayout, rows: usize, used: usize| {
+            let bytes = layout.bytes(rows, blocks);
+            let mut scales = vec![0xff; bytes * l];
+            for batch in scales.chunks_exact_mut(bytes.max(1)) {
+                for row in 0..used {
+                    for block in 0..blocks {
+                        batch[layout.offset(row, block, blocks)] = scale(r);
+                    }
+                }
+            }
+            scales
+        };
+        let codes = (0..shape.weight_code_bytes()).map(|_| r.u8(..)).collect();
+        let w_scales = scales(&mut r, layout, m, m);
+        let x_codes = (0..l * x_rows * k / 2).map(|_| r.u8(..)).collect();
+        let x_scales = scales(&mut r, x_layout, x_rows, n);
+        let number = |r: &mut fastrand::Rng| match data {
+            Data::Exact => r.i32(-8..=8) as f32,
+            // Twelve binary orders of magnitude, more digits than f16 holds.
+            Data::FullRange => (r.f32() - 0.5) * 2f32.powi(r.i32(-6..6)),
+        };
+        let x32: Vec<f32> = (0..l * x_rows * k)
+            .map(|i| {
+                if i / k % x_rows < n {
+                    number(&mut r)
+                } else {
+                    f32::NAN
+                }
+            })
+            .collect();
+        let mut factor = |exact: f32| match data {
+            Data::Exact => exact,
+            Data::FullRange => 2f32.powi(r.i32(-8..2)) * (1.0 + r.f32()),
+        };
+        let global = match seed % 2 {
+            0 => GlobalScale::Multiplier(factor(0.5)),
+            _ => GlobalScale::Divisor(factor(2.0)),
+        };
+        let x_global = GlobalScale::Divisor(factor(0.5));
+        let row_alpha = match seed % 3 {
+            0 => None,
+            1 => Some((0..m).map(|i| factor((i % 3) as f32 - 1.0)).collect()),
+            _ => Some((0..m * l).map(|i| factor((i % 2) as f32 + 1.0)).collect()),
+        };
+        let per_vector =
+            (seed % 5 < 2).then(|| (0..n * l).map(|i| factor([0.5, 1.0, 2.0][i % 3])).collect());
+        Self {
+            shape,
+            activation,
+            layout,
+            x_layout,
+            padded,
+            codes,
+            scales: w_scales,
+            global,
+            row_alpha,
+            x_codes,
+            x_scales,
+            x_global,
+            per_vector,
+            x16: x32.iter().map(|&x| f16::from_f32(x)).collect(),
+            xb16: x32.iter().map(|&x| bf16::from_f32(x)).collect(),
+            x32,
+        }
+    }
+
+    fn weights(&self) -> Weights<'_> {
+        let w = Weights::new(
+            &self.shape,
+            &self.codes,
+            &self.scales,
+            self.layout,
+            self.global,
+        );
+        match &self.row_alpha {
+            Some(alpha) => w.unwrap().with_row_alpha(alpha).unwrap(),
+            None => w.unwrap(),
+        }
+    }
+
+    fn vectors(&self) -> Vectors<'_> {
+        fn dense<'a, T: std::fmt::Debug>(case: &Case, x: &'a [T]) -> DenseVectors<'a, T> {
+            let k = case.shape.k();
+            let x = DenseVectors::new(x);
+            if case.padded {
+                x.with_strides(Strides {
+                    row: k,
+                    batch: 128 * k,
+                })
+            } else {
+                x
+            }
+        }
+        match self.activation {
+            Activation::F16 => Vectors::F16(dense(self, &self.x16)),
+            Activation::Bf16 => Vectors::Bf16(dense(self, &self.xb16)),
+            Activation::F32 => Vectors::F32(dense(self, &self.x32)),
+            Activation::Nvfp4 => {
+                let global = match &self.per_vector {
+                    Some(globals) => VectorScale::PerVector(&globals[..]),
+                    None => VectorScale::Shared(self.x_global),
+                };
+                let x =
+                    Nvfp4Vectors::new(&self.x_codes[..], &self.x_scales[..], self.x_layout, global);
+                let (k, blocks) = (self.shape.k(), self.shape.blocks());
+                Vectors::Nvfp4(if self.padded {
+                    x.with_code_strides(Strides {
+                        row: k / 2,
+                        batch: 128 * k / 2,
+                    })
+                    .with_scale_strides(Strides {
+                        row: blocks,
+                        batch: self.x_layout.bytes(128, blocks),
+                    })
+                } else {
+                    x
+                })
+            }
+        }
+    }
+
+    fn describe(&self) -> String {
+        format!(
+            "{} {} weights {} vectors {} padded {}",
+            self.shape, self.activation, self.layout, self.x_layout, self.padded
+        )
+    }
+
+    /// The result as f64, which holds all output types; with its bits, for comparing NaNs.
+    fn run(&self, implementation: Implementation, output: FloatType) -> Vec<f64> {
+        // Canaries: every element must be written.
+        let (w, x) = (self.weights(), self.vectors());
+        let count = self.shape.outputs();
+        match output {
+            FloatType::F16 => {
+                let mut y = vec![f16::NAN; count];
+                gemv_with(implementation, &self.shape, &w, &x, Output::f16(&mut y)).unwrap();
+                y.into_iter().map(f64::from).collect()
+            }
+            FloatType::Bf16 => {
+                let mut y = vec![bf16::NAN; count];
+                gemv_with(implementation, &self.shape, &w, &x, Output::bf16(&mut y)).unwrap();
+                y.into_iter().map(f64::from).collect()
+            }
+            FloatType::F32 => {
+                let mut y = vec![f32::NAN; count];
+                gemv_with(implementation, &self.shape, &w, &x, Output::f32(&mut y)).unwrap();
+                y.into_iter().map(f64::from).collect()
+            }
+        }
+    }
+
+    fn reference(&self) -> Reference {
+        reference::gemv(&self.shape, &self.weights(), &self.vectors()).unwrap()
+    }
+}
+
+/// Odd shapes: each M, K, L and n with several of the others, small enough for the f64 reference
+/// in a debug build.
+fn shapes() -> Vec<Shape> {
+    let mut shapes = Vec::new();
+    let mut i = 0;
+    for m in [1, 3, 127, 128, 129, 300] {
+        for k in [16, 32, 48, 80, 256, 272, 4112] {
+            for l in [1, 3] {
+                let n = match (k, m) {
+                    (4112, 100..) if l == 3 => continue,
+                    (4112, 100..) => [1, 2, 3][i % 3],
+                    _ => [1, 2, 3, 4, 5, 7, 8, 15, 16][i % 9],
+                };
+                shapes.push(Shape::new(m, n, k, l).unwrap());
+                i += 1;
+            }
+        }
+    }
+    shapes
+}
+
+#[test]
+fn exact_data_gives_exact_answers() {
+    let mut seed = 0;
+    for shape in shapes() {
+        for activation in Activation::ALL {
+            seed += 1;
+            let case = Case::new(shape, activation, Data::Exact, seed);
+            let truth = case.reference().y;
+            for implementation in implementations() {
+                for output in FloatType::ALL {
+                    let got = case.run(implementation, output);
+                    for (i, (&got, &y)) in got.iter().zip(&truth).enumerate() {
+                        let expected = match output {
+                            FloatType::F16 => f64::from(f16::from_f64(y)),
+                            FloatType::Bf16 => f64::from(bf16::from_f64(y)),
+                            FloatType::F32 => f64::from(y as f32),
+                        };
+                        assert_eq!(
+                            got,
+                            expected,
+                            "{implementation} {output:?} element {i} of {}",
+                            case.describe()
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn full_range_data_is_inside_the_bound() {
+    let mut seed = 1000;
+    let mut closest = 0f64;
+    for shape in shapes() {
+        for activation in Activation::ALL {
+            seed += 1;
+            let case = Case::new(shape, activation, Data::FullRange, seed);
+            let truth = case.reference();
+            for implementation in implementations() {
+                let roundings = implementation.roundings(&shape, activation);
+                for output in FloatType::ALL {
+                    let got = case.run(implementation, output);
+                    for (i, got) in got.into_iter().enumerate() {
+                        let (y, magnitude) = (truth.y[i], truth.magnitude[i]);
+                        let bound = error_bound(y, magnitude, roundings, output);
+                        // Where the output type may overflow only its sign is known.
+                        let error = match bound.is_infinite() {
+                            true => 0.0,
+                            false => (got - y).abs(),
+                        };
+                        assert!(
+                            error <= bound && !got.is_nan(),
+                            "{implementation} {output:?} element {i} of {}: {got} for {y}, off by \
+                             {error:e}, allowed {bound:e}",
+                            case.describe()
+                        );
+                        if output == FloatType::F32 && bound.is_finite() {
+                            closest = closest.max(error / bound);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    // A bound that nothing comes near would not show a mistake.
+    assert!(closest > 0.2, "the worst error is {closest} of its bound");
+}
+
+#[test]
+fn every_number_of_vectors() {
+    for n in 1..=16 {
+        let shape = Shape::new(130, n, 272, 2).unwrap();
+        for activation in Activation::ALL {
+            let case = Case::new(shape, activation, Data::Exact, n as u64);
+            let truth: Vec<f64> = case
+                .reference()
+                .y
+                .iter()
+                .map(|&y| f64::from(y as f32))
+                .collect();
+            for implementation in implementations() {
+                let got = case.run(implementation, FloatType::F32);
+                assert_eq!(got, truth, "{implementation} {}", case.describe());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_code_and_every_scale() {
+    // Row i has scale i in all blocks and codes i, so that each meets each of the vector's.
+    let shape = Shape::gemv(127, 256, 1).unwrap();
+    let mut codes = Vec::new();
+    for row in 0..127u8 {
+        codes.extend([row % 16 * 0x11; 128]);
+    }
+    let scales: Vec<u8> = (0..127).flat_map(|row| [row; 16]).collect();
+    let x_codes: Vec<u8> = (0..16).flat_map(|block| [block * 0x11; 8]).collect();
+    let x_scales: Vec<u8> = (0..16).map(|block| block * 8 + 3).collect();
+    let w = Weights::new(
+        &shape,
+        &codes,
+        &scales,
+        ScaleLayout::Linear,
+        GlobalScale::ONE,
+    )
+    .unwrap();
+    let x = Vectors::nvfp4(&x_codes, &x_scales, ScaleLayout::Linear, GlobalScale::ONE);
+    let truth = reference::gemv(&shape, &w, &x).unwrap();
+    for implementation in implementations() {
+        let roundings = implementation.roundings(&shape, Activation::Nvfp4);
+        let mut y = vec![f32::NAN; 127];
+        gemv_with(implementation, &shape, &w, &x, Output::f32(&mut y)).unwrap();
+        for (i, &got) in y.iter().enumerate() {
+            let bound = error_bound(truth.y[i], truth.magnitude[i], roundings, FloatType::F32);
+            let error = (f64::from(got) - truth.y[i]).abs();
+            assert!(
+                error <= bound,
+                "{implementation}, row {i}: {got} for {}",
+                truth.y[i]
+            );
+        }
+    }
+}
+
+#[test]
+fn threads_do_not_change_a_bit() {
+    for (n, activation) in [
+        (1, Activation::Nvfp4),
+        (3, Activation::Nvfp4),
+        (1, Activation::F32),
+        (5, Activation::Bf16),
+    ] {
+        // Large enough to be spread over threads, with a partial row block.
+        let shape = Shape::new(1000, n, 1104, 2).unwrap();
+        let case = Case::new(shape, activation, Data::FullRange, n as u64);
+        for implementation in implementations() {
+            let mut results = [1, 2, 5].map(|threads| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+                let run = || case.run(implementation, FloatType::F32);
+                pool.build().unwrap().install(run)
+            });
+            for y in &mut results {
+                assert!(!y.iter().any(|y| y.is_nan()));
+            }
+            assert!(
+                results[0] == results[1] && results[0] == results[2],
+                "{implementation}"
+            );
+        }
+    }
+}
+
+#[test]
+fn tiny_and_huge_values_do_not_vanish_on_the_way() {
+    // Sums near f32's smallest normal number, and vectors near its largest.
+    let shape = Shape::gemv(4, 256, 1).unwrap();
+    let codes = vec![0x72; 4 * 128];
+    let scales = vec![0x01; 4 * 16];
+    let w = Weights::new(
+        &shape,
+        &codes,
+        &scales,
+        ScaleLayout::Linear,
+        GlobalScale::ONE,
+    )
+    .unwrap();
+    for x in [1e-37f32, 1e37] {
+        let x = vec![x; 256];
+        let x = Vectors::f32(&x);
+        let truth = reference::gemv(&shape, &w, &x).unwrap();
+        for implementation in implementations() {
+            let mut y = [f32::NAN; 4];
+            gemv_with(implementation, &shape, &w, &x, Output::f32(&mut y)).unwrap();
+            let roundings = implementation.roundings(&shape, Activation::F32);
+            let bound = error_bound(truth.y[0], truth.magnitude[0], roundings, FloatType::F32);
+            assert!(
+                (f64::from(y[0]) - truth.y[0]).abs() <= bound,
+                "{implementation}: {} for {}",
+                y[0],
+                truth.y[0]
+            );
+        }
+    }
+}
+
+#[test]
+fn nothing_to_compute_succeeds() {
+    for (m, l) in [(0, 1), (1, 0), (0, 0)] {
+        let shape = Shape::new(m, 2, 48, l).unwrap();
+        for activation in Activation::ALL {
+            let case = Case::new(shape, activation, Data::Exact, 4);
+            for implementation in implementations() {
+                assert!(case.run(implementation, FloatType::F32).is_empty());
+            }
+        }
+    }
+}
+
+#[test]
+fn bad_input_is_refused_and_nothing_written() {
+    let shape = Shape::new(129, 2, 48, 2).unwrap();
+    let good = Case::new(shape, Activation::Nvfp4, Data::Exact, 6);
+    let refuse = |w: &Weights<'_>, x: &Vectors<'_>, len: usize, shape: &Shape| {
+        let errors: Vec<Error> = implementations()
+            .map(|implementation| {
+                let mut y = vec![7.0f32; len];
+                let error =
+                    gemv_with(implementation, shape, w, x, Output::f32(&mut y)).unwrap_err();
+                assert!(
+                    y.iter().all(|&y| y == 7.0),
+                    "{implementation} wrote before {error}"
+                );
+                error
+            })
+            .collect();
+        // As text, because a NaN in an error is not equal to itself.
+        assert!(
+            errors
+                .iter()
+                .all(|error| error.to_string() == errors[0].to_string())
+        );
+        errors[0].clone()
+    };
+    let len = shape.outputs();
+    let (w, x) = (good.weights(), good.vectors());
+
+    let error = refuse(&w, &x, len - 1, &shape);
+    assert!(
+        matches!(
+            error,
+            Error::BufferTooShort {
+                operand: "output",
+                ..
+            }
+        ),
+        "{error}"
+    );
+
+    let other = Shape::new(129, 2, 64, 2).unwrap();
+    let error = refuse(&w, &x, len, &other);
+    assert!(matches!(error, Error::ShapeMismatch { .. }), "{error}");
+
+    fn dense<'a>(codes: &'a [u8], scales: &'a [u8], global: GlobalScale) -> Vectors<'a> {
+        Vectors::nvfp4(codes, scales, ScaleLayout::Linear, global)
+    }
+    let codes = [0x22; 96];
+    let mut scales = [0x38; 12];
+    let error = refuse(
+        &w,
+        &dense(&codes[1..], &scales, GlobalScale::ONE),
+        len,
+        &shape,
+    );
+    assert!(
+        matches!(
+            error,
+            Error::BufferTooShort {
+                operand: "vector codes",
+                ..
+            }
+        ),
+        "{error}"
+    );
+    let error = refuse(
+        &w,
+        &dense(&codes, &scales[1..], GlobalScale::ONE),
+        len,
+        &shape,
+    );
+    assert!(
+        matches!(
+            error,
+            Error::BufferTooShort {
+                operand: "vector scales",
+                ..
+            }
+        ),
+        "{error}"
+    );
+    for value in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+        let x = dense(&codes, &scales, GlobalScale::Multiplier(value));
+        let error = refuse(&w, &x, len, &shape);
+        assert!(matches!(error, Error::GlobalScale { .. }), "{error}");
+    }
+    let tiny = Weights::new(
+        &shape,
+        &good.codes,
+        &good.scales,
+        good.layout,
+        GlobalScale::Multiplier(1e-30),
+    );
+    let x = dense(&codes, &scales, GlobalScale::Multiplier(1e-30));
+    let error = refuse(&tiny.unwrap(), &x, len, &shape);
+    assert!(matches!(error, Error::GlobalScale { .. }), "{error}");
+    scales[7] = 0x7f;
+    let error = refuse(&w, &dense(&codes, &scales, GlobalScale::ONE), len, &shape);
+    let (operand, batch, row, block) = ("vector scales", 1, 0, 1);
+    assert_eq!(
+        error,
+        Error::ScaleNan {
+            operand,
+            batch,
+            row,
+            block
+        }
+    );
+    scales[7] = 0xb8;
+    let error = refuse(&w, &dense(&codes, &scales, GlobalScale::ONE), len, &shape);
+    assert!(
+        matches!(error, Error::ScaleNegative { code: 0xb8, .. }),
+        "{error}"
+    );
+
+    let short = [1.0f32; 2 * 2 * 48 - 1];
+    let error = refuse(&w, &Vectors::f32(&short), len, &shape);
+    assert!(
+        matches!(
+            error,
+            Error::BufferTooShort {
+                operand: "vectors",
+                ..
+            }
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn implementations_are_named_and_what_is_absent_says_so() {
+    assert!(Implementation::Portable.available());
+    assert!(Implementation::best().available());
+    let case = Case::new(
+        Shape::gemv(1, 16, 1).unwrap(),
+        Activation::F32,
+        Data::Exact,
+        1,
+    );
+    for implementation in Implementation::ALL {
+        let mut y = [7.0];
+        let (w, x) = (case.weights(), case.vectors());
+        let result = gemv_with(implementation, &case.shape, &w, &x, Output::f32(&mut y));
+        let error = Error::ImplementationUnavailable { implementation };
+        assert!(error.to_string().contains(implementation.name()));
+        if !implementation.available() {
+            assert_eq!((result, y[0]), (Err(error), 7.0));
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! The quantiser: the tools' own codes and scales, and what must hold for any data.
+
+use half::{bf16, f16};
+use nvfp4_gemv::checkpoint::{Checkpoint, Dialect, Layer};
+use nvfp4_gemv::format::{e2m1, e4m3};
+use nvfp4_gemv::quantize::{QuantizeError, Quantized, quantize, quantize_vectors};
+use nvfp4_gemv::{Error, GlobalScale, Shape, reference};
+use proptest::prelude::*;
+
+const LAYER: &str = "encoder.layer.0.intermediate.dense";
+
+fn data(file: &str) -> Checkpoint {
+    Checkpoint::open(format!("tests/data/{file}.safetensors")).unwrap()
+}
+
+/// How many of the first 128 rows' scales and codes differ from the layer's.
+fn differences(q: &Quantized, layer: &Layer<'_>) -> (usize, usize) {
+    assert_eq!((q.rows, q.k), (128, layer.k()));
+    let scales = q.scales.iter().zip(layer.scales());
+    let codes = (0..q.codes.len() * 2)
+        .filter(|&i| e2m1::unpack(&q.codes, i) != e2m1::unpack(layer.codes(), i));
+    (scales.filter(|(a, b)| a != b).count(), codes.count())
+}
+
+#[test]
+fn reproduces_both_tools_bit_for_bit() {
+    let modelopt = data("minilm-l0-modelopt");
+    let original = modelopt
+        .find_tensor(&format!("{LAYER}.original_f32_rows_0_128"))
+        .unwrap();
+    let (rows, k) = (original.shape()[0], original.shape()[1]);
+    let original = original.to_f32().unwrap();
+    for (checkpoint, dialect) in [
+        (&modelopt, Dialect::ModelOpt),
+        (
+            &data("minilm-l0-compressed-tensors"),
+            Dialect::CompressedTensors,
+        ),
+    ] {
+        let layer = checkpoint.layer(LAYER).unwrap();
+        assert_eq!(layer.dialect(), dialect);
+        let q = quantize(&original, rows, k, dialect, Some(layer.global())).unwrap();
+        assert_eq!(differences(&q, &layer), (0, 0), "{dialect}");
+    }
+}
+
+/// The decoded matrix, as f32.
+fn decode(q: &Quantized) -> Vec<f32> {
+    let w = q.weights().unwrap();
+    (0..q.rows)
+        .flat_map(|row| reference::decode_row(&w, 0, row))
+        .map(|x| x as f32)
+        .collect()
+}
+
+#[test]
+fn sixteen_bit_inputs_are_quantised_as_their_f32_values() {
+    let x: Vec<f32> = (0..64)
+        .map(|i| ((i * 37 % 64) as f32 - 31.0) / 8.0)
+        .collect();
+    let half: Vec<f16> = x.iter().map(|x| f16::from_f32(*x)).collect();
+    let brain: Vec<bf16> = x.iter().map(|x| bf16::from_f32(*x)).collect();
+    for dialect in Dialect::ALL {
+        let expected = quantize(&x, 2, 32, dialect, None).unwrap();
+        assert_eq!(quantize(&half, 2, 32, dialect, None).unwrap(), expected);
+        assert_eq!(quantize(&brain, 2, 32, dialect, None).unwrap(), expected);
+    }
+}
+
+#[test]
+fn zeros_and_tiny_values() {
+    // The scale of a block of zeros is each tool's own; -0 becomes +0, what rounds to zero keeps
+    // its sign.
+    let mut x = [0.0f32; 48];
+    x[16] = 6.0 * 448.0;
+    (x[1], x[2]) = (-0.0, 0.0);
+    (x[17], x[18]) = (-1.0, 1.0);
+    x[32] = 1e-6;
+    for (dialect, zeros) in [
+        (Dialect::ModelOpt, 1.0),
+        (Dialect::CompressedTensors, 0.125),
+    ] {
+        let q = quantize(&x, 1, 48, dialect, None).unwrap();
+        assert_eq!(q.global.stored(), 1.0);
+        assert_eq!(e4m3::decode(q.scales[0]), zeros);
+        assert!(q.codes[..8].iter().all(|&c| c == 0));
+        assert_eq!(e4m3::decode(q.scales[1]), 448.0);
+        assert_eq!(q.codes[8..10], [0x87, 0x00]);
+        let tiny = match dialect {
+            Dialect::ModelOpt => e4m3::MIN_POSITIVE,
+            Dialect::CompressedTensors => 0.125,
+        };
+        assert_eq!(e4m3::decode(q.scales[2]), tiny);
+    }
+    // Nothing but zeros: still a scale that can be used.
+    for dialect in Dialect::ALL {
+        let q = quantize(&[0.0f32; 16], 1, 16, dialect, None).unwrap();
+        assert_eq!(q.global, dialect.global_scale(1.0));
+        assert!(q.codes.iter().all(|&c| c == 0));
+    }
+}
+
+#[test]
+fn the_ends_of_f32_stay_usable() {
+    for dialect in Dialect::ALL {
+        for value in [f32::MAX, -f32::MAX, f32::MIN_POSITIVE, f32::from_bits(1)] {
+            let q = quantize(&[value; 16], 1, 16, dialect, None).unwrap();
+            q.weights().unwrap();
+            let decoded = decode(&q)[0];
+            assert!(decoded.is_finite(), "{dialect} {value:e}");
+            if value.abs() > 1e-30 {
+                assert!(
+                    (decoded / value - 1.0).abs() < 1e-6,
+                    "{decoded:e} {value:e}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_given_global_scale_that_is_too_small_saturates() {
+    let q = quantize(
+        &[1e6f32; 16],
+        1,
+        16,
+        Dialect::ModelOpt,
+        Some(GlobalScale::ONE),
+    )
+    .unwrap();
+    assert_eq!(e4m3::decode(q.scales[0]), 448.0);
+    assert!(q.codes.iter().all(|&c| c == 0x77));
+}
+
+#[test]
+fn bad_input_is_named() {
+    let mut x = [1.0f32; 96];
+    x[40] = f32::NAN;
+    x[70] = f32::INFINITY;
+    match quantize(&x, 3, 32, Dialect::ModelOpt, None) {
+        Err(
+            e @ QuantizeError::NotFinite {
+                row: 1, column: 8, ..
+            },
+        ) => {
+            assert!(e.to_string().contains("row 1, column 8 is NaN"), "{e}");
+        }
+        other => panic!("{other:?}"),
+    }
+    x[40] = 1.0;
+    let e = quantize_vectors(&x, 3, 32).unwrap_err();
+    assert!(e.to_string().contains("row 2, column 6 is inf"), "{e}");
+    let operand = |result: Result<Quantized, QuantizeError>| match result {
+        Err(QuantizeError::Operand(e)) => e,
+        other => panic!("{other:?}"),
+    };
+    let call =
+        |rows, k, global| operand(quantize(&[1.0f32; 32], rows, k, Dialect::ModelOpt, global));
+    assert_eq!(call(1, 0, None), Error::KZero);
+    assert_eq!(call(1, 24, None), Error::KNotMultipleOfBlock { k: 24 });
+    assert!(matches!(
+        call(3, 16, None),
+        Error::BufferTooShort {
+            needed: 48,
+            got: 32,
+            ..
+        }
+    ));
+    assert!(matches!(
+        call(usize::MAX / 16, 16, None),
+        Error::SizeOverflow { .. }
+    ));
+    for bad in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+        let e = call(1, 32, Some(GlobalScale::Multiplier(bad)));
+        assert!(matches!(e, Error::GlobalScale { .. }), "{e}");
+    }
+}
+
+#[test]
+fn vectors_have_a_scale_each() {
+    let mut x = vec![0.01f32; 64];
+    x[32..].fill(100.0);
+    let q = quantize_vectors(&x, 2, 32).unwrap();
+    assert_eq!(q.globals.len(), 2);
+    assert!(q.globals[1] > 1000.0 * q.globals[0]);
+    let shape = Shape::new(1, 2, 32, 1).unwrap();
+    let decoded = reference::decode_vectors(&shape, &q.vectors()).unwrap();
+    for (x, d) in x.iter().zip(decoded) {
+        assert!((d / f64::from(*x) - 1.0).abs() < 1e-6);
+    }
+    // Each row is what it would be alone.
+    let alone = quantize(&x[32..], 1, 32, Dialect::ModelOpt, None).unwrap();
+    assert_eq!(q.codes[16..], alone.codes[..]);
+    assert_eq!(q.scales[2..], alone.scales[..]);
+    assert_eq!(q.globals[1], alone.global.stored());
+}
+
+/// Rows whose blocks have very different magnitudes.
+fn matrix() -> impl Strategy<Value = (usize, Vec<f32>)> {
+    (1usize..4, 1usize..4).prop_flat_map(|(rows, blocks)| {
+        let block = (-20i32..10, prop::collection::vec(-1f32..1.0, 16)).prop_map(|(e, x)| {
+            x.into_iter()
+                .map(|x| x * (e as f32).exp2())
+                .collect::<Vec<_>>()
+        });
+        prop::collection::vec(block, rows * blocks)
+            .prop_map(move |x| (blocks * 16, x.into_iter().flatten().collect()))
+    })
+}
+
+/// Whether a block is so small that its scale is subnormal, with fewer than 4 bits.
+fn has_coarse_scale(amax: f32, q: &Quantized) -> bool {
+    f64::from(amax) / 6.0 / q.global.multiplier() < 1.0 / 64.0
+}
+
+proptest! {
+    /// Every element is at the code nearest to it, given its block's scale: off by no more than
+    /// half the distance to the next code, or saturated.
+    #[test]
+    fn every_element_is_at_the_nearest_code((k, x) in matrix(), modelopt: bool) {
+        let dialect = Dialect::ALL[usize::from(modelopt)];
+        let q = quantize(&x, x.len() / k, k, dialect, None).unwrap();
+        for (i, &x) in x.iter().enumerate() {
+            let step = f64::from(e4m3::decode(q.scales[i / 16])) * q.global.multiplier();
+            let got = f64::from(e2m1::decode(e2m1::unpack(&q.codes, i))) * step;
+            let best = e2m1::VALUES
+                .iter()
+                .map(|v| (f64::from(*v) * step - f64::from(x)).abs())
+                .fold(f64::INFINITY, f64::min);
+            // The quotient that is rounded has three f32 roundings of its own.
+            let slack = 4.0 * 2f64.powi(-24) * f64::from(x.abs());
+            prop_assert!((got - f64::from(x)).abs() <= best + slack, "{x} became {got}");
+        }
+    }
+
+    /// A block's largest element survives with at most 1/16 (the scale's rounding) plus 1/6
+    /// (half the gap between 4 and 6) of its magnitude lost, where the scale is a normal number.
+    #[test]
+    fn error_of_a_block_is_bounded((k, x) in matrix(), modelopt: bool) {
+        let dialect = Dialect::ALL[usize::from(modelopt)];
+        let q = quantize(&x, x.len() / k, k, dialect, None).unwrap();
+        let decoded = decode(&q);
+        for (x, d) in x.chunks(16).zip(decoded.chunks(16)) {
+            let amax = x.iter().fold(0f32, |m, x| m.max(x.abs()));
+            if has_coarse_scale(amax, &q) {
+                continue;
+            }
+            for (x, d) in x.iter().zip(d) {
+                prop_assert!((x - d).abs() <= amax * (1.0 / 6.0) * (1.0 + 1.0 / 15.0));
+            }
+        }
+    }
+
+    /// What has been quantised is a fixed point, where the scale is a normal number. (As numbers:
+    /// the code -0 becomes 0.)
+    #[test]
+    fn quantising_again_changes_nothing((k, x) in matrix(), modelopt: bool) {
+        let dialect = Dialect::ALL[usize::from(modelopt)];
+        let once = quantize(&x, x.len() / k, k, dialect, None).unwrap();
+        let decoded = decode(&once);
+        let again = quantize(&decoded, once.rows, k, dialect, Some(once.global)).unwrap();
+        let decoded_again = decode(&again);
+        for (i, x) in x.chunks(16).enumerate() {
+            let amax = x.iter().fold(0f32, |m, x| m.max(x.abs()));
+            if !has_coarse_scale(amax, &once) {
+                prop_assert_eq!(once.scales[i], again.scales[i]);
+                prop_assert_eq!(&decoded[i * 16..][..16], &decoded_again[i * 16..][..16]);
+            }
+        }
+    }
+}
