@@ -1,4 +1,43 @@
-//! NVFP4 block-scaled GEMV.
+//! NVFP4 block-scaled GEMV: `y[l][n][m] = alpha · Σ_k w[l][m][k] · x[l][n][k]`, W in NVFP4 (4-bit
+//! E2M1 values, an FP8 scale for each 16, an FP32 global scale), on CUDA cores and CPUs.
+//!
+//! # A tour
+//!
+//! - [`Shape`]: M rows, N vectors, K elements, L batches, checked once.
+//! - [`Weights`], [`Vectors`], [`Output`]: borrowed operands, in host memory or (feature `cuda`) in
+//!   a device's, with their [`ScaleLayout`], [`GlobalScale`] and [`Strides`].
+//! - [`gemv`](fn@gemv) computes host operands, `gemv_on_device` a device's; both say which [`Path`]
+//!   they took and why. [`path`] is where that is decided; `raw` is the unsafe API by address.
+//! - [`checkpoint`] opens ModelOpt and compressed-tensors files, [`mod@quantize`] makes NVFP4 of
+//!   f32, f16 and bf16, [`format`](mod@format) has the codecs.
+//! - [`mod@reference`] is the truth that everything is held to, with the error each path may make;
+//!   [`problem`] generates and replays whole problems.
+//!
+//! # An example
+//!
+//! ```
+//! use nvfp4_gemv::{gemv, GlobalScale, Output, ScaleLayout, Shape, Vectors, Weights};
+//!
+//! let shape = Shape::new(2, 1, 16, 1)?; // M, N, K, L
+//! let codes = [0x22; 16]; // two elements a byte, every one 1.0
+//! let scales = [0x38, 0x40]; // E4M3: 1.0 for the first row's block, 2.0 for the second's
+//! let w = Weights::new(
+//!     &shape, &codes, &scales, ScaleLayout::Linear, GlobalScale::Multiplier(0.5),
+//! )?;
+//!
+//! let x = [1.0f32; 16];
+//! let mut y = [0.0f32; 2];
+//! let choice = gemv(&shape, &w, &Vectors::f32(&x), Output::f32(&mut y))?;
+//! assert_eq!(y, [8.0, 16.0]);
+//! println!("{}: {}", choice.path, choice.reason); // cpu: the operands are in host memory
+//! # Ok::<(), nvfp4_gemv::Error>(())
+//! ```
+//!
+//! # Features
+//!
+//! - `cuda` (default): the CUDA paths. Needs nvcc 12.9 or newer when building, no GPU and no driver.
+//! - `cli` (default): the `nvfp4-gemv` program.
+//! - neither: the CPU path, without nvcc or a C++ compiler.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod check;
@@ -50,3 +89,8 @@ pub use tensor::{
     Activation, DenseVectors, FloatType, GlobalScale, Nvfp4Vectors, Output, Strides, VectorScale,
     Vectors, Weights,
 };
+
+/// The README's example is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
