@@ -77,7 +77,6 @@ impl Job {
             "-std=c++17",
             "-O3",
             "-lineinfo",
-            "--compress-mode=none",
             "-Xcompiler",
             "-fPIC,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall",
             "-cudart=static",

@@ -87,6 +87,12 @@ typedef struct nvfp4_device_info {
 int32_t nvfp4_gemv_cuda_core(const nvfp4_gemv_args *args, const nvfp4_cuda_core_config *config,
                              void *stream);
 
+/* Enqueues a kernel that only reads `bytes` (rounded down to 16) at `data`, 16-byte aligned: the
+ * ceiling for any kernel that must read them. `sink` is 4 bytes that are practically never
+ * written. */
+int32_t nvfp4_gemv_read_only(uint64_t data, int64_t bytes, uint64_t sink, int32_t multiprocessors,
+                             void *stream);
+
 /* Devices the driver shows; fails where there is no driver. */
 int32_t nvfp4_gemv_device_count(int32_t *count);
 

@@ -6,6 +6,7 @@ use cudarc::driver::{CudaStream, CudaView, DevicePtr, DevicePtrMut, DeviceSlice}
 
 use crate::config::CudaCoreConfig;
 use crate::error::{Error, Result};
+use crate::measure::driver_error;
 use crate::memory::Device;
 use crate::path::{self, Choice, Path, Target};
 use crate::raw;
@@ -176,7 +177,7 @@ pub fn gemv_on_device_with(
     stream
         .context()
         .bind_to_thread()
-        .map_err(|error| driver("making the stream's context current", error))?;
+        .map_err(|error| driver_error("making the stream's context current", error))?;
     let config = config.unwrap_or_else(|| {
         let wide = raw::is_wide(shape, &raw_weights);
         CudaCoreConfig::for_problem(shape, wide, device.multiprocessors)
@@ -232,12 +233,4 @@ fn device(ordinal: usize) -> Result<&'static raw::DeviceInfo> {
     }
     let device = raw::device_info(ordinal as u32)?;
     Ok(slot.get_or_init(|| device))
-}
-
-fn driver(during: &'static str, error: cudarc::driver::DriverError) -> Error {
-    Error::Cuda {
-        during,
-        code: error.0 as i32,
-        message: error.to_string(),
-    }
 }

@@ -145,6 +145,15 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
+    pub fn nvfp4_gemv_read_only(
+        data: u64,
+        bytes: i64,
+        sink: u64,
+        multiprocessors: i32,
+        stream: *mut ::core::ffi::c_void,
+    ) -> i32;
+}
+unsafe extern "C" {
     pub fn nvfp4_gemv_device_count(count: *mut i32) -> i32;
 }
 unsafe extern "C" {

@@ -21,6 +21,8 @@ mod ffi;
 pub mod file;
 pub mod format;
 mod gemv;
+#[cfg(feature = "cuda")]
+pub mod measure;
 mod memory;
 pub mod path;
 pub mod problem;

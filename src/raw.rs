@@ -125,6 +125,32 @@ pub unsafe fn cuda_core(
     status("launching gemv_cuda_core", code)
 }
 
+/// Enqueues a kernel that only reads `bytes` (rounded down to a multiple of 16) at `data`: the
+/// ceiling for any kernel that must read as much. `sink` is 4 bytes that are practically never
+/// written.
+///
+/// # Errors
+/// Null or misaligned pointers, and what CUDA reports of the launch.
+///
+/// # Safety
+/// As [`cuda_core`]'s: the context of `stream` is current, `data` and `sink` are valid in it until
+/// the enqueued work has run.
+pub unsafe fn read_only(
+    data: u64,
+    bytes: usize,
+    sink: u64,
+    multiprocessors: u32,
+    stream: *mut c_void,
+) -> Result<()> {
+    pointer("data", data, 16)?;
+    pointer("sink", sink, 4)?;
+    // SAFETY: this function's own contract.
+    let code = unsafe {
+        ffi::nvfp4_gemv_read_only(data, bytes as i64, sink, multiprocessors as i32, stream)
+    };
+    status("launching read_only", code)
+}
+
 /// Checks everything and translates it for the C ABI.
 fn arguments(
     shape: &Shape,
@@ -147,8 +173,8 @@ fn arguments(
     );
     if weights.row_alpha != 0 {
         pointer("row alpha", weights.row_alpha, 4)?;
-        let rows = (shape.l() - 1) * weights.row_alpha_batch_stride + shape.m();
-        regions.push("row alpha", weights.row_alpha, rows * 4);
+        let rows = reach(shape, weights.row_alpha_batch_stride, shape.m())?;
+        regions.push("row alpha", weights.row_alpha, rows.saturating_mul(4));
     }
     weights.global.check("weight global scale")?;
 
@@ -208,7 +234,7 @@ fn arguments(
                     if shape.l() > 1 {
                         check::stride("vector scales", "bytes", scale_strides.batch, bytes)?;
                     }
-                    (shape.l() - 1) * scale_strides.batch + bytes
+                    reach(shape, scale_strides.batch, bytes)?
                 }
             };
             regions.push("vector scales", scales, bytes);
@@ -301,13 +327,18 @@ fn strided(
         check::stride(operand, "bytes", strides.batch, batch)?;
         aligned(operand, strides.batch as u64, align)?;
     }
-    check::extent(l, strides.batch, n, strides.row, row)
-        .filter(|&bytes| isize::try_from(bytes).is_ok())
+    reach(shape, strides.batch, batch)
+}
+
+/// What all batches reach, where one reaches `batch`.
+fn reach(shape: &Shape, batch_stride: usize, batch: usize) -> Result<usize> {
+    check::extent(shape.l(), batch_stride, 1, 0, batch)
+        .filter(|&reach| isize::try_from(reach).is_ok())
         .ok_or(Error::SizeOverflow {
             m: shape.m(),
-            n,
+            n: shape.n(),
             k: shape.k(),
-            l,
+            l: shape.l(),
         })
 }
 

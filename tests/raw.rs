@@ -1,0 +1,343 @@
+//! What the pointer API refuses. Everything is refused before CUDA is called, so no GPU is needed:
+//! a call that got through would fail with `NoDriver` here, or crash on these addresses.
+#![cfg(feature = "cuda")]
+
+use nvfp4_gemv::raw::{Output, Vectors, Weights};
+use nvfp4_gemv::{CudaCoreConfig, Error, FloatType, GlobalScale, ScaleLayout, Shape, Strides, raw};
+
+const SHAPE: (usize, usize, usize, usize) = (130, 2, 64, 3);
+
+#[derive(Clone, Copy)]
+struct Call {
+    shape: (usize, usize, usize, usize),
+    weights: Weights,
+    vectors: Vectors,
+    output: Output,
+    config: CudaCoreConfig,
+}
+
+/// Addresses far apart and well aligned.
+fn valid() -> Call {
+    let (_, n, k, _) = SHAPE;
+    Call {
+        shape: SHAPE,
+        weights: Weights {
+            codes: 0x1000_0000,
+            scales: 0x2000_0000,
+            layout: ScaleLayout::Tiled128x4,
+            global: GlobalScale::Multiplier(0.5),
+            row_alpha: 0x3000_0000,
+            row_alpha_batch_stride: 0,
+        },
+        vectors: Vectors::Nvfp4 {
+            codes: 0x4000_0000,
+            code_strides: Strides {
+                row: k / 2,
+                batch: 128 * k / 2,
+            },
+            scales: 0x5000_0000,
+            layout: ScaleLayout::Linear,
+            scale_strides: Strides {
+                row: k / 16,
+                batch: n * k / 16,
+            },
+            global: GlobalScale::Divisor(2.0),
+            vector_alpha: 0x6000_0000,
+        },
+        output: Output {
+            address: 0x7000_0000,
+            element: FloatType::F16,
+        },
+        config: CudaCoreConfig {
+            blocks_per_load: 2,
+            warps: 4,
+            k_split: 2,
+        },
+    }
+}
+
+fn dense(values: u64, row: usize, batch: usize) -> Vectors {
+    Vectors::Dense {
+        element: FloatType::F16,
+        values,
+        strides: Strides { row, batch },
+    }
+}
+
+fn refusal(change: impl FnOnce(&mut Call)) -> Error {
+    let mut call = valid();
+    change(&mut call);
+    let (m, n, k, l) = call.shape;
+    let shape = Shape::new(m, n, k, l).unwrap();
+    // SAFETY: not upheld on purpose; every call here must be refused before the addresses are used.
+    unsafe {
+        raw::cuda_core(
+            &shape,
+            &call.weights,
+            &call.vectors,
+            &call.output,
+            &call.config,
+            std::ptr::null_mut(),
+        )
+    }
+    .unwrap_err()
+}
+
+/// Changes the NVFP4 vectors of a call.
+macro_rules! vectors {
+    ($call:ident, $field:ident $(. $part:ident)* = $value:expr) => {
+        if let Vectors::Nvfp4 { $field, .. } = &mut $call.vectors {
+            #[allow(unused_assignments)]
+            { (*$field) $(. $part)* = $value; }
+        }
+    };
+}
+
+#[test]
+fn null_pointers() {
+    let null = |operand| Error::NullPointer { operand };
+    assert_eq!(refusal(|c| c.weights.codes = 0), null("weight codes"));
+    assert_eq!(refusal(|c| c.weights.scales = 0), null("weight scales"));
+    assert_eq!(refusal(|c| vectors!(c, codes = 0)), null("vector codes"));
+    assert_eq!(refusal(|c| vectors!(c, scales = 0)), null("vector scales"));
+    assert_eq!(refusal(|c| c.vectors = dense(0, 128, 256)), null("vectors"));
+    assert_eq!(refusal(|c| c.output.address = 0), null("output"));
+}
+
+#[test]
+fn misaligned_pointers_and_strides() {
+    let bad = |operand, value, align| Error::Misaligned {
+        operand,
+        value,
+        align,
+    };
+    assert_eq!(
+        refusal(|c| c.weights.codes += 4),
+        bad("weight codes", 0x1000_0004, 8)
+    );
+    assert_eq!(
+        refusal(|c| c.weights.scales += 2),
+        bad("weight scales", 0x2000_0002, 4)
+    );
+    assert_eq!(
+        refusal(|c| c.weights.row_alpha += 2),
+        bad("row alpha", 0x3000_0002, 4)
+    );
+    assert_eq!(
+        refusal(|c| vectors!(c, codes = 0x4000_0001)),
+        bad("vector codes", 0x4000_0001, 8)
+    );
+    assert_eq!(
+        refusal(|c| vectors!(c, code_strides.row = 36)),
+        bad("vector codes", 36, 8)
+    );
+    assert_eq!(
+        refusal(|c| vectors!(c, code_strides.batch = 4097)),
+        bad("vector codes", 4097, 8)
+    );
+    assert_eq!(
+        refusal(|c| vectors!(c, vector_alpha = 0x6000_0001)),
+        bad("vector global scales", 0x6000_0001, 4)
+    );
+    assert_eq!(
+        refusal(|c| c.vectors = dense(0x4000_0008, 128, 256)),
+        bad("vectors", 0x4000_0008, 16)
+    );
+    assert_eq!(
+        refusal(|c| c.vectors = dense(0x4000_0000, 136, 512)),
+        bad("vectors", 136, 16)
+    );
+    assert_eq!(
+        refusal(|c| c.output.address += 1),
+        bad("output", 0x7000_0001, 2)
+    );
+    assert_eq!(
+        refusal(|c| {
+            c.output.address += 2;
+            c.output.element = FloatType::F32;
+        }),
+        bad("output", 0x7000_0002, 4)
+    );
+}
+
+#[test]
+fn small_strides() {
+    let small = |operand, stride, needed| Error::StrideTooSmall {
+        operand,
+        unit: "bytes",
+        stride,
+        needed,
+    };
+    assert_eq!(
+        refusal(|c| vectors!(c, code_strides.row = 24)),
+        small("vector codes", 24, 32)
+    );
+    assert_eq!(
+        refusal(|c| vectors!(c, code_strides.batch = 56)),
+        small("vector codes", 56, 64)
+    );
+    assert_eq!(
+        refusal(|c| vectors!(c, scale_strides.row = 3)),
+        small("vector scales", 3, 4)
+    );
+    assert_eq!(
+        refusal(|c| {
+            vectors!(c, layout = ScaleLayout::Tiled128x4);
+            vectors!(c, scale_strides.batch = 511);
+        }),
+        small("vector scales", 511, 512)
+    );
+    assert_eq!(
+        refusal(|c| c.vectors = dense(0x4000_0000, 112, 256)),
+        small("vectors", 112, 128)
+    );
+}
+
+#[test]
+fn strides_past_the_address_range() {
+    for error in [
+        refusal(|c| vectors!(c, code_strides.batch = usize::MAX - 7)),
+        refusal(|c| vectors!(c, code_strides.row = usize::MAX - 7)),
+        refusal(|c| vectors!(c, scale_strides.batch = usize::MAX)),
+        refusal(|c| {
+            vectors!(c, layout = ScaleLayout::Tiled128x4);
+            vectors!(c, scale_strides.batch = usize::MAX);
+        }),
+        refusal(|c| c.weights.row_alpha_batch_stride = usize::MAX),
+    ] {
+        assert!(
+            matches!(
+                error,
+                Error::SizeOverflow { .. } | Error::StrideTooSmall { .. }
+            ),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn global_scales() {
+    for value in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+        for scale in [GlobalScale::Multiplier(value), GlobalScale::Divisor(value)] {
+            let error = refusal(|c| c.weights.global = scale);
+            assert!(matches!(
+                error,
+                Error::GlobalScale {
+                    operand: "weight global scale",
+                    ..
+                }
+            ));
+            let error = refusal(|c| vectors!(c, global = scale));
+            assert!(matches!(
+                error,
+                Error::GlobalScale {
+                    operand: "vector global scale",
+                    ..
+                }
+            ));
+        }
+    }
+    let error = refusal(|c| {
+        c.weights.global = GlobalScale::Multiplier(1e-30);
+        vectors!(c, global = GlobalScale::Multiplier(1e-30));
+    });
+    assert!(matches!(
+        error,
+        Error::GlobalScale {
+            operand: "product of the global scales",
+            ..
+        }
+    ));
+}
+
+#[test]
+fn overlaps() {
+    let (m, n, k, l) = SHAPE;
+    let code_bytes = (l * m * k / 2) as u64;
+    let output_bytes = (l * n * m * 2) as u64;
+    for (operand, address) in [
+        ("weight codes", 0x1000_0000 + code_bytes - 2),
+        ("weight codes", 0x1000_0000 - output_bytes + 2),
+        ("weight scales", 0x2000_0000),
+        ("row alpha", 0x3000_0000),
+        ("vector codes", 0x4000_0000 + 2 * 128 * 32),
+        ("vector scales", 0x5000_0000),
+        ("vector global scales", 0x6000_0000),
+    ] {
+        assert_eq!(
+            refusal(|c| c.output.address = address),
+            Error::OutputOverlaps { operand },
+            "{address:#x}"
+        );
+    }
+}
+
+#[test]
+fn configurations_without_a_kernel() {
+    for (blocks_per_load, warps, k_split) in [(0, 4, 1), (3, 4, 1), (1, 0, 1), (1, 9, 1), (1, 4, 3)]
+    {
+        let config = CudaCoreConfig {
+            blocks_per_load,
+            warps,
+            k_split,
+        };
+        let error = refusal(|c| c.config = config);
+        assert_eq!(error, Error::Config { config, wide: true });
+    }
+    // 16-byte loads of rows that are not.
+    let error = refusal(|c| c.shape.2 = 48);
+    assert!(
+        matches!(error, Error::Config { wide: false, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn nothing_to_do_is_no_error() {
+    let call = valid();
+    for shape in [
+        Shape::gemv(0, 16, 1).unwrap(),
+        Shape::gemv(1, 16, 0).unwrap(),
+    ] {
+        let nothing = Weights {
+            codes: 0,
+            scales: 0,
+            ..call.weights
+        };
+        let output = Output {
+            address: 0,
+            ..call.output
+        };
+        // SAFETY: an empty shape touches no address.
+        unsafe {
+            raw::cuda_core(
+                &shape,
+                &nothing,
+                &call.vectors,
+                &output,
+                &call.config,
+                std::ptr::null_mut(),
+            )
+        }
+        .unwrap();
+    }
+}
+
+/// On a machine without a driver or device, what a user sees says so.
+#[test]
+fn no_driver_or_device_is_a_typed_error() {
+    let versions = raw::versions().unwrap();
+    assert!(versions.runtime >= (12, 9));
+    match raw::device_count() {
+        Ok(count) => assert!(count > 0),
+        Err(Error::NoDriver { reason }) => {
+            assert!(!reason.is_empty());
+            if versions.driver.is_none() {
+                assert!(reason.contains("libcuda"), "{reason}");
+            }
+            assert!(matches!(raw::device_info(0), Err(Error::NoDriver { .. })));
+        }
+        Err(Error::NoDevice { .. }) => {}
+        Err(other) => panic!("{other}"),
+    }
+}
