@@ -39,6 +39,12 @@ pub(crate) struct Nvcc {
     pub(crate) path: PathBuf,
     /// Its release.
     pub(crate) version: Version,
+    /// Where it was found: `NVCC`, `PATH`, ... `cargo xtask` shows it, the build script does not.
+    #[allow(dead_code)]
+    pub(crate) place: String,
+    /// The places before that one.
+    #[allow(dead_code)]
+    pub(crate) passed_over: NotFound,
 }
 
 impl Nvcc {
@@ -109,7 +115,14 @@ pub(crate) fn find_with(
             None if place == "PATH" => "no nvcc in any of its folders".to_string(),
             None => "not set".to_string(),
             Some(path) => match version(&path) {
-                Ok(version) if version >= MINIMUM => return Ok(Nvcc { path, version }),
+                Ok(version) if version >= MINIMUM => {
+                    return Ok(Nvcc {
+                        path,
+                        version,
+                        place,
+                        passed_over: missing,
+                    });
+                }
                 Ok(version) => format!("{} is CUDA {version}, too old", path.display()),
                 Err(why) => format!("{}: {why}", path.display()),
             },

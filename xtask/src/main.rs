@@ -1,1 +1,146 @@
-fn main() {}
+//! `cargo xtask`: everything a developer or CI does with this repository, from a machine that has
+//! only Rust, a C++ compiler and Python 3.
+
+mod cargo;
+mod checks;
+mod process;
+mod sass;
+mod toolchain;
+mod workspace;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+
+use crate::cargo::Cargo;
+use crate::workspace::Workspace;
+
+/// Development tasks of nvfp4-gemv.
+///
+/// Every command that needs a CUDA compiler finds one, or installs one under `target/toolchain`
+/// without root. None needs a GPU.
+#[derive(Debug, Parser)]
+#[command(bin_name = "cargo xtask", max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Find nvcc 12.9 or newer, or install it, and print what to export
+    ///
+    /// Looks at NVCC, CUDA_HOME, CUDA_PATH, PATH and /usr/local/cuda, in this order. Where none of
+    /// them has nvcc 12.9 or newer, installs the CUDA 13.0 compiler from PyPI into
+    /// `target/toolchain` (110 MB to download, 290 MB on disk, no root). An interrupted
+    /// installation continues where it stopped; a damaged one is repaired.
+    Toolchain(ToolchainArgs),
+    /// Run the nvfp4-gemv program in release mode; without arguments, on a real layer
+    ///
+    /// Arguments after `--` go to the program. Without any, it computes a layer of MiniLM:
+    /// `run --checkpoint tests/data/minilm-l0-compressed-tensors.safetensors
+    /// --layer encoder.layer.0.intermediate.dense`.
+    Run(PassedOn),
+    /// Run every test of the workspace, documentation tests included
+    ///
+    /// Arguments after `--` go to `cargo test --workspace`.
+    Test(PassedOn),
+    /// Run the checks that CI runs beside the tests
+    Check(checks::CheckArgs),
+    /// Regenerate src/ffi.rs from csrc/nvfp4_gemv.h
+    ///
+    /// Installs libclang under `target/toolchain` for it.
+    Bindings,
+    /// Check the machine code of the kernels against xtask/sass-budget.toml
+    ///
+    /// Builds the library, disassembles its objects, and checks that every architecture is there,
+    /// that no kernel spills registers or exceeds its budget, and that the instructions each
+    /// kernel family must use are in it.
+    Sass(sass::SassArgs),
+}
+
+#[derive(Debug, Args)]
+struct ToolchainArgs {
+    /// Print one JSON object
+    #[arg(long, conflicts_with = "shell")]
+    json: bool,
+    /// Print only shell commands: eval "$(cargo xtask toolchain --shell)"
+    #[arg(long)]
+    shell: bool,
+}
+
+#[derive(Debug, Args)]
+struct PassedOn {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<OsString>,
+}
+
+/// What `cargo xtask run` computes when it is told nothing.
+const DEFAULT_RUN: [&str; 5] = [
+    "run",
+    "--checkpoint",
+    "tests/data/minilm-l0-compressed-tensors.safetensors",
+    "--layer",
+    "encoder.layer.0.intermediate.dense",
+];
+
+fn main() -> ExitCode {
+    match perform(Cli::parse().task) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn perform(task: Task) -> Result<()> {
+    let workspace = Workspace::locate()?;
+    match task {
+        Task::Toolchain(args) => toolchain::command(&workspace, args.json, args.shell),
+        Task::Run(passed) => {
+            let toolchain = toolchain::ensure(&workspace)?;
+            let cargo = Cargo::new(&workspace).with_toolchain(&toolchain);
+            let mut command = cargo.command(["run", "--release", "--bin", "nvfp4-gemv", "--"]);
+            if passed.args.is_empty() {
+                // The paths of the default are relative to the repository.
+                command.current_dir(workspace.root()).args(DEFAULT_RUN);
+            } else {
+                command.args(passed.args);
+            }
+            process::run(&mut command)
+        }
+        Task::Test(passed) => {
+            let toolchain = toolchain::ensure(&workspace)?;
+            let cargo = Cargo::new(&workspace).with_toolchain(&toolchain);
+            let mut command = cargo.command(["test", "--workspace"]);
+            process::run(command.args(passed.args))
+        }
+        Task::Check(args) => checks::command(&workspace, &args),
+        Task::Bindings => checks::bindings::regenerate(&workspace),
+        Task::Sass(args) => sass::command(&workspace, &args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn program_arguments_are_passed_on_untouched() {
+        let cli = Cli::parse_from(["xtask", "run", "--", "plan", "64", "64", "--help"]);
+        let Task::Run(passed) = cli.task else {
+            panic!("not run")
+        };
+        assert_eq!(passed.args, ["plan", "64", "64", "--help"]);
+    }
+}

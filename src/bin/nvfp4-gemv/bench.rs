@@ -155,9 +155,10 @@ fn measure(
         cold_bytes: args.cold.saturating_mul(1 << 20),
     };
     // The ceiling before and after: what else the machine does changes with time.
-    let before = engine.read_ceiling(budget.cold_bytes.max(shape.weight_bytes()))?;
+    let bytes = shape.weight_bytes();
+    let before = engine.read_ceiling(bytes, budget.cold_bytes.max(bytes))?;
     let timing = engine.time(&operands, Some(path), budget)?;
-    let after = engine.read_ceiling(timing.rotated_bytes)?;
+    let after = engine.read_ceiling(bytes, timing.rotated_bytes)?;
     Ok(Row {
         shape: *shape,
         path,

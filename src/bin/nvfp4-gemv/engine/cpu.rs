@@ -97,9 +97,9 @@ impl Engine for Cpu {
         Ok(Timing::of(seconds, shape.weight_bytes() * weights.len()))
     }
 
-    fn read_ceiling(&self, bytes: usize) -> Result<f64> {
+    fn read_ceiling(&self, _bytes: usize, rotated: usize) -> Result<f64> {
         Ok(streaming_read_bandwidth(
-            bytes,
+            rotated,
             rayon::current_num_threads(),
         ))
     }

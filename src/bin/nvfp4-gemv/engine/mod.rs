@@ -2,6 +2,10 @@
 //! device needs is in `cuda.rs`.
 
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
+#[cfg(not(feature = "cuda"))]
+#[path = "no_cuda.rs"]
 mod cuda;
 
 use std::borrow::Cow;
@@ -14,6 +18,7 @@ use nvfp4_gemv::{
     Target, Unavailable, VectorScale, Vectors, Weights,
 };
 use safetensors::Dtype;
+use serde_json::Value;
 
 pub(crate) use cuda::{compiled_archs, devices};
 
@@ -209,6 +214,26 @@ impl Timing {
     }
 }
 
+/// What `info` shows of the driver and the devices.
+#[derive(Debug)]
+pub(crate) struct Devices {
+    /// The driver's and the runtime's CUDA versions, where there are any.
+    pub(crate) versions: Option<String>,
+    /// One line a device, and the same for scripts; or why there is none.
+    pub(crate) found: Result<Vec<Device>>,
+}
+
+/// A device that the driver shows.
+#[derive(Debug)]
+pub(crate) struct Device {
+    /// Major and minor.
+    pub(crate) compute_capability: (i32, i32),
+    /// For people.
+    pub(crate) text: String,
+    /// For scripts.
+    pub(crate) json: Value,
+}
+
 /// A machine's way to compute.
 pub(crate) trait Engine {
     /// The device, for people: its name and what matters of it.
@@ -224,8 +249,9 @@ pub(crate) trait Engine {
     fn time(&self, operands: &Operands<'_>, forced: Option<Path>, budget: Budget)
     -> Result<Timing>;
 
-    /// Bytes a second of a kernel that only reads `bytes`, measured now: the ceiling.
-    fn read_ceiling(&self, bytes: usize) -> Result<f64>;
+    /// Bytes a second of a kernel that only reads `bytes` a run, taking turns over `rotated` bytes,
+    /// measured now: the ceiling.
+    fn read_ceiling(&self, bytes: usize, rotated: usize) -> Result<f64>;
 
     /// The paths that this engine may run, best first.
     fn paths(&self) -> &'static [Path];

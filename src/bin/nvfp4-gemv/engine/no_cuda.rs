@@ -1,0 +1,31 @@
+//! What the program says of CUDA devices when it is built without the `cuda` feature: the same
+//! functions as `cuda.rs`, none of which finds any.
+
+use nvfp4_gemv::{Error, Path, Result};
+
+use super::{Devices, Engine};
+
+/// The architectures compiled in, as in `NVFP4_GEMV_ARCHS`; empty without kernels.
+pub(crate) fn compiled_archs() -> &'static str {
+    ""
+}
+
+/// Asks the driver for its devices.
+pub(crate) fn devices() -> Devices {
+    Devices {
+        versions: None,
+        found: Err(unavailable(Path::CudaCore)),
+    }
+}
+
+/// The first device as an engine for `path`.
+pub(crate) fn open(path: Path) -> Result<Box<dyn Engine>> {
+    Err(unavailable(path))
+}
+
+fn unavailable(path: Path) -> Error {
+    Error::PathUnavailable {
+        path,
+        reason: nvfp4_gemv::Unavailable::BuiltWithoutCuda,
+    }
+}

@@ -1,0 +1,10 @@
+//! Names one type of each, so that the check fails if they stop being the same crates.
+
+/// Both crates' CUDA types come from one cudarc: a stream of candle's is a stream of ours.
+pub type Stream = cudarc::driver::CudaStream;
+
+/// A tensor of candle's.
+pub type Tensor = candle_core::Tensor;
+
+/// Where the weights of this crate live.
+pub type Shape = nvfp4_gemv::Shape;

@@ -1,0 +1,157 @@
+//! Cargo as a child process, with the toolchain in its environment.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::process;
+use crate::toolchain::Toolchain;
+use crate::workspace::Workspace;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Cargo {
+    manifest: PathBuf,
+    environment: Vec<(OsString, Option<OsString>)>,
+}
+
+impl Cargo {
+    pub(crate) fn new(workspace: &Workspace) -> Self {
+        Self {
+            manifest: workspace.root().join("Cargo.toml"),
+            environment: Vec::new(),
+        }
+    }
+
+    /// Works on another package than this repository's own.
+    pub(crate) fn at(mut self, manifest: PathBuf) -> Self {
+        self.manifest = manifest;
+        self
+    }
+
+    pub(crate) fn with_toolchain(mut self, toolchain: &Toolchain) -> Self {
+        for (name, value) in toolchain.environment() {
+            self = self.env(name, value);
+        }
+        self
+    }
+
+    pub(crate) fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.environment.push((name.into(), Some(value.into())));
+        self
+    }
+
+    pub(crate) fn without_env(mut self, name: impl Into<OsString>) -> Self {
+        self.environment.push((name.into(), None));
+        self
+    }
+
+    pub(crate) fn target_dir(self, directory: &Path) -> Self {
+        self.env("CARGO_TARGET_DIR", directory)
+    }
+
+    /// `cargo <subcommand> --manifest-path ... <arguments>`, in the user's current directory.
+    pub(crate) fn command<S: AsRef<OsStr>>(
+        &self,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Command {
+        let mut arguments = arguments.into_iter();
+        // Inside `cargo xtask`, CARGO is the cargo of the toolchain that built xtask.
+        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut command = Command::new(cargo);
+        if let Some(subcommand) = arguments.next() {
+            command.arg(subcommand);
+        }
+        command.arg("--manifest-path").arg(&self.manifest);
+        command.args(arguments);
+        for (name, value) in &self.environment {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        // These describe xtask, not what is built next; build scripts of dependencies read some.
+        for name in ["CARGO_MANIFEST_DIR", "CARGO_MANIFEST_PATH"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    pub(crate) fn run<S: AsRef<OsStr>>(
+        &self,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Result<()> {
+        process::run(&mut self.command(arguments))
+    }
+
+    /// Builds the library and returns the OUT_DIR of its build script, as cargo reports it.
+    pub(crate) fn out_dir(&self, build_arguments: &[&str]) -> Result<PathBuf> {
+        let mut command = self.command(["build", "--lib", "--message-format"]);
+        command
+            .arg("json-render-diagnostics")
+            .args(build_arguments)
+            .stderr(std::process::Stdio::inherit());
+        let messages = process::stdout(&mut command)?;
+        let manifest = self.manifest.parent().unwrap_or(Path::new(""));
+        match find_out_dir(&messages, manifest) {
+            Some(out_dir) => Ok(out_dir),
+            None => bail!(
+                "cargo reported no build script output for {}; is its build.rs gone? (`{}`)",
+                manifest.display(),
+                process::line(&command)
+            ),
+        }
+    }
+}
+
+/// Finds the package's own build script among cargo's messages.
+fn find_out_dir(messages: &str, package_dir: &Path) -> Option<PathBuf> {
+    // A package identifier is path+file:///where/it/is#name@1.0.0 or ...#1.0.0.
+    let place = format!("{}#", package_dir.display());
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["reason"] == "build-script-executed")
+        .find(|message| {
+            message["package_id"]
+                .as_str()
+                .is_some_and(|id| id.starts_with("path+") && id.contains(&place))
+        })
+        .and_then(|message| message["out_dir"].as_str().map(PathBuf::from))
+}
+
+/// This process's PATH with a directory first. Unchanged where the directory is first already:
+/// to cargo another PATH is a reason to run build scripts again.
+pub(crate) fn path_with(first: &Path) -> Result<OsString> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    if env::split_paths(&path)
+        .next()
+        .is_some_and(|now| now == first)
+    {
+        return Ok(path);
+    }
+    env::join_paths(std::iter::once(first.to_path_buf()).chain(env::split_paths(&path)))
+        .with_context(|| format!("{} cannot stand in PATH", first.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn out_dir_is_the_packages_own() {
+        let messages = r#"
+{"reason":"build-script-executed","package_id":"registry+x#serde@1.0.0","out_dir":"/t/serde/out"}
+{"reason":"build-script-executed","package_id":"path+file:///w/gemv/ptx-sim#0.1.0","out_dir":"/t/sim/out"}
+{"reason":"build-script-executed","package_id":"path+file:///w/gemv#nvfp4-gemv@0.1.0","out_dir":"/t/gemv/out"}
+{"reason":"build-finished","success":true}"#;
+        assert_eq!(
+            find_out_dir(messages, Path::new("/w/gemv")),
+            Some(PathBuf::from("/t/gemv/out"))
+        );
+        assert_eq!(find_out_dir(messages, Path::new("/w/other")), None);
+    }
+}

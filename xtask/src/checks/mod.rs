@@ -1,0 +1,149 @@
+//! What CI checks beside the tests. Every check runs, also after one has failed.
+
+pub(crate) mod bindings;
+mod compat;
+mod docs;
+mod no_compiler;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+
+use crate::cargo::Cargo;
+use crate::toolchain::{self, Toolchain};
+use crate::workspace::Workspace;
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// Checks to run; without any, all of them
+    #[arg(value_enum)]
+    checks: Vec<Check>,
+    /// Skip these checks
+    #[arg(long, value_enum)]
+    skip: Vec<Check>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+enum Check {
+    /// cargo fmt --check
+    Fmt,
+    /// clippy without a warning: all targets of the workspace, and the crate with fewer features
+    Clippy,
+    /// Documentation without a warning
+    Doc,
+    /// Documentation as docs.rs builds it: DOCS_RS set, no nvcc
+    DocsRs,
+    /// The CPU-only crate builds where there is neither nvcc nor a C or C++ compiler
+    NoCompiler,
+    /// src/ffi.rs is what bindgen makes of csrc/nvfp4_gemv.h
+    Bindings,
+    /// The crate compiles in one graph with candle-core and candle's features of cudarc
+    Compat,
+    /// The same with candle's own kernels (compiles them: minutes)
+    CompatCuda,
+}
+
+/// What a check works with.
+#[derive(Debug)]
+struct Context<'a> {
+    workspace: &'a Workspace,
+    toolchain: &'a Toolchain,
+    /// In the repository, with the toolchain in its environment.
+    cargo: Cargo,
+}
+
+pub(crate) fn command(workspace: &Workspace, args: &CheckArgs) -> Result<()> {
+    let toolchain = toolchain::ensure(workspace)?;
+    let context = Context {
+        workspace,
+        toolchain: &toolchain,
+        cargo: Cargo::new(workspace).with_toolchain(&toolchain),
+    };
+    let chosen: Vec<Check> = Check::value_variants()
+        .iter()
+        .copied()
+        .filter(|check| args.checks.is_empty() || args.checks.contains(check))
+        .filter(|check| !args.skip.contains(check))
+        .collect();
+    let mut results = Vec::new();
+    for check in chosen {
+        eprintln!("\n== check {}", check.name());
+        let start = Instant::now();
+        let outcome = check.run(&context);
+        if let Err(error) = &outcome {
+            eprintln!("error: {error:#}");
+        }
+        results.push((check, start.elapsed(), outcome.is_ok()));
+    }
+    summarise(&results)
+}
+
+impl Check {
+    fn name(self) -> String {
+        self.to_possible_value()
+            .map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    fn run(self, context: &Context<'_>) -> Result<()> {
+        match self {
+            Self::Fmt => context.cargo.run(["fmt", "--all", "--", "--check"]),
+            Self::Clippy => clippy(context),
+            Self::Doc => docs::check(context),
+            Self::DocsRs => docs::check_as_docs_rs(context),
+            Self::NoCompiler => no_compiler::check(context),
+            Self::Bindings => bindings::check(context.workspace, context.toolchain),
+            Self::Compat => compat::check(context, false),
+            Self::CompatCuda => compat::check(context, true),
+        }
+    }
+}
+
+fn clippy(context: &Context<'_>) -> Result<()> {
+    let selections: [&[&str]; 3] = [
+        &["--workspace"],
+        &["--package", "nvfp4-gemv", "--no-default-features"],
+        &[
+            "--package",
+            "nvfp4-gemv",
+            "--no-default-features",
+            "--features",
+            "cli",
+        ],
+    ];
+    for selection in selections {
+        let ends: [&[&str]; 3] = [
+            &["clippy", "--all-targets"],
+            selection,
+            &["--", "-D", "warnings"],
+        ];
+        context.cargo.run(ends.concat())?;
+    }
+    Ok(())
+}
+
+fn summarise(results: &[(Check, Duration, bool)]) -> Result<()> {
+    eprintln!("\n== summary");
+    for (check, time, passed) in results {
+        let verdict = if *passed { "ok" } else { "FAILED" };
+        eprintln!(
+            "{:12} {verdict:6} {:6.1} s",
+            check.name(),
+            time.as_secs_f64()
+        );
+    }
+    let failed: Vec<String> = results
+        .iter()
+        .filter(|(_, _, passed)| !passed)
+        .map(|(check, _, _)| check.name())
+        .collect();
+    if !failed.is_empty() {
+        bail!(
+            "{} of {} checks failed; to repeat: cargo xtask check {}",
+            failed.len(),
+            results.len(),
+            failed.join(" ")
+        );
+    }
+    Ok(())
+}

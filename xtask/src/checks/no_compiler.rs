@@ -1,0 +1,137 @@
+//! `cargo build --no-default-features` needs neither nvcc nor a C or C++ compiler.
+//!
+//! Rust itself links through `cc`, so a machine with no `cc` at all builds no Rust program. What is
+//! taken away is everything else: PATH leads to an empty directory, CC, CXX and NVCC name a program
+//! that does not exist, and rustc links through a script that passes linking on to the real `cc`
+//! and refuses whatever would compile. A build script that asks for a compiler, by any of these
+//! ways, fails the check. (An absolute path written into a build script would not be noticed.)
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::cargo::Cargo;
+use crate::checks::Context;
+use crate::checks::docs::cuda_variables;
+use crate::process;
+
+const NO_SUCH_PROGRAM: &str = "no-compiler-in-this-check";
+
+pub(super) fn check(context: &Context<'_>) -> Result<()> {
+    if !cfg!(unix) {
+        eprintln!("skipped: this check knows only Unix");
+        return Ok(());
+    }
+    let directory = tempfile::tempdir().context("cannot create a temporary directory")?;
+    let empty = directory.path().join("empty");
+    fs::create_dir(&empty).context("cannot create a temporary directory")?;
+    // At a fixed path: another path would be another linker to cargo, and build everything anew.
+    let target = context.workspace.check_dir("no-compiler");
+    fs::create_dir_all(&target).with_context(|| format!("cannot create {}", target.display()))?;
+    let linker = target.join("link-only-cc");
+    write_linker(&linker)?;
+    refuses_to_compile(&linker, directory.path())?;
+
+    let host = host_triple()?;
+    let mut cargo = Cargo::new(context.workspace)
+        .target_dir(&target)
+        .env("PATH", &empty)
+        .env("RUSTC", rustc()?)
+        .env(linker_variable(&host), &linker);
+    for name in cuda_variables() {
+        cargo = cargo.without_env(name);
+    }
+    for name in [
+        "CC",
+        "CXX",
+        "NVCC",
+        "HOST_CC",
+        "HOST_CXX",
+        "TARGET_CC",
+        "TARGET_CXX",
+    ] {
+        cargo = cargo.env(name, NO_SUCH_PROGRAM);
+    }
+    for name in ["CC", "CXX"] {
+        for host in [host.clone(), host.replace('-', "_")] {
+            cargo = cargo.without_env(format!("{name}_{host}"));
+        }
+    }
+    cargo.run(["build", "--package", "nvfp4-gemv", "--no-default-features"])
+}
+
+fn write_linker(linker: &Path) -> Result<()> {
+    let real = on_path("cc").context("rustc links through `cc`, and there is none in PATH")?;
+    let path = env::var("PATH").unwrap_or_default();
+    let text = format!(
+        "#!/bin/sh\n\
+         for argument in \"$@\"; do\n\
+         \x20 case $argument in\n\
+         \x20   -c|-S|-E|-x|*.c|*.cc|*.cpp|*.cxx|*.cu|*.s|*.asm)\n\
+         \x20     echo \"link-only cc: refuses $argument: no compiler in this check\" >&2; exit 1;;\n\
+         \x20 esac\n\
+         done\n\
+         PATH={} exec {} \"$@\"\n",
+        quote(&path),
+        quote(&real.to_string_lossy()),
+    );
+    fs::write(linker, text).with_context(|| format!("cannot write {}", linker.display()))?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        fs::set_permissions(linker, fs::Permissions::from_mode(0o755))
+            .with_context(|| format!("cannot make {} executable", linker.display()))?;
+    }
+    Ok(())
+}
+
+/// The check is worth nothing if its linker compiles.
+fn refuses_to_compile(linker: &Path, scratch: &Path) -> Result<()> {
+    let source = scratch.join("probe.c");
+    fs::write(&source, "int main(void) { return 0; }\n").context("cannot write a probe")?;
+    let mut command = Command::new(linker);
+    command.arg(&source).arg("-o").arg(scratch.join("probe"));
+    if process::output(&mut command)?.status.success() {
+        bail!("the link-only cc compiled a C file");
+    }
+    Ok(())
+}
+
+/// The compiler itself, not rustup's stand-in, which would search PATH.
+fn rustc() -> Result<PathBuf> {
+    let named = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let sysroot = process::stdout(Command::new(&named).args(["--print", "sysroot"]))?;
+    let inside = Path::new(sysroot.trim()).join("bin").join("rustc");
+    if inside.is_file() {
+        return Ok(inside);
+    }
+    on_path("rustc").context("there is no rustc in PATH")
+}
+
+fn host_triple() -> Result<String> {
+    let named = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let text = process::stdout(Command::new(&named).arg("-vV"))?;
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("`rustc -vV` names no host")?.to_owned())
+}
+
+fn linker_variable(host: &str) -> String {
+    format!(
+        "CARGO_TARGET_{}_LINKER",
+        host.replace('-', "_").to_uppercase()
+    )
+}
+
+fn on_path(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path)
+        .map(|directory| directory.join(name))
+        .find(|program| program.is_file())
+}
+
+fn quote(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}

@@ -1,0 +1,280 @@
+//! What the machine code must be like: the rules in xtask/sass-budget.toml.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::sass::dump::Kernel;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Budget {
+    /// Each must be there, and no other.
+    pub(crate) archs: Vec<String>,
+    /// The first rule that matches a kernel is its rule.
+    #[serde(rename = "kernel")]
+    pub(crate) rules: Vec<Rule>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Rule {
+    /// Parts of the kernel's symbol, in this order, with `*` between them.
+    #[serde(rename = "match")]
+    pattern: String,
+    /// Only these architectures; without it, every one.
+    archs: Option<Vec<String>>,
+    max_registers: u32,
+    /// Bytes of local memory: more than none means spilled registers or arrays out of registers.
+    #[serde(default)]
+    max_stack: u32,
+    max_instructions: Option<u32>,
+    /// Of each list, one instruction must be in the code. `LDG.128` means LDG with the modifier
+    /// 128, whatever its others.
+    #[serde(default)]
+    require: Vec<Vec<String>>,
+    /// None of these may be in the code.
+    #[serde(default)]
+    forbid: Vec<String>,
+}
+
+/// One thing that is not as it must be.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Finding {
+    pub(crate) arch: Option<String>,
+    pub(crate) kernel: Option<String>,
+    pub(crate) problem: String,
+}
+
+impl Budget {
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        toml::from_str(text).context("not a budget")
+    }
+
+    pub(crate) fn examine(&self, kernels: &[Kernel]) -> Vec<Finding> {
+        let mut findings = self.examine_archs(kernels);
+        let mut used = BTreeSet::new();
+        for kernel in kernels {
+            let mut say = |problem: String| {
+                findings.push(Finding {
+                    arch: Some(kernel.arch.clone()),
+                    kernel: Some(kernel.name.clone()),
+                    problem,
+                });
+            };
+            match self.rules.iter().position(|rule| rule.matches(kernel)) {
+                Some(index) => {
+                    used.insert(index);
+                    self.rules[index].examine(kernel, &mut say);
+                }
+                None => say("no rule of the budget matches it".into()),
+            }
+        }
+        // A rule for nothing is a kernel that was renamed, and is no longer checked as meant.
+        for (index, rule) in self.rules.iter().enumerate() {
+            if !used.contains(&index) && rule.could_apply(&self.archs) {
+                findings.push(Finding {
+                    arch: None,
+                    kernel: None,
+                    problem: format!("the rule for {:?} matches no kernel", rule.pattern),
+                });
+            }
+        }
+        findings
+    }
+
+    fn examine_archs(&self, kernels: &[Kernel]) -> Vec<Finding> {
+        let present: BTreeSet<&str> = kernels.iter().map(|kernel| kernel.arch.as_str()).collect();
+        let expected: BTreeSet<&str> = self.archs.iter().map(String::as_str).collect();
+        let finding = |arch: &&str, problem: &str| Finding {
+            arch: Some((*arch).to_owned()),
+            kernel: None,
+            problem: problem.to_owned(),
+        };
+        let missing = expected.difference(&present);
+        let other = present.difference(&expected);
+        missing
+            .map(|arch| finding(arch, "no kernel is compiled for it"))
+            .chain(other.map(|arch| finding(arch, "not in the budget's list of architectures")))
+            .collect()
+    }
+}
+
+impl Rule {
+    fn matches(&self, kernel: &Kernel) -> bool {
+        has_parts(&kernel.symbol, &self.pattern)
+            && self
+                .archs
+                .as_ref()
+                .is_none_or(|archs| archs.contains(&kernel.arch))
+    }
+
+    fn could_apply(&self, archs: &[String]) -> bool {
+        self.archs
+            .as_ref()
+            .is_none_or(|own| own.iter().any(|arch| archs.contains(arch)))
+    }
+
+    fn examine(&self, kernel: &Kernel, say: &mut impl FnMut(String)) {
+        let mut limit = |what: &str, value: u32, limit: u32| {
+            if value > limit {
+                say(format!("{what}: {value}, at most {limit} allowed"));
+            }
+        };
+        limit("registers", kernel.registers, self.max_registers);
+        limit("bytes of stack (spills)", kernel.stack, self.max_stack);
+        limit("bytes of local memory", kernel.local, self.max_stack);
+        if let Some(most) = self.max_instructions {
+            limit("instructions", kernel.instructions(), most);
+        }
+        let has = |pattern: &String| {
+            let mut opcodes = kernel.opcodes.keys();
+            opcodes.any(|opcode| is_form_of(opcode, pattern))
+        };
+        for alternatives in &self.require {
+            if !alternatives.iter().any(has) {
+                say(format!("has none of {}", alternatives.join(", ")));
+            }
+        }
+        for pattern in &self.forbid {
+            if has(pattern) {
+                say(format!("has {pattern}"));
+            }
+        }
+    }
+}
+
+fn has_parts(symbol: &str, pattern: &str) -> bool {
+    let mut rest = symbol;
+    pattern.split('*').all(|part| {
+        let found = rest.split_once(part);
+        rest = found.map_or("", |(_, after)| after);
+        found.is_some()
+    })
+}
+
+/// Whether an opcode is the pattern's instruction with at least the pattern's modifiers.
+pub(crate) fn is_form_of(opcode: &str, pattern: &str) -> bool {
+    let mut wanted = pattern.split('.');
+    let mut parts = opcode.split('.');
+    let same_instruction = wanted.next() == parts.next();
+    let modifiers: Vec<&str> = parts.collect();
+    same_instruction && wanted.all(|modifier| modifiers.contains(&modifier))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"
+archs = ["80", "90a"]
+
+[[kernel]]
+match = "gemv"
+max_registers = 64
+max_instructions = 3
+require = [["LDG.128", "LDG.256"]]
+forbid = ["ATOMG"]
+
+[[kernel]]
+match = "relayout"
+max_registers = 32
+"#;
+
+    fn kernel(symbol: &str, arch: &str, opcodes: &[&str]) -> Kernel {
+        Kernel {
+            symbol: symbol.into(),
+            name: symbol.into(),
+            arch: arch.into(),
+            registers: 32,
+            opcodes: opcodes.iter().map(|name| ((*name).to_owned(), 1)).collect(),
+            ..Kernel::default()
+        }
+    }
+
+    fn good() -> Vec<Kernel> {
+        vec![
+            kernel("gemv_n1", "80", &["LDG.E.128.CONSTANT", "EXIT"]),
+            kernel("gemv_n1", "90a", &["LDG.E.ENL2.256", "EXIT"]),
+            kernel("relayout", "90a", &["EXIT"]),
+        ]
+    }
+
+    fn problems(kernels: &[Kernel]) -> String {
+        let budget = Budget::parse(TEXT).unwrap();
+        let findings = budget.examine(kernels);
+        findings
+            .iter()
+            .map(|finding| finding.problem.clone() + "; ")
+            .collect()
+    }
+
+    #[test]
+    fn good_code_passes() {
+        assert_eq!(problems(&good()), "");
+    }
+
+    #[test]
+    fn each_fault_is_found() {
+        type Fault = fn(&mut Vec<Kernel>);
+        let faults: [(&str, Fault); 8] = [
+            ("registers: 65", |all| all[0].registers = 65),
+            ("spills", |all| all[0].stack = 8),
+            ("local memory", |all| all[0].local = 8),
+            ("has none of LDG.128, LDG.256", |all| {
+                all[0].opcodes.retain(|name, _| name == "EXIT")
+            }),
+            ("has ATOMG", |all| {
+                all[0].opcodes.insert("ATOMG.E.ADD".into(), 1);
+            }),
+            ("instructions: 5", |all| {
+                all[0].opcodes.insert("FFMA".into(), 3);
+            }),
+            ("no rule", |all| all.push(kernel("new", "80", &[]))),
+            ("\"relayout\" matches no kernel", |all| {
+                all.pop();
+            }),
+        ];
+        for (expected, fault) in faults {
+            let mut kernels = good();
+            fault(&mut kernels);
+            let found = problems(&kernels);
+            assert!(found.contains(expected), "{expected}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn architectures_must_be_the_listed_ones() {
+        let mut kernels = good();
+        kernels[0].arch = "120a".into();
+        let found = problems(&kernels);
+        assert!(found.contains("no kernel is compiled for it"), "{found}");
+        assert!(found.contains("not in the budget's list"), "{found}");
+    }
+
+    #[test]
+    fn opcode_patterns() {
+        assert!(is_form_of("LDG.E.128.CONSTANT", "LDG.128"));
+        assert!(is_form_of("LDG.E.128.CONSTANT", "LDG"));
+        assert!(!is_form_of("LDG.E.64", "LDG.128"));
+        assert!(!is_form_of("LDGSTS.E.128", "LDG.128"));
+    }
+
+    #[test]
+    fn symbol_patterns() {
+        let symbol = "_Z4gemvILi0ELi2EEvv";
+        for pattern in ["gemv", "gemv*Li2", "_Z*gemv*Li0*Li2*vv"] {
+            assert!(has_parts(symbol, pattern), "{pattern}");
+        }
+        for pattern in ["relayout", "Li2*gemv", "gemv*Li2*Li2"] {
+            assert!(!has_parts(symbol, pattern), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn the_committed_budget_can_be_read() {
+        let text = include_str!("../../sass-budget.toml");
+        Budget::parse(text).unwrap();
+    }
+}

@@ -1,0 +1,136 @@
+//! Checks the machine code of the kernels: what no test of results can see.
+
+mod budget;
+mod dump;
+mod report;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use self::budget::Budget;
+use self::dump::Kernel;
+use crate::cargo::Cargo;
+use crate::toolchain;
+use crate::workspace::Workspace;
+
+#[derive(Debug, Args)]
+pub(crate) struct SassArgs {
+    /// Objects, cubins or libraries to check, or directories with them; without any, the
+    /// library is built in release mode and its objects are checked
+    objects: Vec<PathBuf>,
+    /// What is expected
+    #[arg(long, default_value = "xtask/sass-budget.toml")]
+    budget: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn command(workspace: &Workspace, args: &SassArgs) -> Result<()> {
+    let budget = budget_file(workspace, &args.budget);
+    let text =
+        fs::read_to_string(&budget).with_context(|| format!("cannot read {}", budget.display()))?;
+    let mut budget = Budget::parse(&text).with_context(|| budget.display().to_string())?;
+    let toolchain = toolchain::ensure(workspace)?;
+    let cuobjdump = toolchain::cuobjdump(workspace, &toolchain)?;
+
+    let places = if args.objects.is_empty() {
+        // What was asked to be built is what must be there.
+        if let Ok(archs) = std::env::var("NVFP4_GEMV_ARCHS") {
+            budget.archs = archs.split([',', ' ', ';']).map(str::to_owned).collect();
+            budget.archs.retain(|arch| !arch.is_empty());
+        }
+        let cargo = Cargo::new(workspace).with_toolchain(&toolchain);
+        vec![cargo.out_dir(&["--release"])?]
+    } else {
+        args.objects.clone()
+    };
+    let files = device_objects(&places)?;
+    let mut kernels: BTreeMap<(String, String), Kernel> = BTreeMap::new();
+    for file in &files {
+        dump::read(&cuobjdump, file, &mut kernels)?;
+    }
+    let mut kernels: Vec<Kernel> = kernels.into_values().collect();
+    dump::demangle(&mut kernels);
+    let findings = budget.examine(&kernels);
+    if args.json {
+        println!("{:#}", report::json(&files, &kernels, &findings));
+    } else {
+        report::print(&files, &kernels, &findings);
+    }
+    if !findings.is_empty() {
+        bail!(
+            "{} findings against {}",
+            findings.len(),
+            args.budget.display()
+        );
+    }
+    Ok(())
+}
+
+/// The default is relative to the repository, a given path to the current directory.
+fn budget_file(workspace: &Workspace, given: &Path) -> PathBuf {
+    if given.exists() {
+        given.to_path_buf()
+    } else {
+        workspace.root().join(given)
+    }
+}
+
+/// Files with device code. A build makes a library of its objects: where there are objects, the
+/// library would show every kernel twice.
+fn device_objects(places: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for place in places {
+        if place.is_dir() {
+            let mut found = Vec::new();
+            collect(place, &mut found)?;
+            let is = |file: &PathBuf, ends: &[&str]| {
+                let end = file.extension().and_then(|end| end.to_str());
+                end.is_some_and(|end| ends.contains(&end))
+            };
+            let objects: Vec<PathBuf> = found
+                .iter()
+                .filter(|file| is(file, &["o", "obj", "cubin", "fatbin"]))
+                .cloned()
+                .collect();
+            if objects.is_empty() {
+                files.extend(found.into_iter().filter(|file| is(file, &["a", "lib"])));
+            } else {
+                files.extend(objects);
+            }
+        } else {
+            files.push(place.clone());
+        }
+    }
+    files.sort();
+    if files.is_empty() {
+        let places: Vec<String> = places
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
+        bail!(
+            "no object file below {}: does build.rs still keep its objects in OUT_DIR?",
+            places.join(", ")
+        );
+    }
+    Ok(files)
+}
+
+fn collect(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    let entries =
+        fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
+    for entry in entries {
+        let path = entry?.path();
+        if path.is_dir() {
+            collect(&path, files)?;
+        } else {
+            files.push(path);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! The packages that are installed where no compiler is found: exact versions, exact bytes.
+//!
+//! To move to another version: `pip download --only-binary=:all: --no-deps` it for both platforms,
+//! and put the new names, sizes and SHA-256 sums here.
+
+use serde::{Deserialize, Serialize};
+
+/// One wheel. A stamp stores these, so an installation made with other pins is recognised as old.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(crate) struct Pin {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    /// The wheel's platform tag, which pip is asked for.
+    pub(crate) platform: String,
+    pub(crate) sha256: String,
+    pub(crate) bytes: u64,
+}
+
+impl Pin {
+    pub(crate) fn file_name(&self) -> String {
+        format!("{}-{}-{}.whl", self.name, self.version, self.platform)
+    }
+}
+
+/// Packages that are installed together, into one directory.
+#[derive(Clone, Debug)]
+pub(crate) struct Bundle {
+    pub(crate) directory: &'static str,
+    pub(crate) purpose: &'static str,
+    pub(crate) pins: Vec<Pin>,
+}
+
+/// Compiler and disassembler. The disassemblers are newer: they read every older cubin, and know
+/// more instructions.
+pub(crate) fn cuda(arch: Arch) -> Bundle {
+    bundle("cuda", "CUDA 13.0 compiler", &[COMPILER, INSPECT], arch)
+}
+
+/// The disassemblers alone, for a found CUDA installation that has none.
+pub(crate) fn inspect(arch: Arch) -> Bundle {
+    bundle("inspect", "CUDA disassembler", &[INSPECT], arch)
+}
+
+/// For bindgen.
+pub(crate) fn libclang(arch: Arch) -> Bundle {
+    bundle("libclang", "libclang 18", &[LIBCLANG], arch)
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Arch {
+    X86_64,
+    Aarch64,
+}
+
+struct Package {
+    name: &'static str,
+    version: &'static str,
+    x86_64: Wheel,
+    aarch64: Wheel,
+}
+
+/// Platform tag, SHA-256, bytes.
+#[derive(Clone, Copy)]
+struct Wheel(&'static str, &'static str, u64);
+
+fn bundle(
+    directory: &'static str,
+    purpose: &'static str,
+    packages: &[&[Package]],
+    arch: Arch,
+) -> Bundle {
+    let pins = packages
+        .iter()
+        .copied()
+        .flatten()
+        .map(|package| {
+            let Wheel(platform, sha256, bytes) = match arch {
+                Arch::X86_64 => package.x86_64,
+                Arch::Aarch64 => package.aarch64,
+            };
+            Pin {
+                name: package.name.into(),
+                version: package.version.into(),
+                platform: platform.into(),
+                sha256: sha256.into(),
+                bytes,
+            }
+        })
+        .collect();
+    Bundle {
+        directory,
+        purpose,
+        pins,
+    }
+}
+
+const X64: &str = "manylinux2014_x86_64";
+const ARM: &str = "manylinux2014_aarch64";
+const OLD_X64: &str = "manylinux2010_x86_64";
+
+#[rustfmt::skip]
+const COMPILER: &[Package] = &[
+    Package {
+        name: "nvidia-cuda-nvcc", version: "13.0.88",
+        x86_64: Wheel(X64, "56fe502eb77625a12f25172caa3cdddb4e4c8ba2c8c17dba44b164761b380f03", 37384532),
+        aarch64: Wheel(ARM, "c7ff28f86a24effdc6c034fa15230c549a273e4771b10a7fec14996f8cf3307f", 32455430),
+    },
+    Package {
+        name: "nvidia-cuda-crt", version: "13.0.88",
+        x86_64: Wheel(X64, "2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4", 134086),
+        aarch64: Wheel(ARM, "ee2ea2a97073e02ee62bb27841f437332be2c248e3eac013df07997ada39c003", 134086),
+    },
+    Package {
+        name: "nvidia-nvvm", version: "13.0.88",
+        x86_64: Wheel(OLD_X64, "c5f41ffeb6466944a026dfa5317d7d85355c119bbec279205d22f1869d1054e0", 61601415),
+        aarch64: Wheel(ARM, "c4376a291d72d22a315d9d2f69bdae8f8cd83a627f75bad395cee49a0fe65dc1", 59234185),
+    },
+    Package {
+        name: "nvidia-cuda-runtime", version: "13.0.96",
+        x86_64: Wheel(X64, "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548", 2243632),
+        aarch64: Wheel(ARM, "ef9bcbe90493a2b9d810e43d249adb3d02e98dd30200d86607d8d02687c43f55", 2261060),
+    },
+    Package {
+        name: "nvidia-cuda-cccl", version: "13.0.85",
+        x86_64: Wheel(X64, "e0da7ad981f3a8aff08241b5bfc1af868742a63e2762f53a5171c492ef242649", 3120526),
+        aarch64: Wheel(ARM, "6f0203e29fed809ee2b7fe9b1344df66ecab990c37d6a2e0e189b26d6c97ed7c", 3120528),
+    },
+];
+
+#[rustfmt::skip]
+const INSPECT: &[Package] = &[
+    Package {
+        name: "nvidia-cuda-cuobjdump", version: "13.2.86",
+        x86_64: Wheel(X64, "d332c2ffe78e703ca0a3894be927f83124244e2acf0d792b8c12b4362d44d837", 343821),
+        aarch64: Wheel(ARM, "9a025b92d5faca837f69841317760df9b27f3871bfa089d80cc428399743fd56", 338646),
+    },
+    Package {
+        name: "nvidia-cuda-nvdisasm", version: "13.2.86",
+        x86_64: Wheel(X64, "53606e719ecae07a2335f95902d5a1393a0cc1c317499ee7ffcf628a44385f2c", 4418667),
+        aarch64: Wheel(ARM, "d02c627f7aecfcac4dd5e923e94adeaa6607c5fdae8df750b01ad948d38941d3", 4338273),
+    },
+];
+
+#[rustfmt::skip]
+const LIBCLANG: &[Package] = &[
+    Package {
+        name: "libclang", version: "18.1.1",
+        x86_64: Wheel(OLD_X64, "c533091d8a3bbf7460a00cb6c1a71da93bffe148f172c7d03b1c31fbf8aa2a0b", 24515943),
+        aarch64: Wheel(ARM, "54dda940a4a0491a9d1532bf071ea3ef26e6dbaf03b5000ed94dd7174e8f9592", 23784972),
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pin_is_whole() {
+        for arch in [Arch::X86_64, Arch::Aarch64] {
+            for bundle in [cuda(arch), inspect(arch), libclang(arch)] {
+                for pin in bundle.pins {
+                    assert_eq!(pin.sha256.len(), 64, "{}", pin.name);
+                    assert!(pin.sha256.bytes().all(|byte| byte.is_ascii_hexdigit()));
+                    assert!(pin.platform.ends_with(match arch {
+                        Arch::X86_64 => "x86_64",
+                        Arch::Aarch64 => "aarch64",
+                    }));
+                    assert!(pin.bytes > 100_000, "{}", pin.name);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Where the repository is, and where its build output goes.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+#[derive(Debug)]
+pub(crate) struct Workspace {
+    root: PathBuf,
+    target: PathBuf,
+}
+
+impl Workspace {
+    pub(crate) fn locate() -> Result<Self> {
+        // At run time cargo says where xtask is; the compiled-in path serves a copied binary.
+        let manifest = env::var_os("CARGO_MANIFEST_DIR")
+            .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+        let root = manifest
+            .parent()
+            .with_context(|| format!("{} has no parent directory", manifest.display()))?
+            .to_path_buf();
+        let target = match env::var_os("CARGO_TARGET_DIR")
+            .or_else(|| env::var_os("CARGO_BUILD_TARGET_DIR"))
+            .filter(|directory| !directory.is_empty())
+        {
+            Some(directory) => env::current_dir()
+                .context("the current directory cannot be read")?
+                .join(directory),
+            None => root.join("target"),
+        };
+        Ok(Self { root, target })
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Downloaded compilers, and what is known about them.
+    pub(crate) fn toolchain_dir(&self) -> PathBuf {
+        self.target.join("toolchain")
+    }
+
+    /// Build output of a check whose environment must not touch the ordinary build.
+    pub(crate) fn check_dir(&self, check: &str) -> PathBuf {
+        self.target.join("check").join(check)
+    }
+}
