@@ -363,6 +363,7 @@ pub fn write<V: View>(
     tensors: impl IntoIterator<Item = (String, V)>,
     metadata: Option<HashMap<String, String>>,
 ) -> Result<(), FileError> {
+    check_directory(path)?;
     // The safetensors crate does just that.
     safetensors::serialize_to_file(tensors, metadata, path).map_err(|e| FileError::Write {
         file: path.into(),
@@ -370,6 +371,20 @@ pub fn write<V: View>(
     })?;
     make_readable(path);
     Ok(())
+}
+
+/// Refuses a path to write to whose directory is not there: before long work, not after it.
+///
+/// # Errors
+/// [`FileError::Write`].
+pub fn check_directory(path: &Path) -> Result<(), FileError> {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") && !parent.is_dir() => Err(FileError::Write {
+            file: path.into(),
+            reason: format!("there is no directory {}", parent.display()),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Temporary files are for their owner's eyes only; give the finished file the rights that the

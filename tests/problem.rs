@@ -155,4 +155,10 @@ fn writing_leaves_what_was_there_when_it_fails() {
     assert!(matches!(problem.write(&path), Err(FileError::Write { .. })));
     assert_eq!(std::fs::read(&path).unwrap(), b"before");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+
+    let error = sample().write(dir.path().join("no/p")).unwrap_err();
+    assert!(
+        error.to_string().contains("there is no directory"),
+        "{error}"
+    );
 }

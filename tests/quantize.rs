@@ -44,6 +44,66 @@ fn reproduces_both_tools_bit_for_bit() {
     }
 }
 
+/// The tools' formulas, operation by operation as their sources have them, in f32.
+fn by_the_tools_formula(x: &[f32; 16], dialect: Dialect, global: f32) -> (u8, [u8; 16]) {
+    let amax = x.iter().fold(0f32, |m, x| m.max(x.abs()));
+    let (scale, step) = match dialect {
+        Dialect::ModelOpt => {
+            // per_block_amax / (6.0 * weights_scaling_factor_2), clamped, to float8_e4m3fn;
+            // input / (weights_scaling_factor.to(float32) * weights_scaling_factor_2)
+            let six_global = 6.0 * global;
+            let scale = e4m3::encode((amax / six_global).max(0.001953125));
+            (scale, e4m3::decode(scale) * global)
+        }
+        Dialect::CompressedTensors => {
+            // scales = max_val_pos / 6.0; scales = global_scale * scales, to float8_e4m3fn;
+            // scale = scale / global_scale; x / scale
+            let local = amax / 6.0;
+            let scale = e4m3::encode(global * local);
+            (scale, e4m3::decode(scale) / global)
+        }
+    };
+    (scale, x.map(|x| e2m1::encode(x / step)))
+}
+
+/// Values at the boundaries between codes and between scales, where another order of the same
+/// operations rounds the other way.
+#[test]
+fn follows_the_tools_order_of_operations() {
+    let mut rng = fastrand::Rng::with_seed(7);
+    let near = |x: f32, rng: &mut fastrand::Rng| f32::from_bits(x.to_bits() + rng.u32(..3) - 1);
+    let mut differ_in_another_order = 0;
+    for dialect in Dialect::ALL {
+        for _ in 0..20_000 {
+            let global = match dialect {
+                Dialect::ModelOpt => 1e-4 * (1.0 + rng.f32()),
+                Dialect::CompressedTensors => 1e3 * (1.0 + rng.f32()),
+            };
+            let unit = dialect.global_scale(global).multiplier() as f32;
+            // The largest element puts the scale between two codes, the others are between two
+            // codes for one of the two.
+            let code = rng.u8(0x20..0x7d);
+            let middle = (e4m3::decode(code) + e4m3::decode(code + 1)) / 2.0;
+            let mut x = [0f32; 16];
+            x[0] = near(6.0 * middle * unit, &mut rng);
+            let scale = e4m3::decode(code + rng.u8(..2));
+            for x in &mut x[1..] {
+                let boundary = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0][rng.usize(..7)];
+                *x = near(boundary * (scale * unit), &mut rng);
+            }
+            let q = quantize(&x, 1, 16, dialect, Some(dialect.global_scale(global))).unwrap();
+            let (scale, codes) = by_the_tools_formula(&x, dialect, global);
+            assert_eq!(q.scales, [scale]);
+            assert_eq!(q.codes, e2m1::pack(codes));
+            // That this test can tell: multiplying by a reciprocal is what one would do instead.
+            let reciprocal = 1.0 / (e4m3::decode(scale) * unit);
+            let other = x.map(|x| e2m1::encode(x * reciprocal));
+            differ_in_another_order += usize::from(other != codes);
+        }
+    }
+    assert!(differ_in_another_order > 1000, "{differ_in_another_order}");
+}
+
 /// The decoded matrix, as f32.
 fn decode(q: &Quantized) -> Vec<f32> {
     let w = q.weights().unwrap();

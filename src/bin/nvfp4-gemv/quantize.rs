@@ -81,6 +81,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             args.output.display()
         );
     }
+    file::check_directory(&args.output)?;
     let checkpoint = Checkpoint::open(&args.input)?;
     let tensors = || checkpoint.files().iter().flat_map(|file| file.tensors());
     let chosen = |tensor: &Tensor<'_>| is_weight(tensor) && is_wanted(tensor.name(), args);

@@ -66,6 +66,9 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let forced = args.path.forced()?;
+    if let Some(path) = &args.output {
+        file::check_directory(path)?;
+    }
     let checkpoint = Checkpoint::open(&args.checkpoint)?;
     let layer = checkpoint.layer(&args.layer)?;
     if let Some(n) = args.n {

@@ -1,0 +1,231 @@
+//! The program, run as its users run it.
+#![cfg(feature = "cli")]
+
+mod quantize;
+mod run;
+mod verify;
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const MODELOPT: &str = "tests/data/minilm-l0-modelopt.safetensors";
+const COMPRESSED: &str = "tests/data/minilm-l0-compressed-tensors.safetensors";
+const LAYER: &str = "encoder.layer.0.intermediate.dense";
+
+fn program(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_nvfp4-gemv"))
+        .args(args)
+        .env_remove("NVFP4_GEMV_PATH")
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// What a successful call prints.
+fn prints(args: &[&str]) -> String {
+    let out = program(args);
+    assert!(out.status.success(), "{args:?}: {}", text(&out.stderr));
+    text(&out.stdout)
+}
+
+/// The JSON object of a call that succeeds.
+fn json(args: &[&str]) -> Value {
+    let args = [args, &["--json"]].concat();
+    serde_json::from_str(&prints(&args)).unwrap()
+}
+
+/// The error of a call that must fail with 1, the same for people and for scripts.
+fn fails(args: &[&str]) -> String {
+    let out = program(args);
+    assert_eq!(
+        out.status.code(),
+        Some(1),
+        "{args:?}: {}",
+        text(&out.stdout)
+    );
+    let error = text(&out.stderr);
+    assert!(error.starts_with("error: "), "{error}");
+    assert!(!error.contains("panicked"), "{error}");
+    let out = program(&[args, &["--json"]].concat());
+    assert_eq!(out.status.code(), Some(1));
+    let json: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let message = json["error"].as_str().unwrap();
+    assert!(error.contains(message), "{error} {message}");
+    error
+}
+
+#[test]
+fn help_has_examples_and_wrong_usage_exits_with_2() {
+    assert!(prints(&["--help"]).contains("Exit codes"));
+    for command in ["info", "run", "verify", "quantize", "plan", "bench"] {
+        let help = prints(&[command, "--help"]);
+        assert!(
+            help.contains("Examples:") && help.contains("--json"),
+            "{help}"
+        );
+    }
+    for wrong in [
+        &["frobnicate"][..],
+        &["run"],
+        &["plan", "x", "16"],
+        &["plan", "16", "16", "--path", "gpu"],
+        &["bench", "--shape", "1,2,3,4,5"],
+        &["bench", "--shape", "16,24"],
+        &["verify", "--problem", "x", "--contest"],
+        &[
+            "run",
+            "--checkpoint",
+            "c",
+            "--layer",
+            "l",
+            "--random",
+            "1",
+            "--input",
+            "a:b",
+        ],
+    ] {
+        let out = program(wrong);
+        assert_eq!(out.status.code(), Some(2), "{wrong:?}");
+        assert!(!out.stderr.is_empty());
+    }
+}
+
+#[test]
+fn info_lists_every_path_with_its_state() {
+    let info = json(&["info"]);
+    let paths = info["paths"].as_array().unwrap();
+    let names: Vec<_> = paths.iter().map(|p| p["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["cpu", "cuda-core", "tensor-core"]);
+    assert_eq!(paths[0]["available"], true);
+    for path in paths {
+        assert_ne!(
+            path["available"] == true,
+            path["why_not"].is_string(),
+            "{path}"
+        );
+    }
+    assert!(info["cpu"]["implementations"].as_array().unwrap().len() >= 2);
+    assert!(prints(&["info"]).contains("Paths"));
+}
+
+#[test]
+fn a_path_that_is_not_there_is_an_error_and_auto_says_why_it_is_not_taken() {
+    let info = json(&["info"]);
+    let Some(why) = info["cuda"]["why_none"].as_str() else {
+        return; // there is a device
+    };
+    for path in ["cuda-core", "tensor-core"] {
+        let error = fails(&[
+            "run",
+            "--checkpoint",
+            MODELOPT,
+            "--layer",
+            LAYER,
+            "--path",
+            path,
+        ]);
+        assert!(
+            error.contains(path) || error.contains("driver") || error.contains("device"),
+            "{error}"
+        );
+        assert!(error.contains("hint: "), "{error}");
+        fails(&["verify", "--path", path, "--case", "zeros 5x16"]);
+        fails(&["plan", "128", "256", "--path", path]);
+        fails(&["bench", "--path", path, "--shape", "16,16"]);
+    }
+    let run = json(&["run", "--checkpoint", MODELOPT, "--layer", LAYER]);
+    assert_eq!(run["path"], "cpu");
+    assert!(
+        run["reason"].as_str().unwrap().contains("not cuda-core"),
+        "{run} {why}"
+    );
+    let mut forced = Command::new(env!("CARGO_BIN_EXE_nvfp4-gemv"));
+    let forced = forced
+        .args(["plan", "16", "16"])
+        .env("NVFP4_GEMV_PATH", "cuda-core");
+    assert_eq!(forced.output().unwrap().status.code(), Some(1));
+    let unknown = forced.env("NVFP4_GEMV_PATH", "gpu").output().unwrap();
+    assert!(text(&unknown.stderr).contains("\"gpu\" is not a path"));
+}
+
+#[test]
+fn plan_explains() {
+    let plan = json(&[
+        "plan",
+        "4096",
+        "7168",
+        "8",
+        "--n",
+        "4",
+        "--compute-capability",
+        "10.0",
+    ]);
+    assert_eq!(plan["l"], 8);
+    assert_ne!(plan["path"], "cpu");
+    assert_eq!(plan["others"].as_array().unwrap().len(), 2);
+    assert!(!plan["reason"].as_str().unwrap().is_empty());
+    let old = fails(&["plan", "128", "256", "--compute-capability", "7.5"]);
+    assert!(old.contains("compute capability 7.5"), "{old}");
+    assert!(fails(&["plan", "128", "0"]).contains("K is 0"));
+    assert!(fails(&["plan", "128", "24"]).contains("K = 24"));
+    assert!(fails(&["plan", "128", "32", "--n", "17"]).contains("N = 17"));
+    let huge = usize::MAX.to_string();
+    assert!(fails(&["plan", &huge, "16"]).contains("overflow"));
+    assert_eq!(json(&["plan", "0", "16", "--path", "cpu"])["path"], "cpu");
+}
+
+#[test]
+fn bench_reports_a_share_of_the_ceiling() {
+    let bench = json(&[
+        "bench",
+        "--path",
+        "cpu",
+        "--shape",
+        "256,512",
+        "--shape",
+        "64x64x2x3",
+        "--activation",
+        "nvfp4",
+        "--activation",
+        "f32",
+        "--seconds",
+        "0",
+        "--cold",
+        "1",
+    ]);
+    let results = bench["results"].as_array().unwrap();
+    assert_eq!(results.len(), 4);
+    for result in results {
+        assert_eq!(result["path"], "cpu");
+        for number in [
+            "median_seconds",
+            "gb_per_s",
+            "ceiling_gb_per_s",
+            "share_of_ceiling",
+        ] {
+            assert!(result[number].as_f64().unwrap() > 0.0, "{result}");
+        }
+    }
+    assert_eq!(results[2]["n"], 3);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_panic() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_nvfp4-gemv"))
+        .args(["verify", "--case", "zeros", "--path", "cpu"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let out = child.wait_with_output().unwrap();
+    assert!(
+        out.status.success() && out.stderr.is_empty(),
+        "{}",
+        text(&out.stderr)
+    );
+}

@@ -1,0 +1,153 @@
+//! `quantize`: what it writes, and that it leaves nothing behind when it fails.
+
+use std::path::Path;
+use std::process::Command;
+
+use nvfp4_gemv::checkpoint::{Checkpoint, Dialect};
+use nvfp4_gemv::file::{self, NewTensor, TensorFile};
+use nvfp4_gemv::{format::e2m1, reference};
+use safetensors::Dtype;
+
+use crate::{MODELOPT, fails, json, text};
+
+/// A model of one layer that can be quantised and tensors that cannot.
+fn model(path: &Path, spoil: impl FnOnce(&mut Vec<f32>)) {
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut weights: Vec<f32> = (0..64 * 32).map(|_| rng.f32() - 0.5).collect();
+    spoil(&mut weights);
+    let half: Vec<u8> = weights
+        .iter()
+        .flat_map(|x| half::bf16::from_f32(*x).to_le_bytes())
+        .collect();
+    let tensors = [
+        ("fc1.weight", NewTensor::f32(&[64, 32], &weights)),
+        ("fc1.bias", NewTensor::f32(&[64], &weights[..64])),
+        (
+            "fc2.weight",
+            NewTensor {
+                dtype: Dtype::BF16,
+                shape: vec![32, 64],
+                bytes: half.into(),
+            },
+        ),
+        ("odd.weight", NewTensor::f32(&[8, 24], &weights[..192])),
+        ("norm.weight", NewTensor::f32(&[32], &weights[..32])),
+        ("embed.weight", NewTensor::f32(&[64, 32], &weights)),
+    ];
+    let tensors = tensors.map(|(name, tensor)| (name.to_owned(), tensor));
+    file::write(path, tensors, None).unwrap();
+}
+
+#[test]
+fn quantize_writes_what_the_checkpoint_reader_and_run_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let source = at("in.safetensors");
+    model(Path::new(&source), |_| {});
+    let original = TensorFile::open(&source).unwrap();
+    for dialect in Dialect::ALL {
+        let out = at(&format!("{dialect}.safetensors"));
+        let report = json(&["quantize", &source, &out, "--dialect", dialect.name()]);
+        assert_eq!(
+            (&report["quantised"], &report["copied"]),
+            (&2.into(), &4.into())
+        );
+        let checkpoint = Checkpoint::open(&out).unwrap();
+        assert_eq!(checkpoint.layers().collect::<Vec<_>>(), ["fc1", "fc2"]);
+        for name in ["fc1", "fc2"] {
+            let layer = checkpoint.layer(name).unwrap();
+            assert_eq!(layer.dialect(), dialect);
+            let original = original.get(&format!("{name}.weight")).unwrap();
+            let original = original.to_f32_widened().unwrap();
+            let weights = layer.weights().unwrap();
+            for row in 0..layer.rows() {
+                let decoded = reference::decode_row(&weights, 0, row);
+                for (x, d) in original[row * layer.k()..].iter().zip(decoded) {
+                    // Half the widest gap between codes, at the largest scale here.
+                    assert!((f64::from(*x) - d).abs() <= 0.5 / 6.0 * 1.1, "{x} {d}");
+                }
+            }
+            assert!((0..100).any(|i| e2m1::unpack(layer.codes(), i) > 8));
+        }
+        for copied in ["fc1.bias", "odd.weight", "norm.weight", "embed.weight"] {
+            let (a, b) = (
+                original.get(copied).unwrap(),
+                checkpoint.tensor(copied).unwrap(),
+            );
+            assert_eq!(
+                (a.dtype(), a.shape(), a.bytes()),
+                (b.dtype(), b.shape(), b.bytes())
+            );
+        }
+        let run = json(&[
+            "run",
+            "--checkpoint",
+            &out,
+            "--layer",
+            "fc2",
+            "--path",
+            "cpu",
+        ]);
+        assert_eq!(run["passed"], true);
+    }
+    let chosen = |rest: &[&str]| {
+        let out = at("chosen.safetensors");
+        json(&[&["quantize", &source, &out, "--force"], rest].concat())["quantised"].clone()
+    };
+    assert_eq!(chosen(&["--include", "fc1.*"]), 1);
+    assert_eq!(chosen(&["--exclude", "*fc*"]), 1); // the embedding
+    assert_eq!(chosen(&["--exclude", "nothing"]), 3);
+}
+
+#[test]
+fn quantize_works_in_the_current_directory_and_on_directories() {
+    let dir = tempfile::tempdir().unwrap();
+    model(&dir.path().join("in.safetensors"), |_| {});
+    let out = Command::new(env!("CARGO_BIN_EXE_nvfp4-gemv"))
+        .args(["quantize", ".", "out.safetensors"])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
+}
+
+#[test]
+fn a_failed_quantize_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (source, out) = (at("in.safetensors"), at("out.safetensors"));
+    let files = || {
+        let mut names: Vec<_> = std::fs::read_dir(dir.path())
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    model(Path::new(&source), |x| x[3 * 32 + 7] = f32::NAN);
+    let error = fails(&["quantize", &source, &out]);
+    assert!(
+        error.contains("\"fc1.weight\"") && error.contains("row 3, column 7 is NaN"),
+        "{error}"
+    );
+    assert_eq!(files(), ["in.safetensors"]);
+
+    model(Path::new(&source), |_| {});
+    std::fs::write(&out, "mine").unwrap();
+    assert!(fails(&["quantize", &source, &out]).contains("--force"));
+    // A truncated input, with --force: what is there stays.
+    let good = std::fs::read(&source).unwrap();
+    std::fs::write(&source, &good[..good.len() - 1]).unwrap();
+    assert!(fails(&["quantize", &source, &out, "--force"]).contains("not a valid"));
+    assert_eq!(std::fs::read(&out).unwrap(), b"mine");
+    assert_eq!(files(), ["in.safetensors", "out.safetensors"]);
+
+    assert!(fails(&["quantize", MODELOPT, &at("x")]).contains("nothing to quantise"));
+    assert!(fails(&["quantize", &at("gone"), &at("x")]).contains("gone"));
+    assert!(fails(&["quantize", MODELOPT, dir.path().to_str().unwrap()]).contains("directory"));
+    model(Path::new(&source), |_| {});
+    let error = fails(&["quantize", &source, "/nonexistent/out.safetensors"]);
+    assert!(error.contains("cannot be written"), "{error}");
+    assert_eq!(files(), ["in.safetensors", "out.safetensors"]);
+}
