@@ -18,7 +18,8 @@ struct Case {
     activation: Activation,
     layout: ScaleLayout,
     x_layout: ScaleLayout,
-    /// Vectors in an array of 128 rows a batch, with garbage in the others; otherwise dense.
+    /// Vectors in an array of 128 rows a batch and one block more a row than K, with garbage around
+    /// them; otherwise dense.
     padded: bool,
     codes: Vec<u8>,
     scales: Vec<u8>,
@@ -53,31 +54,38 @@ impl Case {
             Data::Exact => [0x38, 0x40][r.usize(0..2)],
             Data::FullRange => r.u8(0..=0x7e),
         };
+        // Of the padded array; the 128x4 layout has no room for other columns.
+        let pitch = if padded { k + 16 } else { k };
         // NaN wherever nothing may be read.
-        let scales = |r: &mut fastrand::Rng, layout: ScaleLayout, rows: usize, used: usize| {
-            let bytes = layout.bytes(rows, blocks);
-            let mut scales = vec![0xff; bytes * l];
-            for batch in scales.chunks_exact_mut(bytes.max(1)) {
-                for row in 0..used {
-                    for block in 0..blocks {
-                        batch[layout.offset(row, block, blocks)] = scale(r);
+        let scales =
+            |r: &mut fastrand::Rng, layout: ScaleLayout, rows: usize, used: usize, pitch| {
+                let pitch = match layout {
+                    ScaleLayout::Linear => pitch / 16,
+                    ScaleLayout::Tiled128x4 => blocks,
+                };
+                let bytes = layout.bytes(rows, pitch);
+                let mut scales = vec![0xff; bytes * l];
+                for batch in scales.chunks_exact_mut(bytes.max(1)) {
+                    for row in 0..used {
+                        for block in 0..blocks {
+                            batch[layout.offset(row, block, pitch)] = scale(r);
+                        }
                     }
                 }
-            }
-            scales
-        };
+                scales
+            };
         let codes = (0..shape.weight_code_bytes()).map(|_| r.u8(..)).collect();
-        let w_scales = scales(&mut r, layout, m, m);
-        let x_codes = (0..l * x_rows * k / 2).map(|_| r.u8(..)).collect();
-        let x_scales = scales(&mut r, x_layout, x_rows, n);
+        let w_scales = scales(&mut r, layout, m, m, k);
+        let x_codes = (0..l * x_rows * pitch / 2).map(|_| r.u8(..)).collect();
+        let x_scales = scales(&mut r, x_layout, x_rows, n, pitch);
         let number = |r: &mut fastrand::Rng| match data {
             Data::Exact => r.i32(-8..=8) as f32,
             // Twelve binary orders of magnitude, more digits than f16 holds.
             Data::FullRange => (r.f32() - 0.5) * 2f32.powi(r.i32(-6..6)),
         };
-        let x32: Vec<f32> = (0..l * x_rows * k)
+        let x32: Vec<f32> = (0..l * x_rows * pitch)
             .map(|i| {
-                if i / k % x_rows < n {
+                if i / pitch % x_rows < n && i % pitch < k {
                     number(&mut r)
                 } else {
                     f32::NAN
@@ -140,8 +148,8 @@ impl Case {
             let x = DenseVectors::new(x);
             if case.padded {
                 x.with_strides(Strides {
-                    row: k,
-                    batch: 128 * k,
+                    row: k + 16,
+                    batch: 128 * (k + 16),
                 })
             } else {
                 x
@@ -161,12 +169,15 @@ impl Case {
                 let (k, blocks) = (self.shape.k(), self.shape.blocks());
                 Vectors::Nvfp4(if self.padded {
                     x.with_code_strides(Strides {
-                        row: k / 2,
-                        batch: 128 * k / 2,
+                        row: k / 2 + 8,
+                        batch: 128 * (k / 2 + 8),
                     })
                     .with_scale_strides(Strides {
-                        row: blocks,
-                        batch: self.x_layout.bytes(128, blocks),
+                        row: blocks + 1,
+                        batch: match self.x_layout {
+                            ScaleLayout::Linear => 128 * (blocks + 1),
+                            ScaleLayout::Tiled128x4 => self.x_layout.bytes(128, blocks),
+                        },
                     })
                 } else {
                     x

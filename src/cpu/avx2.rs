@@ -5,6 +5,8 @@
 //! the end of this file, which have them. Their loops are plain: a closure would be a function of
 //! its own, without the features, and intrinsics would not be inlined into it.
 
+#![allow(clippy::needless_range_loop)] // they index several arrays of registers at once
+
 use std::arch::x86_64::*;
 
 use crate::cpu::prepare::{DenseVector, Nvfp4Vector};
@@ -44,7 +46,7 @@ unsafe fn step<const TILED: bool>(rows: &Rows<'_>, r: usize, s: usize) -> ([__m2
     // SAFETY: the lengths were asserted and hold step `s`.
     unsafe {
         let at = rows.codes[r].as_ptr().wrapping_add(s * 64);
-        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
+        _mm_prefetch::<_MM_HINT_NTA>(at.wrapping_add(AHEAD).cast());
         let bytes = match &rows.scales {
             RowScales::Linear(scales) if !TILED => {
                 _mm_loadl_epi64(scales[r].as_ptr().wrapping_add(s * 8).cast())

@@ -5,6 +5,8 @@
 //! plain: a closure would be a function of its own, without the features, and intrinsics would not
 //! be inlined into it.
 
+#![allow(clippy::needless_range_loop)] // they index several arrays of registers at once
+
 use std::arch::x86_64::*;
 
 use crate::cpu::prepare::{DenseVector, Nvfp4Vector};
@@ -40,7 +42,8 @@ const ORDER: [u8; 128] = {
 };
 
 /// How far ahead of their use codes are fetched, in bytes. Past the end of a row lies the next
-/// row that the same stream will read.
+/// row that the same stream will read. Fetched as non-temporal: weights that are larger than the
+/// caches would only push other things out of them on their way through.
 const AHEAD: usize = 2048;
 
 /// `Σ` of four products of `w + 12` (0..=24) and `x` (-12..=12) in each dword.
@@ -86,7 +89,7 @@ unsafe fn codes<const TAIL: bool>(row: &[u8], s: usize, half: usize, left: usize
             let mask = ((1u128 << (blocks * 8)) - 1) as u64;
             _mm512_maskz_loadu_epi8(mask, at.cast())
         } else {
-            _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
+            _mm_prefetch::<_MM_HINT_NTA>(at.wrapping_add(AHEAD).cast());
             _mm512_loadu_si512(at.cast())
         }
     }
@@ -110,6 +113,7 @@ unsafe fn scales<const R: usize, const TILED: bool, const TAIL: bool>(
                     bytes[r] = if TAIL {
                         _mm_maskz_loadu_epi8(mask, at.cast())
                     } else {
+                        _mm_prefetch::<_MM_HINT_NTA>(at.wrapping_add(AHEAD / 8).cast());
                         _mm_loadu_si128(at.cast())
                     };
                 }

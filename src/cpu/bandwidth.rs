@@ -110,7 +110,7 @@ fn sum_avx512(words: &[u64]) -> u64 {
                 // SAFETY: every stream is a multiple of 16 words.
                 let line = unsafe {
                     let at = streams[s].as_ptr().add(at + half * 8);
-                    _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD / 8).cast());
+                    _mm_prefetch::<_MM_HINT_NTA>(at.wrapping_add(AHEAD / 8).cast());
                     _mm512_loadu_si512(at.cast())
                 };
                 acc[s * 2 + half] = _mm512_xor_si512(acc[s * 2 + half], line);

@@ -220,9 +220,6 @@ fn compute(
     let kernels = implementation.kernels();
     let alpha = tensor::alpha(weights.global, vectors)?;
     let prepared = Prepared::new(shape, vectors, kernels.order)?;
-    if shape.is_empty() {
-        return Ok(());
-    }
     // SAFETY: every caller has seen that the CPU runs this implementation.
     unsafe {
         match output {
