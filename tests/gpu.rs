@@ -661,9 +661,9 @@ fn refusals_on_a_device() {
     let stream = &gpu.stream;
     let shape = Shape::new(8, 2, 64, 1).unwrap();
     let codes = upload(stream, &vec![0u8; shape.weight_code_bytes() + 16]);
-    let scales = upload(stream, &vec![0x38u8; 8 * 4]);
+    let scales = upload(stream, &[0x38u8; 8 * 4]);
     let x = upload(stream, &vec![f16::ONE; 2 * 64 + 8]);
-    let mut y = upload(stream, &vec![f32::NAN; 16]);
+    let mut y = upload(stream, &[f32::NAN; 16]);
     let layout = ScaleLayout::Linear;
     let mut call = |forced, config, offset: usize, skip: usize| -> Result<Choice, Error> {
         let weights = Weights::on_device(
