@@ -44,28 +44,29 @@ fn main() {
     let mut y = vec![0.0f32; m];
 
     let gb = shape.weight_bytes() as f64 / 1e9;
-    println!("M = {m}, K = {k}: {gb:.3} GB of weights; best of and median of {rounds}");
-    println!("threads  what                                 best GB/s  median  of read (median)");
+    println!("M = {m}, K = {k}: {gb:.3} GB of weights; medians of {rounds} pairs");
+    println!("threads  what                         read GB/s gemv GB/s  ratio");
     for threads in [1, all] {
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(threads)
             .build()
             .expect("threads");
         let read = StreamingRead::new(shape.weight_bytes(), threads);
-        let mut rows: Vec<(String, Vec<f64>)> = vec![("streaming read".into(), Vec::new())];
+        // Each product has a read of its own just before it: what else the machine does changes
+        // from second to second, and meets such a pair alike.
+        let mut rows: Vec<(String, Vec<[f64; 2]>)> = Vec::new();
         for round in 0..rounds + 1 {
             let mut row = 0;
-            let mut note = |name: String, rate: f64| {
+            let mut note = |name: String, read: f64, rate: f64| {
                 if row == rows.len() {
                     rows.push((name, Vec::new()));
                 }
                 // The first round warms up.
                 if round > 0 {
-                    rows[row].1.push(rate);
+                    rows[row].1.push([read, rate]);
                 }
                 row += 1;
             };
-            note("streaming read".into(), read.pass() / 1e9);
             for implementation in Implementation::ALL {
                 if !implementation.available() || implementation == Implementation::Portable {
                     continue;
@@ -80,32 +81,30 @@ fn main() {
                         Vectors::nvfp4(&x4, &x4_scales, ScaleLayout::Linear, GlobalScale::ONE),
                         Vectors::f16(&x16),
                     ] {
+                        let ceiling = read.pass() / 1e9;
                         let start = Instant::now();
                         pool.install(|| {
                             gemv_with(implementation, &shape, &w, &x, Output::f32(&mut y))
                         })
                         .expect("a result");
                         let rate = gb / start.elapsed().as_secs_f64();
-                        note(
-                            format!("{implementation} {} {layout}", x.activation()),
-                            rate,
-                        );
+                        let name = format!("{implementation} {} {layout}", x.activation());
+                        note(name, ceiling, rate);
                     }
                 }
             }
         }
-        let median = |rates: &[f64]| {
-            let mut rates = rates.to_vec();
-            rates.sort_by(f64::total_cmp);
-            rates[rates.len() / 2]
+        let median = |values: &mut dyn Iterator<Item = f64>| {
+            let mut values: Vec<f64> = values.collect();
+            values.sort_by(f64::total_cmp);
+            values[values.len() / 2]
         };
-        let ceiling = median(&rows[0].1);
-        for (name, rates) in &rows {
-            let best = rates.iter().copied().fold(0.0, f64::max);
-            let mid = median(rates);
+        for (name, pairs) in &rows {
             println!(
-                "{threads:7}  {name:36} {best:9.2}  {mid:6.2}  {:.2}",
-                mid / ceiling
+                "{threads:7}  {name:28} {:9.1} {:9.1}  {:.2}",
+                median(&mut pairs.iter().map(|[read, _]| *read)),
+                median(&mut pairs.iter().map(|[_, rate]| *rate)),
+                median(&mut pairs.iter().map(|[read, rate]| rate / read)),
             );
         }
     }

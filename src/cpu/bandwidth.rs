@@ -14,6 +14,7 @@ use crate::cpu::Implementation;
 /// spread evenly.
 const PIECE: usize = 4 << 20;
 
+#[cfg(target_arch = "x86_64")]
 /// How far ahead of their use words are fetched, in bytes: what the kernels do.
 const AHEAD: usize = 2048;
 
@@ -86,14 +87,14 @@ fn sum(words: &[u64]) -> u64 {
     }
 }
 
-/// Words that a stream is ahead of the next one: part `s` of the words in four.
+/// Four equal parts, to be read side by side, and what is left. Memory answers several streams
+/// faster than one, and the kernels read four rows.
+#[cfg(target_arch = "x86_64")]
 fn streams(words: &[u64]) -> ([&[u64]; 4], &[u64]) {
     let part = words.len() / 64 * 16;
     let (streams, rest) = words.split_at(4 * part);
     (std::array::from_fn(|s| &streams[s * part..][..part]), rest)
 }
-
-// Memory answers several streams faster than one, so these read four, as a GEMV reads four rows.
 
 fn sum_portable(words: &[u64]) -> u64 {
     words.iter().fold(0, |a, b| a ^ b)

@@ -1,14 +1,14 @@
 //! The CPU path.
 //!
 //! There are four implementations, one for each set of vector instructions worth telling apart.
-//! All have the same few members, [`Kernels`]: the order in which they want the elements of 16-bit
-//! and 32-bit vectors, a kernel for NVFP4 vectors, and a kernel for the others. [`gemv`] is what
+//! All have the same few members, `Kernels`: the order in which they want the elements of 16-bit
+//! and 32-bit vectors, a kernel for NVFP4 vectors, and a kernel for the others. `gemv` is what
 //! the safe call comes down to. It takes [`Implementation::best`], the fastest one that this CPU
 //! can run: the CPU is asked on the first call, the answer is kept in a static. [`gemv_with`] takes
 //! the one it is given, or says what the CPU lacks; nothing is replaced silently.
 //!
-//! A call decodes the vectors once, into what the kernels load ([`prepare`]); spreads groups of
-//! four rows over rayon's threads ([`parallel`]); and lets a kernel sum each group for up to four
+//! A call decodes the vectors once, into what the kernels load (`prepare`); spreads groups of
+//! four rows over rayon's threads (`parallel`); and lets a kernel sum each group for up to four
 //! vectors at a time, while the rows are in the first-level cache. The weights are read in place,
 //! in either scale layout, once from memory.
 //!
