@@ -104,7 +104,9 @@ pub fn decode_vectors(shape: &Shape, vectors: &Vectors<'_>) -> Result<Vec<f64>> 
 /// the sum is off by at most `((1+u)^d - 1) · Σ |w · x|` (Higham, Accuracy and Stability of
 /// Numerical Algorithms, 2nd ed., §3.1 and §4.2), whatever the order of the sum. The conversion
 /// adds half a unit in the last place of the output type, at least half its smallest subnormal.
-/// Every path's `roundings` stand in the table in `tests/common/bounds.rs`.
+/// What `roundings` is for each path: `CudaCoreConfig::roundings` and
+/// [`cpu::Implementation::roundings`](crate::cpu::Implementation::roundings); the table of both stands in
+/// `docs/architecture.md`, and every test that compares with the truth uses them.
 ///
 /// Infinite where the output type may overflow.
 pub fn error_bound(y: f64, magnitude: f64, roundings: u32, output: FloatType) -> f64 {
