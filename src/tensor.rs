@@ -112,8 +112,14 @@ impl<'a, S: Memory> Weights<'a, S> {
 
     fn with_checked_row_alpha(mut self, alpha: S::Slice<'a, f32>) -> Result<Self> {
         let (m, l) = (self.shape.m(), self.shape.l());
-        if alpha.count() != m * l {
-            check::len(ROW_ALPHA, "elements", alpha.count(), m)?;
+        if alpha.count() != m && alpha.count() < m * l {
+            return Err(Error::BufferTooShort {
+                operand: ROW_ALPHA,
+                unit: "elements",
+                needed: m * l,
+                got: alpha.count(),
+                hint: format!(" (or exactly {m}, which all batches share)"),
+            });
         }
         self.row_alpha = Some(alpha);
         Ok(self)
@@ -184,7 +190,7 @@ impl<'a> Weights<'a> {
     /// (q/k/v, gate/up) carry one global scale each. M elements that all batches share, or L·M.
     ///
     /// # Errors
-    /// A slice shorter than M; an element that is NaN or infinite.
+    /// A slice of neither M nor L·M elements; an element that is NaN or infinite.
     pub fn with_row_alpha(self, alpha: &'a [f32]) -> Result<Self> {
         if let Some((index, &value)) = alpha.iter().enumerate().find(|(_, a)| !a.is_finite()) {
             return Err(Error::RowAlpha { index, value });
@@ -213,7 +219,7 @@ impl<'a> Weights<'a, crate::Device> {
     /// As [`Weights::with_row_alpha`]; the content is not looked at.
     ///
     /// # Errors
-    /// A view shorter than M.
+    /// A view of neither M nor L·M elements.
     pub fn with_row_alpha_on_device(
         self,
         alpha: cudarc::driver::CudaView<'a, f32>,
