@@ -63,12 +63,20 @@ typedef struct nvfp4_gemv_args {
     int32_t output_type;          /* enum nvfp4_output */
 } nvfp4_gemv_args;
 
-/* How the CUDA-core kernel cuts a problem. */
+/* The kernels of the CUDA-core path. */
+enum nvfp4_cuda_core_kernel {
+    NVFP4_KERNEL_DIRECT = 0,      /* every activation; vectors decoded where they are used */
+    NVFP4_KERNEL_INTEGER_DOT = 1, /* NVFP4 vectors, kept in shared memory as integers */
+};
+
+/* Which kernel, and how it cuts a problem. */
 typedef struct nvfp4_cuda_core_config {
+    int32_t kernel;          /* enum nvfp4_cuda_core_kernel */
     int32_t blocks_per_load; /* 2: 16-byte loads; needs K % 32 == 0, codes 16-byte and scales
                                 2-byte aligned. 1: 8-byte loads. */
-    int32_t warps;           /* warps a CTA, 1 to 8 */
+    int32_t warps;           /* warps a CTA: 1 to 8; integer dot with one or two vectors to 16 */
     int32_t k_split;         /* warps that share a row tile; divides `warps` */
+    int32_t ctas;            /* integer dot: CTAs that share the rows, > 0 */
 } nvfp4_cuda_core_config;
 
 /* What dispatch asks of a device. */
@@ -78,6 +86,7 @@ typedef struct nvfp4_device_info {
     int32_t compute_minor;
     int32_t multiprocessors;
     int32_t l2_bytes;
+    int32_t shared_bytes; /* the most that a CTA can ask for */
     int64_t memory_bytes;
 } nvfp4_device_info;
 

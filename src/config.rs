@@ -1,72 +1,188 @@
-//! How a kernel cuts a problem into warps: chosen here, obeyed by the launchers.
+//! Which kernel of a path computes a problem, and how it cuts it into warps: chosen here, obeyed
+//! by the launchers.
 
 use crate::shape::Shape;
+use crate::tensor::Activation;
 
-/// The cut of the CUDA-core kernel.
+/// The kernels of the CUDA-core path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CudaCoreKernel {
+    /// Any activation. Vectors are decoded where they are used, products are f16x2 or f32.
+    Direct,
+    /// NVFP4 activations. The vectors wait in shared memory as integers, products are dp4a.
+    IntegerDot,
+}
+
+/// The cut of a CUDA-core kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CudaCoreConfig {
+    /// Which kernel.
+    pub kernel: CudaCoreKernel,
     /// Blocks of 16 codes a lane loads at once: 2 (16 bytes) or 1 (8 bytes).
     pub blocks_per_load: u32,
-    /// Warps a CTA, 1 to 8.
+    /// Warps a CTA.
     pub warps: u32,
     /// Warps that share a row tile and split K between them; divides `warps`.
     pub k_split: u32,
+    /// CTAs that share the rows. 0 for the direct kernel, which takes one for each `warps / k_split`
+    /// row tiles.
+    pub ctas: u32,
+}
+
+/// What a configuration depends on besides the shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CudaCoreTarget {
+    /// The vectors' element type.
+    pub activation: Activation,
+    /// Codes, their rows and their scales are aligned for 16-byte loads: `raw::is_wide`.
+    pub wide: bool,
+    /// The weights' scales are in the 128x4 layout, which makes row tiles of rows 32 apart.
+    pub tiled: bool,
+    /// Streaming multiprocessors of the device.
+    pub multiprocessors: u32,
+    /// Bytes of shared memory that a CTA can have.
+    pub shared_bytes: u32,
 }
 
 impl CudaCoreConfig {
-    /// The most warps a CTA.
-    pub const MAX_WARPS: u32 = 8;
+    /// The default for a problem on a device.
+    pub fn for_problem(shape: &Shape, target: &CudaCoreTarget) -> Self {
+        let integer_dot = Self::integer_dot(shape, target);
+        if integer_dot.is_legal(shape, target) {
+            integer_dot
+        } else {
+            Self::direct(shape, target)
+        }
+    }
 
-    /// The default for a problem on a device with `multiprocessors` SMs. `wide` says that codes,
-    /// their rows and their scales are aligned for 16-byte loads.
-    pub fn for_problem(shape: &Shape, wide: bool, multiprocessors: u32) -> Self {
-        let blocks_per_load = if wide { 2 } else { 1 };
+    /// The direct kernel's default.
+    pub fn direct(shape: &Shape, target: &CudaCoreTarget) -> Self {
+        let blocks_per_load = if target.wide { 2 } else { 1 };
         let warps = 4;
         // Enough warps for the loads in flight that memory latency asks for: about 16 an SM.
         // But no warp without a step of its own.
         let steps = shape.blocks().div_ceil(32 * blocks_per_load as usize);
-        let tiles = shape.m().div_ceil(rows_per_warp(shape.n())) * shape.l();
-        let wanted = 16 * multiprocessors as usize;
+        let tiles = shape.m().div_ceil(direct_rows(shape.n())) * shape.l();
+        let wanted = 16 * target.multiprocessors as usize;
         let mut k_split = 1;
         while k_split < warps && tiles * k_split as usize <= wanted && k_split as usize * 2 <= steps
         {
             k_split *= 2;
         }
         Self {
+            kernel: CudaCoreKernel::Direct,
             blocks_per_load,
             warps,
             k_split,
+            ctas: 0,
+        }
+    }
+
+    /// The integer-dot kernel's default: one CTA an SM, and the K split with the fewest steps on
+    /// the SM that has the most. May not be legal.
+    pub fn integer_dot(shape: &Shape, target: &CudaCoreTarget) -> Self {
+        let blocks_per_load = if target.wide { 2 } else { 1 };
+        let warps = most_integer_dot_warps(pass_vectors(shape.n()));
+        let tiles = integer_dot_tiles(shape, target.tiled);
+        let ctas = (target.multiprocessors as usize).clamp(1, tiles.max(1));
+        let cost = |k_split: u32| {
+            let rounds = tiles.div_ceil(ctas).div_ceil((warps / k_split) as usize);
+            let steps = shape
+                .blocks()
+                .div_ceil((32 * blocks_per_load * k_split) as usize);
+            // In quarters of a step; ending a tile costs about one.
+            rounds * (4 * steps + 1)
+        };
+        let k_split = (0..=warps.ilog2())
+            .map(|log| 1 << log)
+            .min_by_key(|&k_split| cost(k_split));
+        Self {
+            kernel: CudaCoreKernel::IntegerDot,
+            blocks_per_load,
+            warps,
+            k_split: k_split.unwrap_or(1),
+            ctas: ctas as u32,
         }
     }
 
     /// Successive f32 roundings of any term: the additions over a lane's blocks, over lanes, over
-    /// parts, and the multiplications by alpha, row alpha and vector alpha. `dense` vectors add the
+    /// parts, and the multiplications by alpha, row alpha and vector alpha. Dense vectors add the
     /// 16 of a block and the product with its scale.
-    pub fn roundings(&self, shape: &Shape, dense: bool) -> u32 {
+    pub fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
         let blocks = shape.blocks() as u32;
         let lanes = 32 * self.k_split * self.blocks_per_load;
         let in_lane = blocks.div_ceil(lanes) * self.blocks_per_load;
         let across_lanes = 5;
         let across_parts = self.k_split;
-        let block = if dense { 16 } else { 0 };
+        let block = match activation {
+            Activation::Nvfp4 => 0,
+            _ => 16,
+        };
         in_lane + across_lanes + across_parts + 3 + block + ALPHA
     }
 
-    /// The kernel has code for this.
-    pub(crate) fn is_legal(&self, wide: bool) -> bool {
-        (self.blocks_per_load == 1 || self.blocks_per_load == 2 && wide)
-            && (1..=Self::MAX_WARPS).contains(&self.warps)
+    /// The kernel has code for this, and the device room.
+    pub fn is_legal(&self, shape: &Shape, target: &CudaCoreTarget) -> bool {
+        let vectors = pass_vectors(shape.n());
+        let kernel = match self.kernel {
+            CudaCoreKernel::Direct => self.warps <= DIRECT_WARPS && self.ctas == 0,
+            CudaCoreKernel::IntegerDot => {
+                target.activation == Activation::Nvfp4
+                    && self.warps <= most_integer_dot_warps(vectors)
+                    && self.ctas >= 1
+                    && i32::try_from(self.ctas).is_ok()
+                    && self.shared_bytes(shape, target.tiled) <= u64::from(target.shared_bytes)
+            }
+        };
+        kernel
+            && (self.blocks_per_load == 1 || self.blocks_per_load == 2 && target.wide)
+            && self.warps >= 1
             && self.k_split >= 1
             && self.warps.is_multiple_of(self.k_split)
+    }
+
+    /// Bytes of shared memory of an integer-dot CTA: `int8::shared_bytes` in `gemv_nvfp4.cuh`.
+    fn shared_bytes(&self, shape: &Shape, tiled: bool) -> u64 {
+        let vectors = pass_vectors(shape.n());
+        let tiles = integer_dot_tiles(shape, tiled).div_ceil(self.ctas as usize);
+        let vector_bytes = vectors * shape.blocks() * (16 + 4);
+        let partial_bytes = tiles * self.k_split as usize * INTEGER_DOT_ROWS * vectors * 4;
+        vector_bytes as u64 + partial_bytes as u64
     }
 }
 
 /// The product of the global scales, rounded to f32.
 const ALPHA: u32 = 1;
 
-/// Rows a warp computes at once, as `rows_per_warp` in `gemv_cuda_core.cuh`.
-fn rows_per_warp(n: usize) -> usize {
+/// The most warps of a direct CTA: `kMaxWarps` in `gemv_cuda_core.cuh`.
+const DIRECT_WARPS: u32 = 8;
+
+/// Rows of an integer-dot tile: `int8::kRows` in `gemv_nvfp4.cuh`.
+const INTEGER_DOT_ROWS: usize = 4;
+
+/// Rows a warp of the direct kernel computes at once: `rows_per_warp` in `gemv_cuda_core.cuh`.
+fn direct_rows(n: usize) -> usize {
     if n <= 2 { 4 } else { 2 }
+}
+
+/// Vectors that the kernel of the largest pass is compiled for.
+fn pass_vectors(n: usize) -> usize {
+    n.min(8).next_power_of_two()
+}
+
+/// `int8::max_threads` in `gemv_nvfp4.cuh`, in warps.
+fn most_integer_dot_warps(vectors: usize) -> u32 {
+    if vectors <= 2 { 16 } else { 8 }
+}
+
+/// `row_tiles` in `cuda_core.cuh`, of all batches.
+fn integer_dot_tiles(shape: &Shape, tiled: bool) -> usize {
+    let tiles = if tiled {
+        shape.m().div_ceil(32 * INTEGER_DOT_ROWS) * 32
+    } else {
+        shape.m().div_ceil(INTEGER_DOT_ROWS)
+    };
+    tiles * shape.l()
 }
 
 #[cfg(test)]
@@ -74,25 +190,45 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn target(activation: Activation, wide: bool, multiprocessors: u32) -> CudaCoreTarget {
+        CudaCoreTarget {
+            activation,
+            wide,
+            tiled: false,
+            multiprocessors,
+            shared_bytes: 99 * 1024,
+        }
+    }
+
+    const H200: CudaCoreTarget = CudaCoreTarget {
+        activation: Activation::Nvfp4,
+        wide: true,
+        tiled: false,
+        multiprocessors: 132,
+        shared_bytes: 227 * 1024,
+    };
+
     proptest! {
         #[test]
-        fn defaults_are_legal(m in 0usize..100_000, n in 1usize..=16, blocks in 1usize..4000, l in 0usize..9, sms in 1u32..200) {
+        fn defaults_are_legal(m in 1usize..100_000, n in 1usize..=16, blocks in 1usize..4000, l in 1usize..9, sms in 1u32..200) {
             let shape = Shape::new(m, n, blocks * 16, l).unwrap();
-            for wide in [false, true] {
-                let config = CudaCoreConfig::for_problem(&shape, wide, sms);
-                prop_assert!(config.is_legal(wide), "{config:?}");
+            for activation in Activation::ALL {
+                for wide in [false, true] {
+                    let target = target(activation, wide, sms);
+                    let config = CudaCoreConfig::for_problem(&shape, &target);
+                    prop_assert!(config.is_legal(&shape, &target), "{config:?}");
+                    prop_assert!(CudaCoreConfig::direct(&shape, &target).is_legal(&shape, &target));
+                }
             }
         }
     }
 
     #[test]
     fn illegal_cuts() {
-        let good = CudaCoreConfig {
-            blocks_per_load: 1,
-            warps: 4,
-            k_split: 2,
-        };
-        assert!(good.is_legal(false));
+        let shape = Shape::gemv(4096, 4096, 1).unwrap();
+        let target = target(Activation::F16, false, 132);
+        let good = CudaCoreConfig::direct(&shape, &target);
+        assert!(good.is_legal(&shape, &target));
         for bad in [
             CudaCoreConfig {
                 blocks_per_load: 2,
@@ -106,19 +242,42 @@ mod tests {
             CudaCoreConfig { warps: 9, ..good },
             CudaCoreConfig { k_split: 3, ..good },
             CudaCoreConfig { k_split: 0, ..good },
+            CudaCoreConfig { ctas: 1, ..good },
+            // f16 vectors have no integers.
+            CudaCoreConfig::integer_dot(&shape, &target),
         ] {
-            assert!(!bad.is_legal(false), "{bad:?}");
+            assert!(!bad.is_legal(&shape, &target), "{bad:?}");
         }
+        let good = CudaCoreConfig::integer_dot(&shape, &H200);
+        assert!(good.is_legal(&shape, &H200));
+        for bad in [
+            CudaCoreConfig { ctas: 0, ..good },
+            CudaCoreConfig { warps: 32, ..good },
+        ] {
+            assert!(!bad.is_legal(&shape, &H200), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn vectors_that_do_not_fit_shared_memory_take_the_direct_kernel() {
+        let kernel = |n, k| {
+            let shape = Shape::new(4096, n, k, 1).unwrap();
+            CudaCoreConfig::for_problem(&shape, &H200).kernel
+        };
+        assert_eq!(kernel(1, 28672), CudaCoreKernel::IntegerDot);
+        assert_eq!(kernel(8, 16384), CudaCoreKernel::IntegerDot);
+        assert_eq!(kernel(8, 28672), CudaCoreKernel::Direct);
+        assert_eq!(kernel(1, 1 << 20), CudaCoreKernel::Direct);
     }
 
     #[test]
     fn few_rows_split_k() {
         let split = |m, k| {
             let shape = Shape::gemv(m, k, 1).unwrap();
-            CudaCoreConfig::for_problem(&shape, true, 132).k_split
+            CudaCoreConfig::for_problem(&shape, &H200).k_split
         };
-        assert_eq!(split(128, 16384), 4);
+        assert_eq!(split(128, 16384), 16);
         assert_eq!(split(128, 256), 1); // one step: nothing to split
-        assert_eq!(split(100_000, 16384), 1);
+        assert_eq!(split(4096, 4096), 2);
     }
 }

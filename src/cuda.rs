@@ -179,8 +179,8 @@ pub fn gemv_on_device_with(
         .bind_to_thread()
         .map_err(|error| driver_error("making the stream's context current", error))?;
     let config = config.unwrap_or_else(|| {
-        let wide = raw::is_wide(shape, &raw_weights);
-        CudaCoreConfig::for_problem(shape, wide, device.multiprocessors)
+        let target = raw::cuda_core_target(shape, &raw_weights, &raw_vectors, device);
+        CudaCoreConfig::for_problem(shape, &target)
     });
     // SAFETY: the stream's context is current. The views hold valid device memory of at least the
     // lengths that were checked against the shape, borrowed through this call; cudarc's events,
@@ -193,6 +193,7 @@ pub fn gemv_on_device_with(
             &raw_vectors,
             &raw_output,
             &config,
+            device,
             stream.cu_stream().cast(),
         )?;
     }

@@ -178,17 +178,18 @@ pub enum Error {
         reason: Unavailable,
     },
 
-    /// No kernel is compiled for a configuration.
+    /// No kernel is compiled for a configuration, or the device has no room for it.
     #[cfg(feature = "cuda")]
     #[error(
-        "{config:?} has no kernel: blocks_per_load is 1, or 2 where codes and scales are aligned \
-         for it (here: {wide}); warps 1 to 8; k_split divides warps"
+        "{config:?} cannot run with {target:?}: 2 blocks a load need wide alignment; warps are at \
+         most 8, or 16 for integer dot with one or two vectors; k_split divides them; integer dot \
+         needs NVFP4 vectors, ctas and shared memory for the vectors"
     )]
     Config {
         /// What was asked for.
         config: crate::CudaCoreConfig,
-        /// Whether the weights are aligned for 16-byte loads.
-        wide: bool,
+        /// What it was asked for on.
+        target: crate::CudaCoreTarget,
     },
 
     /// Operands lie on another device than the stream.

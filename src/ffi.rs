@@ -82,24 +82,33 @@ const _: () = {
     ["Offset of field: nvfp4_gemv_args::output_type"]
         [::core::mem::offset_of!(nvfp4_gemv_args, output_type) - 128usize];
 };
+pub const NVFP4_KERNEL_DIRECT: nvfp4_cuda_core_kernel = 0;
+pub const NVFP4_KERNEL_INTEGER_DOT: nvfp4_cuda_core_kernel = 1;
+pub type nvfp4_cuda_core_kernel = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct nvfp4_cuda_core_config {
+    pub kernel: i32,
     pub blocks_per_load: i32,
     pub warps: i32,
     pub k_split: i32,
+    pub ctas: i32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of nvfp4_cuda_core_config"][::core::mem::size_of::<nvfp4_cuda_core_config>() - 12usize];
+    ["Size of nvfp4_cuda_core_config"][::core::mem::size_of::<nvfp4_cuda_core_config>() - 20usize];
     ["Alignment of nvfp4_cuda_core_config"]
         [::core::mem::align_of::<nvfp4_cuda_core_config>() - 4usize];
+    ["Offset of field: nvfp4_cuda_core_config::kernel"]
+        [::core::mem::offset_of!(nvfp4_cuda_core_config, kernel) - 0usize];
     ["Offset of field: nvfp4_cuda_core_config::blocks_per_load"]
-        [::core::mem::offset_of!(nvfp4_cuda_core_config, blocks_per_load) - 0usize];
+        [::core::mem::offset_of!(nvfp4_cuda_core_config, blocks_per_load) - 4usize];
     ["Offset of field: nvfp4_cuda_core_config::warps"]
-        [::core::mem::offset_of!(nvfp4_cuda_core_config, warps) - 4usize];
+        [::core::mem::offset_of!(nvfp4_cuda_core_config, warps) - 8usize];
     ["Offset of field: nvfp4_cuda_core_config::k_split"]
-        [::core::mem::offset_of!(nvfp4_cuda_core_config, k_split) - 8usize];
+        [::core::mem::offset_of!(nvfp4_cuda_core_config, k_split) - 12usize];
+    ["Offset of field: nvfp4_cuda_core_config::ctas"]
+        [::core::mem::offset_of!(nvfp4_cuda_core_config, ctas) - 16usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -109,11 +118,12 @@ pub struct nvfp4_device_info {
     pub compute_minor: i32,
     pub multiprocessors: i32,
     pub l2_bytes: i32,
+    pub shared_bytes: i32,
     pub memory_bytes: i64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of nvfp4_device_info"][::core::mem::size_of::<nvfp4_device_info>() - 280usize];
+    ["Size of nvfp4_device_info"][::core::mem::size_of::<nvfp4_device_info>() - 288usize];
     ["Alignment of nvfp4_device_info"][::core::mem::align_of::<nvfp4_device_info>() - 8usize];
     ["Offset of field: nvfp4_device_info::name"]
         [::core::mem::offset_of!(nvfp4_device_info, name) - 0usize];
@@ -125,8 +135,10 @@ const _: () = {
         [::core::mem::offset_of!(nvfp4_device_info, multiprocessors) - 264usize];
     ["Offset of field: nvfp4_device_info::l2_bytes"]
         [::core::mem::offset_of!(nvfp4_device_info, l2_bytes) - 268usize];
+    ["Offset of field: nvfp4_device_info::shared_bytes"]
+        [::core::mem::offset_of!(nvfp4_device_info, shared_bytes) - 272usize];
     ["Offset of field: nvfp4_device_info::memory_bytes"]
-        [::core::mem::offset_of!(nvfp4_device_info, memory_bytes) - 272usize];
+        [::core::mem::offset_of!(nvfp4_device_info, memory_bytes) - 280usize];
 };
 impl Default for nvfp4_device_info {
     fn default() -> Self {

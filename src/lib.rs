@@ -74,7 +74,7 @@ mod shape;
 mod tensor;
 
 #[cfg(feature = "cuda")]
-pub use config::CudaCoreConfig;
+pub use config::{CudaCoreConfig, CudaCoreKernel, CudaCoreTarget};
 #[cfg(feature = "cuda")]
 pub use cuda::{gemv_on_device, gemv_on_device_with};
 pub use error::{Error, Result};

@@ -8,12 +8,12 @@
 use std::ffi::{CStr, c_void};
 
 use crate::check;
-use crate::config::CudaCoreConfig;
+use crate::config::{CudaCoreConfig, CudaCoreKernel, CudaCoreTarget};
 use crate::error::{Error, Result};
 use crate::ffi;
 use crate::scales::ScaleLayout;
 use crate::shape::Shape;
-use crate::tensor::{FloatType, GlobalScale, Strides};
+use crate::tensor::{Activation, FloatType, GlobalScale, Strides};
 
 /// The architectures this build carries machine code for, as in `NVFP4_GEMV_ARCHS`. Empty in a
 /// documentation build.
@@ -76,11 +76,38 @@ pub struct Output {
     pub element: FloatType,
 }
 
-/// Whether weights are aligned for 16-byte loads: [`CudaCoreConfig::for_problem`]'s `wide`.
-pub fn is_wide(shape: &Shape, weights: &Weights) -> bool {
-    shape.k().is_multiple_of(32)
-        && weights.codes.is_multiple_of(16)
-        && weights.scales.is_multiple_of(2)
+/// Whether weights at these addresses are aligned for 16-byte loads.
+pub fn is_wide(shape: &Shape, codes: u64, scales: u64) -> bool {
+    shape.k().is_multiple_of(32) && codes.is_multiple_of(16) && scales.is_multiple_of(2)
+}
+
+/// What [`CudaCoreConfig::for_problem`] asks about operands on a device.
+pub fn cuda_core_target(
+    shape: &Shape,
+    weights: &Weights,
+    vectors: &Vectors,
+    device: &DeviceInfo,
+) -> CudaCoreTarget {
+    CudaCoreTarget {
+        activation: vectors.activation(),
+        wide: is_wide(shape, weights.codes, weights.scales),
+        tiled: weights.layout == ScaleLayout::Tiled128x4,
+        multiprocessors: device.multiprocessors,
+        shared_bytes: device.shared_bytes,
+    }
+}
+
+impl Vectors {
+    fn activation(&self) -> Activation {
+        match self {
+            Self::Nvfp4 { .. } => Activation::Nvfp4,
+            Self::Dense { element, .. } => match element {
+                FloatType::F16 => Activation::F16,
+                FloatType::Bf16 => Activation::Bf16,
+                FloatType::F32 => Activation::F32,
+            },
+        }
+    }
 }
 
 /// Enqueues the CUDA-core kernels for one problem on `stream`, a `CUstream` or `cudaStream_t`.
@@ -88,8 +115,8 @@ pub fn is_wide(shape: &Shape, weights: &Weights) -> bool {
 ///
 /// # Errors
 /// Null or misaligned pointers, strides that are too small or misaligned, a global scale that is
-/// not positive and finite, an output that overlaps an input, a configuration without a kernel;
-/// and what CUDA reports of the launch. Content in device memory is not looked at.
+/// not positive and finite, an output that overlaps an input, a configuration that cannot run on
+/// `device`; and what CUDA reports of the launch. Content in device memory is not looked at.
 ///
 /// # Safety
 /// The context of `stream` is current, and every address is valid in it, for the bytes that the
@@ -101,23 +128,29 @@ pub unsafe fn cuda_core(
     vectors: &Vectors,
     output: &Output,
     config: &CudaCoreConfig,
+    device: &DeviceInfo,
     stream: *mut c_void,
 ) -> Result<()> {
     if shape.is_empty() {
         return Ok(());
     }
     let args = arguments(shape, weights, vectors, output)?;
-    let wide = is_wide(shape, weights);
-    if !config.is_legal(wide) {
+    let target = cuda_core_target(shape, weights, vectors, device);
+    if !config.is_legal(shape, &target) {
         return Err(Error::Config {
             config: *config,
-            wide,
+            target,
         });
     }
     let config = ffi::nvfp4_cuda_core_config {
+        kernel: match config.kernel {
+            CudaCoreKernel::Direct => ffi::NVFP4_KERNEL_DIRECT,
+            CudaCoreKernel::IntegerDot => ffi::NVFP4_KERNEL_INTEGER_DOT,
+        } as i32,
         blocks_per_load: config.blocks_per_load as i32,
         warps: config.warps as i32,
         k_split: config.k_split as i32,
+        ctas: config.ctas as i32,
     };
     // SAFETY: both structures live through the call, which does not keep them; the rest is this
     // function's own contract.
@@ -377,6 +410,8 @@ pub struct DeviceInfo {
     pub multiprocessors: u32,
     /// Bytes of L2 cache.
     pub l2_bytes: u64,
+    /// Bytes of shared memory that a CTA can ask for.
+    pub shared_bytes: u32,
     /// Bytes of device memory.
     pub memory_bytes: u64,
 }
@@ -437,6 +472,7 @@ pub fn device_info(ordinal: u32) -> Result<DeviceInfo> {
         compute_capability: (info.compute_major, info.compute_minor),
         multiprocessors: info.multiprocessors.max(1) as u32,
         l2_bytes: info.l2_bytes.max(0) as u64,
+        shared_bytes: info.shared_bytes.max(0) as u32,
         memory_bytes: info.memory_bytes.max(0) as u64,
     })
 }

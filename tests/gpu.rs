@@ -12,9 +12,9 @@ use nvfp4_gemv::problem::{
 };
 use nvfp4_gemv::reference::{self, Reference};
 use nvfp4_gemv::{
-    Activation, Choice, CudaCoreConfig, DenseVectors, Device, Error, FloatType, GlobalScale,
-    Nvfp4Vectors, Output, Path, ScaleLayout, Shape, Strides, VectorScale, Vectors, Weights,
-    gemv_on_device_with, raw,
+    Activation, Choice, CudaCoreConfig, CudaCoreKernel, CudaCoreTarget, DenseVectors, Device,
+    Error, FloatType, GlobalScale, Nvfp4Vectors, Output, Path, ScaleLayout, Shape, Strides,
+    VectorScale, Vectors, Weights, gemv_on_device_with, raw,
 };
 
 struct Gpu {
@@ -128,15 +128,22 @@ impl Gpu {
 
     /// Successive roundings of any term: the CUDA-core path's row of the table of bounds.
     fn roundings(&self, shape: &Shape, case: Case) -> u32 {
-        // Never more than with 8-byte loads and no split, the longest chains.
-        let config = case.config.unwrap_or_else(|| {
-            let narrow = CudaCoreConfig::for_problem(shape, false, self.info.multiprocessors);
-            CudaCoreConfig {
-                k_split: 1,
-                ..narrow
-            }
-        });
-        config.roundings(shape, case.activation != Activation::Nvfp4)
+        let target = self.target(shape, case);
+        let config = case
+            .config
+            .unwrap_or_else(|| CudaCoreConfig::for_problem(shape, &target));
+        config.roundings(shape, case.activation)
+    }
+
+    /// Buffers of their own are aligned for 16-byte loads.
+    fn target(&self, shape: &Shape, case: Case) -> CudaCoreTarget {
+        CudaCoreTarget {
+            activation: case.activation,
+            wide: shape.k().is_multiple_of(32),
+            tiled: case.weight_layout == ScaleLayout::Tiled128x4,
+            multiprocessors: self.info.multiprocessors,
+            shared_bytes: self.info.shared_bytes,
+        }
     }
 
     fn assert_in_bound(&self, problem: &Problem, truth: &Reference, case: Case) {
@@ -347,29 +354,48 @@ fn every_configuration() {
         let integers_truth = integers.reference().unwrap();
         let full = Problem::full_range(shape, 6);
         let full_truth = full.reference().unwrap();
-        for blocks_per_load in [1, 2] {
-            for warps in 1..=CudaCoreConfig::MAX_WARPS {
-                for k_split in (1..=warps).filter(|s| warps % s == 0) {
-                    for activation in Activation::ALL {
-                        for weight_layout in ScaleLayout::ALL {
-                            let case = Case {
-                                weight_layout,
-                                activation,
-                                config: Some(CudaCoreConfig {
-                                    blocks_per_load,
-                                    warps,
-                                    k_split,
-                                }),
-                                ..CASE
-                            };
-                            gpu.assert_exact(&integers, &integers_truth, case);
-                            gpu.assert_in_bound(&full, &full_truth, case);
-                        }
-                    }
+        for activation in Activation::ALL {
+            for weight_layout in ScaleLayout::ALL {
+                let case = Case {
+                    weight_layout,
+                    activation,
+                    ..CASE
+                };
+                let target = gpu.target(&shape, case);
+                for config in configurations().filter(|c| c.is_legal(&shape, &target)) {
+                    let case = Case {
+                        config: Some(config),
+                        ..case
+                    };
+                    gpu.assert_exact(&integers, &integers_truth, case);
+                    gpu.assert_in_bound(&full, &full_truth, case);
                 }
             }
         }
     }
+}
+
+/// Every configuration of each kernel with a few numbers of CTAs, legal or not.
+fn configurations() -> impl Iterator<Item = CudaCoreConfig> {
+    let kernels = [
+        (CudaCoreKernel::Direct, 0),
+        (CudaCoreKernel::IntegerDot, 1),
+        (CudaCoreKernel::IntegerDot, 3),
+        (CudaCoreKernel::IntegerDot, 132),
+    ];
+    kernels.into_iter().flat_map(|(kernel, ctas)| {
+        [1, 2].into_iter().flat_map(move |blocks_per_load| {
+            (1..=16).flat_map(move |warps| {
+                (1..=warps).map(move |k_split| CudaCoreConfig {
+                    kernel,
+                    blocks_per_load,
+                    warps,
+                    k_split,
+                    ctas,
+                })
+            })
+        })
+    })
 }
 
 #[test]
@@ -707,13 +733,15 @@ fn refusals_on_a_device() {
         })
     ));
     let wide = CudaCoreConfig {
+        kernel: CudaCoreKernel::Direct,
+        ctas: 0,
         blocks_per_load: 2,
         warps: 4,
         k_split: 1,
     };
     assert!(matches!(
         call(None, Some(wide), 8, 0),
-        Err(Error::Config { wide: false, .. })
+        Err(Error::Config { .. })
     ));
     assert!(call(None, Some(wide), 0, 0).is_ok());
     // 8-byte aligned codes take the narrow kernel.

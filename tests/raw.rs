@@ -3,7 +3,9 @@
 #![cfg(feature = "cuda")]
 
 use nvfp4_gemv::raw::{Output, Vectors, Weights};
-use nvfp4_gemv::{CudaCoreConfig, Error, FloatType, GlobalScale, ScaleLayout, Shape, Strides, raw};
+use nvfp4_gemv::{
+    CudaCoreConfig, CudaCoreKernel, Error, FloatType, GlobalScale, ScaleLayout, Shape, Strides, raw,
+};
 
 const SHAPE: (usize, usize, usize, usize) = (130, 2, 64, 3);
 
@@ -14,6 +16,17 @@ struct Call {
     vectors: Vectors,
     output: Output,
     config: CudaCoreConfig,
+}
+
+fn device() -> raw::DeviceInfo {
+    raw::DeviceInfo {
+        name: "none".into(),
+        compute_capability: (9, 0),
+        multiprocessors: 132,
+        l2_bytes: 60 << 20,
+        shared_bytes: 99 << 10,
+        memory_bytes: 1 << 30,
+    }
 }
 
 /// Addresses far apart and well aligned.
@@ -49,6 +62,8 @@ fn valid() -> Call {
             element: FloatType::F16,
         },
         config: CudaCoreConfig {
+            kernel: CudaCoreKernel::Direct,
+            ctas: 0,
             blocks_per_load: 2,
             warps: 4,
             k_split: 2,
@@ -77,6 +92,7 @@ fn refusal(change: impl FnOnce(&mut Call)) -> Error {
             &call.vectors,
             &call.output,
             &call.config,
+            &device(),
             std::ptr::null_mut(),
         )
     }
@@ -276,18 +292,40 @@ fn overlaps() {
 fn configurations_without_a_kernel() {
     for (blocks_per_load, warps, k_split) in [(0, 4, 1), (3, 4, 1), (1, 0, 1), (1, 9, 1), (1, 4, 3)]
     {
-        let config = CudaCoreConfig {
-            blocks_per_load,
-            warps,
-            k_split,
-        };
-        let error = refusal(|c| c.config = config);
-        assert_eq!(error, Error::Config { config, wide: true });
+        let error = refusal(|c| {
+            c.config = CudaCoreConfig {
+                blocks_per_load,
+                warps,
+                k_split,
+                ..c.config
+            };
+        });
+        assert!(matches!(error, Error::Config { .. }), "{error}");
+    }
+    // Integer dot: no CTAs; vectors that are not NVFP4; vectors larger than shared memory.
+    let integer_dot = |call: &mut Call, ctas| {
+        call.config.kernel = CudaCoreKernel::IntegerDot;
+        call.config.ctas = ctas;
+    };
+    for error in [
+        refusal(|c| integer_dot(c, 0)),
+        refusal(|c| {
+            integer_dot(c, 1);
+            c.vectors = dense(0x4000_0000, 128, 256);
+        }),
+        refusal(|c| {
+            integer_dot(c, 1);
+            c.shape = (1, 2, 65536, 1);
+            vectors!(c, code_strides.row = 32768);
+            vectors!(c, scale_strides.row = 4096);
+        }),
+    ] {
+        assert!(matches!(error, Error::Config { .. }), "{error}");
     }
     // 16-byte loads of rows that are not.
     let error = refusal(|c| c.shape.2 = 48);
     assert!(
-        matches!(error, Error::Config { wide: false, .. }),
+        matches!(error, Error::Config { .. }),
         "{error}"
     );
 }
@@ -316,6 +354,7 @@ fn nothing_to_do_is_no_error() {
                 &call.vectors,
                 &output,
                 &call.config,
+                &device(),
                 std::ptr::null_mut(),
             )
         }

@@ -10,59 +10,21 @@
 // Only the f32 sum over blocks rounds. Other vectors: products and sums in f32.
 #pragma once
 
-#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <cstdint>
 
 #include "../arch/memory.cuh"
 #include "../format/e2m1.cuh"
-#include "../format/scale_layout.cuh"
-#include "../nvfp4_gemv.h"
+#include "cuda_core.cuh"
 
 namespace nvfp4 {
 
-constexpr int kWarp = 32;
-constexpr int kBlock = 16;
 constexpr int kMaxWarps = 8;   // warps a CTA
-constexpr int kMaxVectors = 8; // vectors a pass
 
 // Rows a warp computes at once: more of them share the decoded vectors, fewer leave registers for
 // the sums of many vectors.
 __host__ __device__ constexpr int rows_per_warp(int vectors) { return vectors <= 2 ? 4 : 2; }
-
-struct CudaCoreParams {
-    int32_t m, n, l, blocks;
-    int32_t k_split;
-    int32_t row_step; // from one row of a tile to the next: 1, or 32 to share 128x4 sectors
-
-    const uint8_t *codes;
-    const uint8_t *scales;
-    ScaleLayout scale_layout;
-    int64_t code_row_bytes;
-
-    const uint8_t *vectors;
-    int64_t vector_row_bytes, vector_batch_bytes;
-    const uint8_t *vector_scales;
-    ScaleLayout vector_scale_layout;
-    int64_t vector_scale_batch_bytes;
-
-    float alpha;
-    const float *row_alpha;
-    int64_t row_alpha_batch;
-    const float *vector_alpha;
-    int64_t vector_alpha_batch;
-
-    void *output;
-    int64_t output_batch; // elements of a batch: N * M of the whole problem
-    int32_t output_type;
-};
-
-// Row `i` of tile `tile`. 32 tiles of row step 32 cover 32 * kRows consecutive rows.
-template <int kRows>
-__device__ __forceinline__ int32_t tile_row(const CudaCoreParams &p, int32_t tile, int i) {
-    return p.row_step == 1 ? tile * kRows + i : tile / 32 * (32 * kRows) + tile % 32 + i * 32;
-}
 
 // One block of 16 weights, decoded to multiply with vectors of one activation type, and one block
 // of such a vector. `dot` returns the sum of the 16 products; times the block's two scales it is
@@ -225,16 +187,6 @@ struct WeightStep {
     }
 };
 
-__device__ __forceinline__ void store(const CudaCoreParams &p, int64_t at, float y) {
-    switch (p.output_type) {
-        case NVFP4_OUTPUT_F16: static_cast<__half *>(p.output)[at] = __float2half_rn(y); break;
-        case NVFP4_OUTPUT_BF16:
-            static_cast<__nv_bfloat16 *>(p.output)[at] = __float2bfloat16_rn(y);
-            break;
-        default: static_cast<float *>(p.output)[at] = y;
-    }
-}
-
 template <int kActivation, int kVectors, int kBlocks>
 __global__ void __launch_bounds__(kMaxWarps *kWarp, 1)
     gemv_cuda_core(const __grid_constant__ CudaCoreParams p) {
@@ -329,10 +281,7 @@ __global__ void __launch_bounds__(kMaxWarps *kWarp, 1)
             for (int s = 0; s < p.k_split; ++s) {
                 y += partial[t * p.k_split + s][i % (kRows * kVectors)];
             }
-            y *= p.alpha;
-            if (p.row_alpha) y *= p.row_alpha[batch * p.row_alpha_batch + row];
-            if (p.vector_alpha) y *= p.vector_alpha[batch * p.vector_alpha_batch + n];
-            store(p, batch * p.output_batch + int64_t(n) * p.m + row, y);
+            finish(p, batch, row, n, y);
         }
         __syncthreads(); // `partial` is free for the next batch
     }

@@ -8,6 +8,10 @@
 extern "C" int32_t nvfp4_gemv_cuda_core(const nvfp4_gemv_args *args,
                                         const nvfp4_cuda_core_config *config, void *stream) {
     const auto s = static_cast<cudaStream_t>(stream);
+    if (config->kernel == NVFP4_KERNEL_INTEGER_DOT) {
+        return args->activation == NVFP4_ACTIVATION_NVFP4 ? nvfp4::launch_nvfp4(*args, *config, s)
+                                                          : cudaErrorInvalidValue;
+    }
     switch (args->activation) {
         case NVFP4_ACTIVATION_NVFP4: return nvfp4::launch_cuda_core_nvfp4(*args, *config, s);
         case NVFP4_ACTIVATION_F16: return nvfp4::launch_cuda_core_f16(*args, *config, s);
@@ -40,6 +44,7 @@ extern "C" int32_t nvfp4_gemv_device_info(int32_t device, nvfp4_device_info *inf
     info->compute_minor = prop.minor;
     info->multiprocessors = prop.multiProcessorCount;
     info->l2_bytes = prop.l2CacheSize;
+    info->shared_bytes = int32_t(prop.sharedMemPerBlockOptin);
     info->memory_bytes = int64_t(prop.totalGlobalMem);
     return cudaSuccess;
 }

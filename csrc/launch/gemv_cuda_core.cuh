@@ -18,23 +18,18 @@ CudaCoreKernel cuda_core_kernel(int32_t n) {
     return gemv_cuda_core<kActivation, 8, kBlocks>;
 }
 
-constexpr int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
-
-// Row tiles of a pass. Tiles of row step 32 come in whole groups of 32.
-inline int64_t tiles(int64_t m, const CudaCoreParams &p) {
-    const int rows = rows_per_warp(p.n);
-    return p.row_step == 1 ? ceil_div(m, rows) : ceil_div(m, 32 * rows) * 32;
-}
-
 template <class T>
 T *device(uint64_t address) {
     return reinterpret_cast<T *>(address);
 }
 
-// More than kMaxVectors vectors take further passes over the weights.
-template <int kActivation>
-cudaError_t launch_cuda_core(const nvfp4_gemv_args &a, const nvfp4_cuda_core_config &c,
-                             cudaStream_t stream) {
+// Shared memory that a kernel may have without asking.
+constexpr int64_t kDefaultSharedBytes = 48 * 1024;
+
+// Calls `launch` with the parameters of each pass over the weights: one for each kMaxVectors vectors.
+template <class Launch>
+cudaError_t for_each_pass(const nvfp4_gemv_args &a, const nvfp4_cuda_core_config &c,
+                          Launch launch) {
     const int32_t blocks = a.k / kBlock;
     CudaCoreParams p = {};
     p.m = a.m;
@@ -61,7 +56,6 @@ cudaError_t launch_cuda_core(const nvfp4_gemv_args &a, const nvfp4_cuda_core_con
     const int64_t output_bytes = a.output_type == NVFP4_OUTPUT_F32 ? 4 : 2;
     const int64_t scale_row_bytes =
         p.vector_scale_layout.tiled ? 16 : p.vector_scale_layout.row_stride; // n <= 16 < 32 rows
-
     for (int32_t first = 0; first < a.n; first += kMaxVectors) {
         p.n = std::min(a.n - first, kMaxVectors);
         p.vectors = device<const uint8_t>(a.vectors) + first * a.vector_row_stride;
@@ -69,19 +63,29 @@ cudaError_t launch_cuda_core(const nvfp4_gemv_args &a, const nvfp4_cuda_core_con
         p.vector_alpha =
             a.vector_alpha ? device<const float>(a.vector_alpha) + first : nullptr;
         p.output = device<uint8_t>(a.output) + first * a.m * output_bytes;
-        const CudaCoreKernel kernel = c.blocks_per_load == 2
-                                          ? cuda_core_kernel<kActivation, 2>(p.n)
-                                          : cuda_core_kernel<kActivation, 1>(p.n);
-        const int64_t tiles_per_cta = c.warps / c.k_split;
-        const dim3 grid(unsigned(ceil_div(tiles(a.m, p), tiles_per_cta)),
-                        unsigned(std::min(a.l, 65535)));
-        void *arguments[] = {&p};
-        const cudaError_t status = cudaLaunchKernel(reinterpret_cast<const void *>(kernel), grid,
-                                                    dim3(c.warps * kWarp), arguments, 0, stream);
+        const cudaError_t status = launch(p);
         if (status != cudaSuccess) return status;
     }
     return cudaSuccess;
 }
+
+template <int kActivation>
+cudaError_t launch_cuda_core(const nvfp4_gemv_args &a, const nvfp4_cuda_core_config &c,
+                             cudaStream_t stream) {
+    return for_each_pass(a, c, [&](const CudaCoreParams &p) {
+        const CudaCoreKernel kernel = c.blocks_per_load == 2
+                                          ? cuda_core_kernel<kActivation, 2>(p.n)
+                                          : cuda_core_kernel<kActivation, 1>(p.n);
+        const int64_t tiles = row_tiles(p.m, p.row_step, rows_per_warp(p.n));
+        const dim3 grid(unsigned(ceil_div(tiles, c.warps / c.k_split)),
+                        unsigned(std::min(a.l, 65535)));
+        void *arguments[] = {const_cast<CudaCoreParams *>(&p)};
+        return cudaLaunchKernel(reinterpret_cast<const void *>(kernel), grid,
+                                dim3(c.warps * kWarp), arguments, 0, stream);
+    });
+}
+
+cudaError_t launch_nvfp4(const nvfp4_gemv_args &, const nvfp4_cuda_core_config &, cudaStream_t);
 
 // One a translation unit, gemv_cuda_core_<activation>.cu.
 cudaError_t launch_cuda_core_nvfp4(const nvfp4_gemv_args &, const nvfp4_cuda_core_config &,

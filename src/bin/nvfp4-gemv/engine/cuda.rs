@@ -8,8 +8,9 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DeviceRepr, 
 use nvfp4_gemv::measure::{copies_for_cold_l2, time_launches, time_read_only};
 use nvfp4_gemv::path::available;
 use nvfp4_gemv::{
-    Activation, CudaCoreConfig, DenseVectors, Error, FloatType, Nvfp4Vectors, Output, Path, Result,
-    Shape, Target, VectorScale, Vectors, Weights, gemv_on_device_with, raw,
+    Activation, CudaCoreConfig, CudaCoreTarget, DenseVectors, Error, FloatType, Nvfp4Vectors,
+    Output, Path, Result, ScaleLayout, Shape, Target, VectorScale, Vectors, Weights,
+    gemv_on_device_with, raw,
 };
 use serde_json::json;
 
@@ -240,16 +241,15 @@ impl Cuda {
     fn config(&self, operands: &Operands<'_>, weights: &DeviceWeights) -> CudaCoreConfig {
         let (codes, _codes) = weights.codes.device_ptr(&self.stream);
         let (scales, _scales) = weights.scales.device_ptr(&self.stream);
-        let weights = raw::Weights {
-            codes,
-            scales,
-            layout: operands.layout,
-            global: operands.global,
-            row_alpha: 0,
-            row_alpha_batch_stride: 0,
+        let shape = &operands.shape;
+        let target = CudaCoreTarget {
+            activation: operands.x.activation(),
+            wide: raw::is_wide(shape, codes, scales),
+            tiled: operands.layout == ScaleLayout::Tiled128x4,
+            multiprocessors: self.info.multiprocessors,
+            shared_bytes: self.info.shared_bytes,
         };
-        let wide = raw::is_wide(&operands.shape, &weights);
-        CudaCoreConfig::for_problem(&operands.shape, wide, self.info.multiprocessors)
+        CudaCoreConfig::for_problem(shape, &target)
     }
 }
 
@@ -285,12 +285,11 @@ impl Engine for Cuda {
             DeviceValues::Bf16(y) => Values::Bf16(self.download(y)?),
             DeviceValues::F32(y) => Values::F32(self.download(y)?),
         };
-        let dense = operands.x.activation() != Activation::Nvfp4;
         Ok(Outcome {
             y,
             path: choice.path,
             reason: choice.reason.to_string(),
-            roundings: config.roundings(shape, dense),
+            roundings: config.roundings(shape, operands.x.activation()),
         })
     }
 

@@ -1,0 +1,301 @@
+// NVFP4 weights times NVFP4 vectors on CUDA cores, with integer dot products.
+//
+// Codes times two are the integers 0, 1, 2, 3, 4, 6, 8, 12 and their negatives. A byte permute with
+// the codes themselves as selector looks four of them up at once; its sign-replicate mode makes
+// codes with the sign bit come out as 0, so one lookup of the codes and one of the codes with
+// flipped signs give the positive and the negative magnitudes. Four products are one dp4a. The sum
+// of a block is an exact integer below 2304 in magnitude, and exact in f32 times two scales (12 + 8
+// bits): only the f32 sum over blocks rounds.
+//
+// A CTA takes a contiguous range of row tiles and decodes the vectors once, into shared memory. Its
+// warps, or groups of k_split warps, take the tiles in turn; a lane's loads for its next step, which
+// may be in the next tile, are in flight while it computes. Partial sums of all tiles wait in shared
+// memory for one barrier. Every order is fixed by the configuration.
+#pragma once
+
+#include "../arch/convert.cuh"
+#include "../arch/memory.cuh"
+#include "cuda_core.cuh"
+
+namespace nvfp4 {
+
+namespace int8 {
+
+constexpr int kRows = 4; // rows of a tile
+
+// Magnitudes of the eight codes without a sign, times two.
+constexpr uint32_t kLookupLow = 0x03020100u;
+constexpr uint32_t kLookupHigh = 0x0c080604u;
+
+// An integer s in the low bits of this is the f32 12582912 + s, for |s| < 2^22.
+constexpr int32_t kFloatBias = 0x4b400000;
+
+// The most threads of a CTA: more sums and decoded weights take more registers a thread.
+__host__ __device__ constexpr int max_threads(int vectors) { return vectors <= 2 ? 512 : 256; }
+
+// Bytes of shared memory: vectors, their scales, partial sums.
+__host__ __device__ inline int64_t shared_bytes(int vectors, int32_t blocks, int32_t k_split,
+                                                int64_t tiles) {
+    return int64_t(vectors) * blocks * (kBlock + 4) + tiles * k_split * kRows * vectors * 4;
+}
+
+struct Lookup {
+    uint32_t low, high;
+
+    __device__ __forceinline__ Lookup() {
+        // Hidden from the compiler, or it would move constants into registers again and again.
+        asm("mov.b32 %0, %1;" : "=r"(low) : "n"(kLookupLow));
+        asm("mov.b32 %0, %1;" : "=r"(high) : "n"(kLookupHigh));
+    }
+
+    // Twice the magnitudes of codes 0..3, where positive; 0 where the sign bit is set.
+    __device__ __forceinline__ uint32_t operator()(uint32_t codes) const {
+        uint32_t bytes;
+        asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(low), "r"(high), "r"(codes));
+        return bytes;
+    }
+};
+
+// A block of 16 codes: bytes of the positive and of the negative magnitudes.
+struct Magnitudes {
+    uint32_t positive[4], negative[4];
+
+    __device__ __forceinline__ Magnitudes(const Lookup &lookup, uint2 codes) {
+        const uint32_t flipped_x = codes.x ^ 0x88888888u;
+        const uint32_t flipped_y = codes.y ^ 0x88888888u;
+        positive[0] = lookup(codes.x);
+        positive[1] = lookup(codes.x >> 16);
+        positive[2] = lookup(codes.y);
+        positive[3] = lookup(codes.y >> 16);
+        negative[0] = lookup(flipped_x);
+        negative[1] = lookup(flipped_x >> 16);
+        negative[2] = lookup(flipped_y);
+        negative[3] = lookup(flipped_y >> 16);
+    }
+
+    // Four times the sum of the 16 products with x, as a float.
+    __device__ __forceinline__ float dot(uint4 x) const {
+        int32_t plus = kFloatBias, minus = 0;
+        plus = __dp4a(int32_t(positive[0]), int32_t(x.x), plus);
+        minus = __dp4a(int32_t(negative[0]), int32_t(x.x), minus);
+        plus = __dp4a(int32_t(positive[1]), int32_t(x.y), plus);
+        minus = __dp4a(int32_t(negative[1]), int32_t(x.y), minus);
+        plus = __dp4a(int32_t(positive[2]), int32_t(x.z), plus);
+        minus = __dp4a(int32_t(negative[2]), int32_t(x.z), minus);
+        plus = __dp4a(int32_t(positive[3]), int32_t(x.w), plus);
+        minus = __dp4a(int32_t(negative[3]), int32_t(x.w), minus);
+        return __int_as_float(plus - minus) - 12582912.0f;
+    }
+
+    // The signed integers, as vectors keep them.
+    __device__ __forceinline__ uint4 joined() const {
+        return make_uint4(__vsub4(positive[0], negative[0]), __vsub4(positive[1], negative[1]),
+                          __vsub4(positive[2], negative[2]), __vsub4(positive[3], negative[3]));
+    }
+};
+
+// Where a tile's rows begin.
+struct Tile {
+    const uint8_t *codes, *scales;
+    int rows; // 1 to kRows; fewer at the end of M
+
+    __device__ __forceinline__ Tile(const CudaCoreParams &p, int32_t batch, int32_t tile) {
+        // A tile may lie past the end altogether: it repeats the last row, and is not stored.
+        const int32_t row = min(tile_row<kRows>(p, tile, 0), p.m - 1);
+        codes = p.codes + (int64_t(batch) * p.m + row) * p.code_row_bytes;
+        scales = p.scales + batch * p.scale_layout.batch_bytes(p.m) + p.scale_layout.row_offset(row);
+        rows = min((p.m - 1 - row) / p.row_step + 1, kRows);
+    }
+};
+
+// What a lane reads in one step: kBlocks blocks of kRows rows.
+template <int kBlocks>
+struct Step {
+    uint2 codes[kRows][kBlocks];
+    uint16_t scales[kRows];
+
+    __device__ __forceinline__ void load(const CudaCoreParams &p, const Tile &tile, int32_t block) {
+        const uint8_t *code_at = tile.codes + int64_t(block) * (kBlock / 2);
+        const uint8_t *scale_at = tile.scales + p.scale_layout.block_offset(block);
+        // From row to row: rows 32 apart are 4 bytes apart in an atom of the 128x4 layout.
+        const uint32_t code_step = uint32_t(p.code_row_bytes) * p.row_step;
+        const uint32_t scale_step = p.scale_layout.tiled ? 4 : uint32_t(p.scale_layout.row_stride);
+        if (tile.rows == kRows && block < p.blocks) {
+#pragma unroll
+            for (int r = 0; r < kRows; ++r) {
+                load_row(r, code_at + uint64_t(r * code_step), scale_at + uint64_t(r * scale_step));
+            }
+            return;
+        }
+        // Past the end of the rows or of K: zeros add nothing.
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+            scales[r] = 0;
+#pragma unroll
+            for (int b = 0; b < kBlocks; ++b) codes[r][b] = make_uint2(0, 0);
+            if (r < tile.rows && block < p.blocks) {
+                load_row(r, code_at + uint64_t(r * code_step), scale_at + uint64_t(r * scale_step));
+            }
+        }
+    }
+
+  private:
+    __device__ __forceinline__ void load_row(int r, const uint8_t *code_at,
+                                             const uint8_t *scale_at) {
+        if constexpr (kBlocks == 2) {
+            const uint4 v = arch::load_stream_128(code_at);
+            codes[r][0] = make_uint2(v.x, v.y);
+            codes[r][1] = make_uint2(v.z, v.w);
+            scales[r] = arch::load_shared_16(scale_at);
+        } else {
+            codes[r][0] = arch::load_stream_64(code_at);
+            scales[r] = arch::load_shared_8(scale_at);
+        }
+    }
+};
+
+// Sums each of V values over the warp, V a power of two up to 32. Lane i * (32 / V) ends up with
+// value i, in the first element.
+template <int V>
+__device__ __forceinline__ void reduce_scatter(float (&value)[V], int lane) {
+    int left = V;
+#pragma unroll
+    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+        if (left > 1) {
+            left /= 2;
+            const bool upper = lane & offset;
+#pragma unroll
+            for (int i = 0; i < V / 2; ++i) {
+                if (i >= left) break;
+                const float send = upper ? value[i] : value[i + left];
+                const float keep = upper ? value[i + left] : value[i];
+                value[i] = keep + __shfl_xor_sync(0xffffffffu, send, offset);
+            }
+        } else {
+            value[0] += __shfl_xor_sync(0xffffffffu, value[0], offset);
+        }
+    }
+}
+
+}  // namespace int8
+
+template <int kVectors, int kBlocks>
+__global__ void __launch_bounds__(int8::max_threads(kVectors), 1)
+    gemv_nvfp4(const __grid_constant__ CudaCoreParams p) {
+    using namespace int8;
+    constexpr int kValues = kRows * kVectors;
+    extern __shared__ uint4 shared[];
+    uint4 *const x = shared;                                              // [kVectors][blocks]
+    float *const x_scale = reinterpret_cast<float *>(x + kVectors * p.blocks); // the same
+    float *const partial = x_scale + kVectors * p.blocks; // [tile][k_split][kValues]
+
+    const int warp = threadIdx.x / kWarp;
+    const int lane = threadIdx.x % kWarp;
+    const int groups = blockDim.x / kWarp / p.k_split;
+    const int group = warp / p.k_split;
+    const int part = warp % p.k_split;
+    const int32_t first_block = (part * kWarp + lane) * kBlocks;
+    const int32_t stride = p.k_split * kWarp * kBlocks;
+    const int32_t steps = (p.blocks + stride - 1) / stride;
+    const Lookup lookup;
+
+    const int32_t tiles = row_tiles(p.m, p.row_step, kRows);
+    const int64_t total = int64_t(tiles) * p.l;
+    const int64_t last = total * (blockIdx.x + 1) / gridDim.x;
+    for (int64_t first = total * blockIdx.x / gridDim.x; first < last;) {
+        // The tiles of one batch, whose vectors are decoded.
+        const int32_t batch = int32_t(first / tiles);
+        const int32_t begin = int32_t(first - int64_t(batch) * tiles);
+        const int32_t end = int32_t(min(last - int64_t(batch) * tiles, int64_t(tiles)));
+        first += end - begin;
+
+        int32_t tile = begin + group;
+        Tile from(p, batch, min(tile, end - 1));
+        Step<kBlocks> next;
+        next.load(p, from, first_block);
+
+        for (int32_t i = threadIdx.x; i < kVectors * p.blocks; i += blockDim.x) {
+            const int32_t block = i % p.blocks;
+            // Vectors past the end repeat the last one: computed, not stored.
+            const int32_t n = kVectors == 1 ? 0 : min(i / p.blocks, p.n - 1);
+            const uint8_t *at = p.vectors + batch * p.vector_batch_bytes +
+                                n * p.vector_row_bytes + int64_t(block) * (kBlock / 2);
+            x[i] = Magnitudes(lookup, arch::load_shared_64(at)).joined();
+            const uint8_t *scale_at = p.vector_scales + batch * p.vector_scale_batch_bytes +
+                                      p.vector_scale_layout.row_offset(n) +
+                                      p.vector_scale_layout.block_offset(block);
+            // Both operands are times two.
+            x_scale[i] = 0.25f * __low2float(arch::cvt_e4m3x2(arch::load_shared_8(scale_at)));
+        }
+        __syncthreads();
+
+        for (; tile < end; tile += groups) {
+            float sum[kValues] = {};
+            int32_t block = first_block;
+#pragma unroll 1
+            for (int32_t s = 0; s < steps; ++s) {
+                const Step<kBlocks> step = next;
+                const int32_t here = min(block, p.blocks - kBlocks);
+                block += stride;
+                if (s + 1 < steps) {
+                    next.load(p, from, block);
+                } else if (tile + groups < end) {
+                    from = Tile(p, batch, tile + groups);
+                    next.load(p, from, first_block);
+                }
+#pragma unroll
+                for (int b = 0; b < kBlocks; ++b) {
+                    float scale[kRows];
+#pragma unroll
+                    for (int r = 0; r < kRows; ++r) {
+                        const __half2 both = arch::cvt_e4m3x2(step.scales[r]);
+                        scale[r] = b == 0 ? __low2float(both) : __high2float(both);
+                    }
+                    if constexpr (kVectors == 1) {
+                        const uint4 xb = x[here + b];
+                        const float xs = x_scale[here + b];
+#pragma unroll
+                        for (int r = 0; r < kRows; ++r) {
+                            const Magnitudes w(lookup, step.codes[r][b]);
+                            sum[r] = fmaf(w.dot(xb), scale[r] * xs, sum[r]);
+                        }
+                    } else {
+#pragma unroll
+                        for (int half = 0; half < kRows; half += 2) {
+                            const Magnitudes w0(lookup, step.codes[half][b]);
+                            const Magnitudes w1(lookup, step.codes[half + 1][b]);
+#pragma unroll
+                            for (int n = 0; n < kVectors; ++n) {
+                                const uint4 xb = x[n * p.blocks + here + b];
+                                const float xs = x_scale[n * p.blocks + here + b];
+                                float &s0 = sum[half * kVectors + n];
+                                float &s1 = sum[(half + 1) * kVectors + n];
+                                s0 = fmaf(w0.dot(xb), scale[half] * xs, s0);
+                                s1 = fmaf(w1.dot(xb), scale[half + 1] * xs, s1);
+                            }
+                        }
+                    }
+                }
+            }
+            reduce_scatter(sum, lane);
+            constexpr int kLanes = kWarp / kValues; // lanes that hold the same value
+            if (lane % kLanes == 0) {
+                partial[((tile - begin) * p.k_split + part) * kValues + lane / kLanes] = sum[0];
+            }
+        }
+        __syncthreads();
+
+        for (int32_t i = threadIdx.x; i < (end - begin) * kValues; i += blockDim.x) {
+            const int32_t t = i / kValues, value = i % kValues;
+            const int32_t row = tile_row<kRows>(p, begin + t, value / kVectors);
+            const int n = value % kVectors;
+            if (row >= p.m || n >= p.n) continue;
+            float y = 0.0f;
+            for (int s = 0; s < p.k_split; ++s) y += partial[(t * p.k_split + s) * kValues + value];
+            finish(p, batch, row, n, y);
+        }
+        __syncthreads(); // shared memory is free for the next batch
+    }
+}
+
+}  // namespace nvfp4

@@ -1,0 +1,35 @@
+// The CUDA-core kernels with integer dot products, for NVFP4 vectors.
+#include "../kernels/gemv_nvfp4.cuh"
+#include "gemv_cuda_core.cuh"
+
+namespace nvfp4 {
+
+template <int kBlocks>
+static CudaCoreKernel nvfp4_kernel(int32_t n) {
+    if (n <= 1) return gemv_nvfp4<1, kBlocks>;
+    if (n <= 2) return gemv_nvfp4<2, kBlocks>;
+    if (n <= 4) return gemv_nvfp4<4, kBlocks>;
+    return gemv_nvfp4<8, kBlocks>;
+}
+
+cudaError_t launch_nvfp4(const nvfp4_gemv_args &a, const nvfp4_cuda_core_config &c,
+                         cudaStream_t stream) {
+    return for_each_pass(a, c, [&](const CudaCoreParams &p) {
+        const auto *kernel = reinterpret_cast<const void *>(
+            c.blocks_per_load == 2 ? nvfp4_kernel<2>(p.n) : nvfp4_kernel<1>(p.n));
+        const int vectors = p.n <= 2 ? p.n : p.n <= 4 ? 4 : 8;
+        const int64_t tiles = int64_t(row_tiles(p.m, p.row_step, int8::kRows)) * p.l;
+        const int64_t shared =
+            int8::shared_bytes(vectors, p.blocks, p.k_split, ceil_div(tiles, c.ctas));
+        if (shared > kDefaultSharedBytes) {
+            const cudaError_t status = cudaFuncSetAttribute(
+                kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared));
+            if (status != cudaSuccess) return status;
+        }
+        void *arguments[] = {const_cast<CudaCoreParams *>(&p)};
+        return cudaLaunchKernel(kernel, dim3(unsigned(c.ctas)), dim3(c.warps * kWarp), arguments,
+                                size_t(shared), stream);
+    });
+}
+
+}  // namespace nvfp4
