@@ -4,9 +4,11 @@ extern __shared__ __align__(1024) u32 dyn[];
 
 // Fills `words` words of dynamic shared memory with the poison pattern.
 __device__ __forceinline__ void poison(u32 words) {
+#pragma unroll 1
     for (u32 i = threadIdx.x; i < words; i += blockDim.x) dyn[i] = POISON;
 }
 __device__ __forceinline__ void dump(u32* o, u32 words) {
+#pragma unroll 1
     for (u32 i = threadIdx.x; i < words; i += blockDim.x) o[i] = dyn[i];
 }
 
@@ -59,6 +61,7 @@ extern "C" __global__ void bulk_g2s_many(const u8* src, u32* o, u32* flags, u32 
     __syncthreads();
     if (threadIdx.x == 0) {
         mbar_arrive_expect(smem(&bar), copies * bytes);
+#pragma unroll 1
         for (u32 k = 0; k < copies; k++)
             asm volatile(
                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -83,6 +86,7 @@ extern "C" __global__ void bulk_ring(const u8* src, u32* o, u32* flags, u32 step
     }
     __syncthreads();
     u32 good = 0;
+#pragma unroll 1
     for (u32 k = 0; k < steps + 1; k++) {
         if (threadIdx.x == 0 && k < steps) {
             mbar_arrive_expect(smem(&bar[k & 1]), bytes);
@@ -96,6 +100,7 @@ extern "C" __global__ void bulk_ring(const u8* src, u32* o, u32* flags, u32 step
         if (k > 0) {
             u32 j = k - 1;
             good += mbar_poll(smem(&bar[j & 1]), (j >> 1) & 1);
+#pragma unroll 1
             for (u32 i = threadIdx.x; i < bytes / 4; i += blockDim.x)
                 o[j * (bytes / 4) + i] = dyn[(j & 1) * (bytes / 4) + i] + j;
         }
@@ -107,6 +112,7 @@ extern "C" __global__ void bulk_ring(const u8* src, u32* o, u32* flags, u32 step
 // Shared -> global.
 extern "C" __global__ void bulk_s2g(const u32* src, u8* dst, u32 src_off, u32 dst_off, u32 bytes,
                                     u32 words) {
+#pragma unroll 1
     for (u32 i = threadIdx.x; i < words; i += blockDim.x) dyn[i] = src[i];
     fence_async();
     __syncthreads();
@@ -121,6 +127,7 @@ extern "C" __global__ void bulk_s2g(const u32* src, u8* dst, u32 src_off, u32 ds
 
 // wait_group.read: the source may be overwritten, the destination keeps the old bytes.
 extern "C" __global__ void bulk_s2g_read(const u32* src, u8* dst, u32 bytes) {
+#pragma unroll 1
     for (u32 i = threadIdx.x; i < bytes / 4; i += blockDim.x) dyn[i] = src[i];
     fence_async();
     __syncthreads();
@@ -141,7 +148,7 @@ extern "C" __global__ void bulk_s2g_read(const u32* src, u8* dst, u32 bytes) {
 // Shared -> global with a reduction.
 #define BULK_RED(name, ins)                                                                   \
     extern "C" __global__ void bulk_red_##name(const u32* src, u32* dst, u32 bytes) {         \
-        for (u32 i = threadIdx.x; i < bytes / 4; i += blockDim.x) dyn[i] = src[i];            \
+        _Pragma("unroll 1") for (u32 i = threadIdx.x; i < bytes / 4; i += blockDim.x) dyn[i] = src[i];\
         fence_async();                                                                        \
         __syncthreads();                                                                      \
         if (threadIdx.x == 0) {                                                               \
@@ -241,6 +248,7 @@ extern "C" __global__ void mbar_script(const u32* script, u32* o, u32 n) {
     __shared__ u64 bar;
     u32 b = smem(&bar);
     u64 last = 0, prev = 0;
+#pragma unroll 1
     for (u32 k = 0; k < n; k++) {
         u32 op = script[2 * k], x = script[2 * k + 1], r = 0;
         u32 arrival = 0;
@@ -320,12 +328,14 @@ extern "C" __global__ void mbar_full_empty(const u32* src, u32* o, u32* flags, u
     }
     __syncthreads();
     if (t < 32) {
+#pragma unroll 1
         for (u32 k = 0; k < steps; k++) {
             good += mbar_poll(smem(&empty), (k & 1) ^ 1);
             slot[lane] = src[k * 32 + lane];
             asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(smem(&full)) : "memory");
         }
     } else {
+#pragma unroll 1
         for (u32 k = 0; k < steps; k++) {
             good += mbar_poll(smem(&full), k & 1);
             o[k * 32 + lane] = slot[31 - lane] ^ k;
@@ -375,6 +385,7 @@ extern "C" __global__ void cluster_map(u32* o) {
     if (threadIdx.x == 0) word = 0xC0DE0000u + blockIdx.x;
     cluster_sync();
     if (threadIdx.x == 0) {
+#pragma unroll 1
         for (u32 r = 0; r < n; r++) {
             u32* p = o + (blockIdx.x * n + r) * 8;
             u32 there = mapa(smem(&word), r), v;
@@ -461,6 +472,7 @@ extern "C" __global__ void cluster_arrive(u32* o, u32* flags) {
     }
     if (rank == 0) {
         u32 ok = 0;
+#pragma unroll 1
         for (u32 i = 0; i < POLLS && !ok; i++) {
             asm volatile(
                 "{ .reg .pred p; mbarrier.test_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0; "
@@ -570,6 +582,7 @@ extern "C" __global__ void cluster_bulk_s2s(const u32* a, u32* o, u32* flags, u3
     u32 t = threadIdx.x, rank = cluster_rank(), other = rank ^ 1;
     u32 half = words / 2;
     poison(words);
+#pragma unroll 1
     for (u32 i = t; i < bytes / 4; i += blockDim.x) dyn[half + i] = a[rank * (bytes / 4) + i];
     if (t == 0) {
         mbar_init(smem(&bar), 1);
@@ -598,6 +611,7 @@ extern "C" __global__ void cluster_bulk_red_add_u32(const u32* a, u32* o, u32* f
     u32 t = threadIdx.x, rank = cluster_rank(), other = rank ^ 1;
     u32 half = words / 2;
     poison(words);
+#pragma unroll 1
     for (u32 i = t; i < bytes / 4; i += blockDim.x) dyn[half + i] = a[rank * (bytes / 4) + i];
     if (t == 0) {
         mbar_init(smem(&bar), 1);

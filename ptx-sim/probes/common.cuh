@@ -78,6 +78,7 @@ __device__ __forceinline__ void sleep_ns(u32 ns) {
 }
 // 1 when the phase of the given parity completed within the bound.
 __device__ __forceinline__ u32 mbar_poll(u32 bar, u32 parity) {
+#pragma unroll 1
     for (u32 i = 0; i < POLLS; i++) {
         if (mbar_test(bar, parity)) return 1;
         sleep_ns(100);

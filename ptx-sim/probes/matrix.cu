@@ -5,14 +5,14 @@
     extern "C" __global__ void name(const u32* src, const u32* addr, u32* o) {                \
         __shared__ __align__(128) u32 s[512];                                                 \
         u32 t = threadIdx.x;                                                                  \
-        for (u32 i = t; i < 512; i += 32) s[i] = src[i];                                      \
+        _Pragma("unroll 1") for (u32 i = t; i < 512; i += 32) s[i] = src[i];                  \
         __syncthreads();                                                                      \
         u32 d[4] = {0, 0, 0, 0};                                                              \
         asm volatile("ldmatrix.sync.aligned.m8n8." ins ".shared::cta.b16 " __VA_ARGS__        \
                      ", [%4];"                                                                \
                      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])                         \
                      : "r"(smem(s) + addr[t]));                                               \
-        for (u32 k = 0; k < nreg; k++) o[t * nreg + k] = d[k];                                \
+        for (u32 k = 0; k < nreg; k++) o[t * nreg + k] = d[k];            \
     }
 LDMATRIX(ldmatrix_x1, "x1", 1, "{%0}")
 LDMATRIX(ldmatrix_x2, "x2", 2, "{%0, %1}")
@@ -25,16 +25,16 @@ LDMATRIX(ldmatrix_x4_trans, "x4.trans", 4, "{%0, %1, %2, %3}")
     extern "C" __global__ void name(const u32* src, const u32* addr, u32* o) {                \
         __shared__ __align__(128) u32 s[512];                                                 \
         u32 t = threadIdx.x;                                                                  \
-        for (u32 i = t; i < 512; i += 32) s[i] = POISON;                                      \
+        _Pragma("unroll 1") for (u32 i = t; i < 512; i += 32) s[i] = POISON;                  \
         __syncthreads();                                                                      \
         u32 d[4];                                                                             \
-        for (u32 k = 0; k < 4; k++) d[k] = src[t * 4 + k];                                    \
+        for (u32 k = 0; k < 4; k++) d[k] = src[t * 4 + k];                \
         asm volatile("stmatrix.sync.aligned.m8n8." ins ".shared::cta.b16 [%0], " __VA_ARGS__  \
                      ";" ::"r"(smem(s) + addr[t]),                                            \
                      "r"(d[0]), "r"(d[1]), "r"(d[2]), "r"(d[3])                               \
                      : "memory");                                                             \
         __syncthreads();                                                                      \
-        for (u32 i = t; i < 512; i += 32) o[i] = s[i];                                        \
+        _Pragma("unroll 1") for (u32 i = t; i < 512; i += 32) o[i] = s[i];                    \
     }
 STMATRIX(stmatrix_x1, "x1", 1, "{%1}")
 STMATRIX(stmatrix_x2, "x2", 2, "{%1, %2}")

@@ -4,9 +4,11 @@
 extern __shared__ __align__(1024) u32 dyn[];
 
 __device__ __forceinline__ void poison(u32 words) {
+#pragma unroll 1
     for (u32 i = threadIdx.x; i < words; i += blockDim.x) dyn[i] = POISON;
 }
 __device__ __forceinline__ void dump(u32* o, u32 words) {
+#pragma unroll 1
     for (u32 i = threadIdx.x; i < words; i += blockDim.x) o[i] = dyn[i];
 }
 
@@ -81,7 +83,7 @@ TMA_LOAD(tma_load_mask1_2d, "2d" CLUSTER_MBAR ".multicast::cluster", C2, ", %4")
             asm volatile("cp.async.bulk.tensor." head " [%0], [%1, " coords "], [%2];" ::     \
                              TENSOR_OPERANDS(smem(&bar))                                      \
                          : "memory");                                                         \
-            for (u32 i = 0; i < 1000; i++) sleep_ns(500);                                     \
+            _Pragma("unroll 1") for (u32 i = 0; i < 1000; i++) sleep_ns(500);                 \
             asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(    \
                              smem(&bar)),                                                     \
                          "r"(expect)                                                          \
@@ -108,7 +110,7 @@ TMA_COUNT(tma_count_3d, "3d" CLUSTER_MBAR, C3)
     extern "C" __global__ void name(const __grid_constant__ TensorMap map, const u32* src,    \
                                     i32 c0, i32 c1, i32 c2, i32 c3, i32 c4, u32 src_off,      \
                                     u32 words) {                                              \
-        for (u32 i = threadIdx.x; i < words; i += blockDim.x) dyn[i] = src[i];                \
+        _Pragma("unroll 1") for (u32 i = threadIdx.x; i < words; i += blockDim.x) dyn[i] = src[i];\
         fence_async();                                                                        \
         __syncthreads();                                                                      \
         if (threadIdx.x == 0) {                                                               \
