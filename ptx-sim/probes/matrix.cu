@@ -67,7 +67,7 @@ extern "C" __global__ void movmatrix(const u32* src, u32* o) {
         o[4 * t + 2] = d2;                                                                    \
         o[4 * t + 3] = d3;                                                                    \
     }
-// f32 operands may not be .b32 registers in mma, so those go through moves.
+// The same with the f32 accumulators in f32 registers.
 #define MMAF(name, ins, alist, blist)                                                         \
     extern "C" __global__ void name(const u32* a, const u32* b, const u32* c, u32* o) {       \
         FRAGMENTS                                                                             \
