@@ -1,0 +1,3 @@
+// Floating-point arithmetic: see arith.inc.
+#include "common.cuh"
+#include "arith.inc"

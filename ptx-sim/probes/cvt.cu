@@ -1,0 +1,3 @@
+// Conversions: see cvt.inc.
+#include "common.cuh"
+#include "cvt.inc"

@@ -1,0 +1,3 @@
+// Integer and bit instructions: see integer.inc.
+#include "common.cuh"
+#include "integer.inc"

@@ -1,0 +1,606 @@
+// Runs every probe on the GPU and writes what came out. Driver API only, found at run time, so the
+// program links anywhere; the PTX that the repository holds is compiled in and given to the
+// driver's own assembler.
+//
+//   record --out DIR [--topic NAME]... [--repeat N]   record
+//   record --dry-run [--out DIR] [--ptx DIR]          check the cases without a GPU
+//   record --list                                     print the cases
+#include <cuda.h>
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+
+#include "record.h"
+
+#define EMBED(topic)                                                            \
+    asm(".section .rodata\n.balign 16\nptx_" #topic ":\n.incbin \"ptx/" #topic  \
+        ".ptx\"\n.byte 0\nptx_" #topic "_end:\n.previous\n");                   \
+    extern "C" const char ptx_##topic[] __attribute__((visibility("hidden")));
+EMBED(cvt)
+EMBED(arith)
+EMBED(integer)
+EMBED(warp)
+EMBED(async)
+EMBED(tma)
+EMBED(matrix)
+
+namespace {
+const char* embedded(const std::string& topic) {
+    if (topic == "cvt") return ptx_cvt;
+    if (topic == "arith") return ptx_arith;
+    if (topic == "integer") return ptx_integer;
+    if (topic == "warp") return ptx_warp;
+    if (topic == "async") return ptx_async;
+    if (topic == "tma") return ptx_tma;
+    if (topic == "matrix") return ptx_matrix;
+    return "";
+}
+
+// ---- The driver ----
+struct Driver {
+    CUresult (*Init)(unsigned) = 0;
+    CUresult (*DriverGetVersion)(int*) = 0;
+    CUresult (*DeviceGet)(CUdevice*, int) = 0;
+    CUresult (*DeviceGetName)(char*, int, CUdevice) = 0;
+    CUresult (*DeviceGetAttribute)(int*, CUdevice_attribute, CUdevice) = 0;
+    CUresult (*CtxCreate)(CUcontext*, unsigned, CUdevice) = 0;
+    CUresult (*CtxDestroy)(CUcontext) = 0;
+    CUresult (*ModuleLoadDataEx)(CUmodule*, const void*, unsigned, CUjit_option*, void**) = 0;
+    CUresult (*ModuleGetFunction)(CUfunction*, CUmodule, const char*) = 0;
+    CUresult (*MemAlloc)(CUdeviceptr*, size_t) = 0;
+    CUresult (*MemFree)(CUdeviceptr) = 0;
+    CUresult (*MemcpyHtoD)(CUdeviceptr, const void*, size_t) = 0;
+    CUresult (*MemcpyDtoH)(void*, CUdeviceptr, size_t) = 0;
+    CUresult (*LaunchKernelEx)(const CUlaunchConfig*, CUfunction, void**, void**) = 0;
+    CUresult (*StreamQuery)(CUstream) = 0;
+    CUresult (*GetErrorName)(CUresult, const char**) = 0;
+    CUresult (*TensorMapEncodeTiled)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*,
+                                     const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,
+                                     const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
+                                     CUtensorMapL2promotion, CUtensorMapFloatOOBfill) = 0;
+
+    bool open() {
+        void* lib = dlopen("libcuda.so.1", RTLD_NOW);
+        if (!lib) {
+            fprintf(stderr, "no CUDA driver: %s\n", dlerror());
+            return false;
+        }
+        bool ok = true;
+        auto get = [&](auto& f, const char* name) {
+            f = reinterpret_cast<typename std::remove_reference<decltype(f)>::type>(dlsym(lib, name));
+            if (!f) {
+                fprintf(stderr, "the driver has no %s\n", name);
+                ok = false;
+            }
+        };
+        get(Init, "cuInit");
+        get(DriverGetVersion, "cuDriverGetVersion");
+        get(DeviceGet, "cuDeviceGet");
+        get(DeviceGetName, "cuDeviceGetName");
+        get(DeviceGetAttribute, "cuDeviceGetAttribute");
+        get(CtxCreate, "cuCtxCreate_v2");
+        get(CtxDestroy, "cuCtxDestroy_v2");
+        get(ModuleLoadDataEx, "cuModuleLoadDataEx");
+        get(ModuleGetFunction, "cuModuleGetFunction");
+        get(MemAlloc, "cuMemAlloc_v2");
+        get(MemFree, "cuMemFree_v2");
+        get(MemcpyHtoD, "cuMemcpyHtoD_v2");
+        get(MemcpyDtoH, "cuMemcpyDtoH_v2");
+        get(LaunchKernelEx, "cuLaunchKernelEx");
+        get(StreamQuery, "cuStreamQuery");
+        get(GetErrorName, "cuGetErrorName");
+        get(TensorMapEncodeTiled, "cuTensorMapEncodeTiled");
+        return ok;
+    }
+    std::string name(CUresult r) {
+        const char* s = 0;
+        GetErrorName(r, &s);
+        return s ? s : std::to_string((int)r);
+    }
+} cu;
+
+std::string kernel_driver() {
+    if (void* lib = dlopen("libnvidia-ml.so.1", RTLD_NOW)) {
+        auto init = (int (*)())dlsym(lib, "nvmlInit_v2");
+        auto version = (int (*)(char*, unsigned))dlsym(lib, "nvmlSystemGetDriverVersion");
+        char buf[96] = {0};
+        if (init && version && init() == 0 && version(buf, sizeof buf) == 0) return buf;
+    }
+    return "unknown";
+}
+
+// ---- JSON and safetensors ----
+std::string quote(const std::string& s) {
+    std::string o = "\"";
+    for (unsigned char c : s) {
+        if (c == '"' || c == '\\') {
+            o += '\\';
+            o += (char)c;
+        } else if (c < 0x20) {
+            char b[8];
+            snprintf(b, sizeof b, "\\u%04x", c);
+            o += b;
+        } else {
+            o += (char)c;
+        }
+    }
+    return o + "\"";
+}
+template <class T>
+std::string list(const T* v, unsigned n) {
+    std::string o = "[";
+    for (unsigned i = 0; i < n; i++) o += (i ? "," : "") + std::to_string(v[i]);
+    return o + "]";
+}
+const char* TYPE_NAMES[] = {"UINT8",    "UINT16",      "UINT32",        "INT32",      "UINT64",   "INT64",
+                            "FLOAT16",  "FLOAT32",     "FLOAT64",       "BFLOAT16",   "FLOAT32_FTZ",
+                            "TFLOAT32", "TFLOAT32_FTZ", "16U4_ALIGN8B", "16U4_ALIGN16B", "16U6_ALIGN16B"};
+
+std::string case_json(const Case& c, const std::string& topic) {
+    std::string o = "{\"name\":" + quote(c.name) + ",\"ptx\":" + quote(topic + ".ptx") +
+                    ",\"entry\":" + quote(c.entry);
+    if (!c.encode_only) {
+        o += ",\"grid\":" + list(c.grid, 3) + ",\"block\":" + list(c.block, 3);
+        if (c.cluster[0]) o += ",\"cluster\":" + list(c.cluster, 3);
+        o += ",\"smem\":" + std::to_string(c.smem);
+    }
+    o += ",\"buffers\":[";
+    for (size_t i = 0; i < c.buffers.size(); i++) {
+        const Buffer& b = c.buffers[i];
+        o += (i ? "," : "") + std::string("{\"name\":") + quote(b.name) + ",\"bytes\":" + std::to_string(b.bytes);
+        if (b.init.empty())
+            o += ",\"fill\":" + std::to_string(b.fill);
+        else
+            o += ",\"init\":" + quote(b.init);
+        if (b.out) o += ",\"out\":" + quote(c.name + "/" + b.name);
+        o += "}";
+    }
+    o += "],\"params\":[";
+    for (size_t i = 0; i < c.params.size(); i++) {
+        const Param& p = c.params[i];
+        if (i) o += ",";
+        if (p.kind == Param::BUFFER) {
+            o += "{\"buffer\":" + std::to_string(p.buffer) + "}";
+        } else if (p.kind == Param::U32) {
+            o += "{\"u32\":" + std::to_string(p.value) + "}";
+        } else {
+            const Map& m = p.map;
+            unsigned r = std::min(m.rank, 5u);
+            o += "{\"tensormap\":{\"buffer\":" + std::to_string(m.buffer) +
+                 ",\"offset\":" + std::to_string(m.offset) + ",\"type\":" + std::to_string(m.type) +
+                 ",\"type_name\":" + quote(m.type < 16 ? TYPE_NAMES[m.type] : "none") +
+                 ",\"rank\":" + std::to_string(m.rank) + ",\"dims\":" + list(m.dims, r) +
+                 ",\"strides\":" + list(m.strides, r ? r - 1 : 0) + ",\"box\":" + list(m.box, r) +
+                 ",\"elem_strides\":" + list(m.elem_strides, r) +
+                 ",\"interleave\":" + std::to_string(m.interleave) +
+                 ",\"swizzle\":" + std::to_string(m.swizzle) + ",\"l2_promotion\":" + std::to_string(m.l2) +
+                 ",\"oob_fill\":" + std::to_string(m.oob) + "}}";
+        }
+    }
+    o += "],\"tags\":[";
+    for (size_t i = 0; i < c.tags.size(); i++) o += (i ? "," : "") + quote(c.tags[i]);
+    o += "]";
+    if (c.encode_only) o += ",\"encode_only\":true";
+    if (c.encode_result >= 0) o += ",\"encode_result\":" + std::to_string(c.encode_result);
+    if (!c.encode_only) o += std::string(",\"repeatable\":") + (c.repeatable ? "true" : "false");
+    return o + ",\"status\":" + quote(c.status) + "}";
+}
+
+uint64_t fnv1a(const char* s) {
+    uint64_t h = 0xcbf29ce484222325ull;
+    for (; *s; s++) h = (h ^ (uint8_t)*s) * 0x100000001b3ull;
+    return h;
+}
+
+// Largest elements first, so that every tensor is aligned to its element.
+size_t write_file(const std::string& path, const Topic& t, std::map<std::string, std::string> meta) {
+    std::string cases = "[";
+    for (size_t i = 0; i < t.cases.size(); i++) cases += (i ? ",\n" : "") + case_json(t.cases[i], t.name);
+    meta["cases"] = cases + "]";
+    std::string head = "{\"__metadata__\":{";
+    bool first = true;
+    for (auto& kv : meta) {
+        head += (first ? "" : ",") + quote(kv.first) + ":" + quote(kv.second);
+        first = false;
+    }
+    head += "}";
+    std::vector<const Bytes*> order;
+    size_t at = 0;
+    for (unsigned elem : {8u, 4u, 2u, 1u})
+        for (auto& kv : t.tensors) {
+            if (kv.second.elem != elem) continue;
+            size_t n = kv.second.data.size();
+            const char* dtype = elem == 8 ? "U64" : elem == 4 ? "U32" : elem == 2 ? "U16" : "U8";
+            head += "," + quote(kv.first) + ":{\"dtype\":\"" + dtype + "\",\"shape\":[" +
+                    std::to_string(n / elem) + "],\"data_offsets\":[" + std::to_string(at) + "," +
+                    std::to_string(at + n) + "]}";
+            at += n;
+            order.push_back(&kv.second.data);
+        }
+    head += "}";
+    while (head.size() % 8) head += ' ';
+    std::ofstream f(path, std::ios::binary);
+    uint64_t len = head.size();
+    f.write((const char*)&len, 8);
+    f.write(head.data(), (std::streamsize)len);
+    for (const Bytes* b : order) f.write((const char*)b->data(), (std::streamsize)b->size());
+    f.close();
+    if (!f) throw std::runtime_error("cannot write " + path);
+    return 8 + len + at;
+}
+
+// ---- Recording ----
+struct Failure {
+    std::string what;
+    bool fatal;  // the context is lost
+    bool hung;
+};
+void need(CUresult r, const char* what, bool fatal = false) {
+    if (r != CUDA_SUCCESS) throw Failure{std::string(what) + ": " + cu.name(r), fatal, false};
+}
+
+struct Gpu {
+    CUdevice device = 0;
+    CUcontext ctx = 0;
+    CUmodule module = 0;
+
+    void open(const std::string& ptx) {
+        need(cu.DeviceGet(&device, 0), "cuDeviceGet");
+        need(cu.CtxCreate(&ctx, 0, device), "cuCtxCreate");
+        static char log[16384];
+        log[0] = 0;
+        CUjit_option opts[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+        void* vals[] = {log, (void*)(uintptr_t)sizeof log};
+        CUresult r = cu.ModuleLoadDataEx(&module, ptx.c_str(), 2, opts, vals);
+        if (r != CUDA_SUCCESS) throw Failure{"load: " + cu.name(r) + " " + log, true, false};
+    }
+    void close() {
+        if (ctx) cu.CtxDestroy(ctx);
+        ctx = 0;
+    }
+
+    // One launch with fresh buffers: the bytes of each output buffer.
+    std::vector<Bytes> once(Topic& t, Case& c) {
+        std::vector<CUdeviceptr> ptr(c.buffers.size(), 0);
+        std::vector<Bytes> outs(c.buffers.size());
+        struct Free {
+            std::vector<CUdeviceptr>& p;
+            ~Free() {
+                for (CUdeviceptr x : p)
+                    if (x) cu.MemFree(x);
+            }
+        } guard{ptr};
+        for (size_t i = 0; i < c.buffers.size(); i++) {
+            const Buffer& b = c.buffers[i];
+            need(cu.MemAlloc(&ptr[i], b.bytes), "cuMemAlloc");
+            Bytes data;
+            if (b.init.empty()) {
+                data.assign(b.bytes, b.fill);
+            } else {
+                const Bytes& src = t.tensors.at(b.init).data;
+                data.assign(src.begin(), src.begin() + (ptrdiff_t)b.bytes);
+            }
+            need(cu.MemcpyHtoD(ptr[i], data.data(), b.bytes), "copy to the device", true);
+        }
+        std::vector<CUtensorMap> maps(c.params.size());
+        std::vector<void*> args(c.params.size());
+        for (size_t i = 0; i < c.params.size(); i++) {
+            Param& p = c.params[i];
+            if (p.kind == Param::BUFFER) {
+                args[i] = &ptr[p.buffer];
+            } else if (p.kind == Param::U32) {
+                args[i] = &p.value;
+            } else {
+                const Map& m = p.map;
+                CUresult r = cu.TensorMapEncodeTiled(
+                    &maps[i], (CUtensorMapDataType)m.type, m.rank, (void*)(uintptr_t)(ptr[m.buffer] + m.offset),
+                    (const cuuint64_t*)m.dims, (const cuuint64_t*)m.strides, m.box, m.elem_strides,
+                    (CUtensorMapInterleave)m.interleave, (CUtensorMapSwizzle)m.swizzle,
+                    (CUtensorMapL2promotion)m.l2, (CUtensorMapFloatOOBfill)m.oob);
+                c.encode_result = (int)r;
+                if (c.encode_only) return outs;
+                need(r, "cuTensorMapEncodeTiled");
+                args[i] = &maps[i];
+            }
+        }
+        if (c.encode_only) return outs;
+        CUfunction f;
+        need(cu.ModuleGetFunction(&f, module, c.entry.c_str()), "cuModuleGetFunction");
+        CUlaunchAttribute attr;
+        memset(&attr, 0, sizeof attr);
+        attr.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        attr.value.clusterDim.x = c.cluster[0];
+        attr.value.clusterDim.y = c.cluster[1];
+        attr.value.clusterDim.z = c.cluster[2];
+        CUlaunchConfig cfg;
+        memset(&cfg, 0, sizeof cfg);
+        cfg.gridDimX = c.grid[0], cfg.gridDimY = c.grid[1], cfg.gridDimZ = c.grid[2];
+        cfg.blockDimX = c.block[0], cfg.blockDimY = c.block[1], cfg.blockDimZ = c.block[2];
+        cfg.sharedMemBytes = c.smem;
+        cfg.attrs = &attr;
+        cfg.numAttrs = c.cluster[0] ? 1 : 0;
+        need(cu.LaunchKernelEx(&cfg, f, args.data(), 0), "launch");
+        CUresult r;
+        for (int ms = 0;; ms++) {
+            r = cu.StreamQuery(0);
+            if (r != CUDA_ERROR_NOT_READY) break;
+            if (ms > 10000) throw Failure{"still running after 10 s", true, true};
+            usleep(ms < 100 ? 50 : 1000);
+        }
+        need(r, "kernel", true);
+        for (size_t i = 0; i < c.buffers.size(); i++) {
+            if (!c.buffers[i].out) continue;
+            outs[i].resize(c.buffers[i].bytes);
+            need(cu.MemcpyDtoH(outs[i].data(), ptr[i], outs[i].size()), "copy back", true);
+        }
+        return outs;
+    }
+};
+
+// Runs a topic in this process; returns the number of cases without a recording.
+int record_topic(Topic& t, const std::string& ptx, const std::string& out, int repeat) {
+    if (!cu.open()) return -1;
+    CUresult r = cu.Init(0);
+    if (r != CUDA_SUCCESS) {
+        fprintf(stderr, "cuInit: %d\n", (int)r);
+        return -1;
+    }
+    std::map<std::string, std::string> meta;
+    Gpu gpu;
+    int bad = 0;
+    bool lost = false, hung = false;
+    try {
+        gpu.open(ptx);
+    } catch (Failure& f) {
+        fprintf(stderr, "%s: %s\n", t.name.c_str(), f.what.c_str());
+        for (Case& c : t.cases) c.status = "error: " + f.what;
+        bad = (int)t.cases.size();
+        hung = true;
+    }
+    for (Case& c : t.cases) {
+        if (hung) break;
+        try {
+            if (lost) {
+                gpu.close();
+                gpu.open(ptx);
+                lost = false;
+            }
+            std::vector<Bytes> first = gpu.once(t, c);
+            c.repeatable = true;
+            for (int k = 1; k < repeat && !c.encode_only; k++)
+                if (gpu.once(t, c) != first) c.repeatable = false;
+            for (size_t i = 0; i < c.buffers.size(); i++) {
+                if (!c.buffers[i].out) continue;
+                Tensor x;
+                x.elem = c.buffers[i].elem;
+                if (first[i].size() % x.elem) x.elem = 1;
+                x.data = first[i];
+                t.tensors[c.name + "/" + c.buffers[i].name] = x;
+            }
+            c.status = "ok";
+            if (!c.encode_only && !c.repeatable) printf("%s/%s: not repeatable\n", t.name.c_str(), c.name.c_str());
+        } catch (Failure& f) {
+            c.status = "error: " + f.what;
+            c.repeatable = false;
+            bad++;
+            lost = f.fatal;
+            hung = f.hung;
+            printf("%s/%s: %s\n", t.name.c_str(), c.name.c_str(), c.status.c_str());
+        }
+    }
+    // The probes' own verdicts: a poll that ran out where nothing said it should.
+    for (const Case& c : t.cases) {
+        auto it = t.tensors.find(c.name + "/flags");
+        bool counted = std::find(c.tags.begin(), c.tags.end(), "quiescent") != c.tags.end();
+        bool incomplete = std::find(c.tags.begin(), c.tags.end(), "incomplete") != c.tags.end();
+        if (it == t.tensors.end() || it->second.data.size() < 4) continue;
+        uint32_t flag;
+        memcpy(&flag, it->second.data.data(), 4);
+        if (counted)
+            printf("%s/%s: %s\n", t.name.c_str(), c.name.c_str(), flag ? "counted" : "not what was counted");
+        else if (incomplete == (flag != 0))
+            printf("%s/%s: barrier %s\n", t.name.c_str(), c.name.c_str(), flag ? "completed" : "did not complete");
+    }
+    char name[128] = "unknown", date[32];
+    int version = 0, major = 0, minor = 0;
+    cu.DeviceGetName(name, sizeof name, gpu.device);
+    cu.DriverGetVersion(&version);
+    cu.DeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, gpu.device);
+    cu.DeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, gpu.device);
+    time_t now = time(0);
+    strftime(date, sizeof date, "%Y-%m-%d", gmtime(&now));
+    char hash[32];
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)fnv1a(ptx.c_str()));
+    meta["format"] = "ptx-sim-probes/1";
+    meta["topic"] = t.name;
+    meta["gpu"] = name;
+    meta["compute_capability"] = std::to_string(major) + "." + std::to_string(minor);
+    meta["driver"] = kernel_driver();
+    meta["cuda_driver_api"] = std::to_string(version);
+    meta["date"] = date;
+    meta["ptx_fnv1a64"] = hash;
+    size_t n = write_file(out + "/" + t.name + ".safetensors", t, meta);
+    printf("%s: %zu cases, %d failed, %zu bytes, %s, driver %s\n", t.name.c_str(), t.cases.size(), bad, n, name,
+           meta["driver"].c_str());
+    fflush(stdout);
+    if (hung) _exit(bad ? 1 : 0);  // the context cannot be torn down
+    gpu.close();
+    return bad;
+}
+
+// ---- Checks without a GPU ----
+// Each entry's parameters, as bytes: from the text of the PTX.
+std::map<std::string, std::vector<unsigned>> entries(const std::string& ptx) {
+    std::map<std::string, std::vector<unsigned>> m;
+    size_t at = 0;
+    const std::string key = ".visible .entry ";
+    while ((at = ptx.find(key, at)) != std::string::npos) {
+        at += key.size();
+        size_t paren = ptx.find('(', at), end = ptx.find("\n)", paren);
+        std::string name = ptx.substr(at, paren - at), body = ptx.substr(paren, end - paren);
+        std::vector<unsigned>& sizes = m[name];
+        size_t p = 0;
+        while ((p = body.find(".param ", p)) != std::string::npos) {
+            p += 7;
+            if (body.compare(p, 4, ".u64") == 0)
+                sizes.push_back(8);
+            else if (body.compare(p, 4, ".u32") == 0)
+                sizes.push_back(4);
+            else if (body.compare(p, 9, ".align 64") == 0)
+                sizes.push_back(128);
+            else
+                sizes.push_back(0);
+        }
+    }
+    return m;
+}
+
+int check(Topic& t, const std::string& ptx) {
+    int bad = 0;
+    auto e = entries(ptx);
+    std::map<std::string, int> used;
+    for (const Case& c : t.cases) {
+        for (const Buffer& b : c.buffers)
+            if (!b.init.empty() && t.bytes(b.init) < b.bytes) {
+                printf("%s/%s: %s is longer than %s\n", t.name.c_str(), c.name.c_str(), b.name.c_str(),
+                       b.init.c_str());
+                bad++;
+            }
+        if (c.encode_only) continue;
+        auto it = e.find(c.entry);
+        std::vector<unsigned> want;
+        for (const Param& p : c.params) want.push_back(p.kind == Param::BUFFER ? 8 : p.kind == Param::U32 ? 4 : 128);
+        if (it == e.end() || it->second != want) {
+            printf("%s/%s: %s\n", t.name.c_str(), c.name.c_str(),
+                   it == e.end() ? "no such entry" : "parameters do not fit the entry");
+            bad++;
+        }
+        if (c.smem > 48 * 1024) printf("%s/%s: too much shared memory\n", t.name.c_str(), c.name.c_str()), bad++;
+        used[c.entry]++;
+    }
+    for (auto& kv : e)
+        if (!used.count(kv.first)) {
+            printf("%s: entry %s is never launched\n", t.name.c_str(), kv.first.c_str());
+            bad++;
+        }
+    return bad;
+}
+}  // namespace
+
+int main(int argc, char** argv) {
+    std::string out, ptx_dir;
+    std::vector<std::string> only;
+    bool dry = false, listing = false;
+    int repeat = 3;
+    for (int i = 1; i < argc; i++) {
+        std::string a = argv[i];
+        auto next = [&]() -> std::string { return i + 1 < argc ? argv[++i] : ""; };
+        if (a == "--out") out = next();
+        else if (a == "--ptx") ptx_dir = next();
+        else if (a == "--topic") only.push_back(next());
+        else if (a == "--repeat") repeat = atoi(next().c_str());
+        else if (a == "--dry-run") dry = true;
+        else if (a == "--list") listing = true;
+        else {
+            fprintf(stderr, "usage: record --out DIR [--topic NAME]... [--repeat N] | --dry-run [--out DIR] [--ptx DIR] | --list\n");
+            return 2;
+        }
+    }
+    if (!dry && !listing && out.empty()) {
+        fprintf(stderr, "record: --out DIR is missing\n");
+        return 2;
+    }
+    if (!out.empty()) mkdir(out.c_str(), 0777);
+    std::vector<Topic> topics;
+    try {
+        topics = all_topics();
+    } catch (std::exception& e) {
+        fprintf(stderr, "record: %s\n", e.what());
+        return 2;
+    }
+    int bad = 0;
+    size_t total = 0, count = 0;
+    for (Topic& t : topics) {
+        if (!only.empty() && std::find(only.begin(), only.end(), t.name) == only.end()) continue;
+        for (Case& c : t.cases)
+            if (c.cluster[0])
+                for (int k = 1; k < 3; k++) c.cluster[k] = std::max(c.cluster[k], 1u);
+        // Dynamic shared memory is aligned to 1024 bytes behind a static barrier: leave room.
+        if (t.name == "async" || t.name == "tma")
+            for (Case& c : t.cases)
+                if (c.smem) c.smem += 1024;
+        std::string ptx = embedded(t.name);
+        if (!ptx_dir.empty()) {
+            std::ifstream f(ptx_dir + "/" + t.name + ".ptx", std::ios::binary);
+            std::stringstream s;
+            s << f.rdbuf();
+            ptx = s.str();
+        }
+        count += t.cases.size();
+        if (listing) {
+            for (const Case& c : t.cases) printf("%s/%s %s\n", t.name.c_str(), c.name.c_str(), c.entry.c_str());
+            continue;
+        }
+        if (dry) {
+            bad += check(t, ptx);
+            // Outputs as they start, so that the size is the recording's.
+            for (const Case& c : t.cases)
+                for (const Buffer& b : c.buffers)
+                    if (b.out) {
+                        Tensor x;
+                        x.elem = b.bytes % b.elem ? 1 : b.elem;
+                        x.data.assign(b.bytes, b.fill);
+                        t.tensors[c.name + "/" + b.name] = x;
+                    }
+            std::string path = out.empty() ? "/dev/null" : out + "/" + t.name + ".safetensors";
+            size_t n = write_file(path, t, {{"format", "ptx-sim-probes/1"}, {"topic", t.name}, {"dry_run", "true"}});
+            printf("%s: %zu cases, %zu tensors, %zu bytes\n", t.name.c_str(), t.cases.size(), t.tensors.size(), n);
+            total += n;
+            continue;
+        }
+        // A process for each topic: nothing that one breaks reaches the next.
+        fflush(stdout);
+        pid_t pid = fork();
+        if (pid == 0) {
+            int r = -1;
+            try {
+                r = record_topic(t, ptx, out, repeat);
+            } catch (std::exception& e) {
+                fprintf(stderr, "%s: %s\n", t.name.c_str(), e.what());
+            }
+            fflush(stdout);
+            _exit(r == 0 ? 0 : r < 0 ? 2 : 1);
+        }
+        int status = 0;
+        bool done = false;
+        for (int s = 0; s < 1200 && !done; s++) {
+            done = waitpid(pid, &status, WNOHANG) == pid;
+            if (!done) usleep(100000);
+        }
+        if (!done) {
+            printf("%s: no end after 120 s, stopped\n", t.name.c_str());
+            kill(pid, SIGKILL);
+            waitpid(pid, &status, 0);
+        }
+        // Exit code 1: some cases failed, and the file says which.
+        if (!done || !WIFEXITED(status) || WEXITSTATUS(status) > 1) {
+            printf("%s: no recording\n", t.name.c_str());
+            bad++;
+        }
+    }
+    printf("%zu cases", count);
+    if (dry) printf(", %zu bytes in all", total);
+    printf(", %d problems\n", bad);
+    return bad ? 1 : 0;
+}
