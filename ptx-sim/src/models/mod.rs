@@ -6,7 +6,7 @@
 //! room, the choice stands in `docs/semantics-async.md`.
 
 pub mod float;
-//HAZ
+pub mod hazard;
 pub mod idesc;
 pub mod mbarrier;
 pub mod memory;

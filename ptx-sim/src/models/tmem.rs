@@ -50,11 +50,22 @@ pub enum TmemError {
 }
 
 /// The cells, which bytes of them were written, and which columns are allocated.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Tmem {
     cells: Vec<u32>,
     init: Vec<u8>,
     allocated: Vec<bool>,
+}
+
+impl std::fmt::Debug for Tmem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let allocated = self.allocated.iter().filter(|a| **a).count();
+        let written = self.init.iter().filter(|m| **m != 0).count();
+        write!(
+            f,
+            "Tmem {{ {allocated} columns allocated, {written} cells written }}"
+        )
+    }
 }
 
 impl Default for Tmem {

@@ -27,6 +27,17 @@ fn element_bytes(e: Element) -> u32 {
     }
 }
 
+/// Data bytes at the front of every 16-byte slot. The rest of a slot of sub-byte elements is
+/// padding, which TMA leaves uninitialised; the 4-bit kinds have none.
+fn slot_bytes(kind: Kind, e: Element) -> u32 {
+    match (kind, e) {
+        (Kind::Mxf4 | Kind::Mxf4nvf4, _) => 16,
+        (_, Element::E2m1) => 8,
+        (_, Element::E2m3 | Element::E3m2) => 12,
+        _ => 16,
+    }
+}
+
 fn layout(desc: &SmemDesc, major: Major, e: Element, is_a: bool) -> Result<Layout, MmaError> {
     desc.layout(major, ROW_BYTES, element_bytes(e))
         .map_err(if is_a {
@@ -40,7 +51,7 @@ fn layout(desc: &SmemDesc, major: Major, e: Element, is_a: bool) -> Result<Layou
 fn raw_rows<S: SharedRead + ?Sized>(
     layout: &Layout,
     rows: u32,
-    e: Element,
+    (e, slot_bytes): (Element, u32),
     shared: &S,
     fail: impl Fn(super::SharedReadError) -> MmaError,
 ) -> Result<Vec<[u8; 32]>, MmaError> {
@@ -50,8 +61,8 @@ fn raw_rows<S: SharedRead + ?Sized>(
         if layout.is_k_major() {
             for half in 0..2 {
                 let at = layout.byte_address(r as u32, 16 * half);
-                let half = half as usize * 16;
-                shared.read(at, &mut row[half..half + 16]).map_err(&fail)?;
+                let (half, len) = (half as usize * 16, slot_bytes as usize);
+                shared.read(at, &mut row[half..half + len]).map_err(&fail)?;
             }
         } else {
             for (k, bytes) in row.chunks_exact_mut(size as usize).enumerate() {
@@ -127,7 +138,13 @@ pub(super) fn read_a<S: SharedRead + ?Sized>(
                     cta,
                     source,
                 };
-                rows.extend(raw_rows(&l, share, i.a, memory.shared, fail)?);
+                rows.extend(raw_rows(
+                    &l,
+                    share,
+                    (i.a, slot_bytes(i.kind, i.a)),
+                    memory.shared,
+                    fail,
+                )?);
             }
             AOperand::Tmem(at) => {
                 for r in 0..share {
@@ -165,7 +182,13 @@ pub(super) fn read_b<S: SharedRead + ?Sized>(
             cta,
             source,
         };
-        rows.extend(raw_rows(&l, share, i.b, memory.shared, fail)?);
+        rows.extend(raw_rows(
+            &l,
+            share,
+            (i.b, slot_bytes(i.kind, i.b)),
+            memory.shared,
+            fail,
+        )?);
     }
     Ok(decode(i.kind, i.b, i.negate_b, &rows))
 }
@@ -204,7 +227,8 @@ pub(super) fn footprint(mma: &Mma, out: &mut Footprint) -> Result<(), MmaError> 
             for row in 0..rows {
                 if l.is_k_major() {
                     let ends = [l.byte_address(row, 0), l.byte_address(row, 16)];
-                    out.shared_reads.extend(ends.map(|a| (cta, a, 16)));
+                    let len = slot_bytes(i.kind, e);
+                    out.shared_reads.extend(ends.map(|a| (cta, a, len)));
                 } else {
                     let size = element_bytes(e);
                     let all = (0..ROW_BYTES / size).map(|k| l.element_address(row, k));
