@@ -904,4 +904,71 @@ proptest! {
         c.seed = seed;
         check(&c);
     }
+
+    /// Whatever the registers hold, the answer is a result or a typed error.
+    #[test]
+    fn no_input_panics(
+        kind in prop::sample::select(Kind::ALL.to_vec()),
+        bits in any::<u32>(),
+        descs in any::<[u64; 2]>(),
+        tidy in any::<bool>(),
+        addresses in any::<[u32; 4]>(),
+        flags in any::<[bool; 4]>(),
+        scale_input_d in 0u32..20,
+        vec in prop::sample::select(vec![ScaleVec::X1, ScaleVec::X2, ScaleVec::X4]),
+    ) {
+        // Mostly valid field values, so that the checks behind the decoder are reached too.
+        let fix = |d: u64| if tidy { d & !(0x1fe0_0000_0000_0000 | 0xc000_c000 | 7 << 46 | 1 << 52 | 7 << 61) | 1 << 46 } else { d };
+        let Ok(idesc) = Idesc::decode(if tidy { clean(kind, bits) } else { bits }, kind) else { return Ok(()) };
+        let (Ok(a), Ok(b)) = (SmemDesc::decode(fix(descs[0])), SmemDesc::decode(fix(descs[1]))) else { return Ok(()) };
+        let small = |x: u32| TmemAddr(if tidy { x & 0x01ff } else { x });
+        let group = if flags[0] { CtaGroup::Two } else { CtaGroup::One };
+        let mma = Mma {
+            group, idesc, d: small(addresses[0]),
+            a: if flags[1] { AOperand::Tmem(small(addresses[1])) } else { AOperand::Shared(a) },
+            b, accumulate: flags[2], scale_input_d: if tidy { 0 } else { scale_input_d },
+            scales: kind.is_block_scaled().then_some(Scales { vec, a: small(addresses[2]), b: small(addresses[3]) }),
+            disable_lanes: [bits; 8], summation: Summation::EachReversed,
+        };
+        let shared = |a: u32| (!flags[3] || a < 200_000).then_some(a as u8);
+        let (mut t0, mut t1) = (Tmem::all_allocated(), Tmem::all_allocated());
+        let mut ctas = vec![CtaMemory { shared: &shared, tmem: &mut t0 }];
+        if flags[0] {
+            ctas.push(CtaMemory { shared: &shared, tmem: &mut t1 });
+        }
+        let _ = execute(&mma, &mut ctas);
+        let _ = mma.footprint();
+    }
+
+    #[test]
+    fn contradictory_fields_are_refused(a in 0usize..10, b in 0usize..10, kind in prop::sample::select(Kind::ALL.to_vec())) {
+        use Element::*;
+        let all = [F16, Bf16, Tf32, E4m3, E5m2, E2m3, E3m2, E2m1, U8, S8];
+        let idesc = Idesc::dense(kind, all[a], all[b], Accumulator::F32, 128, 64);
+        let desc = SmemDesc { start: 0, leading: 16, stride: 1024, base_offset: 0, absolute: false, swizzle: Swizzle::B128 };
+        let mut tmem = Tmem::all_allocated();
+        let mma = Mma {
+            group: CtaGroup::One, idesc, d: TmemAddr(0), a: AOperand::Shared(desc), b: desc,
+            accumulate: false, scale_input_d: 0, scales: None, disable_lanes: [0; 8], summation: Summation::Once,
+        };
+        let shared = |_: u32| Some(0u8);
+        let _ = execute(&mma, &mut [CtaMemory { shared: &shared, tmem: &mut tmem }]);
+    }
+}
+
+/// Clears most of what a kind reserves.
+fn clean(kind: Kind, bits: u32) -> u32 {
+    let valid = case_bits(kind);
+    valid ^ (bits & (0x3f << 17 | 0x6000 | 0x1_8000))
+}
+
+fn case_bits(kind: Kind) -> u32 {
+    let (e, d) = match kind {
+        Kind::F16 => (Element::F16, Accumulator::F16),
+        Kind::Tf32 => (Element::Tf32, Accumulator::F32),
+        Kind::I8 => (Element::S8, Accumulator::S32),
+        Kind::F8f6f4 | Kind::Mxf8f6f4 => (Element::E4m3, Accumulator::F32),
+        _ => (Element::E2m1, Accumulator::F32),
+    };
+    Idesc::dense(kind, e, e, d, 128, 64).encode()
 }

@@ -415,4 +415,21 @@ proptest! {
             }
         }
     }
+
+    /// Extreme coordinates and addresses give a plan or a typed error.
+    #[test]
+    fn no_coordinate_panics(c in any::<[i32; 3]>(), at in any::<u32>(), near in any::<bool>(), bits in 0u32..16) {
+        let t = DataType::from_driver(bits).unwrap();
+        let size = t.bits() * 128 / 8;
+        let mut a = args(t, &[1 << 32, 3, 1 << 20], &[128, 2, 2]);
+        a.global_strides = vec![1 << 39, 32];
+        if size > 128 { a.box_dim[0] = 16; }
+        if let Ok(map) = TensorMap::encode(a) {
+            let c = if near { [c[0] & !127, c[1] & 3, c[2]] } else { c };
+            let at = if near { at & 0xff80 } else { at };
+            for d in [Direction::Load, Direction::Store, Direction::Reduce] {
+                let _ = plan(&map, &c, at, d);
+            }
+        }
+    }
 }

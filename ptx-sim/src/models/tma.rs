@@ -67,7 +67,7 @@ pub enum TmaError {
     CoordinateCount { got: usize, want: usize },
     #[error("shared address {address:#x} of a tensor copy is not {align}-byte aligned")]
     SharedAlignment { address: u32, align: u32 },
-    #[error("box of {bytes} bytes at shared address {address:#x} leaves the 32-bit window")]
+    #[error("box of {bytes} bytes at shared address {address:#x} leaves shared memory")]
     SharedOverflow { address: u32, bytes: u64 },
     #[error("store coordinate {value} in dimension {dim} is negative")]
     NegativeStore { dim: usize, value: i32 },
@@ -86,6 +86,9 @@ pub enum TmaError {
     Unmodelled(&'static str),
 }
 
+/// More than any CTA's shared memory: larger boxes are refused before they are planned.
+pub const MAX_BOX_BYTES: u64 = 1 << 18;
+
 /// Alignment of the shared operand of a tensor copy.
 pub const SHARED_ALIGNMENT: u32 = 128;
 
@@ -101,7 +104,7 @@ pub fn plan(
     let rank = map.rank();
     let bytes = map.box_bytes();
     let end = u64::from(shared) + bytes;
-    if end > 1 << 32 {
+    if bytes > MAX_BOX_BYTES || end > 1 << 32 {
         return Err(TmaError::SharedOverflow {
             address: shared,
             bytes,

@@ -10,6 +10,7 @@
 //! flight; slots of operations that their issuer has waited for are reused.
 
 mod clock;
+mod order;
 mod report;
 mod shadow;
 
@@ -17,79 +18,11 @@ pub use report::{
     Access, AccessKind, Actor, Agent, Conflict, ConflictKind, Op, Proxy, Range, Side,
 };
 
+pub use order::{Fence, OpClass, Profile, Sem};
+
 use clock::{Tensor, View};
 use shadow::{Record, Shadow};
 use std::collections::{HashMap, HashSet};
-
-/// How much ordering to assume.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Profile {
-    /// Only what the ISA guarantees.
-    #[default]
-    Strict,
-    /// And what public kernels rely on: `tcgen05.mma` -> `tcgen05.cp` of one thread in issue
-    /// order, and async writes after ordered generic reads without a proxy fence.
-    Hardware,
-}
-
-/// What an asynchronous operation is, as far as ordering goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum OpClass {
-    /// Not an asynchronous operation, or one that forms no pipeline: `cp.async.bulk`,
-    /// `cp.async`.
-    Plain,
-    /// `tcgen05.mma`; the key names accumulator and shape, equal keys are pipelined.
-    Mma(u64),
-    /// `tcgen05.cp`, with its shape being .4x256b or not.
-    Cp {
-        /// `.4x256b`
-        is_4x256b: bool,
-    },
-    /// `tcgen05.shift`.
-    Shift,
-    /// `tcgen05.ld` or `.st`.
-    LdSt,
-}
-
-impl OpClass {
-    /// "Pipelined tcgen05 Instructions": is `self` then `later` executed in issue order?
-    fn pipelined(self, later: OpClass, profile: Profile) -> bool {
-        match (self, later) {
-            (OpClass::Mma(a), OpClass::Mma(b)) => a == b,
-            (OpClass::Cp { .. } | OpClass::Shift, OpClass::Mma(_)) => true,
-            (OpClass::Shift, OpClass::Cp { is_4x256b }) => is_4x256b,
-            (OpClass::Mma(_), OpClass::Shift) => true,
-            (OpClass::Mma(_), OpClass::Cp { .. }) => profile == Profile::Hardware,
-            _ => false,
-        }
-    }
-}
-
-/// Fences.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Fence {
-    /// `fence.proxy.async`.
-    ProxyAsync,
-    /// `fence.release`, `fence.mbarrier_init.release`: later relaxed operations release.
-    Release,
-    /// `fence.acquire`: earlier relaxed operations acquire.
-    Acquire,
-    /// `fence.acq_rel`, `fence.sc`, `membar`.
-    AcqRel,
-    /// `tcgen05.fence::before_thread_sync`.
-    Tcgen05Before,
-    /// `tcgen05.fence::after_thread_sync`.
-    Tcgen05After,
-}
-
-/// Memory semantics of a synchronising operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Sem {
-    /// `.release` or `.acquire`.
-    Strong,
-    /// `.relaxed`: orders nothing but tcgen05 operations, unless a fence completes the pattern.
-    Relaxed,
-}
 
 #[derive(Debug, Clone, Default)]
 struct AgentState {
@@ -186,8 +119,7 @@ impl Tracker {
             side,
             class: OpClass::Plain,
         };
-        let view = a.now.clone();
-        self.record(&access, mine, &view);
+        self.record(&access, mine);
     }
 
     /// Issues an asynchronous operation: it is ordered after what its issuer is ordered after.
@@ -240,8 +172,7 @@ impl Tracker {
             side,
             class: o.class,
         };
-        let view = o.view.clone();
-        self.record(&access, mine, &view);
+        self.record(&access, mine);
     }
 
     /// The operation has happened. Whoever should know of it learns it by [`Tracker::signal`]
@@ -375,9 +306,9 @@ impl Tracker {
             site,
         };
         let side = side_of(Actor::Agent(agent), &access);
-        let now = a.now.clone();
-        let mut shadow = std::mem::take(&mut self.shadow);
+        let now = &a.now;
         let mut found = Vec::new();
+        let mut shadow = std::mem::take(&mut self.shadow);
         shadow.clear(range, |r, at| {
             let known = now.generic.get(r.slot) >= r.time || now.tensor.done.get(r.slot) >= r.time;
             if !known {
@@ -390,14 +321,20 @@ impl Tracker {
             .for_each(|(kind, at, a, b)| self.report(kind, at, a, b));
     }
 
-    fn record(&mut self, access: &Access, mine: Record, view: &View) {
+    fn record(&mut self, access: &Access, mine: Record) {
         let mut shadow = std::mem::take(&mut self.shadow);
+        let view = match mine.side.actor {
+            Actor::Agent(a) => Some(&self.agents[a.0 as usize].now),
+            Actor::Op(o) => self.ops.get(&o.0).map(|o| &o.view),
+        };
         let mut found = Vec::new();
-        shadow.access(access, mine, |earlier, at| {
-            if let Some(kind) = self.judge(earlier, &mine, view) {
-                found.push((kind, at, earlier.side, mine.side));
-            }
-        });
+        if let Some(view) = view {
+            shadow.access(access, mine, |earlier, at| {
+                if let Some(kind) = self.judge(earlier, &mine, view) {
+                    found.push((kind, at, earlier.side, mine.side));
+                }
+            });
+        }
         self.shadow = shadow;
         found
             .into_iter()

@@ -51,6 +51,14 @@ impl Shadow {
             return;
         }
         let map = self.spaces.entry(space).or_default();
+        // The common case: the same range as before.
+        if let Some(segment) = map.get_mut(&start)
+            && segment.end == end
+        {
+            visit(segment, access.kind, |r| conflict(r, access.range));
+            add(segment, access.kind, mine);
+            return;
+        }
         split(map, start);
         split(map, end);
         let mut gaps = Vec::new();
@@ -65,15 +73,8 @@ impl Shadow {
                 start: from,
                 end: segment.end,
             };
-            let kind = access.kind;
-            let earlier = segment.writes.iter();
-            let reads = segment.reads.iter().filter(|_| kind != AccessKind::Read);
-            let syncs = segment.syncs.iter().filter(|_| kind != AccessKind::Sync);
-            earlier
-                .chain(reads)
-                .chain(syncs)
-                .for_each(|r| conflict(r, range));
-            add(segment, kind, mine);
+            visit(segment, access.kind, |r| conflict(r, range));
+            add(segment, access.kind, mine);
         }
         if at < end {
             gaps.push((at, end));
@@ -112,6 +113,18 @@ impl Shadow {
             }
         }
     }
+}
+
+/// The records an access of `kind` may conflict with.
+fn visit(segment: &Segment, kind: AccessKind, conflict: impl FnMut(&Record)) {
+    let reads = segment.reads.iter().filter(|_| kind != AccessKind::Read);
+    let syncs = segment.syncs.iter().filter(|_| kind != AccessKind::Sync);
+    segment
+        .writes
+        .iter()
+        .chain(reads)
+        .chain(syncs)
+        .for_each(conflict);
 }
 
 fn add(segment: &mut Segment, kind: AccessKind, mine: Record) {

@@ -17,8 +17,9 @@ pub struct DCell {
     pub column: u32,
 }
 
-/// The cell of element (`row`, `col`) of an `m` by `n` D.
+/// The cell of element (`row`, `col`) of an `m` by `n` D; both below 256.
 pub fn d_cell(group: CtaGroup, m: u32, n: u32, row: u32, col: u32) -> DCell {
+    let (row, col) = (row % 256, col % 256);
     match (group, m) {
         // Layout F: 16 rows in each quarter.
         (CtaGroup::One, 64) => DCell {

@@ -14,7 +14,7 @@ pub use layout::{DCell, d_cell};
 pub use scale::{ScaleVec, sfa_cell, sfb_cell};
 pub use shape::check_shape;
 
-use super::idesc::{Idesc, Kind};
+use super::idesc::{Idesc, IdescError, Kind};
 use super::memory::{SharedRead, SharedReadError};
 use super::smem_desc::{SmemDesc, SmemDescError};
 use super::tmem::{Tmem, TmemAddr, TmemError};
@@ -105,6 +105,10 @@ pub enum MmaError {
         m: u32,
         n: u32,
     },
+    #[error(transparent)]
+    Idesc(#[from] IdescError),
+    #[error("the instruction descriptor's fields contradict each other")]
+    IdescFields,
     #[error("{got} CTA memories for .cta_group::{group}")]
     Ctas { got: usize, group: usize },
     #[error("A: {0}")]
@@ -183,6 +187,12 @@ impl Mma {
     /// Checks everything that does not depend on memory contents.
     pub fn check(&self) -> Result<(), MmaError> {
         let (i, kind) = (&self.idesc, self.idesc.kind);
+        // Fields put together by hand must be ones a descriptor can hold.
+        match Idesc::decode(i.encode(), kind) {
+            Ok(decoded) if decoded == *i => {}
+            Ok(_) => return Err(MmaError::IdescFields),
+            Err(e) => return Err(MmaError::Idesc(e)),
+        }
         if i.sparse {
             return Err(MmaError::Unmodelled("sparse A (tcgen05.mma.sp)"));
         }

@@ -87,6 +87,7 @@ pub fn sfa_cell(row: u32) -> ScaleCell {
 /// The cell of the scales of column `col` of B. Every CTA of a pair holds all of B's scales;
 /// with M = 128 of a pair (layout B), lanes 64.. hold those of the right half.
 pub fn sfb_cell(group: CtaGroup, m: u32, n: u32, col: u32) -> ScaleCell {
+    let col = col % 256;
     if group == CtaGroup::Two && m == 128 {
         let half = (n / 2).max(1);
         let (side, c) = (col / half, col % half);
