@@ -61,7 +61,7 @@ fn every_reserved_bit_of_the_smem_descriptor() {
 
 #[test]
 fn canonical_k_major() {
-    // The facts' formulas, written out again.
+    // The usual formulas of K-major layouts, written out independently.
     for r in 0..64 {
         for kb in 0..32 {
             let d = desc(Swizzle::B128);

@@ -428,6 +428,20 @@ fn slots_are_reused_only_by_issuers_that_know() {
 }
 
 #[test]
+fn knowing_a_later_operation_is_not_knowing_an_unwaited_earlier_one() {
+    let mut w = World::new();
+    let first = w.op(w.1, OpClass::Plain, &[async_write(1)]);
+    w.0.complete(first);
+    w.0.retire(first);
+    let elsewhere = at(SMEM, 4096, 16, AccessKind::Write, Proxy::Async, 2);
+    let second = w.op(w.1, OpClass::Plain, &[elsewhere]);
+    w.finish(second, FULL);
+    w.wait(w.2, FULL);
+    w.0.access(w.2, ld(3));
+    assert_eq!(w.kinds(), [ConflictKind::NotWaitedFor]);
+}
+
+#[test]
 fn ranges_split_and_overlap_exactly() {
     let mut w = World::new();
     let write = |s, n, site| at(SMEM, s, n, AccessKind::Write, Proxy::Generic, site);

@@ -272,7 +272,7 @@ fn run(case: &Case) -> Result<Outcome, MmaError> {
         }
     }
 
-    // Scales, placed by the formulas of the facts: byte `id + block` of column row / 32.
+    // Scales, placed by the layout figures: byte `id + block` of column row / 32.
     let (sfa, sfb) = (TmemAddr::new(0, 10), TmemAddr::new(0, 20));
     let count = case.vec.map_or(1, ScaleVec::count);
     let factor = |rows: u32, rng: &mut Rng| -> Vec<(u8, f64)> {
@@ -858,6 +858,24 @@ fn scale_input_d_divides_the_accumulator() {
     )
     .unwrap();
     assert_eq!(tmem.read(9, 3), Ok(26f32.to_bits()));
+}
+
+#[test]
+fn data_path_layouts_by_hand() {
+    let at = |group, m, n, row, col| {
+        let c = d_cell(group, m, n, row, col);
+        (c.cta, c.lane, c.column)
+    };
+    let (one, two) = (CtaGroup::One, CtaGroup::Two);
+    assert_eq!(at(one, 64, 32, 15, 3), (0, 15, 3)); // layout F
+    assert_eq!(at(one, 64, 32, 17, 3), (0, 33, 3));
+    assert_eq!(at(one, 64, 32, 63, 31), (0, 111, 31));
+    assert_eq!(at(one, 128, 32, 77, 31), (0, 77, 31)); // layout D
+    assert_eq!(at(two, 256, 32, 77, 31), (0, 77, 31)); // layout A
+    assert_eq!(at(two, 256, 32, 130, 5), (1, 2, 5));
+    assert_eq!(at(two, 128, 32, 63, 15), (0, 63, 15)); // layout B
+    assert_eq!(at(two, 128, 32, 63, 16), (0, 127, 0));
+    assert_eq!(at(two, 128, 32, 65, 31), (1, 65, 15));
 }
 
 #[test]

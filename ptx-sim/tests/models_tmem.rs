@@ -61,7 +61,7 @@ fn fragments_by_hand() {
         let c = LdSt::new(shape, num, false, None).unwrap().cell(t, r);
         (c.lane, c.column)
     };
-    // The formula of the facts for .16x256b: row lane/4 + 8*((j%4)/2), col 8*(j/4)+2*(lane%4)+j%2.
+    // The fragment of .16x256b: row lane/4 + 8*((j%4)/2), col 8*(j/4)+2*(lane%4)+j%2.
     for t in 0..32 {
         for j in 0..16 {
             let want = (t / 4 + 8 * ((j % 4) / 2), 8 * (j / 4) + 2 * (t % 4) + j % 2);

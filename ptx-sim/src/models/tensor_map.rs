@@ -263,14 +263,15 @@ impl TensorMap {
         })
     }
 
-    /// Elements the box has in dimension `dim` after the traversal stride.
+    /// Elements the box has in dimension `dim` after the traversal stride; 1 beyond the rank.
     pub fn box_elements(&self, dim: usize) -> u32 {
-        let stride = if dim == 0 && self.0.interleave == Interleave::None {
-            1
-        } else {
-            self.0.element_strides[dim]
-        };
-        self.0.box_dim[dim].div_ceil(stride)
+        let args = &self.0;
+        let ignored = dim == 0 && args.interleave == Interleave::None;
+        match (args.box_dim.get(dim), args.element_strides.get(dim)) {
+            (Some(&n), Some(&stride)) if !ignored => n.div_ceil(stride),
+            (Some(&n), _) => n,
+            _ => 1,
+        }
     }
 
     /// Bytes of one innermost row of the box in global memory.
