@@ -6,3 +6,5 @@
 //! here and not a wrong answer there.
 //!
 //! It is an empty shell: nothing is implemented yet, and nothing depends on it.
+
+pub mod models;

@@ -1,0 +1,71 @@
+//! What may order two operations: profiles, pipelines, fences.
+
+/// How much ordering to assume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Profile {
+    /// Only what the ISA guarantees.
+    #[default]
+    Strict,
+    /// And what public kernels rely on: `tcgen05.mma` -> `tcgen05.cp` of one thread in issue
+    /// order, and async writes after ordered generic reads without a proxy fence.
+    Hardware,
+}
+
+/// What an asynchronous operation is, as far as ordering goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OpClass {
+    /// Not an asynchronous operation, or one that forms no pipeline: `cp.async.bulk`,
+    /// `cp.async`.
+    Plain,
+    /// `tcgen05.mma`; the key names accumulator and shape, equal keys are pipelined.
+    Mma(u64),
+    /// `tcgen05.cp`, with its shape being .4x256b or not.
+    Cp {
+        /// `.4x256b`
+        is_4x256b: bool,
+    },
+    /// `tcgen05.shift`.
+    Shift,
+    /// `tcgen05.ld` or `.st`.
+    LdSt,
+}
+
+impl OpClass {
+    /// "Pipelined tcgen05 Instructions": is `self` then `later` executed in issue order?
+    pub(super) fn pipelined(self, later: OpClass, profile: Profile) -> bool {
+        match (self, later) {
+            (OpClass::Mma(a), OpClass::Mma(b)) => a == b,
+            (OpClass::Cp { .. } | OpClass::Shift, OpClass::Mma(_)) => true,
+            (OpClass::Shift, OpClass::Cp { is_4x256b }) => is_4x256b,
+            (OpClass::Mma(_), OpClass::Shift) => true,
+            (OpClass::Mma(_), OpClass::Cp { .. }) => profile == Profile::Hardware,
+            _ => false,
+        }
+    }
+}
+
+/// Fences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fence {
+    /// `fence.proxy.async`.
+    ProxyAsync,
+    /// `fence.release`, `fence.mbarrier_init.release`: later relaxed operations release.
+    Release,
+    /// `fence.acquire`: earlier relaxed operations acquire.
+    Acquire,
+    /// `fence.acq_rel`, `fence.sc`, `membar`.
+    AcqRel,
+    /// `tcgen05.fence::before_thread_sync`.
+    Tcgen05Before,
+    /// `tcgen05.fence::after_thread_sync`.
+    Tcgen05After,
+}
+
+/// Memory semantics of a synchronising operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Sem {
+    /// `.release` or `.acquire`.
+    Strong,
+    /// `.relaxed`: orders nothing but tcgen05 operations, unless a fence completes the pattern.
+    Relaxed,
+}

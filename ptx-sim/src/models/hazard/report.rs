@@ -1,0 +1,158 @@
+//! What an access is, and what a conflict between two of them says.
+
+use std::fmt;
+
+/// Method of access ("Proxies").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Proxy {
+    /// Ordinary loads and stores, and every mbarrier operation.
+    Generic,
+    /// TMA, and the shared memory side of `tcgen05.mma` and `.cp`.
+    Async,
+    /// Tensor memory accesses of tcgen05 operations.
+    Tensor,
+}
+
+/// What an access does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AccessKind {
+    /// Reads.
+    Read,
+    /// Writes (`mbarrier.init` and `.inval` too).
+    Write,
+    /// Acts atomically: mbarrier operations and atomics, which do not conflict with each other.
+    Sync,
+}
+
+/// A range of one memory. The caller numbers its memories: shared memory of each CTA, global
+/// memory, each lane quarter of each tensor memory (ranged by column), and so on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Range {
+    /// Which memory.
+    pub space: u64,
+    /// First byte (or column).
+    pub start: u64,
+    /// One past the last.
+    pub end: u64,
+}
+
+impl Range {
+    /// `len` bytes from `start`.
+    pub fn new(space: u64, start: u64, len: u64) -> Self {
+        Self {
+            space,
+            start,
+            end: start.saturating_add(len),
+        }
+    }
+}
+
+/// One access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Access {
+    /// Where.
+    pub range: Range,
+    /// What.
+    pub kind: AccessKind,
+    /// How.
+    pub proxy: Proxy,
+    /// The caller's number for the instruction, for reports.
+    pub site: u32,
+}
+
+/// A thread (or warp), numbered by the tracker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Agent(pub(super) u32);
+
+/// An asynchronous operation, numbered by the tracker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Op(pub(super) u32);
+
+/// Who made an access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Actor {
+    /// A thread itself.
+    Agent(Agent),
+    /// An asynchronous operation.
+    Op(Op),
+}
+
+/// One side of a conflict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Side {
+    /// Who.
+    pub actor: Actor,
+    /// The instruction.
+    pub site: u32,
+    /// What.
+    pub kind: AccessKind,
+    /// How.
+    pub proxy: Proxy,
+}
+
+/// Why two accesses conflict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ConflictKind {
+    /// Nothing orders them.
+    Race,
+    /// The earlier one is an asynchronous operation that has not completed.
+    InFlight,
+    /// The earlier operation has completed, but nobody told the later one's thread.
+    NotWaitedFor,
+    /// Ordered, but through different proxies without a proxy fence in between.
+    MissingProxyFence,
+    /// A generic read, then an async write, ordered but without a proxy fence. Public kernels
+    /// rely on this order; [`super::Profile::Hardware`] does not report it.
+    MissingProxyFenceWar,
+    /// Ordered by synchronisation, but without the `tcgen05.fence` that extends it to tcgen05
+    /// operations.
+    MissingTcgen05Fence,
+    /// An mbarrier is used where its initialisation is not visible.
+    BarrierInitNotVisible,
+}
+
+/// A reported conflict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Conflict {
+    /// Why.
+    pub kind: ConflictKind,
+    /// Bytes (or columns) both touch.
+    pub range: Range,
+    /// The access that was made first.
+    pub earlier: Side,
+    /// The access that found it.
+    pub later: Side,
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let side = |s: &Side| {
+            let who = match s.actor {
+                Actor::Agent(a) => format!("thread {}", a.0),
+                Actor::Op(o) => format!("asynchronous operation {}", o.0),
+            };
+            format!(
+                "{:?} through the {:?} proxy by {who} at site {}",
+                s.kind, s.proxy, s.site
+            )
+        };
+        let why = match self.kind {
+            ConflictKind::Race => "nothing orders them",
+            ConflictKind::InFlight => "the first is still in flight",
+            ConflictKind::NotWaitedFor => "the first's completion was not waited for",
+            ConflictKind::MissingProxyFence => "fence.proxy.async is missing between them",
+            ConflictKind::MissingProxyFenceWar => "fence.proxy.async is missing (write after read)",
+            ConflictKind::MissingTcgen05Fence => "a tcgen05.fence is missing between them",
+            ConflictKind::BarrierInitNotVisible => "the mbarrier's initialisation is not visible",
+        };
+        write!(
+            f,
+            "space {} {:#x}..{:#x}: {}, then {}: {why}",
+            self.range.space,
+            self.range.start,
+            self.range.end,
+            side(&self.earlier),
+            side(&self.later)
+        )
+    }
+}

@@ -1,0 +1,168 @@
+//! The last accesses of every byte, as ranges.
+
+use super::report::{Access, AccessKind, Range, Side};
+use std::collections::{BTreeMap, HashMap};
+
+/// An access with its epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) slot: u32,
+    pub(super) time: u32,
+    pub(super) side: Side,
+    /// Pipeline class of a tcgen05 operation.
+    pub(super) class: super::OpClass,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Segment {
+    end: u64,
+    writes: Vec<Record>,
+    reads: Vec<Record>,
+    syncs: Vec<Record>,
+}
+
+/// All memories.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Shadow {
+    spaces: HashMap<u64, BTreeMap<u64, Segment>>,
+}
+
+fn split(map: &mut BTreeMap<u64, Segment>, at: u64) {
+    if let Some((&start, segment)) = map.range_mut(..at).next_back()
+        && segment.end > at
+    {
+        let tail = segment.clone();
+        segment.end = at;
+        debug_assert!(start < at);
+        map.insert(at, tail);
+    }
+}
+
+impl Shadow {
+    /// Records an access and calls `conflict` for each earlier one it may conflict with.
+    pub(super) fn access(
+        &mut self,
+        access: &Access,
+        mine: Record,
+        mut conflict: impl FnMut(&Record, Range),
+    ) {
+        let Range { space, start, end } = access.range;
+        if start >= end {
+            return;
+        }
+        let map = self.spaces.entry(space).or_default();
+        // The common case: the same range as before.
+        if let Some(segment) = map.get_mut(&start)
+            && segment.end == end
+        {
+            visit(segment, access.kind, |r| conflict(r, access.range));
+            add(segment, access.kind, mine);
+            return;
+        }
+        split(map, start);
+        split(map, end);
+        let mut gaps = Vec::new();
+        let mut at = start;
+        for (&from, segment) in map.range_mut(start..end) {
+            if from > at {
+                gaps.push((at, from));
+            }
+            at = segment.end;
+            let range = Range {
+                space,
+                start: from,
+                end: segment.end,
+            };
+            visit(segment, access.kind, |r| conflict(r, range));
+            add(segment, access.kind, mine);
+        }
+        if at < end {
+            gaps.push((at, end));
+        }
+        for (from, to) in gaps {
+            let mut segment = Segment {
+                end: to,
+                ..Segment::default()
+            };
+            add(&mut segment, access.kind, mine);
+            map.insert(from, segment);
+        }
+        merge(map, start, end);
+    }
+
+    /// Calls `f` for every record of a range, then forgets them.
+    pub(super) fn clear(&mut self, range: Range, mut f: impl FnMut(&Record, Range)) {
+        let Some(map) = self.spaces.get_mut(&range.space) else {
+            return;
+        };
+        split(map, range.start);
+        split(map, range.end);
+        let starts: Vec<u64> = map.range(range.start..range.end).map(|(s, _)| *s).collect();
+        for start in starts {
+            if let Some(s) = map.remove(&start) {
+                let at = Range {
+                    space: range.space,
+                    start,
+                    end: s.end,
+                };
+                s.writes
+                    .iter()
+                    .chain(&s.reads)
+                    .chain(&s.syncs)
+                    .for_each(|r| f(r, at));
+            }
+        }
+    }
+}
+
+/// The records an access of `kind` may conflict with.
+fn visit(segment: &Segment, kind: AccessKind, conflict: impl FnMut(&Record)) {
+    let reads = segment.reads.iter().filter(|_| kind != AccessKind::Read);
+    let syncs = segment.syncs.iter().filter(|_| kind != AccessKind::Sync);
+    segment
+        .writes
+        .iter()
+        .chain(reads)
+        .chain(syncs)
+        .for_each(conflict);
+}
+
+fn add(segment: &mut Segment, kind: AccessKind, mine: Record) {
+    let list = match kind {
+        AccessKind::Write => {
+            segment.reads.clear();
+            segment.syncs.clear();
+            segment.writes.clear();
+            &mut segment.writes
+        }
+        AccessKind::Read => &mut segment.reads,
+        AccessKind::Sync => &mut segment.syncs,
+    };
+    // A later access of the same slot and proxy stands for the earlier ones.
+    list.retain(|r| r.slot != mine.slot || r.side.proxy != mine.side.proxy);
+    list.push(mine);
+}
+
+/// Joins neighbours with equal contents, so that the map stays as small as the accesses are
+/// regular.
+fn merge(map: &mut BTreeMap<u64, Segment>, start: u64, end: u64) {
+    let from = map.range(..start).next_back().map_or(start, |(s, _)| *s);
+    let keys: Vec<u64> = map.range(from..=end).map(|(s, _)| *s).collect();
+    let mut last: Option<u64> = None;
+    for key in keys {
+        let joins = last.is_some_and(|l| {
+            let (a, b) = (&map[&l], &map[&key]);
+            a.end == key && a.writes == b.writes && a.reads == b.reads && a.syncs == b.syncs
+        });
+        match (joins, last) {
+            (true, Some(l)) => {
+                if let Some(gone) = map.remove(&key)
+                    && let Some(kept) = map.get_mut(&l)
+                {
+                    kept.end = gone.end;
+                }
+            }
+            _ => last = Some(key),
+        }
+    }
+}

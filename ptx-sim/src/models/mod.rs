@@ -1,0 +1,22 @@
+//! Pure models of the asynchronous machinery: TMA, mbarrier, tensor memory, tcgen05, ordering.
+//!
+//! Each file models one thing of the PTX ISA, knows nothing of parsing or scheduling, and
+//! reports every broken rule as a typed error. Nothing here guesses: what the ISA does not
+//! define and this crate has not modelled is an `Unmodelled` error. Where the text leaves
+//! room, the choice stands in `docs/semantics-async.md`.
+
+pub mod float;
+pub mod hazard;
+pub mod idesc;
+pub mod mbarrier;
+pub mod memory;
+pub mod smem_desc;
+pub mod swizzle;
+pub mod tcgen05_cp;
+pub mod tcgen05_ld_st;
+pub mod tcgen05_mma;
+pub mod tensor_map;
+pub mod tma;
+pub mod tma_bulk;
+pub mod tmem;
+pub mod tmem_alloc;

@@ -1,0 +1,138 @@
+//! The shared-memory swizzle: an XOR of address bits, the same for TMA and for tcgen05.
+//!
+//! PTX ISA "Swizzling Modes" gives the patterns as tables over 128-byte lines that start at a
+//! 1024-, 512- or 256-byte boundary. Read as address arithmetic, chunk bits of the *absolute*
+//! shared address are XORed with line bits of the same address; a buffer that does not start
+//! on a pattern boundary therefore starts in the middle of the pattern.
+
+/// A swizzle pattern over absolute shared addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Swizzle {
+    /// Identity.
+    None,
+    /// 16-byte chunks within 32 bytes: bit 4 ^= bit 7.
+    B32,
+    /// 16-byte chunks within 64 bytes: bits 4-5 ^= bits 7-8.
+    B64,
+    /// 16-byte chunks within 128 bytes: bits 4-6 ^= bits 7-9.
+    B128,
+    /// 32-byte chunks within 128 bytes: bits 5-6 ^= bits 7-8.
+    B128Atom32,
+    /// As [`Swizzle::B128Atom32`], and 8-byte halves swapped in odd lines: bit 3 ^= bit 7.
+    B128Atom32Flip8,
+    /// 64-byte chunks within 128 bytes: bit 6 ^= bit 7.
+    B128Atom64,
+}
+
+impl Swizzle {
+    /// Every pattern, for tests and sweeps.
+    pub const ALL: [Swizzle; 7] = [
+        Swizzle::None,
+        Swizzle::B32,
+        Swizzle::B64,
+        Swizzle::B128,
+        Swizzle::B128Atom32,
+        Swizzle::B128Atom32Flip8,
+        Swizzle::B128Atom64,
+    ];
+
+    /// Where the byte of linear address `address` really lies.
+    pub fn apply(self, address: u32) -> u32 {
+        self.apply_with_base(address, 0)
+    }
+
+    /// As [`Swizzle::apply`], for a pattern whose first line is line `base` (mod 8) instead of
+    /// line 0: the "matrix base offset" of a shared memory descriptor.
+    pub fn apply_with_base(self, address: u32, base: u32) -> u32 {
+        let line = (address >> 7).wrapping_sub(base);
+        let flip = match self {
+            Swizzle::None => 0,
+            Swizzle::B32 => (line & 1) << 4,
+            Swizzle::B64 => (line & 3) << 4,
+            Swizzle::B128 => (line & 7) << 4,
+            Swizzle::B128Atom32 => (line & 3) << 5,
+            Swizzle::B128Atom32Flip8 => ((line & 3) << 5) | ((line & 1) << 3),
+            Swizzle::B128Atom64 => (line & 1) << 6,
+        };
+        address ^ flip
+    }
+
+    /// Bytes of one row that the pattern permutes, or `None` without a swizzle.
+    pub fn span(self) -> Option<u32> {
+        match self {
+            Swizzle::None => None,
+            Swizzle::B32 => Some(32),
+            Swizzle::B64 => Some(64),
+            _ => Some(128),
+        }
+    }
+
+    /// Boundary at which the pattern repeats, in bytes.
+    pub fn period(self) -> u32 {
+        match self {
+            Swizzle::None => 16,
+            Swizzle::B32 | Swizzle::B128Atom64 => 256,
+            Swizzle::B64 | Swizzle::B128Atom32 | Swizzle::B128Atom32Flip8 => 512,
+            Swizzle::B128 => 1024,
+        }
+    }
+
+    /// Largest power of two of bytes the pattern keeps together.
+    pub fn granule(self) -> u32 {
+        match self {
+            Swizzle::B128Atom32Flip8 => 8,
+            _ => 16,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows of the tables of "Swizzling Modes": the chunk found at each position of a line.
+    fn row(s: Swizzle, line: u32, chunk: u32) -> Vec<u32> {
+        let mut at = vec![0; (128 / chunk) as usize];
+        for c in 0..128 / chunk {
+            at[((s.apply(line * 128 + c * chunk) % 128) / chunk) as usize] = c;
+        }
+        at
+    }
+
+    #[test]
+    fn tables_of_the_isa() {
+        assert_eq!(row(Swizzle::B32, 1, 16), [1, 0, 3, 2, 5, 4, 7, 6]);
+        assert_eq!(row(Swizzle::B32, 2, 16), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(row(Swizzle::B64, 2, 16), [2, 3, 0, 1, 6, 7, 4, 5]);
+        assert_eq!(row(Swizzle::B64, 3, 16), [3, 2, 1, 0, 7, 6, 5, 4]);
+        assert_eq!(row(Swizzle::B128, 5, 16), [5, 4, 7, 6, 1, 0, 3, 2]);
+        assert_eq!(row(Swizzle::B128, 7, 16), [7, 6, 5, 4, 3, 2, 1, 0]);
+        assert_eq!(row(Swizzle::B128Atom32, 1, 32), [1, 0, 3, 2]);
+        assert_eq!(row(Swizzle::B128Atom32, 3, 32), [3, 2, 1, 0]);
+        assert_eq!(row(Swizzle::B128Atom64, 1, 64), [1, 0]);
+        assert_eq!(row(Swizzle::B128Atom32Flip8, 1, 8)[..4], [5, 4, 7, 6]);
+        assert_eq!(row(Swizzle::B128Atom32Flip8, 2, 8)[..4], [8, 9, 10, 11]);
+    }
+
+    #[test]
+    fn every_pattern_is_its_own_inverse_within_its_period() {
+        for s in Swizzle::ALL {
+            for a in 0..4096u32 {
+                assert_eq!(s.apply(s.apply(a)), a, "{s:?}");
+                assert_eq!(s.apply(a) / 128, a / 128, "{s:?} leaves its line");
+                assert_eq!(s.apply(a + s.period()), s.apply(a) + s.period());
+            }
+        }
+    }
+
+    #[test]
+    fn base_offset_moves_the_start_of_the_pattern() {
+        for base in 0..8 {
+            let start = base * 128;
+            for a in 0..1024 {
+                let moved = Swizzle::B128.apply_with_base(start + a, base);
+                assert_eq!(moved, start + Swizzle::B128.apply(a));
+            }
+        }
+    }
+}

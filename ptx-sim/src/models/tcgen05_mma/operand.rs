@@ -1,0 +1,253 @@
+//! Reading A and B: 32 bytes of K per row for every kind, decoded once per MMA.
+
+use super::super::float;
+use super::super::idesc::{Element, Kind};
+use super::super::memory::SharedRead;
+use super::super::smem_desc::{Layout, Major, SmemDesc};
+use super::super::tmem::TmemAddr;
+use super::{AOperand, CtaGroup, CtaMemory, Footprint, Mma, MmaError, TmemBlock};
+use half::{bf16, f16};
+
+/// Bytes of K one row takes in shared memory, for every dense kind.
+const ROW_BYTES: u32 = 32;
+
+/// A decoded operand, row-major `[rows][k]`.
+pub(super) enum Values {
+    /// Twice the E2M1 values, of the 4-bit kinds.
+    Doubled(Vec<i8>),
+    /// Everything else; integers too, which f64 holds exactly.
+    Real(Vec<f64>),
+}
+
+fn element_bytes(e: Element) -> u32 {
+    match e {
+        Element::F16 | Element::Bf16 => 2,
+        Element::Tf32 => 4,
+        _ => 1,
+    }
+}
+
+/// Data bytes at the front of every 16-byte slot. The rest of a slot of sub-byte elements is
+/// padding, which TMA leaves uninitialised; the 4-bit kinds have none.
+fn slot_bytes(kind: Kind, e: Element) -> u32 {
+    match (kind, e) {
+        (Kind::Mxf4 | Kind::Mxf4nvf4, _) => 16,
+        (_, Element::E2m1) => 8,
+        (_, Element::E2m3 | Element::E3m2) => 12,
+        _ => 16,
+    }
+}
+
+fn layout(desc: &SmemDesc, major: Major, e: Element, is_a: bool) -> Result<Layout, MmaError> {
+    desc.layout(major, ROW_BYTES, element_bytes(e))
+        .map_err(if is_a {
+            MmaError::DescA
+        } else {
+            MmaError::DescB
+        })
+}
+
+/// Reads `rows` rows of an operand from shared memory as raw K-contiguous bytes.
+fn raw_rows<S: SharedRead + ?Sized>(
+    layout: &Layout,
+    rows: u32,
+    (e, slot_bytes): (Element, u32),
+    shared: &S,
+    fail: impl Fn(super::SharedReadError) -> MmaError,
+) -> Result<Vec<[u8; 32]>, MmaError> {
+    let mut out = vec![[0u8; 32]; rows as usize];
+    let size = element_bytes(e);
+    for (r, row) in out.iter_mut().enumerate() {
+        if layout.is_k_major() {
+            for half in 0..2 {
+                let at = layout.byte_address(r as u32, 16 * half);
+                let (half, len) = (half as usize * 16, slot_bytes as usize);
+                shared.read(at, &mut row[half..half + len]).map_err(&fail)?;
+            }
+        } else {
+            for (k, bytes) in row.chunks_exact_mut(size as usize).enumerate() {
+                let at = layout.element_address(r as u32, k as u32);
+                shared.read(at, bytes).map_err(&fail)?;
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// Decodes rows of 32 bytes.
+fn decode(kind: Kind, e: Element, negate: bool, rows: &[[u8; 32]]) -> Values {
+    if matches!(kind, Kind::Mxf4 | Kind::Mxf4nvf4) {
+        let sign = if negate { -1 } else { 1 };
+        let nibbles = rows.iter().flatten().flat_map(|b| [b & 0xf, b >> 4]);
+        return Values::Doubled(nibbles.map(|c| sign * float::e2m1_doubled(c)).collect());
+    }
+    let mut out = Vec::with_capacity(rows.len() * kind.k() as usize);
+    for row in rows {
+        match e {
+            Element::F16 => out.extend(pairs(row).map(|b| f64::from(f16::from_bits(b)))),
+            Element::Bf16 => out.extend(pairs(row).map(|b| f64::from(bf16::from_bits(b)))),
+            Element::Tf32 => out.extend(
+                row.chunks_exact(4)
+                    .map(|b| float::tf32(u32::from_le_bytes([b[0], b[1], b[2], b[3]]))),
+            ),
+            Element::E4m3 => out.extend(row.iter().map(|b| float::e4m3(*b))),
+            Element::E5m2 => out.extend(row.iter().map(|b| float::e5m2(*b))),
+            Element::U8 => out.extend(row.iter().map(|b| f64::from(*b))),
+            Element::S8 => out.extend(row.iter().map(|b| f64::from(*b as i8))),
+            // Sixteen packed elements at the front of every 16-byte slot, then padding.
+            Element::E2m1 => packed(row, 4, float::e2m1, &mut out),
+            Element::E2m3 => packed(row, 6, float::e2m3, &mut out),
+            Element::E3m2 => packed(row, 6, float::e3m2, &mut out),
+        }
+    }
+    if negate {
+        out.iter_mut().for_each(|v| *v = -*v);
+    }
+    Values::Real(out)
+}
+
+fn pairs(row: &[u8; 32]) -> impl Iterator<Item = u16> + '_ {
+    row.chunks_exact(2)
+        .map(|b| u16::from_le_bytes([b[0], b[1]]))
+}
+
+fn packed(row: &[u8; 32], bits: usize, value: fn(u8) -> f64, out: &mut Vec<f64>) {
+    for slot in row.chunks_exact(16) {
+        for i in 0..16 {
+            let at = i * bits;
+            let two = u16::from(slot[at / 8]) | u16::from(slot[(at / 8 + 1).min(15)]) << 8;
+            out.push(value((two >> (at % 8)) as u8));
+        }
+    }
+}
+
+/// A, all M rows in order.
+pub(super) fn read_a<S: SharedRead + ?Sized>(
+    mma: &Mma,
+    ctas: &[CtaMemory<'_, S>],
+) -> Result<Values, MmaError> {
+    let i = &mma.idesc;
+    let share = i.m / mma.group.ctas() as u32;
+    let mut rows = Vec::with_capacity(i.m as usize);
+    for (cta, memory) in ctas.iter().enumerate() {
+        match mma.a {
+            AOperand::Shared(desc) => {
+                let l = layout(&desc, i.a_major, i.a, true)?;
+                let fail = |source| MmaError::Shared {
+                    operand: 'A',
+                    cta,
+                    source,
+                };
+                rows.extend(raw_rows(
+                    &l,
+                    share,
+                    (i.a, slot_bytes(i.kind, i.a)),
+                    memory.shared,
+                    fail,
+                )?);
+            }
+            AOperand::Tmem(at) => {
+                for r in 0..share {
+                    let lane = at.lane() + if i.m == 64 { r % 16 + 32 * (r / 16) } else { r };
+                    let mut row = [0; 32];
+                    for (j, word) in row.chunks_exact_mut(4).enumerate() {
+                        let value = memory.tmem.read(lane, at.column() + j as u32);
+                        let fail = |source| MmaError::Tmem {
+                            operand: "A",
+                            cta,
+                            source,
+                        };
+                        word.copy_from_slice(&value.map_err(fail)?.to_le_bytes());
+                    }
+                    rows.push(row);
+                }
+            }
+        }
+    }
+    Ok(decode(i.kind, i.a, i.negate_a, &rows))
+}
+
+/// B, all N rows (its columns) in order: with a CTA pair each CTA holds half of them.
+pub(super) fn read_b<S: SharedRead + ?Sized>(
+    mma: &Mma,
+    ctas: &[CtaMemory<'_, S>],
+) -> Result<Values, MmaError> {
+    let i = &mma.idesc;
+    let share = i.n / mma.group.ctas() as u32;
+    let l = layout(&mma.b, i.b_major, i.b, false)?;
+    let mut rows = Vec::with_capacity(i.n as usize);
+    for (cta, memory) in ctas.iter().enumerate() {
+        let fail = |source| MmaError::Shared {
+            operand: 'B',
+            cta,
+            source,
+        };
+        rows.extend(raw_rows(
+            &l,
+            share,
+            (i.b, slot_bytes(i.kind, i.b)),
+            memory.shared,
+            fail,
+        )?);
+    }
+    Ok(decode(i.kind, i.b, i.negate_b, &rows))
+}
+
+pub(super) fn check_tmem_a(mma: &Mma, a: TmemAddr) -> Result<(), MmaError> {
+    let i = &mma.idesc;
+    if i.a_major == Major::Mn {
+        return Err(MmaError::Unmodelled("a transposed A in tensor memory"));
+    }
+    if mma.group == CtaGroup::Two && i.m == 128 {
+        return Err(MmaError::Unmodelled(
+            "A in tensor memory with M = 128 of a CTA pair",
+        ));
+    }
+    let byte_kind = matches!(i.kind, Kind::F8f6f4 | Kind::Mxf8f6f4);
+    if byte_kind && matches!(i.a, Element::E2m1 | Element::E2m3 | Element::E3m2) {
+        return Err(MmaError::Unmodelled(
+            "sub-byte A in 8-bit containers in tensor memory",
+        ));
+    }
+    // "Must use the same Tensor Memory lane alignment across matrices A, D".
+    if a.lane() != mma.d.lane() {
+        return Err(MmaError::Lane {
+            operand: "A",
+            lane: a.lane(),
+        });
+    }
+    Ok(())
+}
+
+pub(super) fn footprint(mma: &Mma, out: &mut Footprint) -> Result<(), MmaError> {
+    let i = &mma.idesc;
+    let group = mma.group.ctas();
+    let mut shared = |l: Layout, rows: u32, e: Element| {
+        for cta in 0..group {
+            for row in 0..rows {
+                if l.is_k_major() {
+                    let ends = [l.byte_address(row, 0), l.byte_address(row, 16)];
+                    let len = slot_bytes(i.kind, e);
+                    out.shared_reads.extend(ends.map(|a| (cta, a, len)));
+                } else {
+                    let size = element_bytes(e);
+                    let all = (0..ROW_BYTES / size).map(|k| l.element_address(row, k));
+                    out.shared_reads.extend(all.map(|a| (cta, a, size)));
+                }
+            }
+        }
+    };
+    let share = group as u32;
+    shared(layout(&mma.b, i.b_major, i.b, false)?, i.n / share, i.b);
+    match mma.a {
+        AOperand::Shared(desc) => shared(layout(&desc, i.a_major, i.a, true)?, i.m / share, i.a),
+        AOperand::Tmem(at) => out.tmem_reads.extend((0..group).map(|cta| TmemBlock {
+            cta,
+            lane: 0,
+            lanes: 128,
+            column: at.column(),
+            columns: 8,
+        })),
+    }
+    Ok(())
+}

@@ -1,0 +1,335 @@
+//! Tile-mode tensor copies: which global bytes go to which shared bytes.
+//!
+//! Sources: PTX ISA "Tensors" (bounding box, traversal stride, out-of-boundary access,
+//! swizzling modes), "Restriction on Tensor Copy instructions", `cp.async.bulk.tensor`,
+//! `cp.reduce.async.bulk.tensor`. The plan is data: the caller moves the bytes when, and in
+//! whatever order, its scheduler decides.
+
+use super::tensor_map::{DataType, Interleave, OobFill, TensorMap};
+use thiserror::Error;
+
+/// Which way a tensor copy goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// Global to shared.
+    Load,
+    /// Shared to global.
+    Store,
+    /// Shared into global, by an element-wise reduction.
+    Reduce,
+}
+
+/// The global side of one move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GlobalSide {
+    /// Bytes at this global address.
+    Bytes(u64),
+    /// Loads only: zeros, for elements outside the tensor.
+    Zero,
+    /// Loads only: the special NaN of the element type, little-endian in the first bytes.
+    Nan {
+        /// Bit pattern of one element.
+        pattern: u64,
+        /// Bytes of one element.
+        bytes: u8,
+    },
+    /// Loads only: padding of the padded packed types, left uninitialised.
+    Uninitialised,
+}
+
+/// One contiguous run of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Move {
+    /// Absolute shared address, swizzle applied.
+    pub shared: u32,
+    /// Length in bytes.
+    pub len: u32,
+    /// Where the bytes come from or go to.
+    pub global: GlobalSide,
+}
+
+/// Everything one tensor copy does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// The moves; disjoint in shared memory.
+    pub moves: Vec<Move>,
+    /// Shared bytes the box covers from the operand address on (its bounds check).
+    pub shared_bytes: u32,
+    /// What a load passes to `complete_tx` of its mbarrier.
+    pub transaction_bytes: u32,
+}
+
+/// The rule a tensor copy breaks.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
+pub enum TmaError {
+    #[error("the instruction has {got} coordinates, the tensor map has rank {want}")]
+    CoordinateCount { got: usize, want: usize },
+    #[error("shared address {address:#x} of a tensor copy is not {align}-byte aligned")]
+    SharedAlignment { address: u32, align: u32 },
+    #[error("box of {bytes} bytes at shared address {address:#x} leaves shared memory")]
+    SharedOverflow { address: u32, bytes: u64 },
+    #[error("store coordinate {value} in dimension {dim} is negative")]
+    NegativeStore { dim: usize, value: i32 },
+    #[error("the first coordinate {value} must be a multiple of {multiple} for {data_type:?}")]
+    PackedCoordinate {
+        value: i32,
+        multiple: i32,
+        data_type: DataType,
+    },
+    #[error("{data_type:?} cannot be copied in direction {direction:?}")]
+    PackedDirection {
+        data_type: DataType,
+        direction: Direction,
+    },
+    #[error("not modelled: {0}")]
+    Unmodelled(&'static str),
+}
+
+/// More than any CTA's shared memory: larger boxes are refused before they are planned.
+pub const MAX_BOX_BYTES: u64 = 1 << 18;
+
+/// Alignment of the shared operand of a tensor copy.
+pub const SHARED_ALIGNMENT: u32 = 128;
+
+/// Plans a tile-mode copy of the box at `coords` (innermost first) to or from `shared`.
+pub fn plan(
+    map: &TensorMap,
+    coords: &[i32],
+    shared: u32,
+    direction: Direction,
+) -> Result<Plan, TmaError> {
+    check(map, coords, shared, direction)?;
+    let args = map.args();
+    let rank = map.rank();
+    let bytes = map.box_bytes();
+    let end = u64::from(shared) + bytes;
+    if bytes > MAX_BOX_BYTES || end > 1 << 32 {
+        return Err(TmaError::SharedOverflow {
+            address: shared,
+            bytes,
+        });
+    }
+    let pitch = map.inner_shared_bytes() as u32;
+    let counts: Vec<u32> = (0..rank).map(|d| map.box_elements(d)).collect();
+    let mut plan = Plan {
+        moves: Vec::with_capacity((bytes / 16) as usize),
+        shared_bytes: bytes as u32,
+        transaction_bytes: map.transaction_bytes() as u32,
+    };
+    let mut index = vec![0u32; rank];
+    for row in 0..map.rows() as u32 {
+        // Global offset of this row, or None where an outer coordinate is outside the tensor.
+        let mut base = Some(args.global_address);
+        for d in 1..rank {
+            let at =
+                i64::from(coords[d]) + i64::from(index[d]) * i64::from(args.element_strides[d]);
+            base = match u64::try_from(at) {
+                Ok(at) if at < args.global_dim[d] => {
+                    base.map(|b| b.wrapping_add(at.wrapping_mul(args.global_strides[d - 1])))
+                }
+                _ => None,
+            };
+        }
+        push_row(
+            map,
+            base,
+            i64::from(coords[0]),
+            shared + row * pitch,
+            direction,
+            &mut plan.moves,
+        );
+        for d in 1..rank {
+            index[d] += 1;
+            if index[d] < counts[d] {
+                break;
+            }
+            index[d] = 0;
+        }
+    }
+    Ok(plan)
+}
+
+fn check(map: &TensorMap, coords: &[i32], shared: u32, dir: Direction) -> Result<(), TmaError> {
+    let args = map.args();
+    if coords.len() != map.rank() {
+        return Err(TmaError::CoordinateCount {
+            got: coords.len(),
+            want: map.rank(),
+        });
+    }
+    if args.interleave != Interleave::None {
+        return Err(TmaError::Unmodelled("interleaved tensor layouts"));
+    }
+    let t = args.data_type;
+    if dir != Direction::Load {
+        if let Some((dim, &value)) = coords.iter().enumerate().find(|(_, c)| **c < 0) {
+            return Err(TmaError::NegativeStore { dim, value });
+        }
+        if t == DataType::U4x16Align16B || (t.is_packed() && dir == Direction::Reduce) {
+            return Err(TmaError::PackedDirection {
+                data_type: t,
+                direction: dir,
+            });
+        }
+        if t == DataType::U6x16Align16B {
+            return Err(TmaError::Unmodelled("storing 6-bit types (.b6p2x16)"));
+        }
+    }
+    let multiple = match t {
+        DataType::U4x16Align8B => 2,
+        _ if t.is_padded() => 128,
+        _ => 1,
+    };
+    if coords[0] % multiple != 0 {
+        return Err(TmaError::PackedCoordinate {
+            value: coords[0],
+            multiple,
+            data_type: t,
+        });
+    }
+    if let Some(span) = args.swizzle.span()
+        && map.inner_shared_bytes() != u64::from(span)
+        && map.rows() > 1
+    {
+        return Err(TmaError::Unmodelled(
+            "a swizzled box narrower than the swizzle span",
+        ));
+    }
+    if !shared.is_multiple_of(SHARED_ALIGNMENT) {
+        return Err(TmaError::SharedAlignment {
+            address: shared,
+            align: SHARED_ALIGNMENT,
+        });
+    }
+    Ok(())
+}
+
+/// The moves of one innermost row, cut at swizzle granules and at the tensor's edges.
+fn push_row(
+    map: &TensorMap,
+    base: Option<u64>,
+    x: i64,
+    row_start: u32,
+    direction: Direction,
+    moves: &mut Vec<Move>,
+) {
+    let args = map.args();
+    let bits = args.data_type.bits() as i64;
+    // Bytes [lo, hi) of the row are inside the tensor; elements never straddle them, because
+    // packed types move an even number of elements.
+    let len = map.inner_global_bytes() as i64;
+    let size = (args.global_dim[0] as i64 * bits) / 8;
+    let first = x * bits / 8;
+    let (lo, hi) = match base {
+        Some(_) => ((-first).clamp(0, len), (size - first).clamp(0, len)),
+        None => (0, 0),
+    };
+    let hi = hi.max(lo);
+    let fill = fill_of(args.data_type, args.oob_fill);
+    let data_of_slot: i64 = match args.data_type {
+        DataType::U4x16Align16B => 8,
+        DataType::U6x16Align16B => 12,
+        _ => i64::from(args.swizzle.granule()),
+    };
+    let slot_bytes = if args.data_type.is_padded() {
+        16
+    } else {
+        data_of_slot
+    };
+    let mut at = 0i64;
+    let mut slot = i64::from(row_start);
+    while at < len {
+        let here = args.swizzle.apply(slot as u32);
+        let end = (at + data_of_slot).min(len);
+        let (a, b) = (at.max(lo).min(end), end.min(hi).max(at));
+        let (a, b) = if a < b { (a, b) } else { (end, end) };
+        let shared_of = |o: i64| here + (o - at) as u32;
+        if direction == Direction::Load && at < a {
+            push(
+                moves,
+                Move {
+                    shared: here,
+                    len: (a - at) as u32,
+                    global: fill,
+                },
+            );
+        }
+        if let (true, Some(base)) = (a < b, base) {
+            let from = base.wrapping_add_signed(first + a);
+            let bytes = GlobalSide::Bytes(from);
+            push(
+                moves,
+                Move {
+                    shared: shared_of(a),
+                    len: (b - a) as u32,
+                    global: bytes,
+                },
+            );
+        }
+        if direction == Direction::Load && b < end {
+            push(
+                moves,
+                Move {
+                    shared: shared_of(b),
+                    len: (end - b) as u32,
+                    global: fill,
+                },
+            );
+        }
+        if args.data_type.is_padded() && direction == Direction::Load {
+            let pad = (16 - data_of_slot) as u32;
+            let shared = here + data_of_slot as u32;
+            push(
+                moves,
+                Move {
+                    shared,
+                    len: pad,
+                    global: GlobalSide::Uninitialised,
+                },
+            );
+        }
+        at = end;
+        slot += slot_bytes;
+    }
+}
+
+/// Appends a move, joined to the last one where both sides continue it.
+fn push(moves: &mut Vec<Move>, m: Move) {
+    if let Some(last) = moves.last_mut()
+        && last.shared + last.len == m.shared
+    {
+        let joins = match (last.global, m.global) {
+            (GlobalSide::Bytes(a), GlobalSide::Bytes(b)) => a + u64::from(last.len) == b,
+            (a, b) => a == b,
+        };
+        if joins {
+            last.len += m.len;
+            return;
+        }
+    }
+    moves.push(m);
+}
+
+fn fill_of(t: DataType, fill: OobFill) -> GlobalSide {
+    use DataType::*;
+    if fill == OobFill::Zero {
+        return GlobalSide::Zero;
+    }
+    // The "special NaN" has no documented bits; all ones below the sign is the NaN that the
+    // tensor cores and conversions of these GPUs produce.
+    match t {
+        Float16 | Bfloat16 => GlobalSide::Nan {
+            pattern: 0x7fff,
+            bytes: 2,
+        },
+        Float64 => GlobalSide::Nan {
+            pattern: 0x7fff_ffff_ffff_ffff,
+            bytes: 8,
+        },
+        _ => GlobalSide::Nan {
+            pattern: 0x7fff_ffff,
+            bytes: 4,
+        },
+    }
+}

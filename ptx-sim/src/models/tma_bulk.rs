@@ -1,0 +1,261 @@
+//! Bulk copies without a tensor map, and the element-wise reductions of both kinds.
+//!
+//! Sources: PTX ISA `cp.async.bulk`, `cp.reduce.async.bulk`, `cp.reduce.async.bulk.tensor`.
+
+use half::{bf16, f16};
+use thiserror::Error;
+
+/// The rule a bulk copy breaks.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
+pub enum BulkError {
+    #[error("bulk copy size {0} is not a multiple of 16 bytes")]
+    Size(u32),
+    #[error("{side} address {address:#x} of a bulk copy is not 16-byte aligned")]
+    Alignment { side: &'static str, address: u64 },
+    #[error("range of {size} bytes at {side} address {address:#x} overflows its space")]
+    Overflow {
+        side: &'static str,
+        address: u64,
+        size: u32,
+    },
+    #[error("reduction {op:?} is not defined for {ty:?} towards {dst:?}")]
+    Reduction {
+        op: ReduceOp,
+        ty: ReduceType,
+        dst: ReduceDst,
+    },
+    #[error("{len} bytes are not a whole number of {ty:?} elements, or the sides differ")]
+    ReductionLength { len: usize, ty: ReduceType },
+}
+
+/// Checks size, alignment and extent of a `cp.async.bulk` in any direction.
+///
+/// Each side is its name, its address and the end (exclusive) of its space.
+pub fn check_bulk(size: u32, sides: [(&'static str, u64, u64); 2]) -> Result<(), BulkError> {
+    if !size.is_multiple_of(16) {
+        return Err(BulkError::Size(size));
+    }
+    for (side, address, limit) in sides {
+        if !address.is_multiple_of(16) {
+            return Err(BulkError::Alignment { side, address });
+        }
+        match address.checked_add(u64::from(size)) {
+            Some(end) if end <= limit => {}
+            _ => {
+                return Err(BulkError::Overflow {
+                    side,
+                    address,
+                    size,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `.redOp`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum ReduceOp {
+    Add,
+    Min,
+    Max,
+    Inc,
+    Dec,
+    And,
+    Or,
+    Xor,
+}
+
+/// Element type of a reduction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum ReduceType {
+    U32,
+    S32,
+    U64,
+    S64,
+    B32,
+    B64,
+    F16,
+    Bf16,
+    F32,
+    F64,
+}
+
+/// Where a reduction's destination lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum ReduceDst {
+    SharedCluster,
+    Global,
+}
+
+impl ReduceType {
+    /// Bytes of an element.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F16 | Self::Bf16 => 2,
+            Self::U32 | Self::S32 | Self::B32 | Self::F32 => 4,
+            Self::U64 | Self::S64 | Self::B64 | Self::F64 => 8,
+        }
+    }
+}
+
+/// The table of valid operation, type and destination of `cp.reduce.async.bulk`.
+pub fn check_reduction(op: ReduceOp, ty: ReduceType, dst: ReduceDst) -> Result<(), BulkError> {
+    use ReduceOp::*;
+    use ReduceType::*;
+    let global = dst == ReduceDst::Global;
+    let ok = match op {
+        Add => matches!(ty, U32 | S32 | U64) || (global && matches!(ty, F32 | F64 | F16 | Bf16)),
+        Min | Max => matches!(ty, U32 | S32) || (global && matches!(ty, U64 | S64 | F16 | Bf16)),
+        Inc | Dec => ty == U32,
+        And | Or | Xor => ty == B32 || (global && ty == B64),
+    };
+    if ok {
+        Ok(())
+    } else {
+        Err(BulkError::Reduction { op, ty, dst })
+    }
+}
+
+/// Reduces `src` into `dst`, element by element.
+pub fn reduce(
+    op: ReduceOp,
+    ty: ReduceType,
+    place: ReduceDst,
+    dst: &mut [u8],
+    src: &[u8],
+) -> Result<(), BulkError> {
+    check_reduction(op, ty, place)?;
+    let n = ty.bytes();
+    if dst.len() != src.len() || !dst.len().is_multiple_of(n) {
+        return Err(BulkError::ReductionLength { len: dst.len(), ty });
+    }
+    for (d, s) in dst.chunks_exact_mut(n).zip(src.chunks_exact(n)) {
+        let (mut a, mut b) = ([0u8; 8], [0u8; 8]);
+        a[..n].copy_from_slice(d);
+        b[..n].copy_from_slice(s);
+        let out = element(op, ty, u64::from_le_bytes(a), u64::from_le_bytes(b));
+        d.copy_from_slice(&out.to_le_bytes()[..n]);
+    }
+    Ok(())
+}
+
+fn element(op: ReduceOp, ty: ReduceType, d: u64, s: u64) -> u64 {
+    use ReduceOp::*;
+    use ReduceType::*;
+    let (d32, s32) = (d as u32, s as u32);
+    match (op, ty) {
+        (And, _) => d & s,
+        (Or, _) => d | s,
+        (Xor, _) => d ^ s,
+        (Inc, _) => u64::from(if d32 >= s32 { 0 } else { d32 + 1 }),
+        (Dec, _) => u64::from(if d32 == 0 || d32 > s32 { s32 } else { d32 - 1 }),
+        (_, F16) => {
+            let (a, b) = (f16::from_bits(d as u16), f16::from_bits(s as u16));
+            let f = float(op, f64::from(a), f64::from(b));
+            u64::from(if f.is_nan() {
+                0x7fff
+            } else {
+                f16::from_f64(f).to_bits()
+            })
+        }
+        (_, Bf16) => {
+            let (a, b) = (bf16::from_bits(d as u16), bf16::from_bits(s as u16));
+            let f = float(op, f64::from(a), f64::from(b));
+            u64::from(if f.is_nan() {
+                0x7fff
+            } else {
+                bf16::from_f64(f).to_bits()
+            })
+        }
+        (_, F32) => {
+            // "add.f32 flushes subnormal inputs and results to sign-preserving zero"
+            let f = ftz(ftz(f32::from_bits(d32)) + ftz(f32::from_bits(s32)));
+            u64::from(if f.is_nan() { 0x7fff_ffff } else { f.to_bits() })
+        }
+        (_, F64) => (f64::from_bits(d) + f64::from_bits(s)).to_bits(),
+        (Add, U32 | S32 | B32) => u64::from(d32.wrapping_add(s32)),
+        (Add, _) => d.wrapping_add(s),
+        (Min, S32) => u64::from((d32 as i32).min(s32 as i32) as u32),
+        (Max, S32) => u64::from((d32 as i32).max(s32 as i32) as u32),
+        (Min, S64) => (d as i64).min(s as i64) as u64,
+        (Max, S64) => (d as i64).max(s as i64) as u64,
+        (Min, _) => d.min(s),
+        (Max, _) => d.max(s),
+    }
+}
+
+fn float(op: ReduceOp, a: f64, b: f64) -> f64 {
+    match op {
+        ReduceOp::Min => a.min(b),
+        ReduceOp::Max => a.max(b),
+        _ => a + b, // exact in f64 for f16; bf16's far exponents round to the same bf16
+    }
+}
+
+fn ftz(x: f32) -> f32 {
+    if x.is_subnormal() {
+        0f32.copysign(x)
+    } else {
+        x
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bulk_rules() {
+        let ok = [("global", 0x1000, u64::MAX), ("shared", 0x40, 0x80)];
+        assert_eq!(check_bulk(64, ok), Ok(()));
+        assert_eq!(check_bulk(24, ok), Err(BulkError::Size(24)));
+        assert!(matches!(
+            check_bulk(80, ok),
+            Err(BulkError::Overflow { side: "shared", .. })
+        ));
+        let off = [("global", 0x1008, u64::MAX), ("shared", 0x40, 0x80)];
+        assert!(matches!(
+            check_bulk(16, off),
+            Err(BulkError::Alignment { side: "global", .. })
+        ));
+    }
+
+    #[test]
+    fn reduction_table() {
+        use ReduceDst::*;
+        assert!(check_reduction(ReduceOp::Add, ReduceType::F32, SharedCluster).is_err());
+        assert!(check_reduction(ReduceOp::Add, ReduceType::F32, Global).is_ok());
+        assert!(check_reduction(ReduceOp::Inc, ReduceType::S32, Global).is_err());
+        assert!(check_reduction(ReduceOp::Xor, ReduceType::B64, Global).is_ok());
+        assert!(check_reduction(ReduceOp::Min, ReduceType::F32, Global).is_err());
+        let g = |op, ty, d: u64, s: u64| element(op, ty, d, s);
+        assert_eq!(g(ReduceOp::Inc, ReduceType::U32, 5, 5), 0);
+        assert_eq!(g(ReduceOp::Inc, ReduceType::U32, 4, 5), 5);
+        assert_eq!(g(ReduceOp::Dec, ReduceType::U32, 0, 5), 5);
+        assert_eq!(g(ReduceOp::Dec, ReduceType::U32, 9, 5), 5);
+        assert_eq!(
+            g(ReduceOp::Min, ReduceType::S32, 0xffff_ffff, 1),
+            0xffff_ffff
+        );
+        let mut d = 1.5f32.to_le_bytes();
+        reduce(
+            ReduceOp::Add,
+            ReduceType::F32,
+            Global,
+            &mut d,
+            &2.25f32.to_le_bytes(),
+        )
+        .unwrap();
+        assert_eq!(f32::from_le_bytes(d), 3.75);
+        let tiny = f32::from_bits(1).to_le_bytes();
+        let mut d = 0f32.to_le_bytes();
+        reduce(ReduceOp::Add, ReduceType::F32, Global, &mut d, &tiny).unwrap();
+        assert_eq!(f32::from_le_bytes(d).to_bits(), 0);
+        assert!(reduce(ReduceOp::Add, ReduceType::F32, Global, &mut d, &[0; 3]).is_err());
+    }
+}

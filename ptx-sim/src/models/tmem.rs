@@ -1,0 +1,226 @@
+//! Tensor memory of one CTA: 128 lanes by 512 columns of 32 bits, initialised per byte.
+//!
+//! Source: PTX ISA "Tensor Memory", "Tensor Memory Addressing", "Access restrictions".
+
+use thiserror::Error;
+
+/// Rows of tensor memory.
+pub const LANES: u32 = 128;
+/// Columns of tensor memory.
+pub const COLUMNS: u32 = 512;
+
+/// A tensor memory address: lane in bits 16-31, column in bits 0-15.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TmemAddr(pub u32);
+
+impl TmemAddr {
+    /// From its two parts.
+    pub fn new(lane: u32, column: u32) -> Self {
+        Self(lane << 16 | (column & 0xffff))
+    }
+
+    /// Lane index.
+    pub fn lane(self) -> u32 {
+        self.0 >> 16
+    }
+
+    /// Column index.
+    pub fn column(self) -> u32 {
+        self.0 & 0xffff
+    }
+}
+
+/// The rule an access to tensor memory breaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
+pub enum TmemError {
+    #[error("tensor memory lane {lane}, column {column} does not exist (128 lanes, 512 columns)")]
+    OutOfRange { lane: u32, column: u32 },
+    #[error("tensor memory column {column} is not allocated (lane {lane})")]
+    NotAllocated { lane: u32, column: u32 },
+    #[error("tensor memory lane {lane}, column {column} is read but not initialised")]
+    Uninitialised { lane: u32, column: u32 },
+    #[error("warp {warp} may touch lanes {first}..{end} only, not {lane}")]
+    WarpLanes {
+        warp: u32,
+        first: u32,
+        end: u32,
+        lane: u32,
+    },
+}
+
+/// The cells, which bytes of them were written, and which columns are allocated.
+#[derive(Clone)]
+pub struct Tmem {
+    cells: Vec<u32>,
+    init: Vec<u8>,
+    allocated: Vec<bool>,
+}
+
+impl std::fmt::Debug for Tmem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let allocated = self.allocated.iter().filter(|a| **a).count();
+        let written = self.init.iter().filter(|m| **m != 0).count();
+        write!(
+            f,
+            "Tmem {{ {allocated} columns allocated, {written} cells written }}"
+        )
+    }
+}
+
+impl Default for Tmem {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Tmem {
+    /// Nothing written and nothing allocated.
+    pub fn new() -> Self {
+        let n = (LANES * COLUMNS) as usize;
+        Self {
+            cells: vec![0; n],
+            init: vec![0; n],
+            allocated: vec![false; COLUMNS as usize],
+        }
+    }
+
+    /// All columns allocated: for tests and for callers that track allocation elsewhere.
+    pub fn all_allocated() -> Self {
+        let mut t = Self::new();
+        t.allocated.fill(true);
+        t
+    }
+
+    /// Marks columns as allocated (contents uninitialised) or freed.
+    pub fn set_allocated(&mut self, first: u32, count: u32, allocated: bool) {
+        for c in first..first.saturating_add(count).min(COLUMNS) {
+            self.allocated[c as usize] = allocated;
+            for lane in 0..LANES {
+                self.init[(lane * COLUMNS + c) as usize] = 0;
+            }
+        }
+    }
+
+    fn index(&self, lane: u32, column: u32) -> Result<usize, TmemError> {
+        if lane >= LANES || column >= COLUMNS {
+            return Err(TmemError::OutOfRange { lane, column });
+        }
+        if !self.allocated[column as usize] {
+            return Err(TmemError::NotAllocated { lane, column });
+        }
+        Ok((lane * COLUMNS + column) as usize)
+    }
+
+    /// Reads a cell whose bytes in `mask` (bit i = byte i) must all have been written.
+    pub fn read_masked(&self, lane: u32, column: u32, mask: u8) -> Result<u32, TmemError> {
+        let i = self.index(lane, column)?;
+        if self.init[i] & mask != mask {
+            return Err(TmemError::Uninitialised { lane, column });
+        }
+        Ok(self.cells[i])
+    }
+
+    /// Reads a whole cell.
+    pub fn read(&self, lane: u32, column: u32) -> Result<u32, TmemError> {
+        self.read_masked(lane, column, 0xf)
+    }
+
+    /// Checks that a cell may be written.
+    pub fn check(&self, lane: u32, column: u32) -> Result<(), TmemError> {
+        self.index(lane, column).map(|_| ())
+    }
+
+    /// Writes a whole cell.
+    pub fn write(&mut self, lane: u32, column: u32, value: u32) -> Result<(), TmemError> {
+        let i = self.index(lane, column)?;
+        self.cells[i] = value;
+        self.init[i] = 0xf;
+        Ok(())
+    }
+
+    /// Writes 16 bits into the low half of a cell; the upper half becomes uninitialised.
+    pub fn write_low_half(&mut self, lane: u32, column: u32, value: u16) -> Result<(), TmemError> {
+        let i = self.index(lane, column)?;
+        self.cells[i] = u32::from(value);
+        self.init[i] = 0x3;
+        Ok(())
+    }
+
+    /// Makes a cell uninitialised again (poison, for writes in flight).
+    pub fn poison(&mut self, lane: u32, column: u32) -> Result<(), TmemError> {
+        let i = self.index(lane, column)?;
+        self.init[i] = 0;
+        Ok(())
+    }
+}
+
+/// "Access restrictions": warp w of a warpgroup touches lanes 32w..32w+32 only.
+pub fn check_warp_lanes(warp: u32, first: u32, count: u32) -> Result<(), TmemError> {
+    let low = 32 * (warp % 4);
+    let end = low + 32;
+    let last = first.saturating_add(count.saturating_sub(1));
+    for lane in [first, last] {
+        if !(low..end).contains(&lane) {
+            return Err(TmemError::WarpLanes {
+                warp,
+                first: low,
+                end,
+                lane,
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_track_allocation_and_initialisation() {
+        let mut t = Tmem::new();
+        assert!(matches!(t.read(0, 0), Err(TmemError::NotAllocated { .. })));
+        t.set_allocated(32, 32, true);
+        assert!(matches!(
+            t.write(0, 31, 1),
+            Err(TmemError::NotAllocated { .. })
+        ));
+        assert!(matches!(
+            t.read(5, 32),
+            Err(TmemError::Uninitialised {
+                lane: 5,
+                column: 32
+            })
+        ));
+        t.write(5, 32, 7).unwrap();
+        assert_eq!(t.read(5, 32), Ok(7));
+        t.write_low_half(5, 32, 9).unwrap();
+        assert!(t.read(5, 32).is_err());
+        assert_eq!(t.read_masked(5, 32, 3), Ok(9));
+        t.poison(5, 32).unwrap();
+        assert!(t.read_masked(5, 32, 1).is_err());
+        t.write(5, 32, 7).unwrap();
+        t.set_allocated(32, 32, false);
+        t.set_allocated(32, 32, true);
+        assert!(
+            t.read(5, 32).is_err(),
+            "a new allocation does not see old contents"
+        );
+        assert!(matches!(t.read(128, 32), Err(TmemError::OutOfRange { .. })));
+        assert!(matches!(
+            t.write(0, 512, 0),
+            Err(TmemError::OutOfRange { .. })
+        ));
+    }
+
+    #[test]
+    fn warps_own_quarters() {
+        assert!(check_warp_lanes(1, 32, 32).is_ok());
+        assert!(check_warp_lanes(5, 48, 16).is_ok());
+        assert!(check_warp_lanes(1, 48, 32).is_err());
+        assert!(check_warp_lanes(0, 32, 1).is_err());
+        let a = TmemAddr::new(17, 300);
+        assert_eq!((a.lane(), a.column(), a.0), (17, 300, 17 << 16 | 300));
+    }
+}

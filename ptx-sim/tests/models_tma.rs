@@ -1,0 +1,435 @@
+//! Tensor maps and tile-mode plans: rules, round trips, edges, swizzles.
+
+use proptest::prelude::*;
+use ptx_sim::models::swizzle::Swizzle;
+use ptx_sim::models::tensor_map::{
+    DataType, Interleave, L2Promotion, OobFill, TensorMap, TensorMapArgs, TensorMapError,
+};
+use ptx_sim::models::tma::{Direction, GlobalSide, Plan, TmaError, plan};
+
+fn args(data_type: DataType, dims: &[u64], boxes: &[u32]) -> TensorMapArgs {
+    let mut strides = Vec::new();
+    let mut bytes = dims[0] * data_type.bits() / 8;
+    for d in &dims[1..] {
+        bytes = bytes.next_multiple_of(32);
+        strides.push(bytes);
+        bytes *= d;
+    }
+    TensorMapArgs {
+        data_type,
+        global_address: 0x1000,
+        global_dim: dims.to_vec(),
+        global_strides: strides,
+        box_dim: boxes.to_vec(),
+        element_strides: vec![1; dims.len()],
+        interleave: Interleave::None,
+        swizzle: Swizzle::None,
+        l2_promotion: L2Promotion::B256,
+        oob_fill: OobFill::Zero,
+    }
+}
+
+fn base() -> TensorMapArgs {
+    args(DataType::Uint8, &[128, 64], &[64, 8])
+}
+
+#[test]
+fn every_rule_of_the_driver() {
+    use TensorMapError::*;
+    assert!(TensorMap::encode(base()).is_ok());
+    type Edit = fn(&mut TensorMapArgs);
+    let check = |edit: Edit, want: fn(&TensorMapError) -> bool| {
+        let mut a = base();
+        edit(&mut a);
+        let got = TensorMap::encode(a).unwrap_err();
+        assert!(want(&got), "{got:?}");
+    };
+    check(|a| a.global_dim.clear(), |e| matches!(e, Rank(0)));
+    check(|a| a.global_dim = vec![1; 6], |e| matches!(e, Rank(6)));
+    check(
+        |a| a.box_dim.push(1),
+        |e| {
+            matches!(
+                e,
+                Length {
+                    array: "boxDim",
+                    ..
+                }
+            )
+        },
+    );
+    check(
+        |a| a.global_strides.clear(),
+        |e| {
+            matches!(
+                e,
+                Length {
+                    array: "globalStrides",
+                    ..
+                }
+            )
+        },
+    );
+    check(
+        |a| a.element_strides.clear(),
+        |e| matches!(e, Length { .. }),
+    );
+    check(
+        |a| a.interleave = Interleave::B16,
+        |e| matches!(e, InterleaveRank(2)),
+    );
+    check(
+        |a| a.global_address += 8,
+        |e| matches!(e, Address { align: 16, .. }),
+    );
+    check(
+        |a| a.global_dim[1] = 0,
+        |e| matches!(e, GlobalDim { dim: 1, .. }),
+    );
+    check(
+        |a| a.global_dim[0] = (1 << 32) + 1,
+        |e| matches!(e, GlobalDim { dim: 0, .. }),
+    );
+    check(
+        |a| a.global_strides[0] = 136,
+        |e| matches!(e, StrideMultiple { multiple: 16, .. }),
+    );
+    check(
+        |a| a.global_strides[0] = 1 << 40,
+        |e| matches!(e, StrideTooLarge { .. }),
+    );
+    check(
+        |a| a.box_dim[1] = 0,
+        |e| matches!(e, BoxDim { dim: 1, value: 0 }),
+    );
+    check(
+        |a| a.box_dim[1] = 257,
+        |e| matches!(e, BoxDim { dim: 1, value: 257 }),
+    );
+    check(
+        |a| a.box_dim[0] = 24,
+        |e| matches!(e, BoxBytes { bits: 192 }),
+    );
+    check(
+        |a| a.element_strides[1] = 0,
+        |e| matches!(e, ElementStride { dim: 1, value: 0 }),
+    );
+    check(
+        |a| a.element_strides[1] = 9,
+        |e| matches!(e, ElementStride { dim: 1, value: 9 }),
+    );
+    check(
+        |a| a.swizzle = Swizzle::B32,
+        |e| {
+            matches!(
+                e,
+                BoxOverSwizzle {
+                    bytes: 64,
+                    span: 32
+                }
+            )
+        },
+    );
+    check(
+        |a| a.oob_fill = OobFill::NanRequestZeroFma,
+        |e| matches!(e, NanFill(_)),
+    );
+    check(
+        |a| a.global_address = u64::MAX - 15,
+        |e| matches!(e, AddressOverflow),
+    );
+    check(
+        |a| {
+            *a = args(DataType::Uint8, &[128, 8, 8], &[64, 8, 1]);
+            a.interleave = Interleave::B32;
+        },
+        |e| matches!(e, InterleaveSwizzle(_)),
+    );
+    check(
+        |a| *a = args(DataType::U4x16Align8B, &[63, 4], &[32, 4]),
+        |e| matches!(e, GlobalDimMultiple { multiple: 2, .. }),
+    );
+    let padded = || args(DataType::U4x16Align16B, &[256, 4], &[128, 4]);
+    assert!(TensorMap::encode(padded()).is_ok());
+    let bad = [
+        TensorMapArgs {
+            global_address: 0x1010,
+            ..padded()
+        },
+        TensorMapArgs {
+            box_dim: vec![64, 4],
+            ..padded()
+        },
+        TensorMapArgs {
+            global_dim: vec![64, 4],
+            ..padded()
+        },
+        TensorMapArgs {
+            global_strides: vec![144],
+            ..padded()
+        },
+        TensorMapArgs {
+            swizzle: Swizzle::B64,
+            ..padded()
+        },
+    ];
+    let errors: Vec<_> = bad
+        .into_iter()
+        .map(|a| TensorMap::encode(a).unwrap_err())
+        .collect();
+    assert!(matches!(errors[0], Address { align: 32, .. }));
+    assert!(matches!(errors[1], BoxPacked(64)));
+    assert!(matches!(errors[2], GlobalDimMultiple { multiple: 128, .. }));
+    assert!(matches!(errors[3], StrideMultiple { multiple: 32, .. }));
+    assert!(matches!(errors[4], PackedSwizzle { .. }));
+    // Dimension 0's traversal stride is ignored without interleave, whatever it says.
+    let mut a = base();
+    a.element_strides[0] = 99;
+    assert_eq!(TensorMap::encode(a).unwrap().box_elements(0), 64);
+    assert_eq!(DataType::from_driver(9), Some(DataType::Bfloat16));
+    assert_eq!(DataType::from_driver(16), None);
+}
+
+/// Shared memory and the set of written bytes after a load of `global`.
+fn run_load(p: &Plan, start: u32, global: &[u8]) -> Vec<Option<u8>> {
+    let mut out = vec![None; (start + p.shared_bytes) as usize];
+    for m in &p.moves {
+        for i in 0..m.len {
+            let at = (m.shared + i) as usize;
+            assert!(out[at].is_none(), "byte {at} written twice");
+            out[at] = match m.global {
+                GlobalSide::Bytes(a) => Some(global[(a + u64::from(i)) as usize - 0x1000]),
+                GlobalSide::Zero => Some(0),
+                GlobalSide::Nan { pattern, bytes } => {
+                    Some((pattern >> (8 * (i % u32::from(bytes)))) as u8)
+                }
+                GlobalSide::Uninitialised => None,
+            };
+        }
+    }
+    out
+}
+
+fn noise(n: usize) -> Vec<u8> {
+    (0..n)
+        .map(|i| (i.wrapping_mul(2654435761) >> 13) as u8 | 1)
+        .collect()
+}
+
+#[test]
+fn two_d_box_by_hand() {
+    // 32 x 4 f32 tensor; a 4 x 2 box at (30, -1): half its columns and one row are outside.
+    let map = TensorMap::encode(args(DataType::Float32, &[32, 4], &[4, 2])).unwrap();
+    let p = plan(&map, &[30, -1], 256, Direction::Load).unwrap();
+    assert_eq!(
+        (p.shared_bytes, p.transaction_bytes),
+        (32, 32),
+        "the full box counts"
+    );
+    let global = noise(32 * 4 * 4);
+    let out = run_load(&p, 256, &global);
+    assert!(out[256..272].iter().all(|b| *b == Some(0)));
+    assert_eq!(
+        out[272..280],
+        global[120..128]
+            .iter()
+            .map(|b| Some(*b))
+            .collect::<Vec<_>>()
+    );
+    assert!(out[280..288].iter().all(|b| *b == Some(0)));
+    let mut nan = args(DataType::Float32, &[32, 4], &[4, 2]);
+    nan.oob_fill = OobFill::NanRequestZeroFma;
+    let p = plan(
+        &TensorMap::encode(nan).unwrap(),
+        &[30, -1],
+        256,
+        Direction::Load,
+    )
+    .unwrap();
+    let out = run_load(&p, 256, &global);
+    let word = |i: usize| u32::from_le_bytes([0, 1, 2, 3].map(|j| out[i + j].unwrap()));
+    assert!(f32::from_bits(word(256)).is_nan() && f32::from_bits(word(284)).is_nan());
+}
+
+#[test]
+fn traversal_stride_skips() {
+    let mut a = args(DataType::Uint8, &[16, 16], &[16, 7]);
+    a.element_strides[1] = 3;
+    let map = TensorMap::encode(a).unwrap();
+    assert_eq!(map.box_elements(1), 3, "ceil(7 / 3)");
+    let p = plan(&map, &[0, 2], 0, Direction::Load).unwrap();
+    let from: Vec<_> = p.moves.iter().map(|m| (m.shared, m.global)).collect();
+    let row = |r: u64| GlobalSide::Bytes(0x1000 + 32 * r);
+    // A 16-byte row padded to a 32-byte stride.
+    assert_eq!(from, [(0, row(2)), (16, row(5)), (32, row(8))]);
+}
+
+#[test]
+fn padded_types_leave_gaps() {
+    let map = TensorMap::encode(args(DataType::U4x16Align16B, &[256, 2], &[128, 2])).unwrap();
+    let p = plan(&map, &[128, 0], 0, Direction::Load).unwrap();
+    assert_eq!((p.shared_bytes, p.transaction_bytes), (256, 128));
+    let global = noise(256);
+    let out = run_load(&p, 0, &global);
+    for slot in 0..8 {
+        for i in 0..8 {
+            assert_eq!(out[slot * 16 + i], Some(global[64 + slot * 8 + i]));
+            assert_eq!(out[slot * 16 + 8 + i], None);
+        }
+    }
+    assert!(matches!(
+        plan(&map, &[64, 0], 0, Direction::Load),
+        Err(TmaError::PackedCoordinate { .. })
+    ));
+    assert!(matches!(
+        plan(&map, &[0, 0], 0, Direction::Store),
+        Err(TmaError::PackedDirection { .. })
+    ));
+}
+
+#[test]
+fn refusals() {
+    let map = TensorMap::encode(base()).unwrap();
+    let refuse = |c: &[i32], at, d| plan(&map, c, at, d).unwrap_err();
+    assert!(matches!(
+        refuse(&[0], 0, Direction::Load),
+        TmaError::CoordinateCount { got: 1, want: 2 }
+    ));
+    assert!(matches!(
+        refuse(&[0, 0], 64, Direction::Load),
+        TmaError::SharedAlignment { .. }
+    ));
+    assert!(matches!(
+        refuse(&[0, -1], 0, Direction::Store),
+        TmaError::NegativeStore { dim: 1, .. }
+    ));
+    assert!(matches!(
+        refuse(&[0, 0], 0xffff_ff80, Direction::Load),
+        TmaError::SharedOverflow { .. }
+    ));
+    let mut a = base();
+    a.swizzle = Swizzle::B128;
+    let narrow = TensorMap::encode(a).unwrap();
+    assert!(matches!(
+        plan(&narrow, &[0, 0], 0, Direction::Load),
+        Err(TmaError::Unmodelled(_))
+    ));
+    let dense = TensorMap::encode(args(DataType::U4x16Align8B, &[128, 4], &[64, 4])).unwrap();
+    assert!(matches!(
+        plan(&dense, &[1, 0], 0, Direction::Load),
+        Err(TmaError::PackedCoordinate { .. })
+    ));
+    assert!(matches!(
+        plan(&dense, &[0, 0], 0, Direction::Reduce),
+        Err(TmaError::PackedDirection { .. })
+    ));
+}
+
+#[test]
+fn swizzled_row_five_by_hand() {
+    // 128-byte rows, 128B swizzle: chunk c of row 5 lies at chunk c ^ 5 of line 5.
+    let mut a = args(DataType::Uint8, &[128, 8], &[128, 8]);
+    a.swizzle = Swizzle::B128;
+    let map = TensorMap::encode(a).unwrap();
+    let p = plan(&map, &[0, 0], 2048, Direction::Load).unwrap();
+    let out = run_load(&p, 2048, &noise(1024));
+    let global = noise(1024);
+    assert_eq!(
+        out[2048 + 5 * 128 + (3 ^ 5) * 16 + 7],
+        Some(global[5 * 128 + 3 * 16 + 7])
+    );
+    // The same box 128 bytes further starts one line into the pattern.
+    let p = plan(&map, &[0, 0], 2048 + 128, Direction::Load).unwrap();
+    let out = run_load(&p, 2048 + 128, &global);
+    assert_eq!(out[2048 + 128 + 16], Some(global[0]));
+}
+
+fn swizzles() -> impl Strategy<Value = Swizzle> {
+    prop::sample::select(Swizzle::ALL.to_vec())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// A load is what plain nested loops over coordinates say, for every rank and swizzle; a
+    /// store of the same box puts exactly the in-bounds bytes back.
+    #[test]
+    fn load_matches_loops_and_store_inverts(
+        rank in 1usize..=5,
+        swizzle in swizzles(),
+        dims in prop::collection::vec(1u64..12, 4),
+        boxes in prop::collection::vec(1u32..5, 4),
+        strides in prop::collection::vec(1u32..3, 4),
+        coords in prop::collection::vec(-3i32..10, 5),
+        inner in 1u64..80,
+        start in 0u32..4,
+        wide in any::<bool>(),
+    ) {
+        let t = if wide { DataType::Uint16 } else { DataType::Uint8 };
+        let size = t.bits() / 8;
+        let box0 = (u64::from(swizzle.span().unwrap_or(48)) / size) as u32;
+        let mut all_dims = vec![inner];
+        all_dims.extend(&dims[..rank - 1]);
+        let mut all_boxes = vec![box0];
+        all_boxes.extend(&boxes[..rank - 1]);
+        let mut a = args(t, &all_dims, &all_boxes);
+        a.swizzle = swizzle;
+        a.element_strides[1..].copy_from_slice(&strides[..rank - 1]);
+        let bytes = a.global_strides.last().map_or(inner * size, |s| s * dims[rank - 2]) as usize;
+        let global = noise(bytes);
+        let map = TensorMap::encode(a.clone()).unwrap();
+        let c = &coords[..rank];
+        let at = 1024 + 128 * start;
+        let p = plan(&map, c, at, Direction::Load).unwrap();
+        let out = run_load(&p, at, &global);
+        prop_assert_eq!(out[at as usize..].iter().filter(|b| b.is_some()).count() as u64, map.box_bytes());
+
+        let counts: Vec<u32> = (0..rank).map(|d| map.box_elements(d)).collect();
+        let total: u32 = counts.iter().product();
+        for e in 0..total {
+            let (mut rest, mut inside, mut offset) = (e, true, 0u64);
+            for d in 0..rank {
+                let i = rest % counts[d];
+                rest /= counts[d];
+                let step = if d == 0 { 1 } else { a.element_strides[d] };
+                let x = i64::from(c[d]) + i64::from(i * step);
+                inside &= x >= 0 && (x as u64) < all_dims[d];
+                let pitch = if d == 0 { size } else { a.global_strides[d - 1] };
+                offset = offset.wrapping_add((x as u64).wrapping_mul(pitch));
+            }
+            for byte in 0..size {
+                let lies = swizzle.apply(at + e * size as u32 + byte as u32) as usize;
+                let want = if inside { global[(offset + byte) as usize] } else { 0 };
+                prop_assert_eq!(out[lies], Some(want));
+            }
+        }
+
+        if c.iter().all(|x| *x >= 0) {
+            let p = plan(&map, c, at, Direction::Store).unwrap();
+            for m in &p.moves {
+                let GlobalSide::Bytes(to) = m.global else { panic!("a store fills nothing") };
+                for i in 0..m.len {
+                    let back = out[(m.shared + i) as usize];
+                    prop_assert_eq!(back, Some(global[to as usize - 0x1000 + i as usize]));
+                }
+            }
+        }
+    }
+
+    /// Extreme coordinates and addresses give a plan or a typed error.
+    #[test]
+    fn no_coordinate_panics(c in any::<[i32; 3]>(), at in any::<u32>(), near in any::<bool>(), bits in 0u32..16) {
+        let t = DataType::from_driver(bits).unwrap();
+        let size = t.bits() * 128 / 8;
+        let mut a = args(t, &[1 << 32, 3, 1 << 20], &[128, 2, 2]);
+        a.global_strides = vec![1 << 39, 32];
+        if size > 128 { a.box_dim[0] = 16; }
+        if let Ok(map) = TensorMap::encode(a) {
+            let c = if near { [c[0] & !127, c[1] & 3, c[2]] } else { c };
+            let at = if near { at & 0xff80 } else { at };
+            for d in [Direction::Load, Direction::Store, Direction::Reduce] {
+                let _ = plan(&map, &c, at, d);
+            }
+        }
+    }
+}
