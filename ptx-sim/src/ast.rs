@@ -1,0 +1,269 @@
+//! The parsed module, before names are resolved.
+
+/// Fundamental, packed and alternate types, as modifiers and in declarations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Ty {
+    B8, B16, B32, B64, B128,
+    U8, U16, U32, U64,
+    S8, S16, S32, S64,
+    F16, F16x2, Bf16, Bf16x2, F32, F32x2, F64, Tf32,
+    E4m3x2, E5m2x2, E2m1x2,
+    U16x2, S16x2,
+    Pred,
+}
+
+impl Ty {
+    /// The type a modifier such as `f16x2` names.
+    pub fn parse(s: &str) -> Option<Self> {
+        use Ty::*;
+        Some(match s {
+            "b8" => B8, "b16" => B16, "b32" => B32, "b64" => B64, "b128" => B128,
+            "u8" => U8, "u16" => U16, "u32" => U32, "u64" => U64,
+            "s8" => S8, "s16" => S16, "s32" => S32, "s64" => S64,
+            "f16" => F16, "f16x2" => F16x2, "bf16" => Bf16, "bf16x2" => Bf16x2,
+            "f32" => F32, "f32x2" => F32x2, "f64" => F64, "tf32" => Tf32,
+            "e4m3x2" => E4m3x2, "e5m2x2" => E5m2x2, "e2m1x2" => E2m1x2,
+            "u16x2" => U16x2, "s16x2" => S16x2,
+            "pred" => Pred,
+            _ => return None,
+        })
+    }
+
+    /// Size in bits; a predicate counts as 1.
+    pub fn bits(self) -> u32 {
+        use Ty::*;
+        match self {
+            Pred => 1,
+            B8 | U8 | S8 | E2m1x2 => 8,
+            B16 | U16 | S16 | F16 | Bf16 | E4m3x2 | E5m2x2 => 16,
+            B32 | U32 | S32 | F32 | F16x2 | Bf16x2 | Tf32 | U16x2 | S16x2 => 32,
+            B64 | U64 | S64 | F64 | F32x2 => 64,
+            B128 => 128,
+        }
+    }
+
+    /// Size in bytes.
+    pub fn bytes(self) -> u32 {
+        self.bits().div_ceil(8)
+    }
+
+    /// Whether narrower values are sign-extended.
+    pub fn signed(self) -> bool {
+        matches!(self, Ty::S8 | Ty::S16 | Ty::S32 | Ty::S64)
+    }
+
+    /// Whether it is a signed or unsigned integer.
+    pub fn is_int(self) -> bool {
+        use Ty::*;
+        matches!(self, U8 | U16 | U32 | U64 | S8 | S16 | S32 | S64)
+    }
+}
+
+/// State space of a declaration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum DeclSpace { Global, Const, Shared, Local, Param }
+
+/// One element of an initialiser.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Init {
+    /// Integer or float bits, cut to the element's size.
+    Bits(Operand),
+    /// Address of another variable, plus an offset; `true` for `generic(...)`.
+    Address(String, i64, bool),
+}
+
+/// A variable: `.shared .align 16 .b8 name[64] = {...}`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VarDecl {
+    /// Where it lives.
+    pub space: DeclSpace,
+    /// Element type.
+    pub ty: Ty,
+    /// `.v2` and `.v4` multiply the element.
+    pub vector: u32,
+    /// Alignment in bytes.
+    pub align: u32,
+    /// Its name.
+    pub name: String,
+    /// Elements in all; `None` for `name[]`.
+    pub count: Option<u64>,
+    /// Initial values, flattened.
+    pub init: Vec<Init>,
+    /// Declared `.extern`.
+    pub external: bool,
+    /// Source line.
+    pub line: u32,
+}
+
+impl VarDecl {
+    /// Size in bytes, 0 for an array without a size.
+    pub fn bytes(&self) -> u64 {
+        u64::from(self.ty.bytes() * self.vector).saturating_mul(self.count.unwrap_or(0))
+    }
+}
+
+/// An operand of an instruction.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Operand {
+    /// Register, variable, label or special register.
+    Name(String),
+    /// `name+offset`.
+    NameOffset(String, i64),
+    /// `!name`.
+    Not(String),
+    /// Integer, as two's complement.
+    Int(u64),
+    /// Bits of an f32.
+    F32(u32),
+    /// Bits of an f64.
+    F64(u64),
+    /// `{a, b, ...}`.
+    Vector(Vec<Operand>),
+    /// `[base+offset]`, or `[base+offset, rest...]` of tensor copies.
+    Address {
+        /// Register, variable or integer.
+        base: Box<Operand>,
+        /// Constant offset.
+        offset: i64,
+        /// Further operands inside the brackets.
+        rest: Vec<Operand>,
+    },
+    /// `d|p`.
+    Pair(Box<Operand>, Box<Operand>),
+    /// `_`, a result that is not wanted.
+    Sink,
+    /// `( ... )` lists of calls.
+    List(Vec<Operand>),
+}
+
+/// A predicate in front of an instruction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Guard {
+    /// The predicate register.
+    pub name: String,
+    /// `@!p`.
+    pub negated: bool,
+}
+
+/// An instruction.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Instr {
+    /// `@p` or `@!p`.
+    pub guard: Option<Guard>,
+    /// The opcode without modifiers: `ld`.
+    pub opcode: String,
+    /// The modifiers in order: `global`, `v4`, `u32`.
+    pub mods: Vec<String>,
+    /// The operands in order.
+    pub operands: Vec<Operand>,
+    /// Source line.
+    pub line: u32,
+    /// The source text, white space normalised.
+    pub text: String,
+}
+
+impl Instr {
+    /// Opcode with modifiers.
+    pub fn full_opcode(&self) -> String {
+        let mut s = self.opcode.clone();
+        for m in &self.mods {
+            s.push('.');
+            s.push_str(m);
+        }
+        s
+    }
+}
+
+/// A position in the kernel's own source, from `.loc`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Loc {
+    /// Index of a `.file` directive.
+    pub file: u32,
+    /// Line in that file.
+    pub line: u32,
+    /// Column.
+    pub column: u32,
+}
+
+/// A statement of a body.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Stmt {
+    /// `name:`
+    Label(String, u32),
+    /// Registers: type, then (name, Some(n)) for `name<n>`.
+    Reg(Ty, Vec<(String, Option<u32>)>, u32),
+    /// A variable of the body.
+    Var(VarDecl),
+    /// An instruction.
+    Instr(Instr),
+    /// `{ ... }`.
+    Block(Vec<Stmt>),
+    /// `.loc`.
+    Loc(Loc),
+    /// `name: .branchtargets a, b;`
+    BranchTargets(String, Vec<String>, u32),
+}
+
+/// `.entry` or `.func`.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Function {
+    /// Its name.
+    pub name: String,
+    /// `.entry`, so it can be launched.
+    pub entry: bool,
+    /// Parameters in order.
+    pub params: Vec<VarDecl>,
+    /// `.reqntid`.
+    pub reqntid: Option<[u32; 3]>,
+    /// `.maxntid`.
+    pub maxntid: Option<[u32; 3]>,
+    /// `.reqnctapercluster`.
+    pub cluster: Option<[u32; 3]>,
+    /// `.explicitcluster`.
+    pub explicit_cluster: bool,
+    /// `.maxclusterrank`.
+    pub max_cluster_rank: Option<u32>,
+    /// The statements; `None` for a declaration.
+    pub body: Option<Vec<Stmt>>,
+    /// Source line.
+    pub line: u32,
+}
+
+/// A parsed PTX source.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Module {
+    /// `.version`, as major and minor.
+    pub version: (u32, u32),
+    /// `.target`, all of its words.
+    pub target: Vec<String>,
+    /// Variables of the module.
+    pub vars: Vec<VarDecl>,
+    /// Kernels and functions.
+    pub functions: Vec<Function>,
+    /// `.file` directives.
+    pub files: Vec<(u32, String)>,
+}
+
+impl Module {
+    /// Parses a PTX source.
+    pub fn parse(src: &str) -> Result<Self, crate::error::ParseError> {
+        crate::parser::parse(src)
+    }
+
+    /// The kernel of that name.
+    pub fn entry(&self, name: &str) -> Option<&Function> {
+        self.functions.iter().find(|f| f.entry && f.name == name && f.body.is_some())
+    }
+
+    /// Names of all kernels.
+    pub fn entries(&self) -> impl Iterator<Item = &str> {
+        self.functions.iter().filter(|f| f.entry && f.body.is_some()).map(|f| f.name.as_str())
+    }
+
+    /// The path a `.loc` names.
+    pub fn file(&self, index: u32) -> Option<&str> {
+        self.files.iter().find(|(i, _)| *i == index).map(|(_, s)| s.as_str())
+    }
+}

@@ -1,0 +1,82 @@
+//! Everything that can go wrong before and during a run.
+
+use crate::report::{Deadlock, Violation};
+
+/// The source is not PTX that this parser knows.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {message}")]
+pub struct ParseError {
+    /// Line of the PTX source, counted from 1.
+    pub line: u32,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl ParseError {
+    pub(crate) fn new(line: u32, message: impl Into<String>) -> Self {
+        Self { line, message: message.into() }
+    }
+}
+
+/// An instruction or declaration that parses but cannot be turned into an executable program.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: `{text}`: {message}")]
+pub struct DecodeError {
+    /// Line of the PTX source, counted from 1.
+    pub line: u32,
+    /// The statement.
+    pub text: String,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// Any failure of this crate.
+#[derive(Debug, thiserror::Error)]
+pub enum SimError {
+    /// The source does not parse.
+    #[error("PTX does not parse: {0}")]
+    Parse(#[from] ParseError),
+    /// The kernel cannot be decoded.
+    #[error("PTX cannot be executed: {0}")]
+    Decode(#[from] DecodeError),
+    /// The launch does not fit the kernel, or exceeds a limit.
+    #[error("launch refused: {0}")]
+    Launch(String),
+    /// An instruction that is parsed but not modelled was reached.
+    #[error("not modelled, line {line}: `{text}`: {reason}")]
+    Unmodelled {
+        /// Line of the PTX source.
+        line: u32,
+        /// The instruction.
+        text: String,
+        /// What is missing.
+        reason: String,
+    },
+    /// The kernel did something that the ISA does not allow.
+    #[error("{0}")]
+    Violation(Box<Violation>),
+    /// Nothing can run any more.
+    #[error("{0}")]
+    Deadlock(Box<Deadlock>),
+    /// The instruction budget is used up.
+    #[error(
+        "the kernel is still running after {budget} thread-instructions; \
+         raise the budget if that is expected. Last at line {line}: `{text}`"
+    )]
+    Budget {
+        /// The budget that was given.
+        budget: u64,
+        /// Line of the last instruction.
+        line: u32,
+        /// Text of the last instruction.
+        text: String,
+    },
+    /// A file of the launch specification, or a result, cannot be read or written.
+    #[error("{path}: {message}")]
+    Io {
+        /// The file.
+        path: String,
+        /// What the system said.
+        message: String,
+    },
+}

@@ -1,0 +1,157 @@
+//! `shfl`, `vote`, `match`, `redux`, `elect`, `activemask`: the lanes have met already.
+
+use super::machine::{Machine, Trouble};
+use super::warp::Warp;
+use super::{Ctx, lanes};
+use crate::memory::SyncEvent;
+use crate::program::{Op, ReduxOp, ShflMode, Src, VoteMode};
+
+impl Machine<'_> {
+    /// Groups of active lanes that gave the same member mask, and executes each.
+    pub(super) fn collective(&mut self, c: &Ctx<'_>, w: &mut Warp, op: &Op) -> Result<(), Trouble> {
+        let mask = match op {
+            Op::ActiveMask { d } => {
+                w.set(c.program, *d, &[u64::from(c.active); 32], c.active);
+                return Ok(());
+            }
+            Op::WarpSync { mask }
+            | Op::Shfl { mask, .. }
+            | Op::Vote { mask, .. }
+            | Op::Ballot { mask, .. }
+            | Op::Match { mask, .. }
+            | Op::Redux { mask, .. }
+            | Op::Elect { mask, .. } => *mask,
+            _ => return Ok(()),
+        };
+        // Results are written only after every group has read its sources.
+        let masks = *w.get(c.program, mask);
+        let before = w.clone_sources(c, op);
+        let mut left = c.active;
+        while left != 0 {
+            let members = masks[left.trailing_zeros() as usize] as u32;
+            let group = lanes(left)
+                .filter(|l| masks[*l as usize] as u32 == members)
+                .fold(0, |m, l| m | 1 << l);
+            left &= !group;
+            let cta = self.ctas[c.cta].linear;
+            self.synchronised(SyncEvent::Warp { cta, warp: w.index, lanes: group })?;
+            self.group(c, w, op, group, members, &before);
+        }
+        Ok(())
+    }
+
+    fn group(&self, c: &Ctx<'_>, w: &mut Warp, op: &Op, group: u32, members: u32, s: &Sources) {
+        let p = c.program;
+        match op {
+            Op::Shfl { mode, d, p: pred, .. } => {
+                let (out, valid) = shuffle(*mode, s, group);
+                w.set(p, *d, &out, group);
+                if let Some(slot) = pred {
+                    w.set_pred(*slot, valid, group);
+                }
+            }
+            Op::Vote { mode, d, .. } => {
+                let v = s.pred & group;
+                let r = match mode {
+                    VoteMode::All => v == group,
+                    VoteMode::Any => v != 0,
+                    VoteMode::Uni => v == group || v == 0,
+                };
+                w.set_pred(*d, if r { u32::MAX } else { 0 }, group);
+            }
+            Op::Ballot { d, .. } => w.set(p, *d, &[u64::from(s.pred & group); 32], group),
+            Op::Match { all, d, p: pred, .. } => {
+                let mut out = [0u64; 32];
+                for l in lanes(group) {
+                    let same = lanes(group)
+                        .filter(|o| s.a[*o as usize] == s.a[l as usize])
+                        .fold(0u32, |m, o| m | 1 << o);
+                    out[l as usize] =
+                        if *all && same != group { 0 } else { u64::from(same) };
+                }
+                let every = out[group.trailing_zeros() as usize] == u64::from(group);
+                w.set(p, *d, &out, group);
+                if let Some(slot) = pred {
+                    w.set_pred(*slot, if every { u32::MAX } else { 0 }, group);
+                }
+            }
+            Op::Redux { op, d, .. } => {
+                let r = lanes(group)
+                    .map(|l| s.a[l as usize] as u32)
+                    .reduce(|x, y| match op {
+                        ReduxOp::Add => x.wrapping_add(y),
+                        ReduxOp::MinU => x.min(y),
+                        ReduxOp::MaxU => x.max(y),
+                        ReduxOp::MinS => (x as i32).min(y as i32) as u32,
+                        ReduxOp::MaxS => (x as i32).max(y as i32) as u32,
+                        ReduxOp::And => x & y,
+                        ReduxOp::Or => x | y,
+                        ReduxOp::Xor => x ^ y,
+                    })
+                    .unwrap_or(0);
+                w.set(p, *d, &[u64::from(r); 32], group);
+            }
+            Op::Elect { d, p: pred, .. } => {
+                let leader = self.scheduler.elect(members & group);
+                if let Some(d) = d {
+                    w.set(p, *d, &[u64::from(leader); 32], group);
+                }
+                w.set_pred(*pred, 1 << leader, group);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Sources of a collective as they were before it.
+struct Sources {
+    a: [u64; 32],
+    b: [u64; 32],
+    c: [u64; 32],
+    pred: u32,
+}
+
+impl Warp {
+    fn clone_sources(&self, c: &Ctx<'_>, op: &Op) -> Sources {
+        let get = |s: Src| *self.get(c.program, s);
+        let mut s = Sources { a: [0; 32], b: [0; 32], c: [0; 32], pred: 0 };
+        match op {
+            Op::Shfl { a, b, c, .. } => {
+                (s.a, s.b, s.c) = (get(*a).map(|v| v & 0xffff_ffff), get(*b), get(*c));
+            }
+            Op::Vote { p, .. } | Op::Ballot { p, .. } => s.pred = self.pred(*p),
+            Op::Match { a, .. } | Op::Redux { a, .. } => s.a = get(*a),
+            _ => {}
+        }
+        s
+    }
+}
+
+/// Section 9.7.9.6. A source lane that does not execute gives an undefined value: here a pattern
+/// that stands out.
+fn shuffle(mode: ShflMode, s: &Sources, group: u32) -> ([u64; 32], u32) {
+    let mut out = [0; 32];
+    let mut valid = 0;
+    for l in lanes(group) {
+        let i = l as usize;
+        let b = (s.b[i] & 0x1f) as i32;
+        let clamp = (s.c[i] & 0x1f) as i32;
+        let segment = (s.c[i] >> 8 & 0x1f) as i32;
+        let lane = l as i32;
+        let max = lane & segment | clamp & !segment;
+        let min = lane & segment;
+        let (from, ok) = match mode {
+            ShflMode::Up => (lane - b, lane - b >= max),
+            ShflMode::Down => (lane + b, lane + b <= max),
+            ShflMode::Bfly => (lane ^ b, (lane ^ b) <= max),
+            ShflMode::Idx => {
+                let j = min | b & !segment;
+                (j, j <= max)
+            }
+        };
+        let from = if ok { from as u32 & 31 } else { l };
+        valid |= u32::from(ok) << l;
+        out[i] = if group >> from & 1 == 1 { s.a[from as usize] } else { 0xdead_beef };
+    }
+    (out, valid)
+}

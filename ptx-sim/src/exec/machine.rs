@@ -1,0 +1,306 @@
+//! The machine while a kernel runs: resident CTAs, memories, barriers, counters.
+
+use super::event::EventQueue;
+use super::warp::{State, Wait, Warp};
+use crate::coverage::Counters;
+use crate::error::SimError;
+use crate::memory::layout::{SHARED_RANK_SHIFT, SMALL_START};
+use crate::memory::{Access, AccessKind, Actor, Fault, Observer, Region, Space, SyncEvent};
+use crate::program::{Program, Special};
+use crate::report::{Report, ThreadId, Violation, ViolationKind};
+use crate::sched::Scheduler;
+use crate::sim::{Launch, Options, Uninitialised};
+
+/// A barrier of a CTA.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Barrier {
+    pub(crate) generation: u64,
+    /// Threads that arrived in this generation.
+    pub(crate) arrived: u32,
+    /// The count that arrivals of this generation gave.
+    pub(crate) count: Option<u32>,
+    pub(crate) popc: u32,
+    pub(crate) all: bool,
+    pub(crate) any: bool,
+    /// Results of the last generations: the number, population count, and, or.
+    pub(crate) results: Vec<(u64, u32, bool, bool)>,
+}
+
+/// A resident CTA.
+#[derive(Debug)]
+pub(crate) struct Cta {
+    pub(crate) id: [u32; 3],
+    pub(crate) linear: u32,
+    /// Index of its cluster among the resident ones.
+    pub(crate) cluster: usize,
+    pub(crate) rank: u32,
+    pub(crate) shared: Region,
+    pub(crate) barriers: Vec<Barrier>,
+    /// `None` while it runs, and once it has ended.
+    pub(crate) warps: Vec<Option<Warp>>,
+    /// Lanes of each warp that have not exited.
+    pub(crate) live: Vec<u32>,
+    /// Lanes that arrived at the cluster barrier's current phase.
+    pub(crate) cluster_arrived: Vec<u32>,
+    /// Lanes that arrived and have not waited yet, and in which phase.
+    pub(crate) cluster_token: Vec<(u32, u64)>,
+}
+
+impl Cta {
+    pub(crate) fn ended(&self) -> bool {
+        self.live.iter().all(|l| *l == 0)
+    }
+}
+
+/// A resident cluster.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub(crate) linear: u32,
+    /// Its CTAs by rank, as indices of the resident ones.
+    pub(crate) ctas: Vec<usize>,
+    pub(crate) phase: u64,
+}
+
+/// Everything a running kernel can touch.
+pub(crate) struct Machine<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) launch: &'a Launch,
+    pub(crate) options: &'a Options,
+    pub(crate) global: &'a mut Region,
+    pub(crate) param: Region,
+    pub(crate) constant: Region,
+    pub(crate) ctas: Vec<Cta>,
+    pub(crate) clusters: Vec<Cluster>,
+    pub(crate) cluster_dims: [u32; 3],
+    pub(crate) scheduler: Scheduler,
+    pub(crate) events: EventQueue,
+    pub(crate) observer: Option<&'a mut dyn Observer>,
+    pub(crate) counters: Counters,
+    pub(crate) report: Report,
+}
+
+/// An error before it knows where it happened.
+pub(crate) enum Trouble {
+    /// A fault of a lane, or of the warp if there is none.
+    Fault(Fault, Option<u32>),
+    /// A finished error.
+    Error(SimError),
+}
+
+impl From<SimError> for Trouble {
+    fn from(e: SimError) -> Self {
+        Trouble::Error(e)
+    }
+}
+
+/// Shorthand for faults of synchronisation.
+pub(crate) fn sync_fault(message: impl Into<String>) -> Trouble {
+    Trouble::Fault(Fault::new(ViolationKind::Synchronisation, message), None)
+}
+
+impl Machine<'_> {
+    pub(crate) fn thread(&self, cta: usize, warp: u32, lane: u32) -> ThreadId {
+        let [x, y, _] = self.launch.block;
+        let t = warp * 32 + lane;
+        ThreadId {
+            cta: self.ctas[cta].id,
+            thread: [t % x, t / x % y, t / x / y],
+            warp,
+            lane,
+        }
+    }
+
+    /// A fault with its place and thread.
+    pub(crate) fn violation(&self, f: Fault, pc: usize, thread: Option<ThreadId>) -> Violation {
+        Violation {
+            kind: f.kind,
+            message: f.message,
+            site: self.program.site(pc),
+            thread,
+            address: f.address,
+            nearest: f.nearest,
+        }
+    }
+
+    /// Value of a special register for a lane.
+    pub(crate) fn special(&self, s: Special, cta: usize, warp: u32, lane: u32) -> u64 {
+        let c = &self.ctas[cta];
+        let cluster = self.cluster_dims;
+        let (block, grid) = (self.launch.block, self.launch.grid);
+        let t = self.thread(cta, warp, lane).thread;
+        let u = u64::from;
+        match s {
+            Special::Tid(a) => u(t[a]),
+            Special::Ntid(a) => u(block[a]),
+            Special::Ctaid(a) => u(c.id[a]),
+            Special::Nctaid(a) => u(grid[a]),
+            Special::LaneId => u(lane),
+            Special::WarpId => u(warp),
+            Special::NWarpId => c.live.len() as u64,
+            Special::LaneMaskEq => 1 << lane,
+            Special::LaneMaskLe => (2u64 << lane) - 1,
+            Special::LaneMaskLt => (1u64 << lane) - 1,
+            Special::LaneMaskGe => u(u32::MAX << lane),
+            Special::LaneMaskGt => 0xffff_ffff & !((2u64 << lane) - 1),
+            Special::ClusterId(a) => u(c.id[a] / cluster[a]),
+            Special::NClusterId(a) => u(grid[a] / cluster[a]),
+            Special::ClusterCtaid(a) => u(c.id[a] % cluster[a]),
+            Special::ClusterNctaid(a) => u(cluster[a]),
+            Special::ClusterCtaRank => u(c.rank),
+            Special::ClusterNctaRank => u(cluster.iter().product::<u32>()),
+            Special::SmId => u(c.linear % self.options.sms),
+            Special::NSmId => u(self.options.sms),
+            Special::GridId => 1,
+            Special::DynamicSharedSize => u(self.launch.shared),
+            Special::TotalSharedSize => self.program.dynamic_shared + u(self.launch.shared),
+            Special::SharedAddress(at) => u(c.rank << SHARED_RANK_SHIFT | at),
+        }
+    }
+
+    /// The CTA that a shared address belongs to, and the offset in it.
+    pub(crate) fn shared_owner(&self, cta: usize, own: bool, address: u64) -> Result<(usize, u64), Fault> {
+        let me = &self.ctas[cta];
+        let offset = address & ((1 << SHARED_RANK_SHIFT) - 1);
+        let rank = address >> SHARED_RANK_SHIFT;
+        let miss = |message: String| Fault {
+            kind: ViolationKind::OutOfBounds,
+            message,
+            address: Some(address),
+            nearest: None,
+        };
+        if rank == u64::from(me.rank) {
+            return Ok((cta, offset));
+        }
+        let peers = &self.clusters[me.cluster].ctas;
+        let Some(&peer) = usize::try_from(rank).ok().and_then(|r| peers.get(r)) else {
+            return Err(miss(format!("shared address of CTA {rank} in a cluster of {}", peers.len())));
+        };
+        if own {
+            return Err(miss(format!("shared::cta address that belongs to CTA {rank} of the cluster")));
+        }
+        if self.ctas[peer].ended() {
+            return Err(miss(format!("shared memory of CTA {rank} of the cluster, which has ended")));
+        }
+        Ok((peer, offset))
+    }
+
+    fn region(&mut self, space: Space, owner: usize) -> &mut Region {
+        match space {
+            Space::Global => self.global,
+            Space::Shared => &mut self.ctas[owner].shared,
+            Space::Const => &mut self.constant,
+            // Local memory is the warp's, which hands its own region to those who need it.
+            Space::Param | Space::Local => &mut self.param,
+        }
+    }
+
+    /// Reads memory other than local. `owner` is the CTA whose shared memory is meant.
+    pub(crate) fn read(
+        &mut self,
+        actor: Actor,
+        space: Space,
+        owner: usize,
+        address: u64,
+        align: u32,
+        out: &mut [u8],
+    ) -> Result<(), Trouble> {
+        let lane = Some(actor.lane);
+        let init = self
+            .region(space, owner)
+            .read(address, align, out)
+            .map_err(|f| Trouble::Fault(f, lane))?;
+        if let Err(f) = init {
+            self.uninitialised(f, actor)?;
+        }
+        self.observe(actor, space, owner, address, out.len(), AccessKind::Read)
+    }
+
+    /// Writes memory other than local.
+    pub(crate) fn write(
+        &mut self,
+        actor: Actor,
+        space: Space,
+        owner: usize,
+        address: u64,
+        align: u32,
+        data: &[u8],
+        kind: AccessKind,
+    ) -> Result<(), Trouble> {
+        self.region(space, owner)
+            .write(address, align, data)
+            .map_err(|f| Trouble::Fault(f, Some(actor.lane)))?;
+        self.observe(actor, space, owner, address, data.len(), kind)
+    }
+
+    /// What happens at a read of bytes that nothing wrote.
+    pub(crate) fn uninitialised(&mut self, f: Fault, actor: Actor) -> Result<(), Trouble> {
+        match self.options.uninitialised {
+            Uninitialised::Error => Err(Trouble::Fault(f, Some(actor.lane))),
+            Uninitialised::Ignore => Ok(()),
+            Uninitialised::Warn => {
+                if self.report.warnings.len() >= Report::MAX_WARNINGS {
+                    self.report.warnings_dropped += 1;
+                    return Ok(());
+                }
+                let cta = self.ctas.iter().position(|c| c.linear == actor.cta);
+                let thread = cta.map(|c| self.thread(c, actor.warp, actor.lane));
+                let v = self.violation(f, actor.pc as usize, thread);
+                self.report.warnings.push(v);
+                Ok(())
+            }
+        }
+    }
+
+    fn observe(
+        &mut self,
+        actor: Actor,
+        space: Space,
+        owner: usize,
+        address: u64,
+        size: usize,
+        kind: AccessKind,
+    ) -> Result<(), Trouble> {
+        let owner = self.ctas[owner].linear;
+        let Some(o) = &mut self.observer else { return Ok(()) };
+        o.access(&Access { actor, space, owner, address, size: size as u32, kind })
+            .map_err(|f| Trouble::Fault(f, Some(actor.lane)))
+    }
+
+    pub(crate) fn synchronised(&mut self, event: SyncEvent) -> Result<(), Trouble> {
+        match &mut self.observer {
+            Some(o) => o.sync(&event).map_err(|f| Trouble::Fault(f, None)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether what a part waits for has happened.
+    pub(crate) fn done(&self, cta: usize, wait: Wait) -> bool {
+        let c = &self.ctas[cta];
+        match wait {
+            Wait::Bar { id, generation } => c.barriers[id as usize].generation != generation,
+            Wait::Cluster { phase } => self.clusters[c.cluster].phase > phase,
+        }
+    }
+
+    /// Whether a warp has a part that can run. With `alone`, also one that could go on from a join
+    /// without the lanes it waits for.
+    pub(crate) fn runnable(&self, cta: usize, warp: &Warp, alone: bool) -> bool {
+        warp.parts.iter().any(|p| match p.state {
+            State::Ready => true,
+            State::Join => alone,
+            State::Sync(_) => false,
+            State::Blocked(w) => self.done(cta, w),
+        })
+    }
+
+    /// The parameter block as a region, one allocation a parameter.
+    pub(crate) fn param_region(program: &Program, values: &[Vec<u8>]) -> Region {
+        let mut r = Region::new(Space::Param);
+        for (p, v) in program.params.iter().zip(values) {
+            let a = r.add(&p.name, SMALL_START + p.offset, p.size as usize);
+            a.upload(0, v);
+            a.read_only = true;
+        }
+        r
+    }
+}

@@ -1,0 +1,185 @@
+//! Loads, stores and atomics, lane by lane; generic addresses and addresses of other CTAs.
+
+use super::machine::{Machine, Trouble};
+use super::warp::Warp;
+use super::{Ctx, lanes};
+use crate::memory::layout::{SHARED, SHARED_RANK_SHIFT, split_generic};
+use crate::memory::{AccessKind, Actor, Fault, Space};
+use crate::program::{Addr, Op};
+use crate::report::ViolationKind;
+
+/// Vector elements never number more.
+const MAX_ELEMENTS: usize = 8;
+
+/// Where an access goes.
+struct Place {
+    space: Space,
+    /// CTA whose shared memory it is.
+    owner: usize,
+    address: u64,
+}
+
+impl Machine<'_> {
+    fn locate(&self, c: &Ctx<'_>, a: &Addr, base: u64, lane: u32) -> Result<Place, Trouble> {
+        let mut address = base.wrapping_add_signed(a.offset);
+        if a.narrow {
+            address &= 0xffff_ffff;
+        }
+        let (space, address) = match a.space {
+            None => split_generic(address),
+            Some(s) => (s, address),
+        };
+        if space != Space::Shared {
+            return Ok(Place { space, owner: c.cta, address });
+        }
+        let (owner, address) = self
+            .shared_owner(c.cta, a.own, address)
+            .map_err(|f| Trouble::Fault(f, Some(lane)))?;
+        Ok(Place { space, owner, address })
+    }
+
+    fn load(&mut self, w: &mut Warp, actor: Actor, at: &Place, align: u32, out: &mut [u8]) -> Result<(), Trouble> {
+        if at.space != Space::Local {
+            return self.read(actor, at.space, at.owner, at.address, align, out);
+        }
+        let Some(r) = w.local.get_mut(actor.lane as usize) else { return Err(no_local(at, actor)) };
+        match r.read(at.address, align, out) {
+            Err(f) => Err(Trouble::Fault(f, Some(actor.lane))),
+            Ok(Err(f)) => self.uninitialised(f, actor),
+            Ok(Ok(())) => Ok(()),
+        }
+    }
+
+    fn store(&mut self, w: &mut Warp, actor: Actor, at: &Place, align: u32, data: &[u8], kind: AccessKind) -> Result<(), Trouble> {
+        if at.space != Space::Local {
+            return self.write(actor, at.space, at.owner, at.address, align, data, kind);
+        }
+        let Some(r) = w.local.get_mut(actor.lane as usize) else { return Err(no_local(at, actor)) };
+        r.write(at.address, align, data).map_err(|f| Trouble::Fault(f, Some(actor.lane)))
+    }
+
+    /// `ld`, `st`, `atom` and `red`.
+    pub(super) fn access(&mut self, c: &Ctx<'_>, w: &mut Warp, op: &Op) -> Result<(), Trouble> {
+        let p = c.program;
+        match op {
+            Op::Ld { d, addr, bytes, align, signed } => {
+                let base = *w.get(p, addr.base);
+                let n = *bytes as usize;
+                let shift = 64 - 8 * *bytes;
+                let mut out = [[0u64; 32]; MAX_ELEMENTS];
+                let mut buffer = [0u8; 32];
+                for lane in lanes(c.active) {
+                    let at = self.locate(c, addr, base[lane as usize], lane)?;
+                    let actor = c.actor(self, w, lane);
+                    self.load(w, actor, &at, *align, &mut buffer[..n * d.len()])?;
+                    for (i, o) in out.iter_mut().take(d.len()).enumerate() {
+                        let mut word = [0u8; 8];
+                        word[..n].copy_from_slice(&buffer[i * n..(i + 1) * n]);
+                        let v = u64::from_le_bytes(word);
+                        o[lane as usize] =
+                            if *signed { ((v << shift) as i64 >> shift) as u64 } else { v };
+                    }
+                }
+                for (d, v) in d.iter().zip(&out) {
+                    if let Some(d) = d {
+                        w.set(p, *d, v, c.active);
+                    }
+                }
+            }
+            Op::St { s, addr, bytes, align } => {
+                let base = *w.get(p, addr.base);
+                let n = *bytes as usize;
+                let mut buffer = [0u8; 32];
+                for lane in lanes(c.active) {
+                    for (i, s) in s.iter().enumerate() {
+                        let v = w.get(p, *s)[lane as usize].to_le_bytes();
+                        buffer[i * n..(i + 1) * n].copy_from_slice(&v[..n]);
+                    }
+                    let at = self.locate(c, addr, base[lane as usize], lane)?;
+                    let actor = c.actor(self, w, lane);
+                    self.store(w, actor, &at, *align, &buffer[..n * s.len()], AccessKind::Write)?;
+                }
+            }
+            Op::Atom { f, d, addr, bytes, b, c: second } => {
+                let base = *w.get(p, addr.base);
+                let (b, second_values) = (*w.get(p, *b), *w.get(p, *second));
+                let n = *bytes as usize;
+                let mask = if n == 8 { u64::MAX } else { (1 << (8 * n)) - 1 };
+                let mut out = [0u64; 32];
+                for lane in lanes(c.active) {
+                    let l = lane as usize;
+                    let at = self.locate(c, addr, base[l], lane)?;
+                    let actor = c.actor(self, w, lane);
+                    if matches!(at.space, Space::Local | Space::Param | Space::Const) {
+                        let f = Fault {
+                            kind: ViolationKind::Other,
+                            message: format!("atomic on {} memory", at.space.name()),
+                            address: Some(at.address),
+                            nearest: None,
+                        };
+                        return Err(Trouble::Fault(f, Some(lane)));
+                    }
+                    let mut word = [0u8; 8];
+                    self.load(w, actor, &at, *bytes, &mut word[..n])?;
+                    let old = u64::from_le_bytes(word);
+                    let third = if f.compares {
+                        second_values[l] & mask
+                    } else {
+                        u64::from(at.space == Space::Global)
+                    };
+                    let new = (f.f)(old, b[l] & mask, third);
+                    self.store(w, actor, &at, *bytes, &new.to_le_bytes()[..n], AccessKind::Atomic)?;
+                    out[l] = old;
+                }
+                if let Some(d) = d {
+                    w.set(p, *d, &out, c.active);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// `isspacep`, `mapa` and `getctarank`.
+    pub(super) fn address_query(&mut self, c: &Ctx<'_>, w: &mut Warp, op: &Op) {
+        let p = c.program;
+        let my_rank = u64::from(self.ctas[c.cta].rank);
+        let rank_of = |shared: u64| shared >> SHARED_RANK_SHIFT;
+        match op {
+            Op::IsSpace { p: d, a, space, own } => {
+                let mut r = 0;
+                for (i, a) in w.get(p, *a).iter().enumerate() {
+                    let (s, at) = split_generic(*a);
+                    let here = s == *space && (!own || s != Space::Shared || rank_of(at) == my_rank);
+                    r |= u32::from(here) << i;
+                }
+                w.set_pred(*d, r, c.active);
+            }
+            Op::Mapa { d, a, rank, generic } => {
+                let (a, rank) = (*w.get(p, *a), *w.get(p, *rank));
+                let mut out = [0; 32];
+                for i in 0..32 {
+                    let base = if *generic { SHARED } else { 0 };
+                    let offset = a[i].wrapping_sub(base) & ((1 << SHARED_RANK_SHIFT) - 1);
+                    out[i] = base.wrapping_add((rank[i] & 0xffff) << SHARED_RANK_SHIFT | offset);
+                }
+                w.set(p, *d, &out, c.active);
+            }
+            Op::CtaRank { d, a, generic } => {
+                let out = w.get(p, *a).map(|a| rank_of(if *generic { a.wrapping_sub(SHARED) } else { a & 0xffff_ffff }));
+                w.set(p, *d, &out, c.active);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn no_local(at: &Place, actor: Actor) -> Trouble {
+    let f = Fault {
+        kind: ViolationKind::OutOfBounds,
+        message: "local memory of a kernel that has none".into(),
+        address: Some(at.address),
+        nearest: None,
+    };
+    Trouble::Fault(f, Some(actor.lane))
+}

@@ -1,0 +1,406 @@
+//! Executes warps: one instruction over all lanes of a part at a time.
+
+mod barrier;
+mod collective;
+pub(crate) mod event;
+pub(crate) mod machine;
+mod memory;
+pub(crate) mod warp;
+
+use crate::error::SimError;
+use crate::memory::{Actor, SyncEvent};
+use crate::program::{Clock, Dst, Ins, Lanes, Op, Program, WarpSync};
+use crate::report::ViolationKind;
+use machine::{Machine, Trouble, sync_fault};
+use warp::{Part, State, Warp};
+
+/// Instructions that other parts may run while one waits at a join.
+const PATIENCE: u32 = 20_000;
+
+/// What an instruction leaves a part to do.
+pub(crate) enum Flow {
+    /// Go on behind it.
+    Next,
+    /// Go on there.
+    Jump(u32),
+    /// The part is gone, or waits, and its state says so.
+    Stop,
+}
+
+/// The part that executes, and what its instruction sees.
+pub(crate) struct Ctx<'p> {
+    pub(crate) program: &'p Program,
+    pub(crate) cta: usize,
+    pub(crate) pc: usize,
+    /// Lanes of the part for which the guard holds.
+    pub(crate) active: u32,
+}
+
+impl Ctx<'_> {
+    pub(crate) fn actor(&self, m: &Machine<'_>, w: &Warp, lane: u32) -> Actor {
+        Actor { cta: m.ctas[self.cta].linear, warp: w.index, lane, pc: self.pc as u32 }
+    }
+}
+
+/// Lanes of a mask, lowest first.
+pub(crate) fn lanes(mut mask: u32) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        (mask != 0).then(|| {
+            let l = mask.trailing_zeros();
+            mask &= mask - 1;
+            l
+        })
+    })
+}
+
+impl Machine<'_> {
+    /// Runs one part of a warp for at most `quantum` instructions. Returns those executed, counted
+    /// once a thread.
+    pub(crate) fn run_warp(&mut self, cta: usize, index: usize, quantum: u32) -> Result<u64, SimError> {
+        let Some(mut w) = self.ctas[cta].warps[index].take() else { return Ok(0) };
+        for i in 0..w.parts.len() {
+            if let State::Blocked(wait) = w.parts[i].state {
+                if self.done(cta, wait) {
+                    w.parts[i].state = State::Ready;
+                }
+            }
+        }
+        let ready = |w: &Warp| -> Vec<usize> {
+            (0..w.parts.len()).filter(|i| w.parts[*i].state == State::Ready).collect()
+        };
+        let mut choice = ready(&w);
+        if choice.is_empty() || w.impatience > PATIENCE {
+            w.release_joins();
+            choice = ready(&w);
+        }
+        let mut executed = 0;
+        if !choice.is_empty() {
+            let cur = w.parts.swap_remove(choice[self.scheduler.part(choice.len())]);
+            executed = self.run_part(cta, &mut w, cur, quantum)?;
+        }
+        if w.live != 0 {
+            self.ctas[cta].warps[index] = Some(w);
+        }
+        Ok(executed)
+    }
+
+    fn run_part(&mut self, cta: usize, w: &mut Warp, mut cur: Part, quantum: u32) -> Result<u64, SimError> {
+        let program = self.program;
+        let mut executed = 0u64;
+        for _ in 0..quantum {
+            if cur.joins.last().is_some_and(|j| j.0 == cur.pc) && w.must_wait_at_join(&mut cur) {
+                cur.state = State::Join;
+                break;
+            }
+            let pc = cur.pc as usize;
+            let Some(ins) = program.code.get(pc) else {
+                // The end of the body: as `ret`.
+                self.exit(cta, w, &mut cur, u32::MAX).map_err(|t| self.place(t, cta, w, pc, cur.mask))?;
+                break;
+            };
+            let active = match ins.guard {
+                Some(p) => cur.mask & w.pred(p),
+                None => cur.mask,
+            };
+            self.counters.executed[pc] += 1;
+            self.report.warp_instructions += 1;
+            executed += u64::from(cur.mask.count_ones());
+            if !w.parts.is_empty() {
+                w.impatience += 1;
+            }
+            let ctx = Ctx { program, cta, pc, active };
+            let flow = self
+                .step(&ctx, w, &mut cur, ins)
+                .map_err(|t| self.place(t, cta, w, pc, active))?;
+            match flow {
+                Flow::Next => cur.pc += 1,
+                Flow::Jump(to) => cur.pc = to,
+                Flow::Stop => break,
+            }
+        }
+        if cur.mask != 0 {
+            w.parts.push(cur);
+        }
+        Ok(executed)
+    }
+
+    /// Adds thread and place to a fault.
+    fn place(&self, t: Trouble, cta: usize, w: &Warp, pc: usize, active: u32) -> SimError {
+        match t {
+            Trouble::Error(e) => e,
+            Trouble::Fault(f, lane) => {
+                let lane = lane.unwrap_or(active.trailing_zeros().min(31));
+                let thread = self.thread(cta, w.index, lane);
+                SimError::Violation(Box::new(self.violation(f, pc, Some(thread))))
+            }
+        }
+    }
+
+    fn step(&mut self, c: &Ctx<'_>, w: &mut Warp, cur: &mut Part, ins: &Ins) -> Result<Flow, Trouble> {
+        if c.active == 0 {
+            if matches!(ins.op, Op::Bra { .. } | Op::BrxIdx { .. }) {
+                self.counters.fell_through[c.pc] = true;
+            }
+            return Ok(Flow::Next);
+        }
+        let sync = ins.op.warp_sync();
+        if sync != WarpSync::None {
+            if let Some(flow) = self.gather(c, w, cur, sync)? {
+                return Ok(flow);
+            }
+            // Lanes may have joined: look again who executes.
+            let active = match ins.guard {
+                Some(p) => cur.mask & w.pred(p),
+                None => cur.mask,
+            };
+            let c = Ctx { program: c.program, cta: c.cta, pc: c.pc, active };
+            return self.execute(&c, w, cur, ins);
+        }
+        self.execute(c, w, cur, ins)
+    }
+
+    /// Makes the lanes meet that a `.sync` instruction names. `None` once they have.
+    fn gather(&mut self, c: &Ctx<'_>, w: &mut Warp, cur: &mut Part, sync: WarpSync) -> Result<Option<Flow>, Trouble> {
+        let required = |w: &Warp, active: u32| -> Result<u32, Trouble> {
+            let WarpSync::Mask(src) = sync else { return Ok(w.live) };
+            let masks = w.get(c.program, src);
+            let mut all = 0;
+            for l in lanes(active) {
+                let m = masks[l as usize] as u32;
+                if m >> l & 1 == 0 {
+                    return Err(sync_fault(format!("lane {l} is not in its own member mask {m:08x}")));
+                }
+                all |= m;
+            }
+            Ok(all & w.live)
+        };
+        let guard = c.program.code[c.pc].guard;
+        let active = |w: &Warp, mask: u32| guard.map_or(mask, |p| mask & w.pred(p));
+        if required(w, c.active)? & !c.active == 0 {
+            return Ok(None);
+        }
+        let pc = cur.pc;
+        w.absorb(cur, |p| p.pc == pc && matches!(p.state, State::Sync(_)));
+        let now = active(w, cur.mask);
+        let missing = required(w, now)? & !now;
+        if missing == 0 {
+            return Ok(None);
+        }
+        // Lanes whose guard is false do not execute it: they go on, and may come again.
+        if now != cur.mask {
+            let join = (pc + 1, cur.mask);
+            let mut rest = cur.clone();
+            if cur.joins.last().is_none_or(|j| j.0 != join.0) {
+                cur.joins.push(join);
+                rest.joins.push(join);
+            }
+            rest.mask &= !now;
+            rest.pc += 1;
+            rest.state = State::Ready;
+            cur.mask = now;
+            w.parts.push(rest);
+        }
+        cur.state = State::Sync(missing);
+        Ok(Some(Flow::Stop))
+    }
+
+    /// Executes the instruction for the active lanes.
+    fn execute(&mut self, c: &Ctx<'_>, w: &mut Warp, cur: &mut Part, ins: &Ins) -> Result<Flow, Trouble> {
+        let p = c.program;
+        match &ins.op {
+            Op::Alu { f, d, s, n } => {
+                let mut out = [0; 32];
+                let a = w.get(p, s[0]);
+                // Sources that the instruction does not have are not fetched.
+                let b = if *n > 1 { w.get(p, s[1]) } else { a };
+                let cc = if *n > 2 { w.get(p, s[2]) } else { a };
+                (f.0)(a, b, cc, &mut out);
+                w.set(p, *d, &out, c.active);
+            }
+            Op::Multi(moves) => {
+                if let [(d, s)] = moves.as_slice() {
+                    let v = *w.get(p, *s);
+                    w.set(p, *d, &v, c.active);
+                } else {
+                    let v: Vec<Lanes> = moves.iter().map(|(_, s)| *w.get(p, *s)).collect();
+                    for ((d, _), v) in moves.iter().zip(&v) {
+                        w.set(p, *d, v, c.active);
+                    }
+                }
+            }
+            Op::Pack { d, parts, bits } => {
+                let mut out = [0; 32];
+                let mask = (1u64 << bits) - 1;
+                for (i, s) in parts.iter().enumerate() {
+                    for (o, v) in out.iter_mut().zip(w.get(p, *s)) {
+                        *o |= (v & mask) << (*bits * i as u32);
+                    }
+                }
+                w.set(p, *d, &out, c.active);
+            }
+            Op::Unpack { parts, a, bits } => {
+                let v = *w.get(p, *a);
+                let mask = (1u64 << bits) - 1;
+                for (i, d) in parts.iter().enumerate() {
+                    if let Some(d) = d {
+                        let part = v.map(|x| x >> (*bits * i as u32) & mask);
+                        w.set(p, *d, &part, c.active);
+                    }
+                }
+            }
+            Op::Setp { f, p: first, q, a, b, with, packed } => {
+                let (r, hi) = (f.0)(w.get(p, *a), w.get(p, *b));
+                let second = if *packed { hi } else { !r };
+                let combine = |v: u32| with.map_or(v, |(op, s)| op.apply(v, w.pred(s)));
+                let (r, second) = (combine(r), combine(second));
+                if let Some(d) = first {
+                    w.set_pred(*d, r, c.active);
+                }
+                if let Some(d) = q {
+                    w.set_pred(*d, second, c.active);
+                }
+            }
+            Op::Selp { d, a, b, p: by } => {
+                let (x, y, m) = (w.get(p, *a), w.get(p, *b), w.pred(*by));
+                let mut out = [0; 32];
+                for i in 0..32 {
+                    out[i] = if m >> i & 1 == 1 { x[i] } else { y[i] };
+                }
+                w.set(p, *d, &out, c.active);
+            }
+            Op::PredLogic { op, d, a, b } => {
+                let v = op.apply(w.pred(*a), w.pred(*b));
+                w.set_pred(*d, v, c.active);
+            }
+            Op::Carry { .. } => carry(p, w, &ins.op, c.active),
+            Op::ReadClock { d, which } => self.clock(c, w, *d, *which),
+            Op::Bra { target, uniform } => return self.branch(c, w, cur, *target, *uniform),
+            Op::BrxIdx { targets, index } => {
+                let v = *w.get(p, *index);
+                return self.indexed_branch(c, w, cur, targets, &v);
+            }
+            Op::Exit => {
+                self.exit(c.cta, w, cur, c.active)?;
+                return Ok(if cur.mask == 0 { Flow::Stop } else { Flow::Next });
+            }
+            Op::Trap => {
+                let f = crate::memory::Fault::new(ViolationKind::Trap, "trap was executed");
+                return Err(Trouble::Fault(f, None));
+            }
+            Op::Hint | Op::Prefetch => {}
+            Op::Fence { kind } => {
+                let actor = c.actor(self, w, c.active.trailing_zeros());
+                self.synchronised(SyncEvent::Fence { kind: *kind, actor, lanes: c.active })?;
+            }
+            Op::Ld { .. } | Op::St { .. } | Op::Atom { .. } => self.access(c, w, &ins.op)?,
+            Op::IsSpace { .. } | Op::Mapa { .. } | Op::CtaRank { .. } => self.address_query(c, w, &ins.op),
+            Op::Bar { .. } | Op::ClusterArrive { .. } | Op::ClusterWait { .. } => {
+                return self.barrier(c, w, cur, &ins.op);
+            }
+            Op::WarpSync { .. }
+            | Op::Shfl { .. }
+            | Op::Vote { .. }
+            | Op::Ballot { .. }
+            | Op::Match { .. }
+            | Op::Redux { .. }
+            | Op::Elect { .. }
+            | Op::ActiveMask { .. } => self.collective(c, w, &ins.op)?,
+            Op::Unmodelled { reason } => {
+                return Err(Trouble::Error(SimError::Unmodelled {
+                    line: ins.line,
+                    text: ins.text.clone(),
+                    reason: reason.clone(),
+                }));
+            }
+        }
+        Ok(Flow::Next)
+    }
+
+    fn clock(&mut self, c: &Ctx<'_>, w: &mut Warp, d: Dst, which: Clock) {
+        // A counter that always advances; the timer counts the same, as nanoseconds.
+        let t = self.report.warp_instructions;
+        let v = match which {
+            Clock::Clock | Clock::Clock64 | Clock::Timer | Clock::TimerLo => t,
+            Clock::ClockHi | Clock::TimerHi => t >> 32,
+        };
+        w.set(c.program, d, &[v; 32], c.active);
+    }
+
+    fn branch(&mut self, c: &Ctx<'_>, w: &mut Warp, cur: &mut Part, target: u32, uniform: bool) -> Result<Flow, Trouble> {
+        let rest = cur.mask & !c.active;
+        self.counters.taken[c.pc] = true;
+        if rest == 0 {
+            return Ok(Flow::Jump(target));
+        }
+        self.counters.fell_through[c.pc] = true;
+        if uniform {
+            return Err(sync_fault("bra.uni is taken by a part of the active lanes only"));
+        }
+        diverge(c, w, cur, rest, cur.pc + 1);
+        Ok(Flow::Jump(target))
+    }
+
+    fn indexed_branch(&mut self, c: &Ctx<'_>, w: &mut Warp, cur: &mut Part, targets: &[u32], index: &Lanes) -> Result<Flow, Trouble> {
+        let rest = cur.mask & !c.active;
+        if rest != 0 {
+            diverge(c, w, cur, rest, cur.pc + 1);
+        }
+        let mut left = c.active;
+        loop {
+            let lane = left.trailing_zeros();
+            let i = index[lane as usize] & 0xffff_ffff;
+            let Some(&to) = targets.get(i as usize) else {
+                let f = format!("brx.idx with index {i} of {} targets", targets.len());
+                return Err(Trouble::Fault(crate::memory::Fault::new(ViolationKind::Other, f), Some(lane)));
+            };
+            let same = lanes(left).filter(|l| index[*l as usize] & 0xffff_ffff == i).fold(0, |m, l| m | 1 << l);
+            left &= !same;
+            if left == 0 {
+                return Ok(Flow::Jump(to));
+            }
+            diverge(c, w, cur, same, to);
+        }
+    }
+
+    /// Ends lanes.
+    fn exit(&mut self, cta: usize, w: &mut Warp, cur: &mut Part, lanes: u32) -> Result<(), Trouble> {
+        let gone = cur.mask & lanes;
+        cur.mask &= !gone;
+        w.live &= !gone;
+        self.ctas[cta].live[w.index as usize] = w.live;
+        w.reconsider();
+        self.after_exit(cta)
+    }
+}
+
+/// Splits lanes off to another instruction.
+fn diverge(c: &Ctx<'_>, w: &mut Warp, cur: &mut Part, off: u32, to: u32) {
+    if let Some(join) = c.program.code[c.pc].join {
+        // Lanes that leave a loop one after another meet at one join, with the first's lanes.
+        if cur.joins.last().is_none_or(|j| j.0 != join) {
+            cur.joins.push((join, cur.mask));
+        }
+    }
+    w.parts.push(Part { pc: to, mask: off, joins: cur.joins.clone(), state: State::Ready });
+    cur.mask &= !off;
+}
+
+fn carry(p: &Program, w: &mut Warp, op: &Op, active: u32) {
+    let Op::Carry { d, a, b, bits, subtract, carry_in, carry_out } = op else { return };
+    let (x, y) = (w.get(p, *a), w.get(p, *b));
+    let mask = if *bits == 64 { u64::MAX } else { (1 << bits) - 1 };
+    let mut out = [0; 32];
+    let mut carries = 0;
+    for i in 0..32 {
+        let cin = u128::from(*carry_in && w.carry >> i & 1 == 1);
+        let (x, y) = (u128::from(x[i] & mask), u128::from(y[i] & mask));
+        // A borrow is kept as the carry.
+        let r = if *subtract { x.wrapping_sub(y).wrapping_sub(cin) } else { x + y + cin };
+        carries |= u32::from(r >> bits & 1 == 1) << i;
+        out[i] = r as u64 & mask;
+    }
+    w.set(p, *d, &out, active);
+    if *carry_out {
+        w.carry = w.carry & !active | carries & active;
+    }
+}

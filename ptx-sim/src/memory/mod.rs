@@ -1,0 +1,162 @@
+//! Memories: byte regions that know their allocations and which bytes were ever written.
+
+pub mod layout;
+mod region;
+
+pub use region::{Allocation, Region};
+
+use crate::report::{Nearest, ViolationKind};
+
+/// State space of an access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Space {
+    /// Device memory.
+    Global,
+    /// Shared memory of a CTA of the cluster.
+    Shared,
+    /// A thread's own memory.
+    Local,
+    /// Kernel parameters.
+    Param,
+    /// Constant bank.
+    Const,
+}
+
+impl Space {
+    /// As in PTX.
+    pub fn name(self) -> &'static str {
+        match self {
+            Space::Global => "global",
+            Space::Shared => "shared",
+            Space::Local => "local",
+            Space::Param => "param",
+            Space::Const => "const",
+        }
+    }
+}
+
+/// Why an access failed; the interpreter adds who and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// Its kind.
+    pub kind: ViolationKind,
+    /// What happened.
+    pub message: String,
+    /// The address.
+    pub address: Option<u64>,
+    /// The allocation missed.
+    pub nearest: Option<Nearest>,
+}
+
+impl Fault {
+    /// A fault without an address.
+    pub fn new(kind: ViolationKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), address: None, nearest: None }
+    }
+}
+
+/// How an access behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccessKind {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+    /// Reads and writes as one.
+    Atomic,
+}
+
+/// Who an access is from: enough for a hazard checker to order it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Actor {
+    /// Linear CTA of the grid.
+    pub cta: u32,
+    /// Warp in the CTA.
+    pub warp: u32,
+    /// Lane in the warp.
+    pub lane: u32,
+    /// Instruction.
+    pub pc: u32,
+}
+
+/// An access as hazard checkers see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access {
+    /// Who.
+    pub actor: Actor,
+    /// Where: the space, after generic addresses are resolved.
+    pub space: Space,
+    /// Owner of shared memory, as a linear CTA of the grid.
+    pub owner: u32,
+    /// Address within the space.
+    pub address: u64,
+    /// Bytes.
+    pub size: u32,
+    /// How.
+    pub kind: AccessKind,
+}
+
+/// Synchronisation that hazard checkers order accesses by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SyncEvent {
+    /// Lanes of a warp were synchronised by a `.sync` instruction.
+    Warp {
+        /// Linear CTA.
+        cta: u32,
+        /// Warp.
+        warp: u32,
+        /// Lanes.
+        lanes: u32,
+    },
+    /// Lanes arrived at a CTA barrier.
+    BarrierArrive {
+        /// Linear CTA.
+        cta: u32,
+        /// Warp.
+        warp: u32,
+        /// Lanes.
+        lanes: u32,
+        /// Barrier index.
+        barrier: u32,
+    },
+    /// A CTA barrier completed its phase.
+    BarrierComplete {
+        /// Linear CTA.
+        cta: u32,
+        /// Barrier index.
+        barrier: u32,
+    },
+    /// Lanes arrived at the cluster barrier.
+    ClusterArrive {
+        /// Linear CTA.
+        cta: u32,
+        /// Warp.
+        warp: u32,
+        /// Lanes.
+        lanes: u32,
+        /// Without release semantics.
+        relaxed: bool,
+    },
+    /// The cluster barrier completed its phase.
+    ClusterComplete {
+        /// Linear index of the cluster.
+        cluster: u32,
+    },
+    /// A fence.
+    Fence {
+        /// Which.
+        kind: crate::program::FenceKind,
+        /// Who.
+        actor: Actor,
+        /// Lanes.
+        lanes: u32,
+    },
+}
+
+/// Sees every access and every synchronisation, in execution order. The seam for hazard checks.
+pub trait Observer {
+    /// After an access passed its checks. An error stops the run.
+    fn access(&mut self, access: &Access) -> Result<(), Fault>;
+    /// At a synchronisation.
+    fn sync(&mut self, event: &SyncEvent) -> Result<(), Fault>;
+}

@@ -1,0 +1,276 @@
+//! One memory: allocations sorted by address, each with a bit per byte that says it was written.
+
+use super::{Fault, Space};
+use crate::report::{Nearest, ViolationKind};
+
+/// A named piece of memory.
+#[derive(Debug, Clone)]
+pub struct Allocation {
+    /// Name for reports.
+    pub name: String,
+    /// First address in its space.
+    pub base: u64,
+    bytes: Vec<u8>,
+    /// A bit per byte; sized like `bytes`, rounded up to words.
+    init: Vec<u64>,
+    /// Writes by the kernel are errors.
+    pub read_only: bool,
+}
+
+/// A bit mask of `n` bits from bit `at % 64`, which must not cross the word.
+fn bits(at: usize, n: usize) -> u64 {
+    let ones = if n >= 64 { u64::MAX } else { (1u64 << n) - 1 };
+    ones << (at % 64)
+}
+
+impl Allocation {
+    fn new(name: &str, base: u64, size: usize) -> Self {
+        Self {
+            name: name.to_string(),
+            base,
+            bytes: vec![0; size],
+            init: vec![0; size.div_ceil(64)],
+            read_only: false,
+        }
+    }
+
+    /// Its size in bytes.
+    pub fn size(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// All bytes, written or not.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Whether every byte of the range was written.
+    pub fn initialised(&self, at: usize, n: usize) -> bool {
+        let mut i = at;
+        while i < at + n {
+            let step = (64 - i % 64).min(at + n - i);
+            let m = bits(i, step);
+            if self.init[i / 64] & m != m {
+                return false;
+            }
+            i += step;
+        }
+        true
+    }
+
+    /// First byte of the range that nothing wrote.
+    fn first_uninitialised(&self, at: usize, n: usize) -> usize {
+        (at..at + n).find(|&i| !self.initialised(i, 1)).unwrap_or(at)
+    }
+
+    fn mark(&mut self, at: usize, n: usize, written: bool) {
+        let mut i = at;
+        while i < at + n {
+            let step = (64 - i % 64).min(at + n - i);
+            let m = bits(i, step);
+            if written {
+                self.init[i / 64] |= m;
+            } else {
+                self.init[i / 64] &= !m;
+            }
+            i += step;
+        }
+    }
+
+    /// Writes from the host, whatever the protection. The range must lie inside.
+    pub fn upload(&mut self, at: usize, data: &[u8]) {
+        self.bytes[at..at + data.len()].copy_from_slice(data);
+        self.mark(at, data.len(), true);
+    }
+
+    /// Forgets that anything was written.
+    pub fn poison(&mut self) {
+        self.init.fill(0);
+    }
+}
+
+/// A memory of one space.
+#[derive(Debug, Clone)]
+pub struct Region {
+    space: Space,
+    allocations: Vec<Allocation>,
+    /// The allocation hit last: most accesses hit the same one again.
+    last: usize,
+}
+
+impl Region {
+    /// Empty.
+    pub fn new(space: Space) -> Self {
+        Self { space, allocations: Vec::new(), last: 0 }
+    }
+
+    /// Its space.
+    pub fn space(&self) -> Space {
+        self.space
+    }
+
+    /// All allocations, sorted by address.
+    pub fn allocations(&self) -> &[Allocation] {
+        &self.allocations
+    }
+
+    /// Adds an uninitialised allocation at an address that nothing else overlaps.
+    pub fn add(&mut self, name: &str, base: u64, size: usize) -> &mut Allocation {
+        let i = self.allocations.partition_point(|a| a.base < base);
+        self.allocations.insert(i, Allocation::new(name, base, size));
+        &mut self.allocations[i]
+    }
+
+    /// The allocation that starts at `base`.
+    pub fn at(&self, base: u64) -> Option<&Allocation> {
+        self.allocations.binary_search_by_key(&base, |a| a.base).ok().map(|i| &self.allocations[i])
+    }
+
+    /// The allocation that starts at `base`.
+    pub fn at_mut(&mut self, base: u64) -> Option<&mut Allocation> {
+        let i = self.allocations.binary_search_by_key(&base, |a| a.base).ok()?;
+        Some(&mut self.allocations[i])
+    }
+
+    /// Forgets all contents, keeps the allocations: a new CTA finds nothing written.
+    pub fn poison_all(&mut self) {
+        for a in &mut self.allocations {
+            a.poison();
+        }
+    }
+
+    fn find(&mut self, address: u64, size: u32) -> Option<(usize, usize)> {
+        let inside = |a: &Allocation| {
+            let offset = address.wrapping_sub(a.base);
+            let end = offset.checked_add(u64::from(size))?;
+            (end <= a.bytes.len() as u64).then_some(offset as usize)
+        };
+        if let Some(offset) = self.allocations.get(self.last).and_then(inside) {
+            return Some((self.last, offset));
+        }
+        let i = self.allocations.partition_point(|a| a.base <= address).checked_sub(1)?;
+        let offset = inside(&self.allocations[i])?;
+        self.last = i;
+        Some((i, offset))
+    }
+
+    fn nearest(&self, address: u64, size: u32) -> Option<Nearest> {
+        self.allocations
+            .iter()
+            .map(|a| {
+                let end = a.base + a.size();
+                let distance = if address < a.base {
+                    -(i64::try_from(a.base - address).unwrap_or(i64::MAX))
+                } else {
+                    // Past the end by the first byte outside.
+                    let last = address.saturating_add(u64::from(size));
+                    i64::try_from(last.saturating_sub(end)).unwrap_or(i64::MAX)
+                };
+                Nearest { name: a.name.clone(), base: a.base, size: a.size(), distance }
+            })
+            .min_by_key(|n| n.distance.unsigned_abs())
+    }
+
+    fn locate(&mut self, address: u64, size: u32, align: u32, what: &str) -> Result<(usize, usize), Fault> {
+        if address % u64::from(align.max(1)) != 0 {
+            return Err(Fault {
+                kind: ViolationKind::Misaligned,
+                message: format!(
+                    "misaligned {what} of {size} bytes in {} memory: the address must be a multiple of {align}",
+                    self.space.name()
+                ),
+                address: Some(address),
+                nearest: None,
+            });
+        }
+        match self.find(address, size) {
+            Some(x) => Ok(x),
+            None => Err(Fault {
+                kind: ViolationKind::OutOfBounds,
+                message: format!("{what} of {size} bytes outside every allocation of {} memory", self.space.name()),
+                address: Some(address),
+                nearest: self.nearest(address, size),
+            }),
+        }
+    }
+
+    /// Reads `out.len()` bytes. The inner result is the fault of bytes that nothing wrote; the
+    /// bytes are delivered all the same, for callers that only warn.
+    pub fn read(&mut self, address: u64, align: u32, out: &mut [u8]) -> Result<Result<(), Fault>, Fault> {
+        let size = out.len() as u32;
+        let (i, at) = self.locate(address, size, align, "read")?;
+        let a = &self.allocations[i];
+        out.copy_from_slice(&a.bytes[at..at + out.len()]);
+        if a.initialised(at, out.len()) {
+            return Ok(Ok(()));
+        }
+        let first = a.first_uninitialised(at, out.len());
+        Ok(Err(Fault {
+            kind: ViolationKind::Uninitialised,
+            message: format!(
+                "read of {size} bytes of {} memory that nothing wrote: {}+{first}",
+                self.space.name(),
+                a.name
+            ),
+            address: Some(address),
+            nearest: None,
+        }))
+    }
+
+    /// Writes bytes.
+    pub fn write(&mut self, address: u64, align: u32, data: &[u8]) -> Result<(), Fault> {
+        let (i, at) = self.locate(address, data.len() as u32, align, "write")?;
+        let a = &mut self.allocations[i];
+        if a.read_only {
+            return Err(Fault {
+                kind: ViolationKind::ReadOnly,
+                message: format!("write to {}, which is read-only", a.name),
+                address: Some(address),
+                nearest: None,
+            });
+        }
+        a.upload(at, data);
+        Ok(())
+    }
+
+    /// Checks that a range lies inside an allocation, without reading it.
+    pub fn check(&mut self, address: u64, size: u32, align: u32, what: &str) -> Result<(), Fault> {
+        self.locate(address, size, align, what).map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_alignment_and_initialisation() {
+        let mut r = Region::new(Space::Global);
+        r.add("a", 0x1000, 100);
+        r.add("b", 0x2000, 8);
+        let mut four = [0; 4];
+        assert_eq!(r.read(0x1000, 4, &mut four).unwrap().unwrap_err().kind, ViolationKind::Uninitialised);
+        r.write(0x1060, 4, &[1, 2, 3, 4]).unwrap();
+        r.read(0x1060, 4, &mut four).unwrap().unwrap();
+        assert_eq!(four, [1, 2, 3, 4]);
+        assert_eq!(r.write(0x1061, 4, &four).unwrap_err().kind, ViolationKind::Misaligned);
+        let f = r.write(0x1064, 4, &four).unwrap_err();
+        assert_eq!((f.kind, f.nearest.unwrap().distance), (ViolationKind::OutOfBounds, 4));
+        let f = r.write(0x1ff8, 8, &[0; 8]).unwrap_err();
+        let n = f.nearest.unwrap();
+        assert_eq!((n.name.as_str(), n.distance), ("b", -8));
+        assert!(r.write(u64::MAX - 3, 1, &four).is_err());
+    }
+
+    #[test]
+    fn initialisation_is_per_byte_across_words() {
+        let mut r = Region::new(Space::Shared);
+        r.add("s", 0, 256);
+        r.write(60, 1, &[9; 9]).unwrap();
+        let mut out = [0; 9];
+        r.read(60, 1, &mut out).unwrap().unwrap();
+        let mut out = [0; 10];
+        let f = r.read(60, 1, &mut out).unwrap().unwrap_err();
+        assert!(f.message.contains("s+69"), "{}", f.message);
+    }
+}

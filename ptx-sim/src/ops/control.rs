@@ -1,0 +1,136 @@
+//! Branches, barriers, fences and hints: sections 9.7.12, 9.7.13 and 9.7.19.
+
+use crate::ast::{Operand, Ty};
+use crate::program::decode::{Cx, R};
+use crate::program::{BarMode, FenceKind, Op};
+
+pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
+    let op = match cx.ins.opcode.as_str() {
+        "bra" => {
+            let uniform = cx.mods.take("uni");
+            cx.mods.finish()?;
+            cx.count(&[1])?;
+            Op::Bra { target: cx.label(0)?, uniform }
+        }
+        "brx" => {
+            if !cx.mods.take("idx") {
+                return Err(".idx is missing".into());
+            }
+            cx.mods.take("uni");
+            cx.mods.finish()?;
+            Op::BrxIdx { index: cx.src(0, Ty::U32)?, targets: cx.table(1)? }
+        }
+        "exit" | "ret" => {
+            cx.mods.take("uni");
+            cx.mods.finish()?;
+            cx.count(&[0])?;
+            Op::Exit
+        }
+        "trap" => {
+            cx.mods.finish()?;
+            Op::Trap
+        }
+        "nanosleep" | "griddepcontrol" | "setmaxnreg" | "pmevent" => {
+            const KNOWN: &[&str] =
+                &["u32", "wait", "launch_dependents", "inc", "dec", "sync", "aligned", "mask"];
+            while cx.mods.find(|m| KNOWN.contains(&m).then_some(())).is_some() {}
+            cx.mods.finish()?;
+            Op::Hint
+        }
+        "membar" | "fence" => fence(cx)?,
+        "bar" | "barrier" => barrier(cx)?,
+        _ => return Ok(None),
+    };
+    Ok(Some(op))
+}
+
+fn fence(cx: &mut Cx<'_>) -> R<Op> {
+    let all = cx.ins.mods.join(".");
+    let kind = match all.as_str() {
+        "mbarrier_init.release.cluster" => FenceKind::MbarrierInit,
+        "proxy.alias" => FenceKind::ProxyAlias,
+        "proxy.async" => FenceKind::ProxyAsync { global: true, shared: true },
+        "proxy.async.global" => FenceKind::ProxyAsync { global: true, shared: false },
+        "proxy.async.shared::cta" | "proxy.async.shared::cluster" | "proxy.async.shared" => {
+            FenceKind::ProxyAsync { global: false, shared: true }
+        }
+        _ if all.starts_with("proxy.") => {
+            return Ok(Op::Unmodelled { reason: "this proxy fence is not modelled".into() });
+        }
+        _ => {
+            for m in &cx.ins.mods {
+                let known = [
+                    "sc", "acq_rel", "acquire", "release", "cta", "cluster", "gpu", "sys", "gl",
+                ];
+                if !known.contains(&m.as_str()) {
+                    return Err(format!(".{m} is not modelled here"));
+                }
+            }
+            FenceKind::Memory
+        }
+    };
+    cx.count(&[0])?;
+    Ok(Op::Fence { kind })
+}
+
+fn barrier(cx: &mut Cx<'_>) -> R<Op> {
+    if cx.mods.take("cluster") {
+        let arrive = match cx.mods.one_of(&["arrive", "wait"]) {
+            Some(m) => m == "arrive",
+            None => return Err(".arrive or .wait is missing".into()),
+        };
+        let aligned = cx.mods.take("aligned");
+        let relaxed = arrive && cx.mods.take("relaxed");
+        if !relaxed {
+            cx.mods.take(if arrive { "release" } else { "acquire" });
+        }
+        cx.mods.finish()?;
+        cx.count(&[0])?;
+        return Ok(if arrive {
+            Op::ClusterArrive { relaxed, aligned }
+        } else {
+            Op::ClusterWait { aligned }
+        });
+    }
+    if cx.mods.take("warp") {
+        if !cx.mods.take("sync") {
+            return Err(".sync is missing".into());
+        }
+        cx.mods.finish()?;
+        cx.count(&[1])?;
+        return Ok(Op::WarpSync { mask: cx.src(0, Ty::B32)? });
+    }
+    cx.mods.take("cta");
+    // `bar` is the aligned form of `barrier`.
+    let aligned = cx.mods.take("aligned") || cx.ins.opcode == "bar";
+    if cx.mods.take("sync") {
+        cx.mods.finish()?;
+        let n = cx.count(&[1, 2])?;
+        let count = if n == 2 { Some(cx.src(1, Ty::U32)?) } else { None };
+        return Ok(Op::Bar { mode: BarMode::Sync, id: cx.src(0, Ty::U32)?, count, aligned });
+    }
+    if cx.mods.take("arrive") {
+        cx.mods.finish()?;
+        cx.count(&[2])?;
+        let count = Some(cx.src(1, Ty::U32)?);
+        return Ok(Op::Bar { mode: BarMode::Arrive, id: cx.src(0, Ty::U32)?, count, aligned });
+    }
+    if !cx.mods.take("red") {
+        return Err(".sync, .arrive or .red is missing".into());
+    }
+    let what = cx.mods.one_of(&["popc", "and", "or"]).ok_or("the reduction is missing")?;
+    let t = cx.mods.ty()?;
+    cx.mods.finish()?;
+    let n = cx.count(&[3, 4])?;
+    let count = if n == 4 { Some(cx.src(2, Ty::U32)?) } else { None };
+    let p = cx.pred(n - 1)?;
+    let mode = match (what, t) {
+        ("popc", Ty::U32) => BarMode::Popc(cx.dst(0, Ty::U32)?, p),
+        ("and" | "or", Ty::Pred) => BarMode::Vote(cx.pred_dst(0)?, p, what == "and"),
+        _ => return Err(format!(".{what} does not give {t:?}")),
+    };
+    if matches!(cx.operand(1)?, Operand::Vector(_)) {
+        return Err("a barrier is a number".into());
+    }
+    Ok(Op::Bar { mode, id: cx.src(1, Ty::U32)?, count, aligned })
+}

@@ -1,0 +1,285 @@
+//! f32, f32x2 and f64 arithmetic: section 9.7.3 of the ISA.
+//!
+//! Rounding to nearest runs on the host's IEEE arithmetic; directed rounding goes through
+//! [`crate::softfloat`]. NaN results are the canonical NaN.
+
+use super::first_type;
+use crate::ast::Ty;
+use crate::program::decode::{Cx, R};
+use crate::program::{Alu, Op};
+use crate::softfloat::{F32, Round, add_odd, fma_odd, signed_zero_sum};
+
+/// Takes a rounding modifier; nearest if there is none.
+pub(crate) fn rounding(cx: &mut Cx<'_>) -> Round {
+    match cx.mods.one_of(&["rn", "rz", "rm", "rp"]) {
+        Some("rz") => Round::Zero,
+        Some("rm") => Round::Down,
+        Some("rp") => Round::Up,
+        _ => Round::Nearest,
+    }
+}
+
+/// Subnormals become zeros of their sign.
+fn flush(x: f32, ftz: bool) -> f32 {
+    if ftz && x.is_subnormal() { 0f32.copysign(x) } else { x }
+}
+
+#[derive(Clone, Copy)]
+struct Mode {
+    round: Round,
+    ftz: bool,
+    sat: bool,
+}
+
+impl Mode {
+    fn input(self, v: u64) -> f32 {
+        flush(f32::from_bits(v as u32), self.ftz)
+    }
+
+    fn output(self, r: f32) -> u64 {
+        if self.sat {
+            // NaN saturates to +0, and so does -0.
+            return u64::from(if r > 0.0 { flush(r, self.ftz).min(1.0) } else { 0.0 }.to_bits());
+        }
+        if r.is_nan() {
+            return u64::from(F32.nan);
+        }
+        u64::from(flush(r, self.ftz).to_bits())
+    }
+
+    fn directed(self, x: f64) -> f32 {
+        f32::from_bits(F32.round(x, self.round, false))
+    }
+
+    fn add(self, a: f32, b: f32) -> f32 {
+        if self.round == Round::Nearest {
+            return a + b;
+        }
+        let (x, y) = (f64::from(a), f64::from(b));
+        self.directed(signed_zero_sum(add_odd(x, y), x, y, self.round))
+    }
+
+    fn mul(self, a: f32, b: f32) -> f32 {
+        if self.round == Round::Nearest { a * b } else { self.directed(f64::from(a) * f64::from(b)) }
+    }
+
+    fn fma(self, a: f32, b: f32, c: f32) -> f32 {
+        if self.round == Round::Nearest {
+            return a.mul_add(b, c);
+        }
+        let (x, y, z) = (f64::from(a), f64::from(b), f64::from(c));
+        self.directed(signed_zero_sum(fma_odd(x, y, z), x * y, z, self.round))
+    }
+}
+
+pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
+    let ty = first_type(cx.ins);
+    let op = cx.ins.opcode.as_str();
+    let known = matches!(
+        op,
+        "add" | "sub" | "mul" | "mad" | "fma" | "div" | "rcp" | "sqrt" | "abs" | "neg" | "min" | "max"
+            | "copysign" | "testp" | "rsqrt" | "sin" | "cos" | "lg2" | "ex2" | "tanh"
+    );
+    match ty {
+        Some(Ty::F32) if known => {
+            cx.mods.take("f32");
+            single(cx, op).map(Some)
+        }
+        Some(Ty::F64) if known => {
+            cx.mods.take("f64");
+            double(cx, op).map(Some)
+        }
+        Some(Ty::F32x2) if known => {
+            cx.mods.take("f32x2");
+            pair(cx, op).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+fn one(m: Mode, f: impl Fn(f32) -> f32 + Send + Sync + 'static) -> Alu {
+    Alu::of1(move |a| m.output(f(m.input(a))))
+}
+
+fn two(m: Mode, f: impl Fn(Mode, f32, f32) -> f32 + Send + Sync + 'static) -> Alu {
+    Alu::of2(move |a, b| m.output(f(m, m.input(a), m.input(b))))
+}
+
+fn single(cx: &mut Cx<'_>, op: &str) -> R<Op> {
+    let t = Ty::F32;
+    let explicit = cx.ins.mods.iter().any(|m| matches!(m.as_str(), "rn" | "rz" | "rm" | "rp"));
+    let m = Mode { round: rounding(cx), ftz: cx.mods.take("ftz"), sat: cx.mods.take("sat") };
+    // The everyday case gets a loop without any choice in it.
+    let plain = m.round == Round::Nearest && !m.ftz && !m.sat;
+    match op {
+        "add" if plain => {
+            let f = Alu::of2(|a, b| canonical(f32::from_bits(a as u32) + f32::from_bits(b as u32)));
+            cx.alu(f, t, &[t, t])
+        }
+        "mul" if plain => {
+            let f = Alu::of2(|a, b| canonical(f32::from_bits(a as u32) * f32::from_bits(b as u32)));
+            cx.alu(f, t, &[t, t])
+        }
+        "add" => cx.alu(two(m, Mode::add), t, &[t, t]),
+        "sub" => cx.alu(two(m, |m, a, b| m.add(a, -b)), t, &[t, t]),
+        "mul" => cx.alu(two(m, Mode::mul), t, &[t, t]),
+        "fma" | "mad" => {
+            if !explicit {
+                return Err("a rounding mode is missing".into());
+            }
+            let f = Alu::of3(move |a, b, c| m.output(m.fma(m.input(a), m.input(b), m.input(c))));
+            cx.alu(f, t, &[t, t, t])
+        }
+        "div" | "rcp" | "sqrt" => {
+            if !explicit || m.round != Round::Nearest {
+                return Err("only .rn is modelled: approximations and directed rounding are not".into());
+            }
+            match op {
+                "div" => cx.alu(two(m, |_, a, b| a / b), t, &[t, t]),
+                "rcp" => cx.alu(one(m, |a| 1.0 / a), t, &[t]),
+                _ => cx.alu(one(m, f32::sqrt), t, &[t]),
+            }
+        }
+        // The sign of a NaN is unspecified after these; only the sign bit changes here.
+        "abs" => {
+            let f = Alu::of1(move |a| u64::from(m.input(a).to_bits() & 0x7fff_ffff));
+            cx.alu(f, t, &[t])
+        }
+        "neg" => {
+            let f = Alu::of1(move |a| u64::from(m.input(a).to_bits() ^ 0x8000_0000));
+            cx.alu(f, t, &[t])
+        }
+        "min" | "max" => {
+            let nan = cx.mods.take("NaN");
+            if cx.mods.take("xorsign") || cx.mods.take("abs") {
+                return Err(".xorsign.abs is not modelled".into());
+            }
+            let max = op == "max";
+            match cx.count(&[3, 4])? {
+                3 => cx.alu(two(m, move |_, a, b| extreme(a, b, max, nan)), t, &[t, t]),
+                _ => {
+                    let f = Alu::of3(move |a, b, c| {
+                        let ab = extreme(m.input(a), m.input(b), max, nan);
+                        m.output(extreme(ab, m.input(c), max, nan))
+                    });
+                    cx.alu(f, t, &[t, t, t])
+                }
+            }
+        }
+        "copysign" => {
+            // The sign comes from the first source.
+            let f = Alu::of2(|a, b| a & 0x8000_0000 | b & 0x7fff_ffff);
+            cx.alu(f, t, &[t, t])
+        }
+        other => Err(format!("{other} is an approximation that the ISA bounds but does not define")),
+    }
+}
+
+fn canonical(r: f32) -> u64 {
+    u64::from(if r.is_nan() { F32.nan } else { r.to_bits() })
+}
+
+/// Smaller or larger; -0 is below +0; a NaN loses unless `nan` lets it win.
+pub(crate) fn extreme(a: f32, b: f32, max: bool, nan: bool) -> f32 {
+    if a.is_nan() || b.is_nan() {
+        return match (nan, a.is_nan(), b.is_nan()) {
+            (false, false, _) => a,
+            (false, _, false) => b,
+            _ => f32::NAN,
+        };
+    }
+    let a_first = if a == b { a.is_sign_negative() } else { a < b };
+    if a_first != max { a } else { b }
+}
+
+fn double(cx: &mut Cx<'_>, op: &str) -> R<Op> {
+    let t = Ty::F64;
+    if rounding(cx) != Round::Nearest {
+        return Err("only .rn is modelled for f64".into());
+    }
+    let v = f64::from_bits;
+    let out = |r: f64| if r.is_nan() { 0x7fff_ffff_ffff_ffff } else { r.to_bits() };
+    match op {
+        "add" => cx.alu(Alu::of2(move |a, b| out(v(a) + v(b))), t, &[t, t]),
+        "sub" => cx.alu(Alu::of2(move |a, b| out(v(a) - v(b))), t, &[t, t]),
+        "mul" => cx.alu(Alu::of2(move |a, b| out(v(a) * v(b))), t, &[t, t]),
+        "div" => cx.alu(Alu::of2(move |a, b| out(v(a) / v(b))), t, &[t, t]),
+        "fma" | "mad" => {
+            cx.alu(Alu::of3(move |a, b, c| out(v(a).mul_add(v(b), v(c)))), t, &[t, t, t])
+        }
+        "abs" => cx.alu(Alu::of1(|a| a & (u64::MAX >> 1)), t, &[t]),
+        "neg" => cx.alu(Alu::of1(|a| a ^ (1 << 63)), t, &[t]),
+        other => Err(format!("{other} is not modelled for f64")),
+    }
+}
+
+fn pair(cx: &mut Cx<'_>, op: &str) -> R<Op> {
+    let t = Ty::F32x2;
+    let m = Mode { round: rounding(cx), ftz: cx.mods.take("ftz"), sat: false };
+    let both = move |f: &dyn Fn(u64) -> u64| f(0) | f(32) << 32;
+    match op {
+        "add" | "sub" | "mul" => {
+            let f: fn(Mode, f32, f32) -> f32 = match op {
+                "add" => Mode::add,
+                "sub" => |m, a, b| m.add(a, -b),
+                _ => Mode::mul,
+            };
+            let f = Alu::of2(move |a, b| both(&|s| m.output(f(m, m.input(a >> s), m.input(b >> s)))));
+            cx.alu(f, t, &[t, t])
+        }
+        "fma" => {
+            let f = Alu::of3(move |a, b, c| {
+                both(&|s| m.output(m.fma(m.input(a >> s), m.input(b >> s), m.input(c >> s))))
+            });
+            cx.alu(f, t, &[t, t, t])
+        }
+        other => Err(format!("{other} is not defined for f32x2")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::ops::testing::{decode, eval};
+    use proptest::prelude::*;
+
+    fn f(x: f32) -> u64 {
+        u64::from(x.to_bits())
+    }
+
+    #[test]
+    fn special_values() {
+        let (nan, inf) = (f(f32::NAN), f(f32::INFINITY));
+        assert_eq!(eval("add.f32", 32, &[nan | 1, f(1.0)]), 0x7fff_ffff);
+        assert_eq!(eval("add.f32", 32, &[inf, f(f32::NEG_INFINITY)]), 0x7fff_ffff);
+        assert_eq!(eval("max.f32", 32, &[nan, f(-3.0)]), f(-3.0));
+        assert_eq!(eval("max.NaN.f32", 32, &[nan, f(-3.0)]), 0x7fff_ffff);
+        assert_eq!(eval("min.f32", 32, &[f(0.0), f(-0.0)]), f(-0.0));
+        assert_eq!(eval("max.f32", 32, &[f(-0.0), f(0.0)]), f(0.0));
+        assert_eq!(eval("add.sat.f32", 32, &[nan, nan]), 0);
+        assert_eq!(eval("add.sat.f32", 32, &[f(3.0), f(1.0)]), f(1.0));
+        assert_eq!(eval("mul.ftz.f32", 32, &[1, f(1.0)]), 0);
+        assert_eq!(eval("mul.f32", 32, &[1, f(1.0)]), 1);
+        assert_eq!(eval("add.rm.f32", 32, &[f(1.0), f(-1.0)]), f(-0.0));
+        assert_eq!(eval("add.rp.f32", 32, &[f(1.0), f(1e-30)]), f(1.0) + 1);
+        assert_eq!(eval("fma.rz.f32", 32, &[f(1.0), f(1.0), f(-1e-30)]), f(1.0) - 1);
+        assert_eq!(eval("mul.f32x2", 64, &[f(2.0) << 32 | f(3.0), f(5.0) << 32 | f(7.0)]), f(10.0) << 32 | f(21.0));
+        assert!(decode("ex2.approx.f32", 32, 1).is_err());
+        assert!(decode("div.approx.f32", 32, 2).is_err());
+        assert!(decode("add.bogus.f32", 32, 2).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn nearest_agrees_with_the_host(a: u32, b: u32, c: u32) {
+            let (x, y, z) = (f32::from_bits(a), f32::from_bits(b), f32::from_bits(c));
+            let s = [u64::from(a), u64::from(b), u64::from(c)];
+            for (op, want) in [("add.rn.f32", x + y), ("mul.f32", x * y), ("div.rn.f32", x / y)] {
+                let got = f32::from_bits(eval(op, 32, &s[..2]) as u32);
+                prop_assert!(got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan());
+            }
+            let got = f32::from_bits(eval("fma.rn.f32", 32, &s) as u32);
+            let want = x.mul_add(y, z);
+            prop_assert!(got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan());
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! f16, f16x2, bf16 and bf16x2 arithmetic: section 9.7.4 of the ISA.
+//!
+//! Every operation is exact in f64, or rounded to odd there, and rounded once.
+
+use super::first_type;
+use super::float::extreme;
+use crate::ast::Ty;
+use crate::program::decode::{Cx, R};
+use crate::program::{Alu, Op};
+use crate::softfloat::{BF16, F16, Format, Round, add_odd, fma_odd};
+
+#[derive(Clone, Copy)]
+struct Mode {
+    format: Format,
+    ftz: bool,
+    sat: bool,
+    relu: bool,
+}
+
+impl Mode {
+    fn input(self, v: u64) -> f64 {
+        let bits = (v & 0xffff) as u32;
+        let x = self.format.to_f64(bits);
+        if self.ftz && bits & 0x7c00 == 0 { 0f64.copysign(x) } else { x }
+    }
+
+    fn output(self, x: f64) -> u64 {
+        if self.sat {
+            // NaN and negatives, -0 included, become +0.
+            let x = if x > 0.0 { x.min(1.0) } else { 0.0 };
+            return self.flush(self.format.round(x, Round::Nearest, false));
+        }
+        let bits = self.format.round(x, Round::Nearest, false);
+        if self.relu && x <= 0.0 {
+            return 0;
+        }
+        self.flush(bits)
+    }
+
+    fn flush(self, bits: u32) -> u64 {
+        u64::from(if self.ftz && bits & 0x7c00 == 0 { bits & 0x8000 } else { bits })
+    }
+}
+
+fn lanes(packed: bool, f: impl Fn(u64) -> u64) -> u64 {
+    if packed { f(0) | f(16) << 16 } else { f(0) }
+}
+
+pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
+    let Some(ty) = first_type(cx.ins) else { return Ok(None) };
+    let (format, packed) = match ty {
+        Ty::F16 => (F16, false),
+        Ty::F16x2 => (F16, true),
+        Ty::Bf16 => (BF16, false),
+        Ty::Bf16x2 => (BF16, true),
+        _ => return Ok(None),
+    };
+    let op = cx.ins.opcode.as_str();
+    if !matches!(op, "add" | "sub" | "mul" | "fma" | "neg" | "abs" | "min" | "max") {
+        return Ok(None);
+    }
+    cx.mods.find(Ty::parse);
+    cx.mods.take("rn");
+    let ftz = cx.mods.take("ftz");
+    if ftz && format == BF16 {
+        return Err(".ftz is not defined for bf16".into());
+    }
+    let m = Mode { format, ftz, sat: cx.mods.take("sat"), relu: cx.mods.take("relu") };
+    if m.relu && op != "fma" {
+        return Err(".relu is only defined for fma here".into());
+    }
+    let t = ty;
+    let op = match op {
+        "add" | "sub" | "mul" => {
+            let f: fn(f64, f64) -> f64 = match op {
+                "add" => add_odd,
+                "sub" => |a, b| add_odd(a, -b),
+                _ => |a, b| a * b,
+            };
+            let f = Alu::of2(move |a, b| {
+                lanes(packed, |s| m.output(f(m.input(a >> s), m.input(b >> s))))
+            });
+            cx.alu(f, t, &[t, t])?
+        }
+        "fma" => {
+            let f = Alu::of3(move |a, b, c| {
+                lanes(packed, |s| m.output(fma_odd(m.input(a >> s), m.input(b >> s), m.input(c >> s))))
+            });
+            cx.alu(f, t, &[t, t, t])?
+        }
+        // Sign bits only; with .ftz subnormals are flushed first.
+        "neg" | "abs" => {
+            let negate = op == "neg";
+            let f = Alu::of1(move |a| {
+                lanes(packed, |s| {
+                    let v = m.flush((a >> s & 0xffff) as u32);
+                    if negate { v ^ 0x8000 } else { v & 0x7fff }
+                })
+            });
+            cx.alu(f, t, &[t])?
+        }
+        _ => {
+            let nan = cx.mods.take("NaN");
+            let max = op == "max";
+            // Both formats are exact in f32.
+            let f = Alu::of2(move |a, b| {
+                lanes(packed, |s| {
+                    let (x, y) = (m.input(a >> s) as f32, m.input(b >> s) as f32);
+                    m.output(f64::from(extreme(x, y, max, nan)))
+                })
+            });
+            cx.alu(f, t, &[t, t])?
+        }
+    };
+    Ok(Some(op))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::ops::testing::eval;
+    use half::{bf16, f16};
+    use proptest::prelude::*;
+
+    fn same(got: u64, want: u16, nan: bool) -> bool {
+        if nan { got == 0x7fff } else { got == u64::from(want) }
+    }
+
+    #[test]
+    fn single_rounding_of_fma() {
+        // 1 + 2^-11 is a tie in f16; a product below it decides which way.
+        let (a, b) = (f16::from_f32(1.0 + 1.0 / 1024.0), f16::from_f32(1.0 / 2048.0));
+        let s = [u64::from(a.to_bits()), u64::from(b.to_bits()), u64::from(f16::ONE.to_bits())];
+        assert_eq!(eval("fma.rn.f16", 16, &s), u64::from(f16::ONE.to_bits()) + 1);
+        assert_eq!(eval("fma.rn.relu.f16", 16, &[s[2] | 0x8000, s[2], 0]), 0);
+        assert_eq!(eval("add.sat.f16", 16, &[0x7e00, 0]), 0);
+        assert_eq!(eval("neg.bf16x2", 32, &[0x3f80_8000]), 0xbf80_0000);
+    }
+
+    proptest! {
+        #[test]
+        fn sums_and_products(a: u16, b: u16) {
+            let s = [u64::from(a), u64::from(b)];
+            let (x, y) = (f16::from_bits(a), f16::from_bits(b));
+            let sum = f16::from_f64(x.to_f64() + y.to_f64());
+            prop_assert!(same(eval("add.f16", 16, &s), sum.to_bits(), sum.is_nan()));
+            let product = f16::from_f64(x.to_f64() * y.to_f64());
+            prop_assert!(same(eval("mul.rn.f16", 16, &s), product.to_bits(), product.is_nan()));
+            let (x, y) = (bf16::from_bits(a), bf16::from_bits(b));
+            let product = bf16::from_f64(x.to_f64() * y.to_f64());
+            prop_assert!(same(eval("mul.bf16", 16, &s), product.to_bits(), product.is_nan()));
+        }
+
+        #[test]
+        fn packed_is_twice_scalar(a: u32, b: u32, c: u32) {
+            for (packed, scalar) in [("fma.rn.f16x2", "fma.rn.f16"), ("fma.rn.bf16x2", "fma.rn.bf16")] {
+                let s = [u64::from(a), u64::from(b), u64::from(c)];
+                let hi = s.map(|v| v >> 16);
+                let lo = s.map(|v| v & 0xffff);
+                prop_assert_eq!(eval(packed, 32, &s), eval(scalar, 16, &lo) | eval(scalar, 16, &hi) << 16);
+            }
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Loads, stores, atomics: which bytes move. Section 9.7.9 and 9.7.13.5 of the ISA.
+
+use super::{sext, zext};
+use crate::ast::{Operand, Ty};
+use crate::memory::Space;
+use crate::program::decode::{Cx, R};
+use crate::program::{AtomicFn, Dst, Op, Src};
+use crate::softfloat::{self, Format, Round, add_odd};
+
+use std::sync::Arc;
+
+/// Modifiers that order or cache, and change no value: execution here is sequentially consistent.
+fn take_ordering(cx: &mut Cx<'_>) {
+    const KNOWN: &[&str] = &[
+        "weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "mmio", "cta", "cluster", "gpu",
+        "sys", "nc", "unified", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1::evict_normal",
+        "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate",
+        "L2::evict_normal", "L2::evict_first", "L2::evict_last", "L2::64B", "L2::128B", "L2::256B",
+    ];
+    while cx.mods.find(|m| KNOWN.contains(&m).then_some(())).is_some() {}
+}
+
+pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
+    let asynchronous = cx.ins.mods.iter().any(|m| m == "async" || m == "bulk");
+    let op = match cx.ins.opcode.as_str() {
+        _ if asynchronous => return Ok(None),
+        "ld" | "ldu" => load(cx)?,
+        "st" => store(cx)?,
+        "atom" => atomic(cx, true)?,
+        "red" => atomic(cx, false)?,
+        "prefetch" | "prefetchu" | "applypriority" => {
+            cx.space();
+            while cx.mods.find(Some).is_some() {}
+            Op::Prefetch
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(op))
+}
+
+fn vector(cx: &mut Cx<'_>) -> usize {
+    match cx.mods.one_of(&["v2", "v4", "v8"]) {
+        Some("v2") => 2,
+        Some("v4") => 4,
+        Some("v8") => 8,
+        _ => 1,
+    }
+}
+
+fn elements(o: &Operand, n: usize) -> R<Vec<&Operand>> {
+    match (o, n) {
+        (Operand::Vector(v), n) if v.len() == n => Ok(v.iter().collect()),
+        (Operand::Vector(v), 1) => Err(format!("{} elements without a vector modifier", v.len())),
+        (o, 1) => Ok(vec![o]),
+        _ => Err(format!("a vector of {n} elements is expected")),
+    }
+}
+
+fn sizes(t: Ty, n: usize) -> R<(u32, u32)> {
+    if t == Ty::Pred {
+        return Err("predicates cannot be loaded or stored".into());
+    }
+    let total = t.bytes() * n as u32;
+    if total > 32 {
+        return Err("an access has at most 32 bytes".into());
+    }
+    Ok((t.bytes().min(8), total))
+}
+
+fn hint(cx: &mut Cx<'_>, plain: usize) -> R<()> {
+    let hinted = cx.mods.take("L2::cache_hint");
+    cx.count(&[plain + usize::from(hinted)])?;
+    if hinted {
+        cx.src(plain, Ty::B64)?;
+    }
+    Ok(())
+}
+
+fn load(cx: &mut Cx<'_>) -> R<Op> {
+    let (space, own) = cx.space();
+    take_ordering(cx);
+    let n = vector(cx);
+    let t = cx.mods.ty()?;
+    hint(cx, 2)?;
+    cx.mods.finish()?;
+    let (bytes, align) = sizes(t, n)?;
+    let mut d = Vec::new();
+    for o in elements(cx.operand(0)?, n)? {
+        let r = cx.dst_of(o, t)?;
+        d.push(r);
+        if t == Ty::B128 {
+            d.push(r.map(|Dst(s)| Dst(s + 1)));
+        }
+    }
+    Ok(Op::Ld { d, addr: cx.addr(1, space, own)?, bytes, align, signed: t.signed() })
+}
+
+fn store(cx: &mut Cx<'_>) -> R<Op> {
+    let (space, own) = cx.space();
+    if space == Some(Space::Const) {
+        return Err("constant memory cannot be written".into());
+    }
+    take_ordering(cx);
+    let n = vector(cx);
+    let t = cx.mods.ty()?;
+    hint(cx, 2)?;
+    cx.mods.finish()?;
+    let (bytes, align) = sizes(t, n)?;
+    let mut s = Vec::new();
+    for o in elements(cx.operand(1)?, n)? {
+        let r = cx.src_of(o, t)?;
+        s.push(r);
+        if t == Ty::B128 {
+            s.push(Src(r.0 + 1));
+        }
+    }
+    Ok(Op::St { s, addr: cx.addr(0, space, own)?, bytes, align })
+}
+
+fn atomic(cx: &mut Cx<'_>, returns: bool) -> R<Op> {
+    let (space, own) = cx.space();
+    take_ordering(cx);
+    if vector(cx) != 1 {
+        return Err("vector atomics are not modelled".into());
+    }
+    let noftz = cx.mods.take("noftz");
+    let op = cx
+        .mods
+        .one_of(&["add", "min", "max", "and", "or", "xor", "inc", "dec", "exch", "cas"])
+        .ok_or("the operation is missing or not modelled")?;
+    let t = cx.mods.ty()?;
+    if !matches!(t.bits(), 16 | 32 | 64) {
+        return Err(format!("atomics on {t:?} are not modelled"));
+    }
+    if matches!(space, Some(Space::Local | Space::Param | Space::Const)) {
+        return Err("atomics work on global and shared memory".into());
+    }
+    let f = atomic_fn(op, t, noftz)?;
+    let cas = op == "cas";
+    let first = usize::from(returns);
+    hint(cx, first + 2 + usize::from(cas))?;
+    cx.mods.finish()?;
+    let d = if returns {
+        let o = cx.operand(0)?;
+        cx.dst_of(o, t)?
+    } else {
+        None
+    };
+    let b = cx.src(first + 1, t)?;
+    let c = if cas { cx.src(first + 2, t)? } else { b };
+    Ok(Op::Atom { f, d, addr: cx.addr(first, space, own)?, bytes: t.bytes(), b, c })
+}
+
+/// The new value from the old one, b and c.
+fn atomic_fn(op: &str, t: Ty, noftz: bool) -> R<AtomicFn> {
+    let bits = t.bits();
+    let make = |f| AtomicFn { f, compares: op == "cas" };
+    let wrap = |f: fn(u64, u64, u64) -> u64| make(Arc::new(f));
+    let packed = |f: Format, both: bool| {
+        make(Arc::new(move |old: u64, b: u64, _| {
+            let one = |s: u32| {
+                let v = |x: u64| f.to_f64((x >> s & 0xffff) as u32);
+                u64::from(f.round(add_odd(v(old), v(b)), Round::Nearest, false)) << s
+            };
+            if both { one(0) | one(16) } else { one(0) }
+        }))
+    };
+    use Ty::*;
+    Ok(match (op, t) {
+        ("and", B32 | B64) => wrap(|o, b, _| o & b),
+        ("or", B32 | B64) => wrap(|o, b, _| o | b),
+        ("xor", B32 | B64) => wrap(|o, b, _| o ^ b),
+        ("exch", B32 | B64) => wrap(|_, b, _| b),
+        ("cas", B16 | B32 | B64) => wrap(|o, b, c| if o == b { c } else { o }),
+        ("add", U32 | S32 | U64) => make(Arc::new(move |o, b, _| zext(o.wrapping_add(b), bits))),
+        ("min", U32 | U64) => wrap(|o, b, _| o.min(b)),
+        ("max", U32 | U64) => wrap(|o, b, _| o.max(b)),
+        ("min", S32 | S64) => {
+            make(Arc::new(move |o, b, _| if sext(b, bits) < sext(o, bits) { b } else { o }))
+        }
+        ("max", S32 | S64) => {
+            make(Arc::new(move |o, b, _| if sext(b, bits) > sext(o, bits) { b } else { o }))
+        }
+        ("inc", U32) => wrap(|o, b, _| if o >= b { 0 } else { o + 1 }),
+        ("dec", U32) => wrap(|o, b, _| if o == 0 || o > b { b } else { o - 1 }),
+        // On global memory the sum of f32 flushes subnormals, on shared memory it does not.
+        ("add", F32) => wrap(|o, b, global| {
+            let flush = |x: f32| {
+                if global == 1 && x.is_subnormal() { 0f32.copysign(x) } else { x }
+            };
+            let sum = flush(flush(f32::from_bits(o as u32)) + flush(f32::from_bits(b as u32)));
+            u64::from(if sum.is_nan() { 0x7fff_ffff } else { sum.to_bits() })
+        }),
+        ("add", F64) => wrap(|o, b, _| (f64::from_bits(o) + f64::from_bits(b)).to_bits()),
+        ("add", F16) if noftz => packed(softfloat::F16, false),
+        ("add", Bf16) if noftz => packed(softfloat::BF16, false),
+        ("add", F16x2) if noftz => packed(softfloat::F16, true),
+        ("add", Bf16x2) if noftz => packed(softfloat::BF16, true),
+        _ => return Err(format!("atomic {op} of {t:?} is not defined or not modelled")),
+    })
+}

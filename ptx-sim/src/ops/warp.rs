@@ -1,0 +1,109 @@
+//! Instructions across the lanes of a warp: section 9.7.13 and 9.7.9.6.
+
+use crate::ast::{Operand, Ty};
+use crate::program::decode::{Cx, R};
+use crate::program::{Dst, Op, ReduxOp, ShflMode, VoteMode};
+
+/// `d`, or `d|p`.
+fn with_predicate(cx: &mut Cx<'_>, ty: Ty) -> R<(Option<Dst>, Option<u32>)> {
+    match cx.operand(0)? {
+        Operand::Pair(d, p) => Ok((cx.dst_of(d, ty)?, cx.pred_dst_of(p)?)),
+        d => Ok((cx.dst_of(d, ty)?, None)),
+    }
+}
+
+fn need(d: Option<Dst>) -> R<Dst> {
+    d.ok_or_else(|| "`_` cannot be the result here".into())
+}
+
+pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
+    let opcode = cx.ins.opcode.as_str();
+    if opcode == "activemask" {
+        cx.mods.take("b32");
+        cx.mods.finish()?;
+        return Ok(Some(Op::ActiveMask { d: cx.dst(0, Ty::B32)? }));
+    }
+    if !matches!(opcode, "shfl" | "vote" | "match" | "redux" | "elect") {
+        return Ok(None);
+    }
+    if !cx.mods.take("sync") {
+        return Err("the form without .sync is not modelled: it was removed for sm_70".into());
+    }
+    let op = match opcode {
+        "shfl" => {
+            let mode = match cx.mods.one_of(&["up", "down", "bfly", "idx"]) {
+                Some("up") => ShflMode::Up,
+                Some("down") => ShflMode::Down,
+                Some("bfly") => ShflMode::Bfly,
+                Some(_) => ShflMode::Idx,
+                None => return Err("a mode is missing".into()),
+            };
+            if !cx.mods.take("b32") {
+                return Err("shfl moves b32".into());
+            }
+            cx.mods.finish()?;
+            cx.count(&[5])?;
+            let t = Ty::B32;
+            let (d, p) = with_predicate(cx, t)?;
+            let (a, b, c) = (cx.src(1, t)?, cx.src(2, t)?, cx.src(3, t)?);
+            Op::Shfl { mode, d: need(d)?, p, a, b, c, mask: cx.src(4, t)? }
+        }
+        "vote" => {
+            cx.count(&[3])?;
+            let mask = cx.src(2, Ty::B32)?;
+            let p = cx.pred(1)?;
+            if cx.mods.take("ballot") {
+                cx.mods.take("b32");
+                cx.mods.finish()?;
+                Op::Ballot { d: cx.dst(0, Ty::B32)?, p, mask }
+            } else {
+                let mode = match cx.mods.one_of(&["all", "any", "uni"]) {
+                    Some("all") => VoteMode::All,
+                    Some("any") => VoteMode::Any,
+                    Some(_) => VoteMode::Uni,
+                    None => return Err("a mode is missing".into()),
+                };
+                cx.mods.take("pred");
+                cx.mods.finish()?;
+                Op::Vote { mode, d: cx.pred_dst(0)?, p, mask }
+            }
+        }
+        "match" => {
+            let all = match cx.mods.one_of(&["any", "all"]) {
+                Some(m) => m == "all",
+                None => return Err("a mode is missing".into()),
+            };
+            let t = cx.mods.ty()?;
+            cx.mods.finish()?;
+            cx.count(&[3])?;
+            let (d, p) = with_predicate(cx, Ty::B32)?;
+            Op::Match { all, d: need(d)?, p, a: cx.src(1, t)?, mask: cx.src(2, Ty::B32)? }
+        }
+        "redux" => {
+            let op = cx.mods.one_of(&["add", "min", "max", "and", "or", "xor"]);
+            let t = cx.mods.ty()?;
+            cx.mods.finish()?;
+            cx.count(&[3])?;
+            let op = match (op, t) {
+                (Some("add"), Ty::U32 | Ty::S32) => ReduxOp::Add,
+                (Some("min"), Ty::U32) => ReduxOp::MinU,
+                (Some("max"), Ty::U32) => ReduxOp::MaxU,
+                (Some("min"), Ty::S32) => ReduxOp::MinS,
+                (Some("max"), Ty::S32) => ReduxOp::MaxS,
+                (Some("and"), Ty::B32) => ReduxOp::And,
+                (Some("or"), Ty::B32) => ReduxOp::Or,
+                (Some("xor"), Ty::B32) => ReduxOp::Xor,
+                _ => return Err("this reduction is not modelled".into()),
+            };
+            Op::Redux { op, d: cx.dst(0, t)?, a: cx.src(1, t)?, mask: cx.src(2, Ty::B32)? }
+        }
+        _ => {
+            cx.mods.finish()?;
+            cx.count(&[2])?;
+            let (d, p) = with_predicate(cx, Ty::B32)?;
+            let p = p.ok_or("elect has a predicate as its result")?;
+            Op::Elect { d, p, mask: cx.src(1, Ty::B32)? }
+        }
+    };
+    Ok(Some(op))
+}

@@ -1,0 +1,361 @@
+//! Resolves names: scopes of registers, variables and labels; lays variables out; decodes.
+
+use std::collections::HashMap;
+
+use super::decode::{self, Cx};
+use super::{Ins, Param, Program, Special, Src, Variable, cfg};
+use crate::ast::{DeclSpace, Function, Init, Instr, Loc, Module, Operand, Stmt, Ty, VarDecl};
+use crate::error::{DecodeError, SimError};
+use crate::memory::layout::{GLOBAL_VARS, SHARED_START, SMALL_START, generic_base};
+use crate::memory::Space;
+
+/// Slots of the predicates that never change.
+pub(crate) const TRUE: u32 = 0;
+pub(crate) const FALSE: u32 = 1;
+
+/// More registers than any kernel has; refused so that a warp's registers stay affordable.
+const MAX_REGISTERS: usize = 1 << 17;
+/// Static variables of one space beyond this are refused.
+const MAX_VARIABLES: u64 = 1 << 32;
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Sym {
+    Reg { slot: u32, ty: Ty },
+    Pred(u32),
+    /// A variable and its address in its space.
+    Var(Space, u64),
+}
+
+#[derive(Debug, Default)]
+struct Scope {
+    parent: Option<usize>,
+    syms: HashMap<String, Sym>,
+    labels: HashMap<String, u32>,
+    tables: HashMap<String, Vec<String>>,
+}
+
+/// Everything that decoding an instruction may look up or add to.
+#[derive(Debug, Default)]
+pub(crate) struct Builder {
+    pub(crate) program: Program,
+    scopes: Vec<Scope>,
+    constants: HashMap<u64, u32>,
+    next: HashMap<DeclSpace, u64>,
+    initialisers: Vec<(DeclSpace, usize, VarDecl)>,
+    dynamic: Option<(u32, u64)>,
+}
+
+fn fail<T>(line: u32, text: &str, message: impl Into<String>) -> Result<T, SimError> {
+    Err(DecodeError { line, text: text.to_string(), message: message.into() }.into())
+}
+
+pub(super) fn build(module: &Module, kernel: &str) -> Result<Program, SimError> {
+    let Some(f) = module.entry(kernel) else {
+        let names: Vec<_> = module.entries().collect();
+        return Err(SimError::Launch(format!(
+            "there is no kernel `{kernel}`; the module has: {}",
+            names.join(", ")
+        )));
+    };
+    let mut b = Builder::default();
+    b.program.kernel = f.name.clone();
+    b.program.preds = 2;
+    b.program.reqntid = f.reqntid;
+    b.program.maxntid = f.maxntid;
+    b.program.cluster = f.cluster;
+    b.program.files = module.files.clone();
+    b.scopes.push(Scope::default());
+    for v in &module.vars {
+        b.variable(v, 0)?;
+    }
+    b.params(f)?;
+    b.scopes.push(Scope { parent: Some(0), ..Scope::default() });
+    let mut flat = Vec::new();
+    let mut loc = None;
+    b.flatten(f.body.as_deref().unwrap_or_default(), 1, &mut flat, &mut loc)?;
+    b.layout_dynamic();
+    b.initialise()?;
+    for (ins, scope, loc) in flat {
+        let decoded = b.decode(ins, scope, loc)?;
+        b.program.code.push(decoded);
+    }
+    // Falling off the end exits, as `ret` does.
+    cfg::set_joins(&mut b.program.code);
+    Ok(b.program)
+}
+
+impl Builder {
+    fn params(&mut self, f: &Function) -> Result<(), SimError> {
+        let mut offset = 0u64;
+        for p in &f.params {
+            let size = p.bytes();
+            if size == 0 || size > 1 << 16 {
+                return fail(p.line, &p.name, "a parameter has 1 to 65536 bytes");
+            }
+            offset = offset.next_multiple_of(u64::from(p.align));
+            self.define(0, &p.name, Sym::Var(Space::Param, SMALL_START + offset), p.line)?;
+            self.program.params.push(Param { name: p.name.clone(), offset, size });
+            offset += size;
+        }
+        Ok(())
+    }
+
+    fn define(&mut self, scope: usize, name: &str, sym: Sym, line: u32) -> Result<(), SimError> {
+        if self.scopes[scope].syms.insert(name.to_string(), sym).is_some() {
+            return fail(line, name, "declared twice in one scope");
+        }
+        Ok(())
+    }
+
+    fn variable(&mut self, v: &VarDecl, scope: usize) -> Result<(), SimError> {
+        let space = match v.space {
+            DeclSpace::Global => Space::Global,
+            DeclSpace::Const => Space::Const,
+            DeclSpace::Shared => Space::Shared,
+            DeclSpace::Local => Space::Local,
+            DeclSpace::Param => {
+                return fail(v.line, &v.name, "parameters of calls are not modelled");
+            }
+        };
+        let start = match v.space {
+            DeclSpace::Global => GLOBAL_VARS,
+            DeclSpace::Shared => SHARED_START,
+            _ => SMALL_START,
+        };
+        let next = self.next.entry(v.space).or_insert(start);
+        if v.external || v.count.is_none() {
+            if v.space != DeclSpace::Shared {
+                return fail(v.line, &v.name, "external variables other than shared are not modelled");
+            }
+            // All of them share one start, behind the static variables; its address is known
+            // once those are all placed.
+            let align = self.dynamic.map_or(0, |d| d.1).max(u64::from(v.align));
+            let slot = match self.dynamic {
+                Some((slot, _)) => slot,
+                None => self.new_reg(Ty::B64, v.line, &v.name)?,
+            };
+            self.dynamic = Some((slot, align));
+            return self.define(scope, &v.name, Sym::Reg { slot, ty: Ty::B64 }, v.line);
+        }
+        let size = v.bytes();
+        let address = next.next_multiple_of(u64::from(v.align));
+        *next = address.saturating_add(size);
+        if *next - start > MAX_VARIABLES || (space == Space::Shared && *next > 1 << 24) {
+            return fail(v.line, &v.name, "variables are too large");
+        }
+        let list = match space {
+            Space::Global => &mut self.program.global,
+            Space::Const => &mut self.program.constant,
+            Space::Shared => &mut self.program.shared,
+            _ => &mut self.program.local,
+        };
+        list.push(Variable { name: v.name.clone(), address, size, init: None });
+        let index = list.len() - 1;
+        if !v.init.is_empty() || matches!(v.space, DeclSpace::Global | DeclSpace::Const) {
+            self.initialisers.push((v.space, index, v.clone()));
+        }
+        self.define(scope, &v.name, Sym::Var(space, address), v.line)
+    }
+
+    fn layout_dynamic(&mut self) {
+        let end = self.next.get(&DeclSpace::Shared).copied().unwrap_or(SHARED_START);
+        let align = self.dynamic.map_or(16, |d| d.1.max(16));
+        self.program.dynamic_shared = end.next_multiple_of(align);
+        if let Some((slot, _)) = self.dynamic {
+            let at = self.program.dynamic_shared as u32;
+            self.program.specials.push((Special::SharedAddress(at), slot));
+        }
+    }
+
+    /// Initial bytes; what an initialiser leaves out of global and constant variables is zero.
+    fn initialise(&mut self) -> Result<(), SimError> {
+        for (space, index, v) in std::mem::take(&mut self.initialisers) {
+            let element = v.ty.bytes() as usize;
+            let mut bytes = vec![0u8; v.bytes() as usize];
+            if v.init.len() * element > bytes.len() {
+                return fail(v.line, &v.name, "more initial values than elements");
+            }
+            if !matches!(v.space, DeclSpace::Global | DeclSpace::Const) {
+                return fail(v.line, &v.name, "only global and constant variables can be initialised");
+            }
+            for (i, init) in v.init.iter().enumerate() {
+                let value = match init {
+                    Init::Bits(o) => match literal(o, v.ty) {
+                        Some(x) => x,
+                        None => return fail(v.line, &v.name, "initial value does not fit the type"),
+                    },
+                    Init::Address(name, offset, generic) => match self.lookup(0, name) {
+                        Some(Sym::Var(s, a)) => {
+                            let base = if *generic { generic_base(s) } else { 0 };
+                            (a + base).wrapping_add_signed(*offset)
+                        }
+                        _ => return fail(v.line, name, "not a variable"),
+                    },
+                };
+                let n = element.min(8);
+                bytes[i * element..i * element + n].copy_from_slice(&value.to_le_bytes()[..n]);
+            }
+            let list = if space == DeclSpace::Global {
+                &mut self.program.global
+            } else {
+                &mut self.program.constant
+            };
+            list[index].init = Some(bytes);
+        }
+        Ok(())
+    }
+
+    fn flatten<'a>(
+        &mut self,
+        body: &'a [Stmt],
+        scope: usize,
+        flat: &mut Vec<(&'a Instr, usize, Option<Loc>)>,
+        loc: &mut Option<Loc>,
+    ) -> Result<(), SimError> {
+        for s in body {
+            match s {
+                Stmt::Instr(i) => flat.push((i, scope, *loc)),
+                Stmt::Loc(l) => *loc = Some(*l),
+                Stmt::Label(name, line) => {
+                    let pc = flat.len() as u32;
+                    if self.scopes[scope].labels.insert(name.clone(), pc).is_some() {
+                        return fail(*line, name, "label is defined twice");
+                    }
+                }
+                Stmt::BranchTargets(name, targets, _) => {
+                    self.scopes[scope].tables.insert(name.clone(), targets.clone());
+                }
+                Stmt::Reg(ty, names, line) => {
+                    for (name, count) in names {
+                        match count {
+                            None => self.register(scope, name, *ty, *line)?,
+                            Some(n) => {
+                                for i in 0..*n {
+                                    self.register(scope, &format!("{name}{i}"), *ty, *line)?;
+                                }
+                            }
+                        }
+                    }
+                }
+                Stmt::Var(v) => self.variable(v, scope)?,
+                Stmt::Block(inner) => {
+                    self.scopes.push(Scope { parent: Some(scope), ..Scope::default() });
+                    let new = self.scopes.len() - 1;
+                    self.flatten(inner, new, flat, loc)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn register(&mut self, scope: usize, name: &str, ty: Ty, line: u32) -> Result<(), SimError> {
+        let sym = if ty == Ty::Pred {
+            self.program.preds += 1;
+            if self.program.preds > MAX_REGISTERS {
+                return fail(line, name, "too many registers");
+            }
+            Sym::Pred(self.program.preds as u32 - 1)
+        } else {
+            Sym::Reg { slot: self.new_reg(ty, line, name)?, ty }
+        };
+        self.define(scope, name, sym, line)
+    }
+
+    fn new_reg(&mut self, ty: Ty, line: u32, name: &str) -> Result<u32, SimError> {
+        let slot = self.program.reg_masks.len() as u32;
+        let mask = if ty.bits() >= 64 { u64::MAX } else { (1 << ty.bits()) - 1 };
+        self.program.reg_masks.push(mask);
+        if ty == Ty::B128 {
+            self.program.reg_masks.push(mask);
+        }
+        if self.program.reg_masks.len() > MAX_REGISTERS {
+            return fail(line, name, "too many registers");
+        }
+        Ok(slot)
+    }
+
+    fn decode(&mut self, ins: &Instr, scope: usize, loc: Option<Loc>) -> Result<Ins, SimError> {
+        let mut cx = Cx::new(self, scope, ins);
+        let decoded = cx.guard().and_then(|guard| Ok((guard, decode::op(&mut cx)?)));
+        match decoded {
+            Ok((guard, op)) => Ok(Ins {
+                op,
+                guard,
+                join: None,
+                line: ins.line,
+                text: ins.text.clone(),
+                loc,
+            }),
+            Err(message) => fail(ins.line, &ins.text, message),
+        }
+    }
+
+    pub(crate) fn lookup(&self, scope: usize, name: &str) -> Option<Sym> {
+        let mut at = Some(scope);
+        while let Some(i) = at {
+            if let Some(s) = self.scopes[i].syms.get(name) {
+                return Some(*s);
+            }
+            at = self.scopes[i].parent;
+        }
+        None
+    }
+
+    pub(crate) fn label(&self, scope: usize, name: &str) -> Option<u32> {
+        let mut at = Some(scope);
+        while let Some(i) = at {
+            if let Some(s) = self.scopes[i].labels.get(name) {
+                return Some(*s);
+            }
+            at = self.scopes[i].parent;
+        }
+        None
+    }
+
+    pub(crate) fn table(&self, scope: usize, name: &str) -> Option<Vec<u32>> {
+        let mut at = Some(scope);
+        while let Some(i) = at {
+            if let Some(t) = self.scopes[i].tables.get(name) {
+                return t.iter().map(|l| self.label(scope, l)).collect();
+            }
+            at = self.scopes[i].parent;
+        }
+        None
+    }
+
+    /// A register that always holds `v`.
+    pub(crate) fn constant(&mut self, v: u64) -> Src {
+        let consts = &mut self.program.consts;
+        let i = *self.constants.entry(v).or_insert_with(|| {
+            consts.push([v; 32]);
+            consts.len() as u32 - 1
+        });
+        Src(i | Src::CONST)
+    }
+
+    /// The register that holds a special register.
+    pub(crate) fn special(&mut self, s: Special) -> Src {
+        if let Some((_, slot)) = self.program.specials.iter().find(|(x, _)| *x == s) {
+            return Src(*slot);
+        }
+        let slot = self.program.reg_masks.len() as u32;
+        self.program.reg_masks.push(u64::MAX);
+        self.program.specials.push((s, slot));
+        Src(slot)
+    }
+}
+
+/// The bits of a literal as a value of a type, if it can be one.
+pub(crate) fn literal(o: &Operand, ty: Ty) -> Option<u64> {
+    let bits = match (o, ty) {
+        (Operand::Int(v), Ty::F32) => u64::from((*v as i64 as f32).to_bits()),
+        (Operand::Int(v), Ty::F64) => (*v as i64 as f64).to_bits(),
+        (Operand::Int(v), _) => *v,
+        (Operand::F32(b), Ty::F64) => f64::from(f32::from_bits(*b)).to_bits(),
+        (Operand::F32(b), t) if t.bits() == 32 => u64::from(*b),
+        (Operand::F64(b), Ty::F32) => u64::from((f64::from_bits(*b) as f32).to_bits()),
+        (Operand::F64(b), t) if t.bits() == 64 => *b,
+        _ => return None,
+    };
+    Some(if ty.bits() >= 64 { bits } else { bits & ((1 << ty.bits()) - 1) })
+}

@@ -1,0 +1,350 @@
+//! From a parsed instruction to an [`Op`]: operands, modifiers, and the choice of family.
+
+use super::build::{Builder, FALSE, Sym, TRUE, literal};
+use super::{Addr, Alu, Dst, Op, PredSrc, Special, Src};
+use crate::ast::{Instr, Operand, Ty};
+use crate::memory::Space;
+use crate::ops;
+
+/// The error of a decoder is its message; the builder adds line and text.
+pub(crate) type R<T> = Result<T, String>;
+
+/// The modifiers of an instruction; each must be taken by someone.
+#[derive(Debug)]
+pub(crate) struct Mods<'a> {
+    items: Vec<(&'a str, bool)>,
+}
+
+impl<'a> Mods<'a> {
+    /// Takes a modifier if it is there.
+    pub(crate) fn take(&mut self, name: &str) -> bool {
+        for (m, used) in &mut self.items {
+            if *m == name && !*used {
+                *used = true;
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Takes the first of several modifiers that is there.
+    pub(crate) fn one_of(&mut self, names: &[&'static str]) -> Option<&'static str> {
+        names.iter().find(|n| self.take(n)).copied()
+    }
+
+    /// Takes the first modifier that `f` knows.
+    pub(crate) fn find<T>(&mut self, f: impl Fn(&'a str) -> Option<T>) -> Option<T> {
+        for (m, used) in &mut self.items {
+            if !*used {
+                if let Some(t) = f(m) {
+                    *used = true;
+                    return Some(t);
+                }
+            }
+        }
+        None
+    }
+
+    /// Takes the next type in order.
+    pub(crate) fn ty(&mut self) -> R<Ty> {
+        self.find(Ty::parse).ok_or_else(|| "a type is missing or not modelled".into())
+    }
+
+    /// An error if anything is left.
+    pub(crate) fn finish(&self) -> R<()> {
+        let left: Vec<_> = self.items.iter().filter(|m| !m.1).map(|m| format!(".{}", m.0)).collect();
+        if left.is_empty() { Ok(()) } else { Err(format!("{} is not modelled here", left.join(" "))) }
+    }
+}
+
+/// An instruction being decoded.
+#[derive(Debug)]
+pub(crate) struct Cx<'a> {
+    pub(crate) b: &'a mut Builder,
+    scope: usize,
+    pub(crate) ins: &'a Instr,
+    pub(crate) mods: Mods<'a>,
+}
+
+impl<'a> Cx<'a> {
+    pub(crate) fn new(b: &'a mut Builder, scope: usize, ins: &'a Instr) -> Self {
+        let items = ins.mods.iter().map(|m| (m.as_str(), false)).collect();
+        Self { b, scope, ins, mods: Mods { items } }
+    }
+
+    pub(crate) fn count(&self, allowed: &[usize]) -> R<usize> {
+        let n = self.ins.operands.len();
+        if allowed.contains(&n) { Ok(n) } else { Err(format!("{n} operands where {allowed:?} are expected")) }
+    }
+
+    pub(crate) fn operand(&self, i: usize) -> R<&'a Operand> {
+        self.ins.operands.get(i).ok_or_else(|| format!("operand {} is missing", i + 1))
+    }
+
+    pub(crate) fn guard(&mut self) -> R<Option<PredSrc>> {
+        let Some(g) = &self.ins.guard else { return Ok(None) };
+        match self.b.lookup(self.scope, &g.name) {
+            Some(Sym::Pred(slot)) => Ok(Some(PredSrc { slot, negated: g.negated })),
+            _ => Err(format!("`{}` is not a predicate", g.name)),
+        }
+    }
+
+    pub(crate) fn src(&mut self, i: usize, ty: Ty) -> R<Src> {
+        let o = self.operand(i)?;
+        self.src_of(o, ty)
+    }
+
+    pub(crate) fn src_of(&mut self, o: &Operand, ty: Ty) -> R<Src> {
+        if let Some(bits) = literal(o, ty) {
+            return Ok(self.b.constant(bits));
+        }
+        let (name, offset) = match o {
+            Operand::Name(n) => (n, 0),
+            Operand::NameOffset(n, off) => (n, *off),
+            other => return Err(format!("{other:?} cannot be a source of type {ty:?}")),
+        };
+        if name == "WARP_SZ" && offset == 0 {
+            return Ok(self.b.constant(32));
+        }
+        match self.b.lookup(self.scope, name) {
+            Some(Sym::Reg { slot, ty: have }) if offset == 0 => {
+                // Dynamic shared memory is kept as a 64-bit register and used as either width.
+                if have.bits() < ty.bits() {
+                    return Err(format!("`{name}` has {} bits, {} are needed", have.bits(), ty.bits()));
+                }
+                Ok(Src(slot))
+            }
+            Some(Sym::Var(Space::Shared, a)) => {
+                let at = u32::try_from(a as i64 + offset).map_err(|_| "address out of range")?;
+                Ok(self.b.special(Special::SharedAddress(at)))
+            }
+            Some(Sym::Var(_, a)) => Ok(self.b.constant(a.wrapping_add_signed(offset))),
+            Some(_) => Err(format!("`{name}` cannot be a source of type {ty:?}")),
+            None => match special(name) {
+                Some(s) if offset == 0 => Ok(self.b.special(s)),
+                _ if name.starts_with('%') => Err(format!("register `{name}` is not declared or not modelled")),
+                _ => Err(format!("`{name}` is not declared")),
+            },
+        }
+    }
+
+    pub(crate) fn dst(&mut self, i: usize, ty: Ty) -> R<Dst> {
+        let o = self.operand(i)?;
+        self.dst_of(o, ty)?.ok_or_else(|| "`_` cannot be the result here".into())
+    }
+
+    pub(crate) fn dst_of(&mut self, o: &Operand, ty: Ty) -> R<Option<Dst>> {
+        let name = match o {
+            Operand::Sink => return Ok(None),
+            Operand::Name(n) => n,
+            other => return Err(format!("{other:?} cannot be a result")),
+        };
+        match self.b.lookup(self.scope, name) {
+            Some(Sym::Reg { slot, ty: have }) => {
+                if have.bits() < ty.bits() {
+                    return Err(format!("`{name}` has {} bits, {} are needed", have.bits(), ty.bits()));
+                }
+                Ok(Some(Dst(slot)))
+            }
+            _ => Err(format!("`{name}` is not a register")),
+        }
+    }
+
+    /// Declared type of a register operand.
+    pub(crate) fn reg_ty(&self, o: &Operand) -> Option<Ty> {
+        let Operand::Name(n) = o else { return None };
+        match self.b.lookup(self.scope, n)? {
+            Sym::Reg { ty, .. } => Some(ty),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn pred(&mut self, i: usize) -> R<PredSrc> {
+        let o = self.operand(i)?;
+        let (name, negated) = match o {
+            Operand::Name(n) => (n, false),
+            Operand::Not(n) => (n, true),
+            Operand::Int(v) => {
+                return Ok(PredSrc { slot: if *v == 0 { FALSE } else { TRUE }, negated: false });
+            }
+            other => return Err(format!("{other:?} is not a predicate")),
+        };
+        match self.b.lookup(self.scope, name) {
+            Some(Sym::Pred(slot)) => Ok(PredSrc { slot, negated }),
+            _ => Err(format!("`{name}` is not a predicate")),
+        }
+    }
+
+    /// A predicate to write; `None` for `_`.
+    pub(crate) fn pred_dst_of(&mut self, o: &Operand) -> R<Option<u32>> {
+        let name = match o {
+            Operand::Sink => return Ok(None),
+            Operand::Name(n) => n,
+            other => return Err(format!("{other:?} cannot be a result")),
+        };
+        match self.b.lookup(self.scope, name) {
+            Some(Sym::Pred(slot)) => Ok(Some(slot)),
+            _ => Err(format!("`{name}` is not a predicate")),
+        }
+    }
+
+    pub(crate) fn pred_dst(&mut self, i: usize) -> R<u32> {
+        let o = self.operand(i)?;
+        self.pred_dst_of(o)?.ok_or_else(|| "`_` cannot be the result here".into())
+    }
+
+    pub(crate) fn label(&self, i: usize) -> R<u32> {
+        match self.operand(i)? {
+            Operand::Name(n) => {
+                self.b.label(self.scope, n).ok_or_else(|| format!("label `{n}` is not defined"))
+            }
+            other => Err(format!("{other:?} is not a label")),
+        }
+    }
+
+    pub(crate) fn table(&self, i: usize) -> R<Vec<u32>> {
+        match self.operand(i)? {
+            Operand::Name(n) => {
+                self.b.table(self.scope, n).ok_or_else(|| format!("`{n}` is not a list of labels"))
+            }
+            other => Err(format!("{other:?} is not a list of labels")),
+        }
+    }
+
+    /// A memory operand.
+    pub(crate) fn addr(&mut self, i: usize, space: Option<Space>, own: bool) -> R<Addr> {
+        let Operand::Address { base, offset, rest } = self.operand(i)? else {
+            return Err("an address in brackets is expected".into());
+        };
+        if !rest.is_empty() {
+            return Err("an address of one part is expected".into());
+        }
+        let narrow = match self.reg_ty(base) {
+            Some(t) if t.bits() == 32 => true,
+            Some(t) if t.bits() == 64 => false,
+            Some(_) => return Err("an address register has 32 or 64 bits".into()),
+            None => false,
+        };
+        if narrow && !matches!(space, Some(Space::Shared | Space::Local | Space::Const | Space::Param)) {
+            return Err("a global or generic address has 64 bits".into());
+        }
+        let ty = if narrow { Ty::B32 } else { Ty::B64 };
+        // A variable named here lies in its own space, whatever the instruction says.
+        if let Operand::Name(n) = &**base {
+            if let Some(Sym::Var(s, _)) = self.b.lookup(self.scope, n) {
+                if space != Some(s) {
+                    return Err(format!("`{n}` lies in {} memory", s.name()));
+                }
+            }
+        }
+        Ok(Addr { space, own, base: self.src_of(base, ty)?, offset: *offset, narrow })
+    }
+
+    /// Takes a state space modifier. `None` is generic.
+    pub(crate) fn space(&mut self) -> (Option<Space>, bool) {
+        for (name, space, own) in [
+            ("global", Space::Global, false),
+            ("shared", Space::Shared, true),
+            ("shared::cta", Space::Shared, true),
+            ("shared::cluster", Space::Shared, false),
+            ("local", Space::Local, false),
+            ("param", Space::Param, false),
+            ("param::entry", Space::Param, false),
+            ("const", Space::Const, false),
+        ] {
+            if self.mods.take(name) {
+                return (Some(space), own);
+            }
+        }
+        (None, false)
+    }
+
+    /// Arithmetic with a result of `d` and sources of the given types.
+    pub(crate) fn alu(&mut self, f: Alu, d: Ty, sources: &[Ty]) -> R<Op> {
+        self.mods.finish()?;
+        self.count(&[sources.len() + 1])?;
+        let d = self.dst(0, d)?;
+        let mut s = [Src(Src::CONST); 3];
+        for (i, ty) in sources.iter().enumerate() {
+            s[i] = self.src(i + 1, *ty)?;
+        }
+        if sources.len() < 3 {
+            let zero = self.b.constant(0);
+            s[sources.len()..].fill(zero);
+        }
+        Ok(Op::Alu { f, d, s, n: sources.len() as u8 })
+    }
+}
+
+/// Special registers that hold one value for a thread's whole life.
+fn special(name: &str) -> Option<Special> {
+    let axis = |s: &str| match s {
+        "x" => Some(0),
+        "y" => Some(1),
+        "z" => Some(2),
+        _ => None,
+    };
+    let name = name.strip_prefix('%')?;
+    if let Some((base, a)) = name.split_once('.') {
+        let a = axis(a)?;
+        return Some(match base {
+            "tid" => Special::Tid(a),
+            "ntid" => Special::Ntid(a),
+            "ctaid" => Special::Ctaid(a),
+            "nctaid" => Special::Nctaid(a),
+            "clusterid" => Special::ClusterId(a),
+            "nclusterid" => Special::NClusterId(a),
+            "cluster_ctaid" => Special::ClusterCtaid(a),
+            "cluster_nctaid" => Special::ClusterNctaid(a),
+            _ => return None,
+        });
+    }
+    Some(match name {
+        "laneid" => Special::LaneId,
+        "warpid" => Special::WarpId,
+        "nwarpid" => Special::NWarpId,
+        "lanemask_eq" => Special::LaneMaskEq,
+        "lanemask_le" => Special::LaneMaskLe,
+        "lanemask_lt" => Special::LaneMaskLt,
+        "lanemask_ge" => Special::LaneMaskGe,
+        "lanemask_gt" => Special::LaneMaskGt,
+        "cluster_ctarank" => Special::ClusterCtaRank,
+        "cluster_nctarank" => Special::ClusterNctaRank,
+        "smid" => Special::SmId,
+        "nsmid" => Special::NSmId,
+        "gridid" => Special::GridId,
+        "dynamic_smem_size" => Special::DynamicSharedSize,
+        "total_smem_size" => Special::TotalSharedSize,
+        _ => return None,
+    })
+}
+
+/// Decodes by family; the first that knows the opcode decides.
+pub(crate) fn op(cx: &mut Cx<'_>) -> R<Op> {
+    let families: [fn(&mut Cx<'_>) -> R<Option<Op>>; 10] = [
+        ops::int::decode,
+        ops::float::decode,
+        ops::half::decode,
+        ops::convert::decode,
+        ops::bits::decode,
+        ops::predicate::decode,
+        ops::memory::decode,
+        ops::control::decode,
+        ops::warp::decode,
+        ops::unmodelled::decode,
+    ];
+    for f in families {
+        if let Some(op) = f(cx)? {
+            return Ok(op);
+        }
+    }
+    Err(format!("opcode `{}` is not known", cx.ins.opcode))
+}
+
+/// The value of an integer literal operand.
+pub(crate) fn immediate(o: &Operand) -> Option<u64> {
+    match o {
+        Operand::Int(v) => Some(*v),
+        _ => None,
+    }
+}

@@ -1,0 +1,117 @@
+//! A kernel ready to execute: names are slots, labels are indices, constants are registers, and
+//! every instruction is an [`Op`] that was checked once.
+
+mod build;
+mod cfg;
+pub(crate) mod decode;
+mod op;
+
+pub use op::*;
+
+use crate::ast::{Loc, Module};
+use crate::error::SimError;
+use crate::report::Site;
+
+/// A kernel parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Param {
+    /// Its name.
+    pub name: String,
+    /// Offset in the parameter block.
+    pub offset: u64,
+    /// Size in bytes.
+    pub size: u64,
+}
+
+/// A variable with its place in its space.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Variable {
+    /// Its name.
+    pub name: String,
+    /// Address in its space; of shared memory the offset in the CTA.
+    pub address: u64,
+    /// Size in bytes; 0 for dynamic shared memory.
+    pub size: u64,
+    /// Initial bytes, where there are any.
+    pub init: Option<Vec<u8>>,
+}
+
+/// A decoded kernel.
+#[derive(Debug, Clone, Default)]
+pub struct Program {
+    /// Name of the kernel.
+    pub kernel: String,
+    /// Instructions.
+    pub code: Vec<Ins>,
+    /// Registers: the mask of each one's width.
+    pub reg_masks: Vec<u64>,
+    /// Constants, addressed by [`Src`] with its high bit set.
+    pub consts: Vec<Lanes>,
+    /// Predicate registers. The first is always true, the second always false.
+    pub preds: usize,
+    /// Special registers in use and the register each is kept in.
+    pub specials: Vec<(Special, u32)>,
+    /// Parameters in order.
+    pub params: Vec<Param>,
+    /// Static shared variables.
+    pub shared: Vec<Variable>,
+    /// End of static shared memory and start of dynamic, as an offset in the CTA.
+    pub dynamic_shared: u64,
+    /// Local variables of each thread.
+    pub local: Vec<Variable>,
+    /// Constant variables.
+    pub constant: Vec<Variable>,
+    /// Global variables.
+    pub global: Vec<Variable>,
+    /// `.reqntid`.
+    pub reqntid: Option<[u32; 3]>,
+    /// `.maxntid`.
+    pub maxntid: Option<[u32; 3]>,
+    /// `.reqnctapercluster`.
+    pub cluster: Option<[u32; 3]>,
+    /// `.file` directives.
+    pub files: Vec<(u32, String)>,
+}
+
+/// An instruction of a [`Program`].
+#[derive(Debug, Clone)]
+pub struct Ins {
+    /// What it does.
+    pub op: Op,
+    /// Under which predicate.
+    pub guard: Option<PredSrc>,
+    /// Where diverged lanes meet again: the branch's immediate post-dominator.
+    pub join: Option<u32>,
+    /// Line of the PTX source.
+    pub line: u32,
+    /// The instruction's text.
+    pub text: String,
+    /// Position in the kernel's own source.
+    pub loc: Option<Loc>,
+}
+
+impl Program {
+    /// Decodes a kernel of a module.
+    pub fn new(module: &Module, kernel: &str) -> Result<Self, SimError> {
+        build::build(module, kernel)
+    }
+
+    /// Where an instruction stands.
+    pub fn site(&self, pc: usize) -> Site {
+        let Some(i) = self.code.get(pc) else { return Site::default() };
+        Site {
+            kernel: self.kernel.clone(),
+            line: i.line,
+            text: i.text.clone(),
+            source: i.loc.map(|l| {
+                let file = self.files.iter().find(|(n, _)| *n == l.file);
+                format!("{}:{}", file.map_or("?", |(_, s)| s.as_str()), l.line)
+            }),
+        }
+    }
+
+    /// Size of the parameter block in bytes.
+    pub fn param_bytes(&self) -> u64 {
+        self.params.last().map_or(0, |p| p.offset + p.size)
+    }
+}

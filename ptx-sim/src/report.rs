@@ -1,0 +1,189 @@
+//! What a run tells: violations, deadlocks, coverage, counts.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::coverage::Coverage;
+
+/// Where in the program something happened.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Site {
+    /// Kernel name.
+    pub kernel: String,
+    /// Line of the PTX source.
+    pub line: u32,
+    /// The instruction.
+    pub text: String,
+    /// `file:line` of the kernel's own source, where the PTX has `.loc`.
+    pub source: Option<String>,
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: `{}`", self.line, self.text)?;
+        if let Some(s) = &self.source {
+            write!(f, " ({s})")?;
+        }
+        write!(f, " in {}", self.kernel)
+    }
+}
+
+/// A thread of the grid.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct ThreadId {
+    /// `%ctaid`.
+    pub cta: [u32; 3],
+    /// `%tid`.
+    pub thread: [u32; 3],
+    /// Warp in the CTA.
+    pub warp: u32,
+    /// Lane in the warp.
+    pub lane: u32,
+}
+
+impl fmt::Display for ThreadId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (c, t) = (self.cta, self.thread);
+        write!(
+            f,
+            "CTA ({}, {}, {}) thread ({}, {}, {}) [warp {} lane {}]",
+            c[0], c[1], c[2], t[0], t[1], t[2], self.warp, self.lane
+        )
+    }
+}
+
+/// The allocation an address missed by least.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Nearest {
+    /// Its name.
+    pub name: String,
+    /// Its first address.
+    pub base: u64,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Bytes before (negative) or past its end.
+    pub distance: i64,
+}
+
+/// The kinds of violations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ViolationKind {
+    /// Outside every allocation.
+    OutOfBounds,
+    /// Address is not a multiple of the access's size.
+    Misaligned,
+    /// Bytes that nothing wrote are read.
+    Uninitialised,
+    /// Write to memory that is read-only.
+    ReadOnly,
+    /// Rules of barriers and warp-synchronous instructions.
+    Synchronisation,
+    /// `trap` was executed.
+    Trap,
+    /// Two accesses that nothing orders, or an asynchronous operation's buffer in use.
+    Hazard,
+    /// Any other rule of the ISA.
+    Other,
+}
+
+/// Something the ISA does not allow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Violation {
+    /// Its kind.
+    pub kind: ViolationKind,
+    /// What happened.
+    pub message: String,
+    /// Where.
+    pub site: Site,
+    /// By which thread.
+    pub thread: Option<ThreadId>,
+    /// At which address.
+    pub address: Option<u64>,
+    /// The allocation missed.
+    pub nearest: Option<Nearest>,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n  at {}", self.message, self.site)?;
+        if let Some(t) = &self.thread {
+            write!(f, "\n  by {t}")?;
+        }
+        if let Some(a) = self.address {
+            write!(f, "\n  address 0x{a:x}")?;
+        }
+        if let Some(n) = &self.nearest {
+            let side = if n.distance < 0 { "before" } else { "past the end of" };
+            write!(
+                f,
+                "\n  {} bytes {side} {} (0x{:x}, {} bytes)",
+                n.distance.unsigned_abs(),
+                n.name,
+                n.base,
+                n.size
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// One waiting part of a warp.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Waiter {
+    /// Its first thread.
+    pub thread: ThreadId,
+    /// Lanes that wait.
+    pub lanes: u32,
+    /// The instruction it waits at.
+    pub site: Site,
+    /// What for.
+    pub reason: String,
+}
+
+/// Every warp that can no longer run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Deadlock {
+    /// All of them.
+    pub waiting: Vec<Waiter>,
+    /// State of barriers and pending operations, a line each.
+    pub state: Vec<String>,
+}
+
+impl fmt::Display for Deadlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "deadlock: every warp waits")?;
+        for w in &self.waiting {
+            write!(f, "\n  {} lanes {:08x}: {}\n    at {}", w.thread, w.lanes, w.reason, w.site)?;
+        }
+        for s in &self.state {
+            write!(f, "\n  {s}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The result of a run that ended.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Report {
+    /// Kernel name.
+    pub kernel: String,
+    /// CTAs run.
+    pub ctas: u64,
+    /// Instructions, counted once a warp.
+    pub warp_instructions: u64,
+    /// Instructions, counted once a thread.
+    pub thread_instructions: u64,
+    /// Violations that were asked to be warnings; at most [`Report::MAX_WARNINGS`].
+    pub warnings: Vec<Violation>,
+    /// Warnings beyond those kept.
+    pub warnings_dropped: u64,
+    /// What ran and what did not.
+    pub coverage: Coverage,
+}
+
+impl Report {
+    /// Warnings kept; the rest are counted.
+    pub const MAX_WARNINGS: usize = 64;
+}

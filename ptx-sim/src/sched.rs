@@ -1,0 +1,160 @@
+//! Who runs next, for how long, and when asynchronous operations complete. A policy and its seed
+//! decide everything, so a run can be repeated exactly.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How warps take turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Policy {
+    /// Round robin.
+    #[default]
+    Fair,
+    /// Any warp that can run, for a random number of instructions.
+    Random(u64),
+    /// Like random, but one warp of each CTA runs only when nothing else in the grid can.
+    Starve(u64),
+}
+
+/// When pending asynchronous operations complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Timing {
+    /// As soon as they may.
+    #[default]
+    Eager,
+    /// Not before nothing else can run.
+    Lazy,
+    /// At any time, in any order, by the policy's seed.
+    Random,
+}
+
+impl FromStr for Policy {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let (name, seed) = match s.split_once(':') {
+            Some((n, v)) => (n, v.parse().map_err(|_| format!("`{v}` is not a seed"))?),
+            None => (s, 0),
+        };
+        match name {
+            "fair" => Ok(Policy::Fair),
+            "random" => Ok(Policy::Random(seed)),
+            "starve" => Ok(Policy::Starve(seed)),
+            _ => Err(format!("`{name}` is not a policy: fair, random[:SEED] or starve[:SEED]")),
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Policy::Fair => write!(f, "fair"),
+            Policy::Random(s) => write!(f, "random:{s}"),
+            Policy::Starve(s) => write!(f, "starve:{s}"),
+        }
+    }
+}
+
+impl Policy {
+    /// The same policy with another seed.
+    pub fn with_seed(self, seed: u64) -> Self {
+        match self {
+            Policy::Fair => Policy::Fair,
+            Policy::Random(_) => Policy::Random(seed),
+            Policy::Starve(_) => Policy::Starve(seed),
+        }
+    }
+}
+
+/// A warp that can run: index of its CTA among the resident ones, and its index there.
+pub(crate) type Candidate = (usize, usize);
+
+/// Makes the choices.
+#[derive(Debug, Clone)]
+pub(crate) struct Scheduler {
+    policy: Policy,
+    state: u64,
+    turn: usize,
+}
+
+impl Scheduler {
+    pub(crate) fn new(policy: Policy) -> Self {
+        let state = match policy {
+            Policy::Fair => 0,
+            Policy::Random(s) | Policy::Starve(s) => s,
+        };
+        Self { policy, state, turn: 0 }
+    }
+
+    /// SplitMix64.
+    pub(crate) fn random(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        (self.random() % n.max(1) as u64) as usize
+    }
+
+    /// One of the candidates, which are not empty.
+    pub(crate) fn pick(&mut self, candidates: &[Candidate]) -> Candidate {
+        match self.policy {
+            Policy::Fair => {
+                self.turn = self.turn.wrapping_add(1);
+                candidates[self.turn % candidates.len()]
+            }
+            Policy::Random(_) => candidates[self.below(candidates.len())],
+            Policy::Starve(seed) => {
+                let others: Vec<_> = candidates
+                    .iter()
+                    .filter(|(_, w)| *w != (seed % 8) as usize)
+                    .copied()
+                    .collect();
+                let from = if others.is_empty() { candidates } else { &others };
+                from[self.below(from.len())]
+            }
+        }
+    }
+
+    /// Instructions before the next choice.
+    pub(crate) fn quantum(&mut self) -> u32 {
+        match self.policy {
+            Policy::Fair => 64,
+            // Mostly short, sometimes long enough for one warp to run far ahead.
+            Policy::Random(_) | Policy::Starve(_) => match self.random() % 16 {
+                0 => 512,
+                n => 1 + (n as u32) * 2,
+            },
+        }
+    }
+
+    /// Which of `n` diverged parts of a warp goes on.
+    pub(crate) fn part(&mut self, n: usize) -> usize {
+        match self.policy {
+            _ if n < 2 => 0,
+            Policy::Fair => {
+                self.turn = self.turn.wrapping_add(1);
+                self.turn % n
+            }
+            _ => self.below(n),
+        }
+    }
+
+    /// The lane that `elect.sync` elects: a fixed one of each mask, but not always the lowest.
+    pub(crate) fn elect(&self, mask: u32) -> u32 {
+        let seed = match self.policy {
+            Policy::Fair => return mask.trailing_zeros(),
+            Policy::Random(s) | Policy::Starve(s) => s,
+        };
+        let mut hash = Self { policy: self.policy, state: seed ^ u64::from(mask) << 20, turn: 0 };
+        let skip = hash.below(mask.count_ones() as usize);
+        let mut m = mask;
+        for _ in 0..skip {
+            m &= m - 1;
+        }
+        m.trailing_zeros()
+    }
+}

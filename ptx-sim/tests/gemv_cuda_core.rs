@@ -1,0 +1,273 @@
+//! The project's CUDA-core kernels, as nvcc compiles them, against an f64 computation.
+//!
+//! Needs nvcc (`NVCC`, or on the `PATH`); without it the tests say so and pass.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use half::{bf16, f16};
+use ptx_sim::softfloat::{E2M1, E4M3};
+use ptx_sim::{Buffer, Launch, Module, Options, Policy, Sim};
+
+const ARCHES: [&str; 3] = ["compute_80", "compute_90a", "compute_100a"];
+const BLOCK: usize = 16;
+
+/// PTX of a launcher's kernels; `None` without nvcc.
+fn compile(activation: &str, arch: &str) -> Option<String> {
+    let nvcc = std::env::var("NVCC").unwrap_or_else(|_| "nvcc".into());
+    let csrc = Path::new(env!("CARGO_MANIFEST_DIR")).join("../csrc/launch");
+    let source: PathBuf = csrc.join(format!("gemv_cuda_core_{activation}.cu"));
+    let out = Command::new(&nvcc)
+        .args(["-std=c++17", "-O3", "-ptx", &format!("-arch={arch}"), "-o", "-"])
+        .arg(&source)
+        .output();
+    match out {
+        Err(e) => {
+            println!("skipped: {nvcc} does not start: {e}");
+            None
+        }
+        Ok(o) => {
+            assert!(o.status.success(), "{}", String::from_utf8_lossy(&o.stderr));
+            Some(String::from_utf8(o.stdout).unwrap())
+        }
+    }
+}
+
+/// A small deterministic generator.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % n
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Activation {
+    Nvfp4,
+    F16,
+    Bf16,
+    F32,
+}
+
+struct Case {
+    activation: Activation,
+    m: usize,
+    n: usize,
+    k: usize,
+    batches: usize,
+    blocks_per_load: usize,
+    warps: usize,
+    k_split: usize,
+    tiled: bool,
+    /// Powers of two as scales and small integers as values: every sum is exact in f32.
+    exact: bool,
+}
+
+/// Bytes of scales, given row and block, in either layout.
+fn scale_bytes(rows: usize, blocks: usize, tiled: bool, scale: impl Fn(usize, usize) -> u8) -> Vec<u8> {
+    if !tiled {
+        return (0..rows * blocks).map(|i| scale(i / blocks, i % blocks)).collect();
+    }
+    let atoms = blocks.div_ceil(4);
+    let mut out = vec![0; rows.div_ceil(128) * atoms * 512];
+    for r in 0..rows {
+        for b in 0..blocks {
+            let at = (r / 128 * atoms + b / 4) * 512 + r % 32 * 16 + r % 128 / 32 * 4 + b % 4;
+            out[at] = scale(r, b);
+        }
+    }
+    out
+}
+
+/// Row stride, group stride and layout of `ScaleLayout`.
+fn layout(blocks: usize, tiled: bool) -> (i64, i32, u8) {
+    if tiled { (blocks.div_ceil(4) as i64 * 512, 512, 1) } else { (blocks as i64, 4, 0) }
+}
+
+struct Problem {
+    sim: Sim,
+    params: Vec<u8>,
+    output: Buffer,
+    reference: Vec<f64>,
+    magnitude: Vec<f64>,
+}
+
+fn problem(module: &Module, c: &Case) -> Problem {
+    let mut r = Random(c.m as u64 * 31 + c.k as u64 + c.n as u64);
+    let blocks = c.k / BLOCK;
+    let mut code = || r.next(16) as u8;
+    let weights: Vec<u8> = (0..c.batches * c.m * c.k).map(|_| code()).collect();
+    let mut r = Random(99);
+    let mut scale = |n: usize| -> Vec<u8> {
+        (0..n)
+            .map(|_| if c.exact { [0x30, 0x38, 0x40][r.next(3) as usize] } else { 1 + r.next(0x7d) as u8 })
+            .collect()
+    };
+    let w_scales = scale(c.batches * c.m * blocks);
+    let x_scales = scale(c.batches * c.n * blocks);
+    let mut r = Random(7);
+    // Vector elements as bytes and as numbers.
+    let mut x_bytes = Vec::new();
+    let mut x = Vec::new();
+    let mut nibble = None;
+    for _ in 0..c.batches * c.n * c.k {
+        let v = if c.exact { r.next(9) as f32 - 4.0 } else { r.next(20001) as f32 / 1000.0 - 10.0 };
+        match c.activation {
+            Activation::Nvfp4 => {
+                let code = r.next(16) as u8;
+                x.push(E2M1.to_f64(code.into()));
+                match nibble.take() {
+                    None => nibble = Some(code),
+                    Some(low) => x_bytes.push(low | code << 4),
+                }
+            }
+            Activation::F16 => {
+                x.push(f16::from_f32(v).to_f64());
+                x_bytes.extend(f16::from_f32(v).to_le_bytes());
+            }
+            Activation::Bf16 => {
+                x.push(bf16::from_f32(v).to_f64());
+                x_bytes.extend(bf16::from_f32(v).to_le_bytes());
+            }
+            Activation::F32 => {
+                x.push(v.into());
+                x_bytes.extend(v.to_le_bytes());
+            }
+        }
+    }
+    let alpha = if c.exact { 0.5f32 } else { 0.37 };
+    let (mut reference, mut magnitude) = (Vec::new(), Vec::new());
+    for b in 0..c.batches {
+        for n in 0..c.n {
+            for m in 0..c.m {
+                let (mut sum, mut size) = (0.0, 0.0);
+                for k in 0..c.k {
+                    let (wi, xi) = ((b * c.m + m) * c.k + k, (b * c.n + n) * c.k + k);
+                    let mut p = E2M1.to_f64(weights[wi].into()) * x[xi];
+                    p *= E4M3.to_f64(w_scales[wi / BLOCK].into());
+                    if c.activation == Activation::Nvfp4 {
+                        p *= E4M3.to_f64(x_scales[xi / BLOCK].into());
+                    }
+                    sum += p;
+                    size += p.abs();
+                }
+                reference.push(sum * f64::from(alpha));
+                magnitude.push(size * f64::from(alpha));
+            }
+        }
+    }
+    let mut sim = Sim::new(module.clone());
+    let packed: Vec<u8> = weights.chunks(2).map(|p| p[0] | p[1] << 4).collect();
+    let codes = sim.upload("codes", &packed).unwrap();
+    let per_batch = |values: &[u8], rows: usize| -> Vec<u8> {
+        values
+            .chunks(rows * blocks)
+            .flat_map(|v| scale_bytes(rows, blocks, c.tiled, |r, b| v[r * blocks + b]))
+            .collect()
+    };
+    let scales = sim.upload("scales", &per_batch(&w_scales, c.m)).unwrap();
+    let vectors = sim.upload("vectors", &x_bytes).unwrap();
+    let x_scale_bytes = per_batch(&x_scales, c.n);
+    let x_scale_batch = x_scale_bytes.len() / c.batches;
+    let vector_scales = sim.upload("vector scales", &x_scale_bytes).unwrap();
+    let output = sim.alloc("output", c.batches * c.m * c.n * 4).unwrap();
+
+    let vector_row = x_bytes.len() / (c.batches * c.n);
+    let (row_stride, group_stride, tiled) = layout(blocks, c.tiled);
+    let mut p = vec![0u8; 184];
+    let mut put = |at: usize, v: &[u8]| p[at..at + v.len()].copy_from_slice(v);
+    for (i, v) in [c.m, c.n, c.batches, blocks, c.k_split, if c.tiled { 32 } else { 1 }].iter().enumerate() {
+        put(4 * i, &(*v as i32).to_le_bytes());
+    }
+    put(24, &codes.address.to_le_bytes());
+    put(32, &scales.address.to_le_bytes());
+    for at in [40, 96] {
+        put(at, &row_stride.to_le_bytes());
+        put(at + 8, &group_stride.to_le_bytes());
+        put(at + 12, &[tiled]);
+    }
+    put(56, &(c.k as i64 / 2).to_le_bytes());
+    put(64, &vectors.address.to_le_bytes());
+    put(72, &(vector_row as i64).to_le_bytes());
+    put(80, &((vector_row * c.n) as i64).to_le_bytes());
+    put(88, &vector_scales.address.to_le_bytes());
+    put(112, &(x_scale_batch as i64).to_le_bytes());
+    put(120, &alpha.to_le_bytes());
+    put(160, &output.address.to_le_bytes());
+    put(168, &((c.n * c.m) as i64).to_le_bytes());
+    put(176, &2i32.to_le_bytes()); // f32
+    Problem { sim, params: p, output, reference, magnitude }
+}
+
+fn check(module: &Module, activation: u32, c: &Case, policy: Policy) {
+    let vectors = c.n.next_power_of_two();
+    let kernel = format!(
+        "_ZN5nvfp414gemv_cuda_coreILi{activation}ELi{vectors}ELi{}EEEvNS_14CudaCoreParamsE",
+        c.blocks_per_load
+    );
+    let mut p = problem(module, c);
+    let rows = if c.n <= 2 { 4 } else { 2 };
+    let tiles = if c.tiled { c.m.div_ceil(32 * rows) * 32 } else { c.m.div_ceil(rows) };
+    let grid = [tiles.div_ceil(c.warps / c.k_split) as u32, c.batches as u32, 1];
+    let launch = Launch::new(&kernel, grid, [c.warps as u32 * 32, 1, 1]).bytes(&p.params);
+    let options = Options { policy, ..Options::default() };
+    p.sim.run(&launch, &options).unwrap_or_else(|e| panic!("{kernel}: {e}"));
+    assert!(p.sim.fully_written(p.output), "{kernel}: output is not fully written");
+    for (i, bytes) in p.sim.download(p.output).chunks(4).enumerate() {
+        let got = f64::from(f32::from_le_bytes(bytes.try_into().unwrap()));
+        let bound = if c.exact { 0.0 } else { p.magnitude[i] * 1e-5 };
+        let error = (got - p.reference[i]).abs();
+        assert!(error <= bound, "{kernel} element {i}: {got} is not {}", p.reference[i]);
+    }
+}
+
+fn family(name: &str, activation: Activation, number: u32) {
+    for arch in ARCHES {
+        let Some(ptx) = compile(name, arch) else { return };
+        let module = Module::parse(&ptx).unwrap();
+        for n in [1, 2, 3, 5] {
+            for blocks_per_load in [1, 2] {
+                for tiled in [false, true] {
+                    for exact in [true, false] {
+                        let c = Case {
+                            activation,
+                            m: 13,
+                            n,
+                            k: if exact { 1056 } else { 288 },
+                            batches: 1 + usize::from(exact && n == 1),
+                            blocks_per_load,
+                            warps: 4,
+                            k_split: if exact { 2 } else { 1 },
+                            tiled,
+                            exact,
+                        };
+                        let policy = if tiled { Policy::Random(n as u64) } else { Policy::Fair };
+                        check(&module, number, &c, policy);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn nvfp4_vectors() {
+    family("nvfp4", Activation::Nvfp4, 0);
+}
+
+#[test]
+fn f16_vectors() {
+    family("f16", Activation::F16, 1);
+}
+
+#[test]
+fn bf16_vectors() {
+    family("bf16", Activation::Bf16, 2);
+}
+
+#[test]
+fn f32_vectors() {
+    family("f32", Activation::F32, 3);
+}
