@@ -158,7 +158,12 @@ impl Machine<'_> {
     }
 
     /// The CTA that a shared address belongs to, and the offset in it.
-    pub(crate) fn shared_owner(&self, cta: usize, own: bool, address: u64) -> Result<(usize, u64), Fault> {
+    pub(crate) fn shared_owner(
+        &self,
+        cta: usize,
+        own: bool,
+        address: u64,
+    ) -> Result<(usize, u64), Fault> {
         let me = &self.ctas[cta];
         let offset = address & ((1 << SHARED_RANK_SHIFT) - 1);
         let rank = address >> SHARED_RANK_SHIFT;
@@ -173,13 +178,20 @@ impl Machine<'_> {
         }
         let peers = &self.clusters[me.cluster].ctas;
         let Some(&peer) = usize::try_from(rank).ok().and_then(|r| peers.get(r)) else {
-            return Err(miss(format!("shared address of CTA {rank} in a cluster of {}", peers.len())));
+            return Err(miss(format!(
+                "shared address of CTA {rank} in a cluster of {}",
+                peers.len()
+            )));
         };
         if own {
-            return Err(miss(format!("shared::cta address that belongs to CTA {rank} of the cluster")));
+            return Err(miss(format!(
+                "shared::cta address that belongs to CTA {rank} of the cluster"
+            )));
         }
         if self.ctas[peer].ended() {
-            return Err(miss(format!("shared memory of CTA {rank} of the cluster, which has ended")));
+            return Err(miss(format!(
+                "shared memory of CTA {rank} of the cluster, which has ended"
+            )));
         }
         Ok((peer, offset))
     }
@@ -261,9 +273,18 @@ impl Machine<'_> {
         kind: AccessKind,
     ) -> Result<(), Trouble> {
         let owner = self.ctas[owner].linear;
-        let Some(o) = &mut self.observer else { return Ok(()) };
-        o.access(&Access { actor, space, owner, address, size: size as u32, kind })
-            .map_err(|f| Trouble::Fault(f, Some(actor.lane)))
+        let Some(o) = &mut self.observer else {
+            return Ok(());
+        };
+        o.access(&Access {
+            actor,
+            space,
+            owner,
+            address,
+            size: size as u32,
+            kind,
+        })
+        .map_err(|f| Trouble::Fault(f, Some(actor.lane)))
     }
 
     pub(crate) fn synchronised(&mut self, event: SyncEvent) -> Result<(), Trouble> {
