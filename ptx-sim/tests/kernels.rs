@@ -135,8 +135,8 @@ fn barriers_order_shared_memory() {
          add.u32 %r4, %r1, %r4;\nld.shared.u32 %r5, [%r4];\nst.global.u32 [%w], %r5;",
     );
     let out = run(&ptx, 256);
-    for i in 0..256 {
-        assert_eq!(out[i], 255 - i as u32);
+    for (i, v) in out.iter().take(256).enumerate() {
+        assert_eq!(*v, 255 - i as u32);
     }
 }
 
@@ -310,8 +310,8 @@ fn constants_globals_local_memory_and_generic_addresses() {
     )
     .replace(".visible", ".const .align 4 .u32 c[3] = {1, 2, 30};\n.global .align 4 .b32 g[2] = {0, 500};\n.visible");
     let out = run(&ptx, 64);
-    for i in 0..64 {
-        assert_eq!(out[i], 530 + i as u32);
+    for (i, v) in out.iter().take(64).enumerate() {
+        assert_eq!(*v, 530 + i as u32);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Loads, stores and atomics, lane by lane; generic addresses and addresses of other CTAs.
 
-use super::machine::{Machine, Trouble};
+use super::machine::{Machine, Place, Trouble};
 use super::warp::Warp;
 use super::{Ctx, lanes};
 use crate::memory::layout::{SHARED, SHARED_RANK_SHIFT, split_generic};
@@ -10,14 +10,6 @@ use crate::report::ViolationKind;
 
 /// Vector elements never number more.
 const MAX_ELEMENTS: usize = 8;
-
-/// Where an access goes.
-struct Place {
-    space: Space,
-    /// CTA whose shared memory it is.
-    owner: usize,
-    address: u64,
-}
 
 impl Machine<'_> {
     fn locate(&self, c: &Ctx<'_>, a: &Addr, base: u64, lane: u32) -> Result<Place, Trouble> {
@@ -55,7 +47,7 @@ impl Machine<'_> {
         out: &mut [u8],
     ) -> Result<(), Trouble> {
         if at.space != Space::Local {
-            return self.read(actor, at.space, at.owner, at.address, align, out);
+            return self.read(actor, *at, align, out);
         }
         let Some(r) = w.local.get_mut(actor.lane as usize) else {
             return Err(no_local(at, actor));
@@ -77,7 +69,7 @@ impl Machine<'_> {
         kind: AccessKind,
     ) -> Result<(), Trouble> {
         if at.space != Space::Local {
-            return self.write(actor, at.space, at.owner, at.address, align, data, kind);
+            return self.write(actor, *at, align, data, kind);
         }
         let Some(r) = w.local.get_mut(actor.lane as usize) else {
             return Err(no_local(at, actor));

@@ -142,7 +142,7 @@ pub(super) fn hex(s: &str) -> Result<Vec<u8>, SimError> {
         .filter(|c| !c.is_whitespace())
         .map(|c| c.to_digit(16).map(|d| d as u8).ok_or_else(bad))
         .collect::<Result<_, _>>()?;
-    if digits.len() % 2 != 0 {
+    if !digits.len().is_multiple_of(2) {
         return Err(bad());
     }
     Ok(digits.chunks(2).map(|p| p[0] << 4 | p[1]).collect())

@@ -35,11 +35,9 @@ impl<'a> Mods<'a> {
     /// Takes the first modifier that `f` knows.
     pub(crate) fn find<T>(&mut self, f: impl Fn(&'a str) -> Option<T>) -> Option<T> {
         for (m, used) in &mut self.items {
-            if !*used {
-                if let Some(t) = f(m) {
-                    *used = true;
-                    return Some(t);
-                }
+            if !*used && let Some(t) = f(m) {
+                *used = true;
+                return Some(t);
             }
         }
         None
@@ -279,12 +277,11 @@ impl<'a> Cx<'a> {
         }
         let ty = if narrow { Ty::B32 } else { Ty::B64 };
         // A variable named here lies in its own space, whatever the instruction says.
-        if let Operand::Name(n) = &**base {
-            if let Some(Sym::Var(s, _)) = self.b.lookup(self.scope, n) {
-                if space != Some(s) {
-                    return Err(format!("`{n}` lies in {} memory", s.name()));
-                }
-            }
+        if let Operand::Name(n) = &**base
+            && let Some(Sym::Var(s, _)) = self.b.lookup(self.scope, n)
+            && space != Some(s)
+        {
+            return Err(format!("`{n}` lies in {} memory", s.name()));
         }
         Ok(Addr {
             space,
@@ -381,7 +378,8 @@ fn special(name: &str) -> Option<Special> {
 
 /// Decodes by family; the first that knows the opcode decides.
 pub(crate) fn op(cx: &mut Cx<'_>) -> R<Op> {
-    let families: [fn(&mut Cx<'_>) -> R<Option<Op>>; 10] = [
+    type Family = fn(&mut Cx<'_>) -> R<Option<Op>>;
+    let families: [Family; 10] = [
         ops::int::decode,
         ops::float::decode,
         ops::half::decode,
