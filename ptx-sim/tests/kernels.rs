@@ -490,3 +490,27 @@ fn launches_are_checked() {
         assert!(matches!(sim.run(&l, &o), Err(SimError::Launch(_))), "{l:?}");
     }
 }
+
+#[test]
+fn matrices_move_between_shared_memory_and_registers() {
+    // Row r of the matrix holds 8 * r + column; lane l reads two elements of row l / 4.
+    let ptx = kernel(
+        "",
+        ".shared .align 16 .b8 s[128];\nmov.u32 %r1, s;\nshl.b32 %r2, %t, 2;\nadd.u32 %r2, %r1, %r2;\n\
+         shl.b32 %r3, %t, 1;\nadd.u32 %r4, %r3, 1;\nshl.b32 %r4, %r4, 16;\nor.b32 %r3, %r3, %r4;\n\
+         st.shared.u32 [%r2], %r3;\nbar.sync 0;\nand.b32 %r5, %t, 7;\nshl.b32 %r5, %r5, 4;\n\
+         add.u32 %r5, %r1, %r5;\nldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r6}, [%r5];\n\
+         ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%r7}, [%r5];\n\
+         movmatrix.sync.aligned.m8n8.trans.b16 %r8, %r7;\n\
+         st.global.u32 [%w], %r6;\nst.global.u32 [%w+128], %r7;\nst.global.u32 [%w+256], %r8;",
+    );
+    let out = run(&ptx, 32);
+    for l in 0..32u32 {
+        let (row, column) = (l / 4, l % 4 * 2);
+        let plain = (8 * row + column) | (8 * row + column + 1) << 16;
+        let transposed = (8 * column + row) | (8 * (column + 1) + row) << 16;
+        assert_eq!(out[l as usize], plain);
+        assert_eq!(out[32 + l as usize], transposed);
+        assert_eq!(out[64 + l as usize], plain);
+    }
+}

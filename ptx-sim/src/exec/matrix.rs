@@ -13,7 +13,11 @@ use crate::report::ViolationKind;
 /// Row and column of a lane's element.
 fn element(lane: usize, half: usize, transposed: bool) -> (usize, usize) {
     let (major, minor) = (lane / 4, lane % 4 * 2 + half);
-    if transposed { (minor, major) } else { (major, minor) }
+    if transposed {
+        (minor, major)
+    } else {
+        (major, minor)
+    }
 }
 
 type Matrix = [[u16; 8]; 8];
@@ -49,7 +53,11 @@ impl Machine<'_> {
                 let out = gather(&scatter(w.get(c.program, *a), false), true);
                 w.set(c.program, *d, &out, c.active);
             }
-            Op::LdMatrix { d, addr, transposed } => {
+            Op::LdMatrix {
+                d,
+                addr,
+                transposed,
+            } => {
                 let base = *w.get(c.program, addr.base);
                 let mut out = Vec::with_capacity(d.len());
                 for i in 0..d.len() {
@@ -69,7 +77,11 @@ impl Machine<'_> {
                     }
                 }
             }
-            Op::StMatrix { s, addr, transposed } => {
+            Op::StMatrix {
+                s,
+                addr,
+                transposed,
+            } => {
                 let base = *w.get(c.program, addr.base);
                 for (i, s) in s.iter().enumerate() {
                     let m = scatter(w.get(c.program, *s), *transposed);

@@ -12,7 +12,13 @@ use crate::report::ViolationKind;
 const MAX_ELEMENTS: usize = 8;
 
 impl Machine<'_> {
-    fn locate(&self, c: &Ctx<'_>, a: &Addr, base: u64, lane: u32) -> Result<Place, Trouble> {
+    pub(super) fn locate(
+        &self,
+        c: &Ctx<'_>,
+        a: &Addr,
+        base: u64,
+        lane: u32,
+    ) -> Result<Place, Trouble> {
         let mut address = base.wrapping_add_signed(a.offset);
         if a.narrow {
             address &= 0xffff_ffff;

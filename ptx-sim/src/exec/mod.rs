@@ -6,6 +6,7 @@ pub(crate) mod event;
 mod flow;
 mod grid;
 pub(crate) mod machine;
+mod matrix;
 mod memory;
 pub(crate) mod warp;
 
@@ -380,6 +381,9 @@ impl Machine<'_> {
             | Op::Redux { .. }
             | Op::Elect { .. }
             | Op::ActiveMask { .. } => self.collective(c, w, &ins.op)?,
+            Op::LdMatrix { .. } | Op::StMatrix { .. } | Op::MovMatrix { .. } => {
+                self.matrix(c, w, &ins.op)?;
+            }
             Op::Unmodelled { reason } => {
                 return Err(Trouble::Error(SimError::Unmodelled {
                     line: ins.line,

@@ -20,7 +20,10 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
         }
         cx.mods.finish()?;
         cx.count(&[2])?;
-        return Ok(Some(Op::MovMatrix { d: cx.dst(0, Ty::B32)?, a: cx.src(1, Ty::B32)? }));
+        return Ok(Some(Op::MovMatrix {
+            d: cx.dst(0, Ty::B32)?,
+            a: cx.src(1, Ty::B32)?,
+        }));
     }
     let n = match cx.mods.one_of(&["x1", "x2", "x4"]) {
         Some("x1") => 1,
@@ -44,11 +47,24 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
         _ => return Err(format!("{n} registers are expected")),
     };
     Ok(Some(if load {
-        let d: Vec<Option<Dst>> =
-            list.into_iter().map(|o| cx.dst_of(o, Ty::B32)).collect::<R<_>>()?;
-        Op::LdMatrix { d, addr: cx.addr(1, space, own)?, transposed }
+        let d: Vec<Option<Dst>> = list
+            .into_iter()
+            .map(|o| cx.dst_of(o, Ty::B32))
+            .collect::<R<_>>()?;
+        Op::LdMatrix {
+            d,
+            addr: cx.addr(1, space, own)?,
+            transposed,
+        }
     } else {
-        let s: Vec<Src> = list.into_iter().map(|o| cx.src_of(o, Ty::B32)).collect::<R<_>>()?;
-        Op::StMatrix { s, addr: cx.addr(0, space, own)?, transposed }
+        let s: Vec<Src> = list
+            .into_iter()
+            .map(|o| cx.src_of(o, Ty::B32))
+            .collect::<R<_>>()?;
+        Op::StMatrix {
+            s,
+            addr: cx.addr(0, space, own)?,
+            transposed,
+        }
     }))
 }

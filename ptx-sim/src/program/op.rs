@@ -440,6 +440,23 @@ pub enum Op {
         a: Src,
         generic: bool,
     },
+    /// `ldmatrix`.
+    LdMatrix {
+        d: Vec<Option<Dst>>,
+        addr: Addr,
+        transposed: bool,
+    },
+    /// `stmatrix`.
+    StMatrix {
+        s: Vec<Src>,
+        addr: Addr,
+        transposed: bool,
+    },
+    /// `movmatrix`.
+    MovMatrix {
+        d: Dst,
+        a: Src,
+    },
     /// Parsed, and known to the ISA, but not modelled: an error when it is reached.
     Unmodelled {
         reason: String,
@@ -457,7 +474,10 @@ impl Op {
             | Op::Match { mask, .. }
             | Op::Redux { mask, .. }
             | Op::Elect { mask, .. } => WarpSync::Mask(*mask),
-            Op::Bar { aligned: true, .. }
+            Op::LdMatrix { .. }
+            | Op::StMatrix { .. }
+            | Op::MovMatrix { .. }
+            | Op::Bar { aligned: true, .. }
             | Op::ClusterArrive { aligned: true, .. }
             | Op::ClusterWait { aligned: true } => WarpSync::All,
             _ => WarpSync::None,
