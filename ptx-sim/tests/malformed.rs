@@ -172,6 +172,36 @@ proptest! {
     }
 
     #[test]
+    fn lines_moved_and_digits_changed(
+        moves in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0..3usize), 0..6),
+        digits in prop::collection::vec((any::<prop::sample::Index>(), b'0'..=b'9'), 0..3),
+    ) {
+        // These mostly still decode, so it is the interpreter that has to cope.
+        let mut lines: Vec<&str> = VALID.lines().collect();
+        let first = lines.iter().position(|l| l.contains("ld.param.u64")).unwrap();
+        for (from, to, how) in moves {
+            let n = lines.len() - 1 - first;
+            let (from, to) = (first + from.index(n), first + to.index(n));
+            match how {
+                0 => lines.swap(from, to),
+                1 if !lines[from].starts_with("L1") => {
+                    let line = lines[from];
+                    lines.insert(to, line);
+                }
+                _ => {
+                    lines.remove(from);
+                }
+            }
+        }
+        let mut bytes = lines.join("\n").into_bytes();
+        let at: Vec<usize> = (0..bytes.len()).filter(|i| bytes[*i].is_ascii_digit()).collect();
+        for (i, d) in digits {
+            bytes[at[i.index(at.len())]] = d;
+        }
+        survive(std::str::from_utf8(&bytes).unwrap());
+    }
+
+    #[test]
     fn bytes_replaced(edits in prop::collection::vec((any::<prop::sample::Index>(), 32u8..127), 1..5)) {
         let mut bytes = VALID.as_bytes().to_vec();
         for (at, b) in &edits {
