@@ -1,7 +1,7 @@
 //! Small kernels that pin the interpreter: divergence, barriers, shuffles, memory checks, errors.
 
 use ptx_sim::report::ViolationKind;
-use ptx_sim::{Launch, Module, Options, Policy, Report, Sim, SimError, Uninitialised};
+use ptx_sim::{Launch, Module, Options, Policy, Report, Sim, SimError, Timing, Uninitialised};
 
 const HEAD: &str = ".version 9.0\n.target sm_100a\n.address_size 64\n";
 
@@ -512,5 +512,64 @@ fn matrices_move_between_shared_memory_and_registers() {
         assert_eq!(out[l as usize], plain);
         assert_eq!(out[32 + l as usize], transposed);
         assert_eq!(out[64 + l as usize], plain);
+    }
+}
+
+/// Copies two groups to shared memory and waits for the first; `wait` and `barrier` may be broken.
+fn copies(wait: &str, barrier: &str) -> Vec<Result<Vec<u32>, SimError>> {
+    let ptx = kernel(
+        "",
+        &format!(
+            ".shared .align 16 .b8 s[1024];\nmov.u32 %r1, s;\nshl.b32 %r2, %t, 2;\nadd.u32 %r2, %r1, %r2;\n\
+             cp.async.ca.shared.global [%r2], [%w], 4;\ncp.async.commit_group;\n\
+             cp.async.ca.shared.global [%r2+512], [%w], 4, 0;\ncp.async.commit_group;\n\
+             {wait}\n{barrier}\nsub.u32 %r3, 63, %t;\nshl.b32 %r3, %r3, 2;\nadd.u32 %r3, %r1, %r3;\n\
+             ld.shared.u32 %r4, [%r3];\nst.global.u32 [%w+256], %r4;\ncp.async.wait_all;"
+        ),
+    );
+    let mut out = Vec::new();
+    for timing in [Timing::Eager, Timing::Lazy, Timing::Random] {
+        for seed in 0..10 {
+            let mut sim = Sim::new(Module::parse(&ptx).unwrap());
+            let input: Vec<u8> = (0..64u32).flat_map(|v| (v * 3).to_le_bytes()).collect();
+            let b = sim.alloc("out", 512).unwrap();
+            sim.write(b, 0, &input).unwrap();
+            let launch = Launch::new("k", [1; 3], [64, 1, 1]).buffer(b);
+            let options = Options {
+                timing,
+                policy: Policy::Random(seed),
+                ..Options::default()
+            };
+            let words = |sim: &Sim| {
+                let bytes = sim.download(b)[256..].chunks(4);
+                bytes
+                    .map(|c| u32::from_le_bytes(c.try_into().unwrap()))
+                    .collect()
+            };
+            out.push(sim.run(&launch, &options).map(|_| words(&sim)));
+        }
+    }
+    out
+}
+
+#[test]
+fn asynchronous_copies_complete_when_waited_for() {
+    let want: Vec<u32> = (0..64).map(|i| (63 - i) * 3).collect();
+    for r in copies("cp.async.wait_group 1;", "bar.sync 0;") {
+        assert_eq!(r.unwrap(), want);
+    }
+}
+
+#[test]
+fn asynchronous_copies_without_wait_or_barrier_are_caught() {
+    for (wait, barrier) in [
+        ("", "bar.sync 0;"),
+        ("cp.async.wait_group 2;", "bar.sync 0;"),
+        ("cp.async.wait_group 1;", ""),
+    ] {
+        assert!(
+            copies(wait, barrier).iter().any(|r| r.is_err()),
+            "{wait} {barrier}"
+        );
     }
 }

@@ -8,6 +8,7 @@ const EXECUTED: &str = "
 abs.f32 %f1, %f2; add.f16 %h1, %h2, %h3; add.rn.f16 %h1, %h2, %h3; add.rn.f16x2 %r1, %r2, %r3;
 add.s16 %h1, %h2, 3; add.s32 %r1, %r2, -1; add.s64 %d1, %d2, 8; and.b16 %h1, %h2, 1; and.b32 %r1, %r2, 1;
 and.b64 %d1, %d2, 1; and.pred %p1, %p2, %p3; bar.arrive 1, 64;
+cp.async.ca.shared.global.L2::128B [%r1], [%d1], 16; cp.async.commit_group; cp.async.wait_all; cp.async.wait_group 1;
 ldmatrix.sync.aligned.m8n8.x4.shared::cta.b16 {%r1, %r2, %r3, %r4}, [%r1];
 stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%r1], {%r1, %r2, %r3, %r4};
 movmatrix.sync.aligned.m8n8.trans.b16 %r1, %r2; bar.sync 0; bar.warp.sync -1;

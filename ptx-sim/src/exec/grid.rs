@@ -1,5 +1,6 @@
 //! Runs a grid: clusters become resident, their warps take turns, events complete, deadlocks show.
 
+use super::copy::Copies;
 use super::event::{Event, EventQueue};
 use super::machine::{Barrier, Cluster, Cta, Machine};
 use super::warp::{State, Wait, Warp};
@@ -152,6 +153,7 @@ impl Machine<'_> {
             shared,
             barriers: vec![Barrier::default(); 16],
             warps: Vec::new(),
+            copies: vec![Copies::default(); live.len()],
             cluster_arrived: vec![0; live.len()],
             cluster_token: vec![(0, 0); live.len()],
             live,
@@ -214,6 +216,7 @@ impl Machine<'_> {
                             format!("for lanes {m:08x} of its warp to execute this instruction")
                         }
                         State::Blocked(Wait::Bar { id, .. }) => format!("at barrier {id}"),
+                        State::Blocked(Wait::Copies { .. }) => "for copies".into(),
                         State::Blocked(Wait::Cluster { .. }) => "at the cluster barrier".into(),
                     };
                     d.waiting.push(Waiter {

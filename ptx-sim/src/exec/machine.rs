@@ -1,5 +1,6 @@
 //! The machine while a kernel runs: resident CTAs, memories, barriers, counters.
 
+use super::copy::Copies;
 use super::event::EventQueue;
 use super::warp::{State, Wait, Warp};
 use crate::coverage::Counters;
@@ -40,6 +41,8 @@ pub(crate) struct Cta {
     pub(crate) warps: Vec<Option<Warp>>,
     /// Lanes of each warp that have not exited.
     pub(crate) live: Vec<u32>,
+    /// `cp.async` of each warp.
+    pub(crate) copies: Vec<Copies>,
     /// Lanes that arrived at the cluster barrier's current phase.
     pub(crate) cluster_arrived: Vec<u32>,
     /// Lanes that arrived and have not waited yet, and in which phase.
@@ -304,6 +307,7 @@ impl Machine<'_> {
         let c = &self.ctas[cta];
         match wait {
             Wait::Bar { id, generation } => c.barriers[id as usize].generation != generation,
+            Wait::Copies { warp, lanes, keep } => c.copies[warp as usize].done(lanes, keep),
             Wait::Cluster { phase } => self.clusters[c.cluster].phase > phase,
         }
     }

@@ -2,6 +2,7 @@
 
 mod barrier;
 mod collective;
+mod copy;
 pub(crate) mod event;
 mod flow;
 mod grid;
@@ -383,6 +384,9 @@ impl Machine<'_> {
             | Op::ActiveMask { .. } => self.collective(c, w, &ins.op)?,
             Op::LdMatrix { .. } | Op::StMatrix { .. } | Op::MovMatrix { .. } => {
                 self.matrix(c, w, &ins.op)?;
+            }
+            Op::Copy { .. } | Op::CopyCommit | Op::CopyWait { .. } => {
+                return self.copy(c, w, cur, &ins.op);
             }
             Op::Unmodelled { reason } => {
                 return Err(Trouble::Error(SimError::Unmodelled {

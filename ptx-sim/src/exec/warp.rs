@@ -14,6 +14,12 @@ use crate::program::{Dst, Lanes, PredSrc, Program, Src};
 pub(crate) enum Wait {
     /// Barrier of the CTA, until its generation is no longer this one.
     Bar { id: u32, generation: u64 },
+    /// Copies of these lanes.
+    Copies {
+        warp: u32,
+        lanes: u32,
+        keep: Option<u32>,
+    },
     /// Cluster barrier, until its phase is beyond this one.
     Cluster { phase: u64 },
 }

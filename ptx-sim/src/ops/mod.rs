@@ -3,6 +3,7 @@
 pub(crate) mod bits;
 pub(crate) mod control;
 pub(crate) mod convert;
+pub(crate) mod copy;
 pub(crate) mod float;
 pub(crate) mod half;
 pub(crate) mod int;

@@ -14,7 +14,7 @@ pub(crate) const TRUE: u32 = 0;
 pub(crate) const FALSE: u32 = 1;
 
 /// More registers than any kernel has; refused so that a warp's registers stay affordable.
-const MAX_REGISTERS: usize = 1 << 17;
+const MAX_REGISTERS: usize = 1 << 15;
 /// Static variables of one space beyond this are refused.
 const MAX_VARIABLES: u64 = 1 << 32;
 

@@ -379,7 +379,7 @@ fn special(name: &str) -> Option<Special> {
 /// Decodes by family; the first that knows the opcode decides.
 pub(crate) fn op(cx: &mut Cx<'_>) -> R<Op> {
     type Family = fn(&mut Cx<'_>) -> R<Option<Op>>;
-    let families: [Family; 11] = [
+    let families: [Family; 12] = [
         ops::int::decode,
         ops::float::decode,
         ops::half::decode,
@@ -390,6 +390,7 @@ pub(crate) fn op(cx: &mut Cx<'_>) -> R<Op> {
         ops::control::decode,
         ops::warp::decode,
         ops::matrix::decode,
+        ops::copy::decode,
         ops::unmodelled::decode,
     ];
     for f in families {

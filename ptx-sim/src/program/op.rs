@@ -457,6 +457,19 @@ pub enum Op {
         d: Dst,
         a: Src,
     },
+    /// `cp.async`, of `size` source bytes padded with zeros to `bytes`.
+    Copy {
+        dst: Addr,
+        src: Addr,
+        bytes: u32,
+        size: Option<Src>,
+    },
+    /// `cp.async.commit_group`.
+    CopyCommit,
+    /// `cp.async.wait_group`, or `wait_all` without a number of groups to leave pending.
+    CopyWait {
+        keep: Option<u32>,
+    },
     /// Parsed, and known to the ISA, but not modelled: an error when it is reached.
     Unmodelled {
         reason: String,
