@@ -573,3 +573,70 @@ fn asynchronous_copies_without_wait_or_barrier_are_caught() {
         );
     }
 }
+
+#[test]
+fn dynamic_shared_memory_lies_behind_static() {
+    let ptx = kernel(
+        "",
+        ".shared .align 4 .b8 s[12];\nmov.u32 %r1, s;\nmov.u32 %r2, dyn;\nmov.u64 %d1, dyn;\n\
+         cvta.shared.u64 %d1, %d1;\nst.shared.u32 [other+8], 77;\nld.u32 %r3, [%d1+8];\n\
+         mov.u32 %r4, dyn+4;\nsub.u32 %r4, %r4, %r2;\n\
+         st.global.v4.u32 [%out], {%r1, %r2, %r3, %r4};",
+    )
+    .replace(
+        ".visible",
+        ".extern .shared .align 1024 .b8 dyn[];\n.extern .shared .align 16 .b8 other[];\n.visible",
+    );
+    let mut sim = Sim::new(Module::parse(&ptx).unwrap());
+    let out = sim.alloc("out", 16).unwrap();
+    let mut launch = Launch::new("k", [1; 3], [1; 3]).buffer(out);
+    let e = sim.run(&launch, &Options::default()).unwrap_err();
+    assert_eq!(kind(&e), ViolationKind::OutOfBounds);
+    launch.shared = 12;
+    sim.run(&launch, &Options::default()).unwrap();
+    let words: Vec<u32> = sim
+        .download(out)
+        .chunks(4)
+        .map(|c| u32::from_le_bytes(c.try_into().unwrap()))
+        .collect();
+    assert_eq!(words, [1024, 2048, 77, 4]);
+}
+
+#[test]
+fn observers_see_accesses_and_synchronisation() {
+    use ptx_sim::memory::{Access, AccessKind, Fault, Observer, Space, SyncEvent};
+
+    #[derive(Default)]
+    struct Log {
+        shared_writes: usize,
+        completed: usize,
+    }
+    impl Observer for Log {
+        fn access(&mut self, a: &Access) -> Result<(), Fault> {
+            self.shared_writes +=
+                usize::from(a.space == Space::Shared && a.kind == AccessKind::Write);
+            Ok(())
+        }
+        fn sync(&mut self, e: &SyncEvent) -> Result<(), Fault> {
+            self.completed += usize::from(matches!(e, SyncEvent::BarrierComplete { .. }));
+            if self.completed == 2 {
+                return Err(Fault::new(ViolationKind::Hazard, "enough"));
+            }
+            Ok(())
+        }
+    }
+    let ptx = kernel(
+        "",
+        ".shared .align 4 .b8 s[4];\nst.shared.u32 [s], %t;\nbar.sync 0;\nbar.sync 0;",
+    );
+    let mut sim = Sim::new(Module::parse(&ptx).unwrap());
+    let out = sim.alloc("out", 16).unwrap();
+    let launch = Launch::new("k", [1; 3], [64, 1, 1]).buffer(out);
+    let program = sim.program("k").unwrap();
+    let mut log = Log::default();
+    let e = sim
+        .run_program(&program, &launch, &Options::default(), Some(&mut log))
+        .unwrap_err();
+    assert_eq!(kind(&e), ViolationKind::Hazard);
+    assert_eq!((log.shared_writes, log.completed), (64, 2));
+}

@@ -133,7 +133,6 @@ impl<'a> Cx<'a> {
         }
         match self.b.lookup(self.scope, name) {
             Some(Sym::Reg { slot, ty: have }) if offset == 0 => {
-                // Dynamic shared memory is kept as a 64-bit register and used as either width.
                 if have.bits() < ty.bits() {
                     return Err(format!(
                         "`{name}` has {} bits, {} are needed",
@@ -142,6 +141,11 @@ impl<'a> Cx<'a> {
                     ));
                 }
                 Ok(Src(slot))
+            }
+            Some(Sym::Dynamic) => {
+                let at = self.b.program.dynamic_shared as i64 + offset;
+                let at = u32::try_from(at).map_err(|_| "address out of range")?;
+                Ok(self.b.special(Special::SharedAddress(at)))
             }
             Some(Sym::Var(Space::Shared, a)) => {
                 let at = u32::try_from(a as i64 + offset).map_err(|_| "address out of range")?;
@@ -277,11 +281,15 @@ impl<'a> Cx<'a> {
         }
         let ty = if narrow { Ty::B32 } else { Ty::B64 };
         // A variable named here lies in its own space, whatever the instruction says.
-        if let Operand::Name(n) = &**base
-            && let Some(Sym::Var(s, _)) = self.b.lookup(self.scope, n)
-            && space != Some(s)
-        {
-            return Err(format!("`{n}` lies in {} memory", s.name()));
+        if let Operand::Name(n) = &**base {
+            let lies_in = match self.b.lookup(self.scope, n) {
+                Some(Sym::Var(s, _)) => Some(s),
+                Some(Sym::Dynamic) => Some(Space::Shared),
+                _ => None,
+            };
+            if let Some(s) = lies_in.filter(|s| space != Some(*s)) {
+                return Err(format!("`{n}` lies in {} memory", s.name()));
+            }
         }
         Ok(Addr {
             space,
