@@ -248,7 +248,7 @@ fn inventory(file: &Path, json: bool) -> Result<(), SimError> {
         );
         return Ok(());
     }
-    for e in &list {
+    for e in &list.opcodes {
         match &e.unmodelled {
             None => println!("{:7}  {}", e.count, e.opcode),
             Some(why) => println!(
@@ -257,8 +257,18 @@ fn inventory(file: &Path, json: bool) -> Result<(), SimError> {
             ),
         }
     }
-    let missing = list.iter().filter(|e| e.unmodelled.is_some()).count();
-    println!("{} opcodes, {missing} of them not executed", list.len());
+    let missing = list
+        .opcodes
+        .iter()
+        .filter(|e| e.unmodelled.is_some())
+        .count();
+    for p in &list.problems {
+        println!("problem: {p}");
+    }
+    println!(
+        "{} opcodes, {missing} of them not executed",
+        list.opcodes.len()
+    );
     Ok(())
 }
 

@@ -77,7 +77,9 @@ fn module(body: &str) -> Module {
 
 #[test]
 fn synchronous_opcodes_are_executed() {
-    for e in inventory(&module(EXECUTED)) {
+    let list = inventory(&module(EXECUTED));
+    assert!(list.problems.is_empty(), "{:?}", list.problems);
+    for e in list.opcodes {
         assert_eq!(e.unmodelled, None, "{}", e.opcode);
     }
 }
@@ -85,12 +87,23 @@ fn synchronous_opcodes_are_executed() {
 #[test]
 fn asynchronous_opcodes_are_named() {
     let list = inventory(&module(NAMED));
-    assert_eq!(list.len(), NAMED.matches(';').count());
-    for e in list {
+    assert!(list.problems.is_empty(), "{:?}", list.problems);
+    assert_eq!(list.opcodes.len(), NAMED.matches(';').count());
+    for e in list.opcodes {
         assert!(
             e.unmodelled.is_some_and(|w| w.contains("not modelled")),
             "{}",
             e.opcode
         );
     }
+}
+
+#[test]
+fn what_keeps_a_kernel_from_running_is_said() {
+    let list = inventory(&module(
+        "{ .param .b32 argument; st.param.b32 [argument], %r1; }",
+    ));
+    assert_eq!(list.problems.len(), 1, "{:?}", list.problems);
+    let m = Module::parse(".version 9.0\n.target sm_90a\n.func f() { ret; }").unwrap();
+    assert_eq!(inventory(&m).problems.len(), 1);
 }
