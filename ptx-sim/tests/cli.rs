@@ -96,7 +96,7 @@ fn inventories_and_bad_files() {
         .output()
         .unwrap();
     let list: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
-    let missing: Vec<_> = list
+    let missing: Vec<_> = list["opcodes"]
         .as_array()
         .unwrap()
         .iter()

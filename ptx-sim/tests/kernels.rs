@@ -640,3 +640,22 @@ fn observers_see_accesses_and_synchronisation() {
     assert_eq!(kind(&e), ViolationKind::Hazard);
     assert_eq!((log.shared_writes, log.completed), (64, 2));
 }
+
+#[test]
+fn wide_multiplication_by_parts_and_fields_in_registers() {
+    // 64 x 64 -> 128 bits from 32-bit pieces, as compilers write it, against mul.hi.
+    let ptx = kernel(
+        "",
+        "mov.u32 %r1, 0xfedcba98;\nmov.u32 %r2, 0x76543210;\nmov.u32 %r3, 0x89abcdef;\nmov.u32 %r4, 0xffffffff;\n\
+         mul.lo.u32 %r5, %r1, %r3;\nmul.hi.u32 %r6, %r1, %r3;\nmad.lo.cc.u32 %r6, %r1, %r4, %r6;\n\
+         madc.hi.u32 %r7, %r1, %r4, 0;\nmad.lo.cc.u32 %r6, %r2, %r3, %r6;\nmadc.hi.cc.u32 %r7, %r2, %r3, %r7;\n\
+         addc.u32 %r8, 0, 0;\nmad.lo.cc.u32 %r7, %r2, %r4, %r7;\nmadc.hi.u32 %r8, %r2, %r4, %r8;\n\
+         mov.b64 %d1, {%r1, %r2};\nmov.b64 %d2, {%r3, %r4};\nmul.hi.u64 %d3, %d1, %d2;\nmul.lo.u64 %d4, %d1, %d2;\n\
+         mov.b64 %d5, {%r5, %r6};\nmov.b64 %d6, {%r7, %r8};\nst.global.v2.u64 [%out], {%d3, %d4};\n\
+         st.global.v2.u64 [%out+16], {%d6, %d5};\nmov.u32 %r9, 40;\nbfi.b32 %r10, %r4, 0, %t, %r9;\n\
+         bfi.b32 %r11, %r4, 5, %r9, 3;\nst.global.v2.u32 [%out+32], {%r10, %r11};",
+    );
+    let out = run(&ptx, 1);
+    assert_eq!(out[..4], out[4..8]);
+    assert_eq!(out[8..10], [u32::MAX, 5]);
+}

@@ -13,6 +13,7 @@ pub(crate) mod warp;
 
 use crate::error::SimError;
 use crate::memory::{Actor, SyncEvent};
+use crate::ops::int::{insert_bits, product};
 use crate::program::{Clock, Dst, Ins, Lanes, Op, Program, WarpSync};
 use crate::report::ViolationKind;
 use machine::{Machine, Trouble, sync_fault};
@@ -339,6 +340,19 @@ impl Machine<'_> {
                 let v = op.apply(w.pred(*a), w.pred(*b));
                 w.set_pred(*d, v, c.active);
             }
+            Op::Insert {
+                d,
+                a,
+                b,
+                at,
+                n,
+                bits,
+            } => {
+                let (a, b) = (w.get(p, *a), w.get(p, *b));
+                let (at, n) = (w.get(p, *at), w.get(p, *n));
+                let out = std::array::from_fn(|i| insert_bits(a[i], b[i], at[i], n[i], *bits));
+                w.set(p, *d, &out, c.active);
+            }
             Op::Carry { .. } => carry(p, w, &ins.op, c.active),
             Op::ReadClock { d, which } => self.clock(c, w, *d, *which),
             Op::Bra { target, uniform } => return self.branch(c, w, cur, *target, *uniform),
@@ -411,40 +425,39 @@ impl Machine<'_> {
 }
 
 fn carry(p: &Program, w: &mut Warp, op: &Op, active: u32) {
-    let Op::Carry {
-        d,
-        a,
-        b,
-        bits,
-        subtract,
-        carry_in,
-        carry_out,
-    } = op
-    else {
+    let Op::Carry { d, a, b, times, f } = op else {
         return;
     };
     let (x, y) = (w.get(p, *a), w.get(p, *b));
-    let mask = if *bits == 64 {
+    let factor = times.map(|t| w.get(p, t));
+    let mask = if f.bits == 64 {
         u64::MAX
     } else {
-        (1 << bits) - 1
+        (1 << f.bits) - 1
     };
     let mut out = [0; 32];
     let mut carries = 0;
     for i in 0..32 {
-        let cin = u128::from(*carry_in && w.carry >> i & 1 == 1);
-        let (x, y) = (u128::from(x[i] & mask), u128::from(y[i] & mask));
+        let cin = u128::from(f.carry_in && w.carry >> i & 1 == 1);
+        let first = match factor {
+            None => x[i],
+            Some(t) => {
+                let v = product(f.bits, f.signed, x[i], t[i]);
+                (if f.high { v >> f.bits } else { v }) as u64
+            }
+        };
+        let (x, y) = (u128::from(first & mask), u128::from(y[i] & mask));
         // A borrow is kept as the carry.
-        let r = if *subtract {
+        let r = if f.subtract {
             x.wrapping_sub(y).wrapping_sub(cin)
         } else {
             x + y + cin
         };
-        carries |= u32::from(r >> bits & 1 == 1) << i;
+        carries |= u32::from(r >> f.bits & 1 == 1) << i;
         out[i] = r as u64 & mask;
     }
     w.set(p, *d, &out, active);
-    if *carry_out {
+    if f.carry_out {
         w.carry = w.carry & !active | carries & active;
     }
 }

@@ -3,7 +3,7 @@
 use super::{first_type, sext, zext};
 use crate::ast::Ty;
 use crate::program::decode::{Cx, R};
-use crate::program::{Alu, Op};
+use crate::program::{Alu, CarryForm, Op};
 
 /// An [`Alu`] for each integer type; `$a` and `$b` have that type and the result is converted back.
 macro_rules! by_type {
@@ -31,10 +31,15 @@ macro_rules! by_type {
 
 /// A product of two values of a type, all bits, as two's complement of 128 bits.
 fn full_product(ty: Ty, a: u64, b: u64) -> u128 {
-    if ty.signed() {
-        (i128::from(sext(a, ty.bits())) * i128::from(sext(b, ty.bits()))) as u128
+    product(ty.bits(), ty.signed(), a, b)
+}
+
+/// The same by width and sign.
+pub(crate) fn product(bits: u32, signed: bool, a: u64, b: u64) -> u128 {
+    if signed {
+        (i128::from(sext(a, bits)) * i128::from(sext(b, bits))) as u128
     } else {
-        u128::from(zext(a, ty.bits())) * u128::from(zext(b, ty.bits()))
+        u128::from(zext(a, bits)) * u128::from(zext(b, bits))
     }
 }
 
@@ -73,6 +78,7 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             | "sub"
             | "addc"
             | "subc"
+            | "madc"
             | "mul"
             | "mad"
             | "mul24"
@@ -129,21 +135,8 @@ fn packed_op(cx: &mut Cx<'_>, op: &str, ty: Ty) -> R<Op> {
 fn scalar_op(cx: &mut Cx<'_>, op: &str, ty: Ty) -> R<Op> {
     let bits = ty.bits();
     let cc = cx.mods.take("cc");
-    if cc || matches!(op, "addc" | "subc") {
-        if !matches!(op, "add" | "addc" | "sub" | "subc") || bits < 32 {
-            return Err("this extended-precision instruction is not modelled".into());
-        }
-        cx.mods.finish()?;
-        cx.count(&[3])?;
-        return Ok(Op::Carry {
-            d: cx.dst(0, ty)?,
-            a: cx.src(1, ty)?,
-            b: cx.src(2, ty)?,
-            bits,
-            subtract: op.starts_with("sub"),
-            carry_in: op.ends_with('c'),
-            carry_out: cc,
-        });
+    if cc || matches!(op, "addc" | "subc" | "madc") {
+        return carry(cx, op, ty, cc);
     }
     match op {
         "add" | "sub" => {
@@ -348,30 +341,72 @@ fn bit_field(a: u64, at: u64, n: u64, bits: u32, signed: bool) -> u64 {
 }
 
 fn insert(cx: &mut Cx<'_>, ty: Ty) -> R<Op> {
-    // Four sources: position and length are folded into one where they are literals, which is
-    // what compilers emit.
-    let (Some(at), Some(n)) = (
-        crate::program::decode::immediate(cx.operand(3)?),
-        crate::program::decode::immediate(cx.operand(4)?),
-    ) else {
-        return Err("bfi with a position or length in a register is not modelled".into());
-    };
     cx.mods.finish()?;
     cx.count(&[5])?;
+    let (d, a, b) = (cx.dst(0, ty)?, cx.src(1, ty)?, cx.src(2, ty)?);
     let bits = ty.bits();
+    let (at, n) = (cx.src(3, Ty::B32)?, cx.src(4, Ty::B32)?);
+    Ok(Op::Insert {
+        d,
+        a,
+        b,
+        at,
+        n,
+        bits,
+    })
+}
+
+/// The low `n` bits of `a` put into `b` from bit `at`.
+pub(crate) fn insert_bits(a: u64, b: u64, at: u64, n: u64, bits: u32) -> u64 {
     let (at, n) = (at & 0xff, n & 0xff);
-    let ones = if n >= 64 { u64::MAX } else { (1 << n) - 1 };
-    let mask = if at >= 64 { 0 } else { zext(ones << at, bits) };
-    let f = Alu::of2(move |a, b| {
-        let shifted = if at >= 64 { 0 } else { a << at };
-        zext(b & !mask | shifted & mask, bits)
-    });
-    let zero = cx.b.constant(0);
-    Ok(Op::Alu {
-        f,
-        d: cx.dst(0, ty)?,
-        s: [cx.src(1, ty)?, cx.src(2, ty)?, zero],
-        n: 2,
+    if at >= 64 {
+        return b;
+    }
+    let mask = zext(zext(u64::MAX, n as u32) << at, bits);
+    b & !mask | a << at & mask
+}
+
+fn carry(cx: &mut Cx<'_>, op: &str, ty: Ty, carry_out: bool) -> R<Op> {
+    let multiply = matches!(op, "mad" | "madc");
+    if !(multiply || matches!(op, "add" | "addc" | "sub" | "subc")) || ty.bits() < 32 {
+        return Err("this extended-precision instruction is not modelled".into());
+    }
+    let part = if multiply {
+        cx.mods.one_of(&["lo", "hi"])
+    } else {
+        None
+    };
+    if multiply && part.is_none() {
+        return Err(".lo or .hi is missing".into());
+    }
+    cx.mods.finish()?;
+    cx.count(&[if multiply { 4 } else { 3 }])?;
+    let f = CarryForm {
+        bits: ty.bits(),
+        subtract: op.starts_with("sub"),
+        carry_in: op.ends_with('c'),
+        carry_out,
+        high: part == Some("hi"),
+        signed: ty.signed(),
+    };
+    let (d, a, b) = (cx.dst(0, ty)?, cx.src(1, ty)?, cx.src(2, ty)?);
+    Ok(if multiply {
+        // The addend comes last.
+        Op::Carry {
+            d,
+            a,
+            b: cx.src(3, ty)?,
+            times: Some(b),
+            f,
+        }
+    } else {
+        Op::Carry {
+            d,
+            a,
+            b,
+            times: None,
+            f,
+        }
     })
 }
 

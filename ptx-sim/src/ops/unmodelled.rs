@@ -20,8 +20,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("red", "asynchronous reductions"),
     ("st", "asynchronous stores"),
     ("fns", "bit search"),
-    ("mad", "this extended-precision instruction"),
-    ("madc", "extended-precision multiplication"),
     ("set", "comparisons into registers"),
     ("call", "calls"),
     ("alloca", "stack allocation"),

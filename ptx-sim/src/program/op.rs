@@ -249,6 +249,23 @@ pub enum BarMode {
     Vote(u32, PredSrc, bool),
 }
 
+/// Which extended-precision instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CarryForm {
+    /// 32 or 64.
+    pub bits: u32,
+    /// Subtracts instead of adding.
+    pub subtract: bool,
+    /// Adds the carry.
+    pub carry_in: bool,
+    /// Sets the carry.
+    pub carry_out: bool,
+    /// Of a product: its upper half.
+    pub high: bool,
+    /// Of a product: of signed numbers.
+    pub signed: bool,
+}
+
 /// An executable instruction.
 #[derive(Debug, Clone)]
 #[allow(missing_docs)]
@@ -265,10 +282,17 @@ pub enum Op {
         d: Dst,
         a: Src,
         b: Src,
+        times: Option<Src>,
+        f: CarryForm,
+    },
+    /// `bfi` with position and length in registers.
+    Insert {
+        d: Dst,
+        a: Src,
+        b: Src,
+        at: Src,
+        n: Src,
         bits: u32,
-        subtract: bool,
-        carry_in: bool,
-        carry_out: bool,
     },
     /// Moves that happen at once.
     Multi(Vec<(Dst, Src)>),
