@@ -26,8 +26,7 @@ pub(crate) struct EventQueue {
 }
 
 impl EventQueue {
-    /// Adds an operation. Nothing issues any yet: the asynchronous instructions will.
-    #[allow(dead_code)]
+    /// Adds an operation.
     pub(crate) fn push(&mut self, e: Box<dyn Event>) {
         self.pending.push(e);
     }
@@ -37,7 +36,10 @@ impl EventQueue {
     }
 
     pub(crate) fn describe(&self) -> Vec<String> {
-        self.pending.iter().map(|e| format!("pending: {}", e.describe())).collect()
+        self.pending
+            .iter()
+            .map(|e| format!("pending: {}", e.describe()))
+            .collect()
     }
 
     /// The operation to complete now, if any. `idle`: no warp can run.

@@ -1,5 +1,6 @@
 //! The machine while a kernel runs: resident CTAs, memories, barriers, counters.
 
+use super::copy::Copies;
 use super::event::EventQueue;
 use super::warp::{State, Wait, Warp};
 use crate::coverage::Counters;
@@ -40,6 +41,8 @@ pub(crate) struct Cta {
     pub(crate) warps: Vec<Option<Warp>>,
     /// Lanes of each warp that have not exited.
     pub(crate) live: Vec<u32>,
+    /// `cp.async` of each warp.
+    pub(crate) copies: Vec<Copies>,
     /// Lanes that arrived at the cluster barrier's current phase.
     pub(crate) cluster_arrived: Vec<u32>,
     /// Lanes that arrived and have not waited yet, and in which phase.
@@ -77,6 +80,17 @@ pub(crate) struct Machine<'a> {
     pub(crate) observer: Option<&'a mut dyn Observer>,
     pub(crate) counters: Counters,
     pub(crate) report: Report,
+}
+
+/// Where an access goes, after generic and cluster addresses are resolved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Its space.
+    pub(crate) space: Space,
+    /// The resident CTA whose shared memory is meant; the executing one for other spaces.
+    pub(crate) owner: usize,
+    /// Address in the space; of shared memory the offset in its CTA.
+    pub(crate) address: u64,
 }
 
 /// An error before it knows where it happened.
@@ -158,7 +172,12 @@ impl Machine<'_> {
     }
 
     /// The CTA that a shared address belongs to, and the offset in it.
-    pub(crate) fn shared_owner(&self, cta: usize, own: bool, address: u64) -> Result<(usize, u64), Fault> {
+    pub(crate) fn shared_owner(
+        &self,
+        cta: usize,
+        own: bool,
+        address: u64,
+    ) -> Result<(usize, u64), Fault> {
         let me = &self.ctas[cta];
         let offset = address & ((1 << SHARED_RANK_SHIFT) - 1);
         let rank = address >> SHARED_RANK_SHIFT;
@@ -173,13 +192,20 @@ impl Machine<'_> {
         }
         let peers = &self.clusters[me.cluster].ctas;
         let Some(&peer) = usize::try_from(rank).ok().and_then(|r| peers.get(r)) else {
-            return Err(miss(format!("shared address of CTA {rank} in a cluster of {}", peers.len())));
+            return Err(miss(format!(
+                "shared address of CTA {rank} in a cluster of {}",
+                peers.len()
+            )));
         };
         if own {
-            return Err(miss(format!("shared::cta address that belongs to CTA {rank} of the cluster")));
+            return Err(miss(format!(
+                "shared::cta address that belongs to CTA {rank} of the cluster"
+            )));
         }
         if self.ctas[peer].ended() {
-            return Err(miss(format!("shared memory of CTA {rank} of the cluster, which has ended")));
+            return Err(miss(format!(
+                "shared memory of CTA {rank} of the cluster, which has ended"
+            )));
         }
         Ok((peer, offset))
     }
@@ -194,42 +220,38 @@ impl Machine<'_> {
         }
     }
 
-    /// Reads memory other than local. `owner` is the CTA whose shared memory is meant.
+    /// Reads memory other than local.
     pub(crate) fn read(
         &mut self,
         actor: Actor,
-        space: Space,
-        owner: usize,
-        address: u64,
+        at: Place,
         align: u32,
         out: &mut [u8],
     ) -> Result<(), Trouble> {
         let lane = Some(actor.lane);
         let init = self
-            .region(space, owner)
-            .read(address, align, out)
+            .region(at.space, at.owner)
+            .read(at.address, align, out)
             .map_err(|f| Trouble::Fault(f, lane))?;
         if let Err(f) = init {
             self.uninitialised(f, actor)?;
         }
-        self.observe(actor, space, owner, address, out.len(), AccessKind::Read)
+        self.observe(actor, at, out.len(), AccessKind::Read)
     }
 
     /// Writes memory other than local.
     pub(crate) fn write(
         &mut self,
         actor: Actor,
-        space: Space,
-        owner: usize,
-        address: u64,
+        at: Place,
         align: u32,
         data: &[u8],
         kind: AccessKind,
     ) -> Result<(), Trouble> {
-        self.region(space, owner)
-            .write(address, align, data)
+        self.region(at.space, at.owner)
+            .write(at.address, align, data)
             .map_err(|f| Trouble::Fault(f, Some(actor.lane)))?;
-        self.observe(actor, space, owner, address, data.len(), kind)
+        self.observe(actor, at, data.len(), kind)
     }
 
     /// What happens at a read of bytes that nothing wrote.
@@ -254,16 +276,23 @@ impl Machine<'_> {
     fn observe(
         &mut self,
         actor: Actor,
-        space: Space,
-        owner: usize,
-        address: u64,
+        at: Place,
         size: usize,
         kind: AccessKind,
     ) -> Result<(), Trouble> {
-        let owner = self.ctas[owner].linear;
-        let Some(o) = &mut self.observer else { return Ok(()) };
-        o.access(&Access { actor, space, owner, address, size: size as u32, kind })
-            .map_err(|f| Trouble::Fault(f, Some(actor.lane)))
+        let owner = self.ctas[at.owner].linear;
+        let Some(o) = &mut self.observer else {
+            return Ok(());
+        };
+        o.access(&Access {
+            actor,
+            space: at.space,
+            owner,
+            address: at.address,
+            size: size as u32,
+            kind,
+        })
+        .map_err(|f| Trouble::Fault(f, Some(actor.lane)))
     }
 
     pub(crate) fn synchronised(&mut self, event: SyncEvent) -> Result<(), Trouble> {
@@ -278,6 +307,7 @@ impl Machine<'_> {
         let c = &self.ctas[cta];
         match wait {
             Wait::Bar { id, generation } => c.barriers[id as usize].generation != generation,
+            Wait::Copies { warp, lanes, keep } => c.copies[warp as usize].done(lanes, keep),
             Wait::Cluster { phase } => self.clusters[c.cluster].phase > phase,
         }
     }

@@ -14,6 +14,12 @@ use crate::program::{Dst, Lanes, PredSrc, Program, Src};
 pub(crate) enum Wait {
     /// Barrier of the CTA, until its generation is no longer this one.
     Bar { id: u32, generation: u64 },
+    /// Copies of these lanes.
+    Copies {
+        warp: u32,
+        lanes: u32,
+        keep: Option<u32>,
+    },
     /// Cluster barrier, until its phase is beyond this one.
     Cluster { phase: u64 },
 }
@@ -78,7 +84,12 @@ impl Warp {
             preds,
             carry: 0,
             live: lanes,
-            parts: vec![Part { pc: 0, mask: lanes, joins: Vec::new(), state: State::Ready }],
+            parts: vec![Part {
+                pc: 0,
+                mask: lanes,
+                joins: Vec::new(),
+                state: State::Ready,
+            }],
             local,
             impatience: 0,
             waiting: Vec::new(),
@@ -122,7 +133,10 @@ impl Warp {
 
     /// Whether these lanes waited at this barrier instruction and now resume; in which generation.
     pub(crate) fn waited(&mut self, pc: usize, lanes: u32) -> Option<u64> {
-        let i = self.waiting.iter().position(|w| w.0 == pc && w.1 == lanes)?;
+        let i = self
+            .waiting
+            .iter()
+            .position(|w| w.0 == pc && w.1 == lanes)?;
         Some(self.waiting.swap_remove(i).2)
     }
 
@@ -157,7 +171,12 @@ impl Warp {
             if self.parts[i].pc == cur.pc && f(&self.parts[i]) {
                 let other = self.parts.swap_remove(i);
                 cur.mask |= other.mask;
-                let same = cur.joins.iter().zip(&other.joins).take_while(|(a, b)| a == b).count();
+                let same = cur
+                    .joins
+                    .iter()
+                    .zip(&other.joins)
+                    .take_while(|(a, b)| a == b)
+                    .count();
                 cur.joins.truncate(same);
             } else {
                 i += 1;
@@ -172,7 +191,9 @@ impl Warp {
                 return false;
             }
             let join = (pc, lanes);
-            self.absorb(cur, |p| p.state == State::Join && p.joins.last() == Some(&join));
+            self.absorb(cur, |p| {
+                p.state == State::Join && p.joins.last() == Some(&join)
+            });
             if self.parts.iter().any(|p| p.joins.contains(&join)) {
                 return true;
             }

@@ -3,7 +3,7 @@
 use super::{first_type, sext, zext};
 use crate::ast::Ty;
 use crate::program::decode::{Cx, R};
-use crate::program::{Alu, Op};
+use crate::program::{Alu, CarryForm, Op};
 
 /// An [`Alu`] for each integer type; `$a` and `$b` have that type and the result is converted back.
 macro_rules! by_type {
@@ -31,10 +31,15 @@ macro_rules! by_type {
 
 /// A product of two values of a type, all bits, as two's complement of 128 bits.
 fn full_product(ty: Ty, a: u64, b: u64) -> u128 {
-    if ty.signed() {
-        (i128::from(sext(a, ty.bits())) * i128::from(sext(b, ty.bits()))) as u128
+    product(ty.bits(), ty.signed(), a, b)
+}
+
+/// The same by width and sign.
+pub(crate) fn product(bits: u32, signed: bool, a: u64, b: u64) -> u128 {
+    if signed {
+        (i128::from(sext(a, bits)) * i128::from(sext(b, bits))) as u128
     } else {
-        u128::from(zext(a, ty.bits())) * u128::from(zext(b, ty.bits()))
+        u128::from(zext(a, bits)) * u128::from(zext(b, bits))
     }
 }
 
@@ -58,7 +63,9 @@ fn packed(f: impl Fn(u16, u16) -> u16 + Send + Sync + 'static) -> Alu {
 }
 
 pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
-    let Some(ty) = first_type(cx.ins) else { return Ok(None) };
+    let Some(ty) = first_type(cx.ins) else {
+        return Ok(None);
+    };
     let op = cx.ins.opcode.as_str();
     let bitwise = matches!(op, "popc" | "clz" | "brev" | "bfi");
     let packed_ty = matches!(ty, Ty::U16x2 | Ty::S16x2);
@@ -67,15 +74,48 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     }
     let known = matches!(
         op,
-        "add" | "sub" | "addc" | "subc" | "mul" | "mad" | "mul24" | "sad" | "div" | "rem" | "abs"
-            | "neg" | "min" | "max" | "popc" | "clz" | "bfind" | "brev" | "bfe" | "bfi" | "szext"
-            | "bmsk" | "dp4a" | "dp2a"
+        "add"
+            | "sub"
+            | "addc"
+            | "subc"
+            | "madc"
+            | "mul"
+            | "mad"
+            | "mul24"
+            | "sad"
+            | "div"
+            | "rem"
+            | "abs"
+            | "neg"
+            | "min"
+            | "max"
+            | "popc"
+            | "clz"
+            | "bfind"
+            | "brev"
+            | "bfe"
+            | "bfi"
+            | "szext"
+            | "bmsk"
+            | "dp4a"
+            | "dp2a"
     );
     if !known {
         return Ok(None);
     }
-    cx.mods.take(&cx.ins.mods.iter().find(|m| Ty::parse(m).is_some()).cloned().unwrap_or_default());
-    let op = if packed_ty { packed_op(cx, op, ty)? } else { scalar_op(cx, op, ty)? };
+    cx.mods.take(
+        &cx.ins
+            .mods
+            .iter()
+            .find(|m| Ty::parse(m).is_some())
+            .cloned()
+            .unwrap_or_default(),
+    );
+    let op = if packed_ty {
+        packed_op(cx, op, ty)?
+    } else {
+        scalar_op(cx, op, ty)?
+    };
     Ok(Some(op))
 }
 
@@ -95,21 +135,8 @@ fn packed_op(cx: &mut Cx<'_>, op: &str, ty: Ty) -> R<Op> {
 fn scalar_op(cx: &mut Cx<'_>, op: &str, ty: Ty) -> R<Op> {
     let bits = ty.bits();
     let cc = cx.mods.take("cc");
-    if cc || matches!(op, "addc" | "subc") {
-        if !matches!(op, "add" | "addc" | "sub" | "subc") || bits < 32 {
-            return Err("this extended-precision instruction is not modelled".into());
-        }
-        cx.mods.finish()?;
-        cx.count(&[3])?;
-        return Ok(Op::Carry {
-            d: cx.dst(0, ty)?,
-            a: cx.src(1, ty)?,
-            b: cx.src(2, ty)?,
-            bits,
-            subtract: op.starts_with("sub"),
-            carry_in: op.ends_with('c'),
-            carry_out: cc,
-        });
+    if cc || matches!(op, "addc" | "subc" | "madc") {
+        return carry(cx, op, ty, cc);
     }
     match op {
         "add" | "sub" => {
@@ -120,7 +147,11 @@ fn scalar_op(cx: &mut Cx<'_>, op: &str, ty: Ty) -> R<Op> {
                 let add = op == "add";
                 let f = Alu::of2(move |a, b| {
                     let (a, b) = (a as i32, b as i32);
-                    let v = if add { a.saturating_add(b) } else { a.saturating_sub(b) };
+                    let v = if add {
+                        a.saturating_add(b)
+                    } else {
+                        a.saturating_sub(b)
+                    };
                     u64::from(v as u32)
                 });
                 return cx.alu(f, ty, &[ty, ty]);
@@ -158,7 +189,11 @@ fn scalar_op(cx: &mut Cx<'_>, op: &str, ty: Ty) -> R<Op> {
         // Division by zero is unspecified; hardware gives all ones for the quotient and the
         // dividend for the remainder.
         "div" => {
-            let f = by_type!(ty, |a, b| if b == 0 { b.wrapping_sub(1) } else { a.wrapping_div(b) });
+            let f = by_type!(ty, |a, b| if b == 0 {
+                b.wrapping_sub(1)
+            } else {
+                a.wrapping_div(b)
+            });
             cx.alu(f, ty, &[ty, ty])
         }
         "rem" => {
@@ -186,17 +221,31 @@ fn scalar_op(cx: &mut Cx<'_>, op: &str, ty: Ty) -> R<Op> {
             };
             cx.alu(f, ty, &[ty, ty])
         }
-        "popc" => cx.alu(Alu::of1(move |a| zext(a, bits).count_ones().into()), Ty::B32, &[ty]),
+        "popc" => cx.alu(
+            Alu::of1(move |a| zext(a, bits).count_ones().into()),
+            Ty::B32,
+            &[ty],
+        ),
         "clz" => {
-            let f = Alu::of1(move |a| u64::from(zext(a, bits).leading_zeros()) - (64 - u64::from(bits)));
+            let f = Alu::of1(move |a| {
+                u64::from(zext(a, bits).leading_zeros()) - (64 - u64::from(bits))
+            });
             cx.alu(f, Ty::B32, &[ty])
         }
-        "brev" => cx.alu(Alu::of1(move |a| zext(a, bits).reverse_bits() >> (64 - bits)), ty, &[ty]),
+        "brev" => cx.alu(
+            Alu::of1(move |a| zext(a, bits).reverse_bits() >> (64 - bits)),
+            ty,
+            &[ty],
+        ),
         "bfind" => {
             let shift = cx.mods.take("shiftamt");
             let signed = ty.signed();
             let f = Alu::of1(move |a| {
-                let a = if signed && sext(a, bits) < 0 { zext(!a, bits) } else { zext(a, bits) };
+                let a = if signed && sext(a, bits) < 0 {
+                    zext(!a, bits)
+                } else {
+                    zext(a, bits)
+                };
                 if a == 0 {
                     return 0xffff_ffff;
                 }
@@ -235,7 +284,10 @@ fn scalar_op(cx: &mut Cx<'_>, op: &str, ty: Ty) -> R<Op> {
 
 fn multiply(cx: &mut Cx<'_>, mad: bool, ty: Ty) -> R<Op> {
     let bits = ty.bits();
-    let part = cx.mods.one_of(&["lo", "hi", "wide"]).ok_or(".lo, .hi or .wide is missing")?;
+    let part = cx
+        .mods
+        .one_of(&["lo", "hi", "wide"])
+        .ok_or(".lo, .hi or .wide is missing")?;
     if cx.mods.take("sat") {
         return Err("mad.hi.sat is not modelled".into());
     }
@@ -251,7 +303,10 @@ fn multiply(cx: &mut Cx<'_>, mad: bool, ty: Ty) -> R<Op> {
         }
         ("hi", true) => {
             let f = Alu::of3(move |a, b, c| {
-                zext(((full_product(ty, a, b) >> bits) as u64).wrapping_add(c), bits)
+                zext(
+                    ((full_product(ty, a, b) >> bits) as u64).wrapping_add(c),
+                    bits,
+                )
             });
             cx.alu(f, ty, &[ty, ty, ty])
         }
@@ -286,26 +341,73 @@ fn bit_field(a: u64, at: u64, n: u64, bits: u32, signed: bool) -> u64 {
 }
 
 fn insert(cx: &mut Cx<'_>, ty: Ty) -> R<Op> {
-    // Four sources: position and length are folded into one where they are literals, which is
-    // what compilers emit.
-    let (Some(at), Some(n)) = (
-        crate::program::decode::immediate(cx.operand(3)?),
-        crate::program::decode::immediate(cx.operand(4)?),
-    ) else {
-        return Err("bfi with a position or length in a register is not modelled".into());
-    };
     cx.mods.finish()?;
     cx.count(&[5])?;
+    let (d, a, b) = (cx.dst(0, ty)?, cx.src(1, ty)?, cx.src(2, ty)?);
     let bits = ty.bits();
+    let (at, n) = (cx.src(3, Ty::B32)?, cx.src(4, Ty::B32)?);
+    Ok(Op::Insert {
+        d,
+        a,
+        b,
+        at,
+        n,
+        bits,
+    })
+}
+
+/// The low `n` bits of `a` put into `b` from bit `at`.
+pub(crate) fn insert_bits(a: u64, b: u64, at: u64, n: u64, bits: u32) -> u64 {
     let (at, n) = (at & 0xff, n & 0xff);
-    let ones = if n >= 64 { u64::MAX } else { (1 << n) - 1 };
-    let mask = if at >= 64 { 0 } else { zext(ones << at, bits) };
-    let f = Alu::of2(move |a, b| {
-        let shifted = if at >= 64 { 0 } else { a << at };
-        zext(b & !mask | shifted & mask, bits)
-    });
-    let zero = cx.b.constant(0);
-    Ok(Op::Alu { f, d: cx.dst(0, ty)?, s: [cx.src(1, ty)?, cx.src(2, ty)?, zero], n: 2 })
+    if at >= 64 {
+        return b;
+    }
+    let mask = zext(zext(u64::MAX, n as u32) << at, bits);
+    b & !mask | a << at & mask
+}
+
+fn carry(cx: &mut Cx<'_>, op: &str, ty: Ty, carry_out: bool) -> R<Op> {
+    let multiply = matches!(op, "mad" | "madc");
+    if !(multiply || matches!(op, "add" | "addc" | "sub" | "subc")) || ty.bits() < 32 {
+        return Err("this extended-precision instruction is not modelled".into());
+    }
+    let part = if multiply {
+        cx.mods.one_of(&["lo", "hi"])
+    } else {
+        None
+    };
+    if multiply && part.is_none() {
+        return Err(".lo or .hi is missing".into());
+    }
+    cx.mods.finish()?;
+    cx.count(&[if multiply { 4 } else { 3 }])?;
+    let f = CarryForm {
+        bits: ty.bits(),
+        subtract: op.starts_with("sub"),
+        carry_in: op.ends_with('c'),
+        carry_out,
+        high: part == Some("hi"),
+        signed: ty.signed(),
+    };
+    let (d, a, b) = (cx.dst(0, ty)?, cx.src(1, ty)?, cx.src(2, ty)?);
+    Ok(if multiply {
+        // The addend comes last.
+        Op::Carry {
+            d,
+            a,
+            b: cx.src(3, ty)?,
+            times: Some(b),
+            f,
+        }
+    } else {
+        Op::Carry {
+            d,
+            a,
+            b,
+            times: None,
+            f,
+        }
+    })
 }
 
 fn dot(cx: &mut Cx<'_>, four: bool, a_ty: Ty) -> R<Op> {
@@ -318,12 +420,17 @@ fn dot(cx: &mut Cx<'_>, four: bool, a_ty: Ty) -> R<Op> {
         }
     };
     let (sa, sb) = (bits(a_ty)?, bits(b_ty)?);
-    let high = !four && match cx.mods.one_of(&["lo", "hi"]) {
-        Some(m) => m == "hi",
-        None => return Err(".lo or .hi is missing".into()),
-    };
+    let high = !four
+        && match cx.mods.one_of(&["lo", "hi"]) {
+            Some(m) => m == "hi",
+            None => return Err(".lo or .hi is missing".into()),
+        };
     let get = |v: u64, at: u32, n: u32, signed: bool| {
-        if signed { sext(v >> at, n) } else { zext(v >> at, n) as i64 }
+        if signed {
+            sext(v >> at, n)
+        } else {
+            zext(v >> at, n) as i64
+        }
     };
     let f = Alu::of3(move |a, b, c| {
         let mut sum = c as i64;
@@ -344,61 +451,4 @@ fn dot(cx: &mut Cx<'_>, four: bool, a_ty: Ty) -> R<Op> {
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::ops::testing::eval;
-    use proptest::prelude::*;
-
-    #[test]
-    fn edges() {
-        assert_eq!(eval("mul.hi.s32", 32, &[0x8000_0000, 2]), 0xffff_ffff);
-        assert_eq!(eval("mul.hi.u64", 64, &[u64::MAX, u64::MAX]), u64::MAX - 1);
-        assert_eq!(eval("mul.wide.s16", 32, &[0xffff, 4]), 0xffff_fffc);
-        assert_eq!(eval("mad.wide.u32", 64, &[0xffff_ffff, 0xffff_ffff, 1]), 0xffff_fffe_0000_0002);
-        assert_eq!(eval("div.s32", 32, &[0x8000_0000, 0xffff_ffff]), 0x8000_0000);
-        assert_eq!(eval("rem.s32", 32, &[(-7i32) as u64, 3]), u64::from(-1i32 as u32));
-        assert_eq!(eval("neg.s16", 16, &[1]), 0xffff);
-        assert_eq!(eval("abs.s32", 32, &[0x8000_0000]), 0x8000_0000);
-        assert_eq!(eval("add.sat.s32", 32, &[0x7fff_ffff, 1]), 0x7fff_ffff);
-        assert_eq!(eval("clz.b32", 32, &[1]), 31);
-        assert_eq!(eval("clz.b64", 32, &[0]), 64);
-        assert_eq!(eval("popc.b64", 32, &[u64::MAX]), 64);
-        assert_eq!(eval("brev.b32", 32, &[1]), 0x8000_0000);
-        assert_eq!(eval("bfind.u32", 32, &[0]), 0xffff_ffff);
-        assert_eq!(eval("bfind.s32", 32, &[0xffff_fff0]), 3);
-        assert_eq!(eval("bfind.shiftamt.u32", 32, &[1]), 31);
-        assert_eq!(eval("bfe.s32", 32, &[0xf0, 4, 4]), 0xffff_ffff);
-        assert_eq!(eval("bfe.u32", 32, &[0xf0, 4, 40]), 0xf);
-        assert_eq!(eval("dp4a.s32.u32", 32, &[0xff01_0203, 0x0102_0304, 10]), 10 - 1 + 2 + 6 + 12);
-        assert_eq!(eval("dp2a.lo.u32.u32", 32, &[0x0002_0003, 0x0405_0607, 1]), 1 + 2 * 6 + 3 * 7);
-        assert_eq!(eval("min.s16x2", 32, &[0x0001_ffff, 0x0000_0001]), 0x0000_ffff);
-    }
-
-    /// The loop of the ISA's pseudocode, bit by bit.
-    fn bfe_by_bits(a: u64, b: u64, c: u64, bits: u64, signed: bool) -> u64 {
-        let (pos, len, msb) = (b & 0xff, c & 0xff, bits - 1);
-        let sign = if !signed || len == 0 { 0 } else { a >> (pos + len - 1).min(msb) & 1 };
-        (0..bits)
-            .map(|i| if i < len && pos + i <= msb { a >> (pos + i) & 1 } else { sign } << i)
-            .fold(0, |x, y| x | y)
-    }
-
-    proptest! {
-        #[test]
-        fn arithmetic_32(a: u32, b: u32, c: u32) {
-            let s = [u64::from(a), u64::from(b), u64::from(c)];
-            let (x, y) = (a as i32, b as i32);
-            prop_assert_eq!(eval("mad.lo.s32", 32, &s), u64::from(a.wrapping_mul(b).wrapping_add(c)));
-            prop_assert_eq!(eval("min.s32", 32, &s[..2]), u64::from(x.min(y) as u32));
-            prop_assert_eq!(eval("mul.wide.s32", 64, &s[..2]), (i64::from(x) * i64::from(y)) as u64);
-            prop_assert_eq!(eval("sad.s32", 32, &s), u64::from(x.abs_diff(y).wrapping_add(c)));
-        }
-
-        #[test]
-        fn bit_fields(a: u64, b in 0u64..300, c in 0u64..300) {
-            prop_assert_eq!(eval("bfe.u64", 64, &[a, b, c]), bfe_by_bits(a, b, c, 64, false));
-            prop_assert_eq!(eval("bfe.s64", 64, &[a, b, c]), bfe_by_bits(a, b, c, 64, true));
-            let low = a & 0xffff_ffff;
-            prop_assert_eq!(eval("bfe.s32", 32, &[low, b, c]), bfe_by_bits(low, b, c, 32, true));
-        }
-    }
-}
+mod tests;

@@ -5,7 +5,10 @@ use crate::program::decode::{Cx, R};
 
 /// Opcodes, and what they need.
 const KNOWN: &[(&str, &str)] = &[
-    ("tcgen05", "tensor memory and the fifth-generation tensor core"),
+    (
+        "tcgen05",
+        "tensor memory and the fifth-generation tensor core",
+    ),
     ("cp", "asynchronous copies"),
     ("mbarrier", "mbarrier objects"),
     ("tensormap", "tensor maps"),
@@ -13,15 +16,10 @@ const KNOWN: &[(&str, &str)] = &[
     ("mma", "warp matrix multiplication"),
     ("wmma", "warp matrix multiplication"),
     ("wgmma", "warpgroup matrix multiplication"),
-    ("ldmatrix", "matrix loads"),
-    ("stmatrix", "matrix stores"),
-    ("movmatrix", "matrix transposition"),
     ("multimem", "multicast memory"),
     ("red", "asynchronous reductions"),
     ("st", "asynchronous stores"),
     ("fns", "bit search"),
-    ("mad", "this extended-precision instruction"),
-    ("madc", "extended-precision multiplication"),
     ("set", "comparisons into registers"),
     ("call", "calls"),
     ("alloca", "stack allocation"),
@@ -38,7 +36,13 @@ const KNOWN: &[(&str, &str)] = &[
 
 pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     let opcode = cx.ins.opcode.as_str();
-    Ok(KNOWN.iter().find(|(o, _)| *o == opcode).map(|(_, what)| Op::Unmodelled {
-        reason: format!("{what} {} not modelled", if what.ends_with('s') { "are" } else { "is" }),
-    }))
+    Ok(KNOWN
+        .iter()
+        .find(|(o, _)| *o == opcode)
+        .map(|(_, what)| Op::Unmodelled {
+            reason: format!(
+                "{what} {} not modelled",
+                if what.ends_with('s') { "are" } else { "is" }
+            ),
+        }))
 }
