@@ -76,7 +76,7 @@ typedef struct nvfp4_cuda_core_config {
                                 2-byte aligned. 1: 8-byte loads. */
     int32_t warps;           /* warps a CTA: 1 to 8; integer dot with one or two vectors to 16 */
     int32_t k_split;         /* warps that share a row tile; divides `warps` */
-    int32_t ctas;            /* integer dot: CTAs that share the rows, > 0 */
+    int32_t ctas;            /* integer dot: CTAs that share a batch's rows, > 0 */
 } nvfp4_cuda_core_config;
 
 /* What dispatch asks of a device. */

@@ -24,7 +24,7 @@ pub struct CudaCoreConfig {
     pub warps: u32,
     /// Warps that share a row tile and split K between them; divides `warps`.
     pub k_split: u32,
-    /// CTAs that share the rows. 0 for the direct kernel, which takes one for each `warps / k_split`
+    /// CTAs that share a batch's rows. 0 for the direct kernel, which takes one for each `warps / k_split`
     /// row tiles.
     pub ctas: u32,
 }
@@ -87,7 +87,8 @@ impl CudaCoreConfig {
             &[(16, 1), (8, 1), (4, 1)]
         };
         cuts.iter().find_map(|&(warps, ctas_per_sm)| {
-            let ctas = (target.multiprocessors * ctas_per_sm) as usize;
+            // A CTA stays inside a batch, whose vectors it decodes.
+            let ctas = (target.multiprocessors * ctas_per_sm) as usize / shape.l().max(1);
             let ctas = ctas.clamp(1, tiles.max(1));
             let cost = |k_split: u32| {
                 let rounds = tiles.div_ceil(ctas).div_ceil((warps / k_split) as usize);
@@ -133,7 +134,6 @@ impl CudaCoreConfig {
                 && self.warps <= most_integer_dot_warps(vectors)
                 && self.ctas >= 1
                 && i32::try_from(self.ctas).is_ok()
-                && i32::try_from(integer_dot_tiles(shape, target.tiled)).is_ok()
                 && self.shared_bytes(shape, target.tiled) <= u64::from(target.shared_bytes)
         };
         let kernel = match self.kernel {
@@ -187,14 +187,13 @@ fn most_integer_dot_warps(vectors: usize) -> u32 {
     if vectors <= 2 { 16 } else { 8 }
 }
 
-/// `row_tiles` in `cuda_core.cuh`, of all batches.
+/// `row_tiles` in `cuda_core.cuh`, of one batch.
 fn integer_dot_tiles(shape: &Shape, tiled: bool) -> usize {
-    let tiles = if tiled {
+    if tiled {
         shape.m().div_ceil(32 * INTEGER_DOT_ROWS) * 32
     } else {
         shape.m().div_ceil(INTEGER_DOT_ROWS)
-    };
-    tiles * shape.l()
+    }
 }
 
 #[cfg(test)]

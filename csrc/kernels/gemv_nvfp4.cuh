@@ -7,7 +7,8 @@
 // of a block is an exact integer below 2304 in magnitude, and exact in f32 times two scales (12 + 8
 // bits): only the f32 sum over blocks rounds.
 //
-// A CTA takes a contiguous range of row tiles and decodes the vectors once, into shared memory. Its
+// A CTA takes a contiguous range of a batch's row tiles and decodes the vectors once, into shared
+// memory. Its
 // warps, or groups of k_split warps, take the tiles in turn; a lane's loads for its next step, which
 // may be in the next tile, are in flight while it computes. Partial sums of all tiles wait in shared
 // memory for one barrier. Every order is fixed by the configuration.
@@ -194,19 +195,14 @@ __global__ void __launch_bounds__(int8::max_threads(kVectors), 1)
     const int32_t steps = (p.blocks + stride - 1) / stride;
     const Lookup lookup;
 
-    // No division before the first load: it would delay it by hundreds of cycles.
-    const int32_t tiles = row_tiles(p.m, p.row_step, kRows);
+    // This CTA's tiles of each of its batches. A division before the first load would delay it by
+    // hundreds of cycles; the launcher has divided.
     const auto start_of = [&](int32_t cta) {
         return cta * p.tiles_per_cta + min(cta, p.tiles_left);
     };
-    const int32_t last = start_of(blockIdx.x + 1);
-    for (int32_t first = start_of(blockIdx.x); first < last;) {
-        // The tiles of one batch, whose vectors are decoded.
-        const int32_t batch = p.l == 1 ? 0 : first / tiles;
-        const int32_t begin = first - batch * tiles;
-        const int32_t end = min(last - batch * tiles, tiles);
-        first += end - begin;
-
+    const int32_t begin = start_of(blockIdx.x);
+    const int32_t end = start_of(blockIdx.x + 1);
+    for (int32_t batch = blockIdx.y; batch < p.l; batch += gridDim.y) {
         Cursor cursor;
         cursor.tile = begin + group;
         cursor.step = 0;
