@@ -13,10 +13,10 @@ const ARCHES: [&str; 3] = ["compute_80", "compute_90a", "compute_100a"];
 const BLOCK: usize = 16;
 
 /// PTX of a launcher's kernels; `None` without nvcc.
-fn compile(activation: &str, arch: &str) -> Option<String> {
+fn compile(unit: &str, arch: &str) -> Option<String> {
     let nvcc = std::env::var("NVCC").unwrap_or_else(|_| "nvcc".into());
     let csrc = Path::new(env!("CARGO_MANIFEST_DIR")).join("../csrc/launch");
-    let source: PathBuf = csrc.join(format!("gemv_cuda_core_{activation}.cu"));
+    let source: PathBuf = csrc.join(format!("{unit}.cu"));
     let out = Command::new(&nvcc)
         .args([
             "-std=c++17",
@@ -71,8 +71,26 @@ struct Case {
     warps: usize,
     k_split: usize,
     tiled: bool,
+    /// CTAs that share a batch's rows, for the integer-dot kernel; `None` for the direct one.
+    ctas: Option<usize>,
     /// Powers of two as scales and small integers as values: every sum is exact in f32.
     exact: bool,
+}
+
+impl Case {
+    /// Row tiles of a batch: `row_tiles` in `cuda_core.cuh`.
+    fn tiles(&self) -> usize {
+        let rows = if self.ctas.is_some() || self.n <= 2 {
+            4
+        } else {
+            2
+        };
+        if self.tiled {
+            self.m.div_ceil(32 * rows) * 32
+        } else {
+            self.m.div_ceil(rows)
+        }
+    }
 }
 
 /// Bytes of scales, given row and block, in either layout.
@@ -207,7 +225,7 @@ fn problem(module: &Module, c: &Case) -> Problem {
 
     let vector_row = x_bytes.len() / (c.batches * c.n);
     let (row_stride, group_stride, tiled) = layout(blocks, c.tiled);
-    let mut p = vec![0u8; 184];
+    let mut p = vec![0u8; 192];
     let mut put = |at: usize, v: &[u8]| p[at..at + v.len()].copy_from_slice(v);
     for (i, v) in [
         c.m,
@@ -216,29 +234,31 @@ fn problem(module: &Module, c: &Case) -> Problem {
         blocks,
         c.k_split,
         if c.tiled { 32 } else { 1 },
+        c.tiles() / c.ctas.unwrap_or(1),
+        c.tiles() % c.ctas.unwrap_or(1),
     ]
     .iter()
     .enumerate()
     {
         put(4 * i, &(*v as i32).to_le_bytes());
     }
-    put(24, &codes.address.to_le_bytes());
-    put(32, &scales.address.to_le_bytes());
-    for at in [40, 96] {
+    put(32, &codes.address.to_le_bytes());
+    put(40, &scales.address.to_le_bytes());
+    for at in [48, 104] {
         put(at, &row_stride.to_le_bytes());
         put(at + 8, &group_stride.to_le_bytes());
         put(at + 12, &[tiled]);
     }
-    put(56, &(c.k as i64 / 2).to_le_bytes());
-    put(64, &vectors.address.to_le_bytes());
-    put(72, &(vector_row as i64).to_le_bytes());
-    put(80, &((vector_row * c.n) as i64).to_le_bytes());
-    put(88, &vector_scales.address.to_le_bytes());
-    put(112, &(x_scale_batch as i64).to_le_bytes());
-    put(120, &alpha.to_le_bytes());
-    put(160, &output.address.to_le_bytes());
-    put(168, &((c.n * c.m) as i64).to_le_bytes());
-    put(176, &2i32.to_le_bytes()); // f32
+    put(64, &(c.k as i64 / 2).to_le_bytes());
+    put(72, &vectors.address.to_le_bytes());
+    put(80, &(vector_row as i64).to_le_bytes());
+    put(88, &((vector_row * c.n) as i64).to_le_bytes());
+    put(96, &vector_scales.address.to_le_bytes());
+    put(120, &(x_scale_batch as i64).to_le_bytes());
+    put(128, &alpha.to_le_bytes());
+    put(168, &output.address.to_le_bytes());
+    put(176, &((c.n * c.m) as i64).to_le_bytes());
+    put(184, &2i32.to_le_bytes()); // f32
     Problem {
         sim,
         params: p,
@@ -250,23 +270,23 @@ fn problem(module: &Module, c: &Case) -> Problem {
 
 fn check(module: &Module, activation: u32, c: &Case, policy: Policy) {
     let vectors = c.n.next_power_of_two();
-    let kernel = format!(
-        "_ZN5nvfp414gemv_cuda_coreILi{activation}ELi{vectors}ELi{}EEEvNS_14CudaCoreParamsE",
-        c.blocks_per_load
-    );
-    let mut p = problem(module, c);
-    let rows = if c.n <= 2 { 4 } else { 2 };
-    let tiles = if c.tiled {
-        c.m.div_ceil(32 * rows) * 32
-    } else {
-        c.m.div_ceil(rows)
+    let kernel = match c.ctas {
+        None => format!("_ZN5nvfp414gemv_cuda_coreILi{activation}ELi{vectors}"),
+        Some(_) => format!("_ZN5nvfp410gemv_nvfp4ILi{vectors}"),
     };
-    let grid = [
-        tiles.div_ceil(c.warps / c.k_split) as u32,
-        c.batches as u32,
-        1,
-    ];
-    let launch = Launch::new(&kernel, grid, [c.warps as u32 * 32, 1, 1]).bytes(&p.params);
+    let kernel = format!("{kernel}ELi{}EEEvNS_14CudaCoreParamsE", c.blocks_per_load);
+    let mut p = problem(module, c);
+    let ctas = c
+        .ctas
+        .unwrap_or_else(|| c.tiles().div_ceil(c.warps / c.k_split));
+    let grid = [ctas as u32, c.batches as u32, 1];
+    let mut launch = Launch::new(&kernel, grid, [c.warps as u32 * 32, 1, 1]).bytes(&p.params);
+    if c.ctas.is_some() {
+        // Vectors and their scales, partial sums: `int8::shared_bytes`.
+        let blocks = c.k / BLOCK;
+        let partial = c.tiles().div_ceil(ctas) * c.k_split * 4 * vectors * 4;
+        launch.shared = (vectors * blocks * (16 + 4) + partial) as u32;
+    }
     let options = Options {
         policy,
         ..Options::default()
@@ -290,34 +310,37 @@ fn check(module: &Module, activation: u32, c: &Case, policy: Policy) {
     }
 }
 
-fn family(name: &str, activation: Activation, number: u32) {
+fn family(unit: &str, activation: Activation, number: u32, ctas: &[Option<usize>]) {
     for arch in ARCHES {
-        let Some(ptx) = compile(name, arch) else {
+        let Some(ptx) = compile(unit, arch) else {
             return;
         };
         let module = Module::parse(&ptx).unwrap();
-        for n in [1, 2, 3, 5] {
-            for blocks_per_load in [1, 2] {
-                for tiled in [false, true] {
-                    for exact in [true, false] {
-                        let c = Case {
-                            activation,
-                            m: 13,
-                            n,
-                            k: if exact { 1056 } else { 288 },
-                            batches: 1 + usize::from(exact && n == 1),
-                            blocks_per_load,
-                            warps: 4,
-                            k_split: if exact { 2 } else { 1 },
-                            tiled,
-                            exact,
-                        };
-                        let policy = if tiled {
-                            Policy::Random(n as u64)
-                        } else {
-                            Policy::Fair
-                        };
-                        check(&module, number, &c, policy);
+        for &ctas in ctas {
+            for n in [1, 2, 3, 5] {
+                for blocks_per_load in [1, 2] {
+                    for tiled in [false, true] {
+                        for exact in [true, false] {
+                            let c = Case {
+                                activation,
+                                m: 13,
+                                n,
+                                k: if exact { 1056 } else { 288 },
+                                batches: 1 + usize::from(exact && n == 1),
+                                blocks_per_load,
+                                warps: 4,
+                                k_split: if exact { 2 } else { 1 },
+                                tiled,
+                                ctas,
+                                exact,
+                            };
+                            let policy = if tiled {
+                                Policy::Random(n as u64)
+                            } else {
+                                Policy::Fair
+                            };
+                            check(&module, number, &c, policy);
+                        }
                     }
                 }
             }
@@ -327,20 +350,25 @@ fn family(name: &str, activation: Activation, number: u32) {
 
 #[test]
 fn nvfp4_vectors() {
-    family("nvfp4", Activation::Nvfp4, 0);
+    family("gemv_cuda_core_nvfp4", Activation::Nvfp4, 0, &[None]);
 }
 
 #[test]
 fn f16_vectors() {
-    family("f16", Activation::F16, 1);
+    family("gemv_cuda_core_f16", Activation::F16, 1, &[None]);
 }
 
 #[test]
 fn bf16_vectors() {
-    family("bf16", Activation::Bf16, 2);
+    family("gemv_cuda_core_bf16", Activation::Bf16, 2, &[None]);
 }
 
 #[test]
 fn f32_vectors() {
-    family("f32", Activation::F32, 3);
+    family("gemv_cuda_core_f32", Activation::F32, 3, &[None]);
+}
+
+#[test]
+fn nvfp4_vectors_with_integer_dot_products() {
+    family("gemv_nvfp4", Activation::Nvfp4, 0, &[Some(1), Some(3)]);
 }
