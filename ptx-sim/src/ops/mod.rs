@@ -8,6 +8,7 @@ pub(crate) mod half;
 pub(crate) mod int;
 pub(crate) mod memory;
 pub(crate) mod predicate;
+pub(crate) mod tcgen05;
 pub(crate) mod unmodelled;
 pub(crate) mod warp;
 

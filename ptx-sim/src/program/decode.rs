@@ -321,7 +321,7 @@ fn special(name: &str) -> Option<Special> {
 
 /// Decodes by family; the first that knows the opcode decides.
 pub(crate) fn op(cx: &mut Cx<'_>) -> R<Op> {
-    let families: [fn(&mut Cx<'_>) -> R<Option<Op>>; 10] = [
+    let families: [fn(&mut Cx<'_>) -> R<Option<Op>>; 11] = [
         ops::int::decode,
         ops::float::decode,
         ops::half::decode,
@@ -331,6 +331,7 @@ pub(crate) fn op(cx: &mut Cx<'_>) -> R<Op> {
         ops::memory::decode,
         ops::control::decode,
         ops::warp::decode,
+        ops::tcgen05::decode,
         ops::unmodelled::decode,
     ];
     for f in families {

@@ -5,8 +5,10 @@ mod build;
 mod cfg;
 pub(crate) mod decode;
 mod op;
+mod tcgen05;
 
 pub use op::*;
+pub use tcgen05::{MmaA, MmaOperands, Tcgen05, TensorAddr};
 
 use crate::ast::{Loc, Module};
 use crate::error::SimError;

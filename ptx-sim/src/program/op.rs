@@ -266,6 +266,8 @@ pub enum Op {
     Mapa { d: Dst, a: Src, rank: Src, generic: bool },
     /// `getctarank`.
     CtaRank { d: Dst, a: Src, generic: bool },
+    /// Tensor memory and the fifth-generation tensor core.
+    Tcgen05(super::Tcgen05),
     /// Parsed, and known to the ISA, but not modelled: an error when it is reached.
     Unmodelled { reason: String },
 }
@@ -284,6 +286,7 @@ impl Op {
             Op::Bar { aligned: true, .. }
             | Op::ClusterArrive { aligned: true, .. }
             | Op::ClusterWait { aligned: true } => WarpSync::All,
+            Op::Tcgen05(t) if t.aligned() => WarpSync::All,
             _ => WarpSync::None,
         }
     }
