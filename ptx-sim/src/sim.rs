@@ -3,8 +3,11 @@
 use crate::ast::Module;
 use crate::coverage::Counters;
 use crate::error::SimError;
+use std::collections::BTreeMap;
+
 use crate::exec::event::EventQueue;
 use crate::exec::machine::{Barrier, Cluster, Cta, Machine};
+use crate::exec::pending::Pending;
 use crate::exec::warp::{State, Wait, Warp};
 use crate::memory::layout::GLOBAL;
 use crate::memory::{Observer, Region, Space};
@@ -53,6 +56,9 @@ pub struct Options {
     pub budget: u64,
     /// What uninitialised reads do.
     pub uninitialised: Uninitialised,
+    /// Times that waits on mbarriers run into their time limits without anything else happening
+    /// before that is called a deadlock.
+    pub timeouts: u32,
     /// Clusters that run at once; the others follow as these end.
     pub resident: usize,
     /// `%nsmid`.
@@ -66,6 +72,7 @@ impl Default for Options {
             timing: Timing::Eager,
             budget: 20_000_000_000,
             uninitialised: Uninitialised::Error,
+            timeouts: 1000,
             resident: 2,
             sms: 132,
         }
@@ -232,6 +239,7 @@ impl Sim {
             cluster_dims,
             scheduler: Scheduler::new(options.policy),
             events: EventQueue::default(),
+            pending: Pending::default(),
             observer,
             counters: Counters::new(program.code.len()),
             report: Report { kernel: program.kernel.clone(), ..Report::default() },
@@ -328,6 +336,9 @@ impl Machine<'_> {
                 self.collect_candidates(&mut candidates, true);
             }
             if candidates.is_empty() {
+                if self.time_out() {
+                    continue;
+                }
                 return Err(SimError::Deadlock(Box::new(self.deadlock())));
             }
             let (cta, warp) = self.scheduler.pick(&candidates);
@@ -359,6 +370,7 @@ impl Machine<'_> {
 
     fn complete(&mut self, e: Box<dyn crate::exec::event::Event>) -> Result<(), SimError> {
         let pc = e.pc();
+        self.pending.progressed();
         e.complete(self).map_err(|f| SimError::Violation(Box::new(self.violation(f, pc, None))))
     }
 
@@ -420,6 +432,7 @@ impl Machine<'_> {
             cluster,
             rank,
             shared,
+            mbarriers: BTreeMap::new(),
             barriers: vec![Barrier::default(); 16],
             warps: Vec::new(),
             cluster_arrived: vec![0; live.len()],
@@ -479,11 +492,18 @@ impl Machine<'_> {
                         }
                         State::Blocked(Wait::Bar { id, .. }) => format!("at barrier {id}"),
                         State::Blocked(Wait::Cluster { .. }) => "at the cluster barrier".into(),
+                        State::Blocked(Wait::Mbarrier { owner, at, .. }) => {
+                            format!("for {}", self.describe_mbarrier(owner, at))
+                        }
+                    };
+                    let pc = match p.state {
+                        State::Blocked(Wait::Mbarrier { pc, .. }) => pc,
+                        _ => p.pc,
                     };
                     d.waiting.push(Waiter {
                         thread: self.thread(i, w.index, p.mask.trailing_zeros().min(31)),
                         lanes: p.mask,
-                        site: self.program.site(p.pc as usize),
+                        site: self.program.site(pc as usize),
                         reason,
                     });
                 }

@@ -1,10 +1,14 @@
 //! The machine while a kernel runs: resident CTAs, memories, barriers, counters.
 
+use std::collections::BTreeMap;
+
 use super::event::EventQueue;
+use super::pending::Pending;
 use super::warp::{State, Wait, Warp};
 use crate::coverage::Counters;
 use crate::error::SimError;
 use crate::memory::layout::{SHARED_RANK_SHIFT, SMALL_START};
+use crate::models::mbarrier::Slot;
 use crate::memory::{Access, AccessKind, Actor, Fault, Observer, Region, Space, SyncEvent};
 use crate::program::{Program, Special};
 use crate::report::{Report, ThreadId, Violation, ViolationKind};
@@ -35,6 +39,8 @@ pub(crate) struct Cta {
     pub(crate) cluster: usize,
     pub(crate) rank: u32,
     pub(crate) shared: Region,
+    /// mbarrier objects by their offset in shared memory.
+    pub(crate) mbarriers: BTreeMap<u64, Slot>,
     pub(crate) barriers: Vec<Barrier>,
     /// `None` while it runs, and once it has ended.
     pub(crate) warps: Vec<Option<Warp>>,
@@ -74,6 +80,7 @@ pub(crate) struct Machine<'a> {
     pub(crate) cluster_dims: [u32; 3],
     pub(crate) scheduler: Scheduler,
     pub(crate) events: EventQueue,
+    pub(crate) pending: Pending,
     pub(crate) observer: Option<&'a mut dyn Observer>,
     pub(crate) counters: Counters,
     pub(crate) report: Report,
@@ -184,7 +191,7 @@ impl Machine<'_> {
         Ok((peer, offset))
     }
 
-    fn region(&mut self, space: Space, owner: usize) -> &mut Region {
+    pub(crate) fn region(&mut self, space: Space, owner: usize) -> &mut Region {
         match space {
             Space::Global => self.global,
             Space::Shared => &mut self.ctas[owner].shared,
@@ -205,6 +212,7 @@ impl Machine<'_> {
         out: &mut [u8],
     ) -> Result<(), Trouble> {
         let lane = Some(actor.lane);
+        self.check_in_flight(space, owner, address, out.len(), false).map_err(|f| Trouble::Fault(f, lane))?;
         let init = self
             .region(space, owner)
             .read(address, align, out)
@@ -226,6 +234,8 @@ impl Machine<'_> {
         data: &[u8],
         kind: AccessKind,
     ) -> Result<(), Trouble> {
+        self.check_in_flight(space, owner, address, data.len(), true)
+            .map_err(|f| Trouble::Fault(f, Some(actor.lane)))?;
         self.region(space, owner)
             .write(address, align, data)
             .map_err(|f| Trouble::Fault(f, Some(actor.lane)))?;
@@ -279,6 +289,7 @@ impl Machine<'_> {
         match wait {
             Wait::Bar { id, generation } => c.barriers[id as usize].generation != generation,
             Wait::Cluster { phase } => self.clusters[c.cluster].phase > phase,
+            Wait::Mbarrier { owner, at, phase, .. } => self.mbarrier_phase(owner, at) != Some(phase),
         }
     }
 

@@ -4,7 +4,9 @@ mod barrier;
 mod collective;
 pub(crate) mod event;
 pub(crate) mod machine;
+mod mbarrier;
 mod memory;
+pub(crate) mod pending;
 pub(crate) mod warp;
 
 use crate::error::SimError;
@@ -297,6 +299,8 @@ impl Machine<'_> {
             Op::Bar { .. } | Op::ClusterArrive { .. } | Op::ClusterWait { .. } => {
                 return self.barrier(c, w, cur, &ins.op);
             }
+            Op::Mbarrier { op, addr } => return self.mbarrier(c, w, cur, op, addr),
+            Op::PendingCount { d, a } => self.pending_count(c, w, *d, *a)?,
             Op::WarpSync { .. }
             | Op::Shfl { .. }
             | Op::Vote { .. }

@@ -16,6 +16,9 @@ pub(crate) enum Wait {
     Bar { id: u32, generation: u64 },
     /// Cluster barrier, until its phase is beyond this one.
     Cluster { phase: u64 },
+    /// mbarrier of this linear CTA at this offset, until this phase is over. `pc` tested it;
+    /// with `retry` it is executed again.
+    Mbarrier { owner: u32, at: u64, phase: u64, pc: u32, retry: bool },
 }
 
 /// State of a part.
@@ -57,6 +60,8 @@ pub(crate) struct Warp {
     pub(crate) impatience: u32,
     /// Parts that wait at barriers: instruction, lanes and the barrier's generation.
     pub(crate) waiting: Vec<(usize, u32, u64)>,
+    /// Lanes whose `mbarrier.try_wait` ran into its time limit.
+    pub(crate) timed_out: u32,
 }
 
 impl Warp {
@@ -82,6 +87,7 @@ impl Warp {
             local,
             impatience: 0,
             waiting: Vec::new(),
+            timed_out: 0,
         }
     }
 
@@ -146,6 +152,21 @@ impl Warp {
             }
         }
         self.impatience = 0;
+        any
+    }
+
+    /// Lets waits on mbarriers run into their time limits; whether there are any.
+    pub(crate) fn time_out(&mut self) -> bool {
+        let mut any = false;
+        for p in &mut self.parts {
+            if let State::Blocked(Wait::Mbarrier { retry, .. }) = p.state {
+                p.state = State::Ready;
+                if retry {
+                    self.timed_out |= p.mask;
+                }
+                any = true;
+            }
+        }
         any
     }
 

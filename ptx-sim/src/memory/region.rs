@@ -233,6 +233,13 @@ impl Region {
         Ok(())
     }
 
+    /// Makes bytes uninitialised.
+    pub fn forget(&mut self, address: u64, size: u32) -> Result<(), Fault> {
+        let (i, at) = self.locate(address, size, 1, "write")?;
+        self.allocations[i].mark(at, size as usize, false);
+        Ok(())
+    }
+
     /// Checks that a range lies inside an allocation, without reading it.
     pub fn check(&mut self, address: u64, size: u32, align: u32, what: &str) -> Result<(), Fault> {
         self.locate(address, size, align, what).map(|_| ())

@@ -7,7 +7,6 @@ use crate::program::decode::{Cx, R};
 const KNOWN: &[(&str, &str)] = &[
     ("tcgen05", "tensor memory and the fifth-generation tensor core"),
     ("cp", "asynchronous copies"),
-    ("mbarrier", "mbarrier objects"),
     ("tensormap", "tensor maps"),
     ("clusterlaunchcontrol", "cluster launch control"),
     ("mma", "warp matrix multiplication"),
