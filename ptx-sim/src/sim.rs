@@ -3,10 +3,16 @@
 use crate::ast::Module;
 use crate::coverage::Counters;
 use crate::error::SimError;
+use std::collections::BTreeMap;
+
 use crate::exec::event::EventQueue;
 use crate::exec::machine::{Barrier, Cluster, Cta, Machine};
+use crate::exec::hazards::Hazards;
+use crate::exec::pending::Pending;
+use crate::exec::tcgen05::TensorState;
 use crate::exec::warp::{State, Wait, Warp};
 use crate::memory::layout::GLOBAL;
+use crate::models::hazard::Profile;
 use crate::memory::{Observer, Region, Space};
 use crate::program::Program;
 use crate::report::{Deadlock, Report, Waiter};
@@ -53,8 +59,13 @@ pub struct Options {
     pub budget: u64,
     /// What uninitialised reads do.
     pub uninitialised: Uninitialised,
+    /// Times that waits on mbarriers run into their time limits without anything else happening
+    /// before that is called a deadlock.
+    pub timeouts: u32,
     /// Clusters that run at once; the others follow as these end.
     pub resident: usize,
+    /// How much ordering asynchronous operations may rely on.
+    pub profile: Profile,
     /// `%nsmid`.
     pub sms: u32,
 }
@@ -66,7 +77,9 @@ impl Default for Options {
             timing: Timing::Eager,
             budget: 20_000_000_000,
             uninitialised: Uninitialised::Error,
+            timeouts: 1000,
             resident: 2,
+            profile: Profile::Strict,
             sms: 132,
         }
     }
@@ -232,6 +245,9 @@ impl Sim {
             cluster_dims,
             scheduler: Scheduler::new(options.policy),
             events: EventQueue::default(),
+            pending: Pending::default(),
+            tensor: TensorState::default(),
+            hazards: Hazards::of(program, options.profile),
             observer,
             counters: Counters::new(program.code.len()),
             report: Report { kernel: program.kernel.clone(), ..Report::default() },
@@ -328,6 +344,9 @@ impl Machine<'_> {
                 self.collect_candidates(&mut candidates, true);
             }
             if candidates.is_empty() {
+                if self.time_out() {
+                    continue;
+                }
                 return Err(SimError::Deadlock(Box::new(self.deadlock())));
             }
             let (cta, warp) = self.scheduler.pick(&candidates);
@@ -359,6 +378,7 @@ impl Machine<'_> {
 
     fn complete(&mut self, e: Box<dyn crate::exec::event::Event>) -> Result<(), SimError> {
         let pc = e.pc();
+        self.pending.progressed();
         e.complete(self).map_err(|f| SimError::Violation(Box::new(self.violation(f, pc, None))))
     }
 
@@ -414,12 +434,20 @@ impl Machine<'_> {
             })
             .collect();
         let g = self.launch.grid;
+        let (per, grid) = (self.cluster_dims, self.launch.grid);
+        let at: [u32; 3] = std::array::from_fn(|i| id[i] / per[i]);
+        let clusters: [u32; 3] = std::array::from_fn(|i| grid[i] / per[i]);
+        if let Some(h) = &mut self.hazards {
+            let linear = id[0] + g[0] * (id[1] + g[1] * id[2]);
+            h.admit(linear, at[0] + clusters[0] * (at[1] + clusters[1] * at[2]));
+        }
         self.ctas.push(Cta {
             id,
             linear: id[0] + g[0] * (id[1] + g[1] * id[2]),
             cluster,
             rank,
             shared,
+            mbarriers: BTreeMap::new(),
             barriers: vec![Barrier::default(); 16],
             warps: Vec::new(),
             cluster_arrived: vec![0; live.len()],
@@ -456,6 +484,9 @@ impl Machine<'_> {
         self.ctas = kept;
         let mut clusters = Vec::new();
         for (i, mut k) in std::mem::take(&mut self.clusters).into_iter().enumerate() {
+            if let (true, Some(h)) = (ended[i], &mut self.hazards) {
+                h.drop_cluster(k.linear);
+            }
             if !ended[i] {
                 for c in &mut k.ctas {
                     *c = moved[*c];
@@ -478,12 +509,23 @@ impl Machine<'_> {
                             format!("for lanes {m:08x} of its warp to execute this instruction")
                         }
                         State::Blocked(Wait::Bar { id, .. }) => format!("at barrier {id}"),
+                        State::Blocked(Wait::Tensor { stores, .. }) => {
+                            format!("for its tcgen05.{}", if stores { "st" } else { "ld" })
+                        }
+                        State::Blocked(Wait::TensorAlloc { .. }) => "for tensor memory".into(),
                         State::Blocked(Wait::Cluster { .. }) => "at the cluster barrier".into(),
+                        State::Blocked(Wait::Mbarrier { owner, at, .. }) => {
+                            format!("for {}", self.describe_mbarrier(owner, at))
+                        }
+                    };
+                    let pc = match p.state {
+                        State::Blocked(Wait::Mbarrier { pc, .. }) => pc,
+                        _ => p.pc,
                     };
                     d.waiting.push(Waiter {
                         thread: self.thread(i, w.index, p.mask.trailing_zeros().min(31)),
                         lanes: p.mask,
-                        site: self.program.site(p.pc as usize),
+                        site: self.program.site(pc as usize),
                         reason,
                     });
                 }

@@ -1,10 +1,16 @@
 //! The machine while a kernel runs: resident CTAs, memories, barriers, counters.
 
+use std::collections::BTreeMap;
+
 use super::event::EventQueue;
+use super::hazards::Hazards;
+use super::pending::Pending;
+use super::tcgen05::TensorState;
 use super::warp::{State, Wait, Warp};
 use crate::coverage::Counters;
 use crate::error::SimError;
 use crate::memory::layout::{SHARED_RANK_SHIFT, SMALL_START};
+use crate::models::mbarrier::Slot;
 use crate::memory::{Access, AccessKind, Actor, Fault, Observer, Region, Space, SyncEvent};
 use crate::program::{Program, Special};
 use crate::report::{Report, ThreadId, Violation, ViolationKind};
@@ -35,6 +41,8 @@ pub(crate) struct Cta {
     pub(crate) cluster: usize,
     pub(crate) rank: u32,
     pub(crate) shared: Region,
+    /// mbarrier objects by their offset in shared memory.
+    pub(crate) mbarriers: BTreeMap<u64, Slot>,
     pub(crate) barriers: Vec<Barrier>,
     /// `None` while it runs, and once it has ended.
     pub(crate) warps: Vec<Option<Warp>>,
@@ -74,6 +82,9 @@ pub(crate) struct Machine<'a> {
     pub(crate) cluster_dims: [u32; 3],
     pub(crate) scheduler: Scheduler,
     pub(crate) events: EventQueue,
+    pub(crate) tensor: TensorState,
+    pub(crate) hazards: Option<Hazards>,
+    pub(crate) pending: Pending,
     pub(crate) observer: Option<&'a mut dyn Observer>,
     pub(crate) counters: Counters,
     pub(crate) report: Report,
@@ -184,7 +195,7 @@ impl Machine<'_> {
         Ok((peer, offset))
     }
 
-    fn region(&mut self, space: Space, owner: usize) -> &mut Region {
+    pub(crate) fn region(&mut self, space: Space, owner: usize) -> &mut Region {
         match space {
             Space::Global => self.global,
             Space::Shared => &mut self.ctas[owner].shared,
@@ -205,6 +216,7 @@ impl Machine<'_> {
         out: &mut [u8],
     ) -> Result<(), Trouble> {
         let lane = Some(actor.lane);
+        self.check_in_flight(space, owner, address, out.len(), false).map_err(|f| Trouble::Fault(f, lane))?;
         let init = self
             .region(space, owner)
             .read(address, align, out)
@@ -226,6 +238,8 @@ impl Machine<'_> {
         data: &[u8],
         kind: AccessKind,
     ) -> Result<(), Trouble> {
+        self.check_in_flight(space, owner, address, data.len(), true)
+            .map_err(|f| Trouble::Fault(f, Some(actor.lane)))?;
         self.region(space, owner)
             .write(address, align, data)
             .map_err(|f| Trouble::Fault(f, Some(actor.lane)))?;
@@ -261,12 +275,25 @@ impl Machine<'_> {
         kind: AccessKind,
     ) -> Result<(), Trouble> {
         let owner = self.ctas[owner].linear;
-        let Some(o) = &mut self.observer else { return Ok(()) };
-        o.access(&Access { actor, space, owner, address, size: size as u32, kind })
-            .map_err(|f| Trouble::Fault(f, Some(actor.lane)))
+        if self.observer.is_none() && self.hazards.is_none() {
+            return Ok(());
+        }
+        let access = Access { actor, space, owner, address, size: size as u32, kind };
+        let lane = Some(actor.lane);
+        if let Some(h) = &mut self.hazards {
+            h.access(&access);
+            self.check_hazards().map_err(|f| Trouble::Fault(f, lane))?;
+        }
+        match &mut self.observer {
+            Some(o) => o.access(&access).map_err(|f| Trouble::Fault(f, lane)),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn synchronised(&mut self, event: SyncEvent) -> Result<(), Trouble> {
+        if let Some(h) = &mut self.hazards {
+            h.sync(&event);
+        }
         match &mut self.observer {
             Some(o) => o.sync(&event).map_err(|f| Trouble::Fault(f, None)),
             None => Ok(()),
@@ -278,7 +305,10 @@ impl Machine<'_> {
         let c = &self.ctas[cta];
         match wait {
             Wait::Bar { id, generation } => c.barriers[id as usize].generation != generation,
+            Wait::Tensor { warp, stores } => self.tensor.waited(c.linear, warp, stores),
+            Wait::TensorAlloc { epoch } => self.tensor.epoch != epoch,
             Wait::Cluster { phase } => self.clusters[c.cluster].phase > phase,
+            Wait::Mbarrier { owner, at, phase, .. } => self.mbarrier_phase(owner, at) != Some(phase),
         }
     }
 

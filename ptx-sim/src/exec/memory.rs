@@ -12,15 +12,16 @@ use crate::report::ViolationKind;
 const MAX_ELEMENTS: usize = 8;
 
 /// Where an access goes.
-struct Place {
-    space: Space,
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) space: Space,
     /// CTA whose shared memory it is.
-    owner: usize,
-    address: u64,
+    pub(crate) owner: usize,
+    pub(crate) address: u64,
 }
 
 impl Machine<'_> {
-    fn locate(&self, c: &Ctx<'_>, a: &Addr, base: u64, lane: u32) -> Result<Place, Trouble> {
+    pub(crate) fn locate(&self, c: &Ctx<'_>, a: &Addr, base: u64, lane: u32) -> Result<Place, Trouble> {
         let mut address = base.wrapping_add_signed(a.offset);
         if a.narrow {
             address &= 0xffff_ffff;

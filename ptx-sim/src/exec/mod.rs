@@ -3,12 +3,17 @@
 mod barrier;
 mod collective;
 pub(crate) mod event;
+pub(crate) mod hazards;
 pub(crate) mod machine;
+mod mbarrier;
 mod memory;
+pub(crate) mod pending;
+mod poison;
+pub(crate) mod tcgen05;
 pub(crate) mod warp;
 
 use crate::error::SimError;
-use crate::memory::{Actor, SyncEvent};
+use crate::memory::{Actor, Fault, SyncEvent};
 use crate::program::{Clock, Dst, Ins, Lanes, Op, Program, WarpSync};
 use crate::report::ViolationKind;
 use machine::{Machine, Trouble, sync_fault};
@@ -112,6 +117,13 @@ impl Machine<'_> {
             let flow = self
                 .step(&ctx, w, &mut cur, ins)
                 .map_err(|t| self.place(t, cta, w, pc, active))?;
+            if w.poison.touched() {
+                let f = Fault::new(
+                    ViolationKind::Hazard,
+                    "a register that a tcgen05.ld in flight writes is used before tcgen05.wait::ld",
+                );
+                return Err(self.place(Trouble::Fault(f, None), cta, w, pc, active));
+            }
             match flow {
                 Flow::Next => cur.pc += 1,
                 Flow::Jump(to) => cur.pc = to,
@@ -297,6 +309,9 @@ impl Machine<'_> {
             Op::Bar { .. } | Op::ClusterArrive { .. } | Op::ClusterWait { .. } => {
                 return self.barrier(c, w, cur, &ins.op);
             }
+            Op::Tcgen05(t) => return self.tcgen05(c, w, cur, t),
+            Op::Mbarrier { op, addr } => return self.mbarrier(c, w, cur, op, addr),
+            Op::PendingCount { d, a } => self.pending_count(c, w, *d, *a)?,
             Op::WarpSync { .. }
             | Op::Shfl { .. }
             | Op::Vote { .. }
@@ -369,6 +384,9 @@ impl Machine<'_> {
         w.live &= !gone;
         self.ctas[cta].live[w.index as usize] = w.live;
         w.reconsider();
+        if self.ctas[cta].ended() {
+            self.tensor_exit(cta).map_err(|f| Trouble::Fault(f, Some(lanes.trailing_zeros() & 31)))?;
+        }
         self.after_exit(cta)
     }
 }

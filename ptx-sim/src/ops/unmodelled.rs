@@ -6,7 +6,6 @@ use crate::program::decode::{Cx, R};
 /// Opcodes, and what they need.
 const KNOWN: &[(&str, &str)] = &[
     ("cp", "asynchronous copies"),
-    ("mbarrier", "mbarrier objects"),
     ("tensormap", "tensor maps"),
     ("clusterlaunchcontrol", "cluster launch control"),
     ("mma", "warp matrix multiplication"),

@@ -203,6 +203,20 @@ pub enum BarMode {
     Vote(u32, PredSrc, bool),
 }
 
+/// What an `mbarrier` instruction does to its object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum MbarrierOp {
+    Init { count: Src },
+    Inval,
+    ExpectTx { tx: Src },
+    CompleteTx { tx: Src },
+    /// The state goes to `d`; `drop` is `arrive_drop`.
+    Arrive { d: Option<Dst>, count: Option<Src>, tx: Option<Src>, drop: bool, no_complete: bool },
+    /// `test_wait`, or `try_wait` if it may suspend; by parity or by state.
+    Wait { p: u32, operand: Src, parity: bool, suspends: bool },
+}
+
 /// An executable instruction.
 #[derive(Debug, Clone)]
 #[allow(missing_docs)]
@@ -268,6 +282,10 @@ pub enum Op {
     CtaRank { d: Dst, a: Src, generic: bool },
     /// Tensor memory and the fifth-generation tensor core.
     Tcgen05(super::Tcgen05),
+    /// `mbarrier`.
+    Mbarrier { op: MbarrierOp, addr: Addr },
+    /// `mbarrier.pending_count`.
+    PendingCount { d: Dst, a: Src },
     /// Parsed, and known to the ISA, but not modelled: an error when it is reached.
     Unmodelled { reason: String },
 }

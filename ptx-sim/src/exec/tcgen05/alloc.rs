@@ -4,12 +4,11 @@ use super::{broken, uniform};
 use crate::exec::machine::{Machine, Trouble};
 use crate::exec::warp::{Part, State, Wait, Warp};
 use crate::exec::{Ctx, Flow};
-use crate::memory::{AccessKind, Fault, Space};
+use crate::memory::{AccessKind, Space};
 use crate::models::tcgen05_mma::CtaGroup;
 use crate::models::tmem::TmemAddr;
 use crate::models::tmem_alloc::{AllocError, AllocOutcome};
 use crate::program::{Addr, Src};
-use crate::report::ViolationKind;
 
 fn refused(e: AllocError) -> Trouble {
     Trouble::Fault(broken(e), None)
@@ -58,7 +57,7 @@ impl Machine<'_> {
     /// The first CTA asks and blocks; the second allocates for both.
     fn alloc_pair(&mut self, cta: usize, columns: u32) -> Result<Option<TmemAddr>, Trouble> {
         let linear = self.ctas[cta].linear;
-        let pair = self.group(cta, CtaGroup::Two).map_err(|f| Trouble::Fault(f, None))?;
+        let pair = self.tensor_group(cta, CtaGroup::Two).map_err(|f| Trouble::Fault(f, None))?;
         if let Some(at) = self.tensor.granted.remove(&linear) {
             return Ok(Some(at));
         }
@@ -106,7 +105,7 @@ impl Machine<'_> {
         if let Some(h) = &mut self.hazards {
             h.free_columns(linear, w.index, first, columns, c.pc);
         }
-        self.check_hazards()?;
+        self.check_hazards().map_err(|f| Trouble::Fault(f, None))?;
         self.tensor.tmem.entry(linear).or_default().set_allocated(first, columns, false);
         self.tensor.epoch += 1;
         Ok(())
@@ -117,9 +116,4 @@ impl Machine<'_> {
         let a = self.tensor.allocators.entry(sm).or_default();
         a.relinquish(u64::from(linear), group.ctas() as u8).map_err(refused)
     }
-}
-
-/// Columns that are not there, as a fault.
-pub(super) fn hazard(message: impl Into<String>) -> Fault {
-    Fault::new(ViolationKind::Hazard, message)
 }

@@ -36,13 +36,10 @@ impl Event for CommitEvent {
 
     fn complete(self: Box<Self>, m: &mut Machine<'_>) -> Result<(), Fault> {
         for (linear, address) in &self.barriers {
-            let Some(cta) = m.resident(*linear) else {
-                return Err(super::alloc::hazard(format!("tcgen05.commit arrives in CTA {linear}, which has ended")));
-            };
             if let Some(h) = &mut m.hazards {
                 h.signal(&self.tracked, *linear, *address);
             }
-            m.commit_arrive(cta, *address)?;
+            m.async_arrive(*linear, *address, 1)?;
         }
         Ok(())
     }
@@ -55,7 +52,7 @@ impl Machine<'_> {
         list.push_back(op);
         if list.len() > REMEMBERED {
             if let (Some(old), Some(h)) = (list.pop_front(), &mut self.hazards) {
-                h.retire(old);
+                h.retire(issuer.0, old);
             }
         }
     }
@@ -70,7 +67,7 @@ impl Machine<'_> {
         mask: Option<Src>,
     ) -> Result<(), Trouble> {
         let t = trouble(lane);
-        self.group(c.cta, group).map_err(&t)?;
+        self.tensor_group(c.cta, group).map_err(&t)?;
         let place = self.locate(c, barrier, w.get(c.program, barrier.base)[lane as usize], lane)?;
         if place.space != Space::Shared {
             return Err(t(broken("the mbarrier of tcgen05.commit is in shared memory")));

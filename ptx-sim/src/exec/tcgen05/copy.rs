@@ -58,21 +58,22 @@ impl Machine<'_> {
         let desc = SmemDesc::decode(w.get(c.program, *desc)[lane as usize]).map_err(|e| t(broken(e)))?;
         let address = tensor_address(c, w, *address, lane);
         let sources = source_ranges(shape, &desc).map_err(|e| t(broken(e)))?;
-        let ctas = self.group(c.cta, *group).map_err(&t)?;
+        let ctas = self.tensor_group(c.cta, *group).map_err(&t)?;
         let what = OpClass::Cp { is_4x256b: shape == CpShape::S4x256b };
         let after = self.tensor.before(what, ctas[0], self.options.profile);
         let issuer = (self.ctas[c.cta].linear, w.index, lane);
-        if let Some(h) = &mut self.hazards {
-            let tracked = h.begin(issuer, what);
+        if let Some(h) = &mut self.hazards
+            && let Some(tracked) = h.begin(issuer, what)
+        {
             let reads = (0..ctas.len()).flat_map(|i| sources.iter().map(move |(a, n)| (i, *a, *n))).collect();
             h.op_shared(tracked, &ctas, reads, c.pc);
             for linear in &ctas {
                 let n = shape.row_bytes() / 4;
-                h.op_tensor(tracked, *linear, 0, 128, address.column(), n, AccessKind::Write, c.pc);
+                h.op_tensor(tracked, *linear, (0, 128), (address.column(), n), AccessKind::Write, c.pc);
             }
             self.remember(issuer, tracked);
         }
-        self.check_hazards().map_err(|e| e.at(lane))?;
+        self.check_hazards().map_err(&t)?;
         let id = self.tensor_issue(Pending { what, issuer, store: false, unit: ctas[0] });
         self.events.push(Box::new(CpEvent { id, pc: c.pc, after, ctas, shape, format, desc, address }));
         Ok(())

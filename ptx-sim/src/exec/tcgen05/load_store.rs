@@ -87,7 +87,7 @@ impl Machine<'_> {
         let cta = self.ctas[c.cta].linear;
         let store = matches!(data, Data::Store(_));
         if let Some(h) = &mut self.hazards {
-            let op = h.begin((cta, w.index, 0), OpClass::LdSt);
+            let Some(op) = h.begin((cta, w.index, 0), OpClass::LdSt) else { return Ok(()) };
             let kind = if store { AccessKind::Write } else { AccessKind::Read };
             let mut columns: Vec<(u32, u32)> = shape.cells(address).collect();
             columns.iter_mut().for_each(|c| c.0 /= 16);
@@ -95,11 +95,11 @@ impl Machine<'_> {
             columns.dedup();
             // Runs of columns of one block of lanes.
             for run in columns.chunk_by(|a, b| a.0 == b.0 && a.1 + 1 == b.1) {
-                h.op_tensor(op, cta, run[0].0 * 16, 16, run[0].1, run.len() as u32, kind, c.pc);
+                h.op_tensor(op, cta, (run[0].0 * 16, 16), (run[0].1, run.len() as u32), kind, c.pc);
             }
             self.tensor.unwaited.entry((cta, w.index, store)).or_default().push(op);
         }
-        self.check_hazards()?;
+        self.check_hazards().map_err(|f| Trouble::Fault(f, None))?;
         let id = self.tensor_issue(Pending { what: OpClass::LdSt, issuer: (cta, w.index, 0), store, unit: cta });
         let event = LdStEvent { id, pc: c.pc, cta, warp: w.index, shape: *shape, address, data };
         self.events.push(Box::new(event));
@@ -117,7 +117,7 @@ impl Machine<'_> {
         }
         let done = self.tensor.unwaited.remove(&(cta, w.index, stores)).unwrap_or_default();
         if let Some(h) = &mut self.hazards {
-            h.waited((cta, w.index), &done);
+            h.waited(cta, w.index, &done);
         }
         Ok(Flow::Next)
     }

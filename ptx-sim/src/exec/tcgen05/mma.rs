@@ -85,23 +85,24 @@ impl Machine<'_> {
             summation: Summation::default(),
         };
         let footprint = mma.footprint().map_err(|e| t(broken(e)))?;
-        let ctas = self.group(c.cta, o.group).map_err(&t)?;
+        let ctas = self.tensor_group(c.cta, o.group).map_err(&t)?;
         let what = OpClass::Mma(key(&mma));
         let after = self.tensor.before(what, ctas[0], self.options.profile);
         let issuer = (self.ctas[c.cta].linear, w.index, lane);
-        if let Some(h) = &mut self.hazards {
-            let op = h.begin(issuer, what);
+        if let Some(h) = &mut self.hazards
+            && let Some(op) = h.begin(issuer, what)
+        {
             h.op_shared(op, &ctas, footprint.shared_reads, c.pc);
             let mut blocks = |list: &[TmemBlock], kind| {
                 for b in list {
-                    h.op_tensor(op, ctas[b.cta], b.lane, b.lanes, b.column, b.columns, kind, c.pc);
+                    h.op_tensor(op, ctas[b.cta], (b.lane, b.lanes), (b.column, b.columns), kind, c.pc);
                 }
             };
             blocks(&footprint.tmem_reads, AccessKind::Read);
             blocks(&footprint.d, AccessKind::Write);
             self.remember(issuer, op);
         }
-        self.check_hazards().map_err(|e| e.at(lane))?;
+        self.check_hazards().map_err(&t)?;
         let id = self.tensor_issue(Pending { what, issuer, store: false, unit: ctas[0] });
         self.events.push(Box::new(MmaEvent { id, pc: c.pc, after, ctas, mma }));
         Ok(())

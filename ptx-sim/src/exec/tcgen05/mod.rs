@@ -130,7 +130,7 @@ impl Machine<'_> {
     }
 
     /// The CTAs of an operation, as linear indices, the even rank first.
-    fn group(&self, cta: usize, group: CtaGroup) -> Result<Vec<u32>, Fault> {
+    fn tensor_group(&self, cta: usize, group: CtaGroup) -> Result<Vec<u32>, Fault> {
         let me = &self.ctas[cta];
         if group == CtaGroup::One {
             return Ok(vec![me.linear]);
