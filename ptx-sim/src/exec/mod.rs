@@ -6,6 +6,9 @@ pub(crate) mod event;
 pub(crate) mod machine;
 mod mbarrier;
 mod memory;
+pub(crate) mod tensor;
+mod transfer;
+mod copies;
 pub(crate) mod pending;
 pub(crate) mod warp;
 
@@ -301,6 +304,7 @@ impl Machine<'_> {
             }
             Op::Mbarrier { op, addr } => return self.mbarrier(c, w, cur, op, addr),
             Op::PendingCount { d, a } => self.pending_count(c, w, *d, *a)?,
+            Op::Transfer(t) => return self.transfer(c, w, cur, t),
             Op::WarpSync { .. }
             | Op::Shfl { .. }
             | Op::Vote { .. }

@@ -9,6 +9,7 @@ pub(crate) mod int;
 pub(crate) mod mbarrier;
 pub(crate) mod memory;
 pub(crate) mod predicate;
+pub(crate) mod transfer;
 pub(crate) mod unmodelled;
 pub(crate) mod warp;
 

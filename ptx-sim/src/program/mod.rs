@@ -5,8 +5,10 @@ mod build;
 mod cfg;
 pub(crate) mod decode;
 mod op;
+mod transfer;
 
 pub use op::*;
+pub use transfer::{Completion, Reduction, Transfer};
 
 use crate::ast::{Loc, Module};
 use crate::error::SimError;
