@@ -10,10 +10,13 @@ use crate::exec::machine::{Barrier, Cluster, Cta, Machine};
 use crate::exec::hazards::Hazards;
 use crate::exec::pending::Pending;
 use crate::exec::tcgen05::TensorState;
+use crate::exec::tensor::encode_map;
 use crate::exec::warp::{State, Wait, Warp};
 use crate::memory::layout::GLOBAL;
-use crate::models::hazard::Profile;
+
 use crate::memory::{Observer, Region, Space};
+use crate::models::hazard::Profile;
+use crate::models::tensor_map::TensorMap;
 use crate::program::Program;
 use crate::report::{Deadlock, Report, Waiter};
 use crate::sched::{Policy, Scheduler, Timing};
@@ -100,6 +103,8 @@ pub struct Launch {
     pub shared: u32,
     /// Bytes of each parameter.
     pub params: Vec<Vec<u8>>,
+    /// Tensor maps that parameters, or copies of them, stand for.
+    pub tensor_maps: Vec<TensorMap>,
 }
 
 impl Launch {
@@ -119,6 +124,15 @@ impl Launch {
     #[must_use]
     pub fn buffer(self, b: Buffer) -> Self {
         self.bytes(&b.address.to_le_bytes())
+    }
+
+    /// Adds a tensor map of 128 bytes. They are opaque, as the driver's are: they identify the map
+    /// wherever the kernel, or the host, copies them.
+    #[must_use]
+    pub fn tensor_map(mut self, map: TensorMap) -> Self {
+        let bytes = encode_map(self.tensor_maps.len(), &map);
+        self.tensor_maps.push(map);
+        self.bytes(&bytes)
     }
 
     /// Adds a 32-bit integer.
@@ -514,6 +528,7 @@ impl Machine<'_> {
                         }
                         State::Blocked(Wait::TensorAlloc { .. }) => "for tensor memory".into(),
                         State::Blocked(Wait::Cluster { .. }) => "at the cluster barrier".into(),
+                        State::Blocked(Wait::Groups { .. }) => "for its asynchronous copies".into(),
                         State::Blocked(Wait::Mbarrier { owner, at, .. }) => {
                             format!("for {}", self.describe_mbarrier(owner, at))
                         }

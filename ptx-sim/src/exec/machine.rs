@@ -308,6 +308,11 @@ impl Machine<'_> {
             Wait::Tensor { warp, stores } => self.tensor.waited(c.linear, warp, stores),
             Wait::TensorAlloc { epoch } => self.tensor.epoch != epoch,
             Wait::Cluster { phase } => self.clusters[c.cluster].phase > phase,
+            Wait::Groups { warp, lanes, keep, bulk, reads_only } => {
+                super::lanes(lanes).all(|l| {
+                    self.pending.waited_for((c.linear, warp * 32 + l, bulk), keep, reads_only)
+                })
+            }
             Wait::Mbarrier { owner, at, phase, .. } => self.mbarrier_phase(owner, at) != Some(phase),
         }
     }

@@ -7,6 +7,9 @@ pub(crate) mod hazards;
 pub(crate) mod machine;
 mod mbarrier;
 mod memory;
+pub(crate) mod tensor;
+mod transfer;
+mod copies;
 pub(crate) mod pending;
 mod poison;
 pub(crate) mod tcgen05;
@@ -312,6 +315,7 @@ impl Machine<'_> {
             Op::Tcgen05(t) => return self.tcgen05(c, w, cur, t),
             Op::Mbarrier { op, addr } => return self.mbarrier(c, w, cur, op, addr),
             Op::PendingCount { d, a } => self.pending_count(c, w, *d, *a)?,
+            Op::Transfer(t) => return self.transfer(c, w, cur, t),
             Op::WarpSync { .. }
             | Op::Shfl { .. }
             | Op::Vote { .. }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::machine::Machine;
 use crate::memory::{Fault, Space};
+use crate::models::mbarrier;
 use crate::report::ViolationKind;
 
 /// How an operation uses a range.
@@ -24,21 +25,51 @@ pub(crate) struct Range {
     pub(crate) size: u64,
 }
 
-impl Range {
-    fn overlaps(&self, other: &Range) -> bool {
-        self.space == other.space
-            && self.owner == other.owner
-            && self.start < other.start.saturating_add(other.size)
-            && other.start < self.start.saturating_add(self.size)
-    }
-}
-
+/// What an operation in flight does to one memory.
 #[derive(Debug)]
 struct InFlight {
     op: u64,
-    range: Range,
+    space: Space,
+    owner: u32,
     how: Use,
     pc: usize,
+    /// Starts and ends, sorted and disjoint; never empty.
+    parts: Vec<(u64, u64)>,
+}
+
+impl InFlight {
+    fn overlaps(&self, r: &Range) -> bool {
+        let end = r.start.saturating_add(r.size);
+        if self.space != r.space || self.owner != r.owner || r.start >= end {
+            return false;
+        }
+        // The first part that ends behind the range's start.
+        let i = self.parts.partition_point(|p| p.1 <= r.start);
+        self.parts.get(i).is_some_and(|p| p.0 < end)
+    }
+}
+
+/// Sorted and joined ranges of one memory and use each.
+fn join(op: u64, pc: usize, uses: &[(Range, Use)]) -> Vec<InFlight> {
+    let mut list: Vec<InFlight> = Vec::new();
+    for (r, how) in uses.iter().filter(|u| u.0.size > 0) {
+        let part = (r.start, r.start.saturating_add(r.size));
+        match list.iter_mut().find(|i| (i.space, i.owner, i.how) == (r.space, r.owner, *how)) {
+            Some(i) => i.parts.push(part),
+            None => list.push(InFlight { op, space: r.space, owner: r.owner, how: *how, pc, parts: vec![part] }),
+        }
+    }
+    for i in &mut list {
+        i.parts.sort_unstable();
+        i.parts.dedup_by(|next, last| {
+            let joins = next.0 <= last.1;
+            if joins {
+                last.1 = last.1.max(next.1);
+            }
+            joins
+        });
+    }
+    list
 }
 
 /// How far an operation has come; those that are not known have completed.
@@ -96,10 +127,44 @@ impl Pending {
         self.ranges.retain(|r| r.op != op);
     }
 
+    /// Whether a thread's `wait_group` may go on.
+    pub(crate) fn waited_for(&self, thread: (u32, u32, bool), keep: Option<u32>, reads_only: bool) -> bool {
+        let Some(g) = self.groups.get(&thread) else { return true };
+        let done = |ops: &[u64]| ops.iter().all(|op| self.is_done(*op, reads_only));
+        match keep {
+            Some(keep) => {
+                let n = g.committed.len().saturating_sub(keep as usize);
+                g.committed[..n].iter().all(|ops| done(ops))
+            }
+            None => done(&g.open) && g.committed.iter().all(|ops| done(ops)),
+        }
+    }
+
+    /// Adds an operation to a thread's open group.
+    pub(crate) fn join_group(&mut self, thread: (u32, u32, bool), op: u64) {
+        self.groups.entry(thread).or_default().open.push(op);
+    }
+
+    /// Closes a thread's open group, and forgets old ones that are over.
+    pub(crate) fn commit_group(&mut self, thread: (u32, u32, bool)) {
+        let mut g = self.groups.remove(&thread).unwrap_or_default();
+        let over = g.committed.iter().take_while(|ops| ops.iter().all(|op| self.is_done(*op, false))).count();
+        g.committed.drain(..over);
+        g.committed.push(std::mem::take(&mut g.open));
+        self.groups.insert(thread, g);
+    }
+
+    /// Operations of a thread that are not over.
+    pub(crate) fn of_thread(&self, thread: (u32, u32, bool)) -> Vec<u64> {
+        let Some(g) = self.groups.get(&thread) else { return Vec::new() };
+        let all = g.open.iter().chain(g.committed.iter().flatten());
+        all.filter(|op| !self.is_done(**op, false)).copied().collect()
+    }
+
     fn conflict(&self, range: &Range, how: Use) -> Option<&InFlight> {
         self.ranges.iter().find(|r| {
             let harmless = r.how == how && how != Use::Write;
-            !harmless && r.range.overlaps(range)
+            !harmless && r.overlaps(range)
         })
     }
 }
@@ -107,13 +172,17 @@ impl Pending {
 impl Machine<'_> {
     /// Registers an operation and what it will read and write.
     pub(crate) fn begin_operation(&mut self, pc: usize, uses: &[(Range, Use)]) -> Result<u64, Fault> {
-        for (range, how) in uses {
-            self.refuse_conflict(range, *how)?;
-        }
         let op = self.pending.next;
+        let mine = join(op, pc, uses);
+        for m in &mine {
+            for (start, end) in &m.parts {
+                let range = Range { space: m.space, owner: m.owner, start: *start, size: end - start };
+                self.refuse_conflict(&range, m.how)?;
+            }
+        }
         self.pending.next += 1;
         self.pending.stages.insert(op, Stage::Issued);
-        self.pending.ranges.extend(uses.iter().map(|(range, how)| InFlight { op, range: *range, how: *how, pc }));
+        self.pending.ranges.extend(mine);
         Ok(op)
     }
 
@@ -149,26 +218,31 @@ impl Machine<'_> {
         size: usize,
         writes: bool,
     ) -> Result<(), Fault> {
-        if space == Space::Shared && !self.ctas[owner].mbarriers.is_empty() {
-            let end = address.saturating_add(size as u64);
-            let from = address.saturating_sub(7);
-            if let Some((at, _)) = self.ctas[owner].mbarriers.range(from..end).next() {
-                return Err(Fault {
-                    kind: ViolationKind::Hazard,
-                    message: format!(
-                        "ordinary {} of the mbarrier object at shared address 0x{at:x}",
-                        if writes { "write" } else { "read" }
-                    ),
-                    address: Some(address),
-                    nearest: None,
-                });
-            }
+        if space == Space::Shared {
+            self.refuse_mbarrier(owner, address, size as u64, if writes { "write" } else { "read" })?;
         }
         if self.pending.ranges.is_empty() || !matches!(space, Space::Shared | Space::Global) {
             return Ok(());
         }
         let range = self.range(space, owner, address, size as u64);
         self.refuse_conflict(&range, if writes { Use::Write } else { Use::Read })
+    }
+
+    /// Refuses an access that touches an mbarrier object.
+    pub(crate) fn refuse_mbarrier(&self, owner: usize, address: u64, size: u64, what: &str) -> Result<(), Fault> {
+        let objects = &self.ctas[owner].mbarriers;
+        let end = address.saturating_add(size);
+        let from = address.saturating_sub(u64::from(mbarrier::SIZE) - 1);
+        if objects.is_empty() || from >= end {
+            return Ok(());
+        }
+        let Some((at, _)) = objects.range(from..end).next() else { return Ok(()) };
+        Err(Fault {
+            kind: ViolationKind::Hazard,
+            message: format!("{what} of the mbarrier object at shared address 0x{at:x}"),
+            address: Some(address),
+            nearest: None,
+        })
     }
 
     /// A range of memory; `owner` is an index of the resident CTAs.

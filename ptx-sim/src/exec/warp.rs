@@ -24,6 +24,8 @@ pub(crate) enum Wait {
     /// mbarrier of this linear CTA at this offset, until this phase is over. `pc` tested it;
     /// with `retry` it is executed again.
     Mbarrier { owner: u32, at: u64, phase: u64, pc: u32, retry: bool },
+    /// Asynchronous copies of these lanes of the warp: all groups but the last `keep`, or all.
+    Groups { warp: u32, lanes: u32, keep: Option<u32>, bulk: bool, reads_only: bool },
 }
 
 /// State of a part.

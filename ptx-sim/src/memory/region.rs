@@ -233,6 +233,19 @@ impl Region {
         Ok(())
     }
 
+    /// The bytes of a range, and for each whether it was written.
+    pub fn copy_out(&mut self, address: u64, size: u32) -> Result<(Vec<u8>, Vec<bool>), Fault> {
+        let (i, at) = self.locate(address, size, 1, "read")?;
+        let a = &self.allocations[i];
+        let n = size as usize;
+        let init = if a.initialised(at, n) {
+            vec![true; n]
+        } else {
+            (at..at + n).map(|b| a.initialised(b, 1)).collect()
+        };
+        Ok((a.bytes[at..at + n].to_vec(), init))
+    }
+
     /// Makes bytes uninitialised.
     pub fn forget(&mut self, address: u64, size: u32) -> Result<(), Fault> {
         let (i, at) = self.locate(address, size, 1, "write")?;

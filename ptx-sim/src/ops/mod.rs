@@ -10,6 +10,7 @@ pub(crate) mod mbarrier;
 pub(crate) mod memory;
 pub(crate) mod predicate;
 pub(crate) mod tcgen05;
+pub(crate) mod transfer;
 pub(crate) mod unmodelled;
 pub(crate) mod warp;
 

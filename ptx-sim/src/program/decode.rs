@@ -321,7 +321,7 @@ fn special(name: &str) -> Option<Special> {
 
 /// Decodes by family; the first that knows the opcode decides.
 pub(crate) fn op(cx: &mut Cx<'_>) -> R<Op> {
-    let families: [fn(&mut Cx<'_>) -> R<Option<Op>>; 12] = [
+    let families: [fn(&mut Cx<'_>) -> R<Option<Op>>; 13] = [
         ops::int::decode,
         ops::float::decode,
         ops::half::decode,
@@ -330,6 +330,7 @@ pub(crate) fn op(cx: &mut Cx<'_>) -> R<Op> {
         ops::predicate::decode,
         ops::memory::decode,
         ops::mbarrier::decode,
+        ops::transfer::decode,
         ops::control::decode,
         ops::warp::decode,
         ops::tcgen05::decode,

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::Transfer;
 use crate::memory::Space;
 
 /// A register of a warp: one value a lane, zero-extended.
@@ -286,6 +287,8 @@ pub enum Op {
     Mbarrier { op: MbarrierOp, addr: Addr },
     /// `mbarrier.pending_count`.
     PendingCount { d: Dst, a: Src },
+    /// Asynchronous copies.
+    Transfer(Box<Transfer>),
     /// Parsed, and known to the ISA, but not modelled: an error when it is reached.
     Unmodelled { reason: String },
 }

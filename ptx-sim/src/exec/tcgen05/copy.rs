@@ -51,7 +51,7 @@ impl Event for CpEvent {
 }
 
 impl Machine<'_> {
-    pub(super) fn tensor_copy(&mut self, c: &Ctx<'_>, w: &Warp, lane: u32, op: &Tcgen05) -> Result<(), Trouble> {
+    pub(super) fn tcgen05_copy(&mut self, c: &Ctx<'_>, w: &Warp, lane: u32, op: &Tcgen05) -> Result<(), Trouble> {
         let Tcgen05::Cp { group, shape, format, address, desc } = op else { return Ok(()) };
         let (shape, format) = (*shape, *format);
         let t = trouble(lane);

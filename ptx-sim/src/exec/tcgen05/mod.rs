@@ -154,7 +154,7 @@ impl Machine<'_> {
             Tcgen05::Relinquish { group } => self.tensor_relinquish(c, *group)?,
             Tcgen05::Cp { .. } => {
                 for lane in lanes(c.active) {
-                    self.tensor_copy(c, w, lane, op)?;
+                    self.tcgen05_copy(c, w, lane, op)?;
                 }
             }
             Tcgen05::Mma(m) => {
