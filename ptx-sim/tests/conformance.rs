@@ -6,6 +6,8 @@
 mod data;
 
 use data::{Case, Value};
+use ptx_sim::models::swizzle::Swizzle;
+use ptx_sim::models::tensor_map::{DataType, Interleave, L2Promotion, OobFill, TensorMap, TensorMapArgs};
 use ptx_sim::{Launch, Module, Options, Policy, Program, Sim, SimError, Timing};
 
 struct Kernel {
@@ -38,7 +40,22 @@ fn run(kernel: &Kernel, case: &Case, options: &Options) -> Result<(), SimError> 
                 out = Some(b);
                 launch.buffer(b)
             }
-            Value::Map(..) => unreachable!("no tensor maps here"),
+            Value::Map(map, bytes) => {
+                let b = sim.upload(p.name, bytes)?;
+                let args = TensorMapArgs {
+                    data_type: DataType::Uint8,
+                    global_address: b.address,
+                    global_dim: map.dims.to_vec(),
+                    global_strides: vec![map.stride],
+                    box_dim: map.box_dims.to_vec(),
+                    element_strides: vec![1, 1],
+                    interleave: Interleave::None,
+                    swizzle: Swizzle::B128,
+                    l2_promotion: L2Promotion::None,
+                    oob_fill: OobFill::Zero,
+                };
+                launch.tensor_map(TensorMap::encode(args).expect("a valid tensor map"))
+            }
         };
     }
     let report = sim.run_program(&kernel.program, &launch, options, None)?;
@@ -89,6 +106,18 @@ fn mma_mxf8f6f4() {
 #[test]
 fn mma_two_cta() {
     sweep("mma_two_cta", data::mma_two_cta, 20);
+}
+
+#[test]
+fn mma_pipelined() {
+    let shapes: [fn(u64) -> Case; 3] = [
+        |s| data::mma_pipelined(s, 1, 16, 256),
+        |s| data::mma_pipelined(s, 2, 5, 768),
+        |s| data::mma_pipelined(s, 1, 11, 1280),
+    ];
+    for shape in shapes {
+        sweep("mma_pipelined", shape, 7);
+    }
 }
 
 #[test]

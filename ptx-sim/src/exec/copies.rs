@@ -4,6 +4,7 @@ use super::event::Event;
 use super::machine::{Machine, Trouble};
 use super::pending::Range;
 use crate::memory::{Actor, Fault, Space};
+use crate::models::hazard::Op as TrackedOp;
 use crate::models::tma_bulk::{ReduceDst, reduce};
 use crate::program::Reduction;
 use crate::report::ViolationKind;
@@ -46,6 +47,8 @@ pub(super) struct Copy {
     pub(super) finish: Finish,
     /// Sources and destinations are distinct steps: something may happen in between.
     pub(super) in_steps: bool,
+    /// Hazard tracking: the operation that a transaction hands over.
+    pub(super) tracked: Option<TrackedOp>,
 }
 
 fn plain(t: Trouble) -> Fault {
@@ -115,7 +118,13 @@ impl Copy {
         }
         m.pending.finished(self.op);
         match self.finish {
-            Finish::Transaction { owner, at, bytes } => m.async_complete_tx(owner, at, bytes),
+            Finish::Transaction { owner, at, bytes } => {
+                if let (Some(op), Some(h)) = (self.tracked, &mut m.hazards) {
+                    h.signal(&[op], owner, at);
+                    h.retire(owner, op);
+                }
+                m.async_complete_tx(owner, at, bytes)
+            }
             Finish::Group => Ok(()),
         }
     }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::lanes;
 use super::machine::Machine;
+use super::pending::{self, Use};
 use crate::memory::{self, Fault, Space, SyncEvent};
 use crate::models::hazard::{
     Access, AccessKind, Agent, Conflict, ConflictKind, Fence, Op, OpClass, Profile, Proxy, Range, Sem, Tracker,
@@ -283,6 +284,23 @@ impl Hazards {
 }
 
 impl Machine<'_> {
+    /// Tracks an asynchronous copy that signals an mbarrier.
+    pub(crate) fn track_transfer(&mut self, actor: memory::Actor, uses: &[(pending::Range, Use)]) -> Option<Op> {
+        let w = self.hazards.as_mut()?.world(actor.cta)?;
+        let agent = w.agent((actor.cta, actor.warp, actor.lane));
+        let op = w.tracker.begin(agent, OpClass::Plain);
+        for (r, how) in uses.iter().filter(|u| u.0.space == Space::Shared) {
+            let kind = match how {
+                Use::Read => AccessKind::Read,
+                Use::Write => AccessKind::Write,
+                Use::Reduce => AccessKind::Sync,
+            };
+            let range = Range::new(shared(r.owner), r.start, r.size);
+            w.tracker.op_access(op, Access { range, kind, proxy: Proxy::Async, site: actor.pc });
+        }
+        Some(op)
+    }
+
     /// The first hazard found since the last call.
     pub(crate) fn check_hazards(&mut self) -> Result<(), Fault> {
         let Some(c) = self.hazards.as_mut().and_then(Hazards::conflict) else { return Ok(()) };

@@ -118,13 +118,18 @@ impl Machine<'_> {
         }));
         let op = self.begin_operation(c.pc, &uses).map_err(|f| Trouble::Fault(f, Some(lane)))?;
         let actor = c.actor(self, w, lane);
+        let tracked = match finish {
+            Finish::Transaction { .. } => self.track_transfer(actor, &uses),
+            Finish::Group => None,
+        };
+        self.check_hazards().map_err(|f| Trouble::Fault(f, Some(lane)))?;
         let line = c.program.code[c.pc].line;
         // Only what a group tracks has a `.read` that tells the two steps apart.
         let in_steps = matches!(finish, Finish::Group) && uses.iter().any(|u| u.0.space == Space::Global && u.1 != Use::Read);
         if matches!(finish, Finish::Group) && in_steps {
             self.pending.join_group(self.group_key(c, w, lane, true), op);
         }
-        self.events.push(Box::new(Copy { op, line, actor, pieces, reduce, finish, in_steps }));
+        self.events.push(Box::new(Copy { op, line, actor, pieces, reduce, finish, in_steps, tracked }));
         Ok(op)
     }
 

@@ -15,6 +15,8 @@ use crate::program::Tcgen05;
 #[derive(Debug)]
 struct CpEvent {
     id: u64,
+    /// Its reads of shared memory.
+    reads: u64,
     pc: usize,
     after: Vec<u64>,
     ctas: Vec<u32>,
@@ -46,6 +48,7 @@ impl Event for CpEvent {
             Ok(())
         })?;
         m.tensor.pending.remove(&self.id);
+        m.pending.finished(self.reads);
         Ok(())
     }
 }
@@ -59,14 +62,15 @@ impl Machine<'_> {
         let address = tensor_address(c, w, *address, lane);
         let sources = source_ranges(shape, &desc).map_err(|e| t(broken(e)))?;
         let ctas = self.tensor_group(c.cta, *group).map_err(&t)?;
+        let reads: Vec<_> =
+            (0..ctas.len()).flat_map(|i| sources.iter().map(move |(a, n)| (i, *a, *n))).collect();
         let what = OpClass::Cp { is_4x256b: shape == CpShape::S4x256b };
         let after = self.tensor.before(what, ctas[0], self.options.profile);
         let issuer = (self.ctas[c.cta].linear, w.index, lane);
         if let Some(h) = &mut self.hazards
             && let Some(tracked) = h.begin(issuer, what)
         {
-            let reads = (0..ctas.len()).flat_map(|i| sources.iter().map(move |(a, n)| (i, *a, *n))).collect();
-            h.op_shared(tracked, &ctas, reads, c.pc);
+            h.op_shared(tracked, &ctas, reads.clone(), c.pc);
             for linear in &ctas {
                 let n = shape.row_bytes() / 4;
                 h.op_tensor(tracked, *linear, (0, 128), (address.column(), n), AccessKind::Write, c.pc);
@@ -74,8 +78,9 @@ impl Machine<'_> {
             self.remember(issuer, tracked);
         }
         self.check_hazards().map_err(&t)?;
+        let reads = self.will_read(&ctas, &reads, c.pc).map_err(&t)?;
         let id = self.tensor_issue(Pending { what, issuer, store: false, unit: ctas[0] });
-        self.events.push(Box::new(CpEvent { id, pc: c.pc, after, ctas, shape, format, desc, address }));
+        self.events.push(Box::new(CpEvent { id, reads, pc: c.pc, after, ctas, shape, format, desc, address }));
         Ok(())
     }
 }

@@ -16,6 +16,8 @@ use crate::program::{MmaA, MmaOperands};
 #[derive(Debug)]
 struct MmaEvent {
     id: u64,
+    /// Its reads of shared memory.
+    reads: u64,
     pc: usize,
     after: Vec<u64>,
     /// Linear CTAs, the even rank first.
@@ -44,6 +46,7 @@ impl Event for MmaEvent {
             execute(&self.mma, &mut ctas).map_err(broken)
         })?;
         m.tensor.pending.remove(&self.id);
+        m.pending.finished(self.reads);
         Ok(())
     }
 }
@@ -86,13 +89,14 @@ impl Machine<'_> {
         };
         let footprint = mma.footprint().map_err(|e| t(broken(e)))?;
         let ctas = self.tensor_group(c.cta, o.group).map_err(&t)?;
+        let reads = footprint.shared_reads;
         let what = OpClass::Mma(key(&mma));
         let after = self.tensor.before(what, ctas[0], self.options.profile);
         let issuer = (self.ctas[c.cta].linear, w.index, lane);
         if let Some(h) = &mut self.hazards
             && let Some(op) = h.begin(issuer, what)
         {
-            h.op_shared(op, &ctas, footprint.shared_reads, c.pc);
+            h.op_shared(op, &ctas, reads.clone(), c.pc);
             let mut blocks = |list: &[TmemBlock], kind| {
                 for b in list {
                     h.op_tensor(op, ctas[b.cta], (b.lane, b.lanes), (b.column, b.columns), kind, c.pc);
@@ -103,8 +107,9 @@ impl Machine<'_> {
             self.remember(issuer, op);
         }
         self.check_hazards().map_err(&t)?;
+        let reads = self.will_read(&ctas, &reads, c.pc).map_err(&t)?;
         let id = self.tensor_issue(Pending { what, issuer, store: false, unit: ctas[0] });
-        self.events.push(Box::new(MmaEvent { id, pc: c.pc, after, ctas, mma }));
+        self.events.push(Box::new(MmaEvent { id, reads, pc: c.pc, after, ctas, mma }));
         Ok(())
     }
 }

@@ -12,9 +12,10 @@ mod mma;
 use std::collections::{BTreeMap, VecDeque};
 
 use super::machine::{Machine, Trouble, sync_fault};
+use super::pending::{Range, Use};
 use super::warp::{Part, Warp};
 use super::{Ctx, Flow, lanes};
-use crate::memory::{Fault, Region};
+use crate::memory::{Fault, Region, Space};
 use crate::models::hazard::{Op as TrackedOp, OpClass, Profile};
 use crate::models::memory::{SharedRead, SharedReadError};
 use crate::models::tcgen05_mma::CtaGroup;
@@ -173,6 +174,21 @@ impl Machine<'_> {
             Tcgen05::Fence { after } => self.tensor_fence(c, w, *after),
         }
         Ok(Flow::Next)
+    }
+
+    /// Registers shared memory that an operation will read, so that no write comes in between.
+    fn will_read(&mut self, ctas: &[u32], reads: &[(usize, u32, u32)], pc: usize) -> Result<u64, Fault> {
+        let mut reads = reads.to_vec();
+        reads.sort_unstable();
+        let uses: Vec<_> = reads
+            .chunk_by(|a, b| a.0 == b.0 && a.1 + a.2 == b.1)
+            .filter_map(|run| {
+                let owner = *ctas.get(run[0].0)?;
+                let size = run.iter().map(|r| u64::from(r.2)).sum();
+                Some((Range { space: Space::Shared, owner, start: u64::from(run[0].1), size }, Use::Read))
+            })
+            .collect();
+        self.begin_operation(pc, &uses)
     }
 
     /// Notes an operation in flight and gives it a number.
