@@ -7,7 +7,9 @@ mod data;
 
 use data::{Case, Value};
 use ptx_sim::models::swizzle::Swizzle;
-use ptx_sim::models::tensor_map::{DataType, Interleave, L2Promotion, OobFill, TensorMap, TensorMapArgs};
+use ptx_sim::models::tensor_map::{
+    DataType, Interleave, L2Promotion, OobFill, TensorMap, TensorMapArgs,
+};
 use ptx_sim::{Launch, Module, Options, Policy, Program, Sim, SimError, Timing};
 
 struct Kernel {
@@ -61,11 +63,25 @@ fn run(kernel: &Kernel, case: &Case, options: &Options) -> Result<(), SimError> 
     let report = sim.run_program(&kernel.program, &launch, options, None)?;
     assert!(report.warnings.is_empty());
     let out = out.expect("an output");
-    assert!(sim.fully_written(out), "{}: an output byte was not written", case.name);
-    for (i, (got, want)) in sim.download(out).chunks_exact(4).zip(&case.expected).enumerate() {
+    assert!(
+        sim.fully_written(out),
+        "{}: an output byte was not written",
+        case.name
+    );
+    for (i, (got, want)) in sim
+        .download(out)
+        .chunks_exact(4)
+        .zip(&case.expected)
+        .enumerate()
+    {
         let got = u32::from_le_bytes([got[0], got[1], got[2], got[3]]);
         let (g, w) = (f32::from_bits(got), *want);
-        assert_eq!(got, want.to_bits(), "{} element {i}: {g} instead of {w} with {options:?}", case.name);
+        assert_eq!(
+            got,
+            want.to_bits(),
+            "{} element {i}: {g} instead of {w} with {options:?}",
+            case.name
+        );
     }
     Ok(())
 }
@@ -80,7 +96,12 @@ fn sweep(entry: &str, case: fn(u64) -> Case, seeds: u64) {
                 if policy == Policy::Fair && seed > 0 && timing != Timing::Random {
                     continue;
                 }
-                let options = Options { policy, timing, budget: 50_000_000, ..Options::default() };
+                let options = Options {
+                    policy,
+                    timing,
+                    budget: 50_000_000,
+                    ..Options::default()
+                };
                 run(&kernel, &case, &options)
                     .unwrap_or_else(|e| panic!("{entry}, seed {seed}, {policy}, {timing:?}: {e}"));
             }

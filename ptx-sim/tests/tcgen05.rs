@@ -77,17 +77,33 @@ fn run(edits: &[(&str, &str)], options: &Options) -> Result<Vec<f32>, SimError> 
     }
     let mut sim = Sim::new(Module::parse(&ptx)?);
     let out = sim.alloc("out", 128 * 8 * 4)?;
-    sim.run(&Launch::new("k", [1, 1, 1], [128, 1, 1]).buffer(out), options)?;
+    sim.run(
+        &Launch::new("k", [1, 1, 1], [128, 1, 1]).buffer(out),
+        options,
+    )?;
     let floats = sim.download(out).chunks_exact(4);
-    Ok(floats.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+    Ok(floats
+        .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+        .collect())
 }
 
 fn all_options() -> Vec<Options> {
     let mut all = Vec::new();
     for timing in [Timing::Eager, Timing::Lazy, Timing::Random] {
-        for policy in [Policy::Fair, Policy::Random(1), Policy::Random(2), Policy::Starve(3)] {
+        for policy in [
+            Policy::Fair,
+            Policy::Random(1),
+            Policy::Random(2),
+            Policy::Starve(3),
+        ] {
             for profile in [Profile::Strict, Profile::Hardware] {
-                all.push(Options { timing, policy, profile, budget: 10_000_000, ..Options::default() });
+                all.push(Options {
+                    timing,
+                    policy,
+                    profile,
+                    budget: 10_000_000,
+                    ..Options::default()
+                });
             }
         }
     }
@@ -107,7 +123,11 @@ fn reported(edits: &[(&str, &str)], message: &str) {
 fn works(edits: &[(&str, &str)], value: f32) {
     for o in all_options() {
         let out = run(edits, &o).unwrap_or_else(|e| panic!("with {o:?}: {e}"));
-        assert!(out.iter().all(|v| *v == value), "{:?} with {o:?}", &out[..8]);
+        assert!(
+            out.iter().all(|v| *v == value),
+            "{:?} with {o:?}",
+            &out[..8]
+        );
     }
 }
 
@@ -123,7 +143,9 @@ fn the_kernel_works() {
 
 #[test]
 fn a_second_mma_accumulates_in_order() {
-    let two = format!("{MMA}    tcgen05.mma.cta_group::1.kind::f16 [%r10], %rd2, %rd3, 0x08020490, !%p4;\n");
+    let two = format!(
+        "{MMA}    tcgen05.mma.cta_group::1.kind::f16 [%r10], %rd2, %rd3, 0x08020490, !%p4;\n"
+    );
     works(&[(MMA, &two)], 32.0);
     let scaled = two.replace("!%p4", "!%p4, 2");
     works(&[(MMA, &scaled)], 20.0);
@@ -131,13 +153,28 @@ fn a_second_mma_accumulates_in_order() {
 
 #[test]
 fn missing_waits() {
-    reported(&[(WAIT, "")], "tensor memory columns 0..8 read here and written before");
+    reported(
+        &[(WAIT, "")],
+        "tensor memory columns 0..8 read here and written before",
+    );
     // A wait whose answer is ignored may be long enough, but not under every schedule.
     let ignored = ("    @!%p5 bra WAIT;\n", "");
     assert!(all_options().iter().any(|o| run(&[ignored], o).is_err()));
-    reported(&[(WAIT, ""), ("    tcgen05.commit.", "    @%p4 tcgen05.commit.")], "read here and written before");
-    reported(&[("tcgen05.fence::after_thread_sync; //wait", "")], "tcgen05.fence is missing");
-    reported(&[("    tcgen05.wait::ld.sync.aligned;\n", "")], "before tcgen05.wait::ld");
+    reported(
+        &[
+            (WAIT, ""),
+            ("    tcgen05.commit.", "    @%p4 tcgen05.commit."),
+        ],
+        "read here and written before",
+    );
+    reported(
+        &[("tcgen05.fence::after_thread_sync; //wait", "")],
+        "tcgen05.fence is missing",
+    );
+    reported(
+        &[("    tcgen05.wait::ld.sync.aligned;\n", "")],
+        "before tcgen05.wait::ld",
+    );
 }
 
 #[test]
@@ -151,25 +188,52 @@ fn a_commit_that_never_comes_is_a_deadlock() {
 #[test]
 fn allocation() {
     let dealloc = "    tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r10, 32;\n";
-    reported(&[(dealloc, "")], "without tcgen05.dealloc of tensor memory columns 0..32");
-    reported(&[(dealloc, &dealloc.replace("32;", "64;"))], "matches no allocation");
+    reported(
+        &[(dealloc, "")],
+        "without tcgen05.dealloc of tensor memory columns 0..32",
+    );
+    reported(
+        &[(dealloc, &dealloc.replace("32;", "64;"))],
+        "matches no allocation",
+    );
     reported(&[("[sm+4616], 32", "[sm+4616], 48")], "not a power of two");
     let relinquish = "    tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;\n";
     let again = "    tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [sm+4620], 32;\n";
-    reported(&[(relinquish, &format!("{relinquish}{again}"))], "after tcgen05.relinquish_alloc_permit");
-    reported(&[("cta_group::1.sync.aligned.shared", "cta_group::2.sync.aligned.shared")], "without a peer CTA");
+    reported(
+        &[(relinquish, &format!("{relinquish}{again}"))],
+        "after tcgen05.relinquish_alloc_permit",
+    );
+    reported(
+        &[(
+            "cta_group::1.sync.aligned.shared",
+            "cta_group::2.sync.aligned.shared",
+        )],
+        "without a peer CTA",
+    );
     // Warps 1 to 3 may still be reading.
-    reported(&[("    bar.sync 0; //end\n", "")], "tensor memory columns 0..8");
-    let full = [("[sm+4616], 32", "[sm+4616], 512"), (relinquish, &again.replace("32;", "512;"))];
+    reported(
+        &[("    bar.sync 0; //end\n", "")],
+        "tensor memory columns 0..8",
+    );
+    let full = [
+        ("[sm+4616], 32", "[sm+4616], 512"),
+        (relinquish, &again.replace("32;", "512;")),
+    ];
     for o in all_options() {
         let e = run(&full, &o).unwrap_err();
-        assert!(matches!(e, SimError::Deadlock(_)) && e.to_string().contains("for tensor memory"), "{e}");
+        assert!(
+            matches!(e, SimError::Deadlock(_)) && e.to_string().contains("for tensor memory"),
+            "{e}"
+        );
     }
 }
 
 #[test]
 fn addresses_and_descriptors() {
-    reported(&[("shl.b32 %r11, %r2, 21", "shl.b32 %r11, %r2, 22")], "may touch lanes");
+    reported(
+        &[("shl.b32 %r11, %r2, 21", "shl.b32 %r11, %r2, 22")],
+        "may touch lanes",
+    );
     reported(&[("0x0000401000080000", "0x0000401000084000")], "reserved");
     reported(&[("0x0000401000080000", "0x0000001000080000")], "A: ");
     reported(&[("0x08020490", "0x08020491")], "");
@@ -178,7 +242,10 @@ fn addresses_and_descriptors() {
 
 #[test]
 fn shared_operands() {
-    reported(&[("    fence.proxy.async.shared::cta;\n", "")], "fence.proxy.async is missing");
+    reported(
+        &[("    fence.proxy.async.shared::cta;\n", "")],
+        "fence.proxy.async is missing",
+    );
     let overwrite = ("//after mma", "st.shared.u32 [sm+64], 0;");
     reported(&[overwrite], "is still in flight");
     let overwrite = ("//after mma", "st.shared.u32 [sm+4500], 0;");
@@ -191,8 +258,17 @@ fn copies() {
     // Into other columns before, and into those of D after.
     let cp = "tcgen05.cp.cta_group::1.128x128b [%r12], %rd2;\n";
     let before = format!("    add.u32 %r12, %r10, 16;\n    {cp}{MMA}");
-    works(&[(MMA, &before), ("add.u32 %r11, %r11, %r10", "add.u32 %r11, %r11, %r10")], 16.0);
-    let read = [(MMA, before.as_str()), (LD, "    add.u32 %r11, %r11, 12;\n    tcgen05.ld.sync")];
+    works(
+        &[
+            (MMA, &before),
+            ("add.u32 %r11, %r11, %r10", "add.u32 %r11, %r11, %r10"),
+        ],
+        16.0,
+    );
+    let read = [
+        (MMA, before.as_str()),
+        (LD, "    add.u32 %r11, %r11, 12;\n    tcgen05.ld.sync"),
+    ];
     reported(&read, "not initialised");
     let after = format!("mov.u32 %r12, %r10;\n    {cp}");
     for o in all_options() {
@@ -200,7 +276,10 @@ fn copies() {
         match o.profile {
             Profile::Strict => {
                 let e = r.unwrap_err().to_string();
-                assert!(e.contains("tensor memory columns 0..4 written here and written before"), "{e}");
+                assert!(
+                    e.contains("tensor memory columns 0..4 written here and written before"),
+                    "{e}"
+                );
             }
             Profile::Hardware => {
                 let copied = f32::from_bits(0x3f80_3f80);
@@ -214,14 +293,20 @@ fn copies() {
 fn stores() {
     let st = "    tcgen05.st.sync.aligned.32x32b.x2.b32 [%r11], {%r10, %r10};\n";
     let wait = "    tcgen05.wait::st.sync.aligned;\n";
-    for (extra, good) in [(format!("{st}{wait}{LD}"), true), (format!("{st}{LD}"), false)] {
+    for (extra, good) in [
+        (format!("{st}{wait}{LD}"), true),
+        (format!("{st}{LD}"), false),
+    ] {
         if good {
             for o in all_options() {
                 let out = run(&[(LD, &extra)], &o).unwrap();
                 assert_eq!(out[..3], [0.0, 0.0, 16.0]);
             }
         } else {
-            reported(&[(LD, &extra)], "tensor memory columns 0..2 read here and written before");
+            reported(
+                &[(LD, &extra)],
+                "tensor memory columns 0..2 read here and written before",
+            );
         }
     }
 }

@@ -11,7 +11,8 @@ use super::machine::Machine;
 use super::pending::{self, Use};
 use crate::memory::{self, Fault, Space, SyncEvent};
 use crate::models::hazard::{
-    Access, AccessKind, Agent, Conflict, ConflictKind, Fence, Op, OpClass, Profile, Proxy, Range, Sem, Tracker,
+    Access, AccessKind, Agent, Conflict, ConflictKind, Fence, Op, OpClass, Profile, Proxy, Range,
+    Sem, Tracker,
 };
 use crate::program::{FenceKind, Op as Instruction, Program};
 use crate::report::ViolationKind;
@@ -80,8 +81,15 @@ fn mbarrier(cta: u32, at: u64) -> u64 {
 impl Hazards {
     /// A tracker, if the kernel needs one.
     pub(crate) fn of(program: &Program, profile: Profile) -> Option<Self> {
-        let needed = program.code.iter().any(|i| matches!(i.op, Instruction::Tcgen05(_)));
-        needed.then(|| Self { profile, cluster_of: HashMap::new(), worlds: BTreeMap::new() })
+        let needed = program
+            .code
+            .iter()
+            .any(|i| matches!(i.op, Instruction::Tcgen05(_)));
+        needed.then(|| Self {
+            profile,
+            cluster_of: HashMap::new(),
+            worlds: BTreeMap::new(),
+        })
     }
 
     /// A CTA becomes resident.
@@ -107,7 +115,10 @@ impl Hazards {
 
     /// The first conflict of any cluster.
     fn conflict(&mut self) -> Option<Conflict> {
-        let found = self.worlds.values_mut().find(|w| !w.tracker.conflicts().is_empty())?;
+        let found = self
+            .worlds
+            .values_mut()
+            .find(|w| !w.tracker.conflicts().is_empty())?;
         found.tracker.take_conflicts().first().copied()
     }
 
@@ -116,7 +127,9 @@ impl Hazards {
         if a.space != Space::Shared {
             return;
         }
-        let Some(w) = self.world(a.actor.cta) else { return };
+        let Some(w) = self.world(a.actor.cta) else {
+            return;
+        };
         let agent = w.agent((a.actor.cta, a.actor.warp, a.actor.lane));
         let kind = match a.kind {
             memory::AccessKind::Read => AccessKind::Read,
@@ -124,13 +137,25 @@ impl Hazards {
             memory::AccessKind::Atomic => AccessKind::Sync,
         };
         let range = Range::new(shared(a.owner), a.address, u64::from(a.size));
-        w.tracker.access(agent, Access { range, kind, proxy: Proxy::Generic, site: a.actor.pc });
+        w.tracker.access(
+            agent,
+            Access {
+                range,
+                kind,
+                proxy: Proxy::Generic,
+                site: a.actor.pc,
+            },
+        );
     }
 
     /// Barriers and fences.
     pub(crate) fn sync(&mut self, e: &SyncEvent) {
         match *e {
-            SyncEvent::Warp { cta, warp: w, lanes: mask } => {
+            SyncEvent::Warp {
+                cta,
+                warp: w,
+                lanes: mask,
+            } => {
                 let Some(world) = self.world(cta) else { return };
                 let object = warp(cta, w);
                 for lane in lanes(mask) {
@@ -138,7 +163,12 @@ impl Hazards {
                 }
                 world.complete(object);
             }
-            SyncEvent::BarrierArrive { cta, warp, lanes: mask, barrier: id } => {
+            SyncEvent::BarrierArrive {
+                cta,
+                warp,
+                lanes: mask,
+                barrier: id,
+            } => {
                 let Some(world) = self.world(cta) else { return };
                 for lane in lanes(mask) {
                     world.arrive((cta, warp, lane), barrier(cta, id), Sem::Strong);
@@ -149,8 +179,15 @@ impl Hazards {
                     world.complete(barrier(cta, id));
                 }
             }
-            SyncEvent::ClusterArrive { cta, warp, lanes: mask, relaxed } => {
-                let Some(&linear) = self.cluster_of.get(&cta) else { return };
+            SyncEvent::ClusterArrive {
+                cta,
+                warp,
+                lanes: mask,
+                relaxed,
+            } => {
+                let Some(&linear) = self.cluster_of.get(&cta) else {
+                    return;
+                };
                 let Some(world) = self.world(cta) else { return };
                 let sem = if relaxed { Sem::Relaxed } else { Sem::Strong };
                 for lane in lanes(mask) {
@@ -162,7 +199,11 @@ impl Hazards {
                     world.complete(cluster(linear));
                 }
             }
-            SyncEvent::Fence { kind, actor, lanes: mask } => {
+            SyncEvent::Fence {
+                kind,
+                actor,
+                lanes: mask,
+            } => {
                 let fence = match kind {
                     FenceKind::Memory => Fence::AcqRel,
                     FenceKind::MbarrierInit => Fence::Release,
@@ -215,14 +256,29 @@ impl Hazards {
     }
 
     /// Reads of shared memory: index in `ctas`, address and length each.
-    pub(crate) fn op_shared(&mut self, op: Op, ctas: &[u32], mut reads: Vec<(usize, u32, u32)>, pc: usize) {
+    pub(crate) fn op_shared(
+        &mut self,
+        op: Op,
+        ctas: &[u32],
+        mut reads: Vec<(usize, u32, u32)>,
+        pc: usize,
+    ) {
         reads.sort_unstable();
-        let Some(w) = ctas.first().and_then(|c| self.world(*c)) else { return };
+        let Some(w) = ctas.first().and_then(|c| self.world(*c)) else {
+            return;
+        };
         for run in reads.chunk_by(|a, b| a.0 == b.0 && a.1 + a.2 == b.1) {
             let bytes: u32 = run.iter().map(|r| r.2).sum();
-            let Some(cta) = ctas.get(run[0].0) else { continue };
+            let Some(cta) = ctas.get(run[0].0) else {
+                continue;
+            };
             let range = Range::new(shared(*cta), u64::from(run[0].1), u64::from(bytes));
-            let access = Access { range, kind: AccessKind::Read, proxy: Proxy::Async, site: pc as u32 };
+            let access = Access {
+                range,
+                kind: AccessKind::Read,
+                proxy: Proxy::Async,
+                site: pc as u32,
+            };
             w.tracker.op_access(op, access);
         }
     }
@@ -239,8 +295,20 @@ impl Hazards {
     ) {
         let Some(w) = self.world(cta) else { return };
         for block in lanes.0 / 16..(lanes.0 + lanes.1).div_ceil(16) {
-            let range = Range::new(tensor(cta, block), u64::from(columns.0), u64::from(columns.1));
-            w.tracker.op_access(op, Access { range, kind, proxy: Proxy::Tensor, site: pc as u32 });
+            let range = Range::new(
+                tensor(cta, block),
+                u64::from(columns.0),
+                u64::from(columns.1),
+            );
+            w.tracker.op_access(
+                op,
+                Access {
+                    range,
+                    kind,
+                    proxy: Proxy::Tensor,
+                    site: pc as u32,
+                },
+            );
         }
     }
 
@@ -285,7 +353,11 @@ impl Hazards {
 
 impl Machine<'_> {
     /// Tracks an asynchronous copy that signals an mbarrier.
-    pub(crate) fn track_transfer(&mut self, actor: memory::Actor, uses: &[(pending::Range, Use)]) -> Option<Op> {
+    pub(crate) fn track_transfer(
+        &mut self,
+        actor: memory::Actor,
+        uses: &[(pending::Range, Use)],
+    ) -> Option<Op> {
         let w = self.hazards.as_mut()?.world(actor.cta)?;
         let agent = w.agent((actor.cta, actor.warp, actor.lane));
         let op = w.tracker.begin(agent, OpClass::Plain);
@@ -296,20 +368,32 @@ impl Machine<'_> {
                 Use::Reduce => AccessKind::Sync,
             };
             let range = Range::new(shared(r.owner), r.start, r.size);
-            w.tracker.op_access(op, Access { range, kind, proxy: Proxy::Async, site: actor.pc });
+            w.tracker.op_access(
+                op,
+                Access {
+                    range,
+                    kind,
+                    proxy: Proxy::Async,
+                    site: actor.pc,
+                },
+            );
         }
         Some(op)
     }
 
     /// The first hazard found since the last call.
     pub(crate) fn check_hazards(&mut self) -> Result<(), Fault> {
-        let Some(c) = self.hazards.as_mut().and_then(Hazards::conflict) else { return Ok(()) };
+        let Some(c) = self.hazards.as_mut().and_then(Hazards::conflict) else {
+            return Ok(());
+        };
         let why = match c.kind {
             ConflictKind::Race => "nothing orders the two",
             ConflictKind::InFlight => "the earlier one is still in flight",
             ConflictKind::NotWaitedFor => "the completion of the earlier one was not waited for",
             ConflictKind::MissingProxyFence => "fence.proxy.async is missing between them",
-            ConflictKind::MissingProxyFenceWar => "fence.proxy.async is missing between them (write after read)",
+            ConflictKind::MissingProxyFenceWar => {
+                "fence.proxy.async is missing between them (write after read)"
+            }
             ConflictKind::MissingTcgen05Fence => "a tcgen05.fence is missing between them",
             ConflictKind::BarrierInitNotVisible => "the mbarrier's initialisation is not visible",
         };

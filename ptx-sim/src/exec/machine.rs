@@ -10,8 +10,8 @@ use super::warp::{State, Wait, Warp};
 use crate::coverage::Counters;
 use crate::error::SimError;
 use crate::memory::layout::{SHARED_RANK_SHIFT, SMALL_START};
-use crate::models::mbarrier::Slot;
 use crate::memory::{Access, AccessKind, Actor, Fault, Observer, Region, Space, SyncEvent};
+use crate::models::mbarrier::Slot;
 use crate::program::{Program, Special};
 use crate::report::{Report, ThreadId, Violation, ViolationKind};
 use crate::sched::Scheduler;
@@ -169,7 +169,12 @@ impl Machine<'_> {
     }
 
     /// The CTA that a shared address belongs to, and the offset in it.
-    pub(crate) fn shared_owner(&self, cta: usize, own: bool, address: u64) -> Result<(usize, u64), Fault> {
+    pub(crate) fn shared_owner(
+        &self,
+        cta: usize,
+        own: bool,
+        address: u64,
+    ) -> Result<(usize, u64), Fault> {
         let me = &self.ctas[cta];
         let offset = address & ((1 << SHARED_RANK_SHIFT) - 1);
         let rank = address >> SHARED_RANK_SHIFT;
@@ -184,13 +189,20 @@ impl Machine<'_> {
         }
         let peers = &self.clusters[me.cluster].ctas;
         let Some(&peer) = usize::try_from(rank).ok().and_then(|r| peers.get(r)) else {
-            return Err(miss(format!("shared address of CTA {rank} in a cluster of {}", peers.len())));
+            return Err(miss(format!(
+                "shared address of CTA {rank} in a cluster of {}",
+                peers.len()
+            )));
         };
         if own {
-            return Err(miss(format!("shared::cta address that belongs to CTA {rank} of the cluster")));
+            return Err(miss(format!(
+                "shared::cta address that belongs to CTA {rank} of the cluster"
+            )));
         }
         if self.ctas[peer].ended() {
-            return Err(miss(format!("shared memory of CTA {rank} of the cluster, which has ended")));
+            return Err(miss(format!(
+                "shared memory of CTA {rank} of the cluster, which has ended"
+            )));
         }
         Ok((peer, offset))
     }
@@ -216,7 +228,8 @@ impl Machine<'_> {
         out: &mut [u8],
     ) -> Result<(), Trouble> {
         let lane = Some(actor.lane);
-        self.check_in_flight(space, owner, address, out.len(), false).map_err(|f| Trouble::Fault(f, lane))?;
+        self.check_in_flight(space, owner, address, out.len(), false)
+            .map_err(|f| Trouble::Fault(f, lane))?;
         let init = self
             .region(space, owner)
             .read(address, align, out)
@@ -278,7 +291,14 @@ impl Machine<'_> {
         if self.observer.is_none() && self.hazards.is_none() {
             return Ok(());
         }
-        let access = Access { actor, space, owner, address, size: size as u32, kind };
+        let access = Access {
+            actor,
+            space,
+            owner,
+            address,
+            size: size as u32,
+            kind,
+        };
         let lane = Some(actor.lane);
         if let Some(h) = &mut self.hazards {
             h.access(&access);
@@ -308,12 +328,19 @@ impl Machine<'_> {
             Wait::Tensor { warp, stores } => self.tensor.waited(c.linear, warp, stores),
             Wait::TensorAlloc { epoch } => self.tensor.epoch != epoch,
             Wait::Cluster { phase } => self.clusters[c.cluster].phase > phase,
-            Wait::Groups { warp, lanes, keep, bulk, reads_only } => {
-                super::lanes(lanes).all(|l| {
-                    self.pending.waited_for((c.linear, warp * 32 + l, bulk), keep, reads_only)
-                })
-            }
-            Wait::Mbarrier { owner, at, phase, .. } => self.mbarrier_phase(owner, at) != Some(phase),
+            Wait::Groups {
+                warp,
+                lanes,
+                keep,
+                bulk,
+                reads_only,
+            } => super::lanes(lanes).all(|l| {
+                self.pending
+                    .waited_for((c.linear, warp * 32 + l, bulk), keep, reads_only)
+            }),
+            Wait::Mbarrier {
+                owner, at, phase, ..
+            } => self.mbarrier_phase(owner, at) != Some(phase),
         }
     }
 

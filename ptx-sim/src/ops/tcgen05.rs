@@ -22,7 +22,9 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     ];
     for (m, reason) in UNMODELLED {
         if cx.ins.mods.iter().any(|x| x == m) {
-            return Ok(Some(Op::Unmodelled { reason: (*reason).into() }));
+            return Ok(Some(Op::Unmodelled {
+                reason: (*reason).into(),
+            }));
         }
     }
     let what = cx.ins.mods.first().map_or("", |m| m.as_str());
@@ -35,7 +37,11 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             cx.mods.take("b32");
             cx.mods.finish()?;
             cx.count(&[2])?;
-            Tcgen05::Dealloc { group, address: cx.src(0, Ty::B32)?, columns: cx.src(1, Ty::U32)? }
+            Tcgen05::Dealloc {
+                group,
+                address: cx.src(0, Ty::B32)?,
+                columns: cx.src(1, Ty::U32)?,
+            }
         }
         "relinquish_alloc_permit" => {
             let group = group(cx)?;
@@ -52,12 +58,16 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             aligned(cx)?;
             cx.mods.finish()?;
             cx.count(&[0])?;
-            Tcgen05::Wait { stores: what == "wait::st" }
+            Tcgen05::Wait {
+                stores: what == "wait::st",
+            }
         }
         "fence::before_thread_sync" | "fence::after_thread_sync" => {
             cx.mods.finish()?;
             cx.count(&[0])?;
-            Tcgen05::Fence { after: what == "fence::after_thread_sync" }
+            Tcgen05::Fence {
+                after: what == "fence::after_thread_sync",
+            }
         }
         _ => return Err(format!(".{what} is not known")),
     };
@@ -73,15 +83,20 @@ fn group(cx: &mut Cx<'_>) -> R<CtaGroup> {
 }
 
 fn aligned(cx: &mut Cx<'_>) -> R<()> {
-    if cx.mods.take("sync") && cx.mods.take("aligned") { Ok(()) } else { Err(".sync.aligned is missing".into()) }
+    if cx.mods.take("sync") && cx.mods.take("aligned") {
+        Ok(())
+    } else {
+        Err(".sync.aligned is missing".into())
+    }
 }
 
 /// `[taddr]`.
 fn tensor_addr(cx: &mut Cx<'_>, i: usize) -> R<TensorAddr> {
     match cx.operand(i)? {
-        Operand::Address { base, offset, rest } if rest.is_empty() => {
-            Ok(TensorAddr { base: cx.src_of(base, Ty::B32)?, offset: *offset })
-        }
+        Operand::Address { base, offset, rest } if rest.is_empty() => Ok(TensorAddr {
+            base: cx.src_of(base, Ty::B32)?,
+            offset: *offset,
+        }),
         _ => Err("a tensor memory address in brackets is expected".into()),
     }
 }
@@ -96,14 +111,24 @@ fn alloc(cx: &mut Cx<'_>) -> R<Tcgen05> {
     cx.mods.take("b32");
     cx.mods.finish()?;
     cx.count(&[2])?;
-    Ok(Tcgen05::Alloc { group, dst: cx.addr(0, space, true)?, columns: cx.src(1, Ty::U32)? })
+    Ok(Tcgen05::Alloc {
+        group,
+        dst: cx.addr(0, space, true)?,
+        columns: cx.src(1, Ty::U32)?,
+    })
 }
 
 fn copy(cx: &mut Cx<'_>) -> R<Tcgen05> {
-    use CpShape::{S4x256b, S32x128bWarpx4, S64x128bWarpx2_01_23, S64x128bWarpx2_02_13, S128x128b, S128x256b};
+    use CpShape::{
+        S4x256b, S32x128bWarpx4, S64x128bWarpx2_01_23, S64x128bWarpx2_02_13, S128x128b, S128x256b,
+    };
     let group = group(cx)?;
-    let shape = cx.mods.one_of(&["128x256b", "4x256b", "128x128b", "64x128b", "32x128b"]);
-    let multicast = cx.mods.one_of(&["warpx2::02_13", "warpx2::01_23", "warpx4"]);
+    let shape = cx
+        .mods
+        .one_of(&["128x256b", "4x256b", "128x128b", "64x128b", "32x128b"]);
+    let multicast = cx
+        .mods
+        .one_of(&["warpx2::02_13", "warpx2::01_23", "warpx4"]);
     let shape = match (shape, multicast) {
         (Some("128x256b"), None) => S128x256b,
         (Some("4x256b"), None) => S4x256b,
@@ -124,7 +149,13 @@ fn copy(cx: &mut Cx<'_>) -> R<Tcgen05> {
     };
     cx.mods.finish()?;
     cx.count(&[2])?;
-    Ok(Tcgen05::Cp { group, shape, format, address: tensor_addr(cx, 0)?, desc: cx.src(1, Ty::B64)? })
+    Ok(Tcgen05::Cp {
+        group,
+        shape,
+        format,
+        address: tensor_addr(cx, 0)?,
+        desc: cx.src(1, Ty::B64)?,
+    })
 }
 
 fn kind(cx: &mut Cx<'_>) -> R<Kind> {
@@ -148,8 +179,17 @@ fn scale_vec(cx: &mut Cx<'_>, kind: Kind) -> R<ScaleVec> {
     if !cx.mods.take("block_scale") {
         return Err(".block_scale is missing".into());
     }
-    let given = cx.mods.one_of(&["scale_vec::1X", "scale_vec::2X", "scale_vec::4X", "block16", "block32"]);
-    let block = |n| ScaleVec::from_block(n, kind).ok_or_else(|| format!(".block{n} is not defined for {kind:?}"));
+    let given = cx.mods.one_of(&[
+        "scale_vec::1X",
+        "scale_vec::2X",
+        "scale_vec::4X",
+        "block16",
+        "block32",
+    ]);
+    let block = |n| {
+        ScaleVec::from_block(n, kind)
+            .ok_or_else(|| format!(".block{n} is not defined for {kind:?}"))
+    };
     match given {
         Some("scale_vec::1X") => Ok(ScaleVec::X1),
         Some("scale_vec::2X") => Ok(ScaleVec::X2),
@@ -165,9 +205,17 @@ fn scale_vec(cx: &mut Cx<'_>, kind: Kind) -> R<ScaleVec> {
 fn mma(cx: &mut Cx<'_>) -> R<Tcgen05> {
     let group = group(cx)?;
     let kind = kind(cx)?;
-    let vec = if kind.is_block_scaled() { Some(scale_vec(cx, kind)?) } else { None };
+    let vec = if kind.is_block_scaled() {
+        Some(scale_vec(cx, kind)?)
+    } else {
+        None
+    };
     // Hints: reuse of A is the hardware's business.
-    while cx.mods.find(|m| m.starts_with("collector::").then_some(())).is_some() {}
+    while cx
+        .mods
+        .find(|m| m.starts_with("collector::").then_some(()))
+        .is_some()
+    {}
     cx.mods.finish()?;
     let n = cx.count(&[5, 6, 7])?;
     let d = tensor_addr(cx, 0)?;
@@ -188,7 +236,10 @@ fn mma(cx: &mut Cx<'_>) -> R<Tcgen05> {
     if let (None, Operand::Vector(list)) = (vec, cx.operand(at)?) {
         let want = 4 * group.ctas();
         if list.len() != want {
-            return Err(format!("disable-output-lane has {} words, {want} are needed", list.len()));
+            return Err(format!(
+                "disable-output-lane has {} words, {want} are needed",
+                list.len()
+            ));
         }
         for o in list {
             disable.push(cx.src_of(o, Ty::B32)?);
@@ -204,7 +255,18 @@ fn mma(cx: &mut Cx<'_>) -> R<Tcgen05> {
         }
         _ => return Err("too many operands".into()),
     };
-    Ok(Tcgen05::Mma(Box::new(MmaOperands { group, kind, d, a, b, idesc, scales, disable, enable_d, scale_d })))
+    Ok(Tcgen05::Mma(Box::new(MmaOperands {
+        group,
+        kind,
+        d,
+        a,
+        b,
+        idesc,
+        scales,
+        disable,
+        enable_d,
+        scale_d,
+    })))
 }
 
 fn commit(cx: &mut Cx<'_>) -> R<Tcgen05> {
@@ -220,13 +282,24 @@ fn commit(cx: &mut Cx<'_>) -> R<Tcgen05> {
     cx.mods.take("b64");
     cx.mods.finish()?;
     cx.count(&[1 + usize::from(multicast)])?;
-    let mask = if multicast { Some(cx.src(1, Ty::B16)?) } else { None };
-    Ok(Tcgen05::Commit { group, barrier: cx.addr(0, space, own)?, mask })
+    let mask = if multicast {
+        Some(cx.src(1, Ty::B16)?)
+    } else {
+        None
+    };
+    Ok(Tcgen05::Commit {
+        group,
+        barrier: cx.addr(0, space, own)?,
+        mask,
+    })
 }
 
 fn load_store(cx: &mut Cx<'_>, store: bool) -> R<Tcgen05> {
     aligned(cx)?;
-    let shape = match cx.mods.one_of(&["16x64b", "16x128b", "16x256b", "32x32b", "16x32bx2"]) {
+    let shape = match cx
+        .mods
+        .one_of(&["16x64b", "16x128b", "16x256b", "32x32b", "16x32bx2"])
+    {
         Some("16x64b") => Shape::S16x64b,
         Some("16x128b") => Shape::S16x128b,
         Some("16x256b") => Shape::S16x256b,
@@ -238,12 +311,18 @@ fn load_store(cx: &mut Cx<'_>, store: bool) -> R<Tcgen05> {
         .mods
         .find(|m| m.strip_prefix('x').and_then(|n| n.parse::<u32>().ok()))
         .ok_or("the repeat factor is missing")?;
-    let packed = cx.mods.take(if store { "unpack::16b" } else { "pack::16b" });
+    let packed = cx
+        .mods
+        .take(if store { "unpack::16b" } else { "pack::16b" });
     cx.mods.take("b32");
     cx.mods.finish()?;
     let split = shape == Shape::S16x32bx2;
     cx.count(&[2 + usize::from(split)])?;
-    let (address, regs) = if store { (0, 1 + usize::from(split)) } else { (1, 0) };
+    let (address, regs) = if store {
+        (0, 1 + usize::from(split))
+    } else {
+        (1, 0)
+    };
     let half = if split {
         let v = immediate(cx.operand(address + 1)?).ok_or("immHalfSplitoff is an immediate")?;
         Some(u32::try_from(v).map_err(|_| "immHalfSplitoff is out of range")?)
@@ -257,15 +336,25 @@ fn load_store(cx: &mut Cx<'_>, store: bool) -> R<Tcgen05> {
         o => vec![o],
     };
     if list.len() != shape.registers() {
-        return Err(format!("{} registers given, {} needed", list.len(), shape.registers()));
+        return Err(format!(
+            "{} registers given, {} needed",
+            list.len(),
+            shape.registers()
+        ));
     }
     if store {
-        let s = list.into_iter().map(|o| cx.src_of(o, Ty::B32)).collect::<R<_>>()?;
+        let s = list
+            .into_iter()
+            .map(|o| cx.src_of(o, Ty::B32))
+            .collect::<R<_>>()?;
         return Ok(Tcgen05::St { shape, s, address });
     }
     let d = list
         .into_iter()
-        .map(|o| cx.dst_of(o, Ty::B32)?.ok_or_else(|| "`_` cannot be the result here".to_string()))
+        .map(|o| {
+            cx.dst_of(o, Ty::B32)?
+                .ok_or_else(|| "`_` cannot be the result here".to_string())
+        })
         .collect::<R<_>>()?;
     Ok(Tcgen05::Ld { shape, d, address })
 }

@@ -36,7 +36,13 @@ const KNOWN: &[(&str, &str)] = &[
 
 pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     let opcode = cx.ins.opcode.as_str();
-    Ok(KNOWN.iter().find(|(o, _)| *o == opcode).map(|(_, what)| Op::Unmodelled {
-        reason: format!("{what} {} not modelled", if what.ends_with('s') { "are" } else { "is" }),
-    }))
+    Ok(KNOWN
+        .iter()
+        .find(|(o, _)| *o == opcode)
+        .map(|(_, what)| Op::Unmodelled {
+            reason: format!(
+                "{what} {} not modelled",
+                if what.ends_with('s') { "are" } else { "is" }
+            ),
+        }))
 }

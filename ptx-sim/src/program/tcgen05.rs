@@ -54,25 +54,60 @@ pub struct MmaOperands {
 #[allow(missing_docs)]
 pub enum Tcgen05 {
     /// Writes the address to shared memory.
-    Alloc { group: CtaGroup, dst: Addr, columns: Src },
-    Dealloc { group: CtaGroup, address: Src, columns: Src },
-    Relinquish { group: CtaGroup },
-    Cp { group: CtaGroup, shape: CpShape, format: CpFormat, address: TensorAddr, desc: Src },
+    Alloc {
+        group: CtaGroup,
+        dst: Addr,
+        columns: Src,
+    },
+    Dealloc {
+        group: CtaGroup,
+        address: Src,
+        columns: Src,
+    },
+    Relinquish {
+        group: CtaGroup,
+    },
+    Cp {
+        group: CtaGroup,
+        shape: CpShape,
+        format: CpFormat,
+        address: TensorAddr,
+        desc: Src,
+    },
     Mma(Box<MmaOperands>),
     /// With a mask: arrives at the same offset in every CTA of it.
-    Commit { group: CtaGroup, barrier: Addr, mask: Option<Src> },
-    Ld { shape: LdSt, d: Vec<Dst>, address: TensorAddr },
-    St { shape: LdSt, s: Vec<Src>, address: TensorAddr },
+    Commit {
+        group: CtaGroup,
+        barrier: Addr,
+        mask: Option<Src>,
+    },
+    Ld {
+        shape: LdSt,
+        d: Vec<Dst>,
+        address: TensorAddr,
+    },
+    St {
+        shape: LdSt,
+        s: Vec<Src>,
+        address: TensorAddr,
+    },
     /// `wait::st`, otherwise `wait::ld`.
-    Wait { stores: bool },
+    Wait {
+        stores: bool,
+    },
     /// `after_thread_sync`, otherwise `before_thread_sync`.
-    Fence { after: bool },
+    Fence {
+        after: bool,
+    },
 }
 
 impl Tcgen05 {
     /// Whether it is `.sync.aligned`.
     pub fn aligned(&self) -> bool {
         use Tcgen05::{Alloc, Dealloc, Ld, Relinquish, St, Wait};
-        matches!(self, Alloc { .. } | Dealloc { .. } | Relinquish { .. } | Ld { .. } | St { .. } | Wait { .. })
+        matches!(
+            self,
+            Alloc { .. } | Dealloc { .. } | Relinquish { .. } | Ld { .. } | St { .. } | Wait { .. }
+        )
     }
 }

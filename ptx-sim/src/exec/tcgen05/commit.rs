@@ -23,7 +23,10 @@ struct CommitEvent {
 impl Event for CommitEvent {
     fn describe(&self) -> String {
         let (cta, at) = self.barriers[0];
-        format!("tcgen05.commit to the mbarrier at {at:#x} of CTA {cta} ({} in all)", self.barriers.len())
+        format!(
+            "tcgen05.commit to the mbarrier at {at:#x} of CTA {cta} ({} in all)",
+            self.barriers.len()
+        )
     }
 
     fn pc(&self) -> usize {
@@ -68,9 +71,16 @@ impl Machine<'_> {
     ) -> Result<(), Trouble> {
         let t = trouble(lane);
         self.tensor_group(c.cta, group).map_err(&t)?;
-        let place = self.locate(c, barrier, w.get(c.program, barrier.base)[lane as usize], lane)?;
+        let place = self.locate(
+            c,
+            barrier,
+            w.get(c.program, barrier.base)[lane as usize],
+            lane,
+        )?;
         if place.space != Space::Shared {
-            return Err(t(broken("the mbarrier of tcgen05.commit is in shared memory")));
+            return Err(t(broken(
+                "the mbarrier of tcgen05.commit is in shared memory",
+            )));
         }
         let barriers = match mask {
             None => vec![(self.ctas[place.owner].linear, place.address)],
@@ -79,9 +89,13 @@ impl Machine<'_> {
                 let peers = &self.clusters[self.ctas[c.cta].cluster].ctas;
                 if mask == 0 || mask >> peers.len() != 0 {
                     let n = peers.len();
-                    return Err(t(broken(format!("CTA mask {mask:#x} of a cluster of {n} CTAs"))));
+                    return Err(t(broken(format!(
+                        "CTA mask {mask:#x} of a cluster of {n} CTAs"
+                    ))));
                 }
-                crate::exec::lanes(mask).map(|r| (self.ctas[peers[r as usize]].linear, place.address)).collect()
+                crate::exec::lanes(mask)
+                    .map(|r| (self.ctas[peers[r as usize]].linear, place.address))
+                    .collect()
             }
         };
         let issuer = (self.ctas[c.cta].linear, w.index, lane);
@@ -92,8 +106,18 @@ impl Machine<'_> {
             .filter(|(_, p)| p.issuer == issuer && p.what != OpClass::LdSt)
             .map(|(i, _)| *i)
             .collect();
-        let tracked = self.tensor.issued.get(&issuer).map(|l| l.iter().copied().collect()).unwrap_or_default();
-        self.events.push(Box::new(CommitEvent { pc: c.pc, after, barriers, tracked }));
+        let tracked = self
+            .tensor
+            .issued
+            .get(&issuer)
+            .map(|l| l.iter().copied().collect())
+            .unwrap_or_default();
+        self.events.push(Box::new(CommitEvent {
+            pc: c.pc,
+            after,
+            barriers,
+            tracked,
+        }));
         Ok(())
     }
 }

@@ -28,7 +28,10 @@ struct CpEvent {
 
 impl Event for CpEvent {
     fn describe(&self) -> String {
-        format!("tcgen05.cp of CTA {} to {:#x}", self.ctas[0], self.address.0)
+        format!(
+            "tcgen05.cp of CTA {} to {:#x}",
+            self.ctas[0], self.address.0
+        )
     }
 
     fn pc(&self) -> usize {
@@ -43,7 +46,15 @@ impl Event for CpEvent {
         m.with_tmem(&self.ctas, |m, indices, memories| {
             for (i, tmem) in indices.iter().zip(memories) {
                 let shared = SharedView(&m.ctas[*i].shared);
-                copy(self.shape, self.format, &self.desc, &shared, tmem, self.address).map_err(broken)?;
+                copy(
+                    self.shape,
+                    self.format,
+                    &self.desc,
+                    &shared,
+                    tmem,
+                    self.address,
+                )
+                .map_err(broken)?;
             }
             Ok(())
         })?;
@@ -54,17 +65,36 @@ impl Event for CpEvent {
 }
 
 impl Machine<'_> {
-    pub(super) fn tcgen05_copy(&mut self, c: &Ctx<'_>, w: &Warp, lane: u32, op: &Tcgen05) -> Result<(), Trouble> {
-        let Tcgen05::Cp { group, shape, format, address, desc } = op else { return Ok(()) };
+    pub(super) fn tcgen05_copy(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &Warp,
+        lane: u32,
+        op: &Tcgen05,
+    ) -> Result<(), Trouble> {
+        let Tcgen05::Cp {
+            group,
+            shape,
+            format,
+            address,
+            desc,
+        } = op
+        else {
+            return Ok(());
+        };
         let (shape, format) = (*shape, *format);
         let t = trouble(lane);
-        let desc = SmemDesc::decode(w.get(c.program, *desc)[lane as usize]).map_err(|e| t(broken(e)))?;
+        let desc =
+            SmemDesc::decode(w.get(c.program, *desc)[lane as usize]).map_err(|e| t(broken(e)))?;
         let address = tensor_address(c, w, *address, lane);
         let sources = source_ranges(shape, &desc).map_err(|e| t(broken(e)))?;
         let ctas = self.tensor_group(c.cta, *group).map_err(&t)?;
-        let reads: Vec<_> =
-            (0..ctas.len()).flat_map(|i| sources.iter().map(move |(a, n)| (i, *a, *n))).collect();
-        let what = OpClass::Cp { is_4x256b: shape == CpShape::S4x256b };
+        let reads: Vec<_> = (0..ctas.len())
+            .flat_map(|i| sources.iter().map(move |(a, n)| (i, *a, *n)))
+            .collect();
+        let what = OpClass::Cp {
+            is_4x256b: shape == CpShape::S4x256b,
+        };
         let after = self.tensor.before(what, ctas[0], self.options.profile);
         let issuer = (self.ctas[c.cta].linear, w.index, lane);
         if let Some(h) = &mut self.hazards
@@ -73,14 +103,36 @@ impl Machine<'_> {
             h.op_shared(tracked, &ctas, reads.clone(), c.pc);
             for linear in &ctas {
                 let n = shape.row_bytes() / 4;
-                h.op_tensor(tracked, *linear, (0, 128), (address.column(), n), AccessKind::Write, c.pc);
+                h.op_tensor(
+                    tracked,
+                    *linear,
+                    (0, 128),
+                    (address.column(), n),
+                    AccessKind::Write,
+                    c.pc,
+                );
             }
             self.remember(issuer, tracked);
         }
         self.check_hazards().map_err(&t)?;
         let reads = self.will_read(&ctas, &reads, c.pc).map_err(&t)?;
-        let id = self.tensor_issue(Pending { what, issuer, store: false, unit: ctas[0] });
-        self.events.push(Box::new(CpEvent { id, reads, pc: c.pc, after, ctas, shape, format, desc, address }));
+        let id = self.tensor_issue(Pending {
+            what,
+            issuer,
+            store: false,
+            unit: ctas[0],
+        });
+        self.events.push(Box::new(CpEvent {
+            id,
+            reads,
+            pc: c.pc,
+            after,
+            ctas,
+            shape,
+            format,
+            desc,
+            address,
+        }));
         Ok(())
     }
 }

@@ -27,7 +27,10 @@ struct MmaEvent {
 
 impl Event for MmaEvent {
     fn describe(&self) -> String {
-        format!("tcgen05.mma of CTA {}, accumulator {:#x}", self.ctas[0], self.mma.d.0)
+        format!(
+            "tcgen05.mma of CTA {}, accumulator {:#x}",
+            self.ctas[0], self.mma.d.0
+        )
     }
 
     fn pc(&self) -> usize {
@@ -40,9 +43,15 @@ impl Event for MmaEvent {
 
     fn complete(self: Box<Self>, m: &mut Machine<'_>) -> Result<(), Fault> {
         m.with_tmem(&self.ctas, |m, indices, memories| {
-            let shared: Vec<_> = indices.iter().map(|i| SharedView(&m.ctas[*i].shared)).collect();
-            let mut ctas: Vec<_> =
-                shared.iter().zip(memories).map(|(shared, tmem)| CtaMemory { shared, tmem }).collect();
+            let shared: Vec<_> = indices
+                .iter()
+                .map(|i| SharedView(&m.ctas[*i].shared))
+                .collect();
+            let mut ctas: Vec<_> = shared
+                .iter()
+                .zip(memories)
+                .map(|(shared, tmem)| CtaMemory { shared, tmem })
+                .collect();
             execute(&self.mma, &mut ctas).map_err(broken)
         })?;
         m.tensor.pending.remove(&self.id);
@@ -58,10 +67,17 @@ fn key(m: &Mma) -> u64 {
 }
 
 impl Machine<'_> {
-    pub(super) fn tensor_mma(&mut self, c: &Ctx<'_>, w: &Warp, lane: u32, o: &MmaOperands) -> Result<(), Trouble> {
+    pub(super) fn tensor_mma(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &Warp,
+        lane: u32,
+        o: &MmaOperands,
+    ) -> Result<(), Trouble> {
         let t = trouble(lane);
         let get = |s| w.get(c.program, s)[lane as usize];
-        let descriptor = |which, s| SmemDesc::decode(get(s)).map_err(|e| t(broken(format!("{which}: {e}"))));
+        let descriptor =
+            |which, s| SmemDesc::decode(get(s)).map_err(|e| t(broken(format!("{which}: {e}"))));
         let idesc = Idesc::decode(get(o.idesc) as u32, o.kind).map_err(|e| t(broken(e)))?;
         let a = match o.a {
             MmaA::Descriptor(s) => AOperand::Shared(descriptor("A", s)?),
@@ -99,7 +115,14 @@ impl Machine<'_> {
             h.op_shared(op, &ctas, reads.clone(), c.pc);
             let mut blocks = |list: &[TmemBlock], kind| {
                 for b in list {
-                    h.op_tensor(op, ctas[b.cta], (b.lane, b.lanes), (b.column, b.columns), kind, c.pc);
+                    h.op_tensor(
+                        op,
+                        ctas[b.cta],
+                        (b.lane, b.lanes),
+                        (b.column, b.columns),
+                        kind,
+                        c.pc,
+                    );
                 }
             };
             blocks(&footprint.tmem_reads, AccessKind::Read);
@@ -108,8 +131,20 @@ impl Machine<'_> {
         }
         self.check_hazards().map_err(&t)?;
         let reads = self.will_read(&ctas, &reads, c.pc).map_err(&t)?;
-        let id = self.tensor_issue(Pending { what, issuer, store: false, unit: ctas[0] });
-        self.events.push(Box::new(MmaEvent { id, reads, pc: c.pc, after, ctas, mma }));
+        let id = self.tensor_issue(Pending {
+            what,
+            issuer,
+            store: false,
+            unit: ctas[0],
+        });
+        self.events.push(Box::new(MmaEvent {
+            id,
+            reads,
+            pc: c.pc,
+            after,
+            ctas,
+            mma,
+        }));
         Ok(())
     }
 }

@@ -67,10 +67,9 @@ impl TensorState {
 
     /// Whether a warp's loads or stores have all completed.
     pub(crate) fn waited(&self, cta: u32, warp: u32, stores: bool) -> bool {
-        !self
-            .pending
-            .values()
-            .any(|p| p.what == OpClass::LdSt && p.store == stores && p.issuer.0 == cta && p.issuer.1 == warp)
+        !self.pending.values().any(|p| {
+            p.what == OpClass::LdSt && p.store == stores && p.issuer.0 == cta && p.issuer.1 == warp
+        })
     }
 
     /// Operations that must complete before one of this class on this unit may. Order holds
@@ -82,7 +81,11 @@ impl TensorState {
             (OpClass::Mma(_), OpClass::Cp { .. }) => profile == Profile::Hardware,
             _ => false,
         };
-        self.pending.iter().filter(|(_, p)| p.unit == unit && piped(p)).map(|(i, _)| *i).collect()
+        self.pending
+            .iter()
+            .filter(|(_, p)| p.unit == unit && piped(p))
+            .map(|(i, _)| *i)
+            .collect()
     }
 }
 
@@ -96,7 +99,11 @@ impl SharedRead for SharedView<'_> {
     }
 
     fn read(&self, address: u32, out: &mut [u8]) -> Result<(), SharedReadError> {
-        if self.0.peek(u64::from(address), out) { Ok(()) } else { Err(SharedReadError { address }) }
+        if self.0.peek(u64::from(address), out) {
+            Ok(())
+        } else {
+            Err(SharedReadError { address })
+        }
     }
 }
 
@@ -114,7 +121,9 @@ fn uniform(c: &Ctx<'_>, w: &Warp, s: Src, what: &str) -> Result<u64, Trouble> {
     let v = w.get(c.program, s);
     let first = v[c.active.trailing_zeros() as usize & 31];
     if lanes(c.active).any(|l| v[l as usize] != first) {
-        return Err(sync_fault(format!("lanes of the warp give different {what}")));
+        return Err(sync_fault(format!(
+            "lanes of the warp give different {what}"
+        )));
     }
     Ok(first)
 }
@@ -127,7 +136,9 @@ fn tensor_address(c: &Ctx<'_>, w: &Warp, a: TensorAddr, lane: u32) -> TmemAddr {
 impl Machine<'_> {
     /// Index of a resident CTA that has not ended.
     pub(super) fn resident(&self, linear: u32) -> Option<usize> {
-        self.ctas.iter().position(|c| c.linear == linear && !c.ended())
+        self.ctas
+            .iter()
+            .position(|c| c.linear == linear && !c.ended())
     }
 
     /// The CTAs of an operation, as linear indices, the even rank first.
@@ -145,13 +156,29 @@ impl Machine<'_> {
             .ok_or_else(|| broken("cta_group::2 in a cluster without a peer CTA"))
     }
 
-    pub(super) fn tcgen05(&mut self, c: &Ctx<'_>, w: &mut Warp, cur: &mut Part, op: &Tcgen05) -> Result<Flow, Trouble> {
+    pub(super) fn tcgen05(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &mut Warp,
+        cur: &mut Part,
+        op: &Tcgen05,
+    ) -> Result<Flow, Trouble> {
         if op.aligned() && c.active != u32::MAX {
-            return Err(sync_fault("a warp with exited or absent lanes executes an aligned tcgen05 instruction"));
+            return Err(sync_fault(
+                "a warp with exited or absent lanes executes an aligned tcgen05 instruction",
+            ));
         }
         match op {
-            Tcgen05::Alloc { group, dst, columns } => return self.tensor_alloc(c, w, cur, *group, dst, *columns),
-            Tcgen05::Dealloc { group, address, columns } => self.tensor_dealloc(c, w, *group, *address, *columns)?,
+            Tcgen05::Alloc {
+                group,
+                dst,
+                columns,
+            } => return self.tensor_alloc(c, w, cur, *group, dst, *columns),
+            Tcgen05::Dealloc {
+                group,
+                address,
+                columns,
+            } => self.tensor_dealloc(c, w, *group, *address, *columns)?,
             Tcgen05::Relinquish { group } => self.tensor_relinquish(c, *group)?,
             Tcgen05::Cp { .. } => {
                 for lane in lanes(c.active) {
@@ -163,7 +190,11 @@ impl Machine<'_> {
                     self.tensor_mma(c, w, lane, m)?;
                 }
             }
-            Tcgen05::Commit { group, barrier, mask } => {
+            Tcgen05::Commit {
+                group,
+                barrier,
+                mask,
+            } => {
                 for lane in lanes(c.active) {
                     self.tensor_commit(c, w, lane, *group, barrier, *mask)?;
                 }
@@ -177,7 +208,12 @@ impl Machine<'_> {
     }
 
     /// Registers shared memory that an operation will read, so that no write comes in between.
-    fn will_read(&mut self, ctas: &[u32], reads: &[(usize, u32, u32)], pc: usize) -> Result<u64, Fault> {
+    fn will_read(
+        &mut self,
+        ctas: &[u32],
+        reads: &[(usize, u32, u32)],
+        pc: usize,
+    ) -> Result<u64, Fault> {
         let mut reads = reads.to_vec();
         reads.sort_unstable();
         let uses: Vec<_> = reads
@@ -185,7 +221,15 @@ impl Machine<'_> {
             .filter_map(|run| {
                 let owner = *ctas.get(run[0].0)?;
                 let size = run.iter().map(|r| u64::from(r.2)).sum();
-                Some((Range { space: Space::Shared, owner, start: u64::from(run[0].1), size }, Use::Read))
+                Some((
+                    Range {
+                        space: Space::Shared,
+                        owner,
+                        start: u64::from(run[0].1),
+                        size,
+                    },
+                    Use::Read,
+                ))
             })
             .collect();
         self.begin_operation(pc, &uses)
@@ -200,14 +244,25 @@ impl Machine<'_> {
     }
 
     /// Runs `f` on the tensor memories of some CTAs, which must all be resident.
-    fn with_tmem<T>(&mut self, ctas: &[u32], f: impl FnOnce(&Self, &[usize], &mut [Tmem]) -> Result<T, Fault>) -> Result<T, Fault> {
+    fn with_tmem<T>(
+        &mut self,
+        ctas: &[u32],
+        f: impl FnOnce(&Self, &[usize], &mut [Tmem]) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
         let indices = ctas
             .iter()
             .map(|l| self.resident(*l))
             .collect::<Option<Vec<_>>>()
-            .ok_or_else(|| Fault::new(ViolationKind::Hazard, "a CTA ended before the operation on its memory did"))?;
-        let mut memories: Vec<Tmem> =
-            ctas.iter().map(|l| self.tensor.tmem.remove(l).unwrap_or_default()).collect();
+            .ok_or_else(|| {
+                Fault::new(
+                    ViolationKind::Hazard,
+                    "a CTA ended before the operation on its memory did",
+                )
+            })?;
+        let mut memories: Vec<Tmem> = ctas
+            .iter()
+            .map(|l| self.tensor.tmem.remove(l).unwrap_or_default())
+            .collect();
         let result = f(self, &indices, &mut memories);
         for (l, m) in ctas.iter().zip(memories) {
             self.tensor.tmem.insert(*l, m);
@@ -220,7 +275,9 @@ impl Machine<'_> {
         let linear = self.ctas[cta].linear;
         self.tensor.tmem.remove(&linear);
         let key = self.sm(cta);
-        let Some(a) = self.tensor.allocators.get_mut(&key) else { return Ok(()) };
+        let Some(a) = self.tensor.allocators.get_mut(&key) else {
+            return Ok(());
+        };
         self.tensor.epoch += 1;
         let leaks = a.exit(u64::from(linear));
         if let Some((first, count)) = leaks.first() {
