@@ -207,7 +207,10 @@ fn scalar_op(cx: &mut Cx<'_>, op: &str, ty: Ty) -> R<Op> {
         }
         "bfe" => {
             let signed = ty.signed();
-            let f = Alu::of3(move |a, b, c| bit_field(a, b & 0xff, c & 0xff, bits, signed));
+            // The ISA limits position and length to 8 bits. With 64-bit sources hardware takes all
+            // of their 32 bits, which is recorded.
+            let field = move |v: u64| if bits == 64 { v & 0xffff_ffff } else { v & 0xff };
+            let f = Alu::of3(move |a, b, c| bit_field(a, field(b), field(c), bits, signed));
             cx.alu(f, ty, &[ty, Ty::B32, Ty::B32])
         }
         "bfi" => insert(cx, ty),
@@ -375,7 +378,8 @@ mod tests {
 
     /// The loop of the ISA's pseudocode, bit by bit.
     fn bfe_by_bits(a: u64, b: u64, c: u64, bits: u64, signed: bool) -> u64 {
-        let (pos, len, msb) = (b & 0xff, c & 0xff, bits - 1);
+        let cut = if bits == 32 { 0xff } else { u64::MAX };
+        let (pos, len, msb) = (b & cut, c & cut, bits - 1);
         let sign = if !signed || len == 0 { 0 } else { a >> (pos + len - 1).min(msb) & 1 };
         (0..bits)
             .map(|i| if i < len && pos + i <= msb { a >> (pos + i) & 1 } else { sign } << i)
