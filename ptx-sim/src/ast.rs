@@ -4,12 +4,32 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Ty {
-    B8, B16, B32, B64, B128,
-    U8, U16, U32, U64,
-    S8, S16, S32, S64,
-    F16, F16x2, Bf16, Bf16x2, F32, F32x2, F64, Tf32,
-    E4m3x2, E5m2x2, E2m1x2,
-    U16x2, S16x2,
+    B8,
+    B16,
+    B32,
+    B64,
+    B128,
+    U8,
+    U16,
+    U32,
+    U64,
+    S8,
+    S16,
+    S32,
+    S64,
+    F16,
+    F16x2,
+    Bf16,
+    Bf16x2,
+    F32,
+    F32x2,
+    F64,
+    Tf32,
+    E4m3x2,
+    E5m2x2,
+    E2m1x2,
+    U16x2,
+    S16x2,
     Pred,
 }
 
@@ -18,13 +38,32 @@ impl Ty {
     pub fn parse(s: &str) -> Option<Self> {
         use Ty::*;
         Some(match s {
-            "b8" => B8, "b16" => B16, "b32" => B32, "b64" => B64, "b128" => B128,
-            "u8" => U8, "u16" => U16, "u32" => U32, "u64" => U64,
-            "s8" => S8, "s16" => S16, "s32" => S32, "s64" => S64,
-            "f16" => F16, "f16x2" => F16x2, "bf16" => Bf16, "bf16x2" => Bf16x2,
-            "f32" => F32, "f32x2" => F32x2, "f64" => F64, "tf32" => Tf32,
-            "e4m3x2" => E4m3x2, "e5m2x2" => E5m2x2, "e2m1x2" => E2m1x2,
-            "u16x2" => U16x2, "s16x2" => S16x2,
+            "b8" => B8,
+            "b16" => B16,
+            "b32" => B32,
+            "b64" => B64,
+            "b128" => B128,
+            "u8" => U8,
+            "u16" => U16,
+            "u32" => U32,
+            "u64" => U64,
+            "s8" => S8,
+            "s16" => S16,
+            "s32" => S32,
+            "s64" => S64,
+            "f16" => F16,
+            "f16x2" => F16x2,
+            "bf16" => Bf16,
+            "bf16x2" => Bf16x2,
+            "f32" => F32,
+            "f32x2" => F32x2,
+            "f64" => F64,
+            "tf32" => Tf32,
+            "e4m3x2" => E4m3x2,
+            "e5m2x2" => E5m2x2,
+            "e2m1x2" => E2m1x2,
+            "u16x2" => U16x2,
+            "s16x2" => S16x2,
             "pred" => Pred,
             _ => return None,
         })
@@ -63,7 +102,13 @@ impl Ty {
 /// State space of a declaration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
-pub enum DeclSpace { Global, Const, Shared, Local, Param }
+pub enum DeclSpace {
+    Global,
+    Const,
+    Shared,
+    Local,
+    Param,
+}
 
 /// One element of an initialiser.
 #[derive(Debug, Clone, PartialEq)]
@@ -254,16 +299,24 @@ impl Module {
 
     /// The kernel of that name.
     pub fn entry(&self, name: &str) -> Option<&Function> {
-        self.functions.iter().find(|f| f.entry && f.name == name && f.body.is_some())
+        self.functions
+            .iter()
+            .find(|f| f.entry && f.name == name && f.body.is_some())
     }
 
     /// Names of all kernels.
     pub fn entries(&self) -> impl Iterator<Item = &str> {
-        self.functions.iter().filter(|f| f.entry && f.body.is_some()).map(|f| f.name.as_str())
+        self.functions
+            .iter()
+            .filter(|f| f.entry && f.body.is_some())
+            .map(|f| f.name.as_str())
     }
 
     /// The path a `.loc` names.
     pub fn file(&self, index: u32) -> Option<&str> {
-        self.files.iter().find(|(i, _)| *i == index).map(|(_, s)| s.as_str())
+        self.files
+            .iter()
+            .find(|(i, _)| *i == index)
+            .map(|(_, s)| s.as_str())
     }
 }

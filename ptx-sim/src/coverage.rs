@@ -19,7 +19,11 @@ pub struct Counters {
 impl Counters {
     /// All zero for `n` instructions.
     pub fn new(n: usize) -> Self {
-        Self { executed: vec![0; n], taken: vec![false; n], fell_through: vec![false; n] }
+        Self {
+            executed: vec![0; n],
+            taken: vec![false; n],
+            fell_through: vec![false; n],
+        }
     }
 
     /// Adds another run of the same kernel.
@@ -41,7 +45,10 @@ impl Counters {
 
     /// The readable summary.
     pub fn summary(&self, program: &Program) -> Coverage {
-        let mut c = Coverage { instructions: program.code.len(), ..Coverage::default() };
+        let mut c = Coverage {
+            instructions: program.code.len(),
+            ..Coverage::default()
+        };
         for (pc, ins) in program.code.iter().enumerate() {
             if self.executed[pc] == 0 {
                 c.never_executed.push(program.site(pc));

@@ -14,7 +14,10 @@ pub struct ParseError {
 
 impl ParseError {
     pub(crate) fn new(line: u32, message: impl Into<String>) -> Self {
-        Self { line, message: message.into() }
+        Self {
+            line,
+            message: message.into(),
+        }
     }
 }
 

@@ -90,8 +90,12 @@ fn mark(all: &mut All, line: u32, text: &str, reason: &str) -> bool {
 
 /// Takes every instruction with the opcode of the failing one out of a kernel.
 fn remove(m: &mut Module, kernel: &str, line: u32, text: &str) -> bool {
-    let Some(f) = m.functions.iter_mut().find(|f| f.name == kernel) else { return false };
-    let Some(body) = &mut f.body else { return false };
+    let Some(f) = m.functions.iter_mut().find(|f| f.name == kernel) else {
+        return false;
+    };
+    let Some(body) = &mut f.body else {
+        return false;
+    };
     let mut opcode = None;
     find(body, line, text, &mut opcode);
     match opcode {

@@ -115,7 +115,11 @@ pub(crate) fn lex(src: &str) -> Result<Vec<Token>, ParseError> {
         };
         out.push(Token { tok, line, start });
     }
-    out.push(Token { tok: Tok::End, line, start: b.len() });
+    out.push(Token {
+        tok: Tok::End,
+        line,
+        start: b.len(),
+    });
     Ok(out)
 }
 
@@ -169,12 +173,18 @@ fn number(src: &str, i: usize, line: u32) -> Result<(Tok, usize), ParseError> {
                 end += 1;
             }
             end = run(end, |c| c.is_ascii_digit());
-            let v: f64 = src[i..end].parse().map_err(|_| bad("malformed decimal literal"))?;
+            let v: f64 = src[i..end]
+                .parse()
+                .map_err(|_| bad("malformed decimal literal"))?;
             return Ok((Tok::F64(v.to_bits()), end));
         }
     }
     // A leading zero makes an octal number, as in C.
-    let radix = if radix == 10 && b[i] == b'0' && end > i + 1 { 8 } else { radix };
+    let radix = if radix == 10 && b[i] == b'0' && end > i + 1 {
+        8
+    } else {
+        radix
+    };
     let value = u64::from_str_radix(&src[from..end], radix)
         .map_err(|e| bad(&format!("malformed integer literal: {e}")))?;
     if b.get(end).copied() == Some(b'U') {
@@ -223,7 +233,14 @@ mod tests {
 
     #[test]
     fn malformed_sources_are_errors() {
-        for s in ["/* open", "\"open", "0f12", "0x", "9999999999999999999999", "\u{e9}"] {
+        for s in [
+            "/* open",
+            "\"open",
+            "0f12",
+            "0x",
+            "9999999999999999999999",
+            "\u{e9}",
+        ] {
             assert!(lex(s).is_err(), "{s}");
         }
     }

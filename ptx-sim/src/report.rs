@@ -115,7 +115,11 @@ impl fmt::Display for Violation {
             write!(f, "\n  address 0x{a:x}")?;
         }
         if let Some(n) = &self.nearest {
-            let side = if n.distance < 0 { "before" } else { "past the end of" };
+            let side = if n.distance < 0 {
+                "before"
+            } else {
+                "past the end of"
+            };
             write!(
                 f,
                 "\n  {} bytes {side} {} (0x{:x}, {} bytes)",
@@ -155,7 +159,11 @@ impl fmt::Display for Deadlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "deadlock: every warp waits")?;
         for w in &self.waiting {
-            write!(f, "\n  {} lanes {:08x}: {}\n    at {}", w.thread, w.lanes, w.reason, w.site)?;
+            write!(
+                f,
+                "\n  {} lanes {:08x}: {}\n    at {}",
+                w.thread, w.lanes, w.reason, w.site
+            )?;
         }
         for s in &self.state {
             write!(f, "\n  {s}")?;

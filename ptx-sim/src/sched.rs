@@ -40,7 +40,9 @@ impl FromStr for Policy {
             "fair" => Ok(Policy::Fair),
             "random" => Ok(Policy::Random(seed)),
             "starve" => Ok(Policy::Starve(seed)),
-            _ => Err(format!("`{name}` is not a policy: fair, random[:SEED] or starve[:SEED]")),
+            _ => Err(format!(
+                "`{name}` is not a policy: fair, random[:SEED] or starve[:SEED]"
+            )),
         }
     }
 }
@@ -83,7 +85,11 @@ impl Scheduler {
             Policy::Fair => 0,
             Policy::Random(s) | Policy::Starve(s) => s,
         };
-        Self { policy, state, turn: 0 }
+        Self {
+            policy,
+            state,
+            turn: 0,
+        }
     }
 
     /// SplitMix64.
@@ -113,7 +119,11 @@ impl Scheduler {
                     .filter(|(_, w)| *w != (seed % 8) as usize)
                     .copied()
                     .collect();
-                let from = if others.is_empty() { candidates } else { &others };
+                let from = if others.is_empty() {
+                    candidates
+                } else {
+                    &others
+                };
                 from[self.below(from.len())]
             }
         }
@@ -157,7 +167,11 @@ impl Scheduler {
             Policy::Fair => return mask.trailing_zeros(),
             Policy::Random(s) | Policy::Starve(s) => s,
         };
-        let mut hash = Self { policy: self.policy, state: seed ^ u64::from(mask) << 20, turn: 0 };
+        let mut hash = Self {
+            policy: self.policy,
+            state: seed ^ u64::from(mask) << 20,
+            turn: 0,
+        };
         let skip = hash.below(mask.count_ones() as usize);
         let mut m = mask;
         for _ in 0..skip {

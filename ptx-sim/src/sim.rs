@@ -103,7 +103,12 @@ pub struct Launch {
 impl Launch {
     /// A launch without parameters.
     pub fn new(kernel: &str, grid: impl Into<[u32; 3]>, block: impl Into<[u32; 3]>) -> Self {
-        Self { kernel: kernel.into(), grid: grid.into(), block: block.into(), ..Self::default() }
+        Self {
+            kernel: kernel.into(),
+            grid: grid.into(),
+            block: block.into(),
+            ..Self::default()
+        }
     }
 
     /// Adds a parameter of these bytes.
@@ -153,7 +158,12 @@ pub struct Sim {
 impl Sim {
     /// A module, and no buffers.
     pub fn new(module: Module) -> Self {
-        Self { module, global: Region::new(Space::Global), next: GLOBAL, variables_placed: false }
+        Self {
+            module,
+            global: Region::new(Space::Global),
+            next: GLOBAL,
+            variables_placed: false,
+        }
     }
 
     /// The module.
@@ -182,7 +192,11 @@ impl Sim {
     /// Writes into a buffer.
     pub fn write(&mut self, b: Buffer, at: usize, data: &[u8]) -> Result<(), SimError> {
         match self.global.at_mut(b.address) {
-            Some(a) if at.checked_add(data.len()).is_some_and(|e| e <= a.bytes().len()) => {
+            Some(a)
+                if at
+                    .checked_add(data.len())
+                    .is_some_and(|e| e <= a.bytes().len()) =>
+            {
                 a.upload(at, data);
                 Ok(())
             }
@@ -197,7 +211,9 @@ impl Sim {
 
     /// Whether every byte of a buffer was written.
     pub fn fully_written(&self, b: Buffer) -> bool {
-        self.global.at(b.address).is_some_and(|a| a.initialised(0, b.size))
+        self.global
+            .at(b.address)
+            .is_some_and(|a| a.initialised(0, b.size))
     }
 
     /// Forgets what a buffer holds.
@@ -255,7 +271,10 @@ impl Sim {
             pending: Pending::default(),
             observer,
             counters: Counters::new(program.code.len()),
-            report: Report { kernel: program.kernel.clone(), ..Report::default() },
+            report: Report {
+                kernel: program.kernel.clone(),
+                ..Report::default()
+            },
         };
         machine.run_grid()?;
         let mut report = machine.report;
@@ -276,12 +295,19 @@ fn check(p: &Program, l: &Launch, o: &Options) -> Result<[u32; 3], SimError> {
     }
     if let Some(r) = p.reqntid {
         if r != l.block {
-            return refuse(format!("the kernel requires {r:?} threads, not {:?}", l.block));
+            return refuse(format!(
+                "the kernel requires {r:?} threads, not {:?}",
+                l.block
+            ));
         }
     }
     if let Some(m) = p.maxntid {
         if product(m) < product(l.block) {
-            return refuse(format!("the kernel allows {} threads, not {}", product(m), product(l.block)));
+            return refuse(format!(
+                "the kernel allows {} threads, not {}",
+                product(m),
+                product(l.block)
+            ));
         }
     }
     let cluster = match (l.cluster, p.cluster) {
@@ -294,18 +320,30 @@ fn check(p: &Program, l: &Launch, o: &Options) -> Result<[u32; 3], SimError> {
         return refuse(format!("a cluster has 1 to 16 CTAs, not {cluster:?}"));
     }
     if (0..3).any(|i| l.grid[i] % cluster[i] != 0) {
-        return refuse(format!("grid {:?} is not made of clusters of {cluster:?}", l.grid));
+        return refuse(format!(
+            "grid {:?} is not made of clusters of {cluster:?}",
+            l.grid
+        ));
     }
     let shared = p.dynamic_shared + u64::from(l.shared);
     if shared > MAX_SHARED {
         return refuse(format!("{shared} bytes of shared memory"));
     }
     if l.params.len() != p.params.len() {
-        return refuse(format!("{} parameters are given, the kernel has {}", l.params.len(), p.params.len()));
+        return refuse(format!(
+            "{} parameters are given, the kernel has {}",
+            l.params.len(),
+            p.params.len()
+        ));
     }
     for (given, has) in l.params.iter().zip(&p.params) {
         if given.len() as u64 != has.size {
-            return refuse(format!("parameter {} has {} bytes, not {}", has.name, has.size, given.len()));
+            return refuse(format!(
+                "parameter {} has {} bytes, not {}",
+                has.name,
+                has.size,
+                given.len()
+            ));
         }
     }
     if o.resident == 0 || o.sms == 0 {
@@ -322,7 +360,11 @@ impl Machine<'_> {
         let mut next = 0;
         loop {
             // Clusters that have ended make room; indices are the scheduler's, so all move at once.
-            if self.clusters.iter().any(|k| k.ctas.iter().all(|i| self.ctas[*i].ended())) {
+            if self
+                .clusters
+                .iter()
+                .any(|k| k.ctas.iter().all(|i| self.ctas[*i].ended()))
+            {
                 self.retire();
             }
             while self.clusters.len() < self.options.resident && next < total {
@@ -356,7 +398,10 @@ impl Machine<'_> {
             }
             let (cta, warp) = self.scheduler.pick(&candidates);
             let quantum = self.scheduler.quantum();
-            let pc = self.ctas[cta].warps[warp].as_ref().and_then(|w| w.parts.first()).map_or(0, |p| p.pc);
+            let pc = self.ctas[cta].warps[warp]
+                .as_ref()
+                .and_then(|w| w.parts.first())
+                .map_or(0, |p| p.pc);
             self.report.thread_instructions += self.run_warp(cta, warp, quantum)?;
             if self.report.thread_instructions > self.options.budget {
                 let site = self.program.site(pc as usize);
@@ -384,7 +429,8 @@ impl Machine<'_> {
     fn complete(&mut self, e: Box<dyn crate::exec::event::Event>) -> Result<(), SimError> {
         let pc = e.pc();
         self.pending.progressed();
-        e.complete(self).map_err(|f| SimError::Violation(Box::new(self.violation(f, pc, None))))
+        e.complete(self)
+            .map_err(|f| SimError::Violation(Box::new(self.violation(f, pc, None))))
     }
 
     fn collect_candidates(&self, out: &mut Vec<(usize, usize)>, alone: bool) {
@@ -415,7 +461,11 @@ impl Machine<'_> {
             ctas.push(self.ctas.len());
             self.add_cta(id, index, rank);
         }
-        self.clusters.push(Cluster { linear, ctas, phase: 0 });
+        self.clusters.push(Cluster {
+            linear,
+            ctas,
+            phase: 0,
+        });
         for i in self.clusters[index].ctas.clone() {
             self.start_warps(i);
         }
@@ -429,7 +479,11 @@ impl Machine<'_> {
             shared.add(&v.name, v.address, v.size as usize);
         }
         if self.launch.shared > 0 {
-            shared.add("dynamic shared memory", p.dynamic_shared, self.launch.shared as usize);
+            shared.add(
+                "dynamic shared memory",
+                p.dynamic_shared,
+                self.launch.shared as usize,
+            );
         }
         let threads: u32 = self.launch.block.iter().product();
         let live: Vec<u32> = (0..threads.div_ceil(32))
@@ -469,8 +523,11 @@ impl Machine<'_> {
 
     /// Drops clusters that have ended.
     fn retire(&mut self) {
-        let ended: Vec<bool> =
-            self.clusters.iter().map(|k| k.ctas.iter().all(|i| self.ctas[*i].ended())).collect();
+        let ended: Vec<bool> = self
+            .clusters
+            .iter()
+            .map(|k| k.ctas.iter().all(|i| self.ctas[*i].ended()))
+            .collect();
         let mut moved = vec![usize::MAX; self.ctas.len()];
         let mut kept = Vec::new();
         for (i, cta) in std::mem::take(&mut self.ctas).into_iter().enumerate() {
@@ -494,7 +551,10 @@ impl Machine<'_> {
     }
 
     fn deadlock(&self) -> Deadlock {
-        let mut d = Deadlock { waiting: Vec::new(), state: self.events.describe() };
+        let mut d = Deadlock {
+            waiting: Vec::new(),
+            state: self.events.describe(),
+        };
         for (i, c) in self.ctas.iter().enumerate() {
             for w in c.warps.iter().flatten() {
                 for p in &w.parts {

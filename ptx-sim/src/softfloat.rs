@@ -41,26 +41,54 @@ pub struct Format {
 }
 
 /// binary32.
-pub const F32: Format =
-    Format { exponent_bits: 8, mantissa_bits: 23, specials: Specials::Ieee, nan: 0x7fff_ffff };
+pub const F32: Format = Format {
+    exponent_bits: 8,
+    mantissa_bits: 23,
+    specials: Specials::Ieee,
+    nan: 0x7fff_ffff,
+};
 /// binary16.
-pub const F16: Format =
-    Format { exponent_bits: 5, mantissa_bits: 10, specials: Specials::Ieee, nan: 0x7fff };
+pub const F16: Format = Format {
+    exponent_bits: 5,
+    mantissa_bits: 10,
+    specials: Specials::Ieee,
+    nan: 0x7fff,
+};
 /// bfloat16.
-pub const BF16: Format =
-    Format { exponent_bits: 8, mantissa_bits: 7, specials: Specials::Ieee, nan: 0x7fff };
+pub const BF16: Format = Format {
+    exponent_bits: 8,
+    mantissa_bits: 7,
+    specials: Specials::Ieee,
+    nan: 0x7fff,
+};
 /// tf32 in its own 19 bits.
-pub const TF32: Format =
-    Format { exponent_bits: 8, mantissa_bits: 10, specials: Specials::Ieee, nan: 0x3ffff };
+pub const TF32: Format = Format {
+    exponent_bits: 8,
+    mantissa_bits: 10,
+    specials: Specials::Ieee,
+    nan: 0x3ffff,
+};
 /// E4M3 without infinity.
-pub const E4M3: Format =
-    Format { exponent_bits: 4, mantissa_bits: 3, specials: Specials::OneNan, nan: 0x7f };
+pub const E4M3: Format = Format {
+    exponent_bits: 4,
+    mantissa_bits: 3,
+    specials: Specials::OneNan,
+    nan: 0x7f,
+};
 /// E5M2 with infinity.
-pub const E5M2: Format =
-    Format { exponent_bits: 5, mantissa_bits: 2, specials: Specials::Ieee, nan: 0x7f };
+pub const E5M2: Format = Format {
+    exponent_bits: 5,
+    mantissa_bits: 2,
+    specials: Specials::Ieee,
+    nan: 0x7f,
+};
 /// E2M1, all codes finite. `nan` is what a NaN converts to: the largest value.
-pub const E2M1: Format =
-    Format { exponent_bits: 2, mantissa_bits: 1, specials: Specials::Finite, nan: 0x7 };
+pub const E2M1: Format = Format {
+    exponent_bits: 2,
+    mantissa_bits: 1,
+    specials: Specials::Finite,
+    nan: 0x7,
+};
 
 impl Format {
     fn bias(self) -> i32 {
@@ -100,7 +128,11 @@ impl Format {
     /// The value of a code, exactly.
     pub fn to_f64(self, bits: u32) -> f64 {
         let m = self.mantissa_bits;
-        let sign = if bits & self.sign_bit() != 0 { 1u64 << 63 } else { 0 };
+        let sign = if bits & self.sign_bit() != 0 {
+            1u64 << 63
+        } else {
+            0
+        };
         let magnitude = bits & (self.sign_bit() - 1);
         if self.is_nan(bits) {
             return f64::NAN;
@@ -147,7 +179,11 @@ impl Format {
         let (kept, rest, half) = if shift >= 63 {
             (0, 1, 2) // below half of the smallest value
         } else {
-            (mantissa >> shift, mantissa & ((1 << shift) - 1), 1u64 << (shift - 1))
+            (
+                mantissa >> shift,
+                mantissa & ((1 << shift) - 1),
+                1u64 << (shift - 1),
+            )
         };
         let up = match mode {
             Round::Nearest => rest > half || (rest == half && kept & 1 == 1),
@@ -167,7 +203,11 @@ impl Format {
                 Round::Nearest | Round::NearestAway => false,
             };
             return sign
-                | if toward_zero { self.max_finite() } else { top.unwrap_or(self.max_finite()) };
+                | if toward_zero {
+                    self.max_finite()
+                } else {
+                    top.unwrap_or(self.max_finite())
+                };
         }
         sign | code as u32
     }
@@ -180,7 +220,11 @@ fn odd(s: f64, e: f64) -> f64 {
     }
     // The exact value lies between s and its neighbour toward e; that neighbour is odd.
     let toward_larger_magnitude = (s > 0.0) == (e > 0.0);
-    f64::from_bits(if toward_larger_magnitude { s.to_bits() + 1 } else { s.to_bits() - 1 })
+    f64::from_bits(if toward_larger_magnitude {
+        s.to_bits() + 1
+    } else {
+        s.to_bits() - 1
+    })
 }
 
 /// `a + b` rounded to odd, for values far from f64's limits.

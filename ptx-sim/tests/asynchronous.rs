@@ -1,7 +1,9 @@
 //! Asynchronous copies and mbarriers: correct kernels under every timing, and planted faults.
 
 use ptx_sim::models::swizzle::Swizzle;
-use ptx_sim::models::tensor_map::{DataType, Interleave, L2Promotion, OobFill, TensorMap, TensorMapArgs};
+use ptx_sim::models::tensor_map::{
+    DataType, Interleave, L2Promotion, OobFill, TensorMap, TensorMapArgs,
+};
 use ptx_sim::report::ViolationKind;
 use ptx_sim::{Launch, Module, Options, Policy, Sim, SimError, Timing};
 
@@ -43,22 +45,41 @@ struct Setup {
     swizzle: Swizzle,
 }
 
-const ONE: Setup = Setup { grid: 1, block: 64, swizzle: Swizzle::None };
+const ONE: Setup = Setup {
+    grid: 1,
+    block: 64,
+    swizzle: Swizzle::None,
+};
 
 fn run_as(ptx: &str, s: &Setup, policy: Policy, timing: Timing) -> Result<Vec<u32>, SimError> {
     let mut sim = Sim::new(Module::parse(ptx)?);
-    let input: Vec<u8> = (0..WORDS as u32).flat_map(|i| (i + 1).to_le_bytes()).collect();
+    let input: Vec<u8> = (0..WORDS as u32)
+        .flat_map(|i| (i + 1).to_le_bytes())
+        .collect();
     let a = sim.upload("in", &input)?;
     let b = sim.upload("out", &vec![0xa5; WORDS * 4])?;
     // The map of loads lies over the input, that of stores over the output.
-    let on = if ptx.contains("tensor.2d.global") { b } else { a };
+    let on = if ptx.contains("tensor.2d.global") {
+        b
+    } else {
+        a
+    };
     let launch = Launch::new("k", [s.grid, 1, 1], [s.block, 1, 1])
         .tensor_map(map(on.address, s.swizzle))
         .buffer(a)
         .buffer(b);
-    let options = Options { policy, timing, budget: 50_000_000, ..Options::default() };
+    let options = Options {
+        policy,
+        timing,
+        budget: 50_000_000,
+        ..Options::default()
+    };
     sim.run(&launch, &options)?;
-    Ok(sim.download(b).chunks(4).map(|c| u32::from_le_bytes(c.try_into().unwrap())).collect())
+    Ok(sim
+        .download(b)
+        .chunks(4)
+        .map(|c| u32::from_le_bytes(c.try_into().unwrap()))
+        .collect())
 }
 
 fn ways() -> Vec<(Policy, Timing)> {
@@ -76,7 +97,8 @@ fn ways() -> Vec<(Policy, Timing)> {
 fn run(ptx: &str, s: &Setup) -> Vec<u32> {
     let mut first = None;
     for (policy, timing) in ways() {
-        let out = run_as(ptx, s, policy, timing).unwrap_or_else(|e| panic!("{policy} {timing:?}: {e}"));
+        let out =
+            run_as(ptx, s, policy, timing).unwrap_or_else(|e| panic!("{policy} {timing:?}: {e}"));
         let first = first.get_or_insert_with(|| out.clone());
         assert!(*first == out, "{policy} {timing:?} differs");
     }
@@ -116,7 +138,9 @@ const INIT: &str = "@%p8 bra READY;\nmbarrier.init.shared::cta.b64 [%m], 1;\n\
 const OUT: &str = "shl.b32 %r1, %t, 2; add.u32 %r1, %r1, %s; ld.shared.u32 %r2, [%r1]; st.global.u32 [%w], %r2;\n";
 
 fn wait(label: &str, bar: &str, parity: &str) -> String {
-    format!("{label}: mbarrier.try_wait.parity.shared::cta.b64 %p1, [{bar}], {parity};\n@!%p1 bra {label};\n")
+    format!(
+        "{label}: mbarrier.try_wait.parity.shared::cta.b64 %p1, [{bar}], {parity};\n@!%p1 bra {label};\n"
+    )
 }
 
 fn bulk_load(expect: u32) -> String {
@@ -139,7 +163,10 @@ fn bulk_load_with_wait() {
          mbarrier.pending_count.b64 %r5, %d1;\nsetp.ne.u32 %p2, %r5, 1;\n@%p2 trap;\n\
          GO: bar.sync 0;\n{OUT}"
     );
-    assert_eq!(run(&kernel("", &body), &ONE)[..64], (1..=64).collect::<Vec<u32>>());
+    assert_eq!(
+        run(&kernel("", &body), &ONE)[..64],
+        (1..=64).collect::<Vec<u32>>()
+    );
 }
 
 #[test]
@@ -147,26 +174,40 @@ fn a_missing_wait_is_found() {
     // The bytes are in flight, or not even requested yet.
     let found = |ptx: &str| match fault(ptx, &ONE) {
         SimError::Violation(v) => {
-            assert!(matches!(v.kind, ViolationKind::Hazard | ViolationKind::Uninitialised), "{v}");
+            assert!(
+                matches!(v.kind, ViolationKind::Hazard | ViolationKind::Uninitialised),
+                "{v}"
+            );
         }
         e => panic!("{e}"),
     };
     found(&kernel("", &format!("{}{OUT}", bulk_load(256))));
     // A wait that ignores the answer.
-    let body = format!("{}mbarrier.try_wait.parity.shared::cta.b64 %p1, [%m], 0;\n{OUT}", bulk_load(256));
+    let body = format!(
+        "{}mbarrier.try_wait.parity.shared::cta.b64 %p1, [%m], 0;\n{OUT}",
+        bulk_load(256)
+    );
     found(&kernel("", &body));
     // The wrong parity is already complete.
     let body = format!("{}{}{OUT}", bulk_load(256), wait("W", "%m", "1"));
     found(&kernel("", &body));
     // By the thread that issued it.
-    let body = format!("{}@%p8 bra E;\nld.shared.u32 %r2, [%s];\nE:", bulk_load(256));
+    let body = format!(
+        "{}@%p8 bra E;\nld.shared.u32 %r2, [%s];\nE:",
+        bulk_load(256)
+    );
     let e = fault(&kernel("", &body), &ONE);
     expect_violation(&e, ViolationKind::Hazard, "in flight writes");
 }
 
 #[test]
 fn wrong_transaction_counts() {
-    let body = |n| kernel("", &format!("{}{}{OUT}", bulk_load(n), wait("W", "%m", "0")));
+    let body = |n| {
+        kernel(
+            "",
+            &format!("{}{}{OUT}", bulk_load(n), wait("W", "%m", "0")),
+        )
+    };
     expect_deadlock(&fault(&body(272), &ONE), "tx-count 16");
     expect_deadlock(&fault(&body(240), &ONE), "tx-count -16");
     let e = fault(&body(1 << 20), &ONE);
@@ -175,27 +216,60 @@ fn wrong_transaction_counts() {
 
 #[test]
 fn objects_are_not_memory() {
-    let e = fault(&kernel("", &format!("{INIT}ld.shared.u32 %r1, [%m+4];")), &ONE);
+    let e = fault(
+        &kernel("", &format!("{INIT}ld.shared.u32 %r1, [%m+4];")),
+        &ONE,
+    );
     expect_violation(&e, ViolationKind::Hazard, "mbarrier object");
-    let e = fault(&kernel("", &format!("{INIT}@%p8 bra E;\nst.shared.u32 [%m], 1;\nE:")), &ONE);
+    let e = fault(
+        &kernel(
+            "",
+            &format!("{INIT}@%p8 bra E;\nst.shared.u32 [%m], 1;\nE:"),
+        ),
+        &ONE,
+    );
     expect_violation(&e, ViolationKind::Hazard, "mbarrier object");
-    let e = fault(&kernel("", "mbarrier.arrive.shared::cta.b64 _, [%m];"), &ONE);
-    expect_violation(&e, ViolationKind::Synchronisation, "no initialised mbarrier");
-    let e = fault(&kernel("", &format!("{INIT}mbarrier.arrive.shared::cta.b64 _, [%m], 2;")), &ONE);
+    let e = fault(
+        &kernel("", "mbarrier.arrive.shared::cta.b64 _, [%m];"),
+        &ONE,
+    );
+    expect_violation(
+        &e,
+        ViolationKind::Synchronisation,
+        "no initialised mbarrier",
+    );
+    let e = fault(
+        &kernel(
+            "",
+            &format!("{INIT}mbarrier.arrive.shared::cta.b64 _, [%m], 2;"),
+        ),
+        &ONE,
+    );
     expect_violation(&e, ViolationKind::Synchronisation, "pending");
-    let e = fault(&kernel("", &format!("{INIT}{}", wait("W", "%m", "2"))), &ONE);
+    let e = fault(
+        &kernel("", &format!("{INIT}{}", wait("W", "%m", "2"))),
+        &ONE,
+    );
     expect_violation(&e, ViolationKind::Synchronisation, "parity");
     // After invalidation they are memory again, with nothing in it.
     let body = format!(
         "{INIT}@%p8 bra E;\nmbarrier.inval.shared::cta.b64 [%m];\nst.shared.u32 [%m], 7;\n\
          ld.shared.u32 %r1, [%m];\nst.global.u32 [%w], %r1;\nld.shared.u32 %r1, [%m+4];\nE:"
     );
-    expect_violation(&fault(&kernel("", &body), &ONE), ViolationKind::Uninitialised, "nothing wrote");
+    expect_violation(
+        &fault(&kernel("", &body), &ONE),
+        ViolationKind::Uninitialised,
+        "nothing wrote",
+    );
 }
 
 /// One warp loads stages, another consumes them; 16 stages through a ring of 2.
 fn ring(consumer_arrives: bool, first_empty: u32) -> String {
-    let arrive = if consumer_arrives { "@!%p7 mbarrier.arrive.shared::cta.b64 _, [%r6];" } else { "" };
+    let arrive = if consumer_arrives {
+        "@!%p7 mbarrier.arrive.shared::cta.b64 _, [%r6];"
+    } else {
+        ""
+    };
     kernel(
         "",
         &format!(
@@ -235,9 +309,15 @@ fn ring_of_stages() {
 
 #[test]
 fn a_stage_reused_too_early_is_found() {
-    let ptx = ring(true, 1).replace("PW: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r6], %r4;\n@!%p1 bra PW;", "");
+    let ptx = ring(true, 1).replace(
+        "PW: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r6], %r4;\n@!%p1 bra PW;",
+        "",
+    );
     let e = fault(&ptx, &ONE);
-    assert!(matches!(&e, SimError::Violation(_) | SimError::Deadlock(_)), "{e}");
+    assert!(
+        matches!(&e, SimError::Violation(_) | SimError::Deadlock(_)),
+        "{e}"
+    );
 }
 
 #[test]
@@ -254,15 +334,27 @@ fn bulk_stores_and_groups() {
     };
     let out = run(&store("cp.async.bulk.wait_group 0;"), &ONE);
     assert_eq!(out[..64], (7..71).collect::<Vec<u32>>());
-    run(&store("cp.async.bulk.wait_group.read 0;\nst.shared.u32 [%s], 1;"), &ONE);
+    run(
+        &store("cp.async.bulk.wait_group.read 0;\nst.shared.u32 [%s], 1;"),
+        &ONE,
+    );
     let e = fault(&store(""), &ONE);
     expect_violation(&e, ViolationKind::Hazard, "has ended");
-    let e = fault(&store("cp.async.bulk.wait_group 1;\nst.shared.u32 [%s], 1;"), &ONE);
+    let e = fault(
+        &store("cp.async.bulk.wait_group 1;\nst.shared.u32 [%s], 1;"),
+        &ONE,
+    );
     expect_violation(&e, ViolationKind::Hazard, "in flight reads");
-    let e = fault(&store("cp.async.bulk.wait_group.read 0;\nld.global.u32 %r3, [%out];"), &ONE);
+    let e = fault(
+        &store("cp.async.bulk.wait_group.read 0;\nld.global.u32 %r3, [%out];"),
+        &ONE,
+    );
     expect_violation(&e, ViolationKind::Hazard, "in flight writes");
     let e = fault(&store("").replace("st.shared.u32 [%r1], %r2;", ""), &ONE);
-    assert!(matches!(&e, SimError::Violation(v) if matches!(v.kind, ViolationKind::Uninitialised | ViolationKind::Hazard)), "{e}");
+    assert!(
+        matches!(&e, SimError::Violation(v) if matches!(v.kind, ViolationKind::Uninitialised | ViolationKind::Hazard)),
+        "{e}"
+    );
 }
 
 #[test]
@@ -282,13 +374,28 @@ fn small_copies() {
     for t in 0..64 {
         want[t * 16 + t % 16..t * 16 + 16].fill(0);
     }
-    let want: Vec<u32> = want.chunks(4).take(64).map(|c| u32::from_le_bytes(c.try_into().unwrap())).collect();
+    let want: Vec<u32> = want
+        .chunks(4)
+        .take(64)
+        .map(|c| u32::from_le_bytes(c.try_into().unwrap()))
+        .collect();
     assert_eq!(out[..64], want);
     run(&copy("cp.async.wait_all;"), &ONE);
-    expect_violation(&fault(&copy("cp.async.wait_group 1;"), &ONE), ViolationKind::Hazard, "in flight");
-    let by_barrier = format!("cp.async.mbarrier.arrive.noinc.shared.b64 [%m];\n{}", wait("W", "%m", "0"));
-    let init = "setp.eq.u32 %p8, %t, 0;\n@%p8 mbarrier.init.shared::cta.b64 [%m], 64;\nbar.sync 0;\n";
-    let ptx = copy(&by_barrier).replace("shl.b32 %r1, %t, 4;\n", &format!("{init}shl.b32 %r1, %t, 4;\n"));
+    expect_violation(
+        &fault(&copy("cp.async.wait_group 1;"), &ONE),
+        ViolationKind::Hazard,
+        "in flight",
+    );
+    let by_barrier = format!(
+        "cp.async.mbarrier.arrive.noinc.shared.b64 [%m];\n{}",
+        wait("W", "%m", "0")
+    );
+    let init =
+        "setp.eq.u32 %p8, %t, 0;\n@%p8 mbarrier.init.shared::cta.b64 [%m], 64;\nbar.sync 0;\n";
+    let ptx = copy(&by_barrier).replace(
+        "shl.b32 %r1, %t, 4;\n",
+        &format!("{init}shl.b32 %r1, %t, 4;\n"),
+    );
     assert_eq!(run(&ptx, &ONE)[..64], want);
 }
 
@@ -316,7 +423,10 @@ fn tensor_loads() {
                     // 16-byte chunks move by the row's number; the buffer is 1024-byte aligned.
                     let chunk = (column / 4) ^ (row & lines);
                     let at = row * 32 + chunk * 4 + column % 4;
-                    assert_eq!(out[at as usize], want, "{swizzle:?} ({x}, {y}) row {row} column {column}");
+                    assert_eq!(
+                        out[at as usize], want,
+                        "{swizzle:?} ({x}, {y}) row {row} column {column}"
+                    );
                 }
             }
         }
@@ -335,7 +445,11 @@ fn tensor_stores() {
     for (i, v) in out.iter().enumerate() {
         let (x, y) = (i % 64, i / 64);
         let inside = (40..60).contains(&x) && (26..30).contains(&y);
-        let want = if inside { ((y - 26) * 32 + x - 40) as u32 } else { 0xa5a5_a5a5 };
+        let want = if inside {
+            ((y - 26) * 32 + x - 40) as u32
+        } else {
+            0xa5a5_a5a5
+        };
         assert_eq!(*v, want, "({x}, {y})");
     }
 }
@@ -352,11 +466,21 @@ fn multicast_in_a_cluster() {
          barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;",
         wait("W", "%m", "0")
     );
-    let two = Setup { grid: 2, block: 128, ..ONE };
+    let two = Setup {
+        grid: 2,
+        block: 128,
+        ..ONE
+    };
     let out = run(&kernel(".reqnctapercluster 2, 1, 1", &body), &two);
     let once: Vec<u32> = (1..=128).collect();
     assert_eq!(out[..256], [once.clone(), once].concat());
-    let e = fault(&kernel(".reqnctapercluster 2, 1, 1", &body.replace("%h1, 3", "%h1, 4")), &two);
+    let e = fault(
+        &kernel(
+            ".reqnctapercluster 2, 1, 1",
+            &body.replace("%h1, 3", "%h1, 4"),
+        ),
+        &two,
+    );
     expect_violation(&e, ViolationKind::Other, "multicast mask");
 }
 
@@ -381,6 +505,12 @@ fn remote_barriers_and_stores() {
     let want: Vec<u32> = (256..320).chain(0..64).collect();
     assert_eq!(out[..128], want);
     // Without the last barrier a CTA may end while the other one still writes to it.
-    let e = fault(&ptx.replace("mbarrier.init.shared::cta.b64 [%m], 2", "mbarrier.init.shared::cta.b64 [%m], 3"), &two);
+    let e = fault(
+        &ptx.replace(
+            "mbarrier.init.shared::cta.b64 [%m], 2",
+            "mbarrier.init.shared::cta.b64 [%m], 3",
+        ),
+        &two,
+    );
     expect_deadlock(&e, "1 of 3 arrivals pending");
 }

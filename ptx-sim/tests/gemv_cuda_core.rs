@@ -18,7 +18,14 @@ fn compile(activation: &str, arch: &str) -> Option<String> {
     let csrc = Path::new(env!("CARGO_MANIFEST_DIR")).join("../csrc/launch");
     let source: PathBuf = csrc.join(format!("gemv_cuda_core_{activation}.cu"));
     let out = Command::new(&nvcc)
-        .args(["-std=c++17", "-O3", "-ptx", &format!("-arch={arch}"), "-o", "-"])
+        .args([
+            "-std=c++17",
+            "-O3",
+            "-ptx",
+            &format!("-arch={arch}"),
+            "-o",
+            "-",
+        ])
         .arg(&source)
         .output();
     match out {
@@ -38,7 +45,10 @@ struct Random(u64);
 
 impl Random {
     fn next(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         (self.0 >> 33) % n
     }
 }
@@ -66,9 +76,16 @@ struct Case {
 }
 
 /// Bytes of scales, given row and block, in either layout.
-fn scale_bytes(rows: usize, blocks: usize, tiled: bool, scale: impl Fn(usize, usize) -> u8) -> Vec<u8> {
+fn scale_bytes(
+    rows: usize,
+    blocks: usize,
+    tiled: bool,
+    scale: impl Fn(usize, usize) -> u8,
+) -> Vec<u8> {
     if !tiled {
-        return (0..rows * blocks).map(|i| scale(i / blocks, i % blocks)).collect();
+        return (0..rows * blocks)
+            .map(|i| scale(i / blocks, i % blocks))
+            .collect();
     }
     let atoms = blocks.div_ceil(4);
     let mut out = vec![0; rows.div_ceil(128) * atoms * 512];
@@ -83,7 +100,11 @@ fn scale_bytes(rows: usize, blocks: usize, tiled: bool, scale: impl Fn(usize, us
 
 /// Row stride, group stride and layout of `ScaleLayout`.
 fn layout(blocks: usize, tiled: bool) -> (i64, i32, u8) {
-    if tiled { (blocks.div_ceil(4) as i64 * 512, 512, 1) } else { (blocks as i64, 4, 0) }
+    if tiled {
+        (blocks.div_ceil(4) as i64 * 512, 512, 1)
+    } else {
+        (blocks as i64, 4, 0)
+    }
 }
 
 struct Problem {
@@ -102,7 +123,13 @@ fn problem(module: &Module, c: &Case) -> Problem {
     let mut r = Random(99);
     let mut scale = |n: usize| -> Vec<u8> {
         (0..n)
-            .map(|_| if c.exact { [0x30, 0x38, 0x40][r.next(3) as usize] } else { 1 + r.next(0x7d) as u8 })
+            .map(|_| {
+                if c.exact {
+                    [0x30, 0x38, 0x40][r.next(3) as usize]
+                } else {
+                    1 + r.next(0x7d) as u8
+                }
+            })
             .collect()
     };
     let w_scales = scale(c.batches * c.m * blocks);
@@ -113,7 +140,11 @@ fn problem(module: &Module, c: &Case) -> Problem {
     let mut x = Vec::new();
     let mut nibble = None;
     for _ in 0..c.batches * c.n * c.k {
-        let v = if c.exact { r.next(9) as f32 - 4.0 } else { r.next(20001) as f32 / 1000.0 - 10.0 };
+        let v = if c.exact {
+            r.next(9) as f32 - 4.0
+        } else {
+            r.next(20001) as f32 / 1000.0 - 10.0
+        };
         match c.activation {
             Activation::Nvfp4 => {
                 let code = r.next(16) as u8;
@@ -178,7 +209,17 @@ fn problem(module: &Module, c: &Case) -> Problem {
     let (row_stride, group_stride, tiled) = layout(blocks, c.tiled);
     let mut p = vec![0u8; 184];
     let mut put = |at: usize, v: &[u8]| p[at..at + v.len()].copy_from_slice(v);
-    for (i, v) in [c.m, c.n, c.batches, blocks, c.k_split, if c.tiled { 32 } else { 1 }].iter().enumerate() {
+    for (i, v) in [
+        c.m,
+        c.n,
+        c.batches,
+        blocks,
+        c.k_split,
+        if c.tiled { 32 } else { 1 },
+    ]
+    .iter()
+    .enumerate()
+    {
         put(4 * i, &(*v as i32).to_le_bytes());
     }
     put(24, &codes.address.to_le_bytes());
@@ -198,7 +239,13 @@ fn problem(module: &Module, c: &Case) -> Problem {
     put(160, &output.address.to_le_bytes());
     put(168, &((c.n * c.m) as i64).to_le_bytes());
     put(176, &2i32.to_le_bytes()); // f32
-    Problem { sim, params: p, output, reference, magnitude }
+    Problem {
+        sim,
+        params: p,
+        output,
+        reference,
+        magnitude,
+    }
 }
 
 fn check(module: &Module, activation: u32, c: &Case, policy: Policy) {
@@ -209,23 +256,45 @@ fn check(module: &Module, activation: u32, c: &Case, policy: Policy) {
     );
     let mut p = problem(module, c);
     let rows = if c.n <= 2 { 4 } else { 2 };
-    let tiles = if c.tiled { c.m.div_ceil(32 * rows) * 32 } else { c.m.div_ceil(rows) };
-    let grid = [tiles.div_ceil(c.warps / c.k_split) as u32, c.batches as u32, 1];
+    let tiles = if c.tiled {
+        c.m.div_ceil(32 * rows) * 32
+    } else {
+        c.m.div_ceil(rows)
+    };
+    let grid = [
+        tiles.div_ceil(c.warps / c.k_split) as u32,
+        c.batches as u32,
+        1,
+    ];
     let launch = Launch::new(&kernel, grid, [c.warps as u32 * 32, 1, 1]).bytes(&p.params);
-    let options = Options { policy, ..Options::default() };
-    p.sim.run(&launch, &options).unwrap_or_else(|e| panic!("{kernel}: {e}"));
-    assert!(p.sim.fully_written(p.output), "{kernel}: output is not fully written");
+    let options = Options {
+        policy,
+        ..Options::default()
+    };
+    p.sim
+        .run(&launch, &options)
+        .unwrap_or_else(|e| panic!("{kernel}: {e}"));
+    assert!(
+        p.sim.fully_written(p.output),
+        "{kernel}: output is not fully written"
+    );
     for (i, bytes) in p.sim.download(p.output).chunks(4).enumerate() {
         let got = f64::from(f32::from_le_bytes(bytes.try_into().unwrap()));
         let bound = if c.exact { 0.0 } else { p.magnitude[i] * 1e-5 };
         let error = (got - p.reference[i]).abs();
-        assert!(error <= bound, "{kernel} element {i}: {got} is not {}", p.reference[i]);
+        assert!(
+            error <= bound,
+            "{kernel} element {i}: {got} is not {}",
+            p.reference[i]
+        );
     }
 }
 
 fn family(name: &str, activation: Activation, number: u32) {
     for arch in ARCHES {
-        let Some(ptx) = compile(name, arch) else { return };
+        let Some(ptx) = compile(name, arch) else {
+            return;
+        };
         let module = Module::parse(&ptx).unwrap();
         for n in [1, 2, 3, 5] {
             for blocks_per_load in [1, 2] {
@@ -243,7 +312,11 @@ fn family(name: &str, activation: Activation, number: u32) {
                             tiled,
                             exact,
                         };
-                        let policy = if tiled { Policy::Random(n as u64) } else { Policy::Fair };
+                        let policy = if tiled {
+                            Policy::Random(n as u64)
+                        } else {
+                            Policy::Fair
+                        };
                         check(&module, number, &c, policy);
                     }
                 }

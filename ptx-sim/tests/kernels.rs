@@ -22,19 +22,33 @@ fn policies() -> Vec<Policy> {
     p
 }
 
-fn try_run(ptx: &str, grid: u32, block: u32, policy: Policy) -> Result<(Vec<u32>, Report), SimError> {
+fn try_run(
+    ptx: &str,
+    grid: u32,
+    block: u32,
+    policy: Policy,
+) -> Result<(Vec<u32>, Report), SimError> {
     let mut sim = Sim::new(Module::parse(ptx)?);
     let out = sim.alloc("out", 4096)?;
     let launch = Launch::new("k", [grid, 1, 1], [block, 1, 1]).buffer(out);
-    let options = Options { policy, budget: 1_000_000, ..Options::default() };
+    let options = Options {
+        policy,
+        budget: 1_000_000,
+        ..Options::default()
+    };
     let report = sim.run(&launch, &options)?;
-    let words = sim.download(out).chunks(4).map(|c| u32::from_le_bytes(c.try_into().unwrap()));
+    let words = sim
+        .download(out)
+        .chunks(4)
+        .map(|c| u32::from_le_bytes(c.try_into().unwrap()));
     Ok((words.collect(), report))
 }
 
 fn run(ptx: &str, block: u32) -> Vec<u32> {
     let mut all = policies().into_iter().map(|p| {
-        try_run(ptx, 1, block, p).unwrap_or_else(|e| panic!("{p}: {e}")).0
+        try_run(ptx, 1, block, p)
+            .unwrap_or_else(|e| panic!("{p}: {e}"))
+            .0
     });
     let first = all.next().unwrap();
     for other in all {
@@ -80,7 +94,13 @@ fn branches_on_both_sides_and_nested() {
     );
     let out = run(&ptx, 32);
     for i in 0..32u32 {
-        let want = if i % 2 == 0 { 7 } else if i % 4 == 1 { 101 } else { 103 };
+        let want = if i % 2 == 0 {
+            7
+        } else if i % 4 == 1 {
+            101
+        } else {
+            103
+        };
         assert_eq!(out[i as usize], want);
     }
 }
@@ -96,7 +116,14 @@ fn lanes_that_wait_for_each_other_make_progress() {
     let mut sim = Sim::new(Module::parse(&ptx).unwrap());
     let out = sim.upload("out", &[0; 128]).unwrap();
     let launch = Launch::new("k", [1; 3], [2, 1, 1]).buffer(out);
-    sim.run(&launch, &Options { budget: 10_000_000, ..Options::default() }).unwrap();
+    sim.run(
+        &launch,
+        &Options {
+            budget: 10_000_000,
+            ..Options::default()
+        },
+    )
+    .unwrap();
 }
 
 #[test]
@@ -162,7 +189,12 @@ fn shuffles_votes_and_matches() {
     )
     .replace("mad.lo.u32 %w1, 0, 0, 0;", "");
     let store: String = (1..=10)
-        .map(|i| format!("mul.wide.u32 %d1, %t, 4; add.s64 %d1, %d1, %out; st.global.u32 [%d1+{}], %r{i};\n", (i - 1) * 128))
+        .map(|i| {
+            format!(
+                "mul.wide.u32 %d1, %t, 4; add.s64 %d1, %d1, %out; st.global.u32 [%d1+{}], %r{i};\n",
+                (i - 1) * 128
+            )
+        })
         .collect();
     let ptx = ptx.replace(" ret;", &format!("{store} ret;"));
     let out = run(&ptx, 32);
@@ -202,9 +234,21 @@ fn atomics_count_across_ctas() {
         let mut sim = Sim::new(Module::parse(&ptx).unwrap());
         let out = sim.upload("out", &[0; 16]).unwrap();
         let launch = Launch::new("k", [6, 1, 1], [64, 1, 1]).buffer(out);
-        let r = sim.run(&launch, &Options { policy, ..Options::default() }).unwrap();
+        let r = sim
+            .run(
+                &launch,
+                &Options {
+                    policy,
+                    ..Options::default()
+                },
+            )
+            .unwrap();
         assert_eq!(r.ctas, 6);
-        let w: Vec<u32> = sim.download(out).chunks(4).map(|c| u32::from_le_bytes(c.try_into().unwrap())).collect();
+        let w: Vec<u32> = sim
+            .download(out)
+            .chunks(4)
+            .map(|c| u32::from_le_bytes(c.try_into().unwrap()))
+            .collect();
         assert_eq!(w, [384, 63, 9, 192f32.to_bits()]);
     }
 }
@@ -227,8 +271,16 @@ fn clusters_share_memory() {
         assert_eq!(r.ctas, 8);
     }
     // Without the last barrier a CTA can be gone before its memory is read.
-    let broken = ptx.replacen("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;", "", 1);
-    assert!(policies().into_iter().any(|p| try_run(&broken, 8, 32, p).is_err()));
+    let broken = ptx.replacen(
+        "barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;",
+        "",
+        1,
+    );
+    assert!(
+        policies()
+            .into_iter()
+            .any(|p| try_run(&broken, 8, 32, p).is_err())
+    );
 }
 
 #[test]
@@ -241,7 +293,10 @@ fn packing_carry_and_wide_registers() {
          add.cc.u32 %r3, 0xffffffff, 2;\naddc.u32 %r4, 0, 0;\nbfi.b32 %r5, 0xff, 0, 8, 4;\n\
          st.global.v4.u32 [%d3], {%r1, %r2, %r3, %r4};\nst.global.u64 [%d3+16], %d2;\nst.global.u32 [%d3+24], %r5;",
     );
-    assert_eq!(run(&ptx, 1)[..7], [3, 0x3f80_0000, 1, 1, 3, 0x3f80_0000, 0xf00]);
+    assert_eq!(
+        run(&ptx, 1)[..7],
+        [3, 0x3f80_0000, 1, 1, 3, 0x3f80_0000, 0xf00]
+    );
 }
 
 #[test]
@@ -263,25 +318,48 @@ fn constants_globals_local_memory_and_generic_addresses() {
 #[test]
 fn memory_violations_say_where() {
     let e = fails(&kernel("", "st.global.u32 [%out+4096], 1;"), 1);
-    let SimError::Violation(v) = &e else { panic!("{e}") };
+    let SimError::Violation(v) = &e else {
+        panic!("{e}")
+    };
     assert_eq!(v.kind, ViolationKind::OutOfBounds);
     assert_eq!(v.nearest.as_ref().unwrap().name, "out");
     assert_eq!(v.site.text, "st.global.u32 [%out+4096], 1");
     assert!(v.site.line > 4);
-    assert_eq!(kind(&fails(&kernel("", "st.global.u32 [%out+2], 1;"), 1)), ViolationKind::Misaligned);
-    assert_eq!(kind(&fails(&kernel("", "ld.global.u32 %r1, [%out];"), 1)), ViolationKind::Uninitialised);
-    assert_eq!(kind(&fails(&kernel("", "ld.global.v4.u32 {%r1,%r2,%r3,%r4}, [%out+8];"), 1)), ViolationKind::Misaligned);
-    assert_eq!(kind(&fails(&kernel("", "ld.shared.u32 %r1, [%t];"), 1)), ViolationKind::OutOfBounds);
+    assert_eq!(
+        kind(&fails(&kernel("", "st.global.u32 [%out+2], 1;"), 1)),
+        ViolationKind::Misaligned
+    );
+    assert_eq!(
+        kind(&fails(&kernel("", "ld.global.u32 %r1, [%out];"), 1)),
+        ViolationKind::Uninitialised
+    );
+    assert_eq!(
+        kind(&fails(
+            &kernel("", "ld.global.v4.u32 {%r1,%r2,%r3,%r4}, [%out+8];"),
+            1
+        )),
+        ViolationKind::Misaligned
+    );
+    assert_eq!(
+        kind(&fails(&kernel("", "ld.shared.u32 %r1, [%t];"), 1)),
+        ViolationKind::OutOfBounds
+    );
     assert_eq!(kind(&fails(&kernel("", "trap;"), 1)), ViolationKind::Trap);
 }
 
 #[test]
 fn uninitialised_reads_can_be_warnings() {
-    let ptx = kernel("", "ld.global.u32 %r1, [%out+512];\nst.global.u32 [%w], %r1;");
+    let ptx = kernel(
+        "",
+        "ld.global.u32 %r1, [%out+512];\nst.global.u32 [%w], %r1;",
+    );
     let mut sim = Sim::new(Module::parse(&ptx).unwrap());
     let out = sim.alloc("out", 1024).unwrap();
     let launch = Launch::new("k", [1; 3], [1; 3]).buffer(out);
-    let options = Options { uninitialised: Uninitialised::Warn, ..Options::default() };
+    let options = Options {
+        uninitialised: Uninitialised::Warn,
+        ..Options::default()
+    };
     let r = sim.run(&launch, &options).unwrap();
     assert_eq!(r.warnings.len(), 1);
     assert_eq!(r.warnings[0].kind, ViolationKind::Uninitialised);
@@ -289,12 +367,26 @@ fn uninitialised_reads_can_be_warnings() {
 
 #[test]
 fn deadlocks_name_every_warp() {
-    let e = fails(&kernel("", "setp.ge.u32 %p1, %t, 32;\n@%p1 bra E;\nbar.sync 1, 128;\nE:"), 64);
-    let SimError::Deadlock(d) = &e else { panic!("{e}") };
+    let e = fails(
+        &kernel(
+            "",
+            "setp.ge.u32 %p1, %t, 32;\n@%p1 bra E;\nbar.sync 1, 128;\nE:",
+        ),
+        64,
+    );
+    let SimError::Deadlock(d) = &e else {
+        panic!("{e}")
+    };
     assert_eq!(d.waiting.len(), 1);
     assert!(e.to_string().contains("barrier 1: 32 of 128"), "{e}");
     // A diverged warp at an aligned barrier waits for its own lanes.
-    let e = fails(&kernel("", "setp.ge.u32 %p1, %t, 7;\n@%p1 bra E;\nbar.sync 0;\nbra F;\nE: bar.sync 1;\nF:"), 32);
+    let e = fails(
+        &kernel(
+            "",
+            "setp.ge.u32 %p1, %t, 7;\n@%p1 bra E;\nbar.sync 0;\nbra F;\nE: bar.sync 1;\nF:",
+        ),
+        32,
+    );
     assert!(matches!(e, SimError::Deadlock(_)), "{e}");
 }
 
@@ -316,15 +408,27 @@ fn misuse_of_synchronisation_is_an_error() {
 
 #[test]
 fn endless_kernels_run_out_of_budget() {
-    assert!(matches!(fails(&kernel("", "L: bra L;"), 32), SimError::Budget { .. }));
+    assert!(matches!(
+        fails(&kernel("", "L: bra L;"), 32),
+        SimError::Budget { .. }
+    ));
 }
 
 #[test]
 fn unmodelled_instructions_are_errors_when_reached_only() {
-    let ptx = kernel("", "setp.eq.u32 %p1, %t, 99;\n@%p1 movmatrix.sync.aligned.m8n8.trans.b16 %r1, %r2;");
+    let ptx = kernel(
+        "",
+        "setp.eq.u32 %p1, %t, 99;\n@%p1 movmatrix.sync.aligned.m8n8.trans.b16 %r1, %r2;",
+    );
     run(&ptx, 32);
-    let e = fails(&kernel("", "movmatrix.sync.aligned.m8n8.trans.b16 %r1, %r2;"), 32);
-    assert!(matches!(&e, SimError::Unmodelled { text, .. } if text.starts_with("movmatrix")), "{e}");
+    let e = fails(
+        &kernel("", "movmatrix.sync.aligned.m8n8.trans.b16 %r1, %r2;"),
+        32,
+    );
+    assert!(
+        matches!(&e, SimError::Unmodelled { text, .. } if text.starts_with("movmatrix")),
+        "{e}"
+    );
 }
 
 #[test]
@@ -341,14 +445,19 @@ fn decode_errors_name_the_instruction() {
         "ld.global.u32 %r1, [%r2];",
     ] {
         let e = fails(&kernel("", body), 32);
-        let SimError::Decode(d) = &e else { panic!("{body}: {e}") };
+        let SimError::Decode(d) = &e else {
+            panic!("{body}: {e}")
+        };
         assert!(body.starts_with(&d.text), "{body}: {e}");
     }
 }
 
 #[test]
 fn coverage_lists_what_did_not_run() {
-    let ptx = kernel("", "setp.eq.u32 %p1, %t, 99;\n@%p1 bra L;\nbra E;\nL: st.global.u32 [%out], 1;\nE:");
+    let ptx = kernel(
+        "",
+        "setp.eq.u32 %p1, %t, 99;\n@%p1 bra L;\nbra E;\nL: st.global.u32 [%out], 1;\nE:",
+    );
     let (_, r) = try_run(&ptx, 1, 32, Policy::Fair).unwrap();
     let c = &r.coverage;
     assert_eq!(c.never_executed.len(), 1);
@@ -371,8 +480,14 @@ fn launches_are_checked() {
         Launch::new("k", [0; 3], [64, 1, 1]).buffer(out),
         Launch::new("k", [1; 3], [64, 1, 1]),
         Launch::new("k", [1; 3], [64, 1, 1]).u32(1),
-        Launch { cluster: Some([2, 1, 1]), ..ok.clone() },
-        Launch { shared: 1 << 20, ..ok.clone() },
+        Launch {
+            cluster: Some([2, 1, 1]),
+            ..ok.clone()
+        },
+        Launch {
+            shared: 1 << 20,
+            ..ok.clone()
+        },
     ];
     for l in bad {
         assert!(matches!(sim.run(&l, &o), Err(SimError::Launch(_))), "{l:?}");

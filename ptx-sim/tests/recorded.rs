@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use ptx_sim::models::swizzle::Swizzle;
-use ptx_sim::models::tensor_map::{DataType, Interleave, L2Promotion, OobFill, TensorMap, TensorMapArgs};
+use ptx_sim::models::tensor_map::{
+    DataType, Interleave, L2Promotion, OobFill, TensorMap, TensorMapArgs,
+};
 use ptx_sim::{Buffer, Launch, Module, Options, Sim, SimError, Uninitialised};
 use safetensors::SafeTensors;
 use serde::Deserialize;
@@ -82,11 +84,22 @@ impl Map {
             interleave: *[Interleave::None, Interleave::B16, Interleave::B32]
                 .get(self.interleave as usize)
                 .ok_or(named("interleave"))?,
-            swizzle: *Swizzle::ALL.get(self.swizzle as usize).ok_or(named("swizzle"))?,
-            l2_promotion: *[L2Promotion::None, L2Promotion::B64, L2Promotion::B128, L2Promotion::B256]
-                .get(self.l2_promotion as usize)
-                .ok_or(named("promotion"))?,
-            oob_fill: if self.oob_fill == 0 { OobFill::Zero } else { OobFill::NanRequestZeroFma },
+            swizzle: *Swizzle::ALL
+                .get(self.swizzle as usize)
+                .ok_or(named("swizzle"))?,
+            l2_promotion: *[
+                L2Promotion::None,
+                L2Promotion::B64,
+                L2Promotion::B128,
+                L2Promotion::B256,
+            ]
+            .get(self.l2_promotion as usize)
+            .ok_or(named("promotion"))?,
+            oob_fill: if self.oob_fill == 0 {
+                OobFill::Zero
+            } else {
+                OobFill::NanRequestZeroFma
+            },
         })
         .map_err(|e| e.to_string())
     }
@@ -105,11 +118,19 @@ fn folder() -> PathBuf {
 
 /// Cases that are known to end otherwise: `topic case` or `topic prefix*`, and why.
 fn exceptions(topic: &str) -> Vec<(String, String)> {
-    let text = std::fs::read_to_string(folder().join("exceptions.txt")).expect("list of exceptions");
+    let text =
+        std::fs::read_to_string(folder().join("exceptions.txt")).expect("list of exceptions");
     let mut list = Vec::new();
-    for line in text.lines().filter(|l| !l.trim().is_empty() && !l.starts_with('#')) {
+    for line in text
+        .lines()
+        .filter(|l| !l.trim().is_empty() && !l.starts_with('#'))
+    {
         let mut words = line.splitn(3, ' ');
-        let (t, case, why) = (words.next().unwrap_or(""), words.next().unwrap_or(""), words.next().unwrap_or(""));
+        let (t, case, why) = (
+            words.next().unwrap_or(""),
+            words.next().unwrap_or(""),
+            words.next().unwrap_or(""),
+        );
         assert!(!why.is_empty(), "no reason: {line}");
         if t == topic {
             list.push((case.to_string(), why.to_string()));
@@ -125,7 +146,11 @@ fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-fn launch(case: &Case, module: &Module, data: &SafeTensors<'_>) -> Result<(Sim, Vec<Buffer>), SimError> {
+fn launch(
+    case: &Case,
+    module: &Module,
+    data: &SafeTensors<'_>,
+) -> Result<(Sim, Vec<Buffer>), SimError> {
     let mut sim = Sim::new(module.clone());
     let mut buffers = Vec::new();
     for b in &case.buffers {
@@ -145,7 +170,11 @@ fn launch(case: &Case, module: &Module, data: &SafeTensors<'_>) -> Result<(Sim, 
             Param::TensorMap(m) => l.tensor_map(m.encode(&buffers).map_err(SimError::Launch)?),
         };
     }
-    let options = Options { uninitialised: Uninitialised::Warn, timeouts: 1 << 21, ..Options::default() };
+    let options = Options {
+        uninitialised: Uninitialised::Warn,
+        timeouts: 1 << 21,
+        ..Options::default()
+    };
     sim.run(&l, &options)?;
     Ok((sim, buffers))
 }
@@ -155,13 +184,20 @@ fn compare(case: &Case, name: &str, got: &[u8], want: &[u8]) -> Result<(), Strin
     let has = |t: &str| case.tags.iter().any(|x| x == t);
     if has("smem_size") {
         let words = |b: &[u8]| -> Vec<u32> {
-            b.chunks_exact(4).map(|c| u32::from_le_bytes(c.try_into().unwrap_or_default())).collect()
+            b.chunks_exact(4)
+                .map(|c| u32::from_le_bytes(c.try_into().unwrap_or_default()))
+                .collect()
         };
         let (g, w) = (words(got), words(want));
-        let stride = w.len() / (case.grid.iter().product::<u32>() * case.block.iter().product::<u32>()).max(1) as usize;
+        let stride = w.len()
+            / (case.grid.iter().product::<u32>() * case.block.iter().product::<u32>()).max(1)
+                as usize;
         for i in (0..w.len()).filter(|i| stride == 0 || !matches!(i % stride, 18 | 19)) {
             if g[i] != w[i] {
-                return Err(format!("{name}: word {i} is {:08x}, was {:08x}", g[i], w[i]));
+                return Err(format!(
+                    "{name}: word {i} is {:08x}, was {:08x}",
+                    g[i], w[i]
+                ));
             }
         }
         return Ok(());
@@ -185,7 +221,9 @@ fn compare(case: &Case, name: &str, got: &[u8], want: &[u8]) -> Result<(), Strin
 fn replay(case: &Case, module: &Module, data: &SafeTensors<'_>) -> End {
     let (sim, buffers) = match launch(case, module, data) {
         Ok(x) => x,
-        Err(SimError::Unmodelled { text, reason, .. }) => return End::Unmodelled(format!("`{text}`: {reason}")),
+        Err(SimError::Unmodelled { text, reason, .. }) => {
+            return End::Unmodelled(format!("`{text}`: {reason}"));
+        }
         Err(SimError::Decode(e)) => return End::Unmodelled(e.to_string()),
         Err(e) => return End::Different(e.to_string()),
     };
@@ -201,7 +239,9 @@ fn replay(case: &Case, module: &Module, data: &SafeTensors<'_>) -> End {
 }
 
 fn topic(topic: &str) {
-    let path = folder().join("recorded").join(format!("{topic}.safetensors"));
+    let path = folder()
+        .join("recorded")
+        .join(format!("{topic}.safetensors"));
     let bytes = std::fs::read(path).expect("recording");
     let data = SafeTensors::deserialize(&bytes).expect("safetensors");
     let (_, header) = SafeTensors::read_metadata(&bytes).expect("header");
@@ -220,12 +260,16 @@ fn topic(topic: &str) {
         let known = listed.iter().find(|(p, _)| matches(p, &case.name));
         let end = replay(case, module, &data);
         match (&end, known) {
-            (End::Same, Some((p, _))) => wrong.push(format!("{}: listed as {p}, and now the same", case.name)),
+            (End::Same, Some((p, _))) => {
+                wrong.push(format!("{}: listed as {p}, and now the same", case.name))
+            }
             (_, Some((p, _))) => {
                 used.insert(p.clone());
             }
             (End::Same, None) => {}
-            (End::Unmodelled(why), None) => wrong.push(format!("{}: not modelled: {why}", case.name)),
+            (End::Unmodelled(why), None) => {
+                wrong.push(format!("{}: not modelled: {why}", case.name))
+            }
             (End::Different(why), None) => wrong.push(format!("{}: {why}", case.name)),
         }
         match end {
@@ -238,7 +282,13 @@ fn topic(topic: &str) {
         wrong.push(format!("{p}: listed, but no such case differs"));
     }
     println!("{topic}: {same} the same, {different} different, {unmodelled} not modelled");
-    assert!(wrong.is_empty(), "{topic}: {} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{topic}: {} of {} cases:\n{}",
+        wrong.len(),
+        cases.len(),
+        wrong.join("\n")
+    );
 }
 
 #[test]

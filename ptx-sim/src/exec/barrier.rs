@@ -10,14 +10,24 @@ use crate::program::{BarMode, Op};
 const RESULTS: usize = 64;
 
 impl Machine<'_> {
-    pub(super) fn barrier(&mut self, c: &Ctx<'_>, w: &mut Warp, cur: &mut Part, op: &Op) -> Result<Flow, Trouble> {
+    pub(super) fn barrier(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &mut Warp,
+        cur: &mut Part,
+        op: &Op,
+    ) -> Result<Flow, Trouble> {
         match op {
-            Op::Bar { mode, id, count, .. } => {
+            Op::Bar {
+                mode, id, count, ..
+            } => {
                 let uniform = |w: &Warp, s| -> Result<u64, Trouble> {
                     let v = w.get(c.program, s);
                     let first = v[c.active.trailing_zeros() as usize];
                     if lanes(c.active).any(|l| v[l as usize] != first) {
-                        return Err(sync_fault("lanes of a warp name different barriers or counts"));
+                        return Err(sync_fault(
+                            "lanes of a warp name different barriers or counts",
+                        ));
                     }
                     Ok(first & 0xffff_ffff)
                 };
@@ -40,11 +50,15 @@ impl Machine<'_> {
         count: Option<u64>,
     ) -> Result<Flow, Trouble> {
         if id >= 16 {
-            return Err(sync_fault(format!("barrier {id} does not exist: there are 16")));
+            return Err(sync_fault(format!(
+                "barrier {id} does not exist: there are 16"
+            )));
         }
         if let Some(n) = count {
             if n == 0 || n % 32 != 0 || n > 1024 {
-                return Err(sync_fault(format!("a barrier's thread count is a multiple of 32, not {n}")));
+                return Err(sync_fault(format!(
+                    "a barrier's thread count is a multiple of 32, not {n}"
+                )));
             }
         }
         let index = id as usize;
@@ -75,7 +89,10 @@ impl Machine<'_> {
         barrier.count = count;
         barrier.arrived += mine;
         if count.is_some_and(|n| barrier.arrived > n) {
-            return Err(sync_fault(format!("more threads than {} arrive at barrier {id}", show(count))));
+            return Err(sync_fault(format!(
+                "more threads than {} arrive at barrier {id}",
+                show(count)
+            )));
         }
         if let BarMode::Popc(_, p) | BarMode::Vote(_, p, _) = mode {
             let v = w.pred(p) & c.active;
@@ -85,7 +102,12 @@ impl Machine<'_> {
         }
         let generation = barrier.generation;
         let (cta, warp) = (self.ctas[c.cta].linear, w.index);
-        self.synchronised(SyncEvent::BarrierArrive { cta, warp, lanes: c.active, barrier: index as u32 })?;
+        self.synchronised(SyncEvent::BarrierArrive {
+            cta,
+            warp,
+            lanes: c.active,
+            barrier: index as u32,
+        })?;
         self.check_barrier(c.cta, index)?;
         if mode == BarMode::Arrive {
             return Ok(Flow::Next);
@@ -103,15 +125,27 @@ impl Machine<'_> {
             w.parts.push(rest);
         }
         w.waiting.push((c.pc, c.active, generation));
-        cur.state = State::Blocked(Wait::Bar { id: index as u32, generation });
+        cur.state = State::Blocked(Wait::Bar {
+            id: index as u32,
+            generation,
+        });
         Ok(Flow::Stop)
     }
 
     /// Writes the result of a reduction.
-    fn collect(&mut self, c: &Ctx<'_>, w: &mut Warp, mode: BarMode, index: usize, generation: u64) -> Result<(), Trouble> {
+    fn collect(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &mut Warp,
+        mode: BarMode,
+        index: usize,
+        generation: u64,
+    ) -> Result<(), Trouble> {
         let results = &self.ctas[c.cta].barriers[index].results;
         let Some(&(_, popc, all, any)) = results.iter().find(|r| r.0 == generation) else {
-            return Err(sync_fault("the barrier went on too often before this warp resumed"));
+            return Err(sync_fault(
+                "the barrier went on too often before this warp resumed",
+            ));
         };
         match mode {
             BarMode::Popc(d, _) => w.set(c.program, d, &[u64::from(popc); 32], c.active),
@@ -140,7 +174,10 @@ impl Machine<'_> {
         b.arrived = 0;
         b.count = None;
         let cta = c.linear;
-        self.synchronised(SyncEvent::BarrierComplete { cta, barrier: index as u32 })
+        self.synchronised(SyncEvent::BarrierComplete {
+            cta,
+            barrier: index as u32,
+        })
     }
 
     fn cluster_arrive(&mut self, c: &Ctx<'_>, w: &Warp, relaxed: bool) -> Result<Flow, Trouble> {
@@ -149,13 +186,20 @@ impl Machine<'_> {
         let phase = self.clusters[cluster].phase;
         let cta = &mut self.ctas[c.cta];
         if (cta.cluster_arrived[i] | cta.cluster_token[i].0) & c.active != 0 {
-            return Err(sync_fault("barrier.cluster.arrive twice without barrier.cluster.wait between"));
+            return Err(sync_fault(
+                "barrier.cluster.arrive twice without barrier.cluster.wait between",
+            ));
         }
         cta.cluster_arrived[i] |= c.active;
         cta.cluster_token[i].0 |= c.active;
         cta.cluster_token[i].1 = phase;
         let cta = cta.linear;
-        self.synchronised(SyncEvent::ClusterArrive { cta, warp: w.index, lanes: c.active, relaxed })?;
+        self.synchronised(SyncEvent::ClusterArrive {
+            cta,
+            warp: w.index,
+            lanes: c.active,
+            relaxed,
+        })?;
         self.check_cluster(cluster)?;
         Ok(Flow::Next)
     }
@@ -166,7 +210,9 @@ impl Machine<'_> {
         let now = self.clusters[cluster].phase;
         let (token, phase) = &mut self.ctas[c.cta].cluster_token[i];
         if *token & c.active != c.active {
-            return Err(sync_fault("barrier.cluster.wait without barrier.cluster.arrive"));
+            return Err(sync_fault(
+                "barrier.cluster.wait without barrier.cluster.arrive",
+            ));
         }
         if now > *phase {
             *token &= !c.active;
@@ -189,9 +235,14 @@ impl Machine<'_> {
         let members = self.clusters[cluster].ctas.clone();
         let arrived = |c: usize| {
             let c = &self.ctas[c];
-            c.live.iter().zip(&c.cluster_arrived).all(|(l, a)| l & !a == 0)
+            c.live
+                .iter()
+                .zip(&c.cluster_arrived)
+                .all(|(l, a)| l & !a == 0)
         };
-        let any = members.iter().any(|c| self.ctas[*c].cluster_arrived.iter().any(|a| *a != 0));
+        let any = members
+            .iter()
+            .any(|c| self.ctas[*c].cluster_arrived.iter().any(|a| *a != 0));
         if !any || !members.iter().all(|c| arrived(*c)) {
             return Ok(());
         }

@@ -34,7 +34,11 @@ impl Machine<'_> {
                 .fold(0, |m, l| m | 1 << l);
             left &= !group;
             let cta = self.ctas[c.cta].linear;
-            self.synchronised(SyncEvent::Warp { cta, warp: w.index, lanes: group })?;
+            self.synchronised(SyncEvent::Warp {
+                cta,
+                warp: w.index,
+                lanes: group,
+            })?;
             self.group(c, w, op, group, members, &before);
         }
         Ok(())
@@ -43,7 +47,9 @@ impl Machine<'_> {
     fn group(&self, c: &Ctx<'_>, w: &mut Warp, op: &Op, group: u32, members: u32, s: &Sources) {
         let p = c.program;
         match op {
-            Op::Shfl { mode, d, p: pred, .. } => {
+            Op::Shfl {
+                mode, d, p: pred, ..
+            } => {
                 let (out, valid) = shuffle(*mode, s, group);
                 w.set(p, *d, &out, group);
                 if let Some(slot) = pred {
@@ -60,14 +66,19 @@ impl Machine<'_> {
                 w.set_pred(*d, if r { u32::MAX } else { 0 }, group);
             }
             Op::Ballot { d, .. } => w.set(p, *d, &[u64::from(s.pred & group); 32], group),
-            Op::Match { all, d, p: pred, .. } => {
+            Op::Match {
+                all, d, p: pred, ..
+            } => {
                 let mut out = [0u64; 32];
                 for l in lanes(group) {
                     let same = lanes(group)
                         .filter(|o| s.a[*o as usize] == s.a[l as usize])
                         .fold(0u32, |m, o| m | 1 << o);
-                    out[l as usize] =
-                        if *all && same != group { 0 } else { u64::from(same) };
+                    out[l as usize] = if *all && same != group {
+                        0
+                    } else {
+                        u64::from(same)
+                    };
                 }
                 let every = out[group.trailing_zeros() as usize] == u64::from(group);
                 w.set(p, *d, &out, group);
@@ -114,7 +125,12 @@ struct Sources {
 impl Warp {
     fn clone_sources(&self, c: &Ctx<'_>, op: &Op) -> Sources {
         let get = |s: Src| *self.get(c.program, s);
-        let mut s = Sources { a: [0; 32], b: [0; 32], c: [0; 32], pred: 0 };
+        let mut s = Sources {
+            a: [0; 32],
+            b: [0; 32],
+            c: [0; 32],
+            pred: 0,
+        };
         match op {
             Op::Shfl { a, b, c, .. } => {
                 (s.a, s.b, s.c) = (get(*a).map(|v| v & 0xffff_ffff), get(*b), get(*c));
@@ -151,7 +167,11 @@ fn shuffle(mode: ShflMode, s: &Sources, group: u32) -> ([u64; 32], u32) {
         };
         let from = if ok { from as u32 & 31 } else { l };
         valid |= u32::from(ok) << l;
-        out[i] = if group >> from & 1 == 1 { s.a[from as usize] } else { 0xdead_beef };
+        out[i] = if group >> from & 1 == 1 {
+            s.a[from as usize]
+        } else {
+            0xdead_beef
+        };
     }
     (out, valid)
 }

@@ -63,10 +63,15 @@ impl Copy {
             if let From::Memory(r) = p.from {
                 let (bytes, flags) = m.async_read(r)?;
                 // What a store sends out must exist; what a load brings in is judged by its readers.
-                if r.space == Space::Shared && let Some(i) = flags.iter().position(|f| !f) {
+                if r.space == Space::Shared
+                    && let Some(i) = flags.iter().position(|f| !f)
+                {
                     let f = Fault {
                         kind: ViolationKind::Uninitialised,
-                        message: format!("asynchronous read of shared memory that nothing wrote, {i} bytes into {} bytes", r.size),
+                        message: format!(
+                            "asynchronous read of shared memory that nothing wrote, {i} bytes into {} bytes",
+                            r.size
+                        ),
                         address: Some(r.start + i as u64),
                         nearest: None,
                     };
@@ -87,7 +92,11 @@ impl Copy {
                     m.async_write(p.to, d)?;
                     let flags = written.get(i).map_or(&[][..], Vec::as_slice);
                     for (at, _) in flags.iter().enumerate().filter(|f| !*f.1) {
-                        m.async_forget(Range { start: p.to.start + at as u64, size: 1, ..p.to })?;
+                        m.async_forget(Range {
+                            start: p.to.start + at as u64,
+                            size: 1,
+                            ..p.to
+                        })?;
                     }
                 }
                 (From::Data(d), Some((op, ty))) => {
@@ -95,7 +104,10 @@ impl Copy {
                     if flags.contains(&false) {
                         let f = Fault {
                             kind: ViolationKind::Uninitialised,
-                            message: format!("reduction into {} memory that nothing wrote", p.to.space.name()),
+                            message: format!(
+                                "reduction into {} memory that nothing wrote",
+                                p.to.space.name()
+                            ),
                             address: Some(p.to.start),
                             nearest: None,
                         };
@@ -140,7 +152,10 @@ impl Event for Copy {
             return self.deliver(m, &written);
         }
         m.pending.sources_read(self.op);
-        m.events.push(Box::new(Delivery { copy: *self, written }));
+        m.events.push(Box::new(Delivery {
+            copy: *self,
+            written,
+        }));
         Ok(())
     }
 }
@@ -154,7 +169,10 @@ struct Delivery {
 
 impl Event for Delivery {
     fn describe(&self) -> String {
-        format!("the writes of the asynchronous copy issued at line {}", self.copy.line)
+        format!(
+            "the writes of the asynchronous copy issued at line {}",
+            self.copy.line
+        )
     }
 
     fn pc(&self) -> usize {
@@ -182,7 +200,10 @@ pub(super) struct Arrival {
 
 impl Event for Arrival {
     fn describe(&self) -> String {
-        format!("the arrive of cp.async.mbarrier.arrive at line {}", self.line)
+        format!(
+            "the arrive of cp.async.mbarrier.arrive at line {}",
+            self.line
+        )
     }
 
     fn pc(&self) -> usize {
@@ -200,7 +221,11 @@ impl Event for Arrival {
 
 impl Machine<'_> {
     fn owner_of(&self, r: &Range) -> Result<usize, Fault> {
-        if r.space == Space::Shared { self.cta_index(r.owner) } else { Ok(0) }
+        if r.space == Space::Shared {
+            self.cta_index(r.owner)
+        } else {
+            Ok(0)
+        }
     }
 
     /// Reads for an asynchronous operation: the bytes, and which of them were ever written.

@@ -37,7 +37,10 @@ impl EventQueue {
     }
 
     pub(crate) fn describe(&self) -> Vec<String> {
-        self.pending.iter().map(|e| format!("pending: {}", e.describe())).collect()
+        self.pending
+            .iter()
+            .map(|e| format!("pending: {}", e.describe()))
+            .collect()
     }
 
     /// The operation to complete now, if any. `idle`: no warp can run.

@@ -8,8 +8,8 @@ use super::warp::{State, Wait, Warp};
 use crate::coverage::Counters;
 use crate::error::SimError;
 use crate::memory::layout::{SHARED_RANK_SHIFT, SMALL_START};
-use crate::models::mbarrier::Slot;
 use crate::memory::{Access, AccessKind, Actor, Fault, Observer, Region, Space, SyncEvent};
+use crate::models::mbarrier::Slot;
 use crate::program::{Program, Special};
 use crate::report::{Report, ThreadId, Violation, ViolationKind};
 use crate::sched::Scheduler;
@@ -165,7 +165,12 @@ impl Machine<'_> {
     }
 
     /// The CTA that a shared address belongs to, and the offset in it.
-    pub(crate) fn shared_owner(&self, cta: usize, own: bool, address: u64) -> Result<(usize, u64), Fault> {
+    pub(crate) fn shared_owner(
+        &self,
+        cta: usize,
+        own: bool,
+        address: u64,
+    ) -> Result<(usize, u64), Fault> {
         let me = &self.ctas[cta];
         let offset = address & ((1 << SHARED_RANK_SHIFT) - 1);
         let rank = address >> SHARED_RANK_SHIFT;
@@ -180,13 +185,20 @@ impl Machine<'_> {
         }
         let peers = &self.clusters[me.cluster].ctas;
         let Some(&peer) = usize::try_from(rank).ok().and_then(|r| peers.get(r)) else {
-            return Err(miss(format!("shared address of CTA {rank} in a cluster of {}", peers.len())));
+            return Err(miss(format!(
+                "shared address of CTA {rank} in a cluster of {}",
+                peers.len()
+            )));
         };
         if own {
-            return Err(miss(format!("shared::cta address that belongs to CTA {rank} of the cluster")));
+            return Err(miss(format!(
+                "shared::cta address that belongs to CTA {rank} of the cluster"
+            )));
         }
         if self.ctas[peer].ended() {
-            return Err(miss(format!("shared memory of CTA {rank} of the cluster, which has ended")));
+            return Err(miss(format!(
+                "shared memory of CTA {rank} of the cluster, which has ended"
+            )));
         }
         Ok((peer, offset))
     }
@@ -212,7 +224,8 @@ impl Machine<'_> {
         out: &mut [u8],
     ) -> Result<(), Trouble> {
         let lane = Some(actor.lane);
-        self.check_in_flight(space, owner, address, out.len(), false).map_err(|f| Trouble::Fault(f, lane))?;
+        self.check_in_flight(space, owner, address, out.len(), false)
+            .map_err(|f| Trouble::Fault(f, lane))?;
         let init = self
             .region(space, owner)
             .read(address, align, out)
@@ -271,9 +284,18 @@ impl Machine<'_> {
         kind: AccessKind,
     ) -> Result<(), Trouble> {
         let owner = self.ctas[owner].linear;
-        let Some(o) = &mut self.observer else { return Ok(()) };
-        o.access(&Access { actor, space, owner, address, size: size as u32, kind })
-            .map_err(|f| Trouble::Fault(f, Some(actor.lane)))
+        let Some(o) = &mut self.observer else {
+            return Ok(());
+        };
+        o.access(&Access {
+            actor,
+            space,
+            owner,
+            address,
+            size: size as u32,
+            kind,
+        })
+        .map_err(|f| Trouble::Fault(f, Some(actor.lane)))
     }
 
     pub(crate) fn synchronised(&mut self, event: SyncEvent) -> Result<(), Trouble> {
@@ -289,12 +311,19 @@ impl Machine<'_> {
         match wait {
             Wait::Bar { id, generation } => c.barriers[id as usize].generation != generation,
             Wait::Cluster { phase } => self.clusters[c.cluster].phase > phase,
-            Wait::Groups { warp, lanes, keep, bulk, reads_only } => {
-                super::lanes(lanes).all(|l| {
-                    self.pending.waited_for((c.linear, warp * 32 + l, bulk), keep, reads_only)
-                })
-            }
-            Wait::Mbarrier { owner, at, phase, .. } => self.mbarrier_phase(owner, at) != Some(phase),
+            Wait::Groups {
+                warp,
+                lanes,
+                keep,
+                bulk,
+                reads_only,
+            } => super::lanes(lanes).all(|l| {
+                self.pending
+                    .waited_for((c.linear, warp * 32 + l, bulk), keep, reads_only)
+            }),
+            Wait::Mbarrier {
+                owner, at, phase, ..
+            } => self.mbarrier_phase(owner, at) != Some(phase),
         }
     }
 

@@ -10,17 +10,28 @@ use crate::report::ViolationKind;
 
 /// A broken rule at an address.
 fn fault(e: &MbarrierError, at: u64) -> Fault {
-    Fault { kind: ViolationKind::Synchronisation, message: e.to_string(), address: Some(at), nearest: None }
+    Fault {
+        kind: ViolationKind::Synchronisation,
+        message: e.to_string(),
+        address: Some(at),
+        nearest: None,
+    }
 }
 
 impl Machine<'_> {
     /// Index of a resident CTA by its number in the grid.
     pub(crate) fn cta_index(&self, linear: u32) -> Result<usize, Fault> {
-        match self.ctas.iter().position(|c| c.linear == linear && !c.ended()) {
+        match self
+            .ctas
+            .iter()
+            .position(|c| c.linear == linear && !c.ended())
+        {
             Some(i) => Ok(i),
             None => Err(Fault::new(
                 ViolationKind::Hazard,
-                format!("an asynchronous operation uses the shared memory of CTA {linear}, which has ended"),
+                format!(
+                    "an asynchronous operation uses the shared memory of CTA {linear}, which has ended"
+                ),
             )),
         }
     }
@@ -47,7 +58,9 @@ impl Machine<'_> {
                 b.expected(),
                 b.tx_count()
             ),
-            None => format!("the mbarrier at shared address 0x{at:x} of CTA {owner}, which is gone"),
+            None => {
+                format!("the mbarrier at shared address 0x{at:x} of CTA {owner}, which is gone")
+            }
         }
     }
 
@@ -61,9 +74,16 @@ impl Machine<'_> {
     }
 
     /// The complete-tx of an asynchronous operation, on an object of a CTA by its linear number.
-    pub(crate) fn async_complete_tx(&mut self, owner: u32, at: u64, bytes: u32) -> Result<(), Fault> {
+    pub(crate) fn async_complete_tx(
+        &mut self,
+        owner: u32,
+        at: u64,
+        bytes: u32,
+    ) -> Result<(), Fault> {
         let i = self.cta_index(owner)?;
-        let effect = self.object(i, at, "complete_tx of an asynchronous operation")?.complete_tx(bytes);
+        let effect = self
+            .object(i, at, "complete_tx of an asynchronous operation")?
+            .complete_tx(bytes);
         effect.map_err(|e| fault(&e, at))?;
         self.pending.progressed();
         Ok(())
@@ -72,7 +92,9 @@ impl Machine<'_> {
     /// The arrive-on of an asynchronous operation.
     pub(crate) fn async_arrive(&mut self, owner: u32, at: u64, count: u32) -> Result<(), Fault> {
         let i = self.cta_index(owner)?;
-        let effect = self.object(i, at, "arrive of an asynchronous operation")?.arrive(count);
+        let effect = self
+            .object(i, at, "arrive of an asynchronous operation")?
+            .arrive(count);
         effect.map_err(|e| fault(&e, at))?;
         self.pending.progressed();
         Ok(())
@@ -80,12 +102,20 @@ impl Machine<'_> {
 
     /// The pending count's increment of `cp.async.mbarrier.arrive`.
     pub(crate) fn async_increment(&mut self, owner: usize, at: u64) -> Result<(), Fault> {
-        let r = self.object(owner, at, "cp.async.mbarrier.arrive")?.increment_pending();
+        let r = self
+            .object(owner, at, "cp.async.mbarrier.arrive")?
+            .increment_pending();
         r.map_err(|e| fault(&e, at))
     }
 
     /// Owner (an index) and offset of an object's address.
-    pub(crate) fn mbarrier_place(&self, c: &Ctx<'_>, addr: &Addr, base: u64, lane: u32) -> Result<(usize, u64), Trouble> {
+    pub(crate) fn mbarrier_place(
+        &self,
+        c: &Ctx<'_>,
+        addr: &Addr,
+        base: u64,
+        lane: u32,
+    ) -> Result<(usize, u64), Trouble> {
         let place = self.locate(c, addr, base, lane)?;
         if place.space == Space::Shared {
             return Ok((place.owner, place.address));
@@ -109,7 +139,13 @@ impl Machine<'_> {
         addr: &Addr,
     ) -> Result<Flow, Trouble> {
         let base = *w.get(c.program, addr.base);
-        if let MbarrierOp::Wait { p, operand, parity, suspends } = *op {
+        if let MbarrierOp::Wait {
+            p,
+            operand,
+            parity,
+            suspends,
+        } = *op
+        {
             return self.mbarrier_wait(c, w, cur, (p, operand, parity, suspends), addr);
         }
         let mut states = [0; 32];
@@ -128,12 +164,24 @@ impl Machine<'_> {
                     .object(owner, at, "mbarrier.complete_tx")
                     .and_then(|b| b.complete_tx(value(tx)).map_err(|e| fault(&e, at)))
                     .map(Some),
-                MbarrierOp::Arrive { count, tx, drop, no_complete, .. } => {
+                MbarrierOp::Arrive {
+                    count,
+                    tx,
+                    drop,
+                    no_complete,
+                    ..
+                } => {
                     let count = count.map_or(1, value);
-                    let name = if drop { "mbarrier.arrive_drop" } else { "mbarrier.arrive" };
+                    let name = if drop {
+                        "mbarrier.arrive_drop"
+                    } else {
+                        "mbarrier.arrive"
+                    };
                     let tx = tx.map(value);
                     self.object(owner, at, name)
-                        .and_then(|b| arrive(b, count, tx, drop, no_complete).map_err(|e| fault(&e, at)))
+                        .and_then(|b| {
+                            arrive(b, count, tx, drop, no_complete).map_err(|e| fault(&e, at))
+                        })
                         .map(Some)
                 }
                 MbarrierOp::Wait { .. } => Ok(None),
@@ -149,8 +197,15 @@ impl Machine<'_> {
         Ok(Flow::Next)
     }
 
-    fn mbarrier_init(&mut self, owner: usize, at: u64, count: u32) -> Result<Option<Effect>, Fault> {
-        self.ctas[owner].shared.check(at, mbarrier::SIZE, mbarrier::SIZE, "mbarrier object")?;
+    fn mbarrier_init(
+        &mut self,
+        owner: usize,
+        at: u64,
+        count: u32,
+    ) -> Result<Option<Effect>, Fault> {
+        self.ctas[owner]
+            .shared
+            .check(at, mbarrier::SIZE, mbarrier::SIZE, "mbarrier object")?;
         if !self.ctas[owner].mbarriers.contains_key(&at) {
             self.check_in_flight(Space::Shared, owner, at, mbarrier::SIZE as usize, true)?;
         }
@@ -170,15 +225,25 @@ impl Machine<'_> {
             .filter(|p| waits(&p.state))
             .count();
         let gone = self.ctas[owner].mbarriers.get_mut(&at).map_or(
-            Err(MbarrierError::Uninitialised { op: "mbarrier.inval" }),
+            Err(MbarrierError::Uninitialised {
+                op: "mbarrier.inval",
+            }),
             |s| s.inval(waiters),
         );
         let gone = gone.map_err(|e| fault(&e, at))?;
         self.ctas[owner].mbarriers.remove(&at);
         self.ctas[owner].shared.forget(at, mbarrier::SIZE)?;
         if gone.waiters > 0 {
-            let message = format!("mbarrier.inval while {} parts of warps wait on the object", gone.waiters);
-            return Err(Fault { kind: ViolationKind::Synchronisation, message, address: Some(at), nearest: None });
+            let message = format!(
+                "mbarrier.inval while {} parts of warps wait on the object",
+                gone.waiters
+            );
+            return Err(Fault {
+                kind: ViolationKind::Synchronisation,
+                message,
+                address: Some(at),
+                nearest: None,
+            });
         }
         Ok(None)
     }
@@ -208,7 +273,11 @@ impl Machine<'_> {
             }
             let result = self.object(owner, at, "mbarrier wait").and_then(|b| {
                 let phase = b.phase();
-                let r = if parity { b.test_parity(operands[l] as u32) } else { b.test_state(operands[l]) };
+                let r = if parity {
+                    b.test_parity(operands[l] as u32)
+                } else {
+                    b.test_state(operands[l])
+                };
                 r.map(|r| (r, phase)).map_err(|e| fault(&e, at))
             });
             let (complete, phase) = result.map_err(|f| Trouble::Fault(f, Some(lane)))?;
@@ -220,17 +289,30 @@ impl Machine<'_> {
         w.timed_out &= !c.active;
         let stuck = done == 0 && same;
         // A time limit may pass at any moment, so now and then it passes at once.
-        let waits = suspends && stuck && !timed_out && cur.mask == c.active && !self.scheduler.impatient();
+        let waits =
+            suspends && stuck && !timed_out && cur.mask == c.active && !self.scheduler.impatient();
         let owner = self.ctas[c.cta].linear;
         let blocked = |retry| {
-            barrier.map(|(at, phase)| State::Blocked(Wait::Mbarrier { owner, at, phase, pc: c.pc as u32, retry }))
+            barrier.map(|(at, phase)| {
+                State::Blocked(Wait::Mbarrier {
+                    owner,
+                    at,
+                    phase,
+                    pc: c.pc as u32,
+                    retry,
+                })
+            })
         };
         if waits && let Some(state) = blocked(true) {
             cur.state = state;
             return Ok(Flow::Stop);
         }
         w.set_pred(p, done, c.active);
-        if stuck && !timed_out && !suspends && let Some(state) = blocked(false) {
+        if stuck
+            && !timed_out
+            && !suspends
+            && let Some(state) = blocked(false)
+        {
             // The answer stands, but the warp makes room for those it waits for.
             cur.pc += 1;
             cur.state = state;
@@ -240,13 +322,22 @@ impl Machine<'_> {
     }
 
     /// `mbarrier.pending_count`.
-    pub(super) fn pending_count(&mut self, c: &Ctx<'_>, w: &mut Warp, d: Dst, a: Src) -> Result<(), Trouble> {
+    pub(super) fn pending_count(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &mut Warp,
+        d: Dst,
+        a: Src,
+    ) -> Result<(), Trouble> {
         let states = *w.get(c.program, a);
         let mut out = [0; 32];
         for lane in lanes(c.active) {
             let count = mbarrier::pending_count(states[lane as usize]);
             let count = count.map_err(|e| {
-                Trouble::Fault(Fault::new(ViolationKind::Synchronisation, e.to_string()), Some(lane))
+                Trouble::Fault(
+                    Fault::new(ViolationKind::Synchronisation, e.to_string()),
+                    Some(lane),
+                )
             })?;
             out[lane as usize] = u64::from(count);
         }
@@ -255,7 +346,13 @@ impl Machine<'_> {
     }
 }
 
-fn arrive(b: &mut Mbarrier, count: u32, tx: Option<u32>, drop: bool, no_complete: bool) -> Result<Effect, MbarrierError> {
+fn arrive(
+    b: &mut Mbarrier,
+    count: u32,
+    tx: Option<u32>,
+    drop: bool,
+    no_complete: bool,
+) -> Result<Effect, MbarrierError> {
     match (tx, drop, no_complete) {
         (Some(tx), false, _) => b.arrive_expect_tx(tx),
         (Some(tx), true, _) => b.arrive_drop_expect_tx(tx),

@@ -21,7 +21,13 @@ pub(crate) struct Place {
 }
 
 impl Machine<'_> {
-    pub(crate) fn locate(&self, c: &Ctx<'_>, a: &Addr, base: u64, lane: u32) -> Result<Place, Trouble> {
+    pub(crate) fn locate(
+        &self,
+        c: &Ctx<'_>,
+        a: &Addr,
+        base: u64,
+        lane: u32,
+    ) -> Result<Place, Trouble> {
         let mut address = base.wrapping_add_signed(a.offset);
         if a.narrow {
             address &= 0xffff_ffff;
@@ -31,19 +37,36 @@ impl Machine<'_> {
             Some(s) => (s, address),
         };
         if space != Space::Shared {
-            return Ok(Place { space, owner: c.cta, address });
+            return Ok(Place {
+                space,
+                owner: c.cta,
+                address,
+            });
         }
         let (owner, address) = self
             .shared_owner(c.cta, a.own, address)
             .map_err(|f| Trouble::Fault(f, Some(lane)))?;
-        Ok(Place { space, owner, address })
+        Ok(Place {
+            space,
+            owner,
+            address,
+        })
     }
 
-    fn load(&mut self, w: &mut Warp, actor: Actor, at: &Place, align: u32, out: &mut [u8]) -> Result<(), Trouble> {
+    fn load(
+        &mut self,
+        w: &mut Warp,
+        actor: Actor,
+        at: &Place,
+        align: u32,
+        out: &mut [u8],
+    ) -> Result<(), Trouble> {
         if at.space != Space::Local {
             return self.read(actor, at.space, at.owner, at.address, align, out);
         }
-        let Some(r) = w.local.get_mut(actor.lane as usize) else { return Err(no_local(at, actor)) };
+        let Some(r) = w.local.get_mut(actor.lane as usize) else {
+            return Err(no_local(at, actor));
+        };
         match r.read(at.address, align, out) {
             Err(f) => Err(Trouble::Fault(f, Some(actor.lane))),
             Ok(Err(f)) => self.uninitialised(f, actor),
@@ -51,19 +74,36 @@ impl Machine<'_> {
         }
     }
 
-    fn store(&mut self, w: &mut Warp, actor: Actor, at: &Place, align: u32, data: &[u8], kind: AccessKind) -> Result<(), Trouble> {
+    fn store(
+        &mut self,
+        w: &mut Warp,
+        actor: Actor,
+        at: &Place,
+        align: u32,
+        data: &[u8],
+        kind: AccessKind,
+    ) -> Result<(), Trouble> {
         if at.space != Space::Local {
             return self.write(actor, at.space, at.owner, at.address, align, data, kind);
         }
-        let Some(r) = w.local.get_mut(actor.lane as usize) else { return Err(no_local(at, actor)) };
-        r.write(at.address, align, data).map_err(|f| Trouble::Fault(f, Some(actor.lane)))
+        let Some(r) = w.local.get_mut(actor.lane as usize) else {
+            return Err(no_local(at, actor));
+        };
+        r.write(at.address, align, data)
+            .map_err(|f| Trouble::Fault(f, Some(actor.lane)))
     }
 
     /// `ld`, `st`, `atom` and `red`.
     pub(super) fn access(&mut self, c: &Ctx<'_>, w: &mut Warp, op: &Op) -> Result<(), Trouble> {
         let p = c.program;
         match op {
-            Op::Ld { d, addr, bytes, align, signed } => {
+            Op::Ld {
+                d,
+                addr,
+                bytes,
+                align,
+                signed,
+            } => {
                 let base = *w.get(p, addr.base);
                 let n = *bytes as usize;
                 let shift = 64 - 8 * *bytes;
@@ -77,8 +117,11 @@ impl Machine<'_> {
                         let mut word = [0u8; 8];
                         word[..n].copy_from_slice(&buffer[i * n..(i + 1) * n]);
                         let v = u64::from_le_bytes(word);
-                        o[lane as usize] =
-                            if *signed { ((v << shift) as i64 >> shift) as u64 } else { v };
+                        o[lane as usize] = if *signed {
+                            ((v << shift) as i64 >> shift) as u64
+                        } else {
+                            v
+                        };
                     }
                 }
                 for (d, v) in d.iter().zip(&out) {
@@ -87,7 +130,12 @@ impl Machine<'_> {
                     }
                 }
             }
-            Op::St { s, addr, bytes, align } => {
+            Op::St {
+                s,
+                addr,
+                bytes,
+                align,
+            } => {
                 let base = *w.get(p, addr.base);
                 let n = *bytes as usize;
                 let mut buffer = [0u8; 32];
@@ -98,10 +146,24 @@ impl Machine<'_> {
                     }
                     let at = self.locate(c, addr, base[lane as usize], lane)?;
                     let actor = c.actor(self, w, lane);
-                    self.store(w, actor, &at, *align, &buffer[..n * s.len()], AccessKind::Write)?;
+                    self.store(
+                        w,
+                        actor,
+                        &at,
+                        *align,
+                        &buffer[..n * s.len()],
+                        AccessKind::Write,
+                    )?;
                 }
             }
-            Op::Atom { f, d, addr, bytes, b, c: second } => {
+            Op::Atom {
+                f,
+                d,
+                addr,
+                bytes,
+                b,
+                c: second,
+            } => {
                 let base = *w.get(p, addr.base);
                 let (b, second_values) = (*w.get(p, *b), *w.get(p, *second));
                 let n = *bytes as usize;
@@ -129,7 +191,14 @@ impl Machine<'_> {
                         u64::from(at.space == Space::Global)
                     };
                     let new = (f.f)(old, b[l] & mask, third);
-                    self.store(w, actor, &at, *bytes, &new.to_le_bytes()[..n], AccessKind::Atomic)?;
+                    self.store(
+                        w,
+                        actor,
+                        &at,
+                        *bytes,
+                        &new.to_le_bytes()[..n],
+                        AccessKind::Atomic,
+                    )?;
                     out[l] = old;
                 }
                 if let Some(d) = d {
@@ -147,16 +216,27 @@ impl Machine<'_> {
         let my_rank = u64::from(self.ctas[c.cta].rank);
         let rank_of = |shared: u64| shared >> SHARED_RANK_SHIFT;
         match op {
-            Op::IsSpace { p: d, a, space, own } => {
+            Op::IsSpace {
+                p: d,
+                a,
+                space,
+                own,
+            } => {
                 let mut r = 0;
                 for (i, a) in w.get(p, *a).iter().enumerate() {
                     let (s, at) = split_generic(*a);
-                    let here = s == *space && (!own || s != Space::Shared || rank_of(at) == my_rank);
+                    let here =
+                        s == *space && (!own || s != Space::Shared || rank_of(at) == my_rank);
                     r |= u32::from(here) << i;
                 }
                 w.set_pred(*d, r, c.active);
             }
-            Op::Mapa { d, a, rank, generic } => {
+            Op::Mapa {
+                d,
+                a,
+                rank,
+                generic,
+            } => {
                 let (a, rank) = (*w.get(p, *a), *w.get(p, *rank));
                 let mut out = [0; 32];
                 for i in 0..32 {
@@ -167,7 +247,13 @@ impl Machine<'_> {
                 w.set(p, *d, &out, c.active);
             }
             Op::CtaRank { d, a, generic } => {
-                let out = w.get(p, *a).map(|a| rank_of(if *generic { a.wrapping_sub(SHARED) } else { a & 0xffff_ffff }));
+                let out = w.get(p, *a).map(|a| {
+                    rank_of(if *generic {
+                        a.wrapping_sub(SHARED)
+                    } else {
+                        a & 0xffff_ffff
+                    })
+                });
                 w.set(p, *d, &out, c.active);
             }
             _ => {}

@@ -2,14 +2,14 @@
 
 mod barrier;
 mod collective;
+mod copies;
 pub(crate) mod event;
 pub(crate) mod machine;
 mod mbarrier;
 mod memory;
+pub(crate) mod pending;
 pub(crate) mod tensor;
 mod transfer;
-mod copies;
-pub(crate) mod pending;
 pub(crate) mod warp;
 
 use crate::error::SimError;
@@ -43,7 +43,12 @@ pub(crate) struct Ctx<'p> {
 
 impl Ctx<'_> {
     pub(crate) fn actor(&self, m: &Machine<'_>, w: &Warp, lane: u32) -> Actor {
-        Actor { cta: m.ctas[self.cta].linear, warp: w.index, lane, pc: self.pc as u32 }
+        Actor {
+            cta: m.ctas[self.cta].linear,
+            warp: w.index,
+            lane,
+            pc: self.pc as u32,
+        }
     }
 }
 
@@ -61,8 +66,15 @@ pub(crate) fn lanes(mut mask: u32) -> impl Iterator<Item = u32> {
 impl Machine<'_> {
     /// Runs one part of a warp for at most `quantum` instructions. Returns those executed, counted
     /// once a thread.
-    pub(crate) fn run_warp(&mut self, cta: usize, index: usize, quantum: u32) -> Result<u64, SimError> {
-        let Some(mut w) = self.ctas[cta].warps[index].take() else { return Ok(0) };
+    pub(crate) fn run_warp(
+        &mut self,
+        cta: usize,
+        index: usize,
+        quantum: u32,
+    ) -> Result<u64, SimError> {
+        let Some(mut w) = self.ctas[cta].warps[index].take() else {
+            return Ok(0);
+        };
         for i in 0..w.parts.len() {
             if let State::Blocked(wait) = w.parts[i].state {
                 if self.done(cta, wait) {
@@ -71,7 +83,9 @@ impl Machine<'_> {
             }
         }
         let ready = |w: &Warp| -> Vec<usize> {
-            (0..w.parts.len()).filter(|i| w.parts[*i].state == State::Ready).collect()
+            (0..w.parts.len())
+                .filter(|i| w.parts[*i].state == State::Ready)
+                .collect()
         };
         let mut choice = ready(&w);
         if choice.is_empty() || w.impatience > PATIENCE {
@@ -80,7 +94,9 @@ impl Machine<'_> {
         }
         let mut executed = 0;
         if !choice.is_empty() {
-            let cur = w.parts.swap_remove(choice[self.scheduler.part(choice.len())]);
+            let cur = w
+                .parts
+                .swap_remove(choice[self.scheduler.part(choice.len())]);
             executed = self.run_part(cta, &mut w, cur, quantum)?;
         }
         if w.live != 0 {
@@ -89,7 +105,13 @@ impl Machine<'_> {
         Ok(executed)
     }
 
-    fn run_part(&mut self, cta: usize, w: &mut Warp, mut cur: Part, quantum: u32) -> Result<u64, SimError> {
+    fn run_part(
+        &mut self,
+        cta: usize,
+        w: &mut Warp,
+        mut cur: Part,
+        quantum: u32,
+    ) -> Result<u64, SimError> {
         let program = self.program;
         let mut executed = 0u64;
         for _ in 0..quantum {
@@ -100,7 +122,8 @@ impl Machine<'_> {
             let pc = cur.pc as usize;
             let Some(ins) = program.code.get(pc) else {
                 // The end of the body: as `ret`.
-                self.exit(cta, w, &mut cur, u32::MAX).map_err(|t| self.place(t, cta, w, pc, cur.mask))?;
+                self.exit(cta, w, &mut cur, u32::MAX)
+                    .map_err(|t| self.place(t, cta, w, pc, cur.mask))?;
                 break;
             };
             let active = match ins.guard {
@@ -113,7 +136,12 @@ impl Machine<'_> {
             if !w.parts.is_empty() {
                 w.impatience += 1;
             }
-            let ctx = Ctx { program, cta, pc, active };
+            let ctx = Ctx {
+                program,
+                cta,
+                pc,
+                active,
+            };
             let flow = self
                 .step(&ctx, w, &mut cur, ins)
                 .map_err(|t| self.place(t, cta, w, pc, active))?;
@@ -141,7 +169,13 @@ impl Machine<'_> {
         }
     }
 
-    fn step(&mut self, c: &Ctx<'_>, w: &mut Warp, cur: &mut Part, ins: &Ins) -> Result<Flow, Trouble> {
+    fn step(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &mut Warp,
+        cur: &mut Part,
+        ins: &Ins,
+    ) -> Result<Flow, Trouble> {
         if c.active == 0 {
             if matches!(ins.op, Op::Bra { .. } | Op::BrxIdx { .. }) {
                 self.counters.fell_through[c.pc] = true;
@@ -158,22 +192,37 @@ impl Machine<'_> {
                 Some(p) => cur.mask & w.pred(p),
                 None => cur.mask,
             };
-            let c = Ctx { program: c.program, cta: c.cta, pc: c.pc, active };
+            let c = Ctx {
+                program: c.program,
+                cta: c.cta,
+                pc: c.pc,
+                active,
+            };
             return self.execute(&c, w, cur, ins);
         }
         self.execute(c, w, cur, ins)
     }
 
     /// Makes the lanes meet that a `.sync` instruction names. `None` once they have.
-    fn gather(&mut self, c: &Ctx<'_>, w: &mut Warp, cur: &mut Part, sync: WarpSync) -> Result<Option<Flow>, Trouble> {
+    fn gather(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &mut Warp,
+        cur: &mut Part,
+        sync: WarpSync,
+    ) -> Result<Option<Flow>, Trouble> {
         let required = |w: &Warp, active: u32| -> Result<u32, Trouble> {
-            let WarpSync::Mask(src) = sync else { return Ok(w.live) };
+            let WarpSync::Mask(src) = sync else {
+                return Ok(w.live);
+            };
             let masks = w.get(c.program, src);
             let mut all = 0;
             for l in lanes(active) {
                 let m = masks[l as usize] as u32;
                 if m >> l & 1 == 0 {
-                    return Err(sync_fault(format!("lane {l} is not in its own member mask {m:08x}")));
+                    return Err(sync_fault(format!(
+                        "lane {l} is not in its own member mask {m:08x}"
+                    )));
                 }
                 all |= m;
             }
@@ -210,7 +259,13 @@ impl Machine<'_> {
     }
 
     /// Executes the instruction for the active lanes.
-    fn execute(&mut self, c: &Ctx<'_>, w: &mut Warp, cur: &mut Part, ins: &Ins) -> Result<Flow, Trouble> {
+    fn execute(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &mut Warp,
+        cur: &mut Part,
+        ins: &Ins,
+    ) -> Result<Flow, Trouble> {
         let p = c.program;
         match &ins.op {
             Op::Alu { f, d, s, n } => {
@@ -253,7 +308,15 @@ impl Machine<'_> {
                     }
                 }
             }
-            Op::Setp { f, p: first, q, a, b, with, packed } => {
+            Op::Setp {
+                f,
+                p: first,
+                q,
+                a,
+                b,
+                with,
+                packed,
+            } => {
                 let (r, hi) = (f.0)(w.get(p, *a), w.get(p, *b));
                 let second = if *packed { hi } else { !r };
                 let combine = |v: u32| with.map_or(v, |(op, s)| op.apply(v, w.pred(s)));
@@ -286,7 +349,11 @@ impl Machine<'_> {
             }
             Op::Exit => {
                 self.exit(c.cta, w, cur, c.active)?;
-                return Ok(if cur.mask == 0 { Flow::Stop } else { Flow::Next });
+                return Ok(if cur.mask == 0 {
+                    Flow::Stop
+                } else {
+                    Flow::Next
+                });
             }
             Op::Trap => {
                 let f = crate::memory::Fault::new(ViolationKind::Trap, "trap was executed");
@@ -295,10 +362,16 @@ impl Machine<'_> {
             Op::Hint | Op::Prefetch => {}
             Op::Fence { kind } => {
                 let actor = c.actor(self, w, c.active.trailing_zeros());
-                self.synchronised(SyncEvent::Fence { kind: *kind, actor, lanes: c.active })?;
+                self.synchronised(SyncEvent::Fence {
+                    kind: *kind,
+                    actor,
+                    lanes: c.active,
+                })?;
             }
             Op::Ld { .. } | Op::St { .. } | Op::Atom { .. } => self.access(c, w, &ins.op)?,
-            Op::IsSpace { .. } | Op::Mapa { .. } | Op::CtaRank { .. } => self.address_query(c, w, &ins.op),
+            Op::IsSpace { .. } | Op::Mapa { .. } | Op::CtaRank { .. } => {
+                self.address_query(c, w, &ins.op)
+            }
             Op::Bar { .. } | Op::ClusterArrive { .. } | Op::ClusterWait { .. } => {
                 return self.barrier(c, w, cur, &ins.op);
             }
@@ -334,7 +407,14 @@ impl Machine<'_> {
         w.set(c.program, d, &[v; 32], c.active);
     }
 
-    fn branch(&mut self, c: &Ctx<'_>, w: &mut Warp, cur: &mut Part, target: u32, uniform: bool) -> Result<Flow, Trouble> {
+    fn branch(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &mut Warp,
+        cur: &mut Part,
+        target: u32,
+        uniform: bool,
+    ) -> Result<Flow, Trouble> {
         let rest = cur.mask & !c.active;
         self.counters.taken[c.pc] = true;
         if rest == 0 {
@@ -342,13 +422,22 @@ impl Machine<'_> {
         }
         self.counters.fell_through[c.pc] = true;
         if uniform {
-            return Err(sync_fault("bra.uni is taken by a part of the active lanes only"));
+            return Err(sync_fault(
+                "bra.uni is taken by a part of the active lanes only",
+            ));
         }
         diverge(c, w, cur, rest, cur.pc + 1);
         Ok(Flow::Jump(target))
     }
 
-    fn indexed_branch(&mut self, c: &Ctx<'_>, w: &mut Warp, cur: &mut Part, targets: &[u32], index: &Lanes) -> Result<Flow, Trouble> {
+    fn indexed_branch(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &mut Warp,
+        cur: &mut Part,
+        targets: &[u32],
+        index: &Lanes,
+    ) -> Result<Flow, Trouble> {
         let rest = cur.mask & !c.active;
         if rest != 0 {
             diverge(c, w, cur, rest, cur.pc + 1);
@@ -359,9 +448,14 @@ impl Machine<'_> {
             let i = index[lane as usize] & 0xffff_ffff;
             let Some(&to) = targets.get(i as usize) else {
                 let f = format!("brx.idx with index {i} of {} targets", targets.len());
-                return Err(Trouble::Fault(crate::memory::Fault::new(ViolationKind::Other, f), Some(lane)));
+                return Err(Trouble::Fault(
+                    crate::memory::Fault::new(ViolationKind::Other, f),
+                    Some(lane),
+                ));
             };
-            let same = lanes(left).filter(|l| index[*l as usize] & 0xffff_ffff == i).fold(0, |m, l| m | 1 << l);
+            let same = lanes(left)
+                .filter(|l| index[*l as usize] & 0xffff_ffff == i)
+                .fold(0, |m, l| m | 1 << l);
             left &= !same;
             if left == 0 {
                 return Ok(Flow::Jump(to));
@@ -371,7 +465,13 @@ impl Machine<'_> {
     }
 
     /// Ends lanes.
-    fn exit(&mut self, cta: usize, w: &mut Warp, cur: &mut Part, lanes: u32) -> Result<(), Trouble> {
+    fn exit(
+        &mut self,
+        cta: usize,
+        w: &mut Warp,
+        cur: &mut Part,
+        lanes: u32,
+    ) -> Result<(), Trouble> {
         let gone = cur.mask & lanes;
         cur.mask &= !gone;
         w.live &= !gone;
@@ -389,21 +489,45 @@ fn diverge(c: &Ctx<'_>, w: &mut Warp, cur: &mut Part, off: u32, to: u32) {
             cur.joins.push((join, cur.mask));
         }
     }
-    w.parts.push(Part { pc: to, mask: off, joins: cur.joins.clone(), state: State::Ready });
+    w.parts.push(Part {
+        pc: to,
+        mask: off,
+        joins: cur.joins.clone(),
+        state: State::Ready,
+    });
     cur.mask &= !off;
 }
 
 fn carry(p: &Program, w: &mut Warp, op: &Op, active: u32) {
-    let Op::Carry { d, a, b, bits, subtract, carry_in, carry_out } = op else { return };
+    let Op::Carry {
+        d,
+        a,
+        b,
+        bits,
+        subtract,
+        carry_in,
+        carry_out,
+    } = op
+    else {
+        return;
+    };
     let (x, y) = (w.get(p, *a), w.get(p, *b));
-    let mask = if *bits == 64 { u64::MAX } else { (1 << bits) - 1 };
+    let mask = if *bits == 64 {
+        u64::MAX
+    } else {
+        (1 << bits) - 1
+    };
     let mut out = [0; 32];
     let mut carries = 0;
     for i in 0..32 {
         let cin = u128::from(*carry_in && w.carry >> i & 1 == 1);
         let (x, y) = (u128::from(x[i] & mask), u128::from(y[i] & mask));
         // A borrow is kept as the carry.
-        let r = if *subtract { x.wrapping_sub(y).wrapping_sub(cin) } else { x + y + cin };
+        let r = if *subtract {
+            x.wrapping_sub(y).wrapping_sub(cin)
+        } else {
+            x + y + cin
+        };
         carries |= u32::from(r >> bits & 1 == 1) << i;
         out[i] = r as u64 & mask;
     }

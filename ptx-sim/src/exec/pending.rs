@@ -54,9 +54,19 @@ fn join(op: u64, pc: usize, uses: &[(Range, Use)]) -> Vec<InFlight> {
     let mut list: Vec<InFlight> = Vec::new();
     for (r, how) in uses.iter().filter(|u| u.0.size > 0) {
         let part = (r.start, r.start.saturating_add(r.size));
-        match list.iter_mut().find(|i| (i.space, i.owner, i.how) == (r.space, r.owner, *how)) {
+        match list
+            .iter_mut()
+            .find(|i| (i.space, i.owner, i.how) == (r.space, r.owner, *how))
+        {
             Some(i) => i.parts.push(part),
-            None => list.push(InFlight { op, space: r.space, owner: r.owner, how: *how, pc, parts: vec![part] }),
+            None => list.push(InFlight {
+                op,
+                space: r.space,
+                owner: r.owner,
+                how: *how,
+                pc,
+                parts: vec![part],
+            }),
         }
     }
     for i in &mut list {
@@ -128,8 +138,15 @@ impl Pending {
     }
 
     /// Whether a thread's `wait_group` may go on.
-    pub(crate) fn waited_for(&self, thread: (u32, u32, bool), keep: Option<u32>, reads_only: bool) -> bool {
-        let Some(g) = self.groups.get(&thread) else { return true };
+    pub(crate) fn waited_for(
+        &self,
+        thread: (u32, u32, bool),
+        keep: Option<u32>,
+        reads_only: bool,
+    ) -> bool {
+        let Some(g) = self.groups.get(&thread) else {
+            return true;
+        };
         let done = |ops: &[u64]| ops.iter().all(|op| self.is_done(*op, reads_only));
         match keep {
             Some(keep) => {
@@ -148,7 +165,11 @@ impl Pending {
     /// Closes a thread's open group, and forgets old ones that are over.
     pub(crate) fn commit_group(&mut self, thread: (u32, u32, bool)) {
         let mut g = self.groups.remove(&thread).unwrap_or_default();
-        let over = g.committed.iter().take_while(|ops| ops.iter().all(|op| self.is_done(*op, false))).count();
+        let over = g
+            .committed
+            .iter()
+            .take_while(|ops| ops.iter().all(|op| self.is_done(*op, false)))
+            .count();
         g.committed.drain(..over);
         g.committed.push(std::mem::take(&mut g.open));
         self.groups.insert(thread, g);
@@ -156,9 +177,13 @@ impl Pending {
 
     /// Operations of a thread that are not over.
     pub(crate) fn of_thread(&self, thread: (u32, u32, bool)) -> Vec<u64> {
-        let Some(g) = self.groups.get(&thread) else { return Vec::new() };
+        let Some(g) = self.groups.get(&thread) else {
+            return Vec::new();
+        };
         let all = g.open.iter().chain(g.committed.iter().flatten());
-        all.filter(|op| !self.is_done(**op, false)).copied().collect()
+        all.filter(|op| !self.is_done(**op, false))
+            .copied()
+            .collect()
     }
 
     fn conflict(&self, range: &Range, how: Use) -> Option<&InFlight> {
@@ -171,12 +196,21 @@ impl Pending {
 
 impl Machine<'_> {
     /// Registers an operation and what it will read and write.
-    pub(crate) fn begin_operation(&mut self, pc: usize, uses: &[(Range, Use)]) -> Result<u64, Fault> {
+    pub(crate) fn begin_operation(
+        &mut self,
+        pc: usize,
+        uses: &[(Range, Use)],
+    ) -> Result<u64, Fault> {
         let op = self.pending.next;
         let mine = join(op, pc, uses);
         for m in &mine {
             for (start, end) in &m.parts {
-                let range = Range { space: m.space, owner: m.owner, start: *start, size: end - start };
+                let range = Range {
+                    space: m.space,
+                    owner: m.owner,
+                    start: *start,
+                    size: end - start,
+                };
                 self.refuse_conflict(&range, m.how)?;
             }
         }
@@ -187,7 +221,9 @@ impl Machine<'_> {
     }
 
     fn refuse_conflict(&self, range: &Range, how: Use) -> Result<(), Fault> {
-        let Some(r) = self.pending.conflict(range, how) else { return Ok(()) };
+        let Some(r) = self.pending.conflict(range, how) else {
+            return Ok(());
+        };
         let does = |how| match how {
             Use::Read => "reads",
             Use::Write => "writes",
@@ -219,7 +255,12 @@ impl Machine<'_> {
         writes: bool,
     ) -> Result<(), Fault> {
         if space == Space::Shared {
-            self.refuse_mbarrier(owner, address, size as u64, if writes { "write" } else { "read" })?;
+            self.refuse_mbarrier(
+                owner,
+                address,
+                size as u64,
+                if writes { "write" } else { "read" },
+            )?;
         }
         if self.pending.ranges.is_empty() || !matches!(space, Space::Shared | Space::Global) {
             return Ok(());
@@ -229,14 +270,22 @@ impl Machine<'_> {
     }
 
     /// Refuses an access that touches an mbarrier object.
-    pub(crate) fn refuse_mbarrier(&self, owner: usize, address: u64, size: u64, what: &str) -> Result<(), Fault> {
+    pub(crate) fn refuse_mbarrier(
+        &self,
+        owner: usize,
+        address: u64,
+        size: u64,
+        what: &str,
+    ) -> Result<(), Fault> {
         let objects = &self.ctas[owner].mbarriers;
         let end = address.saturating_add(size);
         let from = address.saturating_sub(u64::from(mbarrier::SIZE) - 1);
         if objects.is_empty() || from >= end {
             return Ok(());
         }
-        let Some((at, _)) = objects.range(from..end).next() else { return Ok(()) };
+        let Some((at, _)) = objects.range(from..end).next() else {
+            return Ok(());
+        };
         Err(Fault {
             kind: ViolationKind::Hazard,
             message: format!("{what} of the mbarrier object at shared address 0x{at:x}"),
@@ -247,8 +296,17 @@ impl Machine<'_> {
 
     /// A range of memory; `owner` is an index of the resident CTAs.
     pub(crate) fn range(&self, space: Space, owner: usize, start: u64, size: u64) -> Range {
-        let owner = if space == Space::Shared { self.ctas[owner].linear } else { 0 };
-        Range { space, owner, start, size }
+        let owner = if space == Space::Shared {
+            self.ctas[owner].linear
+        } else {
+            0
+        };
+        Range {
+            space,
+            owner,
+            start,
+            size,
+        }
     }
 
     /// Lets waits on mbarriers run into their time limits, because nothing else can happen.
@@ -258,7 +316,10 @@ impl Machine<'_> {
             return false;
         }
         self.pending.timeouts += 1;
-        let warps = self.ctas.iter_mut().flat_map(|c| c.warps.iter_mut().flatten());
+        let warps = self
+            .ctas
+            .iter_mut()
+            .flat_map(|c| c.warps.iter_mut().flatten());
         warps.fold(false, |any, w| w.time_out() | any)
     }
 }

@@ -1,11 +1,11 @@
 //! Tensor copies: tensor maps as kernels see them, and the pieces of a box.
 
+use super::Ctx;
 use super::copies::{Finish, From, Piece};
 use super::machine::{Machine, Trouble};
 use super::memory::Place;
 use super::transfer::refuse;
 use super::warp::Warp;
-use super::Ctx;
 use crate::memory::Space;
 use crate::models::tensor_map::{DataType, TensorMap};
 use crate::models::tma::{Direction, GlobalSide, Plan, plan};
@@ -53,10 +53,20 @@ fn reduce_type(op: ReduceOp, t: DataType) -> Option<ReduceType> {
 }
 
 impl Machine<'_> {
-    fn tensor_map(&mut self, c: &Ctx<'_>, w: &Warp, lane: u32, at: &Place) -> Result<TensorMap, Trouble> {
+    fn tensor_map(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &Warp,
+        lane: u32,
+        at: &Place,
+    ) -> Result<TensorMap, Trouble> {
         let actor = c.actor(self, w, lane);
         if at.address % MAP_ALIGN != 0 {
-            return Err(refuse(lane, at.address, "a tensor map must be 64-byte aligned"));
+            return Err(refuse(
+                lane,
+                at.address,
+                "a tensor map must be 64-byte aligned",
+            ));
         }
         if !matches!(at.space, Space::Param | Space::Const | Space::Global) {
             let message = format!("a tensor map in {} memory", at.space.name());
@@ -64,17 +74,42 @@ impl Machine<'_> {
         }
         let mut bytes = [0; MAP_BYTES];
         self.read(actor, at.space, at.owner, at.address, 1, &mut bytes)?;
-        let index = bytes[16..24].iter().rev().fold(0u64, |v, b| v << 8 | u64::from(*b));
+        let index = bytes[16..24]
+            .iter()
+            .rev()
+            .fold(0u64, |v, b| v << 8 | u64::from(*b));
         let maps = &self.launch.tensor_maps;
-        let found = usize::try_from(index).ok().and_then(|i| Some((i, maps.get(i)?)));
+        let found = usize::try_from(index)
+            .ok()
+            .and_then(|i| Some((i, maps.get(i)?)));
         match found {
             Some((i, map)) if encode_map(i, map) == bytes => Ok(map.clone()),
-            _ => Err(refuse(lane, at.address, "these 128 bytes are no tensor map of this launch")),
+            _ => Err(refuse(
+                lane,
+                at.address,
+                "these 128 bytes are no tensor map of this launch",
+            )),
         }
     }
 
-    pub(super) fn tensor_copy(&mut self, c: &Ctx<'_>, w: &Warp, lane: u32, t: &Transfer) -> Result<(), Trouble> {
-        let Transfer::Tensor { map, coords, shared, direction, completion, mask, reduce, pair } = t else {
+    pub(super) fn tensor_copy(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &Warp,
+        lane: u32,
+        t: &Transfer,
+    ) -> Result<(), Trouble> {
+        let Transfer::Tensor {
+            map,
+            coords,
+            shared,
+            direction,
+            completion,
+            mask,
+            reduce,
+            pair,
+        } = t
+        else {
             return Ok(());
         };
         let l = lane as usize;
@@ -84,8 +119,13 @@ impl Machine<'_> {
         let coords: Vec<i32> = coords.iter().map(|s| value(*s) as i32).collect();
         let here = self.locate(c, shared, value(shared.base), lane)?;
         let start = here.address as u32;
-        let plan = plan(&map, &coords, start, *direction).map_err(|e| refuse(lane, here.address, e.to_string()))?;
-        let what = if *direction == Direction::Load { "asynchronous write" } else { "asynchronous read" };
+        let plan = plan(&map, &coords, start, *direction)
+            .map_err(|e| refuse(lane, here.address, e.to_string()))?;
+        let what = if *direction == Direction::Load {
+            "asynchronous write"
+        } else {
+            "asynchronous read"
+        };
         self.region(here.space, here.owner)
             .check(here.address, plan.shared_bytes, 1, what)
             .map_err(|f| Trouble::Fault(f, Some(lane)))?;
@@ -93,9 +133,15 @@ impl Machine<'_> {
             None => None,
             Some((op, _)) => {
                 let data = map.args().data_type;
-                let ty = reduce_type(op, data)
-                    .ok_or_else(|| refuse(lane, here.address, format!("reductions of {data:?} are not modelled")))?;
-                check_reduction(op, ty, ReduceDst::Global).map_err(|e| refuse(lane, here.address, e.to_string()))?;
+                let ty = reduce_type(op, data).ok_or_else(|| {
+                    refuse(
+                        lane,
+                        here.address,
+                        format!("reductions of {data:?} are not modelled"),
+                    )
+                })?;
+                check_reduction(op, ty, ReduceDst::Global)
+                    .map_err(|e| refuse(lane, here.address, e.to_string()))?;
                 Some((op, ty))
             }
         };
@@ -108,9 +154,20 @@ impl Machine<'_> {
                 Completion::Group => Finish::Group,
                 Completion::Mbarrier(addr) => {
                     let (of, at) = self.mbarrier_place(c, addr, value(addr.base), lane)?;
-                    let of = self.signalled(owner, of, mask.is_some(), *pair)
-                        .ok_or_else(|| refuse(lane, at, "the mbarrier object lies in another CTA than the destination"))?;
-                    Finish::Transaction { owner: self.ctas[of].linear, at, bytes: plan.transaction_bytes }
+                    let of = self
+                        .signalled(owner, of, mask.is_some(), *pair)
+                        .ok_or_else(|| {
+                            refuse(
+                                lane,
+                                at,
+                                "the mbarrier object lies in another CTA than the destination",
+                            )
+                        })?;
+                    Finish::Transaction {
+                        owner: self.ctas[of].linear,
+                        at,
+                        bytes: plan.transaction_bytes,
+                    }
                 }
             };
             let pieces = self.box_pieces(&plan, owner, *direction);
@@ -131,7 +188,10 @@ impl Machine<'_> {
             _ if owner == named => rank,
             _ => return None,
         };
-        self.clusters[self.ctas[owner].cluster].ctas.get(to as usize).copied()
+        self.clusters[self.ctas[owner].cluster]
+            .ctas
+            .get(to as usize)
+            .copied()
     }
 
     fn box_pieces(&self, plan: &Plan, owner: usize, direction: Direction) -> Vec<Piece> {
@@ -142,14 +202,24 @@ impl Machine<'_> {
                 GlobalSide::Bytes(a) => {
                     let there = self.range(Space::Global, 0, a, len);
                     if direction != Direction::Load {
-                        return Piece { from: From::Memory(here), to: there };
+                        return Piece {
+                            from: From::Memory(here),
+                            to: there,
+                        };
                     }
                     From::Memory(there)
                 }
                 GlobalSide::Zero => From::Data(vec![0; m.len as usize]),
                 GlobalSide::Nan { pattern, bytes } => {
                     let one = pattern.to_le_bytes();
-                    From::Data(one[..usize::from(bytes)].iter().copied().cycle().take(m.len as usize).collect())
+                    From::Data(
+                        one[..usize::from(bytes)]
+                            .iter()
+                            .copied()
+                            .cycle()
+                            .take(m.len as usize)
+                            .collect(),
+                    )
                 }
                 GlobalSide::Uninitialised => From::Nothing,
             };

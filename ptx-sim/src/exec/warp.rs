@@ -18,9 +18,21 @@ pub(crate) enum Wait {
     Cluster { phase: u64 },
     /// mbarrier of this linear CTA at this offset, until this phase is over. `pc` tested it;
     /// with `retry` it is executed again.
-    Mbarrier { owner: u32, at: u64, phase: u64, pc: u32, retry: bool },
+    Mbarrier {
+        owner: u32,
+        at: u64,
+        phase: u64,
+        pc: u32,
+        retry: bool,
+    },
     /// Asynchronous copies of these lanes of the warp: all groups but the last `keep`, or all.
-    Groups { warp: u32, lanes: u32, keep: Option<u32>, bulk: bool, reads_only: bool },
+    Groups {
+        warp: u32,
+        lanes: u32,
+        keep: Option<u32>,
+        bulk: bool,
+        reads_only: bool,
+    },
 }
 
 /// State of a part.
@@ -85,7 +97,12 @@ impl Warp {
             preds,
             carry: 0,
             live: lanes,
-            parts: vec![Part { pc: 0, mask: lanes, joins: Vec::new(), state: State::Ready }],
+            parts: vec![Part {
+                pc: 0,
+                mask: lanes,
+                joins: Vec::new(),
+                state: State::Ready,
+            }],
             local,
             impatience: 0,
             waiting: Vec::new(),
@@ -130,7 +147,10 @@ impl Warp {
 
     /// Whether these lanes waited at this barrier instruction and now resume; in which generation.
     pub(crate) fn waited(&mut self, pc: usize, lanes: u32) -> Option<u64> {
-        let i = self.waiting.iter().position(|w| w.0 == pc && w.1 == lanes)?;
+        let i = self
+            .waiting
+            .iter()
+            .position(|w| w.0 == pc && w.1 == lanes)?;
         Some(self.waiting.swap_remove(i).2)
     }
 
@@ -180,7 +200,12 @@ impl Warp {
             if self.parts[i].pc == cur.pc && f(&self.parts[i]) {
                 let other = self.parts.swap_remove(i);
                 cur.mask |= other.mask;
-                let same = cur.joins.iter().zip(&other.joins).take_while(|(a, b)| a == b).count();
+                let same = cur
+                    .joins
+                    .iter()
+                    .zip(&other.joins)
+                    .take_while(|(a, b)| a == b)
+                    .count();
                 cur.joins.truncate(same);
             } else {
                 i += 1;
@@ -195,7 +220,9 @@ impl Warp {
                 return false;
             }
             let join = (pc, lanes);
-            self.absorb(cur, |p| p.state == State::Join && p.joins.last() == Some(&join));
+            self.absorb(cur, |p| {
+                p.state == State::Join && p.joins.last() == Some(&join)
+            });
             if self.parts.iter().any(|p| p.joins.contains(&join)) {
                 return true;
             }

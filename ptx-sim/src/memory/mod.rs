@@ -51,7 +51,12 @@ pub struct Fault {
 impl Fault {
     /// A fault without an address.
     pub fn new(kind: ViolationKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), address: None, nearest: None }
+        Self {
+            kind,
+            message: message.into(),
+            address: None,
+            nearest: None,
+        }
     }
 }
 

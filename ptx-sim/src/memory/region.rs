@@ -60,7 +60,9 @@ impl Allocation {
 
     /// First byte of the range that nothing wrote.
     fn first_uninitialised(&self, at: usize, n: usize) -> usize {
-        (at..at + n).find(|&i| !self.initialised(i, 1)).unwrap_or(at)
+        (at..at + n)
+            .find(|&i| !self.initialised(i, 1))
+            .unwrap_or(at)
     }
 
     fn mark(&mut self, at: usize, n: usize, written: bool) {
@@ -101,7 +103,11 @@ pub struct Region {
 impl Region {
     /// Empty.
     pub fn new(space: Space) -> Self {
-        Self { space, allocations: Vec::new(), last: 0 }
+        Self {
+            space,
+            allocations: Vec::new(),
+            last: 0,
+        }
     }
 
     /// Its space.
@@ -117,18 +123,25 @@ impl Region {
     /// Adds an uninitialised allocation at an address that nothing else overlaps.
     pub fn add(&mut self, name: &str, base: u64, size: usize) -> &mut Allocation {
         let i = self.allocations.partition_point(|a| a.base < base);
-        self.allocations.insert(i, Allocation::new(name, base, size));
+        self.allocations
+            .insert(i, Allocation::new(name, base, size));
         &mut self.allocations[i]
     }
 
     /// The allocation that starts at `base`.
     pub fn at(&self, base: u64) -> Option<&Allocation> {
-        self.allocations.binary_search_by_key(&base, |a| a.base).ok().map(|i| &self.allocations[i])
+        self.allocations
+            .binary_search_by_key(&base, |a| a.base)
+            .ok()
+            .map(|i| &self.allocations[i])
     }
 
     /// The allocation that starts at `base`.
     pub fn at_mut(&mut self, base: u64) -> Option<&mut Allocation> {
-        let i = self.allocations.binary_search_by_key(&base, |a| a.base).ok()?;
+        let i = self
+            .allocations
+            .binary_search_by_key(&base, |a| a.base)
+            .ok()?;
         Some(&mut self.allocations[i])
     }
 
@@ -148,7 +161,10 @@ impl Region {
         if let Some(offset) = self.allocations.get(self.last).and_then(inside) {
             return Some((self.last, offset));
         }
-        let i = self.allocations.partition_point(|a| a.base <= address).checked_sub(1)?;
+        let i = self
+            .allocations
+            .partition_point(|a| a.base <= address)
+            .checked_sub(1)?;
         let offset = inside(&self.allocations[i])?;
         self.last = i;
         Some((i, offset))
@@ -166,12 +182,23 @@ impl Region {
                     let last = address.saturating_add(u64::from(size));
                     i64::try_from(last.saturating_sub(end)).unwrap_or(i64::MAX)
                 };
-                Nearest { name: a.name.clone(), base: a.base, size: a.size(), distance }
+                Nearest {
+                    name: a.name.clone(),
+                    base: a.base,
+                    size: a.size(),
+                    distance,
+                }
             })
             .min_by_key(|n| n.distance.unsigned_abs())
     }
 
-    fn locate(&mut self, address: u64, size: u32, align: u32, what: &str) -> Result<(usize, usize), Fault> {
+    fn locate(
+        &mut self,
+        address: u64,
+        size: u32,
+        align: u32,
+        what: &str,
+    ) -> Result<(usize, usize), Fault> {
         if address % u64::from(align.max(1)) != 0 {
             return Err(Fault {
                 kind: ViolationKind::Misaligned,
@@ -187,7 +214,10 @@ impl Region {
             Some(x) => Ok(x),
             None => Err(Fault {
                 kind: ViolationKind::OutOfBounds,
-                message: format!("{what} of {size} bytes outside every allocation of {} memory", self.space.name()),
+                message: format!(
+                    "{what} of {size} bytes outside every allocation of {} memory",
+                    self.space.name()
+                ),
                 address: Some(address),
                 nearest: self.nearest(address, size),
             }),
@@ -196,7 +226,12 @@ impl Region {
 
     /// Reads `out.len()` bytes. The inner result is the fault of bytes that nothing wrote; the
     /// bytes are delivered all the same, for callers that only warn.
-    pub fn read(&mut self, address: u64, align: u32, out: &mut [u8]) -> Result<Result<(), Fault>, Fault> {
+    pub fn read(
+        &mut self,
+        address: u64,
+        align: u32,
+        out: &mut [u8],
+    ) -> Result<Result<(), Fault>, Fault> {
         let size = out.len() as u32;
         let (i, at) = self.locate(address, size, align, "read")?;
         let a = &self.allocations[i];
@@ -269,13 +304,22 @@ mod tests {
         r.add("a", 0x1000, 100);
         r.add("b", 0x2000, 8);
         let mut four = [0; 4];
-        assert_eq!(r.read(0x1000, 4, &mut four).unwrap().unwrap_err().kind, ViolationKind::Uninitialised);
+        assert_eq!(
+            r.read(0x1000, 4, &mut four).unwrap().unwrap_err().kind,
+            ViolationKind::Uninitialised
+        );
         r.write(0x1060, 4, &[1, 2, 3, 4]).unwrap();
         r.read(0x1060, 4, &mut four).unwrap().unwrap();
         assert_eq!(four, [1, 2, 3, 4]);
-        assert_eq!(r.write(0x1061, 4, &four).unwrap_err().kind, ViolationKind::Misaligned);
+        assert_eq!(
+            r.write(0x1061, 4, &four).unwrap_err().kind,
+            ViolationKind::Misaligned
+        );
         let f = r.write(0x1064, 4, &four).unwrap_err();
-        assert_eq!((f.kind, f.nearest.unwrap().distance), (ViolationKind::OutOfBounds, 4));
+        assert_eq!(
+            (f.kind, f.nearest.unwrap().distance),
+            (ViolationKind::OutOfBounds, 4)
+        );
         let f = r.write(0x1ff8, 8, &[0; 8]).unwrap_err();
         let n = f.nearest.unwrap();
         assert_eq!((n.name.as_str(), n.distance), ("b", -8));

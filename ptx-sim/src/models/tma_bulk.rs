@@ -195,8 +195,20 @@ fn element(op: ReduceOp, ty: ReduceType, d: u64, s: u64) -> u64 {
 fn float(op: ReduceOp, a: f64, b: f64) -> f64 {
     match op {
         // -0 is below +0.
-        ReduceOp::Min if a == b => if a.is_sign_negative() { a } else { b },
-        ReduceOp::Max if a == b => if a.is_sign_negative() { b } else { a },
+        ReduceOp::Min if a == b => {
+            if a.is_sign_negative() {
+                a
+            } else {
+                b
+            }
+        }
+        ReduceOp::Max if a == b => {
+            if a.is_sign_negative() {
+                b
+            } else {
+                a
+            }
+        }
         ReduceOp::Min => a.min(b),
         ReduceOp::Max => a.max(b),
         _ => a + b, // exact in f64 for f16; bf16's far exponents round to the same bf16

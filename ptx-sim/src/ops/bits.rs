@@ -45,7 +45,11 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
                 // -0 counts as zero, NaN as negative; flushing makes zeros of subnormals.
                 Ty::F32 => Alu::of3(move |a, b, c| {
                     let c = f32::from_bits(c as u32);
-                    if c >= 0.0 || ftz && c.is_subnormal() { a } else { b }
+                    if c >= 0.0 || ftz && c.is_subnormal() {
+                        a
+                    } else {
+                        b
+                    }
                 }),
                 _ => return Err("slct selects by s32 or f32".into()),
             };
@@ -62,21 +66,35 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
                 None if t.bits() == 64 => true,
                 _ => return Err("mapa works on shared and generic addresses".into()),
             };
-            Op::Mapa { d: cx.dst(0, t)?, a: cx.src(1, t)?, rank: cx.src(2, Ty::U32)?, generic }
+            Op::Mapa {
+                d: cx.dst(0, t)?,
+                a: cx.src(1, t)?,
+                rank: cx.src(2, Ty::U32)?,
+                generic,
+            }
         }
         "getctarank" => {
             let (space, _) = cx.space();
             let t = cx.mods.ty()?;
             cx.mods.finish()?;
             let generic = space.is_none();
-            Op::CtaRank { d: cx.dst(0, Ty::U32)?, a: cx.src(1, t)?, generic }
+            Op::CtaRank {
+                d: cx.dst(0, Ty::U32)?,
+                a: cx.src(1, t)?,
+                generic,
+            }
         }
         "isspacep" => {
             let (space, own) = cx.space();
             cx.mods.finish()?;
             let space = space.ok_or("a state space is missing")?;
             // isspacep.shared asks for this CTA's window, as .shared::cta does.
-            Op::IsSpace { p: cx.pred_dst(0)?, a: cx.src(1, Ty::B64)?, space, own }
+            Op::IsSpace {
+                p: cx.pred_dst(0)?,
+                a: cx.src(1, Ty::B64)?,
+                space,
+                own,
+            }
         }
         // A policy is opaque and only ever a hint.
         "createpolicy" => {
@@ -105,11 +123,23 @@ fn shift(cx: &mut Cx<'_>, left: bool) -> R<Op> {
     }
     // Amounts beyond the width count as the width.
     let f = if left {
-        Alu::of2(move |a, n| if zext(n, 32) >= u64::from(bits) { 0 } else { zext(a << zext(n, 32), bits) })
+        Alu::of2(move |a, n| {
+            if zext(n, 32) >= u64::from(bits) {
+                0
+            } else {
+                zext(a << zext(n, 32), bits)
+            }
+        })
     } else if t.signed() {
         Alu::of2(move |a, n| zext((sext(a, bits) >> zext(n, 32).min(63)) as u64, bits))
     } else {
-        Alu::of2(move |a, n| if zext(n, 32) >= u64::from(bits) { 0 } else { zext(a, bits) >> zext(n, 32) })
+        Alu::of2(move |a, n| {
+            if zext(n, 32) >= u64::from(bits) {
+                0
+            } else {
+                zext(a, bits) >> zext(n, 32)
+            }
+        })
     };
     cx.alu(f, t, &[t, Ty::B32])
 }
@@ -129,7 +159,11 @@ fn funnel(cx: &mut Cx<'_>) -> R<Op> {
     let f = Alu::of3(move |a, b, c| {
         let n = if clamp { zext(c, 32).min(32) } else { c & 31 };
         let both = zext(b, 32) << 32 | zext(a, 32);
-        if left { (both << n) >> 32 } else { zext(both >> n, 32) }
+        if left {
+            (both << n) >> 32
+        } else {
+            zext(both >> n, 32)
+        }
     });
     cx.alu(f, Ty::B32, &[Ty::B32, Ty::B32, Ty::B32])
 }
@@ -156,7 +190,12 @@ fn lop3(cx: &mut Cx<'_>) -> R<Op> {
         zext(d, 32)
     });
     let t = Ty::B32;
-    Ok(Op::Alu { f, d: cx.dst(0, t)?, s: [cx.src(1, t)?, cx.src(2, t)?, cx.src(3, t)?], n: 3 })
+    Ok(Op::Alu {
+        f,
+        d: cx.dst(0, t)?,
+        s: [cx.src(1, t)?, cx.src(2, t)?, cx.src(3, t)?],
+        n: 3,
+    })
 }
 
 /// Selectors of the special modes, lowest byte first, by the low two bits of the control.
@@ -175,7 +214,10 @@ fn prmt(cx: &mut Cx<'_>) -> R<Op> {
     if cx.mods.ty()? != Ty::B32 {
         return Err("prmt works on b32".into());
     }
-    let table = cx.mods.one_of(&["f4e", "b4e", "rc8", "ecl", "ecr", "rc16"]).map(prmt_mode);
+    let table = cx
+        .mods
+        .one_of(&["f4e", "b4e", "rc8", "ecl", "ecr", "rc16"])
+        .map(prmt_mode);
     let f = Alu::of3(move |a, b, c| {
         let bytes = zext(b, 32) << 32 | zext(a, 32);
         let mut d = 0;
@@ -204,7 +246,11 @@ fn cvta(cx: &mut Cx<'_>) -> R<Op> {
         return Err("addresses have 64 bits".into());
     }
     let base = generic_base(space);
-    let f = if to { Alu::of1(move |a| a.wrapping_sub(base)) } else { Alu::of1(move |a| a.wrapping_add(base)) };
+    let f = if to {
+        Alu::of1(move |a| a.wrapping_sub(base))
+    } else {
+        Alu::of1(move |a| a.wrapping_add(base))
+    };
     cx.alu(f, t, &[t])
 }
 
@@ -227,7 +273,10 @@ fn mov(cx: &mut Cx<'_>) -> R<Op> {
             if t.bits() != bits {
                 return Err(format!("`{n}` has {bits} bits"));
             }
-            return Ok(Op::ReadClock { d: cx.dst(0, t)?, which });
+            return Ok(Op::ReadClock {
+                d: cx.dst(0, t)?,
+                which,
+            });
         }
     }
     let part = |n: usize| -> R<(Ty, u32)> {
@@ -251,7 +300,9 @@ fn mov(cx: &mut Cx<'_>) -> R<Op> {
                 }
                 let moves = parts.iter().enumerate();
                 return Ok(Op::Multi(
-                    moves.filter_map(|(i, d)| d.map(|d| (d, Src(a.0 + i as u32)))).collect(),
+                    moves
+                        .filter_map(|(i, d)| d.map(|d| (d, Src(a.0 + i as u32))))
+                        .collect(),
                 ));
             }
             Ok(Op::Unpack { parts, a, bits })
@@ -297,8 +348,14 @@ mod tests {
         assert_eq!(eval("shf.l.wrap.b32", 32, &[0x8000_0000, 1, 33]), 3);
         assert_eq!(eval("shf.l.clamp.b32", 32, &[5, 1, 40]), 5);
         assert_eq!(eval("shf.r.clamp.b32", 32, &[5, 7, 40]), 7);
-        assert_eq!(eval("prmt.b32", 32, &[0x3322_1180, 0x7766_5544, 0x0478]), 0x8044_77ff);
-        assert_eq!(eval("prmt.b32.b4e", 32, &[0x0302_0100, 0x0706_0504, 1]), 0x0607_0001);
+        assert_eq!(
+            eval("prmt.b32", 32, &[0x3322_1180, 0x7766_5544, 0x0478]),
+            0x8044_77ff
+        );
+        assert_eq!(
+            eval("prmt.b32.b4e", 32, &[0x0302_0100, 0x0706_0504, 1]),
+            0x0607_0001
+        );
         assert_eq!(eval("prmt.b32.ecr", 32, &[0x0302_0100, 0, 2]), 0x0202_0100);
         assert_eq!(eval("not.b16", 16, &[0]), 0xffff);
         assert_eq!(eval("cnot.b32", 32, &[0]), 1);

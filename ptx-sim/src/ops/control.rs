@@ -10,7 +10,10 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             let uniform = cx.mods.take("uni");
             cx.mods.finish()?;
             cx.count(&[1])?;
-            Op::Bra { target: cx.label(0)?, uniform }
+            Op::Bra {
+                target: cx.label(0)?,
+                uniform,
+            }
         }
         "brx" => {
             if !cx.mods.take("idx") {
@@ -18,7 +21,10 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             }
             cx.mods.take("uni");
             cx.mods.finish()?;
-            Op::BrxIdx { index: cx.src(0, Ty::U32)?, targets: cx.table(1)? }
+            Op::BrxIdx {
+                index: cx.src(0, Ty::U32)?,
+                targets: cx.table(1)?,
+            }
         }
         "exit" | "ret" => {
             cx.mods.take("uni");
@@ -31,8 +37,16 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             Op::Trap
         }
         "nanosleep" | "griddepcontrol" | "setmaxnreg" | "pmevent" => {
-            const KNOWN: &[&str] =
-                &["u32", "wait", "launch_dependents", "inc", "dec", "sync", "aligned", "mask"];
+            const KNOWN: &[&str] = &[
+                "u32",
+                "wait",
+                "launch_dependents",
+                "inc",
+                "dec",
+                "sync",
+                "aligned",
+                "mask",
+            ];
             while cx.mods.find(|m| KNOWN.contains(&m).then_some(())).is_some() {}
             cx.mods.finish()?;
             Op::Hint
@@ -49,13 +63,24 @@ fn fence(cx: &mut Cx<'_>) -> R<Op> {
     let kind = match all.as_str() {
         "mbarrier_init.release.cluster" => FenceKind::MbarrierInit,
         "proxy.alias" => FenceKind::ProxyAlias,
-        "proxy.async" => FenceKind::ProxyAsync { global: true, shared: true },
-        "proxy.async.global" => FenceKind::ProxyAsync { global: true, shared: false },
+        "proxy.async" => FenceKind::ProxyAsync {
+            global: true,
+            shared: true,
+        },
+        "proxy.async.global" => FenceKind::ProxyAsync {
+            global: true,
+            shared: false,
+        },
         "proxy.async.shared::cta" | "proxy.async.shared::cluster" | "proxy.async.shared" => {
-            FenceKind::ProxyAsync { global: false, shared: true }
+            FenceKind::ProxyAsync {
+                global: false,
+                shared: true,
+            }
         }
         _ if all.starts_with("proxy.") => {
-            return Ok(Op::Unmodelled { reason: "this proxy fence is not modelled".into() });
+            return Ok(Op::Unmodelled {
+                reason: "this proxy fence is not modelled".into(),
+            });
         }
         _ => {
             for m in &cx.ins.mods {
@@ -98,7 +123,9 @@ fn barrier(cx: &mut Cx<'_>) -> R<Op> {
         }
         cx.mods.finish()?;
         cx.count(&[1])?;
-        return Ok(Op::WarpSync { mask: cx.src(0, Ty::B32)? });
+        return Ok(Op::WarpSync {
+            mask: cx.src(0, Ty::B32)?,
+        });
     }
     cx.mods.take("cta");
     // `bar` is the aligned form of `barrier`.
@@ -106,23 +133,44 @@ fn barrier(cx: &mut Cx<'_>) -> R<Op> {
     if cx.mods.take("sync") {
         cx.mods.finish()?;
         let n = cx.count(&[1, 2])?;
-        let count = if n == 2 { Some(cx.src(1, Ty::U32)?) } else { None };
-        return Ok(Op::Bar { mode: BarMode::Sync, id: cx.src(0, Ty::U32)?, count, aligned });
+        let count = if n == 2 {
+            Some(cx.src(1, Ty::U32)?)
+        } else {
+            None
+        };
+        return Ok(Op::Bar {
+            mode: BarMode::Sync,
+            id: cx.src(0, Ty::U32)?,
+            count,
+            aligned,
+        });
     }
     if cx.mods.take("arrive") {
         cx.mods.finish()?;
         cx.count(&[2])?;
         let count = Some(cx.src(1, Ty::U32)?);
-        return Ok(Op::Bar { mode: BarMode::Arrive, id: cx.src(0, Ty::U32)?, count, aligned });
+        return Ok(Op::Bar {
+            mode: BarMode::Arrive,
+            id: cx.src(0, Ty::U32)?,
+            count,
+            aligned,
+        });
     }
     if !cx.mods.take("red") {
         return Err(".sync, .arrive or .red is missing".into());
     }
-    let what = cx.mods.one_of(&["popc", "and", "or"]).ok_or("the reduction is missing")?;
+    let what = cx
+        .mods
+        .one_of(&["popc", "and", "or"])
+        .ok_or("the reduction is missing")?;
     let t = cx.mods.ty()?;
     cx.mods.finish()?;
     let n = cx.count(&[3, 4])?;
-    let count = if n == 4 { Some(cx.src(2, Ty::U32)?) } else { None };
+    let count = if n == 4 {
+        Some(cx.src(2, Ty::U32)?)
+    } else {
+        None
+    };
     let p = cx.pred(n - 1)?;
     let mode = match (what, t) {
         ("popc", Ty::U32) => BarMode::Popc(cx.dst(0, Ty::U32)?, p),
@@ -132,5 +180,10 @@ fn barrier(cx: &mut Cx<'_>) -> R<Op> {
     if matches!(cx.operand(1)?, Operand::Vector(_)) {
         return Err("a barrier is a number".into());
     }
-    Ok(Op::Bar { mode, id: cx.src(1, Ty::U32)?, count, aligned })
+    Ok(Op::Bar {
+        mode,
+        id: cx.src(1, Ty::U32)?,
+        count,
+        aligned,
+    })
 }

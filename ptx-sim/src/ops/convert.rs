@@ -50,12 +50,19 @@ fn format(ty: Ty) -> Option<Format> {
 }
 
 fn is_packed(ty: Ty) -> bool {
-    matches!(ty, Ty::F16x2 | Ty::Bf16x2 | Ty::E4m3x2 | Ty::E5m2x2 | Ty::E2m1x2)
+    matches!(
+        ty,
+        Ty::F16x2 | Ty::Bf16x2 | Ty::E4m3x2 | Ty::E5m2x2 | Ty::E2m1x2
+    )
 }
 
 /// Flushes f32 subnormals where the instruction asks for it.
 fn flush(bits: u32, ftz: bool) -> u32 {
-    if ftz && bits & 0x7f80_0000 == 0 { bits & 0x8000_0000 } else { bits }
+    if ftz && bits & 0x7f80_0000 == 0 {
+        bits & 0x8000_0000
+    } else {
+        bits
+    }
 }
 
 pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
@@ -115,7 +122,9 @@ fn narrow(x: f64, f: Format, m: Mode) -> u64 {
 
 fn packed(cx: &mut Cx<'_>, m: Mode, to: Ty, from: Ty) -> R<Op> {
     let small = matches!(to, Ty::E4m3x2 | Ty::E5m2x2 | Ty::E2m1x2);
-    let Some(f) = format(to) else { return Err("this conversion is not modelled".into()) };
+    let Some(f) = format(to) else {
+        return Err("this conversion is not modelled".into());
+    };
     if m.round.is_none() || m.integral.is_some() || m.ftz || m.sat {
         return Err("a rounding mode is missing, or a modifier is not defined here".into());
     }
@@ -142,14 +151,18 @@ fn packed(cx: &mut Cx<'_>, m: Mode, to: Ty, from: Ty) -> R<Op> {
             let s = format(from).ok_or("not a float")?;
             let bits = from.bits() / 2;
             // Few codes: a table of all of them.
-            let table: Vec<u64> = (0..1u32 << bits).map(|c| narrow(s.to_f64(c), f, m)).collect();
+            let table: Vec<u64> = (0..1u32 << bits)
+                .map(|c| narrow(s.to_f64(c), f, m))
+                .collect();
             let mask = (1u64 << bits) - 1;
             let g = Alu::of1(move |a| {
                 table[(a & mask) as usize] | table[(a >> bits & mask) as usize] << 16
             });
             cx.alu(g, to, &[from])
         }
-        _ => Err(format!("conversion from {from:?} to {to:?} is not modelled")),
+        _ => Err(format!(
+            "conversion from {from:?} to {to:?} is not modelled"
+        )),
     }
 }
 
@@ -160,7 +173,11 @@ fn scalar(cx: &mut Cx<'_>, m: Mode, to: Ty, from: Ty) -> R<Op> {
         (true, false) if float(to) => int_to_float(m, to, from)?,
         (false, true) if float(from) => float_to_int(m, to, from)?,
         (false, false) if float(to) && float(from) => float_to_float(m, to, from)?,
-        _ => return Err(format!("conversion from {from:?} to {to:?} is not modelled")),
+        _ => {
+            return Err(format!(
+                "conversion from {from:?} to {to:?} is not modelled"
+            ));
+        }
     };
     cx.alu(f, to, &[from])
 }
@@ -170,14 +187,30 @@ fn int_to_int(m: Mode, to: Ty, from: Ty) -> R<Alu> {
         return Err("conversions between integers do not round".into());
     }
     let (tb, fb) = (to.bits(), from.bits());
-    let value = move |a: u64| if from.signed() { sext(a, fb) as u64 } else { zext(a, fb) };
+    let value = move |a: u64| {
+        if from.signed() {
+            sext(a, fb) as u64
+        } else {
+            zext(a, fb)
+        }
+    };
     // Signed results extend to the whole register, whose width cuts them again.
-    let fit = move |v: u64| if to.signed() { sext(v, tb) as u64 } else { zext(v, tb) };
+    let fit = move |v: u64| {
+        if to.signed() {
+            sext(v, tb) as u64
+        } else {
+            zext(v, tb)
+        }
+    };
     if !m.sat {
         return Ok(Alu::of1(move |a| fit(value(a))));
     }
     Ok(Alu::of1(move |a| {
-        let v = if from.signed() { i128::from(sext(a, fb)) } else { i128::from(zext(a, fb)) };
+        let v = if from.signed() {
+            i128::from(sext(a, fb))
+        } else {
+            i128::from(zext(a, fb))
+        };
         let (lo, hi) = range(to);
         v.clamp(lo, hi) as u64
     }))
@@ -185,11 +218,17 @@ fn int_to_int(m: Mode, to: Ty, from: Ty) -> R<Alu> {
 
 fn range(ty: Ty) -> (i128, i128) {
     let b = ty.bits();
-    if ty.signed() { (-(1 << (b - 1)), (1 << (b - 1)) - 1) } else { (0, (1 << b) - 1) }
+    if ty.signed() {
+        (-(1 << (b - 1)), (1 << (b - 1)) - 1)
+    } else {
+        (0, (1 << b) - 1)
+    }
 }
 
 fn int_to_float(m: Mode, to: Ty, from: Ty) -> R<Alu> {
-    let Some(round) = m.round else { return Err("a rounding mode is missing".into()) };
+    let Some(round) = m.round else {
+        return Err("a rounding mode is missing".into());
+    };
     if m.sat || m.relu || m.satfinite || m.integral.is_some() {
         return Err("a modifier is not defined from integers".into());
     }
@@ -233,7 +272,11 @@ fn float_to_int(m: Mode, to: Ty, from: Ty) -> R<Alu> {
         return Err("a modifier is not defined to integers".into());
     }
     let bits = to.bits();
-    let nan = if from != Ty::F64 && bits != 64 { 0 } else { 1u64 << (bits - 1) };
+    let nan = if from != Ty::F64 && bits != 64 {
+        0
+    } else {
+        1u64 << (bits - 1)
+    };
     let ftz = m.ftz && from == Ty::F32;
     Ok(Alu::of1(move |a| {
         let x = float_bits_to_f64(a, from, ftz);
@@ -355,16 +398,28 @@ mod tests {
             let v = values[(c & 7) as usize] * if c & 8 != 0 { -1.0 } else { 1.0 };
             let got = eval("cvt.rn.f16x2.e2m1x2", 32, &[c << 4]);
             assert_eq!(got >> 16, u64::from(f16::from_f64(v).to_bits()));
-            assert_eq!(eval("cvt.rn.satfinite.e2m1x2.f32", 8, &[f(v as f32), 0]), c << 4);
+            assert_eq!(
+                eval("cvt.rn.satfinite.e2m1x2.f32", 8, &[f(v as f32), 0]),
+                c << 4
+            );
         }
     }
 
     #[test]
     fn special_cases() {
         let nan = f(f32::NAN);
-        assert_eq!(eval("cvt.rn.satfinite.e4m3x2.f32", 16, &[nan, f(1e9)]), 0x7f7e);
-        assert_eq!(eval("cvt.rn.satfinite.e2m1x2.f32", 8, &[nan, f(-1e9)]), 0x7f);
-        assert_eq!(eval("cvt.rn.satfinite.relu.e5m2x2.f32", 16, &[f(-1.0), f(1e9)]), 0x007b);
+        assert_eq!(
+            eval("cvt.rn.satfinite.e4m3x2.f32", 16, &[nan, f(1e9)]),
+            0x7f7e
+        );
+        assert_eq!(
+            eval("cvt.rn.satfinite.e2m1x2.f32", 8, &[nan, f(-1e9)]),
+            0x7f
+        );
+        assert_eq!(
+            eval("cvt.rn.satfinite.relu.e5m2x2.f32", 16, &[f(-1.0), f(1e9)]),
+            0x007b
+        );
         assert_eq!(eval("cvt.rzi.s32.f32", 32, &[nan]), 0);
         assert_eq!(eval("cvt.rzi.s64.f32", 64, &[nan]), 1 << 63);
         assert_eq!(eval("cvt.rni.s32.f32", 32, &[f(2.5)]), 2);
@@ -374,7 +429,10 @@ mod tests {
         assert_eq!(eval("cvt.s16.s8", 16, &[0x80]), 0xff80);
         assert_eq!(eval("cvt.sat.u8.s32", 32, &[(-3i32) as u32 as u64]), 0);
         assert_eq!(eval("cvt.s64.s32", 64, &[0xffff_ffff]), u64::MAX);
-        assert_eq!(eval("cvt.rn.bf16x2.f32", 32, &[f(1.0), f(2.0)]), 0x3f80_4000);
+        assert_eq!(
+            eval("cvt.rn.bf16x2.f32", 32, &[f(1.0), f(2.0)]),
+            0x3f80_4000
+        );
         assert_eq!(eval("cvt.rn.satfinite.f16.f32", 16, &[f(1e9)]), 0x7bff);
         assert_eq!(eval("cvt.rna.tf32.f32", 32, &[0x3f80_1000]), 0x3f80_2000);
         assert_eq!(eval("cvt.rmi.f32.f32", 32, &[f(-0.5)]), f(-1.0));

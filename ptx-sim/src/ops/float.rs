@@ -26,7 +26,11 @@ pub(crate) fn rounding(cx: &mut Cx<'_>) -> Round {
 
 /// Subnormals become zeros of their sign.
 fn flush(x: f32, ftz: bool) -> f32 {
-    if ftz && x.is_subnormal() { 0f32.copysign(x) } else { x }
+    if ftz && x.is_subnormal() {
+        0f32.copysign(x)
+    } else {
+        x
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -44,7 +48,14 @@ impl Mode {
     fn output(self, r: f32) -> u64 {
         if self.sat {
             // NaN saturates to +0, and so does -0.
-            return u64::from(if r > 0.0 { flush(r, self.ftz).min(1.0) } else { 0.0 }.to_bits());
+            return u64::from(
+                if r > 0.0 {
+                    flush(r, self.ftz).min(1.0)
+                } else {
+                    0.0
+                }
+                .to_bits(),
+            );
         }
         if r.is_nan() {
             return u64::from(F32.nan);
@@ -74,7 +85,11 @@ impl Mode {
         if self.tiny(exact) {
             return 0f32.copysign(a * b);
         }
-        if self.round == Round::Nearest { a * b } else { self.directed(f64::from(a) * f64::from(b)) }
+        if self.round == Round::Nearest {
+            a * b
+        } else {
+            self.directed(f64::from(a) * f64::from(b))
+        }
     }
 
     fn fma(self, a: f32, b: f32, c: f32) -> f32 {
@@ -97,8 +112,26 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     let op = cx.ins.opcode.as_str();
     let known = matches!(
         op,
-        "add" | "sub" | "mul" | "mad" | "fma" | "div" | "rcp" | "sqrt" | "abs" | "neg" | "min" | "max"
-            | "copysign" | "testp" | "rsqrt" | "sin" | "cos" | "lg2" | "ex2" | "tanh"
+        "add"
+            | "sub"
+            | "mul"
+            | "mad"
+            | "fma"
+            | "div"
+            | "rcp"
+            | "sqrt"
+            | "abs"
+            | "neg"
+            | "min"
+            | "max"
+            | "copysign"
+            | "testp"
+            | "rsqrt"
+            | "sin"
+            | "cos"
+            | "lg2"
+            | "ex2"
+            | "tanh"
     );
     match ty {
         Some(Ty::F32) if known => {
@@ -127,8 +160,16 @@ fn two(m: Mode, f: impl Fn(Mode, f32, f32) -> f32 + Send + Sync + 'static) -> Al
 
 fn single(cx: &mut Cx<'_>, op: &str) -> R<Op> {
     let t = Ty::F32;
-    let explicit = cx.ins.mods.iter().any(|m| matches!(m.as_str(), "rn" | "rz" | "rm" | "rp"));
-    let m = Mode { round: rounding(cx), ftz: cx.mods.take("ftz"), sat: cx.mods.take("sat") };
+    let explicit = cx
+        .ins
+        .mods
+        .iter()
+        .any(|m| matches!(m.as_str(), "rn" | "rz" | "rm" | "rp"));
+    let m = Mode {
+        round: rounding(cx),
+        ftz: cx.mods.take("ftz"),
+        sat: cx.mods.take("sat"),
+    };
     // The everyday case gets a loop without any choice in it.
     let plain = m.round == Round::Nearest && !m.ftz && !m.sat;
     match op {
@@ -152,7 +193,9 @@ fn single(cx: &mut Cx<'_>, op: &str) -> R<Op> {
         }
         "div" | "rcp" | "sqrt" => {
             if !explicit || m.round != Round::Nearest {
-                return Err("only .rn is modelled: approximations and directed rounding are not".into());
+                return Err(
+                    "only .rn is modelled: approximations and directed rounding are not".into(),
+                );
             }
             match op {
                 "div" => cx.alu(two(m, |_, a, b| a / b), t, &[t, t]),
@@ -172,7 +215,11 @@ fn single(cx: &mut Cx<'_>, op: &str) -> R<Op> {
                 let f = two(m, move |_, a, b| {
                     let sign = (a.to_bits() ^ b.to_bits()) & 1 << 31;
                     let r = extreme(a.abs(), b.abs(), max, nan);
-                    if r.is_nan() { r } else { f32::from_bits(r.to_bits() | sign) }
+                    if r.is_nan() {
+                        r
+                    } else {
+                        f32::from_bits(r.to_bits() | sign)
+                    }
                 });
                 return cx.alu(f, t, &[t, t]);
             }
@@ -192,7 +239,9 @@ fn single(cx: &mut Cx<'_>, op: &str) -> R<Op> {
             let f = Alu::of2(|a, b| a & 0x8000_0000 | b & 0x7fff_ffff);
             cx.alu(f, t, &[t, t])
         }
-        other => Err(format!("{other} is an approximation that the ISA bounds but does not define")),
+        other => Err(format!(
+            "{other} is an approximation that the ISA bounds but does not define"
+        )),
     }
 }
 
@@ -230,9 +279,11 @@ fn double(cx: &mut Cx<'_>, op: &str) -> R<Op> {
         "sub" => cx.alu(Alu::of2(move |a, b| out(v(a) - v(b), &[a, b])), t, &[t, t]),
         "mul" => cx.alu(Alu::of2(move |a, b| out(v(a) * v(b), &[a, b])), t, &[t, t]),
         "div" => cx.alu(Alu::of2(move |a, b| out(v(a) / v(b), &[a, b])), t, &[t, t]),
-        "fma" | "mad" => {
-            cx.alu(Alu::of3(move |a, b, c| out(v(a).mul_add(v(b), v(c)), &[a, b, c])), t, &[t, t, t])
-        }
+        "fma" | "mad" => cx.alu(
+            Alu::of3(move |a, b, c| out(v(a).mul_add(v(b), v(c)), &[a, b, c])),
+            t,
+            &[t, t, t],
+        ),
         "abs" => cx.alu(Alu::of1(|a| a & (u64::MAX >> 1)), t, &[t]),
         "neg" => cx.alu(Alu::of1(|a| a ^ (1 << 63)), t, &[t]),
         other => Err(format!("{other} is not modelled for f64")),
@@ -241,7 +292,11 @@ fn double(cx: &mut Cx<'_>, op: &str) -> R<Op> {
 
 fn pair(cx: &mut Cx<'_>, op: &str) -> R<Op> {
     let t = Ty::F32x2;
-    let m = Mode { round: rounding(cx), ftz: cx.mods.take("ftz"), sat: false };
+    let m = Mode {
+        round: rounding(cx),
+        ftz: cx.mods.take("ftz"),
+        sat: false,
+    };
     let both = move |f: &dyn Fn(u64) -> u64| f(0) | f(32) << 32;
     match op {
         "add" | "sub" | "mul" => {
@@ -250,7 +305,8 @@ fn pair(cx: &mut Cx<'_>, op: &str) -> R<Op> {
                 "sub" => |m, a, b| m.add(a, -b),
                 _ => Mode::mul,
             };
-            let f = Alu::of2(move |a, b| both(&|s| m.output(f(m, m.input(a >> s), m.input(b >> s)))));
+            let f =
+                Alu::of2(move |a, b| both(&|s| m.output(f(m, m.input(a >> s), m.input(b >> s)))));
             cx.alu(f, t, &[t, t])
         }
         "fma" => {
@@ -276,7 +332,10 @@ mod tests {
     fn special_values() {
         let (nan, inf) = (f(f32::NAN), f(f32::INFINITY));
         assert_eq!(eval("add.f32", 32, &[nan | 1, f(1.0)]), 0x7fff_ffff);
-        assert_eq!(eval("add.f32", 32, &[inf, f(f32::NEG_INFINITY)]), 0x7fff_ffff);
+        assert_eq!(
+            eval("add.f32", 32, &[inf, f(f32::NEG_INFINITY)]),
+            0x7fff_ffff
+        );
         assert_eq!(eval("max.f32", 32, &[nan, f(-3.0)]), f(-3.0));
         assert_eq!(eval("max.NaN.f32", 32, &[nan, f(-3.0)]), 0x7fff_ffff);
         assert_eq!(eval("min.f32", 32, &[f(0.0), f(-0.0)]), f(-0.0));
@@ -287,8 +346,18 @@ mod tests {
         assert_eq!(eval("mul.f32", 32, &[1, f(1.0)]), 1);
         assert_eq!(eval("add.rm.f32", 32, &[f(1.0), f(-1.0)]), f(-0.0));
         assert_eq!(eval("add.rp.f32", 32, &[f(1.0), f(1e-30)]), f(1.0) + 1);
-        assert_eq!(eval("fma.rz.f32", 32, &[f(1.0), f(1.0), f(-1e-30)]), f(1.0) - 1);
-        assert_eq!(eval("mul.f32x2", 64, &[f(2.0) << 32 | f(3.0), f(5.0) << 32 | f(7.0)]), f(10.0) << 32 | f(21.0));
+        assert_eq!(
+            eval("fma.rz.f32", 32, &[f(1.0), f(1.0), f(-1e-30)]),
+            f(1.0) - 1
+        );
+        assert_eq!(
+            eval(
+                "mul.f32x2",
+                64,
+                &[f(2.0) << 32 | f(3.0), f(5.0) << 32 | f(7.0)]
+            ),
+            f(10.0) << 32 | f(21.0)
+        );
         assert!(decode("ex2.approx.f32", 32, 1).is_err());
         assert!(decode("div.approx.f32", 32, 2).is_err());
         assert!(decode("add.bogus.f32", 32, 2).is_err());

@@ -21,7 +21,11 @@ impl Mode {
     fn input(self, v: u64) -> f64 {
         let bits = (v & 0xffff) as u32;
         let x = self.format.to_f64(bits);
-        if self.ftz && bits & 0x7c00 == 0 { 0f64.copysign(x) } else { x }
+        if self.ftz && bits & 0x7c00 == 0 {
+            0f64.copysign(x)
+        } else {
+            x
+        }
     }
 
     fn output(self, x: f64) -> u64 {
@@ -32,7 +36,11 @@ impl Mode {
         }
         // With `.ftz` a result is flushed that is subnormal before it is rounded.
         let tiny = self.ftz && x.abs() < 2f64.powi(-14);
-        let bits = if tiny && !x.is_nan() { u32::from(x.is_sign_negative()) << 15 } else { self.format.round(x, Round::Nearest, false) };
+        let bits = if tiny && !x.is_nan() {
+            u32::from(x.is_sign_negative()) << 15
+        } else {
+            self.format.round(x, Round::Nearest, false)
+        };
         if self.relu && x <= 0.0 {
             return 0;
         }
@@ -40,7 +48,11 @@ impl Mode {
     }
 
     fn flush(self, bits: u32) -> u64 {
-        u64::from(if self.ftz && bits & 0x7c00 == 0 { bits & 0x8000 } else { bits })
+        u64::from(if self.ftz && bits & 0x7c00 == 0 {
+            bits & 0x8000
+        } else {
+            bits
+        })
     }
 }
 
@@ -49,7 +61,9 @@ fn lanes(packed: bool, f: impl Fn(u64) -> u64) -> u64 {
 }
 
 pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
-    let Some(ty) = first_type(cx.ins) else { return Ok(None) };
+    let Some(ty) = first_type(cx.ins) else {
+        return Ok(None);
+    };
     let (format, packed) = match ty {
         Ty::F16 => (F16, false),
         Ty::F16x2 => (F16, true),
@@ -58,7 +72,10 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
         _ => return Ok(None),
     };
     let op = cx.ins.opcode.as_str();
-    if !matches!(op, "add" | "sub" | "mul" | "fma" | "neg" | "abs" | "min" | "max") {
+    if !matches!(
+        op,
+        "add" | "sub" | "mul" | "fma" | "neg" | "abs" | "min" | "max"
+    ) {
         return Ok(None);
     }
     cx.mods.find(Ty::parse);
@@ -67,7 +84,12 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     if ftz && format == BF16 {
         return Err(".ftz is not defined for bf16".into());
     }
-    let m = Mode { format, ftz, sat: cx.mods.take("sat"), relu: cx.mods.take("relu") };
+    let m = Mode {
+        format,
+        ftz,
+        sat: cx.mods.take("sat"),
+        relu: cx.mods.take("relu"),
+    };
     if m.relu && op != "fma" {
         return Err(".relu is only defined for fma here".into());
     }
@@ -86,7 +108,9 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
         }
         "fma" => {
             let f = Alu::of3(move |a, b, c| {
-                lanes(packed, |s| m.output(fma_odd(m.input(a >> s), m.input(b >> s), m.input(c >> s))))
+                lanes(packed, |s| {
+                    m.output(fma_odd(m.input(a >> s), m.input(b >> s), m.input(c >> s)))
+                })
             });
             cx.alu(f, t, &[t, t, t])?
         }
@@ -127,15 +151,29 @@ mod tests {
     use proptest::prelude::*;
 
     fn same(got: u64, want: u16, nan: bool) -> bool {
-        if nan { got == 0x7fff } else { got == u64::from(want) }
+        if nan {
+            got == 0x7fff
+        } else {
+            got == u64::from(want)
+        }
     }
 
     #[test]
     fn single_rounding_of_fma() {
         // 1 + 2^-11 is a tie in f16; a product below it decides which way.
-        let (a, b) = (f16::from_f32(1.0 + 1.0 / 1024.0), f16::from_f32(1.0 / 2048.0));
-        let s = [u64::from(a.to_bits()), u64::from(b.to_bits()), u64::from(f16::ONE.to_bits())];
-        assert_eq!(eval("fma.rn.f16", 16, &s), u64::from(f16::ONE.to_bits()) + 1);
+        let (a, b) = (
+            f16::from_f32(1.0 + 1.0 / 1024.0),
+            f16::from_f32(1.0 / 2048.0),
+        );
+        let s = [
+            u64::from(a.to_bits()),
+            u64::from(b.to_bits()),
+            u64::from(f16::ONE.to_bits()),
+        ];
+        assert_eq!(
+            eval("fma.rn.f16", 16, &s),
+            u64::from(f16::ONE.to_bits()) + 1
+        );
         assert_eq!(eval("fma.rn.relu.f16", 16, &[s[2] | 0x8000, s[2], 0]), 0);
         assert_eq!(eval("add.sat.f16", 16, &[0x7e00, 0]), 0);
         assert_eq!(eval("neg.bf16x2", 32, &[0x3f80_8000]), 0xbf80_0000);

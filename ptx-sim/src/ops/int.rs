@@ -58,7 +58,9 @@ fn packed(f: impl Fn(u16, u16) -> u16 + Send + Sync + 'static) -> Alu {
 }
 
 pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
-    let Some(ty) = first_type(cx.ins) else { return Ok(None) };
+    let Some(ty) = first_type(cx.ins) else {
+        return Ok(None);
+    };
     let op = cx.ins.opcode.as_str();
     let bitwise = matches!(op, "popc" | "clz" | "brev" | "bfi");
     let packed_ty = matches!(ty, Ty::U16x2 | Ty::S16x2);
@@ -67,15 +69,47 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     }
     let known = matches!(
         op,
-        "add" | "sub" | "addc" | "subc" | "mul" | "mad" | "mul24" | "sad" | "div" | "rem" | "abs"
-            | "neg" | "min" | "max" | "popc" | "clz" | "bfind" | "brev" | "bfe" | "bfi" | "szext"
-            | "bmsk" | "dp4a" | "dp2a"
+        "add"
+            | "sub"
+            | "addc"
+            | "subc"
+            | "mul"
+            | "mad"
+            | "mul24"
+            | "sad"
+            | "div"
+            | "rem"
+            | "abs"
+            | "neg"
+            | "min"
+            | "max"
+            | "popc"
+            | "clz"
+            | "bfind"
+            | "brev"
+            | "bfe"
+            | "bfi"
+            | "szext"
+            | "bmsk"
+            | "dp4a"
+            | "dp2a"
     );
     if !known {
         return Ok(None);
     }
-    cx.mods.take(&cx.ins.mods.iter().find(|m| Ty::parse(m).is_some()).cloned().unwrap_or_default());
-    let op = if packed_ty { packed_op(cx, op, ty)? } else { scalar_op(cx, op, ty)? };
+    cx.mods.take(
+        &cx.ins
+            .mods
+            .iter()
+            .find(|m| Ty::parse(m).is_some())
+            .cloned()
+            .unwrap_or_default(),
+    );
+    let op = if packed_ty {
+        packed_op(cx, op, ty)?
+    } else {
+        scalar_op(cx, op, ty)?
+    };
     Ok(Some(op))
 }
 
@@ -120,7 +154,11 @@ fn scalar_op(cx: &mut Cx<'_>, op: &str, ty: Ty) -> R<Op> {
                 let add = op == "add";
                 let f = Alu::of2(move |a, b| {
                     let (a, b) = (a as i32, b as i32);
-                    let v = if add { a.saturating_add(b) } else { a.saturating_sub(b) };
+                    let v = if add {
+                        a.saturating_add(b)
+                    } else {
+                        a.saturating_sub(b)
+                    };
                     u64::from(v as u32)
                 });
                 return cx.alu(f, ty, &[ty, ty]);
@@ -158,7 +196,11 @@ fn scalar_op(cx: &mut Cx<'_>, op: &str, ty: Ty) -> R<Op> {
         // Division by zero is unspecified; hardware gives all ones for the quotient and the
         // dividend for the remainder.
         "div" => {
-            let f = by_type!(ty, |a, b| if b == 0 { b.wrapping_sub(1) } else { a.wrapping_div(b) });
+            let f = by_type!(ty, |a, b| if b == 0 {
+                b.wrapping_sub(1)
+            } else {
+                a.wrapping_div(b)
+            });
             cx.alu(f, ty, &[ty, ty])
         }
         "rem" => {
@@ -186,17 +228,31 @@ fn scalar_op(cx: &mut Cx<'_>, op: &str, ty: Ty) -> R<Op> {
             };
             cx.alu(f, ty, &[ty, ty])
         }
-        "popc" => cx.alu(Alu::of1(move |a| zext(a, bits).count_ones().into()), Ty::B32, &[ty]),
+        "popc" => cx.alu(
+            Alu::of1(move |a| zext(a, bits).count_ones().into()),
+            Ty::B32,
+            &[ty],
+        ),
         "clz" => {
-            let f = Alu::of1(move |a| u64::from(zext(a, bits).leading_zeros()) - (64 - u64::from(bits)));
+            let f = Alu::of1(move |a| {
+                u64::from(zext(a, bits).leading_zeros()) - (64 - u64::from(bits))
+            });
             cx.alu(f, Ty::B32, &[ty])
         }
-        "brev" => cx.alu(Alu::of1(move |a| zext(a, bits).reverse_bits() >> (64 - bits)), ty, &[ty]),
+        "brev" => cx.alu(
+            Alu::of1(move |a| zext(a, bits).reverse_bits() >> (64 - bits)),
+            ty,
+            &[ty],
+        ),
         "bfind" => {
             let shift = cx.mods.take("shiftamt");
             let signed = ty.signed();
             let f = Alu::of1(move |a| {
-                let a = if signed && sext(a, bits) < 0 { zext(!a, bits) } else { zext(a, bits) };
+                let a = if signed && sext(a, bits) < 0 {
+                    zext(!a, bits)
+                } else {
+                    zext(a, bits)
+                };
                 if a == 0 {
                     return 0xffff_ffff;
                 }
@@ -209,7 +265,13 @@ fn scalar_op(cx: &mut Cx<'_>, op: &str, ty: Ty) -> R<Op> {
             let signed = ty.signed();
             // The ISA limits position and length to 8 bits. With 64-bit sources hardware takes all
             // of their 32 bits, which is recorded.
-            let field = move |v: u64| if bits == 64 { v & 0xffff_ffff } else { v & 0xff };
+            let field = move |v: u64| {
+                if bits == 64 {
+                    v & 0xffff_ffff
+                } else {
+                    v & 0xff
+                }
+            };
             let f = Alu::of3(move |a, b, c| bit_field(a, field(b), field(c), bits, signed));
             cx.alu(f, ty, &[ty, Ty::B32, Ty::B32])
         }
@@ -238,7 +300,10 @@ fn scalar_op(cx: &mut Cx<'_>, op: &str, ty: Ty) -> R<Op> {
 
 fn multiply(cx: &mut Cx<'_>, mad: bool, ty: Ty) -> R<Op> {
     let bits = ty.bits();
-    let part = cx.mods.one_of(&["lo", "hi", "wide"]).ok_or(".lo, .hi or .wide is missing")?;
+    let part = cx
+        .mods
+        .one_of(&["lo", "hi", "wide"])
+        .ok_or(".lo, .hi or .wide is missing")?;
     if cx.mods.take("sat") {
         return Err("mad.hi.sat is not modelled".into());
     }
@@ -254,7 +319,10 @@ fn multiply(cx: &mut Cx<'_>, mad: bool, ty: Ty) -> R<Op> {
         }
         ("hi", true) => {
             let f = Alu::of3(move |a, b, c| {
-                zext(((full_product(ty, a, b) >> bits) as u64).wrapping_add(c), bits)
+                zext(
+                    ((full_product(ty, a, b) >> bits) as u64).wrapping_add(c),
+                    bits,
+                )
             });
             cx.alu(f, ty, &[ty, ty, ty])
         }
@@ -308,7 +376,12 @@ fn insert(cx: &mut Cx<'_>, ty: Ty) -> R<Op> {
         zext(b & !mask | shifted & mask, bits)
     });
     let zero = cx.b.constant(0);
-    Ok(Op::Alu { f, d: cx.dst(0, ty)?, s: [cx.src(1, ty)?, cx.src(2, ty)?, zero], n: 2 })
+    Ok(Op::Alu {
+        f,
+        d: cx.dst(0, ty)?,
+        s: [cx.src(1, ty)?, cx.src(2, ty)?, zero],
+        n: 2,
+    })
 }
 
 fn dot(cx: &mut Cx<'_>, four: bool, a_ty: Ty) -> R<Op> {
@@ -321,12 +394,17 @@ fn dot(cx: &mut Cx<'_>, four: bool, a_ty: Ty) -> R<Op> {
         }
     };
     let (sa, sb) = (bits(a_ty)?, bits(b_ty)?);
-    let high = !four && match cx.mods.one_of(&["lo", "hi"]) {
-        Some(m) => m == "hi",
-        None => return Err(".lo or .hi is missing".into()),
-    };
+    let high = !four
+        && match cx.mods.one_of(&["lo", "hi"]) {
+            Some(m) => m == "hi",
+            None => return Err(".lo or .hi is missing".into()),
+        };
     let get = |v: u64, at: u32, n: u32, signed: bool| {
-        if signed { sext(v >> at, n) } else { zext(v >> at, n) as i64 }
+        if signed {
+            sext(v >> at, n)
+        } else {
+            zext(v >> at, n) as i64
+        }
     };
     let f = Alu::of3(move |a, b, c| {
         let mut sum = c as i64;
@@ -356,9 +434,18 @@ mod tests {
         assert_eq!(eval("mul.hi.s32", 32, &[0x8000_0000, 2]), 0xffff_ffff);
         assert_eq!(eval("mul.hi.u64", 64, &[u64::MAX, u64::MAX]), u64::MAX - 1);
         assert_eq!(eval("mul.wide.s16", 32, &[0xffff, 4]), 0xffff_fffc);
-        assert_eq!(eval("mad.wide.u32", 64, &[0xffff_ffff, 0xffff_ffff, 1]), 0xffff_fffe_0000_0002);
-        assert_eq!(eval("div.s32", 32, &[0x8000_0000, 0xffff_ffff]), 0x8000_0000);
-        assert_eq!(eval("rem.s32", 32, &[(-7i32) as u64, 3]), u64::from(-1i32 as u32));
+        assert_eq!(
+            eval("mad.wide.u32", 64, &[0xffff_ffff, 0xffff_ffff, 1]),
+            0xffff_fffe_0000_0002
+        );
+        assert_eq!(
+            eval("div.s32", 32, &[0x8000_0000, 0xffff_ffff]),
+            0x8000_0000
+        );
+        assert_eq!(
+            eval("rem.s32", 32, &[(-7i32) as u64, 3]),
+            u64::from(-1i32 as u32)
+        );
         assert_eq!(eval("neg.s16", 16, &[1]), 0xffff);
         assert_eq!(eval("abs.s32", 32, &[0x8000_0000]), 0x8000_0000);
         assert_eq!(eval("add.sat.s32", 32, &[0x7fff_ffff, 1]), 0x7fff_ffff);
@@ -371,16 +458,29 @@ mod tests {
         assert_eq!(eval("bfind.shiftamt.u32", 32, &[1]), 31);
         assert_eq!(eval("bfe.s32", 32, &[0xf0, 4, 4]), 0xffff_ffff);
         assert_eq!(eval("bfe.u32", 32, &[0xf0, 4, 40]), 0xf);
-        assert_eq!(eval("dp4a.s32.u32", 32, &[0xff01_0203, 0x0102_0304, 10]), 10 - 1 + 2 + 6 + 12);
-        assert_eq!(eval("dp2a.lo.u32.u32", 32, &[0x0002_0003, 0x0405_0607, 1]), 1 + 2 * 6 + 3 * 7);
-        assert_eq!(eval("min.s16x2", 32, &[0x0001_ffff, 0x0000_0001]), 0x0000_ffff);
+        assert_eq!(
+            eval("dp4a.s32.u32", 32, &[0xff01_0203, 0x0102_0304, 10]),
+            10 - 1 + 2 + 6 + 12
+        );
+        assert_eq!(
+            eval("dp2a.lo.u32.u32", 32, &[0x0002_0003, 0x0405_0607, 1]),
+            1 + 2 * 6 + 3 * 7
+        );
+        assert_eq!(
+            eval("min.s16x2", 32, &[0x0001_ffff, 0x0000_0001]),
+            0x0000_ffff
+        );
     }
 
     /// The loop of the ISA's pseudocode, bit by bit.
     fn bfe_by_bits(a: u64, b: u64, c: u64, bits: u64, signed: bool) -> u64 {
         let cut = if bits == 32 { 0xff } else { u64::MAX };
         let (pos, len, msb) = (b & cut, c & cut, bits - 1);
-        let sign = if !signed || len == 0 { 0 } else { a >> (pos + len - 1).min(msb) & 1 };
+        let sign = if !signed || len == 0 {
+            0
+        } else {
+            a >> (pos + len - 1).min(msb) & 1
+        };
         (0..bits)
             .map(|i| if i < len && pos + i <= msb { a >> (pos + i) & 1 } else { sign } << i)
             .fold(0, |x, y| x | y)

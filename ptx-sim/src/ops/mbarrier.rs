@@ -12,7 +12,14 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     let what = cx
         .mods
         .one_of(&[
-            "init", "inval", "arrive_drop", "arrive", "expect_tx", "complete_tx", "test_wait", "try_wait",
+            "init",
+            "inval",
+            "arrive_drop",
+            "arrive",
+            "expect_tx",
+            "complete_tx",
+            "test_wait",
+            "try_wait",
             "pending_count",
         ])
         .ok_or("the operation is missing or not modelled")?;
@@ -20,12 +27,20 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
         "init" => {
             let (addr, _) = place(cx, 0)?;
             cx.count(&[2])?;
-            Op::Mbarrier { op: MbarrierOp::Init { count: cx.src(1, Ty::B32)? }, addr }
+            Op::Mbarrier {
+                op: MbarrierOp::Init {
+                    count: cx.src(1, Ty::B32)?,
+                },
+                addr,
+            }
         }
         "inval" => {
             let (addr, _) = place(cx, 0)?;
             cx.count(&[1])?;
-            Op::Mbarrier { op: MbarrierOp::Inval, addr }
+            Op::Mbarrier {
+                op: MbarrierOp::Inval,
+                addr,
+            }
         }
         "expect_tx" | "complete_tx" => {
             ordering(cx);
@@ -34,7 +49,11 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             let tx = cx.src(1, Ty::B32)?;
             let expect = what == "expect_tx";
             Op::Mbarrier {
-                op: if expect { MbarrierOp::ExpectTx { tx } } else { MbarrierOp::CompleteTx { tx } },
+                op: if expect {
+                    MbarrierOp::ExpectTx { tx }
+                } else {
+                    MbarrierOp::CompleteTx { tx }
+                },
                 addr,
             }
         }
@@ -44,7 +63,10 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
                 return Err(".b64 is missing".into());
             }
             cx.count(&[2])?;
-            Op::PendingCount { d: cx.dst(0, Ty::B32)?, a: cx.src(1, Ty::B64)? }
+            Op::PendingCount {
+                d: cx.dst(0, Ty::B32)?,
+                a: cx.src(1, Ty::B64)?,
+            }
         }
         _ => wait(cx, what == "try_wait")?,
     };
@@ -87,12 +109,29 @@ fn arrive(cx: &mut Cx<'_>, drop: bool) -> R<Op> {
     if d.is_some() && addr.space == Some(Space::Shared) && !addr.own {
         return Err("an arrive on shared::cluster has no result but `_`".into());
     }
-    let operand = if n == first + 2 { Some(cx.src(first + 1, Ty::B32)?) } else { None };
+    let operand = if n == first + 2 {
+        Some(cx.src(first + 1, Ty::B32)?)
+    } else {
+        None
+    };
     if (expect || no_complete) && operand.is_none() {
         return Err("the count is missing".into());
     }
-    let (count, tx) = if expect { (None, operand) } else { (operand, None) };
-    Ok(Op::Mbarrier { op: MbarrierOp::Arrive { d, count, tx, drop, no_complete }, addr })
+    let (count, tx) = if expect {
+        (None, operand)
+    } else {
+        (operand, None)
+    };
+    Ok(Op::Mbarrier {
+        op: MbarrierOp::Arrive {
+            d,
+            count,
+            tx,
+            drop,
+            no_complete,
+        },
+        addr,
+    })
 }
 
 fn wait(cx: &mut Cx<'_>, suspends: bool) -> R<Op> {
@@ -106,5 +145,13 @@ fn wait(cx: &mut Cx<'_>, suspends: bool) -> R<Op> {
     }
     let operand = cx.src(2, if parity { Ty::B32 } else { Ty::B64 })?;
     let p = cx.pred_dst(0)?;
-    Ok(Op::Mbarrier { op: MbarrierOp::Wait { p, operand, parity, suspends }, addr })
+    Ok(Op::Mbarrier {
+        op: MbarrierOp::Wait {
+            p,
+            operand,
+            parity,
+            suspends,
+        },
+        addr,
+    })
 }

@@ -12,10 +12,37 @@ use std::sync::Arc;
 /// Modifiers that order or cache, and change no value: execution here is sequentially consistent.
 fn take_ordering(cx: &mut Cx<'_>) {
     const KNOWN: &[&str] = &[
-        "weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "mmio", "cta", "cluster", "gpu",
-        "sys", "nc", "unified", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1::evict_normal",
-        "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate",
-        "L2::evict_normal", "L2::evict_first", "L2::evict_last", "L2::64B", "L2::128B", "L2::256B",
+        "weak",
+        "relaxed",
+        "acquire",
+        "release",
+        "acq_rel",
+        "volatile",
+        "mmio",
+        "cta",
+        "cluster",
+        "gpu",
+        "sys",
+        "nc",
+        "unified",
+        "ca",
+        "cg",
+        "cs",
+        "lu",
+        "cv",
+        "wb",
+        "wt",
+        "L1::evict_normal",
+        "L1::evict_unchanged",
+        "L1::evict_first",
+        "L1::evict_last",
+        "L1::no_allocate",
+        "L2::evict_normal",
+        "L2::evict_first",
+        "L2::evict_last",
+        "L2::64B",
+        "L2::128B",
+        "L2::256B",
     ];
     while cx.mods.find(|m| KNOWN.contains(&m).then_some(())).is_some() {}
 }
@@ -92,7 +119,13 @@ fn load(cx: &mut Cx<'_>) -> R<Op> {
             d.push(r.map(|Dst(s)| Dst(s + 1)));
         }
     }
-    Ok(Op::Ld { d, addr: cx.addr(1, space, own)?, bytes, align, signed: t.signed() })
+    Ok(Op::Ld {
+        d,
+        addr: cx.addr(1, space, own)?,
+        bytes,
+        align,
+        signed: t.signed(),
+    })
 }
 
 fn store(cx: &mut Cx<'_>) -> R<Op> {
@@ -114,7 +147,12 @@ fn store(cx: &mut Cx<'_>) -> R<Op> {
             s.push(Src(r.0 + 1));
         }
     }
-    Ok(Op::St { s, addr: cx.addr(0, space, own)?, bytes, align })
+    Ok(Op::St {
+        s,
+        addr: cx.addr(0, space, own)?,
+        bytes,
+        align,
+    })
 }
 
 fn atomic(cx: &mut Cx<'_>, returns: bool) -> R<Op> {
@@ -126,7 +164,9 @@ fn atomic(cx: &mut Cx<'_>, returns: bool) -> R<Op> {
     let noftz = cx.mods.take("noftz");
     let op = cx
         .mods
-        .one_of(&["add", "min", "max", "and", "or", "xor", "inc", "dec", "exch", "cas"])
+        .one_of(&[
+            "add", "min", "max", "and", "or", "xor", "inc", "dec", "exch", "cas",
+        ])
         .ok_or("the operation is missing or not modelled")?;
     let t = cx.mods.ty()?;
     if !matches!(t.bits(), 16 | 32 | 64) {
@@ -148,13 +188,23 @@ fn atomic(cx: &mut Cx<'_>, returns: bool) -> R<Op> {
     };
     let b = cx.src(first + 1, t)?;
     let c = if cas { cx.src(first + 2, t)? } else { b };
-    Ok(Op::Atom { f, d, addr: cx.addr(first, space, own)?, bytes: t.bytes(), b, c })
+    Ok(Op::Atom {
+        f,
+        d,
+        addr: cx.addr(first, space, own)?,
+        bytes: t.bytes(),
+        b,
+        c,
+    })
 }
 
 /// The new value from the old one, b and c.
 fn atomic_fn(op: &str, t: Ty, noftz: bool) -> R<AtomicFn> {
     let bits = t.bits();
-    let make = |f| AtomicFn { f, compares: op == "cas" };
+    let make = |f| AtomicFn {
+        f,
+        compares: op == "cas",
+    };
     let wrap = |f: fn(u64, u64, u64) -> u64| make(Arc::new(f));
     let packed = |f: Format, both: bool| {
         make(Arc::new(move |old: u64, b: u64, _| {
@@ -175,27 +225,39 @@ fn atomic_fn(op: &str, t: Ty, noftz: bool) -> R<AtomicFn> {
         ("add", U32 | S32 | U64) => make(Arc::new(move |o, b, _| zext(o.wrapping_add(b), bits))),
         ("min", U32 | U64) => wrap(|o, b, _| o.min(b)),
         ("max", U32 | U64) => wrap(|o, b, _| o.max(b)),
-        ("min", S32 | S64) => {
-            make(Arc::new(move |o, b, _| if sext(b, bits) < sext(o, bits) { b } else { o }))
-        }
-        ("max", S32 | S64) => {
-            make(Arc::new(move |o, b, _| if sext(b, bits) > sext(o, bits) { b } else { o }))
-        }
+        ("min", S32 | S64) => make(Arc::new(
+            move |o, b, _| if sext(b, bits) < sext(o, bits) { b } else { o },
+        )),
+        ("max", S32 | S64) => make(Arc::new(
+            move |o, b, _| if sext(b, bits) > sext(o, bits) { b } else { o },
+        )),
         ("inc", U32) => wrap(|o, b, _| if o >= b { 0 } else { o + 1 }),
         ("dec", U32) => wrap(|o, b, _| if o == 0 || o > b { b } else { o - 1 }),
         // On global memory the sum of f32 flushes subnormals, on shared memory it does not.
         ("add", F32) => wrap(|o, b, global| {
             let flush = |x: f32| {
-                if global == 1 && x.is_subnormal() { 0f32.copysign(x) } else { x }
+                if global == 1 && x.is_subnormal() {
+                    0f32.copysign(x)
+                } else {
+                    x
+                }
             };
             let sum = flush(flush(f32::from_bits(o as u32)) + flush(f32::from_bits(b as u32)));
-            u64::from(if sum.is_nan() { 0x7fff_ffff } else { sum.to_bits() })
+            u64::from(if sum.is_nan() {
+                0x7fff_ffff
+            } else {
+                sum.to_bits()
+            })
         }),
         ("add", F64) => wrap(|o, b, _| (f64::from_bits(o) + f64::from_bits(b)).to_bits()),
         ("add", F16) if noftz => packed(softfloat::F16, false),
         ("add", Bf16) if noftz => packed(softfloat::BF16, false),
         ("add", F16x2) if noftz => packed(softfloat::F16, true),
         ("add", Bf16x2) if noftz => packed(softfloat::BF16, true),
-        _ => return Err(format!("atomic {op} of {t:?} is not defined or not modelled")),
+        _ => {
+            return Err(format!(
+                "atomic {op} of {t:?} is not defined or not modelled"
+            ));
+        }
     })
 }

@@ -40,14 +40,25 @@ pub(crate) mod testing {
     /// Result of `opcode` whose sources are immediates cut to 64 bits, written to a register of
     /// `bits` bits. Sources are passed in 64-bit registers, which every instruction may read.
     pub(crate) fn eval(opcode: &str, bits: u32, sources: &[u64]) -> u64 {
-        let program = decode(opcode, bits, sources.len()).unwrap_or_else(|e| panic!("{opcode}: {e}"));
-        let Op::Alu { f, .. } = &program.code[0].op else { panic!("{opcode} is not arithmetic") };
+        let program =
+            decode(opcode, bits, sources.len()).unwrap_or_else(|e| panic!("{opcode}: {e}"));
+        let Op::Alu { f, .. } = &program.code[0].op else {
+            panic!("{opcode} is not arithmetic")
+        };
         let s = |i: usize| sources.get(i).copied().unwrap_or(0);
-        let mask = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
+        let mask = if bits == 64 {
+            u64::MAX
+        } else {
+            (1 << bits) - 1
+        };
         f.scalar(s(0), s(1), s(2)) & mask
     }
 
-    pub(crate) fn decode(opcode: &str, bits: u32, n: usize) -> Result<Program, crate::error::SimError> {
+    pub(crate) fn decode(
+        opcode: &str,
+        bits: u32,
+        n: usize,
+    ) -> Result<Program, crate::error::SimError> {
         let args: Vec<_> = (0..n).map(|i| format!(", %s{i}")).collect();
         let src = format!(
             ".version 9.0\n.target sm_100a\n.entry k() {{ .reg .b64 %s<4>; .reg .b{bits} %d;\n\

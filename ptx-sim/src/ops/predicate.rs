@@ -28,7 +28,12 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             if !matches!(t.bits(), 16 | 32 | 64) {
                 return Err(format!("selp of {t:?} is not defined"));
             }
-            Op::Selp { d: cx.dst(0, t)?, a: cx.src(1, t)?, b: cx.src(2, t)?, p: cx.pred(3)? }
+            Op::Selp {
+                d: cx.dst(0, t)?,
+                a: cx.src(1, t)?,
+                b: cx.src(2, t)?,
+                p: cx.pred(3)?,
+            }
         }
         "and" | "or" | "xor" | "not" | "mov" if first_type(cx.ins) == Some(Ty::Pred) => {
             cx.mods.take("pred");
@@ -40,8 +45,20 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
                 "or" => (BoolOp::Or, cx.pred(2)?),
                 "xor" => (BoolOp::Xor, cx.pred(2)?),
                 // Slot 0 always holds true: xor with it inverts, xor with its opposite copies.
-                "not" => (BoolOp::Xor, PredSrc { slot: 0, negated: false }),
-                _ => (BoolOp::Xor, PredSrc { slot: 0, negated: true }),
+                "not" => (
+                    BoolOp::Xor,
+                    PredSrc {
+                        slot: 0,
+                        negated: false,
+                    },
+                ),
+                _ => (
+                    BoolOp::Xor,
+                    PredSrc {
+                        slot: 0,
+                        negated: true,
+                    },
+                ),
             };
             Op::PredLogic { op, d, a, b }
         }
@@ -81,7 +98,15 @@ fn setp(cx: &mut Cx<'_>) -> R<Op> {
             Some((op, cx.pred(n - 1)?))
         }
     };
-    Ok(Op::Setp { f, p, q, a: cx.src(1, t)?, b: cx.src(2, t)?, with, packed })
+    Ok(Op::Setp {
+        f,
+        p,
+        q,
+        a: cx.src(1, t)?,
+        b: cx.src(2, t)?,
+        with,
+        packed,
+    })
 }
 
 fn comparison(cmp: &'static str, t: Ty, ftz: bool) -> R<Compare> {
@@ -102,7 +127,11 @@ fn comparison(cmp: &'static str, t: Ty, ftz: bool) -> R<Compare> {
             }
             // Signed order is unsigned order with the sign bit turned over.
             let key = move |v: u64| {
-                if t.signed() { sext(v, bits) as u64 ^ 1 << 63 } else { zext(v, bits) }
+                if t.signed() {
+                    sext(v, bits) as u64 ^ 1 << 63
+                } else {
+                    zext(v, bits)
+                }
             };
             match cmp {
                 "eq" => over_lanes(move |a, b| key(a) == key(b)),
@@ -118,7 +147,11 @@ fn comparison(cmp: &'static str, t: Ty, ftz: bool) -> R<Compare> {
             let value = move |v: u64| match t {
                 F32 => {
                     let b = v as u32;
-                    F32_.to_f64(if ftz && b & 0x7f80_0000 == 0 { b & 0x8000_0000 } else { b })
+                    F32_.to_f64(if ftz && b & 0x7f80_0000 == 0 {
+                        b & 0x8000_0000
+                    } else {
+                        b
+                    })
                 }
                 F16 => flushed_half(v, ftz),
                 Bf16 => BF16.to_f64((v & 0xffff) as u32),
@@ -129,7 +162,11 @@ fn comparison(cmp: &'static str, t: Ty, ftz: bool) -> R<Compare> {
         }
         F16x2 | Bf16x2 => {
             let value = move |v: u64| {
-                if t == F16x2 { flushed_half(v, ftz) } else { BF16.to_f64((v & 0xffff) as u32) }
+                if t == F16x2 {
+                    flushed_half(v, ftz)
+                } else {
+                    BF16.to_f64((v & 0xffff) as u32)
+                }
             };
             let f = float_compare(cmp)?;
             Compare(Arc::new(move |a, b| {
@@ -150,7 +187,11 @@ const F32_: crate::softfloat::Format = F32;
 
 fn flushed_half(v: u64, ftz: bool) -> f64 {
     let b = (v & 0xffff) as u32;
-    F16.to_f64(if ftz && b & 0x7c00 == 0 { b & 0x8000 } else { b })
+    F16.to_f64(if ftz && b & 0x7c00 == 0 {
+        b & 0x8000
+    } else {
+        b
+    })
 }
 
 fn float_compare(cmp: &str) -> R<fn(f64, f64) -> bool> {
@@ -190,7 +231,17 @@ mod tests {
         assert!(!cmp("lt", Ty::U32, 0xffff_ffff, 0));
         assert!(cmp("ge", Ty::S16, 0, 0x8000));
         assert!(cmp("eq", Ty::F32, f(0.0), f(-0.0)));
-        for (c, with_nan) in [("eq", false), ("ne", false), ("lt", false), ("equ", true), ("neu", true), ("ltu", true), ("geu", true), ("nan", true), ("num", false)] {
+        for (c, with_nan) in [
+            ("eq", false),
+            ("ne", false),
+            ("lt", false),
+            ("equ", true),
+            ("neu", true),
+            ("ltu", true),
+            ("geu", true),
+            ("nan", true),
+            ("num", false),
+        ] {
             assert_eq!(cmp(c, Ty::F32, f(f32::NAN), f(1.0)), with_nan, "{c}");
         }
         assert!(!cmp("ltu", Ty::F32, f(2.0), f(1.0)));

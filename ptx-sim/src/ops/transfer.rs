@@ -35,14 +35,22 @@ fn copy(cx: &mut Cx<'_>) -> R<Option<Op>> {
     }
     if cx.mods.take("wait_all") {
         cx.count(&[0])?;
-        return op(Transfer::Wait { bulk, keep: None, reads_only: false });
+        return op(Transfer::Wait {
+            bulk,
+            keep: None,
+            reads_only: false,
+        });
     }
     if cx.mods.take("wait_group") {
         let reads_only = bulk && cx.mods.take("read");
         cx.count(&[1])?;
         let n = immediate(cx.operand(0)?).ok_or("the number of groups must be a constant")?;
         let keep = Some(u32::try_from(n).map_err(|_| "the number of groups is too large")?);
-        return op(Transfer::Wait { bulk, keep, reads_only });
+        return op(Transfer::Wait {
+            bulk,
+            keep,
+            reads_only,
+        });
     }
     if cx.mods.take("mbarrier") {
         if !cx.mods.take("arrive") {
@@ -54,7 +62,10 @@ fn copy(cx: &mut Cx<'_>) -> R<Option<Op>> {
             return Err(".b64 is missing".into());
         }
         cx.count(&[1])?;
-        return op(Transfer::Arrive { addr: cx.addr(0, space, own)?, increments });
+        return op(Transfer::Arrive {
+            addr: cx.addr(0, space, own)?,
+            increments,
+        });
     }
     if !bulk {
         return small(cx);
@@ -105,7 +116,10 @@ fn end(cx: &mut Cx<'_>, mut at: Operands, hint: bool) -> R<()> {
 }
 
 fn small(cx: &mut Cx<'_>) -> R<Option<Op>> {
-    let all = cx.mods.one_of(&["cg", "ca"]).ok_or(".ca or .cg is missing")?;
+    let all = cx
+        .mods
+        .one_of(&["cg", "ca"])
+        .ok_or(".ca or .cg is missing")?;
     let (dst_space, own) = next_space(cx)?;
     let (src_space, _) = next_space(cx)?;
     if (dst_space, src_space) != (Space::Shared, Space::Global) {
@@ -131,7 +145,13 @@ fn small(cx: &mut Cx<'_>) -> R<Option<Op>> {
         }
     }
     end(cx, at, hint)?;
-    op(Transfer::Small { dst, src, size, src_size, ignore })
+    op(Transfer::Small {
+        dst,
+        src,
+        size,
+        src_size,
+        ignore,
+    })
 }
 
 fn reduction(cx: &mut Cx<'_>) -> R<ReduceOp> {
@@ -221,9 +241,20 @@ fn plain(cx: &mut Cx<'_>, hint: bool) -> R<Option<Op>> {
     } else {
         Completion::Group
     };
-    let mask = if multicast { Some(cx.src(at.take(), Ty::B16)?) } else { None };
+    let mask = if multicast {
+        Some(cx.src(at.take(), Ty::B16)?)
+    } else {
+        None
+    };
     end(cx, at, hint)?;
-    op(Transfer::Bulk { dst, src, size, completion, mask, reduce })
+    op(Transfer::Bulk {
+        dst,
+        src,
+        size,
+        completion,
+        mask,
+        reduce,
+    })
 }
 
 /// `[map, {c0, c1, ...}]`.
@@ -235,11 +266,26 @@ fn tensor_operand(cx: &mut Cx<'_>, i: usize, rank: usize) -> R<(Addr, Vec<crate:
         return Err("a tensor has one list of coordinates".into());
     };
     if c.len() != rank {
-        return Err(format!("{} coordinates of a tensor of rank {rank}", c.len()));
+        return Err(format!(
+            "{} coordinates of a tensor of rank {rank}",
+            c.len()
+        ));
     }
     let base = cx.src_of(base, Ty::B64)?;
-    let coords = c.iter().map(|c| cx.src_of(c, Ty::B32)).collect::<R<Vec<_>>>()?;
-    Ok((Addr { space: None, own: false, base, offset: *offset, narrow: false }, coords))
+    let coords = c
+        .iter()
+        .map(|c| cx.src_of(c, Ty::B32))
+        .collect::<R<Vec<_>>>()?;
+    Ok((
+        Addr {
+            space: None,
+            own: false,
+            base,
+            offset: *offset,
+            narrow: false,
+        },
+        coords,
+    ))
 }
 
 fn tensor(cx: &mut Cx<'_>, prefetch: bool, hint: bool) -> R<Option<Op>> {
@@ -248,8 +294,15 @@ fn tensor(cx: &mut Cx<'_>, prefetch: bool, hint: bool) -> R<Option<Op>> {
         Some(r) => usize::from(r.as_bytes()[0] - b'0'),
         None => return Err("the number of dimensions is missing".into()),
     };
-    if let Some(m) = cx.ins.mods.iter().find(|m| m.starts_with("im2col") || m.starts_with("tile::")) {
-        return Ok(Some(Op::Unmodelled { reason: format!(".{m} is not modelled") }));
+    if let Some(m) = cx
+        .ins
+        .mods
+        .iter()
+        .find(|m| m.starts_with("im2col") || m.starts_with("tile::"))
+    {
+        return Ok(Some(Op::Unmodelled {
+            reason: format!(".{m} is not modelled"),
+        }));
     }
     cx.mods.take("tile");
     if prefetch {
@@ -283,7 +336,11 @@ fn tensor(cx: &mut Cx<'_>, prefetch: bool, hint: bool) -> R<Option<Op>> {
         shared = cx.addr(at.take(), Some(Space::Shared), true)?;
         completion = Completion::Group;
     }
-    let mask = if multicast { Some(cx.src(at.take(), Ty::B16)?) } else { None };
+    let mask = if multicast {
+        Some(cx.src(at.take(), Ty::B16)?)
+    } else {
+        None
+    };
     end(cx, at, hint)?;
     let direction = match (load, reduce) {
         (true, _) => Direction::Load,
@@ -293,7 +350,16 @@ fn tensor(cx: &mut Cx<'_>, prefetch: bool, hint: bool) -> R<Option<Op>> {
     // The element type of a reduction is the tensor map's.
     let reduce: Option<Reduction> = reduce.map(|o| (o, ReduceType::U32));
     let pair = group == Some("cta_group::2");
-    op(Transfer::Tensor { map, coords, shared, direction, completion, mask, reduce, pair })
+    op(Transfer::Tensor {
+        map,
+        coords,
+        shared,
+        direction,
+        completion,
+        mask,
+        reduce,
+        pair,
+    })
 }
 
 /// `st.async` and `red.async`.
@@ -321,10 +387,18 @@ fn store(cx: &mut Cx<'_>, reduces: bool) -> R<Option<Op>> {
     cx.count(&[3])?;
     let dst = cx.addr(0, Some(Space::Shared), false)?;
     let values = match cx.operand(1)? {
-        Operand::Vector(v) if v.len() == n => v.iter().map(|o| cx.src_of(o, t)).collect::<R<Vec<_>>>()?,
+        Operand::Vector(v) if v.len() == n => {
+            v.iter().map(|o| cx.src_of(o, t)).collect::<R<Vec<_>>>()?
+        }
         o if n == 1 => vec![cx.src_of(o, t)?],
         _ => return Err(format!("{n} values are expected")),
     };
     let mbarrier = cx.addr(2, Some(Space::Shared), false)?;
-    op(Transfer::Store { dst, values, bytes: t.bytes(), mbarrier, reduce })
+    op(Transfer::Store {
+        dst,
+        values,
+        bytes: t.bytes(),
+        mbarrier,
+        reduce,
+    })
 }

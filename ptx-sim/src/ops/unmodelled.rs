@@ -5,7 +5,10 @@ use crate::program::decode::{Cx, R};
 
 /// Opcodes, and what they need.
 const KNOWN: &[(&str, &str)] = &[
-    ("tcgen05", "tensor memory and the fifth-generation tensor core"),
+    (
+        "tcgen05",
+        "tensor memory and the fifth-generation tensor core",
+    ),
     ("cp", "asynchronous copies"),
     ("tensormap", "tensor maps"),
     ("clusterlaunchcontrol", "cluster launch control"),
@@ -37,7 +40,13 @@ const KNOWN: &[(&str, &str)] = &[
 
 pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     let opcode = cx.ins.opcode.as_str();
-    Ok(KNOWN.iter().find(|(o, _)| *o == opcode).map(|(_, what)| Op::Unmodelled {
-        reason: format!("{what} {} not modelled", if what.ends_with('s') { "are" } else { "is" }),
-    }))
+    Ok(KNOWN
+        .iter()
+        .find(|(o, _)| *o == opcode)
+        .map(|(_, what)| Op::Unmodelled {
+            reason: format!(
+                "{what} {} not modelled",
+                if what.ends_with('s') { "are" } else { "is" }
+            ),
+        }))
 }

@@ -21,7 +21,9 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     if opcode == "activemask" {
         cx.mods.take("b32");
         cx.mods.finish()?;
-        return Ok(Some(Op::ActiveMask { d: cx.dst(0, Ty::B32)? }));
+        return Ok(Some(Op::ActiveMask {
+            d: cx.dst(0, Ty::B32)?,
+        }));
     }
     if !matches!(opcode, "shfl" | "vote" | "match" | "redux" | "elect") {
         return Ok(None);
@@ -46,7 +48,15 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             let t = Ty::B32;
             let (d, p) = with_predicate(cx, t)?;
             let (a, b, c) = (cx.src(1, t)?, cx.src(2, t)?, cx.src(3, t)?);
-            Op::Shfl { mode, d: need(d)?, p, a, b, c, mask: cx.src(4, t)? }
+            Op::Shfl {
+                mode,
+                d: need(d)?,
+                p,
+                a,
+                b,
+                c,
+                mask: cx.src(4, t)?,
+            }
         }
         "vote" => {
             cx.count(&[3])?;
@@ -55,7 +65,11 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             if cx.mods.take("ballot") {
                 cx.mods.take("b32");
                 cx.mods.finish()?;
-                Op::Ballot { d: cx.dst(0, Ty::B32)?, p, mask }
+                Op::Ballot {
+                    d: cx.dst(0, Ty::B32)?,
+                    p,
+                    mask,
+                }
             } else {
                 let mode = match cx.mods.one_of(&["all", "any", "uni"]) {
                     Some("all") => VoteMode::All,
@@ -65,7 +79,12 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
                 };
                 cx.mods.take("pred");
                 cx.mods.finish()?;
-                Op::Vote { mode, d: cx.pred_dst(0)?, p, mask }
+                Op::Vote {
+                    mode,
+                    d: cx.pred_dst(0)?,
+                    p,
+                    mask,
+                }
             }
         }
         "match" => {
@@ -77,7 +96,13 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             cx.mods.finish()?;
             cx.count(&[3])?;
             let (d, p) = with_predicate(cx, Ty::B32)?;
-            Op::Match { all, d: need(d)?, p, a: cx.src(1, t)?, mask: cx.src(2, Ty::B32)? }
+            Op::Match {
+                all,
+                d: need(d)?,
+                p,
+                a: cx.src(1, t)?,
+                mask: cx.src(2, Ty::B32)?,
+            }
         }
         "redux" => {
             let op = cx.mods.one_of(&["add", "min", "max", "and", "or", "xor"]);
@@ -95,14 +120,23 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
                 (Some("xor"), Ty::B32) => ReduxOp::Xor,
                 _ => return Err("this reduction is not modelled".into()),
             };
-            Op::Redux { op, d: cx.dst(0, t)?, a: cx.src(1, t)?, mask: cx.src(2, Ty::B32)? }
+            Op::Redux {
+                op,
+                d: cx.dst(0, t)?,
+                a: cx.src(1, t)?,
+                mask: cx.src(2, Ty::B32)?,
+            }
         }
         _ => {
             cx.mods.finish()?;
             cx.count(&[2])?;
             let (d, p) = with_predicate(cx, Ty::B32)?;
             let p = p.ok_or("elect has a predicate as its result")?;
-            Op::Elect { d, p, mask: cx.src(1, Ty::B32)? }
+            Op::Elect {
+                d,
+                p,
+                mask: cx.src(1, Ty::B32)?,
+            }
         }
     };
     Ok(Some(op))

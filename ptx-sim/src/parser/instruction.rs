@@ -10,7 +10,10 @@ impl Parser<'_> {
         let line = self.line();
         let guard = if self.eat('@') {
             let negated = self.eat('!');
-            Some(Guard { name: self.word()?, negated })
+            Some(Guard {
+                name: self.word()?,
+                negated,
+            })
         } else {
             None
         };
@@ -44,7 +47,14 @@ impl Parser<'_> {
             .split_whitespace()
             .collect::<Vec<_>>()
             .join(" ");
-        Ok(Instr { guard, opcode, mods, operands, line, text })
+        Ok(Instr {
+            guard,
+            opcode,
+            mods,
+            operands,
+            line,
+            text,
+        })
     }
 
     fn operand(&mut self) -> Res<Operand> {
@@ -100,7 +110,11 @@ impl Parser<'_> {
                     rest.push(self.operand()?);
                 }
                 self.expect(']')?;
-                Ok(Operand::Address { base: Box::new(base), offset, rest })
+                Ok(Operand::Address {
+                    base: Box::new(base),
+                    offset,
+                    rest,
+                })
             }
             Tok::Int(_) | Tok::F32(_) | Tok::F64(_) | Tok::Punct('-' | '+' | '~') => self.literal(),
             other => self.err(format!("expected an operand, found {}", describe(&other))),

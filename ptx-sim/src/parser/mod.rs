@@ -13,7 +13,12 @@ const MAX_DEPTH: u32 = 64;
 /// Parses a PTX source.
 pub(crate) fn parse(src: &str) -> Result<Module, ParseError> {
     let tokens = lex(src)?;
-    let mut p = Parser { src, tokens, at: 0, depth: 0 };
+    let mut p = Parser {
+        src,
+        tokens,
+        at: 0,
+        depth: 0,
+    };
     p.module()
 }
 

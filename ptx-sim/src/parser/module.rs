@@ -27,7 +27,9 @@ impl Parser<'_> {
                     self.next();
                     continue;
                 }
-                other => return self.err(format!("expected a directive, found {}", describe(&other))),
+                other => {
+                    return self.err(format!("expected a directive, found {}", describe(&other)));
+                }
             };
             match word.as_str() {
                 ".version" => {
@@ -57,7 +59,8 @@ impl Parser<'_> {
                     match self.next() {
                         Tok::Str(s) => m.files.push((index, s)),
                         other => {
-                            return self.err(format!("expected a path, found {}", describe(&other)));
+                            return self
+                                .err(format!("expected a path, found {}", describe(&other)));
                         }
                     }
                     while self.eat(',') {
@@ -157,8 +160,12 @@ impl Parser<'_> {
                 }
             }
         }
-        let Some(space) = space else { return self.err("declaration without a state space") };
-        let Some(ty) = ty else { return self.err("declaration without a type") };
+        let Some(space) = space else {
+            return self.err("declaration without a state space");
+        };
+        let Some(ty) = ty else {
+            return self.err("declaration without a type");
+        };
         if ty == Ty::Pred {
             return self.err("a predicate cannot live in memory");
         }
@@ -171,7 +178,9 @@ impl Parser<'_> {
             let name = self.word()?;
             let mut count = Some(1u64);
             while self.eat('[') {
-                count = if self.is(']') { None } else {
+                count = if self.is(']') {
+                    None
+                } else {
                     let n = self.int()?;
                     match count.and_then(|c| c.checked_mul(n)) {
                         Some(c) if c <= 1 << 40 => Some(c),
@@ -187,7 +196,17 @@ impl Parser<'_> {
             if !init.is_empty() && count.is_none() {
                 count = Some(init.len() as u64);
             }
-            out.push(VarDecl { space, ty, vector, align, name, count, init, external, line });
+            out.push(VarDecl {
+                space,
+                ty,
+                vector,
+                align,
+                name,
+                count,
+                init,
+                external,
+                line,
+            });
             if parameter || !self.eat(',') {
                 break;
             }
@@ -220,7 +239,11 @@ impl Parser<'_> {
             if generic {
                 self.expect(')')?;
             }
-            let offset = if self.is('+') || self.is('-') { self.int()? as i64 } else { 0 };
+            let offset = if self.is('+') || self.is('-') {
+                self.int()? as i64
+            } else {
+                0
+            };
             out.push(Init::Address(name, offset, generic));
             return Ok(());
         }
@@ -244,7 +267,11 @@ impl Parser<'_> {
     fn function(&mut self, entry: bool) -> Res<Function> {
         let line = self.line();
         self.next();
-        let mut f = Function { entry, line, ..Function::default() };
+        let mut f = Function {
+            entry,
+            line,
+            ..Function::default()
+        };
         if !entry && self.eat('(') {
             // The result of a device function: kept only so that the source parses.
             let mut depth = 1;
@@ -271,7 +298,9 @@ impl Parser<'_> {
             self.expect(')')?;
         }
         loop {
-            let Tok::Word(w) = self.peek().clone() else { break };
+            let Tok::Word(w) = self.peek().clone() else {
+                break;
+            };
             self.next();
             match w.as_str() {
                 ".reqntid" => f.reqntid = Some(self.dims()?),
@@ -353,7 +382,11 @@ impl Parser<'_> {
             }
             ".loc" => {
                 self.next();
-                let loc = Loc { file: self.u32()?, line: self.u32()?, column: self.u32()? };
+                let loc = Loc {
+                    file: self.u32()?,
+                    line: self.u32()?,
+                    column: self.u32()?,
+                };
                 while self.eat(',') {
                     // function_name and inlined_at: the innermost position is the one reported.
                     self.word()?;
@@ -413,4 +446,3 @@ impl Parser<'_> {
         Ok(Stmt::Reg(ty, names, line))
     }
 }
-

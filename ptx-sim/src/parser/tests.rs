@@ -20,11 +20,18 @@ fn scoped_blocks_guards_and_vectors() {
     assert!(f.explicit_cluster);
     assert_eq!(f.params[1].bytes(), 12);
     let body = f.body.as_ref().unwrap();
-    let Stmt::Block(inner) = &body[2] else { panic!("{body:?}") };
+    let Stmt::Block(inner) = &body[2] else {
+        panic!("{body:?}")
+    };
     assert!(matches!(&inner[0], Stmt::Reg(Ty::F16, names, _) if names.len() == 2));
-    let Stmt::Instr(ld) = &body[5] else { panic!("{body:?}") };
+    let Stmt::Instr(ld) = &body[5] else {
+        panic!("{body:?}")
+    };
     assert_eq!(ld.full_opcode(), "ld.global.L2::cache_hint.v2.b32");
-    assert!(matches!(&ld.operands[1], Operand::Address { offset: -8, .. }));
+    assert!(matches!(
+        &ld.operands[1],
+        Operand::Address { offset: -8, .. }
+    ));
     assert_eq!(ld.line, 11);
 }
 

@@ -6,8 +6,8 @@ use super::decode::{self, Cx};
 use super::{Ins, Param, Program, Special, Src, Variable, cfg};
 use crate::ast::{DeclSpace, Function, Init, Instr, Loc, Module, Operand, Stmt, Ty, VarDecl};
 use crate::error::{DecodeError, SimError};
-use crate::memory::layout::{GLOBAL_VARS, SHARED_START, SMALL_START, generic_base};
 use crate::memory::Space;
+use crate::memory::layout::{GLOBAL_VARS, SHARED_START, SMALL_START, generic_base};
 
 /// Slots of the predicates that never change.
 pub(crate) const TRUE: u32 = 0;
@@ -20,7 +20,10 @@ const MAX_VARIABLES: u64 = 1 << 32;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Sym {
-    Reg { slot: u32, ty: Ty },
+    Reg {
+        slot: u32,
+        ty: Ty,
+    },
     Pred(u32),
     /// A variable and its address in its space.
     Var(Space, u64),
@@ -46,7 +49,12 @@ pub(crate) struct Builder {
 }
 
 fn fail<T>(line: u32, text: &str, message: impl Into<String>) -> Result<T, SimError> {
-    Err(DecodeError { line, text: text.to_string(), message: message.into() }.into())
+    Err(DecodeError {
+        line,
+        text: text.to_string(),
+        message: message.into(),
+    }
+    .into())
 }
 
 pub(super) fn build(module: &Module, kernel: &str) -> Result<Program, SimError> {
@@ -69,10 +77,18 @@ pub(super) fn build(module: &Module, kernel: &str) -> Result<Program, SimError> 
         b.variable(v, 0)?;
     }
     b.params(f)?;
-    b.scopes.push(Scope { parent: Some(0), ..Scope::default() });
+    b.scopes.push(Scope {
+        parent: Some(0),
+        ..Scope::default()
+    });
     let mut flat = Vec::new();
     let mut loc = None;
-    b.flatten(f.body.as_deref().unwrap_or_default(), 1, &mut flat, &mut loc)?;
+    b.flatten(
+        f.body.as_deref().unwrap_or_default(),
+        1,
+        &mut flat,
+        &mut loc,
+    )?;
     b.layout_dynamic();
     b.initialise()?;
     for (ins, scope, loc) in flat {
@@ -93,15 +109,28 @@ impl Builder {
                 return fail(p.line, &p.name, "a parameter has 1 to 65536 bytes");
             }
             offset = offset.next_multiple_of(u64::from(p.align));
-            self.define(0, &p.name, Sym::Var(Space::Param, SMALL_START + offset), p.line)?;
-            self.program.params.push(Param { name: p.name.clone(), offset, size });
+            self.define(
+                0,
+                &p.name,
+                Sym::Var(Space::Param, SMALL_START + offset),
+                p.line,
+            )?;
+            self.program.params.push(Param {
+                name: p.name.clone(),
+                offset,
+                size,
+            });
             offset += size;
         }
         Ok(())
     }
 
     fn define(&mut self, scope: usize, name: &str, sym: Sym, line: u32) -> Result<(), SimError> {
-        if self.scopes[scope].syms.insert(name.to_string(), sym).is_some() {
+        if self.scopes[scope]
+            .syms
+            .insert(name.to_string(), sym)
+            .is_some()
+        {
             return fail(line, name, "declared twice in one scope");
         }
         Ok(())
@@ -125,7 +154,11 @@ impl Builder {
         let next = self.next.entry(v.space).or_insert(start);
         if v.external || v.count.is_none() {
             if v.space != DeclSpace::Shared {
-                return fail(v.line, &v.name, "external variables other than shared are not modelled");
+                return fail(
+                    v.line,
+                    &v.name,
+                    "external variables other than shared are not modelled",
+                );
             }
             // All of them share one start, behind the static variables; its address is known
             // once those are all placed.
@@ -149,7 +182,12 @@ impl Builder {
             Space::Shared => &mut self.program.shared,
             _ => &mut self.program.local,
         };
-        list.push(Variable { name: v.name.clone(), address, size, init: None });
+        list.push(Variable {
+            name: v.name.clone(),
+            address,
+            size,
+            init: None,
+        });
         let index = list.len() - 1;
         if !v.init.is_empty() || matches!(v.space, DeclSpace::Global | DeclSpace::Const) {
             self.initialisers.push((v.space, index, v.clone()));
@@ -158,12 +196,18 @@ impl Builder {
     }
 
     fn layout_dynamic(&mut self) {
-        let end = self.next.get(&DeclSpace::Shared).copied().unwrap_or(SHARED_START);
+        let end = self
+            .next
+            .get(&DeclSpace::Shared)
+            .copied()
+            .unwrap_or(SHARED_START);
         let align = self.dynamic.map_or(16, |d| d.1.max(16));
         self.program.dynamic_shared = end.next_multiple_of(align);
         if let Some((slot, _)) = self.dynamic {
             let at = self.program.dynamic_shared as u32;
-            self.program.specials.push((Special::SharedAddress(at), slot));
+            self.program
+                .specials
+                .push((Special::SharedAddress(at), slot));
         }
     }
 
@@ -176,13 +220,19 @@ impl Builder {
                 return fail(v.line, &v.name, "more initial values than elements");
             }
             if !matches!(v.space, DeclSpace::Global | DeclSpace::Const) {
-                return fail(v.line, &v.name, "only global and constant variables can be initialised");
+                return fail(
+                    v.line,
+                    &v.name,
+                    "only global and constant variables can be initialised",
+                );
             }
             for (i, init) in v.init.iter().enumerate() {
                 let value = match init {
                     Init::Bits(o) => match literal(o, v.ty) {
                         Some(x) => x,
-                        None => return fail(v.line, &v.name, "initial value does not fit the type"),
+                        None => {
+                            return fail(v.line, &v.name, "initial value does not fit the type");
+                        }
                     },
                     Init::Address(name, offset, generic) => match self.lookup(0, name) {
                         Some(Sym::Var(s, a)) => {
@@ -223,7 +273,9 @@ impl Builder {
                     }
                 }
                 Stmt::BranchTargets(name, targets, _) => {
-                    self.scopes[scope].tables.insert(name.clone(), targets.clone());
+                    self.scopes[scope]
+                        .tables
+                        .insert(name.clone(), targets.clone());
                 }
                 Stmt::Reg(ty, names, line) => {
                     for (name, count) in names {
@@ -239,7 +291,10 @@ impl Builder {
                 }
                 Stmt::Var(v) => self.variable(v, scope)?,
                 Stmt::Block(inner) => {
-                    self.scopes.push(Scope { parent: Some(scope), ..Scope::default() });
+                    self.scopes.push(Scope {
+                        parent: Some(scope),
+                        ..Scope::default()
+                    });
                     let new = self.scopes.len() - 1;
                     self.flatten(inner, new, flat, loc)?;
                 }
@@ -256,14 +311,21 @@ impl Builder {
             }
             Sym::Pred(self.program.preds as u32 - 1)
         } else {
-            Sym::Reg { slot: self.new_reg(ty, line, name)?, ty }
+            Sym::Reg {
+                slot: self.new_reg(ty, line, name)?,
+                ty,
+            }
         };
         self.define(scope, name, sym, line)
     }
 
     fn new_reg(&mut self, ty: Ty, line: u32, name: &str) -> Result<u32, SimError> {
         let slot = self.program.reg_masks.len() as u32;
-        let mask = if ty.bits() >= 64 { u64::MAX } else { (1 << ty.bits()) - 1 };
+        let mask = if ty.bits() >= 64 {
+            u64::MAX
+        } else {
+            (1 << ty.bits()) - 1
+        };
         self.program.reg_masks.push(mask);
         if ty == Ty::B128 {
             self.program.reg_masks.push(mask);
@@ -276,7 +338,9 @@ impl Builder {
 
     fn decode(&mut self, ins: &Instr, scope: usize, loc: Option<Loc>) -> Result<Ins, SimError> {
         let mut cx = Cx::new(self, scope, ins);
-        let decoded = cx.guard().and_then(|guard| Ok((guard, decode::op(&mut cx)?)));
+        let decoded = cx
+            .guard()
+            .and_then(|guard| Ok((guard, decode::op(&mut cx)?)));
         match decoded {
             Ok((guard, op)) => Ok(Ins {
                 op,
@@ -357,5 +421,9 @@ pub(crate) fn literal(o: &Operand, ty: Ty) -> Option<u64> {
         (Operand::F64(b), t) if t.bits() == 64 => *b,
         _ => return None,
     };
-    Some(if ty.bits() >= 64 { bits } else { bits & ((1 << ty.bits()) - 1) })
+    Some(if ty.bits() >= 64 {
+        bits
+    } else {
+        bits & ((1 << ty.bits()) - 1)
+    })
 }

@@ -60,7 +60,11 @@ pub(super) fn set_joins(code: &mut [Ins]) {
                 if idom[s] == NONE {
                     continue;
                 }
-                new = if new == NONE { s } else { meet(new, s, &idom, &number) };
+                new = if new == NONE {
+                    s
+                } else {
+                    meet(new, s, &idom, &number)
+                };
             }
             if new != NONE && idom[node] != new {
                 idom[node] = new;

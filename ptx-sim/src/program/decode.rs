@@ -47,13 +47,23 @@ impl<'a> Mods<'a> {
 
     /// Takes the next type in order.
     pub(crate) fn ty(&mut self) -> R<Ty> {
-        self.find(Ty::parse).ok_or_else(|| "a type is missing or not modelled".into())
+        self.find(Ty::parse)
+            .ok_or_else(|| "a type is missing or not modelled".into())
     }
 
     /// An error if anything is left.
     pub(crate) fn finish(&self) -> R<()> {
-        let left: Vec<_> = self.items.iter().filter(|m| !m.1).map(|m| format!(".{}", m.0)).collect();
-        if left.is_empty() { Ok(()) } else { Err(format!("{} is not modelled here", left.join(" "))) }
+        let left: Vec<_> = self
+            .items
+            .iter()
+            .filter(|m| !m.1)
+            .map(|m| format!(".{}", m.0))
+            .collect();
+        if left.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{} is not modelled here", left.join(" ")))
+        }
     }
 }
 
@@ -69,22 +79,39 @@ pub(crate) struct Cx<'a> {
 impl<'a> Cx<'a> {
     pub(crate) fn new(b: &'a mut Builder, scope: usize, ins: &'a Instr) -> Self {
         let items = ins.mods.iter().map(|m| (m.as_str(), false)).collect();
-        Self { b, scope, ins, mods: Mods { items } }
+        Self {
+            b,
+            scope,
+            ins,
+            mods: Mods { items },
+        }
     }
 
     pub(crate) fn count(&self, allowed: &[usize]) -> R<usize> {
         let n = self.ins.operands.len();
-        if allowed.contains(&n) { Ok(n) } else { Err(format!("{n} operands where {allowed:?} are expected")) }
+        if allowed.contains(&n) {
+            Ok(n)
+        } else {
+            Err(format!("{n} operands where {allowed:?} are expected"))
+        }
     }
 
     pub(crate) fn operand(&self, i: usize) -> R<&'a Operand> {
-        self.ins.operands.get(i).ok_or_else(|| format!("operand {} is missing", i + 1))
+        self.ins
+            .operands
+            .get(i)
+            .ok_or_else(|| format!("operand {} is missing", i + 1))
     }
 
     pub(crate) fn guard(&mut self) -> R<Option<PredSrc>> {
-        let Some(g) = &self.ins.guard else { return Ok(None) };
+        let Some(g) = &self.ins.guard else {
+            return Ok(None);
+        };
         match self.b.lookup(self.scope, &g.name) {
-            Some(Sym::Pred(slot)) => Ok(Some(PredSrc { slot, negated: g.negated })),
+            Some(Sym::Pred(slot)) => Ok(Some(PredSrc {
+                slot,
+                negated: g.negated,
+            })),
             _ => Err(format!("`{}` is not a predicate", g.name)),
         }
     }
@@ -110,7 +137,11 @@ impl<'a> Cx<'a> {
             Some(Sym::Reg { slot, ty: have }) if offset == 0 => {
                 // Dynamic shared memory is kept as a 64-bit register and used as either width.
                 if have.bits() < ty.bits() {
-                    return Err(format!("`{name}` has {} bits, {} are needed", have.bits(), ty.bits()));
+                    return Err(format!(
+                        "`{name}` has {} bits, {} are needed",
+                        have.bits(),
+                        ty.bits()
+                    ));
                 }
                 Ok(Src(slot))
             }
@@ -122,7 +153,9 @@ impl<'a> Cx<'a> {
             Some(_) => Err(format!("`{name}` cannot be a source of type {ty:?}")),
             None => match special(name) {
                 Some(s) if offset == 0 => Ok(self.b.special(s)),
-                _ if name.starts_with('%') => Err(format!("register `{name}` is not declared or not modelled")),
+                _ if name.starts_with('%') => {
+                    Err(format!("register `{name}` is not declared or not modelled"))
+                }
                 _ => Err(format!("`{name}` is not declared")),
             },
         }
@@ -130,7 +163,8 @@ impl<'a> Cx<'a> {
 
     pub(crate) fn dst(&mut self, i: usize, ty: Ty) -> R<Dst> {
         let o = self.operand(i)?;
-        self.dst_of(o, ty)?.ok_or_else(|| "`_` cannot be the result here".into())
+        self.dst_of(o, ty)?
+            .ok_or_else(|| "`_` cannot be the result here".into())
     }
 
     pub(crate) fn dst_of(&mut self, o: &Operand, ty: Ty) -> R<Option<Dst>> {
@@ -142,7 +176,11 @@ impl<'a> Cx<'a> {
         match self.b.lookup(self.scope, name) {
             Some(Sym::Reg { slot, ty: have }) => {
                 if have.bits() < ty.bits() {
-                    return Err(format!("`{name}` has {} bits, {} are needed", have.bits(), ty.bits()));
+                    return Err(format!(
+                        "`{name}` has {} bits, {} are needed",
+                        have.bits(),
+                        ty.bits()
+                    ));
                 }
                 Ok(Some(Dst(slot)))
             }
@@ -165,7 +203,10 @@ impl<'a> Cx<'a> {
             Operand::Name(n) => (n, false),
             Operand::Not(n) => (n, true),
             Operand::Int(v) => {
-                return Ok(PredSrc { slot: if *v == 0 { FALSE } else { TRUE }, negated: false });
+                return Ok(PredSrc {
+                    slot: if *v == 0 { FALSE } else { TRUE },
+                    negated: false,
+                });
             }
             other => return Err(format!("{other:?} is not a predicate")),
         };
@@ -190,23 +231,26 @@ impl<'a> Cx<'a> {
 
     pub(crate) fn pred_dst(&mut self, i: usize) -> R<u32> {
         let o = self.operand(i)?;
-        self.pred_dst_of(o)?.ok_or_else(|| "`_` cannot be the result here".into())
+        self.pred_dst_of(o)?
+            .ok_or_else(|| "`_` cannot be the result here".into())
     }
 
     pub(crate) fn label(&self, i: usize) -> R<u32> {
         match self.operand(i)? {
-            Operand::Name(n) => {
-                self.b.label(self.scope, n).ok_or_else(|| format!("label `{n}` is not defined"))
-            }
+            Operand::Name(n) => self
+                .b
+                .label(self.scope, n)
+                .ok_or_else(|| format!("label `{n}` is not defined")),
             other => Err(format!("{other:?} is not a label")),
         }
     }
 
     pub(crate) fn table(&self, i: usize) -> R<Vec<u32>> {
         match self.operand(i)? {
-            Operand::Name(n) => {
-                self.b.table(self.scope, n).ok_or_else(|| format!("`{n}` is not a list of labels"))
-            }
+            Operand::Name(n) => self
+                .b
+                .table(self.scope, n)
+                .ok_or_else(|| format!("`{n}` is not a list of labels")),
             other => Err(format!("{other:?} is not a list of labels")),
         }
     }
@@ -225,7 +269,12 @@ impl<'a> Cx<'a> {
             Some(_) => return Err("an address register has 32 or 64 bits".into()),
             None => false,
         };
-        if narrow && !matches!(space, Some(Space::Shared | Space::Local | Space::Const | Space::Param)) {
+        if narrow
+            && !matches!(
+                space,
+                Some(Space::Shared | Space::Local | Space::Const | Space::Param)
+            )
+        {
             return Err("a global or generic address has 64 bits".into());
         }
         let ty = if narrow { Ty::B32 } else { Ty::B64 };
@@ -237,7 +286,13 @@ impl<'a> Cx<'a> {
                 }
             }
         }
-        Ok(Addr { space, own, base: self.src_of(base, ty)?, offset: *offset, narrow })
+        Ok(Addr {
+            space,
+            own,
+            base: self.src_of(base, ty)?,
+            offset: *offset,
+            narrow,
+        })
     }
 
     /// Takes a state space modifier. `None` is generic.
@@ -272,7 +327,12 @@ impl<'a> Cx<'a> {
             let zero = self.b.constant(0);
             s[sources.len()..].fill(zero);
         }
-        Ok(Op::Alu { f, d, s, n: sources.len() as u8 })
+        Ok(Op::Alu {
+            f,
+            d,
+            s,
+            n: sources.len() as u8,
+        })
     }
 }
 

@@ -100,7 +100,9 @@ impl Program {
 
     /// Where an instruction stands.
     pub fn site(&self, pc: usize) -> Site {
-        let Some(i) = self.code.get(pc) else { return Site::default() };
+        let Some(i) = self.code.get(pc) else {
+            return Site::default();
+        };
         Site {
             kernel: self.kernel.clone(),
             line: i.line,

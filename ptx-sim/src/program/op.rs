@@ -96,7 +96,11 @@ impl fmt::Debug for Compare {
 /// How two predicates combine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum BoolOp { And, Or, Xor }
+pub enum BoolOp {
+    And,
+    Or,
+    Xor,
+}
 
 impl BoolOp {
     /// On a bit a lane.
@@ -113,12 +117,29 @@ impl BoolOp {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Special {
-    Tid(usize), Ntid(usize), Ctaid(usize), Nctaid(usize),
-    LaneId, WarpId, NWarpId,
-    LaneMaskEq, LaneMaskLe, LaneMaskLt, LaneMaskGe, LaneMaskGt,
-    ClusterId(usize), NClusterId(usize), ClusterCtaid(usize), ClusterNctaid(usize),
-    ClusterCtaRank, ClusterNctaRank,
-    SmId, NSmId, GridId, DynamicSharedSize, TotalSharedSize,
+    Tid(usize),
+    Ntid(usize),
+    Ctaid(usize),
+    Nctaid(usize),
+    LaneId,
+    WarpId,
+    NWarpId,
+    LaneMaskEq,
+    LaneMaskLe,
+    LaneMaskLt,
+    LaneMaskGe,
+    LaneMaskGt,
+    ClusterId(usize),
+    NClusterId(usize),
+    ClusterCtaid(usize),
+    ClusterNctaid(usize),
+    ClusterCtaRank,
+    ClusterNctaRank,
+    SmId,
+    NSmId,
+    GridId,
+    DynamicSharedSize,
+    TotalSharedSize,
     /// Address of a shared variable at this offset: it holds the CTA's rank in its upper bits.
     SharedAddress(u32),
 }
@@ -126,7 +147,14 @@ pub enum Special {
 /// Counters that read differently each time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum Clock { Clock, ClockHi, Clock64, Timer, TimerLo, TimerHi }
+pub enum Clock {
+    Clock,
+    ClockHi,
+    Clock64,
+    Timer,
+    TimerLo,
+    TimerHi,
+}
 
 /// An address: register plus offset in a state space; `None` is generic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,17 +189,35 @@ impl fmt::Debug for AtomicFn {
 /// Modes of `shfl`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum ShflMode { Up, Down, Bfly, Idx }
+pub enum ShflMode {
+    Up,
+    Down,
+    Bfly,
+    Idx,
+}
 
 /// Modes of `vote` and reductions over predicates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum VoteMode { All, Any, Uni }
+pub enum VoteMode {
+    All,
+    Any,
+    Uni,
+}
 
 /// Reductions of `redux.sync`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum ReduxOp { Add, MinU, MaxU, MinS, MaxS, And, Or, Xor }
+pub enum ReduxOp {
+    Add,
+    MinU,
+    MaxU,
+    MinS,
+    MaxS,
+    And,
+    Or,
+    Xor,
+}
 
 /// What a fence orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,14 +254,31 @@ pub enum BarMode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum MbarrierOp {
-    Init { count: Src },
+    Init {
+        count: Src,
+    },
     Inval,
-    ExpectTx { tx: Src },
-    CompleteTx { tx: Src },
+    ExpectTx {
+        tx: Src,
+    },
+    CompleteTx {
+        tx: Src,
+    },
     /// The state goes to `d`; `drop` is `arrive_drop`.
-    Arrive { d: Option<Dst>, count: Option<Src>, tx: Option<Src>, drop: bool, no_complete: bool },
+    Arrive {
+        d: Option<Dst>,
+        count: Option<Src>,
+        tx: Option<Src>,
+        drop: bool,
+        no_complete: bool,
+    },
     /// `test_wait`, or `try_wait` if it may suspend; by parity or by state.
-    Wait { p: u32, operand: Src, parity: bool, suspends: bool },
+    Wait {
+        p: u32,
+        operand: Src,
+        parity: bool,
+        suspends: bool,
+    },
 }
 
 /// An executable instruction.
@@ -223,72 +286,208 @@ pub enum MbarrierOp {
 #[allow(missing_docs)]
 pub enum Op {
     /// Arithmetic of up to three sources.
-    Alu { f: Alu, d: Dst, s: [Src; 3], n: u8 },
+    Alu {
+        f: Alu,
+        d: Dst,
+        s: [Src; 3],
+        n: u8,
+    },
     /// Extended-precision addition; reads and writes the carry of each lane.
-    Carry { d: Dst, a: Src, b: Src, bits: u32, subtract: bool, carry_in: bool, carry_out: bool },
+    Carry {
+        d: Dst,
+        a: Src,
+        b: Src,
+        bits: u32,
+        subtract: bool,
+        carry_in: bool,
+        carry_out: bool,
+    },
     /// Moves that happen at once.
     Multi(Vec<(Dst, Src)>),
     /// Packs parts, the lowest first, each of so many bits.
-    Pack { d: Dst, parts: Vec<Src>, bits: u32 },
+    Pack {
+        d: Dst,
+        parts: Vec<Src>,
+        bits: u32,
+    },
     /// Splits into parts.
-    Unpack { parts: Vec<Option<Dst>>, a: Src, bits: u32 },
+    Unpack {
+        parts: Vec<Option<Dst>>,
+        a: Src,
+        bits: u32,
+    },
     /// `setp`.
-    Setp { f: Compare, p: Option<u32>, q: Option<u32>, a: Src, b: Src, with: Option<(BoolOp, PredSrc)>, packed: bool },
+    Setp {
+        f: Compare,
+        p: Option<u32>,
+        q: Option<u32>,
+        a: Src,
+        b: Src,
+        with: Option<(BoolOp, PredSrc)>,
+        packed: bool,
+    },
     /// `selp`.
-    Selp { d: Dst, a: Src, b: Src, p: PredSrc },
+    Selp {
+        d: Dst,
+        a: Src,
+        b: Src,
+        p: PredSrc,
+    },
     /// Logic on predicates.
-    PredLogic { op: BoolOp, d: u32, a: PredSrc, b: PredSrc },
+    PredLogic {
+        op: BoolOp,
+        d: u32,
+        a: PredSrc,
+        b: PredSrc,
+    },
     /// Counter.
-    ReadClock { d: Dst, which: Clock },
+    ReadClock {
+        d: Dst,
+        which: Clock,
+    },
     /// Load of vector elements, each of `bytes`, sign-extended from there if asked.
-    Ld { d: Vec<Option<Dst>>, addr: Addr, bytes: u32, align: u32, signed: bool },
+    Ld {
+        d: Vec<Option<Dst>>,
+        addr: Addr,
+        bytes: u32,
+        align: u32,
+        signed: bool,
+    },
     /// Store.
-    St { s: Vec<Src>, addr: Addr, bytes: u32, align: u32 },
+    St {
+        s: Vec<Src>,
+        addr: Addr,
+        bytes: u32,
+        align: u32,
+    },
     /// `atom` and `red`: the new value from old, b and c.
-    Atom { f: AtomicFn, d: Option<Dst>, addr: Addr, bytes: u32, b: Src, c: Src },
+    Atom {
+        f: AtomicFn,
+        d: Option<Dst>,
+        addr: Addr,
+        bytes: u32,
+        b: Src,
+        c: Src,
+    },
     /// A prefetch, or an address that is only checked by hardware that may ignore it.
     Prefetch,
     /// Branch.
-    Bra { target: u32, uniform: bool },
+    Bra {
+        target: u32,
+        uniform: bool,
+    },
     /// Indexed branch.
-    BrxIdx { targets: Vec<u32>, index: Src },
+    BrxIdx {
+        targets: Vec<u32>,
+        index: Src,
+    },
     /// `exit`, and `ret` of a kernel.
     Exit,
     /// `trap`.
     Trap,
     /// Nothing to compute; hazard checkers may care.
-    Fence { kind: FenceKind },
+    Fence {
+        kind: FenceKind,
+    },
     /// Nothing at all: hints, `nanosleep`, `griddepcontrol`.
     Hint,
     /// `bar` and `barrier`.
-    Bar { mode: BarMode, id: Src, count: Option<Src>, aligned: bool },
+    Bar {
+        mode: BarMode,
+        id: Src,
+        count: Option<Src>,
+        aligned: bool,
+    },
     /// `barrier.cluster.arrive`.
-    ClusterArrive { relaxed: bool, aligned: bool },
+    ClusterArrive {
+        relaxed: bool,
+        aligned: bool,
+    },
     /// `barrier.cluster.wait`.
-    ClusterWait { aligned: bool },
+    ClusterWait {
+        aligned: bool,
+    },
     /// `bar.warp.sync`.
-    WarpSync { mask: Src },
-    Shfl { mode: ShflMode, d: Dst, p: Option<u32>, a: Src, b: Src, c: Src, mask: Src },
-    Vote { mode: VoteMode, d: u32, p: PredSrc, mask: Src },
-    Ballot { d: Dst, p: PredSrc, mask: Src },
-    Match { all: bool, d: Dst, p: Option<u32>, a: Src, mask: Src },
-    Redux { op: ReduxOp, d: Dst, a: Src, mask: Src },
-    Elect { d: Option<Dst>, p: u32, mask: Src },
-    ActiveMask { d: Dst },
+    WarpSync {
+        mask: Src,
+    },
+    Shfl {
+        mode: ShflMode,
+        d: Dst,
+        p: Option<u32>,
+        a: Src,
+        b: Src,
+        c: Src,
+        mask: Src,
+    },
+    Vote {
+        mode: VoteMode,
+        d: u32,
+        p: PredSrc,
+        mask: Src,
+    },
+    Ballot {
+        d: Dst,
+        p: PredSrc,
+        mask: Src,
+    },
+    Match {
+        all: bool,
+        d: Dst,
+        p: Option<u32>,
+        a: Src,
+        mask: Src,
+    },
+    Redux {
+        op: ReduxOp,
+        d: Dst,
+        a: Src,
+        mask: Src,
+    },
+    Elect {
+        d: Option<Dst>,
+        p: u32,
+        mask: Src,
+    },
+    ActiveMask {
+        d: Dst,
+    },
     /// `isspacep`.
-    IsSpace { p: u32, a: Src, space: Space, own: bool },
+    IsSpace {
+        p: u32,
+        a: Src,
+        space: Space,
+        own: bool,
+    },
     /// `mapa`: the same address in another CTA of the cluster.
-    Mapa { d: Dst, a: Src, rank: Src, generic: bool },
+    Mapa {
+        d: Dst,
+        a: Src,
+        rank: Src,
+        generic: bool,
+    },
     /// `getctarank`.
-    CtaRank { d: Dst, a: Src, generic: bool },
+    CtaRank {
+        d: Dst,
+        a: Src,
+        generic: bool,
+    },
     /// `mbarrier`.
-    Mbarrier { op: MbarrierOp, addr: Addr },
+    Mbarrier {
+        op: MbarrierOp,
+        addr: Addr,
+    },
     /// `mbarrier.pending_count`.
-    PendingCount { d: Dst, a: Src },
+    PendingCount {
+        d: Dst,
+        a: Src,
+    },
     /// Asynchronous copies.
     Transfer(Box<Transfer>),
     /// Parsed, and known to the ISA, but not modelled: an error when it is reached.
-    Unmodelled { reason: String },
+    Unmodelled {
+        reason: String,
+    },
 }
 
 impl Op {
@@ -313,4 +512,8 @@ impl Op {
 /// See [`Op::warp_sync`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum WarpSync { None, Mask(Src), All }
+pub enum WarpSync {
+    None,
+    Mask(Src),
+    All,
+}

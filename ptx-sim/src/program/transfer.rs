@@ -21,9 +21,22 @@ pub type Reduction = (ReduceOp, ReduceType);
 #[allow(missing_docs)]
 pub enum Transfer {
     /// `cp.async`: `size` bytes, of which `src_size` are read and the rest is zero.
-    Small { dst: Addr, src: Addr, size: u32, src_size: Option<Src>, ignore: Option<PredSrc> },
+    Small {
+        dst: Addr,
+        src: Addr,
+        size: u32,
+        src_size: Option<Src>,
+        ignore: Option<PredSrc>,
+    },
     /// `cp.async.bulk` and `cp.reduce.async.bulk`.
-    Bulk { dst: Addr, src: Addr, size: Src, completion: Completion, mask: Option<Src>, reduce: Option<Reduction> },
+    Bulk {
+        dst: Addr,
+        src: Addr,
+        size: Src,
+        completion: Completion,
+        mask: Option<Src>,
+        reduce: Option<Reduction>,
+    },
     /// The tensor copies. `pair`: the mbarrier object may be the peer CTA's.
     Tensor {
         map: Addr,
@@ -36,11 +49,21 @@ pub enum Transfer {
         pair: bool,
     },
     /// `st.async` and `red.async`.
-    Store { dst: Addr, values: Vec<Src>, bytes: u32, mbarrier: Addr, reduce: Option<Reduction> },
+    Store {
+        dst: Addr,
+        values: Vec<Src>,
+        bytes: u32,
+        mbarrier: Addr,
+        reduce: Option<Reduction>,
+    },
     /// `commit_group`.
     Commit { bulk: bool },
     /// `wait_group`: all groups but the last `keep`; all operations if there is none.
-    Wait { bulk: bool, keep: Option<u32>, reads_only: bool },
+    Wait {
+        bulk: bool,
+        keep: Option<u32>,
+        reads_only: bool,
+    },
     /// `cp.async.mbarrier.arrive`.
     Arrive { addr: Addr, increments: bool },
 }
