@@ -320,3 +320,8 @@ fn asynchronous() {
 fn matrices() {
     topic("matrix");
 }
+
+#[test]
+fn tensor_copies() {
+    topic("tma");
+}

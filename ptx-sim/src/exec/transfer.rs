@@ -1,8 +1,8 @@
 //! Issues asynchronous copies.
 
 use super::copies::{Arrival, Copy, Finish, From, Piece};
-use super::machine::{Machine, Trouble};
-use super::memory::Place;
+use super::machine::{Machine, Place, Trouble};
+
 use super::pending::{Range, Use};
 use super::warp::{Part, State, Wait, Warp};
 use super::{Ctx, Flow, lanes};
