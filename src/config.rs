@@ -47,17 +47,12 @@ pub struct CudaCoreTarget {
 impl CudaCoreConfig {
     /// The default for a problem on a device.
     pub fn for_problem(shape: &Shape, target: &CudaCoreTarget) -> Self {
-        let integer_dot = Self::integer_dot(shape, target);
-        if integer_dot.is_legal(shape, target) {
-            integer_dot
-        } else {
-            Self::direct(shape, target)
-        }
+        Self::integer_dot(shape, target).unwrap_or_else(|| Self::direct(shape, target))
     }
 
     /// The direct kernel's default.
     pub fn direct(shape: &Shape, target: &CudaCoreTarget) -> Self {
-        let blocks_per_load = if target.wide { 2 } else { 1 };
+        let blocks_per_load = target.most_blocks_per_load();
         let warps = 4;
         // Enough warps for the loads in flight that memory latency asks for: about 16 an SM.
         // But no warp without a step of its own.
@@ -78,31 +73,40 @@ impl CudaCoreConfig {
         }
     }
 
-    /// The integer-dot kernel's default: one CTA an SM, and the K split with the fewest steps on
-    /// the SM that has the most. May not be legal.
-    pub fn integer_dot(shape: &Shape, target: &CudaCoreTarget) -> Self {
-        let blocks_per_load = if target.wide { 2 } else { 1 };
-        let warps = most_integer_dot_warps(pass_vectors(shape.n()));
+    /// The integer-dot kernel's default, if it can run the problem: as many warps as there is room
+    /// for, and the K split with the fewest steps on the SM that has the most.
+    pub fn integer_dot(shape: &Shape, target: &CudaCoreTarget) -> Option<Self> {
+        let blocks_per_load = target.most_blocks_per_load();
         let tiles = integer_dot_tiles(shape, target.tiled);
-        let ctas = (target.multiprocessors as usize).clamp(1, tiles.max(1));
-        let cost = |k_split: u32| {
-            let rounds = tiles.div_ceil(ctas).div_ceil((warps / k_split) as usize);
-            let steps = shape
-                .blocks()
-                .div_ceil((32 * blocks_per_load * k_split) as usize);
-            // In quarters of a step; ending a tile costs about one.
-            rounds * (4 * steps + 1)
+        // Short rows: two CTAs an SM, so that one starts while the other ends. Measured on an H200:
+        // docs/notes/tuning.md.
+        let short = pass_vectors(shape.n()) <= 2 && shape.k() <= 4096;
+        let cuts: &[(u32, u32)] = if short {
+            &[(8, 2), (8, 1), (4, 1)]
+        } else {
+            &[(16, 1), (8, 1), (4, 1)]
         };
-        let k_split = (0..=warps.ilog2())
-            .map(|log| 1 << log)
-            .min_by_key(|&k_split| cost(k_split));
-        Self {
-            kernel: CudaCoreKernel::IntegerDot,
-            blocks_per_load,
-            warps,
-            k_split: k_split.unwrap_or(1),
-            ctas: ctas as u32,
-        }
+        cuts.iter().find_map(|&(warps, ctas_per_sm)| {
+            let ctas = (target.multiprocessors * ctas_per_sm) as usize;
+            let ctas = ctas.clamp(1, tiles.max(1));
+            let cost = |k_split: u32| {
+                let rounds = tiles.div_ceil(ctas).div_ceil((warps / k_split) as usize);
+                let lanes = 32 * blocks_per_load * k_split;
+                // In quarters of a step; ending a tile costs about one.
+                rounds * (4 * shape.blocks().div_ceil(lanes as usize) + 1)
+            };
+            let k_split = (0..=warps.ilog2())
+                .map(|log| 1 << log)
+                .min_by_key(|&k_split| cost(k_split))?;
+            let config = Self {
+                kernel: CudaCoreKernel::IntegerDot,
+                blocks_per_load,
+                warps,
+                k_split,
+                ctas: ctas as u32,
+            };
+            config.is_legal(shape, target).then_some(config)
+        })
     }
 
     /// Successive f32 roundings of any term: the additions over a lane's blocks, over lanes, over
@@ -124,18 +128,20 @@ impl CudaCoreConfig {
     /// The kernel has code for this, and the device room.
     pub fn is_legal(&self, shape: &Shape, target: &CudaCoreTarget) -> bool {
         let vectors = pass_vectors(shape.n());
+        let integer_dot = || {
+            target.activation == Activation::Nvfp4
+                && self.warps <= most_integer_dot_warps(vectors)
+                && self.ctas >= 1
+                && i32::try_from(self.ctas).is_ok()
+                && i32::try_from(integer_dot_tiles(shape, target.tiled)).is_ok()
+                && self.shared_bytes(shape, target.tiled) <= u64::from(target.shared_bytes)
+        };
         let kernel = match self.kernel {
             CudaCoreKernel::Direct => self.warps <= DIRECT_WARPS && self.ctas == 0,
-            CudaCoreKernel::IntegerDot => {
-                target.activation == Activation::Nvfp4
-                    && self.warps <= most_integer_dot_warps(vectors)
-                    && self.ctas >= 1
-                    && i32::try_from(self.ctas).is_ok()
-                    && self.shared_bytes(shape, target.tiled) <= u64::from(target.shared_bytes)
-            }
+            CudaCoreKernel::IntegerDot => integer_dot(),
         };
         kernel
-            && (self.blocks_per_load == 1 || self.blocks_per_load == 2 && target.wide)
+            && (1..=target.most_blocks_per_load()).contains(&self.blocks_per_load)
             && self.warps >= 1
             && self.k_split >= 1
             && self.warps.is_multiple_of(self.k_split)
@@ -147,7 +153,13 @@ impl CudaCoreConfig {
         let tiles = integer_dot_tiles(shape, tiled).div_ceil(self.ctas as usize);
         let vector_bytes = vectors * shape.blocks() * (16 + 4);
         let partial_bytes = tiles * self.k_split as usize * INTEGER_DOT_ROWS * vectors * 4;
-        vector_bytes as u64 + partial_bytes as u64
+        (vector_bytes + partial_bytes) as u64
+    }
+}
+
+impl CudaCoreTarget {
+    fn most_blocks_per_load(&self) -> u32 {
+        if self.wide { 2 } else { 1 }
     }
 }
 
@@ -243,13 +255,18 @@ mod tests {
             CudaCoreConfig { k_split: 3, ..good },
             CudaCoreConfig { k_split: 0, ..good },
             CudaCoreConfig { ctas: 1, ..good },
-            // f16 vectors have no integers.
-            CudaCoreConfig::integer_dot(&shape, &target),
         ] {
             assert!(!bad.is_legal(&shape, &target), "{bad:?}");
         }
-        let good = CudaCoreConfig::integer_dot(&shape, &H200);
-        assert!(good.is_legal(&shape, &H200));
+        // f16 vectors have no integers.
+        assert_eq!(CudaCoreConfig::integer_dot(&shape, &target), None);
+        let good = CudaCoreConfig::for_problem(&shape, &H200);
+        assert_eq!(good.kernel, CudaCoreKernel::IntegerDot);
+        let narrow = CudaCoreTarget {
+            wide: false,
+            ..H200
+        };
+        assert!(!good.is_legal(&shape, &narrow));
         for bad in [
             CudaCoreConfig { ctas: 0, ..good },
             CudaCoreConfig { warps: 32, ..good },
@@ -265,6 +282,7 @@ mod tests {
             CudaCoreConfig::for_problem(&shape, &H200).kernel
         };
         assert_eq!(kernel(1, 28672), CudaCoreKernel::IntegerDot);
+        assert_eq!(kernel(8, 4096), CudaCoreKernel::IntegerDot);
         assert_eq!(kernel(8, 16384), CudaCoreKernel::IntegerDot);
         assert_eq!(kernel(8, 28672), CudaCoreKernel::Direct);
         assert_eq!(kernel(1, 1 << 20), CudaCoreKernel::Direct);

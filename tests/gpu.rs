@@ -348,7 +348,13 @@ fn edge_cases() {
 #[test]
 fn every_configuration() {
     let gpu = gpu_or_skip!();
-    for (m, n, k, l) in [(130, 1, 4128, 2), (77, 4, 2080, 1), (65, 8, 1056, 1)] {
+    for (m, n, k, l) in [
+        (130, 1, 4128, 2),
+        (131, 1, 4160, 2),
+        (77, 4, 2080, 1),
+        (79, 2, 1984, 3),
+        (65, 8, 1088, 1),
+    ] {
         let shape = Shape::new(m, n, k, l).unwrap();
         let integers = Problem::integers(shape, 5);
         let integers_truth = integers.reference().unwrap();

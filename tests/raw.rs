@@ -324,10 +324,7 @@ fn configurations_without_a_kernel() {
     }
     // 16-byte loads of rows that are not.
     let error = refusal(|c| c.shape.2 = 48);
-    assert!(
-        matches!(error, Error::Config { .. }),
-        "{error}"
-    );
+    assert!(matches!(error, Error::Config { .. }), "{error}");
 }
 
 #[test]

@@ -19,6 +19,8 @@ struct CudaCoreParams {
     int32_t m, n, l, blocks;
     int32_t k_split;  // warps that share a row tile
     int32_t row_step; // from one row of a tile to the next: 1, or 32 to share 128x4 sectors
+    // Integer dot: each CTA takes so many row tiles, and the first tiles_left one more.
+    int32_t tiles_per_cta, tiles_left;
 
     const uint8_t *codes;
     const uint8_t *scales;

@@ -94,65 +94,60 @@ struct Magnitudes {
     }
 };
 
-// Where a tile's rows begin.
-struct Tile {
-    const uint8_t *codes, *scales;
-    int rows; // 1 to kRows; fewer at the end of M
-
-    __device__ __forceinline__ Tile(const CudaCoreParams &p, int32_t batch, int32_t tile) {
-        // A tile may lie past the end altogether: it repeats the last row, and is not stored.
-        const int32_t row = min(tile_row<kRows>(p, tile, 0), p.m - 1);
-        codes = p.codes + (int64_t(batch) * p.m + row) * p.code_row_bytes;
-        scales = p.scales + batch * p.scale_layout.batch_bytes(p.m) + p.scale_layout.row_offset(row);
-        rows = min((p.m - 1 - row) / p.row_step + 1, kRows);
-    }
-};
-
-// What a lane reads in one step: kBlocks blocks of kRows rows.
+// What a lane computes with in one step: kBlocks blocks of kRows rows.
 template <int kBlocks>
 struct Step {
     uint2 codes[kRows][kBlocks];
     uint16_t scales[kRows];
+};
 
-    __device__ __forceinline__ void load(const CudaCoreParams &p, const Tile &tile, int32_t block) {
-        const uint8_t *code_at = tile.codes + int64_t(block) * (kBlock / 2);
-        const uint8_t *scale_at = tile.scales + p.scale_layout.block_offset(block);
-        // From row to row: rows 32 apart are 4 bytes apart in an atom of the 128x4 layout.
-        const uint32_t code_step = uint32_t(p.code_row_bytes) * p.row_step;
-        const uint32_t scale_step = p.scale_layout.tiled ? 4 : uint32_t(p.scale_layout.row_stride);
-        if (tile.rows == kRows && block < p.blocks) {
-#pragma unroll
-            for (int r = 0; r < kRows; ++r) {
-                load_row(r, code_at + uint64_t(r * code_step), scale_at + uint64_t(r * scale_step));
-            }
-            return;
-        }
-        // Past the end of the rows or of K: zeros add nothing.
-#pragma unroll
-        for (int r = 0; r < kRows; ++r) {
-            scales[r] = 0;
-#pragma unroll
-            for (int b = 0; b < kBlocks; ++b) codes[r][b] = make_uint2(0, 0);
-            if (r < tile.rows && block < p.blocks) {
-                load_row(r, code_at + uint64_t(r * code_step), scale_at + uint64_t(r * scale_step));
-            }
-        }
-    }
+// Where a warp's loads are: steps of a tile, then the next tile of the group.
+struct Cursor {
+    int32_t tile, step, block; // block: this lane's first
+    int32_t rows;              // of this tile that exist: kRows or fewer, perhaps none
+    const uint8_t *codes, *scales;
 
-  private:
-    __device__ __forceinline__ void load_row(int r, const uint8_t *code_at,
-                                             const uint8_t *scale_at) {
-        if constexpr (kBlocks == 2) {
-            const uint4 v = arch::load_stream_128(code_at);
-            codes[r][0] = make_uint2(v.x, v.y);
-            codes[r][1] = make_uint2(v.z, v.w);
-            scales[r] = arch::load_shared_16(scale_at);
-        } else {
-            codes[r][0] = arch::load_stream_64(code_at);
-            scales[r] = arch::load_shared_8(scale_at);
-        }
+    __device__ __forceinline__ void enter(const CudaCoreParams &p, int32_t batch) {
+        const int32_t row = tile_row<kRows>(p, tile, 0);
+        codes = p.codes + (int64_t(batch) * p.m + row) * p.code_row_bytes;
+        scales = p.scales + batch * p.scale_layout.batch_bytes(p.m) + p.scale_layout.row_offset(row);
+        rows = row < p.m ? min((p.m - 1 - row) / p.row_step + 1, kRows) : 0;
     }
 };
+
+// From a row of a tile to the next, in bytes: rows 32 apart are 4 bytes apart in a 128x4 atom.
+__device__ __forceinline__ uint64_t code_step(const CudaCoreParams &p, int r) {
+    return uint64_t(uint32_t(p.code_row_bytes) * p.row_step * r);
+}
+__device__ __forceinline__ uint64_t scale_step(const CudaCoreParams &p, int r) {
+    return uint64_t((p.scale_layout.tiled ? 4 : uint32_t(p.scale_layout.row_stride)) * r);
+}
+
+// From memory straight into registers.
+template <int kBlocks>
+__device__ __forceinline__ void load(Step<kBlocks> &next, const CudaCoreParams &p,
+                                     const Cursor &c) {
+    const uint8_t *code_at = c.codes + int64_t(c.block) * (kBlock / 2);
+    const uint8_t *scale_at = c.scales + p.scale_layout.block_offset(c.block);
+    // Past the end of the rows or of K: zeros add nothing.
+    const int rows = c.block < p.blocks ? c.rows : 0;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+        next.scales[r] = 0;
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) next.codes[r][b] = make_uint2(0, 0);
+        if (r >= rows) continue;
+        if constexpr (kBlocks == 2) {
+            const uint4 v = arch::load_stream_128(code_at + code_step(p, r));
+            next.codes[r][0] = make_uint2(v.x, v.y);
+            next.codes[r][1] = make_uint2(v.z, v.w);
+            next.scales[r] = arch::load_shared_16(scale_at + scale_step(p, r));
+        } else {
+            next.codes[r][0] = arch::load_stream_64(code_at + code_step(p, r));
+            next.scales[r] = arch::load_shared_8(scale_at + scale_step(p, r));
+        }
+    }
+}
 
 // Sums each of V values over the warp, V a power of two up to 32. Lane i * (32 / V) ends up with
 // value i, in the first element.
@@ -185,7 +180,7 @@ __global__ void __launch_bounds__(int8::max_threads(kVectors), 1)
     using namespace int8;
     constexpr int kValues = kRows * kVectors;
     extern __shared__ uint4 shared[];
-    uint4 *const x = shared;                                              // [kVectors][blocks]
+    uint4 *const x = shared;                                                   // [kVectors][blocks]
     float *const x_scale = reinterpret_cast<float *>(x + kVectors * p.blocks); // the same
     float *const partial = x_scale + kVectors * p.blocks; // [tile][k_split][kValues]
 
@@ -199,20 +194,37 @@ __global__ void __launch_bounds__(int8::max_threads(kVectors), 1)
     const int32_t steps = (p.blocks + stride - 1) / stride;
     const Lookup lookup;
 
+    // No division before the first load: it would delay it by hundreds of cycles.
     const int32_t tiles = row_tiles(p.m, p.row_step, kRows);
-    const int64_t total = int64_t(tiles) * p.l;
-    const int64_t last = total * (blockIdx.x + 1) / gridDim.x;
-    for (int64_t first = total * blockIdx.x / gridDim.x; first < last;) {
+    const auto start_of = [&](int32_t cta) {
+        return cta * p.tiles_per_cta + min(cta, p.tiles_left);
+    };
+    const int32_t last = start_of(blockIdx.x + 1);
+    for (int32_t first = start_of(blockIdx.x); first < last;) {
         // The tiles of one batch, whose vectors are decoded.
-        const int32_t batch = int32_t(first / tiles);
-        const int32_t begin = int32_t(first - int64_t(batch) * tiles);
-        const int32_t end = int32_t(min(last - int64_t(batch) * tiles, int64_t(tiles)));
+        const int32_t batch = p.l == 1 ? 0 : first / tiles;
+        const int32_t begin = first - batch * tiles;
+        const int32_t end = min(last - batch * tiles, tiles);
         first += end - begin;
 
-        int32_t tile = begin + group;
-        Tile from(p, batch, min(tile, end - 1));
+        Cursor cursor;
+        cursor.tile = begin + group;
+        cursor.step = 0;
+        cursor.block = first_block;
+        if (cursor.tile < end) cursor.enter(p, batch);
         Step<kBlocks> next;
-        next.load(p, from, first_block);
+        const auto load_next = [&] {
+            if (cursor.tile >= end) return;
+            load(next, p, cursor);
+            cursor.block += stride;
+            if (++cursor.step == steps) {
+                cursor.step = 0;
+                cursor.block = first_block;
+                cursor.tile += groups;
+                if (cursor.tile < end) cursor.enter(p, batch);
+            }
+        };
+        load_next();
 
         for (int32_t i = threadIdx.x; i < kVectors * p.blocks; i += blockDim.x) {
             const int32_t block = i % p.blocks;
@@ -229,20 +241,15 @@ __global__ void __launch_bounds__(int8::max_threads(kVectors), 1)
         }
         __syncthreads();
 
-        for (; tile < end; tile += groups) {
+        for (int32_t tile = begin + group; tile < end; tile += groups) {
             float sum[kValues] = {};
             int32_t block = first_block;
 #pragma unroll 1
             for (int32_t s = 0; s < steps; ++s) {
                 const Step<kBlocks> step = next;
+                load_next();
                 const int32_t here = min(block, p.blocks - kBlocks);
                 block += stride;
-                if (s + 1 < steps) {
-                    next.load(p, from, block);
-                } else if (tile + groups < end) {
-                    from = Tile(p, batch, tile + groups);
-                    next.load(p, from, first_block);
-                }
 #pragma unroll
                 for (int b = 0; b < kBlocks; ++b) {
                     float scale[kRows];

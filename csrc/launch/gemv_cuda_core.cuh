@@ -72,14 +72,14 @@ cudaError_t for_each_pass(const nvfp4_gemv_args &a, const nvfp4_cuda_core_config
 template <int kActivation>
 cudaError_t launch_cuda_core(const nvfp4_gemv_args &a, const nvfp4_cuda_core_config &c,
                              cudaStream_t stream) {
-    return for_each_pass(a, c, [&](const CudaCoreParams &p) {
+    return for_each_pass(a, c, [&](CudaCoreParams &p) {
         const CudaCoreKernel kernel = c.blocks_per_load == 2
                                           ? cuda_core_kernel<kActivation, 2>(p.n)
                                           : cuda_core_kernel<kActivation, 1>(p.n);
         const int64_t tiles = row_tiles(p.m, p.row_step, rows_per_warp(p.n));
         const dim3 grid(unsigned(ceil_div(tiles, c.warps / c.k_split)),
                         unsigned(std::min(a.l, 65535)));
-        void *arguments[] = {const_cast<CudaCoreParams *>(&p)};
+        void *arguments[] = {&p};
         return cudaLaunchKernel(reinterpret_cast<const void *>(kernel), grid,
                                 dim3(c.warps * kWarp), arguments, 0, stream);
     });

@@ -14,11 +14,13 @@ static CudaCoreKernel nvfp4_kernel(int32_t n) {
 
 cudaError_t launch_nvfp4(const nvfp4_gemv_args &a, const nvfp4_cuda_core_config &c,
                          cudaStream_t stream) {
-    return for_each_pass(a, c, [&](const CudaCoreParams &p) {
+    return for_each_pass(a, c, [&](CudaCoreParams &p) {
         const auto *kernel = reinterpret_cast<const void *>(
             c.blocks_per_load == 2 ? nvfp4_kernel<2>(p.n) : nvfp4_kernel<1>(p.n));
         const int vectors = p.n <= 2 ? p.n : p.n <= 4 ? 4 : 8;
         const int64_t tiles = int64_t(row_tiles(p.m, p.row_step, int8::kRows)) * p.l;
+        p.tiles_per_cta = int32_t(tiles / c.ctas);
+        p.tiles_left = int32_t(tiles % c.ctas);
         const int64_t shared =
             int8::shared_bytes(vectors, p.blocks, p.k_split, ceil_div(tiles, c.ctas));
         if (shared > kDefaultSharedBytes) {
@@ -26,7 +28,7 @@ cudaError_t launch_nvfp4(const nvfp4_gemv_args &a, const nvfp4_cuda_core_config 
                 kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared));
             if (status != cudaSuccess) return status;
         }
-        void *arguments[] = {const_cast<CudaCoreParams *>(&p)};
+        void *arguments[] = {&p};
         return cudaLaunchKernel(kernel, dim3(unsigned(c.ctas)), dim3(c.warps * kWarp), arguments,
                                 size_t(shared), stream);
     });

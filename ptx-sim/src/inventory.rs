@@ -20,11 +20,28 @@ pub struct Entry {
     pub unmodelled: Option<String>,
 }
 
+/// What a module uses.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Inventory {
+    /// Its opcodes.
+    pub opcodes: Vec<Entry>,
+    /// What keeps a kernel from running and is not an instruction. The kernel's opcodes are then
+    /// counted, but nobody has looked whether all of them are executed.
+    pub problems: Vec<String>,
+}
+
 /// Lists a module's opcodes.
-pub fn inventory(module: &Module) -> Vec<Entry> {
+pub fn inventory(module: &Module) -> Inventory {
     let mut all = BTreeMap::new();
+    let mut problems = Vec::new();
     for f in &module.functions {
         collect(f.body.as_deref().unwrap_or_default(), &mut all);
+        if !f.entry && f.body.is_some() {
+            problems.push(format!(
+                "line {}: function {} cannot be called: calls are not modelled",
+                f.line, f.name
+            ));
+        }
     }
     // What a kernel's decoder says, kernel by kernel, with the failing instructions taken out one
     // after another: an error names one line only.
@@ -43,14 +60,21 @@ pub fn inventory(module: &Module) -> Vec<Entry> {
                 Err(crate::SimError::Decode(e)) => {
                     let known = mark(&mut all, e.line, &e.text, &e.message);
                     if !known || !remove(&mut m, &name, e.line, &e.text) {
+                        problems.push(format!("{name}: {e}"));
                         break;
                     }
                 }
-                Err(_) => break,
+                Err(e) => {
+                    problems.push(format!("{name}: {e}"));
+                    break;
+                }
             }
         }
     }
-    all.into_values().map(|(e, _)| e).collect()
+    Inventory {
+        opcodes: all.into_values().map(|(e, _)| e).collect(),
+        problems,
+    }
 }
 
 type All = BTreeMap<String, (Entry, Vec<(u32, String)>)>;

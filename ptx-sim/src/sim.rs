@@ -3,22 +3,20 @@
 use crate::ast::Module;
 use crate::coverage::Counters;
 use crate::error::SimError;
-use std::collections::BTreeMap;
 
 use crate::exec::event::EventQueue;
 use crate::exec::hazards::Hazards;
-use crate::exec::machine::{Barrier, Cluster, Cta, Machine};
+use crate::exec::machine::Machine;
 use crate::exec::pending::Pending;
 use crate::exec::tcgen05::TensorState;
 use crate::exec::tensor::encode_map;
-use crate::exec::warp::{State, Wait, Warp};
 use crate::memory::layout::GLOBAL;
 
 use crate::memory::{Observer, Region, Space};
 use crate::models::hazard::Profile;
 use crate::models::tensor_map::TensorMap;
 use crate::program::Program;
-use crate::report::{Deadlock, Report, Waiter};
+use crate::report::Report;
 use crate::sched::{Policy, Scheduler, Timing};
 
 /// Buffers start at multiples of this, as `cudaMalloc` aligns them.
@@ -302,22 +300,22 @@ fn check(p: &Program, l: &Launch, o: &Options) -> Result<[u32; 3], SimError> {
     if product(l.grid) == 0 || l.grid[1] > 65535 || l.grid[2] > 65535 || product(l.grid) > 1 << 31 {
         return refuse(format!("grid {:?}", l.grid));
     }
-    if let Some(r) = p.reqntid {
-        if r != l.block {
-            return refuse(format!(
-                "the kernel requires {r:?} threads, not {:?}",
-                l.block
-            ));
-        }
+    if let Some(r) = p.reqntid
+        && r != l.block
+    {
+        return refuse(format!(
+            "the kernel requires {r:?} threads, not {:?}",
+            l.block
+        ));
     }
-    if let Some(m) = p.maxntid {
-        if product(m) < product(l.block) {
-            return refuse(format!(
-                "the kernel allows {} threads, not {}",
-                product(m),
-                product(l.block)
-            ));
-        }
+    if let Some(m) = p.maxntid
+        && product(m) < product(l.block)
+    {
+        return refuse(format!(
+            "the kernel allows {} threads, not {}",
+            product(m),
+            product(l.block)
+        ));
     }
     let cluster = match (l.cluster, p.cluster) {
         (Some(a), Some(b)) if a != b => {
@@ -328,7 +326,7 @@ fn check(p: &Program, l: &Launch, o: &Options) -> Result<[u32; 3], SimError> {
     if product(cluster) == 0 || product(cluster) > 16 {
         return refuse(format!("a cluster has 1 to 16 CTAs, not {cluster:?}"));
     }
-    if (0..3).any(|i| l.grid[i] % cluster[i] != 0) {
+    if (0..3).any(|i| !l.grid[i].is_multiple_of(cluster[i])) {
         return refuse(format!(
             "grid {:?} is not made of clusters of {cluster:?}",
             l.grid
@@ -359,262 +357,4 @@ fn check(p: &Program, l: &Launch, o: &Options) -> Result<[u32; 3], SimError> {
         return refuse("at least one cluster and one SM are needed".into());
     }
     Ok(cluster)
-}
-
-impl Machine<'_> {
-    fn run_grid(&mut self) -> Result<(), SimError> {
-        let c = self.cluster_dims;
-        let shape: [u32; 3] = std::array::from_fn(|i| self.launch.grid[i] / c[i]);
-        let total = shape.iter().product::<u32>();
-        let mut next = 0;
-        loop {
-            // Clusters that have ended make room; indices are the scheduler's, so all move at once.
-            if self
-                .clusters
-                .iter()
-                .any(|k| k.ctas.iter().all(|i| self.ctas[*i].ended()))
-            {
-                self.retire();
-            }
-            while self.clusters.len() < self.options.resident && next < total {
-                self.admit(next, shape);
-                next += 1;
-            }
-            if self.clusters.is_empty() {
-                return self.drain();
-            }
-            self.run_resident()?;
-        }
-    }
-
-    /// Runs until some cluster has ended.
-    fn run_resident(&mut self) -> Result<(), SimError> {
-        let mut candidates = Vec::new();
-        loop {
-            self.collect_candidates(&mut candidates, false);
-            if let Some(e) = EventQueue::choose(self, self.options.timing, candidates.is_empty()) {
-                self.complete(e)?;
-                continue;
-            }
-            if candidates.is_empty() {
-                self.collect_candidates(&mut candidates, true);
-            }
-            if candidates.is_empty() {
-                if self.time_out() {
-                    continue;
-                }
-                return Err(SimError::Deadlock(Box::new(self.deadlock())));
-            }
-            let (cta, warp) = self.scheduler.pick(&candidates);
-            let quantum = self.scheduler.quantum();
-            let pc = self.ctas[cta].warps[warp]
-                .as_ref()
-                .and_then(|w| w.parts.first())
-                .map_or(0, |p| p.pc);
-            self.report.thread_instructions += self.run_warp(cta, warp, quantum)?;
-            if self.report.thread_instructions > self.options.budget {
-                let site = self.program.site(pc as usize);
-                return Err(SimError::Budget {
-                    budget: self.options.budget,
-                    line: site.line,
-                    text: site.text,
-                });
-            }
-            let cluster = &self.clusters[self.ctas[cta].cluster];
-            if cluster.ctas.iter().all(|i| self.ctas[*i].ended()) {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Operations that outlive the grid's threads still complete.
-    fn drain(&mut self) -> Result<(), SimError> {
-        while let Some(e) = EventQueue::choose(self, self.options.timing, true) {
-            self.complete(e)?;
-        }
-        Ok(())
-    }
-
-    fn complete(&mut self, e: Box<dyn crate::exec::event::Event>) -> Result<(), SimError> {
-        let pc = e.pc();
-        self.pending.progressed();
-        e.complete(self)
-            .map_err(|f| SimError::Violation(Box::new(self.violation(f, pc, None))))
-    }
-
-    fn collect_candidates(&self, out: &mut Vec<(usize, usize)>, alone: bool) {
-        out.clear();
-        for (i, c) in self.ctas.iter().enumerate() {
-            for (j, w) in c.warps.iter().enumerate() {
-                if w.as_ref().is_some_and(|w| self.runnable(i, w, alone)) {
-                    out.push((i, j));
-                }
-            }
-        }
-    }
-
-    /// Makes a cluster resident.
-    fn admit(&mut self, linear: u32, shape: [u32; 3]) {
-        let c = self.cluster_dims;
-        let first = [
-            linear % shape[0] * c[0],
-            linear / shape[0] % shape[1] * c[1],
-            linear / shape[0] / shape[1] * c[2],
-        ];
-        let size = c.iter().product::<u32>();
-        let index = self.clusters.len();
-        let mut ctas = Vec::new();
-        for rank in 0..size {
-            let at = [rank % c[0], rank / c[0] % c[1], rank / c[0] / c[1]];
-            let id: [u32; 3] = std::array::from_fn(|i| first[i] + at[i]);
-            ctas.push(self.ctas.len());
-            self.add_cta(id, index, rank);
-        }
-        self.clusters.push(Cluster {
-            linear,
-            ctas,
-            phase: 0,
-        });
-        for i in self.clusters[index].ctas.clone() {
-            self.start_warps(i);
-        }
-        self.report.ctas += u64::from(size);
-    }
-
-    fn add_cta(&mut self, id: [u32; 3], cluster: usize, rank: u32) {
-        let p = self.program;
-        let mut shared = Region::new(Space::Shared);
-        for v in p.shared.iter().filter(|v| v.size > 0) {
-            shared.add(&v.name, v.address, v.size as usize);
-        }
-        if self.launch.shared > 0 {
-            shared.add(
-                "dynamic shared memory",
-                p.dynamic_shared,
-                self.launch.shared as usize,
-            );
-        }
-        let threads: u32 = self.launch.block.iter().product();
-        let live: Vec<u32> = (0..threads.div_ceil(32))
-            .map(|w| match threads - w * 32 {
-                n if n >= 32 => u32::MAX,
-                n => (1 << n) - 1,
-            })
-            .collect();
-        let g = self.launch.grid;
-        let (per, grid) = (self.cluster_dims, self.launch.grid);
-        let at: [u32; 3] = std::array::from_fn(|i| id[i] / per[i]);
-        let clusters: [u32; 3] = std::array::from_fn(|i| grid[i] / per[i]);
-        if let Some(h) = &mut self.hazards {
-            let linear = id[0] + g[0] * (id[1] + g[1] * id[2]);
-            h.admit(linear, at[0] + clusters[0] * (at[1] + clusters[1] * at[2]));
-        }
-        self.ctas.push(Cta {
-            id,
-            linear: id[0] + g[0] * (id[1] + g[1] * id[2]),
-            cluster,
-            rank,
-            shared,
-            mbarriers: BTreeMap::new(),
-            barriers: vec![Barrier::default(); 16],
-            warps: Vec::new(),
-            cluster_arrived: vec![0; live.len()],
-            cluster_token: vec![(0, 0); live.len()],
-            live,
-        });
-    }
-
-    fn start_warps(&mut self, cta: usize) {
-        for index in 0..self.ctas[cta].live.len() {
-            let mut w = Warp::new(self.program, index as u32, self.ctas[cta].live[index]);
-            for (special, slot) in &self.program.specials {
-                for lane in 0..32 {
-                    w.regs[*slot as usize][lane as usize] =
-                        self.special(*special, cta, index as u32, lane);
-                }
-            }
-            self.ctas[cta].warps.push(Some(w));
-        }
-    }
-
-    /// Drops clusters that have ended.
-    fn retire(&mut self) {
-        let ended: Vec<bool> = self
-            .clusters
-            .iter()
-            .map(|k| k.ctas.iter().all(|i| self.ctas[*i].ended()))
-            .collect();
-        let mut moved = vec![usize::MAX; self.ctas.len()];
-        let mut kept = Vec::new();
-        for (i, cta) in std::mem::take(&mut self.ctas).into_iter().enumerate() {
-            if !ended[cta.cluster] {
-                moved[i] = kept.len();
-                kept.push(cta);
-            }
-        }
-        self.ctas = kept;
-        let mut clusters = Vec::new();
-        for (i, mut k) in std::mem::take(&mut self.clusters).into_iter().enumerate() {
-            if let (true, Some(h)) = (ended[i], &mut self.hazards) {
-                h.drop_cluster(k.linear);
-            }
-            if !ended[i] {
-                for c in &mut k.ctas {
-                    *c = moved[*c];
-                    self.ctas[*c].cluster = clusters.len();
-                }
-                clusters.push(k);
-            }
-        }
-        self.clusters = clusters;
-    }
-
-    fn deadlock(&self) -> Deadlock {
-        let mut d = Deadlock {
-            waiting: Vec::new(),
-            state: self.events.describe(),
-        };
-        for (i, c) in self.ctas.iter().enumerate() {
-            for w in c.warps.iter().flatten() {
-                for p in &w.parts {
-                    let reason = match p.state {
-                        State::Ready | State::Join => "for other lanes of its warp".to_string(),
-                        State::Sync(m) => {
-                            format!("for lanes {m:08x} of its warp to execute this instruction")
-                        }
-                        State::Blocked(Wait::Bar { id, .. }) => format!("at barrier {id}"),
-                        State::Blocked(Wait::Tensor { stores, .. }) => {
-                            format!("for its tcgen05.{}", if stores { "st" } else { "ld" })
-                        }
-                        State::Blocked(Wait::TensorAlloc { .. }) => "for tensor memory".into(),
-                        State::Blocked(Wait::Cluster { .. }) => "at the cluster barrier".into(),
-                        State::Blocked(Wait::Groups { .. }) => "for its asynchronous copies".into(),
-                        State::Blocked(Wait::Mbarrier { owner, at, .. }) => {
-                            format!("for {}", self.describe_mbarrier(owner, at))
-                        }
-                    };
-                    let pc = match p.state {
-                        State::Blocked(Wait::Mbarrier { pc, .. }) => pc,
-                        _ => p.pc,
-                    };
-                    d.waiting.push(Waiter {
-                        thread: self.thread(i, w.index, p.mask.trailing_zeros().min(31)),
-                        lanes: p.mask,
-                        site: self.program.site(pc as usize),
-                        reason,
-                    });
-                }
-            }
-            for (id, b) in c.barriers.iter().enumerate().filter(|(_, b)| b.arrived > 0) {
-                let live: u32 = c.live.iter().map(|l| l.count_ones()).sum();
-                d.state.push(format!(
-                    "CTA {:?} barrier {id}: {} of {} threads have arrived",
-                    c.id,
-                    b.arrived,
-                    b.count.unwrap_or(live)
-                ));
-            }
-        }
-        d
-    }
 }

@@ -1,7 +1,7 @@
 //! Small kernels that pin the interpreter: divergence, barriers, shuffles, memory checks, errors.
 
 use ptx_sim::report::ViolationKind;
-use ptx_sim::{Launch, Module, Options, Policy, Report, Sim, SimError, Uninitialised};
+use ptx_sim::{Launch, Module, Options, Policy, Report, Sim, SimError, Timing, Uninitialised};
 
 const HEAD: &str = ".version 9.0\n.target sm_100a\n.address_size 64\n";
 
@@ -135,8 +135,8 @@ fn barriers_order_shared_memory() {
          add.u32 %r4, %r1, %r4;\nld.shared.u32 %r5, [%r4];\nst.global.u32 [%w], %r5;",
     );
     let out = run(&ptx, 256);
-    for i in 0..256 {
-        assert_eq!(out[i], 255 - i as u32);
+    for (i, v) in out.iter().take(256).enumerate() {
+        assert_eq!(*v, 255 - i as u32);
     }
 }
 
@@ -310,8 +310,8 @@ fn constants_globals_local_memory_and_generic_addresses() {
     )
     .replace(".visible", ".const .align 4 .u32 c[3] = {1, 2, 30};\n.global .align 4 .b32 g[2] = {0, 500};\n.visible");
     let out = run(&ptx, 64);
-    for i in 0..64 {
-        assert_eq!(out[i], 530 + i as u32);
+    for (i, v) in out.iter().take(64).enumerate() {
+        assert_eq!(*v, 530 + i as u32);
     }
 }
 
@@ -418,12 +418,15 @@ fn endless_kernels_run_out_of_budget() {
 fn unmodelled_instructions_are_errors_when_reached_only() {
     let ptx = kernel(
         "",
-        "setp.eq.u32 %p1, %t, 99;\n@%p1 tcgen05.fence::after_thread_sync;",
+        "setp.eq.u32 %p1, %t, 99;\n@%p1 movmatrix.sync.aligned.m8n8.trans.b16 %r1, %r2;",
     );
     run(&ptx, 32);
-    let e = fails(&kernel("", "mbarrier.init.shared::cta.b64 [%r1], 1;"), 32);
+    let e = fails(
+        &kernel("", "movmatrix.sync.aligned.m8n8.trans.b16 %r1, %r2;"),
+        32,
+    );
     assert!(
-        matches!(&e, SimError::Unmodelled { text, .. } if text.starts_with("mbarrier.init")),
+        matches!(&e, SimError::Unmodelled { text, .. } if text.starts_with("movmatrix")),
         "{e}"
     );
 }
@@ -489,4 +492,173 @@ fn launches_are_checked() {
     for l in bad {
         assert!(matches!(sim.run(&l, &o), Err(SimError::Launch(_))), "{l:?}");
     }
+}
+
+#[test]
+fn matrices_move_between_shared_memory_and_registers() {
+    // Row r of the matrix holds 8 * r + column; lane l reads two elements of row l / 4.
+    let ptx = kernel(
+        "",
+        ".shared .align 16 .b8 s[128];\nmov.u32 %r1, s;\nshl.b32 %r2, %t, 2;\nadd.u32 %r2, %r1, %r2;\n\
+         shl.b32 %r3, %t, 1;\nadd.u32 %r4, %r3, 1;\nshl.b32 %r4, %r4, 16;\nor.b32 %r3, %r3, %r4;\n\
+         st.shared.u32 [%r2], %r3;\nbar.sync 0;\nand.b32 %r5, %t, 7;\nshl.b32 %r5, %r5, 4;\n\
+         add.u32 %r5, %r1, %r5;\nldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r6}, [%r5];\n\
+         ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%r7}, [%r5];\n\
+         movmatrix.sync.aligned.m8n8.trans.b16 %r8, %r7;\n\
+         st.global.u32 [%w], %r6;\nst.global.u32 [%w+128], %r7;\nst.global.u32 [%w+256], %r8;",
+    );
+    let out = run(&ptx, 32);
+    for l in 0..32u32 {
+        let (row, column) = (l / 4, l % 4 * 2);
+        let plain = (8 * row + column) | (8 * row + column + 1) << 16;
+        let transposed = (8 * column + row) | (8 * (column + 1) + row) << 16;
+        assert_eq!(out[l as usize], plain);
+        assert_eq!(out[32 + l as usize], transposed);
+        assert_eq!(out[64 + l as usize], plain);
+    }
+}
+
+/// Copies two groups to shared memory and waits for the first; `wait` and `barrier` may be broken.
+fn copies(wait: &str, barrier: &str) -> Vec<Result<Vec<u32>, SimError>> {
+    let ptx = kernel(
+        "",
+        &format!(
+            ".shared .align 16 .b8 s[1024];\nmov.u32 %r1, s;\nshl.b32 %r2, %t, 2;\nadd.u32 %r2, %r1, %r2;\n\
+             cp.async.ca.shared.global [%r2], [%w], 4;\ncp.async.commit_group;\n\
+             cp.async.ca.shared.global [%r2+512], [%w], 4, 0;\ncp.async.commit_group;\n\
+             {wait}\n{barrier}\nsub.u32 %r3, 63, %t;\nshl.b32 %r3, %r3, 2;\nadd.u32 %r3, %r1, %r3;\n\
+             ld.shared.u32 %r4, [%r3];\nst.global.u32 [%w+256], %r4;\ncp.async.wait_all;"
+        ),
+    );
+    let mut out = Vec::new();
+    for timing in [Timing::Eager, Timing::Lazy, Timing::Random] {
+        for seed in 0..10 {
+            let mut sim = Sim::new(Module::parse(&ptx).unwrap());
+            let input: Vec<u8> = (0..64u32).flat_map(|v| (v * 3).to_le_bytes()).collect();
+            let b = sim.alloc("out", 512).unwrap();
+            sim.write(b, 0, &input).unwrap();
+            let launch = Launch::new("k", [1; 3], [64, 1, 1]).buffer(b);
+            let options = Options {
+                timing,
+                policy: Policy::Random(seed),
+                ..Options::default()
+            };
+            let words = |sim: &Sim| {
+                let bytes = sim.download(b)[256..].chunks(4);
+                bytes
+                    .map(|c| u32::from_le_bytes(c.try_into().unwrap()))
+                    .collect()
+            };
+            out.push(sim.run(&launch, &options).map(|_| words(&sim)));
+        }
+    }
+    out
+}
+
+#[test]
+fn asynchronous_copies_complete_when_waited_for() {
+    let want: Vec<u32> = (0..64).map(|i| (63 - i) * 3).collect();
+    for r in copies("cp.async.wait_group 1;", "bar.sync 0;") {
+        assert_eq!(r.unwrap(), want);
+    }
+}
+
+#[test]
+fn asynchronous_copies_without_wait_or_barrier_are_caught() {
+    for (wait, barrier) in [
+        ("", "bar.sync 0;"),
+        ("cp.async.wait_group 2;", "bar.sync 0;"),
+        ("cp.async.wait_group 1;", ""),
+    ] {
+        assert!(
+            copies(wait, barrier).iter().any(|r| r.is_err()),
+            "{wait} {barrier}"
+        );
+    }
+}
+
+#[test]
+fn dynamic_shared_memory_lies_behind_static() {
+    let ptx = kernel(
+        "",
+        ".shared .align 4 .b8 s[12];\nmov.u32 %r1, s;\nmov.u32 %r2, dyn;\nmov.u64 %d1, dyn;\n\
+         cvta.shared.u64 %d1, %d1;\nst.shared.u32 [other+8], 77;\nld.u32 %r3, [%d1+8];\n\
+         mov.u32 %r4, dyn+4;\nsub.u32 %r4, %r4, %r2;\n\
+         st.global.v4.u32 [%out], {%r1, %r2, %r3, %r4};",
+    )
+    .replace(
+        ".visible",
+        ".extern .shared .align 1024 .b8 dyn[];\n.extern .shared .align 16 .b8 other[];\n.visible",
+    );
+    let mut sim = Sim::new(Module::parse(&ptx).unwrap());
+    let out = sim.alloc("out", 16).unwrap();
+    let mut launch = Launch::new("k", [1; 3], [1; 3]).buffer(out);
+    let e = sim.run(&launch, &Options::default()).unwrap_err();
+    assert_eq!(kind(&e), ViolationKind::OutOfBounds);
+    launch.shared = 12;
+    sim.run(&launch, &Options::default()).unwrap();
+    let words: Vec<u32> = sim
+        .download(out)
+        .chunks(4)
+        .map(|c| u32::from_le_bytes(c.try_into().unwrap()))
+        .collect();
+    assert_eq!(words, [1024, 2048, 77, 4]);
+}
+
+#[test]
+fn observers_see_accesses_and_synchronisation() {
+    use ptx_sim::memory::{Access, AccessKind, Fault, Observer, Space, SyncEvent};
+
+    #[derive(Default)]
+    struct Log {
+        shared_writes: usize,
+        completed: usize,
+    }
+    impl Observer for Log {
+        fn access(&mut self, a: &Access) -> Result<(), Fault> {
+            self.shared_writes +=
+                usize::from(a.space == Space::Shared && a.kind == AccessKind::Write);
+            Ok(())
+        }
+        fn sync(&mut self, e: &SyncEvent) -> Result<(), Fault> {
+            self.completed += usize::from(matches!(e, SyncEvent::BarrierComplete { .. }));
+            if self.completed == 2 {
+                return Err(Fault::new(ViolationKind::Hazard, "enough"));
+            }
+            Ok(())
+        }
+    }
+    let ptx = kernel(
+        "",
+        ".shared .align 4 .b8 s[4];\nst.shared.u32 [s], %t;\nbar.sync 0;\nbar.sync 0;",
+    );
+    let mut sim = Sim::new(Module::parse(&ptx).unwrap());
+    let out = sim.alloc("out", 16).unwrap();
+    let launch = Launch::new("k", [1; 3], [64, 1, 1]).buffer(out);
+    let program = sim.program("k").unwrap();
+    let mut log = Log::default();
+    let e = sim
+        .run_program(&program, &launch, &Options::default(), Some(&mut log))
+        .unwrap_err();
+    assert_eq!(kind(&e), ViolationKind::Hazard);
+    assert_eq!((log.shared_writes, log.completed), (64, 2));
+}
+
+#[test]
+fn wide_multiplication_by_parts_and_fields_in_registers() {
+    // 64 x 64 -> 128 bits from 32-bit pieces, as compilers write it, against mul.hi.
+    let ptx = kernel(
+        "",
+        "mov.u32 %r1, 0xfedcba98;\nmov.u32 %r2, 0x76543210;\nmov.u32 %r3, 0x89abcdef;\nmov.u32 %r4, 0xffffffff;\n\
+         mul.lo.u32 %r5, %r1, %r3;\nmul.hi.u32 %r6, %r1, %r3;\nmad.lo.cc.u32 %r6, %r1, %r4, %r6;\n\
+         madc.hi.u32 %r7, %r1, %r4, 0;\nmad.lo.cc.u32 %r6, %r2, %r3, %r6;\nmadc.hi.cc.u32 %r7, %r2, %r3, %r7;\n\
+         addc.u32 %r8, 0, 0;\nmad.lo.cc.u32 %r7, %r2, %r4, %r7;\nmadc.hi.u32 %r8, %r2, %r4, %r8;\n\
+         mov.b64 %d1, {%r1, %r2};\nmov.b64 %d2, {%r3, %r4};\nmul.hi.u64 %d3, %d1, %d2;\nmul.lo.u64 %d4, %d1, %d2;\n\
+         mov.b64 %d5, {%r5, %r6};\nmov.b64 %d6, {%r7, %r8};\nst.global.v2.u64 [%out], {%d3, %d4};\n\
+         st.global.v2.u64 [%out+16], {%d6, %d5};\nmov.u32 %r9, 40;\nbfi.b32 %r10, %r4, 0, %t, %r9;\n\
+         bfi.b32 %r11, %r4, 5, %r9, 3;\nst.global.v2.u32 [%out+32], {%r10, %r11};",
+    );
+    let out = run(&ptx, 1);
+    assert_eq!(out[..4], out[4..8]);
+    assert_eq!(out[8..10], [u32::MAX, 5]);
 }

@@ -3,6 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use ptx_sim::models::swizzle::Swizzle;
+use ptx_sim::models::tensor_map::{
+    DataType, Interleave, L2Promotion, OobFill, TensorMap, TensorMapArgs,
+};
 use ptx_sim::{Buffer, Launch, Module, Options, Sim, SimError, Uninitialised};
 use safetensors::SafeTensors;
 use serde::Deserialize;
@@ -45,7 +49,60 @@ struct Contents {
 enum Param {
     Buffer(usize),
     U32(u32),
-    TensorMap(serde_json::Value),
+    TensorMap(Map),
+}
+
+/// Arguments of `cuTensorMapEncodeTiled`, enumerators as numbers.
+#[derive(Deserialize)]
+struct Map {
+    buffer: usize,
+    offset: u64,
+    #[serde(rename = "type")]
+    data_type: u32,
+    rank: usize,
+    dims: Vec<u64>,
+    strides: Vec<u64>,
+    #[serde(rename = "box")]
+    box_dim: Vec<u32>,
+    elem_strides: Vec<u32>,
+    interleave: u32,
+    swizzle: u32,
+    l2_promotion: u32,
+    oob_fill: u32,
+}
+
+impl Map {
+    fn encode(&self, buffers: &[Buffer]) -> Result<TensorMap, String> {
+        let named = |e: &str| format!("{e} is not known");
+        TensorMap::encode(TensorMapArgs {
+            data_type: DataType::from_driver(self.data_type).ok_or(named("type"))?,
+            global_address: buffers[self.buffer].address + self.offset,
+            global_dim: self.dims[..self.rank].to_vec(),
+            global_strides: self.strides.clone(),
+            box_dim: self.box_dim.clone(),
+            element_strides: self.elem_strides.clone(),
+            interleave: *[Interleave::None, Interleave::B16, Interleave::B32]
+                .get(self.interleave as usize)
+                .ok_or(named("interleave"))?,
+            swizzle: *Swizzle::ALL
+                .get(self.swizzle as usize)
+                .ok_or(named("swizzle"))?,
+            l2_promotion: *[
+                L2Promotion::None,
+                L2Promotion::B64,
+                L2Promotion::B128,
+                L2Promotion::B256,
+            ]
+            .get(self.l2_promotion as usize)
+            .ok_or(named("promotion"))?,
+            oob_fill: if self.oob_fill == 0 {
+                OobFill::Zero
+            } else {
+                OobFill::NanRequestZeroFma
+            },
+        })
+        .map_err(|e| e.to_string())
+    }
 }
 
 /// How a case ended.
@@ -110,9 +167,7 @@ fn launch(
         l = match p {
             Param::Buffer(i) => l.buffer(buffers[*i]),
             Param::U32(v) => l.u32(*v),
-            Param::TensorMap(_) => {
-                return Err(SimError::Launch("tensor maps are not replayed yet".into()));
-            }
+            Param::TensorMap(m) => l.tensor_map(m.encode(&buffers).map_err(SimError::Launch)?),
         };
     }
     let options = Options {
@@ -264,4 +319,9 @@ fn asynchronous() {
 #[test]
 fn matrices() {
     topic("matrix");
+}
+
+#[test]
+fn tensor_copies() {
+    topic("tma");
 }

@@ -54,20 +54,20 @@ impl Machine<'_> {
                 "barrier {id} does not exist: there are 16"
             )));
         }
-        if let Some(n) = count {
-            if n == 0 || n % 32 != 0 || n > 1024 {
-                return Err(sync_fault(format!(
-                    "a barrier's thread count is a multiple of 32, not {n}"
-                )));
-            }
+        if let Some(n) = count
+            && (n == 0 || n % 32 != 0 || n > 1024)
+        {
+            return Err(sync_fault(format!(
+                "a barrier's thread count is a multiple of 32, not {n}"
+            )));
         }
         let index = id as usize;
         // A part that waited already only collects the result.
-        if let State::Ready = cur.state {
-            if let Some(generation) = w.waited(c.pc, c.active) {
-                self.collect(c, w, mode, index, generation)?;
-                return Ok(Flow::Next);
-            }
+        if let State::Ready = cur.state
+            && let Some(generation) = w.waited(c.pc, c.active)
+        {
+            self.collect(c, w, mode, index, generation)?;
+            return Ok(Flow::Next);
         }
         // A given count is in whole warps: one that is complete but partly exited counts in full.
         let mine = match count {

@@ -26,8 +26,7 @@ pub(crate) struct EventQueue {
 }
 
 impl EventQueue {
-    /// Adds an operation. Nothing issues any yet: the asynchronous instructions will.
-    #[allow(dead_code)]
+    /// Adds an operation.
     pub(crate) fn push(&mut self, e: Box<dyn Event>) {
         self.pending.push(e);
     }

@@ -90,6 +90,17 @@ pub(crate) struct Machine<'a> {
     pub(crate) report: Report,
 }
 
+/// Where an access goes, after generic and cluster addresses are resolved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Its space.
+    pub(crate) space: Space,
+    /// The resident CTA whose shared memory is meant; the executing one for other spaces.
+    pub(crate) owner: usize,
+    /// Address in the space; of shared memory the offset in its CTA.
+    pub(crate) address: u64,
+}
+
 /// An error before it knows where it happened.
 pub(crate) enum Trouble {
     /// A fault of a lane, or of the warp if there is none.
@@ -217,46 +228,42 @@ impl Machine<'_> {
         }
     }
 
-    /// Reads memory other than local. `owner` is the CTA whose shared memory is meant.
+    /// Reads memory other than local.
     pub(crate) fn read(
         &mut self,
         actor: Actor,
-        space: Space,
-        owner: usize,
-        address: u64,
+        at: Place,
         align: u32,
         out: &mut [u8],
     ) -> Result<(), Trouble> {
         let lane = Some(actor.lane);
-        self.check_in_flight(space, owner, address, out.len(), false)
+        self.check_in_flight(at.space, at.owner, at.address, out.len(), false)
             .map_err(|f| Trouble::Fault(f, lane))?;
         let init = self
-            .region(space, owner)
-            .read(address, align, out)
+            .region(at.space, at.owner)
+            .read(at.address, align, out)
             .map_err(|f| Trouble::Fault(f, lane))?;
         if let Err(f) = init {
             self.uninitialised(f, actor)?;
         }
-        self.observe(actor, space, owner, address, out.len(), AccessKind::Read)
+        self.observe(actor, at, out.len(), AccessKind::Read)
     }
 
     /// Writes memory other than local.
     pub(crate) fn write(
         &mut self,
         actor: Actor,
-        space: Space,
-        owner: usize,
-        address: u64,
+        at: Place,
         align: u32,
         data: &[u8],
         kind: AccessKind,
     ) -> Result<(), Trouble> {
-        self.check_in_flight(space, owner, address, data.len(), true)
+        self.check_in_flight(at.space, at.owner, at.address, data.len(), true)
             .map_err(|f| Trouble::Fault(f, Some(actor.lane)))?;
-        self.region(space, owner)
-            .write(address, align, data)
+        self.region(at.space, at.owner)
+            .write(at.address, align, data)
             .map_err(|f| Trouble::Fault(f, Some(actor.lane)))?;
-        self.observe(actor, space, owner, address, data.len(), kind)
+        self.observe(actor, at, data.len(), kind)
     }
 
     /// What happens at a read of bytes that nothing wrote.
@@ -281,21 +288,19 @@ impl Machine<'_> {
     fn observe(
         &mut self,
         actor: Actor,
-        space: Space,
-        owner: usize,
-        address: u64,
+        at: Place,
         size: usize,
         kind: AccessKind,
     ) -> Result<(), Trouble> {
-        let owner = self.ctas[owner].linear;
+        let owner = self.ctas[at.owner].linear;
         if self.observer.is_none() && self.hazards.is_none() {
             return Ok(());
         }
         let access = Access {
             actor,
-            space,
+            space: at.space,
             owner,
-            address,
+            address: at.address,
             size: size as u32,
             kind,
         };

@@ -1,6 +1,6 @@
 //! Loads, stores and atomics, lane by lane; generic addresses and addresses of other CTAs.
 
-use super::machine::{Machine, Trouble};
+use super::machine::{Machine, Place, Trouble};
 use super::warp::Warp;
 use super::{Ctx, lanes};
 use crate::memory::layout::{SHARED, SHARED_RANK_SHIFT, split_generic};
@@ -11,17 +11,8 @@ use crate::report::ViolationKind;
 /// Vector elements never number more.
 const MAX_ELEMENTS: usize = 8;
 
-/// Where an access goes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
-    pub(crate) space: Space,
-    /// CTA whose shared memory it is.
-    pub(crate) owner: usize,
-    pub(crate) address: u64,
-}
-
 impl Machine<'_> {
-    pub(crate) fn locate(
+    pub(super) fn locate(
         &self,
         c: &Ctx<'_>,
         a: &Addr,
@@ -62,7 +53,7 @@ impl Machine<'_> {
         out: &mut [u8],
     ) -> Result<(), Trouble> {
         if at.space != Space::Local {
-            return self.read(actor, at.space, at.owner, at.address, align, out);
+            return self.read(actor, *at, align, out);
         }
         let Some(r) = w.local.get_mut(actor.lane as usize) else {
             return Err(no_local(at, actor));
@@ -84,7 +75,7 @@ impl Machine<'_> {
         kind: AccessKind,
     ) -> Result<(), Trouble> {
         if at.space != Space::Local {
-            return self.write(actor, at.space, at.owner, at.address, align, data, kind);
+            return self.write(actor, *at, align, data, kind);
         }
         let Some(r) = w.local.get_mut(actor.lane as usize) else {
             return Err(no_local(at, actor));

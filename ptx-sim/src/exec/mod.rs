@@ -4,8 +4,11 @@ mod barrier;
 mod collective;
 mod copies;
 pub(crate) mod event;
+mod flow;
+mod grid;
 pub(crate) mod hazards;
 pub(crate) mod machine;
+mod matrix;
 mod mbarrier;
 mod memory;
 pub(crate) mod pending;
@@ -17,6 +20,7 @@ pub(crate) mod warp;
 
 use crate::error::SimError;
 use crate::memory::{Actor, Fault, SyncEvent};
+use crate::ops::int::{insert_bits, product};
 use crate::program::{Clock, Dst, Ins, Lanes, Op, Program, WarpSync};
 use crate::report::ViolationKind;
 use machine::{Machine, Trouble, sync_fault};
@@ -79,10 +83,10 @@ impl Machine<'_> {
             return Ok(0);
         };
         for i in 0..w.parts.len() {
-            if let State::Blocked(wait) = w.parts[i].state {
-                if self.done(cta, wait) {
-                    w.parts[i].state = State::Ready;
-                }
+            if let State::Blocked(wait) = w.parts[i].state
+                && self.done(cta, wait)
+            {
+                w.parts[i].state = State::Ready;
             }
         }
         let ready = |w: &Warp| -> Vec<usize> {
@@ -350,6 +354,19 @@ impl Machine<'_> {
                 let v = op.apply(w.pred(*a), w.pred(*b));
                 w.set_pred(*d, v, c.active);
             }
+            Op::Insert {
+                d,
+                a,
+                b,
+                at,
+                n,
+                bits,
+            } => {
+                let (a, b) = (w.get(p, *a), w.get(p, *b));
+                let (at, n) = (w.get(p, *at), w.get(p, *n));
+                let out = std::array::from_fn(|i| insert_bits(a[i], b[i], at[i], n[i], *bits));
+                w.set(p, *d, &out, c.active);
+            }
             Op::Carry { .. } => carry(p, w, &ins.op, c.active),
             Op::ReadClock { d, which } => self.clock(c, w, *d, *which),
             Op::Bra { target, uniform } => return self.branch(c, w, cur, *target, *uniform),
@@ -397,6 +414,9 @@ impl Machine<'_> {
             | Op::Redux { .. }
             | Op::Elect { .. }
             | Op::ActiveMask { .. } => self.collective(c, w, &ins.op)?,
+            Op::LdMatrix { .. } | Op::StMatrix { .. } | Op::MovMatrix { .. } => {
+                self.matrix(c, w, &ins.op)?;
+            }
             Op::Unmodelled { reason } => {
                 return Err(Trouble::Error(SimError::Unmodelled {
                     line: ins.line,
@@ -417,137 +437,42 @@ impl Machine<'_> {
         };
         w.set(c.program, d, &[v; 32], c.active);
     }
-
-    fn branch(
-        &mut self,
-        c: &Ctx<'_>,
-        w: &mut Warp,
-        cur: &mut Part,
-        target: u32,
-        uniform: bool,
-    ) -> Result<Flow, Trouble> {
-        let rest = cur.mask & !c.active;
-        self.counters.taken[c.pc] = true;
-        if rest == 0 {
-            return Ok(Flow::Jump(target));
-        }
-        self.counters.fell_through[c.pc] = true;
-        if uniform {
-            return Err(sync_fault(
-                "bra.uni is taken by a part of the active lanes only",
-            ));
-        }
-        diverge(c, w, cur, rest, cur.pc + 1);
-        Ok(Flow::Jump(target))
-    }
-
-    fn indexed_branch(
-        &mut self,
-        c: &Ctx<'_>,
-        w: &mut Warp,
-        cur: &mut Part,
-        targets: &[u32],
-        index: &Lanes,
-    ) -> Result<Flow, Trouble> {
-        let rest = cur.mask & !c.active;
-        if rest != 0 {
-            diverge(c, w, cur, rest, cur.pc + 1);
-        }
-        let mut left = c.active;
-        loop {
-            let lane = left.trailing_zeros();
-            let i = index[lane as usize] & 0xffff_ffff;
-            let Some(&to) = targets.get(i as usize) else {
-                let f = format!("brx.idx with index {i} of {} targets", targets.len());
-                return Err(Trouble::Fault(
-                    crate::memory::Fault::new(ViolationKind::Other, f),
-                    Some(lane),
-                ));
-            };
-            let same = lanes(left)
-                .filter(|l| index[*l as usize] & 0xffff_ffff == i)
-                .fold(0, |m, l| m | 1 << l);
-            left &= !same;
-            if left == 0 {
-                return Ok(Flow::Jump(to));
-            }
-            diverge(c, w, cur, same, to);
-        }
-    }
-
-    /// Ends lanes.
-    fn exit(
-        &mut self,
-        cta: usize,
-        w: &mut Warp,
-        cur: &mut Part,
-        lanes: u32,
-    ) -> Result<(), Trouble> {
-        let gone = cur.mask & lanes;
-        cur.mask &= !gone;
-        w.live &= !gone;
-        self.ctas[cta].live[w.index as usize] = w.live;
-        w.reconsider();
-        if self.ctas[cta].ended() {
-            self.tensor_exit(cta)
-                .map_err(|f| Trouble::Fault(f, Some(lanes.trailing_zeros() & 31)))?;
-        }
-        self.after_exit(cta)
-    }
-}
-
-/// Splits lanes off to another instruction.
-fn diverge(c: &Ctx<'_>, w: &mut Warp, cur: &mut Part, off: u32, to: u32) {
-    if let Some(join) = c.program.code[c.pc].join {
-        // Lanes that leave a loop one after another meet at one join, with the first's lanes.
-        if cur.joins.last().is_none_or(|j| j.0 != join) {
-            cur.joins.push((join, cur.mask));
-        }
-    }
-    w.parts.push(Part {
-        pc: to,
-        mask: off,
-        joins: cur.joins.clone(),
-        state: State::Ready,
-    });
-    cur.mask &= !off;
 }
 
 fn carry(p: &Program, w: &mut Warp, op: &Op, active: u32) {
-    let Op::Carry {
-        d,
-        a,
-        b,
-        bits,
-        subtract,
-        carry_in,
-        carry_out,
-    } = op
-    else {
+    let Op::Carry { d, a, b, times, f } = op else {
         return;
     };
     let (x, y) = (w.get(p, *a), w.get(p, *b));
-    let mask = if *bits == 64 {
+    let factor = times.map(|t| w.get(p, t));
+    let mask = if f.bits == 64 {
         u64::MAX
     } else {
-        (1 << bits) - 1
+        (1 << f.bits) - 1
     };
     let mut out = [0; 32];
     let mut carries = 0;
     for i in 0..32 {
-        let cin = u128::from(*carry_in && w.carry >> i & 1 == 1);
-        let (x, y) = (u128::from(x[i] & mask), u128::from(y[i] & mask));
+        let cin = u128::from(f.carry_in && w.carry >> i & 1 == 1);
+        let first = match factor {
+            None => x[i],
+            Some(t) => {
+                let v = product(f.bits, f.signed, x[i], t[i]);
+                (if f.high { v >> f.bits } else { v }) as u64
+            }
+        };
+        let (x, y) = (u128::from(first & mask), u128::from(y[i] & mask));
         // A borrow is kept as the carry.
-        let r = if *subtract {
+        let r = if f.subtract {
             x.wrapping_sub(y).wrapping_sub(cin)
         } else {
             x + y + cin
         };
-        carries |= u32::from(r >> bits & 1 == 1) << i;
+        carries |= u32::from(r >> f.bits & 1 == 1) << i;
         out[i] = r as u64 & mask;
     }
     w.set(p, *d, &out, active);
-    if *carry_out {
+    if f.carry_out {
         w.carry = w.carry & !active | carries & active;
     }
 }

@@ -2,8 +2,8 @@
 
 use super::Ctx;
 use super::copies::{Finish, From, Piece};
-use super::machine::{Machine, Trouble};
-use super::memory::Place;
+use super::machine::{Machine, Place, Trouble};
+
 use super::transfer::refuse;
 use super::warp::Warp;
 use crate::memory::Space;
@@ -61,7 +61,7 @@ impl Machine<'_> {
         at: &Place,
     ) -> Result<TensorMap, Trouble> {
         let actor = c.actor(self, w, lane);
-        if at.address % MAP_ALIGN != 0 {
+        if !at.address.is_multiple_of(MAP_ALIGN) {
             return Err(refuse(
                 lane,
                 at.address,
@@ -73,7 +73,7 @@ impl Machine<'_> {
             return Err(refuse(lane, at.address, message));
         }
         let mut bytes = [0; MAP_BYTES];
-        self.read(actor, at.space, at.owner, at.address, 1, &mut bytes)?;
+        self.read(actor, *at, 1, &mut bytes)?;
         let index = bytes[16..24]
             .iter()
             .rev()

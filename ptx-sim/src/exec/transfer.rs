@@ -1,8 +1,8 @@
 //! Issues asynchronous copies.
 
 use super::copies::{Arrival, Copy, Finish, From, Piece};
-use super::machine::{Machine, Trouble};
-use super::memory::Place;
+use super::machine::{Machine, Place, Trouble};
+
 use super::pending::{Range, Use};
 use super::warp::{Part, State, Wait, Warp};
 use super::{Ctx, Flow, lanes};
@@ -92,7 +92,7 @@ impl Machine<'_> {
                 reduce,
             } => {
                 for lane in lanes(c.active) {
-                    self.bulk_copy(c, w, lane, (dst, src, *size), *completion, *mask, *reduce)?;
+                    self.bulk_copy(c, w, lane, (dst, src, *size), *completion, (*mask, *reduce))?;
                 }
             }
             Transfer::Tensor { .. } => {
@@ -325,8 +325,7 @@ impl Machine<'_> {
         lane: u32,
         (dst, src, size): (&Addr, &Addr, Src),
         completion: Completion,
-        mask: Option<Src>,
-        reduce: Option<Reduction>,
+        (mask, reduce): (Option<Src>, Option<Reduction>),
     ) -> Result<(), Trouble> {
         let l = lane as usize;
         let value = |s: Src| w.get(c.program, s)[l];

@@ -199,7 +199,7 @@ impl Region {
         align: u32,
         what: &str,
     ) -> Result<(usize, usize), Fault> {
-        if address % u64::from(align.max(1)) != 0 {
+        if !address.is_multiple_of(u64::from(align.max(1))) {
             return Err(Fault {
                 kind: ViolationKind::Misaligned,
                 message: format!(

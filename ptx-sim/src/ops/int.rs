@@ -3,7 +3,7 @@
 use super::{first_type, sext, zext};
 use crate::ast::Ty;
 use crate::program::decode::{Cx, R};
-use crate::program::{Alu, Op};
+use crate::program::{Alu, CarryForm, Op};
 
 /// An [`Alu`] for each integer type; `$a` and `$b` have that type and the result is converted back.
 macro_rules! by_type {
@@ -31,10 +31,15 @@ macro_rules! by_type {
 
 /// A product of two values of a type, all bits, as two's complement of 128 bits.
 fn full_product(ty: Ty, a: u64, b: u64) -> u128 {
-    if ty.signed() {
-        (i128::from(sext(a, ty.bits())) * i128::from(sext(b, ty.bits()))) as u128
+    product(ty.bits(), ty.signed(), a, b)
+}
+
+/// The same by width and sign.
+pub(crate) fn product(bits: u32, signed: bool, a: u64, b: u64) -> u128 {
+    if signed {
+        (i128::from(sext(a, bits)) * i128::from(sext(b, bits))) as u128
     } else {
-        u128::from(zext(a, ty.bits())) * u128::from(zext(b, ty.bits()))
+        u128::from(zext(a, bits)) * u128::from(zext(b, bits))
     }
 }
 
@@ -73,6 +78,7 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             | "sub"
             | "addc"
             | "subc"
+            | "madc"
             | "mul"
             | "mad"
             | "mul24"
@@ -129,21 +135,8 @@ fn packed_op(cx: &mut Cx<'_>, op: &str, ty: Ty) -> R<Op> {
 fn scalar_op(cx: &mut Cx<'_>, op: &str, ty: Ty) -> R<Op> {
     let bits = ty.bits();
     let cc = cx.mods.take("cc");
-    if cc || matches!(op, "addc" | "subc") {
-        if !matches!(op, "add" | "addc" | "sub" | "subc") || bits < 32 {
-            return Err("this extended-precision instruction is not modelled".into());
-        }
-        cx.mods.finish()?;
-        cx.count(&[3])?;
-        return Ok(Op::Carry {
-            d: cx.dst(0, ty)?,
-            a: cx.src(1, ty)?,
-            b: cx.src(2, ty)?,
-            bits,
-            subtract: op.starts_with("sub"),
-            carry_in: op.ends_with('c'),
-            carry_out: cc,
-        });
+    if cc || matches!(op, "addc" | "subc" | "madc") {
+        return carry(cx, op, ty, cc);
     }
     match op {
         "add" | "sub" => {
@@ -263,7 +256,16 @@ fn scalar_op(cx: &mut Cx<'_>, op: &str, ty: Ty) -> R<Op> {
         }
         "bfe" => {
             let signed = ty.signed();
-            let f = Alu::of3(move |a, b, c| bit_field(a, b & 0xff, c & 0xff, bits, signed));
+            // The ISA limits position and length to 8 bits. With 64-bit sources hardware takes all
+            // of their 32 bits, which is recorded.
+            let field = move |v: u64| {
+                if bits == 64 {
+                    v & 0xffff_ffff
+                } else {
+                    v & 0xff
+                }
+            };
+            let f = Alu::of3(move |a, b, c| bit_field(a, field(b), field(c), bits, signed));
             cx.alu(f, ty, &[ty, Ty::B32, Ty::B32])
         }
         "bfi" => insert(cx, ty),
@@ -348,30 +350,72 @@ fn bit_field(a: u64, at: u64, n: u64, bits: u32, signed: bool) -> u64 {
 }
 
 fn insert(cx: &mut Cx<'_>, ty: Ty) -> R<Op> {
-    // Four sources: position and length are folded into one where they are literals, which is
-    // what compilers emit.
-    let (Some(at), Some(n)) = (
-        crate::program::decode::immediate(cx.operand(3)?),
-        crate::program::decode::immediate(cx.operand(4)?),
-    ) else {
-        return Err("bfi with a position or length in a register is not modelled".into());
-    };
     cx.mods.finish()?;
     cx.count(&[5])?;
+    let (d, a, b) = (cx.dst(0, ty)?, cx.src(1, ty)?, cx.src(2, ty)?);
     let bits = ty.bits();
+    let (at, n) = (cx.src(3, Ty::B32)?, cx.src(4, Ty::B32)?);
+    Ok(Op::Insert {
+        d,
+        a,
+        b,
+        at,
+        n,
+        bits,
+    })
+}
+
+/// The low `n` bits of `a` put into `b` from bit `at`.
+pub(crate) fn insert_bits(a: u64, b: u64, at: u64, n: u64, bits: u32) -> u64 {
     let (at, n) = (at & 0xff, n & 0xff);
-    let ones = if n >= 64 { u64::MAX } else { (1 << n) - 1 };
-    let mask = if at >= 64 { 0 } else { zext(ones << at, bits) };
-    let f = Alu::of2(move |a, b| {
-        let shifted = if at >= 64 { 0 } else { a << at };
-        zext(b & !mask | shifted & mask, bits)
-    });
-    let zero = cx.b.constant(0);
-    Ok(Op::Alu {
-        f,
-        d: cx.dst(0, ty)?,
-        s: [cx.src(1, ty)?, cx.src(2, ty)?, zero],
-        n: 2,
+    if at >= 64 {
+        return b;
+    }
+    let mask = zext(zext(u64::MAX, n as u32) << at, bits);
+    b & !mask | a << at & mask
+}
+
+fn carry(cx: &mut Cx<'_>, op: &str, ty: Ty, carry_out: bool) -> R<Op> {
+    let multiply = matches!(op, "mad" | "madc");
+    if !(multiply || matches!(op, "add" | "addc" | "sub" | "subc")) || ty.bits() < 32 {
+        return Err("this extended-precision instruction is not modelled".into());
+    }
+    let part = if multiply {
+        cx.mods.one_of(&["lo", "hi"])
+    } else {
+        None
+    };
+    if multiply && part.is_none() {
+        return Err(".lo or .hi is missing".into());
+    }
+    cx.mods.finish()?;
+    cx.count(&[if multiply { 4 } else { 3 }])?;
+    let f = CarryForm {
+        bits: ty.bits(),
+        subtract: op.starts_with("sub"),
+        carry_in: op.ends_with('c'),
+        carry_out,
+        high: part == Some("hi"),
+        signed: ty.signed(),
+    };
+    let (d, a, b) = (cx.dst(0, ty)?, cx.src(1, ty)?, cx.src(2, ty)?);
+    Ok(if multiply {
+        // The addend comes last.
+        Op::Carry {
+            d,
+            a,
+            b: cx.src(3, ty)?,
+            times: Some(b),
+            f,
+        }
+    } else {
+        Op::Carry {
+            d,
+            a,
+            b,
+            times: None,
+            f,
+        }
     })
 }
 
@@ -416,83 +460,4 @@ fn dot(cx: &mut Cx<'_>, four: bool, a_ty: Ty) -> R<Op> {
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::ops::testing::eval;
-    use proptest::prelude::*;
-
-    #[test]
-    fn edges() {
-        assert_eq!(eval("mul.hi.s32", 32, &[0x8000_0000, 2]), 0xffff_ffff);
-        assert_eq!(eval("mul.hi.u64", 64, &[u64::MAX, u64::MAX]), u64::MAX - 1);
-        assert_eq!(eval("mul.wide.s16", 32, &[0xffff, 4]), 0xffff_fffc);
-        assert_eq!(
-            eval("mad.wide.u32", 64, &[0xffff_ffff, 0xffff_ffff, 1]),
-            0xffff_fffe_0000_0002
-        );
-        assert_eq!(
-            eval("div.s32", 32, &[0x8000_0000, 0xffff_ffff]),
-            0x8000_0000
-        );
-        assert_eq!(
-            eval("rem.s32", 32, &[(-7i32) as u64, 3]),
-            u64::from(-1i32 as u32)
-        );
-        assert_eq!(eval("neg.s16", 16, &[1]), 0xffff);
-        assert_eq!(eval("abs.s32", 32, &[0x8000_0000]), 0x8000_0000);
-        assert_eq!(eval("add.sat.s32", 32, &[0x7fff_ffff, 1]), 0x7fff_ffff);
-        assert_eq!(eval("clz.b32", 32, &[1]), 31);
-        assert_eq!(eval("clz.b64", 32, &[0]), 64);
-        assert_eq!(eval("popc.b64", 32, &[u64::MAX]), 64);
-        assert_eq!(eval("brev.b32", 32, &[1]), 0x8000_0000);
-        assert_eq!(eval("bfind.u32", 32, &[0]), 0xffff_ffff);
-        assert_eq!(eval("bfind.s32", 32, &[0xffff_fff0]), 3);
-        assert_eq!(eval("bfind.shiftamt.u32", 32, &[1]), 31);
-        assert_eq!(eval("bfe.s32", 32, &[0xf0, 4, 4]), 0xffff_ffff);
-        assert_eq!(eval("bfe.u32", 32, &[0xf0, 4, 40]), 0xf);
-        assert_eq!(
-            eval("dp4a.s32.u32", 32, &[0xff01_0203, 0x0102_0304, 10]),
-            10 - 1 + 2 + 6 + 12
-        );
-        assert_eq!(
-            eval("dp2a.lo.u32.u32", 32, &[0x0002_0003, 0x0405_0607, 1]),
-            1 + 2 * 6 + 3 * 7
-        );
-        assert_eq!(
-            eval("min.s16x2", 32, &[0x0001_ffff, 0x0000_0001]),
-            0x0000_ffff
-        );
-    }
-
-    /// The loop of the ISA's pseudocode, bit by bit.
-    fn bfe_by_bits(a: u64, b: u64, c: u64, bits: u64, signed: bool) -> u64 {
-        let (pos, len, msb) = (b & 0xff, c & 0xff, bits - 1);
-        let sign = if !signed || len == 0 {
-            0
-        } else {
-            a >> (pos + len - 1).min(msb) & 1
-        };
-        (0..bits)
-            .map(|i| if i < len && pos + i <= msb { a >> (pos + i) & 1 } else { sign } << i)
-            .fold(0, |x, y| x | y)
-    }
-
-    proptest! {
-        #[test]
-        fn arithmetic_32(a: u32, b: u32, c: u32) {
-            let s = [u64::from(a), u64::from(b), u64::from(c)];
-            let (x, y) = (a as i32, b as i32);
-            prop_assert_eq!(eval("mad.lo.s32", 32, &s), u64::from(a.wrapping_mul(b).wrapping_add(c)));
-            prop_assert_eq!(eval("min.s32", 32, &s[..2]), u64::from(x.min(y) as u32));
-            prop_assert_eq!(eval("mul.wide.s32", 64, &s[..2]), (i64::from(x) * i64::from(y)) as u64);
-            prop_assert_eq!(eval("sad.s32", 32, &s), u64::from(x.abs_diff(y).wrapping_add(c)));
-        }
-
-        #[test]
-        fn bit_fields(a: u64, b in 0u64..300, c in 0u64..300) {
-            prop_assert_eq!(eval("bfe.u64", 64, &[a, b, c]), bfe_by_bits(a, b, c, 64, false));
-            prop_assert_eq!(eval("bfe.s64", 64, &[a, b, c]), bfe_by_bits(a, b, c, 64, true));
-            let low = a & 0xffff_ffff;
-            prop_assert_eq!(eval("bfe.s32", 32, &[low, b, c]), bfe_by_bits(low, b, c, 32, true));
-        }
-    }
-}
+mod tests;

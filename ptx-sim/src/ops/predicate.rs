@@ -198,12 +198,12 @@ fn float_compare(cmp: &str) -> R<fn(f64, f64) -> bool> {
     // Rust's comparisons are the ordered ones; the rest are opposites of them.
     Ok(match cmp {
         "eq" => |a, b| a == b,
-        "ne" => |a, b| a < b || a > b,
+        "ne" => |a, b| matches!(a.partial_cmp(&b), Some(o) if o.is_ne()),
         "lt" => |a, b| a < b,
         "le" => |a, b| a <= b,
         "gt" => |a, b| a > b,
         "ge" => |a, b| a >= b,
-        "equ" => |a, b| !(a < b || a > b),
+        "equ" => |a, b| !matches!(a.partial_cmp(&b), Some(o) if o.is_ne()),
         "neu" => |a, b| a != b,
         "ltu" => |a, b| !matches!(a.partial_cmp(&b), Some(o) if o.is_ge()),
         "leu" => |a, b| !matches!(a.partial_cmp(&b), Some(o) if o.is_gt()),

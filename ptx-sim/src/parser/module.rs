@@ -297,10 +297,7 @@ impl Parser<'_> {
             }
             self.expect(')')?;
         }
-        loop {
-            let Tok::Word(w) = self.peek().clone() else {
-                break;
-            };
+        while let Tok::Word(w) = self.peek().clone() {
             self.next();
             match w.as_str() {
                 ".reqntid" => f.reqntid = Some(self.dims()?),

@@ -14,7 +14,7 @@ pub(crate) const TRUE: u32 = 0;
 pub(crate) const FALSE: u32 = 1;
 
 /// More registers than any kernel has; refused so that a warp's registers stay affordable.
-const MAX_REGISTERS: usize = 1 << 17;
+const MAX_REGISTERS: usize = 1 << 15;
 /// Static variables of one space beyond this are refused.
 const MAX_VARIABLES: u64 = 1 << 32;
 
@@ -27,6 +27,8 @@ pub(crate) enum Sym {
     Pred(u32),
     /// A variable and its address in its space.
     Var(Space, u64),
+    /// Dynamic shared memory: behind the static variables, wherever those end.
+    Dynamic,
 }
 
 #[derive(Debug, Default)]
@@ -45,7 +47,8 @@ pub(crate) struct Builder {
     constants: HashMap<u64, u32>,
     next: HashMap<DeclSpace, u64>,
     initialisers: Vec<(DeclSpace, usize, VarDecl)>,
-    dynamic: Option<(u32, u64)>,
+    /// Alignment of dynamic shared memory.
+    dynamic: u64,
 }
 
 fn fail<T>(line: u32, text: &str, message: impl Into<String>) -> Result<T, SimError> {
@@ -160,15 +163,9 @@ impl Builder {
                     "external variables other than shared are not modelled",
                 );
             }
-            // All of them share one start, behind the static variables; its address is known
-            // once those are all placed.
-            let align = self.dynamic.map_or(0, |d| d.1).max(u64::from(v.align));
-            let slot = match self.dynamic {
-                Some((slot, _)) => slot,
-                None => self.new_reg(Ty::B64, v.line, &v.name)?,
-            };
-            self.dynamic = Some((slot, align));
-            return self.define(scope, &v.name, Sym::Reg { slot, ty: Ty::B64 }, v.line);
+            // All of them share one start, behind the static variables.
+            self.dynamic = self.dynamic.max(u64::from(v.align));
+            return self.define(scope, &v.name, Sym::Dynamic, v.line);
         }
         let size = v.bytes();
         let address = next.next_multiple_of(u64::from(v.align));
@@ -201,14 +198,7 @@ impl Builder {
             .get(&DeclSpace::Shared)
             .copied()
             .unwrap_or(SHARED_START);
-        let align = self.dynamic.map_or(16, |d| d.1.max(16));
-        self.program.dynamic_shared = end.next_multiple_of(align);
-        if let Some((slot, _)) = self.dynamic {
-            let at = self.program.dynamic_shared as u32;
-            self.program
-                .specials
-                .push((Special::SharedAddress(at), slot));
-        }
+        self.program.dynamic_shared = end.next_multiple_of(self.dynamic.max(16));
     }
 
     /// Initial bytes; what an initialiser leaves out of global and constant variables is zero.

@@ -35,11 +35,9 @@ impl<'a> Mods<'a> {
     /// Takes the first modifier that `f` knows.
     pub(crate) fn find<T>(&mut self, f: impl Fn(&'a str) -> Option<T>) -> Option<T> {
         for (m, used) in &mut self.items {
-            if !*used {
-                if let Some(t) = f(m) {
-                    *used = true;
-                    return Some(t);
-                }
+            if !*used && let Some(t) = f(m) {
+                *used = true;
+                return Some(t);
             }
         }
         None
@@ -135,7 +133,6 @@ impl<'a> Cx<'a> {
         }
         match self.b.lookup(self.scope, name) {
             Some(Sym::Reg { slot, ty: have }) if offset == 0 => {
-                // Dynamic shared memory is kept as a 64-bit register and used as either width.
                 if have.bits() < ty.bits() {
                     return Err(format!(
                         "`{name}` has {} bits, {} are needed",
@@ -144,6 +141,11 @@ impl<'a> Cx<'a> {
                     ));
                 }
                 Ok(Src(slot))
+            }
+            Some(Sym::Dynamic) => {
+                let at = self.b.program.dynamic_shared as i64 + offset;
+                let at = u32::try_from(at).map_err(|_| "address out of range")?;
+                Ok(self.b.special(Special::SharedAddress(at)))
             }
             Some(Sym::Var(Space::Shared, a)) => {
                 let at = u32::try_from(a as i64 + offset).map_err(|_| "address out of range")?;
@@ -280,10 +282,13 @@ impl<'a> Cx<'a> {
         let ty = if narrow { Ty::B32 } else { Ty::B64 };
         // A variable named here lies in its own space, whatever the instruction says.
         if let Operand::Name(n) = &**base {
-            if let Some(Sym::Var(s, _)) = self.b.lookup(self.scope, n) {
-                if space != Some(s) {
-                    return Err(format!("`{n}` lies in {} memory", s.name()));
-                }
+            let lies_in = match self.b.lookup(self.scope, n) {
+                Some(Sym::Var(s, _)) => Some(s),
+                Some(Sym::Dynamic) => Some(Space::Shared),
+                _ => None,
+            };
+            if let Some(s) = lies_in.filter(|s| space != Some(*s)) {
+                return Err(format!("`{n}` lies in {} memory", s.name()));
             }
         }
         Ok(Addr {
@@ -381,7 +386,8 @@ fn special(name: &str) -> Option<Special> {
 
 /// Decodes by family; the first that knows the opcode decides.
 pub(crate) fn op(cx: &mut Cx<'_>) -> R<Op> {
-    let families: [fn(&mut Cx<'_>) -> R<Option<Op>>; 13] = [
+    type Family = fn(&mut Cx<'_>) -> R<Option<Op>>;
+    let families: [Family; 14] = [
         ops::int::decode,
         ops::float::decode,
         ops::half::decode,
@@ -394,6 +400,7 @@ pub(crate) fn op(cx: &mut Cx<'_>) -> R<Op> {
         ops::control::decode,
         ops::warp::decode,
         ops::tcgen05::decode,
+        ops::matrix::decode,
         ops::unmodelled::decode,
     ];
     for f in families {

@@ -281,6 +281,23 @@ pub enum MbarrierOp {
     },
 }
 
+/// Which extended-precision instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CarryForm {
+    /// 32 or 64.
+    pub bits: u32,
+    /// Subtracts instead of adding.
+    pub subtract: bool,
+    /// Adds the carry.
+    pub carry_in: bool,
+    /// Sets the carry.
+    pub carry_out: bool,
+    /// Of a product: its upper half.
+    pub high: bool,
+    /// Of a product: of signed numbers.
+    pub signed: bool,
+}
+
 /// An executable instruction.
 #[derive(Debug, Clone)]
 #[allow(missing_docs)]
@@ -297,10 +314,17 @@ pub enum Op {
         d: Dst,
         a: Src,
         b: Src,
+        times: Option<Src>,
+        f: CarryForm,
+    },
+    /// `bfi` with position and length in registers.
+    Insert {
+        d: Dst,
+        a: Src,
+        b: Src,
+        at: Src,
+        n: Src,
         bits: u32,
-        subtract: bool,
-        carry_in: bool,
-        carry_out: bool,
     },
     /// Moves that happen at once.
     Multi(Vec<(Dst, Src)>),
@@ -486,6 +510,23 @@ pub enum Op {
     },
     /// Asynchronous copies.
     Transfer(Box<Transfer>),
+    /// `ldmatrix`.
+    LdMatrix {
+        d: Vec<Option<Dst>>,
+        addr: Addr,
+        transposed: bool,
+    },
+    /// `stmatrix`.
+    StMatrix {
+        s: Vec<Src>,
+        addr: Addr,
+        transposed: bool,
+    },
+    /// `movmatrix`.
+    MovMatrix {
+        d: Dst,
+        a: Src,
+    },
     /// Parsed, and known to the ISA, but not modelled: an error when it is reached.
     Unmodelled {
         reason: String,
@@ -503,7 +544,10 @@ impl Op {
             | Op::Match { mask, .. }
             | Op::Redux { mask, .. }
             | Op::Elect { mask, .. } => WarpSync::Mask(*mask),
-            Op::Bar { aligned: true, .. }
+            Op::LdMatrix { .. }
+            | Op::StMatrix { .. }
+            | Op::MovMatrix { .. }
+            | Op::Bar { aligned: true, .. }
             | Op::ClusterArrive { aligned: true, .. }
             | Op::ClusterWait { aligned: true } => WarpSync::All,
             Op::Tcgen05(t) if t.aligned() => WarpSync::All,

@@ -50,15 +50,7 @@ impl Machine<'_> {
             .or_default()
             .set_allocated(at.column(), columns, true);
         let actor = c.actor(self, w, 0);
-        self.write(
-            actor,
-            Space::Shared,
-            c.cta,
-            place.address,
-            4,
-            &at.0.to_le_bytes(),
-            AccessKind::Write,
-        )?;
+        self.write(actor, place, 4, &at.0.to_le_bytes(), AccessKind::Write)?;
         Ok(Flow::Next)
     }
 

@@ -53,10 +53,10 @@ impl Machine<'_> {
     pub(super) fn remember(&mut self, issuer: (u32, u32, u32), op: TrackedOp) {
         let list = self.tensor.issued.entry(issuer).or_default();
         list.push_back(op);
-        if list.len() > REMEMBERED {
-            if let (Some(old), Some(h)) = (list.pop_front(), &mut self.hazards) {
-                h.retire(issuer.0, old);
-            }
+        if list.len() > REMEMBERED
+            && let (Some(old), Some(h)) = (list.pop_front(), &mut self.hazards)
+        {
+            h.retire(issuer.0, old);
         }
     }
 

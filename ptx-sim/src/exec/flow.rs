@@ -1,0 +1,104 @@
+//! Branches, divergence and the end of lanes.
+
+use super::machine::{Machine, Trouble, sync_fault};
+use super::warp::{Part, State, Warp};
+use super::{Ctx, Flow, lanes};
+use crate::memory::Fault;
+use crate::program::Lanes;
+use crate::report::ViolationKind;
+
+impl Machine<'_> {
+    pub(super) fn branch(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &mut Warp,
+        cur: &mut Part,
+        target: u32,
+        uniform: bool,
+    ) -> Result<Flow, Trouble> {
+        let rest = cur.mask & !c.active;
+        self.counters.taken[c.pc] = true;
+        if rest == 0 {
+            return Ok(Flow::Jump(target));
+        }
+        self.counters.fell_through[c.pc] = true;
+        if uniform {
+            return Err(sync_fault(
+                "bra.uni is taken by a part of the active lanes only",
+            ));
+        }
+        diverge(c, w, cur, rest, cur.pc + 1);
+        Ok(Flow::Jump(target))
+    }
+
+    pub(super) fn indexed_branch(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &mut Warp,
+        cur: &mut Part,
+        targets: &[u32],
+        index: &Lanes,
+    ) -> Result<Flow, Trouble> {
+        let rest = cur.mask & !c.active;
+        if rest != 0 {
+            diverge(c, w, cur, rest, cur.pc + 1);
+        }
+        let mut left = c.active;
+        loop {
+            let lane = left.trailing_zeros();
+            let i = index[lane as usize] & 0xffff_ffff;
+            let Some(&to) = targets.get(i as usize) else {
+                let f = format!("brx.idx with index {i} of {} targets", targets.len());
+                return Err(Trouble::Fault(
+                    Fault::new(ViolationKind::Other, f),
+                    Some(lane),
+                ));
+            };
+            let same = lanes(left)
+                .filter(|l| index[*l as usize] & 0xffff_ffff == i)
+                .fold(0, |m, l| m | 1 << l);
+            left &= !same;
+            if left == 0 {
+                return Ok(Flow::Jump(to));
+            }
+            diverge(c, w, cur, same, to);
+        }
+    }
+
+    /// Ends lanes.
+    pub(super) fn exit(
+        &mut self,
+        cta: usize,
+        w: &mut Warp,
+        cur: &mut Part,
+        lanes: u32,
+    ) -> Result<(), Trouble> {
+        let gone = cur.mask & lanes;
+        cur.mask &= !gone;
+        w.live &= !gone;
+        self.ctas[cta].live[w.index as usize] = w.live;
+        w.reconsider();
+        if self.ctas[cta].ended() {
+            self.tensor_exit(cta)
+                .map_err(|f| Trouble::Fault(f, Some(lanes.trailing_zeros() & 31)))?;
+        }
+        self.after_exit(cta)
+    }
+}
+
+/// Splits lanes off to another instruction.
+fn diverge(c: &Ctx<'_>, w: &mut Warp, cur: &mut Part, off: u32, to: u32) {
+    if let Some(join) = c.program.code[c.pc].join {
+        // Lanes that leave a loop one after another meet at one join, with the first's lanes.
+        if cur.joins.last().is_none_or(|j| j.0 != join) {
+            cur.joins.push((join, cur.mask));
+        }
+    }
+    w.parts.push(Part {
+        pc: to,
+        mask: off,
+        joins: cur.joins.clone(),
+        state: State::Ready,
+    });
+    cur.mask &= !off;
+}

@@ -1,0 +1,219 @@
+//! The shape of the JSON.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use super::TensorMapSpec;
+use crate::error::SimError;
+use crate::sim::Buffer;
+
+/// A launch: sizes, buffers, parameters.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LaunchSpec {
+    /// CTAs.
+    pub grid: [u32; 3],
+    /// Threads of a CTA.
+    pub block: [u32; 3],
+    /// CTAs of a cluster, if the kernel does not say.
+    #[serde(default)]
+    pub cluster: Option<[u32; 3]>,
+    /// Dynamic shared memory in bytes.
+    #[serde(default)]
+    pub shared: u32,
+    /// Buffers in global memory by name.
+    #[serde(default)]
+    pub buffers: BTreeMap<String, BufferSpec>,
+    /// Parameters in order.
+    #[serde(default)]
+    pub params: Vec<ParamSpec>,
+}
+
+/// A buffer.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BufferSpec {
+    /// Size in bytes; that of the contents if it is not given.
+    #[serde(default)]
+    pub size: Option<usize>,
+    /// What it holds before the run. A buffer without contents is poisoned: reading a byte that
+    /// the kernel has not written is an error.
+    #[serde(default)]
+    pub contents: Option<Contents>,
+    /// File to write it to after the run, in the output directory.
+    #[serde(default)]
+    pub dump: Option<PathBuf>,
+}
+
+/// What a buffer holds.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
+pub enum Contents {
+    /// Every byte the same; needs a size.
+    Fill(u8),
+    /// A raw file.
+    File(PathBuf),
+    /// A tensor's bytes.
+    Safetensors {
+        /// The file.
+        file: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+    },
+    /// Bytes in hexadecimal.
+    Hex(String),
+    /// 32-bit floats.
+    F32(Vec<f32>),
+    /// 32-bit integers.
+    I32(Vec<i32>),
+}
+
+/// A number or an address.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum Scalar {
+    U8(u8),
+    U16(u16),
+    U32(u32),
+    U64(u64),
+    I8(i8),
+    I16(i16),
+    I32(i32),
+    I64(i64),
+    F32(f32),
+    F64(f64),
+    /// Bytes in hexadecimal.
+    Hex(String),
+    /// Address of a buffer.
+    Buffer(String),
+    /// Address inside a buffer.
+    BufferAt {
+        buffer: String,
+        offset: u64,
+    },
+}
+
+/// A kernel parameter.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum ParamSpec {
+    /// A structure passed by value.
+    Struct {
+        /// Its members.
+        #[serde(rename = "struct")]
+        layout: StructSpec,
+    },
+    /// A tensor map of 128 bytes.
+    TensorMap {
+        /// What it describes.
+        tensor_map: TensorMapSpec,
+    },
+    /// A single value.
+    Scalar(Scalar),
+}
+
+/// A structure: bytes that no field covers are zero.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StructSpec {
+    /// Size in bytes.
+    pub size: usize,
+    /// Its members.
+    pub fields: Vec<Field>,
+}
+
+/// A member of a structure.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Field {
+    /// Where it starts.
+    pub offset: usize,
+    /// What it holds.
+    pub value: Scalar,
+}
+
+/// Bytes of a hexadecimal string; white space is allowed.
+pub(super) fn hex(s: &str) -> Result<Vec<u8>, SimError> {
+    let bad = || {
+        SimError::Launch(format!(
+            "`{}` is not hexadecimal",
+            s.chars().take(32).collect::<String>()
+        ))
+    };
+    let digits: Vec<u8> = s
+        .chars()
+        .filter(|c| !c.is_whitespace())
+        .map(|c| c.to_digit(16).map(|d| d as u8).ok_or_else(bad))
+        .collect::<Result<_, _>>()?;
+    if !digits.len().is_multiple_of(2) {
+        return Err(bad());
+    }
+    Ok(digits.chunks(2).map(|p| p[0] << 4 | p[1]).collect())
+}
+
+impl Scalar {
+    fn bytes(&self, buffers: &BTreeMap<String, Buffer>) -> Result<Vec<u8>, SimError> {
+        let address = |name: &str| {
+            buffers
+                .get(name)
+                .map(|b| b.address)
+                .ok_or_else(|| SimError::Launch(format!("there is no buffer `{name}`")))
+        };
+        Ok(match self {
+            Scalar::U8(v) => v.to_le_bytes().to_vec(),
+            Scalar::U16(v) => v.to_le_bytes().to_vec(),
+            Scalar::U32(v) => v.to_le_bytes().to_vec(),
+            Scalar::U64(v) => v.to_le_bytes().to_vec(),
+            Scalar::I8(v) => v.to_le_bytes().to_vec(),
+            Scalar::I16(v) => v.to_le_bytes().to_vec(),
+            Scalar::I32(v) => v.to_le_bytes().to_vec(),
+            Scalar::I64(v) => v.to_le_bytes().to_vec(),
+            Scalar::F32(v) => v.to_le_bytes().to_vec(),
+            Scalar::F64(v) => v.to_le_bytes().to_vec(),
+            Scalar::Hex(s) => hex(s)?,
+            Scalar::Buffer(name) => address(name)?.to_le_bytes().to_vec(),
+            Scalar::BufferAt { buffer, offset } => address(buffer)?
+                .wrapping_add(*offset)
+                .to_le_bytes()
+                .to_vec(),
+        })
+    }
+}
+
+impl ParamSpec {
+    pub(super) fn bytes(&self, buffers: &BTreeMap<String, Buffer>) -> Result<Vec<u8>, SimError> {
+        let layout = match self {
+            ParamSpec::Scalar(s) => return s.bytes(buffers),
+            ParamSpec::Struct { layout } => layout,
+            ParamSpec::TensorMap { .. } => {
+                return Err(SimError::Launch(
+                    "a tensor map is a parameter of its own".into(),
+                ));
+            }
+        };
+        if layout.size > 1 << 16 {
+            return Err(SimError::Launch(format!(
+                "structure of {} bytes",
+                layout.size
+            )));
+        }
+        let mut out = vec![0; layout.size];
+        for f in &layout.fields {
+            let v = f.value.bytes(buffers)?;
+            let end = f.offset.checked_add(v.len());
+            match end.and_then(|e| out.get_mut(f.offset..e)) {
+                Some(slot) => slot.copy_from_slice(&v),
+                None => {
+                    return Err(SimError::Launch(format!(
+                        "field at {} does not fit a structure of {} bytes",
+                        f.offset, layout.size
+                    )));
+                }
+            }
+        }
+        Ok(out)
+    }
+}

@@ -1,0 +1,78 @@
+use crate::ops::testing::eval;
+use proptest::prelude::*;
+
+#[test]
+fn edges() {
+    assert_eq!(eval("mul.hi.s32", 32, &[0x8000_0000, 2]), 0xffff_ffff);
+    assert_eq!(eval("mul.hi.u64", 64, &[u64::MAX, u64::MAX]), u64::MAX - 1);
+    assert_eq!(eval("mul.wide.s16", 32, &[0xffff, 4]), 0xffff_fffc);
+    assert_eq!(
+        eval("mad.wide.u32", 64, &[0xffff_ffff, 0xffff_ffff, 1]),
+        0xffff_fffe_0000_0002
+    );
+    assert_eq!(
+        eval("div.s32", 32, &[0x8000_0000, 0xffff_ffff]),
+        0x8000_0000
+    );
+    assert_eq!(
+        eval("rem.s32", 32, &[(-7i32) as u64, 3]),
+        u64::from(-1i32 as u32)
+    );
+    assert_eq!(eval("neg.s16", 16, &[1]), 0xffff);
+    assert_eq!(eval("abs.s32", 32, &[0x8000_0000]), 0x8000_0000);
+    assert_eq!(eval("add.sat.s32", 32, &[0x7fff_ffff, 1]), 0x7fff_ffff);
+    assert_eq!(eval("clz.b32", 32, &[1]), 31);
+    assert_eq!(eval("clz.b64", 32, &[0]), 64);
+    assert_eq!(eval("popc.b64", 32, &[u64::MAX]), 64);
+    assert_eq!(eval("brev.b32", 32, &[1]), 0x8000_0000);
+    assert_eq!(eval("bfind.u32", 32, &[0]), 0xffff_ffff);
+    assert_eq!(eval("bfind.s32", 32, &[0xffff_fff0]), 3);
+    assert_eq!(eval("bfind.shiftamt.u32", 32, &[1]), 31);
+    assert_eq!(eval("bfe.s32", 32, &[0xf0, 4, 4]), 0xffff_ffff);
+    assert_eq!(eval("bfe.u32", 32, &[0xf0, 4, 40]), 0xf);
+    assert_eq!(
+        eval("dp4a.s32.u32", 32, &[0xff01_0203, 0x0102_0304, 10]),
+        10 - 1 + 2 + 6 + 12
+    );
+    assert_eq!(
+        eval("dp2a.lo.u32.u32", 32, &[0x0002_0003, 0x0405_0607, 1]),
+        1 + 2 * 6 + 3 * 7
+    );
+    assert_eq!(
+        eval("min.s16x2", 32, &[0x0001_ffff, 0x0000_0001]),
+        0x0000_ffff
+    );
+}
+
+/// The loop of the ISA's pseudocode, bit by bit.
+fn bfe_by_bits(a: u64, b: u64, c: u64, bits: u64, signed: bool) -> u64 {
+    let (pos, len, msb) = (b & 0xff, c & 0xff, bits - 1);
+    let sign = if !signed || len == 0 {
+        0
+    } else {
+        a >> (pos + len - 1).min(msb) & 1
+    };
+    (0..bits)
+        .map(|i| if i < len && pos + i <= msb { a >> (pos + i) & 1 } else { sign } << i)
+        .fold(0, |x, y| x | y)
+}
+
+proptest! {
+    #[test]
+    fn arithmetic_32(a: u32, b: u32, c: u32) {
+        let s = [u64::from(a), u64::from(b), u64::from(c)];
+        let (x, y) = (a as i32, b as i32);
+        prop_assert_eq!(eval("mad.lo.s32", 32, &s), u64::from(a.wrapping_mul(b).wrapping_add(c)));
+        prop_assert_eq!(eval("min.s32", 32, &s[..2]), u64::from(x.min(y) as u32));
+        prop_assert_eq!(eval("mul.wide.s32", 64, &s[..2]), (i64::from(x) * i64::from(y)) as u64);
+        prop_assert_eq!(eval("sad.s32", 32, &s), u64::from(x.abs_diff(y).wrapping_add(c)));
+    }
+
+    #[test]
+    fn bit_fields(a: u64, b in 0u64..300, c in 0u64..300) {
+        prop_assert_eq!(eval("bfe.u64", 64, &[a, b, c]), bfe_by_bits(a, b, c, 64, false));
+        prop_assert_eq!(eval("bfe.s64", 64, &[a, b, c]), bfe_by_bits(a, b, c, 64, true));
+        let low = a & 0xffff_ffff;
+        prop_assert_eq!(eval("bfe.s32", 32, &[low, b, c]), bfe_by_bits(low, b, c, 32, true));
+    }
+}

@@ -1,0 +1,109 @@
+//! Every opcode that public Blackwell kernels use decodes: executed, or named as unmodelled.
+
+use ptx_sim::Module;
+use ptx_sim::inventory::inventory;
+
+/// Instructions that must be executed.
+const EXECUTED: &str = "
+abs.f32 %f1, %f2; add.f16 %h1, %h2, %h3; add.rn.f16 %h1, %h2, %h3; add.rn.f16x2 %r1, %r2, %r3;
+add.s16 %h1, %h2, 3; add.s32 %r1, %r2, -1; add.s64 %d1, %d2, 8; and.b16 %h1, %h2, 1; and.b32 %r1, %r2, 1;
+and.b64 %d1, %d2, 1; and.pred %p1, %p2, %p3; bar.arrive 1, 64;
+cp.async.ca.shared.global.L2::128B [%r1], [%d1], 16; cp.async.commit_group; cp.async.wait_all; cp.async.wait_group 1;
+ldmatrix.sync.aligned.m8n8.x4.shared::cta.b16 {%r1, %r2, %r3, %r4}, [%r1];
+stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%r1], {%r1, %r2, %r3, %r4};
+movmatrix.sync.aligned.m8n8.trans.b16 %r1, %r2; bar.sync 0; bar.warp.sync -1;
+barrier.cluster.arrive.relaxed.aligned; barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire;
+barrier.cluster.wait.acquire.aligned; barrier.cluster.wait.aligned; bra L; bra.uni L;
+createpolicy.fractional.L2::evict_first.b64 %d1, 0f3F800000; cvt.f32.f16 %f1, %h1; cvt.rn.bf16x2.f32 %r1, %f1, %f2;
+cvt.rn.f16.f32 %h1, %f1; cvt.rn.f16.s32 %h1, %r1; cvt.rn.f16x2.e2m1x2 %r1, %b1; cvt.rn.f16x2.e4m3x2 %r1, %h1;
+cvt.rn.f16x2.f32 %r1, %f1, %f2; cvt.rn.satfinite.e2m1x2.f32 %b1, %f1, %f2;
+cvt.rn.satfinite.e4m3x2.f32 %h1, %f1, %f2; cvt.s16.s8 %h1, %h2; cvt.s32.s8 %r1, %r2; cvt.s64.s32 %d1, %r1;
+cvt.u16.u32 %h1, %r1; cvt.u32.u16 %r1, %h1; cvt.u32.u64 %r1, %d1; cvt.u64.u32 %d1, %r1;
+cvta.param.u64 %d1, %d2; cvta.shared.u64 %d1, %d2; cvta.to.global.u64 %d1, %d2; cvta.to.shared.u64 %d1, %d2;
+div.rn.f32 %f1, %f2, %f3; div.s32 %r1, %r2, %r3; div.u16 %h1, %h2, 3; div.u32 %r1, %r2, %r3;
+elect.sync %r1|%p1, -1; fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;
+fma.rn.f16x2 %r1, %r2, %r3, %r4; fma.rn.f32 %f1, %f2, %f3, %f1; griddepcontrol.launch_dependents;
+griddepcontrol.wait; ld.global.b32 %r1, [%d1]; ld.global.b64 %d1, [%d2]; ld.global.b8 %h1, [%d1+1];
+ld.global.v4.f32 {%f1, %f2, %f3, %f1}, [%d1]; ld.param.b32 %r1, [p]; ld.param.b64 %d1, [p+8]; ld.param.s32 %r1, [p];
+ld.param.v2.b64 {%d1, %d2}, [p]; ld.param.v4.b32 {%r1, %r2, %r3, %r4}, [p+16]; ld.shared.b128 %q1, [%r1];
+ld.shared.b32 %r1, [s]; ld.shared.u16 %h1, [%r1]; ld.shared.v2.b32 {%r1, %r2}, [%r3]; ld.shared.v4.b32 {%r1, %r2, %r3, %r4}, [s+16];
+mad.lo.s32 %r1, %r2, %r3, %r4; mad.lo.s64 %d1, %d2, %d3, %d1; mapa.shared::cluster.u32 %r1, %r2, 0; max.f32 %f1, %f2, %f3;
+max.s32 %r1, %r2, %r3; min.s32 %r1, %r2, %r3; min.u32 %r1, %r2, %r3; mov.b16 %h1, %h2; mov.b32 %r1, {%h1, %h2};
+mov.b64 {%r1, %r2}, %d1; mov.pred %p1, 0; mov.pred %p1, %p2; mov.s32 %r1, %r2; mov.u32 %r1, s; mov.u64 %d1, p; mul.f16 %h1, %h2, %h3;
+mul.f32 %f1, %f2, 0f40000000; mul.f32x2 %d1, %d2, %d3; mul.ftz.f32 %f1, %f2, %f3; mul.hi.s32 %r1, %r2, %r3;
+mul.hi.u32 %r1, %r2, %r3; mul.hi.u64 %d1, %d2, %d3; mul.lo.s16 %h1, %h2, 3; mul.lo.s32 %r1, %r2, %r3; mul.lo.s64 %d1, %d2, %d3;
+mul.rn.f16x2 %r1, %r2, %r3; mul.wide.s32 %d1, %r1, 4; mul.wide.u32 %d1, %r1, 4; neg.s32 %r1, %r2; not.b32 %r1, %r2;
+not.pred %p1, %p2; or.b16 %h1, %h2, %h3; or.b32 %r1, %r2, %r3; or.b64 %d1, %d2, %d3; or.pred %p1, %p2, %p3;
+prefetch.tensormap [%d1]; rcp.rn.f32 %f1, %f2; rem.s32 %r1, %r2, 3; ret; selp.b16 %h1, %h2, %h3, %p1; selp.b32 %r1, 1, 0, %p1;
+selp.u32 %r1, 1, 0, %p1; setmaxnreg.dec.sync.aligned.u32 24; setmaxnreg.inc.sync.aligned.u32 240; setp.eq.b16 %p1, %h1, 0;
+setp.eq.b32 %p1, %r1, 0; setp.eq.b64 %p1, %d1, 0; setp.eq.f32 %p1, %f1, 0f00000000; setp.eq.u32 %p1, %r1, 0; setp.ge.s32 %p1, %r1, 0;
+setp.gt.s32 %p1, %r1, 0; setp.gt.u32 %p1, %r1, 0; setp.gt.u64 %p1, %d1, 0; setp.le.u64 %p1, %d1, 0; setp.lt.s32 %p1, %r1, 0;
+setp.lt.u32 %p1, %r1, 0; setp.ne.b16 %p1, %h1, 0; setp.ne.b32 %p1, %r1, 0; setp.ne.b64 %p1, %d1, 0;
+shfl.sync.bfly.b32 %r1|%p1, %r2, 1, 31, -1; shfl.sync.down.b32 %r1, %r2, 1, 31, -1; shfl.sync.idx.b32 %r1, %r2, 0, 31, -1;
+shl.b16 %h1, %h2, 1; shl.b32 %r1, %r2, 1; shl.b64 %d1, %d2, 1; shr.s16 %h1, %h2, 1; shr.s32 %r1, %r2, 1; shr.s64 %d1, %d2, 1;
+shr.u16 %h1, %h2, 1; shr.u32 %r1, %r2, 1; shr.u64 %d1, %d2, 1; st.global.b32 [%d1], %r1; st.global.b64 [%d1], %d2; st.global.b8 [%d1], %h1;
+st.global.v4.b32 [%d1], {%r1, %r2, %r3, %r4}; st.global.v8.b32 [%d1], {%r1, %r2, %r3, %r4, %r1, %r2, %r3, %r4};
+st.relaxed.cta.global.L1::no_allocate.v8.b32 [%d1], {%r1, %r2, %r3, %r4, %r1, %r2, %r3, %r4}; st.shared.b32 [%r1], %r2;
+st.shared.v4.b32 [%r1], {%r1, %r2, %r3, %r4}; st.shared.v4.f32 [%r1], {%f1, %f2, %f3, %f1}; sub.s16 %h1, %h2, %h3;
+sub.s32 %r1, %r2, %r3; sub.s64 %d1, %d2, %d3; xor.b16 %h1, %h2, %h3; xor.b32 %r1, %r2, %r3; xor.pred %p1, %p2, %p3;";
+
+/// Instructions that parse and are named until their models are connected.
+const NAMED: &str = "
+clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 %p1, %q1;
+clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {%r1, %r2, %r3, _}, %q1;
+clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.multicast::cluster::all.b128 [%r1], [%r2];
+cp.async.bulk.commit_group; cp.async.bulk.wait_group.read 0;
+cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.L2::cache_hint [%r1], [%d1], %r2, [%r3], %d2;
+cp.async.bulk.tensor.3d.cta_group::2.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%r1], [%d1, {%r2, %r3, %r4}], [%r1], %h1, %d2;
+cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%d1, {%r1, %r2, %r3, %r4, %r1}], [%r2];
+mbarrier.arrive.expect_tx.release.cta.shared::cluster.b64 _, [%r1], %r2; mbarrier.init.shared::cta.b64 [%r1], 1;
+mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 %p1, [%r1], %r2, %r3;
+tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1], 512;
+tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%r1], %h1;
+tcgen05.cp.cta_group::1.32x128b.warpx4 [%r1], %d1; tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r1, 512;
+tcgen05.fence::after_thread_sync; tcgen05.ld.sync.aligned.16x256b.x2.b32 {%r1, %r2, %r3, %r4, %r1, %r2, %r3, %r4}, [%r1];
+tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block16 [%r1], %d1, %d2, %r2, [%r3], [%r4], %p1;
+tcgen05.mma.cta_group::1.kind::f16 [%r1], %d1, %d2, %r2, {%r1, %r2, %r3, %r4}, %p1;
+tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned; tcgen05.wait::ld.sync.aligned;";
+
+fn module(body: &str) -> Module {
+    let src = format!(
+        ".version 9.0\n.target sm_100a\n.address_size 64\n.visible .entry k(.param .align 16 .b8 p[64]) {{\n\
+         .reg .pred %p<4>; .reg .b8 %b<2>; .reg .b16 %h<4>; .reg .b32 %r<5>; .reg .f32 %f<4>; .reg .b64 %d<4>;\n\
+         .reg .b128 %q<2>; .shared .align 16 .b8 s[64];\nL:\n{body}\n}}"
+    );
+    Module::parse(&src).unwrap()
+}
+
+#[test]
+fn synchronous_opcodes_are_executed() {
+    let list = inventory(&module(EXECUTED));
+    assert!(list.problems.is_empty(), "{:?}", list.problems);
+    for e in list.opcodes {
+        assert_eq!(e.unmodelled, None, "{}", e.opcode);
+    }
+}
+
+#[test]
+fn asynchronous_opcodes_are_named() {
+    let list = inventory(&module(NAMED));
+    assert!(list.problems.is_empty(), "{:?}", list.problems);
+    assert_eq!(list.opcodes.len(), NAMED.matches(';').count());
+    for e in list.opcodes {
+        assert!(
+            e.unmodelled.is_some_and(|w| w.contains("not modelled")),
+            "{}",
+            e.opcode
+        );
+    }
+}
+
+#[test]
+fn what_keeps_a_kernel_from_running_is_said() {
+    let list = inventory(&module(
+        "{ .param .b32 argument; st.param.b32 [argument], %r1; }",
+    ));
+    assert_eq!(list.problems.len(), 1, "{:?}", list.problems);
+    let m = Module::parse(".version 9.0\n.target sm_90a\n.func f() { ret; }").unwrap();
+    assert_eq!(inventory(&m).problems.len(), 1);
+}
