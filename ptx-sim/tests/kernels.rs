@@ -416,17 +416,11 @@ fn endless_kernels_run_out_of_budget() {
 
 #[test]
 fn unmodelled_instructions_are_errors_when_reached_only() {
-    let ptx = kernel(
-        "",
-        "setp.eq.u32 %p1, %t, 99;\n@%p1 movmatrix.sync.aligned.m8n8.trans.b16 %r1, %r2;",
-    );
+    let ptx = kernel("", "setp.eq.u32 %p1, %t, 99;\n@%p1 brkpt;");
     run(&ptx, 32);
-    let e = fails(
-        &kernel("", "movmatrix.sync.aligned.m8n8.trans.b16 %r1, %r2;"),
-        32,
-    );
+    let e = fails(&kernel("", "brkpt;"), 32);
     assert!(
-        matches!(&e, SimError::Unmodelled { text, .. } if text.starts_with("movmatrix")),
+        matches!(&e, SimError::Unmodelled { text, .. } if text.starts_with("brkpt")),
         "{e}"
     );
 }

@@ -367,7 +367,11 @@ fn insert(cx: &mut Cx<'_>, ty: Ty) -> R<Op> {
 
 /// The low `n` bits of `a` put into `b` from bit `at`.
 pub(crate) fn insert_bits(a: u64, b: u64, at: u64, n: u64, bits: u32) -> u64 {
-    let (at, n) = (at & 0xff, n & 0xff);
+    let (at, n) = if bits == 64 {
+        (at, n)
+    } else {
+        (at & 0xff, n & 0xff)
+    };
     if at >= 64 {
         return b;
     }
