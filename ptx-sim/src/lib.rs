@@ -51,6 +51,7 @@ pub mod softfloat;
 
 pub use ast::Module;
 pub use error::SimError;
+pub use models::hazard::Profile;
 pub use program::Program;
 pub use report::Report;
 pub use sched::{Policy, Timing};

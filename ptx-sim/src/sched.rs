@@ -141,6 +141,14 @@ impl Scheduler {
         }
     }
 
+    /// Whether a wait with a time limit gives up before it is over.
+    pub(crate) fn impatient(&mut self) -> bool {
+        match self.policy {
+            Policy::Fair => false,
+            _ => self.below(8) == 0,
+        }
+    }
+
     /// Which of `n` diverged parts of a warp goes on.
     pub(crate) fn part(&mut self, n: usize) -> usize {
         match self.policy {

@@ -3,10 +3,18 @@
 use crate::ast::Module;
 use crate::coverage::Counters;
 use crate::error::SimError;
+
 use crate::exec::event::EventQueue;
+use crate::exec::hazards::Hazards;
 use crate::exec::machine::Machine;
+use crate::exec::pending::Pending;
+use crate::exec::tcgen05::TensorState;
+use crate::exec::tensor::encode_map;
 use crate::memory::layout::GLOBAL;
+
 use crate::memory::{Observer, Region, Space};
+use crate::models::hazard::Profile;
+use crate::models::tensor_map::TensorMap;
 use crate::program::Program;
 use crate::report::Report;
 use crate::sched::{Policy, Scheduler, Timing};
@@ -52,8 +60,13 @@ pub struct Options {
     pub budget: u64,
     /// What uninitialised reads do.
     pub uninitialised: Uninitialised,
+    /// Times that waits on mbarriers run into their time limits without anything else happening
+    /// before that is called a deadlock.
+    pub timeouts: u32,
     /// Clusters that run at once; the others follow as these end.
     pub resident: usize,
+    /// How much ordering asynchronous operations may rely on.
+    pub profile: Profile,
     /// `%nsmid`.
     pub sms: u32,
 }
@@ -65,7 +78,9 @@ impl Default for Options {
             timing: Timing::Eager,
             budget: 20_000_000_000,
             uninitialised: Uninitialised::Error,
+            timeouts: 1000,
             resident: 2,
+            profile: Profile::Strict,
             sms: 132,
         }
     }
@@ -86,6 +101,8 @@ pub struct Launch {
     pub shared: u32,
     /// Bytes of each parameter.
     pub params: Vec<Vec<u8>>,
+    /// Tensor maps that parameters, or copies of them, stand for.
+    pub tensor_maps: Vec<TensorMap>,
 }
 
 impl Launch {
@@ -110,6 +127,15 @@ impl Launch {
     #[must_use]
     pub fn buffer(self, b: Buffer) -> Self {
         self.bytes(&b.address.to_le_bytes())
+    }
+
+    /// Adds a tensor map of 128 bytes. They are opaque, as the driver's are: they identify the map
+    /// wherever the kernel, or the host, copies them.
+    #[must_use]
+    pub fn tensor_map(mut self, map: TensorMap) -> Self {
+        let bytes = encode_map(self.tensor_maps.len(), &map);
+        self.tensor_maps.push(map);
+        self.bytes(&bytes)
     }
 
     /// Adds a 32-bit integer.
@@ -247,6 +273,9 @@ impl Sim {
             cluster_dims,
             scheduler: Scheduler::new(options.policy),
             events: EventQueue::default(),
+            pending: Pending::default(),
+            tensor: TensorState::default(),
+            hazards: Hazards::of(program, options.profile),
             observer,
             counters: Counters::new(program.code.len()),
             report: Report {

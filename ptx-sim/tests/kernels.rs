@@ -416,14 +416,11 @@ fn endless_kernels_run_out_of_budget() {
 
 #[test]
 fn unmodelled_instructions_are_errors_when_reached_only() {
-    let ptx = kernel(
-        "",
-        "setp.eq.u32 %p1, %t, 99;\n@%p1 tcgen05.fence::after_thread_sync;",
-    );
+    let ptx = kernel("", "setp.eq.u32 %p1, %t, 99;\n@%p1 brkpt;");
     run(&ptx, 32);
-    let e = fails(&kernel("", "mbarrier.init.shared::cta.b64 [%r1], 1;"), 32);
+    let e = fails(&kernel("", "brkpt;"), 32);
     assert!(
-        matches!(&e, SimError::Unmodelled { text, .. } if text.starts_with("mbarrier.init")),
+        matches!(&e, SimError::Unmodelled { text, .. } if text.starts_with("brkpt")),
         "{e}"
     );
 }

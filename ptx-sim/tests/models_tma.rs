@@ -409,6 +409,11 @@ proptest! {
             for m in &p.moves {
                 let GlobalSide::Bytes(to) = m.global else { panic!("a store fills nothing") };
                 for i in 0..m.len {
+                    // A store ends on a multiple of 16 bytes, past the end of a row.
+                    let offset = to - 0x1000 + u64::from(i);
+                    if offset % a.global_strides.first().unwrap_or(&u64::MAX) >= inner * size {
+                        continue;
+                    }
                     let back = out[(m.shared + i) as usize];
                     prop_assert_eq!(back, Some(global[to as usize - 0x1000 + i as usize]));
                 }

@@ -5,6 +5,12 @@ use ptx_sim::inventory::inventory;
 
 /// Instructions that must be executed.
 const EXECUTED: &str = "
+cp.async.bulk.commit_group; cp.async.bulk.wait_group.read 0;
+cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.L2::cache_hint [%r1], [%d1], %r2, [%r3], %d2;
+cp.async.bulk.tensor.3d.cta_group::2.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%r1], [%d1, {%r2, %r3, %r4}], [%r1], %h1, %d2;
+cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%d1, {%r1, %r2, %r3, %r4, %r1}], [%r2];
+mbarrier.arrive.expect_tx.release.cta.shared::cluster.b64 _, [%r1], %r2; mbarrier.init.shared::cta.b64 [%r1], 1;
+mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 %p1, [%r1], %r2, %r3;
 abs.f32 %f1, %f2; add.f16 %h1, %h2, %h3; add.rn.f16 %h1, %h2, %h3; add.rn.f16x2 %r1, %r2, %r3;
 add.s16 %h1, %h2, 3; add.s32 %r1, %r2, -1; add.s64 %d1, %d2, 8; and.b16 %h1, %h2, 1; and.b32 %r1, %r2, 1;
 and.b64 %d1, %d2, 1; and.pred %p1, %p2, %p3; bar.arrive 1, 64;
@@ -52,12 +58,6 @@ const NAMED: &str = "
 clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 %p1, %q1;
 clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {%r1, %r2, %r3, _}, %q1;
 clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.multicast::cluster::all.b128 [%r1], [%r2];
-cp.async.bulk.commit_group; cp.async.bulk.wait_group.read 0;
-cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.L2::cache_hint [%r1], [%d1], %r2, [%r3], %d2;
-cp.async.bulk.tensor.3d.cta_group::2.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%r1], [%d1, {%r2, %r3, %r4}], [%r1], %h1, %d2;
-cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%d1, {%r1, %r2, %r3, %r4, %r1}], [%r2];
-mbarrier.arrive.expect_tx.release.cta.shared::cluster.b64 _, [%r1], %r2; mbarrier.init.shared::cta.b64 [%r1], 1;
-mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 %p1, [%r1], %r2, %r3;
 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1], 512;
 tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%r1], %h1;
 tcgen05.cp.cta_group::1.32x128b.warpx4 [%r1], %d1; tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r1, 512;

@@ -78,6 +78,10 @@ impl Machine<'_> {
         w.live &= !gone;
         self.ctas[cta].live[w.index as usize] = w.live;
         w.reconsider();
+        if self.ctas[cta].ended() {
+            self.tensor_exit(cta)
+                .map_err(|f| Trouble::Fault(f, Some(lanes.trailing_zeros() & 31)))?;
+        }
         self.after_exit(cta)
     }
 }

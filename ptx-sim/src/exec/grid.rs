@@ -1,6 +1,7 @@
 //! Runs a grid: clusters become resident, their warps take turns, events complete, deadlocks show.
 
-use super::copy::Copies;
+use std::collections::BTreeMap;
+
 use super::event::{Event, EventQueue};
 use super::machine::{Barrier, Cluster, Cta, Machine};
 use super::warp::{State, Wait, Warp};
@@ -47,6 +48,9 @@ impl Machine<'_> {
                 self.collect_candidates(&mut candidates, true);
             }
             if candidates.is_empty() {
+                if self.time_out() {
+                    continue;
+                }
                 return Err(SimError::Deadlock(Box::new(self.deadlock())));
             }
             let (cta, warp) = self.scheduler.pick(&candidates);
@@ -81,6 +85,7 @@ impl Machine<'_> {
 
     fn complete(&mut self, e: Box<dyn Event>) -> Result<(), SimError> {
         let pc = e.pc();
+        self.pending.progressed();
         e.complete(self)
             .map_err(|f| SimError::Violation(Box::new(self.violation(f, pc, None))))
     }
@@ -144,16 +149,22 @@ impl Machine<'_> {
                 n => (1 << n) - 1,
             })
             .collect();
-        let g = self.launch.grid;
+        let (g, per) = (self.launch.grid, self.cluster_dims);
+        let linear = |v: [u32; 3], of: [u32; 3]| v[0] + of[0] * (v[1] + of[1] * v[2]);
+        if let Some(h) = &mut self.hazards {
+            let at = std::array::from_fn(|i| id[i] / per[i]);
+            let of = std::array::from_fn(|i| g[i] / per[i]);
+            h.admit(linear(id, g), linear(at, of));
+        }
         self.ctas.push(Cta {
             id,
-            linear: id[0] + g[0] * (id[1] + g[1] * id[2]),
+            linear: linear(id, g),
             cluster,
             rank,
             shared,
             barriers: vec![Barrier::default(); 16],
             warps: Vec::new(),
-            copies: vec![Copies::default(); live.len()],
+            mbarriers: BTreeMap::new(),
             cluster_arrived: vec![0; live.len()],
             cluster_token: vec![(0, 0); live.len()],
             live,
@@ -191,6 +202,9 @@ impl Machine<'_> {
         self.ctas = kept;
         let mut clusters = Vec::new();
         for (i, mut k) in std::mem::take(&mut self.clusters).into_iter().enumerate() {
+            if let (true, Some(h)) = (ended[i], &mut self.hazards) {
+                h.drop_cluster(k.linear);
+            }
             if !ended[i] {
                 for c in &mut k.ctas {
                     *c = moved[*c];
@@ -200,6 +214,10 @@ impl Machine<'_> {
             }
         }
         self.clusters = clusters;
+        let ctas = &self.ctas;
+        self.pending
+            .groups
+            .retain(|thread, _| ctas.iter().any(|c| c.linear == thread.0));
     }
 
     fn deadlock(&self) -> Deadlock {
@@ -216,13 +234,24 @@ impl Machine<'_> {
                             format!("for lanes {m:08x} of its warp to execute this instruction")
                         }
                         State::Blocked(Wait::Bar { id, .. }) => format!("at barrier {id}"),
-                        State::Blocked(Wait::Copies { .. }) => "for copies".into(),
+                        State::Blocked(Wait::Groups { .. }) => "for its asynchronous copies".into(),
+                        State::Blocked(Wait::Mbarrier { owner, at, .. }) => {
+                            format!("for {}", self.describe_mbarrier(owner, at))
+                        }
+                        State::Blocked(Wait::Tensor { stores, .. }) => {
+                            format!("for its tcgen05.{}", if stores { "st" } else { "ld" })
+                        }
+                        State::Blocked(Wait::TensorAlloc { .. }) => "for tensor memory".into(),
                         State::Blocked(Wait::Cluster { .. }) => "at the cluster barrier".into(),
+                    };
+                    let pc = match p.state {
+                        State::Blocked(Wait::Mbarrier { pc, .. }) => pc,
+                        _ => p.pc,
                     };
                     d.waiting.push(Waiter {
                         thread: self.thread(i, w.index, p.mask.trailing_zeros().min(31)),
                         lanes: p.mask,
-                        site: self.program.site(p.pc as usize),
+                        site: self.program.site(pc as usize),
                         reason,
                     });
                 }

@@ -1,12 +1,17 @@
 //! The machine while a kernel runs: resident CTAs, memories, barriers, counters.
 
-use super::copy::Copies;
+use std::collections::BTreeMap;
+
 use super::event::EventQueue;
+use super::hazards::Hazards;
+use super::pending::Pending;
+use super::tcgen05::TensorState;
 use super::warp::{State, Wait, Warp};
 use crate::coverage::Counters;
 use crate::error::SimError;
 use crate::memory::layout::{SHARED_RANK_SHIFT, SMALL_START};
 use crate::memory::{Access, AccessKind, Actor, Fault, Observer, Region, Space, SyncEvent};
+use crate::models::mbarrier::Slot;
 use crate::program::{Program, Special};
 use crate::report::{Report, ThreadId, Violation, ViolationKind};
 use crate::sched::Scheduler;
@@ -36,13 +41,13 @@ pub(crate) struct Cta {
     pub(crate) cluster: usize,
     pub(crate) rank: u32,
     pub(crate) shared: Region,
+    /// mbarrier objects by their offset in shared memory.
+    pub(crate) mbarriers: BTreeMap<u64, Slot>,
     pub(crate) barriers: Vec<Barrier>,
     /// `None` while it runs, and once it has ended.
     pub(crate) warps: Vec<Option<Warp>>,
     /// Lanes of each warp that have not exited.
     pub(crate) live: Vec<u32>,
-    /// `cp.async` of each warp.
-    pub(crate) copies: Vec<Copies>,
     /// Lanes that arrived at the cluster barrier's current phase.
     pub(crate) cluster_arrived: Vec<u32>,
     /// Lanes that arrived and have not waited yet, and in which phase.
@@ -77,6 +82,9 @@ pub(crate) struct Machine<'a> {
     pub(crate) cluster_dims: [u32; 3],
     pub(crate) scheduler: Scheduler,
     pub(crate) events: EventQueue,
+    pub(crate) tensor: TensorState,
+    pub(crate) hazards: Option<Hazards>,
+    pub(crate) pending: Pending,
     pub(crate) observer: Option<&'a mut dyn Observer>,
     pub(crate) counters: Counters,
     pub(crate) report: Report,
@@ -210,7 +218,7 @@ impl Machine<'_> {
         Ok((peer, offset))
     }
 
-    fn region(&mut self, space: Space, owner: usize) -> &mut Region {
+    pub(crate) fn region(&mut self, space: Space, owner: usize) -> &mut Region {
         match space {
             Space::Global => self.global,
             Space::Shared => &mut self.ctas[owner].shared,
@@ -229,6 +237,8 @@ impl Machine<'_> {
         out: &mut [u8],
     ) -> Result<(), Trouble> {
         let lane = Some(actor.lane);
+        self.check_in_flight(at.space, at.owner, at.address, out.len(), false)
+            .map_err(|f| Trouble::Fault(f, lane))?;
         let init = self
             .region(at.space, at.owner)
             .read(at.address, align, out)
@@ -248,6 +258,8 @@ impl Machine<'_> {
         data: &[u8],
         kind: AccessKind,
     ) -> Result<(), Trouble> {
+        self.check_in_flight(at.space, at.owner, at.address, data.len(), true)
+            .map_err(|f| Trouble::Fault(f, Some(actor.lane)))?;
         self.region(at.space, at.owner)
             .write(at.address, align, data)
             .map_err(|f| Trouble::Fault(f, Some(actor.lane)))?;
@@ -281,21 +293,32 @@ impl Machine<'_> {
         kind: AccessKind,
     ) -> Result<(), Trouble> {
         let owner = self.ctas[at.owner].linear;
-        let Some(o) = &mut self.observer else {
+        if self.observer.is_none() && self.hazards.is_none() {
             return Ok(());
-        };
-        o.access(&Access {
+        }
+        let access = Access {
             actor,
             space: at.space,
             owner,
             address: at.address,
             size: size as u32,
             kind,
-        })
-        .map_err(|f| Trouble::Fault(f, Some(actor.lane)))
+        };
+        let lane = Some(actor.lane);
+        if let Some(h) = &mut self.hazards {
+            h.access(&access);
+            self.check_hazards().map_err(|f| Trouble::Fault(f, lane))?;
+        }
+        match &mut self.observer {
+            Some(o) => o.access(&access).map_err(|f| Trouble::Fault(f, lane)),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn synchronised(&mut self, event: SyncEvent) -> Result<(), Trouble> {
+        if let Some(h) = &mut self.hazards {
+            h.sync(&event);
+        }
         match &mut self.observer {
             Some(o) => o.sync(&event).map_err(|f| Trouble::Fault(f, None)),
             None => Ok(()),
@@ -307,8 +330,22 @@ impl Machine<'_> {
         let c = &self.ctas[cta];
         match wait {
             Wait::Bar { id, generation } => c.barriers[id as usize].generation != generation,
-            Wait::Copies { warp, lanes, keep } => c.copies[warp as usize].done(lanes, keep),
+            Wait::Tensor { warp, stores } => self.tensor.waited(c.linear, warp, stores),
+            Wait::TensorAlloc { epoch } => self.tensor.epoch != epoch,
             Wait::Cluster { phase } => self.clusters[c.cluster].phase > phase,
+            Wait::Groups {
+                warp,
+                lanes,
+                keep,
+                bulk,
+                reads_only,
+            } => super::lanes(lanes).all(|l| {
+                self.pending
+                    .waited_for((c.linear, warp * 32 + l, bulk), keep, reads_only)
+            }),
+            Wait::Mbarrier {
+                owner, at, phase, ..
+            } => self.mbarrier_phase(owner, at) != Some(phase),
         }
     }
 

@@ -2,17 +2,24 @@
 
 mod barrier;
 mod collective;
-mod copy;
+mod copies;
 pub(crate) mod event;
 mod flow;
 mod grid;
+pub(crate) mod hazards;
 pub(crate) mod machine;
 mod matrix;
+mod mbarrier;
 mod memory;
+pub(crate) mod pending;
+mod poison;
+pub(crate) mod tcgen05;
+pub(crate) mod tensor;
+mod transfer;
 pub(crate) mod warp;
 
 use crate::error::SimError;
-use crate::memory::{Actor, SyncEvent};
+use crate::memory::{Actor, Fault, SyncEvent};
 use crate::ops::int::{insert_bits, product};
 use crate::program::{Clock, Dst, Ins, Lanes, Op, Program, WarpSync};
 use crate::report::ViolationKind;
@@ -145,6 +152,13 @@ impl Machine<'_> {
             let flow = self
                 .step(&ctx, w, &mut cur, ins)
                 .map_err(|t| self.place(t, cta, w, pc, active))?;
+            if w.poison.touched() {
+                let f = Fault::new(
+                    ViolationKind::Hazard,
+                    "a register that a tcgen05.ld in flight writes is used before tcgen05.wait::ld",
+                );
+                return Err(self.place(Trouble::Fault(f, None), cta, w, pc, active));
+            }
             match flow {
                 Flow::Next => cur.pc += 1,
                 Flow::Jump(to) => cur.pc = to,
@@ -388,6 +402,10 @@ impl Machine<'_> {
             Op::Bar { .. } | Op::ClusterArrive { .. } | Op::ClusterWait { .. } => {
                 return self.barrier(c, w, cur, &ins.op);
             }
+            Op::Tcgen05(t) => return self.tcgen05(c, w, cur, t),
+            Op::Mbarrier { op, addr } => return self.mbarrier(c, w, cur, op, addr),
+            Op::PendingCount { d, a } => self.pending_count(c, w, *d, *a)?,
+            Op::Transfer(t) => return self.transfer(c, w, cur, t),
             Op::WarpSync { .. }
             | Op::Shfl { .. }
             | Op::Vote { .. }
@@ -398,9 +416,6 @@ impl Machine<'_> {
             | Op::ActiveMask { .. } => self.collective(c, w, &ins.op)?,
             Op::LdMatrix { .. } | Op::StMatrix { .. } | Op::MovMatrix { .. } => {
                 self.matrix(c, w, &ins.op)?;
-            }
-            Op::Copy { .. } | Op::CopyCommit | Op::CopyWait { .. } => {
-                return self.copy(c, w, cur, &ins.op);
             }
             Op::Unmodelled { reason } => {
                 return Err(Trouble::Error(SimError::Unmodelled {

@@ -6,6 +6,7 @@
 //! reconvergence): a part goes on alone when nothing else in its warp can run, or when the others
 //! spin for long.
 
+use super::poison::Poison;
 use crate::memory::{Region, Space};
 use crate::program::{Dst, Lanes, PredSrc, Program, Src};
 
@@ -14,14 +15,29 @@ use crate::program::{Dst, Lanes, PredSrc, Program, Src};
 pub(crate) enum Wait {
     /// Barrier of the CTA, until its generation is no longer this one.
     Bar { id: u32, generation: u64 },
-    /// Copies of these lanes.
-    Copies {
+    /// `tcgen05.wait` for a warp's stores, or its loads.
+    Tensor { warp: u32, stores: bool },
+    /// `tcgen05.alloc`, until something may have made room.
+    TensorAlloc { epoch: u64 },
+    /// Cluster barrier, until its phase is beyond this one.
+    Cluster { phase: u64 },
+    /// mbarrier of this linear CTA at this offset, until this phase is over. `pc` tested it;
+    /// with `retry` it is executed again.
+    Mbarrier {
+        owner: u32,
+        at: u64,
+        phase: u64,
+        pc: u32,
+        retry: bool,
+    },
+    /// Asynchronous copies of these lanes of the warp: all groups but the last `keep`, or all.
+    Groups {
         warp: u32,
         lanes: u32,
         keep: Option<u32>,
+        bulk: bool,
+        reads_only: bool,
     },
-    /// Cluster barrier, until its phase is beyond this one.
-    Cluster { phase: u64 },
 }
 
 /// State of a part.
@@ -63,6 +79,9 @@ pub(crate) struct Warp {
     pub(crate) impatience: u32,
     /// Parts that wait at barriers: instruction, lanes and the barrier's generation.
     pub(crate) waiting: Vec<(usize, u32, u64)>,
+    /// Lanes whose `mbarrier.try_wait` ran into its time limit.
+    pub(crate) timed_out: u32,
+    pub(crate) poison: Poison,
 }
 
 impl Warp {
@@ -93,6 +112,8 @@ impl Warp {
             local,
             impatience: 0,
             waiting: Vec::new(),
+            timed_out: 0,
+            poison: Poison::default(),
         }
     }
 
@@ -100,6 +121,7 @@ impl Warp {
         if s.0 & Src::CONST != 0 {
             &program.consts[(s.0 & !Src::CONST) as usize]
         } else {
+            self.poison.note(s.0);
             &self.regs[s.0 as usize]
         }
     }
@@ -108,6 +130,7 @@ impl Warp {
     pub(crate) fn set(&mut self, program: &Program, d: Dst, v: &Lanes, mask: u32) {
         let i = d.0 as usize;
         let width = program.reg_masks[i];
+        self.poison.note(d.0);
         let r = &mut self.regs[i];
         if mask == u32::MAX {
             for (r, v) in r.iter_mut().zip(v) {
@@ -160,6 +183,21 @@ impl Warp {
             }
         }
         self.impatience = 0;
+        any
+    }
+
+    /// Lets waits on mbarriers run into their time limits; whether there are any.
+    pub(crate) fn time_out(&mut self) -> bool {
+        let mut any = false;
+        for p in &mut self.parts {
+            if let State::Blocked(Wait::Mbarrier { retry, .. }) = p.state {
+                p.state = State::Ready;
+                if retry {
+                    self.timed_out |= p.mask;
+                }
+                any = true;
+            }
+        }
         any
     }
 

@@ -2,8 +2,10 @@
 
 mod buffers;
 mod spec;
+mod tensor_map;
 
 pub use spec::{BufferSpec, Contents, Field, LaunchSpec, ParamSpec, Scalar, StructSpec};
+pub use tensor_map::TensorMapSpec;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -36,19 +38,22 @@ impl LaunchSpec {
         for (name, b) in &self.buffers {
             buffers.insert(name.clone(), buffers::allocate(&mut sim, name, b, base)?);
         }
-        let params = self
-            .params
-            .iter()
-            .map(|p| p.bytes(&buffers))
-            .collect::<Result<Vec<_>, SimError>>()?;
-        let launch = Launch {
+        let mut launch = Launch {
             kernel: kernel.to_string(),
             grid: self.grid,
             block: self.block,
             cluster: self.cluster,
             shared: self.shared,
-            params,
+            ..Launch::default()
         };
+        for p in &self.params {
+            launch = match p {
+                ParamSpec::TensorMap { tensor_map } => {
+                    launch.tensor_map(tensor_map.encode(&buffers)?)
+                }
+                other => launch.bytes(&other.bytes(&buffers)?),
+            };
+        }
         Ok(Prepared {
             sim,
             launch,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+use super::TensorMapSpec;
 use crate::error::SimError;
 use crate::sim::Buffer;
 
@@ -105,6 +106,11 @@ pub enum ParamSpec {
         #[serde(rename = "struct")]
         layout: StructSpec,
     },
+    /// A tensor map of 128 bytes.
+    TensorMap {
+        /// What it describes.
+        tensor_map: TensorMapSpec,
+    },
     /// A single value.
     Scalar(Scalar),
 }
@@ -182,6 +188,11 @@ impl ParamSpec {
         let layout = match self {
             ParamSpec::Scalar(s) => return s.bytes(buffers),
             ParamSpec::Struct { layout } => layout,
+            ParamSpec::TensorMap { .. } => {
+                return Err(SimError::Launch(
+                    "a tensor map is a parameter of its own".into(),
+                ));
+            }
         };
         if layout.size > 1 << 16 {
             return Err(SimError::Launch(format!(

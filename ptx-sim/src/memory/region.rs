@@ -268,6 +268,46 @@ impl Region {
         Ok(())
     }
 
+    /// The bytes of a range, and for each whether it was written.
+    pub fn copy_out(&mut self, address: u64, size: u32) -> Result<(Vec<u8>, Vec<bool>), Fault> {
+        let (i, at) = self.locate(address, size, 1, "read")?;
+        let a = &self.allocations[i];
+        let n = size as usize;
+        let init = if a.initialised(at, n) {
+            vec![true; n]
+        } else {
+            (at..at + n).map(|b| a.initialised(b, 1)).collect()
+        };
+        Ok((a.bytes[at..at + n].to_vec(), init))
+    }
+
+    /// Makes bytes uninitialised.
+    pub fn forget(&mut self, address: u64, size: u32) -> Result<(), Fault> {
+        let (i, at) = self.locate(address, size, 1, "write")?;
+        self.allocations[i].mark(at, size as usize, false);
+        Ok(())
+    }
+
+    /// Reads bytes that must all have been written; `false` if they were not, or are nowhere.
+    pub fn peek(&self, address: u64, out: &mut [u8]) -> bool {
+        let Some(i) = self
+            .allocations
+            .partition_point(|a| a.base <= address)
+            .checked_sub(1)
+        else {
+            return false;
+        };
+        let a = &self.allocations[i];
+        let at = (address - a.base) as usize;
+        match a.bytes.get(at..at.saturating_add(out.len())) {
+            Some(b) if a.initialised(at, out.len()) => {
+                out.copy_from_slice(b);
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Checks that a range lies inside an allocation, without reading it.
     pub fn check(&mut self, address: u64, size: u32, align: u32, what: &str) -> Result<(), Fault> {
         self.locate(address, size, align, what).map(|_| ())

@@ -220,13 +220,18 @@ fn push_row(
     // packed types move an even number of elements.
     let len = map.inner_global_bytes() as i64;
     let size = (args.global_dim[0] as i64 * bits) / 8;
+    // Hopper writes whole 16-byte pieces: a store or reduction spills over the end of a row.
+    let size = match direction {
+        Direction::Load => size,
+        _ => size.div_euclid(16) * 16 + if size % 16 == 0 { 0 } else { 16 },
+    };
     let first = x * bits / 8;
     let (lo, hi) = match base {
         Some(_) => ((-first).clamp(0, len), (size - first).clamp(0, len)),
         None => (0, 0),
     };
     let hi = hi.max(lo);
-    let fill = fill_of(args.data_type, args.oob_fill);
+    let fill = fill_of(args.oob_fill);
     let data_of_slot: i64 = match args.data_type {
         DataType::U4x16Align16B => 8,
         DataType::U6x16Align16B => 12,
@@ -311,25 +316,14 @@ fn push(moves: &mut Vec<Move>, m: Move) {
     moves.push(m);
 }
 
-fn fill_of(t: DataType, fill: OobFill) -> GlobalSide {
-    use DataType::*;
+fn fill_of(fill: OobFill) -> GlobalSide {
     if fill == OobFill::Zero {
         return GlobalSide::Zero;
     }
-    // The "special NaN" has no documented bits; all ones below the sign is the NaN that the
-    // tensor cores and conversions of these GPUs produce.
-    match t {
-        Float16 | Bfloat16 => GlobalSide::Nan {
-            pattern: 0x7fff,
-            bytes: 2,
-        },
-        Float64 => GlobalSide::Nan {
-            pattern: 0x7fff_ffff_ffff_ffff,
-            bytes: 8,
-        },
-        _ => GlobalSide::Nan {
-            pattern: 0x7fff_ffff,
-            bytes: 4,
-        },
+    // The "special NaN" has no documented bits. Hopper fills with this half-word, whatever the
+    // type's size.
+    GlobalSide::Nan {
+        pattern: 0x7ff7,
+        bytes: 2,
     }
 }

@@ -289,6 +289,32 @@ fn float_to_int(m: Mode, to: Ty, from: Ty) -> R<Alu> {
     }))
 }
 
+/// NaNs whose payload comes through, as recorded on hardware: between f64 and the others, from
+/// bf16, and to tf32 with `.rna`.
+fn nan_payload(a: u64, from: Ty, to: Ty, m: Mode) -> Option<u64> {
+    if m.sat || m.relu || (m.ftz && from == Ty::Bf16) || m.integral.is_some() {
+        return None;
+    }
+    let is_nan = match from {
+        Ty::F64 => f64::from_bits(a).is_nan(),
+        Ty::F32 => f32::from_bits(a as u32).is_nan(),
+        Ty::Bf16 => BF16.is_nan((a & 0xffff) as u32),
+        _ => false,
+    };
+    if !is_nan {
+        return None;
+    }
+    Some(match (from, to) {
+        (Ty::F64, Ty::F32) => a >> 63 << 31 | 0x7fc0_0000 | a >> 29 & 0x3f_ffff,
+        (Ty::F64, Ty::F16) => a >> 63 << 15 | 0x7e00 | a >> 42 & 0x1ff,
+        (Ty::F32, Ty::F64) => (a >> 31 & 1) << 63 | 0x7ff8_0000_0000_0000 | (a & 0x3f_ffff) << 29,
+        (Ty::Bf16, Ty::F32) => (a & 0xffff) << 16,
+        // Truncated like a number, even to infinity.
+        (Ty::F32, Ty::Tf32) if m.round == Some(Round::NearestAway) => a & 0xffff_e000,
+        _ => return None,
+    })
+}
+
 fn float_to_float(m: Mode, to: Ty, from: Ty) -> R<Alu> {
     if from == Ty::Tf32 {
         return Err("tf32 is not a source".into());
@@ -313,6 +339,9 @@ fn float_to_float(m: Mode, to: Ty, from: Ty) -> R<Alu> {
     }
     let target = format(to);
     Ok(Alu::of1(move |a| {
+        if let Some(nan) = nan_payload(a, from, to, m) {
+            return nan;
+        }
         let mut x = float_bits_to_f64(a, from, m.ftz && from == Ty::F32);
         if let Some(i) = m.integral {
             x = i.apply(x);
@@ -320,7 +349,6 @@ fn float_to_float(m: Mode, to: Ty, from: Ty) -> R<Alu> {
         match target {
             Some(F32) => u64::from(flush(narrow(x, F32, m) as u32, m.ftz)),
             // tf32 stands in the upper bits of 32.
-            Some(TF32) if x.is_nan() => 0x7fff_ffff,
             Some(TF32) => narrow(x, TF32, m) << 13,
             Some(f) => narrow(x, f, m),
             None if x.is_nan() => 0x7fff_ffff_ffff_ffff,

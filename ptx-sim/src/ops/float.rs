@@ -9,6 +9,11 @@ use crate::program::decode::{Cx, R};
 use crate::program::{Alu, Op};
 use crate::softfloat::{F32, Round, add_odd, fma_odd, signed_zero_sum};
 
+/// The bit of an f64 that makes a NaN quiet.
+const QUIET: u64 = 1 << 51;
+/// The f64 NaN of invalid operations.
+const DEFAULT_NAN: u64 = 0xfff8_0000_0000_0000;
+
 /// Takes a rounding modifier; nearest if there is none.
 pub(crate) fn rounding(cx: &mut Cx<'_>) -> Round {
     match cx.mods.one_of(&["rn", "rz", "rm", "rp"]) {
@@ -70,7 +75,16 @@ impl Mode {
         self.directed(signed_zero_sum(add_odd(x, y), x, y, self.round))
     }
 
+    /// With `.ftz` a result is flushed that is subnormal before it is rounded.
+    fn tiny(self, exact: f64) -> bool {
+        self.ftz && exact != 0.0 && exact.abs() < f64::from(f32::MIN_POSITIVE)
+    }
+
     fn mul(self, a: f32, b: f32) -> f32 {
+        let exact = f64::from(a) * f64::from(b);
+        if self.tiny(exact) {
+            return 0f32.copysign(a * b);
+        }
         if self.round == Round::Nearest {
             a * b
         } else {
@@ -79,6 +93,12 @@ impl Mode {
     }
 
     fn fma(self, a: f32, b: f32, c: f32) -> f32 {
+        if self.ftz {
+            let exact = fma_odd(f64::from(a), f64::from(b), f64::from(c));
+            if self.tiny(exact) {
+                return if exact < 0.0 { -0.0 } else { 0.0 };
+            }
+        }
         if self.round == Round::Nearest {
             return a.mul_add(b, c);
         }
@@ -183,21 +203,26 @@ fn single(cx: &mut Cx<'_>, op: &str) -> R<Op> {
                 _ => cx.alu(one(m, f32::sqrt), t, &[t]),
             }
         }
-        // The sign of a NaN is unspecified after these; only the sign bit changes here.
-        "abs" => {
-            let f = Alu::of1(move |a| u64::from(m.input(a).to_bits() & 0x7fff_ffff));
-            cx.alu(f, t, &[t])
-        }
-        "neg" => {
-            let f = Alu::of1(move |a| u64::from(m.input(a).to_bits() ^ 0x8000_0000));
-            cx.alu(f, t, &[t])
-        }
+        "abs" => cx.alu(one(m, f32::abs), t, &[t]),
+        "neg" => cx.alu(one(m, |a| -a), t, &[t]),
         "min" | "max" => {
             let nan = cx.mods.take("NaN");
-            if cx.mods.take("xorsign") || cx.mods.take("abs") {
-                return Err(".xorsign.abs is not modelled".into());
-            }
             let max = op == "max";
+            if cx.mods.take("xorsign") {
+                if !cx.mods.take("abs") {
+                    return Err(".abs is missing".into());
+                }
+                let f = two(m, move |_, a, b| {
+                    let sign = (a.to_bits() ^ b.to_bits()) & 1 << 31;
+                    let r = extreme(a.abs(), b.abs(), max, nan);
+                    if r.is_nan() {
+                        r
+                    } else {
+                        f32::from_bits(r.to_bits() | sign)
+                    }
+                });
+                return cx.alu(f, t, &[t, t]);
+            }
             match cx.count(&[3, 4])? {
                 3 => cx.alu(two(m, move |_, a, b| extreme(a, b, max, nan)), t, &[t, t]),
                 _ => {
@@ -243,20 +268,19 @@ fn double(cx: &mut Cx<'_>, op: &str) -> R<Op> {
         return Err("only .rn is modelled for f64".into());
     }
     let v = f64::from_bits;
-    let out = |r: f64| {
-        if r.is_nan() {
-            0x7fff_ffff_ffff_ffff
-        } else {
-            r.to_bits()
-        }
+    // A NaN operand's payload comes through, made quiet; the first one's if there are several.
+    let out = move |r: f64, s: &[u64]| match s.iter().find(|s| v(**s).is_nan()) {
+        Some(s) => s | QUIET,
+        None if r.is_nan() => DEFAULT_NAN,
+        None => r.to_bits(),
     };
     match op {
-        "add" => cx.alu(Alu::of2(move |a, b| out(v(a) + v(b))), t, &[t, t]),
-        "sub" => cx.alu(Alu::of2(move |a, b| out(v(a) - v(b))), t, &[t, t]),
-        "mul" => cx.alu(Alu::of2(move |a, b| out(v(a) * v(b))), t, &[t, t]),
-        "div" => cx.alu(Alu::of2(move |a, b| out(v(a) / v(b))), t, &[t, t]),
+        "add" => cx.alu(Alu::of2(move |a, b| out(v(a) + v(b), &[a, b])), t, &[t, t]),
+        "sub" => cx.alu(Alu::of2(move |a, b| out(v(a) - v(b), &[a, b])), t, &[t, t]),
+        "mul" => cx.alu(Alu::of2(move |a, b| out(v(a) * v(b), &[a, b])), t, &[t, t]),
+        "div" => cx.alu(Alu::of2(move |a, b| out(v(a) / v(b), &[a, b])), t, &[t, t]),
         "fma" | "mad" => cx.alu(
-            Alu::of3(move |a, b, c| out(v(a).mul_add(v(b), v(c)))),
+            Alu::of3(move |a, b, c| out(v(a).mul_add(v(b), v(c)), &[a, b, c])),
             t,
             &[t, t, t],
         ),

@@ -34,7 +34,13 @@ impl Mode {
             let x = if x > 0.0 { x.min(1.0) } else { 0.0 };
             return self.flush(self.format.round(x, Round::Nearest, false));
         }
-        let bits = self.format.round(x, Round::Nearest, false);
+        // With `.ftz` a result is flushed that is subnormal before it is rounded.
+        let tiny = self.ftz && x.abs() < 2f64.powi(-14);
+        let bits = if tiny && !x.is_nan() {
+            u32::from(x.is_sign_negative()) << 15
+        } else {
+            self.format.round(x, Round::Nearest, false)
+        };
         if self.relu && x <= 0.0 {
             return 0;
         }
@@ -108,12 +114,15 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             });
             cx.alu(f, t, &[t, t, t])?
         }
-        // Sign bits only; with .ftz subnormals are flushed first.
+        // With .ftz subnormals are flushed first; NaNs become the canonical one.
         "neg" | "abs" => {
             let negate = op == "neg";
             let f = Alu::of1(move |a| {
                 lanes(packed, |s| {
                     let v = m.flush((a >> s & 0xffff) as u32);
+                    if m.format.is_nan(v as u32) {
+                        return u64::from(m.format.nan);
+                    }
                     if negate { v ^ 0x8000 } else { v & 0x7fff }
                 })
             });

@@ -256,7 +256,16 @@ fn scalar_op(cx: &mut Cx<'_>, op: &str, ty: Ty) -> R<Op> {
         }
         "bfe" => {
             let signed = ty.signed();
-            let f = Alu::of3(move |a, b, c| bit_field(a, b & 0xff, c & 0xff, bits, signed));
+            // The ISA limits position and length to 8 bits. With 64-bit sources hardware takes all
+            // of their 32 bits, which is recorded.
+            let field = move |v: u64| {
+                if bits == 64 {
+                    v & 0xffff_ffff
+                } else {
+                    v & 0xff
+                }
+            };
+            let f = Alu::of3(move |a, b, c| bit_field(a, field(b), field(c), bits, signed));
             cx.alu(f, ty, &[ty, Ty::B32, Ty::B32])
         }
         "bfi" => insert(cx, ty),
@@ -358,7 +367,11 @@ fn insert(cx: &mut Cx<'_>, ty: Ty) -> R<Op> {
 
 /// The low `n` bits of `a` put into `b` from bit `at`.
 pub(crate) fn insert_bits(a: u64, b: u64, at: u64, n: u64, bits: u32) -> u64 {
-    let (at, n) = (at & 0xff, n & 0xff);
+    let (at, n) = if bits == 64 {
+        (at, n)
+    } else {
+        (at & 0xff, n & 0xff)
+    };
     if at >= 64 {
         return b;
     }

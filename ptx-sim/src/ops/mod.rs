@@ -3,13 +3,15 @@
 pub(crate) mod bits;
 pub(crate) mod control;
 pub(crate) mod convert;
-pub(crate) mod copy;
 pub(crate) mod float;
 pub(crate) mod half;
 pub(crate) mod int;
 pub(crate) mod matrix;
+pub(crate) mod mbarrier;
 pub(crate) mod memory;
 pub(crate) mod predicate;
+pub(crate) mod tcgen05;
+pub(crate) mod transfer;
 pub(crate) mod unmodelled;
 pub(crate) mod warp;
 

@@ -5,12 +5,7 @@ use crate::program::decode::{Cx, R};
 
 /// Opcodes, and what they need.
 const KNOWN: &[(&str, &str)] = &[
-    (
-        "tcgen05",
-        "tensor memory and the fifth-generation tensor core",
-    ),
     ("cp", "asynchronous copies"),
-    ("mbarrier", "mbarrier objects"),
     ("tensormap", "tensor maps"),
     ("clusterlaunchcontrol", "cluster launch control"),
     ("mma", "warp matrix multiplication"),

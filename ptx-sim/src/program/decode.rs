@@ -387,7 +387,7 @@ fn special(name: &str) -> Option<Special> {
 /// Decodes by family; the first that knows the opcode decides.
 pub(crate) fn op(cx: &mut Cx<'_>) -> R<Op> {
     type Family = fn(&mut Cx<'_>) -> R<Option<Op>>;
-    let families: [Family; 12] = [
+    let families: [Family; 14] = [
         ops::int::decode,
         ops::float::decode,
         ops::half::decode,
@@ -395,10 +395,12 @@ pub(crate) fn op(cx: &mut Cx<'_>) -> R<Op> {
         ops::bits::decode,
         ops::predicate::decode,
         ops::memory::decode,
+        ops::mbarrier::decode,
+        ops::transfer::decode,
         ops::control::decode,
         ops::warp::decode,
+        ops::tcgen05::decode,
         ops::matrix::decode,
-        ops::copy::decode,
         ops::unmodelled::decode,
     ];
     for f in families {

@@ -5,8 +5,12 @@ mod build;
 mod cfg;
 pub(crate) mod decode;
 mod op;
+mod tcgen05;
+mod transfer;
 
 pub use op::*;
+pub use tcgen05::{MmaA, MmaOperands, Tcgen05, TensorAddr};
+pub use transfer::{Completion, Reduction, Transfer};
 
 use crate::ast::{Loc, Module};
 use crate::error::SimError;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::Transfer;
 use crate::memory::Space;
 
 /// A register of a warp: one value a lane, zero-extended.
@@ -249,6 +250,37 @@ pub enum BarMode {
     Vote(u32, PredSrc, bool),
 }
 
+/// What an `mbarrier` instruction does to its object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum MbarrierOp {
+    Init {
+        count: Src,
+    },
+    Inval,
+    ExpectTx {
+        tx: Src,
+    },
+    CompleteTx {
+        tx: Src,
+    },
+    /// The state goes to `d`; `drop` is `arrive_drop`.
+    Arrive {
+        d: Option<Dst>,
+        count: Option<Src>,
+        tx: Option<Src>,
+        drop: bool,
+        no_complete: bool,
+    },
+    /// `test_wait`, or `try_wait` if it may suspend; by parity or by state.
+    Wait {
+        p: u32,
+        operand: Src,
+        parity: bool,
+        suspends: bool,
+    },
+}
+
 /// Which extended-precision instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CarryForm {
@@ -464,6 +496,20 @@ pub enum Op {
         a: Src,
         generic: bool,
     },
+    /// Tensor memory and the fifth-generation tensor core.
+    Tcgen05(super::Tcgen05),
+    /// `mbarrier`.
+    Mbarrier {
+        op: MbarrierOp,
+        addr: Addr,
+    },
+    /// `mbarrier.pending_count`.
+    PendingCount {
+        d: Dst,
+        a: Src,
+    },
+    /// Asynchronous copies.
+    Transfer(Box<Transfer>),
     /// `ldmatrix`.
     LdMatrix {
         d: Vec<Option<Dst>>,
@@ -480,19 +526,6 @@ pub enum Op {
     MovMatrix {
         d: Dst,
         a: Src,
-    },
-    /// `cp.async`, of `size` source bytes padded with zeros to `bytes`.
-    Copy {
-        dst: Addr,
-        src: Addr,
-        bytes: u32,
-        size: Option<Src>,
-    },
-    /// `cp.async.commit_group`.
-    CopyCommit,
-    /// `cp.async.wait_group`, or `wait_all` without a number of groups to leave pending.
-    CopyWait {
-        keep: Option<u32>,
     },
     /// Parsed, and known to the ISA, but not modelled: an error when it is reached.
     Unmodelled {
@@ -517,6 +550,7 @@ impl Op {
             | Op::Bar { aligned: true, .. }
             | Op::ClusterArrive { aligned: true, .. }
             | Op::ClusterWait { aligned: true } => WarpSync::All,
+            Op::Tcgen05(t) if t.aligned() => WarpSync::All,
             _ => WarpSync::None,
         }
     }

@@ -46,7 +46,8 @@ fn edges() {
 
 /// The loop of the ISA's pseudocode, bit by bit.
 fn bfe_by_bits(a: u64, b: u64, c: u64, bits: u64, signed: bool) -> u64 {
-    let (pos, len, msb) = (b & 0xff, c & 0xff, bits - 1);
+    let cut = if bits == 32 { 0xff } else { u64::MAX };
+    let (pos, len, msb) = (b & cut, c & cut, bits - 1);
     let sign = if !signed || len == 0 {
         0
     } else {

@@ -1,0 +1,262 @@
+//! Asynchronous copies in flight, as events.
+
+use super::event::Event;
+use super::machine::{Machine, Trouble};
+use super::pending::Range;
+use crate::memory::{Actor, Fault, Space};
+use crate::models::hazard::Op as TrackedOp;
+use crate::models::tma_bulk::{ReduceDst, reduce};
+use crate::program::Reduction;
+use crate::report::ViolationKind;
+
+/// Where bytes come from.
+#[derive(Debug, Clone)]
+pub(super) enum From {
+    /// Memory, read when the copy happens.
+    Memory(Range),
+    /// Known since it was issued.
+    Data(Vec<u8>),
+    /// Nowhere: the destination becomes uninitialised.
+    Nothing,
+}
+
+/// One contiguous run of bytes.
+#[derive(Debug, Clone)]
+pub(super) struct Piece {
+    pub(super) from: From,
+    pub(super) to: Range,
+}
+
+/// What tells that a copy is over.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Finish {
+    /// A complete-tx of so many bytes on an object: linear CTA and offset.
+    Transaction { owner: u32, at: u64, bytes: u32 },
+    /// Nothing but its group.
+    Group,
+}
+
+/// A copy, or a reduction.
+#[derive(Debug)]
+pub(super) struct Copy {
+    pub(super) op: u64,
+    pub(super) line: u32,
+    pub(super) actor: Actor,
+    pub(super) pieces: Vec<Piece>,
+    pub(super) reduce: Option<Reduction>,
+    pub(super) finish: Finish,
+    /// Sources and destinations are distinct steps: something may happen in between.
+    pub(super) in_steps: bool,
+    /// Hazard tracking: the operation that a transaction hands over.
+    pub(super) tracked: Option<TrackedOp>,
+}
+
+fn plain(t: Trouble) -> Fault {
+    match t {
+        Trouble::Fault(f, _) => f,
+        Trouble::Error(e) => Fault::new(ViolationKind::Other, e.to_string()),
+    }
+}
+
+impl Copy {
+    fn fetch(&mut self, m: &mut Machine<'_>) -> Result<Vec<Vec<bool>>, Fault> {
+        let mut written = Vec::with_capacity(self.pieces.len());
+        for p in &mut self.pieces {
+            let mut init = Vec::new();
+            if let From::Memory(r) = p.from {
+                let (bytes, flags) = m.async_read(r)?;
+                // What a store sends out must exist; what a load brings in is judged by its readers.
+                if r.space == Space::Shared
+                    && let Some(i) = flags.iter().position(|f| !f)
+                {
+                    let f = Fault {
+                        kind: ViolationKind::Uninitialised,
+                        message: format!(
+                            "asynchronous read of shared memory that nothing wrote, {i} bytes into {} bytes",
+                            r.size
+                        ),
+                        address: Some(r.start + i as u64),
+                        nearest: None,
+                    };
+                    m.uninitialised(f, self.actor).map_err(plain)?;
+                }
+                p.from = From::Data(bytes);
+                init = flags;
+            }
+            written.push(init);
+        }
+        Ok(written)
+    }
+
+    fn deliver(&self, m: &mut Machine<'_>, written: &[Vec<bool>]) -> Result<(), Fault> {
+        for (i, p) in self.pieces.iter().enumerate() {
+            match (&p.from, self.reduce) {
+                (From::Data(d), None) => {
+                    m.async_write(p.to, d)?;
+                    let flags = written.get(i).map_or(&[][..], Vec::as_slice);
+                    for (at, _) in flags.iter().enumerate().filter(|f| !*f.1) {
+                        m.async_forget(Range {
+                            start: p.to.start + at as u64,
+                            size: 1,
+                            ..p.to
+                        })?;
+                    }
+                }
+                (From::Data(d), Some((op, ty))) => {
+                    let (mut old, flags) = m.async_read(p.to)?;
+                    if flags.contains(&false) {
+                        let f = Fault {
+                            kind: ViolationKind::Uninitialised,
+                            message: format!(
+                                "reduction into {} memory that nothing wrote",
+                                p.to.space.name()
+                            ),
+                            address: Some(p.to.start),
+                            nearest: None,
+                        };
+                        m.uninitialised(f, self.actor).map_err(plain)?;
+                    }
+                    let place = match p.to.space {
+                        Space::Shared => ReduceDst::SharedCluster,
+                        _ => ReduceDst::Global,
+                    };
+                    reduce(op, ty, place, &mut old, d)
+                        .map_err(|e| Fault::new(ViolationKind::Other, e.to_string()))?;
+                    m.async_write(p.to, &old)?;
+                }
+                (From::Nothing, _) => m.async_forget(p.to)?,
+                (From::Memory(_), _) => {}
+            }
+        }
+        m.pending.finished(self.op);
+        match self.finish {
+            Finish::Transaction { owner, at, bytes } => {
+                if let (Some(op), Some(h)) = (self.tracked, &mut m.hazards) {
+                    h.signal(&[op], owner, at);
+                    h.retire(owner, op);
+                }
+                m.async_complete_tx(owner, at, bytes)
+            }
+            Finish::Group => Ok(()),
+        }
+    }
+}
+
+impl Event for Copy {
+    fn describe(&self) -> String {
+        format!("the asynchronous copy issued at line {}", self.line)
+    }
+
+    fn pc(&self) -> usize {
+        self.actor.pc as usize
+    }
+
+    fn ready(&self, _: &Machine<'_>) -> bool {
+        true
+    }
+
+    fn complete(mut self: Box<Self>, m: &mut Machine<'_>) -> Result<(), Fault> {
+        let written = self.fetch(m)?;
+        if !self.in_steps {
+            return self.deliver(m, &written);
+        }
+        m.pending.sources_read(self.op);
+        m.events.push(Box::new(Delivery {
+            copy: *self,
+            written,
+        }));
+        Ok(())
+    }
+}
+
+/// A copy whose sources have been read.
+#[derive(Debug)]
+struct Delivery {
+    copy: Copy,
+    written: Vec<Vec<bool>>,
+}
+
+impl Event for Delivery {
+    fn describe(&self) -> String {
+        format!(
+            "the writes of the asynchronous copy issued at line {}",
+            self.copy.line
+        )
+    }
+
+    fn pc(&self) -> usize {
+        self.copy.pc()
+    }
+
+    fn ready(&self, _: &Machine<'_>) -> bool {
+        true
+    }
+
+    fn complete(self: Box<Self>, m: &mut Machine<'_>) -> Result<(), Fault> {
+        self.copy.deliver(m, &self.written)
+    }
+}
+
+/// The arrive-on that follows a thread's `cp.async` operations.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    pub(super) after: Vec<u64>,
+    pub(super) owner: u32,
+    pub(super) at: u64,
+    pub(super) pc: usize,
+    pub(super) line: u32,
+}
+
+impl Event for Arrival {
+    fn describe(&self) -> String {
+        format!(
+            "the arrive of cp.async.mbarrier.arrive at line {}",
+            self.line
+        )
+    }
+
+    fn pc(&self) -> usize {
+        self.pc
+    }
+
+    fn ready(&self, m: &Machine<'_>) -> bool {
+        self.after.iter().all(|op| m.pending.is_done(*op, false))
+    }
+
+    fn complete(self: Box<Self>, m: &mut Machine<'_>) -> Result<(), Fault> {
+        m.async_arrive(self.owner, self.at, 1)
+    }
+}
+
+impl Machine<'_> {
+    fn owner_of(&self, r: &Range) -> Result<usize, Fault> {
+        if r.space == Space::Shared {
+            self.cta_index(r.owner)
+        } else {
+            Ok(0)
+        }
+    }
+
+    /// Reads for an asynchronous operation: the bytes, and which of them were ever written.
+    pub(crate) fn async_read(&mut self, r: Range) -> Result<(Vec<u8>, Vec<bool>), Fault> {
+        let owner = self.owner_of(&r)?;
+        if r.space == Space::Shared {
+            self.refuse_mbarrier(owner, r.start, r.size, "asynchronous read")?;
+        }
+        self.region(r.space, owner).copy_out(r.start, r.size as u32)
+    }
+
+    /// Writes for an asynchronous operation.
+    pub(crate) fn async_write(&mut self, r: Range, data: &[u8]) -> Result<(), Fault> {
+        let owner = self.owner_of(&r)?;
+        if r.space == Space::Shared {
+            self.refuse_mbarrier(owner, r.start, r.size, "asynchronous write")?;
+        }
+        self.region(r.space, owner).write(r.start, 1, data)
+    }
+
+    fn async_forget(&mut self, r: Range) -> Result<(), Fault> {
+        let owner = self.owner_of(&r)?;
+        self.region(r.space, owner).forget(r.start, r.size as u32)
+    }
+}

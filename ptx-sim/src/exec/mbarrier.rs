@@ -1,0 +1,382 @@
+//! mbarrier objects: the instructions, and what asynchronous operations do to them.
+
+use super::machine::{Machine, Trouble};
+use super::warp::{Part, State, Wait, Warp};
+use super::{Ctx, Flow, lanes};
+use crate::memory::{Fault, Space};
+use crate::models::mbarrier::{self, Effect, Mbarrier, MbarrierError, Slot};
+use crate::program::{Addr, Dst, MbarrierOp, Src};
+use crate::report::ViolationKind;
+
+/// A broken rule at an address.
+fn fault(e: &MbarrierError, at: u64) -> Fault {
+    Fault {
+        kind: ViolationKind::Synchronisation,
+        message: e.to_string(),
+        address: Some(at),
+        nearest: None,
+    }
+}
+
+impl Machine<'_> {
+    /// Index of a resident CTA by its number in the grid.
+    pub(crate) fn cta_index(&self, linear: u32) -> Result<usize, Fault> {
+        match self
+            .ctas
+            .iter()
+            .position(|c| c.linear == linear && !c.ended())
+        {
+            Some(i) => Ok(i),
+            None => Err(Fault::new(
+                ViolationKind::Hazard,
+                format!(
+                    "an asynchronous operation uses the shared memory of CTA {linear}, which has ended"
+                ),
+            )),
+        }
+    }
+
+    /// Phase of an object, if there is one.
+    pub(crate) fn mbarrier_phase(&self, owner: u32, at: u64) -> Option<u64> {
+        let c = self.ctas.iter().find(|c| c.linear == owner)?;
+        Some(c.mbarriers.get(&at)?.peek()?.phase())
+    }
+
+    /// An object's state in words.
+    pub(crate) fn describe_mbarrier(&self, owner: u32, at: u64) -> String {
+        let object = self
+            .ctas
+            .iter()
+            .find(|c| c.linear == owner)
+            .and_then(|c| c.mbarriers.get(&at))
+            .and_then(Slot::peek);
+        match object {
+            Some(b) => format!(
+                "the mbarrier at shared address 0x{at:x} of CTA {owner}: phase {}, {} of {} arrivals pending, tx-count {}",
+                b.phase(),
+                b.pending(),
+                b.expected(),
+                b.tx_count()
+            ),
+            None => {
+                format!("the mbarrier at shared address 0x{at:x} of CTA {owner}, which is gone")
+            }
+        }
+    }
+
+    fn object(&mut self, owner: usize, at: u64, op: &'static str) -> Result<&mut Mbarrier, Fault> {
+        self.ctas[owner]
+            .mbarriers
+            .get_mut(&at)
+            .ok_or(MbarrierError::Uninitialised { op })
+            .and_then(|s| s.get(op))
+            .map_err(|e| fault(&e, at))
+    }
+
+    /// The complete-tx of an asynchronous operation, on an object of a CTA by its linear number.
+    pub(crate) fn async_complete_tx(
+        &mut self,
+        owner: u32,
+        at: u64,
+        bytes: u32,
+    ) -> Result<(), Fault> {
+        let i = self.cta_index(owner)?;
+        let effect = self
+            .object(i, at, "complete_tx of an asynchronous operation")?
+            .complete_tx(bytes);
+        let effect = effect.map_err(|e| fault(&e, at))?;
+        self.phase_over(effect, owner, at);
+        self.pending.progressed();
+        Ok(())
+    }
+
+    /// The arrive-on of an asynchronous operation.
+    pub(crate) fn async_arrive(&mut self, owner: u32, at: u64, count: u32) -> Result<(), Fault> {
+        let i = self.cta_index(owner)?;
+        let effect = self
+            .object(i, at, "arrive of an asynchronous operation")?
+            .arrive(count);
+        let effect = effect.map_err(|e| fault(&e, at))?;
+        self.phase_over(effect, owner, at);
+        self.pending.progressed();
+        Ok(())
+    }
+
+    /// Tells the hazard tracker of a phase that is over.
+    fn phase_over(&mut self, effect: Effect, owner: u32, at: u64) {
+        if let (true, Some(h)) = (effect.completed, &mut self.hazards) {
+            h.phase(owner, at);
+        }
+    }
+
+    /// The pending count's increment of `cp.async.mbarrier.arrive`.
+    pub(crate) fn async_increment(&mut self, owner: usize, at: u64) -> Result<(), Fault> {
+        let r = self
+            .object(owner, at, "cp.async.mbarrier.arrive")?
+            .increment_pending();
+        r.map_err(|e| fault(&e, at))
+    }
+
+    /// Owner (an index) and offset of an object's address.
+    pub(crate) fn mbarrier_place(
+        &self,
+        c: &Ctx<'_>,
+        addr: &Addr,
+        base: u64,
+        lane: u32,
+    ) -> Result<(usize, u64), Trouble> {
+        let place = self.locate(c, addr, base, lane)?;
+        if place.space == Space::Shared {
+            return Ok((place.owner, place.address));
+        }
+        let f = Fault {
+            kind: ViolationKind::OutOfBounds,
+            message: format!("mbarrier address in {} memory", place.space.name()),
+            address: Some(place.address),
+            nearest: None,
+        };
+        Err(Trouble::Fault(f, Some(lane)))
+    }
+
+    /// Executes an `mbarrier` instruction.
+    pub(super) fn mbarrier(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &mut Warp,
+        cur: &mut Part,
+        op: &MbarrierOp,
+        addr: &Addr,
+    ) -> Result<Flow, Trouble> {
+        let base = *w.get(c.program, addr.base);
+        if let MbarrierOp::Wait {
+            p,
+            operand,
+            parity,
+            suspends,
+        } = *op
+        {
+            return self.mbarrier_wait(c, w, cur, (p, operand, parity, suspends), addr);
+        }
+        let mut states = [0; 32];
+        for lane in lanes(c.active) {
+            let l = lane as usize;
+            let value = |s: Src| w.get(c.program, s)[l] as u32;
+            let (owner, at) = self.mbarrier_place(c, addr, base[l], lane)?;
+            let effect = match *op {
+                MbarrierOp::Init { count } => self.mbarrier_init(owner, at, value(count)),
+                MbarrierOp::Inval => self.mbarrier_inval(owner, at),
+                MbarrierOp::ExpectTx { tx } => self
+                    .object(owner, at, "mbarrier.expect_tx")
+                    .and_then(|b| b.expect_tx(value(tx)).map_err(|e| fault(&e, at)))
+                    .map(|()| None),
+                MbarrierOp::CompleteTx { tx } => self
+                    .object(owner, at, "mbarrier.complete_tx")
+                    .and_then(|b| b.complete_tx(value(tx)).map_err(|e| fault(&e, at)))
+                    .map(Some),
+                MbarrierOp::Arrive {
+                    count,
+                    tx,
+                    drop,
+                    no_complete,
+                    ..
+                } => {
+                    let count = count.map_or(1, value);
+                    let name = if drop {
+                        "mbarrier.arrive_drop"
+                    } else {
+                        "mbarrier.arrive"
+                    };
+                    let tx = tx.map(value);
+                    self.object(owner, at, name)
+                        .and_then(|b| {
+                            arrive(b, count, tx, drop, no_complete).map_err(|e| fault(&e, at))
+                        })
+                        .map(Some)
+                }
+                MbarrierOp::Wait { .. } => Ok(None),
+            };
+            if let Some(e) = effect.map_err(|f| Trouble::Fault(f, Some(lane)))? {
+                states[l] = e.state;
+                let (me, owner) = (self.ctas[c.cta].linear, self.ctas[owner].linear);
+                if let (MbarrierOp::Arrive { .. }, Some(h)) = (op, &mut self.hazards) {
+                    h.arrive((me, w.index, lane), owner, at);
+                }
+                self.phase_over(e, owner, at);
+                self.pending.progressed();
+            }
+        }
+        if let MbarrierOp::Arrive { d: Some(d), .. } = *op {
+            w.set(c.program, d, &states, c.active);
+        }
+        Ok(Flow::Next)
+    }
+
+    fn mbarrier_init(
+        &mut self,
+        owner: usize,
+        at: u64,
+        count: u32,
+    ) -> Result<Option<Effect>, Fault> {
+        self.ctas[owner]
+            .shared
+            .check(at, mbarrier::SIZE, mbarrier::SIZE, "mbarrier object")?;
+        if !self.ctas[owner].mbarriers.contains_key(&at) {
+            self.check_in_flight(Space::Shared, owner, at, mbarrier::SIZE as usize, true)?;
+        }
+        let slot = self.ctas[owner].mbarriers.entry(at).or_default();
+        slot.init(at as u32, count).map_err(|e| fault(&e, at))?;
+        Ok(None)
+    }
+
+    /// The bytes may be used for anything afterwards, and hold nothing yet.
+    fn mbarrier_inval(&mut self, owner: usize, at: u64) -> Result<Option<Effect>, Fault> {
+        let linear = self.ctas[owner].linear;
+        let waits = |s: &State| matches!(s, State::Blocked(Wait::Mbarrier { owner: o, at: a, .. }) if (*o, *a) == (linear, at));
+        let waiters = self
+            .ctas
+            .iter()
+            .flat_map(|c| c.warps.iter().flatten().flat_map(|w| &w.parts))
+            .filter(|p| waits(&p.state))
+            .count();
+        let gone = self.ctas[owner].mbarriers.get_mut(&at).map_or(
+            Err(MbarrierError::Uninitialised {
+                op: "mbarrier.inval",
+            }),
+            |s| s.inval(waiters),
+        );
+        let gone = gone.map_err(|e| fault(&e, at))?;
+        self.ctas[owner].mbarriers.remove(&at);
+        self.ctas[owner].shared.forget(at, mbarrier::SIZE)?;
+        if gone.waiters > 0 {
+            let message = format!(
+                "mbarrier.inval while {} parts of warps wait on the object",
+                gone.waiters
+            );
+            return Err(Fault {
+                kind: ViolationKind::Synchronisation,
+                message,
+                address: Some(at),
+                nearest: None,
+            });
+        }
+        Ok(None)
+    }
+
+    fn mbarrier_wait(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &mut Warp,
+        cur: &mut Part,
+        (p, operand, parity, suspends): (u32, Src, bool, bool),
+        addr: &Addr,
+    ) -> Result<Flow, Trouble> {
+        let base = *w.get(c.program, addr.base);
+        let operands = *w.get(c.program, operand);
+        let (mut done, mut barrier, mut same) = (0, None, true);
+        for lane in lanes(c.active) {
+            let l = lane as usize;
+            let (owner, at) = self.mbarrier_place(c, addr, base[l], lane)?;
+            if owner != c.cta {
+                let f = Fault {
+                    kind: ViolationKind::Synchronisation,
+                    message: "a wait on an mbarrier object of another CTA".into(),
+                    address: Some(at),
+                    nearest: None,
+                };
+                return Err(Trouble::Fault(f, Some(lane)));
+            }
+            let result = self.object(owner, at, "mbarrier wait").and_then(|b| {
+                let phase = b.phase();
+                let r = if parity {
+                    b.test_parity(operands[l] as u32)
+                } else {
+                    b.test_state(operands[l])
+                };
+                r.map(|r| (r, phase)).map_err(|e| fault(&e, at))
+            });
+            let (complete, phase) = result.map_err(|f| Trouble::Fault(f, Some(lane)))?;
+            if complete && let Some(h) = &mut self.hazards {
+                let cta = self.ctas[owner].linear;
+                h.acquired((cta, w.index, lane), cta, at);
+            }
+            done |= u32::from(complete) << lane;
+            same &= barrier.is_none_or(|b| b == (at, phase));
+            barrier = Some((at, phase));
+        }
+        let timed_out = w.timed_out & c.active != 0;
+        w.timed_out &= !c.active;
+        let stuck = done == 0 && same;
+        // A time limit may pass at any moment, so now and then it passes at once.
+        let waits =
+            suspends && stuck && !timed_out && cur.mask == c.active && !self.scheduler.impatient();
+        let owner = self.ctas[c.cta].linear;
+        let blocked = |retry| {
+            barrier.map(|(at, phase)| {
+                State::Blocked(Wait::Mbarrier {
+                    owner,
+                    at,
+                    phase,
+                    pc: c.pc as u32,
+                    retry,
+                })
+            })
+        };
+        if waits && let Some(state) = blocked(true) {
+            cur.state = state;
+            return Ok(Flow::Stop);
+        }
+        w.set_pred(p, done, c.active);
+        if stuck
+            && !timed_out
+            && !suspends
+            && let Some(state) = blocked(false)
+        {
+            // The answer stands, but the warp makes room for those it waits for.
+            cur.pc += 1;
+            cur.state = state;
+            return Ok(Flow::Stop);
+        }
+        Ok(Flow::Next)
+    }
+
+    /// `mbarrier.pending_count`.
+    pub(super) fn pending_count(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &mut Warp,
+        d: Dst,
+        a: Src,
+    ) -> Result<(), Trouble> {
+        let states = *w.get(c.program, a);
+        let mut out = [0; 32];
+        for lane in lanes(c.active) {
+            let count = mbarrier::pending_count(states[lane as usize]);
+            let count = count.map_err(|e| {
+                Trouble::Fault(
+                    Fault::new(ViolationKind::Synchronisation, e.to_string()),
+                    Some(lane),
+                )
+            })?;
+            out[lane as usize] = u64::from(count);
+        }
+        w.set(c.program, d, &out, c.active);
+        Ok(())
+    }
+}
+
+fn arrive(
+    b: &mut Mbarrier,
+    count: u32,
+    tx: Option<u32>,
+    drop: bool,
+    no_complete: bool,
+) -> Result<Effect, MbarrierError> {
+    match (tx, drop, no_complete) {
+        (Some(tx), false, _) => b.arrive_expect_tx(tx),
+        (Some(tx), true, _) => b.arrive_drop_expect_tx(tx),
+        (None, false, false) => b.arrive(count),
+        (None, false, true) => b.arrive_no_complete(count),
+        (None, true, false) => b.arrive_drop(count),
+        (None, true, true) => b.arrive_drop_no_complete(count),
+    }
+}

@@ -1,0 +1,325 @@
+//! What asynchronous operations in flight read and write, and which operations have completed.
+
+use std::collections::HashMap;
+
+use super::machine::Machine;
+use crate::memory::{Fault, Space};
+use crate::models::mbarrier;
+use crate::report::ViolationKind;
+
+/// How an operation uses a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    Read,
+    Write,
+    /// An atomic read and write: two of them do not conflict.
+    Reduce,
+}
+
+/// Bytes of a memory. `owner` is the linear CTA of shared memory, 0 otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) space: Space,
+    pub(crate) owner: u32,
+    pub(crate) start: u64,
+    pub(crate) size: u64,
+}
+
+/// What an operation in flight does to one memory.
+#[derive(Debug)]
+struct InFlight {
+    op: u64,
+    space: Space,
+    owner: u32,
+    how: Use,
+    pc: usize,
+    /// Starts and ends, sorted and disjoint; never empty.
+    parts: Vec<(u64, u64)>,
+}
+
+impl InFlight {
+    fn overlaps(&self, r: &Range) -> bool {
+        let end = r.start.saturating_add(r.size);
+        if self.space != r.space || self.owner != r.owner || r.start >= end {
+            return false;
+        }
+        // The first part that ends behind the range's start.
+        let i = self.parts.partition_point(|p| p.1 <= r.start);
+        self.parts.get(i).is_some_and(|p| p.0 < end)
+    }
+}
+
+/// Sorted and joined ranges of one memory and use each.
+fn join(op: u64, pc: usize, uses: &[(Range, Use)]) -> Vec<InFlight> {
+    let mut list: Vec<InFlight> = Vec::new();
+    for (r, how) in uses.iter().filter(|u| u.0.size > 0) {
+        let part = (r.start, r.start.saturating_add(r.size));
+        match list
+            .iter_mut()
+            .find(|i| (i.space, i.owner, i.how) == (r.space, r.owner, *how))
+        {
+            Some(i) => i.parts.push(part),
+            None => list.push(InFlight {
+                op,
+                space: r.space,
+                owner: r.owner,
+                how: *how,
+                pc,
+                parts: vec![part],
+            }),
+        }
+    }
+    for i in &mut list {
+        i.parts.sort_unstable();
+        i.parts.dedup_by(|next, last| {
+            let joins = next.0 <= last.1;
+            if joins {
+                last.1 = last.1.max(next.1);
+            }
+            joins
+        });
+    }
+    list
+}
+
+/// How far an operation has come; those that are not known have completed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Issued,
+    /// Its sources are read.
+    Read,
+}
+
+/// Operations of a thread that a `wait_group` may wait for.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    pub(crate) open: Vec<u64>,
+    pub(crate) committed: Vec<Vec<u64>>,
+}
+
+/// All operations in flight.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    next: u64,
+    stages: HashMap<u64, Stage>,
+    ranges: Vec<InFlight>,
+    /// By linear CTA, thread in it, and whether they are bulk groups.
+    pub(crate) groups: HashMap<(u32, u32, bool), Groups>,
+    /// Time limits that waits ran into since anything happened.
+    timeouts: u32,
+}
+
+impl Pending {
+    /// Something happened that a waiting thread may wait for.
+    pub(crate) fn progressed(&mut self) {
+        self.timeouts = 0;
+    }
+
+    pub(crate) fn is_done(&self, op: u64, reads_only: bool) -> bool {
+        match self.stages.get(&op) {
+            None => true,
+            Some(Stage::Read) => reads_only,
+            Some(Stage::Issued) => false,
+        }
+    }
+
+    /// The sources are read: they may be written again.
+    pub(crate) fn sources_read(&mut self, op: u64) {
+        if let Some(s) = self.stages.get_mut(&op) {
+            *s = Stage::Read;
+        }
+        self.ranges.retain(|r| r.op != op || r.how != Use::Read);
+    }
+
+    /// The operation is over.
+    pub(crate) fn finished(&mut self, op: u64) {
+        self.stages.remove(&op);
+        self.ranges.retain(|r| r.op != op);
+    }
+
+    /// Whether a thread's `wait_group` may go on.
+    pub(crate) fn waited_for(
+        &self,
+        thread: (u32, u32, bool),
+        keep: Option<u32>,
+        reads_only: bool,
+    ) -> bool {
+        let Some(g) = self.groups.get(&thread) else {
+            return true;
+        };
+        let done = |ops: &[u64]| ops.iter().all(|op| self.is_done(*op, reads_only));
+        match keep {
+            Some(keep) => {
+                let n = g.committed.len().saturating_sub(keep as usize);
+                g.committed[..n].iter().all(|ops| done(ops))
+            }
+            None => done(&g.open) && g.committed.iter().all(|ops| done(ops)),
+        }
+    }
+
+    /// Adds an operation to a thread's open group.
+    pub(crate) fn join_group(&mut self, thread: (u32, u32, bool), op: u64) {
+        self.groups.entry(thread).or_default().open.push(op);
+    }
+
+    /// Closes a thread's open group, and forgets old ones that are over.
+    pub(crate) fn commit_group(&mut self, thread: (u32, u32, bool)) {
+        let mut g = self.groups.remove(&thread).unwrap_or_default();
+        let over = g
+            .committed
+            .iter()
+            .take_while(|ops| ops.iter().all(|op| self.is_done(*op, false)))
+            .count();
+        g.committed.drain(..over);
+        g.committed.push(std::mem::take(&mut g.open));
+        self.groups.insert(thread, g);
+    }
+
+    /// Operations of a thread that are not over.
+    pub(crate) fn of_thread(&self, thread: (u32, u32, bool)) -> Vec<u64> {
+        let Some(g) = self.groups.get(&thread) else {
+            return Vec::new();
+        };
+        let all = g.open.iter().chain(g.committed.iter().flatten());
+        all.filter(|op| !self.is_done(**op, false))
+            .copied()
+            .collect()
+    }
+
+    fn conflict(&self, range: &Range, how: Use) -> Option<&InFlight> {
+        self.ranges.iter().find(|r| {
+            let harmless = r.how == how && how != Use::Write;
+            !harmless && r.overlaps(range)
+        })
+    }
+}
+
+impl Machine<'_> {
+    /// Registers an operation and what it will read and write.
+    pub(crate) fn begin_operation(
+        &mut self,
+        pc: usize,
+        uses: &[(Range, Use)],
+    ) -> Result<u64, Fault> {
+        let op = self.pending.next;
+        let mine = join(op, pc, uses);
+        for m in &mine {
+            for (start, end) in &m.parts {
+                let range = Range {
+                    space: m.space,
+                    owner: m.owner,
+                    start: *start,
+                    size: end - start,
+                };
+                self.refuse_conflict(&range, m.how)?;
+            }
+        }
+        self.pending.next += 1;
+        self.pending.stages.insert(op, Stage::Issued);
+        self.pending.ranges.extend(mine);
+        Ok(op)
+    }
+
+    fn refuse_conflict(&self, range: &Range, how: Use) -> Result<(), Fault> {
+        let Some(r) = self.pending.conflict(range, how) else {
+            return Ok(());
+        };
+        let does = |how| match how {
+            Use::Read => "reads",
+            Use::Write => "writes",
+            Use::Reduce => "reduces into",
+        };
+        Err(Fault {
+            kind: ViolationKind::Hazard,
+            message: format!(
+                "this {} {} bytes of {} memory that an asynchronous operation in flight {}: {}",
+                does(how),
+                range.size,
+                range.space.name(),
+                does(r.how),
+                self.program.site(r.pc)
+            ),
+            address: Some(range.start),
+            nearest: None,
+        })
+    }
+
+    /// Refuses an ordinary access that touches an mbarrier object, or conflicts with an operation
+    /// in flight.
+    pub(crate) fn check_in_flight(
+        &mut self,
+        space: Space,
+        owner: usize,
+        address: u64,
+        size: usize,
+        writes: bool,
+    ) -> Result<(), Fault> {
+        if space == Space::Shared {
+            self.refuse_mbarrier(
+                owner,
+                address,
+                size as u64,
+                if writes { "write" } else { "read" },
+            )?;
+        }
+        if self.pending.ranges.is_empty() || !matches!(space, Space::Shared | Space::Global) {
+            return Ok(());
+        }
+        let range = self.range(space, owner, address, size as u64);
+        self.refuse_conflict(&range, if writes { Use::Write } else { Use::Read })
+    }
+
+    /// Refuses an access that touches an mbarrier object.
+    pub(crate) fn refuse_mbarrier(
+        &self,
+        owner: usize,
+        address: u64,
+        size: u64,
+        what: &str,
+    ) -> Result<(), Fault> {
+        let objects = &self.ctas[owner].mbarriers;
+        let end = address.saturating_add(size);
+        let from = address.saturating_sub(u64::from(mbarrier::SIZE) - 1);
+        if objects.is_empty() || from >= end {
+            return Ok(());
+        }
+        let Some((at, _)) = objects.range(from..end).next() else {
+            return Ok(());
+        };
+        Err(Fault {
+            kind: ViolationKind::Hazard,
+            message: format!("{what} of the mbarrier object at shared address 0x{at:x}"),
+            address: Some(address),
+            nearest: None,
+        })
+    }
+
+    /// A range of memory; `owner` is an index of the resident CTAs.
+    pub(crate) fn range(&self, space: Space, owner: usize, start: u64, size: u64) -> Range {
+        let owner = if space == Space::Shared {
+            self.ctas[owner].linear
+        } else {
+            0
+        };
+        Range {
+            space,
+            owner,
+            start,
+            size,
+        }
+    }
+
+    /// Lets waits on mbarriers run into their time limits, because nothing else can happen.
+    /// `false` if that has been of no use for long, or nothing waits so.
+    pub(crate) fn time_out(&mut self) -> bool {
+        if self.pending.timeouts >= self.options.timeouts {
+            return false;
+        }
+        self.pending.timeouts += 1;
+        let warps = self
+            .ctas
+            .iter_mut()
+            .flat_map(|c| c.warps.iter_mut().flatten());
+        warps.fold(false, |any, w| w.time_out() | any)
+    }
+}

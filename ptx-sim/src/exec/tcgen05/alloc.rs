@@ -1,0 +1,146 @@
+//! `tcgen05.alloc`, `.dealloc` and `.relinquish_alloc_permit`.
+
+use super::{broken, uniform};
+use crate::exec::machine::{Machine, Trouble};
+use crate::exec::warp::{Part, State, Wait, Warp};
+use crate::exec::{Ctx, Flow};
+use crate::memory::{AccessKind, Space};
+use crate::models::tcgen05_mma::CtaGroup;
+use crate::models::tmem::TmemAddr;
+use crate::models::tmem_alloc::{AllocError, AllocOutcome};
+use crate::program::{Addr, Src};
+
+fn refused(e: AllocError) -> Trouble {
+    Trouble::Fault(broken(e), None)
+}
+
+impl Machine<'_> {
+    pub(super) fn tensor_alloc(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &mut Warp,
+        cur: &mut Part,
+        group: CtaGroup,
+        dst: &Addr,
+        columns: Src,
+    ) -> Result<Flow, Trouble> {
+        let columns = uniform(c, w, columns, "column counts")? as u32;
+        let base = uniform(c, w, dst.base, "addresses")?;
+        let place = self.locate(c, dst, base, 0)?;
+        if place.space != Space::Shared || place.owner != c.cta {
+            return Err(Trouble::Fault(
+                broken("tcgen05.alloc writes to the CTA's own shared memory only"),
+                None,
+            ));
+        }
+        let granted = match group {
+            CtaGroup::One => self.alloc_one(c.cta, columns)?,
+            CtaGroup::Two => self.alloc_pair(c.cta, columns)?,
+        };
+        let Some(at) = granted else {
+            cur.state = State::Blocked(Wait::TensorAlloc {
+                epoch: self.tensor.epoch,
+            });
+            return Ok(Flow::Stop);
+        };
+        let linear = self.ctas[c.cta].linear;
+        self.tensor
+            .tmem
+            .entry(linear)
+            .or_default()
+            .set_allocated(at.column(), columns, true);
+        let actor = c.actor(self, w, 0);
+        self.write(actor, place, 4, &at.0.to_le_bytes(), AccessKind::Write)?;
+        Ok(Flow::Next)
+    }
+
+    fn alloc_one(&mut self, cta: usize, columns: u32) -> Result<Option<TmemAddr>, Trouble> {
+        let (sm, linear) = (self.sm(cta), self.ctas[cta].linear);
+        let a = self.tensor.allocators.entry(sm).or_default();
+        Ok(
+            match a.alloc(u64::from(linear), columns).map_err(refused)? {
+                AllocOutcome::Allocated(at) => Some(at),
+                AllocOutcome::Blocked => None,
+            },
+        )
+    }
+
+    /// The first CTA asks and blocks; the second allocates for both.
+    fn alloc_pair(&mut self, cta: usize, columns: u32) -> Result<Option<TmemAddr>, Trouble> {
+        let linear = self.ctas[cta].linear;
+        let pair = self
+            .tensor_group(cta, CtaGroup::Two)
+            .map_err(|f| Trouble::Fault(f, None))?;
+        if let Some(at) = self.tensor.granted.remove(&linear) {
+            return Ok(Some(at));
+        }
+        let peer = if pair[0] == linear { pair[1] } else { pair[0] };
+        let Some(peer_index) = self.resident(peer) else {
+            return Err(Trouble::Fault(
+                broken("the peer CTA of a cta_group::2 allocation has ended"),
+                None,
+            ));
+        };
+        let Some(&theirs) = self.tensor.asked.get(&peer) else {
+            self.tensor.asked.insert(linear, columns);
+            return Ok(None);
+        };
+        let (mine, other) = (self.sm(cta), self.sm(peer_index));
+        let mut a = self.tensor.allocators.remove(&mine).unwrap_or_default();
+        let b = self.tensor.allocators.entry(other).or_default();
+        let outcome = a.alloc_pair(b, [u64::from(linear), u64::from(peer)], [columns, theirs]);
+        self.tensor.allocators.insert(mine, a);
+        match outcome.map_err(refused)? {
+            AllocOutcome::Allocated(at) => {
+                self.tensor.asked.remove(&peer);
+                self.tensor.asked.remove(&linear);
+                self.tensor.granted.insert(peer, at);
+                self.tensor.epoch += 1;
+                Ok(Some(at))
+            }
+            AllocOutcome::Blocked => {
+                self.tensor.asked.insert(linear, columns);
+                Ok(None)
+            }
+        }
+    }
+
+    pub(super) fn tensor_dealloc(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &mut Warp,
+        group: CtaGroup,
+        address: Src,
+        columns: Src,
+    ) -> Result<(), Trouble> {
+        let columns = uniform(c, w, columns, "column counts")? as u32;
+        let address = TmemAddr(uniform(c, w, address, "addresses")? as u32);
+        let (sm, linear) = (self.sm(c.cta), self.ctas[c.cta].linear);
+        let a = self.tensor.allocators.entry(sm).or_default();
+        let first = a
+            .dealloc(u64::from(linear), group.ctas() as u8, address, columns)
+            .map_err(refused)?;
+        if let Some(h) = &mut self.hazards {
+            h.free_columns(linear, w.index, first, columns, c.pc);
+        }
+        self.check_hazards().map_err(|f| Trouble::Fault(f, None))?;
+        self.tensor
+            .tmem
+            .entry(linear)
+            .or_default()
+            .set_allocated(first, columns, false);
+        self.tensor.epoch += 1;
+        Ok(())
+    }
+
+    pub(super) fn tensor_relinquish(
+        &mut self,
+        c: &Ctx<'_>,
+        group: CtaGroup,
+    ) -> Result<(), Trouble> {
+        let (sm, linear) = (self.sm(c.cta), self.ctas[c.cta].linear);
+        let a = self.tensor.allocators.entry(sm).or_default();
+        a.relinquish(u64::from(linear), group.ctas() as u8)
+            .map_err(refused)
+    }
+}

@@ -1,0 +1,123 @@
+//! `tcgen05.commit`: arrives on mbarriers once the thread's earlier operations have completed.
+
+use super::{REMEMBERED, broken, trouble};
+use crate::exec::Ctx;
+use crate::exec::event::Event;
+use crate::exec::machine::{Machine, Trouble};
+use crate::exec::warp::Warp;
+use crate::memory::{Fault, Space};
+use crate::models::hazard::{Op as TrackedOp, OpClass};
+use crate::models::tcgen05_mma::CtaGroup;
+use crate::program::{Addr, Src};
+
+#[derive(Debug)]
+struct CommitEvent {
+    pc: usize,
+    after: Vec<u64>,
+    /// Linear CTAs and the address of the mbarrier in each.
+    barriers: Vec<(u32, u64)>,
+    /// What the arrival hands over.
+    tracked: Vec<TrackedOp>,
+}
+
+impl Event for CommitEvent {
+    fn describe(&self) -> String {
+        let (cta, at) = self.barriers[0];
+        format!(
+            "tcgen05.commit to the mbarrier at {at:#x} of CTA {cta} ({} in all)",
+            self.barriers.len()
+        )
+    }
+
+    fn pc(&self) -> usize {
+        self.pc
+    }
+
+    fn ready(&self, m: &Machine<'_>) -> bool {
+        m.tensor.over(&self.after)
+    }
+
+    fn complete(self: Box<Self>, m: &mut Machine<'_>) -> Result<(), Fault> {
+        for (linear, address) in &self.barriers {
+            if let Some(h) = &mut m.hazards {
+                h.signal(&self.tracked, *linear, *address);
+            }
+            m.async_arrive(*linear, *address, 1)?;
+        }
+        Ok(())
+    }
+}
+
+impl Machine<'_> {
+    /// Keeps an operation for the thread's commits.
+    pub(super) fn remember(&mut self, issuer: (u32, u32, u32), op: TrackedOp) {
+        let list = self.tensor.issued.entry(issuer).or_default();
+        list.push_back(op);
+        if list.len() > REMEMBERED
+            && let (Some(old), Some(h)) = (list.pop_front(), &mut self.hazards)
+        {
+            h.retire(issuer.0, old);
+        }
+    }
+
+    pub(super) fn tensor_commit(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &Warp,
+        lane: u32,
+        group: CtaGroup,
+        barrier: &Addr,
+        mask: Option<Src>,
+    ) -> Result<(), Trouble> {
+        let t = trouble(lane);
+        self.tensor_group(c.cta, group).map_err(&t)?;
+        let place = self.locate(
+            c,
+            barrier,
+            w.get(c.program, barrier.base)[lane as usize],
+            lane,
+        )?;
+        if place.space != Space::Shared {
+            return Err(t(broken(
+                "the mbarrier of tcgen05.commit is in shared memory",
+            )));
+        }
+        let barriers = match mask {
+            None => vec![(self.ctas[place.owner].linear, place.address)],
+            Some(m) => {
+                let mask = w.get(c.program, m)[lane as usize] as u32 & 0xffff;
+                let peers = &self.clusters[self.ctas[c.cta].cluster].ctas;
+                if mask == 0 || mask >> peers.len() != 0 {
+                    let n = peers.len();
+                    return Err(t(broken(format!(
+                        "CTA mask {mask:#x} of a cluster of {n} CTAs"
+                    ))));
+                }
+                crate::exec::lanes(mask)
+                    .map(|r| (self.ctas[peers[r as usize]].linear, place.address))
+                    .collect()
+            }
+        };
+        let issuer = (self.ctas[c.cta].linear, w.index, lane);
+        let after = self
+            .tensor
+            .pending
+            .iter()
+            .filter(|(_, p)| p.issuer == issuer && p.what != OpClass::LdSt)
+            .map(|(i, _)| *i)
+            .collect();
+        let tracked = self
+            .tensor
+            .issued
+            .get(&issuer)
+            .map(|l| l.iter().copied().collect())
+            .unwrap_or_default();
+        self.events.push(Box::new(CommitEvent {
+            pc: c.pc,
+            after,
+            barriers,
+            tracked,
+        }));
+        Ok(())
+    }
+}

@@ -1,0 +1,138 @@
+//! `tcgen05.cp`.
+
+use super::{Pending, SharedView, broken, tensor_address, trouble};
+use crate::exec::Ctx;
+use crate::exec::event::Event;
+use crate::exec::machine::{Machine, Trouble};
+use crate::exec::warp::Warp;
+use crate::memory::Fault;
+use crate::models::hazard::{AccessKind, OpClass};
+use crate::models::smem_desc::SmemDesc;
+use crate::models::tcgen05_cp::{CpFormat, CpShape, copy, source_ranges};
+use crate::models::tmem::TmemAddr;
+use crate::program::Tcgen05;
+
+#[derive(Debug)]
+struct CpEvent {
+    id: u64,
+    /// Its reads of shared memory.
+    reads: u64,
+    pc: usize,
+    after: Vec<u64>,
+    ctas: Vec<u32>,
+    shape: CpShape,
+    format: CpFormat,
+    desc: SmemDesc,
+    address: TmemAddr,
+}
+
+impl Event for CpEvent {
+    fn describe(&self) -> String {
+        format!(
+            "tcgen05.cp of CTA {} to {:#x}",
+            self.ctas[0], self.address.0
+        )
+    }
+
+    fn pc(&self) -> usize {
+        self.pc
+    }
+
+    fn ready(&self, m: &Machine<'_>) -> bool {
+        m.tensor.over(&self.after)
+    }
+
+    fn complete(self: Box<Self>, m: &mut Machine<'_>) -> Result<(), Fault> {
+        m.with_tmem(&self.ctas, |m, indices, memories| {
+            for (i, tmem) in indices.iter().zip(memories) {
+                let shared = SharedView(&m.ctas[*i].shared);
+                copy(
+                    self.shape,
+                    self.format,
+                    &self.desc,
+                    &shared,
+                    tmem,
+                    self.address,
+                )
+                .map_err(broken)?;
+            }
+            Ok(())
+        })?;
+        m.tensor.pending.remove(&self.id);
+        m.pending.finished(self.reads);
+        Ok(())
+    }
+}
+
+impl Machine<'_> {
+    pub(super) fn tcgen05_copy(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &Warp,
+        lane: u32,
+        op: &Tcgen05,
+    ) -> Result<(), Trouble> {
+        let Tcgen05::Cp {
+            group,
+            shape,
+            format,
+            address,
+            desc,
+        } = op
+        else {
+            return Ok(());
+        };
+        let (shape, format) = (*shape, *format);
+        let t = trouble(lane);
+        let desc =
+            SmemDesc::decode(w.get(c.program, *desc)[lane as usize]).map_err(|e| t(broken(e)))?;
+        let address = tensor_address(c, w, *address, lane);
+        let sources = source_ranges(shape, &desc).map_err(|e| t(broken(e)))?;
+        let ctas = self.tensor_group(c.cta, *group).map_err(&t)?;
+        let reads: Vec<_> = (0..ctas.len())
+            .flat_map(|i| sources.iter().map(move |(a, n)| (i, *a, *n)))
+            .collect();
+        let what = OpClass::Cp {
+            is_4x256b: shape == CpShape::S4x256b,
+        };
+        let after = self.tensor.before(what, ctas[0], self.options.profile);
+        let issuer = (self.ctas[c.cta].linear, w.index, lane);
+        if let Some(h) = &mut self.hazards
+            && let Some(tracked) = h.begin(issuer, what)
+        {
+            h.op_shared(tracked, &ctas, reads.clone(), c.pc);
+            for linear in &ctas {
+                let n = shape.row_bytes() / 4;
+                h.op_tensor(
+                    tracked,
+                    *linear,
+                    (0, 128),
+                    (address.column(), n),
+                    AccessKind::Write,
+                    c.pc,
+                );
+            }
+            self.remember(issuer, tracked);
+        }
+        self.check_hazards().map_err(&t)?;
+        let reads = self.will_read(&ctas, &reads, c.pc).map_err(&t)?;
+        let id = self.tensor_issue(Pending {
+            what,
+            issuer,
+            store: false,
+            unit: ctas[0],
+        });
+        self.events.push(Box::new(CpEvent {
+            id,
+            reads,
+            pc: c.pc,
+            after,
+            ctas,
+            shape,
+            format,
+            desc,
+            address,
+        }));
+        Ok(())
+    }
+}

@@ -1,0 +1,150 @@
+//! `tcgen05.mma`: operands are decoded and checked when it is issued; memory is read when it
+//! completes.
+
+use super::{Pending, SharedView, broken, tensor_address, trouble};
+use crate::exec::Ctx;
+use crate::exec::event::Event;
+use crate::exec::machine::{Machine, Trouble};
+use crate::exec::warp::Warp;
+use crate::memory::Fault;
+use crate::models::hazard::{AccessKind, OpClass};
+use crate::models::idesc::Idesc;
+use crate::models::smem_desc::SmemDesc;
+use crate::models::tcgen05_mma::{AOperand, CtaMemory, Mma, Scales, Summation, TmemBlock, execute};
+use crate::program::{MmaA, MmaOperands};
+
+#[derive(Debug)]
+struct MmaEvent {
+    id: u64,
+    /// Its reads of shared memory.
+    reads: u64,
+    pc: usize,
+    after: Vec<u64>,
+    /// Linear CTAs, the even rank first.
+    ctas: Vec<u32>,
+    mma: Mma,
+}
+
+impl Event for MmaEvent {
+    fn describe(&self) -> String {
+        format!(
+            "tcgen05.mma of CTA {}, accumulator {:#x}",
+            self.ctas[0], self.mma.d.0
+        )
+    }
+
+    fn pc(&self) -> usize {
+        self.pc
+    }
+
+    fn ready(&self, m: &Machine<'_>) -> bool {
+        m.tensor.over(&self.after)
+    }
+
+    fn complete(self: Box<Self>, m: &mut Machine<'_>) -> Result<(), Fault> {
+        m.with_tmem(&self.ctas, |m, indices, memories| {
+            let shared: Vec<_> = indices
+                .iter()
+                .map(|i| SharedView(&m.ctas[*i].shared))
+                .collect();
+            let mut ctas: Vec<_> = shared
+                .iter()
+                .zip(memories)
+                .map(|(shared, tmem)| CtaMemory { shared, tmem })
+                .collect();
+            execute(&self.mma, &mut ctas).map_err(broken)
+        })?;
+        m.tensor.pending.remove(&self.id);
+        m.pending.finished(self.reads);
+        Ok(())
+    }
+}
+
+/// Names accumulator and shape: equal keys are pipelined.
+fn key(m: &Mma) -> u64 {
+    let (i, d) = (&m.idesc, u64::from(m.d.0));
+    d << 24 | u64::from(i.m) << 12 | u64::from(i.n) << 2 | m.group.ctas() as u64
+}
+
+impl Machine<'_> {
+    pub(super) fn tensor_mma(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &Warp,
+        lane: u32,
+        o: &MmaOperands,
+    ) -> Result<(), Trouble> {
+        let t = trouble(lane);
+        let get = |s| w.get(c.program, s)[lane as usize];
+        let descriptor =
+            |which, s| SmemDesc::decode(get(s)).map_err(|e| t(broken(format!("{which}: {e}"))));
+        let idesc = Idesc::decode(get(o.idesc) as u32, o.kind).map_err(|e| t(broken(e)))?;
+        let a = match o.a {
+            MmaA::Descriptor(s) => AOperand::Shared(descriptor("A", s)?),
+            MmaA::Tensor(a) => AOperand::Tmem(tensor_address(c, w, a, lane)),
+        };
+        let mut disable_lanes = [0; 8];
+        for (d, s) in disable_lanes.iter_mut().zip(&o.disable) {
+            *d = get(*s) as u32;
+        }
+        let mma = Mma {
+            group: o.group,
+            idesc,
+            d: tensor_address(c, w, o.d, lane),
+            a,
+            b: descriptor("B", o.b)?,
+            accumulate: w.pred(o.enable_d) >> lane & 1 == 1,
+            scale_input_d: o.scale_d.unwrap_or(0),
+            scales: o.scales.map(|(vec, a, b)| Scales {
+                vec,
+                a: tensor_address(c, w, a, lane),
+                b: tensor_address(c, w, b, lane),
+            }),
+            disable_lanes,
+            summation: Summation::default(),
+        };
+        let footprint = mma.footprint().map_err(|e| t(broken(e)))?;
+        let ctas = self.tensor_group(c.cta, o.group).map_err(&t)?;
+        let reads = footprint.shared_reads;
+        let what = OpClass::Mma(key(&mma));
+        let after = self.tensor.before(what, ctas[0], self.options.profile);
+        let issuer = (self.ctas[c.cta].linear, w.index, lane);
+        if let Some(h) = &mut self.hazards
+            && let Some(op) = h.begin(issuer, what)
+        {
+            h.op_shared(op, &ctas, reads.clone(), c.pc);
+            let mut blocks = |list: &[TmemBlock], kind| {
+                for b in list {
+                    h.op_tensor(
+                        op,
+                        ctas[b.cta],
+                        (b.lane, b.lanes),
+                        (b.column, b.columns),
+                        kind,
+                        c.pc,
+                    );
+                }
+            };
+            blocks(&footprint.tmem_reads, AccessKind::Read);
+            blocks(&footprint.d, AccessKind::Write);
+            self.remember(issuer, op);
+        }
+        self.check_hazards().map_err(&t)?;
+        let reads = self.will_read(&ctas, &reads, c.pc).map_err(&t)?;
+        let id = self.tensor_issue(Pending {
+            what,
+            issuer,
+            store: false,
+            unit: ctas[0],
+        });
+        self.events.push(Box::new(MmaEvent {
+            id,
+            reads,
+            pc: c.pc,
+            after,
+            ctas,
+            mma,
+        }));
+        Ok(())
+    }
+}

@@ -1,0 +1,297 @@
+//! `tcgen05`: tensor memory of the resident CTAs, and the operations in flight on it.
+//!
+//! `mma`, `cp`, `ld` and `st` are events. They complete in any order that the pipelines of section
+//! 9.7.16.6.2 allow, and read shared and tensor memory only then.
+
+mod alloc;
+mod commit;
+mod copy;
+mod load_store;
+mod mma;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::machine::{Machine, Trouble, sync_fault};
+use super::pending::{Range, Use};
+use super::warp::{Part, Warp};
+use super::{Ctx, Flow, lanes};
+use crate::memory::{Fault, Region, Space};
+use crate::models::hazard::{Op as TrackedOp, OpClass, Profile};
+use crate::models::memory::{SharedRead, SharedReadError};
+use crate::models::tcgen05_mma::CtaGroup;
+use crate::models::tmem::{Tmem, TmemAddr};
+use crate::models::tmem_alloc::TmemAllocator;
+use crate::program::{Src, Tcgen05, TensorAddr};
+use crate::report::ViolationKind;
+
+/// Committed operations of a thread that later commits still hand over.
+const REMEMBERED: usize = 256;
+
+/// An operation in flight.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pending {
+    pub(crate) what: OpClass,
+    /// Issuer: linear CTA, warp, lane (0 for those of a whole warp).
+    issuer: (u32, u32, u32),
+    /// A `tcgen05.st`; tells it from `ld`.
+    store: bool,
+    /// Linear CTA of the pair's first, or the CTA: whose tensor core executes it.
+    unit: u32,
+}
+
+/// Tensor memory state of the machine.
+#[derive(Debug, Default)]
+pub(crate) struct TensorState {
+    /// By linear CTA.
+    tmem: BTreeMap<u32, Tmem>,
+    /// By SM, and rank in a pair.
+    allocators: BTreeMap<(u32, u32), TmemAllocator>,
+    /// Pair allocations: columns that a CTA has asked for, and its address once both have.
+    asked: BTreeMap<u32, u32>,
+    granted: BTreeMap<u32, TmemAddr>,
+    /// Counts everything that may let a blocked allocation go on.
+    pub(crate) epoch: u64,
+    next: u64,
+    pending: BTreeMap<u64, Pending>,
+    /// Hazard tracking: operations of each thread, oldest first.
+    issued: BTreeMap<(u32, u32, u32), VecDeque<TrackedOp>>,
+    /// Loads and stores of each warp that it has not waited for.
+    unwaited: BTreeMap<(u32, u32, bool), Vec<TrackedOp>>,
+}
+
+impl TensorState {
+    /// Whether these operations have all completed.
+    fn over(&self, ids: &[u64]) -> bool {
+        ids.iter().all(|i| !self.pending.contains_key(i))
+    }
+
+    /// Whether a warp's loads or stores have all completed.
+    pub(crate) fn waited(&self, cta: u32, warp: u32, stores: bool) -> bool {
+        !self.pending.values().any(|p| {
+            p.what == OpClass::LdSt && p.store == stores && p.issuer.0 == cta && p.issuer.1 == warp
+        })
+    }
+
+    /// Operations that must complete before one of this class on this unit may. Order holds
+    /// between threads too: those that synchronise form pipelines, the others are reported.
+    fn before(&self, what: OpClass, unit: u32, profile: Profile) -> Vec<u64> {
+        let piped = |p: &Pending| match (p.what, what) {
+            (OpClass::Mma(a), OpClass::Mma(b)) => a == b,
+            (OpClass::Cp { .. }, OpClass::Mma(_)) => true,
+            (OpClass::Mma(_), OpClass::Cp { .. }) => profile == Profile::Hardware,
+            _ => false,
+        };
+        self.pending
+            .iter()
+            .filter(|(_, p)| p.unit == unit && piped(p))
+            .map(|(i, _)| *i)
+            .collect()
+    }
+}
+
+/// Shared memory of a CTA as the tensor core reads it.
+struct SharedView<'a>(&'a Region);
+
+impl SharedRead for SharedView<'_> {
+    fn byte(&self, address: u32) -> Option<u8> {
+        let mut b = [0];
+        self.0.peek(u64::from(address), &mut b).then_some(b[0])
+    }
+
+    fn read(&self, address: u32, out: &mut [u8]) -> Result<(), SharedReadError> {
+        if self.0.peek(u64::from(address), out) {
+            Ok(())
+        } else {
+            Err(SharedReadError { address })
+        }
+    }
+}
+
+/// A broken rule of tcgen05.
+fn broken(message: impl ToString) -> Fault {
+    Fault::new(ViolationKind::Other, message.to_string())
+}
+
+fn trouble(lane: u32) -> impl Fn(Fault) -> Trouble {
+    move |f| Trouble::Fault(f, Some(lane))
+}
+
+/// The value of a source that must be the same in all active lanes.
+fn uniform(c: &Ctx<'_>, w: &Warp, s: Src, what: &str) -> Result<u64, Trouble> {
+    let v = w.get(c.program, s);
+    let first = v[c.active.trailing_zeros() as usize & 31];
+    if lanes(c.active).any(|l| v[l as usize] != first) {
+        return Err(sync_fault(format!(
+            "lanes of the warp give different {what}"
+        )));
+    }
+    Ok(first)
+}
+
+fn tensor_address(c: &Ctx<'_>, w: &Warp, a: TensorAddr, lane: u32) -> TmemAddr {
+    let base = w.get(c.program, a.base)[lane as usize & 31];
+    TmemAddr(base.wrapping_add_signed(a.offset) as u32)
+}
+
+impl Machine<'_> {
+    /// Index of a resident CTA that has not ended.
+    pub(super) fn resident(&self, linear: u32) -> Option<usize> {
+        self.ctas
+            .iter()
+            .position(|c| c.linear == linear && !c.ended())
+    }
+
+    /// The CTAs of an operation, as linear indices, the even rank first.
+    fn tensor_group(&self, cta: usize, group: CtaGroup) -> Result<Vec<u32>, Fault> {
+        let me = &self.ctas[cta];
+        if group == CtaGroup::One {
+            return Ok(vec![me.linear]);
+        }
+        let peers = &self.clusters[me.cluster].ctas;
+        let even = me.rank & !1;
+        [even, even | 1]
+            .iter()
+            .map(|r| peers.get(*r as usize).map(|i| self.ctas[*i].linear))
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(|| broken("cta_group::2 in a cluster without a peer CTA"))
+    }
+
+    pub(super) fn tcgen05(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &mut Warp,
+        cur: &mut Part,
+        op: &Tcgen05,
+    ) -> Result<Flow, Trouble> {
+        if op.aligned() && c.active != u32::MAX {
+            return Err(sync_fault(
+                "a warp with exited or absent lanes executes an aligned tcgen05 instruction",
+            ));
+        }
+        match op {
+            Tcgen05::Alloc {
+                group,
+                dst,
+                columns,
+            } => return self.tensor_alloc(c, w, cur, *group, dst, *columns),
+            Tcgen05::Dealloc {
+                group,
+                address,
+                columns,
+            } => self.tensor_dealloc(c, w, *group, *address, *columns)?,
+            Tcgen05::Relinquish { group } => self.tensor_relinquish(c, *group)?,
+            Tcgen05::Cp { .. } => {
+                for lane in lanes(c.active) {
+                    self.tcgen05_copy(c, w, lane, op)?;
+                }
+            }
+            Tcgen05::Mma(m) => {
+                for lane in lanes(c.active) {
+                    self.tensor_mma(c, w, lane, m)?;
+                }
+            }
+            Tcgen05::Commit {
+                group,
+                barrier,
+                mask,
+            } => {
+                for lane in lanes(c.active) {
+                    self.tensor_commit(c, w, lane, *group, barrier, *mask)?;
+                }
+            }
+            Tcgen05::Ld { shape, d, address } => self.tensor_load(c, w, shape, d, *address)?,
+            Tcgen05::St { shape, s, address } => self.tensor_store(c, w, shape, s, *address)?,
+            Tcgen05::Wait { stores } => return self.tensor_wait(c, w, cur, *stores),
+            Tcgen05::Fence { after } => self.tensor_fence(c, w, *after),
+        }
+        Ok(Flow::Next)
+    }
+
+    /// Registers shared memory that an operation will read, so that no write comes in between.
+    fn will_read(
+        &mut self,
+        ctas: &[u32],
+        reads: &[(usize, u32, u32)],
+        pc: usize,
+    ) -> Result<u64, Fault> {
+        let mut reads = reads.to_vec();
+        reads.sort_unstable();
+        let uses: Vec<_> = reads
+            .chunk_by(|a, b| a.0 == b.0 && a.1 + a.2 == b.1)
+            .filter_map(|run| {
+                let owner = *ctas.get(run[0].0)?;
+                let size = run.iter().map(|r| u64::from(r.2)).sum();
+                Some((
+                    Range {
+                        space: Space::Shared,
+                        owner,
+                        start: u64::from(run[0].1),
+                        size,
+                    },
+                    Use::Read,
+                ))
+            })
+            .collect();
+        self.begin_operation(pc, &uses)
+    }
+
+    /// Notes an operation in flight and gives it a number.
+    fn tensor_issue(&mut self, p: Pending) -> u64 {
+        let id = self.tensor.next;
+        self.tensor.next += 1;
+        self.tensor.pending.insert(id, p);
+        id
+    }
+
+    /// Runs `f` on the tensor memories of some CTAs, which must all be resident.
+    fn with_tmem<T>(
+        &mut self,
+        ctas: &[u32],
+        f: impl FnOnce(&Self, &[usize], &mut [Tmem]) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let indices = ctas
+            .iter()
+            .map(|l| self.resident(*l))
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(|| {
+                Fault::new(
+                    ViolationKind::Hazard,
+                    "a CTA ended before the operation on its memory did",
+                )
+            })?;
+        let mut memories: Vec<Tmem> = ctas
+            .iter()
+            .map(|l| self.tensor.tmem.remove(l).unwrap_or_default())
+            .collect();
+        let result = f(self, &indices, &mut memories);
+        for (l, m) in ctas.iter().zip(memories) {
+            self.tensor.tmem.insert(*l, m);
+        }
+        result
+    }
+
+    /// At the end of a CTA: leaks, and operations that are still in flight.
+    pub(super) fn tensor_exit(&mut self, cta: usize) -> Result<(), Fault> {
+        let linear = self.ctas[cta].linear;
+        self.tensor.tmem.remove(&linear);
+        let key = self.sm(cta);
+        let Some(a) = self.tensor.allocators.get_mut(&key) else {
+            return Ok(());
+        };
+        self.tensor.epoch += 1;
+        let leaks = a.exit(u64::from(linear));
+        if let Some((first, count)) = leaks.first() {
+            return Err(broken(format!(
+                "the CTA ends without tcgen05.dealloc of tensor memory columns {first}..{}",
+                first + count
+            )));
+        }
+        Ok(())
+    }
+
+    /// The SM a CTA runs on. Both CTAs of a pair have their own.
+    fn sm(&self, cta: usize) -> (u32, u32) {
+        let c = &self.ctas[cta];
+        (c.linear % self.options.sms, c.rank & 1)
+    }
+}

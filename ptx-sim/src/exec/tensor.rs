@@ -1,0 +1,230 @@
+//! Tensor copies: tensor maps as kernels see them, and the pieces of a box.
+
+use super::Ctx;
+use super::copies::{Finish, From, Piece};
+use super::machine::{Machine, Place, Trouble};
+
+use super::transfer::refuse;
+use super::warp::Warp;
+use crate::memory::Space;
+use crate::models::tensor_map::{DataType, TensorMap};
+use crate::models::tma::{Direction, GlobalSide, Plan, plan};
+use crate::models::tma_bulk::{ReduceDst, ReduceOp, ReduceType, check_reduction};
+use crate::program::{Completion, Src, Transfer};
+
+/// Size of a tensor map.
+pub(crate) const MAP_BYTES: usize = 128;
+/// Alignment of a tensor map.
+const MAP_ALIGN: u64 = 64;
+const MAGIC: &[u8; 16] = b"ptx-sim's tensor";
+
+/// The opaque bytes of a launch's tensor map: its number, and a digest of what it says.
+pub(crate) fn encode_map(index: usize, map: &TensorMap) -> [u8; MAP_BYTES] {
+    let mut bytes = [0u8; MAP_BYTES];
+    bytes[..16].copy_from_slice(MAGIC);
+    bytes[16..24].copy_from_slice(&(index as u64).to_le_bytes());
+    let mut state = 0xcbf2_9ce4_8422_2325u64;
+    for b in format!("{index} {:?}", map.args()).bytes() {
+        state = (state ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
+    }
+    for chunk in bytes[24..].chunks_mut(8) {
+        state = (state ^ state >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        chunk.copy_from_slice(&state.to_le_bytes()[..chunk.len()]);
+    }
+    bytes
+}
+
+/// Element type that a reduction has by its tensor map.
+fn reduce_type(op: ReduceOp, t: DataType) -> Option<ReduceType> {
+    let logic = matches!(op, ReduceOp::And | ReduceOp::Or | ReduceOp::Xor);
+    Some(match t {
+        DataType::Uint32 | DataType::Int32 if logic => ReduceType::B32,
+        DataType::Uint64 | DataType::Int64 if logic => ReduceType::B64,
+        DataType::Uint32 => ReduceType::U32,
+        DataType::Int32 => ReduceType::S32,
+        DataType::Uint64 => ReduceType::U64,
+        DataType::Int64 => ReduceType::S64,
+        DataType::Float16 => ReduceType::F16,
+        DataType::Bfloat16 => ReduceType::Bf16,
+        DataType::Float32 | DataType::Float32Ftz => ReduceType::F32,
+        DataType::Float64 => ReduceType::F64,
+        _ => return None,
+    })
+}
+
+impl Machine<'_> {
+    fn tensor_map(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &Warp,
+        lane: u32,
+        at: &Place,
+    ) -> Result<TensorMap, Trouble> {
+        let actor = c.actor(self, w, lane);
+        if !at.address.is_multiple_of(MAP_ALIGN) {
+            return Err(refuse(
+                lane,
+                at.address,
+                "a tensor map must be 64-byte aligned",
+            ));
+        }
+        if !matches!(at.space, Space::Param | Space::Const | Space::Global) {
+            let message = format!("a tensor map in {} memory", at.space.name());
+            return Err(refuse(lane, at.address, message));
+        }
+        let mut bytes = [0; MAP_BYTES];
+        self.read(actor, *at, 1, &mut bytes)?;
+        let index = bytes[16..24]
+            .iter()
+            .rev()
+            .fold(0u64, |v, b| v << 8 | u64::from(*b));
+        let maps = &self.launch.tensor_maps;
+        let found = usize::try_from(index)
+            .ok()
+            .and_then(|i| Some((i, maps.get(i)?)));
+        match found {
+            Some((i, map)) if encode_map(i, map) == bytes => Ok(map.clone()),
+            _ => Err(refuse(
+                lane,
+                at.address,
+                "these 128 bytes are no tensor map of this launch",
+            )),
+        }
+    }
+
+    pub(super) fn tensor_copy(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &Warp,
+        lane: u32,
+        t: &Transfer,
+    ) -> Result<(), Trouble> {
+        let Transfer::Tensor {
+            map,
+            coords,
+            shared,
+            direction,
+            completion,
+            mask,
+            reduce,
+            pair,
+        } = t
+        else {
+            return Ok(());
+        };
+        let l = lane as usize;
+        let value = |s: Src| w.get(c.program, s)[l];
+        let place = self.locate(c, map, value(map.base), lane)?;
+        let map = self.tensor_map(c, w, lane, &place)?;
+        let coords: Vec<i32> = coords.iter().map(|s| value(*s) as i32).collect();
+        let here = self.locate(c, shared, value(shared.base), lane)?;
+        let start = here.address as u32;
+        let plan = plan(&map, &coords, start, *direction)
+            .map_err(|e| refuse(lane, here.address, e.to_string()))?;
+        let what = if *direction == Direction::Load {
+            "asynchronous write"
+        } else {
+            "asynchronous read"
+        };
+        self.region(here.space, here.owner)
+            .check(here.address, plan.shared_bytes, 1, what)
+            .map_err(|f| Trouble::Fault(f, Some(lane)))?;
+        let reduce = match *reduce {
+            None => None,
+            Some((op, _)) => {
+                let data = map.args().data_type;
+                let ty = reduce_type(op, data).ok_or_else(|| {
+                    refuse(
+                        lane,
+                        here.address,
+                        format!("reductions of {data:?} are not modelled"),
+                    )
+                })?;
+                check_reduction(op, ty, ReduceDst::Global)
+                    .map_err(|e| refuse(lane, here.address, e.to_string()))?;
+                Some((op, ty))
+            }
+        };
+        let targets = match mask {
+            Some(m) => self.multicast(c, value(*m), lane)?,
+            None => vec![here.owner],
+        };
+        for owner in targets {
+            let finish = match completion {
+                Completion::Group => Finish::Group,
+                Completion::Mbarrier(addr) => {
+                    let (of, at) = self.mbarrier_place(c, addr, value(addr.base), lane)?;
+                    let of = self
+                        .signalled(owner, of, mask.is_some(), *pair)
+                        .ok_or_else(|| {
+                            refuse(
+                                lane,
+                                at,
+                                "the mbarrier object lies in another CTA than the destination",
+                            )
+                        })?;
+                    Finish::Transaction {
+                        owner: self.ctas[of].linear,
+                        at,
+                        bytes: plan.transaction_bytes,
+                    }
+                }
+            };
+            let pieces = self.box_pieces(&plan, owner, *direction);
+            self.issue(c, w, lane, pieces, reduce, finish)?;
+        }
+        Ok(())
+    }
+
+    /// The CTA whose mbarrier object a copy into `owner` signals, when `named` is the one that the
+    /// operand names: the destination itself, or with `.cta_group::2` the member of its pair that
+    /// has the parity of the named one.
+    fn signalled(&self, owner: usize, named: usize, multicast: bool, pair: bool) -> Option<usize> {
+        let (rank, of) = (self.ctas[owner].rank, self.ctas[named].rank);
+        let to = match (pair, multicast) {
+            (true, true) => rank & !1 | of & 1,
+            (true, false) if rank & !1 == of & !1 => of,
+            (false, true) => rank,
+            _ if owner == named => rank,
+            _ => return None,
+        };
+        self.clusters[self.ctas[owner].cluster]
+            .ctas
+            .get(to as usize)
+            .copied()
+    }
+
+    fn box_pieces(&self, plan: &Plan, owner: usize, direction: Direction) -> Vec<Piece> {
+        let piece = |m: &crate::models::tma::Move| {
+            let len = u64::from(m.len);
+            let here = self.range(Space::Shared, owner, u64::from(m.shared), len);
+            let from = match m.global {
+                GlobalSide::Bytes(a) => {
+                    let there = self.range(Space::Global, 0, a, len);
+                    if direction != Direction::Load {
+                        return Piece {
+                            from: From::Memory(here),
+                            to: there,
+                        };
+                    }
+                    From::Memory(there)
+                }
+                GlobalSide::Zero => From::Data(vec![0; m.len as usize]),
+                GlobalSide::Nan { pattern, bytes } => {
+                    let one = pattern.to_le_bytes();
+                    From::Data(
+                        one[..usize::from(bytes)]
+                            .iter()
+                            .copied()
+                            .cycle()
+                            .take(m.len as usize)
+                            .collect(),
+                    )
+                }
+                GlobalSide::Uninitialised => From::Nothing,
+            };
+            Piece { from, to: here }
+        };
+        plan.moves.iter().map(piece).collect()
+    }
+}

@@ -1,0 +1,387 @@
+//! Issues asynchronous copies.
+
+use super::copies::{Arrival, Copy, Finish, From, Piece};
+use super::machine::{Machine, Place, Trouble};
+
+use super::pending::{Range, Use};
+use super::warp::{Part, State, Wait, Warp};
+use super::{Ctx, Flow, lanes};
+use crate::memory::layout::SHARED_RANK_SHIFT;
+use crate::memory::{Fault, Space};
+use crate::models::tma_bulk::{ReduceDst, check_bulk, check_reduction};
+use crate::program::{Addr, Completion, Reduction, Src, Transfer};
+use crate::report::ViolationKind;
+
+/// A fault of a lane.
+pub(super) fn refuse(lane: u32, address: u64, message: impl Into<String>) -> Trouble {
+    let f = Fault {
+        kind: ViolationKind::Other,
+        message: message.into(),
+        address: Some(address),
+        nearest: None,
+    };
+    Trouble::Fault(f, Some(lane))
+}
+
+impl Machine<'_> {
+    pub(super) fn transfer(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &mut Warp,
+        cur: &mut Part,
+        t: &Transfer,
+    ) -> Result<Flow, Trouble> {
+        match t {
+            Transfer::Small {
+                dst,
+                src,
+                size,
+                src_size,
+                ignore,
+            } => {
+                let ignored = ignore.map_or(0, |p| w.pred(p));
+                self.small_copy(c, w, (dst, src, *size), *src_size, ignored)?;
+            }
+            Transfer::Commit { bulk } => {
+                for lane in lanes(c.active) {
+                    self.pending.commit_group(self.group_key(c, w, lane, *bulk));
+                }
+            }
+            Transfer::Wait {
+                bulk,
+                keep,
+                reads_only,
+            } => {
+                let wait = Wait::Groups {
+                    warp: w.index,
+                    lanes: c.active,
+                    keep: *keep,
+                    bulk: *bulk,
+                    reads_only: *reads_only,
+                };
+                if !self.done(c.cta, wait) {
+                    cur.state = State::Blocked(wait);
+                    return Ok(Flow::Stop);
+                }
+            }
+            Transfer::Arrive { addr, increments } => {
+                let base = *w.get(c.program, addr.base);
+                for lane in lanes(c.active) {
+                    let (owner, at) = self.mbarrier_place(c, addr, base[lane as usize], lane)?;
+                    if *increments {
+                        self.async_increment(owner, at)
+                            .map_err(|f| Trouble::Fault(f, Some(lane)))?;
+                    }
+                    let after = self.pending.of_thread(self.group_key(c, w, lane, false));
+                    let (owner, line) = (self.ctas[owner].linear, c.program.code[c.pc].line);
+                    self.events.push(Box::new(Arrival {
+                        after,
+                        owner,
+                        at,
+                        pc: c.pc,
+                        line,
+                    }));
+                }
+            }
+            Transfer::Bulk {
+                dst,
+                src,
+                size,
+                completion,
+                mask,
+                reduce,
+            } => {
+                for lane in lanes(c.active) {
+                    self.bulk_copy(c, w, lane, (dst, src, *size), *completion, (*mask, *reduce))?;
+                }
+            }
+            Transfer::Tensor { .. } => {
+                for lane in lanes(c.active) {
+                    self.tensor_copy(c, w, lane, t)?;
+                }
+            }
+            Transfer::Store {
+                dst,
+                values,
+                bytes,
+                mbarrier,
+                reduce,
+            } => {
+                for lane in lanes(c.active) {
+                    let l = lane as usize;
+                    let n = *bytes as usize;
+                    let data: Vec<u8> = values
+                        .iter()
+                        .flat_map(|s| w.get(c.program, *s)[l].to_le_bytes().into_iter().take(n))
+                        .collect();
+                    let to = self.locate(c, dst, w.get(c.program, dst.base)[l], lane)?;
+                    let align = data.len() as u32;
+                    self.check_range(&to, align, align, "asynchronous write", lane)?;
+                    let (owner, at) =
+                        self.mbarrier_place(c, mbarrier, w.get(c.program, mbarrier.base)[l], lane)?;
+                    if owner != to.owner {
+                        return Err(refuse(
+                            lane,
+                            at,
+                            "the mbarrier object lies in another CTA than the destination",
+                        ));
+                    }
+                    let to = self.range(Space::Shared, to.owner, to.address, data.len() as u64);
+                    let finish = Finish::Transaction {
+                        owner: to.owner,
+                        at,
+                        bytes: data.len() as u32,
+                    };
+                    self.issue(
+                        c,
+                        w,
+                        lane,
+                        vec![Piece {
+                            from: From::Data(data),
+                            to,
+                        }],
+                        *reduce,
+                        finish,
+                    )?;
+                }
+            }
+        }
+        Ok(Flow::Next)
+    }
+
+    /// Key of a thread's groups.
+    pub(super) fn group_key(
+        &self,
+        c: &Ctx<'_>,
+        w: &Warp,
+        lane: u32,
+        bulk: bool,
+    ) -> (u32, u32, bool) {
+        (self.ctas[c.cta].linear, w.index * 32 + lane, bulk)
+    }
+
+    fn check_range(
+        &mut self,
+        p: &Place,
+        size: u32,
+        align: u32,
+        what: &str,
+        lane: u32,
+    ) -> Result<(), Trouble> {
+        let region = self.region(p.space, p.owner);
+        region
+            .check(p.address, size, align, what)
+            .map_err(|f| Trouble::Fault(f, Some(lane)))
+    }
+
+    /// Starts a copy of one thread.
+    pub(super) fn issue(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &Warp,
+        lane: u32,
+        pieces: Vec<Piece>,
+        reduce: Option<Reduction>,
+        finish: Finish,
+    ) -> Result<u64, Trouble> {
+        let writes = if reduce.is_some() {
+            Use::Reduce
+        } else {
+            Use::Write
+        };
+        let mut uses: Vec<(Range, Use)> = pieces.iter().map(|p| (p.to, writes)).collect();
+        uses.extend(pieces.iter().filter_map(|p| match &p.from {
+            From::Memory(r) => Some((*r, Use::Read)),
+            _ => None,
+        }));
+        let op = self
+            .begin_operation(c.pc, &uses)
+            .map_err(|f| Trouble::Fault(f, Some(lane)))?;
+        let actor = c.actor(self, w, lane);
+        let tracked = match finish {
+            Finish::Transaction { .. } => self.track_transfer(actor, &uses),
+            Finish::Group => None,
+        };
+        self.check_hazards()
+            .map_err(|f| Trouble::Fault(f, Some(lane)))?;
+        let line = c.program.code[c.pc].line;
+        // Only what a group tracks has a `.read` that tells the two steps apart.
+        let in_steps = matches!(finish, Finish::Group)
+            && uses
+                .iter()
+                .any(|u| u.0.space == Space::Global && u.1 != Use::Read);
+        if matches!(finish, Finish::Group) && in_steps {
+            self.pending
+                .join_group(self.group_key(c, w, lane, true), op);
+        }
+        self.events.push(Box::new(Copy {
+            op,
+            line,
+            actor,
+            pieces,
+            reduce,
+            finish,
+            in_steps,
+            tracked,
+        }));
+        Ok(op)
+    }
+
+    /// `cp.async`: one operation for all lanes.
+    fn small_copy(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &Warp,
+        (dst, src, size): (&Addr, &Addr, u32),
+        src_size: Option<Src>,
+        ignored: u32,
+    ) -> Result<(), Trouble> {
+        let (to, from) = (w.get(c.program, dst.base), w.get(c.program, src.base));
+        let mut pieces = Vec::new();
+        for lane in lanes(c.active) {
+            let l = lane as usize;
+            let at = self.locate(c, dst, to[l], lane)?;
+            self.check_range(&at, size, size, "asynchronous write", lane)?;
+            let mut n = src_size.map_or(size, |s| w.get(c.program, s)[l] as u32);
+            if n > size {
+                return Err(refuse(
+                    lane,
+                    at.address,
+                    format!("src-size {n} of a cp.async of {size} bytes"),
+                ));
+            }
+            if ignored >> lane & 1 == 1 {
+                n = 0;
+            }
+            if n > 0 {
+                let from = self.locate(c, src, from[l], lane)?;
+                if from.address % u64::from(size) != 0 {
+                    return Err(refuse(
+                        lane,
+                        from.address,
+                        format!("the source of a cp.async of {size} bytes is misaligned"),
+                    ));
+                }
+                self.check_range(&from, n, 1, "asynchronous read", lane)?;
+                let from =
+                    From::Memory(self.range(from.space, from.owner, from.address, u64::from(n)));
+                pieces.push(Piece {
+                    from,
+                    to: self.range(at.space, at.owner, at.address, u64::from(n)),
+                });
+            }
+            if n < size {
+                let zeros = From::Data(vec![0; (size - n) as usize]);
+                let to = self.range(
+                    at.space,
+                    at.owner,
+                    at.address + u64::from(n),
+                    u64::from(size - n),
+                );
+                pieces.push(Piece { from: zeros, to });
+            }
+        }
+        let op = self.issue(
+            c,
+            w,
+            c.active.trailing_zeros().min(31),
+            pieces,
+            None,
+            Finish::Group,
+        )?;
+        for lane in lanes(c.active) {
+            self.pending
+                .join_group(self.group_key(c, w, lane, false), op);
+        }
+        Ok(())
+    }
+
+    /// CTAs (as indices) that a multicast mask names.
+    pub(super) fn multicast(
+        &self,
+        c: &Ctx<'_>,
+        mask: u64,
+        lane: u32,
+    ) -> Result<Vec<usize>, Trouble> {
+        let peers = &self.clusters[self.ctas[c.cta].cluster].ctas;
+        let mask = mask & 0xffff;
+        if mask == 0 || mask >> peers.len() != 0 {
+            let message = format!(
+                "multicast mask 0x{mask:04x} in a cluster of {} CTAs",
+                peers.len()
+            );
+            return Err(refuse(lane, mask, message));
+        }
+        Ok((0..peers.len())
+            .filter(|r| mask >> r & 1 == 1)
+            .map(|r| peers[r])
+            .collect())
+    }
+
+    fn bulk_copy(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &Warp,
+        lane: u32,
+        (dst, src, size): (&Addr, &Addr, Src),
+        completion: Completion,
+        (mask, reduce): (Option<Src>, Option<Reduction>),
+    ) -> Result<(), Trouble> {
+        let l = lane as usize;
+        let value = |s: Src| w.get(c.program, s)[l];
+        let size = value(size) as u32;
+        let to = self.locate(c, dst, value(dst.base), lane)?;
+        let from = self.locate(c, src, value(src.base), lane)?;
+        let side = |p: &Place| {
+            let end = if p.space == Space::Shared {
+                1 << SHARED_RANK_SHIFT
+            } else {
+                u64::MAX
+            };
+            (p.space.name(), p.address, end)
+        };
+        check_bulk(size, [side(&to), side(&from)])
+            .map_err(|e| refuse(lane, to.address, e.to_string()))?;
+        self.check_range(&to, size, 16, "asynchronous write", lane)?;
+        self.check_range(&from, size, 16, "asynchronous read", lane)?;
+        if let Some((op, ty)) = reduce {
+            let place = if to.space == Space::Shared {
+                ReduceDst::SharedCluster
+            } else {
+                ReduceDst::Global
+            };
+            check_reduction(op, ty, place).map_err(|e| refuse(lane, to.address, e.to_string()))?;
+        }
+        let targets = match mask {
+            Some(m) => self.multicast(c, value(m), lane)?,
+            None => vec![to.owner],
+        };
+        let from = From::Memory(self.range(from.space, from.owner, from.address, u64::from(size)));
+        for owner in targets {
+            let piece = Piece {
+                from: from.clone(),
+                to: self.range(to.space, owner, to.address, u64::from(size)),
+            };
+            let finish = match completion {
+                Completion::Group => Finish::Group,
+                Completion::Mbarrier(addr) => {
+                    let (of, at) = self.mbarrier_place(c, &addr, value(addr.base), lane)?;
+                    if mask.is_none() && of != to.owner {
+                        return Err(refuse(
+                            lane,
+                            at,
+                            "the mbarrier object lies in another CTA than the destination",
+                        ));
+                    }
+                    Finish::Transaction {
+                        owner: self.ctas[owner].linear,
+                        at,
+                        bytes: size,
+                    }
+                }
+            };
+            self.issue(c, w, lane, vec![piece], reduce, finish)?;
+        }
+        Ok(())
+    }
+}

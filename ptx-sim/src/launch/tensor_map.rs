@@ -1,0 +1,94 @@
+//! Tensor maps in launch specifications.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::error::SimError;
+use crate::models::swizzle::Swizzle;
+use crate::models::tensor_map::{
+    DataType, Interleave, L2Promotion, OobFill, TensorMap, TensorMapArgs,
+};
+use crate::sim::Buffer;
+
+/// The arguments of `cuTensorMapEncodeTiled`, enumerators as the driver's numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TensorMapSpec {
+    /// Buffer that the tensor lies in.
+    pub buffer: String,
+    /// Bytes into the buffer.
+    #[serde(default)]
+    pub offset: u64,
+    /// `CUtensorMapDataType`.
+    #[serde(rename = "type")]
+    pub data_type: u32,
+    /// Elements of each dimension, innermost first.
+    pub dims: Vec<u64>,
+    /// Bytes between neighbours in each dimension but the first.
+    #[serde(default)]
+    pub strides: Vec<u64>,
+    /// Elements of the box in each dimension.
+    #[serde(rename = "box")]
+    pub box_dim: Vec<u32>,
+    /// Traversal strides; 1 if there are none.
+    #[serde(default)]
+    pub elem_strides: Option<Vec<u32>>,
+    /// `CUtensorMapInterleave`.
+    #[serde(default)]
+    pub interleave: u32,
+    /// `CUtensorMapSwizzle`.
+    #[serde(default)]
+    pub swizzle: u32,
+    /// `CUtensorMapL2promotion`.
+    #[serde(default)]
+    pub l2_promotion: u32,
+    /// `CUtensorMapFloatOOBfill`.
+    #[serde(default)]
+    pub oob_fill: u32,
+}
+
+fn pick<T: Copy>(what: &str, all: &[T], value: u32) -> Result<T, SimError> {
+    let found = usize::try_from(value).ok().and_then(|i| all.get(i));
+    found
+        .copied()
+        .ok_or_else(|| SimError::Launch(format!("tensor map: {what} {value} is not known")))
+}
+
+impl TensorMapSpec {
+    /// Checks the arguments as the driver does.
+    pub fn encode(&self, buffers: &BTreeMap<String, Buffer>) -> Result<TensorMap, SimError> {
+        let buffer = buffers
+            .get(&self.buffer)
+            .ok_or_else(|| SimError::Launch(format!("there is no buffer `{}`", self.buffer)))?;
+        let data_type = DataType::from_driver(self.data_type)
+            .ok_or_else(|| SimError::Launch(format!("tensor map: type {}", self.data_type)))?;
+        let ones = || vec![1; self.dims.len()];
+        use L2Promotion as L2;
+        TensorMap::encode(TensorMapArgs {
+            data_type,
+            global_address: buffer.address.wrapping_add(self.offset),
+            global_dim: self.dims.clone(),
+            global_strides: self.strides.clone(),
+            box_dim: self.box_dim.clone(),
+            element_strides: self.elem_strides.clone().unwrap_or_else(ones),
+            interleave: pick(
+                "interleave",
+                &[Interleave::None, Interleave::B16, Interleave::B32],
+                self.interleave,
+            )?,
+            swizzle: pick("swizzle", &Swizzle::ALL, self.swizzle)?,
+            l2_promotion: pick(
+                "L2 promotion",
+                &[L2::None, L2::B64, L2::B128, L2::B256],
+                self.l2_promotion,
+            )?,
+            oob_fill: pick(
+                "fill",
+                &[OobFill::Zero, OobFill::NanRequestZeroFma],
+                self.oob_fill,
+            )?,
+        })
+        .map_err(|e| SimError::Launch(format!("tensor map: {e}")))
+    }
+}

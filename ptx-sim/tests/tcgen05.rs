@@ -1,0 +1,321 @@
+//! A small handwritten tcgen05 kernel, and every way of getting it wrong that must be reported.
+
+use ptx_sim::{Launch, Module, Options, Policy, Profile, Sim, SimError, Timing};
+
+/// D = A * B with 128x8x16 ones in bf16: every element is 16.
+const KERNEL: &str = "
+.version 9.0
+.target sm_100a
+.address_size 64
+.visible .entry k(.param .u64 p) {
+    .reg .pred %p<8>; .reg .b32 %r<40>; .reg .b64 %rd<20>;
+    .shared .align 1024 .b8 sm[8192];
+    mov.u32 %r1, %tid.x;
+    shr.u32 %r2, %r1, 5;
+    mov.u32 %r3, sm;
+    mov.u32 %r4, %r1;
+FILL:
+    shl.b32 %r5, %r4, 2;
+    add.u32 %r5, %r5, %r3;
+    st.shared.u32 [%r5], 0x3f803f80;
+    add.u32 %r4, %r4, 128;
+    setp.lt.u32 %p1, %r4, 1088;
+    @%p1 bra FILL;
+    setp.ne.u32 %p2, %r1, 0;
+    setp.ne.u32 %p3, %r2, 0;
+    setp.eq.u32 %p4, %r1, 4096;
+    @%p2 bra INITIALISED;
+    mbarrier.init.shared::cta.b64 [sm+4608], 1;
+    fence.mbarrier_init.release.cluster;
+INITIALISED:
+    bar.warp.sync 0xffffffff;
+    @%p3 bra ALLOCATED;
+    tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [sm+4616], 32;
+    tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;
+ALLOCATED:
+    fence.proxy.async.shared::cta;
+    tcgen05.fence::before_thread_sync;
+    bar.sync 0;
+    tcgen05.fence::after_thread_sync;
+    ld.shared.u32 %r10, [sm+4616];
+    shl.b32 %r11, %r2, 21;
+    add.u32 %r11, %r11, %r10;
+    @%p2 bra ISSUED;
+    cvt.u64.u32 %rd1, %r3;
+    shr.u64 %rd1, %rd1, 4;
+    or.b64 %rd2, %rd1, 0x0000401000080000;
+    add.u64 %rd3, %rd2, 256;
+    tcgen05.mma.cta_group::1.kind::f16 [%r10], %rd2, %rd3, 0x08020490, %p4;
+    //after mma
+    tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [sm+4608];
+ISSUED:
+WAIT:
+    mbarrier.try_wait.parity.shared::cta.b64 %p5, [sm+4608], 0;
+    @!%p5 bra WAIT;
+    bar.warp.sync 0xffffffff;
+    tcgen05.fence::after_thread_sync; //wait
+    tcgen05.ld.sync.aligned.32x32b.x8.b32 {%r20, %r21, %r22, %r23, %r24, %r25, %r26, %r27}, [%r11];
+    tcgen05.wait::ld.sync.aligned;
+    ld.param.u64 %rd4, [p];
+    mul.wide.u32 %rd5, %r1, 32;
+    add.u64 %rd4, %rd4, %rd5;
+    st.global.v4.u32 [%rd4], {%r20, %r21, %r22, %r23};
+    st.global.v4.u32 [%rd4+16], {%r24, %r25, %r26, %r27};
+    tcgen05.fence::before_thread_sync;
+    bar.sync 0; //end
+    @%p3 bra END;
+    tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r10, 32;
+END:
+    ret;
+}";
+
+fn run(edits: &[(&str, &str)], options: &Options) -> Result<Vec<f32>, SimError> {
+    let mut ptx = KERNEL.to_string();
+    for (from, to) in edits {
+        assert!(ptx.contains(from), "{from}");
+        ptx = ptx.replacen(from, to, 1);
+    }
+    let mut sim = Sim::new(Module::parse(&ptx)?);
+    let out = sim.alloc("out", 128 * 8 * 4)?;
+    sim.run(
+        &Launch::new("k", [1, 1, 1], [128, 1, 1]).buffer(out),
+        options,
+    )?;
+    let floats = sim.download(out).chunks_exact(4);
+    Ok(floats
+        .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+        .collect())
+}
+
+fn all_options() -> Vec<Options> {
+    let mut all = Vec::new();
+    for timing in [Timing::Eager, Timing::Lazy, Timing::Random] {
+        for policy in [
+            Policy::Fair,
+            Policy::Random(1),
+            Policy::Random(2),
+            Policy::Starve(3),
+        ] {
+            for profile in [Profile::Strict, Profile::Hardware] {
+                all.push(Options {
+                    timing,
+                    policy,
+                    profile,
+                    budget: 10_000_000,
+                    ..Options::default()
+                });
+            }
+        }
+    }
+    all
+}
+
+/// Must be reported whatever the schedule, with a message that says this.
+fn reported(edits: &[(&str, &str)], message: &str) {
+    for o in all_options() {
+        match run(edits, &o) {
+            Ok(_) => panic!("not reported with {o:?}: {edits:?}"),
+            Err(e) => assert!(e.to_string().contains(message), "with {o:?}: {e}"),
+        }
+    }
+}
+
+fn works(edits: &[(&str, &str)], value: f32) {
+    for o in all_options() {
+        let out = run(edits, &o).unwrap_or_else(|e| panic!("with {o:?}: {e}"));
+        assert!(
+            out.iter().all(|v| *v == value),
+            "{:?} with {o:?}",
+            &out[..8]
+        );
+    }
+}
+
+const WAIT: &str =
+    "    mbarrier.try_wait.parity.shared::cta.b64 %p5, [sm+4608], 0;\n    @!%p5 bra WAIT;\n";
+const MMA: &str = "    tcgen05.mma.cta_group::1.kind::f16 [%r10], %rd2, %rd3, 0x08020490, %p4;\n";
+const LD: &str = "    tcgen05.ld.sync";
+
+#[test]
+fn the_kernel_works() {
+    works(&[], 16.0);
+}
+
+#[test]
+fn a_second_mma_accumulates_in_order() {
+    let two = format!(
+        "{MMA}    tcgen05.mma.cta_group::1.kind::f16 [%r10], %rd2, %rd3, 0x08020490, !%p4;\n"
+    );
+    works(&[(MMA, &two)], 32.0);
+    let scaled = two.replace("!%p4", "!%p4, 2");
+    works(&[(MMA, &scaled)], 20.0);
+}
+
+#[test]
+fn missing_waits() {
+    reported(
+        &[(WAIT, "")],
+        "tensor memory columns 0..8 read here and written before",
+    );
+    // A wait whose answer is ignored may be long enough, but not under every schedule.
+    let ignored = ("    @!%p5 bra WAIT;\n", "");
+    assert!(all_options().iter().any(|o| run(&[ignored], o).is_err()));
+    reported(
+        &[
+            (WAIT, ""),
+            ("    tcgen05.commit.", "    @%p4 tcgen05.commit."),
+        ],
+        "read here and written before",
+    );
+    reported(
+        &[("tcgen05.fence::after_thread_sync; //wait", "")],
+        "tcgen05.fence is missing",
+    );
+    reported(
+        &[("    tcgen05.wait::ld.sync.aligned;\n", "")],
+        "before tcgen05.wait::ld",
+    );
+}
+
+#[test]
+fn a_commit_that_never_comes_is_a_deadlock() {
+    for o in all_options() {
+        let e = run(&[("    tcgen05.commit.", "    @%p4 tcgen05.commit.")], &o).unwrap_err();
+        assert!(matches!(e, SimError::Deadlock(_)), "{e}");
+    }
+}
+
+#[test]
+fn allocation() {
+    let dealloc = "    tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r10, 32;\n";
+    reported(
+        &[(dealloc, "")],
+        "without tcgen05.dealloc of tensor memory columns 0..32",
+    );
+    reported(
+        &[(dealloc, &dealloc.replace("32;", "64;"))],
+        "matches no allocation",
+    );
+    reported(&[("[sm+4616], 32", "[sm+4616], 48")], "not a power of two");
+    let relinquish = "    tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;\n";
+    let again = "    tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [sm+4620], 32;\n";
+    reported(
+        &[(relinquish, &format!("{relinquish}{again}"))],
+        "after tcgen05.relinquish_alloc_permit",
+    );
+    reported(
+        &[(
+            "cta_group::1.sync.aligned.shared",
+            "cta_group::2.sync.aligned.shared",
+        )],
+        "without a peer CTA",
+    );
+    // Warps 1 to 3 may still be reading.
+    reported(
+        &[("    bar.sync 0; //end\n", "")],
+        "tensor memory columns 0..8",
+    );
+    let full = [
+        ("[sm+4616], 32", "[sm+4616], 512"),
+        (relinquish, &again.replace("32;", "512;")),
+    ];
+    for o in all_options() {
+        let e = run(&full, &o).unwrap_err();
+        assert!(
+            matches!(e, SimError::Deadlock(_)) && e.to_string().contains("for tensor memory"),
+            "{e}"
+        );
+    }
+}
+
+#[test]
+fn addresses_and_descriptors() {
+    reported(
+        &[("shl.b32 %r11, %r2, 21", "shl.b32 %r11, %r2, 22")],
+        "may touch lanes",
+    );
+    reported(&[("0x0000401000080000", "0x0000401000084000")], "reserved");
+    reported(&[("0x0000401000080000", "0x0000001000080000")], "A: ");
+    reported(&[("0x08020490", "0x08020491")], "");
+    reported(&[("0x08020490", "0x08420490")], "columns 0..264");
+}
+
+#[test]
+fn shared_operands() {
+    reported(
+        &[("    fence.proxy.async.shared::cta;\n", "")],
+        "fence.proxy.async is missing",
+    );
+    let overwrite = ("//after mma", "st.shared.u32 [sm+64], 0;");
+    reported(&[overwrite], "is still in flight");
+    let overwrite = ("//after mma", "st.shared.u32 [sm+4500], 0;");
+    works(&[overwrite], 16.0);
+    reported(&[("%r4, 1088", "%r4, 1000")], "not initialised");
+}
+
+#[test]
+fn copies() {
+    // Into other columns before, and into those of D after.
+    let cp = "tcgen05.cp.cta_group::1.128x128b [%r12], %rd2;\n";
+    let before = format!("    add.u32 %r12, %r10, 16;\n    {cp}{MMA}");
+    works(
+        &[
+            (MMA, &before),
+            ("add.u32 %r11, %r11, %r10", "add.u32 %r11, %r11, %r10"),
+        ],
+        16.0,
+    );
+    let read = [
+        (MMA, before.as_str()),
+        (LD, "    add.u32 %r11, %r11, 12;\n    tcgen05.ld.sync"),
+    ];
+    reported(&read, "not initialised");
+    let after = format!("mov.u32 %r12, %r10;\n    {cp}");
+    for o in all_options() {
+        let r = run(&[("//after mma", &after)], &o);
+        match o.profile {
+            Profile::Strict => {
+                let e = r.unwrap_err().to_string();
+                assert!(
+                    e.contains("tensor memory columns 0..4 written here and written before"),
+                    "{e}"
+                );
+            }
+            Profile::Hardware => {
+                let copied = f32::from_bits(0x3f80_3f80);
+                assert_eq!(r.unwrap()[..5], [copied, copied, copied, copied, 16.0]);
+            }
+        }
+    }
+}
+
+#[test]
+fn stores() {
+    let st = "    tcgen05.st.sync.aligned.32x32b.x2.b32 [%r11], {%r10, %r10};\n";
+    let wait = "    tcgen05.wait::st.sync.aligned;\n";
+    for (extra, good) in [
+        (format!("{st}{wait}{LD}"), true),
+        (format!("{st}{LD}"), false),
+    ] {
+        if good {
+            for o in all_options() {
+                let out = run(&[(LD, &extra)], &o).unwrap();
+                assert_eq!(out[..3], [0.0, 0.0, 16.0]);
+            }
+        } else {
+            reported(
+                &[(LD, &extra)],
+                "tensor memory columns 0..2 read here and written before",
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_not_modelled_says_so() {
+    let shift = ("//after mma", "tcgen05.shift.cta_group::1.down [%r10];");
+    for o in all_options() {
+        let e = run(&[shift], &o).unwrap_err();
+        assert!(matches!(e, SimError::Unmodelled { .. }), "{e}");
+    }
+}
