@@ -61,7 +61,7 @@ impl Machine<'_> {
         at: &Place,
     ) -> Result<TensorMap, Trouble> {
         let actor = c.actor(self, w, lane);
-        if at.address % MAP_ALIGN != 0 {
+        if !at.address.is_multiple_of(MAP_ALIGN) {
             return Err(refuse(
                 lane,
                 at.address,
