@@ -184,7 +184,7 @@ impl Machine<'_> {
         };
         let mut uses: Vec<(Range, Use)> = pieces.iter().map(|p| (p.to, writes)).collect();
         uses.extend(pieces.iter().filter_map(|p| match &p.from {
-            From::Memory(r) => Some((*r, Use::Read)),
+            From::Memory(r) | From::Tf32(r) => Some((*r, Use::Read)),
             _ => None,
         }));
         let op = self
