@@ -8,12 +8,15 @@ use crate::models::hazard::Op as TrackedOp;
 use crate::models::tma_bulk::{ReduceDst, reduce};
 use crate::program::Reduction;
 use crate::report::ViolationKind;
+use crate::softfloat::{F32, Round, TF32};
 
 /// Where bytes come from.
 #[derive(Debug, Clone)]
 pub(super) enum From {
     /// Memory, read when the copy happens.
     Memory(Range),
+    /// Memory that holds 32-bit floats, which are rounded to tf32 on the way.
+    Tf32(Range),
     /// Known since it was issued.
     Data(Vec<u8>),
     /// Nowhere: the destination becomes uninitialised.
@@ -51,6 +54,15 @@ pub(super) struct Copy {
     pub(super) tracked: Option<TrackedOp>,
 }
 
+/// To nearest, ties to even; subnormals stay, and NaNs become one. As recorded on Hopper.
+fn round_to_tf32(bytes: &mut [u8]) {
+    for word in bytes.chunks_exact_mut(4) {
+        let bits = word.iter().rev().fold(0, |v, b| v << 8 | u32::from(*b));
+        let tf32 = TF32.round(F32.to_f64(bits), Round::Nearest, false) << 13;
+        word.copy_from_slice(&tf32.to_le_bytes());
+    }
+}
+
 fn plain(t: Trouble) -> Fault {
     match t {
         Trouble::Fault(f, _) => f,
@@ -63,8 +75,11 @@ impl Copy {
         let mut written = Vec::with_capacity(self.pieces.len());
         for p in &mut self.pieces {
             let mut init = Vec::new();
-            if let From::Memory(r) = p.from {
-                let (bytes, flags) = m.async_read(r)?;
+            if let From::Memory(r) | From::Tf32(r) = p.from {
+                let (mut bytes, flags) = m.async_read(r)?;
+                if matches!(p.from, From::Tf32(_)) {
+                    round_to_tf32(&mut bytes);
+                }
                 // What a store sends out must exist; what a load brings in is judged by its readers.
                 if r.space == Space::Shared
                     && let Some(i) = flags.iter().position(|f| !f)
@@ -125,7 +140,7 @@ impl Copy {
                     m.async_write(p.to, &old)?;
                 }
                 (From::Nothing, _) => m.async_forget(p.to)?,
-                (From::Memory(_), _) => {}
+                (From::Memory(_) | From::Tf32(_), _) => {}
             }
         }
         m.pending.finished(self.op);

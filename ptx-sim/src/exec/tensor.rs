@@ -149,6 +149,8 @@ impl Machine<'_> {
             Some(m) => self.multicast(c, value(*m), lane)?,
             None => vec![here.owner],
         };
+        let data_type = map.args().data_type;
+        let tf32 = matches!(data_type, DataType::Tfloat32 | DataType::Tfloat32Ftz);
         for owner in targets {
             let finish = match completion {
                 Completion::Group => Finish::Group,
@@ -170,7 +172,7 @@ impl Machine<'_> {
                     }
                 }
             };
-            let pieces = self.box_pieces(&plan, owner, *direction);
+            let pieces = self.box_pieces(&plan, owner, *direction, tf32);
             self.issue(c, w, lane, pieces, reduce, finish)?;
         }
         Ok(())
@@ -194,7 +196,13 @@ impl Machine<'_> {
             .copied()
     }
 
-    fn box_pieces(&self, plan: &Plan, owner: usize, direction: Direction) -> Vec<Piece> {
+    fn box_pieces(
+        &self,
+        plan: &Plan,
+        owner: usize,
+        direction: Direction,
+        tf32: bool,
+    ) -> Vec<Piece> {
         let piece = |m: &crate::models::tma::Move| {
             let len = u64::from(m.len);
             let here = self.range(Space::Shared, owner, u64::from(m.shared), len);
@@ -207,7 +215,11 @@ impl Machine<'_> {
                             to: there,
                         };
                     }
-                    From::Memory(there)
+                    if tf32 {
+                        From::Tf32(there)
+                    } else {
+                        From::Memory(there)
+                    }
                 }
                 GlobalSide::Zero => From::Data(vec![0; m.len as usize]),
                 GlobalSide::Nan { pattern, bytes } => {

@@ -83,16 +83,9 @@ impl Machine<'_> {
                     }));
                 }
             }
-            Transfer::Bulk {
-                dst,
-                src,
-                size,
-                completion,
-                mask,
-                reduce,
-            } => {
+            Transfer::Bulk { .. } => {
                 for lane in lanes(c.active) {
-                    self.bulk_copy(c, w, lane, (dst, src, *size), *completion, (*mask, *reduce))?;
+                    self.bulk_copy(c, w, lane, t)?;
                 }
             }
             Transfer::Tensor { .. } => {
@@ -191,7 +184,7 @@ impl Machine<'_> {
         };
         let mut uses: Vec<(Range, Use)> = pieces.iter().map(|p| (p.to, writes)).collect();
         uses.extend(pieces.iter().filter_map(|p| match &p.from {
-            From::Memory(r) => Some((*r, Use::Read)),
+            From::Memory(r) | From::Tf32(r) => Some((*r, Use::Read)),
             _ => None,
         }));
         let op = self
@@ -318,18 +311,22 @@ impl Machine<'_> {
             .collect())
     }
 
-    fn bulk_copy(
-        &mut self,
-        c: &Ctx<'_>,
-        w: &Warp,
-        lane: u32,
-        (dst, src, size): (&Addr, &Addr, Src),
-        completion: Completion,
-        (mask, reduce): (Option<Src>, Option<Reduction>),
-    ) -> Result<(), Trouble> {
+    fn bulk_copy(&mut self, c: &Ctx<'_>, w: &Warp, lane: u32, t: &Transfer) -> Result<(), Trouble> {
+        let Transfer::Bulk {
+            dst,
+            src,
+            size,
+            completion,
+            mask,
+            reduce,
+        } = t
+        else {
+            return Ok(());
+        };
+        let (completion, mask, reduce) = (*completion, *mask, *reduce);
         let l = lane as usize;
         let value = |s: Src| w.get(c.program, s)[l];
-        let size = value(size) as u32;
+        let size = value(*size) as u32;
         let to = self.locate(c, dst, value(dst.base), lane)?;
         let from = self.locate(c, src, value(src.base), lane)?;
         let side = |p: &Place| {
