@@ -137,7 +137,7 @@ fn mma_pipelined() {
         |s| data::mma_pipelined(s, 1, 11, 1280),
     ];
     for shape in shapes {
-        sweep("mma_pipelined", shape, 7);
+        sweep("mma_pipelined", shape, 20);
     }
 }
 
@@ -148,4 +148,5 @@ fn two_hundred_seeds() {
     sweep("mma_mxf4nvf4", data::mma_mxf4nvf4, 200);
     sweep("mma_mxf8f6f4", data::mma_mxf8f6f4, 200);
     sweep("mma_two_cta", data::mma_two_cta, 200);
+    sweep("mma_pipelined", |s| data::mma_pipelined(s, 2, 5, 768), 200);
 }
