@@ -297,7 +297,8 @@ __global__ void __launch_bounds__(int8::max_threads(kVectors), 1)
             for (int s = 0; s < p.k_split; ++s) y += partial[(t * p.k_split + s) * kValues + value];
             finish(p, batch, row, n, y);
         }
-        __syncthreads(); // shared memory is free for the next batch
+        // The next batch's vectors may be written at once: nobody reads this one's after the barrier
+        // above. Its partial sums come after the next barrier.
     }
 }
 
