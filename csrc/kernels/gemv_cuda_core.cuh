@@ -50,12 +50,12 @@ struct Block<NVFP4_ACTIVATION_NVFP4> {
         float scale; // undoes the weights' factor too, once for all rows
 
         __device__ __forceinline__ void load(const uint8_t *x, const uint8_t *scale_at) {
-            const uint2 codes = arch::load_shared_64(x);
+            const uint2 codes = arch::load_cached_64(x);
             lo.decode(codes.x);
             hi.decode(codes.y);
             lo.normalize();
             hi.normalize();
-            scale = __low2float(arch::cvt_e4m3x2(arch::load_shared_8(scale_at))) *
+            scale = __low2float(arch::cvt_e4m3x2(arch::load_cached_8(scale_at))) *
                     (1.0f / E2m1x8::kFactor);
         }
     };
@@ -104,7 +104,7 @@ struct WideBlock {
         __device__ __forceinline__ void load(const uint8_t *x, const uint8_t *) {
 #pragma unroll
             for (int i = 0; i < kVectorBytes / 16; ++i) {
-                Load::unpack(arch::load_shared_128(x + 16 * i), value + i * (16 / Load::kBytes));
+                Load::unpack(arch::load_cached_128(x + 16 * i), value + i * (16 / Load::kBytes));
             }
         }
     };
@@ -181,8 +181,8 @@ struct WeightStep {
         const int32_t offset = p.scale_layout.block_offset(block);
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
-            scales[r] = kBlocks == 2 ? arch::load_shared_16(scales_at[r] + offset)
-                                     : arch::load_shared_8(scales_at[r] + offset);
+            scales[r] = kBlocks == 2 ? arch::load_cached_16(scales_at[r] + offset)
+                                     : arch::load_cached_8(scales_at[r] + offset);
         }
     }
 };

@@ -8,10 +8,9 @@
 // bits): only the f32 sum over blocks rounds.
 //
 // A CTA takes a contiguous range of a batch's row tiles and decodes the vectors once, into shared
-// memory. Its
-// warps, or groups of k_split warps, take the tiles in turn; a lane's loads for its next step, which
-// may be in the next tile, are in flight while it computes. Partial sums of all tiles wait in shared
-// memory for one barrier. Every order is fixed by the configuration.
+// memory. Its warps, or groups of k_split warps, take the tiles in turn; a lane's loads for its next
+// step, which may be in the next tile, are in flight while it computes. Partial sums of all tiles
+// wait in shared memory for one barrier. Every order is fixed by the configuration.
 #pragma once
 
 #include "../arch/convert.cuh"
@@ -142,10 +141,10 @@ __device__ __forceinline__ void load(Step<kBlocks> &next, const CudaCoreParams &
             const uint4 v = arch::load_stream_128(code_at + code_step(p, r));
             next.codes[r][0] = make_uint2(v.x, v.y);
             next.codes[r][1] = make_uint2(v.z, v.w);
-            next.scales[r] = arch::load_shared_16(scale_at + scale_step(p, r));
+            next.scales[r] = arch::load_cached_16(scale_at + scale_step(p, r));
         } else {
             next.codes[r][0] = arch::load_stream_64(code_at + code_step(p, r));
-            next.scales[r] = arch::load_shared_8(scale_at + scale_step(p, r));
+            next.scales[r] = arch::load_cached_8(scale_at + scale_step(p, r));
         }
     }
 }
@@ -228,12 +227,12 @@ __global__ void __launch_bounds__(int8::max_threads(kVectors), 1)
             const int32_t n = kVectors == 1 ? 0 : min(i / p.blocks, p.n - 1);
             const uint8_t *at = p.vectors + batch * p.vector_batch_bytes +
                                 n * p.vector_row_bytes + int64_t(block) * (kBlock / 2);
-            x[i] = Magnitudes(lookup, arch::load_shared_64(at)).joined();
+            x[i] = Magnitudes(lookup, arch::load_cached_64(at)).joined();
             const uint8_t *scale_at = p.vector_scales + batch * p.vector_scale_batch_bytes +
                                       p.vector_scale_layout.row_offset(n) +
                                       p.vector_scale_layout.block_offset(block);
             // Both operands are times two.
-            x_scale[i] = 0.25f * __low2float(arch::cvt_e4m3x2(arch::load_shared_8(scale_at)));
+            x_scale[i] = 0.25f * __low2float(arch::cvt_e4m3x2(arch::load_cached_8(scale_at)));
         }
         __syncthreads();
 
