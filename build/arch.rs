@@ -28,3 +28,21 @@ pub(crate) fn parse(list: &str) -> Result<Vec<String>, String> {
     }
     Ok(archs)
 }
+
+/// Those of `archs` that the kernels of a translation unit of `csrc/launch` exist for.
+pub(crate) fn of_unit<'a>(unit: &str, archs: &'a [String]) -> Vec<&'a str> {
+    let exists = |arch: &&str| {
+        let number: u32 = arch
+            .trim_end_matches(['a', 'f'])
+            .parse()
+            .expect("the list was checked");
+        match unit {
+            // tcgen05 belongs to compute capability 10.x, and to architecture-specific code.
+            "gemv_tcgen05" => number / 10 == 10 && arch.ends_with(['a', 'f']),
+            // TMA, mbarrier and clusters came with Hopper.
+            "gemv_cuda_core_tma" => number >= 90,
+            _ => true,
+        }
+    };
+    archs.iter().map(String::as_str).filter(exists).collect()
+}

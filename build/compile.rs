@@ -12,6 +12,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::SystemTime;
 
+use crate::arch;
 use crate::nvcc::Nvcc;
 
 /// Compiles `sources` for `archs` and returns the objects.
@@ -84,7 +85,14 @@ impl Job {
         ]
         .map(String::from)
         .into();
-        for arch in archs {
+        let unit = source.file_stem().unwrap_or_default().to_string_lossy();
+        let mut compiled = arch::of_unit(&unit, archs);
+        if compiled.is_empty() {
+            // The entry points are there, and say that the kernels are not.
+            arguments.push("-DNVFP4_GEMV_NO_KERNELS".into());
+            compiled = archs.iter().take(1).map(String::as_str).collect();
+        }
+        for arch in compiled {
             arguments.push(format!("-gencode=arch=compute_{arch},code=sm_{arch}"));
         }
         arguments.push("-MD".into());

@@ -79,6 +79,15 @@ typedef struct nvfp4_cuda_core_config {
     int32_t ctas;            /* integer dot: CTAs that share a batch's rows, > 0 */
 } nvfp4_cuda_core_config;
 
+/* How the kernels that stream tiles of 128 rows through shared memory cut a problem. */
+typedef struct nvfp4_tile_config {
+    int32_t stages;    /* K steps of 256 elements in flight a CTA, 2 to 12; CUDA cores: even */
+    int32_t cluster;   /* CTAs that share a tile's K steps, 1 to 8, none without a step */
+    int32_t mma_n;     /* tensor cores: N of the matrix instruction, 16, 64 or 128; else 0 */
+    int32_t dependent; /* 1: programmatic dependent launch. Weights are read before the kernel
+                          before this one in the stream has ended, which must not write them. */
+} nvfp4_tile_config;
+
 /* What dispatch asks of a device. */
 typedef struct nvfp4_device_info {
     char name[256];
@@ -95,6 +104,17 @@ typedef struct nvfp4_device_info {
 /* CUDA cores, sm_80 and newer: enqueues the kernels for one problem. */
 int32_t nvfp4_gemv_cuda_core(const nvfp4_gemv_args *args, const nvfp4_cuda_core_config *config,
                              void *stream);
+
+/* The tiled kernels: NVFP4 vectors, both operands' scales 128x4, K a multiple of 32, codes and their
+ * strides multiples of 16 bytes, scales aligned to 16 bytes. */
+
+/* Tensor cores: compute capability 10.0 and 10.3. */
+int32_t nvfp4_gemv_tensor_core(const nvfp4_gemv_args *args, const nvfp4_tile_config *config,
+                               void *stream);
+
+/* CUDA cores with the same load pipeline: compute capability 9.0 and newer. */
+int32_t nvfp4_gemv_cuda_core_tma(const nvfp4_gemv_args *args, const nvfp4_tile_config *config,
+                                 void *stream);
 
 /* Enqueues a kernel that only reads `bytes` (rounded down to 16) at `data`, 16-byte aligned: the
  * ceiling for any kernel that must read them. `sink` is 4 bytes that are practically never

@@ -111,6 +111,27 @@ const _: () = {
         [::core::mem::offset_of!(nvfp4_cuda_core_config, ctas) - 16usize];
 };
 #[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct nvfp4_tile_config {
+    pub stages: i32,
+    pub cluster: i32,
+    pub mma_n: i32,
+    pub dependent: i32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of nvfp4_tile_config"][::core::mem::size_of::<nvfp4_tile_config>() - 16usize];
+    ["Alignment of nvfp4_tile_config"][::core::mem::align_of::<nvfp4_tile_config>() - 4usize];
+    ["Offset of field: nvfp4_tile_config::stages"]
+        [::core::mem::offset_of!(nvfp4_tile_config, stages) - 0usize];
+    ["Offset of field: nvfp4_tile_config::cluster"]
+        [::core::mem::offset_of!(nvfp4_tile_config, cluster) - 4usize];
+    ["Offset of field: nvfp4_tile_config::mma_n"]
+        [::core::mem::offset_of!(nvfp4_tile_config, mma_n) - 8usize];
+    ["Offset of field: nvfp4_tile_config::dependent"]
+        [::core::mem::offset_of!(nvfp4_tile_config, dependent) - 12usize];
+};
+#[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct nvfp4_device_info {
     pub name: [::core::ffi::c_char; 256usize],
@@ -153,6 +174,20 @@ unsafe extern "C" {
     pub fn nvfp4_gemv_cuda_core(
         args: *const nvfp4_gemv_args,
         config: *const nvfp4_cuda_core_config,
+        stream: *mut ::core::ffi::c_void,
+    ) -> i32;
+}
+unsafe extern "C" {
+    pub fn nvfp4_gemv_tensor_core(
+        args: *const nvfp4_gemv_args,
+        config: *const nvfp4_tile_config,
+        stream: *mut ::core::ffi::c_void,
+    ) -> i32;
+}
+unsafe extern "C" {
+    pub fn nvfp4_gemv_cuda_core_tma(
+        args: *const nvfp4_gemv_args,
+        config: *const nvfp4_tile_config,
         stream: *mut ::core::ffi::c_void,
     ) -> i32;
 }

@@ -42,7 +42,6 @@
 
 mod check;
 pub mod checkpoint;
-#[cfg(feature = "cuda")]
 mod config;
 pub mod cpu;
 #[cfg(feature = "cuda")]
@@ -73,8 +72,9 @@ mod scales;
 mod shape;
 mod tensor;
 
-#[cfg(feature = "cuda")]
-pub use config::{CudaCoreConfig, CudaCoreKernel, CudaCoreTarget};
+pub use config::{
+    CudaCoreConfig, CudaCoreKernel, CudaCoreTarget, TileConfig, TileKernel, TileTarget,
+};
 #[cfg(feature = "cuda")]
 pub use cuda::{gemv_on_device, gemv_on_device_with};
 pub use error::{Error, Result};

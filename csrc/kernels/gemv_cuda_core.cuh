@@ -281,7 +281,7 @@ __global__ void __launch_bounds__(kMaxWarps *kWarp, 1)
             for (int s = 0; s < p.k_split; ++s) {
                 y += partial[t * p.k_split + s][i % (kRows * kVectors)];
             }
-            finish(p, batch, row, n, y);
+            p.epilogue.store(p.m, batch, row, n, y);
         }
         __syncthreads(); // `partial` is free for the next batch
     }

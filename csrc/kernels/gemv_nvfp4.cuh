@@ -1,12 +1,5 @@
 // NVFP4 weights times NVFP4 vectors on CUDA cores, with integer dot products.
 //
-// Codes times two are the integers 0, 1, 2, 3, 4, 6, 8, 12 and their negatives. A byte permute with
-// the codes themselves as selector looks four of them up at once; its sign-replicate mode makes
-// codes with the sign bit come out as 0, so one lookup of the codes and one of the codes with
-// flipped signs give the positive and the negative magnitudes. Four products are one dp4a. The sum
-// of a block is an exact integer below 2304 in magnitude, and exact in f32 times two scales (12 + 8
-// bits): only the f32 sum over blocks rounds.
-//
 // A CTA takes a contiguous range of a batch's row tiles and decodes the vectors once, into shared
 // memory. Its warps, or groups of k_split warps, take the tiles in turn; a lane's loads for its next
 // step, which may be in the next tile, are in flight while it computes. Partial sums of all tiles
@@ -16,19 +9,13 @@
 #include "../arch/convert.cuh"
 #include "../arch/memory.cuh"
 #include "cuda_core.cuh"
+#include "integer_dot.cuh"
 
 namespace nvfp4 {
 
 namespace int8 {
 
 constexpr int kRows = 4; // rows of a tile
-
-// Magnitudes of the eight codes without a sign, times two.
-constexpr uint32_t kLookupLow = 0x03020100u;
-constexpr uint32_t kLookupHigh = 0x0c080604u;
-
-// An integer s in the low bits of this is the f32 12582912 + s, for |s| < 2^22.
-constexpr int32_t kFloatBias = 0x4b400000;
 
 // The most threads of a CTA: more sums and decoded weights take more registers a thread.
 __host__ __device__ constexpr int max_threads(int vectors) { return vectors <= 2 ? 512 : 256; }
@@ -38,61 +25,6 @@ __host__ __device__ inline int64_t shared_bytes(int vectors, int32_t blocks, int
                                                 int64_t tiles) {
     return int64_t(vectors) * blocks * (kBlock + 4) + tiles * k_split * kRows * vectors * 4;
 }
-
-struct Lookup {
-    uint32_t low, high;
-
-    __device__ __forceinline__ Lookup() {
-        // Hidden from the compiler, or it would move constants into registers again and again.
-        asm("mov.b32 %0, %1;" : "=r"(low) : "n"(kLookupLow));
-        asm("mov.b32 %0, %1;" : "=r"(high) : "n"(kLookupHigh));
-    }
-
-    // Twice the magnitudes of codes 0..3, where positive; 0 where the sign bit is set.
-    __device__ __forceinline__ uint32_t operator()(uint32_t codes) const {
-        uint32_t bytes;
-        asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(low), "r"(high), "r"(codes));
-        return bytes;
-    }
-};
-
-// A block of 16 codes: bytes of the positive and of the negative magnitudes.
-struct Magnitudes {
-    uint32_t positive[4], negative[4];
-
-    __device__ __forceinline__ Magnitudes(const Lookup &lookup, uint2 codes) {
-        const uint32_t flipped_x = codes.x ^ 0x88888888u;
-        const uint32_t flipped_y = codes.y ^ 0x88888888u;
-        positive[0] = lookup(codes.x);
-        positive[1] = lookup(codes.x >> 16);
-        positive[2] = lookup(codes.y);
-        positive[3] = lookup(codes.y >> 16);
-        negative[0] = lookup(flipped_x);
-        negative[1] = lookup(flipped_x >> 16);
-        negative[2] = lookup(flipped_y);
-        negative[3] = lookup(flipped_y >> 16);
-    }
-
-    // Four times the sum of the 16 products with x, as a float.
-    __device__ __forceinline__ float dot(uint4 x) const {
-        int32_t plus = kFloatBias, minus = 0;
-        plus = __dp4a(int32_t(positive[0]), int32_t(x.x), plus);
-        minus = __dp4a(int32_t(negative[0]), int32_t(x.x), minus);
-        plus = __dp4a(int32_t(positive[1]), int32_t(x.y), plus);
-        minus = __dp4a(int32_t(negative[1]), int32_t(x.y), minus);
-        plus = __dp4a(int32_t(positive[2]), int32_t(x.z), plus);
-        minus = __dp4a(int32_t(negative[2]), int32_t(x.z), minus);
-        plus = __dp4a(int32_t(positive[3]), int32_t(x.w), plus);
-        minus = __dp4a(int32_t(negative[3]), int32_t(x.w), minus);
-        return __int_as_float(plus - minus) - 12582912.0f;
-    }
-
-    // The signed integers, as vectors keep them.
-    __device__ __forceinline__ uint4 joined() const {
-        return make_uint4(__vsub4(positive[0], negative[0]), __vsub4(positive[1], negative[1]),
-                          __vsub4(positive[2], negative[2]), __vsub4(positive[3], negative[3]));
-    }
-};
 
 // What a lane computes with in one step: kBlocks blocks of kRows rows.
 template <int kBlocks>
@@ -294,7 +226,7 @@ __global__ void __launch_bounds__(int8::max_threads(kVectors), 1)
             if (row >= p.m || n >= p.n) continue;
             float y = 0.0f;
             for (int s = 0; s < p.k_split; ++s) y += partial[(t * p.k_split + s) * kValues + value];
-            finish(p, batch, row, n, y);
+            p.epilogue.store(p.m, batch, row, n, y);
         }
         // The next batch's vectors may be written at once: nobody reads this one's after the barrier
         // above. Its partial sums come after the next barrier.

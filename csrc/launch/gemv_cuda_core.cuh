@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "../kernels/gemv_cuda_core.cuh"
+#include "arguments.cuh"
 
 namespace nvfp4 {
 
@@ -16,11 +17,6 @@ CudaCoreKernel cuda_core_kernel(int32_t n) {
     if (n <= 2) return gemv_cuda_core<kActivation, 2, kBlocks>;
     if (n <= 4) return gemv_cuda_core<kActivation, 4, kBlocks>;
     return gemv_cuda_core<kActivation, 8, kBlocks>;
-}
-
-template <class T>
-T *device(uint64_t address) {
-    return reinterpret_cast<T *>(address);
 }
 
 // Shared memory that a kernel may have without asking.
@@ -46,23 +42,13 @@ cudaError_t for_each_pass(const nvfp4_gemv_args &a, const nvfp4_cuda_core_config
     p.vector_scale_layout =
         ScaleLayout::make(a.vector_scale_layout, blocks, a.vector_scale_row_stride);
     p.vector_scale_batch_bytes = a.vector_scale_batch_stride;
-    p.alpha = a.alpha;
-    p.row_alpha = device<const float>(a.row_alpha);
-    p.row_alpha_batch = a.row_alpha_batch_stride;
-    p.vector_alpha_batch = a.n;
-    p.output_batch = int64_t(a.n) * a.m;
-    p.output_type = a.output_type;
-
-    const int64_t output_bytes = a.output_type == NVFP4_OUTPUT_F32 ? 4 : 2;
     const int64_t scale_row_bytes =
         p.vector_scale_layout.tiled ? 16 : p.vector_scale_layout.row_stride; // n <= 16 < 32 rows
     for (int32_t first = 0; first < a.n; first += kMaxVectors) {
         p.n = std::min(a.n - first, kMaxVectors);
         p.vectors = device<const uint8_t>(a.vectors) + first * a.vector_row_stride;
         p.vector_scales = device<const uint8_t>(a.vector_scales) + first * scale_row_bytes;
-        p.vector_alpha =
-            a.vector_alpha ? device<const float>(a.vector_alpha) + first : nullptr;
-        p.output = device<uint8_t>(a.output) + first * a.m * output_bytes;
+        p.epilogue = epilogue(a, first);
         const cudaError_t status = launch(p);
         if (status != cudaSuccess) return status;
     }

@@ -1,6 +1,6 @@
-//! Which kernel of a path computes a problem, and how it cuts it into warps: chosen here, obeyed
-//! by the launchers.
+//! Which CUDA-core kernel computes a problem, and how it cuts it into warps.
 
+use super::ALPHAS;
 use crate::shape::Shape;
 use crate::tensor::Activation;
 
@@ -123,7 +123,7 @@ impl CudaCoreConfig {
             Activation::Nvfp4 => 0,
             _ => 16,
         };
-        in_lane + across_lanes + across_parts + 3 + block + ALPHA
+        in_lane + across_lanes + across_parts + block + ALPHAS
     }
 
     /// The kernel has code for this, and the device room.
@@ -162,9 +162,6 @@ impl CudaCoreTarget {
         if self.wide { 2 } else { 1 }
     }
 }
-
-/// The product of the global scales, rounded to f32.
-const ALPHA: u32 = 1;
 
 /// The most warps of a direct CTA: `kMaxWarps` in `gemv_cuda_core.cuh`.
 const DIRECT_WARPS: u32 = 8;

@@ -1,0 +1,52 @@
+// Thread block clusters and the shared memory of the other CTAs in them. sm_90 and newer.
+#pragma once
+
+#include <cstdint>
+
+namespace nvfp4::arch {
+
+// Of this cluster among the grid's, along x.
+__device__ __forceinline__ uint32_t cluster_index_x() {
+    uint32_t index;
+    asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
+    return index;
+}
+
+// Of this CTA in its cluster.
+__device__ __forceinline__ uint32_t cluster_rank() {
+    uint32_t rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+// CTAs of the cluster.
+__device__ __forceinline__ uint32_t cluster_size() {
+    uint32_t size;
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+    return size;
+}
+
+// Every thread of the cluster arrives, by whole warps; what it did before is released.
+__device__ __forceinline__ void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
+// Waits for the arrivals of all threads of the cluster.
+__device__ __forceinline__ void cluster_wait() {
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// The address of the same shared variable in CTA `rank`, which must not have ended.
+__device__ __forceinline__ uint32_t peer_address(uint32_t address, uint32_t rank) {
+    uint32_t peer;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer) : "r"(address), "r"(rank));
+    return peer;
+}
+
+__device__ __forceinline__ float load_peer(uint32_t peer_address) {
+    float value;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(peer_address) : "memory");
+    return value;
+}
+
+}  // namespace nvfp4::arch

@@ -1,0 +1,53 @@
+// mbarrier: barriers in shared memory that also count bytes of asynchronous copies. One instruction
+// a function; rules are the PTX ISA's, section "mbarrier". sm_90 and newer.
+#pragma once
+
+#include <cstdint>
+
+namespace nvfp4::arch {
+
+// Once, by one thread; no other thread or copy may use it before a fence and a CTA barrier.
+__device__ __forceinline__ void mbarrier_init(uint32_t bar, uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
+}
+
+// Makes initialisations visible to the cluster and to the copies that complete on them.
+__device__ __forceinline__ void fence_mbarrier_init() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Releases what this thread did before to whoever waits for the phase.
+__device__ __forceinline__ void mbarrier_arrive(uint32_t bar) {
+    asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+
+// Arrives, and makes the phase wait for `bytes` more of copies: before they are issued.
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(uint32_t bar, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(bar),
+                 "r"(bytes)
+                 : "memory");
+}
+
+// Whether the phase of this parity is over; may sleep for a while first. Only the current phase and
+// the one before can be asked for.
+__device__ __forceinline__ bool mbarrier_try_wait(uint32_t bar, uint32_t parity) {
+    uint32_t over;
+    asm volatile(
+        "{\n\t"
+        ".reg .pred p;\n\t"
+        "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\n\t"
+        "selp.u32 %0, 1, 0, p;\n\t"
+        "}"
+        : "=r"(over)
+        : "r"(bar), "r"(parity)
+        : "memory");
+    return over != 0;
+}
+
+// Waits for the phase of this parity to be over.
+__device__ __forceinline__ void mbarrier_wait(uint32_t bar, uint32_t parity) {
+    while (!mbarrier_try_wait(bar, parity)) {
+    }
+}
+
+}  // namespace nvfp4::arch

@@ -1,0 +1,187 @@
+// NVFP4 weights times NVFP4 vectors on Blackwell's tensor cores: sm_100a, sm_103a.
+//
+// Weights are the M operand, 128 rows a CTA; the vectors are the N operand, padded with zeros to kN.
+// Warp 5 multiplies what warp 4 loads; the sums stay in tensor memory, whence warps 0 to 3 take them.
+// Scales reach tensor memory by copies in the order of the multiplications that read them. Every stage
+// has scale columns of its own, because a copy is not ordered after a multiplication that still reads
+// its target.
+//
+// Verified in simulation, not yet on hardware.
+#pragma once
+
+#include "../arch/tcgen05.cuh"
+#include "tile_pipeline.cuh"
+
+namespace nvfp4::tcgen05 {
+
+constexpr uint32_t kEpilogueThreads = 128, kLoadWarp = 4, kMmaWarp = 5;
+constexpr uint32_t kThreads = 192;
+constexpr uint32_t kMaxVectors = 16;
+
+// Columns of tensor memory: sums, then for every stage four columns an atom and operand.
+__host__ __device__ constexpr uint32_t sum_columns(uint32_t n) { return n < 32 ? 32 : n; }
+constexpr uint32_t kAtomColumns = 4;
+constexpr uint32_t kStageColumns = 2 * tile::kStepAtoms * kAtomColumns;
+__host__ __device__ constexpr uint32_t columns(uint32_t n, uint32_t stages) {
+    uint32_t power = 32;
+    while (power < sum_columns(n) + stages * kStageColumns) power *= 2;
+    return power;
+}
+
+struct Shared {
+    tile::Barriers barriers;
+    uint64_t done;
+    uint32_t tmem;
+    tile::Partial<1, kMaxVectors> partial;
+};
+
+// The loading thread's wait for an empty stage, handed on to the copies that overwrite the stage's
+// scale columns after its next full barrier.
+struct ReuseScaleColumns {
+    __device__ static __forceinline__ void order() {
+        arch::tcgen05_fence_after();
+        arch::tcgen05_fence_before();
+    }
+};
+
+// By a whole warp: makes the scales of a row's last atom that do not exist zeros, for all rows of
+// both operands.
+__device__ __forceinline__ void clear_missing_scales(uint8_t *atom_a, uint8_t *atom_b,
+                                                     uint32_t mask) {
+    auto *a = reinterpret_cast<uint32_t *>(atom_a);
+    auto *b = reinterpret_cast<uint32_t *>(atom_b);
+    for (uint32_t i = threadIdx.x % 32; i < tile::kAtomBytes / 4; i += 32) {
+        a[i] &= mask;
+        b[i] &= mask;
+    }
+    arch::fence_proxy_async(); // the copies to tensor memory read through the async proxy
+}
+
+// By a whole warp: beside the scales of a vector stand those of vectors 32, 64 and 96 further on,
+// which do not exist. An instruction of that many columns reads them: makes them zeros.
+__device__ __forceinline__ void clear_other_rows(uint8_t *atoms, uint32_t vectors) {
+    for (uint32_t i = threadIdx.x % 32; i < tile::kStepAtoms * vectors; i += 32) {
+        auto *row = reinterpret_cast<uint32_t *>(atoms + i / vectors * tile::kAtomBytes +
+                                                 i % vectors * 16);
+        row[1] = row[2] = row[3] = 0;
+    }
+    arch::fence_proxy_async();
+}
+
+// By a whole warp.
+template <uint32_t kN>
+__device__ __forceinline__ void multiply_steps(const tile::Params &p, const tile::Ring &ring,
+                                               uint8_t *stages, uint32_t tmem, uint32_t done,
+                                               const tile::Work &work) {
+    using Stage = tile::Stage<kN>;
+    constexpr uint32_t kInstruction = arch::nvfp4_instruction(kN);
+    constexpr uint32_t kAtomRowBytes = tile::kAtomElements / 2;
+    const bool leader = arch::elect_one();
+    tile::Position at;
+    uint32_t step = work.begin;
+#pragma unroll 1
+    do {
+        arch::mbarrier_wait(ring.full_barrier(at.slot), at.parity);
+        __syncwarp();
+        const uint32_t atoms = tile::step_atoms(p, step);
+        const uint32_t offset = at.slot * Stage::kBytes;
+        if constexpr (kN > tile::kAtomRows) clear_other_rows(stages + offset + Stage::kVectorScales, p.n);
+        const uint32_t mask = tile::scale_mask(p, step * tile::kStepAtoms + atoms - 1);
+        if (mask != 0xffffffffu) {
+            uint8_t *last = stages + offset + (atoms - 1) * tile::kAtomBytes;
+            clear_missing_scales(last + Stage::kWeightScales, last + Stage::kVectorScales, mask);
+        }
+        __syncwarp();
+        arch::tcgen05_fence_after();
+        if (leader) {
+            const uint32_t data = ring.data + offset;
+            const uint32_t scales_a = tmem + sum_columns(kN) + at.slot * kStageColumns;
+            const uint32_t scales_b = scales_a + tile::kStepAtoms * kAtomColumns;
+            uint32_t i = 0;
+#pragma unroll 1
+            do {
+                const uint32_t atom = i * tile::kAtomBytes;
+                arch::tmem_copy_scales(scales_a + i * kAtomColumns,
+                                       arch::atom_descriptor(data + Stage::kWeightScales + atom));
+                arch::tmem_copy_scales(scales_b + i * kAtomColumns,
+                                       arch::atom_descriptor(data + Stage::kVectorScales + atom));
+            } while (++i < atoms);
+            i = 0;
+#pragma unroll 1
+            do {
+                arch::mma_nvfp4(tmem, arch::rows_descriptor(data + Stage::kWeights + i * kAtomRowBytes),
+                                arch::rows_descriptor(data + Stage::kVectors + i * kAtomRowBytes),
+                                kInstruction, scales_a + i * kAtomColumns,
+                                scales_b + i * kAtomColumns, step != work.begin || i != 0);
+            } while (++i < atoms);
+            // Only where a load waits for it: none may be under way when the CTA ends.
+            if (step + p.stages < work.end) arch::tcgen05_commit(ring.empty_barrier(at.slot));
+            if (step + 1 == work.end) arch::tcgen05_commit(done);
+        }
+        __syncwarp();
+        at.advance(1, p.stages);
+    } while (++step < work.end);
+}
+
+// Grid: x clusters of a tile each, y batches. Dynamic shared memory: the stages, and a swizzle
+// pattern less 16 bytes to align them.
+template <uint32_t kN>
+__global__ void __launch_bounds__(kThreads)
+    gemv_tcgen05(const __grid_constant__ tile::Maps maps,
+                 const __grid_constant__ tile::Params p) {
+    extern __shared__ uint8_t dynamic[];
+    __shared__ Shared shared;
+    uint8_t *stages = tile::align_to_pattern(dynamic);
+    const tile::Ring ring(stages, shared.barriers);
+    const uint32_t done = arch::shared_address(&shared.done);
+    const uint32_t warp = threadIdx.x / 32;
+    const tile::Work work(p);
+
+    if (warp == kLoadWarp && arch::elect_one()) {
+        tile::prefetch(maps);
+        arch::mbarrier_init(done, 1);
+        tile::init_barriers(ring, p.stages, 1);
+    }
+    if (warp == kMmaWarp) {
+        arch::tmem_alloc(arch::shared_address(&shared.tmem), p.tmem_columns);
+        arch::tmem_relinquish();
+    }
+    arch::tcgen05_fence_before();
+    __syncthreads();
+    arch::tcgen05_fence_after();
+    const uint32_t tmem = shared.tmem;
+
+    if (warp == kLoadWarp) {
+        if (arch::elect_one()) {
+            tile::load_steps<tile::Stage<kN>, ReuseScaleColumns>(p, maps, ring, work);
+        }
+        __syncwarp();
+    } else if (warp == kMmaWarp) {
+        multiply_steps<kN>(p, ring, stages, tmem, done, work);
+    } else {
+        arch::mbarrier_wait(done, 0);
+        __syncwarp();
+        arch::tcgen05_fence_after();
+        uint32_t sums[kMaxVectors];
+        arch::tmem_load_16_columns(sums, tmem + (warp * 32 << 16));
+        arch::tmem_wait_load();
+        arch::tcgen05_fence_before();
+        arch::grid_dependency_wait(); // the previous grid may still read what is stored here
+        for (uint32_t n = 0; n < kMaxVectors; ++n) {
+            if (n == 0 || n < uint32_t(p.n)) shared.partial.sum[0][n][threadIdx.x] = __uint_as_float(sums[n]);
+        }
+    }
+
+    arch::cluster_arrive();
+    arch::cluster_wait();
+    if (warp == kMmaWarp) { // nobody loads from tensor memory any more
+        arch::tcgen05_fence_after();
+        arch::tmem_dealloc(tmem, p.tmem_columns);
+    } else if (warp < kEpilogueThreads / 32) {
+        tile::reduce_and_store(p, work, shared.partial, threadIdx.x, kEpilogueThreads);
+    }
+    arch::cluster_arrive(); // a peer may still read this CTA's partial sums
+    arch::cluster_wait();
+}
+
+}  // namespace nvfp4::tcgen05

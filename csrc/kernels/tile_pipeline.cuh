@@ -1,0 +1,234 @@
+// The load pipeline that the tensor-core kernel and gemv_cuda_core_tma share: one thread streams a
+// tile of 128 weight rows, and the vectors that go with it, through a ring of stages in shared memory.
+//
+// A K step is 256 elements: of each weight row and vector 128 bytes of codes, which tensor copies
+// place with the 128-byte swizzle, and four atoms of the 128x4 scale layout. A stage holds one K step.
+// Tensor copies fill what does not exist with zeros, without memory traffic: rows past M, vectors past
+// n and their scales, whatever is past K. A stage's full barrier completes when all bytes have landed; its empty barrier when the consumers have
+// read them. The K steps of a tile are split over the CTAs of a cluster.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "../arch/bulk_copy.cuh"
+#include "../arch/cluster.cuh"
+#include "../arch/grid_dependency.cuh"
+#include "../arch/mbarrier.cuh"
+#include "../arch/shared.cuh"
+#include "epilogue.cuh"
+
+namespace nvfp4::tile {
+
+constexpr uint32_t kRows = 128;          // rows of a tile
+constexpr uint32_t kRowBytes = 128;      // codes of a row in a K step: 256 elements
+constexpr uint32_t kAtomElements = 64;   // elements of a row that an atom has scales for
+constexpr uint32_t kAtomBytes = 512;     // 128 rows x 4 scales
+constexpr uint32_t kAtomRows = 32;       // of 16 bytes: the scales of rows r, r + 32, r + 64, r + 96
+constexpr uint32_t kStepAtoms = 4;       // atoms of a K step
+constexpr uint32_t kSwizzlePattern = 1024; // bytes after which the 128-byte swizzle repeats
+constexpr uint32_t kMaxStages = 12;
+
+// Where things lie in a stage that takes `kVectorRows_` vectors, the existing ones first.
+template <uint32_t kVectorRows_>
+struct Stage {
+    static constexpr uint32_t kVectorRows = kVectorRows_;
+    static constexpr uint32_t kWeights = 0;
+    static constexpr uint32_t kVectors = kRows * kRowBytes;
+    static constexpr uint32_t kWeightScales = kVectors + kVectorRows * kRowBytes;
+    static constexpr uint32_t kVectorScales = kWeightScales + kStepAtoms * kAtomBytes;
+    static constexpr uint32_t kBytes = kVectorScales + kStepAtoms * kAtomBytes;
+    static_assert(kVectors % kSwizzlePattern == 0 && kBytes % kSwizzlePattern == 0,
+                  "operands start a swizzle pattern");
+
+    // What arrives in a K step of `atoms` atoms. Boxes count in full, with what is outside.
+    __device__ static constexpr uint32_t arriving(uint32_t atoms) {
+        return (kRows + kVectorRows) * kRowBytes + (atoms + kStepAtoms) * kAtomBytes;
+    }
+};
+
+// What the tensor copies read, innermost dimension first.
+struct Maps {
+    CUtensorMap weights;       // bytes of a row, rows, batches
+    CUtensorMap vectors;       // bytes of a row, vectors, batches
+    CUtensorMap vector_scales; // 16 bytes of an atom's row, n of its 32 rows, atoms, batches
+};
+
+struct Params {
+    int32_t m, n;
+    int32_t first_batch;   // of this launch
+    uint32_t atoms;        // of a row
+    uint32_t last_scales;  // of a row's last atom that exist: 4, or 2 where K % 64 is 32
+    uint32_t stages;
+    uint32_t tmem_columns; // to allocate; tensor cores only
+    const uint8_t *weight_scales; // [L][tiles][atoms][512]
+    Epilogue epilogue;
+};
+
+// What one CTA computes: the K steps begin..end of a tile, of a batch.
+struct Work {
+    uint32_t tile, begin, end;
+    int32_t batch;
+
+    // Grid: x clusters of a tile each, y batches. Every CTA of a cluster has a K step or more.
+    __device__ __forceinline__ explicit Work(const Params &p)
+        : tile(arch::cluster_index_x()), batch(p.first_batch + blockIdx.y) {
+        const uint32_t steps = (p.atoms + kStepAtoms - 1) / kStepAtoms;
+        const uint32_t rank = arch::cluster_rank(), size = arch::cluster_size();
+        begin = steps * rank / size;
+        end = steps * (rank + 1) / size;
+    }
+};
+
+// Atoms of a K step: the last one may have fewer.
+__device__ __forceinline__ uint32_t step_atoms(const Params &p, uint32_t step) {
+    return min(kStepAtoms, p.atoms - step * kStepAtoms);
+}
+
+// The scales of a row's last atom that exist, as a mask of its 4 bytes. The others may be anything,
+// NaN too, and must not be multiplied, not even by a zero.
+__device__ __forceinline__ uint32_t scale_mask(const Params &p, uint32_t atom) {
+    return atom + 1 == p.atoms && p.last_scales < 4 ? (1u << 8 * p.last_scales) - 1 : 0xffffffffu;
+}
+
+struct Barriers {
+    uint64_t full[kMaxStages], empty[kMaxStages];
+};
+
+// The ring, by shared addresses.
+struct Ring {
+    uint32_t data, full, empty;
+
+    __device__ __forceinline__ Ring(const uint8_t *stages, const Barriers &barriers)
+        : data(arch::shared_address(stages)),
+          full(arch::shared_address(barriers.full)),
+          empty(arch::shared_address(barriers.empty)) {}
+
+    __device__ __forceinline__ uint32_t full_barrier(uint32_t slot) const { return full + 8 * slot; }
+    __device__ __forceinline__ uint32_t empty_barrier(uint32_t slot) const {
+        return empty + 8 * slot;
+    }
+};
+
+// Dynamic shared memory is aligned to 16 bytes only.
+__device__ __forceinline__ uint8_t *align_to_pattern(uint8_t *p) {
+    return p + (-arch::shared_address(p) & (kSwizzlePattern - 1));
+}
+
+// By one thread, before a CTA barrier. `readers` arrive at the empty barrier of a stage.
+__device__ __forceinline__ void init_barriers(const Ring &ring, uint32_t stages, uint32_t readers) {
+    uint32_t s = 0;
+    do {
+        arch::mbarrier_init(ring.full_barrier(s), 1);
+        arch::mbarrier_init(ring.empty_barrier(s), readers);
+    } while (++s < stages);
+    arch::fence_mbarrier_init();
+}
+
+// The first use of a tensor map is slow without it.
+__device__ __forceinline__ void prefetch(const Maps &maps) {
+    arch::prefetch_tensor_map(&maps.weights);
+    arch::prefetch_tensor_map(&maps.vectors);
+    arch::prefetch_tensor_map(&maps.vector_scales);
+}
+
+// A place in the ring: the stage, and the parity of the phase of its barriers.
+struct Position {
+    uint32_t slot = 0, parity = 0;
+
+    __device__ __forceinline__ void advance(uint32_t by, uint32_t stages) {
+        slot += by;
+        if (slot >= stages) {
+            slot -= stages;
+            parity ^= 1;
+        }
+    }
+};
+
+// Where consumers need no more than the empty barrier before a stage is loaded again.
+struct PlainReuse {
+    __device__ static __forceinline__ void order() {}
+};
+
+// By one thread: loads all K steps of `work`. Weights of the first stages are on their way before the
+// previous grid has ended; what that grid may have written, the vectors, follows.
+template <class Stage, class Reuse>
+__device__ __forceinline__ void load_steps(const Params &p, const Maps &maps, const Ring &ring,
+                                           const Work &work) {
+    const uint64_t once = arch::policy_evict_first(), again = arch::policy_evict_last();
+    const uint8_t *weight_scales =
+        p.weight_scales +
+        (int64_t(work.batch) * ((p.m + kRows - 1) / kRows) + work.tile) * p.atoms * kAtomBytes;
+
+    const auto load_weights = [&](uint32_t step, uint32_t slot) {
+        const uint32_t to = ring.data + slot * Stage::kBytes, bar = ring.full_barrier(slot);
+        const uint32_t atoms = step_atoms(p, step);
+        arch::mbarrier_arrive_expect_tx(bar, Stage::arriving(atoms));
+        arch::load_box(to + Stage::kWeights, &maps.weights, step * kRowBytes, work.tile * kRows,
+                       work.batch, bar, once);
+        arch::load_bulk(to + Stage::kWeightScales,
+                        weight_scales + int64_t(step) * kStepAtoms * kAtomBytes, atoms * kAtomBytes,
+                        bar, once);
+    };
+    const auto load_vectors = [&](uint32_t step, uint32_t slot) {
+        const uint32_t to = ring.data + slot * Stage::kBytes, bar = ring.full_barrier(slot);
+        arch::load_box(to + Stage::kVectors, &maps.vectors, step * kRowBytes, 0, work.batch, bar,
+                       again);
+        arch::load_box(to + Stage::kVectorScales, &maps.vector_scales, 0, 0, step * kStepAtoms,
+                       work.batch, bar, again);
+    };
+
+    const uint32_t first = min(p.stages, work.end - work.begin);
+    uint32_t s = 0; // there is a K step at least
+#pragma unroll 1
+    do load_weights(work.begin + s, s); while (++s < first);
+    arch::grid_dependency_wait();
+    s = 0;
+#pragma unroll 1
+    do load_vectors(work.begin + s, s); while (++s < first);
+    Position at;
+#pragma unroll 1
+    for (uint32_t step = work.begin + first; step < work.end; ++step) {
+        arch::mbarrier_wait(ring.empty_barrier(at.slot), at.parity);
+        Reuse::order();
+        load_weights(step, at.slot);
+        load_vectors(step, at.slot);
+        at.advance(1, p.stages);
+    }
+    arch::grid_dependency_launch();
+}
+
+// Sums of one CTA: `kParts` for each vector and row.
+template <uint32_t kParts, uint32_t kVectors>
+struct Partial {
+    float sum[kParts][kVectors][kRows];
+};
+
+// By `threads` threads of every CTA of the cluster, after a cluster barrier (a CTA barrier where
+// there is one CTA): adds the partial sums in the order of ranks and parts, and stores. No CTA may
+// end before another cluster barrier.
+template <uint32_t kParts, uint32_t kVectors>
+__device__ __forceinline__ void reduce_and_store(const Params &p, const Work &work,
+                                                 const Partial<kParts, kVectors> &partial,
+                                                 uint32_t thread, uint32_t threads) {
+    const uint32_t size = arch::cluster_size();
+    for (uint32_t i = arch::cluster_rank() * threads + thread; i < p.n * kRows;
+         i += size * threads) {
+        const uint32_t n = i / kRows, row = i % kRows;
+        float y = 0.0f;
+        uint32_t rank = 0;
+#pragma unroll 1
+        do {
+#pragma unroll
+            for (uint32_t part = 0; part < kParts; ++part) {
+                const uint32_t at = arch::shared_address(&partial.sum[part][n][row]);
+                y += arch::load_peer(arch::peer_address(at, rank));
+            }
+        } while (++rank < size);
+        const int32_t m = work.tile * kRows + row;
+        if (m < p.m) p.epilogue.store(p.m, work.batch, m, n, y);
+    }
+}
+
+}  // namespace nvfp4::tile

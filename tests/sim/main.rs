@@ -1,0 +1,10 @@
+//! The kernels' PTX, executed by ptx-sim: tensor cores without a GPU that has them.
+//!
+//! Needs nvcc; without one every test says so and passes.
+
+mod ptx;
+mod tiled;
+
+#[path = "../../build/nvcc.rs"]
+#[allow(dead_code)]
+mod nvcc;

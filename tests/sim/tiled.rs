@@ -1,0 +1,296 @@
+//! The tiled kernels, `gemv_tcgen05` and `gemv_cuda_core_tma`: launched as `csrc/launch/tiles.cuh`
+//! does, compared with the f64 reference.
+
+mod launch;
+
+use std::collections::HashMap;
+
+use nvfp4_gemv::problem::{CONTEST_TESTS, Problem};
+use nvfp4_gemv::{FloatType, Shape, TileConfig, TileKernel, TileTarget};
+use ptx_sim::coverage::Counters;
+use ptx_sim::{Module, Options, Policy, Program, Timing};
+
+use super::ptx;
+use launch::{Comparison, Extras, Run};
+
+const TENSOR_CORE: TileKernel = TileKernel::TENSOR_CORE;
+
+const DEVICE: TileTarget = TileTarget {
+    multiprocessors: 148,
+    shared_bytes: 227 << 10,
+};
+
+/// One architecture's kernels, decoded, and what of them has been executed.
+struct Kernels {
+    module: Module,
+    programs: HashMap<String, (Program, Counters)>,
+}
+
+impl Kernels {
+    fn new(unit: &str, arch: &str) -> Option<Self> {
+        Some(Self {
+            module: ptx::compile(unit, arch)?,
+            programs: HashMap::new(),
+        })
+    }
+
+    fn tensor_core() -> Option<Self> {
+        Self::new("gemv_tcgen05", "compute_100a")
+    }
+
+    fn cuda_core(arch: &str) -> Option<Self> {
+        Self::new("gemv_cuda_core_tma", arch)
+    }
+
+    fn run(&mut self, problem: &Problem, config: TileConfig, data: Comparison, options: &Options) {
+        self.run_with(problem, config, Extras::default(), data, options);
+    }
+
+    fn run_with(
+        &mut self,
+        problem: &Problem,
+        config: TileConfig,
+        extras: Extras,
+        data: Comparison,
+        options: &Options,
+    ) {
+        let run = Run::new(&self.module, problem, config, extras);
+        let context = format!("{config:?}, {extras:?}, {options:?}");
+        for (launch, entry) in run.launches() {
+            let (program, counters) = self.programs.entry(entry.clone()).or_insert_with(|| {
+                let program = Program::new(&self.module, &entry).expect(&entry);
+                (program, Counters::default())
+            });
+            let report = run
+                .launch(program, &launch, options)
+                .unwrap_or_else(|error| panic!("{:?}, {context}: {error}", problem.shape));
+            counters.merge(&report.coverage.counters);
+        }
+        run.compare(data, &context);
+    }
+
+    /// What no run of this value has executed, a line each.
+    fn unexecuted(&self) -> String {
+        let mut lines = String::new();
+        for (entry, (program, counters)) in &self.programs {
+            let c = counters.summary(program);
+            for (what, sites) in [
+                ("never executed", &c.never_executed),
+                ("never taken", &c.never_taken),
+                ("always taken", &c.always_taken),
+            ] {
+                for s in sites {
+                    lines += &format!("{entry}: {what}: {s}\n");
+                }
+            }
+        }
+        lines
+    }
+}
+
+/// Every policy with every timing.
+fn schedules(seed: u64) -> Vec<Options> {
+    let mut all = Vec::new();
+    for policy in [Policy::Fair, Policy::Random(seed), Policy::Starve(seed)] {
+        for timing in [Timing::Eager, Timing::Lazy, Timing::Random] {
+            all.push(Options {
+                policy,
+                timing,
+                ..Options::default()
+            });
+        }
+    }
+    all
+}
+
+/// A few schedules that differ as much as possible.
+fn few(seed: u64) -> Vec<Options> {
+    [
+        (Policy::Fair, Timing::Lazy),
+        (Policy::Random(seed), Timing::Random),
+        (Policy::Starve(seed), Timing::Eager),
+    ]
+    .map(|(policy, timing)| Options {
+        policy,
+        timing,
+        ..Options::default()
+    })
+    .into()
+}
+
+fn config(kernel: TileKernel, stages: u32, cluster: u32) -> TileConfig {
+    TileConfig {
+        kernel,
+        stages,
+        cluster,
+        dependent: false,
+    }
+}
+
+fn both(shape: Shape, seed: u64) -> [(Problem, Comparison); 2] {
+    [
+        (Problem::integers(shape, seed), Comparison::Exact),
+        (Problem::full_range(shape, seed), Comparison::Bound),
+    ]
+}
+
+/// Shapes with tails of every kind, batches, and every number of vectors that matters.
+fn odd_shapes() -> Vec<Shape> {
+    let mut shapes = Vec::new();
+    for (m, k) in [
+        (1, 32),
+        (127, 64),
+        (129, 96),
+        (300, 256),
+        (1, 4128),
+        (129, 1056),
+    ] {
+        for (l, n) in [(1, 1), (2, 2), (3, 7), (1, 8), (1, 16)] {
+            shapes.push(Shape::new(m, n, k, l).unwrap());
+        }
+    }
+    shapes
+}
+
+/// Legal cuts of a shape: the default, the smallest ring, clusters of all sizes.
+fn cuts(kernel: TileKernel, shape: &Shape) -> Vec<TileConfig> {
+    let mut cuts: Vec<TileConfig> = TileConfig::for_problem(kernel, shape, &DEVICE)
+        .into_iter()
+        .collect();
+    for (stages, cluster) in [(2, 1), (4, 2), (2, 3), (2, 8)] {
+        cuts.push(config(kernel, stages, cluster));
+    }
+    cuts.retain(|c| c.is_legal(shape, &DEVICE));
+    cuts
+}
+
+fn sweep_odd_shapes(kernels: &mut Kernels, kernel: TileKernel) {
+    for (i, shape) in odd_shapes().into_iter().enumerate() {
+        for (problem, data) in both(shape, i as u64) {
+            for config in cuts(kernel, &shape) {
+                for options in few(i as u64) {
+                    kernels.run(&problem, config, data, &options);
+                }
+            }
+        }
+    }
+    // Alphas and output types.
+    let shape = Shape::new(130, 5, 1120, 2).unwrap();
+    for element in [FloatType::F16, FloatType::Bf16, FloatType::F32] {
+        for vector_alpha in [false, true] {
+            let extras = Extras {
+                element,
+                vector_alpha,
+            };
+            let problem = Problem::full_range(shape, 1).with_row_alpha(2);
+            for config in cuts(kernel, &shape) {
+                let options = &few(3)[1];
+                kernels.run_with(&problem, config, extras, Comparison::Bound, options);
+            }
+        }
+    }
+}
+
+/// The contest's shapes, and its benchmarks' with their full K and fewer rows and batches.
+fn sweep_contest_shapes(kernels: &mut Kernels, kernel: TileKernel) {
+    let full_k = [(256, 16384, 1), (256, 7168, 2), (256, 2048, 2)];
+    let shapes = CONTEST_TESTS.iter().copied().chain(full_k);
+    for (i, (m, k, l)) in shapes.enumerate() {
+        let shape = Shape::gemv(m, k, l).unwrap();
+        for (problem, data) in both(shape, i as u64) {
+            let config = TileConfig::for_problem(kernel, &shape, &DEVICE).unwrap();
+            kernels.run(&problem, config, data, &few(i as u64)[1]);
+        }
+    }
+}
+
+/// Every schedule on shapes small enough for it.
+fn sweep_schedules(kernels: &mut Kernels, kernel: TileKernel, seeds: u64) {
+    for seed in 0..seeds {
+        let n = 1 + seed as usize % 3;
+        let shape = Shape::new(1 + 37 * (seed as usize % 5), n, 1056, 1).unwrap();
+        let (problem, data) = &both(shape, seed)[seed as usize % 2];
+        let cluster = 1 + seed as u32 % 2;
+        for options in schedules(seed) {
+            kernels.run(problem, config(kernel, 2, cluster), *data, &options);
+        }
+    }
+}
+
+#[test]
+fn tensor_core_odd_shapes() {
+    let Some(mut kernels) = Kernels::tensor_core() else {
+        return;
+    };
+    sweep_odd_shapes(&mut kernels, TENSOR_CORE);
+    assert_eq!(kernels.unexecuted(), "");
+}
+
+#[test]
+fn tensor_core_contest_shapes() {
+    if let Some(mut kernels) = Kernels::tensor_core() {
+        sweep_contest_shapes(&mut kernels, TENSOR_CORE);
+    }
+}
+
+#[test]
+fn tensor_core_schedules() {
+    if let Some(mut kernels) = Kernels::tensor_core() {
+        sweep_schedules(&mut kernels, TENSOR_CORE, 10);
+    }
+}
+
+#[test]
+#[ignore = "two hundred seeds take a minute in a release build"]
+fn tensor_core_two_hundred_seeds() {
+    if let Some(mut kernels) = Kernels::tensor_core() {
+        sweep_schedules(&mut kernels, TENSOR_CORE, 200);
+    }
+}
+
+/// The other sizes of the matrix instruction.
+#[test]
+fn tensor_core_wider_instructions() {
+    let Some(mut kernels) = Kernels::tensor_core() else {
+        return;
+    };
+    for mma_n in [64, 128] {
+        let kernel = TileKernel::TensorCore { mma_n };
+        for (i, (m, n, k)) in [(129, 1, 96), (1, 16, 1056), (127, 7, 256)]
+            .into_iter()
+            .enumerate()
+        {
+            let shape = Shape::new(m, n, k, 2).unwrap();
+            for (problem, data) in both(shape, i as u64) {
+                for config in cuts(kernel, &shape) {
+                    kernels.run(&problem, config, data, &few(i as u64)[1]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn cuda_core_odd_shapes() {
+    let Some(mut kernels) = Kernels::cuda_core("compute_90a") else {
+        return;
+    };
+    sweep_odd_shapes(&mut kernels, TileKernel::CudaCore);
+    assert_eq!(kernels.unexecuted(), "");
+}
+
+#[test]
+fn cuda_core_contest_shapes() {
+    for arch in ["compute_90a", "compute_100a"] {
+        if let Some(mut kernels) = Kernels::cuda_core(arch) {
+            sweep_contest_shapes(&mut kernels, TileKernel::CudaCore);
+        }
+    }
+}
+
+#[test]
+fn cuda_core_schedules() {
+    if let Some(mut kernels) = Kernels::cuda_core("compute_90a") {
+        sweep_schedules(&mut kernels, TileKernel::CudaCore, 10);
+    }
+}
