@@ -4,6 +4,10 @@
 //! that f64 rounded to odd: the last bit stands for everything below. f64 has at least two bits
 //! more than any format here, so one further rounding gives the correctly rounded result.
 
+mod wide;
+
+pub use wide::{add_f64, div_f64, fma_f64, mul_f64, sqrt_f64};
+
 /// Rounding modes of float results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Round {
@@ -241,6 +245,26 @@ pub fn add_odd(a: f64, b: f64) -> f64 {
 /// `a * b + c` rounded to odd, for a product that f64 holds exactly.
 pub fn fma_odd(a: f64, b: f64, c: f64) -> f64 {
     add_odd(a * b, c)
+}
+
+/// `a / b` rounded to odd, for values of f32.
+pub fn div_odd(a: f64, b: f64) -> f64 {
+    let q = a / b;
+    if !q.is_finite() || q == 0.0 {
+        return q;
+    }
+    // The remainder is exact, and its sign against the divisor's says where the quotient lies.
+    let rest = (-q).mul_add(b, a);
+    odd(q, if b < 0.0 { -rest } else { rest })
+}
+
+/// Square root rounded to odd, of a value of f32.
+pub fn sqrt_odd(x: f64) -> f64 {
+    let s = x.sqrt();
+    if !s.is_finite() || s == 0.0 {
+        return s;
+    }
+    odd(s, (-s).mul_add(s, x))
 }
 
 /// An integer as f64, rounded to odd.

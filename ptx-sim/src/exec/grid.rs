@@ -7,6 +7,7 @@ use super::machine::{Barrier, Cluster, Cta, Machine};
 use super::warp::{State, Wait, Warp};
 use crate::error::SimError;
 use crate::memory::{Region, Space};
+use crate::program::EXPLICIT_CLUSTER;
 use crate::report::{Deadlock, Waiter};
 
 impl Machine<'_> {
@@ -167,11 +168,14 @@ impl Machine<'_> {
             mbarriers: BTreeMap::new(),
             cluster_arrived: vec![0; live.len()],
             cluster_token: vec![(0, 0); live.len()],
+            refused: false,
             live,
         });
     }
 
     fn start_warps(&mut self, cta: usize) {
+        let asked = self.launch.cluster.or(self.program.cluster).is_some();
+        let explicit = if asked { u32::MAX } else { 0 };
         for index in 0..self.ctas[cta].live.len() {
             let mut w = Warp::new(self.program, index as u32, self.ctas[cta].live[index]);
             for (special, slot) in &self.program.specials {
@@ -180,6 +184,7 @@ impl Machine<'_> {
                         self.special(*special, cta, index as u32, lane);
                 }
             }
+            w.set_pred(EXPLICIT_CLUSTER, explicit, u32::MAX);
             self.ctas[cta].warps.push(Some(w));
         }
     }

@@ -52,6 +52,8 @@ pub(crate) struct Cta {
     pub(crate) cluster_arrived: Vec<u32>,
     /// Lanes that arrived and have not waited yet, and in which phase.
     pub(crate) cluster_token: Vec<(u32, u64)>,
+    /// It has seen a `clusterlaunchcontrol.try_cancel` fail.
+    pub(crate) refused: bool,
 }
 
 impl Cta {

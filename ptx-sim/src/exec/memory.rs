@@ -201,6 +201,30 @@ impl Machine<'_> {
         Ok(())
     }
 
+    /// `discard`: a write of nothing that could be read.
+    pub(super) fn discard(&mut self, c: &Ctx<'_>, w: &Warp, addr: &Addr) -> Result<(), Trouble> {
+        const SIZE: usize = 128;
+        let base = w.get(c.program, addr.base);
+        for lane in lanes(c.active) {
+            let at = self.locate(c, addr, base[lane as usize], lane)?;
+            if at.space != Space::Global {
+                let f = Fault {
+                    kind: ViolationKind::Other,
+                    message: format!("discard of {} memory", at.space.name()),
+                    address: Some(at.address),
+                    nearest: None,
+                };
+                return Err(Trouble::Fault(f, Some(lane)));
+            }
+            let actor = c.actor(self, w, lane);
+            self.write(actor, at, SIZE as u32, &[0; SIZE], AccessKind::Write)?;
+            self.region(at.space, at.owner)
+                .forget(at.address, SIZE as u32)
+                .map_err(|f| Trouble::Fault(f, Some(lane)))?;
+        }
+        Ok(())
+    }
+
     /// `isspacep`, `mapa` and `getctarank`.
     pub(super) fn address_query(&mut self, c: &Ctx<'_>, w: &mut Warp, op: &Op) {
         let p = c.program;

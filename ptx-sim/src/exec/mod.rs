@@ -7,12 +7,15 @@ pub(crate) mod event;
 mod flow;
 mod grid;
 pub(crate) mod hazards;
+mod launch_control;
 pub(crate) mod machine;
 mod matrix;
 mod mbarrier;
 mod memory;
+mod mma;
 pub(crate) mod pending;
 mod poison;
+mod registers;
 pub(crate) mod tcgen05;
 pub(crate) mod tensor;
 mod transfer;
@@ -20,8 +23,7 @@ pub(crate) mod warp;
 
 use crate::error::SimError;
 use crate::memory::{Actor, Fault, SyncEvent};
-use crate::ops::int::{insert_bits, product};
-use crate::program::{Clock, Dst, Ins, Lanes, Op, Program, WarpSync};
+use crate::program::{Clock, Dst, Ins, Op, Program, WarpSync};
 use crate::report::ViolationKind;
 use machine::{Machine, Trouble, sync_fault};
 use warp::{Part, State, Warp};
@@ -291,83 +293,15 @@ impl Machine<'_> {
                 (f.0)(a, b, cc, &mut out);
                 w.set(p, *d, &out, c.active);
             }
-            Op::Multi(moves) => {
-                if let [(d, s)] = moves.as_slice() {
-                    let v = *w.get(p, *s);
-                    w.set(p, *d, &v, c.active);
-                } else {
-                    let v: Vec<Lanes> = moves.iter().map(|(_, s)| *w.get(p, *s)).collect();
-                    for ((d, _), v) in moves.iter().zip(&v) {
-                        w.set(p, *d, v, c.active);
-                    }
-                }
-            }
-            Op::Pack { d, parts, bits } => {
-                let mut out = [0; 32];
-                let mask = (1u64 << bits) - 1;
-                for (i, s) in parts.iter().enumerate() {
-                    for (o, v) in out.iter_mut().zip(w.get(p, *s)) {
-                        *o |= (v & mask) << (*bits * i as u32);
-                    }
-                }
-                w.set(p, *d, &out, c.active);
-            }
-            Op::Unpack { parts, a, bits } => {
-                let v = *w.get(p, *a);
-                let mask = (1u64 << bits) - 1;
-                for (i, d) in parts.iter().enumerate() {
-                    if let Some(d) = d {
-                        let part = v.map(|x| x >> (*bits * i as u32) & mask);
-                        w.set(p, *d, &part, c.active);
-                    }
-                }
-            }
-            Op::Setp {
-                f,
-                p: first,
-                q,
-                a,
-                b,
-                with,
-                packed,
-            } => {
-                let (r, hi) = (f.0)(w.get(p, *a), w.get(p, *b));
-                let second = if *packed { hi } else { !r };
-                let combine = |v: u32| with.map_or(v, |(op, s)| op.apply(v, w.pred(s)));
-                let (r, second) = (combine(r), combine(second));
-                if let Some(d) = first {
-                    w.set_pred(*d, r, c.active);
-                }
-                if let Some(d) = q {
-                    w.set_pred(*d, second, c.active);
-                }
-            }
-            Op::Selp { d, a, b, p: by } => {
-                let (x, y, m) = (w.get(p, *a), w.get(p, *b), w.pred(*by));
-                let mut out = [0; 32];
-                for i in 0..32 {
-                    out[i] = if m >> i & 1 == 1 { x[i] } else { y[i] };
-                }
-                w.set(p, *d, &out, c.active);
-            }
-            Op::PredLogic { op, d, a, b } => {
-                let v = op.apply(w.pred(*a), w.pred(*b));
-                w.set_pred(*d, v, c.active);
-            }
-            Op::Insert {
-                d,
-                a,
-                b,
-                at,
-                n,
-                bits,
-            } => {
-                let (a, b) = (w.get(p, *a), w.get(p, *b));
-                let (at, n) = (w.get(p, *at), w.get(p, *n));
-                let out = std::array::from_fn(|i| insert_bits(a[i], b[i], at[i], n[i], *bits));
-                w.set(p, *d, &out, c.active);
-            }
-            Op::Carry { .. } => carry(p, w, &ins.op, c.active),
+            Op::Multi(_)
+            | Op::Pack { .. }
+            | Op::Unpack { .. }
+            | Op::Setp { .. }
+            | Op::Set { .. }
+            | Op::Selp { .. }
+            | Op::PredLogic { .. }
+            | Op::Insert { .. }
+            | Op::Carry { .. } => registers::execute(p, w, &ins.op, c.active),
             Op::ReadClock { d, which } => self.clock(c, w, *d, *which),
             Op::Bra { target, uniform } => return self.branch(c, w, cur, *target, *uniform),
             Op::BrxIdx { targets, index } => {
@@ -417,6 +351,9 @@ impl Machine<'_> {
             Op::LdMatrix { .. } | Op::StMatrix { .. } | Op::MovMatrix { .. } => {
                 self.matrix(c, w, &ins.op)?;
             }
+            Op::LaunchControl(l) => self.launch_control(c, w, l)?,
+            Op::Discard { addr } => self.discard(c, w, addr)?,
+            Op::Mma(m) => self.mma_sync(c, w, m)?,
             Op::Unmodelled { reason } => {
                 return Err(Trouble::Error(SimError::Unmodelled {
                     line: ins.line,
@@ -436,43 +373,5 @@ impl Machine<'_> {
             Clock::ClockHi | Clock::TimerHi => t >> 32,
         };
         w.set(c.program, d, &[v; 32], c.active);
-    }
-}
-
-fn carry(p: &Program, w: &mut Warp, op: &Op, active: u32) {
-    let Op::Carry { d, a, b, times, f } = op else {
-        return;
-    };
-    let (x, y) = (w.get(p, *a), w.get(p, *b));
-    let factor = times.map(|t| w.get(p, t));
-    let mask = if f.bits == 64 {
-        u64::MAX
-    } else {
-        (1 << f.bits) - 1
-    };
-    let mut out = [0; 32];
-    let mut carries = 0;
-    for i in 0..32 {
-        let cin = u128::from(f.carry_in && w.carry >> i & 1 == 1);
-        let first = match factor {
-            None => x[i],
-            Some(t) => {
-                let v = product(f.bits, f.signed, x[i], t[i]);
-                (if f.high { v >> f.bits } else { v }) as u64
-            }
-        };
-        let (x, y) = (u128::from(first & mask), u128::from(y[i] & mask));
-        // A borrow is kept as the carry.
-        let r = if f.subtract {
-            x.wrapping_sub(y).wrapping_sub(cin)
-        } else {
-            x + y + cin
-        };
-        carries |= u32::from(r >> f.bits & 1 == 1) << i;
-        out[i] = r as u64 & mask;
-    }
-    w.set(p, *d, &out, active);
-    if f.carry_out {
-        w.carry = w.carry & !active | carries & active;
     }
 }

@@ -10,6 +10,8 @@ pub mod hazard;
 pub mod idesc;
 pub mod mbarrier;
 pub mod memory;
+mod mma_number;
+pub mod mma_sync;
 pub mod smem_desc;
 pub mod swizzle;
 pub mod tcgen05_cp;

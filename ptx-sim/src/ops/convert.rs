@@ -69,6 +69,9 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     if cx.ins.opcode != "cvt" {
         return Ok(None);
     }
+    if cx.mods.take("pack") {
+        return super::pack::decode(cx).map(Some);
+    }
     let to = cx.mods.ty()?;
     let from = cx.mods.ty()?;
     let round = match cx.mods.one_of(&["rn", "rna", "rz", "rm", "rp"]) {
@@ -229,8 +232,23 @@ fn int_to_float(m: Mode, to: Ty, from: Ty) -> R<Alu> {
     let Some(round) = m.round else {
         return Err("a rounding mode is missing".into());
     };
-    if m.sat || m.relu || m.satfinite || m.integral.is_some() {
+    if m.relu || m.satfinite || m.integral.is_some() {
         return Err("a modifier is not defined from integers".into());
+    }
+    if m.sat {
+        // What is left of [0, 1] are its ends, in every rounding mode.
+        let one = match format(to) {
+            Some(f) => u64::from(f.round(1.0, Round::Nearest, false)),
+            None => 1f64.to_bits(),
+        };
+        let positive = move |a| {
+            if from.signed() {
+                sext(a, from.bits()) > 0
+            } else {
+                zext(a, from.bits()) > 0
+            }
+        };
+        return Ok(Alu::of1(move |a| if positive(a) { one } else { 0 }));
     }
     let fb = from.bits();
     let parts = move |a: u64| {

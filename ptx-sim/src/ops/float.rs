@@ -1,4 +1,4 @@
-//! f32, f32x2 and f64 arithmetic: section 9.7.3 of the ISA.
+//! f32 and f32x2 arithmetic: section 9.7.3 of the ISA.
 //!
 //! Rounding to nearest runs on the host's IEEE arithmetic; directed rounding goes through
 //! [`crate::softfloat`]. NaN results are the canonical NaN.
@@ -7,12 +7,7 @@ use super::first_type;
 use crate::ast::Ty;
 use crate::program::decode::{Cx, R};
 use crate::program::{Alu, Op};
-use crate::softfloat::{F32, Round, add_odd, fma_odd, signed_zero_sum};
-
-/// The bit of an f64 that makes a NaN quiet.
-const QUIET: u64 = 1 << 51;
-/// The f64 NaN of invalid operations.
-const DEFAULT_NAN: u64 = 0xfff8_0000_0000_0000;
+use crate::softfloat::{F32, Round, add_odd, div_odd, fma_odd, signed_zero_sum, sqrt_odd};
 
 /// Takes a rounding modifier; nearest if there is none.
 pub(crate) fn rounding(cx: &mut Cx<'_>) -> Round {
@@ -92,6 +87,15 @@ impl Mode {
         }
     }
 
+    /// With directed rounding.
+    fn div(self, a: f32, b: f32) -> f32 {
+        let exact = div_odd(f64::from(a), f64::from(b));
+        if self.tiny(exact) {
+            return if exact < 0.0 { -0.0 } else { 0.0 };
+        }
+        self.directed(exact)
+    }
+
     fn fma(self, a: f32, b: f32, c: f32) -> f32 {
         if self.ftz {
             let exact = fma_odd(f64::from(a), f64::from(b), f64::from(c));
@@ -125,7 +129,6 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             | "min"
             | "max"
             | "copysign"
-            | "testp"
             | "rsqrt"
             | "sin"
             | "cos"
@@ -140,7 +143,7 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
         }
         Some(Ty::F64) if known => {
             cx.mods.take("f64");
-            double(cx, op).map(Some)
+            super::double::decode(cx, op).map(Some)
         }
         Some(Ty::F32x2) if known => {
             cx.mods.take("f32x2");
@@ -192,10 +195,18 @@ fn single(cx: &mut Cx<'_>, op: &str) -> R<Op> {
             cx.alu(f, t, &[t, t, t])
         }
         "div" | "rcp" | "sqrt" => {
-            if !explicit || m.round != Round::Nearest {
-                return Err(
-                    "only .rn is modelled: approximations and directed rounding are not".into(),
-                );
+            if !explicit {
+                return Err("approximations are not modelled".into());
+            }
+            if m.round != Round::Nearest {
+                return match op {
+                    "div" => cx.alu(two(m, Mode::div), t, &[t, t]),
+                    "rcp" => cx.alu(one(m, move |a| m.div(1.0, a)), t, &[t]),
+                    _ => {
+                        let f = move |a| m.directed(sqrt_odd(f64::from(a)));
+                        cx.alu(one(m, f), t, &[t])
+                    }
+                };
             }
             match op {
                 "div" => cx.alu(two(m, |_, a, b| a / b), t, &[t, t]),
@@ -260,34 +271,6 @@ pub(crate) fn extreme(a: f32, b: f32, max: bool, nan: bool) -> f32 {
     }
     let a_first = if a == b { a.is_sign_negative() } else { a < b };
     if a_first != max { a } else { b }
-}
-
-fn double(cx: &mut Cx<'_>, op: &str) -> R<Op> {
-    let t = Ty::F64;
-    if rounding(cx) != Round::Nearest {
-        return Err("only .rn is modelled for f64".into());
-    }
-    let v = f64::from_bits;
-    // A NaN operand's payload comes through, made quiet; the first one's if there are several.
-    let out = move |r: f64, s: &[u64]| match s.iter().find(|s| v(**s).is_nan()) {
-        Some(s) => s | QUIET,
-        None if r.is_nan() => DEFAULT_NAN,
-        None => r.to_bits(),
-    };
-    match op {
-        "add" => cx.alu(Alu::of2(move |a, b| out(v(a) + v(b), &[a, b])), t, &[t, t]),
-        "sub" => cx.alu(Alu::of2(move |a, b| out(v(a) - v(b), &[a, b])), t, &[t, t]),
-        "mul" => cx.alu(Alu::of2(move |a, b| out(v(a) * v(b), &[a, b])), t, &[t, t]),
-        "div" => cx.alu(Alu::of2(move |a, b| out(v(a) / v(b), &[a, b])), t, &[t, t]),
-        "fma" | "mad" => cx.alu(
-            Alu::of3(move |a, b, c| out(v(a).mul_add(v(b), v(c)), &[a, b, c])),
-            t,
-            &[t, t, t],
-        ),
-        "abs" => cx.alu(Alu::of1(|a| a & (u64::MAX >> 1)), t, &[t]),
-        "neg" => cx.alu(Alu::of1(|a| a ^ (1 << 63)), t, &[t]),
-        other => Err(format!("{other} is not modelled for f64")),
-    }
 }
 
 fn pair(cx: &mut Cx<'_>, op: &str) -> R<Op> {
@@ -357,6 +340,18 @@ mod tests {
                 &[f(2.0) << 32 | f(3.0), f(5.0) << 32 | f(7.0)]
             ),
             f(10.0) << 32 | f(21.0)
+        );
+        // One third is 2^-2 * 1.0101...01|01: down ends in 0xaaaa.
+        assert_eq!(eval("div.rm.f32", 32, &[f(1.0), f(3.0)]), 0x3eaa_aaaa);
+        assert_eq!(eval("rcp.rp.f32", 32, &[f(3.0)]), 0x3eaa_aaab);
+        assert_eq!(eval("div.rz.f32", 32, &[f(-1.0), f(3.0)]), 0xbeaa_aaaa);
+        // The root of 2 is 1.41421356..., between these two.
+        assert_eq!(eval("sqrt.rm.f32", 32, &[f(2.0)]), 0x3fb5_04f3);
+        assert_eq!(eval("sqrt.rp.f32", 32, &[f(2.0)]), 0x3fb5_04f4);
+        assert_eq!(eval("div.rp.f32", 32, &[f(-1.0), 0]), f(f32::NEG_INFINITY));
+        assert_eq!(
+            eval("div.rz.ftz.f32", 32, &[f(f32::MIN_POSITIVE), f(2.0)]),
+            0
         );
         assert!(decode("ex2.approx.f32", 32, 1).is_err());
         assert!(decode("div.approx.f32", 32, 2).is_err());

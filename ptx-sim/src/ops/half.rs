@@ -131,11 +131,23 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
         _ => {
             let nan = cx.mods.take("NaN");
             let max = op == "max";
+            let xorsign = cx.mods.take("xorsign");
+            if xorsign && !cx.mods.take("abs") {
+                return Err(".abs is missing".into());
+            }
             // Both formats are exact in f32.
             let f = Alu::of2(move |a, b| {
                 lanes(packed, |s| {
                     let (x, y) = (m.input(a >> s) as f32, m.input(b >> s) as f32);
-                    m.output(f64::from(extreme(x, y, max, nan)))
+                    if !xorsign {
+                        return m.output(f64::from(extreme(x, y, max, nan)));
+                    }
+                    let r = m.output(f64::from(extreme(x.abs(), y.abs(), max, nan)));
+                    if m.format.is_nan(r as u32) {
+                        r
+                    } else {
+                        r | (a ^ b) >> s & 0x8000
+                    }
                 })
             });
             cx.alu(f, t, &[t, t])?

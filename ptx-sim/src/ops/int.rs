@@ -67,9 +67,8 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
         return Ok(None);
     };
     let op = cx.ins.opcode.as_str();
-    let bitwise = matches!(op, "popc" | "clz" | "brev" | "bfi");
     let packed_ty = matches!(ty, Ty::U16x2 | Ty::S16x2);
-    if !(ty.is_int() || packed_ty || bitwise && matches!(ty, Ty::B32 | Ty::B64)) {
+    if !(ty.is_int() || packed_ty) {
         return Ok(None);
     }
     let known = matches!(
@@ -89,14 +88,6 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             | "neg"
             | "min"
             | "max"
-            | "popc"
-            | "clz"
-            | "bfind"
-            | "brev"
-            | "bfe"
-            | "bfi"
-            | "szext"
-            | "bmsk"
             | "dp4a"
             | "dp2a"
     );
@@ -121,6 +112,14 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
 
 fn packed_op(cx: &mut Cx<'_>, op: &str, ty: Ty) -> R<Op> {
     let signed = ty == Ty::S16x2;
+    if signed && matches!(op, "min" | "max") && cx.mods.take("relu") {
+        let max = op == "max";
+        let f = packed(move |a, b| {
+            let (a, b) = (a as i16, b as i16);
+            (if max { a.max(b) } else { a.min(b) }).max(0) as u16
+        });
+        return cx.alu(f, ty, &[ty, ty]);
+    }
     let f = match (op, signed) {
         ("add", _) => packed(u16::wrapping_add),
         ("min", false) => packed(u16::min),
@@ -221,71 +220,6 @@ fn scalar_op(cx: &mut Cx<'_>, op: &str, ty: Ty) -> R<Op> {
             };
             cx.alu(f, ty, &[ty, ty])
         }
-        "popc" => cx.alu(
-            Alu::of1(move |a| zext(a, bits).count_ones().into()),
-            Ty::B32,
-            &[ty],
-        ),
-        "clz" => {
-            let f = Alu::of1(move |a| {
-                u64::from(zext(a, bits).leading_zeros()) - (64 - u64::from(bits))
-            });
-            cx.alu(f, Ty::B32, &[ty])
-        }
-        "brev" => cx.alu(
-            Alu::of1(move |a| zext(a, bits).reverse_bits() >> (64 - bits)),
-            ty,
-            &[ty],
-        ),
-        "bfind" => {
-            let shift = cx.mods.take("shiftamt");
-            let signed = ty.signed();
-            let f = Alu::of1(move |a| {
-                let a = if signed && sext(a, bits) < 0 {
-                    zext(!a, bits)
-                } else {
-                    zext(a, bits)
-                };
-                if a == 0 {
-                    return 0xffff_ffff;
-                }
-                let at = 63 - u64::from(a.leading_zeros());
-                if shift { u64::from(bits) - 1 - at } else { at }
-            });
-            cx.alu(f, Ty::B32, &[ty])
-        }
-        "bfe" => {
-            let signed = ty.signed();
-            // The ISA limits position and length to 8 bits. With 64-bit sources hardware takes all
-            // of their 32 bits, which is recorded.
-            let field = move |v: u64| {
-                if bits == 64 {
-                    v & 0xffff_ffff
-                } else {
-                    v & 0xff
-                }
-            };
-            let f = Alu::of3(move |a, b, c| bit_field(a, field(b), field(c), bits, signed));
-            cx.alu(f, ty, &[ty, Ty::B32, Ty::B32])
-        }
-        "bfi" => insert(cx, ty),
-        "szext" => {
-            let wrap = cx.mods.take("wrap");
-            if !wrap && !cx.mods.take("clamp") {
-                return Err(".wrap or .clamp is missing".into());
-            }
-            let signed = ty.signed();
-            let f = Alu::of2(move |a, b| {
-                let n = if wrap { b & 31 } else { zext(b, 32).min(32) } as u32;
-                match (n, signed) {
-                    (0, _) => 0,
-                    (32, _) => zext(a, 32),
-                    (n, true) => zext(sext(a, n) as u64, 32),
-                    (n, false) => zext(a, n),
-                }
-            });
-            cx.alu(f, ty, &[ty, Ty::B32])
-        }
         "dp4a" | "dp2a" => dot(cx, op == "dp4a", ty),
         other => Err(format!("{other} of {ty:?} is not modelled")),
     }
@@ -298,7 +232,14 @@ fn multiply(cx: &mut Cx<'_>, mad: bool, ty: Ty) -> R<Op> {
         .one_of(&["lo", "hi", "wide"])
         .ok_or(".lo, .hi or .wide is missing")?;
     if cx.mods.take("sat") {
-        return Err("mad.hi.sat is not modelled".into());
+        if (part, mad, ty) != ("hi", true, Ty::S32) {
+            return Err(".sat is only defined for mad.hi.s32".into());
+        }
+        let f = Alu::of3(|a, b, c| {
+            let high = ((i64::from(a as i32) * i64::from(b as i32)) >> 32) as i32;
+            u64::from(high.saturating_add(c as i32) as u32)
+        });
+        return cx.alu(f, ty, &[ty, ty, ty]);
     }
     match (part, mad) {
         ("lo", false) => cx.alu(by_type!(ty, |a, b| a.wrapping_mul(b)), ty, &[ty, ty]),
@@ -332,51 +273,6 @@ fn multiply(cx: &mut Cx<'_>, mad: bool, ty: Ty) -> R<Op> {
             cx.alu(f, wide, &[ty, ty, wide])
         }
     }
-}
-
-fn bit_field(a: u64, at: u64, n: u64, bits: u32, signed: bool) -> u64 {
-    let msb = u64::from(bits) - 1;
-    let fill = signed && n > 0 && a >> (at + n - 1).min(msb) & 1 == 1;
-    let mut d = if at > msb { 0 } else { zext(a, bits) >> at };
-    // Bits that exist: up to n, and not beyond the source.
-    let have = n.min((msb + 1).saturating_sub(at));
-    if have < 64 {
-        d &= (1 << have) - 1;
-        if fill {
-            d |= u64::MAX << have;
-        }
-    }
-    zext(d, bits)
-}
-
-fn insert(cx: &mut Cx<'_>, ty: Ty) -> R<Op> {
-    cx.mods.finish()?;
-    cx.count(&[5])?;
-    let (d, a, b) = (cx.dst(0, ty)?, cx.src(1, ty)?, cx.src(2, ty)?);
-    let bits = ty.bits();
-    let (at, n) = (cx.src(3, Ty::B32)?, cx.src(4, Ty::B32)?);
-    Ok(Op::Insert {
-        d,
-        a,
-        b,
-        at,
-        n,
-        bits,
-    })
-}
-
-/// The low `n` bits of `a` put into `b` from bit `at`.
-pub(crate) fn insert_bits(a: u64, b: u64, at: u64, n: u64, bits: u32) -> u64 {
-    let (at, n) = if bits == 64 {
-        (at, n)
-    } else {
-        (at & 0xff, n & 0xff)
-    };
-    if at >= 64 {
-        return b;
-    }
-    let mask = zext(zext(u64::MAX, n as u32) << at, bits);
-    b & !mask | a << at & mask
 }
 
 fn carry(cx: &mut Cx<'_>, op: &str, ty: Ty, carry_out: bool) -> R<Op> {

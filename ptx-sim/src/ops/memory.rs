@@ -3,7 +3,7 @@
 use super::{sext, zext};
 use crate::ast::{Operand, Ty};
 use crate::memory::Space;
-use crate::program::decode::{Cx, R};
+use crate::program::decode::{Cx, R, immediate};
 use crate::program::{AtomicFn, Dst, Op, Src};
 use crate::softfloat::{self, Format, Round, add_odd};
 
@@ -59,6 +59,20 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             cx.space();
             while cx.mods.find(Some).is_some() {}
             Op::Prefetch
+        }
+        "discard" => {
+            let (space, own) = cx.space();
+            if !matches!(space, None | Some(Space::Global)) || !cx.mods.take("L2") {
+                return Err("only discard.global.L2 is defined".into());
+            }
+            cx.mods.finish()?;
+            cx.count(&[2])?;
+            if immediate(cx.operand(1)?) != Some(128) {
+                return Err("the size must be 128".into());
+            }
+            Op::Discard {
+                addr: cx.addr(0, space, own)?,
+            }
         }
         _ => return Ok(None),
     };

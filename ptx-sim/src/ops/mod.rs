@@ -1,15 +1,21 @@
 //! Instruction families: each file decodes its instructions' modifiers and holds their semantics.
 
+pub(crate) mod bitfield;
 pub(crate) mod bits;
 pub(crate) mod control;
 pub(crate) mod convert;
+mod double;
 pub(crate) mod float;
 pub(crate) mod half;
 pub(crate) mod int;
+pub(crate) mod launch_control;
 pub(crate) mod matrix;
 pub(crate) mod mbarrier;
 pub(crate) mod memory;
+pub(crate) mod mma;
+mod pack;
 pub(crate) mod predicate;
+pub(crate) mod set;
 pub(crate) mod tcgen05;
 pub(crate) mod transfer;
 pub(crate) mod unmodelled;

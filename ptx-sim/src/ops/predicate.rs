@@ -21,6 +21,7 @@ fn over_lanes(f: impl Fn(u64, u64) -> bool + Send + Sync + 'static) -> Compare {
 pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     let op = match cx.ins.opcode.as_str() {
         "setp" => setp(cx)?,
+        "testp" => testp(cx)?,
         "selp" => {
             let t = cx.mods.ty()?;
             cx.mods.finish()?;
@@ -67,15 +68,67 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     Ok(Some(op))
 }
 
-fn setp(cx: &mut Cx<'_>) -> R<Op> {
-    let cmp = cx
-        .mods
+/// Takes the comparison of `setp` or `set`.
+pub(super) fn comparison_name(cx: &mut Cx<'_>) -> R<&'static str> {
+    cx.mods
         .one_of(&[
             "eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs", "equ", "neu", "ltu", "leu",
             "gtu", "geu", "num", "nan",
         ])
-        .ok_or("a comparison is missing")?;
-    let combine = cx.mods.one_of(&["and", "or", "xor"]);
+        .ok_or_else(|| "a comparison is missing".into())
+}
+
+/// Takes what combines a comparison with a predicate.
+pub(super) fn combination(cx: &mut Cx<'_>) -> Option<BoolOp> {
+    Some(match cx.mods.one_of(&["and", "or", "xor"])? {
+        "and" => BoolOp::And,
+        "or" => BoolOp::Or,
+        _ => BoolOp::Xor,
+    })
+}
+
+/// `testp`: zeros are normal, and NaN and infinity are neither normal nor subnormal.
+fn testp(cx: &mut Cx<'_>) -> R<Op> {
+    use std::num::FpCategory::{self, Infinite, Nan, Normal, Subnormal, Zero};
+    let test: fn(FpCategory) -> bool = match cx.mods.one_of(&[
+        "finite",
+        "infinite",
+        "number",
+        "notanumber",
+        "normal",
+        "subnormal",
+    ]) {
+        Some("finite") => |c| !matches!(c, Infinite | Nan),
+        Some("infinite") => |c| c == Infinite,
+        Some("number") => |c| c != Nan,
+        Some("notanumber") => |c| c == Nan,
+        Some("normal") => |c| matches!(c, Normal | Zero),
+        Some(_) => |c| c == Subnormal,
+        None => return Err("a property is missing".into()),
+    };
+    let t = cx.mods.ty()?;
+    cx.mods.finish()?;
+    cx.count(&[2])?;
+    let f = match t {
+        Ty::F32 => over_lanes(move |a, _| test(f32::from_bits(a as u32).classify())),
+        Ty::F64 => over_lanes(move |a, _| test(f64::from_bits(a).classify())),
+        _ => return Err(format!("testp of {t:?} is not defined")),
+    };
+    let a = cx.src(1, t)?;
+    Ok(Op::Setp {
+        f,
+        p: Some(cx.pred_dst(0)?),
+        q: None,
+        a,
+        b: a,
+        with: None,
+        packed: false,
+    })
+}
+
+fn setp(cx: &mut Cx<'_>) -> R<Op> {
+    let cmp = comparison_name(cx)?;
+    let combine = combination(cx);
     let t = cx.mods.ty()?;
     let ftz = cx.mods.take("ftz");
     cx.mods.finish()?;
@@ -89,14 +142,7 @@ fn setp(cx: &mut Cx<'_>) -> R<Op> {
     };
     let with = match combine {
         None => None,
-        Some(op) => {
-            let op = match op {
-                "and" => BoolOp::And,
-                "or" => BoolOp::Or,
-                _ => BoolOp::Xor,
-            };
-            Some((op, cx.pred(n - 1)?))
-        }
+        Some(op) => Some((op, cx.pred(n - 1)?)),
     };
     Ok(Op::Setp {
         f,
@@ -109,7 +155,7 @@ fn setp(cx: &mut Cx<'_>) -> R<Op> {
     })
 }
 
-fn comparison(cmp: &'static str, t: Ty, ftz: bool) -> R<Compare> {
+pub(super) fn comparison(cmp: &'static str, t: Ty, ftz: bool) -> R<Compare> {
     use Ty::*;
     if ftz && !matches!(t, F32 | F16 | F16x2) {
         return Err(".ftz needs a float".into());

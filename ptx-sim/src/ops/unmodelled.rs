@@ -7,15 +7,11 @@ use crate::program::decode::{Cx, R};
 const KNOWN: &[(&str, &str)] = &[
     ("cp", "asynchronous copies"),
     ("tensormap", "tensor maps"),
-    ("clusterlaunchcontrol", "cluster launch control"),
-    ("mma", "warp matrix multiplication"),
     ("wmma", "warp matrix multiplication"),
     ("wgmma", "warpgroup matrix multiplication"),
     ("multimem", "multicast memory"),
     ("red", "asynchronous reductions"),
     ("st", "asynchronous stores"),
-    ("fns", "bit search"),
-    ("set", "comparisons into registers"),
     ("call", "calls"),
     ("alloca", "stack allocation"),
     ("stacksave", "stack allocation"),
@@ -25,7 +21,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("txq", "textures"),
     ("suld", "surfaces"),
     ("sust", "surfaces"),
-    ("discard", "discarded memory"),
     ("brkpt", "breakpoints"),
 ];
 

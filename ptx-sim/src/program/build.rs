@@ -9,10 +9,6 @@ use crate::error::{DecodeError, SimError};
 use crate::memory::Space;
 use crate::memory::layout::{GLOBAL_VARS, SHARED_START, SMALL_START, generic_base};
 
-/// Slots of the predicates that never change.
-pub(crate) const TRUE: u32 = 0;
-pub(crate) const FALSE: u32 = 1;
-
 /// More registers than any kernel has; refused so that a warp's registers stay affordable.
 const MAX_REGISTERS: usize = 1 << 15;
 /// Static variables of one space beyond this are refused.
@@ -70,7 +66,7 @@ pub(super) fn build(module: &Module, kernel: &str) -> Result<Program, SimError> 
     };
     let mut b = Builder::default();
     b.program.kernel = f.name.clone();
-    b.program.preds = 2;
+    b.program.preds = 3;
     b.program.reqntid = f.reqntid;
     b.program.maxntid = f.maxntid;
     b.program.cluster = f.cluster;

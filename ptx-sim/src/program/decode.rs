@@ -1,6 +1,7 @@
 //! From a parsed instruction to an [`Op`]: operands, modifiers, and the choice of family.
 
-use super::build::{Builder, FALSE, Sym, TRUE, literal};
+use super::build::{Builder, Sym, literal};
+use super::special::{EXPLICIT_CLUSTER, FALSE, TRUE, special};
 use super::{Addr, Alu, Dst, Op, PredSrc, Special, Src};
 use crate::ast::{Instr, Operand, Ty};
 use crate::memory::Space;
@@ -214,6 +215,10 @@ impl<'a> Cx<'a> {
         };
         match self.b.lookup(self.scope, name) {
             Some(Sym::Pred(slot)) => Ok(PredSrc { slot, negated }),
+            None if name == "%is_explicit_cluster" => Ok(PredSrc {
+                slot: EXPLICIT_CLUSTER,
+                negated,
+            }),
             _ => Err(format!("`{name}` is not a predicate")),
         }
     }
@@ -341,66 +346,27 @@ impl<'a> Cx<'a> {
     }
 }
 
-/// Special registers that hold one value for a thread's whole life.
-fn special(name: &str) -> Option<Special> {
-    let axis = |s: &str| match s {
-        "x" => Some(0),
-        "y" => Some(1),
-        "z" => Some(2),
-        _ => None,
-    };
-    let name = name.strip_prefix('%')?;
-    if let Some((base, a)) = name.split_once('.') {
-        let a = axis(a)?;
-        return Some(match base {
-            "tid" => Special::Tid(a),
-            "ntid" => Special::Ntid(a),
-            "ctaid" => Special::Ctaid(a),
-            "nctaid" => Special::Nctaid(a),
-            "clusterid" => Special::ClusterId(a),
-            "nclusterid" => Special::NClusterId(a),
-            "cluster_ctaid" => Special::ClusterCtaid(a),
-            "cluster_nctaid" => Special::ClusterNctaid(a),
-            _ => return None,
-        });
-    }
-    Some(match name {
-        "laneid" => Special::LaneId,
-        "warpid" => Special::WarpId,
-        "nwarpid" => Special::NWarpId,
-        "lanemask_eq" => Special::LaneMaskEq,
-        "lanemask_le" => Special::LaneMaskLe,
-        "lanemask_lt" => Special::LaneMaskLt,
-        "lanemask_ge" => Special::LaneMaskGe,
-        "lanemask_gt" => Special::LaneMaskGt,
-        "cluster_ctarank" => Special::ClusterCtaRank,
-        "cluster_nctarank" => Special::ClusterNctaRank,
-        "smid" => Special::SmId,
-        "nsmid" => Special::NSmId,
-        "gridid" => Special::GridId,
-        "dynamic_smem_size" => Special::DynamicSharedSize,
-        "total_smem_size" => Special::TotalSharedSize,
-        _ => return None,
-    })
-}
-
 /// Decodes by family; the first that knows the opcode decides.
 pub(crate) fn op(cx: &mut Cx<'_>) -> R<Op> {
     type Family = fn(&mut Cx<'_>) -> R<Option<Op>>;
-    let families: [Family; 14] = [
+    let families: [Family; 18] = [
+        ops::bitfield::decode,
         ops::int::decode,
         ops::float::decode,
         ops::half::decode,
         ops::convert::decode,
         ops::bits::decode,
         ops::predicate::decode,
+        ops::set::decode,
         ops::memory::decode,
         ops::mbarrier::decode,
         ops::transfer::decode,
         ops::control::decode,
         ops::warp::decode,
         ops::tcgen05::decode,
+        ops::launch_control::decode,
         ops::matrix::decode,
+        ops::mma::decode,
         ops::unmodelled::decode,
     ];
     for f in families {

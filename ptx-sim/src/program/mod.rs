@@ -4,11 +4,21 @@
 mod build;
 mod cfg;
 pub(crate) mod decode;
+mod launch_control;
+mod mma;
+mod modes;
 mod op;
+mod operand;
+mod special;
 mod tcgen05;
 mod transfer;
 
+pub use launch_control::LaunchControl;
+pub use mma::MmaSync;
+pub use modes::*;
 pub use op::*;
+pub use operand::*;
+pub(crate) use special::EXPLICIT_CLUSTER;
 pub use tcgen05::{MmaA, MmaOperands, Tcgen05, TensorAddr};
 pub use transfer::{Completion, Reduction, Transfer};
 
@@ -51,7 +61,8 @@ pub struct Program {
     pub reg_masks: Vec<u64>,
     /// Constants, addressed by [`Src`] with its high bit set.
     pub consts: Vec<Lanes>,
-    /// Predicate registers. The first is always true, the second always false.
+    /// Predicate registers. The first is always true, the second always false, the
+    /// third `%is_explicit_cluster`.
     pub preds: usize,
     /// Special registers in use and the register each is kept in.
     pub specials: Vec<(Special, u32)>,

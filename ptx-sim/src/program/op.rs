@@ -1,117 +1,10 @@
 //! The executable instruction set.
 
-use std::fmt;
-use std::sync::Arc;
-
-use super::Transfer;
+use super::{
+    Addr, Alu, AtomicFn, BarMode, BoolOp, CarryForm, Compare, Dst, FenceKind, MbarrierOp, PredSrc,
+    ReduxOp, ShflMode, Src, Transfer, VoteMode,
+};
 use crate::memory::Space;
-
-/// A register of a warp: one value a lane, zero-extended.
-pub type Lanes = [u64; 32];
-
-/// A register to read; with the high bit set, a constant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Src(pub u32);
-
-impl Src {
-    /// Marks constants.
-    pub const CONST: u32 = 1 << 31;
-}
-
-/// A register to write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Dst(pub u32);
-
-/// A predicate to read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PredSrc {
-    /// Its slot.
-    pub slot: u32,
-    /// Read as its opposite.
-    pub negated: bool,
-}
-
-/// An arithmetic instruction over all lanes, from its sources to its result.
-#[derive(Clone)]
-pub struct Alu(pub(crate) Arc<AluFn>);
-
-/// A loop over lanes, generated around a scalar function so that the compiler can vectorise it.
-pub type AluFn = dyn Fn(&Lanes, &Lanes, &Lanes, &mut Lanes) + Send + Sync;
-
-impl Alu {
-    /// From a function of one source.
-    pub fn of1(f: impl Fn(u64) -> u64 + Send + Sync + 'static) -> Self {
-        Self(Arc::new(move |a, _, _, d| {
-            for (d, a) in d.iter_mut().zip(a) {
-                *d = f(*a);
-            }
-        }))
-    }
-
-    /// From a function of two sources.
-    pub fn of2(f: impl Fn(u64, u64) -> u64 + Send + Sync + 'static) -> Self {
-        Self(Arc::new(move |a, b, _, d| {
-            for i in 0..32 {
-                d[i] = f(a[i], b[i]);
-            }
-        }))
-    }
-
-    /// From a function of three sources.
-    pub fn of3(f: impl Fn(u64, u64, u64) -> u64 + Send + Sync + 'static) -> Self {
-        Self(Arc::new(move |a, b, c, d| {
-            for i in 0..32 {
-                d[i] = f(a[i], b[i], c[i]);
-            }
-        }))
-    }
-
-    /// The result for one lane's values.
-    pub fn scalar(&self, a: u64, b: u64, c: u64) -> u64 {
-        let mut d = [0; 32];
-        (self.0)(&[a; 32], &[b; 32], &[c; 32], &mut d);
-        d[0]
-    }
-}
-
-impl fmt::Debug for Alu {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Alu")
-    }
-}
-
-/// A comparison over all lanes; a bit a lane. Packed comparisons have a second result.
-#[derive(Clone)]
-pub struct Compare(pub(crate) Arc<CompareFn>);
-
-/// See [`Compare`].
-pub type CompareFn = dyn Fn(&Lanes, &Lanes) -> (u32, u32) + Send + Sync;
-
-impl fmt::Debug for Compare {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Compare")
-    }
-}
-
-/// How two predicates combine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum BoolOp {
-    And,
-    Or,
-    Xor,
-}
-
-impl BoolOp {
-    /// On a bit a lane.
-    pub fn apply(self, a: u32, b: u32) -> u32 {
-        match self {
-            BoolOp::And => a & b,
-            BoolOp::Or => a | b,
-            BoolOp::Xor => a ^ b,
-        }
-    }
-}
 
 /// Values that a warp finds in registers when it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -154,148 +47,6 @@ pub enum Clock {
     Timer,
     TimerLo,
     TimerHi,
-}
-
-/// An address: register plus offset in a state space; `None` is generic.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Addr {
-    /// Space, `None` for generic addresses.
-    pub space: Option<Space>,
-    /// Shared memory of this CTA only (`.shared::cta`).
-    pub own: bool,
-    /// Base register.
-    pub base: Src,
-    /// Constant offset.
-    pub offset: i64,
-    /// Addresses in 32-bit registers wrap at 32 bits.
-    pub narrow: bool,
-}
-
-/// An atomic operation: the new value from the old one and the sources.
-#[derive(Clone)]
-pub struct AtomicFn {
-    pub(crate) f: Arc<dyn Fn(u64, u64, u64) -> u64 + Send + Sync>,
-    /// It is `cas`: the third argument is its second source. Otherwise that argument is 1 on
-    /// global memory, where some additions round differently.
-    pub(crate) compares: bool,
-}
-
-impl fmt::Debug for AtomicFn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("AtomicFn")
-    }
-}
-
-/// Modes of `shfl`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum ShflMode {
-    Up,
-    Down,
-    Bfly,
-    Idx,
-}
-
-/// Modes of `vote` and reductions over predicates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum VoteMode {
-    All,
-    Any,
-    Uni,
-}
-
-/// Reductions of `redux.sync`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum ReduxOp {
-    Add,
-    MinU,
-    MaxU,
-    MinS,
-    MaxS,
-    And,
-    Or,
-    Xor,
-}
-
-/// What a fence orders.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FenceKind {
-    /// `membar` and `fence` of the generic proxy.
-    Memory,
-    /// `fence.mbarrier_init`.
-    MbarrierInit,
-    /// `fence.proxy.alias`.
-    ProxyAlias,
-    /// `fence.proxy.async` and the spaces it is limited to.
-    ProxyAsync {
-        /// Orders global memory.
-        global: bool,
-        /// Orders shared memory.
-        shared: bool,
-    },
-}
-
-/// What a barrier instruction does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BarMode {
-    /// Arrive and wait.
-    Sync,
-    /// Arrive only.
-    Arrive,
-    /// Arrive, wait, and count predicates.
-    Popc(Dst, PredSrc),
-    /// Arrive, wait, and combine predicates; `true` for and.
-    Vote(u32, PredSrc, bool),
-}
-
-/// What an `mbarrier` instruction does to its object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum MbarrierOp {
-    Init {
-        count: Src,
-    },
-    Inval,
-    ExpectTx {
-        tx: Src,
-    },
-    CompleteTx {
-        tx: Src,
-    },
-    /// The state goes to `d`; `drop` is `arrive_drop`.
-    Arrive {
-        d: Option<Dst>,
-        count: Option<Src>,
-        tx: Option<Src>,
-        drop: bool,
-        no_complete: bool,
-    },
-    /// `test_wait`, or `try_wait` if it may suspend; by parity or by state.
-    Wait {
-        p: u32,
-        operand: Src,
-        parity: bool,
-        suspends: bool,
-    },
-}
-
-/// Which extended-precision instruction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CarryForm {
-    /// 32 or 64.
-    pub bits: u32,
-    /// Subtracts instead of adding.
-    pub subtract: bool,
-    /// Adds the carry.
-    pub carry_in: bool,
-    /// Sets the carry.
-    pub carry_out: bool,
-    /// Of a product: its upper half.
-    pub high: bool,
-    /// Of a product: of signed numbers.
-    pub signed: bool,
 }
 
 /// An executable instruction.
@@ -348,6 +99,16 @@ pub enum Op {
         a: Src,
         b: Src,
         with: Option<(BoolOp, PredSrc)>,
+        packed: bool,
+    },
+    /// `set`: `yes` where the comparison holds, else zero; in halves of 16 bits if packed.
+    Set {
+        f: Compare,
+        d: Dst,
+        a: Src,
+        b: Src,
+        with: Option<(BoolOp, PredSrc)>,
+        yes: u64,
         packed: bool,
     },
     /// `selp`.
@@ -527,6 +288,14 @@ pub enum Op {
         d: Dst,
         a: Src,
     },
+    /// `clusterlaunchcontrol`.
+    LaunchControl(super::LaunchControl),
+    /// `discard`: 128 bytes that hold nothing any more.
+    Discard {
+        addr: Addr,
+    },
+    /// `mma.sync`.
+    Mma(Box<super::MmaSync>),
     /// Parsed, and known to the ISA, but not modelled: an error when it is reached.
     Unmodelled {
         reason: String,
@@ -547,6 +316,7 @@ impl Op {
             Op::LdMatrix { .. }
             | Op::StMatrix { .. }
             | Op::MovMatrix { .. }
+            | Op::Mma(_)
             | Op::Bar { aligned: true, .. }
             | Op::ClusterArrive { aligned: true, .. }
             | Op::ClusterWait { aligned: true } => WarpSync::All,

@@ -42,6 +42,27 @@ fn edges() {
         eval("min.s16x2", 32, &[0x0001_ffff, 0x0000_0001]),
         0x0000_ffff
     );
+    assert_eq!(
+        eval("max.relu.s16x2", 32, &[0xfffe_0003, 0xffff_0005]),
+        0x0000_0005
+    );
+    assert_eq!(
+        eval("min.relu.s16x2", 32, &[0x7fff_0003, 0x0009_8000]),
+        0x0009_0000
+    );
+    // The upper half of 2^30 * -2^31 is -2^29.
+    let s = [1 << 30, 0x8000_0000, 0x8000_0000];
+    assert_eq!(eval("mad.hi.sat.s32", 32, &s), 0x8000_0000);
+    assert_eq!(eval("mad.hi.s32", 32, &s), 0x6000_0000);
+    assert_eq!(
+        eval(
+            "mad.hi.sat.s32",
+            32,
+            &[0x4000_0000, 0x4000_0000, 0x7fff_ffff]
+        ),
+        0x7fff_ffff
+    );
+    assert_eq!(eval("mad.hi.sat.s32", 32, &[1 << 16, 1 << 16, 5]), 6);
 }
 
 /// The loop of the ISA's pseudocode, bit by bit.

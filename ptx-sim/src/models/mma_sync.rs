@@ -1,0 +1,256 @@
+//! `mma.sync` of one warp: fragments, exact products, and the sum as Hopper forms it.
+//!
+//! PTX ISA 9.7.14.5. The ISA leaves order and rounding of the sum open; the rule here reproduces
+//! what an H200 was recorded to do (`docs/semantics.md`).
+
+use super::mma_number::{Format, Number, Sum};
+
+/// Registers of a warp, one value a lane.
+pub type Lanes = [u64; 32];
+
+/// Type of the elements of A or B.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Element {
+    F16,
+    Bf16,
+    Tf32,
+    E4m3,
+    E5m2,
+    S8,
+    U8,
+    S4,
+    U4,
+}
+
+impl Element {
+    /// The type a modifier names.
+    pub fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "f16" => Self::F16,
+            "bf16" => Self::Bf16,
+            "tf32" => Self::Tf32,
+            "e4m3" => Self::E4m3,
+            "e5m2" => Self::E5m2,
+            "s8" => Self::S8,
+            "u8" => Self::U8,
+            "s4" => Self::S4,
+            "u4" => Self::U4,
+            _ => return None,
+        })
+    }
+
+    /// Bits an element takes in a register.
+    fn bits(self) -> u32 {
+        match self {
+            Self::Tf32 => 32,
+            Self::F16 | Self::Bf16 => 16,
+            Self::E4m3 | Self::E5m2 | Self::S8 | Self::U8 => 8,
+            Self::S4 | Self::U4 => 4,
+        }
+    }
+
+    /// The format of a float; `None` of an integer.
+    fn format(self) -> Option<Format> {
+        match self {
+            Self::F16 => Some(Format::F16),
+            Self::Bf16 => Some(Format::BF16),
+            Self::Tf32 => Some(Format::TF32),
+            Self::E4m3 => Some(Format::E4M3),
+            Self::E5m2 => Some(Format::E5M2),
+            _ => None,
+        }
+    }
+
+    fn integer(self, bits: u32) -> i64 {
+        match self {
+            Self::S8 => i64::from(bits as u8 as i8),
+            Self::S4 => i64::from((bits << 4) as u8 as i8 >> 4),
+            _ => i64::from(bits),
+        }
+    }
+}
+
+/// Type of C and D.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Accumulator {
+    F16,
+    F32,
+    S32,
+}
+
+impl Accumulator {
+    /// The type a modifier names.
+    pub fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "f16" => Self::F16,
+            "f32" => Self::F32,
+            "s32" => Self::S32,
+            _ => return None,
+        })
+    }
+}
+
+/// A combination that the ISA does not define.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("mma.m16n8k{k} of {a:?} and {b:?} into {d:?} is not defined")]
+pub struct MmaError {
+    k: usize,
+    a: Element,
+    b: Element,
+    d: Accumulator,
+}
+
+/// One m16n8 instruction, A by rows and B by columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mma {
+    k: usize,
+    a: Element,
+    b: Element,
+    d: Accumulator,
+    satfinite: bool,
+}
+
+/// Rows of A and D, and columns of B and D.
+const M: usize = 16;
+const N: usize = 8;
+
+impl Mma {
+    /// An instruction of K elements; C has the type of D.
+    pub fn new(
+        k: usize,
+        a: Element,
+        b: Element,
+        d: Accumulator,
+        satfinite: bool,
+    ) -> Result<Self, MmaError> {
+        use Accumulator as Acc;
+        use Element::*;
+        let defined = match (a, b) {
+            (F16, F16) => matches!(k, 8 | 16) && d != Acc::S32,
+            (Bf16, Bf16) => matches!(k, 8 | 16) && d == Acc::F32,
+            (Tf32, Tf32) => matches!(k, 4 | 8) && d == Acc::F32,
+            (E4m3 | E5m2, E4m3 | E5m2) => matches!(k, 16 | 32) && d != Acc::S32,
+            (S8 | U8, S8 | U8) => matches!(k, 16 | 32) && d == Acc::S32,
+            (S4 | U4, S4 | U4) => matches!(k, 32 | 64) && d == Acc::S32,
+            _ => false,
+        };
+        if !defined || satfinite && d != Acc::S32 {
+            return Err(MmaError { k, a, b, d });
+        }
+        Ok(Self {
+            k,
+            a,
+            b,
+            d,
+            satfinite,
+        })
+    }
+
+    /// Elements in a register of A or B.
+    fn packed(&self) -> usize {
+        (32 / self.a.bits()) as usize
+    }
+
+    /// Registers a lane gives for A, for B, and for C or D.
+    pub fn registers(&self) -> (usize, usize, usize) {
+        let row = self.k / (4 * self.packed());
+        let c = if self.d == Accumulator::F16 { 2 } else { 4 };
+        (2 * row, row, c)
+    }
+
+    /// A by rows, as bits. Of every four lanes that share a row, each holds one register's worth of
+    /// neighbours; registers alternate between a row and the one 8 below.
+    fn rows(&self, a: &[Lanes]) -> Vec<u32> {
+        let mut out = vec![0; M * self.k];
+        for (r, lanes) in a.iter().enumerate() {
+            for (lane, v) in lanes.iter().enumerate() {
+                let row = lane / 4 + 8 * (r % 2);
+                self.spread(&mut out[row * self.k..][..self.k], lane, r / 2, *v);
+            }
+        }
+        out
+    }
+
+    /// B by columns, as bits.
+    fn columns(&self, b: &[Lanes]) -> Vec<u32> {
+        let mut out = vec![0; N * self.k];
+        for (r, lanes) in b.iter().enumerate() {
+            for (lane, v) in lanes.iter().enumerate() {
+                self.spread(&mut out[lane / 4 * self.k..][..self.k], lane, r, *v);
+            }
+        }
+        out
+    }
+
+    /// The elements of one register along K.
+    fn spread(&self, line: &mut [u32], lane: usize, group: usize, v: u64) {
+        let (n, bits) = (self.packed(), self.a.bits());
+        let mask = u64::MAX >> (64 - bits);
+        for i in 0..n {
+            line[(group * 4 + lane % 4) * n + i] = (v >> (bits * i as u32) & mask) as u32;
+        }
+    }
+
+    /// D = A * B + C on the fragments of a warp, whose numbers of registers must be those of
+    /// [`Mma::registers`].
+    pub fn run(&self, a: &[Lanes], b: &[Lanes], c: &[Lanes]) -> Vec<Lanes> {
+        let (a, b) = (self.rows(a), self.columns(b));
+        let mut d = vec![[0; 32]; self.registers().2];
+        let element: &dyn Fn(usize, usize, u32) -> u32 = match (self.a.format(), self.b.format()) {
+            (Some(fa), Some(fb)) => {
+                let read = |f: Format, v: &[u32]| -> Vec<Number> {
+                    v.iter().map(|x| f.decode(*x)).collect()
+                };
+                let (a, b) = (read(fa, &a), read(fb, &b));
+                &move |row, col, c| self.float(line(&a, row, self.k), line(&b, col, self.k), c)
+            }
+            _ => &|row, col, c| self.integer(line(&a, row, self.k), line(&b, col, self.k), c),
+        };
+        for lane in 0..32 {
+            for i in 0..4 {
+                let (row, col) = (lane / 4 + 8 * (i / 2), lane % 4 * 2 + i % 2);
+                if self.d == Accumulator::F16 {
+                    let old = (c[i / 2][lane] >> (16 * (i % 2)) & 0xffff) as u32;
+                    d[i / 2][lane] |= u64::from(element(row, col, old)) << (16 * (i % 2));
+                } else {
+                    d[i][lane] = u64::from(element(row, col, c[i][lane] as u32));
+                }
+            }
+        }
+        d
+    }
+
+    fn float(&self, a: &[Number], b: &[Number], c: u32) -> u32 {
+        let format = match self.d {
+            Accumulator::F16 => Format::F16,
+            _ => Format::F32,
+        };
+        let mut sum = Sum::new(format.decode(c));
+        for (x, y) in a.iter().zip(b) {
+            sum.add(x.times(*y));
+        }
+        match self.d {
+            Accumulator::F16 => sum.to_f16(),
+            _ => sum.to_f32(),
+        }
+    }
+
+    fn integer(&self, a: &[u32], b: &[u32], c: u32) -> u32 {
+        let products = a.iter().zip(b);
+        let sum: i64 = products
+            .map(|(x, y)| self.a.integer(*x) * self.b.integer(*y))
+            .sum::<i64>()
+            + i64::from(c as i32);
+        if self.satfinite {
+            sum.clamp(i32::MIN.into(), i32::MAX.into()) as u32
+        } else {
+            sum as u32
+        }
+    }
+}
+
+fn line<T>(all: &[T], i: usize, k: usize) -> &[T] {
+    &all[i * k..][..k]
+}

@@ -1,0 +1,19 @@
+//! Operands of `mma.sync`.
+
+use super::{Dst, Src};
+use crate::models::mma_sync::Mma;
+
+/// One instruction with its fragments' registers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MmaSync {
+    /// What it computes.
+    pub mma: Mma,
+    /// D; `None` for `_`.
+    pub d: Vec<Option<Dst>>,
+    /// A.
+    pub a: Vec<Src>,
+    /// B.
+    pub b: Vec<Src>,
+    /// C.
+    pub c: Vec<Src>,
+}

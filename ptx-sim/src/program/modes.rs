@@ -1,0 +1,115 @@
+//! What instructions of one family differ in.
+
+use super::{Dst, PredSrc, Src};
+
+/// Modes of `shfl`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum ShflMode {
+    Up,
+    Down,
+    Bfly,
+    Idx,
+}
+
+/// Modes of `vote` and reductions over predicates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum VoteMode {
+    All,
+    Any,
+    Uni,
+}
+
+/// Reductions of `redux.sync`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum ReduxOp {
+    Add,
+    MinU,
+    MaxU,
+    MinS,
+    MaxS,
+    And,
+    Or,
+    Xor,
+}
+
+/// What a fence orders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FenceKind {
+    /// `membar` and `fence` of the generic proxy.
+    Memory,
+    /// `fence.mbarrier_init`.
+    MbarrierInit,
+    /// `fence.proxy.alias`.
+    ProxyAlias,
+    /// `fence.proxy.async` and the spaces it is limited to.
+    ProxyAsync {
+        /// Orders global memory.
+        global: bool,
+        /// Orders shared memory.
+        shared: bool,
+    },
+}
+
+/// What a barrier instruction does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BarMode {
+    /// Arrive and wait.
+    Sync,
+    /// Arrive only.
+    Arrive,
+    /// Arrive, wait, and count predicates.
+    Popc(Dst, PredSrc),
+    /// Arrive, wait, and combine predicates; `true` for and.
+    Vote(u32, PredSrc, bool),
+}
+
+/// What an `mbarrier` instruction does to its object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum MbarrierOp {
+    Init {
+        count: Src,
+    },
+    Inval,
+    ExpectTx {
+        tx: Src,
+    },
+    CompleteTx {
+        tx: Src,
+    },
+    /// The state goes to `d`; `drop` is `arrive_drop`.
+    Arrive {
+        d: Option<Dst>,
+        count: Option<Src>,
+        tx: Option<Src>,
+        drop: bool,
+        no_complete: bool,
+    },
+    /// `test_wait`, or `try_wait` if it may suspend; by parity or by state.
+    Wait {
+        p: u32,
+        operand: Src,
+        parity: bool,
+        suspends: bool,
+    },
+}
+
+/// Which extended-precision instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CarryForm {
+    /// 32 or 64.
+    pub bits: u32,
+    /// Subtracts instead of adding.
+    pub subtract: bool,
+    /// Adds the carry.
+    pub carry_in: bool,
+    /// Sets the carry.
+    pub carry_out: bool,
+    /// Of a product: its upper half.
+    pub high: bool,
+    /// Of a product: of signed numbers.
+    pub signed: bool,
+}

@@ -1,0 +1,195 @@
+//! Single instructions in small kernels: what `set` and `testp` write, `discard`, cluster launch
+//! control.
+
+use ptx_sim::report::ViolationKind;
+use ptx_sim::{Buffer, Launch, Module, Options, Policy, Sim, SimError, Timing};
+
+/// A kernel `k(out)`: `%t` is the thread, `%w` the address of its word, `%out` that of the first.
+fn kernel(directives: &str, body: &str) -> String {
+    format!(
+        ".version 9.0\n.target sm_100a\n.address_size 64\n\
+         .visible .entry k(.param .u64 p) {directives}\n{{\n\
+         .reg .pred %p<4>; .reg .b16 %h<4>; .reg .b32 %r<9>; .reg .f32 %f<4>; .reg .b32 %t;\n\
+         .reg .b64 %d<4>; .reg .b64 %out; .reg .b64 %w; .reg .b128 %q1;\n\
+         .shared .align 16 .b8 response[16]; .shared .align 8 .b64 bar;\n\
+         ld.param.u64 %out, [p]; mov.u32 %t, %tid.x; mad.wide.u32 %w, %t, 4, %out;\n{body}\nret;\n}}\n"
+    )
+}
+
+fn run_as(ptx: &str, grid: u32, options: &Options) -> Result<Vec<u32>, SimError> {
+    let mut sim = Sim::new(Module::parse(ptx)?);
+    let out: Buffer = sim.upload("out", &[0; 512])?;
+    let launch = Launch::new("k", [grid, 1, 1], [32, 1, 1]).buffer(out);
+    sim.run(&launch, options)?;
+    let bytes = sim.download(out).chunks_exact(4);
+    Ok(bytes
+        .map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]))
+        .collect())
+}
+
+fn run(ptx: &str, grid: u32) -> Result<Vec<u32>, SimError> {
+    run_as(ptx, grid, &Options::default())
+}
+
+/// What one instruction leaves in `%r1`.
+fn one(setup: &str, instruction: &str) -> u32 {
+    let body =
+        format!("mov.u32 %r1, 0x12345678;\n{setup}\n{instruction}\nst.global.u32 [%w], %r1;");
+    run(&kernel("", &body), 1).unwrap_or_else(|e| panic!("{instruction}: {e}"))[0]
+}
+
+fn violation(e: &SimError) -> (ViolationKind, String) {
+    match e {
+        SimError::Violation(v) => (v.kind, v.to_string()),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn set_writes_numbers() {
+    let ints =
+        "mov.u32 %r2, -1; mov.u32 %r3, 1; setp.eq.u32 %p1, %r2, %r3; setp.ne.u32 %p2, %r2, %r3;";
+    for (instruction, want) in [
+        ("set.lt.u32.s32 %r1, %r2, %r3;", u32::MAX),
+        ("set.lt.u32.u32 %r1, %r2, %r3;", 0),
+        ("set.lt.f32.s32 %r1, %r2, %r3;", 0x3f80_0000),
+        ("set.lt.and.s32.s32 %r1, %r2, %r3, %p1;", 0),
+        ("set.lt.and.s32.s32 %r1, %r2, %r3, !%p1;", u32::MAX),
+        ("set.gt.or.f32.s32 %r1, %r2, %r3, %p2;", 0x3f80_0000),
+        ("set.lt.xor.u32.s32 %r1, %r2, %r3, %p2;", 0),
+        ("set.ne.u32.b32 %r1, %r2, %r3;", u32::MAX),
+        ("{ set.hi.u32.u32 %r1, %r2, %r3; }", u32::MAX),
+    ] {
+        assert_eq!(one(ints, instruction), want, "{instruction}");
+    }
+    // The halves of %r2 are 1 and NaN, those of %r3 are 2 and 2.
+    let halves = "mov.b32 %r2, 0x3c007e00; mov.b32 %r3, 0x40004000; mov.b32 {%h1, %h2}, %r2; mov.u16 %h3, 0x3c00;";
+    for (instruction, want) in [
+        ("set.lt.f16x2.f16x2 %r1, %r2, %r3;", 0x3c00_0000),
+        ("set.ltu.u32.f16x2 %r1, %r2, %r3;", 0xffff_ffff),
+        ("set.lt.s32.f16x2 %r1, %r2, %r3;", 0xffff_0000),
+        (
+            "set.eq.u16.f16 %h1, %h2, %h3; mov.b32 %r1, {%h1, 0};",
+            0xffff,
+        ),
+        (
+            "set.eq.f16.f16 %h1, %h2, %h3; mov.b32 %r1, {%h1, 0};",
+            0x3c00,
+        ),
+        (
+            "set.eq.bf16.s32 %h1, %r2, %r2; mov.b32 %r1, {%h1, 0};",
+            0x3f80,
+        ),
+        ("set.num.u32.f16 %r1, %h1, %h3;", 0),
+    ] {
+        assert_eq!(one(halves, instruction), want, "{instruction}");
+    }
+    // A subnormal is above zero unless it is flushed.
+    let tiny = "mov.b32 %f1, 1; mov.f32 %f2, 0f00000000;";
+    assert_eq!(one(tiny, "set.gt.u32.f32 %r1, %f1, %f2;"), u32::MAX);
+    assert_eq!(one(tiny, "set.gt.ftz.u32.f32 %r1, %f1, %f2;"), 0);
+}
+
+#[test]
+fn testp_knows_the_classes() {
+    let properties = [
+        "finite",
+        "infinite",
+        "number",
+        "notanumber",
+        "normal",
+        "subnormal",
+    ];
+    for (bits, double, want) in [
+        (0x3f80_0000u32, 0x3ff0_0000_0000_0000u64, [1, 0, 1, 0, 1, 0]),
+        (0x8000_0000, 1 << 63, [1, 0, 1, 0, 1, 0]),
+        (0x0000_0001, 1, [1, 0, 1, 0, 0, 1]),
+        (0xff80_0000, 0xfff0_0000_0000_0000, [0, 1, 1, 0, 0, 0]),
+        (0x7f80_0001, 0x7ff0_0000_0000_0001, [0, 0, 0, 1, 0, 0]),
+    ] {
+        let setup = format!("mov.b32 %f1, {bits}; mov.b64 %d1, {double};");
+        for (property, want) in properties.iter().zip(want) {
+            for source in ["f32 %p1, %f1", "f64 %p1, %d1"] {
+                let i = format!("testp.{property}.{source}; selp.u32 %r1, 1, 0, %p1;");
+                assert_eq!(one(&setup, &i), want, "{i} {bits:08x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn discarded_bytes_hold_nothing() {
+    let discard =
+        "setp.ne.u32 %p1, %t, 0;\n@!%p1 discard.global.L2 [%out+128], 128;\nbar.warp.sync -1;\n";
+    // Outside of it nothing happens, and a write makes the bytes readable again.
+    let fine = "st.global.u32 [%w+128], %t; ld.global.u32 %r1, [%w+128]; add.u32 %r1, %r1, 1; st.global.u32 [%w], %r1;";
+    let out = run(&kernel("", &format!("{discard}{fine}")), 1).unwrap();
+    assert_eq!(out[..32], (1..=32).collect::<Vec<u32>>());
+    let reads = format!("{discard}ld.global.u32 %r1, [%out+252];");
+    let (kind, text) = violation(&run(&kernel("", &reads), 1).unwrap_err());
+    assert_eq!(kind, ViolationKind::Uninitialised, "{text}");
+    let next = format!("{discard}ld.global.u32 %r1, [%out+256];");
+    run(&kernel("", &next), 1).unwrap();
+    for (place, want) in [
+        (
+            "discard.global.L2 [%out+64], 128;",
+            ViolationKind::Misaligned,
+        ),
+        (
+            "discard.global.L2 [%out+512], 128;",
+            ViolationKind::OutOfBounds,
+        ),
+    ] {
+        let (kind, text) = violation(&run(&kernel("", place), 1).unwrap_err());
+        assert_eq!(kind, want, "{text}");
+    }
+}
+
+/// Two CTAs of a cluster ask once, all threads of both wait, and each writes what it was told.
+fn cancel(after: &str) -> String {
+    let body = format!(
+        "mov.u32 %r5, %cluster_ctarank; setp.ne.u32 %p1, %t, 0; mov.u32 %r2, bar; mov.u32 %r3, response;\n\
+         @%p1 bra READY;\nmbarrier.init.shared::cta.b64 [%r2], 1;\nfence.mbarrier_init.release.cluster;\n\
+         mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 16;\n\
+         READY: barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n\
+         or.b32 %r6, %r5, %t;\nsetp.ne.u32 %p2, %r6, 0;\n\
+         @!%p2 clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.multicast::cluster::all.b128 [%r3], [%r2];\n\
+         W: mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r2], 0;\n@!%p3 bra W;\n\
+         ld.shared.b128 %q1, [%r3];\nmov.u32 %r1, 7;\n\
+         clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 %p3, %q1;\nselp.u32 %r1, 1, 2, %p3;\n\
+         @%p3 clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {{%r1, _, _, _}}, %q1;\n{after}\n\
+         mad.wide.u32 %w, %r5, 128, %w;\nst.global.u32 [%w], %r1;\n\
+         barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;"
+    );
+    kernel(".reqnctapercluster 2, 1, 1", &body)
+}
+
+#[test]
+fn requests_to_cancel_fail() {
+    for policy in [Policy::Fair, Policy::Random(3), Policy::Starve(5)] {
+        for timing in [Timing::Eager, Timing::Lazy, Timing::Random] {
+            let options = Options {
+                policy,
+                timing,
+                ..Options::default()
+            };
+            let out = run_as(&cancel(""), 4, &options).unwrap();
+            assert_eq!(out[..64], [2; 64], "{policy} {timing:?}");
+        }
+    }
+}
+
+#[test]
+fn misuse_of_responses_is_found() {
+    let again = "@!%p2 clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%r3], [%r2];";
+    let first = "clusterlaunchcontrol.query_cancel.get_first_ctaid::x.b32.b128 %r1, %q1;";
+    let other = "mov.b128 %q1, {%d1, %d2};\nclusterlaunchcontrol.query_cancel.is_canceled.pred.b128 %p3, %q1;";
+    for (after, want) in [
+        (again, "has seen an earlier one fail"),
+        (first, "of a request that failed"),
+        (other, "not the response of a try_cancel"),
+    ] {
+        let (_, text) = violation(&run(&cancel(after), 2).unwrap_err());
+        assert!(text.contains(want), "{text}");
+    }
+}

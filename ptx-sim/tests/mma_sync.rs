@@ -1,0 +1,376 @@
+//! `mma.sync`: fragments by the ISA's formulas, sums worked out by hand.
+
+use half::{bf16, f16};
+use ptx_sim::models::float::{e4m3, e5m2};
+use ptx_sim::{Launch, Module, Options, Sim};
+
+/// An instruction's form, and the element of each fragment as the ISA gives it: row and column of
+/// `a(i)`, row of `b(i)`, by group (`lane / 4`) and thread in group (`lane % 4`).
+struct Form {
+    name: &'static str,
+    k: usize,
+    /// Bits of an element of A and B.
+    bits: usize,
+    f16_result: bool,
+    a: fn(usize, usize, usize) -> (usize, usize),
+    b: fn(usize, usize) -> usize,
+}
+
+impl Form {
+    /// Registers of A, B and C.
+    fn registers(&self) -> [usize; 3] {
+        let words = |elements: usize| elements * self.bits / 32 / 32;
+        let c = if self.f16_result { 2 } else { 4 };
+        [words(16 * self.k), words(8 * self.k), c]
+    }
+}
+
+fn list(first: usize, n: usize) -> String {
+    let names: Vec<_> = (first..first + n).map(|i| format!("%r{i}")).collect();
+    format!("{{{}}}", names.join(", "))
+}
+
+/// Words of each lane's fragments through one instruction.
+fn run(form: &Form, words: &[Vec<u32>; 3]) -> Vec<u32> {
+    let [na, nb, nc] = form.registers();
+    let n = [na, nb, nc];
+    let mut body = String::new();
+    let mut next = 0;
+    let mut operands = Vec::new();
+    for (buffer, n) in n.iter().enumerate() {
+        body += &format!(
+            "ld.param.u64 %d1, [p{buffer}]; mad.wide.u32 %d1, %t, {}, %d1;\n",
+            4 * n
+        );
+        for i in 0..*n {
+            body += &format!("ld.global.u32 %r{}, [%d1+{}];\n", next + i, 4 * i);
+        }
+        operands.push(list(next, *n));
+        next += n;
+    }
+    body += &format!(
+        "mma.sync.aligned.{} {}, {};\n",
+        form.name,
+        list(next, nc),
+        operands.join(", ")
+    );
+    body += &format!(
+        "ld.param.u64 %d1, [p3]; mad.wide.u32 %d1, %t, {}, %d1;\n",
+        4 * nc
+    );
+    for i in 0..nc {
+        body += &format!("st.global.u32 [%d1+{}], %r{};\n", 4 * i, next + i);
+    }
+    let ptx = format!(
+        ".version 9.0\n.target sm_100a\n.address_size 64\n.visible .entry k(.param .u64 p0, \
+         .param .u64 p1, .param .u64 p2, .param .u64 p3) {{\n.reg .b32 %r<20>; .reg .b32 %t; \
+         .reg .b64 %d<2>;\nmov.u32 %t, %tid.x;\n{body}ret;\n}}\n"
+    );
+    let mut sim = Sim::new(Module::parse(&ptx).unwrap());
+    let mut launch = Launch::new("k", [1; 3], [32, 1, 1]);
+    for (i, w) in words.iter().enumerate() {
+        let bytes: Vec<u8> = w.iter().flat_map(|v| v.to_le_bytes()).collect();
+        launch = launch.buffer(sim.upload(&format!("in{i}"), &bytes).unwrap());
+    }
+    let out = sim.alloc("out", 32 * nc * 4).unwrap();
+    sim.run(&launch.buffer(out), &Options::default()).unwrap();
+    let bytes = sim.download(out).chunks_exact(4);
+    bytes
+        .map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]))
+        .collect()
+}
+
+/// Packs one lane's elements into its words.
+fn pack(words: &mut [u32], bits: usize, i: usize, code: u32) {
+    let (word, at) = (i * bits / 32, i * bits % 32);
+    words[word] |= code << at;
+}
+
+/// Fragments of matrices given by their elements' codes.
+fn fragments(
+    f: &Form,
+    a: &dyn Fn(usize, usize) -> u32,
+    b: &dyn Fn(usize, usize) -> u32,
+    c: &dyn Fn(usize, usize) -> u32,
+) -> [Vec<u32>; 3] {
+    let n = f.registers();
+    let mut out = n.map(|n| vec![0; 32 * n]);
+    for lane in 0..32 {
+        let (group, thread) = (lane / 4, lane % 4);
+        let [wa, wb, wc] = &mut out;
+        for i in 0..n[0] * 32 / f.bits {
+            let (row, col) = (f.a)(group, thread, i);
+            pack(&mut wa[lane * n[0]..][..n[0]], f.bits, i, a(row, col));
+        }
+        for i in 0..n[1] * 32 / f.bits {
+            let row = (f.b)(thread, i);
+            pack(&mut wb[lane * n[1]..][..n[1]], f.bits, i, b(row, group));
+        }
+        let bits = if f.f16_result { 16 } else { 32 };
+        for i in 0..4 {
+            let (row, col) = place(lane, i);
+            pack(&mut wc[lane * n[2]..][..n[2]], bits, i, c(row, col));
+        }
+    }
+    out
+}
+
+/// Row and column of element `i` of a lane's C or D.
+fn place(lane: usize, i: usize) -> (usize, usize) {
+    let row = if i < 2 { lane / 4 } else { lane / 4 + 8 };
+    (row, lane % 4 * 2 + (i & 1))
+}
+
+fn result(f: &Form, out: &[u32], lane: usize, i: usize) -> u32 {
+    if f.f16_result {
+        out[lane * 2 + i / 2] >> (16 * (i % 2)) & 0xffff
+    } else {
+        out[lane * 4 + i]
+    }
+}
+
+const FORMS: [Form; 8] = [
+    Form {
+        name: "m16n8k8.row.col.f32.f16.f16.f32",
+        k: 8,
+        bits: 16,
+        f16_result: false,
+        a: |g, t, i| (if i < 2 { g } else { g + 8 }, t * 2 + (i & 1)),
+        b: |t, i| t * 2 + i,
+    },
+    Form {
+        name: "m16n8k16.row.col.f32.bf16.bf16.f32",
+        k: 16,
+        bits: 16,
+        f16_result: false,
+        a: |g, t, i| {
+            let top = i < 2 || (4..6).contains(&i);
+            let col = t * 2 + (i & 1);
+            (
+                if top { g } else { g + 8 },
+                if i < 4 { col } else { col + 8 },
+            )
+        },
+        b: |t, i| t * 2 + (i & 1) + if i < 2 { 0 } else { 8 },
+    },
+    Form {
+        name: "m16n8k4.row.col.f32.tf32.tf32.f32",
+        k: 4,
+        bits: 32,
+        f16_result: false,
+        a: |g, t, i| (if i == 0 { g } else { g + 8 }, t),
+        b: |t, _| t,
+    },
+    Form {
+        name: "m16n8k8.row.col.f32.tf32.tf32.f32",
+        k: 8,
+        bits: 32,
+        f16_result: false,
+        a: |g, t, i| {
+            let row = if i == 0 || i == 2 { g } else { g + 8 };
+            (row, if i < 2 { t } else { t + 4 })
+        },
+        b: |t, i| if i == 0 { t } else { t + 4 },
+    },
+    Form {
+        name: "m16n8k32.row.col.f16.e4m3.e5m2.f16",
+        k: 32,
+        bits: 8,
+        f16_result: true,
+        a: |g, t, i| {
+            let top = i < 4 || (8..12).contains(&i);
+            let col = t * 4 + (i & 3);
+            (
+                if top { g } else { g + 8 },
+                if i < 8 { col } else { col + 16 },
+            )
+        },
+        b: |t, i| t * 4 + (i & 3) + if i < 4 { 0 } else { 16 },
+    },
+    Form {
+        name: "m16n8k16.row.col.s32.s8.u8.s32",
+        k: 16,
+        bits: 8,
+        f16_result: false,
+        a: |g, t, i| (if i < 4 { g } else { g + 8 }, t * 4 + (i & 3)),
+        b: |t, i| t * 4 + i,
+    },
+    Form {
+        name: "m16n8k32.row.col.s32.u4.s4.s32",
+        k: 32,
+        bits: 4,
+        f16_result: false,
+        a: |g, t, i| (if i < 8 { g } else { g + 8 }, t * 8 + (i & 7)),
+        b: |t, i| t * 8 + (i & 7),
+    },
+    Form {
+        name: "m16n8k64.row.col.s32.s4.s4.s32",
+        k: 64,
+        bits: 4,
+        f16_result: false,
+        a: |g, t, i| {
+            let top = i < 8 || (16..24).contains(&i);
+            let col = t * 8 + (i & 7);
+            (
+                if top { g } else { g + 8 },
+                if i < 16 { col } else { col + 32 },
+            )
+        },
+        b: |t, i| t * 8 + (i & 7) + if i < 8 { 0 } else { 32 },
+    },
+];
+
+/// The code of a small integer.
+fn code(ty: &str, v: i32) -> u32 {
+    let search = |f: fn(u8) -> f64| (0..=255u8).find(|c| f(*c) == f64::from(v)).unwrap().into();
+    match ty {
+        "f32" | "tf32" => (v as f32).to_bits(),
+        "f16" => f16::from_f32(v as f32).to_bits().into(),
+        "bf16" => bf16::from_f32(v as f32).to_bits().into(),
+        "e4m3" => search(e4m3),
+        "e5m2" => search(e5m2),
+        "s8" | "u8" => (v as u32) & 0xff,
+        "s4" | "u4" => (v as u32) & 0xf,
+        _ => v as u32,
+    }
+}
+
+#[test]
+fn every_element_is_in_its_place() {
+    for f in &FORMS {
+        let types: Vec<_> = f.name.split('.').skip(3).collect();
+        let [d, ta, tb, _] = types[..] else {
+            panic!("{}", f.name)
+        };
+        // Within four bits of either sign, and two of E5M2; no two rows or columns alike.
+        let value = |ty: &str, x: usize, y: usize| -> i32 {
+            let v = (x * 37 + y * 101 + x * y * 13 + 5) * 40503 / 256 % 4;
+            if ty.starts_with('u') {
+                v as i32
+            } else {
+                v as i32 - 2
+            }
+        };
+        let a = |m: usize, k: usize| value(ta, m, k);
+        let b = |k: usize, n: usize| value(tb, n + 3, k);
+        let c = |m: usize, n: usize| (m * 8 + n) as i32 - 60;
+        let words = fragments(
+            f,
+            &|m, k| code(ta, a(m, k)),
+            &|k, n| code(tb, b(k, n)),
+            &|m, n| code(d, c(m, n)),
+        );
+        let out = run(f, &words);
+        for lane in 0..32 {
+            for i in 0..4 {
+                let (m, n) = place(lane, i);
+                let sum: i32 = (0..f.k).map(|k| a(m, k) * b(k, n)).sum::<i32>() + c(m, n);
+                let want = code(d, sum);
+                let got = result(f, &out, lane, i);
+                assert_eq!(got, want, "{} ({m}, {n})", f.name);
+            }
+        }
+    }
+}
+
+/// All of D when every row of A is `a`, every column of B is `b`, and C is `c`.
+fn same_everywhere(f: &Form, a: &[u32], b: &[u32], c: u32) -> u32 {
+    let at = |v: &[u32], k: usize| v.get(k).copied().unwrap_or(0);
+    let words = fragments(f, &|_, k| at(a, k), &|k, _| at(b, k), &|_, _| c);
+    let out = run(f, &words);
+    let first = result(f, &out, 0, 0);
+    for lane in 0..32 {
+        assert!((0..4).all(|i| result(f, &out, lane, i) == first));
+    }
+    first
+}
+
+#[test]
+fn sums_are_cut_below_the_largest_term() {
+    let f = &FORMS[0];
+    let p = |e: i32| u32::from(f16::from_f64(2f64.powi(e)).to_bits());
+    let sum = |a: &[u32], b: &[u32], c: f32| same_everywhere(f, a, b, c.to_bits());
+    let one = 1f32.to_bits();
+    // Against 1, what is below 2^-25 is lost term by term, and the sum is cut to 24 bits.
+    assert_eq!(sum(&[p(-14); 8], &[p(-12); 8], 1.0), one);
+    assert_eq!(sum(&[p(-13); 3], &[p(-12); 3], 1.0), one);
+    assert_eq!(sum(&[p(-13); 4], &[p(-12); 4], 1.0), one + 1);
+    assert_eq!(sum(&[p(-13); 1], &[p(-12) | 0x8000; 1], 1.0), one - 1);
+    // Without the 1 the same products are the largest terms, and count.
+    assert_eq!(
+        sum(&[p(-14); 8], &[p(-12); 8], 0.0),
+        2f32.powi(-23).to_bits()
+    );
+    // The exponents of the factors decide, not the product's: 1.5 * 1.5 goes by 2^0, so that beside
+    // it 2^-25 still counts, and eight of them are the last place of 2.25.
+    let f = &FORMS[1];
+    let p = |x: f64| u32::from(bf16::from_f64(x).to_bits());
+    let mut a = [p(2f64.powi(-12)); 9];
+    let mut b = [p(2f64.powi(-13)); 9];
+    (a[0], b[0]) = (p(1.5), p(1.5));
+    let got = same_everywhere(f, &a, &b, 0);
+    assert_eq!(got, 2.25f32.to_bits() + 1);
+    assert_eq!(same_everywhere(f, &a[..8], &b[..8], 0), 2.25f32.to_bits());
+}
+
+#[test]
+fn halves_round_to_nearest() {
+    let f = &Form {
+        name: "m16n8k8.row.col.f16.f16.f16.f16",
+        f16_result: true,
+        ..FORMS[0]
+    };
+    let p = |e: i32| u32::from(f16::from_f64(2f64.powi(e)).to_bits());
+    let one = p(0);
+    assert_eq!(same_everywhere(f, &[p(-6)], &[p(-5)], one), one);
+    assert_eq!(
+        same_everywhere(f, &[p(-6), p(-13)], &[p(-5), p(-12)], one),
+        one + 1
+    );
+    assert_eq!(same_everywhere(f, &[p(15)], &[p(1)], one), 0x7c00);
+}
+
+#[test]
+fn special_values() {
+    let f = &FORMS[1];
+    let v = |x: f32| u32::from(bf16::from_f32(x).to_bits());
+    let sum = |a: &[u32], b: &[u32], c: f32| same_everywhere(f, a, b, c.to_bits());
+    let (inf, nan) = (f32::INFINITY, 0x7fff_ffff);
+    assert_eq!(sum(&[v(inf)], &[v(0.0)], 1.0), nan);
+    assert_eq!(sum(&[v(inf)], &[v(-2.0)], 1.0), f32::NEG_INFINITY.to_bits());
+    assert_eq!(sum(&[v(inf)], &[v(-2.0)], inf), nan);
+    assert_eq!(sum(&[v(f32::NAN)], &[v(1.0)], 0.0), nan);
+    assert_eq!(sum(&[v(2f32.powi(127))], &[v(2.0)], 0.0), inf.to_bits());
+    assert_eq!(sum(&[], &[], -0.0), 0);
+    // E4M3 has no infinity: its largest exponent holds numbers.
+    let f = &Form {
+        name: "m16n8k32.row.col.f32.e4m3.e4m3.f32",
+        f16_result: false,
+        ..FORMS[4]
+    };
+    assert_eq!(same_everywhere(f, &[0x7e], &[0x38], 0), 448f32.to_bits());
+    assert_eq!(same_everywhere(f, &[0x7f], &[0x38], 0), nan);
+}
+
+#[test]
+fn integers_wrap_or_saturate() {
+    let wraps = &FORMS[5];
+    let saturates = &Form {
+        name: "m16n8k16.row.col.satfinite.s32.s8.u8.s32",
+        ..FORMS[5]
+    };
+    let (a, b) = ([0x7f], [0x02]);
+    let c = i32::MAX as u32 - 1;
+    assert_eq!(same_everywhere(wraps, &a, &b, c), c.wrapping_add(254));
+    assert_eq!(same_everywhere(saturates, &a, &b, c), i32::MAX as u32);
+    // -128 * 255.
+    let low = i32::MIN as u32 + 5;
+    assert_eq!(
+        same_everywhere(saturates, &[0x80], &[0xff], low),
+        i32::MIN as u32
+    );
+    assert_eq!(
+        same_everywhere(saturates, &[0x80], &[0xff], 0),
+        -32640i32 as u32
+    );
+}
