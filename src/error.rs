@@ -212,7 +212,7 @@ pub enum Error {
     },
 
     /// `NVFP4_GEMV_PATH` or a flag names no path.
-    #[error("{name:?} is not a path; use auto, cpu, cuda-core or tensor-core")]
+    #[error("{name:?} is not a path; use auto, cpu, cuda-core, cuda-core-tma or tensor-core")]
     UnknownPath {
         /// What was given.
         name: String,

@@ -85,7 +85,10 @@ __device__ __forceinline__ void multiply_steps(const tile::Params &p, const tile
         __syncwarp();
         const uint32_t atoms = tile::step_atoms(p, step);
         const uint32_t offset = at.slot * Stage::kBytes;
-        if constexpr (kN > tile::kAtomRows) clear_other_rows(stages + offset + Stage::kVectorScales, p.n);
+        if constexpr (kN > tile::kAtomRows) {
+            clear_other_rows(stages + offset + Stage::kVectorScales, p.n);
+            __syncwarp();
+        }
         const uint32_t mask = tile::scale_mask(p, step * tile::kStepAtoms + atoms - 1);
         if (mask != 0xffffffffu) {
             uint8_t *last = stages + offset + (atoms - 1) * tile::kAtomBytes;

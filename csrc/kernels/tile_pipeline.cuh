@@ -119,6 +119,7 @@ __device__ __forceinline__ uint8_t *align_to_pattern(uint8_t *p) {
 // By one thread, before a CTA barrier. `readers` arrive at the empty barrier of a stage.
 __device__ __forceinline__ void init_barriers(const Ring &ring, uint32_t stages, uint32_t readers) {
     uint32_t s = 0;
+#pragma unroll 1
     do {
         arch::mbarrier_init(ring.full_barrier(s), 1);
         arch::mbarrier_init(ring.empty_barrier(s), readers);

@@ -175,15 +175,18 @@ fn sweep_odd_shapes(kernels: &mut Kernels, kernel: TileKernel) {
         }
     }
     // Alphas and output types.
-    let shape = Shape::new(130, 5, 1120, 2).unwrap();
-    for element in [FloatType::F16, FloatType::Bf16, FloatType::F32] {
-        for vector_alpha in [false, true] {
-            let extras = Extras {
-                element,
-                vector_alpha,
-            };
-            let problem = Problem::full_range(shape, 1).with_row_alpha(2);
-            for config in cuts(kernel, &shape) {
+    for n in [1, 2, 3, 5] {
+        let shape = Shape::new(130, n, 1120, 2).unwrap();
+        for element in [FloatType::F16, FloatType::Bf16, FloatType::F32] {
+            for (vector_alpha, problem) in [
+                (false, Problem::full_range(shape, 1)),
+                (true, Problem::full_range(shape, 1).with_row_alpha(2)),
+            ] {
+                let extras = Extras {
+                    element,
+                    vector_alpha,
+                };
+                let config = TileConfig::for_problem(kernel, &shape, &DEVICE).unwrap();
                 let options = &few(3)[1];
                 kernels.run_with(&problem, config, extras, Comparison::Bound, options);
             }

@@ -1,0 +1,354 @@
+//! What each path needs of a device and of a problem.
+
+use std::fmt;
+
+use super::Path;
+use crate::scales::ScaleLayout;
+use crate::shape::Shape;
+use crate::tensor::Activation;
+
+/// Where the operands lie, and what the machine there can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Host memory.
+    Host,
+    /// A CUDA device's memory.
+    Cuda {
+        /// Its compute capability, major and minor.
+        compute_capability: (i32, i32),
+        /// The architectures this build carries, as in `NVFP4_GEMV_ARCHS`: `"80;90a;100a"`.
+        archs: &'static str,
+    },
+}
+
+/// What dispatch asks about operands besides their shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operands {
+    /// The vectors' element type.
+    pub activation: Activation,
+    /// How the weights' block scales lie.
+    pub weight_layout: ScaleLayout,
+    /// How NVFP4 vectors' block scales lie; of no meaning for others.
+    pub vector_layout: ScaleLayout,
+    /// Addresses and strides of codes, and addresses of scales, are multiples of 16 bytes.
+    pub aligned: bool,
+}
+
+impl Operands {
+    /// Aligned operands whose scales all lie in `layout`.
+    pub fn new(activation: Activation, layout: ScaleLayout) -> Self {
+        Self {
+            activation,
+            weight_layout: layout,
+            vector_layout: layout,
+            aligned: true,
+        }
+    }
+}
+
+/// Why a path cannot run a problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unavailable {
+    /// A GPU path, and operands in host memory.
+    OperandsOnHost,
+    /// The CPU path, and operands in device memory.
+    OperandsOnDevice,
+    /// Built without the `cuda` feature.
+    BuiltWithoutCuda,
+    /// The device lacks what the path is made of.
+    ComputeCapability {
+        /// The device's.
+        found: (i32, i32),
+        /// What the path needs.
+        needed: &'static str,
+    },
+    /// No machine code for this device in this build.
+    NoKernelImage {
+        /// The device's compute capability.
+        compute_capability: (i32, i32),
+        /// What this build carries.
+        archs: &'static str,
+    },
+    /// Documentation build: the API without the kernels.
+    DocumentationBuild,
+    /// The path multiplies NVFP4 vectors only.
+    Activation {
+        /// The vectors' element type.
+        found: Activation,
+    },
+    /// The path reads scales in the 128x4 layout only.
+    ScaleLayout {
+        /// Whose scales are linear.
+        operand: &'static str,
+    },
+    /// The path copies whole 16-byte pieces of rows.
+    RowLength {
+        /// Elements of a row.
+        k: usize,
+    },
+    /// Addresses or strides are no multiples of 16 bytes.
+    Alignment,
+    /// More batches, rows or bytes than a tensor map or a grid can have.
+    Size,
+}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OperandsOnHost => {
+                f.write_str("the operands are in host memory; copy them to a device first")
+            }
+            Self::OperandsOnDevice => {
+                f.write_str("the operands are in device memory; copy them to the host first")
+            }
+            Self::BuiltWithoutCuda => f.write_str("built without the `cuda` feature"),
+            Self::ComputeCapability {
+                found: (major, minor),
+                needed,
+            } => write!(
+                f,
+                "the device has compute capability {major}.{minor}, the path needs {needed}"
+            ),
+            Self::NoKernelImage {
+                compute_capability: (major, minor),
+                archs,
+            } => write!(
+                f,
+                "this build carries machine code for {archs}, none of which runs this path on \
+                 compute capability {major}.{minor}; rebuild with NVFP4_GEMV_ARCHS naming it"
+            ),
+            Self::DocumentationBuild => {
+                f.write_str("this is a documentation build (DOCS_RS), which carries no kernels")
+            }
+            Self::Activation { found } => write!(
+                f,
+                "the vectors are {found}, the path multiplies NVFP4 vectors; QuantizedVectors \
+                 makes them on the device"
+            ),
+            Self::ScaleLayout { operand } => write!(
+                f,
+                "the {operand} are linear, the path reads the 128x4 layout; PreparedWeights and \
+                 QuantizedVectors, or convert_scales on the host, make it"
+            ),
+            Self::RowLength { k } => {
+                write!(f, "K is {k}, the path needs a multiple of 32")
+            }
+            Self::Alignment => f.write_str(
+                "codes, their strides and scales must be aligned to 16 bytes for the path's bulk \
+                 copies",
+            ),
+            Self::Size => f.write_str("the problem has more rows than a grid of the path"),
+        }
+    }
+}
+
+/// Whether `path` can compute the problem on `target`.
+pub fn available(
+    path: Path,
+    shape: &Shape,
+    operands: &Operands,
+    target: &Target,
+) -> Result<(), Unavailable> {
+    let &Target::Cuda {
+        compute_capability,
+        archs,
+    } = target
+    else {
+        return match path {
+            Path::Cpu => Ok(()),
+            _ if cfg!(not(feature = "cuda")) => Err(Unavailable::BuiltWithoutCuda),
+            _ => Err(Unavailable::OperandsOnHost),
+        };
+    };
+    let needs = |runs: bool, needed| match runs {
+        true => Ok(()),
+        false => Err(Unavailable::ComputeCapability {
+            found: compute_capability,
+            needed,
+        }),
+    };
+    match path {
+        Path::Cpu => Err(Unavailable::OperandsOnDevice),
+        Path::CudaCore => {
+            needs(compute_capability >= (8, 0), "8.0 or newer")?;
+            image(compute_capability, archs, |_| true)
+        }
+        Path::CudaCoreTma => {
+            needs(compute_capability >= (9, 0), "9.0 or newer")?;
+            image(compute_capability, archs, |arch| arch.number >= 90)?;
+            tiled(shape, operands)
+        }
+        Path::TensorCore => {
+            needs(compute_capability.0 == 10, "10.x")?;
+            image(compute_capability, archs, |arch| arch.suffix != "")?;
+            tiled(shape, operands)
+        }
+    }
+}
+
+/// What the kernels that stream tiles through shared memory need.
+fn tiled(shape: &Shape, operands: &Operands) -> Result<(), Unavailable> {
+    if operands.activation != Activation::Nvfp4 {
+        return Err(Unavailable::Activation {
+            found: operands.activation,
+        });
+    }
+    for (layout, operand) in [
+        (operands.weight_layout, "weights' scales"),
+        (operands.vector_layout, "vectors' scales"),
+    ] {
+        if layout != ScaleLayout::Tiled128x4 {
+            return Err(Unavailable::ScaleLayout { operand });
+        }
+    }
+    if !shape.k().is_multiple_of(32) {
+        return Err(Unavailable::RowLength { k: shape.k() });
+    }
+    if !operands.aligned {
+        return Err(Unavailable::Alignment);
+    }
+    // Eight CTAs a tile of 128 rows, along a grid's x.
+    if shape.m() > (i32::MAX as usize) / 8 {
+        return Err(Unavailable::Size);
+    }
+    Ok(())
+}
+
+/// Whether the build carries machine code for the device, of the architectures that have the path.
+fn image(
+    compute_capability: (i32, i32),
+    archs: &'static str,
+    has_path: impl Fn(&Arch<'_>) -> bool,
+) -> Result<(), Unavailable> {
+    if archs.is_empty() {
+        return Err(Unavailable::DocumentationBuild);
+    }
+    let runs = |arch: &str| {
+        Arch::parse(arch).is_some_and(|arch| has_path(&arch) && arch.runs_on(compute_capability))
+    };
+    if archs.split(';').any(runs) {
+        return Ok(());
+    }
+    Err(Unavailable::NoKernelImage {
+        compute_capability,
+        archs,
+    })
+}
+
+/// An architecture as nvcc names it, without `sm_`.
+struct Arch<'a> {
+    number: i32,
+    suffix: &'a str,
+}
+
+impl<'a> Arch<'a> {
+    fn parse(name: &'a str) -> Option<Self> {
+        let digits = name.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        Some(Self {
+            number: digits.parse().ok()?,
+            suffix: &name[digits.len()..],
+        })
+    }
+
+    /// Plain numbers run on the same major and an equal or higher minor, `f` on the same family, `a`
+    /// on exactly that device.
+    ///
+    /// Source: CUDA C++ Programming Guide, "Compute capability" and "Family- and
+    /// architecture-specific features".
+    fn runs_on(&self, (major, minor): (i32, i32)) -> bool {
+        let (arch_major, arch_minor) = (self.number / 10, self.number % 10);
+        match self.suffix {
+            "a" => (arch_major, arch_minor) == (major, minor),
+            "" | "f" => arch_major == major && arch_minor <= minor,
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cuda(major: i32, minor: i32, archs: &'static str) -> Target {
+        Target::Cuda {
+            compute_capability: (major, minor),
+            archs,
+        }
+    }
+
+    #[test]
+    fn which_architecture_runs_where() {
+        for (arch, cc, runs) in [
+            ("80", (8, 0), true),
+            ("80", (8, 9), true),
+            ("89", (8, 6), false),
+            ("80", (9, 0), false),
+            ("90a", (9, 0), true),
+            ("100a", (10, 0), true),
+            ("100a", (10, 3), false),
+            ("100f", (10, 3), true),
+            ("120a", (12, 1), false),
+            ("121a", (12, 1), true),
+            ("", (8, 0), false),
+            ("80x", (8, 0), false),
+        ] {
+            let arch_runs = Arch::parse(arch).is_some_and(|arch| arch.runs_on(cc));
+            assert_eq!(arch_runs, runs, "{arch} on {cc:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_tiled_paths_need() {
+        let tiled = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
+        let shape = Shape::gemv(128, 256, 1).unwrap();
+        let b200 = cuda(10, 0, "90a;100a");
+        let can = |path, shape: &Shape, operands: &Operands| available(path, shape, operands, &b200);
+        for path in [Path::CudaCoreTma, Path::TensorCore] {
+            assert_eq!(can(path, &shape, &tiled), Ok(()));
+            for (operands, says) in [
+                (
+                    Operands {
+                        activation: Activation::F16,
+                        ..tiled
+                    },
+                    "QuantizedVectors",
+                ),
+                (
+                    Operands {
+                        weight_layout: ScaleLayout::Linear,
+                        ..tiled
+                    },
+                    "weights' scales are linear",
+                ),
+                (
+                    Operands {
+                        vector_layout: ScaleLayout::Linear,
+                        ..tiled
+                    },
+                    "vectors' scales are linear",
+                ),
+                (
+                    Operands {
+                        aligned: false,
+                        ..tiled
+                    },
+                    "16 bytes",
+                ),
+            ] {
+                let why = can(path, &shape, &operands).unwrap_err().to_string();
+                assert!(why.contains(says), "{why}");
+            }
+            let short = Shape::gemv(128, 48, 1).unwrap();
+            let why = can(path, &short, &tiled).unwrap_err().to_string();
+            assert!(why.contains("K is 48"), "{why}");
+        }
+        // Machine code for the device, but not of the kind that has the instructions.
+        let plain = available(Path::TensorCore, &shape, &tiled, &cuda(10, 0, "100"));
+        assert!(matches!(plain, Err(Unavailable::NoKernelImage { .. })));
+        let newer = available(Path::TensorCore, &shape, &tiled, &cuda(10, 3, "100f"));
+        assert_eq!(newer, Ok(()));
+        let older = available(Path::CudaCoreTma, &shape, &tiled, &cuda(8, 9, "80"));
+        assert!(matches!(older, Err(Unavailable::ComputeCapability { .. })));
+    }
+}

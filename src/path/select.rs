@@ -1,0 +1,248 @@
+//! The order in which paths are tried, and the choice.
+
+use std::fmt;
+
+use super::{Operands, PATH_VARIABLE, Path, Target, Unavailable, available};
+use crate::error::{Error, Result};
+use crate::shape::Shape;
+
+/// A path, and why it was picked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The path.
+    pub path: Path,
+    /// Why; prints as a sentence.
+    pub reason: Reason,
+}
+
+/// What a rank rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evidence {
+    /// A count of instructions and bytes, from the machine code and published rates.
+    Modelled,
+    /// Times on a device.
+    Measured {
+        /// The device.
+        on: &'static str,
+    },
+}
+
+impl fmt::Display for Evidence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Modelled => f.write_str("modelled"),
+            Self::Measured { on } => write!(f, "measured on {on}"),
+        }
+    }
+}
+
+/// Why a path was picked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The caller or `NVFP4_GEMV_PATH` said so.
+    Forced,
+    /// Host operands are computed where they lie.
+    OperandsOnHost,
+    /// It is the best for such a device and so many vectors.
+    Best {
+        /// Why, as part of a sentence.
+        why: &'static str,
+        /// What that rests on.
+        evidence: Evidence,
+    },
+    /// A better path cannot run this.
+    Instead {
+        /// The better path.
+        of: Path,
+        /// Why it cannot.
+        because: Unavailable,
+    },
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Forced => write!(f, "forced by the caller or by {PATH_VARIABLE}"),
+            Self::OperandsOnHost => f.write_str("the operands are in host memory"),
+            Self::Best { why, evidence } => write!(f, "{why} ({evidence})"),
+            Self::Instead { of, because } => write!(f, "not {of}: {because}"),
+        }
+    }
+}
+
+/// Vectors from which tensor cores are tried first on compute capability 10.x.
+const TENSOR_CORE_VECTORS: usize = 3;
+
+/// The paths of a device, the best first.
+fn ranking(shape: &Shape, compute_capability: (i32, i32)) -> (&'static [Path], Reason) {
+    match compute_capability.0 {
+        10 if shape.n() >= TENSOR_CORE_VECTORS => (
+            &[Path::TensorCore, Path::CudaCoreTma, Path::CudaCore],
+            Reason::Best {
+                why: "with 3 vectors and more, CUDA cores run out of issue slots before memory \
+                      does; a matrix instruction costs the same for 1 to 16",
+                evidence: Evidence::Modelled,
+            },
+        ),
+        10 => (
+            &[Path::CudaCore, Path::CudaCoreTma, Path::TensorCore],
+            Reason::Best {
+                why: "with 1 or 2 vectors, direct loads keep up with memory and start sooner than \
+                      a pipeline through shared memory",
+                evidence: Evidence::Modelled,
+            },
+        ),
+        _ => (
+            &[Path::CudaCore, Path::CudaCoreTma],
+            Reason::Best {
+                why: "direct loads start sooner than a pipeline through shared memory",
+                evidence: Evidence::Measured { on: "NVIDIA H200" },
+            },
+        ),
+    }
+}
+
+/// Picks the path for a problem, or checks that the forced one can run.
+///
+/// # Errors
+/// [`Error::PathUnavailable`] where the forced path, or every path, cannot run the problem.
+///
+/// ```
+/// use nvfp4_gemv::path::Operands;
+/// use nvfp4_gemv::{select, Activation, Path, ScaleLayout, Shape, Target};
+/// let shape = Shape::gemv(4096, 4096, 1)?;
+/// let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
+/// let h200 = Target::Cuda { compute_capability: (9, 0), archs: "80;90a" };
+/// let choice = select(&shape, &operands, &h200, None)?;
+/// assert_eq!(choice.path, Path::CudaCore);
+/// println!("{}: {}", choice.path, choice.reason);
+///
+/// let error = select(&shape, &operands, &h200, Some(Path::TensorCore)).unwrap_err();
+/// assert!(error.to_string().contains("compute capability 9.0"));
+/// # Ok::<(), nvfp4_gemv::Error>(())
+/// ```
+pub fn select(
+    shape: &Shape,
+    operands: &Operands,
+    target: &Target,
+    forced: Option<Path>,
+) -> Result<Choice> {
+    let can = |path| available(path, shape, operands, target);
+    if let Some(path) = forced {
+        return match can(path) {
+            Ok(()) => Ok(Choice {
+                path,
+                reason: Reason::Forced,
+            }),
+            Err(reason) => Err(Error::PathUnavailable { path, reason }),
+        };
+    }
+    let &Target::Cuda {
+        compute_capability, ..
+    } = target
+    else {
+        return Ok(Choice {
+            path: Path::Cpu,
+            reason: Reason::OperandsOnHost,
+        });
+    };
+    let (ranked, mut reason) = ranking(shape, compute_capability);
+    for (i, &path) in ranked.iter().enumerate() {
+        match can(path) {
+            Ok(()) => return Ok(Choice { path, reason }),
+            // The best path's reason says most.
+            Err(because) if i == 0 => reason = Reason::Instead { of: path, because },
+            Err(_) => {}
+        }
+    }
+    let reason = can(Path::CudaCore).expect_err("every path was tried");
+    Err(Error::PathUnavailable {
+        path: Path::CudaCore,
+        reason,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scales::ScaleLayout;
+    use crate::tensor::Activation;
+
+    const ARCHS: &str = "80;90a;100a;103a;120a";
+
+    fn cuda(major: i32, minor: i32) -> Target {
+        Target::Cuda {
+            compute_capability: (major, minor),
+            archs: ARCHS,
+        }
+    }
+
+    fn pick(n: usize, layout: ScaleLayout, target: Target, forced: Option<Path>) -> Result<Choice> {
+        select(
+            &Shape::new(128, n, 256, 1).unwrap(),
+            &Operands::new(Activation::Nvfp4, layout),
+            &target,
+            forced,
+        )
+    }
+
+    #[test]
+    fn automatic_choice_follows_the_operands() {
+        let linear = ScaleLayout::Linear;
+        assert_eq!(pick(1, linear, Target::Host, None).unwrap().path, Path::Cpu);
+        for cc in [(8, 0), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0)] {
+            for n in [1, 16] {
+                let choice = pick(n, linear, cuda(cc.0, cc.1), None).unwrap();
+                assert_eq!(choice.path, Path::CudaCore);
+            }
+        }
+    }
+
+    #[test]
+    fn tensor_cores_take_several_vectors() {
+        let tiled = ScaleLayout::Tiled128x4;
+        for (n, path) in [
+            (1, Path::CudaCore),
+            (2, Path::CudaCore),
+            (3, Path::TensorCore),
+            (16, Path::TensorCore),
+        ] {
+            let choice = pick(n, tiled, cuda(10, 0), None).unwrap();
+            assert_eq!(choice.path, path);
+            assert!(choice.reason.to_string().contains("modelled"));
+        }
+        // What the best path cannot do is the reason for the next.
+        let choice = pick(8, ScaleLayout::Linear, cuda(10, 0), None).unwrap();
+        let reason = choice.reason.to_string();
+        assert!(reason.starts_with("not tensor-core: the weights' scales"), "{reason}");
+    }
+
+    #[test]
+    fn what_cannot_run_says_why() {
+        let linear = ScaleLayout::Linear;
+        for (target, forced, says) in [
+            (cuda(7, 5), None, "8.0 or newer"),
+            (cuda(12, 1), None, "rebuild with NVFP4_GEMV_ARCHS"),
+            (cuda(9, 0), Some(Path::TensorCore), "needs 10.x"),
+            (cuda(8, 6), Some(Path::CudaCoreTma), "9.0 or newer"),
+            (cuda(10, 0), Some(Path::TensorCore), "128x4"),
+            (cuda(9, 0), Some(Path::Cpu), "in device memory"),
+        ] {
+            let error = pick(1, linear, target, forced).unwrap_err();
+            assert!(matches!(error, Error::PathUnavailable { .. }));
+            assert!(error.to_string().contains(says), "{error}");
+        }
+        let error = pick(1, linear, Target::Host, Some(Path::CudaCore)).unwrap_err();
+        let says = if cfg!(feature = "cuda") {
+            "in host memory"
+        } else {
+            "built without"
+        };
+        assert!(error.to_string().contains(says), "{error}");
+        assert_eq!(
+            pick(1, linear, Target::Host, Some(Path::Cpu)).unwrap().reason,
+            Reason::Forced
+        );
+    }
+}
