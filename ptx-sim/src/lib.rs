@@ -48,6 +48,7 @@ pub mod report;
 pub mod sched;
 mod sim;
 pub mod softfloat;
+pub mod trace;
 
 pub use ast::Module;
 pub use error::SimError;
@@ -56,3 +57,4 @@ pub use program::Program;
 pub use report::Report;
 pub use sched::{Policy, Timing};
 pub use sim::{Buffer, Launch, Options, Sim, Uninitialised};
+pub use trace::Trace;

@@ -28,6 +28,16 @@ pub enum Timing {
     Random,
 }
 
+impl fmt::Display for Timing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Timing::Eager => "eager",
+            Timing::Lazy => "lazy",
+            Timing::Random => "random",
+        })
+    }
+}
+
 impl FromStr for Policy {
     type Err = String;
 

@@ -18,6 +18,7 @@ use crate::models::tensor_map::TensorMap;
 use crate::program::Program;
 use crate::report::Report;
 use crate::sched::{Policy, Scheduler, Timing};
+use crate::trace::{Recorder, Trace};
 
 /// Buffers start at multiples of this, as `cudaMalloc` aligns them.
 const BUFFER_ALIGN: u64 = 256;
@@ -247,7 +248,49 @@ impl Sim {
         options: &'a Options,
         observer: Option<&'a mut dyn Observer>,
     ) -> Result<Report, SimError> {
-        let cluster_dims = check(program, launch, options)?;
+        self.run_recorded(program, launch, options, observer, None)
+            .0
+    }
+
+    /// Runs a decoded kernel and records what it does, up to `limit` slices; also of a run that
+    /// fails.
+    pub fn run_traced(
+        &mut self,
+        program: &Program,
+        launch: &Launch,
+        options: &Options,
+        limit: usize,
+    ) -> (Result<Report, SimError>, Trace) {
+        let recorder = Box::new(Recorder::new(limit));
+        let (result, trace) = self.run_recorded(program, launch, options, None, Some(recorder));
+        let mut trace = trace.unwrap_or_default();
+        let about = [
+            ("kernel", program.kernel.clone()),
+            ("policy", options.policy.to_string()),
+            ("timing", options.timing.to_string()),
+            ("profile", format!("{:?}", options.profile).to_lowercase()),
+        ];
+        trace
+            .about
+            .extend(about.map(|(name, value)| (name.to_string(), value)));
+        if let Err(e) = &result {
+            trace.about.insert("error".into(), e.to_string());
+        }
+        (result, trace)
+    }
+
+    fn run_recorded<'a>(
+        &'a mut self,
+        program: &'a Program,
+        launch: &'a Launch,
+        options: &'a Options,
+        observer: Option<&'a mut dyn Observer>,
+        recorder: Option<Box<Recorder>>,
+    ) -> (Result<Report, SimError>, Option<Trace>) {
+        let cluster_dims = match check(program, launch, options) {
+            Ok(dims) => dims,
+            Err(e) => return (Err(e), None),
+        };
         if !self.variables_placed {
             self.variables_placed = true;
             for v in program.global.iter().filter(|v| v.size > 0) {
@@ -282,11 +325,13 @@ impl Sim {
                 kernel: program.kernel.clone(),
                 ..Report::default()
             },
+            trace: recorder,
         };
-        machine.run_grid()?;
+        let result = machine.run_grid();
+        let trace = machine.take_trace();
         let mut report = machine.report;
         report.coverage = machine.counters.summary(program);
-        Ok(report)
+        (result.map(|()| report), trace)
     }
 }
 

@@ -5,64 +5,17 @@
 #[allow(dead_code, unused_imports)]
 mod data;
 
-use data::{Case, Value};
-use ptx_sim::models::swizzle::Swizzle;
-use ptx_sim::models::tensor_map::{
-    DataType, Interleave, L2Promotion, OobFill, TensorMap, TensorMapArgs,
-};
-use ptx_sim::{Launch, Module, Options, Policy, Program, Sim, SimError, Timing};
+#[path = "support/kernel.rs"]
+mod kernel;
 
-struct Kernel {
-    module: Module,
-    program: Program,
-}
-
-fn load(entry: &str) -> Kernel {
-    let path = format!("{}/conformance/ptx/{entry}.ptx", env!("CARGO_MANIFEST_DIR"));
-    let module = Module::parse(&std::fs::read_to_string(&path).expect(&path)).expect(entry);
-    let program = Program::new(&module, entry).expect(entry);
-    Kernel { module, program }
-}
+use data::Case;
+use kernel::{Kernel, load, prepare};
+use ptx_sim::{Options, Policy, SimError, Timing};
 
 fn run(kernel: &Kernel, case: &Case, options: &Options) -> Result<(), SimError> {
-    let mut sim = Sim::new(kernel.module.clone());
-    let mut launch = Launch::new(case.entry, case.grid, case.block);
-    launch.cluster = Some(case.cluster);
-    launch.shared = case.dynamic_shared;
-    let mut out = None;
-    for p in &case.params {
-        launch = match &p.value {
-            Value::U32(v) => launch.u32(*v),
-            Value::Input(bytes) => {
-                let b = sim.upload(p.name, bytes)?;
-                launch.buffer(b)
-            }
-            Value::Output(n) => {
-                let b = sim.alloc(p.name, *n)?;
-                out = Some(b);
-                launch.buffer(b)
-            }
-            Value::Map(map, bytes) => {
-                let b = sim.upload(p.name, bytes)?;
-                let args = TensorMapArgs {
-                    data_type: DataType::Uint8,
-                    global_address: b.address,
-                    global_dim: map.dims.to_vec(),
-                    global_strides: vec![map.stride],
-                    box_dim: map.box_dims.to_vec(),
-                    element_strides: vec![1, 1],
-                    interleave: Interleave::None,
-                    swizzle: Swizzle::B128,
-                    l2_promotion: L2Promotion::None,
-                    oob_fill: OobFill::Zero,
-                };
-                launch.tensor_map(TensorMap::encode(args).expect("a valid tensor map"))
-            }
-        };
-    }
+    let (mut sim, launch, out) = prepare(kernel, case)?;
     let report = sim.run_program(&kernel.program, &launch, options, None)?;
     assert!(report.warnings.is_empty());
-    let out = out.expect("an output");
     assert!(
         sim.fully_written(out),
         "{}: an output byte was not written",

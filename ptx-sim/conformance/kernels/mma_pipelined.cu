@@ -1,10 +1,16 @@
 // D[M][16] = (W * SFW)[M][K] * (X * SFX)[n][K]^T: E2M1 codes, one UE4M3 scale per 16, K a multiple
 // of 256, n <= 16. Each CTA takes 128 rows and streams K through a ring of three shared-memory
 // stages filled by TMA. 192 threads: warps 0-3 store the result, warp 4 loads, warp 5 multiplies.
+// Other widths include this file: mma_tile.cu.
 #include "ptx_ops.cuh"
 #include <cuda.h>
 
-constexpr uint32_t M = 128, N = 16, STAGES = 3;
+#ifndef PIPELINED_KERNEL
+#define PIPELINED_KERNEL mma_pipelined
+#define PIPELINED_N 16
+#endif
+
+constexpr uint32_t M = 128, N = PIPELINED_N, STAGES = 3;
 constexpr uint32_t STAGE_K = 256, STEPS = STAGE_K / 64, STEP_BYTES = 64 / 2;
 constexpr uint32_t ATOM = 512; // scales of 128 rows x one K step
 
@@ -16,7 +22,8 @@ static_assert(STAGE_BYTES % 1024 == 0, "each stage starts a swizzle pattern");
 
 // Tensor memory: the accumulator, then per stage four columns per K step and operand. Stages do not
 // share scale columns: a tcgen05.cp is not ordered after an earlier MMA that reads its target.
-constexpr uint32_t COLUMNS = 128, SCALE_COLUMN = 32, STAGE_COLUMNS = 2 * 4 * STEPS;
+constexpr uint32_t SCALE_COLUMN = N < 32 ? 32 : N, STAGE_COLUMNS = 2 * 4 * STEPS;
+constexpr uint32_t COLUMNS = N < 32 ? 128 : 256;
 static_assert(SCALE_COLUMN + STAGES * STAGE_COLUMNS <= COLUMNS, "scales fit");
 
 // "Instruction descriptor", kind::mxf4nvf4: A and B E2M1, scales UE4M3 with ids 0, K = 64.
@@ -87,7 +94,7 @@ static __device__ __forceinline__ void multiply_stages(const uint8_t *ring, cons
 
 // sfw: per 128 rows, K/64 atoms in the 128x4 layout; sfx: K/64 atoms, rows n..127 padding.
 extern "C" __global__ void __launch_bounds__(192)
-    mma_pipelined(const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap x,
+    PIPELINED_KERNEL(const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap x,
                   const uint8_t *sfw, const uint8_t *sfx, float *d, uint32_t k) {
     extern __shared__ uint8_t unaligned[]; // STAGES * STAGE_BYTES + 1024
     __shared__ Barriers bars;
@@ -121,10 +128,13 @@ extern "C" __global__ void __launch_bounds__(192)
     } else {
         wait(bars.done, 0);
         tcgen05_fence_after();
-        uint32_t r[N];
-        tmem_load_x16(r, taddr + (warp * 32 << 16)); // "Access restrictions": warp w has lanes 32w..
-        tmem_wait_load();
-        for (uint32_t j = 0; j < N; ++j) d[(blockIdx.x * M + tid) * N + j] = __uint_as_float(r[j]);
+#pragma unroll
+        for (uint32_t n = 0; n < N; n += 16) {
+            uint32_t r[16];
+            tmem_load_x16(r, taddr + (warp * 32 << 16) + n); // "Access restrictions": warp w has lanes 32w..
+            tmem_wait_load();
+            for (uint32_t j = 0; j < 16; ++j) d[(blockIdx.x * M + tid) * N + n + j] = __uint_as_float(r[j]);
+        }
         tcgen05_fence_before();
     }
 

@@ -9,6 +9,7 @@ use crate::models::tma_bulk::{ReduceDst, reduce};
 use crate::program::Reduction;
 use crate::report::ViolationKind;
 use crate::softfloat::{F32, Round, TF32};
+use crate::trace::{Kind, Operation};
 
 /// Where bytes come from.
 #[derive(Debug, Clone)]
@@ -71,6 +72,31 @@ fn plain(t: Trouble) -> Fault {
 }
 
 impl Copy {
+    fn operation(&self, what: &str) -> Operation {
+        let bytes: u64 = self.pieces.iter().map(|p| p.to.size).sum();
+        let to = self.pieces.first().map_or_else(String::new, |p| {
+            let (space, at) = (p.to.space.name(), p.to.start);
+            match p.to.space {
+                Space::Shared => format!("{space} +{at:#x} of CTA {}", p.to.owner),
+                _ => format!("{space} {at:#x}"),
+            }
+        });
+        let (barriers, tx) = match self.finish {
+            Finish::Transaction { owner, at, bytes } => (vec![(owner, at)], bytes),
+            Finish::Group => (Vec::new(), 0),
+        };
+        Operation {
+            kind: Kind::Copy,
+            name: format!("{what} {bytes} B → {to}"),
+            details: vec![
+                ("bytes", bytes.into()),
+                ("to", to.into()),
+                ("tx_bytes", tx.into()),
+            ],
+            barriers,
+        }
+    }
+
     fn fetch(&mut self, m: &mut Machine<'_>) -> Result<Vec<Vec<bool>>, Fault> {
         let mut written = Vec::with_capacity(self.pieces.len());
         for p in &mut self.pieces {
@@ -162,6 +188,10 @@ impl Event for Copy {
         format!("the asynchronous copy issued at line {}", self.line)
     }
 
+    fn trace(&self) -> Operation {
+        self.operation("copy")
+    }
+
     fn pc(&self) -> usize {
         self.actor.pc as usize
     }
@@ -199,6 +229,10 @@ impl Event for Delivery {
         )
     }
 
+    fn trace(&self) -> Operation {
+        self.copy.operation("writes of a copy")
+    }
+
     fn pc(&self) -> usize {
         self.copy.pc()
     }
@@ -228,6 +262,15 @@ impl Event for Arrival {
             "the arrive of cp.async.mbarrier.arrive at line {}",
             self.line
         )
+    }
+
+    fn trace(&self) -> Operation {
+        Operation {
+            kind: Kind::Commit,
+            name: "arrive after cp.async".into(),
+            details: Vec::new(),
+            barriers: vec![(self.owner, self.at)],
+        }
     }
 
     fn pc(&self) -> usize {

@@ -6,6 +6,7 @@ use std::fmt;
 use super::machine::Machine;
 use crate::memory::Fault;
 use crate::sched::{Scheduler, Timing};
+use crate::trace::Operation;
 
 /// An asynchronous operation that was issued and has not completed.
 pub(crate) trait Event: fmt::Debug {
@@ -15,6 +16,8 @@ pub(crate) trait Event: fmt::Debug {
     fn pc(&self) -> usize;
     /// Whether the ISA allows it to complete now.
     fn ready(&self, machine: &Machine<'_>) -> bool;
+    /// For traces.
+    fn trace(&self) -> Operation;
     /// Makes its effects visible. It reads its sources only now.
     fn complete(self: Box<Self>, machine: &mut Machine<'_>) -> Result<(), Fault>;
 }
@@ -22,13 +25,36 @@ pub(crate) trait Event: fmt::Debug {
 /// All pending operations, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
-    pending: Vec<Box<dyn Event>>,
+    pending: Vec<Queued>,
+    issued: u64,
+}
+
+/// An operation, and its number in the order of issue.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    pub(crate) id: u64,
+    pub(crate) event: Box<dyn Event>,
 }
 
 impl EventQueue {
     /// Adds an operation.
     pub(crate) fn push(&mut self, e: Box<dyn Event>) {
-        self.pending.push(e);
+        self.pending.push(Queued {
+            id: self.issued,
+            event: e,
+        });
+        self.issued += 1;
+    }
+
+    /// Operations issued so far.
+    pub(crate) fn issued(&self) -> u64 {
+        self.issued
+    }
+
+    /// Pending operations from this number on.
+    pub(crate) fn since(&self, id: u64) -> &[Queued] {
+        let first = self.pending.partition_point(|e| e.id < id);
+        &self.pending[first..]
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -38,16 +64,12 @@ impl EventQueue {
     pub(crate) fn describe(&self) -> Vec<String> {
         self.pending
             .iter()
-            .map(|e| format!("pending: {}", e.describe()))
+            .map(|e| format!("pending: {}", e.event.describe()))
             .collect()
     }
 
     /// The operation to complete now, if any. `idle`: no warp can run.
-    pub(crate) fn choose(
-        machine: &mut Machine<'_>,
-        timing: Timing,
-        idle: bool,
-    ) -> Option<Box<dyn Event>> {
+    pub(crate) fn choose(machine: &mut Machine<'_>, timing: Timing, idle: bool) -> Option<Queued> {
         if machine.events.is_empty() {
             return None;
         }
@@ -61,7 +83,7 @@ impl EventQueue {
             return None;
         }
         let ready: Vec<usize> = (0..machine.events.pending.len())
-            .filter(|i| machine.events.pending[*i].ready(machine))
+            .filter(|i| machine.events.pending[*i].event.ready(machine))
             .collect();
         let scheduler: &mut Scheduler = &mut machine.scheduler;
         let i = match timing {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::event::{Event, EventQueue};
+use super::event::{EventQueue, Queued};
 use super::machine::{Barrier, Cluster, Cta, Machine};
 use super::warp::{State, Wait, Warp};
 use crate::error::SimError;
@@ -84,11 +84,14 @@ impl Machine<'_> {
         Ok(())
     }
 
-    fn complete(&mut self, e: Box<dyn Event>) -> Result<(), SimError> {
-        let pc = e.pc();
+    fn complete(&mut self, e: Queued) -> Result<(), SimError> {
+        let pc = e.event.pc();
         self.pending.progressed();
-        e.complete(self)
-            .map_err(|f| SimError::Violation(Box::new(self.violation(f, pc, None))))
+        e.event
+            .complete(self)
+            .map_err(|f| SimError::Violation(Box::new(self.violation(f, pc, None))))?;
+        self.trace_completed(e.id);
+        Ok(())
     }
 
     fn collect_candidates(&self, out: &mut Vec<(usize, usize)>, alone: bool) {
@@ -157,6 +160,7 @@ impl Machine<'_> {
             let of = std::array::from_fn(|i| g[i] / per[i]);
             h.admit(linear(id, g), linear(at, of));
         }
+        self.trace_admit(linear(id, g), id);
         self.ctas.push(Cta {
             id,
             linear: linear(id, g),
@@ -223,6 +227,7 @@ impl Machine<'_> {
         self.pending
             .groups
             .retain(|thread, _| ctas.iter().any(|c| c.linear == thread.0));
+        self.trace_retired();
     }
 
     fn deadlock(&self) -> Deadlock {

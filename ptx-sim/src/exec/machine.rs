@@ -16,6 +16,7 @@ use crate::program::{Program, Special};
 use crate::report::{Report, ThreadId, Violation, ViolationKind};
 use crate::sched::Scheduler;
 use crate::sim::{Launch, Options, Uninitialised};
+use crate::trace::Recorder;
 
 /// A barrier of a CTA.
 #[derive(Debug, Clone, Default)]
@@ -90,6 +91,7 @@ pub(crate) struct Machine<'a> {
     pub(crate) observer: Option<&'a mut dyn Observer>,
     pub(crate) counters: Counters,
     pub(crate) report: Report,
+    pub(crate) trace: Option<Box<Recorder>>,
 }
 
 /// Where an access goes, after generic and cluster addresses are resolved.

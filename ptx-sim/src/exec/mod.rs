@@ -18,6 +18,7 @@ mod poison;
 mod registers;
 pub(crate) mod tcgen05;
 pub(crate) mod tensor;
+mod trace;
 mod transfer;
 pub(crate) mod warp;
 
@@ -106,7 +107,14 @@ impl Machine<'_> {
             let cur = w
                 .parts
                 .swap_remove(choice[self.scheduler.part(choice.len())]);
-            executed = self.run_part(cta, &mut w, cur, quantum)?;
+            executed = if self.trace.is_some() {
+                self.trace_begin(cta, w.index);
+                let n = self.run_part::<true>(cta, &mut w, cur, quantum)?;
+                self.trace_end(cta, &w);
+                n
+            } else {
+                self.run_part::<false>(cta, &mut w, cur, quantum)?
+            };
         }
         if w.live != 0 {
             self.ctas[cta].warps[index] = Some(w);
@@ -114,7 +122,7 @@ impl Machine<'_> {
         Ok(executed)
     }
 
-    fn run_part(
+    fn run_part<const TRACED: bool>(
         &mut self,
         cta: usize,
         w: &mut Warp,
@@ -160,6 +168,9 @@ impl Machine<'_> {
                     "a register that a tcgen05.ld in flight writes is used before tcgen05.wait::ld",
                 );
                 return Err(self.place(Trouble::Fault(f, None), cta, w, pc, active));
+            }
+            if TRACED {
+                self.trace_instruction(cta, w.index, pc);
             }
             match flow {
                 Flow::Next => cur.pc += 1,

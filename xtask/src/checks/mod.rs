@@ -4,6 +4,7 @@ pub(crate) mod bindings;
 mod compat;
 mod docs;
 mod no_compiler;
+mod simulator;
 
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,8 @@ enum Check {
     NoCompiler,
     /// src/ffi.rs is what bindgen makes of csrc/nvfp4_gemv.h
     Bindings,
+    /// ptx-sim, optimised: 200 seeds of every conformance kernel under all schedules, and its speed
+    Simulator,
     /// The crate compiles in one graph with candle-core and candle's features of cudarc
     Compat,
     /// The same with candle's own kernels (compiles them: minutes)
@@ -93,6 +96,7 @@ impl Check {
             Self::DocsRs => docs::check_as_docs_rs(context),
             Self::NoCompiler => no_compiler::check(context),
             Self::Bindings => bindings::check(context.workspace, context.toolchain),
+            Self::Simulator => simulator::check(context),
             Self::Compat => compat::check(context, false),
             Self::CompatCuda => compat::check(context, true),
         }

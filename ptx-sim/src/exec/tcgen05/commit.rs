@@ -9,6 +9,7 @@ use crate::memory::{Fault, Space};
 use crate::models::hazard::{Op as TrackedOp, OpClass};
 use crate::models::tcgen05_mma::CtaGroup;
 use crate::program::{Addr, Src};
+use crate::trace::{Kind, Operation};
 
 #[derive(Debug)]
 struct CommitEvent {
@@ -27,6 +28,15 @@ impl Event for CommitEvent {
             "tcgen05.commit to the mbarrier at {at:#x} of CTA {cta} ({} in all)",
             self.barriers.len()
         )
+    }
+
+    fn trace(&self) -> Operation {
+        Operation {
+            kind: Kind::Commit,
+            name: "commit".into(),
+            details: Vec::new(),
+            barriers: self.barriers.clone(),
+        }
     }
 
     fn pc(&self) -> usize {

@@ -11,6 +11,7 @@ use crate::models::smem_desc::SmemDesc;
 use crate::models::tcgen05_cp::{CpFormat, CpShape, copy, source_ranges};
 use crate::models::tmem::TmemAddr;
 use crate::program::Tcgen05;
+use crate::trace::{Kind, Operation};
 
 #[derive(Debug)]
 struct CpEvent {
@@ -32,6 +33,18 @@ impl Event for CpEvent {
             "tcgen05.cp of CTA {} to {:#x}",
             self.ctas[0], self.address.0
         )
+    }
+
+    fn trace(&self) -> Operation {
+        Operation {
+            kind: Kind::Cp,
+            name: format!("cp → {:#x}", self.address.0),
+            details: vec![
+                ("to", format!("{:#x}", self.address.0).into()),
+                ("ctas", self.ctas.len().into()),
+            ],
+            barriers: Vec::new(),
+        }
     }
 
     fn pc(&self) -> usize {

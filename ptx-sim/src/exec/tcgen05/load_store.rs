@@ -10,6 +10,7 @@ use crate::models::hazard::{AccessKind, Fence, OpClass};
 use crate::models::tcgen05_ld_st::LdSt;
 use crate::models::tmem::TmemAddr;
 use crate::program::{Dst, Src, TensorAddr};
+use crate::trace::{Kind, Operation};
 
 #[derive(Debug)]
 enum Data {
@@ -39,6 +40,19 @@ impl Event for LdStEvent {
             "tcgen05.{name} of CTA {} warp {} at {:#x}",
             self.cta, self.warp, self.address.0
         )
+    }
+
+    fn trace(&self) -> Operation {
+        let (kind, name) = match self.data {
+            Data::Load(_) => (Kind::Ld, "ld"),
+            Data::Store(_) => (Kind::St, "st"),
+        };
+        Operation {
+            kind,
+            name: format!("{name} {:#x} of warp {}", self.address.0, self.warp),
+            details: vec![("address", format!("{:#x}", self.address.0).into())],
+            barriers: Vec::new(),
+        }
     }
 
     fn pc(&self) -> usize {

@@ -12,6 +12,7 @@ use crate::models::idesc::Idesc;
 use crate::models::smem_desc::SmemDesc;
 use crate::models::tcgen05_mma::{AOperand, CtaMemory, Mma, Scales, Summation, TmemBlock, execute};
 use crate::program::{MmaA, MmaOperands};
+use crate::trace::{Kind, Operation};
 
 #[derive(Debug)]
 struct MmaEvent {
@@ -31,6 +32,20 @@ impl Event for MmaEvent {
             "tcgen05.mma of CTA {}, accumulator {:#x}",
             self.ctas[0], self.mma.d.0
         )
+    }
+
+    fn trace(&self) -> Operation {
+        let i = &self.mma.idesc;
+        Operation {
+            kind: Kind::Mma,
+            name: format!("mma {}x{}", i.m, i.n),
+            details: vec![
+                ("accumulator", format!("{:#x}", self.mma.d.0).into()),
+                ("accumulates", self.mma.accumulate.into()),
+                ("ctas", self.ctas.len().into()),
+            ],
+            barriers: Vec::new(),
+        }
     }
 
     fn pc(&self) -> usize {

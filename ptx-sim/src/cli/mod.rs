@@ -1,0 +1,127 @@
+//! Commands of the program.
+
+/// Prints a line. A reader that has seen enough and closed the pipe is no reason to panic.
+macro_rules! outln {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
+
+mod bench;
+mod coverage;
+mod draw;
+mod inventory;
+mod progress;
+mod run;
+mod schedules;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use ptx_sim::{Policy, SimError, Timing};
+use serde_json::{Value, json};
+
+/// Runs PTX kernels on the CPU and checks what a GPU would not.
+///
+/// Every memory access is checked for bounds, alignment and initialisation; barriers,
+/// warp-synchronous instructions, the ordering of asynchronous operations and deadlocks are checked
+/// too. An instruction that is not modelled exactly ends the run with its name: nothing is guessed.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs a kernel as a JSON specification says, under one schedule or many.
+    ///
+    /// The exit status is 0 if every run ended without a violation. Results go to stdout, all else
+    /// to stderr.
+    #[command(after_long_help = run::HELP)]
+    Run(run::Run),
+    /// Draws a trace that `run --trace` wrote as an SVG picture.
+    Draw(draw::Draw),
+    /// Lists the opcodes of a PTX file and which of them are not executed.
+    Inventory(inventory::Inventory),
+    /// Measures the simulator's speed: straight-line f32, and an NVFP4 tensor-core tile.
+    Bench(bench::Bench),
+}
+
+/// Why a command failed.
+#[derive(Debug)]
+struct Failure {
+    error: SimError,
+    /// The schedule to repeat it with.
+    schedule: Option<(Policy, Timing)>,
+}
+
+impl From<SimError> for Failure {
+    fn from(error: SimError) -> Self {
+        Self {
+            error,
+            schedule: None,
+        }
+    }
+}
+
+impl Failure {
+    fn json(&self) -> Value {
+        let mut v = json!({ "error": self.error.to_string() });
+        match &self.error {
+            SimError::Violation(x) => v["violation"] = json!(x),
+            SimError::Deadlock(x) => v["deadlock"] = json!(x),
+            _ => {}
+        }
+        if let Some((policy, timing)) = self.schedule {
+            v["schedule"] = json!({"policy": policy.to_string(), "timing": timing.to_string()});
+        }
+        v
+    }
+}
+
+pub(crate) fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let (json, result) = match &cli.command {
+        Command::Run(r) => (r.json, run::command(r)),
+        Command::Draw(d) => (false, draw::command(d).map_err(Failure::from)),
+        Command::Inventory(i) => (i.json, inventory::command(i).map_err(Failure::from)),
+        // Its report stands on stdout even where a goal is missed.
+        Command::Bench(b) => (false, bench::command(b).map_err(Failure::from)),
+    };
+    let Err(failure) = result else {
+        return ExitCode::SUCCESS;
+    };
+    if json {
+        outln!("{}", failure.json());
+    } else {
+        if let Some((policy, timing)) = failure.schedule {
+            eprintln!("with --policy {policy} --timing {timing}:");
+        }
+        eprintln!("error: {}", failure.error);
+    }
+    ExitCode::FAILURE
+}
+
+fn io_error(path: &Path) -> impl Fn(std::io::Error) -> SimError + '_ {
+    |e| SimError::Io {
+        path: path.display().to_string(),
+        message: e.to_string(),
+    }
+}
+
+fn read(path: &Path) -> Result<String, SimError> {
+    let bytes = std::fs::read(path).map_err(io_error(path))?;
+    // Anything that is not UTF-8 is none of the text files read here.
+    String::from_utf8(bytes).map_err(|e| SimError::Io {
+        path: path.display().to_string(),
+        message: e.to_string(),
+    })
+}
+
+fn print_json(v: &impl serde::Serialize) {
+    outln!("{}", serde_json::to_string_pretty(v).unwrap_or_default());
+}

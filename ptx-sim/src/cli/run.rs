@@ -1,0 +1,299 @@
+//! `ptx-sim run`.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::ValueEnum;
+use ptx_sim::coverage::Counters;
+use ptx_sim::launch::{LaunchSpec, Prepared};
+use ptx_sim::report::Violation;
+use ptx_sim::{
+    Module, Options, Policy, Profile, Program, Report, SimError, Timing, Trace, Uninitialised,
+};
+use serde_json::json;
+
+use super::progress::Progress;
+use super::schedules::{Policies, Schedules, Timings};
+use super::{Failure, coverage, io_error, print_json, read};
+
+pub(super) const HELP: &str = r#"Schedules:
+  --policy and --timing choose who runs and when asynchronous operations complete. A policy and
+  its seed decide everything, so a failure can be repeated: it is printed with both. To look for
+  races and deadlocks, run
+      ptx-sim run ... --policy all --timing all --seeds 20
+  Coverage is that of all runs together. Where the bytes of a dumped buffer depend on the
+  schedule, this is said.
+
+Example of a specification:
+  {
+    "grid": [1, 1, 1], "block": [128, 1, 1], "shared": 0,
+    "buffers": {
+      "x": {"contents": {"f32": [1.0, 2.0]}},
+      "w": {"contents": {"safetensors": {"file": "w.safetensors", "tensor": "w"}}},
+      "y": {"size": 512, "dump": "y.bin"}
+    },
+    "params": [
+      {"buffer": "x"}, {"u32": 7},
+      {"struct": {"size": 16, "fields": [{"offset": 8, "value": {"buffer": "y"}}]}},
+      {"tensor_map": {"buffer": "w", "type": 0, "dims": [128, 64], "strides": [128],
+                      "box": [128, 16], "swizzle": 3}}
+    ]
+  }
+  Contents: fill (with size), file, safetensors, hex, f32, i32. A buffer without contents is
+  poisoned. Values: u8 to u64, i8 to i64, f32, f64, hex, buffer, buffer_at {buffer, offset}.
+  Tensor maps: the arguments of cuTensorMapEncodeTiled, enumerators as numbers. `cluster` gives
+  the cluster's shape if the kernel does not. Paths are relative to the specification.
+
+Traces:
+  --trace F writes a timeline of the run that failed, or else of the last one, in the Chrome trace
+  format: open it in Perfetto or chrome://tracing, or draw it with `ptx-sim draw F -o F.svg`. Its
+  axis counts steps of the simulator; it shows an order, not a time."#;
+
+#[derive(clap::Args)]
+pub(super) struct Run {
+    /// The PTX file.
+    #[arg(long)]
+    ptx: PathBuf,
+    /// Kernel name, as in the PTX; not needed if there is only one.
+    #[arg(long)]
+    entry: Option<String>,
+    /// The launch specification, a JSON file.
+    #[arg(long)]
+    launch: PathBuf,
+    /// How warps take turns: fair, random[:SEED], starve[:SEED] or all[:SEED].
+    #[arg(long, default_value = "fair")]
+    policy: Policies,
+    /// When asynchronous operations complete.
+    #[arg(long, value_enum, default_value_t = Timings::Eager)]
+    timing: Timings,
+    /// Seeds to run each policy with, counted up from its own.
+    #[arg(long, default_value_t = 1)]
+    seeds: u64,
+    /// How much ordering asynchronous operations may rely on.
+    #[arg(long, value_enum, default_value_t = Profiles::Strict)]
+    profile: Profiles,
+    /// Thread-instructions after which a run is given up.
+    #[arg(long, default_value_t = Options::default().budget)]
+    budget: u64,
+    /// Clusters that run at once.
+    #[arg(long, default_value_t = Options::default().resident)]
+    resident: usize,
+    /// Report reads of bytes that nothing wrote, and go on.
+    #[arg(long)]
+    warn_uninitialised: bool,
+    /// Directory for dumped buffers, made if it is not there; they are those of the last run.
+    #[arg(long, default_value = ".")]
+    out: PathBuf,
+    /// Write a timeline to this file.
+    #[arg(long)]
+    trace: Option<PathBuf>,
+    /// Events after which the timeline is cut.
+    #[arg(long, default_value_t = ptx_sim::trace::DEFAULT_LIMIT, requires = "trace")]
+    trace_limit: usize,
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Profiles {
+    /// Only what the PTX ISA promises.
+    Strict,
+    /// Also what public kernels do without a promise.
+    Hardware,
+}
+
+/// What all runs have in common.
+struct Job {
+    program: Program,
+    spec: LaunchSpec,
+    prepared: Prepared,
+}
+
+fn load(r: &Run) -> Result<Job, SimError> {
+    let module = Module::parse(&read(&r.ptx)?)?;
+    let spec = LaunchSpec::parse(&read(&r.launch)?)?;
+    let names: Vec<&str> = module.entries().collect();
+    let kernel = match (&r.entry, names.as_slice()) {
+        (Some(e), _) => e.clone(),
+        (None, [one]) => one.to_string(),
+        _ => {
+            return Err(SimError::Launch(format!(
+                "--entry is needed, one of: {}",
+                names.join(", ")
+            )));
+        }
+    };
+    let base = r.launch.parent().unwrap_or(Path::new("."));
+    let prepared = spec.prepare(module, &kernel, base)?;
+    let program = prepared.sim.program(&kernel)?;
+    Ok(Job {
+        program,
+        spec,
+        prepared,
+    })
+}
+
+fn options(r: &Run, policy: Policy, timing: Timing) -> Options {
+    Options {
+        policy,
+        timing,
+        budget: r.budget,
+        resident: r.resident,
+        profile: match r.profile {
+            Profiles::Strict => Profile::Strict,
+            Profiles::Hardware => Profile::Hardware,
+        },
+        uninitialised: if r.warn_uninitialised {
+            Uninitialised::Warn
+        } else {
+            Uninitialised::Error
+        },
+        ..Options::default()
+    }
+}
+
+/// One run from the beginning. The trace is there if it was asked for.
+fn once(r: &Run, job: &Job, o: &Options) -> (Prepared, Result<Report, SimError>, Option<Trace>) {
+    let mut p = job.prepared.clone();
+    if r.trace.is_none() {
+        let result = p.sim.run_program(&job.program, &p.launch, o, None);
+        return (p, result, None);
+    }
+    let (result, trace) = p.sim.run_traced(&job.program, &p.launch, o, r.trace_limit);
+    (p, result, Some(trace))
+}
+
+fn write_trace(r: &Run, trace: Option<Trace>) -> Result<(), SimError> {
+    let (Some(path), Some(trace)) = (&r.trace, trace) else {
+        return Ok(());
+    };
+    let file = std::fs::File::create(path).map_err(io_error(path))?;
+    let mut out = std::io::BufWriter::new(file);
+    let written = trace.write_chrome(&mut out);
+    written
+        .and_then(|()| std::io::Write::flush(&mut out))
+        .map_err(io_error(path))?;
+    if let Some(n) = trace.truncated {
+        eprintln!("{}: truncated after {n} events", path.display());
+    }
+    Ok(())
+}
+
+/// What all runs told.
+#[derive(Default)]
+struct Sum {
+    counters: Counters,
+    warnings: Vec<Violation>,
+    dropped: u64,
+    /// Buffers whose contents are not the first run's, and the schedule that showed it.
+    differing: Vec<(String, String)>,
+}
+
+impl Sum {
+    fn add(&mut self, report: &Report) {
+        self.counters.merge(&report.coverage.counters);
+        self.dropped += report.warnings_dropped;
+        for w in &report.warnings {
+            if self.warnings.contains(w) {
+                continue;
+            }
+            if self.warnings.len() < Report::MAX_WARNINGS {
+                self.warnings.push(w.clone());
+            } else {
+                self.dropped += 1;
+            }
+        }
+    }
+
+    fn compare(&mut self, job: &Job, first: &Prepared, now: &Prepared, schedule: &str) {
+        for (name, b) in &now.buffers {
+            let dumped = job.spec.buffers.get(name).is_some_and(|s| s.dump.is_some());
+            let known = self.differing.iter().any(|d| d.0 == *name);
+            if dumped && !known && first.sim.download(*b) != now.sim.download(*b) {
+                self.differing.push((name.clone(), schedule.to_string()));
+            }
+        }
+    }
+}
+
+pub(super) fn command(r: &Run) -> Result<(), Failure> {
+    let job = load(r)?;
+    let schedules = Schedules {
+        policies: r.policy,
+        timings: r.timing,
+        seeds: r.seeds,
+    };
+    let (runs, started) = (schedules.count(), Instant::now());
+    let mut sum = Sum::default();
+    let mut first: Option<Prepared> = None;
+    let mut last = None;
+    let progress = Progress::new();
+    for (i, (policy, timing)) in schedules.iter().enumerate() {
+        let schedule = format!("--policy {policy} --timing {timing}");
+        progress.say(|| format!("run {} of {runs}: {schedule}", i + 1));
+        let (p, result, trace) = once(r, &job, &options(r, policy, timing));
+        let report = match result {
+            Ok(report) => report,
+            Err(error) => {
+                drop(progress);
+                write_trace(r, trace)?;
+                return Err(Failure {
+                    error,
+                    schedule: Some((policy, timing)),
+                });
+            }
+        };
+        sum.add(&report);
+        match &first {
+            Some(f) => sum.compare(&job, f, &p, &schedule),
+            None if runs > 1 => first = Some(p.clone()),
+            None => {}
+        }
+        last = Some((p, report, trace));
+    }
+    drop(progress);
+    let Some((p, mut report, trace)) = last else {
+        return Ok(());
+    };
+    write_trace(r, trace)?;
+    std::fs::create_dir_all(&r.out).map_err(io_error(&r.out))?;
+    job.spec.dump(&p, &r.out)?;
+    report.coverage = sum.counters.summary(&job.program);
+    report.warnings = sum.warnings;
+    report.warnings_dropped = sum.dropped;
+    let seconds = started.elapsed().as_secs_f64();
+    if r.json {
+        let mut v = json!(report);
+        v["runs"] = json!(runs);
+        v["seconds"] = json!(seconds);
+        v["coverage"]["complete"] = json!(report.coverage.complete());
+        let pair =
+            |(buffer, schedule): &(String, String)| json!({"buffer": buffer, "schedule": schedule});
+        v["differing"] = sum.differing.iter().map(pair).collect();
+        print_json(&v);
+        return Ok(());
+    }
+    outln!(
+        "{}: {} CTAs, {} warp instructions, {} thread instructions",
+        report.kernel,
+        report.ctas,
+        report.warp_instructions,
+        report.thread_instructions
+    );
+    for w in &report.warnings {
+        outln!("warning: {w}");
+    }
+    if report.warnings_dropped > 0 {
+        outln!("and {} more warnings", report.warnings_dropped);
+    }
+    for (buffer, schedule) in &sum.differing {
+        outln!("warning: buffer {buffer} depends on the schedule: it differs with {schedule}");
+    }
+    coverage::print(&job.program, &report, runs);
+    match runs {
+        1 => outln!("1 run: {seconds:.3} s"),
+        n => outln!("{n} runs without a violation: {seconds:.3} s"),
+    }
+    Ok(())
+}
