@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::error::Result;
-use crate::path::{self, Choice, Path, Target};
+use crate::path::{self, Choice, Operands, Path, Target};
 use crate::shape::Shape;
 use crate::tensor::{Output, Vectors, Weights};
 
@@ -49,7 +49,8 @@ pub fn gemv_on_path(
     vectors: &Vectors<'_>,
     output: Output<'_>,
 ) -> Result<Choice> {
-    let choice = path::select(shape, vectors.activation(), &Target::Host, forced)?;
+    let operands = Operands::new(vectors.activation(), weights.layout());
+    let choice = path::select(shape, &operands, &Target::Host, forced)?;
     weights.check(shape)?;
     output.check(shape)?;
     crate::cpu::gemv(shape, weights, vectors, output)?;

@@ -73,7 +73,7 @@ mod shape;
 mod tensor;
 
 pub use config::{
-    CudaCoreConfig, CudaCoreKernel, CudaCoreTarget, TileConfig, TileKernel, TileTarget,
+    Config, CudaCoreConfig, CudaCoreKernel, CudaCoreTarget, TileConfig, TileKernel, TileTarget,
 };
 #[cfg(feature = "cuda")]
 pub use cuda::{gemv_on_device, gemv_on_device_with};
@@ -82,7 +82,7 @@ pub use gemv::{gemv, gemv_on_path};
 #[cfg(feature = "cuda")]
 pub use memory::Device;
 pub use memory::{Buffer, Host, Memory};
-pub use path::{Choice, Path, Reason, Target, Unavailable, select};
+pub use path::{Choice, Evidence, Path, Reason, Target, Unavailable, select};
 pub use scales::{ScaleLayout, convert_scales};
 pub use shape::{BLOCK, Shape};
 pub use tensor::{

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use nvfp4_gemv::problem::{CONTEST_BENCHMARKS, Problem};
-use nvfp4_gemv::{Activation, FloatType, Path, ScaleLayout, Shape, select};
+use nvfp4_gemv::{Activation, FloatType, Path, ScaleLayout, Shape, path, select};
 use serde_json::json;
 
 use crate::engine::{self, Budget, Engine, PathArg};
@@ -77,10 +77,11 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         for shape in shapes.iter().filter(|shape| !shape.is_empty()) {
             for activation in &args.activation {
                 let activation = Activation::from(*activation);
+                let dispatch = path::Operands::new(activation, ScaleLayout::from(args.layout));
                 let paths = engine.paths().iter();
                 for &path in paths.filter(|path| forced.is_none_or(|forced| forced == **path)) {
                     bar.set_message(format!("{shape} {path} {activation}"));
-                    match select(shape, activation, &engine.target(), Some(path)) {
+                    match select(shape, &dispatch, &engine.target(), Some(path)) {
                         Ok(_) => {
                             let row = measure(args, engine.as_ref(), shape, activation, path)?;
                             table.row(row.cells());

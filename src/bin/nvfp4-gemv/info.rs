@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use nvfp4_gemv::cpu::Implementation;
-use nvfp4_gemv::path::{PATH_VARIABLE, available, forced_by_environment};
-use nvfp4_gemv::{Activation, Path, Shape, Target};
+use nvfp4_gemv::path::{Operands, PATH_VARIABLE, available, forced_by_environment};
+use nvfp4_gemv::{Activation, Path, ScaleLayout, Shape, Target};
 use serde_json::{Value, json};
 
 use crate::engine::{compiled_archs, devices};
@@ -67,7 +67,7 @@ pub(crate) fn run(_args: &Args) -> Result<Report> {
         Err(why) => text.push_str(&format!("  {why}\n")),
     }
 
-    text.push_str("\nPaths (for one vector, NVFP4 activations):\n");
+    text.push_str("\nPaths (for one vector, NVFP4 activations, scales in the 128x4 layout):\n");
     let mut paths = Vec::new();
     for path in Path::ALL {
         let why_not = why_not(path, &target, devices.found.as_ref().err())?;
@@ -75,7 +75,7 @@ pub(crate) fn run(_args: &Args) -> Result<Report> {
             None => "available".to_owned(),
             Some(why) => format!("not available: {why}"),
         };
-        text.push_str(&format!("  {:<12} {state}\n", path.name()));
+        text.push_str(&format!("  {:<13} {state}\n", path.name()));
         paths.push(json!({
             "name": path.name(), "available": why_not.is_none(), "why_not": why_not,
         }));
@@ -117,10 +117,11 @@ fn why_not(
         return Ok(None);
     }
     let shape = Shape::gemv(128, 256, 1)?;
+    let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
     Ok(match no_device {
         Some(nvfp4_gemv::Error::PathUnavailable { reason, .. }) => Some(reason.to_string()),
         Some(why) => Some(why.to_string()),
-        None => available(path, &shape, Activation::Nvfp4, target)
+        None => available(path, &shape, &operands, target)
             .err()
             .map(|why| why.to_string()),
     })

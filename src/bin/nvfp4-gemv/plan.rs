@@ -1,20 +1,20 @@
 //! `plan`: which path computes a shape, and why.
 
 use anyhow::Result;
-use nvfp4_gemv::path::available;
-use nvfp4_gemv::{Activation, Path, Shape, Target, select};
+use nvfp4_gemv::path::{Operands, available};
+use nvfp4_gemv::{Activation, Path, ScaleLayout, Shape, Target, select};
 use serde_json::json;
 
 use crate::engine::{self, PathArg, compiled_archs};
 use crate::report::{Report, bytes};
-use crate::shapes::ActivationArg;
+use crate::shapes::{ActivationArg, LayoutArg};
 
 /// Says which path computes a shape, and why; computes nothing
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     nvfp4-gemv plan 4096 7168 1\n  \
     nvfp4-gemv plan 7168 16384 1 --n 4 --activation bf16\n  \
-    nvfp4-gemv plan 4096 7168 8 --compute-capability 10.0    # for another machine")]
+    nvfp4-gemv plan 4096 7168 8 --n 4 --layout 128x4 --compute-capability 10.0   # for a B200")]
 pub(crate) struct Args {
     /// Rows of the weights
     m: usize,
@@ -29,6 +29,9 @@ pub(crate) struct Args {
     /// Element type of the vectors
     #[arg(long, value_enum, default_value = "nvfp4")]
     activation: ActivationArg,
+    /// Layout of the block scales
+    #[arg(long, value_enum, default_value = "linear")]
+    layout: LayoutArg,
     /// Ask for a path instead of the automatic choice
     #[arg(long, value_enum, default_value = "auto")]
     path: PathArg,
@@ -49,6 +52,8 @@ fn parse_capability(text: &str) -> Result<(i32, i32), String> {
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let shape = Shape::new(args.m, args.n, args.k, args.l)?;
     let activation = Activation::from(args.activation);
+    let layout = ScaleLayout::from(args.layout);
+    let operands = Operands::new(activation, layout);
     let forced = args.path.forced()?;
     // A path without a GPU to run it is the dispatch's business here, not an error yet.
     let (target, no_gpu) = match args.compute_capability {
@@ -68,7 +73,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             (engine.target(), no_gpu)
         }
     };
-    let choice = select(&shape, activation, &target, forced)?;
+    let choice = select(&shape, &operands, &target, forced)?;
     let reason = match (&no_gpu, forced) {
         (Some(why), None) => format!("not cuda-core: {}", reason_of(why)),
         _ => choice.reason.to_string(),
@@ -79,7 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     );
     let mut others = Vec::new();
     for path in Path::ALL.into_iter().filter(|path| *path != choice.path) {
-        let why_not = match (&no_gpu, available(path, &shape, activation, &target)) {
+        let why_not = match (&no_gpu, available(path, &shape, &operands, &target)) {
             (Some(why), _) if path != Path::Cpu => Some(reason_of(why)),
             (_, Err(why)) => Some(why.to_string()),
             (_, Ok(())) => None,
@@ -104,6 +109,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         json: json!({
             "m": shape.m(), "n": shape.n(), "k": shape.k(), "l": shape.l(),
             "activation": activation.name(),
+            "layout": layout.name(),
             "path": choice.path.name(),
             "reason": reason,
             "others": others,

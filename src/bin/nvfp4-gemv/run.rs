@@ -1,5 +1,6 @@
 //! `run`: computes a layer of a checkpoint.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -191,22 +192,32 @@ const BUDGET: Budget = Budget {
 fn operands<'a>(
     layer: &Layer<'a>,
     shape: Shape,
-    x: Inputs,
+    mut x: Inputs,
     args: &Args,
 ) -> nvfp4_gemv::Result<Operands<'a>> {
     let layout = ScaleLayout::from(args.layout);
-    let scales = match layout {
-        ScaleLayout::Linear => layer.scales().into(),
+    let in_layout = |linear: Cow<'a, [u8]>, rows: usize| match layout {
+        ScaleLayout::Linear => Ok(linear),
         layout => nvfp4_gemv::convert_scales(
-            layer.scales(),
+            &linear,
             ScaleLayout::Linear,
             layout,
-            shape.m(),
+            rows,
             shape.k(),
             1,
-        )?
-        .into(),
+        )
+        .map(Cow::Owned),
     };
+    let scales = in_layout(layer.scales().into(), shape.m())?;
+    if let Inputs::Nvfp4 {
+        scales,
+        layout: of_vectors,
+        ..
+    } = &mut x
+    {
+        *scales = in_layout(std::mem::take(scales).into(), shape.n())?.into_owned();
+        *of_vectors = layout;
+    }
     Ok(Operands {
         shape,
         codes: layer.codes().into(),

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError};
 use nvfp4_gemv::measure::{copies_for_cold_l2, time_launches, time_read_only};
-use nvfp4_gemv::path::available;
+use nvfp4_gemv::path::{self, available};
 use nvfp4_gemv::{
     Activation, CudaCoreConfig, CudaCoreTarget, DenseVectors, Error, FloatType, Nvfp4Vectors,
     Output, Path, Result, ScaleLayout, Shape, Target, VectorScale, Vectors, Weights,
@@ -66,7 +66,8 @@ pub(crate) fn open(path: Path) -> Result<Box<dyn Engine>> {
     let target = target(&info);
     // Whether the path can run anything on this device; the problem itself is asked about later.
     let any = Shape::gemv(128, 256, 1)?;
-    available(path, &any, Activation::Nvfp4, &target)
+    let tiled = path::Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
+    available(path, &any, &tiled, &target)
         .map_err(|reason| Error::PathUnavailable { path, reason })?;
     let context = CudaContext::new(0).map_err(|e| cuda("opening device 0", e))?;
     // SAFETY: all work of this program goes to the one stream below, whose order makes events
@@ -367,6 +368,6 @@ impl Engine for Cuda {
     }
 
     fn paths(&self) -> &'static [Path] {
-        &[Path::TensorCore, Path::CudaCore]
+        &[Path::TensorCore, Path::CudaCoreTma, Path::CudaCore]
     }
 }

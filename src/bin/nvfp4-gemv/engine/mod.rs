@@ -31,6 +31,8 @@ pub(crate) enum PathArg {
     Cpu,
     /// A GPU's CUDA cores
     CudaCore,
+    /// A GPU's CUDA cores, fed through shared memory (Hopper and newer)
+    CudaCoreTma,
     /// Blackwell's tensor cores
     TensorCore,
 }
@@ -42,6 +44,7 @@ impl PathArg {
             Self::Auto => forced_by_environment(),
             Self::Cpu => Ok(Some(Path::Cpu)),
             Self::CudaCore => Ok(Some(Path::CudaCore)),
+            Self::CudaCoreTma => Ok(Some(Path::CudaCoreTma)),
             Self::TensorCore => Ok(Some(Path::TensorCore)),
         }
     }
