@@ -137,6 +137,54 @@ int32_t nvfp4_gemv_current_device(int32_t *device);
 /* CUDA's text for a code that one of these returned. Static storage. */
 const char *nvfp4_gemv_error_string(int32_t code);
 
+/* Where the global scales of quantised vectors come from. */
+enum nvfp4_global {
+    NVFP4_GLOBAL_COMPUTED = 0,   /* each vector's largest magnitude / 2688; 1 for zeros */
+    NVFP4_GLOBAL_SHARED = 1,     /* `global` for all */
+    NVFP4_GLOBAL_PER_VECTOR = 2, /* `globals`, one a vector */
+};
+
+/* Vectors to quantise, and where to. A vector that holds a NaN or an infinity, or whose global scale
+ * in `globals` is not positive and finite, is written as zeros with NaN in vector_alpha. The caller
+ * has checked everything; no two regions overlap. */
+typedef struct nvfp4_quantize_args {
+    int32_t n; /* vectors a batch, 1 to 16 */
+    int32_t k; /* elements of a vector, > 0, a multiple of 16 */
+    int32_t l; /* batches, > 0 */
+
+    int32_t source;              /* enum nvfp4_activation, not NVFP4 */
+    uint64_t vectors;            /* 16-byte aligned */
+    int64_t vector_row_stride;   /* the same alignment */
+    int64_t vector_batch_stride; /* the same alignment */
+
+    int32_t global_kind; /* enum nvfp4_global */
+    float global;        /* a multiplier, positive and finite; for SHARED */
+    uint64_t globals;    /* f32 [L][N], multipliers; for PER_VECTOR */
+
+    uint64_t codes;        /* out: [L][N][K/2], 8-byte aligned */
+    uint64_t scales;       /* out: E4M3, dense batches, padding zeroed; 16-byte aligned when 128x4 */
+    int32_t scale_layout;  /* enum nvfp4_scale_layout */
+    int32_t ctas;          /* CTAs that share a vector, > 0; the result does not depend on it */
+    uint64_t vector_alpha; /* out: f32 [L][N], the multipliers, as nvfp4_gemv_args takes them */
+} nvfp4_quantize_args;
+
+/* Block scales [L][M][K/16] to bring from one layout into the other, densely packed batches. The
+ * regions do not overlap. The 128x4 side is 16-byte aligned, and its padding is written as zeros. */
+typedef struct nvfp4_relayout_args {
+    int32_t m;  /* rows, > 0 */
+    int32_t k;  /* elements of a row, > 0, a multiple of 16 */
+    int32_t l;  /* batches, > 0 */
+    int32_t to; /* enum nvfp4_scale_layout; the source has the other one */
+    uint64_t source;
+    uint64_t destination;
+} nvfp4_relayout_args;
+
+/* Enqueues the quantisation of vectors. sm_80 and newer. Returns 0 or a cudaError_t. */
+int32_t nvfp4_gemv_quantize(const nvfp4_quantize_args *args, void *stream);
+
+/* Enqueues the change of a scale layout. Returns 0 or a cudaError_t. */
+int32_t nvfp4_gemv_relayout(const nvfp4_relayout_args *args, void *stream);
+
 #ifdef __cplusplus
 }
 #endif

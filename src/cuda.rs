@@ -78,17 +78,7 @@ pub fn gemv_on_device_with(
     weights.check(shape)?;
     output.check(shape)?;
 
-    let on_device = |operand, found: &Arc<CudaStream>| {
-        let found = found.context().ordinal();
-        if found == ordinal {
-            return Ok(());
-        }
-        Err(Error::WrongDevice {
-            operand,
-            found,
-            stream: ordinal,
-        })
-    };
+    let on_device = |operand, found: &Arc<CudaStream>| same_device(operand, found, stream);
     on_device("weight codes", weights.codes.stream())?;
     on_device("weight scales", weights.scales.stream())?;
     if let Some(alpha) = &weights.row_alpha {
@@ -141,19 +131,19 @@ pub fn gemv_on_device_with(
             on_device("vectors", v.values.stream())?;
             let (dense, guard) = dense(v, FloatType::F16, shape, &v.values, stream)?;
             _values = guard;
-            dense
+            dense.into()
         }
         Vectors::Bf16(v) => {
             on_device("vectors", v.values.stream())?;
             let (dense, guard) = dense(v, FloatType::Bf16, shape, &v.values, stream)?;
             _values = guard;
-            dense
+            dense.into()
         }
         Vectors::F32(v) => {
             on_device("vectors", v.values.stream())?;
             let (dense, guard) = dense(v, FloatType::F32, shape, &v.values, stream)?;
             _values = guard;
-            dense
+            dense.into()
         }
     };
 
@@ -174,10 +164,7 @@ pub fn gemv_on_device_with(
     };
     let raw_output = raw::Output { address, element };
 
-    stream
-        .context()
-        .bind_to_thread()
-        .map_err(|error| driver_error("making the stream's context current", error))?;
+    make_current(stream)?;
     let config = config.unwrap_or_else(|| {
         let target = raw::cuda_core_target(shape, &raw_weights, &raw_vectors, device);
         CudaCoreConfig::for_problem(shape, &target)
@@ -200,18 +187,61 @@ pub fn gemv_on_device_with(
     Ok(choice)
 }
 
-/// Raw dense vectors, and the guard of their buffer.
-fn dense<'a, T: std::fmt::Debug + 'static>(
+/// An operand lies on the device of the stream that the call's work goes to.
+pub(crate) fn same_device(
+    operand: &'static str,
+    found: &Arc<CudaStream>,
+    stream: &Arc<CudaStream>,
+) -> Result<()> {
+    let (found, stream) = (found.context().ordinal(), stream.context().ordinal());
+    if found == stream {
+        return Ok(());
+    }
+    Err(Error::WrongDevice {
+        operand,
+        found,
+        stream,
+    })
+}
+
+/// What the raw calls ask for.
+pub(crate) fn make_current(stream: &Arc<CudaStream>) -> Result<()> {
+    stream
+        .context()
+        .bind_to_thread()
+        .map_err(|error| driver_error("making the stream's context current", error))
+}
+
+/// Dense vectors by address.
+pub(crate) struct Dense {
+    pub(crate) element: FloatType,
+    pub(crate) values: u64,
+    /// In bytes.
+    pub(crate) strides: Strides,
+}
+
+impl From<Dense> for raw::Vectors {
+    fn from(dense: Dense) -> Self {
+        Self::Dense {
+            element: dense.element,
+            values: dense.values,
+            strides: dense.strides,
+        }
+    }
+}
+
+/// Dense vectors by address, checked against the shape, and the guard of their buffer.
+pub(crate) fn dense<'a, T: std::fmt::Debug + 'static>(
     vectors: &DenseVectors<'_, T, Device>,
     element: FloatType,
     shape: &Shape,
     values: &'a CudaView<'_, T>,
     stream: &'a CudaStream,
-) -> Result<(raw::Vectors, cudarc::driver::SyncOnDrop<'a>)> {
+) -> Result<(Dense, cudarc::driver::SyncOnDrop<'a>)> {
     let strides = vectors.resolve(shape)?;
     let bytes = |elements: usize| elements * element.bytes();
     let (values, guard) = values.device_ptr(stream);
-    let dense = raw::Vectors::Dense {
+    let dense = Dense {
         element,
         values,
         strides: Strides {

@@ -169,6 +169,19 @@ pub enum Error {
         operand: &'static str,
     },
 
+    /// Two buffers of one call share memory, and the call writes one of them.
+    #[error("{operand} and {other} overlap")]
+    Overlap {
+        /// One of them.
+        operand: &'static str,
+        /// The other.
+        other: &'static str,
+    },
+
+    /// NVFP4 vectors were given to be quantised.
+    #[error("the vectors are NVFP4 already; f16, bf16 and f32 can be quantised")]
+    AlreadyNvfp4,
+
     /// The path that was asked for cannot run here.
     #[error("the {path} path is not available: {reason}")]
     PathUnavailable {

@@ -215,3 +215,100 @@ unsafe extern "C" {
 unsafe extern "C" {
     pub fn nvfp4_gemv_error_string(code: i32) -> *const ::core::ffi::c_char;
 }
+pub const NVFP4_GLOBAL_COMPUTED: nvfp4_global = 0;
+pub const NVFP4_GLOBAL_SHARED: nvfp4_global = 1;
+pub const NVFP4_GLOBAL_PER_VECTOR: nvfp4_global = 2;
+pub type nvfp4_global = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct nvfp4_quantize_args {
+    pub n: i32,
+    pub k: i32,
+    pub l: i32,
+    pub source: i32,
+    pub vectors: u64,
+    pub vector_row_stride: i64,
+    pub vector_batch_stride: i64,
+    pub global_kind: i32,
+    pub global: f32,
+    pub globals: u64,
+    pub codes: u64,
+    pub scales: u64,
+    pub scale_layout: i32,
+    pub ctas: i32,
+    pub vector_alpha: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of nvfp4_quantize_args"][::core::mem::size_of::<nvfp4_quantize_args>() - 88usize];
+    ["Alignment of nvfp4_quantize_args"][::core::mem::align_of::<nvfp4_quantize_args>() - 8usize];
+    ["Offset of field: nvfp4_quantize_args::n"]
+        [::core::mem::offset_of!(nvfp4_quantize_args, n) - 0usize];
+    ["Offset of field: nvfp4_quantize_args::k"]
+        [::core::mem::offset_of!(nvfp4_quantize_args, k) - 4usize];
+    ["Offset of field: nvfp4_quantize_args::l"]
+        [::core::mem::offset_of!(nvfp4_quantize_args, l) - 8usize];
+    ["Offset of field: nvfp4_quantize_args::source"]
+        [::core::mem::offset_of!(nvfp4_quantize_args, source) - 12usize];
+    ["Offset of field: nvfp4_quantize_args::vectors"]
+        [::core::mem::offset_of!(nvfp4_quantize_args, vectors) - 16usize];
+    ["Offset of field: nvfp4_quantize_args::vector_row_stride"]
+        [::core::mem::offset_of!(nvfp4_quantize_args, vector_row_stride) - 24usize];
+    ["Offset of field: nvfp4_quantize_args::vector_batch_stride"]
+        [::core::mem::offset_of!(nvfp4_quantize_args, vector_batch_stride) - 32usize];
+    ["Offset of field: nvfp4_quantize_args::global_kind"]
+        [::core::mem::offset_of!(nvfp4_quantize_args, global_kind) - 40usize];
+    ["Offset of field: nvfp4_quantize_args::global"]
+        [::core::mem::offset_of!(nvfp4_quantize_args, global) - 44usize];
+    ["Offset of field: nvfp4_quantize_args::globals"]
+        [::core::mem::offset_of!(nvfp4_quantize_args, globals) - 48usize];
+    ["Offset of field: nvfp4_quantize_args::codes"]
+        [::core::mem::offset_of!(nvfp4_quantize_args, codes) - 56usize];
+    ["Offset of field: nvfp4_quantize_args::scales"]
+        [::core::mem::offset_of!(nvfp4_quantize_args, scales) - 64usize];
+    ["Offset of field: nvfp4_quantize_args::scale_layout"]
+        [::core::mem::offset_of!(nvfp4_quantize_args, scale_layout) - 72usize];
+    ["Offset of field: nvfp4_quantize_args::ctas"]
+        [::core::mem::offset_of!(nvfp4_quantize_args, ctas) - 76usize];
+    ["Offset of field: nvfp4_quantize_args::vector_alpha"]
+        [::core::mem::offset_of!(nvfp4_quantize_args, vector_alpha) - 80usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct nvfp4_relayout_args {
+    pub m: i32,
+    pub k: i32,
+    pub l: i32,
+    pub to: i32,
+    pub source: u64,
+    pub destination: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of nvfp4_relayout_args"][::core::mem::size_of::<nvfp4_relayout_args>() - 32usize];
+    ["Alignment of nvfp4_relayout_args"][::core::mem::align_of::<nvfp4_relayout_args>() - 8usize];
+    ["Offset of field: nvfp4_relayout_args::m"]
+        [::core::mem::offset_of!(nvfp4_relayout_args, m) - 0usize];
+    ["Offset of field: nvfp4_relayout_args::k"]
+        [::core::mem::offset_of!(nvfp4_relayout_args, k) - 4usize];
+    ["Offset of field: nvfp4_relayout_args::l"]
+        [::core::mem::offset_of!(nvfp4_relayout_args, l) - 8usize];
+    ["Offset of field: nvfp4_relayout_args::to"]
+        [::core::mem::offset_of!(nvfp4_relayout_args, to) - 12usize];
+    ["Offset of field: nvfp4_relayout_args::source"]
+        [::core::mem::offset_of!(nvfp4_relayout_args, source) - 16usize];
+    ["Offset of field: nvfp4_relayout_args::destination"]
+        [::core::mem::offset_of!(nvfp4_relayout_args, destination) - 24usize];
+};
+unsafe extern "C" {
+    pub fn nvfp4_gemv_quantize(
+        args: *const nvfp4_quantize_args,
+        stream: *mut ::core::ffi::c_void,
+    ) -> i32;
+}
+unsafe extern "C" {
+    pub fn nvfp4_gemv_relayout(
+        args: *const nvfp4_relayout_args,
+        stream: *mut ::core::ffi::c_void,
+    ) -> i32;
+}

@@ -8,6 +8,8 @@
 //!   a device's, with their [`ScaleLayout`], [`GlobalScale`] and [`Strides`].
 //! - [`gemv`](fn@gemv) computes host operands, `gemv_on_device` a device's; both say which [`Path`]
 //!   they took and why. [`path`] is where that is decided; `raw` is the unsafe API by address.
+//! - With feature `cuda`, `PreparedWeights` owns scales in the tensor cores' layout, and
+//!   `QuantizedVectors` owns vectors that are quantised on the device.
 //! - [`checkpoint`] opens ModelOpt and compressed-tensors files, [`mod@quantize`] makes NVFP4 of
 //!   f32, f16 and bf16, [`format`](mod@format) has the codecs.
 //! - [`mod@reference`] is the truth that everything is held to, with the error each path may make;
@@ -63,8 +65,12 @@ mod gemv;
 pub mod measure;
 mod memory;
 pub mod path;
+#[cfg(feature = "cuda")]
+mod prepared;
 pub mod problem;
 pub mod quantize;
+#[cfg(feature = "cuda")]
+mod quantized;
 #[cfg(feature = "cuda")]
 pub mod raw;
 pub mod reference;
@@ -83,6 +89,10 @@ pub use gemv::{gemv, gemv_on_path};
 pub use memory::Device;
 pub use memory::{Buffer, Host, Memory};
 pub use path::{Choice, Evidence, Path, Reason, Target, Unavailable, select};
+#[cfg(feature = "cuda")]
+pub use prepared::PreparedWeights;
+#[cfg(feature = "cuda")]
+pub use quantized::QuantizedVectors;
 pub use scales::{ScaleLayout, convert_scales};
 pub use shape::{BLOCK, Shape};
 pub use tensor::{

@@ -41,6 +41,13 @@ impl GlobalScale {
         }
     }
 
+    /// The multiplier in f32, checked: a divisor's reciprocal may be infinite or zero.
+    pub(crate) fn as_multiplier(self, operand: &'static str) -> Result<f32> {
+        let value = self.check(operand)?.multiplier() as f32;
+        Self::Multiplier(value).check(operand)?;
+        Ok(value)
+    }
+
     pub(crate) fn check(self, operand: &'static str) -> Result<Self> {
         let value = self.stored();
         if value > 0.0 && value.is_finite() {

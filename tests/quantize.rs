@@ -3,8 +3,10 @@
 use half::{bf16, f16};
 use nvfp4_gemv::checkpoint::{Checkpoint, Dialect, Layer};
 use nvfp4_gemv::format::{e2m1, e4m3};
-use nvfp4_gemv::quantize::{QuantizeError, Quantized, quantize, quantize_vectors};
-use nvfp4_gemv::{Error, GlobalScale, Shape, reference};
+use nvfp4_gemv::quantize::{
+    QuantizeError, Quantized, quantize, quantize_vectors, quantize_vectors_or_nan,
+};
+use nvfp4_gemv::{Error, GlobalScale, Shape, VectorScale, reference};
 use proptest::prelude::*;
 
 const LAYER: &str = "encoder.layer.0.intermediate.dense";
@@ -253,6 +255,62 @@ fn vectors_have_a_scale_each() {
     assert_eq!(q.codes[16..], alone.codes[..]);
     assert_eq!(q.scales[2..], alone.scales[..]);
     assert_eq!(q.globals[1], alone.global.stored());
+}
+
+/// What the device's quantiser is held to.
+#[test]
+fn vectors_without_errors_for_content() {
+    let mut x = vec![0.01f32; 96];
+    x[32..64].fill(100.0);
+    let same = quantize_vectors(&x, 3, 32).unwrap();
+    assert_eq!(quantize_vectors_or_nan(&x, 3, 32, None).unwrap(), same);
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        x[40] = bad;
+        let q = quantize_vectors_or_nan(&x, 3, 32, None).unwrap();
+        assert_eq!(q.codes[16..32], [0; 16]);
+        assert_eq!(q.scales[2..4], [0x38; 2]);
+        assert_eq!(q.globals[1].to_bits(), f32::NAN.to_bits());
+        for row in [0, 2] {
+            assert_eq!(q.codes[row * 16..][..16], same.codes[row * 16..][..16]);
+            assert_eq!(q.globals[row], same.globals[row]);
+        }
+    }
+    x[40] = 1.0;
+    // Given scales: one for all in either form, as quantise has it; one for each.
+    let global = GlobalScale::Multiplier(0.25);
+    let alone = quantize(&x, 3, 32, Dialect::ModelOpt, Some(global)).unwrap();
+    for global in [global, GlobalScale::Divisor(4.0)] {
+        let q = quantize_vectors_or_nan(&x, 3, 32, Some(VectorScale::Shared(global))).unwrap();
+        assert_eq!((&q.codes, &q.scales), (&alone.codes, &alone.scales));
+        assert_eq!(q.globals, [0.25; 3]);
+    }
+    let each = [0.25, 0.0, -1.0];
+    let q = quantize_vectors_or_nan(&x, 3, 32, Some(VectorScale::PerVector(&each[..]))).unwrap();
+    assert_eq!(q.codes[..16], alone.codes[..16]);
+    assert!(q.codes[16..].iter().all(|&code| code == 0));
+    assert!(q.globals[1].is_nan() && q.globals[2].is_nan());
+
+    let error = |global| quantize_vectors_or_nan(&x, 3, 32, Some(global)).unwrap_err();
+    for bad in [
+        GlobalScale::Multiplier(0.0),
+        GlobalScale::Divisor(f32::NAN),
+        GlobalScale::Divisor(1e-45), // its reciprocal is infinite
+    ] {
+        let error = error(VectorScale::Shared(bad));
+        assert!(matches!(error, Error::GlobalScale { .. }), "{error}");
+    }
+    let short = error(VectorScale::PerVector(&each[..2]));
+    assert!(
+        matches!(
+            short,
+            Error::BufferTooShort {
+                needed: 3,
+                got: 2,
+                ..
+            }
+        ),
+        "{short}"
+    );
 }
 
 /// Rows whose blocks have very different magnitudes.

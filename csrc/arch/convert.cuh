@@ -1,4 +1,4 @@
-// Conversions from the NVFP4 formats, in hardware where the architecture has them.
+// Conversions from and to the NVFP4 formats, in hardware where the architecture has them.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -54,5 +54,33 @@ __device__ __forceinline__ __half2 cvt_e4m3x2(uint16_t codes) {
     return __hmul2(reinterpret_cast<const __half2 &>(spread), __float2half2_rn(256.0f));
 #endif
 }
+
+// The nearest E4M3 code, ties to even, saturating.
+#if NVFP4_HAS_CVT_E4M3
+__device__ __forceinline__ uint8_t cvt_to_e4m3(float x) {
+    uint16_t codes;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(0.0f), "f"(x));
+    return uint8_t(codes);
+}
+#endif
+
+// The nearest E2M1 codes of eight numbers, ties to even, saturating; number i in bits 4i to 4i + 3.
+// A zero keeps its sign, a NaN becomes 6.
+#if NVFP4_HAS_CVT_E2M1
+__device__ __forceinline__ uint32_t cvt_to_e2m1x8(const float (&x)[8]) {
+    uint32_t codes;
+    asm("{\n\t"
+        ".reg .b8 b<4>;\n\t"
+        "cvt.rn.satfinite.e2m1x2.f32 b0, %2, %1;\n\t"
+        "cvt.rn.satfinite.e2m1x2.f32 b1, %4, %3;\n\t"
+        "cvt.rn.satfinite.e2m1x2.f32 b2, %6, %5;\n\t"
+        "cvt.rn.satfinite.e2m1x2.f32 b3, %8, %7;\n\t"
+        "mov.b32 %0, {b0, b1, b2, b3};\n\t"
+        "}"
+        : "=r"(codes)
+        : "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "f"(x[4]), "f"(x[5]), "f"(x[6]), "f"(x[7]));
+    return codes;
+}
+#endif
 
 }  // namespace nvfp4::arch

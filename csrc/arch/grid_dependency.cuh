@@ -1,16 +1,22 @@
-// Programmatic dependent launch. Both do nothing in a launch without that attribute. sm_90 and newer.
+// Programmatic dependent launch. Both do nothing in a launch without its attribute, and on
+// architectures before sm_90.
 #pragma once
 
 namespace nvfp4::arch {
 
-// Until the grids this one depends on have ended and what they wrote is visible.
+// Waits until the grids that this one depends on have ended and their writes can be seen.
 __device__ __forceinline__ void grid_dependency_wait() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
-// Lets the dependent grid start once every CTA has said so, or ended.
+// Lets grids that depend on this one start, once all CTAs have come here. They see its writes only
+// after a wait of their own.
 __device__ __forceinline__ void grid_dependency_launch() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 }  // namespace nvfp4::arch

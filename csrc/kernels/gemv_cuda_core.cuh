@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "../arch/memory.cuh"
+#include "../format/dense.cuh"
 #include "../format/e2m1.cuh"
 #include "cuda_core.cuh"
 
@@ -114,40 +115,6 @@ struct WideBlock {
 #pragma unroll
         for (int i = 1; i < kBlock; ++i) sum = fmaf(w.value[i], x.value[i], sum);
         return sum;
-    }
-};
-
-struct LoadF16 {
-    static constexpr int kBytes = 2;
-    __device__ static __forceinline__ void unpack(uint4 v, float *out) {
-        const __half2 *h = reinterpret_cast<const __half2 *>(&v);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            out[2 * i] = __low2float(h[i]);
-            out[2 * i + 1] = __high2float(h[i]);
-        }
-    }
-};
-
-struct LoadBf16 {
-    static constexpr int kBytes = 2;
-    __device__ static __forceinline__ void unpack(uint4 v, float *out) {
-        const uint32_t *w = reinterpret_cast<const uint32_t *>(&v);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            out[2 * i] = __uint_as_float(w[i] << 16);
-            out[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
-        }
-    }
-};
-
-struct LoadF32 {
-    static constexpr int kBytes = 4;
-    __device__ static __forceinline__ void unpack(uint4 v, float *out) {
-        out[0] = __uint_as_float(v.x);
-        out[1] = __uint_as_float(v.y);
-        out[2] = __uint_as_float(v.z);
-        out[3] = __uint_as_float(v.w);
     }
 };
 

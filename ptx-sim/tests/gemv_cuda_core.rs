@@ -2,43 +2,15 @@
 //!
 //! Needs nvcc (`NVCC`, or on the `PATH`); without it the tests say so and pass.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+mod nvcc;
 
 use half::{bf16, f16};
+use nvcc::compile;
 use ptx_sim::softfloat::{E2M1, E4M3};
 use ptx_sim::{Buffer, Launch, Module, Options, Policy, Sim};
 
 const ARCHES: [&str; 3] = ["compute_80", "compute_90a", "compute_100a"];
 const BLOCK: usize = 16;
-
-/// PTX of a launcher's kernels; `None` without nvcc.
-fn compile(unit: &str, arch: &str) -> Option<String> {
-    let nvcc = std::env::var("NVCC").unwrap_or_else(|_| "nvcc".into());
-    let csrc = Path::new(env!("CARGO_MANIFEST_DIR")).join("../csrc/launch");
-    let source: PathBuf = csrc.join(format!("{unit}.cu"));
-    let out = Command::new(&nvcc)
-        .args([
-            "-std=c++17",
-            "-O3",
-            "-ptx",
-            &format!("-arch={arch}"),
-            "-o",
-            "-",
-        ])
-        .arg(&source)
-        .output();
-    match out {
-        Err(e) => {
-            println!("skipped: {nvcc} does not start: {e}");
-            None
-        }
-        Ok(o) => {
-            assert!(o.status.success(), "{}", String::from_utf8_lossy(&o.stderr));
-            Some(String::from_utf8(o.stdout).unwrap())
-        }
-    }
-}
 
 /// A small deterministic generator.
 struct Random(u64);

@@ -29,9 +29,11 @@ use rayon::prelude::*;
 
 use crate::checkpoint::Dialect;
 use crate::format::{e2m1, e4m3};
-use crate::{
-    BLOCK, GlobalScale, Nvfp4Vectors, ScaleLayout, Shape, VectorScale, Vectors, Weights, check,
-};
+use crate::{BLOCK, GlobalScale, ScaleLayout, Shape, Vectors, Weights, check};
+
+mod vectors;
+
+pub use vectors::{QuantizedVectors, quantize_vectors, quantize_vectors_or_nan};
 
 /// Why a tensor cannot be quantised.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -119,29 +121,6 @@ impl Quantized {
     }
 }
 
-/// Quantised vectors `[rows][K]`, each with its own global scale.
-#[derive(Clone, Debug, PartialEq)]
-pub struct QuantizedVectors {
-    /// Codes `[rows][K/2]`, the even element in the low nibble.
-    pub codes: Vec<u8>,
-    /// Block scales, E4M3, linear `[rows][K/16]`.
-    pub scales: Vec<u8>,
-    /// A multiplier for each row.
-    pub globals: Vec<f32>,
-}
-
-impl QuantizedVectors {
-    /// The rows as vectors `[L][N][K]`.
-    pub fn vectors(&self) -> Vectors<'_> {
-        Vectors::Nvfp4(Nvfp4Vectors::new(
-            &self.codes[..],
-            &self.scales[..],
-            ScaleLayout::Linear,
-            VectorScale::PerVector(&self.globals[..]),
-        ))
-    }
-}
-
 /// Quantises a row-major matrix `[rows][k]`. With a global scale of `None` it is computed from
 /// the largest magnitude; a given one is used as it is, and elements past its range saturate.
 ///
@@ -186,38 +165,6 @@ pub fn quantize<T: Element>(
     Ok(out)
 }
 
-/// Quantises each row of `[rows][k]` with a global scale of its own: activations, one row a
-/// vector. The arithmetic is ModelOpt's.
-///
-/// # Errors
-/// As [`quantize`].
-pub fn quantize_vectors<T: Element>(
-    values: &[T],
-    rows: usize,
-    k: usize,
-) -> Result<QuantizedVectors, QuantizeError> {
-    let shape = Shape::gemv(rows, k, 1)?;
-    let values = checked(values, rows, k)?;
-    finite_amax(values, k)?;
-    let mut out = QuantizedVectors {
-        codes: vec![0; shape.weight_code_bytes()],
-        scales: vec![0; rows * shape.blocks()],
-        globals: Vec::with_capacity(rows),
-    };
-    for (row, values) in values.chunks_exact(k).enumerate() {
-        let global = global_scale(finite_amax(values, k)?, Dialect::ModelOpt);
-        quantize_row(
-            values,
-            Dialect::ModelOpt,
-            global,
-            &mut out.codes[row * shape.row_code_bytes()..][..shape.row_code_bytes()],
-            &mut out.scales[row * shape.blocks()..][..shape.blocks()],
-        );
-        out.globals.push(global.stored());
-    }
-    Ok(out)
-}
-
 /// The first `rows · k` values.
 fn checked<T>(values: &[T], rows: usize, k: usize) -> crate::Result<&[T]> {
     check::len("values to quantise", "elements", values.len(), rows * k)?;
@@ -226,11 +173,7 @@ fn checked<T>(values: &[T], rows: usize, k: usize) -> crate::Result<&[T]> {
 
 /// The largest magnitude, or the first element that is NaN or infinite.
 fn finite_amax<T: Element>(values: &[T], k: usize) -> Result<f32, QuantizeError> {
-    // Without its sign bit, a float's bits order like its magnitude, NaN above infinity: one
-    // maximum finds both.
-    let magnitude = |x: &T| x.to_f32().to_bits() & 0x7fff_ffff;
-    let most = values.par_iter().map(magnitude).max().unwrap_or(0);
-    let amax = f32::from_bits(most);
+    let amax = amax(values);
     if amax.is_finite() {
         return Ok(amax);
     }
@@ -241,6 +184,14 @@ fn finite_amax<T: Element>(values: &[T], k: usize) -> Result<f32, QuantizeError>
         column: at % k,
         value: values[at].to_f32(),
     })
+}
+
+/// The largest magnitude; infinity or NaN if there is one among the values.
+fn amax<T: Element>(values: &[T]) -> f32 {
+    // Without its sign bit, a float's bits order like its magnitude, NaN above infinity: one
+    // maximum finds both.
+    let magnitude = |x: &T| x.to_f32().to_bits() & 0x7fff_ffff;
+    f32::from_bits(values.par_iter().map(magnitude).max().unwrap_or(0))
 }
 
 /// Magnitudes that the format covers with a global scale of 1: 6 · 448.

@@ -1,0 +1,171 @@
+// Vectors of f16, bf16 or f32 become NVFP4: a global scale for each, block scales, codes.
+//
+// The arithmetic is the host quantiser's (src/quantize), operation by operation, so that the bits
+// are the same: IEEE divisions, no contraction, no flushing of subnormals.
+//
+// The CTAs that share a vector each read all of it for its largest magnitude, which needs no
+// exchange between them and is read from L2, then quantise their part.
+#pragma once
+
+#include <cstdint>
+
+#include "../arch/convert.cuh"
+#include "../arch/grid_dependency.cuh"
+#include "../format/dense.cuh"
+#include "../format/encode.cuh"
+#include "../nvfp4_gemv.h"
+
+namespace nvfp4 {
+
+constexpr int kQuantizeThreads = 256;
+
+struct QuantizeParams {
+    int32_t n, l, blocks;
+    int32_t global_kind; // enum nvfp4_global
+    float global;
+    const float *globals;
+
+    const uint8_t *vectors;
+    int64_t vector_row_bytes, vector_batch_bytes;
+
+    uint8_t *codes;  // [L][N][blocks * 8]
+    uint8_t *scales; // linear [L][N][blocks], or 128x4
+    float *alpha;    // [L][N]
+};
+
+// The most of all threads' values, to all threads.
+__device__ __forceinline__ uint32_t cta_max(uint32_t value) {
+    constexpr int kWarps = kQuantizeThreads / 32;
+    __shared__ uint32_t of_warp[kWarps];
+    value = __reduce_max_sync(~0u, value);
+    __syncthreads(); // the last vector's values have been read
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kWarps; ++i) value = max(value, of_warp[i]);
+    return value;
+}
+
+// Most bits of a magnitude among a vector's elements.
+template <class Load>
+__device__ __forceinline__ uint32_t vector_max(const uint8_t *x, int32_t blocks) {
+    const auto *pieces = reinterpret_cast<const uint4 *>(x);
+    const int32_t count = blocks * Load::kBytes;
+    uint32_t most = 0;
+#pragma unroll 8
+    for (int32_t i = threadIdx.x; i < count; i += kQuantizeThreads) {
+        most = max(most, Load::max_magnitude(pieces[i]));
+    }
+    return cta_max(most);
+}
+
+// A positive number that is not infinite.
+__device__ __forceinline__ bool is_scale(float x) {
+    return x > 0.0f && x <= 3.402823466e38f;
+}
+
+// The global scale that puts the largest block scale at E4M3's maximum.
+__device__ __forceinline__ float global_scale(float amax) {
+    constexpr float kRange = 6.0f * 448.0f;
+    constexpr float kMinPositive = 1.175494351e-38f; // the smallest normal number
+    return amax == 0.0f ? 1.0f : fmaxf(__fdiv_rn(amax, kRange), kMinPositive);
+}
+
+struct QuantizedBlock {
+    uint8_t scale;
+    uint2 codes;
+};
+
+__device__ __forceinline__ QuantizedBlock quantize_block(const float (&x)[16], float global) {
+    float amax = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) amax = fmaxf(amax, fabsf(x[i]));
+    float scale = __fdiv_rn(amax, __fmul_rn(6.0f, global));
+    scale = scale == 0.0f ? 1.0f : fmaxf(scale, 1.0f / 512.0f);
+
+    QuantizedBlock block;
+    block.scale = encode_e4m3(scale);
+    const float decoded = __low2float(arch::cvt_e4m3x2(block.scale));
+    const float step = __fmul_rn(decoded, global);
+    float low[8], high[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        // Zeros of either sign are code 0, and so is 0/0 of a step that has underflowed.
+        const float a = __fdiv_rn(x[i], step);
+        const float b = __fdiv_rn(x[i + 8], step);
+        low[i] = fabsf(a) > 0.0f ? a : 0.0f;
+        high[i] = fabsf(b) > 0.0f ? b : 0.0f;
+    }
+    block.codes = make_uint2(encode_e2m1x8(low), encode_e2m1x8(high));
+    return block;
+}
+
+// Writes the scales of four blocks of one row, which share 16 bytes with rows 32, 64 and 96 further
+// on. Those are padding: there are at most 16 rows. The four lanes of a group also zero every n-th
+// of the 32 rows' 16 bytes, so that all n rows together zero all of the atom.
+__device__ __forceinline__ void store_scales_128x4(uint8_t *atom, uint32_t scales, int32_t row,
+                                                   int32_t n) {
+    for (int32_t r = row + threadIdx.x % 4 * n; r < 32; r += 4 * n) {
+        *reinterpret_cast<uint4 *>(atom + r * 16) = make_uint4(r == row ? scales : 0, 0, 0, 0);
+    }
+}
+
+// A grid of (CTAs a vector, n, up to l).
+template <class Load, bool kTiled>
+__global__ void __launch_bounds__(kQuantizeThreads) quantize(QuantizeParams p) {
+    const int32_t row = int32_t(blockIdx.y);
+    const int32_t padded = kTiled ? (p.blocks + 3) / 4 * 4 : p.blocks;
+    const int64_t scale_batch_bytes = kTiled ? int64_t(padded) * 128 : int64_t(p.n) * p.blocks;
+    arch::grid_dependency_wait();
+
+    for (int32_t batch = int32_t(blockIdx.z); batch < p.l; batch += int32_t(gridDim.z)) {
+        const uint8_t *x =
+            p.vectors + batch * p.vector_batch_bytes + row * p.vector_row_bytes;
+        const int64_t vector = int64_t(batch) * p.n + row;
+        const float amax = Load::magnitude(vector_max<Load>(x, p.blocks));
+        // The vectors have been read: what a dependent grid fetches now delays nothing here.
+        arch::grid_dependency_launch();
+        float global = p.global_kind == NVFP4_GLOBAL_COMPUTED ? global_scale(amax)
+                       : p.global_kind == NVFP4_GLOBAL_SHARED ? p.global
+                                                              : p.globals[vector];
+        // What cannot be quantised is written as zeros whose alpha is NaN.
+        const bool good = (amax == 0.0f || is_scale(amax)) && is_scale(global);
+        if (blockIdx.x == 0 && threadIdx.x == 0) {
+            p.alpha[vector] = good ? global : __uint_as_float(0x7fc00000u);
+        }
+        if (!good) global = 1.0f;
+
+        uint8_t *codes = p.codes + vector * p.blocks * 8;
+        uint8_t *scales = p.scales + batch * scale_batch_bytes;
+        // Whole warps stay together, for the exchange of scales.
+        const int32_t step = int32_t(gridDim.x) * kQuantizeThreads;
+        for (int32_t first = int32_t(blockIdx.x) * kQuantizeThreads; first < padded;
+             first += step) {
+            const int32_t b = first + int32_t(threadIdx.x);
+            uint32_t scale = 0;
+            if (b < p.blocks) {
+                constexpr int kElements = 16 / Load::kBytes;
+                const auto *pieces = reinterpret_cast<const uint4 *>(x) +
+                                     int64_t(b) * Load::kBytes;
+                float values[16];
+#pragma unroll
+                for (int i = 0; i < Load::kBytes; ++i) {
+                    const uint4 piece = good ? pieces[i] : make_uint4(0, 0, 0, 0);
+                    Load::unpack(piece, values + i * kElements);
+                }
+                const QuantizedBlock block = quantize_block(values, global);
+                *reinterpret_cast<uint2 *>(codes + int64_t(b) * 8) = block.codes;
+                scale = block.scale;
+                if constexpr (!kTiled) scales[int64_t(row) * p.blocks + b] = block.scale;
+            }
+            if constexpr (kTiled) {
+                scale <<= 8 * (threadIdx.x % 4);
+                scale |= __shfl_xor_sync(~0u, scale, 1);
+                scale |= __shfl_xor_sync(~0u, scale, 2);
+                if (b < padded) store_scales_128x4(scales + int64_t(b / 4) * 512, scale, row, p.n);
+            }
+        }
+    }
+}
+
+}  // namespace nvfp4

@@ -1,0 +1,225 @@
+//! Vectors that are quantised on the device, from layer to layer in the same buffers.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaSlice, CudaStream, CudaView, DevicePtr, DevicePtrMut, DeviceSlice};
+
+use crate::check;
+use crate::cuda::{dense, make_current, same_device};
+use crate::error::{Error, Result};
+use crate::measure::driver_error;
+use crate::memory::Device;
+use crate::raw::{self, Global, Quantize};
+use crate::scales::ScaleLayout;
+use crate::shape::Shape;
+use crate::tensor::{FloatType, Nvfp4Vectors, VectorScale, Vectors};
+
+/// Buffers on a device for the NVFP4 vectors `[L][N][K]` of a shape: codes `[L][N][K/2]`, block
+/// scales, a global scale for each vector, f32 `[L][N]`. [`bytes`](Self::bytes) of memory in all.
+///
+/// Quantising allocates nothing, synchronises nothing, and is one kernel, so that it can be captured
+/// into a CUDA graph together with the GEMV that uses the result. Codes and scales are those of
+/// [`quantize_vectors_or_nan`](crate::quantize::quantize_vectors_or_nan), bit for bit.
+///
+/// ```no_run
+/// use cudarc::driver::CudaContext;
+/// use half::bf16;
+/// use nvfp4_gemv::{DenseVectors, GlobalScale, Output, QuantizedVectors, ScaleLayout, Shape};
+/// use nvfp4_gemv::{Vectors, Weights, gemv_on_device};
+///
+/// let stream = CudaContext::new(0)?.default_stream();
+/// let shape = Shape::gemv(128, 256, 1)?;
+/// let codes = stream.clone_htod(&vec![0x22u8; shape.weight_code_bytes()])?;
+/// let scales = stream.clone_htod(&vec![0x38u8; shape.weight_scale_bytes(ScaleLayout::Linear)])?;
+/// let weights = Weights::on_device(
+///     &shape, codes.as_view(), scales.as_view(), ScaleLayout::Linear, GlobalScale::ONE,
+/// )?;
+/// let mut quantized = QuantizedVectors::new(&stream, &shape, ScaleLayout::Tiled128x4)?; // once
+///
+/// let x = stream.clone_htod(&vec![bf16::ONE; shape.k()])?;
+/// quantized.quantize(&stream, &Vectors::Bf16(DenseVectors::new(x.as_view())))?;
+/// let mut y = stream.alloc_zeros::<f32>(shape.m())?;
+/// let output = Output::F32(y.as_view_mut());
+/// gemv_on_device(&stream, &shape, &weights, &quantized.vectors(), output)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct QuantizedVectors {
+    shape: Shape,
+    layout: ScaleLayout,
+    codes: CudaSlice<u8>,
+    scales: CudaSlice<u8>,
+    alpha: CudaSlice<f32>,
+}
+
+impl QuantizedVectors {
+    /// Bytes of device memory that the buffers for a shape take: codes, scales with their padding,
+    /// global scales. The 128x4 layout pads the vectors of a batch to 128 rows of scales.
+    ///
+    /// ```
+    /// use nvfp4_gemv::{QuantizedVectors, ScaleLayout, Shape};
+    /// let shape = Shape::new(4096, 2, 1024, 1)?;
+    /// assert_eq!(QuantizedVectors::bytes(&shape, ScaleLayout::Linear), 2 * (512 + 64 + 4));
+    /// assert_eq!(
+    ///     QuantizedVectors::bytes(&shape, ScaleLayout::Tiled128x4),
+    ///     2 * (512 + 4) + 128 * 64,
+    /// );
+    /// # Ok::<(), nvfp4_gemv::Error>(())
+    /// ```
+    pub const fn bytes(shape: &Shape, layout: ScaleLayout) -> usize {
+        let vectors = shape.l() * shape.n();
+        vectors * (shape.row_code_bytes() + 4) + scale_bytes(shape, layout)
+    }
+
+    /// Allocates the buffers, as vectors of zeros. M of the shape means nothing.
+    ///
+    /// # Errors
+    /// What CUDA reports of the allocations.
+    pub fn new(stream: &Arc<CudaStream>, shape: &Shape, layout: ScaleLayout) -> Result<Self> {
+        // CUDA allocates no nothing, which L = 0 would ask for.
+        let vectors = (shape.l() * shape.n()).max(1);
+        let bytes = |count: usize| {
+            stream
+                .alloc_zeros::<u8>(count.max(1))
+                .map_err(|error| driver_error("allocating quantised vectors", error))
+        };
+        Ok(Self {
+            shape: *shape,
+            layout,
+            codes: bytes(vectors * shape.row_code_bytes())?,
+            scales: bytes(scale_bytes(shape, layout))?,
+            alpha: stream
+                .alloc_zeros(vectors)
+                .map_err(|error| driver_error("allocating quantised vectors", error))?,
+        })
+    }
+
+    /// Enqueues the quantisation of f16, bf16 or f32 vectors on `stream`, each with a global scale
+    /// from its own largest magnitude. A vector that holds a NaN or an infinity becomes one whose
+    /// products are NaN.
+    ///
+    /// # Errors
+    /// Vectors that are NVFP4 already, contradict the shape, are misaligned or lie on another
+    /// device; what CUDA reports of the launch.
+    pub fn quantize(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        vectors: &Vectors<'_, Device>,
+    ) -> Result<()> {
+        self.enqueue(stream, vectors, None)
+    }
+
+    /// As [`quantize`](Self::quantize), with global scales that are given: from calibration, or
+    /// earlier tokens. Elements past their range saturate. A scale in device memory that is not
+    /// positive and finite makes its vector one whose products are NaN.
+    ///
+    /// # Errors
+    /// As [`quantize`](Self::quantize); too few global scales, a shared one that is not positive and
+    /// finite.
+    pub fn quantize_with(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        vectors: &Vectors<'_, Device>,
+        global: &VectorScale<'_, Device>,
+    ) -> Result<()> {
+        self.enqueue(stream, vectors, Some(global))
+    }
+
+    fn enqueue(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        vectors: &Vectors<'_, Device>,
+        global: Option<&VectorScale<'_, Device>>,
+    ) -> Result<()> {
+        same_device("quantised vectors", self.codes.stream(), stream)?;
+        let shape = &self.shape;
+        // The guards record, when dropped, that the stream uses the buffers until then: they must
+        // outlive the launch.
+        let (vectors, _vectors) = match vectors {
+            Vectors::Nvfp4(_) => return Err(Error::AlreadyNvfp4),
+            Vectors::F16(v) => {
+                same_device("vectors", v.values.stream(), stream)?;
+                dense(v, FloatType::F16, shape, &v.values, stream)?
+            }
+            Vectors::Bf16(v) => {
+                same_device("vectors", v.values.stream(), stream)?;
+                dense(v, FloatType::Bf16, shape, &v.values, stream)?
+            }
+            Vectors::F32(v) => {
+                same_device("vectors", v.values.stream(), stream)?;
+                dense(v, FloatType::F32, shape, &v.values, stream)?
+            }
+        };
+        let _globals;
+        let global = match global {
+            None => Global::Computed,
+            Some(VectorScale::Shared(global)) => Global::Shared(*global),
+            Some(VectorScale::PerVector(globals)) => {
+                const GLOBALS: &str = "given global scales";
+                same_device(GLOBALS, globals.stream(), stream)?;
+                check::len(GLOBALS, "elements", globals.len(), shape.l() * shape.n())?;
+                let (address, guard) = globals.device_ptr(stream);
+                _globals = guard;
+                Global::PerVector(address)
+            }
+        };
+        let (codes, _codes) = self.codes.device_ptr_mut(stream);
+        let (scales, _scales) = self.scales.device_ptr_mut(stream);
+        let (vector_alpha, _alpha) = self.alpha.device_ptr_mut(stream);
+        let call = Quantize {
+            element: vectors.element,
+            values: vectors.values,
+            strides: vectors.strides,
+            global,
+            codes,
+            scales,
+            layout: self.layout,
+            vector_alpha,
+        };
+        make_current(stream)?;
+        // SAFETY: the stream's context is current. The vectors' view was checked to hold what shape
+        // and strides reach, and the buffers were made for the shape. cudarc's events, recorded by
+        // the guards, keep them from being freed or reused before the enqueued work has run.
+        unsafe { raw::quantize(shape, &call, stream.cu_stream().cast()) }
+    }
+
+    /// The vectors, with a global scale each, for [`gemv_on_device`](crate::gemv_on_device).
+    pub fn vectors(&self) -> Vectors<'_, Device> {
+        Vectors::Nvfp4(Nvfp4Vectors::new(
+            self.codes.as_view(),
+            self.scales.as_view(),
+            self.layout,
+            VectorScale::PerVector(self.alpha.as_view()),
+        ))
+    }
+
+    /// The shape the buffers were made for. Its M means nothing here.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Codes `[L][N][K/2]`, the even element in the low nibble.
+    pub fn codes(&self) -> CudaView<'_, u8> {
+        self.codes.as_view()
+    }
+
+    /// Block scales, E4M3, N rows of the [`layout`](Self::layout) a batch.
+    pub fn scales(&self) -> CudaView<'_, u8> {
+        self.scales.as_view()
+    }
+
+    /// Global scales, multipliers, `[L][N]`.
+    pub fn global_scales(&self) -> CudaView<'_, f32> {
+        self.alpha.as_view()
+    }
+
+    /// How the block scales lie.
+    pub fn layout(&self) -> ScaleLayout {
+        self.layout
+    }
+}
+
+/// Bytes of the block scales, their padding included.
+const fn scale_bytes(shape: &Shape, layout: ScaleLayout) -> usize {
+    layout.bytes(shape.n(), shape.blocks()) * shape.l()
+}

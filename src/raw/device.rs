@@ -1,0 +1,152 @@
+//! What devices and versions there are, and what CUDA's error codes mean.
+
+use std::ffi::CStr;
+
+use crate::error::{Error, Result};
+use crate::ffi;
+
+/// The architectures this build carries machine code for, as in `NVFP4_GEMV_ARCHS`. Empty in a
+/// documentation build.
+pub const COMPILED_ARCHS: &str = env!("NVFP4_GEMV_COMPILED_ARCHS");
+
+/// What dispatch needs to know of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// The product name.
+    pub name: String,
+    /// Major and minor.
+    pub compute_capability: (i32, i32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Bytes of L2 cache.
+    pub l2_bytes: u64,
+    /// Bytes of shared memory that a CTA can ask for.
+    pub shared_bytes: u32,
+    /// Bytes of device memory.
+    pub memory_bytes: u64,
+}
+
+/// Versions of CUDA: what the driver supports, and the runtime that is linked in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Versions {
+    /// Major and minor of the newest CUDA the driver supports; `None` where there is no driver.
+    pub driver: Option<(i32, i32)>,
+    /// Major and minor of the CUDA runtime this build carries.
+    pub runtime: (i32, i32),
+}
+
+/// Asks for both versions. Works without a driver.
+///
+/// # Errors
+/// [`Error::Cuda`].
+pub fn versions() -> Result<Versions> {
+    let (mut driver, mut runtime) = (0, 0);
+    // SAFETY: both pointers are to live integers.
+    let code = unsafe { ffi::nvfp4_gemv_versions(&mut driver, &mut runtime) };
+    status("asking for CUDA versions", code)?;
+    let split = |v: i32| (v / 1000, v % 1000 / 10);
+    Ok(Versions {
+        driver: (driver > 0).then(|| split(driver)),
+        runtime: split(runtime),
+    })
+}
+
+/// How many devices the driver shows; at least one.
+///
+/// # Errors
+/// [`Error::NoDriver`], [`Error::NoDevice`].
+pub fn device_count() -> Result<u32> {
+    let mut count = 0;
+    // SAFETY: the pointer is to a live integer.
+    let code = unsafe { ffi::nvfp4_gemv_device_count(&mut count) };
+    status("counting devices", code)?;
+    match u32::try_from(count) {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err(no_device()),
+    }
+}
+
+/// Properties of device `ordinal`.
+///
+/// # Errors
+/// [`Error::NoDriver`], [`Error::NoDevice`], [`Error::Cuda`] for an ordinal that does not exist.
+pub fn device_info(ordinal: u32) -> Result<DeviceInfo> {
+    let mut info = ffi::nvfp4_device_info::default();
+    // SAFETY: the pointer is to a live structure.
+    let code = unsafe { ffi::nvfp4_gemv_device_info(ordinal as i32, &mut info) };
+    status("asking for device properties", code)?;
+    // SAFETY: the C side ends the name with a zero inside the array.
+    let name = unsafe { CStr::from_ptr(info.name.as_ptr()) };
+    Ok(DeviceInfo {
+        name: name.to_string_lossy().into_owned(),
+        compute_capability: (info.compute_major, info.compute_minor),
+        multiprocessors: info.multiprocessors.max(1) as u32,
+        l2_bytes: info.l2_bytes.max(0) as u64,
+        shared_bytes: info.shared_bytes.max(0) as u32,
+        memory_bytes: info.memory_bytes.max(0) as u64,
+    })
+}
+
+/// The device that is current on this thread.
+///
+/// # Errors
+/// [`Error::NoDriver`], [`Error::NoDevice`].
+pub fn current_device() -> Result<u32> {
+    let mut device = 0;
+    // SAFETY: the pointer is to a live integer.
+    let code = unsafe { ffi::nvfp4_gemv_current_device(&mut device) };
+    status("asking for the current device", code)?;
+    Ok(device.max(0) as u32)
+}
+
+fn no_device() -> Error {
+    Error::NoDevice {
+        visible: std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default(),
+    }
+}
+
+/// Translates a `cudaError_t`. The numbers are those of `driver_types.h`, which are stable.
+pub(super) fn status(during: &'static str, code: i32) -> Result<()> {
+    // SAFETY: the function takes any number and returns static text.
+    let text = || unsafe { CStr::from_ptr(ffi::nvfp4_gemv_error_string(code)) };
+    match code {
+        0 => Ok(()),
+        // Stub library, insufficient driver, initialisation, system not ready, mismatches.
+        3 | 34 | 35 | 802 | 803 | 804 => Err(Error::NoDriver {
+            reason: driver_reason(&text().to_string_lossy()),
+        }),
+        100 => Err(no_device()),
+        209 => {
+            let compute_capability = current_device()
+                .and_then(device_info)
+                .map_or((0, 0), |info| info.compute_capability);
+            Err(Error::NoKernelImage {
+                major: compute_capability.0,
+                minor: compute_capability.1,
+                archs: COMPILED_ARCHS.into(),
+            })
+        }
+        _ => Err(Error::Cuda {
+            during,
+            code,
+            message: text().to_string_lossy().into_owned(),
+        }),
+    }
+}
+
+fn driver_reason(text: &str) -> String {
+    match versions() {
+        Ok(Versions { driver: None, .. }) => {
+            "libcuda.so.1 was not found; install the NVIDIA driver, or use the CPU path".into()
+        }
+        Ok(Versions {
+            driver: Some((major, minor)),
+            runtime,
+        }) if (major, minor) < (runtime.0, 0) => format!(
+            "the driver supports CUDA {major}.{minor}, this build needs {}.0 or newer; update the \
+             driver, or rebuild with an older nvcc",
+            runtime.0
+        ),
+        _ => text.to_string(),
+    }
+}

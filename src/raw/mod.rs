@@ -1,0 +1,19 @@
+//! The unsafe pointer API: device addresses and a stream, no cudarc type. For engines that keep
+//! their own buffers.
+//!
+//! Everything that can be checked without reading device memory is checked before anything is
+//! enqueued. Nothing is allocated, synchronised or copied: a call can be captured into a CUDA
+//! graph.
+
+mod device;
+mod gemv;
+mod operand;
+mod quantize;
+mod relayout;
+
+pub use device::{
+    COMPILED_ARCHS, DeviceInfo, Versions, current_device, device_count, device_info, versions,
+};
+pub use gemv::{Output, Vectors, Weights, cuda_core, cuda_core_target, is_wide, read_only};
+pub use quantize::{Global, Quantize, quantize};
+pub use relayout::relayout;
