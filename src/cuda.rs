@@ -4,11 +4,11 @@ use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::{CudaStream, CudaView, DevicePtr, DevicePtrMut, DeviceSlice};
 
-use crate::config::CudaCoreConfig;
+use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::measure::driver_error;
 use crate::memory::Device;
-use crate::path::{self, Choice, Path, Target};
+use crate::path::{self, Choice, Path};
 use crate::raw;
 use crate::shape::Shape;
 use crate::tensor::{DenseVectors, FloatType, Output, Strides, VectorScale, Vectors, Weights};
@@ -52,29 +52,41 @@ pub fn gemv_on_device(
 ) -> Result<Choice> {
     let forced = crate::gemv::environment()?;
     gemv_on_device_with(forced, None, stream, shape, weights, vectors, output)
+        .map(|launched| launched.choice)
+}
+
+/// What a call on a device enqueued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launched {
+    /// The path, and why.
+    pub choice: Choice,
+    /// How it cut the problem.
+    pub config: Config,
 }
 
 /// [`gemv_on_device`] on a path of the caller's choice (`None` picks one, whatever the environment
 /// says), and with a configuration of the caller's choice.
 ///
 /// # Errors
-/// As [`gemv_on_device`]; [`Error::Config`] for a configuration without a kernel.
+/// As [`gemv_on_device`]; [`Error::Config`] and [`Error::TileConfig`] for a configuration without a
+/// kernel, [`Error::ConfigOfOtherPath`] for one that does not belong to the forced path.
 pub fn gemv_on_device_with(
     forced: Option<Path>,
-    config: Option<CudaCoreConfig>,
+    config: Option<Config>,
     stream: &Arc<CudaStream>,
     shape: &Shape,
     weights: &Weights<'_, Device>,
     vectors: &Vectors<'_, Device>,
     mut output: Output<'_, Device>,
-) -> Result<Choice> {
+) -> Result<Launched> {
     let ordinal = stream.context().ordinal();
     let device = device(ordinal)?;
-    let target = Target::Cuda {
-        compute_capability: device.compute_capability,
-        archs: raw::COMPILED_ARCHS,
+    let forced = match (forced, config) {
+        (Some(forced), Some(config)) if config.path() != forced => {
+            return Err(Error::ConfigOfOtherPath { config, forced });
+        }
+        (forced, config) => forced.or(config.map(|config| config.path())),
     };
-    let choice = path::select(shape, vectors.activation(), &target, forced)?;
     weights.check(shape)?;
     output.check(shape)?;
 
@@ -164,17 +176,19 @@ pub fn gemv_on_device_with(
     };
     let raw_output = raw::Output { address, element };
 
+    let operands = raw::operands(shape, &raw_weights, &raw_vectors);
+    let choice = path::select(shape, &operands, &device.target(), forced)?;
+    let config = match config {
+        Some(config) => config,
+        None => raw::default_config(choice.path, shape, &raw_weights, &raw_vectors, device)?,
+    };
     make_current(stream)?;
-    let config = config.unwrap_or_else(|| {
-        let target = raw::cuda_core_target(shape, &raw_weights, &raw_vectors, device);
-        CudaCoreConfig::for_problem(shape, &target)
-    });
     // SAFETY: the stream's context is current. The views hold valid device memory of at least the
     // lengths that were checked against the shape, borrowed through this call; cudarc's events,
     // recorded by the guards above, keep their memory from being freed or reused before the
     // enqueued work has run.
     unsafe {
-        raw::cuda_core(
+        raw::gemv(
             shape,
             &raw_weights,
             &raw_vectors,
@@ -184,7 +198,7 @@ pub fn gemv_on_device_with(
             stream.cu_stream().cast(),
         )?;
     }
-    Ok(choice)
+    Ok(Launched { choice, config })
 }
 
 /// An operand lies on the device of the stream that the call's work goes to.

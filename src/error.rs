@@ -205,6 +205,28 @@ pub enum Error {
         target: crate::CudaCoreTarget,
     },
 
+    /// No tiled kernel is compiled for a configuration, or the device has no room for it.
+    #[error(
+        "{config:?} cannot run with {target:?}: stages are 2 to 12, on CUDA cores an even number, and \
+         fit the shared memory; clusters have 1 to 8 CTAs, each with a K step of 256 or more; mma_n is \
+         16, 64 or 128"
+    )]
+    TileConfig {
+        /// What was asked for.
+        config: crate::TileConfig,
+        /// What it was asked for on.
+        target: crate::TileTarget,
+    },
+
+    /// A configuration of one path, and another path forced.
+    #[error("{config:?} belongs to the {} path, {forced} was asked for", config.path())]
+    ConfigOfOtherPath {
+        /// The configuration.
+        config: crate::Config,
+        /// The path.
+        forced: Path,
+    },
+
     /// Operands lie on another device than the stream.
     #[cfg(feature = "cuda")]
     #[error("{operand}: on device {found}, the stream is on device {stream}")]

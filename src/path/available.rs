@@ -87,9 +87,11 @@ pub enum Unavailable {
         /// Elements of a row.
         k: usize,
     },
+    /// The device has too little shared memory for the path's smallest configuration.
+    SharedMemory,
     /// Addresses or strides are no multiples of 16 bytes.
     Alignment,
-    /// More batches, rows or bytes than a tensor map or a grid can have.
+    /// A batch's codes are more than a tensor map can step over.
     Size,
 }
 
@@ -134,11 +136,16 @@ impl fmt::Display for Unavailable {
             Self::RowLength { k } => {
                 write!(f, "K is {k}, the path needs a multiple of 32")
             }
+            Self::SharedMemory => {
+                f.write_str("the device has too little shared memory for two stages of the path")
+            }
             Self::Alignment => f.write_str(
                 "codes, their strides and scales must be aligned to 16 bytes for the path's bulk \
                  copies",
             ),
-            Self::Size => f.write_str("the problem has more rows than a grid of the path"),
+            Self::Size => {
+                f.write_str("a batch of codes has 2^40 bytes or more, too many for a tensor map")
+            }
         }
     }
 }
@@ -208,8 +215,8 @@ fn tiled(shape: &Shape, operands: &Operands) -> Result<(), Unavailable> {
     if !operands.aligned {
         return Err(Unavailable::Alignment);
     }
-    // Eight CTAs a tile of 128 rows, along a grid's x.
-    if shape.m() > (i32::MAX as usize) / 8 {
+    // cuTensorMapEncodeTiled: strides are below 2^40.
+    if shape.m() * shape.row_code_bytes() >= 1 << 40 {
         return Err(Unavailable::Size);
     }
     Ok(())
@@ -303,7 +310,8 @@ mod tests {
         let tiled = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
         let shape = Shape::gemv(128, 256, 1).unwrap();
         let b200 = cuda(10, 0, "90a;100a");
-        let can = |path, shape: &Shape, operands: &Operands| available(path, shape, operands, &b200);
+        let can =
+            |path, shape: &Shape, operands: &Operands| available(path, shape, operands, &b200);
         for path in [Path::CudaCoreTma, Path::TensorCore] {
             assert_eq!(can(path, &shape, &tiled), Ok(()));
             for (operands, says) in [

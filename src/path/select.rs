@@ -215,7 +215,10 @@ mod tests {
         // What the best path cannot do is the reason for the next.
         let choice = pick(8, ScaleLayout::Linear, cuda(10, 0), None).unwrap();
         let reason = choice.reason.to_string();
-        assert!(reason.starts_with("not tensor-core: the weights' scales"), "{reason}");
+        assert!(
+            reason.starts_with("not tensor-core: the weights' scales"),
+            "{reason}"
+        );
     }
 
     #[test]
@@ -241,7 +244,9 @@ mod tests {
         };
         assert!(error.to_string().contains(says), "{error}");
         assert_eq!(
-            pick(1, linear, Target::Host, Some(Path::Cpu)).unwrap().reason,
+            pick(1, linear, Target::Host, Some(Path::Cpu))
+                .unwrap()
+                .reason,
             Reason::Forced
         );
     }

@@ -4,6 +4,7 @@ use std::ffi::CStr;
 
 use crate::error::{Error, Result};
 use crate::ffi;
+use crate::path::Target;
 
 /// The architectures this build carries machine code for, as in `NVFP4_GEMV_ARCHS`. Empty in a
 /// documentation build.
@@ -24,6 +25,16 @@ pub struct DeviceInfo {
     pub shared_bytes: u32,
     /// Bytes of device memory.
     pub memory_bytes: u64,
+}
+
+impl DeviceInfo {
+    /// The device as dispatch sees it, with this build's kernels.
+    pub fn target(&self) -> Target {
+        Target::Cuda {
+            compute_capability: self.compute_capability,
+            archs: COMPILED_ARCHS,
+        }
+    }
 }
 
 /// Versions of CUDA: what the driver supports, and the runtime that is linked in.

@@ -5,9 +5,12 @@ use std::ffi::c_void;
 use super::device::{DeviceInfo, status};
 use super::operand::{Regions, layout_code, pointer, reach, strided};
 use crate::check;
-use crate::config::{CudaCoreConfig, CudaCoreKernel, CudaCoreTarget};
+use crate::config::{
+    Config, CudaCoreConfig, CudaCoreKernel, CudaCoreTarget, TileConfig, TileKernel,
+};
 use crate::error::{Error, Result};
 use crate::ffi;
+use crate::path::{Path, Unavailable};
 use crate::scales::ScaleLayout;
 use crate::shape::Shape;
 use crate::tensor::{Activation, FloatType, GlobalScale, Strides};
@@ -91,7 +94,7 @@ pub fn cuda_core_target(
 }
 
 impl Vectors {
-    fn activation(&self) -> Activation {
+    pub(super) fn activation(&self) -> Activation {
         match self {
             Self::Nvfp4 { .. } => Activation::Nvfp4,
             Self::Dense { element, .. } => match element {
@@ -99,6 +102,64 @@ impl Vectors {
                 FloatType::Bf16 => Activation::Bf16,
                 FloatType::F32 => Activation::F32,
             },
+        }
+    }
+}
+
+/// The configuration that a path of the GPU takes for a problem by default.
+///
+/// # Errors
+/// [`Error::PathUnavailable`] for the CPU path, and where the device has no room for any.
+pub fn default_config(
+    path: Path,
+    shape: &Shape,
+    weights: &Weights,
+    vectors: &Vectors,
+    device: &DeviceInfo,
+) -> Result<Config> {
+    let tile = |kernel| {
+        TileConfig::for_problem(kernel, shape, &super::tile_target(device))
+            .map(Config::from)
+            .ok_or(Unavailable::SharedMemory)
+    };
+    match path {
+        Path::Cpu => Err(Unavailable::OperandsOnDevice),
+        Path::CudaCore => {
+            let target = cuda_core_target(shape, weights, vectors, device);
+            Ok(CudaCoreConfig::for_problem(shape, &target).into())
+        }
+        Path::CudaCoreTma => tile(TileKernel::CudaCore),
+        Path::TensorCore => tile(TileKernel::TENSOR_CORE),
+    }
+    .map_err(|reason| Error::PathUnavailable { path, reason })
+}
+
+/// Enqueues one problem's kernels, as `config` cuts them: [`cuda_core`] or
+/// [`tiled`](super::tiled).
+///
+/// # Errors
+/// As theirs.
+///
+/// # Safety
+/// As theirs.
+pub unsafe fn gemv(
+    shape: &Shape,
+    weights: &Weights,
+    vectors: &Vectors,
+    output: &Output,
+    config: &Config,
+    device: &DeviceInfo,
+    stream: *mut c_void,
+) -> Result<()> {
+    // SAFETY: this function's own contract.
+    unsafe {
+        match config {
+            Config::CudaCore(config) => {
+                cuda_core(shape, weights, vectors, output, config, device, stream)
+            }
+            Config::Tile(config) => {
+                super::tiled(shape, weights, vectors, output, config, device, stream)
+            }
         }
     }
 }
@@ -178,7 +239,7 @@ pub unsafe fn read_only(
 }
 
 /// Checks everything and translates it for the C ABI.
-fn arguments(
+pub(super) fn arguments(
     shape: &Shape,
     weights: &Weights,
     vectors: &Vectors,

@@ -10,10 +10,14 @@ mod gemv;
 mod operand;
 mod quantize;
 mod relayout;
+mod tiled;
 
 pub use device::{
     COMPILED_ARCHS, DeviceInfo, Versions, current_device, device_count, device_info, versions,
 };
-pub use gemv::{Output, Vectors, Weights, cuda_core, cuda_core_target, is_wide, read_only};
+pub use gemv::{
+    Output, Vectors, Weights, cuda_core, cuda_core_target, default_config, gemv, is_wide, read_only,
+};
 pub use quantize::{Global, Quantize, quantize};
 pub use relayout::relayout;
+pub use tiled::{operands, tile_target, tiled};

@@ -198,15 +198,10 @@ fn operands<'a>(
     let layout = ScaleLayout::from(args.layout);
     let in_layout = |linear: Cow<'a, [u8]>, rows: usize| match layout {
         ScaleLayout::Linear => Ok(linear),
-        layout => nvfp4_gemv::convert_scales(
-            &linear,
-            ScaleLayout::Linear,
-            layout,
-            rows,
-            shape.k(),
-            1,
-        )
-        .map(Cow::Owned),
+        layout => {
+            nvfp4_gemv::convert_scales(&linear, ScaleLayout::Linear, layout, rows, shape.k(), 1)
+                .map(Cow::Owned)
+        }
     };
     let scales = in_layout(layer.scales().into(), shape.m())?;
     if let Inputs::Nvfp4 {

@@ -4,13 +4,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DeviceRepr, DriverError};
 use nvfp4_gemv::measure::{copies_for_cold_l2, time_launches, time_read_only};
 use nvfp4_gemv::path::{self, available};
 use nvfp4_gemv::{
-    Activation, CudaCoreConfig, CudaCoreTarget, DenseVectors, Error, FloatType, Nvfp4Vectors,
-    Output, Path, Result, ScaleLayout, Shape, Target, VectorScale, Vectors, Weights,
-    gemv_on_device_with, raw,
+    Activation, DenseVectors, Error, FloatType, Launched, Nvfp4Vectors, Output, Path, Result,
+    ScaleLayout, Shape, Target, VectorScale, Vectors, Weights, gemv_on_device_with, raw,
 };
 use serde_json::json;
 
@@ -63,11 +62,10 @@ fn describe(ordinal: u32) -> Result<Device> {
 pub(crate) fn open(path: Path) -> Result<Box<dyn Engine>> {
     raw::device_count()?;
     let info = raw::device_info(0)?;
-    let target = target(&info);
     // Whether the path can run anything on this device; the problem itself is asked about later.
     let any = Shape::gemv(128, 256, 1)?;
     let tiled = path::Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
-    available(path, &any, &tiled, &target)
+    available(path, &any, &tiled, &info.target())
         .map_err(|reason| Error::PathUnavailable { path, reason })?;
     let context = CudaContext::new(0).map_err(|e| cuda("opening device 0", e))?;
     // SAFETY: all work of this program goes to the one stream below, whose order makes events
@@ -77,13 +75,6 @@ pub(crate) fn open(path: Path) -> Result<Box<dyn Engine>> {
         .new_stream()
         .map_err(|e| cuda("creating a stream", e))?;
     Ok(Box::new(Cuda { stream, info }))
-}
-
-fn target(info: &raw::DeviceInfo) -> Target {
-    Target::Cuda {
-        compute_capability: info.compute_capability,
-        archs: raw::COMPILED_ARCHS,
-    }
 }
 
 fn cuda(during: &'static str, error: DriverError) -> Error {
@@ -237,21 +228,6 @@ impl Cuda {
             Values::F32(y) => DeviceValues::F32(self.upload(&y)?),
         })
     }
-
-    /// The configuration that a call with these weights takes.
-    fn config(&self, operands: &Operands<'_>, weights: &DeviceWeights) -> CudaCoreConfig {
-        let (codes, _codes) = weights.codes.device_ptr(&self.stream);
-        let (scales, _scales) = weights.scales.device_ptr(&self.stream);
-        let shape = &operands.shape;
-        let target = CudaCoreTarget {
-            activation: operands.x.activation(),
-            wide: raw::is_wide(shape, codes, scales),
-            tiled: operands.layout == ScaleLayout::Tiled128x4,
-            multiprocessors: self.info.multiprocessors,
-            shared_bytes: self.info.shared_bytes,
-        };
-        CudaCoreConfig::for_problem(shape, &target)
-    }
 }
 
 /// Launches a graph holds, so that what starts it does not count.
@@ -263,7 +239,7 @@ impl Engine for Cuda {
     }
 
     fn target(&self) -> Target {
-        target(&self.info)
+        self.info.target()
     }
 
     fn compute(&self, operands: &Operands<'_>, forced: Option<Path>) -> Result<Outcome> {
@@ -271,10 +247,9 @@ impl Engine for Cuda {
         let weights = self.weights(operands)?;
         let x = self.inputs(&operands.x)?;
         let mut y = self.poisoned(operands.output, shape.outputs())?;
-        let config = self.config(operands, &weights);
-        let choice = gemv_on_device_with(
+        let Launched { choice, config } = gemv_on_device_with(
             forced,
-            Some(config),
+            None,
             &self.stream,
             shape,
             &weights.view(operands)?,
