@@ -291,6 +291,12 @@ impl Sim {
             Ok(dims) => dims,
             Err(e) => return (Err(e), None),
         };
+        // This target runs on Hopper only, whose driver would not have made every map.
+        if self.module.target.iter().any(|t| t == "sm_90a")
+            && let Some(e) = launch.tensor_maps.iter().find_map(|map| map.check_hopper().err())
+        {
+            return (Err(SimError::Launch(format!("tensor map: {e}"))), None);
+        }
         if !self.variables_placed {
             self.variables_placed = true;
             for v in program.global.iter().filter(|v| v.size > 0) {

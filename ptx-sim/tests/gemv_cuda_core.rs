@@ -2,10 +2,10 @@
 //!
 //! Needs nvcc (`NVCC`, or on the `PATH`); without it the tests say so and pass.
 
-mod nvcc;
+mod gemv;
 
+use gemv::{Params, compile, layout};
 use half::{bf16, f16};
-use nvcc::compile;
 use ptx_sim::softfloat::{E2M1, E4M3};
 use ptx_sim::{Buffer, Launch, Module, Options, Policy, Sim};
 
@@ -57,11 +57,7 @@ impl Case {
         } else {
             2
         };
-        if self.tiled {
-            self.m.div_ceil(32 * rows) * 32
-        } else {
-            self.m.div_ceil(rows)
-        }
+        gemv::row_tiles(self.m, self.tiled, rows)
     }
 }
 
@@ -86,15 +82,6 @@ fn scale_bytes(
         }
     }
     out
-}
-
-/// Row stride, group stride and layout of `ScaleLayout`.
-fn layout(blocks: usize, tiled: bool) -> (i64, i32, u8) {
-    if tiled {
-        (blocks.div_ceil(4) as i64 * 512, 512, 1)
-    } else {
-        (blocks as i64, 4, 0)
-    }
 }
 
 struct Problem {
@@ -196,44 +183,35 @@ fn problem(module: &Module, c: &Case) -> Problem {
     let output = sim.alloc("output", c.batches * c.m * c.n * 4).unwrap();
 
     let vector_row = x_bytes.len() / (c.batches * c.n);
-    let (row_stride, group_stride, tiled) = layout(blocks, c.tiled);
-    let mut p = vec![0u8; 192];
-    let mut put = |at: usize, v: &[u8]| p[at..at + v.len()].copy_from_slice(v);
-    for (i, v) in [
-        c.m,
-        c.n,
-        c.batches,
+    let scale_layout = layout(blocks, blocks, c.tiled);
+    let params = Params {
+        m: c.m,
+        n: c.n,
+        batches: c.batches,
         blocks,
-        c.k_split,
-        if c.tiled { 32 } else { 1 },
-        c.tiles() / c.ctas.unwrap_or(1),
-        c.tiles() % c.ctas.unwrap_or(1),
-    ]
-    .iter()
-    .enumerate()
-    {
-        put(4 * i, &(*v as i32).to_le_bytes());
-    }
-    put(32, &codes.address.to_le_bytes());
-    put(40, &scales.address.to_le_bytes());
-    for at in [48, 104] {
-        put(at, &row_stride.to_le_bytes());
-        put(at + 8, &group_stride.to_le_bytes());
-        put(at + 12, &[tiled]);
-    }
-    put(64, &(c.k as i64 / 2).to_le_bytes());
-    put(72, &vectors.address.to_le_bytes());
-    put(80, &(vector_row as i64).to_le_bytes());
-    put(88, &((vector_row * c.n) as i64).to_le_bytes());
-    put(96, &vector_scales.address.to_le_bytes());
-    put(120, &(x_scale_batch as i64).to_le_bytes());
-    put(128, &alpha.to_le_bytes());
-    put(168, &output.address.to_le_bytes());
-    put(176, &((c.n * c.m) as i64).to_le_bytes());
-    put(184, &2i32.to_le_bytes()); // f32
+        k_split: c.k_split,
+        row_step: if c.tiled { 32 } else { 1 },
+        tiles_per_cta: c.tiles() / c.ctas.unwrap_or(1),
+        tiles_left: c.tiles() % c.ctas.unwrap_or(1),
+        codes: codes.address,
+        scales: scales.address,
+        scale_layout,
+        code_row: c.k / 2,
+        vectors: vectors.address,
+        vector_row,
+        vector_batch: vector_row * c.n,
+        vector_scales: vector_scales.address,
+        vector_scale_layout: scale_layout,
+        vector_scale_batch: x_scale_batch,
+        alpha,
+        output: output.address,
+        output_batch: c.n * c.m,
+        output_type: 2, // f32
+        ..Params::default()
+    };
     Problem {
         sim,
-        params: p,
+        params: params.bytes(),
         output,
         reference,
         magnitude,

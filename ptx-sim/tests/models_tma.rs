@@ -182,9 +182,17 @@ fn every_rule_of_the_driver() {
     assert!(matches!(errors[2], GlobalDimMultiple { multiple: 128, .. }));
     assert!(matches!(errors[3], StrideMultiple { multiple: 32, .. }));
     assert!(matches!(errors[4], PackedSwizzle { .. }));
-    // Dimension 0's traversal stride is ignored without interleave, whatever it says.
+    // Dimension 0's traversal stride is ignored without interleave, but must be a valid one.
+    check(
+        |a| a.element_strides[0] = 9,
+        |e| matches!(e, ElementStride { dim: 0, value: 9 }),
+    );
+    check(
+        |a| *a = args(DataType::Uint8, &[256, 256, 4], &[256, 256, 4]),
+        |e| matches!(e, BoxSize { bytes: 0x40000 }),
+    );
     let mut a = base();
-    a.element_strides[0] = 99;
+    a.element_strides[0] = 8;
     assert_eq!(TensorMap::encode(a).unwrap().box_elements(0), 64);
     assert_eq!(DataType::from_driver(9), Some(DataType::Bfloat16));
     assert_eq!(DataType::from_driver(16), None);
@@ -217,10 +225,24 @@ fn noise(n: usize) -> Vec<u8> {
 }
 
 #[test]
+fn what_hopper_does_not_know() {
+    assert!(TensorMap::encode(base()).unwrap().check_hopper().is_ok());
+    let mut atoms = base();
+    atoms.swizzle = Swizzle::B128Atom64;
+    let packed = args(DataType::U4x16Align8B, &[128, 4], &[64, 4]);
+    for later in [atoms, packed] {
+        assert!(matches!(
+            TensorMap::encode(later).unwrap().check_hopper(),
+            Err(TensorMapError::NotOnHopper(_))
+        ));
+    }
+}
+
+#[test]
 fn two_d_box_by_hand() {
-    // 32 x 4 f32 tensor; a 4 x 2 box at (30, -1): half its columns and one row are outside.
-    let map = TensorMap::encode(args(DataType::Float32, &[32, 4], &[4, 2])).unwrap();
-    let p = plan(&map, &[30, -1], 256, Direction::Load).unwrap();
+    // 30 x 4 f32 tensor; a 4 x 2 box at (28, -1): half its columns and one row are outside.
+    let map = TensorMap::encode(args(DataType::Float32, &[30, 4], &[4, 2])).unwrap();
+    let p = plan(&map, &[28, -1], 256, Direction::Load).unwrap();
     assert_eq!(
         (p.shared_bytes, p.transaction_bytes),
         (32, 32),
@@ -231,17 +253,17 @@ fn two_d_box_by_hand() {
     assert!(out[256..272].iter().all(|b| *b == Some(0)));
     assert_eq!(
         out[272..280],
-        global[120..128]
+        global[112..120]
             .iter()
             .map(|b| Some(*b))
             .collect::<Vec<_>>()
     );
     assert!(out[280..288].iter().all(|b| *b == Some(0)));
-    let mut nan = args(DataType::Float32, &[32, 4], &[4, 2]);
+    let mut nan = args(DataType::Float32, &[30, 4], &[4, 2]);
     nan.oob_fill = OobFill::NanRequestZeroFma;
     let p = plan(
         &TensorMap::encode(nan).unwrap(),
-        &[30, -1],
+        &[28, -1],
         256,
         Direction::Load,
     )
@@ -295,6 +317,18 @@ fn refusals() {
         refuse(&[0], 0, Direction::Load),
         TmaError::CoordinateCount { got: 1, want: 2 }
     ));
+    for d in [Direction::Load, Direction::Store, Direction::Reduce] {
+        for x in [8, 200] {
+            assert!(matches!(
+                refuse(&[x, 0], 0, d),
+                TmaError::CoordinateAlignment { .. }
+            ));
+        }
+    }
+    assert!(matches!(
+        refuse(&[-8, 0], 0, Direction::Load),
+        TmaError::CoordinateAlignment { value: -8, .. }
+    ));
     assert!(matches!(
         refuse(&[0, 0], 64, Direction::Load),
         TmaError::SharedAlignment { .. }
@@ -309,9 +343,16 @@ fn refusals() {
     ));
     let mut a = base();
     a.swizzle = Swizzle::B128;
-    let narrow = TensorMap::encode(a).unwrap();
+    let narrow = TensorMap::encode(a.clone()).unwrap();
+    for d in [Direction::Store, Direction::Reduce] {
+        assert!(matches!(
+            plan(&narrow, &[0, 0], 0, d),
+            Err(TmaError::Unmodelled(_))
+        ));
+    }
+    a.swizzle = Swizzle::B128Atom32;
     assert!(matches!(
-        plan(&narrow, &[0, 0], 0, Direction::Load),
+        plan(&TensorMap::encode(a).unwrap(), &[0, 0], 0, Direction::Load),
         Err(TmaError::Unmodelled(_))
     ));
     let dense = TensorMap::encode(args(DataType::U4x16Align8B, &[128, 4], &[64, 4])).unwrap();
@@ -323,6 +364,30 @@ fn refusals() {
         plan(&dense, &[0, 0], 0, Direction::Reduce),
         Err(TmaError::PackedDirection { .. })
     ));
+}
+
+#[test]
+fn narrow_swizzled_rows_lie_a_span_apart() {
+    // 48-byte rows, 64B swizzle, as recorded: chunk c of row 5 lies at chunk c ^ 2 of its span.
+    let mut a = args(DataType::Uint8, &[64, 8], &[48, 8]);
+    a.swizzle = Swizzle::B64;
+    let map = TensorMap::encode(a).unwrap();
+    let p = plan(&map, &[0, 0], 512, Direction::Load).unwrap();
+    assert_eq!((p.shared_bytes, p.transaction_bytes), (512, 384));
+    let global = noise(64 * 8);
+    let out = run_load(&p, 512, &global);
+    let row = &out[512 + 5 * 64..][..64];
+    let chunk = |c: usize| -> Vec<_> {
+        global[5 * 64 + 16 * c..][..16]
+            .iter()
+            .copied()
+            .map(Some)
+            .collect()
+    };
+    assert_eq!(row[..16], chunk(2));
+    assert_eq!(row[16..32], [None; 16]);
+    assert_eq!(row[32..48], chunk(0));
+    assert_eq!(row[48..], chunk(1));
 }
 
 #[test]
@@ -360,7 +425,8 @@ proptest! {
         dims in prop::collection::vec(1u64..12, 4),
         boxes in prop::collection::vec(1u32..5, 4),
         strides in prop::collection::vec(1u32..3, 4),
-        coords in prop::collection::vec(-3i32..10, 5),
+        first in -3i32..6,
+        coords in prop::collection::vec(-3i32..10, 4),
         inner in 1u64..80,
         start in 0u32..4,
         wide in any::<bool>(),
@@ -378,7 +444,10 @@ proptest! {
         let bytes = a.global_strides.last().map_or(inner * size, |s| s * dims[rank - 2]) as usize;
         let global = noise(bytes);
         let map = TensorMap::encode(a.clone()).unwrap();
-        let c = &coords[..rank];
+        // A copy starts at a multiple of 16 bytes.
+        let mut c = vec![first * 16 / size as i32];
+        c.extend(&coords[..rank - 1]);
+        let c = &c[..];
         let at = 1024 + 128 * start;
         let p = plan(&map, c, at, Direction::Load).unwrap();
         let out = run_load(&p, at, &global);

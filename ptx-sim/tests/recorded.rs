@@ -33,6 +33,7 @@ struct Case {
     status: String,
     #[serde(default)]
     encode_only: bool,
+    encode_result: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -72,11 +73,12 @@ struct Map {
 }
 
 impl Map {
-    fn encode(&self, buffers: &[Buffer]) -> Result<TensorMap, String> {
+    /// The map of a tensor in a buffer at `base`.
+    fn encode(&self, base: u64) -> Result<TensorMap, String> {
         let named = |e: &str| format!("{e} is not known");
         TensorMap::encode(TensorMapArgs {
             data_type: DataType::from_driver(self.data_type).ok_or(named("type"))?,
-            global_address: buffers[self.buffer].address + self.offset,
+            global_address: base + self.offset,
             global_dim: self.dims[..self.rank].to_vec(),
             global_strides: self.strides.clone(),
             box_dim: self.box_dim.clone(),
@@ -95,11 +97,9 @@ impl Map {
             ]
             .get(self.l2_promotion as usize)
             .ok_or(named("promotion"))?,
-            oob_fill: if self.oob_fill == 0 {
-                OobFill::Zero
-            } else {
-                OobFill::NanRequestZeroFma
-            },
+            oob_fill: *[OobFill::Zero, OobFill::NanRequestZeroFma]
+                .get(self.oob_fill as usize)
+                .ok_or(named("fill"))?,
         })
         .map_err(|e| e.to_string())
     }
@@ -167,7 +167,10 @@ fn launch(
         l = match p {
             Param::Buffer(i) => l.buffer(buffers[*i]),
             Param::U32(v) => l.u32(*v),
-            Param::TensorMap(m) => l.tensor_map(m.encode(&buffers).map_err(SimError::Launch)?),
+            Param::TensorMap(m) => l.tensor_map(
+                m.encode(buffers[m.buffer].address)
+                    .map_err(SimError::Launch)?,
+            ),
         };
     }
     let options = Options {
@@ -218,6 +221,43 @@ fn compare(case: &Case, name: &str, got: &[u8], want: &[u8]) -> Result<(), Strin
     }
 }
 
+/// Whether the driver and the model agree on the arguments of a tensor map.
+fn encodes(case: &Case, result: u32) -> End {
+    let base = 1 << 20;
+    for p in &case.params {
+        let Param::TensorMap(m) = p else { continue };
+        let map = m.encode(base);
+        let map = map.and_then(|map| map.check_hopper().map_err(|e| e.to_string()));
+        return match (map, result) {
+            (Ok(_), 0) | (Err(_), 1) => End::Same,
+            (Ok(_), r) => End::Different(format!("accepted; the driver returned {r}")),
+            (Err(e), _) => End::Different(format!("refused, the driver accepted it: {e}")),
+        };
+    }
+    End::Different("there is no tensor map".into())
+}
+
+/// A kernel that the GPU ended with an error must not run here either.
+fn refuses(case: &Case, module: &Module, data: &SafeTensors<'_>) -> End {
+    match launch(case, module, data) {
+        Err(SimError::Launch(e)) => End::Different(format!("not launched: {e}")),
+        Err(SimError::Decode(e)) => End::Unmodelled(e.to_string()),
+        Err(SimError::Unmodelled { reason, .. }) => End::Unmodelled(reason),
+        Err(e) => {
+            // Only tensor copies were recorded so: their coordinates and shared addresses.
+            let reason = match case.status.ends_with("MISALIGNED_ADDRESS") {
+                true => "aligned",
+                false => "coordinate",
+            };
+            match e.to_string() {
+                e if e.contains(reason) => End::Same,
+                e => End::Different(format!("refused for another reason: {e}")),
+            }
+        }
+        Ok(_) => End::Different(format!("ran to its end; {}", case.status)),
+    }
+}
+
 fn replay(case: &Case, module: &Module, data: &SafeTensors<'_>) -> End {
     let (sim, buffers) = match launch(case, module, data) {
         Ok(x) => x,
@@ -248,17 +288,33 @@ fn topic(topic: &str) {
     let meta = header.metadata().as_ref().expect("metadata");
     let cases: Vec<Case> = serde_json::from_str(&meta["cases"]).expect("cases");
     let listed = exceptions(topic);
-    let mut modules = BTreeMap::new();
-    let (mut same, mut unmodelled, mut different) = (0, 0, 0);
+    let modules: BTreeMap<&str, Module> = cases
+        .iter()
+        .filter(|c| !c.encode_only)
+        .map(|c| c.ptx.as_str())
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .map(|name| {
+            let text = std::fs::read_to_string(folder().join("ptx").join(name)).expect("PTX");
+            (name, Module::parse(&text).expect("PTX parses"))
+        })
+        .collect();
+    let (mut same, mut maps, mut refused) = (0, 0, 0);
+    let (mut unmodelled, mut different) = (0, 0);
     let mut wrong = Vec::new();
     let mut used = BTreeSet::new();
-    for case in cases.iter().filter(|c| c.status == "ok" && !c.encode_only) {
-        let module = modules.entry(case.ptx.clone()).or_insert_with(|| {
-            let text = std::fs::read_to_string(folder().join("ptx").join(&case.ptx)).expect("PTX");
-            Module::parse(&text).expect("PTX parses")
-        });
+    for case in &cases {
         let known = listed.iter().find(|(p, _)| matches(p, &case.name));
-        let end = replay(case, module, &data);
+        let (end, count) = match case.encode_result {
+            Some(r) if case.encode_only || r != 0 => (encodes(case, r), &mut maps),
+            _ if case.status == "ok" => {
+                (replay(case, &modules[case.ptx.as_str()], &data), &mut same)
+            }
+            _ => (
+                refuses(case, &modules[case.ptx.as_str()], &data),
+                &mut refused,
+            ),
+        };
         match (&end, known) {
             (End::Same, Some((p, _))) => {
                 wrong.push(format!("{}: listed as {p}, and now the same", case.name))
@@ -273,7 +329,7 @@ fn topic(topic: &str) {
             (End::Different(why), None) => wrong.push(format!("{}: {why}", case.name)),
         }
         match end {
-            End::Same => same += 1,
+            End::Same => *count += 1,
             End::Unmodelled(_) => unmodelled += 1,
             End::Different(_) => different += 1,
         }
@@ -281,7 +337,10 @@ fn topic(topic: &str) {
     for (p, _) in listed.iter().filter(|(p, _)| !used.contains(p)) {
         wrong.push(format!("{p}: listed, but no such case differs"));
     }
-    println!("{topic}: {same} the same, {different} different, {unmodelled} not modelled");
+    println!(
+        "{topic}: {same} the same, {refused} refused on both sides, {maps} tensor maps judged \
+         alike, {different} different, {unmodelled} not modelled"
+    );
     assert!(
         wrong.is_empty(),
         "{topic}: {} of {} cases:\n{}",

@@ -1,10 +1,12 @@
 //! Launch specifications: JSON that says how to run a kernel, so that no Rust need be written.
 
 mod buffers;
+mod param;
 mod spec;
 mod tensor_map;
 
-pub use spec::{BufferSpec, Contents, Field, LaunchSpec, ParamSpec, Scalar, StructSpec};
+pub use param::ParamSpec;
+pub use spec::{BufferSpec, Contents, Field, LaunchSpec, Scalar, StructSpec};
 pub use tensor_map::TensorMapSpec;
 
 use std::collections::BTreeMap;
@@ -26,9 +28,13 @@ pub struct Prepared {
 }
 
 impl LaunchSpec {
-    /// Parses JSON. Unknown fields are errors.
+    /// Parses JSON. Unknown fields are errors; an error names the path to its field.
     pub fn parse(json: &str) -> Result<Self, SimError> {
-        serde_json::from_str(json).map_err(|e| SimError::Launch(format!("specification: {e}")))
+        let fail = |e: String| SimError::Launch(format!("specification: {e}"));
+        let mut json = serde_json::Deserializer::from_str(json);
+        let spec = serde_path_to_error::deserialize(&mut json).map_err(|e| fail(e.to_string()))?;
+        json.end().map_err(|e| fail(e.to_string()))?;
+        Ok(spec)
     }
 
     /// Allocates and fills the buffers and lays the parameters out. Paths are relative to `base`.
@@ -46,12 +52,16 @@ impl LaunchSpec {
             shared: self.shared,
             ..Launch::default()
         };
-        for p in &self.params {
+        for (i, p) in self.params.iter().enumerate() {
+            let at = |e: SimError| match e {
+                SimError::Launch(m) => SimError::Launch(format!("params[{i}]: {m}")),
+                e => e,
+            };
             launch = match p {
                 ParamSpec::TensorMap { tensor_map } => {
-                    launch.tensor_map(tensor_map.encode(&buffers)?)
+                    launch.tensor_map(tensor_map.encode(&buffers).map_err(at)?)
                 }
-                other => launch.bytes(&other.bytes(&buffers)?),
+                other => launch.bytes(&other.bytes(&buffers).map_err(at)?),
             };
         }
         Ok(Prepared {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::TensorMapSpec;
+use super::ParamSpec;
 use crate::error::SimError;
 use crate::sim::Buffer;
 
@@ -96,25 +96,6 @@ pub enum Scalar {
     },
 }
 
-/// A kernel parameter.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(untagged)]
-pub enum ParamSpec {
-    /// A structure passed by value.
-    Struct {
-        /// Its members.
-        #[serde(rename = "struct")]
-        layout: StructSpec,
-    },
-    /// A tensor map of 128 bytes.
-    TensorMap {
-        /// What it describes.
-        tensor_map: TensorMapSpec,
-    },
-    /// A single value.
-    Scalar(Scalar),
-}
-
 /// A structure: bytes that no field covers are zero.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -155,7 +136,7 @@ pub(super) fn hex(s: &str) -> Result<Vec<u8>, SimError> {
 }
 
 impl Scalar {
-    fn bytes(&self, buffers: &BTreeMap<String, Buffer>) -> Result<Vec<u8>, SimError> {
+    pub(super) fn bytes(&self, buffers: &BTreeMap<String, Buffer>) -> Result<Vec<u8>, SimError> {
         let address = |name: &str| {
             buffers
                 .get(name)
@@ -180,40 +161,5 @@ impl Scalar {
                 .to_le_bytes()
                 .to_vec(),
         })
-    }
-}
-
-impl ParamSpec {
-    pub(super) fn bytes(&self, buffers: &BTreeMap<String, Buffer>) -> Result<Vec<u8>, SimError> {
-        let layout = match self {
-            ParamSpec::Scalar(s) => return s.bytes(buffers),
-            ParamSpec::Struct { layout } => layout,
-            ParamSpec::TensorMap { .. } => {
-                return Err(SimError::Launch(
-                    "a tensor map is a parameter of its own".into(),
-                ));
-            }
-        };
-        if layout.size > 1 << 16 {
-            return Err(SimError::Launch(format!(
-                "structure of {} bytes",
-                layout.size
-            )));
-        }
-        let mut out = vec![0; layout.size];
-        for f in &layout.fields {
-            let v = f.value.bytes(buffers)?;
-            let end = f.offset.checked_add(v.len());
-            match end.and_then(|e| out.get_mut(f.offset..e)) {
-                Some(slot) => slot.copy_from_slice(&v),
-                None => {
-                    return Err(SimError::Launch(format!(
-                        "field at {} does not fit a structure of {} bytes",
-                        f.offset, layout.size
-                    )));
-                }
-            }
-        }
-        Ok(out)
     }
 }

@@ -52,7 +52,11 @@ fn pick<T: Copy>(what: &str, all: &[T], value: u32) -> Result<T, SimError> {
     let found = usize::try_from(value).ok().and_then(|i| all.get(i));
     found
         .copied()
-        .ok_or_else(|| SimError::Launch(format!("tensor map: {what} {value} is not known")))
+        .ok_or_else(|| refuse(format!("{what} {value} is not known")))
+}
+
+fn refuse(message: impl std::fmt::Display) -> SimError {
+    SimError::Launch(format!("tensor_map: {message}"))
 }
 
 impl TensorMapSpec {
@@ -60,9 +64,9 @@ impl TensorMapSpec {
     pub fn encode(&self, buffers: &BTreeMap<String, Buffer>) -> Result<TensorMap, SimError> {
         let buffer = buffers
             .get(&self.buffer)
-            .ok_or_else(|| SimError::Launch(format!("there is no buffer `{}`", self.buffer)))?;
+            .ok_or_else(|| refuse(format!("there is no buffer `{}`", self.buffer)))?;
         let data_type = DataType::from_driver(self.data_type)
-            .ok_or_else(|| SimError::Launch(format!("tensor map: type {}", self.data_type)))?;
+            .ok_or_else(|| refuse(format!("type {} is not known", self.data_type)))?;
         let ones = || vec![1; self.dims.len()];
         use L2Promotion as L2;
         TensorMap::encode(TensorMapArgs {
@@ -79,16 +83,16 @@ impl TensorMapSpec {
             )?,
             swizzle: pick("swizzle", &Swizzle::ALL, self.swizzle)?,
             l2_promotion: pick(
-                "L2 promotion",
+                "l2_promotion",
                 &[L2::None, L2::B64, L2::B128, L2::B256],
                 self.l2_promotion,
             )?,
             oob_fill: pick(
-                "fill",
+                "oob_fill",
                 &[OobFill::Zero, OobFill::NanRequestZeroFma],
                 self.oob_fill,
             )?,
         })
-        .map_err(|e| SimError::Launch(format!("tensor map: {e}")))
+        .map_err(refuse)
     }
 }

@@ -5,6 +5,7 @@
 //! `cp.reduce.async.bulk.tensor`. The plan is data: the caller moves the bytes when, and in
 //! whatever order, its scheduler decides.
 
+use super::swizzle::Swizzle;
 use super::tensor_map::{DataType, Interleave, OobFill, TensorMap};
 use thiserror::Error;
 
@@ -77,6 +78,8 @@ pub enum TmaError {
         multiple: i32,
         data_type: DataType,
     },
+    #[error("the first coordinate {value} of {data_type:?} is not a multiple of 16 bytes")]
+    CoordinateAlignment { value: i32, data_type: DataType },
     #[error("{data_type:?} cannot be copied in direction {direction:?}")]
     PackedDirection {
         data_type: DataType,
@@ -110,7 +113,7 @@ pub fn plan(
             bytes,
         });
     }
-    let pitch = map.inner_shared_bytes() as u32;
+    let pitch = map.row_pitch() as u32;
     let counts: Vec<u32> = (0..rank).map(|d| map.box_elements(d)).collect();
     let mut plan = Plan {
         moves: Vec::with_capacity((bytes / 16) as usize),
@@ -188,13 +191,28 @@ fn check(map: &TensorMap, coords: &[i32], shared: u32, dir: Direction) -> Result
             data_type: t,
         });
     }
+    // Not in the text; recorded: an illegal instruction, even for boxes wholly outside.
+    if !t.is_packed() && i64::from(coords[0]) * t.bits() as i64 % 128 != 0 {
+        return Err(TmaError::CoordinateAlignment {
+            value: coords[0],
+            data_type: t,
+        });
+    }
     if let Some(span) = args.swizzle.span()
         && map.inner_shared_bytes() != u64::from(span)
         && map.rows() > 1
     {
-        return Err(TmaError::Unmodelled(
-            "a swizzled box narrower than the swizzle span",
-        ));
+        // Recorded on Hopper: rows lie a span apart. Only these were.
+        if dir != Direction::Load {
+            return Err(TmaError::Unmodelled(
+                "storing a swizzled box narrower than the swizzle span",
+            ));
+        }
+        if !matches!(args.swizzle, Swizzle::B32 | Swizzle::B64 | Swizzle::B128) {
+            return Err(TmaError::Unmodelled(
+                "a box narrower than the swizzle span, with atoms of more than 16 bytes",
+            ));
+        }
     }
     if !shared.is_multiple_of(SHARED_ALIGNMENT) {
         return Err(TmaError::SharedAlignment {

@@ -1,0 +1,234 @@
+//! A tensor map, as the arguments of `cuTensorMapEncodeTiled`, with every rule of that call.
+//!
+//! Source: CUDA driver API, "Tensor Map Object Management", `cuTensorMapEncodeTiled`.
+
+mod check;
+
+use super::swizzle::Swizzle;
+pub use check::TensorMapError;
+
+/// `CUtensorMapDataType`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum DataType {
+    Uint8,
+    Uint16,
+    Uint32,
+    Int32,
+    Uint64,
+    Int64,
+    Float16,
+    Float32,
+    Float64,
+    Bfloat16,
+    Float32Ftz,
+    Tfloat32,
+    Tfloat32Ftz,
+    /// Sixteen 4-bit values in 8 bytes, dense.
+    U4x16Align8B,
+    /// Sixteen 4-bit values in 8 bytes, then 8 bytes of padding in shared memory.
+    U4x16Align16B,
+    /// Sixteen 6-bit values in 12 bytes, then 4 bytes of padding in shared memory.
+    U6x16Align16B,
+}
+
+impl DataType {
+    /// Decodes the driver's enumeration value.
+    pub fn from_driver(value: u32) -> Option<Self> {
+        use DataType::*;
+        const ALL: [DataType; 16] = [
+            Uint8,
+            Uint16,
+            Uint32,
+            Int32,
+            Uint64,
+            Int64,
+            Float16,
+            Float32,
+            Float64,
+            Bfloat16,
+            Float32Ftz,
+            Tfloat32,
+            Tfloat32Ftz,
+            U4x16Align8B,
+            U4x16Align16B,
+            U6x16Align16B,
+        ];
+        ALL.get(value as usize).copied()
+    }
+
+    /// Bits of one element in global memory.
+    pub fn bits(self) -> u64 {
+        use DataType::*;
+        match self {
+            Uint8 => 8,
+            Uint16 | Float16 | Bfloat16 => 16,
+            Uint32 | Int32 | Float32 | Float32Ftz | Tfloat32 | Tfloat32Ftz => 32,
+            Uint64 | Int64 | Float64 => 64,
+            U4x16Align8B | U4x16Align16B => 4,
+            U6x16Align16B => 6,
+        }
+    }
+
+    /// Is it one of the packed 16Un types?
+    pub fn is_packed(self) -> bool {
+        matches!(
+            self,
+            Self::U4x16Align8B | Self::U4x16Align16B | Self::U6x16Align16B
+        )
+    }
+
+    /// Does shared memory hold padding that global memory does not?
+    pub fn is_padded(self) -> bool {
+        matches!(self, Self::U4x16Align16B | Self::U6x16Align16B)
+    }
+
+    /// Is it a floating-point type (the ones NaN fill is allowed for)?
+    pub fn is_float(self) -> bool {
+        use DataType::*;
+        matches!(
+            self,
+            Float16 | Float32 | Float64 | Bfloat16 | Float32Ftz | Tfloat32 | Tfloat32Ftz
+        )
+    }
+}
+
+/// `CUtensorMapInterleave`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Interleave {
+    None,
+    B16,
+    B32,
+}
+
+/// `CUtensorMapL2promotion`: a hint, kept and not modelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum L2Promotion {
+    None,
+    B64,
+    B128,
+    B256,
+}
+
+/// `CUtensorMapFloatOOBfill`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OobFill {
+    /// Elements outside the tensor read as zero.
+    Zero,
+    /// Elements outside the tensor read as a special NaN.
+    NanRequestZeroFma,
+}
+
+/// The arguments of the call, unchecked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorMapArgs {
+    /// Element type.
+    pub data_type: DataType,
+    /// Address of element (0, .., 0).
+    pub global_address: u64,
+    /// Elements in each dimension, innermost first; its length is the rank.
+    pub global_dim: Vec<u64>,
+    /// Bytes between neighbours in dimensions 1.., so one entry fewer than dimensions.
+    pub global_strides: Vec<u64>,
+    /// Elements of the box in each dimension.
+    pub box_dim: Vec<u32>,
+    /// Traversal stride in each dimension.
+    pub element_strides: Vec<u32>,
+    /// Interleaved layout.
+    pub interleave: Interleave,
+    /// Shared memory swizzle.
+    pub swizzle: Swizzle,
+    /// L2 fetch granularity.
+    pub l2_promotion: L2Promotion,
+    /// What out-of-bounds elements read as.
+    pub oob_fill: OobFill,
+}
+
+/// A tensor map whose arguments the driver would accept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorMap(TensorMapArgs);
+
+impl TensorMap {
+    /// Checks the arguments against every rule of the call.
+    pub fn encode(args: TensorMapArgs) -> Result<Self, TensorMapError> {
+        check::check(&args)?;
+        Ok(Self(args))
+    }
+
+    /// Checks what only later architectures than Hopper know.
+    pub fn check_hopper(&self) -> Result<(), TensorMapError> {
+        check::check_hopper(&self.0)
+    }
+
+    /// The checked arguments.
+    pub fn args(&self) -> &TensorMapArgs {
+        &self.0
+    }
+
+    /// Number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.0.global_dim.len()
+    }
+
+    /// `cuTensorMapReplaceAddress`: the same map at another address.
+    pub fn replace_address(&self, global_address: u64) -> Result<Self, TensorMapError> {
+        Self::encode(TensorMapArgs {
+            global_address,
+            ..self.0.clone()
+        })
+    }
+
+    /// Elements the box has in dimension `dim` after the traversal stride; 1 beyond the rank.
+    pub fn box_elements(&self, dim: usize) -> u32 {
+        let args = &self.0;
+        let ignored = dim == 0 && args.interleave == Interleave::None;
+        match (args.box_dim.get(dim), args.element_strides.get(dim)) {
+            (Some(&n), Some(&stride)) if !ignored => n.div_ceil(stride),
+            (Some(&n), _) => n,
+            _ => 1,
+        }
+    }
+
+    /// Bytes of one innermost row of the box in global memory.
+    pub fn inner_global_bytes(&self) -> u64 {
+        u64::from(self.box_elements(0)) * self.0.data_type.bits() / 8
+    }
+
+    /// Bytes of one innermost row of the box in shared memory, padding included.
+    pub fn inner_shared_bytes(&self) -> u64 {
+        if self.0.data_type.is_padded() {
+            u64::from(self.box_elements(0)) // 16 elements take 16 bytes
+        } else {
+            self.inner_global_bytes()
+        }
+    }
+
+    /// Rows of the box: the product of its dimensions but the innermost.
+    pub fn rows(&self) -> u64 {
+        (1..self.rank())
+            .map(|d| u64::from(self.box_elements(d)))
+            .product()
+    }
+
+    /// Bytes from one row of the box to the next in shared memory. A swizzled row takes the whole
+    /// span, however narrow it is.
+    pub fn row_pitch(&self) -> u64 {
+        match self.0.swizzle.span() {
+            Some(span) => u64::from(span),
+            None => self.inner_shared_bytes(),
+        }
+    }
+
+    /// Bytes of shared memory that the whole box covers, padding and gaps included.
+    pub fn box_bytes(&self) -> u64 {
+        self.row_pitch() * self.rows()
+    }
+
+    /// What a load passes to `complete_tx`: the whole box, out-of-bounds elements included, and
+    /// without padding and gaps.
+    pub fn transaction_bytes(&self) -> u64 {
+        self.inner_global_bytes() * self.rows()
+    }
+}
