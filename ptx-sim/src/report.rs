@@ -84,6 +84,8 @@ pub enum ViolationKind {
     Trap,
     /// Two accesses that nothing orders, or an asynchronous operation's buffer in use.
     Hazard,
+    /// An mbarrier object is used where its initialisation is not visible.
+    BarrierInit,
     /// Any other rule of the ISA.
     Other,
 }

@@ -68,6 +68,9 @@ pub struct Options {
     pub resident: usize,
     /// How much ordering asynchronous operations may rely on.
     pub profile: Profile,
+    /// Whether accesses to shared and tensor memory that nothing orders end the run. Conflicts with
+    /// copies in flight do in any case.
+    pub hazards: bool,
     /// `%nsmid`.
     pub sms: u32,
 }
@@ -82,6 +85,7 @@ impl Default for Options {
             timeouts: 1000,
             resident: 2,
             profile: Profile::Strict,
+            hazards: true,
             sms: 132,
         }
     }
@@ -293,7 +297,10 @@ impl Sim {
         };
         // This target runs on Hopper only, whose driver would not have made every map.
         if self.module.target.iter().any(|t| t == "sm_90a")
-            && let Some(e) = launch.tensor_maps.iter().find_map(|map| map.check_hopper().err())
+            && let Some(e) = launch
+                .tensor_maps
+                .iter()
+                .find_map(|map| map.check_hopper().err())
         {
             return (Err(SimError::Launch(format!("tensor map: {e}"))), None);
         }
@@ -324,7 +331,10 @@ impl Sim {
             events: EventQueue::default(),
             pending: Pending::default(),
             tensor: TensorState::default(),
-            hazards: Hazards::of(program, options.profile),
+            hazards: options
+                .hazards
+                .then(|| Hazards::of(program, launch.shared, options.profile))
+                .flatten(),
             observer,
             counters: Counters::new(program.code.len()),
             report: Report {

@@ -197,7 +197,7 @@ fn a_missing_wait_is_found() {
         bulk_load(256)
     );
     let e = fault(&kernel("", &body), &ONE);
-    expect_violation(&e, ViolationKind::Hazard, "in flight writes");
+    expect_violation(&e, ViolationKind::Hazard, "was not waited for");
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn ring(consumer_arrives: bool, first_empty: u32) -> String {
              CONSUMER:\nand.b32 %r1, %r0, 1;\nshl.b32 %r2, %r1, 3;\nadd.u32 %r3, %m, %r2;\nadd.u32 %r6, %r3, 16;\n\
              shr.u32 %r4, %r0, 1;\nand.b32 %r4, %r4, 1;\n{}\
              shl.b32 %r5, %r1, 7;\nadd.u32 %r5, %r5, %s;\nshl.b32 %r7, %r10, 2;\nadd.u32 %r5, %r5, %r7;\n\
-             ld.shared.u32 %r8, [%r5];\nbar.warp.sync 0xffffffff;\n{arrive}\n\
+             ld.shared.u32 %r8, [%r5];\nfence.proxy.async.shared::cta;\nbar.warp.sync 0xffffffff;\n{arrive}\n\
              mul.wide.u32 %d1, %r0, 128;\nadd.s64 %d1, %d1, %out;\nmul.wide.u32 %d2, %r10, 4;\n\
              add.s64 %d1, %d1, %d2;\nst.global.u32 [%d1], %r8;\n\
              add.u32 %r0, %r0, 1;\nsetp.lt.u32 %p3, %r0, 16;\n@%p3 bra CONSUMER;\nEND:",
@@ -339,7 +339,7 @@ fn bulk_stores_and_groups() {
         &ONE,
     );
     let e = fault(&store(""), &ONE);
-    expect_violation(&e, ViolationKind::Hazard, "has ended");
+    expect_violation(&e, ViolationKind::Hazard, "a CTA ends here while");
     let e = fault(
         &store("cp.async.bulk.wait_group 1;\nst.shared.u32 [%s], 1;"),
         &ONE,

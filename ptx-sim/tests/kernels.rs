@@ -258,7 +258,8 @@ fn clusters_share_memory() {
     // Each CTA stores its rank; after the cluster barrier it reads its neighbour's.
     let ptx = kernel(
         ".reqnctapercluster 4, 1, 1",
-        ".shared .align 4 .b8 s[4];\nmov.u32 %r1, %cluster_ctarank;\nst.shared.u32 [s], %r1;\n\
+        ".shared .align 4 .b8 s[4];\n.reg .pred %q;\nmov.u32 %r1, %cluster_ctarank;\n\
+         setp.eq.u32 %q, %t, 0;\n@%q st.shared.u32 [s], %r1;\n\
          barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n\
          add.u32 %r2, %r1, 1;\nand.b32 %r2, %r2, 3;\nmov.u32 %r3, s;\n\
          mapa.shared::cluster.u32 %r4, %r3, %r2;\nld.shared::cluster.u32 %r5, [%r4];\n\
@@ -276,11 +277,9 @@ fn clusters_share_memory() {
         "",
         1,
     );
-    assert!(
-        policies()
-            .into_iter()
-            .any(|p| try_run(&broken, 8, 32, p).is_err())
-    );
+    for policy in policies() {
+        assert!(try_run(&broken, 8, 32, policy).is_err(), "{policy}");
+    }
 }
 
 #[test]
@@ -624,7 +623,8 @@ fn observers_see_accesses_and_synchronisation() {
     }
     let ptx = kernel(
         "",
-        ".shared .align 4 .b8 s[4];\nst.shared.u32 [s], %t;\nbar.sync 0;\nbar.sync 0;",
+        ".shared .align 4 .b8 s[256];\nmov.u32 %r1, s;\nshl.b32 %r2, %t, 2;\nadd.u32 %r1, %r1, %r2;\n\
+         st.shared.u32 [%r1], %t;\nbar.sync 0;\nbar.sync 0;",
     );
     let mut sim = Sim::new(Module::parse(&ptx).unwrap());
     let out = sim.alloc("out", 16).unwrap();

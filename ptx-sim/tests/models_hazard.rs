@@ -88,7 +88,7 @@ fn plain_races_and_barriers() {
         (c.range.start, c.range.end, c.earlier.site, c.later.site),
         (32, 36, 1, 2)
     );
-    assert!(c.to_string().contains("nothing orders them"));
+    assert!(c.to_string().contains("nothing orders the two"));
 
     let mut w = World::new();
     w.0.access(w.1, st(1));
@@ -242,10 +242,10 @@ fn write_after_read_across_proxies_is_a_matter_of_profile() {
 
 #[test]
 fn barrier_used_before_its_init_is_visible() {
-    let init = |site| at(SMEM, 512, 8, AccessKind::Write, Proxy::Generic, site);
+    let object = Range::new(SMEM, 512, 8);
     let arrive = |site| at(SMEM, 512, 8, AccessKind::Sync, Proxy::Generic, site);
     let mut w = World::new();
-    w.0.access(w.1, init(1));
+    w.0.init(w.1, object, 1);
     w.0.access(w.1, arrive(2));
     w.0.access(w.2, arrive(3));
     assert_eq!(w.kinds(), [ConflictKind::BarrierInitNotVisible]);
@@ -253,9 +253,9 @@ fn barrier_used_before_its_init_is_visible() {
     // fence.mbarrier_init + relaxed cluster arrive, acquire on the other side.
     let go = |fence: bool| {
         let mut w = World::new();
-        w.0.access(w.1, init(1));
+        w.0.init(w.1, object, 1);
         if fence {
-            w.0.fence(w.1, Fence::Release);
+            w.0.fence(w.1, Fence::MbarrierInit);
         }
         w.0.release(w.1, CTA, Sem::Relaxed);
         w.0.complete_phase(CTA);

@@ -275,7 +275,9 @@ fn copies() {
             Profile::Strict => {
                 let e = r.unwrap_err().to_string();
                 assert!(
-                    e.contains("tensor memory columns 0..4 written here and written before"),
+                    e.contains(
+                        "tensor memory columns 0..4 written here and written before at line"
+                    ),
                     "{e}"
                 );
             }

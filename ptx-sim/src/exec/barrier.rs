@@ -107,6 +107,7 @@ impl Machine<'_> {
             warp,
             lanes: c.active,
             barrier: index as u32,
+            waits: mode != BarMode::Arrive,
         })?;
         self.check_barrier(c.cta, index)?;
         if mode == BarMode::Arrive {
@@ -216,6 +217,12 @@ impl Machine<'_> {
         }
         if now > *phase {
             *token &= !c.active;
+            let cta = self.ctas[c.cta].linear;
+            self.synchronised(SyncEvent::ClusterWait {
+                cta,
+                warp: w.index,
+                lanes: c.active,
+            })?;
             return Ok(Flow::Next);
         }
         let phase = *phase;

@@ -38,6 +38,7 @@ impl Machine<'_> {
                 cta,
                 warp: w.index,
                 lanes: group,
+                memory: matches!(op, Op::WarpSync { .. }),
             })?;
             self.group(c, w, op, group, members, &before);
         }

@@ -4,7 +4,7 @@ use super::event::Event;
 use super::machine::{Machine, Trouble};
 use super::pending::Range;
 use crate::memory::{Actor, Fault, Space};
-use crate::models::hazard::Op as TrackedOp;
+use crate::models::hazard::{Op as TrackedOp, Stamp};
 use crate::models::tma_bulk::{ReduceDst, reduce};
 use crate::program::Reduction;
 use crate::report::ViolationKind;
@@ -51,8 +51,8 @@ pub(super) struct Copy {
     pub(super) finish: Finish,
     /// Sources and destinations are distinct steps: something may happen in between.
     pub(super) in_steps: bool,
-    /// Hazard tracking: the operation that a transaction hands over.
-    pub(super) tracked: Option<TrackedOp>,
+    /// Hazard tracking: this operation; of `cp.async` one for each lane.
+    pub(super) tracked: Vec<TrackedOp>,
 }
 
 /// To nearest, ties to even; subnormals stay, and NaNs become one. As recorded on Hopper.
@@ -170,14 +170,16 @@ impl Copy {
             }
         }
         m.pending.finished(self.op);
-        match self.finish {
-            Finish::Transaction { owner, at, bytes } => {
-                if let (Some(op), Some(h)) = (self.tracked, &mut m.hazards) {
-                    h.signal(&[op], owner, at);
-                    h.retire(owner, op);
-                }
-                m.async_complete_tx(owner, at, bytes)
+        if let Some(h) = &mut m.hazards {
+            if let Finish::Transaction { owner, at, .. } = self.finish {
+                h.signal(&self.tracked, owner, at);
             }
+            for op in &self.tracked {
+                h.retire(self.actor.cta, *op, true);
+            }
+        }
+        match self.finish {
+            Finish::Transaction { owner, at, bytes } => m.async_complete_tx(owner, at, bytes),
             Finish::Group => Ok(()),
         }
     }
@@ -254,6 +256,9 @@ pub(super) struct Arrival {
     pub(super) at: u64,
     pub(super) pc: usize,
     pub(super) line: u32,
+    /// Hazard tracking: the arrival as an operation of its CTA, and what it hands over.
+    pub(super) tracked: Option<(u32, TrackedOp)>,
+    pub(super) copies: Vec<Stamp>,
 }
 
 impl Event for Arrival {
@@ -282,6 +287,11 @@ impl Event for Arrival {
     }
 
     fn complete(self: Box<Self>, m: &mut Machine<'_>) -> Result<(), Fault> {
+        if let (Some((cta, op)), Some(h)) = (self.tracked, &mut m.hazards) {
+            h.signal_copies(&self.copies, self.owner, self.at);
+            h.signal(&[op], self.owner, self.at);
+            h.retire(cta, op, true);
+        }
         m.async_arrive(self.owner, self.at, 1)
     }
 }

@@ -78,7 +78,14 @@ impl Machine<'_> {
         w.live &= !gone;
         self.ctas[cta].live[w.index as usize] = w.live;
         w.reconsider();
-        if self.ctas[cta].ended() {
+        let ended = self.ctas[cta].ended();
+        let linear = self.ctas[cta].linear;
+        if let (Some(h), true) = (&mut self.hazards, gone != 0) {
+            h.exit(linear, w.index, gone, ended, cur.pc);
+        }
+        self.check_hazards()
+            .map_err(|f| Trouble::Fault(f, Some(gone.trailing_zeros().min(31))))?;
+        if ended {
             self.tensor_exit(cta)
                 .map_err(|f| Trouble::Fault(f, Some(lanes.trailing_zeros() & 31)))?;
         }

@@ -158,7 +158,7 @@ impl Machine<'_> {
         if let Some(h) = &mut self.hazards {
             let at = std::array::from_fn(|i| id[i] / per[i]);
             let of = std::array::from_fn(|i| g[i] / per[i]);
-            h.admit(linear(id, g), linear(at, of));
+            h.admit(linear(id, g), linear(at, of), threads);
         }
         self.trace_admit(linear(id, g), id);
         self.ctas.push(Cta {
@@ -252,6 +252,9 @@ impl Machine<'_> {
                             format!("for its tcgen05.{}", if stores { "st" } else { "ld" })
                         }
                         State::Blocked(Wait::TensorAlloc { .. }) => "for tensor memory".into(),
+                        State::Blocked(Wait::TensorFree { .. }) => {
+                            "for the tcgen05.dealloc of its peer CTA".into()
+                        }
                         State::Blocked(Wait::Cluster { .. }) => "at the cluster barrier".into(),
                     };
                     let pc = match p.state {

@@ -8,6 +8,7 @@ use super::transfer::refuse;
 use super::warp::Warp;
 use super::{Ctx, lanes};
 use crate::memory::Space;
+use crate::models::hazard::Proxy;
 use crate::program::{LaunchControl, Src};
 
 /// The response that says no. Opaque: nothing else is accepted as a response.
@@ -89,7 +90,7 @@ impl Machine<'_> {
                 at,
                 bytes: 16,
             };
-            self.issue(c, w, lane, vec![piece], None, finish)?;
+            self.issue(c, w, lane, vec![piece], None, (finish, Proxy::Async))?;
         }
         Ok(())
     }

@@ -10,12 +10,12 @@ use super::warp::{State, Wait, Warp};
 use crate::coverage::Counters;
 use crate::error::SimError;
 use crate::memory::layout::{SHARED_RANK_SHIFT, SMALL_START};
-use crate::memory::{Access, AccessKind, Actor, Fault, Observer, Region, Space, SyncEvent};
+use crate::memory::{Fault, Observer, Region, Space, SyncEvent};
 use crate::models::mbarrier::Slot;
 use crate::program::{Program, Special};
 use crate::report::{Report, ThreadId, Violation, ViolationKind};
 use crate::sched::Scheduler;
-use crate::sim::{Launch, Options, Uninitialised};
+use crate::sim::{Launch, Options};
 use crate::trace::Recorder;
 
 /// A barrier of a CTA.
@@ -215,9 +215,12 @@ impl Machine<'_> {
             )));
         }
         if self.ctas[peer].ended() {
-            return Err(miss(format!(
-                "shared memory of CTA {rank} of the cluster, which has ended"
-            )));
+            return Err(Fault {
+                kind: ViolationKind::Hazard,
+                ..miss(format!(
+                    "shared memory of CTA {rank} of the cluster, which has ended"
+                ))
+            });
         }
         Ok((peer, offset))
     }
@@ -229,93 +232,6 @@ impl Machine<'_> {
             Space::Const => &mut self.constant,
             // Local memory is the warp's, which hands its own region to those who need it.
             Space::Param | Space::Local => &mut self.param,
-        }
-    }
-
-    /// Reads memory other than local.
-    pub(crate) fn read(
-        &mut self,
-        actor: Actor,
-        at: Place,
-        align: u32,
-        out: &mut [u8],
-    ) -> Result<(), Trouble> {
-        let lane = Some(actor.lane);
-        self.check_in_flight(at.space, at.owner, at.address, out.len(), false)
-            .map_err(|f| Trouble::Fault(f, lane))?;
-        let init = self
-            .region(at.space, at.owner)
-            .read(at.address, align, out)
-            .map_err(|f| Trouble::Fault(f, lane))?;
-        if let Err(f) = init {
-            self.uninitialised(f, actor)?;
-        }
-        self.observe(actor, at, out.len(), AccessKind::Read)
-    }
-
-    /// Writes memory other than local.
-    pub(crate) fn write(
-        &mut self,
-        actor: Actor,
-        at: Place,
-        align: u32,
-        data: &[u8],
-        kind: AccessKind,
-    ) -> Result<(), Trouble> {
-        self.check_in_flight(at.space, at.owner, at.address, data.len(), true)
-            .map_err(|f| Trouble::Fault(f, Some(actor.lane)))?;
-        self.region(at.space, at.owner)
-            .write(at.address, align, data)
-            .map_err(|f| Trouble::Fault(f, Some(actor.lane)))?;
-        self.observe(actor, at, data.len(), kind)
-    }
-
-    /// What happens at a read of bytes that nothing wrote.
-    pub(crate) fn uninitialised(&mut self, f: Fault, actor: Actor) -> Result<(), Trouble> {
-        match self.options.uninitialised {
-            Uninitialised::Error => Err(Trouble::Fault(f, Some(actor.lane))),
-            Uninitialised::Ignore => Ok(()),
-            Uninitialised::Warn => {
-                if self.report.warnings.len() >= Report::MAX_WARNINGS {
-                    self.report.warnings_dropped += 1;
-                    return Ok(());
-                }
-                let cta = self.ctas.iter().position(|c| c.linear == actor.cta);
-                let thread = cta.map(|c| self.thread(c, actor.warp, actor.lane));
-                let v = self.violation(f, actor.pc as usize, thread);
-                self.report.warnings.push(v);
-                Ok(())
-            }
-        }
-    }
-
-    fn observe(
-        &mut self,
-        actor: Actor,
-        at: Place,
-        size: usize,
-        kind: AccessKind,
-    ) -> Result<(), Trouble> {
-        let owner = self.ctas[at.owner].linear;
-        if self.observer.is_none() && self.hazards.is_none() {
-            return Ok(());
-        }
-        let access = Access {
-            actor,
-            space: at.space,
-            owner,
-            address: at.address,
-            size: size as u32,
-            kind,
-        };
-        let lane = Some(actor.lane);
-        if let Some(h) = &mut self.hazards {
-            h.access(&access);
-            self.check_hazards().map_err(|f| Trouble::Fault(f, lane))?;
-        }
-        match &mut self.observer {
-            Some(o) => o.access(&access).map_err(|f| Trouble::Fault(f, lane)),
-            None => Ok(()),
         }
     }
 
@@ -335,7 +251,7 @@ impl Machine<'_> {
         match wait {
             Wait::Bar { id, generation } => c.barriers[id as usize].generation != generation,
             Wait::Tensor { warp, stores } => self.tensor.waited(c.linear, warp, stores),
-            Wait::TensorAlloc { epoch } => self.tensor.epoch != epoch,
+            Wait::TensorAlloc { epoch } | Wait::TensorFree { epoch } => self.tensor.epoch != epoch,
             Wait::Cluster { phase } => self.clusters[c.cluster].phase > phase,
             Wait::Groups {
                 warp,

@@ -6,7 +6,7 @@
 use super::Ctx;
 use super::machine::{Machine, Trouble, sync_fault};
 use super::warp::Warp;
-use crate::memory::{AccessKind, Fault, Space};
+use crate::memory::{Fault, Space};
 use crate::program::{Addr, Lanes, Op};
 use crate::report::ViolationKind;
 
@@ -121,7 +121,7 @@ impl Machine<'_> {
         let actor = c.actor(self, w, lane as u32);
         match read {
             Some(out) => self.read(actor, at, 16, out),
-            None => self.write(actor, at, 16, write, AccessKind::Write),
+            None => self.write(actor, at, 16, write),
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::program::{Addr, Dst, MbarrierOp, Src};
 use crate::report::ViolationKind;
 
 /// A broken rule at an address.
-fn fault(e: &MbarrierError, at: u64) -> Fault {
+pub(super) fn fault(e: &MbarrierError, at: u64) -> Fault {
     Fault {
         kind: ViolationKind::Synchronisation,
         message: e.to_string(),
@@ -64,7 +64,12 @@ impl Machine<'_> {
         }
     }
 
-    fn object(&mut self, owner: usize, at: u64, op: &'static str) -> Result<&mut Mbarrier, Fault> {
+    pub(super) fn object(
+        &mut self,
+        owner: usize,
+        at: u64,
+        op: &'static str,
+    ) -> Result<&mut Mbarrier, Fault> {
         self.ctas[owner]
             .mbarriers
             .get_mut(&at)
@@ -107,6 +112,26 @@ impl Machine<'_> {
         if let (true, Some(h)) = (effect.completed, &mut self.hazards) {
             h.phase(owner, at);
         }
+    }
+
+    /// Tells the hazard tracker that a thread uses an object, or ends it.
+    pub(super) fn touch_mbarrier(
+        &mut self,
+        me: (u32, u32, u32),
+        owner: usize,
+        at: u64,
+        pc: usize,
+        inval: bool,
+    ) -> Result<(), Fault> {
+        // What is no object is the object's matter.
+        if !self.ctas[owner].mbarriers.contains_key(&at) {
+            return Ok(());
+        }
+        let owner = self.ctas[owner].linear;
+        if let Some(h) = &mut self.hazards {
+            h.touch(me, owner, at, pc, inval);
+        }
+        self.check_hazards()
     }
 
     /// The pending count's increment of `cp.async.mbarrier.arrive`.
@@ -153,15 +178,21 @@ impl Machine<'_> {
             operand,
             parity,
             suspends,
+            sync,
         } = *op
         {
-            return self.mbarrier_wait(c, w, cur, (p, operand, parity, suspends), addr);
+            return self.mbarrier_wait(c, w, cur, (p, operand, parity, suspends, sync), addr);
         }
         let mut states = [0; 32];
         for lane in lanes(c.active) {
             let l = lane as usize;
             let value = |s: Src| w.get(c.program, s)[l] as u32;
             let (owner, at) = self.mbarrier_place(c, addr, base[l], lane)?;
+            let me = (self.ctas[c.cta].linear, w.index, lane);
+            if !matches!(op, MbarrierOp::Init { .. }) {
+                self.touch_mbarrier(me, owner, at, c.pc, matches!(op, MbarrierOp::Inval))
+                    .map_err(|f| Trouble::Fault(f, Some(lane)))?;
+            }
             let effect = match *op {
                 MbarrierOp::Init { count } => self.mbarrier_init(owner, at, value(count)),
                 MbarrierOp::Inval => self.mbarrier_inval(owner, at),
@@ -195,11 +226,17 @@ impl Machine<'_> {
                 }
                 MbarrierOp::Wait { .. } => Ok(None),
             };
-            if let Some(e) = effect.map_err(|f| Trouble::Fault(f, Some(lane)))? {
+            let effect = effect.map_err(|f| Trouble::Fault(f, Some(lane)))?;
+            let owner = self.ctas[owner].linear;
+            if let (MbarrierOp::Init { .. }, Some(h)) = (op, &mut self.hazards) {
+                h.init(me, owner, at, c.pc);
+                self.check_hazards()
+                    .map_err(|f| Trouble::Fault(f, Some(lane)))?;
+            }
+            if let Some(e) = effect {
                 states[l] = e.state;
-                let (me, owner) = (self.ctas[c.cta].linear, self.ctas[owner].linear);
-                if let (MbarrierOp::Arrive { .. }, Some(h)) = (op, &mut self.hazards) {
-                    h.arrive((me, w.index, lane), owner, at);
+                if let (MbarrierOp::Arrive { sync, .. }, Some(h)) = (op, &mut self.hazards) {
+                    h.arrive(me, owner, at, *sync);
                 }
                 self.phase_over(e, owner, at);
                 self.pending.progressed();
@@ -260,83 +297,6 @@ impl Machine<'_> {
             });
         }
         Ok(None)
-    }
-
-    fn mbarrier_wait(
-        &mut self,
-        c: &Ctx<'_>,
-        w: &mut Warp,
-        cur: &mut Part,
-        (p, operand, parity, suspends): (u32, Src, bool, bool),
-        addr: &Addr,
-    ) -> Result<Flow, Trouble> {
-        let base = *w.get(c.program, addr.base);
-        let operands = *w.get(c.program, operand);
-        let (mut done, mut barrier, mut same) = (0, None, true);
-        for lane in lanes(c.active) {
-            let l = lane as usize;
-            let (owner, at) = self.mbarrier_place(c, addr, base[l], lane)?;
-            if owner != c.cta {
-                let f = Fault {
-                    kind: ViolationKind::Synchronisation,
-                    message: "a wait on an mbarrier object of another CTA".into(),
-                    address: Some(at),
-                    nearest: None,
-                };
-                return Err(Trouble::Fault(f, Some(lane)));
-            }
-            let result = self.object(owner, at, "mbarrier wait").and_then(|b| {
-                let phase = b.phase();
-                let r = if parity {
-                    b.test_parity(operands[l] as u32)
-                } else {
-                    b.test_state(operands[l])
-                };
-                r.map(|r| (r, phase)).map_err(|e| fault(&e, at))
-            });
-            let (complete, phase) = result.map_err(|f| Trouble::Fault(f, Some(lane)))?;
-            if complete && let Some(h) = &mut self.hazards {
-                let cta = self.ctas[owner].linear;
-                h.acquired((cta, w.index, lane), cta, at);
-            }
-            done |= u32::from(complete) << lane;
-            same &= barrier.is_none_or(|b| b == (at, phase));
-            barrier = Some((at, phase));
-        }
-        let timed_out = w.timed_out & c.active != 0;
-        w.timed_out &= !c.active;
-        let stuck = done == 0 && same;
-        // A time limit may pass at any moment, so now and then it passes at once.
-        let waits =
-            suspends && stuck && !timed_out && cur.mask == c.active && !self.scheduler.impatient();
-        let owner = self.ctas[c.cta].linear;
-        let blocked = |retry| {
-            barrier.map(|(at, phase)| {
-                State::Blocked(Wait::Mbarrier {
-                    owner,
-                    at,
-                    phase,
-                    pc: c.pc as u32,
-                    retry,
-                })
-            })
-        };
-        if waits && let Some(state) = blocked(true) {
-            cur.state = state;
-            return Ok(Flow::Stop);
-        }
-        w.set_pred(p, done, c.active);
-        if stuck
-            && !timed_out
-            && !suspends
-            && let Some(state) = blocked(false)
-        {
-            // The answer stands, but the warp makes room for those it waits for.
-            cur.pc += 1;
-            cur.state = state;
-            return Ok(Flow::Stop);
-        }
-        Ok(Flow::Next)
     }
 
     /// `mbarrier.pending_count`.

@@ -5,7 +5,7 @@ use super::warp::Warp;
 use super::{Ctx, lanes};
 use crate::memory::layout::{SHARED, SHARED_RANK_SHIFT, split_generic};
 use crate::memory::{AccessKind, Actor, Fault, Space};
-use crate::program::{Addr, Op};
+use crate::program::{Addr, Op, Order};
 use crate::report::ViolationKind;
 
 /// Vector elements never number more.
@@ -51,9 +51,10 @@ impl Machine<'_> {
         at: &Place,
         align: u32,
         out: &mut [u8],
+        order: Order,
     ) -> Result<(), Trouble> {
         if at.space != Space::Local {
-            return self.read(actor, *at, align, out);
+            return self.read_as(actor, *at, align, out, order);
         }
         let Some(r) = w.local.get_mut(actor.lane as usize) else {
             return Err(no_local(at, actor));
@@ -72,10 +73,10 @@ impl Machine<'_> {
         at: &Place,
         align: u32,
         data: &[u8],
-        kind: AccessKind,
+        how: (AccessKind, Order),
     ) -> Result<(), Trouble> {
         if at.space != Space::Local {
-            return self.write(actor, *at, align, data, kind);
+            return self.write_as(actor, *at, align, data, how);
         }
         let Some(r) = w.local.get_mut(actor.lane as usize) else {
             return Err(no_local(at, actor));
@@ -94,6 +95,7 @@ impl Machine<'_> {
                 bytes,
                 align,
                 signed,
+                order,
             } => {
                 let base = *w.get(p, addr.base);
                 let n = *bytes as usize;
@@ -103,7 +105,7 @@ impl Machine<'_> {
                 for lane in lanes(c.active) {
                     let at = self.locate(c, addr, base[lane as usize], lane)?;
                     let actor = c.actor(self, w, lane);
-                    self.load(w, actor, &at, *align, &mut buffer[..n * d.len()])?;
+                    self.load(w, actor, &at, *align, &mut buffer[..n * d.len()], *order)?;
                     for (i, o) in out.iter_mut().take(d.len()).enumerate() {
                         let mut word = [0u8; 8];
                         word[..n].copy_from_slice(&buffer[i * n..(i + 1) * n]);
@@ -126,6 +128,7 @@ impl Machine<'_> {
                 addr,
                 bytes,
                 align,
+                order,
             } => {
                 let base = *w.get(p, addr.base);
                 let n = *bytes as usize;
@@ -143,7 +146,7 @@ impl Machine<'_> {
                         &at,
                         *align,
                         &buffer[..n * s.len()],
-                        AccessKind::Write,
+                        (AccessKind::Write, *order),
                     )?;
                 }
             }
@@ -154,6 +157,7 @@ impl Machine<'_> {
                 bytes,
                 b,
                 c: second,
+                order,
             } => {
                 let base = *w.get(p, addr.base);
                 let (b, second_values) = (*w.get(p, *b), *w.get(p, *second));
@@ -174,7 +178,7 @@ impl Machine<'_> {
                         return Err(Trouble::Fault(f, Some(lane)));
                     }
                     let mut word = [0u8; 8];
-                    self.load(w, actor, &at, *bytes, &mut word[..n])?;
+                    self.load(w, actor, &at, *bytes, &mut word[..n], *order)?;
                     let old = u64::from_le_bytes(word);
                     let third = if f.compares {
                         second_values[l] & mask
@@ -188,7 +192,7 @@ impl Machine<'_> {
                         &at,
                         *bytes,
                         &new.to_le_bytes()[..n],
-                        AccessKind::Atomic,
+                        (AccessKind::Atomic, *order),
                     )?;
                     out[l] = old;
                 }
@@ -217,7 +221,7 @@ impl Machine<'_> {
                 return Err(Trouble::Fault(f, Some(lane)));
             }
             let actor = c.actor(self, w, lane);
-            self.write(actor, at, SIZE as u32, &[0; SIZE], AccessKind::Write)?;
+            self.write(actor, at, SIZE as u32, &[0; SIZE])?;
             self.region(at.space, at.owner)
                 .forget(at.address, SIZE as u32)
                 .map_err(|f| Trouble::Fault(f, Some(lane)))?;

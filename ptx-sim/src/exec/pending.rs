@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::machine::Machine;
 use crate::memory::{Fault, Space};
+use crate::models::hazard::Stamp;
 use crate::models::mbarrier;
 use crate::report::ViolationKind;
 
@@ -93,8 +94,16 @@ enum Stage {
 /// Operations of a thread that a `wait_group` may wait for.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
-    pub(crate) open: Vec<u64>,
-    pub(crate) committed: Vec<Vec<u64>>,
+    pub(crate) open: Vec<Grouped>,
+    pub(crate) committed: Vec<Vec<Grouped>>,
+}
+
+/// An operation of a group.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Grouped {
+    op: u64,
+    /// Hazard tracking: what a wait acquires, until it has.
+    stamp: Option<Stamp>,
 }
 
 /// All operations in flight.
@@ -147,7 +156,7 @@ impl Pending {
         let Some(g) = self.groups.get(&thread) else {
             return true;
         };
-        let done = |ops: &[u64]| ops.iter().all(|op| self.is_done(*op, reads_only));
+        let done = |ops: &[Grouped]| ops.iter().all(|g| self.is_done(g.op, reads_only));
         match keep {
             Some(keep) => {
                 let n = g.committed.len().saturating_sub(keep as usize);
@@ -158,8 +167,20 @@ impl Pending {
     }
 
     /// Adds an operation to a thread's open group.
-    pub(crate) fn join_group(&mut self, thread: (u32, u32, bool), op: u64) {
-        self.groups.entry(thread).or_default().open.push(op);
+    pub(crate) fn join_group(&mut self, thread: (u32, u32, bool), op: u64, stamp: Option<Stamp>) {
+        let open = &mut self.groups.entry(thread).or_default().open;
+        open.push(Grouped { op, stamp });
+    }
+
+    /// What a thread acquires by a wait that may go on.
+    pub(crate) fn acquired(&mut self, thread: (u32, u32, bool), keep: Option<u32>) -> Vec<Stamp> {
+        let Some(g) = self.groups.get_mut(&thread) else {
+            return Vec::new();
+        };
+        let n = g.committed.len() - g.committed.len().min(keep.unwrap_or(0) as usize);
+        let open: &mut [Grouped] = if keep.is_none() { &mut g.open } else { &mut [] };
+        let waited = g.committed[..n].iter_mut().flatten().chain(open);
+        waited.filter_map(|g| g.stamp.take()).collect()
     }
 
     /// Closes a thread's open group, and forgets old ones that are over.
@@ -168,7 +189,10 @@ impl Pending {
         let over = g
             .committed
             .iter()
-            .take_while(|ops| ops.iter().all(|op| self.is_done(*op, false)))
+            .take_while(|ops| {
+                let over = |g: &Grouped| g.stamp.is_none() && self.is_done(g.op, false);
+                ops.iter().all(over)
+            })
             .count();
         g.committed.drain(..over);
         g.committed.push(std::mem::take(&mut g.open));
@@ -181,8 +205,8 @@ impl Pending {
             return Vec::new();
         };
         let all = g.open.iter().chain(g.committed.iter().flatten());
-        all.filter(|op| !self.is_done(**op, false))
-            .copied()
+        all.map(|g| g.op)
+            .filter(|op| !self.is_done(*op, false))
             .collect()
     }
 

@@ -7,6 +7,7 @@ use super::machine::{Machine, Place, Trouble};
 use super::transfer::refuse;
 use super::warp::Warp;
 use crate::memory::Space;
+use crate::models::hazard::Proxy;
 use crate::models::tensor_map::{DataType, TensorMap};
 use crate::models::tma::{Direction, GlobalSide, Plan, plan};
 use crate::models::tma_bulk::{ReduceDst, ReduceOp, ReduceType, check_reduction};
@@ -173,7 +174,7 @@ impl Machine<'_> {
                 }
             };
             let pieces = self.box_pieces(&plan, owner, *direction, tf32);
-            self.issue(c, w, lane, pieces, reduce, finish)?;
+            self.issue(c, w, lane, pieces, reduce, (finish, Proxy::Async))?;
         }
         Ok(())
     }

@@ -123,6 +123,7 @@ fn wait_for(wait: Wait) -> WaitFor {
         Wait::Tensor { stores: false, .. } => "tcgen05.wait::ld".into(),
         Wait::Tensor { stores: true, .. } => "tcgen05.wait::st".into(),
         Wait::TensorAlloc { .. } => "tcgen05.alloc".into(),
+        Wait::TensorFree { .. } => "tcgen05.dealloc".into(),
         Wait::Cluster { .. } => "barrier.cluster.wait".into(),
         Wait::Mbarrier {
             owner,

@@ -8,8 +8,9 @@ use super::warp::{Part, State, Wait, Warp};
 use super::{Ctx, Flow, lanes};
 use crate::memory::layout::SHARED_RANK_SHIFT;
 use crate::memory::{Fault, Space};
+use crate::models::hazard::{Op as TrackedOp, OpClass, Proxy, Stamp};
 use crate::models::tma_bulk::{ReduceDst, check_bulk, check_reduction};
-use crate::program::{Addr, Completion, Reduction, Src, Transfer};
+use crate::program::{Completion, Reduction, Src, Transfer};
 use crate::report::ViolationKind;
 
 /// A fault of a lane.
@@ -21,6 +22,21 @@ pub(super) fn refuse(lane: u32, address: u64, message: impl Into<String>) -> Tro
         nearest: None,
     };
     Trouble::Fault(f, Some(lane))
+}
+
+/// What a copy reads and writes.
+pub(super) fn uses(pieces: &[Piece], reduce: Option<Reduction>) -> Vec<(Range, Use)> {
+    let writes = if reduce.is_some() {
+        Use::Reduce
+    } else {
+        Use::Write
+    };
+    let mut uses: Vec<_> = pieces.iter().map(|p| (p.to, writes)).collect();
+    uses.extend(pieces.iter().filter_map(|p| match &p.from {
+        From::Memory(r) | From::Tf32(r) => Some((*r, Use::Read)),
+        _ => None,
+    }));
+    uses
 }
 
 impl Machine<'_> {
@@ -63,6 +79,13 @@ impl Machine<'_> {
                     cur.state = State::Blocked(wait);
                     return Ok(Flow::Stop);
                 }
+                for lane in lanes(c.active) {
+                    let key = self.group_key(c, w, lane, *bulk);
+                    let stamps = self.pending.acquired(key, *keep);
+                    if let Some(h) = &mut self.hazards {
+                        h.waited_group((key.0, w.index, lane), &stamps, *reads_only);
+                    }
+                }
             }
             Transfer::Arrive { addr, increments } => {
                 let base = *w.get(c.program, addr.base);
@@ -74,12 +97,25 @@ impl Machine<'_> {
                     }
                     let after = self.pending.of_thread(self.group_key(c, w, lane, false));
                     let (owner, line) = (self.ctas[owner].linear, c.program.code[c.pc].line);
+                    let me = (self.ctas[c.cta].linear, w.index, lane);
+                    let (mut tracked, mut copies) = (None, Vec::new());
+                    if let Some(h) = &mut self.hazards
+                        && let Some(op) = h.begin(me, OpClass::Plain)
+                    {
+                        h.op_barrier(op, me.0, owner, at, c.pc);
+                        copies = h.copies(me);
+                        tracked = Some((me.0, op));
+                    }
+                    self.check_hazards()
+                        .map_err(|f| Trouble::Fault(f, Some(lane)))?;
                     self.events.push(Box::new(Arrival {
                         after,
                         owner,
                         at,
                         pc: c.pc,
                         line,
+                        tracked,
+                        copies,
                     }));
                 }
             }
@@ -125,17 +161,12 @@ impl Machine<'_> {
                         at,
                         bytes: data.len() as u32,
                     };
-                    self.issue(
-                        c,
-                        w,
-                        lane,
-                        vec![Piece {
-                            from: From::Data(data),
-                            to,
-                        }],
-                        *reduce,
-                        finish,
-                    )?;
+                    let piece = Piece {
+                        from: From::Data(data),
+                        to,
+                    };
+                    // "Async Proxy" names the bulk copies only.
+                    self.issue(c, w, lane, vec![piece], *reduce, (finish, Proxy::Generic))?;
                 }
             }
         }
@@ -153,7 +184,7 @@ impl Machine<'_> {
         (self.ctas[c.cta].linear, w.index * 32 + lane, bulk)
     }
 
-    fn check_range(
+    pub(super) fn check_range(
         &mut self,
         p: &Place,
         size: u32,
@@ -175,118 +206,46 @@ impl Machine<'_> {
         lane: u32,
         pieces: Vec<Piece>,
         reduce: Option<Reduction>,
-        finish: Finish,
-    ) -> Result<u64, Trouble> {
-        let writes = if reduce.is_some() {
-            Use::Reduce
-        } else {
-            Use::Write
+        (finish, through): (Finish, Proxy),
+    ) -> Result<(), Trouble> {
+        let uses = uses(&pieces, reduce);
+        let barrier = match finish {
+            Finish::Transaction { owner, at, .. } => Some((owner, at)),
+            Finish::Group => None,
         };
-        let mut uses: Vec<(Range, Use)> = pieces.iter().map(|p| (p.to, writes)).collect();
-        uses.extend(pieces.iter().filter_map(|p| match &p.from {
-            From::Memory(r) | From::Tf32(r) => Some((*r, Use::Read)),
-            _ => None,
-        }));
+        let actor = c.actor(self, w, lane);
         let op = self
             .begin_operation(c.pc, &uses)
             .map_err(|f| Trouble::Fault(f, Some(lane)))?;
-        let actor = c.actor(self, w, lane);
-        let tracked = match finish {
-            Finish::Transaction { .. } => self.track_transfer(actor, &uses),
-            Finish::Group => None,
-        };
+        let tracked = self.track_transfer(actor, &uses, through, barrier);
         self.check_hazards()
             .map_err(|f| Trouble::Fault(f, Some(lane)))?;
-        let line = c.program.code[c.pc].line;
         // Only what a group tracks has a `.read` that tells the two steps apart.
-        let in_steps = matches!(finish, Finish::Group)
+        let in_steps = barrier.is_none()
             && uses
                 .iter()
                 .any(|u| u.0.space == Space::Global && u.1 != Use::Read);
-        if matches!(finish, Finish::Group) && in_steps {
-            self.pending
-                .join_group(self.group_key(c, w, lane, true), op);
+        if in_steps {
+            let stamp = self.stamp(actor.cta, tracked);
+            let key = self.group_key(c, w, lane, true);
+            self.pending.join_group(key, op, stamp);
         }
         self.events.push(Box::new(Copy {
             op,
-            line,
+            line: c.program.code[c.pc].line,
             actor,
             pieces,
             reduce,
             finish,
             in_steps,
-            tracked,
+            tracked: tracked.into_iter().collect(),
         }));
-        Ok(op)
+        Ok(())
     }
 
-    /// `cp.async`: one operation for all lanes.
-    fn small_copy(
-        &mut self,
-        c: &Ctx<'_>,
-        w: &Warp,
-        (dst, src, size): (&Addr, &Addr, u32),
-        src_size: Option<Src>,
-        ignored: u32,
-    ) -> Result<(), Trouble> {
-        let (to, from) = (w.get(c.program, dst.base), w.get(c.program, src.base));
-        let mut pieces = Vec::new();
-        for lane in lanes(c.active) {
-            let l = lane as usize;
-            let at = self.locate(c, dst, to[l], lane)?;
-            self.check_range(&at, size, size, "asynchronous write", lane)?;
-            let mut n = src_size.map_or(size, |s| w.get(c.program, s)[l] as u32);
-            if n > size {
-                return Err(refuse(
-                    lane,
-                    at.address,
-                    format!("src-size {n} of a cp.async of {size} bytes"),
-                ));
-            }
-            if ignored >> lane & 1 == 1 {
-                n = 0;
-            }
-            if n > 0 {
-                let from = self.locate(c, src, from[l], lane)?;
-                if from.address % u64::from(size) != 0 {
-                    return Err(refuse(
-                        lane,
-                        from.address,
-                        format!("the source of a cp.async of {size} bytes is misaligned"),
-                    ));
-                }
-                self.check_range(&from, n, 1, "asynchronous read", lane)?;
-                let from =
-                    From::Memory(self.range(from.space, from.owner, from.address, u64::from(n)));
-                pieces.push(Piece {
-                    from,
-                    to: self.range(at.space, at.owner, at.address, u64::from(n)),
-                });
-            }
-            if n < size {
-                let zeros = From::Data(vec![0; (size - n) as usize]);
-                let to = self.range(
-                    at.space,
-                    at.owner,
-                    at.address + u64::from(n),
-                    u64::from(size - n),
-                );
-                pieces.push(Piece { from: zeros, to });
-            }
-        }
-        let op = self.issue(
-            c,
-            w,
-            c.active.trailing_zeros().min(31),
-            pieces,
-            None,
-            Finish::Group,
-        )?;
-        for lane in lanes(c.active) {
-            self.pending
-                .join_group(self.group_key(c, w, lane, false), op);
-        }
-        Ok(())
+    /// What a group keeps of a tracked operation.
+    pub(super) fn stamp(&mut self, cta: u32, tracked: Option<TrackedOp>) -> Option<Stamp> {
+        self.hazards.as_mut()?.stamp(cta, tracked?)
     }
 
     /// CTAs (as indices) that a multicast mask names.
@@ -377,7 +336,7 @@ impl Machine<'_> {
                     }
                 }
             };
-            self.issue(c, w, lane, vec![piece], reduce, finish)?;
+            self.issue(c, w, lane, vec![piece], reduce, (finish, Proxy::Async))?;
         }
         Ok(())
     }

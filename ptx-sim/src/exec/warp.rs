@@ -19,6 +19,8 @@ pub(crate) enum Wait {
     Tensor { warp: u32, stores: bool },
     /// `tcgen05.alloc`, until something may have made room.
     TensorAlloc { epoch: u64 },
+    /// `tcgen05.dealloc` of a pair, until the peer may have issued it too.
+    TensorFree { epoch: u64 },
     /// Cluster barrier, until its phase is beyond this one.
     Cluster { phase: u64 },
     /// mbarrier of this linear CTA at this offset, until this phase is over. `pc` tested it;

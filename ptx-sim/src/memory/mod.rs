@@ -99,6 +99,8 @@ pub struct Access {
     pub size: u32,
     /// How.
     pub kind: AccessKind,
+    /// Memory semantics.
+    pub order: crate::program::Order,
 }
 
 /// Synchronisation that hazard checkers order accesses by.
@@ -112,6 +114,8 @@ pub enum SyncEvent {
         warp: u32,
         /// Lanes.
         lanes: u32,
+        /// Orders memory accesses, as only `bar.warp.sync` promises.
+        memory: bool,
     },
     /// Lanes arrived at a CTA barrier.
     BarrierArrive {
@@ -123,6 +127,8 @@ pub enum SyncEvent {
         lanes: u32,
         /// Barrier index.
         barrier: u32,
+        /// They wait, too.
+        waits: bool,
     },
     /// A CTA barrier completed its phase.
     BarrierComplete {
@@ -141,6 +147,15 @@ pub enum SyncEvent {
         lanes: u32,
         /// Without release semantics.
         relaxed: bool,
+    },
+    /// Lanes waited for the phase of the cluster barrier that they arrived at.
+    ClusterWait {
+        /// Linear CTA.
+        cta: u32,
+        /// Warp.
+        warp: u32,
+        /// Lanes.
+        lanes: u32,
     },
     /// The cluster barrier completed its phase.
     ClusterComplete {

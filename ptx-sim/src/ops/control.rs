@@ -91,7 +91,13 @@ fn fence(cx: &mut Cx<'_>) -> R<Op> {
                     return Err(format!(".{m} is not modelled here"));
                 }
             }
-            FenceKind::Memory
+            let has = |m: &str| cx.ins.mods.iter().any(|have| have == m);
+            match () {
+                () if cx.ins.opcode == "membar" || has("sc") => FenceKind::Sc,
+                () if has("acquire") => FenceKind::Acquire,
+                () if has("release") => FenceKind::Release,
+                () => FenceKind::AcqRel,
+            }
         }
     };
     cx.count(&[0])?;

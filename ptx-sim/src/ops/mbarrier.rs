@@ -3,7 +3,7 @@
 use crate::ast::{Operand, Ty};
 use crate::memory::Space;
 use crate::program::decode::{Cx, R};
-use crate::program::{Addr, MbarrierOp, Op};
+use crate::program::{Addr, BarrierSync, MbarrierOp, Op};
 
 pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     if cx.ins.opcode != "mbarrier" {
@@ -74,10 +74,12 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     Ok(Some(op))
 }
 
-/// Semantics and scope change no value here.
-fn ordering(cx: &mut Cx<'_>) {
-    cx.mods.one_of(&["release", "relaxed", "acquire"]);
-    cx.mods.one_of(&["cta", "cluster"]);
+/// Semantics and scope, which default to `.release.cta` and `.acquire.cta`.
+fn ordering(cx: &mut Cx<'_>) -> BarrierSync {
+    BarrierSync {
+        relaxed: cx.mods.one_of(&["release", "relaxed", "acquire"]) == Some("relaxed"),
+        cluster: cx.mods.one_of(&["cta", "cluster"]) == Some("cluster"),
+    }
 }
 
 /// The object's address, and whether it must be this CTA's own.
@@ -95,7 +97,7 @@ fn place(cx: &mut Cx<'_>, i: usize) -> R<(Addr, bool)> {
 fn arrive(cx: &mut Cx<'_>, drop: bool) -> R<Op> {
     let expect = cx.mods.take("expect_tx");
     let no_complete = cx.mods.take("noComplete");
-    ordering(cx);
+    let sync = ordering(cx);
     // The result may be left out; then the address comes first.
     let first = usize::from(!matches!(cx.operand(0)?, Operand::Address { .. }));
     let (addr, _) = place(cx, first)?;
@@ -129,6 +131,7 @@ fn arrive(cx: &mut Cx<'_>, drop: bool) -> R<Op> {
             tx,
             drop,
             no_complete,
+            sync,
         },
         addr,
     })
@@ -136,7 +139,7 @@ fn arrive(cx: &mut Cx<'_>, drop: bool) -> R<Op> {
 
 fn wait(cx: &mut Cx<'_>, suspends: bool) -> R<Op> {
     let parity = cx.mods.take("parity");
-    ordering(cx);
+    let sync = ordering(cx);
     let (addr, _) = place(cx, 1)?;
     let n = cx.count(if suspends { &[3, 4] } else { &[3] })?;
     if n == 4 {
@@ -151,6 +154,7 @@ fn wait(cx: &mut Cx<'_>, suspends: bool) -> R<Op> {
             operand,
             parity,
             suspends,
+            sync,
         },
         addr,
     })

@@ -4,13 +4,15 @@ use super::{sext, zext};
 use crate::ast::{Operand, Ty};
 use crate::memory::Space;
 use crate::program::decode::{Cx, R, immediate};
-use crate::program::{AtomicFn, Dst, Op, Src};
+use crate::program::{AtomicFn, Dst, Op, Order, Src};
 use crate::softfloat::{self, Format, Round, add_odd};
 
 use std::sync::Arc;
 
-/// Modifiers that order or cache, and change no value: execution here is sequentially consistent.
-fn take_ordering(cx: &mut Cx<'_>) {
+/// Modifiers that order or cache. They change no value: execution here is sequentially consistent,
+/// and orders are the hazard tracker's matter.
+fn take_ordering(cx: &mut Cx<'_>) -> Order {
+    let mut order = Order::default();
     const KNOWN: &[&str] = &[
         "weak",
         "relaxed",
@@ -44,7 +46,16 @@ fn take_ordering(cx: &mut Cx<'_>) {
         "L2::128B",
         "L2::256B",
     ];
-    while cx.mods.find(|m| KNOWN.contains(&m).then_some(())).is_some() {}
+    let known = |m: &str| KNOWN.iter().find(|k| **k == m).copied();
+    while let Some(m) = cx.mods.find(known) {
+        order.strong |= matches!(
+            m,
+            "relaxed" | "acquire" | "release" | "acq_rel" | "volatile" | "mmio"
+        );
+        order.acquires |= matches!(m, "acquire" | "acq_rel");
+        order.releases |= matches!(m, "release" | "acq_rel");
+    }
+    order
 }
 
 pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
@@ -119,7 +130,7 @@ fn hint(cx: &mut Cx<'_>, plain: usize) -> R<()> {
 
 fn load(cx: &mut Cx<'_>) -> R<Op> {
     let (space, own) = cx.space();
-    take_ordering(cx);
+    let order = take_ordering(cx);
     let n = vector(cx);
     let t = cx.mods.ty()?;
     hint(cx, 2)?;
@@ -139,6 +150,7 @@ fn load(cx: &mut Cx<'_>) -> R<Op> {
         bytes,
         align,
         signed: t.signed(),
+        order,
     })
 }
 
@@ -147,7 +159,7 @@ fn store(cx: &mut Cx<'_>) -> R<Op> {
     if space == Some(Space::Const) {
         return Err("constant memory cannot be written".into());
     }
-    take_ordering(cx);
+    let order = take_ordering(cx);
     let n = vector(cx);
     let t = cx.mods.ty()?;
     hint(cx, 2)?;
@@ -166,12 +178,17 @@ fn store(cx: &mut Cx<'_>) -> R<Op> {
         addr: cx.addr(0, space, own)?,
         bytes,
         align,
+        order,
     })
 }
 
 fn atomic(cx: &mut Cx<'_>, returns: bool) -> R<Op> {
     let (space, own) = cx.space();
-    take_ordering(cx);
+    let order = Order {
+        strong: true,
+        reduces: !returns,
+        ..take_ordering(cx)
+    };
     if vector(cx) != 1 {
         return Err("vector atomics are not modelled".into());
     }
@@ -209,6 +226,7 @@ fn atomic(cx: &mut Cx<'_>, returns: bool) -> R<Op> {
         bytes: t.bytes(),
         b,
         c,
+        order,
     })
 }
 

@@ -38,8 +38,14 @@ pub enum ReduxOp {
 /// What a fence orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FenceKind {
-    /// `membar` and `fence` of the generic proxy.
-    Memory,
+    /// `fence.acq_rel`.
+    AcqRel,
+    /// `fence.acquire`.
+    Acquire,
+    /// `fence.release`.
+    Release,
+    /// `fence.sc` and `membar`.
+    Sc,
     /// `fence.mbarrier_init`.
     MbarrierInit,
     /// `fence.proxy.alias`.
@@ -66,6 +72,28 @@ pub enum BarMode {
     Vote(u32, PredSrc, bool),
 }
 
+/// Memory semantics of a load, store or atomic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Order {
+    /// Not weak: `.relaxed` or more, `.volatile`, atomics. Such accesses are no data races.
+    pub strong: bool,
+    /// `.acquire`.
+    pub acquires: bool,
+    /// `.release`.
+    pub releases: bool,
+    /// `red`, whose read begins no acquire pattern.
+    pub reduces: bool,
+}
+
+/// Semantics and scope of an arrive or wait on an mbarrier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BarrierSync {
+    /// `.relaxed`; release or acquire otherwise.
+    pub relaxed: bool,
+    /// `.cluster`; `.cta` otherwise.
+    pub cluster: bool,
+}
+
 /// What an `mbarrier` instruction does to its object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -87,6 +115,7 @@ pub enum MbarrierOp {
         tx: Option<Src>,
         drop: bool,
         no_complete: bool,
+        sync: BarrierSync,
     },
     /// `test_wait`, or `try_wait` if it may suspend; by parity or by state.
     Wait {
@@ -94,6 +123,7 @@ pub enum MbarrierOp {
         operand: Src,
         parity: bool,
         suspends: bool,
+        sync: BarrierSync,
     },
 }
 

@@ -1,8 +1,8 @@
 //! The executable instruction set.
 
 use super::{
-    Addr, Alu, AtomicFn, BarMode, BoolOp, CarryForm, Compare, Dst, FenceKind, MbarrierOp, PredSrc,
-    ReduxOp, ShflMode, Src, Transfer, VoteMode,
+    Addr, Alu, AtomicFn, BarMode, BoolOp, CarryForm, Compare, Dst, FenceKind, MbarrierOp, Order,
+    PredSrc, ReduxOp, ShflMode, Src, Transfer, VoteMode,
 };
 use crate::memory::Space;
 
@@ -137,6 +137,7 @@ pub enum Op {
         bytes: u32,
         align: u32,
         signed: bool,
+        order: Order,
     },
     /// Store.
     St {
@@ -144,6 +145,7 @@ pub enum Op {
         addr: Addr,
         bytes: u32,
         align: u32,
+        order: Order,
     },
     /// `atom` and `red`: the new value from old, b and c.
     Atom {
@@ -153,6 +155,7 @@ pub enum Op {
         bytes: u32,
         b: Src,
         c: Src,
+        order: Order,
     },
     /// A prefetch, or an address that is only checked by hardware that may ignore it.
     Prefetch,

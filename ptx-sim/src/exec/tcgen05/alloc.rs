@@ -4,7 +4,7 @@ use super::{broken, uniform};
 use crate::exec::machine::{Machine, Trouble};
 use crate::exec::warp::{Part, State, Wait, Warp};
 use crate::exec::{Ctx, Flow};
-use crate::memory::{AccessKind, Space};
+use crate::memory::Space;
 use crate::models::tcgen05_mma::CtaGroup;
 use crate::models::tmem::TmemAddr;
 use crate::models::tmem_alloc::{AllocError, AllocOutcome};
@@ -50,7 +50,7 @@ impl Machine<'_> {
             .or_default()
             .set_allocated(at.column(), columns, true);
         let actor = c.actor(self, w, 0);
-        self.write(actor, place, 4, &at.0.to_le_bytes(), AccessKind::Write)?;
+        self.write(actor, place, 4, &at.0.to_le_bytes())?;
         Ok(Flow::Next)
     }
 
@@ -108,20 +108,34 @@ impl Machine<'_> {
     pub(super) fn tensor_dealloc(
         &mut self,
         c: &Ctx<'_>,
-        w: &mut Warp,
+        w: &Warp,
+        cur: &mut Part,
         group: CtaGroup,
         address: Src,
         columns: Src,
-    ) -> Result<(), Trouble> {
+    ) -> Result<Flow, Trouble> {
         let columns = uniform(c, w, columns, "column counts")? as u32;
         let address = TmemAddr(uniform(c, w, address, "addresses")? as u32);
         let (sm, linear) = (self.sm(c.cta), self.ctas[c.cta].linear);
+        let mine = (linear, address.0);
+        if self.tensor.freeing.get(&mine) == Some(&true) {
+            return Ok(self.await_peer(cur));
+        }
+        if self.tensor.freed.remove(&mine) {
+            return Ok(Flow::Next);
+        }
         let a = self.tensor.allocators.entry(sm).or_default();
         let first = a
             .dealloc(u64::from(linear), group.ctas() as u8, address, columns)
             .map_err(refused)?;
+        let pair = self
+            .tensor_group(c.cta, group)
+            .map_err(|f| Trouble::Fault(f, None))?;
+        let peer = pair.iter().find(|p| **p != linear).map(|p| (*p, address.0));
+        let blocked = peer.and_then(|p| Some((p, self.tensor.freeing.remove(&p)?)));
+        let last = peer.is_none() || blocked.is_some();
         if let Some(h) = &mut self.hazards {
-            h.free_columns(linear, w.index, first, columns, c.pc);
+            h.free_columns((linear, w.index), &pair, (first, columns), last, c.pc);
         }
         self.check_hazards().map_err(|f| Trouble::Fault(f, None))?;
         self.tensor
@@ -130,7 +144,26 @@ impl Machine<'_> {
             .or_default()
             .set_allocated(first, columns, false);
         self.tensor.epoch += 1;
-        Ok(())
+        if let Some((peer, true)) = blocked {
+            self.tensor.freed.insert(peer);
+        }
+        if last {
+            return Ok(Flow::Next);
+        }
+        // "may block": a kernel must be right either way.
+        let blocks = !self.scheduler.impatient();
+        self.tensor.freeing.insert(mine, blocks);
+        Ok(match blocks {
+            true => self.await_peer(cur),
+            false => Flow::Next,
+        })
+    }
+
+    fn await_peer(&self, cur: &mut Part) -> Flow {
+        cur.state = State::Blocked(Wait::TensorFree {
+            epoch: self.tensor.epoch,
+        });
+        Flow::Stop
     }
 
     pub(super) fn tensor_relinquish(

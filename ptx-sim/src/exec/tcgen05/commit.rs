@@ -19,6 +19,8 @@ struct CommitEvent {
     barriers: Vec<(u32, u64)>,
     /// What the arrival hands over.
     tracked: Vec<TrackedOp>,
+    /// The arrival, as an operation of a CTA.
+    arrival: Option<(u32, TrackedOp)>,
 }
 
 impl Event for CommitEvent {
@@ -54,6 +56,9 @@ impl Event for CommitEvent {
             }
             m.async_arrive(*linear, *address, 1)?;
         }
+        if let (Some((cta, op)), Some(h)) = (self.arrival, &mut m.hazards) {
+            h.retire(cta, op, true);
+        }
         Ok(())
     }
 }
@@ -66,7 +71,7 @@ impl Machine<'_> {
         if list.len() > REMEMBERED
             && let (Some(old), Some(h)) = (list.pop_front(), &mut self.hazards)
         {
-            h.retire(issuer.0, old);
+            h.retire(issuer.0, old, false);
         }
     }
 
@@ -116,17 +121,30 @@ impl Machine<'_> {
             .filter(|(_, p)| p.issuer == issuer && p.what != OpClass::LdSt)
             .map(|(i, _)| *i)
             .collect();
-        let tracked = self
+        let mut tracked: Vec<_> = self
             .tensor
             .issued
             .get(&issuer)
             .map(|l| l.iter().copied().collect())
             .unwrap_or_default();
+        // The arrival itself, which uses the objects.
+        let mut arrival = None;
+        if let Some(h) = &mut self.hazards
+            && let Some(op) = h.begin(issuer, OpClass::Plain)
+        {
+            for (owner, at) in &barriers {
+                h.op_barrier(op, issuer.0, *owner, *at, c.pc);
+            }
+            tracked.push(op);
+            arrival = Some((issuer.0, op));
+        }
+        self.check_hazards().map_err(&t)?;
         self.events.push(Box::new(CommitEvent {
             pc: c.pc,
             after,
             barriers,
             tracked,
+            arrival,
         }));
         Ok(())
     }

@@ -113,7 +113,7 @@ impl Machine<'_> {
         if let Some(h) = &mut self.hazards
             && let Some(tracked) = h.begin(issuer, what)
         {
-            h.op_shared(tracked, &ctas, reads.clone(), c.pc);
+            h.op_shared((tracked, issuer.0), &ctas, reads.clone(), c.pc);
             for linear in &ctas {
                 let n = shape.row_bytes() / 4;
                 h.op_tensor(

@@ -127,7 +127,7 @@ impl Machine<'_> {
         if let Some(h) = &mut self.hazards
             && let Some(op) = h.begin(issuer, what)
         {
-            h.op_shared(op, &ctas, reads.clone(), c.pc);
+            h.op_shared((op, issuer.0), &ctas, reads.clone(), c.pc);
             let mut blocks = |list: &[TmemBlock], kind| {
                 for b in list {
                     h.op_tensor(

@@ -9,7 +9,7 @@ mod copy;
 mod load_store;
 mod mma;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::machine::{Machine, Trouble, sync_fault};
 use super::pending::{Range, Use};
@@ -49,6 +49,11 @@ pub(crate) struct TensorState {
     /// Pair allocations: columns that a CTA has asked for, and its address once both have.
     asked: BTreeMap<u32, u32>,
     granted: BTreeMap<u32, TmemAddr>,
+    /// Pair deallocations that one CTA has issued, by its linear number and the address; and whether
+    /// it waits for its peer.
+    freeing: BTreeMap<(u32, u32), bool>,
+    /// Those that waited and may go on.
+    freed: BTreeSet<(u32, u32)>,
     /// Counts everything that may let a blocked allocation go on.
     pub(crate) epoch: u64,
     next: u64,
@@ -178,7 +183,7 @@ impl Machine<'_> {
                 group,
                 address,
                 columns,
-            } => self.tensor_dealloc(c, w, *group, *address, *columns)?,
+            } => return self.tensor_dealloc(c, w, cur, *group, *address, *columns),
             Tcgen05::Relinquish { group } => self.tensor_relinquish(c, *group)?,
             Tcgen05::Cp { .. } => {
                 for lane in lanes(c.active) {

@@ -1,4 +1,9 @@
-//! Vector clocks, one per way of being ordered.
+//! Vector clocks, one per way of being ordered, and what a thread knows by them.
+//!
+//! Threads that have synchronised know the same, so they share one [`View`]; what a thread knows of
+//! itself is apart from it and costs no clock.
+
+use std::sync::Arc;
 
 /// A vector clock; slots beyond its end are at time 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,6 +30,12 @@ impl Clock {
             *mine = (*mine).max(*theirs);
         }
     }
+
+    /// Whether it is nowhere behind the other.
+    fn covers(&self, other: &Clock) -> bool {
+        let n = self.0.len().min(other.0.len());
+        self.0.iter().zip(&other.0).all(|(a, b)| a >= b) && other.0[n..].iter().all(|t| *t == 0)
+    }
 }
 
 /// Order among tcgen05 operations on tensor memory.
@@ -43,7 +54,7 @@ impl Tensor {
     }
 }
 
-/// What precedes a point of a thread, or what a synchronisation object hands over.
+/// What precedes a point, as far as others can know it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct View {
     /// Base causality order: precedes accesses through the generic proxy.
@@ -51,24 +62,90 @@ pub(super) struct View {
     /// The part of it that a proxy fence (or the async proxy itself) has made visible to
     /// accesses through the async proxy.
     pub(super) fenced: Clock,
-    /// Order of tensor memory operations.
-    pub(super) tensor: Tensor,
 }
 
 impl View {
     pub(super) fn join(&mut self, other: &View) {
-        self.join_memory(other);
-        self.tensor.join(&other.tensor);
-    }
-
-    pub(super) fn join_memory(&mut self, other: &View) {
         self.generic.join(&other.generic);
         self.fenced.join(&other.fenced);
     }
 
-    /// The completion of an asynchronous operation, which carries an implicit proxy fence.
-    pub(super) fn observe(&mut self, slot: u32, time: u32) {
-        self.generic.raise(slot, time);
-        self.fenced.raise(slot, time);
+    fn covers(&self, other: &View) -> bool {
+        self.generic.covers(&other.generic) && self.fenced.covers(&other.fenced)
+    }
+}
+
+/// What precedes a point of a thread: what it learned, and what it did itself.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Known {
+    pub(super) view: Arc<View>,
+    pub(super) slot: u32,
+    /// Its own accesses up to this time.
+    pub(super) time: u32,
+    /// Its own accesses that a proxy fence covers.
+    pub(super) fenced: u32,
+}
+
+impl Known {
+    /// Does this precede accesses through the generic proxy?
+    pub(super) fn generic(&self, slot: u32, time: u32) -> bool {
+        self.view.generic.get(slot) >= time || (slot == self.slot && self.time >= time)
+    }
+
+    /// Does this precede accesses through the async proxy?
+    pub(super) fn fenced(&self, slot: u32, time: u32) -> bool {
+        self.view.fenced.get(slot) >= time || (slot == self.slot && self.fenced >= time)
+    }
+
+    /// Learns one thing; `fenced` if through all proxies.
+    pub(super) fn learn(&mut self, slot: u32, time: u32, fenced: bool) {
+        let view = Arc::make_mut(&mut self.view);
+        view.generic.raise(slot, time);
+        if fenced {
+            view.fenced.raise(slot, time);
+        }
+    }
+}
+
+/// Joins views, and remembers the last results: threads that meet mostly know the same.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Merger {
+    joined: Option<[Arc<View>; 3]>,
+    fenced: Option<[Arc<View>; 2]>,
+}
+
+impl Merger {
+    /// `into` becomes the join of both.
+    pub(super) fn join(&mut self, into: &mut Arc<View>, from: &Arc<View>) {
+        if Arc::ptr_eq(into, from) {
+            return;
+        }
+        if let Some([a, b, joined]) = &self.joined
+            && Arc::ptr_eq(a, into)
+            && Arc::ptr_eq(b, from)
+        {
+            *into = joined.clone();
+            return;
+        }
+        let before = into.clone();
+        if from.covers(into) {
+            *into = from.clone();
+        } else if !into.covers(from) {
+            Arc::make_mut(into).join(from);
+        }
+        self.joined = Some([before, from.clone(), into.clone()]);
+    }
+
+    /// A proxy fence: all that is known is known through the async proxy.
+    pub(super) fn fence(&mut self, view: &mut Arc<View>) {
+        match &self.fenced {
+            Some([before, after]) if Arc::ptr_eq(before, view) => *view = after.clone(),
+            _ => {
+                let before = view.clone();
+                let v = Arc::make_mut(view);
+                v.fenced.join(&v.generic);
+                self.fenced = Some([before, view.clone()]);
+            }
+        }
     }
 }

@@ -10,6 +10,10 @@
 //! flight; slots of operations that their issuer has waited for are reused.
 
 mod clock;
+mod judge;
+mod memory;
+mod object;
+mod operation;
 mod order;
 mod report;
 mod shadow;
@@ -18,41 +22,15 @@ pub use report::{
     Access, AccessKind, Actor, Agent, Conflict, ConflictKind, Op, Proxy, Range, Side,
 };
 
+pub use operation::Stamp;
 pub use order::{Fence, OpClass, Profile, Sem};
 
-use clock::{Tensor, View};
-use shadow::{Record, Shadow};
+use clock::{Known, Merger};
+use object::{AgentState, Object};
+use operation::{Free, OpState};
+use shadow::Shadow;
 use std::collections::{HashMap, HashSet};
-
-#[derive(Debug, Clone, Default)]
-struct AgentState {
-    slot: u32,
-    time: u32,
-    now: View,
-    /// Tensor order acquired but not yet behind an after_thread_sync.
-    tensor_in: Tensor,
-    /// Tensor order as of the last before_thread_sync: what a release hands over.
-    tensor_out: Tensor,
-    /// Memory order as of the last release fence: what a relaxed release hands over.
-    fenced_out: View,
-    /// Memory order seen by relaxed acquires, for the next acquire fence.
-    relaxed_in: View,
-}
-
-#[derive(Debug, Clone)]
-struct OpState {
-    slot: u32,
-    time: u32, // reads; writes are at time + 1
-    class: OpClass,
-    view: View,
-    complete: bool,
-}
-
-#[derive(Debug, Clone, Default)]
-struct Object {
-    arriving: View,
-    complete: View,
-}
+use std::sync::Arc;
 
 /// The tracker. Agents and operations belong to the tracker that made them.
 #[derive(Debug, Clone, Default)]
@@ -62,10 +40,14 @@ pub struct Tracker {
     ops: HashMap<u32, OpState>,
     next_op: u32,
     objects: HashMap<u64, Object>,
+    /// What the threads of a group that have ended knew.
+    exits: HashMap<u32, Object>,
+    /// What earlier `fence.sc`s hand to later ones.
+    fences: Object,
     slots: u32,
-    /// Slots of finished operations, with the last time used.
-    free: Vec<(u32, u32)>,
+    free: Vec<Free>,
     shadow: Shadow,
+    merger: Merger,
     conflicts: Vec<Conflict>,
     seen: HashSet<(ConflictKind, u32, u32)>,
 }
@@ -81,14 +63,18 @@ impl Tracker {
 
     /// A new thread, after everything done so far by nobody in particular.
     pub fn agent(&mut self) -> Agent {
-        let slot = self.slots;
-        self.slots += 1;
+        self.agent_of(0)
+    }
+
+    /// A new thread of a group (CTA), numbered below 32.
+    pub fn agent_of(&mut self, home: u32) -> Agent {
         let mut state = AgentState {
-            slot,
-            time: 1,
+            home,
+            started: 1 << (home & 31),
             ..AgentState::default()
         };
-        state.now.generic.raise(slot, 1);
+        (state.now.slot, state.now.time) = (self.slots, 1);
+        self.slots += 1;
         self.agents.push(state);
         Agent(self.agents.len() as u32 - 1)
     }
@@ -103,161 +89,77 @@ impl Tracker {
         std::mem::take(&mut self.conflicts)
     }
 
-    fn tick(&mut self, agent: Agent) {
-        let a = &mut self.agents[agent.0 as usize];
-        a.time = a.time.saturating_add(1);
-        a.now.generic.raise(a.slot, a.time);
-    }
-
-    /// An access by a thread itself.
-    pub fn access(&mut self, agent: Agent, access: Access) {
-        let a = &self.agents[agent.0 as usize];
-        let side = side_of(Actor::Agent(agent), &access);
-        let mine = Record {
-            slot: a.slot,
-            time: a.time,
-            side,
-            class: OpClass::Plain,
-        };
-        self.record(&access, mine);
-    }
-
-    /// Issues an asynchronous operation: it is ordered after what its issuer is ordered after.
-    pub fn begin(&mut self, agent: Agent, class: OpClass) -> Op {
-        let known = &self.agents[agent.0 as usize].now;
-        let reusable = self
-            .free
-            .iter()
-            .position(|(s, t)| known.generic.get(*s) >= *t);
-        let (slot, time) = match reusable {
-            Some(i) => {
-                let (slot, last) = self.free.swap_remove(i);
-                (slot, last + 1)
-            }
-            None => {
-                self.slots += 1;
-                (self.slots - 1, 1)
-            }
-        };
-        let op = Op(self.next_op);
-        self.next_op += 1;
-        let a = &mut self.agents[agent.0 as usize];
-        let view = a.now.clone();
-        if class != OpClass::Plain {
-            a.now.tensor.issued.raise(slot, time + 1);
-        }
-        self.tick(agent);
-        self.ops.insert(
-            op.0,
-            OpState {
-                slot,
-                time,
-                class,
-                view,
-                complete: false,
-            },
-        );
-        op
-    }
-
-    /// An access by an asynchronous operation; report all of them when it is issued.
-    /// Unknown (finished) operations are ignored.
-    pub fn op_access(&mut self, op: Op, access: Access) {
-        let Some(o) = self.ops.get(&op.0) else { return };
-        let time = o.time + u32::from(access.kind != AccessKind::Read);
-        let side = side_of(Actor::Op(op), &access);
-        let mine = Record {
-            slot: o.slot,
-            time,
-            side,
-            class: o.class,
-        };
-        self.record(&access, mine);
-    }
-
-    /// The operation has happened. Whoever should know of it learns it by [`Tracker::signal`]
-    /// or [`Tracker::wait_op`].
-    pub fn complete(&mut self, op: Op) {
-        if let Some(o) = self.ops.get_mut(&op.0) {
-            o.complete = true;
-        }
-    }
-
-    /// A completed operation signals an object: complete_tx of a TMA load, arrive of a
-    /// `tcgen05.commit`. It hands over the operation and nothing its issuer did before.
-    pub fn signal(&mut self, op: Op, object: u64) {
-        let Some(o) = self.ops.get_mut(&op.0) else {
-            return;
-        };
-        o.complete = true;
-        let view = &mut self.objects.entry(object).or_default().arriving;
-        view.observe(o.slot, o.time + 1);
-        if o.class != OpClass::Plain {
-            // commit implies fence::before_thread_sync
-            view.tensor.done.raise(o.slot, o.time + 1);
-            view.tensor.issued.raise(o.slot, o.time + 1);
-        }
-    }
-
-    /// The thread waits for the operation itself: `cp.async.bulk.wait_group`,
-    /// `tcgen05.wait::ld`. With `reads_only` (`.read`) only its reads are known to be over.
-    pub fn wait_op(&mut self, agent: Agent, op: Op, reads_only: bool) {
-        let Some(o) = self.ops.get_mut(&op.0) else {
-            return;
-        };
-        o.complete |= !reads_only;
-        let (slot, time, class) = (o.slot, o.time + u32::from(!reads_only), o.class);
-        let now = &mut self.agents[agent.0 as usize].now;
-        now.observe(slot, time);
-        if class != OpClass::Plain {
-            now.tensor.done.raise(slot, time);
-        }
-    }
-
-    /// Forgets a completed operation whose signals have all been given. Its slot is used again
-    /// by an issuer that knows of its completion.
-    pub fn retire(&mut self, op: Op) {
-        if self.ops.get(&op.0).is_some_and(|o| o.complete)
-            && let Some(o) = self.ops.remove(&op.0)
-        {
-            self.free.push((o.slot, o.time + 1));
-        }
-    }
-
     /// A release: arrive on a barrier or mbarrier, store of a flag.
     pub fn release(&mut self, agent: Agent, object: u64, sem: Sem) {
-        let a = &self.agents[agent.0 as usize];
-        let into = &mut self.objects.entry(object).or_default().arriving;
-        into.join_memory(if sem == Sem::Strong {
-            &a.now
-        } else {
-            &a.fenced_out
-        });
-        into.tensor.join(&a.tensor_out);
-        self.tick(agent);
+        let a = &mut self.agents[agent.0 as usize];
+        let sealed = a.seal();
+        let into = self.objects.entry(object).or_default();
+        let known = match sem {
+            Sem::Strong => &sealed,
+            Sem::Relaxed => &a.fenced_out,
+        };
+        into.arrive(&mut self.merger, known);
+        into.arriving.tensor.join(&a.tensor_out);
+        into.arriving.started |= a.started;
     }
 
     /// All arrivals of the object's phase are in: from here on acquires see them. For objects
     /// without phases, call it after every release.
     pub fn complete_phase(&mut self, object: u64) {
         let o = self.objects.entry(object).or_default();
-        let arrived = std::mem::take(&mut o.arriving);
-        o.complete.join(&arrived);
+        o.complete(&mut self.merger);
     }
 
     /// An acquire that saw the object's last completed phase.
     pub fn acquire(&mut self, agent: Agent, object: u64, sem: Sem) {
-        let Some(o) = self.objects.get(&object) else {
-            return;
-        };
-        let a = &mut self.agents[agent.0 as usize];
-        let into = if sem == Sem::Strong {
-            &mut a.now
-        } else {
-            &mut a.relaxed_in
-        };
-        into.join_memory(&o.complete);
-        a.tensor_in.join(&o.complete.tensor);
+        if let Some(o) = self.objects.get(&object) {
+            self.agents[agent.0 as usize].take(&mut self.merger, &o.complete, sem);
+        }
+    }
+
+    /// An acquire whose memory order counts only if its scope reaches the releases; execution order
+    /// passes in any case.
+    pub fn acquire_scoped(&mut self, agent: Agent, object: u64, sem: Sem, reaches: bool) {
+        if reaches {
+            self.acquire(agent, object, sem);
+        } else if let Some(o) = self.objects.get(&object) {
+            let a = &mut self.agents[agent.0 as usize];
+            a.tensor_in.join(&o.complete.tensor);
+            a.started |= o.complete.started;
+        }
+    }
+
+    /// Threads meet, as at `bar.warp.sync`; without `memory` in execution only, as at `shfl.sync`.
+    pub fn meet(&mut self, agents: &[Agent], memory: bool) {
+        let mut meeting = Object::default();
+        let mut news = false;
+        for agent in agents {
+            let a = &mut self.agents[agent.0 as usize];
+            let sealed = a.seal();
+            let view = &self.agents[agents[0].0 as usize].now.view;
+            news |= !Arc::ptr_eq(view, &sealed.view)
+                || view.generic.get(sealed.slot) < sealed.time
+                || view.fenced.get(sealed.slot) < sealed.fenced;
+            let a = &self.agents[agent.0 as usize];
+            meeting.arriving.tensor.join(&a.tensor_out);
+            meeting.arriving.started |= a.started;
+        }
+        news &= memory;
+        if news {
+            for agent in agents {
+                let sealed = self.agents[agent.0 as usize].seal();
+                meeting.arrive(&mut self.merger, &sealed);
+            }
+        }
+        for agent in agents {
+            let a = &mut self.agents[agent.0 as usize];
+            if news {
+                a.take(&mut self.merger, &meeting.arriving, Sem::Strong);
+            } else {
+                a.tensor_in.join(&meeting.arriving.tensor);
+                a.started |= meeting.arriving.started;
+            }
+        }
     }
 
     /// The object's memory is given another purpose (`mbarrier.inval`).
@@ -270,144 +172,29 @@ impl Tracker {
         let a = &mut self.agents[agent.0 as usize];
         match fence {
             Fence::ProxyAsync => {
-                let generic = a.now.generic.clone();
-                a.now.fenced.join(&generic);
+                let sealed = a.seal();
+                self.merger.fence(&mut a.now.view);
+                a.now.fenced = sealed.time;
             }
-            Fence::Tcgen05Before => {
-                let tensor = a.now.tensor.clone();
-                a.tensor_out.join(&tensor);
-            }
-            Fence::Tcgen05After => {
-                let tensor = a.tensor_in.clone();
-                a.now.tensor.join(&tensor);
-            }
-            Fence::Release | Fence::Acquire | Fence::AcqRel => {
-                if fence != Fence::Release {
-                    let seen = a.relaxed_in.clone();
-                    a.now.join_memory(&seen);
-                }
-                if fence != Fence::Acquire {
-                    let now = a.now.clone();
-                    a.fenced_out.join_memory(&now);
+            Fence::MbarrierInit => {
+                for slot in &a.inits {
+                    a.fenced_out.learn(*slot, 1, false);
                 }
             }
-        }
-        self.tick(agent);
-    }
-
-    /// Frees memory (tensor memory columns, a buffer): every access to it must be over and
-    /// known to be; later accesses belong to somebody else.
-    pub fn free(&mut self, agent: Agent, range: Range, site: u32) {
-        let a = &self.agents[agent.0 as usize];
-        let access = Access {
-            range,
-            kind: AccessKind::Write,
-            proxy: Proxy::Generic,
-            site,
-        };
-        let side = side_of(Actor::Agent(agent), &access);
-        let now = &a.now;
-        let mut found = Vec::new();
-        let mut shadow = std::mem::take(&mut self.shadow);
-        shadow.clear(range, |r, at| {
-            let known = now.generic.get(r.slot) >= r.time || now.tensor.done.get(r.slot) >= r.time;
-            if !known {
-                found.push((self.unordered(r), at, r.side, side));
-            }
-        });
-        self.shadow = shadow;
-        found
-            .into_iter()
-            .for_each(|(kind, at, a, b)| self.report(kind, at, a, b));
-    }
-
-    fn record(&mut self, access: &Access, mine: Record) {
-        let mut shadow = std::mem::take(&mut self.shadow);
-        let view = match mine.side.actor {
-            Actor::Agent(a) => Some(&self.agents[a.0 as usize].now),
-            Actor::Op(o) => self.ops.get(&o.0).map(|o| &o.view),
-        };
-        let mut found = Vec::new();
-        if let Some(view) = view {
-            shadow.access(access, mine, |earlier, at| {
-                if let Some(kind) = self.judge(earlier, &mine, view) {
-                    found.push((kind, at, earlier.side, mine.side));
+            Fence::Tcgen05Before => a.tensor_out.join(&a.tensor),
+            Fence::Tcgen05After => a.tensor.join(&a.tensor_in),
+            Fence::Release => a.fenced_out = a.seal(),
+            Fence::Acquire => self.merger.join(&mut a.now.view, &a.relaxed_in),
+            Fence::AcqRel | Fence::Sc => {
+                self.merger.join(&mut a.now.view, &a.relaxed_in);
+                if fence == Fence::Sc {
+                    a.take(&mut self.merger, &self.fences.complete, Sem::Strong);
+                    let sealed: Known = a.seal();
+                    self.fences.arrive(&mut self.merger, &sealed);
+                    self.fences.complete(&mut self.merger);
                 }
-            });
-        }
-        self.shadow = shadow;
-        found
-            .into_iter()
-            .for_each(|(kind, at, a, b)| self.report(kind, at, a, b));
-    }
-
-    /// Does anything order `earlier` before an access of `mine` that sees `view`?
-    fn judge(&self, earlier: &Record, mine: &Record, view: &View) -> Option<ConflictKind> {
-        if earlier.slot == mine.slot && earlier.side.actor == mine.side.actor {
-            return match (earlier.side.actor, earlier.side.proxy == mine.side.proxy) {
-                // One operation's accesses are one operation; program order of a thread.
-                (Actor::Op(_), _) | (_, true) => None,
-                _ => Some(ConflictKind::MissingProxyFence),
-            };
-        }
-        let known = |c: &clock::Clock| c.get(earlier.slot) >= earlier.time;
-        let base = known(&view.generic);
-        match (earlier.side.proxy, mine.side.proxy) {
-            (Proxy::Tensor, _) | (_, Proxy::Tensor) => {
-                let piped =
-                    earlier.class.pipelined(mine.class, self.profile) && known(&view.tensor.issued);
-                match known(&view.tensor.done) || piped {
-                    true => None,
-                    false if base => Some(ConflictKind::MissingTcgen05Fence),
-                    false => Some(self.unordered(earlier)),
-                }
+                a.fenced_out = a.seal();
             }
-            (Proxy::Generic, Proxy::Async) if known(&view.fenced) => None,
-            (Proxy::Generic, Proxy::Async) if base => {
-                let war = earlier.side.kind == AccessKind::Read;
-                match (war, self.profile) {
-                    (true, Profile::Hardware) => None,
-                    (true, Profile::Strict) => Some(ConflictKind::MissingProxyFenceWar),
-                    _ => Some(ConflictKind::MissingProxyFence),
-                }
-            }
-            // The implicit fence at completion: knowing an async operation is enough.
-            (Proxy::Async, Proxy::Async) if known(&view.fenced) => None,
-            (_, Proxy::Generic) if base => None,
-            _ if mine.side.kind == AccessKind::Sync && earlier.side.kind == AccessKind::Write => {
-                Some(ConflictKind::BarrierInitNotVisible)
-            }
-            _ => Some(self.unordered(earlier)),
         }
-    }
-
-    fn unordered(&self, earlier: &Record) -> ConflictKind {
-        match earlier.side.actor {
-            Actor::Agent(_) => ConflictKind::Race,
-            Actor::Op(op) => match self.ops.get(&op.0) {
-                Some(o) if !o.complete => ConflictKind::InFlight,
-                _ => ConflictKind::NotWaitedFor,
-            },
-        }
-    }
-
-    fn report(&mut self, kind: ConflictKind, range: Range, earlier: Side, later: Side) {
-        if self.seen.insert((kind, earlier.site, later.site)) {
-            self.conflicts.push(Conflict {
-                kind,
-                range,
-                earlier,
-                later,
-            });
-        }
-    }
-}
-
-fn side_of(actor: Actor, access: &Access) -> Side {
-    Side {
-        actor,
-        site: access.site,
-        kind: access.kind,
-        proxy: access.proxy,
     }
 }

@@ -7,16 +7,20 @@ pub enum Profile {
     #[default]
     Strict,
     /// And what public kernels rely on: `tcgen05.mma` -> `tcgen05.cp` of one thread in issue
-    /// order, and async writes after ordered generic reads without a proxy fence.
+    /// order, async writes after ordered generic reads without a proxy fence, memory order by
+    /// `shfl.sync` and its like, mbarrier operations whose `.relaxed` and scope count for nothing,
+    /// lanes of one instruction that write the same bytes, and peer CTAs that run from the start.
     Hardware,
 }
 
 /// What an asynchronous operation is, as far as ordering goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OpClass {
-    /// Not an asynchronous operation, or one that forms no pipeline: `cp.async.bulk`,
-    /// `cp.async`.
+    /// Not an asynchronous operation, or one that forms no pipeline: `cp.async.bulk`.
     Plain,
+    /// One through the generic proxy: `cp.async`, `st.async`, `red.async`. Its completion carries
+    /// no proxy fence.
+    Copy,
     /// `tcgen05.mma`; the key names accumulator and shape, equal keys are pipelined.
     Mma(u64),
     /// `tcgen05.cp`, with its shape being .4x256b or not.
@@ -31,6 +35,11 @@ pub enum OpClass {
 }
 
 impl OpClass {
+    /// An operation on tensor memory, or ordered with those.
+    pub(super) fn tensor(self) -> bool {
+        !matches!(self, OpClass::Plain | OpClass::Copy)
+    }
+
     /// "Pipelined tcgen05 Instructions": is `self` then `later` executed in issue order?
     pub(super) fn pipelined(self, later: OpClass, profile: Profile) -> bool {
         match (self, later) {
@@ -49,12 +58,17 @@ impl OpClass {
 pub enum Fence {
     /// `fence.proxy.async`.
     ProxyAsync,
-    /// `fence.release`, `fence.mbarrier_init.release`: later relaxed operations release.
+    /// `fence.mbarrier_init.release`: later relaxed operations release the thread's
+    /// `mbarrier.init`s.
+    MbarrierInit,
+    /// `fence.release`: later relaxed operations release.
     Release,
     /// `fence.acquire`: earlier relaxed operations acquire.
     Acquire,
-    /// `fence.acq_rel`, `fence.sc`, `membar`.
+    /// `fence.acq_rel`.
     AcqRel,
+    /// `fence.sc`, `membar`: and they synchronise with each other.
+    Sc,
     /// `tcgen05.fence::before_thread_sync`.
     Tcgen05Before,
     /// `tcgen05.fence::after_thread_sync`.

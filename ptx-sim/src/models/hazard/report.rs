@@ -18,8 +18,12 @@ pub enum Proxy {
 pub enum AccessKind {
     /// Reads.
     Read,
-    /// Writes (`mbarrier.init` and `.inval` too).
+    /// Writes (`mbarrier.inval` too).
     Write,
+    /// `mbarrier.init`.
+    Init,
+    /// The memory is freed, or its CTA ends.
+    Free,
     /// Acts atomically: mbarrier operations and atomics, which do not conflict with each other.
     Sync,
 }
@@ -82,6 +86,8 @@ pub enum Actor {
 pub struct Side {
     /// Who.
     pub actor: Actor,
+    /// The thread that executed the instruction.
+    pub thread: Agent,
     /// The instruction.
     pub site: u32,
     /// What.
@@ -109,6 +115,32 @@ pub enum ConflictKind {
     MissingTcgen05Fence,
     /// An mbarrier is used where its initialisation is not visible.
     BarrierInitNotVisible,
+    /// The memory was freed before.
+    Freed,
+    /// Memory of threads that are not known to run yet. Both sides are the access.
+    PeerNotStarted,
+    /// Memory may be gone before an access to it is over: the later side is the end of its CTA.
+    MayOutlive,
+}
+
+impl ConflictKind {
+    /// In words.
+    pub fn why(self) -> &'static str {
+        match self {
+            ConflictKind::Race => "nothing orders the two",
+            ConflictKind::InFlight => "the earlier one is still in flight",
+            ConflictKind::NotWaitedFor => "the completion of the earlier one was not waited for",
+            ConflictKind::MissingProxyFence => "fence.proxy.async is missing between them",
+            ConflictKind::MissingProxyFenceWar => {
+                "fence.proxy.async is missing between them (write after read)"
+            }
+            ConflictKind::MissingTcgen05Fence => "a tcgen05.fence is missing between them",
+            ConflictKind::BarrierInitNotVisible => "the mbarrier's initialisation is not visible",
+            ConflictKind::Freed => "the memory was freed before",
+            ConflictKind::PeerNotStarted => "nothing tells that the CTA of this memory runs",
+            ConflictKind::MayOutlive => "nothing keeps the CTA of this memory until it is over",
+        }
+    }
 }
 
 /// A reported conflict.
@@ -136,15 +168,7 @@ impl fmt::Display for Conflict {
                 s.kind, s.proxy, s.site
             )
         };
-        let why = match self.kind {
-            ConflictKind::Race => "nothing orders them",
-            ConflictKind::InFlight => "the first is still in flight",
-            ConflictKind::NotWaitedFor => "the first's completion was not waited for",
-            ConflictKind::MissingProxyFence => "fence.proxy.async is missing between them",
-            ConflictKind::MissingProxyFenceWar => "fence.proxy.async is missing (write after read)",
-            ConflictKind::MissingTcgen05Fence => "a tcgen05.fence is missing between them",
-            ConflictKind::BarrierInitNotVisible => "the mbarrier's initialisation is not visible",
-        };
+        let why = self.kind.why();
         write!(
             f,
             "space {} {:#x}..{:#x}: {}, then {}: {why}",

@@ -21,6 +21,9 @@ struct Segment {
     syncs: Vec<Record>,
 }
 
+/// A list of this many records is looked through for outdated ones.
+const PRUNE: usize = 8;
+
 /// All memories.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Shadow {
@@ -39,12 +42,14 @@ fn split(map: &mut BTreeMap<u64, Segment>, at: u64) {
 }
 
 impl Shadow {
-    /// Records an access and calls `conflict` for each earlier one it may conflict with.
+    /// Records an access and calls `conflict` for each earlier one it may conflict with. Of those of
+    /// its own kind, it stands for the `outdated` ones from here on.
     pub(super) fn access(
         &mut self,
         access: &Access,
         mine: Record,
         mut conflict: impl FnMut(&Record, Range),
+        outdated: impl Fn(&Record) -> bool,
     ) {
         let Range { space, start, end } = access.range;
         if start >= end {
@@ -56,7 +61,7 @@ impl Shadow {
             && segment.end == end
         {
             visit(segment, access.kind, |r| conflict(r, access.range));
-            add(segment, access.kind, mine);
+            add(segment, access.kind, mine, &outdated);
             return;
         }
         split(map, start);
@@ -74,7 +79,7 @@ impl Shadow {
                 end: segment.end,
             };
             visit(segment, access.kind, |r| conflict(r, range));
-            add(segment, access.kind, mine);
+            add(segment, access.kind, mine, &outdated);
         }
         if at < end {
             gaps.push((at, end));
@@ -84,14 +89,14 @@ impl Shadow {
                 end: to,
                 ..Segment::default()
             };
-            add(&mut segment, access.kind, mine);
+            add(&mut segment, access.kind, mine, &outdated);
             map.insert(from, segment);
         }
         merge(map, start, end);
     }
 
-    /// Calls `f` for every record of a range, then forgets them.
-    pub(super) fn clear(&mut self, range: Range, mut f: impl FnMut(&Record, Range)) {
+    /// Calls `f` for every record of a range, then forgets them unless they are to be kept.
+    pub(super) fn clear(&mut self, range: Range, keep: bool, mut f: impl FnMut(&Record, Range)) {
         let Some(map) = self.spaces.get_mut(&range.space) else {
             return;
         };
@@ -99,7 +104,7 @@ impl Shadow {
         split(map, range.end);
         let starts: Vec<u64> = map.range(range.start..range.end).map(|(s, _)| *s).collect();
         for start in starts {
-            if let Some(s) = map.remove(&start) {
+            if let Some(s) = map.get(&start) {
                 let at = Range {
                     space: range.space,
                     start,
@@ -111,25 +116,27 @@ impl Shadow {
                     .chain(&s.syncs)
                     .for_each(|r| f(r, at));
             }
+            if !keep {
+                map.remove(&start);
+            }
         }
     }
 }
 
 /// The records an access of `kind` may conflict with.
 fn visit(segment: &Segment, kind: AccessKind, conflict: impl FnMut(&Record)) {
-    let reads = segment.reads.iter().filter(|_| kind != AccessKind::Read);
-    let syncs = segment.syncs.iter().filter(|_| kind != AccessKind::Sync);
-    segment
-        .writes
-        .iter()
-        .chain(reads)
-        .chain(syncs)
-        .for_each(conflict);
+    let unless = |same, list: &'_ Vec<Record>| if kind == same { 0 } else { list.len() };
+    let reads = &segment.reads[..unless(AccessKind::Read, &segment.reads)];
+    let syncs = &segment.syncs[..unless(AccessKind::Sync, &segment.syncs)];
+    let all = segment.writes.iter().chain(reads).chain(syncs);
+    all.for_each(conflict);
 }
 
-fn add(segment: &mut Segment, kind: AccessKind, mine: Record) {
+fn add(segment: &mut Segment, kind: AccessKind, mine: Record, outdated: impl Fn(&Record) -> bool) {
     let list = match kind {
-        AccessKind::Write => {
+        // Whoever frees it next must know of the others too.
+        AccessKind::Free => &mut segment.writes,
+        AccessKind::Write | AccessKind::Init => {
             segment.reads.clear();
             segment.syncs.clear();
             segment.writes.clear();
@@ -138,9 +145,18 @@ fn add(segment: &mut Segment, kind: AccessKind, mine: Record) {
         AccessKind::Read => &mut segment.reads,
         AccessKind::Sync => &mut segment.syncs,
     };
-    // A later access of the same slot and proxy stands for the earlier ones.
-    list.retain(|r| r.slot != mine.slot || r.side.proxy != mine.side.proxy);
-    list.push(mine);
+    // Sorted, so that many readers cost little; outdated ones go when the list has doubled.
+    let key = |r: &Record| (r.slot, r.side.proxy as u8);
+    match list.binary_search_by_key(&key(&mine), key) {
+        // A later access of the same slot and proxy stands for the earlier ones.
+        Ok(i) => list[i] = mine,
+        Err(i) => {
+            list.insert(i, mine);
+            if list.len() >= PRUNE && list.len().is_power_of_two() {
+                list.retain(|r| key(r) == key(&mine) || !outdated(r));
+            }
+        }
+    }
 }
 
 /// Joins neighbours with equal contents, so that the map stays as small as the accesses are

@@ -1,0 +1,218 @@
+//! Feeds the happens-before tracker of `models::hazard`: accesses to shared and tensor memory, and
+//! everything that orders them.
+//!
+//! Each cluster has a tracker of its own, which goes when the cluster does: nothing tracked here
+//! is visible outside. Threads are linear CTA, warp and lane.
+
+mod operations;
+mod report;
+mod sync;
+
+use std::collections::BTreeMap;
+
+use super::machine::Machine;
+use crate::memory::{self, Fault, Space};
+use crate::models::hazard::{
+    Access, AccessKind, Actor, Agent, Conflict, Profile, Proxy, Range, Sem, Tracker,
+};
+use crate::models::mbarrier;
+use crate::program::{Op as Instruction, Program};
+
+/// Linear CTA, warp, lane.
+pub(crate) type Thread = (u32, u32, u32);
+
+/// A CTA of a cluster, by its number in the cluster.
+#[derive(Debug)]
+struct Member {
+    cta: u32,
+    threads: Vec<Agent>,
+}
+
+/// One cluster.
+#[derive(Debug)]
+struct World {
+    tracker: Tracker,
+    members: Vec<Member>,
+    /// Who has arrived at the current phase of a barrier, and acquires it when it completes.
+    arrived: BTreeMap<u64, Vec<Agent>>,
+}
+
+impl World {
+    fn home(&self, cta: u32) -> Option<usize> {
+        self.members.iter().position(|m| m.cta == cta)
+    }
+
+    fn agent(&self, t: Thread) -> Option<Agent> {
+        let m = self.members.iter().find(|m| m.cta == t.0)?;
+        m.threads.get((t.1 * 32 + t.2) as usize).copied()
+    }
+
+    /// The thread of an agent.
+    fn thread(&self, a: Agent) -> Option<Thread> {
+        self.members.iter().find_map(|m| {
+            let i = m.threads.iter().position(|t| *t == a)? as u32;
+            Some((m.cta, i / 32, i % 32))
+        })
+    }
+
+    /// An access to shared memory, which may be another CTA's.
+    fn shared_access(&mut self, actor: Actor, cta: u32, owner: u32, access: Access) {
+        if let (true, Some(home)) = (cta != owner, self.home(owner)) {
+            self.tracker.reach(actor, home as u32, access);
+        }
+        match actor {
+            Actor::Agent(a) => self.tracker.access(a, access),
+            Actor::Op(o) => self.tracker.op_access(o, access),
+        }
+    }
+}
+
+/// All resident clusters.
+#[derive(Debug)]
+pub(crate) struct Hazards {
+    profile: Profile,
+    /// Tensor memory order passes through execution order, so that has to be followed too.
+    tensor: bool,
+    /// The cluster of a CTA, both linear.
+    cluster_of: BTreeMap<u32, u32>,
+    worlds: BTreeMap<u32, World>,
+}
+
+// Numbers of memories and synchronisation objects.
+fn shared(cta: u32) -> u64 {
+    1 << 60 | u64::from(cta)
+}
+fn tensor(cta: u32, block: u32) -> u64 {
+    2 << 60 | u64::from(cta) << 3 | u64::from(block)
+}
+fn barrier(cta: u32, id: u32) -> u64 {
+    3 << 60 | u64::from(cta) << 8 | u64::from(id)
+}
+fn flag(cta: u32, at: u64) -> u64 {
+    4 << 60 | u64::from(cta) << 24 | at & 0xff_ffff
+}
+fn cluster(linear: u32) -> u64 {
+    5 << 60 | u64::from(linear)
+}
+fn mbarrier(cta: u32, at: u64) -> u64 {
+    6 << 60 | u64::from(cta) << 24 | at & 0xff_ffff
+}
+/// What only waits of cluster scope acquire from an mbarrier.
+fn mbarrier_cluster(cta: u32, at: u64) -> u64 {
+    7 << 60 | u64::from(cta) << 24 | at & 0xff_ffff
+}
+
+fn object_range(owner: u32, at: u64) -> Range {
+    Range::new(shared(owner), at, u64::from(mbarrier::SIZE))
+}
+
+impl Hazards {
+    /// A tracker, if the kernel has anything to track.
+    pub(crate) fn of(program: &Program, dynamic: u32, profile: Profile) -> Option<Self> {
+        let any = |f: fn(&Instruction) -> bool| program.code.iter().any(|i| f(&i.op));
+        let tensor = any(|op| matches!(op, Instruction::Tcgen05(_)));
+        let needed = tensor || dynamic > 0 || program.shared.iter().any(|v| v.size > 0);
+        needed.then(|| Self {
+            profile,
+            tensor,
+            cluster_of: BTreeMap::new(),
+            worlds: BTreeMap::new(),
+        })
+    }
+
+    /// A CTA becomes resident.
+    pub(crate) fn admit(&mut self, cta: u32, cluster: u32, threads: u32) {
+        self.cluster_of.insert(cta, cluster);
+        let profile = self.profile;
+        let w = self.worlds.entry(cluster).or_insert_with(|| World {
+            tracker: Tracker::new(profile),
+            members: Vec::new(),
+            arrived: BTreeMap::new(),
+        });
+        let home = w.members.len() as u32;
+        // Whole warps, so that what a warp does is done by all its lanes.
+        let threads = (0..threads.next_multiple_of(32))
+            .map(|_| w.tracker.agent_of(home))
+            .collect();
+        w.members.push(Member { cta, threads });
+    }
+
+    /// A cluster has ended.
+    pub(crate) fn drop_cluster(&mut self, cluster: u32) {
+        self.worlds.remove(&cluster);
+        self.cluster_of.retain(|_, c| *c != cluster);
+    }
+
+    fn world(&mut self, cta: u32) -> Option<&mut World> {
+        self.worlds.get_mut(self.cluster_of.get(&cta)?)
+    }
+
+    /// The first conflict of any cluster, and the threads of both sides.
+    fn conflict(&mut self) -> Option<(Conflict, [Option<Thread>; 2])> {
+        let found = self
+            .worlds
+            .values_mut()
+            .find(|w| !w.tracker.conflicts().is_empty())?;
+        let c = found.tracker.take_conflicts().first().copied()?;
+        Some((c, [c.earlier, c.later].map(|s| found.thread(s.thread))))
+    }
+
+    /// An ordinary access.
+    pub(crate) fn access(&mut self, a: &memory::Access) {
+        if a.space != Space::Shared {
+            return;
+        }
+        let actor = (a.actor.cta, a.actor.warp, a.actor.lane);
+        let Some(w) = self.world(a.actor.cta) else {
+            return;
+        };
+        let Some(agent) = w.agent(actor) else { return };
+        let reads = a.kind == memory::AccessKind::Read;
+        let access = Access {
+            range: Range::new(shared(a.owner), a.address, u64::from(a.size)),
+            kind: match reads {
+                _ if a.order.strong => AccessKind::Sync,
+                true => AccessKind::Read,
+                false => AccessKind::Write,
+            },
+            proxy: Proxy::Generic,
+            site: a.actor.pc,
+        };
+        // "Release and Acquire Patterns": a strong access may be a flag.
+        let object = flag(a.owner, a.address);
+        let sem = |strong| if strong { Sem::Strong } else { Sem::Relaxed };
+        w.shared_access(Actor::Agent(agent), a.actor.cta, a.owner, access);
+        if !a.order.strong {
+            return;
+        }
+        if !reads {
+            w.tracker.release(agent, object, sem(a.order.releases));
+            w.tracker.complete_phase(object);
+        } else if !a.order.reduces {
+            w.tracker.acquire(agent, object, sem(a.order.acquires));
+        }
+    }
+
+    /// Threads end; with the last one of their CTA its shared memory does.
+    pub(crate) fn exit(&mut self, cta: u32, warp: u32, mask: u32, ended: bool, pc: u32) {
+        let Some(w) = self.world(cta) else { return };
+        let mut last = None;
+        for lane in super::lanes(mask) {
+            last = w.agent((cta, warp, lane));
+            last.into_iter().for_each(|a| w.tracker.exit(a));
+        }
+        if let (true, Some(last)) = (ended, last) {
+            w.tracker.end(last, shared(cta), pc);
+        }
+    }
+}
+
+impl Machine<'_> {
+    /// The first hazard found since the last call.
+    pub(crate) fn check_hazards(&mut self) -> Result<(), Fault> {
+        match self.hazards.as_mut().and_then(Hazards::conflict) {
+            None => Ok(()),
+            Some((c, threads)) => Err(self.hazard(&c, threads)),
+        }
+    }
+}

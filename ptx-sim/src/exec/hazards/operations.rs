@@ -1,0 +1,228 @@
+//! Asynchronous operations: copies, tcgen05, and the arrivals that tell of them.
+
+use super::{Hazards, Thread, mbarrier, object_range, shared, tensor};
+use crate::exec::machine::Machine;
+use crate::exec::pending::{self, Use};
+use crate::memory::{self, Space};
+use crate::models::hazard::{Access, AccessKind, Actor, Op, OpClass, Proxy, Range, Stamp};
+
+impl Hazards {
+    /// A thread issues an asynchronous operation.
+    pub(crate) fn begin(&mut self, t: Thread, class: OpClass) -> Option<Op> {
+        let w = self.world(t.0)?;
+        let a = w.agent(t)?;
+        Some(w.tracker.begin(a, class))
+    }
+
+    /// An operation will arrive on an mbarrier, "using generic-proxy": it must be initialised when
+    /// the operation is issued.
+    pub(crate) fn op_barrier(&mut self, op: Op, cta: u32, owner: u32, at: u64, pc: usize) {
+        let Some(w) = self.world(cta) else { return };
+        let access = Access {
+            range: object_range(owner, at),
+            kind: AccessKind::Sync,
+            proxy: Proxy::Generic,
+            site: pc as u32,
+        };
+        w.shared_access(Actor::Op(op), cta, owner, access);
+    }
+
+    /// Reads of shared memory through the async proxy, issued by a CTA: index in `ctas`, address
+    /// and length each.
+    pub(crate) fn op_shared(
+        &mut self,
+        (op, cta): (Op, u32),
+        ctas: &[u32],
+        mut reads: Vec<(usize, u32, u32)>,
+        pc: usize,
+    ) {
+        reads.sort_unstable();
+        let Some(w) = self.world(cta) else { return };
+        for run in reads.chunk_by(|a, b| a.0 == b.0 && a.1 + a.2 == b.1) {
+            let bytes: u32 = run.iter().map(|r| r.2).sum();
+            let Some(owner) = ctas.get(run[0].0) else {
+                continue;
+            };
+            let range = Range::new(shared(*owner), u64::from(run[0].1), u64::from(bytes));
+            let access = Access {
+                range,
+                kind: AccessKind::Read,
+                proxy: Proxy::Async,
+                site: pc as u32,
+            };
+            w.shared_access(Actor::Op(op), cta, *owner, access);
+        }
+    }
+
+    /// An access to tensor memory of a CTA: lanes and columns, as first and count.
+    pub(crate) fn op_tensor(
+        &mut self,
+        op: Op,
+        cta: u32,
+        lanes: (u32, u32),
+        columns: (u32, u32),
+        kind: AccessKind,
+        pc: usize,
+    ) {
+        let Some(w) = self.world(cta) else { return };
+        for block in lanes.0 / 16..(lanes.0 + lanes.1).div_ceil(16) {
+            let range = Range::new(
+                tensor(cta, block),
+                u64::from(columns.0),
+                u64::from(columns.1),
+            );
+            w.tracker.op_access(
+                op,
+                Access {
+                    range,
+                    kind,
+                    proxy: Proxy::Tensor,
+                    site: pc as u32,
+                },
+            );
+        }
+    }
+
+    /// Operations arrive on an mbarrier.
+    pub(crate) fn signal(&mut self, ops: &[Op], owner: u32, at: u64) {
+        if let Some(w) = self.world(owner) {
+            for op in ops {
+                w.tracker.signal(*op, mbarrier(owner, at));
+            }
+        }
+    }
+
+    /// `cp.async.mbarrier.arrive`: what it hands over.
+    pub(crate) fn copies(&mut self, t: Thread) -> Vec<Stamp> {
+        let Some(w) = self.world(t.0) else {
+            return Vec::new();
+        };
+        w.agent(t).map_or(Vec::new(), |a| w.tracker.copies(a))
+    }
+
+    /// Its arrival.
+    pub(crate) fn signal_copies(&mut self, copies: &[Stamp], owner: u32, at: u64) {
+        if let Some(w) = self.world(owner) {
+            w.tracker.signal_stamps(copies, mbarrier(owner, at));
+        }
+    }
+
+    /// What a group keeps of an operation.
+    pub(crate) fn stamp(&mut self, cta: u32, op: Op) -> Option<Stamp> {
+        self.world(cta)?.tracker.stamp(op)
+    }
+
+    /// A thread waited for its group.
+    pub(crate) fn waited_group(&mut self, t: Thread, stamps: &[Stamp], reads_only: bool) {
+        let Some(w) = self.world(t.0) else { return };
+        if let (false, Some(a)) = (stamps.is_empty(), w.agent(t)) {
+            w.tracker.wait(a, stamps, reads_only);
+        }
+    }
+
+    /// `tcgen05.wait` of a warp.
+    pub(crate) fn waited(&mut self, cta: u32, warp: u32, ops: &[Op]) {
+        let Some(w) = self.world(cta) else { return };
+        for op in ops {
+            for lane in 0..32 {
+                if let Some(a) = w.agent((cta, warp, lane)) {
+                    w.tracker.wait_op(a, *op, false);
+                }
+            }
+            w.tracker.retire(*op);
+        }
+    }
+
+    /// The operation is over, and nobody will hand it over again but by its stamp.
+    pub(crate) fn retire(&mut self, cta: u32, op: Op, over: bool) {
+        if let Some(w) = self.world(cta) {
+            if over {
+                w.tracker.complete(op);
+            }
+            w.tracker.retire(op);
+        }
+    }
+
+    /// Columns are freed by a warp. With `pair`, its peer's too, which frees them later: until
+    /// then nobody may touch them any more.
+    pub(crate) fn free_columns(
+        &mut self,
+        (cta, warp): (u32, u32),
+        pair: &[u32],
+        (first, count): (u32, u32),
+        last: bool,
+        pc: usize,
+    ) {
+        let Some(w) = self.world(cta) else { return };
+        let Some(a) = w.agent((cta, warp, 0)) else {
+            return;
+        };
+        for cta in pair {
+            for block in 0..8 {
+                let range = Range::new(tensor(*cta, block), u64::from(first), u64::from(count));
+                if last {
+                    w.tracker.free(a, range, pc as u32);
+                } else {
+                    w.tracker.give_up(a, range, pc as u32);
+                }
+            }
+        }
+    }
+}
+
+impl Machine<'_> {
+    /// Tracks an asynchronous copy. `through` is the proxy of its accesses; `barrier` what it
+    /// signals.
+    pub(crate) fn track_transfer(
+        &mut self,
+        actor: memory::Actor,
+        uses: &[(pending::Range, Use)],
+        through: Proxy,
+        barrier: Option<(u32, u64)>,
+    ) -> Option<Op> {
+        let t = (actor.cta, actor.warp, actor.lane);
+        let class = match through {
+            Proxy::Generic => OpClass::Copy,
+            _ => OpClass::Plain,
+        };
+        let h = self.hazards.as_mut()?;
+        let op = h.begin(t, class)?;
+        if let Some((owner, at)) = barrier {
+            h.op_barrier(op, t.0, owner, at, actor.pc as usize);
+        }
+        let w = h.world(actor.cta)?;
+        // Pieces of a box lie side by side: fewer, longer ranges.
+        let mut list: Vec<(u32, u64, u64, Use)> = uses
+            .iter()
+            .filter(|u| u.0.space == Space::Shared)
+            .map(|(r, how)| (r.owner, r.start, r.size, *how))
+            .collect();
+        list.sort_by_key(|u| (u.0, u.1));
+        list.dedup_by(|next, last| {
+            let joins = (next.0, next.1, next.3) == (last.0, last.1 + last.2, last.3);
+            if joins {
+                last.2 += next.2;
+            }
+            joins
+        });
+        for (owner, start, size, how) in list {
+            let kind = match how {
+                Use::Read => AccessKind::Read,
+                Use::Write => AccessKind::Write,
+                Use::Reduce => AccessKind::Sync,
+            };
+            let access = Access {
+                range: Range::new(shared(owner), start, size),
+                kind,
+                proxy: through,
+                site: actor.pc,
+            };
+            w.shared_access(Actor::Op(op), actor.cta, owner, access);
+        }
+        if through == Proxy::Generic && barrier.is_none() {
+            let a = w.agent(t)?;
+            w.tracker.note_copy(a, op);
+        }
+        Some(op)
+    }
+}

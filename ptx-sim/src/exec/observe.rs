@@ -1,0 +1,122 @@
+//! Checked accesses to memory, as the hazard tracker and observers see them.
+
+use super::machine::{Machine, Place, Trouble};
+use crate::memory::{Access, AccessKind, Actor, Fault, Space};
+use crate::program::Order;
+use crate::report::Report;
+use crate::sim::Uninitialised;
+
+impl Machine<'_> {
+    /// Reads memory other than local.
+    pub(crate) fn read(
+        &mut self,
+        actor: Actor,
+        at: Place,
+        align: u32,
+        out: &mut [u8],
+    ) -> Result<(), Trouble> {
+        self.read_as(actor, at, align, out, Order::default())
+    }
+
+    /// Writes memory other than local.
+    pub(crate) fn write(
+        &mut self,
+        actor: Actor,
+        at: Place,
+        align: u32,
+        data: &[u8],
+    ) -> Result<(), Trouble> {
+        let how = (AccessKind::Write, Order::default());
+        self.write_as(actor, at, align, data, how)
+    }
+
+    /// Reads with these memory semantics.
+    pub(crate) fn read_as(
+        &mut self,
+        actor: Actor,
+        at: Place,
+        align: u32,
+        out: &mut [u8],
+        order: Order,
+    ) -> Result<(), Trouble> {
+        let lane = Some(actor.lane);
+        self.check_in_flight(at.space, at.owner, at.address, out.len(), false)
+            .map_err(|f| Trouble::Fault(f, lane))?;
+        let init = self
+            .region(at.space, at.owner)
+            .read(at.address, align, out)
+            .map_err(|f| Trouble::Fault(f, lane))?;
+        if let Err(f) = init {
+            self.uninitialised(f, actor)?;
+        }
+        self.observe(actor, at, out.len(), (AccessKind::Read, order))
+    }
+
+    /// Writes with these memory semantics.
+    pub(crate) fn write_as(
+        &mut self,
+        actor: Actor,
+        at: Place,
+        align: u32,
+        data: &[u8],
+        how: (AccessKind, Order),
+    ) -> Result<(), Trouble> {
+        self.check_in_flight(at.space, at.owner, at.address, data.len(), true)
+            .map_err(|f| Trouble::Fault(f, Some(actor.lane)))?;
+        self.region(at.space, at.owner)
+            .write(at.address, align, data)
+            .map_err(|f| Trouble::Fault(f, Some(actor.lane)))?;
+        self.observe(actor, at, data.len(), how)
+    }
+
+    /// What happens at a read of bytes that nothing wrote.
+    pub(crate) fn uninitialised(&mut self, f: Fault, actor: Actor) -> Result<(), Trouble> {
+        match self.options.uninitialised {
+            Uninitialised::Error => Err(Trouble::Fault(f, Some(actor.lane))),
+            Uninitialised::Ignore => Ok(()),
+            Uninitialised::Warn => {
+                if self.report.warnings.len() >= Report::MAX_WARNINGS {
+                    self.report.warnings_dropped += 1;
+                    return Ok(());
+                }
+                let cta = self.ctas.iter().position(|c| c.linear == actor.cta);
+                let thread = cta.map(|c| self.thread(c, actor.warp, actor.lane));
+                let v = self.violation(f, actor.pc as usize, thread);
+                self.report.warnings.push(v);
+                Ok(())
+            }
+        }
+    }
+
+    fn observe(
+        &mut self,
+        actor: Actor,
+        at: Place,
+        size: usize,
+        (kind, order): (AccessKind, Order),
+    ) -> Result<(), Trouble> {
+        // The tracker sees shared memory only.
+        let tracked = at.space == Space::Shared && self.hazards.is_some();
+        if self.observer.is_none() && !tracked {
+            return Ok(());
+        }
+        let access = Access {
+            actor,
+            space: at.space,
+            owner: self.ctas[at.owner].linear,
+            address: at.address,
+            size: size as u32,
+            kind,
+            order,
+        };
+        let lane = Some(actor.lane);
+        if let (true, Some(h)) = (tracked, &mut self.hazards) {
+            h.access(&access);
+            self.check_hazards().map_err(|f| Trouble::Fault(f, lane))?;
+        }
+        match &mut self.observer {
+            Some(o) => o.access(&access).map_err(|f| Trouble::Fault(f, lane)),
+            None => Ok(()),
+        }
+    }
+}

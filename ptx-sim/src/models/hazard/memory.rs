@@ -1,0 +1,229 @@
+//! Accesses: each is judged against those before it, then remembered.
+
+use super::judge::Sight;
+use super::report::Side;
+use super::shadow::Record;
+use super::{
+    Access, AccessKind, Actor, Agent, Conflict, ConflictKind, Op, OpClass, Profile, Proxy, Range,
+    Tracker,
+};
+
+impl Tracker {
+    /// An access by a thread itself.
+    pub fn access(&mut self, agent: Agent, access: Access) {
+        let a = &mut self.agents[agent.0 as usize];
+        a.busy = true;
+        let mine = Record {
+            slot: a.now.slot,
+            time: a.now.time,
+            side: side_of(Actor::Agent(agent), agent, &access),
+            class: OpClass::Plain,
+        };
+        self.record(&access, mine);
+    }
+
+    /// `mbarrier.init`. It has a slot of its own, because `fence.mbarrier_init` releases it alone.
+    pub fn init(&mut self, agent: Agent, range: Range, site: u32) {
+        let slot = self.slots;
+        self.slots += 1;
+        let access = Access {
+            range,
+            kind: AccessKind::Init,
+            proxy: Proxy::Generic,
+            site,
+        };
+        let mine = Record {
+            slot,
+            time: 1,
+            side: side_of(Actor::Agent(agent), agent, &access),
+            class: OpClass::Plain,
+        };
+        self.record(&access, mine);
+        let a = &mut self.agents[agent.0 as usize];
+        a.now.learn(slot, 1, false);
+        a.inits.push(slot);
+    }
+
+    /// An access by an asynchronous operation; report all of them when it is issued.
+    /// Unknown (finished) operations are ignored.
+    pub fn op_access(&mut self, op: Op, access: Access) {
+        let Some(o) = self.ops.get_mut(&op.0) else {
+            return;
+        };
+        o.writes |= access.kind != AccessKind::Read;
+        let mine = Record {
+            slot: o.slot,
+            time: o.time + u32::from(access.kind != AccessKind::Read),
+            side: side_of(Actor::Op(op), o.issuer, &access),
+            class: o.class,
+        };
+        self.record(&access, mine);
+    }
+
+    fn record(&mut self, access: &Access, mine: Record) {
+        let mut shadow = std::mem::take(&mut self.shadow);
+        let sight = match mine.side.actor {
+            Actor::Agent(a) => {
+                let a = &self.agents[a.0 as usize];
+                Some(Sight {
+                    known: &a.now,
+                    tensor: &a.tensor,
+                })
+            }
+            Actor::Op(o) => self.ops.get(&o.0).map(|o| Sight {
+                known: &o.known,
+                tensor: &o.tensor,
+            }),
+        };
+        let mut found = Vec::new();
+        if let Some(sight) = sight {
+            shadow.access(
+                access,
+                mine,
+                |earlier, at| {
+                    if let Some(kind) = self.judge(earlier, &mine, &sight) {
+                        found.push((kind, at, earlier.side, mine.side));
+                    }
+                },
+                |earlier| sight.outdates(earlier, access),
+            );
+        }
+        self.shadow = shadow;
+        self.report_all(found);
+    }
+
+    /// An access to memory of another group of threads: it must be known to run, because its memory
+    /// exists from then on only.
+    pub fn reach(&mut self, actor: Actor, home: u32, access: Access) {
+        if self.profile == Profile::Hardware {
+            return;
+        }
+        let (started, thread) = match actor {
+            Actor::Agent(a) => (self.agents[a.0 as usize].started, a),
+            Actor::Op(o) => match self.ops.get(&o.0) {
+                Some(o) => (o.started, o.issuer),
+                None => return,
+            },
+        };
+        if started >> home & 1 == 0 {
+            let side = side_of(actor, thread, &access);
+            self.report(ConflictKind::PeerNotStarted, access.range, side, side);
+        }
+    }
+
+    /// Frees memory (tensor memory columns, a buffer): every access to it must be over and
+    /// known to be; later accesses belong to somebody else.
+    pub fn free(&mut self, agent: Agent, range: Range, site: u32) {
+        self.release_memory(agent, range, site, false);
+    }
+
+    fn release_memory(&mut self, agent: Agent, range: Range, site: u32, keep: bool) {
+        let a = &self.agents[agent.0 as usize];
+        let access = Access {
+            range,
+            kind: AccessKind::Free,
+            proxy: Proxy::Generic,
+            site,
+        };
+        let side = side_of(Actor::Agent(agent), agent, &access);
+        let mut found = Vec::new();
+        let mut shadow = std::mem::take(&mut self.shadow);
+        shadow.clear(range, keep, |r, at| {
+            let known = r.side.kind == AccessKind::Free
+                || a.now.generic(r.slot, r.time)
+                || a.tensor.done.get(r.slot) >= r.time
+                || (r.slot == a.now.slot && r.side.actor == Actor::Agent(agent));
+            if !known {
+                found.push((self.unordered(r), at, r.side, side));
+            }
+        });
+        self.shadow = shadow;
+        self.report_all(found);
+    }
+
+    /// The same, but others still have to free it: until then any access to it is reported.
+    pub fn give_up(&mut self, agent: Agent, range: Range, site: u32) {
+        self.release_memory(agent, range, site, true);
+        let kind = AccessKind::Free;
+        self.access(
+            agent,
+            Access {
+                range,
+                kind,
+                proxy: Proxy::Generic,
+                site,
+            },
+        );
+    }
+
+    /// A thread ends.
+    pub fn exit(&mut self, agent: Agent) {
+        let a = &mut self.agents[agent.0 as usize];
+        let known = a.seal();
+        let tensor = a.tensor.clone();
+        let home = a.home;
+        let exit = self.exits.entry(home).or_default();
+        exit.arrive(&mut self.merger, &known);
+        exit.arriving.tensor.join(&tensor);
+    }
+
+    /// All threads of a group have ended, this one last, and a memory with them: what others do to
+    /// it must be known to be over by one of its threads.
+    pub fn end(&mut self, agent: Agent, space: u64, site: u32) {
+        let home = self.agents[agent.0 as usize].home;
+        let exit = self.exits.remove(&home).unwrap_or_default().arriving;
+        let range = Range {
+            space,
+            start: 0,
+            end: u64::MAX,
+        };
+        let access = Access {
+            range,
+            kind: AccessKind::Free,
+            proxy: Proxy::Generic,
+            site,
+        };
+        let side = side_of(Actor::Agent(agent), agent, &access);
+        let mut found = Vec::new();
+        let mut shadow = std::mem::take(&mut self.shadow);
+        shadow.clear(range, false, |r, at| {
+            let own = self.agents[r.side.thread.0 as usize].home == home;
+            let harmless =
+                own && (matches!(r.side.actor, Actor::Agent(_)) || r.side.kind == AccessKind::Sync);
+            let known =
+                exit.view.generic.get(r.slot) >= r.time || exit.tensor.done.get(r.slot) >= r.time;
+            if !harmless && !known {
+                found.push((ConflictKind::MayOutlive, at, r.side, side));
+            }
+        });
+        self.shadow = shadow;
+        self.report_all(found);
+    }
+
+    fn report_all(&mut self, found: Vec<(ConflictKind, Range, Side, Side)>) {
+        for (kind, at, a, b) in found {
+            self.report(kind, at, a, b);
+        }
+    }
+
+    fn report(&mut self, kind: ConflictKind, range: Range, earlier: Side, later: Side) {
+        if self.seen.insert((kind, earlier.site, later.site)) {
+            self.conflicts.push(Conflict {
+                kind,
+                range,
+                earlier,
+                later,
+            });
+        }
+    }
+}
+
+fn side_of(actor: Actor, thread: Agent, access: &Access) -> Side {
+    Side {
+        actor,
+        thread,
+        site: access.site,
+        kind: access.kind,
+        proxy: access.proxy,
+    }
+}

@@ -1,0 +1,103 @@
+//! What synchronisation objects hand over: barriers, mbarriers, flags.
+
+use super::Sem;
+use super::clock::{Known, Merger, Tensor, View};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a set of releases hands over.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Handed {
+    pub(super) view: Arc<View>,
+    pub(super) tensor: Tensor,
+    /// Groups of threads that are known to run: execution order, which needs no memory order.
+    pub(super) started: u32,
+}
+
+/// An object with phases: what arrives in this one, and what those before it handed over.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Object {
+    pub(super) arriving: Handed,
+    /// The view of the last arrival, which most of the next ones share.
+    last: Option<Arc<View>>,
+    pub(super) complete: Handed,
+}
+
+impl Object {
+    /// A thread arrives with what it knows.
+    pub(super) fn arrive(&mut self, merger: &mut Merger, known: &Known) {
+        let into = &mut self.arriving.view;
+        if self
+            .last
+            .as_ref()
+            .is_none_or(|l| !Arc::ptr_eq(l, &known.view))
+        {
+            merger.join(into, &known.view);
+            self.last = Some(known.view.clone());
+        }
+        if into.generic.get(known.slot) < known.time || into.fenced.get(known.slot) < known.fenced {
+            let into = Arc::make_mut(into);
+            into.generic.raise(known.slot, known.time);
+            into.fenced.raise(known.slot, known.fenced);
+        }
+    }
+
+    /// All arrivals of the phase are in.
+    pub(super) fn complete(&mut self, merger: &mut Merger) {
+        let arrived = std::mem::take(&mut self.arriving);
+        self.last = None;
+        merger.join(&mut self.complete.view, &arrived.view);
+        self.complete.tensor.join(&arrived.tensor);
+        self.complete.started |= arrived.started;
+    }
+}
+
+/// A thread.
+#[derive(Debug, Clone, Default)]
+pub(super) struct AgentState {
+    /// What it knows; `time` is that of its next access.
+    pub(super) now: Known,
+    /// Whether it has made an access at its time.
+    pub(super) busy: bool,
+    /// The group of threads it belongs to: its CTA.
+    pub(super) home: u32,
+    pub(super) started: u32,
+    pub(super) tensor: Tensor,
+    /// Tensor order acquired but not yet behind an after_thread_sync.
+    pub(super) tensor_in: Tensor,
+    /// Tensor order as of the last before_thread_sync: what a release hands over.
+    pub(super) tensor_out: Tensor,
+    /// Memory order as of the last release fence: what a relaxed release hands over.
+    pub(super) fenced_out: Known,
+    /// Memory order seen by relaxed acquires, for the next acquire fence.
+    pub(super) relaxed_in: Arc<View>,
+    /// Its `mbarrier.init`s, as slots: what `fence.mbarrier_init` releases.
+    pub(super) inits: Vec<u32>,
+    /// Its `cp.async`s, slots and times: what `cp.async.mbarrier.arrive` hands over.
+    pub(super) copies: BTreeMap<u32, u32>,
+}
+
+impl AgentState {
+    /// All it knows, with what it did up to here; what it does next is later.
+    pub(super) fn seal(&mut self) -> Known {
+        if self.busy {
+            self.now.time = self.now.time.saturating_add(1);
+            self.busy = false;
+        }
+        Known {
+            time: self.now.time - 1,
+            ..self.now.clone()
+        }
+    }
+
+    /// Learns what an object hands over.
+    pub(super) fn take(&mut self, merger: &mut Merger, from: &Handed, sem: Sem) {
+        let into = match sem {
+            Sem::Strong => &mut self.now.view,
+            Sem::Relaxed => &mut self.relaxed_in,
+        };
+        merger.join(into, &from.view);
+        self.tensor_in.join(&from.tensor);
+        self.started |= from.started;
+    }
+}

@@ -1,0 +1,188 @@
+//! Asynchronous operations: what they are ordered after, and who learns of their completion.
+
+use super::clock::{Known, Tensor};
+use super::{Agent, Op, OpClass, Tracker};
+use std::sync::Arc;
+
+#[derive(Debug, Clone)]
+pub(super) struct OpState {
+    pub(super) slot: u32,
+    pub(super) time: u32, // reads; writes are at time + 1
+    pub(super) class: OpClass,
+    pub(super) issuer: Agent,
+    /// What precedes it.
+    pub(super) known: Known,
+    pub(super) tensor: Tensor,
+    pub(super) started: u32,
+    pub(super) complete: bool,
+    /// It has accesses that are not reads.
+    pub(super) writes: bool,
+}
+
+/// The slot of a finished operation.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Free {
+    slot: u32,
+    /// Who knows of this time knows that the operation is over.
+    known: u32,
+    last: u32,
+}
+
+/// What is left of an operation for those that wait for it by groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    slot: u32,
+    time: u32,
+    /// Its completion carries a proxy fence.
+    fenced: bool,
+}
+
+impl Tracker {
+    /// Issues an asynchronous operation: it is ordered after what its issuer is ordered after.
+    pub fn begin(&mut self, agent: Agent, class: OpClass) -> Op {
+        let known = &self.agents[agent.0 as usize].now;
+        let reusable = self
+            .free
+            .iter()
+            .position(|f| known.generic(f.slot, f.known));
+        let (slot, time) = match reusable {
+            Some(i) => {
+                let f = self.free.swap_remove(i);
+                (f.slot, f.last + 1)
+            }
+            None => {
+                self.slots += 1;
+                (self.slots - 1, 1)
+            }
+        };
+        let op = Op(self.next_op);
+        self.next_op += 1;
+        let a = &mut self.agents[agent.0 as usize];
+        let known = a.seal();
+        let (tensor, started) = (a.tensor.clone(), a.started);
+        if class.tensor() {
+            a.tensor.issued.raise(slot, time + 1);
+        }
+        self.ops.insert(
+            op.0,
+            OpState {
+                slot,
+                time,
+                class,
+                issuer: agent,
+                known,
+                tensor,
+                started,
+                complete: false,
+                writes: false,
+            },
+        );
+        op
+    }
+
+    /// The operation has happened. Whoever should know of it learns it by [`Tracker::signal`],
+    /// [`Tracker::wait_op`] or [`Tracker::wait`].
+    pub fn complete(&mut self, op: Op) {
+        if let Some(o) = self.ops.get_mut(&op.0) {
+            o.complete = true;
+        }
+    }
+
+    /// A completed operation signals an object: complete_tx of a TMA load, arrive of a
+    /// `tcgen05.commit`. It hands over the operation and nothing its issuer did before.
+    pub fn signal(&mut self, op: Op, object: u64) {
+        let Some(o) = self.ops.get_mut(&op.0) else {
+            return;
+        };
+        o.complete = true;
+        let into = &mut self.objects.entry(object).or_default().arriving;
+        let view = Arc::make_mut(&mut into.view);
+        view.generic.raise(o.slot, o.time + 1);
+        if o.class != OpClass::Copy {
+            view.fenced.raise(o.slot, o.time + 1);
+        }
+        if o.class.tensor() {
+            // commit implies fence::before_thread_sync
+            into.tensor.done.raise(o.slot, o.time + 1);
+            into.tensor.issued.raise(o.slot, o.time + 1);
+        }
+    }
+
+    /// The operation is a `cp.async` of this thread.
+    pub fn note_copy(&mut self, agent: Agent, op: Op) {
+        if let Some(o) = self.ops.get(&op.0) {
+            let copies = &mut self.agents[agent.0 as usize].copies;
+            copies.insert(o.slot, o.time);
+        }
+    }
+
+    /// A thread's `cp.async`s up to here: what a `cp.async.mbarrier.arrive` now will hand over.
+    pub fn copies(&self, agent: Agent) -> Vec<Stamp> {
+        let copies = self.agents[agent.0 as usize].copies.iter();
+        copies
+            .map(|(slot, time)| Stamp {
+                slot: *slot,
+                time: *time,
+                fenced: false,
+            })
+            .collect()
+    }
+
+    /// Operations that have completed signal an object.
+    pub fn signal_stamps(&mut self, stamps: &[Stamp], object: u64) {
+        let into = &mut self.objects.entry(object).or_default().arriving;
+        let view = Arc::make_mut(&mut into.view);
+        for s in stamps {
+            view.generic.raise(s.slot, s.time + 1);
+        }
+    }
+
+    /// What a group keeps of an operation.
+    pub fn stamp(&self, op: Op) -> Option<Stamp> {
+        let o = self.ops.get(&op.0)?;
+        Some(Stamp {
+            slot: o.slot,
+            time: o.time,
+            fenced: o.class != OpClass::Copy,
+        })
+    }
+
+    /// The thread waits for operations by their group: `cp.async.bulk.wait_group`. With
+    /// `reads_only` (`.read`) only their reads are known to be over.
+    pub fn wait(&mut self, agent: Agent, stamps: &[Stamp], reads_only: bool) {
+        let a = &mut self.agents[agent.0 as usize];
+        for s in stamps {
+            a.now
+                .learn(s.slot, s.time + u32::from(!reads_only), s.fenced);
+        }
+    }
+
+    /// The thread waits for the operation itself: `tcgen05.wait::ld`. `reads_only` as above.
+    pub fn wait_op(&mut self, agent: Agent, op: Op, reads_only: bool) {
+        let Some(stamp) = self.stamp(op) else { return };
+        let Some(o) = self.ops.get_mut(&op.0) else {
+            return;
+        };
+        o.complete |= !reads_only;
+        let tensor = o.class.tensor();
+        self.wait(agent, &[stamp], reads_only);
+        if tensor {
+            let done = &mut self.agents[agent.0 as usize].tensor.done;
+            done.raise(stamp.slot, stamp.time + u32::from(!reads_only));
+        }
+    }
+
+    /// Forgets a completed operation whose signals have all been given. Its slot is used again
+    /// by an issuer that knows of its completion.
+    pub fn retire(&mut self, op: Op) {
+        if self.ops.get(&op.0).is_some_and(|o| o.complete)
+            && let Some(o) = self.ops.remove(&op.0)
+        {
+            self.free.push(Free {
+                slot: o.slot,
+                known: o.time + u32::from(o.writes),
+                last: o.time + 1,
+            });
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Hazards between the CTAs of a cluster.
+
+#[allow(dead_code)]
+mod hazard_support;
+
+use hazard_support::{CLUSTER, PAIR, caught, caught_as, clean, clean_as, kernel, wait};
+use ptx_sim::Profile;
+use ptx_sim::report::ViolationKind;
+
+const NOTHING: &str = "nothing orders the two";
+const RELAXED: &str = "barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;\n";
+const READ_FAR: &str = "ld.shared::cluster.u32 %r1, [%far];//@later\nst.global.u32 [%w], %r1;\n";
+
+fn pair(body: &str) -> String {
+    kernel(PAIR, body)
+}
+
+#[test]
+fn the_cluster_barrier_orders_what_is_released() {
+    let body = |sync: &str| {
+        pair(&format!(
+            "@!%p8 st.shared.u32 [%s], 5;//@earlier\n{sync}{READ_FAR}{CLUSTER}"
+        ))
+    };
+    clean(&body(CLUSTER));
+    clean(&body(&format!("fence.acq_rel.cluster;\n{RELAXED}")));
+    caught(&body(RELAXED), NOTHING);
+    caught(&body(&format!("bar.sync 0;\n{RELAXED}")), NOTHING);
+    // The fence releases the barriers' initialisation and nothing else.
+    caught(
+        &body(&format!("fence.mbarrier_init.release.cluster;\n{RELAXED}")),
+        NOTHING,
+    );
+    // Arriving is not waiting.
+    let early = body("barrier.cluster.arrive.aligned;\n").replace(
+        READ_FAR,
+        &format!("{READ_FAR}barrier.cluster.wait.aligned;\n"),
+    );
+    let early = early.replace("@!%p8 st.shared.u32 [%s], 5;//@earlier", "");
+    let written = early.replace(
+        "ld.shared::cluster.u32 %r1, [%far]",
+        "st.shared::cluster.u32 [%far], 1",
+    );
+    caught(&written, "nothing tells that its CTA runs");
+}
+
+#[test]
+fn remote_memory_exists_from_start_to_end() {
+    let body = |start: &str, end: &str| {
+        pair(&format!(
+            "{start}@!%p8 st.shared::cluster.u32 [%far], 5;//@store\n{end}"
+        ))
+    };
+    clean(&body(CLUSTER, CLUSTER));
+    // A relaxed barrier is enough to know that the peer runs, and no memory order is needed.
+    clean(&body(RELAXED, CLUSTER));
+    let early = body("", CLUSTER).replace("//@store", "//@later");
+    caught(&early, "nothing tells that its CTA runs");
+    clean_as(&early, Profile::Hardware);
+    let gone = body(CLUSTER, "").replace("//@store", "");
+    // The peer ends first, or might have.
+    caught(&gone, "a CTA ends here while");
+    caught(&gone, "has ended");
+    caught_as(
+        &gone,
+        Profile::Hardware,
+        ViolationKind::Hazard,
+        "a CTA ends here while",
+    );
+    // Arrived without waiting: the peer waits in vain for nobody, and this one may end.
+    caught(
+        &body(CLUSTER, "@%p8 bra E;\nbar.warp.sync 1;\nE:"),
+        "a CTA ends here while",
+    );
+}
+
+/// A barrier in each CTA that the peer arrives on.
+fn barriers(init: &str, sync: &str, arrive: &str, acquire: &str) -> String {
+    pair(&format!(
+        "@%p8 bra I;\nmbarrier.init.shared::cta.b64 [%m], 1;//@init\n{init}I:\n{sync}\
+         @!%p8 st.shared::cluster.u32 [%far], 5;//@store\n\
+         @!%p8 mbarrier.arrive{arrive}.shared::cluster.b64 _, [%farm];//@arrive\n{}\
+         ld.shared.u32 %r1, [%s];//@read\nst.global.u32 [%w], %r1;\n{CLUSTER}",
+        wait("W", acquire)
+    ))
+}
+
+#[test]
+fn initialisation_of_a_barrier_that_the_peer_uses() {
+    let (fence, release, acquire) = (
+        "fence.mbarrier_init.release.cluster;\n",
+        ".release.cluster",
+        ".acquire.cluster",
+    );
+    clean(&barriers(fence, RELAXED, release, acquire));
+    clean(&barriers(fence, CLUSTER, release, acquire));
+    // The barrier's own release covers it.
+    clean(&barriers("", CLUSTER, release, acquire));
+    for profile in [Profile::Strict, Profile::Hardware] {
+        let ptx = barriers("", RELAXED, release, acquire);
+        caught_as(
+            &ptx.replace("//@init", "//@earlier"),
+            profile,
+            ViolationKind::BarrierInit,
+            "is not visible",
+        );
+    }
+}
+
+#[test]
+fn scopes_of_remote_arrivals() {
+    let (release, acquire) = (".release.cluster", ".acquire.cluster");
+    let bad = |arrive: &str, acquire: &str| {
+        let ptx = barriers("", CLUSTER, arrive, acquire);
+        let ptx = ptx.replace("//@store", "//@earlier");
+        ptx.replace("//@read", "//@later")
+    };
+    clean(&barriers("", CLUSTER, release, acquire));
+    // The default scope is the CTA on both sides.
+    for (arrive, acquire) in [
+        ("", ""),
+        ("", acquire),
+        (release, ""),
+        (".release.cta", acquire),
+        (".relaxed.cluster", acquire),
+        (release, ".relaxed.cluster"),
+    ] {
+        caught(&bad(arrive, acquire), NOTHING);
+        clean_as(&bad(arrive, acquire), Profile::Hardware);
+    }
+    // Fences restore what relaxed operations leave out.
+    let fenced = barriers("", CLUSTER, ".relaxed.cluster", ".relaxed.cluster")
+        .replace("//@store", "\nfence.acq_rel.cluster;")
+        .replace("ld.shared.u32", "fence.acq_rel.cluster;\nld.shared.u32");
+    clean(&fenced);
+}
+
+#[test]
+fn asynchronous_stores_to_the_peer() {
+    let body = |expect: &str, end: &str| {
+        pair(&format!(
+            "@%p8 bra I;\nmbarrier.init.shared::cta.b64 [%m], 1;\nst.shared.u32 [%s], 0;\nI:\n{CLUSTER}\
+             {expect}@!%p8 st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%far], %t, [%farm];//@earlier\n\
+             {}ld.shared.u32 %r1, [%s];//@later\nst.global.u32 [%w], %r1;\n{end}",
+            wait("W", "")
+        ))
+    };
+    let expect = "@!%p8 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%m], 4;\n";
+    clean(&body(expect, CLUSTER));
+    // The peer's barrier tells that the store into this CTA is over, so that it may end.
+    clean(&body(expect, ""));
+    let unwaited = body(expect, CLUSTER).replace(&wait("W", ""), "");
+    caught(&unwaited, "was not waited for");
+}
+
+/// Both CTAs free a pair allocation.
+fn pair_memory(before: &str, first: &str, second: &str) -> String {
+    let free = "tcgen05.dealloc.cta_group::2.sync.aligned.b32 %r5, 32;";
+    pair(&format!(
+        "setp.ge.u32 %p2, %t, 32;\nsetp.ne.u32 %p3, %rank, 0;\n{CLUSTER}@%p2 bra A;\n\
+         tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%s], 32;\n\
+         tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;\nA: bar.sync 0;\n\
+         ld.shared.u32 %r5, [%s];\nbar.warp.sync 0xffffffff;\n@%p2 bra E;\n\
+         tcgen05.st.sync.aligned.32x32b.x1.b32 [%r5], {{%t}};\ntcgen05.wait::st.sync.aligned;\n\
+         tcgen05.fence::before_thread_sync;\nE:\n{before}@%p2 bra F;\n@%p3 bra S;\n{first}{free}//@first\nbra F;\n\
+         S:\n{second}{free}//@second\nF:"
+    ))
+}
+
+#[test]
+fn deallocation_of_a_pair() {
+    clean(&pair_memory(CLUSTER, "", ""));
+    // The peer's accesses must be known to be over.
+    caught(&pair_memory("", "", ""), "tensor memory columns 0..1");
+    // Nothing may be touched once either CTA has freed it.
+    let late =
+        "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r5], {%t};\ntcgen05.wait::st.sync.aligned;\n";
+    caught(&pair_memory(CLUSTER, "", late), "");
+    // A CTA that waits for its peer before it frees hangs if the peer's instruction blocks.
+    let barrier = "barrier.cluster.arrive;\nbarrier.cluster.wait;\n";
+    let ptx = pair_memory(CLUSTER, barrier, "");
+    assert!(std::panic::catch_unwind(|| clean(&ptx)).is_err());
+}
