@@ -179,7 +179,9 @@ typedef struct nvfp4_relayout_args {
     uint64_t destination;
 } nvfp4_relayout_args;
 
-/* Enqueues the quantisation of vectors. sm_80 and newer. Returns 0 or a cudaError_t. */
+/* Enqueues the quantisation of vectors. sm_80 and newer. Returns 0 or a cudaError_t. From sm_90 on
+ * it lets grids launched with programmatic stream serialisation start before it has written: they
+ * wait (griddepcontrol.wait) before they read. Other launches are ordered as always. */
 int32_t nvfp4_gemv_quantize(const nvfp4_quantize_args *args, void *stream);
 
 /* Enqueues the change of a scale layout. Returns 0 or a cudaError_t. */
