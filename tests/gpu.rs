@@ -1,50 +1,19 @@
 //! The CUDA-core path on a real device. Without one, every test says why it is skipped.
 #![cfg(feature = "cuda")]
 
-use std::fmt::Debug;
-use std::io::Write;
-use std::sync::Arc;
+mod device;
 
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use device::{Gpu, Uploaded, gpu_or_skip, output, upload};
 use half::{bf16, f16};
 use nvfp4_gemv::problem::{
-    CONTEST_BENCHMARKS, CONTEST_TESTS, EdgeCase, Problem, VectorData, contest_tolerance,
+    CONTEST_BENCHMARKS, CONTEST_TESTS, EdgeCase, Problem, contest_tolerance,
 };
 use nvfp4_gemv::reference::{self, Reference};
 use nvfp4_gemv::{
-    Activation, Choice, CudaCoreConfig, CudaCoreKernel, CudaCoreTarget, DenseVectors, Device,
-    Error, FloatType, GlobalScale, Nvfp4Vectors, Output, Path, ScaleLayout, Shape, Strides,
-    VectorScale, Vectors, Weights, gemv_on_device_with, raw,
+    Activation, Config, CudaCoreConfig, CudaCoreKernel, CudaCoreTarget, DenseVectors, Device,
+    Error, FloatType, GlobalScale, Launched, Nvfp4Vectors, Output, Path, ScaleLayout, Shape,
+    Strides, VectorScale, Vectors, Weights, gemv_on_device_with,
 };
-
-struct Gpu {
-    stream: Arc<CudaStream>,
-    info: raw::DeviceInfo,
-}
-
-/// The first device, or a printed reason.
-fn gpu() -> Option<Gpu> {
-    if let Err(reason) = raw::device_count() {
-        // Past the test harness, which would swallow what a passing test prints.
-        static ONCE: std::sync::Once = std::sync::Once::new();
-        ONCE.call_once(|| {
-            let _ = writeln!(std::io::stderr(), "every GPU test is skipped: {reason}");
-        });
-        return None;
-    }
-    let stream = CudaContext::new(0).unwrap().new_stream().unwrap();
-    let info = raw::device_info(0).unwrap();
-    Some(Gpu { stream, info })
-}
-
-macro_rules! gpu_or_skip {
-    () => {
-        match gpu() {
-            Some(gpu) => gpu,
-            None => return,
-        }
-    };
-}
 
 /// How one problem is put to the device.
 #[derive(Clone, Copy, Debug)]
@@ -67,51 +36,39 @@ const CASE: Case = Case {
     config: None,
 };
 
-/// Elements past the end of the output that must keep their poison.
-const CANARY: usize = 64;
-
 impl Gpu {
     fn run(&self, problem: &Problem, case: Case) -> Vec<f64> {
         let Self { stream, .. } = self;
         let shape = &problem.shape;
-        let w = problem.weights(case.weight_layout).unwrap();
-        let codes = upload(stream, w.codes);
-        let scales = upload(stream, &w.scales);
-        let alpha = w.row_alpha().map(|alpha| upload(stream, alpha));
-        let mut weights = Weights::on_device(
-            shape,
-            codes.as_view(),
-            scales.as_view(),
+        let uploaded = Uploaded::new(
+            stream,
+            problem,
             case.weight_layout,
-            w.global(),
-        )
-        .unwrap();
-        if let Some(alpha) = &alpha {
-            weights = weights.with_row_alpha_on_device(alpha.as_view()).unwrap();
-        }
-
-        let x = if case.padded {
-            problem.padded_vectors(case.vector_layout, 99).unwrap()
-        } else {
-            problem.vectors(case.vector_layout).unwrap()
-        };
-        let x_codes = upload(stream, &x.codes);
-        let x_scales = upload(stream, &x.scales);
+            case.vector_layout,
+            case.padded,
+        );
+        let weights = uploaded.weights();
         let decoded = problem.decoded_vectors().unwrap();
         let x_f16 = upload(stream, &convert(&decoded, f16::from_f32));
         let x_bf16 = upload(stream, &convert(&decoded, bf16::from_f32));
         let x_f32 = upload(stream, &decoded);
         let vectors = match case.activation {
-            Activation::Nvfp4 => nvfp4(&x, &x_codes, &x_scales),
+            Activation::Nvfp4 => uploaded.vectors(),
             Activation::F16 => Vectors::F16(DenseVectors::new(x_f16.as_view())),
             Activation::Bf16 => Vectors::Bf16(DenseVectors::new(x_bf16.as_view())),
             Activation::F32 => Vectors::F32(DenseVectors::new(x_f32.as_view())),
         };
         let call = |output: Output<'_, Device>| {
-            let choice =
-                gemv_on_device_with(None, case.config, stream, shape, &weights, &vectors, output)
-                    .unwrap();
-            assert_eq!(choice.path, Path::CudaCore);
+            let launched = gemv_on_device_with(
+                Some(Path::CudaCore),
+                case.config.map(Into::into),
+                stream,
+                shape,
+                &weights,
+                &vectors,
+                output,
+            );
+            assert_eq!(launched.unwrap().choice.path, Path::CudaCore);
         };
         match case.output {
             FloatType::F16 => output(stream, shape, f16::NAN, |y| call(Output::F16(y)), f64::from),
@@ -168,60 +125,8 @@ impl Gpu {
     }
 }
 
-fn upload<T: cudarc::driver::DeviceRepr + Clone>(
-    stream: &Arc<CudaStream>,
-    values: &[T],
-) -> CudaSlice<T> {
-    stream.clone_htod(values).unwrap()
-}
-
 fn convert<T>(values: &[f32], to: impl Fn(f32) -> T) -> Vec<T> {
     values.iter().map(|&v| to(v)).collect()
-}
-
-fn nvfp4<'a>(
-    x: &VectorData<'_>,
-    codes: &'a CudaSlice<u8>,
-    scales: &'a CudaSlice<u8>,
-) -> Vectors<'a, Device> {
-    let mut vectors = Nvfp4Vectors::new(
-        codes.as_view(),
-        scales.as_view(),
-        x.layout,
-        VectorScale::Shared(GlobalScale::ONE),
-    );
-    if let Some(strides) = x.code_strides {
-        vectors = vectors.with_code_strides(strides);
-    }
-    if let Some(strides) = x.scale_strides {
-        vectors = vectors.with_scale_strides(strides);
-    }
-    Vectors::Nvfp4(vectors)
-}
-
-/// Poisons an output with NaN, lets `call` fill it, and checks that nothing past it was written.
-fn output<T: cudarc::driver::DeviceRepr + Copy + Debug + 'static>(
-    stream: &Arc<CudaStream>,
-    shape: &Shape,
-    poison: T,
-    call: impl Fn(cudarc::driver::CudaViewMut<'_, T>),
-    to_f64: fn(T) -> f64,
-) -> Vec<f64> {
-    let outputs = shape.outputs();
-    let mut y = upload(stream, &vec![poison; outputs + CANARY]);
-    call(y.slice_mut(..outputs));
-    let mut y: Vec<f64> = stream
-        .clone_dtoh(&y)
-        .unwrap()
-        .into_iter()
-        .map(to_f64)
-        .collect();
-    assert!(
-        y[outputs..].iter().all(|y| y.is_nan()),
-        "wrote past the end"
-    );
-    y.truncate(outputs);
-    y
 }
 
 /// Layouts of weights and vectors together.
@@ -542,24 +447,15 @@ fn a_hundred_repeats_give_the_same_bits() {
     for shape in shapes {
         let problem = Problem::full_range(shape, 11);
         let stream = &gpu.stream;
-        let w = problem.weights(ScaleLayout::Tiled128x4).unwrap();
-        let x = problem.vectors(ScaleLayout::Tiled128x4).unwrap();
-        let (codes, scales) = (upload(stream, w.codes), upload(stream, &w.scales));
-        let (x_codes, x_scales) = (upload(stream, &x.codes), upload(stream, &x.scales));
-        let weights = Weights::on_device(
-            &shape,
-            codes.as_view(),
-            scales.as_view(),
-            ScaleLayout::Tiled128x4,
-            w.global(),
-        )
-        .unwrap();
-        let vectors = nvfp4(&x, &x_codes, &x_scales);
+        let tiled = ScaleLayout::Tiled128x4;
+        let uploaded = Uploaded::new(stream, &problem, tiled, tiled, false);
+        let (weights, vectors) = (uploaded.weights(), uploaded.vectors());
         let mut first: Option<Vec<u32>> = None;
         for _ in 0..100 {
             let mut y = upload(stream, &vec![f32::NAN; shape.outputs()]);
             let output = Output::F32(y.as_view_mut());
-            gemv_on_device_with(None, None, stream, &shape, &weights, &vectors, output).unwrap();
+            let path = Some(Path::CudaCore);
+            gemv_on_device_with(path, None, stream, &shape, &weights, &vectors, output).unwrap();
             let bits: Vec<u32> = stream
                 .clone_dtoh(&y)
                 .unwrap()
@@ -650,22 +546,17 @@ fn replayed_from_a_graph() {
     // SAFETY: this context is used by this test on one stream, whose order needs no events.
     unsafe { context.disable_event_tracking() };
     let stream = &gpu.stream;
-    let w = problem.weights(ScaleLayout::Linear).unwrap();
-    let x = problem.vectors(ScaleLayout::Linear).unwrap();
-    let (codes, scales) = (upload(stream, w.codes), upload(stream, &w.scales));
-    let (x_codes, x_scales) = (upload(stream, &x.codes), upload(stream, &x.scales));
+    let uploaded = Uploaded::new(
+        stream,
+        &problem,
+        ScaleLayout::Linear,
+        ScaleLayout::Linear,
+        false,
+    );
     let mut y = upload(stream, &vec![f32::NAN; shape.outputs()]);
     let poison = vec![f32::NAN; shape.outputs()];
     let graph = {
-        let weights = Weights::on_device(
-            shape,
-            codes.as_view(),
-            scales.as_view(),
-            ScaleLayout::Linear,
-            w.global(),
-        )
-        .unwrap();
-        let vectors = nvfp4(&x, &x_codes, &x_scales);
+        let (weights, vectors) = (uploaded.weights(), uploaded.vectors());
         stream.synchronize().unwrap();
         stream
             .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
@@ -702,18 +593,19 @@ fn refusals_on_a_device() {
     let x = upload(stream, &vec![f16::ONE; 2 * 64 + 8]);
     let mut y = upload(stream, &[f32::NAN; 16]);
     let layout = ScaleLayout::Linear;
-    let mut call = |forced, config, offset: usize, skip: usize| -> Result<Choice, Error> {
-        let weights = Weights::on_device(
-            &shape,
-            codes.slice(offset..),
-            scales.as_view(),
-            layout,
-            GlobalScale::ONE,
-        )?;
-        let vectors = Vectors::F16(DenseVectors::new(x.slice(skip..)));
-        let output = Output::F32(y.as_view_mut());
-        gemv_on_device_with(forced, config, stream, &shape, &weights, &vectors, output)
-    };
+    let mut call =
+        |forced, config: Option<Config>, offset: usize, skip: usize| -> Result<Launched, Error> {
+            let weights = Weights::on_device(
+                &shape,
+                codes.slice(offset..),
+                scales.as_view(),
+                layout,
+                GlobalScale::ONE,
+            )?;
+            let vectors = Vectors::F16(DenseVectors::new(x.slice(skip..)));
+            let output = Output::F32(y.as_view_mut());
+            gemv_on_device_with(forced, config, stream, &shape, &weights, &vectors, output)
+        };
     assert!(matches!(
         call(Some(Path::Cpu), None, 0, 0),
         Err(Error::PathUnavailable { .. })
@@ -746,10 +638,10 @@ fn refusals_on_a_device() {
         k_split: 1,
     };
     assert!(matches!(
-        call(None, Some(wide), 8, 0),
+        call(None, Some(wide.into()), 8, 0),
         Err(Error::Config { .. })
     ));
-    assert!(call(None, Some(wide), 0, 0).is_ok());
+    assert!(call(None, Some(wide.into()), 0, 0).is_ok());
     // 8-byte aligned codes take the narrow kernel.
     assert!(call(None, None, 8, 0).is_ok());
 }

@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(kThreads, kVectors <= 2 ? 2 : 1)
 
     if (loads) {
         if (arch::elect_one()) {
-            tile::load_steps<Stage, tile::PlainReuse>(p, maps, ring, work);
+            tile::load_steps<Stage, tile::ReuseAfterLoads>(p, maps, ring, work);
         }
         __syncwarp();
     } else {

@@ -57,8 +57,12 @@ __device__ __forceinline__ void clear_missing_scales(uint8_t *atom_a, uint8_t *a
     arch::fence_proxy_async(); // the copies to tensor memory read through the async proxy
 }
 
-// By a whole warp: beside the scales of a vector stand those of vectors 32, 64 and 96 further on,
-// which do not exist. An instruction of that many columns reads them: makes them zeros.
+// An instruction of more columns than an atom has rows reads scales of vectors that do not exist, and
+// that no tensor copy fills with zeros.
+__host__ __device__ constexpr bool clears_other_rows(uint32_t n) { return n > tile::kAtomRows; }
+
+// By a whole warp: beside the scales of a vector stand those of vectors 32, 64 and 96 further on:
+// makes them zeros.
 __device__ __forceinline__ void clear_other_rows(uint8_t *atoms, uint32_t vectors) {
     for (uint32_t i = threadIdx.x % 32; i < tile::kStepAtoms * vectors; i += 32) {
         auto *row = reinterpret_cast<uint32_t *>(atoms + i / vectors * tile::kAtomBytes +
@@ -76,6 +80,7 @@ __device__ __forceinline__ void multiply_steps(const tile::Params &p, const tile
     using Stage = tile::Stage<kN>;
     constexpr uint32_t kInstruction = arch::nvfp4_instruction(kN);
     constexpr uint32_t kAtomRowBytes = tile::kAtomElements / 2;
+    constexpr bool kClears = clears_other_rows(kN);
     const bool leader = arch::elect_one();
     tile::Position at;
     uint32_t step = work.begin;
@@ -85,7 +90,7 @@ __device__ __forceinline__ void multiply_steps(const tile::Params &p, const tile
         __syncwarp();
         const uint32_t atoms = tile::step_atoms(p, step);
         const uint32_t offset = at.slot * Stage::kBytes;
-        if constexpr (kN > tile::kAtomRows) {
+        if constexpr (kClears) {
             clear_other_rows(stages + offset + Stage::kVectorScales, p.n);
             __syncwarp();
         }
@@ -118,7 +123,10 @@ __device__ __forceinline__ void multiply_steps(const tile::Params &p, const tile
                                 scales_b + i * kAtomColumns, step != work.begin || i != 0);
             } while (++i < atoms);
             // Only where a load waits for it: none may be under way when the CTA ends.
-            if (step + p.stages < work.end) arch::tcgen05_commit(ring.empty_barrier(at.slot));
+            if (step + p.stages < work.end) {
+                arch::tcgen05_commit(ring.empty_barrier(at.slot));
+                if constexpr (kClears) arch::mbarrier_arrive(ring.empty_barrier(at.slot));
+            }
             if (step + 1 == work.end) arch::tcgen05_commit(done);
         }
         __syncwarp();
@@ -143,7 +151,8 @@ __global__ void __launch_bounds__(kThreads)
     if (warp == kLoadWarp && arch::elect_one()) {
         tile::prefetch(maps);
         arch::mbarrier_init(done, 1);
-        tile::init_barriers(ring, p.stages, 1);
+        // A stage is empty when its multiplications are complete, and what was cleared is written.
+        tile::init_barriers(ring, p.stages, clears_other_rows(kN) ? 2 : 1);
     }
     if (warp == kMmaWarp) {
         arch::tmem_alloc(arch::shared_address(&shared.tmem), p.tmem_columns);

@@ -147,9 +147,10 @@ struct Position {
     }
 };
 
-// Where consumers need no more than the empty barrier before a stage is loaded again.
-struct PlainReuse {
-    __device__ static __forceinline__ void order() {}
+// Where consumers read a stage with ordinary loads: between those, which the empty barrier orders, and
+// the copies that overwrite the stage through the async proxy.
+struct ReuseAfterLoads {
+    __device__ static __forceinline__ void order() { arch::fence_proxy_async(); }
 };
 
 // By one thread: loads all K steps of `work`. Weights of the first stages are on their way before the
