@@ -20,7 +20,7 @@ constexpr uint32_t kMaxVectors = 8;            // vectors a pass, and rows of a 
 constexpr int kLaneRows = 4;
 constexpr int kAtomBlocks = 4;
 
-using Stage = tile::Stage<kMaxVectors>;
+using Stage = tile::Stage<kMaxVectors, kMaxVectors>;
 
 template <int kVectors>
 struct Shared {
@@ -55,7 +55,8 @@ struct Weights {
     uint4 scales;
 
     __device__ __forceinline__ void load(const uint8_t *stage, uint32_t atom, uint32_t r) {
-        scales = load_shared<uint4>(stage + Stage::kWeightScales + atom * tile::kAtomBytes + r * 16);
+        scales = load_shared<uint4>(stage + Stage::kWeightScales + atom * tile::kAtomBytes +
+                                     r * tile::kAtomRowBytes);
 #pragma unroll
         for (int q = 0; q < kLaneRows; ++q) {
 #pragma unroll
@@ -86,8 +87,8 @@ struct Vectors {
                                   b % 2 * 8);
     }
     __device__ __forceinline__ uint32_t scale_word(int n) const {
-        return load_shared<uint32_t>(stage + Stage::kVectorScales + atom * tile::kAtomBytes +
-                                     n * 16);
+        return load_shared<uint32_t>(stage + Stage::kVectorScales +
+                                     atom * Stage::kVectorAtomBytes + n * tile::kAtomRowBytes);
     }
 };
 

@@ -18,6 +18,10 @@ constexpr uint32_t kEpilogueThreads = 128, kLoadWarp = 4, kMmaWarp = 5;
 constexpr uint32_t kThreads = 192;
 constexpr uint32_t kMaxVectors = 16;
 
+// Copies to tensor memory take whole atoms of scales.
+template <uint32_t kN>
+using Stage = tile::Stage<kN, tile::kAtomRows>;
+
 // Columns of tensor memory: sums, then for every stage four columns an atom and operand.
 __host__ __device__ constexpr uint32_t sum_columns(uint32_t n) { return n < 32 ? 32 : n; }
 constexpr uint32_t kAtomColumns = 4;
@@ -66,7 +70,7 @@ __host__ __device__ constexpr bool clears_other_rows(uint32_t n) { return n > ti
 __device__ __forceinline__ void clear_other_rows(uint8_t *atoms, uint32_t vectors) {
     for (uint32_t i = threadIdx.x % 32; i < tile::kStepAtoms * vectors; i += 32) {
         auto *row = reinterpret_cast<uint32_t *>(atoms + i / vectors * tile::kAtomBytes +
-                                                 i % vectors * 16);
+                                                 i % vectors * tile::kAtomRowBytes);
         row[1] = row[2] = row[3] = 0;
     }
     arch::fence_proxy_async();
@@ -77,9 +81,9 @@ template <uint32_t kN>
 __device__ __forceinline__ void multiply_steps(const tile::Params &p, const tile::Ring &ring,
                                                uint8_t *stages, uint32_t tmem, uint32_t done,
                                                const tile::Work &work) {
-    using Stage = tile::Stage<kN>;
+    using Stage = tcgen05::Stage<kN>;
     constexpr uint32_t kInstruction = arch::nvfp4_instruction(kN);
-    constexpr uint32_t kAtomRowBytes = tile::kAtomElements / 2;
+    constexpr uint32_t kAtomCodeBytes = tile::kAtomElements / 2;
     constexpr bool kClears = clears_other_rows(kN);
     const bool leader = arch::elect_one();
     tile::Position at;
@@ -117,8 +121,8 @@ __device__ __forceinline__ void multiply_steps(const tile::Params &p, const tile
             i = 0;
 #pragma unroll 1
             do {
-                arch::mma_nvfp4(tmem, arch::rows_descriptor(data + Stage::kWeights + i * kAtomRowBytes),
-                                arch::rows_descriptor(data + Stage::kVectors + i * kAtomRowBytes),
+                arch::mma_nvfp4(tmem, arch::rows_descriptor(data + Stage::kWeights + i * kAtomCodeBytes),
+                                arch::rows_descriptor(data + Stage::kVectors + i * kAtomCodeBytes),
                                 kInstruction, scales_a + i * kAtomColumns,
                                 scales_b + i * kAtomColumns, step != work.begin || i != 0);
             } while (++i < atoms);
@@ -165,7 +169,7 @@ __global__ void __launch_bounds__(kThreads)
 
     if (warp == kLoadWarp) {
         if (arch::elect_one()) {
-            tile::load_steps<tile::Stage<kN>, ReuseScaleColumns>(p, maps, ring, work);
+            tile::load_steps<Stage<kN>, ReuseScaleColumns>(p, maps, ring, work);
         }
         __syncwarp();
     } else if (warp == kMmaWarp) {

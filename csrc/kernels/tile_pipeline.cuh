@@ -25,26 +25,33 @@ constexpr uint32_t kRows = 128;          // rows of a tile
 constexpr uint32_t kRowBytes = 128;      // codes of a row in a K step: 256 elements
 constexpr uint32_t kAtomElements = 64;   // elements of a row that an atom has scales for
 constexpr uint32_t kAtomBytes = 512;     // 128 rows x 4 scales
-constexpr uint32_t kAtomRows = 32;       // of 16 bytes: the scales of rows r, r + 32, r + 64, r + 96
+constexpr uint32_t kAtomRows = 32;       // each the scales of rows r, r + 32, r + 64 and r + 96
+constexpr uint32_t kAtomRowBytes = 16;
 constexpr uint32_t kStepAtoms = 4;       // atoms of a K step
 constexpr uint32_t kSwizzlePattern = 1024; // bytes after which the 128-byte swizzle repeats
 constexpr uint32_t kMaxStages = 12;
 
-// Where things lie in a stage that takes `kVectorRows_` vectors, the existing ones first.
-template <uint32_t kVectorRows_>
+// Where things lie in a stage that takes `kVectorRows_` vectors, the existing ones first. Of an atom of
+// their scales it keeps the rows of `kScaleRows_` vectors.
+template <uint32_t kVectorRows_, uint32_t kScaleRows_>
 struct Stage {
     static constexpr uint32_t kVectorRows = kVectorRows_;
+    static constexpr uint32_t kScaleRows = kScaleRows_;
+    static constexpr uint32_t kVectorAtomBytes = kScaleRows * kAtomRowBytes;
     static constexpr uint32_t kWeights = 0;
     static constexpr uint32_t kVectors = kRows * kRowBytes;
     static constexpr uint32_t kWeightScales = kVectors + kVectorRows * kRowBytes;
     static constexpr uint32_t kVectorScales = kWeightScales + kStepAtoms * kAtomBytes;
-    static constexpr uint32_t kBytes = kVectorScales + kStepAtoms * kAtomBytes;
-    static_assert(kVectors % kSwizzlePattern == 0 && kBytes % kSwizzlePattern == 0,
-                  "operands start a swizzle pattern");
+    // To the next start of a swizzle pattern.
+    static constexpr uint32_t kBytes =
+        (kVectorScales + kStepAtoms * kVectorAtomBytes + kSwizzlePattern - 1) / kSwizzlePattern *
+        kSwizzlePattern;
+    static_assert(kVectors % kSwizzlePattern == 0, "operands start a swizzle pattern");
 
     // What arrives in a K step of `atoms` atoms. Boxes count in full, with what is outside.
     __device__ static constexpr uint32_t arriving(uint32_t atoms) {
-        return (kRows + kVectorRows) * kRowBytes + (atoms + kStepAtoms) * kAtomBytes;
+        return (kRows + kVectorRows) * kRowBytes + atoms * kAtomBytes +
+               kStepAtoms * kVectorAtomBytes;
     }
 };
 
@@ -52,7 +59,7 @@ struct Stage {
 struct Maps {
     CUtensorMap weights;       // bytes of a row, rows, batches
     CUtensorMap vectors;       // bytes of a row, vectors, batches
-    CUtensorMap vector_scales; // 16 bytes of an atom's row, n of its 32 rows, atoms, batches
+    CUtensorMap vector_scales; // bytes of an atom's row, n of its 32 rows, atoms, batches
 };
 
 struct Params {
@@ -61,6 +68,7 @@ struct Params {
     uint32_t atoms;        // of a row
     uint32_t last_scales;  // of a row's last atom that exist: 4, or 2 where K % 64 is 32
     uint32_t stages;
+    uint32_t dependent;    // the launch may overlap with the previous grid
     uint32_t tmem_columns; // to allocate; tensor cores only
     const uint8_t *weight_scales; // [L][tiles][atoms][512]
     Epilogue epilogue;
@@ -153,8 +161,8 @@ struct ReuseAfterLoads {
     __device__ static __forceinline__ void order() { arch::fence_proxy_async(); }
 };
 
-// By one thread: loads all K steps of `work`. Weights of the first stages are on their way before the
-// previous grid has ended; what that grid may have written, the vectors, follows.
+// By one thread: loads all K steps of `work`. In a dependent launch the weights of the first stages are
+// on their way before the previous grid has ended; what that grid may have written, the vectors, follows.
 template <class Stage, class Reuse>
 __device__ __forceinline__ void load_steps(const Params &p, const Maps &maps, const Ring &ring,
                                            const Work &work) {
@@ -183,12 +191,20 @@ __device__ __forceinline__ void load_steps(const Params &p, const Maps &maps, co
 
     const uint32_t first = min(p.stages, work.end - work.begin);
     uint32_t s = 0; // there is a K step at least
+    if (p.dependent) {
 #pragma unroll 1
-    do load_weights(work.begin + s, s); while (++s < first);
-    arch::grid_dependency_wait();
-    s = 0;
+        do load_weights(work.begin + s, s); while (++s < first);
+        arch::grid_dependency_wait();
+        s = 0;
 #pragma unroll 1
-    do load_vectors(work.begin + s, s); while (++s < first);
+        do load_vectors(work.begin + s, s); while (++s < first);
+    } else {
+#pragma unroll 1
+        do {
+            load_weights(work.begin + s, s);
+            load_vectors(work.begin + s, s);
+        } while (++s < first);
+    }
     Position at;
 #pragma unroll 1
     for (uint32_t step = work.begin + first; step < work.end; ++step) {

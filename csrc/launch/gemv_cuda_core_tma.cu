@@ -34,7 +34,8 @@ extern "C" int32_t nvfp4_gemv_cuda_core_tma(const nvfp4_gemv_args *args,
     for (int32_t first = 0; first < args->n; first += kMost) {
         const int32_t n = std::min(args->n - first, kMost);
         tile::Maps maps;
-        cudaError_t status = tile::encode(&maps, *args, first, n, tma::kMaxVectors);
+        cudaError_t status = tile::encode(&maps, *args, first, n, tma::Stage::kVectorRows,
+                                          tma::Stage::kScaleRows);
         if (status != cudaSuccess) return status;
         status = tile::launch(reinterpret_cast<const void *>(tma_kernel(n)), tma::kThreads,
                               tile::dynamic_bytes(tma::Stage::kBytes, config->stages), maps,

@@ -20,12 +20,12 @@ template <uint32_t kN>
 static cudaError_t launch_tcgen05(const nvfp4_gemv_args &a, const nvfp4_tile_config &c,
                                   cudaStream_t stream) {
     tile::Maps maps;
-    const cudaError_t status = tile::encode(&maps, a, 0, a.n, kN);
+    const cudaError_t status = tile::encode(&maps, a, 0, a.n, kN, tcgen05::Stage<kN>::kScaleRows);
     if (status != cudaSuccess) return status;
     tile::Params p = tile::params(a, c, 0, a.n);
     p.tmem_columns = tcgen05::columns(kN, p.stages);
     return tile::launch(reinterpret_cast<const void *>(tcgen05::gemv_tcgen05<kN>),
-                        tcgen05::kThreads, tile::dynamic_bytes(tile::Stage<kN>::kBytes, c.stages),
+                        tcgen05::kThreads, tile::dynamic_bytes(tcgen05::Stage<kN>::kBytes, c.stages),
                         maps, p, a, c, stream);
 }
 

@@ -47,7 +47,7 @@ cudaError_t encode_bytes(Encode encode, CUtensorMap *map, uint64_t address,
 }  // namespace
 
 cudaError_t encode(Maps *maps, const nvfp4_gemv_args &a, int32_t first, int32_t n,
-                   uint32_t vector_rows) {
+                   uint32_t vector_rows, uint32_t scale_rows) {
     Encode encode;
     cudaError_t status = find_encode(&encode);
     if (status != cudaSuccess) return status;
@@ -65,10 +65,9 @@ cudaError_t encode(Maps *maps, const nvfp4_gemv_args &a, int32_t first, int32_t 
         CU_TENSOR_MAP_SWIZZLE_128B);
     if (status != cudaSuccess) return status;
     const uint64_t atoms = ceil_div(a.k, kAtomElements);
-    constexpr uint32_t kAtomRowBytes = kAtomBytes / kAtomRows;
     return encode_bytes<4>(encode, &maps->vector_scales, a.vector_scales + first * kAtomRowBytes,
                            {{kAtomRowBytes, 1, kAtomRowBytes},
-                            {uint64_t(n), kAtomRowBytes, kAtomRows},
+                            {uint64_t(n), kAtomRowBytes, scale_rows},
                             {atoms, kAtomBytes, kStepAtoms},
                             {l, l > 1 ? uint64_t(a.vector_scale_batch_stride) : atoms * kAtomBytes, 1}},
                            CU_TENSOR_MAP_SWIZZLE_NONE);

@@ -11,9 +11,10 @@
 
 namespace nvfp4::tile {
 
-// Encodes the maps for vectors first..first + n, in boxes of `vector_rows`. No device work.
+// Encodes the maps for vectors first..first + n, in boxes of `vector_rows` vectors and of the scales of
+// `scale_rows`. No device work.
 cudaError_t encode(Maps *maps, const nvfp4_gemv_args &a, int32_t first, int32_t n,
-                   uint32_t vector_rows);
+                   uint32_t vector_rows, uint32_t scale_rows);
 
 // Bytes of dynamic shared memory for so many stages, aligned inside.
 constexpr int64_t dynamic_bytes(uint32_t stage_bytes, int32_t stages) {
@@ -29,6 +30,7 @@ inline Params params(const nvfp4_gemv_args &a, const nvfp4_tile_config &c, int32
     p.atoms = uint32_t(ceil_div(a.k, kAtomElements));
     p.last_scales = uint32_t(a.k / 16) - (p.atoms - 1) * 4;
     p.stages = uint32_t(c.stages);
+    p.dependent = c.dependent ? 1 : 0;
     p.weight_scales = device<const uint8_t>(a.weight_scales);
     p.epilogue = epilogue(a, first);
     return p;

@@ -51,8 +51,11 @@ const MOST_CLUSTER: u32 = 8;
 const MOST_STAGES: u32 = 12;
 /// `kGroups` in `gemv_cuda_core_tma.cuh`.
 const GROUPS: u32 = 2;
-/// Shared memory of an SM, of which every CTA takes 1 KB more than it asks for.
+/// Shared memory that every CTA takes beside what it asks for.
 const RESERVED: u32 = 1024;
+/// Bytes of weights an SM must have in flight: Little's law at 8 TB/s and 148 SMs gives 43 to 54 KB for
+/// latencies of 0.8 to 1 microsecond, at 4.2 TB/s and 132 SMs about half.
+const BYTES_IN_FLIGHT: u32 = 64 << 10;
 /// Columns of tensor memory of an SM.
 const TENSOR_COLUMNS: u32 = 512;
 
@@ -70,40 +73,62 @@ impl TileKernel {
 }
 
 impl TileConfig {
-    /// The default for a problem on a device: as many bytes in flight as there is room for in two
-    /// CTAs an SM, and the cluster size with the fewest K steps on the SM that has the most.
+    /// The default for a problem on a device: the cluster size with the least work on the SM that has
+    /// the most, and enough stages for the bytes in flight that memory latency asks for.
+    ///
+    /// On CUDA cores those are the fewest that make [`BYTES_IN_FLIGHT`] an SM: more only make the
+    /// first stage arrive later, measured on an H200 (docs/notes/tuning.md). On tensor cores, as many as
+    /// two CTAs an SM have room for: their consumer is quick, and no device was there to ask.
     pub fn for_problem(kernel: TileKernel, shape: &Shape, target: &TileTarget) -> Option<Self> {
-        let steps = steps(shape);
-        let tiles = shape.m().div_ceil(ROWS) * shape.l();
-        let with = |cluster, ctas_per_sm: u32| {
-            let mut config = Self {
-                kernel,
-                stages: MOST_STAGES,
-                cluster,
-                dependent: false,
-            };
-            let room = (target.shared_bytes + RESERVED) / ctas_per_sm;
-            let fits = |c: &Self| {
-                c.is_legal(shape, target)
-                    && c.shared_bytes(shape) + RESERVED <= room
-                    && c.tensor_columns() * ctas_per_sm <= TENSOR_COLUMNS
-            };
-            while !fits(&config) {
-                config.stages = config.stages.checked_sub(1)?;
-            }
-            Some(config)
-        };
-        let cost = |config: &Self, ctas_per_sm: u32| {
-            let slots = (target.multiprocessors * ctas_per_sm) as usize;
-            let waves = (tiles * config.cluster as usize).div_ceil(slots);
-            // A CTA's start and end cost about two K steps.
-            waves * (steps.div_ceil(config.cluster as usize) + 2)
-        };
         (1..=MOST_CLUSTER)
-            .flat_map(|cluster| [(cluster, 2), (cluster, 1)])
-            .filter_map(|(cluster, ctas)| with(cluster, ctas).map(|c| (c, ctas)))
-            .min_by_key(|(config, ctas)| cost(config, *ctas))
-            .map(|(config, _)| config)
+            .filter_map(|cluster| {
+                let cost = cost(shape, cluster, target.multiprocessors);
+                let config = Self::with_cluster(kernel, cluster, shape, target)?;
+                Some((cost, config))
+            })
+            .min_by(|(a, _), (b, _)| a.total_cmp(b))
+            .map(|(_, config)| config)
+    }
+
+    /// The default number of stages for a cluster size, if there is a legal one.
+    fn with_cluster(
+        kernel: TileKernel,
+        cluster: u32,
+        shape: &Shape,
+        target: &TileTarget,
+    ) -> Option<Self> {
+        let ctas = tiles(shape) * cluster as usize;
+        let per_sm = if ctas > target.multiprocessors as usize {
+            2
+        } else {
+            1
+        };
+        let with = |stages| Self {
+            kernel,
+            stages,
+            cluster,
+            dependent: false,
+        };
+        let fits = |config: &Self, per_sm: u32| {
+            config.is_legal(shape, target)
+                && (config.shared_bytes(shape) + RESERVED) * per_sm
+                    <= target.shared_bytes + RESERVED
+                && config.tensor_columns() * per_sm <= TENSOR_COLUMNS
+        };
+        let enough = |config: &Self| config.bytes_in_flight() * per_sm >= BYTES_IN_FLIGHT;
+        // No more than there are K steps.
+        let steps = steps(shape).div_ceil(cluster as usize) as u32;
+        let stages = 2..=MOST_STAGES.min(steps.next_multiple_of(GROUPS));
+        match kernel {
+            TileKernel::CudaCore => {
+                let most = *stages.end();
+                let mut stages = stages.map(with);
+                stages.find(|c| fits(c, per_sm) && (enough(c) || c.stages == most))
+            }
+            TileKernel::TensorCore { .. } => stages.rev().map(with).find(|c| fits(c, per_sm)),
+        }
+        // A device with less shared memory, or a wide instruction.
+        .or_else(|| (2..=MOST_STAGES).rev().map(with).find(|c| fits(c, 1)))
     }
 
     /// The kernel has code for this, and the device room.
@@ -142,14 +167,16 @@ impl TileConfig {
 
     /// Bytes of shared memory of a CTA: `dynamic_bytes` in `tiles.cuh`, and the kernels' `Shared`.
     pub fn shared_bytes(&self, shape: &Shape) -> u32 {
-        let (vector_rows, parts, vectors) = match self.kernel {
+        // Rows of vectors, and of their scales in an atom, that a stage keeps.
+        let (vector_rows, scale_rows, parts, vectors) = match self.kernel {
             TileKernel::CudaCore => {
                 let pass = shape.n().min(self.kernel.pass_vectors());
-                (8, GROUPS, pass.next_power_of_two())
+                (8, 8, GROUPS, pass.next_power_of_two())
             }
-            TileKernel::TensorCore { mma_n } => (mma_n, 1, 16),
+            TileKernel::TensorCore { mma_n } => (mma_n, 32, 1, 16),
         };
-        let stage = ROWS as u32 * 128 + vector_rows * 128 + 2 * 4 * 512;
+        let codes = (ROWS as u32 + vector_rows) * 128;
+        let stage = (codes + 4 * 512 + 4 * scale_rows * 16).next_multiple_of(1024);
         let barriers = 2 * MOST_STAGES * 8 + 16;
         let partial = parts * vectors as u32 * ROWS as u32 * 4;
         self.stages * stage + 1024 - 16 + barriers + partial
@@ -171,6 +198,22 @@ fn steps(shape: &Shape) -> usize {
     shape.k().div_ceil(STEP)
 }
 
+/// Tiles of all batches.
+fn tiles(shape: &Shape) -> usize {
+    shape.m().div_ceil(ROWS) * shape.l()
+}
+
+/// K steps of the SM that has the most, and what CTAs cost beside them: half a step to start and end,
+/// and a twentieth where an SM has but one, which nothing overlaps with. Clusters of more than two do not
+/// fill all SMs of a GPC. Fitted to measurements on an H200: docs/notes/tuning.md.
+fn cost(shape: &Shape, cluster: u32, multiprocessors: u32) -> f64 {
+    let usable = f64::from(multiprocessors) * if cluster > 2 { 0.9 } else { 1.0 };
+    let ctas = tiles(shape) as f64 * f64::from(cluster);
+    let per_sm = (ctas / usable).ceil().max(1.0);
+    let alone = if per_sm == 1.0 { 1.06 } else { 1.0 };
+    per_sm * (steps(shape).div_ceil(cluster as usize) as f64 + 0.5) * alone
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,12 +225,7 @@ mod tests {
 
     #[test]
     fn defaults_are_legal_and_keep_enough_in_flight() {
-        for (m, k, l) in [
-            (7168, 16384, 1),
-            (4096, 7168, 8),
-            (7168, 2048, 4),
-            (1, 32, 1),
-        ] {
+        for (m, k, l) in [(7168, 16384, 1), (4096, 7168, 8), (7168, 2048, 4)] {
             for n in [1, 2, 8, 16] {
                 let shape = Shape::new(m, n, k, l).unwrap();
                 for kernel in [
@@ -198,9 +236,54 @@ mod tests {
                 ] {
                     let config = TileConfig::for_problem(kernel, &shape, &B200).unwrap();
                     assert!(config.is_legal(&shape, &B200), "{config:?}");
-                    assert!(config.bytes_in_flight() >= 64 << 10, "{config:?}");
+                    let ctas = tiles(&shape) * config.cluster as usize;
+                    let per_sm = if ctas > 148 { 2 } else { 1 };
+                    assert!(
+                        config.bytes_in_flight() * per_sm >= BYTES_IN_FLIGHT,
+                        "{config:?}"
+                    );
                 }
             }
+        }
+    }
+
+    #[test]
+    fn every_shape_has_a_default() {
+        for (m, n, k, l) in [
+            (1, 1, 32, 1),
+            (129, 16, 96, 1),
+            (1, 1, 32, 70_000),
+            (1 << 20, 3, 64, 1),
+        ] {
+            let shape = Shape::new(m, n, k, l).unwrap();
+            for kernel in [TileKernel::CudaCore, TileKernel::TENSOR_CORE] {
+                let config = TileConfig::for_problem(kernel, &shape, &B200).unwrap();
+                assert!(config.is_legal(&shape, &B200), "{config:?}");
+                assert!(config.stages <= 2, "a K step or less: {config:?}");
+            }
+        }
+    }
+
+    /// The cluster sizes that were fastest on an H200.
+    #[test]
+    fn cluster_sizes_of_the_benchmark_shapes() {
+        let h200 = TileTarget {
+            multiprocessors: 132,
+            shared_bytes: 227 << 10,
+        };
+        for (m, k, l, cluster) in [
+            (7168, 16384, 1, 4),
+            (4096, 7168, 8, 1),
+            (7168, 2048, 4, 1),
+            (4096, 4096, 1, 3),
+            (14336, 4096, 1, 2),
+            (4096, 14336, 1, 7),
+            (28672, 8192, 1, 1),
+            (8192, 28672, 1, 2),
+        ] {
+            let shape = Shape::gemv(m, k, l).unwrap();
+            let config = TileConfig::for_problem(TileKernel::CudaCore, &shape, &h200).unwrap();
+            assert_eq!(config.cluster, cluster, "{shape}");
         }
     }
 

@@ -188,7 +188,7 @@ pub fn available(
         }
         Path::TensorCore => {
             needs(compute_capability.0 == 10, "10.x")?;
-            image(compute_capability, archs, |arch| arch.suffix != "")?;
+            image(compute_capability, archs, |arch| !arch.suffix.is_empty())?;
             tiled(shape, operands)
         }
     }

@@ -93,6 +93,14 @@ fn ranking(shape: &Shape, compute_capability: (i32, i32)) -> (&'static [Path], R
                 evidence: Evidence::Modelled,
             },
         ),
+        _ if shape.l() > 1 && shape.n() == 1 => (
+            &[Path::CudaCoreTma, Path::CudaCore],
+            Reason::Best {
+                why: "with several batches and one vector, tiles of all batches share the device \
+                      evenly",
+                evidence: Evidence::Measured { on: "NVIDIA H200" },
+            },
+        ),
         _ => (
             &[Path::CudaCore, Path::CudaCoreTma],
             Reason::Best {

@@ -158,7 +158,11 @@ fn cuts(kernel: TileKernel, shape: &Shape) -> Vec<TileConfig> {
         .into_iter()
         .collect();
     for (stages, cluster) in [(2, 1), (4, 2), (2, 3), (2, 8)] {
-        cuts.push(config(kernel, stages, cluster));
+        let dependent = cluster % 2 == 0;
+        cuts.push(TileConfig {
+            dependent,
+            ..config(kernel, stages, cluster)
+        });
     }
     cuts.retain(|c| c.is_legal(shape, &DEVICE));
     cuts

@@ -146,7 +146,10 @@ impl<'a> Run<'a> {
         ];
         let mut launch = Launch::new(entry, grid, [threads, 1, 1]);
         launch.cluster = Some([self.config.cluster, 1, 1]);
-        let stage = 128 * 128 + vector_rows * 128 + 2 * 4 * 512;
+        // Tensor cores take whole atoms of scales.
+        let scale_rows = if vector_rows == 8 { 8 } else { 32 };
+        let stage: u32 = 128 * 128 + vector_rows * 128 + 4 * 512 + 4 * scale_rows * 16;
+        let stage = stage.next_multiple_of(1024);
         launch.shared = self.config.stages * stage + 1024 - 16;
         launch = launch
             .tensor_map(map(
@@ -167,7 +170,7 @@ impl<'a> Run<'a> {
                 self.vector_scales.address + first as u64 * 16,
                 &[16, n as u64, atoms, l],
                 &[16, 512, self.vector_scale_batch],
-                &[16, 32, 4, 1],
+                &[16, scale_rows, 4, 1],
                 Swizzle::None,
             ));
         launch.params = vec![launch.params.concat(), self.params(first, n)];
@@ -189,6 +192,7 @@ impl<'a> Run<'a> {
             atoms,
             last,
             stages as usize,
+            usize::from(self.config.dependent),
             columns as usize,
         ];
         for (i, v) in words.into_iter().enumerate() {
