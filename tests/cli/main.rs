@@ -99,7 +99,7 @@ fn info_lists_every_path_with_its_state() {
     let info = json(&["info"]);
     let paths = info["paths"].as_array().unwrap();
     let names: Vec<_> = paths.iter().map(|p| p["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["cpu", "cuda-core", "tensor-core"]);
+    assert_eq!(names, ["cpu", "cuda-core", "cuda-core-tma", "tensor-core"]);
     assert_eq!(paths[0]["available"], true);
     for path in paths {
         assert_ne!(
@@ -118,7 +118,7 @@ fn a_path_that_is_not_there_is_an_error_and_auto_says_why_it_is_not_taken() {
     let Some(why) = info["cuda"]["why_none"].as_str() else {
         return; // there is a device
     };
-    for path in ["cuda-core", "tensor-core"] {
+    for path in ["cuda-core", "cuda-core-tma", "tensor-core"] {
         let error = fails(&[
             "run",
             "--checkpoint",
@@ -152,8 +152,18 @@ fn a_path_that_is_not_there_is_an_error_and_auto_says_why_it_is_not_taken() {
     assert!(text(&unknown.stderr).contains("\"gpu\" is not a path"));
 }
 
+/// Plans are for the architectures of the build, where it has any.
+fn compiled_for_blackwell() -> bool {
+    let archs = json(&["info"])["cuda"]["archs"].clone();
+    let archs = archs.as_array().unwrap();
+    archs.is_empty() || archs.iter().any(|arch| arch == "100a")
+}
+
 #[test]
 fn plan_explains() {
+    if !compiled_for_blackwell() {
+        return;
+    }
     let plan = json(&[
         "plan",
         "4096",
@@ -166,8 +176,16 @@ fn plan_explains() {
     ]);
     assert_eq!(plan["l"], 8);
     assert_ne!(plan["path"], "cpu");
-    assert_eq!(plan["others"].as_array().unwrap().len(), 2);
-    assert!(!plan["reason"].as_str().unwrap().is_empty());
+    assert_eq!(plan["others"].as_array().unwrap().len(), 3);
+    // Linear scales: tensor cores cannot read them.
+    let reason = plan["reason"].as_str().unwrap();
+    assert!(reason.starts_with("not tensor-core"), "{reason}");
+    let blackwell = ["--layout", "128x4", "--compute-capability", "10.0"];
+    for (n, path) in [("1", "cuda-core"), ("8", "tensor-core")] {
+        let plan = json(&[&["plan", "4096", "7168", "--n", n], &blackwell[..]].concat());
+        assert_eq!(plan["path"], path);
+        assert!(plan["reason"].as_str().unwrap().contains("modelled"));
+    }
     let old = fails(&["plan", "128", "256", "--compute-capability", "7.5"]);
     assert!(old.contains("compute capability 7.5"), "{old}");
     assert!(fails(&["plan", "128", "0"]).contains("K is 0"));
