@@ -154,10 +154,8 @@ __device__ __forceinline__ void multiply_steps(const tile::Params &p, const tile
         const bool exists = atom < tile::step_atoms(p, step);
         const uint32_t mask = tile::scale_mask(p, step * tile::kStepAtoms + atom);
         const Vectors in_stage = {stage, atom};
-        const auto release = [&] {
-            __syncwarp();
-            if (lane == 0) arch::mbarrier_arrive(ring.empty_barrier(at.slot));
-        };
+        // Every lane for itself: as fast as one for its warp, and compute-sanitizer can follow it.
+        const auto release = [&] { arch::mbarrier_arrive(ring.empty_barrier(at.slot)); };
         Weights w;
         if (exists) w.load(stage, atom, r);
         if constexpr (kVectors == 1) {
@@ -198,7 +196,7 @@ __global__ void __launch_bounds__(kThreads, kVectors <= 2 ? 2 : 1)
 
     if (loads && arch::elect_one()) {
         tile::prefetch(maps);
-        tile::init_barriers(ring, p.stages, kGroupWarps);
+        tile::init_barriers(ring, p.stages, kGroupWarps * 32);
     }
     __syncthreads();
 
