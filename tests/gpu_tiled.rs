@@ -9,10 +9,11 @@ use cudarc::driver::sys;
 use device::{Gpu, Uploaded, gpu_or_skip, output, upload};
 use half::{bf16, f16};
 use nvfp4_gemv::problem::{CONTEST_BENCHMARKS, CONTEST_TESTS, Problem};
-use nvfp4_gemv::reference::error_bound;
+use nvfp4_gemv::quantize::quantize_vectors;
+use nvfp4_gemv::reference::{error_bound, gemv};
 use nvfp4_gemv::{
-    Error, FloatType, Output, Path, ScaleLayout, Shape, TileConfig, TileKernel, Unavailable,
-    gemv_on_device_with, raw,
+    DenseVectors, Error, FloatType, Output, Path, PreparedWeights, QuantizedVectors, ScaleLayout,
+    Shape, TileConfig, TileKernel, Unavailable, Vectors, gemv_on_device_with, raw,
 };
 
 const TILED: ScaleLayout = ScaleLayout::Tiled128x4;
@@ -207,6 +208,72 @@ fn dependent_launches_replayed_from_a_graph() {
                 assert_eq!(y, problem.reference().unwrap().y, "{kernel:?}");
                 let poison = vec![f32::NAN; problem.shape.outputs()];
                 stream.memcpy_htod(&poison, output).unwrap();
+            }
+        }
+    }
+}
+
+/// bf16 vectors quantised on the device by the kernel before, which the dependent launch overlaps with,
+/// times weights whose linear scales were laid out anew on the device. Every round has other vectors.
+#[test]
+fn vectors_of_the_kernel_before() {
+    let gpu = gpu_or_skip!();
+    let stream = &gpu.stream;
+    for kernel in kernels(&gpu) {
+        let shape = Shape::new(1000, 3, 1056, 2).unwrap();
+        let problem = Problem::full_range(shape, 31);
+        let linear = Uploaded::new(
+            stream,
+            &problem,
+            ScaleLayout::Linear,
+            ScaleLayout::Linear,
+            false,
+        );
+        let prepared = PreparedWeights::new(stream, linear.weights()).unwrap();
+        let mut quantized = QuantizedVectors::new(stream, &shape, TILED).unwrap();
+        let config = TileConfig {
+            dependent: true,
+            ..cuts(&gpu, kernel, &shape)[0]
+        };
+        let count = shape.l() * shape.n();
+        for round in 0..50 {
+            let mut rng = fastrand::Rng::with_seed(round);
+            let x: Vec<bf16> = (0..count * shape.k())
+                .map(|_| bf16::from_f32(rng.f32() * 2.0 - 1.0))
+                .collect();
+            let x_device = upload(stream, &x);
+            let mut y = upload(stream, &vec![f32::NAN; shape.outputs()]);
+            quantized
+                .quantize(
+                    stream,
+                    &Vectors::Bf16(DenseVectors::new(x_device.as_view())),
+                )
+                .unwrap();
+            gemv_on_device_with(
+                None,
+                Some(config.into()),
+                stream,
+                &shape,
+                &prepared.weights().unwrap(),
+                &quantized.vectors(),
+                Output::F32(y.as_view_mut()),
+            )
+            .unwrap();
+            let y = stream.clone_dtoh(&y).unwrap();
+            if round % 10 != 0 {
+                continue;
+            }
+            let host = quantize_vectors(&x, count, shape.k()).unwrap();
+            let w = problem.weights(ScaleLayout::Linear).unwrap();
+            let truth = gemv(&shape, &w.view().unwrap(), &host.vectors()).unwrap();
+            for (i, y) in y.into_iter().enumerate() {
+                let (true_y, magnitude) = (truth.y[i], truth.magnitude[i]);
+                let bound =
+                    error_bound(true_y, magnitude, config.roundings(&shape), FloatType::F32);
+                assert!(
+                    (f64::from(y) - true_y).abs() <= bound,
+                    "{kernel:?} round {round} element {i}: {y}, true {true_y}"
+                );
             }
         }
     }

@@ -2,6 +2,7 @@
 //! does, compared with the f64 reference.
 
 mod launch;
+mod picture;
 
 use std::collections::HashMap;
 
@@ -243,14 +244,6 @@ fn tensor_core_contest_shapes() {
 #[test]
 fn tensor_core_schedules() {
     if let Some(mut kernels) = Kernels::tensor_core() {
-        sweep_schedules(&mut kernels, TENSOR_CORE, 10);
-    }
-}
-
-#[test]
-#[ignore = "two hundred seeds take a minute in a release build"]
-fn tensor_core_two_hundred_seeds() {
-    if let Some(mut kernels) = Kernels::tensor_core() {
         sweep_schedules(&mut kernels, TENSOR_CORE, 200);
     }
 }
@@ -298,6 +291,6 @@ fn cuda_core_contest_shapes() {
 #[test]
 fn cuda_core_schedules() {
     if let Some(mut kernels) = Kernels::cuda_core("compute_90a") {
-        sweep_schedules(&mut kernels, TileKernel::CudaCore, 10);
+        sweep_schedules(&mut kernels, TileKernel::CudaCore, 50);
     }
 }

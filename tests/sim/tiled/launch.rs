@@ -10,7 +10,7 @@ use ptx_sim::models::swizzle::Swizzle;
 use ptx_sim::models::tensor_map::{
     DataType, Interleave, L2Promotion, OobFill, TensorMap, TensorMapArgs,
 };
-use ptx_sim::{Buffer, Launch, Module, Options, Program, Report, Sim, SimError};
+use ptx_sim::{Buffer, Launch, Module, Options, Program, Report, Sim, SimError, Trace};
 
 /// How results are compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -229,6 +229,21 @@ impl<'a> Run<'a> {
         self.sim
             .borrow_mut()
             .run_program(program, launch, options, None)
+    }
+
+    /// Runs one launch and records what it does.
+    pub(crate) fn traced(
+        &self,
+        program: &Program,
+        launch: &Launch,
+        options: &Options,
+        limit: usize,
+    ) -> Result<Trace, SimError> {
+        let (result, trace) = self
+            .sim
+            .borrow_mut()
+            .run_traced(program, launch, options, limit);
+        result.map(|_| trace)
     }
 
     /// The output, as numbers.
