@@ -53,11 +53,20 @@ enum Task {
     ///
     /// Installs libclang under `target/toolchain` for it.
     Bindings,
-    /// Check the machine code of the kernels against xtask/sass-budget.toml
+    /// Check the machine code of the kernels against xtask/sass-budget.toml, and estimate its speed
     ///
     /// Builds the library, disassembles its objects, and checks that every architecture is there,
     /// that no kernel spills registers or exceeds its budget, and that the instructions each
-    /// kernel family must use are in it.
+    /// kernel family must use are in it. No GPU is needed.
+    ///
+    /// Prints three tables. CODE: registers, spills, static shared memory and wide instructions of
+    /// every kernel. ESTIMATES: for the default configuration of a representative problem, CTAs an
+    /// SM, bytes in flight, instructions a multiply-accumulate in the main loop, and how many times
+    /// the memory's rate each resource of the SM could keep up with; the least of them is the limit.
+    /// MEASURED: times on an H200 beside the estimate for the same code.
+    ///
+    /// An estimate knows instructions and rates, nothing of prologues, dependencies or bank
+    /// conflicts: docs/notes/estimates.md says how to read it.
     Sass(sass::SassArgs),
 }
 

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::sass::dump::Kernel;
+use crate::sass::figure_budget::FigureBudget;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -30,6 +31,8 @@ pub(crate) struct Rule {
     #[serde(default)]
     max_stack: u32,
     max_instructions: Option<u32>,
+    /// What the main loop and the configuration must give.
+    figures: Option<FigureBudget>,
     /// Of each list, one instruction must be in the code. `LDG.128` means LDG with the modifier
     /// 128, whatever its others.
     #[serde(default)]
@@ -132,6 +135,9 @@ impl Rule {
             let mut opcodes = kernel.opcodes.keys();
             opcodes.any(|opcode| is_form_of(opcode, pattern))
         };
+        if let Some(figures) = &self.figures {
+            figures.examine(kernel.figures.as_ref(), say);
+        }
         for alternatives in &self.require {
             if !alternatives.iter().any(has) {
                 say(format!("has none of {}", alternatives.join(", ")));
@@ -145,7 +151,7 @@ impl Rule {
     }
 }
 
-fn has_parts(symbol: &str, pattern: &str) -> bool {
+pub(crate) fn has_parts(symbol: &str, pattern: &str) -> bool {
     let mut rest = symbol;
     pattern.split('*').all(|part| {
         let found = rest.split_once(part);
@@ -270,6 +276,14 @@ max_registers = 32
         for pattern in ["relayout", "Li2*gemv", "gemv*Li2*Li2"] {
             assert!(!has_parts(symbol, pattern), "{pattern}");
         }
+    }
+
+    #[test]
+    fn figures_are_examined() {
+        let text = TEXT.to_owned() + "figures.min_ctas_per_sm = 2\n";
+        let findings = Budget::parse(&text).unwrap().examine(&good());
+        let found: Vec<_> = findings.iter().map(|f| f.kernel.as_deref()).collect();
+        assert_eq!(found, [Some("relayout")], "it is of no known family");
     }
 
     #[test]

@@ -9,6 +9,10 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use crate::process;
+use crate::sass::estimate::Estimate;
+use crate::sass::figures::{Figures, reserved_in_usage};
+use crate::sass::gpu::Gpu;
+use crate::sass::instruction::Instruction;
 
 /// One kernel as compiled for one architecture.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -26,11 +30,31 @@ pub(crate) struct Kernel {
     pub(crate) shared: u32,
     /// How often each opcode stands in the code.
     pub(crate) opcodes: BTreeMap<String, u32>,
+    #[serde(skip)]
+    pub(crate) code: Vec<Instruction>,
+    /// What the code and the kernel's family say together, on the architecture's GPU.
+    pub(crate) figures: Option<Figures>,
+    /// No measurement.
+    pub(crate) estimate: Option<Estimate>,
 }
 
 impl Kernel {
     pub(crate) fn instructions(&self) -> u32 {
         self.opcodes.values().sum()
+    }
+
+    /// Without what the system reserves.
+    pub(crate) fn static_shared(&self) -> u32 {
+        self.shared.saturating_sub(reserved_in_usage(&self.arch))
+    }
+
+    /// Once all of the code is there.
+    pub(crate) fn examine(&mut self) {
+        self.figures = Figures::of(self);
+        self.estimate = self.figures.as_ref().and_then(|figures| {
+            let gpu = Gpu::of_arch(&self.arch)?;
+            Estimate::of(figures, gpu)
+        });
     }
 }
 
@@ -130,36 +154,17 @@ impl Code {
             self.symbol.clear();
         } else if let Some(name) = line.strip_prefix("Function : ") {
             self.symbol = name.to_owned();
-        } else if let Some(opcode) = opcode(line)
+        } else if let Some(instruction) = Instruction::parse(line)
             && !self.symbol.is_empty()
         {
             let kernel = entry(kernels, &self.arch, &self.symbol);
-            *kernel.opcodes.entry(opcode.to_owned()).or_default() += 1;
+            *kernel
+                .opcodes
+                .entry(instruction.opcode.clone())
+                .or_default() += 1;
+            kernel.code.push(instruction);
         }
     }
-}
-
-/// The opcode of "/*0010*/  @!P0 LDG.E.128.CONSTANT R4, [R2.64] ; /* 0x... */".
-fn opcode(line: &str) -> Option<&str> {
-    let (address, rest) = line.strip_prefix("/*")?.split_once("*/")?;
-    if address.is_empty() || !address.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    let mut words = rest
-        .split_whitespace()
-        .map(|word| word.trim_end_matches(';'));
-    let first = words.next()?;
-    let opcode = if first.starts_with('@') {
-        words.next()?
-    } else {
-        first
-    };
-    // The second line of an instruction is only its encoding.
-    opcode
-        .bytes()
-        .next()
-        .filter(u8::is_ascii_uppercase)
-        .map(|_| opcode)
 }
 
 /// Names as in the source. c++filt comes with every g++; without it the symbols stay.

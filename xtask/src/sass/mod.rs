@@ -2,6 +2,14 @@
 
 mod budget;
 mod dump;
+mod estimate;
+mod family;
+mod figure_budget;
+mod figures;
+mod flow;
+mod gpu;
+mod instruction;
+mod measured;
 mod report;
 
 use std::collections::BTreeMap;
@@ -13,6 +21,8 @@ use clap::Args;
 
 use self::budget::Budget;
 use self::dump::Kernel;
+use self::measured::Measured;
+use self::report::Report;
 use crate::cargo::Cargo;
 use crate::toolchain;
 use crate::workspace::Workspace;
@@ -25,16 +35,18 @@ pub(crate) struct SassArgs {
     /// What is expected
     #[arg(long, default_value = "xtask/sass-budget.toml")]
     budget: PathBuf,
-    /// Print one JSON object
+    /// Measured times to print beside the estimates
+    #[arg(long, default_value = "xtask/sass-measured.toml")]
+    measured: PathBuf,
+    /// Print one JSON object: files, kernels with their opcodes, figures and estimates, the GPUs and
+    /// their sources, measured times, findings
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn command(workspace: &Workspace, args: &SassArgs) -> Result<()> {
-    let budget = budget_file(workspace, &args.budget);
-    let text =
-        fs::read_to_string(&budget).with_context(|| format!("cannot read {}", budget.display()))?;
-    let mut budget = Budget::parse(&text).with_context(|| budget.display().to_string())?;
+    let mut budget = parse_file(workspace, &args.budget, Budget::parse)?;
+    let measured = parse_file(workspace, &args.measured, Measured::parse)?;
     let toolchain = toolchain::ensure(workspace)?;
     let cuobjdump = toolchain::cuobjdump(workspace, &toolchain)?;
 
@@ -56,11 +68,18 @@ pub(crate) fn command(workspace: &Workspace, args: &SassArgs) -> Result<()> {
     }
     let mut kernels: Vec<Kernel> = kernels.into_values().collect();
     dump::demangle(&mut kernels);
+    kernels.iter_mut().for_each(Kernel::examine);
     let findings = budget.examine(&kernels);
+    let report = Report {
+        files: &files,
+        kernels: &kernels,
+        measured: &measured,
+        findings: &findings,
+    };
     if args.json {
-        println!("{:#}", report::json(&files, &kernels, &findings));
+        println!("{:#}", report.json());
     } else {
-        report::print(&files, &kernels, &findings);
+        report.print();
     }
     if !findings.is_empty() {
         bail!(
@@ -73,12 +92,19 @@ pub(crate) fn command(workspace: &Workspace, args: &SassArgs) -> Result<()> {
 }
 
 /// The default is relative to the repository, a given path to the current directory.
-fn budget_file(workspace: &Workspace, given: &Path) -> PathBuf {
-    if given.exists() {
+fn parse_file<T>(
+    workspace: &Workspace,
+    given: &Path,
+    parse: impl Fn(&str) -> Result<T>,
+) -> Result<T> {
+    let path = if given.exists() {
         given.to_path_buf()
     } else {
         workspace.root().join(given)
-    }
+    };
+    let text =
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    parse(&text).with_context(|| path.display().to_string())
 }
 
 /// Files with device code. A build makes a library of its objects: where there are objects, the

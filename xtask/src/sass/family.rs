@@ -1,0 +1,264 @@
+//! What the source says about each kernel family and the machine code does not: how a configuration cuts
+//! a representative problem, and how much of it one iteration of the main loop computes.
+
+use serde::Serialize;
+
+use crate::sass::gpu::{Gpu, RESERVED_SHARED};
+use crate::sass::instruction::Instruction;
+
+/// The problem that configurations stand for, one of the benchmark shapes: 4096x7168, eight batches. It
+/// has work for every SM, and its vectors fit shared memory everywhere.
+pub(crate) const REPRESENTATIVE: &str = "4096x7168x8";
+const M: u32 = 4096;
+const K: u32 = 7168;
+const L: u32 = 8;
+
+/// Bytes of a weight: half a byte of codes, and a scale for sixteen.
+pub(crate) const WEIGHT_BYTES: f64 = 9.0 / 16.0;
+
+/// A kernel's configuration for the representative problem.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Facts {
+    pub(crate) threads: u32,
+    pub(crate) dynamic_shared: u32,
+    pub(crate) tensor_columns: u32,
+    /// The most CTAs an SM gets, where there is room for them; without it, as many as there is room for.
+    pub(crate) launched: Option<u32>,
+    /// Bytes of weights that a CTA has asked for at once.
+    pub(crate) cta_bytes_in_flight: u32,
+    /// None for kernels that multiply nothing.
+    pub(crate) step: Option<Step>,
+}
+
+/// What one pass over the main loop's source does, before the compiler unrolls it.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Step {
+    pub(crate) vectors: u32,
+    /// Weights a lane multiplies.
+    pub(crate) weights: u32,
+    pub(crate) dot: Dot,
+}
+
+/// What the main loop is known by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) enum Dot {
+    /// dp4a, twice for four products: positive and negative magnitudes apart (`Magnitudes::dot`).
+    Integer,
+    /// FMAs on f16 pairs or f32. Others decode and scale, so that they do not tell how often the
+    /// compiler unrolled; `#pragma unroll 1` in the source says once.
+    Float,
+    /// One matrix instruction a step.
+    Matrix,
+}
+
+impl Dot {
+    pub(crate) fn is(self, instruction: &Instruction) -> bool {
+        let name = instruction.name();
+        match self {
+            Self::Integer => name == "IDP",
+            Self::Float => matches!(name, "HFMA2" | "FFMA" | "FFMA2"),
+            Self::Matrix => name == "UTCOMMA",
+        }
+    }
+}
+
+impl Step {
+    /// Steps in one iteration of the compiled loop, which has so many dot instructions.
+    pub(crate) fn unrolled(&self, dots: u32) -> Option<u32> {
+        let each = match self.dot {
+            Dot::Integer => self.weights * self.vectors / 2,
+            Dot::Float => return (dots > 0).then_some(1),
+            Dot::Matrix => 1,
+        };
+        (dots > 0 && dots.is_multiple_of(each)).then(|| dots / each)
+    }
+}
+
+impl Facts {
+    /// By the kernel's symbol: its name with its length before it, its template arguments after it.
+    pub(crate) fn of(symbol: &str, gpu: &Gpu) -> Option<Self> {
+        let arguments = |name: &str| template_arguments(symbol, name);
+        if let Some(args) = arguments("12gemv_tcgen05") {
+            Some(tcgen05(*args.first()?, gpu))
+        } else if let Some(args) = arguments("18gemv_cuda_core_tma") {
+            Some(tma(*args.first()?))
+        } else if let Some(args) = arguments("10gemv_nvfp4") {
+            Some(integer_dot(*args.first()?, *args.get(1)?, gpu))
+        } else if let Some(args) = arguments("14gemv_cuda_core") {
+            Some(direct(*args.get(1)?, *args.get(2)?))
+        } else if symbol.contains("9read_only") {
+            // Four loads of 16 bytes a thread; eight CTAs an SM are launched.
+            Some(plain(Some(8), 256 * 4 * 16))
+        } else if symbol.contains("8quantize") || symbol.contains("8relayout") {
+            Some(plain(None, 0))
+        } else {
+            None
+        }
+    }
+}
+
+/// Kernels of 256 threads that multiply nothing.
+fn plain(launched: Option<u32>, cta_bytes_in_flight: u32) -> Facts {
+    Facts {
+        threads: 256,
+        dynamic_shared: 0,
+        tensor_columns: 0,
+        launched,
+        cta_bytes_in_flight,
+        step: None,
+    }
+}
+
+/// `gemv_cuda_core.cuh`: CTAs of 4 warps, as many as fit (the problem has thousands). A lane has the
+/// next step's codes and scales of 4 rows (2 for more than two vectors) in flight.
+fn direct(vectors: u32, blocks: u32) -> Facts {
+    let rows = if vectors <= 2 { 4 } else { 2 };
+    Facts {
+        threads: 4 * 32,
+        launched: None,
+        cta_bytes_in_flight: 4 * 32 * rows * blocks * 9,
+        step: Some(Step {
+            vectors,
+            weights: rows * blocks * 16,
+            dot: Dot::Float,
+        }),
+        ..plain(None, 0)
+    }
+}
+
+/// `gemv_nvfp4.cuh`: one CTA an SM, of 16 warps (8 for more than two vectors); shared memory as in
+/// `int8::shared_bytes`, K not split. A lane has the next step of 4 rows in flight.
+fn integer_dot(vectors: u32, blocks: u32, gpu: &Gpu) -> Facts {
+    let warps = if vectors <= 2 { 16 } else { 8 };
+    let rows = 4;
+    let tiles = (M / rows).div_ceil(gpu.multiprocessors / L);
+    Facts {
+        threads: warps * 32,
+        dynamic_shared: vectors * (K / 16) * 20 + tiles * rows * vectors * 4,
+        launched: Some(1),
+        cta_bytes_in_flight: warps * 32 * rows * blocks * 9,
+        step: Some(Step {
+            vectors,
+            weights: rows * blocks * 16,
+            dot: Dot::Integer,
+        }),
+        ..plain(None, 0)
+    }
+}
+
+/// Weights of a stage of the tiled kernels: 128 rows, 256 elements.
+const STAGE_WEIGHT_BYTES: u32 = 128 * 256 / 16 * 9;
+/// `BYTES_IN_FLIGHT` in `src/config/tile.rs`.
+const WANTED_IN_FLIGHT: u32 = 64 << 10;
+
+/// Dynamic shared memory of a tiled kernel: `tile::Stage` and `dynamic_bytes`.
+fn stages_bytes(stages: u32, vector_rows: u32, scale_rows: u32) -> u32 {
+    let stage = (128 + vector_rows) * 128 + 4 * 512 + 4 * scale_rows * 16;
+    stages * stage.next_multiple_of(1024) + 1024 - 16
+}
+
+/// `gemv_cuda_core_tma.cuh`: 8 warps consume and one loads. The default (`src/config/tile.rs`) is the
+/// smallest even number of stages that gives two CTAs an SM enough in flight. A lane multiplies 64
+/// elements of four rows a step.
+fn tma(vectors: u32) -> Facts {
+    let mut stages = 2;
+    while stages * STAGE_WEIGHT_BYTES * 2 < WANTED_IN_FLIGHT {
+        stages += 2;
+    }
+    Facts {
+        threads: 9 * 32,
+        dynamic_shared: stages_bytes(stages, 8, 8),
+        launched: Some(2),
+        cta_bytes_in_flight: stages * STAGE_WEIGHT_BYTES,
+        step: Some(Step {
+            vectors,
+            weights: 4 * 64,
+            dot: Dot::Integer,
+        }),
+        ..plain(None, 0)
+    }
+}
+
+/// `gemv_tcgen05.cuh`: the default is as many stages as two CTAs an SM have room for. An instruction
+/// multiplies 128 rows of 64 elements: 256 a lane of the warp that issues it. It computes N columns;
+/// n of them are asked for, at most 16.
+fn tcgen05(mma_n: u32, gpu: &Gpu) -> Facts {
+    // `Shared` in the kernel: barriers, and the sums of 16 vectors.
+    let fixed = 2 * 12 * 8 + 16 + 16 * 128 * 4 + RESERVED_SHARED;
+    let columns = |stages: u32| (mma_n.max(32) + stages * 32).next_power_of_two();
+    let fits = |stages: &u32| {
+        (stages_bytes(*stages, mma_n, 32) + fixed) * 2 <= gpu.sm.shared_bytes
+            && columns(*stages) * 2 <= gpu.sm.tensor_columns
+    };
+    let stages = (2..=12).rev().find(fits).unwrap_or(2);
+    Facts {
+        threads: 6 * 32,
+        dynamic_shared: stages_bytes(stages, mma_n, 32),
+        tensor_columns: columns(stages),
+        launched: Some(2),
+        cta_bytes_in_flight: stages * STAGE_WEIGHT_BYTES,
+        step: Some(Step {
+            vectors: mma_n.min(16),
+            weights: 128 * 64 / 32,
+            dot: Dot::Matrix,
+        }),
+    }
+}
+
+/// The integers of `ILi0ELj16EE` behind the name, where the name stands in the symbol.
+fn template_arguments(symbol: &str, name: &str) -> Option<Vec<u32>> {
+    let (_, rest) = symbol.split_once(name)?;
+    let (arguments, _) = rest.strip_prefix('I')?.split_once("EE")?;
+    arguments
+        .split('E')
+        .map(|argument| argument.get(2..)?.parse().ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(symbol: &str) -> Facts {
+        Facts::of(symbol, Gpu::of_arch("100a").unwrap()).unwrap()
+    }
+
+    #[test]
+    fn template_arguments_of_symbols() {
+        let symbol = "_ZN5nvfp414gemv_cuda_coreILi0ELi8ELi2EEEvNS_14CudaCoreParamsE";
+        assert_eq!(
+            template_arguments(symbol, "14gemv_cuda_core"),
+            Some(vec![0, 8, 2])
+        );
+        assert_eq!(template_arguments(symbol, "10gemv_nvfp4"), None);
+    }
+
+    #[test]
+    fn configurations_are_the_defaults() {
+        let dot = of("_ZN5nvfp410gemv_nvfp4ILi1ELi2EEEvv");
+        assert_eq!(dot.cta_bytes_in_flight, 16 * 32 * 4 * 18);
+        assert_eq!(dot.dynamic_shared, 448 * 20 + 57 * 16);
+        let tma = of("_ZN5nvfp43tma18gemv_cuda_core_tmaILi1EEEvv");
+        assert_eq!(
+            (tma.cta_bytes_in_flight, tma.dynamic_shared),
+            (2 * 18432, 2 * 20480 + 1008)
+        );
+        // Two CTAs' stages and columns fit an SM.
+        for (mma_n, stages, columns) in [(16, 4, 256), (64, 3, 256), (128, 2, 256)] {
+            let facts = of(&format!("_ZN5nvfp47tcgen0512gemv_tcgen05ILj{mma_n}EEEvv"));
+            assert_eq!(facts.cta_bytes_in_flight, stages * 18432, "{mma_n}");
+            assert_eq!(facts.tensor_columns, columns, "{mma_n}");
+        }
+        assert!(Facts::of("_Z5otherv", Gpu::of_arch("80").unwrap()).is_none());
+    }
+
+    #[test]
+    fn unrolling_shows_in_the_dot_products() {
+        let step = of("_ZN5nvfp410gemv_nvfp4ILi1ELi2EEEvv").step.unwrap();
+        assert_eq!(step.weights, 128);
+        assert_eq!(step.unrolled(64), Some(1));
+        assert_eq!(step.unrolled(128), Some(2));
+        assert_eq!(step.unrolled(65), None);
+        assert_eq!(step.unrolled(0), None);
+    }
+}

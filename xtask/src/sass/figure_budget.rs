@@ -1,0 +1,145 @@
+//! What a rule of the budget asks of a kernel's figures.
+
+use serde::Deserialize;
+
+use crate::sass::figures::Figures;
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FigureBudget {
+    /// Lane-instructions of the main loop for one weight and one vector.
+    max_instructions_per_mac: Option<f64>,
+    /// Of weights, for one SM.
+    min_bytes_in_flight: Option<u32>,
+    min_ctas_per_sm: Option<u32>,
+    /// Of tensor memory, by all CTAs of an SM.
+    max_tensor_columns: Option<u32>,
+}
+
+impl FigureBudget {
+    pub(crate) fn examine(&self, figures: Option<&Figures>, say: &mut impl FnMut(String)) {
+        let Some(figures) = figures else {
+            return say("family.rs does not know its family, or gpu.rs its architecture".into());
+        };
+        if let Some(problem) = &figures.problem {
+            say(format!("its main loop is not understood: {problem}"));
+        }
+        let ctas = figures.ctas_per_sm;
+        let of_cta = &figures.facts;
+        if let (Some(main), Some(most)) = (&figures.main, self.max_instructions_per_mac)
+            && main.instructions_per_mac > most
+        {
+            say(format!(
+                "{:.3} instructions a multiply-accumulate in the main loop ({} for {} weights and {} \
+                 vectors), at most {most} allowed",
+                main.instructions_per_mac, main.instructions, main.weights, main.vectors
+            ));
+        }
+        if let Some(least) = self.min_bytes_in_flight
+            && figures.bytes_in_flight < least
+        {
+            say(format!(
+                "{} bytes in flight on an SM ({ctas} CTAs of {}), at least {least} needed",
+                figures.bytes_in_flight, of_cta.cta_bytes_in_flight
+            ));
+        }
+        if let Some(least) = self.min_ctas_per_sm
+            && ctas < least
+        {
+            say(format!(
+                "room for {ctas} CTAs on an SM of {}, limited by {}, at least {least} needed",
+                figures.gpu, figures.ctas_limited_by
+            ));
+        }
+        // Of the CTAs that are wanted, not of those that fit: the others wait for columns.
+        let wanted = of_cta.launched.unwrap_or(ctas);
+        let columns = of_cta.tensor_columns * wanted;
+        if let Some(most) = self.max_tensor_columns
+            && columns > most
+        {
+            say(format!(
+                "{columns} columns of tensor memory ({wanted} CTAs of {}), at most {most} allowed",
+                of_cta.tensor_columns
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sass::family::Facts;
+    use crate::sass::figures::MainLoop;
+    use crate::sass::gpu::Gpu;
+
+    const TEXT: &str = "
+max_instructions_per_mac = 3.0
+min_bytes_in_flight = 65536
+min_ctas_per_sm = 2
+max_tensor_columns = 512
+";
+
+    /// As of gemv_tcgen05<16>, just within the budget.
+    fn figures() -> Figures {
+        let gpu = Gpu::of_arch("100a").unwrap();
+        let symbol = "_ZN5nvfp47tcgen0512gemv_tcgen05ILj16EEEvv";
+        Figures {
+            gpu: gpu.name,
+            shape: "",
+            facts: Facts::of(symbol, gpu).unwrap(),
+            ctas_per_sm: 2,
+            ctas_limited_by: "shared",
+            bytes_in_flight: 64 << 10,
+            widest_global_load: 0,
+            widest_shared_load: 0,
+            main: Some(MainLoop {
+                instructions_per_mac: 3.0,
+                ..MainLoop::default()
+            }),
+            problem: None,
+        }
+    }
+
+    #[test]
+    fn each_figure_is_held_to_its_limit() {
+        type Fault = fn(&mut Figures);
+        let faults: [(&str, Fault); 6] = [
+            ("", |_| {}),
+            ("3.010 instructions a multiply-accumulate", |f| {
+                f.main.as_mut().unwrap().instructions_per_mac = 3.01;
+            }),
+            ("65535 bytes in flight on an SM", |f| f.bytes_in_flight -= 1),
+            ("room for 1 CTAs on an SM of B200, limited by shared", |f| {
+                f.ctas_per_sm = 1;
+            }),
+            ("1024 columns of tensor memory", |f| {
+                f.facts.tensor_columns = 512
+            }),
+            ("main loop is not understood: none", |f| {
+                f.problem = Some("none".into());
+            }),
+        ];
+        let budget: FigureBudget = toml::from_str(TEXT).unwrap();
+        for (expected, fault) in faults {
+            let mut figures = figures();
+            fault(&mut figures);
+            let mut found = Vec::new();
+            budget.examine(Some(&figures), &mut |problem| found.push(problem));
+            assert_eq!(found.len(), usize::from(!expected.is_empty()), "{found:?}");
+            assert!(found.concat().contains(expected), "{expected}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_kernel_without_figures_is_a_finding() {
+        let mut found = Vec::new();
+        FigureBudget::default().examine(None, &mut |problem| found.push(problem));
+        assert_eq!(found.len(), 1);
+    }
+
+    #[test]
+    fn misspelt_keys_are_refused() {
+        let text = TEXT.replace("min_ctas_per_sm", "min_ctas");
+        assert!(toml::from_str::<FigureBudget>(&text).is_err());
+    }
+}
