@@ -70,6 +70,14 @@ impl TileKernel {
             Self::TensorCore { .. } => 16,
         }
     }
+
+    /// Two CTAs have room in an SM's registers: `__launch_bounds__` of the kernels.
+    fn two_fit(self, shape: &Shape) -> bool {
+        match self {
+            Self::CudaCore => shape.n() <= 2,
+            Self::TensorCore { .. } => true,
+        }
+    }
 }
 
 impl TileConfig {
@@ -98,11 +106,8 @@ impl TileConfig {
         target: &TileTarget,
     ) -> Option<Self> {
         let ctas = tiles(shape) * cluster as usize;
-        let per_sm = if ctas > target.multiprocessors as usize {
-            2
-        } else {
-            1
-        };
+        let alone = ctas <= target.multiprocessors as usize || !kernel.two_fit(shape);
+        let per_sm = if alone { 1 } else { 2 };
         let with = |stages| Self {
             kernel,
             stages,
@@ -237,7 +242,8 @@ mod tests {
                     let config = TileConfig::for_problem(kernel, &shape, &B200).unwrap();
                     assert!(config.is_legal(&shape, &B200), "{config:?}");
                     let ctas = tiles(&shape) * config.cluster as usize;
-                    let per_sm = if ctas > 148 { 2 } else { 1 };
+                    let two = ctas > 148 && kernel.two_fit(&shape);
+                    let per_sm = if two { 2 } else { 1 };
                     assert!(
                         config.bytes_in_flight() * per_sm >= BYTES_IN_FLIGHT,
                         "{config:?}"

@@ -158,17 +158,18 @@ fn stages_bytes(stages: u32, vector_rows: u32, scale_rows: u32) -> u32 {
 }
 
 /// `gemv_cuda_core_tma.cuh`: 8 warps consume and one loads. The default (`src/config/tile.rs`) is the
-/// smallest even number of stages that gives two CTAs an SM enough in flight. A lane multiplies 64
-/// elements of four rows a step.
+/// smallest even number of stages that gives an SM enough in flight, with two CTAs up to two vectors. A
+/// lane multiplies 64 elements of four rows a step.
 fn tma(vectors: u32) -> Facts {
+    let ctas = if vectors <= 2 { 2 } else { 1 };
     let mut stages = 2;
-    while stages * STAGE_WEIGHT_BYTES * 2 < WANTED_IN_FLIGHT {
+    while stages * STAGE_WEIGHT_BYTES * ctas < WANTED_IN_FLIGHT {
         stages += 2;
     }
     Facts {
         threads: 9 * 32,
         dynamic_shared: stages_bytes(stages, 8, 8),
-        launched: Some(2),
+        launched: Some(ctas),
         cta_bytes_in_flight: stages * STAGE_WEIGHT_BYTES,
         step: Some(Step {
             vectors,
