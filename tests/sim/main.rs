@@ -2,7 +2,9 @@
 //!
 //! Needs nvcc; without one every test says so and passes.
 
+mod primitives;
 mod ptx;
+mod schedules;
 mod tiled;
 
 #[path = "../../build/nvcc.rs"]

@@ -1,4 +1,4 @@
-//! PTX of a translation unit of `csrc/launch`.
+//! PTX of CUDA sources.
 
 use std::io::Write;
 use std::process::Command;
@@ -6,9 +6,15 @@ use std::sync::Once;
 
 use ptx_sim::Module;
 
-/// Compiles `csrc/launch/<unit>.cu` for an architecture such as `compute_90a`. Nothing, and a printed
-/// reason, without nvcc.
+/// Parses [`source`] of `csrc/launch/<unit>.cu`.
 pub(crate) fn compile(unit: &str, arch: &str) -> Option<Module> {
+    let ptx = source(&format!("csrc/launch/{unit}.cu"), arch)?;
+    Some(Module::parse(&ptx).expect("nvcc's PTX parses"))
+}
+
+/// Compiles a file of this repository for an architecture such as `compute_90a`. Nothing, and a
+/// printed reason, without nvcc.
+pub(crate) fn source(file: &str, arch: &str) -> Option<String> {
     let nvcc = match super::nvcc::find() {
         Ok(nvcc) => nvcc,
         Err(missing) => {
@@ -20,7 +26,7 @@ pub(crate) fn compile(unit: &str, arch: &str) -> Option<Module> {
             return None;
         }
     };
-    let source = format!("{}/csrc/launch/{unit}.cu", env!("CARGO_MANIFEST_DIR"));
+    let source = format!("{}/{file}", env!("CARGO_MANIFEST_DIR"));
     let output = Command::new(&nvcc.path)
         .args(["-std=c++17", "-O3", "-lineinfo", "-ptx"])
         .arg(format!("-arch={arch}"))
@@ -32,6 +38,5 @@ pub(crate) fn compile(unit: &str, arch: &str) -> Option<Module> {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    let ptx = String::from_utf8(output.stdout).expect("PTX is text");
-    Some(Module::parse(&ptx).expect("nvcc's PTX parses"))
+    Some(String::from_utf8(output.stdout).expect("PTX is text"))
 }

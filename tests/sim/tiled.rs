@@ -9,9 +9,10 @@ use std::collections::HashMap;
 use nvfp4_gemv::problem::{CONTEST_TESTS, Problem};
 use nvfp4_gemv::{FloatType, Shape, TileConfig, TileKernel, TileTarget};
 use ptx_sim::coverage::Counters;
-use ptx_sim::{Module, Options, Policy, Program, Timing};
+use ptx_sim::{Module, Options, Program};
 
 use super::ptx;
+use super::schedules::{few, schedules};
 use launch::{Comparison, Extras, Run};
 
 const TENSOR_CORE: TileKernel = TileKernel::TENSOR_CORE;
@@ -87,36 +88,6 @@ impl Kernels {
         }
         lines
     }
-}
-
-/// Every policy with every timing.
-fn schedules(seed: u64) -> Vec<Options> {
-    let mut all = Vec::new();
-    for policy in [Policy::Fair, Policy::Random(seed), Policy::Starve(seed)] {
-        for timing in [Timing::Eager, Timing::Lazy, Timing::Random] {
-            all.push(Options {
-                policy,
-                timing,
-                ..Options::default()
-            });
-        }
-    }
-    all
-}
-
-/// A few schedules that differ as much as possible.
-fn few(seed: u64) -> Vec<Options> {
-    [
-        (Policy::Fair, Timing::Lazy),
-        (Policy::Random(seed), Timing::Random),
-        (Policy::Starve(seed), Timing::Eager),
-    ]
-    .map(|(policy, timing)| Options {
-        policy,
-        timing,
-        ..Options::default()
-    })
-    .into()
 }
 
 fn config(kernel: TileKernel, stages: u32, cluster: u32) -> TileConfig {
