@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kThreads, kVectors <= 2 ? 2 : 1)
 
     arch::cluster_arrive();
     arch::cluster_wait();
-    if (!loads) tile::reduce_and_store(p, work, shared.partial, threadIdx.x, kConsumers);
+    if (!loads) tile::reduce_and_store<kConsumers>(p, work, shared.partial, threadIdx.x);
     arch::cluster_arrive(); // a peer may still read this CTA's partial sums
     arch::cluster_wait();
 }

@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(kThreads)
         arch::tcgen05_fence_after();
         arch::tmem_dealloc(tmem, p.tmem_columns);
     } else if (warp < kEpilogueThreads / 32) {
-        tile::reduce_and_store(p, work, shared.partial, threadIdx.x, kEpilogueThreads);
+        tile::reduce_and_store<kEpilogueThreads>(p, work, shared.partial, threadIdx.x);
     }
     arch::cluster_arrive(); // a peer may still read this CTA's partial sums
     arch::cluster_wait();

@@ -223,16 +223,16 @@ struct Partial {
     float sum[kParts][kVectors][kRows];
 };
 
-// By `threads` threads of every CTA of the cluster, after a cluster barrier (a CTA barrier where
+// By kThreads threads of every CTA of the cluster, after a cluster barrier (a CTA barrier where
 // there is one CTA): adds the partial sums in the order of ranks and parts, and stores. No CTA may
 // end before another cluster barrier.
-template <uint32_t kParts, uint32_t kVectors>
+template <uint32_t kThreads, uint32_t kParts, uint32_t kVectors>
 __device__ __forceinline__ void reduce_and_store(const Params &p, const Work &work,
                                                  const Partial<kParts, kVectors> &partial,
-                                                 uint32_t thread, uint32_t threads) {
+                                                 uint32_t thread) {
     const uint32_t size = arch::cluster_size();
-    for (uint32_t i = arch::cluster_rank() * threads + thread; i < p.n * kRows;
-         i += size * threads) {
+    for (uint32_t i = arch::cluster_rank() * kThreads + thread; i < p.n * kRows;
+         i += size * kThreads) {
         const uint32_t n = i / kRows, row = i % kRows;
         float y = 0.0f;
         uint32_t rank = 0;
@@ -246,6 +246,7 @@ __device__ __forceinline__ void reduce_and_store(const Params &p, const Work &wo
         } while (++rank < size);
         const int32_t m = work.tile * kRows + row;
         if (m < p.m) p.epilogue.store(p.m, work.batch, m, n, y);
+        if constexpr (kVectors * kRows <= kThreads) break; // there is one for each thread at most
     }
 }
 
