@@ -41,6 +41,7 @@ pub mod launch;
 mod lexer;
 pub mod memory;
 pub mod models;
+pub mod mutate;
 mod ops;
 mod parser;
 pub mod program;

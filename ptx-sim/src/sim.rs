@@ -143,6 +143,18 @@ impl Launch {
         self.bytes(&bytes)
     }
 
+    /// Puts another tensor map in the place of one, also in parameters that are it.
+    pub(crate) fn replace_tensor_map(&mut self, index: usize, map: TensorMap) {
+        let Some(slot) = self.tensor_maps.get_mut(index) else {
+            return;
+        };
+        let (old, new) = (encode_map(index, slot), encode_map(index, &map));
+        *slot = map;
+        for p in self.params.iter_mut().filter(|p| p.as_slice() == old) {
+            *p = new.to_vec();
+        }
+    }
+
     /// Adds a 32-bit integer.
     #[must_use]
     pub fn u32(self, v: u32) -> Self {

@@ -124,6 +124,61 @@ fn inventories_and_bad_files() {
     );
 }
 
+#[test]
+fn planted_faults_are_counted_and_survivors_shown() {
+    let (dir, _) = run("mutate", 3, &[]);
+    let mutate = |extra: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_ptx-sim"))
+            .arg("mutate")
+            .args(["--ptx".as_ref(), dir.join("k.ptx").as_os_str()])
+            .args(["--launch".as_ref(), dir.join("launch.json").as_os_str()])
+            .args(["--seeds", "0", "--threads", "1"])
+            .args(extra)
+            .output()
+            .unwrap()
+    };
+
+    let listed = mutate(&["--list"]);
+    assert!(listed.status.success());
+    assert!(text(&listed.stdout).contains("drop-store `st.global.f32 [%d], %f`#0"));
+
+    let caught = mutate(&["--kinds", "drop-store,offset,guard"]);
+    assert!(caught.status.success(), "{}", text(&caught.stdout));
+    assert!(
+        text(&caught.stdout).contains("axpy: "),
+        "{}",
+        text(&caught.stdout)
+    );
+
+    // Another CTA writes the same values once more.
+    let survivor = mutate(&["--kinds", "launch"]);
+    assert!(!survivor.status.success());
+    assert!(text(&survivor.stdout).contains("survived  launch (one cluster more)"));
+    std::fs::write(
+        dir.join("known.txt"),
+        "[equivalent axpy]\nlaunch (one cluster more)#0\n  The same values.\n",
+    )
+    .unwrap();
+    let known = dir.join("known.txt");
+    let known = mutate(&[
+        "--kinds",
+        "launch",
+        "--known",
+        known.to_str().unwrap(),
+        "--json",
+    ]);
+    assert!(known.status.success());
+    let v: serde_json::Value = serde_json::from_slice(&known.stdout).unwrap();
+    assert_eq!(v[0]["reason"], "The same values.");
+
+    // The sound kernel's output is not what this file says.
+    std::fs::write(dir.join("want.bin"), [0u8; 12]).unwrap();
+    let want = dir.join("want.bin");
+    let wrong = mutate(&["--expect", want.to_str().unwrap()]);
+    assert!(!wrong.status.success());
+    assert!(text(&wrong.stderr).contains("wrong without a planted fault"));
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -1,49 +1,19 @@
 //! The clean-room tcgen05 kernels in `conformance/`, under every timing and many schedules: results
 //! must be exact to the bit, and the strict profile must find nothing.
 
-#[path = "conformance_data.rs"]
-#[allow(dead_code, unused_imports)]
-mod data;
+mod common;
 
-#[path = "support/kernel.rs"]
-mod kernel;
-
-use data::Case;
-use kernel::{Kernel, load, prepare};
-use ptx_sim::{Options, Policy, SimError, Timing};
-
-fn run(kernel: &Kernel, case: &Case, options: &Options) -> Result<(), SimError> {
-    let (mut sim, launch, out) = prepare(kernel, case)?;
-    let report = sim.run_program(&kernel.program, &launch, options, None)?;
-    assert!(report.warnings.is_empty());
-    assert!(
-        sim.fully_written(out),
-        "{}: an output byte was not written",
-        case.name
-    );
-    for (i, (got, want)) in sim
-        .download(out)
-        .chunks_exact(4)
-        .zip(&case.expected)
-        .enumerate()
-    {
-        let got = u32::from_le_bytes([got[0], got[1], got[2], got[3]]);
-        let (g, w) = (f32::from_bits(got), *want);
-        assert_eq!(
-            got,
-            want.to_bits(),
-            "{} element {i}: {g} instead of {w} with {options:?}",
-            case.name
-        );
-    }
-    Ok(())
-}
+use common::conformance::{Loaded, module};
+use common::data::{self, Case};
+use ptx_sim::{Options, Policy, Program, Timing};
 
 /// Every policy with every timing, `seeds` times.
 fn sweep(entry: &str, case: fn(u64) -> Case, seeds: u64) {
-    let kernel = load(entry);
+    let module = module(entry);
+    let program = Program::new(&module, entry).expect(entry);
     for seed in 0..seeds {
         let case = case(seed);
+        let loaded = Loaded::new(&module, &case);
         for policy in [Policy::Fair, Policy::Random(seed), Policy::Starve(seed)] {
             for timing in [Timing::Eager, Timing::Lazy, Timing::Random] {
                 if policy == Policy::Fair && seed > 0 && timing != Timing::Random {
@@ -55,8 +25,12 @@ fn sweep(entry: &str, case: fn(u64) -> Case, seeds: u64) {
                     budget: 50_000_000,
                     ..Options::default()
                 };
-                run(&kernel, &case, &options)
-                    .unwrap_or_else(|e| panic!("{entry}, seed {seed}, {policy}, {timing:?}: {e}"));
+                let at = format!("{}, seed {seed}, {policy}, {timing:?}", case.name);
+                let (report, wrong) = loaded
+                    .run(&program, &loaded.launch, &options)
+                    .unwrap_or_else(|e| panic!("{at}: {e}"));
+                assert!(report.warnings.is_empty());
+                assert_eq!(wrong, None, "{at}");
             }
         }
     }

@@ -1,10 +1,9 @@
 //! Hazards within a CTA: each right kernel is clean, each planted mistake is reported, under every
 //! schedule.
 
-#[allow(dead_code)]
-mod hazard_support;
+mod common;
 
-use hazard_support::{READ, caught, caught_as, clean, clean_as, kernel, wait};
+use common::hazard::{READ, caught, caught_as, clean, clean_as, kernel, wait};
 use ptx_sim::Profile;
 use ptx_sim::report::ViolationKind;
 

@@ -1,9 +1,8 @@
 //! Hazards between the CTAs of a cluster.
 
-#[allow(dead_code)]
-mod hazard_support;
+mod common;
 
-use hazard_support::{CLUSTER, PAIR, caught, caught_as, clean, clean_as, kernel, wait};
+use common::hazard::{CLUSTER, PAIR, caught, caught_as, clean, clean_as, kernel, wait};
 use ptx_sim::Profile;
 use ptx_sim::report::ViolationKind;
 

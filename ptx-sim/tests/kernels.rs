@@ -399,10 +399,40 @@ fn misuse_of_synchronisation_is_an_error() {
         "barrier.cluster.wait;",
         "barrier.cluster.arrive;\nbarrier.cluster.arrive;",
         "setp.eq.u32 %p1, %t, 0;\n@%p1 bra.uni L;\nL:",
+        "setp.eq.u32 %p1, %t, 0;\n@%p1 barrier.cluster.arrive.aligned;",
+        "setp.eq.u32 %p1, %t, 0;\n@%p1 bar.arrive 1, 64;",
+        "setp.eq.u32 %p1, %t, 0;\n@%p1 bra E;\nbarrier.cluster.arrive.aligned;\n\
+         barrier.cluster.wait.aligned;\nE:",
+        "barrier.cluster.arrive;\nsetp.eq.u32 %p1, %t, 0;\n@%p1 bra E;\n\
+         barrier.cluster.wait.aligned;\nbra F;\nE: barrier.cluster.wait.aligned;\nF:",
     ] {
         let e = fails(&kernel("", body), 32);
         assert_eq!(kind(&e), ViolationKind::Synchronisation, "{body}: {e}");
     }
+}
+
+/// Lanes that a condition has sent apart are together again behind it, or have left.
+#[test]
+fn aligned_instructions_behind_a_condition() {
+    let both = "barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;";
+    run(
+        &kernel(
+            "",
+            &format!("setp.eq.u32 %p1, %t, 0;\n@%p1 bra E;\nst.global.u32 [%w], %t;\nE: {both}"),
+        ),
+        32,
+    );
+    run(
+        &kernel(
+            "",
+            &format!("setp.ge.u32 %p1, %t, 7;\n@%p1 bra E;\n{both}\nE:"),
+        ),
+        7,
+    );
+    run(
+        &kernel("", &format!("setp.ge.u32 %p1, %t, 7;\n@%p1 ret;\n{both}")),
+        32,
+    );
 }
 
 #[test]

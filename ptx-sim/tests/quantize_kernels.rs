@@ -3,12 +3,12 @@
 //!
 //! Needs nvcc (`NVCC`, or on the `PATH`); without it the tests say so and pass.
 
-mod nvcc;
+mod common;
 #[path = "../../tests/quantize_data/mod.rs"]
 mod quantize_data;
 
+use common::nvcc::compile;
 use half::{bf16, f16};
-use nvcc::compile;
 use nvfp4_gemv::quantize::quantize_vectors_or_nan;
 use nvfp4_gemv::{ScaleLayout, VectorScale, convert_scales};
 use ptx_sim::{Buffer, Launch, Module, Options, Policy, Sim};

@@ -3,14 +3,15 @@
 //!
 //! Needs nvcc (`NVCC`, or on the `PATH`); without it the tests say so and pass.
 
-mod gemv;
+mod common;
 #[path = "../../tests/record/inputs.rs"]
 mod inputs;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use gemv::{Params, compile};
+use common::gemv::{self, Params};
+use common::nvcc::compile;
 use inputs::{Case, Inputs, cases};
 use nvfp4_gemv::{Activation, FloatType, ScaleLayout};
 use ptx_sim::{Buffer, Launch, Module, Options, Policy, Sim};
@@ -21,10 +22,7 @@ const ARCH: &str = "compute_90a";
 /// Vectors a pass: `kMaxVectors`.
 const MAX_VECTORS: usize = 8;
 
-/// Blocks of 16.
-const BLOCK: usize = 16;
-
-/// The translation unit with a case's kernel, and the kernel but for its last template argument.
+/// The translation unit with a case's kernel, and the kernel.
 fn kernel(case: &Case, vectors: usize) -> (&'static str, String) {
     let (unit, number) = match case.activation {
         Activation::Nvfp4 => ("gemv_cuda_core_nvfp4", 0),
@@ -32,16 +30,11 @@ fn kernel(case: &Case, vectors: usize) -> (&'static str, String) {
         Activation::Bf16 => ("gemv_cuda_core_bf16", 2),
         Activation::F32 => ("gemv_cuda_core_f32", 3),
     };
-    let vectors = vectors.next_power_of_two();
-    let (unit, kernel) = match case.cut.ctas {
-        None => (
-            unit,
-            format!("_ZN5nvfp414gemv_cuda_coreILi{number}ELi{vectors}"),
-        ),
-        Some(_) => ("gemv_nvfp4", format!("_ZN5nvfp410gemv_nvfp4ILi{vectors}")),
-    };
-    let blocks = case.cut.blocks_per_load;
-    (unit, format!("{kernel}ELi{blocks}EEEvNS_14CudaCoreParamsE"))
+    let blocks = case.cut.blocks_per_load as usize;
+    match case.cut.ctas {
+        None => (unit, gemv::kernel(Some(number), vectors, blocks)),
+        Some(_) => ("gemv_nvfp4", gemv::kernel(None, vectors, blocks)),
+    }
 }
 
 /// What `for_each_pass` and the launchers do: see `csrc/launch`.
@@ -114,19 +107,16 @@ fn run(module: &Module, case: &Case, inputs: &Inputs, policy: Policy) -> Result<
                 (tiles.div_ceil(warps / p.k_split), 0)
             }
             Some(ctas) => {
-                let (ctas, rows) = (ctas as usize, 4);
-                let tiles = tiles(rows);
+                let (ctas, tiles) = (ctas as usize, tiles(4));
                 p.tiles_per_cta = tiles / ctas;
                 p.tiles_left = tiles % ctas;
-                // `int8::shared_bytes`: vectors and their scales, partial sums.
-                let vectors = p.n.next_power_of_two();
-                let partial = tiles.div_ceil(ctas) * p.k_split * rows * vectors * 4;
-                (ctas, vectors * p.blocks * (BLOCK + 4) + partial)
+                let most = tiles.div_ceil(ctas);
+                (ctas, gemv::shared_bytes(p.n, p.blocks, most, p.k_split))
             }
         };
         let grid = [ctas as u32, shape.l() as u32, 1];
         let mut launch = Launch::new(&name, grid, [warps as u32 * 32, 1, 1]).bytes(&p.bytes());
-        launch.shared = shared as u32;
+        launch.shared = shared;
         let options = Options {
             policy,
             ..Options::default()

@@ -1,24 +1,24 @@
 //! Timelines of runs, and the picture of one.
 
-#[path = "conformance_data.rs"]
-#[allow(dead_code, unused_imports)]
-mod data;
-#[path = "support/kernel.rs"]
-mod kernel;
+mod common;
 
+use common::conformance::{Loaded, module};
+use common::data;
 use ptx_sim::trace::draw::{DrawError, DrawOptions, draw};
 use ptx_sim::trace::{DEFAULT_LIMIT, Kind, Slice, TrackKind};
-use ptx_sim::{Launch, Module, Options, Policy, Sim, Timing, Trace};
+use ptx_sim::{Launch, Module, Options, Policy, Program, Sim, Timing, Trace};
 
 fn traced(entry: &str, case: &data::Case, policy: Policy, timing: Timing, limit: usize) -> Trace {
-    let kernel = kernel::load(entry);
-    let (mut sim, launch, _) = kernel::prepare(&kernel, case).expect("a launch");
+    let Loaded {
+        mut sim, launch, ..
+    } = Loaded::new(&module(entry), case);
+    let program = sim.program(entry).expect(entry);
     let options = Options {
         policy,
         timing,
         ..Options::default()
     };
-    let (result, trace) = sim.run_traced(&kernel.program, &launch, &options, limit);
+    let (result, trace) = sim.run_traced(&program, &launch, &options, limit);
     result.expect("a run");
     trace
 }
@@ -227,18 +227,19 @@ fn a_limit_cuts_and_says_so() {
 /// Recording changes nothing.
 #[test]
 fn a_traced_run_is_the_same_run() {
-    let kernel = kernel::load("mma_pipelined");
-    let case = data::mma_pipelined(1, 2, 5, 768);
+    let module = module("mma_pipelined");
+    let program = Program::new(&module, "mma_pipelined").expect("a kernel");
+    let loaded = Loaded::new(&module, &data::mma_pipelined(1, 2, 5, 768));
+    let (launch, out) = (&loaded.launch, loaded.out);
     for policy in [Policy::Fair, Policy::Random(4), Policy::Starve(4)] {
-        let (sim, launch, out) = kernel::prepare(&kernel, &case).expect("a launch");
         let options = Options {
             policy,
             timing: Timing::Random,
             ..Options::default()
         };
-        let (mut a, mut b) = (sim.clone(), sim);
-        let plain = a.run_program(&kernel.program, &launch, &options, None);
-        let (traced, _) = b.run_traced(&kernel.program, &launch, &options, 1000);
+        let (mut a, mut b) = (loaded.sim.clone(), loaded.sim.clone());
+        let plain = a.run_program(&program, launch, &options, None);
+        let (traced, _) = b.run_traced(&program, launch, &options, 1000);
         let (plain, traced) = (plain.expect("a run"), traced.expect("a run"));
         assert_eq!(plain.coverage, traced.coverage);
         assert_eq!(plain.thread_instructions, traced.thread_instructions);

@@ -12,6 +12,7 @@ mod bench;
 mod coverage;
 mod draw;
 mod inventory;
+mod mutate;
 mod progress;
 mod run;
 mod schedules;
@@ -20,7 +21,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use ptx_sim::{Policy, SimError, Timing};
+use ptx_sim::{Module, Policy, SimError, Timing};
 use serde_json::{Value, json};
 
 /// Runs PTX kernels on the CPU and checks what a GPU would not.
@@ -43,6 +44,9 @@ enum Command {
     /// to stderr.
     #[command(after_long_help = run::HELP)]
     Run(run::Run),
+    /// Plants faults in a kernel and tells which of them its launch would notice.
+    #[command(after_long_help = mutate::help())]
+    Mutate(mutate::Mutate),
     /// Draws a trace that `run --trace` wrote as an SVG picture.
     Draw(draw::Draw),
     /// Lists the opcodes of a PTX file and which of them are not executed.
@@ -87,6 +91,11 @@ pub(crate) fn main() -> ExitCode {
     let cli = Cli::parse();
     let (json, result) = match &cli.command {
         Command::Run(r) => (r.json, run::command(r)),
+        Command::Mutate(m) => match mutate::command(m) {
+            // The survivors are on stdout.
+            Ok(false) => return ExitCode::FAILURE,
+            other => (m.json, other.map(|_| ()).map_err(Failure::from)),
+        },
         Command::Draw(d) => (false, draw::command(d).map_err(Failure::from)),
         Command::Inventory(i) => (i.json, inventory::command(i).map_err(Failure::from)),
         // Its report stands on stdout even where a goal is missed.
@@ -104,6 +113,19 @@ pub(crate) fn main() -> ExitCode {
         eprintln!("error: {}", failure.error);
     }
     ExitCode::FAILURE
+}
+
+/// The kernel that is asked for, or the only one.
+fn entry(module: &Module, asked: Option<&str>) -> Result<String, SimError> {
+    let names: Vec<&str> = module.entries().collect();
+    match (asked, names.as_slice()) {
+        (Some(e), _) => Ok(e.to_string()),
+        (None, [one]) => Ok(one.to_string()),
+        _ => Err(SimError::Launch(format!(
+            "--entry is needed, one of: {}",
+            names.join(", ")
+        ))),
+    }
 }
 
 fn io_error(path: &Path) -> impl Fn(std::io::Error) -> SimError + '_ {

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::progress::Progress;
 use super::schedules::{Policies, Schedules, Timings};
-use super::{Failure, coverage, io_error, print_json, read};
+use super::{Failure, coverage, entry, io_error, print_json, read};
 
 pub(super) const HELP: &str = r#"Schedules:
   --policy and --timing choose who runs and when asynchronous operations complete. A policy and
@@ -113,17 +113,7 @@ struct Job {
 fn load(r: &Run) -> Result<Job, SimError> {
     let module = Module::parse(&read(&r.ptx)?)?;
     let spec = LaunchSpec::parse(&read(&r.launch)?)?;
-    let names: Vec<&str> = module.entries().collect();
-    let kernel = match (&r.entry, names.as_slice()) {
-        (Some(e), _) => e.clone(),
-        (None, [one]) => one.to_string(),
-        _ => {
-            return Err(SimError::Launch(format!(
-                "--entry is needed, one of: {}",
-                names.join(", ")
-            )));
-        }
-    };
+    let kernel = entry(&module, r.entry.as_deref())?;
     let base = r.launch.parent().unwrap_or(Path::new("."));
     let prepared = spec.prepare(module, &kernel, base)?;
     let program = prepared.sim.program(&kernel)?;

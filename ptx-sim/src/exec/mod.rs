@@ -270,6 +270,11 @@ impl Machine<'_> {
         if missing == 0 {
             return Ok(None);
         }
+        if sync == WarpSync::Aligned && (now != cur.mask || !cur.joins.is_empty()) {
+            return Err(sync_fault(format!(
+                "an .aligned instruction in code that lanes {missing:08x} do not execute"
+            )));
+        }
         // Lanes whose guard is false do not execute it: they go on, and may come again.
         if now != cur.mask {
             let join = (pc + 1, cur.mask);

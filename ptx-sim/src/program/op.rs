@@ -320,9 +320,14 @@ impl Op {
             | Op::StMatrix { .. }
             | Op::MovMatrix { .. }
             | Op::Mma(_)
-            | Op::Bar { aligned: true, .. }
+            | Op::Bar {
+                aligned: true,
+                mode: BarMode::Sync | BarMode::Popc(..) | BarMode::Vote(..),
+                ..
+            } => WarpSync::All,
+            Op::Bar { aligned: true, .. }
             | Op::ClusterArrive { aligned: true, .. }
-            | Op::ClusterWait { aligned: true } => WarpSync::All,
+            | Op::ClusterWait { aligned: true } => WarpSync::Aligned,
             Op::Tcgen05(t) if t.aligned() => WarpSync::All,
             _ => WarpSync::None,
         }
@@ -336,4 +341,6 @@ pub enum WarpSync {
     None,
     Mask(Src),
     All,
+    /// The whole warp, but it is an error if some lanes have gone another way.
+    Aligned,
 }

@@ -153,6 +153,8 @@ pub enum MmaError {
     },
     #[error("scale-input-d {value} is not in 0..=15, or {kind:?} does not take it")]
     ScaleInputD { value: u32, kind: Kind },
+    #[error("columns {first}..{end} are written as part of D and read as another operand")]
+    Overlap { first: u32, end: u32 },
     #[error("not modelled: {0}")]
     Unmodelled(&'static str),
 }
@@ -170,6 +172,17 @@ pub struct TmemBlock {
     pub column: u32,
     /// Number of columns.
     pub columns: u32,
+}
+
+impl TmemBlock {
+    /// The columns that both have in some lane.
+    fn common(&self, other: &Self) -> Option<(u32, u32)> {
+        let both = |a, n, b, m| u32::max(a, b)..u32::min(a + n, b + m);
+        let columns = both(self.column, self.columns, other.column, other.columns);
+        let lanes = both(self.lane, self.lanes, other.lane, other.lanes);
+        (self.cta == other.cta && !columns.is_empty() && !lanes.is_empty())
+            .then_some((columns.start, columns.end))
+    }
 }
 
 /// What an MMA touches, for hazard checks.
@@ -222,14 +235,19 @@ impl Mma {
         Ok(())
     }
 
-    /// The memory this MMA touches.
+    /// The memory this MMA touches. D must not overlap the other operands: nothing promises that
+    /// all of them are read before it is written.
     pub fn footprint(&self) -> Result<Footprint, MmaError> {
         self.check()?;
         let mut out = Footprint::default();
         operand::footprint(self, &mut out)?;
         scale::footprint(self, &mut out);
         layout::footprint(self, &mut out);
-        Ok(out)
+        let pairs = |r: &TmemBlock| out.d.iter().find_map(|d| r.common(d));
+        match out.tmem_reads.iter().find_map(pairs) {
+            Some((first, end)) => Err(MmaError::Overlap { first, end }),
+            None => Ok(out),
+        }
     }
 }
 

@@ -1,9 +1,21 @@
-//! The CUDA-core kernels' PTX and their parameters.
+//! The CUDA-core kernels' names and parameters.
 
-#[path = "../nvcc/mod.rs"]
-mod nvcc;
+/// The kernel's name for up to `vectors` vectors: the direct one, with its number of
+/// `nvfp4::Activation`, or else the integer-dot one.
+pub(crate) fn kernel(direct: Option<u32>, vectors: usize, blocks_per_load: usize) -> String {
+    let vectors = vectors.next_power_of_two();
+    let kernel = match direct {
+        Some(activation) => format!("_ZN5nvfp414gemv_cuda_coreILi{activation}ELi{vectors}"),
+        None => format!("_ZN5nvfp410gemv_nvfp4ILi{vectors}"),
+    };
+    format!("{kernel}ELi{blocks_per_load}EEEvNS_14CudaCoreParamsE")
+}
 
-pub(crate) use nvcc::compile;
+/// `int8::shared_bytes`: vectors and their scales, then partial sums of a CTA's tiles of four rows.
+pub(crate) fn shared_bytes(vectors: usize, blocks: usize, tiles: usize, k_split: usize) -> u32 {
+    let vectors = vectors.next_power_of_two();
+    (vectors * blocks * (16 + 4) + tiles * k_split * 4 * vectors * 4) as u32
+}
 
 /// `ScaleLayout::make`: row stride, group stride, whether it is the 128x4 layout.
 pub(crate) fn layout(blocks: usize, linear_row: usize, tiled: bool) -> (i64, i32, u8) {

@@ -1,0 +1,298 @@
+//! Operands of synchronisation and asynchronous operations that differ.
+
+use super::Plan;
+use super::body::{changed, has, instr, name};
+use super::class::{Class, class};
+use super::kind::Kind;
+use super::tweak::{Select, Tweak, base, index};
+use crate::ast::{Instr, Operand, Stmt};
+
+pub(super) fn plan(p: &mut Plan<'_>, at: usize, i: &Instr) {
+    use Class::*;
+    match class(i) {
+        Wait => wait(p, at, i),
+        ExpectTx => {
+            let last = i.operands.len().saturating_sub(1);
+            bytes(p, Kind::ExpectBytes, at, i, last);
+        }
+        Init if has(i, "init") => {
+            for (d, t) in [("+1", Tweak::Add(1)), ("-1", Tweak::Add(-1))] {
+                p.tweak(Kind::InitCount, at, i, d, index(1), t);
+            }
+        }
+        Copy => copy(p, at, i),
+        Commit => {
+            p.tweak(Kind::BarrierAddress, at, i, "+8", base(0), Tweak::Add(8));
+            if has(i, "multicast::cluster") {
+                masks(p, at, i, 1);
+            }
+        }
+        Tensor => tensor(p, at, i),
+        Alloc => alloc(p, at, i),
+        Barrier => barrier(p, at, i),
+        Other if i.opcode == "elect" => elect(p, at, i),
+        Scalar if i.opcode == "mapa" => {
+            let last = i.operands.len().saturating_sub(1);
+            p.tweak(Kind::Rank, at, i, "xor 1", index(last), Tweak::Xor(1));
+        }
+        _ => {}
+    }
+    if matches!(class(i), Wait | ExpectTx | Init | Arrive)
+        && let Some(n) = first_address(i)
+    {
+        p.tweak(Kind::BarrierAddress, at, i, "+8", base(n), Tweak::Add(8));
+    }
+    weaken(p, at, i);
+}
+
+fn first_address(i: &Instr) -> Option<usize> {
+    i.operands
+        .iter()
+        .position(|o| matches!(o, Operand::Address { .. }))
+}
+
+fn wait(p: &mut Plan<'_>, at: usize, i: &Instr) {
+    if has(i, "parity") {
+        p.tweak(Kind::Parity, at, i, "flipped", index(2), Tweak::Xor(1));
+    }
+}
+
+fn bytes(p: &mut Plan<'_>, kind: Kind, at: usize, i: &Instr, n: usize) {
+    for (detail, t) in [
+        ("+16", Tweak::Add(16)),
+        ("-16", Tweak::Add(-16)),
+        ("half", Tweak::Half),
+    ] {
+        p.tweak(kind, at, i, detail, index(n), t);
+    }
+}
+
+fn copy(p: &mut Plan<'_>, at: usize, i: &Instr) {
+    let tensor = has(i, "tensor");
+    for (n, o) in i.operands.iter().enumerate() {
+        let Operand::Address { rest, .. } = o else {
+            // cp.async.bulk has its size in a register, cp.async its constant.
+            let size = n == 2 && i.opcode == "cp" && !tensor;
+            if size {
+                bytes(p, Kind::CopyBytes, at, i, n);
+            }
+            continue;
+        };
+        if !rest.is_empty() {
+            coordinates(p, at, i, n, rest);
+            continue;
+        }
+        let is_barrier = n > 0 && n + 1 >= 3;
+        if is_barrier {
+            p.tweak(Kind::BarrierAddress, at, i, "+8", base(n), Tweak::Add(8));
+        } else {
+            let what = if n == 0 { "destination" } else { "source" };
+            for by in [16, 128] {
+                let detail = format!("{what} +{by}");
+                p.tweak(Kind::CopyAddress, at, i, &detail, base(n), Tweak::Add(by));
+            }
+        }
+    }
+    if has(i, "multicast::cluster") {
+        let n = i.operands.len().saturating_sub(1);
+        masks(p, at, i, n);
+    }
+}
+
+fn coordinates(p: &mut Plan<'_>, at: usize, i: &Instr, n: usize, rest: &[Operand]) {
+    let Some(Operand::Vector(all)) = rest.first() else {
+        return;
+    };
+    for k in 0..all.len() {
+        for by in [1, 16, 128] {
+            let select = Select::Coordinate(n, k);
+            let detail = format!("{k} +{by}");
+            p.tweak(Kind::Coordinate, at, i, &detail, select, Tweak::Add(by));
+        }
+    }
+}
+
+fn masks(p: &mut Plan<'_>, at: usize, i: &Instr, n: usize) {
+    for bit in [1, 2] {
+        let detail = format!("mask xor {bit}");
+        p.tweak(Kind::Multicast, at, i, &detail, index(n), Tweak::Xor(bit));
+    }
+}
+
+/// Fields of the shared memory descriptor: name and change.
+const DESCRIPTOR: &[(&str, Tweak)] = &[
+    ("start +16 bytes", Tweak::Add(1)),
+    ("start +128 bytes", Tweak::Add(8)),
+    ("leading offset +16", Tweak::Add(1 << 16)),
+    ("stride offset +16", Tweak::Add(1 << 32)),
+    ("stride offset doubled bit", Tweak::Xor(1 << 38)),
+    ("fixed bits", Tweak::Xor(1 << 46)),
+    ("base offset", Tweak::Xor(1 << 49)),
+    ("leading mode", Tweak::Xor(1 << 52)),
+    ("swizzle bit 61", Tweak::Xor(1 << 61)),
+    ("swizzle bit 62", Tweak::Xor(1 << 62)),
+    ("swizzle bit 63", Tweak::Xor(1 << 63)),
+];
+
+fn descriptor(p: &mut Plan<'_>, at: usize, i: &Instr, n: usize, what: &str) {
+    for (field, t) in DESCRIPTOR {
+        let detail = format!("{what}: {field}");
+        p.tweak(Kind::SmemDescriptor, at, i, &detail, index(n), *t);
+    }
+}
+
+fn tensor_address(p: &mut Plan<'_>, at: usize, i: &Instr, n: usize, what: &str) {
+    for (by, t) in [
+        ("+1", 1),
+        ("+4", 4),
+        ("+16", 16),
+        ("+1 lane", 1 << 16),
+        ("+32 lanes", 32 << 16),
+    ] {
+        let detail = format!("{what} {by}");
+        p.tweak(Kind::TensorAddress, at, i, &detail, base(n), Tweak::Add(t));
+    }
+}
+
+fn tensor(p: &mut Plan<'_>, at: usize, i: &Instr) {
+    match i.mods.first().map(String::as_str) {
+        Some("cp") => {
+            tensor_address(p, at, i, 0, "destination");
+            descriptor(p, at, i, 1, "source");
+        }
+        Some("ld") => tensor_address(p, at, i, 1, "source"),
+        Some("st") => tensor_address(p, at, i, 0, "destination"),
+        Some("mma") => mma(p, at, i),
+        _ => {}
+    }
+}
+
+fn mma(p: &mut Plan<'_>, at: usize, i: &Instr) {
+    tensor_address(p, at, i, 0, "d");
+    if matches!(i.operands.get(1), Some(Operand::Address { .. })) {
+        tensor_address(p, at, i, 1, "a");
+    } else {
+        descriptor(p, at, i, 1, "a");
+    }
+    descriptor(p, at, i, 2, "b");
+    for bit in 0..32 {
+        let detail = format!("bit {bit}");
+        p.tweak(
+            Kind::InstructionDescriptor,
+            at,
+            i,
+            &detail,
+            index(3),
+            Tweak::Xor(1 << bit),
+        );
+    }
+    if has(i, "block_scale") {
+        tensor_address(p, at, i, 4, "scale a");
+        tensor_address(p, at, i, 5, "scale b");
+    }
+    // Predicates have no suffix of their own: the operand behind descriptors and scales.
+    let from = if has(i, "block_scale") { 6 } else { 4 };
+    if let Some((n, Operand::Name(flag))) = i
+        .operands
+        .iter()
+        .enumerate()
+        .skip(from)
+        .find(|(_, o)| matches!(o, Operand::Name(_)))
+    {
+        let mut m = i.clone();
+        m.operands[n] = name("%plantedp_0");
+        let flip = instr(i, "not.pred", vec![name("%plantedp_0"), name(flag)]);
+        p.one(
+            Kind::Accumulate,
+            at,
+            i,
+            "negated",
+            vec![Stmt::Instr(flip), changed(m)],
+        );
+    }
+}
+
+fn alloc(p: &mut Plan<'_>, at: usize, i: &Instr) {
+    if has(i, "alloc") || has(i, "dealloc") {
+        p.tweak(Kind::AllocColumns, at, i, "half", index(1), Tweak::Half);
+        p.tweak(Kind::AllocColumns, at, i, "twice", index(1), Tweak::Twice);
+    }
+    if has(i, "dealloc") {
+        for by in [16, 32] {
+            let detail = format!("freed +{by}");
+            p.tweak(
+                Kind::TensorAddress,
+                at,
+                i,
+                &detail,
+                index(0),
+                Tweak::Add(by),
+            );
+        }
+    }
+}
+
+fn barrier(p: &mut Plan<'_>, at: usize, i: &Instr) {
+    if has(i, "cluster") || i.operands.is_empty() {
+        return;
+    }
+    p.tweak(Kind::BarrierId, at, i, "id +1", index(0), Tweak::Add(1));
+    if i.operands.len() > 1 {
+        for (detail, by) in [("threads +32", 32), ("threads -32", -32)] {
+            p.tweak(Kind::BarrierId, at, i, detail, index(1), Tweak::Add(by));
+        }
+    }
+}
+
+fn elect(p: &mut Plan<'_>, at: usize, i: &Instr) {
+    let Some(Operand::Pair(d, flag)) = i.operands.first() else {
+        return;
+    };
+    let zero = || Operand::Int(0);
+    for (detail, compare) in [("all lanes", "setp.eq.u32"), ("none", "setp.ne.u32")] {
+        let mut new = vec![Stmt::Instr(instr(
+            i,
+            compare,
+            vec![(**flag).clone(), zero(), zero()],
+        ))];
+        if let Operand::Name(d) = &**d {
+            new.push(Stmt::Instr(instr(i, "mov.b32", vec![name(d), zero()])));
+        }
+        p.one(Kind::Elect, at, i, detail, new);
+    }
+}
+
+/// `.release`, `.acquire` and `.acq_rel` become `.relaxed` where the ISA has that form.
+fn weaken(p: &mut Plan<'_>, at: usize, i: &Instr) {
+    use Class::*;
+    let strong = i
+        .mods
+        .iter()
+        .position(|m| matches!(m.as_str(), "release" | "acquire" | "acq_rel"));
+    let relaxed = |m: &mut Vec<String>, at: usize| m[at] = "relaxed".into();
+    let mut weak = i.clone();
+    match (class(i), strong) {
+        (Fence, _) => return,
+        (Arrive | ExpectTx | Wait, None) if i.opcode == "mbarrier" && !has(i, "noComplete") => {
+            // The default is .release or .acquire, with CTA scope.
+            let after = if has(i, "expect_tx") && has(i, "arrive") {
+                2
+            } else {
+                1 + usize::from(has(i, "parity"))
+            };
+            if i.mods[0] == "expect_tx" {
+                return;
+            }
+            weak.mods.insert(after, "relaxed".into());
+            weak.mods.insert(after + 1, "cta".into());
+        }
+        (Arrive | ExpectTx | Wait, Some(n)) => relaxed(&mut weak.mods, n),
+        (Barrier, Some(n)) if has(i, "arrive") => relaxed(&mut weak.mods, n),
+        (Barrier, None) if has(i, "cluster") && has(i, "arrive") => {
+            weak.mods.insert(2, "relaxed".into());
+        }
+        (Store | Load, Some(n)) => relaxed(&mut weak.mods, n),
+        _ => return,
+    }
+    p.one(Kind::WeakenOrder, at, i, "", vec![changed(weak)]);
+}

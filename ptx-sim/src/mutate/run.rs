@@ -1,0 +1,296 @@
+//! Runs mutants until a trial notices them.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::mutant::{Kernel, Mutant, Planted};
+use crate::error::SimError;
+use crate::report::{Report, ViolationKind};
+use crate::sched::{Policy, Timing};
+use crate::sim::Options;
+
+/// A run that ended by itself.
+#[derive(Debug)]
+pub struct Ran {
+    /// The simulator's report.
+    pub report: Report,
+    /// What is wrong with the result, if anything is.
+    pub wrong: Option<String>,
+}
+
+/// Launches a kernel and looks at its results.
+pub type Check<'a> = dyn Fn(&Planted, &Options) -> Result<Ran, SimError> + Send + Sync + 'a;
+
+/// One run that mutants are put through.
+pub struct Trial<'a> {
+    /// What is run, for reports.
+    pub name: String,
+    /// How it is run.
+    pub options: Options,
+    /// What is run.
+    pub check: &'a Check<'a>,
+}
+
+impl fmt::Debug for Trial<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl fmt::Display for Trial<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (policy, timing) = (self.options.policy, self.options.timing);
+        write!(f, "{} {policy} {timing}", self.name)
+    }
+}
+
+/// What noticed a fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Noticed {
+    /// The kernel no longer decodes, the launch is refused, or something unmodelled is reached.
+    Refused,
+    /// Nothing ordered two accesses.
+    Hazard,
+    /// A read of what nothing wrote.
+    Uninitialised,
+    /// An access out of bounds, misaligned, or to read-only memory.
+    Address,
+    /// Any other rule of the ISA.
+    Rule,
+    /// Nothing could run any more.
+    Deadlock,
+    /// It went on for much longer than the sound kernel.
+    Budget,
+    /// The results differ.
+    WrongResult,
+}
+
+impl Noticed {
+    /// All, in the order of reports.
+    pub const ALL: [Noticed; 8] = [
+        Noticed::Hazard,
+        Noticed::WrongResult,
+        Noticed::Deadlock,
+        Noticed::Uninitialised,
+        Noticed::Address,
+        Noticed::Rule,
+        Noticed::Refused,
+        Noticed::Budget,
+    ];
+
+    /// A word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Noticed::Refused => "refused",
+            Noticed::Hazard => "hazard",
+            Noticed::Uninitialised => "uninitialised",
+            Noticed::Address => "address",
+            Noticed::Rule => "rule",
+            Noticed::Deadlock => "deadlock",
+            Noticed::Budget => "too long",
+            Noticed::WrongResult => "wrong bits",
+        }
+    }
+
+    fn of(e: &SimError) -> Self {
+        use ViolationKind as V;
+        match e {
+            SimError::Violation(v) => match v.kind {
+                V::Hazard | V::BarrierInit => Noticed::Hazard,
+                V::Uninitialised => Noticed::Uninitialised,
+                V::OutOfBounds | V::Misaligned | V::ReadOnly => Noticed::Address,
+                V::Synchronisation | V::Trap | V::Other => Noticed::Rule,
+            },
+            SimError::Deadlock(_) => Noticed::Deadlock,
+            SimError::Budget { .. } => Noticed::Budget,
+            _ => Noticed::Refused,
+        }
+    }
+}
+
+/// How a mutant fared.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// A trial noticed it.
+    Caught {
+        /// What noticed it.
+        by: Noticed,
+        /// The number of the trial; 0 if it did not come to one.
+        trial: usize,
+        /// The message.
+        message: String,
+    },
+    /// All trials ended with the right results.
+    Survived,
+    /// No trial of the sound kernel executes the instruction.
+    Unreached,
+    /// The simulator itself failed, which is a fault of it.
+    Panicked(String),
+}
+
+/// A mutant and how it fared.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finding {
+    /// The mutant.
+    pub mutant: Mutant,
+    /// How it fared.
+    pub outcome: Outcome,
+}
+
+/// Why the trials cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TrialError {
+    /// The sound kernel does not pass.
+    #[error("{trial}: the kernel fails without a planted fault: {error}")]
+    Fails {
+        /// The trial.
+        trial: String,
+        /// Why.
+        error: SimError,
+    },
+    /// The sound kernel is wrong.
+    #[error("{trial}: the kernel is wrong without a planted fault: {what}")]
+    Wrong {
+        /// The trial.
+        trial: String,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// Policies and timings that differ most first, then more seeds of the random ones.
+pub fn schedules(seeds: u64) -> Vec<(Policy, Timing)> {
+    use Policy::{Fair, Random, Starve};
+    let mut out = vec![
+        (Fair, Timing::Eager),
+        (Starve(0), Timing::Lazy),
+        (Random(1), Timing::Random),
+        (Fair, Timing::Lazy),
+        (Starve(1), Timing::Eager),
+    ];
+    for s in 2..2 + seeds {
+        out.extend([
+            (Random(s), Timing::Eager),
+            (Starve(s), Timing::Random),
+            (Random(s), Timing::Lazy),
+        ]);
+    }
+    out
+}
+
+/// The trials with budgets set, and the lines of the kernel that they execute.
+struct Baseline {
+    budgets: Vec<u64>,
+    lines: BTreeSet<u32>,
+}
+
+fn baseline(kernel: &Kernel, trials: &[Trial<'_>]) -> Result<Baseline, TrialError> {
+    let fails = |t: &Trial<'_>, error| TrialError::Fails {
+        trial: t.to_string(),
+        error,
+    };
+    let mut b = Baseline {
+        budgets: Vec::new(),
+        lines: BTreeSet::new(),
+    };
+    for t in trials {
+        let planted = kernel.sound().map_err(|e| fails(t, e))?;
+        let ran = (t.check)(&planted, &t.options).map_err(|e| fails(t, e))?;
+        if let Some(what) = ran.wrong {
+            return Err(TrialError::Wrong {
+                trial: t.to_string(),
+                what,
+            });
+        }
+        // Much more than any schedule adds.
+        b.budgets
+            .push(ran.report.thread_instructions.saturating_mul(3) + 100_000);
+        let executed = &ran.report.coverage.counters.executed;
+        for (ins, n) in planted.program().code.iter().zip(executed) {
+            if *n > 0 {
+                b.lines.insert(ins.line);
+            }
+        }
+    }
+    Ok(b)
+}
+
+/// Puts every mutant through the trials, in their order, up to the one that notices it.
+pub fn campaign(
+    kernel: &Kernel,
+    mutants: Vec<Mutant>,
+    trials: &[Trial<'_>],
+    threads: usize,
+    progress: &(dyn Fn(usize, &Finding) + Sync),
+) -> Result<Vec<Finding>, TrialError> {
+    let b = baseline(kernel, trials)?;
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::with_capacity(mutants.len()));
+    std::thread::scope(|s| {
+        for _ in 0..threads.max(1) {
+            s.spawn(|| {
+                loop {
+                    let n = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(mutant) = mutants.get(n) else { break };
+                    let finding = Finding {
+                        mutant: mutant.clone(),
+                        outcome: fate(kernel, mutant, trials, &b),
+                    };
+                    progress(n, &finding);
+                    if let Ok(mut d) = done.lock() {
+                        d.push((n, finding));
+                    }
+                }
+            });
+        }
+    });
+    let mut all = done.into_inner().unwrap_or_else(|e| e.into_inner());
+    all.sort_by_key(|(n, _)| *n);
+    Ok(all.into_iter().map(|(_, f)| f).collect())
+}
+
+fn fate(kernel: &Kernel, m: &Mutant, trials: &[Trial<'_>], b: &Baseline) -> Outcome {
+    if m.line > 0 && !b.lines.contains(&m.line) {
+        return Outcome::Unreached;
+    }
+    let caught = |trial, e: &SimError| Outcome::Caught {
+        by: Noticed::of(e),
+        trial,
+        message: e.to_string(),
+    };
+    let planted = match kernel.plant(m) {
+        Ok(p) => p,
+        Err(e) => return caught(0, &e),
+    };
+    for (n, t) in trials.iter().enumerate() {
+        let options = Options {
+            budget: b.budgets.get(n).copied().unwrap_or(t.options.budget),
+            ..t.options.clone()
+        };
+        match catch_unwind(AssertUnwindSafe(|| (t.check)(&planted, &options))) {
+            Ok(Ok(Ran { wrong: None, .. })) => {}
+            Ok(Ok(Ran {
+                wrong: Some(message),
+                ..
+            })) => {
+                return Outcome::Caught {
+                    by: Noticed::WrongResult,
+                    trial: n,
+                    message,
+                };
+            }
+            Ok(Err(e)) => return caught(n, &e),
+            Err(panic) => {
+                let text = panic
+                    .downcast_ref::<String>()
+                    .map(String::as_str)
+                    .or(panic.downcast_ref::<&str>().copied());
+                return Outcome::Panicked(text.unwrap_or("?").to_string());
+            }
+        }
+    }
+    Outcome::Survived
+}

@@ -1,0 +1,108 @@
+//! A kernel with launches, for tests that demand a perfect score.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use super::host::host_mutants;
+use super::known::Known;
+use super::mutant::{Kernel, Mutant};
+use super::run::{Check, Finding, Outcome, Trial, TrialError, campaign};
+use crate::sched::{Policy, Timing};
+use crate::sim::{Launch, Options};
+
+/// Rounds of time limits that mutants may run into: few, because many wait for ever.
+const TIMEOUTS: u32 = 50;
+
+/// A kernel with everything that its faults are put through.
+pub struct Subject {
+    /// As in the list of known survivors.
+    pub name: String,
+    /// The kernel.
+    pub kernel: Kernel,
+    /// What faults of the host are made of; `None` for none.
+    pub host: Option<Launch>,
+    /// Launches that check their results, by name.
+    pub launches: Vec<(String, Box<Check<'static>>)>,
+    /// Policies and timings, those that notice most first. [`super::schedules`] has some.
+    pub schedules: Vec<(Policy, Timing)>,
+    /// Which of the mutants are run.
+    pub pick: fn(&Mutant) -> bool,
+}
+
+impl fmt::Debug for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} with {} launches", self.name, self.launches.len())
+    }
+}
+
+impl Subject {
+    /// Runs the mutants. Those in the list should survive, and survivors cost most: they go through
+    /// `listed_schedules` of the schedules only.
+    pub fn run(
+        &self,
+        known: &Known,
+        listed_schedules: usize,
+        threads: usize,
+    ) -> Result<Vec<Finding>, TrialError> {
+        let mut mutants = self.kernel.mutants();
+        mutants.extend(self.host.iter().flat_map(host_mutants));
+        mutants.retain(self.pick);
+        let mut trials = Vec::new();
+        for (policy, timing) in &self.schedules {
+            for (name, check) in &self.launches {
+                trials.push(Trial {
+                    name: name.clone(),
+                    options: Options {
+                        policy: *policy,
+                        timing: *timing,
+                        timeouts: TIMEOUTS,
+                        ..Options::default()
+                    },
+                    check,
+                });
+            }
+        }
+        let (listed, others): (Vec<_>, Vec<_>) = mutants
+            .into_iter()
+            .partition(|m| known.of(&self.name, m).next().is_some());
+        let some = listed_schedules.saturating_mul(self.launches.len());
+        let some = &trials[..some.min(trials.len())];
+        let mut out = campaign(&self.kernel, others, &trials, threads, &|_, _| {})?;
+        out.extend(campaign(&self.kernel, listed, some, threads, &|_, _| {})?);
+        Ok(out)
+    }
+
+    /// What is not as the list has it: survivors without an argument, entries that are caught or
+    /// match nothing, panics.
+    pub fn disagreements(&self, findings: &[Finding], known: &Known) -> Vec<String> {
+        let mut out = Vec::new();
+        let mut matched = BTreeSet::<usize>::new();
+        for f in findings {
+            let entries: Vec<usize> = known.of(&self.name, &f.mutant).collect();
+            matched.extend(&entries);
+            let id = format!("{}: {} (line {})", self.name, f.mutant.id(), f.mutant.line);
+            match &f.outcome {
+                Outcome::Unreached => {}
+                Outcome::Panicked(m) => out.push(format!("panics the simulator: {id}: {m}")),
+                Outcome::Survived if entries.is_empty() => out.push(format!("survives: {id}")),
+                Outcome::Survived => {}
+                Outcome::Caught { message, .. } => {
+                    for n in entries.into_iter().filter(|n| !known.entries[*n].compiled) {
+                        let line = known.entries[n].line;
+                        let why = message.lines().next().unwrap_or_default();
+                        out.push(format!("caught, but listed in line {line}: {id}: {why}"));
+                    }
+                }
+            }
+        }
+        for (n, e) in known.entries.iter().enumerate() {
+            if e.kernel == self.name && !matched.contains(&n) {
+                out.push(format!(
+                    "line {}: there is no mutant `{}`",
+                    e.line, e.pattern
+                ));
+            }
+        }
+        out
+    }
+}
