@@ -183,8 +183,8 @@ __global__ void __launch_bounds__(kThreads)
         arch::tmem_wait_load();
         arch::tcgen05_fence_before();
         arch::grid_dependency_wait(); // the previous grid may still read what is stored here
-        for (uint32_t n = 0; n < kMaxVectors; ++n) {
-            if (n == 0 || n < uint32_t(p.n)) shared.partial.sum[0][n][threadIdx.x] = __uint_as_float(sums[n]);
+        for (uint32_t n = 0; n < kMaxVectors; ++n) { // vectors past n are zeros
+            shared.partial.sum[0][n][threadIdx.x] = __uint_as_float(sums[n]);
         }
     }
 

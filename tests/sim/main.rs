@@ -2,6 +2,7 @@
 //!
 //! Needs nvcc; without one every test says so and passes.
 
+mod planted_faults;
 mod primitives;
 mod ptx;
 mod schedules;

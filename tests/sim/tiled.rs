@@ -1,7 +1,7 @@
 //! The tiled kernels, `gemv_tcgen05` and `gemv_cuda_core_tma`: launched as `csrc/launch/tiles.cuh`
 //! does, compared with the f64 reference.
 
-mod launch;
+pub(crate) mod launch;
 mod picture;
 
 use std::collections::HashMap;
@@ -55,7 +55,7 @@ impl Kernels {
         extras: Extras,
         data: Comparison,
         options: &Options,
-    ) {
+    ) -> Vec<f64> {
         let run = Run::new(&self.module, problem, config, extras);
         let context = format!("{config:?}, {extras:?}, {options:?}");
         for (launch, entry) in run.launches() {
@@ -69,6 +69,7 @@ impl Kernels {
             counters.merge(&report.coverage.counters);
         }
         run.compare(data, &context);
+        run.output()
     }
 
     /// What no run of this value has executed, a line each.
@@ -193,6 +194,76 @@ fn sweep_schedules(kernels: &mut Kernels, kernel: TileKernel, seeds: u64) {
         for options in schedules(seed) {
             kernels.run(problem, config(kernel, 2, cluster), *data, &options);
         }
+    }
+}
+
+/// The K steps `steps` of a problem, without its alpha.
+fn part(problem: &Problem, steps: std::ops::Range<usize>) -> Problem {
+    const STEP: usize = 256;
+    let shape = &problem.shape;
+    let rows = |all: &[u8], row: usize, unit: usize| -> Vec<u8> {
+        let range = steps.start * STEP / unit..(steps.end * STEP / unit).min(row);
+        all.chunks(row)
+            .flat_map(|r| r[range.clone()].to_vec())
+            .collect()
+    };
+    let (codes, blocks) = (shape.row_code_bytes(), shape.blocks());
+    let k = (steps.end * STEP).min(shape.k()) - steps.start * STEP;
+    Problem {
+        shape: Shape::new(shape.m(), shape.n(), k, shape.l()).unwrap(),
+        a: rows(&problem.a, codes, 2),
+        sfa: rows(&problem.sfa, blocks, 16),
+        b: rows(&problem.b, codes, 2),
+        sfb: rows(&problem.sfb, blocks, 16),
+        alpha: None,
+        c: None,
+    }
+}
+
+/// The cluster's sum is the partial sums in the order of ranks, to the bit: each CTA's K step computed
+/// alone gives its partial sum.
+fn check_order(kernels: &mut Kernels, kernel: TileKernel) {
+    const CLUSTER: usize = 5;
+    let shape = Shape::new(130, 2, CLUSTER * 256 - 64, 1).unwrap();
+    let problem = Problem {
+        alpha: None,
+        ..Problem::full_range(shape, 9)
+    };
+    let options = &few(1)[1];
+    let extras = Extras::default();
+    let whole = config(kernel, 2, CLUSTER as u32);
+    let whole = kernels.run_with(&problem, whole, extras, Comparison::Bound, options);
+    let parts: Vec<Vec<f64>> = (0..CLUSTER)
+        .map(|rank| {
+            let part = part(&problem, rank..rank + 1);
+            kernels.run_with(
+                &part,
+                config(kernel, 2, 1),
+                extras,
+                Comparison::Bound,
+                options,
+            )
+        })
+        .collect();
+    let sum = |i: usize, ranks: &mut dyn Iterator<Item = usize>| {
+        ranks.fold(0.0f32, |sum, rank| sum + parts[rank][i] as f32)
+    };
+    let mut reversed_differs = false;
+    for (i, y) in whole.iter().enumerate() {
+        let in_order = sum(i, &mut (0..CLUSTER));
+        assert_eq!(*y as f32, in_order, "element {i}");
+        reversed_differs |= sum(i, &mut (0..CLUSTER).rev()) != in_order;
+    }
+    assert!(reversed_differs, "these data do not show the order");
+}
+
+#[test]
+fn partial_sums_are_added_in_rank_order() {
+    if let Some(mut kernels) = Kernels::tensor_core() {
+        check_order(&mut kernels, TENSOR_CORE);
+    }
+    if let Some(mut kernels) = Kernels::cuda_core("compute_90a") {
+        check_order(&mut kernels, TileKernel::CudaCore);
     }
 }
 

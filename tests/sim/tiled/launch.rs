@@ -75,7 +75,7 @@ impl<'a> Run<'a> {
         let codes = upload("weight codes", weights.codes);
         let scales = upload("weight scales", &with_nan_padding(problem, &weights.scales));
         let x = upload("vector codes", &vectors.codes);
-        let x_scales = upload("vector scales", &vectors.scales);
+        let x_scales = upload("vector scales", &with_nan_tail(problem, &vectors.scales));
         let bytes =
             |alpha: &[f32]| -> Vec<u8> { alpha.iter().flat_map(|a| a.to_le_bytes()).collect() };
         let row_alpha = weights
@@ -249,7 +249,6 @@ impl<'a> Run<'a> {
     /// The output, as numbers.
     pub(crate) fn output(&self) -> Vec<f64> {
         let sim = self.sim.borrow();
-        assert!(sim.fully_written(self.output), "an output was not written");
         sim.download(self.output)
             .chunks_exact(self.element.bytes())
             .map(|b| match self.element {
@@ -262,9 +261,19 @@ impl<'a> Run<'a> {
 
     /// Panics where the output is not what the problem asks for.
     pub(crate) fn compare(&self, comparison: Comparison, context: &str) {
+        if let Some(difference) = self.difference(comparison) {
+            panic!("{:?}: {difference}; {context}", self.problem.shape);
+        }
+    }
+
+    /// The first element that is not what the problem asks for.
+    pub(crate) fn difference(&self, comparison: Comparison) -> Option<String> {
+        if !self.sim.borrow().fully_written(self.output) {
+            return Some("an output was not written".into());
+        }
         let truth = self.problem.reference().unwrap();
         let roundings = self.config.roundings(&self.problem.shape);
-        for (i, got) in self.output().into_iter().enumerate() {
+        self.output().into_iter().enumerate().find_map(|(i, got)| {
             let alpha = match self.vector_alpha {
                 Some(_) => f64::from(vector_alpha(i / self.problem.shape.m())),
                 None => 1.0,
@@ -274,19 +283,25 @@ impl<'a> Run<'a> {
                 Comparison::Exact => 0.0,
                 Comparison::Bound => error_bound(y, magnitude, roundings, self.element),
             };
-            let error = (got - y).abs();
-            assert!(
-                error <= bound,
-                "{:?} element {i}: {got} instead of {y}, bound {bound:e}; {context}",
-                self.problem.shape
-            );
-        }
+            // A NaN is wrong too.
+            let right = (got - y).abs() <= bound;
+            (!right).then(|| format!("element {i}: {got} instead of {y}, bound {bound:e}"))
+        })
     }
 }
 
 /// Powers of two: no rounding.
 fn vector_alpha(vector: usize) -> f32 {
     [1.0, 0.5, 0.25, 2.0][vector % 4]
+}
+
+/// The scales of 128 rows a batch with NaN in the blocks past K.
+fn with_nan_tail(problem: &Problem, scales: &[u8]) -> Vec<u8> {
+    let blocks = problem.shape.blocks();
+    let atoms = blocks.div_ceil(4);
+    let is_scale = |at: usize| at / 512 % atoms * 4 + at % 4 < blocks;
+    let scale = |(at, &scale): (usize, &u8)| if is_scale(at) { scale } else { 0x7f };
+    scales.iter().enumerate().map(scale).collect()
 }
 
 /// The weights' scales with NaN where no scale is: rows past M, blocks past K.
