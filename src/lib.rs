@@ -1,5 +1,6 @@
 //! NVFP4 block-scaled GEMV: `y[l][n][m] = alpha · Σ_k w[l][m][k] · x[l][n][k]`, W in NVFP4 (4-bit
-//! E2M1 values, an FP8 scale for each 16, an FP32 global scale), on CUDA cores and CPUs.
+//! E2M1 values, an FP8 scale for each 16, an FP32 global scale), on Blackwell tensor cores (verified in
+//! simulation, not yet on hardware), CUDA cores and CPUs.
 //!
 //! # A tour
 //!

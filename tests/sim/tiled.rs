@@ -107,21 +107,31 @@ fn both(shape: Shape, seed: u64) -> [(Problem, Comparison); 2] {
     ]
 }
 
-/// Shapes with tails of every kind, batches, and every number of vectors that matters.
+/// Shapes with tails of every kind, batches, and every number of vectors that matters: every pair of M
+/// and K with three pairs of L and N, which take turns, and a ring that is used again with all of them.
 fn odd_shapes() -> Vec<Shape> {
+    const L_N: [(usize, usize); 8] = [
+        (1, 1),
+        (2, 2),
+        (1, 4),
+        (3, 7),
+        (1, 8),
+        (1, 16),
+        (2, 1),
+        (3, 2),
+    ];
     let mut shapes = Vec::new();
-    for (m, k) in [
-        (1, 32),
-        (127, 64),
-        (129, 96),
-        (300, 256),
-        (1, 4128),
-        (129, 1056),
-    ] {
-        for (l, n) in [(1, 1), (2, 2), (1, 4), (3, 7), (1, 8), (1, 16)] {
-            shapes.push(Shape::new(m, n, k, l).unwrap());
+    let mut turn = L_N.iter().cycle();
+    for m in [1, 127, 129, 300] {
+        for k in [32, 64, 96, 256, 4128] {
+            for &(l, n) in turn.by_ref().take(3) {
+                // Long rows of many tiles take the time of all the others together.
+                let l = if m * k > 300_000 { 1 } else { l };
+                shapes.push(Shape::new(m, n, k, l).unwrap());
+            }
         }
     }
+    shapes.extend(L_N.map(|(l, n)| Shape::new(129, n, 1056, l).unwrap()));
     shapes
 }
 
@@ -144,9 +154,17 @@ fn cuts(kernel: TileKernel, shape: &Shape) -> Vec<TileConfig> {
 fn sweep_odd_shapes(kernels: &mut Kernels, kernel: TileKernel) {
     for (i, shape) in odd_shapes().into_iter().enumerate() {
         for (problem, data) in both(shape, i as u64) {
-            for config in cuts(kernel, &shape) {
-                for options in few(i as u64) {
-                    kernels.run(&problem, config, data, &options);
+            let schedules = few(i as u64);
+            for (c, config) in cuts(kernel, &shape).into_iter().enumerate() {
+                // The default under all of them, the other cuts take turns.
+                let one = (i + c) % schedules.len();
+                let those = if c == 0 {
+                    0..schedules.len()
+                } else {
+                    one..one + 1
+                };
+                for options in &schedules[those] {
+                    kernels.run(&problem, config, data, options);
                 }
             }
         }
@@ -179,7 +197,17 @@ fn sweep_contest_shapes(kernels: &mut Kernels, kernel: TileKernel) {
         let shape = Shape::gemv(m, k, l).unwrap();
         for (problem, data) in both(shape, i as u64) {
             let config = TileConfig::for_problem(kernel, &shape, &DEVICE).unwrap();
-            kernels.run(&problem, config, data, &few(i as u64)[1]);
+            let schedules = few(i as u64);
+            // The one large shape, and CUDA cores, under one of them.
+            let all = kernel != TileKernel::CudaCore && m * k * l < 8 << 20;
+            let those = if all {
+                &schedules[..]
+            } else {
+                &schedules[1..2]
+            };
+            for options in those {
+                kernels.run(&problem, config, data, options);
+            }
         }
     }
 }
