@@ -3,7 +3,7 @@
 
 mod device;
 
-use device::{Gpu, Uploaded, gpu_or_skip, output, upload};
+use device::{Gpu, Uploaded, alone, gpu_or_skip, output, upload};
 use half::{bf16, f16};
 use nvfp4_gemv::problem::{
     CONTEST_BENCHMARKS, CONTEST_TESTS, EdgeCase, Problem, contest_tolerance,
@@ -558,6 +558,7 @@ fn replayed_from_a_graph() {
     let graph = {
         let (weights, vectors) = (uploaded.weights(), uploaded.vectors());
         stream.synchronize().unwrap();
+        let _capturing = alone();
         stream
             .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
             .unwrap();

@@ -6,7 +6,7 @@
 mod device;
 
 use cudarc::driver::sys;
-use device::{Gpu, Uploaded, gpu_or_skip, output, upload};
+use device::{Gpu, Uploaded, alone, gpu_or_skip, output, upload};
 use half::{bf16, f16};
 use nvfp4_gemv::problem::{CONTEST_BENCHMARKS, CONTEST_TESTS, Problem};
 use nvfp4_gemv::quantize::quantize_vectors;
@@ -169,6 +169,7 @@ fn dependent_launches_replayed_from_a_graph() {
             .map(|problem| upload(stream, &vec![f32::NAN; problem.shape.outputs()]))
             .collect();
         stream.synchronize().unwrap();
+        let capturing = alone();
         stream
             .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
             .unwrap();
@@ -197,6 +198,7 @@ fn dependent_launches_replayed_from_a_graph() {
             )
             .unwrap()
             .expect("the capture holds the launches");
+        drop(capturing);
         for replay in 0..1000 {
             graph.launch().unwrap();
             if replay % 100 != 99 {

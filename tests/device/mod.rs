@@ -4,7 +4,7 @@
 
 use std::fmt::Debug;
 use std::io::Write;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, CudaViewMut, DeviceRepr};
 use nvfp4_gemv::problem::Problem;
@@ -29,9 +29,19 @@ pub(crate) fn gpu() -> Option<Gpu> {
         });
         return None;
     }
+    let _alone = alone();
     let stream = CudaContext::new(0).unwrap().new_stream().unwrap();
     let info = raw::device_info(0).unwrap();
     Some(Gpu { stream, info })
+}
+
+/// A new stream waits for the context, which ends other threads' captures: not at the same time. Held
+/// while streams are made and while work is captured.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// The first device; ends the test, with a printed reason, where there is none.
