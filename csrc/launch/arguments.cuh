@@ -1,6 +1,8 @@
 // From the C ABI's arguments to the kernels' parameters.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include "../kernels/epilogue.cuh"
 
 namespace nvfp4 {
@@ -23,6 +25,19 @@ inline Epilogue epilogue(const nvfp4_gemv_args &a, int32_t first) {
     e.output_batch = int64_t(a.n) * a.m;
     e.output_type = a.output_type;
     return e;
+}
+
+// Lets a kernel have all the dynamic shared memory that a CTA of the current device can, beside
+// `static_bytes`. Always the same value for a kernel: the attribute belongs to the process, and another
+// thread may be about to launch.
+inline cudaError_t allow_dynamic_shared(const void *kernel, size_t static_bytes) {
+    int device = 0, most = 0;
+    cudaError_t status = cudaGetDevice(&device);
+    if (status != cudaSuccess) return status;
+    status = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (status != cudaSuccess) return status;
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                most - int(static_bytes));
 }
 
 }  // namespace nvfp4

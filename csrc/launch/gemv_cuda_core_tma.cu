@@ -16,13 +16,17 @@ extern "C" int32_t nvfp4_gemv_cuda_core_tma(const nvfp4_gemv_args *, const nvfp4
 
 namespace nvfp4 {
 
-using TmaKernel = void (*)(tile::Maps, tile::Params);
+template <int kVectors>
+static tile::Kernel tma_kernel(int32_t stages) {
+    return {reinterpret_cast<const void *>(tma::gemv_cuda_core_tma<kVectors>), tma::kThreads,
+            sizeof(tma::Shared<kVectors>), tile::dynamic_bytes(tma::Stage::kBytes, stages)};
+}
 
-static TmaKernel tma_kernel(int32_t n) {
-    if (n <= 1) return tma::gemv_cuda_core_tma<1>;
-    if (n <= 2) return tma::gemv_cuda_core_tma<2>;
-    if (n <= 4) return tma::gemv_cuda_core_tma<4>;
-    return tma::gemv_cuda_core_tma<8>;
+static tile::Kernel tma_kernel(int32_t n, int32_t stages) {
+    if (n <= 1) return tma_kernel<1>(stages);
+    if (n <= 2) return tma_kernel<2>(stages);
+    if (n <= 4) return tma_kernel<4>(stages);
+    return tma_kernel<8>(stages);
 }
 
 }  // namespace nvfp4
@@ -37,8 +41,7 @@ extern "C" int32_t nvfp4_gemv_cuda_core_tma(const nvfp4_gemv_args *args,
         cudaError_t status = tile::encode(&maps, *args, first, n, tma::Stage::kVectorRows,
                                           tma::Stage::kScaleRows);
         if (status != cudaSuccess) return status;
-        status = tile::launch(reinterpret_cast<const void *>(tma_kernel(n)), tma::kThreads,
-                              tile::dynamic_bytes(tma::Stage::kBytes, config->stages), maps,
+        status = tile::launch(tma_kernel(n, config->stages), maps,
                               tile::params(*args, *config, first, n), *args, *config,
                               static_cast<cudaStream_t>(stream));
         if (status != cudaSuccess) return status;

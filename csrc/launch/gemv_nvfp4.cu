@@ -24,8 +24,7 @@ cudaError_t launch_nvfp4(const nvfp4_gemv_args &a, const nvfp4_cuda_core_config 
         const int64_t shared =
             int8::shared_bytes(vectors, p.blocks, p.k_split, ceil_div(tiles, c.ctas));
         if (shared > kDefaultSharedBytes) {
-            const cudaError_t status = cudaFuncSetAttribute(
-                kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared));
+            const cudaError_t status = allow_dynamic_shared(kernel, 0);
             if (status != cudaSuccess) return status;
         }
         void *arguments[] = {&p};

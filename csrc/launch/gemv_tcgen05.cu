@@ -24,9 +24,10 @@ static cudaError_t launch_tcgen05(const nvfp4_gemv_args &a, const nvfp4_tile_con
     if (status != cudaSuccess) return status;
     tile::Params p = tile::params(a, c, 0, a.n);
     p.tmem_columns = tcgen05::columns(kN, p.stages);
-    return tile::launch(reinterpret_cast<const void *>(tcgen05::gemv_tcgen05<kN>),
-                        tcgen05::kThreads, tile::dynamic_bytes(tcgen05::Stage<kN>::kBytes, c.stages),
-                        maps, p, a, c, stream);
+    const tile::Kernel kernel = {reinterpret_cast<const void *>(tcgen05::gemv_tcgen05<kN>),
+                                 tcgen05::kThreads, sizeof(tcgen05::Shared),
+                                 tile::dynamic_bytes(tcgen05::Stage<kN>::kBytes, c.stages)};
+    return tile::launch(kernel, maps, p, a, c, stream);
 }
 
 }  // namespace nvfp4

@@ -36,13 +36,20 @@ inline Params params(const nvfp4_gemv_args &a, const nvfp4_tile_config &c, int32
     return p;
 }
 
+// A kernel and what it takes of a CTA.
+struct Kernel {
+    const void *function;
+    int threads;
+    size_t static_shared;
+    int64_t dynamic_shared;
+};
+
 // Launches `kernel` on every tile of every batch, a cluster each.
-inline cudaError_t launch(const void *kernel, int threads, int64_t shared, const Maps &maps,
-                          Params p, const nvfp4_gemv_args &a, const nvfp4_tile_config &c,
+inline cudaError_t launch(const Kernel &kernel, const Maps &maps, Params p,
+                          const nvfp4_gemv_args &a, const nvfp4_tile_config &c,
                           cudaStream_t stream) {
     constexpr int32_t kMostBatches = 65535; // of a grid's y
-    cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                              int(shared));
+    cudaError_t status = allow_dynamic_shared(kernel.function, kernel.static_shared);
     if (status != cudaSuccess) return status;
     for (; p.first_batch < a.l; p.first_batch += kMostBatches) {
         cudaLaunchAttribute attributes[2] = {};
@@ -53,13 +60,13 @@ inline cudaError_t launch(const void *kernel, int threads, int64_t shared, const
         cudaLaunchConfig_t config = {};
         config.gridDim = dim3(unsigned(ceil_div(a.m, kRows) * c.cluster),
                               unsigned(std::min(a.l - p.first_batch, kMostBatches)));
-        config.blockDim = dim3(unsigned(threads));
-        config.dynamicSmemBytes = size_t(shared);
+        config.blockDim = dim3(unsigned(kernel.threads));
+        config.dynamicSmemBytes = size_t(kernel.dynamic_shared);
         config.stream = stream;
         config.attrs = attributes;
         config.numAttrs = c.dependent ? 2 : 1;
         void *arguments[] = {const_cast<Maps *>(&maps), &p};
-        status = cudaLaunchKernelExC(&config, kernel, arguments);
+        status = cudaLaunchKernelExC(&config, kernel.function, arguments);
         if (status != cudaSuccess) return status;
         if (a.l - p.first_batch <= kMostBatches) break;
     }
