@@ -84,7 +84,7 @@ impl TileConfig {
     /// The default for a problem on a device: the cluster size with the least work on the SM that has
     /// the most, and enough stages for the bytes in flight that memory latency asks for.
     ///
-    /// On CUDA cores those are the fewest that make [`BYTES_IN_FLIGHT`] an SM: more only make the
+    /// On CUDA cores those are the fewest that make 64 KiB of weights an SM: more only make the
     /// first stage arrive later, measured on an H200 (docs/notes/tuning.md). On tensor cores, as many as
     /// two CTAs an SM have room for: their consumer is quick, and no device was there to ask.
     pub fn for_problem(kernel: TileKernel, shape: &Shape, target: &TileTarget) -> Option<Self> {
