@@ -2,15 +2,16 @@
 //! Without a device, every test says why it is skipped.
 #![cfg(feature = "cuda")]
 
+mod device;
 mod quantize_data;
 
 use std::ffi::c_void;
-use std::io::Write;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use cudarc::driver::{
-    CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr, ValidAsZeroBits, sys,
+    CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr, ValidAsZeroBits, sys,
 };
+use device::{alone, gpu_or_skip};
 use half::{bf16, f16};
 use nvfp4_gemv::problem::Problem;
 use nvfp4_gemv::quantize::{QuantizedVectors as HostVectors, quantize_vectors_or_nan};
@@ -21,37 +22,6 @@ use nvfp4_gemv::{
     measure, reference,
 };
 use quantize_data::{Kind, Source, vectors};
-
-/// The first device, or a printed reason.
-fn gpu() -> Option<Arc<CudaStream>> {
-    if let Err(reason) = raw::device_count() {
-        // Past the test harness, which would swallow what a passing test prints.
-        static ONCE: std::sync::Once = std::sync::Once::new();
-        ONCE.call_once(|| {
-            let _ = writeln!(std::io::stderr(), "every GPU test is skipped: {reason}");
-        });
-        return None;
-    }
-    let _alone = alone();
-    Some(CudaContext::new(0).unwrap().new_stream().unwrap())
-}
-
-/// A new stream waits for the context, which ends other threads' captures: not at the same time.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-macro_rules! gpu_or_skip {
-    () => {
-        match gpu() {
-            Some(stream) => stream,
-            None => return,
-        }
-    };
-}
 
 /// Element types as the device sees them.
 trait OnDevice: Source + DeviceRepr + ValidAsZeroBits + 'static {
@@ -178,7 +148,7 @@ fn shapes() -> impl Iterator<Item = Shape> {
 }
 
 fn same_bits<T: OnDevice>() {
-    let stream = gpu_or_skip!();
+    let stream = gpu_or_skip!().stream;
     for (seed, shape) in shapes().enumerate() {
         let rows = shape.l() * shape.n();
         for kind in Kind::ALL {
@@ -210,7 +180,7 @@ fn f32_as_on_the_host() {
 
 /// Every finite 16-bit pattern, in vectors of mixed magnitudes.
 fn every_pattern<T: OnDevice>(from_bits: fn(u16) -> T) {
-    let stream = gpu_or_skip!();
+    let stream = gpu_or_skip!().stream;
     let mut x: Vec<T> = (0..=u16::MAX).map(from_bits).collect();
     x.retain(|x| x.to_f32().is_finite());
     x.truncate(x.len() / 256 * 256);
@@ -234,7 +204,7 @@ fn every_16_bit_pattern() {
 
 #[test]
 fn long_vectors() {
-    let stream = gpu_or_skip!();
+    let stream = gpu_or_skip!().stream;
     let shape = Shape::new(0, 2, 131_072 + 16, 1).unwrap();
     let x: Vec<f32> = vectors(Kind::Spread, 2, shape.k(), 3);
     let host = quantize_vectors_or_nan(&x, 2, shape.k(), None).unwrap();
@@ -247,7 +217,7 @@ fn long_vectors() {
 /// More batches than the grid's third dimension takes.
 #[test]
 fn many_batches() {
-    let stream = gpu_or_skip!();
+    let stream = gpu_or_skip!().stream;
     let shape = Shape::new(0, 1, 16, 70_000).unwrap();
     let x: Vec<f16> = vectors(Kind::Spread, 70_000, 16, 4);
     let host = quantize_vectors_or_nan(&x, 70_000, 16, None).unwrap();
@@ -259,7 +229,7 @@ fn many_batches() {
 
 #[test]
 fn given_global_scales() {
-    let stream = gpu_or_skip!();
+    let stream = gpu_or_skip!().stream;
     let shape = Shape::new(0, 5, 528, 3).unwrap();
     for kind in Kind::ALL {
         let x: Vec<f32> = vectors(kind, 15, 528, 8);
@@ -297,7 +267,7 @@ fn given_global_scales() {
 
 #[test]
 fn strided_vectors() {
-    let stream = gpu_or_skip!();
+    let stream = gpu_or_skip!().stream;
     let shape = Shape::new(0, 3, 48, 2).unwrap();
     let x: Vec<bf16> = vectors(Kind::Spread, 6, 48, 6);
     let host = quantize_vectors_or_nan(&x, 6, 48, None).unwrap();
@@ -358,7 +328,7 @@ const SCALES: [(usize, usize, usize); 10] = [
 
 #[test]
 fn scales_change_layout_both_ways() {
-    let stream = gpu_or_skip!();
+    let stream = gpu_or_skip!().stream;
     let (linear, tiled) = (ScaleLayout::Linear, ScaleLayout::Tiled128x4);
     for (m, k, l) in SCALES {
         let shape = Shape::gemv(m, k, l).unwrap();
@@ -386,7 +356,7 @@ fn scales_change_layout_both_ways() {
 
 /// Weights, prepared from both layouts, times vectors quantised on the device.
 fn product<T: OnDevice>(shape: Shape, layout: ScaleLayout, vector_layout: ScaleLayout) {
-    let stream = gpu_or_skip!();
+    let stream = gpu_or_skip!().stream;
     let problem = Problem::full_range(shape, 21).with_row_alpha(3);
     let w = problem.weights(layout).unwrap();
     // Every third vector holds a NaN.
@@ -483,7 +453,7 @@ fn products_of_quantised_vectors() {
 
 #[test]
 fn replayed_from_a_graph() {
-    let stream = gpu_or_skip!();
+    let stream = gpu_or_skip!().stream;
     // Inside a capture, cudarc's event tracking would wait for events of before it.
     // SAFETY: this context is used by this test on one stream, whose order needs no events.
     unsafe { stream.context().disable_event_tracking() };
@@ -537,7 +507,7 @@ fn replayed_from_a_graph() {
 
 #[test]
 fn refusals_on_a_device() {
-    let stream = gpu_or_skip!();
+    let stream = gpu_or_skip!().stream;
     let shape = Shape::new(0, 2, 64, 1).unwrap();
     let mut quantized = QuantizedVectors::new(&stream, &shape, ScaleLayout::Linear).unwrap();
     let other = QuantizedVectors::new(&stream, &shape, ScaleLayout::Linear).unwrap();
@@ -580,7 +550,7 @@ fn refusals_on_a_device() {
 #[test]
 #[ignore = "prints times"]
 fn times() {
-    let stream = gpu_or_skip!();
+    let stream = gpu_or_skip!().stream;
     // SAFETY: this context is used by this test on one stream, whose order needs no events.
     unsafe { stream.context().disable_event_tracking() };
     for (n, k) in [

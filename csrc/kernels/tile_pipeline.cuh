@@ -4,8 +4,9 @@
 // A K step is 256 elements: of each weight row and vector 128 bytes of codes, which tensor copies
 // place with the 128-byte swizzle, and four atoms of the 128x4 scale layout. A stage holds one K step.
 // Tensor copies fill what does not exist with zeros, without memory traffic: rows past M, vectors past
-// n and their scales, whatever is past K. A stage's full barrier completes when all bytes have landed; its empty barrier when the consumers have
-// read them. The K steps of a tile are split over the CTAs of a cluster.
+// n and their scales, whatever is past K. A stage's full barrier completes when all bytes have landed,
+// its empty barrier when the consumers have read them. The K steps of a tile are split over the CTAs of
+// a cluster.
 #pragma once
 
 #include <cuda.h>

@@ -51,6 +51,8 @@ const MOST_CLUSTER: u32 = 8;
 const MOST_STAGES: u32 = 12;
 /// `kGroups` in `gemv_cuda_core_tma.cuh`.
 const GROUPS: u32 = 2;
+/// Vectors of a pass over the weights: `kMaxVectors` in `gemv_cuda_core_tma.cuh`.
+const CUDA_CORE_VECTORS: u32 = 8;
 /// Shared memory that every CTA takes beside what it asks for.
 const RESERVED: u32 = 1024;
 /// Bytes of weights an SM must have in flight: Little's law at 8 TB/s and 148 SMs gives 43 to 54 KB for
@@ -62,14 +64,6 @@ const TENSOR_COLUMNS: u32 = 512;
 impl TileKernel {
     /// The tensor-core kernel with the smallest N, the default.
     pub const TENSOR_CORE: Self = Self::TensorCore { mma_n: 16 };
-
-    /// Vectors of one pass over the weights.
-    fn pass_vectors(self) -> usize {
-        match self {
-            Self::CudaCore => 8,
-            Self::TensorCore { .. } => 16,
-        }
-    }
 
     /// Two CTAs have room in an SM's registers: `__launch_bounds__` of the kernels.
     fn two_fit(self, shape: &Shape) -> bool {
@@ -175,8 +169,9 @@ impl TileConfig {
         // Rows of vectors, and of their scales in an atom, that a stage keeps.
         let (vector_rows, scale_rows, parts, vectors) = match self.kernel {
             TileKernel::CudaCore => {
-                let pass = shape.n().min(self.kernel.pass_vectors());
-                (8, 8, GROUPS, pass.next_power_of_two())
+                let pass = shape.n().min(CUDA_CORE_VECTORS as usize);
+                let rows = CUDA_CORE_VECTORS;
+                (rows, rows, GROUPS, pass.next_power_of_two())
             }
             TileKernel::TensorCore { mma_n } => (mma_n, 32, 1, 16),
         };
