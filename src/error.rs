@@ -239,6 +239,17 @@ pub enum Error {
         stream: usize,
     },
 
+    /// A prepared call with other operands than it was prepared for.
+    #[cfg(feature = "cuda")]
+    #[error(
+        "the {operand} are not those that the call was prepared for: addresses, strides, types and \
+         global scales are bound when it is prepared; prepare it again"
+    )]
+    NotAsPrepared {
+        /// Which operand.
+        operand: &'static str,
+    },
+
     /// The CPU implementation that was asked for cannot run on this CPU.
     #[error("the {implementation} implementation needs {}", implementation.needs())]
     ImplementationUnavailable {
