@@ -250,6 +250,16 @@ pub enum Error {
         operand: &'static str,
     },
 
+    /// Tuned configurations of one GPU, and a stream of another.
+    #[cfg(feature = "cuda")]
+    #[error("the configurations were tuned on {tuned}, the stream is on {device}")]
+    TunedElsewhere {
+        /// The GPU they were tuned on.
+        tuned: String,
+        /// The GPU of the stream.
+        device: String,
+    },
+
     /// The CPU implementation that was asked for cannot run on this CPU.
     #[error("the {implementation} implementation needs {}", implementation.needs())]
     ImplementationUnavailable {

@@ -78,12 +78,13 @@ pub mod reference;
 mod scales;
 mod shape;
 mod tensor;
+pub mod tune;
 
 pub use config::{
     Config, CudaCoreConfig, CudaCoreKernel, CudaCoreTarget, TileConfig, TileKernel, TileTarget,
 };
 #[cfg(feature = "cuda")]
-pub use cuda::{Launched, PreparedGemv, gemv_on_device, gemv_on_device_with};
+pub use cuda::{Launched, PreparedGemv, gemv_on_device, gemv_on_device_tuned, gemv_on_device_with};
 pub use error::{Error, Result};
 pub use gemv::{gemv, gemv_on_path};
 #[cfg(feature = "cuda")]

@@ -246,7 +246,7 @@ fn one_path(
     let (weights, vectors, output) = rig.addresses();
 
     let same = Bare::of(&stream, || {
-        // SAFETY, of this and of every launch by address below: the rig's memory outlives the work, which
+        // SAFETY: of this, and of every launch by address below. The rig's memory outlives the work, which
         // is waited for after every batch; its context is current, the only one of device 0.
         unsafe { prepared.raw().launch(cu_stream.cast()) }
     })?;

@@ -6,12 +6,15 @@ mod tile;
 pub use cuda_core::{CudaCoreConfig, CudaCoreKernel, CudaCoreTarget};
 pub use tile::{TileConfig, TileKernel, TileTarget};
 
+use serde::{Deserialize, Serialize};
+
 use crate::path::Path;
 use crate::shape::Shape;
 use crate::tensor::Activation;
 
 /// The cut of a problem on one of the GPU's paths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Config {
     /// Of the kernels that load from memory straight into registers.
     CudaCore(CudaCoreConfig),
@@ -56,3 +59,14 @@ impl From<TileConfig> for Config {
 /// Roundings of the product of the global scales to f32, and of the multiplications by it, the row
 /// alpha and the vector alpha.
 const ALPHAS: u32 = 4;
+
+/// Those that are kept, each once, in their order.
+fn distinct<T: Copy + PartialEq>(cuts: Vec<T>, keep: impl Fn(&T) -> bool) -> Vec<T> {
+    let mut distinct = Vec::with_capacity(cuts.len());
+    for cut in cuts {
+        if keep(&cut) && !distinct.contains(&cut) {
+            distinct.push(cut);
+        }
+    }
+    distinct
+}

@@ -11,10 +11,12 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::measure::driver_error;
 use crate::memory::Device;
+use crate::path::measured::Measurements;
 use crate::path::{self, Choice, Path};
 use crate::raw;
 use crate::shape::Shape;
 use crate::tensor::{Output, Vectors, Weights};
+use crate::tune::Tuned;
 
 use bind::Bound;
 pub(crate) use bind::dense;
@@ -57,9 +59,58 @@ pub fn gemv_on_device(
     vectors: &Vectors<'_, Device>,
     output: Output<'_, Device>,
 ) -> Result<Choice> {
-    let forced = crate::gemv::environment()?;
-    gemv_on_device_with(forced, None, stream, shape, weights, vectors, output)
-        .map(|launched| launched.choice)
+    let how = How::automatic()?;
+    launch(&how, stream, shape, weights, vectors, output).map(|launched| launched.choice)
+}
+
+/// [`gemv_on_device`] with what was tuned on this device: for the problems in it, its paths and
+/// configurations go before what this crate knows of itself. `NVFP4_GEMV_PATH` may still force a path.
+///
+/// # Errors
+/// As [`gemv_on_device`]; [`Error::TunedElsewhere`] for what was tuned on another GPU than the stream's.
+pub fn gemv_on_device_tuned(
+    tuned: &Tuned,
+    stream: &Arc<CudaStream>,
+    shape: &Shape,
+    weights: &Weights<'_, Device>,
+    vectors: &Vectors<'_, Device>,
+    output: Output<'_, Device>,
+) -> Result<Launched> {
+    let how = How::tuned(tuned)?;
+    launch(&how, stream, shape, weights, vectors, output)
+}
+
+/// How a call is dispatched.
+#[derive(Clone, Copy)]
+struct How<'t> {
+    forced: Option<Path>,
+    config: Option<Config>,
+    tuned: Option<&'t Tuned>,
+}
+
+impl<'t> How<'t> {
+    fn automatic() -> Result<Self> {
+        Ok(Self {
+            forced: crate::gemv::environment()?,
+            config: None,
+            tuned: None,
+        })
+    }
+
+    fn tuned(tuned: &'t Tuned) -> Result<Self> {
+        Ok(Self {
+            tuned: Some(tuned),
+            ..Self::automatic()?
+        })
+    }
+
+    fn with(forced: Option<Path>, config: Option<Config>) -> Self {
+        Self {
+            forced,
+            config,
+            tuned: None,
+        }
+    }
 }
 
 /// What a call on a device enqueued.
@@ -84,12 +135,24 @@ pub fn gemv_on_device_with(
     shape: &Shape,
     weights: &Weights<'_, Device>,
     vectors: &Vectors<'_, Device>,
+    output: Output<'_, Device>,
+) -> Result<Launched> {
+    let how = How::with(forced, config);
+    launch(&how, stream, shape, weights, vectors, output)
+}
+
+fn launch(
+    how: &How<'_>,
+    stream: &Arc<CudaStream>,
+    shape: &Shape,
+    weights: &Weights<'_, Device>,
+    vectors: &Vectors<'_, Device>,
     mut output: Output<'_, Device>,
 ) -> Result<Launched> {
     let ordinal = stream.context().ordinal();
     let device = device(ordinal)?;
     let bound = bind::bind(stream, shape, weights, vectors, &mut output)?;
-    let (choice, config) = dispatch(forced, config, shape, &bound, device)?;
+    let (choice, config) = dispatch(how, shape, &bound, device)?;
     make_current(stream)?;
     // SAFETY: the stream's context is current. The views hold valid device memory of at least the
     // lengths that were checked against the shape, borrowed through this call; cudarc's events,
@@ -111,13 +174,12 @@ pub fn gemv_on_device_with(
 
 /// The path and the cut of a call: the caller's, or what the dispatch picks.
 fn dispatch(
-    forced: Option<Path>,
-    config: Option<Config>,
+    how: &How<'_>,
     shape: &Shape,
     bound: &Bound<'_>,
     device: &raw::DeviceInfo,
 ) -> Result<(Choice, Config)> {
-    let forced = match (forced, config) {
+    let forced = match (how.forced, how.config) {
         (Some(forced), Some(config)) if config.path() != forced => {
             return Err(Error::ConfigOfOtherPath { config, forced });
         }
@@ -125,12 +187,33 @@ fn dispatch(
     };
     let (weights, vectors) = (&bound.weights, &bound.vectors);
     let operands = raw::operands(shape, weights, vectors);
-    let choice = path::select(shape, &operands, &device.target(), forced)?;
-    let config = match config {
+    let table = match how.tuned {
+        Some(tuned) => Some(tuned_here(tuned, device)?),
+        None => None,
+    };
+    let choice = path::select_tuned(shape, &operands, &device.target(), forced, table)?;
+    let tuned = || table?.find(shape, &operands)?.of(choice.path)?.config;
+    let config = match how.config.or_else(tuned) {
         Some(config) => config,
         None => raw::default_config(choice.path, shape, weights, vectors, device)?,
     };
     Ok((choice, config))
+}
+
+/// What was tuned, if on such a device.
+fn tuned_here<'t>(tuned: &'t Tuned, device: &raw::DeviceInfo) -> Result<&'t Measurements> {
+    let table = tuned.measurements();
+    let gpu = &table.machine.gpu;
+    if gpu.name == device.name
+        && gpu.compute_capability == device.compute_capability
+        && gpu.multiprocessors == device.multiprocessors
+    {
+        return Ok(table);
+    }
+    Err(Error::TunedElsewhere {
+        tuned: gpu.name.clone(),
+        device: device.name.clone(),
+    })
 }
 
 /// An operand lies on the device of the stream that the call's work goes to.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream};
 
-use super::{Launched, bind, device, dispatch, make_current};
+use super::{How, Launched, bind, device, dispatch, make_current};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::memory::Device;
@@ -12,6 +12,7 @@ use crate::path::Path;
 use crate::raw;
 use crate::shape::Shape;
 use crate::tensor::{Output, Vectors, Weights};
+use crate::tune::Tuned;
 
 /// A GEMV on a device whose path, configuration, launches and tensor maps were made once.
 ///
@@ -77,8 +78,23 @@ impl PreparedGemv {
         vectors: &Vectors<'_, Device>,
         output: Output<'_, Device>,
     ) -> Result<Self> {
-        let forced = crate::gemv::environment()?;
-        Self::with(forced, None, stream, shape, weights, vectors, output)
+        Self::prepare(&How::automatic()?, stream, shape, weights, vectors, output)
+    }
+
+    /// As [`gemv_on_device_tuned`](crate::gemv_on_device_tuned): with what was tuned on this device.
+    ///
+    /// # Errors
+    /// As [`gemv_on_device_tuned`](crate::gemv_on_device_tuned).
+    pub fn tuned(
+        tuned: &Tuned,
+        stream: &Arc<CudaStream>,
+        shape: &Shape,
+        weights: &Weights<'_, Device>,
+        vectors: &Vectors<'_, Device>,
+        output: Output<'_, Device>,
+    ) -> Result<Self> {
+        let how = How::tuned(tuned)?;
+        Self::prepare(&how, stream, shape, weights, vectors, output)
     }
 
     /// As [`gemv_on_device_with`](crate::gemv_on_device_with): on a path, and with a configuration, of
@@ -93,11 +109,23 @@ impl PreparedGemv {
         shape: &Shape,
         weights: &Weights<'_, Device>,
         vectors: &Vectors<'_, Device>,
+        output: Output<'_, Device>,
+    ) -> Result<Self> {
+        let how = How::with(forced, config);
+        Self::prepare(&how, stream, shape, weights, vectors, output)
+    }
+
+    fn prepare(
+        how: &How<'_>,
+        stream: &Arc<CudaStream>,
+        shape: &Shape,
+        weights: &Weights<'_, Device>,
+        vectors: &Vectors<'_, Device>,
         mut output: Output<'_, Device>,
     ) -> Result<Self> {
         let device = device(stream.context().ordinal())?;
         let bound = bind::bind(stream, shape, weights, vectors, &mut output)?;
-        let (choice, config) = dispatch(forced, config, shape, &bound, device)?;
+        let (choice, config) = dispatch(how, shape, &bound, device)?;
         make_current(stream)?;
         let launches = raw::prepare(
             shape,

@@ -18,11 +18,13 @@ pub enum Target {
         compute_capability: (i32, i32),
         /// The architectures this build carries, as in `NVFP4_GEMV_ARCHS`: `"80;90a;100a"`.
         archs: &'static str,
+        /// The GPU's product name, where this crate comes with measurements of it.
+        model: Option<&'static str>,
     },
 }
 
 /// What dispatch asks about operands besides their shape.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Operands {
     /// The vectors' element type.
     pub activation: Activation,
@@ -160,6 +162,7 @@ pub fn available(
     let &Target::Cuda {
         compute_capability,
         archs,
+        ..
     } = target
     else {
         return match path {
@@ -281,6 +284,7 @@ mod tests {
         Target::Cuda {
             compute_capability: (major, minor),
             archs,
+            model: None,
         }
     }
 

@@ -11,7 +11,7 @@ use crate::config::{
 };
 use crate::error::{Error, Result};
 use crate::ffi;
-use crate::path::{Path, Unavailable};
+use crate::path::{Path, Unavailable, measured};
 use crate::scales::ScaleLayout;
 use crate::shape::Shape;
 use crate::tensor::{Activation, FloatType, GlobalScale, Strides};
@@ -107,7 +107,8 @@ impl Vectors {
     }
 }
 
-/// The configuration that a path of the GPU takes for a problem by default.
+/// The configuration that a path of the GPU takes for a problem by default: the one that was fastest for
+/// this problem on this model of GPU, where a built-in table has it, or else what the path's rule says.
 ///
 /// # Errors
 /// [`Error::PathUnavailable`] for the CPU path, and where the device has no room for any.
@@ -118,6 +119,9 @@ pub fn default_config(
     vectors: &Vectors,
     device: &DeviceInfo,
 ) -> Result<Config> {
+    if let Some(config) = measured_config(path, shape, weights, vectors, device) {
+        return Ok(config);
+    }
     let tile = |kernel| {
         TileConfig::for_problem(kernel, shape, &super::tile_target(device))
             .map(Config::from)
@@ -133,6 +137,21 @@ pub fn default_config(
         Path::TensorCore => tile(TileKernel::TENSOR_CORE),
     }
     .map_err(|reason| Error::PathUnavailable { path, reason })
+}
+
+/// Of the built-in table of this model of GPU.
+fn measured_config(
+    path: Path,
+    shape: &Shape,
+    weights: &Weights,
+    vectors: &Vectors,
+    device: &DeviceInfo,
+) -> Option<Config> {
+    let table = measured::builtin_for(&device.name, device.multiprocessors)?;
+    let entry = table.find(shape, &super::operands(shape, weights, vectors))?;
+    let config = entry.of(path)?.config?;
+    // Kernels may have changed since.
+    super::candidates::is_legal(&config, shape, weights, vectors, device).then_some(config)
 }
 
 /// Enqueues one problem's kernels, as `config` cuts them: [`cuda_core`] or

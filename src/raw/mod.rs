@@ -6,6 +6,7 @@
 //! graph. [`prepare`] does once what every call would do again, and leaves the launches.
 
 mod call;
+mod candidates;
 mod device;
 mod gemv;
 mod operand;
@@ -14,8 +15,10 @@ mod quantize;
 mod relayout;
 mod tiled;
 
+pub use candidates::candidates;
 pub use device::{
-    COMPILED_ARCHS, DeviceInfo, Versions, current_device, device_count, device_info, versions,
+    COMPILED_ARCHS, DeviceInfo, KERNELS, Versions, current_device, device_count, device_info,
+    versions,
 };
 pub use gemv::{
     Output, Vectors, Weights, cuda_core, cuda_core_target, default_config, gemv, is_wide, read_only,

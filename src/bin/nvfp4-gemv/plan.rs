@@ -41,7 +41,7 @@ pub(crate) struct Args {
 }
 
 /// The architectures of a default build.
-const DEFAULT_ARCHS: &str = "80;90a;100a;103a;120a";
+const DEFAULT_ARCHS: &str = env!("NVFP4_GEMV_DEFAULT_ARCHS");
 
 fn parse_capability(text: &str) -> Result<(i32, i32), String> {
     text.split_once('.')
@@ -65,6 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
                     "" => DEFAULT_ARCHS,
                     archs => archs,
                 },
+                model: None,
             };
             (target, None)
         }
