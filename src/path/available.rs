@@ -37,12 +37,15 @@ pub struct Operands {
 }
 
 impl Operands {
-    /// Aligned operands whose scales all lie in `layout`.
+    /// Aligned operands whose scales all lie in `layout`. Vectors without scales count as linear.
     pub fn new(activation: Activation, layout: ScaleLayout) -> Self {
         Self {
             activation,
             weight_layout: layout,
-            vector_layout: layout,
+            vector_layout: match activation {
+                Activation::Nvfp4 => layout,
+                _ => ScaleLayout::Linear,
+            },
             aligned: true,
         }
     }

@@ -33,7 +33,7 @@ pub enum Evidence {
 impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tuned => f.write_str("tuned on this device"),
+            Self::Tuned => f.write_str("from the file of tuned configurations"),
             Self::Measured { on } => write!(f, "measured on {on}"),
             Self::Nearest { on, shape } => write!(f, "after {shape}, measured on {on}"),
             Self::Modelled => f.write_str("modelled"),
@@ -302,7 +302,7 @@ mod tests {
         };
         let choice = choose(&shape, None);
         assert_eq!(choice.path, Path::CudaCoreTma);
-        assert!(choice.reason.to_string().contains("tuned on this device"));
+        assert!(choice.reason.to_string().contains("tuned configurations"));
         assert_eq!(choose(&shape, Some(Path::CudaCore)).path, Path::CudaCore);
         // Not for another problem.
         let other = choose(&Shape::gemv(4096, 4096, 2).unwrap(), None);

@@ -14,6 +14,10 @@ use crate::tensor::{Activation, FloatType, GlobalScale, Strides};
 /// What operands are aligned to: more than any kernel asks for.
 const ALIGN: usize = 256;
 
+/// More would be a graph that takes longer to make than to run: weights of less than about 100 KB stay in
+/// the L2 cache.
+const MOST_COPIES: usize = 1024;
+
 pub(super) struct Buffers {
     /// Codes and scales, copy after copy.
     pub(super) weights: CudaSlice<u8>,
@@ -38,7 +42,7 @@ impl Buffers {
         let scales_at = shape.weight_code_bytes().next_multiple_of(ALIGN);
         let scale_bytes = shape.weight_scale_bytes(operands.weight_layout);
         let copy = (scales_at + scale_bytes).next_multiple_of(ALIGN);
-        let copies = copies_for_cold_l2(shape.weight_bytes(), l2_bytes);
+        let copies = copies_for_cold_l2(shape.weight_bytes(), l2_bytes).min(MOST_COPIES);
         let mut rng = fastrand::Rng::with_seed(1);
         let mut image = vec![0u8; copy];
         random(&mut rng, &mut image[..scales_at], 0xff);

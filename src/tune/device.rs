@@ -92,8 +92,8 @@ impl Tuner {
     }
 
     /// Measures the configurations of every path that can run a problem, with caches cold, in turns, until
-    /// one has won or `limits` are reached. Operands are made here, aligned as allocations are: what is
-    /// found is for aligned operands.
+    /// one has won or `limits` are reached. The operands are made here, packed, and aligned as allocations
+    /// are: what is found is for such operands.
     ///
     /// # Errors
     /// [`TuneError::NoCandidates`]; [`TuneError::Gemv`] where memory is short, or no candidate ran.
@@ -104,16 +104,14 @@ impl Tuner {
         limits: &Limits,
         progress: impl FnMut(Progress),
     ) -> std::result::Result<Outcome, TuneError> {
-        let operands = Operands {
-            aligned: true,
-            ..*operands
-        };
         let stream = &self.stream;
         if shape.is_empty() {
-            return Err(self.no_candidates(shape, &operands));
+            return Err(self.no_candidates(shape, operands));
         }
-        let buffers = Buffers::new(stream, shape, &operands, self.device.l2_bytes)?;
+        let buffers = Buffers::new(stream, shape, operands, self.device.l2_bytes)?;
         let (weights, vectors, _) = buffers.addresses(stream, 0);
+        // As calls with packed operands will ask.
+        let operands = raw::operands(shape, &weights, &vectors);
         let candidates: Vec<Config> = Path::ALL
             .into_iter()
             .flat_map(|path| raw::candidates(path, shape, &weights, &vectors, &self.device))

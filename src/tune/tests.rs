@@ -98,20 +98,15 @@ fn saved_and_loaded() {
 
 #[test]
 fn stale_files_say_what_has_changed() {
-    let changes: [(fn(&mut Machine), &str); 3] = [
-        (
-            |m| m.driver = "13.1".into(),
-            "driver CUDA 13.0, this is 13.1",
-        ),
-        (
-            |m| m.crate_version = "0.2.0".into(),
-            "nvfp4-gemv 0.1.0, this is 0.2.0",
-        ),
-        (|m| m.kernels = "def".into(), "kernels abc, this is def"),
-    ];
-    for (change, says) in changes {
-        let mut now = machine();
-        change(&mut now);
+    let (mut driver, mut version, mut kernels) = (machine(), machine(), machine());
+    driver.driver = "13.1".into();
+    version.crate_version = "0.2.0".into();
+    kernels.kernels = "def".into();
+    for (now, says) in [
+        (driver, "driver CUDA 13.0, this is 13.1"),
+        (version, "nvfp4-gemv 0.1.0, this is 0.2.0"),
+        (kernels, "kernels abc, this is def"),
+    ] {
         let error = reload(|text| text, &now).unwrap_err();
         assert!(matches!(error, TuneError::Stale { .. }), "{error}");
         assert!(error.to_string().contains(says), "{error}");

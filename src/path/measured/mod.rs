@@ -2,7 +2,8 @@
 //!
 //! A table is JSON, the same for built-in tables (beside this file) and for files that `nvfp4-gemv tune`
 //! writes: [`crate::tune`]. To refill a built-in one, run on that GPU, with a build of what is measured,
-//! `nvfp4-gemv tune --suite --out src/path/measured/h200.json`, and commit the result.
+//! `nvfp4-gemv tune --suite --seconds 1.5 --replace --out h200.json`, put the file here, and commit it with
+//! what it changes in the tests of `rank.rs`.
 
 mod wire;
 
