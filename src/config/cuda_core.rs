@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::ALPHAS;
+use super::distinct::distinct;
 use crate::shape::Shape;
 use crate::tensor::Activation;
 
@@ -144,7 +145,7 @@ impl CudaCoreConfig {
         let steps = |cut: &Self| shape.blocks().div_ceil(32 * cut.blocks_per_load as usize);
         cuts.retain(|cut| cut.k_split as usize <= steps(cut));
         cuts.insert(0, Self::for_problem(shape, target));
-        super::distinct(cuts, |cut| cut.is_legal(shape, target))
+        distinct(cuts, |cut| cut.is_legal(shape, target))
     }
 
     /// Successive f32 roundings of any term: the additions over a lane's blocks, over lanes, over

@@ -1,6 +1,7 @@
 //! How a path's kernels cut a problem: chosen here, obeyed by the launchers.
 
 mod cuda_core;
+mod distinct;
 mod tile;
 
 pub use cuda_core::{CudaCoreConfig, CudaCoreKernel, CudaCoreTarget};
@@ -59,14 +60,3 @@ impl From<TileConfig> for Config {
 /// Roundings of the product of the global scales to f32, and of the multiplications by it, the row
 /// alpha and the vector alpha.
 const ALPHAS: u32 = 4;
-
-/// Those that are kept, each once, in their order.
-fn distinct<T: Copy + PartialEq>(cuts: Vec<T>, keep: impl Fn(&T) -> bool) -> Vec<T> {
-    let mut distinct = Vec::with_capacity(cuts.len());
-    for cut in cuts {
-        if keep(&cut) && !distinct.contains(&cut) {
-            distinct.push(cut);
-        }
-    }
-    distinct
-}

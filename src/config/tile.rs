@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::ALPHAS;
+use super::distinct::distinct;
 use crate::shape::Shape;
 
 /// Which kernel consumes the tiles.
@@ -109,7 +110,7 @@ impl TileConfig {
             let stages = [cut.stages, cut.stages.saturating_sub(2), cut.stages + 2];
             cuts.extend(stages.map(|stages| Self { stages, ..cut }));
         }
-        super::distinct(cuts, |cut| cut.is_legal(shape, target))
+        distinct(cuts, |cut| cut.is_legal(shape, target))
     }
 
     /// The default number of stages for a cluster size, if there is a legal one.

@@ -69,7 +69,37 @@ pub struct Measurements {
     /// How and when, for people.
     pub from: String,
     entries: Vec<Entry>,
+    /// Of each entry, for [`nearest`](Self::nearest), which calls ask that are not prepared.
+    sizes: Vec<Size>,
 }
+
+/// Powers of two of what makes problems alike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Size {
+    vectors: f64,
+    bytes: f64,
+    rows: f64,
+}
+
+impl Size {
+    fn of(shape: &Shape) -> Self {
+        let log2 = |size: usize| (size.max(1) as f64).log2();
+        Self {
+            vectors: log2(shape.n()),
+            bytes: log2(shape.weight_bytes()),
+            rows: log2(shape.m() * shape.l()),
+        }
+    }
+
+    fn distance(&self, other: &Self) -> f64 {
+        2.0 * (self.vectors - other.vectors).abs()
+            + (self.bytes - other.bytes).abs()
+            + 0.5 * (self.rows - other.rows).abs()
+    }
+}
+
+/// As far as so many octaves.
+const OTHER_LAYOUT: f64 = 4.0;
 
 impl Entry {
     /// What was measured of a path.
@@ -94,6 +124,7 @@ impl Measurements {
             machine,
             from: from.into(),
             entries: Vec::new(),
+            sizes: Vec::new(),
         }
     }
 
@@ -115,32 +146,32 @@ impl Measurements {
             .find(|e| e.is_of(&entry.shape, &entry.operands))
         {
             Some(old) => *old = entry,
-            None => self.entries.push(entry),
+            None => {
+                self.sizes.push(Size::of(&entry.shape));
+                self.entries.push(entry);
+            }
         }
     }
 
     /// The measurement of `path` that is nearest to a problem: the same type of vectors, then the fewest
     /// octaves between the numbers of vectors (which count double), of bytes and of rows. The other scale
-    /// layout is a last resort, as far as four octaves.
+    /// layout is a last resort.
     pub(super) fn nearest(
         &self,
         path: Path,
         shape: &Shape,
         operands: &Operands,
     ) -> Option<(&Entry, &Timed)> {
-        let octaves = |a: usize, b: usize| (a.max(1) as f64 / b.max(1) as f64).log2().abs();
-        let distance = |entry: &Entry| {
-            let other = &entry.shape;
-            let layout = entry.operands.weight_layout != operands.weight_layout;
-            2.0 * octaves(shape.n(), other.n())
-                + octaves(shape.weight_bytes(), other.weight_bytes())
-                + 0.5 * octaves(shape.m() * shape.l(), other.m() * other.l())
-                + if layout { 4.0 } else { 0.0 }
+        let size = Size::of(shape);
+        let distance = |entry: &Entry, of: &Size| {
+            let same = entry.operands.weight_layout == operands.weight_layout;
+            size.distance(of) + if same { 0.0 } else { OTHER_LAYOUT }
         };
         self.entries
             .iter()
-            .filter(|entry| entry.operands.activation == operands.activation)
-            .filter_map(|entry| Some((distance(entry), entry, entry.of(path)?)))
+            .zip(&self.sizes)
+            .filter(|(entry, _)| entry.operands.activation == operands.activation)
+            .filter_map(|(entry, of)| Some((distance(entry, of), entry, entry.of(path)?)))
             .min_by(|(a, ..), (b, ..)| a.total_cmp(b))
             .map(|(_, entry, timed)| (entry, timed))
     }
