@@ -18,10 +18,16 @@ extern "C" int32_t nvfp4_gemv_prepare_cuda_core_tma(nvfp4_gemv_prepared *, const
 namespace nvfp4 {
 
 template <int kVectors>
-static cudaError_t add_tma(Prepared &prepared, const tile::Maps &maps, const tile::Params &p,
-                           const nvfp4_gemv_args &a, const nvfp4_tile_config &c) {
-    return tile::add(prepared, reinterpret_cast<const void *>(tma::gemv_cuda_core_tma<kVectors>),
-                     tma::kThreads, tile::dynamic_bytes(tma::Stage::kBytes, c.stages), maps, p, a, c);
+static tile::Kernel tma_kernel(int32_t stages) {
+    return {reinterpret_cast<const void *>(tma::gemv_cuda_core_tma<kVectors>), tma::kThreads,
+            sizeof(tma::Shared<kVectors>), tile::dynamic_bytes(tma::Stage::kBytes, stages)};
+}
+
+static tile::Kernel tma_kernel(int32_t n, int32_t stages) {
+    if (n <= 1) return tma_kernel<1>(stages);
+    if (n <= 2) return tma_kernel<2>(stages);
+    if (n <= 4) return tma_kernel<4>(stages);
+    return tma_kernel<8>(stages);
 }
 
 // A pass over the weights: vectors first..first + n.
@@ -31,11 +37,7 @@ static cudaError_t prepare_pass(Prepared &prepared, const nvfp4_gemv_args &a,
     const cudaError_t status =
         tile::encode(&maps, a, first, n, tma::Stage::kVectorRows, tma::Stage::kScaleRows);
     if (status != cudaSuccess) return status;
-    const tile::Params p = tile::params(a, c, first, n);
-    if (n <= 1) return add_tma<1>(prepared, maps, p, a, c);
-    if (n <= 2) return add_tma<2>(prepared, maps, p, a, c);
-    if (n <= 4) return add_tma<4>(prepared, maps, p, a, c);
-    return add_tma<8>(prepared, maps, p, a, c);
+    return tile::add(prepared, tma_kernel(n, c.stages), maps, tile::params(a, c, first, n), a, c);
 }
 
 }  // namespace nvfp4

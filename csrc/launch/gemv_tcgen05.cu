@@ -25,9 +25,10 @@ static cudaError_t prepare_tcgen05(Prepared &prepared, const nvfp4_gemv_args &a,
     if (status != cudaSuccess) return status;
     tile::Params p = tile::params(a, c, 0, a.n);
     p.tmem_columns = tcgen05::columns(kN, p.stages);
-    return tile::add(prepared, reinterpret_cast<const void *>(tcgen05::gemv_tcgen05<kN>),
-                     tcgen05::kThreads, tile::dynamic_bytes(tcgen05::Stage<kN>::kBytes, c.stages),
-                     maps, p, a, c);
+    const tile::Kernel kernel = {reinterpret_cast<const void *>(tcgen05::gemv_tcgen05<kN>),
+                                 tcgen05::kThreads, sizeof(tcgen05::Shared),
+                                 tile::dynamic_bytes(tcgen05::Stage<kN>::kBytes, c.stages)};
+    return tile::add(prepared, kernel, maps, p, a, c);
 }
 
 }  // namespace nvfp4

@@ -85,26 +85,27 @@ cudaError_t enqueue_in_parts(const Launch &launch, const Prepared &prepared, cud
 
 }  // namespace
 
-cudaError_t make_ready(const void *kernel) {
-    const uint64_t context = context_id();
-    Ready *known = context ? entry(kernel) : nullptr;
-    std::atomic<uint64_t> *slot = known ? &known->contexts[context % Ready::kContexts] : nullptr;
-    if (slot && slot->load(std::memory_order_acquire) == context) return cudaSuccess;
-
+static cudaError_t load(const Call &call) {
+    cudaFuncAttributes attributes; // asked for to have the kernel loaded: the first launch need not
+    cudaError_t status = cudaFuncGetAttributes(&attributes, call.kernel);
+    if (status != cudaSuccess || call.dynamic_shared == 0) return status;
     int device = 0, most = 0;
-    cudaFuncAttributes attributes;
-    cudaError_t status = cudaGetDevice(&device);
+    status = cudaGetDevice(&device);
     if (status != cudaSuccess) return status;
     status = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     if (status != cudaSuccess) return status;
-    // Loads it, too: the first launch need not.
-    status = cudaFuncGetAttributes(&attributes, kernel);
-    if (status != cudaSuccess) return status;
-    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  most - int(attributes.sharedSizeBytes));
-    if (status != cudaSuccess) return status;
-    if (slot) slot->store(context, std::memory_order_release);
-    return cudaSuccess;
+    return cudaFuncSetAttribute(call.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                most - int(call.static_shared));
+}
+
+cudaError_t make_ready(const Call &call) {
+    const uint64_t context = context_id();
+    Ready *known = context ? entry(call.kernel) : nullptr;
+    std::atomic<uint64_t> *slot = known ? &known->contexts[context % Ready::kContexts] : nullptr;
+    if (slot && slot->load(std::memory_order_acquire) == context) return cudaSuccess;
+    const cudaError_t status = load(call);
+    if (status == cudaSuccess && slot) slot->store(context, std::memory_order_release);
+    return status;
 }
 
 cudaError_t enqueue(const Prepared &prepared, cudaStream_t stream) {

@@ -20,6 +20,7 @@ struct Call {
     const void *kernel;
     uint32_t grid_x, grid_y;
     uint32_t threads;
+    uint32_t static_shared; // bytes of the kernel's own; matters beside dynamic ones only
     uint32_t dynamic_shared;
     uint32_t cluster;   // CTAs along x, or 0 for a launch without clusters
     uint32_t dependent; // 1: programmatic dependent launch
@@ -88,9 +89,9 @@ static_assert(sizeof(Prepared) <= sizeof(nvfp4_gemv_prepared) &&
 static_assert(std::is_trivially_copyable<Prepared>::value, "callers copy the bytes");
 
 // Loads a kernel, and lets it have all the dynamic shared memory that a CTA of the device can beside its
-// static one. Once a kernel and context. Always the same value for a kernel: the attribute belongs to the
-// process, and another thread may be about to launch.
-cudaError_t make_ready(const void *kernel);
+// static one, if it takes any. Once a kernel and context. Always the same value for a kernel: the attribute
+// belongs to the process, and another thread may be about to launch.
+cudaError_t make_ready(const Call &call);
 
 cudaError_t enqueue(const Prepared &prepared, cudaStream_t stream);
 
@@ -106,7 +107,7 @@ cudaError_t Prepared::add(const Call &call, const Parameters &...parameters) {
     uint32_t *at = added.parameters;
     if (!(append(at++, parameters) && ...)) return cudaErrorInvalidConfiguration;
     ++launches;
-    return make_ready(call.kernel);
+    return make_ready(call);
 }
 
 }  // namespace nvfp4

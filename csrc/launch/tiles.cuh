@@ -37,16 +37,24 @@ inline Params params(const nvfp4_gemv_args &a, const nvfp4_tile_config &c, int32
     return p;
 }
 
+// A kernel and what it takes of a CTA.
+struct Kernel {
+    const void *function;
+    int threads;
+    size_t static_shared;
+    int64_t dynamic_shared;
+};
+
 // Adds the launches of `kernel` on every tile of every batch, a cluster each.
-inline cudaError_t add(Prepared &prepared, const void *kernel, int threads, int64_t dynamic_shared,
-                       const Maps &maps, const Params &p, const nvfp4_gemv_args &a,
-                       const nvfp4_tile_config &c) {
+inline cudaError_t add(Prepared &prepared, const Kernel &kernel, const Maps &maps, const Params &p,
+                       const nvfp4_gemv_args &a, const nvfp4_tile_config &c) {
     Call call = {};
-    call.kernel = kernel;
+    call.kernel = kernel.function;
     call.grid_x = uint32_t(ceil_div(a.m, kRows) * c.cluster);
     call.grid_y = uint32_t(std::min(a.l, kMostBatches));
-    call.threads = uint32_t(threads);
-    call.dynamic_shared = uint32_t(dynamic_shared);
+    call.threads = uint32_t(kernel.threads);
+    call.static_shared = uint32_t(kernel.static_shared);
+    call.dynamic_shared = uint32_t(kernel.dynamic_shared);
     call.cluster = uint32_t(c.cluster);
     call.dependent = c.dependent ? 1 : 0;
     const cudaError_t status = prepared.add(call, maps, p);
