@@ -258,18 +258,10 @@ mod tests {
             };
             assert_eq!(of, shape);
         }
-        // Two passes over the weights take twice as long.
-        let seconds = |n| {
-            let shape = Shape::new(4096, n, 7168, 8).unwrap();
-            let ranked = rank(&shape, &tiled, &hopper(None), None);
-            ranked[0].estimate.unwrap().seconds.unwrap()
-        };
-        assert!((seconds(16) / seconds(8) - 2.0).abs() < 1e-9);
     }
 
-    #[test]
-    fn tuned_times_go_before_all_others() {
-        let machine = Machine {
+    fn machine() -> Machine {
+        Machine {
             gpu: Gpu {
                 name: "NVIDIA H200".into(),
                 compute_capability: (9, 0),
@@ -278,15 +270,49 @@ mod tests {
             driver: "13.0".into(),
             crate_version: "0".into(),
             kernels: String::new(),
-        };
-        let mut tuned = Measurements::new(machine, "a test");
-        let shape = Shape::gemv(4096, 4096, 1).unwrap();
-        let operands = Operands::new(Activation::Nvfp4, TILED);
-        let timed = |path, seconds| Timed {
+        }
+    }
+
+    fn timed(path: Path, seconds: f64) -> Timed {
+        Timed {
             path,
             config: None,
             seconds,
+        }
+    }
+
+    #[test]
+    fn a_neighbour_is_scaled_as_the_model_says() {
+        let shape = Shape::new(4096, 8, 4096, 1).unwrap();
+        let operands = Operands::new(Activation::Nvfp4, TILED);
+        let mut table = Measurements::new(machine(), "a test");
+        table.insert(Entry {
+            shape,
+            operands,
+            ceiling_seconds: 4e-6,
+            paths: vec![timed(Path::CudaCore, 8e-6), timed(Path::TensorCore, 8e-6)],
+        });
+        let table: &'static Measurements = Box::leak(Box::new(table));
+        let seconds = |path, n, l| {
+            let shape = Shape::new(4096, n, 4096, l).unwrap();
+            let (entry, timed) = table.nearest(path, &shape, &operands).unwrap();
+            let estimate = scaled(table, entry, timed, &shape, &operands).unwrap();
+            estimate.seconds.unwrap() * 1e6
         };
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-6, "{a} {b}");
+        near(seconds(Path::CudaCore, 8, 1), 8.0);
+        // Twice the bytes; two passes over the weights, which tensor cores do not need.
+        near(seconds(Path::CudaCore, 8, 2), 16.0);
+        near(seconds(Path::CudaCore, 16, 1), 16.0);
+        near(seconds(Path::TensorCore, 16, 1), 8.0);
+        assert!(seconds(Path::CudaCore, 1, 1) < 8.0);
+    }
+
+    #[test]
+    fn tuned_times_go_before_all_others() {
+        let mut tuned = Measurements::new(machine(), "a test");
+        let shape = Shape::gemv(4096, 4096, 1).unwrap();
+        let operands = Operands::new(Activation::Nvfp4, TILED);
         tuned.insert(Entry {
             shape,
             operands,

@@ -63,7 +63,6 @@ impl fmt::Display for Reason {
 /// let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
 /// let h200 = Target::Cuda { compute_capability: (9, 0), archs: "80;90a", model: None };
 /// let choice = select(&shape, &operands, &h200, None)?;
-/// assert_eq!(choice.path, Path::CudaCore);
 /// println!("{}: {}", choice.path, choice.reason);
 ///
 /// let error = select(&shape, &operands, &h200, Some(Path::TensorCore)).unwrap_err();
@@ -169,12 +168,15 @@ mod tests {
     fn automatic_choice_follows_the_operands() {
         let linear = ScaleLayout::Linear;
         assert_eq!(pick(1, linear, Target::Host, None).unwrap().path, Path::Cpu);
-        for cc in [(8, 0), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0)] {
+        for cc in [(8, 0), (8, 9), (10, 0), (10, 3), (12, 0)] {
             for n in [1, 16] {
                 let choice = pick(n, linear, cuda(cc.0, cc.1), None).unwrap();
                 assert_eq!(choice.path, Path::CudaCore);
             }
         }
+        // There, measurements decide.
+        let choice = pick(1, linear, cuda(9, 0), None).unwrap();
+        assert_ne!(choice.path, Path::Cpu);
     }
 
     #[test]

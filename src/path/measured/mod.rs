@@ -2,8 +2,7 @@
 //!
 //! A table is JSON, the same for built-in tables (beside this file) and for files that `nvfp4-gemv tune`
 //! writes: [`crate::tune`]. To refill a built-in one, run on that GPU, with a build of what is measured,
-//! `nvfp4-gemv tune --suite --seconds 1.5 --replace --out h200.json`, put the file here, and commit it with
-//! what it changes in the tests of `rank.rs`.
+//! `nvfp4-gemv tune --suite --seconds 1.5 --replace --out h200.json`, put the file here, and commit it.
 
 mod wire;
 
@@ -223,7 +222,7 @@ mod tests {
                 // A time below the ceiling's is an error of measurement, or a warm cache.
                 for timed in &entry.paths {
                     let share = entry.share(timed);
-                    assert!((0.05..1.1).contains(&share), "{}: {share}", entry.shape);
+                    assert!((0.01..1.1).contains(&share), "{}: {share}", entry.shape);
                 }
             }
         }
