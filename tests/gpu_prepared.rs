@@ -4,6 +4,9 @@
 
 mod device;
 
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
 use cudarc::driver::sys;
 use device::{Gpu, Uploaded, alone, gpu_or_skip, upload};
 use nvfp4_gemv::path::available;
@@ -12,6 +15,30 @@ use nvfp4_gemv::{
     Activation, DenseVectors, Error, Output, Path, PreparedGemv, ScaleLayout, Shape, Vectors,
     gemv_on_device_with, path,
 };
+
+/// The system's allocator, which counts a thread's allocations.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: hands everything to the system's allocator. The count needs no allocation of its own.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: this function's own contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 /// The paths that this device runs with scales in the 128x4 layout.
 fn paths(gpu: &Gpu, shape: &Shape) -> Vec<Path> {
@@ -122,6 +149,30 @@ fn vectors_may_change_between_launches_and_addresses_may_not() {
     assert_eq!(refused(result), "outputs");
     let other_y = stream.clone_dtoh(&other_y).unwrap();
     assert!(other_y.iter().all(|y| y.is_nan()), "nothing was launched");
+}
+
+#[test]
+fn a_launch_allocates_nothing() {
+    let gpu = gpu_or_skip!();
+    let stream = &gpu.stream;
+    let shape = Shape::new(130, 9, 1024, 2).unwrap();
+    let problem = Problem::integers(shape, 6);
+    let layout = ScaleLayout::Tiled128x4;
+    let uploaded = Uploaded::new(stream, &problem, layout, layout, false);
+    let (weights, vectors) = (uploaded.weights(), uploaded.vectors());
+    for path in paths(&gpu, &shape) {
+        let mut y = upload(stream, &vec![f32::NAN; shape.outputs()]);
+        let output = Output::F32(y.as_view_mut());
+        let prepared =
+            PreparedGemv::with(Some(path), None, stream, &shape, &weights, &vectors, output)
+                .unwrap();
+        let before = ALLOCATIONS.get();
+        for _ in 0..10 {
+            let output = Output::F32(y.as_view_mut());
+            prepared.launch(stream, &weights, &vectors, output).unwrap();
+        }
+        assert_eq!(ALLOCATIONS.get(), before, "{path}");
+    }
 }
 
 #[test]
