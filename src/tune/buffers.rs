@@ -23,6 +23,8 @@ pub(super) struct Buffers {
     pub(super) weights: CudaSlice<u8>,
     /// Where each copy starts.
     pub(super) offsets: Vec<usize>,
+    /// Four bytes that are practically never written.
+    pub(super) sink: CudaSlice<u32>,
     scales_at: usize,
     vectors: CudaSlice<u8>,
     vector_scales: CudaSlice<u8>,
@@ -67,6 +69,7 @@ impl Buffers {
         random(&mut rng, &mut vector_scales, SCALE_MASK);
         let element = FloatType::F16;
         Ok(Self {
+            sink: stream.alloc_zeros::<u32>(1).map_err(cuda)?,
             weights,
             offsets,
             scales_at,
