@@ -103,7 +103,13 @@ cudaError_t make_ready(const Call &call) {
     Ready *known = context ? entry(call.kernel) : nullptr;
     std::atomic<uint64_t> *slot = known ? &known->contexts[context % Ready::kContexts] : nullptr;
     if (slot && slot->load(std::memory_order_acquire) == context) return cudaSuccess;
-    const cudaError_t status = load(call);
+    // The stream may be in a capture, which loading is no part of.
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    cudaError_t status = cudaThreadExchangeStreamCaptureMode(&mode);
+    if (status != cudaSuccess) return status;
+    const cudaError_t loaded = load(call);
+    status = cudaThreadExchangeStreamCaptureMode(&mode);
+    if (loaded != cudaSuccess) return loaded;
     if (status == cudaSuccess && slot) slot->store(context, std::memory_order_release);
     return status;
 }
