@@ -6,12 +6,9 @@ use super::call::Call;
 use super::device::{DeviceInfo, status};
 use super::operand::{Regions, layout_code, pointer, reach, strided};
 use crate::check;
-use crate::config::{
-    Config, CudaCoreConfig, CudaCoreKernel, CudaCoreTarget, TileConfig, TileKernel,
-};
+use crate::config::{Config, CudaCoreConfig, CudaCoreKernel, CudaCoreTarget};
 use crate::error::{Error, Result};
 use crate::ffi;
-use crate::path::{Path, Unavailable, measured};
 use crate::scales::ScaleLayout;
 use crate::shape::Shape;
 use crate::tensor::{Activation, FloatType, GlobalScale, Strides};
@@ -105,53 +102,6 @@ impl Vectors {
             },
         }
     }
-}
-
-/// The configuration that a path of the GPU takes for a problem by default: the one that was fastest for
-/// this problem on this model of GPU, where a built-in table has it, or else what the path's rule says.
-///
-/// # Errors
-/// [`Error::PathUnavailable`] for the CPU path, and where the device has no room for any.
-pub fn default_config(
-    path: Path,
-    shape: &Shape,
-    weights: &Weights,
-    vectors: &Vectors,
-    device: &DeviceInfo,
-) -> Result<Config> {
-    if let Some(config) = measured_config(path, shape, weights, vectors, device) {
-        return Ok(config);
-    }
-    let tile = |kernel| {
-        TileConfig::for_problem(kernel, shape, &super::tile_target(device))
-            .map(Config::from)
-            .ok_or(Unavailable::SharedMemory)
-    };
-    match path {
-        Path::Cpu => Err(Unavailable::OperandsOnDevice),
-        Path::CudaCore => {
-            let target = cuda_core_target(shape, weights, vectors, device);
-            Ok(CudaCoreConfig::for_problem(shape, &target).into())
-        }
-        Path::CudaCoreTma => tile(TileKernel::CudaCore),
-        Path::TensorCore => tile(TileKernel::TENSOR_CORE),
-    }
-    .map_err(|reason| Error::PathUnavailable { path, reason })
-}
-
-/// Of the built-in table of this model of GPU.
-fn measured_config(
-    path: Path,
-    shape: &Shape,
-    weights: &Weights,
-    vectors: &Vectors,
-    device: &DeviceInfo,
-) -> Option<Config> {
-    let table = measured::builtin_for(&device.name, device.multiprocessors)?;
-    let entry = table.find(shape, &super::operands(shape, weights, vectors))?;
-    let config = entry.of(path)?.config?;
-    // Kernels may have changed since.
-    super::candidates::is_legal(&config, shape, weights, vectors, device).then_some(config)
 }
 
 /// Enqueues one problem's kernels, as `config` cuts them: [`cuda_core`] or

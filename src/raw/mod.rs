@@ -6,7 +6,7 @@
 //! graph. [`prepare`] does once what every call would do again, and leaves the launches.
 
 mod call;
-mod candidates;
+mod configs;
 mod device;
 mod gemv;
 mod operand;
@@ -15,14 +15,12 @@ mod quantize;
 mod relayout;
 mod tiled;
 
-pub use candidates::candidates;
+pub use configs::{candidates, default_config};
 pub use device::{
     COMPILED_ARCHS, DeviceInfo, KERNELS, Versions, current_device, device_count, device_info,
     versions,
 };
-pub use gemv::{
-    Output, Vectors, Weights, cuda_core, cuda_core_target, default_config, gemv, is_wide, read_only,
-};
+pub use gemv::{Output, Vectors, Weights, cuda_core, cuda_core_target, gemv, is_wide, read_only};
 pub use prepared::{Prepared, prepare};
 pub use quantize::{Global, Quantize, quantize};
 pub use relayout::relayout;

@@ -25,7 +25,9 @@
 //!     tuned.insert(outcome.entry);
 //!     tuned.save("tuned.json")?;
 //! }
-//! // gemv_on_device_tuned(&tuned, &stream, ...), PreparedGemv::tuned(&tuned, &stream, ...)
+//! // gemv_on_device_tuned(&tuned, &stream, ...), PreparedGemv::tuned(&tuned, &stream, ...);
+//! // by address, for raw::prepare:
+//! let best = tuned.find(&shape, &operands).and_then(|entry| entry.paths[0].config);
 //! # Ok(())
 //! # }
 //! # #[cfg(not(feature = "cuda"))]
