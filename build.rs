@@ -3,7 +3,7 @@
 //! Needs no GPU and no driver. Without the `cuda` feature, and for documentation (`DOCS_RS`), it
 //! needs nothing at all.
 
-#[cfg(feature = "cuda")]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
 #[path = "build/arch.rs"]
 mod arch;
 #[cfg(feature = "cuda")]
@@ -12,10 +12,18 @@ mod compile;
 #[cfg(feature = "cuda")]
 #[path = "build/nvcc.rs"]
 mod nvcc;
+#[cfg(feature = "cuda")]
+#[path = "build/sources.rs"]
+mod sources;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-check-cfg=cfg(nvfp4_gemv_no_kernels)");
+    // What the program plans for where it carries no kernels.
+    println!(
+        "cargo::rustc-env=NVFP4_GEMV_DEFAULT_ARCHS={}",
+        arch::DEFAULT
+    );
     #[cfg(feature = "cuda")]
     if let Err(message) = cuda::build() {
         // A build script's panic is shown with its message whole; `cargo::error` joins lines.
@@ -29,7 +37,7 @@ mod cuda {
     use std::env;
     use std::path::{Path, PathBuf};
 
-    use crate::{arch, compile, nvcc};
+    use crate::{arch, compile, nvcc, sources};
 
     pub(crate) fn build() -> Result<(), String> {
         println!("cargo::rerun-if-env-changed=DOCS_RS");
@@ -41,6 +49,10 @@ mod cuda {
         #[cfg(feature = "regenerate-bindings")]
         bindings(&csrc)?;
 
+        println!(
+            "cargo::rustc-env=NVFP4_GEMV_KERNELS={}",
+            sources::hash(&csrc)?
+        );
         if env::var_os("DOCS_RS").is_some() {
             println!("cargo::rustc-cfg=nvfp4_gemv_no_kernels");
             println!("cargo::rustc-env=NVFP4_GEMV_COMPILED_ARCHS=");

@@ -88,6 +88,12 @@ typedef struct nvfp4_tile_config {
                           before this one in the stream has ended, which must not write them. */
 } nvfp4_tile_config;
 
+/* One problem's launches, with the addresses of its operands: bytes that own nothing, to be allocated,
+ * copied and dropped by the caller. Written by nvfp4_gemv_prepare_*. */
+typedef struct nvfp4_gemv_prepared {
+    uint64_t opaque[512];
+} __attribute__((aligned(64))) nvfp4_gemv_prepared;
+
 /* What dispatch asks of a device. */
 typedef struct nvfp4_device_info {
     char name[256];
@@ -101,18 +107,33 @@ typedef struct nvfp4_device_info {
 
 /* Each returns 0 or a cudaError_t. */
 
-/* CUDA cores, sm_80 and newer: enqueues the kernels for one problem. */
-int32_t nvfp4_gemv_cuda_core(const nvfp4_gemv_args *args, const nvfp4_cuda_core_config *config,
-                             void *stream);
+/* Prepares one problem's launches for the context that is current, and loads their kernels; enqueues
+ * nothing. */
+
+/* CUDA cores, sm_80 and newer. */
+int32_t nvfp4_gemv_prepare_cuda_core(nvfp4_gemv_prepared *prepared, const nvfp4_gemv_args *args,
+                                     const nvfp4_cuda_core_config *config);
 
 /* The tiled kernels: NVFP4 vectors, both operands' scales 128x4, K a multiple of 32, codes and their
  * strides multiples of 16 bytes, scales aligned to 16 bytes. */
 
 /* Tensor cores: compute capability 10.0 and 10.3. */
-int32_t nvfp4_gemv_tensor_core(const nvfp4_gemv_args *args, const nvfp4_tile_config *config,
-                               void *stream);
+int32_t nvfp4_gemv_prepare_tensor_core(nvfp4_gemv_prepared *prepared, const nvfp4_gemv_args *args,
+                                       const nvfp4_tile_config *config);
 
 /* CUDA cores with the same load pipeline: compute capability 9.0 and newer. */
+int32_t nvfp4_gemv_prepare_cuda_core_tma(nvfp4_gemv_prepared *prepared, const nvfp4_gemv_args *args,
+                                         const nvfp4_tile_config *config);
+
+/* Enqueues prepared launches, as often as wanted, from any threads. The context that they were prepared
+ * for is current. */
+int32_t nvfp4_gemv_launch(const nvfp4_gemv_prepared *prepared, void *stream);
+
+/* Prepare and launch at once. */
+int32_t nvfp4_gemv_cuda_core(const nvfp4_gemv_args *args, const nvfp4_cuda_core_config *config,
+                             void *stream);
+int32_t nvfp4_gemv_tensor_core(const nvfp4_gemv_args *args, const nvfp4_tile_config *config,
+                               void *stream);
 int32_t nvfp4_gemv_cuda_core_tma(const nvfp4_gemv_args *args, const nvfp4_tile_config *config,
                                  void *stream);
 

@@ -239,6 +239,27 @@ pub enum Error {
         stream: usize,
     },
 
+    /// A prepared call with other operands than it was prepared for.
+    #[cfg(feature = "cuda")]
+    #[error(
+        "the {operand} are not those that the call was prepared for: addresses, strides, types and \
+         global scales are bound when it is prepared; prepare it again"
+    )]
+    NotAsPrepared {
+        /// Which operand.
+        operand: &'static str,
+    },
+
+    /// Tuned configurations of one GPU, and a stream of another.
+    #[cfg(feature = "cuda")]
+    #[error("the configurations were tuned on {tuned}, the stream is on {device}")]
+    TunedElsewhere {
+        /// The GPU they were tuned on.
+        tuned: String,
+        /// The GPU of the stream.
+        device: String,
+    },
+
     /// The CPU implementation that was asked for cannot run on this CPU.
     #[error("the {implementation} implementation needs {}", implementation.needs())]
     ImplementationUnavailable {

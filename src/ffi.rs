@@ -132,6 +132,28 @@ const _: () = {
         [::core::mem::offset_of!(nvfp4_tile_config, dependent) - 12usize];
 };
 #[repr(C)]
+#[repr(align(64))]
+#[derive(Debug, Copy, Clone)]
+pub struct nvfp4_gemv_prepared {
+    pub opaque: [u64; 512usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of nvfp4_gemv_prepared"][::core::mem::size_of::<nvfp4_gemv_prepared>() - 4096usize];
+    ["Alignment of nvfp4_gemv_prepared"][::core::mem::align_of::<nvfp4_gemv_prepared>() - 64usize];
+    ["Offset of field: nvfp4_gemv_prepared::opaque"]
+        [::core::mem::offset_of!(nvfp4_gemv_prepared, opaque) - 0usize];
+};
+impl Default for nvfp4_gemv_prepared {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct nvfp4_device_info {
     pub name: [::core::ffi::c_char; 256usize],
@@ -169,6 +191,33 @@ impl Default for nvfp4_device_info {
             s.assume_init()
         }
     }
+}
+unsafe extern "C" {
+    pub fn nvfp4_gemv_prepare_cuda_core(
+        prepared: *mut nvfp4_gemv_prepared,
+        args: *const nvfp4_gemv_args,
+        config: *const nvfp4_cuda_core_config,
+    ) -> i32;
+}
+unsafe extern "C" {
+    pub fn nvfp4_gemv_prepare_tensor_core(
+        prepared: *mut nvfp4_gemv_prepared,
+        args: *const nvfp4_gemv_args,
+        config: *const nvfp4_tile_config,
+    ) -> i32;
+}
+unsafe extern "C" {
+    pub fn nvfp4_gemv_prepare_cuda_core_tma(
+        prepared: *mut nvfp4_gemv_prepared,
+        args: *const nvfp4_gemv_args,
+        config: *const nvfp4_tile_config,
+    ) -> i32;
+}
+unsafe extern "C" {
+    pub fn nvfp4_gemv_launch(
+        prepared: *const nvfp4_gemv_prepared,
+        stream: *mut ::core::ffi::c_void,
+    ) -> i32;
 }
 unsafe extern "C" {
     pub fn nvfp4_gemv_cuda_core(

@@ -9,6 +9,8 @@
 //!   a device's, with their [`ScaleLayout`], [`GlobalScale`] and [`Strides`].
 //! - [`gemv`](fn@gemv) computes host operands, `gemv_on_device` a device's; both say which [`Path`]
 //!   they took and why. [`path`] is where that is decided; `raw` is the unsafe API by address.
+//! - `PreparedGemv` is a device call that was checked and dispatched once. [`mod@tune`] measures what a
+//!   device does best with a problem, and keeps it in files; only calls that are given it use it.
 //! - With feature `cuda`, `PreparedWeights` owns scales in the tensor cores' layout, and
 //!   `QuantizedVectors` owns vectors that are quantised on the device.
 //! - [`checkpoint`] opens ModelOpt and compressed-tensors files, [`mod@quantize`] makes NVFP4 of
@@ -78,12 +80,13 @@ pub mod reference;
 mod scales;
 mod shape;
 mod tensor;
+pub mod tune;
 
 pub use config::{
     Config, CudaCoreConfig, CudaCoreKernel, CudaCoreTarget, TileConfig, TileKernel, TileTarget,
 };
 #[cfg(feature = "cuda")]
-pub use cuda::{Launched, gemv_on_device, gemv_on_device_with};
+pub use cuda::{Launched, PreparedGemv, gemv_on_device, gemv_on_device_tuned, gemv_on_device_with};
 pub use error::{Error, Result};
 pub use gemv::{gemv, gemv_on_path};
 #[cfg(feature = "cuda")]

@@ -85,7 +85,7 @@ fn refusal(change: impl FnOnce(&mut Call)) -> Error {
     let (m, n, k, l) = call.shape;
     let shape = Shape::new(m, n, k, l).unwrap();
     // SAFETY: not upheld on purpose; every call here must be refused before the addresses are used.
-    unsafe {
+    let refusal = unsafe {
         raw::cuda_core(
             &shape,
             &call.weights,
@@ -96,7 +96,19 @@ fn refusal(change: impl FnOnce(&mut Call)) -> Error {
             std::ptr::null_mut(),
         )
     }
-    .unwrap_err()
+    .unwrap_err();
+    // What a call refuses cannot be prepared either.
+    let prepared = raw::prepare(
+        &shape,
+        &call.weights,
+        &call.vectors,
+        &call.output,
+        &call.config.into(),
+        &device(),
+    );
+    // By its text: a scale that is refused may be NaN.
+    assert_eq!(prepared.unwrap_err().to_string(), refusal.to_string());
+    refusal
 }
 
 /// Changes the NVFP4 vectors of a call.
@@ -376,4 +388,32 @@ fn no_driver_or_device_is_a_typed_error() {
         Err(Error::NoDevice { .. }) => {}
         Err(other) => panic!("{other}"),
     }
+}
+
+#[test]
+fn nothing_to_do_is_prepared_and_launched_without_a_device() {
+    let call = valid();
+    for (m, l) in [(0, 1), (8, 0)] {
+        let shape = Shape::new(m, 1, 64, l).unwrap();
+        let prepared = raw::prepare(
+            &shape,
+            &call.weights,
+            &call.vectors,
+            &call.output,
+            &call.config.into(),
+            &device(),
+        )
+        .unwrap();
+        assert_eq!(prepared.config(), call.config.into());
+        // SAFETY: no kernel is launched, so no address is used, and no context.
+        unsafe { prepared.clone().launch(std::ptr::null_mut()) }.unwrap();
+    }
+}
+
+#[test]
+fn prepared_calls_cross_threads() {
+    fn crosses<T: Send + Sync>() {}
+    crosses::<raw::Prepared>();
+    crosses::<nvfp4_gemv::PreparedGemv>();
+    crosses::<nvfp4_gemv::tune::Tuned>();
 }

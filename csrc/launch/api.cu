@@ -1,24 +1,56 @@
-// The C entry points: device queries, and the choice of the translation unit that launches.
+// The C entry points: device queries, the choice of the translation unit that prepares, and calls that
+// are not prepared.
 #include <cuda_runtime.h>
 
 #include <cstring>
 
 #include "gemv_cuda_core.cuh"
 
-extern "C" int32_t nvfp4_gemv_cuda_core(const nvfp4_gemv_args *args,
-                                        const nvfp4_cuda_core_config *config, void *stream) {
-    const auto s = static_cast<cudaStream_t>(stream);
-    if (config->kernel == NVFP4_KERNEL_INTEGER_DOT) {
-        return args->activation == NVFP4_ACTIVATION_NVFP4 ? nvfp4::launch_nvfp4(*args, *config, s)
-                                                          : cudaErrorInvalidValue;
+using namespace nvfp4;
+
+static cudaError_t prepare_cuda_core(Prepared &prepared, const nvfp4_gemv_args &args,
+                                     const nvfp4_cuda_core_config &config) {
+    if (config.kernel == NVFP4_KERNEL_INTEGER_DOT) {
+        return args.activation == NVFP4_ACTIVATION_NVFP4 ? prepare_nvfp4(prepared, args, config)
+                                                         : cudaErrorInvalidValue;
     }
-    switch (args->activation) {
-        case NVFP4_ACTIVATION_NVFP4: return nvfp4::launch_cuda_core_nvfp4(*args, *config, s);
-        case NVFP4_ACTIVATION_F16: return nvfp4::launch_cuda_core_f16(*args, *config, s);
-        case NVFP4_ACTIVATION_BF16: return nvfp4::launch_cuda_core_bf16(*args, *config, s);
-        case NVFP4_ACTIVATION_F32: return nvfp4::launch_cuda_core_f32(*args, *config, s);
+    switch (args.activation) {
+        case NVFP4_ACTIVATION_NVFP4: return prepare_cuda_core_nvfp4(prepared, args, config);
+        case NVFP4_ACTIVATION_F16: return prepare_cuda_core_f16(prepared, args, config);
+        case NVFP4_ACTIVATION_BF16: return prepare_cuda_core_bf16(prepared, args, config);
+        case NVFP4_ACTIVATION_F32: return prepare_cuda_core_f32(prepared, args, config);
         default: return cudaErrorInvalidValue;
     }
+}
+
+extern "C" int32_t nvfp4_gemv_prepare_cuda_core(nvfp4_gemv_prepared *prepared,
+                                                const nvfp4_gemv_args *args,
+                                                const nvfp4_cuda_core_config *config) {
+    return prepare_cuda_core(Prepared::in(prepared), *args, *config);
+}
+
+// Prepares and launches.
+template <class Prepare, class Config>
+static int32_t at_once(Prepare prepare, const nvfp4_gemv_args *args, const Config *config,
+                       void *stream) {
+    nvfp4_gemv_prepared prepared;
+    const int32_t status = prepare(&prepared, args, config);
+    return status != cudaSuccess ? status : nvfp4_gemv_launch(&prepared, stream);
+}
+
+extern "C" int32_t nvfp4_gemv_cuda_core(const nvfp4_gemv_args *args,
+                                        const nvfp4_cuda_core_config *config, void *stream) {
+    return at_once(nvfp4_gemv_prepare_cuda_core, args, config, stream);
+}
+
+extern "C" int32_t nvfp4_gemv_cuda_core_tma(const nvfp4_gemv_args *args,
+                                            const nvfp4_tile_config *config, void *stream) {
+    return at_once(nvfp4_gemv_prepare_cuda_core_tma, args, config, stream);
+}
+
+extern "C" int32_t nvfp4_gemv_tensor_core(const nvfp4_gemv_args *args,
+                                          const nvfp4_tile_config *config, void *stream) {
+    return at_once(nvfp4_gemv_prepare_tensor_core, args, config, stream);
 }
 
 extern "C" int32_t nvfp4_gemv_device_count(int32_t *count) {

@@ -27,17 +27,4 @@ inline Epilogue epilogue(const nvfp4_gemv_args &a, int32_t first) {
     return e;
 }
 
-// Lets a kernel have all the dynamic shared memory that a CTA of the current device can, beside
-// `static_bytes`. Always the same value for a kernel: the attribute belongs to the process, and another
-// thread may be about to launch.
-inline cudaError_t allow_dynamic_shared(const void *kernel, size_t static_bytes) {
-    int device = 0, most = 0;
-    cudaError_t status = cudaGetDevice(&device);
-    if (status != cudaSuccess) return status;
-    status = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    if (status != cudaSuccess) return status;
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                most - int(static_bytes));
-}
-
 }  // namespace nvfp4

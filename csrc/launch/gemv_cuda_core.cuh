@@ -1,11 +1,12 @@
-// Launches the CUDA-core kernel of one activation type. Each activation is a translation unit of
-// its own, so that they compile side by side.
+// Prepares the CUDA-core kernel of one activation type. Each activation is a translation unit of its own,
+// so that they compile side by side.
 #pragma once
 
 #include <algorithm>
 
 #include "../kernels/gemv_cuda_core.cuh"
 #include "arguments.cuh"
+#include "prepared.cuh"
 
 namespace nvfp4 {
 
@@ -19,13 +20,9 @@ CudaCoreKernel cuda_core_kernel(int32_t n) {
     return gemv_cuda_core<kActivation, 8, kBlocks>;
 }
 
-// Shared memory that a kernel may have without asking.
-constexpr int64_t kDefaultSharedBytes = 48 * 1024;
-
-// Calls `launch` with the parameters of each pass over the weights: one for each kMaxVectors vectors.
-template <class Launch>
-cudaError_t for_each_pass(const nvfp4_gemv_args &a, const nvfp4_cuda_core_config &c,
-                          Launch launch) {
+// Calls `add` with the parameters of each pass over the weights: one for each kMaxVectors vectors.
+template <class Add>
+cudaError_t for_each_pass(const nvfp4_gemv_args &a, const nvfp4_cuda_core_config &c, Add add) {
     const int32_t blocks = a.k / kBlock;
     CudaCoreParams p = {};
     p.m = a.m;
@@ -49,38 +46,39 @@ cudaError_t for_each_pass(const nvfp4_gemv_args &a, const nvfp4_cuda_core_config
         p.vectors = device<const uint8_t>(a.vectors) + first * a.vector_row_stride;
         p.vector_scales = device<const uint8_t>(a.vector_scales) + first * scale_row_bytes;
         p.epilogue = epilogue(a, first);
-        const cudaError_t status = launch(p);
+        const cudaError_t status = add(p);
         if (status != cudaSuccess) return status;
     }
     return cudaSuccess;
 }
 
 template <int kActivation>
-cudaError_t launch_cuda_core(const nvfp4_gemv_args &a, const nvfp4_cuda_core_config &c,
-                             cudaStream_t stream) {
-    return for_each_pass(a, c, [&](CudaCoreParams &p) {
+cudaError_t prepare_cuda_core(Prepared &prepared, const nvfp4_gemv_args &a,
+                              const nvfp4_cuda_core_config &c) {
+    return for_each_pass(a, c, [&](const CudaCoreParams &p) {
         const CudaCoreKernel kernel = c.blocks_per_load == 2
                                           ? cuda_core_kernel<kActivation, 2>(p.n)
                                           : cuda_core_kernel<kActivation, 1>(p.n);
         const int64_t tiles = row_tiles(p.m, p.row_step, rows_per_warp(p.n));
-        const dim3 grid(unsigned(ceil_div(tiles, c.warps / c.k_split)),
-                        unsigned(std::min(a.l, 65535)));
-        void *arguments[] = {&p};
-        return cudaLaunchKernel(reinterpret_cast<const void *>(kernel), grid,
-                                dim3(c.warps * kWarp), arguments, 0, stream);
+        Call call = {};
+        call.kernel = reinterpret_cast<const void *>(kernel);
+        call.grid_x = uint32_t(ceil_div(tiles, c.warps / c.k_split));
+        call.grid_y = uint32_t(std::min(a.l, kMostBatches)); // the kernel strides over the others
+        call.threads = uint32_t(c.warps * kWarp);
+        return prepared.add(call, p);
     });
 }
 
-cudaError_t launch_nvfp4(const nvfp4_gemv_args &, const nvfp4_cuda_core_config &, cudaStream_t);
+cudaError_t prepare_nvfp4(Prepared &, const nvfp4_gemv_args &, const nvfp4_cuda_core_config &);
 
 // One a translation unit, gemv_cuda_core_<activation>.cu.
-cudaError_t launch_cuda_core_nvfp4(const nvfp4_gemv_args &, const nvfp4_cuda_core_config &,
-                                   cudaStream_t);
-cudaError_t launch_cuda_core_f16(const nvfp4_gemv_args &, const nvfp4_cuda_core_config &,
-                                 cudaStream_t);
-cudaError_t launch_cuda_core_bf16(const nvfp4_gemv_args &, const nvfp4_cuda_core_config &,
-                                  cudaStream_t);
-cudaError_t launch_cuda_core_f32(const nvfp4_gemv_args &, const nvfp4_cuda_core_config &,
-                                 cudaStream_t);
+cudaError_t prepare_cuda_core_nvfp4(Prepared &, const nvfp4_gemv_args &,
+                                    const nvfp4_cuda_core_config &);
+cudaError_t prepare_cuda_core_f16(Prepared &, const nvfp4_gemv_args &,
+                                  const nvfp4_cuda_core_config &);
+cudaError_t prepare_cuda_core_bf16(Prepared &, const nvfp4_gemv_args &,
+                                   const nvfp4_cuda_core_config &);
+cudaError_t prepare_cuda_core_f32(Prepared &, const nvfp4_gemv_args &,
+                                  const nvfp4_cuda_core_config &);
 
 }  // namespace nvfp4

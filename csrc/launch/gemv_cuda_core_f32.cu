@@ -3,9 +3,9 @@
 
 namespace nvfp4 {
 
-cudaError_t launch_cuda_core_f32(const nvfp4_gemv_args &args, const nvfp4_cuda_core_config &config,
-                                cudaStream_t stream) {
-    return launch_cuda_core<NVFP4_ACTIVATION_F32>(args, config, stream);
+cudaError_t prepare_cuda_core_f32(Prepared &prepared, const nvfp4_gemv_args &args,
+                                  const nvfp4_cuda_core_config &config) {
+    return prepare_cuda_core<NVFP4_ACTIVATION_F32>(prepared, args, config);
 }
 
 }  // namespace nvfp4

@@ -12,25 +12,22 @@ static CudaCoreKernel nvfp4_kernel(int32_t n) {
     return gemv_nvfp4<8, kBlocks>;
 }
 
-cudaError_t launch_nvfp4(const nvfp4_gemv_args &a, const nvfp4_cuda_core_config &c,
-                         cudaStream_t stream) {
+cudaError_t prepare_nvfp4(Prepared &prepared, const nvfp4_gemv_args &a,
+                          const nvfp4_cuda_core_config &c) {
     return for_each_pass(a, c, [&](CudaCoreParams &p) {
-        const auto *kernel = reinterpret_cast<const void *>(
-            c.blocks_per_load == 2 ? nvfp4_kernel<2>(p.n) : nvfp4_kernel<1>(p.n));
         const int vectors = p.n <= 2 ? p.n : p.n <= 4 ? 4 : 8;
         const int32_t tiles = row_tiles(p.m, p.row_step, int8::kRows);
         p.tiles_per_cta = tiles / c.ctas;
         p.tiles_left = tiles % c.ctas;
-        const int64_t shared =
-            int8::shared_bytes(vectors, p.blocks, p.k_split, ceil_div(tiles, c.ctas));
-        if (shared > kDefaultSharedBytes) {
-            const cudaError_t status = allow_dynamic_shared(kernel, 0);
-            if (status != cudaSuccess) return status;
-        }
-        void *arguments[] = {&p};
-        const dim3 grid(unsigned(c.ctas), unsigned(std::min(p.l, 65535)));
-        return cudaLaunchKernel(kernel, grid, dim3(c.warps * kWarp), arguments, size_t(shared),
-                                stream);
+        Call call = {};
+        call.kernel = reinterpret_cast<const void *>(
+            c.blocks_per_load == 2 ? nvfp4_kernel<2>(p.n) : nvfp4_kernel<1>(p.n));
+        call.grid_x = uint32_t(c.ctas);
+        call.grid_y = uint32_t(std::min(p.l, kMostBatches)); // the kernel strides over the others
+        call.threads = uint32_t(c.warps * kWarp);
+        call.dynamic_shared =
+            uint32_t(int8::shared_bytes(vectors, p.blocks, p.k_split, ceil_div(tiles, c.ctas)));
+        return prepared.add(call, p);
     });
 }
 

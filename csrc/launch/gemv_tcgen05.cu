@@ -1,11 +1,12 @@
-// Launches the tensor-core kernel: sm_100a, sm_103a and their families.
+// Prepares the tensor-core kernel: sm_100a, sm_103a and their families.
 #ifdef NVFP4_GEMV_NO_KERNELS // built for other architectures only
 
 #include <cuda_runtime.h>
 
 #include "../nvfp4_gemv.h"
 
-extern "C" int32_t nvfp4_gemv_tensor_core(const nvfp4_gemv_args *, const nvfp4_tile_config *, void *) {
+extern "C" int32_t nvfp4_gemv_prepare_tensor_core(nvfp4_gemv_prepared *, const nvfp4_gemv_args *,
+                                                  const nvfp4_tile_config *) {
     return cudaErrorNoKernelImageForDevice;
 }
 
@@ -17,8 +18,8 @@ extern "C" int32_t nvfp4_gemv_tensor_core(const nvfp4_gemv_args *, const nvfp4_t
 namespace nvfp4 {
 
 template <uint32_t kN>
-static cudaError_t launch_tcgen05(const nvfp4_gemv_args &a, const nvfp4_tile_config &c,
-                                  cudaStream_t stream) {
+static cudaError_t prepare_tcgen05(Prepared &prepared, const nvfp4_gemv_args &a,
+                                   const nvfp4_tile_config &c) {
     tile::Maps maps;
     const cudaError_t status = tile::encode(&maps, a, 0, a.n, kN, tcgen05::Stage<kN>::kScaleRows);
     if (status != cudaSuccess) return status;
@@ -27,18 +28,19 @@ static cudaError_t launch_tcgen05(const nvfp4_gemv_args &a, const nvfp4_tile_con
     const tile::Kernel kernel = {reinterpret_cast<const void *>(tcgen05::gemv_tcgen05<kN>),
                                  tcgen05::kThreads, sizeof(tcgen05::Shared),
                                  tile::dynamic_bytes(tcgen05::Stage<kN>::kBytes, c.stages)};
-    return tile::launch(kernel, maps, p, a, c, stream);
+    return tile::add(prepared, kernel, maps, p, a, c);
 }
 
 }  // namespace nvfp4
 
-extern "C" int32_t nvfp4_gemv_tensor_core(const nvfp4_gemv_args *args,
-                                          const nvfp4_tile_config *config, void *stream) {
-    const auto s = static_cast<cudaStream_t>(stream);
+extern "C" int32_t nvfp4_gemv_prepare_tensor_core(nvfp4_gemv_prepared *out,
+                                                  const nvfp4_gemv_args *args,
+                                                  const nvfp4_tile_config *config) {
+    nvfp4::Prepared &prepared = nvfp4::Prepared::in(out);
     switch (config->mma_n) {
-        case 16: return nvfp4::launch_tcgen05<16>(*args, *config, s);
-        case 64: return nvfp4::launch_tcgen05<64>(*args, *config, s);
-        case 128: return nvfp4::launch_tcgen05<128>(*args, *config, s);
+        case 16: return nvfp4::prepare_tcgen05<16>(prepared, *args, *config);
+        case 64: return nvfp4::prepare_tcgen05<64>(prepared, *args, *config);
+        case 128: return nvfp4::prepare_tcgen05<128>(prepared, *args, *config);
         default: return cudaErrorInvalidValue;
     }
 }

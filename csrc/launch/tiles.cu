@@ -1,25 +1,13 @@
 // Tensor maps of the tiled kernels.
 #include "tiles.cuh"
 
+#include "driver.cuh"
+
 namespace nvfp4::tile {
 
 namespace {
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
-
-// From the driver, which is not linked.
-cudaError_t find_encode(Encode *encode) {
-    static void *found = nullptr; // a race writes the same value twice
-    if (!found) {
-        cudaDriverEntryPointQueryResult result;
-        const cudaError_t status = cudaGetDriverEntryPointByVersion(
-            "cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-        if (status != cudaSuccess) return status;
-        if (result != cudaDriverEntryPointSuccess) return cudaErrorInsufficientDriver;
-    }
-    *encode = reinterpret_cast<Encode>(found);
-    return cudaSuccess;
-}
 
 struct Dimension {
     uint64_t size, stride; // bytes; the innermost dimension's stride is 1
@@ -48,8 +36,9 @@ cudaError_t encode_bytes(Encode encode, CUtensorMap *map, uint64_t address,
 
 cudaError_t encode(Maps *maps, const nvfp4_gemv_args &a, int32_t first, int32_t n,
                    uint32_t vector_rows, uint32_t scale_rows) {
+    static std::atomic<void *> found;
     Encode encode;
-    cudaError_t status = find_encode(&encode);
+    cudaError_t status = driver_function("cuTensorMapEncodeTiled", found, &encode);
     if (status != cudaSuccess) return status;
     const uint64_t row = uint64_t(a.k) / 2, m = a.m, l = a.l;
     status = encode_bytes<3>(encode, &maps->weights, a.weight_codes,

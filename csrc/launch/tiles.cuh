@@ -8,6 +8,7 @@
 #include "../kernels/tile_pipeline.cuh"
 #include "../nvfp4_gemv.h"
 #include "arguments.cuh"
+#include "prepared.cuh"
 
 namespace nvfp4::tile {
 
@@ -44,33 +45,21 @@ struct Kernel {
     int64_t dynamic_shared;
 };
 
-// Launches `kernel` on every tile of every batch, a cluster each.
-inline cudaError_t launch(const Kernel &kernel, const Maps &maps, Params p,
-                          const nvfp4_gemv_args &a, const nvfp4_tile_config &c,
-                          cudaStream_t stream) {
-    constexpr int32_t kMostBatches = 65535; // of a grid's y
-    cudaError_t status = allow_dynamic_shared(kernel.function, kernel.static_shared);
-    if (status != cudaSuccess) return status;
-    for (; p.first_batch < a.l; p.first_batch += kMostBatches) {
-        cudaLaunchAttribute attributes[2] = {};
-        attributes[0].id = cudaLaunchAttributeClusterDimension;
-        attributes[0].val.clusterDim = {unsigned(c.cluster), 1, 1};
-        attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        attributes[1].val.programmaticStreamSerializationAllowed = 1;
-        cudaLaunchConfig_t config = {};
-        config.gridDim = dim3(unsigned(ceil_div(a.m, kRows) * c.cluster),
-                              unsigned(std::min(a.l - p.first_batch, kMostBatches)));
-        config.blockDim = dim3(unsigned(kernel.threads));
-        config.dynamicSmemBytes = size_t(kernel.dynamic_shared);
-        config.stream = stream;
-        config.attrs = attributes;
-        config.numAttrs = c.dependent ? 2 : 1;
-        void *arguments[] = {const_cast<Maps *>(&maps), &p};
-        status = cudaLaunchKernelExC(&config, kernel.function, arguments);
-        if (status != cudaSuccess) return status;
-        if (a.l - p.first_batch <= kMostBatches) break;
-    }
-    return cudaSuccess;
+// Adds the launches of `kernel` on every tile of every batch, a cluster each.
+inline cudaError_t add(Prepared &prepared, const Kernel &kernel, const Maps &maps, const Params &p,
+                       const nvfp4_gemv_args &a, const nvfp4_tile_config &c) {
+    Call call = {};
+    call.kernel = kernel.function;
+    call.grid_x = uint32_t(ceil_div(a.m, kRows) * c.cluster);
+    call.grid_y = uint32_t(std::min(a.l, kMostBatches));
+    call.threads = uint32_t(kernel.threads);
+    call.static_shared = uint32_t(kernel.static_shared);
+    call.dynamic_shared = uint32_t(kernel.dynamic_shared);
+    call.cluster = uint32_t(c.cluster);
+    call.dependent = c.dependent ? 1 : 0;
+    const cudaError_t status = prepared.add(call, maps, p);
+    if (status == cudaSuccess) prepared.repeat(1, &Params::first_batch, a.l);
+    return status;
 }
 
 }  // namespace nvfp4::tile

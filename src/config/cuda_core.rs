@@ -1,11 +1,15 @@
 //! Which CUDA-core kernel computes a problem, and how it cuts it into warps.
 
+use serde::{Deserialize, Serialize};
+
 use super::ALPHAS;
+use super::distinct::distinct;
 use crate::shape::Shape;
 use crate::tensor::Activation;
 
 /// The kernels of the CUDA-core path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum CudaCoreKernel {
     /// Any activation. Vectors are decoded where they are used, products are f16x2 or f32.
     Direct,
@@ -14,7 +18,8 @@ pub enum CudaCoreKernel {
 }
 
 /// The cut of a CUDA-core kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CudaCoreConfig {
     /// Which kernel.
     pub kernel: CudaCoreKernel,
@@ -108,6 +113,39 @@ impl CudaCoreConfig {
             };
             config.is_legal(shape, target).then_some(config)
         })
+    }
+
+    /// Cuts worth measuring, the default first: of both kernels, around what the defaults take.
+    pub fn candidates(shape: &Shape, target: &CudaCoreTarget) -> Vec<Self> {
+        let direct = Self::direct(shape, target);
+        let mut cuts = vec![direct];
+        for warps in [4, 8] {
+            for k_split in [1, 2, 4, 8] {
+                cuts.push(Self {
+                    warps,
+                    k_split,
+                    ..direct
+                });
+            }
+        }
+        let tiles = integer_dot_tiles(shape, target.tiled).max(1);
+        for (warps, ctas_per_sm) in [(16, 1), (8, 1), (8, 2), (4, 2), (4, 4)] {
+            let ctas = (target.multiprocessors * ctas_per_sm) as usize / shape.l().max(1);
+            for k_split in [1, 2, 4, 8] {
+                cuts.push(Self {
+                    kernel: CudaCoreKernel::IntegerDot,
+                    blocks_per_load: target.most_blocks_per_load(),
+                    warps,
+                    k_split,
+                    ctas: ctas.clamp(1, tiles) as u32,
+                });
+            }
+        }
+        // No warp without a step of its own.
+        let steps = |cut: &Self| shape.blocks().div_ceil(32 * cut.blocks_per_load as usize);
+        cuts.retain(|cut| cut.k_split as usize <= steps(cut));
+        cuts.insert(0, Self::for_problem(shape, target));
+        distinct(cuts, |cut| cut.is_legal(shape, target))
     }
 
     /// Successive f32 roundings of any term: the additions over a lane's blocks, over lanes, over
@@ -226,6 +264,22 @@ mod tests {
                     let config = CudaCoreConfig::for_problem(&shape, &target);
                     prop_assert!(config.is_legal(&shape, &target), "{config:?}");
                     prop_assert!(CudaCoreConfig::direct(&shape, &target).is_legal(&shape, &target));
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn candidates_are_legal_and_start_with_the_default(m in 1usize..100_000, n in 1usize..=16, blocks in 1usize..4000, l in 1usize..9) {
+            let shape = Shape::new(m, n, blocks * 16, l).unwrap();
+            for activation in Activation::ALL {
+                let target = CudaCoreTarget { activation, wide: blocks % 2 == 0, ..H200 };
+                let cuts = CudaCoreConfig::candidates(&shape, &target);
+                prop_assert_eq!(cuts[0], CudaCoreConfig::for_problem(&shape, &target));
+                for (i, cut) in cuts.iter().enumerate() {
+                    prop_assert!(cut.is_legal(&shape, &target), "{:?}", cut);
+                    prop_assert!(!cuts[..i].contains(cut), "{:?} twice", cut);
                 }
             }
         }

@@ -1,17 +1,21 @@
 //! How a path's kernels cut a problem: chosen here, obeyed by the launchers.
 
 mod cuda_core;
+mod distinct;
 mod tile;
 
 pub use cuda_core::{CudaCoreConfig, CudaCoreKernel, CudaCoreTarget};
 pub use tile::{TileConfig, TileKernel, TileTarget};
+
+use serde::{Deserialize, Serialize};
 
 use crate::path::Path;
 use crate::shape::Shape;
 use crate::tensor::Activation;
 
 /// The cut of a problem on one of the GPU's paths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Config {
     /// Of the kernels that load from memory straight into registers.
     CudaCore(CudaCoreConfig),

@@ -1,11 +1,15 @@
 //! The kernels that stream tiles of 128 rows through shared memory: on tensor cores, and on CUDA
 //! cores with the same load pipeline.
 
+use serde::{Deserialize, Serialize};
+
 use super::ALPHAS;
+use super::distinct::distinct;
 use crate::shape::Shape;
 
 /// Which kernel consumes the tiles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum TileKernel {
     /// CUDA cores, `gemv_cuda_core_tma`: compute capability 9.0 and newer.
     CudaCore,
@@ -18,7 +22,8 @@ pub enum TileKernel {
 }
 
 /// The cut of a tiled kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TileConfig {
     /// Which kernel.
     pub kernel: TileKernel,
@@ -90,6 +95,22 @@ impl TileConfig {
             })
             .min_by(|(a, _), (b, _)| a.total_cmp(b))
             .map(|(_, config)| config)
+    }
+
+    /// Cuts worth measuring, the default first: all cluster sizes, each with the default's stages, fewer
+    /// and more. Programmatic dependent launch is no matter of speed alone, and is left out.
+    pub fn candidates(kernel: TileKernel, shape: &Shape, target: &TileTarget) -> Vec<Self> {
+        let mut cuts: Vec<Self> = Self::for_problem(kernel, shape, target)
+            .into_iter()
+            .collect();
+        for cluster in 1..=MOST_CLUSTER {
+            let Some(cut) = Self::with_cluster(kernel, cluster, shape, target) else {
+                continue;
+            };
+            let stages = [cut.stages, cut.stages.saturating_sub(2), cut.stages + 2];
+            cuts.extend(stages.map(|stages| Self { stages, ..cut }));
+        }
+        distinct(cuts, |cut| cut.is_legal(shape, target))
     }
 
     /// The default number of stages for a cluster size, if there is a legal one.
@@ -285,6 +306,24 @@ mod tests {
             let shape = Shape::gemv(m, k, l).unwrap();
             let config = TileConfig::for_problem(TileKernel::CudaCore, &shape, &h200).unwrap();
             assert_eq!(config.cluster, cluster, "{shape}");
+        }
+    }
+
+    #[test]
+    fn candidates_are_legal_and_start_with_the_default() {
+        for (m, k, l) in [(7168, 16384, 1), (1, 32, 1), (300, 4128, 3)] {
+            let shape = Shape::gemv(m, k, l).unwrap();
+            for kernel in [TileKernel::CudaCore, TileKernel::TENSOR_CORE] {
+                let cuts = TileConfig::candidates(kernel, &shape, &B200);
+                assert_eq!(
+                    cuts.first(),
+                    TileConfig::for_problem(kernel, &shape, &B200).as_ref()
+                );
+                for (i, cut) in cuts.iter().enumerate() {
+                    assert!(cut.is_legal(&shape, &B200), "{cut:?}");
+                    assert!(!cuts[..i].contains(cut), "{cut:?} twice");
+                }
+            }
         }
     }
 

@@ -18,11 +18,13 @@ pub enum Target {
         compute_capability: (i32, i32),
         /// The architectures this build carries, as in `NVFP4_GEMV_ARCHS`: `"80;90a;100a"`.
         archs: &'static str,
+        /// The GPU's product name, where this crate comes with measurements of it.
+        model: Option<&'static str>,
     },
 }
 
 /// What dispatch asks about operands besides their shape.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Operands {
     /// The vectors' element type.
     pub activation: Activation,
@@ -35,12 +37,15 @@ pub struct Operands {
 }
 
 impl Operands {
-    /// Aligned operands whose scales all lie in `layout`.
+    /// Aligned operands whose scales all lie in `layout`. Vectors without scales count as linear.
     pub fn new(activation: Activation, layout: ScaleLayout) -> Self {
         Self {
             activation,
             weight_layout: layout,
-            vector_layout: layout,
+            vector_layout: match activation {
+                Activation::Nvfp4 => layout,
+                _ => ScaleLayout::Linear,
+            },
             aligned: true,
         }
     }
@@ -160,6 +165,7 @@ pub fn available(
     let &Target::Cuda {
         compute_capability,
         archs,
+        ..
     } = target
     else {
         return match path {
@@ -281,6 +287,7 @@ mod tests {
         Target::Cuda {
             compute_capability: (major, minor),
             archs,
+            model: None,
         }
     }
 

@@ -1,12 +1,17 @@
 //! THE dispatch table: which path computes a shape, and why. Pure: no CUDA, no clock, no
 //! environment but one variable, read by [`forced_by_environment`].
 //!
-//! [`select`] goes through the paths in the order that its ranking gives them for a device and a
-//! number of vectors, each rank with its reason and its evidence, and takes the first that can run
-//! the problem where its operands lie. What a path cannot do is in [`available`], one function a
-//! path, with a reason that [`Unavailable`] prints. A forced path is never replaced by another.
+//! [`rank`] orders the paths for a problem by the best [`Evidence`] there is of each: times of this
+//! problem on this device (a file of [`crate::tune`], if the caller gives one), times of this problem on
+//! this model of GPU ([`measured`]: tables that come with the crate), times of the nearest problem on a
+//! GPU of this kind, or a model. [`select`] takes the first that can run the problem where its operands
+//! lie. What a path cannot do is in [`available`], one function a path, with a reason that
+//! [`Unavailable`] prints. A forced path is never replaced by another.
 
 mod available;
+pub mod measured;
+mod model;
+mod rank;
 mod select;
 
 use std::fmt;
@@ -15,7 +20,8 @@ use std::str::FromStr;
 use crate::error::{Error, Result};
 
 pub use available::{Operands, Target, Unavailable, available};
-pub use select::{Choice, Evidence, Reason, select};
+pub use rank::{Estimate, Evidence, Ranked, rank};
+pub use select::{Choice, Reason, select, select_tuned};
 
 /// One of the ways to compute a GEMV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,8 +1,9 @@
-//! The order in which paths are tried, and the choice.
+//! The choice.
 
 use std::fmt;
 
-use super::{Operands, PATH_VARIABLE, Path, Target, Unavailable, available};
+use super::measured::Measurements;
+use super::{Evidence, Operands, PATH_VARIABLE, Path, Target, Unavailable, available, model, rank};
 use crate::error::{Error, Result};
 use crate::shape::Shape;
 
@@ -15,27 +16,6 @@ pub struct Choice {
     pub reason: Reason,
 }
 
-/// What a rank rests on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Evidence {
-    /// A count of instructions and bytes, from the machine code and published rates.
-    Modelled,
-    /// Times on a device.
-    Measured {
-        /// The device.
-        on: &'static str,
-    },
-}
-
-impl fmt::Display for Evidence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Modelled => f.write_str("modelled"),
-            Self::Measured { on } => write!(f, "measured on {on}"),
-        }
-    }
-}
-
 /// Why a path was picked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -44,7 +24,7 @@ pub enum Reason {
     Forced,
     /// Host operands are computed where they lie.
     OperandsOnHost,
-    /// It is the best for such a device and so many vectors.
+    /// It is the fastest, as far as is known.
     Best {
         /// Why, as part of a sentence.
         why: &'static str,
@@ -71,46 +51,6 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Vectors from which tensor cores are tried first on compute capability 10.x.
-const TENSOR_CORE_VECTORS: usize = 3;
-
-/// The paths of a device, the best first.
-fn ranking(shape: &Shape, compute_capability: (i32, i32)) -> (&'static [Path], Reason) {
-    match compute_capability.0 {
-        10 if shape.n() >= TENSOR_CORE_VECTORS => (
-            &[Path::TensorCore, Path::CudaCoreTma, Path::CudaCore],
-            Reason::Best {
-                why: "with 3 vectors and more, CUDA cores run out of issue slots before memory \
-                      does; a matrix instruction costs the same for 1 to 16",
-                evidence: Evidence::Modelled,
-            },
-        ),
-        10 => (
-            &[Path::CudaCore, Path::CudaCoreTma, Path::TensorCore],
-            Reason::Best {
-                why: "with 1 or 2 vectors, direct loads keep up with memory and start sooner than \
-                      a pipeline through shared memory",
-                evidence: Evidence::Modelled,
-            },
-        ),
-        _ if shape.l() > 1 && shape.n() == 1 => (
-            &[Path::CudaCoreTma, Path::CudaCore],
-            Reason::Best {
-                why: "with several batches and one vector, tiles of all batches share the device \
-                      evenly",
-                evidence: Evidence::Measured { on: "NVIDIA H200" },
-            },
-        ),
-        _ => (
-            &[Path::CudaCore, Path::CudaCoreTma],
-            Reason::Best {
-                why: "direct loads start sooner than a pipeline through shared memory",
-                evidence: Evidence::Measured { on: "NVIDIA H200" },
-            },
-        ),
-    }
-}
-
 /// Picks the path for a problem, or checks that the forced one can run.
 ///
 /// # Errors
@@ -121,9 +61,8 @@ fn ranking(shape: &Shape, compute_capability: (i32, i32)) -> (&'static [Path], R
 /// use nvfp4_gemv::{select, Activation, Path, ScaleLayout, Shape, Target};
 /// let shape = Shape::gemv(4096, 4096, 1)?;
 /// let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
-/// let h200 = Target::Cuda { compute_capability: (9, 0), archs: "80;90a" };
+/// let h200 = Target::Cuda { compute_capability: (9, 0), archs: "80;90a", model: None };
 /// let choice = select(&shape, &operands, &h200, None)?;
-/// assert_eq!(choice.path, Path::CudaCore);
 /// println!("{}: {}", choice.path, choice.reason);
 ///
 /// let error = select(&shape, &operands, &h200, Some(Path::TensorCore)).unwrap_err();
@@ -136,6 +75,21 @@ pub fn select(
     target: &Target,
     forced: Option<Path>,
 ) -> Result<Choice> {
+    select_tuned(shape, operands, target, forced, None)
+}
+
+/// [`select`] with measurements on the very device that `target` stands for, which go before everything
+/// this crate knows of itself.
+///
+/// # Errors
+/// As [`select`].
+pub fn select_tuned(
+    shape: &Shape,
+    operands: &Operands,
+    target: &Target,
+    forced: Option<Path>,
+    tuned: Option<&Measurements>,
+) -> Result<Choice> {
     let can = |path| available(path, shape, operands, target);
     if let Some(path) = forced {
         return match can(path) {
@@ -146,22 +100,36 @@ pub fn select(
             Err(reason) => Err(Error::PathUnavailable { path, reason }),
         };
     }
-    let &Target::Cuda {
-        compute_capability, ..
-    } = target
-    else {
+    if *target == Target::Host {
         return Ok(Choice {
             path: Path::Cpu,
             reason: Reason::OperandsOnHost,
         });
-    };
-    let (ranked, mut reason) = ranking(shape, compute_capability);
-    for (i, &path) in ranked.iter().enumerate() {
-        match can(path) {
-            Ok(()) => return Ok(Choice { path, reason }),
+    }
+    let ranked = rank(shape, operands, target, tuned);
+    let mut instead = None;
+    for one in &ranked {
+        let Some(estimate) = &one.estimate else {
+            continue;
+        };
+        let path = one.path;
+        match one.available {
+            Ok(()) => {
+                let evidence = estimate.evidence;
+                let why = match evidence {
+                    Evidence::Modelled => model::why(path),
+                    _ => "the fastest that can run this",
+                };
+                let best = Reason::Best { why, evidence };
+                return Ok(Choice {
+                    path,
+                    reason: instead.unwrap_or(best),
+                });
+            }
             // The best path's reason says most.
-            Err(because) if i == 0 => reason = Reason::Instead { of: path, because },
-            Err(_) => {}
+            Err(because) => {
+                instead.get_or_insert(Reason::Instead { of: path, because });
+            }
         }
     }
     let reason = can(Path::CudaCore).expect_err("every path was tried");
@@ -183,6 +151,7 @@ mod tests {
         Target::Cuda {
             compute_capability: (major, minor),
             archs: ARCHS,
+            model: None,
         }
     }
 
@@ -199,12 +168,15 @@ mod tests {
     fn automatic_choice_follows_the_operands() {
         let linear = ScaleLayout::Linear;
         assert_eq!(pick(1, linear, Target::Host, None).unwrap().path, Path::Cpu);
-        for cc in [(8, 0), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0)] {
+        for cc in [(8, 0), (8, 9), (10, 0), (10, 3), (12, 0)] {
             for n in [1, 16] {
                 let choice = pick(n, linear, cuda(cc.0, cc.1), None).unwrap();
                 assert_eq!(choice.path, Path::CudaCore);
             }
         }
+        // There, measurements decide.
+        let choice = pick(1, linear, cuda(9, 0), None).unwrap();
+        assert_ne!(choice.path, Path::Cpu);
     }
 
     #[test]

@@ -4,11 +4,14 @@ use std::ffi::CStr;
 
 use crate::error::{Error, Result};
 use crate::ffi;
-use crate::path::Target;
+use crate::path::{Target, measured};
 
 /// The architectures this build carries machine code for, as in `NVFP4_GEMV_ARCHS`. Empty in a
 /// documentation build.
 pub const COMPILED_ARCHS: &str = env!("NVFP4_GEMV_COMPILED_ARCHS");
+
+/// A hash of the kernels' sources: times of other sources are not times of this build.
+pub const KERNELS: &str = env!("NVFP4_GEMV_KERNELS");
 
 /// What dispatch needs to know of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +36,8 @@ impl DeviceInfo {
         Target::Cuda {
             compute_capability: self.compute_capability,
             archs: COMPILED_ARCHS,
+            model: measured::builtin_for(&self.name, self.multiprocessors)
+                .map(|table| table.machine.gpu.name.as_str()),
         }
     }
 }

@@ -2,21 +2,19 @@
 
 use std::ffi::c_void;
 
+use super::call::Call;
 use super::device::{DeviceInfo, status};
 use super::operand::{Regions, layout_code, pointer, reach, strided};
 use crate::check;
-use crate::config::{
-    Config, CudaCoreConfig, CudaCoreKernel, CudaCoreTarget, TileConfig, TileKernel,
-};
+use crate::config::{Config, CudaCoreConfig, CudaCoreKernel, CudaCoreTarget};
 use crate::error::{Error, Result};
 use crate::ffi;
-use crate::path::{Path, Unavailable};
 use crate::scales::ScaleLayout;
 use crate::shape::Shape;
 use crate::tensor::{Activation, FloatType, GlobalScale, Strides};
 
 /// NVFP4 weights by address; see [`crate::Weights`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weights {
     /// Packed E2M1 codes `[L][M][K/2]`, 8-byte aligned; 16-byte alignment is faster.
     pub codes: u64,
@@ -33,7 +31,7 @@ pub struct Weights {
 }
 
 /// Vectors by address; see [`crate::Vectors`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Vectors {
     /// 4-bit activations.
     Nvfp4 {
@@ -64,7 +62,7 @@ pub enum Vectors {
 }
 
 /// The output by address: `[L][N][M]`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Output {
     /// Aligned to its elements.
     pub address: u64,
@@ -106,34 +104,6 @@ impl Vectors {
     }
 }
 
-/// The configuration that a path of the GPU takes for a problem by default.
-///
-/// # Errors
-/// [`Error::PathUnavailable`] for the CPU path, and where the device has no room for any.
-pub fn default_config(
-    path: Path,
-    shape: &Shape,
-    weights: &Weights,
-    vectors: &Vectors,
-    device: &DeviceInfo,
-) -> Result<Config> {
-    let tile = |kernel| {
-        TileConfig::for_problem(kernel, shape, &super::tile_target(device))
-            .map(Config::from)
-            .ok_or(Unavailable::SharedMemory)
-    };
-    match path {
-        Path::Cpu => Err(Unavailable::OperandsOnDevice),
-        Path::CudaCore => {
-            let target = cuda_core_target(shape, weights, vectors, device);
-            Ok(CudaCoreConfig::for_problem(shape, &target).into())
-        }
-        Path::CudaCoreTma => tile(TileKernel::CudaCore),
-        Path::TensorCore => tile(TileKernel::TENSOR_CORE),
-    }
-    .map_err(|reason| Error::PathUnavailable { path, reason })
-}
-
 /// Enqueues one problem's kernels, as `config` cuts them: [`cuda_core`] or
 /// [`tiled`](super::tiled).
 ///
@@ -151,16 +121,10 @@ pub unsafe fn gemv(
     device: &DeviceInfo,
     stream: *mut c_void,
 ) -> Result<()> {
-    // SAFETY: this function's own contract.
-    unsafe {
-        match config {
-            Config::CudaCore(config) => {
-                cuda_core(shape, weights, vectors, output, config, device, stream)
-            }
-            Config::Tile(config) => {
-                super::tiled(shape, weights, vectors, output, config, device, stream)
-            }
-        }
+    match Call::new(shape, weights, vectors, output, config, device)? {
+        // SAFETY: this function's own contract.
+        Some(call) => unsafe { call.launch(stream) },
+        None => Ok(()),
     }
 }
 
@@ -185,10 +149,19 @@ pub unsafe fn cuda_core(
     device: &DeviceInfo,
     stream: *mut c_void,
 ) -> Result<()> {
-    if shape.is_empty() {
-        return Ok(());
-    }
-    let args = arguments(shape, weights, vectors, output)?;
+    let config = Config::from(*config);
+    // SAFETY: this function's own contract.
+    unsafe { gemv(shape, weights, vectors, output, &config, device, stream) }
+}
+
+/// Checks a configuration and translates it for the C ABI.
+pub(super) fn cuda_core_config(
+    shape: &Shape,
+    weights: &Weights,
+    vectors: &Vectors,
+    config: &CudaCoreConfig,
+    device: &DeviceInfo,
+) -> Result<ffi::nvfp4_cuda_core_config> {
     let target = cuda_core_target(shape, weights, vectors, device);
     if !config.is_legal(shape, &target) {
         return Err(Error::Config {
@@ -196,7 +169,7 @@ pub unsafe fn cuda_core(
             target,
         });
     }
-    let config = ffi::nvfp4_cuda_core_config {
+    Ok(ffi::nvfp4_cuda_core_config {
         kernel: match config.kernel {
             CudaCoreKernel::Direct => ffi::NVFP4_KERNEL_DIRECT,
             CudaCoreKernel::IntegerDot => ffi::NVFP4_KERNEL_INTEGER_DOT,
@@ -205,11 +178,7 @@ pub unsafe fn cuda_core(
         warps: config.warps as i32,
         k_split: config.k_split as i32,
         ctas: config.ctas as i32,
-    };
-    // SAFETY: both structures live through the call, which does not keep them; the rest is this
-    // function's own contract.
-    let code = unsafe { ffi::nvfp4_gemv_cuda_core(&args, &config, stream) };
-    status("launching gemv_cuda_core", code)
+    })
 }
 
 /// Enqueues a kernel that only reads `bytes` (rounded down to a multiple of 16) at `data`: the

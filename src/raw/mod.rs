@@ -3,21 +3,25 @@
 //!
 //! Everything that can be checked without reading device memory is checked before anything is
 //! enqueued. Nothing is allocated, synchronised or copied: a call can be captured into a CUDA
-//! graph.
+//! graph. [`prepare`] does once what every call would do again, and leaves the launches.
 
+mod call;
+mod configs;
 mod device;
 mod gemv;
 mod operand;
+mod prepared;
 mod quantize;
 mod relayout;
 mod tiled;
 
+pub use configs::{candidates, default_config};
 pub use device::{
-    COMPILED_ARCHS, DeviceInfo, Versions, current_device, device_count, device_info, versions,
+    COMPILED_ARCHS, DeviceInfo, KERNELS, Versions, current_device, device_count, device_info,
+    versions,
 };
-pub use gemv::{
-    Output, Vectors, Weights, cuda_core, cuda_core_target, default_config, gemv, is_wide, read_only,
-};
+pub use gemv::{Output, Vectors, Weights, cuda_core, cuda_core_target, gemv, is_wide, read_only};
+pub use prepared::{Prepared, prepare};
 pub use quantize::{Global, Quantize, quantize};
 pub use relayout::relayout;
 pub use tiled::{operands, tile_target, tiled};

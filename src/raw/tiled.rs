@@ -2,9 +2,9 @@
 
 use std::ffi::c_void;
 
-use super::device::{DeviceInfo, status};
-use super::gemv::{Output, Vectors, Weights, arguments};
-use crate::config::{TileConfig, TileKernel, TileTarget};
+use super::device::DeviceInfo;
+use super::gemv::{Output, Vectors, Weights, gemv};
+use crate::config::{Config, TileConfig, TileKernel, TileTarget};
 use crate::error::{Error, Result};
 use crate::ffi;
 use crate::path::{self, Operands};
@@ -76,11 +76,20 @@ pub unsafe fn tiled(
     device: &DeviceInfo,
     stream: *mut c_void,
 ) -> Result<()> {
-    if shape.is_empty() {
-        return Ok(());
-    }
-    let args = arguments(shape, weights, vectors, output)?;
-    let path = crate::config::Config::from(*config).path();
+    let config = Config::from(*config);
+    // SAFETY: this function's own contract.
+    unsafe { gemv(shape, weights, vectors, output, &config, device, stream) }
+}
+
+/// Checks that the kernels take the problem, and translates the configuration for the C ABI.
+pub(super) fn tile_config(
+    shape: &Shape,
+    weights: &Weights,
+    vectors: &Vectors,
+    config: &TileConfig,
+    device: &DeviceInfo,
+) -> Result<ffi::nvfp4_tile_config> {
+    let path = Config::from(*config).path();
     let operands = operands(shape, weights, vectors);
     path::available(path, shape, &operands, &device.target())
         .map_err(|reason| Error::PathUnavailable { path, reason })?;
@@ -95,23 +104,10 @@ pub unsafe fn tiled(
         TileKernel::CudaCore => 0,
         TileKernel::TensorCore { mma_n } => mma_n,
     };
-    let raw = ffi::nvfp4_tile_config {
+    Ok(ffi::nvfp4_tile_config {
         stages: config.stages as i32,
         cluster: config.cluster as i32,
         mma_n: mma_n as i32,
         dependent: config.dependent.into(),
-    };
-    match config.kernel {
-        TileKernel::CudaCore => {
-            // SAFETY: both structures live through the call, which does not keep them; the rest is
-            // this function's own contract.
-            let code = unsafe { ffi::nvfp4_gemv_cuda_core_tma(&args, &raw, stream) };
-            status("launching gemv_cuda_core_tma", code)
-        }
-        TileKernel::TensorCore { .. } => {
-            // SAFETY: as above.
-            let code = unsafe { ffi::nvfp4_gemv_tensor_core(&args, &raw, stream) };
-            status("launching gemv_tcgen05", code)
-        }
-    }
+    })
 }

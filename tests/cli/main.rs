@@ -3,6 +3,7 @@
 
 mod quantize;
 mod run;
+mod tune;
 mod verify;
 
 use std::process::{Command, Output};
@@ -153,10 +154,14 @@ fn a_path_that_is_not_there_is_an_error_and_auto_says_why_it_is_not_taken() {
 }
 
 /// Plans are for the architectures of the build, where it has any.
-fn compiled_for_blackwell() -> bool {
+fn compiled_for(arch: &str) -> bool {
     let archs = json(&["info"])["cuda"]["archs"].clone();
     let archs = archs.as_array().unwrap();
-    archs.is_empty() || archs.iter().any(|arch| arch == "100a")
+    archs.is_empty() || archs.iter().any(|one| one == arch)
+}
+
+fn compiled_for_blackwell() -> bool {
+    compiled_for("100a")
 }
 
 #[test]

@@ -61,6 +61,7 @@ pub(crate) fn run(_args: &Args) -> Result<Report> {
                 target = Target::Cuda {
                     compute_capability: first.compute_capability,
                     archs,
+                    model: None,
                 };
             }
         }

@@ -1,4 +1,4 @@
-//! The `nvfp4-gemv` program: computes, verifies, quantises, plans and measures NVFP4 GEMVs.
+//! The `nvfp4-gemv` program: computes, verifies, quantises, plans, tunes and measures NVFP4 GEMVs.
 //!
 //! Each subcommand is a file with its arguments and a `run` that returns a [`report::Report`].
 //! Results go to stdout, as text or JSON; progress goes to stderr. Exit codes: 0 for success, 1
@@ -14,6 +14,7 @@ mod quantize;
 mod report;
 mod run;
 mod shapes;
+mod tune;
 mod verify;
 
 use std::process::ExitCode;
@@ -48,6 +49,7 @@ enum Command {
     Verify(verify::Args),
     Quantize(quantize::Args),
     Plan(plan::Args),
+    Tune(tune::Args),
     Bench(bench::Args),
 }
 
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Quantize(args) => quantize::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Tune(args) => tune::run(&args),
         Command::Bench(args) => bench::run(&args),
     };
     let report = result.unwrap_or_else(|error| Report::error(&error, cli.json));

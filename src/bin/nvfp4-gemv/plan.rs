@@ -1,20 +1,33 @@
-//! `plan`: which path computes a shape, and why.
+//! `plan`: how fast each path is for a shape, as far as is known, and which one computes it.
 
-use anyhow::Result;
-use nvfp4_gemv::path::{Operands, available};
-use nvfp4_gemv::{Activation, Path, ScaleLayout, Shape, Target, select};
-use serde_json::json;
+use std::fs;
+use std::path::{Path as FilePath, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use nvfp4_gemv::path::measured::{self, Measurements};
+use nvfp4_gemv::path::{Operands, Ranked, rank, select_tuned};
+use nvfp4_gemv::tune::TUNED_VARIABLE;
+use nvfp4_gemv::{Activation, Choice, Path, ScaleLayout, Shape, Target};
+use serde_json::{Value, json};
 
 use crate::engine::{self, PathArg, compiled_archs};
-use crate::report::{Report, bytes};
+use crate::report::{Report, Table, bytes, time};
 use crate::shapes::{ActivationArg, LayoutArg};
 
-/// Says which path computes a shape, and why; computes nothing
+/// Says which path computes a shape, how fast each is, and on what evidence; computes nothing
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  \
-    nvfp4-gemv plan 4096 7168 1\n  \
-    nvfp4-gemv plan 7168 16384 1 --n 4 --activation bf16\n  \
-    nvfp4-gemv plan 4096 7168 8 --n 4 --layout 128x4 --compute-capability 10.0   # for a B200")]
+#[command(after_help = "\
+Evidence, from the best to the least: the file of tuned configurations (`nvfp4-gemv tune`), `measured on` \
+this model of GPU (tables that come with the crate), `after` the nearest problem measured on such a GPU, \
+and `modelled` from the machine code and published rates. The share is of what a kernel reaches that only \
+reads the weights.
+
+Examples:
+  nvfp4-gemv plan 4096 7168 1
+  nvfp4-gemv plan 7168 16384 1 --n 4 --activation bf16
+  nvfp4-gemv plan 4096 7168 8 --layout 128x4 --tuned tuned.json
+  nvfp4-gemv plan 4096 7168 8 --layout 128x4 --gpu h200
+  nvfp4-gemv plan 4096 7168 8 --n 4 --layout 128x4 --compute-capability 10.0   # for a B200")]
 pub(crate) struct Args {
     /// Rows of the weights
     m: usize,
@@ -38,15 +51,117 @@ pub(crate) struct Args {
     /// Plan for a GPU of this compute capability instead of this machine
     #[arg(long, value_name = "MAJOR.MINOR", value_parser = parse_capability)]
     compute_capability: Option<(i32, i32)>,
+    /// Plan for a GPU that this crate comes with measurements of: a part of its name
+    #[arg(long, value_name = "NAME", conflicts_with = "compute_capability")]
+    gpu: Option<String>,
+    /// A file of `nvfp4-gemv tune`; without a GPU, plans for the one it was made on [default:
+    /// NVFP4_GEMV_TUNED, or none]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["compute_capability", "gpu"])]
+    tuned: Option<PathBuf>,
 }
 
 /// The architectures of a default build.
-const DEFAULT_ARCHS: &str = "80;90a;100a;103a;120a";
+const DEFAULT_ARCHS: &str = env!("NVFP4_GEMV_DEFAULT_ARCHS");
 
 fn parse_capability(text: &str) -> Result<(i32, i32), String> {
     text.split_once('.')
         .and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)))
         .ok_or_else(|| "expected MAJOR.MINOR, for example 10.0".into())
+}
+
+/// What a plan is for.
+struct Where {
+    target: Target,
+    tuned: Option<Measurements>,
+    /// Why this machine has no GPU, if it is for this machine.
+    no_gpu: Option<nvfp4_gemv::Error>,
+}
+
+/// A GPU that is not in this machine.
+fn elsewhere(compute_capability: (i32, i32), model: Option<&'static str>) -> Target {
+    Target::Cuda {
+        compute_capability,
+        archs: match compiled_archs() {
+            // Built without kernels: plan for a build that has the usual ones.
+            "" => DEFAULT_ARCHS,
+            archs => archs,
+        },
+        model,
+    }
+}
+
+fn find_where(args: &Args, forced: Option<Path>) -> Result<Where> {
+    let there = |target, tuned| Where {
+        target,
+        tuned,
+        no_gpu: None,
+    };
+    if let Some(compute_capability) = args.compute_capability {
+        return Ok(there(elsewhere(compute_capability, None), None));
+    }
+    if let Some(name) = &args.gpu {
+        let table = builtin(name)?;
+        let gpu = &table.machine.gpu;
+        let target = elsewhere(gpu.compute_capability, Some(&gpu.name));
+        return Ok(there(target, None));
+    }
+    let variable = || std::env::var_os(TUNED_VARIABLE).filter(|file| !file.is_empty());
+    let file = args.tuned.clone().or_else(|| variable().map(PathBuf::from));
+    // A path without a GPU to run it is the dispatch's business here, not an error yet.
+    let opened = engine::open(match file {
+        Some(_) => None, // the file's GPU may do
+        None => forced,
+    })?;
+    let (engine, no_gpu) = opened;
+    match (file, no_gpu) {
+        (Some(file), Some(_)) => {
+            let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+            let table = Measurements::from_json(&text)
+                .map_err(|why| anyhow::anyhow!("{}: {why}", file.display()))?;
+            let gpu = &table.machine.gpu;
+            let model = measured::builtin_for(&gpu.name, gpu.multiprocessors)
+                .map(|table| table.machine.gpu.name.as_str());
+            let target = elsewhere(gpu.compute_capability, model);
+            Ok(there(target, Some(table)))
+        }
+        (Some(file), None) => Ok(there(engine.target(), Some(tuned_here(&file)?))),
+        (None, no_gpu) => Ok(Where {
+            target: engine.target(),
+            tuned: None,
+            no_gpu,
+        }),
+    }
+}
+
+/// A file that was made on this machine.
+#[cfg(feature = "cuda")]
+fn tuned_here(file: &FilePath) -> Result<Measurements> {
+    use nvfp4_gemv::{raw, tune};
+    let machine = tune::machine(&raw::device_info(0)?)?;
+    Ok(tune::Tuned::load(file, &machine)?.measurements().clone())
+}
+
+#[cfg(not(feature = "cuda"))]
+fn tuned_here(file: &FilePath) -> Result<Measurements> {
+    bail!("{}: this build has no GPU paths", file.display())
+}
+
+/// The built-in table whose GPU's name has such a part.
+fn builtin(name: &str) -> Result<&'static Measurements> {
+    let has = |table: &&Measurements| {
+        let of = table.machine.gpu.name.to_lowercase();
+        of.contains(&name.to_lowercase())
+    };
+    let Some(table) = measured::builtin().iter().find(has) else {
+        let names = measured::builtin()
+            .iter()
+            .map(|t| t.machine.gpu.name.as_str());
+        bail!(
+            "--gpu {name:?}: measured are {}; --compute-capability plans for others",
+            names.collect::<Vec<_>>().join(", ")
+        );
+    };
+    Ok(table)
 }
 
 pub(crate) fn run(args: &Args) -> Result<Report> {
@@ -55,55 +170,31 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let layout = ScaleLayout::from(args.layout);
     let operands = Operands::new(activation, layout);
     let forced = args.path.forced()?;
-    // A path without a GPU to run it is the dispatch's business here, not an error yet.
-    let (target, no_gpu) = match args.compute_capability {
-        Some(compute_capability) => {
-            let target = Target::Cuda {
-                compute_capability,
-                archs: match compiled_archs() {
-                    // Built without kernels: plan for a build that has the usual ones.
-                    "" => DEFAULT_ARCHS,
-                    archs => archs,
-                },
-            };
-            (target, None)
-        }
-        None => {
-            let (engine, no_gpu) = engine::open(forced)?;
-            (engine.target(), no_gpu)
-        }
-    };
-    let choice = select(&shape, &operands, &target, forced)?;
+    let Where {
+        target,
+        tuned,
+        no_gpu,
+    } = find_where(args, forced)?;
+    let tuned = tuned.as_ref();
+    let choice = select_tuned(&shape, &operands, &target, forced, tuned)?;
     let reason = match (&no_gpu, forced) {
         (Some(why), None) => format!("not cuda-core: {}", reason_of(why)),
         _ => choice.reason.to_string(),
     };
-    let mut text = format!(
-        "{shape} with {activation} vectors: {}\n  because: {reason}\n",
-        choice.path
-    );
-    let mut others = Vec::new();
-    for path in Path::ALL.into_iter().filter(|path| *path != choice.path) {
-        let why_not = match (&no_gpu, available(path, &shape, &operands, &target)) {
-            (Some(why), _) if path != Path::Cpu => Some(reason_of(why)),
-            (_, Err(why)) => Some(why.to_string()),
-            (_, Ok(())) => None,
-        };
-        let state = match &why_not {
-            Some(why) => format!("not available: {why}"),
-            None => "available; ask for it with --path".into(),
-        };
-        text.push_str(&format!("  {path}: {state}\n"));
-        others.push(json!({
-            "path": path.name(), "available": why_not.is_none(), "why_not": why_not,
-        }));
-    }
-    text.push_str(&format!(
-        "  reads {} of weights ({} of codes, {} of scales)\n",
+    let ranked: Vec<Line> = rank(&shape, &operands, &target, tuned)
+        .into_iter()
+        .map(|ranked| Line::new(ranked, no_gpu.as_ref()))
+        .collect();
+    let text = format!(
+        "{shape} with {activation} vectors, {layout} scales: {}\n  because: {reason}\n\n{}\n\
+         reads {} of weights ({} of codes, {} of scales)\n",
+        choice.path,
+        table(&ranked, &choice),
         bytes(shape.weight_bytes()),
         bytes(shape.weight_code_bytes()),
         bytes(shape.weight_bytes() - shape.weight_code_bytes()),
-    ));
+    );
+    let others = ranked.iter().filter(|line| line.ranked.path != choice.path);
     Ok(Report {
         text,
         json: json!({
@@ -112,11 +203,74 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "layout": layout.name(),
             "path": choice.path.name(),
             "reason": reason,
-            "others": others,
+            "paths": ranked.iter().map(Line::json).collect::<Vec<_>>(),
+            "others": others.map(Line::json).collect::<Vec<_>>(),
             "weight_bytes": shape.weight_bytes(),
         }),
         passed: true,
     })
+}
+
+/// A path, and why it cannot run here.
+struct Line {
+    ranked: Ranked,
+    why_not: Option<String>,
+}
+
+impl Line {
+    fn new(ranked: Ranked, no_gpu: Option<&nvfp4_gemv::Error>) -> Self {
+        let why_not = match no_gpu {
+            Some(why) if ranked.path != Path::Cpu => Some(reason_of(why)),
+            _ => ranked.available.err().map(|why| why.to_string()),
+        };
+        Self { ranked, why_not }
+    }
+
+    fn json(&self) -> Value {
+        let estimate = self.ranked.estimate.as_ref();
+        json!({
+            "path": self.ranked.path.name(),
+            "available": self.why_not.is_none(),
+            "why_not": self.why_not,
+            "seconds": estimate.and_then(|estimate| estimate.seconds),
+            "share_of_ceiling": estimate.map(|estimate| estimate.share),
+            "evidence": estimate.map(|estimate| estimate.evidence.to_string()),
+            "config": estimate.and_then(|estimate| estimate.config),
+        })
+    }
+}
+
+fn table(lines: &[Line], choice: &Choice) -> String {
+    let mut table = Table::new(&["  path", "time", "share"]);
+    let mut notes = vec![String::new()];
+    for line in lines {
+        let path = line.ranked.path;
+        let mark = if path == choice.path { '*' } else { ' ' };
+        let estimate = line.ranked.estimate.as_ref();
+        let seconds = estimate.and_then(|estimate| estimate.seconds);
+        table.row(vec![
+            format!("{mark} {path}"),
+            seconds.map_or("-".into(), time),
+            estimate.map_or("-".into(), |e| format!("{:.0}%", 100.0 * e.share)),
+        ]);
+        let evidence = estimate.map(|estimate| estimate.evidence.to_string());
+        let why_not = line
+            .why_not
+            .as_ref()
+            .map(|why| format!("not available: {why}"));
+        let unknown = || Some("available".to_owned());
+        let note: Vec<String> = match (evidence, why_not) {
+            (None, None) => unknown().into_iter().collect(),
+            (evidence, why_not) => evidence.into_iter().chain(why_not).collect(),
+        };
+        notes.push(note.join("; "));
+    }
+    // The notes are long, and no column.
+    let rows = table.to_string();
+    rows.lines()
+        .zip(notes)
+        .map(|(row, note)| format!("{}\n", format!("{row}  {note}").trim_end()))
+        .collect()
 }
 
 /// Why there is no GPU, without saying twice which path that concerns.

@@ -1,0 +1,227 @@
+//! The measuring part of `tune`, on a device.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressStyle};
+use nvfp4_gemv::path::Operands;
+use nvfp4_gemv::tune::{Limits, Outcome, TuneError, Tuned, Tuner};
+use nvfp4_gemv::{Config, Error, Shape};
+use serde_json::{Value, json};
+
+use super::Args;
+use crate::report::{Report, Table, time};
+
+/// Rows of a problem's table, beside the best of each path.
+const ROWS: usize = 4;
+/// Steps of the bar for a problem.
+const STEPS: f64 = 100.0;
+
+pub(super) fn run(args: &Args) -> Result<Report> {
+    let problems = args.problems()?;
+    let tuner = Tuner::new(0)?;
+    let out = args.out();
+    let from = format!(
+        "{}, `nvfp4-gemv tune{}`, {} s a problem",
+        today(),
+        if args.suite { " --suite" } else { "" },
+        args.seconds
+    );
+    // A file that is refused is refused now, not after minutes.
+    let mut tuned = match &out {
+        Some(file) if !args.replace => Tuned::load_or_new(file, tuner.machine(), from)?,
+        _ => Tuned::new(tuner.machine(), from),
+    };
+    let limits = Limits {
+        time: Duration::from_secs_f64(args.seconds),
+        ..Limits::default()
+    };
+    let gpu = &tuner.machine().gpu;
+    let mut text = format!("{}, {} SMs\n", gpu.name, gpu.multiprocessors);
+    let mut results = Vec::new();
+    let mut skipped = Vec::new();
+    let bar = bar(problems.len());
+    for (i, (shape, operands)) in problems.iter().enumerate() {
+        let done = i as f64 * STEPS;
+        bar.set_message(title(shape, operands));
+        let outcome = tuner.tune(shape, operands, &limits, |progress| {
+            bar.set_position((done + STEPS * progress.share) as u64);
+            bar.set_message(format!(
+                "{}: {} candidates, best {}",
+                title(shape, operands),
+                progress.alive,
+                time(progress.best)
+            ));
+        });
+        match outcome {
+            Ok(outcome) => {
+                text.push_str(&describe(&outcome));
+                results.push(to_json(&outcome));
+                tuned.insert(outcome.entry);
+                if let Some(file) = &out {
+                    tuned.save(file)?;
+                }
+            }
+            Err(why @ TuneError::NoCandidates { .. }) => skipped.push(why.to_string()),
+            // What a call reported has hints of its own.
+            Err(TuneError::Gemv(error)) => return Err(in_problem(error, shape, operands)),
+            Err(other) => return Err(other.into()),
+        }
+    }
+    bar.finish_and_clear();
+    for line in &skipped {
+        text.push_str(&format!("\nskipped: {line}\n"));
+    }
+    text.push_str(&match &out {
+        Some(file) => format!(
+            "\nstored in {}, which has {} problems\n",
+            file.display(),
+            tuned.measurements().entries().len()
+        ),
+        None => "\nnot stored: --out FILE stores the best of each problem\n".into(),
+    });
+    Ok(Report {
+        text,
+        json: json!({
+            "device": gpu.name,
+            "multiprocessors": gpu.multiprocessors,
+            "results": results,
+            "skipped": skipped,
+            "stored_in": out.as_ref().map(|file| file.display().to_string()),
+        }),
+        passed: !results.is_empty(),
+    })
+}
+
+fn in_problem(error: Error, shape: &Shape, operands: &Operands) -> anyhow::Error {
+    eprintln!("while tuning {}:", title(shape, operands));
+    error.into()
+}
+
+fn title(shape: &Shape, operands: &Operands) -> String {
+    format!(
+        "{shape}, {} vectors, {} scales",
+        operands.activation, operands.weight_layout
+    )
+}
+
+/// A problem's table: the best few, and the best of each path.
+fn describe(outcome: &Outcome) -> String {
+    let entry = &outcome.entry;
+    let mut table = Table::new(&["  configuration", "time", "share", "rounds"]);
+    for (i, (config, found)) in outcome.ranking.iter().enumerate() {
+        let before = &outcome.ranking[..i];
+        let first_of_path = before
+            .iter()
+            .all(|(other, _)| other.path() != config.path());
+        if i < ROWS || first_of_path {
+            table.row(vec![
+                format!("  {}", one_line(config)),
+                time(found.median),
+                format!("{:.1}%", 100.0 * entry.ceiling_seconds / found.median),
+                found.rounds.to_string(),
+            ]);
+        }
+    }
+    let mut text = format!(
+        "\n{}: {} candidates, ceiling {}\n{table}",
+        title(&entry.shape, &entry.operands),
+        outcome.ranking.len(),
+        time(entry.ceiling_seconds),
+    );
+    for (config, why) in &outcome.failed {
+        text.push_str(&format!("  did not run: {}: {why}\n", one_line(config)));
+    }
+    text
+}
+
+/// A path and its cut, as in the file: `cuda-core: ctas 132, k_split 2, ...`.
+fn one_line(config: &Config) -> String {
+    let value = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let mut parts = Vec::new();
+    if let Ok(Value::Object(kind)) = serde_json::to_value(config) {
+        for cut in kind.values().filter_map(Value::as_object) {
+            parts.extend(cut.iter().map(|(name, v)| format!("{name} {}", value(v))));
+        }
+    }
+    format!("{}: {}", config.path(), parts.join(", "))
+}
+
+fn to_json(outcome: &Outcome) -> Value {
+    let entry = &outcome.entry;
+    let shape = &entry.shape;
+    let ranking: Vec<Value> = outcome
+        .ranking
+        .iter()
+        .map(|(config, found)| {
+            json!({
+                "path": config.path().name(),
+                "config": config,
+                "median_seconds": found.median,
+                "min_seconds": found.min,
+                "rounds": found.rounds,
+                "share_of_ceiling": entry.ceiling_seconds / found.median,
+            })
+        })
+        .collect();
+    let failed: Vec<Value> = outcome
+        .failed
+        .iter()
+        .map(|(config, why)| json!({ "config": config, "why": why.to_string() }))
+        .collect();
+    json!({
+        "m": shape.m(), "n": shape.n(), "k": shape.k(), "l": shape.l(),
+        "activation": entry.operands.activation.name(),
+        "layout": entry.operands.weight_layout.name(),
+        "ceiling_seconds": entry.ceiling_seconds,
+        "ranking": ranking,
+        "failed": failed,
+    })
+}
+
+fn bar(problems: usize) -> ProgressBar {
+    let bar = ProgressBar::new((problems as f64 * STEPS) as u64).with_prefix("tuning");
+    match ProgressStyle::with_template("{prefix} [{bar:30}] {percent:>3}% {msg}") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+/// The date in UTC, as `2026-11-21`.
+fn today() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    date((since.map_or(0, |since| since.as_secs()) / 86_400) as i64)
+}
+
+/// The date of a day since 1970-01-01: Howard Hinnant's `civil_from_days`, for days from then on.
+fn date(days: i64) -> String {
+    let shifted = days + 719_468; // days since 0000-03-01
+    let era = shifted / 146_097;
+    let of_era = shifted % 146_097;
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_index = (5 * of_year + 2) / 153; // from March
+    let day = of_year - (153 * month_index + 2) / 5 + 1;
+    let month = if month_index < 10 {
+        month_index + 3
+    } else {
+        month_index - 9
+    };
+    let year = era * 400 + year_of_era + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates() {
+        assert_eq!(date(0), "1970-01-01");
+        assert_eq!(date(11_016), "2000-02-29");
+        assert_eq!(date(20_778), "2026-11-21");
+    }
+}

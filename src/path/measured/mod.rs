@@ -1,0 +1,251 @@
+//! Times on devices: what was measured, for which operands, and the tables that this crate comes with.
+//!
+//! A table is JSON, the same for built-in tables (beside this file) and for files that `nvfp4-gemv tune`
+//! writes: [`crate::tune`]. To refill a built-in one, run on that GPU, with a build of what is measured,
+//! `nvfp4-gemv tune --suite --seconds 1.5 --replace --out h200.json`, put the file here, and commit it.
+
+mod wire;
+
+use std::sync::OnceLock;
+
+use super::{Operands, Path};
+use crate::config::Config;
+use crate::shape::Shape;
+
+/// A model of GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpu {
+    /// The product name, as the driver says it.
+    pub name: String,
+    /// Major and minor.
+    pub compute_capability: (i32, i32),
+    /// Streaming multiprocessors: parts of a GPU that are sold or lent have fewer.
+    pub multiprocessors: u32,
+}
+
+/// What a time depends on besides the problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// The device.
+    pub gpu: Gpu,
+    /// The newest CUDA that its driver supports, for example `13.0`.
+    pub driver: String,
+    /// The version of this crate.
+    pub crate_version: String,
+    /// A hash of the kernels' sources.
+    pub kernels: String,
+}
+
+/// The best time of a path.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Timed {
+    /// The path.
+    pub path: Path,
+    /// How it cut the problem; `None` for the path's default.
+    pub config: Option<Config>,
+    /// Seconds a call, with cold caches.
+    pub seconds: f64,
+}
+
+/// What was measured of one problem.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// Its sizes.
+    pub shape: Shape,
+    /// Its operands.
+    pub operands: Operands,
+    /// Seconds of a kernel that only reads as many bytes as the weights have.
+    pub ceiling_seconds: f64,
+    /// The best of each path that was tried, fastest first; at least one.
+    pub paths: Vec<Timed>,
+}
+
+/// Measurements on one machine, a problem at most once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measurements {
+    /// Where.
+    pub machine: Machine,
+    /// How and when, for people.
+    pub from: String,
+    entries: Vec<Entry>,
+    /// Of each entry, for [`nearest`](Self::nearest), which calls ask that are not prepared.
+    sizes: Vec<Size>,
+}
+
+/// Powers of two of what makes problems alike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Size {
+    vectors: f64,
+    bytes: f64,
+    rows: f64,
+}
+
+impl Size {
+    fn of(shape: &Shape) -> Self {
+        let log2 = |size: usize| (size.max(1) as f64).log2();
+        Self {
+            vectors: log2(shape.n()),
+            bytes: log2(shape.weight_bytes()),
+            rows: log2(shape.m() * shape.l()),
+        }
+    }
+
+    fn distance(&self, other: &Self) -> f64 {
+        2.0 * (self.vectors - other.vectors).abs()
+            + (self.bytes - other.bytes).abs()
+            + 0.5 * (self.rows - other.rows).abs()
+    }
+}
+
+/// As far as so many octaves.
+const OTHER_LAYOUT: f64 = 4.0;
+
+impl Entry {
+    /// What was measured of a path.
+    pub fn of(&self, path: Path) -> Option<&Timed> {
+        self.paths.iter().find(|timed| timed.path == path)
+    }
+
+    /// The share of the read-only ceiling that a time reaches.
+    pub fn share(&self, timed: &Timed) -> f64 {
+        self.ceiling_seconds / timed.seconds
+    }
+
+    fn is_of(&self, shape: &Shape, operands: &Operands) -> bool {
+        self.shape == *shape && self.operands == *operands
+    }
+}
+
+impl Measurements {
+    /// None yet.
+    pub fn new(machine: Machine, from: impl Into<String>) -> Self {
+        Self {
+            machine,
+            from: from.into(),
+            entries: Vec::new(),
+            sizes: Vec::new(),
+        }
+    }
+
+    /// All of them.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// What was measured of a problem.
+    pub fn find(&self, shape: &Shape, operands: &Operands) -> Option<&Entry> {
+        self.entries.iter().find(|e| e.is_of(shape, operands))
+    }
+
+    /// Adds a measurement, in the place of an older one of the same problem.
+    pub fn insert(&mut self, entry: Entry) {
+        match self
+            .entries
+            .iter_mut()
+            .find(|e| e.is_of(&entry.shape, &entry.operands))
+        {
+            Some(old) => *old = entry,
+            None => {
+                self.sizes.push(Size::of(&entry.shape));
+                self.entries.push(entry);
+            }
+        }
+    }
+
+    /// The measurement of `path` that is nearest to a problem: the same type of vectors, then the fewest
+    /// octaves between the numbers of vectors (which count double), of bytes and of rows. The other scale
+    /// layout is a last resort.
+    pub(super) fn nearest(
+        &self,
+        path: Path,
+        shape: &Shape,
+        operands: &Operands,
+    ) -> Option<(&Entry, &Timed)> {
+        let size = Size::of(shape);
+        let distance = |entry: &Entry, of: &Size| {
+            let same = entry.operands.weight_layout == operands.weight_layout;
+            size.distance(of) + if same { 0.0 } else { OTHER_LAYOUT }
+        };
+        self.entries
+            .iter()
+            .zip(&self.sizes)
+            .filter(|(entry, _)| entry.operands.activation == operands.activation)
+            .filter_map(|(entry, of)| Some((distance(entry, of), entry, entry.of(path)?)))
+            .min_by(|(a, ..), (b, ..)| a.total_cmp(b))
+            .map(|(_, entry, timed)| (entry, timed))
+    }
+
+    /// Reads a table.
+    ///
+    /// # Errors
+    /// What is wrong with it, as part of a sentence.
+    pub fn from_json(text: &str) -> Result<Self, String> {
+        wire::parse(text)
+    }
+
+    /// Writes a table.
+    pub fn to_json(&self) -> String {
+        wire::write(self)
+    }
+}
+
+/// The tables that this crate comes with, one a model of GPU.
+pub fn builtin() -> &'static [Measurements] {
+    const FILES: [&str; 1] = [include_str!("h200.json")];
+    static TABLES: OnceLock<Vec<Measurements>> = OnceLock::new();
+    TABLES.get_or_init(|| {
+        let parse = |text: &&str| wire::parse(text).expect("a test reads every built-in table");
+        FILES.iter().map(parse).collect()
+    })
+}
+
+/// The built-in table of a model of GPU: the same name and as many multiprocessors.
+pub fn builtin_for(name: &str, multiprocessors: u32) -> Option<&'static Measurements> {
+    builtin().iter().find(|table| {
+        let gpu = &table.machine.gpu;
+        gpu.name == name && gpu.multiprocessors == multiprocessors
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scales::ScaleLayout;
+    use crate::tensor::Activation;
+
+    #[test]
+    fn builtin_tables_are_sound() {
+        for table in builtin() {
+            assert!(!table.from.is_empty());
+            for entry in table.entries() {
+                assert!(!entry.shape.is_empty(), "{entry:?}");
+                // A time below the ceiling's is an error of measurement, or a warm cache.
+                for timed in &entry.paths {
+                    let share = entry.share(timed);
+                    assert!((0.01..1.1).contains(&share), "{}: {share}", entry.shape);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nearest_prefers_the_same_vectors_and_layout() {
+        let h200 = &builtin()[0];
+        let tiled = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
+        let near = |m, k, l, operands: &Operands| {
+            let shape = Shape::gemv(m, k, l).unwrap();
+            h200.nearest(Path::CudaCore, &shape, operands)
+                .map(|(entry, _)| entry.shape)
+        };
+        // A measured problem is its own neighbour, in whichever layout.
+        for entry in h200.entries() {
+            let shape = &entry.shape;
+            let found = h200.nearest(Path::CudaCore, shape, &entry.operands);
+            assert_eq!(found.unwrap().0, entry);
+        }
+        let small = near(4096, 4080, 1, &tiled).unwrap();
+        assert_eq!((small.m(), small.k()), (4096, 4096));
+        let none = Operands::new(Activation::F32, ScaleLayout::Linear);
+        assert_eq!(near(4096, 4096, 1, &none), None);
+    }
+}

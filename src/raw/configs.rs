@@ -1,0 +1,99 @@
+//! The configurations of a path for a problem: the default, and those worth measuring.
+
+use super::gemv::{Vectors, Weights, cuda_core_target};
+use super::{DeviceInfo, operands, tile_target};
+use crate::config::{Config, CudaCoreConfig, TileConfig, TileKernel};
+use crate::error::{Error, Result};
+use crate::path::{Path, Unavailable, available, measured};
+use crate::shape::Shape;
+
+/// The configuration that a path of the GPU takes for a problem by default: the one that was fastest for
+/// this problem on this model of GPU, where a built-in table has it, or else what the path's rule says.
+///
+/// # Errors
+/// [`Error::PathUnavailable`] for the CPU path, and where the device has no room for any.
+pub fn default_config(
+    path: Path,
+    shape: &Shape,
+    weights: &Weights,
+    vectors: &Vectors,
+    device: &DeviceInfo,
+) -> Result<Config> {
+    if let Some(config) = measured_config(path, shape, weights, vectors, device) {
+        return Ok(config);
+    }
+    let tile = |kernel| {
+        TileConfig::for_problem(kernel, shape, &tile_target(device))
+            .map(Config::from)
+            .ok_or(Unavailable::SharedMemory)
+    };
+    match path {
+        Path::Cpu => Err(Unavailable::OperandsOnDevice),
+        Path::CudaCore => {
+            let target = cuda_core_target(shape, weights, vectors, device);
+            Ok(CudaCoreConfig::for_problem(shape, &target).into())
+        }
+        Path::CudaCoreTma => tile(TileKernel::CudaCore),
+        Path::TensorCore => tile(TileKernel::TENSOR_CORE),
+    }
+    .map_err(|reason| Error::PathUnavailable { path, reason })
+}
+
+/// Of the built-in table of this model of GPU.
+fn measured_config(
+    path: Path,
+    shape: &Shape,
+    weights: &Weights,
+    vectors: &Vectors,
+    device: &DeviceInfo,
+) -> Option<Config> {
+    let table = measured::builtin_for(&device.name, device.multiprocessors)?;
+    let entry = table.find(shape, &operands(shape, weights, vectors))?;
+    let config = entry.of(path)?.config?;
+    // Kernels may have changed since.
+    is_legal(&config, shape, weights, vectors, device).then_some(config)
+}
+
+/// Legal configurations of a path for a problem, its default first; none where the path cannot run it.
+pub fn candidates(
+    path: Path,
+    shape: &Shape,
+    weights: &Weights,
+    vectors: &Vectors,
+    device: &DeviceInfo,
+) -> Vec<Config> {
+    let operands = operands(shape, weights, vectors);
+    if available(path, shape, &operands, &device.target()).is_err() {
+        return Vec::new();
+    }
+    let tile = |kernel| into(TileConfig::candidates(kernel, shape, &tile_target(device)));
+    match path {
+        Path::Cpu => Vec::new(),
+        Path::CudaCore => {
+            let target = cuda_core_target(shape, weights, vectors, device);
+            into(CudaCoreConfig::candidates(shape, &target))
+        }
+        Path::CudaCoreTma => tile(TileKernel::CudaCore),
+        Path::TensorCore => tile(TileKernel::TENSOR_CORE),
+    }
+}
+
+fn into<T: Into<Config>>(cuts: Vec<T>) -> Vec<Config> {
+    cuts.into_iter().map(Into::into).collect()
+}
+
+/// Whether a configuration has a kernel for a problem, and room on a device.
+pub(super) fn is_legal(
+    config: &Config,
+    shape: &Shape,
+    weights: &Weights,
+    vectors: &Vectors,
+    device: &DeviceInfo,
+) -> bool {
+    match config {
+        Config::CudaCore(config) => {
+            config.is_legal(shape, &cuda_core_target(shape, weights, vectors, device))
+        }
+        Config::Tile(config) => config.is_legal(shape, &tile_target(device)),
+    }
+}

@@ -1,0 +1,155 @@
+//! A problem in device memory, with as many copies of the weights as keep them out of the L2 cache.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DriverError};
+
+use crate::error::Result;
+use crate::measure::{copies_for_cold_l2, driver_error};
+use crate::path::Operands;
+use crate::raw;
+use crate::shape::Shape;
+use crate::tensor::{Activation, FloatType, GlobalScale, Strides};
+
+/// What operands are aligned to: more than any kernel asks for.
+const ALIGN: usize = 256;
+
+/// More would be a graph that takes longer to make than to run: weights of less than about 100 KB stay in
+/// the L2 cache.
+const MOST_COPIES: usize = 1024;
+
+pub(super) struct Buffers {
+    /// Codes and scales, copy after copy.
+    pub(super) weights: CudaSlice<u8>,
+    /// Where each copy starts.
+    pub(super) offsets: Vec<usize>,
+    /// Four bytes that are practically never written.
+    pub(super) sink: CudaSlice<u32>,
+    scales_at: usize,
+    vectors: CudaSlice<u8>,
+    vector_scales: CudaSlice<u8>,
+    output: CudaSlice<u8>,
+    shape: Shape,
+    operands: Operands,
+}
+
+impl Buffers {
+    pub(super) fn new(
+        stream: &Arc<CudaStream>,
+        shape: &Shape,
+        operands: &Operands,
+        l2_bytes: u64,
+    ) -> Result<Self> {
+        let cuda = |error: DriverError| driver_error("filling memory to tune with", error);
+        let scales_at = shape.weight_code_bytes().next_multiple_of(ALIGN);
+        let scale_bytes = shape.weight_scale_bytes(operands.weight_layout);
+        let copy = (scales_at + scale_bytes).next_multiple_of(ALIGN);
+        let copies = copies_for_cold_l2(shape.weight_bytes(), l2_bytes).min(MOST_COPIES);
+        let mut rng = fastrand::Rng::with_seed(1);
+        let mut image = vec![0u8; copy];
+        random(&mut rng, &mut image[..scales_at], 0xff);
+        random(&mut rng, &mut image[scales_at..], SCALE_MASK);
+        let mut weights = stream.alloc_zeros::<u8>(copies * copy).map_err(cuda)?;
+        let offsets: Vec<usize> = (0..copies).map(|i| i * copy).collect();
+        for &offset in &offsets {
+            let mut part = weights.slice_mut(offset..offset + copy);
+            stream.memcpy_htod(&image, &mut part).map_err(cuda)?;
+        }
+
+        let count = shape.n() * shape.l();
+        let (vector_bytes, mask) = match element(operands.activation) {
+            None => (shape.row_code_bytes(), 0xff),
+            // Bits of small finite numbers, whatever the type.
+            Some(element) => (shape.k() * element.bytes(), 0x3f),
+        };
+        let mut vectors = vec![0u8; count * vector_bytes];
+        random(&mut rng, &mut vectors, mask);
+        let scale_bytes = operands.vector_layout.bytes(shape.n(), shape.blocks()) * shape.l();
+        let mut vector_scales = vec![0u8; scale_bytes];
+        random(&mut rng, &mut vector_scales, SCALE_MASK);
+        let element = FloatType::F16;
+        Ok(Self {
+            sink: stream.alloc_zeros::<u32>(1).map_err(cuda)?,
+            weights,
+            offsets,
+            scales_at,
+            vectors: stream.clone_htod(&vectors).map_err(cuda)?,
+            vector_scales: stream.clone_htod(&vector_scales).map_err(cuda)?,
+            output: stream
+                .alloc_zeros::<u8>(shape.outputs() * element.bytes())
+                .map_err(cuda)?,
+            shape: *shape,
+            operands: *operands,
+        })
+    }
+
+    /// The operands of a call with copy `i` of the weights, by address.
+    pub(super) fn addresses(
+        &self,
+        stream: &CudaStream,
+        i: usize,
+    ) -> (raw::Weights, raw::Vectors, raw::Output) {
+        let shape = &self.shape;
+        let address = |slice: &CudaSlice<u8>| slice.device_ptr(stream).0;
+        let codes = address(&self.weights) + self.offsets[i] as u64;
+        let weights = raw::Weights {
+            codes,
+            scales: codes + self.scales_at as u64,
+            layout: self.operands.weight_layout,
+            global: GlobalScale::ONE,
+            row_alpha: 0,
+            row_alpha_batch_stride: 0,
+        };
+        let packed = |row: usize| Strides {
+            row,
+            batch: row * shape.n(),
+        };
+        let layout = self.operands.vector_layout;
+        let vectors = match element(self.operands.activation) {
+            None => raw::Vectors::Nvfp4 {
+                codes: address(&self.vectors),
+                code_strides: packed(shape.row_code_bytes()),
+                scales: address(&self.vector_scales),
+                layout,
+                scale_strides: Strides {
+                    row: shape.blocks(),
+                    batch: layout.bytes(shape.n(), shape.blocks()),
+                },
+                global: GlobalScale::ONE,
+                vector_alpha: 0,
+            },
+            Some(element) => raw::Vectors::Dense {
+                element,
+                values: address(&self.vectors),
+                strides: packed(shape.k() * element.bytes()),
+            },
+        };
+        let output = raw::Output {
+            address: address(&self.output),
+            element: FloatType::F16,
+        };
+        (weights, vectors, output)
+    }
+}
+
+/// Leaves scales that are finite and positive.
+const SCALE_MASK: u8 = 0x77;
+
+fn element(activation: Activation) -> Option<FloatType> {
+    match activation {
+        Activation::Nvfp4 => None,
+        Activation::F16 => Some(FloatType::F16),
+        Activation::Bf16 => Some(FloatType::Bf16),
+        Activation::F32 => Some(FloatType::F32),
+    }
+}
+
+/// Random bytes, of which the bits of `mask` are kept: a megabyte of them, again and again.
+fn random(rng: &mut fastrand::Rng, bytes: &mut [u8], mask: u8) {
+    let mut block = vec![0u8; bytes.len().min(1 << 20)];
+    rng.fill(&mut block);
+    block.iter_mut().for_each(|byte| *byte &= mask);
+    for part in bytes.chunks_mut(block.len().max(1)) {
+        part.copy_from_slice(&block[..part.len()]);
+    }
+}

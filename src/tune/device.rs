@@ -1,0 +1,258 @@
+//! Measures the candidates of a problem on a device.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use cudarc::driver::{CudaContext, CudaStream, DevicePtr, DriverError};
+
+use super::TuneError;
+use super::buffers::Buffers;
+use super::search::{Found, Limits, Progress, search};
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::measure::{driver_error, time_launches};
+use crate::path::measured::{Entry, Gpu, Machine, Timed};
+use crate::path::{Operands, Path, available};
+use crate::raw;
+use crate::shape::Shape;
+
+/// The machine that a device makes with its driver and this build.
+///
+/// # Errors
+/// What CUDA reports.
+pub fn machine(device: &raw::DeviceInfo) -> Result<Machine> {
+    let driver = match raw::versions()?.driver {
+        Some((major, minor)) => format!("{major}.{minor}"),
+        None => "none".into(),
+    };
+    Ok(Machine {
+        gpu: Gpu {
+            name: device.name.clone(),
+            compute_capability: device.compute_capability,
+            multiprocessors: device.multiprocessors,
+        },
+        driver,
+        crate_version: env!("CARGO_PKG_VERSION").into(),
+        kernels: raw::KERNELS.into(),
+    })
+}
+
+/// A device to tune on, with a stream of its own.
+#[derive(Debug)]
+pub struct Tuner {
+    stream: Arc<CudaStream>,
+    device: raw::DeviceInfo,
+    machine: Machine,
+}
+
+/// What was found of a problem.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The best of each path, for [`Tuned::insert`](super::Tuned::insert).
+    pub entry: Entry,
+    /// Every candidate that ran, the fastest first.
+    pub ranking: Vec<(Config, Found)>,
+    /// Candidates that did not run, and why.
+    pub failed: Vec<(Config, Error)>,
+}
+
+/// Seconds of launches that one measurement replays.
+const REPLAY: f64 = 1e-3;
+const REPLAYS: usize = 3;
+/// Launches of a replay of the read-only kernel, at least: what starts a graph does not count.
+const CEILING_LAUNCHES: usize = 40;
+
+impl Tuner {
+    /// Device `ordinal`.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`], [`Error::NoDevice`], what CUDA reports.
+    pub fn new(ordinal: usize) -> Result<Self> {
+        raw::device_count()?;
+        let device = raw::device_info(ordinal as u32)?;
+        let cuda = |error: DriverError| driver_error("opening the device to tune on", error);
+        let context = CudaContext::new(ordinal).map_err(cuda)?;
+        // SAFETY: all work of this object goes to its one stream, whose order makes events unnecessary.
+        unsafe { context.disable_event_tracking() };
+        let stream = context.new_stream().map_err(cuda)?;
+        let machine = machine(&device)?;
+        Ok(Self {
+            stream,
+            device,
+            machine,
+        })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &raw::DeviceInfo {
+        &self.device
+    }
+
+    /// What files of this device are for.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// Measures the configurations of every path that can run a problem, with caches cold, in turns, until
+    /// one has won or `limits` are reached. The operands are made here, packed, and aligned as allocations
+    /// are: what is found is for such operands.
+    ///
+    /// # Errors
+    /// [`TuneError::NoCandidates`]; [`TuneError::Gemv`] where memory is short, or no candidate ran.
+    pub fn tune(
+        &self,
+        shape: &Shape,
+        operands: &Operands,
+        limits: &Limits,
+        progress: impl FnMut(Progress),
+    ) -> std::result::Result<Outcome, TuneError> {
+        let stream = &self.stream;
+        if shape.is_empty() {
+            return Err(self.no_candidates(shape, operands));
+        }
+        let buffers = Buffers::new(stream, shape, operands, self.device.l2_bytes)?;
+        let (weights, vectors, _) = buffers.addresses(stream, 0);
+        // As calls with packed operands will ask.
+        let operands = raw::operands(shape, &weights, &vectors);
+        let candidates: Vec<Config> = Path::ALL
+            .into_iter()
+            .flat_map(|path| raw::candidates(path, shape, &weights, &vectors, &self.device))
+            .collect();
+        if candidates.is_empty() {
+            return Err(self.no_candidates(shape, &operands));
+        }
+        let groups: Vec<usize> = candidates
+            .iter()
+            .map(|config| config.path() as usize)
+            .collect();
+
+        let before = self.ceiling(&buffers, shape)?;
+        // A replay goes over all copies, or the next one would find the first ones in the cache.
+        let launches = ((REPLAY / before) as usize)
+            .max(buffers.offsets.len())
+            .max(8);
+        let mut failed: Vec<(usize, Error)> = Vec::new();
+        let start = Instant::now();
+        let found = search(
+            &groups,
+            limits,
+            || start.elapsed(),
+            |candidate| {
+                let timing = self.time(&buffers, shape, &candidates[candidate], launches);
+                Ok::<f64, TuneError>(timing.unwrap_or_else(|error| {
+                    // One that cannot run loses; whether any can is seen at the end.
+                    if failed.iter().all(|(one, _)| *one != candidate) {
+                        failed.push((candidate, error));
+                    }
+                    f64::INFINITY
+                }))
+            },
+            progress,
+        )?;
+        let ceiling = self.ceiling(&buffers, shape)?.min(before);
+
+        let ran = |found: &Found| failed.iter().all(|(one, _)| *one != found.candidate);
+        let ranking: Vec<(Config, Found)> = found
+            .into_iter()
+            .filter(ran)
+            .map(|found| (candidates[found.candidate], found))
+            .collect();
+        if ranking.is_empty()
+            && let Some((_, error)) = failed.first()
+        {
+            return Err(error.clone().into());
+        }
+        let failed = failed
+            .into_iter()
+            .map(|(one, error)| (candidates[one], error))
+            .collect();
+        Ok(Outcome {
+            entry: Entry {
+                shape: *shape,
+                operands,
+                ceiling_seconds: ceiling,
+                paths: best_of_each_path(&ranking),
+            },
+            ranking,
+            failed,
+        })
+    }
+
+    /// Seconds of a launch.
+    fn time(
+        &self,
+        buffers: &Buffers,
+        shape: &Shape,
+        config: &Config,
+        launches: usize,
+    ) -> Result<f64> {
+        let stream = &self.stream;
+        let timing = time_launches(stream, launches, REPLAYS, |i| {
+            let (weights, vectors, output) = buffers.addresses(stream, i % buffers.offsets.len());
+            // SAFETY: the buffers are of this shape, and live until the replays have run:
+            // time_launches waits for them. The stream's context is current: cudarc made it so for
+            // the capture. Nothing else uses the stream.
+            unsafe {
+                raw::gemv(
+                    shape,
+                    &weights,
+                    &vectors,
+                    &output,
+                    config,
+                    &self.device,
+                    stream.cu_stream().cast(),
+                )
+            }
+        })?;
+        Ok(timing.median)
+    }
+
+    /// Seconds of a kernel that only reads as much.
+    fn ceiling(&self, buffers: &Buffers, shape: &Shape) -> Result<f64> {
+        let stream = &self.stream;
+        let (weights, _) = buffers.weights.device_ptr(stream);
+        let (sink, _) = buffers.sink.device_ptr(stream);
+        let launches = buffers.offsets.len().max(CEILING_LAUNCHES);
+        let timing = time_launches(stream, launches, REPLAYS, |i| {
+            let offset = buffers.offsets[i % buffers.offsets.len()];
+            // SAFETY: each copy has as many bytes; the rest is as in `time`.
+            unsafe {
+                raw::read_only(
+                    weights + offset as u64,
+                    shape.weight_bytes(),
+                    sink,
+                    self.device.multiprocessors,
+                    stream.cu_stream().cast(),
+                )
+            }
+        })?;
+        Ok(timing.median)
+    }
+
+    fn no_candidates(&self, shape: &Shape, operands: &Operands) -> TuneError {
+        let why = |path: Path| {
+            let why = available(path, shape, operands, &self.device.target()).err()?;
+            Some(format!("{path}: {why}"))
+        };
+        let paths = Path::ALL.into_iter().filter(|path| *path != Path::Cpu);
+        TuneError::NoCandidates {
+            shape: *shape,
+            reasons: paths.filter_map(why).collect(),
+        }
+    }
+}
+
+/// The first of each path, of candidates with the fastest first.
+fn best_of_each_path(ranking: &[(Config, Found)]) -> Vec<Timed> {
+    let mut best: Vec<Timed> = Vec::new();
+    for (config, found) in ranking {
+        if best.iter().all(|timed| timed.path != config.path()) {
+            best.push(Timed {
+                path: config.path(),
+                config: Some(*config),
+                seconds: found.median,
+            });
+        }
+    }
+    best
+}

@@ -1,0 +1,70 @@
+//! Why a file of tuned configurations was refused, or tuning failed.
+
+use std::path::PathBuf;
+
+/// Why, and what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TuneError {
+    /// The file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+
+    /// The file is no table of tuned configurations, or one of another format.
+    #[error(
+        "{}: not a file of tuned configurations: {reason}; delete it, and tune again",
+        path.display()
+    )]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+
+    /// The file was made on this GPU, with another driver or another version of the kernels.
+    #[error(
+        "{}: stale: tuned with {what} {found}, this is {expected}; tune again into another file, or delete \
+         this one",
+        path.display()
+    )]
+    Stale {
+        /// The file.
+        path: PathBuf,
+        /// What has changed.
+        what: &'static str,
+        /// What it was.
+        found: String,
+        /// What it is.
+        expected: String,
+    },
+
+    /// The file was made on another GPU.
+    #[error("{}: tuned on {found}, this is {expected}; each GPU needs a file of its own", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// The GPU of the file.
+        found: String,
+        /// This GPU.
+        expected: String,
+    },
+
+    /// No path of the GPU can run the problem.
+    #[error("nothing to tune: no path of this GPU runs {shape}: {}", reasons.join("; "))]
+    NoCandidates {
+        /// The problem.
+        shape: crate::Shape,
+        /// Why each path cannot.
+        reasons: Vec<String>,
+    },
+
+    /// What a call or CUDA reported.
+    #[error(transparent)]
+    Gemv(#[from] crate::Error),
+}

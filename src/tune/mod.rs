@@ -1,0 +1,125 @@
+//! Tuning: measures what this device does best with a problem, and keeps it in a file.
+//!
+//! Nothing here happens on its own. `Tuner` (feature `cuda`) measures when it is asked to, for seconds;
+//! [`Tuned`] is what was found, to be [saved](Tuned::save) and [loaded](Tuned::load); and only calls that
+//! are given a [`Tuned`] use it: `gemv_on_device_tuned` and `PreparedGemv::tuned`. Without one, the
+//! built-in tables decide ([`crate::path`]). The `nvfp4-gemv tune` command does all of it.
+//!
+//! A file belongs to a GPU (name, compute capability, multiprocessors), the CUDA version of its driver,
+//! this crate's version and the sources of its kernels. One that was made with others is refused with the
+//! reason: a configuration that was best for other kernels is at best slow.
+//!
+//! ```no_run
+//! # #[cfg(feature = "cuda")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use nvfp4_gemv::path::Operands;
+//! use nvfp4_gemv::tune::{Limits, Tuned, Tuner};
+//! use nvfp4_gemv::{Activation, ScaleLayout, Shape};
+//!
+//! let tuner = Tuner::new(0)?;
+//! let mut tuned = Tuned::load_or_new("tuned.json", tuner.machine(), "my program")?;
+//! let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
+//! let shape = Shape::gemv(4096, 7168, 1)?;
+//! if tuned.find(&shape, &operands).is_none() {
+//!     let outcome = tuner.tune(&shape, &operands, &Limits::default(), |_| ())?;
+//!     tuned.insert(outcome.entry);
+//!     tuned.save("tuned.json")?;
+//! }
+//! // gemv_on_device_tuned(&tuned, &stream, ...), PreparedGemv::tuned(&tuned, &stream, ...);
+//! // by address, for raw::prepare:
+//! let best = tuned.find(&shape, &operands).and_then(|entry| entry.paths[0].config);
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "cuda"))]
+//! # fn main() {}
+//! ```
+
+#[cfg(feature = "cuda")]
+mod buffers;
+#[cfg(feature = "cuda")]
+mod device;
+mod error;
+mod search;
+mod store;
+
+use std::path::Path;
+
+#[cfg(feature = "cuda")]
+pub use device::{Outcome, Tuner, machine};
+pub use error::TuneError;
+pub use search::{Found, Limits, Progress, search};
+
+use crate::path::Operands;
+use crate::path::measured::{Entry, Machine, Measurements};
+use crate::shape::Shape;
+
+/// The variable that programs of this crate take a file's name from. The library does not read it.
+pub const TUNED_VARIABLE: &str = "NVFP4_GEMV_TUNED";
+
+/// What was found on one machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tuned {
+    table: Measurements,
+}
+
+impl Tuned {
+    /// Nothing yet. `from` says for people who measured, and how.
+    pub fn new(machine: &Machine, from: impl Into<String>) -> Self {
+        Self {
+            table: Measurements::new(machine.clone(), from),
+        }
+    }
+
+    /// Reads a file that was made on `machine`: `tune::machine` says which this is.
+    ///
+    /// # Errors
+    /// [`TuneError::Corrupt`] for what is no such file, [`TuneError::Foreign`] for another GPU's,
+    /// [`TuneError::Stale`] for one of another driver or version, [`TuneError::Io`].
+    pub fn load(path: impl AsRef<Path>, machine: &Machine) -> Result<Self, TuneError> {
+        let table = store::load(path.as_ref(), machine)?;
+        Ok(Self { table })
+    }
+
+    /// [`load`](Self::load), or nothing yet where there is no file.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load): a file that is refused is not replaced.
+    pub fn load_or_new(
+        path: impl AsRef<Path>,
+        machine: &Machine,
+        from: impl Into<String>,
+    ) -> Result<Self, TuneError> {
+        match Self::load(path, machine) {
+            Err(TuneError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                Ok(Self::new(machine, from))
+            }
+            other => other,
+        }
+    }
+
+    /// Writes a file, or replaces it in one step.
+    ///
+    /// # Errors
+    /// [`TuneError::Io`].
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), TuneError> {
+        store::save(path.as_ref(), &self.table)
+    }
+
+    /// Adds what was found of a problem, in the place of what there was of it.
+    pub fn insert(&mut self, entry: Entry) {
+        self.table.insert(entry);
+    }
+
+    /// What was found of a problem.
+    pub fn find(&self, shape: &Shape, operands: &Operands) -> Option<&Entry> {
+        self.table.find(shape, operands)
+    }
+
+    /// All of it.
+    pub fn measurements(&self) -> &Measurements {
+        &self.table
+    }
+}
+
+#[cfg(test)]
+mod tests;
