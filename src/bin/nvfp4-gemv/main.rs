@@ -5,6 +5,7 @@
 //! for a failed check or an error, 2 for wrong usage.
 
 mod bench;
+mod compare;
 mod engine;
 mod info;
 mod inputs;
@@ -49,6 +50,7 @@ enum Command {
     Quantize(quantize::Args),
     Plan(plan::Args),
     Bench(bench::Args),
+    Compare(compare::Args),
 }
 
 fn main() -> ExitCode {
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Command::Quantize(args) => quantize::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Compare(args) => compare::run(&args),
     };
     let report = result.unwrap_or_else(|error| Report::error(&error, cli.json));
     match report.print(cli.json) {
