@@ -1,0 +1,208 @@
+//! `cargo xtask nightly`: verifies, measures, and compares with what was measured before.
+
+mod baseline;
+mod compare;
+pub(crate) mod history;
+mod report;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+
+use self::baseline::Baseline;
+use self::compare::{Comparison, Rules};
+use self::report::Outcome;
+use crate::bench::document::Document;
+use crate::bench::program::Program;
+use crate::bench::{self, page::Finding};
+use crate::workspace::Workspace;
+
+#[derive(Debug, Args)]
+pub(crate) struct NightlyArgs {
+    /// What to compare with [default: benches/baseline/<GPU>.json]
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
+    /// Past nights, one JSON object a line; this one is appended [default: target/nightly/history.jsonl]
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
+    /// Where bench.json, bench.md, bench.html and nightly.md go [default: target/nightly]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Add this run to the baseline as one more session, of which the newest five are kept; or let it
+    /// replace all of them
+    #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "add")]
+    update_baseline: Option<Update>,
+    /// Run this program instead of building one
+    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    program: Option<PathBuf>,
+    /// Judge what `nvfp4-gemv bench --json` measured elsewhere: nothing is verified or measured
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+    /// The quick suite instead of all
+    #[arg(long)]
+    quick: bool,
+    /// Measure the CPU path: to rehearse where there is no GPU
+    #[arg(long, conflicts_with = "require_gpu")]
+    cpu: bool,
+    /// Fail where there is no GPU, instead of skipping everything
+    #[arg(long)]
+    require_gpu: bool,
+    /// Fail where there is no baseline for this GPU model
+    #[arg(long)]
+    require_baseline: bool,
+    /// Percent that a path must be slower at least to be a regression
+    #[arg(long, value_name = "PERCENT", default_value_t = 3.0, value_parser = percent)]
+    threshold: f64,
+    /// Slow a path down on purpose, to see that it is noticed: cuda-core=10 reads 10% of the weights again
+    #[arg(long, value_name = "PATH=PERCENT", conflicts_with = "update_baseline")]
+    slow_down: Vec<String>,
+}
+
+/// What becomes of the sessions that a baseline has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Update {
+    /// They stay
+    Add,
+    /// They go: what is measured has changed for good
+    Replace,
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
+        _ => Err("expected 0 to 100".into()),
+    }
+}
+
+pub(crate) fn command(workspace: &Workspace, args: &NightlyArgs) -> Result<()> {
+    let out = args.out.clone().unwrap_or_else(|| workspace.nightly_dir());
+    let program = match &args.from {
+        Some(_) => None,
+        None => Some(Program::find(workspace, args.program.as_deref())?),
+    };
+    if let Some(program) = &program
+        && !args.cpu
+        && let Some(why) = program.why_no_gpu()?
+    {
+        if args.require_gpu {
+            bail!("no GPU: {why}");
+        }
+        println!(
+            "skipped: no GPU ({why}); --require-gpu makes this an error, --cpu measures the CPU"
+        );
+        return Ok(());
+    }
+    if let Some(program) = &program {
+        verify(program, args.cpu)?;
+    }
+    let document = match (&args.from, &program) {
+        (Some(file), _) => bench::read(file)?,
+        (None, Some(program)) => program.bench(&bench_arguments(args))?,
+        (None, None) => bail!("there is neither a program nor a document"),
+    };
+
+    let file = match &args.baseline {
+        Some(file) => file.clone(),
+        None => baseline::default_file(workspace, &document.device),
+    };
+    let baseline = Baseline::read(&file)?;
+    let rules = Rules {
+        threshold: args.threshold / 100.0,
+    };
+    let outcome = match &baseline {
+        None if args.require_baseline => {
+            bail!(
+                "no baseline for {}: {} is not there",
+                document.device.name,
+                file.display()
+            )
+        }
+        None => Outcome::NoBaseline,
+        Some(baseline) => Outcome::Compared(judge(args, &program, baseline, &document, rules)?),
+    };
+
+    let history_file = match &args.history {
+        Some(file) => file.clone(),
+        None => out.join("history.jsonl"),
+    };
+    let history = history::append(&history_file, &document, outcome.verdict())?;
+    let finding = Finding {
+        text: outcome.sentence(&document, &file),
+        good: outcome.passed(),
+        table: outcome.table(),
+    };
+    bench::write(&out, &document, &history, std::slice::from_ref(&finding))?;
+    let text = format!("{}\n\n{}", finding.text, finding.table.markdown());
+    std::fs::write(out.join("nightly.md"), &text)
+        .with_context(|| format!("writing {}", out.join("nightly.md").display()))?;
+    print!("{}", outcome.text(&document, &file));
+    println!(
+        "written: {}",
+        out.join("{bench.json,bench.md,bench.html,nightly.md}")
+            .display()
+    );
+
+    if let Some(update) = args.update_baseline {
+        let kept = baseline.filter(|_| update == Update::Add);
+        let mut baseline = kept.unwrap_or_else(|| Baseline::new(&document));
+        baseline.add(&document)?;
+        baseline.write(&file)?;
+        println!(
+            "baseline: {} has {} of at most {} sessions; three or more, from different machine starts, \
+             make it trustworthy",
+            file.display(),
+            baseline.sessions.len(),
+            baseline::MOST_SESSIONS
+        );
+        return Ok(());
+    }
+    if !outcome.passed() {
+        bail!("something got slower, or is no longer measured");
+    }
+    Ok(())
+}
+
+/// Compares; and what looks slower is measured once more, by another process: what is only there once is
+/// noise.
+fn judge(
+    args: &NightlyArgs,
+    program: &Option<Program>,
+    baseline: &Baseline,
+    document: &Document,
+    rules: Rules,
+) -> Result<Comparison> {
+    let first = Comparison::new(baseline, document, rules)?;
+    match program {
+        Some(program) if first.regressions().next().is_some() => {
+            println!("something looks slower: measuring once more");
+            let again = program.bench(&bench_arguments(args))?;
+            let again = Comparison::new(baseline, &again, rules)?;
+            Ok(first.confirmed_by(&again))
+        }
+        _ => Ok(first),
+    }
+}
+
+fn bench_arguments(args: &NightlyArgs) -> Vec<std::ffi::OsString> {
+    let suite = if args.quick { "quick" } else { "all" };
+    let mut all: Vec<std::ffi::OsString> = vec!["--suite".into(), suite.into()];
+    if args.cpu {
+        all.extend(["--path".into(), "cpu".into()]);
+    }
+    for slow_down in &args.slow_down {
+        all.extend(["--slow-down".into(), slow_down.into()]);
+    }
+    all
+}
+
+/// Fast and wrong is no result.
+fn verify(program: &Program, cpu: bool) -> Result<()> {
+    for path in program.paths()? {
+        if (path == "cpu") == cpu {
+            let computed = program.verify(&path)?;
+            println!("verified: {path}, {computed} results");
+        }
+    }
+    Ok(())
+}
