@@ -20,7 +20,7 @@ impl Crossing {
 }
 
 /// The crossings of one shape's cases, which come with n rising. Between two cases with different best
-/// paths, times are taken to be straight lines.
+/// paths, times are taken to be straight lines over doublings of n, as the plots draw them.
 pub(super) fn crossings(cases: &[&Case]) -> Vec<Crossing> {
     let time = |case: &Case, path: &str| {
         let path = isolated(case).find(|measured| measured.path == path)?;
@@ -41,7 +41,7 @@ pub(super) fn crossings(cases: &[&Case]) -> Vec<Crossing> {
             sum => ahead / sum,
         };
         Some(Crossing {
-            n: low.n as f64 + part * (high.n - low.n) as f64,
+            n: low.n as f64 * (high.n as f64 / low.n as f64).powf(part),
             us: a + part * (b - a),
             from: from.clone(),
             to: to.clone(),
@@ -59,12 +59,12 @@ mod tests {
     fn lines_cross_where_they_meet() {
         let document = testing::document();
         let cases: Vec<&Case> = document.cases[..2].iter().collect();
-        // 12 and 14 at n = 1, 18 and 15 at n = 4: 2 ahead, 3 behind.
+        // 12 and 14 at n = 1, 18 and 15 at n = 4: 2 ahead, 3 behind, so after 2/5 of two doublings.
         let [crossing] = &crossings(&cases)[..] else {
             panic!("one crossing");
         };
-        assert!((crossing.n - 2.2).abs() < 1e-9 && (crossing.us - 14.4).abs() < 1e-9);
-        assert_eq!(crossing.text(), "cuda-core to cuda-core-tma near n = 2.2");
+        assert!((crossing.n - 4f64.powf(0.4)).abs() < 1e-9 && (crossing.us - 14.4).abs() < 1e-9);
+        assert_eq!(crossing.text(), "cuda-core to cuda-core-tma near n = 1.7");
         assert_eq!(crossings(&cases[..1]), []);
     }
 }

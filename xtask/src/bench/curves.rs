@@ -77,7 +77,7 @@ pub(super) fn draw(cases: &[&Case]) -> Option<String> {
         let Crossing { n, us, .. } = crossing;
         svg.line((x(n), TOP - 8.0), (x(n), HEIGHT - BOTTOM), "crossing");
         svg.dot((x(n), y(us)), "crossing", &crossing.text());
-        let middle = (x(n)).clamp(LEFT + 90.0, WIDTH - 90.0);
+        let middle = (x(n)).clamp(LEFT + 80.0, WIDTH - 130.0);
         svg.text(
             (middle, TOP - 11.0),
             Anchor::Middle,

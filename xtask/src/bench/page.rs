@@ -172,7 +172,7 @@ mod tests {
         assert!(page.contains("prefers-color-scheme: dark"));
         assert!(page.contains("Test GPU &lt;1&gt;") && !page.contains("GPU <1>"));
         assert!(page.contains("<p class=\"bad\">1 &lt; 2</p>"));
-        assert!(page.contains("cuda-core to cuda-core-tma near n = 2.2"));
+        assert!(page.contains("cuda-core to cuda-core-tma near n = 1.7"));
         assert!(page.contains("<h2>History</h2>"));
         assert!(!page.contains("NaN") && !page.contains("inf"));
     }

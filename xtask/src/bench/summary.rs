@@ -197,7 +197,7 @@ mod tests {
         assert!(
             crossing_table(&document)
                 .markdown()
-                .contains("near n = 2.2")
+                .contains("near n = 1.7")
         );
     }
 }

@@ -2,17 +2,19 @@
 //!
 //! What is compared is the time as a multiple of the ceiling's of the same round: what slows both down
 //! cancels. A path got slower where all of this holds:
-//! - the ratio of the medians exceeds the threshold: the least effect that matters, or three standard
+//! - the ratio of the medians exceeds the threshold: the least effect that matters, or four standard
 //!   deviations of what the start of a machine changes, if that is more;
 //! - the bootstrap's 99% interval of that ratio lies above 1;
 //! - a second run, of another process, says the same (`confirmed_by`).
 //!
-//! False alarms: of 500 comparisons without any change, the interval alone would flag two or three a night.
-//! The threshold is several times the noise of a median, so it lets few of them pass; what passes
-//! must happen to the same path on the same problem twice in a row. So intervals need no correction for
-//! their number, which would cost the sight of small regressions.
+//! False alarms: of 500 comparisons without any change, the interval alone would flag two or three a night,
+//! since it knows the noise of rounds and not that of starts. Four standard deviations of starts are
+//! exceeded by chance in one of 30 000 comparisons, so in one of 60 nights or fewer; and noise of rounds that
+//! passes must happen to the same path on the same problem twice in a row. So intervals need no correction
+//! for their number, which would cost the sight of small regressions.
 
 use std::collections::BTreeSet;
+use std::f64::consts::FRAC_PI_2;
 
 use anyhow::{Result, bail};
 
@@ -31,7 +33,7 @@ pub(super) struct Rules {
 const LEVEL: f64 = 0.99;
 const RESAMPLES: usize = 1000;
 /// Standard deviations between sessions that are no news.
-const DEVIATIONS: f64 = 3.0;
+const DEVIATIONS: f64 = 4.0;
 /// The standard deviation between sessions, as a part, where the baseline has one session only and cannot
 /// say it.
 const ASSUMED_SPREAD: f64 = 0.01;
@@ -141,7 +143,8 @@ impl Entry {
         } else {
             0.0
         };
-        let between = pooled.max(own) * (1.0 + 1.0 / medians.len() as f64).sqrt();
+        // Of tonight's start, and of the median of the sessions': pi / 2 times the mean's variance.
+        let between = pooled.max(own) * (1.0 + FRAC_PI_2 / medians.len() as f64).sqrt();
         let threshold = rules.threshold.max(DEVIATIONS * between);
         let beyond = ratio > 1.0 + threshold || ratio < 1.0 / (1.0 + threshold);
         let interval = beyond.then(|| {

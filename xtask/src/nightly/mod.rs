@@ -130,7 +130,7 @@ pub(crate) fn command(workspace: &Workspace, args: &NightlyArgs) -> Result<()> {
     let finding = Finding {
         text: outcome.sentence(&document, &file),
         good: outcome.passed(),
-        table: outcome.table(),
+        table: outcome.table(usize::MAX),
     };
     bench::write(&out, &document, &history, std::slice::from_ref(&finding))?;
     let text = format!("{}\n\n{}", finding.text, finding.table.markdown());

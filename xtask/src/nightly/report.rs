@@ -7,6 +7,9 @@ use crate::bench::document::Document;
 use crate::bench::table::Table;
 use crate::bench::view::percent;
 
+/// Rows of the table in a terminal.
+const MOST_ROWS: usize = 30;
+
 #[derive(Debug)]
 pub(super) enum Outcome {
     NoBaseline,
@@ -69,15 +72,16 @@ impl Outcome {
                 sentence.push_str(&format!("; {number} {what}"));
             }
         }
-        sentence.push_str(&format!(
-            ". Sessions differ by {:.1}% (standard deviation).",
-            100.0 * comparison.spread
-        ));
+        let spread = 100.0 * comparison.spread;
+        sentence.push_str(&match comparison.sessions {
+            1 => format!(". One session cannot say how starts differ: {spread:.1}% is assumed."),
+            _ => format!(". Sessions differ by {spread:.1}% (standard deviation)."),
+        });
         sentence
     }
 
-    /// What changed, the worst first.
-    pub(super) fn table(&self) -> Table {
+    /// What changed, the worst first; no more rows than `most`.
+    pub(super) fn table(&self, most: usize) -> Table {
         let mut table = Table::new([
             "result",
             "verdict",
@@ -90,7 +94,7 @@ impl Outcome {
         let Self::Compared(comparison) = self else {
             return table;
         };
-        for key in &comparison.missing {
+        for key in comparison.missing.iter().take(most) {
             let mut row = vec![key.clone(), "missing".into()];
             row.resize(7, String::new());
             table.row(row);
@@ -101,7 +105,7 @@ impl Outcome {
             .filter(|entry| entry.change != Change::Same);
         let mut changed: Vec<&Entry> = changed.collect();
         changed.sort_by(|a, b| b.ratio.total_cmp(&a.ratio));
-        for entry in changed {
+        for entry in changed.into_iter().take(most) {
             let verdict = match entry.change {
                 Change::Slower => "SLOWER",
                 Change::Unconfirmed => "unconfirmed",
@@ -124,15 +128,19 @@ impl Outcome {
         table
     }
 
-    /// For the terminal.
+    /// For the terminal, which the worst must not scroll out of.
     pub(super) fn text(&self, document: &Document, file: &Path) -> String {
         let mut text = format!("{}\n", self.sentence(document, file));
         for (path, by) in &document.slowed_percent {
             text.push_str(&format!("(a rehearsal: {path} was slowed down by {by}%)\n"));
         }
-        let table = self.table();
+        let table = self.table(MOST_ROWS);
         if !table.is_empty() {
             text.push_str(&format!("\n{}\n", table.markdown()));
+        }
+        let more = self.table(usize::MAX).len().saturating_sub(table.len());
+        if more > 0 {
+            text.push_str(&format!("and {more} more\n"));
         }
         text
     }

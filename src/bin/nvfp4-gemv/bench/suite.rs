@@ -12,7 +12,8 @@ const LAYERS: [(usize, usize, usize); 5] = [
     (8192, 28672, 1),
 ];
 
-const BOTH_LAYOUTS: &[ScaleLayout] = &[ScaleLayout::Linear, ScaleLayout::Tiled128x4];
+/// First the one that every path takes: pages begin with it.
+const BOTH_LAYOUTS: &[ScaleLayout] = &[ScaleLayout::Tiled128x4, ScaleLayout::Linear];
 
 /// What `--suite` takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
