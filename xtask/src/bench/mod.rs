@@ -25,7 +25,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use self::document::Document;
-use self::program::Program;
+use self::program::{Program, ProgramArgs};
 use crate::nightly::history::{self, Record};
 use crate::workspace::Workspace;
 
@@ -37,9 +37,8 @@ pub(crate) struct BenchArgs {
     /// Where bench.json, bench.md and bench.html go [default: target/bench]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Run this program instead of building one
-    #[arg(long, value_name = "FILE", conflicts_with = "from")]
-    program: Option<PathBuf>,
+    #[command(flatten)]
+    program: ProgramArgs,
     /// Draw what `nvfp4-gemv bench --json` measured elsewhere, instead of measuring
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
@@ -59,7 +58,7 @@ pub(crate) fn command(workspace: &Workspace, args: &BenchArgs) -> Result<()> {
     let document = match &args.from {
         Some(file) => read(file)?,
         None => {
-            let program = Program::find(workspace, args.program.as_deref())?;
+            let program = Program::find(workspace, &args.program)?;
             if let Some(why) = program.why_no_gpu()? {
                 println!("no GPU ({why}): measuring a few problems on the CPU");
             }

@@ -12,28 +12,39 @@ use crate::cargo::Cargo;
 use crate::workspace::Workspace;
 use crate::{process, toolchain};
 
+/// Which program measures.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ProgramArgs {
+    /// Run this program instead of building one
+    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    program: Option<PathBuf>,
+    /// The commit that the program was built from [default: that of the working tree, where it is built here]
+    #[arg(long, value_name = "SHA", conflicts_with = "from")]
+    commit: Option<String>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Program {
     file: PathBuf,
-    /// The commit of the working tree, where git says it.
+    /// The commit that it was built from, where that is known.
     commit: Option<String>,
 }
 
 impl Program {
     /// The given program, or the one of this working tree, in release mode.
-    pub(crate) fn find(workspace: &Workspace, given: Option<&Path>) -> Result<Self> {
-        let file = match given {
-            // A bare name would be looked for in PATH.
-            Some(file) => std::path::absolute(file)?,
-            None => {
-                let toolchain = toolchain::ensure(workspace)?;
-                let cargo = Cargo::new(workspace).with_toolchain(&toolchain);
-                cargo.executable(&["--release", "--bin", "nvfp4-gemv"])?
-            }
-        };
+    pub(crate) fn find(workspace: &Workspace, args: &ProgramArgs) -> Result<Self> {
+        if let Some(file) = &args.program {
+            return Ok(Self {
+                // A bare name would be looked for in PATH.
+                file: std::path::absolute(file)?,
+                commit: args.commit.clone(),
+            });
+        }
+        let toolchain = toolchain::ensure(workspace)?;
+        let cargo = Cargo::new(workspace).with_toolchain(&toolchain);
         Ok(Self {
-            file,
-            commit: commit(workspace.root()),
+            file: cargo.executable(&["--release", "--bin", "nvfp4-gemv"])?,
+            commit: args.commit.clone().or_else(|| commit(workspace.root())),
         })
     }
 
@@ -120,24 +131,18 @@ fn commit(root: &Path) -> Option<String> {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
-
+    use super::super::testing::script;
     use super::*;
 
-    fn script(dir: &Path, text: &str) -> Program {
-        let file = dir.join("program");
-        // Written under another name: a file that is still open for writing cannot be run.
-        fs::write(dir.join("new"), format!("#!/bin/sh\n{text}\n")).unwrap();
-        fs::set_permissions(dir.join("new"), fs::Permissions::from_mode(0o755)).unwrap();
-        fs::rename(dir.join("new"), &file).unwrap();
+    fn program(dir: &Path, text: &str) -> Program {
+        let file = script(dir, text);
         Program { file, commit: None }
     }
 
     #[test]
     fn what_a_program_prints_is_understood() {
         let dir = tempfile::tempdir().unwrap();
-        let says = |text: &str| script(dir.path(), text);
+        let says = |text: &str| program(dir.path(), text);
         let gpu = says(r#"echo '{"cuda": {"why_none": null}}'"#);
         assert_eq!(gpu.why_no_gpu().unwrap(), None);
         let none = says(r#"echo '{"cuda": {"why_none": "no driver"}}'"#);

@@ -14,7 +14,7 @@ use self::baseline::Baseline;
 use self::compare::{Comparison, Rules};
 use self::report::Outcome;
 use crate::bench::document::Document;
-use crate::bench::program::Program;
+use crate::bench::program::{Program, ProgramArgs};
 use crate::bench::{self, page::Finding};
 use crate::workspace::Workspace;
 
@@ -33,9 +33,8 @@ pub(crate) struct NightlyArgs {
     /// replace all of them
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "add")]
     update_baseline: Option<Update>,
-    /// Run this program instead of building one
-    #[arg(long, value_name = "FILE", conflicts_with = "from")]
-    program: Option<PathBuf>,
+    #[command(flatten)]
+    program: ProgramArgs,
     /// Judge what `nvfp4-gemv bench --json` measured elsewhere: nothing is verified or measured
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
@@ -79,7 +78,7 @@ pub(crate) fn command(workspace: &Workspace, args: &NightlyArgs) -> Result<()> {
     let out = args.out.clone().unwrap_or_else(|| workspace.nightly_dir());
     let program = match &args.from {
         Some(_) => None,
-        None => Some(Program::find(workspace, args.program.as_deref())?),
+        None => Some(Program::find(workspace, &args.program)?),
     };
     if let Some(program) = &program
         && !args.cpu
@@ -111,13 +110,6 @@ pub(crate) fn command(workspace: &Workspace, args: &NightlyArgs) -> Result<()> {
         threshold: args.threshold / 100.0,
     };
     let outcome = match &baseline {
-        None if args.require_baseline => {
-            bail!(
-                "no baseline for {}: {} is not there",
-                document.device.name,
-                file.display()
-            )
-        }
         None => Outcome::NoBaseline,
         Some(baseline) => Outcome::Compared(judge(args, &program, baseline, &document, rules)?),
     };
@@ -143,6 +135,13 @@ pub(crate) fn command(workspace: &Workspace, args: &NightlyArgs) -> Result<()> {
             .display()
     );
 
+    if args.require_baseline && matches!(outcome, Outcome::NoBaseline) {
+        bail!(
+            "no baseline for {}: {} is not there",
+            document.device.name,
+            file.display()
+        );
+    }
     if let Some(update) = args.update_baseline {
         let kept = baseline.filter(|_| update == Update::Add);
         let mut baseline = kept.unwrap_or_else(|| Baseline::new(&document));
@@ -205,4 +204,153 @@ fn verify(program: &Program, cpu: bool) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whole nights, with a script for the program.
+#[cfg(all(test, unix))]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::bench::testing::{document, script};
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: NightlyArgs,
+    }
+
+    /// A machine with a GPU, which measures `now`.
+    struct Machine {
+        folder: tempfile::TempDir,
+    }
+
+    impl Machine {
+        fn new(now: &Document) -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let machine = Self { folder };
+            machine.measures(now);
+            machine.with_info(
+                r#"{"cuda": {"why_none": null}, "paths": [{"name": "cuda-core", "available": true}]}"#,
+            );
+            script(
+                machine.path(),
+                &format!(
+                    "cd {}; echo \"$@\" >> calls; case $1 in\n info) cat info;;\n bench) cat now;;\n \
+                     verify) echo '{{\"passed\": true, \"computed\": 3}}';;\nesac",
+                    machine.path().display()
+                ),
+            );
+            machine
+        }
+
+        fn path(&self) -> &Path {
+            self.folder.path()
+        }
+
+        fn measures(&self, now: &Document) {
+            fs::write(self.path().join("now"), serde_json::to_string(now).unwrap()).unwrap();
+        }
+
+        fn with_info(&self, info: &str) {
+            fs::write(self.path().join("info"), info).unwrap();
+        }
+
+        fn night(&self, options: &[&str]) -> Result<()> {
+            let path = |name| self.path().join(name).display().to_string();
+            let (program, baseline, out) = (path("program"), path("base.json"), path("out"));
+            let places = [
+                "x",
+                "--program",
+                &program,
+                "--baseline",
+                &baseline,
+                "--out",
+                &out,
+            ];
+            let args = Cli::parse_from([&places, options].concat()).args;
+            command(&Workspace::locate()?, &args)
+        }
+
+        fn calls(&self) -> Vec<String> {
+            let calls = fs::read_to_string(self.path().join("calls")).unwrap();
+            calls.lines().map(str::to_owned).collect()
+        }
+
+        fn written(&self, name: &str) -> String {
+            fs::read_to_string(self.path().join("out").join(name)).unwrap()
+        }
+    }
+
+    #[test]
+    fn a_night_from_the_first_baseline_to_a_regression() {
+        let machine = Machine::new(&document());
+        machine.night(&[]).unwrap();
+        assert!(machine.written("nightly.md").contains("no baseline"));
+        let error = machine
+            .night(&["--require-baseline"])
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("no baseline for Test GPU"), "{error}");
+        assert!(!machine.path().join("base.json").exists());
+        machine.night(&["--update-baseline"]).unwrap();
+        machine.night(&["--update-baseline"]).unwrap();
+        machine
+            .night(&["--require-gpu", "--require-baseline"])
+            .unwrap();
+        assert!(machine.written("nightly.md").contains("Nothing got slower"));
+
+        let mut slower = document();
+        for us in &mut slower.cases[0].paths[0].samples_us {
+            *us *= 1.1;
+        }
+        slower.slowed_percent = [("cuda-core".into(), 10)].into();
+        machine.measures(&slower);
+        let before = machine.calls().len();
+        let error = machine
+            .night(&["--slow-down", "cuda-core=10"])
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("slower"), "{error}");
+        let calls = machine.calls().split_off(before);
+        let bench = "bench --suite all --slow-down cuda-core=10 --json";
+        assert_eq!(calls[2..], ["verify --path cuda-core --json", bench, bench]);
+        let page = machine.written("bench.html");
+        assert!(page.contains("SLOWER") && page.contains("REHEARSAL"));
+        assert_eq!(machine.written("history.jsonl").lines().count(), 6);
+
+        let error = machine
+            .night(&["--update-baseline"])
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("on purpose"), "{error}");
+        slower.slowed_percent.clear();
+        machine.measures(&slower);
+        machine.night(&["--update-baseline=replace"]).unwrap();
+        machine.night(&[]).unwrap();
+    }
+
+    #[test]
+    fn without_a_gpu_nothing_is_measured() {
+        let machine = Machine::new(&document());
+        machine.with_info(r#"{"cuda": {"why_none": "no driver"}, "paths": []}"#);
+        machine.night(&[]).unwrap();
+        let error = machine.night(&["--require-gpu"]).unwrap_err().to_string();
+        assert_eq!(error, "no GPU: no driver");
+        assert_eq!(machine.calls(), ["info --json"; 2]);
+    }
+
+    #[test]
+    fn a_damaged_baseline_is_no_reason_to_pass() {
+        let machine = Machine::new(&document());
+        fs::write(machine.path().join("base.json"), "{\"schema\"").unwrap();
+        let error = format!("{:#}", machine.night(&[]).unwrap_err());
+        assert!(
+            error.contains("base.json cannot be used: it is no JSON"),
+            "{error}"
+        );
+    }
 }

@@ -72,3 +72,22 @@ impl Suite {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suites_are_what_the_documentation_says() {
+        let count = |suite: &Suite| {
+            suite.shapes.len() * suite.vectors.len() * suite.activations.len() * suite.layouts.len()
+        };
+        let all = Suite::new(Some(SuiteArg::All), false);
+        assert_eq!(count(&all), 8 * 4 * 3 * 2);
+        assert_eq!(all.shapes[..3], CONTEST_BENCHMARKS);
+        let quick = Suite::new(Some(SuiteArg::Quick), false);
+        assert_eq!(count(&quick) * 12, count(&all));
+        assert_eq!(Suite::new(Some(SuiteArg::All), true).name, "cpu");
+        assert_eq!(Suite::new(None, true), Suite::new(None, false));
+    }
+}
