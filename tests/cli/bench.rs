@@ -89,7 +89,7 @@ fn options_replace_parts_of_a_suite() {
         "--activation",
         "f16",
     ]);
-    assert_eq!(document["suite"], "cpu");
+    assert_eq!(document["suite"], "custom");
     let cases = document["cases"].as_array().unwrap();
     let seen: Vec<_> = cases
         .iter()

@@ -20,10 +20,10 @@ use crate::workspace::Workspace;
 
 #[derive(Debug, Args)]
 pub(crate) struct NightlyArgs {
-    /// What to compare with [default: benches/baseline/<GPU>.json]
+    /// What to compare with [default: benches/baseline/MODEL.json]
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
-    /// Past nights, one JSON object a line; this one is appended [default: target/nightly/history.jsonl]
+    /// Past nights, one JSON object a line; this one is appended [default: history.jsonl in --out]
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
     /// Where bench.json, bench.md, bench.html and nightly.md go [default: target/nightly]

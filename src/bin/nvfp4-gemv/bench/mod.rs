@@ -61,7 +61,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 21, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     rounds: u16,
     /// Rotate over about this many MiB of weights; 0: the same weights every time
-    #[arg(long, value_name = "MIB", default_value_t = 512)]
+    #[arg(long, value_name = "MIB", default_value_t = DEFAULT_COLD_MIB)]
     cold: usize,
     /// The commit that the program was built from, for the document
     #[arg(long, value_name = "SHA")]
@@ -70,6 +70,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH=PERCENT", value_parser = parse_slow_down, hide = true)]
     slow_down: Vec<(Path, u32)>,
 }
+
+const DEFAULT_COLD_MIB: usize = 512;
 
 /// `PATH=PERCENT`.
 fn parse_slow_down(text: &str) -> Result<(Path, u32), String> {
@@ -81,11 +83,31 @@ fn parse_slow_down(text: &str) -> Result<(Path, u32), String> {
     }
 }
 
+impl Args {
+    /// Whether what is measured is no longer the suite.
+    fn replaces_parts(&self, forced: Option<Path>) -> bool {
+        let lists = [
+            self.shapes.is_empty(),
+            self.n.is_empty(),
+            self.activation.is_empty(),
+            self.layout.is_empty(),
+        ];
+        let whole = lists.iter().all(|is_default| *is_default)
+            && self.output_type == OutputArg::F16
+            && self.cold == DEFAULT_COLD_MIB
+            && forced.is_none_or(|forced| forced == Path::Cpu);
+        !whole
+    }
+}
+
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let forced = args.path.forced()?;
     let (engine, _) = engine::open(forced)?;
-    let suite = Suite::new(args.suite, engine.paths() == [Path::Cpu]);
+    let mut suite = Suite::new(args.suite, engine.paths() == [Path::Cpu]);
     let cases = cases(args, &suite)?;
+    if args.replaces_parts(forced) {
+        suite.name = "custom";
+    }
     let plan = Plan {
         rounds: args.rounds.into(),
         cold_bytes: args.cold.saturating_mul(1 << 20),
