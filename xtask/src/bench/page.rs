@@ -13,7 +13,17 @@ use crate::nightly::history::{self, Record};
 pub(crate) struct Finding {
     pub(crate) text: String,
     pub(crate) good: bool,
-    pub(crate) table: Table,
+    pub(crate) tables: Vec<Table>,
+}
+
+impl Finding {
+    pub(crate) fn markdown(&self) -> String {
+        let tables = self
+            .tables
+            .iter()
+            .map(|table| format!("\n{}", table.markdown()));
+        format!("{}\n{}", self.text, tables.collect::<String>())
+    }
 }
 
 const STYLE: &str = include_str!("page.css");
@@ -29,7 +39,7 @@ pub(crate) fn render(document: &Document, history: &[Record], findings: &[Findin
         body.push_str(&format!(
             "<p class=\"{class}\">{}</p>\n{}",
             escape(&finding.text),
-            or_nothing(&finding.table)
+            finding.tables.iter().map(Table::html).collect::<String>()
         ));
     }
     body.push_str(&legend(document));
@@ -156,7 +166,7 @@ mod tests {
         let finding = Finding {
             text: "1 < 2".into(),
             good: false,
-            table: Table::default(),
+            tables: Vec::new(),
         };
         let history = [history::testing::record("2026-11-20", 0.8)];
         let page = render(&testing::document(), &history, &[finding]);

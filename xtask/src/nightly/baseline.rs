@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::bench::document::{Device, Document};
+use crate::bench::document::{Case, Device, Document, Measured};
 use crate::bench::view::{label, problem, shares};
 use crate::workspace::Workspace;
 
@@ -63,12 +63,17 @@ pub(super) fn default_file(workspace: &Workspace, device: &Device) -> PathBuf {
     workspace.root().join("benches/baseline").join(name)
 }
 
+/// A path on a problem.
+pub(super) fn key(case: &Case, path: &Measured) -> String {
+    format!("{} {}", problem(case), label(path))
+}
+
 /// The shares of a document, by path and problem.
 pub(super) fn shares_of(document: &Document) -> Shares {
     let cases = document.cases.iter();
     let all = cases.flat_map(|case| {
         case.paths.iter().map(move |path| {
-            let key = format!("{} {}", problem(case), label(path));
+            let key = key(case, path);
             let shares = shares(case, path).into_iter();
             let rounded = shares.map(|share| (share * 1e4).round() / 1e4);
             (key, rounded.collect())

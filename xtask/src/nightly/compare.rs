@@ -71,7 +71,7 @@ pub(super) struct Comparison {
     /// Measured now, and in no session.
     pub(super) new: Vec<String>,
     pub(super) sessions: usize,
-    /// The standard deviation between sessions, as a part.
+    /// The standard deviation between sessions that is typical, as a part.
     pub(super) spread: f64,
 }
 
@@ -80,7 +80,7 @@ impl Comparison {
         baseline.check(document)?;
         let now = shares_of(document);
         let sessions: Vec<&Shares> = baseline.sessions.iter().map(|s| &s.shares).collect();
-        let pooled = pooled_spread(&sessions);
+        let typical = typical_spread(&sessions);
         let mut entries = Vec::new();
         let mut new = Vec::new();
         for (key, now) in &now {
@@ -90,7 +90,7 @@ impl Comparison {
                 .collect();
             match &before[..] {
                 [] => new.push(key.clone()),
-                before => entries.push(Entry::new(key, before, now, pooled, rules)),
+                before => entries.push(Entry::new(key, before, now, typical, rules)),
             }
         }
         if entries.is_empty() {
@@ -105,7 +105,7 @@ impl Comparison {
             entries,
             new,
             sessions: sessions.len(),
-            spread: pooled,
+            spread: typical,
         })
     }
 
@@ -132,19 +132,19 @@ impl Comparison {
 }
 
 impl Entry {
-    fn new(key: &str, sessions: &[&[f64]], now: &[f64], pooled: f64, rules: Rules) -> Self {
+    fn new(key: &str, sessions: &[&[f64]], now: &[f64], typical: f64, rules: Rules) -> Self {
         let medians: Vec<f64> = sessions.iter().map(|shares| median(shares)).collect();
         let (before, share) = (median(&medians), median(now));
         // Shares fall as times grow.
         let ratio = before / share;
-        // Three sessions say something about one path; the others say more.
-        let own = if medians.len() >= 3 {
-            spread(&[&medians]).unwrap_or(0.0)
-        } else {
-            0.0
+        // Three sessions hardly know the spread of one path; the others know more. Unless it stands out.
+        let own = match medians.len() {
+            3.. => spread(&medians).filter(|own| *own > 2.0 * typical),
+            _ => None,
         };
+        let between = own.unwrap_or(typical);
         // Of tonight's start, and of the median of the sessions': pi / 2 times the mean's variance.
-        let between = pooled.max(own) * (1.0 + FRAC_PI_2 / medians.len() as f64).sqrt();
+        let between = between * (1.0 + FRAC_PI_2 / medians.len() as f64).sqrt();
         let threshold = rules.threshold.max(DEVIATIONS * between);
         let beyond = ratio > 1.0 + threshold || ratio < 1.0 / (1.0 + threshold);
         let interval = beyond.then(|| {
@@ -175,36 +175,31 @@ impl Entry {
 }
 
 /// What the start of a machine changes: the standard deviation of a path's medians between sessions, as a
-/// part of their mean, pooled over all paths and problems.
-fn pooled_spread(sessions: &[&Shares]) -> f64 {
-    let Some(newest) = sessions.last() else {
-        return ASSUMED_SPREAD;
-    };
-    let medians: Vec<Vec<f64>> = newest
-        .keys()
-        .map(|key| {
-            sessions
-                .iter()
-                .filter_map(|shares| Some(median(shares.get(key)?)))
-                .collect()
-        })
-        .collect();
-    let groups: Vec<&[f64]> = medians.iter().map(Vec::as_slice).collect();
-    spread(&groups).unwrap_or(ASSUMED_SPREAD)
+/// part of their mean. The middle one of all paths and problems: an unsteady one must not hide the others.
+fn typical_spread(sessions: &[&Shares]) -> f64 {
+    let keys = sessions.last().into_iter().flat_map(|newest| newest.keys());
+    let spreads = keys.filter_map(|key| {
+        let shares = sessions.iter().filter_map(|shares| shares.get(key));
+        spread(&shares.map(|shares| median(shares)).collect::<Vec<_>>())
+    });
+    let spreads: Vec<f64> = spreads.collect();
+    match &spreads[..] {
+        [] => ASSUMED_SPREAD,
+        spreads => median(spreads),
+    }
 }
 
-/// The relative standard deviation inside groups; nothing where no group has two values.
-fn spread(groups: &[&[f64]]) -> Option<f64> {
-    let (mut squares, mut degrees) = (0.0, 0);
-    for group in groups.iter().filter(|group| group.len() >= 2) {
-        let mean = group.iter().sum::<f64>() / group.len() as f64;
-        squares += group
-            .iter()
-            .map(|value| (value / mean - 1.0).powi(2))
-            .sum::<f64>();
-        degrees += group.len() - 1;
-    }
-    (degrees > 0).then(|| (squares / degrees as f64).sqrt())
+/// The relative standard deviation, corrected so that half of all estimates are above the truth: those of
+/// few values tend to be too small (Wilson and Hilferty). Nothing of one value.
+fn spread(values: &[f64]) -> Option<f64> {
+    let degrees = values.len().checked_sub(1).filter(|degrees| *degrees > 0)? as f64;
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    let squares: f64 = values
+        .iter()
+        .map(|value| (value / mean - 1.0).powi(2))
+        .sum();
+    let correction = (1.0 - 2.0 / (9.0 * degrees)).powi(3);
+    Some((squares / degrees / correction).sqrt())
 }
 
 #[cfg(test)]
@@ -302,6 +297,25 @@ mod tests {
         assert!(unsteady.spread > 0.03 && steady.spread < 0.005);
         let one = compare(&baseline(1, 0.0, 0.01), &run(10, 0.0, 0.01, |_| 1.0));
         assert_eq!((one.sessions, one.spread), (1, ASSUMED_SPREAD));
+    }
+
+    /// A path whose starts differ by far more than the others' gets a threshold of its own.
+    #[test]
+    fn an_unsteady_path_does_not_hide_the_others() {
+        let mut baseline = baseline(3, 0.002, 0.01);
+        let unsteady = "1024x7168x8 n=1 nvfp4 128x4 cuda-core";
+        for (session, factor) in baseline.sessions.iter_mut().zip([0.85, 1.0, 1.15]) {
+            let shares = session.shares.get_mut(unsteady).unwrap();
+            shares.iter_mut().for_each(|share| *share *= factor);
+        }
+        let slower = |i: usize| if i == 7 || i == 8 { 1.1 } else { 1.0 };
+        let comparison = compare(&baseline, &run(10, 0.002, 0.01, slower));
+        let keys: Vec<&str> = comparison.regressions().map(|entry| &*entry.key).collect();
+        assert_eq!(
+            keys,
+            ["1152x7168x8 n=1 nvfp4 128x4 cuda-core"],
+            "{comparison:?}"
+        );
     }
 
     #[test]

@@ -13,9 +13,9 @@ use clap::{Args, ValueEnum};
 use self::baseline::Baseline;
 use self::compare::{Comparison, Rules};
 use self::report::Outcome;
+use crate::bench;
 use crate::bench::document::Document;
 use crate::bench::program::{Program, ProgramArgs};
-use crate::bench::{self, page::Finding};
 use crate::workspace::Workspace;
 
 #[derive(Debug, Args)]
@@ -119,14 +119,9 @@ pub(crate) fn command(workspace: &Workspace, args: &NightlyArgs) -> Result<()> {
         None => out.join("history.jsonl"),
     };
     let history = history::append(&history_file, &document, outcome.verdict())?;
-    let finding = Finding {
-        text: outcome.sentence(&document, &file),
-        good: outcome.passed(),
-        table: outcome.table(usize::MAX),
-    };
+    let finding = outcome.finding(&document, &file);
     bench::write(&out, &document, &history, std::slice::from_ref(&finding))?;
-    let text = format!("{}\n\n{}", finding.text, finding.table.markdown());
-    std::fs::write(out.join("nightly.md"), &text)
+    std::fs::write(out.join("nightly.md"), finding.markdown())
         .with_context(|| format!("writing {}", out.join("nightly.md").display()))?;
     print!("{}", outcome.text(&document, &file));
     println!(

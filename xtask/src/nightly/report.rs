@@ -1,11 +1,14 @@
 //! What a night's comparison says: a sentence, and a table of what and how much.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::baseline::key;
 use super::compare::{Change, Comparison, Entry};
 use crate::bench::document::Document;
+use crate::bench::page::Finding;
 use crate::bench::table::Table;
-use crate::bench::view::percent;
+use crate::bench::view::{label, percent};
 
 /// Rows of the table in a terminal.
 const MOST_ROWS: usize = 30;
@@ -128,6 +131,51 @@ impl Outcome {
         table
     }
 
+    /// What happened to each path on average: a drift that no single problem's threshold shows.
+    pub(super) fn overall(&self, document: &Document) -> Table {
+        let mut table = Table::new(["path", "vectors", "problems", "time on average"]);
+        let Self::Compared(comparison) = self else {
+            return table;
+        };
+        let ratios: BTreeMap<&str, f64> = comparison
+            .entries
+            .iter()
+            .map(|entry| (&*entry.key, entry.ratio))
+            .collect();
+        let mut groups: BTreeMap<(String, &str), Vec<f64>> = BTreeMap::new();
+        for case in &document.cases {
+            for path in &case.paths {
+                if let Some(ratio) = ratios.get(&*key(case, path)) {
+                    let group = (label(path), &*case.activation);
+                    groups.entry(group).or_default().push(ratio.ln());
+                }
+            }
+        }
+        for ((path, activation), logs) in groups {
+            let mean = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
+            table.row(vec![
+                path,
+                activation.into(),
+                logs.len().to_string(),
+                change(mean),
+            ]);
+        }
+        table
+    }
+
+    /// For a page and for `nightly.md`: everything.
+    pub(super) fn finding(&self, document: &Document, file: &Path) -> Finding {
+        let tables = [self.table(usize::MAX), self.overall(document)];
+        Finding {
+            text: self.sentence(document, file),
+            good: self.passed(),
+            tables: tables
+                .into_iter()
+                .filter(|table| !table.is_empty())
+                .collect(),
+        }
+    }
+
     /// For the terminal, which the worst must not scroll out of.
     pub(super) fn text(&self, document: &Document, file: &Path) -> String {
         let mut text = format!("{}\n", self.sentence(document, file));
@@ -141,6 +189,10 @@ impl Outcome {
         let more = self.table(usize::MAX).len().saturating_sub(table.len());
         if more > 0 {
             text.push_str(&format!("and {more} more\n"));
+        }
+        let overall = self.overall(document);
+        if !overall.is_empty() {
+            text.push_str(&format!("\n{}\n", overall.markdown()));
         }
         text
     }
@@ -187,6 +239,9 @@ mod tests {
             "| 4096x7168x8 n=4 nvfp4 128x4 cuda-core-tma | SLOWER | +25.0% |",
             "| 4096x7168x8 n=1 bf16 128x4 cuda-core | missing |",
             "| 67% | 53% |",
+            // The geometric mean of 1 and 1.25.
+            "| cuda-core-tma | nvfp4 | 2 | +11.8% |",
+            "| cuda-core | nvfp4 | 2 | +0.0% |",
         ] {
             assert!(text.contains(part), "{part}:\n{text}");
         }
