@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaSlice, CudaStream, DriverError, sys};
+use cudarc::driver::{CudaEvent, CudaGraph, CudaSlice, CudaStream, DevicePtr, DriverError, sys};
 
 use crate::error::{Error, Result};
 use crate::raw;
@@ -39,12 +39,137 @@ pub fn copies_for_cold_l2(bytes: usize, l2_bytes: u64) -> usize {
     (2 * l2_bytes as usize / bytes.max(1) + 1).max(2)
 }
 
-/// Captures `launches` calls of `launch`, each given its index, into a graph on `stream`, and
-/// times `replays` replays after two to warm up.
-///
-/// The stream must not be the default one, which cannot be captured, and its context's event
-/// tracking must be off ([`cudarc::driver::CudaContext::disable_event_tracking`]): a captured call
-/// may not wait for events of before the capture.
+/// Two events on a stream: what the device does between them is timed, and nothing of the host's.
+#[derive(Debug)]
+pub struct Stopwatch {
+    stream: Arc<CudaStream>,
+    begin: CudaEvent,
+    end: CudaEvent,
+}
+
+impl Stopwatch {
+    /// Creates the events.
+    ///
+    /// # Errors
+    /// What CUDA reports.
+    pub fn new(stream: &Arc<CudaStream>) -> Result<Self> {
+        let event = || {
+            stream
+                .context()
+                .new_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT))
+                .map_err(|error| driver_error("creating an event", error))
+        };
+        Ok(Self {
+            stream: stream.clone(),
+            begin: event()?,
+            end: event()?,
+        })
+    }
+
+    /// Begins here in the stream.
+    ///
+    /// # Errors
+    /// What CUDA reports.
+    pub fn start(&self) -> Result<()> {
+        let recorded = self.begin.record(&self.stream);
+        recorded.map_err(|error| driver_error("recording an event", error))
+    }
+
+    /// Ends here in the stream, waits for it, and returns the seconds since [`start`](Self::start).
+    ///
+    /// # Errors
+    /// What CUDA reports, also of the work that was timed.
+    pub fn stop(&self) -> Result<f64> {
+        self.end
+            .record(&self.stream)
+            .and_then(|()| self.begin.elapsed_ms(&self.end))
+            .map(|milliseconds| f64::from(milliseconds) * 1e-3)
+            .map_err(|error| driver_error("timing work", error))
+    }
+}
+
+/// Launches captured into one CUDA graph, to be replayed and timed.
+pub struct Replay {
+    graph: CudaGraph,
+    stopwatch: Stopwatch,
+    launches: usize,
+}
+
+impl std::fmt::Debug for Replay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replay")
+            .field("launches", &self.launches)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Replay {
+    /// Captures `launches` calls of `launch`, each given its index, on `stream`.
+    ///
+    /// The stream must not be the default one, which cannot be captured, and its context's event
+    /// tracking must be off ([`cudarc::driver::CudaContext::disable_event_tracking`]): a captured
+    /// call may not wait for events of before the capture.
+    ///
+    /// # Errors
+    /// What `launch` returns, and what CUDA reports.
+    ///
+    /// # Safety
+    /// The memory that the launches use lives until the last replay has run.
+    pub unsafe fn capture(
+        stream: &Arc<CudaStream>,
+        launches: usize,
+        launch: impl FnMut(usize) -> Result<()>,
+    ) -> Result<Self> {
+        let cuda = |error: DriverError| driver_error("capturing a graph of launches", error);
+        stream.synchronize().map_err(cuda)?;
+        stream
+            .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+            .map_err(cuda)?;
+        let launched = (0..launches).try_for_each(launch);
+        // The capture is ended whatever happened in it, or the stream would stay unusable.
+        let graph = stream.end_capture(
+            sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
+        );
+        launched?;
+        let graph = graph.map_err(cuda)?.ok_or_else(|| Error::Cuda {
+            during: "capturing a graph of launches",
+            code: 0,
+            message: "nothing was captured".into(),
+        })?;
+        Ok(Self {
+            graph,
+            stopwatch: Stopwatch::new(stream)?,
+            launches,
+        })
+    }
+
+    /// How many launches a replay makes.
+    pub fn launches(&self) -> usize {
+        self.launches
+    }
+
+    /// Enqueues one replay.
+    ///
+    /// # Errors
+    /// What CUDA reports.
+    pub fn enqueue(&self) -> Result<()> {
+        let launched = self.graph.launch();
+        launched.map_err(|error| driver_error("replaying a graph of launches", error))
+    }
+
+    /// Replays once, and returns the seconds of one launch.
+    ///
+    /// # Errors
+    /// What CUDA reports.
+    pub fn seconds_a_launch(&self) -> Result<f64> {
+        self.stopwatch.start()?;
+        self.enqueue()?;
+        Ok(self.stopwatch.stop()? / self.launches as f64)
+    }
+}
+
+/// Captures `launches` calls of `launch` as [`Replay::capture`] does, and times `replays` replays after
+/// two to warm up.
 ///
 /// # Errors
 /// What `launch` returns, and what CUDA reports.
@@ -54,37 +179,13 @@ pub fn time_launches(
     replays: usize,
     mut launch: impl FnMut(usize) -> Result<()>,
 ) -> Result<Timing> {
-    let cuda = |error: DriverError| driver_error("timing a graph of launches", error);
-    stream.synchronize().map_err(cuda)?;
-    stream
-        .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-        .map_err(cuda)?;
-    let launched = (0..launches).try_for_each(&mut launch);
-    // The capture is ended whatever happened in it, or the stream would stay unusable.
-    let graph = stream.end_capture(
-        sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
-    );
-    launched?;
-    let graph = graph.map_err(cuda)?.ok_or_else(|| Error::Cuda {
-        during: "timing a graph of launches",
-        code: 0,
-        message: "nothing was captured".into(),
-    })?;
-    let event = || {
-        stream
-            .context()
-            .new_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT))
-            .map_err(cuda)
-    };
-    let (start, end) = (event()?, event()?);
+    // SAFETY: `launch`, and what it borrows, lives until the last replay below has been waited for.
+    let graph = unsafe { Replay::capture(stream, launches, &mut launch) }?;
     let mut seconds = Vec::with_capacity(replays);
     for replay in 0..replays + 2 {
-        start.record(stream).map_err(cuda)?;
-        graph.launch().map_err(cuda)?;
-        end.record(stream).map_err(cuda)?;
-        let milliseconds = start.elapsed_ms(&end).map_err(cuda)?;
+        let time = graph.seconds_a_launch()?;
         if replay >= 2 {
-            seconds.push(f64::from(milliseconds) * 1e-3 / launches as f64);
+            seconds.push(time);
         }
     }
     Ok(Timing::of(seconds).unwrap_or(Timing {
@@ -94,40 +195,56 @@ pub fn time_launches(
     }))
 }
 
-/// Times a kernel that only reads `bytes`, at `offsets` into `data` in turn: the ceiling for any
-/// kernel that must read as many bytes of weights.
-///
-/// # Errors
-/// An offset past the data; what CUDA reports.
-pub fn time_read_only(
-    stream: &Arc<CudaStream>,
-    data: &CudaSlice<u8>,
-    offsets: &[usize],
-    bytes: usize,
+/// A kernel that only reads: the ceiling for any kernel that must read as many bytes of weights.
+#[derive(Debug)]
+pub struct ReadOnly<'a> {
+    stream: Arc<CudaStream>,
+    data: &'a CudaSlice<u8>,
+    sink: CudaSlice<u32>,
     multiprocessors: u32,
-    replays: usize,
-) -> Result<Timing> {
-    use cudarc::driver::DevicePtr;
-    let end = offsets.iter().max().map_or(0, |offset| offset + bytes);
-    crate::check::len("data to read", "bytes", data.len(), end)?;
-    let sink = stream
-        .alloc_zeros::<u32>(1)
-        .map_err(|error| driver_error("allocating", error))?;
-    let (address, _data) = data.device_ptr(stream);
-    let (sink, _sink) = sink.device_ptr(stream);
-    time_launches(stream, offsets.len(), replays, |i| {
-        // SAFETY: `data` and `sink` live until the replays have run: time_launches waits for them.
-        // The stream's context is current: cudarc made it so for the capture.
+}
+
+impl<'a> ReadOnly<'a> {
+    /// To read from `data`, on a device with so many multiprocessors.
+    ///
+    /// # Errors
+    /// What CUDA reports of an allocation of four bytes.
+    pub fn new(
+        stream: &Arc<CudaStream>,
+        data: &'a CudaSlice<u8>,
+        multiprocessors: u32,
+    ) -> Result<Self> {
+        let sink = stream.alloc_zeros::<u32>(1);
+        Ok(Self {
+            stream: stream.clone(),
+            data,
+            sink: sink.map_err(|error| driver_error("allocating", error))?,
+            multiprocessors,
+        })
+    }
+
+    /// Enqueues a read of `bytes` (rounded down to a multiple of 16) at `offset`, a multiple of 16.
+    ///
+    /// # Errors
+    /// A range past the data; what CUDA reports.
+    pub fn enqueue(&self, offset: usize, bytes: usize) -> Result<()> {
+        let end = offset.saturating_add(bytes);
+        crate::check::len("data to read", "bytes", self.data.len(), end)?;
+        let (address, _data) = self.data.device_ptr(&self.stream);
+        let (sink, _sink) = self.sink.device_ptr(&self.stream);
+        crate::cuda::make_current(&self.stream)?;
+        // SAFETY: the range was checked; `data` outlives this value, and `sink` is part of it. The
+        // kernel practically never writes the sink, and nobody reads it.
         unsafe {
             raw::read_only(
-                address + offsets[i] as u64,
+                address + offset as u64,
                 bytes,
                 sink,
-                multiprocessors,
-                stream.cu_stream().cast(),
+                self.multiprocessors,
+                self.stream.cu_stream().cast(),
             )
         }
-    })
+    }
 }
 
 pub(crate) fn driver_error(during: &'static str, error: DriverError) -> Error {

@@ -35,6 +35,28 @@ impl Config {
         }
     }
 
+    /// The same cut with programmatic dependent launch, or without: the weights are read before the
+    /// kernel before this one in the stream has ended, which must not write them. Unchanged where the
+    /// path's kernels have no such launch.
+    #[must_use]
+    pub fn with_dependent(self, dependent: bool) -> Self {
+        match self {
+            Self::CudaCore(_) => self,
+            Self::Tile(config) => Self::Tile(TileConfig {
+                dependent,
+                ..config
+            }),
+        }
+    }
+
+    /// Whether it asks for programmatic dependent launch.
+    pub fn is_dependent(&self) -> bool {
+        match self {
+            Self::CudaCore(_) => false,
+            Self::Tile(config) => config.dependent,
+        }
+    }
+
     /// The most successive f32 roundings that any term passes through:
     /// [`reference::error_bound`](crate::reference::error_bound) needs it.
     pub fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
@@ -60,3 +82,30 @@ impl From<TileConfig> for Config {
 /// Roundings of the product of the global scales to f32, and of the multiplications by it, the row
 /// alpha and the vector alpha.
 const ALPHAS: u32 = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_kernels_that_have_it_become_dependent() {
+        let shape = Shape::gemv(256, 1024, 1).unwrap();
+        let target = TileTarget {
+            multiprocessors: 132,
+            shared_bytes: 227 << 10,
+        };
+        let tile = TileConfig::for_problem(TileKernel::CudaCore, &shape, &target).unwrap();
+        let dependent = Config::from(tile).with_dependent(true);
+        assert!(dependent.is_dependent() && !Config::from(tile).is_dependent());
+        assert_eq!(dependent.with_dependent(false), tile.into());
+        let target = CudaCoreTarget {
+            activation: Activation::F16,
+            wide: true,
+            tiled: false,
+            multiprocessors: 132,
+            shared_bytes: 227 << 10,
+        };
+        let direct = Config::from(CudaCoreConfig::for_problem(&shape, &target));
+        assert_eq!(direct.with_dependent(true), direct);
+    }
+}

@@ -1,6 +1,7 @@
 //! The program, run as its users run it.
 #![cfg(feature = "cli")]
 
+mod bench;
 mod quantize;
 mod run;
 mod tune;
@@ -62,7 +63,9 @@ fn fails(args: &[&str]) -> String {
 #[test]
 fn help_has_examples_and_wrong_usage_exits_with_2() {
     assert!(prints(&["--help"]).contains("Exit codes"));
-    for command in ["info", "run", "verify", "quantize", "plan", "bench"] {
+    for command in [
+        "info", "run", "verify", "quantize", "plan", "bench", "compare",
+    ] {
         let help = prints(&[command, "--help"]);
         assert!(
             help.contains("Examples:") && help.contains("--json"),
@@ -199,41 +202,6 @@ fn plan_explains() {
     let huge = usize::MAX.to_string();
     assert!(fails(&["plan", &huge, "16"]).contains("overflow"));
     assert_eq!(json(&["plan", "0", "16", "--path", "cpu"])["path"], "cpu");
-}
-
-#[test]
-fn bench_reports_a_share_of_the_ceiling() {
-    let bench = json(&[
-        "bench",
-        "--path",
-        "cpu",
-        "--shape",
-        "256,512",
-        "--shape",
-        "64x64x2x3",
-        "--activation",
-        "nvfp4",
-        "--activation",
-        "f32",
-        "--seconds",
-        "0",
-        "--cold",
-        "1",
-    ]);
-    let results = bench["results"].as_array().unwrap();
-    assert_eq!(results.len(), 4);
-    for result in results {
-        assert_eq!(result["path"], "cpu");
-        for number in [
-            "median_seconds",
-            "gb_per_s",
-            "ceiling_gb_per_s",
-            "share_of_ceiling",
-        ] {
-            assert!(result[number].as_f64().unwrap() > 0.0, "{result}");
-        }
-    }
-    assert_eq!(results[2]["n"], 3);
 }
 
 #[test]

@@ -105,6 +105,26 @@ impl Cargo {
             ),
         }
     }
+
+    /// Builds a program and returns its file, as cargo reports it.
+    pub(crate) fn executable(&self, build_arguments: &[&str]) -> Result<PathBuf> {
+        let mut command = self.command(["build", "--message-format"]);
+        command
+            .arg("json-render-diagnostics")
+            .args(build_arguments)
+            .stderr(std::process::Stdio::inherit());
+        let messages = process::stdout(&mut command)?;
+        find_executable(&messages)
+            .with_context(|| format!("cargo reported no program (`{}`)", process::line(&command)))
+    }
+}
+
+/// Finds the program among cargo's messages.
+fn find_executable(messages: &str) -> Option<PathBuf> {
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
 }
 
 /// Finds the package's own build script among cargo's messages.
@@ -153,5 +173,17 @@ mod tests {
             Some(PathBuf::from("/t/gemv/out"))
         );
         assert_eq!(find_out_dir(messages, Path::new("/w/other")), None);
+    }
+
+    #[test]
+    fn the_program_is_found_among_libraries() {
+        let messages = r#"
+{"reason":"compiler-artifact","target":{"name":"nvfp4_gemv"},"executable":null}
+{"reason":"compiler-artifact","target":{"name":"nvfp4-gemv"},"executable":"/t/release/nvfp4-gemv"}"#;
+        assert_eq!(
+            find_executable(messages),
+            Some("/t/release/nvfp4-gemv".into())
+        );
+        assert_eq!(find_executable("{}"), None);
     }
 }

@@ -1,8 +1,10 @@
 //! `cargo xtask`: everything a developer or CI does with this repository, from a machine that has
 //! only Rust, a C++ compiler and Python 3.
 
+mod bench;
 mod cargo;
 mod checks;
+mod nightly;
 mod process;
 mod sass;
 mod toolchain;
@@ -68,6 +70,29 @@ enum Task {
     /// An estimate knows instructions and rates, nothing of prologues, dependencies or bank
     /// conflicts: docs/notes/estimates.md says how to read it.
     Sass(sass::SassArgs),
+    /// Measure every path on every shape, and write JSON, Markdown and a page with plots
+    ///
+    /// Runs `nvfp4-gemv bench --suite all`, built in release mode: the contest's three shapes and
+    /// five of decoder layers, for 1, 2, 4 and 8 vectors, NVFP4, f16 and bf16, both layouts of the
+    /// scales. On a machine without a GPU, a few problems on the CPU. docs/benchmarks.md describes
+    /// the numbers and the files.
+    #[command(after_help = "Examples:
+  cargo xtask bench
+  cargo xtask bench --quick --out /tmp/bench
+  cargo xtask bench --from bench.json
+  cargo xtask bench -- --activation nvfp4 --rounds 51")]
+    Bench(bench::BenchArgs),
+    /// Verify, measure, compare with this GPU model's baseline, and keep a history
+    ///
+    /// Fails where a result is wrong, where a path got slower on a problem, and where something is
+    /// no longer measured; prints a table of what and how much. Without a GPU, says so and
+    /// succeeds. docs/benchmarks.md says how the comparison decides, and how to rehearse it.
+    #[command(after_help = "Examples:
+  cargo xtask nightly
+  cargo xtask nightly --update-baseline         # then commit benches/baseline/
+  cargo xtask nightly --slow-down cuda-core=10  # must fail
+  cargo xtask nightly --from bench.json")]
+    Nightly(nightly::NightlyArgs),
 }
 
 #[derive(Debug, Args)]
@@ -130,6 +155,8 @@ fn perform(task: Task) -> Result<()> {
         Task::Check(args) => checks::command(&workspace, &args),
         Task::Bindings => checks::bindings::regenerate(&workspace),
         Task::Sass(args) => sass::command(&workspace, &args),
+        Task::Bench(args) => bench::command(&workspace, &args),
+        Task::Nightly(args) => nightly::command(&workspace, &args),
     }
 }
 

@@ -41,6 +41,16 @@ impl Workspace {
         self.target.join("toolchain")
     }
 
+    /// What `cargo xtask bench` writes.
+    pub(crate) fn bench_dir(&self) -> PathBuf {
+        self.target.join("bench")
+    }
+
+    /// What `cargo xtask nightly` writes.
+    pub(crate) fn nightly_dir(&self) -> PathBuf {
+        self.target.join("nightly")
+    }
+
     /// Build output of a check whose environment must not touch the ordinary build.
     pub(crate) fn check_dir(&self, check: &str) -> PathBuf {
         self.target.join("check").join(check)

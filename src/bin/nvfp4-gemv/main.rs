@@ -5,6 +5,7 @@
 //! for a failed check or an error, 2 for wrong usage.
 
 mod bench;
+mod compare;
 mod engine;
 mod info;
 mod inputs;
@@ -51,6 +52,7 @@ enum Command {
     Plan(plan::Args),
     Tune(tune::Args),
     Bench(bench::Args),
+    Compare(compare::Args),
 }
 
 fn main() -> ExitCode {
@@ -63,6 +65,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::run(&args),
         Command::Tune(args) => tune::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Compare(args) => compare::run(&args),
     };
     let report = result.unwrap_or_else(|error| Report::error(&error, cli.json));
     match report.print(cli.json) {

@@ -185,7 +185,6 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
 const BUDGET: Budget = Budget {
     runs: 11,
     time: Duration::from_millis(200),
-    cold_bytes: 0,
 };
 
 /// The layer and the vectors, as an engine takes them.

@@ -7,6 +7,7 @@ mod cuda;
 #[cfg(not(feature = "cuda"))]
 #[path = "no_cuda.rs"]
 mod cuda;
+mod rounds;
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -21,6 +22,9 @@ use safetensors::Dtype;
 use serde_json::Value;
 
 pub(crate) use cuda::{compiled_archs, devices};
+pub(crate) use rounds::{Case, Mode, Plan, Rounds, Series, Work};
+
+use crate::bench::document;
 
 /// What `--path` takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -178,9 +182,6 @@ pub(crate) struct Budget {
     pub(crate) runs: usize,
     /// And for at least so long.
     pub(crate) time: Duration,
-    /// Take turns over copies of the weights that make up this many bytes together, so that
-    /// caches do not serve them. 0: always the same weights.
-    pub(crate) cold_bytes: usize,
 }
 
 /// What an engine did.
@@ -200,19 +201,16 @@ pub(crate) struct Timing {
     pub(crate) median: f64,
     pub(crate) min: f64,
     pub(crate) runs: usize,
-    /// Bytes that the weights and their copies make up: what caches would have to hold.
-    pub(crate) rotated_bytes: usize,
 }
 
 impl Timing {
     /// Of times of single runs, at least one.
-    pub(crate) fn of(mut seconds: Vec<f64>, rotated_bytes: usize) -> Self {
+    pub(crate) fn of(mut seconds: Vec<f64>) -> Self {
         seconds.sort_by(f64::total_cmp);
         Self {
             median: seconds[seconds.len() / 2],
             min: seconds[0],
             runs: seconds.len(),
-            rotated_bytes,
         }
     }
 }
@@ -248,13 +246,15 @@ pub(crate) trait Engine {
     /// Computes once; on `forced`, or on the path that the dispatch picks.
     fn compute(&self, operands: &Operands<'_>, forced: Option<Path>) -> Result<Outcome>;
 
-    /// Measures single GEMVs.
+    /// Measures single GEMVs, always with the same weights.
     fn time(&self, operands: &Operands<'_>, forced: Option<Path>, budget: Budget)
     -> Result<Timing>;
 
-    /// Bytes a second of a kernel that only reads `bytes` a run, taking turns over `rotated` bytes,
-    /// measured now: the ceiling.
-    fn read_ceiling(&self, bytes: usize, rotated: usize) -> Result<f64>;
+    /// Lets `works` take turns, on weights that no cache holds.
+    fn rounds(&self, case: &Case, works: &[Work], plan: &Plan) -> Result<Rounds>;
+
+    /// The device, for a document of measurements.
+    fn describe(&self) -> document::Device;
 
     /// The paths that this engine may run, best first.
     fn paths(&self) -> &'static [Path];

@@ -1,23 +1,35 @@
 //! The CPU as an engine.
 
+mod rounds;
+
+use std::cell::RefCell;
 use std::hint::black_box;
 use std::time::Instant;
 
-use nvfp4_gemv::cpu::{Implementation, streaming_read_bandwidth};
+use nvfp4_gemv::cpu::Implementation;
 use nvfp4_gemv::{Output, Path, Result, Shape, Target, Vectors, Weights, gemv_on_path};
 
-use super::{Budget, Engine, Operands, Outcome, Timing, Values, forced_reason};
+use self::rounds::Pool;
+use super::{
+    Budget, Case, Engine, Operands, Outcome, Plan, Rounds, Timing, Values, Work, document,
+    forced_reason,
+};
 
 /// The CPU, with the widest instructions it has and rayon's threads.
 #[derive(Debug)]
 pub(crate) struct Cpu {
     /// Why an automatic choice came here.
     reason: Option<String>,
+    /// Made by the first rounds.
+    pool: RefCell<Option<Pool>>,
 }
 
 impl Cpu {
     pub(crate) fn new(reason: Option<String>) -> Self {
-        Self { reason }
+        Self {
+            reason,
+            pool: RefCell::new(None),
+        }
     }
 }
 
@@ -71,37 +83,38 @@ impl Engine for Cpu {
     ) -> Result<Timing> {
         let shape = &operands.shape;
         let x = operands.x.view();
-        let copies = budget
-            .cold_bytes
-            .div_ceil(shape.weight_bytes().max(1))
-            .max(1);
-        let copies: Vec<Operands<'_>> = vec![operands.clone().into_copy(); copies];
-        let weights: Vec<Weights<'_>> = copies
-            .iter()
-            .map(Operands::weights)
-            .collect::<Result<_>>()?;
+        let weights = operands.weights()?;
         let mut y = Values::poisoned(operands.output, shape.outputs());
-        // One round over all copies warms up: pages, threads, clocks.
-        for weights in &weights {
-            compute(forced, shape, weights, &x, &mut y)?;
-        }
+        // Warms up: pages, threads, clocks.
+        compute(forced, shape, &weights, &x, &mut y)?;
         let start = Instant::now();
         let mut seconds = Vec::new();
         while seconds.len() < budget.runs.max(1) || start.elapsed() < budget.time {
-            let weights = &weights[seconds.len() % weights.len()];
             let before = Instant::now();
-            compute(forced, shape, weights, &x, &mut y)?;
+            compute(forced, shape, &weights, &x, &mut y)?;
             seconds.push(before.elapsed().as_secs_f64());
             black_box(&y);
         }
-        Ok(Timing::of(seconds, shape.weight_bytes() * weights.len()))
+        Ok(Timing::of(seconds))
     }
 
-    fn read_ceiling(&self, _bytes: usize, rotated: usize) -> Result<f64> {
-        Ok(streaming_read_bandwidth(
-            rotated,
-            rayon::current_num_threads(),
-        ))
+    fn rounds(&self, case: &Case, works: &[Work], plan: &Plan) -> Result<Rounds> {
+        self.measure(case, works, plan)
+    }
+
+    fn describe(&self) -> document::Device {
+        document::Device {
+            kind: "cpu".into(),
+            name: cpu_name(),
+            threads: Some(rayon::current_num_threads()),
+            compute_capability: None,
+            multiprocessors: None,
+            l2_bytes: None,
+            memory_bytes: None,
+            driver: None,
+            driver_cuda: None,
+            runtime_cuda: None,
+        }
     }
 
     fn paths(&self) -> &'static [Path] {
@@ -109,13 +122,12 @@ impl Engine for Cpu {
     }
 }
 
-impl Operands<'_> {
-    /// The same, with weights of its own, so that a clone is a copy in memory.
-    fn into_copy(self) -> Self {
-        Self {
-            codes: self.codes.into_owned().into(),
-            scales: self.scales.into_owned().into(),
-            ..self
-        }
-    }
+/// The processor's product name, or its architecture.
+fn cpu_name() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = info
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
+        .map(|(_, name)| name.trim().to_owned());
+    name.unwrap_or_else(|| std::env::consts::ARCH.into())
 }

@@ -1,0 +1,214 @@
+//! `compare`: two paths on one problem, strictly alternating.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Result, bail};
+use nvfp4_gemv::{Activation, FloatType, Path, ScaleLayout, Shape, select};
+use serde_json::json;
+
+use crate::bench::statistics::{bootstrap, median, quantile, resampled_median};
+use crate::engine::{self, Case, Mode, Plan, Work};
+use crate::report::{Report, Table, time};
+use crate::shapes::{ActivationArg, LayoutArg, OutputArg, parse_shape};
+
+/// Compares two paths on one problem, strictly alternating, and says how sure that is
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The two take turns in rounds, a b b a a b ..., so that what else happens on the machine meets both alike; \
+the ratio is the median of the rounds' b / a. Compare a path with itself to see what this machine's noise is.
+
+Examples:
+  nvfp4-gemv compare --shape 4096,7168,8 --layout 128x4 --a cuda-core --b cuda-core-tma
+  nvfp4-gemv compare --shape 4096,4096 --layout 128x4 --a cuda-core-tma --b cuda-core-tma:chained
+  nvfp4-gemv compare --shape 1536,4096 --a cpu --b cpu --json")]
+pub(crate) struct Args {
+    /// M,K or M,K,L or M,K,L,N
+    #[arg(long, value_name = "M,K[,L[,N]]", value_parser = parse_shape)]
+    shape: Shape,
+    /// A path; `:chained` after it for programmatic dependent launch
+    #[arg(long, value_name = "PATH[:chained]")]
+    a: Side,
+    /// The path to compare with it
+    #[arg(long, value_name = "PATH[:chained]")]
+    b: Side,
+    /// Element type of the vectors
+    #[arg(long, value_enum, default_value = "nvfp4")]
+    activation: ActivationArg,
+    /// Element type of the result
+    #[arg(long, value_enum, default_value = "f16")]
+    output_type: OutputArg,
+    /// Layout of the scales
+    #[arg(long, value_enum, default_value = "linear")]
+    layout: LayoutArg,
+    /// Rounds to measure, after two to warm up
+    #[arg(long, default_value_t = 51, value_parser = clap::value_parser!(u16).range(5..=10_000))]
+    rounds: u16,
+    /// Rotate over about this many MiB of weights; 0: the same weights every time
+    #[arg(long, value_name = "MIB", default_value_t = 512)]
+    cold: usize,
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Side {
+    path: Path,
+    mode: Mode,
+}
+
+impl FromStr for Side {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (path, mode) = match text.split_once(':') {
+            None => (text, Mode::Isolated),
+            Some((path, "chained")) => (path, Mode::Chained),
+            Some((_, other)) => {
+                return Err(format!("expected `chained` after the colon, not {other:?}"));
+            }
+        };
+        let path = path.parse().map_err(|e: nvfp4_gemv::Error| e.to_string())?;
+        Ok(Self { path, mode })
+    }
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.mode {
+            Mode::Isolated => write!(f, "{}", self.path),
+            Mode::Chained => write!(f, "{} chained", self.path),
+        }
+    }
+}
+
+impl Side {
+    fn work(self) -> Work {
+        Work::Gemv {
+            path: self.path,
+            mode: self.mode,
+            slow_percent: 0,
+        }
+    }
+}
+
+/// How sure the interval is.
+const LEVEL: f64 = 0.99;
+const RESAMPLES: usize = 2000;
+
+pub(crate) fn run(args: &Args) -> Result<Report> {
+    let (a, b) = (args.a, args.b);
+    if (a.path == Path::Cpu) != (b.path == Path::Cpu) {
+        bail!("{a} and {b} cannot take turns: their operands lie in different memories");
+    }
+    if args.shape.is_empty() {
+        bail!("{} has nothing to measure", args.shape);
+    }
+    let (engine, _) = engine::open(Some(a.path))?;
+    let case = Case {
+        shape: args.shape,
+        activation: Activation::from(args.activation),
+        layout: ScaleLayout::from(args.layout),
+        output: FloatType::from(args.output_type),
+    };
+    for side in [a, b] {
+        select(
+            &case.shape,
+            &case.dispatch(),
+            &engine.target(),
+            Some(side.path),
+        )?;
+    }
+    let plan = Plan {
+        rounds: args.rounds.into(),
+        cold_bytes: args.cold.saturating_mul(1 << 20),
+    };
+    let rounds = engine.rounds(&case, &[a.work(), b.work()], &plan)?;
+    for side in [a, b] {
+        if rounds
+            .series
+            .iter()
+            .all(|series| series.work != side.work())
+        {
+            bail!("{} has no programmatic dependent launch", side.path);
+        }
+    }
+    let [of_a, of_b] = &rounds.series[..] else {
+        bail!("{a} and {b} were not both measured");
+    };
+    let pairs = of_a.seconds.iter().zip(&of_b.seconds);
+    let ratios: Vec<f64> = pairs.map(|(a, b)| b / a).collect();
+    let ratio = median(&ratios);
+    let interval = bootstrap(LEVEL, RESAMPLES, |rng| resampled_median(&ratios, rng));
+    let (low, high) = (quantile(&ratios, 0.05), quantile(&ratios, 0.95));
+    let differs = interval.low > 1.0 || interval.high < 1.0;
+    let verdict = match (differs, ratio > 1.0) {
+        (true, true) => format!("{b} takes {:.1}% longer than {a}", 100.0 * (ratio - 1.0)),
+        (true, false) => format!("{b} takes {:.1}% less time than {a}", 100.0 * (1.0 - ratio)),
+        (false, _) => {
+            format!("no difference between {a} and {b} that this run can tell from noise")
+        }
+    };
+
+    let mut table = Table::new(&["", "time", "5..95%", "GB/s"]);
+    for (name, side, seconds) in [("a", a, &of_a.seconds), ("b", b, &of_b.seconds)] {
+        let middle = median(seconds);
+        table.row(vec![
+            format!("{name}: {side}"),
+            time(middle),
+            format!(
+                "{}..{}",
+                time(quantile(seconds, 0.05)),
+                time(quantile(seconds, 0.95))
+            ),
+            format!("{:.1}", case.shape.weight_bytes() as f64 / middle / 1e9),
+        ]);
+    }
+    let percent = 100.0 * LEVEL;
+    let text = format!(
+        "{}, {} with {} vectors, {} scales; {} rounds of {} launches\n\n{table}\n\
+         b / a  {ratio:.4} (rounds {low:.4}..{high:.4}; {percent}% interval of the median \
+         {:.4}..{:.4})\n{verdict}\n",
+        engine.device(),
+        case.shape,
+        case.activation,
+        case.layout,
+        plan.rounds,
+        rounds.launches,
+        interval.low,
+        interval.high,
+    );
+    let side = |side: Side, seconds: &[f64], config: &str| {
+        json!({
+            "path": side.path.name(),
+            "mode": side.mode.name(),
+            "config": config,
+            "median_us": median(seconds) * 1e6,
+            "samples_us": seconds.iter().map(|s| s * 1e6).collect::<Vec<_>>(),
+        })
+    };
+    Ok(Report {
+        text,
+        json: json!({
+            "device": engine.describe(),
+            "m": case.shape.m(), "n": case.shape.n(), "k": case.shape.k(), "l": case.shape.l(),
+            "activation": case.activation.name(),
+            "layout": case.layout.name(),
+            "output_type": case.output.name(),
+            "rotated_bytes": rounds.rotated_bytes,
+            "launches_per_round": rounds.launches,
+            "a": side(a, &of_a.seconds, &of_a.config),
+            "b": side(b, &of_b.seconds, &of_b.config),
+            "ratio_b_to_a": {
+                "median": ratio,
+                "p05": low,
+                "p95": high,
+                "interval_level": LEVEL,
+                "interval_low": interval.low,
+                "interval_high": interval.high,
+            },
+            "differs": differs,
+            "verdict": verdict,
+        }),
+        passed: true,
+    })
+}

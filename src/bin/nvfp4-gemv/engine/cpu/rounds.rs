@@ -1,0 +1,127 @@
+//! Rounds on the CPU, by wall time.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use nvfp4_gemv::cpu::{Implementation, StreamingRead};
+use nvfp4_gemv::{GlobalScale, Path, Result, Weights};
+
+use super::super::rounds::{alternate, scale};
+use super::super::{Case, Mode, Plan, Rounds, Series, Values, Work};
+use super::{Cpu, compute};
+
+/// Random bytes that every case's weights are cut from, and a buffer to read.
+#[derive(Debug)]
+pub(super) struct Pool {
+    codes: Vec<u8>,
+    scales: Vec<u8>,
+    read: StreamingRead,
+}
+
+impl Pool {
+    fn new(code_bytes: usize, scale_bytes: usize, read_bytes: usize) -> Self {
+        let mut rng = fastrand::Rng::with_seed(1);
+        let mut codes = vec![0; code_bytes];
+        rng.fill(&mut codes);
+        let mut scales = vec![0; scale_bytes];
+        rng.fill(&mut scales);
+        scales.iter_mut().for_each(|byte| *byte = scale(*byte));
+        Self {
+            codes,
+            scales,
+            read: StreamingRead::new(read_bytes, rayon::current_num_threads()),
+        }
+    }
+}
+
+/// A round is at least this long: the clock and the start of threads must not count.
+const ROUND: Duration = Duration::from_millis(2);
+
+impl Cpu {
+    pub(super) fn measure(&self, case: &Case, works: &[Work], plan: &Plan) -> Result<Rounds> {
+        let shape = &case.shape;
+        let bytes = shape.weight_bytes();
+        let copies = plan.copies(bytes, 1);
+        let (code_bytes, scale_bytes) = (
+            shape.weight_code_bytes(),
+            shape.weight_scale_bytes(case.layout),
+        );
+        let mut pool = self.pool.borrow_mut();
+        let fits = |pool: &mut Pool| {
+            pool.codes.len() >= copies * code_bytes && pool.scales.len() >= copies * scale_bytes
+        };
+        let pool = match pool.take_if(|pool| fits(pool)) {
+            Some(kept) => pool.insert(kept),
+            None => pool.insert(Pool::new(
+                copies * code_bytes,
+                copies * scale_bytes,
+                (copies * bytes).max(plan.cold_bytes),
+            )),
+        };
+        let weights: Vec<Weights<'_>> = pool
+            .codes
+            .chunks_exact(code_bytes.max(1))
+            .zip(pool.scales.chunks_exact(scale_bytes.max(1)))
+            .take(copies)
+            .map(|(codes, scales)| {
+                Weights::new(shape, codes, scales, case.layout, GlobalScale::ONE)
+            })
+            .collect::<Result<_>>()?;
+        let inputs = case.inputs();
+        let x = inputs.view();
+        let mut y = Values::poisoned(case.output, shape.outputs());
+        let mut next = weights.iter().cycle();
+        let mut compute_next = || -> Result<()> {
+            let Some(weights) = next.next() else {
+                return Ok(()); // nothing to compute
+            };
+            compute(Some(Path::Cpu), shape, weights, &x, &mut y)?;
+            black_box(&y);
+            Ok(())
+        };
+
+        // The first warms up.
+        compute_next()?;
+        let start = Instant::now();
+        compute_next()?;
+        let once = start.elapsed().max(Duration::from_nanos(1));
+        let launches = (ROUND.as_nanos() / once.as_nanos()).clamp(1, 256) as usize;
+
+        let works: Vec<Work> = works.iter().copied().filter(runs_here).collect();
+        let seconds = alternate(works.len(), plan.rounds, |way| match works[way] {
+            Work::Read => Ok(bytes as f64 / pool.read.pass()),
+            Work::Gemv { slow_percent, .. } => {
+                let start = Instant::now();
+                (0..launches).try_for_each(|_| compute_next())?;
+                let until = start.elapsed() * (100 + slow_percent) / 100;
+                while start.elapsed() < until {
+                    std::hint::spin_loop();
+                }
+                Ok(start.elapsed().as_secs_f64() / launches as f64)
+            }
+        })?;
+        Ok(Rounds {
+            series: works
+                .into_iter()
+                .zip(seconds)
+                .map(|(work, seconds)| Series {
+                    work,
+                    config: match work {
+                        Work::Read => String::new(),
+                        Work::Gemv { .. } => Implementation::best().to_string(),
+                    },
+                    seconds,
+                })
+                .collect(),
+            rotated_bytes: bytes * copies,
+            launches,
+        })
+    }
+}
+
+fn runs_here(work: &Work) -> bool {
+    match work {
+        Work::Read => true,
+        Work::Gemv { path, mode, .. } => (*path, *mode) == (Path::Cpu, Mode::Isolated),
+    }
+}

@@ -1,0 +1,207 @@
+//! CUDA devices as engines. Everything the program knows about devices is behind the three
+//! functions of this file.
+
+mod operands;
+mod rounds;
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Instant;
+
+use cudarc::driver::{CudaContext, CudaStream, DriverError};
+use nvfp4_gemv::measure::time_launches;
+use nvfp4_gemv::path::{self, available};
+use nvfp4_gemv::{
+    Activation, Error, Launched, Path, Result, ScaleLayout, Shape, Target, gemv_on_device_with, raw,
+};
+use serde_json::json;
+
+use self::operands::DeviceValues;
+use self::rounds::Pool;
+use super::{
+    Budget, Case, Device, Devices, Engine, Operands, Outcome, Plan, Rounds, Timing, Values, Work,
+    document,
+};
+
+/// The architectures compiled in, as in `NVFP4_GEMV_ARCHS`; empty without kernels.
+pub(crate) fn compiled_archs() -> &'static str {
+    raw::COMPILED_ARCHS
+}
+
+/// Asks the driver for its devices.
+pub(crate) fn devices() -> Devices {
+    let version = |(major, minor): (i32, i32)| format!("CUDA {major}.{minor}");
+    let versions = raw::versions().ok().map(|versions| {
+        format!(
+            "driver: {}, runtime: {}",
+            versions.driver.map_or("none".into(), version),
+            version(versions.runtime)
+        )
+    });
+    let found = raw::device_count().and_then(|count| (0..count).map(describe).collect());
+    Devices { versions, found }
+}
+
+fn describe(ordinal: u32) -> Result<Device> {
+    let info = raw::device_info(ordinal)?;
+    let (major, minor) = info.compute_capability;
+    Ok(Device {
+        compute_capability: info.compute_capability,
+        text: format!(
+            "{}, compute capability {major}.{minor}, {} SMs, {} MB of L2, {} GB of memory",
+            info.name,
+            info.multiprocessors,
+            info.l2_bytes >> 20,
+            info.memory_bytes >> 30,
+        ),
+        json: json!({
+            "name": info.name,
+            "compute_capability": format!("{major}.{minor}"),
+            "multiprocessors": info.multiprocessors,
+            "l2_bytes": info.l2_bytes,
+            "memory_bytes": info.memory_bytes,
+        }),
+    })
+}
+
+/// The first device as an engine for `path`.
+pub(crate) fn open(path: Path) -> Result<Box<dyn Engine>> {
+    raw::device_count()?;
+    let info = raw::device_info(0)?;
+    // Whether the path can run anything on this device; the problem itself is asked about later.
+    let any = Shape::gemv(128, 256, 1)?;
+    let tiled = path::Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
+    available(path, &any, &tiled, &info.target())
+        .map_err(|reason| Error::PathUnavailable { path, reason })?;
+    let context = CudaContext::new(0).map_err(|e| cuda("opening device 0", e))?;
+    // SAFETY: all work of this program goes to the one stream below, whose order makes events
+    // unnecessary. Tracked events could not be waited for inside a capture.
+    unsafe { context.disable_event_tracking() };
+    let stream = context
+        .new_stream()
+        .map_err(|e| cuda("creating a stream", e))?;
+    Ok(Box::new(Cuda {
+        stream,
+        info,
+        pool: RefCell::new(None),
+    }))
+}
+
+fn cuda(during: &'static str, error: DriverError) -> Error {
+    Error::Cuda {
+        during,
+        code: error.0 as i32,
+        message: error.to_string(),
+    }
+}
+
+/// One device and one stream.
+struct Cuda {
+    stream: Arc<CudaStream>,
+    info: raw::DeviceInfo,
+    /// Made by the first rounds.
+    pool: RefCell<Option<Pool>>,
+}
+
+/// The NVIDIA driver's own version, where Linux's kernel module says it.
+fn driver_version() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/driver/nvidia/version").ok()?;
+    let is_version = |word: &&str| {
+        let mut parts = word.split('.');
+        parts.clone().count() >= 2 && parts.all(|part| part.parse::<u32>().is_ok())
+    };
+    text.split_whitespace().find(is_version).map(str::to_owned)
+}
+
+/// Launches a graph holds, so that what starts it does not count.
+const LAUNCHES: usize = 40;
+
+impl Engine for Cuda {
+    fn device(&self) -> String {
+        format!("{}, {} SMs", self.info.name, self.info.multiprocessors)
+    }
+
+    fn target(&self) -> Target {
+        self.info.target()
+    }
+
+    fn compute(&self, operands: &Operands<'_>, forced: Option<Path>) -> Result<Outcome> {
+        let shape = &operands.shape;
+        let weights = self.weights(operands)?;
+        let x = self.inputs(&operands.x)?;
+        let mut y = self.poisoned(operands.output, shape.outputs())?;
+        let Launched { choice, config } = gemv_on_device_with(
+            forced,
+            None,
+            &self.stream,
+            shape,
+            &weights.view(operands)?,
+            &x.view(),
+            y.output(),
+        )?;
+        let y = match &y {
+            DeviceValues::F16(y) => Values::F16(self.download(y)?),
+            DeviceValues::Bf16(y) => Values::Bf16(self.download(y)?),
+            DeviceValues::F32(y) => Values::F32(self.download(y)?),
+        };
+        Ok(Outcome {
+            y,
+            path: choice.path,
+            reason: choice.reason.to_string(),
+            roundings: config.roundings(shape, operands.x.activation()),
+        })
+    }
+
+    fn time(
+        &self,
+        operands: &Operands<'_>,
+        forced: Option<Path>,
+        budget: Budget,
+    ) -> Result<Timing> {
+        let shape = &operands.shape;
+        let weights = self.weights(operands)?;
+        let weights = weights.view(operands)?;
+        let inputs = self.inputs(&operands.x)?;
+        let x = inputs.view();
+        let mut y = self.poisoned(operands.output, shape.outputs())?;
+        let mut seconds = Vec::new();
+        let start = Instant::now();
+        while seconds.is_empty() || start.elapsed() < budget.time {
+            let timing = time_launches(&self.stream, LAUNCHES, budget.runs.max(1), |_| {
+                let output = y.output();
+                gemv_on_device_with(forced, None, &self.stream, shape, &weights, &x, output)
+                    .map(drop)
+            })?;
+            seconds.push(timing.median);
+        }
+        let mut timing = Timing::of(seconds);
+        timing.runs *= budget.runs.max(1) * LAUNCHES;
+        Ok(timing)
+    }
+
+    fn rounds(&self, case: &Case, works: &[Work], plan: &Plan) -> Result<Rounds> {
+        self.measure(case, works, plan)
+    }
+
+    fn describe(&self) -> document::Device {
+        let info = &self.info;
+        let version = |(major, minor): (i32, i32)| format!("{major}.{minor}");
+        let versions = raw::versions().ok();
+        document::Device {
+            kind: "cuda".into(),
+            name: info.name.clone(),
+            compute_capability: Some(version(info.compute_capability)),
+            multiprocessors: Some(info.multiprocessors),
+            threads: None,
+            l2_bytes: Some(info.l2_bytes),
+            memory_bytes: Some(info.memory_bytes),
+            driver: driver_version(),
+            driver_cuda: versions.and_then(|versions| versions.driver).map(version),
+            runtime_cuda: versions.map(|versions| version(versions.runtime)),
+        }
+    }
+
+    fn paths(&self) -> &'static [Path] {
+        &[Path::TensorCore, Path::CudaCoreTma, Path::CudaCore]
+    }
+}

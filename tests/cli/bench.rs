@@ -1,0 +1,149 @@
+//! `bench` and `compare`, on the CPU: any machine has one.
+
+use serde_json::Value;
+
+use super::{fails, json, prints, program, text};
+
+/// Small problems, few rounds, and little to rotate over.
+const QUICK: [&str; 6] = ["--path", "cpu", "--rounds", "3", "--cold", "1"];
+
+fn bench(args: &[&str]) -> Value {
+    json(&[&["bench"], args, &QUICK].concat())
+}
+
+fn samples(of: &Value) -> Vec<f64> {
+    let samples = of["samples_us"].as_array().unwrap();
+    samples
+        .iter()
+        .map(|sample| sample.as_f64().unwrap())
+        .collect()
+}
+
+#[test]
+fn bench_measures_every_combination_in_rounds_with_the_ceiling() {
+    let document = bench(&[
+        "--shape",
+        "256,512",
+        "--shape",
+        "64x64x2x3",
+        "--activation",
+        "nvfp4",
+        "--activation",
+        "f32",
+        "--layout",
+        "linear",
+        "--layout",
+        "128x4",
+        "--commit",
+        "0123abc",
+    ]);
+    assert_eq!(document["schema"], "nvfp4-gemv/bench/1");
+    assert_eq!(document["git_commit"], "0123abc");
+    assert_eq!(document["suite"], "custom");
+    assert_eq!(document["device"]["kind"], "cpu");
+    assert_eq!(document["method"]["rounds"], 3);
+    assert_eq!(document.get("slowed_percent"), None);
+    let cases = document["cases"].as_array().unwrap();
+    assert_eq!(cases.len(), 8);
+    assert_eq!((&cases[4]["n"], &cases[4]["l"]), (&3.into(), &2.into()));
+    for case in cases {
+        assert_eq!(case["picked"]["path"], "cpu");
+        let [cpu] = &case["paths"].as_array().unwrap()[..] else {
+            panic!("{case}");
+        };
+        assert_eq!(
+            (&cpu["mode"], &cpu["picked"]),
+            (&"isolated".into(), &true.into())
+        );
+        let (ceiling, times) = (samples(&case["ceiling"]), samples(cpu));
+        assert_eq!((ceiling.len(), times.len()), (3, 3));
+        let mut shares: Vec<f64> = ceiling.iter().zip(&times).map(|(c, t)| c / t).collect();
+        shares.sort_by(f64::total_cmp);
+        let share = cpu["share_of_ceiling"].as_f64().unwrap();
+        assert!((share - shares[1]).abs() < 1e-3, "{case}");
+        let bytes = case["weight_bytes"].as_f64().unwrap();
+        let rate = bytes / cpu["median_us"].as_f64().unwrap() / 1e3;
+        assert!(
+            (rate / cpu["gb_per_s"].as_f64().unwrap() - 1.0).abs() < 0.01,
+            "{case}"
+        );
+    }
+    let table = prints(&[&["bench", "--shape", "256,512"], &QUICK[..]].concat());
+    assert!(
+        table.contains("256x512") && table.contains("cpu*"),
+        "{table}"
+    );
+}
+
+#[test]
+fn options_replace_parts_of_a_suite() {
+    let document = bench(&[
+        "--suite",
+        "quick",
+        "--shape",
+        "64,64",
+        "--n",
+        "2",
+        "--n",
+        "3",
+        "--activation",
+        "f16",
+    ]);
+    assert_eq!(document["suite"], "custom");
+    let cases = document["cases"].as_array().unwrap();
+    let seen: Vec<_> = cases
+        .iter()
+        .map(|case| {
+            (
+                case["n"].as_u64().unwrap(),
+                case["activation"].as_str().unwrap(),
+                case["layout"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(seen, [(2, "f16", "128x4"), (3, "f16", "128x4")]);
+    assert!(fails(&["bench", "--path", "cpu", "--shape", "0,16"]).contains("nothing to measure"));
+}
+
+#[test]
+fn a_rehearsed_slowdown_is_in_the_document() {
+    let document = bench(&["--shape", "64,64", "--slow-down", "cpu=20"]);
+    assert_eq!(document["slowed_percent"]["cpu"], 20);
+    for wrong in ["cpu", "gpu=10", "cpu=1000", "cpu=-1"] {
+        let out = program(&["bench", "--slow-down", wrong]);
+        assert_eq!(out.status.code(), Some(2), "{wrong}");
+    }
+}
+
+const COMPARE: [&str; 7] = [
+    "compare", "--shape", "256,512", "--rounds", "9", "--cold", "1",
+];
+
+#[test]
+fn compare_gives_a_ratio_with_its_spread() {
+    let same = json(&[&COMPARE[..], &["--a", "cpu", "--b", "cpu"]].concat());
+    assert_eq!(
+        (samples(&same["a"]).len(), samples(&same["b"]).len()),
+        (9, 9)
+    );
+    let ratio = &same["ratio_b_to_a"];
+    let number = |name: &str| ratio[name].as_f64().unwrap();
+    assert!(number("p05") <= number("median") && number("median") <= number("p95"));
+    assert!(number("interval_low") <= number("interval_high"));
+    let outside = number("interval_low") > 1.0 || number("interval_high") < 1.0;
+    assert_eq!(same["differs"], outside);
+    assert!(!same["verdict"].as_str().unwrap().is_empty());
+    let report = prints(&[&COMPARE[..], &["--a", "cpu", "--b", "cpu"]].concat());
+    assert!(report.contains("b / a"), "{report}");
+}
+
+#[test]
+fn compare_says_what_cannot_take_turns() {
+    let with = |a, b| fails(&[&COMPARE[..], &["--a", a, "--b", b]].concat());
+    assert!(with("cpu", "cuda-core").contains("different memories"));
+    assert!(with("cpu", "cpu:chained").contains("no programmatic dependent launch"));
+    for wrong in ["gpu", "cpu:", "cpu:tied"] {
+        let out = program(&[&COMPARE[..], &["--a", wrong, "--b", "cpu"]].concat());
+        assert_eq!(out.status.code(), Some(2), "{}", text(&out.stderr));
+    }
+}

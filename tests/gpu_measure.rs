@@ -1,0 +1,74 @@
+//! What measures on a device: that replays do the work, that times are of it, and that a read stays in
+//! its data. Skipped where there is no device.
+#![cfg(feature = "cuda")]
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaStream};
+use nvfp4_gemv::measure::{ReadOnly, Replay, Stopwatch, copies_for_cold_l2, time_launches};
+use nvfp4_gemv::{Error, raw};
+
+/// A stream whose context does not track events, as captures ask for.
+fn stream() -> Option<(Arc<CudaStream>, raw::DeviceInfo)> {
+    if let Err(reason) = raw::device_count() {
+        eprintln!("skipped: {reason}");
+        return None;
+    }
+    let context = CudaContext::new(0).unwrap();
+    // SAFETY: all work goes to the one stream below, whose order makes events unnecessary.
+    unsafe { context.disable_event_tracking() };
+    Some((context.new_stream().unwrap(), raw::device_info(0).unwrap()))
+}
+
+/// One test: a capture and a new stream of another thread would disturb each other.
+#[test]
+fn replays_do_the_work_and_times_are_of_it() {
+    let Some((stream, info)) = stream() else {
+        return;
+    };
+
+    // What is captured runs at replays, once each.
+    let source = stream.clone_htod(&[7u32; 1024]).unwrap();
+    let mut target = stream.alloc_zeros::<u32>(1024).unwrap();
+    let copy = |_| {
+        stream.memcpy_dtod(&source, &mut target).unwrap();
+        Ok(())
+    };
+    // SAFETY: both buffers outlive the replays, which are waited for below.
+    let replay = unsafe { Replay::capture(&stream, 3, copy) }.unwrap();
+    assert_eq!(replay.launches(), 3);
+    assert_eq!(stream.clone_dtoh(&target).unwrap(), [0; 1024]);
+    assert!(replay.seconds_a_launch().unwrap() > 0.0);
+    assert_eq!(stream.clone_dtoh(&target).unwrap(), [7; 1024]);
+    drop(replay);
+
+    // Ten times the bytes take longer, if not ten times, and no memory reads 100 TB/s.
+    let bytes = 64 << 20;
+    let copies = copies_for_cold_l2(bytes, info.l2_bytes);
+    let data = stream.alloc_zeros::<u8>(copies * bytes).unwrap();
+    let read = ReadOnly::new(&stream, &data, info.multiprocessors).unwrap();
+    let seconds = |bytes: usize| {
+        let offset = |i: usize| i % copies * (64 << 20);
+        time_launches(&stream, 40, 5, |i| read.enqueue(offset(i), bytes))
+            .unwrap()
+            .median
+    };
+    let (all, tenth) = (seconds(bytes), seconds(bytes / 10));
+    assert!(all > bytes as f64 / 1e14, "{all}");
+    assert!((1.5..15.0).contains(&(all / tenth)), "{all} {tenth}");
+
+    // Nothing between two events takes next to nothing.
+    let stopwatch = Stopwatch::new(&stream).unwrap();
+    stopwatch.start().unwrap();
+    assert!(stopwatch.stop().unwrap() < 1e-3);
+
+    let end = copies * bytes;
+    for (offset, bytes) in [(end, 16), (0, end + 16), (16, usize::MAX)] {
+        let error = read.enqueue(offset, bytes).unwrap_err();
+        assert!(matches!(error, Error::BufferTooShort { .. }), "{error}");
+    }
+    // A launch that fails leaves the stream usable.
+    let failed = time_launches(&stream, 2, 1, |_| read.enqueue(end, 16));
+    assert!(matches!(failed, Err(Error::BufferTooShort { .. })));
+    assert!(seconds(1 << 20) > 0.0);
+}

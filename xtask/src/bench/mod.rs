@@ -1,0 +1,165 @@
+//! `cargo xtask bench`: measures, and draws what was measured.
+
+mod bars;
+mod crossing;
+mod curves;
+#[path = "../../../src/bin/nvfp4-gemv/bench/document.rs"]
+pub(crate) mod document;
+mod markdown;
+pub(crate) mod page;
+pub(crate) mod program;
+#[path = "../../../src/bin/nvfp4-gemv/bench/statistics.rs"]
+pub(crate) mod statistics;
+mod summary;
+pub(crate) mod svg;
+pub(crate) mod table;
+#[cfg(test)]
+pub(crate) mod testing;
+pub(crate) mod view;
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use self::document::Document;
+use self::program::{Program, ProgramArgs};
+use crate::nightly::history::{self, Record};
+use crate::workspace::Workspace;
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// Fewer problems: seconds on a GPU, not minutes
+    #[arg(long)]
+    quick: bool,
+    /// Where bench.json, bench.md and bench.html go [default: target/bench]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    program: ProgramArgs,
+    /// Draw what `nvfp4-gemv bench --json` measured elsewhere, instead of measuring
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+    /// Draw this history of nightly runs too
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
+    /// More options for `nvfp4-gemv bench`
+    #[arg(last = true)]
+    args: Vec<OsString>,
+}
+
+pub(crate) fn command(workspace: &Workspace, args: &BenchArgs) -> Result<()> {
+    let history = match &args.history {
+        Some(file) => history::read(file)?,
+        None => Vec::new(),
+    };
+    let document = match &args.from {
+        Some(file) => read(file)?,
+        None => {
+            let program = Program::find(workspace, &args.program)?;
+            if let Some(why) = program.why_no_gpu()? {
+                println!("no GPU ({why}): measuring a few problems on the CPU");
+            }
+            let suite = if args.quick { "quick" } else { "all" };
+            let suite = ["--suite", suite].map(OsString::from);
+            program.bench(&[&suite[..], &args.args].concat())?
+        }
+    };
+    let out = args.out.clone().unwrap_or_else(|| workspace.bench_dir());
+    write(&out, &document, &history, &[])?;
+    println!("written: {}", out.join("bench.{json,md,html}").display());
+    Ok(())
+}
+
+/// A document that `nvfp4-gemv bench --json` printed.
+pub(crate) fn read(file: &Path) -> Result<Document> {
+    let text = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+    parse(&text).with_context(|| format!("in {}", file.display()))
+}
+
+/// The schema first: of another one, nothing else can be said to be wrong.
+fn parse(text: &str) -> Result<Document> {
+    let value: serde_json::Value = serde_json::from_str(text).context("this is no JSON")?;
+    match value["schema"].as_str() {
+        Some(document::SCHEMA) => {}
+        Some(other) => bail!("the schema is {other}, expected {}", document::SCHEMA),
+        None => bail!("there is no schema; is this what `nvfp4-gemv bench --json` printed?"),
+    }
+    let document: Document = serde_json::from_value(value)?;
+    for case in &document.cases {
+        let rounds = case.ceiling.samples_us.len();
+        let samples = case.paths.iter().map(|path| &path.samples_us);
+        let all = samples.chain([&case.ceiling.samples_us]);
+        for samples in all {
+            if samples.is_empty() || samples.len() != rounds {
+                bail!("{}: rounds are missing", view::problem(case));
+            }
+            if samples.iter().any(|us| !us.is_finite() || *us <= 0.0) {
+                bail!("{}: a time is not positive", view::problem(case));
+            }
+        }
+    }
+    Ok(document)
+}
+
+/// Writes the document as JSON, Markdown and a page; `findings` are the page's first words.
+pub(crate) fn write(
+    out: &Path,
+    document: &Document,
+    history: &[Record],
+    findings: &[page::Finding],
+) -> Result<()> {
+    fs::create_dir_all(out).with_context(|| format!("creating {}", out.display()))?;
+    let put = |name: &str, text: String| {
+        let file = out.join(name);
+        fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
+    };
+    put("bench.json", serde_json::to_string(document)? + "\n")?;
+    put("bench.md", markdown::render(document))?;
+    put("bench.html", page::render(document, history, findings))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_are_checked() {
+        let document = testing::document();
+        let text = serde_json::to_string(&document).unwrap();
+        assert_eq!(parse(&text).unwrap(), document);
+        let error = |text: &str| format!("{:#}", parse(text).unwrap_err());
+        assert!(error("{").contains("no JSON"));
+        assert!(error("{}").contains("no schema"));
+        let newer = text.replace("bench/1", "bench/2");
+        assert!(error(&newer).contains("nvfp4-gemv/bench/2"));
+        let mut short = document.clone();
+        short.cases[0].paths[0].samples_us.pop();
+        let short = serde_json::to_string(&short).unwrap();
+        assert!(error(&short).contains("rounds are missing"));
+        let mut zero = document;
+        zero.cases[0].ceiling.samples_us[0] = 0.0;
+        let zero = serde_json::to_string(&zero).unwrap();
+        assert!(error(&zero).contains("not positive"));
+    }
+
+    #[test]
+    fn three_files_are_written() {
+        let out = tempfile::tempdir().unwrap();
+        let place = out.path().join("a/b");
+        write(&place, &testing::document(), &[], &[]).unwrap();
+        assert_eq!(
+            read(&place.join("bench.json")).unwrap(),
+            testing::document()
+        );
+        for name in ["bench.md", "bench.html"] {
+            assert!(
+                fs::read_to_string(place.join(name))
+                    .unwrap()
+                    .contains("Test GPU")
+            );
+        }
+    }
+}

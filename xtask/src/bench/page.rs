@@ -1,0 +1,189 @@
+//! A document as one HTML page that needs nothing else: no script, no font, no request.
+
+use super::document::Document;
+use super::summary::{by_shape, crossing_table, dispatch, facts, times};
+use super::svg::escape;
+use super::table::Table;
+use super::view::{Kind, cases, distinct, kinds};
+use super::{bars, curves};
+use crate::nightly::history::{self, Record};
+
+/// What a nightly run has to say before the numbers.
+#[derive(Clone, Debug)]
+pub(crate) struct Finding {
+    pub(crate) text: String,
+    pub(crate) good: bool,
+    pub(crate) tables: Vec<Table>,
+}
+
+impl Finding {
+    pub(crate) fn markdown(&self) -> String {
+        let tables = self
+            .tables
+            .iter()
+            .map(|table| format!("\n{}", table.markdown()));
+        format!("{}\n{}", self.text, tables.collect::<String>())
+    }
+}
+
+const STYLE: &str = include_str!("page.css");
+
+pub(crate) fn render(document: &Document, history: &[Record], findings: &[Finding]) -> String {
+    let title = format!("nvfp4-gemv on {}", escape(&document.device.name));
+    let mut body = format!("<h1>{title}</h1>\n");
+    for fact in facts(document) {
+        body.push_str(&format!("<p>{}</p>\n", escape(&fact)));
+    }
+    for finding in findings {
+        let class = if finding.good { "good" } else { "bad" };
+        body.push_str(&format!(
+            "<p class=\"{class}\">{}</p>\n{}",
+            escape(&finding.text),
+            finding.tables.iter().map(Table::html).collect::<String>()
+        ));
+    }
+    body.push_str(&legend(document));
+    for (i, kind) in kinds(document).iter().enumerate() {
+        body.push_str(&section(document, kind, i == 0));
+    }
+    if !history.is_empty() {
+        body.push_str(&format!(
+            "<h2>History</h2>\n<p>Share of the ceiling of one vector, night after night.</p>\n{}",
+            figures(history::draw(history, &document.device.name))
+        ));
+    }
+    let (sentence, bad) = dispatch(document);
+    body.push_str(&format!(
+        "<h2>The dispatch's choices</h2>\n<p>{}</p>\n{}",
+        escape(&sentence),
+        or_nothing(&bad)
+    ));
+    let crossings = crossing_table(document);
+    if !crossings.is_empty() {
+        body.push_str(&format!("<h2>Where paths cross</h2>\n{}", crossings.html()));
+    }
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n\
+         <style>\n{STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
+    )
+}
+
+/// Plots and numbers of one kind of operands.
+fn section(document: &Document, kind: &Kind, open: bool) -> String {
+    let cases = cases(document, kind);
+    let mut text = "<h3>Share of the memory ceiling</h3>\n".to_owned();
+    let mut counts = distinct(cases.iter().map(|case| case.n));
+    counts.sort_unstable();
+    for (i, n) in counts.iter().enumerate() {
+        let cases: Vec<_> = cases.iter().copied().filter(|case| case.n == *n).collect();
+        let vectors = if *n == 1 { "vector" } else { "vectors" };
+        text.push_str(&details(
+            &format!("{n} {vectors}"),
+            &figures([bars::draw(&cases)]),
+            i == 0,
+        ));
+    }
+    let curves: Vec<String> = by_shape(&cases)
+        .iter()
+        .filter_map(|cases| curves::draw(cases))
+        .collect();
+    if !curves.is_empty() {
+        text.push_str("<h3>Time against the number of vectors</h3>\n");
+        text.push_str(&figures(curves));
+    }
+    text.push_str(&details("Numbers", &times(document, kind).html(), false));
+    details(&kind.title(), &text, open).replacen("<summary>", "<summary class=\"section\">", 1)
+}
+
+fn details(summary: &str, content: &str, open: bool) -> String {
+    let open = if open { " open" } else { "" };
+    format!(
+        "<details{open}><summary>{}</summary>\n{content}</details>\n",
+        escape(summary)
+    )
+}
+
+fn figures(drawings: impl IntoIterator<Item = String>) -> String {
+    let drawings: String = drawings.into_iter().collect();
+    format!("<div class=\"figures\">\n{drawings}</div>\n")
+}
+
+fn or_nothing(table: &Table) -> String {
+    if table.is_empty() {
+        String::new()
+    } else {
+        table.html()
+    }
+}
+
+/// The colours of the paths that were measured.
+fn legend(document: &Document) -> String {
+    let paths = document
+        .cases
+        .iter()
+        .flat_map(|case| case.paths.iter().map(|path| &path.path));
+    let entry = |class: &str, text: &str| {
+        format!(
+            "<span><svg width=\"14\" height=\"14\"><rect class=\"fill {class}\" width=\"14\" height=\"14\"/></svg> {}</span>\n",
+            escape(text)
+        )
+    };
+    let mut text: String = distinct(paths)
+        .into_iter()
+        .map(|path| entry(super::svg::path_class(path), path))
+        .collect();
+    if document
+        .cases
+        .iter()
+        .any(|case| case.paths.iter().any(|path| path.mode == "chained"))
+    {
+        text.push_str(&entry("other chained", "paler: chained launches"));
+    }
+    format!(
+        "<p class=\"legend\">{text}<span>dashed: the ceiling</span>\n\
+         <span>whiskers: 5th to 95th percentile of the rounds</span></p>\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing;
+    use super::*;
+
+    /// Opening and closing tags of a name.
+    fn tags(page: &str, name: &str) -> (usize, usize) {
+        let opening = |end: &str| page.matches(&format!("<{name}{end}")).count();
+        (
+            opening(" ") + opening(">"),
+            page.matches(&format!("</{name}>")).count(),
+        )
+    }
+
+    #[test]
+    fn a_page_stands_alone_and_has_the_plots() {
+        let finding = Finding {
+            text: "1 < 2".into(),
+            good: false,
+            tables: Vec::new(),
+        };
+        let history = [history::testing::record("2026-11-20", 0.8)];
+        let page = render(&testing::document(), &history, &[finding]);
+        for request in [
+            "http:", "https:", "url(", "<script", "<link", "@import", " src=",
+        ] {
+            assert!(!page.contains(request), "{request}");
+        }
+        for name in ["svg", "details", "table", "p", "div", "text", "title"] {
+            let (opened, closed) = tags(&page, name);
+            assert!(opened == closed && opened > 0, "{name}: {opened} {closed}");
+        }
+        assert!(page.contains("prefers-color-scheme: dark"));
+        assert!(page.contains("Test GPU &lt;1&gt;") && !page.contains("GPU <1>"));
+        assert!(page.contains("<p class=\"bad\">1 &lt; 2</p>"));
+        assert!(page.contains("cuda-core to cuda-core-tma near n = 1.7"));
+        assert!(page.contains("<h2>History</h2>"));
+        assert!(!page.contains("NaN") && !page.contains("inf"));
+    }
+}

@@ -1,0 +1,203 @@
+//! What a document says, in sentences and tables: for Markdown and for pages.
+
+use super::crossing::crossings;
+use super::document::{Case, Document};
+use super::table::Table;
+use super::view::{
+    self, Kind, PICK_TOLERANCE, best, cases, distinct, isolated, label, percent, pick_to_best,
+    problem, shape, time,
+};
+
+/// What was measured, on what, when and how: one line each.
+pub(super) fn facts(document: &Document) -> Vec<String> {
+    let device = &document.device;
+    let mut on = vec![device.name.clone()];
+    on.extend(
+        device
+            .compute_capability
+            .as_ref()
+            .map(|c| format!("compute capability {c}")),
+    );
+    on.extend(device.multiprocessors.map(|count| format!("{count} SMs")));
+    on.extend(device.threads.map(|count| format!("{count} threads")));
+    on.extend(
+        device
+            .driver
+            .as_ref()
+            .map(|driver| format!("driver {driver}")),
+    );
+    on.extend(
+        device
+            .runtime_cuda
+            .as_ref()
+            .map(|cuda| format!("CUDA runtime {cuda}")),
+    );
+    let commit = document.git_commit.as_deref().unwrap_or("unknown commit");
+    let mut facts = vec![
+        on.join(", "),
+        format!(
+            "{}, nvfp4-gemv {}, {commit}",
+            document.date_utc, document.crate_version
+        ),
+        format!(
+            "Medians of {} rounds, in which the ceiling and all paths take turns, on weights that no cache \
+             holds. A share is the ceiling's time / the path's time of the same round; the ceiling is a kernel \
+             that only reads as many bytes.",
+            document.method.rounds
+        ),
+    ];
+    for (path, by) in &document.slowed_percent {
+        facts.push(format!(
+            "REHEARSAL: {path} was slowed down on purpose, by reading {by}% of the weights again."
+        ));
+    }
+    facts
+}
+
+/// Times and shares of one kind of operands: a row a problem, a column a path.
+pub(super) fn times(document: &Document, kind: &Kind) -> Table {
+    let cases = cases(document, kind);
+    let labels = distinct(cases.iter().flat_map(|case| case.paths.iter().map(label)));
+    let header = ["shape", "n", "ceiling"].map(str::to_owned).into_iter();
+    let mut table = Table::new(header.chain(labels.iter().cloned()));
+    for case in cases {
+        let mut row = vec![
+            shape(case),
+            case.n.to_string(),
+            format!("{:.0} GB/s", case.ceiling.gb_per_s),
+        ];
+        row.extend(labels.iter().map(|wanted| {
+            let path = case.paths.iter().find(|path| label(path) == *wanted);
+            path.map_or(String::new(), |path| {
+                let mark = if path.picked && path.mode == "isolated" {
+                    " *"
+                } else {
+                    ""
+                };
+                format!(
+                    "{}, {}{mark}",
+                    time(path.median_us),
+                    percent(path.share_of_ceiling)
+                )
+            })
+        }));
+        table.row(row);
+    }
+    table
+}
+
+/// How good the dispatch's choices were, and the choices that were not.
+pub(super) fn dispatch(document: &Document) -> (String, Table) {
+    let mut table = Table::new(["problem", "picked", "best", "picked / best", "because"]);
+    let (mut good, mut all) = (0, 0);
+    let mut worst: f64 = 1.0;
+    // A choice between one path is none.
+    for case in document
+        .cases
+        .iter()
+        .filter(|case| isolated(case).count() > 1)
+    {
+        let (Some(ratio), Some(best), Some(picked)) =
+            (pick_to_best(case), best(case), &case.picked)
+        else {
+            continue;
+        };
+        all += 1;
+        worst = worst.max(ratio);
+        if ratio <= PICK_TOLERANCE {
+            good += 1;
+            continue;
+        }
+        table.row(vec![
+            problem(case),
+            picked.path.clone(),
+            best.path.clone(),
+            format!("{ratio:.3}"),
+            picked.reason.clone(),
+        ]);
+    }
+    let sentence = match all {
+        0 => "No problem could be computed on more than one path.".into(),
+        _ => format!(
+            "The path that the library picks is within {:.0}% of the best measured path in {good} of {all} \
+             problems that more than one path can compute; the worst takes {:.1}% longer than the best.",
+            100.0 * (PICK_TOLERANCE - 1.0),
+            100.0 * (worst - 1.0)
+        ),
+    };
+    (sentence, table)
+}
+
+/// From which number of vectors another path is faster.
+pub(super) fn crossing_table(document: &Document) -> Table {
+    let mut table = Table::new(["shape", "operands", "crossing"]);
+    for kind in view::kinds(document) {
+        for cases in by_shape(&cases(document, &kind)) {
+            for crossing in crossings(&cases) {
+                table.row(vec![shape(cases[0]), kind.title(), crossing.text()]);
+            }
+        }
+    }
+    table
+}
+
+/// Cases of the same shape, n rising.
+pub(super) fn by_shape<'a>(cases: &[&'a Case]) -> Vec<Vec<&'a Case>> {
+    let key = |case: &Case| (case.m, case.k, case.l);
+    let groups = distinct(cases.iter().map(|case| key(case)))
+        .into_iter()
+        .map(|of| {
+            let mut group: Vec<&Case> = cases
+                .iter()
+                .copied()
+                .filter(|case| key(case) == of)
+                .collect();
+            group.sort_by_key(|case| case.n);
+            group
+        });
+    groups.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing;
+    use super::*;
+
+    #[test]
+    fn bad_picks_are_listed_and_lone_paths_are_not_counted() {
+        let (sentence, table) = dispatch(&testing::document());
+        assert!(sentence.contains("in 1 of 2 problems"), "{sentence}");
+        assert!(sentence.contains("20.0% longer"), "{sentence}");
+        let table = table.markdown();
+        assert!(
+            table.contains("n=4 nvfp4") && !table.contains("n=1 nvfp4"),
+            "{table}"
+        );
+        assert!(!table.contains("bf16"), "{table}");
+    }
+
+    #[test]
+    fn a_slowed_run_says_so() {
+        let mut document = testing::document();
+        assert!(!facts(&document).concat().contains("REHEARSAL"));
+        document.slowed_percent.insert("cuda-core".into(), 10);
+        assert!(facts(&document).concat().contains("REHEARSAL: cuda-core"));
+    }
+
+    #[test]
+    fn tables_have_a_row_a_problem_and_a_column_a_path() {
+        let document = testing::document();
+        let kind = &view::kinds(&document)[0];
+        let table = times(&document, kind).markdown();
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(lines.len(), 4, "{table}");
+        assert!(lines[0].ends_with("| cuda-core | cuda-core-tma | cuda-core-tma chained |"));
+        assert!(lines[2].contains("12.0 us, 83% *"), "{table}");
+        assert!(lines[3].ends_with("|  |"), "{table}");
+        assert!(
+            crossing_table(&document)
+                .markdown()
+                .contains("near n = 1.7")
+        );
+    }
+}

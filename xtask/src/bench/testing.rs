@@ -1,0 +1,127 @@
+//! A small document, for tests.
+
+#[cfg(unix)]
+use std::path::{Path, PathBuf};
+
+use super::document::*;
+use super::statistics::median;
+
+/// As the program rounds: short numbers survive a file unchanged.
+fn rounded(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4
+}
+
+/// Times around `us`, a percent apart, in an order that depends on nothing.
+pub(crate) fn samples(us: f64) -> Vec<f64> {
+    let wobble = [0.0, 0.01, -0.01, 0.005, -0.005, 0.002, -0.002, 0.0, 0.008];
+    wobble
+        .iter()
+        .map(|part| rounded(us * (1.0 + part)))
+        .collect()
+}
+
+pub(crate) fn measured(path: &str, mode: &str, us: f64, picked: bool) -> Measured {
+    Measured {
+        path: path.into(),
+        mode: mode.into(),
+        picked,
+        config: "Config { warps: 8 }".into(),
+        median_us: us,
+        gb_per_s: rounded(1e3 / us),
+        share_of_ceiling: rounded(10.0 / us),
+        samples_us: samples(us),
+    }
+}
+
+pub(crate) fn case(n: usize, activation: &str, paths: Vec<Measured>) -> Case {
+    let samples_us = samples(10.0);
+    Case {
+        m: 4096,
+        n,
+        k: 7168,
+        l: 8,
+        activation: activation.into(),
+        layout: "128x4".into(),
+        output_type: "f16".into(),
+        weight_bytes: 132_120_576,
+        rotated_bytes: 528_482_304,
+        launches_per_round: 48,
+        ceiling: Ceiling {
+            median_us: median(&samples_us),
+            gb_per_s: 4000.0,
+            samples_us,
+        },
+        picked: Some(Picked {
+            path: "cuda-core".into(),
+            reason: "measured".into(),
+        }),
+        paths,
+        skipped: Vec::new(),
+    }
+}
+
+/// Two paths that cross between n = 1 and 4, and one problem of another kind.
+pub(crate) fn document() -> Document {
+    Document {
+        schema: SCHEMA.into(),
+        crate_version: "0.1.0".into(),
+        git_commit: Some("0123456789abcdef".into()),
+        date_utc: "2026-11-21T02:00:00Z".into(),
+        host: Some("bench-1".into()),
+        suite: "all".into(),
+        device: Device {
+            kind: "cuda".into(),
+            name: "Test GPU <1>".into(),
+            compute_capability: Some("9.0".into()),
+            multiprocessors: Some(132),
+            threads: None,
+            l2_bytes: Some(60 << 20),
+            memory_bytes: Some(1 << 37),
+            driver: Some("580.1.2".into()),
+            driver_cuda: Some("13.0".into()),
+            runtime_cuda: Some("13.0".into()),
+        },
+        method: Method {
+            rounds: 9,
+            cold_bytes: 512 << 20,
+        },
+        slowed_percent: Default::default(),
+        cases: vec![
+            case(
+                1,
+                "nvfp4",
+                vec![
+                    measured("cuda-core", "isolated", 12.0, true),
+                    measured("cuda-core-tma", "isolated", 14.0, false),
+                    measured("cuda-core-tma", "chained", 11.0, false),
+                ],
+            ),
+            case(
+                4,
+                "nvfp4",
+                vec![
+                    measured("cuda-core", "isolated", 18.0, true),
+                    measured("cuda-core-tma", "isolated", 15.0, false),
+                ],
+            ),
+            case(
+                1,
+                "bf16",
+                vec![measured("cuda-core", "isolated", 25.0, true)],
+            ),
+        ],
+    }
+}
+
+/// A program that is a shell script.
+#[cfg(unix)]
+pub(crate) fn script(folder: &Path, text: &str) -> PathBuf {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    let (new, file) = (folder.join("new"), folder.join("program"));
+    // Another thread's child may hold a file that is still being written; a finished one can be run.
+    fs::write(&new, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::rename(&new, &file).unwrap();
+    file
+}

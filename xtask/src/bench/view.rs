@@ -1,0 +1,154 @@
+//! How a document's measurements are grouped and named, the same in Markdown, pages and comparisons.
+
+use super::document::{Case, Document, Measured};
+use super::statistics::median;
+
+/// What the operands are: a section of a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Kind {
+    pub(crate) activation: String,
+    pub(crate) layout: String,
+}
+
+impl Kind {
+    pub(crate) fn of(case: &Case) -> Self {
+        Self {
+            activation: case.activation.clone(),
+            layout: case.layout.clone(),
+        }
+    }
+
+    /// For people.
+    pub(crate) fn title(&self) -> String {
+        let activation = match self.activation.as_str() {
+            "nvfp4" => "NVFP4",
+            other => other,
+        };
+        format!("{activation} vectors, {} scales", self.layout)
+    }
+}
+
+/// The kinds of a document, as they come.
+pub(crate) fn kinds(document: &Document) -> Vec<Kind> {
+    distinct(document.cases.iter().map(Kind::of))
+}
+
+/// A kind's cases.
+pub(crate) fn cases<'a>(document: &'a Document, kind: &Kind) -> Vec<&'a Case> {
+    let cases = document.cases.iter();
+    cases.filter(|case| Kind::of(case) == *kind).collect()
+}
+
+/// Distinct values in the order of their first appearance.
+pub(crate) fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut seen = Vec::new();
+    for value in values {
+        if !seen.contains(&value) {
+            seen.push(value);
+        }
+    }
+    seen
+}
+
+/// `MxK`, then `xL` where it is not 1.
+pub(crate) fn shape(case: &Case) -> String {
+    match case.l {
+        1 => format!("{}x{}", case.m, case.k),
+        l => format!("{}x{}x{l}", case.m, case.k),
+    }
+}
+
+/// The problem, in one line: the part of a key that all paths share.
+pub(crate) fn problem(case: &Case) -> String {
+    let output = match case.output_type.as_str() {
+        "f16" => String::new(),
+        other => format!(" -> {other}"),
+    };
+    format!(
+        "{} n={} {} {}{output}",
+        shape(case),
+        case.n,
+        case.activation,
+        case.layout
+    )
+}
+
+/// Path, and mode where it is not the usual one.
+pub(crate) fn label(path: &Measured) -> String {
+    match path.mode.as_str() {
+        "isolated" => path.path.clone(),
+        mode => format!("{} {mode}", path.path),
+    }
+}
+
+/// Where each launch starts when the one before has ended: what paths are compared by.
+pub(crate) fn isolated(case: &Case) -> impl Iterator<Item = &Measured> {
+    case.paths.iter().filter(|path| path.mode == "isolated")
+}
+
+/// The shares of the ceiling, round by round.
+pub(crate) fn shares(case: &Case, path: &Measured) -> Vec<f64> {
+    let pairs = case.ceiling.samples_us.iter().zip(&path.samples_us);
+    pairs.map(|(ceiling, us)| ceiling / us).collect()
+}
+
+/// The fastest path.
+pub(crate) fn best(case: &Case) -> Option<&Measured> {
+    isolated(case).min_by(|a, b| a.median_us.total_cmp(&b.median_us))
+}
+
+/// How much longer the picked path takes than the best, both measured in the same rounds: 1 if it is
+/// the best.
+pub(crate) fn pick_to_best(case: &Case) -> Option<f64> {
+    let picked = isolated(case).find(|path| path.picked)?;
+    let best = best(case)?;
+    let pairs = picked.samples_us.iter().zip(&best.samples_us);
+    Some(median(&pairs.map(|(p, b)| p / b).collect::<Vec<_>>()))
+}
+
+/// How much slower a pick may be than the best.
+pub(crate) const PICK_TOLERANCE: f64 = 1.03;
+
+/// A time in the unit that suits it.
+pub(crate) fn time(us: f64) -> String {
+    match us {
+        us if us < 10.0 => format!("{us:.2} us"),
+        us if us < 1e3 => format!("{us:.1} us"),
+        us => format!("{:.2} ms", us / 1e3),
+    }
+}
+
+pub(crate) fn percent(share: f64) -> String {
+    format!("{:.0}%", 100.0 * share)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing;
+    use super::*;
+
+    #[test]
+    fn groups_and_names() {
+        let document = testing::document();
+        let kinds = kinds(&document);
+        assert_eq!(kinds.len(), 2);
+        assert_eq!(kinds[0].title(), "NVFP4 vectors, 128x4 scales");
+        let cases = cases(&document, &kinds[0]);
+        assert_eq!(problem(cases[0]), "4096x7168x8 n=1 nvfp4 128x4");
+        assert_eq!(label(&cases[0].paths[2]), "cuda-core-tma chained");
+        assert_eq!(
+            (time(5.0), time(2.5e3)),
+            ("5.00 us".into(), "2.50 ms".into())
+        );
+    }
+
+    #[test]
+    fn a_pick_is_compared_with_the_best_of_the_same_rounds() {
+        let document = testing::document();
+        // n = 1: cuda-core is picked and the best; n = 4: picked and 20% slower.
+        assert_eq!(pick_to_best(&document.cases[0]), Some(1.0));
+        let ratio = pick_to_best(&document.cases[1]).unwrap();
+        assert!((ratio - 1.2).abs() < 0.01, "{ratio}");
+        assert_eq!(best(&document.cases[1]).unwrap().path, "cuda-core-tma");
+    }
+}

@@ -1,0 +1,263 @@
+//! What a GPU model did before: sessions, which are runs of different starts of a machine, each with the
+//! shares of the ceiling that every round had. Committed in `benches/baseline/`, a file a model.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::bench::document::{Case, Device, Document, Measured};
+use crate::bench::view::{label, problem, shares};
+use crate::workspace::Workspace;
+
+const SCHEMA: &str = "nvfp4-gemv/baseline/1";
+
+/// The newest are kept: machines and drivers change.
+pub(super) const MOST_SESSIONS: usize = 5;
+
+/// Shares of the ceiling, round by round, of every path on every problem.
+pub(super) type Shares = BTreeMap<String, Vec<f64>>;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Baseline {
+    schema: String,
+    /// What all sessions ran on: [`identity`].
+    pub(super) device: String,
+    pub(super) suite: String,
+    /// The oldest first.
+    pub(super) sessions: Vec<Session>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Session {
+    pub(super) date_utc: String,
+    host: Option<String>,
+    git_commit: Option<String>,
+    crate_version: String,
+    driver: Option<String>,
+    pub(super) shares: Shares,
+}
+
+/// What makes measurements comparable: the model; and of a CPU how many threads.
+pub(super) fn identity(device: &Device) -> String {
+    match device.threads {
+        Some(threads) => format!("{}, {threads} threads", device.name),
+        None => device.name.clone(),
+    }
+}
+
+/// Where a model's baseline is.
+pub(super) fn default_file(workspace: &Workspace, device: &Device) -> PathBuf {
+    let mut slug = String::new();
+    for c in identity(device).chars() {
+        match c.is_ascii_alphanumeric() {
+            true => slug.push(c.to_ascii_lowercase()),
+            false if slug.ends_with('-') || slug.is_empty() => {}
+            false => slug.push('-'),
+        }
+    }
+    let name = format!("{}.json", slug.trim_end_matches('-'));
+    workspace.root().join("benches/baseline").join(name)
+}
+
+/// A path on a problem.
+pub(super) fn key(case: &Case, path: &Measured) -> String {
+    format!("{} {}", problem(case), label(path))
+}
+
+/// The shares of a document, by path and problem.
+pub(super) fn shares_of(document: &Document) -> Shares {
+    let cases = document.cases.iter();
+    let all = cases.flat_map(|case| {
+        case.paths.iter().map(move |path| {
+            let key = key(case, path);
+            let shares = shares(case, path).into_iter();
+            let rounded = shares.map(|share| (share * 1e4).round() / 1e4);
+            (key, rounded.collect())
+        })
+    });
+    all.collect()
+}
+
+impl Baseline {
+    /// Without a session yet.
+    pub(super) fn new(document: &Document) -> Self {
+        Self {
+            schema: SCHEMA.into(),
+            device: identity(&document.device),
+            suite: document.suite.clone(),
+            sessions: Vec::new(),
+        }
+    }
+
+    /// Nothing where there is no file.
+    pub(super) fn read(file: &Path) -> Result<Option<Self>> {
+        match fs::read_to_string(file) {
+            Ok(text) => Self::parse(&text)
+                .map(Some)
+                .with_context(|| format!("the baseline {} cannot be used", file.display())),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("reading {}", file.display())),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        let value: serde_json::Value = serde_json::from_str(text).context("it is no JSON")?;
+        if value["schema"] != SCHEMA {
+            bail!("its schema is {}, expected {SCHEMA:?}", value["schema"]);
+        }
+        let baseline: Self = serde_json::from_value(value)?;
+        if baseline.sessions.is_empty() {
+            bail!("it has no session");
+        }
+        for session in &baseline.sessions {
+            for (key, shares) in &session.shares {
+                if shares.len() < 3 {
+                    bail!("{} {key}: fewer than 3 rounds", session.date_utc);
+                }
+                if shares
+                    .iter()
+                    .any(|share| !share.is_finite() || *share <= 0.0)
+                {
+                    bail!("{} {key}: a share is not positive", session.date_utc);
+                }
+            }
+        }
+        Ok(baseline)
+    }
+
+    /// Whether a document's numbers may be compared with these.
+    pub(super) fn check(&self, document: &Document) -> Result<()> {
+        let device = identity(&document.device);
+        if self.device != device {
+            bail!("the baseline is of {}, and this is {device}", self.device);
+        }
+        Ok(())
+    }
+
+    /// One more session; the oldest goes where there are too many.
+    pub(super) fn add(&mut self, document: &Document) -> Result<()> {
+        self.check(document)?;
+        if !document.slowed_percent.is_empty() {
+            bail!("a run that was slowed down on purpose is no baseline");
+        }
+        if self.suite != document.suite {
+            bail!(
+                "the baseline is of the suite {:?}, and this run of {:?}",
+                self.suite,
+                document.suite
+            );
+        }
+        self.sessions.push(Session {
+            date_utc: document.date_utc.clone(),
+            host: document.host.clone(),
+            git_commit: document.git_commit.clone(),
+            crate_version: document.crate_version.clone(),
+            driver: document.device.driver.clone(),
+            shares: shares_of(document),
+        });
+        let surplus = self.sessions.len().saturating_sub(MOST_SESSIONS);
+        self.sessions.drain(..surplus);
+        Ok(())
+    }
+
+    /// A line a session and path, so that a change of a committed file can be read.
+    pub(super) fn write(&self, file: &Path) -> Result<()> {
+        let text = serde_json::to_string(self)?;
+        let text = text
+            .replace("],\"", "],\n\"")
+            .replace(",{\"date_utc\"", ",\n{\"date_utc\"");
+        if let Some(folder) = file.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        // Never half a file.
+        let new = file.with_extension("json.new");
+        fs::write(&new, text + "\n")
+            .and_then(|()| fs::rename(&new, file))
+            .with_context(|| format!("writing {}", file.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::testing;
+
+    fn baseline() -> Baseline {
+        let mut baseline = Baseline::new(&testing::document());
+        baseline.add(&testing::document()).unwrap();
+        baseline
+    }
+
+    #[test]
+    fn a_file_comes_back_and_the_oldest_session_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("new/folder/x.json");
+        assert_eq!(Baseline::read(&file).unwrap(), None);
+        let mut baseline = baseline();
+        for day in 1..=6 {
+            let mut document = testing::document();
+            document.date_utc = format!("2026-12-0{day}");
+            baseline.add(&document).unwrap();
+        }
+        assert_eq!(baseline.sessions.len(), MOST_SESSIONS);
+        assert_eq!(baseline.sessions[0].date_utc, "2026-12-02");
+        baseline.write(&file).unwrap();
+        assert_eq!(Baseline::read(&file).unwrap(), Some(baseline));
+        let lines = fs::read_to_string(&file).unwrap().lines().count();
+        assert!(lines >= MOST_SESSIONS * 6, "{lines}");
+    }
+
+    #[test]
+    fn what_is_no_baseline_is_refused_with_a_reason() {
+        let good = serde_json::to_string(&baseline()).unwrap();
+        let error = |text: String| format!("{:#}", Baseline::parse(&text).unwrap_err());
+        assert!(error(good[..good.len() / 2].into()).contains("no JSON"));
+        assert!(error("{}".into()).contains("schema"));
+        assert!(error(good.replace("baseline/1", "baseline/9")).contains("baseline/9"));
+        let mut empty = baseline();
+        empty.sessions.clear();
+        assert!(error(serde_json::to_string(&empty).unwrap()).contains("no session"));
+        for (shares, why) in [
+            (vec![0.5; 2], "fewer than 3"),
+            (vec![0.5, 0.0, 0.5], "not positive"),
+        ] {
+            let mut bad = baseline();
+            bad.sessions[0].shares.insert("x".into(), shares);
+            assert!(error(serde_json::to_string(&bad).unwrap()).contains(why));
+        }
+    }
+
+    #[test]
+    fn other_devices_suites_and_slowed_runs_are_not_added() {
+        let mut baseline = baseline();
+        let mut with = |change: fn(&mut Document)| {
+            let mut document = testing::document();
+            change(&mut document);
+            baseline.add(&document).unwrap_err().to_string()
+        };
+        assert!(with(|d| d.device.name = "B200".into()).contains("and this is B200"));
+        assert!(with(|d| d.suite = "quick".into()).contains("\"quick\""));
+        let slowed = with(|d| d.slowed_percent = [("cpu".into(), 10)].into());
+        assert!(slowed.contains("on purpose"));
+        assert_eq!(baseline.sessions.len(), 1);
+    }
+
+    #[test]
+    fn a_model_has_a_file() {
+        let workspace = Workspace::locate().unwrap();
+        let mut device = testing::document().device;
+        let name = |device: &Device| {
+            let file = default_file(&workspace, device);
+            file.file_name().unwrap().to_str().unwrap().to_owned()
+        };
+        device.name = "NVIDIA H200".into();
+        assert_eq!(name(&device), "nvidia-h200.json");
+        device.name = "AMD EPYC (tm) 9".into();
+        device.threads = Some(2);
+        assert_eq!(name(&device), "amd-epyc-tm-9-2-threads.json");
+    }
+}
