@@ -132,6 +132,30 @@ const _: () = {
         [::core::mem::offset_of!(nvfp4_tile_config, dependent) - 12usize];
 };
 #[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct nvfp4_ring_config {
+    pub slices: i32,
+    pub groups: i32,
+    pub stages: i32,
+    pub ctas: i32,
+    pub dependent: i32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of nvfp4_ring_config"][::core::mem::size_of::<nvfp4_ring_config>() - 20usize];
+    ["Alignment of nvfp4_ring_config"][::core::mem::align_of::<nvfp4_ring_config>() - 4usize];
+    ["Offset of field: nvfp4_ring_config::slices"]
+        [::core::mem::offset_of!(nvfp4_ring_config, slices) - 0usize];
+    ["Offset of field: nvfp4_ring_config::groups"]
+        [::core::mem::offset_of!(nvfp4_ring_config, groups) - 4usize];
+    ["Offset of field: nvfp4_ring_config::stages"]
+        [::core::mem::offset_of!(nvfp4_ring_config, stages) - 8usize];
+    ["Offset of field: nvfp4_ring_config::ctas"]
+        [::core::mem::offset_of!(nvfp4_ring_config, ctas) - 12usize];
+    ["Offset of field: nvfp4_ring_config::dependent"]
+        [::core::mem::offset_of!(nvfp4_ring_config, dependent) - 16usize];
+};
+#[repr(C)]
 #[repr(align(64))]
 #[derive(Debug, Copy, Clone)]
 pub struct nvfp4_gemv_prepared {
@@ -214,6 +238,13 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
+    pub fn nvfp4_gemv_prepare_ring(
+        prepared: *mut nvfp4_gemv_prepared,
+        args: *const nvfp4_gemv_args,
+        config: *const nvfp4_ring_config,
+    ) -> i32;
+}
+unsafe extern "C" {
     pub fn nvfp4_gemv_launch(
         prepared: *const nvfp4_gemv_prepared,
         stream: *mut ::core::ffi::c_void,
@@ -237,6 +268,13 @@ unsafe extern "C" {
     pub fn nvfp4_gemv_cuda_core_tma(
         args: *const nvfp4_gemv_args,
         config: *const nvfp4_tile_config,
+        stream: *mut ::core::ffi::c_void,
+    ) -> i32;
+}
+unsafe extern "C" {
+    pub fn nvfp4_gemv_ring(
+        args: *const nvfp4_gemv_args,
+        config: *const nvfp4_ring_config,
         stream: *mut ::core::ffi::c_void,
     ) -> i32;
 }

@@ -23,4 +23,20 @@ __device__ __forceinline__ bool elect_one() {
     return leader != 0;
 }
 
+__device__ __forceinline__ uint32_t load_shared_32(uint32_t at) {
+    uint32_t v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
+    return v;
+}
+
+// 16 bytes at `at` + kOffset. Volatile: not moved over waits for what fills shared memory.
+template <int kOffset>
+__device__ __forceinline__ uint4 load_shared_128(uint32_t at) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4 + %5];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(at), "n"(kOffset));
+    return v;
+}
+
 }  // namespace nvfp4::arch

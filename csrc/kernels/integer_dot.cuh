@@ -22,11 +22,8 @@ constexpr int32_t kFloatBias = 0x4b400000;
 struct Lookup {
     uint32_t low, high;
 
-    __device__ __forceinline__ Lookup() {
-        // Hidden from the compiler, or it would move constants into registers again and again.
-        asm("mov.b32 %0, %1;" : "=r"(low) : "n"(kLookupLow));
-        asm("mov.b32 %0, %1;" : "=r"(high) : "n"(kLookupHigh));
-    }
+    __device__ __forceinline__ Lookup() : Lookup(kLookupLow, kLookupHigh) {}
+    __device__ __forceinline__ Lookup(uint32_t low, uint32_t high) : low(low), high(high) {}
 
     // Twice the magnitudes of codes 0..3, where positive; 0 where the sign bit is set.
     __device__ __forceinline__ uint32_t operator()(uint32_t codes) const {

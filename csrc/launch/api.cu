@@ -48,6 +48,11 @@ extern "C" int32_t nvfp4_gemv_cuda_core_tma(const nvfp4_gemv_args *args,
     return at_once(nvfp4_gemv_prepare_cuda_core_tma, args, config, stream);
 }
 
+extern "C" int32_t nvfp4_gemv_ring(const nvfp4_gemv_args *args, const nvfp4_ring_config *config,
+                                   void *stream) {
+    return at_once(nvfp4_gemv_prepare_ring, args, config, stream);
+}
+
 extern "C" int32_t nvfp4_gemv_tensor_core(const nvfp4_gemv_args *args,
                                           const nvfp4_tile_config *config, void *stream) {
     return at_once(nvfp4_gemv_prepare_tensor_core, args, config, stream);
