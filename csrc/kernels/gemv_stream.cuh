@@ -113,6 +113,10 @@ struct Parts {
     uint16_t first, last;
 };
 
+// Blocks from a vector to the next in shared memory. One more than there are, or two vectors that are read
+// at once would lie in the same banks.
+__device__ __forceinline__ uint32_t x_blocks(const Params &p) { return p.steps * kStepBlocks + 1; }
+
 // Keeps a value in its register: the compiler would compute it again wherever it is used.
 __device__ __forceinline__ uint32_t keep(uint32_t value) {
     asm volatile("" : "+r"(value));
@@ -187,7 +191,7 @@ struct Staging {
                 if (block >= blocks) continue;
                 dot.put(raw[v][j],
                         reinterpret_cast<uint4 *>(shared + p.x_at +
-                                                  ((batch * kVectors + v) * blocks + block) *
+                                                  ((batch * kVectors + v) * x_blocks(p) + block) *
                                                       Dot::kBlockBytes));
                 if constexpr (Dot::kScaled) {
                     // Both operands are times two.
@@ -330,12 +334,12 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     const uint32_t blocks = p.steps * kStepBlocks;
     // Of B: this lane's vector, or zeros.
     const bool reads_x = g / 2 == t && (kVectors > 1 || g % 2 == 0);
-    const uint32_t pair_bytes = reads_x ? 2 * blocks * Dot::kBlockBytes : 0;
+    const uint32_t pair_bytes = reads_x ? 2 * x_blocks(p) * Dot::kBlockBytes : 0;
     const uint32_t x_step = keep(reads_x ? kStepBlocks * Dot::kBlockBytes : 0);
     constexpr uint32_t kXScaleStep = kStepBlocks * kVectors * 4;
     Tile at(p, work, tile);
     uint32_t x = base + step * x_step +
-                 (reads_x ? p.x_at + ((at.batch * kVectors + g % 2) * blocks + 2 * t) * Dot::kBlockBytes
+                 (reads_x ? p.x_at + ((at.batch * kVectors + g % 2) * x_blocks(p) + 2 * t) * Dot::kBlockBytes
                           : p.zero_at);
     uint32_t x_scale =
         base + p.x_scale_at + (at.batch * blocks * kVectors + 2 * t * kVectors) * 4 + step * kXScaleStep;
@@ -425,7 +429,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         at.place += kTileRows;
         if (at.place >= p.places) { // the next batch's vectors follow
             at.place -= p.places;
-            if (reads_x) x += kVectors * blocks * Dot::kBlockBytes;
+            if (reads_x) x += kVectors * x_blocks(p) * Dot::kBlockBytes;
             x_scale += kVectors * blocks * 4;
         }
     }

@@ -41,7 +41,7 @@ static uint32_t lay_out(Params &p, uint32_t vectors, bool scaled) {
     const uint32_t tiles = (most + kTileRows - 1) / kTileRows + (p.l > 1);
     p.x_batches = std::min<uint32_t>(p.l, (most + p.places - 2) / p.places + 1);
     p.x_at = p.warps * p.stages * kStageBytes;
-    p.zero_at = p.x_at + p.x_batches * vectors * blocks * block_bytes;
+    p.zero_at = p.x_at + p.x_batches * vectors * (blocks + 1) * block_bytes;
     p.x_scale_at = p.zero_at + kZeroBlocks * block_bytes;
     p.sums_at = p.x_scale_at + (scaled ? p.x_batches * vectors * blocks * 4 : 0);
     p.parts_at = p.sums_at + (p.warps + tiles) * kTileRows * vectors * 4;
