@@ -303,6 +303,7 @@ fn configurations() -> impl Iterator<Item = CudaCoreConfig> {
                     warps,
                     k_split,
                     ctas,
+                    dependent: false,
                 })
             })
         })
@@ -637,6 +638,7 @@ fn refusals_on_a_device() {
         blocks_per_load: 2,
         warps: 4,
         k_split: 1,
+        dependent: false,
     };
     assert!(matches!(
         call(None, Some(wide.into()), 8, 0),
