@@ -218,6 +218,19 @@ pub enum Error {
         target: crate::TileTarget,
     },
 
+    /// No ring kernel is compiled for a configuration, or the device has no room for it.
+    #[error(
+        "{config:?} cannot run with {target:?}: slices divide K / 256; slices times groups are at most 16, \
+         or 12 for more than two vectors; stages are a multiple of groups, at most 32, and fit the shared \
+         memory beside the vectors; ctas are 1 to the rows of all batches (fours of rows for 128x4 scales)"
+    )]
+    RingConfig {
+        /// What was asked for.
+        config: crate::RingConfig,
+        /// What it was asked for on.
+        target: crate::RingTarget,
+    },
+
     /// A configuration of one path, and another path forced.
     #[error("{config:?} belongs to the {} path, {forced} was asked for", config.path())]
     ConfigOfOtherPath {

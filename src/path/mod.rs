@@ -20,6 +20,8 @@ use std::str::FromStr;
 use crate::error::{Error, Result};
 
 pub use available::{Operands, Target, Unavailable, available};
+#[cfg(feature = "cuda")]
+pub(crate) use available::{ring_available, tile_available};
 pub use rank::{Estimate, Evidence, Ranked, rank};
 pub use select::{Choice, Reason, select, select_tuned};
 

@@ -23,11 +23,16 @@ pub(super) fn share(path: Path, shape: &Shape, operands: &Operands) -> Option<f6
         Activation::F16 | Activation::Bf16 => 0.40,
         Activation::F32 => 0.35,
     };
+    let streamed = match operands.activation {
+        // Matrix instructions sum the blocks, which is what direct loads wait for.
+        Activation::F16 | Activation::Bf16 => 0.70,
+        // Starts later: a pipeline through shared memory must fill first.
+        _ => 0.95 * direct,
+    };
     match path {
         Path::Cpu => None,
         Path::CudaCore => Some(cuda_cores(direct)),
-        // Starts later: a pipeline through shared memory must fill first.
-        Path::CudaCoreTma => Some(cuda_cores(0.95 * direct)),
+        Path::CudaCoreTma => Some(cuda_cores(streamed)),
         Path::TensorCore => Some(0.76),
     }
 }
@@ -42,7 +47,10 @@ pub(super) fn why(path: Path) -> &'static str {
         Path::CudaCore => {
             "direct loads keep up with memory and start sooner than a pipeline through shared memory"
         }
-        Path::CudaCoreTma => "a pipeline through shared memory keeps more loads in flight",
+        Path::CudaCoreTma => {
+            "a pipeline through shared memory keeps more loads in flight, and matrix instructions sum \
+             the blocks of 16-bit vectors"
+        }
         Path::Cpu => "nothing else computes there",
     }
 }

@@ -1,10 +1,10 @@
 //! The configurations of a path for a problem: the default, and those worth measuring.
 
 use super::gemv::{Vectors, Weights, cuda_core_target};
-use super::{DeviceInfo, operands, tile_target};
-use crate::config::{Config, CudaCoreConfig, TileConfig, TileKernel};
+use super::{DeviceInfo, operands, ring_target, tile_target};
+use crate::config::{Config, CudaCoreConfig, RingConfig, TileConfig, TileKernel};
 use crate::error::{Error, Result};
-use crate::path::{Path, Unavailable, available, measured};
+use crate::path::{Path, Unavailable, available, measured, ring_available, tile_available};
 use crate::shape::Shape;
 
 /// The configuration that a path of the GPU takes for a problem by default: the one that was fastest for
@@ -33,10 +33,26 @@ pub fn default_config(
             let target = cuda_core_target(shape, weights, vectors, device);
             Ok(CudaCoreConfig::for_problem(shape, &target).into())
         }
-        Path::CudaCoreTma => tile(TileKernel::CudaCore),
+        Path::CudaCoreTma => match ring_default(shape, weights, vectors, device) {
+            Some(config) => Ok(config),
+            None => tile(TileKernel::CudaCore),
+        },
         Path::TensorCore => tile(TileKernel::TENSOR_CORE),
     }
     .map_err(|reason| Error::PathUnavailable { path, reason })
+}
+
+/// The ring kernel's, where it takes the problem.
+fn ring_default(
+    shape: &Shape,
+    weights: &Weights,
+    vectors: &Vectors,
+    device: &DeviceInfo,
+) -> Option<Config> {
+    let operands = operands(shape, weights, vectors);
+    ring_available(shape, &operands, &device.target()).ok()?;
+    let target = ring_target(weights, vectors, device);
+    RingConfig::for_problem(shape, &target).map(Config::from)
 }
 
 /// Of the built-in table of this model of GPU.
@@ -73,7 +89,17 @@ pub fn candidates(
             let target = cuda_core_target(shape, weights, vectors, device);
             into(CudaCoreConfig::candidates(shape, &target))
         }
-        Path::CudaCoreTma => tile(TileKernel::CudaCore),
+        Path::CudaCoreTma => {
+            let mut cuts = Vec::new();
+            if ring_available(shape, &operands, &device.target()).is_ok() {
+                let target = ring_target(weights, vectors, device);
+                cuts.extend(into(RingConfig::candidates(shape, &target)));
+            }
+            if tile_available(path, shape, &operands, &device.target()).is_ok() {
+                cuts.extend(tile(TileKernel::CudaCore));
+            }
+            cuts
+        }
         Path::TensorCore => tile(TileKernel::TENSOR_CORE),
     }
 }
@@ -95,5 +121,6 @@ pub(super) fn is_legal(
             config.is_legal(shape, &cuda_core_target(shape, weights, vectors, device))
         }
         Config::Tile(config) => config.is_legal(shape, &tile_target(device)),
+        Config::Ring(config) => config.is_legal(shape, &ring_target(weights, vectors, device)),
     }
 }

@@ -91,7 +91,7 @@ pub(super) fn tile_config(
 ) -> Result<ffi::nvfp4_tile_config> {
     let path = Config::from(*config).path();
     let operands = operands(shape, weights, vectors);
-    path::available(path, shape, &operands, &device.target())
+    path::tile_available(path, shape, &operands, &device.target())
         .map_err(|reason| Error::PathUnavailable { path, reason })?;
     let target = tile_target(device);
     if !config.is_legal(shape, &target) {
