@@ -171,7 +171,7 @@ impl RingConfig {
     /// lanes and one for each warp. The factor that ends the sum is a power of two, and exact.
     ///
     /// NVFP4 blocks are exact. Those of f16 and bf16 vectors are four matrix instructions in a chain,
-    /// each of which counts for [`MATRIX_ROUNDINGS`]. The product with the block's scale is rounded
+    /// each of which counts for six (`MATRIX_ROUNDINGS` in this file derives it). The product with the block's scale is rounded
     /// together with the addition, by one fused operation.
     pub fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
         let chunks = (shape.k() / SLICE) as u32 / self.slices;
