@@ -77,6 +77,7 @@ typedef struct nvfp4_cuda_core_config {
     int32_t warps;           /* warps a CTA: 1 to 8; integer dot with one or two vectors to 16 */
     int32_t k_split;         /* warps that share a row tile; divides `warps` */
     int32_t ctas;            /* integer dot: CTAs that share a batch's rows, > 0 */
+    int32_t dependent;       /* 1: programmatic dependent launch, as in nvfp4_tile_config */
 } nvfp4_cuda_core_config;
 
 /* How the kernels that stream tiles of 128 rows through shared memory cut a problem. */

@@ -218,6 +218,19 @@ pub enum Error {
         target: crate::TileTarget,
     },
 
+    /// No stream kernel is compiled for a configuration, or the device has no room for it.
+    #[error(
+        "{config:?} cannot run with {target:?}: warps are 1 to 16, or to 12 for more than two vectors; stages \
+         are 3, 4 or 6; queues, vectors and sums fit the shared memory; ctas are 1 to the rows of all \
+         batches (fours of rows for 128x4 scales)"
+    )]
+    StreamConfig {
+        /// What was asked for.
+        config: crate::StreamConfig,
+        /// What it was asked for on.
+        target: crate::StreamTarget,
+    },
+
     /// A configuration of one path, and another path forced.
     #[error("{config:?} belongs to the {} path, {forced} was asked for", config.path())]
     ConfigOfOtherPath {

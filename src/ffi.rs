@@ -93,10 +93,11 @@ pub struct nvfp4_cuda_core_config {
     pub warps: i32,
     pub k_split: i32,
     pub ctas: i32,
+    pub dependent: i32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of nvfp4_cuda_core_config"][::core::mem::size_of::<nvfp4_cuda_core_config>() - 20usize];
+    ["Size of nvfp4_cuda_core_config"][::core::mem::size_of::<nvfp4_cuda_core_config>() - 24usize];
     ["Alignment of nvfp4_cuda_core_config"]
         [::core::mem::align_of::<nvfp4_cuda_core_config>() - 4usize];
     ["Offset of field: nvfp4_cuda_core_config::kernel"]
@@ -109,6 +110,8 @@ const _: () = {
         [::core::mem::offset_of!(nvfp4_cuda_core_config, k_split) - 12usize];
     ["Offset of field: nvfp4_cuda_core_config::ctas"]
         [::core::mem::offset_of!(nvfp4_cuda_core_config, ctas) - 16usize];
+    ["Offset of field: nvfp4_cuda_core_config::dependent"]
+        [::core::mem::offset_of!(nvfp4_cuda_core_config, dependent) - 20usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]

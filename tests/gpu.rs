@@ -3,95 +3,27 @@
 
 mod device;
 
-use device::{Gpu, Uploaded, alone, gpu_or_skip, output, upload};
-use half::{bf16, f16};
+use device::{
+    Case, Gpu, OnDevice, Uploaded, alone, assert_alphas, assert_dependent_in_a_graph,
+    assert_follows_the_quantiser, gpu_or_skip, layouts, output, upload,
+};
+use half::f16;
 use nvfp4_gemv::problem::{
     CONTEST_BENCHMARKS, CONTEST_TESTS, EdgeCase, Problem, contest_tolerance,
 };
-use nvfp4_gemv::reference::{self, Reference};
 use nvfp4_gemv::{
-    Activation, Config, CudaCoreConfig, CudaCoreKernel, CudaCoreTarget, DenseVectors, Device,
-    Error, FloatType, GlobalScale, Launched, Nvfp4Vectors, Output, Path, ScaleLayout, Shape,
-    Strides, VectorScale, Vectors, Weights, gemv_on_device_with,
+    Activation, Config, CudaCoreConfig, CudaCoreKernel, CudaCoreTarget, DenseVectors, Error,
+    FloatType, GlobalScale, Launched, Output, Path, ScaleLayout, Shape, Strides, Vectors, Weights,
+    gemv_on_device_with,
 };
 
-/// How one problem is put to the device.
-#[derive(Clone, Copy, Debug)]
-struct Case {
-    weight_layout: ScaleLayout,
-    vector_layout: ScaleLayout,
-    activation: Activation,
-    output: FloatType,
-    /// Vectors as rows of 128, the others garbage.
-    padded: bool,
-    config: Option<CudaCoreConfig>,
-}
-
+/// The path that these tests are about.
 const CASE: Case = Case {
-    weight_layout: ScaleLayout::Linear,
-    vector_layout: ScaleLayout::Linear,
-    activation: Activation::Nvfp4,
-    output: FloatType::F32,
-    padded: false,
-    config: None,
+    path: Some(Path::CudaCore),
+    ..device::CASE
 };
 
 impl Gpu {
-    fn run(&self, problem: &Problem, case: Case) -> Vec<f64> {
-        let Self { stream, .. } = self;
-        let shape = &problem.shape;
-        let uploaded = Uploaded::new(
-            stream,
-            problem,
-            case.weight_layout,
-            case.vector_layout,
-            case.padded,
-        );
-        let weights = uploaded.weights();
-        let decoded = problem.decoded_vectors().unwrap();
-        let x_f16 = upload(stream, &convert(&decoded, f16::from_f32));
-        let x_bf16 = upload(stream, &convert(&decoded, bf16::from_f32));
-        let x_f32 = upload(stream, &decoded);
-        let vectors = match case.activation {
-            Activation::Nvfp4 => uploaded.vectors(),
-            Activation::F16 => Vectors::F16(DenseVectors::new(x_f16.as_view())),
-            Activation::Bf16 => Vectors::Bf16(DenseVectors::new(x_bf16.as_view())),
-            Activation::F32 => Vectors::F32(DenseVectors::new(x_f32.as_view())),
-        };
-        let call = |output: Output<'_, Device>| {
-            let launched = gemv_on_device_with(
-                Some(Path::CudaCore),
-                case.config.map(Into::into),
-                stream,
-                shape,
-                &weights,
-                &vectors,
-                output,
-            );
-            assert_eq!(launched.unwrap().choice.path, Path::CudaCore);
-        };
-        match case.output {
-            FloatType::F16 => output(stream, shape, f16::NAN, |y| call(Output::F16(y)), f64::from),
-            FloatType::Bf16 => output(
-                stream,
-                shape,
-                bf16::NAN,
-                |y| call(Output::Bf16(y)),
-                f64::from,
-            ),
-            FloatType::F32 => output(stream, shape, f32::NAN, |y| call(Output::F32(y)), f64::from),
-        }
-    }
-
-    /// Successive roundings of any term: the CUDA-core path's row of the table of bounds.
-    fn roundings(&self, shape: &Shape, case: Case) -> u32 {
-        let target = self.target(shape, case);
-        let config = case
-            .config
-            .unwrap_or_else(|| CudaCoreConfig::for_problem(shape, &target));
-        config.roundings(shape, case.activation)
-    }
-
     /// Buffers of their own are aligned for 16-byte loads.
     fn target(&self, shape: &Shape, case: Case) -> CudaCoreTarget {
         CudaCoreTarget {
@@ -102,38 +34,6 @@ impl Gpu {
             shared_bytes: self.info.shared_bytes,
         }
     }
-
-    fn assert_in_bound(&self, problem: &Problem, truth: &Reference, case: Case) {
-        let y = self.run(problem, case);
-        let roundings = self.roundings(&problem.shape, case);
-        for (i, &y) in y.iter().enumerate() {
-            let bound =
-                reference::error_bound(truth.y[i], truth.magnitude[i], roundings, case.output);
-            let error = (y - truth.y[i]).abs();
-            assert!(
-                error <= bound,
-                "{:?} {case:?} element {i}: {y}, true {}, error {error:e} > {bound:e}",
-                problem.shape,
-                truth.y[i]
-            );
-        }
-    }
-
-    fn assert_exact(&self, problem: &Problem, truth: &Reference, case: Case) {
-        let y = self.run(problem, case);
-        assert_eq!(y, truth.y, "{:?} {case:?}", problem.shape);
-    }
-}
-
-fn convert<T>(values: &[f32], to: impl Fn(f32) -> T) -> Vec<T> {
-    values.iter().map(|&v| to(v)).collect()
-}
-
-/// Layouts of weights and vectors together.
-fn layouts() -> impl Iterator<Item = (ScaleLayout, ScaleLayout)> {
-    ScaleLayout::ALL
-        .into_iter()
-        .flat_map(|w| ScaleLayout::ALL.into_iter().map(move |v| (w, v)))
 }
 
 #[test]
@@ -153,7 +53,8 @@ fn contest_shapes() {
                 output: FloatType::F16,
                 ..CASE
             };
-            for (y, &c) in gpu.run(&contest, case).iter().zip(&contest_truth.y) {
+            let (y, _) = OnDevice::new(&gpu, &contest, case).run();
+            for (y, &c) in y.iter().zip(&contest_truth.y) {
                 assert!((y - c).abs() <= contest_tolerance(c), "{shape} {y} {c}");
             }
             gpu.assert_in_bound(&full, &full_truth, case);
@@ -275,7 +176,7 @@ fn every_configuration() {
                 let target = gpu.target(&shape, case);
                 for config in configurations().filter(|c| c.is_legal(&shape, &target)) {
                     let case = Case {
-                        config: Some(config),
+                        config: Some(config.into()),
                         ..case
                     };
                     gpu.assert_exact(&integers, &integers_truth, case);
@@ -303,6 +204,7 @@ fn configurations() -> impl Iterator<Item = CudaCoreConfig> {
                     warps,
                     k_split,
                     ctas,
+                    dependent: false,
                 })
             })
         })
@@ -325,61 +227,7 @@ fn row_alpha() {
 fn row_alpha_of_each_batch_and_alpha_of_each_vector() {
     let gpu = gpu_or_skip!();
     let shape = Shape::new(37, 11, 96, 3).unwrap();
-    let problem = Problem::integers(shape, 8);
-    let row_alpha: Vec<f32> = (0..3 * 37).map(|i| (i % 13) as f32 - 6.0).collect();
-    let vector_alpha: Vec<f32> = (0..3 * 11).map(|i| (1 + i % 5) as f32).collect();
-
-    let w = problem.weights(ScaleLayout::Linear).unwrap();
-    let x = problem.vectors(ScaleLayout::Linear).unwrap();
-    let host_weights = w.view().unwrap().with_row_alpha(&row_alpha).unwrap();
-    let host_vectors = Vectors::Nvfp4(Nvfp4Vectors::new(
-        &x.codes[..],
-        &x.scales[..],
-        ScaleLayout::Linear,
-        VectorScale::PerVector(&vector_alpha[..]),
-    ));
-    let truth = reference::gemv(&shape, &host_weights, &host_vectors).unwrap();
-
-    let stream = &gpu.stream;
-    let (codes, scales) = (upload(stream, w.codes), upload(stream, &w.scales));
-    let (x_codes, x_scales) = (upload(stream, &x.codes), upload(stream, &x.scales));
-    let row_alpha = upload(stream, &row_alpha);
-    let vector_alpha = upload(stream, &vector_alpha);
-    let weights = Weights::on_device(
-        &shape,
-        codes.as_view(),
-        scales.as_view(),
-        ScaleLayout::Linear,
-        GlobalScale::ONE,
-    )
-    .unwrap()
-    .with_row_alpha_on_device(row_alpha.as_view())
-    .unwrap();
-    let vectors = Vectors::Nvfp4(Nvfp4Vectors::new(
-        x_codes.as_view(),
-        x_scales.as_view(),
-        ScaleLayout::Linear,
-        VectorScale::PerVector(vector_alpha.as_view()),
-    ));
-    let y = output(
-        stream,
-        &shape,
-        f32::NAN,
-        |y| {
-            gemv_on_device_with(
-                None,
-                None,
-                stream,
-                &shape,
-                &weights,
-                &vectors,
-                Output::F32(y),
-            )
-            .unwrap();
-        },
-        f64::from,
-    );
-    assert_eq!(y, truth.y);
+    assert_alphas(&gpu, shape, CASE);
 }
 
 #[test]
@@ -446,24 +294,13 @@ fn a_hundred_repeats_give_the_same_bits() {
     shapes.push(Shape::new(130, 7, 4112, 3).unwrap());
     for shape in shapes {
         let problem = Problem::full_range(shape, 11);
-        let stream = &gpu.stream;
         let tiled = ScaleLayout::Tiled128x4;
-        let uploaded = Uploaded::new(stream, &problem, tiled, tiled, false);
-        let (weights, vectors) = (uploaded.weights(), uploaded.vectors());
-        let mut first: Option<Vec<u32>> = None;
-        for _ in 0..100 {
-            let mut y = upload(stream, &vec![f32::NAN; shape.outputs()]);
-            let output = Output::F32(y.as_view_mut());
-            let path = Some(Path::CudaCore);
-            gemv_on_device_with(path, None, stream, &shape, &weights, &vectors, output).unwrap();
-            let bits: Vec<u32> = stream
-                .clone_dtoh(&y)
-                .unwrap()
-                .into_iter()
-                .map(f32::to_bits)
-                .collect();
-            assert_eq!(first.get_or_insert_with(|| bits.clone()), &bits, "{shape}");
-        }
+        let case = Case {
+            weight_layout: tiled,
+            vector_layout: tiled,
+            ..CASE
+        };
+        OnDevice::new(&gpu, &problem, case).assert_repeats();
     }
 }
 
@@ -537,14 +374,10 @@ fn more_than_four_gigabytes_of_weights() {
 #[test]
 fn replayed_from_a_graph() {
     use cudarc::driver::sys;
-    let gpu = gpu_or_skip!();
+    let gpu = gpu_or_skip!().without_events();
     let problem = Problem::integers(Shape::new(200, 10, 1024, 2).unwrap(), 14);
     let truth = problem.reference().unwrap();
     let shape = &problem.shape;
-    // Inside a capture, cudarc's event tracking would wait for events of before it.
-    let context = gpu.stream.context();
-    // SAFETY: this context is used by this test on one stream, whose order needs no events.
-    unsafe { context.disable_event_tracking() };
     let stream = &gpu.stream;
     let uploaded = Uploaded::new(
         stream,
@@ -581,6 +414,52 @@ fn replayed_from_a_graph() {
             .map(f64::from)
             .collect();
         assert_eq!(result, truth.y);
+    }
+}
+
+/// Each kernel's cuts, also with parts of K and with several batches a CTA.
+fn dependent_cuts(gpu: &Gpu, shape: &Shape, case: Case) -> Vec<CudaCoreConfig> {
+    let target = gpu.target(shape, case);
+    let direct = CudaCoreConfig::direct(shape, &target);
+    let split = CudaCoreConfig {
+        warps: 8,
+        k_split: 4,
+        ..direct
+    };
+    let mut cuts = vec![direct, split];
+    cuts.extend(CudaCoreConfig::integer_dot(shape, &target));
+    cuts
+}
+
+#[test]
+fn dependent_launches_replayed_from_a_graph() {
+    let gpu = gpu_or_skip!().without_events();
+    let mut works = Vec::new();
+    for (m, n, k, l) in [(300, 2, 1056, 2), (4096, 1, 4096, 1), (129, 11, 96, 3)] {
+        let shape = Shape::new(m, n, k, l).unwrap();
+        let problem = Problem::full_range(shape, 14);
+        for activation in Activation::ALL {
+            let case = Case { activation, ..CASE };
+            for config in dependent_cuts(&gpu, &shape, case) {
+                works.push(OnDevice::new(&gpu, &problem, case).cut(config));
+            }
+        }
+    }
+    assert_dependent_in_a_graph(&gpu, &works);
+}
+
+#[test]
+fn vectors_of_the_kernel_before() {
+    let gpu = gpu_or_skip!();
+    let shape = Shape::new(1000, 3, 1056, 2).unwrap();
+    for layout in ScaleLayout::ALL {
+        let case = Case {
+            weight_layout: layout,
+            ..CASE
+        };
+        for config in dependent_cuts(&gpu, &shape, case) {
+            assert_follows_the_quantiser(&gpu, shape, layout, config.into());
+        }
     }
 }
 
@@ -637,6 +516,7 @@ fn refusals_on_a_device() {
         blocks_per_load: 2,
         warps: 4,
         k_split: 1,
+        dependent: false,
     };
     assert!(matches!(
         call(None, Some(wide.into()), 8, 0),

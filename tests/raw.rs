@@ -67,6 +67,7 @@ fn valid() -> Call {
             blocks_per_load: 2,
             warps: 4,
             k_split: 2,
+            dependent: false,
         },
     }
 }

@@ -110,7 +110,10 @@ fn layouts_lengths_and_alignment() {
     );
     assert_eq!(
         reason(|c| c.shape = Shape::new(130, 3, 496, 2).unwrap()),
-        Unavailable::RowLength { k: 496 }
+        Unavailable::RowLength {
+            k: 496,
+            needed: "a multiple of 32"
+        }
     );
     let changes: [fn(&mut Call); 6] = [
         |c| c.weights.codes += 8,

@@ -43,4 +43,18 @@ __device__ __forceinline__ uint8_t load_cached_8(const void *p) {
     return __ldg(static_cast<const unsigned char *>(p));
 }
 
+// What a grid that this one depends on may write after this one has started: no read-only loads, which may
+// be moved before grid_dependency_wait. Kept in L1 too.
+__device__ __forceinline__ uint4 load_fresh_128(const void *p) {
+    return *static_cast<const uint4 *>(p);
+}
+
+__device__ __forceinline__ uint2 load_fresh_64(const void *p) {
+    return *static_cast<const uint2 *>(p);
+}
+
+__device__ __forceinline__ uint8_t load_fresh_8(const void *p) {
+    return *static_cast<const uint8_t *>(p);
+}
+
 }  // namespace nvfp4::arch

@@ -88,7 +88,7 @@ struct Dot<NVFP4_ACTIVATION_NVFP4> {
     // A block in memory.
     struct Raw {
         uint2 codes;
-        __device__ __forceinline__ void load(const uint8_t *from) { codes = arch::load_cached_64(from); }
+        __device__ __forceinline__ void load(const uint8_t *from) { codes = arch::load_fresh_64(from); }
     };
 
     __device__ __forceinline__ void put(const Raw &raw, uint4 *to) const {
@@ -122,8 +122,8 @@ struct Dot<NVFP4_ACTIVATION_NVFP4> {
 struct Raw16 {
     uint4 in[2];
     __device__ __forceinline__ void load(const uint8_t *from) {
-        in[0] = arch::load_cached_128(from);
-        in[1] = arch::load_cached_128(from + 16);
+        in[0] = arch::load_fresh_128(from);
+        in[1] = arch::load_fresh_128(from + 16);
     }
 };
 

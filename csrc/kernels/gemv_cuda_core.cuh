@@ -14,6 +14,7 @@
 
 #include <cstdint>
 
+#include "../arch/grid_dependency.cuh"
 #include "../arch/memory.cuh"
 #include "../format/dense.cuh"
 #include "../format/e2m1.cuh"
@@ -51,12 +52,12 @@ struct Block<NVFP4_ACTIVATION_NVFP4> {
         float scale; // undoes the weights' factor too, once for all rows
 
         __device__ __forceinline__ void load(const uint8_t *x, const uint8_t *scale_at) {
-            const uint2 codes = arch::load_cached_64(x);
+            const uint2 codes = arch::load_fresh_64(x);
             lo.decode(codes.x);
             hi.decode(codes.y);
             lo.normalize();
             hi.normalize();
-            scale = __low2float(arch::cvt_e4m3x2(arch::load_cached_8(scale_at))) *
+            scale = __low2float(arch::cvt_e4m3x2(arch::load_fresh_8(scale_at))) *
                     (1.0f / E2m1x8::kFactor);
         }
     };
@@ -105,7 +106,7 @@ struct WideBlock {
         __device__ __forceinline__ void load(const uint8_t *x, const uint8_t *) {
 #pragma unroll
             for (int i = 0; i < kVectorBytes / 16; ++i) {
-                Load::unpack(arch::load_cached_128(x + 16 * i), value + i * (16 / Load::kBytes));
+                Load::unpack(arch::load_fresh_128(x + 16 * i), value + i * (16 / Load::kBytes));
             }
         }
     };
@@ -168,6 +169,7 @@ __global__ void __launch_bounds__(kMaxWarps *kWarp, 1)
     const int part = warp % p.k_split;
     const int32_t tile = blockIdx.x * tiles_per_cta + tile_in_cta;
 
+    arch::grid_dependency_launch();
     for (int32_t batch = blockIdx.y; batch < p.l; batch += gridDim.y) {
         const uint8_t *codes_at[kRows];
         const uint8_t *scales_at[kRows];
@@ -188,6 +190,8 @@ __global__ void __launch_bounds__(kMaxWarps *kWarp, 1)
         int32_t block = (part * kWarp + lane) * kBlocks;
         WeightStep<kRows, kBlocks> next;
         if (block < p.blocks) next.load(p, codes_at, scales_at, block);
+        // The previous grid may write vectors and read the output. At once after the first batch.
+        arch::grid_dependency_wait();
 #pragma unroll 1
         while (block < p.blocks) {
             const WeightStep<kRows, kBlocks> step = next;

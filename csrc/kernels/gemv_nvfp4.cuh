@@ -7,6 +7,7 @@
 #pragma once
 
 #include "../arch/convert.cuh"
+#include "../arch/grid_dependency.cuh"
 #include "../arch/memory.cuh"
 #include "cuda_core.cuh"
 #include "integer_dot.cuh"
@@ -133,6 +134,7 @@ __global__ void __launch_bounds__(int8::max_threads(kVectors), 1)
     };
     const int32_t begin = start_of(blockIdx.x);
     const int32_t end = start_of(blockIdx.x + 1);
+    arch::grid_dependency_launch();
     for (int32_t batch = blockIdx.y; batch < p.l; batch += gridDim.y) {
         Cursor cursor;
         cursor.tile = begin + group;
@@ -152,6 +154,8 @@ __global__ void __launch_bounds__(int8::max_threads(kVectors), 1)
             }
         };
         load_next();
+        // The previous grid may write vectors and read the output. At once after the first batch.
+        arch::grid_dependency_wait();
 
         for (int32_t i = threadIdx.x; i < kVectors * p.blocks; i += blockDim.x) {
             const int32_t block = i % p.blocks;
@@ -159,12 +163,12 @@ __global__ void __launch_bounds__(int8::max_threads(kVectors), 1)
             const int32_t n = kVectors == 1 ? 0 : min(i / p.blocks, p.n - 1);
             const uint8_t *at = p.vectors + batch * p.vector_batch_bytes +
                                 n * p.vector_row_bytes + int64_t(block) * (kBlock / 2);
-            x[i] = Magnitudes(lookup, arch::load_cached_64(at)).joined();
+            x[i] = Magnitudes(lookup, arch::load_fresh_64(at)).joined();
             const uint8_t *scale_at = p.vector_scales + batch * p.vector_scale_batch_bytes +
                                       p.vector_scale_layout.row_offset(n) +
                                       p.vector_scale_layout.block_offset(block);
             // Both operands are times two.
-            x_scale[i] = 0.25f * __low2float(arch::cvt_e4m3x2(arch::load_cached_8(scale_at)));
+            x_scale[i] = 0.25f * __low2float(arch::cvt_e4m3x2(arch::load_fresh_8(scale_at)));
         }
         __syncthreads();
 

@@ -172,7 +172,7 @@ struct Staging {
                 if (block >= blocks) continue;
                 raw[v][j].load(vectors + n * p.vector_row_bytes + block * kFrom);
                 if constexpr (Dot::kScaled) {
-                    scale[v][j] = arch::load_cached_8(scales + p.vector_scale_layout.row_offset(n) +
+                    scale[v][j] = arch::load_fresh_8(scales + p.vector_scale_layout.row_offset(n) +
                                                       p.vector_scale_layout.block_offset(block));
                 }
             }

@@ -65,6 +65,7 @@ cudaError_t prepare_cuda_core(Prepared &prepared, const nvfp4_gemv_args &a,
         call.grid_x = uint32_t(ceil_div(tiles, c.warps / c.k_split));
         call.grid_y = uint32_t(std::min(a.l, kMostBatches)); // the kernel strides over the others
         call.threads = uint32_t(c.warps * kWarp);
+        call.dependent = uint32_t(c.dependent);
         return prepared.add(call, p);
     });
 }

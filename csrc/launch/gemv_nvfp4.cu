@@ -25,6 +25,7 @@ cudaError_t prepare_nvfp4(Prepared &prepared, const nvfp4_gemv_args &a,
         call.grid_x = uint32_t(c.ctas);
         call.grid_y = uint32_t(std::min(p.l, kMostBatches)); // the kernel strides over the others
         call.threads = uint32_t(c.warps * kWarp);
+        call.dependent = uint32_t(c.dependent);
         call.dynamic_shared =
             uint32_t(int8::shared_bytes(vectors, p.blocks, p.k_split, ceil_div(tiles, c.ctas)));
         return prepared.add(call, p);

@@ -32,6 +32,10 @@ pub struct CudaCoreConfig {
     /// CTAs that share a batch's rows. 0 for the direct kernel, which takes one for each `warps / k_split`
     /// row tiles.
     pub ctas: u32,
+    /// Programmatic dependent launch, from compute capability 9.0 on: the weights are read before the
+    /// kernel before this one in the stream has ended. That kernel must not write them, nor their scales.
+    #[serde(default)]
+    pub dependent: bool,
 }
 
 /// What a configuration depends on besides the shape.
@@ -75,6 +79,7 @@ impl CudaCoreConfig {
             warps,
             k_split,
             ctas: 0,
+            dependent: false,
         }
     }
 
@@ -110,6 +115,7 @@ impl CudaCoreConfig {
                 warps,
                 k_split,
                 ctas: ctas as u32,
+                dependent: false,
             };
             config.is_legal(shape, target).then_some(config)
         })
@@ -138,6 +144,7 @@ impl CudaCoreConfig {
                     warps,
                     k_split,
                     ctas: ctas.clamp(1, tiles) as u32,
+                    dependent: false,
                 });
             }
         }

@@ -2,9 +2,12 @@
 
 mod cuda_core;
 mod distinct;
+mod stream;
 mod tile;
 
 pub use cuda_core::{CudaCoreConfig, CudaCoreKernel, CudaCoreTarget};
+pub(crate) use stream::STEP as STREAM_STEP;
+pub use stream::{StreamConfig, StreamTarget};
 pub use tile::{TileConfig, TileKernel, TileTarget};
 
 use serde::{Deserialize, Serialize};
@@ -21,13 +24,15 @@ pub enum Config {
     CudaCore(CudaCoreConfig),
     /// Of the kernels that stream tiles through shared memory.
     Tile(TileConfig),
+    /// Of the kernel whose warps stream rows through queues of their own.
+    Stream(StreamConfig),
 }
 
 impl Config {
     /// The path that takes it.
     pub fn path(&self) -> Path {
         match self {
-            Self::CudaCore(_) => Path::CudaCore,
+            Self::CudaCore(_) | Self::Stream(_) => Path::CudaCore,
             Self::Tile(config) => match config.kernel {
                 TileKernel::CudaCore => Path::CudaCoreTma,
                 TileKernel::TensorCore { .. } => Path::TensorCore,
@@ -36,13 +41,19 @@ impl Config {
     }
 
     /// The same cut with programmatic dependent launch, or without: the weights are read before the
-    /// kernel before this one in the stream has ended, which must not write them. Unchanged where the
-    /// path's kernels have no such launch.
+    /// kernel before this one in the stream has ended, which must not write them.
     #[must_use]
     pub fn with_dependent(self, dependent: bool) -> Self {
         match self {
-            Self::CudaCore(_) => self,
+            Self::CudaCore(config) => Self::CudaCore(CudaCoreConfig {
+                dependent,
+                ..config
+            }),
             Self::Tile(config) => Self::Tile(TileConfig {
+                dependent,
+                ..config
+            }),
+            Self::Stream(config) => Self::Stream(StreamConfig {
                 dependent,
                 ..config
             }),
@@ -52,8 +63,9 @@ impl Config {
     /// Whether it asks for programmatic dependent launch.
     pub fn is_dependent(&self) -> bool {
         match self {
-            Self::CudaCore(_) => false,
+            Self::CudaCore(config) => config.dependent,
             Self::Tile(config) => config.dependent,
+            Self::Stream(config) => config.dependent,
         }
     }
 
@@ -63,6 +75,7 @@ impl Config {
         match self {
             Self::CudaCore(config) => config.roundings(shape, activation),
             Self::Tile(config) => config.roundings(shape),
+            Self::Stream(config) => config.roundings(shape, activation),
         }
     }
 }
@@ -79,6 +92,12 @@ impl From<TileConfig> for Config {
     }
 }
 
+impl From<StreamConfig> for Config {
+    fn from(config: StreamConfig) -> Self {
+        Self::Stream(config)
+    }
+}
+
 /// Roundings of the product of the global scales to f32, and of the multiplications by it, the row
 /// alpha and the vector alpha.
 const ALPHAS: u32 = 4;
@@ -88,24 +107,48 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_kernels_that_have_it_become_dependent() {
+    fn every_kernel_can_be_dependent() {
         let shape = Shape::gemv(256, 1024, 1).unwrap();
-        let target = TileTarget {
-            multiprocessors: 132,
-            shared_bytes: 227 << 10,
+        let (multiprocessors, shared_bytes) = (132, 227 << 10);
+        let tile = TileTarget {
+            multiprocessors,
+            shared_bytes,
         };
-        let tile = TileConfig::for_problem(TileKernel::CudaCore, &shape, &target).unwrap();
-        let dependent = Config::from(tile).with_dependent(true);
-        assert!(dependent.is_dependent() && !Config::from(tile).is_dependent());
-        assert_eq!(dependent.with_dependent(false), tile.into());
-        let target = CudaCoreTarget {
+        let stream = StreamTarget {
+            activation: Activation::F16,
+            tiled: false,
+            multiprocessors,
+            shared_bytes,
+        };
+        let direct = CudaCoreTarget {
             activation: Activation::F16,
             wide: true,
             tiled: false,
-            multiprocessors: 132,
-            shared_bytes: 227 << 10,
+            multiprocessors,
+            shared_bytes,
         };
-        let direct = Config::from(CudaCoreConfig::for_problem(&shape, &target));
-        assert_eq!(direct.with_dependent(true), direct);
+        let configs: [Config; 3] = [
+            TileConfig::for_problem(TileKernel::CudaCore, &shape, &tile)
+                .unwrap()
+                .into(),
+            StreamConfig::for_problem(&shape, &stream).unwrap().into(),
+            CudaCoreConfig::for_problem(&shape, &direct).into(),
+        ];
+        for config in configs {
+            let dependent = config.with_dependent(true);
+            assert!(dependent.is_dependent() && !config.is_dependent());
+            assert_eq!(dependent.path(), config.path());
+            assert_eq!(dependent.with_dependent(false), config);
+            let text = serde_json::to_string(&dependent).unwrap();
+            assert_eq!(serde_json::from_str::<Config>(&text).unwrap(), dependent);
+        }
+    }
+
+    /// Files of before the direct kernels had such launches.
+    #[test]
+    fn direct_cuts_without_the_field_are_not_dependent() {
+        let text = r#"{"cuda-core":{"kernel":"direct","blocks_per_load":2,"warps":4,"k_split":1,"ctas":0}}"#;
+        let config: Config = serde_json::from_str(text).unwrap();
+        assert!(!config.is_dependent());
     }
 }

@@ -126,8 +126,9 @@ pub struct Launched {
 /// says), and with a configuration of the caller's choice.
 ///
 /// # Errors
-/// As [`gemv_on_device`]; [`Error::Config`] and [`Error::TileConfig`] for a configuration without a
-/// kernel, [`Error::ConfigOfOtherPath`] for one that does not belong to the forced path.
+/// As [`gemv_on_device`]; [`Error::Config`], [`Error::TileConfig`] and [`Error::StreamConfig`] for a
+/// configuration without a kernel, [`Error::ConfigOfOtherPath`] for one that does not belong to the
+/// forced path.
 pub fn gemv_on_device_with(
     forced: Option<Path>,
     config: Option<Config>,

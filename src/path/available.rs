@@ -3,6 +3,8 @@
 use std::fmt;
 
 use super::Path;
+#[cfg(feature = "cuda")]
+use crate::config::{STREAM_STEP, StreamConfig, StreamTarget};
 use crate::scales::ScaleLayout;
 use crate::shape::Shape;
 use crate::tensor::Activation;
@@ -77,10 +79,12 @@ pub enum Unavailable {
     },
     /// Documentation build: the API without the kernels.
     DocumentationBuild,
-    /// The path multiplies NVFP4 vectors only.
+    /// The path does not multiply such vectors.
     Activation {
         /// The vectors' element type.
         found: Activation,
+        /// Those that it multiplies.
+        takes: &'static str,
     },
     /// The path reads scales in the 128x4 layout only.
     ScaleLayout {
@@ -91,7 +95,13 @@ pub enum Unavailable {
     RowLength {
         /// Elements of a row.
         k: usize,
+        /// What K must be.
+        needed: &'static str,
     },
+    /// The path keeps the vectors of a pass in shared memory, beside a stage of weights.
+    VectorMemory,
+    /// More rows than the path counts.
+    Rows,
     /// The device has too little shared memory for the path's smallest configuration.
     SharedMemory,
     /// Addresses or strides are no multiples of 16 bytes.
@@ -128,19 +138,22 @@ impl fmt::Display for Unavailable {
             Self::DocumentationBuild => {
                 f.write_str("this is a documentation build (DOCS_RS), which carries no kernels")
             }
-            Self::Activation { found } => write!(
+            Self::Activation { found, takes } => write!(
                 f,
-                "the vectors are {found}, the path multiplies NVFP4 vectors; QuantizedVectors \
-                 makes them on the device"
+                "the vectors are {found}, the path multiplies {takes} vectors; QuantizedVectors \
+                 makes NVFP4 ones on the device"
             ),
             Self::ScaleLayout { operand } => write!(
                 f,
                 "the {operand} are linear, the path reads the 128x4 layout; PreparedWeights and \
                  QuantizedVectors, or convert_scales on the host, make it"
             ),
-            Self::RowLength { k } => {
-                write!(f, "K is {k}, the path needs a multiple of 32")
-            }
+            Self::RowLength { k, needed } => write!(f, "K is {k}, the path needs {needed}"),
+            Self::VectorMemory => f.write_str(
+                "the vectors do not fit the device's shared memory beside a stage of weights; fewer \
+                 vectors a call, or NVFP4 instead of 16-bit ones, take less",
+            ),
+            Self::Rows => f.write_str("the batches have 2^31 rows or more in all"),
             Self::SharedMemory => {
                 f.write_str("the device has too little shared memory for two stages of the path")
             }
@@ -174,29 +187,100 @@ pub fn available(
             _ => Err(Unavailable::OperandsOnHost),
         };
     };
-    let needs = |runs: bool, needed| match runs {
-        true => Ok(()),
-        false => Err(Unavailable::ComputeCapability {
-            found: compute_capability,
-            needed,
-        }),
-    };
     match path {
         Path::Cpu => Err(Unavailable::OperandsOnDevice),
         Path::CudaCore => {
-            needs(compute_capability >= (8, 0), "8.0 or newer")?;
+            needs(compute_capability, (8, 0), "8.0 or newer")?;
             image(compute_capability, archs, |_| true)
         }
         Path::CudaCoreTma => {
-            needs(compute_capability >= (9, 0), "9.0 or newer")?;
+            needs(compute_capability, (9, 0), "9.0 or newer")?;
             image(compute_capability, archs, |arch| arch.number >= 90)?;
             tiled(shape, operands)
         }
         Path::TensorCore => {
-            needs(compute_capability.0 == 10, "10.x")?;
+            if compute_capability.0 != 10 {
+                return Err(Unavailable::ComputeCapability {
+                    found: compute_capability,
+                    needed: "10.x",
+                });
+            }
             image(compute_capability, archs, |arch| !arch.suffix.is_empty())?;
             tiled(shape, operands)
         }
+    }
+}
+
+/// Whether the stream kernel of the path [`Path::CudaCore`] can compute the problem on `target`.
+#[cfg(feature = "cuda")]
+pub(crate) fn stream_available(
+    shape: &Shape,
+    operands: &Operands,
+    target: &Target,
+) -> Result<(), Unavailable> {
+    available(Path::CudaCore, shape, operands, target)?;
+    let &Target::Cuda {
+        compute_capability, ..
+    } = target
+    else {
+        return Err(Unavailable::OperandsOnHost);
+    };
+    stream(shape, operands, compute_capability)
+}
+
+fn needs(found: (i32, i32), least: (i32, i32), needed: &'static str) -> Result<(), Unavailable> {
+    match found >= least {
+        true => Ok(()),
+        false => Err(Unavailable::ComputeCapability { found, needed }),
+    }
+}
+
+/// What the stream kernel needs.
+#[cfg(feature = "cuda")]
+fn stream(
+    shape: &Shape,
+    operands: &Operands,
+    compute_capability: (i32, i32),
+) -> Result<(), Unavailable> {
+    if operands.activation == Activation::F32 {
+        return Err(Unavailable::Activation {
+            found: operands.activation,
+            takes: "NVFP4, f16 and bf16",
+        });
+    }
+    if !shape.k().is_multiple_of(STREAM_STEP) {
+        return Err(Unavailable::RowLength {
+            k: shape.k(),
+            needed: "a multiple of 256",
+        });
+    }
+    if !operands.aligned {
+        return Err(Unavailable::Alignment);
+    }
+    if (shape.m() + 127) * shape.l() >= 1 << 31 {
+        return Err(Unavailable::Rows);
+    }
+    let target = StreamTarget {
+        activation: operands.activation,
+        tiled: operands.weight_layout == ScaleLayout::Tiled128x4,
+        multiprocessors: 1,
+        shared_bytes: shared_bytes(compute_capability),
+    };
+    match shape.is_empty() || StreamConfig::any_is_legal(shape, &target) {
+        true => Ok(()),
+        false => Err(Unavailable::VectorMemory),
+    }
+}
+
+/// Bytes of shared memory that a CTA can have.
+///
+/// Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+#[cfg(feature = "cuda")]
+fn shared_bytes(compute_capability: (i32, i32)) -> u32 {
+    match compute_capability {
+        (8, 0 | 7) => 163 << 10,
+        (9..12, _) => 227 << 10,
+        _ => 99 << 10,
     }
 }
 
@@ -205,6 +289,7 @@ fn tiled(shape: &Shape, operands: &Operands) -> Result<(), Unavailable> {
     if operands.activation != Activation::Nvfp4 {
         return Err(Unavailable::Activation {
             found: operands.activation,
+            takes: "NVFP4",
         });
     }
     for (layout, operand) in [
@@ -216,7 +301,10 @@ fn tiled(shape: &Shape, operands: &Operands) -> Result<(), Unavailable> {
         }
     }
     if !shape.k().is_multiple_of(32) {
-        return Err(Unavailable::RowLength { k: shape.k() });
+        return Err(Unavailable::RowLength {
+            k: shape.k(),
+            needed: "a multiple of 32",
+        });
     }
     if !operands.aligned {
         return Err(Unavailable::Alignment);
@@ -312,52 +400,100 @@ mod tests {
         }
     }
 
+    const TILED: ScaleLayout = ScaleLayout::Tiled128x4;
+
+    fn says(why: Result<(), Unavailable>, text: &str) {
+        let why = why.unwrap_err().to_string();
+        assert!(why.contains(text), "{text}: {why}");
+    }
+
     #[test]
-    fn what_the_tiled_paths_need() {
-        let tiled = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
-        let shape = Shape::gemv(128, 256, 1).unwrap();
-        let b200 = cuda(10, 0, "90a;100a");
-        let can =
-            |path, shape: &Shape, operands: &Operands| available(path, shape, operands, &b200);
-        for path in [Path::CudaCoreTma, Path::TensorCore] {
-            assert_eq!(can(path, &shape, &tiled), Ok(()));
-            for (operands, says) in [
-                (
-                    Operands {
-                        activation: Activation::F16,
-                        ..tiled
-                    },
-                    "QuantizedVectors",
-                ),
-                (
-                    Operands {
-                        weight_layout: ScaleLayout::Linear,
-                        ..tiled
-                    },
-                    "weights' scales are linear",
-                ),
-                (
-                    Operands {
-                        vector_layout: ScaleLayout::Linear,
-                        ..tiled
-                    },
-                    "vectors' scales are linear",
-                ),
-                (
-                    Operands {
-                        aligned: false,
-                        ..tiled
-                    },
-                    "16 bytes",
-                ),
-            ] {
-                let why = can(path, &shape, &operands).unwrap_err().to_string();
-                assert!(why.contains(says), "{why}");
-            }
-            let short = Shape::gemv(128, 48, 1).unwrap();
-            let why = can(path, &short, &tiled).unwrap_err().to_string();
-            assert!(why.contains("K is 48"), "{why}");
+    fn what_the_tiled_kernels_need() {
+        let operands = Operands::new(Activation::Nvfp4, TILED);
+        let shape = Shape::gemv(128, 96, 1).unwrap();
+        for (operands, text) in [
+            (
+                Operands {
+                    activation: Activation::F16,
+                    ..operands
+                },
+                "multiplies NVFP4 vectors",
+            ),
+            (
+                Operands {
+                    weight_layout: ScaleLayout::Linear,
+                    ..operands
+                },
+                "weights' scales are linear",
+            ),
+            (
+                Operands {
+                    vector_layout: ScaleLayout::Linear,
+                    ..operands
+                },
+                "vectors' scales are linear",
+            ),
+            (
+                Operands {
+                    aligned: false,
+                    ..operands
+                },
+                "16 bytes",
+            ),
+        ] {
+            says(tiled(&shape, &operands), text);
+            let tensor_core = available(Path::TensorCore, &shape, &operands, &cuda(10, 0, "100a"));
+            says(tensor_core, text);
         }
+        let short = Shape::gemv(128, 48, 1).unwrap();
+        says(
+            tiled(&short, &operands),
+            "K is 48, the path needs a multiple of 32",
+        );
+        assert_eq!(tiled(&shape, &operands), Ok(()));
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn what_the_stream_kernel_needs() {
+        let can = |shape: &Shape, operands: &Operands| stream(shape, operands, (9, 0));
+        let shape = Shape::new(130, 3, 512, 2).unwrap();
+        for activation in [Activation::Nvfp4, Activation::F16, Activation::Bf16] {
+            for layout in ScaleLayout::ALL {
+                let operands = Operands::new(activation, layout);
+                assert_eq!(can(&shape, &operands), Ok(()));
+                let odd = Shape::gemv(130, 384, 1).unwrap();
+                says(
+                    can(&odd, &operands),
+                    "K is 384, the path needs a multiple of 256",
+                );
+                let unaligned = Operands {
+                    aligned: false,
+                    ..operands
+                };
+                assert_eq!(can(&shape, &unaligned), Err(Unavailable::Alignment));
+                let long = Shape::new(130, 8, 32768, 1).unwrap();
+                assert_eq!(can(&long, &operands), Err(Unavailable::VectorMemory));
+                let many = Shape::gemv(1 << 20, 256, 1 << 12).unwrap();
+                assert_eq!(can(&many, &operands), Err(Unavailable::Rows));
+            }
+        }
+        let f32 = Operands::new(Activation::F32, TILED);
+        says(can(&shape, &f32), "NVFP4, f16 and bf16");
+        // Vectors that fit a data centre's GPU, and no workstation's.
+        let shape = Shape::gemv(130, 65536, 1).unwrap();
+        let f16 = Operands::new(Activation::F16, TILED);
+        assert_eq!(stream(&shape, &f16, (10, 3)), Ok(()));
+        assert_eq!(
+            stream(&shape, &f16, (12, 0)),
+            Err(Unavailable::VectorMemory)
+        );
+    }
+
+    #[test]
+    fn architectures_with_the_instructions() {
+        let tiled = Operands::new(Activation::Nvfp4, TILED);
+        let shape = Shape::gemv(128, 256, 1).unwrap();
         // Machine code for the device, but not of the kind that has the instructions.
         let plain = available(Path::TensorCore, &shape, &tiled, &cuda(10, 0, "100"));
         assert!(matches!(plain, Err(Unavailable::NoKernelImage { .. })));

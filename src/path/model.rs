@@ -7,8 +7,8 @@ use crate::tensor::Activation;
 
 /// Vectors of a pass over the weights on CUDA cores.
 const PASS: usize = 8;
-/// What each further vector of a pass costs on CUDA cores: eight cost 30% more than one.
-const FURTHER_VECTOR: f64 = 0.04;
+/// What each further vector of a pass costs on CUDA cores: four cost 30% more than one.
+const FURTHER_VECTOR: f64 = 0.1;
 
 /// The expected share; nothing for the CPU path, whose ceiling is another.
 ///
@@ -19,8 +19,8 @@ pub(super) fn share(path: Path, shape: &Shape, operands: &Operands) -> Option<f6
     let passes = shape.n().div_ceil(PASS) as f64;
     let cuda_cores = |one: f64| one / (1.0 + FURTHER_VECTOR * (vectors - 1.0)) / passes;
     let direct = match operands.activation {
-        Activation::Nvfp4 => 0.80,
-        Activation::F16 | Activation::Bf16 => 0.40,
+        Activation::Nvfp4 => 0.85,
+        Activation::F16 | Activation::Bf16 => 0.75,
         Activation::F32 => 0.35,
     };
     match path {
@@ -40,7 +40,7 @@ pub(super) fn why(path: Path) -> &'static str {
              matrix instruction costs the same for 1 to 16"
         }
         Path::CudaCore => {
-            "direct loads keep up with memory and start sooner than a pipeline through shared memory"
+            "direct loads keep up with memory and start sooner than tiles shared by a CTA"
         }
         Path::CudaCoreTma => "a pipeline through shared memory keeps more loads in flight",
         Path::Cpu => "nothing else computes there",

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 use super::device::{DeviceInfo, status};
 use super::gemv::{Output, Vectors, Weights, arguments, cuda_core_config};
+use super::stream::stream_config;
 use super::tiled::tile_config;
 use crate::config::{Config, TileKernel};
 use crate::error::Result;
@@ -15,6 +16,7 @@ enum Kernels {
     CudaCore(ffi::nvfp4_cuda_core_config),
     CudaCoreTma(ffi::nvfp4_tile_config),
     TensorCore(ffi::nvfp4_tile_config),
+    Stream(ffi::nvfp4_stream_config),
 }
 
 /// A problem that was checked, and is not empty.
@@ -48,6 +50,9 @@ impl Call {
                     TileKernel::TensorCore { .. } => Kernels::TensorCore(raw),
                 }
             }
+            Config::Stream(config) => {
+                Kernels::Stream(stream_config(shape, weights, vectors, config, device)?)
+            }
         };
         Ok(Some(Self { args, kernels }))
     }
@@ -74,6 +79,10 @@ impl Call {
                     "launching gemv_tcgen05",
                     ffi::nvfp4_gemv_tensor_core(args, config, stream),
                 ),
+                Kernels::Stream(config) => status(
+                    "launching gemv_stream",
+                    ffi::nvfp4_gemv_stream(args, config, stream),
+                ),
             }
         }
     }
@@ -93,6 +102,7 @@ impl Call {
                 Kernels::TensorCore(config) => {
                     ffi::nvfp4_gemv_prepare_tensor_core(out, args, config)
                 }
+                Kernels::Stream(config) => ffi::nvfp4_gemv_prepare_stream(out, args, config),
             }
         };
         status("preparing a GEMV", code)?;

@@ -1,10 +1,10 @@
 //! The configurations of a path for a problem: the default, and those worth measuring.
 
 use super::gemv::{Vectors, Weights, cuda_core_target};
-use super::{DeviceInfo, operands, tile_target};
-use crate::config::{Config, CudaCoreConfig, TileConfig, TileKernel};
+use super::{DeviceInfo, operands, stream_target, tile_target};
+use crate::config::{Config, CudaCoreConfig, StreamConfig, TileConfig, TileKernel};
 use crate::error::{Error, Result};
-use crate::path::{Path, Unavailable, available, measured};
+use crate::path::{Path, Unavailable, available, measured, stream_available};
 use crate::shape::Shape;
 
 /// The configuration that a path of the GPU takes for a problem by default: the one that was fastest for
@@ -29,14 +29,29 @@ pub fn default_config(
     };
     match path {
         Path::Cpu => Err(Unavailable::OperandsOnDevice),
-        Path::CudaCore => {
-            let target = cuda_core_target(shape, weights, vectors, device);
-            Ok(CudaCoreConfig::for_problem(shape, &target).into())
-        }
+        Path::CudaCore => Ok(
+            stream_default(shape, weights, vectors, device).unwrap_or_else(|| {
+                let target = cuda_core_target(shape, weights, vectors, device);
+                CudaCoreConfig::for_problem(shape, &target).into()
+            }),
+        ),
         Path::CudaCoreTma => tile(TileKernel::CudaCore),
         Path::TensorCore => tile(TileKernel::TENSOR_CORE),
     }
     .map_err(|reason| Error::PathUnavailable { path, reason })
+}
+
+/// The stream kernel's, where it takes the problem.
+fn stream_default(
+    shape: &Shape,
+    weights: &Weights,
+    vectors: &Vectors,
+    device: &DeviceInfo,
+) -> Option<Config> {
+    let operands = operands(shape, weights, vectors);
+    stream_available(shape, &operands, &device.target()).ok()?;
+    let target = stream_target(weights, vectors, device);
+    StreamConfig::for_problem(shape, &target).map(Config::from)
 }
 
 /// Of the built-in table of this model of GPU.
@@ -70,8 +85,14 @@ pub fn candidates(
     match path {
         Path::Cpu => Vec::new(),
         Path::CudaCore => {
+            let mut cuts = Vec::new();
+            if stream_available(shape, &operands, &device.target()).is_ok() {
+                let target = stream_target(weights, vectors, device);
+                cuts.extend(into(StreamConfig::candidates(shape, &target)));
+            }
             let target = cuda_core_target(shape, weights, vectors, device);
-            into(CudaCoreConfig::candidates(shape, &target))
+            cuts.extend(into(CudaCoreConfig::candidates(shape, &target)));
+            cuts
         }
         Path::CudaCoreTma => tile(TileKernel::CudaCore),
         Path::TensorCore => tile(TileKernel::TENSOR_CORE),
@@ -95,5 +116,6 @@ pub(super) fn is_legal(
             config.is_legal(shape, &cuda_core_target(shape, weights, vectors, device))
         }
         Config::Tile(config) => config.is_legal(shape, &tile_target(device)),
+        Config::Stream(config) => config.is_legal(shape, &stream_target(weights, vectors, device)),
     }
 }

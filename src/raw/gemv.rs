@@ -104,8 +104,8 @@ impl Vectors {
     }
 }
 
-/// Enqueues one problem's kernels, as `config` cuts them: [`cuda_core`] or
-/// [`tiled`](super::tiled).
+/// Enqueues one problem's kernels, as `config` cuts them: [`cuda_core`],
+/// [`tiled`](super::tiled) or [`stream`](super::stream()).
 ///
 /// # Errors
 /// As theirs.
@@ -139,7 +139,8 @@ pub unsafe fn gemv(
 /// # Safety
 /// The context of `stream` is current, and every address is valid in it, for the bytes that the
 /// shape and strides reach, until the work that this call enqueues has run. Nothing else writes
-/// them, or reads the output, meanwhile.
+/// them, or reads the output, meanwhile. With [`CudaCoreConfig::dependent`], the kernel before this one
+/// on the stream writes neither the weights nor their scales.
 pub unsafe fn cuda_core(
     shape: &Shape,
     weights: &Weights,
@@ -178,6 +179,8 @@ pub(super) fn cuda_core_config(
         warps: config.warps as i32,
         k_split: config.k_split as i32,
         ctas: config.ctas as i32,
+        // Older devices have no such launch; the kernel is right without it.
+        dependent: (config.dependent && device.compute_capability >= (9, 0)).into(),
     })
 }
 

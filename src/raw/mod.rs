@@ -13,6 +13,7 @@ mod operand;
 mod prepared;
 mod quantize;
 mod relayout;
+mod stream;
 mod tiled;
 
 pub use configs::{candidates, default_config};
@@ -24,4 +25,5 @@ pub use gemv::{Output, Vectors, Weights, cuda_core, cuda_core_target, gemv, is_w
 pub use prepared::{Prepared, prepare};
 pub use quantize::{Global, Quantize, quantize};
 pub use relayout::relayout;
+pub use stream::{stream, stream_target};
 pub use tiled::{operands, tile_target, tiled};

@@ -36,6 +36,7 @@ fn entry(m: usize, n: usize, seconds: f64) -> Entry {
         warps: 4,
         k_split: 2,
         ctas: 0,
+        dependent: false,
     };
     let tile = TileConfig {
         kernel: TileKernel::TensorCore { mma_n: 16 },

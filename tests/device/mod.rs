@@ -1,6 +1,9 @@
 //! What tests on a real device share: the device, or the reason why there is none, and problems in
 //! its memory.
-#![allow(dead_code)] // each test binary uses its part
+#![allow(dead_code, unused_imports)] // each test binary uses its part
+
+mod dependent;
+mod operands;
 
 use std::fmt::Debug;
 use std::io::Write;
@@ -13,10 +16,23 @@ use nvfp4_gemv::{
     raw,
 };
 
+pub(crate) use dependent::{assert_dependent_in_a_graph, assert_follows_the_quantiser};
+pub(crate) use operands::{CASE, Case, OnDevice, assert_alphas, layouts};
+
 /// The first device.
 pub(crate) struct Gpu {
     pub(crate) stream: Arc<CudaStream>,
     pub(crate) info: raw::DeviceInfo,
+}
+
+impl Gpu {
+    /// Without events that order work on buffers. Before anything is allocated: inside a capture, such
+    /// events would wait for events of before it.
+    pub(crate) fn without_events(self) -> Self {
+        // SAFETY: the context is used by one test on one stream, whose order needs no events.
+        unsafe { self.stream.context().disable_event_tracking() };
+        self
+    }
 }
 
 /// The first device, or a printed reason.

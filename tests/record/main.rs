@@ -97,6 +97,7 @@ fn config(case: &Case) -> CudaCoreConfig {
         warps: case.cut.warps,
         k_split: case.cut.k_split,
         ctas: case.cut.ctas.unwrap_or(0),
+        dependent: false,
     }
 }
 

@@ -119,7 +119,8 @@ impl Cuda {
                     // Once outside of the graph: it tells the default cut, and loads the kernel.
                     let Launched { config, .. } = launch(None, 0)?;
                     let config = config.with_dependent(mode == Mode::Chained);
-                    if mode == Mode::Chained && !config.is_dependent() {
+                    let can_depend = self.info.compute_capability >= (9, 0);
+                    if mode == Mode::Chained && !(can_depend && config.is_dependent()) {
                         continue;
                     }
                     let slow = bytes * slow_percent as usize / 100;

@@ -1,0 +1,237 @@
+//! The kernel whose warps stream rows through queues of their own in shared memory: `gemv_stream`.
+
+use serde::{Deserialize, Serialize};
+
+use super::ALPHAS;
+use super::distinct::distinct;
+use crate::shape::Shape;
+use crate::tensor::Activation;
+
+/// The cut of the stream kernel. A CTA's rows, in tiles of 16, are steps of 256 elements of K; each warp
+/// takes as many of them as the others, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StreamConfig {
+    /// Warps of a CTA: 1 to 16, or to 12 with more than two vectors.
+    pub warps: u32,
+    /// Steps that a warp's queue holds: 3, 4 or 6.
+    pub stages: u32,
+    /// CTAs that share the rows of all batches: no more than there are rows, or fours of rows where the
+    /// weights' scales are in the 128x4 layout.
+    pub ctas: u32,
+    /// Programmatic dependent launch: the weights are read before the kernel before this one in the
+    /// stream has ended. That kernel must not write them, nor their scales.
+    pub dependent: bool,
+}
+
+/// What a configuration depends on besides the shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamTarget {
+    /// The vectors' element type.
+    pub activation: Activation,
+    /// The weights' scales are in the 128x4 layout.
+    pub tiled: bool,
+    /// Streaming multiprocessors of the device.
+    pub multiprocessors: u32,
+    /// Bytes of shared memory that a CTA can have.
+    pub shared_bytes: u32,
+}
+
+/// Elements of K of a step.
+pub(crate) const STEP: usize = 256;
+/// Rows of a tile: `kTileRows` in `gemv_stream.cuh`.
+const ROWS: u64 = 16;
+/// `kStageBytes`.
+const STAGE_BYTES: u64 = 2048 + 256;
+/// `kMaxVectors` in `cuda_core.cuh`, of a pass over the weights.
+const MOST_VECTORS: usize = 8;
+/// `kZeroBlocks`.
+const ZERO_BLOCKS: u64 = 10;
+/// `sizeof(Parts)`.
+const PARTS_BYTES: u64 = 4;
+/// Numbers of stages that the kernel knows how to wait for.
+const STAGES: [u32; 3] = [3, 4, 6];
+
+impl StreamConfig {
+    /// The default for a problem on a device, if there is a legal one: the cut that was fastest or nearly
+    /// so for all problems measured on an H200, with fewer warps where shared memory is short, and more
+    /// CTAs than SMs where a CTA's sums or the vectors of all its batches would not fit.
+    pub fn for_problem(shape: &Shape, target: &StreamTarget) -> Option<Self> {
+        if !shape.k().is_multiple_of(STEP) || shape.is_empty() {
+            return None;
+        }
+        let units = units(shape, target.tiled);
+        let sms = u64::from(target.multiprocessors.max(1));
+        let batches = shape.l() as u64;
+        let ctas = [sms, 2 * sms, 4 * sms, 16 * sms, batches, 8 * batches, units];
+        ctas.into_iter().find_map(|ctas| {
+            (1..=12).rev().find_map(|warps| {
+                let config = Self {
+                    warps,
+                    stages: 3,
+                    ctas: ctas.clamp(1, units) as u32,
+                    dependent: false,
+                };
+                let enough = warps >= 8 || ctas >= units;
+                (enough && config.is_legal(shape, target)).then_some(config)
+            })
+        })
+    }
+
+    /// Whether any configuration is legal: the smallest one.
+    pub(crate) fn any_is_legal(shape: &Shape, target: &StreamTarget) -> bool {
+        let smallest = Self {
+            warps: 1,
+            stages: 3,
+            ctas: u32::try_from(units(shape, target.tiled)).unwrap_or(u32::MAX),
+            dependent: false,
+        };
+        smallest.is_legal(shape, target)
+    }
+
+    /// Cuts worth measuring, the default first. Programmatic dependent launch is no matter of speed
+    /// alone, and is left out.
+    pub fn candidates(shape: &Shape, target: &StreamTarget) -> Vec<Self> {
+        let Some(default) = Self::for_problem(shape, target) else {
+            return Vec::new();
+        };
+        let mut cuts = vec![default];
+        let units = units(shape, target.tiled);
+        for (warps, per_sm) in [(6, 2), (8, 1), (8, 2), (10, 1), (12, 1), (14, 1), (16, 1)] {
+            for stages in STAGES {
+                let ctas = u64::from(target.multiprocessors * per_sm).clamp(1, units);
+                cuts.push(Self {
+                    warps,
+                    stages,
+                    ctas: ctas as u32,
+                    dependent: false,
+                });
+            }
+        }
+        distinct(cuts, |cut| cut.is_legal(shape, target))
+    }
+
+    /// The kernel has code for this, and the device room.
+    pub fn is_legal(&self, shape: &Shape, target: &StreamTarget) -> bool {
+        let steps = shape.blocks() as u64 / (STEP as u64 / 16);
+        // The kernel counts places and steps in 32 bits, and divides the steps by multiplying.
+        let counted = places(shape, target.tiled).saturating_mul(shape.l() as u64) < 1 << 31
+            && self.ctas >= 1
+            && (self.tiles(shape, target.tiled) * steps)
+                .saturating_mul(steps.max(self.warps.into()))
+                < 1 << 32;
+        target.activation != Activation::F32
+            && shape.k().is_multiple_of(STEP)
+            && (1..=most_warps(shape)).contains(&self.warps)
+            && STAGES.contains(&self.stages)
+            && counted
+            && u64::from(self.ctas) <= units(shape, target.tiled)
+            && self
+                .shared_bytes(shape, target)
+                .is_some_and(|bytes| bytes <= u64::from(target.shared_bytes))
+    }
+
+    /// Successive f32 roundings of any term.
+    ///
+    /// A lane adds four blocks a step that its warp takes of a tile, then come two additions over lanes and
+    /// one for each warp that shares the tile. The factor that ends the sum is a power of two, and exact.
+    ///
+    /// NVFP4 blocks are exact. Those of f16 and bf16 vectors are four matrix instructions in a chain,
+    /// each of which counts for six (`MATRIX_ROUNDINGS` in this file derives it). The product with the
+    /// block's scale is rounded together with the addition, by one fused operation.
+    pub fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
+        let in_lane = 4 * (shape.k() / STEP) as u32;
+        let across_lanes = 2;
+        let block = match activation {
+            Activation::Nvfp4 => 0,
+            _ => 4 * MATRIX_ROUNDINGS,
+        };
+        block + in_lane + across_lanes + self.warps + ALPHAS
+    }
+
+    /// The most tiles of a CTA: one more where its first one is cut by the alignment.
+    fn tiles(&self, shape: &Shape, tiled: bool) -> u64 {
+        self.most_places(shape, tiled).div_ceil(ROWS) + u64::from(shape.l() > 1)
+    }
+
+    /// Of the CTA that has most.
+    fn most_places(&self, shape: &Shape, tiled: bool) -> u64 {
+        units(shape, tiled).div_ceil(self.ctas.max(1).into()) * unit(tiled)
+    }
+
+    /// Bytes of shared memory of a CTA: `lay_out` in `launch/gemv_stream.cu`. Nothing where they are
+    /// beyond counting.
+    fn shared_bytes(&self, shape: &Shape, target: &StreamTarget) -> Option<u64> {
+        let vectors = pass_vectors(shape.n());
+        let blocks = shape.blocks() as u64;
+        let batches = shape.l() as u64;
+        let places = places(shape, target.tiled);
+        let most = self.most_places(shape, target.tiled);
+        let tiles = self.tiles(shape, target.tiled);
+        let x_batches = batches.min((most + places - 2) / places + 1);
+        let (block_bytes, scale_bytes) = match target.activation {
+            Activation::Nvfp4 => (16, 4),
+            _ => (32, 0),
+        };
+        let x = x_batches
+            .checked_mul(vectors)?
+            .checked_mul((blocks + 1) * block_bytes + blocks * scale_bytes)?;
+        let queues = u64::from(self.warps * self.stages) * STAGE_BYTES;
+        let sums = (u64::from(self.warps) + tiles) * ROWS * vectors * 4 + tiles * PARTS_BYTES;
+        x.checked_add(queues + ZERO_BLOCKS * block_bytes + sums)
+    }
+}
+
+/// f32 roundings that one `mma.sync.m16n8k16` of f16 or bf16 into f32 counts for, where four products
+/// of an element of the result are not zero.
+///
+/// The ISA leaves the rounding of the sum open. An H200 was recorded (`ptx-sim/docs/semantics.md`, "Warp
+/// matrices") to cut every term, products and accumulator alike, toward zero at 2^-25 of the largest
+/// exponent E, to add the rest exactly, and to cut the sum to f32. Let u = 2^-24, and S the sum of the
+/// terms' magnitudes.
+///
+/// - Of five terms the largest loses nothing (a product has at most 13 bits, the accumulator 24), so the
+///   cuts lose less than 4 * 2^(E-25) = 2^(E-23). A product's exponent is the sum of its factors'. That
+///   is the product's own but for subnormal factors. The code 0.5, decoded to f16, may be one: then the
+///   largest term is at least 2^(E-1), and the loss below 4 u S; else it is below 2 u S. Where the
+///   largest exponent is that of a subnormal element of the vector, all terms are multiples of what would
+///   be cut, and nothing is lost.
+/// - Cutting the sum to f32 loses less than 2 u S.
+///
+/// Together less than 6 u S, which is what six roundings may lose. That leaves room for hardware that cuts
+/// a bit earlier, at 2^-24, where codes are not subnormal: from compute capability 10.0 on they are decoded
+/// by an instruction.
+const MATRIX_ROUNDINGS: u32 = 6;
+
+/// Vectors that the kernel of the largest pass is compiled for.
+fn pass_vectors(n: usize) -> u64 {
+    n.min(MOST_VECTORS).next_power_of_two() as u64
+}
+
+/// `max_warps` in `gemv_stream.cuh`.
+fn most_warps(shape: &Shape) -> u32 {
+    if pass_vectors(shape.n()) <= 2 { 16 } else { 12 }
+}
+
+/// Places of a batch, which rows take in the order of their scales; the last ones may be empty.
+fn places(shape: &Shape, tiled: bool) -> u64 {
+    let whole = match tiled {
+        true => 128,
+        false if shape.l() > 1 => ROWS,
+        false => 1,
+    };
+    (shape.m() as u64).next_multiple_of(whole)
+}
+
+/// Places that a CTA takes together.
+fn unit(tiled: bool) -> u64 {
+    if tiled { 4 } else { 1 }
+}
+
+/// Of all batches.
+fn units(shape: &Shape, tiled: bool) -> u64 {
+    places(shape, tiled).saturating_mul(shape.l() as u64) / unit(tiled)
+}
+
+#[cfg(test)]
+mod tests;
