@@ -165,7 +165,6 @@ fn many_batches() {
 fn refusals_on_a_device() {
     let gpu = gpu_or_skip!();
     let stream = &gpu.stream;
-    // Not a multiple of 256, which the path's other kernel would take.
     let shape = Shape::new(130, 2, 288, 1).unwrap();
     let problem = Problem::integers(shape, 1);
     let mut y = upload(stream, &vec![f32::NAN; shape.outputs()]);
@@ -196,7 +195,7 @@ fn refusals_on_a_device() {
         assert!(matches!(why, Unavailable::ComputeCapability { .. }));
     }
     let why = reason(call(Some(Path::CudaCoreTma), None, ScaleLayout::Linear));
-    assert!(matches!(why, Unavailable::RowLength { k: 288, .. }));
+    assert!(matches!(why, Unavailable::ScaleLayout { .. }));
     let config = cuts(&gpu, TileKernel::CudaCore, &shape)[0];
     let other = call(Some(Path::CudaCore), Some(config), TILED);
     assert!(matches!(other, Err(Error::ConfigOfOtherPath { .. })));

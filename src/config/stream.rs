@@ -49,12 +49,14 @@ const MOST_VECTORS: usize = 8;
 const ZERO_BLOCKS: u64 = 10;
 /// `sizeof(Parts)`.
 const PARTS_BYTES: u64 = 4;
+/// Weights of an SM that count as little: measured on an H200, docs/notes/tuning.md.
+const SMALL_BYTES: u64 = 96 << 10;
 /// Numbers of stages that the kernel knows how to wait for.
 const STAGES: [u32; 3] = [3, 4, 6];
 
 impl StreamConfig {
     /// The default for a problem on a device, if there is a legal one: the cut that was fastest or nearly
-    /// so for all problems measured on an H200, with fewer warps where shared memory is short, and more
+    /// so for problems measured on an H200, with fewer warps where shared memory is short, and more
     /// CTAs than SMs where a CTA's sums or the vectors of all its batches would not fit.
     pub fn for_problem(shape: &Shape, target: &StreamTarget) -> Option<Self> {
         if !shape.k().is_multiple_of(STEP) || shape.is_empty() {
@@ -64,8 +66,13 @@ impl StreamConfig {
         let sms = u64::from(target.multiprocessors.max(1));
         let batches = shape.l() as u64;
         let ctas = [sms, 2 * sms, 4 * sms, 16 * sms, batches, 8 * batches, units];
+        // Little work starts and ends sooner with fewer warps.
+        let most = match shape.weight_bytes() as u64 / sms {
+            ..SMALL_BYTES => 8,
+            _ => 12,
+        };
         ctas.into_iter().find_map(|ctas| {
-            (1..=12).rev().find_map(|warps| {
+            (1..=most).rev().find_map(|warps| {
                 let config = Self {
                     warps,
                     stages: 3,

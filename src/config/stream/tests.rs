@@ -70,7 +70,7 @@ fn roundings_by_hand() {
     );
 }
 
-/// One cut for all of them.
+/// One cut for all but the smallest.
 #[test]
 fn cuts_of_the_benchmark_shapes() {
     for (m, k, l) in [
@@ -92,7 +92,8 @@ fn cuts_of_the_benchmark_shapes() {
             for tiled in [false, true] {
                 let config = StreamConfig::for_problem(&shape, &h200(activation, tiled)).unwrap();
 
-                assert_eq!(cut(config), (12, 3, 132), "{shape} {activation}");
+                let warps = if m * k == 4096 * 4096 { 8 } else { 12 };
+                assert_eq!(cut(config), (warps, 3, 132), "{shape} {activation}");
             }
         }
     }
