@@ -370,12 +370,13 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
 #pragma unroll 1
     while (true) {
         const uint32_t counted = work.origin + tile * kTileRows;
+        const uint32_t scale_rows = tiled ? kTileRows : p.m - place; // padding has none in linear order
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             // Rows that the CTA has not are read as the nearest that it has.
             const uint32_t row = min(max(counted + g + 8 * i, work.begin), work.end - 1) - counted;
             codes_at[i] = lane_codes + row * row_stride;
-            scales_at[i] = lane_scales + row * scale_row;
+            scales_at[i] = lane_scales + min(row, scale_rows - 1) * scale_row;
         }
 #pragma unroll 1
         for (; chunk < p.chunks; chunk += p.groups) {
