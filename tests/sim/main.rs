@@ -2,9 +2,11 @@
 //!
 //! Needs nvcc; without one every test says so and passes.
 
+mod executed;
 mod planted_faults;
 mod primitives;
 mod ptx;
+mod ring;
 mod schedules;
 mod tiled;
 

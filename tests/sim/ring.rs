@@ -1,0 +1,185 @@
+//! `gemv_ring`: launched as `csrc/launch/gemv_ring.cu` does, compared with the f64 reference.
+
+pub(crate) mod launch;
+pub(crate) mod operands;
+
+use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
+use ptx_sim::{Module, Options};
+
+use super::executed::Executed;
+use super::ptx;
+use super::schedules::{few, schedules};
+use super::tiled::launch::Comparison;
+use launch::{Cut, Extras, Run};
+use operands::Operands;
+
+/// One architecture's kernels.
+struct Kernels {
+    module: Module,
+    executed: Executed,
+}
+
+impl Kernels {
+    fn new(arch: &str) -> Option<Self> {
+        Some(Self {
+            module: ptx::compile("gemv_ring", arch)?,
+            executed: Executed::default(),
+        })
+    }
+
+    fn run(
+        &mut self,
+        operands: &Operands,
+        cut: Cut,
+        extras: Extras,
+        data: Comparison,
+        options: &Options,
+    ) {
+        let run = Run::new(&self.module, operands, cut, extras);
+        let context = || {
+            let shape = operands.problem.shape;
+            format!("{shape:?}, {cut:?}, {extras:?}, {options:?}")
+        };
+        for (launch, entry) in run.launches() {
+            let (program, counters) = self.executed.kernel(&self.module, &entry);
+            let report = run
+                .launch(program, &launch, options)
+                .unwrap_or_else(|error| panic!("{entry}, {}: {error}", context()));
+            counters.merge(&report.coverage.counters);
+        }
+        if let Some(difference) = run.difference(data) {
+            panic!("{:?}, {}: {difference}", operands.activation, context());
+        }
+    }
+}
+
+/// A shape without N, and a cut of it.
+struct Cutting {
+    m: usize,
+    k: usize,
+    l: usize,
+    layout: ScaleLayout,
+    cut: Cut,
+    every_schedule: bool,
+}
+
+fn cutting(
+    (m, k, l): (usize, usize, usize),
+    layout: ScaleLayout,
+    (slices, groups, stages, ctas): (usize, usize, usize, usize),
+    window: usize,
+) -> Cutting {
+    Cutting {
+        m,
+        k,
+        l,
+        layout,
+        cut: Cut {
+            slices,
+            groups,
+            stages,
+            ctas,
+            window,
+        },
+        every_schedule: false,
+    }
+}
+
+/// Small launches that between them do everything that a cut can ask for.
+fn cuttings() -> Vec<Cutting> {
+    use ScaleLayout::{Linear, Tiled128x4};
+    vec![
+        // Several tiles, the last one with three rows; a ring used three times; more tiles than the
+        // window has.
+        Cutting {
+            every_schedule: true,
+            ..cutting((70, 1024, 1), Linear, (1, 2, 4, 2), 2)
+        },
+        // Groups that have no part of a tile, and a window of one tile.
+        cutting((37, 512, 1), Linear, (2, 3, 3, 1), 1),
+        // CTAs that begin and end within tiles, and straddle batches; rows past M.
+        cutting((21, 512, 3), Linear, (1, 2, 2, 5), 2),
+        // One CTA with more batches than two.
+        cutting((5, 256, 4), Linear, (1, 1, 2, 1), 8),
+        // The same in atoms of 128 rows, most of which are past M.
+        cutting((130, 256, 2), Tiled128x4, (1, 1, 2, 3), 3),
+        // Vectors with more blocks than consumers have threads.
+        cutting((33, 768, 2), Tiled128x4, (1, 1, 3, 5), 1),
+        cutting((5, 1024, 1), Tiled128x4, (2, 2, 4, 1), 64),
+        // CTAs with one or two rows.
+        cutting((5, 512, 1), Linear, (1, 1, 3, 3), 64),
+        // Many slices: producers copy their rows' scales in several passes.
+        cutting((18, 1792, 1), Linear, (7, 1, 2, 1), 64),
+        cutting((18, 3072, 1), Linear, (12, 1, 2, 2), 64),
+        cutting((3, 3072, 1), Tiled128x4, (12, 1, 1, 1), 64),
+    ]
+}
+
+const ACTIVATIONS: [Activation; 3] = [Activation::Nvfp4, Activation::F16, Activation::Bf16];
+
+/// Every cut, number of vectors and activation.
+fn sweep(kernels: &mut Kernels, vectors: &[usize]) {
+    let mut turn = 0;
+    for activation in ACTIVATIONS {
+        for &n in vectors {
+            for cutting in cuttings() {
+                let shape = Shape::new(cutting.m, n, cutting.k, cutting.l).unwrap();
+                for data in [Comparison::Exact, Comparison::Bound] {
+                    turn += 1;
+                    let mut operands = match data {
+                        Comparison::Exact => Operands::integers(shape, activation, turn),
+                        Comparison::Bound => Operands::full_range(shape, activation, turn),
+                    };
+                    if turn % 4 == 2 {
+                        operands = operands.with_row_alpha();
+                    }
+                    let turn = turn as usize;
+                    let extras = Extras {
+                        weight_layout: cutting.layout,
+                        vector_layout: ScaleLayout::ALL[turn / 2 % 2],
+                        element: FloatType::ALL[turn % 3],
+                        vector_alpha: turn % 5 == 1,
+                    };
+                    let those = if cutting.every_schedule && data == Comparison::Exact {
+                        schedules(turn as u64)
+                    } else {
+                        few(turn as u64)[turn % 3..][..1].to_vec()
+                    };
+                    for options in &those {
+                        kernels.run(&operands, cutting.cut, extras, data, options);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether a line of [`Executed::unexecuted`] is the branch past a loop that always has work: every CTA
+/// has a batch and a tile, and warps. nvcc does not know.
+fn is_empty_loop(line: &str) -> bool {
+    const LOOPS: [&str; 3] = ["b < batches;", "t < work.tiles;", "w < warps;"];
+    let number = line
+        .split_once("gemv_ring.cuh:")
+        .and_then(|(_, rest)| rest.split(')').next()?.parse::<usize>().ok());
+    let source = include_str!("../../csrc/kernels/gemv_ring.cuh");
+    let at = number.and_then(|number| source.lines().nth(number - 1));
+    line.contains("never taken") && at.is_some_and(|at| LOOPS.iter().any(|l| at.contains(l)))
+}
+
+#[test]
+fn every_cut_on_hopper() {
+    if let Some(mut kernels) = Kernels::new("compute_90a") {
+        sweep(&mut kernels, &[1, 2, 3, 8]);
+        let unexecuted = kernels.executed.unexecuted();
+        let left: Vec<&str> = unexecuted.lines().filter(|l| !is_empty_loop(l)).collect();
+        assert!(left.is_empty(), "{}", left.join("\n"));
+    }
+}
+
+/// The same source, but f16 pairs in another order: E2M1 is converted in hardware.
+#[test]
+fn every_cut_on_blackwell() {
+    if let Some(mut kernels) = Kernels::new("compute_100a") {
+        sweep(&mut kernels, &[2]);
+    }
+}
