@@ -1,7 +1,8 @@
 //! `gemv_ring`: launched as `csrc/launch/gemv_ring.cu` does, compared with the f64 reference.
 
-pub(crate) mod launch;
-pub(crate) mod operands;
+mod faults;
+mod launch;
+mod operands;
 
 use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
 use ptx_sim::{Module, Options};
