@@ -102,13 +102,18 @@ fn cuttings() -> Vec<Cutting> {
         cutting((21, 512, 3), Linear, (1, 2, 2, 5), 2),
         // One CTA with more batches than two.
         cutting((5, 256, 4), Linear, (1, 1, 2, 1), 8),
-        // The same in atoms of 128 rows, most of which are past M.
-        cutting((130, 256, 2), Tiled128x4, (1, 1, 2, 3), 3),
+        // Atoms of 128 rows, most of which are past M.
+        cutting((130, 256, 1), Tiled128x4, (1, 1, 2, 3), 3),
         // Vectors with more blocks than consumers have threads.
         cutting((33, 768, 2), Tiled128x4, (1, 1, 3, 5), 1),
         cutting((5, 1024, 1), Tiled128x4, (2, 2, 4, 1), 64),
+        // CTAs that have padding only.
+        cutting((21, 256, 3), Linear, (1, 1, 2, 12), 64),
+        cutting((5, 256, 1), Tiled128x4, (1, 1, 2, 8), 64),
         // CTAs with one or two rows.
         cutting((5, 512, 1), Linear, (1, 1, 3, 3), 64),
+        // A stage of half a row, one group.
+        cutting((18, 7168, 1), Linear, (14, 1, 3, 1), 64),
         // Many slices: producers copy their rows' scales in several passes.
         cutting((18, 1792, 1), Linear, (7, 1, 2, 1), 64),
         cutting((18, 3072, 1), Linear, (12, 1, 2, 2), 64),
@@ -118,37 +123,51 @@ fn cuttings() -> Vec<Cutting> {
 
 const ACTIVATIONS: [Activation; 3] = [Activation::Nvfp4, Activation::F16, Activation::Bf16];
 
+/// Exact and full-range data; the attributes that make no kernel are dealt out in turn.
+fn check(
+    kernels: &mut Kernels,
+    cutting: &Cutting,
+    (activation, n): (Activation, usize),
+    turn: &mut usize,
+) {
+    let shape = Shape::new(cutting.m, n, cutting.k, cutting.l).unwrap();
+    for data in [Comparison::Exact, Comparison::Bound] {
+        *turn += 1;
+        let (turn, seed) = (*turn, *turn as u64);
+        let mut operands = match data {
+            Comparison::Exact => Operands::integers(shape, activation, seed),
+            Comparison::Bound => Operands::full_range(shape, activation, seed),
+        };
+        if turn % 7 < 2 {
+            operands = operands.with_row_alpha();
+        }
+        let extras = Extras {
+            weight_layout: cutting.layout,
+            vector_layout: ScaleLayout::ALL[turn / 2 % 2],
+            element: FloatType::ALL[turn % 3],
+            vector_alpha: turn % 5 == 1,
+        };
+        let those = if cutting.every_schedule && data == Comparison::Exact && n < 8 {
+            schedules(seed)
+        } else {
+            few(seed)[turn / 3 % 3..][..1].to_vec()
+        };
+        for options in &those {
+            kernels.run(&operands, cutting.cut, extras, data, options);
+        }
+    }
+}
+
 /// Every cut, number of vectors and activation.
 fn sweep(kernels: &mut Kernels, vectors: &[usize]) {
     let mut turn = 0;
     for activation in ACTIVATIONS {
         for &n in vectors {
+            // `max_consumers` in the kernel.
+            let most = if n <= 2 { 16 } else { 12 };
             for cutting in cuttings() {
-                let shape = Shape::new(cutting.m, n, cutting.k, cutting.l).unwrap();
-                for data in [Comparison::Exact, Comparison::Bound] {
-                    turn += 1;
-                    let mut operands = match data {
-                        Comparison::Exact => Operands::integers(shape, activation, turn),
-                        Comparison::Bound => Operands::full_range(shape, activation, turn),
-                    };
-                    if turn % 4 == 2 {
-                        operands = operands.with_row_alpha();
-                    }
-                    let turn = turn as usize;
-                    let extras = Extras {
-                        weight_layout: cutting.layout,
-                        vector_layout: ScaleLayout::ALL[turn / 2 % 2],
-                        element: FloatType::ALL[turn % 3],
-                        vector_alpha: turn % 5 == 1,
-                    };
-                    let those = if cutting.every_schedule && data == Comparison::Exact {
-                        schedules(turn as u64)
-                    } else {
-                        few(turn as u64)[turn % 3..][..1].to_vec()
-                    };
-                    for options in &those {
-                        kernels.run(&operands, cutting.cut, extras, data, options);
-                    }
+                if cutting.cut.slices * cutting.cut.groups <= most {
+                    check(kernels, &cutting, (activation, n), &mut turn);
                 }
             }
         }
@@ -174,6 +193,51 @@ fn every_cut_on_hopper() {
         let unexecuted = kernels.executed.unexecuted();
         let left: Vec<&str> = unexecuted.lines().filter(|l| !is_empty_loop(l)).collect();
         assert!(left.is_empty(), "{}", left.join("\n"));
+    }
+}
+
+/// Eleven vectors: a pass of eight, one of three.
+#[test]
+fn two_passes() {
+    let Some(mut kernels) = Kernels::new("compute_90a") else {
+        return;
+    };
+    for activation in ACTIVATIONS {
+        for cutting in cuttings().iter().filter(|c| c.cut.ctas == 5) {
+            check(&mut kernels, cutting, (activation, 11), &mut 0);
+        }
+    }
+}
+
+/// Cuts that nobody thought of: for changes of the kernel.
+#[test]
+#[ignore = "takes minutes"]
+fn random_cuts() {
+    for arch in ["compute_90a", "compute_100a"] {
+        let Some(mut kernels) = Kernels::new(arch) else {
+            return;
+        };
+        for seed in 0..300 {
+            let rng = &mut fastrand::Rng::with_seed(seed);
+            let n = rng.usize(1..=16);
+            // Small enough for shared memory.
+            let slices = rng.usize(1..=9);
+            let chunks = rng.usize(1..=(8 / slices).max(1));
+            let groups = rng.usize(1..=12 / slices);
+            let (m, l) = (rng.usize(1..90), rng.usize(1..=3));
+            let layout = ScaleLayout::ALL[rng.usize(..2)];
+            let ctas = rng.usize(1..=m.div_ceil(4));
+            let stages = groups * rng.usize(1..=3).min(32 / (slices * groups));
+            let cut = (slices, groups, stages, ctas);
+            let cutting = cutting((m, 256 * chunks * slices, l), layout, cut, rng.usize(1..5));
+            let activation = ACTIVATIONS[rng.usize(..3)];
+            check(
+                &mut kernels,
+                &cutting,
+                (activation, n),
+                &mut rng.usize(..99),
+            );
+        }
     }
 }
 
