@@ -88,14 +88,13 @@ typedef struct nvfp4_tile_config {
                           before this one in the stream has ended, which must not write them. */
 } nvfp4_tile_config;
 
-/* How the kernel that streams rows through shared memory cuts a problem. */
-typedef struct nvfp4_ring_config {
-    int32_t slices;    /* of 256 elements of K, a warp each, that a stage holds; divides K / 256 */
-    int32_t groups;    /* of so many warps, which take stages in turn */
-    int32_t stages;    /* of 16 rows in flight: a multiple of groups, at most 32 */
+/* How gemv_stream cuts a problem. */
+typedef struct nvfp4_stream_config {
+    int32_t warps;     /* of a CTA, 1 to 16; 12 with more than two vectors in a pass */
+    int32_t stages;    /* of a warp's queue, 16 rows of 256 elements each: 3, 4 or 6 */
     int32_t ctas;      /* that share the rows of all batches, > 0 */
     int32_t dependent; /* 1: programmatic dependent launch, as in nvfp4_tile_config */
-} nvfp4_ring_config;
+} nvfp4_stream_config;
 
 /* One problem's launches, with the addresses of its operands: bytes that own nothing, to be allocated,
  * copied and dropped by the caller. Written by nvfp4_gemv_prepare_*. */
@@ -134,10 +133,10 @@ int32_t nvfp4_gemv_prepare_tensor_core(nvfp4_gemv_prepared *prepared, const nvfp
 int32_t nvfp4_gemv_prepare_cuda_core_tma(nvfp4_gemv_prepared *prepared, const nvfp4_gemv_args *args,
                                          const nvfp4_tile_config *config);
 
-/* CUDA cores fed by bulk copies of rows: compute capability 9.0 and newer. NVFP4, f16 and bf16 vectors; K a
- * multiple of 256; the weights' codes and scales aligned to 16 bytes. */
-int32_t nvfp4_gemv_prepare_ring(nvfp4_gemv_prepared *prepared, const nvfp4_gemv_args *args,
-                                const nvfp4_ring_config *config);
+/* CUDA cores with matrix instructions, sm_80 and newer: NVFP4, f16 and bf16 vectors; K a multiple of 256;
+ * the weights' codes aligned to 16 bytes and their scales to 4. */
+int32_t nvfp4_gemv_prepare_stream(nvfp4_gemv_prepared *prepared, const nvfp4_gemv_args *args,
+                                  const nvfp4_stream_config *config);
 
 /* Enqueues prepared launches, as often as wanted, from any threads. The context that they were prepared
  * for is current. */
@@ -150,7 +149,8 @@ int32_t nvfp4_gemv_tensor_core(const nvfp4_gemv_args *args, const nvfp4_tile_con
                                void *stream);
 int32_t nvfp4_gemv_cuda_core_tma(const nvfp4_gemv_args *args, const nvfp4_tile_config *config,
                                  void *stream);
-int32_t nvfp4_gemv_ring(const nvfp4_gemv_args *args, const nvfp4_ring_config *config, void *stream);
+int32_t nvfp4_gemv_stream(const nvfp4_gemv_args *args, const nvfp4_stream_config *config,
+                          void *stream);
 
 /* Enqueues a kernel that only reads `bytes` (rounded down to 16) at `data`, 16-byte aligned: the
  * ceiling for any kernel that must read them. `sink` is 4 bytes that are practically never

@@ -133,27 +133,24 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
-pub struct nvfp4_ring_config {
-    pub slices: i32,
-    pub groups: i32,
+pub struct nvfp4_stream_config {
+    pub warps: i32,
     pub stages: i32,
     pub ctas: i32,
     pub dependent: i32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of nvfp4_ring_config"][::core::mem::size_of::<nvfp4_ring_config>() - 20usize];
-    ["Alignment of nvfp4_ring_config"][::core::mem::align_of::<nvfp4_ring_config>() - 4usize];
-    ["Offset of field: nvfp4_ring_config::slices"]
-        [::core::mem::offset_of!(nvfp4_ring_config, slices) - 0usize];
-    ["Offset of field: nvfp4_ring_config::groups"]
-        [::core::mem::offset_of!(nvfp4_ring_config, groups) - 4usize];
-    ["Offset of field: nvfp4_ring_config::stages"]
-        [::core::mem::offset_of!(nvfp4_ring_config, stages) - 8usize];
-    ["Offset of field: nvfp4_ring_config::ctas"]
-        [::core::mem::offset_of!(nvfp4_ring_config, ctas) - 12usize];
-    ["Offset of field: nvfp4_ring_config::dependent"]
-        [::core::mem::offset_of!(nvfp4_ring_config, dependent) - 16usize];
+    ["Size of nvfp4_stream_config"][::core::mem::size_of::<nvfp4_stream_config>() - 16usize];
+    ["Alignment of nvfp4_stream_config"][::core::mem::align_of::<nvfp4_stream_config>() - 4usize];
+    ["Offset of field: nvfp4_stream_config::warps"]
+        [::core::mem::offset_of!(nvfp4_stream_config, warps) - 0usize];
+    ["Offset of field: nvfp4_stream_config::stages"]
+        [::core::mem::offset_of!(nvfp4_stream_config, stages) - 4usize];
+    ["Offset of field: nvfp4_stream_config::ctas"]
+        [::core::mem::offset_of!(nvfp4_stream_config, ctas) - 8usize];
+    ["Offset of field: nvfp4_stream_config::dependent"]
+        [::core::mem::offset_of!(nvfp4_stream_config, dependent) - 12usize];
 };
 #[repr(C)]
 #[repr(align(64))]
@@ -238,10 +235,10 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    pub fn nvfp4_gemv_prepare_ring(
+    pub fn nvfp4_gemv_prepare_stream(
         prepared: *mut nvfp4_gemv_prepared,
         args: *const nvfp4_gemv_args,
-        config: *const nvfp4_ring_config,
+        config: *const nvfp4_stream_config,
     ) -> i32;
 }
 unsafe extern "C" {
@@ -272,9 +269,9 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
-    pub fn nvfp4_gemv_ring(
+    pub fn nvfp4_gemv_stream(
         args: *const nvfp4_gemv_args,
-        config: *const nvfp4_ring_config,
+        config: *const nvfp4_stream_config,
         stream: *mut ::core::ffi::c_void,
     ) -> i32;
 }

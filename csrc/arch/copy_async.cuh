@@ -1,21 +1,40 @@
-// Copies of 16 bytes a thread from global to shared memory (cp.async), sm_80 and newer, and their arrival
-// at an mbarrier, sm_90 and newer.
+// Copies of 16 or 4 bytes a thread from global to shared memory (cp.async), sm_80 and newer.
 #pragma once
 
 #include <cstdint>
 
 namespace nvfp4::arch {
 
-// Between 16-byte aligned addresses. Not kept in L1.
-__device__ __forceinline__ void copy_async_16(uint32_t to, const void *from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to),
-                 "l"(__cvta_generic_to_global(from))
+// Between 16-byte aligned addresses; read-once data, not kept in L1, of which L2 fetches kFetched bytes at
+// once. Zeros where `bytes` is 0 and not 16.
+template <int kFetched>
+__device__ __forceinline__ void copy_async_16(uint32_t to, const void *from, uint32_t bytes) {
+    static_assert(kFetched == 128 || kFetched == 256, "what L2 can fetch");
+    if constexpr (kFetched == 256) {
+        asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to),
+                     "l"(__cvta_generic_to_global(from)), "r"(bytes)
+                     : "memory");
+    } else {
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to),
+                     "l"(__cvta_generic_to_global(from)), "r"(bytes)
+                     : "memory");
+    }
+}
+
+// Between 4-byte aligned addresses. Zeros where `bytes` is 0 and not 4.
+__device__ __forceinline__ void copy_async_4(uint32_t to, const void *from, uint32_t bytes) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to),
+                 "l"(__cvta_generic_to_global(from)), "r"(bytes)
                  : "memory");
 }
 
-// Arrives once all copies of this thread so far have landed. The barrier's count includes it.
-__device__ __forceinline__ void mbarrier_arrive_copies(uint32_t bar) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
+// Ends a group of this thread's copies, which may be empty.
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits for all but the last kGroups groups of this thread.
+template <int kGroups>
+__device__ __forceinline__ void wait_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
 
 }  // namespace nvfp4::arch

@@ -23,19 +23,32 @@ __device__ __forceinline__ bool elect_one() {
     return leader != 0;
 }
 
-__device__ __forceinline__ uint32_t load_shared_32(uint32_t at) {
-    uint32_t v;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
+// Loads of a shared address. Volatile: not moved over waits for what fills shared memory.
+__device__ __forceinline__ uint4 load_shared_128(uint32_t at) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(at));
     return v;
 }
 
-// 16 bytes at `at` + kOffset. Volatile: not moved over waits for what fills shared memory.
-template <int kOffset>
-__device__ __forceinline__ uint4 load_shared_128(uint32_t at) {
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4 + %5];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(at), "n"(kOffset));
+__device__ __forceinline__ float4 load_shared_4_floats(uint32_t at) {
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(at));
+    return v;
+}
+
+__device__ __forceinline__ float2 load_shared_2_floats(uint32_t at) {
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at));
+    return v;
+}
+
+__device__ __forceinline__ uint16_t load_shared_16(uint32_t at) {
+    uint16_t v;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
     return v;
 }
 

@@ -23,14 +23,30 @@
 
 namespace nvfp4::block_dot {
 
-// One of two rows' four scales as floats.
-__device__ __forceinline__ void decode_scales(uint32_t codes, float (&scale)[4]) {
-    const __half2 low = arch::cvt_e4m3x2(uint16_t(codes));
-    const __half2 high = arch::cvt_e4m3x2(uint16_t(codes >> 16));
-    scale[0] = __low2float(low);
-    scale[1] = __high2float(low);
-    scale[2] = __low2float(high);
-    scale[3] = __high2float(high);
+// Two pairs of scales as floats.
+__device__ __forceinline__ void decode_scales(const uint32_t (&codes)[2], float (&scale)[4]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const __half2 both = arch::cvt_e4m3x2(uint16_t(codes[i]));
+        scale[2 * i] = __low2float(both);
+        scale[2 * i + 1] = __high2float(both);
+    }
+}
+
+// Vector scales of two blocks, f32 [block][vector] in shared memory.
+template <int kVectors>
+__device__ __forceinline__ void load_x_scales(uint32_t from, float (*to)[kVectors]) {
+    float *out = &to[0][0];
+    if constexpr (kVectors == 1) {
+        const float2 v = arch::load_shared_2_floats(from);
+        out[0] = v.x, out[1] = v.y;
+    } else {
+#pragma unroll
+        for (int i = 0; i < kVectors / 2; ++i) {
+            const float4 v = arch::load_shared_4_floats(from + 16 * i);
+            out[4 * i] = v.x, out[4 * i + 1] = v.y, out[4 * i + 2] = v.z, out[4 * i + 3] = v.w;
+        }
+    }
 }
 
 // A constant in a register, by all lanes. The compiler must not know it, or it moves it there again for
@@ -45,8 +61,8 @@ struct VectorBlock {
     uint4 part[kBytes / 16];
 
     __device__ __forceinline__ void load(uint32_t at) {
-        part[0] = arch::load_shared_128<0>(at);
-        if constexpr (kBytes == 32) part[1] = arch::load_shared_128<16>(at);
+        part[0] = arch::load_shared_128(at);
+        if constexpr (kBytes == 32) part[1] = arch::load_shared_128(at + 16);
     }
 };
 
@@ -69,10 +85,16 @@ struct Dot<NVFP4_ACTIVATION_NVFP4> {
         for (int i = 0; i < 4; ++i) bias[i] = hidden(int8::kFloatBias);
     }
 
-    // From memory to shared memory.
-    __device__ __forceinline__ void stage(const uint8_t *from, uint4 *to) const {
-        *to = int8::Magnitudes(lookup, arch::load_cached_64(from)).joined();
+    // A block in memory.
+    struct Raw {
+        uint2 codes;
+        __device__ __forceinline__ void load(const uint8_t *from) { codes = arch::load_cached_64(from); }
+    };
+
+    __device__ __forceinline__ void put(const Raw &raw, uint4 *to) const {
+        *to = int8::Magnitudes(lookup, raw.codes).joined();
     }
+
 
     struct Weights {
         int8::Magnitudes row[2];
@@ -97,9 +119,17 @@ struct Dot<NVFP4_ACTIVATION_NVFP4> {
 
 // Words of two 16-bit elements, in the order in which weights are decoded: Order::low(i) and high(i)
 // of eight elements share word i.
+struct Raw16 {
+    uint4 in[2];
+    __device__ __forceinline__ void load(const uint8_t *from) {
+        in[0] = arch::load_cached_128(from);
+        in[1] = arch::load_cached_128(from + 16);
+    }
+};
+
 template <class Order>
-__device__ __forceinline__ void stage_16_bit(const uint8_t *from, uint4 *to) {
-    const uint4 in[2] = {arch::load_cached_128(from), arch::load_cached_128(from + 16)};
+__device__ __forceinline__ void put_16_bit(const Raw16 &raw, uint4 *to) {
+    const uint4 (&in)[2] = raw.in;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const uint32_t words[4] = {in[half].x, in[half].y, in[half].z, in[half].w};
@@ -122,9 +152,8 @@ struct Dot<NVFP4_ACTIVATION_F16> {
     static constexpr bool kScaled = false;
     static constexpr float kFactor = 1.0f / E2m1x8::kFactor;
 
-    __device__ __forceinline__ void stage(const uint8_t *from, uint4 *to) const {
-        stage_16_bit<E2m1x8>(from, to);
-    }
+    using Raw = Raw16;
+    __device__ __forceinline__ void put(const Raw &raw, uint4 *to) const { put_16_bit<E2m1x8>(raw, to); }
 
     struct Weights {
         E2m1x8 row[2][2];
@@ -159,9 +188,8 @@ struct Dot<NVFP4_ACTIVATION_BF16> {
     static constexpr bool kScaled = false;
     static constexpr float kFactor = 1.0f;
 
-    __device__ __forceinline__ void stage(const uint8_t *from, uint4 *to) const {
-        stage_16_bit<Weights>(from, to);
-    }
+    using Raw = Raw16;
+    __device__ __forceinline__ void put(const Raw &raw, uint4 *to) const { put_16_bit<Weights>(raw, to); }
 
     struct Weights {
         uint32_t row[2][8];
@@ -188,7 +216,10 @@ struct Dot<NVFP4_ACTIVATION_BF16> {
             };
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out[i]) : "r"(bits[i]), "r"(0x7e807e80u));
+                // A product with fma, which sm_80 has: adding -0 changes nothing.
+                asm("fma.rn.bf16x2 %0, %1, %2, %3;"
+                    : "=r"(out[i])
+                    : "r"(bits[i]), "r"(0x7e807e80u), "r"(0x80008000u));
             }
         }
     };

@@ -6,8 +6,8 @@ mod executed;
 mod planted_faults;
 mod primitives;
 mod ptx;
-mod ring;
 mod schedules;
+mod stream;
 mod tiled;
 
 #[path = "../../build/nvcc.rs"]

@@ -1,7 +1,7 @@
 //! What the source says about each kernel family and the machine code does not: how a configuration cuts
 //! a representative problem, and how much of it one iteration of the main loop computes.
 
-mod ring;
+mod stream;
 
 use serde::Serialize;
 
@@ -88,8 +88,8 @@ impl Facts {
             Some(tcgen05(*args.first()?, gpu))
         } else if let Some(args) = arguments("18gemv_cuda_core_tma") {
             Some(tma(*args.first()?))
-        } else if let Some(args) = arguments("9gemv_ring") {
-            Some(ring::facts(*args.first()?, *args.get(1)?, gpu))
+        } else if let Some(args) = arguments("11gemv_stream") {
+            Some(stream::facts(*args.first()?, *args.get(1)?, gpu))
         } else if let Some(args) = arguments("10gemv_nvfp4") {
             Some(integer_dot(*args.first()?, *args.get(1)?, gpu))
         } else if let Some(args) = arguments("14gemv_cuda_core") {

@@ -1,4 +1,4 @@
-//! Problems for vectors of every type that the ring kernel takes, and their answers.
+//! Problems for vectors of every type that the stream kernel takes, and their answers.
 
 use half::{bf16, f16};
 use nvfp4_gemv::problem::Problem;
@@ -59,7 +59,7 @@ impl Operands {
                 .iter()
                 .flat_map(|&x| bf16::from_f32(x).to_le_bytes())
                 .collect(),
-            other => panic!("the ring kernel does not take {other:?}"),
+            other => panic!("the stream kernel does not take {other:?}"),
         };
         let truth = Reference {
             y: Vec::new(),

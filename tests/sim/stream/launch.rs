@@ -1,4 +1,4 @@
-//! One problem on `gemv_ring` in the simulator: what `csrc/launch/gemv_ring.cu` does, in Rust.
+//! One problem on `gemv_stream` in the simulator: what `csrc/launch/gemv_stream.cu` does, in Rust.
 
 use std::cell::RefCell;
 
@@ -10,15 +10,16 @@ use ptx_sim::{Buffer, Launch, Module, Options, Program, Report, Sim, SimError};
 use super::super::tiled::launch::{Comparison, vector_alpha, with_nan_padding};
 use super::operands::Operands;
 
-/// How the kernel cuts a problem: `nvfp4_ring_config`.
+/// How the kernel cuts a problem: `nvfp4_stream_config`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
-    pub(crate) slices: usize,
-    pub(crate) groups: usize,
+    pub(crate) warps: usize,
     pub(crate) stages: usize,
     pub(crate) ctas: usize,
-    /// Tiles whose sums wait, at most: the launcher gives that many room, here few are enough.
-    pub(crate) window: usize,
+    /// Vectors are loaded behind `griddepcontrol.wait`.
+    pub(crate) dependent: bool,
+    /// L2 fetches more at once: the launcher says so by the weights' size.
+    pub(crate) far_ahead: bool,
 }
 
 /// What the problem and the cut do not say.
@@ -31,18 +32,18 @@ pub(crate) struct Extras {
 }
 
 const TILE_ROWS: usize = 16;
-const PRODUCERS: usize = 4;
+const STAGE_BYTES: usize = 2048 + 256;
+const ZERO_BLOCKS: usize = 10;
 const MAX_VECTORS: usize = 8;
 
 /// Offsets in dynamic shared memory, and its size.
 struct Shared {
-    window: usize,
     x_batches: usize,
-    stage: usize,
     x: usize,
     zero: usize,
     x_scale: usize,
-    partial: usize,
+    sums: usize,
+    parts: usize,
     size: usize,
 }
 
@@ -113,16 +114,12 @@ impl<'a> Run<'a> {
             let count = (n - first).min(MAX_VECTORS);
             let vectors = count.next_power_of_two();
             let entry = format!(
-                "_ZN5nvfp44ring9gemv_ringILi{}ELi{vectors}EEEvNS0_6ParamsE",
+                "_ZN5nvfp46stream11gemv_streamILi{}ELi{vectors}EEEvNS0_6ParamsE",
                 activation(self.operands.activation)
             );
-            let warps = self.cut.groups * self.cut.slices + PRODUCERS;
             let shared = self.lay_out(vectors);
-            let mut launch = Launch::new(
-                &entry,
-                [self.cut.ctas as u32, 1, 1],
-                [warps as u32 * 32, 1, 1],
-            );
+            let threads = self.cut.warps as u32 * 32;
+            let mut launch = Launch::new(&entry, [self.cut.ctas as u32, 1, 1], [threads, 1, 1]);
             launch.shared = shared.size as u32;
             launch.params = vec![self.params(first, count, &shared)];
             (launch, entry)
@@ -153,46 +150,31 @@ impl<'a> Run<'a> {
     fn lay_out(&self, vectors: usize) -> Shared {
         let shape = &self.operands.problem.shape;
         let scaled = self.operands.activation == Activation::Nvfp4;
-        let Cut { slices, groups, .. } = self.cut;
-        let code_stride = slices * 128 + 16;
-        let scale_stride = match slices % 8 {
-            _ if self.tiled() => 96,
-            7 => slices * 16 + 32,
-            _ => slices * 16 + 16,
-        };
-        let scale_rows = if self.tiled() { slices * 4 } else { TILE_ROWS };
-        let stage = TILE_ROWS * code_stride + scale_rows * scale_stride;
+        let block_bytes = if scaled { 16 } else { 32 };
         let (units, unit) = self.units();
         let most = units.div_ceil(self.cut.ctas) * unit;
         let tiles = most.div_ceil(TILE_ROWS) + usize::from(shape.l() > 1);
-        let tile_bytes = groups * slices * TILE_ROWS * vectors * 4;
-        let window = self
-            .cut
-            .window
-            .min(tiles)
-            .min(24 * 1024 / tile_bytes)
-            .max(1);
         let x_batches = shape
             .l()
             .min((most + self.places() - 2) / self.places() + 1);
-        let kept = x_batches * vectors * shape.blocks();
-        let x = self.cut.stages * stage;
-        let zero = x + kept * if scaled { 16 } else { 32 };
-        let x_scale = zero + 128;
-        let partial = x_scale + if scaled { kept * 4 } else { 0 };
+        let kept = x_batches * vectors;
+        let x = self.cut.warps * self.cut.stages * STAGE_BYTES;
+        let zero = x + kept * (shape.blocks() + 1) * block_bytes;
+        let x_scale = zero + ZERO_BLOCKS * block_bytes;
+        let sums = x_scale + if scaled { kept * shape.blocks() * 4 } else { 0 };
+        let parts = sums + (self.cut.warps + tiles) * TILE_ROWS * vectors * 4;
         Shared {
-            window,
             x_batches,
-            stage,
             x,
             zero,
             x_scale,
-            partial,
-            size: partial + window * tile_bytes,
+            sums,
+            parts,
+            size: parts + tiles * 4,
         }
     }
 
-    /// `ring::Params`, for `n` vectors from `first` on.
+    /// `stream::Params`, for `n` vectors from `first` on.
     fn params(&self, first: usize, n: usize, shared: &Shared) -> Vec<u8> {
         let Self { cut, extras, .. } = self;
         let problem = &self.operands.problem;
@@ -205,21 +187,22 @@ impl<'a> Run<'a> {
             n,
             l,
             k / 256,
-            cut.slices,
-            k / 256 / cut.slices,
-            cut.groups,
+            cut.warps,
             cut.stages,
+            magic(k / 256),
+            magic(cut.warps),
             self.places(),
+            unit.ilog2() as usize,
             units / cut.ctas,
             units % cut.ctas,
-            unit.ilog2() as usize,
-            shared.window,
             shared.x_batches,
-            shared.stage,
+            usize::from(cut.dependent),
+            usize::from(cut.far_ahead),
             shared.x,
             shared.zero,
             shared.x_scale,
-            shared.partial,
+            shared.sums,
+            shared.parts,
         ];
         for (i, v) in words.into_iter().enumerate() {
             p.word(4 * i, v);
@@ -279,7 +262,8 @@ impl<'a> Run<'a> {
 
     /// The most f32 roundings that a term passes through.
     ///
-    /// A lane adds a block with one FMA, whose factor is exact: the product of two E4M3 numbers. Then
+    /// A lane adds a block with one FMA, four of them a step, all of which one warp may have: its
+    /// factor is exact, the product of two E4M3 numbers. Then
     /// two additions over lanes, one for each warp, three factors. The block itself is exact for NVFP4
     /// vectors. Dense ones take four matrix instructions of four products and the sum so far, and by the
     /// simulator's model (docs/semantics.md) each cuts those five terms at 2^-25 of the largest
@@ -287,13 +271,12 @@ impl<'a> Run<'a> {
     /// 0.5 may be a subnormal f16): together no more than 5 times 2^-24 of the sum of magnitudes.
     /// Its result is cut to f32, by less than 2 times 2^-24: 7 roundings each.
     fn roundings(&self) -> u32 {
-        let Cut { slices, groups, .. } = self.cut;
-        let chunks = self.operands.problem.shape.k() / 256 / slices;
+        let steps = self.operands.problem.shape.k() / 256;
         let block = match self.operands.activation {
             Activation::Nvfp4 => 0,
             _ => 4 * 7,
         };
-        (block + chunks.div_ceil(groups) * 4 + 2 + groups * slices + 3) as u32
+        (block + steps * 4 + 2 + self.cut.warps + 3) as u32
     }
 
     /// The first element that is not what the problem asks for.
@@ -324,6 +307,15 @@ impl<'a> Run<'a> {
             let right = (got - y).abs() <= bound;
             (!right).then(|| format!("element {i}: {got} instead of {y}, bound {bound:e}"))
         })
+    }
+}
+
+/// 2^32 / y rounded up, for the kernel's `divide`.
+fn magic(y: usize) -> usize {
+    if y == 1 {
+        0
+    } else {
+        (1usize << 32).div_ceil(y)
     }
 }
 
