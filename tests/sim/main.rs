@@ -2,10 +2,12 @@
 //!
 //! Needs nvcc; without one every test says so and passes.
 
+mod executed;
 mod planted_faults;
 mod primitives;
 mod ptx;
 mod schedules;
+mod stream;
 mod tiled;
 
 #[path = "../../build/nvcc.rs"]

@@ -11,6 +11,8 @@ use ptx_sim::{Options, SimError};
 use super::ptx;
 use super::tiled::launch::{Comparison, Extras, Run};
 
+const LIST: &str = include_str!("equivalent_faults.txt");
+
 /// A launch of a subject.
 struct Case {
     /// M, N, K, L.
@@ -101,9 +103,10 @@ fn subject(
     })
 }
 
-fn demand(subject: Option<Subject>) {
+/// Every fault is noticed or in the list.
+pub(crate) fn demand(subject: Option<Subject>, list: &str) {
     let Some(subject) = subject else { return };
-    let known = Known::parse(include_str!("equivalent_faults.txt")).unwrap();
+    let known = Known::parse(list).unwrap();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let findings = subject.run(&known, 3, threads).unwrap();
     println!("{}", Score::new(&subject.name, &findings, &known));
@@ -119,7 +122,7 @@ fn demand(subject: Option<Subject>) {
 
 /// Everything but arithmetic, of which the kernels have hundreds to thousands of instructions: the exact and
 /// the random data of the other tests are there for that.
-fn no_arithmetic(mutant: &Mutant) -> bool {
+pub(crate) fn no_arithmetic(mutant: &Mutant) -> bool {
     use Kind::*;
     !matches!(
         mutant.kind,
@@ -129,24 +132,30 @@ fn no_arithmetic(mutant: &Mutant) -> bool {
 
 #[test]
 fn tensor_core() {
-    demand(subject(
-        "gemv_tcgen05",
-        "gemv_tcgen05",
-        "compute_100a",
-        TileKernel::TENSOR_CORE,
-        16,
-        no_arithmetic,
-    ));
+    demand(
+        subject(
+            "gemv_tcgen05",
+            "gemv_tcgen05",
+            "compute_100a",
+            TileKernel::TENSOR_CORE,
+            16,
+            no_arithmetic,
+        ),
+        LIST,
+    );
 }
 
 #[test]
 fn cuda_core() {
-    demand(subject(
-        "gemv_cuda_core_tma",
-        "gemv_cuda_core_tma",
-        "compute_90a",
-        TileKernel::CudaCore,
-        1,
-        no_arithmetic,
-    ));
+    demand(
+        subject(
+            "gemv_cuda_core_tma",
+            "gemv_cuda_core_tma",
+            "compute_90a",
+            TileKernel::CudaCore,
+            1,
+            no_arithmetic,
+        ),
+        LIST,
+    );
 }

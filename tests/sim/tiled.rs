@@ -4,13 +4,11 @@
 pub(crate) mod launch;
 mod picture;
 
-use std::collections::HashMap;
-
 use nvfp4_gemv::problem::{CONTEST_TESTS, Problem};
 use nvfp4_gemv::{FloatType, Shape, TileConfig, TileKernel, TileTarget};
-use ptx_sim::coverage::Counters;
-use ptx_sim::{Module, Options, Program};
+use ptx_sim::{Module, Options};
 
+use super::executed::Executed;
 use super::ptx;
 use super::schedules::{few, schedules};
 use launch::{Comparison, Extras, Run};
@@ -22,17 +20,17 @@ const DEVICE: TileTarget = TileTarget {
     shared_bytes: 227 << 10,
 };
 
-/// One architecture's kernels, decoded, and what of them has been executed.
+/// One architecture's kernels.
 struct Kernels {
     module: Module,
-    programs: HashMap<String, (Program, Counters)>,
+    executed: Executed,
 }
 
 impl Kernels {
     fn new(unit: &str, arch: &str) -> Option<Self> {
         Some(Self {
             module: ptx::compile(unit, arch)?,
-            programs: HashMap::new(),
+            executed: Executed::default(),
         })
     }
 
@@ -59,10 +57,7 @@ impl Kernels {
         let run = Run::new(&self.module, problem, config, extras);
         let context = format!("{config:?}, {extras:?}, {options:?}");
         for (launch, entry) in run.launches() {
-            let (program, counters) = self.programs.entry(entry.clone()).or_insert_with(|| {
-                let program = Program::new(&self.module, &entry).expect(&entry);
-                (program, Counters::default())
-            });
+            let (program, counters) = self.executed.kernel(&self.module, &entry);
             let report = run
                 .launch(program, &launch, options)
                 .unwrap_or_else(|error| panic!("{:?}, {context}: {error}", problem.shape));
@@ -70,24 +65,6 @@ impl Kernels {
         }
         run.compare(data, &context);
         run.output()
-    }
-
-    /// What no run of this value has executed, a line each.
-    fn unexecuted(&self) -> String {
-        let mut lines = String::new();
-        for (entry, (program, counters)) in &self.programs {
-            let c = counters.summary(program);
-            for (what, sites) in [
-                ("never executed", &c.never_executed),
-                ("never taken", &c.never_taken),
-                ("always taken", &c.always_taken),
-            ] {
-                for s in sites {
-                    lines += &format!("{entry}: {what}: {s}\n");
-                }
-            }
-        }
-        lines
     }
 }
 
@@ -301,7 +278,7 @@ fn tensor_core_odd_shapes() {
         return;
     };
     sweep_odd_shapes(&mut kernels, TENSOR_CORE);
-    assert_eq!(kernels.unexecuted(), "");
+    assert_eq!(kernels.executed.unexecuted(), "");
 }
 
 #[test]
@@ -346,7 +323,7 @@ fn cuda_core_odd_shapes() {
         return;
     };
     sweep_odd_shapes(&mut kernels, TileKernel::CudaCore);
-    assert_eq!(kernels.unexecuted(), "");
+    assert_eq!(kernels.executed.unexecuted(), "");
 }
 
 #[test]

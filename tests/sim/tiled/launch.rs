@@ -291,7 +291,7 @@ impl<'a> Run<'a> {
 }
 
 /// Powers of two: no rounding.
-fn vector_alpha(vector: usize) -> f32 {
+pub(crate) fn vector_alpha(vector: usize) -> f32 {
     [1.0, 0.5, 0.25, 2.0][vector % 4]
 }
 
@@ -305,7 +305,7 @@ fn with_nan_tail(problem: &Problem, scales: &[u8]) -> Vec<u8> {
 }
 
 /// The weights' scales with NaN where no scale is: rows past M, blocks past K.
-fn with_nan_padding(problem: &Problem, scales: &[u8]) -> Vec<u8> {
+pub(crate) fn with_nan_padding(problem: &Problem, scales: &[u8]) -> Vec<u8> {
     let shape = &problem.shape;
     let atoms = shape.blocks().div_ceil(4);
     let batch = shape.m().div_ceil(128) * atoms * 512;

@@ -1,6 +1,8 @@
 //! What the source says about each kernel family and the machine code does not: how a configuration cuts
 //! a representative problem, and how much of it one iteration of the main loop computes.
 
+mod stream;
+
 use serde::Serialize;
 
 use crate::sass::gpu::{Gpu, RESERVED_SHARED};
@@ -49,6 +51,8 @@ pub(crate) enum Dot {
     Float,
     /// One matrix instruction a step.
     Matrix,
+    /// `mma.sync`: a block of 16 of two rows with two vectors takes four (`block_dot.cuh`).
+    WarpMatrix,
 }
 
 impl Dot {
@@ -58,6 +62,7 @@ impl Dot {
             Self::Integer => name == "IDP",
             Self::Float => matches!(name, "HFMA2" | "FFMA" | "FFMA2"),
             Self::Matrix => name == "UTCOMMA",
+            Self::WarpMatrix => matches!(name, "IMMA" | "HMMA"),
         }
     }
 }
@@ -69,6 +74,7 @@ impl Step {
             Dot::Integer => self.weights * self.vectors / 2,
             Dot::Float => return (dots > 0).then_some(1),
             Dot::Matrix => 1,
+            Dot::WarpMatrix => self.weights / 8 * self.vectors.div_ceil(2),
         };
         (dots > 0 && dots.is_multiple_of(each)).then(|| dots / each)
     }
@@ -82,6 +88,8 @@ impl Facts {
             Some(tcgen05(*args.first()?, gpu))
         } else if let Some(args) = arguments("18gemv_cuda_core_tma") {
             Some(tma(*args.first()?))
+        } else if let Some(args) = arguments("11gemv_stream") {
+            Some(stream::facts(*args.first()?, *args.get(1)?, gpu))
         } else if let Some(args) = arguments("10gemv_nvfp4") {
             Some(integer_dot(*args.first()?, *args.get(1)?, gpu))
         } else if let Some(args) = arguments("14gemv_cuda_core") {
