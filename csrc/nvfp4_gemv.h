@@ -93,6 +93,8 @@ typedef struct nvfp4_tile_config {
 typedef struct nvfp4_stream_config {
     int32_t warps;     /* of a CTA, 1 to 16; 12 with more than two vectors in a pass */
     int32_t stages;    /* of a warp's queue, 16 rows of 256 elements each: 3, 4 or 6 */
+    int32_t vectors;   /* of a pass over the weights, at most: 1, 2, 4 or 8; at most four passes */
+    int32_t fetch;     /* bytes of weights that L2 fetches at once: 128 or 256 */
     int32_t ctas;      /* that share the rows of all batches, > 0 */
     int32_t dependent; /* 1: programmatic dependent launch, as in nvfp4_tile_config */
 } nvfp4_stream_config;

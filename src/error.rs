@@ -220,8 +220,8 @@ pub enum Error {
 
     /// No stream kernel is compiled for a configuration, or the device has no room for it.
     #[error(
-        "{config:?} cannot run with {target:?}: warps are 1 to 16, or to 12 for more than two vectors; stages \
-         are 3, 4 or 6; queues, vectors and sums fit the shared memory; ctas are 1 to the rows of all \
+        "{config:?} cannot run with {target:?}: warps are 1 to 16, or to 12 for more than two vectors a \
+         pass; stages are 3, 4 or 6; vectors 1, 2, 4 or 8 and passes at most four; fetch is 128 or 256; queues, vectors and sums fit the shared memory; ctas are 1 to the rows of all \
          batches (fours of rows for 128x4 scales)"
     )]
     StreamConfig {

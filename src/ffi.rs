@@ -139,21 +139,27 @@ const _: () = {
 pub struct nvfp4_stream_config {
     pub warps: i32,
     pub stages: i32,
+    pub vectors: i32,
+    pub fetch: i32,
     pub ctas: i32,
     pub dependent: i32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of nvfp4_stream_config"][::core::mem::size_of::<nvfp4_stream_config>() - 16usize];
+    ["Size of nvfp4_stream_config"][::core::mem::size_of::<nvfp4_stream_config>() - 24usize];
     ["Alignment of nvfp4_stream_config"][::core::mem::align_of::<nvfp4_stream_config>() - 4usize];
     ["Offset of field: nvfp4_stream_config::warps"]
         [::core::mem::offset_of!(nvfp4_stream_config, warps) - 0usize];
     ["Offset of field: nvfp4_stream_config::stages"]
         [::core::mem::offset_of!(nvfp4_stream_config, stages) - 4usize];
+    ["Offset of field: nvfp4_stream_config::vectors"]
+        [::core::mem::offset_of!(nvfp4_stream_config, vectors) - 8usize];
+    ["Offset of field: nvfp4_stream_config::fetch"]
+        [::core::mem::offset_of!(nvfp4_stream_config, fetch) - 12usize];
     ["Offset of field: nvfp4_stream_config::ctas"]
-        [::core::mem::offset_of!(nvfp4_stream_config, ctas) - 8usize];
+        [::core::mem::offset_of!(nvfp4_stream_config, ctas) - 16usize];
     ["Offset of field: nvfp4_stream_config::dependent"]
-        [::core::mem::offset_of!(nvfp4_stream_config, dependent) - 12usize];
+        [::core::mem::offset_of!(nvfp4_stream_config, dependent) - 20usize];
 };
 #[repr(C)]
 #[repr(align(64))]

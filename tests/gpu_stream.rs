@@ -61,10 +61,23 @@ fn cuts(shape: &Shape, target: &StreamTarget) -> Vec<StreamConfig> {
             cuts.push(StreamConfig {
                 warps,
                 stages,
+                vectors: 8,
+                fetch: 128,
                 ctas: ctas[(warps + stages) as usize % ctas.len()],
                 dependent: false,
             });
         }
+    }
+    // In passes of fewer vectors, and with the other prefetch.
+    for (warps, vectors) in [(16, 1), (13, 2), (5, 4)] {
+        cuts.push(StreamConfig {
+            warps,
+            stages: 3,
+            vectors,
+            fetch: 256,
+            ctas: target.multiprocessors,
+            dependent: false,
+        });
     }
     cuts.retain(|cut| cut.is_legal(shape, target));
     cuts
@@ -185,6 +198,8 @@ fn few_ctas_and_many_rows() {
                 .map(|(warps, stages, ctas)| StreamConfig {
                     warps,
                     stages,
+                    vectors: 8,
+                    fetch: 128,
                     ctas,
                     dependent: false,
                 })
@@ -353,6 +368,8 @@ fn refusals_before_anything_is_launched() {
     let good = StreamConfig {
         warps: 4,
         stages: 4,
+        vectors: 8,
+        fetch: 128,
         ctas: 3,
         dependent: false,
     };

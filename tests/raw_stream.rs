@@ -62,6 +62,8 @@ fn valid() -> Call {
         config: StreamConfig {
             warps: 12,
             stages: 4,
+            vectors: 8,
+            fetch: 128,
             ctas: 132,
             dependent: false,
         },
@@ -130,7 +132,7 @@ fn types_lengths_and_alignment() {
             "{why}"
         );
     }
-    assert_eq!(odd(32768), Unavailable::VectorMemory);
+    assert_eq!(odd(131_072), Unavailable::VectorMemory);
     let changes: [fn(&mut Call); 3] = [
         |c| c.weights.codes += 8,
         |c| c.weights.scales += 8,
@@ -164,11 +166,13 @@ fn devices() {
 
 #[test]
 fn configurations_without_a_kernel() {
-    let changes: [fn(&mut Call); 7] = [
+    let changes: [fn(&mut Call); 9] = [
         |c| c.config.warps = 0,
         |c| c.config.warps = 13, // of 12 for three vectors
         |c| c.config.stages = 5,
         |c| c.config.stages = 34,
+        |c| c.config.vectors = 3,
+        |c| c.config.fetch = 512,
         |c| c.config.ctas = 0,
         |c| c.config.ctas = 2 * 144 + 1, // more than places
         |c| c.device.shared_bytes = 16 << 10,

@@ -23,18 +23,6 @@ __device__ __forceinline__ uint2 load_stream_64(const void *p) {
 }
 
 // Data that other warps of the SM read too: kept in L1.
-__device__ __forceinline__ uint4 load_cached_128(const void *p) {
-    return __ldg(static_cast<const uint4 *>(p));
-}
-
-__device__ __forceinline__ uint2 load_cached_64(const void *p) {
-    return __ldg(static_cast<const uint2 *>(p));
-}
-
-__device__ __forceinline__ uint32_t load_cached_32(const void *p) {
-    return __ldg(static_cast<const unsigned int *>(p));
-}
-
 __device__ __forceinline__ uint16_t load_cached_16(const void *p) {
     return __ldg(static_cast<const unsigned short *>(p));
 }

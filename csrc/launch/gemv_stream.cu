@@ -30,9 +30,6 @@ static Kernel kernel_for(int32_t activation, int32_t n) {
 // 2^32 / y rounded up, in 32 bits: see divide.
 static uint32_t magic(uint32_t y) { return y == 1 ? 0 : uint32_t(((uint64_t(1) << 32) + y - 1) / y); }
 
-// From how many bytes of weights on L2 fetches 256 at once: measured on an H200, docs/notes/tuning.md.
-constexpr int64_t kFarAheadBytes = 100'000'000;
-
 // Lays out shared memory, and returns its size.
 static uint32_t lay_out(Params &p, uint32_t vectors, bool scaled) {
     const uint32_t blocks = p.steps * kStepBlocks, block_bytes = scaled ? 16 : 32;
@@ -60,6 +57,7 @@ static cudaError_t prepare(Prepared &prepared, const nvfp4_gemv_args &a, const n
     p.steps_magic = magic(p.steps);
     p.warps_magic = magic(p.warps);
     p.dependent = uint32_t(c.dependent);
+    p.far_ahead = c.fetch == 256;
     p.scale_layout = ScaleLayout::make(a.weight_scale_layout, blocks, blocks);
     const bool tiled = p.scale_layout.tiled;
     const uint32_t whole = tiled ? 128 : a.l > 1 ? kTileRows : 1;
@@ -72,15 +70,14 @@ static cudaError_t prepare(Prepared &prepared, const nvfp4_gemv_args &a, const n
     p.scales = device<const uint8_t>(a.weight_scales);
     p.code_row_bytes = a.k / 2;
     p.scale_batch_bytes = p.scale_layout.batch_bytes(a.m);
-    p.far_ahead = a.l * (a.m * p.code_row_bytes + p.scale_batch_bytes) >= kFarAheadBytes;
     p.vector_row_bytes = a.vector_row_stride;
     p.vector_batch_bytes = a.vector_batch_stride;
     p.vector_scale_layout = ScaleLayout::make(a.vector_scale_layout, blocks, a.vector_scale_row_stride);
     p.vector_scale_batch_bytes = a.vector_scale_batch_stride;
     const int64_t scale_row_bytes =
         p.vector_scale_layout.tiled ? 16 : p.vector_scale_layout.row_stride; // n <= 16 < 32 rows
-    for (int32_t first = 0; first < a.n; first += kMaxVectors) {
-        p.n = std::min(a.n - first, kMaxVectors);
+    for (int32_t first = 0; first < a.n; first += c.vectors) {
+        p.n = std::min(a.n - first, c.vectors);
         p.vectors = device<const uint8_t>(a.vectors) + first * a.vector_row_stride;
         p.vector_scales = device<const uint8_t>(a.vector_scales) + first * scale_row_bytes;
         p.epilogue = epilogue(a, first);

@@ -12,10 +12,14 @@ use crate::tensor::Activation;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StreamConfig {
-    /// Warps of a CTA: 1 to 16, or to 12 with more than two vectors.
+    /// Warps of a CTA: 1 to 16, or to 12 with more than two vectors in a pass.
     pub warps: u32,
     /// Steps that a warp's queue holds: 3, 4 or 6.
     pub stages: u32,
+    /// Vectors of a pass over the weights, at most: 1, 2, 4 or 8. There are four passes at most.
+    pub vectors: u32,
+    /// Bytes of weights that L2 fetches at once: 128 or 256.
+    pub fetch: u32,
     /// CTAs that share the rows of all batches: no more than there are rows, or fours of rows where the
     /// weights' scales are in the 128x4 layout.
     pub ctas: u32,
@@ -43,8 +47,11 @@ pub(crate) const STEP: usize = 256;
 const ROWS: u64 = 16;
 /// `kStageBytes`.
 const STAGE_BYTES: u64 = 2048 + 256;
-/// `kMaxVectors` in `cuda_core.cuh`, of a pass over the weights.
-const MOST_VECTORS: usize = 8;
+/// Passes over the weights that one call can make: `kMostLaunches` in `launch/prepared.cuh`.
+const MOST_PASSES: usize = 4;
+/// From how many bytes of weights on L2 had better fetch 256 at once: measured on an H200,
+/// docs/notes/tuning.md.
+const FAR_AHEAD_BYTES: usize = 100_000_000;
 /// `kZeroBlocks`.
 const ZERO_BLOCKS: u64 = 10;
 /// `sizeof(Parts)`.
@@ -53,6 +60,8 @@ const PARTS_BYTES: u64 = 4;
 const SMALL_BYTES: u64 = 96 << 10;
 /// Numbers of stages that the kernel knows how to wait for.
 const STAGES: [u32; 3] = [3, 4, 6];
+/// Numbers of vectors that it is compiled for, the most first.
+const VECTORS: [u32; 4] = [8, 4, 2, 1];
 
 impl StreamConfig {
     /// The default for a problem on a device, if there is a legal one: the cut that was fastest or nearly
@@ -71,29 +80,40 @@ impl StreamConfig {
             ..SMALL_BYTES => 8,
             _ => 12,
         };
-        ctas.into_iter().find_map(|ctas| {
-            (1..=most).rev().find_map(|warps| {
-                let config = Self {
-                    warps,
-                    stages: 3,
-                    ctas: ctas.clamp(1, units) as u32,
-                    dependent: false,
-                };
-                let enough = warps >= 8 || ctas >= units;
-                (enough && config.is_legal(shape, target)).then_some(config)
+        let find = |fewest: u32| {
+            VECTORS.into_iter().find_map(|vectors| {
+                ctas.into_iter().find_map(|ctas| {
+                    (fewest..=most).rev().find_map(|warps| {
+                        let config = Self {
+                            warps,
+                            stages: 3,
+                            vectors,
+                            fetch: fetch(shape),
+                            ctas: ctas.clamp(1, units) as u32,
+                            dependent: false,
+                        };
+                        config.is_legal(shape, target).then_some(config)
+                    })
+                })
             })
-        })
+        };
+        // Fewer vectors a pass sooner than fewer warps.
+        find(8).or_else(|| find(1))
     }
 
     /// Whether any configuration is legal: the smallest one.
     pub(crate) fn any_is_legal(shape: &Shape, target: &StreamTarget) -> bool {
-        let smallest = Self {
-            warps: 1,
-            stages: 3,
-            ctas: u32::try_from(units(shape, target.tiled)).unwrap_or(u32::MAX),
-            dependent: false,
-        };
-        smallest.is_legal(shape, target)
+        VECTORS.into_iter().any(|vectors| {
+            let smallest = Self {
+                warps: 1,
+                stages: 3,
+                vectors,
+                fetch: 128,
+                ctas: u32::try_from(units(shape, target.tiled)).unwrap_or(u32::MAX),
+                dependent: false,
+            };
+            smallest.is_legal(shape, target)
+        })
     }
 
     /// Cuts worth measuring, the default first. Programmatic dependent launch is no matter of speed
@@ -111,10 +131,15 @@ impl StreamConfig {
                     warps,
                     stages,
                     ctas: ctas as u32,
-                    dependent: false,
+                    ..default
                 });
             }
         }
+        cuts.push(Self {
+            fetch: 384 - default.fetch,
+            ..default
+        });
+        cuts.extend(VECTORS.map(|vectors| Self { vectors, ..default }));
         distinct(cuts, |cut| cut.is_legal(shape, target))
     }
 
@@ -129,8 +154,11 @@ impl StreamConfig {
                 < 1 << 32;
         target.activation != Activation::F32
             && shape.k().is_multiple_of(STEP)
-            && (1..=most_warps(shape)).contains(&self.warps)
+            && VECTORS.contains(&self.vectors)
+            && shape.n().div_ceil(self.vectors as usize) <= MOST_PASSES
+            && (1..=self.most_warps(shape)).contains(&self.warps)
             && STAGES.contains(&self.stages)
+            && [128, 256].contains(&self.fetch)
             && counted
             && u64::from(self.ctas) <= units(shape, target.tiled)
             && self
@@ -156,6 +184,20 @@ impl StreamConfig {
         block + in_lane + across_lanes + self.warps + ALPHAS
     }
 
+    /// Vectors that the kernel of the largest pass is compiled for.
+    fn pass_vectors(&self, shape: &Shape) -> u64 {
+        shape.n().min(self.vectors as usize).next_power_of_two() as u64
+    }
+
+    /// `max_warps` in `gemv_stream.cuh`.
+    fn most_warps(&self, shape: &Shape) -> u32 {
+        if self.pass_vectors(shape) <= 2 {
+            16
+        } else {
+            12
+        }
+    }
+
     /// The most tiles of a CTA: one more where its first one is cut by the alignment.
     fn tiles(&self, shape: &Shape, tiled: bool) -> u64 {
         self.most_places(shape, tiled).div_ceil(ROWS) + u64::from(shape.l() > 1)
@@ -169,7 +211,7 @@ impl StreamConfig {
     /// Bytes of shared memory of a CTA: `lay_out` in `launch/gemv_stream.cu`. Nothing where they are
     /// beyond counting.
     fn shared_bytes(&self, shape: &Shape, target: &StreamTarget) -> Option<u64> {
-        let vectors = pass_vectors(shape.n());
+        let vectors = self.pass_vectors(shape);
         let blocks = shape.blocks() as u64;
         let batches = shape.l() as u64;
         let places = places(shape, target.tiled);
@@ -210,14 +252,12 @@ impl StreamConfig {
 /// by an instruction.
 const MATRIX_ROUNDINGS: u32 = 6;
 
-/// Vectors that the kernel of the largest pass is compiled for.
-fn pass_vectors(n: usize) -> u64 {
-    n.min(MOST_VECTORS).next_power_of_two() as u64
-}
-
-/// `max_warps` in `gemv_stream.cuh`.
-fn most_warps(shape: &Shape) -> u32 {
-    if pass_vectors(shape.n()) <= 2 { 16 } else { 12 }
+/// What L2 had better fetch at once.
+fn fetch(shape: &Shape) -> u32 {
+    match shape.weight_bytes() {
+        ..FAR_AHEAD_BYTES => 128,
+        _ => 256,
+    }
 }
 
 /// Places of a batch, which rows take in the order of their scales; the last ones may be empty.

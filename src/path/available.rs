@@ -472,7 +472,7 @@ mod tests {
                     ..operands
                 };
                 assert_eq!(can(&shape, &unaligned), Err(Unavailable::Alignment));
-                let long = Shape::new(130, 8, 32768, 1).unwrap();
+                let long = Shape::new(130, 8, 131_072, 1).unwrap();
                 assert_eq!(can(&long, &operands), Err(Unavailable::VectorMemory));
                 let many = Shape::gemv(1 << 20, 256, 1 << 12).unwrap();
                 assert_eq!(can(&many, &operands), Err(Unavailable::Rows));

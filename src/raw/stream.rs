@@ -72,6 +72,8 @@ pub(super) fn stream_config(
     Ok(ffi::nvfp4_stream_config {
         warps: config.warps as i32,
         stages: config.stages as i32,
+        vectors: config.vectors as i32,
+        fetch: config.fetch as i32,
         ctas: config.ctas as i32,
         // Older devices have no such launch; the kernel is right without it.
         dependent: (config.dependent && device.compute_capability >= (9, 0)).into(),

@@ -40,7 +40,7 @@ proptest! {
 
     #[test]
     fn roundings_grow_with_k_and_with_the_vectors(warps in 1u32..=16, steps in 1usize..50) {
-        let config = StreamConfig { warps, stages: 3, ctas: 1, dependent: false };
+        let config = StreamConfig { warps, stages: 3, vectors: 8, fetch: 128, ctas: 1, dependent: false };
         let roundings = |steps: usize, activation| {
             let shape = Shape::gemv(64, steps * STEP, 1).unwrap();
             config.roundings(&shape, activation)
@@ -60,6 +60,8 @@ fn roundings_by_hand() {
     let config = StreamConfig {
         warps: 12,
         stages: 3,
+        vectors: 8,
+        fetch: 128,
         ctas: 1,
         dependent: false,
     };
@@ -100,19 +102,26 @@ fn cuts_of_the_benchmark_shapes() {
 }
 
 #[test]
-fn short_memory_takes_warps_then_everything() {
+fn short_memory_takes_passes_then_warps_then_everything() {
     let with = |m, n, k, l, activation| {
         let shape = Shape::new(m, n, k, l).unwrap();
         StreamConfig::for_problem(&shape, &h200(activation, false)).map(cut)
     };
     assert_eq!(with(4096, 8, 8192, 1, Activation::F16).unwrap().0, 12);
-    // Eight f16 vectors of 24 KiB each leave no room for eight warps, of 32 KiB none.
-    let (warps, _, ctas) = with(4096, 8, 12288, 1, Activation::F16).unwrap();
-    assert!(warps < 8 && ctas == 4096, "{warps} {ctas}");
-    assert_eq!(with(4096, 8, 16384, 1, Activation::F16), None);
     assert_eq!(with(4096, 1, 1 << 18, 1, Activation::Nvfp4), None);
     assert_eq!(with(4096, 1, 4096 + 16, 1, Activation::Nvfp4), None);
     assert_eq!(with(4096, 1, 4096, 1, Activation::F32), None);
+    // Eight f16 vectors of 24 KiB each leave no room for eight warps: four at a time do.
+    let vectors = |n, k| {
+        let shape = Shape::new(4096, n, k, 1).unwrap();
+        let config = StreamConfig::for_problem(&shape, &h200(Activation::F16, false))?;
+        Some((config.vectors, config.warps))
+    };
+    assert_eq!(vectors(8, 8192), Some((8, 12)));
+    assert_eq!(vectors(8, 12288), Some((4, 12)));
+    assert_eq!(vectors(8, 28672), Some((2, 12)));
+    assert_eq!(vectors(4, 65536), Some((1, 12)));
+    assert_eq!(vectors(8, 65536), None, "five passes and more");
     // A CTA's sums do not fit: more CTAs.
     let (_, _, ctas) = with(1_000_000, 8, 1024, 1, Activation::Nvfp4).unwrap();
     assert!(ctas > 132, "{ctas}");
@@ -144,6 +153,8 @@ fn illegal_cuts() {
     let good = StreamConfig {
         warps: 16,
         stages: 4,
+        vectors: 8,
+        fetch: 128,
         ctas: 132,
         dependent: true,
     };
@@ -159,6 +170,13 @@ fn illegal_cuts() {
         StreamConfig { stages: 2, ..good },
         StreamConfig { stages: 5, ..good },
         StreamConfig { stages: 8, ..good },
+        StreamConfig { vectors: 0, ..good },
+        StreamConfig { vectors: 3, ..good },
+        StreamConfig {
+            vectors: 16,
+            ..good
+        },
+        StreamConfig { fetch: 64, ..good },
         StreamConfig { ctas: 0, ..good },
         StreamConfig { ctas: 1025, ..good },
     ] {
@@ -166,6 +184,10 @@ fn illegal_cuts() {
     }
     let three = Shape::new(4096, 3, 4096, 1).unwrap();
     assert!(!good.is_legal(&three, &target), "16 warps of 12");
+    let pairs = StreamConfig { vectors: 2, ..good };
+    assert!(pairs.is_legal(&three, &target), "16 warps in passes of two");
+    let nine = Shape::new(4096, 9, 4096, 1).unwrap();
+    assert!(!pairs.is_legal(&nine, &target), "five passes");
     let odd = Shape::gemv(4096, 4096 + 32, 1).unwrap();
     assert!(!good.is_legal(&odd, &target));
     let dense = h200(Activation::F32, true);
@@ -182,6 +204,8 @@ fn shared_memory_by_hand() {
     let config = StreamConfig {
         warps: 12,
         stages: 3,
+        vectors: 8,
+        fetch: 128,
         ctas: 132,
         dependent: false,
     };

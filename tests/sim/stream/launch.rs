@@ -18,7 +18,7 @@ pub(crate) struct Cut {
     pub(crate) ctas: usize,
     /// Vectors are loaded behind `griddepcontrol.wait`.
     pub(crate) dependent: bool,
-    /// L2 fetches more at once: the launcher says so by the weights' size.
+    /// L2 fetches 256 bytes at once, not 128.
     pub(crate) far_ahead: bool,
 }
 
