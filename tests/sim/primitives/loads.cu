@@ -8,7 +8,8 @@
 
 KERNEL(load_stream_128, uint4)
 KERNEL(load_stream_64, uint2)
-KERNEL(load_cached_128, uint4)
-KERNEL(load_cached_64, uint2)
+KERNEL(load_fresh_128, uint4)
+KERNEL(load_fresh_64, uint2)
 KERNEL(load_cached_16, uint16_t)
 KERNEL(load_cached_8, uint8_t)
+KERNEL(load_fresh_8, uint8_t)

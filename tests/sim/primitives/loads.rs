@@ -2,7 +2,7 @@
 
 use super::trial::{ALL, Kernels, noise};
 
-const LOADS: [(&str, usize, &str); 6] = [
+const LOADS: [(&str, usize, &str); 7] = [
     (
         "load_stream_128",
         16,
@@ -13,10 +13,11 @@ const LOADS: [(&str, usize, &str); 6] = [
         8,
         "ld.global.nc.L1::no_allocate.L2::256B.v2.u32",
     ),
-    ("load_cached_128", 16, "ld.global.nc.v4.u32"),
-    ("load_cached_64", 8, "ld.global.nc.v2.u32"),
+    ("load_fresh_128", 16, "ld.global.v4.u32"),
+    ("load_fresh_64", 8, "ld.global.v2.u32"),
     ("load_cached_16", 2, "ld.global.nc.u16"),
     ("load_cached_8", 1, "ld.global.nc.u8"),
+    ("load_fresh_8", 1, "ld.global.u8"),
 ];
 const THREADS: usize = 64;
 
