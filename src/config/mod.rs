@@ -6,6 +6,7 @@ mod stream;
 mod tile;
 
 pub use cuda_core::{CudaCoreConfig, CudaCoreKernel, CudaCoreTarget};
+#[cfg(feature = "cuda")]
 pub(crate) use stream::STEP as STREAM_STEP;
 pub use stream::{StreamConfig, StreamTarget};
 pub use tile::{TileConfig, TileKernel, TileTarget};

@@ -102,6 +102,7 @@ impl StreamConfig {
     }
 
     /// Whether any configuration is legal: the smallest one.
+    #[cfg(any(feature = "cuda", test))]
     pub(crate) fn any_is_legal(shape: &Shape, target: &StreamTarget) -> bool {
         VECTORS.into_iter().any(|vectors| {
             let smallest = Self {
