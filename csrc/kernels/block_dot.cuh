@@ -16,7 +16,6 @@
 #include "../arch/memory.cuh"
 #include "../arch/mma.cuh"
 #include "../arch/shared.cuh"
-#include "../format/dense.cuh"
 #include "../format/e2m1.cuh"
 #include "../nvfp4_gemv.h"
 #include "integer_dot.cuh"
@@ -95,7 +94,6 @@ struct Dot<NVFP4_ACTIVATION_NVFP4> {
         *to = int8::Magnitudes(lookup, raw.codes).joined();
     }
 
-
     struct Weights {
         int8::Magnitudes row[2];
         __device__ __forceinline__ Weights(const Dot &dot, uint2 upper, uint2 lower)
@@ -117,8 +115,7 @@ struct Dot<NVFP4_ACTIVATION_NVFP4> {
     }
 };
 
-// Words of two 16-bit elements, in the order in which weights are decoded: Order::low(i) and high(i)
-// of eight elements share word i.
+// A block of 16-bit elements in memory.
 struct Raw16 {
     uint4 in[2];
     __device__ __forceinline__ void load(const uint8_t *from) {
@@ -127,6 +124,8 @@ struct Raw16 {
     }
 };
 
+// Words of two 16-bit elements, in the order in which weights are decoded: Order::low(i) and high(i)
+// of eight elements share word i.
 template <class Order>
 __device__ __forceinline__ void put_16_bit(const Raw16 &raw, uint4 *to) {
     const uint4 (&in)[2] = raw.in;
