@@ -144,6 +144,20 @@ __device__ __forceinline__ void put_16_bit(const Raw16 &raw, uint4 *to) {
     }
 }
 
+// Products of rows g and g + 8 with two vectors.
+template <auto kMma, class Weights, class Vector>
+__device__ __forceinline__ void multiply_16_bit(const Weights &w, const Vector &x, float (&d)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) d[i] = 0.0f;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const uint4 b = x.part[half];
+        const int i = 4 * half;
+        kMma(d, w.word(0, i), w.word(1, i), w.word(0, i + 1), w.word(1, i + 1), b.x, b.y);
+        kMma(d, w.word(0, i + 2), w.word(1, i + 2), w.word(0, i + 3), w.word(1, i + 3), b.z, b.w);
+    }
+}
+
 template <>
 struct Dot<NVFP4_ACTIVATION_F16> {
     static constexpr int kBlockBytes = 32;
@@ -168,15 +182,7 @@ struct Dot<NVFP4_ACTIVATION_F16> {
     };
 
     __device__ __forceinline__ void multiply(const Weights &w, const Vector &x, float (&d)[4]) const {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) d[i] = 0.0f;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const uint4 b = x.part[half];
-            const int i = 4 * half;
-            arch::mma_f16(d, w.word(0, i), w.word(1, i), w.word(0, i + 1), w.word(1, i + 1), b.x, b.y);
-            arch::mma_f16(d, w.word(0, i + 2), w.word(1, i + 2), w.word(0, i + 3), w.word(1, i + 3), b.z, b.w);
-        }
+        multiply_16_bit<arch::mma_f16>(w, x, d);
     }
 };
 
@@ -224,15 +230,7 @@ struct Dot<NVFP4_ACTIVATION_BF16> {
     };
 
     __device__ __forceinline__ void multiply(const Weights &w, const Vector &x, float (&d)[4]) const {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) d[i] = 0.0f;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const uint4 b = x.part[half];
-            const int i = 4 * half;
-            arch::mma_bf16(d, w.word(0, i), w.word(1, i), w.word(0, i + 1), w.word(1, i + 1), b.x, b.y);
-            arch::mma_bf16(d, w.word(0, i + 2), w.word(1, i + 2), w.word(0, i + 3), w.word(1, i + 3), b.z, b.w);
-        }
+        multiply_16_bit<arch::mma_bf16>(w, x, d);
     }
 };
 
