@@ -99,6 +99,17 @@ typedef struct nvfp4_stream_config {
     int32_t dependent; /* 1: programmatic dependent launch, as in nvfp4_tile_config */
 } nvfp4_stream_config;
 
+/* How gemv_ring cuts a problem. */
+typedef struct nvfp4_ring_config {
+    int32_t chunks;    /* of 32 elements that a thread has of a row: 1 or 2 */
+    int32_t groups;    /* of warps, as many as a row takes, that share a CTA's rows; 16 warps at most */
+    int32_t rows;      /* of a bulk copy's stage: 1, 2 or 4 */
+    int32_t depth;     /* of a group's ring, four rows each: 2 to 8 */
+    int32_t producers; /* warps that copy, 1 to 4 */
+    int32_t ctas;      /* that share the rows of all batches, > 0 */
+    int32_t dependent; /* 1: programmatic dependent launch, as in nvfp4_tile_config */
+} nvfp4_ring_config;
+
 /* One problem's launches, with the addresses of its operands: bytes that own nothing, to be allocated,
  * copied and dropped by the caller. Written by nvfp4_gemv_prepare_*. */
 typedef struct nvfp4_gemv_prepared {
@@ -140,6 +151,9 @@ int32_t nvfp4_gemv_prepare_cuda_core_tma(nvfp4_gemv_prepared *prepared, const nv
  * the weights' codes aligned to 16 bytes and their scales to 4. */
 int32_t nvfp4_gemv_prepare_stream(nvfp4_gemv_prepared *prepared, const nvfp4_gemv_args *args,
                                   const nvfp4_stream_config *config);
+/* sm_90 and newer; NVFP4 vectors, n = 1, K a multiple of 256. */
+int32_t nvfp4_gemv_prepare_ring(nvfp4_gemv_prepared *prepared, const nvfp4_gemv_args *args,
+                                const nvfp4_ring_config *config);
 
 /* Enqueues prepared launches, as often as wanted, from any threads. The context that they were prepared
  * for is current. */

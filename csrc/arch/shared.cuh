@@ -23,6 +23,16 @@ __device__ __forceinline__ bool elect_one() {
     return leader != 0;
 }
 
+// A barrier of `threads` threads of the CTA, whole warps; several are told apart by `id`.
+__device__ __forceinline__ void cta_barrier(uint32_t id, uint32_t threads) {
+    asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Counts as having come to the barrier, and goes on.
+__device__ __forceinline__ void cta_barrier_arrive(uint32_t id, uint32_t threads) {
+    asm volatile("barrier.cta.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 // Loads of a shared address. Volatile: not moved over waits for what fills shared memory.
 __device__ __forceinline__ uint4 load_shared_128(uint32_t at) {
     uint4 v;
@@ -50,6 +60,10 @@ __device__ __forceinline__ uint16_t load_shared_16(uint32_t at) {
     uint16_t v;
     asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
     return v;
+}
+
+__device__ __forceinline__ void store_shared_float(uint32_t at, float v) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
 }
 
 }  // namespace nvfp4::arch

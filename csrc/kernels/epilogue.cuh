@@ -22,19 +22,34 @@ struct Epilogue {
     int64_t output_batch; // elements of a batch: N * M of the whole problem
     int32_t output_type;
 
-    __device__ __forceinline__ void store(int32_t m, int32_t batch, int32_t row, int n,
-                                          float y) const {
-        y *= alpha;
-        if (row_alpha) y *= row_alpha[batch * row_alpha_batch + row];
-        if (vector_alpha) y *= vector_alpha[batch * vector_alpha_batch + n];
-        const int64_t at = batch * output_batch + int64_t(n) * m + row;
+    // What a row and a vector need of their output, to be had before their sum.
+    struct Place {
+        int64_t at;
+        float row_alpha, vector_alpha;
+    };
+
+    // Reads nothing where `exists` is false.
+    __device__ __forceinline__ Place prepare(int32_t m, int32_t batch, int32_t row, int n,
+                                             bool exists = true) const {
+        Place place = {batch * output_batch + int64_t(n) * m + row, 1.0f, 1.0f};
+        if (row_alpha && exists) place.row_alpha = row_alpha[batch * row_alpha_batch + row];
+        if (vector_alpha && exists) place.vector_alpha = vector_alpha[batch * vector_alpha_batch + n];
+        return place;
+    }
+
+    __device__ __forceinline__ void store(const Place &place, float y) const {
+        y = y * alpha * place.row_alpha * place.vector_alpha;
         switch (output_type) {
-            case NVFP4_OUTPUT_F16: static_cast<__half *>(output)[at] = __float2half_rn(y); break;
+            case NVFP4_OUTPUT_F16: static_cast<__half *>(output)[place.at] = __float2half_rn(y); break;
             case NVFP4_OUTPUT_BF16:
-                static_cast<__nv_bfloat16 *>(output)[at] = __float2bfloat16_rn(y);
+                static_cast<__nv_bfloat16 *>(output)[place.at] = __float2bfloat16_rn(y);
                 break;
-            default: static_cast<float *>(output)[at] = y;
+            default: static_cast<float *>(output)[place.at] = y;
         }
+    }
+
+    __device__ __forceinline__ void store(int32_t m, int32_t batch, int32_t row, int n, float y) const {
+        store(prepare(m, batch, row, n), y);
     }
 };
 

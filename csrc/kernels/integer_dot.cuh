@@ -64,6 +64,18 @@ struct Magnitudes {
         return __int_as_float(plus - minus) - 12582912.0f;
     }
 
+    // The same with the bias from a register: both sums have it, and their difference as floats is exact.
+    __device__ __forceinline__ float dot(uint4 x, int32_t bias) const {
+        const uint32_t words[4] = {x.x, x.y, x.z, x.w};
+        int32_t plus = bias, minus = bias;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            plus = __dp4a(int32_t(positive[i]), int32_t(words[i]), plus);
+            minus = __dp4a(int32_t(negative[i]), int32_t(words[i]), minus);
+        }
+        return __int_as_float(plus) - __int_as_float(minus);
+    }
+
     // The signed integers, as vectors keep them.
     __device__ __forceinline__ uint4 joined() const {
         return make_uint4(__vsub4(positive[0], negative[0]), __vsub4(positive[1], negative[1]),

@@ -1,0 +1,415 @@
+// GEMV of NVFP4 vectors on CUDA cores, fed by bulk copies. sm_90 and newer; K a multiple of 256, n = 1.
+//
+// A CTA takes a contiguous range of rows, four at a time: a unit. Producer warps copy whole rows into a ring
+// of units in shared memory; mbarriers count what has landed and what has been read. The other warps form
+// groups that take units in turn. A thread of a group always has the same elements of K, in registers:
+// 32 for each chunk, beside the same ones of the other threads of its warp. It copies nothing but block
+// scales, 16 bytes a lane, into a queue of its warp's own. Sums of a warp go to shared memory and are added
+// at the end, in the order of the warps: every order is fixed by the configuration.
+#pragma once
+
+#include <cstdint>
+
+#include "../arch/bulk_copy.cuh"
+#include "../arch/convert.cuh"
+#include "../arch/copy_async.cuh"
+#include "../arch/grid_dependency.cuh"
+#include "../arch/mbarrier.cuh"
+#include "../arch/memory.cuh"
+#include "../arch/shared.cuh"
+#include "../format/scale_layout.cuh"
+#include "cuda_core.cuh"
+#include "epilogue.cuh"
+#include "integer_dot.cuh"
+#include "warp_sums.cuh"
+
+namespace nvfp4::ring {
+
+constexpr uint32_t kUnitRows = 4;
+constexpr uint32_t kChunkBytes = 16;                   // of codes: 32 elements
+constexpr uint32_t kWarpScales = kWarp * 2;            // bytes of a row's scales for a warp's chunk
+constexpr uint32_t kScaleBytes = kUnitRows * kWarpScales; // of a unit
+constexpr uint32_t kScaleLanes = kScaleBytes / 16;
+constexpr uint32_t kMaxWarps = 16;                     // that multiply
+constexpr uint32_t kMaxProducers = 4;
+
+// Rows of all batches are counted on, in the order in which their scales lie: a row's place. In the 128x4
+// layout four rows 32 apart follow each other, and are a unit. A batch is whole units, and whole blocks of
+// 128 rows in the 128x4 layout, where there are several.
+struct Params {
+    // What comes before the first copy.
+    uint32_t places_per_cta, places_left; // the first places_left CTAs take one more
+    uint32_t producers;
+    uint32_t aligned;                     // 3 where units start at multiples of four places, or 0
+    uint32_t tiled;
+    uint32_t rows;                        // of all batches
+    uint32_t row_bytes;                   // of codes
+    uint32_t depth;                       // units of a group in the ring
+    uint32_t groups;
+    uint32_t row_warps;                   // that share a row
+    uint32_t row_warps_magic;             // 2^16 / row_warps, rounded up
+    uint32_t bars_at; // dynamic shared memory, in bytes from its start: the ring, then these
+    const uint8_t *codes;
+
+    uint32_t chunks;    // of a row
+    uint32_t dependent; // the launch may overlap with the previous grid
+    uint32_t m;         // rows of a batch
+    uint32_t m_magic;   // 2^32 / m, rounded up, or 0 for one batch
+    uint32_t zero;      // 0: see hidden
+    uint32_t scales_at, sums_at, sums_pitch;
+    const uint8_t *vectors;
+    int64_t vector_batch_bytes;
+    const uint8_t *vector_scales;
+    ScaleLayout vector_scale_layout;
+    int64_t vector_scale_batch_bytes;
+
+    const uint8_t *scales;
+    uint32_t scale_row_bytes;   // linear: of a row; 128x4: of a block of 128 rows
+    uint32_t scale_group_bytes; // 128x4: from four blocks of K to the next
+
+    Epilogue epilogue;
+};
+
+// A constant in a register. The compiler must not know it, or it moves it there again for every use.
+__device__ __forceinline__ uint32_t hidden(const Params &p, uint32_t constant) {
+    return constant + threadIdx.x * p.zero;
+}
+
+// A CTA's places.
+struct Work {
+    uint32_t begin, end;
+    uint32_t origin; // of the first unit
+
+    __device__ __forceinline__ explicit Work(const Params &p) {
+        const uint32_t cta = blockIdx.x;
+        begin = cta * p.places_per_cta + min(cta, p.places_left);
+        end = begin + p.places_per_cta + (cta < p.places_left);
+        origin = begin & ~p.aligned;
+    }
+
+    // Row r of the unit at a place.
+    __device__ __forceinline__ static uint32_t row(const Params &p, uint32_t place, uint32_t r) {
+        return p.tiled ? (place & ~127u) + (place / 4 & 31) + r * 32 : place + r;
+    }
+
+    // Whether it is the CTA's.
+    __device__ __forceinline__ bool has(const Params &p, uint32_t place, uint32_t r) const {
+        return place + r >= begin && place + r < end && row(p, place, r) < p.rows;
+    }
+};
+
+// A row's batch. The launcher has seen to it that the quotient is exact.
+__device__ __forceinline__ uint32_t batch_of(const Params &p, uint32_t row) {
+    return __umulhi(row, p.m_magic);
+}
+
+// Full and empty barriers of a stage, kRows rows of a unit in the ring.
+constexpr uint32_t kBarBytes = 16;
+template <uint32_t kRows>
+constexpr uint32_t kStages = kUnitRows / kRows;
+
+// Copies the units of every p.producers-th group. One lane.
+template <uint32_t kRows>
+struct Producer {
+    uint32_t turn = 0, depth = 0, phase = 1;
+    uint32_t first, group, place;
+
+    __device__ __forceinline__ Producer(const Work &work, uint32_t producer)
+        : first(producer), group(producer), place(work.origin + producer * kUnitRows) {}
+
+    // Until all are on their way, or `turns` turns. In those of the first p.depth nobody else knows the full
+    // barriers yet: it makes them, each when it needs it, and waits for nothing.
+    __device__ __forceinline__ void run(const Params &p, const Work &work, uint32_t base, uint32_t turns) {
+        const uint64_t policy = arch::policy_evict_first();
+        const uint32_t stage_bytes = kRows * p.row_bytes;
+        while (place < work.end && turn < turns) {
+            const uint32_t slot = group * p.depth + depth;
+            uint32_t to = base + slot * kUnitRows * p.row_bytes;
+            uint32_t bar = base + p.bars_at + slot * kStages<kRows> * kBarBytes;
+            const uint8_t *from = p.codes + uint64_t(Work::row(p, place, 0)) * p.row_bytes;
+            const bool whole = work.has(p, place, 0) && work.has(p, place, kUnitRows - 1);
+#pragma unroll 1
+            for (uint32_t s = 0; s < kUnitRows; s += kRows, bar += kBarBytes) {
+                if (turn < p.depth) {
+                    arch::mbarrier_init(bar, 1);
+                    arch::fence_mbarrier_init();
+                } else {
+                    arch::mbarrier_wait(bar + 8, phase);
+                }
+                uint32_t bytes = stage_bytes;
+                if (!whole) {
+                    bytes = 0;
+                    for (uint32_t r = s; r < s + kRows; ++r) bytes += work.has(p, place, r) ? p.row_bytes : 0;
+                }
+                arch::mbarrier_arrive_expect_tx(bar, bytes);
+                // Rows that follow each other in memory in one copy.
+                const uint32_t piece = whole && !p.tiled ? stage_bytes : p.row_bytes;
+                const uint64_t step = p.tiled ? uint64_t(p.row_bytes) * 32 : piece;
+#pragma unroll 1
+                for (uint32_t r = s, end = to + stage_bytes; to != end; ++r, to += piece, from += step) {
+                    if (whole || work.has(p, place, r)) arch::load_bulk(to, from, piece, bar, policy);
+                }
+            }
+            place += p.producers * kUnitRows;
+            group += p.producers;
+            if (group >= p.groups) {
+                place += (p.groups + first - group) * kUnitRows;
+                group = first;
+                ++turn;
+                if (++depth == p.depth) {
+                    depth = 0;
+                    phase ^= 1;
+                }
+            }
+        }
+    }
+};
+
+// A thread's elements of the vector.
+template <int kChunks>
+struct Vector {
+    uint2 raw[kChunks][2];
+    uint8_t raw_scale[kChunks][2];
+    uint4 x[kChunks][2];
+    __half2 scale[kChunks];
+
+    // `chunk`: of the first one; from one to the next, `stride`.
+    __device__ __forceinline__ void load(const Params &p, uint32_t batch, uint32_t chunk, uint32_t stride) {
+        const uint8_t *vector = p.vectors + batch * p.vector_batch_bytes;
+        const uint8_t *scales = p.vector_scales + batch * p.vector_scale_batch_bytes;
+#pragma unroll
+        for (int j = 0; j < kChunks; ++j, chunk += stride) {
+#pragma unroll
+            for (int b = 0; b < 2; ++b) {
+                // Past the end: zeros.
+                raw[j][b] = make_uint2(0, 0);
+                raw_scale[j][b] = 0;
+                if (chunk >= p.chunks) continue;
+                raw[j][b] = arch::load_fresh_64(vector + chunk * kChunkBytes + 8 * b);
+                raw_scale[j][b] =
+                    arch::load_fresh_8(scales + p.vector_scale_layout.block_offset(2 * chunk + b));
+            }
+        }
+    }
+
+    __device__ __forceinline__ void decode(const int8::Lookup &lookup) {
+#pragma unroll
+        for (int j = 0; j < kChunks; ++j) {
+#pragma unroll
+            for (int b = 0; b < 2; ++b) {
+                x[j][b] = int8::Magnitudes(lookup, raw[j][b]).joined();
+            }
+            // Both operands are times two.
+            scale[j] = __hmul2(arch::cvt_e4m3x2(uint16_t(raw_scale[j][1] << 8 | raw_scale[j][0])),
+                               __float2half2_rn(0.25f));
+        }
+    }
+};
+
+constexpr uint32_t kScaleSlots = 3;
+
+// A lane's copies of the block scales of a group's units, into the queue of its warp.
+template <int kChunks>
+struct ScaleCopies {
+    static constexpr uint32_t kSlot = kChunks * kScaleBytes;
+    uint32_t place;      // of the next unit, in the linear layout of this lane's row
+    const uint8_t *from; // of the layout's first scales: this lane's part of K
+    bool copies, exists; // this lane anything; its part of K
+    uint32_t to, end;    // shared addresses: this lane's next slot, behind the last
+
+    __device__ __forceinline__ ScaleCopies(const Params &p, const Work &work, uint32_t group, uint32_t part,
+                                           uint32_t lane, uint32_t slots)
+        : place(work.origin + group * kUnitRows), copies(lane < kChunks * kScaleLanes),
+          to(slots + lane * 16), end(to + kScaleSlots * kSlot) {
+        const uint32_t part_at = lane / kScaleLanes * p.row_warps + part; // counted in 1024 elements
+        if (p.tiled) {
+            const uint32_t at = part_at * 16 + lane % kScaleLanes; // counted in 64 elements
+            from = p.scales + at * p.scale_group_bytes;
+            exists = at * 2 < p.chunks;
+        } else {
+            const uint32_t at = part_at * 4 + lane % 4; // counted in 256 elements
+            place += lane / 4 % 4;
+            from = p.scales + at * 16;
+            exists = at * 8 < p.chunks;
+        }
+    }
+
+    // Of the 128x4 layout all rows of a unit's block exist.
+    __device__ __forceinline__ void next(const Params &p, const Work &work) {
+        if (copies) {
+            const bool has = exists && place < work.end && (place >= work.begin || p.tiled);
+            // In the 128x4 layout places lie four bytes apart in their block of 128.
+            const uint32_t row = p.tiled ? place / 128 : place;
+            const uint8_t *at = from + uint64_t(row) * p.scale_row_bytes;
+            if (p.tiled) at += place % 128 * 4;
+            // Zeros for what does not exist: products with them are stored nowhere, or add nothing.
+            arch::copy_async_16<128>(to, has ? at : p.scales, has ? 16 : 0);
+            place += p.groups * kUnitRows;
+            to += kSlot;
+            if (to == end) to -= kScaleSlots * kSlot;
+        }
+        arch::commit_copies(); // an empty group too: groups are counted
+    }
+};
+
+template <int kChunks, uint32_t kRows>
+__device__ __forceinline__ void consume(const Params &p, const Work &work, uint8_t *shared, uint32_t base,
+                                        uint32_t warp, uint32_t lane) {
+    const uint32_t group = warp * p.row_warps_magic >> 16, part = warp - group * p.row_warps;
+    const uint32_t chunk = part * kWarp + lane, chunk_stride = p.row_warps * kWarp;
+    const uint32_t consumers = p.groups * p.row_warps * kWarp, thread = warp * kWarp + lane;
+    uint32_t place = work.origin + group * kUnitRows;
+    uint32_t batch = batch_of(p, place);
+    Vector<kChunks> vector;
+    if (!p.dependent) vector.load(p, batch, chunk, chunk_stride);
+
+    constexpr uint32_t kSlot = kChunks * kScaleBytes;
+    const uint32_t slots = base + p.scales_at + warp * kScaleSlots * kSlot;
+    ScaleCopies<kChunks> copies(p, work, group, part, lane, slots);
+#pragma unroll 1
+    for (uint32_t i = 1; i < kScaleSlots; ++i) copies.next(p, work);
+
+    const uint32_t unit_bytes = kUnitRows * p.row_bytes;
+    uint32_t codes_at = base + group * p.depth * unit_bytes;
+    uint32_t bar = base + p.bars_at + group * p.depth * kStages<kRows> * kBarBytes;
+    if (part == 0 && lane == 0) {
+#pragma unroll 1
+        for (uint32_t i = 0; i < p.depth * kStages<kRows>; ++i) {
+            arch::mbarrier_init(bar + i * kBarBytes + 8, p.row_warps);
+        }
+    }
+    __syncwarp();
+
+    if (p.dependent) {
+        arch::grid_dependency_wait(); // the previous grid may write the vector and read the output
+        vector.load(p, batch, chunk, chunk_stride);
+    }
+    const int8::Lookup lookup(hidden(p, int8::kLookupLow), hidden(p, int8::kLookupHigh));
+    const int32_t bias = hidden(p, int8::kFloatBias);
+    vector.decode(lookup);
+    // This thread's output, while there is time.
+    const auto output_of = [&](uint32_t i, bool &exists) {
+        const uint32_t at = work.origin + i / kUnitRows * kUnitRows;
+        exists = at < work.end && work.has(p, at, i % kUnitRows);
+        const uint32_t row = Work::row(p, at, i % kUnitRows), of = batch_of(p, row);
+        return p.epilogue.prepare(p.m, of, row - of * p.m, 0, exists);
+    };
+    bool has_output;
+    const auto output = output_of(thread, has_output);
+    arch::cta_barrier(0, consumers + p.producers * kWarp); // the mbarriers are ready
+
+    const uint32_t scales_within = p.tiled ? lane / 2 * 16 + lane % 2 * 2 : lane * 2;
+    const uint32_t scales_row = p.tiled ? 4 : kWarpScales;
+    uint32_t at[kChunks]; // of this thread's chunks in a row
+#pragma unroll
+    for (int j = 0; j < kChunks; ++j) {
+        at[j] = min(chunk + j * chunk_stride, p.chunks - 1) * kChunkBytes;
+    }
+    uint32_t scales = slots + scales_within;
+    const uint32_t scales_end = scales + kScaleSlots * kSlot;
+    uint32_t sums = base + p.sums_at + (part * p.sums_pitch + group * kUnitRows + lane / 8) * 4;
+    uint32_t depth = p.depth, phase = 0;
+#pragma unroll 1
+    for (; place < work.end; place += p.groups * kUnitRows) {
+        if (p.m_magic != 0 && batch_of(p, place) != batch) {
+            batch = batch_of(p, place);
+            vector.load(p, batch, chunk, chunk_stride);
+            vector.decode(lookup);
+        }
+        arch::wait_copies<kScaleSlots - 2>();
+        __syncwarp();
+        copies.next(p, work); // into the slot before this one: all lanes have read it
+        float sum[kUnitRows] = {};
+#pragma unroll
+        for (uint32_t s = 0; s < kStages<kRows>; ++s) {
+            uint4 codes[kRows][kChunks];
+            uint32_t scale_codes[kRows][kChunks];
+#pragma unroll
+            for (uint32_t r = 0; r < kRows; ++r) {
+#pragma unroll
+                for (int j = 0; j < kChunks; ++j) {
+                    scale_codes[r][j] =
+                        arch::load_shared_16(scales + (s * kRows + r) * scales_row + j * kScaleBytes);
+                }
+            }
+            arch::mbarrier_wait(bar, phase);
+#pragma unroll
+            for (uint32_t r = 0; r < kRows; ++r) {
+#pragma unroll
+                for (int j = 0; j < kChunks; ++j) {
+                    codes[r][j] = arch::load_shared_128(codes_at + at[j]);
+                }
+                codes_at += p.row_bytes;
+            }
+            __syncwarp();
+            if (lane == 0) arch::mbarrier_arrive(bar + 8);
+            bar += kBarBytes;
+#pragma unroll
+            for (uint32_t r = 0; r < kRows; ++r) {
+#pragma unroll
+                for (int j = 0; j < kChunks; ++j) {
+                    // Exact: multiples of 2^-20 up to 50176, of eight significant bits.
+                    const __half2 scale =
+                        __hmul2(arch::cvt_e4m3x2(uint16_t(scale_codes[r][j])), vector.scale[j]);
+                    const uint4 c = codes[r][j];
+                    const float d0 = int8::Magnitudes(lookup, make_uint2(c.x, c.y)).dot(vector.x[j][0], bias);
+                    const float d1 = int8::Magnitudes(lookup, make_uint2(c.z, c.w)).dot(vector.x[j][1], bias);
+                    float &to = sum[s * kRows + r];
+                    to = fmaf(d0, __low2float(scale), to);
+                    to = fmaf(d1, __high2float(scale), to);
+                }
+            }
+        }
+        scales += kSlot;
+        if (scales == scales_end) scales -= kScaleSlots * kSlot;
+        if (--depth == 0) {
+            depth = p.depth;
+            phase ^= 1;
+            codes_at -= p.depth * unit_bytes;
+            bar -= p.depth * kStages<kRows> * kBarBytes;
+        }
+        reduce_scatter(sum, lane);
+        if (lane % 8 == 0) arch::store_shared_float(sums, sum[0]);
+        sums += p.groups * kUnitRows * 4;
+    }
+    arch::cta_barrier(1, consumers);
+
+    const float *const all = reinterpret_cast<const float *>(shared + p.sums_at);
+    const auto total = [&](uint32_t i) {
+        float y = 0.0f;
+#pragma unroll 4
+        for (uint32_t w = 0; w < p.row_warps; ++w) y += all[w * p.sums_pitch + i];
+        return y;
+    };
+    if (has_output) p.epilogue.store(output, total(thread));
+#pragma unroll 1
+    for (uint32_t i = thread + consumers; i < work.end - work.origin; i += consumers) {
+        bool exists;
+        const auto other = output_of(i, exists);
+        if (exists) p.epilogue.store(other, total(i));
+    }
+}
+
+template <int kChunks, uint32_t kRows>
+__global__ void __launch_bounds__((kMaxWarps + kMaxProducers) * kWarp, 1)
+    gemv_ring(const __grid_constant__ Params p) {
+    extern __shared__ __align__(128) uint8_t dynamic[];
+    const uint32_t base = arch::shared_address(dynamic);
+    const uint32_t warp = __shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0), lane = threadIdx.x % kWarp;
+    const Work work(p);
+    if (__builtin_expect(warp < p.producers, 1)) {
+        Producer<kRows> producer(work, warp);
+        uint32_t turns = p.depth;
+#pragma unroll 1
+        for (int pass = 0; pass < 2; ++pass, turns = ~0u) {
+            if (lane == 0) producer.run(p, work, base, turns);
+            __syncwarp();
+            if (pass == 0) arch::cta_barrier(0, (p.groups * p.row_warps + p.producers) * kWarp);
+        }
+    } else {
+        arch::grid_dependency_launch();
+        consume<kChunks, kRows>(p, work, dynamic, base, warp - p.producers, lane);
+    }
+}
+
+}  // namespace nvfp4::ring
