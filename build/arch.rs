@@ -40,7 +40,7 @@ pub(crate) fn of_unit<'a>(unit: &str, archs: &'a [String]) -> Vec<&'a str> {
             // tcgen05 belongs to compute capability 10.x, and to architecture-specific code.
             "gemv_tcgen05" => number / 10 == 10 && arch.ends_with(['a', 'f']),
             // TMA, mbarrier and clusters came with Hopper.
-            "gemv_cuda_core_tma" => number >= 90,
+            "gemv_cuda_core_tma" | "gemv_ring" => number >= 90,
             _ => true,
         }
     };

@@ -104,8 +104,8 @@ typedef struct nvfp4_ring_config {
     int32_t chunks;    /* of 32 elements that a thread has of a row: 1 or 2 */
     int32_t groups;    /* of warps, as many as a row takes, that share a CTA's rows; 16 warps at most */
     int32_t rows;      /* of a bulk copy's stage: 1, 2 or 4 */
-    int32_t depth;     /* of a group's ring, four rows each: 2 to 8 */
-    int32_t producers; /* warps that copy, 1 to 4 */
+    int32_t depth;     /* of a group's ring, four rows each: 1 to 8 */
+    int32_t granule;   /* rows that stay in one CTA: 1 or 4 */
     int32_t ctas;      /* that share the rows of all batches, > 0 */
     int32_t dependent; /* 1: programmatic dependent launch, as in nvfp4_tile_config */
 } nvfp4_ring_config;
@@ -151,7 +151,10 @@ int32_t nvfp4_gemv_prepare_cuda_core_tma(nvfp4_gemv_prepared *prepared, const nv
  * the weights' codes aligned to 16 bytes and their scales to 4. */
 int32_t nvfp4_gemv_prepare_stream(nvfp4_gemv_prepared *prepared, const nvfp4_gemv_args *args,
                                   const nvfp4_stream_config *config);
-/* sm_90 and newer; NVFP4 vectors, n = 1, K a multiple of 256. */
+
+/* CUDA cores fed by bulk copies, sm_90 and newer: NVFP4 vectors, n = 1; K a multiple of 256, M of 4 where
+ * there are several batches, and of 128 where there are several and the scales are 128x4; the weights' codes
+ * and scales aligned to 16 bytes. */
 int32_t nvfp4_gemv_prepare_ring(nvfp4_gemv_prepared *prepared, const nvfp4_gemv_args *args,
                                 const nvfp4_ring_config *config);
 
@@ -168,6 +171,7 @@ int32_t nvfp4_gemv_cuda_core_tma(const nvfp4_gemv_args *args, const nvfp4_tile_c
                                  void *stream);
 int32_t nvfp4_gemv_stream(const nvfp4_gemv_args *args, const nvfp4_stream_config *config,
                           void *stream);
+int32_t nvfp4_gemv_ring(const nvfp4_gemv_args *args, const nvfp4_ring_config *config, void *stream);
 
 /* Enqueues a kernel that only reads `bytes` (rounded down to 16) at `data`, 16-byte aligned: the
  * ceiling for any kernel that must read them. `sink` is 4 bytes that are practically never

@@ -162,6 +162,36 @@ const _: () = {
         [::core::mem::offset_of!(nvfp4_stream_config, dependent) - 20usize];
 };
 #[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct nvfp4_ring_config {
+    pub chunks: i32,
+    pub groups: i32,
+    pub rows: i32,
+    pub depth: i32,
+    pub granule: i32,
+    pub ctas: i32,
+    pub dependent: i32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of nvfp4_ring_config"][::core::mem::size_of::<nvfp4_ring_config>() - 28usize];
+    ["Alignment of nvfp4_ring_config"][::core::mem::align_of::<nvfp4_ring_config>() - 4usize];
+    ["Offset of field: nvfp4_ring_config::chunks"]
+        [::core::mem::offset_of!(nvfp4_ring_config, chunks) - 0usize];
+    ["Offset of field: nvfp4_ring_config::groups"]
+        [::core::mem::offset_of!(nvfp4_ring_config, groups) - 4usize];
+    ["Offset of field: nvfp4_ring_config::rows"]
+        [::core::mem::offset_of!(nvfp4_ring_config, rows) - 8usize];
+    ["Offset of field: nvfp4_ring_config::depth"]
+        [::core::mem::offset_of!(nvfp4_ring_config, depth) - 12usize];
+    ["Offset of field: nvfp4_ring_config::granule"]
+        [::core::mem::offset_of!(nvfp4_ring_config, granule) - 16usize];
+    ["Offset of field: nvfp4_ring_config::ctas"]
+        [::core::mem::offset_of!(nvfp4_ring_config, ctas) - 20usize];
+    ["Offset of field: nvfp4_ring_config::dependent"]
+        [::core::mem::offset_of!(nvfp4_ring_config, dependent) - 24usize];
+};
+#[repr(C)]
 #[repr(align(64))]
 #[derive(Debug, Copy, Clone)]
 pub struct nvfp4_gemv_prepared {
@@ -251,6 +281,13 @@ unsafe extern "C" {
     ) -> i32;
 }
 unsafe extern "C" {
+    pub fn nvfp4_gemv_prepare_ring(
+        prepared: *mut nvfp4_gemv_prepared,
+        args: *const nvfp4_gemv_args,
+        config: *const nvfp4_ring_config,
+    ) -> i32;
+}
+unsafe extern "C" {
     pub fn nvfp4_gemv_launch(
         prepared: *const nvfp4_gemv_prepared,
         stream: *mut ::core::ffi::c_void,
@@ -281,6 +318,13 @@ unsafe extern "C" {
     pub fn nvfp4_gemv_stream(
         args: *const nvfp4_gemv_args,
         config: *const nvfp4_stream_config,
+        stream: *mut ::core::ffi::c_void,
+    ) -> i32;
+}
+unsafe extern "C" {
+    pub fn nvfp4_gemv_ring(
+        args: *const nvfp4_gemv_args,
+        config: *const nvfp4_ring_config,
         stream: *mut ::core::ffi::c_void,
     ) -> i32;
 }

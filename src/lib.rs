@@ -83,8 +83,8 @@ mod tensor;
 pub mod tune;
 
 pub use config::{
-    Config, CudaCoreConfig, CudaCoreKernel, CudaCoreTarget, StreamConfig, StreamTarget, TileConfig,
-    TileKernel, TileTarget,
+    Config, CudaCoreConfig, CudaCoreKernel, CudaCoreTarget, RingConfig, RingTarget, StreamConfig,
+    StreamTarget, TileConfig, TileKernel, TileTarget,
 };
 #[cfg(feature = "cuda")]
 pub use cuda::{Launched, PreparedGemv, gemv_on_device, gemv_on_device_tuned, gemv_on_device_with};

@@ -11,6 +11,7 @@
 #include "../arch/memory.cuh"
 #include "cuda_core.cuh"
 #include "integer_dot.cuh"
+#include "warp_sums.cuh"
 
 namespace nvfp4 {
 
@@ -78,29 +79,6 @@ __device__ __forceinline__ void load(Step<kBlocks> &next, const CudaCoreParams &
         } else {
             next.codes[r][0] = arch::load_stream_64(code_at + code_step(p, r));
             next.scales[r] = arch::load_cached_8(scale_at + scale_step(p, r));
-        }
-    }
-}
-
-// Sums each of V values over the warp, V a power of two up to 32. Lane i * (32 / V) ends up with
-// value i, in the first element.
-template <int V>
-__device__ __forceinline__ void reduce_scatter(float (&value)[V], int lane) {
-    int left = V;
-#pragma unroll
-    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-        if (left > 1) {
-            left /= 2;
-            const bool upper = lane & offset;
-#pragma unroll
-            for (int i = 0; i < V / 2; ++i) {
-                if (i >= left) break;
-                const float send = upper ? value[i] : value[i + left];
-                const float keep = upper ? value[i + left] : value[i];
-                value[i] = keep + __shfl_xor_sync(0xffffffffu, send, offset);
-            }
-        } else {
-            value[0] += __shfl_xor_sync(0xffffffffu, value[0], offset);
         }
     }
 }

@@ -37,12 +37,13 @@ constexpr uint32_t kMaxProducers = 4;
 // layout four rows 32 apart follow each other, and are a unit. A batch is whole units, and whole blocks of
 // 128 rows in the 128x4 layout, where there are several.
 struct Params {
-    // What comes before the first copy.
-    uint32_t places_per_cta, places_left; // the first places_left CTAs take one more
+    // What comes before the first copy stands first.
+    uint32_t granules_per_cta, granules_left; // each CTA takes so many; the first granules_left one more
+    uint32_t granule_log2;                // places of a granule
     uint32_t producers;
     uint32_t aligned;                     // 3 where units start at multiples of four places, or 0
     uint32_t tiled;
-    uint32_t rows;                        // of all batches
+    uint32_t rows, places;                // of all batches; places: some without a row in the 128x4 layout
     uint32_t row_bytes;                   // of codes
     uint32_t depth;                       // units of a group in the ring
     uint32_t groups;
@@ -82,8 +83,8 @@ struct Work {
 
     __device__ __forceinline__ explicit Work(const Params &p) {
         const uint32_t cta = blockIdx.x;
-        begin = cta * p.places_per_cta + min(cta, p.places_left);
-        end = begin + p.places_per_cta + (cta < p.places_left);
+        begin = (cta * p.granules_per_cta + min(cta, p.granules_left)) << p.granule_log2;
+        end = min(begin + ((p.granules_per_cta + (cta < p.granules_left)) << p.granule_log2), p.places);
         origin = begin & ~p.aligned;
     }
 
@@ -377,8 +378,11 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
     const float *const all = reinterpret_cast<const float *>(shared + p.sums_at);
     const auto total = [&](uint32_t i) {
         float y = 0.0f;
-#pragma unroll 4
-        for (uint32_t w = 0; w < p.row_warps; ++w) y += all[w * p.sums_pitch + i];
+        float part[kMaxWarps]; // all loads before the first sum
+#pragma unroll
+        for (uint32_t w = 0; w < kMaxWarps; ++w) part[w] = w < p.row_warps ? all[w * p.sums_pitch + i] : 0.0f;
+#pragma unroll
+        for (uint32_t w = 0; w < kMaxWarps; ++w) y += part[w];
         return y;
     };
     if (has_output) p.epilogue.store(output, total(thread));

@@ -53,6 +53,11 @@ extern "C" int32_t nvfp4_gemv_stream(const nvfp4_gemv_args *args, const nvfp4_st
     return at_once(nvfp4_gemv_prepare_stream, args, config, stream);
 }
 
+extern "C" int32_t nvfp4_gemv_ring(const nvfp4_gemv_args *args, const nvfp4_ring_config *config,
+                                   void *stream) {
+    return at_once(nvfp4_gemv_prepare_ring, args, config, stream);
+}
+
 extern "C" int32_t nvfp4_gemv_tensor_core(const nvfp4_gemv_args *args,
                                           const nvfp4_tile_config *config, void *stream) {
     return at_once(nvfp4_gemv_prepare_tensor_core, args, config, stream);

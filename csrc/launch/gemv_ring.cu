@@ -40,7 +40,7 @@ static uint32_t magic(uint32_t y) { return uint32_t(((uint64_t(1) << 32) + y - 1
 static uint32_t lay_out(Params &p, uint32_t chunks, uint32_t rows) {
     const uint32_t units_in_ring = p.groups * p.depth;
     // Of the CTA that has most: a unit more where its first one is cut by the alignment.
-    const uint32_t most = p.places_per_cta + (p.places_left != 0);
+    const uint32_t most = (p.granules_per_cta + (p.granules_left != 0)) << p.granule_log2;
     p.sums_pitch = ((most + kUnitRows - 1) / kUnitRows + 1) * kUnitRows;
     p.scales_at = units_in_ring * kUnitRows * p.row_bytes;
     p.bars_at = p.scales_at + p.groups * p.row_warps * kScaleSlots * chunks * kScaleBytes;
@@ -61,13 +61,15 @@ static cudaError_t prepare(Prepared &prepared, const nvfp4_gemv_args &a, const n
     p.row_warps_magic = (0xffffu + p.row_warps) / p.row_warps;
     p.groups = uint32_t(c.groups);
     p.depth = uint32_t(c.depth);
-    p.producers = std::min(p.groups, uint32_t(c.producers));
+    p.producers = std::min(p.groups, kMaxProducers);
     p.dependent = uint32_t(c.dependent);
     p.tiled = layout.tiled;
     p.aligned = layout.tiled || a.l > 1 ? kUnitRows - 1 : 0;
-    const uint32_t places = layout.tiled ? (p.rows + 127) / 128 * 128 : p.rows;
-    p.places_per_cta = places / c.ctas;
-    p.places_left = places % c.ctas;
+    p.places = layout.tiled ? (p.rows + 127) / 128 * 128 : p.rows;
+    p.granule_log2 = c.granule == 4 ? 2 : 0;
+    const uint32_t granules = (p.places + c.granule - 1) / c.granule;
+    p.granules_per_cta = granules / c.ctas;
+    p.granules_left = granules % c.ctas;
     p.codes = device<const uint8_t>(a.weight_codes);
     p.scales = device<const uint8_t>(a.weight_scales);
     p.scale_row_bytes = uint32_t(layout.row_stride);
@@ -79,7 +81,8 @@ static cudaError_t prepare(Prepared &prepared, const nvfp4_gemv_args &a, const n
     p.vector_scale_batch_bytes = a.vector_scale_batch_stride;
     p.epilogue = epilogue(a, 0);
     Call call = {};
-    call.kernel = reinterpret_cast<const void *>(c.chunks == 2 ? kernel_for<2>(c.rows) : kernel_for<1>(c.rows));
+    call.kernel = reinterpret_cast<const void *>(c.chunks == 2 ? kernel_for<2>(c.rows)
+                                                              : kernel_for<1>(c.rows));
     if (call.kernel == nullptr) return cudaErrorInvalidValue;
     call.grid_x = uint32_t(c.ctas);
     call.grid_y = 1;

@@ -2,10 +2,14 @@
 
 mod cuda_core;
 mod distinct;
+mod ring;
 mod stream;
 mod tile;
 
 pub use cuda_core::{CudaCoreConfig, CudaCoreKernel, CudaCoreTarget};
+#[cfg(feature = "cuda")]
+pub(crate) use ring::RING_STEP;
+pub use ring::{RingConfig, RingTarget};
 #[cfg(feature = "cuda")]
 pub(crate) use stream::STEP as STREAM_STEP;
 pub use stream::{StreamConfig, StreamTarget};
@@ -27,13 +31,15 @@ pub enum Config {
     Tile(TileConfig),
     /// Of the kernel whose warps stream rows through queues of their own.
     Stream(StreamConfig),
+    /// Of the kernel whose rows come in bulk copies.
+    Ring(RingConfig),
 }
 
 impl Config {
     /// The path that takes it.
     pub fn path(&self) -> Path {
         match self {
-            Self::CudaCore(_) | Self::Stream(_) => Path::CudaCore,
+            Self::CudaCore(_) | Self::Stream(_) | Self::Ring(_) => Path::CudaCore,
             Self::Tile(config) => match config.kernel {
                 TileKernel::CudaCore => Path::CudaCoreTma,
                 TileKernel::TensorCore { .. } => Path::TensorCore,
@@ -58,6 +64,10 @@ impl Config {
                 dependent,
                 ..config
             }),
+            Self::Ring(config) => Self::Ring(RingConfig {
+                dependent,
+                ..config
+            }),
         }
     }
 
@@ -67,6 +77,7 @@ impl Config {
             Self::CudaCore(config) => config.dependent,
             Self::Tile(config) => config.dependent,
             Self::Stream(config) => config.dependent,
+            Self::Ring(config) => config.dependent,
         }
     }
 
@@ -77,6 +88,7 @@ impl Config {
             Self::CudaCore(config) => config.roundings(shape, activation),
             Self::Tile(config) => config.roundings(shape),
             Self::Stream(config) => config.roundings(shape, activation),
+            Self::Ring(config) => config.roundings(shape),
         }
     }
 }
@@ -96,6 +108,12 @@ impl From<TileConfig> for Config {
 impl From<StreamConfig> for Config {
     fn from(config: StreamConfig) -> Self {
         Self::Stream(config)
+    }
+}
+
+impl From<RingConfig> for Config {
+    fn from(config: RingConfig) -> Self {
+        Self::Ring(config)
     }
 }
 
@@ -128,12 +146,18 @@ mod tests {
             multiprocessors,
             shared_bytes,
         };
-        let configs: [Config; 3] = [
+        let ring = RingTarget {
+            tiled: false,
+            multiprocessors,
+            shared_bytes,
+        };
+        let configs: [Config; 4] = [
             TileConfig::for_problem(TileKernel::CudaCore, &shape, &tile)
                 .unwrap()
                 .into(),
             StreamConfig::for_problem(&shape, &stream).unwrap().into(),
             CudaCoreConfig::for_problem(&shape, &direct).into(),
+            RingConfig::for_problem(&shape, &ring).unwrap().into(),
         ];
         for config in configs {
             let dependent = config.with_dependent(true);

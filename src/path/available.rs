@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::Path;
 #[cfg(feature = "cuda")]
-use crate::config::{STREAM_STEP, StreamConfig, StreamTarget};
+use crate::config::{RING_STEP, STREAM_STEP, StreamConfig, StreamTarget};
 use crate::scales::ScaleLayout;
 use crate::shape::Shape;
 use crate::tensor::Activation;
@@ -211,6 +211,38 @@ pub fn available(
     }
 }
 
+/// Whether the ring kernel of the path [`Path::CudaCore`] can run on `target` with such operands. Which shapes it
+/// takes is its configuration's matter.
+#[cfg(feature = "cuda")]
+pub(crate) fn ring_available(
+    shape: &Shape,
+    operands: &Operands,
+    target: &Target,
+) -> Result<(), Unavailable> {
+    available(Path::CudaCore, shape, operands, target)?;
+    let &Target::Cuda {
+        compute_capability,
+        archs,
+        ..
+    } = target
+    else {
+        return Err(Unavailable::OperandsOnHost);
+    };
+    needs(compute_capability, (9, 0), "9.0 or newer")?;
+    image(compute_capability, archs, |arch| arch.number >= 90)?;
+    if operands.activation != Activation::Nvfp4 {
+        return Err(Unavailable::Activation {
+            found: operands.activation,
+            takes: "NVFP4",
+        });
+    }
+    row_length(shape, RING_STEP, "a multiple of 256")?;
+    match operands.aligned {
+        true => Ok(()),
+        false => Err(Unavailable::Alignment),
+    }
+}
+
 /// Whether the stream kernel of the path [`Path::CudaCore`] can compute the problem on `target`.
 #[cfg(feature = "cuda")]
 pub(crate) fn stream_available(
@@ -248,12 +280,7 @@ fn stream(
             takes: "NVFP4, f16 and bf16",
         });
     }
-    if !shape.k().is_multiple_of(STREAM_STEP) {
-        return Err(Unavailable::RowLength {
-            k: shape.k(),
-            needed: "a multiple of 256",
-        });
-    }
+    row_length(shape, STREAM_STEP, "a multiple of 256")?;
     if !operands.aligned {
         return Err(Unavailable::Alignment);
     }
@@ -269,6 +296,17 @@ fn stream(
     match shape.is_empty() || StreamConfig::any_is_legal(shape, &target) {
         true => Ok(()),
         false => Err(Unavailable::VectorMemory),
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn row_length(shape: &Shape, of: usize, needed: &'static str) -> Result<(), Unavailable> {
+    match shape.k().is_multiple_of(of) {
+        true => Ok(()),
+        false => Err(Unavailable::RowLength {
+            k: shape.k(),
+            needed,
+        }),
     }
 }
 

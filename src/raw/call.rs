@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 use super::device::{DeviceInfo, status};
 use super::gemv::{Output, Vectors, Weights, arguments, cuda_core_config};
+use super::ring::ring_config;
 use super::stream::stream_config;
 use super::tiled::tile_config;
 use crate::config::{Config, TileKernel};
@@ -17,6 +18,7 @@ enum Kernels {
     CudaCoreTma(ffi::nvfp4_tile_config),
     TensorCore(ffi::nvfp4_tile_config),
     Stream(ffi::nvfp4_stream_config),
+    Ring(ffi::nvfp4_ring_config),
 }
 
 /// A problem that was checked, and is not empty.
@@ -53,6 +55,9 @@ impl Call {
             Config::Stream(config) => {
                 Kernels::Stream(stream_config(shape, weights, vectors, config, device)?)
             }
+            Config::Ring(config) => {
+                Kernels::Ring(ring_config(shape, weights, vectors, config, device)?)
+            }
         };
         Ok(Some(Self { args, kernels }))
     }
@@ -83,6 +88,10 @@ impl Call {
                     "launching gemv_stream",
                     ffi::nvfp4_gemv_stream(args, config, stream),
                 ),
+                Kernels::Ring(config) => status(
+                    "launching gemv_ring",
+                    ffi::nvfp4_gemv_ring(args, config, stream),
+                ),
             }
         }
     }
@@ -103,6 +112,7 @@ impl Call {
                     ffi::nvfp4_gemv_prepare_tensor_core(out, args, config)
                 }
                 Kernels::Stream(config) => ffi::nvfp4_gemv_prepare_stream(out, args, config),
+                Kernels::Ring(config) => ffi::nvfp4_gemv_prepare_ring(out, args, config),
             }
         };
         status("preparing a GEMV", code)?;

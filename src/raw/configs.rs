@@ -1,10 +1,10 @@
 //! The configurations of a path for a problem: the default, and those worth measuring.
 
 use super::gemv::{Vectors, Weights, cuda_core_target};
-use super::{DeviceInfo, operands, stream_target, tile_target};
-use crate::config::{Config, CudaCoreConfig, StreamConfig, TileConfig, TileKernel};
+use super::{DeviceInfo, operands, ring_target, stream_target, tile_target};
+use crate::config::{Config, CudaCoreConfig, RingConfig, StreamConfig, TileConfig, TileKernel};
 use crate::error::{Error, Result};
-use crate::path::{Path, Unavailable, available, measured, stream_available};
+use crate::path::{Path, Unavailable, available, measured, ring_available, stream_available};
 use crate::shape::Shape;
 
 /// The configuration that a path of the GPU takes for a problem by default: the one that was fastest for
@@ -29,16 +29,28 @@ pub fn default_config(
     };
     match path {
         Path::Cpu => Err(Unavailable::OperandsOnDevice),
-        Path::CudaCore => Ok(
-            stream_default(shape, weights, vectors, device).unwrap_or_else(|| {
+        Path::CudaCore => Ok(ring_default(shape, weights, vectors, device)
+            .or_else(|| stream_default(shape, weights, vectors, device))
+            .unwrap_or_else(|| {
                 let target = cuda_core_target(shape, weights, vectors, device);
                 CudaCoreConfig::for_problem(shape, &target).into()
-            }),
-        ),
+            })),
         Path::CudaCoreTma => tile(TileKernel::CudaCore),
         Path::TensorCore => tile(TileKernel::TENSOR_CORE),
     }
     .map_err(|reason| Error::PathUnavailable { path, reason })
+}
+
+/// The ring kernel's, where it takes the problem.
+fn ring_default(
+    shape: &Shape,
+    weights: &Weights,
+    vectors: &Vectors,
+    device: &DeviceInfo,
+) -> Option<Config> {
+    let operands = operands(shape, weights, vectors);
+    ring_available(shape, &operands, &device.target()).ok()?;
+    RingConfig::for_problem(shape, &ring_target(weights, device)).map(Config::from)
 }
 
 /// The stream kernel's, where it takes the problem.
@@ -86,6 +98,12 @@ pub fn candidates(
         Path::Cpu => Vec::new(),
         Path::CudaCore => {
             let mut cuts = Vec::new();
+            if ring_available(shape, &operands, &device.target()).is_ok() {
+                cuts.extend(into(RingConfig::candidates(
+                    shape,
+                    &ring_target(weights, device),
+                )));
+            }
             if stream_available(shape, &operands, &device.target()).is_ok() {
                 let target = stream_target(weights, vectors, device);
                 cuts.extend(into(StreamConfig::candidates(shape, &target)));
@@ -117,5 +135,6 @@ pub(super) fn is_legal(
         }
         Config::Tile(config) => config.is_legal(shape, &tile_target(device)),
         Config::Stream(config) => config.is_legal(shape, &stream_target(weights, vectors, device)),
+        Config::Ring(config) => config.is_legal(shape, &ring_target(weights, device)),
     }
 }

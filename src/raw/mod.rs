@@ -13,6 +13,7 @@ mod operand;
 mod prepared;
 mod quantize;
 mod relayout;
+mod ring;
 mod stream;
 mod tiled;
 
@@ -25,5 +26,6 @@ pub use gemv::{Output, Vectors, Weights, cuda_core, cuda_core_target, gemv, is_w
 pub use prepared::{Prepared, prepare};
 pub use quantize::{Global, Quantize, quantize};
 pub use relayout::relayout;
+pub use ring::{ring, ring_target};
 pub use stream::{stream, stream_target};
 pub use tiled::{operands, tile_target, tiled};
