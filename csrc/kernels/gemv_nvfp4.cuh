@@ -9,17 +9,14 @@
 #include "../arch/convert.cuh"
 #include "../arch/grid_dependency.cuh"
 #include "../arch/memory.cuh"
-#include "cuda_core.cuh"
+#include "cta_tiles.cuh"
 #include "integer_dot.cuh"
 
 namespace nvfp4 {
 
 namespace int8 {
 
-constexpr int kRows = 4; // rows of a tile
-
-// The most threads of a CTA: more sums and decoded weights take more registers a thread.
-__host__ __device__ constexpr int max_threads(int vectors) { return vectors <= 2 ? 512 : 256; }
+using namespace cta_tiles;
 
 // Bytes of shared memory: vectors, their scales, partial sums.
 __host__ __device__ inline int64_t shared_bytes(int vectors, int32_t blocks, int32_t k_split,
@@ -48,14 +45,6 @@ struct Cursor {
     }
 };
 
-// From a row of a tile to the next, in bytes: rows 32 apart are 4 bytes apart in a 128x4 atom.
-__device__ __forceinline__ uint64_t code_step(const CudaCoreParams &p, int r) {
-    return uint64_t(uint32_t(p.code_row_bytes) * p.row_step * r);
-}
-__device__ __forceinline__ uint64_t scale_step(const CudaCoreParams &p, int r) {
-    return uint64_t((p.scale_layout.tiled ? 4 : uint32_t(p.scale_layout.row_stride)) * r);
-}
-
 // From memory straight into registers.
 template <int kBlocks>
 __device__ __forceinline__ void load(Step<kBlocks> &next, const CudaCoreParams &p,
@@ -78,29 +67,6 @@ __device__ __forceinline__ void load(Step<kBlocks> &next, const CudaCoreParams &
         } else {
             next.codes[r][0] = arch::load_stream_64(code_at + code_step(p, r));
             next.scales[r] = arch::load_cached_8(scale_at + scale_step(p, r));
-        }
-    }
-}
-
-// Sums each of V values over the warp, V a power of two up to 32. Lane i * (32 / V) ends up with
-// value i, in the first element.
-template <int V>
-__device__ __forceinline__ void reduce_scatter(float (&value)[V], int lane) {
-    int left = V;
-#pragma unroll
-    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-        if (left > 1) {
-            left /= 2;
-            const bool upper = lane & offset;
-#pragma unroll
-            for (int i = 0; i < V / 2; ++i) {
-                if (i >= left) break;
-                const float send = upper ? value[i] : value[i + left];
-                const float keep = upper ? value[i + left] : value[i];
-                value[i] = keep + __shfl_xor_sync(0xffffffffu, send, offset);
-            }
-        } else {
-            value[0] += __shfl_xor_sync(0xffffffffu, value[0], offset);
         }
     }
 }

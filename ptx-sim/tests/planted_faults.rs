@@ -220,6 +220,18 @@ fn integer_dot(pick: fn(&Mutant) -> bool) -> Option<Subject> {
     )
 }
 
+fn four_blocks_a_load(pick: fn(&Mutant) -> bool) -> Option<Subject> {
+    cuda_core(
+        "gemv_nvfp4_wide<2>",
+        "gemv_nvfp4_wide",
+        Activation::Nvfp4,
+        2,
+        4,
+        Some(3),
+        pick,
+    )
+}
+
 /// Kinds of which every fault in these kernels shows. Which others are equivalent depends on the
 /// compiler that wrote the PTX, so that no list is kept.
 fn shared_memory(m: &Mutant) -> bool {

@@ -29,16 +29,33 @@ pub fn default_config(
     };
     match path {
         Path::Cpu => Err(Unavailable::OperandsOnDevice),
-        Path::CudaCore => Ok(
-            stream_default(shape, weights, vectors, device).unwrap_or_else(|| {
+        Path::CudaCore => Ok(wide_default(shape, weights, vectors, device)
+            .or_else(|| stream_default(shape, weights, vectors, device))
+            .unwrap_or_else(|| {
                 let target = cuda_core_target(shape, weights, vectors, device);
                 CudaCoreConfig::for_problem(shape, &target).into()
-            }),
-        ),
+            })),
         Path::CudaCoreTma => tile(TileKernel::CudaCore),
         Path::TensorCore => tile(TileKernel::TENSOR_CORE),
     }
     .map_err(|reason| Error::PathUnavailable { path, reason })
+}
+
+/// The integer-dot kernel with 32-byte loads, on Blackwells of data centres. Their memory is too fast for the
+/// instructions of the stream kernel; of the two this is an estimate: `docs/notes/estimates.md`.
+fn wide_default(
+    shape: &Shape,
+    weights: &Weights,
+    vectors: &Vectors,
+    device: &DeviceInfo,
+) -> Option<Config> {
+    if device.compute_capability.0 != 10 {
+        return None;
+    }
+    let target = cuda_core_target(shape, weights, vectors, device);
+    CudaCoreConfig::integer_dot(shape, &target)
+        .filter(|config| config.blocks_per_load == 4)
+        .map(Config::from)
 }
 
 /// The stream kernel's, where it takes the problem.
