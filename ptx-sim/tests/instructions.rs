@@ -214,8 +214,13 @@ fn accesses_of_32_bytes() {
         let (kind, text) = violation(&run(&kernel("", &load), 1).unwrap_err());
         assert_eq!(kind, ViolationKind::Misaligned, "{text}");
     }
-    let (kind, text) =
-        violation(&run(&kernel("", &format!("{LOAD}.v8.u32 {eight}, [%out+512];")), 1).unwrap_err());
+    let (kind, text) = violation(
+        &run(
+            &kernel("", &format!("{LOAD}.v8.u32 {eight}, [%out+512];")),
+            1,
+        )
+        .unwrap_err(),
+    );
     assert_eq!(kind, ViolationKind::OutOfBounds, "{text}");
     let shared = format!("ld.shared.v8.u32 {eight}, [response];");
     assert!(run(&kernel("", &shared), 1).is_err());

@@ -19,9 +19,9 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
+pub use available::{Operands, Target, Unavailable, available};
 #[cfg(feature = "cuda")]
 pub(crate) use available::{has_wide_loads, stream_available};
-pub use available::{Operands, Target, Unavailable, available};
 pub use rank::{Estimate, Evidence, Ranked, rank};
 pub use select::{Choice, Reason, select, select_tuned};
 

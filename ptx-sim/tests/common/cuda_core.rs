@@ -281,7 +281,8 @@ impl Problem {
             Launch::new(&c.kernel(), grid, [c.warps as u32 * 32, 1, 1]).bytes(&m.params);
         if c.ctas.is_some() {
             let most = c.tiles().div_ceil(ctas);
-            launch.shared = gemv::shared_bytes(c.n, c.k / BLOCK, most, c.k_split, c.blocks_per_load);
+            launch.shared =
+                gemv::shared_bytes(c.n, c.k / BLOCK, most, c.k_split, c.blocks_per_load);
         }
         Self {
             sim: m.sim,

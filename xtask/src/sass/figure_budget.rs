@@ -173,7 +173,10 @@ min_share_of_memory = 0.9
             share: 0.89,
         };
         for (estimate, expected) in [
-            (Some(&slow), "issue allows 0.89 of the memory's rate on B200"),
+            (
+                Some(&slow),
+                "issue allows 0.89 of the memory's rate on B200",
+            ),
             (None, "no estimate"),
         ] {
             let mut found = Vec::new();
