@@ -53,17 +53,18 @@ struct Step {
     uint32_t codes[kRows][kLoadBytes / 4];
     uint32_t scales[kRows];
 
-    // Rows [kFirst, kFirst + kCount) of a tile, where `load` blocks of four stand before this lane's.
-    template <int kFirst, int kCount>
-    __device__ __forceinline__ void load(const CudaCoreParams &p, const Source &from, int32_t load) {
-        const uint8_t *code_at = from.codes + int64_t(load) * kLoadBytes + code_step(p, kFirst);
+    // kCount rows of a tile from `first`, a constant, on. `load` loads of the row come before this one.
+    template <int kCount>
+    __device__ __forceinline__ void load(const CudaCoreParams &p, const Source &from, int first,
+                                         int32_t load) {
+        const uint8_t *code_at = from.codes + int64_t(load) * kLoadBytes + code_step(p, first);
         const uint8_t *scale_at =
-            from.scales + int64_t(load) * p.scale_layout.group_stride + scale_step(p, kFirst);
+            from.scales + int64_t(load) * p.scale_layout.group_stride + scale_step(p, first);
 #pragma unroll
-        for (int r = kFirst; r < kFirst + kCount; ++r) {
-            if (r < from.rows) {
-                arch::load_stream_256(codes[r], code_at);
-                scales[r] = arch::load_cached_32(scale_at);
+        for (int r = 0; r < kCount; ++r) {
+            if (first + r < from.rows) {
+                arch::load_stream_256(codes[first + r], code_at);
+                scales[first + r] = arch::load_cached_32(scale_at);
             }
             code_at += code_step(p, 1);
             scale_at += scale_step(p, 1);
@@ -82,7 +83,8 @@ __global__ void __launch_bounds__(wide::max_threads(kVectors), 1)
     using namespace wide;
     using half_dot::Block;
     constexpr int kValues = kRows * kVectors;
-    // Rows whose decoded blocks are in registers together.
+    // Rows whose decoded blocks are in registers together, and which are loaded again together. In fours each
+    // vector element is read from shared memory once; the compiler keeps one vector's for two groups.
     constexpr int kGroup = kVectors == 1 ? 2 : 4;
     const int32_t spans = (p.blocks + kSpanBlocks - 1) / kSpanBlocks;
     extern __shared__ uint4 shared[];
@@ -110,7 +112,7 @@ __global__ void __launch_bounds__(wide::max_threads(kVectors), 1)
         // Lanes past the end of K repeat the last blocks of the row: the vector has zeros there.
         Source from(p, batch, begin + group, part < spans ? end : begin);
         Step step = {};
-        step.template load<0, kRows>(p, from, min(first_load, last_load));
+        step.template load<kRows>(p, from, 0, min(first_load, last_load));
         // The previous grid may write vectors and read the output. At once after the first batch.
         arch::grid_dependency_wait();
 
@@ -182,11 +184,7 @@ __global__ void __launch_bounds__(wide::max_threads(kVectors), 1)
                             }
                         }
                     }
-                    if (first == 0) {
-                        step.template load<0, kGroup>(p, from, load_here);
-                    } else {
-                        step.template load<kRows - kGroup, kGroup>(p, from, load_here);
-                    }
+                    step.template load<kGroup>(p, from, first, load_here);
                 }
             }
             reduce_scatter(sum, lane);
