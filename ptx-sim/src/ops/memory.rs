@@ -115,7 +115,7 @@ fn sizes(t: Ty, n: usize, space: Option<Space>) -> R<(u32, u32)> {
     }
     let total = t.bytes() * n as u32;
     let wide = total == 32 && matches!((n, t.bytes()), (8, 4) | (4, 8));
-    if n == 8 && !wide || total > 16 && !wide {
+    if (n == 8 || total > 16) && !wide {
         return Err("an access has at most 16 bytes, or 32 as .v8 of 32 or .v4 of 64 bits".into());
     }
     if wide && !matches!(space, None | Some(Space::Global)) {
