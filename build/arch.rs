@@ -39,6 +39,8 @@ pub(crate) fn of_unit<'a>(unit: &str, archs: &'a [String]) -> Vec<&'a str> {
         match unit {
             // tcgen05 belongs to compute capability 10.x, and to architecture-specific code.
             "gemv_tcgen05" => number / 10 == 10 && arch.ends_with(['a', 'f']),
+            // Codes are decoded by an architecture-specific instruction, loaded by one of sm_100.
+            "gemv_nvfp4_wide" => number >= 100 && arch.ends_with(['a', 'f']),
             // TMA, mbarrier and clusters came with Hopper.
             "gemv_cuda_core_tma" | "gemv_ring" => number >= 90,
             _ => true,

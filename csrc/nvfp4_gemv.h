@@ -66,14 +66,17 @@ typedef struct nvfp4_gemv_args {
 /* The kernels of the CUDA-core path. */
 enum nvfp4_cuda_core_kernel {
     NVFP4_KERNEL_DIRECT = 0,      /* every activation; vectors decoded where they are used */
-    NVFP4_KERNEL_INTEGER_DOT = 1, /* NVFP4 vectors, kept in shared memory as integers */
+    NVFP4_KERNEL_INTEGER_DOT = 1, /* NVFP4 vectors, kept in shared memory as integers; as f16 with
+                                     four blocks a load */
 };
 
 /* Which kernel, and how it cuts a problem. */
 typedef struct nvfp4_cuda_core_config {
     int32_t kernel;          /* enum nvfp4_cuda_core_kernel */
-    int32_t blocks_per_load; /* 2: 16-byte loads; needs K % 32 == 0, codes 16-byte and scales
-                                2-byte aligned. 1: 8-byte loads. */
+    int32_t blocks_per_load; /* 4: 32-byte loads; integer dot on compute capability 10.0 and newer,
+                                in architecture-specific code; needs K % 64 == 0, codes 32-byte and
+                                scales 4-byte aligned. 2: 16-byte loads; needs K % 32 == 0, codes
+                                16-byte and scales 2-byte aligned. 1: 8-byte loads. */
     int32_t warps;           /* warps a CTA: 1 to 8; integer dot with one or two vectors to 16 */
     int32_t k_split;         /* warps that share a row tile; divides `warps` */
     int32_t ctas;            /* integer dot: CTAs that share a batch's rows, > 0 */

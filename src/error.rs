@@ -194,9 +194,10 @@ pub enum Error {
     /// No kernel is compiled for a configuration, or the device has no room for it.
     #[cfg(feature = "cuda")]
     #[error(
-        "{config:?} cannot run with {target:?}: 2 blocks a load need wide alignment; warps are at \
-         most 8, or 16 for integer dot with one or two vectors; k_split divides them; integer dot \
-         needs NVFP4 vectors, ctas and shared memory for the vectors"
+        "{config:?} cannot run with {target:?}: blocks a load are 1, 2 or, for integer dot, 4, and no \
+         more than alignment and device allow; warps are at most 8, or 16 for integer dot with one or \
+         two vectors; k_split divides them; integer dot needs NVFP4 vectors, ctas and shared memory for \
+         the vectors"
     )]
     Config {
         /// What was asked for.

@@ -14,7 +14,7 @@ use nvfp4_gemv::problem::{
 use nvfp4_gemv::{
     Activation, Config, CudaCoreConfig, CudaCoreKernel, CudaCoreTarget, DenseVectors, Error,
     FloatType, GlobalScale, Launched, Output, Path, ScaleLayout, Shape, Strides, Vectors, Weights,
-    gemv_on_device_with,
+    gemv_on_device_with, raw,
 };
 
 /// The path that these tests are about.
@@ -24,11 +24,11 @@ const CASE: Case = Case {
 };
 
 impl Gpu {
-    /// Buffers of their own are aligned for 16-byte loads.
+    /// Buffers of their own are aligned for all loads.
     fn target(&self, shape: &Shape, case: Case) -> CudaCoreTarget {
         CudaCoreTarget {
             activation: case.activation,
-            wide: shape.k().is_multiple_of(32),
+            most_blocks_per_load: raw::most_blocks_per_load(shape, 0, 0, &self.info),
             tiled: case.weight_layout == ScaleLayout::Tiled128x4,
             multiprocessors: self.info.multiprocessors,
             shared_bytes: self.info.shared_bytes,
@@ -196,7 +196,7 @@ fn configurations() -> impl Iterator<Item = CudaCoreConfig> {
         (CudaCoreKernel::IntegerDot, 132),
     ];
     kernels.into_iter().flat_map(|(kernel, ctas)| {
-        [1, 2].into_iter().flat_map(move |blocks_per_load| {
+        [1, 2, 4].into_iter().flat_map(move |blocks_per_load| {
             (1..=16).flat_map(move |warps| {
                 (1..=warps).map(move |k_split| CudaCoreConfig {
                     kernel,

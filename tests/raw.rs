@@ -4,7 +4,8 @@
 
 use nvfp4_gemv::raw::{Output, Vectors, Weights};
 use nvfp4_gemv::{
-    CudaCoreConfig, CudaCoreKernel, Error, FloatType, GlobalScale, ScaleLayout, Shape, Strides, raw,
+    Config, CudaCoreConfig, CudaCoreKernel, Error, FloatType, GlobalScale, Path, ScaleLayout,
+    Shape, Strides, raw,
 };
 
 const SHAPE: (usize, usize, usize, usize) = (130, 2, 64, 3);
@@ -338,6 +339,81 @@ fn configurations_without_a_kernel() {
     // 16-byte loads of rows that are not.
     let error = refusal(|c| c.shape.2 = 48);
     assert!(matches!(error, Error::Config { .. }), "{error}");
+}
+
+/// A device with 32-byte loads, if this build has code for it.
+fn b200() -> Option<raw::DeviceInfo> {
+    let carried = raw::COMPILED_ARCHS.split(';').any(|arch| arch == "100a");
+    carried.then(|| raw::DeviceInfo {
+        compute_capability: (10, 0),
+        multiprocessors: 148,
+        shared_bytes: 227 << 10,
+        ..device()
+    })
+}
+
+#[test]
+fn four_blocks_a_load_need_blackwell_and_alignment() {
+    let wide = |call: &mut Call| {
+        call.shape = (256, 1, 512, 1);
+        vectors!(call, code_strides.row = 256);
+        vectors!(call, scale_strides.row = 32);
+        call.config.kernel = CudaCoreKernel::IntegerDot;
+        call.config.ctas = 1;
+        call.config.blocks_per_load = 4;
+    };
+    // On a Hopper.
+    let error = refusal(wide);
+    assert!(matches!(error, Error::Config { .. }), "{error}");
+    assert!(error.to_string().contains("blocks a load are 1, 2 or"));
+
+    let Some(b200) = b200() else { return };
+    let mut call = valid();
+    wide(&mut call);
+    let blocks = |k: usize, codes: u64, scales: u64, device: &raw::DeviceInfo| {
+        let shape = Shape::gemv(256, k, 1).unwrap();
+        raw::most_blocks_per_load(&shape, codes, scales, device)
+    };
+    assert_eq!(blocks(512, 64, 4, &b200), 4);
+    assert_eq!(blocks(512, 64, 4, &device()), 2);
+    assert_eq!(blocks(96, 64, 4, &b200), 2);
+    assert_eq!(blocks(80, 64, 4, &b200), 1);
+    assert_eq!(blocks(512, 16, 4, &b200), 2);
+    assert_eq!(blocks(512, 8, 4, &b200), 1);
+    assert_eq!(blocks(512, 64, 2, &b200), 2);
+    assert_eq!(blocks(512, 64, 1, &b200), 1);
+
+    let shape = Shape::new(256, 1, 512, 1).unwrap();
+    let vectors = call.vectors;
+    let default = |weights: &Weights| {
+        raw::default_config(Path::CudaCore, &shape, weights, &vectors, &b200).unwrap()
+    };
+    let Config::CudaCore(config) = default(&call.weights) else {
+        panic!("not the integer-dot kernel")
+    };
+    assert_eq!(config.blocks_per_load, 4);
+    let candidates = raw::candidates(Path::CudaCore, &shape, &call.weights, &call.vectors, &b200);
+    let widths: std::collections::BTreeSet<u32> = candidates
+        .iter()
+        .filter_map(|config| match config {
+            Config::CudaCore(config) => Some(config.blocks_per_load),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(widths, [2, 4].into());
+
+    // Codes that 32-byte loads cannot have: another default, and a refusal of what was forced.
+    call.weights.codes += 16;
+    assert_ne!(default(&call.weights), Config::CudaCore(config));
+    let refused = raw::prepare(
+        &shape,
+        &call.weights,
+        &call.vectors,
+        &call.output,
+        &config.into(),
+        &b200,
+    );
+    assert!(matches!(refused, Err(Error::Config { .. })));
 }
 
 #[test]

@@ -5,6 +5,19 @@
 
 namespace nvfp4::arch {
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+// Read-once data, 32-byte aligned: not kept in L1, the first to leave L2, of which whole 256-byte lines are
+// fetched. Volatile: issued where it stands, and not before the registers that it fills are free.
+__device__ __forceinline__ void load_stream_256(uint32_t (&v)[8], const void *p) {
+    asm volatile(
+        "ld.global.nc.L1::no_allocate.L2::evict_first.L2::256B.v8.u32 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7}, [%8];"
+        : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]), "=r"(v[4]), "=r"(v[5]), "=r"(v[6]),
+          "=r"(v[7])
+        : "l"(p));
+}
+#endif
+
 // Read-once data: not kept in L1, whole 256-byte L2 lines fetched.
 __device__ __forceinline__ uint4 load_stream_128(const void *p) {
     uint4 v;
@@ -23,6 +36,10 @@ __device__ __forceinline__ uint2 load_stream_64(const void *p) {
 }
 
 // Data that other warps of the SM read too: kept in L1.
+__device__ __forceinline__ uint32_t load_cached_32(const void *p) {
+    return __ldg(static_cast<const unsigned int *>(p));
+}
+
 __device__ __forceinline__ uint16_t load_cached_16(const void *p) {
     return __ldg(static_cast<const unsigned short *>(p));
 }

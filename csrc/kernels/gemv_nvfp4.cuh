@@ -9,18 +9,14 @@
 #include "../arch/convert.cuh"
 #include "../arch/grid_dependency.cuh"
 #include "../arch/memory.cuh"
-#include "cuda_core.cuh"
+#include "cta_tiles.cuh"
 #include "integer_dot.cuh"
-#include "warp_sums.cuh"
 
 namespace nvfp4 {
 
 namespace int8 {
 
-constexpr int kRows = 4; // rows of a tile
-
-// The most threads of a CTA: more sums and decoded weights take more registers a thread.
-__host__ __device__ constexpr int max_threads(int vectors) { return vectors <= 2 ? 512 : 256; }
+using namespace cta_tiles;
 
 // Bytes of shared memory: vectors, their scales, partial sums.
 __host__ __device__ inline int64_t shared_bytes(int vectors, int32_t blocks, int32_t k_split,
@@ -48,14 +44,6 @@ struct Cursor {
         rows = row < p.m ? min((p.m - 1 - row) / p.row_step + 1, kRows) : 0;
     }
 };
-
-// From a row of a tile to the next, in bytes: rows 32 apart are 4 bytes apart in a 128x4 atom.
-__device__ __forceinline__ uint64_t code_step(const CudaCoreParams &p, int r) {
-    return uint64_t(uint32_t(p.code_row_bytes) * p.row_step * r);
-}
-__device__ __forceinline__ uint64_t scale_step(const CudaCoreParams &p, int r) {
-    return uint64_t((p.scale_layout.tiled ? 4 : uint32_t(p.scale_layout.row_stride)) * r);
-}
 
 // From memory straight into registers.
 template <int kBlocks>

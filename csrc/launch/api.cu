@@ -11,8 +11,9 @@ using namespace nvfp4;
 static cudaError_t prepare_cuda_core(Prepared &prepared, const nvfp4_gemv_args &args,
                                      const nvfp4_cuda_core_config &config) {
     if (config.kernel == NVFP4_KERNEL_INTEGER_DOT) {
-        return args.activation == NVFP4_ACTIVATION_NVFP4 ? prepare_nvfp4(prepared, args, config)
-                                                         : cudaErrorInvalidValue;
+        if (args.activation != NVFP4_ACTIVATION_NVFP4) return cudaErrorInvalidValue;
+        return config.blocks_per_load == 4 ? prepare_nvfp4_wide(prepared, args, config)
+                                           : prepare_nvfp4(prepared, args, config);
     }
     switch (args.activation) {
         case NVFP4_ACTIVATION_NVFP4: return prepare_cuda_core_nvfp4(prepared, args, config);

@@ -70,7 +70,9 @@ cudaError_t prepare_cuda_core(Prepared &prepared, const nvfp4_gemv_args &a,
     });
 }
 
+// With integer dot products: four blocks a load in gemv_nvfp4_wide.cu, fewer in gemv_nvfp4.cu.
 cudaError_t prepare_nvfp4(Prepared &, const nvfp4_gemv_args &, const nvfp4_cuda_core_config &);
+cudaError_t prepare_nvfp4_wide(Prepared &, const nvfp4_gemv_args &, const nvfp4_cuda_core_config &);
 
 // One a translation unit, gemv_cuda_core_<activation>.cu.
 cudaError_t prepare_cuda_core_nvfp4(Prepared &, const nvfp4_gemv_args &,

@@ -1,6 +1,6 @@
 // The CUDA-core kernels with integer dot products, for NVFP4 vectors.
 #include "../kernels/gemv_nvfp4.cuh"
-#include "gemv_cuda_core.cuh"
+#include "cta_tiles.cuh"
 
 namespace nvfp4 {
 
@@ -15,20 +15,9 @@ static CudaCoreKernel nvfp4_kernel(int32_t n) {
 cudaError_t prepare_nvfp4(Prepared &prepared, const nvfp4_gemv_args &a,
                           const nvfp4_cuda_core_config &c) {
     return for_each_pass(a, c, [&](CudaCoreParams &p) {
-        const int vectors = p.n <= 2 ? p.n : p.n <= 4 ? 4 : 8;
-        const int32_t tiles = row_tiles(p.m, p.row_step, int8::kRows);
-        p.tiles_per_cta = tiles / c.ctas;
-        p.tiles_left = tiles % c.ctas;
-        Call call = {};
-        call.kernel = reinterpret_cast<const void *>(
-            c.blocks_per_load == 2 ? nvfp4_kernel<2>(p.n) : nvfp4_kernel<1>(p.n));
-        call.grid_x = uint32_t(c.ctas);
-        call.grid_y = uint32_t(std::min(p.l, kMostBatches)); // the kernel strides over the others
-        call.threads = uint32_t(c.warps * kWarp);
-        call.dependent = uint32_t(c.dependent);
-        call.dynamic_shared =
-            uint32_t(int8::shared_bytes(vectors, p.blocks, p.k_split, ceil_div(tiles, c.ctas)));
-        return prepared.add(call, p);
+        const CudaCoreKernel kernel =
+            c.blocks_per_load == 2 ? nvfp4_kernel<2>(p.n) : nvfp4_kernel<1>(p.n);
+        return add_cta_tiles(prepared, p, c, kernel, int8::shared_bytes);
     });
 }
 

@@ -87,3 +87,47 @@ fn f32_vectors() {
 fn nvfp4_vectors_with_integer_dot_products() {
     family("gemv_nvfp4", Activation::Nvfp4, &[Some(1), Some(3)]);
 }
+
+/// Loads of 32 bytes: results are bit for bit what exact sums of blocks give in the kernel's order. K ends in
+/// the middle of a warp's step, or has fewer steps than warps share; rows end in the middle of a tile.
+#[test]
+fn nvfp4_vectors_with_four_blocks_a_load() {
+    for arch in ["compute_100a", "compute_103a", "compute_120a"] {
+        let Some(ptx) = compile("gemv_nvfp4_wide", arch) else {
+            return;
+        };
+        let module = Module::parse(&ptx).unwrap();
+        for (k, k_split, m, ctas) in [
+            (64, 1, 5, 1),
+            (1088, 2, 13, 3),
+            (4160, 2, 6, 2),
+            (6208, 4, 3, 1),
+        ] {
+            for n in [1, 2, 3, 8] {
+                for tiled in [false, true] {
+                    for exact in [true, false] {
+                        let c = Case {
+                            activation: Activation::Nvfp4,
+                            m: if tiled && k < 2048 { m + 128 } else { m },
+                            n,
+                            k,
+                            batches: 1 + usize::from(n == 1),
+                            blocks_per_load: 4,
+                            warps: 4,
+                            k_split,
+                            tiled,
+                            ctas: Some(ctas),
+                            exact,
+                            half: false,
+                        };
+                        let policy = match tiled {
+                            true => Policy::Random(n as u64),
+                            false => Policy::Fair,
+                        };
+                        check(&module, &c, policy);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -193,3 +193,35 @@ fn misuse_of_responses_is_found() {
         assert!(text.contains(want), "{text}");
     }
 }
+
+/// 32-byte accesses, of Blackwell: 32-byte aligned, in global memory.
+#[test]
+fn accesses_of_32_bytes() {
+    const LOAD: &str = "ld.global.nc.L1::no_allocate.L2::evict_first.L2::256B";
+    let eight = "{%r1, %r2, %r3, %r4, %r5, %r6, %r7, %r8}";
+    let fill = "setp.ne.u32 %p1, %t, 0; st.global.u32 [%w+256], %t; bar.warp.sync -1;\n";
+    let four = "{%d1, %d2, %d3, %d0}";
+    for load in [
+        format!("{LOAD}.v8.u32 {eight}, [%out+288];"),
+        format!("{LOAD}.v4.u64 {four}, [%out+288]; shr.u64 %d3, %d3, 32; cvt.u32.u64 %r6, %d3;"),
+    ] {
+        let body = format!("{fill}{load}\nst.global.u32 [%w], %r6;");
+        let out = run(&kernel("", &body), 1).unwrap_or_else(|e| panic!("{load}: {e}"));
+        assert_eq!(out[0], 13, "{load}");
+    }
+    for offset in [272, 264, 260] {
+        let load = format!("{LOAD}.v8.u32 {eight}, [%out+{offset}];");
+        let (kind, text) = violation(&run(&kernel("", &load), 1).unwrap_err());
+        assert_eq!(kind, ViolationKind::Misaligned, "{text}");
+    }
+    let (kind, text) = violation(
+        &run(
+            &kernel("", &format!("{LOAD}.v8.u32 {eight}, [%out+512];")),
+            1,
+        )
+        .unwrap_err(),
+    );
+    assert_eq!(kind, ViolationKind::OutOfBounds, "{text}");
+    let shared = format!("ld.shared.v8.u32 {eight}, [response];");
+    assert!(run(&kernel("", &shared), 1).is_err());
+}

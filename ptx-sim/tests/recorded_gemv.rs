@@ -111,7 +111,11 @@ fn run(module: &Module, case: &Case, inputs: &Inputs, policy: Policy) -> Result<
                 p.tiles_per_cta = tiles / ctas;
                 p.tiles_left = tiles % ctas;
                 let most = tiles.div_ceil(ctas);
-                (ctas, gemv::shared_bytes(p.n, p.blocks, most, p.k_split))
+                let blocks_per_load = case.cut.blocks_per_load as usize;
+                (
+                    ctas,
+                    gemv::shared_bytes(p.n, p.blocks, most, p.k_split, blocks_per_load),
+                )
             }
         };
         let grid = [ctas as u32, shape.l() as u32, 1];

@@ -13,7 +13,8 @@ use crate::tensor::Activation;
 pub enum CudaCoreKernel {
     /// Any activation. Vectors are decoded where they are used, products are f16x2 or f32.
     Direct,
-    /// NVFP4 activations. The vectors wait in shared memory as integers, products are dp4a.
+    /// NVFP4 activations. The vectors wait in shared memory as integers, products are dp4a; with four
+    /// blocks a load they are f16, as exact as integers.
     IntegerDot,
 }
 
@@ -23,7 +24,8 @@ pub enum CudaCoreKernel {
 pub struct CudaCoreConfig {
     /// Which kernel.
     pub kernel: CudaCoreKernel,
-    /// Blocks of 16 codes a lane loads at once: 2 (16 bytes) or 1 (8 bytes).
+    /// Blocks of 16 codes a lane loads at once: 2 (16 bytes), 1 (8 bytes), or, in the integer-dot kernel of
+    /// Blackwell, 4 (32 bytes).
     pub blocks_per_load: u32,
     /// Warps a CTA.
     pub warps: u32,
@@ -43,8 +45,9 @@ pub struct CudaCoreConfig {
 pub struct CudaCoreTarget {
     /// The vectors' element type.
     pub activation: Activation,
-    /// Codes, their rows and their scales are aligned for 16-byte loads: `raw::is_wide`.
-    pub wide: bool,
+    /// The most blocks of weights that a load can have, 1, 2 or 4, by their alignment and the device:
+    /// `raw::most_blocks_per_load`.
+    pub most_blocks_per_load: u32,
     /// The weights' scales are in the 128x4 layout, which makes row tiles of rows 32 apart.
     pub tiled: bool,
     /// Streaming multiprocessors of the device.
@@ -61,7 +64,7 @@ impl CudaCoreConfig {
 
     /// The direct kernel's default.
     pub fn direct(shape: &Shape, target: &CudaCoreTarget) -> Self {
-        let blocks_per_load = target.most_blocks_per_load();
+        let blocks_per_load = target.most_blocks_per_load.min(MOST_DIRECT_BLOCKS_PER_LOAD);
         let warps = 4;
         // Enough warps for the loads in flight that memory latency asks for: about 16 an SM.
         // But no warp without a step of its own.
@@ -83,10 +86,18 @@ impl CudaCoreConfig {
         }
     }
 
-    /// The integer-dot kernel's default, if it can run the problem: as many warps as there is room
-    /// for, and the K split with the fewest steps on the SM that has the most.
+    /// The integer-dot kernel's default, if it can run the problem: the widest loads and as many warps as
+    /// there is room for, and the K split with the fewest steps on the SM that has the most.
     pub fn integer_dot(shape: &Shape, target: &CudaCoreTarget) -> Option<Self> {
-        let blocks_per_load = target.most_blocks_per_load();
+        integer_dot_loads(target)
+            .find_map(|blocks_per_load| Self::integer_dot_with(blocks_per_load, shape, target))
+    }
+
+    fn integer_dot_with(
+        blocks_per_load: u32,
+        shape: &Shape,
+        target: &CudaCoreTarget,
+    ) -> Option<Self> {
         let tiles = integer_dot_tiles(shape, target.tiled);
         // Short rows: two CTAs an SM, so that one starts while the other ends. Measured on an H200:
         // docs/notes/tuning.md.
@@ -135,17 +146,20 @@ impl CudaCoreConfig {
             }
         }
         let tiles = integer_dot_tiles(shape, target.tiled).max(1);
-        for (warps, ctas_per_sm) in [(16, 1), (8, 1), (8, 2), (4, 2), (4, 4)] {
-            let ctas = (target.multiprocessors * ctas_per_sm) as usize / shape.l().max(1);
-            for k_split in [1, 2, 4, 8] {
-                cuts.push(Self {
-                    kernel: CudaCoreKernel::IntegerDot,
-                    blocks_per_load: target.most_blocks_per_load(),
-                    warps,
-                    k_split,
-                    ctas: ctas.clamp(1, tiles) as u32,
-                    dependent: false,
-                });
+        // Loads of one block are for weights that allow no other.
+        for blocks_per_load in integer_dot_loads(target) {
+            for (warps, ctas_per_sm) in [(16, 1), (8, 1), (8, 2), (4, 2), (4, 4)] {
+                let ctas = (target.multiprocessors * ctas_per_sm) as usize / shape.l().max(1);
+                for k_split in [1, 2, 4, 8] {
+                    cuts.push(Self {
+                        kernel: CudaCoreKernel::IntegerDot,
+                        blocks_per_load,
+                        warps,
+                        k_split,
+                        ctas: ctas.clamp(1, tiles) as u32,
+                        dependent: false,
+                    });
+                }
             }
         }
         // No warp without a step of its own.
@@ -182,34 +196,52 @@ impl CudaCoreConfig {
                 && self.shared_bytes(shape, target.tiled) <= u64::from(target.shared_bytes)
         };
         let kernel = match self.kernel {
-            CudaCoreKernel::Direct => self.warps <= DIRECT_WARPS && self.ctas == 0,
+            CudaCoreKernel::Direct => {
+                self.warps <= DIRECT_WARPS
+                    && self.ctas == 0
+                    && self.blocks_per_load <= MOST_DIRECT_BLOCKS_PER_LOAD
+            }
             CudaCoreKernel::IntegerDot => integer_dot(),
         };
         kernel
-            && (1..=target.most_blocks_per_load()).contains(&self.blocks_per_load)
+            && self.blocks_per_load.is_power_of_two()
+            && self.blocks_per_load <= target.most_blocks_per_load
             && self.warps >= 1
             && self.k_split >= 1
             && self.warps.is_multiple_of(self.k_split)
     }
 
-    /// Bytes of shared memory of an integer-dot CTA: `int8::shared_bytes` in `gemv_nvfp4.cuh`.
+    /// Bytes of shared memory of an integer-dot CTA: `int8::shared_bytes` in `gemv_nvfp4.cuh`,
+    /// `wide::shared_bytes` in `gemv_nvfp4_wide.cuh`.
     fn shared_bytes(&self, shape: &Shape, tiled: bool) -> u64 {
         let vectors = pass_vectors(shape.n());
         let tiles = integer_dot_tiles(shape, tiled).div_ceil(self.ctas as usize);
-        let vector_bytes = vectors * shape.blocks() * (16 + 4);
+        let vector_bytes = match self.blocks_per_load {
+            4 => vectors * shape.blocks().next_multiple_of(WIDE_SPAN_BLOCKS) * (32 + 2),
+            _ => vectors * shape.blocks() * (16 + 4),
+        };
         let partial_bytes = tiles * self.k_split as usize * INTEGER_DOT_ROWS * vectors * 4;
         (vector_bytes + partial_bytes) as u64
     }
 }
 
-impl CudaCoreTarget {
-    fn most_blocks_per_load(&self) -> u32 {
-        if self.wide { 2 } else { 1 }
-    }
+/// Blocks a load of the integer-dot kernels that are worth trying, the widest first.
+fn integer_dot_loads(target: &CudaCoreTarget) -> impl Iterator<Item = u32> {
+    let most = target.most_blocks_per_load;
+    [4, 2, 1]
+        .into_iter()
+        .filter(move |&blocks| blocks == most || blocks == 2 && most > 2)
 }
 
 /// The most warps of a direct CTA: `kMaxWarps` in `gemv_cuda_core.cuh`.
 const DIRECT_WARPS: u32 = 8;
+
+/// The direct kernels' loads have at most 16 bytes.
+const MOST_DIRECT_BLOCKS_PER_LOAD: u32 = 2;
+
+/// Blocks that a warp takes of a row in one step of four blocks a lane: `kSpanBlocks` in
+/// `gemv_nvfp4_wide.cuh`.
+const WIDE_SPAN_BLOCKS: usize = 32 * 4;
 
 /// Rows of an integer-dot tile: `int8::kRows` in `gemv_nvfp4.cuh`.
 const INTEGER_DOT_ROWS: usize = 4;
@@ -243,10 +275,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn target(activation: Activation, wide: bool, multiprocessors: u32) -> CudaCoreTarget {
+    fn target(
+        activation: Activation,
+        most_blocks_per_load: u32,
+        multiprocessors: u32,
+    ) -> CudaCoreTarget {
         CudaCoreTarget {
             activation,
-            wide,
+            most_blocks_per_load,
             tiled: false,
             multiprocessors,
             shared_bytes: 99 * 1024,
@@ -255,10 +291,16 @@ mod tests {
 
     const H200: CudaCoreTarget = CudaCoreTarget {
         activation: Activation::Nvfp4,
-        wide: true,
+        most_blocks_per_load: 2,
         tiled: false,
         multiprocessors: 132,
         shared_bytes: 227 * 1024,
+    };
+
+    const B200: CudaCoreTarget = CudaCoreTarget {
+        most_blocks_per_load: 4,
+        multiprocessors: 148,
+        ..H200
     };
 
     proptest! {
@@ -266,8 +308,8 @@ mod tests {
         fn defaults_are_legal(m in 1usize..100_000, n in 1usize..=16, blocks in 1usize..4000, l in 1usize..9, sms in 1u32..200) {
             let shape = Shape::new(m, n, blocks * 16, l).unwrap();
             for activation in Activation::ALL {
-                for wide in [false, true] {
-                    let target = target(activation, wide, sms);
+                for most_blocks_per_load in [1, 2, 4] {
+                    let target = target(activation, most_blocks_per_load, sms);
                     let config = CudaCoreConfig::for_problem(&shape, &target);
                     prop_assert!(config.is_legal(&shape, &target), "{config:?}");
                     prop_assert!(CudaCoreConfig::direct(&shape, &target).is_legal(&shape, &target));
@@ -281,7 +323,8 @@ mod tests {
         fn candidates_are_legal_and_start_with_the_default(m in 1usize..100_000, n in 1usize..=16, blocks in 1usize..4000, l in 1usize..9) {
             let shape = Shape::new(m, n, blocks * 16, l).unwrap();
             for activation in Activation::ALL {
-                let target = CudaCoreTarget { activation, wide: blocks % 2 == 0, ..H200 };
+                let most_blocks_per_load = 1 << blocks.trailing_zeros().min(2);
+                let target = CudaCoreTarget { activation, most_blocks_per_load, ..H200 };
                 let cuts = CudaCoreConfig::candidates(&shape, &target);
                 prop_assert_eq!(cuts[0], CudaCoreConfig::for_problem(&shape, &target));
                 for (i, cut) in cuts.iter().enumerate() {
@@ -295,7 +338,7 @@ mod tests {
     #[test]
     fn illegal_cuts() {
         let shape = Shape::gemv(4096, 4096, 1).unwrap();
-        let target = target(Activation::F16, false, 132);
+        let target = target(Activation::F16, 1, 132);
         let good = CudaCoreConfig::direct(&shape, &target);
         assert!(good.is_legal(&shape, &target));
         for bad in [
@@ -320,7 +363,7 @@ mod tests {
         let good = CudaCoreConfig::for_problem(&shape, &H200);
         assert_eq!(good.kernel, CudaCoreKernel::IntegerDot);
         let narrow = CudaCoreTarget {
-            wide: false,
+            most_blocks_per_load: 1,
             ..H200
         };
         assert!(!good.is_legal(&shape, &narrow));
@@ -343,6 +386,43 @@ mod tests {
         assert_eq!(kernel(8, 16384), CudaCoreKernel::IntegerDot);
         assert_eq!(kernel(8, 28672), CudaCoreKernel::Direct);
         assert_eq!(kernel(1, 1 << 20), CudaCoreKernel::Direct);
+    }
+
+    #[test]
+    fn four_blocks_a_load_where_they_can_be() {
+        let default = |n, k, target| {
+            let shape = Shape::new(4096, n, k, 1).unwrap();
+            CudaCoreConfig::for_problem(&shape, target)
+        };
+        assert_eq!(default(1, 7168, &B200).blocks_per_load, 4);
+        assert_eq!(default(8, 7168, &B200).blocks_per_load, 4);
+        assert_eq!(default(1, 7168, &H200).blocks_per_load, 2);
+        // In f16 these vectors take more room than there is.
+        let large = default(8, 16384, &B200);
+        assert_eq!(large.kernel, CudaCoreKernel::IntegerDot);
+        assert_eq!(large.blocks_per_load, 2);
+
+        let shape = Shape::gemv(4096, 7168, 1).unwrap();
+        let good = CudaCoreConfig::for_problem(&shape, &B200);
+        assert!(!good.is_legal(&shape, &H200), "other devices refuse it");
+        let three = CudaCoreConfig {
+            blocks_per_load: 3,
+            ..good
+        };
+        assert!(!three.is_legal(&shape, &B200));
+        let direct = CudaCoreConfig {
+            blocks_per_load: 4,
+            ..CudaCoreConfig::direct(&shape, &B200)
+        };
+        assert!(!direct.is_legal(&shape, &B200));
+        // The tuner tries both widths.
+        let candidates = CudaCoreConfig::candidates(&shape, &B200);
+        for blocks in [2, 4] {
+            let of_them = |cut: &&CudaCoreConfig| {
+                cut.kernel == CudaCoreKernel::IntegerDot && cut.blocks_per_load == blocks
+            };
+            assert!(candidates.iter().filter(of_them).count() > 4, "{blocks}");
+        }
     }
 
     #[test]

@@ -141,7 +141,7 @@ mod tests {
         };
         let direct = CudaCoreTarget {
             activation: Activation::F16,
-            wide: true,
+            most_blocks_per_load: 2,
             tiled: false,
             multiprocessors,
             shared_bytes,

@@ -260,6 +260,14 @@ pub(crate) fn stream_available(
     stream(shape, operands, compute_capability)
 }
 
+/// Whether the build carries kernels with 32-byte loads for a device: architecture-specific code of
+/// Blackwell.
+#[cfg(feature = "cuda")]
+pub(crate) fn has_wide_loads(compute_capability: (i32, i32), archs: &'static str) -> bool {
+    let has_them = |arch: &Arch<'_>| arch.number >= 100 && !arch.suffix.is_empty();
+    image(compute_capability, archs, has_them).is_ok()
+}
+
 fn needs(found: (i32, i32), least: (i32, i32), needed: &'static str) -> Result<(), Unavailable> {
     match found >= least {
         true => Ok(()),
@@ -526,6 +534,25 @@ mod tests {
             stream(&shape, &f16, (12, 0)),
             Err(Unavailable::VectorMemory)
         );
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn wide_loads_are_of_blackwells_own_code() {
+        for (compute_capability, archs, has) in [
+            ((10, 0), "80;90a;100a;103a;120a", true),
+            ((10, 3), "100f", true),
+            ((12, 0), "80;120a", true),
+            ((10, 0), "80;100", false),
+            ((9, 0), "80;90a;100a", false),
+            ((10, 0), "", false),
+        ] {
+            assert_eq!(
+                has_wide_loads(compute_capability, archs),
+                has,
+                "{archs} on {compute_capability:?}"
+            );
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 
 pub use available::{Operands, Target, Unavailable, available};
 #[cfg(feature = "cuda")]
-pub(crate) use available::{ring_available, stream_available};
+pub(crate) use available::{has_wide_loads, ring_available, stream_available};
 pub use rank::{Estimate, Evidence, Ranked, rank};
 pub use select::{Choice, Reason, select, select_tuned};
 

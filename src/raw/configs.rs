@@ -29,7 +29,8 @@ pub fn default_config(
     };
     match path {
         Path::Cpu => Err(Unavailable::OperandsOnDevice),
-        Path::CudaCore => Ok(ring_default(shape, weights, vectors, device)
+        Path::CudaCore => Ok(wide_default(shape, weights, vectors, device)
+            .or_else(|| ring_default(shape, weights, vectors, device))
             .or_else(|| stream_default(shape, weights, vectors, device))
             .unwrap_or_else(|| {
                 let target = cuda_core_target(shape, weights, vectors, device);
@@ -39,6 +40,24 @@ pub fn default_config(
         Path::TensorCore => tile(TileKernel::TENSOR_CORE),
     }
     .map_err(|reason| Error::PathUnavailable { path, reason })
+}
+
+/// The integer-dot kernel with 32-byte loads, for up to four vectors on Blackwells of data centres. Their memory
+/// is too fast for the instructions of the stream kernel. By the estimates of `docs/notes/estimates.md`, not by
+/// measurement, the stream kernel is ahead with eight.
+fn wide_default(
+    shape: &Shape,
+    weights: &Weights,
+    vectors: &Vectors,
+    device: &DeviceInfo,
+) -> Option<Config> {
+    if device.compute_capability.0 != 10 || shape.n() > 4 {
+        return None;
+    }
+    let target = cuda_core_target(shape, weights, vectors, device);
+    CudaCoreConfig::integer_dot(shape, &target)
+        .filter(|config| config.blocks_per_load == 4)
+        .map(Config::from)
 }
 
 /// The ring kernel's, where it takes the problem.

@@ -3,12 +3,13 @@
 use std::ffi::c_void;
 
 use super::call::Call;
-use super::device::{DeviceInfo, status};
+use super::device::{COMPILED_ARCHS, DeviceInfo, status};
 use super::operand::{Regions, layout_code, pointer, reach, strided};
 use crate::check;
 use crate::config::{Config, CudaCoreConfig, CudaCoreKernel, CudaCoreTarget};
 use crate::error::{Error, Result};
 use crate::ffi;
+use crate::path::has_wide_loads;
 use crate::scales::ScaleLayout;
 use crate::shape::Shape;
 use crate::tensor::{Activation, FloatType, GlobalScale, Strides};
@@ -16,7 +17,8 @@ use crate::tensor::{Activation, FloatType, GlobalScale, Strides};
 /// NVFP4 weights by address; see [`crate::Weights`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weights {
-    /// Packed E2M1 codes `[L][M][K/2]`, 8-byte aligned; 16-byte alignment is faster.
+    /// Packed E2M1 codes `[L][M][K/2]`, 8-byte aligned; 16-byte alignment is faster, and 32-byte
+    /// alignment on Blackwell.
     pub codes: u64,
     /// E4M3 block scales, densely packed batches; 4-byte aligned in the 128x4 layout.
     pub scales: u64,
@@ -70,9 +72,22 @@ pub struct Output {
     pub element: FloatType,
 }
 
-/// Whether weights at these addresses are aligned for 16-byte loads.
-pub fn is_wide(shape: &Shape, codes: u64, scales: u64) -> bool {
-    shape.k().is_multiple_of(32) && codes.is_multiple_of(16) && scales.is_multiple_of(2)
+/// The most blocks of a row that one load can have, of weights at these addresses on a device: 4 (32 bytes)
+/// where this build has kernels for it, else 2 (16 bytes), or 1 (8 bytes) where that is all that K and the
+/// addresses allow. Loads of `b` blocks need K to be a multiple of `16 * b`, codes aligned to `8 * b` bytes and
+/// scales to `b`.
+pub fn most_blocks_per_load(shape: &Shape, codes: u64, scales: u64, device: &DeviceInfo) -> u32 {
+    let aligned = |blocks: u32| {
+        let bytes = u64::from(blocks);
+        shape.blocks().is_multiple_of(blocks as usize)
+            && codes.is_multiple_of(8 * bytes)
+            && scales.is_multiple_of(bytes)
+    };
+    match () {
+        () if aligned(4) && has_wide_loads(device.compute_capability, COMPILED_ARCHS) => 4,
+        () if aligned(2) => 2,
+        () => 1,
+    }
 }
 
 /// What [`CudaCoreConfig::for_problem`] asks about operands on a device.
@@ -84,7 +99,7 @@ pub fn cuda_core_target(
 ) -> CudaCoreTarget {
     CudaCoreTarget {
         activation: vectors.activation(),
-        wide: is_wide(shape, weights.codes, weights.scales),
+        most_blocks_per_load: most_blocks_per_load(shape, weights.codes, weights.scales, device),
         tiled: weights.layout == ScaleLayout::Tiled128x4,
         multiprocessors: device.multiprocessors,
         shared_bytes: device.shared_bytes,

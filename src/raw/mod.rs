@@ -22,7 +22,9 @@ pub use device::{
     COMPILED_ARCHS, DeviceInfo, KERNELS, Versions, current_device, device_count, device_info,
     versions,
 };
-pub use gemv::{Output, Vectors, Weights, cuda_core, cuda_core_target, gemv, is_wide, read_only};
+pub use gemv::{
+    Output, Vectors, Weights, cuda_core, cuda_core_target, gemv, most_blocks_per_load, read_only,
+};
 pub use prepared::{Prepared, prepare};
 pub use quantize::{Global, Quantize, quantize};
 pub use relayout::relayout;

@@ -10,6 +10,7 @@ mod copies;
 mod descriptors;
 mod encode;
 mod loads;
+mod mixed;
 mod shared;
 mod tensor;
 mod tensor_memory;

@@ -1,4 +1,4 @@
-//! f32 and f32x2 arithmetic: section 9.7.3 of the ISA.
+//! f32 and f32x2 arithmetic, section 9.7.3 of the ISA, and f32 with 16-bit operands, section 9.7.5.
 //!
 //! Rounding to nearest runs on the host's IEEE arithmetic; directed rounding goes through
 //! [`crate::softfloat`]. NaN results are the canonical NaN.
@@ -7,7 +7,7 @@ use super::first_type;
 use crate::ast::Ty;
 use crate::program::decode::{Cx, R};
 use crate::program::{Alu, Op};
-use crate::softfloat::{F32, Round, add_odd, div_odd, fma_odd, signed_zero_sum, sqrt_odd};
+use crate::softfloat::{self, F32, Round, add_odd, div_odd, fma_odd, signed_zero_sum, sqrt_odd};
 
 /// Takes a rounding modifier; nearest if there is none.
 pub(crate) fn rounding(cx: &mut Cx<'_>) -> Round {
@@ -139,6 +139,9 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     match ty {
         Some(Ty::F32) if known => {
             cx.mods.take("f32");
+            if let Some(from) = cx.mods.one_of(&["f16", "bf16"]) {
+                return mixed(cx, op, from).map(Some);
+            }
             single(cx, op).map(Some)
         }
         Some(Ty::F64) if known => {
@@ -163,11 +166,7 @@ fn two(m: Mode, f: impl Fn(Mode, f32, f32) -> f32 + Send + Sync + 'static) -> Al
 
 fn single(cx: &mut Cx<'_>, op: &str) -> R<Op> {
     let t = Ty::F32;
-    let explicit = cx
-        .ins
-        .mods
-        .iter()
-        .any(|m| matches!(m.as_str(), "rn" | "rz" | "rm" | "rp"));
+    let explicit = cx.ins.mods.iter().any(|m| is_rounding(m));
     let m = Mode {
         round: rounding(cx),
         ftz: cx.mods.take("ftz"),
@@ -256,6 +255,39 @@ fn single(cx: &mut Cx<'_>, op: &str) -> R<Op> {
     }
 }
 
+/// The first operand of sums, and both factors, have 16 bits and become f32 without rounding.
+fn mixed(cx: &mut Cx<'_>, op: &str, from: &str) -> R<Op> {
+    let (format, half) = match from {
+        "f16" => (softfloat::F16, Ty::F16),
+        _ => (softfloat::BF16, Ty::Bf16),
+    };
+    let named = cx.ins.mods.iter().any(|m| is_rounding(m));
+    let m = Mode {
+        round: rounding(cx),
+        ftz: false,
+        sat: cx.mods.take("sat"),
+    };
+    let wide = move |v: u64| format.to_f64((v & 0xffff) as u32) as f32;
+    let t = Ty::F32;
+    match op {
+        "add" | "sub" => {
+            let sign = if op == "sub" { -1.0 } else { 1.0 };
+            let f = Alu::of2(move |a, c| m.output(m.add(wide(a), sign * m.input(c))));
+            cx.alu(f, t, &[half, t])
+        }
+        "fma" if named => {
+            let f = Alu::of3(move |a, b, c| m.output(m.fma(wide(a), wide(b), m.input(c))));
+            cx.alu(f, t, &[half, half, t])
+        }
+        "fma" => Err("a rounding mode is missing".into()),
+        other => Err(format!("{other} is not defined for f32 with {from}")),
+    }
+}
+
+fn is_rounding(modifier: &str) -> bool {
+    matches!(modifier, "rn" | "rz" | "rm" | "rp")
+}
+
 fn canonical(r: f32) -> u64 {
     u64::from(if r.is_nan() { F32.nan } else { r.to_bits() })
 }
@@ -309,6 +341,29 @@ mod tests {
 
     fn f(x: f32) -> u64 {
         u64::from(x.to_bits())
+    }
+
+    #[test]
+    fn sums_and_products_of_16_bit_operands() {
+        let half = |x: f32| u64::from(half::f16::from_f32(x).to_bits());
+        let brain = |x: f32| u64::from(half::bf16::from_f32(x).to_bits());
+        // One more than f16 could hold beside 2^-14; bits above an operand's 16 are not read.
+        let exact = f(1.0 + 2f32.powi(-14));
+        let tiny = half(2f32.powi(-14)) | 0xffff_0000;
+        assert_eq!(eval("add.rn.f32.f16", 32, &[tiny, f(1.0)]), exact);
+        assert_eq!(eval("add.f32.bf16", 32, &[brain(-3.0), f(1.5)]), f(-1.5));
+        assert_eq!(eval("sub.f32.f16", 32, &[half(3.0), f(1.5)]), f(1.5));
+        let product = [half(448.0), half(448.0), f(-0.0)];
+        assert_eq!(eval("fma.rn.f32.f16", 32, &product), f(200_704.0));
+        let zero = [half(0.0), half(448.0), f(-0.0)];
+        assert_eq!(eval("fma.rn.f32.f16", 32, &zero), f(0.0));
+        // A tie to even, unless rounding goes up.
+        let once = [half(2f32.powi(-12)), half(2f32.powi(-12)), f(1.0)];
+        assert_eq!(eval("fma.rn.f32.f16", 32, &once), f(1.0));
+        assert_eq!(eval("fma.rp.f32.f16", 32, &once), f(1.0) + 1);
+        assert_eq!(eval("fma.rn.sat.f32.f16", 32, &product), f(1.0));
+        assert!(decode("fma.f32.f16", 32, 3).is_err());
+        assert!(decode("mul.f32.f16", 32, 2).is_err());
     }
 
     #[test]

@@ -108,13 +108,18 @@ fn elements(o: &Operand, n: usize) -> R<Vec<&Operand>> {
     }
 }
 
-fn sizes(t: Ty, n: usize) -> R<(u32, u32)> {
+/// Bytes of an element, and of all, which are the alignment.
+fn sizes(t: Ty, n: usize, space: Option<Space>) -> R<(u32, u32)> {
     if t == Ty::Pred {
         return Err("predicates cannot be loaded or stored".into());
     }
     let total = t.bytes() * n as u32;
-    if total > 32 {
-        return Err("an access has at most 32 bytes".into());
+    let wide = total == 32 && matches!((n, t.bytes()), (8, 4) | (4, 8));
+    if (n == 8 || total > 16) && !wide {
+        return Err("an access has at most 16 bytes, or 32 as .v8 of 32 or .v4 of 64 bits".into());
+    }
+    if wide && !matches!(space, None | Some(Space::Global)) {
+        return Err("accesses of 32 bytes are of global memory".into());
     }
     Ok((t.bytes().min(8), total))
 }
@@ -135,7 +140,7 @@ fn load(cx: &mut Cx<'_>) -> R<Op> {
     let t = cx.mods.ty()?;
     hint(cx, 2)?;
     cx.mods.finish()?;
-    let (bytes, align) = sizes(t, n)?;
+    let (bytes, align) = sizes(t, n, space)?;
     let mut d = Vec::new();
     for o in elements(cx.operand(0)?, n)? {
         let r = cx.dst_of(o, t)?;
@@ -164,7 +169,7 @@ fn store(cx: &mut Cx<'_>) -> R<Op> {
     let t = cx.mods.ty()?;
     hint(cx, 2)?;
     cx.mods.finish()?;
-    let (bytes, align) = sizes(t, n)?;
+    let (bytes, align) = sizes(t, n, space)?;
     let mut s = Vec::new();
     for o in elements(cx.operand(1)?, n)? {
         let r = cx.src_of(o, t)?;

@@ -89,6 +89,28 @@ struct Memory {
     output: Buffer,
     reference: Vec<f64>,
     magnitude: Vec<f64>,
+    /// Of the kernel with four blocks a load: its very bits.
+    ordered: Option<Vec<f32>>,
+}
+
+/// A dot product of whole blocks as `gemv_nvfp4_wide` orders it, from each block's exact sum and the product
+/// of its scales.
+fn in_wide_order(blocks: &[(f32, f32)], k_split: usize) -> f32 {
+    let parts = (0..k_split).map(|part| {
+        let mut lanes = [0f32; 32];
+        for span in blocks.chunks(128).skip(part).step_by(k_split) {
+            for (lane, own) in span.chunks(4).enumerate() {
+                for &(sum, scale) in own {
+                    lanes[lane] = sum.mul_add(scale, lanes[lane]);
+                }
+            }
+        }
+        for offset in [16, 8, 4, 2, 1] {
+            lanes = std::array::from_fn(|i| lanes[i] + lanes[i ^ offset]);
+        }
+        lanes[0]
+    });
+    parts.fold(0.0, |y, part| y + part)
 }
 
 fn memory(module: &Module, c: &Case) -> Memory {
@@ -146,22 +168,30 @@ fn memory(module: &Module, c: &Case) -> Memory {
     }
     let alpha = if c.exact { 0.5f32 } else { 0.37 };
     let (mut reference, mut magnitude) = (Vec::new(), Vec::new());
+    let mut ordered = (c.blocks_per_load == 4).then(Vec::new);
     for b in 0..c.batches {
         for n in 0..c.n {
             for m in 0..c.m {
                 let (mut sum, mut size) = (0.0, 0.0);
+                let mut in_blocks = vec![(0f32, 0f32); blocks];
                 for k in 0..c.k {
                     let (wi, xi) = ((b * c.m + m) * c.k + k, (b * c.n + n) * c.k + k);
                     let mut p = E2M1.to_f64(weights[wi].into()) * x[xi];
-                    p *= E4M3.to_f64(w_scales[wi / BLOCK].into());
+                    let mut scale = E4M3.to_f64(w_scales[wi / BLOCK].into());
                     if c.activation == Activation::Nvfp4 {
-                        p *= E4M3.to_f64(x_scales[xi / BLOCK].into());
+                        scale *= E4M3.to_f64(x_scales[xi / BLOCK].into());
                     }
+                    let block = &mut in_blocks[k / BLOCK];
+                    *block = (block.0 + p as f32, scale as f32);
+                    p *= scale;
                     sum += p;
                     size += p.abs();
                 }
                 reference.push(sum * f64::from(alpha));
                 magnitude.push(size * f64::from(alpha));
+                if let Some(ordered) = &mut ordered {
+                    ordered.push(in_wide_order(&in_blocks, c.k_split) * alpha);
+                }
             }
         }
     }
@@ -216,6 +246,7 @@ fn memory(module: &Module, c: &Case) -> Memory {
         output,
         reference,
         magnitude,
+        ordered,
     }
 }
 
@@ -234,6 +265,7 @@ pub(crate) struct Problem {
     output: Buffer,
     reference: Vec<f64>,
     magnitude: Vec<f64>,
+    ordered: Option<Vec<f32>>,
     exact: bool,
     half: bool,
 }
@@ -249,7 +281,8 @@ impl Problem {
             Launch::new(&c.kernel(), grid, [c.warps as u32 * 32, 1, 1]).bytes(&m.params);
         if c.ctas.is_some() {
             let most = c.tiles().div_ceil(ctas);
-            launch.shared = gemv::shared_bytes(c.n, c.k / BLOCK, most, c.k_split);
+            launch.shared =
+                gemv::shared_bytes(c.n, c.k / BLOCK, most, c.k_split, c.blocks_per_load);
         }
         Self {
             sim: m.sim,
@@ -257,6 +290,7 @@ impl Problem {
             output: m.output,
             reference: m.reference,
             magnitude: m.magnitude,
+            ordered: m.ordered,
             exact: c.exact,
             half: c.half,
         }
@@ -288,7 +322,10 @@ impl Problem {
                 self.magnitude[i] * 1e-5
             };
             // Not a number is not within any bound.
-            let right = (got - want).abs() <= bound;
+            let mut right = (got - want).abs() <= bound;
+            if let Some(ordered) = self.ordered.as_ref().filter(|_| !self.half) {
+                right &= got == f64::from(ordered[i]);
+            }
             if !right {
                 wrong = Some(format!("element {i}: {got} is not {want}"));
                 break;

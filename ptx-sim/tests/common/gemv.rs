@@ -6,15 +6,29 @@ pub(crate) fn kernel(direct: Option<u32>, vectors: usize, blocks_per_load: usize
     let vectors = vectors.next_power_of_two();
     let kernel = match direct {
         Some(activation) => format!("_ZN5nvfp414gemv_cuda_coreILi{activation}ELi{vectors}"),
+        None if blocks_per_load == 4 => {
+            return format!("_ZN5nvfp415gemv_nvfp4_wideILi{vectors}EEEvNS_14CudaCoreParamsE");
+        }
         None => format!("_ZN5nvfp410gemv_nvfp4ILi{vectors}"),
     };
     format!("{kernel}ELi{blocks_per_load}EEEvNS_14CudaCoreParamsE")
 }
 
-/// `int8::shared_bytes`: vectors and their scales, then partial sums of a CTA's tiles of four rows.
-pub(crate) fn shared_bytes(vectors: usize, blocks: usize, tiles: usize, k_split: usize) -> u32 {
+/// `int8::shared_bytes`, or for four blocks a load `wide::shared_bytes`: vectors and their scales, then
+/// partial sums of a CTA's tiles of four rows.
+pub(crate) fn shared_bytes(
+    vectors: usize,
+    blocks: usize,
+    tiles: usize,
+    k_split: usize,
+    blocks_per_load: usize,
+) -> u32 {
     let vectors = vectors.next_power_of_two();
-    (vectors * blocks * (16 + 4) + tiles * k_split * 4 * vectors * 4) as u32
+    let vector_bytes = match blocks_per_load {
+        4 => blocks.next_multiple_of(128) * (32 + 2),
+        _ => blocks * (16 + 4),
+    };
+    (vectors * vector_bytes + tiles * k_split * 4 * vectors * 4) as u32
 }
 
 /// `ScaleLayout::make`: row stride, group stride, whether it is the 128x4 layout.

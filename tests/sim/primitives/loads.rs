@@ -1,8 +1,13 @@
 //! Global loads: every one reads its own width and nothing more.
 
-use super::trial::{ALL, Kernels, noise};
+use super::trial::{ALL, BLACKWELL, Kernels, noise};
 
-const LOADS: [(&str, usize, &str); 7] = [
+const LOADS: [(&str, usize, &str); 9] = [
+    (
+        WIDEST,
+        32,
+        "ld.global.nc.L1::no_allocate.L2::evict_first.L2::256B.v8.u32",
+    ),
     (
         "load_stream_128",
         16,
@@ -15,10 +20,13 @@ const LOADS: [(&str, usize, &str); 7] = [
     ),
     ("load_fresh_128", 16, "ld.global.v4.u32"),
     ("load_fresh_64", 8, "ld.global.v2.u32"),
+    ("load_cached_32", 4, "ld.global.nc.u32"),
     ("load_cached_16", 2, "ld.global.nc.u16"),
     ("load_cached_8", 1, "ld.global.nc.u8"),
     ("load_fresh_8", 1, "ld.global.u8"),
 ];
+/// Of Blackwell only.
+const WIDEST: &str = "load_stream_256";
 const THREADS: usize = 64;
 
 #[test]
@@ -27,7 +35,8 @@ fn widths() {
         let Some(kernels) = Kernels::new("loads", arch) else {
             return;
         };
-        for (name, width, instruction) in LOADS {
+        let there = |name: &str| name != WIDEST || arch == BLACKWELL;
+        for (name, width, instruction) in LOADS.into_iter().filter(|load| there(load.0)) {
             let data = noise((THREADS + 1) * width, 1);
             let trial = |offset: usize| {
                 kernels

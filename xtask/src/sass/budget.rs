@@ -136,7 +136,7 @@ impl Rule {
             opcodes.any(|opcode| is_form_of(opcode, pattern))
         };
         if let Some(figures) = &self.figures {
-            figures.examine(kernel.figures.as_ref(), say);
+            figures.examine(kernel.figures.as_ref(), kernel.estimate.as_ref(), say);
         }
         for alternatives in &self.require {
             if !alternatives.iter().any(has) {

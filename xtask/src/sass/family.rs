@@ -46,6 +46,9 @@ pub(crate) struct Step {
 pub(crate) enum Dot {
     /// dp4a, twice for four products: positive and negative magnitudes apart (`Magnitudes::dot`).
     Integer,
+    /// Packed f16 products (`half_dot.cuh`). Some HFMA2 are moves of constants, so that what counts is the
+    /// FHADD that ends a block of 16.
+    PackedHalf,
     /// FMAs on f16 pairs or f32. Others decode and scale, so that they do not tell how often the
     /// compiler unrolled; `#pragma unroll 1` in the source says once.
     Float,
@@ -60,6 +63,7 @@ impl Dot {
         let name = instruction.name();
         match self {
             Self::Integer => name == "IDP",
+            Self::PackedHalf => name == "FHADD",
             Self::Float => matches!(name, "HFMA2" | "FFMA" | "FFMA2"),
             Self::Matrix => name == "UTCOMMA",
             Self::WarpMatrix => matches!(name, "IMMA" | "HMMA"),
@@ -72,6 +76,7 @@ impl Step {
     pub(crate) fn unrolled(&self, dots: u32) -> Option<u32> {
         let each = match self.dot {
             Dot::Integer => self.weights * self.vectors / 2,
+            Dot::PackedHalf => self.weights * self.vectors / 16,
             Dot::Float => return (dots > 0).then_some(1),
             Dot::Matrix => 1,
             Dot::WarpMatrix => self.weights / 8 * self.vectors.div_ceil(2),
@@ -92,6 +97,8 @@ impl Facts {
             Some(stream::facts(*args.first()?, *args.get(1)?, gpu))
         } else if let Some(args) = arguments("10gemv_nvfp4") {
             Some(integer_dot(*args.first()?, *args.get(1)?, gpu))
+        } else if let Some(args) = arguments("15gemv_nvfp4_wide") {
+            Some(wide(*args.first()?, gpu))
         } else if let Some(args) = arguments("14gemv_cuda_core") {
             Some(direct(*args.get(1)?, *args.get(2)?))
         } else if symbol.contains("9read_only") {
@@ -151,6 +158,22 @@ fn integer_dot(vectors: u32, blocks: u32, gpu: &Gpu) -> Facts {
             dot: Dot::Integer,
         }),
         ..plain(None, 0)
+    }
+}
+
+/// `gemv_nvfp4_wide.cuh`: as `integer_dot` with four blocks; shared memory as in `wide::shared_bytes`. Rows
+/// are loaded again as soon as they are used, so that a little less is in flight than a whole step.
+fn wide(vectors: u32, gpu: &Gpu) -> Facts {
+    let narrow = integer_dot(vectors, 4, gpu);
+    let blocks = K / 16;
+    let in_f16 = vectors * blocks.next_multiple_of(128) * (32 + 2);
+    Facts {
+        dynamic_shared: narrow.dynamic_shared - vectors * blocks * 20 + in_f16,
+        step: narrow.step.map(|step| Step {
+            dot: Dot::PackedHalf,
+            ..step
+        }),
+        ..narrow
     }
 }
 
@@ -247,6 +270,10 @@ mod tests {
         let dot = of("_ZN5nvfp410gemv_nvfp4ILi1ELi2EEEvv");
         assert_eq!(dot.cta_bytes_in_flight, 16 * 32 * 4 * 18);
         assert_eq!(dot.dynamic_shared, 448 * 20 + 57 * 16);
+        let wide = of("_ZN5nvfp415gemv_nvfp4_wideILi1EEEvv");
+        assert_eq!(wide.cta_bytes_in_flight, 16 * 32 * 4 * 36);
+        assert_eq!(wide.dynamic_shared, 512 * 34 + 57 * 16);
+        assert_eq!(wide.step.unwrap().unrolled(16), Some(1));
         let tma = of("_ZN5nvfp43tma18gemv_cuda_core_tmaILi1EEEvv");
         assert_eq!(
             (tma.cta_bytes_in_flight, tma.dynamic_shared),

@@ -2,6 +2,8 @@
 
 use serde::Deserialize;
 
+use crate::sass::budget::is_form_of;
+use crate::sass::estimate::Estimate;
 use crate::sass::figures::Figures;
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -12,12 +14,22 @@ pub(crate) struct FigureBudget {
     /// Of weights, for one SM.
     min_bytes_in_flight: Option<u32>,
     min_ctas_per_sm: Option<u32>,
+    /// Instructions that must stand in the main loop; LDG.256 is LDG with modifier 256.
+    #[serde(default)]
+    main_loop: Vec<String>,
+    /// Share of the memory's rate that the estimate allows.
+    min_share_of_memory: Option<f64>,
     /// Of tensor memory, by all CTAs of an SM.
     max_tensor_columns: Option<u32>,
 }
 
 impl FigureBudget {
-    pub(crate) fn examine(&self, figures: Option<&Figures>, say: &mut impl FnMut(String)) {
+    pub(crate) fn examine(
+        &self,
+        figures: Option<&Figures>,
+        estimate: Option<&Estimate>,
+        say: &mut impl FnMut(String),
+    ) {
         let Some(figures) = figures else {
             return say("family.rs does not know its family, or gpu.rs its architecture".into());
         };
@@ -34,6 +46,22 @@ impl FigureBudget {
                  vectors), at most {most} allowed",
                 main.instructions_per_mac, main.instructions, main.weights, main.vectors
             ));
+        }
+        for wanted in &self.main_loop {
+            let main = figures.main.as_ref();
+            if !main.is_some_and(|m| m.opcodes.keys().any(|opcode| is_form_of(opcode, wanted))) {
+                say(format!("its main loop has no {wanted}"));
+            }
+        }
+        if let Some(least) = self.min_share_of_memory {
+            match estimate {
+                Some(estimate) if estimate.share >= least => {}
+                Some(estimate) => say(format!(
+                    "{} allows {:.2} of the memory's rate on {}, at least {least} needed",
+                    estimate.limit, estimate.share, figures.gpu
+                )),
+                None => say("there is no estimate of its limit".into()),
+            }
         }
         if let Some(least) = self.min_bytes_in_flight
             && figures.bytes_in_flight < least
@@ -77,6 +105,8 @@ max_instructions_per_mac = 3.0
 min_bytes_in_flight = 65536
 min_ctas_per_sm = 2
 max_tensor_columns = 512
+main_loop = ['LDG.256']
+min_share_of_memory = 0.9
 ";
 
     /// As of gemv_tcgen05<16>, just within the budget.
@@ -94,6 +124,7 @@ max_tensor_columns = 512
             widest_shared_load: 0,
             main: Some(MainLoop {
                 instructions_per_mac: 3.0,
+                opcodes: [("LDG.E.NA.256.CONSTANT".to_owned(), 1)].into(),
                 ..MainLoop::default()
             }),
             problem: None,
@@ -103,7 +134,7 @@ max_tensor_columns = 512
     #[test]
     fn each_figure_is_held_to_its_limit() {
         type Fault = fn(&mut Figures);
-        let faults: [(&str, Fault); 6] = [
+        let faults: [(&str, Fault); 7] = [
             ("", |_| {}),
             ("3.010 instructions a multiply-accumulate", |f| {
                 f.main.as_mut().unwrap().instructions_per_mac = 3.01;
@@ -115,6 +146,9 @@ max_tensor_columns = 512
             ("1024 columns of tensor memory", |f| {
                 f.facts.tensor_columns = 512
             }),
+            ("main loop has no LDG.256", |f| {
+                f.main.as_mut().unwrap().opcodes.clear();
+            }),
             ("main loop is not understood: none", |f| {
                 f.problem = Some("none".into());
             }),
@@ -124,16 +158,37 @@ max_tensor_columns = 512
             let mut figures = figures();
             fault(&mut figures);
             let mut found = Vec::new();
-            budget.examine(Some(&figures), &mut |problem| found.push(problem));
+            let good = Estimate {
+                resources: Vec::new(),
+                limit: "issue",
+                share: 0.9,
+            };
+            budget.examine(Some(&figures), Some(&good), &mut |p| found.push(p));
             assert_eq!(found.len(), usize::from(!expected.is_empty()), "{found:?}");
             assert!(found.concat().contains(expected), "{expected}: {found:?}");
+        }
+        let slow = Estimate {
+            resources: Vec::new(),
+            limit: "issue",
+            share: 0.89,
+        };
+        for (estimate, expected) in [
+            (
+                Some(&slow),
+                "issue allows 0.89 of the memory's rate on B200",
+            ),
+            (None, "no estimate"),
+        ] {
+            let mut found = Vec::new();
+            budget.examine(Some(&figures()), estimate, &mut |p| found.push(p));
+            assert!(found.len() == 1 && found[0].contains(expected), "{found:?}");
         }
     }
 
     #[test]
     fn a_kernel_without_figures_is_a_finding() {
         let mut found = Vec::new();
-        FigureBudget::default().examine(None, &mut |problem| found.push(problem));
+        FigureBudget::default().examine(None, None, &mut |problem| found.push(problem));
         assert_eq!(found.len(), 1);
     }
 

@@ -1,5 +1,7 @@
 //! What the compiled code of one kernel says about its speed.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::sass::dump::Kernel;
@@ -44,6 +46,8 @@ pub(crate) struct MainLoop {
     pub(crate) vectors: u32,
     /// For one weight and one vector, of a lane.
     pub(crate) instructions_per_mac: f64,
+    /// How often each opcode stands in it.
+    pub(crate) opcodes: BTreeMap<String, u32>,
 }
 
 impl Figures {
@@ -112,6 +116,10 @@ fn main_loop(kernel: &Kernel, facts: &Facts) -> Result<Option<MainLoop>, String>
         weights,
         vectors: step.vectors,
         instructions_per_mac: f64::from(instructions) / f64::from(weights * step.vectors),
+        opcodes: body.iter().fold(BTreeMap::new(), |mut opcodes, i| {
+            *opcodes.entry(i.opcode.clone()).or_default() += 1;
+            opcodes
+        }),
     }))
 }
 
@@ -199,6 +207,8 @@ mod tests {
         let figures = Figures::of(&kernel(32)).unwrap();
         let main = figures.main.unwrap();
         assert_eq!((main.instructions, main.weights), (38, 64));
+        assert_eq!(main.opcodes["LDG.E.64.CONSTANT"], 1);
+        assert_eq!(main.opcodes.values().sum::<u32>(), 38);
         assert_eq!((main.alu, main.integer_multiply, main.special), (2, 32, 1));
         assert_eq!(main.shared_bytes, 16);
         assert!((main.instructions_per_mac - 38.0 / 64.0).abs() < 1e-9);

@@ -1,0 +1,28 @@
+// f32 arithmetic with f16 operands, one instruction a function: sm_100 and newer.
+#pragma once
+
+#include <cuda_fp16.h>
+
+namespace nvfp4::arch {
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+
+// a + c, rounded once.
+__device__ __forceinline__ float add_mixed(__half a, float c) {
+    float d;
+    asm("add.rn.f32.f16 %0, %1, %2;" : "=f"(d) : "h"(__half_as_ushort(a)), "f"(c));
+    return d;
+}
+
+// a * b: exact, except below f32's normal numbers.
+__device__ __forceinline__ float mul_mixed(__half a, __half b) {
+    float d;
+    asm("fma.rn.f32.f16 %0, %1, %2, %3;"
+        : "=f"(d)
+        : "h"(__half_as_ushort(a)), "h"(__half_as_ushort(b)), "f"(-0.0f));
+    return d;
+}
+
+#endif
+
+}  // namespace nvfp4::arch
