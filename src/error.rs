@@ -234,7 +234,7 @@ pub enum Error {
 
     /// No ring kernel is compiled for a configuration, or the device has no room for it.
     #[error(
-        "{config:?} cannot run {shape} with {target:?}: n is 1; where there are several batches M is a \
+        "{config:?} cannot run with {target:?}: n is 1; where there are several batches M is a \
          multiple of 4, or 128 for 128x4 scales; chunks are 1 or 2, and groups of K / 1024 / chunks warps, \
          rounded up, have 16 warps in all; rows are 1, 2 or 4, depth 1 to 8, granule 1 or 4; ring and sums \
          fit the shared memory; ctas are 1 to the granules of all rows"
@@ -242,8 +242,6 @@ pub enum Error {
     RingConfig {
         /// What was asked for.
         config: crate::RingConfig,
-        /// Of what.
-        shape: Shape,
         /// What it was asked for on.
         target: crate::RingTarget,
     },

@@ -65,7 +65,6 @@ pub(super) fn ring_config(
     if !config.is_legal(shape, &target) {
         return Err(Error::RingConfig {
             config: *config,
-            shape: *shape,
             target,
         });
     }

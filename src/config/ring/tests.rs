@@ -113,7 +113,11 @@ fn batches_are_found_by_multiplying() {
             rows - m as u64,
             rows - 1,
         ] {
-            assert_eq!(row * magic >> 32, row / m as u64, "row {row} of {m} x {l}");
+            assert_eq!(
+                (row * magic) >> 32,
+                row / m as u64,
+                "row {row} of {m} x {l}"
+            );
         }
     }
     assert!(places_are_counted(&shape(4096, 256, 8), false));
@@ -141,7 +145,7 @@ proptest! {
         let shape = shape(m, 256, l);
         if places_are_counted(&shape, false) {
             let row = ((m * l - 1) as f64 * at) as u64;
-            prop_assert_eq!(row * (1_u64 << 32).div_ceil(m as u64) >> 32, row / m as u64);
+            prop_assert_eq!((row * (1_u64 << 32).div_ceil(m as u64)) >> 32, row / m as u64);
         }
     }
 }
