@@ -180,7 +180,7 @@ struct Staging {
     }
 
     // `batch` counts from the CTA's first.
-    __device__ __forceinline__ void store(const Params &p, const Dot &dot, uint8_t *shared, uint32_t batch,
+    __device__ __forceinline__ void store(const Params &p, uint8_t *shared, uint32_t batch,
                                           uint32_t first) const {
         const uint32_t blocks = p.steps * kStepBlocks;
 #pragma unroll
@@ -189,23 +189,21 @@ struct Staging {
             for (int j = 0; j < kEach; ++j) {
                 const uint32_t block = first + threadIdx.x + j * p.warps * kWarp;
                 if (block >= blocks) continue;
-                dot.put(raw[v][j],
-                        reinterpret_cast<uint4 *>(shared + p.x_at +
-                                                  ((batch * kVectors + v) * x_blocks(p) + block) *
-                                                      Dot::kBlockBytes));
+                Dot::put(raw[v][j],
+                         reinterpret_cast<uint4 *>(shared + p.x_at +
+                                                   ((batch * kVectors + v) * x_blocks(p) + block) *
+                                                       Dot::kBlockBytes));
                 if constexpr (Dot::kScaled) {
-                    // Both operands are times two.
-                    reinterpret_cast<float *>(
+                    reinterpret_cast<float2 *>(
                         shared + p.x_scale_at)[(batch * blocks + block) * kVectors + v] =
-                        0.25f * __low2float(arch::cvt_e4m3x2(scale[v][j]));
+                        Dot::vector_scale(raw[v][j], __low2float(arch::cvt_e4m3x2(scale[v][j])));
                 }
             }
         }
     }
 
     // All that is left after the first blocks of the first batch.
-    __device__ __forceinline__ void finish(const Params &p, const Dot &dot, uint8_t *shared,
-                                           uint32_t first_batch) {
+    __device__ __forceinline__ void finish(const Params &p, uint8_t *shared, uint32_t first_batch) {
         const uint32_t threads = p.warps * kWarp;
         const uint32_t batches = min(p.x_batches, p.l - first_batch);
         uint32_t first = kEach * threads;
@@ -214,7 +212,7 @@ struct Staging {
 #pragma unroll 1
             for (; first < p.steps * kStepBlocks; first += kEach * threads) {
                 load(p, first_batch + batch, first);
-                store(p, dot, shared, batch, first);
+                store(p, shared, batch, first);
             }
         }
         if (threadIdx.x < kZeroBlocks * Dot::kBlockBytes / 16) {
@@ -324,25 +322,26 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     for (uint32_t s = 1; s < p.stages; ++s) loads.next(p, work, lane);
 
     arch::grid_dependency_launch();
-    const Dot dot;
     arch::grid_dependency_wait(); // the previous grid may write vectors and read the output
     if (p.dependent) staging.load(p, work.batch, 0);
-    staging.store(p, dot, shared, 0, 0);
-    staging.finish(p, dot, shared, work.batch);
+    staging.store(p, shared, 0, 0);
+    staging.finish(p, shared, work.batch);
     __syncthreads();
 
+    const Dot dot(arch::load_shared_128(base + p.zero_at));
     const uint32_t blocks = p.steps * kStepBlocks;
     // Of B: this lane's vector, or zeros.
     const bool reads_x = g / 2 == t && (kVectors > 1 || g % 2 == 0);
     const uint32_t pair_bytes = reads_x ? 2 * x_blocks(p) * Dot::kBlockBytes : 0;
     const uint32_t x_step = keep(reads_x ? kStepBlocks * Dot::kBlockBytes : 0);
-    constexpr uint32_t kXScaleStep = kStepBlocks * kVectors * 4;
+    constexpr uint32_t kXScaleBytes = kVectors * sizeof(float2); // of a block
+    constexpr uint32_t kXScaleStep = kStepBlocks * kXScaleBytes;
     Tile at(p, work, tile);
     uint32_t x = base + step * x_step +
                  (reads_x ? p.x_at + ((at.batch * kVectors + g % 2) * x_blocks(p) + 2 * t) * Dot::kBlockBytes
                           : p.zero_at);
     uint32_t x_scale =
-        base + p.x_scale_at + (at.batch * blocks * kVectors + 2 * t * kVectors) * 4 + step * kXScaleStep;
+        base + p.x_scale_at + (at.batch * blocks + 2 * t) * kXScaleBytes + step * kXScaleStep;
     uint32_t from = queue;
     float sum[kSums] = {};
     auto *const sums = reinterpret_cast<float *>(shared + p.sums_at);
@@ -372,10 +371,10 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         float scale[2][4];
 #pragma unroll
         for (int i = 0; i < 2; ++i) block_dot::decode_scales(scale_codes[i], scale[i]);
-        float x_scales[4][kVectors];
+        float2 x_scales[4][kVectors];
         if constexpr (Dot::kScaled) {
             block_dot::load_x_scales<kVectors>(x_scale, &x_scales[0]);
-            block_dot::load_x_scales<kVectors>(x_scale + 8 * kVectors * 4, &x_scales[2]);
+            block_dot::load_x_scales<kVectors>(x_scale + 8 * kXScaleBytes, &x_scales[2]);
         }
 #pragma unroll
         for (int b = 0; b < 4; ++b) {
@@ -392,10 +391,9 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
                 for (int i = 0; i < 4; ++i) {
                     const int n = 2 * pair + i % 2;
                     if (n >= kVectors) continue;
-                    float factor = scale[i / 2][b];
-                    if constexpr (Dot::kScaled) factor *= x_scales[b][n];
+                    if constexpr (Dot::kScaled) d[i] = fmaf(d[i], x_scales[b][n].x, x_scales[b][n].y);
                     float &s = sum[i / 2 * kVectors + n];
-                    s = fmaf(d[i], factor, s);
+                    s = fmaf(d[i], scale[i / 2][b], s);
                 }
             }
         }
@@ -430,7 +428,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         if (at.place >= p.places) { // the next batch's vectors follow
             at.place -= p.places;
             if (reads_x) x += kVectors * x_blocks(p) * Dot::kBlockBytes;
-            x_scale += kVectors * blocks * 4;
+            x_scale += blocks * kXScaleBytes;
         }
     }
     __syncthreads();
@@ -455,7 +453,7 @@ template <int kActivation, int kVectors>
 __global__ void __launch_bounds__(max_warps(kVectors) * kWarp, 1)
     gemv_stream(const __grid_constant__ Params p) {
     extern __shared__ __align__(128) uint8_t dynamic[];
-    run<block_dot::Dot<kActivation>, kVectors>(p, dynamic);
+    run<block_dot::Dot<kActivation, kVectors>, kVectors>(p, dynamic);
 }
 
 }  // namespace nvfp4::stream
