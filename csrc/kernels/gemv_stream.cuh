@@ -223,60 +223,57 @@ struct Staging {
 
 // A warp's steps, from memory into its queue, stages ahead of what is multiplied.
 struct Loads {
-    uint32_t left, tile, step; // steps to load; where the next one is
-    const uint8_t *codes[2], *scales[2]; // of this lane, in rows g and g + 8
-    uint32_t bytes[2];         // of each piece: 0 where the CTA has no such row
-    uint32_t to, end;          // shared addresses: this lane's next pieces; behind the last stage
+    uint32_t left, tile, step; // steps to load behind the current tile; the next tile, and where it begins
+    int32_t here;              // steps to load of the current tile, below 0
+    const uint8_t *codes[2], *scales[2]; // of this lane, in rows g and g + 8, behind the tile's last step
 
+    // The next tile.
     __device__ __forceinline__ void enter(const Params &p, const Work &work, uint32_t lane) {
         const uint32_t g = lane / 4, t = lane % 4;
         const Tile of(p, work, tile);
         const uint32_t batch = work.batch + of.batch, counted = work.origin + tile * kTileRows;
         const int64_t group = p.scale_layout.group_stride;
-        const uint8_t *c = p.codes + int64_t(batch) * p.m * p.code_row_bytes + step * kRowCodes + t * 16;
-        const uint8_t *s = p.scales + batch * p.scale_batch_bytes + (step * (kStepBlocks / 4) + t) * group;
+        const uint32_t steps = min(left, p.steps - step), end = step + steps;
+        const uint8_t *c = p.codes + int64_t(batch) * p.m * p.code_row_bytes + end * kRowCodes + t * 16;
+        const uint8_t *s = p.scales + batch * p.scale_batch_bytes + (end * (kStepBlocks / 4) + t) * group;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const uint32_t within = g + 8 * i, place = of.place + within;
-            const uint32_t row = row_at(p, place);
-            const bool exists = counted + within >= work.begin && counted + within < work.end &&
-                                row < uint32_t(p.m);
-            bytes[i] = exists ? 16 : 0;
-            codes[i] = c + (exists ? row * p.code_row_bytes : 0);
+            // Where the CTA has no such row, one that it has: computed, not stored.
+            const uint32_t mine = min(max(counted + g + 8 * i, work.begin), work.end - 1);
+            const uint32_t place = of.place + mine - counted;
+            const uint32_t row = min(row_at(p, place), uint32_t(p.m) - 1);
+            codes[i] = c + row * p.code_row_bytes;
             // In the 128x4 layout places lie four bytes apart in their block of 128.
-            const int64_t at = p.scale_layout.tiled
-                                   ? place / 128 * p.scale_layout.row_stride + place % 128 * 4
-                                   : place * p.scale_layout.row_stride;
-            scales[i] = s + (exists ? at : 0);
+            scales[i] = s + (p.scale_layout.tiled
+                                 ? place / 128 * p.scale_layout.row_stride + place % 128 * 4
+                                 : row * p.scale_layout.row_stride);
         }
+        here = -int32_t(steps);
+        left -= steps;
+        step = 0;
+        ++tile;
     }
 
-    __device__ __forceinline__ void next(const Params &p, const Work &work, uint32_t lane) {
-        if (left != 0) {
+    // To the shared address `to`, of this lane's pieces.
+    __device__ __forceinline__ void next(const Params &p, const Work &work, uint32_t lane, uint32_t to) {
+        if (here == 0 && left != 0) enter(p, work, lane);
+        if (here != 0) {
             const uint32_t scales_to = to + kStageCodes - lane * 16 + lane * 4;
+            const int32_t scale_step = kStepBlocks / 4 * p.scale_layout.group_stride;
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
+                const uint8_t *from = codes[i] + int64_t(here) * int32_t(kRowCodes);
                 if (p.far_ahead) {
-                    arch::copy_async_16<256>(to + 2 * i * kPieceBytes, codes[i], bytes[i]);
+                    arch::copy_async_16<256>(to + 2 * i * kPieceBytes, from);
                 } else {
-                    arch::copy_async_16<128>(to + 2 * i * kPieceBytes, codes[i], bytes[i]);
+                    arch::copy_async_16<128>(to + 2 * i * kPieceBytes, from);
                 }
-                arch::copy_async_16<128>(to + (2 * i + 1) * kPieceBytes, codes[i] + kRowCodes / 2,
-                                         bytes[i]);
-                arch::copy_async_4(scales_to + i * 8 * kStepBlocks, scales[i], bytes[i] / 4);
-                codes[i] += kRowCodes;
-                scales[i] += kStepBlocks / 4 * p.scale_layout.group_stride;
+                arch::copy_async_16<128>(to + (2 * i + 1) * kPieceBytes, from + kRowCodes / 2);
+                arch::copy_async_4(scales_to + i * 8 * kStepBlocks, scales[i] + int64_t(here) * scale_step);
             }
-            --left;
-            if (++step == p.steps) {
-                step = 0;
-                ++tile;
-                if (left != 0) enter(p, work, lane);
-            }
+            ++here;
         }
         arch::commit_copies(); // an empty group too: groups are counted
-        to += kStageBytes;
-        if (to >= end) to -= p.stages * kStageBytes;
     }
 };
 
@@ -315,11 +312,14 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     loads.left = left;
     loads.tile = tile;
     loads.step = step;
-    loads.to = queue;
-    loads.end = queue + p.stages * kStageBytes;
-    if (left != 0) loads.enter(p, work, lane);
+    loads.here = 0;
+    const uint32_t last = queue + (p.stages - 1) * kStageBytes;
+    uint32_t to = queue;
 #pragma unroll 1
-    for (uint32_t s = 1; s < p.stages; ++s) loads.next(p, work, lane);
+    do {
+        loads.next(p, work, lane, to);
+        to += kStageBytes;
+    } while (to != last);
 
     arch::grid_dependency_launch();
     arch::grid_dependency_wait(); // the previous grid may write vectors and read the output
@@ -342,14 +342,16 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
                           : p.zero_at);
     uint32_t x_scale =
         base + p.x_scale_at + (at.batch * blocks + 2 * t) * kXScaleBytes + step * kXScaleStep;
-    uint32_t from = queue;
     float sum[kSums] = {};
     auto *const sums = reinterpret_cast<float *>(shared + p.sums_at);
     auto *const parts = reinterpret_cast<Parts *>(shared + p.parts_at);
     if (left != 0 && step == 0 && lane == 0) parts[tile].first = warp;
 
+    uint32_t here = min(left, p.steps - step), end = step + here; // steps of this tile, and where they end
+    left -= here;
+    uint32_t from = queue;
 #pragma unroll 1
-    while (left != 0) {
+    while (here != 0) {
         wait_for_stage(p.stages);
         __syncwarp();
         uint4 codes[2][2];
@@ -363,9 +365,9 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
                 scale_codes[i][h] = arch::load_shared_16(scales_from + i * 8 * kStepBlocks + h * 8);
             }
         }
-        from += kStageBytes;
-        if (from >= loads.end) from -= p.stages * kStageBytes;
-        loads.next(p, work, lane); // into the stage before this one: all lanes have read it
+        loads.next(p, work, lane, to); // into the stage before this one: all lanes have read it
+        to = from;
+        from = from == last ? queue : from + kStageBytes;
 
         // This lane's blocks: 2t, 2t + 1, 2t + 8 and 2t + 9 of the step.
         float scale[2][4];
@@ -399,29 +401,28 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         }
         x += x_step;
         x_scale += kXScaleStep;
-        --left;
-        const bool ends = ++step == p.steps;
-        if (!ends && left != 0) continue;
+        if (--here != 0) continue;
 
         // This warp's part of the tile. Parts of the same tile follow each other: see finish.
         reduce_scatter(sum, t);
-        float *to = sums + (warp + tile) * kValues;
+        float *part = sums + (warp + tile) * kValues;
         if constexpr (kSums == 2) {
-            if (t % 2 == 0) to[g + 8 * (t / 2)] = sum[0];
+            if (t % 2 == 0) part[g + 8 * (t / 2)] = sum[0];
         } else {
             constexpr int kEach = kSums / 4;
             const uint32_t value = t / 2 * (kSums / 2) + t % 2 * kEach;
-            to += (g + value / kVectors * 8) * kVectors + value % kVectors;
+            part += (g + value / kVectors * 8) * kVectors + value % kVectors;
 #pragma unroll
-            for (int i = 0; i < kEach; ++i) to[i] = sum[i];
+            for (int i = 0; i < kEach; ++i) part[i] = sum[i];
         }
-        if (!ends) break;
+        if (end != p.steps) break;
         if (lane == 0) parts[tile].last = warp;
 #pragma unroll
         for (int i = 0; i < kSums; ++i) sum[i] = 0.0f;
-        step = 0;
         ++tile;
         if (left != 0 && lane == 0) parts[tile].first = warp;
+        here = end = min(left, p.steps);
+        left -= here;
         x -= p.steps * x_step;
         x_scale -= p.steps * kXScaleStep;
         at.place += kTileRows;
