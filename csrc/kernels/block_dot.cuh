@@ -71,17 +71,17 @@ struct Dot;
 //
 // With e = twice a code's value, codes without a sign are looked up as 12 + e and others as 0, and codes with
 // it the other way around. What is summed, 4608 and the products (12 + e) * x, is at least 0 and below 2^23:
-// as the bits of a float it is the sum times 2^-149. One fma makes of it what the block's products give, times
-// the vector's scale; vector_scale prepares its operands.
+// as the bits of a float it is the sum times 2^-149. One fma makes of it the block's product, times the
+// vector's scale; vector_scale prepares its operands.
 template <int kVectors>
 struct Dot<NVFP4_ACTIVATION_NVFP4, kVectors> {
     static constexpr int kBlockBytes = 16; // of a vector's block in shared memory
     using Vector = VectorBlock<kBlockBytes>;
-    static constexpr bool kScaled = true;           // vectors have block scales
-    static constexpr float kFactor = 0x1p49f;       // of the sums
+    static constexpr bool kScaled = true;      // vectors have block scales
+    static constexpr float kFactor = 0x1p49f;  // of the sums
 
-    static constexpr int kOffset = 12;              // of the weights' bytes
-    static constexpr int kBias = 16 * 24 * 12;      // of a block's sum: its greatest magnitude
+    static constexpr int kOffset = 12;         // of the weights' bytes
+    static constexpr int kBias = 16 * 24 * 12; // of a block's sum: its greatest magnitude
     // Both lookups in one word: half the matrix instructions, an addition for each.
     static constexpr bool kJoined = kVectors == 8;
 
