@@ -6,25 +6,24 @@
 namespace nvfp4::arch {
 
 // Between 16-byte aligned addresses; read-once data, not kept in L1, of which L2 fetches kFetched bytes at
-// once. Zeros where `bytes` is 0 and not 16.
+// once.
 template <int kFetched>
-__device__ __forceinline__ void copy_async_16(uint32_t to, const void *from, uint32_t bytes) {
+__device__ __forceinline__ void copy_async_16(uint32_t to, const void *from) {
     static_assert(kFetched == 128 || kFetched == 256, "what L2 can fetch");
     if constexpr (kFetched == 256) {
-        asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to),
-                     "l"(__cvta_generic_to_global(from)), "r"(bytes)
+        asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to),
+                     "l"(__cvta_generic_to_global(from))
                      : "memory");
     } else {
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to),
-                     "l"(__cvta_generic_to_global(from)), "r"(bytes)
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to),
+                     "l"(__cvta_generic_to_global(from))
                      : "memory");
     }
 }
 
-// Between 4-byte aligned addresses. Zeros where `bytes` is 0 and not 4.
-__device__ __forceinline__ void copy_async_4(uint32_t to, const void *from, uint32_t bytes) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to),
-                 "l"(__cvta_generic_to_global(from)), "r"(bytes)
+// Between 4-byte aligned addresses.
+__device__ __forceinline__ void copy_async_4(uint32_t to, const void *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(__cvta_generic_to_global(from))
                  : "memory");
 }
 

@@ -32,26 +32,23 @@ __device__ __forceinline__ void decode_scales(const uint32_t (&codes)[2], float 
     }
 }
 
-// Vector scales of two blocks, f32 [block][vector] in shared memory.
+// Of two blocks, pairs of f32 [block][vector] in shared memory: see Dot::vector_scale.
 template <int kVectors>
-__device__ __forceinline__ void load_x_scales(uint32_t from, float (*to)[kVectors]) {
-    float *out = &to[0][0];
-    if constexpr (kVectors == 1) {
-        const float2 v = arch::load_shared_2_floats(from);
-        out[0] = v.x, out[1] = v.y;
-    } else {
+__device__ __forceinline__ void load_x_scales(uint32_t from, float2 (*to)[kVectors]) {
+    float2 *out = &to[0][0];
 #pragma unroll
-        for (int i = 0; i < kVectors / 2; ++i) {
-            const float4 v = arch::load_shared_4_floats(from + 16 * i);
-            out[4 * i] = v.x, out[4 * i + 1] = v.y, out[4 * i + 2] = v.z, out[4 * i + 3] = v.w;
-        }
+    for (int i = 0; i < kVectors; ++i) {
+        const float4 v = arch::load_shared_4_floats(from + 16 * i);
+        out[2 * i] = make_float2(v.x, v.y), out[2 * i + 1] = make_float2(v.z, v.w);
     }
 }
 
-// A constant in a register, by all lanes. The compiler must not know it, or it moves it there again for
-// every use.
-__device__ __forceinline__ uint32_t hidden(uint32_t constant) {
-    return __shfl_sync(0xffffffffu, constant, 0);
+// Bits of a where the mask has ones, of b elsewhere: one instruction, where the compiler makes two of
+// constant masks.
+__device__ __forceinline__ uint32_t select_bits(uint32_t mask, uint32_t a, uint32_t b) {
+    uint32_t bits;
+    asm("lop3.b32 %0, %1, %2, %3, 0xe4;" : "=r"(bits) : "r"(a), "r"(b), "r"(mask));
+    return bits;
 }
 
 // A lane's block of its vector, or zeros.
@@ -65,53 +62,101 @@ struct VectorBlock {
     }
 };
 
-template <int kActivation>
+// `zero`: zeros that the compiler does not know. A constant plus such a zero stays in its register: one that
+// the compiler knows is moved there again for every use.
+template <int kActivation, int kVectors>
 struct Dot;
 
-// NVFP4 vectors: integers, as integer_dot.cuh explains. Exact.
-template <>
-struct Dot<NVFP4_ACTIVATION_NVFP4> {
+// NVFP4 vectors: integers, as integer_dot.cuh explains, but with 12 added to those of the weights. Exact.
+//
+// With e = twice a code's value, codes without a sign are looked up as 12 + e and others as 0, and codes with
+// it the other way around. What is summed, 4608 and the products (12 + e) * x, is at least 0 and below 2^23:
+// as the bits of a float it is the sum times 2^-149. One fma makes of it the block's product, times the
+// vector's scale; vector_scale prepares its operands.
+template <int kVectors>
+struct Dot<NVFP4_ACTIVATION_NVFP4, kVectors> {
     static constexpr int kBlockBytes = 16; // of a vector's block in shared memory
     using Vector = VectorBlock<kBlockBytes>;
-    static constexpr bool kScaled = true;  // vectors have block scales
-    static constexpr float kFactor = 1.0f; // of the sums
+    static constexpr bool kScaled = true;      // vectors have block scales
+    static constexpr float kFactor = 0x1p49f;  // of the sums
 
-    int8::Lookup lookup;
+    static constexpr int kOffset = 12;         // of the weights' bytes
+    static constexpr int kBias = 16 * 24 * 12; // of a block's sum: its greatest magnitude
+    // Both lookups in one word: half the matrix instructions, an addition for each.
+    static constexpr bool kJoined = kVectors == 8;
+
+    int8::Lookup positive, negative;
     int32_t bias[4];
 
-    __device__ __forceinline__ Dot() : lookup(hidden(int8::kLookupLow), hidden(int8::kLookupHigh)) {
+    __device__ __forceinline__ explicit Dot(uint4 zero)
+        : positive(0x0f0e0d0cu ^ zero.x, 0x18141210u), negative(0x090a0b0cu ^ zero.y, 0x00040608u) {
+        const uint32_t zeros[4] = {zero.x, zero.y, zero.z, zero.w};
 #pragma unroll
-        for (int i = 0; i < 4; ++i) bias[i] = hidden(int8::kFloatBias);
+        for (int i = 0; i < 4; ++i) bias[i] = kBias ^ zeros[i];
     }
 
     // A block in memory.
     struct Raw {
         uint2 codes;
         __device__ __forceinline__ void load(const uint8_t *from) { codes = arch::load_fresh_64(from); }
+        __device__ __forceinline__ uint4 block() const {
+            return int8::Magnitudes(int8::Lookup(), codes).joined();
+        }
     };
 
-    __device__ __forceinline__ void put(const Raw &raw, uint4 *to) const {
-        *to = int8::Magnitudes(lookup, raw.codes).joined();
+    __device__ static __forceinline__ void put(const Raw &raw, uint4 *to) { *to = raw.block(); }
+
+    // Of a block with a scale: what sums are multiplied with, and what is added then to remove the bias and
+    // the weights' offset. That makes 2^-49 of the product: exact, with 18 bits at most. The scale is cut to
+    // a quarter: both operands are times two.
+    __device__ static __forceinline__ float2 vector_scale(const Raw &raw, float scale) {
+        const uint4 x = raw.block();
+        int32_t sum = 0;
+        for (uint32_t word : {x.x, x.y, x.z, x.w}) sum = __dp4a(int32_t(word), 0x01010101, sum);
+        return make_float2(scale * 0x1p98f, float(kBias + kOffset * sum) * (scale * -0x1p-51f));
     }
 
     struct Weights {
-        int8::Magnitudes row[2];
-        __device__ __forceinline__ Weights(const Dot &dot, uint2 upper, uint2 lower)
-            : row{{dot.lookup, upper}, {dot.lookup, lower}} {}
+        static constexpr int kLookups = kJoined ? 1 : 2;
+        uint32_t row[2][kLookups][4];
+
+        __device__ __forceinline__ Weights(const Dot &dot, uint2 upper, uint2 lower) {
+            decode(dot, upper.x, row[0], 0);
+            decode(dot, upper.y, row[0], 2);
+            decode(dot, lower.x, row[1], 0);
+            decode(dot, lower.y, row[1], 2);
+        }
+
+      private:
+        __device__ static __forceinline__ void decode(const Dot &dot, uint32_t codes,
+                                                      uint32_t (&to)[kLookups][4], int i) {
+            const uint32_t flipped = codes ^ 0x88888888u;
+            to[0][i] = dot.positive(codes);
+            to[0][i + 1] = dot.positive(codes >> 16);
+            const uint32_t negative[2] = {dot.negative(flipped), dot.negative(flipped >> 16)};
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                if constexpr (kJoined) {
+                    to[0][i + half] += negative[half]; // of two bytes one is 0
+                } else {
+                    to[1][i + half] = negative[half];
+                }
+            }
+        }
     };
 
-    // d: four times the products of rows g and g + 8 with two vectors.
+    // d: what vector_scale's operands make products of, of rows g and g + 8 with two vectors.
     __device__ __forceinline__ void multiply(const Weights &w, const Vector &x, float (&d)[4]) const {
         const uint4 b = x.part[0];
-        const auto &u = w.row[0], &l = w.row[1];
-        int32_t plus[4], minus[4];
-        arch::mma_s8(plus, u.positive[0], l.positive[0], u.positive[1], l.positive[1], b.x, b.y, bias);
-        arch::mma_s8(minus, u.negative[0], l.negative[0], u.negative[1], l.negative[1], b.x, b.y, bias);
-        arch::mma_s8(plus, u.positive[2], l.positive[2], u.positive[3], l.positive[3], b.z, b.w, plus);
-        arch::mma_s8(minus, u.negative[2], l.negative[2], u.negative[3], l.negative[3], b.z, b.w, minus);
-        // Both have the bias: their difference as floats is exact.
+        int32_t sum[4] = {bias[0], bias[1], bias[2], bias[3]};
 #pragma unroll
-        for (int i = 0; i < 4; ++i) d[i] = __int_as_float(plus[i]) - __int_as_float(minus[i]);
+        for (int i = 0; i < Weights::kLookups; ++i) {
+            const auto &u = w.row[0][i], &l = w.row[1][i];
+            arch::mma_s8(sum, u[0], l[0], u[1], l[1], b.x, b.y, sum);
+            arch::mma_s8(sum, u[2], l[2], u[3], l[3], b.z, b.w, sum);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) d[i] = __int_as_float(sum[i]);
     }
 };
 
@@ -158,23 +203,25 @@ __device__ __forceinline__ void multiply_16_bit(const Weights &w, const Vector &
     }
 }
 
-template <>
-struct Dot<NVFP4_ACTIVATION_F16> {
+template <int kVectors>
+struct Dot<NVFP4_ACTIVATION_F16, kVectors> {
     static constexpr int kBlockBytes = 32;
     using Vector = VectorBlock<kBlockBytes>;
     static constexpr bool kScaled = false;
     static constexpr float kFactor = 1.0f / E2m1x8::kFactor;
 
+    __device__ __forceinline__ explicit Dot(uint4) {}
+
     using Raw = Raw16;
-    __device__ __forceinline__ void put(const Raw &raw, uint4 *to) const { put_16_bit<E2m1x8>(raw, to); }
+    __device__ static __forceinline__ void put(const Raw &raw, uint4 *to) { put_16_bit<E2m1x8>(raw, to); }
 
     struct Weights {
         E2m1x8 row[2][2];
         __device__ __forceinline__ Weights(const Dot &, uint2 upper, uint2 lower) {
-            row[0][0].decode(upper.x);
-            row[0][1].decode(upper.y);
-            row[1][0].decode(lower.x);
-            row[1][1].decode(lower.y);
+            row[0][0].decode_without_negative_zero(upper.x);
+            row[0][1].decode_without_negative_zero(upper.y);
+            row[1][0].decode_without_negative_zero(lower.x);
+            row[1][1].decode_without_negative_zero(lower.y);
         }
         __device__ __forceinline__ uint32_t word(int r, int i) const {
             return reinterpret_cast<const uint32_t &>(row[r][i / 4].pair[i % 4]);
@@ -186,24 +233,30 @@ struct Dot<NVFP4_ACTIVATION_F16> {
     }
 };
 
-template <>
-struct Dot<NVFP4_ACTIVATION_BF16> {
+template <int kVectors>
+struct Dot<NVFP4_ACTIVATION_BF16, kVectors> {
     static constexpr int kBlockBytes = 32;
     using Vector = VectorBlock<kBlockBytes>;
     static constexpr bool kScaled = false;
     static constexpr float kFactor = 1.0f;
 
+    // Known to the compiler, it would mask twice as often, and shift right twice.
+    uint32_t even_signs, odd_signs, sixteen;
+
+    __device__ __forceinline__ explicit Dot(uint4 zero)
+        : even_signs(0x08080808u ^ zero.x), odd_signs(0x80808080u ^ zero.y), sixteen(16 ^ zero.z) {}
+
     using Raw = Raw16;
-    __device__ __forceinline__ void put(const Raw &raw, uint4 *to) const { put_16_bit<Weights>(raw, to); }
+    __device__ static __forceinline__ void put(const Raw &raw, uint4 *to) { put_16_bit<Weights>(raw, to); }
 
     struct Weights {
         uint32_t row[2][8];
 
-        __device__ __forceinline__ Weights(const Dot &, uint2 upper, uint2 lower) {
-            decode(upper.x, &row[0][0]);
-            decode(upper.y, &row[0][4]);
-            decode(lower.x, &row[1][0]);
-            decode(lower.y, &row[1][4]);
+        __device__ __forceinline__ Weights(const Dot &dot, uint2 upper, uint2 lower) {
+            decode(dot, upper.x, &row[0][0]);
+            decode(dot, upper.y, &row[0][4]);
+            decode(dot, lower.x, &row[1][0]);
+            decode(dot, lower.y, &row[1][4]);
         }
         __device__ __forceinline__ uint32_t word(int r, int i) const { return row[r][i]; }
         __device__ static constexpr int low(int i) { return i; }
@@ -211,20 +264,20 @@ struct Dot<NVFP4_ACTIVATION_BF16> {
 
         // A code's exponent and mantissa placed into bf16's make 2^-126 of its value, subnormal or
         // not; the product with 2^126 is exact.
-        __device__ static __forceinline__ void decode(uint32_t codes, uint32_t *out) {
-            constexpr uint32_t kSign = 0x80008000u, kMagnitude = 0x01c001c0u;
-            const uint32_t bits[4] = {
-                (codes << 12 & kSign) | (codes << 6 & kMagnitude),
-                (codes << 8 & kSign) | (codes << 2 & kMagnitude),
-                (codes << 4 & kSign) | (codes >> 2 & kMagnitude),
-                (codes & kSign) | (codes >> 6 & kMagnitude),
-            };
+        __device__ static __forceinline__ void decode(const Dot &dot, uint32_t codes, uint32_t *out) {
+            // Signs of every other code: where one lies that is not wanted, the magnitude covers it.
+            constexpr uint32_t kMagnitude = 0x01c001c0u;
+            const uint32_t even = codes & dot.even_signs, odd = codes & dot.odd_signs;
+            const uint32_t signs[4] = {even << 12, odd << 8, even << 4, odd};
+            const uint32_t sixth = codes >> 6;
+            const uint32_t magnitudes[4] = {codes << 6, codes << 2, sixth * dot.sixteen, sixth};
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
+                const uint32_t bits = select_bits(kMagnitude, magnitudes[i], signs[i]);
                 // A product with fma, which sm_80 has: adding -0 changes nothing.
                 asm("fma.rn.bf16x2 %0, %1, %2, %3;"
                     : "=r"(out[i])
-                    : "r"(bits[i]), "r"(0x7e807e80u), "r"(0x80008000u));
+                    : "r"(bits), "r"(0x7e807e80u), "r"(0x80008000u));
             }
         }
     };

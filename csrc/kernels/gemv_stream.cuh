@@ -180,7 +180,7 @@ struct Staging {
     }
 
     // `batch` counts from the CTA's first.
-    __device__ __forceinline__ void store(const Params &p, const Dot &dot, uint8_t *shared, uint32_t batch,
+    __device__ __forceinline__ void store(const Params &p, uint8_t *shared, uint32_t batch,
                                           uint32_t first) const {
         const uint32_t blocks = p.steps * kStepBlocks;
 #pragma unroll
@@ -189,23 +189,21 @@ struct Staging {
             for (int j = 0; j < kEach; ++j) {
                 const uint32_t block = first + threadIdx.x + j * p.warps * kWarp;
                 if (block >= blocks) continue;
-                dot.put(raw[v][j],
-                        reinterpret_cast<uint4 *>(shared + p.x_at +
-                                                  ((batch * kVectors + v) * x_blocks(p) + block) *
-                                                      Dot::kBlockBytes));
+                Dot::put(raw[v][j],
+                         reinterpret_cast<uint4 *>(shared + p.x_at +
+                                                   ((batch * kVectors + v) * x_blocks(p) + block) *
+                                                       Dot::kBlockBytes));
                 if constexpr (Dot::kScaled) {
-                    // Both operands are times two.
-                    reinterpret_cast<float *>(
+                    reinterpret_cast<float2 *>(
                         shared + p.x_scale_at)[(batch * blocks + block) * kVectors + v] =
-                        0.25f * __low2float(arch::cvt_e4m3x2(scale[v][j]));
+                        Dot::vector_scale(raw[v][j], __low2float(arch::cvt_e4m3x2(scale[v][j])));
                 }
             }
         }
     }
 
     // All that is left after the first blocks of the first batch.
-    __device__ __forceinline__ void finish(const Params &p, const Dot &dot, uint8_t *shared,
-                                           uint32_t first_batch) {
+    __device__ __forceinline__ void finish(const Params &p, uint8_t *shared, uint32_t first_batch) {
         const uint32_t threads = p.warps * kWarp;
         const uint32_t batches = min(p.x_batches, p.l - first_batch);
         uint32_t first = kEach * threads;
@@ -214,7 +212,7 @@ struct Staging {
 #pragma unroll 1
             for (; first < p.steps * kStepBlocks; first += kEach * threads) {
                 load(p, first_batch + batch, first);
-                store(p, dot, shared, batch, first);
+                store(p, shared, batch, first);
             }
         }
         if (threadIdx.x < kZeroBlocks * Dot::kBlockBytes / 16) {
@@ -225,60 +223,57 @@ struct Staging {
 
 // A warp's steps, from memory into its queue, stages ahead of what is multiplied.
 struct Loads {
-    uint32_t left, tile, step; // steps to load; where the next one is
-    const uint8_t *codes[2], *scales[2]; // of this lane, in rows g and g + 8
-    uint32_t bytes[2];         // of each piece: 0 where the CTA has no such row
-    uint32_t to, end;          // shared addresses: this lane's next pieces; behind the last stage
+    uint32_t left, tile, step; // steps to load behind the current tile; the next tile, and where it begins
+    int32_t here;              // steps to load of the current tile, below 0
+    const uint8_t *codes[2], *scales[2]; // of this lane, in rows g and g + 8, behind the tile's last step
 
+    // The next tile.
     __device__ __forceinline__ void enter(const Params &p, const Work &work, uint32_t lane) {
         const uint32_t g = lane / 4, t = lane % 4;
         const Tile of(p, work, tile);
         const uint32_t batch = work.batch + of.batch, counted = work.origin + tile * kTileRows;
         const int64_t group = p.scale_layout.group_stride;
-        const uint8_t *c = p.codes + int64_t(batch) * p.m * p.code_row_bytes + step * kRowCodes + t * 16;
-        const uint8_t *s = p.scales + batch * p.scale_batch_bytes + (step * (kStepBlocks / 4) + t) * group;
+        const uint32_t steps = min(left, p.steps - step), end = step + steps;
+        const uint8_t *c = p.codes + int64_t(batch) * p.m * p.code_row_bytes + end * kRowCodes + t * 16;
+        const uint8_t *s = p.scales + batch * p.scale_batch_bytes + (end * (kStepBlocks / 4) + t) * group;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const uint32_t within = g + 8 * i, place = of.place + within;
-            const uint32_t row = row_at(p, place);
-            const bool exists = counted + within >= work.begin && counted + within < work.end &&
-                                row < uint32_t(p.m);
-            bytes[i] = exists ? 16 : 0;
-            codes[i] = c + (exists ? row * p.code_row_bytes : 0);
+            // Where the CTA has no such row, one that it has: computed, not stored.
+            const uint32_t mine = min(max(counted + g + 8 * i, work.begin), work.end - 1);
+            const uint32_t place = of.place + mine - counted;
+            const uint32_t row = min(row_at(p, place), uint32_t(p.m) - 1);
+            codes[i] = c + row * p.code_row_bytes;
             // In the 128x4 layout places lie four bytes apart in their block of 128.
-            const int64_t at = p.scale_layout.tiled
-                                   ? place / 128 * p.scale_layout.row_stride + place % 128 * 4
-                                   : place * p.scale_layout.row_stride;
-            scales[i] = s + (exists ? at : 0);
+            scales[i] = s + (p.scale_layout.tiled
+                                 ? place / 128 * p.scale_layout.row_stride + place % 128 * 4
+                                 : row * p.scale_layout.row_stride);
         }
+        here = -int32_t(steps);
+        left -= steps;
+        step = 0;
+        ++tile;
     }
 
-    __device__ __forceinline__ void next(const Params &p, const Work &work, uint32_t lane) {
-        if (left != 0) {
+    // To the shared address `to`, of this lane's pieces.
+    __device__ __forceinline__ void next(const Params &p, const Work &work, uint32_t lane, uint32_t to) {
+        if (here == 0 && left != 0) enter(p, work, lane);
+        if (here != 0) {
             const uint32_t scales_to = to + kStageCodes - lane * 16 + lane * 4;
+            const int32_t scale_step = kStepBlocks / 4 * p.scale_layout.group_stride;
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
+                const uint8_t *from = codes[i] + int64_t(here) * int32_t(kRowCodes);
                 if (p.far_ahead) {
-                    arch::copy_async_16<256>(to + 2 * i * kPieceBytes, codes[i], bytes[i]);
+                    arch::copy_async_16<256>(to + 2 * i * kPieceBytes, from);
                 } else {
-                    arch::copy_async_16<128>(to + 2 * i * kPieceBytes, codes[i], bytes[i]);
+                    arch::copy_async_16<128>(to + 2 * i * kPieceBytes, from);
                 }
-                arch::copy_async_16<128>(to + (2 * i + 1) * kPieceBytes, codes[i] + kRowCodes / 2,
-                                         bytes[i]);
-                arch::copy_async_4(scales_to + i * 8 * kStepBlocks, scales[i], bytes[i] / 4);
-                codes[i] += kRowCodes;
-                scales[i] += kStepBlocks / 4 * p.scale_layout.group_stride;
+                arch::copy_async_16<128>(to + (2 * i + 1) * kPieceBytes, from + kRowCodes / 2);
+                arch::copy_async_4(scales_to + i * 8 * kStepBlocks, scales[i] + int64_t(here) * scale_step);
             }
-            --left;
-            if (++step == p.steps) {
-                step = 0;
-                ++tile;
-                if (left != 0) enter(p, work, lane);
-            }
+            ++here;
         }
         arch::commit_copies(); // an empty group too: groups are counted
-        to += kStageBytes;
-        if (to >= end) to -= p.stages * kStageBytes;
     }
 };
 
@@ -317,40 +312,46 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     loads.left = left;
     loads.tile = tile;
     loads.step = step;
-    loads.to = queue;
-    loads.end = queue + p.stages * kStageBytes;
-    if (left != 0) loads.enter(p, work, lane);
+    loads.here = 0;
+    const uint32_t last = queue + (p.stages - 1) * kStageBytes;
+    uint32_t to = queue;
 #pragma unroll 1
-    for (uint32_t s = 1; s < p.stages; ++s) loads.next(p, work, lane);
+    do {
+        loads.next(p, work, lane, to);
+        to += kStageBytes;
+    } while (to != last);
 
     arch::grid_dependency_launch();
-    const Dot dot;
     arch::grid_dependency_wait(); // the previous grid may write vectors and read the output
     if (p.dependent) staging.load(p, work.batch, 0);
-    staging.store(p, dot, shared, 0, 0);
-    staging.finish(p, dot, shared, work.batch);
+    staging.store(p, shared, 0, 0);
+    staging.finish(p, shared, work.batch);
     __syncthreads();
 
+    const Dot dot(arch::load_shared_128(base + p.zero_at));
     const uint32_t blocks = p.steps * kStepBlocks;
     // Of B: this lane's vector, or zeros.
     const bool reads_x = g / 2 == t && (kVectors > 1 || g % 2 == 0);
     const uint32_t pair_bytes = reads_x ? 2 * x_blocks(p) * Dot::kBlockBytes : 0;
     const uint32_t x_step = keep(reads_x ? kStepBlocks * Dot::kBlockBytes : 0);
-    constexpr uint32_t kXScaleStep = kStepBlocks * kVectors * 4;
+    constexpr uint32_t kXScaleBytes = kVectors * sizeof(float2); // of a block
+    constexpr uint32_t kXScaleStep = kStepBlocks * kXScaleBytes;
     Tile at(p, work, tile);
     uint32_t x = base + step * x_step +
                  (reads_x ? p.x_at + ((at.batch * kVectors + g % 2) * x_blocks(p) + 2 * t) * Dot::kBlockBytes
                           : p.zero_at);
     uint32_t x_scale =
-        base + p.x_scale_at + (at.batch * blocks * kVectors + 2 * t * kVectors) * 4 + step * kXScaleStep;
-    uint32_t from = queue;
+        base + p.x_scale_at + (at.batch * blocks + 2 * t) * kXScaleBytes + step * kXScaleStep;
     float sum[kSums] = {};
     auto *const sums = reinterpret_cast<float *>(shared + p.sums_at);
     auto *const parts = reinterpret_cast<Parts *>(shared + p.parts_at);
     if (left != 0 && step == 0 && lane == 0) parts[tile].first = warp;
 
+    uint32_t here = min(left, p.steps - step), end = step + here; // steps of this tile, and where they end
+    left -= here;
+    uint32_t from = queue;
 #pragma unroll 1
-    while (left != 0) {
+    while (here != 0) {
         wait_for_stage(p.stages);
         __syncwarp();
         uint4 codes[2][2];
@@ -364,18 +365,18 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
                 scale_codes[i][h] = arch::load_shared_16(scales_from + i * 8 * kStepBlocks + h * 8);
             }
         }
-        from += kStageBytes;
-        if (from >= loads.end) from -= p.stages * kStageBytes;
-        loads.next(p, work, lane); // into the stage before this one: all lanes have read it
+        loads.next(p, work, lane, to); // into the stage before this one: all lanes have read it
+        to = from;
+        from = from == last ? queue : from + kStageBytes;
 
         // This lane's blocks: 2t, 2t + 1, 2t + 8 and 2t + 9 of the step.
         float scale[2][4];
 #pragma unroll
         for (int i = 0; i < 2; ++i) block_dot::decode_scales(scale_codes[i], scale[i]);
-        float x_scales[4][kVectors];
+        float2 x_scales[4][kVectors];
         if constexpr (Dot::kScaled) {
             block_dot::load_x_scales<kVectors>(x_scale, &x_scales[0]);
-            block_dot::load_x_scales<kVectors>(x_scale + 8 * kVectors * 4, &x_scales[2]);
+            block_dot::load_x_scales<kVectors>(x_scale + 8 * kXScaleBytes, &x_scales[2]);
         }
 #pragma unroll
         for (int b = 0; b < 4; ++b) {
@@ -392,45 +393,43 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
                 for (int i = 0; i < 4; ++i) {
                     const int n = 2 * pair + i % 2;
                     if (n >= kVectors) continue;
-                    float factor = scale[i / 2][b];
-                    if constexpr (Dot::kScaled) factor *= x_scales[b][n];
+                    if constexpr (Dot::kScaled) d[i] = fmaf(d[i], x_scales[b][n].x, x_scales[b][n].y);
                     float &s = sum[i / 2 * kVectors + n];
-                    s = fmaf(d[i], factor, s);
+                    s = fmaf(d[i], scale[i / 2][b], s);
                 }
             }
         }
         x += x_step;
         x_scale += kXScaleStep;
-        --left;
-        const bool ends = ++step == p.steps;
-        if (!ends && left != 0) continue;
+        if (--here != 0) continue;
 
         // This warp's part of the tile. Parts of the same tile follow each other: see finish.
         reduce_scatter(sum, t);
-        float *to = sums + (warp + tile) * kValues;
+        float *part = sums + (warp + tile) * kValues;
         if constexpr (kSums == 2) {
-            if (t % 2 == 0) to[g + 8 * (t / 2)] = sum[0];
+            if (t % 2 == 0) part[g + 8 * (t / 2)] = sum[0];
         } else {
             constexpr int kEach = kSums / 4;
             const uint32_t value = t / 2 * (kSums / 2) + t % 2 * kEach;
-            to += (g + value / kVectors * 8) * kVectors + value % kVectors;
+            part += (g + value / kVectors * 8) * kVectors + value % kVectors;
 #pragma unroll
-            for (int i = 0; i < kEach; ++i) to[i] = sum[i];
+            for (int i = 0; i < kEach; ++i) part[i] = sum[i];
         }
-        if (!ends) break;
+        if (end != p.steps) break;
         if (lane == 0) parts[tile].last = warp;
 #pragma unroll
         for (int i = 0; i < kSums; ++i) sum[i] = 0.0f;
-        step = 0;
         ++tile;
         if (left != 0 && lane == 0) parts[tile].first = warp;
+        here = end = min(left, p.steps);
+        left -= here;
         x -= p.steps * x_step;
         x_scale -= p.steps * kXScaleStep;
         at.place += kTileRows;
         if (at.place >= p.places) { // the next batch's vectors follow
             at.place -= p.places;
             if (reads_x) x += kVectors * x_blocks(p) * Dot::kBlockBytes;
-            x_scale += kVectors * blocks * 4;
+            x_scale += blocks * kXScaleBytes;
         }
     }
     __syncthreads();
@@ -455,7 +454,7 @@ template <int kActivation, int kVectors>
 __global__ void __launch_bounds__(max_warps(kVectors) * kWarp, 1)
     gemv_stream(const __grid_constant__ Params p) {
     extern __shared__ __align__(128) uint8_t dynamic[];
-    run<block_dot::Dot<kActivation>, kVectors>(p, dynamic);
+    run<block_dot::Dot<kActivation, kVectors>, kVectors>(p, dynamic);
 }
 
 }  // namespace nvfp4::stream

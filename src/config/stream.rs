@@ -220,7 +220,7 @@ impl StreamConfig {
         let tiles = self.tiles(shape, target.tiled);
         let x_batches = batches.min((most + places - 2) / places + 1);
         let (block_bytes, scale_bytes) = match target.activation {
-            Activation::Nvfp4 => (16, 4),
+            Activation::Nvfp4 => (16, 8),
             _ => (32, 0),
         };
         let x = x_batches

@@ -214,7 +214,7 @@ fn shared_memory_by_hand() {
     let bytes = |activation| config.shared_bytes(&shape, &h200(activation, false));
     assert_eq!(
         bytes(Activation::Nvfp4),
-        Some(queues + 257 * 16 + 256 * 4 + 10 * 16 + sums)
+        Some(queues + 257 * 16 + 256 * 8 + 10 * 16 + sums)
     );
     assert_eq!(
         bytes(Activation::F16),

@@ -14,7 +14,7 @@ pub(super) fn facts(activation: u32, vectors: u32, gpu: &Gpu) -> Facts {
     let most = if vectors <= 2 { 16 } else { 12 };
     // `lay_out` of `csrc/launch/gemv_stream.cu`.
     let shared = |warps: u32, stages: u32, batches: u32| {
-        let (block_bytes, scale_bytes) = if activation == 0 { (16, 4) } else { (32, 0) };
+        let (block_bytes, scale_bytes) = if activation == 0 { (16, 8) } else { (32, 0) };
         let blocks = batches * vectors * (K / 16);
         let x = (blocks + batches * vectors + ZERO_BLOCKS) * block_bytes + blocks * scale_bytes;
         let tiles = (M * L).div_ceil(gpu.multiprocessors).div_ceil(TILE_ROWS) + 1;
