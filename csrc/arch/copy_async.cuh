@@ -21,6 +21,13 @@ __device__ __forceinline__ void copy_async_16(uint32_t to, const void *from) {
     }
 }
 
+// The same, of which L2 fetches 128 bytes at once; zeros where `copy` is false.
+__device__ __forceinline__ void copy_async_16_or_zeros(uint32_t to, const void *from, bool copy) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to),
+                 "l"(__cvta_generic_to_global(from)), "r"(copy ? 16 : 0)
+                 : "memory");
+}
+
 // Between 4-byte aligned addresses.
 __device__ __forceinline__ void copy_async_4(uint32_t to, const void *from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(__cvta_generic_to_global(from))

@@ -16,7 +16,7 @@ const ALIGN: usize = 256;
 
 /// More would be a graph that takes longer to make than to run: weights of less than about 100 KB stay in
 /// the L2 cache.
-const MOST_COPIES: usize = 1024;
+const MOST_COPIES: usize = 4096;
 
 pub(super) struct Buffers {
     /// Codes and scales, copy after copy.
@@ -51,9 +51,10 @@ impl Buffers {
         random(&mut rng, &mut image[scales_at..], SCALE_MASK);
         let mut weights = stream.alloc_zeros::<u8>(copies * copy).map_err(cuda)?;
         let offsets: Vec<usize> = (0..copies).map(|i| i * copy).collect();
+        let image = stream.clone_htod(&image).map_err(cuda)?;
         for &offset in &offsets {
             let mut part = weights.slice_mut(offset..offset + copy);
-            stream.memcpy_htod(&image, &mut part).map_err(cuda)?;
+            stream.memcpy_dtod(&image, &mut part).map_err(cuda)?;
         }
 
         let count = shape.n() * shape.l();

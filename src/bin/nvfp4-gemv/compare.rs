@@ -45,7 +45,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 51, value_parser = clap::value_parser!(u16).range(5..=10_000))]
     rounds: u16,
     /// Rotate over about this many MiB of weights; 0: the same weights every time
-    #[arg(long, value_name = "MIB", default_value_t = 512)]
+    #[arg(long, value_name = "MIB", default_value_t = 4096)]
     cold: usize,
 }
 

@@ -71,7 +71,7 @@ pub(crate) struct Args {
     slow_down: Vec<(Path, u32)>,
 }
 
-const DEFAULT_COLD_MIB: usize = 512;
+const DEFAULT_COLD_MIB: usize = 4096;
 
 /// `PATH=PERCENT`.
 fn parse_slow_down(text: &str) -> Result<(Path, u32), String> {

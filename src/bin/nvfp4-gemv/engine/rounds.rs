@@ -92,17 +92,12 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Copies of `bytes` of weights, of which caches can hold less than one turn: `cold_copies`.
-    /// No more than a graph can be made of, and where it takes many to be cold, no more than that.
+    /// No more than a graph can be made of.
     pub(crate) fn copies(&self, bytes: usize, cold_copies: usize) -> usize {
         const MOST: usize = 4096;
-        const ENOUGH: usize = 64;
         match self.cold_bytes {
             0 => 1,
-            cold => cold
-                .div_ceil(bytes.max(1))
-                .min(ENOUGH)
-                .max(cold_copies)
-                .min(MOST),
+            cold => cold.div_ceil(bytes.max(1)).max(cold_copies).min(MOST),
         }
     }
 }
@@ -176,8 +171,8 @@ mod tests {
         };
         assert_eq!(plan(0).copies(1 << 20, 200), 1);
         assert_eq!(plan(512 << 20).copies(132 << 20, 2), 4);
-        assert_eq!(plan(512 << 20).copies(1 << 20, 101), 101);
-        assert_eq!(plan(512 << 20).copies(4 << 20, 26), 64);
+        assert_eq!(plan(512 << 20).copies(1 << 20, 1001), 1001);
+        assert_eq!(plan(512 << 20).copies(4 << 20, 26), 128);
         assert_eq!(plan(512 << 20).copies(9, 1 << 24), 4096);
     }
 }
