@@ -9,6 +9,7 @@ mod params;
 mod planted_faults;
 mod primitives;
 mod ptx;
+mod ring;
 mod schedules;
 mod stream;
 mod tiled;
