@@ -136,6 +136,7 @@ struct Producer {
                     arch::fence_mbarrier_init();
                 } else {
                     arch::mbarrier_wait(bar + 8, phase);
+                    arch::fence_proxy_async(); // the stage was read by loads
                 }
                 uint32_t bytes = stage_bytes;
                 if (!whole) {
@@ -291,7 +292,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
     // This thread's output, while there is time.
     const auto output_of = [&](uint32_t i, bool &exists) {
         const uint32_t at = work.origin + i / kUnitRows * kUnitRows;
-        exists = at < work.end && work.has(p, at, i % kUnitRows);
+        exists = work.has(p, at, i % kUnitRows);
         const uint32_t row = Work::row(p, at, i % kUnitRows), of = batch_of(p, row);
         return p.epilogue.prepare(p.m, of, row - of * p.m, 0, exists);
     };
@@ -373,6 +374,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
         if (lane % 8 == 0) arch::store_shared_float(sums, sum[0]);
         sums += p.groups * kUnitRows * 4;
     }
+    arch::wait_copies<0>(); // of scales past the last unit: no thread may end before them
     arch::cta_barrier(1, consumers);
 
     const float *const all = reinterpret_cast<const float *>(shared + p.sums_at);

@@ -48,6 +48,9 @@ pub enum Uninitialised {
     Warn,
     /// Reads zeros.
     Ignore,
+    /// In shared memory reads what an earlier CTA may have left, bytes from this seed; elsewhere ends the
+    /// run. For kernels that read such bytes and let none reach a result.
+    Stale(u64),
 }
 
 /// How to run.

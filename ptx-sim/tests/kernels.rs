@@ -365,6 +365,30 @@ fn uninitialised_reads_can_be_warnings() {
 }
 
 #[test]
+fn stale_bytes_are_in_shared_memory_only() {
+    let run = |seed, body: &str| {
+        let ptx = kernel("", &format!(".shared .align 4 .u32 s[32];\n{body}"));
+        let mut sim = Sim::new(Module::parse(&ptx).unwrap());
+        let out = sim.alloc("out", 1024).unwrap();
+        let launch = Launch::new("k", [1; 3], [1; 3]).buffer(out);
+        let options = Options {
+            uninitialised: Uninitialised::Stale(seed),
+            ..Options::default()
+        };
+        sim.run(&launch, &options)
+            .map(|_| sim.download(out)[..4].to_vec())
+    };
+    let shared = "ld.shared.u32 %r1, [s+64];\nst.global.u32 [%w], %r1;";
+    assert_eq!(run(1, shared).unwrap(), run(1, shared).unwrap());
+    assert_ne!(run(1, shared).unwrap(), run(2, shared).unwrap());
+    let global = "ld.global.u32 %r1, [%out+512];\nst.global.u32 [%w], %r1;";
+    assert_eq!(
+        kind(&run(1, global).unwrap_err()),
+        ViolationKind::Uninitialised
+    );
+}
+
+#[test]
 fn deadlocks_name_every_warp() {
     let e = fails(
         &kernel(

@@ -3,9 +3,13 @@
 //! Needs nvcc; without one every test says so and passes.
 
 mod executed;
+mod loaded;
+mod operands;
+mod params;
 mod planted_faults;
 mod primitives;
 mod ptx;
+mod ring;
 mod schedules;
 mod stream;
 mod tiled;

@@ -2,17 +2,17 @@
 
 mod faults;
 mod launch;
-mod operands;
 
 use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
 use ptx_sim::{Module, Options};
 
 use super::executed::Executed;
+use super::loaded::Extras;
+use super::operands::Operands;
 use super::ptx;
 use super::schedules::{few, schedules};
 use super::tiled::launch::Comparison;
-use launch::{Cut, Extras, Run};
-use operands::Operands;
+use launch::{Cut, Run};
 
 /// One architecture's kernels.
 struct Kernels {

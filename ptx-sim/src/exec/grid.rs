@@ -9,6 +9,7 @@ use crate::error::SimError;
 use crate::memory::{Region, Space};
 use crate::program::EXPLICIT_CLUSTER;
 use crate::report::{Deadlock, Waiter};
+use crate::sim::Uninitialised;
 
 impl Machine<'_> {
     pub(crate) fn run_grid(&mut self) -> Result<(), SimError> {
@@ -145,6 +146,9 @@ impl Machine<'_> {
                 p.dynamic_shared,
                 self.launch.shared as usize,
             );
+        }
+        if let Uninitialised::Stale(seed) = self.options.uninitialised {
+            shared.upload_stale(seed);
         }
         let threads: u32 = self.launch.block.iter().product();
         let live: Vec<u32> = (0..threads.div_ceil(32))

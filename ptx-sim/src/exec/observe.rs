@@ -72,7 +72,9 @@ impl Machine<'_> {
     /// What happens at a read of bytes that nothing wrote.
     pub(crate) fn uninitialised(&mut self, f: Fault, actor: Actor) -> Result<(), Trouble> {
         match self.options.uninitialised {
-            Uninitialised::Error => Err(Trouble::Fault(f, Some(actor.lane))),
+            Uninitialised::Error | Uninitialised::Stale(_) => {
+                Err(Trouble::Fault(f, Some(actor.lane)))
+            }
             Uninitialised::Ignore => Ok(()),
             Uninitialised::Warn => {
                 if self.report.warnings.len() >= Report::MAX_WARNINGS {

@@ -5,9 +5,10 @@ use ptx_sim::mutate::{Check, Kernel, Planted, Ran, Subject, schedules};
 use ptx_sim::{Options, SimError};
 
 use super::super::planted_faults::{demand, no_arithmetic};
-use super::launch::{Extras, Run};
-use super::operands::Operands;
+use super::launch::Run;
 use super::{Cutting, cutting};
+use crate::loaded::Extras;
+use crate::operands::Operands;
 use crate::ptx;
 use crate::tiled::launch::Comparison;
 
