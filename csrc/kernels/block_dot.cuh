@@ -32,14 +32,25 @@ __device__ __forceinline__ void decode_scales(const uint32_t (&codes)[2], float 
     }
 }
 
-// Of two blocks, pairs of f32 [block][vector] in shared memory: see Dot::vector_scale.
+// Bytes of a block's pairs of f32, one for each vector, in shared memory: see Dot::vector_scale. The four lanes
+// of a row read every other block: 16 bytes more, where blocks would be multiples of 32, put them into
+// different banks.
+__host__ __device__ constexpr uint32_t x_scale_bytes(uint32_t vectors) {
+    return vectors * 8 + (vectors >= 4 ? 16 : 0);
+}
+
+// The pairs of two blocks.
 template <int kVectors>
 __device__ __forceinline__ void load_x_scales(uint32_t from, float2 (*to)[kVectors]) {
-    float2 *out = &to[0][0];
+    constexpr int kTwo = kVectors == 1 ? 1 : 2; // one load has both blocks of one vector
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-        const float4 v = arch::load_shared_4_floats(from + 16 * i);
-        out[2 * i] = make_float2(v.x, v.y), out[2 * i + 1] = make_float2(v.z, v.w);
+    for (int b = 0; b < kTwo; ++b) {
+        float2 *out = to[b];
+#pragma unroll
+        for (int i = 0; i < kVectors * 2 / kTwo; i += 2) {
+            const float4 v = arch::load_shared_4_floats(from + b * x_scale_bytes(kVectors) + 8 * i);
+            out[i] = make_float2(v.x, v.y), out[i + 1] = make_float2(v.z, v.w);
+        }
     }
 }
 
@@ -83,7 +94,7 @@ struct Dot<NVFP4_ACTIVATION_NVFP4, kVectors> {
     static constexpr int kOffset = 12;         // of the weights' bytes
     static constexpr int kBias = 16 * 24 * 12; // of a block's sum: its greatest magnitude
     // Both lookups in one word: half the matrix instructions, an addition for each.
-    static constexpr bool kJoined = kVectors == 8;
+    static constexpr bool kJoined = kVectors >= 4;
 
     int8::Lookup positive, negative;
     int32_t bias[4];

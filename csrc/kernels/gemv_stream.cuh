@@ -194,8 +194,9 @@ struct Staging {
                                                    ((batch * kVectors + v) * x_blocks(p) + block) *
                                                        Dot::kBlockBytes));
                 if constexpr (Dot::kScaled) {
-                    reinterpret_cast<float2 *>(
-                        shared + p.x_scale_at)[(batch * blocks + block) * kVectors + v] =
+                    reinterpret_cast<float2 *>(shared + p.x_scale_at +
+                                               (batch * blocks + block) *
+                                                   block_dot::x_scale_bytes(kVectors))[v] =
                         Dot::vector_scale(raw[v][j], __low2float(arch::cvt_e4m3x2(scale[v][j])));
                 }
             }
@@ -334,7 +335,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     const bool reads_x = g / 2 == t && (kVectors > 1 || g % 2 == 0);
     const uint32_t pair_bytes = reads_x ? 2 * x_blocks(p) * Dot::kBlockBytes : 0;
     const uint32_t x_step = keep(reads_x ? kStepBlocks * Dot::kBlockBytes : 0);
-    constexpr uint32_t kXScaleBytes = kVectors * sizeof(float2); // of a block
+    constexpr uint32_t kXScaleBytes = block_dot::x_scale_bytes(kVectors);
     constexpr uint32_t kXScaleStep = kStepBlocks * kXScaleBytes;
     Tile at(p, work, tile);
     uint32_t x = base + step * x_step +

@@ -76,12 +76,10 @@ struct Magnitudes {
         return __int_as_float(plus) - __int_as_float(minus);
     }
 
-    // The signed integers, as vectors keep them. A top bit that is there for the time being keeps bytes
-    // from borrowing of each other.
+    // The signed integers, as vectors keep them.
     __device__ __forceinline__ uint4 joined() const {
-        constexpr uint32_t kTop = 0x80808080u;
-        const auto join = [&](int i) { return ((positive[i] | kTop) - negative[i]) ^ kTop; };
-        return make_uint4(join(0), join(1), join(2), join(3));
+        return make_uint4(__vsub4(positive[0], negative[0]), __vsub4(positive[1], negative[1]),
+                          __vsub4(positive[2], negative[2]), __vsub4(positive[3], negative[3]));
     }
 };
 

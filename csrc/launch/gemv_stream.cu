@@ -40,7 +40,7 @@ static uint32_t lay_out(Params &p, uint32_t vectors, bool scaled) {
     p.x_at = p.warps * p.stages * kStageBytes;
     p.zero_at = p.x_at + p.x_batches * vectors * (blocks + 1) * block_bytes;
     p.x_scale_at = p.zero_at + kZeroBlocks * block_bytes;
-    p.sums_at = p.x_scale_at + (scaled ? p.x_batches * vectors * blocks * 8 : 0);
+    p.sums_at = p.x_scale_at + (scaled ? p.x_batches * blocks * block_dot::x_scale_bytes(vectors) : 0);
     p.parts_at = p.sums_at + (p.warps + tiles) * kTileRows * vectors * 4;
     return p.parts_at + tiles * uint32_t(sizeof(Parts));
 }

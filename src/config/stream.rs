@@ -220,12 +220,11 @@ impl StreamConfig {
         let tiles = self.tiles(shape, target.tiled);
         let x_batches = batches.min((most + places - 2) / places + 1);
         let (block_bytes, scale_bytes) = match target.activation {
-            Activation::Nvfp4 => (16, 8),
+            Activation::Nvfp4 => (16, x_scale_bytes(vectors)),
             _ => (32, 0),
         };
         let x = x_batches
-            .checked_mul(vectors)?
-            .checked_mul((blocks + 1) * block_bytes + blocks * scale_bytes)?;
+            .checked_mul(vectors.checked_mul((blocks + 1) * block_bytes)? + blocks * scale_bytes)?;
         let queues = u64::from(self.warps * self.stages) * STAGE_BYTES;
         let sums = (u64::from(self.warps) + tiles) * ROWS * vectors * 4 + tiles * PARTS_BYTES;
         x.checked_add(queues + ZERO_BLOCKS * block_bytes + sums)
@@ -252,6 +251,11 @@ impl StreamConfig {
 /// a bit earlier, at 2^-24, where codes are not subnormal: from compute capability 10.0 on they are decoded
 /// by an instruction.
 const MATRIX_ROUNDINGS: u32 = 6;
+
+/// `x_scale_bytes` in `block_dot.cuh`.
+fn x_scale_bytes(vectors: u64) -> u64 {
+    vectors * 8 + if vectors >= 4 { 16 } else { 0 }
+}
 
 /// What L2 had better fetch at once.
 fn fetch(shape: &Shape) -> u32 {

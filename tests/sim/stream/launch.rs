@@ -106,7 +106,12 @@ impl<'a> Run<'a> {
         let x = self.cut.warps * self.cut.stages * STAGE_BYTES;
         let zero = x + kept * (shape.blocks() + 1) * block_bytes;
         let x_scale = zero + ZERO_BLOCKS * block_bytes;
-        let sums = x_scale + if scaled { kept * shape.blocks() * 8 } else { 0 };
+        let sums = x_scale
+            + if scaled {
+                x_batches * shape.blocks() * (vectors * 8 + if vectors >= 4 { 16 } else { 0 })
+            } else {
+                0
+            };
         let parts = sums + (self.cut.warps + tiles) * TILE_ROWS * vectors * 4;
         Shared {
             x_batches,

@@ -54,8 +54,8 @@ pub(crate) enum Dot {
     Float,
     /// One matrix instruction a step.
     Matrix,
-    /// `mma.sync`: a block of 16 of two rows with two vectors takes four (`block_dot.cuh`).
-    WarpMatrix,
+    /// `mma.sync`, one for so many of a lane's weights and two vectors (`block_dot.cuh`).
+    WarpMatrix { weights: u32 },
 }
 
 impl Dot {
@@ -66,7 +66,7 @@ impl Dot {
             Self::PackedHalf => name == "FHADD",
             Self::Float => matches!(name, "HFMA2" | "FFMA" | "FFMA2"),
             Self::Matrix => name == "UTCOMMA",
-            Self::WarpMatrix => matches!(name, "IMMA" | "HMMA"),
+            Self::WarpMatrix { .. } => matches!(name, "IMMA" | "HMMA"),
         }
     }
 }
@@ -79,7 +79,7 @@ impl Step {
             Dot::PackedHalf => self.weights * self.vectors / 16,
             Dot::Float => return (dots > 0).then_some(1),
             Dot::Matrix => 1,
-            Dot::WarpMatrix => self.weights / 8 * self.vectors.div_ceil(2),
+            Dot::WarpMatrix { weights } => self.weights / weights * self.vectors.div_ceil(2),
         };
         (dots > 0 && dots.is_multiple_of(each)).then(|| dots / each)
     }
@@ -95,6 +95,8 @@ impl Facts {
             Some(tma(*args.first()?))
         } else if let Some(args) = arguments("11gemv_stream") {
             Some(stream::facts(*args.first()?, *args.get(1)?, gpu))
+        } else if let Some(args) = arguments("9gemv_ring") {
+            Some(ring(*args.first()?, *args.get(1)?))
         } else if let Some(args) = arguments("10gemv_nvfp4") {
             Some(integer_dot(*args.first()?, *args.get(1)?, gpu))
         } else if let Some(args) = arguments("15gemv_nvfp4_wide") {
@@ -121,6 +123,32 @@ fn plain(launched: Option<u32>, cta_bytes_in_flight: u32) -> Facts {
         launched,
         cta_bytes_in_flight,
         step: None,
+    }
+}
+
+/// `gemv_ring.cuh`: 16 warps, or nearly, multiply, and one for each group of them copies into a ring of 56 KiB.
+/// The rule of `src/config/ring.rs`, with `rows` of a stage for its own.
+fn ring(chunks: u32, rows: u32) -> Facts {
+    let row_warps = K.div_ceil(1024 * chunks);
+    let groups = (16 / row_warps).min(4);
+    let warps = groups * row_warps;
+    let unit = 4 * K / 2;
+    let depth = ((64 << 10) / (groups * unit)).max(1);
+    let places = (M * L).div_ceil(132);
+    let scales = warps * chunks * 3 * 256;
+    let bars = groups * depth * (4 / rows) * 16;
+    let sums = row_warps * (places.div_ceil(4) + 1) * 4 * 4;
+    Facts {
+        threads: (warps + groups.min(4)) * 32,
+        dynamic_shared: groups * depth * unit + scales + bars + sums,
+        launched: Some(1),
+        cta_bytes_in_flight: groups * depth * unit / 8 * 9,
+        step: Some(Step {
+            vectors: 1,
+            weights: 4 * 32 * chunks,
+            dot: Dot::Integer,
+        }),
+        ..plain(None, 0)
     }
 }
 

@@ -14,9 +14,15 @@ pub(super) fn facts(activation: u32, vectors: u32, gpu: &Gpu) -> Facts {
     let most = if vectors <= 2 { 16 } else { 12 };
     // `lay_out` of `csrc/launch/gemv_stream.cu`.
     let shared = |warps: u32, stages: u32, batches: u32| {
-        let (block_bytes, scale_bytes) = if activation == 0 { (16, 8) } else { (32, 0) };
+        let x_scale_bytes = vectors * 8 + if vectors >= 4 { 16 } else { 0 };
+        let (block_bytes, scale_bytes) = if activation == 0 {
+            (16, x_scale_bytes)
+        } else {
+            (32, 0)
+        };
         let blocks = batches * vectors * (K / 16);
-        let x = (blocks + batches * vectors + ZERO_BLOCKS) * block_bytes + blocks * scale_bytes;
+        let x = (blocks + batches * vectors + ZERO_BLOCKS) * block_bytes
+            + batches * (K / 16) * scale_bytes;
         let tiles = (M * L).div_ceil(gpu.multiprocessors).div_ceil(TILE_ROWS) + 1;
         warps * stages * STAGE_BYTES + x + (warps + tiles) * TILE_ROWS * vectors * 4 + tiles * 4
     };
@@ -38,7 +44,14 @@ pub(super) fn facts(activation: u32, vectors: u32, gpu: &Gpu) -> Facts {
         step: Some(Step {
             vectors,
             weights: 2 * 64,
-            dot: Dot::WarpMatrix,
+            // Codes of both signs in one lookup from four vectors of integers on.
+            dot: Dot::WarpMatrix {
+                weights: if activation == 0 && vectors >= 4 {
+                    16
+                } else {
+                    8
+                },
+            },
         }),
         ..plain(None, 0)
     }
