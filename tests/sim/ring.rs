@@ -165,7 +165,7 @@ fn cuttings() -> Vec<Cutting> {
         cutting((128, 256, 3), Tiled128x4, (3, 1, 4, 2)),
         cutting((128, 768, 2), Tiled128x4, (1, 3, 1, 5)),
         // A row a CTA, and a place a CTA.
-        cutting((6, 512, 1), Linear, (1, 2, 1, 6)),
+        cutting((6, 1024, 1), Linear, (1, 2, 1, 6)),
         cutting((2, 256, 1), Tiled128x4, (1, 1, 1, 128)),
     ]
 }
