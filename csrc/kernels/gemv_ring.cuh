@@ -261,7 +261,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
     const uint32_t chunk = part * kWarp + lane, chunk_stride = p.row_warps * kWarp;
     const uint32_t consumers = p.groups * p.row_warps * kWarp, thread = warp * kWarp + lane;
     uint32_t place = work.origin + group * kUnitRows;
-    uint32_t batch = batch_of(p, place);
+    uint32_t batch = batch_of(p, min(place, work.end - 1)); // a group without units loads a vector too
     Vector<kChunks> vector;
     if (!p.dependent) vector.load(p, batch, chunk, chunk_stride);
 
