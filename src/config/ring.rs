@@ -55,6 +55,12 @@ const ROWS: [u32; 3] = [1, 2, 4];
 const DEPTHS: std::ops::RangeInclusive<u32> = 1..=8;
 /// Bytes of codes that the ring had better hold: measured on an H200, docs/notes/tuning.md.
 const RING_BYTES: u64 = 64 << 10;
+/// The same where launches follow each other with programmatic dependent launch: more, since it fills while
+/// the vector is awaited. Two CTAs with short rows still fit an SM, one of each launch.
+const CHAINED_RING_BYTES: u64 = 128 << 10;
+const CHAINED_SHORT_RING_BYTES: u64 = 96 << 10;
+/// K of a short row, at most.
+const SHORT: usize = 7167;
 
 impl RingConfig {
     /// The default for a problem on a device, if there is a legal one: the cut that was fastest or nearly
@@ -93,6 +99,26 @@ impl RingConfig {
                 })
             })
         })
+    }
+
+    /// The cut for launches that follow each other with programmatic dependent launch, as layers of a model can:
+    /// the default's, with a deeper ring where the device has room. The weights are read before the kernel
+    /// before this one in the stream has ended, which must not write them, nor their scales.
+    pub fn for_chain(shape: &Shape, target: &RingTarget) -> Option<Self> {
+        let default = Self {
+            dependent: true,
+            ..Self::for_problem(shape, target)?
+        };
+        let ring = match shape.k() {
+            ..=SHORT => CHAINED_SHORT_RING_BYTES,
+            _ => CHAINED_RING_BYTES,
+        };
+        let turn = UNIT_ROWS * shape.row_code_bytes() as u64 * u64::from(default.groups);
+        let deepest = (ring / turn).clamp(default.depth.into(), (*DEPTHS.end()).into()) as u32;
+        (default.depth..=deepest)
+            .rev()
+            .map(|depth| Self { depth, ..default })
+            .find(|cut| cut.is_legal(shape, target))
     }
 
     /// Whether the kernel takes problems of this shape and layout at all.

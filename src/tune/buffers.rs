@@ -14,9 +14,10 @@ use crate::tensor::{Activation, FloatType, GlobalScale, Strides};
 /// What operands are aligned to: more than any kernel asks for.
 const ALIGN: usize = 256;
 
-/// More would be a graph that takes longer to make than to run: weights of less than about 100 KB stay in
-/// the L2 cache.
-const MOST_COPIES: usize = 4096;
+/// More would be graphs that take longer to make than to run. Weights of less than about 100 KB stay in the L2
+/// cache, and of those of less than 8 MB kernels may find more of it than [`copies_for_cold_l2`] says.
+const MOST_COPIES: usize = 1024;
+const ENOUGH_COPIES: usize = 512;
 
 pub(super) struct Buffers {
     /// Codes and scales, copy after copy.
@@ -44,7 +45,11 @@ impl Buffers {
         let scales_at = shape.weight_code_bytes().next_multiple_of(ALIGN);
         let scale_bytes = shape.weight_scale_bytes(operands.weight_layout);
         let copy = (scales_at + scale_bytes).next_multiple_of(ALIGN);
-        let copies = copies_for_cold_l2(shape.weight_bytes(), l2_bytes).min(MOST_COPIES);
+        let bytes = shape.weight_bytes();
+        let beyond_l2 = 2 * l2_bytes as usize / bytes.max(1) + 1;
+        let copies = copies_for_cold_l2(bytes, l2_bytes)
+            .min(beyond_l2.max(ENOUGH_COPIES))
+            .min(MOST_COPIES);
         let mut rng = fastrand::Rng::with_seed(1);
         let mut image = vec![0u8; copy];
         random(&mut rng, &mut image[..scales_at], 0xff);

@@ -43,6 +43,35 @@ fn defaults_fill_the_ring_and_the_warps() {
 }
 
 #[test]
+fn chains_have_deeper_rings() {
+    for (k, depth) in [
+        (2048, 3),
+        (4096, 3),
+        (7168, 2),
+        (8192, 2),
+        (14336, 2),
+        (16384, 2),
+        (28672, 2),
+    ] {
+        let shape = shape(4096, k, 1);
+        for target in [HOPPER, tiled(HOPPER)] {
+            let chain = RingConfig::for_chain(&shape, &target).unwrap();
+            assert_eq!((chain.depth, chain.dependent), (depth, true), "{shape}");
+            assert!(chain.is_legal(&shape, &target));
+        }
+    }
+    // No room for a deeper one.
+    let small = RingTarget {
+        shared_bytes: 99 << 10,
+        ..HOPPER
+    };
+    let shape = shape(4096, 8192, 1);
+    let default = RingConfig::for_problem(&shape, &small).unwrap();
+    let chain = RingConfig::for_chain(&shape, &small).unwrap();
+    assert_eq!(chain.depth, default.depth);
+}
+
+#[test]
 fn what_the_kernel_takes() {
     let takes =
         |m, k, l, target: RingTarget| RingConfig::for_problem(&shape(m, k, l), &target).is_some();

@@ -2,7 +2,10 @@
 
 use cudarc::driver::CudaSlice;
 use nvfp4_gemv::measure::{ReadOnly, Replay, copies_for_cold_l2};
-use nvfp4_gemv::{Device, GlobalScale, Launched, Result, Weights, gemv_on_device_with};
+use nvfp4_gemv::{
+    Config, Device, GlobalScale, Launched, Result, RingConfig, RingTarget, ScaleLayout, Weights,
+    gemv_on_device_with,
+};
 
 use super::super::rounds::{alternate, scale};
 use super::super::{Case, Mode, Plan, Rounds, Series, Work};
@@ -40,6 +43,20 @@ impl Cuda {
                 .map_err(failed)?;
         }
         Ok(all)
+    }
+
+    /// The cut of a path for launches in a chain, where `config` is that of single ones.
+    fn chained(&self, config: Config, case: &Case) -> Config {
+        let target = RingTarget {
+            tiled: case.layout == ScaleLayout::Tiled128x4,
+            multiprocessors: self.info.multiprocessors,
+            shared_bytes: self.info.shared_bytes,
+        };
+        match config {
+            Config::Ring(_) => RingConfig::for_chain(&case.shape, &target).map(Config::from),
+            _ => None,
+        }
+        .unwrap_or_else(|| config.with_dependent(true))
     }
 
     pub(super) fn measure(&self, case: &Case, works: &[Work], plan: &Plan) -> Result<Rounds> {
@@ -118,7 +135,10 @@ impl Cuda {
                     };
                     // Once outside of the graph: it tells the default cut, and loads the kernel.
                     let Launched { config, .. } = launch(None, 0)?;
-                    let config = config.with_dependent(mode == Mode::Chained);
+                    let config = match mode {
+                        Mode::Isolated => config,
+                        Mode::Chained => self.chained(config, case),
+                    };
                     let can_depend = self.info.compute_capability >= (9, 0);
                     if mode == Mode::Chained && !(can_depend && config.is_dependent()) {
                         continue;
