@@ -4,11 +4,10 @@
 mod device;
 
 use device::{
-    Case, Gpu, OnDevice, assert_alphas, assert_dependent_in_a_graph, assert_follows_the_quantiser,
-    gpu_or_skip, layouts,
+    Case, Data, Gpu, OnDevice, assert_alphas, assert_dependent_in_a_graph,
+    assert_follows_the_quantiser, gpu_or_skip, layouts,
 };
 use nvfp4_gemv::problem::{CONTEST_BENCHMARKS, CONTEST_TESTS, EdgeCase, Problem};
-use nvfp4_gemv::reference::Reference;
 use nvfp4_gemv::{FloatType, Path, RingConfig, RingTarget, ScaleLayout, Shape};
 
 /// The path that these tests are about.
@@ -74,39 +73,6 @@ fn cuts(shape: &Shape, target: &RingTarget) -> Vec<RingConfig> {
     cuts
 }
 
-/// Exact and full-range data, in cuts that are made for each case.
-fn assert_right(gpu: &Gpu, shape: Shape, case: Case, cuts: &[RingConfig], data: &Data) {
-    assert!(!cuts.is_empty(), "{shape} {case:?}");
-    let mut exact = OnDevice::new(gpu, &data.exact.0, case);
-    let mut random = OnDevice::new(gpu, &data.random.0, case);
-    for &config in cuts {
-        exact = exact.cut(config);
-        exact.assert_exact(&data.exact.1);
-        random = random.cut(config);
-        random.assert_in_bound(&data.random.1);
-    }
-}
-
-type Known = (Problem, Reference);
-
-struct Data {
-    exact: Known,
-    random: Known,
-}
-
-impl Data {
-    fn new(shape: Shape, seed: u64) -> Self {
-        let known = |problem: Problem| {
-            let truth = problem.reference().unwrap();
-            (problem, truth)
-        };
-        Self {
-            exact: known(Problem::integers(shape, seed)),
-            random: known(Problem::full_range(shape, seed).with_row_alpha(seed)),
-        }
-    }
-}
-
 #[test]
 fn contest_and_layer_shapes() {
     let gpu = hopper_or_skip!();
@@ -124,7 +90,7 @@ fn contest_and_layer_shapes() {
                 ..case
             };
             if let Some(default) = RingConfig::for_problem(&shape, &target(&gpu, case)) {
-                assert_right(&gpu, shape, case, &[default], &Data::new(shape, 1));
+                Data::new(shape, 1).assert_right(&gpu, case, &[default]);
             }
         }
     }
@@ -148,7 +114,7 @@ fn every_kind_of_cut() {
         for case in cases() {
             let cuts = cuts(&shape, &target(&gpu, case));
             kinds.extend(cuts.iter().map(|cut| (cut.chunks, cut.rows, cut.groups)));
-            assert_right(&gpu, shape, case, &cuts, &data);
+            data.assert_right(&gpu, case, &cuts);
         }
     }
     for kind in [(1, 1, 1), (1, 4, 16), (2, 2, 8), (2, 1, 2), (1, 2, 3)] {
@@ -170,7 +136,7 @@ fn few_ctas_and_many_rows() {
             }
             cuts.retain(|cut| cut.is_legal(&shape, &target(&gpu, case)));
             let some: Vec<_> = cuts.into_iter().step_by(5).collect();
-            assert_right(&gpu, shape, case, &some, &data);
+            data.assert_right(&gpu, case, &some);
         }
     }
 }

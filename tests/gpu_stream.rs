@@ -6,7 +6,7 @@ mod device;
 
 use cudarc::driver::CudaSlice;
 use device::{
-    Case, Gpu, OnDevice, Uploaded, assert_alphas, assert_dependent_in_a_graph,
+    Case, Data, Gpu, OnDevice, Uploaded, assert_alphas, assert_dependent_in_a_graph,
     assert_follows_the_quantiser, gpu_or_skip, layouts, upload,
 };
 use half::f16;
@@ -83,39 +83,6 @@ fn cuts(shape: &Shape, target: &StreamTarget) -> Vec<StreamConfig> {
     cuts
 }
 
-/// Exact and full-range data, in cuts that are made for each case.
-fn assert_right(gpu: &Gpu, shape: Shape, case: Case, cuts: &[StreamConfig], data: &Data) {
-    assert!(!cuts.is_empty(), "{shape} {case:?}");
-    let mut exact = OnDevice::new(gpu, &data.exact.0, case);
-    let mut random = OnDevice::new(gpu, &data.random.0, case);
-    for &config in cuts {
-        exact = exact.cut(config);
-        exact.assert_exact(&data.exact.1);
-        random = random.cut(config);
-        random.assert_in_bound(&data.random.1);
-    }
-}
-
-type Known = (Problem, nvfp4_gemv::reference::Reference);
-
-struct Data {
-    exact: Known,
-    random: Known,
-}
-
-impl Data {
-    fn new(shape: Shape, seed: u64) -> Self {
-        let known = |problem: Problem| {
-            let truth = problem.reference().unwrap();
-            (problem, truth)
-        };
-        Self {
-            exact: known(Problem::integers(shape, seed)),
-            random: known(Problem::full_range(shape, seed).with_row_alpha(seed)),
-        }
-    }
-}
-
 #[test]
 fn contest_shapes() {
     let gpu = gpu_or_skip!();
@@ -132,7 +99,7 @@ fn contest_shapes() {
                 ..case
             };
             let default = &cuts(&shape, &target(&gpu, case))[..1];
-            assert_right(&gpu, shape, case, default, &data);
+            data.assert_right(&gpu, case, default);
         }
     }
 }
@@ -153,7 +120,7 @@ fn odd_shapes() {
                     ..case
                 };
                 let default = &cuts(&shape, &target(&gpu, case))[..1];
-                assert_right(&gpu, shape, case, default, &data);
+                data.assert_right(&gpu, case, default);
             }
         }
     }
@@ -176,7 +143,7 @@ fn every_kind_of_cut() {
         for case in operands() {
             let cuts = cuts(&shape, &target(&gpu, case));
             kinds.extend(cuts.iter().map(|cut| (cut.warps, cut.stages)));
-            assert_right(&gpu, shape, case, &cuts, &data);
+            data.assert_right(&gpu, case, &cuts);
         }
     }
     for kind in [(1, 3), (7, 4), (12, 3), (12, 6), (16, 3), (16, 4)] {
@@ -205,7 +172,7 @@ fn few_ctas_and_many_rows() {
                 })
                 .collect();
             cuts.retain(|cut| cut.is_legal(&shape, &target(&gpu, case)));
-            assert_right(&gpu, shape, case, &cuts, &data);
+            data.assert_right(&gpu, case, &cuts);
         }
     }
 }

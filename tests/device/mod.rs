@@ -2,6 +2,7 @@
 //! its memory.
 #![allow(dead_code, unused_imports)] // each test binary uses its part
 
+mod data;
 mod dependent;
 mod operands;
 
@@ -16,6 +17,7 @@ use nvfp4_gemv::{
     raw,
 };
 
+pub(crate) use data::Data;
 pub(crate) use dependent::{assert_dependent_in_a_graph, assert_follows_the_quantiser};
 pub(crate) use operands::{CASE, Case, OnDevice, assert_alphas, layouts};
 
