@@ -151,6 +151,11 @@ fn default_and_candidates() {
         let rings = cuts.iter().filter(|c| matches!(c, Config::Ring(_))).count();
         (default, cuts[0], rings)
     };
+    let call = valid();
+    let (weights, vectors) = (&call.weights, &call.vectors);
+    let chain =
+        raw::chained_config(Path::CudaCore, &call.shape, weights, vectors, &call.device).unwrap();
+    assert!(matches!(chain, Config::Ring(_)) && chain.is_dependent());
     let (default, first, rings) = of(|_| {});
     assert!(matches!(default, Config::Ring(_)), "{default:?}");
     assert_eq!(default, first);

@@ -71,6 +71,18 @@ impl Config {
         }
     }
 
+    /// The cut of the same kernel for launches that follow each other with programmatic dependent launch, as
+    /// layers of a model can: [`RingConfig::for_chain`] where it is the ring kernel's, for operands that `target`
+    /// is about, and elsewhere [`with_dependent`](Self::with_dependent).
+    #[must_use]
+    pub fn for_chain(self, shape: &Shape, target: &RingTarget) -> Self {
+        match self {
+            Self::Ring(_) => RingConfig::for_chain(shape, target).map(Self::Ring),
+            _ => None,
+        }
+        .unwrap_or_else(|| self.with_dependent(true))
+    }
+
     /// Whether it asks for programmatic dependent launch.
     pub fn is_dependent(&self) -> bool {
         match self {
@@ -164,6 +176,9 @@ mod tests {
             assert!(dependent.is_dependent() && !config.is_dependent());
             assert_eq!(dependent.path(), config.path());
             assert_eq!(dependent.with_dependent(false), config);
+            let chain = config.for_chain(&shape, &ring);
+            assert!(chain.is_dependent() && chain.path() == config.path());
+            assert_eq!(chain == dependent, !matches!(config, Config::Ring(_)));
             let text = serde_json::to_string(&dependent).unwrap();
             assert_eq!(serde_json::from_str::<Config>(&text).unwrap(), dependent);
         }

@@ -60,6 +60,23 @@ fn wide_default(
         .map(Config::from)
 }
 
+/// The configuration for launches that follow each other with programmatic dependent launch, as layers of a model
+/// can: [`default_config`]'s kernel, in its cut for chains. The weights are read before the kernel before this one
+/// in the stream has ended, which must not write them, nor their scales.
+///
+/// # Errors
+/// [`default_config`]'s.
+pub fn chained_config(
+    path: Path,
+    shape: &Shape,
+    weights: &Weights,
+    vectors: &Vectors,
+    device: &DeviceInfo,
+) -> Result<Config> {
+    let single = default_config(path, shape, weights, vectors, device)?;
+    Ok(single.for_chain(shape, &ring_target(weights, device)))
+}
+
 /// The ring kernel's, where it takes the problem.
 fn ring_default(
     shape: &Shape,

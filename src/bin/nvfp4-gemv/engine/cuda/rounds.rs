@@ -3,8 +3,7 @@
 use cudarc::driver::CudaSlice;
 use nvfp4_gemv::measure::{ReadOnly, Replay, copies_for_cold_l2};
 use nvfp4_gemv::{
-    Config, Device, GlobalScale, Launched, Result, RingConfig, RingTarget, ScaleLayout, Weights,
-    gemv_on_device_with,
+    Device, GlobalScale, Launched, Result, RingTarget, ScaleLayout, Weights, gemv_on_device_with,
 };
 
 use super::super::rounds::{alternate, scale};
@@ -43,20 +42,6 @@ impl Cuda {
                 .map_err(failed)?;
         }
         Ok(all)
-    }
-
-    /// The cut of a path for launches in a chain, where `config` is that of single ones.
-    fn chained(&self, config: Config, case: &Case) -> Config {
-        let target = RingTarget {
-            tiled: case.layout == ScaleLayout::Tiled128x4,
-            multiprocessors: self.info.multiprocessors,
-            shared_bytes: self.info.shared_bytes,
-        };
-        match config {
-            Config::Ring(_) => RingConfig::for_chain(&case.shape, &target).map(Config::from),
-            _ => None,
-        }
-        .unwrap_or_else(|| config.with_dependent(true))
     }
 
     pub(super) fn measure(&self, case: &Case, works: &[Work], plan: &Plan) -> Result<Rounds> {
@@ -105,6 +90,11 @@ impl Cuda {
         let mut y = self.poisoned(case.output, shape.outputs())?;
         let read = ReadOnly::new(&self.stream, &pool.codes, self.info.multiprocessors)?;
         let launches = copies.max(LAUNCHES);
+        let ring = RingTarget {
+            tiled: case.layout == ScaleLayout::Tiled128x4,
+            multiprocessors: self.info.multiprocessors,
+            shared_bytes: self.info.shared_bytes,
+        };
 
         let mut ways: Vec<(Work, String, Replay)> = Vec::with_capacity(works.len());
         for &work in works {
@@ -137,7 +127,7 @@ impl Cuda {
                     let Launched { config, .. } = launch(None, 0)?;
                     let config = match mode {
                         Mode::Isolated => config,
-                        Mode::Chained => self.chained(config, case),
+                        Mode::Chained => config.for_chain(shape, &ring),
                     };
                     let can_depend = self.info.compute_capability >= (9, 0);
                     if mode == Mode::Chained && !(can_depend && config.is_dependent()) {
