@@ -2,11 +2,14 @@
 //! needed: a call that got through would fail with `NoDriver` here, or crash on these addresses.
 #![cfg(feature = "cuda")]
 
-use nvfp4_gemv::raw::{Output, Vectors, Weights};
+mod raw_call;
+
+use nvfp4_gemv::raw::{Vectors, Weights};
 use nvfp4_gemv::{
     Config, Error, FloatType, GlobalScale, Path, RingConfig, ScaleLayout, Shape, Strides,
     Unavailable, raw,
 };
+use raw_call::{OUTPUT, hopper, weights};
 
 struct Call {
     shape: Shape,
@@ -20,14 +23,7 @@ struct Call {
 fn valid() -> Call {
     Call {
         shape: Shape::gemv(132, 512, 2).unwrap(),
-        weights: Weights {
-            codes: 0x1000_0000,
-            scales: 0x2000_0000,
-            layout: ScaleLayout::Linear,
-            global: GlobalScale::ONE,
-            row_alpha: 0,
-            row_alpha_batch_stride: 0,
-        },
+        weights: weights(ScaleLayout::Linear),
         vectors: Vectors::Nvfp4 {
             codes: 0x3000_0000,
             code_strides: Strides {
@@ -49,31 +45,20 @@ fn valid() -> Call {
             ctas: 66,
             dependent: false,
         },
-        device: raw::DeviceInfo {
-            name: "none".into(),
-            compute_capability: (9, 0),
-            multiprocessors: 132,
-            l2_bytes: 60 << 20,
-            shared_bytes: 227 << 10,
-            memory_bytes: 1 << 30,
-        },
+        device: hopper(),
     }
 }
 
 fn refusal(change: impl FnOnce(&mut Call)) -> Error {
     let mut call = valid();
     change(&mut call);
-    let output = Output {
-        address: 0x5000_0000,
-        element: FloatType::F16,
-    };
     // SAFETY: not upheld on purpose; every call here must be refused before the addresses are used.
     unsafe {
         raw::ring(
             &call.shape,
             &call.weights,
             &call.vectors,
-            &output,
+            &OUTPUT,
             &call.config,
             &call.device,
             std::ptr::null_mut(),

@@ -2,11 +2,14 @@
 //! is needed: a call that got through would fail with `NoDriver` here, or crash on these addresses.
 #![cfg(feature = "cuda")]
 
-use nvfp4_gemv::raw::{Output, Vectors, Weights};
+mod raw_call;
+
+use nvfp4_gemv::raw::{Vectors, Weights};
 use nvfp4_gemv::{
     Activation, Config, Error, FloatType, GlobalScale, Path, ScaleLayout, Shape, StreamConfig,
     Strides, TileConfig, TileKernel, Unavailable, raw,
 };
+use raw_call::{OUTPUT, hopper, weights};
 
 struct Call {
     shape: Shape,
@@ -50,14 +53,7 @@ fn nvfp4(codes: u64, layout: ScaleLayout) -> Vectors {
 fn valid() -> Call {
     Call {
         shape: Shape::new(130, 3, 512, 2).unwrap(),
-        weights: Weights {
-            codes: 0x1000_0000,
-            scales: 0x2000_0000,
-            layout: ScaleLayout::Linear,
-            global: GlobalScale::ONE,
-            row_alpha: 0,
-            row_alpha_batch_stride: 0,
-        },
+        weights: weights(ScaleLayout::Linear),
         vectors: dense(FloatType::F16, 512),
         config: StreamConfig {
             warps: 12,
@@ -67,31 +63,20 @@ fn valid() -> Call {
             ctas: 132,
             dependent: false,
         },
-        device: raw::DeviceInfo {
-            name: "none".into(),
-            compute_capability: (9, 0),
-            multiprocessors: 132,
-            l2_bytes: 60 << 20,
-            shared_bytes: 227 << 10,
-            memory_bytes: 1 << 30,
-        },
+        device: hopper(),
     }
 }
 
 fn refusal(change: impl FnOnce(&mut Call)) -> Error {
     let mut call = valid();
     change(&mut call);
-    let output = Output {
-        address: 0x5000_0000,
-        element: FloatType::F16,
-    };
     // SAFETY: not upheld on purpose; every call here must be refused before the addresses are used.
     unsafe {
         raw::stream(
             &call.shape,
             &call.weights,
             &call.vectors,
-            &output,
+            &OUTPUT,
             &call.config,
             &call.device,
             std::ptr::null_mut(),
@@ -258,15 +243,11 @@ fn a_tile_configuration_needs_what_tiles_need() {
         cluster: 1,
         dependent: false,
     };
-    let output = Output {
-        address: 0x5000_0000,
-        element: FloatType::F16,
-    };
     let prepared = raw::prepare(
         &call.shape,
         &call.weights,
         &call.vectors,
-        &output,
+        &OUTPUT,
         &config.into(),
         &call.device,
     );

@@ -2,11 +2,14 @@
 //! GPU is needed: a call that got through would fail with `NoDriver` here, or crash on these addresses.
 #![cfg(feature = "cuda")]
 
-use nvfp4_gemv::raw::{Output, Vectors, Weights};
+mod raw_call;
+
+use nvfp4_gemv::raw::{Vectors, Weights};
 use nvfp4_gemv::{
     Error, FloatType, GlobalScale, Path, ScaleLayout, Shape, Strides, TileConfig, TileKernel,
     Unavailable, raw,
 };
+use raw_call::{OUTPUT, hopper, weights};
 
 struct Call {
     shape: Shape,
@@ -24,14 +27,7 @@ fn valid() -> Call {
     let shape = Shape::new(130, 3, 512, 2).unwrap();
     Call {
         shape,
-        weights: Weights {
-            codes: 0x1000_0000,
-            scales: 0x2000_0000,
-            layout: ScaleLayout::Tiled128x4,
-            global: GlobalScale::ONE,
-            row_alpha: 0,
-            row_alpha_batch_stride: 0,
-        },
+        weights: weights(ScaleLayout::Tiled128x4),
         codes: 0x3000_0000,
         code_strides: Strides {
             row: 256,
@@ -45,14 +41,7 @@ fn valid() -> Call {
             cluster: 2,
             dependent: false,
         },
-        device: raw::DeviceInfo {
-            name: "none".into(),
-            compute_capability: (9, 0),
-            multiprocessors: 132,
-            l2_bytes: 60 << 20,
-            shared_bytes: 227 << 10,
-            memory_bytes: 1 << 30,
-        },
+        device: hopper(),
     }
 }
 
@@ -71,17 +60,13 @@ fn refusal(change: impl FnOnce(&mut Call)) -> Error {
         global: GlobalScale::ONE,
         vector_alpha: 0,
     };
-    let output = Output {
-        address: 0x5000_0000,
-        element: FloatType::F16,
-    };
     // SAFETY: not upheld on purpose; every call here must be refused before the addresses are used.
     unsafe {
         raw::tiled(
             &call.shape,
             &call.weights,
             &vectors,
-            &output,
+            &OUTPUT,
             &call.config,
             &call.device,
             std::ptr::null_mut(),

@@ -12,6 +12,9 @@ T *device(uint64_t address) {
     return reinterpret_cast<T *>(address);
 }
 
+// 2^32 / y rounded up, in 32 bits, for kernels that divide by multiplying; 0 for a y of 1.
+inline uint32_t magic(uint32_t y) { return y == 1 ? 0 : uint32_t(((uint64_t(1) << 32) + y - 1) / y); }
+
 // Of the vectors from `first` on.
 inline Epilogue epilogue(const nvfp4_gemv_args &a, int32_t first) {
     const int64_t output_bytes = a.output_type == NVFP4_OUTPUT_F32 ? 4 : 2;

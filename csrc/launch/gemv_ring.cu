@@ -33,9 +33,6 @@ static Kernel kernel_for(int32_t rows) {
     }
 }
 
-// 2^32 / y rounded up, in 32 bits, y > 1.
-static uint32_t magic(uint32_t y) { return uint32_t(((uint64_t(1) << 32) + y - 1) / y); }
-
 // Lays out shared memory, and returns its size.
 static uint32_t lay_out(Params &p, uint32_t chunks, uint32_t rows) {
     const uint32_t units_in_ring = p.groups * p.depth;

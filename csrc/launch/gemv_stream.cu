@@ -27,9 +27,6 @@ static Kernel kernel_for(int32_t activation, int32_t n) {
     }
 }
 
-// 2^32 / y rounded up, in 32 bits: see divide.
-static uint32_t magic(uint32_t y) { return y == 1 ? 0 : uint32_t(((uint64_t(1) << 32) + y - 1) / y); }
-
 // Lays out shared memory, and returns its size.
 static uint32_t lay_out(Params &p, uint32_t vectors, bool scaled) {
     const uint32_t blocks = p.steps * kStepBlocks, block_bytes = scaled ? 16 : 32;

@@ -71,8 +71,6 @@ impl RingConfig {
             return None;
         }
         let granule = if target.tiled { 4 } else { 1 };
-        let granules = places(shape, target.tiled) / u64::from(granule);
-        let sms = u64::from(target.multiprocessors.max(1));
         let rows = match shape.k() {
             ..4096 => 4,
             4096..8192 => 2,
@@ -82,8 +80,8 @@ impl RingConfig {
             let row_warps = row_warps(shape, chunks);
             // Eight warps have little to start and to end.
             let groups = (MAX_WARPS / row_warps).min(if row_warps == 1 { 8 } else { 4 });
-            let unit_bytes = UNIT_ROWS * shape.row_code_bytes() as u64;
-            let depth = (RING_BYTES / (unit_bytes * u64::from(groups.max(1)))).clamp(1, 4) as u32;
+            let depth = RING_BYTES / (unit_bytes(shape) * u64::from(groups.max(1)));
+            let depth = depth.clamp(1, 4) as u32;
             [1, 2, 4, 16].into_iter().find_map(|per_sm| {
                 (1..=groups).rev().find_map(|groups| {
                     let config = Self {
@@ -92,7 +90,7 @@ impl RingConfig {
                         rows,
                         depth,
                         granule,
-                        ctas: (sms * per_sm).clamp(1, granules) as u32,
+                        ctas: ctas(shape, target, granule, per_sm),
                         dependent: false,
                     };
                     config.is_legal(shape, target).then_some(config)
@@ -113,7 +111,7 @@ impl RingConfig {
             ..=SHORT => CHAINED_SHORT_RING_BYTES,
             _ => CHAINED_RING_BYTES,
         };
-        let turn = UNIT_ROWS * shape.row_code_bytes() as u64 * u64::from(default.groups);
+        let turn = unit_bytes(shape) * u64::from(default.groups);
         let deepest = (ring / turn).clamp(default.depth.into(), (*DEPTHS.end()).into()) as u32;
         (default.depth..=deepest)
             .rev()
@@ -143,22 +141,19 @@ impl RingConfig {
             for groups in [most, most.div_ceil(2), most.div_ceil(4)] {
                 for rows in ROWS {
                     for depth in [1, 2, 3, 4] {
-                        let ring =
-                            u64::from(groups * depth) * UNIT_ROWS * shape.row_code_bytes() as u64;
+                        let ring = u64::from(groups * depth) * unit_bytes(shape);
                         // What is in flight hides the latency of memory; more does nothing.
                         if !(RING_BYTES * 3 / 5..=RING_BYTES * 5 / 2).contains(&ring) {
                             continue;
                         }
-                        for granule in if target.tiled { &[4, 1][..] } else { &[1][..] } {
-                            let granules = places(shape, target.tiled) / u64::from(*granule);
-                            let ctas = u64::from(target.multiprocessors).clamp(1, granules);
+                        for &granule in if target.tiled { &[4, 1][..] } else { &[1] } {
                             cuts.push(Self {
                                 chunks,
                                 groups,
                                 rows,
                                 depth,
-                                granule: *granule,
-                                ctas: ctas as u32,
+                                granule,
+                                ctas: ctas(shape, target, granule, 1),
                                 dependent: false,
                             });
                         }
@@ -173,9 +168,7 @@ impl RingConfig {
             .filter(|cut| cut.groups > 1)
             .map(|cut| Self {
                 groups: cut.groups / 2,
-                ctas: u64::from(target.multiprocessors * 2)
-                    .clamp(1, places(shape, target.tiled) / u64::from(cut.granule))
-                    as u32,
+                ctas: ctas(shape, target, cut.granule, 2),
                 ..cut
             });
         cuts.extend(two.collect::<Vec<_>>());
@@ -212,11 +205,22 @@ impl RingConfig {
         let granules = places(shape, tiled).div_ceil(self.granule.into());
         let most = granules.div_ceil(self.ctas.into()) * u64::from(self.granule);
         let pitch = (most.div_ceil(UNIT_ROWS) + 1) * UNIT_ROWS;
-        let codes = units * UNIT_ROWS * shape.row_code_bytes() as u64;
+        let codes = units * unit_bytes(shape);
         let scales = groups * row_warps * u64::from(self.chunks) * SCALE_BYTES;
         let bars = units * (UNIT_ROWS / u64::from(self.rows)) * BAR_BYTES;
         codes + scales + bars + row_warps * pitch * 4
     }
+}
+
+/// Bytes of a unit's codes.
+fn unit_bytes(shape: &Shape) -> u64 {
+    UNIT_ROWS * shape.row_code_bytes() as u64
+}
+
+/// So many CTAs for each SM, or as many as there are granules for.
+fn ctas(shape: &Shape, target: &RingTarget, granule: u32, per_sm: u64) -> u32 {
+    let granules = places(shape, target.tiled) / u64::from(granule);
+    (u64::from(target.multiprocessors.max(1)) * per_sm).clamp(1, granules) as u32
 }
 
 /// Warps that share a row.

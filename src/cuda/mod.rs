@@ -126,8 +126,8 @@ pub struct Launched {
 /// says), and with a configuration of the caller's choice.
 ///
 /// # Errors
-/// As [`gemv_on_device`]; [`Error::Config`], [`Error::TileConfig`] and [`Error::StreamConfig`] for a
-/// configuration without a kernel, [`Error::ConfigOfOtherPath`] for one that does not belong to the
+/// As [`gemv_on_device`]; [`Error::Config`], [`Error::TileConfig`], [`Error::StreamConfig`] and
+/// [`Error::RingConfig`] for a configuration without a kernel, [`Error::ConfigOfOtherPath`] for one that does not belong to the
 /// forced path.
 pub fn gemv_on_device_with(
     forced: Option<Path>,

@@ -44,7 +44,8 @@ pub(crate) struct Args {
     /// Rounds to measure, after two to warm up
     #[arg(long, default_value_t = 51, value_parser = clap::value_parser!(u16).range(5..=10_000))]
     rounds: u16,
-    /// Rotate over about this many MiB of weights; 0: the same weights every time
+    /// Rotate over about this many MiB of weights, and never less than 64 times the L2 cache; 0: the same
+    /// weights every time
     #[arg(long, value_name = "MIB", default_value_t = 4096)]
     cold: usize,
 }
