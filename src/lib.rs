@@ -87,7 +87,10 @@ pub use config::{
     StreamTarget, TileConfig, TileKernel, TileTarget,
 };
 #[cfg(feature = "cuda")]
-pub use cuda::{Launched, PreparedGemv, gemv_on_device, gemv_on_device_tuned, gemv_on_device_with};
+pub use cuda::{
+    Launched, PreparedGemv, gemv_on_device, gemv_on_device_chained, gemv_on_device_tuned,
+    gemv_on_device_with,
+};
 pub use error::{Error, Result};
 pub use gemv::{gemv, gemv_on_path};
 #[cfg(feature = "cuda")]

@@ -40,7 +40,7 @@ fn what_is_found_is_used_and_right() {
         let operands = Operands::new(Activation::Nvfp4, TILED);
         let mut share = 0.0;
         let outcome = tuner
-            .tune(&shape, &operands, &limits(), |progress| {
+            .tune_with_chains(&shape, &operands, &limits(), |progress| {
                 assert!(progress.alive > 0 && progress.share >= share);
                 share = progress.share;
             })
@@ -48,6 +48,9 @@ fn what_is_found_is_used_and_right() {
         assert!(outcome.failed.is_empty(), "{:?}", outcome.failed);
         let best = outcome.entry.paths[0];
         assert_eq!(best.config, Some(outcome.ranking[0].0));
+        let chained = best.chained.unwrap().config;
+        assert!(outcome.chained.iter().any(|(one, _)| *one == chained));
+        assert!(chained.is_dependent() && chained.path() == best.path);
         let found = outcome.entry.share(&best);
         assert!((0.01..1.3).contains(&found), "{shape}: {found}");
         tuned.insert(outcome.entry);

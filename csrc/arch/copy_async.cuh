@@ -6,31 +6,25 @@
 namespace nvfp4::arch {
 
 // Between 16-byte aligned addresses; read-once data, not kept in L1, of which L2 fetches kFetched bytes at
-// once.
+// once. Zeros where `copy` is false; `from` is valid all the same.
 template <int kFetched>
-__device__ __forceinline__ void copy_async_16(uint32_t to, const void *from) {
+__device__ __forceinline__ void copy_async_16(uint32_t to, const void *from, bool copy) {
     static_assert(kFetched == 128 || kFetched == 256, "what L2 can fetch");
     if constexpr (kFetched == 256) {
-        asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to),
-                     "l"(__cvta_generic_to_global(from))
+        asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to),
+                     "l"(__cvta_generic_to_global(from)), "r"(copy ? 16 : 0)
                      : "memory");
     } else {
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to),
-                     "l"(__cvta_generic_to_global(from))
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to),
+                     "l"(__cvta_generic_to_global(from)), "r"(copy ? 16 : 0)
                      : "memory");
     }
 }
 
-// The same, of which L2 fetches 128 bytes at once; zeros where `copy` is false.
-__device__ __forceinline__ void copy_async_16_or_zeros(uint32_t to, const void *from, bool copy) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to),
-                 "l"(__cvta_generic_to_global(from)), "r"(copy ? 16 : 0)
-                 : "memory");
-}
-
-// Between 4-byte aligned addresses.
-__device__ __forceinline__ void copy_async_4(uint32_t to, const void *from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(__cvta_generic_to_global(from))
+// Between 4-byte aligned addresses; the same where `copy` is false.
+__device__ __forceinline__ void copy_async_4(uint32_t to, const void *from, bool copy) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)),
+                 "r"(copy ? 4 : 0)
                  : "memory");
 }
 

@@ -88,8 +88,8 @@ template <int kVectors>
 struct Dot<NVFP4_ACTIVATION_NVFP4, kVectors> {
     static constexpr int kBlockBytes = 16; // of a vector's block in shared memory
     using Vector = VectorBlock<kBlockBytes>;
-    static constexpr bool kScaled = true;      // vectors have block scales
-    static constexpr float kFactor = 0x1p49f;  // of the sums
+    static constexpr bool kScaled = true; // vectors have block scales
+    static constexpr int kParts = 1;      // columns of B that a vector takes
 
     static constexpr int kOffset = 12;         // of the weights' bytes
     static constexpr int kBias = 16 * 24 * 12; // of a block's sum: its greatest magnitude
@@ -115,7 +115,8 @@ struct Dot<NVFP4_ACTIVATION_NVFP4, kVectors> {
         }
     };
 
-    __device__ static __forceinline__ void put(const Raw &raw, uint4 *to) { *to = raw.block(); }
+    __device__ static __forceinline__ void put(const Raw &raw, int, uint4 *to) { *to = raw.block(); }
+    __device__ static __forceinline__ float total(const float (&sums)[kParts]) { return sums[0] * 0x1p49f; }
 
     // Of a block with a scale: what sums are multiplied with, and what is added then to remove the bias and
     // the weights' offset. That makes 2^-49 of the product: exact, with 18 bits at most. The scale is cut to
@@ -219,12 +220,15 @@ struct Dot<NVFP4_ACTIVATION_F16, kVectors> {
     static constexpr int kBlockBytes = 32;
     using Vector = VectorBlock<kBlockBytes>;
     static constexpr bool kScaled = false;
-    static constexpr float kFactor = 1.0f / E2m1x8::kFactor;
+    static constexpr int kParts = 1;
 
     __device__ __forceinline__ explicit Dot(uint4) {}
 
     using Raw = Raw16;
-    __device__ static __forceinline__ void put(const Raw &raw, uint4 *to) { put_16_bit<E2m1x8>(raw, to); }
+    __device__ static __forceinline__ void put(const Raw &raw, int, uint4 *to) { put_16_bit<E2m1x8>(raw, to); }
+    __device__ static __forceinline__ float total(const float (&sums)[kParts]) {
+        return sums[0] * (1.0f / E2m1x8::kFactor);
+    }
 
     struct Weights {
         E2m1x8 row[2][2];
@@ -244,12 +248,18 @@ struct Dot<NVFP4_ACTIVATION_F16, kVectors> {
     }
 };
 
+// A code's exponent and mantissa placed into bf16's make 2^-126 of its value, subnormal or not.
+//
+// With several vectors a multiplication takes the factor away. A single one has a column of B to spare, and
+// makes up for the factor itself: or sums would leave f32's normal numbers. The first column has the elements from
+// 1 on, the second one the others times 2^124. What weights and scales make of either are multiples of
+// 2^-149, f32's smallest, of 24 bits or fewer: sums round as those of other vectors do.
 template <int kVectors>
 struct Dot<NVFP4_ACTIVATION_BF16, kVectors> {
     static constexpr int kBlockBytes = 32;
     using Vector = VectorBlock<kBlockBytes>;
     static constexpr bool kScaled = false;
-    static constexpr float kFactor = 1.0f;
+    static constexpr int kParts = kVectors == 1 ? 2 : 1;
 
     // Known to the compiler, it would mask twice as often, and shift right twice.
     uint32_t even_signs, odd_signs, sixteen;
@@ -258,7 +268,36 @@ struct Dot<NVFP4_ACTIVATION_BF16, kVectors> {
         : even_signs(0x08080808u ^ zero.x), odd_signs(0x80808080u ^ zero.y), sixteen(16 ^ zero.z) {}
 
     using Raw = Raw16;
-    __device__ static __forceinline__ void put(const Raw &raw, uint4 *to) { put_16_bit<Weights>(raw, to); }
+    __device__ static __forceinline__ void put(const Raw &raw, int part, uint4 *to) {
+        uint4 words[2];
+        put_16_bit<Weights>(raw, words);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const uint4 &w = words[i];
+            to[i] = kParts == 1 ? w
+                                : make_uint4(part_of(w.x, part), part_of(w.y, part), part_of(w.z, part),
+                                             part_of(w.w, part));
+        }
+    }
+    __device__ static __forceinline__ float total(const float (&sums)[kParts]) {
+        if constexpr (kParts == 1) return sums[0];
+        return fmaf(sums[0], 0x1p126f, sums[kParts - 1] * 4.0f);
+    }
+
+    // Of two elements.
+    __device__ static __forceinline__ uint32_t part_of(uint32_t pair, int part) {
+        // 1's exponent and the constant make 2^15.
+        const uint32_t from_1 = ((pair & 0x7f807f80u) + 0x40804080u) & 0x80008000u;
+        const uint32_t mask = (from_1 >> 15) * 0xffffu;
+        return part == 0 ? pair & mask : product(pair & ~mask, 0x7d807d80u);
+    }
+
+    // With fma, which sm_80 has: adding -0 changes nothing.
+    __device__ static __forceinline__ uint32_t product(uint32_t a, uint32_t b) {
+        uint32_t bits;
+        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(bits) : "r"(a), "r"(b), "r"(0x80008000u));
+        return bits;
+    }
 
     struct Weights {
         uint32_t row[2][8];
@@ -273,8 +312,6 @@ struct Dot<NVFP4_ACTIVATION_BF16, kVectors> {
         __device__ static constexpr int low(int i) { return i; }
         __device__ static constexpr int high(int i) { return i + 4; }
 
-        // A code's exponent and mantissa placed into bf16's make 2^-126 of its value, subnormal or
-        // not; the product with 2^126 is exact.
         __device__ static __forceinline__ void decode(const Dot &dot, uint32_t codes, uint32_t *out) {
             // Signs of every other code: where one lies that is not wanted, the magnitude covers it.
             constexpr uint32_t kMagnitude = 0x01c001c0u;
@@ -285,10 +322,7 @@ struct Dot<NVFP4_ACTIVATION_BF16, kVectors> {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const uint32_t bits = select_bits(kMagnitude, magnitudes[i], signs[i]);
-                // A product with fma, which sm_80 has: adding -0 changes nothing.
-                asm("fma.rn.bf16x2 %0, %1, %2, %3;"
-                    : "=r"(out[i])
-                    : "r"(bits), "r"(0x7e807e80u), "r"(0x80008000u));
+                out[i] = kParts == 1 ? product(bits, 0x7e807e80u) : bits;
             }
         }
     };

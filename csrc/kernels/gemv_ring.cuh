@@ -245,7 +245,7 @@ struct ScaleCopies {
             const uint8_t *at = from + uint64_t(row) * p.scale_row_bytes;
             if (p.tiled) at += place % 128 * 4;
             // Zeros for what does not exist: products with them are stored nowhere, or add nothing.
-            arch::copy_async_16_or_zeros(to, has ? at : p.scales, has);
+            arch::copy_async_16<128>(to, has ? at : p.scales, has);
             place += p.groups * kUnitRows;
             to += kSlot;
             if (to == end) to -= kScaleSlots * kSlot;

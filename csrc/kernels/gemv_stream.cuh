@@ -154,6 +154,8 @@ struct Staging {
     static constexpr int kEach = kVectors >= 4 ? 1 : 4 / kVectors;
     static constexpr uint32_t kFrom = Dot::kScaled ? kBlock / 2 : kBlock * 2; // bytes of a block
 
+    static constexpr int kParts = kVectors * Dot::kParts;
+
     typename Dot::Raw raw[kVectors][kEach];
     uint8_t scale[kVectors][kEach];
 
@@ -189,10 +191,14 @@ struct Staging {
             for (int j = 0; j < kEach; ++j) {
                 const uint32_t block = first + threadIdx.x + j * p.warps * kWarp;
                 if (block >= blocks) continue;
-                Dot::put(raw[v][j],
-                         reinterpret_cast<uint4 *>(shared + p.x_at +
-                                                   ((batch * kVectors + v) * x_blocks(p) + block) *
-                                                       Dot::kBlockBytes));
+#pragma unroll
+                for (int part = 0; part < Dot::kParts; ++part) {
+                    Dot::put(raw[v][j], part,
+                             reinterpret_cast<uint4 *>(
+                                 shared + p.x_at +
+                                 ((batch * kParts + v * Dot::kParts + part) * x_blocks(p) + block) *
+                                     Dot::kBlockBytes));
+                }
                 if constexpr (Dot::kScaled) {
                     reinterpret_cast<float2 *>(shared + p.x_scale_at +
                                                (batch * blocks + block) *
@@ -227,6 +233,7 @@ struct Loads {
     uint32_t left, tile, step; // steps to load behind the current tile; the next tile, and where it begins
     int32_t here;              // steps to load of the current tile, below 0
     const uint8_t *codes[2], *scales[2]; // of this lane, in rows g and g + 8, behind the tile's last step
+    bool has[2];                         // there are such rows
 
     // The next tile.
     __device__ __forceinline__ void enter(const Params &p, const Work &work, uint32_t lane) {
@@ -239,10 +246,12 @@ struct Loads {
         const uint8_t *s = p.scales + batch * p.scale_batch_bytes + (end * (kStepBlocks / 4) + t) * group;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            // Where the CTA has no such row, one that it has: computed, not stored.
-            const uint32_t mine = min(max(counted + g + 8 * i, work.begin), work.end - 1);
-            const uint32_t place = of.place + mine - counted;
-            const uint32_t row = min(row_at(p, place), uint32_t(p.m) - 1);
+            // Where the CTA has no such row, zeros are computed with, and not stored.
+            const uint32_t mine = counted + g + 8 * i, place = of.place + g + 8 * i;
+            has[i] = mine >= work.begin && mine < work.end;
+            uint32_t row = row_at(p, place);
+            has[i] = has[i] && row < uint32_t(p.m);
+            row = has[i] ? row : 0;
             codes[i] = c + row * p.code_row_bytes;
             // In the 128x4 layout places lie four bytes apart in their block of 128.
             scales[i] = s + (p.scale_layout.tiled
@@ -265,12 +274,13 @@ struct Loads {
             for (int i = 0; i < 2; ++i) {
                 const uint8_t *from = codes[i] + int64_t(here) * int32_t(kRowCodes);
                 if (p.far_ahead) {
-                    arch::copy_async_16<256>(to + 2 * i * kPieceBytes, from);
+                    arch::copy_async_16<256>(to + 2 * i * kPieceBytes, from, has[i]);
                 } else {
-                    arch::copy_async_16<128>(to + 2 * i * kPieceBytes, from);
+                    arch::copy_async_16<128>(to + 2 * i * kPieceBytes, from, has[i]);
                 }
-                arch::copy_async_16<128>(to + (2 * i + 1) * kPieceBytes, from + kRowCodes / 2);
-                arch::copy_async_4(scales_to + i * 8 * kStepBlocks, scales[i] + int64_t(here) * scale_step);
+                arch::copy_async_16<128>(to + (2 * i + 1) * kPieceBytes, from + kRowCodes / 2, has[i]);
+                arch::copy_async_4(scales_to + i * 8 * kStepBlocks, scales[i] + int64_t(here) * scale_step,
+                                   has[i]);
             }
             ++here;
         }
@@ -291,9 +301,10 @@ __device__ __forceinline__ void wait_for_stage(uint32_t stages) {
 
 template <class Dot, int kVectors>
 __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
-    constexpr int kPairs = (kVectors + 1) / 2;
-    constexpr int kSums = 2 * kVectors; // of rows g and g + 8
-    constexpr uint32_t kValues = kTileRows * kVectors;
+    constexpr int kParts = kVectors * Dot::kParts; // columns of B
+    constexpr int kPairs = (kParts + 1) / 2;
+    constexpr int kSums = 2 * kParts; // of rows g and g + 8
+    constexpr uint32_t kValues = kTileRows * kParts;
     const Work work(p);
     Staging<Dot, kVectors> staging;
     if (!p.dependent) staging.load(p, work.batch, 0);
@@ -332,14 +343,14 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     const Dot dot(arch::load_shared_128(base + p.zero_at));
     const uint32_t blocks = p.steps * kStepBlocks;
     // Of B: this lane's vector, or zeros.
-    const bool reads_x = g / 2 == t && (kVectors > 1 || g % 2 == 0);
+    const bool reads_x = g / 2 == t && (kParts > 1 || g % 2 == 0);
     const uint32_t pair_bytes = reads_x ? 2 * x_blocks(p) * Dot::kBlockBytes : 0;
     const uint32_t x_step = keep(reads_x ? kStepBlocks * Dot::kBlockBytes : 0);
     constexpr uint32_t kXScaleBytes = block_dot::x_scale_bytes(kVectors);
     constexpr uint32_t kXScaleStep = kStepBlocks * kXScaleBytes;
     Tile at(p, work, tile);
     uint32_t x = base + step * x_step +
-                 (reads_x ? p.x_at + ((at.batch * kVectors + g % 2) * x_blocks(p) + 2 * t) * Dot::kBlockBytes
+                 (reads_x ? p.x_at + ((at.batch * kParts + g % 2) * x_blocks(p) + 2 * t) * Dot::kBlockBytes
                           : p.zero_at);
     uint32_t x_scale =
         base + p.x_scale_at + (at.batch * blocks + 2 * t) * kXScaleBytes + step * kXScaleStep;
@@ -393,9 +404,9 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                     const int n = 2 * pair + i % 2;
-                    if (n >= kVectors) continue;
+                    if (n >= kParts) continue;
                     if constexpr (Dot::kScaled) d[i] = fmaf(d[i], x_scales[b][n].x, x_scales[b][n].y);
-                    float &s = sum[i / 2 * kVectors + n];
+                    float &s = sum[i / 2 * kParts + n];
                     s = fmaf(d[i], scale[i / 2][b], s);
                 }
             }
@@ -412,7 +423,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         } else {
             constexpr int kEach = kSums / 4;
             const uint32_t value = t / 2 * (kSums / 2) + t % 2 * kEach;
-            part += (g + value / kVectors * 8) * kVectors + value % kVectors;
+            part += (g + value / kParts * 8) * kParts + value % kParts;
 #pragma unroll
             for (int i = 0; i < kEach; ++i) part[i] = sum[i];
         }
@@ -429,25 +440,29 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         at.place += kTileRows;
         if (at.place >= p.places) { // the next batch's vectors follow
             at.place -= p.places;
-            if (reads_x) x += kVectors * x_blocks(p) * Dot::kBlockBytes;
+            if (reads_x) x += kParts * x_blocks(p) * Dot::kBlockBytes;
             x_scale += blocks * kXScaleBytes;
         }
     }
     __syncthreads();
 
     // Part w of tile t is number w + t: both grow along the steps.
-    for (uint32_t i = threadIdx.x; i < work.tiles * kValues; i += p.warps * kWarp) {
-        const uint32_t of = i / kValues, value = i % kValues, within = value / kVectors;
+    for (uint32_t i = threadIdx.x; i < work.tiles * kTileRows * kVectors; i += p.warps * kWarp) {
+        const uint32_t of = i / (kTileRows * kVectors), value = i % (kTileRows * kVectors);
+        const uint32_t within = value / kVectors;
         const int n = value % kVectors;
         const Tile in(p, work, of);
         const uint32_t counted = work.origin + of * kTileRows + within;
         const uint32_t row = row_at(p, in.place + within);
         if (counted < work.begin || counted >= work.end || row >= uint32_t(p.m) || n >= p.n) continue;
         const Parts part = parts[of];
-        float y = 0.0f;
+        float y[Dot::kParts] = {};
 #pragma unroll 4
-        for (uint32_t w = part.first; w <= part.last; ++w) y += sums[(w + of) * kValues + value];
-        p.epilogue.store(p.m, work.batch + in.batch, row, n, y * Dot::kFactor);
+        for (uint32_t w = part.first; w <= part.last; ++w) {
+#pragma unroll
+            for (int j = 0; j < Dot::kParts; ++j) y[j] += sums[(w + of) * kValues + value * Dot::kParts + j];
+        }
+        p.epilogue.store(p.m, work.batch + in.batch, row, n, Dot::total(y));
     }
 }
 

@@ -78,7 +78,9 @@ static cudaError_t prepare(Prepared &prepared, const nvfp4_gemv_args &a, const n
         p.vectors = device<const uint8_t>(a.vectors) + first * a.vector_row_stride;
         p.vector_scales = device<const uint8_t>(a.vector_scales) + first * scale_row_bytes;
         p.epilogue = epilogue(a, first);
-        const uint32_t vectors = p.n <= 2 ? p.n : p.n <= 4 ? 4 : 8;
+        // As many as the kernel is compiled for; a single bf16 vector takes the place of two.
+        const bool halves = a.activation == NVFP4_ACTIVATION_BF16 && p.n == 1;
+        const uint32_t vectors = halves ? 2 : p.n <= 2 ? p.n : p.n <= 4 ? 4 : 8;
         Call call = {};
         call.kernel = reinterpret_cast<const void *>(kernel_for(a.activation, p.n));
         if (call.kernel == nullptr) return cudaErrorInvalidValue;

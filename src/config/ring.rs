@@ -132,18 +132,41 @@ impl RingConfig {
     /// Cuts worth measuring, the default first. Programmatic dependent launch is no matter of speed
     /// alone, and is left out.
     pub fn candidates(shape: &Shape, target: &RingTarget) -> Vec<Self> {
-        let Some(default) = Self::for_problem(shape, target) else {
-            return Vec::new();
-        };
+        // What is in flight hides the latency of memory; more does nothing.
+        let rings = RING_BYTES * 3 / 5..=RING_BYTES * 5 / 2;
+        match Self::for_problem(shape, target) {
+            Some(default) => Self::alternatives(default, 4, rings, shape, target),
+            None => Vec::new(),
+        }
+    }
+
+    /// Cuts worth measuring in launches that follow each other with programmatic dependent launch,
+    /// [`for_chain`](Self::for_chain)'s first.
+    pub fn chained_candidates(shape: &Shape, target: &RingTarget) -> Vec<Self> {
+        let rings = RING_BYTES * 3 / 4..=RING_BYTES * 13 / 4;
+        match Self::for_chain(shape, target) {
+            Some(default) => Self::alternatives(default, 6, rings, shape, target),
+            None => Vec::new(),
+        }
+    }
+
+    /// `default`, and other cuts, of which up to `deepest` units of a group, and so many bytes of codes in all,
+    /// are in the ring.
+    fn alternatives(
+        default: Self,
+        deepest: u32,
+        rings: std::ops::RangeInclusive<u64>,
+        shape: &Shape,
+        target: &RingTarget,
+    ) -> Vec<Self> {
         let mut cuts = vec![default];
         for chunks in [2, 1] {
             let most = MAX_WARPS / row_warps(shape, chunks).clamp(1, MAX_WARPS);
             for groups in [most, most.div_ceil(2), most.div_ceil(4)] {
                 for rows in ROWS {
-                    for depth in [1, 2, 3, 4] {
+                    for depth in 1..=deepest {
                         let ring = u64::from(groups * depth) * unit_bytes(shape);
-                        // What is in flight hides the latency of memory; more does nothing.
-                        if !(RING_BYTES * 3 / 5..=RING_BYTES * 5 / 2).contains(&ring) {
+                        if !rings.contains(&ring) {
                             continue;
                         }
                         for &granule in if target.tiled { &[4, 1][..] } else { &[1] } {
@@ -154,7 +177,7 @@ impl RingConfig {
                                 depth,
                                 granule,
                                 ctas: ctas(shape, target, granule, 1),
-                                dependent: false,
+                                ..default
                             });
                         }
                     }

@@ -174,7 +174,8 @@ impl StreamConfig {
     ///
     /// NVFP4 blocks are exact. Those of f16 and bf16 vectors are four matrix instructions in a chain,
     /// each of which counts for six (`MATRIX_ROUNDINGS` in this file derives it). The product with the
-    /// block's scale is rounded together with the addition, by one fused operation.
+    /// block's scale is rounded together with the addition, by one fused operation. A single bf16 vector is
+    /// summed in two parts, each element in one of them, and one more rounding adds the parts.
     pub fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
         let in_lane = 4 * (shape.k() / STEP) as u32;
         let across_lanes = 2;
@@ -182,7 +183,8 @@ impl StreamConfig {
             Activation::Nvfp4 => 0,
             _ => 4 * MATRIX_ROUNDINGS,
         };
-        block + in_lane + across_lanes + self.warps + ALPHAS
+        let parts = u32::from(activation == Activation::Bf16 && self.pass_vectors(shape) == 1);
+        block + in_lane + across_lanes + self.warps + parts + ALPHAS
     }
 
     /// Vectors that the kernel of the largest pass is compiled for.
@@ -212,7 +214,11 @@ impl StreamConfig {
     /// Bytes of shared memory of a CTA: `lay_out` in `launch/gemv_stream.cu`. Nothing where they are
     /// beyond counting.
     fn shared_bytes(&self, shape: &Shape, target: &StreamTarget) -> Option<u64> {
-        let vectors = self.pass_vectors(shape);
+        // Columns that the vectors take: `Dot::kParts` in `block_dot.cuh` gives a single bf16 vector two.
+        let vectors = match (target.activation, self.pass_vectors(shape)) {
+            (Activation::Bf16, 1) => 2,
+            (_, vectors) => vectors,
+        };
         let blocks = shape.blocks() as u64;
         let batches = shape.l() as u64;
         let places = places(shape, target.tiled);
@@ -237,7 +243,8 @@ impl StreamConfig {
 /// The ISA leaves the rounding of the sum open. An H200 was recorded (`ptx-sim/docs/semantics.md`, "Warp
 /// matrices") to cut every term, products and accumulator alike, toward zero at 2^-25 of the largest
 /// exponent E, to add the rest exactly, and to cut the sum to f32. Let u = 2^-24, and S the sum of the
-/// terms' magnitudes.
+/// terms' magnitudes. (Of a single bf16 vector the codes are bf16 times 2^-126, 0.5 subnormal as in f16; what a
+/// sum below f32's normal numbers would lose, no term has: `block_dot.cuh`.)
 ///
 /// - Of five terms the largest loses nothing (a product has at most 13 bits, the accumulator 24), so the
 ///   cuts lose less than 4 * 2^(E-25) = 2^(E-23). A product's exponent is the sum of its factors'. That

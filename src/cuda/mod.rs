@@ -86,6 +86,8 @@ struct How<'t> {
     forced: Option<Path>,
     config: Option<Config>,
     tuned: Option<&'t Tuned>,
+    /// Launches follow each other with programmatic dependent launch.
+    chained: bool,
 }
 
 impl<'t> How<'t> {
@@ -94,6 +96,7 @@ impl<'t> How<'t> {
             forced: crate::gemv::environment()?,
             config: None,
             tuned: None,
+            chained: false,
         })
     }
 
@@ -109,6 +112,14 @@ impl<'t> How<'t> {
             forced,
             config,
             tuned: None,
+            chained: false,
+        }
+    }
+
+    fn chained(forced: Option<Path>) -> Self {
+        Self {
+            chained: true,
+            ..Self::with(forced, None)
         }
     }
 }
@@ -139,6 +150,27 @@ pub fn gemv_on_device_with(
     output: Output<'_, Device>,
 ) -> Result<Launched> {
     let how = How::with(forced, config);
+    launch(&how, stream, shape, weights, vectors, output)
+}
+
+/// [`gemv_on_device`] in the configuration for launches that follow each other with programmatic dependent
+/// launch, as layers of a model can ([`raw::chained_config`]), on a path of the caller's choice or (`None`) the
+/// one that is picked.
+///
+/// The weights are read before the kernel before this one in the stream has ended: that kernel must not write
+/// them, nor their scales. It may write the vectors and read the output.
+///
+/// # Errors
+/// As [`gemv_on_device_with`].
+pub fn gemv_on_device_chained(
+    forced: Option<Path>,
+    stream: &Arc<CudaStream>,
+    shape: &Shape,
+    weights: &Weights<'_, Device>,
+    vectors: &Vectors<'_, Device>,
+    output: Output<'_, Device>,
+) -> Result<Launched> {
+    let how = How::chained(forced);
     launch(&how, stream, shape, weights, vectors, output)
 }
 
@@ -196,6 +228,7 @@ fn dispatch(
     let tuned = || table?.find(shape, &operands)?.of(choice.path)?.config;
     let config = match how.config.or_else(tuned) {
         Some(config) => config,
+        None if how.chained => raw::chained_config(choice.path, shape, weights, vectors, device)?,
         None => raw::default_config(choice.path, shape, weights, vectors, device)?,
     };
     Ok((choice, config))

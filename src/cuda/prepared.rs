@@ -115,6 +115,23 @@ impl PreparedGemv {
         Self::prepare(&how, stream, shape, weights, vectors, output)
     }
 
+    /// As [`gemv_on_device_chained`](crate::gemv_on_device_chained): for launches that follow each other with
+    /// programmatic dependent launch.
+    ///
+    /// # Errors
+    /// As [`gemv_on_device_with`](crate::gemv_on_device_with).
+    pub fn chained(
+        forced: Option<Path>,
+        stream: &Arc<CudaStream>,
+        shape: &Shape,
+        weights: &Weights<'_, Device>,
+        vectors: &Vectors<'_, Device>,
+        output: Output<'_, Device>,
+    ) -> Result<Self> {
+        let how = How::chained(forced);
+        Self::prepare(&how, stream, shape, weights, vectors, output)
+    }
+
     fn prepare(
         how: &How<'_>,
         stream: &Arc<CudaStream>,

@@ -282,6 +282,7 @@ mod tests {
 
     fn timed(path: Path, seconds: f64) -> Timed {
         Timed {
+            chained: None,
             path,
             config: None,
             seconds,

@@ -19,7 +19,11 @@ pub fn default_config(
     vectors: &Vectors,
     device: &DeviceInfo,
 ) -> Result<Config> {
-    if let Some(config) = measured_config(path, shape, weights, vectors, device) {
+    if let Some(config) =
+        measured(path, shape, weights, vectors, device).and_then(|timed| timed.config)
+        // Kernels may have changed since.
+        && is_legal(&config, shape, weights, vectors, device)
+    {
         return Ok(config);
     }
     let tile = |kernel| {
@@ -61,7 +65,8 @@ fn wide_default(
 }
 
 /// The configuration for launches that follow each other with programmatic dependent launch, as layers of a model
-/// can: [`default_config`]'s kernel, in its cut for chains. The weights are read before the kernel before this one
+/// can: the one that was fastest so, where the built-in table has it, or else [`default_config`]'s kernel, in its
+/// cut for chains. The weights are read before the kernel before this one
 /// in the stream has ended, which must not write them, nor their scales.
 ///
 /// # Errors
@@ -73,6 +78,12 @@ pub fn chained_config(
     vectors: &Vectors,
     device: &DeviceInfo,
 ) -> Result<Config> {
+    if let Some(chained) =
+        measured(path, shape, weights, vectors, device).and_then(|timed| timed.chained)
+        && is_legal(&chained.config, shape, weights, vectors, device)
+    {
+        return Ok(chained.config);
+    }
     let single = default_config(path, shape, weights, vectors, device)?;
     Ok(single.for_chain(shape, &ring_target(weights, device)))
 }
@@ -103,18 +114,42 @@ fn stream_default(
 }
 
 /// Of the built-in table of this model of GPU.
-fn measured_config(
+fn measured(
     path: Path,
     shape: &Shape,
     weights: &Weights,
     vectors: &Vectors,
     device: &DeviceInfo,
-) -> Option<Config> {
+) -> Option<&'static measured::Timed> {
     let table = measured::builtin_for(&device.name, device.multiprocessors)?;
     let entry = table.find(shape, &operands(shape, weights, vectors))?;
-    let config = entry.of(path)?.config?;
-    // Kernels may have changed since.
-    is_legal(&config, shape, weights, vectors, device).then_some(config)
+    entry.of(path)
+}
+
+/// [`candidates`] for launches that follow each other with programmatic dependent launch, [`chained_config`]'s
+/// rule first; none where the device knows no such launches.
+pub fn chained_candidates(
+    path: Path,
+    shape: &Shape,
+    weights: &Weights,
+    vectors: &Vectors,
+    device: &DeviceInfo,
+) -> Vec<Config> {
+    if device.compute_capability < (9, 0) {
+        return Vec::new();
+    }
+    let alone = candidates(path, shape, weights, vectors, device);
+    let mut cuts = Vec::new();
+    if alone.iter().any(|config| matches!(config, Config::Ring(_))) {
+        let target = ring_target(weights, device);
+        cuts.extend(into(RingConfig::chained_candidates(shape, &target)));
+    }
+    let others = alone
+        .into_iter()
+        .filter(|config| !matches!(config, Config::Ring(_)))
+        .map(|config| config.with_dependent(true));
+    cuts.extend(others);
+    cuts
 }
 
 /// Legal configurations of a path for a problem, its default first; none where the path cannot run it.

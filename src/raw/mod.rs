@@ -17,7 +17,7 @@ mod ring;
 mod stream;
 mod tiled;
 
-pub use configs::{candidates, chained_config, default_config};
+pub use configs::{candidates, chained_candidates, chained_config, default_config};
 pub use device::{
     COMPILED_ARCHS, DeviceInfo, KERNELS, Versions, current_device, device_count, device_info,
     versions,

@@ -11,7 +11,7 @@ use super::search::{Found, Limits, Progress, search};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::measure::{driver_error, time_launches};
-use crate::path::measured::{Entry, Gpu, Machine, Timed};
+use crate::path::measured::{Chained, Entry, Gpu, Machine, Timed};
 use crate::path::{Operands, Path, available};
 use crate::raw;
 use crate::shape::Shape;
@@ -52,6 +52,9 @@ pub struct Outcome {
     pub entry: Entry,
     /// Every candidate that ran, the fastest first.
     pub ranking: Vec<(Config, Found)>,
+    /// The same of launches that follow each other with programmatic dependent launch; empty where they were not
+    /// measured.
+    pub chained: Vec<(Config, Found)>,
     /// Candidates that did not run, and why.
     pub failed: Vec<(Config, Error)>,
 }
@@ -106,6 +109,32 @@ impl Tuner {
         limits: &Limits,
         progress: impl FnMut(Progress),
     ) -> std::result::Result<Outcome, TuneError> {
+        self.run(shape, operands, limits, false, progress)
+    }
+
+    /// [`tune`](Self::tune), and then as long for launches that follow each other with programmatic dependent
+    /// launch, as layers of a model can: what [`Timed::chained`] is of.
+    ///
+    /// # Errors
+    /// [`tune`](Self::tune)'s.
+    pub fn tune_with_chains(
+        &self,
+        shape: &Shape,
+        operands: &Operands,
+        limits: &Limits,
+        progress: impl FnMut(Progress),
+    ) -> std::result::Result<Outcome, TuneError> {
+        self.run(shape, operands, limits, true, progress)
+    }
+
+    fn run(
+        &self,
+        shape: &Shape,
+        operands: &Operands,
+        limits: &Limits,
+        chains: bool,
+        mut progress: impl FnMut(Progress),
+    ) -> std::result::Result<Outcome, TuneError> {
         let stream = &self.stream;
         if shape.is_empty() {
             return Err(self.no_candidates(shape, operands));
@@ -121,16 +150,65 @@ impl Tuner {
         if candidates.is_empty() {
             return Err(self.no_candidates(shape, &operands));
         }
-        let groups: Vec<usize> = candidates
-            .iter()
-            .map(|config| config.path() as usize)
-            .collect();
-
         let before = self.ceiling(&buffers, shape)?;
         // A replay goes over all copies, or the next one would find the first ones in the cache.
         let launches = ((REPLAY / before) as usize)
             .max(buffers.offsets.len())
             .max(8);
+        let parts = if chains { 2.0 } else { 1.0 };
+        let mut part = |done: f64, at: Progress| {
+            progress(Progress {
+                share: (done + at.share) / parts,
+                ..at
+            });
+        };
+        let on = |candidates| Race {
+            buffers: &buffers,
+            shape,
+            launches,
+            candidates,
+        };
+        let (ranking, mut failed) = self.rank(&on(candidates), limits, |at| part(0.0, at))?;
+        let mut chained = Vec::new();
+        if chains {
+            let candidates: Vec<Config> = Path::ALL
+                .into_iter()
+                .flat_map(|path| {
+                    raw::chained_candidates(path, shape, &weights, &vectors, &self.device)
+                })
+                .collect();
+            if !candidates.is_empty() {
+                let (found, more) = self.rank(&on(candidates), limits, |at| part(1.0, at))?;
+                chained = found;
+                failed.extend(more);
+            }
+        }
+        let ceiling = self.ceiling(&buffers, shape)?.min(before);
+        Ok(Outcome {
+            entry: Entry {
+                shape: *shape,
+                operands,
+                ceiling_seconds: ceiling,
+                paths: best_of_each_path(&ranking, &chained),
+            },
+            ranking,
+            chained,
+            failed,
+        })
+    }
+
+    /// The candidates that ran, the fastest first, and those that did not.
+    fn rank(
+        &self,
+        race: &Race<'_>,
+        limits: &Limits,
+        progress: impl FnMut(Progress),
+    ) -> std::result::Result<(Ranking, Vec<(Config, Error)>), TuneError> {
+        let candidates = &race.candidates;
+        let groups: Vec<usize> = candidates
+            .iter()
+            .map(|config| config.path() as usize)
+            .collect();
         let mut failed: Vec<(usize, Error)> = Vec::new();
         let start = Instant::now();
         let found = search(
@@ -138,7 +216,7 @@ impl Tuner {
             limits,
             || start.elapsed(),
             |candidate| {
-                let timing = self.time(&buffers, shape, &candidates[candidate], launches);
+                let timing = self.time(race, &candidates[candidate]);
                 Ok::<f64, TuneError>(timing.unwrap_or_else(|error| {
                     // One that cannot run loses; whether any can is seen at the end.
                     if failed.iter().all(|(one, _)| *one != candidate) {
@@ -149,10 +227,8 @@ impl Tuner {
             },
             progress,
         )?;
-        let ceiling = self.ceiling(&buffers, shape)?.min(before);
-
         let ran = |found: &Found| failed.iter().all(|(one, _)| *one != found.candidate);
-        let ranking: Vec<(Config, Found)> = found
+        let ranking: Ranking = found
             .into_iter()
             .filter(ran)
             .map(|found| (candidates[found.candidate], found))
@@ -166,27 +242,18 @@ impl Tuner {
             .into_iter()
             .map(|(one, error)| (candidates[one], error))
             .collect();
-        Ok(Outcome {
-            entry: Entry {
-                shape: *shape,
-                operands,
-                ceiling_seconds: ceiling,
-                paths: best_of_each_path(&ranking),
-            },
-            ranking,
-            failed,
-        })
+        Ok((ranking, failed))
     }
 
     /// Seconds of a launch.
-    fn time(
-        &self,
-        buffers: &Buffers,
-        shape: &Shape,
-        config: &Config,
-        launches: usize,
-    ) -> Result<f64> {
+    fn time(&self, race: &Race<'_>, config: &Config) -> Result<f64> {
         let stream = &self.stream;
+        let &Race {
+            buffers,
+            shape,
+            launches,
+            ..
+        } = race;
         let timing = time_launches(stream, launches, REPLAYS, |i| {
             let (weights, vectors, output) = buffers.addresses(stream, i % buffers.offsets.len());
             // SAFETY: the buffers are of this shape, and live until the replays have run:
@@ -242,15 +309,32 @@ impl Tuner {
     }
 }
 
+/// Candidates of a problem, and what they are measured with.
+struct Race<'a> {
+    buffers: &'a Buffers,
+    shape: &'a Shape,
+    launches: usize,
+    candidates: Vec<Config>,
+}
+
+/// Candidates, the fastest first.
+type Ranking = Vec<(Config, Found)>;
+
 /// The first of each path, of candidates with the fastest first.
-fn best_of_each_path(ranking: &[(Config, Found)]) -> Vec<Timed> {
+fn best_of_each_path(ranking: &[(Config, Found)], chained: &[(Config, Found)]) -> Vec<Timed> {
     let mut best: Vec<Timed> = Vec::new();
     for (config, found) in ranking {
-        if best.iter().all(|timed| timed.path != config.path()) {
+        let path = config.path();
+        if best.iter().all(|timed| timed.path != path) {
+            let chained = chained.iter().find(|(config, _)| config.path() == path);
             best.push(Timed {
-                path: config.path(),
+                path,
                 config: Some(*config),
                 seconds: found.median,
+                chained: chained.map(|&(config, ref found)| Chained {
+                    config,
+                    seconds: found.median,
+                }),
             });
         }
     }

@@ -5,9 +5,9 @@ use std::fs;
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::{CudaCoreConfig, CudaCoreKernel, TileConfig, TileKernel};
+use crate::config::{Config, CudaCoreConfig, CudaCoreKernel, TileConfig, TileKernel};
 use crate::path::Path as GemvPath;
-use crate::path::measured::{Gpu, Timed};
+use crate::path::measured::{Chained, Gpu, Timed};
 use crate::scales::ScaleLayout;
 use crate::tensor::Activation;
 
@@ -29,6 +29,10 @@ fn entry(m: usize, n: usize, seconds: f64) -> Entry {
         path,
         config,
         seconds,
+        chained: config.map(|config: Config| Chained {
+            config: config.with_dependent(true),
+            seconds: seconds * 0.9,
+        }),
     };
     let direct = CudaCoreConfig {
         kernel: CudaCoreKernel::Direct,
@@ -148,7 +152,7 @@ fn corrupt_files_are_refused() {
     refused(&|_| String::new(), "EOF");
     refused(&|_| "[]".into(), "invalid");
     refused(
-        &|text| text.replace("tuned/1", "tuned/2"),
+        &|text| text.replace("tuned/2", "tuned/1"),
         "this version reads",
     );
     refused(&replace("\"m\": 128", "\"m\": -1"), "invalid value");
@@ -159,6 +163,10 @@ fn corrupt_files_are_refused() {
     refused(&replace("\"cuda-core-tma\"", "\"cuda-core\""), "twice");
     refused(&replace("\"nvfp4\"", "\"int4\""), "none of nvfp4");
     refused(&replace("\"warps\"", "\"waprs\""), "unknown field");
+    refused(
+        &replace("\"dependent\": true", "\"dependent\": false"),
+        "not dependent",
+    );
     refused(&replace("\"from\"", "\"form\""), "unknown field");
     refused(
         &|text| {

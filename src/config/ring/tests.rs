@@ -72,6 +72,32 @@ fn chains_have_deeper_rings() {
 }
 
 #[test]
+fn candidates_are_legal_and_the_default_comes_first() {
+    for (m, k, l) in [(4096, 2048, 1), (4096, 4096, 1), (512, 28672, 2)] {
+        let shape = shape(m, k, l);
+        for target in [HOPPER, tiled(HOPPER)] {
+            let alone = RingConfig::candidates(&shape, &target);
+            let chained = RingConfig::chained_candidates(&shape, &target);
+            assert_eq!(
+                alone.first(),
+                RingConfig::for_problem(&shape, &target).as_ref()
+            );
+            assert_eq!(
+                chained.first(),
+                RingConfig::for_chain(&shape, &target).as_ref()
+            );
+            for (cuts, dependent) in [(alone, false), (chained, true)] {
+                assert!(cuts.len() > 1, "{shape}: {}", cuts.len());
+                for cut in &cuts {
+                    assert!(cut.is_legal(&shape, &target), "{shape}: {cut:?}");
+                    assert_eq!(cut.dependent, dependent);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn what_the_kernel_takes() {
     let takes =
         |m, k, l, target: RingTarget| RingConfig::for_problem(&shape(m, k, l), &target).is_some();

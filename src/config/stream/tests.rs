@@ -66,10 +66,12 @@ fn roundings_by_hand() {
         dependent: false,
     };
     assert_eq!(config.roundings(&shape, Activation::Nvfp4), 16 + 2 + 12 + 4);
-    assert_eq!(
-        config.roundings(&shape, Activation::Bf16),
-        24 + 16 + 2 + 12 + 4
-    );
+    let sixteen_bits = 24 + 16 + 2 + 12 + 4;
+    assert_eq!(config.roundings(&shape, Activation::F16), sixteen_bits);
+    // Of a single bf16 vector two parts are added.
+    assert_eq!(config.roundings(&shape, Activation::Bf16), sixteen_bits + 1);
+    let two = Shape::new(64, 2, 1024, 1).unwrap();
+    assert_eq!(config.roundings(&two, Activation::Bf16), sixteen_bits);
 }
 
 /// One cut for all but the smallest.

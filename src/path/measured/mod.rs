@@ -2,7 +2,7 @@
 //!
 //! A table is JSON, the same for built-in tables (beside this file) and for files that `nvfp4-gemv tune`
 //! writes: [`crate::tune`]. To refill a built-in one, run on that GPU, with a build of what is measured,
-//! `nvfp4-gemv tune --suite --seconds 1.5 --replace --out h200.json`, put the file here, and commit it.
+//! `nvfp4-gemv tune --suite --chained --seconds 1.5 --replace --out h200.json`, put the file here, and commit it.
 
 mod wire;
 
@@ -44,6 +44,17 @@ pub struct Timed {
     /// How it cut the problem; `None` for the path's default.
     pub config: Option<Config>,
     /// Seconds a call, with cold caches.
+    pub seconds: f64,
+    /// The best of launches that follow each other with programmatic dependent launch, where that was measured.
+    pub chained: Option<Chained>,
+}
+
+/// The best of a path in launches that follow each other with programmatic dependent launch, as layers of a model can.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Chained {
+    /// How it cut the problem.
+    pub config: Config,
+    /// Seconds a launch, with cold caches.
     pub seconds: f64,
 }
 
@@ -223,6 +234,11 @@ mod tests {
                 for timed in &entry.paths {
                     let share = entry.share(timed);
                     assert!((0.01..1.1).contains(&share), "{}: {share}", entry.shape);
+                    // These overlap with each other, the ceiling's launches do not.
+                    if let Some(chained) = timed.chained {
+                        let share = entry.ceiling_seconds / chained.seconds;
+                        assert!((0.01..1.2).contains(&share), "{}: {share}", entry.shape);
+                    }
                 }
             }
         }

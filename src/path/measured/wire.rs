@@ -1,8 +1,8 @@
-//! The JSON of a table of measurements, version 1.
+//! The JSON of a table of measurements, version 2.
 
 use serde::{Deserialize, Serialize};
 
-use super::{Entry, Gpu, Machine, Measurements, Timed};
+use super::{Chained, Entry, Gpu, Machine, Measurements, Timed};
 use crate::config::Config;
 use crate::path::{Operands, Path};
 use crate::scales::ScaleLayout;
@@ -10,7 +10,7 @@ use crate::shape::Shape;
 use crate::tensor::Activation;
 
 /// The format of this version. Another one is refused.
-pub(super) const FORMAT: &str = "nvfp4-gemv/tuned/1";
+pub(super) const FORMAT: &str = "nvfp4-gemv/tuned/2";
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -53,6 +53,14 @@ struct WireTimed {
     path: String,
     seconds: f64,
     config: Option<Config>,
+    chained: Option<WireChained>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WireChained {
+    seconds: f64,
+    config: Config,
 }
 
 pub(super) fn parse(text: &str) -> Result<Measurements, String> {
@@ -105,10 +113,28 @@ fn read_entry(wire: WireEntry) -> Result<Entry, String> {
         if paths.iter().any(|other: &Timed| other.path == path) {
             return Err(format!("{path} is there twice"));
         }
+        let chained = match timed.chained {
+            Some(chained) if chained.config.path() != path => {
+                return Err(format!(
+                    "a chained configuration of another path than {path}"
+                ));
+            }
+            Some(chained) if !chained.config.is_dependent() => {
+                return Err(format!(
+                    "a chained configuration of {path} that is not dependent"
+                ));
+            }
+            Some(chained) => Some(Chained {
+                config: chained.config,
+                seconds: seconds("a chained launch", chained.seconds)?,
+            }),
+            None => None,
+        };
         paths.push(Timed {
             path,
             config: timed.config,
             seconds: seconds(path.name(), timed.seconds)?,
+            chained,
         });
     }
     if paths.is_empty() {
@@ -158,6 +184,10 @@ pub(super) fn write(table: &Measurements) -> String {
                 path: timed.path.name().into(),
                 seconds: timed.seconds,
                 config: timed.config,
+                chained: timed.chained.map(|chained| WireChained {
+                    seconds: chained.seconds,
+                    config: chained.config,
+                }),
             })
             .collect(),
     };

@@ -94,6 +94,11 @@ impl<'a> Run<'a> {
 
     fn lay_out(&self, vectors: usize) -> Shared {
         let shape = self.loaded.shape();
+        // A single bf16 vector takes two columns.
+        let vectors = match (self.activation(), vectors) {
+            (Activation::Bf16, 1) => 2,
+            (_, vectors) => vectors,
+        };
         let scaled = self.activation() == Activation::Nvfp4;
         let block_bytes = if scaled { 16 } else { 32 };
         let (units, unit) = self.units();

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use nvfp4_gemv::path::Operands;
-use nvfp4_gemv::tune::{Limits, Outcome, TuneError, Tuned, Tuner};
+use nvfp4_gemv::tune::{Found, Limits, Outcome, Progress, TuneError, Tuned, Tuner};
 use nvfp4_gemv::{Config, Error, Shape};
 use serde_json::{Value, json};
 
@@ -22,9 +22,10 @@ pub(super) fn run(args: &Args) -> Result<Report> {
     let tuner = Tuner::new(0)?;
     let out = args.out();
     let from = format!(
-        "{}, `nvfp4-gemv tune{}`, {} s a problem",
+        "{}, `nvfp4-gemv tune{}{}`, {} s a problem",
         today(),
         if args.suite { " --suite" } else { "" },
+        if args.chained { " --chained" } else { "" },
         args.seconds
     );
     // A file that is refused is refused now, not after minutes.
@@ -44,7 +45,7 @@ pub(super) fn run(args: &Args) -> Result<Report> {
     for (i, (shape, operands)) in problems.iter().enumerate() {
         let done = i as f64 * STEPS;
         bar.set_message(title(shape, operands));
-        let outcome = tuner.tune(shape, operands, &limits, |progress| {
+        let show = |progress: Progress| {
             bar.set_position((done + STEPS * progress.share) as u64);
             bar.set_message(format!(
                 "{}: {} candidates, best {}",
@@ -52,7 +53,11 @@ pub(super) fn run(args: &Args) -> Result<Report> {
                 progress.alive,
                 time(progress.best)
             ));
-        });
+        };
+        let outcome = match args.chained {
+            false => tuner.tune(shape, operands, &limits, show),
+            true => tuner.tune_with_chains(shape, operands, &limits, show),
+        };
         match outcome {
             Ok(outcome) => {
                 text.push_str(&describe(&outcome));
@@ -109,18 +114,20 @@ fn title(shape: &Shape, operands: &Operands) -> String {
 fn describe(outcome: &Outcome) -> String {
     let entry = &outcome.entry;
     let mut table = Table::new(&["  configuration", "time", "share", "rounds"]);
-    for (i, (config, found)) in outcome.ranking.iter().enumerate() {
-        let before = &outcome.ranking[..i];
-        let first_of_path = before
-            .iter()
-            .all(|(other, _)| other.path() != config.path());
-        if i < ROWS || first_of_path {
-            table.row(vec![
-                format!("  {}", one_line(config)),
-                time(found.median),
-                format!("{:.1}%", 100.0 * entry.ceiling_seconds / found.median),
-                found.rounds.to_string(),
-            ]);
+    for (ranking, what) in [(&outcome.ranking, ""), (&outcome.chained, "chained ")] {
+        for (i, (config, found)) in ranking.iter().enumerate() {
+            let before = &ranking[..i];
+            let first_of_path = before
+                .iter()
+                .all(|(other, _)| other.path() != config.path());
+            if i < ROWS || first_of_path {
+                table.row(vec![
+                    format!("  {what}{}", one_line(config)),
+                    time(found.median),
+                    format!("{:.1}%", 100.0 * entry.ceiling_seconds / found.median),
+                    found.rounds.to_string(),
+                ]);
+            }
         }
     }
     let mut text = format!(
@@ -153,10 +160,8 @@ fn one_line(config: &Config) -> String {
 fn to_json(outcome: &Outcome) -> Value {
     let entry = &outcome.entry;
     let shape = &entry.shape;
-    let ranking: Vec<Value> = outcome
-        .ranking
-        .iter()
-        .map(|(config, found)| {
+    let list = |ranking: &[(Config, Found)]| -> Vec<Value> {
+        let one = |(config, found): &(Config, Found)| {
             json!({
                 "path": config.path().name(),
                 "config": config,
@@ -165,8 +170,9 @@ fn to_json(outcome: &Outcome) -> Value {
                 "rounds": found.rounds,
                 "share_of_ceiling": entry.ceiling_seconds / found.median,
             })
-        })
-        .collect();
+        };
+        ranking.iter().map(one).collect()
+    };
     let failed: Vec<Value> = outcome
         .failed
         .iter()
@@ -177,7 +183,8 @@ fn to_json(outcome: &Outcome) -> Value {
         "activation": entry.operands.activation.name(),
         "layout": entry.operands.weight_layout.name(),
         "ceiling_seconds": entry.ceiling_seconds,
-        "ranking": ranking,
+        "ranking": list(&outcome.ranking),
+        "chained": list(&outcome.chained),
         "failed": failed,
     })
 }

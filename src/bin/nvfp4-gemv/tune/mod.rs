@@ -27,7 +27,7 @@ Examples:
   nvfp4-gemv tune --shape 4096,7168 --out tuned.json
   nvfp4-gemv tune --shape 4096,7168,8 --shape 8192,4096,1,4 --layout 128x4 --out tuned.json
   nvfp4-gemv tune --shape 14336,4096 --activation nvfp4 --activation bf16   # prints, stores nothing
-  nvfp4-gemv tune --suite --seconds 1.5 --replace --out h200.json   # a built-in table, in minutes")]
+  nvfp4-gemv tune --suite --chained --seconds 1.5 --replace --out h200.json   # a built-in table, in minutes")]
 pub(crate) struct Args {
     /// M,K or M,K,L or M,K,L,N; may be repeated
     #[arg(long = "shape", value_name = "M,K[,L[,N]]", value_parser = parse_shape)]
@@ -41,6 +41,10 @@ pub(crate) struct Args {
     /// Layout of the scales; may be repeated
     #[arg(long, value_enum, default_values = ["linear", "128x4"])]
     layout: Vec<LayoutArg>,
+    /// Also find the best cuts for launches that follow each other with programmatic dependent launch, as layers
+    /// of a model can: twice the time
+    #[arg(long)]
+    chained: bool,
     /// Seconds a problem may take; the first round is always whole
     #[arg(long, default_value_t = 3.0, value_parser = seconds)]
     seconds: f64,
@@ -132,7 +136,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
 #[cfg(not(feature = "cuda"))]
 pub(crate) fn run(args: &Args) -> Result<Report> {
     args.problems()?;
-    let _ = (args.out(), args.seconds, args.replace);
+    let _ = (args.out(), args.seconds, args.replace, args.chained);
     Err(nvfp4_gemv::Error::PathUnavailable {
         path: nvfp4_gemv::Path::CudaCore,
         reason: nvfp4_gemv::Unavailable::BuiltWithoutCuda,

@@ -3,7 +3,7 @@
 use cudarc::driver::CudaSlice;
 use nvfp4_gemv::measure::{ReadOnly, Replay, copies_for_cold_l2};
 use nvfp4_gemv::{
-    Device, GlobalScale, Launched, Result, RingTarget, ScaleLayout, Weights, gemv_on_device_with,
+    Device, GlobalScale, Launched, Result, Weights, gemv_on_device_chained, gemv_on_device_with,
 };
 
 use super::super::rounds::{alternate, scale};
@@ -90,11 +90,6 @@ impl Cuda {
         let mut y = self.poisoned(case.output, shape.outputs())?;
         let read = ReadOnly::new(&self.stream, &pool.codes, self.info.multiprocessors)?;
         let launches = copies.max(LAUNCHES);
-        let ring = RingTarget {
-            tiled: case.layout == ScaleLayout::Tiled128x4,
-            multiprocessors: self.info.multiprocessors,
-            shared_bytes: self.info.shared_bytes,
-        };
 
         let mut ways: Vec<(Work, String, Replay)> = Vec::with_capacity(works.len());
         for &work in works {
@@ -111,24 +106,31 @@ impl Cuda {
                     mode,
                     slow_percent,
                 } => {
+                    let (stream, weights) = (&self.stream, &weights);
                     let mut launch = |config, i: usize| {
                         let (weights, output) = (&weights[i % copies], y.output());
-                        gemv_on_device_with(
-                            Some(path),
-                            config,
-                            &self.stream,
-                            shape,
-                            weights,
-                            &x,
-                            output,
-                        )
+                        match (config, mode) {
+                            (None, Mode::Chained) => gemv_on_device_chained(
+                                Some(path),
+                                stream,
+                                shape,
+                                weights,
+                                &x,
+                                output,
+                            ),
+                            _ => gemv_on_device_with(
+                                Some(path),
+                                config,
+                                stream,
+                                shape,
+                                weights,
+                                &x,
+                                output,
+                            ),
+                        }
                     };
-                    // Once outside of the graph: it tells the default cut, and loads the kernel.
+                    // Once outside of the graph: it tells the cut, and loads the kernel.
                     let Launched { config, .. } = launch(None, 0)?;
-                    let config = match mode {
-                        Mode::Isolated => config,
-                        Mode::Chained => config.for_chain(shape, &ring),
-                    };
                     let can_depend = self.info.compute_capability >= (9, 0);
                     if mode == Mode::Chained && !(can_depend && config.is_dependent()) {
                         continue;
