@@ -9,11 +9,13 @@ use device::{
     Case, Data, Gpu, OnDevice, Uploaded, assert_alphas, assert_dependent_in_a_graph,
     assert_follows_the_quantiser, gpu_or_skip, layouts, upload,
 };
-use half::f16;
+use half::{bf16, f16};
 use nvfp4_gemv::problem::{CONTEST_BENCHMARKS, CONTEST_TESTS, EdgeCase, Problem};
+use nvfp4_gemv::reference::{self, Reference};
 use nvfp4_gemv::{
-    Activation, Config, DenseVectors, Error, FloatType, GlobalScale, Output, Path, ScaleLayout,
-    Shape, StreamConfig, StreamTarget, Unavailable, Vectors, Weights, gemv_on_device_with,
+    Activation, Config, DenseVectors, Device, Error, FloatType, GlobalScale, Launched, Output,
+    Path, ScaleLayout, Shape, StreamConfig, StreamTarget, Unavailable, Vectors, Weights,
+    gemv_on_device_with,
 };
 
 /// The path that these tests are about.
@@ -212,56 +214,92 @@ fn edge_cases() {
     }
 }
 
+/// Every sum of `y` is within what is promised of a launch.
+fn assert_in_bound(
+    truth: &Reference,
+    launched: &Launched,
+    shape: &Shape,
+    activation: Activation,
+    y: &[f32],
+) {
+    let roundings = launched.config.roundings(shape, activation);
+    for (i, &y) in y.iter().enumerate() {
+        let (true_y, magnitude) = (truth.y[i], truth.magnitude[i]);
+        let bound = reference::error_bound(true_y, magnitude, roundings, FloatType::F32);
+        let error = (f64::from(y) - true_y).abs();
+        assert!(
+            error <= bound,
+            "{activation} {shape} element {i}: {y}, true {true_y}, error {error:e} > {bound:e}"
+        );
+    }
+}
+
 /// f16 and bf16 vectors over their types' whole ranges, also as weights with the code 0.5 see them: what
 /// is promised of matrix instructions' sums, subnormal elements included.
 #[test]
 fn dense_vectors_of_every_magnitude() {
     let gpu = gpu_or_skip!();
     let stream = &gpu.stream;
-    let shape = Shape::new(130, 2, 2048, 1).unwrap();
-    // Without alpha: results of vectors that are small stay small, in f32 far from its limits.
-    let mut problem = Problem::full_range(shape, 21);
-    problem.alpha = None;
-    let w = problem.weights(ScaleLayout::Linear).unwrap();
-    let uploaded = Uploaded::new(
-        stream,
-        &problem,
-        ScaleLayout::Linear,
-        ScaleLayout::Linear,
-        false,
-    );
-    for (seed, exponents) in [(0, 1u16..31), (1, 0..3), (2, 0..31), (3, 12..18)] {
-        let mut rng = fastrand::Rng::with_seed(seed);
-        let x: Vec<f16> = (0..shape.n() * shape.k())
-            .map(|_| {
-                let exponent = rng.u16(exponents.clone());
-                f16::from_bits(rng.u16(..2) << 15 | exponent << 10 | rng.u16(..1024))
-            })
-            .collect();
+    let linear = ScaleLayout::Linear;
+    for n in [1, 2] {
+        let shape = Shape::new(130, n, 2048, 1).unwrap();
+        // Without alpha: results of vectors that are small stay small, in f32 far from its limits.
+        let mut problem = Problem::full_range(shape, 21);
+        problem.alpha = None;
+        let w = problem.weights(linear).unwrap();
         let host = w.view().unwrap();
-        let truth = nvfp4_gemv::reference::gemv(&shape, &host, &Vectors::f16(&x)).unwrap();
-        let x = upload(stream, &x);
+        let uploaded = Uploaded::new(stream, &problem, linear, linear, false);
         let mut y = upload(stream, &vec![f32::NAN; shape.outputs()]);
-        let launched = gemv_on_device_with(
-            CASE.path,
-            None,
-            stream,
-            &shape,
-            &uploaded.weights(),
-            &Vectors::F16(DenseVectors::new(x.as_view())),
-            Output::F32(y.as_view_mut()),
-        )
-        .unwrap();
-        let roundings = launched.config.roundings(&shape, Activation::F16);
-        for (i, y) in stream.clone_dtoh(&y).unwrap().into_iter().enumerate() {
-            let (true_y, magnitude) = (truth.y[i], truth.magnitude[i]);
-            let bound =
-                nvfp4_gemv::reference::error_bound(true_y, magnitude, roundings, FloatType::F32);
-            let error = (f64::from(y) - true_y).abs();
-            assert!(
-                error <= bound,
-                "{exponents:?} element {i}: {y}, true {true_y}, error {error:e} > {bound:e}"
-            );
+        let mut launch = |vectors: &Vectors<'_, Device>| {
+            let output = Output::F32(y.as_view_mut());
+            let launched = gemv_on_device_with(
+                CASE.path,
+                None,
+                stream,
+                &shape,
+                &uploaded.weights(),
+                vectors,
+                output,
+            )
+            .unwrap();
+            (launched, stream.clone_dtoh(&y).unwrap())
+        };
+        let sign_and_mantissa =
+            |rng: &mut fastrand::Rng, bits: u32| rng.u16(..2) << 15 | rng.u16(..1 << bits);
+        for (seed, exponents) in [(0, 1u16..31), (1, 0..3), (2, 0..31), (3, 12..18)] {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let x: Vec<f16> = (0..n * shape.k())
+                .map(|_| rng.u16(exponents.clone()) << 10 | sign_and_mantissa(&mut rng, 10))
+                .map(f16::from_bits)
+                .collect();
+            let truth = reference::gemv(&shape, &host, &Vectors::f16(&x)).unwrap();
+            let x = upload(stream, &x);
+            let (launched, y) = launch(&Vectors::F16(DenseVectors::new(x.as_view())));
+            assert_in_bound(&truth, &launched, &shape, Activation::F16, &y);
+        }
+        // 127 is the exponent of 1, where a single vector is cut in two. One element of many, so that no
+        // large one hides what becomes of a small one.
+        for (seed, exponents, one_of) in [
+            (4, 1u16..230, 1),
+            (5, 0..3, 1),
+            (6, 0..230, 1),
+            (7, 124..130, 1),
+            (8, 0..230, 700),
+            (9, 125..129, 700),
+            (10, 0..3, 700),
+        ] {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let x: Vec<bf16> = (0..n * shape.k())
+                .map(|_| {
+                    let bits = rng.u16(exponents.clone()) << 7 | sign_and_mantissa(&mut rng, 7);
+                    let kept = if rng.u32(..one_of) == 0 { bits } else { 0 };
+                    bf16::from_bits(kept)
+                })
+                .collect();
+            let truth = reference::gemv(&shape, &host, &Vectors::bf16(&x)).unwrap();
+            let x = upload(stream, &x);
+            let (launched, y) = launch(&Vectors::Bf16(DenseVectors::new(x.as_view())));
+            assert_in_bound(&truth, &launched, &shape, Activation::Bf16, &y);
         }
     }
 }

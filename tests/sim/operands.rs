@@ -39,6 +39,21 @@ impl Operands {
         Self::new(Problem::full_range(shape, seed), activation, &x)
     }
 
+    /// All codes and scales; of each dense vector one element in 200, of any exponent that f32 sums have room for, and
+    /// zeros: no large element hides what becomes of a small one.
+    pub(crate) fn sparse_bf16(shape: Shape, seed: u64) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut number = || {
+            let bits = rng.u16(..2) << 15 | rng.u16(..230) << 7 | rng.u16(..128);
+            let kept = if rng.u32(..200) == 0 { bits } else { 0 };
+            bf16::from_bits(kept).to_f32()
+        };
+        let x: Vec<f32> = (0..shape.vector_elements()).map(|_| number()).collect();
+        let mut problem = Problem::full_range(shape, seed);
+        problem.alpha = None;
+        Self::new(problem, Activation::Bf16, &x)
+    }
+
     /// With a factor a row that is a power of two.
     pub(crate) fn with_row_alpha(mut self) -> Self {
         let m = self.problem.shape.m();

@@ -195,6 +195,29 @@ fn every_cut_on_hopper() {
     }
 }
 
+/// bf16 over its whole range, also where a single vector is cut in two.
+#[test]
+fn bf16_of_every_magnitude() {
+    let Some(mut kernels) = Kernels::new("compute_90a") else {
+        return;
+    };
+    let cutting = cutting((33, 512, 3), ScaleLayout::Linear, (2, 3, 2));
+    let extras = Extras {
+        weight_layout: cutting.layout,
+        vector_layout: ScaleLayout::Linear,
+        element: FloatType::F32,
+        vector_alpha: false,
+    };
+    for n in [1, 2] {
+        let shape = Shape::new(cutting.m, n, cutting.k, cutting.l).unwrap();
+        for seed in 0..4 {
+            let operands = Operands::sparse_bf16(shape, seed);
+            let options = &few(seed)[0];
+            kernels.run(&operands, cutting.cut, extras, Comparison::Bound, options);
+        }
+    }
+}
+
 /// Eleven vectors: a pass of eight, one of three.
 #[test]
 fn two_passes() {

@@ -179,8 +179,11 @@ impl Sum {
                 ..
             } = *t
             {
-                // At most 27 bits remain: a product is below 4 times its exponent's power.
-                let aligned = if unit >= place {
+                // At most 27 bits remain: a product is below 4 times its exponent's power. Zeros may lie
+                // beyond all others.
+                let aligned = if magnitude == 0 {
+                    0
+                } else if unit >= place {
                     magnitude << (unit - place)
                 } else {
                     magnitude.checked_shr((place - unit) as u32).unwrap_or(0)
@@ -217,5 +220,22 @@ impl Sum {
             Total::Finite(x) if x.abs() >= 2f64.powi(128) => format.round(x, Round::Nearest, false),
             Total::Finite(x) => format.round(x, mode, false),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Zero times a large element has a large exponent, and counts for nothing.
+    #[test]
+    fn zeros_do_not_count_whatever_their_exponents() {
+        let bf16 = |bits| Format::BF16.decode(bits);
+        let one = bf16(0x3f80);
+        let mut sum = Sum::new(Format::F32.decode(0));
+        sum.add(one.times(one));
+        sum.add(bf16(0x7f00).times(bf16(0))); // 2^127 * 0
+        sum.add(bf16(0x0001).times(one)); // a subnormal: cut away
+        assert_eq!(sum.to_f32(), 1f32.to_bits());
     }
 }
