@@ -42,6 +42,7 @@ mod cuda {
     pub(crate) fn build() -> Result<(), String> {
         println!("cargo::rerun-if-env-changed=DOCS_RS");
         println!("cargo::rerun-if-env-changed={}", arch::VARIABLE);
+        println!("cargo::rerun-if-env-changed={}", compile::RACECHECK);
         println!("cargo::rerun-if-changed=build");
         println!("cargo::rerun-if-changed=csrc");
         let manifest = folder("CARGO_MANIFEST_DIR")?;

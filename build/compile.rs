@@ -65,6 +65,9 @@ struct Job {
     fingerprint: String,
 }
 
+/// Makes kernels that compute-sanitizer's racecheck can follow: docs/notes/testing.md.
+pub(crate) const RACECHECK: &str = "NVFP4_GEMV_RACECHECK";
+
 impl Job {
     fn new(nvcc: &Nvcc, archs: &[String], source: &Path, objects: &Path) -> Self {
         let object = objects
@@ -94,6 +97,9 @@ impl Job {
         }
         for arch in compiled {
             arguments.push(format!("-gencode=arch=compute_{arch},code=sm_{arch}"));
+        }
+        if env::var_os(RACECHECK).is_some() {
+            arguments.push(format!("-D{RACECHECK}"));
         }
         arguments.push("-MD".into());
         arguments.push("-MF".into());

@@ -21,6 +21,19 @@ __device__ __forceinline__ void mbarrier_arrive(uint32_t bar) {
     asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 
+// Releases what the lanes of a warp did before, all of them. It counts as kWarpArrivals.
+#ifdef NVFP4_GEMV_RACECHECK
+// compute-sanitizer's racecheck knows a thread's own arrivals only: docs/notes/testing.md.
+constexpr uint32_t kWarpArrivals = 32;
+__device__ __forceinline__ void mbarrier_arrive_warp(uint32_t bar, uint32_t) { mbarrier_arrive(bar); }
+#else
+constexpr uint32_t kWarpArrivals = 1;
+__device__ __forceinline__ void mbarrier_arrive_warp(uint32_t bar, uint32_t lane) {
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(bar);
+}
+#endif
+
 // Arrives, and makes the phase wait for `bytes` more of copies: before they are issued.
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(uint32_t bar, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(bar),

@@ -277,7 +277,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
     if (part == 0 && lane == 0) {
 #pragma unroll 1
         for (uint32_t i = 0; i < p.depth * kStages<kRows>; ++i) {
-            arch::mbarrier_init(bar + i * kBarBytes + 8, p.row_warps);
+            arch::mbarrier_init(bar + i * kBarBytes + 8, p.row_warps * arch::kWarpArrivals);
         }
     }
     __syncwarp();
@@ -343,8 +343,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
                 }
                 codes_at += p.row_bytes;
             }
-            __syncwarp();
-            if (lane == 0) arch::mbarrier_arrive(bar + 8);
+            arch::mbarrier_arrive_warp(bar + 8, lane);
             bar += kBarBytes;
 #pragma unroll
             for (uint32_t r = 0; r < kRows; ++r) {
