@@ -3,12 +3,16 @@
 
 mod device;
 
+use cudarc::driver::CudaSlice;
 use device::{
-    Case, Data, Gpu, OnDevice, assert_alphas, assert_dependent_in_a_graph,
-    assert_follows_the_quantiser, gpu_or_skip, layouts,
+    Case, Data, Gpu, OnDevice, Uploaded, assert_alphas, assert_dependent_in_a_graph,
+    assert_follows_the_quantiser, gpu_or_skip, layouts, upload,
 };
 use nvfp4_gemv::problem::{CONTEST_BENCHMARKS, CONTEST_TESTS, EdgeCase, Problem};
-use nvfp4_gemv::{FloatType, Path, RingConfig, RingTarget, ScaleLayout, Shape};
+use nvfp4_gemv::{
+    Config, FloatType, Output, Path, PreparedGemv, RingConfig, RingTarget, ScaleLayout, Shape,
+    gemv_on_device_chained,
+};
 
 /// The path that these tests are about.
 const CASE: Case = Case {
@@ -232,5 +236,43 @@ fn vectors_of_the_kernel_before() {
         };
         let default = cuts(&shape, &target(&gpu, case))[0].into();
         assert_follows_the_quantiser(&gpu, shape, layout, default);
+    }
+}
+
+/// Calls for chains, at once and prepared: the same dependent cut, and the exact answer.
+#[test]
+fn chained_calls_have_a_cut_of_their_own() {
+    let gpu = hopper_or_skip!();
+    let stream = &gpu.stream;
+    for (m, k, l) in [(4096, 4096, 1), (300, 1024, 1), (128, 512, 3)] {
+        let shape = Shape::gemv(m, k, l).unwrap();
+        let problem = Problem::integers(shape, 15);
+        let truth = problem.reference().unwrap();
+        let poison = vec![f32::NAN; shape.outputs()];
+        for layout in ScaleLayout::ALL {
+            let uploaded = Uploaded::new(stream, &problem, layout, layout, false);
+            let (weights, vectors) = (uploaded.weights(), uploaded.vectors());
+            let mut y = upload(stream, &poison);
+            let exact = |y: &CudaSlice<f32>| {
+                let y = stream.clone_dtoh(y).unwrap();
+                assert!(y.into_iter().map(f64::from).eq(truth.y.iter().copied()));
+            };
+            let output = Output::F32(y.as_view_mut());
+            let launched =
+                gemv_on_device_chained(CASE.path, stream, &shape, &weights, &vectors, output)
+                    .unwrap();
+            assert!(matches!(launched.config, Config::Ring(cut) if cut.dependent));
+            exact(&y);
+
+            y = upload(stream, &poison);
+            let output = Output::F32(y.as_view_mut());
+            let prepared =
+                PreparedGemv::chained(CASE.path, stream, &shape, &weights, &vectors, output)
+                    .unwrap();
+            assert_eq!(prepared.launched().config, launched.config);
+            let output = Output::F32(y.as_view_mut());
+            prepared.launch(stream, &weights, &vectors, output).unwrap();
+            exact(&y);
+        }
     }
 }
