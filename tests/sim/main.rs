@@ -3,6 +3,7 @@
 //! Needs nvcc; without one every test says so and passes.
 
 mod executed;
+mod kernels;
 mod loaded;
 mod operands;
 mod params;

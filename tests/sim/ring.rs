@@ -4,53 +4,29 @@ mod faults;
 mod launch;
 
 use nvfp4_gemv::{Activation, FloatType, RingConfig, RingTarget, ScaleLayout, Shape};
-use ptx_sim::{Module, Options, Policy, Timing, Uninitialised};
+use ptx_sim::{Options, Policy, Timing, Uninitialised};
 
-use super::executed::Executed;
+use super::kernels::Kernels;
 use super::loaded::Extras;
 use super::operands::Operands;
-use super::ptx;
 use super::schedules::{few, schedules};
 use super::tiled::launch::Comparison;
 use launch::Run;
 
-/// One architecture's kernels.
-struct Kernels {
-    module: Module,
-    executed: Executed,
-}
-
-impl Kernels {
-    fn new(arch: &str) -> Option<Self> {
-        Some(Self {
-            module: ptx::compile("gemv_ring", arch)?,
-            executed: Executed::default(),
-        })
-    }
-
-    fn run(
-        &mut self,
-        operands: &Operands,
-        cut: RingConfig,
-        extras: Extras,
-        data: Comparison,
-        options: &Options,
-    ) {
-        let run = Run::new(&self.module, operands, cut, extras);
-        let context = || {
-            let shape = operands.problem.shape;
-            format!("{shape:?}, {cut:?}, {extras:?}, {options:?}")
-        };
-        let (launch, entry) = run.launched();
-        let (program, counters) = self.executed.kernel(&self.module, &entry);
-        let report = run
-            .launch(program, &launch, options)
-            .unwrap_or_else(|error| panic!("{entry}, {}: {error}", context()));
-        counters.merge(&report.coverage.counters);
-        if let Some(difference) = run.difference(data) {
-            panic!("{difference}; {}", context());
-        }
-    }
+/// Runs a cut of a problem, which must give what it should.
+fn run(
+    kernels: &mut Kernels,
+    operands: &Operands,
+    cut: RingConfig,
+    extras: Extras,
+    data: Comparison,
+    options: &Options,
+) {
+    let call = Run::new(&kernels.module, operands, cut, extras);
+    kernels.run(&call, data, options, || {
+        let (shape, activation) = (operands.problem.shape, operands.activation);
+        format!("{activation} {shape:?}, {cut:?}, {extras:?}, {options:?}")
+    });
 }
 
 /// A problem, and a cut of it.
@@ -200,7 +176,7 @@ fn check(kernels: &mut Kernels, cutting: &Cutting, turn: &mut usize) {
                 uninitialised: cutting.uninitialised(seed),
                 ..options
             };
-            kernels.run(&operands, cutting.cut, extras, data, &options);
+            run(kernels, &operands, cutting.cut, extras, data, &options);
         }
     }
 }
@@ -236,7 +212,7 @@ fn slow_producer(kernels: &mut Kernels) {
                 timing: Timing::Random,
                 ..Options::default()
             };
-            kernels.run(&operands, cut, extras, Comparison::Exact, &options);
+            run(kernels, &operands, cut, extras, Comparison::Exact, &options);
         }
     }
 }
@@ -268,7 +244,7 @@ fn cannot_be(line: &str) -> bool {
 
 #[test]
 fn every_cut_on_hopper() {
-    if let Some(mut kernels) = Kernels::new("compute_90a") {
+    if let Some(mut kernels) = Kernels::new("gemv_ring", "compute_90a") {
         sweep(&mut kernels);
         slow_producer(&mut kernels);
         let unexecuted = kernels.executed.unexecuted();
@@ -282,7 +258,7 @@ fn every_cut_on_hopper() {
 #[ignore = "takes minutes"]
 fn random_cuts() {
     for arch in ["compute_90a", "compute_100a"] {
-        let Some(mut kernels) = Kernels::new(arch) else {
+        let Some(mut kernels) = Kernels::new("gemv_ring", arch) else {
             return;
         };
         let mut left = 300;
@@ -315,7 +291,7 @@ fn random_cuts() {
 
 #[test]
 fn every_cut_on_blackwell() {
-    if let Some(mut kernels) = Kernels::new("compute_100a") {
+    if let Some(mut kernels) = Kernels::new("gemv_ring", "compute_100a") {
         sweep(&mut kernels);
     }
 }

@@ -4,54 +4,29 @@ mod faults;
 mod launch;
 
 use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
-use ptx_sim::{Module, Options};
+use ptx_sim::Options;
 
-use super::executed::Executed;
+use super::kernels::Kernels;
 use super::loaded::Extras;
 use super::operands::Operands;
-use super::ptx;
 use super::schedules::{few, schedules};
 use super::tiled::launch::Comparison;
 use launch::{Cut, Run};
 
-/// One architecture's kernels.
-struct Kernels {
-    module: Module,
-    executed: Executed,
-}
-
-impl Kernels {
-    fn new(arch: &str) -> Option<Self> {
-        Some(Self {
-            module: ptx::compile("gemv_stream", arch)?,
-            executed: Executed::default(),
-        })
-    }
-
-    fn run(
-        &mut self,
-        operands: &Operands,
-        cut: Cut,
-        extras: Extras,
-        data: Comparison,
-        options: &Options,
-    ) {
-        let run = Run::new(&self.module, operands, cut, extras);
-        let context = || {
-            let shape = operands.problem.shape;
-            format!("{shape:?}, {cut:?}, {extras:?}, {options:?}")
-        };
-        for (launch, entry) in run.launches() {
-            let (program, counters) = self.executed.kernel(&self.module, &entry);
-            let report = run
-                .launch(program, &launch, options)
-                .unwrap_or_else(|error| panic!("{entry}, {}: {error}", context()));
-            counters.merge(&report.coverage.counters);
-        }
-        if let Some(difference) = run.difference(data) {
-            panic!("{:?}, {}: {difference}", operands.activation, context());
-        }
-    }
+/// Runs a cut of a problem, which must give what it should.
+fn run(
+    kernels: &mut Kernels,
+    operands: &Operands,
+    cut: Cut,
+    extras: Extras,
+    data: Comparison,
+    options: &Options,
+) {
+    let call = Run::new(&kernels.module, operands, cut, extras);
+    kernels.run(&call, data, options, || {
+        let (shape, activation) = (operands.problem.shape, operands.activation);
+        format!("{activation} {shape:?}, {cut:?}, {extras:?}, {options:?}")
+    });
 }
 
 /// A shape without N, and a cut of it.
@@ -152,7 +127,7 @@ fn check(
             few(seed)[turn / 3 % 3..][..1].to_vec()
         };
         for options in &those {
-            kernels.run(&operands, cutting.cut, extras, data, options);
+            run(kernels, &operands, cutting.cut, extras, data, options);
         }
     }
 }
@@ -187,7 +162,7 @@ fn is_empty_loop(line: &str) -> bool {
 
 #[test]
 fn every_cut_on_hopper() {
-    if let Some(mut kernels) = Kernels::new("compute_90a") {
+    if let Some(mut kernels) = Kernels::new("gemv_stream", "compute_90a") {
         sweep(&mut kernels, &[1, 2, 3, 8]);
         let unexecuted = kernels.executed.unexecuted();
         let left: Vec<&str> = unexecuted.lines().filter(|l| !is_empty_loop(l)).collect();
@@ -198,7 +173,7 @@ fn every_cut_on_hopper() {
 /// bf16 over its whole range, also where a single vector is cut in two.
 #[test]
 fn bf16_of_every_magnitude() {
-    let Some(mut kernels) = Kernels::new("compute_90a") else {
+    let Some(mut kernels) = Kernels::new("gemv_stream", "compute_90a") else {
         return;
     };
     let cutting = cutting((33, 512, 3), ScaleLayout::Linear, (2, 3, 2));
@@ -213,7 +188,14 @@ fn bf16_of_every_magnitude() {
         for seed in 0..4 {
             let operands = Operands::sparse_bf16(shape, seed);
             let options = &few(seed)[0];
-            kernels.run(&operands, cutting.cut, extras, Comparison::Bound, options);
+            run(
+                &mut kernels,
+                &operands,
+                cutting.cut,
+                extras,
+                Comparison::Bound,
+                options,
+            );
         }
     }
 }
@@ -221,7 +203,7 @@ fn bf16_of_every_magnitude() {
 /// Eleven vectors: a pass of eight, one of three.
 #[test]
 fn two_passes() {
-    let Some(mut kernels) = Kernels::new("compute_90a") else {
+    let Some(mut kernels) = Kernels::new("gemv_stream", "compute_90a") else {
         return;
     };
     for activation in ACTIVATIONS {
@@ -236,7 +218,7 @@ fn two_passes() {
 #[ignore = "takes minutes"]
 fn random_cuts() {
     for arch in ["compute_90a", "compute_100a"] {
-        let Some(mut kernels) = Kernels::new(arch) else {
+        let Some(mut kernels) = Kernels::new("gemv_stream", arch) else {
             return;
         };
         for seed in 0..100 {
@@ -263,7 +245,7 @@ fn random_cuts() {
 /// The same source, but f16 pairs in another order: E2M1 is converted in hardware.
 #[test]
 fn every_cut_on_blackwell() {
-    if let Some(mut kernels) = Kernels::new("compute_100a") {
+    if let Some(mut kernels) = Kernels::new("gemv_stream", "compute_100a") {
         sweep(&mut kernels, &[2]);
     }
 }

@@ -7,6 +7,7 @@ use ptx_sim::{Options, SimError};
 use super::super::planted_faults::{demand, no_arithmetic};
 use super::launch::Run;
 use super::{Cutting, cutting};
+use crate::kernels::Launched;
 use crate::loaded::Extras;
 use crate::operands::Operands;
 use crate::ptx;

@@ -3,6 +3,7 @@
 use nvfp4_gemv::{RingConfig, ScaleLayout};
 use ptx_sim::{Launch, Module, Options, Program, Report, SimError};
 
+use super::super::kernels::Launched;
 use super::super::loaded::{Extras, Loaded};
 use super::super::operands::Operands;
 use super::super::params::{Params, magic};
@@ -163,8 +164,14 @@ impl<'a> Run<'a> {
         loaded.epilogue(&mut p, 160, 0);
         p.into_bytes()
     }
+}
 
-    pub(crate) fn launch(
+impl Launched for Run<'_> {
+    fn launches(&self) -> Vec<(Launch, String)> {
+        vec![self.launched()]
+    }
+
+    fn launch(
         &self,
         program: &Program,
         launch: &Launch,
@@ -173,8 +180,7 @@ impl<'a> Run<'a> {
         self.loaded.launch(program, launch, options)
     }
 
-    /// The first element that is not what the problem asks for.
-    pub(crate) fn difference(&self, comparison: Comparison) -> Option<String> {
+    fn difference(&self, comparison: Comparison) -> Option<String> {
         let roundings = self.cut.roundings(self.loaded.shape());
         self.loaded.difference(comparison, roundings)
     }

@@ -3,6 +3,7 @@
 use nvfp4_gemv::{Activation, ScaleLayout};
 use ptx_sim::{Launch, Module, Options, Program, Report, SimError};
 
+use super::super::kernels::Launched;
 use super::super::loaded::{Extras, Loaded};
 use super::super::operands::Operands;
 use super::super::params::{Params, magic};
@@ -52,26 +53,6 @@ impl<'a> Run<'a> {
 
     fn activation(&self) -> Activation {
         self.loaded.operands.activation
-    }
-
-    /// The launches of one call, with their entries.
-    pub(crate) fn launches(&self) -> Vec<(Launch, String)> {
-        let n = self.loaded.shape().n();
-        let one = |first: usize| {
-            let count = (n - first).min(MAX_VECTORS);
-            let vectors = count.next_power_of_two();
-            let entry = format!(
-                "_ZN5nvfp46stream11gemv_streamILi{}ELi{vectors}EEEvNS0_6ParamsE",
-                activation(self.activation())
-            );
-            let shared = self.lay_out(vectors);
-            let threads = self.cut.warps as u32 * 32;
-            let mut launch = Launch::new(&entry, [self.cut.ctas as u32, 1, 1], [threads, 1, 1]);
-            launch.shared = shared.size as u32;
-            launch.params = vec![self.params(first, count, &shared)];
-            (launch, entry)
-        };
-        (0..n).step_by(MAX_VECTORS).map(one).collect()
     }
 
     /// Places of a batch.
@@ -184,16 +165,6 @@ impl<'a> Run<'a> {
         p.into_bytes()
     }
 
-    /// Runs one launch.
-    pub(crate) fn launch(
-        &self,
-        program: &Program,
-        launch: &Launch,
-        options: &Options,
-    ) -> Result<Report, SimError> {
-        self.loaded.launch(program, launch, options)
-    }
-
     /// The most f32 roundings that a term passes through.
     ///
     /// A lane adds a block with one FMA, four of them a step, all of which one warp may have: its
@@ -210,11 +181,43 @@ impl<'a> Run<'a> {
             Activation::Nvfp4 => 0,
             _ => 4 * 7,
         };
-        (block + steps * 4 + 2 + self.cut.warps + 3) as u32
+        // A single bf16 vector is summed in two parts.
+        let parts =
+            usize::from(self.activation() == Activation::Bf16 && self.loaded.shape().n() == 1);
+        (block + steps * 4 + 2 + self.cut.warps + parts + 3) as u32
+    }
+}
+
+impl Launched for Run<'_> {
+    fn launches(&self) -> Vec<(Launch, String)> {
+        let n = self.loaded.shape().n();
+        let one = |first: usize| {
+            let count = (n - first).min(MAX_VECTORS);
+            let vectors = count.next_power_of_two();
+            let entry = format!(
+                "_ZN5nvfp46stream11gemv_streamILi{}ELi{vectors}EEEvNS0_6ParamsE",
+                activation(self.activation())
+            );
+            let shared = self.lay_out(vectors);
+            let threads = self.cut.warps as u32 * 32;
+            let mut launch = Launch::new(&entry, [self.cut.ctas as u32, 1, 1], [threads, 1, 1]);
+            launch.shared = shared.size as u32;
+            launch.params = vec![self.params(first, count, &shared)];
+            (launch, entry)
+        };
+        (0..n).step_by(MAX_VECTORS).map(one).collect()
     }
 
-    /// The first element that is not what the problem asks for.
-    pub(crate) fn difference(&self, comparison: Comparison) -> Option<String> {
+    fn launch(
+        &self,
+        program: &Program,
+        launch: &Launch,
+        options: &Options,
+    ) -> Result<Report, SimError> {
+        self.loaded.launch(program, launch, options)
+    }
+
+    fn difference(&self, comparison: Comparison) -> Option<String> {
         self.loaded.difference(comparison, self.roundings())
     }
 }
