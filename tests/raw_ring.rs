@@ -4,10 +4,12 @@
 
 mod raw_call;
 
+use nvfp4_gemv::path::Operands;
+use nvfp4_gemv::path::measured::builtin_for;
 use nvfp4_gemv::raw::{Vectors, Weights};
 use nvfp4_gemv::{
-    Config, Error, FloatType, GlobalScale, Path, RingConfig, ScaleLayout, Shape, Strides,
-    Unavailable, raw,
+    Activation, Config, Error, FloatType, GlobalScale, Path, RingConfig, ScaleLayout, Shape,
+    Strides, Unavailable, raw,
 };
 use raw_call::{OUTPUT, hopper, weights};
 
@@ -152,4 +154,31 @@ fn default_and_candidates() {
         let (default, _, _) = of(other);
         assert!(!matches!(default, Config::Ring(_)), "{default:?}");
     }
+}
+
+/// Problems of the built-in table have its cuts, alone and in chains, on the GPU that it is of.
+#[test]
+fn the_table_decides_where_it_can() {
+    let table = builtin_for("NVIDIA H200", 132).unwrap();
+    let mut call = valid();
+    call.device.name = table.machine.gpu.name.clone();
+    let linear = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
+    let mut chained = 0;
+    for entry in table.entries() {
+        let shape = &entry.shape;
+        if entry.operands != linear || (shape.n(), shape.l()) != (1, 1) {
+            continue;
+        }
+        let timed = entry.of(Path::CudaCore).unwrap();
+        let (weights, vectors, device) = (&call.weights, &call.vectors, &call.device);
+        let alone = raw::default_config(Path::CudaCore, shape, weights, vectors, device).unwrap();
+        let chain = raw::chained_config(Path::CudaCore, shape, weights, vectors, device).unwrap();
+        assert_eq!(Some(alone), timed.config, "{shape}");
+        assert_eq!(Some(chain), timed.chained.map(|of| of.config), "{shape}");
+        chained += usize::from(chain != alone.with_dependent(true));
+    }
+    assert!(
+        chained >= 3,
+        "only {chained} problems have another cut in chains"
+    );
 }

@@ -8,14 +8,23 @@
 
 namespace nvfp4::stream {
 
-using Kernel = void (*)(Params);
+struct Kernel {
+    void (*function)(Params);
+    uint32_t columns; // that its vectors take
+};
+
+template <int kActivation, int kVectors>
+static Kernel kernel() {
+    return {gemv_stream<kActivation, kVectors>,
+            uint32_t(kVectors * block_dot::Dot<kActivation, kVectors>::kParts)};
+}
 
 template <int kActivation>
 static Kernel kernel_for(int32_t n) {
-    if (n <= 1) return gemv_stream<kActivation, 1>;
-    if (n <= 2) return gemv_stream<kActivation, 2>;
-    if (n <= 4) return gemv_stream<kActivation, 4>;
-    return gemv_stream<kActivation, 8>;
+    if (n <= 1) return kernel<kActivation, 1>();
+    if (n <= 2) return kernel<kActivation, 2>();
+    if (n <= 4) return kernel<kActivation, 4>();
+    return kernel<kActivation, 8>();
 }
 
 static Kernel kernel_for(int32_t activation, int32_t n) {
@@ -23,22 +32,22 @@ static Kernel kernel_for(int32_t activation, int32_t n) {
         case NVFP4_ACTIVATION_NVFP4: return kernel_for<NVFP4_ACTIVATION_NVFP4>(n);
         case NVFP4_ACTIVATION_F16: return kernel_for<NVFP4_ACTIVATION_F16>(n);
         case NVFP4_ACTIVATION_BF16: return kernel_for<NVFP4_ACTIVATION_BF16>(n);
-        default: return nullptr;
+        default: return {};
     }
 }
 
 // Lays out shared memory, and returns its size.
-static uint32_t lay_out(Params &p, uint32_t vectors, bool scaled) {
+static uint32_t lay_out(Params &p, uint32_t columns, bool scaled) {
     const uint32_t blocks = p.steps * kStepBlocks, block_bytes = scaled ? 16 : 32;
     // Of the CTA that has most: a tile more where its first one is cut by the alignment.
     const uint32_t most = (p.units_per_cta + (p.units_left != 0)) << p.unit_log2;
     const uint32_t tiles = (most + kTileRows - 1) / kTileRows + (p.l > 1);
     p.x_batches = std::min<uint32_t>(p.l, (most + p.places - 2) / p.places + 1);
     p.x_at = p.warps * p.stages * kStageBytes;
-    p.zero_at = p.x_at + p.x_batches * vectors * (blocks + 1) * block_bytes;
+    p.zero_at = p.x_at + p.x_batches * columns * (blocks + 1) * block_bytes;
     p.x_scale_at = p.zero_at + kZeroBlocks * block_bytes;
-    p.sums_at = p.x_scale_at + (scaled ? p.x_batches * blocks * block_dot::x_scale_bytes(vectors) : 0);
-    p.parts_at = p.sums_at + (p.warps + tiles) * kTileRows * vectors * 4;
+    p.sums_at = p.x_scale_at + (scaled ? p.x_batches * blocks * block_dot::x_scale_bytes(columns) : 0);
+    p.parts_at = p.sums_at + (p.warps + tiles) * kTileRows * columns * 4;
     return p.parts_at + tiles * uint32_t(sizeof(Parts));
 }
 
@@ -78,16 +87,14 @@ static cudaError_t prepare(Prepared &prepared, const nvfp4_gemv_args &a, const n
         p.vectors = device<const uint8_t>(a.vectors) + first * a.vector_row_stride;
         p.vector_scales = device<const uint8_t>(a.vector_scales) + first * scale_row_bytes;
         p.epilogue = epilogue(a, first);
-        // As many as the kernel is compiled for; a single bf16 vector takes the place of two.
-        const bool halves = a.activation == NVFP4_ACTIVATION_BF16 && p.n == 1;
-        const uint32_t vectors = halves ? 2 : p.n <= 2 ? p.n : p.n <= 4 ? 4 : 8;
+        const Kernel kernel = kernel_for(a.activation, p.n);
+        if (kernel.function == nullptr) return cudaErrorInvalidValue;
         Call call = {};
-        call.kernel = reinterpret_cast<const void *>(kernel_for(a.activation, p.n));
-        if (call.kernel == nullptr) return cudaErrorInvalidValue;
+        call.kernel = reinterpret_cast<const void *>(kernel.function);
         call.grid_x = uint32_t(c.ctas);
         call.grid_y = 1;
         call.threads = p.warps * kWarp;
-        call.dynamic_shared = lay_out(p, vectors, scaled);
+        call.dynamic_shared = lay_out(p, kernel.columns, scaled);
         call.dependent = uint32_t(c.dependent);
         const cudaError_t status = prepared.add(call, p);
         if (status != cudaSuccess) return status;

@@ -138,8 +138,8 @@ pub struct Launched {
 ///
 /// # Errors
 /// As [`gemv_on_device`]; [`Error::Config`], [`Error::TileConfig`], [`Error::StreamConfig`] and
-/// [`Error::RingConfig`] for a configuration without a kernel, [`Error::ConfigOfOtherPath`] for one that does not belong to the
-/// forced path.
+/// [`Error::RingConfig`] for a configuration without a kernel, [`Error::ConfigOfOtherPath`] for one that does not
+/// belong to the forced path.
 pub fn gemv_on_device_with(
     forced: Option<Path>,
     config: Option<Config>,
@@ -158,7 +158,8 @@ pub fn gemv_on_device_with(
 /// one that is picked.
 ///
 /// The weights are read before the kernel before this one in the stream has ended: that kernel must not write
-/// them, nor their scales. It may write the vectors and read the output.
+/// them, nor their scales. It may write the vectors and read the output. Below compute capability 9.0 launches do
+/// not overlap.
 ///
 /// # Errors
 /// As [`gemv_on_device_with`].

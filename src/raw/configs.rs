@@ -19,11 +19,8 @@ pub fn default_config(
     vectors: &Vectors,
     device: &DeviceInfo,
 ) -> Result<Config> {
-    if let Some(config) =
-        measured(path, shape, weights, vectors, device).and_then(|timed| timed.config)
-        // Kernels may have changed since.
-        && is_legal(&config, shape, weights, vectors, device)
-    {
+    let measured = measured(path, shape, weights, vectors, device, |timed| timed.config);
+    if let Some(config) = measured {
         return Ok(config);
     }
     let tile = |kernel| {
@@ -66,8 +63,8 @@ fn wide_default(
 
 /// The configuration for launches that follow each other with programmatic dependent launch, as layers of a model
 /// can: the one that was fastest so, where the built-in table has it, or else [`default_config`]'s kernel, in its
-/// cut for chains. The weights are read before the kernel before this one
-/// in the stream has ended, which must not write them, nor their scales.
+/// cut for chains. The weights are read before the kernel before this one in the stream has ended, which must not
+/// write them, nor their scales. Below compute capability 9.0 launches do not overlap, whatever it says.
 ///
 /// # Errors
 /// [`default_config`]'s.
@@ -78,11 +75,11 @@ pub fn chained_config(
     vectors: &Vectors,
     device: &DeviceInfo,
 ) -> Result<Config> {
-    if let Some(chained) =
-        measured(path, shape, weights, vectors, device).and_then(|timed| timed.chained)
-        && is_legal(&chained.config, shape, weights, vectors, device)
-    {
-        return Ok(chained.config);
+    let measured = measured(path, shape, weights, vectors, device, |timed| {
+        Some(timed.chained?.config)
+    });
+    if let Some(config) = measured {
+        return Ok(config);
     }
     let single = default_config(path, shape, weights, vectors, device)?;
     Ok(single.for_chain(shape, &ring_target(weights, device)))
@@ -120,10 +117,13 @@ fn measured(
     weights: &Weights,
     vectors: &Vectors,
     device: &DeviceInfo,
-) -> Option<&'static measured::Timed> {
+    config_of: impl Fn(&measured::Timed) -> Option<Config>,
+) -> Option<Config> {
     let table = measured::builtin_for(&device.name, device.multiprocessors)?;
     let entry = table.find(shape, &operands(shape, weights, vectors))?;
-    entry.of(path)
+    let config = config_of(entry.of(path)?)?;
+    // Kernels may have changed since.
+    is_legal(&config, shape, weights, vectors, device).then_some(config)
 }
 
 /// [`candidates`] for launches that follow each other with programmatic dependent launch, [`chained_config`]'s

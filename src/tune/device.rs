@@ -113,7 +113,9 @@ impl Tuner {
     }
 
     /// [`tune`](Self::tune), and then as long for launches that follow each other with programmatic dependent
-    /// launch, as layers of a model can: what [`Timed::chained`] is of.
+    /// launch, as layers of a model can: what [`Timed::chained`] is of. A call takes such a configuration by
+    /// [`gemv_on_device_with`](crate::gemv_on_device_with) or [`raw::gemv`]; none takes it from a [`Tuned`](super::Tuned)
+    /// by itself. Below compute capability 9.0 there are no such launches, and nothing more is measured.
     ///
     /// # Errors
     /// [`tune`](Self::tune)'s.

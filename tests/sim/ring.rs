@@ -13,22 +13,6 @@ use super::schedules::{few, schedules};
 use super::tiled::launch::Comparison;
 use launch::Run;
 
-/// Runs a cut of a problem, which must give what it should.
-fn run(
-    kernels: &mut Kernels,
-    operands: &Operands,
-    cut: RingConfig,
-    extras: Extras,
-    data: Comparison,
-    options: &Options,
-) {
-    let call = Run::new(&kernels.module, operands, cut, extras);
-    kernels.run(&call, data, options, || {
-        let (shape, activation) = (operands.problem.shape, operands.activation);
-        format!("{activation} {shape:?}, {cut:?}, {extras:?}, {options:?}")
-    });
-}
-
 /// A problem, and a cut of it.
 #[derive(Clone, Copy)]
 struct Cutting {
@@ -176,7 +160,8 @@ fn check(kernels: &mut Kernels, cutting: &Cutting, turn: &mut usize) {
                 uninitialised: cutting.uninitialised(seed),
                 ..options
             };
-            run(kernels, &operands, cutting.cut, extras, data, &options);
+            let call = Run::new(&kernels.module, &operands, cutting.cut, extras);
+            kernels.run(&call, data, &options);
         }
     }
 }
@@ -212,7 +197,8 @@ fn slow_producer(kernels: &mut Kernels) {
                 timing: Timing::Random,
                 ..Options::default()
             };
-            run(kernels, &operands, cut, extras, Comparison::Exact, &options);
+            let call = Run::new(&kernels.module, &operands, cut, extras);
+            kernels.run(&call, Comparison::Exact, &options);
         }
     }
 }

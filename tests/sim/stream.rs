@@ -4,7 +4,6 @@ mod faults;
 mod launch;
 
 use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
-use ptx_sim::Options;
 
 use super::kernels::Kernels;
 use super::loaded::Extras;
@@ -12,22 +11,6 @@ use super::operands::Operands;
 use super::schedules::{few, schedules};
 use super::tiled::launch::Comparison;
 use launch::{Cut, Run};
-
-/// Runs a cut of a problem, which must give what it should.
-fn run(
-    kernels: &mut Kernels,
-    operands: &Operands,
-    cut: Cut,
-    extras: Extras,
-    data: Comparison,
-    options: &Options,
-) {
-    let call = Run::new(&kernels.module, operands, cut, extras);
-    kernels.run(&call, data, options, || {
-        let (shape, activation) = (operands.problem.shape, operands.activation);
-        format!("{activation} {shape:?}, {cut:?}, {extras:?}, {options:?}")
-    });
-}
 
 /// A shape without N, and a cut of it.
 struct Cutting {
@@ -127,7 +110,8 @@ fn check(
             few(seed)[turn / 3 % 3..][..1].to_vec()
         };
         for options in &those {
-            run(kernels, &operands, cutting.cut, extras, data, options);
+            let call = Run::new(&kernels.module, &operands, cutting.cut, extras);
+            kernels.run(&call, data, options);
         }
     }
 }
@@ -188,14 +172,8 @@ fn bf16_of_every_magnitude() {
         for seed in 0..4 {
             let operands = Operands::sparse_bf16(shape, seed);
             let options = &few(seed)[0];
-            run(
-                &mut kernels,
-                &operands,
-                cutting.cut,
-                extras,
-                Comparison::Bound,
-                options,
-            );
+            let call = Run::new(&kernels.module, &operands, cutting.cut, extras);
+            kernels.run(&call, Comparison::Bound, options);
         }
     }
 }

@@ -237,5 +237,10 @@ mod tests {
         sum.add(bf16(0x7f00).times(bf16(0))); // 2^127 * 0
         sum.add(bf16(0x0001).times(one)); // a subnormal: cut away
         assert_eq!(sum.to_f32(), 1f32.to_bits());
+        // Too far above the others to be aligned to them.
+        let mut sum = Sum::new(Format::F32.decode(0));
+        sum.add(bf16(0x0040).times(one)); // 2^-127
+        sum.add(bf16(0x7f00).times(bf16(0)));
+        assert_eq!(sum.to_f32(), 0x0040_0000);
     }
 }

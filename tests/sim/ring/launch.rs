@@ -1,13 +1,14 @@
 //! One problem on `gemv_ring` in the simulator: what `csrc/launch/gemv_ring.cu` does, in Rust.
 
+use std::fmt::Debug;
+
 use nvfp4_gemv::{RingConfig, ScaleLayout};
-use ptx_sim::{Launch, Module, Options, Program, Report, SimError};
+use ptx_sim::{Launch, Module};
 
 use super::super::kernels::Launched;
 use super::super::loaded::{Extras, Loaded};
 use super::super::operands::Operands;
 use super::super::params::{Params, magic};
-use super::super::tiled::launch::Comparison;
 
 const WARP: usize = 32;
 const UNIT_ROWS: usize = 4;
@@ -167,21 +168,19 @@ impl<'a> Run<'a> {
 }
 
 impl Launched for Run<'_> {
+    fn loaded(&self) -> &Loaded<'_> {
+        &self.loaded
+    }
+
+    fn cut(&self) -> &dyn Debug {
+        &self.cut
+    }
+
     fn launches(&self) -> Vec<(Launch, String)> {
         vec![self.launched()]
     }
 
-    fn launch(
-        &self,
-        program: &Program,
-        launch: &Launch,
-        options: &Options,
-    ) -> Result<Report, SimError> {
-        self.loaded.launch(program, launch, options)
-    }
-
-    fn difference(&self, comparison: Comparison) -> Option<String> {
-        let roundings = self.cut.roundings(self.loaded.shape());
-        self.loaded.difference(comparison, roundings)
+    fn roundings(&self) -> u32 {
+        self.cut.roundings(self.loaded.shape())
     }
 }

@@ -1,13 +1,14 @@
 //! One problem on `gemv_stream` in the simulator: what `csrc/launch/gemv_stream.cu` does, in Rust.
 
+use std::fmt::Debug;
+
 use nvfp4_gemv::{Activation, ScaleLayout};
-use ptx_sim::{Launch, Module, Options, Program, Report, SimError};
+use ptx_sim::{Launch, Module};
 
 use super::super::kernels::Launched;
 use super::super::loaded::{Extras, Loaded};
 use super::super::operands::Operands;
 use super::super::params::{Params, magic};
-use super::super::tiled::launch::Comparison;
 
 /// How the kernel cuts a problem: `nvfp4_stream_config`.
 #[derive(Clone, Copy, Debug)]
@@ -164,6 +165,35 @@ impl<'a> Run<'a> {
         loaded.epilogue(&mut p, 184, first);
         p.into_bytes()
     }
+}
+
+impl Launched for Run<'_> {
+    fn loaded(&self) -> &Loaded<'_> {
+        &self.loaded
+    }
+
+    fn cut(&self) -> &dyn Debug {
+        &self.cut
+    }
+
+    fn launches(&self) -> Vec<(Launch, String)> {
+        let n = self.loaded.shape().n();
+        let one = |first: usize| {
+            let count = (n - first).min(MAX_VECTORS);
+            let vectors = count.next_power_of_two();
+            let entry = format!(
+                "_ZN5nvfp46stream11gemv_streamILi{}ELi{vectors}EEEvNS0_6ParamsE",
+                activation(self.activation())
+            );
+            let shared = self.lay_out(vectors);
+            let threads = self.cut.warps as u32 * 32;
+            let mut launch = Launch::new(&entry, [self.cut.ctas as u32, 1, 1], [threads, 1, 1]);
+            launch.shared = shared.size as u32;
+            launch.params = vec![self.params(first, count, &shared)];
+            (launch, entry)
+        };
+        (0..n).step_by(MAX_VECTORS).map(one).collect()
+    }
 
     /// The most f32 roundings that a term passes through.
     ///
@@ -185,40 +215,6 @@ impl<'a> Run<'a> {
         let parts =
             usize::from(self.activation() == Activation::Bf16 && self.loaded.shape().n() == 1);
         (block + steps * 4 + 2 + self.cut.warps + parts + 3) as u32
-    }
-}
-
-impl Launched for Run<'_> {
-    fn launches(&self) -> Vec<(Launch, String)> {
-        let n = self.loaded.shape().n();
-        let one = |first: usize| {
-            let count = (n - first).min(MAX_VECTORS);
-            let vectors = count.next_power_of_two();
-            let entry = format!(
-                "_ZN5nvfp46stream11gemv_streamILi{}ELi{vectors}EEEvNS0_6ParamsE",
-                activation(self.activation())
-            );
-            let shared = self.lay_out(vectors);
-            let threads = self.cut.warps as u32 * 32;
-            let mut launch = Launch::new(&entry, [self.cut.ctas as u32, 1, 1], [threads, 1, 1]);
-            launch.shared = shared.size as u32;
-            launch.params = vec![self.params(first, count, &shared)];
-            (launch, entry)
-        };
-        (0..n).step_by(MAX_VECTORS).map(one).collect()
-    }
-
-    fn launch(
-        &self,
-        program: &Program,
-        launch: &Launch,
-        options: &Options,
-    ) -> Result<Report, SimError> {
-        self.loaded.launch(program, launch, options)
-    }
-
-    fn difference(&self, comparison: Comparison) -> Option<String> {
-        self.loaded.difference(comparison, self.roundings())
     }
 }
 

@@ -61,6 +61,11 @@ pub(super) fn run(args: &Args) -> Result<Report> {
         match outcome {
             Ok(outcome) => {
                 text.push_str(&describe(&outcome));
+                if args.chained && outcome.chained.is_empty() {
+                    text.push_str(
+                        "  nothing chained: launches overlap from compute capability 9.0 on\n",
+                    );
+                }
                 results.push(to_json(&outcome));
                 tuned.insert(outcome.entry);
                 if let Some(file) = &out {
