@@ -241,7 +241,7 @@ fn dense_vectors_of_every_magnitude() {
     let gpu = gpu_or_skip!();
     let stream = &gpu.stream;
     let linear = ScaleLayout::Linear;
-    for n in [1, 2] {
+    for n in [1, 2, 3] {
         let shape = Shape::new(130, n, 2048, 1).unwrap();
         // Without alpha: results of vectors that are small stay small, in f32 far from its limits.
         let mut problem = Problem::full_range(shape, 21);

@@ -21,6 +21,13 @@ __device__ __forceinline__ void copy_async_16(uint32_t to, const void *from, boo
     }
 }
 
+// The same, kept in L1: of a 32-byte sector, another thread of the SM copies the other half later.
+__device__ __forceinline__ void copy_async_16_cached(uint32_t to, const void *from, bool copy) {
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to),
+                 "l"(__cvta_generic_to_global(from)), "r"(copy ? 16 : 0)
+                 : "memory");
+}
+
 // Between 4-byte aligned addresses; the same where `copy` is false.
 __device__ __forceinline__ void copy_async_4(uint32_t to, const void *from, bool copy) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)),

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 
+#include "../arch/bf16.cuh"
 #include "../arch/convert.cuh"
 #include "../arch/memory.cuh"
 #include "../arch/mma.cuh"
@@ -32,12 +33,8 @@ __device__ __forceinline__ void decode_scales(const uint32_t (&codes)[2], float 
     }
 }
 
-// Bytes of a block's pairs of f32, one for each vector, in shared memory: see Dot::vector_scale. The four lanes
-// of a row read every other block: 16 bytes more, where blocks would be multiples of 32, put them into
-// different banks.
-__host__ __device__ constexpr uint32_t x_scale_bytes(uint32_t vectors) {
-    return vectors * 8 + (vectors >= 4 ? 16 : 0);
-}
+// Bytes of a block's pairs of f32, one for each vector, in shared memory: see Dot::vector_scale.
+__host__ __device__ constexpr uint32_t x_scale_bytes(uint32_t vectors) { return vectors * 8; }
 
 // The pairs of two blocks.
 template <int kVectors>
@@ -93,8 +90,6 @@ struct Dot<NVFP4_ACTIVATION_NVFP4, kVectors> {
 
     static constexpr int kOffset = 12;         // of the weights' bytes
     static constexpr int kBias = 16 * 24 * 12; // of a block's sum: its greatest magnitude
-    // Both lookups in one word: half the matrix instructions, an addition for each.
-    static constexpr bool kJoined = kVectors >= 4;
 
     int8::Lookup positive, negative;
     int32_t bias[4];
@@ -128,8 +123,10 @@ struct Dot<NVFP4_ACTIVATION_NVFP4, kVectors> {
         return make_float2(scale * 0x1p98f, float(kBias + kOffset * sum) * (scale * -0x1p-51f));
     }
 
+    // Each word with the positive codes' bytes in one register, and the others' in another: an instruction more
+    // for each, where adding them would be one for each, too.
     struct Weights {
-        static constexpr int kLookups = kJoined ? 1 : 2;
+        static constexpr int kLookups = 2;
         uint32_t row[2][kLookups][4];
 
         __device__ __forceinline__ Weights(const Dot &dot, uint2 upper, uint2 lower) {
@@ -145,15 +142,8 @@ struct Dot<NVFP4_ACTIVATION_NVFP4, kVectors> {
             const uint32_t flipped = codes ^ 0x88888888u;
             to[0][i] = dot.positive(codes);
             to[0][i + 1] = dot.positive(codes >> 16);
-            const uint32_t negative[2] = {dot.negative(flipped), dot.negative(flipped >> 16)};
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                if constexpr (kJoined) {
-                    to[0][i + half] += negative[half]; // of two bytes one is 0
-                } else {
-                    to[1][i + half] = negative[half];
-                }
-            }
+            to[1][i] = dot.negative(flipped);
+            to[1][i + 1] = dot.negative(flipped >> 16);
         }
     };
 
@@ -250,16 +240,15 @@ struct Dot<NVFP4_ACTIVATION_F16, kVectors> {
 
 // A code's exponent and mantissa placed into bf16's make 2^-126 of its value, subnormal or not.
 //
-// With several vectors a multiplication takes the factor away. A single one has a column of B to spare, and
-// makes up for the factor itself: or sums would leave f32's normal numbers. The first column has the elements from
-// 1 on, the second one the others times 2^124. What weights and scales make of either are multiples of
-// 2^-149, f32's smallest, of 24 bits or fewer: sums round as those of other vectors do.
-template <int kVectors>
-struct Dot<NVFP4_ACTIVATION_BF16, kVectors> {
+// A vector has two columns of B, which make up for the factor: or sums would leave f32's normal numbers. The first
+// column has the elements from 1 on, the second one the others times 2^124. What weights and scales make of
+// either are multiples of 2^-149, f32's smallest, of 24 bits or fewer: sums round as those of other vectors do.
+template <>
+struct Dot<NVFP4_ACTIVATION_BF16, 1> {
     static constexpr int kBlockBytes = 32;
     using Vector = VectorBlock<kBlockBytes>;
     static constexpr bool kScaled = false;
-    static constexpr int kParts = kVectors == 1 ? 2 : 1;
+    static constexpr int kParts = 2;
 
     // Known to the compiler, it would mask twice as often, and shift right twice.
     uint32_t even_signs, odd_signs, sixteen;
@@ -274,14 +263,11 @@ struct Dot<NVFP4_ACTIVATION_BF16, kVectors> {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const uint4 &w = words[i];
-            to[i] = kParts == 1 ? w
-                                : make_uint4(part_of(w.x, part), part_of(w.y, part), part_of(w.z, part),
-                                             part_of(w.w, part));
+            to[i] = make_uint4(part_of(w.x, part), part_of(w.y, part), part_of(w.z, part), part_of(w.w, part));
         }
     }
     __device__ static __forceinline__ float total(const float (&sums)[kParts]) {
-        if constexpr (kParts == 1) return sums[0];
-        return fmaf(sums[0], 0x1p126f, sums[kParts - 1] * 4.0f);
+        return fmaf(sums[0], 0x1p126f, sums[1] * 4.0f);
     }
 
     // Of two elements.
@@ -289,14 +275,7 @@ struct Dot<NVFP4_ACTIVATION_BF16, kVectors> {
         // 1's exponent and the constant make 2^15.
         const uint32_t from_1 = ((pair & 0x7f807f80u) + 0x40804080u) & 0x80008000u;
         const uint32_t mask = (from_1 >> 15) * 0xffffu;
-        return part == 0 ? pair & mask : product(pair & ~mask, 0x7d807d80u);
-    }
-
-    // With fma, which sm_80 has: adding -0 changes nothing.
-    __device__ static __forceinline__ uint32_t product(uint32_t a, uint32_t b) {
-        uint32_t bits;
-        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(bits) : "r"(a), "r"(b), "r"(0x80008000u));
-        return bits;
+        return part == 0 ? pair & mask : arch::mul_bf16x2(pair & ~mask, 0x7d807d80u);
     }
 
     struct Weights {
@@ -321,8 +300,7 @@ struct Dot<NVFP4_ACTIVATION_BF16, kVectors> {
             const uint32_t magnitudes[4] = {codes << 6, codes << 2, sixth * dot.sixteen, sixth};
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const uint32_t bits = select_bits(kMagnitude, magnitudes[i], signs[i]);
-                out[i] = kParts == 1 ? product(bits, 0x7e807e80u) : bits;
+                out[i] = select_bits(kMagnitude, magnitudes[i], signs[i]);
             }
         }
     };

@@ -9,59 +9,31 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "../arch/copy_async.cuh"
 #include "../arch/grid_dependency.cuh"
 #include "../arch/shared.cuh"
-#include "../format/scale_layout.cuh"
-#include "block_dot.cuh"
+#include "block_products.cuh"
 #include "cuda_core.cuh"
-#include "epilogue.cuh"
+#include "scaled_products.cuh"
+#include "stream_params.cuh"
 
 namespace nvfp4::stream {
 
-constexpr uint32_t kTileRows = 16;
-constexpr uint32_t kStepBlocks = 16;  // of a row
-constexpr uint32_t kRowCodes = 128;   // bytes of a row's step
-constexpr uint32_t kPieceBytes = 512; // 16 bytes a lane: four lanes a row, half a step of eight rows
-constexpr uint32_t kStageCodes = 4 * kPieceBytes;
-constexpr uint32_t kStageBytes = kStageCodes + kTileRows * kStepBlocks;
-constexpr uint32_t kZeroBlocks = 10; // what lanes without a vector read
+// How many vectors of a type had better be multiplied by weights that carry their scales: measured on an H200,
+// docs/notes/tuning.md. One and two leave columns of B for each lane of a row.
+__host__ __device__ constexpr int scaled_from(int activation) {
+    return activation == NVFP4_ACTIVATION_BF16 ? 2 : 4;
+}
+
+template <int kActivation, int kVectors>
+using Products =
+    std::conditional_t<(kVectors < scaled_from(kActivation)), BlockProducts<kActivation, kVectors>,
+                       ScaledProducts<kActivation, kVectors>>;
 
 // The most warps: more sums and vectors take more registers a thread.
 __host__ __device__ constexpr uint32_t max_warps(int vectors) { return vectors <= 2 ? 16 : 12; }
-
-// Rows are counted in the order in which their scales lie: a row's place. In the 128x4 layout four rows 32
-// apart follow each other. Of several batches, each has whole tiles of places, so that no tile has rows of
-// two; what has no row there is computed like the last row and not stored.
-struct Params {
-    int32_t m, n, l;
-    uint32_t steps;     // of a row
-    uint32_t warps, stages;
-    uint32_t steps_magic, warps_magic; // see divide
-    uint32_t places;    // of a batch
-    uint32_t unit_log2; // places that stay together: a row, or four
-    uint32_t units_per_cta, units_left; // each CTA takes so many units; the first units_left one more
-    uint32_t x_batches; // batches whose vectors a CTA keeps
-    uint32_t dependent; // the launch may overlap with the previous grid
-    uint32_t far_ahead; // fetch 256 bytes into L2 at once, not 128
-
-    // Dynamic shared memory, in bytes from its start: the queues, then these.
-    uint32_t x_at, zero_at, x_scale_at, sums_at, parts_at;
-
-    const uint8_t *codes;
-    const uint8_t *scales;
-    ScaleLayout scale_layout;
-    int64_t code_row_bytes, scale_batch_bytes;
-
-    const uint8_t *vectors;
-    int64_t vector_row_bytes, vector_batch_bytes;
-    const uint8_t *vector_scales;
-    ScaleLayout vector_scale_layout;
-    int64_t vector_scale_batch_bytes;
-
-    Epilogue epilogue;
-};
 
 // x / y where `magic` is 2^32 / y, rounded up, or 0 for a y of 1: exact while x * y stays below 2^32. A
 // division proper would delay the first copy.
@@ -113,50 +85,16 @@ struct Parts {
     uint16_t first, last;
 };
 
-// Blocks from a vector to the next in shared memory. One more than there are, or two vectors that are read
-// at once would lie in the same banks.
-__device__ __forceinline__ uint32_t x_blocks(const Params &p) { return p.steps * kStepBlocks + 1; }
-
-// Keeps a value in its register: the compiler would compute it again wherever it is used.
-__device__ __forceinline__ uint32_t keep(uint32_t value) {
-    asm volatile("" : "+r"(value));
-    return value;
-}
-
-// Sums each of V values over the four lanes t of a row. Lane t ends up with values from
-// t / 2 * (V / 2) + t % 2 * (V / 4) on, V / 4 of them; where V is 2, lanes of a pair with the same one.
-template <int V>
-__device__ __forceinline__ void reduce_scatter(float (&value)[V], uint32_t t) {
-    const bool upper = t & 2;
-#pragma unroll
-    for (int i = 0; i < V / 2; ++i) {
-        const float send = upper ? value[i] : value[i + V / 2];
-        const float keep = upper ? value[i + V / 2] : value[i];
-        value[i] = keep + __shfl_xor_sync(0xffffffffu, send, 2);
-    }
-    if constexpr (V == 2) {
-        value[0] += __shfl_xor_sync(0xffffffffu, value[0], 1);
-    } else {
-        const bool odd = t & 1;
-#pragma unroll
-        for (int i = 0; i < V / 4; ++i) {
-            const float send = odd ? value[i] : value[i + V / 4];
-            const float keep = odd ? value[i + V / 4] : value[i];
-            value[i] = keep + __shfl_xor_sync(0xffffffffu, send, 1);
-        }
-    }
-}
-
-// Vectors on their way from memory to shared memory, in the form that Dot multiplies: kEach blocks of each
+// Vectors on their way from memory to shared memory, in the form in which they are multiplied: kEach blocks of each
 // that a thread stages. Loaded before the weights, or they would wait behind them.
-template <class Dot, int kVectors>
+template <class Products, int kVectors>
 struct Staging {
+    using Vectors = typename Products::Vectors;
     static constexpr int kEach = kVectors >= 4 ? 1 : 4 / kVectors;
-    static constexpr uint32_t kFrom = Dot::kScaled ? kBlock / 2 : kBlock * 2; // bytes of a block
+    static constexpr uint32_t kFrom = Vectors::kHasScales ? kBlock / 2 : kBlock * 2; // bytes of a block
+    static constexpr int kParts = kVectors * Vectors::kParts;
 
-    static constexpr int kParts = kVectors * Dot::kParts;
-
-    typename Dot::Raw raw[kVectors][kEach];
+    typename Vectors::Raw raw[kVectors][kEach];
     uint8_t scale[kVectors][kEach];
 
     // The blocks from `first` on, of a batch.
@@ -173,7 +111,7 @@ struct Staging {
                 const uint32_t block = first + threadIdx.x + j * p.warps * kWarp;
                 if (block >= blocks) continue;
                 raw[v][j].load(vectors + n * p.vector_row_bytes + block * kFrom);
-                if constexpr (Dot::kScaled) {
+                if constexpr (Vectors::kHasScales) {
                     scale[v][j] = arch::load_fresh_8(scales + p.vector_scale_layout.row_offset(n) +
                                                       p.vector_scale_layout.block_offset(block));
                 }
@@ -191,19 +129,19 @@ struct Staging {
             for (int j = 0; j < kEach; ++j) {
                 const uint32_t block = first + threadIdx.x + j * p.warps * kWarp;
                 if (block >= blocks) continue;
+                float factor = 1.0f;
+                if constexpr (Vectors::kHasScales) factor = __low2float(arch::cvt_e4m3x2(scale[v][j]));
 #pragma unroll
-                for (int part = 0; part < Dot::kParts; ++part) {
-                    Dot::put(raw[v][j], part,
-                             reinterpret_cast<uint4 *>(
-                                 shared + p.x_at +
-                                 ((batch * kParts + v * Dot::kParts + part) * x_blocks(p) + block) *
-                                     Dot::kBlockBytes));
+                for (int part = 0; part < Vectors::kParts; ++part) {
+                    const uint32_t column = batch * kParts + v * Vectors::kParts + part;
+                    Vectors::put(raw[v][j], factor, part,
+                                 reinterpret_cast<uint4 *>(shared + p.x_at + column * Vectors::column_bytes(p) +
+                                                           Vectors::block_at(block)));
                 }
-                if constexpr (Dot::kScaled) {
+                if constexpr (Products::kStoresScales) {
                     reinterpret_cast<float2 *>(shared + p.x_scale_at +
-                                               (batch * blocks + block) *
-                                                   block_dot::x_scale_bytes(kVectors))[v] =
-                        Dot::vector_scale(raw[v][j], __low2float(arch::cvt_e4m3x2(scale[v][j])));
+                                               (batch * blocks + block) * Vectors::kXScaleBytes)[v] =
+                        Vectors::scale(raw[v][j], factor);
                 }
             }
         }
@@ -222,7 +160,7 @@ struct Staging {
                 store(p, shared, batch, first);
             }
         }
-        if (threadIdx.x < kZeroBlocks * Dot::kBlockBytes / 16) {
+        if (threadIdx.x < kZeroBlocks * Vectors::kBlockBytes / 16) {
             reinterpret_cast<uint4 *>(shared + p.zero_at)[threadIdx.x] = make_uint4(0, 0, 0, 0);
         }
     }
@@ -299,14 +237,12 @@ __device__ __forceinline__ void wait_for_stage(uint32_t stages) {
     }
 }
 
-template <class Dot, int kVectors>
+template <class Products, int kVectors>
 __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
-    constexpr int kParts = kVectors * Dot::kParts; // columns of B
-    constexpr int kPairs = (kParts + 1) / 2;
-    constexpr int kSums = 2 * kParts; // of rows g and g + 8
-    constexpr uint32_t kValues = kTileRows * kParts;
+    constexpr int kParts = Products::Vectors::kParts;
+    constexpr uint32_t kValues = kTileRows * kVectors * kParts;
     const Work work(p);
-    Staging<Dot, kVectors> staging;
+    Staging<Products, kVectors> staging;
     if (!p.dependent) staging.load(p, work.batch, 0);
 
     const uint32_t warp = threadIdx.x / kWarp, lane = keep(threadIdx.x % kWarp);
@@ -340,21 +276,8 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     staging.finish(p, shared, work.batch);
     __syncthreads();
 
-    const Dot dot(arch::load_shared_128(base + p.zero_at));
-    const uint32_t blocks = p.steps * kStepBlocks;
-    // Of B: this lane's vector, or zeros.
-    const bool reads_x = g / 2 == t && (kParts > 1 || g % 2 == 0);
-    const uint32_t pair_bytes = reads_x ? 2 * x_blocks(p) * Dot::kBlockBytes : 0;
-    const uint32_t x_step = keep(reads_x ? kStepBlocks * Dot::kBlockBytes : 0);
-    constexpr uint32_t kXScaleBytes = block_dot::x_scale_bytes(kVectors);
-    constexpr uint32_t kXScaleStep = kStepBlocks * kXScaleBytes;
     Tile at(p, work, tile);
-    uint32_t x = base + step * x_step +
-                 (reads_x ? p.x_at + ((at.batch * kParts + g % 2) * x_blocks(p) + 2 * t) * Dot::kBlockBytes
-                          : p.zero_at);
-    uint32_t x_scale =
-        base + p.x_scale_at + (at.batch * blocks + 2 * t) * kXScaleBytes + step * kXScaleStep;
-    float sum[kSums] = {};
+    Products products(p, base, lane, at.batch, step);
     auto *const sums = reinterpret_cast<float *>(shared + p.sums_at);
     auto *const parts = reinterpret_cast<Parts *>(shared + p.parts_at);
     if (left != 0 && step == 0 && lane == 0) parts[tile].first = warp;
@@ -381,67 +304,22 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         to = from;
         from = from == last ? queue : from + kStageBytes;
 
-        // This lane's blocks: 2t, 2t + 1, 2t + 8 and 2t + 9 of the step.
-        float scale[2][4];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) block_dot::decode_scales(scale_codes[i], scale[i]);
-        float2 x_scales[4][kVectors];
-        if constexpr (Dot::kScaled) {
-            block_dot::load_x_scales<kVectors>(x_scale, &x_scales[0]);
-            block_dot::load_x_scales<kVectors>(x_scale + 8 * kXScaleBytes, &x_scales[2]);
-        }
-#pragma unroll
-        for (int b = 0; b < 4; ++b) {
-            const uint4 &u = codes[0][b / 2], &l = codes[1][b / 2];
-            const typename Dot::Weights w(dot, b % 2 ? make_uint2(u.z, u.w) : make_uint2(u.x, u.y),
-                                          b % 2 ? make_uint2(l.z, l.w) : make_uint2(l.x, l.y));
-#pragma unroll
-            for (int pair = 0; pair < kPairs; ++pair) {
-                typename Dot::Vector v;
-                v.load(x + pair * pair_bytes + (b / 2 * 8 + b % 2) * Dot::kBlockBytes);
-                float d[4];
-                dot.multiply(w, v, d);
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const int n = 2 * pair + i % 2;
-                    if (n >= kParts) continue;
-                    if constexpr (Dot::kScaled) d[i] = fmaf(d[i], x_scales[b][n].x, x_scales[b][n].y);
-                    float &s = sum[i / 2 * kParts + n];
-                    s = fmaf(d[i], scale[i / 2][b], s);
-                }
-            }
-        }
-        x += x_step;
-        x_scale += kXScaleStep;
+        products.step(codes, scale_codes);
         if (--here != 0) continue;
 
         // This warp's part of the tile. Parts of the same tile follow each other: see finish.
-        reduce_scatter(sum, t);
-        float *part = sums + (warp + tile) * kValues;
-        if constexpr (kSums == 2) {
-            if (t % 2 == 0) part[g + 8 * (t / 2)] = sum[0];
-        } else {
-            constexpr int kEach = kSums / 4;
-            const uint32_t value = t / 2 * (kSums / 2) + t % 2 * kEach;
-            part += (g + value / kParts * 8) * kParts + value % kParts;
-#pragma unroll
-            for (int i = 0; i < kEach; ++i) part[i] = sum[i];
-        }
+        products.store(sums + (warp + tile) * kValues);
         if (end != p.steps) break;
         if (lane == 0) parts[tile].last = warp;
-#pragma unroll
-        for (int i = 0; i < kSums; ++i) sum[i] = 0.0f;
         ++tile;
         if (left != 0 && lane == 0) parts[tile].first = warp;
         here = end = min(left, p.steps);
         left -= here;
-        x -= p.steps * x_step;
-        x_scale -= p.steps * kXScaleStep;
+        products.begin(p);
         at.place += kTileRows;
         if (at.place >= p.places) { // the next batch's vectors follow
             at.place -= p.places;
-            if (reads_x) x += kParts * x_blocks(p) * Dot::kBlockBytes;
-            x_scale += blocks * kXScaleBytes;
+            products.next_batch(p);
         }
     }
     __syncthreads();
@@ -456,13 +334,13 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         const uint32_t row = row_at(p, in.place + within);
         if (counted < work.begin || counted >= work.end || row >= uint32_t(p.m) || n >= p.n) continue;
         const Parts part = parts[of];
-        float y[Dot::kParts] = {};
+        float y[kParts] = {};
 #pragma unroll 4
         for (uint32_t w = part.first; w <= part.last; ++w) {
 #pragma unroll
-            for (int j = 0; j < Dot::kParts; ++j) y[j] += sums[(w + of) * kValues + value * Dot::kParts + j];
+            for (int j = 0; j < kParts; ++j) y[j] += sums[(w + of) * kValues + value * kParts + j];
         }
-        p.epilogue.store(p.m, work.batch + in.batch, row, n, Dot::total(y));
+        p.epilogue.store(p.m, work.batch + in.batch, row, n, Products::total(y));
     }
 }
 
@@ -470,7 +348,7 @@ template <int kActivation, int kVectors>
 __global__ void __launch_bounds__(max_warps(kVectors) * kWarp, 1)
     gemv_stream(const __grid_constant__ Params p) {
     extern __shared__ __align__(128) uint8_t dynamic[];
-    run<block_dot::Dot<kActivation, kVectors>, kVectors>(p, dynamic);
+    run<Products<kActivation, kVectors>, kVectors>(p, dynamic);
 }
 
 }  // namespace nvfp4::stream

@@ -10,13 +10,16 @@ namespace nvfp4::stream {
 
 struct Kernel {
     void (*function)(Params);
-    uint32_t columns; // that its vectors take
+    uint32_t columns;       // that its vectors take
+    uint32_t block_bytes;   // of a column's block in shared memory
+    uint32_t x_scale_bytes; // of a block of all vectors
 };
 
 template <int kActivation, int kVectors>
 static Kernel kernel() {
-    return {gemv_stream<kActivation, kVectors>,
-            uint32_t(kVectors * block_dot::Dot<kActivation, kVectors>::kParts)};
+    using Vectors = typename Products<kActivation, kVectors>::Vectors;
+    return {gemv_stream<kActivation, kVectors>, uint32_t(kVectors * Vectors::kParts), Vectors::kBlockBytes,
+            Vectors::kHasScales ? Vectors::kXScaleBytes : 0};
 }
 
 template <int kActivation>
@@ -37,23 +40,22 @@ static Kernel kernel_for(int32_t activation, int32_t n) {
 }
 
 // Lays out shared memory, and returns its size.
-static uint32_t lay_out(Params &p, uint32_t columns, bool scaled) {
-    const uint32_t blocks = p.steps * kStepBlocks, block_bytes = scaled ? 16 : 32;
+static uint32_t lay_out(Params &p, const Kernel &kernel) {
+    const uint32_t blocks = p.steps * kStepBlocks;
     // Of the CTA that has most: a tile more where its first one is cut by the alignment.
     const uint32_t most = (p.units_per_cta + (p.units_left != 0)) << p.unit_log2;
     const uint32_t tiles = (most + kTileRows - 1) / kTileRows + (p.l > 1);
     p.x_batches = std::min<uint32_t>(p.l, (most + p.places - 2) / p.places + 1);
     p.x_at = p.warps * p.stages * kStageBytes;
-    p.zero_at = p.x_at + p.x_batches * columns * (blocks + 1) * block_bytes;
-    p.x_scale_at = p.zero_at + kZeroBlocks * block_bytes;
-    p.sums_at = p.x_scale_at + (scaled ? p.x_batches * blocks * block_dot::x_scale_bytes(columns) : 0);
-    p.parts_at = p.sums_at + (p.warps + tiles) * kTileRows * columns * 4;
+    p.zero_at = p.x_at + p.x_batches * kernel.columns * (blocks + 1) * kernel.block_bytes;
+    p.x_scale_at = p.zero_at + kZeroBlocks * kernel.block_bytes;
+    p.sums_at = p.x_scale_at + p.x_batches * blocks * kernel.x_scale_bytes;
+    p.parts_at = p.sums_at + (p.warps + tiles) * kTileRows * kernel.columns * 4;
     return p.parts_at + tiles * uint32_t(sizeof(Parts));
 }
 
 static cudaError_t prepare(Prepared &prepared, const nvfp4_gemv_args &a, const nvfp4_stream_config &c) {
     const int32_t blocks = a.k / kBlock;
-    const bool scaled = a.activation == NVFP4_ACTIVATION_NVFP4;
     Params p = {};
     p.m = a.m;
     p.l = a.l;
@@ -94,7 +96,7 @@ static cudaError_t prepare(Prepared &prepared, const nvfp4_gemv_args &a, const n
         call.grid_x = uint32_t(c.ctas);
         call.grid_y = 1;
         call.threads = p.warps * kWarp;
-        call.dynamic_shared = lay_out(p, kernel.columns, scaled);
+        call.dynamic_shared = lay_out(p, kernel);
         call.dependent = uint32_t(c.dependent);
         const cudaError_t status = prepared.add(call, p);
         if (status != cudaSuccess) return status;

@@ -167,24 +167,37 @@ impl StreamConfig {
                 .is_some_and(|bytes| bytes <= u64::from(target.shared_bytes))
     }
 
-    /// Successive f32 roundings of any term.
+    /// Successive f32 roundings of any term, in the pass that has most.
     ///
-    /// A lane adds four blocks a step that its warp takes of a tile, then come two additions over lanes and
-    /// one for each warp that shares the tile. The factor that ends the sum is a power of two, and exact.
+    /// A warp adds what it makes of a step to its sum of a tile, and one addition for each warp that shares the
+    /// tile follows. The factor that ends a sum is a power of two, and exact.
     ///
-    /// NVFP4 blocks are exact. Those of f16 and bf16 vectors are four matrix instructions in a chain,
-    /// each of which counts for six (`MATRIX_ROUNDINGS` in this file derives it). The product with the
-    /// block's scale is rounded together with the addition, by one fused operation. A single bf16 vector is
-    /// summed in two parts, each element in one of them, and one more rounding adds the parts.
+    /// One or two vectors: a lane adds four blocks a step, and two additions over lanes follow. NVFP4 blocks
+    /// are exact. Those of f16 and bf16 vectors are four matrix instructions in a chain, each of which counts
+    /// for six (`MATRIX_ROUNDINGS` in this file derives it). The product with the block's scale is rounded
+    /// together with the addition, by one fused operation. A bf16 vector is summed in two parts, each element in
+    /// one of them, and one more rounding adds the parts.
+    ///
+    /// More vectors, or two of bf16: weights are multiplied by their scales first, exactly. Eight matrix
+    /// instructions in a chain (`scaled_matrix_roundings`) make half a step of all lanes.
     pub fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
-        let in_lane = 4 * (shape.k() / STEP) as u32;
-        let across_lanes = 2;
-        let block = match activation {
-            Activation::Nvfp4 => 0,
-            _ => 4 * MATRIX_ROUNDINGS,
+        let steps = (shape.k() / STEP) as u32;
+        let most = self.vectors as usize;
+        let last = (shape.n().max(1) - 1) % most + 1;
+        let of_pass = |vectors: usize| {
+            let vectors = vectors.next_power_of_two() as u64;
+            if is_scaled(activation, vectors) {
+                return 8 * scaled_matrix_roundings(activation) + 2 * steps;
+            }
+            let block = match activation {
+                Activation::Nvfp4 => 0,
+                _ => 4 * MATRIX_ROUNDINGS,
+            };
+            let parts = u32::from(activation == Activation::Bf16);
+            block + 4 * steps + 2 + parts
         };
-        let parts = u32::from(activation == Activation::Bf16 && self.pass_vectors(shape) == 1);
-        block + in_lane + across_lanes + self.warps + parts + ALPHAS
+        let warp = of_pass(shape.n().min(most)).max(of_pass(last));
+        warp + self.warps + ALPHAS
     }
 
     /// Vectors that the kernel of the largest pass is compiled for.
@@ -214,26 +227,53 @@ impl StreamConfig {
     /// Bytes of shared memory of a CTA: `lay_out` in `launch/gemv_stream.cu`. Nothing where they are
     /// beyond counting.
     fn shared_bytes(&self, shape: &Shape, target: &StreamTarget) -> Option<u64> {
-        // Columns that the vectors take: `Dot::kParts` in `block_dot.cuh` gives a single bf16 vector two.
-        let vectors = match (target.activation, self.pass_vectors(shape)) {
-            (Activation::Bf16, 1) => 2,
-            (_, vectors) => vectors,
-        };
+        let kept = Kept::new(target.activation, self.pass_vectors(shape));
         let blocks = shape.blocks() as u64;
         let batches = shape.l() as u64;
         let places = places(shape, target.tiled);
         let most = self.most_places(shape, target.tiled);
         let tiles = self.tiles(shape, target.tiled);
         let x_batches = batches.min((most + places - 2) / places + 1);
-        let (block_bytes, scale_bytes) = match target.activation {
-            Activation::Nvfp4 => (16, x_scale_bytes(vectors)),
-            _ => (32, 0),
-        };
-        let x = x_batches
-            .checked_mul(vectors.checked_mul((blocks + 1) * block_bytes)? + blocks * scale_bytes)?;
+        let x = x_batches.checked_mul(
+            kept.columns
+                .checked_mul((blocks + 1) * kept.block_bytes)?
+                .checked_add(blocks * kept.scale_bytes)?,
+        )?;
         let queues = u64::from(self.warps * self.stages) * STAGE_BYTES;
-        let sums = (u64::from(self.warps) + tiles) * ROWS * vectors * 4 + tiles * PARTS_BYTES;
-        x.checked_add(queues + ZERO_BLOCKS * block_bytes + sums)
+        let sums = (u64::from(self.warps) + tiles) * ROWS * kept.columns * 4 + tiles * PARTS_BYTES;
+        x.checked_add(queues + ZERO_BLOCKS * kept.block_bytes + sums)
+    }
+}
+
+/// Whether a kernel for so many vectors multiplies weights by their scales first: `scaled_from` in
+/// `gemv_stream.cuh`.
+fn is_scaled(activation: Activation, vectors: u64) -> bool {
+    vectors >= if activation == Activation::Bf16 { 2 } else { 4 }
+}
+
+/// How the vectors of a pass lie in shared memory: `Products::Vectors` of the kernels.
+struct Kept {
+    /// Columns that the vectors take.
+    columns: u64,
+    /// Of a column's block.
+    block_bytes: u64,
+    /// Beside it, of a block of all vectors.
+    scale_bytes: u64,
+}
+
+impl Kept {
+    fn new(activation: Activation, vectors: u64) -> Self {
+        let (columns, block_bytes, scale_bytes) = match activation {
+            _ if is_scaled(activation, vectors) => (vectors, 32, 0),
+            Activation::Nvfp4 => (vectors, 16, 8 * vectors),
+            Activation::Bf16 => (2 * vectors, 32, 0),
+            _ => (vectors, 32, 0),
+        };
+        Self {
+            columns,
+            block_bytes,
+            scale_bytes,
+        }
     }
 }
 
@@ -243,7 +283,7 @@ impl StreamConfig {
 /// The ISA leaves the rounding of the sum open. An H200 was recorded (`ptx-sim/docs/semantics.md`, "Warp
 /// matrices") to cut every term, products and accumulator alike, toward zero at 2^-25 of the largest
 /// exponent E, to add the rest exactly, and to cut the sum to f32. Let u = 2^-24, and S the sum of the
-/// terms' magnitudes. (Of a single bf16 vector the codes are bf16 times 2^-126, 0.5 subnormal as in f16; what a
+/// terms' magnitudes. (Of a bf16 vector the codes are bf16 times 2^-126, 0.5 subnormal as in f16; what a
 /// sum below f32's normal numbers would lose, no term has: `block_dot.cuh`.)
 ///
 /// - Of five terms the largest loses nothing (a product has at most 13 bits, the accumulator 24), so the
@@ -259,9 +299,22 @@ impl StreamConfig {
 /// by an instruction.
 const MATRIX_ROUNDINGS: u32 = 6;
 
-/// `x_scale_bytes` in `block_dot.cuh`.
-fn x_scale_bytes(vectors: u64) -> u64 {
-    vectors * 8 + if vectors >= 4 { 16 } else { 0 }
+/// The same for weights times their scales, where sixteen products are not zero (`scaled_products.cuh`).
+///
+/// As above, but of 17 terms 16 may be cut: they lose less than 16 * 2^(E-25) = 2^(E-21).
+///
+/// - A subnormal element of a vector is counted as the smallest normal one in S
+///   ([`Reference::magnitude`](crate::reference::Reference)), and so the largest term is at least 2^E where weights
+///   are normal, as in bf16: the cuts lose at most 8 u S. Cutting the sum loses less than 2 u S. Together 10, and
+///   18 with room for hardware that cuts a bit earlier.
+/// - In f16, weights are kept times 2^-7, and below 2^-14 where the scale is below 2^-6: down to 2^-17, three
+///   binades below what their exponent says. The largest term then is at least 2^(E-3), and the cuts lose at
+///   most 64 u S: 66 in all. From compute capability 10.0 on they are kept as they are, and normal: 18 there.
+fn scaled_matrix_roundings(activation: Activation) -> u32 {
+    match activation {
+        Activation::Bf16 => 18,
+        _ => 66,
+    }
 }
 
 /// What L2 had better fetch at once.

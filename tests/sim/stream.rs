@@ -167,7 +167,7 @@ fn bf16_of_every_magnitude() {
         element: FloatType::F32,
         vector_alpha: false,
     };
-    for n in [1, 2] {
+    for n in [1, 2, 3] {
         let shape = Shape::new(cutting.m, n, cutting.k, cutting.l).unwrap();
         for seed in 0..4 {
             let operands = Operands::sparse_bf16(shape, seed);

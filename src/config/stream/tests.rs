@@ -68,10 +68,22 @@ fn roundings_by_hand() {
     assert_eq!(config.roundings(&shape, Activation::Nvfp4), 16 + 2 + 12 + 4);
     let sixteen_bits = 24 + 16 + 2 + 12 + 4;
     assert_eq!(config.roundings(&shape, Activation::F16), sixteen_bits);
-    // Of a single bf16 vector two parts are added.
+    // Of a bf16 vector two parts are added.
     assert_eq!(config.roundings(&shape, Activation::Bf16), sixteen_bits + 1);
+    // Several vectors: eight instructions in a chain, two such chains a step. Nine vectors are a pass of eight and
+    // one of one, of which the first counts.
+    for (activation, n, each) in [
+        (Activation::Bf16, 2, 18),
+        (Activation::Bf16, 9, 18),
+        (Activation::F16, 3, 66),
+        (Activation::Nvfp4, 9, 66),
+    ] {
+        let several = Shape::new(64, n, 1024, 1).unwrap();
+        let roundings = config.roundings(&several, activation);
+        assert_eq!(roundings, 8 * each + 2 * 4 + 12 + 4, "{activation} {n}");
+    }
     let two = Shape::new(64, 2, 1024, 1).unwrap();
-    assert_eq!(config.roundings(&two, Activation::Bf16), sixteen_bits);
+    assert_eq!(config.roundings(&two, Activation::F16), sixteen_bits);
 }
 
 /// One cut for all but the smallest.

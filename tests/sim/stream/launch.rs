@@ -56,6 +56,11 @@ impl<'a> Run<'a> {
         self.loaded.operands.activation
     }
 
+    /// Whether a kernel for so many vectors multiplies weights by their scales before it sums.
+    fn is_scaled(&self, vectors: usize) -> bool {
+        vectors >= 4 || self.activation() == Activation::Bf16 && vectors >= 2
+    }
+
     /// Places of a batch.
     fn places(&self) -> usize {
         let shape = self.loaded.shape();
@@ -76,30 +81,25 @@ impl<'a> Run<'a> {
 
     fn lay_out(&self, vectors: usize) -> Shared {
         let shape = self.loaded.shape();
-        // A single bf16 vector takes two columns.
-        let vectors = match (self.activation(), vectors) {
-            (Activation::Bf16, 1) => 2,
-            (_, vectors) => vectors,
+        let (columns, block_bytes, scale_bytes) = match self.activation() {
+            _ if self.is_scaled(vectors) => (vectors, 32, 0),
+            Activation::Nvfp4 => (vectors, 16, 8 * vectors),
+            // Two parts.
+            Activation::Bf16 => (2, 32, 0),
+            _ => (vectors, 32, 0),
         };
-        let scaled = self.activation() == Activation::Nvfp4;
-        let block_bytes = if scaled { 16 } else { 32 };
         let (units, unit) = self.units();
         let most = units.div_ceil(self.cut.ctas) * unit;
         let tiles = most.div_ceil(TILE_ROWS) + usize::from(shape.l() > 1);
         let x_batches = shape
             .l()
             .min((most + self.places() - 2) / self.places() + 1);
-        let kept = x_batches * vectors;
+        let kept = x_batches * columns;
         let x = self.cut.warps * self.cut.stages * STAGE_BYTES;
         let zero = x + kept * (shape.blocks() + 1) * block_bytes;
         let x_scale = zero + ZERO_BLOCKS * block_bytes;
-        let sums = x_scale
-            + if scaled {
-                x_batches * shape.blocks() * (vectors * 8 + if vectors >= 4 { 16 } else { 0 })
-            } else {
-                0
-            };
-        let parts = sums + (self.cut.warps + tiles) * TILE_ROWS * vectors * 4;
+        let sums = x_scale + x_batches * shape.blocks() * scale_bytes;
+        let parts = sums + (self.cut.warps + tiles) * TILE_ROWS * columns * 4;
         Shared {
             x_batches,
             x,
@@ -197,24 +197,34 @@ impl Launched for Run<'_> {
 
     /// The most f32 roundings that a term passes through.
     ///
-    /// A lane adds a block with one FMA, four of them a step, all of which one warp may have: its
-    /// factor is exact, the product of two E4M3 numbers. Then
+    /// With one or two vectors, a lane adds a block with one FMA, four of them a step, all of which one warp may
+    /// have: its factor is exact, the product of two E4M3 numbers. Then
     /// two additions over lanes, one for each warp, three factors. The block itself is exact for NVFP4
     /// vectors. Dense ones take four matrix instructions of four products and the sum so far, and by the
     /// simulator's model (docs/semantics.md) each cuts those five terms at 2^-25 of the largest
     /// exponent. With normal vectors that power of two is at most twice the largest term (the weight
     /// 0.5 may be a subnormal f16): together no more than 5 times 2^-24 of the sum of magnitudes.
     /// Its result is cut to f32, by less than 2 times 2^-24: 7 roundings each.
+    ///
+    /// With more, eight instructions of sixteen products, of which each of the 17 terms loses less than 2^-25 of the
+    /// largest exponent's power. That is at most the largest term, or eight times it in f16, where weights times
+    /// 2^-7 may be as small as 2^-17: 9 or 68 times 2^-24, and 2 for the cut. Then two additions a step.
     fn roundings(&self) -> u32 {
         let steps = self.loaded.shape().k() / 256;
-        let block = match self.activation() {
-            Activation::Nvfp4 => 0,
-            _ => 4 * 7,
+        let bf16 = self.activation() == Activation::Bf16;
+        let of_pass = |n: usize| match self.activation() {
+            _ if self.is_scaled(n.next_power_of_two()) => {
+                8 * (if bf16 { 9 } else { 68 } + 2) + 2 * steps
+            }
+            Activation::Nvfp4 => steps * 4 + 2,
+            // A bf16 vector is summed in two parts.
+            _ => 4 * 7 + steps * 4 + 2 + usize::from(bf16),
         };
-        // A single bf16 vector is summed in two parts.
-        let parts =
-            usize::from(self.activation() == Activation::Bf16 && self.loaded.shape().n() == 1);
-        (block + steps * 4 + 2 + self.cut.warps + parts + 3) as u32
+        let n = self.loaded.shape().n();
+        let passes = (0..n)
+            .step_by(MAX_VECTORS)
+            .map(|first| of_pass((n - first).min(MAX_VECTORS)));
+        (passes.max().unwrap() + self.cut.warps + 3) as u32
     }
 }
 

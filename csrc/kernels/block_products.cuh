@@ -1,0 +1,164 @@
+// A step of gemv_stream in which each lane keeps to its own blocks: matrix instructions give the products of
+// blocks (block_dot.cuh), which then are multiplied by the weights' block scales and added.
+#pragma once
+
+#include <cstdint>
+
+#include "../arch/shared.cuh"
+#include "block_dot.cuh"
+#include "cuda_core.cuh"
+#include "stream_params.cuh"
+
+namespace nvfp4::stream {
+
+// Sums each of V values over the four lanes t of a row. Lane t ends up with values from
+// t / 2 * (V / 2) + t % 2 * (V / 4) on, V / 4 of them; where V is 2, lanes of a pair with the same one.
+template <int V>
+__device__ __forceinline__ void reduce_scatter(float (&value)[V], uint32_t t) {
+    const bool upper = t & 2;
+#pragma unroll
+    for (int i = 0; i < V / 2; ++i) {
+        const float send = upper ? value[i] : value[i + V / 2];
+        const float keep = upper ? value[i + V / 2] : value[i];
+        value[i] = keep + __shfl_xor_sync(0xffffffffu, send, 2);
+    }
+    if constexpr (V == 2) {
+        value[0] += __shfl_xor_sync(0xffffffffu, value[0], 1);
+    } else {
+        const bool odd = t & 1;
+#pragma unroll
+        for (int i = 0; i < V / 4; ++i) {
+            const float send = odd ? value[i] : value[i + V / 4];
+            const float keep = odd ? value[i + V / 4] : value[i];
+            value[i] = keep + __shfl_xor_sync(0xffffffffu, send, 1);
+        }
+    }
+}
+
+template <int kActivation, int kVectors>
+class BlockProducts {
+    using Dot = block_dot::Dot<kActivation, kVectors>;
+    static constexpr int kParts = kVectors * Dot::kParts; // columns of B
+    static constexpr int kPairs = (kParts + 1) / 2;
+    static constexpr int kSums = 2 * kParts; // of rows g and g + 8
+
+  public:
+    // How vectors lie in shared memory.
+    struct Vectors {
+        using Raw = typename Dot::Raw;
+        static constexpr int kParts = Dot::kParts; // columns of a vector
+        static constexpr uint32_t kBlockBytes = Dot::kBlockBytes;
+        static constexpr bool kHasScales = Dot::kScaled;
+        static constexpr uint32_t kXScaleBytes = block_dot::x_scale_bytes(kVectors); // of a block
+
+        // Bytes from a column to the next. One block more than there are, or two that are read at once would
+        // lie in the same banks.
+        __device__ static __forceinline__ uint32_t column_bytes(const Params &p) {
+            return (p.steps * kStepBlocks + 1) * kBlockBytes;
+        }
+        __device__ static __forceinline__ uint32_t block_at(uint32_t block) { return block * kBlockBytes; }
+        __device__ static __forceinline__ void put(const Raw &raw, float, int part, uint4 *to) {
+            Dot::put(raw, part, to);
+        }
+        __device__ static __forceinline__ float2 scale(const Raw &raw, float scale) {
+            return Dot::vector_scale(raw, scale);
+        }
+    };
+    static constexpr bool kStoresScales = Dot::kScaled; // beside the vectors
+
+    // `batch` counts from the CTA's first.
+    __device__ __forceinline__ BlockProducts(const Params &p, uint32_t base, uint32_t lane, uint32_t batch,
+                                             uint32_t step)
+        : dot(arch::load_shared_128(base + p.zero_at)), lane(lane) {
+        const uint32_t g = lane / 4, t = lane % 4, blocks = p.steps * kStepBlocks;
+        // Of B: this lane's vector, or zeros.
+        reads_x = g / 2 == t && (kParts > 1 || g % 2 == 0);
+        pair_bytes = reads_x ? 2 * Vectors::column_bytes(p) : 0;
+        x_step = keep(reads_x ? kStepBlocks * Dot::kBlockBytes : 0);
+        x = base + step * x_step +
+            (reads_x ? p.x_at + (batch * kParts + g % 2) * Vectors::column_bytes(p) + 2 * t * Dot::kBlockBytes
+                     : p.zero_at);
+        x_scale = base + p.x_scale_at + (batch * blocks + 2 * t) * kXScaleBytes + step * kXScaleStep;
+    }
+
+    // This lane's blocks, 2t, 2t + 1, 2t + 8 and 2t + 9 of a step, of rows g and g + 8: codes of two blocks
+    // and scales of two.
+    __device__ __forceinline__ void step(const uint4 (&codes)[2][2], const uint32_t (&scale_codes)[2][2]) {
+        float scale[2][4];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) block_dot::decode_scales(scale_codes[i], scale[i]);
+        float2 x_scales[4][kVectors];
+        if constexpr (Dot::kScaled) {
+            block_dot::load_x_scales<kVectors>(x_scale, &x_scales[0]);
+            block_dot::load_x_scales<kVectors>(x_scale + 8 * kXScaleBytes, &x_scales[2]);
+        }
+#pragma unroll
+        for (int b = 0; b < 4; ++b) {
+            const uint4 &u = codes[0][b / 2], &l = codes[1][b / 2];
+            const typename Dot::Weights w(dot, b % 2 ? make_uint2(u.z, u.w) : make_uint2(u.x, u.y),
+                                          b % 2 ? make_uint2(l.z, l.w) : make_uint2(l.x, l.y));
+#pragma unroll
+            for (int pair = 0; pair < kPairs; ++pair) {
+                typename Dot::Vector v;
+                v.load(x + pair * pair_bytes + (b / 2 * 8 + b % 2) * Dot::kBlockBytes);
+                float d[4];
+                dot.multiply(w, v, d);
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const int n = 2 * pair + i % 2;
+                    if (n >= kParts) continue;
+                    if constexpr (Dot::kScaled) d[i] = fmaf(d[i], x_scales[b][n].x, x_scales[b][n].y);
+                    float &s = sum[i / 2 * kParts + n];
+                    s = fmaf(d[i], scale[i / 2][b], s);
+                }
+            }
+        }
+        x += x_step;
+        x_scale += kXScaleStep;
+    }
+
+    // The warp's sums, [kTileRows][kParts].
+    __device__ __forceinline__ void store(float *to) {
+        const uint32_t g = lane / 4, t = lane % 4;
+        reduce_scatter(sum, t);
+        if constexpr (kSums == 2) {
+            if (t % 2 == 0) to[g + 8 * (t / 2)] = sum[0];
+        } else {
+            constexpr int kEach = kSums / 4;
+            const uint32_t value = t / 2 * (kSums / 2) + t % 2 * kEach;
+            to += (g + value / kParts * 8) * kParts + value % kParts;
+#pragma unroll
+            for (int i = 0; i < kEach; ++i) to[i] = sum[i];
+        }
+    }
+
+    // Back to the beginning of the vectors, for another tile.
+    __device__ __forceinline__ void begin(const Params &p) {
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) sum[i] = 0.0f;
+        x -= p.steps * x_step;
+        x_scale -= p.steps * kXScaleStep;
+    }
+
+    // From the beginning of a batch's vectors to that of the next one's.
+    __device__ __forceinline__ void next_batch(const Params &p) {
+        if (reads_x) x += kParts * Vectors::column_bytes(p);
+        x_scale += p.steps * kXScaleStep;
+    }
+
+    // Of a vector, from the sums of its columns.
+    __device__ static __forceinline__ float total(const float (&sums)[Dot::kParts]) { return Dot::total(sums); }
+
+  private:
+    static constexpr uint32_t kXScaleBytes = Vectors::kXScaleBytes;
+    static constexpr uint32_t kXScaleStep = kStepBlocks * kXScaleBytes;
+
+    Dot dot;
+    uint32_t lane;
+    bool reads_x;
+    uint32_t pair_bytes, x_step;
+    uint32_t x, x_scale; // shared addresses, of this lane's next blocks
+    float sum[kSums] = {};
+};
+
+}  // namespace nvfp4::stream
