@@ -21,7 +21,7 @@ __device__ __forceinline__ void copy_async_16(uint32_t to, const void *from, boo
     }
 }
 
-// The same, kept in L1: of a 32-byte sector, another thread of the SM copies the other half later.
+// The same of 128 bytes at once, kept in L1: of what an SM reads in several copies.
 __device__ __forceinline__ void copy_async_16_cached(uint32_t to, const void *from, bool copy) {
     asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to),
                  "l"(__cvta_generic_to_global(from)), "r"(copy ? 16 : 0)

@@ -215,8 +215,7 @@ template <int kChunks>
 struct ScaleCopies {
     static constexpr uint32_t kSlot = kChunks * kScaleBytes;
     uint32_t place;      // of the next unit, in the linear layout of this lane's row
-    const uint8_t *from; // of its scales: this lane's part of K
-    uint32_t step;       // bytes to those of the unit after it, in the 128x4 layout of the same 128 rows
+    const uint8_t *from; // of the layout's first scales: this lane's part of K
     bool copies, exists; // this lane anything; its part of K
     uint32_t to, end;    // shared addresses: this lane's next slot, behind the last
 
@@ -225,40 +224,30 @@ struct ScaleCopies {
         : place(work.origin + group * kUnitRows), copies(lane < kChunks * kScaleLanes),
           to(slots + lane * 16), end(to + kScaleSlots * kSlot) {
         const uint32_t part_at = lane / kScaleLanes * p.row_warps + part; // counted in 1024 elements
-        uint32_t row;
         if (p.tiled) {
-            // Places lie four bytes apart in their block of 128.
             const uint32_t at = part_at * 16 + lane % kScaleLanes; // counted in 64 elements
-            from = p.scales + at * p.scale_group_bytes + place % 128 * 4;
+            from = p.scales + at * p.scale_group_bytes;
             exists = at * 2 < p.chunks;
-            row = place / 128;
-            step = p.groups * kUnitRows * 4;
         } else {
             const uint32_t at = part_at * 4 + lane % 4; // counted in 256 elements
             place += lane / 4 % 4;
             from = p.scales + at * 16;
             exists = at * 8 < p.chunks;
-            row = place;
-            step = p.groups * kUnitRows * p.scale_row_bytes;
         }
-        from += uint64_t(row) * p.scale_row_bytes;
     }
 
     // Of the 128x4 layout all rows of a unit's block exist.
     __device__ __forceinline__ void next(const Params &p, const Work &work) {
         if (copies) {
-            // Zeros for what does not exist: products with them are stored nowhere, or add nothing.
-            const bool has = exists && place < work.end;
-            const uint8_t *const at = has ? from : p.scales;
+            const bool has = exists && place < work.end && (place >= work.begin || p.tiled);
+            // In the 128x4 layout places lie four bytes apart in their block of 128.
+            const uint32_t row = p.tiled ? place / 128 : place;
+            const uint8_t *at = from + uint64_t(row) * p.scale_row_bytes;
+            if (p.tiled) at += place % 128 * 4;
+            // Zeros for what does not exist: products with them are stored nowhere, or add nothing. Of the
+            // 128x4 layout the next unit needs the other half of each sector.
+            arch::copy_async_16_cached(to, has ? at : p.scales, has);
             place += p.groups * kUnitRows;
-            from += step;
-            if (p.tiled) {
-                arch::copy_async_16_cached(to, at, has);
-                // Past the end of the block's 512 bytes: the next block's.
-                if (place % 128 < p.groups * kUnitRows) from += p.scale_row_bytes - 512;
-            } else {
-                arch::copy_async_16<128>(to, at, has);
-            }
             to += kSlot;
             if (to == end) to -= kScaleSlots * kSlot;
         }
