@@ -109,6 +109,7 @@ typedef struct nvfp4_ring_config {
     int32_t rows;      /* of a bulk copy's stage: 1, 2 or 4 */
     int32_t depth;     /* of a group's ring, four rows each: 1 to 8 */
     int32_t granule;   /* rows that stay in one CTA: 1 or 4 */
+    int32_t cached;    /* not 0: block scales are kept in L1 */
     int32_t ctas;      /* that share the rows of all batches, > 0 */
     int32_t dependent; /* 1: programmatic dependent launch, as in nvfp4_tile_config */
 } nvfp4_ring_config;

@@ -169,12 +169,13 @@ pub struct nvfp4_ring_config {
     pub rows: i32,
     pub depth: i32,
     pub granule: i32,
+    pub cached: i32,
     pub ctas: i32,
     pub dependent: i32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of nvfp4_ring_config"][::core::mem::size_of::<nvfp4_ring_config>() - 28usize];
+    ["Size of nvfp4_ring_config"][::core::mem::size_of::<nvfp4_ring_config>() - 32usize];
     ["Alignment of nvfp4_ring_config"][::core::mem::align_of::<nvfp4_ring_config>() - 4usize];
     ["Offset of field: nvfp4_ring_config::chunks"]
         [::core::mem::offset_of!(nvfp4_ring_config, chunks) - 0usize];
@@ -186,10 +187,12 @@ const _: () = {
         [::core::mem::offset_of!(nvfp4_ring_config, depth) - 12usize];
     ["Offset of field: nvfp4_ring_config::granule"]
         [::core::mem::offset_of!(nvfp4_ring_config, granule) - 16usize];
+    ["Offset of field: nvfp4_ring_config::cached"]
+        [::core::mem::offset_of!(nvfp4_ring_config, cached) - 20usize];
     ["Offset of field: nvfp4_ring_config::ctas"]
-        [::core::mem::offset_of!(nvfp4_ring_config, ctas) - 20usize];
+        [::core::mem::offset_of!(nvfp4_ring_config, ctas) - 24usize];
     ["Offset of field: nvfp4_ring_config::dependent"]
-        [::core::mem::offset_of!(nvfp4_ring_config, dependent) - 24usize];
+        [::core::mem::offset_of!(nvfp4_ring_config, dependent) - 28usize];
 };
 #[repr(C)]
 #[repr(align(64))]

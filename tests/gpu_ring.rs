@@ -66,6 +66,7 @@ fn cuts(shape: &Shape, target: &RingTarget) -> Vec<RingConfig> {
                         rows: rows_of_stage,
                         depth,
                         granule,
+                        cached: turn % 3 == 0,
                         ctas,
                         dependent: false,
                     });

@@ -44,6 +44,7 @@ fn valid() -> Call {
             rows: 4,
             depth: 3,
             granule: 1,
+            cached: true,
             ctas: 66,
             dependent: false,
         },

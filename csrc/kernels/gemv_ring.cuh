@@ -210,8 +210,9 @@ struct Vector {
 
 constexpr uint32_t kScaleSlots = 3;
 
-// A lane's copies of the block scales of a group's units, into the queue of its warp.
-template <int kChunks>
+// A lane's copies of the block scales of a group's units, into the queue of its warp. Of the 128x4 layout the next
+// unit needs the other half of each sector: kCached keeps it in L1, where shared memory leaves some.
+template <int kChunks, bool kCached>
 struct ScaleCopies {
     static constexpr uint32_t kSlot = kChunks * kScaleBytes;
     uint32_t place;      // of the next unit, in the linear layout of this lane's row
@@ -244,9 +245,12 @@ struct ScaleCopies {
             const uint32_t row = p.tiled ? place / 128 : place;
             const uint8_t *at = from + uint64_t(row) * p.scale_row_bytes;
             if (p.tiled) at += place % 128 * 4;
-            // Zeros for what does not exist: products with them are stored nowhere, or add nothing. Of the
-            // 128x4 layout the next unit needs the other half of each sector.
-            arch::copy_async_16_cached(to, has ? at : p.scales, has);
+            // Zeros for what does not exist: products with them are stored nowhere, or add nothing.
+            if constexpr (kCached) {
+                arch::copy_async_16_cached(to, has ? at : p.scales, has);
+            } else {
+                arch::copy_async_16<128>(to, has ? at : p.scales, has);
+            }
             place += p.groups * kUnitRows;
             to += kSlot;
             if (to == end) to -= kScaleSlots * kSlot;
@@ -255,7 +259,7 @@ struct ScaleCopies {
     }
 };
 
-template <int kChunks, uint32_t kRows>
+template <int kChunks, uint32_t kRows, bool kCached>
 __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8_t *shared, uint32_t base,
                                         uint32_t warp, uint32_t lane) {
     const uint32_t group = warp * p.row_warps_magic >> 16, part = warp - group * p.row_warps;
@@ -268,7 +272,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
 
     constexpr uint32_t kSlot = kChunks * kScaleBytes;
     const uint32_t slots = base + p.scales_at + warp * kScaleSlots * kSlot;
-    ScaleCopies<kChunks> copies(p, work, group, part, lane, slots);
+    ScaleCopies<kChunks, kCached> copies(p, work, group, part, lane, slots);
 #pragma unroll 1
     for (uint32_t i = 1; i < kScaleSlots; ++i) copies.next(p, work);
 
@@ -396,7 +400,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
     }
 }
 
-template <int kChunks, uint32_t kRows>
+template <int kChunks, uint32_t kRows, bool kCached>
 __global__ void __launch_bounds__((kMaxWarps + kMaxProducers) * kWarp, 1)
     gemv_ring(const __grid_constant__ Params p) {
     extern __shared__ __align__(128) uint8_t dynamic[];
@@ -414,7 +418,7 @@ __global__ void __launch_bounds__((kMaxWarps + kMaxProducers) * kWarp, 1)
         }
     } else {
         arch::grid_dependency_launch();
-        consume<kChunks, kRows>(p, work, dynamic, base, warp - p.producers, lane);
+        consume<kChunks, kRows, kCached>(p, work, dynamic, base, warp - p.producers, lane);
     }
 }
 

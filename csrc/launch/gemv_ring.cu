@@ -23,14 +23,19 @@ namespace nvfp4::ring {
 
 using Kernel = void (*)(Params);
 
-template <int kChunks>
+template <int kChunks, bool kCached>
 static Kernel kernel_for(int32_t rows) {
     switch (rows) {
-        case 1: return gemv_ring<kChunks, 1>;
-        case 2: return gemv_ring<kChunks, 2>;
-        case 4: return gemv_ring<kChunks, 4>;
+        case 1: return gemv_ring<kChunks, 1, kCached>;
+        case 2: return gemv_ring<kChunks, 2, kCached>;
+        case 4: return gemv_ring<kChunks, 4, kCached>;
         default: return nullptr;
     }
+}
+
+template <int kChunks>
+static Kernel kernel_for(const nvfp4_ring_config &c) {
+    return c.cached ? kernel_for<kChunks, true>(c.rows) : kernel_for<kChunks, false>(c.rows);
 }
 
 // Lays out shared memory, and returns its size.
@@ -78,8 +83,7 @@ static cudaError_t prepare(Prepared &prepared, const nvfp4_gemv_args &a, const n
     p.vector_scale_batch_bytes = a.vector_scale_batch_stride;
     p.epilogue = epilogue(a, 0);
     Call call = {};
-    call.kernel = reinterpret_cast<const void *>(c.chunks == 2 ? kernel_for<2>(c.rows)
-                                                              : kernel_for<1>(c.rows));
+    call.kernel = reinterpret_cast<const void *>(c.chunks == 2 ? kernel_for<2>(c) : kernel_for<1>(c));
     if (call.kernel == nullptr) return cudaErrorInvalidValue;
     call.grid_x = uint32_t(c.ctas);
     call.grid_y = 1;

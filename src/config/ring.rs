@@ -21,6 +21,10 @@ pub struct RingConfig {
     pub depth: u32,
     /// Rows, in the order of their scales, that stay in one CTA: 1 or 4.
     pub granule: u32,
+    /// L1 keeps block scales: in the 128x4 layout two units share what it fetches at once. Rings that take most of
+    /// an SM's shared memory leave L1 too small for it.
+    #[serde(default)]
+    pub cached: bool,
     /// CTAs that share the rows of all batches: no more than there are granules.
     pub ctas: u32,
     /// Programmatic dependent launch: the weights are read before the kernel before this one in the
@@ -90,6 +94,7 @@ impl RingConfig {
                         rows,
                         depth,
                         granule,
+                        cached: true,
                         ctas: ctas(shape, target, granule, per_sm),
                         dependent: false,
                     };
@@ -115,7 +120,11 @@ impl RingConfig {
         let deepest = (ring / turn).clamp(default.depth.into(), (*DEPTHS.end()).into()) as u32;
         (default.depth..=deepest)
             .rev()
-            .map(|depth| Self { depth, ..default })
+            .map(|depth| Self {
+                depth,
+                cached: false,
+                ..default
+            })
             .find(|cut| cut.is_legal(shape, target))
     }
 
@@ -195,6 +204,14 @@ impl RingConfig {
                 ..cut
             });
         cuts.extend(two.collect::<Vec<_>>());
+        // With the small rings of isolated launches, L1 is large enough.
+        if target.tiled && !default.cached {
+            let cached = |cut: &Self| Self {
+                cached: true,
+                ..*cut
+            };
+            cuts.extend(cuts.iter().map(cached).collect::<Vec<_>>());
+        }
         distinct(cuts, |cut| cut.is_legal(shape, target))
     }
 

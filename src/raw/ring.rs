@@ -74,6 +74,7 @@ pub(super) fn ring_config(
         rows: config.rows as i32,
         depth: config.depth as i32,
         granule: config.granule as i32,
+        cached: config.cached.into(),
         ctas: config.ctas as i32,
         dependent: config.dependent.into(),
     })

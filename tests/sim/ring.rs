@@ -36,6 +36,7 @@ fn cutting(
             rows: 4,
             depth,
             granule,
+            cached: false,
             ctas,
             dependent: depth == 2,
         },
@@ -45,10 +46,11 @@ fn cutting(
 
 impl Cutting {
     /// For another kernel. Nothing where too many warps share a row.
-    fn on(self, chunks: u32, rows: u32) -> Option<Self> {
+    fn on(self, (chunks, rows, cached): (u32, u32, bool)) -> Option<Self> {
         let cut = RingConfig {
             chunks,
             rows,
+            cached,
             ..self.cut
         };
         let device = RingTarget {
@@ -130,7 +132,21 @@ fn cuttings() -> Vec<Cutting> {
     ]
 }
 
-const KERNELS: [(u32, u32); 6] = [(1, 4), (1, 2), (1, 1), (2, 4), (2, 2), (2, 1)];
+/// Chunks, rows of a stage, whether L1 keeps block scales.
+const KERNELS: [(u32, u32, bool); 12] = [
+    (1, 4, true),
+    (1, 2, true),
+    (1, 1, true),
+    (2, 4, true),
+    (2, 2, true),
+    (2, 1, true),
+    (1, 4, false),
+    (1, 2, false),
+    (1, 1, false),
+    (2, 4, false),
+    (2, 2, false),
+    (2, 1, false),
+];
 
 /// Exact and full-range data; the attributes that make no kernel are dealt out in turn.
 fn check(kernels: &mut Kernels, cutting: &Cutting, turn: &mut usize) {
@@ -169,9 +185,9 @@ fn check(kernels: &mut Kernels, cutting: &Cutting, turn: &mut usize) {
 /// Every cut on every kernel.
 fn sweep(kernels: &mut Kernels) {
     let mut turn = 0;
-    for (chunks, rows) in KERNELS {
+    for kernel in KERNELS {
         for cutting in cuttings() {
-            if let Some(cutting) = cutting.on(chunks, rows) {
+            if let Some(cutting) = cutting.on(kernel) {
                 check(kernels, &cutting, &mut turn);
             }
         }
@@ -189,8 +205,8 @@ fn slow_producer(kernels: &mut Kernels) {
         element: FloatType::F32,
         vector_alpha: false,
     };
-    for (chunks, rows) in KERNELS {
-        let cut = few_rows.on(chunks, rows).unwrap().cut;
+    for kernel in KERNELS {
+        let cut = few_rows.on(kernel).unwrap().cut;
         for seed in 0..30 {
             let options = Options {
                 policy: Policy::Starve(8 * seed), // warp 0 of 8, the producer
@@ -262,8 +278,8 @@ fn random_cuts() {
             let (groups, depth) = (rng.u32(1..=16), rng.u32(1..=4));
             let (granule, ctas) = ([1, 4][rng.usize(..2)], rng.u32(1..=20));
             let cutting = cutting((m, k, l), layout, (groups, depth, granule, ctas));
-            let (chunks, rows) = KERNELS[rng.usize(..KERNELS.len())];
-            let Some(cutting) = cutting.on(chunks, rows) else {
+            let kernel = KERNELS[rng.usize(..KERNELS.len())];
+            let Some(cutting) = cutting.on(kernel) else {
                 continue;
             };
             check(&mut kernels, &cutting, &mut rng.usize(..99));

@@ -34,7 +34,7 @@ fn subject(chunks: u32, rows: u32) -> Option<Subject> {
     let mut host = None;
     let mut launches = Vec::new();
     for (i, case) in cases(chunks).into_iter().enumerate() {
-        let case = case.on(chunks, rows).expect("a legal cut");
+        let case = case.on((chunks, rows, true)).expect("a legal cut");
         let (shape, cut) = (case.shape, case.cut);
         let operands = Operands::integers(shape, Activation::Nvfp4, 7).with_row_alpha();
         // Kept until the test ends: the checks may run on any thread at any time.

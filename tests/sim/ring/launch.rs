@@ -48,8 +48,15 @@ impl<'a> Run<'a> {
 
     /// The launch of a call, with its entry.
     pub(crate) fn launched(&self) -> (Launch, String) {
-        let RingConfig { chunks, rows, .. } = self.cut;
-        let entry = format!("_ZN5nvfp44ring9gemv_ringILi{chunks}ELj{rows}EEEvNS0_6ParamsE");
+        let RingConfig {
+            chunks,
+            rows,
+            cached,
+            ..
+        } = self.cut;
+        let cached = u32::from(cached);
+        let entry =
+            format!("_ZN5nvfp44ring9gemv_ringILi{chunks}ELj{rows}ELb{cached}EEEvNS0_6ParamsE");
         let warps = self.groups() * self.row_warps() + self.producers();
         let mut launch = Launch::new(&entry, [self.cut.ctas, 1, 1], [(warps * WARP) as u32, 1, 1]);
         let shared = self.lay_out();

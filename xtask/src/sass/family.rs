@@ -54,8 +54,9 @@ pub(crate) enum Dot {
     Float,
     /// One matrix instruction a step.
     Matrix,
-    /// `mma.sync`, one for so many of a lane's weights and two vectors (`block_dot.cuh`).
-    WarpMatrix { weights: u32 },
+    /// `mma.sync`, one for eight of a lane's weights and so many vectors: two where lanes keep their blocks apart
+    /// (`block_products.cuh`), else eight.
+    WarpMatrix { vectors: u32 },
 }
 
 impl Dot {
@@ -79,7 +80,7 @@ impl Step {
             Dot::PackedHalf => self.weights * self.vectors / 16,
             Dot::Float => return (dots > 0).then_some(1),
             Dot::Matrix => 1,
-            Dot::WarpMatrix { weights } => self.weights / weights * self.vectors.div_ceil(2),
+            Dot::WarpMatrix { vectors } => self.weights / 8 * self.vectors.div_ceil(vectors),
         };
         (dots > 0 && dots.is_multiple_of(each)).then(|| dots / each)
     }

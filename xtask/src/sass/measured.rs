@@ -102,9 +102,9 @@ mod tests {
             ..Kernel::default()
         };
         let kernels = [
-            kernel("100a", "_ZN5nvfp44ring9gemv_ringILi2ELj1EEEvv"),
-            kernel("90a", "_ZN5nvfp44ring9gemv_ringILi2ELj2EEEvv"),
-            kernel("90a", "_ZN5nvfp44ring9gemv_ringILi2ELj1EEEvv"),
+            kernel("100a", "_ZN5nvfp44ring9gemv_ringILi2ELj1ELb1EEEvv"),
+            kernel("90a", "_ZN5nvfp44ring9gemv_ringILi2ELj2ELb1EEEvv"),
+            kernel("90a", "_ZN5nvfp44ring9gemv_ringILi2ELj1ELb1EEEvv"),
         ];
         let found = measured.kernels[0].find(&kernels).unwrap();
         assert!(std::ptr::eq(found, &kernels[2]));

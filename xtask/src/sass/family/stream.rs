@@ -12,19 +12,20 @@ const TILE_ROWS: u32 = 16;
 /// multiplies 64 elements of two rows a step.
 pub(super) fn facts(activation: u32, vectors: u32, gpu: &Gpu) -> Facts {
     let most = if vectors <= 2 { 16 } else { 12 };
+    // `scaled_from` in `csrc/kernels/gemv_stream.cuh`.
+    let scaled = vectors >= if activation == 2 { 2 } else { 4 };
     // `lay_out` of `csrc/launch/gemv_stream.cu`.
     let shared = |warps: u32, stages: u32, batches: u32| {
-        let x_scale_bytes = vectors * 8 + if vectors >= 4 { 16 } else { 0 };
-        let (block_bytes, scale_bytes) = if activation == 0 {
-            (16, x_scale_bytes)
-        } else {
-            (32, 0)
+        let (columns, block_bytes, scale_bytes) = match (activation, vectors) {
+            (0, _) if !scaled => (vectors, 16, vectors * 8),
+            (2, _) if !scaled => (2 * vectors, 32, 0),
+            _ => (vectors, 32, 0),
         };
-        let blocks = batches * vectors * (K / 16);
-        let x = (blocks + batches * vectors + ZERO_BLOCKS) * block_bytes
+        let blocks = batches * columns * (K / 16);
+        let x = (blocks + batches * columns + ZERO_BLOCKS) * block_bytes
             + batches * (K / 16) * scale_bytes;
         let tiles = (M * L).div_ceil(gpu.multiprocessors).div_ceil(TILE_ROWS) + 1;
-        warps * stages * STAGE_BYTES + x + (warps + tiles) * TILE_ROWS * vectors * 4 + tiles * 4
+        warps * stages * STAGE_BYTES + x + (warps + tiles) * TILE_ROWS * columns * 4 + tiles * 4
     };
     let room = gpu.sm.shared_bytes - RESERVED_SHARED;
     // A CTA's rows may be of two batches. Where those vectors leave no room: a problem of one batch.
@@ -44,13 +45,8 @@ pub(super) fn facts(activation: u32, vectors: u32, gpu: &Gpu) -> Facts {
         step: Some(Step {
             vectors,
             weights: 2 * 64,
-            // Codes of both signs in one lookup from four vectors of integers on.
             dot: Dot::WarpMatrix {
-                weights: if activation == 0 && vectors >= 4 {
-                    16
-                } else {
-                    8
-                },
+                vectors: if scaled { 8 } else { 2 },
             },
         }),
         ..plain(None, 0)
