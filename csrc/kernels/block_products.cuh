@@ -50,6 +50,7 @@ class BlockProducts {
         static constexpr uint32_t kBlockBytes = Dot::kBlockBytes;
         static constexpr bool kHasScales = Dot::kScaled;
         static constexpr uint32_t kXScaleBytes = block_dot::x_scale_bytes(kVectors); // of a block
+        static constexpr uint32_t kZeroBlocks = 10; // what lanes without a vector read
 
         // Bytes from a column to the next. One block more than there are, or two that are read at once would
         // lie in the same banks.

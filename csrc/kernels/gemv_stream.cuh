@@ -160,7 +160,7 @@ struct Staging {
                 store(p, shared, batch, first);
             }
         }
-        if (threadIdx.x < kZeroBlocks * Vectors::kBlockBytes / 16) {
+        if (threadIdx.x < Vectors::kZeroBlocks * Vectors::kBlockBytes / 16) {
             reinterpret_cast<uint4 *>(shared + p.zero_at)[threadIdx.x] = make_uint4(0, 0, 0, 0);
         }
     }

@@ -151,6 +151,7 @@ class ScaledProducts {
         static constexpr uint32_t kBlockBytes = 32;
         static constexpr bool kHasScales = Vector::kHasScales;
         static constexpr uint32_t kXScaleBytes = 0;
+        static constexpr uint32_t kZeroBlocks = 0;
 
         // Half a block more than there are, and blocks that the lanes t read at once beside each other: eight
         // lanes, of two columns, read all banks.

@@ -14,7 +14,6 @@ constexpr uint32_t kRowCodes = 128;   // bytes of a row's step
 constexpr uint32_t kPieceBytes = 512; // 16 bytes a lane: four lanes a row, half a step of eight rows
 constexpr uint32_t kStageCodes = 4 * kPieceBytes;
 constexpr uint32_t kStageBytes = kStageCodes + kTileRows * kStepBlocks;
-constexpr uint32_t kZeroBlocks = 10; // what lanes without a vector read
 
 // Rows are counted in the order in which their scales lie: a row's place. In the 128x4 layout four rows 32
 // apart follow each other. Of several batches, each has whole tiles of places, so that no tile has rows of

@@ -13,13 +13,14 @@ struct Kernel {
     uint32_t columns;       // that its vectors take
     uint32_t block_bytes;   // of a column's block in shared memory
     uint32_t x_scale_bytes; // of a block of all vectors
+    uint32_t zero_blocks;
 };
 
 template <int kActivation, int kVectors>
 static Kernel kernel() {
     using Vectors = typename Products<kActivation, kVectors>::Vectors;
     return {gemv_stream<kActivation, kVectors>, uint32_t(kVectors * Vectors::kParts), Vectors::kBlockBytes,
-            Vectors::kHasScales ? Vectors::kXScaleBytes : 0};
+            Vectors::kHasScales ? Vectors::kXScaleBytes : 0, Vectors::kZeroBlocks};
 }
 
 template <int kActivation>
@@ -48,7 +49,7 @@ static uint32_t lay_out(Params &p, const Kernel &kernel) {
     p.x_batches = std::min<uint32_t>(p.l, (most + p.places - 2) / p.places + 1);
     p.x_at = p.warps * p.stages * kStageBytes;
     p.zero_at = p.x_at + p.x_batches * kernel.columns * (blocks + 1) * kernel.block_bytes;
-    p.x_scale_at = p.zero_at + kZeroBlocks * kernel.block_bytes;
+    p.x_scale_at = p.zero_at + kernel.zero_blocks * kernel.block_bytes;
     p.sums_at = p.x_scale_at + p.x_batches * blocks * kernel.x_scale_bytes;
     p.parts_at = p.sums_at + (p.warps + tiles) * kTileRows * kernel.columns * 4;
     return p.parts_at + tiles * uint32_t(sizeof(Parts));

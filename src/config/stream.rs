@@ -52,8 +52,6 @@ const MOST_PASSES: usize = 4;
 /// From how many bytes of weights on L2 had better fetch 256 at once: measured on an H200,
 /// docs/notes/tuning.md.
 const FAR_AHEAD_BYTES: usize = 100_000_000;
-/// `kZeroBlocks`.
-const ZERO_BLOCKS: u64 = 10;
 /// `sizeof(Parts)`.
 const PARTS_BYTES: u64 = 4;
 /// Weights of an SM that count as little: measured on an H200, docs/notes/tuning.md.
@@ -241,7 +239,7 @@ impl StreamConfig {
         )?;
         let queues = u64::from(self.warps * self.stages) * STAGE_BYTES;
         let sums = (u64::from(self.warps) + tiles) * ROWS * kept.columns * 4 + tiles * PARTS_BYTES;
-        x.checked_add(queues + ZERO_BLOCKS * kept.block_bytes + sums)
+        x.checked_add(queues + kept.zero_bytes + sums)
     }
 }
 
@@ -259,20 +257,23 @@ struct Kept {
     block_bytes: u64,
     /// Beside it, of a block of all vectors.
     scale_bytes: u64,
+    /// Zeros that some lanes read instead.
+    zero_bytes: u64,
 }
 
 impl Kept {
     fn new(activation: Activation, vectors: u64) -> Self {
-        let (columns, block_bytes, scale_bytes) = match activation {
-            _ if is_scaled(activation, vectors) => (vectors, 32, 0),
-            Activation::Nvfp4 => (vectors, 16, 8 * vectors),
-            Activation::Bf16 => (2 * vectors, 32, 0),
-            _ => (vectors, 32, 0),
+        let (columns, block_bytes, scale_bytes, zero_blocks) = match activation {
+            _ if is_scaled(activation, vectors) => (vectors, 32, 0, 0),
+            Activation::Nvfp4 => (vectors, 16, 8 * vectors, 10),
+            Activation::Bf16 => (2 * vectors, 32, 0, 10),
+            _ => (vectors, 32, 0, 10),
         };
         Self {
             columns,
             block_bytes,
             scale_bytes,
+            zero_bytes: zero_blocks * block_bytes,
         }
     }
 }

@@ -25,11 +25,9 @@ fn cases() -> [Cutting; 4] {
     ]
 }
 
-#[test]
-fn planted() {
-    let Some(module) = ptx::compile("gemv_stream", "compute_90a") else {
-        return;
-    };
+/// Of the kernel for `n` NVFP4 vectors.
+fn subject(n: usize) -> Option<Subject> {
+    let module = ptx::compile("gemv_stream", "compute_90a")?;
     let mut kernel = None;
     let mut host = None;
     let mut launches = Vec::new();
@@ -45,7 +43,7 @@ fn planted() {
         },
     ) in cases().into_iter().enumerate()
     {
-        let shape = Shape::new(m, 1, k, l).unwrap();
+        let shape = Shape::new(m, n, k, l).unwrap();
         let operands = Operands::integers(shape, Activation::Nvfp4, 7).with_row_alpha();
         // Kept until the test ends: the checks may run on any thread at any time.
         let operands: &'static Operands = Box::leak(Box::new(operands));
@@ -70,13 +68,22 @@ fn planted() {
         };
         launches.push((format!("{shape}"), Box::new(check) as Box<Check<'static>>));
     }
-    let subject = Subject {
+    Some(Subject {
         name: "gemv_stream".into(),
         kernel: kernel.expect("there are cases"),
         host,
         launches,
         schedules: schedules(3),
         pick: no_arithmetic,
-    };
-    demand(Some(subject), include_str!("equivalent_faults.txt"));
+    })
+}
+
+#[test]
+fn lanes_that_keep_to_their_blocks() {
+    demand(subject(1), include_str!("equivalent_faults.txt"));
+}
+
+#[test]
+fn weights_that_carry_their_scales() {
+    demand(subject(3), include_str!("equivalent_faults.txt"));
 }

@@ -24,7 +24,6 @@ pub(crate) struct Cut {
 
 const TILE_ROWS: usize = 16;
 const STAGE_BYTES: usize = 2048 + 256;
-const ZERO_BLOCKS: usize = 10;
 const MAX_VECTORS: usize = 8;
 
 /// Offsets in dynamic shared memory, and its size.
@@ -81,12 +80,12 @@ impl<'a> Run<'a> {
 
     fn lay_out(&self, vectors: usize) -> Shared {
         let shape = self.loaded.shape();
-        let (columns, block_bytes, scale_bytes) = match self.activation() {
-            _ if self.is_scaled(vectors) => (vectors, 32, 0),
-            Activation::Nvfp4 => (vectors, 16, 8 * vectors),
+        let (columns, block_bytes, scale_bytes, zero_blocks) = match self.activation() {
+            _ if self.is_scaled(vectors) => (vectors, 32, 0, 0),
+            Activation::Nvfp4 => (vectors, 16, 8 * vectors, 10),
             // Two parts.
-            Activation::Bf16 => (2, 32, 0),
-            _ => (vectors, 32, 0),
+            Activation::Bf16 => (2, 32, 0, 10),
+            _ => (vectors, 32, 0, 10),
         };
         let (units, unit) = self.units();
         let most = units.div_ceil(self.cut.ctas) * unit;
@@ -97,7 +96,7 @@ impl<'a> Run<'a> {
         let kept = x_batches * columns;
         let x = self.cut.warps * self.cut.stages * STAGE_BYTES;
         let zero = x + kept * (shape.blocks() + 1) * block_bytes;
-        let x_scale = zero + ZERO_BLOCKS * block_bytes;
+        let x_scale = zero + zero_blocks * block_bytes;
         let sums = x_scale + x_batches * shape.blocks() * scale_bytes;
         let parts = sums + (self.cut.warps + tiles) * TILE_ROWS * columns * 4;
         Shared {

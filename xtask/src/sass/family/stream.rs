@@ -5,7 +5,6 @@ use crate::sass::gpu::{Gpu, RESERVED_SHARED};
 
 /// Bytes of a stage of a warp's queue: 16 rows of 256 elements, and their scales.
 const STAGE_BYTES: u32 = 16 * 256 / 16 * 9;
-const ZERO_BLOCKS: u32 = 10;
 const TILE_ROWS: u32 = 16;
 
 /// One CTA an SM, as many warps as the kernel is compiled for, and the most stages that fit. A lane
@@ -16,13 +15,14 @@ pub(super) fn facts(activation: u32, vectors: u32, gpu: &Gpu) -> Facts {
     let scaled = vectors >= if activation == 2 { 2 } else { 4 };
     // `lay_out` of `csrc/launch/gemv_stream.cu`.
     let shared = |warps: u32, stages: u32, batches: u32| {
+        let zero_blocks = if scaled { 0 } else { 10 };
         let (columns, block_bytes, scale_bytes) = match (activation, vectors) {
             (0, _) if !scaled => (vectors, 16, vectors * 8),
             (2, _) if !scaled => (2 * vectors, 32, 0),
             _ => (vectors, 32, 0),
         };
         let blocks = batches * columns * (K / 16);
-        let x = (blocks + batches * columns + ZERO_BLOCKS) * block_bytes
+        let x = (blocks + batches * columns + zero_blocks) * block_bytes
             + batches * (K / 16) * scale_bytes;
         let tiles = (M * L).div_ceil(gpu.multiprocessors).div_ceil(TILE_ROWS) + 1;
         warps * stages * STAGE_BYTES + x + (warps + tiles) * TILE_ROWS * columns * 4 + tiles * 4
