@@ -160,8 +160,10 @@ struct Staging {
                 store(p, shared, batch, first);
             }
         }
-        if (threadIdx.x < Vectors::kZeroBlocks * Vectors::kBlockBytes / 16) {
-            reinterpret_cast<uint4 *>(shared + p.zero_at)[threadIdx.x] = make_uint4(0, 0, 0, 0);
+        if constexpr (Vectors::kZeroBlocks != 0) {
+            if (threadIdx.x < Vectors::kZeroBlocks * Vectors::kBlockBytes / 16) {
+                reinterpret_cast<uint4 *>(shared + p.zero_at)[threadIdx.x] = make_uint4(0, 0, 0, 0);
+            }
         }
     }
 };
