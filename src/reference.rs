@@ -11,8 +11,9 @@ pub struct Reference {
     /// `y[l][n][m]`, correct to about K/16 roundings of f64.
     pub y: Vec<f64>,
     /// `Σ_k |w · x|` of the same elements: what the error of a sum is proportional to. A subnormal element of an
-    /// f16 or bf16 vector counts as the smallest normal number, as it does where matrix instructions align
-    /// products.
+    /// f16 or bf16 vector counts as the smallest normal number, as matrix instructions are taken to align
+    /// products. With bf16 vectors 2^-118 is added, times the row's factors: f32 sums times 2^-7 are kept as
+    /// multiples of 2^-149.
     pub magnitude: Vec<f64>,
 }
 
@@ -23,10 +24,11 @@ pub struct Reference {
 pub fn gemv(shape: &Shape, weights: &Weights<'_>, vectors: &Vectors<'_>) -> Result<Reference> {
     weights.check(shape)?;
     let x = decode_vectors(shape, vectors)?;
-    let least = match vectors {
-        Vectors::F16(_) => 2f64.powi(-14),
-        Vectors::Bf16(_) => 2f64.powi(-126),
-        _ => 0.0,
+    // The smallest normal number of the vectors' type; what f32 may lose below its own, in u = 2^-24.
+    let (least, floor) = match vectors {
+        Vectors::F16(_) => (2f64.powi(-14), 0.0),
+        Vectors::Bf16(_) => (2f64.powi(-126), 2f64.powi(-142 + 24)),
+        _ => (0.0, 0.0),
     };
     let (m, n, k, l) = (shape.m(), shape.n(), shape.k(), shape.l());
     let mut y = vec![0.0; shape.outputs()];
@@ -38,9 +40,12 @@ pub fn gemv(shape: &Shape, weights: &Weights<'_>, vectors: &Vectors<'_>) -> Resu
                 let x = &x[(batch * n + vector) * k..][..k];
                 let at = (batch * n + vector) * m + row;
                 y[at] = w.iter().zip(x).map(|(w, x)| w * x).sum();
-                let counted = |x: f64| if x == 0.0 { x } else { x.abs().max(least) };
+                let counted = |x: f64| match x.abs() {
+                    x if x != 0.0 && x < least => least,
+                    x => x,
+                };
                 let terms = w.iter().zip(x).map(|(w, &x)| w.abs() * counted(x));
-                magnitude[at] = terms.sum();
+                magnitude[at] = terms.sum::<f64>() + floor * row_factor(weights, batch, row).abs();
             }
         }
     }
@@ -52,18 +57,23 @@ pub fn decode_row(weights: &Weights<'_>, batch: usize, row: usize) -> Vec<f64> {
     let shape = weights.shape();
     let codes = &weights.codes[(batch * shape.m() + row) * shape.row_code_bytes()..];
     let scales = &weights.scales[batch * weights.layout.bytes(shape.m(), shape.blocks())..];
-    let alpha = weights.row_alpha.map_or(1.0, |alpha| {
-        f64::from(alpha[batch * weights.row_alpha_batch_stride() + row])
-    });
+    let factor = row_factor(weights, batch, row);
     (0..shape.k())
         .map(|k| {
             let scale = scales[weights.layout.offset(row, k / BLOCK, shape.blocks())];
             f64::from(e2m1::decode(e2m1::unpack(codes, k)))
                 * f64::from(e4m3::decode(scale))
-                * weights.global.multiplier()
-                * alpha
+                * factor
         })
         .collect()
+}
+
+/// What all weights of a row are multiplied by: the global scale and the row's alpha.
+fn row_factor(weights: &Weights<'_>, batch: usize, row: usize) -> f64 {
+    let alpha = weights.row_alpha.map_or(1.0, |alpha| {
+        f64::from(alpha[batch * weights.row_alpha_batch_stride() + row])
+    });
+    weights.global.multiplier() * alpha
 }
 
 /// Vectors `[L][N][K]` as numbers, all scales applied.
@@ -126,9 +136,8 @@ pub fn error_bound(y: f64, magnitude: f64, roundings: u32, output: FloatType) ->
         FloatType::F32 => (24, -149, f64::from(f32::MAX)),
     };
     let growth = (f64::from(roundings) * (2f64.powi(-24)).ln_1p()).exp_m1();
-    // f32 intermediate results below its normal range are off by its smallest subnormal each, and sums may be
-    // kept times 2^-7.
-    let sum = growth * magnitude + f64::from(roundings) * 2f64.powi(-142);
+    // f32 intermediate results below its normal range are off by half its smallest subnormal each.
+    let sum = growth * magnitude + f64::from(roundings) * 2f64.powi(-149);
     let largest = y.abs() + sum;
     if largest >= max {
         return f64::INFINITY;

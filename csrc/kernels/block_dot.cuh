@@ -72,7 +72,7 @@ struct VectorBlock {
 
 // `zero`: zeros that the compiler does not know. A constant plus such a zero stays in its register: one that
 // the compiler knows is moved there again for every use.
-template <int kActivation, int kVectors>
+template <int kActivation>
 struct Dot;
 
 // NVFP4 vectors: integers, as integer_dot.cuh explains, but with 12 added to those of the weights. Exact.
@@ -81,11 +81,11 @@ struct Dot;
 // it the other way around. What is summed, 4608 and the products (12 + e) * x, is at least 0 and below 2^23:
 // as the bits of a float it is the sum times 2^-149. One fma makes of it the block's product, times the
 // vector's scale; vector_scale prepares its operands.
-template <int kVectors>
-struct Dot<NVFP4_ACTIVATION_NVFP4, kVectors> {
+template <>
+struct Dot<NVFP4_ACTIVATION_NVFP4> {
     static constexpr int kBlockBytes = 16; // of a vector's block in shared memory
     using Vector = VectorBlock<kBlockBytes>;
-    static constexpr bool kScaled = true; // vectors have block scales
+    static constexpr bool kHasScales = true; // vectors have block scales
     static constexpr int kParts = 1;      // columns of B that a vector takes
 
     static constexpr int kOffset = 12;         // of the weights' bytes
@@ -205,11 +205,11 @@ __device__ __forceinline__ void multiply_16_bit(const Weights &w, const Vector &
     }
 }
 
-template <int kVectors>
-struct Dot<NVFP4_ACTIVATION_F16, kVectors> {
+template <>
+struct Dot<NVFP4_ACTIVATION_F16> {
     static constexpr int kBlockBytes = 32;
     using Vector = VectorBlock<kBlockBytes>;
-    static constexpr bool kScaled = false;
+    static constexpr bool kHasScales = false;
     static constexpr int kParts = 1;
 
     __device__ __forceinline__ explicit Dot(uint4) {}
@@ -244,10 +244,10 @@ struct Dot<NVFP4_ACTIVATION_F16, kVectors> {
 // column has the elements from 1 on, the second one the others times 2^124. What weights and scales make of
 // either are multiples of 2^-149, f32's smallest, of 24 bits or fewer: sums round as those of other vectors do.
 template <>
-struct Dot<NVFP4_ACTIVATION_BF16, 1> {
+struct Dot<NVFP4_ACTIVATION_BF16> {
     static constexpr int kBlockBytes = 32;
     using Vector = VectorBlock<kBlockBytes>;
-    static constexpr bool kScaled = false;
+    static constexpr bool kHasScales = false;
     static constexpr int kParts = 2;
 
     // Known to the compiler, it would mask twice as often, and shift right twice.

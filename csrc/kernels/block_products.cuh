@@ -37,7 +37,7 @@ __device__ __forceinline__ void reduce_scatter(float (&value)[V], uint32_t t) {
 
 template <int kActivation, int kVectors>
 class BlockProducts {
-    using Dot = block_dot::Dot<kActivation, kVectors>;
+    using Dot = block_dot::Dot<kActivation>;
     static constexpr int kParts = kVectors * Dot::kParts; // columns of B
     static constexpr int kPairs = (kParts + 1) / 2;
     static constexpr int kSums = 2 * kParts; // of rows g and g + 8
@@ -48,7 +48,7 @@ class BlockProducts {
         using Raw = typename Dot::Raw;
         static constexpr int kParts = Dot::kParts; // columns of a vector
         static constexpr uint32_t kBlockBytes = Dot::kBlockBytes;
-        static constexpr bool kHasScales = Dot::kScaled;
+        static constexpr bool kHasScales = Dot::kHasScales;
         static constexpr uint32_t kXScaleBytes = block_dot::x_scale_bytes(kVectors); // of a block
         static constexpr uint32_t kZeroBlocks = 10; // what lanes without a vector read
 
@@ -65,7 +65,7 @@ class BlockProducts {
             return Dot::vector_scale(raw, scale);
         }
     };
-    static constexpr bool kStoresScales = Dot::kScaled; // beside the vectors
+    static constexpr bool kStoresScales = Dot::kHasScales; // beside the vectors
 
     // `batch` counts from the CTA's first.
     __device__ __forceinline__ BlockProducts(const Params &p, uint32_t base, uint32_t lane, uint32_t batch,
@@ -89,7 +89,7 @@ class BlockProducts {
 #pragma unroll
         for (int i = 0; i < 2; ++i) block_dot::decode_scales(scale_codes[i], scale[i]);
         float2 x_scales[4][kVectors];
-        if constexpr (Dot::kScaled) {
+        if constexpr (Dot::kHasScales) {
             block_dot::load_x_scales<kVectors>(x_scale, &x_scales[0]);
             block_dot::load_x_scales<kVectors>(x_scale + 8 * kXScaleBytes, &x_scales[2]);
         }
@@ -108,7 +108,7 @@ class BlockProducts {
                 for (int i = 0; i < 4; ++i) {
                     const int n = 2 * pair + i % 2;
                     if (n >= kParts) continue;
-                    if constexpr (Dot::kScaled) d[i] = fmaf(d[i], x_scales[b][n].x, x_scales[b][n].y);
+                    if constexpr (Dot::kHasScales) d[i] = fmaf(d[i], x_scales[b][n].x, x_scales[b][n].y);
                     float &s = sum[i / 2 * kParts + n];
                     s = fmaf(d[i], scale[i / 2][b], s);
                 }

@@ -1,4 +1,5 @@
-// GEMV on CUDA cores with blocks multiplied on mma.sync. sm_80 and newer; K a multiple of 256.
+// GEMV on CUDA cores, multiplied on mma.sync: blocks by themselves (block_products.cuh), or weights that carry
+// their scales (scaled_products.cuh). sm_80 and newer; K a multiple of 256.
 //
 // A CTA takes a contiguous range of rows in tiles of 16, and each of its warps as many steps of them as
 // the others, one after the other in memory: a step is 256 elements of K of a tile's 16 rows. A lane copies
@@ -22,7 +23,7 @@
 namespace nvfp4::stream {
 
 // How many vectors of a type had better be multiplied by weights that carry their scales: measured on an H200,
-// docs/notes/tuning.md. One and two leave columns of B for each lane of a row.
+// docs/notes/tuning.md. One or two leave a column of B, of eight, for each of a row's four lanes.
 __host__ __device__ constexpr int scaled_from(int activation) {
     return activation == NVFP4_ACTIVATION_BF16 ? 2 : 4;
 }
@@ -32,7 +33,7 @@ using Products =
     std::conditional_t<(kVectors < scaled_from(kActivation)), BlockProducts<kActivation, kVectors>,
                        ScaledProducts<kActivation, kVectors>>;
 
-// The most warps: more sums and vectors take more registers a thread.
+// The most warps: vectors on their way to shared memory take registers, of which a thread has 128 or 168.
 __host__ __device__ constexpr uint32_t max_warps(int vectors) { return vectors <= 2 ? 16 : 12; }
 
 // x / y where `magic` is 2^32 / y, rounded up, or 0 for a y of 1: exact while x * y stays below 2^32. A

@@ -118,7 +118,7 @@ struct ScaledVector<NVFP4_ACTIVATION_BF16> {
 template <>
 struct ScaledVector<NVFP4_ACTIVATION_NVFP4> {
     using Weights = ScaledF16;
-    using Raw = block_dot::Dot<NVFP4_ACTIVATION_NVFP4, 1>::Raw;
+    using Raw = block_dot::Dot<NVFP4_ACTIVATION_NVFP4>::Raw;
     static constexpr bool kHasScales = true;
     __device__ static __forceinline__ void put(const Raw &raw, float scale, uint4 *to) {
         const __half2 scales = __float2half2_rn(scale);
@@ -140,6 +140,7 @@ struct ScaledVector<NVFP4_ACTIVATION_NVFP4> {
 
 template <int kActivation, int kVectors>
 class ScaledProducts {
+    static_assert(kVectors % 2 == 0 && kVectors <= 8, "lanes store two columns each");
     using Vector = ScaledVector<kActivation>;
     using Weights = typename Vector::Weights;
 
@@ -153,8 +154,8 @@ class ScaledProducts {
         static constexpr uint32_t kXScaleBytes = 0;
         static constexpr uint32_t kZeroBlocks = 0;
 
-        // Half a block more than there are, and blocks that the lanes t read at once beside each other: eight
-        // lanes, of two columns, read all banks.
+        // Half a block more than there are (of the whole one that the launcher leaves), and blocks that the lanes
+        // t read at once beside each other: eight lanes, of two columns, read all banks.
         __device__ static __forceinline__ uint32_t column_bytes(const Params &p) {
             return p.steps * kStepBlocks * kBlockBytes + kBlockBytes / 2;
         }
@@ -210,8 +211,8 @@ class ScaledProducts {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             float *const row = to + (g + 8 * i) * kVectors + column;
-#pragma unroll
-            for (int j = 0; j < kVectors && j < 2; ++j) row[j] = sum[2 * i + j];
+            row[0] = sum[2 * i];
+            row[1] = sum[2 * i + 1];
         }
     }
 

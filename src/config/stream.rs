@@ -43,7 +43,7 @@ pub struct StreamTarget {
 
 /// Elements of K of a step.
 pub(crate) const STEP: usize = 256;
-/// Rows of a tile: `kTileRows` in `gemv_stream.cuh`.
+/// Rows of a tile: `kTileRows` in `stream_params.cuh`.
 const ROWS: u64 = 16;
 /// `kStageBytes`.
 const STAGE_BYTES: u64 = 2048 + 256;
@@ -180,10 +180,7 @@ impl StreamConfig {
     /// instructions in a chain (`scaled_matrix_roundings`) make half a step of all lanes.
     pub fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
         let steps = (shape.k() / STEP) as u32;
-        let most = self.vectors as usize;
-        let last = (shape.n().max(1) - 1) % most + 1;
-        let of_pass = |vectors: usize| {
-            let vectors = vectors.next_power_of_two() as u64;
+        let of_pass = |vectors| {
             if is_scaled(activation, vectors) {
                 return 8 * scaled_matrix_roundings(activation) + 2 * steps;
             }
@@ -194,22 +191,19 @@ impl StreamConfig {
             let parts = u32::from(activation == Activation::Bf16);
             block + 4 * steps + 2 + parts
         };
-        let warp = of_pass(shape.n().min(most)).max(of_pass(last));
-        warp + self.warps + ALPHAS
+        let [first, last] = self.passes(shape).map(of_pass);
+        first.max(last) + self.warps + ALPHAS
     }
 
-    /// Vectors that the kernel of the largest pass is compiled for.
-    fn pass_vectors(&self, shape: &Shape) -> u64 {
-        shape.n().min(self.vectors as usize).next_power_of_two() as u64
+    /// Vectors that the kernels of the first pass, which has most, and of the last one are compiled for.
+    fn passes(&self, shape: &Shape) -> [u64; 2] {
+        let (n, most) = (shape.n().max(1), self.vectors.max(1) as usize);
+        [n.min(most), (n - 1) % most + 1].map(|vectors| vectors.next_power_of_two() as u64)
     }
 
     /// `max_warps` in `gemv_stream.cuh`.
     fn most_warps(&self, shape: &Shape) -> u32 {
-        if self.pass_vectors(shape) <= 2 {
-            16
-        } else {
-            12
-        }
+        if self.passes(shape)[0] <= 2 { 16 } else { 12 }
     }
 
     /// The most tiles of a CTA: one more where its first one is cut by the alignment.
@@ -225,7 +219,17 @@ impl StreamConfig {
     /// Bytes of shared memory of a CTA: `lay_out` in `launch/gemv_stream.cu`. Nothing where they are
     /// beyond counting.
     fn shared_bytes(&self, shape: &Shape, target: &StreamTarget) -> Option<u64> {
-        let kept = Kept::new(target.activation, self.pass_vectors(shape));
+        // The last pass may need more than the first: fewer vectors, but in another form.
+        let bytes = self
+            .passes(shape)
+            .map(|vectors| self.pass_bytes(shape, target, vectors));
+        bytes
+            .into_iter()
+            .try_fold(0, |most, bytes| Some(most.max(bytes?)))
+    }
+
+    fn pass_bytes(&self, shape: &Shape, target: &StreamTarget, vectors: u64) -> Option<u64> {
+        let kept = Kept::new(target.activation, vectors);
         let blocks = shape.blocks() as u64;
         let batches = shape.l() as u64;
         let places = places(shape, target.tiled);
@@ -302,19 +306,21 @@ const MATRIX_ROUNDINGS: u32 = 6;
 
 /// The same for weights times their scales, where sixteen products are not zero (`scaled_products.cuh`).
 ///
-/// As above, but of 17 terms 16 may be cut: they lose less than 16 * 2^(E-25) = 2^(E-21).
+/// As above, but of 17 terms 16 may be cut: they lose less than 16 * 2^(E-25) = 2^(E-21). Assumed, as the
+/// simulator does: a product with zero has no exponent, a subnormal factor that of the smallest normal number.
 ///
 /// - A subnormal element of a vector is counted as the smallest normal one in S
 ///   ([`Reference::magnitude`](crate::reference::Reference)), and so the largest term is at least 2^E where weights
-///   are normal, as in bf16: the cuts lose at most 8 u S. Cutting the sum loses less than 2 u S. Together 10, and
-///   18 with room for hardware that cuts a bit earlier.
+///   are normal, as in bf16: the cuts lose at most 8 u S. Cutting the sum loses less than 2 u S. Together 10.
 /// - In f16, weights are kept times 2^-7, and below 2^-14 where the scale is below 2^-6: down to 2^-17, three
 ///   binades below what their exponent says. The largest term then is at least 2^(E-3), and the cuts lose at
-///   most 64 u S: 66 in all. From compute capability 10.0 on they are kept as they are, and normal: 18 there.
+///   most 64 u S: 66 in all. From compute capability 10.0 on they are kept as they are, and normal.
+///
+/// That was recorded on an H200 only. With room for hardware that cuts a bit earlier, at 2^-24: 18 and 130.
 fn scaled_matrix_roundings(activation: Activation) -> u32 {
     match activation {
         Activation::Bf16 => 18,
-        _ => 66,
+        _ => 130,
     }
 }
 

@@ -91,16 +91,18 @@ impl Operands {
 
     fn answer(mut self) -> Self {
         let pairs = || self.dense.chunks_exact(2).map(|b| [b[0], b[1]]);
-        let x: Vec<f32> = match self.activation {
-            Activation::F16 => pairs().map(|b| f16::from_le_bytes(b).to_f32()).collect(),
-            _ => pairs().map(|b| bf16::from_le_bytes(b).to_f32()).collect(),
+        let weights = self.problem.weights(ScaleLayout::Linear).unwrap();
+        let of = |vectors: &Vectors<'_>| {
+            reference::gemv(&self.problem.shape, &weights.view().unwrap(), vectors).unwrap()
         };
-        self.truth = if self.activation == Activation::Nvfp4 {
-            self.problem.reference().unwrap()
-        } else {
-            let weights = self.problem.weights(ScaleLayout::Linear).unwrap();
-            let shape = &self.problem.shape;
-            reference::gemv(shape, &weights.view().unwrap(), &Vectors::f32(&x)).unwrap()
+        self.truth = match self.activation {
+            Activation::Nvfp4 => self.problem.reference().unwrap(),
+            Activation::F16 => of(&Vectors::f16(
+                &pairs().map(f16::from_le_bytes).collect::<Vec<_>>(),
+            )),
+            _ => of(&Vectors::bf16(
+                &pairs().map(bf16::from_le_bytes).collect::<Vec<_>>(),
+            )),
         };
         self
     }

@@ -75,8 +75,8 @@ fn roundings_by_hand() {
     for (activation, n, each) in [
         (Activation::Bf16, 2, 18),
         (Activation::Bf16, 9, 18),
-        (Activation::F16, 3, 66),
-        (Activation::Nvfp4, 9, 66),
+        (Activation::F16, 3, 130),
+        (Activation::Nvfp4, 9, 130),
     ] {
         let several = Shape::new(64, n, 1024, 1).unwrap();
         let roundings = config.roundings(&several, activation);
@@ -234,4 +234,42 @@ fn shared_memory_by_hand() {
         bytes(Activation::F16),
         Some(queues + 257 * 32 + 10 * 32 + sums)
     );
+    // Two columns.
+    let sums = |columns| (12 + 2) * 16 * 4 * columns + 2 * 4;
+    assert_eq!(
+        bytes(Activation::Bf16),
+        Some(queues + 2 * 257 * 32 + 10 * 32 + sums(2))
+    );
+    // Weights carry their scales: neither zeros nor the vectors' scales.
+    for (activation, n, columns) in [
+        (Activation::Nvfp4, 3, 4),
+        (Activation::F16, 8, 8),
+        (Activation::Bf16, 2, 2),
+    ] {
+        let shape = Shape::new(4096, n, 4096, 1).unwrap();
+        assert_eq!(
+            config.shared_bytes(&shape, &h200(activation, false)),
+            Some(queues + columns * 257 * 32 + sums(columns)),
+            "{activation} {n}"
+        );
+    }
+}
+
+/// Three bf16 vectors in passes of two: the second one, of a single vector, has zeros besides its columns.
+#[test]
+fn the_last_pass_may_need_more_than_the_first() {
+    let three = Shape::new(4096, 3, 4096, 1).unwrap();
+    let two = Shape::new(4096, 2, 4096, 1).unwrap();
+    let target = h200(Activation::Bf16, false);
+    let config = StreamConfig {
+        vectors: 2,
+        ..StreamConfig::for_problem(&two, &target).unwrap()
+    };
+    let first = config.shared_bytes(&two, &target).unwrap();
+    assert_eq!(config.shared_bytes(&three, &target), Some(first + 10 * 32));
+    let tight = StreamTarget {
+        shared_bytes: first as u32,
+        ..target
+    };
+    assert!(config.is_legal(&two, &tight) && !config.is_legal(&three, &tight));
 }

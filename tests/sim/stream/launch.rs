@@ -205,15 +205,16 @@ impl Launched for Run<'_> {
     /// 0.5 may be a subnormal f16): together no more than 5 times 2^-24 of the sum of magnitudes.
     /// Its result is cut to f32, by less than 2 times 2^-24: 7 roundings each.
     ///
-    /// With more, eight instructions of sixteen products, of which each of the 17 terms loses less than 2^-25 of the
-    /// largest exponent's power. That is at most the largest term, or eight times it in f16, where weights times
-    /// 2^-7 may be as small as 2^-17: 9 or 68 times 2^-24, and 2 for the cut. Then two additions a step.
+    /// With more, eight instructions of sixteen products, of which all of the 17 terms but the largest lose less
+    /// than 2^-25 of the largest exponent's power. That is at most the largest term, or eight times it in f16,
+    /// where weights times 2^-7 may be as small as 2^-17: 8 or 64 times 2^-24, and 2 for the cut. Then two
+    /// additions a step.
     fn roundings(&self) -> u32 {
         let steps = self.loaded.shape().k() / 256;
         let bf16 = self.activation() == Activation::Bf16;
         let of_pass = |n: usize| match self.activation() {
             _ if self.is_scaled(n.next_power_of_two()) => {
-                8 * (if bf16 { 9 } else { 68 } + 2) + 2 * steps
+                8 * (if bf16 { 8 } else { 64 } + 2) + 2 * steps
             }
             Activation::Nvfp4 => steps * 4 + 2,
             // A bf16 vector is summed in two parts.
