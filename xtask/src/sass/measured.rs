@@ -83,7 +83,8 @@ mod tests {
         let measured = Measured::parse(COMMITTED).unwrap();
         assert_eq!(measured.kernels.len(), 2);
         for time in measured.kernels.iter().flat_map(|kernel| &kernel.times) {
-            assert!((0.3..=1.0).contains(&time.share()), "{}", time.shape);
+            // The read-only kernel is no upper bound: others beat it by a little.
+            assert!((0.3..=1.05).contains(&time.share()), "{}", time.shape);
         }
     }
 
