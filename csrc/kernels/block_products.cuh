@@ -39,7 +39,7 @@ template <int kActivation, int kVectors>
 class BlockProducts {
     using Dot = block_dot::Dot<kActivation>;
     static constexpr int kParts = kVectors * Dot::kParts; // columns of B
-    static constexpr int kPairs = (kParts + 1) / 2;
+    static_assert(kParts <= 2, "each lane of a row has two columns of the eight");
     static constexpr int kSums = 2 * kParts; // of rows g and g + 8
 
   public:
@@ -74,7 +74,6 @@ class BlockProducts {
         const uint32_t g = lane / 4, t = lane % 4, blocks = p.steps * kStepBlocks;
         // Of B: this lane's vector, or zeros.
         reads_x = g / 2 == t && (kParts > 1 || g % 2 == 0);
-        pair_bytes = reads_x ? 2 * Vectors::column_bytes(p) : 0;
         x_step = keep(reads_x ? kStepBlocks * Dot::kBlockBytes : 0);
         x = base + step * x_step +
             (reads_x ? p.x_at + (batch * kParts + g % 2) * Vectors::column_bytes(p) + 2 * t * Dot::kBlockBytes
@@ -98,20 +97,17 @@ class BlockProducts {
             const uint4 &u = codes[0][b / 2], &l = codes[1][b / 2];
             const typename Dot::Weights w(dot, b % 2 ? make_uint2(u.z, u.w) : make_uint2(u.x, u.y),
                                           b % 2 ? make_uint2(l.z, l.w) : make_uint2(l.x, l.y));
+            typename Dot::Vector v;
+            v.load(x + (b / 2 * 8 + b % 2) * Dot::kBlockBytes);
+            float d[4];
+            dot.multiply(w, v, d);
 #pragma unroll
-            for (int pair = 0; pair < kPairs; ++pair) {
-                typename Dot::Vector v;
-                v.load(x + pair * pair_bytes + (b / 2 * 8 + b % 2) * Dot::kBlockBytes);
-                float d[4];
-                dot.multiply(w, v, d);
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const int n = 2 * pair + i % 2;
-                    if (n >= kParts) continue;
-                    if constexpr (Dot::kHasScales) d[i] = fmaf(d[i], x_scales[b][n].x, x_scales[b][n].y);
-                    float &s = sum[i / 2 * kParts + n];
-                    s = fmaf(d[i], scale[i / 2][b], s);
-                }
+            for (int i = 0; i < 4; ++i) {
+                const int n = i % 2;
+                if (n >= kParts) continue;
+                if constexpr (Dot::kHasScales) d[i] = fmaf(d[i], x_scales[b][n].x, x_scales[b][n].y);
+                float &s = sum[i / 2 * kParts + n];
+                s = fmaf(d[i], scale[i / 2][b], s);
             }
         }
         x += x_step;
@@ -157,7 +153,7 @@ class BlockProducts {
     Dot dot;
     uint32_t lane;
     bool reads_x;
-    uint32_t pair_bytes, x_step;
+    uint32_t x_step;
     uint32_t x, x_scale; // shared addresses, of this lane's next blocks
     float sum[kSums] = {};
 };

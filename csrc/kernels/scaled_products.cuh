@@ -8,6 +8,7 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "../arch/bf16.cuh"
 #include "../arch/convert.cuh"
@@ -92,25 +93,12 @@ struct ScaledBf16 {
 
 // How a block of a vector lies in memory, and becomes 16-bit floats in the order of the weights' pairs.
 template <int kActivation>
-struct ScaledVector;
-
-template <>
-struct ScaledVector<NVFP4_ACTIVATION_F16> {
-    using Weights = ScaledF16;
+struct ScaledVector {
+    using Weights = std::conditional_t<kActivation == NVFP4_ACTIVATION_F16, ScaledF16, ScaledBf16>;
     using Raw = block_dot::Raw16;
     static constexpr bool kHasScales = false;
     __device__ static __forceinline__ void put(const Raw &raw, float, uint4 *to) {
-        block_dot::put_16_bit<Weights::Order>(raw, to);
-    }
-};
-
-template <>
-struct ScaledVector<NVFP4_ACTIVATION_BF16> {
-    using Weights = ScaledBf16;
-    using Raw = block_dot::Raw16;
-    static constexpr bool kHasScales = false;
-    __device__ static __forceinline__ void put(const Raw &raw, float, uint4 *to) {
-        block_dot::put_16_bit<Weights::Order>(raw, to);
+        block_dot::put_16_bit<typename Weights::Order>(raw, to);
     }
 };
 
@@ -165,7 +153,6 @@ class ScaledProducts {
         __device__ static __forceinline__ void put(const Raw &raw, float scale, int, uint4 *to) {
             Vector::put(raw, scale, to);
         }
-        __device__ static __forceinline__ float2 scale(const Raw &, float) { return {}; }
     };
     static constexpr bool kStoresScales = false;
 

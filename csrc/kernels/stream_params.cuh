@@ -17,7 +17,7 @@ constexpr uint32_t kStageBytes = kStageCodes + kTileRows * kStepBlocks;
 
 // Rows are counted in the order in which their scales lie: a row's place. In the 128x4 layout four rows 32
 // apart follow each other. Of several batches, each has whole tiles of places, so that no tile has rows of
-// two; what has no row there is computed like the last row and not stored.
+// two; what has no row there is computed with zeros and not stored.
 struct Params {
     int32_t m, n, l;
     uint32_t steps;     // of a row
