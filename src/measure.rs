@@ -227,6 +227,12 @@ impl<'a> ReadOnly<'a> {
         })
     }
 
+    /// How many bytes there are to read from.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.data.len()
+    }
+
     /// Enqueues a read of `bytes` (rounded down to a multiple of 16) at `offset`, a multiple of 16.
     ///
     /// # Errors

@@ -123,20 +123,17 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         rounds: args.rounds.into(),
         cold_bytes: args.cold.saturating_mul(1 << 20),
     };
-    let rounds = engine.rounds(&case, &[a.work(), b.work()], &plan)?;
+    let rounds = engine::rounds(engine.as_ref(), &case, &[a.work(), b.work()], &plan)?;
     for side in [a, b] {
-        if rounds
-            .series
-            .iter()
-            .all(|series| series.work != side.work())
-        {
+        if rounds.ways.iter().all(|way| way.work != side.work()) {
             bail!("{} has no programmatic dependent launch", side.path);
         }
     }
-    let [of_a, of_b] = &rounds.series[..] else {
+    let series = rounds.series();
+    let [(config_a, of_a), (config_b, of_b)] = &series[..] else {
         bail!("{a} and {b} were not both measured");
     };
-    let pairs = of_a.seconds.iter().zip(&of_b.seconds);
+    let pairs = of_a.iter().zip(of_b);
     let ratios: Vec<f64> = pairs.map(|(a, b)| b / a).collect();
     let ratio = median(&ratios);
     let interval = bootstrap(LEVEL, RESAMPLES, |rng| resampled_median(&ratios, rng));
@@ -151,7 +148,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     };
 
     let mut table = Table::new(&["", "time", "5..95%", "GB/s"]);
-    for (name, side, seconds) in [("a", a, &of_a.seconds), ("b", b, &of_b.seconds)] {
+    for (name, side, seconds) in [("a", a, of_a), ("b", b, of_b)] {
         let middle = median(seconds);
         table.row(vec![
             format!("{name}: {side}"),
@@ -197,8 +194,8 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "output_type": case.output.name(),
             "rotated_bytes": rounds.rotated_bytes,
             "launches_per_round": rounds.launches,
-            "a": side(a, &of_a.seconds, &of_a.config),
-            "b": side(b, &of_b.seconds, &of_b.config),
+            "a": side(a, of_a, config_a),
+            "b": side(b, of_b, config_b),
             "ratio_b_to_a": {
                 "median": ratio,
                 "p05": low,

@@ -20,6 +20,15 @@ pub(crate) struct Report {
 }
 
 impl Report {
+    /// Everything was said already.
+    pub(crate) fn nothing() -> Self {
+        Self {
+            text: String::new(),
+            json: Value::Null,
+            passed: true,
+        }
+    }
+
     /// An error: on stderr for people, and as a JSON object for scripts.
     pub(crate) fn error(error: &anyhow::Error, as_json: bool) -> Self {
         let hint = hint(error);
@@ -41,7 +50,7 @@ impl Report {
     /// Prints to stdout. A reader that has gone away (`| head`) is no error.
     pub(crate) fn print(&self, as_json: bool) -> io::Result<()> {
         let mut out = io::stdout().lock();
-        let printed = if as_json {
+        let printed = if as_json && !self.json.is_null() {
             writeln!(out, "{:#}", self.json)
         } else {
             write!(out, "{}", self.text)

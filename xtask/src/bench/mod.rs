@@ -1,5 +1,7 @@
 //! `cargo xtask bench`: measures, and draws what was measured.
 
+#[path = "../../../src/bin/nvfp4-gemv/bench/alternate.rs"]
+pub(crate) mod alternate;
 mod bars;
 mod crossing;
 mod curves;
@@ -8,6 +10,8 @@ pub(crate) mod document;
 mod markdown;
 pub(crate) mod page;
 pub(crate) mod program;
+#[path = "../../../src/bin/nvfp4-gemv/bench/protocol.rs"]
+pub(crate) mod protocol;
 #[path = "../../../src/bin/nvfp4-gemv/bench/statistics.rs"]
 pub(crate) mod statistics;
 mod summary;

@@ -34,11 +34,7 @@ impl Program {
     /// The given program, or the one of this working tree, in release mode.
     pub(crate) fn find(workspace: &Workspace, args: &ProgramArgs) -> Result<Self> {
         if let Some(file) = &args.program {
-            return Ok(Self {
-                // A bare name would be looked for in PATH.
-                file: std::path::absolute(file)?,
-                commit: args.commit.clone(),
-            });
+            return Self::given(file, args.commit.clone());
         }
         let toolchain = toolchain::ensure(workspace)?;
         let cargo = Cargo::new(workspace).with_toolchain(&toolchain);
@@ -48,14 +44,37 @@ impl Program {
         })
     }
 
-    /// Runs a suite, or what the arguments say.
-    pub(crate) fn bench(&self, args: &[OsString]) -> Result<Document> {
+    /// A program that is there already.
+    pub(crate) fn given(file: &Path, commit: Option<String>) -> Result<Self> {
+        Ok(Self {
+            // A bare name would be looked for in PATH.
+            file: std::path::absolute(file)?,
+            commit,
+        })
+    }
+
+    pub(crate) fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// The program, without arguments.
+    pub(crate) fn command(&self) -> Command {
+        Command::new(&self.file)
+    }
+
+    /// The arguments that measure what `args` say.
+    pub(crate) fn bench_arguments(&self, args: &[OsString]) -> Vec<OsString> {
         let mut all = vec![OsString::from("bench")];
         if let Some(commit) = &self.commit {
             all.extend(["--commit".into(), commit.into()]);
         }
         all.extend_from_slice(args);
-        super::parse(&self.json(&all)?.1)
+        all
+    }
+
+    /// Runs a suite, or what the arguments say.
+    pub(crate) fn bench(&self, args: &[OsString]) -> Result<Document> {
+        super::parse(&self.json(&self.bench_arguments(args))?.1)
     }
 
     /// Runs every verification on a path: how many results were compared.
@@ -94,7 +113,7 @@ impl Program {
 
     /// Whether it succeeded, and the JSON it printed; an error that it printed is one here.
     fn json(&self, args: &[OsString]) -> Result<(bool, String)> {
-        let mut command = Command::new(&self.file);
+        let mut command = self.command();
         // Its progress is for the user.
         command.args(args).arg("--json").stderr(Stdio::inherit());
         let output = process::output(&mut command)?;

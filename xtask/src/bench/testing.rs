@@ -6,11 +6,6 @@ use std::path::{Path, PathBuf};
 use super::document::*;
 use super::statistics::median;
 
-/// As the program rounds: short numbers survive a file unchanged.
-fn rounded(value: f64) -> f64 {
-    (value * 1e4).round() / 1e4
-}
-
 /// Times around `us`, a percent apart, in an order that depends on nothing.
 pub(crate) fn samples(us: f64) -> Vec<f64> {
     let wobble = [0.0, 0.01, -0.01, 0.005, -0.005, 0.002, -0.002, 0.0, 0.008];
@@ -30,6 +25,7 @@ pub(crate) fn measured(path: &str, mode: &str, us: f64, picked: bool) -> Measure
         gb_per_s: rounded(1e3 / us),
         share_of_ceiling: rounded(10.0 / us),
         samples_us: samples(us),
+        board: BoardReadings::default(),
     }
 }
 
@@ -50,6 +46,7 @@ pub(crate) fn case(n: usize, activation: &str, paths: Vec<Measured>) -> Case {
             median_us: median(&samples_us),
             gb_per_s: 4000.0,
             samples_us,
+            board: BoardReadings::default(),
         },
         picked: Some(Picked {
             path: "cuda-core".into(),
@@ -65,6 +62,7 @@ pub(crate) fn document() -> Document {
     Document {
         schema: SCHEMA.into(),
         crate_version: "0.1.0".into(),
+        kernels: Some("feedc0de".into()),
         git_commit: Some("0123456789abcdef".into()),
         date_utc: "2026-11-21T02:00:00Z".into(),
         host: Some("bench-1".into()),
@@ -84,6 +82,7 @@ pub(crate) fn document() -> Document {
         method: Method {
             rounds: 9,
             cold_bytes: 512 << 20,
+            sustained_seconds: None,
         },
         slowed_percent: Default::default(),
         cases: vec![

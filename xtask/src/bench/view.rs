@@ -1,6 +1,6 @@
 //! How a document's measurements are grouped and named, the same in Markdown, pages and comparisons.
 
-use super::document::{Case, Document, Measured};
+use super::document::{self, Case, Document, Measured};
 use super::statistics::median;
 
 /// What the operands are: a section of a page.
@@ -81,6 +81,11 @@ pub(crate) fn label(path: &Measured) -> String {
     }
 }
 
+/// A result's name: a path on a problem.
+pub(crate) fn key(case: &Case, path: &Measured) -> String {
+    format!("{} {}", problem(case), label(path))
+}
+
 /// Where each launch starts when the one before has ended: what paths are compared by.
 pub(crate) fn isolated(case: &Case) -> impl Iterator<Item = &Measured> {
     case.paths.iter().filter(|path| path.mode == "isolated")
@@ -88,8 +93,7 @@ pub(crate) fn isolated(case: &Case) -> impl Iterator<Item = &Measured> {
 
 /// The shares of the ceiling, round by round.
 pub(crate) fn shares(case: &Case, path: &Measured) -> Vec<f64> {
-    let pairs = case.ceiling.samples_us.iter().zip(&path.samples_us);
-    pairs.map(|(ceiling, us)| ceiling / us).collect()
+    document::shares(&case.ceiling.samples_us, &path.samples_us)
 }
 
 /// The fastest path.

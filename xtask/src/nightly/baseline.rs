@@ -1,5 +1,9 @@
 //! What a GPU model did before: sessions, which are runs of different starts of a machine, each with the
 //! shares of the ceiling that every round had. Committed in `benches/baseline/`, a file a model.
+//!
+//! Shares move from GPU to GPU of a model and from start to start, by more than a regression that matters. So the
+//! baseline is the second, coarse check, for what the comparison with the last good program cannot see: that
+//! something broke on the first night, or was lost bit by bit.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,8 +13,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::bench::document::{Case, Device, Document, Measured};
-use crate::bench::view::{label, problem, shares};
+use crate::bench::document::{Device, Document};
+use crate::bench::statistics::median;
+use crate::bench::view::{key, shares};
 use crate::workspace::Workspace;
 
 const SCHEMA: &str = "nvfp4-gemv/baseline/1";
@@ -41,6 +46,19 @@ pub(super) struct Session {
     pub(super) shares: Shares,
 }
 
+/// How much longer than in the worst session a result may take, as a part. Starts of machines with the same GPU
+/// model differ by up to 15%.
+pub(super) const COARSE: f64 = 0.25;
+
+/// A result that is far below what the baseline has.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Far {
+    pub(super) key: String,
+    /// Shares of the ceiling: the worst session's, and tonight's.
+    pub(super) worst: f64,
+    pub(super) now: f64,
+}
+
 /// What makes measurements comparable: the model; and of a CPU how many threads.
 pub(super) fn identity(device: &Device) -> String {
     match device.threads {
@@ -61,11 +79,6 @@ pub(super) fn default_file(workspace: &Workspace, device: &Device) -> PathBuf {
     }
     let name = format!("{}.json", slug.trim_end_matches('-'));
     workspace.root().join("benches/baseline").join(name)
-}
-
-/// A path on a problem.
-pub(super) fn key(case: &Case, path: &Measured) -> String {
-    format!("{} {}", problem(case), label(path))
 }
 
 /// The shares of a document, by path and problem.
@@ -136,6 +149,26 @@ impl Baseline {
             bail!("the baseline is of {}, and this is {device}", self.device);
         }
         Ok(())
+    }
+
+    /// The results whose time, as a multiple of the ceiling's, is more than [`COARSE`] above the worst session's.
+    pub(super) fn far_slower(&self, document: &Document) -> Result<Vec<Far>> {
+        self.check(document)?;
+        let mut far = Vec::new();
+        for (key, now) in shares_of(document) {
+            let sessions = self
+                .sessions
+                .iter()
+                .filter_map(|session| session.shares.get(&key));
+            let worst = sessions.map(|shares| median(shares)).reduce(f64::min);
+            let now = median(&now);
+            if let Some(worst) = worst
+                && worst / now > 1.0 + COARSE
+            {
+                far.push(Far { key, worst, now });
+            }
+        }
+        Ok(far)
     }
 
     /// One more session; the oldest goes where there are too many.

@@ -25,8 +25,11 @@ pub(crate) struct Record {
     /// What it ran on, as in a baseline.
     device: String,
     suite: String,
-    /// `ok`, `slower` or `no baseline`.
+    /// `ok`, `slower`, or `nothing to compare with`.
     verdict: String,
+    /// The commit of the last good program that took turns with tonight's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    against: Option<String>,
     /// A rehearsal: something was slowed down on purpose.
     slowed: bool,
     /// By problem and path: microseconds, and the share of the ceiling.
@@ -34,7 +37,12 @@ pub(crate) struct Record {
 }
 
 /// All nights, this one the last.
-pub(super) fn append(file: &Path, document: &Document, verdict: &str) -> Result<Vec<Record>> {
+pub(super) fn append(
+    file: &Path,
+    document: &Document,
+    verdict: &str,
+    against: Option<String>,
+) -> Result<Vec<Record>> {
     let mut records = read(file)?;
     let results = document.cases.iter().map(|case| {
         let paths = case.paths.iter();
@@ -49,6 +57,7 @@ pub(super) fn append(file: &Path, document: &Document, verdict: &str) -> Result<
         device: identity(&document.device),
         suite: document.suite.clone(),
         verdict: verdict.into(),
+        against,
         slowed: !document.slowed_percent.is_empty(),
         results: results.collect(),
     };
@@ -201,6 +210,7 @@ pub(crate) mod testing {
             device: "Test GPU <1>".into(),
             suite: "all".into(),
             verdict: "ok".into(),
+            against: None,
             slowed: false,
             results: [("64x64 n=1 nvfp4 128x4".to_owned(), paths.into())].into(),
         }
@@ -216,16 +226,21 @@ mod tests {
     fn nights_are_appended_and_a_damaged_line_is_passed_over() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("deep/history.jsonl");
-        assert_eq!(append(&file, &document(), "no baseline").unwrap().len(), 1);
+        assert_eq!(
+            append(&file, &document(), "nothing to compare with", None)
+                .unwrap()
+                .len(),
+            1
+        );
         let mut half = fs::read_to_string(&file).unwrap();
         half.push_str("{\"schema\": \"nvfp4-gemv/hist");
         fs::write(&file, half).unwrap();
-        let records = append(&file, &document(), "ok").unwrap();
+        let records = append(&file, &document(), "ok", Some("abc".into())).unwrap();
         assert_eq!(records.len(), 2);
         assert_eq!(read(&file).unwrap(), records);
         assert_eq!(
             (&*records[0].verdict, &*records[1].verdict),
-            ("no baseline", "ok")
+            ("nothing to compare with", "ok")
         );
         let (us, _) = records[1].results["4096x7168x8 n=1 nvfp4 128x4"]["cuda-core-tma chained"];
         assert_eq!(us, 11.0);

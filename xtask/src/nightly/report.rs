@@ -1,56 +1,79 @@
-//! What a night's comparison says: a sentence, and a table of what and how much.
+//! What a night says: sentences, and tables of what changed and by how much.
 
-use std::collections::BTreeMap;
-use std::path::Path;
-
-use super::baseline::key;
+use super::baseline::{Baseline, COARSE, Far};
 use super::compare::{Change, Comparison, Entry};
+use super::last_good::Origin;
 use crate::bench::document::Document;
 use crate::bench::page::Finding;
 use crate::bench::table::Table;
-use crate::bench::view::{label, percent};
+use crate::bench::view::percent;
 
-/// Rows of the table in a terminal.
+/// Rows of a table in a terminal.
 const MOST_ROWS: usize = 30;
 
+/// What a night found.
 #[derive(Debug)]
-pub(super) enum Outcome {
-    NoBaseline,
-    Compared(Comparison),
+pub(super) struct Outcome {
+    /// With the last good program, where there is one.
+    pub(super) compared: Option<(Origin, Comparison)>,
+    /// What is far below the baseline, and in how many sessions it was looked up; nothing where there is no
+    /// baseline for this GPU model.
+    pub(super) coarse: Option<(Vec<Far>, usize)>,
 }
 
 impl Outcome {
     pub(super) fn passed(&self) -> bool {
-        match self {
-            Self::NoBaseline => true,
-            Self::Compared(comparison) => comparison.passed(),
-        }
+        let compared = self.compared.as_ref();
+        let coarse = self.coarse.as_ref();
+        compared.is_none_or(|(_, comparison)| comparison.passed())
+            && coarse.is_none_or(|(far, _)| far.is_empty())
     }
 
     /// In the history.
     pub(super) fn verdict(&self) -> &'static str {
         match self {
-            Self::NoBaseline => "no baseline",
-            Self::Compared(comparison) if comparison.passed() => "ok",
-            Self::Compared(_) => "slower",
+            _ if !self.passed() => "slower",
+            Self {
+                compared: None,
+                coarse: None,
+            } => "nothing to compare with",
+            _ => "ok",
         }
     }
 
-    pub(super) fn sentence(&self, document: &Document, file: &Path) -> String {
-        let name = &document.device.name;
-        let Self::Compared(comparison) = self else {
-            return format!(
-                "There is no baseline for {name}: nothing was compared. `cargo xtask nightly \
-                 --update-baseline` makes {}; run it after three starts of the machine or more, and commit it.",
-                file.display()
-            );
+    /// Whether tonight's program may become the last good one, and why not. It must not be slower on average:
+    /// losses below the threshold of a single result would add up, night after night.
+    pub(super) fn may_follow(&self) -> Result<(), String> {
+        /// How much slower a group of results may be on average, as a part.
+        const DRIFT: f64 = 0.005;
+        if !self.passed() {
+            return Err("something got slower".into());
+        }
+        let Some((origin, comparison)) = &self.compared else {
+            return Ok(());
+        };
+        let means = comparison.means();
+        let worst = means.iter().max_by(|a, b| a.2.total_cmp(&b.2));
+        match worst {
+            Some((group, _, mean)) if *mean > 1.0 + DRIFT => Err(format!(
+                "{group} takes {} on average; {origin} stays the one to compare with",
+                change(*mean)
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn sentences(&self, document: &Document) -> Vec<String> {
+        vec![self.paired_sentence(), self.coarse_sentence(document)]
+    }
+
+    fn paired_sentence(&self) -> String {
+        let Some((origin, comparison)) = &self.compared else {
+            return "There is no last good program yet: tonight's took turns with none.".into();
         };
         let count = |change| {
-            comparison
-                .entries
-                .iter()
-                .filter(|e| e.change == change)
-                .count()
+            let entries = comparison.entries.iter();
+            entries.filter(|entry| entry.change == change).count()
         };
         let (slower, missing) = (count(Change::Slower), comparison.missing.len());
         let mut sentence = if slower + missing == 0 {
@@ -59,15 +82,14 @@ impl Outcome {
             format!("{slower} got slower, {missing} are no longer measured")
         };
         sentence.push_str(&format!(
-            " of {} results, compared with {} of {name}",
+            " of {} results, in turns with the last good program, {origin}",
             comparison.entries.len() + missing,
-            plural(comparison.sessions, "session"),
         ));
         for (number, what) in [
             (count(Change::Faster), "got faster"),
             (
                 count(Change::Unconfirmed),
-                "looked slower, but not in a second run",
+                "looked slower, but not when measured again",
             ),
             (comparison.new.len(), "new, with nothing to compare with"),
         ] {
@@ -75,26 +97,42 @@ impl Outcome {
                 sentence.push_str(&format!("; {number} {what}"));
             }
         }
-        let spread = 100.0 * comparison.spread;
-        sentence.push_str(&match comparison.sessions {
-            1 => format!(". One session cannot say how starts differ: {spread:.1}% is assumed."),
-            _ => format!(". Sessions differ by {spread:.1}% (standard deviation)."),
-        });
-        sentence
+        sentence + "."
+    }
+
+    fn coarse_sentence(&self, document: &Document) -> String {
+        let name = &document.device.name;
+        let limit = format!("{:.0}%", 100.0 * COARSE);
+        match &self.coarse {
+            None => format!(
+                "There is no baseline for {name}. `cargo xtask nightly --update-baseline` makes one; run it after \
+                 three starts of the machine or more, and commit it."
+            ),
+            Some((far, sessions)) => format!(
+                "{} more than {limit} longer, in multiples of the ceiling, than in the worst of the {} of {name} \
+                 in the baseline.",
+                match far.len() {
+                    0 => "No result takes".into(),
+                    1 => "1 result takes".into(),
+                    count => format!("{count} results take"),
+                },
+                plural(*sessions, "session"),
+            ),
+        }
     }
 
     /// What changed, the worst first; no more rows than `most`.
-    pub(super) fn table(&self, most: usize) -> Table {
+    fn changes(&self, most: usize) -> Table {
         let mut table = Table::new([
             "result",
             "verdict",
             "time",
             "99% interval",
-            "threshold",
-            "share before",
-            "share now",
+            "before",
+            "now",
+            "J/GB before, now",
         ]);
-        let Self::Compared(comparison) = self else {
+        let Some((_, comparison)) = &self.compared else {
             return table;
         };
         for key in comparison.missing.iter().take(most) {
@@ -102,13 +140,13 @@ impl Outcome {
             row.resize(7, String::new());
             table.row(row);
         }
-        let changed = comparison
-            .entries
-            .iter()
-            .filter(|entry| entry.change != Change::Same);
-        let mut changed: Vec<&Entry> = changed.collect();
-        changed.sort_by(|a, b| b.ratio.total_cmp(&a.ratio));
-        for entry in changed.into_iter().take(most) {
+        let entries = comparison.entries.iter();
+        // What was sustained is a figure that a reader wants to see in any case.
+        let shown = entries
+            .filter(|e| e.change != Change::Same || e.interval.is_some() || e.group.is_none());
+        let mut shown: Vec<&Entry> = shown.collect();
+        shown.sort_by(|a, b| b.ratio.total_cmp(&a.ratio));
+        for entry in shown.into_iter().take(most) {
             let verdict = match entry.change {
                 Change::Slower => "SLOWER",
                 Change::Unconfirmed => "unconfirmed",
@@ -118,56 +156,51 @@ impl Outcome {
             let interval = entry.interval.map_or(String::new(), |interval| {
                 format!("{} to {}", change(interval.low), change(interval.high))
             });
+            let joules = entry.joules_per_gb.map_or(String::new(), |(before, now)| {
+                format!("{before:.3}, {now:.3}")
+            });
             table.row(vec![
                 entry.key.clone(),
                 verdict.into(),
                 change(entry.ratio),
                 interval,
-                format!("{:.1}%", 100.0 * entry.threshold),
-                percent(entry.before),
-                percent(entry.now),
+                format!("{:.2} us", entry.before_us),
+                format!("{:.2} us", entry.now_us),
+                joules,
             ]);
         }
         table
     }
 
-    /// What happened to each path on average: a drift that no single problem's threshold shows.
-    pub(super) fn overall(&self, document: &Document) -> Table {
-        let mut table = Table::new(["path", "vectors", "problems", "time on average"]);
-        let Self::Compared(comparison) = self else {
-            return table;
-        };
-        let ratios: BTreeMap<&str, f64> = comparison
-            .entries
-            .iter()
-            .map(|entry| (&*entry.key, entry.ratio))
-            .collect();
-        let mut groups: BTreeMap<(String, &str), Vec<f64>> = BTreeMap::new();
-        for case in &document.cases {
-            for path in &case.paths {
-                if let Some(ratio) = ratios.get(&*key(case, path)) {
-                    let group = (label(path), &*case.activation);
-                    groups.entry(group).or_default().push(ratio.ln());
-                }
-            }
+    /// What is far below the baseline.
+    fn far(&self, most: usize) -> Table {
+        let mut table = Table::new(["result", "share in the worst session", "share now"]);
+        for far in self.coarse.iter().flat_map(|(far, _)| far).take(most) {
+            table.row(vec![far.key.clone(), percent(far.worst), percent(far.now)]);
         }
-        for ((path, activation), logs) in groups {
-            let mean = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
-            table.row(vec![
-                path,
-                activation.into(),
-                logs.len().to_string(),
-                change(mean),
-            ]);
+        table
+    }
+
+    /// What happened to each path on average: a drift that no single result's threshold shows.
+    fn overall(&self) -> Table {
+        let mut table = Table::new(["path, vectors", "results", "time on average"]);
+        if let Some((_, comparison)) = &self.compared {
+            for (group, results, mean) in comparison.means() {
+                table.row(vec![group.to_owned(), results.to_string(), change(mean)]);
+            }
         }
         table
     }
 
     /// For a page and for `nightly.md`: everything.
-    pub(super) fn finding(&self, document: &Document, file: &Path) -> Finding {
-        let tables = [self.table(usize::MAX), self.overall(document)];
+    pub(super) fn finding(&self, document: &Document) -> Finding {
+        let tables = [
+            self.changes(usize::MAX),
+            self.far(usize::MAX),
+            self.overall(),
+        ];
         Finding {
-            text: self.sentence(document, file),
+            text: self.sentences(document).join(" "),
             good: self.passed(),
             tables: tables
                 .into_iter()
@@ -177,20 +210,25 @@ impl Outcome {
     }
 
     /// For the terminal, which the worst must not scroll out of.
-    pub(super) fn text(&self, document: &Document, file: &Path) -> String {
-        let mut text = format!("{}\n", self.sentence(document, file));
+    pub(super) fn text(&self, document: &Document) -> String {
+        let mut text = self.sentences(document).join("\n") + "\n";
         for (path, by) in &document.slowed_percent {
             text.push_str(&format!("(a rehearsal: {path} was slowed down by {by}%)\n"));
         }
-        let table = self.table(MOST_ROWS);
-        if !table.is_empty() {
-            text.push_str(&format!("\n{}\n", table.markdown()));
+        let (changes, far) = (self.changes(MOST_ROWS), self.far(MOST_ROWS));
+        for (table, all) in [
+            (&changes, self.changes(usize::MAX)),
+            (&far, self.far(usize::MAX)),
+        ] {
+            if !table.is_empty() {
+                text.push_str(&format!("\n{}\n", table.markdown()));
+            }
+            let more = all.len().saturating_sub(table.len());
+            if more > 0 {
+                text.push_str(&format!("and {more} more\n"));
+            }
         }
-        let more = self.table(usize::MAX).len().saturating_sub(table.len());
-        if more > 0 {
-            text.push_str(&format!("and {more} more\n"));
-        }
-        let overall = self.overall(document);
+        let overall = self.overall();
         if !overall.is_empty() {
             text.push_str(&format!("\n{}\n", overall.markdown()));
         }
@@ -210,51 +248,14 @@ fn plural(count: usize, what: &str) -> String {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::super::baseline::Baseline;
-    use super::super::compare::Rules;
-    use super::*;
-    use crate::bench::testing::document;
-
-    #[test]
-    fn a_regression_is_named_with_its_size() {
-        let mut baseline = Baseline::new(&document());
-        baseline.add(&document()).unwrap();
-        let mut tonight = document();
-        for us in &mut tonight.cases[1].paths[1].samples_us {
-            *us *= 1.25;
-        }
-        tonight.cases.pop();
-        tonight.slowed_percent.insert("cuda-core-tma".into(), 25);
-        let rules = Rules { threshold: 0.03 };
-        let outcome = Outcome::Compared(Comparison::new(&baseline, &tonight, rules).unwrap());
-        assert!(!outcome.passed());
-        assert_eq!(outcome.verdict(), "slower");
-        let text = outcome.text(&tonight, Path::new("b.json"));
-        for part in [
-            "1 got slower, 1 are no longer measured of 6 results",
-            "compared with 1 session of Test GPU",
-            "(a rehearsal: cuda-core-tma was slowed down by 25%)",
-            "| 4096x7168x8 n=4 nvfp4 128x4 cuda-core-tma | SLOWER | +25.0% |",
-            "| 4096x7168x8 n=1 bf16 128x4 cuda-core | missing |",
-            "| 67% | 53% |",
-            // The geometric mean of 1 and 1.25.
-            "| cuda-core-tma | nvfp4 | 2 | +11.8% |",
-            "| cuda-core | nvfp4 | 2 | +0.0% |",
-        ] {
-            assert!(text.contains(part), "{part}:\n{text}");
-        }
-    }
-
-    #[test]
-    fn a_night_without_a_baseline_says_what_to_do() {
-        let text = Outcome::NoBaseline.text(&document(), Path::new("b.json"));
-        assert!(text.contains("no baseline for Test GPU"), "{text}");
-        assert!(
-            text.contains("--update-baseline") && text.contains("b.json"),
-            "{text}"
-        );
-        assert!(Outcome::NoBaseline.passed());
-    }
+/// What a baseline says of a document.
+pub(super) fn coarse(
+    baseline: Option<&Baseline>,
+    document: &Document,
+) -> anyhow::Result<Option<(Vec<Far>, usize)>> {
+    let looked_up = baseline.map(|baseline| {
+        let far = baseline.far_slower(document)?;
+        Ok((far, baseline.sessions.len()))
+    });
+    looked_up.transpose()
 }

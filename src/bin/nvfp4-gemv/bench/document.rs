@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::statistics::median;
+
 /// Changes whenever a reader of older documents would misread newer ones.
 pub(crate) const SCHEMA: &str = "nvfp4-gemv/bench/1";
 
@@ -14,6 +16,9 @@ pub(crate) const SCHEMA: &str = "nvfp4-gemv/bench/1";
 pub(crate) struct Document {
     pub(crate) schema: String,
     pub(crate) crate_version: String,
+    /// A hash of the kernels' sources; `null` in a program without them.
+    #[serde(default)]
+    pub(crate) kernels: Option<String>,
     /// As whoever started the program knows it.
     pub(crate) git_commit: Option<String>,
     /// When the measurement ended, RFC 3339.
@@ -54,6 +59,9 @@ pub(crate) struct Method {
     pub(crate) rounds: usize,
     /// What was asked for: every case says what it rotated over.
     pub(crate) cold_bytes: usize,
+    /// How long each result was repeated to sustain it; missing where none was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sustained_seconds: Option<f64>,
 }
 
 /// One problem, and everything that was measured of it in the same rounds.
@@ -85,7 +93,10 @@ pub(crate) struct Case {
 pub(crate) struct Ceiling {
     pub(crate) median_us: f64,
     pub(crate) gb_per_s: f64,
+    /// In order of the rounds.
     pub(crate) samples_us: Vec<f64>,
+    #[serde(flatten)]
+    pub(crate) board: BoardReadings,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -109,6 +120,131 @@ pub(crate) struct Measured {
     /// The median of the rounds' ceiling time / time: 1 is the ceiling.
     pub(crate) share_of_ceiling: f64,
     pub(crate) samples_us: Vec<f64>,
+    #[serde(flatten)]
+    pub(crate) board: BoardReadings,
+}
+
+/// What the board said. Fields are missing where it did not.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct BoardReadings {
+    /// Clock of the multiprocessors right after a turn, the median of the rounds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sm_mhz: Option<f64>,
+    /// Power right after a turn, the median of the rounds. A turn is shorter than what boards average over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) watts: Option<f64>,
+    /// The same work, repeated for seconds; missing where nobody asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sustained: Option<Sustained>,
+}
+
+/// Work that was repeated until the board was as warm as it gets, and measured over the last half.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Sustained {
+    /// How long all of it took.
+    pub(crate) seconds: f64,
+    /// Of one launch, the mean.
+    pub(crate) mean_us: f64,
+    pub(crate) gb_per_s: f64,
+    /// The mean.
+    pub(crate) watts: Option<f64>,
+    /// The median.
+    pub(crate) sm_mhz: Option<f64>,
+    /// Energy of the whole board for each 10^9 bytes of weights.
+    pub(crate) joules_per_gb: Option<f64>,
+}
+
+// xtask only reads what the program made.
+#[allow(dead_code)]
+impl Sustained {
+    /// Of so many seconds in all, seconds a launch, bytes a second; where the board counts energy, its watts
+    /// and joules a byte; and its clock.
+    pub(crate) fn new(
+        seconds: f64,
+        launch: f64,
+        bytes_per_s: f64,
+        energy: Option<(f64, f64)>,
+        sm_mhz: Option<f64>,
+    ) -> Self {
+        Self {
+            seconds: rounded(seconds),
+            mean_us: rounded(launch * 1e6),
+            gb_per_s: rounded(bytes_per_s / 1e9),
+            watts: energy.map(|(watts, _)| rounded(watts)),
+            joules_per_gb: energy.map(|(_, joules)| rounded(joules * 1e9)),
+            sm_mhz: sm_mhz.map(rounded),
+        }
+    }
+}
+
+/// One way's part of one round.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Turn {
+    /// Of one launch, the mean.
+    pub(crate) us: f64,
+    pub(crate) sm_mhz: Option<f64>,
+    pub(crate) watts: Option<f64>,
+}
+
+impl Case {
+    /// Where the sustained figures of a way belong: way 0 is the ceiling, way i + 1 is path i.
+    pub(crate) fn sustained_mut(&mut self, way: usize) -> Option<&mut Option<Sustained>> {
+        let board = match way.checked_sub(1) {
+            None => &mut self.ceiling.board,
+            Some(path) => &mut self.paths.get_mut(path)?.board,
+        };
+        Some(&mut board.sustained)
+    }
+
+    /// Fills in what was measured: for the ceiling, then for each path in order, one turn a round.
+    pub(crate) fn complete(&mut self, turns: &[Vec<Turn>]) {
+        let [ceiling, paths @ ..] = turns else {
+            return;
+        };
+        let samples = |turns: &[Turn]| {
+            turns
+                .iter()
+                .map(|turn| rounded(turn.us))
+                .collect::<Vec<_>>()
+        };
+        let weight_bytes = self.weight_bytes as f64;
+        let gb_per_s = |us: f64| rounded(weight_bytes / us / 1e3);
+        let of_ceiling = &mut self.ceiling;
+        of_ceiling.samples_us = samples(ceiling);
+        of_ceiling.median_us = median(&of_ceiling.samples_us);
+        of_ceiling.gb_per_s = gb_per_s(of_ceiling.median_us);
+        of_ceiling.board.read(ceiling);
+        for (path, turns) in self.paths.iter_mut().zip(paths) {
+            path.samples_us = samples(turns);
+            path.median_us = median(&path.samples_us);
+            path.gb_per_s = gb_per_s(path.median_us);
+            path.share_of_ceiling =
+                rounded(median(&shares(&of_ceiling.samples_us, &path.samples_us)));
+            path.board.read(turns);
+        }
+    }
+}
+
+impl BoardReadings {
+    fn read(&mut self, turns: &[Turn]) {
+        let middle = |of: fn(&Turn) -> Option<f64>| {
+            let values: Vec<f64> = turns.iter().filter_map(of).collect();
+            (!values.is_empty()).then(|| rounded(median(&values)))
+        };
+        self.sm_mhz = middle(|turn| turn.sm_mhz);
+        self.watts = middle(|turn| turn.watts);
+    }
+}
+
+/// The share of the ceiling, round by round.
+pub(crate) fn shares(ceiling_us: &[f64], samples_us: &[f64]) -> Vec<f64> {
+    let pairs = ceiling_us.iter().zip(samples_us);
+    pairs.map(|(ceiling, sample)| ceiling / sample).collect()
+}
+
+/// To six significant digits: more say nothing, and make documents long.
+pub(crate) fn rounded(value: f64) -> f64 {
+    format!("{value:.5e}").parse().unwrap_or(value)
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

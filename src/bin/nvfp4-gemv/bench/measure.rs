@@ -1,109 +1,129 @@
 //! One problem: what is to take turns, and what came of it.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use nvfp4_gemv::{Path, select};
 
-use super::document;
-use super::statistics::median;
-use crate::engine::{Case, Engine, Mode, Plan, Series, Work};
+use super::alternate::{WARM_UP, alternate};
+use super::document::{self, BoardReadings};
+use crate::engine::{Case, Engine, Mode, Plan, Ways, Work};
 
-/// Measures every path of the engine, or the forced one, on a problem.
-pub(super) fn case(
-    engine: &dyn Engine,
-    case: &Case,
-    forced: Option<Path>,
-    slowed: &HashMap<Path, u32>,
-    plan: &Plan,
-) -> Result<document::Case> {
-    let shape = &case.shape;
-    let choose = |forced| select(shape, &case.dispatch(), &engine.target(), forced);
-    let picked = choose(None).ok();
-    let mut works = vec![Work::Read];
-    let mut skipped = Vec::new();
-    let paths = engine.paths().iter().copied();
-    for path in paths.filter(|path| forced.is_none_or(|forced| forced == *path)) {
-        match choose(Some(path)) {
-            Ok(_) => {
-                let work = |mode| Work::Gemv {
-                    path,
-                    mode,
-                    slow_percent: slowed.get(&path).copied().unwrap_or(0),
-                };
-                works.push(work(Mode::Isolated));
-                // Token after token, layer after layer: one vector.
-                if shape.n() == 1 {
-                    works.push(work(Mode::Chained));
+/// What is measured of each problem.
+pub(super) struct Measurer<'a> {
+    pub(super) engine: &'a dyn Engine,
+    /// Only this path; or each of the engine.
+    pub(super) forced: Option<Path>,
+    pub(super) slowed: &'a HashMap<Path, u32>,
+    pub(super) plan: Plan,
+    /// How long each result is repeated to sustain it; zero: not at all.
+    pub(super) sustain: Duration,
+}
+
+impl Measurer<'_> {
+    /// Measures every path on a problem.
+    pub(super) fn case(&self, case: &Case) -> Result<document::Case> {
+        let mut measured = None;
+        self.with_ways(case, &mut |mut case, ways| {
+            let count = ways.ways().len();
+            let turns = alternate(count, WARM_UP, self.plan.rounds, |way| ways.turn(way))?;
+            case.complete(&turns);
+            if !self.sustain.is_zero() {
+                for way in 0..count {
+                    *case.sustained_mut(way).context("a way without a place")? =
+                        Some(ways.sustain(way, self.sustain)?);
                 }
             }
-            Err(why) if forced.is_none() => skipped.push(document::Skipped {
-                path: path.to_string(),
-                why: why.to_string(),
-            }),
-            Err(why) => return Err(why.into()),
-        }
+            measured = Some(case);
+            Ok(())
+        })?;
+        measured.context("the engine measured nothing")
     }
-    let rounds = engine.rounds(case, &works, plan)?;
-    let [ceiling, paths @ ..] = &rounds.series[..] else {
-        bail!("no ceiling was measured of {shape}");
-    };
-    let ceiling_us = microseconds(ceiling);
-    let gb_per_s = |us: f64| rounded(shape.weight_bytes() as f64 / us / 1e3);
-    let paths = paths.iter().filter_map(|series| {
-        let Work::Gemv { path, mode, .. } = series.work else {
-            return None;
-        };
-        let samples_us = microseconds(series);
-        let median_us = median(&samples_us);
-        Some(document::Measured {
-            path: path.to_string(),
-            mode: mode.name().into(),
-            picked: picked.is_some_and(|choice| choice.path == path),
-            config: series.config.clone(),
-            median_us,
-            gb_per_s: gb_per_s(median_us),
-            share_of_ceiling: rounded(median(&shares(&ceiling_us, &samples_us))),
-            samples_us,
-        })
-    });
-    let median_us = median(&ceiling_us);
-    Ok(document::Case {
-        m: shape.m(),
-        n: shape.n(),
-        k: shape.k(),
-        l: shape.l(),
-        activation: case.activation.name().into(),
-        layout: case.layout.name().into(),
-        output_type: case.output.name().into(),
-        weight_bytes: shape.weight_bytes(),
-        rotated_bytes: rounds.rotated_bytes,
-        launches_per_round: rounds.launches,
-        paths: paths.collect(),
-        ceiling: document::Ceiling {
-            median_us,
-            gb_per_s: gb_per_s(median_us),
-            samples_us: ceiling_us,
-        },
-        picked: picked.map(|choice| document::Picked {
-            path: choice.path.to_string(),
-            reason: choice.reason.to_string(),
-        }),
-        skipped,
-    })
-}
 
-/// The share of the ceiling, round by round.
-pub(super) fn shares(ceiling_us: &[f64], samples_us: &[f64]) -> Vec<f64> {
-    let pairs = ceiling_us.iter().zip(samples_us);
-    pairs.map(|(ceiling, sample)| ceiling / sample).collect()
-}
-
-fn microseconds(series: &Series) -> Vec<f64> {
-    series.seconds.iter().map(|s| rounded(s * 1e6)).collect()
-}
-
-/// To a ten-thousandth: more digits say nothing, and make documents long.
-fn rounded(value: f64) -> f64 {
-    (value * 1e4).round() / 1e4
+    /// Gives the ways of a problem, ready to take turns, to `drive`; and the document's case, in which only
+    /// what is measured is missing: way 0 is the ceiling, way i + 1 is path i.
+    pub(super) fn with_ways(
+        &self,
+        case: &Case,
+        drive: &mut dyn FnMut(document::Case, &mut dyn Ways) -> Result<()>,
+    ) -> Result<()> {
+        let shape = &case.shape;
+        let choose = |forced| select(shape, &case.dispatch(), &self.engine.target(), forced);
+        let picked = choose(None).ok();
+        let mut works = vec![Work::Read];
+        let mut skipped = Vec::new();
+        let asked = |path: &Path| self.forced.is_none_or(|forced| forced == *path);
+        for path in self.engine.paths().iter().copied().filter(asked) {
+            match choose(Some(path)) {
+                Ok(_) => {
+                    let work = |mode| Work::Gemv {
+                        path,
+                        mode,
+                        slow_percent: self.slowed.get(&path).copied().unwrap_or(0),
+                    };
+                    works.push(work(Mode::Isolated));
+                    // Token after token, layer after layer: one vector.
+                    if shape.n() == 1 {
+                        works.push(work(Mode::Chained));
+                    }
+                }
+                Err(why) if self.forced.is_none() => skipped.push(document::Skipped {
+                    path: path.to_string(),
+                    why: why.to_string(),
+                }),
+                Err(why) => return Err(why.into()),
+            }
+        }
+        self.engine
+            .with_ways(case, &works, &self.plan, &mut |ways| {
+                let [ceiling, paths @ ..] = ways.ways() else {
+                    bail!("there is no ceiling of {shape}");
+                };
+                if ceiling.work != Work::Read {
+                    bail!("the first way of {shape} is not the ceiling");
+                }
+                let paths = paths.iter().filter_map(|way| {
+                    let Work::Gemv { path, mode, .. } = way.work else {
+                        return None;
+                    };
+                    Some(document::Measured {
+                        path: path.to_string(),
+                        mode: mode.name().into(),
+                        picked: picked.as_ref().is_some_and(|choice| choice.path == path),
+                        config: way.config.clone(),
+                        median_us: 0.0,
+                        gb_per_s: 0.0,
+                        share_of_ceiling: 0.0,
+                        samples_us: Vec::new(),
+                        board: BoardReadings::default(),
+                    })
+                });
+                let opened = document::Case {
+                    m: shape.m(),
+                    n: shape.n(),
+                    k: shape.k(),
+                    l: shape.l(),
+                    activation: case.activation.name().into(),
+                    layout: case.layout.name().into(),
+                    output_type: case.output.name().into(),
+                    weight_bytes: shape.weight_bytes(),
+                    rotated_bytes: ways.rotated_bytes(),
+                    launches_per_round: ways.launches(),
+                    paths: paths.collect(),
+                    ceiling: document::Ceiling {
+                        median_us: 0.0,
+                        gb_per_s: 0.0,
+                        samples_us: Vec::new(),
+                        board: BoardReadings::default(),
+                    },
+                    picked: picked.as_ref().map(|choice| document::Picked {
+                        path: choice.path.to_string(),
+                        reason: choice.reason.to_string(),
+                    }),
+                    skipped: skipped.clone(),
+                };
+                drive(opened, ways)
+            })
+    }
 }

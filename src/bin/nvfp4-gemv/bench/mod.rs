@@ -1,16 +1,22 @@
 //! `bench`: time per path and problem, as a share of the memory ceiling.
 
+pub(crate) mod alternate;
 pub(crate) mod document;
 mod measure;
+mod protocol;
+mod serve;
 pub(crate) mod statistics;
 mod suite;
 
 use std::collections::HashMap;
+use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use nvfp4_gemv::{Activation, FloatType, Path, ScaleLayout, Shape};
 
-use self::document::Document;
+use self::document::{Document, Sustained, shares};
+use self::measure::Measurer;
+use self::protocol::Problem;
 use self::suite::{Suite, SuiteArg};
 use crate::engine::{self, Case, Engine, PathArg, Plan};
 use crate::report::{Report, Table, bytes, progress, time};
@@ -20,9 +26,14 @@ use crate::shapes::{ActivationArg, LayoutArg, OutputArg, parse_shape};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The ceiling, a kernel that only reads as many bytes as the weights have, and every path that can run \
-a problem take turns in rounds. A round of a path is one CUDA graph of 48 launches or more over weights \
+a problem take turns in rounds. A turn of a path is one CUDA graph of 48 launches or more over weights \
 that no cache holds; on the CPU, 2 ms of calls. A path's share is the median of the rounds' ceiling time / \
 time. Quote the share, not the time: times move from machine to machine.
+
+These are cold figures: after each turn the GPU rests for twice as long, and a turn during which its power limit \
+lowered the clock is repeated. --sustained adds what a decoder gets that runs for minutes: each result is \
+repeated for so many seconds, and the last half of them counts, with watts, clock and joules for each GB of \
+weights, where the driver's management library (NVML) tells them.
 
 isolated: a launch starts when the one before has ended. chained: programmatic dependent launch, where the \
 path has it, for one vector; it reads its weights while the one before still runs.
@@ -34,6 +45,7 @@ Examples:
   nvfp4-gemv bench --suite all --json > bench.json    # `cargo xtask bench --from bench.json` draws it
   nvfp4-gemv bench --suite quick --activation nvfp4
   nvfp4-gemv bench --shape 4096,7168 --shape 7168,2048,4 --activation nvfp4 --activation bf16
+  nvfp4-gemv bench --shape 28672,8192 --activation nvfp4 --activation f16 --sustained 5
   nvfp4-gemv bench --path cpu --shape 4096,4096,1,8 --rounds 51")]
 pub(crate) struct Args {
     /// A list of problems; the options below replace its parts
@@ -64,15 +76,29 @@ pub(crate) struct Args {
     /// weights every time
     #[arg(long, value_name = "MIB", default_value_t = DEFAULT_COLD_MIB)]
     cold: usize,
+    /// Also repeat each result for so many seconds, and report the last half
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = parse_sustained)]
+    sustained: f64,
     /// The commit that the program was built from, for the document
     #[arg(long, value_name = "SHA")]
     commit: Option<String>,
     /// Add work to a path's launches, in percent of the weights' bytes: to rehearse a regression
     #[arg(long, value_name = "PATH=PERCENT", value_parser = parse_slow_down, hide = true)]
     slow_down: Vec<(Path, u32)>,
+    /// Measure turn by turn, as requests on stdin ask for it: for `cargo xtask nightly`
+    #[arg(long, hide = true)]
+    serve: bool,
 }
 
 const DEFAULT_COLD_MIB: usize = 4096;
+
+/// Seconds, of which more than an hour must be a mistake.
+fn parse_sustained(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.0..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("expected 0 to 3600 seconds".into()),
+    }
+}
 
 /// `PATH=PERCENT`.
 fn parse_slow_down(text: &str) -> Result<(Path, u32), String> {
@@ -114,49 +140,112 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         cold_bytes: args.cold.saturating_mul(1 << 20),
     };
     let slowed: HashMap<Path, u32> = args.slow_down.iter().copied().collect();
+    let measurer = Measurer {
+        engine: engine.as_ref(),
+        forced,
+        slowed: &slowed,
+        plan,
+        sustain: Duration::from_secs_f64(args.sustained),
+    };
+    let mut document = Document::new(engine.as_ref(), suite.name, args.commit.clone(), &plan);
+    document.method.sustained_seconds = (args.sustained > 0.0).then_some(args.sustained);
+    let slowed = slowed.iter();
+    document.slowed_percent = slowed.map(|(path, by)| (path.to_string(), *by)).collect();
+    if args.serve {
+        let sustained = suite.worth_sustaining(&cases);
+        let (input, output) = (std::io::stdin().lock(), std::io::stdout().lock());
+        serve::serve(&measurer, document, &cases, &sustained, input, output)?;
+        return Ok(Report::nothing());
+    }
     let bar = progress(cases.len() as u64, "measuring");
-    let mut measured = Vec::with_capacity(cases.len());
     for case in &cases {
-        let Case {
-            shape,
-            activation,
-            layout,
-            ..
-        } = case;
-        bar.set_message(format!("{shape} {activation} {layout}"));
-        measured.push(measure::case(
-            engine.as_ref(),
-            case,
-            forced,
-            &slowed,
-            &plan,
-        )?);
+        bar.set_message(Problem::of(case).to_string());
+        document.cases.push(measurer.case(case)?);
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let document = Document {
-        schema: document::SCHEMA.into(),
-        crate_version: env!("CARGO_PKG_VERSION").into(),
-        git_commit: args.commit.clone(),
-        date_utc: humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string(),
-        host: host(),
-        suite: suite.name.into(),
-        device: engine.describe(),
-        method: document::Method {
-            rounds: plan.rounds,
-            cold_bytes: plan.cold_bytes,
-        },
-        slowed_percent: slowed
-            .iter()
-            .map(|(path, percent)| (path.to_string(), *percent))
-            .collect(),
-        cases: measured,
-    };
+    document.date_utc = now();
     Ok(Report {
         text: text(engine.as_ref(), &document),
         json: serde_json::to_value(&document)?,
         passed: true,
     })
+}
+
+impl Document {
+    /// Nothing measured yet.
+    fn new(engine: &dyn Engine, suite: &str, commit: Option<String>, plan: &Plan) -> Self {
+        Self {
+            schema: document::SCHEMA.into(),
+            crate_version: env!("CARGO_PKG_VERSION").into(),
+            kernels: engine::kernels().map(str::to_owned),
+            git_commit: commit,
+            date_utc: now(),
+            host: host(),
+            suite: suite.into(),
+            device: engine.describe(),
+            method: document::Method {
+                rounds: plan.rounds,
+                cold_bytes: plan.cold_bytes,
+                sustained_seconds: None,
+            },
+            slowed_percent: Default::default(),
+            cases: Vec::new(),
+        }
+    }
+}
+
+fn now() -> String {
+    humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string()
+}
+
+impl Problem {
+    fn of(case: &Case) -> Self {
+        Self {
+            m: case.shape.m(),
+            n: case.shape.n(),
+            k: case.shape.k(),
+            l: case.shape.l(),
+            activation: case.activation.name().into(),
+            layout: case.layout.name().into(),
+            output_type: case.output.name().into(),
+        }
+    }
+
+    /// The problem, if it is one of this program's.
+    fn case(&self) -> Result<Case> {
+        let unknown = |what: &str, name: &str| format!("no {what} is called {name:?}");
+        Ok(Case {
+            shape: Shape::new(self.m, self.n, self.k, self.l)?,
+            activation: Activation::ALL
+                .into_iter()
+                .find(|activation| activation.name() == self.activation)
+                .with_context(|| unknown("type of vectors", &self.activation))?,
+            layout: ScaleLayout::ALL
+                .into_iter()
+                .find(|layout| layout.name() == self.layout)
+                .with_context(|| unknown("layout of scales", &self.layout))?,
+            output: FloatType::ALL
+                .into_iter()
+                .find(|output| output.name() == self.output_type)
+                .with_context(|| unknown("type of results", &self.output_type))?,
+        })
+    }
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            m,
+            n,
+            k,
+            l,
+            activation,
+            layout,
+            ..
+        } = self;
+        write!(f, "{m}x{k}x{l} n={n} {activation} {layout}")
+    }
 }
 
 /// Every combination that the suite and the options ask for.
@@ -217,14 +306,15 @@ fn host() -> Option<String> {
 /// For people.
 fn text(engine: &dyn Engine, document: &Document) -> String {
     let mut table = Table::new(&[
-        "shape", "vectors", "scales", "path", "bytes", "time", "GB/s", "ceiling", "share", "5..95%",
+        "shape", "vectors", "scales", "path", "bytes", "time", "GB/s", "ceiling", "share",
+        "5..95%", "MHz",
     ]);
     let mut skipped = Vec::new();
     for case in &document.cases {
         let shape = Shape::new(case.m, case.n, case.k, case.l)
             .map_or_else(|error| error.to_string(), |shape| shape.to_string());
         for path in &case.paths {
-            let shares = measure::shares(&case.ceiling.samples_us, &path.samples_us);
+            let shares = shares(&case.ceiling.samples_us, &path.samples_us);
             let at = |q| 100.0 * statistics::quantile(&shares, q);
             table.row(vec![
                 shape.clone(),
@@ -237,6 +327,9 @@ fn text(engine: &dyn Engine, document: &Document) -> String {
                 format!("{:.1}", case.ceiling.gb_per_s),
                 format!("{:.1}%", 100.0 * path.share_of_ceiling),
                 format!("{:.1}..{:.1}", at(0.05), at(0.95)),
+                path.board
+                    .sm_mhz
+                    .map_or("-".into(), |mhz| format!("{mhz:.0}")),
             ]);
         }
         for path in &case.skipped {
@@ -256,11 +349,61 @@ fn text(engine: &dyn Engine, document: &Document) -> String {
         skipped.clear();
     }
     format!(
-        "{}, {} rounds\n{slowed}\n{table}* the path that the library picks\n{}",
+        "{}, {} rounds\n{slowed}\n{table}* the path that the library picks\n{}{}",
         engine.device(),
         document.method.rounds,
+        sustained(document),
         skipped.concat(),
     )
+}
+
+/// What was repeated for seconds, beside its cold time.
+fn sustained(document: &Document) -> String {
+    let Some(seconds) = document.method.sustained_seconds else {
+        return String::new();
+    };
+    let mut table = Table::new(&[
+        "shape",
+        "vectors",
+        "scales",
+        "path",
+        "cold",
+        "sustained",
+        "GB/s",
+        "W",
+        "MHz",
+        "J/GB",
+    ]);
+    for case in &document.cases {
+        let mut row = |label: String, cold: f64, sustained: &Option<Sustained>| {
+            let Some(sustained) = sustained else { return };
+            let figure = |value: Option<f64>, digits: usize| {
+                value.map_or("-".into(), |value| format!("{value:.digits$}"))
+            };
+            table.row(vec![
+                format!("{}x{}x{} n={}", case.m, case.k, case.l, case.n),
+                case.activation.clone(),
+                case.layout.clone(),
+                label,
+                time(cold * 1e-6),
+                time(sustained.mean_us * 1e-6),
+                format!("{:.1}", sustained.gb_per_s),
+                figure(sustained.watts, 0),
+                figure(sustained.sm_mhz, 0),
+                figure(sustained.joules_per_gb, 3),
+            ]);
+        };
+        let ceiling = &case.ceiling;
+        row(
+            "(read-only)".into(),
+            ceiling.median_us,
+            &ceiling.board.sustained,
+        );
+        for path in &case.paths {
+            row(label(path), path.median_us, &path.board.sustained);
+        }
+    }
+    format!("\nsustained for {seconds} s each, the last half of it:\n{table}")
 }
 
 /// Path, mode where it is not the usual, and a mark where it is picked.

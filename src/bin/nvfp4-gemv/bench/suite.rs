@@ -3,6 +3,8 @@
 use nvfp4_gemv::problem::CONTEST_BENCHMARKS;
 use nvfp4_gemv::{Activation, ScaleLayout};
 
+use crate::engine::Case;
+
 /// M, K and L of the shapes of decoder layers.
 const LAYERS: [(usize, usize, usize); 5] = [
     (4096, 4096, 1),
@@ -11,6 +13,9 @@ const LAYERS: [(usize, usize, usize); 5] = [
     (28672, 8192, 1),
     (8192, 28672, 1),
 ];
+
+/// The shape whose results are worth sustaining: long enough for the power limit to matter, M, K, L.
+const SUSTAINED: (usize, usize, usize) = (28672, 8192, 1);
 
 /// First the one that every path takes: pages begin with it.
 const BOTH_LAYOUTS: &[ScaleLayout] = &[ScaleLayout::Tiled128x4, ScaleLayout::Linear];
@@ -70,6 +75,20 @@ impl Suite {
                 layouts: &[ScaleLayout::Tiled128x4],
             },
         }
+    }
+}
+
+impl Suite {
+    /// Of `cases`, those whose results are worth seconds each: one vector, the largest shape, linear scales.
+    /// On the CPU none: it has no power limit that the board tells.
+    pub(crate) fn worth_sustaining(&self, cases: &[Case]) -> Vec<Case> {
+        let worth = |case: &&Case| {
+            let shape = &case.shape;
+            shape.n() == 1
+                && (shape.m(), shape.k(), shape.l()) == SUSTAINED
+                && case.layout == ScaleLayout::Linear
+        };
+        cases.iter().filter(worth).copied().collect()
     }
 }
 

@@ -21,8 +21,8 @@ use nvfp4_gemv::{
 use safetensors::Dtype;
 use serde_json::Value;
 
-pub(crate) use cuda::{compiled_archs, devices};
-pub(crate) use rounds::{Case, Mode, Plan, Rounds, Series, Work};
+pub(crate) use cuda::{compiled_archs, devices, kernels};
+pub(crate) use rounds::{Case, Mode, Plan, Way, Ways, Work, rounds};
 
 use crate::bench::document;
 
@@ -250,8 +250,15 @@ pub(crate) trait Engine {
     fn time(&self, operands: &Operands<'_>, forced: Option<Path>, budget: Budget)
     -> Result<Timing>;
 
-    /// Lets `works` take turns, on weights that no cache holds.
-    fn rounds(&self, case: &Case, works: &[Work], plan: &Plan) -> Result<Rounds>;
+    /// Puts a case's operands into memory, on weights that no cache holds, makes `works` ready to take
+    /// turns, and gives them to `drive`.
+    fn with_ways(
+        &self,
+        case: &Case,
+        works: &[Work],
+        plan: &Plan,
+        drive: &mut dyn FnMut(&mut dyn Ways) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()>;
 
     /// The device, for a document of measurements.
     fn describe(&self) -> document::Device;

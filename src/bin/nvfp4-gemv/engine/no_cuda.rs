@@ -10,6 +10,11 @@ pub(crate) fn compiled_archs() -> &'static str {
     ""
 }
 
+/// A hash of the kernels' sources; nothing without kernels.
+pub(crate) fn kernels() -> Option<&'static str> {
+    None
+}
+
 /// Asks the driver for its devices.
 pub(crate) fn devices() -> Devices {
     Devices {

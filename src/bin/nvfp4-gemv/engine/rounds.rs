@@ -1,10 +1,15 @@
 //! What alternates: several ways to do the same work take turns in rounds, so that whatever else
 //! changes on the machine meets all of them alike.
 
+use std::time::Duration;
+
+use anyhow::Context;
 use half::{bf16, f16};
 use nvfp4_gemv::{Activation, FloatType, GlobalScale, Path, Result, ScaleLayout, Shape, path};
 
-use super::{InputScale, Inputs};
+use super::{Engine, InputScale, Inputs};
+use crate::bench::alternate::{WARM_UP, alternate};
+use crate::bench::document::{Sustained, Turn};
 
 /// A problem whose speed matters and whose numbers do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,66 +107,81 @@ impl Plan {
     }
 }
 
-/// What one way took.
+/// One of the ways that take turns.
 #[derive(Clone, Debug)]
-pub(crate) struct Series {
+pub(crate) struct Way {
     pub(crate) work: Work,
     /// How the path cut the problem; empty for the ceiling.
     pub(crate) config: String,
-    /// Of one launch, one value a round.
-    pub(crate) seconds: Vec<f64>,
+}
+
+/// A case whose operands are in memory and whose ways are ready to run.
+pub(crate) trait Ways {
+    /// In the order asked for; without those that chain and cannot.
+    fn ways(&self) -> &[Way];
+
+    /// The bytes of weights that the launches take turns over.
+    fn rotated_bytes(&self) -> usize;
+
+    /// Launches that make one turn.
+    fn launches(&self) -> usize;
+
+    /// Measures one way cold: after a pause, and again after a longer one where the device's power
+    /// limit had lowered its clock.
+    fn turn(&mut self, way: usize) -> Result<Turn>;
+
+    /// Repeats one way for so long, and measures the last half of it.
+    fn sustain(&mut self, way: usize, time: Duration) -> Result<Sustained>;
 }
 
 /// What all ways took.
 #[derive(Clone, Debug)]
 pub(crate) struct Rounds {
-    /// In the order asked for; without those that chain and cannot.
-    pub(crate) series: Vec<Series>,
-    pub(crate) rotated_bytes: usize,
+    pub(crate) ways: Vec<Way>,
+    /// For each way its turns, one a round.
+    pub(crate) turns: Vec<Vec<Turn>>,
     pub(crate) launches: usize,
+    pub(crate) rotated_bytes: usize,
 }
 
-/// Rounds whose times are thrown away.
-const WARM_UP: usize = 2;
-
-/// Lets all ways take turns: forwards in one round, backwards in the next, so that a drift meets the
-/// first and the last alike. `seconds` measures the way of an index.
-pub(super) fn alternate(
-    ways: usize,
-    rounds: usize,
-    mut seconds: impl FnMut(usize) -> Result<f64>,
-) -> Result<Vec<Vec<f64>>> {
-    let mut all = vec![Vec::with_capacity(rounds); ways];
-    for round in 0..WARM_UP + rounds {
-        for at in 0..ways {
-            let way = if round % 2 == 0 { at } else { ways - 1 - at };
-            let seconds = seconds(way)?;
-            if round >= WARM_UP {
-                all[way].push(seconds);
-            }
-        }
+impl Rounds {
+    /// How each path cut the problem, and its seconds a launch, one value a round.
+    pub(crate) fn series(&self) -> Vec<(&str, Vec<f64>)> {
+        let all = self.ways.iter().zip(&self.turns);
+        all.map(|(way, turns)| {
+            let seconds = turns.iter().map(|turn| turn.us * 1e-6);
+            (way.config.as_str(), seconds.collect())
+        })
+        .collect()
     }
-    Ok(all)
+}
+
+/// Lets `works` take turns for the plan's rounds.
+pub(crate) fn rounds(
+    engine: &dyn Engine,
+    case: &Case,
+    works: &[Work],
+    plan: &Plan,
+) -> anyhow::Result<Rounds> {
+    let mut all = None;
+    engine.with_ways(case, works, plan, &mut |ways| {
+        let turns = alternate(ways.ways().len(), WARM_UP, plan.rounds, |way| {
+            ways.turn(way)
+        })?;
+        all = Some(Rounds {
+            ways: ways.ways().to_vec(),
+            turns,
+            launches: ways.launches(),
+            rotated_bytes: ways.rotated_bytes(),
+        });
+        Ok(())
+    })?;
+    all.context("the engine did not let the ways take turns")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ways_take_turns_and_a_drift_cancels() {
-        let mut order = Vec::new();
-        let mut clock = 0.0;
-        let all = alternate(2, 4, |way| {
-            order.push(way);
-            clock += 1.0;
-            Ok(clock)
-        })
-        .unwrap();
-        assert_eq!(order, [0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1, 0]);
-        assert_eq!(all[0].len(), 4);
-        assert_eq!(all[0].iter().sum::<f64>(), all[1].iter().sum::<f64>());
-    }
 
     #[test]
     fn copies_are_cold_and_not_too_many() {

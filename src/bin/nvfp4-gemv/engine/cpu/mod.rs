@@ -11,7 +11,7 @@ use nvfp4_gemv::{Output, Path, Result, Shape, Target, Vectors, Weights, gemv_on_
 
 use self::rounds::Pool;
 use super::{
-    Budget, Case, Engine, Operands, Outcome, Plan, Rounds, Timing, Values, Work, document,
+    Budget, Case, Engine, Operands, Outcome, Plan, Timing, Values, Ways, Work, document,
     forced_reason,
 };
 
@@ -98,8 +98,14 @@ impl Engine for Cpu {
         Ok(Timing::of(seconds))
     }
 
-    fn rounds(&self, case: &Case, works: &[Work], plan: &Plan) -> Result<Rounds> {
-        self.measure(case, works, plan)
+    fn with_ways(
+        &self,
+        case: &Case,
+        works: &[Work],
+        plan: &Plan,
+        drive: &mut dyn FnMut(&mut dyn Ways) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        self.prepare_ways(case, works, plan, drive)
     }
 
     fn describe(&self) -> document::Device {

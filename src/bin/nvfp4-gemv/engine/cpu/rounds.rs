@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use nvfp4_gemv::cpu::{Implementation, StreamingRead};
 use nvfp4_gemv::{GlobalScale, Path, Result, Weights};
 
-use super::super::rounds::{alternate, scale};
-use super::super::{Case, Mode, Plan, Rounds, Series, Values, Work};
+use super::super::rounds::scale;
+use super::super::{Case, Mode, Plan, Values, Way, Ways, Work};
 use super::{Cpu, compute};
+use crate::bench::document::{Sustained, Turn};
 
 /// Random bytes that every case's weights are cut from, and a buffer to read.
 #[derive(Debug)]
@@ -38,7 +39,13 @@ impl Pool {
 const ROUND: Duration = Duration::from_millis(2);
 
 impl Cpu {
-    pub(super) fn measure(&self, case: &Case, works: &[Work], plan: &Plan) -> Result<Rounds> {
+    pub(super) fn prepare_ways(
+        &self,
+        case: &Case,
+        works: &[Work],
+        plan: &Plan,
+        drive: &mut dyn FnMut(&mut dyn Ways) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         let shape = &case.shape;
         let bytes = shape.weight_bytes();
         let copies = plan.copies(bytes, 1);
@@ -87,35 +94,95 @@ impl Cpu {
         let once = start.elapsed().max(Duration::from_nanos(1));
         let launches = (ROUND.as_nanos() / once.as_nanos()).clamp(1, 256) as usize;
 
-        let works: Vec<Work> = works.iter().copied().filter(runs_here).collect();
-        let seconds = alternate(works.len(), plan.rounds, |way| match works[way] {
-            Work::Read => Ok(bytes as f64 / pool.read.pass()),
+        let works = works.iter().copied().filter(runs_here);
+        let ways = works.map(|work| Way {
+            work,
+            config: match work {
+                Work::Read => String::new(),
+                Work::Gemv { .. } => Implementation::best().to_string(),
+            },
+        });
+        drive(&mut CpuWays {
+            ways: ways.collect(),
+            launches,
+            bytes,
+            rotated_bytes: bytes * copies,
+            read: &mut pool.read,
+            compute_next: &mut compute_next,
+        })
+    }
+}
+
+/// The CPU's ways: one launch is one call.
+struct CpuWays<'a> {
+    ways: Vec<Way>,
+    launches: usize,
+    /// Of the weights that one call reads.
+    bytes: usize,
+    rotated_bytes: usize,
+    read: &'a mut StreamingRead,
+    compute_next: &'a mut dyn FnMut() -> Result<()>,
+}
+
+impl CpuWays<'_> {
+    /// One turn: seconds a launch.
+    fn seconds(&mut self, way: usize) -> Result<f64> {
+        match self.ways[way].work {
+            Work::Read => Ok(self.bytes as f64 / self.read.pass()),
             Work::Gemv { slow_percent, .. } => {
                 let start = Instant::now();
-                (0..launches).try_for_each(|_| compute_next())?;
+                (0..self.launches).try_for_each(|_| (self.compute_next)())?;
                 let until = start.elapsed() * (100 + slow_percent) / 100;
                 while start.elapsed() < until {
                     std::hint::spin_loop();
                 }
-                Ok(start.elapsed().as_secs_f64() / launches as f64)
+                Ok(start.elapsed().as_secs_f64() / self.launches as f64)
             }
-        })?;
-        Ok(Rounds {
-            series: works
-                .into_iter()
-                .zip(seconds)
-                .map(|(work, seconds)| Series {
-                    work,
-                    config: match work {
-                        Work::Read => String::new(),
-                        Work::Gemv { .. } => Implementation::best().to_string(),
-                    },
-                    seconds,
-                })
-                .collect(),
-            rotated_bytes: bytes * copies,
-            launches,
+        }
+    }
+}
+
+impl Ways for CpuWays<'_> {
+    fn ways(&self) -> &[Way] {
+        &self.ways
+    }
+
+    fn rotated_bytes(&self) -> usize {
+        self.rotated_bytes
+    }
+
+    fn launches(&self) -> usize {
+        self.launches
+    }
+
+    fn turn(&mut self, way: usize) -> Result<Turn> {
+        Ok(Turn {
+            us: self.seconds(way)? * 1e6,
+            sm_mhz: None,
+            watts: None,
         })
+    }
+
+    fn sustain(&mut self, way: usize, time: Duration) -> Result<Sustained> {
+        let begin = Instant::now();
+        while begin.elapsed() < time / 2 {
+            self.seconds(way)?;
+        }
+        let mut seconds = Vec::new();
+        loop {
+            seconds.push(self.seconds(way)?);
+            if begin.elapsed() >= time {
+                break;
+            }
+        }
+        let launch = seconds.iter().sum::<f64>() / seconds.len() as f64;
+        Ok(Sustained::new(
+            begin.elapsed().as_secs_f64(),
+            launch,
+            self.bytes as f64 / launch,
+            None,
+            None,
+        ))
     }
 }
 

@@ -1,6 +1,7 @@
 //! CUDA devices as engines. Everything the program knows about devices is behind the three
 //! functions of this file.
 
+mod board;
 mod operands;
 mod rounds;
 
@@ -16,16 +17,22 @@ use nvfp4_gemv::{
 };
 use serde_json::json;
 
+use self::board::Board;
 use self::operands::DeviceValues;
 use self::rounds::Pool;
 use super::{
-    Budget, Case, Device, Devices, Engine, Operands, Outcome, Plan, Rounds, Timing, Values, Work,
+    Budget, Case, Device, Devices, Engine, Operands, Outcome, Plan, Timing, Values, Ways, Work,
     document,
 };
 
 /// The architectures compiled in, as in `NVFP4_GEMV_ARCHS`; empty without kernels.
 pub(crate) fn compiled_archs() -> &'static str {
     raw::COMPILED_ARCHS
+}
+
+/// A hash of the kernels' sources; nothing without kernels.
+pub(crate) fn kernels() -> Option<&'static str> {
+    Some(raw::KERNELS)
 }
 
 /// Asks the driver for its devices.
@@ -81,6 +88,7 @@ pub(crate) fn open(path: Path) -> Result<Box<dyn Engine>> {
         .new_stream()
         .map_err(|e| cuda("creating a stream", e))?;
     Ok(Box::new(Cuda {
+        board: Board::of(&context),
         stream,
         info,
         pool: RefCell::new(None),
@@ -99,6 +107,7 @@ fn cuda(during: &'static str, error: DriverError) -> Error {
 struct Cuda {
     stream: Arc<CudaStream>,
     info: raw::DeviceInfo,
+    board: Board,
     /// Made by the first rounds.
     pool: RefCell<Option<Pool>>,
 }
@@ -179,8 +188,14 @@ impl Engine for Cuda {
         Ok(timing)
     }
 
-    fn rounds(&self, case: &Case, works: &[Work], plan: &Plan) -> Result<Rounds> {
-        self.measure(case, works, plan)
+    fn with_ways(
+        &self,
+        case: &Case,
+        works: &[Work],
+        plan: &Plan,
+        drive: &mut dyn FnMut(&mut dyn Ways) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        self.prepare_ways(case, works, plan, drive)
     }
 
     fn describe(&self) -> document::Device {

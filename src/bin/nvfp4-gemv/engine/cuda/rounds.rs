@@ -1,14 +1,20 @@
 //! Rounds on a device: each way is a CUDA graph of launches, captured once and replayed each round.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use cudarc::driver::CudaSlice;
 use nvfp4_gemv::measure::{ReadOnly, Replay, copies_for_cold_l2};
 use nvfp4_gemv::{
     Device, GlobalScale, Launched, Result, Weights, gemv_on_device_chained, gemv_on_device_with,
 };
 
-use super::super::rounds::{alternate, scale};
-use super::super::{Case, Mode, Plan, Rounds, Series, Work};
+use super::super::rounds::scale;
+use super::super::{Case, Mode, Plan, Way, Ways, Work};
+use super::board::Board;
 use super::{Cuda, cuda};
+use crate::bench::document::{Sustained, Turn};
+use crate::bench::statistics::median;
 
 /// Random bytes in device memory that every case's weights are cut from: uploaded once, because a
 /// suite's weights together are many times what the host makes and copies in a second.
@@ -44,7 +50,13 @@ impl Cuda {
         Ok(all)
     }
 
-    pub(super) fn measure(&self, case: &Case, works: &[Work], plan: &Plan) -> Result<Rounds> {
+    pub(super) fn prepare_ways(
+        &self,
+        case: &Case,
+        works: &[Work],
+        plan: &Plan,
+        drive: &mut dyn FnMut(&mut dyn Ways) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         let shape = &case.shape;
         let bytes = shape.weight_bytes();
         let copies = plan.copies(bytes, copies_for_cold_l2(bytes, self.info.l2_bytes));
@@ -91,7 +103,8 @@ impl Cuda {
         let read = ReadOnly::new(&self.stream, &pool.codes, self.info.multiprocessors)?;
         let launches = copies.max(LAUNCHES);
 
-        let mut ways: Vec<(Work, String, Replay)> = Vec::with_capacity(works.len());
+        let mut ways = Vec::with_capacity(works.len());
+        let mut graphs: Vec<Replay> = Vec::with_capacity(works.len());
         for &work in works {
             let (config, graph) = match work {
                 Work::Read => {
@@ -135,37 +148,151 @@ impl Cuda {
                     if mode == Mode::Chained && !(can_depend && config.is_dependent()) {
                         continue;
                     }
-                    let slow = bytes * slow_percent as usize / 100;
-                    let launch = |i: usize| {
-                        launch(Some(config), i)?;
-                        // Cold weights, half a turn away from those of this launch.
-                        match slow {
-                            0 => Ok(()),
-                            slow => read.enqueue((i + copies / 2) % copies * read_stride, slow),
-                        }
+                    let launch = |i: usize| match i.checked_sub(launches) {
+                        None => launch(Some(config), i).map(drop),
+                        Some(_) => slow_down(&read, launches * bytes, slow_percent),
                     };
+                    let ends = usize::from(slow_percent > 0);
                     // SAFETY: as above.
-                    let graph = unsafe { Replay::capture(&self.stream, launches, launch) }?;
+                    let graph = unsafe { Replay::capture(&self.stream, launches + ends, launch) }?;
                     (format!("{config:?}"), graph)
                 }
             };
-            ways.push((work, config, graph));
+            ways.push(Way { work, config });
+            graphs.push(graph);
         }
-        let seconds = alternate(ways.len(), plan.rounds, |way| {
-            ways[way].2.seconds_a_launch()
-        })?;
-        Ok(Rounds {
-            series: ways
-                .into_iter()
-                .zip(seconds)
-                .map(|((work, config, _), seconds)| Series {
-                    work,
-                    config,
-                    seconds,
-                })
-                .collect(),
-            rotated_bytes: bytes * copies,
+        drive(&mut CudaWays {
+            ways,
+            graphs,
             launches,
+            bytes,
+            rotated_bytes: bytes * copies,
+            board: &self.board,
         })
+    }
+}
+
+/// Reads `percent` of `bytes` once more: what a rehearsal adds to a turn, so that the turn takes about as much
+/// longer as the percentage says.
+fn slow_down(read: &ReadOnly<'_>, bytes: usize, percent: u32) -> Result<()> {
+    let mut left = bytes / 100 * percent as usize;
+    while left > 0 {
+        let now = left.min(read.len());
+        read.enqueue(0, now)?;
+        left -= now;
+    }
+    Ok(())
+}
+
+/// A device's ways: each a graph.
+struct CudaWays<'a> {
+    ways: Vec<Way>,
+    graphs: Vec<Replay>,
+    launches: usize,
+    /// Of the weights that one launch reads.
+    bytes: usize,
+    rotated_bytes: usize,
+    board: &'a Board,
+}
+
+/// The pause before a turn, as a multiple of the turn before it: at a third of the time at work, no board comes
+/// near its power limit.
+const REST: u32 = 2;
+
+/// Longer pauses, for a turn that the board's power limit slowed down all the same.
+const RECOVERY: [Duration; 3] = [
+    Duration::from_millis(50),
+    Duration::from_millis(200),
+    Duration::from_millis(800),
+];
+
+/// The pause before work that is to be sustained.
+const COOL: Duration = Duration::from_secs(1);
+
+/// Work that is sustained is handed to the device in pieces of about this length.
+const PIECE: Duration = Duration::from_millis(50);
+
+impl CudaWays<'_> {
+    fn seconds(&self, way: usize) -> Result<f64> {
+        // Launches that a rehearsal adds count as time, not as launches.
+        let graph = &self.graphs[way];
+        Ok(graph.seconds_a_launch()? * graph.launches() as f64 / self.launches as f64)
+    }
+}
+
+impl Ways for CudaWays<'_> {
+    fn ways(&self) -> &[Way] {
+        &self.ways
+    }
+
+    fn rotated_bytes(&self) -> usize {
+        self.rotated_bytes
+    }
+
+    fn launches(&self) -> usize {
+        self.launches
+    }
+
+    fn turn(&mut self, way: usize) -> Result<Turn> {
+        let once = || -> Result<(Turn, bool)> {
+            let begin = Instant::now();
+            // The first replay brings back what another program's turn pushed out of the device's caches.
+            self.graphs[way].enqueue()?;
+            let seconds = self.seconds(way)?;
+            let state = self.board.state();
+            let turn = Turn {
+                us: seconds * 1e6,
+                sm_mhz: state.sm_mhz,
+                watts: state.watts,
+            };
+            thread::sleep(begin.elapsed() * REST);
+            Ok((turn, self.board.is_held_back(&state)))
+        };
+        let (mut turn, mut held_back) = once()?;
+        for pause in self.board.worth_waiting(&RECOVERY) {
+            if !held_back {
+                break;
+            }
+            thread::sleep(*pause);
+            (turn, held_back) = once()?;
+        }
+        self.board.remember(held_back);
+        Ok(turn)
+    }
+
+    fn sustain(&mut self, way: usize, time: Duration) -> Result<Sustained> {
+        thread::sleep(COOL);
+        let replay = self.seconds(way)? * self.launches as f64;
+        let replays = (PIECE.as_secs_f64() / replay).ceil().max(1.0) as usize;
+        let piece = || -> Result<f64> {
+            for _ in 1..replays {
+                self.graphs[way].enqueue()?;
+            }
+            self.seconds(way)
+        };
+        let begin = Instant::now();
+        while begin.elapsed() < time / 2 {
+            piece()?;
+        }
+        let (from, energy) = (Instant::now(), self.board.joules());
+        let (mut done, mut clocks) = (0, Vec::new());
+        loop {
+            piece()?;
+            done += replays * self.launches;
+            clocks.extend(self.board.state().sm_mhz);
+            if begin.elapsed() >= time {
+                break;
+            }
+        }
+        let elapsed = from.elapsed().as_secs_f64();
+        let joules = energy.and_then(|before| Some(self.board.joules()? - before));
+        let bytes = (done * self.bytes) as f64;
+        Ok(Sustained::new(
+            begin.elapsed().as_secs_f64(),
+            elapsed / done as f64,
+            bytes / elapsed,
+            joules.map(|joules| (joules / elapsed, joules / bytes)),
+            (!clocks.is_empty()).then(|| median(&clocks)),
+        ))
     }
 }

@@ -1,0 +1,59 @@
+//! What `cargo xtask nightly` and `nvfp4-gemv bench --serve` say to each other, so that two programs, tonight's
+//! and an older one, can take turns on one GPU: this file is part of both.
+//!
+//! One JSON value a line. The program says [`Reply::Hello`], then answers each [`Request`] with one reply, and
+//! ends where its input ends. A program may be older than the xtask that talks to it: a change that an older
+//! program would misread changes [`PROTOCOL`].
+
+use serde::{Deserialize, Serialize};
+
+use super::document::{Case, Document, Sustained, Turn};
+
+pub(crate) const PROTOCOL: &str = "nvfp4-gemv/turns/1";
+
+/// What identifies a problem.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Problem {
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    pub(crate) l: usize,
+    pub(crate) activation: String,
+    pub(crate) layout: String,
+    pub(crate) output_type: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Request {
+    /// Put this problem's operands into memory. What was open before is closed.
+    Open(Problem),
+    /// Let one way of the open problem take a turn: way 0 is the ceiling, way i + 1 is path i of the case.
+    Turn(usize),
+    /// Repeat one way of the open problem.
+    Sustain { way: usize, seconds: f64 },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Reply {
+    Hello(Box<Hello>),
+    /// The case, in which only what is measured is missing.
+    Opened(Box<Case>),
+    Turned(Turn),
+    Sustained(Sustained),
+    /// The request cannot be fulfilled. The next one may be.
+    Failed(String),
+}
+
+/// What a program says first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    pub(crate) protocol: String,
+    /// Without cases.
+    pub(crate) document: Document,
+    /// The problems that its suite and options ask for.
+    pub(crate) problems: Vec<Problem>,
+    /// Those of them whose results are worth sustaining.
+    pub(crate) sustained: Vec<Problem>,
+}

@@ -1,0 +1,186 @@
+//! The last good program: what tonight's is compared with. A copy of the program of the last night that
+//! succeeded, kept beside the history.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::bench::document::Document;
+use crate::bench::program::Program;
+
+const SCHEMA: &str = "nvfp4-gemv/last-good/1";
+
+/// What a program was.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Origin {
+    schema: String,
+    pub(super) git_commit: Option<String>,
+    pub(super) crate_version: String,
+    /// The hash of the kernels' sources.
+    pub(super) kernels: Option<String>,
+    /// When it was measured.
+    pub(super) date_utc: String,
+}
+
+impl Origin {
+    /// Of a program that introduced itself, or was measured.
+    pub(super) fn of(document: &Document) -> Self {
+        Self {
+            schema: SCHEMA.into(),
+            git_commit: document.git_commit.clone(),
+            crate_version: document.crate_version.clone(),
+            kernels: document.kernels.clone(),
+            date_utc: document.date_utc.clone(),
+        }
+    }
+}
+
+/// For people: commit, day and kernels.
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let short = |text: &str| text.chars().take(12).collect::<String>();
+        let commit = self
+            .git_commit
+            .as_deref()
+            .map_or("an unknown commit".into(), short);
+        let kernels = self.kernels.as_deref().map_or("none".into(), short);
+        write!(
+            f,
+            "{commit} of {} (kernels {kernels})",
+            short(&self.date_utc[..10.min(self.date_utc.len())])
+        )
+    }
+}
+
+/// The folder with the program and what is known of it.
+#[derive(Clone, Debug)]
+pub(super) struct LastGood {
+    folder: PathBuf,
+}
+
+impl LastGood {
+    pub(super) fn at(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    fn program(&self) -> PathBuf {
+        self.folder.join("nvfp4-gemv")
+    }
+
+    fn origin(&self) -> PathBuf {
+        self.folder.join("program.json")
+    }
+
+    /// The program, or nothing before the first night.
+    pub(super) fn find(&self) -> Result<Option<(Program, Origin)>> {
+        let file = self.origin();
+        let text = match fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("reading {}", file.display())),
+        };
+        let origin: Origin = serde_json::from_str(&text)
+            .with_context(|| format!("{} is damaged; {}", file.display(), self.advice()))?;
+        if origin.schema != SCHEMA {
+            bail!(
+                "{} is {}, not {SCHEMA}; {}",
+                file.display(),
+                origin.schema,
+                self.advice()
+            );
+        }
+        if !self.program().is_file() {
+            bail!(
+                "{} is not there; {}",
+                self.program().display(),
+                self.advice()
+            );
+        }
+        let commit = origin.git_commit.clone();
+        Ok(Some((Program::given(&self.program(), commit)?, origin)))
+    }
+
+    /// What to do where the last good program is of no use.
+    pub(super) fn advice(&self) -> String {
+        format!("remove {} to begin anew", self.folder.display())
+    }
+
+    /// Keeps a program that was measured. The old one stays whole until the new one is.
+    pub(super) fn keep(&self, program: &Program, document: &Document) -> Result<()> {
+        let writing = || format!("keeping the program in {}", self.folder.display());
+        fs::create_dir_all(&self.folder).with_context(writing)?;
+        let new = self.folder.join("nvfp4-gemv.new");
+        fs::copy(program.file(), &new).with_context(writing)?;
+        // Without its origin a program is not found: in between, there is none rather than a wrong one.
+        match fs::remove_file(self.origin()) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(error).with_context(writing);
+            }
+            _ => {}
+        }
+        fs::rename(&new, self.program()).with_context(writing)?;
+        let origin = serde_json::to_string(&Origin::of(document))? + "\n";
+        let new = self.folder.join("program.json.new");
+        fs::write(&new, origin).with_context(writing)?;
+        fs::rename(&new, self.origin()).with_context(writing)
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use crate::bench::testing::{document, script};
+
+    #[test]
+    fn a_program_is_kept_and_found_with_its_origin() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = LastGood::at(folder.path().join("deep/last-good"));
+        assert!(kept.find().unwrap().is_none());
+        let program = Program::given(&script(folder.path(), "echo one"), None).unwrap();
+        kept.keep(&program, &document()).unwrap();
+        let (found, origin) = kept.find().unwrap().unwrap();
+        assert_eq!(
+            fs::read(found.file()).unwrap(),
+            fs::read(program.file()).unwrap()
+        );
+        assert_eq!(origin, Origin::of(&document()));
+        assert_eq!(
+            origin.to_string(),
+            "0123456789ab of 2026-11-21 (kernels feedc0de)"
+        );
+        // Kept programs are replaced, and can be run.
+        let other = Program::given(&script(folder.path(), "echo two"), None).unwrap();
+        kept.keep(&other, &document()).unwrap();
+        let (found, _) = kept.find().unwrap().unwrap();
+        let output = found.command().output().unwrap();
+        assert_eq!(output.stdout, b"two\n");
+    }
+
+    #[test]
+    fn what_is_damaged_is_an_error_with_advice() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = LastGood::at(folder.path().to_owned());
+        for text in ["{", "{\"schema\": 1}"] {
+            fs::write(kept.origin(), text).unwrap();
+            let error = format!("{:#}", kept.find().unwrap_err());
+            assert!(
+                error.contains("damaged") && error.contains("begin anew"),
+                "{error}"
+            );
+        }
+        let other = serde_json::to_string(&Origin::of(&document())).unwrap();
+        fs::write(kept.origin(), &other).unwrap();
+        let error = format!("{:#}", kept.find().unwrap_err());
+        assert!(error.contains("nvfp4-gemv is not there"), "{error}");
+        fs::write(kept.origin(), other.replace("last-good/1", "last-good/2")).unwrap();
+        let error = format!("{:#}", kept.find().unwrap_err());
+        assert!(error.contains("last-good/2"), "{error}");
+    }
+}
