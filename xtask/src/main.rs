@@ -82,15 +82,17 @@ enum Task {
   cargo xtask bench --from bench.json
   cargo xtask bench -- --activation nvfp4 --rounds 51")]
     Bench(bench::BenchArgs),
-    /// Verify, measure, compare with this GPU model's baseline, and keep a history
+    /// Verify, measure in turns with the last good program, compare, and keep a history
     ///
-    /// Fails where a result is wrong, where a path got slower on a problem, and where something is
-    /// no longer measured; prints a table of what and how much. Without a GPU, says so and
-    /// succeeds. docs/benchmarks.md says how the comparison decides, and how to rehearse it.
+    /// Fails where a result is wrong, where a path got slower on a problem than in the program of the
+    /// last night that succeeded, and where something is no longer measured; prints a table of what
+    /// and how much. Without a GPU, says so and succeeds. docs/benchmarks.md says how the comparison
+    /// decides, and how to rehearse it.
     #[command(after_help = "Examples:
   cargo xtask nightly
-  cargo xtask nightly --update-baseline         # then commit benches/baseline/
-  cargo xtask nightly --slow-down cuda-core=10  # must fail
+  cargo xtask nightly --update-baseline        # then commit benches/baseline/
+  cargo xtask nightly --against OTHER          # another program instead of the last good one
+  cargo xtask nightly --slow-down cuda-core=5  # must fail
   cargo xtask nightly --from bench.json")]
     Nightly(nightly::NightlyArgs),
 }

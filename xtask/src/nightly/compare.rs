@@ -273,11 +273,11 @@ mod tests {
         assert_eq!(changes.filter(|c| *c == Change::Unconfirmed).count(), 1);
     }
 
-    /// 100 nights without a change, 4000 comparisons, on processes whose starts differ by a percent (standard
+    /// 50 nights without a change, 2000 comparisons, on processes whose starts differ by a percent (standard
     /// deviation): hardly any night may fail after its confirmations.
     #[test]
     fn noise_is_not_flagged() {
-        let failed = (0..100).filter(|at| {
+        let failed = (0..50).filter(|at| {
             let measure = |again: u64| compare(&night(1000 * at + again, 0.01, 0.01, |_| 1.0));
             !measure(0)
                 .confirmed_by(&measure(1))
