@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use indicatif::{ProgressBar, ProgressStyle};
 use nvfp4_gemv::checkpoint::CheckpointError;
 use nvfp4_gemv::file::FileError;
-use nvfp4_gemv::{Error, Path, Unavailable};
+use nvfp4_gemv::{Error, Path, Unavailable, printable};
 use serde_json::{Value, json};
 
 /// The result of a command.
@@ -29,7 +29,7 @@ impl Report {
         }
         if !as_json {
             // Nothing can be done where stderr is closed.
-            let _ = io::stderr().write_all(text.as_bytes());
+            let _ = io::stderr().write_all(for_people(&text).as_bytes());
         }
         Self {
             text: String::new(),
@@ -44,13 +44,24 @@ impl Report {
         let printed = if as_json {
             writeln!(out, "{:#}", self.json)
         } else {
-            write!(out, "{}", self.text)
+            write!(out, "{}", for_people(&self.text))
         };
         match printed.and_then(|()| out.flush()) {
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             other => other,
         }
     }
+}
+
+/// Text of several lines in which nothing but the ends of lines acts on a terminal. What is put into the
+/// text escapes itself where it comes from elsewhere, its newlines too ([`printable`]); this sees to it that
+/// a place where that was forgotten prints no more than a wrong line.
+fn for_people(text: &str) -> String {
+    let lines: Vec<String> = text
+        .split('\n')
+        .map(|line| printable::text(line).to_string())
+        .collect();
+    lines.join("\n")
 }
 
 /// What to do about an error, where that is known.
