@@ -35,7 +35,10 @@ pub enum FileError {
         found: &'static str,
     },
     /// The file has more bytes than such a file can have. Nothing of it was used.
-    #[error("{}: larger than {most} bytes, which no such file is", printable::path(file))]
+    #[error(
+        "{}: larger than {most} bytes, which no such file is",
+        printable::path(file)
+    )]
     TooLarge {
         /// The file.
         file: PathBuf,
@@ -43,7 +46,11 @@ pub enum FileError {
         most: u64,
     },
     /// The file is no safetensors file, or a damaged or truncated one.
-    #[error("{}: not a valid safetensors file: {}", printable::path(file), printable::text(reason))]
+    #[error(
+        "{}: not a valid safetensors file: {}",
+        printable::path(file),
+        printable::text(reason)
+    )]
     Format {
         /// The file.
         file: PathBuf,
@@ -61,7 +68,10 @@ pub enum FileError {
         expected: String,
     },
     /// A tensor has another element type or shape than it must have.
-    #[error("{}: tensor {tensor:?} is {found}; expected {expected}", printable::path(file))]
+    #[error(
+        "{}: tensor {tensor:?} is {found}; expected {expected}",
+        printable::path(file)
+    )]
     WrongTensor {
         /// The file.
         file: PathBuf,
@@ -83,7 +93,11 @@ pub enum FileError {
         source: crate::Error,
     },
     /// The file cannot be written. Whatever was at its place before is still there.
-    #[error("{}: cannot be written: {}", printable::path(file), printable::text(reason))]
+    #[error(
+        "{}: cannot be written: {}",
+        printable::path(file),
+        printable::text(reason)
+    )]
     Write {
         /// The file.
         file: PathBuf,

@@ -105,9 +105,7 @@ mod tests {
         let error = read(&path, 3);
         assert!(matches!(error, Err(InputError::TooLarge { most: 3 })));
         let missing = read(&folder.path().join("g"), 3);
-        assert!(
-            matches!(missing, Err(InputError::Io(e)) if e.kind() == io::ErrorKind::NotFound)
-        );
+        assert!(matches!(missing, Err(InputError::Io(e)) if e.kind() == io::ErrorKind::NotFound));
     }
 
     /// Files of /proc say that they have 0 bytes.

@@ -40,7 +40,11 @@ pub enum CheckpointError {
         found: String,
     },
     /// No tensor of that name.
-    #[error("{}: no tensor {tensor:?}{}", printable::path(checkpoint), describe_tensors(close))]
+    #[error(
+        "{}: no tensor {tensor:?}{}",
+        printable::path(checkpoint),
+        describe_tensors(close)
+    )]
     NoTensor {
         /// The checkpoint's file or directory.
         checkpoint: PathBuf,
@@ -62,7 +66,10 @@ pub enum CheckpointError {
         reason: String,
     },
     /// A directory without safetensors files.
-    #[error("{}: no *.safetensors file in this directory", printable::path(directory))]
+    #[error(
+        "{}: no *.safetensors file in this directory",
+        printable::path(directory)
+    )]
     Empty {
         /// The directory.
         directory: PathBuf,

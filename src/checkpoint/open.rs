@@ -204,8 +204,8 @@ fn indexed_files(index: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
         file: index.into(),
         reason,
     };
-    let text = input::read(index, MOST_INDEX_BYTES)
-        .map_err(|error| FileError::of_input(index, error))?;
+    let text =
+        input::read(index, MOST_INDEX_BYTES).map_err(|error| FileError::of_input(index, error))?;
     let json: serde_json::Value =
         serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
     let map = json

@@ -8,6 +8,8 @@ use nvfp4_gemv::file::FileError;
 use nvfp4_gemv::{Error, Path, Unavailable, printable};
 use serde_json::{Value, json};
 
+use crate::engine::NotEnoughMemory;
+
 /// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Report {
@@ -77,6 +79,9 @@ fn hint(error: &anyhow::Error) -> Option<String> {
             }
             _ => None,
         };
+    }
+    if error.is::<NotEnoughMemory>() {
+        return Some("a smaller --cold or --shape takes less".into());
     }
     if let Some(error) = error.downcast_ref::<FileError>() {
         return file_hint(error);

@@ -103,7 +103,28 @@ fn microseconds(series: &Series) -> Vec<f64> {
     series.seconds.iter().map(|s| rounded(s * 1e6)).collect()
 }
 
-/// To a ten-thousandth: more digits say nothing, and make documents long.
+/// To six significant digits, however small the value is: more digits say nothing, and make documents long.
 fn rounded(value: f64) -> f64 {
-    (value * 1e4).round() / 1e4
+    // What is printed can be read again, NaN and infinity too.
+    format!("{value:.5e}").parse().unwrap_or(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rounded;
+
+    #[test]
+    fn small_values_keep_their_digits() {
+        for (value, is) in [
+            (0.003_901_234_567, 0.003_901_23),
+            (4_123.456_789, 4_123.46),
+            (1e-9 / 3.0, 3.333_33e-10),
+            (0.0, 0.0),
+            (-1.0, -1.0),
+        ] {
+            assert_eq!(rounded(value), is);
+        }
+        assert!(rounded(f64::NAN).is_nan());
+        assert_eq!(rounded(f64::INFINITY), f64::INFINITY);
+    }
 }

@@ -63,7 +63,7 @@ pub(crate) struct Args {
     /// Rotate over about this many MiB of weights, and never less than 64 times the L2 cache; 0: the same
     /// weights every time
     #[arg(long, value_name = "MIB", default_value_t = DEFAULT_COLD_MIB)]
-    cold: usize,
+    cold: u32,
     /// The commit that the program was built from, for the document
     #[arg(long, value_name = "SHA")]
     commit: Option<String>,
@@ -72,7 +72,7 @@ pub(crate) struct Args {
     slow_down: Vec<(Path, u32)>,
 }
 
-const DEFAULT_COLD_MIB: usize = 4096;
+const DEFAULT_COLD_MIB: u32 = 4096;
 
 /// `PATH=PERCENT`.
 fn parse_slow_down(text: &str) -> Result<(Path, u32), String> {
@@ -111,7 +111,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     }
     let plan = Plan {
         rounds: args.rounds.into(),
-        cold_bytes: args.cold.saturating_mul(1 << 20),
+        cold_bytes: (args.cold as usize).saturating_mul(1 << 20),
     };
     let slowed: HashMap<Path, u32> = args.slow_down.iter().copied().collect();
     let bar = progress(cases.len() as u64, "measuring");

@@ -7,6 +7,7 @@ mod cuda;
 #[cfg(not(feature = "cuda"))]
 #[path = "no_cuda.rs"]
 mod cuda;
+mod memory;
 mod rounds;
 
 use std::borrow::Cow;
@@ -22,6 +23,7 @@ use safetensors::Dtype;
 use serde_json::Value;
 
 pub(crate) use cuda::{compiled_archs, devices};
+pub(crate) use memory::NotEnoughMemory;
 pub(crate) use rounds::{Case, Mode, Plan, Rounds, Series, Work};
 
 use crate::bench::document;
@@ -251,7 +253,10 @@ pub(crate) trait Engine {
     -> Result<Timing>;
 
     /// Lets `works` take turns, on weights that no cache holds.
-    fn rounds(&self, case: &Case, works: &[Work], plan: &Plan) -> Result<Rounds>;
+    ///
+    /// # Errors
+    /// [`NotEnoughMemory`], before anything is allocated; what a call reports.
+    fn rounds(&self, case: &Case, works: &[Work], plan: &Plan) -> anyhow::Result<Rounds>;
 
     /// The device, for a document of measurements.
     fn describe(&self) -> document::Device;

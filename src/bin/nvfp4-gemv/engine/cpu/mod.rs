@@ -98,7 +98,7 @@ impl Engine for Cpu {
         Ok(Timing::of(seconds))
     }
 
-    fn rounds(&self, case: &Case, works: &[Work], plan: &Plan) -> Result<Rounds> {
+    fn rounds(&self, case: &Case, works: &[Work], plan: &Plan) -> anyhow::Result<Rounds> {
         self.measure(case, works, plan)
     }
 

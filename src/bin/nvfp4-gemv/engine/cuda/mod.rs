@@ -179,7 +179,7 @@ impl Engine for Cuda {
         Ok(timing)
     }
 
-    fn rounds(&self, case: &Case, works: &[Work], plan: &Plan) -> Result<Rounds> {
+    fn rounds(&self, case: &Case, works: &[Work], plan: &Plan) -> anyhow::Result<Rounds> {
         self.measure(case, works, plan)
     }
 
