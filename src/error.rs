@@ -280,7 +280,10 @@ pub enum Error {
 
     /// Tuned configurations of one GPU, and a stream of another.
     #[cfg(feature = "cuda")]
-    #[error("the configurations were tuned on {tuned}, the stream is on {device}")]
+    #[error(
+        "the configurations were tuned on {}, the stream is on {device}",
+        crate::printable::text(tuned)
+    )]
     TunedElsewhere {
         /// The GPU they were tuned on.
         tuned: String,
@@ -312,7 +315,7 @@ pub enum Error {
     /// The driver sees no device.
     #[error(
         "the NVIDIA driver sees no device{}",
-        if visible.is_empty() { String::new() } else { format!(" (CUDA_VISIBLE_DEVICES={visible})") }
+        if visible.is_empty() { String::new() } else { format!(" (CUDA_VISIBLE_DEVICES={})", crate::printable::text(visible)) }
     )]
     NoDevice {
         /// `CUDA_VISIBLE_DEVICES`, which may hide devices, or empty.

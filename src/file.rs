@@ -1,10 +1,9 @@
-//! Safetensors files: mapped, validated, read tensor by tensor, and written whole or not at all.
+//! Safetensors files: read or mapped, validated, read tensor by tensor, and written whole or not at all.
 //!
 //! Source: the safetensors format, <https://github.com/huggingface/safetensors#format>.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
@@ -12,20 +11,46 @@ use memmap2::Mmap;
 use safetensors::tensor::TensorInfo;
 use safetensors::{Dtype, SafeTensors, View};
 
+use crate::input::{self, InputError};
+use crate::printable;
+
 /// What is wrong with a file, by name: the file, the tensor, what was expected, what was found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
     /// The file cannot be opened or mapped.
-    #[error("{}: cannot be read: {source}", file.display())]
+    #[error("{}: cannot be read: {source}", printable::path(file))]
     Read {
         /// The file.
         file: PathBuf,
         /// The system's reason.
         source: std::io::Error,
     },
+    /// The path leads to something else than a file: a pipe, a device, a directory.
+    #[error("{}: not a regular file but {found}", printable::path(file))]
+    NotRegular {
+        /// The path.
+        file: PathBuf,
+        /// What it is.
+        found: &'static str,
+    },
+    /// The file has more bytes than such a file can have. Nothing of it was used.
+    #[error(
+        "{}: larger than {most} bytes, which no such file is",
+        printable::path(file)
+    )]
+    TooLarge {
+        /// The file.
+        file: PathBuf,
+        /// The most bytes.
+        most: u64,
+    },
     /// The file is no safetensors file, or a damaged or truncated one.
-    #[error("{}: not a valid safetensors file: {reason}", file.display())]
+    #[error(
+        "{}: not a valid safetensors file: {}",
+        printable::path(file),
+        printable::text(reason)
+    )]
     Format {
         /// The file.
         file: PathBuf,
@@ -33,7 +58,7 @@ pub enum FileError {
         reason: String,
     },
     /// A tensor that must be there is not.
-    #[error("{}: no tensor {tensor:?}; expected {expected}", file.display())]
+    #[error("{}: no tensor {tensor:?}; expected {expected}", printable::path(file))]
     MissingTensor {
         /// The file.
         file: PathBuf,
@@ -43,7 +68,10 @@ pub enum FileError {
         expected: String,
     },
     /// A tensor has another element type or shape than it must have.
-    #[error("{}: tensor {tensor:?} is {found}; expected {expected}", file.display())]
+    #[error(
+        "{}: tensor {tensor:?} is {found}; expected {expected}",
+        printable::path(file)
+    )]
     WrongTensor {
         /// The file.
         file: PathBuf,
@@ -55,7 +83,7 @@ pub enum FileError {
         found: String,
     },
     /// A tensor's content, or what the tensors make together, is refused.
-    #[error("{}: tensor {tensor:?}: {source}", file.display())]
+    #[error("{}: tensor {tensor:?}: {source}", printable::path(file))]
     Content {
         /// The file.
         file: PathBuf,
@@ -65,7 +93,11 @@ pub enum FileError {
         source: crate::Error,
     },
     /// The file cannot be written. Whatever was at its place before is still there.
-    #[error("{}: cannot be written: {reason}", file.display())]
+    #[error(
+        "{}: cannot be written: {}",
+        printable::path(file),
+        printable::text(reason)
+    )]
     Write {
         /// The file.
         file: PathBuf,
@@ -74,42 +106,80 @@ pub enum FileError {
     },
 }
 
-/// A safetensors file, mapped into memory. Its header has been validated: every tensor lies inside
-/// the file, and its length is what its type and shape say.
+impl FileError {
+    pub(crate) fn of_input(file: &Path, error: InputError) -> Self {
+        let file = file.to_owned();
+        match error {
+            InputError::Io(source) => Self::Read { file, source },
+            InputError::NotRegular(found) => Self::NotRegular { file, found },
+            InputError::TooLarge { most } => Self::TooLarge { file, most },
+        }
+    }
+}
+
+/// Files up to this many bytes are read, larger ones are mapped. Reading so many takes milliseconds, and
+/// what was read cannot go away: nothing that happens to the file later matters. A shard of a model has
+/// gigabytes, of which a program may want one layer; that is what mapping is for.
+pub const READ_UP_TO: u64 = 16 << 20;
+
+/// A safetensors file, in memory if it has up to [`READ_UP_TO`] bytes, or else mapped. Its header has been
+/// validated: every tensor lies inside the file, and its length is what its type and shape say.
 ///
-/// Nobody may truncate the file while it is mapped: touching the pages that are gone ends the
-/// process (SIGBUS), as with every mapped file.
+/// Nobody may truncate a larger file while it is mapped: touching the pages that are gone ends the
+/// process with the signal SIGBUS, as with every mapped file. A library cannot catch that for the program
+/// it is in. A program can: `nvfp4-gemv` says what happened and exits with 1.
 #[derive(Debug)]
 pub struct TensorFile {
     path: PathBuf,
-    map: Mmap,
+    bytes: Bytes,
     data_start: usize,
     tensors: BTreeMap<String, TensorInfo>,
     metadata: HashMap<String, String>,
 }
 
+/// The bytes of a file.
+#[derive(Debug)]
+enum Bytes {
+    Read(Vec<u8>),
+    Mapped(Mmap),
+}
+
+impl std::ops::Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Read(bytes) => bytes,
+            Self::Mapped(map) => map,
+        }
+    }
+}
+
+impl Bytes {
+    fn of(path: &Path) -> Result<Self, InputError> {
+        let (file, metadata) = input::open(path)?;
+        if metadata.len() <= READ_UP_TO
+            && let Some(bytes) = input::up_to(&file, READ_UP_TO)?
+        {
+            return Ok(Self::Read(bytes));
+        }
+        // SAFETY: the map is private to `TensorFile` and only read. That the file is not truncated
+        // meanwhile is the documented condition of that type, which no program can enforce.
+        Ok(Self::Mapped(unsafe { Mmap::map(&file) }?))
+    }
+}
+
 impl TensorFile {
-    /// Maps a file and validates its header.
+    /// Opens a file and validates its header, which the format limits to 100 MB.
     ///
     /// # Errors
-    /// [`FileError::Read`], [`FileError::Format`].
+    /// [`FileError::Read`], [`FileError::NotRegular`], [`FileError::Format`].
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, FileError> {
         let path = path.into();
-        let read = |source| FileError::Read {
-            file: path.clone(),
-            source,
-        };
-        let file = File::open(&path).map_err(read)?;
-        if !file.metadata().map_err(read)?.is_file() {
-            // Mapping a directory or a pipe fails with a text that explains nothing.
-            return Err(read(std::io::Error::other("not a regular file")));
-        }
-        // SAFETY: the map is private to this struct and only read. That the file is not truncated
-        // meanwhile is the documented condition of this type, which no program can enforce.
-        let map = unsafe { Mmap::map(&file) }.map_err(read)?;
+        let bytes = Bytes::of(&path).map_err(|error| FileError::of_input(&path, error))?;
         let (header, metadata) =
-            SafeTensors::read_metadata(&map).map_err(|e| FileError::Format {
-                reason: match map.len() {
+            SafeTensors::read_metadata(&bytes).map_err(|e| FileError::Format {
+                reason: match bytes.len() {
                     0 => "the file is empty".into(),
                     bytes => format!("{e} ({bytes} bytes in all)"),
                 },
@@ -117,7 +187,7 @@ impl TensorFile {
             })?;
         Ok(Self {
             path,
-            map,
+            bytes,
             data_start: header + size_of::<u64>(),
             tensors: metadata
                 .tensors()
@@ -202,7 +272,7 @@ impl<'a> Tensor<'a> {
     /// Its bytes, little-endian, row-major, at no particular alignment.
     pub fn bytes(&self) -> &'a [u8] {
         let (start, end) = self.info.data_offsets;
-        &self.file.map[self.file.data_start + start..self.file.data_start + end]
+        &self.file.bytes[self.file.data_start + start..self.file.data_start + end]
     }
 
     /// Its number of elements.

@@ -64,12 +64,14 @@ mod ffi;
 pub mod file;
 pub mod format;
 mod gemv;
+mod input;
 #[cfg(feature = "cuda")]
 pub mod measure;
 mod memory;
 pub mod path;
 #[cfg(feature = "cuda")]
 mod prepared;
+pub mod printable;
 pub mod problem;
 pub mod quantize;
 #[cfg(feature = "cuda")]

@@ -1,12 +1,14 @@
 //! Launch specifications with tensor maps: one that runs, and where the others are refused.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use ptx_sim::launch::LaunchSpec;
 use ptx_sim::report::ViolationKind;
 use ptx_sim::{Module, Options, SimError};
 use serde_json::{Value, json};
+
+#[path = "common/program.rs"]
+mod program;
 
 /// Loads the box at {4, -1} of a map of words, 4 x 4, and stores it as it lies.
 const PTX: &str = ".version 9.0\n.target sm_90a\n.address_size 64\n\
@@ -98,7 +100,7 @@ fn the_program_runs_it() {
     std::fs::create_dir_all(&dir).unwrap();
     std::fs::write(dir.join("k.ptx"), PTX).unwrap();
     std::fs::write(dir.join("launch.json"), spec().to_string()).unwrap();
-    let out = Command::new(env!("CARGO_BIN_EXE_ptx-sim"))
+    let out = program::program()
         .current_dir(&dir)
         .args(["run", "--ptx", "k.ptx", "--launch", "launch.json"])
         .args([

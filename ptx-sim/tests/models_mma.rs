@@ -900,19 +900,6 @@ fn data_path_layouts_are_bijective() {
     }
 }
 
-/// 128 x 64 x 4096 is 64 instructions. The bound is loose enough for an unoptimised build on a
-/// busy machine; optimised, it takes some 30 ms.
-#[test]
-fn a_gemv_tile_is_fast() {
-    let start = std::time::Instant::now();
-    for _ in 0..64 {
-        ones(|m, _| m.idesc.n = 64).unwrap();
-    }
-    let took = start.elapsed();
-    println!("128 x 64 x 4096 mxf4nvf4: {took:?}");
-    assert!(took.as_secs() < 10, "{took:?}");
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::file::FileError;
+use crate::printable;
 
 /// Why a checkpoint, or a layer of it, cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -12,7 +13,7 @@ pub enum CheckpointError {
     #[error(transparent)]
     File(#[from] FileError),
     /// No NVFP4 layer of that name.
-    #[error("{}: no NVFP4 layer {layer:?}{}", checkpoint.display(), describe(close, *total))]
+    #[error("{}: no NVFP4 layer {layer:?}{}", printable::path(checkpoint), describe(close, *total))]
     NoLayer {
         /// The checkpoint's file or directory.
         checkpoint: PathBuf,
@@ -28,7 +29,7 @@ pub enum CheckpointError {
         "{}: layer {layer:?} is not NVFP4: its weight is {found}; expected U8 codes with \
          `weight_scale` and either `weight_scale_2` (ModelOpt) or `weight_global_scale` \
          (compressed-tensors)",
-        file.display()
+        printable::path(file)
     )]
     NotNvfp4 {
         /// The file that holds the weight.
@@ -39,7 +40,11 @@ pub enum CheckpointError {
         found: String,
     },
     /// No tensor of that name.
-    #[error("{}: no tensor {tensor:?}{}", checkpoint.display(), describe_tensors(close))]
+    #[error(
+        "{}: no tensor {tensor:?}{}",
+        printable::path(checkpoint),
+        describe_tensors(close)
+    )]
     NoTensor {
         /// The checkpoint's file or directory.
         checkpoint: PathBuf,
@@ -49,7 +54,11 @@ pub enum CheckpointError {
         close: Vec<String>,
     },
     /// The index of a sharded checkpoint makes no sense.
-    #[error("{}: not a valid index of a sharded checkpoint: {reason}", file.display())]
+    #[error(
+        "{}: not a valid index of a sharded checkpoint: {}",
+        printable::path(file),
+        printable::text(reason)
+    )]
     Index {
         /// The index file.
         file: PathBuf,
@@ -57,13 +66,20 @@ pub enum CheckpointError {
         reason: String,
     },
     /// A directory without safetensors files.
-    #[error("{}: no *.safetensors file in this directory", directory.display())]
+    #[error(
+        "{}: no *.safetensors file in this directory",
+        printable::path(directory)
+    )]
     Empty {
         /// The directory.
         directory: PathBuf,
     },
     /// Two files of one checkpoint hold a tensor of the same name.
-    #[error("tensor {tensor:?} is in both {} and {}", first.display(), second.display())]
+    #[error(
+        "tensor {tensor:?} is in both {} and {}",
+        printable::path(first),
+        printable::path(second)
+    )]
     Duplicate {
         /// The tensor.
         tensor: String,
@@ -75,22 +91,25 @@ pub enum CheckpointError {
 }
 
 fn describe(close: &[String], total: usize) -> String {
+    let names = names(close);
     match (close, total) {
         (_, 0) => "; the checkpoint has no NVFP4 layer at all".into(),
         ([], _) => format!("; it has {total} others"),
-        (close, _) if close.len() == total => format!("; it has {}", close.join(", ")),
-        (close, _) => format!(
-            "; did you mean {}? ({total} layers in all)",
-            close.join(", ")
-        ),
+        (close, _) if close.len() == total => format!("; it has {names}"),
+        _ => format!("; did you mean {names}? ({total} layers in all)"),
     }
 }
 
 fn describe_tensors(close: &[String]) -> String {
     match close {
         [] => String::new(),
-        close => format!("; did you mean {}?", close.join(", ")),
+        close => format!("; did you mean {}?", names(close)),
     }
+}
+
+fn names(close: &[String]) -> String {
+    let names = close.iter().map(|name| printable::text(name).to_string());
+    names.collect::<Vec<_>>().join(", ")
 }
 
 /// The names that come closest to `wanted`, best first: those that contain it, or that share the

@@ -2,12 +2,15 @@
 
 use std::path::PathBuf;
 
+use crate::file::FileError;
+use crate::printable;
+
 /// Why, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TuneError {
     /// The file cannot be read or written.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {source}", printable::path(path))]
     Io {
         /// The file.
         path: PathBuf,
@@ -15,10 +18,15 @@ pub enum TuneError {
         source: std::io::Error,
     },
 
+    /// The path leads to no file, or to one that is too large.
+    #[error(transparent)]
+    File(FileError),
+
     /// The file is no table of tuned configurations, or one of another format.
     #[error(
-        "{}: not a file of tuned configurations: {reason}; delete it, and tune again",
-        path.display()
+        "{}: not a file of tuned configurations: {}; delete it, and tune again",
+        printable::path(path),
+        printable::text(reason)
     )]
     Corrupt {
         /// The file.
@@ -29,9 +37,10 @@ pub enum TuneError {
 
     /// The file was made on this GPU, with another driver or another version of the kernels.
     #[error(
-        "{}: stale: tuned with {what} {found}, this is {expected}; tune again into another file, or delete \
+        "{}: stale: tuned with {what} {}, this is {expected}; tune again into another file, or delete \
          this one",
-        path.display()
+        printable::path(path),
+        printable::text(found)
     )]
     Stale {
         /// The file.
@@ -45,7 +54,11 @@ pub enum TuneError {
     },
 
     /// The file was made on another GPU.
-    #[error("{}: tuned on {found}, this is {expected}; each GPU needs a file of its own", path.display())]
+    #[error(
+        "{}: tuned on {}, this is {expected}; each GPU needs a file of its own",
+        printable::path(path),
+        printable::text(found)
+    )]
     Foreign {
         /// The file.
         path: PathBuf,

@@ -74,9 +74,19 @@ impl Tuned {
     ///
     /// # Errors
     /// [`TuneError::Corrupt`] for what is no such file, [`TuneError::Foreign`] for another GPU's,
-    /// [`TuneError::Stale`] for one of another driver or version, [`TuneError::Io`].
+    /// [`TuneError::Stale`] for one of another driver or version, [`TuneError::Io`],
+    /// [`TuneError::File`].
     pub fn load(path: impl AsRef<Path>, machine: &Machine) -> Result<Self, TuneError> {
         let table = store::load(path.as_ref(), machine)?;
+        Ok(Self { table })
+    }
+
+    /// Reads a file of any machine: to look at it or to plan for that machine, not to compute with it here.
+    ///
+    /// # Errors
+    /// [`TuneError::Corrupt`], [`TuneError::Io`], [`TuneError::File`].
+    pub fn read_of_any(path: impl AsRef<Path>) -> Result<Self, TuneError> {
+        let table = store::read(path.as_ref())?;
         Ok(Self { table })
     }
 

@@ -1,10 +1,12 @@
 //! Files of tuned configurations: read with suspicion, written whole or not at all.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::path::Path;
 
 use super::TuneError;
+use crate::file::FileError;
+use crate::input::{self, InputError};
 use crate::path::measured::{Gpu, Machine, Measurements};
 
 /// More than any file of tuned configurations has.
@@ -43,22 +45,17 @@ pub(super) fn load(path: &Path, machine: &Machine) -> Result<Measurements, TuneE
 
 /// Reads a file of any machine.
 pub(super) fn read(path: &Path) -> Result<Measurements, TuneError> {
-    let io = |source| TuneError::Io {
-        path: path.into(),
-        source,
-    };
     let corrupt = |reason: String| TuneError::Corrupt {
         path: path.into(),
         reason,
     };
-    let mut bytes = Vec::new();
-    let file = File::open(path).map_err(io)?;
-    file.take(MOST_BYTES + 1)
-        .read_to_end(&mut bytes)
-        .map_err(io)?;
-    if bytes.len() as u64 > MOST_BYTES {
-        return Err(corrupt(format!("it has more than {MOST_BYTES} bytes")));
-    }
+    let bytes = input::read(path, MOST_BYTES).map_err(|error| match error {
+        InputError::Io(source) => TuneError::Io {
+            path: path.into(),
+            source,
+        },
+        other => TuneError::File(FileError::of_input(path, other)),
+    })?;
     let text = String::from_utf8(bytes).map_err(|_| corrupt("it is not text".into()))?;
     Measurements::from_json(&text).map_err(corrupt)
 }

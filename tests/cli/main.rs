@@ -2,6 +2,9 @@
 #![cfg(feature = "cli")]
 
 mod bench;
+mod hostile_files;
+mod hostile_names;
+mod numbers;
 mod quantize;
 mod run;
 mod tune;
@@ -11,16 +14,42 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-const MODELOPT: &str = "tests/data/minilm-l0-modelopt.safetensors";
-const COMPRESSED: &str = "tests/data/minilm-l0-compressed-tensors.safetensors";
+const MODELOPT: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/tests/data/minilm-l0-modelopt.safetensors"
+);
+const COMPRESSED: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/tests/data/minilm-l0-compressed-tensors.safetensors"
+);
 const LAYER: &str = "encoder.layer.0.intermediate.dense";
 
+/// What the program is given of the environment that the tests run in: how to find the driver, which of its
+/// devices to use, where to count coverage. Everything else, from `NVFP4_GEMV_PATH` to `COLUMNS`, could
+/// change what it prints.
+const KEPT: [&str; 4] = [
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "LLVM_PROFILE_FILE",
+    "SystemRoot",
+];
+
+/// The program, started the same way whoever runs the tests. Every test that starts it begins with this.
+fn command() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nvfp4-gemv"));
+    command
+        .env_clear()
+        .envs(
+            KEPT.iter()
+                .filter_map(|name| Some((name, std::env::var_os(name)?))),
+        )
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .stdin(std::process::Stdio::null());
+    command
+}
+
 fn program(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_nvfp4-gemv"))
-        .args(args)
-        .env_remove("NVFP4_GEMV_PATH")
-        .output()
-        .unwrap()
+    command().args(args).output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -147,7 +176,7 @@ fn a_path_that_is_not_there_is_an_error_and_auto_says_why_it_is_not_taken() {
         run["reason"].as_str().unwrap().contains("not cuda-core"),
         "{run} {why}"
     );
-    let mut forced = Command::new(env!("CARGO_BIN_EXE_nvfp4-gemv"));
+    let mut forced = command();
     let forced = forced
         .args(["plan", "16", "16"])
         .env("NVFP4_GEMV_PATH", "cuda-core");
@@ -206,7 +235,7 @@ fn plan_explains() {
 
 #[test]
 fn a_reader_that_goes_away_is_no_panic() {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_nvfp4-gemv"))
+    let mut child = command()
         .args(["verify", "--case", "zeros", "--path", "cpu"])
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())

@@ -1,14 +1,13 @@
 //! `quantize`: what it writes, and that it leaves nothing behind when it fails.
 
 use std::path::Path;
-use std::process::Command;
 
 use nvfp4_gemv::checkpoint::{Checkpoint, Dialect};
 use nvfp4_gemv::file::{self, NewTensor, TensorFile};
 use nvfp4_gemv::{format::e2m1, reference};
 use safetensors::Dtype;
 
-use crate::{MODELOPT, fails, json, text};
+use crate::{MODELOPT, command, fails, json, text};
 
 /// A model of one layer that can be quantised and tensors that cannot.
 fn model(path: &Path, spoil: impl FnOnce(&mut Vec<f32>)) {
@@ -103,7 +102,7 @@ fn quantize_writes_what_the_checkpoint_reader_and_run_read() {
 fn quantize_works_in_the_current_directory_and_on_directories() {
     let dir = tempfile::tempdir().unwrap();
     model(&dir.path().join("in.safetensors"), |_| {});
-    let out = Command::new(env!("CARGO_BIN_EXE_nvfp4-gemv"))
+    let out = command()
         .args(["quantize", ".", "out.safetensors"])
         .current_dir(dir.path())
         .output()

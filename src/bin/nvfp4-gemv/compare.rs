@@ -47,7 +47,7 @@ pub(crate) struct Args {
     /// Rotate over about this many MiB of weights, and never less than 64 times the L2 cache; 0: the same
     /// weights every time
     #[arg(long, value_name = "MIB", default_value_t = 4096)]
-    cold: usize,
+    cold: u32,
 }
 
 /// What is compared.
@@ -121,7 +121,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     }
     let plan = Plan {
         rounds: args.rounds.into(),
-        cold_bytes: args.cold.saturating_mul(1 << 20),
+        cold_bytes: (args.cold as usize).saturating_mul(1 << 20),
     };
     let rounds = engine::rounds(engine.as_ref(), &case, &[a.work(), b.work()], &plan)?;
     for side in [a, b] {

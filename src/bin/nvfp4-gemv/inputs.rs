@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use half::{bf16, f16};
 use nvfp4_gemv::checkpoint::{Checkpoint, Dialect, Layer};
 use nvfp4_gemv::quantize::{quantize, quantize_vectors};
-use nvfp4_gemv::{Activation, GlobalScale, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, GlobalScale, ScaleLayout, Shape, printable};
 
 use crate::engine::{InputScale, Inputs};
 
@@ -73,14 +73,18 @@ impl Source {
             let (row, column) = (at / k, at % k);
             bail!(
                 "{}: tensor {name:?}: row {row}, column {column} is {}",
-                tensor.file().path().display(),
+                printable::path(tensor.file().path()),
                 values[at]
             );
         }
         Ok(Self {
             values,
             n,
-            from: format!("{}:{name}", tensor.file().path().display()),
+            from: format!(
+                "{}:{}",
+                printable::path(tensor.file().path()),
+                printable::text(name)
+            ),
             is_test_input,
         })
     }

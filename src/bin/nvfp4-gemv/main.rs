@@ -5,6 +5,7 @@
 //! for a failed check or an error, 2 for wrong usage.
 
 mod bench;
+mod bus_error;
 mod compare;
 mod engine;
 mod info;
@@ -55,8 +56,17 @@ enum Command {
     Compare(compare::Args),
 }
 
+/// An error that quotes arguments quotes them as they may be printed.
+fn wrong_usage(error: clap::Error) -> clap::Error {
+    let printable = std::env::args_os()
+        .map(|argument| nvfp4_gemv::printable::text(&argument.to_string_lossy()).to_string());
+    // What was wrong is wrong when it is escaped, or else was the escaped character.
+    Cli::try_parse_from(printable).err().unwrap_or(error)
+}
+
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    bus_error::report();
+    let cli = Cli::try_parse().unwrap_or_else(|error| wrong_usage(error).exit());
     let result = match cli.command {
         Command::Info(args) => info::run(&args),
         Command::Run(args) => run::run(&args),

@@ -1,12 +1,11 @@
 //! `plan`: how fast each path is for a shape, as far as is known, and which one computes it.
 
-use std::fs;
 use std::path::{Path as FilePath, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use nvfp4_gemv::path::measured::{self, Measurements};
 use nvfp4_gemv::path::{Operands, Ranked, rank, select_tuned};
-use nvfp4_gemv::tune::TUNED_VARIABLE;
+use nvfp4_gemv::tune::{TUNED_VARIABLE, Tuned};
 use nvfp4_gemv::{Activation, Choice, Path, ScaleLayout, Shape, Target};
 use serde_json::{Value, json};
 
@@ -115,9 +114,7 @@ fn find_where(args: &Args, forced: Option<Path>) -> Result<Where> {
     let (engine, no_gpu) = opened;
     match (file, no_gpu) {
         (Some(file), Some(_)) => {
-            let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
-            let table = Measurements::from_json(&text)
-                .map_err(|why| anyhow::anyhow!("{}: {why}", file.display()))?;
+            let table = Tuned::read_of_any(&file)?.measurements().clone();
             let gpu = &table.machine.gpu;
             let model = measured::builtin_for(&gpu.name, gpu.multiprocessors)
                 .map(|table| table.machine.gpu.name.as_str());
@@ -143,7 +140,10 @@ fn tuned_here(file: &FilePath) -> Result<Measurements> {
 
 #[cfg(not(feature = "cuda"))]
 fn tuned_here(file: &FilePath) -> Result<Measurements> {
-    bail!("{}: this build has no GPU paths", file.display())
+    bail!(
+        "{}: this build has no GPU paths",
+        nvfp4_gemv::printable::path(file)
+    )
 }
 
 /// The built-in table whose GPU's name has such a part.

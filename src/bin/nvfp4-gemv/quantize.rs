@@ -9,7 +9,7 @@ use indicatif::ProgressBar;
 use nvfp4_gemv::checkpoint::{Checkpoint, Dialect};
 use nvfp4_gemv::file::{self, NewTensor, Tensor};
 use nvfp4_gemv::quantize::{Quantized, quantize};
-use nvfp4_gemv::{BLOCK, GlobalScale};
+use nvfp4_gemv::{BLOCK, GlobalScale, printable};
 use safetensors::{Dtype, View};
 use serde_json::json;
 
@@ -72,13 +72,13 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     if args.output.is_dir() {
         bail!(
             "{}: is a directory; name the file to write",
-            args.output.display()
+            printable::path(&args.output)
         );
     }
     if args.output.exists() && !args.force {
         bail!(
             "{}: is there already; --force replaces it",
-            args.output.display()
+            printable::path(&args.output)
         );
     }
     file::check_directory(&args.output)?;
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         bail!(
             "{}: nothing to quantise: no tensor `*.weight` of type F32, F16 or BF16 and shape \
              [N, K] with K a multiple of 16 is included and not excluded",
-            args.input.display()
+            printable::path(&args.input)
         );
     }
 
@@ -105,7 +105,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             copied += 1;
             continue;
         }
-        bar.set_message(tensor.name().to_owned());
+        bar.set_message(printable::text(tensor.name()).to_string());
         let name = tensor.name();
         let layer = name.strip_suffix(".weight").unwrap_or(name);
         let quantized = quantise(&tensor, dialect, None)?;
@@ -152,7 +152,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
              written {} ({}, {dialect})\n",
             bytes(before),
             bytes(after),
-            args.output.display(),
+            printable::path(&args.output),
             bytes(written as usize),
         ),
         json: json!({
@@ -222,7 +222,7 @@ fn quantise(
     quantize(&tensor.to_f32_widened()?, rows, k, dialect, global).map_err(|e| {
         anyhow::anyhow!(
             "{}: tensor {:?}: {e}",
-            tensor.file().path().display(),
+            printable::path(tensor.file().path()),
             tensor.name()
         )
     })

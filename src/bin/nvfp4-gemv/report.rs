@@ -5,8 +5,10 @@ use std::io::{self, Write};
 use indicatif::{ProgressBar, ProgressStyle};
 use nvfp4_gemv::checkpoint::CheckpointError;
 use nvfp4_gemv::file::FileError;
-use nvfp4_gemv::{Error, Path, Unavailable};
+use nvfp4_gemv::{Error, Path, Unavailable, printable};
 use serde_json::{Value, json};
+
+use crate::engine::NotEnoughMemory;
 
 /// The result of a command.
 #[derive(Debug)]
@@ -38,7 +40,7 @@ impl Report {
         }
         if !as_json {
             // Nothing can be done where stderr is closed.
-            let _ = io::stderr().write_all(text.as_bytes());
+            let _ = io::stderr().write_all(for_people(&text).as_bytes());
         }
         Self {
             text: String::new(),
@@ -53,13 +55,24 @@ impl Report {
         let printed = if as_json && !self.json.is_null() {
             writeln!(out, "{:#}", self.json)
         } else {
-            write!(out, "{}", self.text)
+            write!(out, "{}", for_people(&self.text))
         };
         match printed.and_then(|()| out.flush()) {
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             other => other,
         }
     }
+}
+
+/// Text of several lines in which nothing but the ends of lines acts on a terminal. What is put into the
+/// text escapes itself where it comes from elsewhere, its newlines too ([`printable`]); this sees to it that
+/// a place where that was forgotten prints no more than a wrong line.
+fn for_people(text: &str) -> String {
+    let lines: Vec<String> = text
+        .split('\n')
+        .map(|line| printable::text(line).to_string())
+        .collect();
+    lines.join("\n")
 }
 
 /// What to do about an error, where that is known.
@@ -75,6 +88,9 @@ fn hint(error: &anyhow::Error) -> Option<String> {
             }
             _ => None,
         };
+    }
+    if error.is::<NotEnoughMemory>() {
+        return Some("a smaller --cold or --shape takes less".into());
     }
     if let Some(error) = error.downcast_ref::<FileError>() {
         return file_hint(error);

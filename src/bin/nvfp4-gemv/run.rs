@@ -8,7 +8,7 @@ use anyhow::Result;
 use nvfp4_gemv::checkpoint::{Checkpoint, Layer};
 use nvfp4_gemv::file::{self, NewTensor};
 use nvfp4_gemv::reference::Reference;
-use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape, printable};
 use serde_json::{Value, json};
 
 use crate::engine::{self, Budget, Inputs, Operands, PathArg};
@@ -113,9 +113,9 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         "layer       {} ({}, {})\n\
          shape       M = {}, K = {}, N = {}; {} of weights\n\
          vectors     {activation}, from {}\n",
-        layer.name(),
+        printable::text(layer.name()),
         layer.dialect(),
-        layer.path().display(),
+        printable::path(layer.path()),
         shape.m(),
         shape.k(),
         shape.n(),
@@ -139,7 +139,11 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         check.text(),
     ));
     if let Some((name, check)) = &recorded {
-        text.push_str(&format!("recorded    {} against {name}\n", check.text()));
+        text.push_str(&format!(
+            "recorded    {} against {}\n",
+            check.text(),
+            printable::text(name)
+        ));
     }
     if let Some(relative) = quantisation {
         text.push_str(&format!(
@@ -148,7 +152,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         ));
     }
     if let Some(path) = &args.output {
-        text.push_str(&format!("written     {}:y\n", path.display()));
+        text.push_str(&format!("written     {}:y\n", printable::path(path)));
     }
     let passed = check.passed && recorded.as_ref().is_none_or(|(_, check)| check.passed);
     Ok(Report {

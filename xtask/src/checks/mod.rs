@@ -39,7 +39,7 @@ enum Check {
     NoCompiler,
     /// src/ffi.rs is what bindgen makes of csrc/nvfp4_gemv.h
     Bindings,
-    /// ptx-sim, optimised: 200 seeds of every conformance kernel under all schedules, and its speed
+    /// ptx-sim, optimised: 200 seeds of every conformance kernel under all schedules
     Simulator,
     /// The crate compiles in one graph with candle-core and candle's features of cudarc
     Compat,

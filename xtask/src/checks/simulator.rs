@@ -4,8 +4,8 @@ use anyhow::Result;
 
 use crate::checks::Context;
 
-/// The conformance kernels with 200 seeds each, and the speed goals. About a minute each for the
-/// release build and for the runs, on two processors.
+/// The conformance kernels with 200 seeds each. About a minute each for the release build and for the
+/// runs, on two processors.
 pub(super) fn check(context: &Context<'_>) -> Result<()> {
     context.cargo.run([
         "test",
@@ -14,8 +14,6 @@ pub(super) fn check(context: &Context<'_>) -> Result<()> {
         "ptx-sim",
         "--test",
         "conformance",
-        "--test",
-        "cli",
         "--",
         "--ignored",
     ])

@@ -242,8 +242,9 @@ pub(crate) fn shares(ceiling_us: &[f64], samples_us: &[f64]) -> Vec<f64> {
     pairs.map(|(ceiling, sample)| ceiling / sample).collect()
 }
 
-/// To six significant digits: more say nothing, and make documents long.
+/// To six significant digits, however small the value is: more digits say nothing, and make documents long.
 pub(crate) fn rounded(value: f64) -> f64 {
+    // What is printed can be read again, NaN and infinity too.
     format!("{value:.5e}").parse().unwrap_or(value)
 }
 
@@ -251,4 +252,24 @@ pub(crate) fn rounded(value: f64) -> f64 {
 pub(crate) struct Skipped {
     pub(crate) path: String,
     pub(crate) why: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rounded;
+
+    #[test]
+    fn small_values_keep_their_digits() {
+        for (value, is) in [
+            (0.003_901_234_567, 0.003_901_23),
+            (4_123.456_789, 4_123.46),
+            (1e-9 / 3.0, 3.333_33e-10),
+            (0.0, 0.0),
+            (-1.0, -1.0),
+        ] {
+            assert_eq!(rounded(value), is);
+        }
+        assert!(rounded(f64::NAN).is_nan());
+        assert_eq!(rounded(f64::INFINITY), f64::INFINITY);
+    }
 }

@@ -75,7 +75,7 @@ pub(crate) struct Args {
     /// Rotate over about this many MiB of weights, and never less than 64 times the L2 cache; 0: the same
     /// weights every time
     #[arg(long, value_name = "MIB", default_value_t = DEFAULT_COLD_MIB)]
-    cold: usize,
+    cold: u32,
     /// Also repeat each result for so many seconds, and report the last half
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = parse_sustained)]
     sustained: f64,
@@ -90,7 +90,7 @@ pub(crate) struct Args {
     serve: bool,
 }
 
-const DEFAULT_COLD_MIB: usize = 4096;
+const DEFAULT_COLD_MIB: u32 = 4096;
 
 /// Seconds, of which more than an hour must be a mistake.
 fn parse_sustained(text: &str) -> Result<f64, String> {
@@ -137,7 +137,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     }
     let plan = Plan {
         rounds: args.rounds.into(),
-        cold_bytes: args.cold.saturating_mul(1 << 20),
+        cold_bytes: (args.cold as usize).saturating_mul(1 << 20),
     };
     let slowed: HashMap<Path, u32> = args.slow_down.iter().copied().collect();
     let measurer = Measurer {

@@ -7,6 +7,7 @@ mod cuda;
 #[cfg(not(feature = "cuda"))]
 #[path = "no_cuda.rs"]
 mod cuda;
+mod memory;
 mod rounds;
 
 use std::borrow::Cow;
@@ -22,6 +23,7 @@ use safetensors::Dtype;
 use serde_json::Value;
 
 pub(crate) use cuda::{compiled_archs, devices, kernels};
+pub(crate) use memory::NotEnoughMemory;
 pub(crate) use rounds::{Case, Mode, Plan, Way, Ways, Work, rounds};
 
 use crate::bench::document;
@@ -252,6 +254,9 @@ pub(crate) trait Engine {
 
     /// Puts a case's operands into memory, on weights that no cache holds, makes `works` ready to take
     /// turns, and gives them to `drive`.
+    ///
+    /// # Errors
+    /// [`NotEnoughMemory`], before anything is allocated; what `drive` returns; what a call reports.
     fn with_ways(
         &self,
         case: &Case,

@@ -7,7 +7,7 @@ use anyhow::Context;
 use half::{bf16, f16};
 use nvfp4_gemv::{Activation, FloatType, GlobalScale, Path, Result, ScaleLayout, Shape, path};
 
-use super::{Engine, InputScale, Inputs};
+use super::{Engine, InputScale, Inputs, memory};
 use crate::bench::alternate::{WARM_UP, alternate};
 use crate::bench::document::{Sustained, Turn};
 
@@ -25,6 +25,20 @@ impl Case {
     /// What the dispatch asks about it.
     pub(crate) fn dispatch(&self) -> path::Operands {
         path::Operands::new(self.activation, self.layout)
+    }
+
+    /// Bytes that the vectors and the result take in host memory, at most.
+    pub(super) fn operand_bytes(&self) -> Option<usize> {
+        const WIDEST: usize = size_of::<f32>();
+        memory::sum(&[
+            (self.shape.vector_elements(), WIDEST),
+            // Scales in the 128x4 layout are padded to 128 rows.
+            (
+                ScaleLayout::Tiled128x4.bytes(self.shape.n(), self.shape.blocks()),
+                self.shape.l(),
+            ),
+            (self.shape.outputs(), WIDEST),
+        ])
     }
 
     /// Vectors between -1 and 1, or of random codes and scales.
@@ -99,8 +113,13 @@ impl Plan {
     /// Copies of `bytes` of weights, of which caches can hold less than one turn: `cold_copies`.
     /// No more than a graph can be made of.
     pub(crate) fn copies(&self, bytes: usize, cold_copies: usize) -> usize {
+        Self::copies_of(self.cold_bytes, bytes, cold_copies)
+    }
+
+    /// The same for other bytes to rotate over.
+    pub(super) fn copies_of(cold_bytes: usize, bytes: usize, cold_copies: usize) -> usize {
         const MOST: usize = 4096;
-        match self.cold_bytes {
+        match cold_bytes {
             0 => 1,
             cold => cold.div_ceil(bytes.max(1)).max(cold_copies).min(MOST),
         }

@@ -6,7 +6,7 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use nvfp4_gemv::path::Operands;
 use nvfp4_gemv::tune::{Found, Limits, Outcome, Progress, TuneError, Tuned, Tuner};
-use nvfp4_gemv::{Config, Error, Shape};
+use nvfp4_gemv::{Config, Error, Shape, printable};
 use serde_json::{Value, json};
 
 use super::Args;
@@ -85,7 +85,7 @@ pub(super) fn run(args: &Args) -> Result<Report> {
     text.push_str(&match &out {
         Some(file) => format!(
             "\nstored in {}, which has {} problems\n",
-            file.display(),
+            printable::path(file),
             tuned.measurements().entries().len()
         ),
         None => "\nnot stored: --out FILE stores the best of each problem\n".into(),

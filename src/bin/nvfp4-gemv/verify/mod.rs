@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use nvfp4_gemv::problem::{Problem, contest_tolerance};
 use nvfp4_gemv::reference::Reference;
-use nvfp4_gemv::{Activation, Error, FloatType, Path, ScaleLayout};
+use nvfp4_gemv::{Activation, Error, FloatType, Path, ScaleLayout, printable};
 use serde_json::{Value, json};
 
 use crate::engine::{self, Engine, PathArg};
@@ -262,7 +262,7 @@ impl Summary {
             variant.layout,
             variant.activation,
             variant.output.name(),
-            f = path.display(),
+            f = printable::path(path),
         ));
         Ok(())
     }
@@ -314,7 +314,7 @@ impl Summary {
             (Some(dumped), _) => text.push_str(&format!("{dumped}\n")),
             (None, Some(path)) => text.push_str(&format!(
                 "nothing is written to {}: every case passed (name one with --case to write it)\n",
-                path.display()
+                printable::path(path)
             )),
             (None, None) => {}
         }

@@ -7,7 +7,7 @@ use nvfp4_gemv::cpu::{Implementation, StreamingRead};
 use nvfp4_gemv::{GlobalScale, Path, Result, Weights};
 
 use super::super::rounds::scale;
-use super::super::{Case, Mode, Plan, Values, Way, Ways, Work};
+use super::super::{Case, Mode, Plan, Values, Way, Ways, Work, memory};
 use super::{Cpu, compute};
 use crate::bench::document::{Sustained, Turn};
 
@@ -55,16 +55,35 @@ impl Cpu {
         );
         let mut pool = self.pool.borrow_mut();
         let fits = |pool: &mut Pool| {
-            pool.codes.len() >= copies * code_bytes && pool.scales.len() >= copies * scale_bytes
+            let needed = (
+                copies.checked_mul(code_bytes),
+                copies.checked_mul(scale_bytes),
+            );
+            needed.0.is_some_and(|codes| pool.codes.len() >= codes)
+                && needed.1.is_some_and(|scales| pool.scales.len() >= scales)
         };
-        let pool = match pool.take_if(|pool| fits(pool)) {
-            Some(kept) => pool.insert(kept),
-            None => pool.insert(Pool::new(
+        if !pool.as_mut().is_some_and(fits) {
+            *pool = None; // freed before its successor is allocated
+            let needed = |cold: usize| {
+                let copies = Plan::copies_of(cold, bytes, 1);
+                memory::sum(&[
+                    (copies, code_bytes),
+                    (copies, scale_bytes),
+                    // What the ceiling reads.
+                    (copies.checked_mul(bytes)?.max(cold), 1),
+                    (case.operand_bytes()?, 1),
+                ])
+            };
+            let available = memory::available();
+            memory::check(shape, plan.cold_bytes, "host", available, needed)?;
+        }
+        let pool = pool.get_or_insert_with(|| {
+            Pool::new(
                 copies * code_bytes,
                 copies * scale_bytes,
                 (copies * bytes).max(plan.cold_bytes),
-            )),
-        };
+            )
+        });
         let weights: Vec<Weights<'_>> = pool
             .codes
             .chunks_exact(code_bytes.max(1))

@@ -10,7 +10,7 @@ use nvfp4_gemv::{
 };
 
 use super::super::rounds::scale;
-use super::super::{Case, Mode, Plan, Way, Ways, Work};
+use super::super::{Case, Mode, Plan, Way, Ways, Work, memory};
 use super::board::Board;
 use super::{Cuda, cuda};
 use crate::bench::document::{Sustained, Turn};
@@ -59,7 +59,8 @@ impl Cuda {
     ) -> anyhow::Result<()> {
         let shape = &case.shape;
         let bytes = shape.weight_bytes();
-        let copies = plan.copies(bytes, copies_for_cold_l2(bytes, self.info.l2_bytes));
+        let cold_copies = copies_for_cold_l2(bytes, self.info.l2_bytes);
+        let copies = plan.copies(bytes, cold_copies);
         let (code_bytes, scale_bytes) = (
             shape.weight_code_bytes(),
             shape.weight_scale_bytes(case.layout),
@@ -67,6 +68,19 @@ impl Cuda {
         let read_stride = bytes.next_multiple_of(ALIGNMENT);
         let code_stride = code_bytes.next_multiple_of(ALIGNMENT);
         let scale_stride = scale_bytes.next_multiple_of(ALIGNMENT);
+        let on_device = |cold: usize| {
+            let copies = Plan::copies_of(cold, bytes, cold_copies);
+            memory::sum(&[
+                (copies.checked_mul(read_stride)?.max(cold), 1),
+                (copies.checked_mul(scale_stride)?.max(cold / 8), 1),
+                (case.operand_bytes()?, 1),
+            ])
+        };
+        let device_memory = usize::try_from(self.info.memory_bytes).ok();
+        memory::check(shape, plan.cold_bytes, "device", device_memory, on_device)?;
+        memory::check(shape, plan.cold_bytes, "host", memory::available(), |_| {
+            memory::sum(&[(case.operand_bytes()?, 1), (2, RANDOM_BYTES)])
+        })?;
         // The read-only kernel reads codes instead of codes and scales: as many bytes.
         let needed = (copies * read_stride, copies * scale_stride);
         let mut pool = self.pool.borrow_mut();

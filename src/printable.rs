@@ -1,0 +1,69 @@
+//! Text from elsewhere, as it may be printed.
+//!
+//! Names of tensors and files come from whoever made them. Printed as they are, an escape character in
+//! one recolours or clears a terminal, a newline makes up a line of a log, and a character that turns the
+//! direction of writing hides what stands after it. This crate's errors, and its program, print such text
+//! in these forms only; whoever prints a [`Tensor::name`](crate::file::Tensor::name) may want to as well.
+//!
+//! ```
+//! use nvfp4_gemv::printable;
+//! assert_eq!(printable::text("fc1.weight").to_string(), "fc1.weight");
+//! assert_eq!(printable::text("a\n\u{1b}[31mb").to_string(), r"a\n\u{1b}[31mb");
+//! ```
+
+use std::borrow::Cow;
+use std::fmt;
+use std::path::Path;
+
+/// Text in which every character that is not printed by itself is written as Rust writes it in a string:
+/// `\n`, `\u{1b}`. Everything else, quotes and backslashes too, stays as it is.
+pub fn text(text: &str) -> impl fmt::Display {
+    Escaped(text.into())
+}
+
+/// A path, as [`text()`]. Bytes that are no Unicode become U+FFFD, as in [`Path::display`].
+pub fn path(path: &Path) -> impl fmt::Display {
+    Escaped(path.to_string_lossy())
+}
+
+struct Escaped<'a>(Cow<'a, str>);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // These three are printed by themselves, and `escape_debug` doubles or escapes them.
+        for piece in self.0.split_inclusive(['\'', '"', '\\']) {
+            let plain = piece.trim_end_matches(['\'', '"', '\\']);
+            write!(f, "{}{}", plain.escape_debug(), &piece[plain.len()..])?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_printed_by_itself_is_escaped() {
+        for (raw, shown) in [
+            ("", ""),
+            ("model.layers.0.weight", "model.layers.0.weight"),
+            ("größe/重み 'a' \"b\" C:\\d", "größe/重み 'a' \"b\" C:\\d"),
+            ("a\r\n\tb", r"a\r\n\tb"),
+            ("\u{1b}[2J\u{7}\u{9b}1m", r"\u{1b}[2J\u{7}\u{9b}1m"),
+            ("a\u{202e}b\u{2028}c", r"a\u{202e}b\u{2028}c"),
+            ("\\\n\"\u{0}'", "\\\\n\"\\0'"),
+        ] {
+            assert_eq!(text(raw).to_string(), shown);
+            assert_eq!(path(Path::new(raw)).to_string(), shown);
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_path_need_not_be_text() {
+        use std::os::unix::ffi::OsStrExt;
+        let name = std::ffi::OsStr::from_bytes(b"a\xff\x1b");
+        assert_eq!(path(Path::new(name)).to_string(), "a\u{fffd}\\u{1b}");
+    }
+}
