@@ -67,6 +67,7 @@ mod gemv;
 #[cfg(feature = "cuda")]
 pub mod measure;
 mod memory;
+pub mod output;
 pub mod path;
 #[cfg(feature = "cuda")]
 mod prepared;
