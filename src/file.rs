@@ -67,6 +67,16 @@ pub enum FileError {
         /// Why it is refused.
         source: crate::Error,
     },
+    /// A tensor cannot be converted to what should be written.
+    #[error("{}: tensor {tensor:?}: {reason}", file.display())]
+    Conversion {
+        /// The file that the tensor is in.
+        file: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// Why.
+        reason: String,
+    },
     /// The file cannot be written. Whatever was at its place before is still there.
     #[error("{}: cannot be written: {reason}", file.display())]
     Write {
@@ -451,9 +461,8 @@ fn header<C: Content>(
     metadata: Option<HashMap<String, String>>,
 ) -> Result<Vec<u8>, String> {
     // The widest elements first: then all are aligned to their size.
-    tensors.sort_by(|(a, left), (b, right)| {
-        right.dtype().cmp(&left.dtype()).then_with(|| a.cmp(b))
-    });
+    tensors
+        .sort_by(|(a, left), (b, right)| right.dtype().cmp(&left.dtype()).then_with(|| a.cmp(b)));
     let mut names = HashSet::new();
     let mut end = 0usize;
     let mut infos = Vec::with_capacity(tensors.len());

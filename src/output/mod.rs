@@ -121,9 +121,10 @@ impl Output {
                 Temporary::new(folder_of(&path), existing.as_ref()).map(drop)
             }
             #[cfg(unix)]
-            Place::Stream { .. } => {
-                Ok(rustix::fs::access(&self.path, rustix::fs::Access::WRITE_OK)?)
-            }
+            Place::Stream { .. } => Ok(rustix::fs::access(
+                &self.path,
+                rustix::fs::Access::WRITE_OK,
+            )?),
             #[cfg(not(unix))]
             Place::Stream { .. } => Ok(()),
         }
@@ -271,7 +272,10 @@ impl OutputFile<'_> {
         file.sync_all()?;
         // Hours may have passed.
         match self.output.place()? {
-            Place::File { path: now, existing } if now == path => {
+            Place::File {
+                path: now,
+                existing,
+            } if now == path => {
                 if let Some(existing) = &existing {
                     temporary::take_rights(&file, existing)?;
                 }

@@ -10,6 +10,7 @@ mod engine;
 mod info;
 mod inputs;
 mod measure;
+mod output;
 mod plan;
 mod quantize;
 mod report;
@@ -57,6 +58,11 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    #[cfg(unix)]
+    if let Err(error) = nvfp4_gemv::output::remove_temporaries_on_signals() {
+        Report::error(&error.into(), false);
+        return ExitCode::FAILURE;
+    }
     let result = match cli.command {
         Command::Info(args) => info::run(&args),
         Command::Run(args) => run::run(&args),
