@@ -2,6 +2,8 @@
 #![cfg(feature = "cli")]
 
 mod bench;
+#[cfg(unix)]
+mod files;
 mod quantize;
 mod run;
 mod tune;
