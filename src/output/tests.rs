@@ -21,14 +21,18 @@ fn names_in(folder: &Path) -> Vec<String> {
 
 /// Both kinds of temporaries, where the file system has both; `false` for those without a name.
 fn kinds(folder: &Path) -> Vec<bool> {
-    match Temporary::new(folder, None).unwrap().1 {
-        Temporary::Named(_) => {
-            eprintln!("skipped: this file system has no files without a name");
-            vec![true]
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{CWD, Mode, OFlags, openat};
+        let flags = OFlags::TMPFILE | OFlags::WRONLY;
+        if openat(CWD, folder, flags, Mode::empty()).is_ok() {
+            let (_, temporary) = Temporary::new(folder, None).unwrap();
+            assert!(matches!(temporary, Temporary::Unnamed));
+            return vec![false, true];
         }
-        #[cfg(target_os = "linux")]
-        Temporary::Unnamed => vec![false, true],
     }
+    eprintln!("skipped: {} has no files without a name", folder.display());
+    vec![true]
 }
 
 /// [`Output::create`], with a kind of temporary.
@@ -120,6 +124,25 @@ fn what_comes_to_the_path_meanwhile_stays() {
             fs::remove_file(&other).unwrap();
             assert_eq!(names_in(folder.path()), [""; 0]);
         }
+    }
+}
+
+/// Also in the moment after the last look at the path.
+#[test]
+fn a_new_name_is_taken_only_if_it_is_free() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out");
+    fs::write(&path, "theirs").unwrap();
+    for named in kinds(folder.path()) {
+        let temporary = match named {
+            true => Temporary::named(folder.path()),
+            false => Temporary::new(folder.path(), None),
+        };
+        let (file, temporary) = temporary.unwrap();
+        let error = temporary.publish(&file, &path, false).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
+        assert_eq!(names_in(folder.path()), ["out"]);
     }
 }
 
