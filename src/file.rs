@@ -3,13 +3,16 @@
 //! Source: the safetensors format, <https://github.com/huggingface/safetensors#format>.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
 use memmap2::Mmap;
-use safetensors::tensor::TensorInfo;
-use safetensors::{Dtype, SafeTensors, View};
+use safetensors::tensor::{Metadata, TensorInfo};
+use safetensors::{Dtype, SafeTensors};
+
+use crate::output::Output;
 
 use crate::input::{self, InputError};
 use crate::printable;
@@ -92,6 +95,20 @@ pub enum FileError {
         /// Why it is refused.
         source: crate::Error,
     },
+    /// A tensor cannot be converted to what should be written.
+    #[error(
+        "{}: tensor {tensor:?}: {}",
+        printable::path(file),
+        printable::text(reason)
+    )]
+    Conversion {
+        /// The file that the tensor is in.
+        file: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// Why.
+        reason: String,
+    },
     /// The file cannot be written. Whatever was at its place before is still there.
     #[error(
         "{}: cannot be written: {}",
@@ -104,6 +121,26 @@ pub enum FileError {
         /// What went wrong.
         reason: String,
     },
+    /// A file is there already, and may not be replaced.
+    #[error("{}: is there already", printable::path(file))]
+    Exists {
+        /// The file.
+        file: PathBuf,
+    },
+}
+
+impl FileError {
+    /// What [`crate::output`] reports of a file.
+    pub fn writing(file: &Path, error: std::io::Error) -> Self {
+        let file = file.to_owned();
+        match error.kind() {
+            std::io::ErrorKind::AlreadyExists => Self::Exists { file },
+            _ => Self::Write {
+                file,
+                reason: error.to_string(),
+            },
+        }
+    }
 }
 
 impl FileError {
@@ -402,7 +439,26 @@ impl<'a> NewTensor<'a> {
     }
 }
 
-impl View for NewTensor<'_> {
+/// A tensor to be written. It may make its bytes when it is asked for them, so that a whole file need not be in
+/// memory at once.
+pub trait Content {
+    /// Its element type.
+    fn dtype(&self) -> Dtype;
+
+    /// Its shape, outermost dimension first.
+    fn shape(&self) -> &[usize];
+
+    /// How many bytes it has.
+    fn byte_len(&self) -> usize;
+
+    /// Its bytes, little-endian, row-major: [`byte_len`](Self::byte_len) of them.
+    ///
+    /// # Errors
+    /// Why they cannot be made. Nothing is written then.
+    fn bytes(&self) -> Result<Cow<'_, [u8]>, FileError>;
+}
+
+impl Content for NewTensor<'_> {
     fn dtype(&self) -> Dtype {
         self.dtype
     }
@@ -411,60 +467,103 @@ impl View for NewTensor<'_> {
         &self.shape
     }
 
-    fn data(&self) -> Cow<'_, [u8]> {
-        Cow::Borrowed(&self.bytes)
-    }
-
-    fn data_len(&self) -> usize {
+    fn byte_len(&self) -> usize {
         self.bytes.len()
     }
+
+    fn bytes(&self) -> Result<Cow<'_, [u8]>, FileError> {
+        Ok(Cow::Borrowed(&self.bytes))
+    }
 }
 
-/// Writes a safetensors file under a temporary name beside `path` and renames it when it is
-/// complete: `path` holds the whole new content, or what it held before.
-///
-/// Tensors may compute their bytes when they are asked for them ([`View::data`]), so that the
-/// whole file need not be in memory at once.
+/// Writes a safetensors file, or replaces one: [`write_to`] with [`Output::replace`].
 ///
 /// # Errors
-/// [`FileError::Write`].
-pub fn write<V: View>(
+/// As [`write_to`].
+pub fn write<C: Content>(
     path: &Path,
-    tensors: impl IntoIterator<Item = (String, V)>,
+    tensors: impl IntoIterator<Item = (String, C)>,
     metadata: Option<HashMap<String, String>>,
 ) -> Result<(), FileError> {
-    check_directory(path)?;
-    // The safetensors crate does just that.
-    safetensors::serialize_to_file(tensors, metadata, path).map_err(|e| FileError::Write {
-        file: path.into(),
-        reason: e.to_string(),
-    })?;
-    make_readable(path);
-    Ok(())
+    write_to(&Output::new(path).replace(true), tensors, metadata).map(drop)
 }
 
-/// Refuses a path to write to whose directory is not there: before long work, not after it.
+/// Writes a safetensors file, and returns how many bytes it has. The path then leads to the whole new content;
+/// after an error it leads to what it did before ([`crate::output`] has the exceptions: pipes and devices).
 ///
 /// # Errors
-/// [`FileError::Write`].
-pub fn check_directory(path: &Path) -> Result<(), FileError> {
-    match path.parent() {
-        Some(parent) if parent != Path::new("") && !parent.is_dir() => Err(FileError::Write {
-            file: path.into(),
-            reason: format!("there is no directory {}", parent.display()),
-        }),
-        _ => Ok(()),
+/// [`FileError::Exists`], [`FileError::Write`], and what [`Content::bytes`] reports.
+pub fn write_to<C: Content>(
+    output: &Output,
+    tensors: impl IntoIterator<Item = (String, C)>,
+    metadata: Option<HashMap<String, String>>,
+) -> Result<u64, FileError> {
+    // The safetensors crate can write such a file too, but not to a pipe, and its tensors cannot fail.
+    let refused = |reason: String| FileError::Write {
+        file: output.path().into(),
+        reason,
+    };
+    let io = |error| FileError::writing(output.path(), error);
+    let mut tensors: Vec<(String, C)> = tensors.into_iter().collect();
+    let header = header(&mut tensors, metadata).map_err(refused)?;
+    let mut file = output.create().map_err(io)?;
+    file.write_all(&(header.len() as u64).to_le_bytes())
+        .and_then(|()| file.write_all(&header))
+        .map_err(io)?;
+    for (name, tensor) in &tensors {
+        let bytes = tensor.bytes()?;
+        if bytes.len() != tensor.byte_len() {
+            return Err(refused(format!(
+                "tensor {name:?} has {} bytes, and should have {}",
+                bytes.len(),
+                tensor.byte_len()
+            )));
+        }
+        file.write_all(&bytes).map_err(io)?;
     }
+    let written = file.written();
+    file.publish().map_err(io)?;
+    Ok(written)
 }
 
-/// Temporary files are for their owner's eyes only; give the finished file the rights that the
-/// directory's other new files get. Failing to is not worth an error.
-fn make_readable(path: &Path) {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644));
+/// The most bytes that readers take as a header.
+const MOST_HEADER_BYTES: usize = 100_000_000;
+
+/// Puts tensors into the order in which they are written, and makes the header that says so.
+fn header<C: Content>(
+    tensors: &mut [(String, C)],
+    metadata: Option<HashMap<String, String>>,
+) -> Result<Vec<u8>, String> {
+    // The widest elements first: then all are aligned to their size.
+    tensors
+        .sort_by(|(a, left), (b, right)| right.dtype().cmp(&left.dtype()).then_with(|| a.cmp(b)));
+    let mut names = HashSet::new();
+    let mut end = 0usize;
+    let mut infos = Vec::with_capacity(tensors.len());
+    for (name, tensor) in tensors {
+        if !names.insert(&**name) {
+            return Err(format!("there are two tensors {name:?}"));
+        }
+        let start = end;
+        end = start
+            .checked_add(tensor.byte_len())
+            .ok_or("the tensors have more bytes than a file can have")?;
+        infos.push((
+            name.clone(),
+            TensorInfo {
+                dtype: tensor.dtype(),
+                shape: tensor.shape().to_vec(),
+                data_offsets: (start, end),
+            },
+        ));
     }
-    #[cfg(not(unix))]
-    let _ = path;
+    let header = Metadata::new(metadata, infos).map_err(|e| e.to_string())?;
+    let mut header = serde_json::to_vec(&header).map_err(|e| e.to_string())?;
+    header.resize(header.len().next_multiple_of(size_of::<u64>()), b' ');
+    if header.len() > MOST_HEADER_BYTES {
+        return Err(format!(
+            "the names and shapes of the tensors have more than {MOST_HEADER_BYTES} bytes"
+        ));
+    }
+    Ok(header)
 }

@@ -68,6 +68,7 @@ mod input;
 #[cfg(feature = "cuda")]
 pub mod measure;
 mod memory;
+pub mod output;
 pub mod path;
 #[cfg(feature = "cuda")]
 mod prepared;

@@ -7,6 +7,7 @@ use safetensors::Dtype;
 
 use super::Problem;
 use crate::file::{self, FileError, NewTensor, Tensor, TensorFile};
+use crate::output::Output;
 use crate::{ScaleLayout, Shape};
 
 impl Problem {
@@ -81,11 +82,19 @@ impl Problem {
         Ok(())
     }
 
-    /// Writes a problem file that [`Problem::read`] reads. The file appears when it is complete.
+    /// Writes a problem file that [`Problem::read`] reads, or replaces one. The file appears when it is complete.
     ///
     /// # Errors
     /// [`FileError::Write`]; also where a field's length contradicts the shape.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), FileError> {
+        self.write_to(&Output::new(path.as_ref()).replace(true))
+    }
+
+    /// Writes a problem file, and replaces only what the output allows.
+    ///
+    /// # Errors
+    /// [`FileError::Exists`], [`FileError::Write`].
+    pub fn write_to(&self, output: &Output) -> Result<(), FileError> {
         let (m, n, k, l) = (
             self.shape.m(),
             self.shape.n(),
@@ -111,11 +120,12 @@ impl Problem {
         if let Some(c) = &self.c {
             tensors.push(("c", NewTensor::f64(&[l, n, m], c)));
         }
-        file::write(
-            path.as_ref(),
+        file::write_to(
+            output,
             tensors.into_iter().map(|(name, t)| (name.to_owned(), t)),
             None,
         )
+        .map(drop)
     }
 }
 

@@ -56,10 +56,18 @@ use crate::shape::Shape;
 /// The variable that programs of this crate take a file's name from. The library does not read it.
 pub const TUNED_VARIABLE: &str = "NVFP4_GEMV_TUNED";
 
-/// What was found on one machine.
-#[derive(Clone, Debug, PartialEq)]
+/// What was found on one machine. Two are equal if they say the same of the same problems.
+#[derive(Clone, Debug)]
 pub struct Tuned {
     table: Measurements,
+    /// The problems that were [inserted](Tuned::insert) and not yet [saved](Tuned::save).
+    new: Vec<(Shape, Operands)>,
+}
+
+impl PartialEq for Tuned {
+    fn eq(&self, other: &Self) -> bool {
+        self.table == other.table
+    }
 }
 
 impl Tuned {
@@ -67,6 +75,7 @@ impl Tuned {
     pub fn new(machine: &Machine, from: impl Into<String>) -> Self {
         Self {
             table: Measurements::new(machine.clone(), from),
+            new: Vec::new(),
         }
     }
 
@@ -78,7 +87,10 @@ impl Tuned {
     /// [`TuneError::File`].
     pub fn load(path: impl AsRef<Path>, machine: &Machine) -> Result<Self, TuneError> {
         let table = store::load(path.as_ref(), machine)?;
-        Ok(Self { table })
+        Ok(Self {
+            table,
+            new: Vec::new(),
+        })
     }
 
     /// Reads a file of any machine: to look at it or to plan for that machine, not to compute with it here.
@@ -87,7 +99,10 @@ impl Tuned {
     /// [`TuneError::Corrupt`], [`TuneError::Io`], [`TuneError::File`].
     pub fn read_of_any(path: impl AsRef<Path>) -> Result<Self, TuneError> {
         let table = store::read(path.as_ref())?;
-        Ok(Self { table })
+        Ok(Self {
+            table,
+            new: Vec::new(),
+        })
     }
 
     /// [`load`](Self::load), or nothing yet where there is no file.
@@ -107,16 +122,52 @@ impl Tuned {
         }
     }
 
-    /// Writes a file, or replaces it in one step.
+    /// Adds this to a file, or writes a new one. What others have added to the file since it was loaded is kept,
+    /// and is in this afterwards too; of a problem that both have, what was [inserted](Self::insert) here since
+    /// the last save counts, and otherwise what is in the file.
+    ///
+    /// Any number of programs and threads can save to one file: they wait for each other, by a lock on the file
+    /// itself, so that none undoes what another has added. Where the file system has no locks, two that save
+    /// in the same moment may still do that. The file is replaced in one step: who reads it meanwhile finds
+    /// the old one or the new one.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load) for a file that is there: one that is refused is not replaced. [`TuneError::Io`]
+    /// where the file cannot be written, or the path leads to a pipe, a device or a directory.
+    pub fn save(&mut self, path: impl AsRef<Path>) -> Result<(), TuneError> {
+        let merge = |file: Option<Measurements>| {
+            let Some(mut merged) = file else {
+                return self.table.clone();
+            };
+            for entry in self.table.entries() {
+                let of = (entry.shape, entry.operands);
+                if self.new.contains(&of) || merged.find(&of.0, &of.1).is_none() {
+                    merged.insert(entry.clone());
+                }
+            }
+            merged
+        };
+        self.table = store::update(path.as_ref(), &self.table.machine, merge)?;
+        self.new.clear();
+        Ok(())
+    }
+
+    /// Writes a file that holds this alone, whatever is there already; in one step, as [`save`](Self::save).
     ///
     /// # Errors
     /// [`TuneError::Io`].
-    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), TuneError> {
-        store::save(path.as_ref(), &self.table)
+    pub fn replace(&mut self, path: impl AsRef<Path>) -> Result<(), TuneError> {
+        store::replace(path.as_ref(), &self.table)?;
+        self.new.clear();
+        Ok(())
     }
 
     /// Adds what was found of a problem, in the place of what there was of it.
     pub fn insert(&mut self, entry: Entry) {
+        let of = (entry.shape, entry.operands);
+        if !self.new.contains(&of) {
+            self.new.push(of);
+        }
         self.table.insert(entry);
     }
 

@@ -1,12 +1,13 @@
 //! Files of tuned configurations: read with suspicion, written whole or not at all.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 use super::TuneError;
 use crate::file::FileError;
 use crate::input::{self, InputError};
+use crate::output::Output;
 use crate::path::measured::{Gpu, Machine, Measurements};
 
 /// More than any file of tuned configurations has.
@@ -68,28 +69,85 @@ fn describe(gpu: &Gpu) -> String {
     )
 }
 
-/// Writes a file: into another one beside it, which then takes its name. A reader finds the old file or
-/// the new one, whatever happens meanwhile.
-pub(super) fn save(path: &Path, table: &Measurements) -> Result<(), TuneError> {
-    let io = |source| TuneError::Io {
-        path: path.into(),
+/// Writes a file, whatever is there already.
+pub(super) fn replace(path: &Path, table: &Measurements) -> Result<(), TuneError> {
+    publish(&output(path).replace(true), table).map_err(io_at(path))
+}
+
+/// Writes what `merge` makes of a file: of what it holds now, or of `None` where there is no file. Other
+/// processes and threads that call this meanwhile wait, so that nobody's change is lost; readers need not wait.
+///
+/// There is no file beside it for a lock. The lock is on the very file that will be replaced: whoever gets it
+/// has to see whether the path still leads to that file, and starts anew if somebody has replaced it. Where
+/// there is no file, the first one to publish a new one wins, and the others start anew.
+pub(super) fn update(
+    path: &Path,
+    machine: &Machine,
+    merge: impl Fn(Option<Measurements>) -> Measurements,
+) -> Result<Measurements, TuneError> {
+    let io = io_at(path);
+    loop {
+        // Refuses what is no file, before it is opened.
+        output(path).replace(true).check().map_err(&io)?;
+        let locked = match lock(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(io(error)),
+            Ok(None) => continue,
+            Ok(locked) => locked,
+        };
+        let now = match &locked {
+            Some(_) => Some(load(path, machine)?),
+            None => None,
+        };
+        let merged = merge(now);
+        match publish(&output(path).replace(locked.is_some()), &merged) {
+            Ok(()) => return Ok(merged),
+            Err(error) if locked.is_none() && error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(io(error)),
+        }
+    }
+}
+
+/// The file that a path leads to, locked until it is dropped; `None` if it has been replaced meanwhile.
+fn lock(path: &Path) -> io::Result<Option<File>> {
+    // Some file systems only lock what is open for writing.
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    match file.lock() {
+        // Better without a lock than not at all.
+        Err(error) if error.kind() != ErrorKind::Unsupported => return Err(error),
+        _ => {}
+    }
+    Ok(is_still_at(&file, path)?.then_some(file))
+}
+
+#[cfg(unix)]
+fn is_still_at(file: &File, path: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let (locked, now) = (file.metadata()?, std::fs::metadata(path)?);
+    Ok((locked.dev(), locked.ino()) == (now.dev(), now.ino()))
+}
+
+/// Elsewhere an open file cannot be replaced.
+#[cfg(not(unix))]
+fn is_still_at(_: &File, _: &Path) -> io::Result<bool> {
+    Ok(true)
+}
+
+/// The file is read back, so it is no pipe and no device.
+fn output(path: &Path) -> Output {
+    Output::new(path).files_only()
+}
+
+fn publish(output: &Output, table: &Measurements) -> io::Result<()> {
+    let mut file = output.create()?;
+    file.write_all(table.to_json().as_bytes())?;
+    file.publish()
+}
+
+fn io_at(path: &Path) -> impl Fn(io::Error) -> TuneError {
+    let path = path.to_owned();
+    move |source| TuneError::Io {
+        path: path.clone(),
         source,
-    };
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = path.with_file_name(name);
-    let write = || {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(&temporary)?;
-        file.write_all(table.to_json().as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    };
-    write().map_err(|error| {
-        // Where it was made at all; the first error says more than one of this.
-        let _ = fs::remove_file(&temporary);
-        io(error)
-    })
+    }
 }

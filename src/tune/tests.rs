@@ -182,6 +182,160 @@ fn corrupt_files_are_refused() {
     assert!(matches!(unwritable, Err(TuneError::Io { .. })));
 }
 
+/// What one of several savers adds, `rounds` times: loads, inserts one problem, saves, as programs do.
+fn add_problems(path: &std::path::Path, saver: usize, rounds: usize) {
+    for round in 0..rounds {
+        let mut tuned = Tuned::load_or_new(path, &machine(), "a saver").unwrap();
+        tuned.insert(entry(1 + saver * rounds + round, 1, 1e-5));
+        tuned.save(path).unwrap();
+        // And one that did not load again after others have saved.
+        tuned.insert(entry(1 + saver * rounds + round, 2, 1e-5));
+        tuned.save(path).unwrap();
+    }
+}
+
+/// Loads without end, until told to stop: a reader finds no file, or a whole one.
+fn read_all_the_time(path: &std::path::Path, stop: &std::sync::atomic::AtomicBool) {
+    let mut most = 0;
+    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+        match Tuned::load(path, &machine()) {
+            Ok(tuned) => {
+                let entries = tuned.measurements().entries().len();
+                assert!(entries >= most, "{entries} entries after {most}");
+                most = entries;
+            }
+            Err(TuneError::Io { source, .. })
+                if most == 0 && source.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Runs savers while two threads read, and sees that nothing is lost.
+fn savers_lose_nothing(count: usize, rounds: usize, save: impl Fn(&std::path::Path)) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tuned.json");
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let readers = [0, 1].map(|_| scope.spawn(|| read_all_the_time(&path, &stop)));
+        let saved = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| save(&path)));
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        for reader in readers {
+            reader.join().unwrap();
+        }
+        saved.unwrap();
+    });
+    let tuned = Tuned::load(&path, &machine()).unwrap();
+    let operands = entry(1, 1, 1.0).operands;
+    for m in 1..=count * rounds {
+        for n in [1, 2] {
+            let shape = Shape::new(m, n, 256, 1).unwrap();
+            assert!(tuned.find(&shape, &operands).is_some(), "{shape} is lost");
+        }
+    }
+    assert_eq!(tuned.measurements().entries().len(), 2 * count * rounds);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn threads_that_save_lose_nothing() {
+    savers_lose_nothing(8, 4, |path| {
+        std::thread::scope(|scope| {
+            for saver in 0..8 {
+                scope.spawn(move || add_problems(path, saver, 4));
+            }
+        });
+    });
+}
+
+const FILE: &str = "NVFP4_GEMV_TEST_TUNED";
+const SAVER: &str = "NVFP4_GEMV_TEST_SAVER";
+
+#[test]
+#[ignore = "it is the process that another test starts"]
+fn saver() {
+    let (Some(path), Ok(saver)) = (std::env::var_os(FILE), std::env::var(SAVER)) else {
+        return;
+    };
+    add_problems(path.as_ref(), saver.parse().unwrap(), 4);
+}
+
+#[test]
+fn processes_that_save_lose_nothing() {
+    savers_lose_nothing(4, 4, |path| {
+        let start = |saver: usize| {
+            std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "tune::tests::saver", "--ignored", "--quiet"])
+                .env(FILE, path)
+                .env(SAVER, saver.to_string())
+                .stdout(std::process::Stdio::null())
+                .spawn()
+                .unwrap()
+        };
+        let children: Vec<_> = (0..4).map(start).collect();
+        for mut child in children {
+            assert!(child.wait().unwrap().success());
+        }
+    });
+}
+
+#[test]
+fn a_save_keeps_what_others_have_saved() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tuned.json");
+    tuned().save(&path).unwrap();
+    let load = || Tuned::load(&path, &machine()).unwrap();
+    let (mut ours, mut theirs) = (load(), load());
+    theirs.insert(entry(128, 1, 7e-6)); // newer than what we have loaded
+    theirs.insert(entry(512, 1, 6e-6));
+    theirs.save(&path).unwrap();
+    ours.insert(entry(256, 3, 5e-6));
+    ours.save(&path).unwrap();
+    assert_eq!(ours, load(), "after saving we know what they have added");
+    let seconds = |tuned: &Tuned| -> Vec<f64> {
+        let entries = tuned.measurements().entries().iter();
+        entries.map(|entry| entry.paths[0].seconds).collect()
+    };
+    assert_eq!(seconds(&ours), [7e-6, 5e-6, 6e-6]);
+    // What was saved once is theirs to change.
+    theirs.insert(entry(256, 3, 4e-6));
+    theirs.save(&path).unwrap();
+    ours.save(&path).unwrap();
+    assert_eq!(seconds(&ours), [7e-6, 4e-6, 6e-6]);
+
+    // A file that is refused is not replaced, unless that is asked for.
+    let mut other = machine();
+    other.kernels = "def".into();
+    let mut other = Tuned::new(&other, "other kernels");
+    assert!(matches!(other.save(&path), Err(TuneError::Stale { .. })));
+    fs::write(&path, "mine").unwrap();
+    assert!(matches!(ours.save(&path), Err(TuneError::Corrupt { .. })));
+    assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+    other.replace(&path).unwrap();
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+
+    // What is no file is neither read nor replaced.
+    #[cfg(unix)]
+    {
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        for place in [&pipe, folder.path()] {
+            assert!(matches!(ours.save(place), Err(TuneError::Io { .. })));
+            assert!(matches!(ours.replace(place), Err(TuneError::Io { .. })));
+        }
+        use std::os::unix::fs::FileTypeExt;
+        assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
+        // A link stays a link, and leads to the file that is locked and replaced.
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("tuned.json", &link).unwrap();
+        ours.replace(&link).unwrap();
+        ours.save(&link).unwrap();
+        assert_eq!(load(), ours);
+        assert!(link.symlink_metadata().unwrap().is_symlink());
+    }
+}
+
 proptest! {
     /// A file that lost its end, or has a byte changed, is refused or means the same kind of thing: it
     /// never panics, and never gives a problem that was not valid.

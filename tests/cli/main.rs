@@ -2,6 +2,8 @@
 #![cfg(feature = "cli")]
 
 mod bench;
+#[cfg(unix)]
+mod files;
 mod hostile_files;
 mod hostile_names;
 mod numbers;

@@ -161,6 +161,7 @@ fn run_takes_vectors_from_files_and_writes_results() {
             "f16",
             "--output",
             &y,
+            "--force",
         ]);
         std::fs::read(&y).unwrap()
     };

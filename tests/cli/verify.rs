@@ -90,7 +90,7 @@ fn verify_dumps_and_replays() {
 
     // Of several cases, the first is written.
     json(&[
-        "verify", "--path", "cpu", "--case", "sweep", "--dump", &again,
+        "verify", "--path", "cpu", "--case", "sweep", "--dump", &again, "--force",
     ]);
     assert_eq!(Problem::read(&again).unwrap().shape.to_string(), "5x16");
 

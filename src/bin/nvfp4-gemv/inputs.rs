@@ -1,6 +1,8 @@
 //! The vectors of `run`: from a file, from the checkpoint itself, or random; then converted to
 //! the activation type.
 
+use std::path::PathBuf;
+
 use anyhow::{Result, bail};
 use half::{bf16, f16};
 use nvfp4_gemv::checkpoint::{Checkpoint, Dialect, Layer};
@@ -8,6 +10,7 @@ use nvfp4_gemv::quantize::{quantize, quantize_vectors};
 use nvfp4_gemv::{Activation, GlobalScale, ScaleLayout, Shape, printable};
 
 use crate::engine::{InputScale, Inputs};
+use crate::output::files_of;
 
 /// Where a layer's own test data is, by convention of this project's test files.
 pub(crate) const TEST_INPUT: &str = "test_input";
@@ -19,6 +22,8 @@ pub(crate) struct Source {
     pub(crate) n: usize,
     /// For people.
     pub(crate) from: String,
+    /// The files that they are read from, beside the layer's.
+    pub(crate) files: Vec<PathBuf>,
     /// They are the first rows of the layer's own test input.
     pub(crate) is_test_input: bool,
 }
@@ -38,7 +43,11 @@ impl Source {
                 bail!("--input {input:?}: expected FILE:TENSOR, for example x.safetensors:x");
             };
             let other = Checkpoint::open(file)?;
-            return Self::read(&other, tensor, layer.k(), n, false);
+            let source = Self::read(&other, tensor, layer.k(), n, false)?;
+            return Ok(Self {
+                files: files_of(&other),
+                ..source
+            });
         }
         if let Some(seed) = random {
             return Ok(Self::random(seed, n.unwrap_or(1), layer.k()));
@@ -85,6 +94,7 @@ impl Source {
                 printable::path(tensor.file().path()),
                 printable::text(name)
             ),
+            files: Vec::new(),
             is_test_input,
         })
     }
@@ -96,6 +106,7 @@ impl Source {
             values: (0..n * k).map(|_| rng.f32() * 2.0 - 1.0).collect(),
             n,
             from: format!("random, seed {seed}"),
+            files: Vec::new(),
             is_test_input: false,
         }
     }

@@ -11,6 +11,7 @@ mod engine;
 mod info;
 mod inputs;
 mod measure;
+mod output;
 mod plan;
 mod quantize;
 mod report;
@@ -67,6 +68,11 @@ fn wrong_usage(error: clap::Error) -> clap::Error {
 fn main() -> ExitCode {
     bus_error::report();
     let cli = Cli::try_parse().unwrap_or_else(|error| wrong_usage(error).exit());
+    #[cfg(unix)]
+    if let Err(error) = nvfp4_gemv::output::remove_temporaries_on_signals() {
+        Report::error(&error.into(), false);
+        return ExitCode::FAILURE;
+    }
     let result = match cli.command {
         Command::Info(args) => info::run(&args),
         Command::Run(args) => run::run(&args),

@@ -7,12 +7,13 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 use nvfp4_gemv::checkpoint::{Checkpoint, Dialect};
-use nvfp4_gemv::file::{self, NewTensor, Tensor};
+use nvfp4_gemv::file::{self, Content, FileError, NewTensor, Tensor};
 use nvfp4_gemv::quantize::{Quantized, quantize};
 use nvfp4_gemv::{BLOCK, GlobalScale, printable};
-use safetensors::{Dtype, View};
+use safetensors::Dtype;
 use serde_json::json;
 
+use crate::output::{files_of, output};
 use crate::report::{Report, bytes, progress};
 
 /// Quantises the 2-D weights of a safetensors checkpoint to NVFP4 and copies everything else
@@ -21,7 +22,8 @@ use crate::report::{Report, bytes, progress};
 Quantised are tensors named `*.weight` of type F32, F16 or BF16 and shape [N, K] with K a multiple \
 of 16, except embeddings and the output head (`--exclude` replaces that exception). The arithmetic \
 is the tool's whose dialect is written. The output appears under its name when it is complete; \
-whatever fails, no half-written file is left.
+whatever fails, no half-written file is left. A pipe or a device such as /dev/null is written in place; \
+the input's own files are never replaced.
 
 Patterns are matched against the whole tensor name; `*` stands for any characters, `?` for one.
 
@@ -69,20 +71,8 @@ impl From<DialectArg> for Dialect {
 
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let dialect = Dialect::from(args.dialect);
-    if args.output.is_dir() {
-        bail!(
-            "{}: is a directory; name the file to write",
-            printable::path(&args.output)
-        );
-    }
-    if args.output.exists() && !args.force {
-        bail!(
-            "{}: is there already; --force replaces it",
-            printable::path(&args.output)
-        );
-    }
-    file::check_directory(&args.output)?;
     let checkpoint = Checkpoint::open(&args.input)?;
+    let output = output(&args.output, args.force, files_of(&checkpoint))?;
     let tensors = || checkpoint.files().iter().flat_map(|file| file.tensors());
     let chosen = |tensor: &Tensor<'_>| is_weight(tensor) && is_wanted(tensor.name(), args);
     let count = tensors().filter(chosen).count();
@@ -142,10 +132,9 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         bar.inc(1);
     }
     refuse_collisions(&out)?;
-    file::write(&args.output, out, Some(metadata(&checkpoint, dialect)))?;
+    let written = file::write_to(&output, out, Some(metadata(&checkpoint, dialect)))?;
     bar.finish_and_clear();
 
-    let written = std::fs::metadata(&args.output).map_or(0, |m| m.len());
     Ok(Report {
         text: format!(
             "{count} weights quantised ({} to {}), {copied} tensors copied\n\
@@ -215,16 +204,16 @@ fn quantise(
     tensor: &Tensor<'_>,
     dialect: Dialect,
     global: Option<GlobalScale>,
-) -> Result<Quantized> {
+) -> Result<Quantized, FileError> {
     let &[rows, k] = tensor.shape() else {
-        return Err(tensor.wrong("[N, K]").into());
+        return Err(tensor.wrong("[N, K]"));
     };
     quantize(&tensor.to_f32_widened()?, rows, k, dialect, global).map_err(|e| {
-        anyhow::anyhow!(
-            "{}: tensor {:?}: {e}",
-            printable::path(tensor.file().path()),
-            tensor.name()
-        )
+        FileError::Conversion {
+            file: tensor.file().path().into(),
+            tensor: tensor.name().into(),
+            reason: e.to_string(),
+        }
     })
 }
 
@@ -242,7 +231,7 @@ enum Piece<'a> {
     },
 }
 
-impl View for Piece<'_> {
+impl Content for Piece<'_> {
     fn dtype(&self) -> Dtype {
         match self {
             Self::Copy(tensor) => tensor.dtype(),
@@ -259,10 +248,10 @@ impl View for Piece<'_> {
         }
     }
 
-    fn data(&self) -> Cow<'_, [u8]> {
+    fn bytes(&self) -> Result<Cow<'_, [u8]>, FileError> {
         match self {
-            Self::Copy(tensor) => tensor.bytes().into(),
-            Self::New(tensor) => (&*tensor.bytes).into(),
+            Self::Copy(tensor) => Ok(tensor.bytes().into()),
+            Self::New(tensor) => tensor.bytes(),
             Self::Codes {
                 tensor,
                 dialect,
@@ -271,16 +260,13 @@ impl View for Piece<'_> {
                 ..
             } => {
                 bar.inc(1);
-                // The first pass has seen that this succeeds. It could fail only if the input
-                // changed meanwhile; zeros then keep the file well-formed.
-                quantise(tensor, *dialect, Some(*global))
-                    .map_or_else(|_| vec![0; self.data_len()], |q| q.codes)
-                    .into()
+                // The first pass has seen that this succeeds. It fails if the input has changed.
+                Ok(quantise(tensor, *dialect, Some(*global))?.codes.into())
             }
         }
     }
 
-    fn data_len(&self) -> usize {
+    fn byte_len(&self) -> usize {
         match self {
             Self::Copy(tensor) => tensor.bytes().len(),
             Self::New(tensor) => tensor.bytes.len(),

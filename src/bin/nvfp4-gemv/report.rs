@@ -113,6 +113,7 @@ fn hint(error: &anyhow::Error) -> Option<String> {
 
 fn file_hint(error: &FileError) -> Option<String> {
     match error {
+        FileError::Exists { .. } => Some("--force replaces it".into()),
         FileError::Format { .. } => {
             Some("the file may be truncated; compare its size with the original's".into())
         }

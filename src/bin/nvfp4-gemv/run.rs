@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::engine::{self, Budget, Inputs, Operands, PathArg};
 use crate::inputs::Source;
 use crate::measure::{Check, truth};
+use crate::output::{files_of, output};
 use crate::report::{Report, bytes, number, time};
 use crate::shapes::{ActivationArg, LayoutArg, OutputArg};
 
@@ -63,13 +64,13 @@ pub(crate) struct Args {
     /// Write the result as tensor `y` [N, M] of a safetensors file
     #[arg(long, value_name = "F")]
     output: Option<PathBuf>,
+    /// Replace the output file if it is there already
+    #[arg(long, requires = "output")]
+    force: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let forced = args.path.forced()?;
-    if let Some(path) = &args.output {
-        file::check_directory(path)?;
-    }
     let checkpoint = Checkpoint::open(&args.checkpoint)?;
     let layer = checkpoint.layer(&args.layer)?;
     if let Some(n) = args.n {
@@ -82,6 +83,15 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         args.random,
         args.n,
     )?;
+    let output = match &args.output {
+        Some(path) => {
+            let inputs = files_of(&checkpoint)
+                .into_iter()
+                .chain(source.files.clone());
+            Some(output(path, args.force, inputs)?)
+        }
+        None => None,
+    };
     let shape = layer.shape(source.n)?;
     let activation = Activation::from(args.activation);
     let (x, scale_from) = source.convert(activation, layer.k(), layer.input_global())?;
@@ -103,10 +113,10 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let quantisation = quantisation(&operands, &source, &truth)?;
     let timing = engine.time(&operands, forced, BUDGET)?;
     let gb_per_s = shape.weight_bytes() as f64 / timing.median / 1e9;
-    if let Some(path) = &args.output {
+    if let Some(output) = &output {
         let (dtype, bytes) = outcome.y.encoded();
         let tensor = NewTensor::borrowed(dtype, &[shape.n(), shape.m()], &bytes);
-        file::write(path, [("y".to_owned(), tensor)], None)?;
+        file::write_to(output, [("y".to_owned(), tensor)], None)?;
     }
 
     let mut text = format!(

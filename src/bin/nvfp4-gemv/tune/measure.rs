@@ -1,9 +1,11 @@
 //! The measuring part of `tune`, on a device.
 
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
+use nvfp4_gemv::output::Output;
 use nvfp4_gemv::path::Operands;
 use nvfp4_gemv::tune::{Found, Limits, Outcome, Progress, TuneError, Tuned, Tuner};
 use nvfp4_gemv::{Config, Error, Shape, printable};
@@ -29,6 +31,10 @@ pub(super) fn run(args: &Args) -> Result<Report> {
         args.seconds
     );
     // A file that is refused is refused now, not after minutes.
+    if let Some(file) = &out {
+        writable(file)?;
+    }
+    let mut anew = args.replace;
     let mut tuned = match &out {
         Some(file) if !args.replace => Tuned::load_or_new(file, tuner.machine(), from)?,
         _ => Tuned::new(tuner.machine(), from),
@@ -69,7 +75,11 @@ pub(super) fn run(args: &Args) -> Result<Report> {
                 results.push(to_json(&outcome));
                 tuned.insert(outcome.entry);
                 if let Some(file) = &out {
-                    tuned.save(file)?;
+                    // The file is begun anew once; then others may add to it too.
+                    match std::mem::take(&mut anew) {
+                        true => tuned.replace(file)?,
+                        false => tuned.save(file)?,
+                    }
                 }
             }
             Err(why @ TuneError::NoCandidates { .. }) => skipped.push(why.to_string()),
@@ -100,6 +110,15 @@ pub(super) fn run(args: &Args) -> Result<Report> {
             "stored_in": out.as_ref().map(|file| file.display().to_string()),
         }),
         passed: !results.is_empty(),
+    })
+}
+
+/// Whether a file of tuned configurations can be written, or replaced.
+fn writable(file: &Path) -> Result<(), TuneError> {
+    let output = Output::new(file).replace(true).files_only();
+    output.check().map_err(|source| TuneError::Io {
+        path: file.into(),
+        source,
     })
 }
 

@@ -21,7 +21,8 @@ All candidates of a problem take turns, each with weights that no cache holds, a
 dropped early: a problem takes a few seconds. The file belongs to this GPU, its driver and this version; \
 with others it is refused. A program loads it with nvfp4_gemv::tune::Tuned::load, and nothing uses it \
 unasked; `nvfp4-gemv plan --tuned FILE` shows what it says. Problems are added to a file that exists, and \
-it is saved after each, so that an interrupted run loses one problem at most.
+it is saved after each, so that an interrupted run loses one problem at most; several runs may add to one \
+file at the same time.
 
 Examples:
   nvfp4-gemv tune --shape 4096,7168 --out tuned.json

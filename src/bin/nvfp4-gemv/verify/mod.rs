@@ -5,6 +5,7 @@ mod cases;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
+use nvfp4_gemv::output::Output;
 use nvfp4_gemv::problem::{Problem, contest_tolerance};
 use nvfp4_gemv::reference::Reference;
 use nvfp4_gemv::{Activation, Error, FloatType, Path, ScaleLayout, printable};
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::engine::{self, Engine, PathArg};
 use crate::measure::{Check, truth};
+use crate::output::output;
 use crate::report::{Report, Table, number, progress, small};
 use crate::shapes::{ActivationArg, LayoutArg, OutputArg};
 
@@ -63,12 +65,19 @@ pub(crate) struct Args {
     /// Write the first case that fails as a problem file; with --case, the first selected one
     #[arg(long, value_name = "F")]
     dump: Option<PathBuf>,
+    /// Replace the file of --dump if it is there already
+    #[arg(long, requires = "dump")]
+    force: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let forced = args.path.forced()?;
     // A file that cannot be read is reported before a device that is not there.
     let mut file = args.problem.as_ref().map(Problem::read).transpose()?;
+    let dump = match &args.dump {
+        Some(path) => Some(output(path, args.force, args.problem.clone())?),
+        None => None,
+    };
     let mut groups = groups(args, file.as_ref())?;
     for group in &mut groups {
         group.variants.retain(|variant| is_selected(args, variant));
@@ -81,7 +90,10 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         bail!("no case is selected; `nvfp4-gemv verify --json` lists the names of all");
     }
     let (engine, _) = engine::open(forced)?;
-    let mut summary = Summary::default();
+    let mut summary = Summary {
+        dump,
+        ..Summary::default()
+    };
     let bar = progress(groups.len() as u64, "verifying");
     for group in &groups {
         bar.set_message(group.name());
@@ -138,6 +150,8 @@ struct Summary {
     skipped: usize,
     unavailable: Option<Error>,
     lines: Vec<Line>,
+    /// Where `--dump` writes to.
+    dump: Option<Output>,
     /// What has been written for `--dump`, and how to replay it.
     dumped: Option<String>,
     json: Vec<Value>,
@@ -195,7 +209,7 @@ impl Summary {
                         "case": line.name, "variant": variant.to_string(),
                         "passed": false, "error": why.to_string(),
                     }));
-                    self.dump(args, group, variant, problem, &expected)?;
+                    self.dump(group, variant, problem, &expected)?;
                     continue;
                 }
             };
@@ -221,9 +235,9 @@ impl Summary {
             }));
             if !check.passed {
                 line.failures.push(format!("{variant}: {}", check.text()));
-                self.dump(args, group, variant, problem, &expected)?;
+                self.dump(group, variant, problem, &expected)?;
             } else if args.case.is_some() || args.problem.is_some() {
-                self.dump(args, group, variant, problem, &expected)?;
+                self.dump(group, variant, problem, &expected)?;
             }
             let is_worse = |(worst, _): &(Check, Variant)| {
                 (!check.passed, check.share()) > (!worst.passed, worst.share())
@@ -241,20 +255,19 @@ impl Summary {
     /// Writes the case for `--dump`, if none has been written yet.
     fn dump(
         &mut self,
-        args: &Args,
         group: &Group,
         variant: Variant,
         problem: &Problem,
         truth: &Reference,
     ) -> Result<()> {
-        let (Some(path), None) = (&args.dump, &self.dumped) else {
+        let (Some(output), None) = (&self.dump, &self.dumped) else {
             return Ok(());
         };
         let with_answer = Problem {
             c: Some(truth.y.clone()),
             ..problem.clone()
         };
-        with_answer.write(path)?;
+        with_answer.write_to(output)?;
         self.dumped = Some(format!(
             "{} is written to {f}; replay it with\n  nvfp4-gemv verify --problem {f} --layout {} \
              --activation {} --output-type {}",
@@ -262,7 +275,7 @@ impl Summary {
             variant.layout,
             variant.activation,
             variant.output.name(),
-            f = printable::path(path),
+            f = printable::path(output.path()),
         ));
         Ok(())
     }

@@ -1,0 +1,34 @@
+//! Where a command writes to: what may be replaced there, and what never.
+
+use std::path::{Path, PathBuf};
+
+use nvfp4_gemv::checkpoint::Checkpoint;
+use nvfp4_gemv::file::FileError;
+use nvfp4_gemv::output::Output;
+
+/// What `--output` and `--force` of a command mean. Says before long work what cannot be written.
+pub(crate) fn output(
+    path: &Path,
+    force: bool,
+    inputs: impl IntoIterator<Item = PathBuf>,
+) -> Result<Output, FileError> {
+    let all = Output::new(path).replace(force).on_wait(|path| {
+        eprintln!("waiting until somebody reads the pipe {}", path.display());
+    });
+    let output = inputs.into_iter().fold(all, Output::never_over);
+    match output.check() {
+        Ok(()) => Ok(output),
+        Err(error) => Err(FileError::writing(path, error)),
+    }
+}
+
+/// The files that a checkpoint is read from: its tensors' and, where there is one, its index.
+pub(crate) fn files_of(checkpoint: &Checkpoint) -> Vec<PathBuf> {
+    let mut files = vec![checkpoint.path().to_owned()];
+    if let Ok(folder) = std::fs::read_dir(checkpoint.path()) {
+        let index = |path: &PathBuf| path.extension().is_some_and(|e| e == "json");
+        files.extend(folder.flatten().map(|entry| entry.path()).filter(index));
+    }
+    files.extend(checkpoint.files().iter().map(|file| file.path().to_owned()));
+    files
+}
