@@ -77,6 +77,7 @@ pub enum CheckpointError {
 fn describe(close: &[String], total: usize) -> String {
     match (close, total) {
         (_, 0) => "; the checkpoint has no NVFP4 layer at all".into(),
+        ([], 1) => "; it has 1 other".into(),
         ([], _) => format!("; it has {total} others"),
         (close, _) if close.len() == total => format!("; it has {}", close.join(", ")),
         (close, _) => format!(

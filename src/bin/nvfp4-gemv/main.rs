@@ -36,7 +36,7 @@ use report::Report;
 )]
 struct Cli {
     /// Print one JSON object instead of text
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 900)]
     json: bool,
 
     #[command(subcommand)]
@@ -55,8 +55,19 @@ enum Command {
     Compare(compare::Args),
 }
 
+impl Command {
+    /// Whether the command has `--path`.
+    fn takes_path(&self) -> bool {
+        match self {
+            Self::Run(_) | Self::Verify(_) | Self::Plan(_) | Self::Bench(_) => true,
+            Self::Info(_) | Self::Quantize(_) | Self::Tune(_) | Self::Compare(_) => false,
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    let takes_path = cli.command.takes_path();
     let result = match cli.command {
         Command::Info(args) => info::run(&args),
         Command::Run(args) => run::run(&args),
@@ -67,7 +78,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Compare(args) => compare::run(&args),
     };
-    let report = result.unwrap_or_else(|error| Report::error(&error, cli.json));
+    let report = result.unwrap_or_else(|error| Report::error(&error, takes_path, cli.json));
     match report.print(cli.json) {
         Ok(()) if report.passed => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
