@@ -67,6 +67,13 @@ mod gemv;
 #[cfg(feature = "cuda")]
 pub mod measure;
 mod memory;
+#[cfg(nvfp4_gemv_no_kernels)]
+#[allow(unused_variables)]
+mod no_kernels {
+    //! What stands for the C functions in a build without kernels: `build/no_kernels.rs`.
+    use crate::ffi::*;
+    include!(concat!(env!("OUT_DIR"), "/no_kernels.rs"));
+}
 pub mod path;
 #[cfg(feature = "cuda")]
 mod prepared;

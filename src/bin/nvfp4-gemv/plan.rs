@@ -122,7 +122,7 @@ fn archs_for(compiled: &'static str, compute_capability: (i32, i32)) -> &'static
         !matches!(
             Shape::gemv(128, 256, 1).map(can),
             Ok(Err(
-                Unavailable::NoKernelImage { .. } | Unavailable::DocumentationBuild
+                Unavailable::NoKernelImage { .. } | Unavailable::BuiltWithoutKernels
             ))
         )
     };
