@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
 
 use crate::cargo::Cargo;
 use crate::process;
@@ -50,11 +51,24 @@ pub(super) fn check(workspace: &Workspace) -> Result<()> {
     // With the features that a user gets who asks for none, the tests for GPUs among them.
     let no_kernels = cargo.env("NVFP4_GEMV_NO_KERNELS", "1");
     no_kernels.run(["check", "--all-targets"])?;
+    says_that_it_has_no_kernels(&no_kernels)?;
     if bytes > MOST_BYTES {
         bail!(
             "the package has {bytes} bytes, {MOST_BYTES} at most: what is new and large? \
              `cargo package --list` lists it; Cargo.toml's `exclude` leaves files out"
         );
+    }
+    Ok(())
+}
+
+/// A program of a build without kernels links, starts, and says what it lacks.
+fn says_that_it_has_no_kernels(cargo: &Cargo) -> Result<()> {
+    let program = cargo.executable(&["--bin", "nvfp4-gemv"])?;
+    let info = process::stdout(Command::new(program).args(["info", "--json"]))?;
+    let info: Value = serde_json::from_str(&info).context("`nvfp4-gemv info --json`")?;
+    let why = info["cuda"]["why_none"].as_str().unwrap_or_default();
+    if !why.contains("carries no kernels") {
+        bail!("a build without kernels does not say so, but {why:?}: {info}");
     }
     Ok(())
 }
