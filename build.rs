@@ -1,14 +1,20 @@
 //! Compiles `csrc` with nvcc into one static library, for every architecture of the list.
 //!
-//! Needs no GPU and no driver. Without the `cuda` feature, and for documentation (`DOCS_RS`), it
-//! needs nothing at all.
+//! Needs no GPU and no driver. Without the `cuda` feature, and for a build without kernels
+//! (`NVFP4_GEMV_NO_KERNELS`, or docs.rs), it needs nothing at all.
 
+#[cfg(feature = "cuda")]
+#[path = "build/advice.rs"]
+mod advice;
 #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
 #[path = "build/arch.rs"]
 mod arch;
 #[cfg(feature = "cuda")]
 #[path = "build/compile.rs"]
 mod compile;
+#[cfg(feature = "cuda")]
+#[path = "build/no_kernels.rs"]
+mod no_kernels;
 #[cfg(feature = "cuda")]
 #[path = "build/nvcc.rs"]
 mod nvcc;
@@ -37,10 +43,12 @@ mod cuda {
     use std::env;
     use std::path::{Path, PathBuf};
 
-    use crate::{arch, compile, nvcc, sources};
+    use crate::{advice, arch, compile, no_kernels, nvcc, sources};
 
     pub(crate) fn build() -> Result<(), String> {
-        println!("cargo::rerun-if-env-changed=DOCS_RS");
+        for name in [no_kernels::VARIABLE, no_kernels::DOCS_RS] {
+            println!("cargo::rerun-if-env-changed={name}");
+        }
         println!("cargo::rerun-if-env-changed={}", arch::VARIABLE);
         println!("cargo::rerun-if-env-changed={}", compile::RACECHECK);
         println!("cargo::rerun-if-changed=build");
@@ -54,7 +62,14 @@ mod cuda {
             "cargo::rustc-env=NVFP4_GEMV_KERNELS={}",
             sources::hash(&csrc)?
         );
-        if env::var_os("DOCS_RS").is_some() {
+        if no_kernels::asked_for(|name| env::var_os(name)) {
+            let bindings = manifest.join("src").join("ffi.rs");
+            println!("cargo::rerun-if-changed={}", bindings.display());
+            let bindings = std::fs::read_to_string(&bindings)
+                .map_err(|error| format!("{}: {error}", bindings.display()))?;
+            let stubs = folder("OUT_DIR")?.join("no_kernels.rs");
+            std::fs::write(&stubs, no_kernels::stubs(&bindings)?)
+                .map_err(|error| format!("{}: {error}", stubs.display()))?;
             println!("cargo::rustc-cfg=nvfp4_gemv_no_kernels");
             println!("cargo::rustc-env=NVFP4_GEMV_COMPILED_ARCHS=");
             return Ok(());
@@ -62,17 +77,16 @@ mod cuda {
         for name in nvcc::VARIABLES {
             println!("cargo::rerun-if-env-changed={name}");
         }
-        let archs = arch::parse(&env::var(arch::VARIABLE).unwrap_or(arch::DEFAULT.into()))?;
+        let archs = env::var(arch::VARIABLE).unwrap_or(arch::DEFAULT.into());
+        let archs = arch::parse(&archs, arch::gpus_here)?;
         let nvcc = nvcc::find().map_err(|missing| {
-            format!(
-                "nvfp4-gemv: the `cuda` feature compiles CUDA C++ and found {missing}\n\
-                 Two ways out:\n  \
-                 - `cargo xtask toolchain` in nvfp4-gemv's repository installs a CUDA 13.0 \
-                 compiler without root and prints what to export; or install CUDA {} or newer and \
-                 set CUDA_HOME.\n  \
-                 - `--no-default-features` builds the CPU path only.\n",
-                nvcc::MINIMUM
-            )
+            let reader = match manifest.join("xtask").is_dir() {
+                true => advice::Reader::Repository,
+                false => advice::Reader::Dependent,
+            };
+            let number = |part| env::var(format!("CARGO_PKG_VERSION_{part}")).unwrap_or_default();
+            let version = format!("{}.{}", number("MAJOR"), number("MINOR"));
+            advice::no_nvcc(&missing, reader, &version, no_kernels::VARIABLE)
         })?;
 
         let out = folder("OUT_DIR")?;

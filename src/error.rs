@@ -24,7 +24,11 @@ pub enum Error {
     },
 
     /// Too few or too many vectors.
-    #[error("N = {n} vectors: one call takes 1 to 16")]
+    #[error(
+        "N = {n} vectors: one call takes 1 to {most}{}",
+        if *n == 0 { String::new() } else { format!("; split them into calls of at most {}", Shape::MAX_N) },
+        most = Shape::MAX_N
+    )]
     NOutOfRange {
         /// The N that was given.
         n: usize,
@@ -41,7 +45,7 @@ pub enum Error {
     },
 
     /// Weights were made for other dimensions than the call's.
-    #[error("the weights are {weights}, the call is {call}")]
+    #[error("{}", mismatch(weights, call))]
     ShapeMismatch {
         /// What the weights were checked against.
         weights: Shape,
@@ -346,4 +350,58 @@ pub enum Error {
         /// CUDA's own text.
         message: String,
     },
+}
+
+/// The dimensions in which a call differs from the weights, by name. The weights' N means nothing.
+fn mismatch(weights: &Shape, call: &Shape) -> String {
+    let dimensions = [
+        ("M", weights.m(), call.m()),
+        ("K", weights.k(), call.k()),
+        ("L", weights.l(), call.l()),
+    ];
+    let differ = || {
+        dimensions
+            .iter()
+            .filter(|(_, weights, call)| weights != call)
+    };
+    let list = |pick: fn(&(&str, usize, usize)) -> usize| {
+        let parts: Vec<String> = differ().map(|d| format!("{} = {}", d.0, pick(d))).collect();
+        parts.join(", ")
+    };
+    format!(
+        "the weights have {}, the call has {}",
+        list(|d| d.1),
+        list(|d| d.2)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mismatch_names_the_dimensions_that_differ() {
+        let shape = |m, k, l| Shape::gemv(m, k, l).unwrap();
+        let says = |weights, call| Error::ShapeMismatch { weights, call }.to_string();
+        assert_eq!(
+            says(shape(2, 16, 1), shape(2, 16, 4)),
+            "the weights have L = 1, the call has L = 4"
+        );
+        assert_eq!(
+            says(shape(2, 16, 1), shape(3, 32, 1)),
+            "the weights have M = 2, K = 16, the call has M = 3, K = 32"
+        );
+    }
+
+    #[test]
+    fn too_many_vectors_are_told_what_to_do() {
+        assert_eq!(
+            Error::NOutOfRange { n: 17 }.to_string(),
+            "N = 17 vectors: one call takes 1 to 16; split them into calls of at most 16"
+        );
+        assert_eq!(
+            Error::NOutOfRange { n: 0 }.to_string(),
+            "N = 0 vectors: one call takes 1 to 16"
+        );
+    }
 }

@@ -68,6 +68,13 @@ mod input;
 #[cfg(feature = "cuda")]
 pub mod measure;
 mod memory;
+#[cfg(nvfp4_gemv_no_kernels)]
+#[allow(unused_variables)]
+mod no_kernels {
+    //! What stands for the C functions in a build without kernels: `build/no_kernels.rs`.
+    use crate::ffi::*;
+    include!(concat!(env!("OUT_DIR"), "/no_kernels.rs"));
+}
 pub mod output;
 pub mod path;
 #[cfg(feature = "cuda")]

@@ -146,9 +146,14 @@ impl fmt::Debug for Shape {
     }
 }
 
-/// `M x K`, then ` x L` and ` n=N` where they are not 1.
+/// `MxK`, then `xL` and ` n=N` where they are not 1. The alternate form, `{:#}`, names every dimension:
+/// `M = 4096, K = 7168, L = 8, N = 1`.
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { m, n, k, l } = self;
+        if f.alternate() {
+            return write!(f, "M = {m}, K = {k}, L = {l}, N = {n}");
+        }
         write!(f, "{}x{}", self.m, self.k)?;
         if self.l != 1 {
             write!(f, "x{}", self.l)?;
@@ -196,6 +201,7 @@ mod tests {
         assert_eq!(s.weight_scale_bytes(ScaleLayout::Tiled128x4), 2 * 256 * 8);
         assert_eq!(s.outputs(), 2 * 3 * 129);
         assert_eq!(s.to_string(), "129x80x2 n=3");
+        assert_eq!(format!("{s:#}"), "M = 129, K = 80, L = 2, N = 3");
         assert!(Shape::gemv(0, 16, 1).unwrap().is_empty());
         assert!(Shape::gemv(1, 16, 0).unwrap().is_empty());
     }

@@ -94,6 +94,7 @@ fn describe(close: &[String], total: usize) -> String {
     let names = names(close);
     match (close, total) {
         (_, 0) => "; the checkpoint has no NVFP4 layer at all".into(),
+        ([], 1) => "; it has 1 other".into(),
         ([], _) => format!("; it has {total} others"),
         (close, _) if close.len() == total => format!("; it has {names}"),
         _ => format!("; did you mean {names}? ({total} layers in all)"),

@@ -179,7 +179,10 @@ impl Output {
                 return Err(io::Error::new(ErrorKind::InvalidInput, what));
             }
             if let Some(input) = self.input_at(metadata) {
-                let why = format!("this is the file that is read as {}", input.display());
+                let why = format!(
+                    "this is the file that is read as {}",
+                    crate::printable::path(input)
+                );
                 return Err(io::Error::new(ErrorKind::InvalidInput, why));
             }
             if !self.replace {

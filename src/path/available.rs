@@ -77,8 +77,8 @@ pub enum Unavailable {
         /// What this build carries.
         archs: &'static str,
     },
-    /// Documentation build: the API without the kernels.
-    DocumentationBuild,
+    /// A build without kernels, for documentation, editors and `cargo check`: `NVFP4_GEMV_NO_KERNELS`.
+    BuiltWithoutKernels,
     /// The path does not multiply such vectors.
     Activation {
         /// The vectors' element type.
@@ -135,9 +135,10 @@ impl fmt::Display for Unavailable {
                 "this build carries machine code for {archs}, none of which runs this path on \
                  compute capability {major}.{minor}; rebuild with NVFP4_GEMV_ARCHS naming it"
             ),
-            Self::DocumentationBuild => {
-                f.write_str("this is a documentation build (DOCS_RS), which carries no kernels")
-            }
+            Self::BuiltWithoutKernels => f.write_str(
+                "this build carries no kernels: NVFP4_GEMV_NO_KERNELS (or DOCS_RS) was set when it was \
+                 built; unset it and build again",
+            ),
             Self::Activation { found, takes } => write!(
                 f,
                 "the vectors are {found}, the path multiplies {takes} vectors; QuantizedVectors \
@@ -369,7 +370,7 @@ fn image(
     has_path: impl Fn(&Arch<'_>) -> bool,
 ) -> Result<(), Unavailable> {
     if archs.is_empty() {
-        return Err(Unavailable::DocumentationBuild);
+        return Err(Unavailable::BuiltWithoutKernels);
     }
     let runs = |arch: &str| {
         Arch::parse(arch).is_some_and(|arch| has_path(&arch) && arch.runs_on(compute_capability))

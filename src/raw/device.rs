@@ -7,7 +7,7 @@ use crate::ffi;
 use crate::path::{Target, measured};
 
 /// The architectures this build carries machine code for, as in `NVFP4_GEMV_ARCHS`. Empty in a
-/// documentation build.
+/// build without kernels (`NVFP4_GEMV_NO_KERNELS`, or documentation).
 pub const COMPILED_ARCHS: &str = env!("NVFP4_GEMV_COMPILED_ARCHS");
 
 /// A hash of the kernels' sources: times of other sources are not times of this build.
@@ -125,6 +125,13 @@ fn no_device() -> Error {
 pub(super) fn status(during: &'static str, code: i32) -> Result<()> {
     // SAFETY: the function takes any number and returns static text.
     let text = || unsafe { CStr::from_ptr(ffi::nvfp4_gemv_error_string(code)) };
+    #[cfg(nvfp4_gemv_no_kernels)]
+    if code == crate::no_kernels::CODE {
+        return Err(Error::PathUnavailable {
+            path: crate::path::Path::CudaCore,
+            reason: crate::path::Unavailable::BuiltWithoutKernels,
+        });
+    }
     match code {
         0 => Ok(()),
         // Stub library, insufficient driver, initialisation, system not ready, mismatches.

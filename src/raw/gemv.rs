@@ -119,8 +119,9 @@ impl Vectors {
     }
 }
 
-/// Enqueues one problem's kernels, as `config` cuts them: [`cuda_core`],
-/// [`tiled`](super::tiled) or [`stream`](super::stream()).
+/// Enqueues one problem's kernels, as `config` cuts them. Each kind of [`Config`] has a function of its
+/// own, which this one stands for: [`cuda_core`], [`tiled`](super::tiled()), [`stream`](super::stream()) or
+/// [`ring`](super::ring()).
 ///
 /// # Errors
 /// As theirs.

@@ -69,7 +69,7 @@ pub enum TuneError {
     },
 
     /// No path of the GPU can run the problem.
-    #[error("nothing to tune: no path of this GPU runs {shape}: {}", reasons.join("; "))]
+    #[error("nothing to tune: no path of this GPU runs {shape:#}: {}", reasons.join("; "))]
     NoCandidates {
         /// The problem.
         shape: crate::Shape,

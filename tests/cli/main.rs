@@ -110,6 +110,11 @@ fn help_has_examples_and_wrong_usage_exits_with_2() {
         &["plan", "16", "16", "--path", "gpu"],
         &["bench", "--shape", "1,2,3,4,5"],
         &["bench", "--shape", "16,24"],
+        &["bench", "--shape", "16,16", "--n", "17"],
+        &["plan"],
+        &["plan", "16,16", "--shape", "16,16"],
+        &["plan", "16", "16", "1", "1", "1"],
+        &["tune", "--shape", "16"],
         &["verify", "--problem", "x", "--contest"],
         &[
             "run",
@@ -227,12 +232,119 @@ fn plan_explains() {
     }
     let old = fails(&["plan", "128", "256", "--compute-capability", "7.5"]);
     assert!(old.contains("compute capability 7.5"), "{old}");
-    assert!(fails(&["plan", "128", "0"]).contains("K is 0"));
-    assert!(fails(&["plan", "128", "24"]).contains("K = 24"));
-    assert!(fails(&["plan", "128", "32", "--n", "17"]).contains("N = 17"));
-    let huge = usize::MAX.to_string();
-    assert!(fails(&["plan", &huge, "16"]).contains("overflow"));
     assert_eq!(json(&["plan", "0", "16", "--path", "cpu"])["path"], "cpu");
+}
+
+/// What a call with wrong arguments says.
+fn refuses(args: &[&str]) -> String {
+    let out = program(args);
+    assert_eq!(
+        out.status.code(),
+        Some(2),
+        "{args:?}: {}",
+        text(&out.stdout)
+    );
+    text(&out.stderr)
+}
+
+#[test]
+fn every_command_reads_shapes_alike() {
+    for written in [
+        &["4096,7168,8,4"][..],
+        &["4096x7168x8x4"],
+        &["4096", "7168", "8", "4"],
+        &["4096x7168", "8", "--n", "4"],
+        &["--shape", "4096,7168,8,4"],
+        &["--shape", "4096x7168x8", "--n", "4"],
+    ] {
+        let plan = json(&[&["plan", "--path", "cpu"], written].concat());
+        let dimensions = ["m", "k", "l", "n"].map(|name| plan[name].as_u64().unwrap());
+        assert_eq!(dimensions, [4096, 7168, 8, 4], "{written:?}");
+    }
+    let huge = usize::MAX.to_string();
+    for (shape, says) in [
+        ("4096", "1 number given; expected M,K[,L[,N]]"),
+        ("4096,x", "K is missing"),
+        ("1o24,16", "M = \"1o24\" is not a whole number"),
+        ("128,0", "K is 0"),
+        ("128,24", "K = 24"),
+        ("128,32,1,17", "split them into calls of at most 16"),
+        (&format!("{huge},16"), "overflow"),
+        (&format!("16,{huge}0"), "is too large"),
+    ] {
+        for command in [
+            &["plan"][..],
+            &["plan", "--shape"],
+            &["tune", "--shape"],
+            &["bench", "--shape"],
+            &["compare", "--a", "cpu", "--b", "cpu", "--shape"],
+        ] {
+            let error = refuses(&[command, &[shape]].concat());
+            assert!(error.contains(says), "{command:?} {shape}: {error}");
+        }
+    }
+    for command in [
+        &["plan", "16,16"][..],
+        &["bench", "--shape", "16,16"],
+        &["run", "--checkpoint", MODELOPT, "--layer", LAYER],
+    ] {
+        let error = refuses(&[command, &["--n", "17"]].concat());
+        assert!(
+            error.contains("N = 17") && error.contains("at most 16"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_plan_for_a_gpu_that_no_build_knows_is_shown_with_what_this_build_lacks() {
+    let plan = json(&["plan", "4096,7168", "--compute-capability", "12.1"]);
+    assert_eq!(plan["path"], "cuda-core");
+    let note = plan["other_build"].as_str().unwrap();
+    assert!(note.contains("this build"), "{note}");
+    let table = prints(&["plan", "4096,7168", "--compute-capability", "12.1"]);
+    assert!(
+        table.contains(note) && table.contains("* cuda-core"),
+        "{table}"
+    );
+    // Whatever the build has, a B200 can be planned for.
+    json(&["plan", "4096,7168", "--compute-capability", "10.0"]);
+}
+
+#[test]
+fn hints_name_options_that_the_command_has() {
+    let unknown = Command::new(env!("CARGO_BIN_EXE_nvfp4-gemv"))
+        .args(["plan", "16,16"])
+        .env("NVFP4_GEMV_PATH", "gpu")
+        .output()
+        .unwrap();
+    assert!(text(&unknown.stderr).contains("NVFP4_GEMV_PATH"));
+    if json(&["info"])["cuda"]["why_none"].is_null() {
+        return; // there is a device, and nothing below fails
+    }
+    for command in [
+        &["tune", "--shape", "16,16"][..],
+        &[
+            "compare",
+            "--shape",
+            "16,16",
+            "--a",
+            "cuda-core",
+            "--b",
+            "cuda-core",
+        ],
+        &["plan", "16,16", "--path", "tensor-core"],
+        &["bench", "--shape", "16,16", "--path", "cuda-core"],
+        &["verify", "--case", "zeros 5x16", "--path", "cuda-core"],
+    ] {
+        let error = fails(command);
+        let hint = error
+            .split_once("hint: ")
+            .unwrap_or_else(|| panic!("{error}"))
+            .1;
+        let has_path = prints(&[command[0], "--help"]).contains("--path <");
+        assert_eq!(hint.contains("--path"), has_path, "{command:?}: {hint}");
+    }
 }
 
 #[test]

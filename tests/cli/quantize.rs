@@ -7,7 +7,7 @@ use nvfp4_gemv::file::{self, NewTensor, TensorFile};
 use nvfp4_gemv::{format::e2m1, reference};
 use safetensors::Dtype;
 
-use crate::{MODELOPT, command, fails, json, text};
+use crate::{MODELOPT, command, fails, json, prints, text};
 
 /// A model of one layer that can be quantised and tensors that cannot.
 fn model(path: &Path, spoil: impl FnOnce(&mut Vec<f32>)) {
@@ -96,6 +96,54 @@ fn quantize_writes_what_the_checkpoint_reader_and_run_read() {
     assert_eq!(chosen(&["--include", "fc1.*"]), 1);
     assert_eq!(chosen(&["--exclude", "*fc*"]), 1); // the embedding
     assert_eq!(chosen(&["--exclude", "nothing"]), 3);
+}
+
+#[test]
+fn quantize_says_what_it_left_as_it_was_and_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (source, out) = (at("in.safetensors"), at("out.safetensors"));
+    model(Path::new(&source), |_| {});
+    let args = ["quantize", &source, &out, "--force"];
+    let reasons = [
+        ("embed.weight", "excluded by \"*embed*\""),
+        ("fc1.bias", "not named `*.weight`"),
+        ("norm.weight", "1 dimension, not 2"),
+        ("odd.weight", "K = 24, not a multiple of 16"),
+    ];
+    let report = json(&args);
+    let copied = report["copied_tensors"].as_array().unwrap();
+    let mut listed: Vec<_> = copied
+        .iter()
+        .map(|one| {
+            (
+                one["tensor"].as_str().unwrap(),
+                one["why"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    listed.sort_unstable();
+    assert_eq!(listed, reasons);
+    let printed = prints(&args);
+    assert!(printed.starts_with("2 weights quantised ("), "{printed}");
+    for (name, why) in reasons {
+        assert!(
+            printed.contains(&format!("copied, {why}: {name:?}\n")),
+            "{printed}"
+        );
+    }
+    let one = prints(&[&args[..], &["--include", "fc1.*"]].concat());
+    assert!(one.starts_with("1 weight quantised ("), "{one}");
+    assert!(
+        one.contains("not included by --include: \"fc2.weight\""),
+        "{one}"
+    );
+    // Where nothing is left to quantise, the reasons are what helps.
+    let none = fails(&[&args[..], &["--exclude", "*"]].concat());
+    assert!(
+        none.contains("nothing to quantise") && none.contains("K = 24"),
+        "{none}"
+    );
 }
 
 #[test]

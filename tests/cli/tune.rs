@@ -53,5 +53,9 @@ fn tune_and_its_files() {
         }
         let error = fails(&["plan", "4096", "4096", "--tuned", "Cargo.toml"]);
         assert!(error.contains("Cargo.toml"), "{error}");
+        // The name alone would not say what to mend.
+        let error = fails(&["plan", "4096", "4096", "--tuned", "gone.json"]);
+        assert!(error.contains("gone.json: "), "{error}");
+        assert!(error.to_lowercase().contains("no such file"), "{error}");
     }
 }

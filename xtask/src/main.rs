@@ -2,6 +2,7 @@
 //! only Rust, a C++ compiler and Python 3.
 
 mod bench;
+mod build_script;
 mod cargo;
 mod checks;
 mod nightly;

@@ -9,8 +9,8 @@ use serde_json::json;
 
 use crate::bench::statistics::{bootstrap, median, quantile, resampled_median};
 use crate::engine::{self, Case, Mode, Plan, Work};
-use crate::report::{Report, Table, time};
-use crate::shapes::{ActivationArg, LayoutArg, OutputArg, parse_shape};
+use crate::report::{Report, Table, count, time};
+use crate::shapes::{ActivationArg, LayoutArg, OutputArg, SYNTAX, parse_shape};
 
 /// Compares two paths on one problem, strictly alternating, and says how sure that is
 #[derive(Debug, clap::Args)]
@@ -23,8 +23,9 @@ Examples:
   nvfp4-gemv compare --shape 4096,4096 --layout 128x4 --a cuda-core-tma --b cuda-core-tma:chained
   nvfp4-gemv compare --shape 1536,4096 --a cpu --b cpu --json")]
 pub(crate) struct Args {
-    /// M,K or M,K,L or M,K,L,N
-    #[arg(long, value_name = "M,K[,L[,N]]", value_parser = parse_shape)]
+    /// M,K or M,K,L or M,K,L,N, also with `x` between: rows of the weights, elements of a row (a multiple of
+    /// 16), batches, vectors a batch
+    #[arg(long, value_name = SYNTAX, value_parser = parse_shape)]
     shape: Shape,
     /// A path; `:chained` after it for programmatic dependent launch
     #[arg(long, value_name = "PATH[:chained]")]
@@ -102,7 +103,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         bail!("{a} and {b} cannot take turns: their operands lie in different memories");
     }
     if args.shape.is_empty() {
-        bail!("{} has nothing to measure", args.shape);
+        bail!("{:#} has nothing to measure: M or L is 0", args.shape);
     }
     let (engine, _) = engine::open(Some(a.path))?;
     let case = Case {
@@ -163,7 +164,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     }
     let percent = 100.0 * LEVEL;
     let text = format!(
-        "{}, {} with {} vectors, {} scales; {} rounds of {} launches\n\n{table}\n\
+        "{}, {} with {} vectors, {} scales; {} rounds of {}\n\n{table}\n\
          b / a  {ratio:.4} (rounds {low:.4}..{high:.4}; {percent}% interval of the median \
          {:.4}..{:.4})\n{verdict}\n",
         engine.device(),
@@ -171,7 +172,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         case.activation,
         case.layout,
         plan.rounds,
-        rounds.launches,
+        count(rounds.launches, "launch"),
         interval.low,
         interval.high,
     );

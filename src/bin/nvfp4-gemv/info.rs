@@ -7,7 +7,7 @@ use nvfp4_gemv::{Activation, Path, ScaleLayout, Shape, Target};
 use serde_json::{Value, json};
 
 use crate::engine::{compiled_archs, devices};
-use crate::report::{Report, Table};
+use crate::report::{Report, Table, count};
 
 /// Shows devices, driver, compiled architectures, CPU features, and each path with why it is or
 /// is not available
@@ -21,8 +21,8 @@ pub(crate) fn run(_args: &Args) -> Result<Report> {
     let mut text = format!("nvfp4-gemv {}\n\n", env!("CARGO_PKG_VERSION"));
 
     text.push_str(&format!(
-        "CPU: {} threads, implementation {}\n",
-        rayon::current_num_threads(),
+        "CPU: {}, implementation {}\n",
+        count(rayon::current_num_threads(), "thread"),
         Implementation::best()
     ));
     let mut table = Table::new(&["  implementation", "available", "needs"]);

@@ -11,6 +11,7 @@ use nvfp4_gemv::{Activation, GlobalScale, ScaleLayout, Shape, printable};
 
 use crate::engine::{InputScale, Inputs};
 use crate::output::files_of;
+use crate::report::count;
 
 /// Where a layer's own test data is, by convention of this project's test files.
 pub(crate) const TEST_INPUT: &str = "test_input";
@@ -74,7 +75,7 @@ impl Source {
         };
         let n = n.unwrap_or(rows.min(Shape::MAX_N));
         if n > rows {
-            bail!("--n {n}: tensor {name:?} has {rows} rows only");
+            bail!("--n {n}: tensor {name:?} has {} only", count(rows, "row"));
         }
         let mut values = tensor.to_f32_widened()?;
         values.truncate(n * k);

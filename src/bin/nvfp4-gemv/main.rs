@@ -38,7 +38,7 @@ use report::Report;
 )]
 struct Cli {
     /// Print one JSON object instead of text
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 900)]
     json: bool,
 
     #[command(subcommand)]
@@ -65,12 +65,23 @@ fn wrong_usage(error: clap::Error) -> clap::Error {
     Cli::try_parse_from(printable).err().unwrap_or(error)
 }
 
+impl Command {
+    /// Whether the command has `--path`.
+    fn takes_path(&self) -> bool {
+        match self {
+            Self::Run(_) | Self::Verify(_) | Self::Plan(_) | Self::Bench(_) => true,
+            Self::Info(_) | Self::Quantize(_) | Self::Tune(_) | Self::Compare(_) => false,
+        }
+    }
+}
+
 fn main() -> ExitCode {
     bus_error::report();
     let cli = Cli::try_parse().unwrap_or_else(|error| wrong_usage(error).exit());
+    let takes_path = cli.command.takes_path();
     #[cfg(unix)]
     if let Err(error) = nvfp4_gemv::output::remove_temporaries_on_signals() {
-        Report::error(&error.into(), false);
+        Report::error(&error.into(), takes_path, false);
         return ExitCode::FAILURE;
     }
     let result = match cli.command {
@@ -83,7 +94,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Compare(args) => compare::run(&args),
     };
-    let report = result.unwrap_or_else(|error| Report::error(&error, cli.json));
+    let report = result.unwrap_or_else(|error| Report::error(&error, takes_path, cli.json));
     match report.print(cli.json) {
         Ok(()) if report.passed => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,

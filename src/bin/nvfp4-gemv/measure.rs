@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use serde_json::{Value, json};
 
 use crate::engine::Operands;
-use crate::report::{number, small};
+use crate::report::{count, number, small};
 
 /// The truth of `reference::gemv`, rows in parallel: the same numbers, sooner.
 pub(crate) fn truth(operands: &Operands<'_>) -> Result<Reference> {
@@ -115,7 +115,7 @@ impl Check {
         if self.passed {
             "ok".into()
         } else {
-            format!("FAILED ({} elements)", self.failures)
+            format!("FAILED ({})", count(self.failures, "element"))
         }
     }
 

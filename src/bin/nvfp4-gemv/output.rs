@@ -13,7 +13,10 @@ pub(crate) fn output(
     inputs: impl IntoIterator<Item = PathBuf>,
 ) -> Result<Output, FileError> {
     let all = Output::new(path).replace(force).on_wait(|path| {
-        eprintln!("waiting until somebody reads the pipe {}", path.display());
+        eprintln!(
+            "waiting until somebody reads the pipe {}",
+            nvfp4_gemv::printable::path(path)
+        );
     });
     let output = inputs.into_iter().fold(all, Output::never_over);
     match output.check() {

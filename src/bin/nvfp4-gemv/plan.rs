@@ -4,14 +4,14 @@ use std::path::{Path as FilePath, PathBuf};
 
 use anyhow::{Result, bail};
 use nvfp4_gemv::path::measured::{self, Measurements};
-use nvfp4_gemv::path::{Operands, Ranked, rank, select_tuned};
+use nvfp4_gemv::path::{Operands, Ranked, available, rank, select_tuned};
 use nvfp4_gemv::tune::{TUNED_VARIABLE, Tuned};
-use nvfp4_gemv::{Activation, Choice, Path, ScaleLayout, Shape, Target};
+use nvfp4_gemv::{Activation, Choice, Path, ScaleLayout, Shape, Target, Unavailable};
 use serde_json::{Value, json};
 
 use crate::engine::{self, PathArg, compiled_archs};
 use crate::report::{Report, Table, bytes, time};
-use crate::shapes::{ActivationArg, LayoutArg};
+use crate::shapes::{ActivationArg, LayoutArg, ShapeArgs, parse_n};
 
 /// Says which path computes a shape, how fast each is, and on what evidence; computes nothing
 #[derive(Debug, clap::Args)]
@@ -22,22 +22,17 @@ and `modelled` from the machine code and published rates. The share is of what a
 reads the weights.
 
 Examples:
-  nvfp4-gemv plan 4096 7168 1
-  nvfp4-gemv plan 7168 16384 1 --n 4 --activation bf16
-  nvfp4-gemv plan 4096 7168 8 --layout 128x4 --tuned tuned.json
-  nvfp4-gemv plan 4096 7168 8 --layout 128x4 --gpu h200
-  nvfp4-gemv plan 4096 7168 8 --n 4 --layout 128x4 --compute-capability 10.0   # for a B200")]
+  nvfp4-gemv plan 4096,7168
+  nvfp4-gemv plan 7168,16384 --n 4 --activation bf16
+  nvfp4-gemv plan 4096,7168,8 --layout 128x4 --tuned tuned.json
+  nvfp4-gemv plan 4096,7168,8 --layout 128x4 --gpu h200
+  nvfp4-gemv plan 4096,7168,8,4 --layout 128x4 --compute-capability 10.0   # for a B200")]
 pub(crate) struct Args {
-    /// Rows of the weights
-    m: usize,
-    /// Elements of a row, a multiple of 16
-    k: usize,
-    /// Batches, each with weights of its own
-    #[arg(default_value_t = 1)]
-    l: usize,
-    /// Vectors a batch
-    #[arg(long, default_value_t = 1)]
-    n: usize,
+    #[command(flatten)]
+    shape: ShapeArgs,
+    /// Vectors a batch, in place of the shape's
+    #[arg(long, value_parser = parse_n)]
+    n: Option<usize>,
     /// Element type of the vectors
     #[arg(long, value_enum, default_value = "nvfp4")]
     activation: ActivationArg,
@@ -74,35 +69,82 @@ struct Where {
     tuned: Option<Measurements>,
     /// Why this machine has no GPU, if it is for this machine.
     no_gpu: Option<nvfp4_gemv::Error>,
+    /// What this build lacks for it, and what build the plan is for instead.
+    other_build: Option<String>,
 }
 
-/// A GPU that is not in this machine.
-fn elsewhere(compute_capability: (i32, i32), model: Option<&'static str>) -> Target {
-    Target::Cuda {
-        compute_capability,
-        archs: match compiled_archs() {
-            // Built without kernels: plan for a build that has the usual ones.
-            "" => DEFAULT_ARCHS,
-            archs => archs,
-        },
-        model,
+impl Where {
+    /// A GPU that is not in this machine, and perhaps not in this build.
+    fn elsewhere(
+        compiled: &'static str,
+        compute_capability: (i32, i32),
+        model: Option<&'static str>,
+        tuned: Option<Measurements>,
+    ) -> Self {
+        let target = |archs| Target::Cuda {
+            compute_capability,
+            archs,
+            model,
+        };
+        let archs = archs_for(compiled, compute_capability);
+        let (major, minor) = compute_capability;
+        let other_build = (archs != compiled).then(|| {
+            let lacks = match compiled {
+                "" => "this build carries no kernels".into(),
+                compiled => format!(
+                    "this build has no code for compute capability {major}.{minor}, only for {compiled}"
+                ),
+            };
+            format!("{lacks}; planned for a build with NVFP4_GEMV_ARCHS=\"{archs}\"")
+        });
+        Self {
+            target: target(archs),
+            tuned,
+            no_gpu: None,
+            other_build,
+        }
     }
 }
 
+/// The architectures to plan with for a GPU: this build's, where it has code for the GPU at all, else a
+/// default build's, else the GPU's own.
+fn archs_for(compiled: &'static str, compute_capability: (i32, i32)) -> &'static str {
+    let has_code = |archs: &&'static str| {
+        let target = Target::Cuda {
+            compute_capability,
+            archs,
+            model: None,
+        };
+        // The path that runs on the most devices, and a problem that each of them takes.
+        let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
+        let can = |shape| available(Path::CudaCore, &shape, &operands, &target);
+        !matches!(
+            Shape::gemv(128, 256, 1).map(can),
+            Ok(Err(
+                Unavailable::NoKernelImage { .. } | Unavailable::BuiltWithoutKernels
+            ))
+        )
+    };
+    let known = [compiled, DEFAULT_ARCHS].into_iter().find(has_code);
+    known.unwrap_or_else(|| {
+        let (major, minor) = compute_capability;
+        // Architecture-specific code exists from 9.0 on. One small string for the one plan of a process.
+        let suffix = if major >= 9 { "a" } else { "" };
+        String::leak(format!("{major}{minor}{suffix}"))
+    })
+}
+
 fn find_where(args: &Args, forced: Option<Path>) -> Result<Where> {
-    let there = |target, tuned| Where {
-        target,
-        tuned,
-        no_gpu: None,
+    let there = |compute_capability, model, tuned| {
+        Where::elsewhere(compiled_archs(), compute_capability, model, tuned)
     };
     if let Some(compute_capability) = args.compute_capability {
-        return Ok(there(elsewhere(compute_capability, None), None));
+        return Ok(there(compute_capability, None, None));
     }
     if let Some(name) = &args.gpu {
         let table = builtin(name)?;
         let gpu = &table.machine.gpu;
-        let target = elsewhere(gpu.compute_capability, Some(&gpu.name));
-        return Ok(there(target, None));
+        return Ok(there(gpu.compute_capability, Some(&gpu.name), None));
     }
     let variable = || std::env::var_os(TUNED_VARIABLE).filter(|file| !file.is_empty());
     let file = args.tuned.clone().or_else(|| variable().map(PathBuf::from));
@@ -118,14 +160,19 @@ fn find_where(args: &Args, forced: Option<Path>) -> Result<Where> {
             let gpu = &table.machine.gpu;
             let model = measured::builtin_for(&gpu.name, gpu.multiprocessors)
                 .map(|table| table.machine.gpu.name.as_str());
-            let target = elsewhere(gpu.compute_capability, model);
-            Ok(there(target, Some(table)))
+            Ok(there(gpu.compute_capability, model, Some(table)))
         }
-        (Some(file), None) => Ok(there(engine.target(), Some(tuned_here(&file)?))),
+        (Some(file), None) => Ok(Where {
+            target: engine.target(),
+            tuned: Some(tuned_here(&file)?),
+            no_gpu: None,
+            other_build: None,
+        }),
         (None, no_gpu) => Ok(Where {
             target: engine.target(),
             tuned: None,
             no_gpu,
+            other_build: None,
         }),
     }
 }
@@ -165,7 +212,9 @@ fn builtin(name: &str) -> Result<&'static Measurements> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Report> {
-    let shape = Shape::new(args.m, args.n, args.k, args.l)?;
+    let ShapeArgs(shape) = args.shape;
+    let n = args.n.unwrap_or(shape.n());
+    let shape = Shape::new(shape.m(), n, shape.k(), shape.l())?;
     let activation = Activation::from(args.activation);
     let layout = ScaleLayout::from(args.layout);
     let operands = Operands::new(activation, layout);
@@ -174,6 +223,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         target,
         tuned,
         no_gpu,
+        other_build,
     } = find_where(args, forced)?;
     let tuned = tuned.as_ref();
     let choice = select_tuned(&shape, &operands, &target, forced, tuned)?;
@@ -185,10 +235,12 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         .into_iter()
         .map(|ranked| Line::new(ranked, no_gpu.as_ref()))
         .collect();
+    let note = other_build.as_ref().map(|note| format!("  note: {note}\n"));
     let text = format!(
-        "{shape} with {activation} vectors, {layout} scales: {}\n  because: {reason}\n\n{}\n\
+        "{shape} with {activation} vectors, {layout} scales: {}\n  because: {reason}\n{}\n{}\n\
          reads {} of weights ({} of codes, {} of scales)\n",
         choice.path,
+        note.unwrap_or_default(),
         table(&ranked, &choice),
         bytes(shape.weight_bytes()),
         bytes(shape.weight_code_bytes()),
@@ -203,6 +255,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "layout": layout.name(),
             "path": choice.path.name(),
             "reason": reason,
+            "other_build": other_build,
             "paths": ranked.iter().map(Line::json).collect::<Vec<_>>(),
             "others": others.map(Line::json).collect::<Vec<_>>(),
             "weight_bytes": shape.weight_bytes(),
@@ -278,5 +331,37 @@ fn reason_of(error: &nvfp4_gemv::Error) -> String {
     match error {
         nvfp4_gemv::Error::PathUnavailable { reason, .. } => reason.to_string(),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_without_code_for_a_gpu_plans_for_one_that_has_it() {
+        let there = |compiled, compute_capability| {
+            let there = Where::elsewhere(compiled, compute_capability, None, None);
+            let Target::Cuda { archs, .. } = there.target else {
+                panic!("{:?}", there.target);
+            };
+            (archs, there.other_build)
+        };
+        assert_eq!(there("90a", (9, 0)), ("90a", None));
+        // Too old for every path: no build would help, and the dispatch says so.
+        assert_eq!(there("90a", (7, 5)), ("90a", None));
+        let (archs, note) = there("90a", (10, 0));
+        assert_eq!(archs, DEFAULT_ARCHS);
+        let note = note.unwrap();
+        assert!(
+            note.contains("no code for compute capability 10.0, only for 90a"),
+            "{note}"
+        );
+        let (archs, note) = there("90a", (12, 1));
+        assert_eq!(archs, "121a");
+        assert!(note.unwrap().contains("NVFP4_GEMV_ARCHS=\"121a\""));
+        let (archs, note) = there("", (10, 0));
+        assert_eq!(archs, DEFAULT_ARCHS);
+        assert!(note.unwrap().contains("carries no kernels"));
     }
 }

@@ -14,12 +14,12 @@ use safetensors::Dtype;
 use serde_json::json;
 
 use crate::output::{files_of, output};
-use crate::report::{Report, bytes, progress};
+use crate::report::{Report, bytes, count, progress};
 
 /// Quantises the 2-D weights of a safetensors checkpoint to NVFP4 and copies everything else
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Quantised are tensors named `*.weight` of type F32, F16 or BF16 and shape [N, K] with K a multiple \
+Quantised are tensors named `*.weight` of type F32, F16 or BF16 and shape [M, K] with K a multiple \
 of 16, except embeddings and the output head (`--exclude` replaces that exception). The arithmetic \
 is the tool's whose dialect is written. The output appears under its name when it is complete; \
 whatever fails, no half-written file is left. A pipe or a device such as /dev/null is written in place; \
@@ -74,25 +74,32 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let checkpoint = Checkpoint::open(&args.input)?;
     let output = output(&args.output, args.force, files_of(&checkpoint))?;
     let tensors = || checkpoint.files().iter().flat_map(|file| file.tensors());
-    let chosen = |tensor: &Tensor<'_>| is_weight(tensor) && is_wanted(tensor.name(), args);
-    let count = tensors().filter(chosen).count();
-    if count == 0 {
+    let chosen = |tensor: &Tensor<'_>| why_copied(tensor, args).is_none();
+    let chosen_tensors = tensors().filter(chosen).count();
+    if chosen_tensors == 0 {
+        let mut none = Copied::default();
+        for tensor in tensors() {
+            let why = why_copied(&tensor, args).unwrap_or_default();
+            none.add(tensor.name(), why);
+        }
         bail!(
             "{}: nothing to quantise: no tensor `*.weight` of type F32, F16 or BF16 and shape \
-             [N, K] with K a multiple of 16 is included and not excluded",
-            printable::path(&args.input)
+             [M, K] with K a multiple of 16 is included and not excluded\n{}",
+            printable::path(&args.input),
+            none.text("not quantised").trim_end()
         );
     }
 
     // First pass: all that can go wrong with the data, and what is small. Codes are made again
     // when they are written, so that a model larger than memory can be quantised.
-    let bar = progress(2 * count as u64, "quantising");
+    let bar = progress(2 * chosen_tensors as u64, "quantising");
     let mut out: Vec<(String, Piece<'_>)> = Vec::new();
-    let (mut before, mut after, mut copied) = (0, 0, 0);
+    let (mut before, mut after) = (0, 0);
+    let mut copied = Copied::default();
     for tensor in tensors() {
-        if !chosen(&tensor) {
+        if let Some(why) = why_copied(&tensor, args) {
+            copied.add(tensor.name(), why);
             out.push((tensor.name().into(), Piece::Copy(tensor)));
-            copied += 1;
             continue;
         }
         bar.set_message(printable::text(tensor.name()).to_string());
@@ -137,10 +144,12 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
 
     Ok(Report {
         text: format!(
-            "{count} weights quantised ({} to {}), {copied} tensors copied\n\
-             written {} ({}, {dialect})\n",
+            "{} quantised ({} to {}), {} copied\n{}written {} ({}, {dialect})\n",
+            count(chosen_tensors, "weight"),
             bytes(before),
             bytes(after),
+            count(copied.count(), "tensor"),
+            copied.text("copied"),
             printable::path(&args.output),
             bytes(written as usize),
         ),
@@ -148,8 +157,9 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "input": args.input.display().to_string(),
             "output": args.output.display().to_string(),
             "dialect": dialect.name(),
-            "quantised": count,
-            "copied": copied,
+            "quantised": chosen_tensors,
+            "copied": copied.count(),
+            "copied_tensors": copied.json(),
             "bytes_before": before,
             "bytes_after": after,
             "file_bytes": written,
@@ -158,16 +168,79 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     })
 }
 
-/// Whether a tensor is a layer's weight that NVFP4 can hold.
-fn is_weight(tensor: &Tensor<'_>) -> bool {
-    tensor.name().ends_with(".weight")
-        && matches!(tensor.dtype(), Dtype::F32 | Dtype::F16 | Dtype::BF16)
-        && matches!(*tensor.shape(), [rows, k] if rows > 0 && k > 0 && k % BLOCK == 0)
+/// Why a tensor is copied and not quantised, or nothing where it is a layer's weight that NVFP4 can hold
+/// and that is wanted.
+fn why_copied(tensor: &Tensor<'_>, args: &Args) -> Option<String> {
+    let name = tensor.name();
+    let matching = |patterns: &[String]| patterns.iter().find(|p| matches(p, name)).cloned();
+    if !name.ends_with(".weight") {
+        return Some("not named `*.weight`".into());
+    }
+    if !matches!(tensor.dtype(), Dtype::F32 | Dtype::F16 | Dtype::BF16) {
+        return Some(format!("type {:?}, not F32, F16 or BF16", tensor.dtype()));
+    }
+    match *tensor.shape() {
+        [rows, k] if rows > 0 && k > 0 && k % BLOCK == 0 => {}
+        [rows, k] if rows > 0 && k > 0 => {
+            return Some(format!("K = {k}, not a multiple of {BLOCK}"));
+        }
+        [_, _] => return Some("empty".into()),
+        ref shape => return Some(format!("{}, not 2", count(shape.len(), "dimension"))),
+    }
+    if let Some(pattern) = matching(&args.exclude) {
+        return Some(format!("excluded by {pattern:?}"));
+    }
+    if !args.include.is_empty() && matching(&args.include).is_none() {
+        return Some("not included by --include".into());
+    }
+    None
 }
 
-fn is_wanted(name: &str, args: &Args) -> bool {
-    let any = |patterns: &[String]| patterns.iter().any(|p| matches(p, name));
-    (args.include.is_empty() || any(&args.include)) && !any(&args.exclude)
+/// What was copied, by reason, both in the order of the input.
+#[derive(Debug, Default)]
+struct Copied {
+    reasons: Vec<(String, Vec<String>)>,
+}
+
+impl Copied {
+    /// Names of a reason that the text lists; a model has hundreds. `--json` has all.
+    const NAMES: usize = 6;
+
+    fn add(&mut self, name: &str, why: String) {
+        match self.reasons.iter_mut().find(|(reason, _)| *reason == why) {
+            Some((_, names)) => names.push(name.into()),
+            None => self.reasons.push((why, vec![name.into()])),
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.reasons.iter().map(|(_, names)| names.len()).sum()
+    }
+
+    /// A line for each reason; `what` became of the tensors.
+    fn text(&self, what: &str) -> String {
+        let line = |(why, names): &(String, Vec<String>)| {
+            let mut listed: Vec<String> = names
+                .iter()
+                .take(Self::NAMES)
+                .map(|name| format!("{name:?}"))
+                .collect();
+            match names.len().saturating_sub(Self::NAMES) {
+                0 => {}
+                more => listed.push(format!("and {more} more (--json lists them)")),
+            }
+            format!("  {what}, {why}: {}\n", listed.join(", "))
+        };
+        self.reasons.iter().map(line).collect()
+    }
+
+    fn json(&self) -> Vec<serde_json::Value> {
+        let each = |(why, names): &(String, Vec<String>)| {
+            let one = |name: &String| json!({ "tensor": name, "why": why });
+            names.iter().map(one).collect::<Vec<_>>()
+        };
+        self.reasons.iter().flat_map(each).collect()
+    }
 }
 
 /// Whether `name` is what `pattern` describes: `*` any characters, `?` one.
@@ -206,7 +279,7 @@ fn quantise(
     global: Option<GlobalScale>,
 ) -> Result<Quantized, FileError> {
     let &[rows, k] = tensor.shape() else {
-        return Err(tensor.wrong("[N, K]"));
+        return Err(tensor.wrong("[M, K]"));
     };
     quantize(&tensor.to_f32_widened()?, rows, k, dialect, global).map_err(|e| {
         FileError::Conversion {

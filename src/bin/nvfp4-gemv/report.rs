@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use indicatif::{ProgressBar, ProgressStyle};
 use nvfp4_gemv::checkpoint::CheckpointError;
 use nvfp4_gemv::file::FileError;
+use nvfp4_gemv::path::PATH_VARIABLE;
 use nvfp4_gemv::{Error, Path, Unavailable, printable};
 use serde_json::{Value, json};
 
@@ -31,10 +32,12 @@ impl Report {
         }
     }
 
-    /// An error: on stderr for people, and as a JSON object for scripts.
-    pub(crate) fn error(error: &anyhow::Error, as_json: bool) -> Self {
-        let hint = hint(error);
-        let mut text = format!("error: {error}\n");
+    /// An error with its causes: on stderr for people, and as a JSON object for scripts. `takes_path` says
+    /// whether the command has `--path`, which a hint may then speak of.
+    pub(crate) fn error(error: &anyhow::Error, takes_path: bool, as_json: bool) -> Self {
+        let hint = hint(error, takes_path);
+        let message = with_causes(error);
+        let mut text = format!("error: {message}\n");
         if let Some(hint) = &hint {
             text.push_str(&format!("hint: {hint}\n"));
         }
@@ -44,7 +47,7 @@ impl Report {
         }
         Self {
             text: String::new(),
-            json: json!({ "error": error.to_string(), "hint": hint }),
+            json: json!({ "error": message, "hint": hint }),
             passed: false,
         }
     }
@@ -75,8 +78,20 @@ fn for_people(text: &str) -> String {
     lines.join("\n")
 }
 
+/// An error's message and those of its causes. Many of this crate's errors have their cause's message in
+/// their own: that is not said twice.
+fn with_causes(error: &anyhow::Error) -> String {
+    let mut message = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !message.contains(&cause) {
+            message.push_str(&format!(": {cause}"));
+        }
+    }
+    message
+}
+
 /// What to do about an error, where that is known.
-fn hint(error: &anyhow::Error) -> Option<String> {
+fn hint(error: &anyhow::Error, takes_path: bool) -> Option<String> {
     if let Some(error) = error.downcast_ref::<CheckpointError>() {
         return match error {
             CheckpointError::NotNvfp4 { .. } => {
@@ -99,14 +114,25 @@ fn hint(error: &anyhow::Error) -> Option<String> {
         Error::PathUnavailable {
             reason: Unavailable::BuiltWithoutCuda,
             ..
-        } => Some("build with `--features cuda`, or use `--path cpu`".into()),
+        } => Some(match takes_path {
+            true => "build with `--features cuda`, or use `--path cpu`".into(),
+            false => "build with `--features cuda`".into(),
+        }),
         Error::PathUnavailable {
             path: Path::TensorCore,
             ..
-        } => Some("`--path cuda-core`, `--path cpu` or `--path auto` may do".into()),
+        } if takes_path => Some("`--path cuda-core`, `--path cpu` or `--path auto` may do".into()),
         Error::PathUnavailable { .. } | Error::NoDriver { .. } | Error::NoDevice { .. } => {
-            Some("`nvfp4-gemv info` shows what this machine can run; `--path auto` uses it".into())
+            let info = "`nvfp4-gemv info` shows what this machine can run";
+            Some(match takes_path {
+                true => format!("{info}; `--path auto` uses it"),
+                false => info.into(),
+            })
         }
+        // Options are checked when they are read: what comes so far is the variable's.
+        Error::UnknownPath { .. } => Some(format!(
+            "{PATH_VARIABLE} names it; unset it, or set it to a path or to `auto`"
+        )),
         _ => None,
     }
 }
@@ -162,6 +188,15 @@ impl std::fmt::Display for Table {
     }
 }
 
+/// How many of what, with its plural: `1 weight`, `2 weights`.
+pub(crate) fn count(number: usize, what: &str) -> String {
+    match number {
+        1 => format!("1 {what}"),
+        _ if what.ends_with("ch") => format!("{number} {what}es"),
+        _ => format!("{number} {what}s"),
+    }
+}
+
 /// A duration in the unit that suits it.
 pub(crate) fn time(seconds: f64) -> String {
     match seconds {
@@ -206,5 +241,32 @@ pub(crate) fn progress(length: u64, what: &'static str) -> ProgressBar {
     match style {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn causes_are_said_once() {
+        let refused = || io::Error::from(io::ErrorKind::PermissionDenied);
+        let error = Err::<(), _>(refused()).context("a.json").unwrap_err();
+        assert_eq!(with_causes(&error), format!("a.json: {}", refused()));
+        let whole = FileError::Read {
+            file: "a.json".into(),
+            source: refused(),
+        };
+        let error = anyhow::Error::from(whole);
+        assert_eq!(with_causes(&error), error.to_string());
+    }
+
+    #[test]
+    fn plurals() {
+        let counts = [0, 1, 2].map(|number| count(number, "weight"));
+        assert_eq!(counts, ["0 weights", "1 weight", "2 weights"]);
+        assert_eq!(count(2, "launch"), "2 launches");
     }
 }

@@ -16,7 +16,7 @@ use crate::inputs::Source;
 use crate::measure::{Check, truth};
 use crate::output::{files_of, output};
 use crate::report::{Report, bytes, number, time};
-use crate::shapes::{ActivationArg, LayoutArg, OutputArg};
+use crate::shapes::{ActivationArg, LayoutArg, OutputArg, parse_n};
 
 /// Computes a layer of an NVFP4 checkpoint; shows path, reason, time, GB/s and the error against
 /// f64
@@ -32,7 +32,8 @@ Examples:
   nvfp4-gemv run --checkpoint model.safetensors --layer encoder.layer.0.output.dense
   nvfp4-gemv run --checkpoint model/ --layer model.layers.0.mlp.down_proj --random 1 --n 4 \\
       --activation bf16 --path cuda-core
-  nvfp4-gemv run --checkpoint m.safetensors --layer fc1 --input x.safetensors:x --output y.safetensors")]
+  nvfp4-gemv run --checkpoint m.safetensors --layer fc1 --input x.safetensors:x \\
+      --output y.safetensors")]
 pub(crate) struct Args {
     /// Checkpoint: a .safetensors file, its index, or a directory; ModelOpt or compressed-tensors
     #[arg(long, value_name = "F")]
@@ -50,7 +51,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value = "nvfp4")]
     activation: ActivationArg,
     /// How many vectors, 1 to 16 [default: all rows of the input up to 16, or 1]
-    #[arg(long)]
+    #[arg(long, value_parser = parse_n)]
     n: Option<usize>,
     /// What computes
     #[arg(long, value_enum, default_value = "auto")]
@@ -73,9 +74,6 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let forced = args.path.forced()?;
     let checkpoint = Checkpoint::open(&args.checkpoint)?;
     let layer = checkpoint.layer(&args.layer)?;
-    if let Some(n) = args.n {
-        layer.shape(n)?; // before anything is generated for it
-    }
     let source = Source::find(
         &checkpoint,
         &layer,

@@ -1,91 +1,151 @@
-//! Shares of the memory ceiling as bars: a group a shape, a bar a path.
+//! Shares of the memory ceiling as bars: a drawing a shape, a bar a path.
+//!
+//! A drawing is as wide as a phone: beside each other on a wide screen, below each other on a narrow one. What a
+//! bar is stands above it, so that no label takes width from the plot.
 
-use super::document::Case;
+use super::document::{Case, Measured};
 use super::statistics::quantile;
-use super::svg::{Anchor, Svg, grid, path_class};
+use super::svg::{Anchor, PHONE, Svg, grid, path_class};
 use super::view::{label, percent, problem, shape, shares, time};
 
-const LABELS: f64 = 130.0;
-const PLOT: f64 = 470.0;
-const VALUES: f64 = 250.0;
-const TOP: f64 = 22.0;
-const BAR: f64 = 13.0;
-const GAP: f64 = 3.0;
-const GROUP_GAP: f64 = 10.0;
+const WIDTH: f64 = PHONE;
+/// Room for half of the first and the last number of the axis.
+const LEFT: f64 = 14.0;
+const RIGHT: f64 = 22.0;
+/// The shape, then the numbers of the axis.
+const TOP: f64 = 44.0;
+const TEXT: f64 = 17.0;
+const BAR: f64 = 11.0;
+const GAP: f64 = 7.0;
 
-/// One plot for cases with the same number of vectors.
-pub(super) fn draw(cases: &[&Case]) -> String {
-    let bars: usize = cases.iter().map(|case| case.paths.len()).sum();
-    let height = TOP + bars as f64 * (BAR + GAP) + cases.len() as f64 * GROUP_GAP + GROUP_GAP;
-    let mut svg = Svg::new(LABELS + PLOT + VALUES, height);
-    let all = cases
-        .iter()
-        .flat_map(|case| case.paths.iter().map(|path| (*case, path)));
-    let most = all.fold(1.0f64, |most, (case, path)| {
-        most.max(quantile(&shares(case, path), 0.95))
+/// How far whiskers may reach beyond what the bars and the ceiling need, before they are cut: one noisy
+/// round in twenty must not make all bars small.
+const ROOM: f64 = 1.1;
+
+/// A drawing for each of the cases, which have the same number of vectors, all with one axis.
+pub(super) fn draw(cases: &[&Case]) -> Vec<String> {
+    let medians = cases.iter().flat_map(|case| {
+        let paths = case.paths.iter();
+        paths.map(|path| quantile(&shares(case, path), 0.5))
     });
-    let (end, step) = grid(most);
-    let x = |share: f64| LABELS + PLOT * share / end;
+    let axis = grid(ROOM * medians.fold(1.0, f64::max));
+    let with_bars = cases.iter().filter(|case| !case.paths.is_empty());
+    with_bars.map(|case| one(case, axis)).collect()
+}
+
+fn one(case: &Case, (end, step): (f64, f64)) -> String {
+    let height = TOP + case.paths.len() as f64 * (TEXT + BAR + GAP) + GAP;
+    let mut svg = Svg::new(WIDTH, height);
+    let x = |share: f64| LEFT + (WIDTH - LEFT - RIGHT) * share / end;
+    svg.text((LEFT, 15.0), Anchor::Start, "label", &shape(case));
     for i in 0..=(end / step).round() as usize {
         let share = step * i as f64;
         svg.line((x(share), TOP), (x(share), height), "grid");
-        svg.text(
-            (x(share), TOP - 7.0),
-            Anchor::Middle,
-            "small",
-            &percent(share),
-        );
+        let at = (x(share), TOP - 6.0);
+        svg.text(at, Anchor::Middle, "small", &percent(share));
     }
     svg.line((x(1.0), TOP - 3.0), (x(1.0), height), "ceiling");
-
-    let mut y = TOP + GROUP_GAP;
-    for case in cases {
-        let group = case.paths.len() as f64 * (BAR + GAP);
-        svg.text(
-            (LABELS - 8.0, y + group / 2.0 + 3.0),
-            Anchor::End,
-            "label",
-            &shape(case),
-        );
-        for path in &case.paths {
-            let shares = shares(case, path);
-            let [low, middle, high] = [0.05, 0.5, 0.95].map(|q| quantile(&shares, q));
-            let title = format!(
-                "{}: {} ({} to {}) of the ceiling, {}, {:.0} GB/s, {}",
-                label(path),
-                percent(middle),
-                percent(low),
-                percent(high),
-                time(path.median_us),
-                path.gb_per_s,
-                problem(case),
-            );
-            let class = format!("fill {} {}", path_class(&path.path), path.mode);
-            svg.rect((LABELS, y), (x(middle) - LABELS, BAR), &class, &title);
-            let center = y + BAR / 2.0;
-            svg.line((x(low), center), (x(high), center), "spread");
-            for end in [low, high] {
-                svg.line((x(end), center - 3.0), (x(end), center + 3.0), "spread");
-            }
-            let mark = if path.picked && path.mode == "isolated" {
-                ", picked"
-            } else {
-                ""
-            };
-            svg.text(
-                (LABELS + PLOT + 8.0, y + BAR - 3.0),
-                Anchor::Start,
-                "small",
-                &format!(
-                    "{}: {}, {}{mark}",
-                    label(path),
-                    percent(middle),
-                    time(path.median_us)
-                ),
-            );
-            y += BAR + GAP;
-        }
-        y += GROUP_GAP;
+    let mut y = TOP;
+    for path in &case.paths {
+        bar(&mut svg, case, path, y, (end, &x));
+        y += TEXT + BAR + GAP;
     }
-    svg.finish("Share of the memory ceiling for each shape and path")
+    svg.finish(&format!(
+        "Share of the memory ceiling for {}, by path",
+        shape(case)
+    ))
+}
+
+/// A path's name and numbers, and below them its bar; `end` is the last share that `x` has room for.
+fn bar(svg: &mut Svg, case: &Case, path: &Measured, y: f64, (end, x): (f64, &impl Fn(f64) -> f64)) {
+    let shares = shares(case, path);
+    let [low, middle, high] = [0.05, 0.5, 0.95].map(|q| quantile(&shares, q));
+    let picked = match path.picked && path.mode == "isolated" {
+        true => ", picked",
+        false => "",
+    };
+    let name = label(path);
+    let text = format!(
+        "{name}: {}, {}{picked}",
+        percent(middle),
+        time(path.median_us)
+    );
+    svg.text((LEFT, y + TEXT - 4.0), Anchor::Start, "", &text);
+
+    let title = format!(
+        "{name}: {} ({} to {}) of the ceiling, {}, {:.0} GB/s, {}",
+        percent(middle),
+        percent(low),
+        percent(high),
+        time(path.median_us),
+        path.gb_per_s,
+        problem(case),
+    );
+    let class = format!("fill {} {}", path_class(&path.path), path.mode);
+    let top = y + TEXT;
+    svg.rect((LEFT, top), (x(middle) - LEFT, BAR), &class, &title);
+
+    // The whisker: what is beyond the axis is cut off, and its end said in numbers.
+    let center = top + BAR / 2.0;
+    let reach = |share: f64| x(share.min(end));
+    svg.line((reach(low), center), (reach(high), center), "spread");
+    for share in [low, high].into_iter().filter(|share| *share <= end) {
+        svg.line((x(share), center - 4.0), (x(share), center + 4.0), "spread");
+    }
+    if high > end {
+        let tip = x(end) + 8.0;
+        svg.line((x(end), center), (tip, center), "spread");
+        for side in [-4.0, 4.0] {
+            svg.line((tip - 5.0, center + side), (tip, center), "spread");
+        }
+        let at = (WIDTH - 2.0, y + TEXT - 4.0);
+        svg.text(at, Anchor::End, "small", &format!("to {}", percent(high)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing;
+    use super::*;
+
+    #[test]
+    fn a_noisy_round_is_cut_and_said_and_does_not_set_the_axis() {
+        let quiet = testing::document();
+        let mut noisy = quiet.clone();
+        let case = &mut noisy.cases[0];
+        // Of nine rounds, so many that the 95th percentile is among them.
+        for round in 0..2 {
+            case.paths[0].samples_us[round] = case.ceiling.samples_us[round] / 3.2;
+        }
+        let draw = |document: &super::super::document::Document| {
+            draw(&document.cases[..1].iter().collect::<Vec<_>>())
+        };
+        let (quiet, noisy) = (draw(&quiet), draw(&noisy));
+        assert_eq!((quiet.len(), noisy.len()), (1, 1));
+        let axis = |svg: &str| {
+            let numbers = svg
+                .lines()
+                .filter(|line| line.contains("text-anchor=\"middle\""));
+            numbers.map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(axis(&quiet[0]), axis(&noisy[0]));
+        assert!(
+            axis(&noisy[0]).last().unwrap().contains("125%"),
+            "{noisy:?}"
+        );
+        assert!(!quiet[0].contains(">to "), "{quiet:?}");
+        assert_eq!(noisy[0].matches(">to 320%<").count(), 1, "{noisy:?}");
+    }
+
+    #[test]
+    fn all_shapes_have_one_axis() {
+        let document = testing::document();
+        let mut fast = document.cases[0].clone();
+        fast.paths[0].samples_us.fill(5.0);
+        let drawings = draw(&[&document.cases[0], &fast]);
+        assert_eq!(drawings.len(), 2);
+        for drawing in drawings {
+            assert!(drawing.contains(">250%<"), "{drawing}");
+        }
+    }
 }

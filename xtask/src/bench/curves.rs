@@ -2,14 +2,17 @@
 
 use super::crossing::{Crossing, crossings};
 use super::document::Case;
-use super::svg::{Anchor, Svg, grid, path_class};
+use super::svg::{Anchor, PHONE, Svg, grid, path_class};
 use super::view::{distinct, isolated, shape, time};
 
-const WIDTH: f64 = 400.0;
-const HEIGHT: f64 = 250.0;
+const WIDTH: f64 = PHONE;
+/// Of the plot itself.
+const PLOT: f64 = 176.0;
 const LEFT: f64 = 52.0;
-const RIGHT: f64 = 14.0;
+const RIGHT: f64 = 22.0;
+/// The shape and the unit; a line for each crossing comes between.
 const TOP: f64 = 40.0;
+const LINE: f64 = 16.0;
 const BOTTOM: f64 = 34.0;
 
 /// One plot of one shape's cases, with n rising; nothing where there is only one n.
@@ -17,7 +20,10 @@ pub(super) fn draw(cases: &[&Case]) -> Option<String> {
     let [first, .., last] = cases else {
         return None;
     };
-    let mut svg = Svg::new(WIDTH, HEIGHT);
+    let crossings = crossings(cases);
+    let top = TOP + LINE * crossings.len() as f64;
+    let height = top + PLOT + BOTTOM;
+    let mut svg = Svg::new(WIDTH, height);
     let times = cases.iter().flat_map(|case| {
         let paths = isolated(case).map(|path| path.median_us);
         paths.chain([case.ceiling.median_us])
@@ -29,7 +35,7 @@ pub(super) fn draw(cases: &[&Case]) -> Option<String> {
         (last.n as f64 / first.n as f64).log2(),
     );
     let x = |n: f64| LEFT + (WIDTH - LEFT - RIGHT) * (n.log2() - begin) / span;
-    let y = |us: f64| HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * us / end;
+    let y = |us: f64| height - BOTTOM - PLOT * us / end;
 
     svg.text((LEFT, 14.0), Anchor::Start, "label", &shape(first));
     for i in 0..=(end / step).round() as usize {
@@ -42,9 +48,9 @@ pub(super) fn draw(cases: &[&Case]) -> Option<String> {
             &format!("{us}"),
         );
     }
-    svg.text((LEFT - 6.0, TOP - 10.0), Anchor::End, "small", "us");
+    svg.text((LEFT - 6.0, top - 10.0), Anchor::End, "small", "us");
     for case in cases {
-        let at = (x(case.n as f64), HEIGHT - BOTTOM + 16.0);
+        let at = (x(case.n as f64), height - BOTTOM + 16.0);
         svg.text(at, Anchor::Middle, "small", &format!("n = {}", case.n));
     }
 
@@ -73,17 +79,12 @@ pub(super) fn draw(cases: &[&Case]) -> Option<String> {
             svg.dot(at(point), &format!("fill {class}"), &title);
         }
     }
-    for crossing in crossings(cases) {
-        let Crossing { n, us, .. } = crossing;
-        svg.line((x(n), TOP - 8.0), (x(n), HEIGHT - BOTTOM), "crossing");
+    for (i, crossing) in crossings.iter().enumerate() {
+        let Crossing { n, us, .. } = *crossing;
+        svg.line((x(n), top - 4.0), (x(n), height - BOTTOM), "crossing");
         svg.dot((x(n), y(us)), "crossing", &crossing.text());
-        let middle = (x(n)).clamp(LEFT + 80.0, WIDTH - 130.0);
-        svg.text(
-            (middle, TOP - 11.0),
-            Anchor::Middle,
-            "small",
-            &crossing.text(),
-        );
+        let line = 14.0 + LINE * (i + 1) as f64;
+        svg.text((LEFT, line), Anchor::Start, "small", &crossing.text());
     }
     Some(svg.finish(&format!("Time against vectors for {}", shape(first))))
 }

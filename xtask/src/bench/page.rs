@@ -81,7 +81,7 @@ fn section(document: &Document, kind: &Kind, open: bool) -> String {
         let vectors = if *n == 1 { "vector" } else { "vectors" };
         text.push_str(&details(
             &format!("{n} {vectors}"),
-            &figures([bars::draw(&cases)]),
+            &figures(bars::draw(&cases)),
             i == 0,
         ));
     }
@@ -143,14 +143,20 @@ fn legend(document: &Document) -> String {
     }
     format!(
         "<p class=\"legend\">{text}<span>dashed: the ceiling</span>\n\
-         <span>whiskers: 5th to 95th percentile of the rounds</span></p>\n"
+         <span>whiskers: 5th to 95th percentile of the rounds</span>\n\
+         <span>arrow: a whisker that goes on, to the number above it</span></p>\n"
     )
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::document::Measured;
+    use super::super::svg::PHONE;
     use super::super::testing;
     use super::*;
+
+    /// The smallest text of a drawing, in pixels.
+    const FONT: f64 = 12.0;
 
     /// Opening and closing tags of a name.
     fn tags(page: &str, name: &str) -> (usize, usize) {
@@ -159,6 +165,70 @@ mod tests {
             opening(" ") + opening(">"),
             page.matches(&format!("</{name}>")).count(),
         )
+    }
+
+    /// The value of an attribute in a line of a drawing.
+    fn attribute<'a>(line: &'a str, name: &str) -> &'a str {
+        let (_, rest) = line.split_once(&format!(" {name}=\"")).unwrap();
+        rest.split_once('"').unwrap().0
+    }
+
+    /// Everything that is written in drawings has a size that can be read, and room, on a phone of 420 pixels.
+    #[test]
+    fn drawings_can_be_read_on_a_phone() {
+        let mut document = testing::document();
+        // The longest names, and numbers of every length.
+        let longest = |path: &mut Measured| {
+            path.path = "cuda-core-tma".into();
+            path.median_us *= 1e4;
+            path.samples_us.iter_mut().for_each(|us| *us = 10.0 / 3.2);
+        };
+        document.cases.iter_mut().for_each(|case| {
+            (case.m, case.k, case.l) = (114_688, 16_384, 128);
+            case.paths[0].samples_us[..2].fill(1.0);
+            case.paths[1..].iter_mut().for_each(longest);
+        });
+        let history = [history::testing::record("2026-11-20", 0.8)];
+        for document in [testing::document(), document] {
+            let page = render(&document, &history, &[]);
+            let (mut width, mut texts) = (0.0, 0);
+            for line in page.lines() {
+                if line.starts_with("<svg role") {
+                    width = attribute(line, "width").parse::<f64>().unwrap();
+                }
+                let Some(text) = line
+                    .strip_prefix("<text")
+                    .and_then(|rest| Some(rest.split_once('>')?.1.split_once('<')?.0))
+                else {
+                    continue;
+                };
+                let shrunk = (PHONE / width).min(1.0);
+                assert!(FONT * shrunk >= 11.0, "{width}: {line}");
+                // Letters of this font are about half as wide as high, digits a little more.
+                let of = 0.58 * FONT * text.chars().count() as f64;
+                let x: f64 = attribute(line, "x").parse().unwrap();
+                let (from, to) = match attribute(line, "text-anchor") {
+                    "start" => (x, x + of),
+                    "end" => (x - of, x),
+                    _ => (x - of / 2.0, x + of / 2.0),
+                };
+                assert!(
+                    from >= -2.0 && to <= width + 2.0,
+                    "{from} to {to} of {width}: {line}"
+                );
+                texts += 1;
+            }
+            assert!(texts > 20, "{texts}");
+        }
+        // No rule of the style sheet makes them smaller.
+        for rule in STYLE.split("svg text").skip(1) {
+            let (rule, _) = rule.split_once('}').unwrap();
+            let sizes = rule.match_indices("px").map(|(at, _)| {
+                let digits = rule[..at].rsplit(|c: char| !c.is_ascii_digit()).next();
+                digits.unwrap().parse::<f64>().unwrap()
+            });
+            assert!(sizes.into_iter().all(|size| size >= FONT), "{rule}");
+        }
     }
 
     #[test]

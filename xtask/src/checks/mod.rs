@@ -4,7 +4,9 @@ pub(crate) mod bindings;
 mod compat;
 mod docs;
 mod no_compiler;
+mod package;
 mod simulator;
+mod workflows;
 
 use std::time::{Duration, Instant};
 
@@ -37,6 +39,10 @@ enum Check {
     DocsRs,
     /// The CPU-only crate builds where there is neither nvcc nor a C or C++ compiler
     NoCompiler,
+    /// The published package: small, and its library, program, tests and benches compile from it alone
+    Package,
+    /// .github/workflows: actions by commit, --locked, least permissions, no credentials left behind
+    Workflows,
     /// src/ffi.rs is what bindgen makes of csrc/nvfp4_gemv.h
     Bindings,
     /// ptx-sim, optimised: 200 seeds of every conformance kernel under all schedules
@@ -95,6 +101,8 @@ impl Check {
             Self::Doc => docs::check(context),
             Self::DocsRs => docs::check_as_docs_rs(context),
             Self::NoCompiler => no_compiler::check(context),
+            Self::Package => package::check(context.workspace),
+            Self::Workflows => workflows::check(context.workspace),
             Self::Bindings => bindings::check(context.workspace, context.toolchain),
             Self::Simulator => simulator::check(context),
             Self::Compat => compat::check(context, false),

@@ -23,6 +23,7 @@ use self::budget::Budget;
 use self::dump::Kernel;
 use self::measured::Measured;
 use self::report::Report;
+use crate::build_script::arch;
 use crate::cargo::Cargo;
 use crate::toolchain;
 use crate::workspace::Workspace;
@@ -53,8 +54,7 @@ pub(crate) fn command(workspace: &Workspace, args: &SassArgs) -> Result<()> {
     let places = if args.objects.is_empty() {
         // What was asked to be built is what must be there.
         if let Ok(archs) = std::env::var("NVFP4_GEMV_ARCHS") {
-            budget.archs = archs.split([',', ' ', ';']).map(str::to_owned).collect();
-            budget.archs.retain(|arch| !arch.is_empty());
+            budget.archs = arch::parse(&archs, arch::gpus_here).map_err(anyhow::Error::msg)?;
         }
         let cargo = Cargo::new(workspace).with_toolchain(&toolchain);
         vec![cargo.out_dir(&["--release"])?]

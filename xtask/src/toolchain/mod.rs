@@ -4,7 +4,7 @@ mod install;
 // The search is the build script's own: both must mean the same nvcc.
 #[path = "../../../build/nvcc.rs"]
 pub(crate) mod nvcc;
-mod pins;
+pub(crate) mod pins;
 mod pip;
 mod progress;
 mod prove;
@@ -28,7 +28,7 @@ use crate::process;
 use crate::workspace::Workspace;
 
 /// Where the wheels keep the CUDA tree.
-const HOME: &str = "nvidia/cu13";
+pub(crate) const HOME: &str = "nvidia/cu13";
 
 /// An nvcc that works, and what it belongs to.
 #[derive(Debug)]

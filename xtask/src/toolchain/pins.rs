@@ -36,6 +36,12 @@ pub(crate) fn cuda(arch: Arch) -> Bundle {
     bundle("cuda", "CUDA 13.0 compiler", &[COMPILER, INSPECT], arch)
 }
 
+/// The compiler alone.
+#[cfg(test)]
+pub(crate) fn compiler(arch: Arch) -> Vec<Pin> {
+    bundle("", "", &[COMPILER], arch).pins
+}
+
 /// The disassemblers alone, for a found CUDA installation that has none.
 pub(crate) fn inspect(arch: Arch) -> Bundle {
     bundle("inspect", "CUDA disassembler", &[INSPECT], arch)

@@ -19,8 +19,8 @@ use self::measure::Measurer;
 use self::protocol::Problem;
 use self::suite::{Suite, SuiteArg};
 use crate::engine::{self, Case, Engine, PathArg, Plan};
-use crate::report::{Report, Table, bytes, progress, time};
-use crate::shapes::{ActivationArg, LayoutArg, OutputArg, parse_shape};
+use crate::report::{Report, Table, bytes, count, progress, time};
+use crate::shapes::{ActivationArg, LayoutArg, OutputArg, SYNTAX, parse_n, parse_shape};
 
 /// Measures the paths on each problem, with the share of the memory ceiling measured in the same rounds
 #[derive(Debug, clap::Args)]
@@ -51,12 +51,13 @@ pub(crate) struct Args {
     /// A list of problems; the options below replace its parts
     #[arg(long, value_enum)]
     suite: Option<SuiteArg>,
-    /// M,K or M,K,L or M,K,L,N; may be repeated [default: the contest's benchmark shapes]
-    #[arg(long = "shape", value_name = "M,K[,L[,N]]", value_parser = parse_shape)]
+    /// M,K or M,K,L or M,K,L,N, also with `x` between: rows of the weights, elements of a row (a multiple of
+    /// 16), batches, vectors a batch; may be repeated [default: the contest's benchmark shapes]
+    #[arg(long = "shape", value_name = SYNTAX, value_parser = parse_shape)]
     shapes: Vec<Shape>,
     /// Vectors a batch, of every shape; may be repeated
-    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=Shape::MAX_N as i64))]
-    n: Vec<u8>,
+    #[arg(long, value_parser = parse_n)]
+    n: Vec<usize>,
     /// Element type of the vectors; may be repeated [default: nvfp4]
     #[arg(long, value_enum)]
     activation: Vec<ActivationArg>,
@@ -250,7 +251,7 @@ impl std::fmt::Display for Problem {
 
 /// Every combination that the suite and the options ask for.
 fn cases(args: &Args, suite: &Suite) -> Result<Vec<Case>> {
-    let n: Vec<usize> = args.n.iter().map(|&n| n.into()).collect();
+    let n = &args.n;
     let with_n = |shapes: &[(usize, usize, usize)], n: &[usize]| {
         let all = shapes
             .iter()
@@ -278,7 +279,7 @@ fn cases(args: &Args, suite: &Suite) -> Result<Vec<Case>> {
             .collect(),
     };
     if let Some(empty) = shapes.iter().find(|shape| shape.is_empty()) {
-        bail!("{empty} has nothing to measure");
+        bail!("{empty:#} has nothing to measure: M or L is 0");
     }
     let output = FloatType::from(args.output_type);
     let mut cases = Vec::new();
@@ -349,9 +350,9 @@ fn text(engine: &dyn Engine, document: &Document) -> String {
         skipped.clear();
     }
     format!(
-        "{}, {} rounds\n{slowed}\n{table}* the path that the library picks\n{}{}",
+        "{}, {}\n{slowed}\n{table}* the path that the library picks\n{}{}",
         engine.device(),
-        document.method.rounds,
+        count(document.method.rounds, "round"),
         sustained(document),
         skipped.concat(),
     )

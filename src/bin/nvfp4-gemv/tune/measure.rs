@@ -12,7 +12,7 @@ use nvfp4_gemv::{Config, Error, Shape, printable};
 use serde_json::{Value, json};
 
 use super::Args;
-use crate::report::{Report, Table, time};
+use crate::report::{Report, Table, count, time};
 
 /// Rows of a problem's table, beside the best of each path.
 const ROWS: usize = 4;
@@ -54,9 +54,9 @@ pub(super) fn run(args: &Args) -> Result<Report> {
         let show = |progress: Progress| {
             bar.set_position((done + STEPS * progress.share) as u64);
             bar.set_message(format!(
-                "{}: {} candidates, best {}",
+                "{}: {}, best {}",
                 title(shape, operands),
-                progress.alive,
+                count(progress.alive, "candidate"),
                 time(progress.best)
             ));
         };
@@ -94,9 +94,9 @@ pub(super) fn run(args: &Args) -> Result<Report> {
     }
     text.push_str(&match &out {
         Some(file) => format!(
-            "\nstored in {}, which has {} problems\n",
+            "\nstored in {}, which has {}\n",
             printable::path(file),
-            tuned.measurements().entries().len()
+            count(tuned.measurements().entries().len(), "problem")
         ),
         None => "\nnot stored: --out FILE stores the best of each problem\n".into(),
     });
@@ -155,9 +155,9 @@ fn describe(outcome: &Outcome) -> String {
         }
     }
     let mut text = format!(
-        "\n{}: {} candidates, ceiling {}\n{table}",
+        "\n{}: {}, ceiling {}\n{table}",
         title(&entry.shape, &entry.operands),
-        outcome.ranking.len(),
+        count(outcome.ranking.len(), "candidate"),
         time(entry.ceiling_seconds),
     );
     for (config, why) in &outcome.failed {

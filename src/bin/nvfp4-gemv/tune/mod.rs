@@ -12,7 +12,7 @@ use nvfp4_gemv::tune::TUNED_VARIABLE;
 use nvfp4_gemv::{Activation, ScaleLayout, Shape};
 
 use crate::report::Report;
-use crate::shapes::{ActivationArg, LayoutArg, parse_shape};
+use crate::shapes::{ActivationArg, LayoutArg, SYNTAX, parse_shape};
 
 /// Measures the paths and configurations that this GPU can run for a shape, and stores the best
 #[derive(Debug, clap::Args)]
@@ -30,8 +30,9 @@ Examples:
   nvfp4-gemv tune --shape 14336,4096 --activation nvfp4 --activation bf16   # prints, stores nothing
   nvfp4-gemv tune --suite --chained --seconds 1.5 --replace --out h200.json   # a built-in table, in minutes")]
 pub(crate) struct Args {
-    /// M,K or M,K,L or M,K,L,N; may be repeated
-    #[arg(long = "shape", value_name = "M,K[,L[,N]]", value_parser = parse_shape)]
+    /// M,K or M,K,L or M,K,L,N, also with `x` between: rows of the weights, elements of a row (a multiple of
+    /// 16), batches, vectors a batch; may be repeated
+    #[arg(long = "shape", value_name = SYNTAX, value_parser = parse_shape)]
     shapes: Vec<Shape>,
     /// The problems of the built-in tables: usual layer shapes, 1 to 16 vectors, all types (minutes)
     #[arg(long)]
@@ -74,7 +75,7 @@ impl Args {
     /// What is asked for, each problem once.
     fn problems(&self) -> Result<Vec<(Shape, Operands)>> {
         if self.shapes.is_empty() && !self.suite {
-            bail!("nothing to tune: give --shape M,K[,L[,N]], or --suite");
+            bail!("nothing to tune: give --shape {SYNTAX}, or --suite");
         }
         let mut problems = Vec::new();
         let mut add = |shape: Shape, activation, layout| {

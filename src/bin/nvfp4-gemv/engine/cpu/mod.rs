@@ -14,6 +14,7 @@ use super::{
     Budget, Case, Engine, Operands, Outcome, Plan, Timing, Values, Ways, Work, document,
     forced_reason,
 };
+use crate::report::count;
 
 /// The CPU, with the widest instructions it has and rayon's threads.
 #[derive(Debug)]
@@ -52,8 +53,8 @@ fn compute(
 impl Engine for Cpu {
     fn device(&self) -> String {
         format!(
-            "CPU, {} threads, {}",
-            rayon::current_num_threads(),
+            "CPU, {}, {}",
+            count(rayon::current_num_threads(), "thread"),
             Implementation::best()
         )
     }
