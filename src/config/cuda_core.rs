@@ -34,8 +34,8 @@ pub struct CudaCoreConfig {
     /// CTAs that share a batch's rows. 0 for the direct kernel, which takes one for each `warps / k_split`
     /// row tiles.
     pub ctas: u32,
-    /// Programmatic dependent launch, from compute capability 9.0 on: the weights are read before the
-    /// kernel before this one in the stream has ended. That kernel must not write them, nor their scales.
+    /// Programmatic dependent launch, from compute capability 9.0 on: weights are read before the kernels before
+    /// this one have ended. [What that asks of the caller](crate::Config#programmatic-dependent-launch).
     #[serde(default)]
     pub dependent: bool,
 }

@@ -23,8 +23,8 @@ pub struct StreamConfig {
     /// CTAs that share the rows of all batches: no more than there are rows, or fours of rows where the
     /// weights' scales are in the 128x4 layout.
     pub ctas: u32,
-    /// Programmatic dependent launch: the weights are read before the kernel before this one in the
-    /// stream has ended. That kernel must not write them, nor their scales.
+    /// Programmatic dependent launch, from compute capability 9.0 on: weights are read before the kernels before
+    /// this one have ended. [What that asks of the caller](crate::Config#programmatic-dependent-launch).
     pub dependent: bool,
 }
 

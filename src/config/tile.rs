@@ -32,8 +32,8 @@ pub struct TileConfig {
     pub stages: u32,
     /// CTAs of a cluster, which share a tile's K steps: 1 to 8, each with one step or more.
     pub cluster: u32,
-    /// Programmatic dependent launch: the weights are read before the kernel before this one in the
-    /// stream has ended. That kernel must not write them, nor their scales.
+    /// Programmatic dependent launch, from compute capability 9.0 on: weights are read before the kernels before
+    /// this one have ended. [What that asks of the caller](crate::Config#programmatic-dependent-launch).
     pub dependent: bool,
 }
 

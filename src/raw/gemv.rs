@@ -119,14 +119,21 @@ impl Vectors {
     }
 }
 
-/// Enqueues one problem's kernels, as `config` cuts them: [`cuda_core`],
-/// [`tiled`](super::tiled) or [`stream`](super::stream()).
+/// Enqueues one problem's kernels, as `config` cuts them, on `stream`, a `CUstream` or `cudaStream_t`:
+/// [`cuda_core`], [`tiled`](super::tiled), [`stream`](super::stream()) or [`ring`](super::ring()). Can be
+/// [captured into a CUDA graph](crate#cuda-graphs).
 ///
 /// # Errors
 /// As theirs.
 ///
 /// # Safety
-/// As theirs.
+/// The context of `stream` is current, and every address is valid in it, for the bytes that the
+/// shape and strides reach, until the work that this call enqueues has run. Nothing else writes
+/// them, or reads the output, meanwhile. Where `config` [is chained](Config::is_dependent), no kernel that may
+/// still be running when this one starts writes the weights or their scales:
+/// [`Config`](Config#programmatic-dependent-launch) says which those are.
+///
+/// What is captured into a graph runs at each replay: all of this holds until the last one has run.
 pub unsafe fn gemv(
     shape: &Shape,
     weights: &Weights,
@@ -152,10 +159,7 @@ pub unsafe fn gemv(
 /// `device`; and what CUDA reports of the launch. Content in device memory is not looked at.
 ///
 /// # Safety
-/// The context of `stream` is current, and every address is valid in it, for the bytes that the
-/// shape and strides reach, until the work that this call enqueues has run. Nothing else writes
-/// them, or reads the output, meanwhile. With [`CudaCoreConfig::dependent`], the kernel before this one
-/// on the stream writes neither the weights nor their scales.
+/// As [`gemv`]'s.
 pub unsafe fn cuda_core(
     shape: &Shape,
     weights: &Weights,
@@ -207,8 +211,8 @@ pub(super) fn cuda_core_config(
 /// Null or misaligned pointers, and what CUDA reports of the launch.
 ///
 /// # Safety
-/// As [`cuda_core`]'s: the context of `stream` is current, `data` and `sink` are valid in it until
-/// the enqueued work has run.
+/// The context of `stream` is current, `data` and `sink` are valid in it until the enqueued work has run,
+/// and nothing else writes them meanwhile.
 pub unsafe fn read_only(
     data: u64,
     bytes: usize,
