@@ -152,6 +152,9 @@ impl From<RingConfig> for Config {
 const ALPHAS: u32 = 4;
 
 #[cfg(test)]
+mod extremes;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -234,7 +234,9 @@ impl RingConfig {
     /// operation, then come five additions over the lanes, and one for each warp that shares the row. Blocks
     /// and the product of two block scales are exact.
     pub fn roundings(&self, shape: &Shape) -> u32 {
-        2 * self.chunks + 5 + row_warps(shape, self.chunks) + ALPHAS
+        // Chunks that no kernel has count as the most that one has.
+        let chunks = self.chunks.clamp(1, 2);
+        2 * chunks + 5 + row_warps(shape, chunks) + ALPHAS
     }
 
     /// Bytes of shared memory of a CTA: `lay_out` in `launch/gemv_ring.cu`.
