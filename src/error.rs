@@ -147,8 +147,9 @@ pub enum Error {
     /// divisor, or the product of the global scales of weights and vectors. Kernels multiply by it in f32, where a
     /// subnormal number has lost bits.
     #[error(
-        "{operand}: {value:e} is not usable as a scale; it must be positive, finite and a normal f32, 1.2e-38 or \
-         more, and so must its reciprocal if it is a divisor"
+        "{operand}: {value:?} is not usable as a scale; it must be positive and finite, and not below {:?}, the \
+         least normal f32; a divisor's reciprocal must be so too",
+        f32::MIN_POSITIVE
     )]
     GlobalScale {
         /// Which scale.

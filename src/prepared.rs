@@ -149,6 +149,13 @@ impl PreparedWeights<'static> {
                 Held::Borrowed(_) => None,
             }
         };
+        if relaid.is_some() {
+            // They are freed below, on the stream that they were allocated on, which need not be the one that
+            // still reads them. Where cudarc tracks events it waits for that by itself.
+            let freed_on = scales.stream();
+            let joined = freed_on.join(stream);
+            joined.map_err(|error| driver_error("waiting for 128x4 scales", error))?;
+        }
         Ok(Self {
             shape: *shape,
             codes: Held::Owned(codes),

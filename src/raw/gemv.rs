@@ -155,7 +155,7 @@ pub unsafe fn gemv(
 ///
 /// # Errors
 /// Null or misaligned pointers, strides that are too small or misaligned, a global scale that is
-/// not positive and finite, an output that overlaps an input, a configuration that cannot run on
+/// [not usable](Error::GlobalScale), an output that overlaps an input, a configuration that cannot run on
 /// `device`; and what CUDA reports of the launch. Content in device memory is not looked at.
 ///
 /// # Safety
@@ -222,10 +222,11 @@ pub unsafe fn read_only(
 ) -> Result<()> {
     pointer("data", data, 16)?;
     pointer("sink", sink, 4)?;
+    // The launcher makes several CTAs of each.
+    let multiprocessors = multiprocessors.min(1 << 20) as i32;
     // SAFETY: this function's own contract.
-    let code = unsafe {
-        ffi::nvfp4_gemv_read_only(data, bytes as i64, sink, multiprocessors as i32, stream)
-    };
+    let code =
+        unsafe { ffi::nvfp4_gemv_read_only(data, bytes as i64, sink, multiprocessors, stream) };
     status("launching read_only", code)
 }
 
