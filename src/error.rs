@@ -147,9 +147,14 @@ pub enum Error {
         code: u8,
     },
 
-    /// A global scale is zero, negative, NaN or infinite, or its product with another is not a
-    /// normal f32.
-    #[error("{operand}: {value} is not usable as a scale; it must be positive and finite")]
+    /// A global scale is zero, negative, NaN, infinite or subnormal, or what it makes is: the reciprocal of a
+    /// divisor, or the product of the global scales of weights and vectors. Kernels multiply by it in f32, where a
+    /// subnormal number has lost bits.
+    #[error(
+        "{operand}: {value:?} is not usable as a scale; it must be positive and finite, and not below {:?}, the \
+         least normal f32; a divisor's reciprocal must be so too",
+        f32::MIN_POSITIVE
+    )]
     GlobalScale {
         /// Which scale.
         operand: &'static str,
@@ -164,6 +169,15 @@ pub enum Error {
         index: usize,
         /// Its value.
         value: f32,
+    },
+
+    /// A problem's alpha is neither one number nor one for each row.
+    #[error("alpha: {got} elements; it has 1, for all rows, or one for each of the {rows} rows")]
+    AlphaLength {
+        /// How many elements it has.
+        got: usize,
+        /// M.
+        rows: usize,
     },
 
     /// The output's memory is also an input's.
@@ -259,6 +273,18 @@ pub enum Error {
         forced: Path,
     },
 
+    /// A configuration with programmatic dependent launch, given to a call that promises nothing of what runs
+    /// before it.
+    #[error(
+        "{config:?} asks for programmatic dependent launch, which reads weights before the kernels before it have \
+         ended; only gemv_on_device_chained and PreparedGemv::chained take it, because there the caller \
+         promises that none of those kernels writes the weights"
+    )]
+    ChainedConfig {
+        /// The configuration.
+        config: crate::Config,
+    },
+
     /// Operands lie on another device than the stream.
     #[cfg(feature = "cuda")]
     #[error("{operand}: on device {found}, the stream is on device {stream}")]
@@ -269,6 +295,16 @@ pub enum Error {
         found: usize,
         /// The device of the stream.
         stream: usize,
+    },
+
+    /// Operands lie on the stream's device, but in another CUDA context than the stream's.
+    #[cfg(feature = "cuda")]
+    #[error(
+        "{operand}: in another CUDA context than the stream's; memory of one context cannot be used in another"
+    )]
+    WrongContext {
+        /// Which operand.
+        operand: &'static str,
     },
 
     /// A prepared call with other operands than it was prepared for.

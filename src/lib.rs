@@ -38,6 +38,65 @@
 //! # Ok::<(), nvfp4_gemv::Error>(())
 //! ```
 //!
+//! # CUDA graphs
+//!
+//! A device call enqueues kernels on the stream that it is given, and does nothing else: it allocates nothing,
+//! synchronises nothing and copies nothing. So it can be captured into a CUDA graph and replayed:
+//! `gemv_on_device` and those named after it, `PreparedGemv::launch`, `QuantizedVectors::quantize`, and the calls of
+//! `raw`. What makes buffers, such as `PreparedWeights::new`, comes before the capture. The rest is up to the caller:
+//!
+//! - **A stream that can be captured.** CUDA's legacy default stream cannot be. It is what cudarc's
+//!   `CudaContext::default_stream` returns; `CudaContext::new_stream` makes another one.
+//! - **No event tracking.** Once a context has a stream beside the default one, cudarc lets every call with its views
+//!   wait for the events that earlier uses of the buffers have left. Inside a capture CUDA does not allow to wait for
+//!   events of before it. `CudaContext::disable_event_tracking` turns this off, best as soon as the context is
+//!   there. It is `unsafe`: from then on the program itself orders its streams, and frees no buffer that another
+//!   stream still uses. Calls of `raw` take addresses, and know no events.
+//! - **Memory that stays.** A graph keeps addresses. All buffers live until the last replay has run, and a replay
+//!   reads what they hold by then. Shape, strides, global scales, path and configuration stay as captured.
+//!
+//! ```no_run
+//! # #[cfg(feature = "cuda")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use cudarc::driver::{CudaContext, sys};
+//! use nvfp4_gemv::{DenseVectors, GlobalScale, Output, ScaleLayout, Shape, Vectors, Weights};
+//!
+//! let context = CudaContext::new(0)?;
+//! // SAFETY: all work goes to the one stream below, whose order is the order in which buffers are used and freed.
+//! unsafe { context.disable_event_tracking() };
+//! let stream = context.new_stream()?;
+//!
+//! let shape = Shape::gemv(128, 256, 1)?;
+//! let codes = stream.clone_htod(&vec![0x22u8; shape.weight_code_bytes()])?;
+//! let scales = stream.clone_htod(&vec![0x38u8; shape.weight_scale_bytes(ScaleLayout::Linear)])?;
+//! let weights = Weights::on_device(
+//!     &shape, codes.as_view(), scales.as_view(), ScaleLayout::Linear, GlobalScale::ONE,
+//! )?;
+//! let mut x = stream.alloc_zeros::<f32>(shape.k())?;
+//! let mut y = stream.alloc_zeros::<f32>(shape.m())?;
+//!
+//! stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+//! let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
+//! let output = Output::F32(y.as_view_mut());
+//! let captured = nvfp4_gemv::gemv_on_device(&stream, &shape, &weights, &vectors, output);
+//! // A capture is ended also where a call in it has failed.
+//! let graph = stream.end_capture(
+//!     sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
+//! )?;
+//! captured?;
+//! let graph = graph.ok_or("nothing was captured")?;
+//!
+//! for step in 0..3 {
+//!     stream.memcpy_htod(&vec![step as f32; shape.k()], &mut x)?;
+//!     graph.launch()?;
+//!     println!("{}", stream.clone_dtoh(&y)?[0]);
+//! }
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "cuda"))]
+//! # fn main() {}
+//! ```
+//!
 //! # Features
 //!
 //! - `cuda` (default): the CUDA paths. Needs nvcc 12.9 or newer when building, no GPU and no driver.

@@ -1,6 +1,6 @@
 //! Times work on a device, and what the device's memory can do at most, in the same way.
 //!
-//! Launches are captured into one CUDA graph, which is replayed and timed with events: the host's
+//! Launches are [captured into one CUDA graph](crate#cuda-graphs), which is replayed and timed with events: the host's
 //! part is not in the figure, about half a microsecond of graph node a launch is. Callers rotate
 //! over copies of the weights larger than twice the L2 cache, so that every launch reads memory.
 
@@ -40,7 +40,8 @@ impl Timing {
 /// lets older lines stay, and finds as much as the cache holds of whatever it takes turns over. With four times
 /// the cache, one on an H200 seemed 11% faster than memory. Of 64 times the cache that is 1.6% at most.
 pub fn copies_for_cold_l2(bytes: usize, l2_bytes: u64) -> usize {
-    (64 * l2_bytes as usize / bytes.max(1) + 1).max(2)
+    let several = (l2_bytes as usize).saturating_mul(64);
+    (several / bytes.max(1)).saturating_add(1).max(2)
 }
 
 /// Two events on a stream: what the device does between them is timed, and nothing of the host's.
@@ -110,15 +111,16 @@ impl std::fmt::Debug for Replay {
 impl Replay {
     /// Captures `launches` calls of `launch`, each given its index, on `stream`.
     ///
-    /// The stream must not be the default one, which cannot be captured, and its context's event
-    /// tracking must be off ([`cudarc::driver::CudaContext::disable_event_tracking`]): a captured
-    /// call may not wait for events of before the capture.
+    /// [What can be captured](crate#cuda-graphs) says what stream and context must be.
     ///
     /// # Errors
     /// What `launch` returns, and what CUDA reports.
     ///
     /// # Safety
-    /// The memory that the launches use lives until the last replay has run.
+    /// A graph keeps addresses, not memory. All memory that the captured launches use lives until the last replay
+    /// has run, whether `launch` borrows it, shares it or made it: nothing that `launch` does, and nobody else,
+    /// frees it. Until then nobody else writes it, or reads what the launches write, but between replays that were
+    /// waited for. What `launch` promised in order to enqueue unsafe launches holds at each replay.
     pub unsafe fn capture(
         stream: &Arc<CudaStream>,
         launches: usize,
@@ -129,11 +131,9 @@ impl Replay {
         stream
             .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
             .map_err(cuda)?;
+        let capture = Capture(Some(stream));
         let launched = (0..launches).try_for_each(launch);
-        // The capture is ended whatever happened in it, or the stream would stay unusable.
-        let graph = stream.end_capture(
-            sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
-        );
+        let graph = capture.end();
         launched?;
         let graph = graph.map_err(cuda)?.ok_or_else(|| Error::Cuda {
             during: "capturing a graph of launches",
@@ -172,22 +172,63 @@ impl Replay {
     }
 }
 
+/// A capture that has begun on a stream. It is ended whatever happens in it, also where the launches panic, or the
+/// stream would stay unusable.
+struct Capture<'a>(Option<&'a Arc<CudaStream>>);
+
+impl Capture<'_> {
+    fn end(mut self) -> std::result::Result<Option<CudaGraph>, DriverError> {
+        self.0.take().map_or(Ok(None), end_capture)
+    }
+}
+
+impl Drop for Capture<'_> {
+    fn drop(&mut self) {
+        // The panic says more than what CUDA reports here.
+        let _ = self.0.map(end_capture);
+    }
+}
+
+fn end_capture(stream: &Arc<CudaStream>) -> std::result::Result<Option<CudaGraph>, DriverError> {
+    stream
+        .end_capture(sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)
+}
+
 /// Captures `launches` calls of `launch` as [`Replay::capture`] does, and times `replays` replays after
-/// two to warm up.
+/// two to warm up. All of them have run when it returns, also with an error.
 ///
 /// # Errors
 /// What `launch` returns, and what CUDA reports.
-pub fn time_launches(
+///
+/// # Safety
+/// As [`Replay::capture`]'s, until this returns. That `launch` borrows a buffer is not enough: it is called before the
+/// replays, and a closure can as well free what it used. Hence this is not allowed without a promise:
+///
+/// ```compile_fail,E0133
+/// # use std::sync::Arc;
+/// # use cudarc::driver::{CudaSlice, CudaStream};
+/// # use nvfp4_gemv::measure::{ReadOnly, Timing, time_launches};
+/// fn freed(stream: &Arc<CudaStream>, mut data: Option<CudaSlice<u8>>) -> nvfp4_gemv::Result<Timing> {
+///     time_launches(stream, 2, 5, |_| {
+///         let Some(freed_after_the_first_launch) = data.take() else { return Ok(()) };
+///         ReadOnly::new(stream, &freed_after_the_first_launch, 132)?.enqueue(0, 16)
+///     })
+/// }
+/// ```
+pub unsafe fn time_launches(
     stream: &Arc<CudaStream>,
     launches: usize,
     replays: usize,
     mut launch: impl FnMut(usize) -> Result<()>,
 ) -> Result<Timing> {
-    // SAFETY: `launch`, and what it borrows, lives until the last replay below has been waited for.
+    // SAFETY: this function's own contract; the replays below have been waited for when it returns.
     let graph = unsafe { Replay::capture(stream, launches, &mut launch) }?;
     let mut seconds = Vec::with_capacity(replays);
-    for replay in 0..replays + 2 {
-        let time = graph.seconds_a_launch()?;
+    for replay in 0..replays.saturating_add(2) {
+        let time = graph.seconds_a_launch().inspect_err(|_| {
+            // The replay may have been enqueued before the error; that error says more than this one's.
+            let _ = stream.synchronize();
+        })?;
         if replay >= 2 {
             seconds.push(time);
         }
@@ -212,12 +253,13 @@ impl<'a> ReadOnly<'a> {
     /// To read from `data`, on a device with so many multiprocessors.
     ///
     /// # Errors
-    /// What CUDA reports of an allocation of four bytes.
+    /// Data on another device than the stream's; what CUDA reports of an allocation of four bytes.
     pub fn new(
         stream: &Arc<CudaStream>,
         data: &'a CudaSlice<u8>,
         multiprocessors: u32,
     ) -> Result<Self> {
+        crate::cuda::same_device("data to read", data.stream(), stream)?;
         let sink = stream.alloc_zeros::<u32>(1);
         Ok(Self {
             stream: stream.clone(),
@@ -278,5 +320,7 @@ mod tests {
             let copies = copies_for_cold_l2(bytes, 60 << 20);
             assert!(copies >= 2 && copies * bytes > 64 * (60 << 20));
         }
+        assert_eq!(copies_for_cold_l2(0, u64::MAX), usize::MAX);
+        assert_eq!(copies_for_cold_l2(usize::MAX, 60 << 20), 2);
     }
 }

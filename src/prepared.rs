@@ -33,7 +33,8 @@ impl<T> Held<'_, T> {
 ///
 /// Linear scales, as checkpoints have them, are brought into the 128x4 layout once, in memory that
 /// this type owns: [`bytes`](Self::bytes) of it, about one byte for 16 weights (an eighth of the
-/// codes) with rows padded to 128 and K to 64. Scales that are 128x4 already cost nothing.
+/// codes) with rows padded to 128 and K to 64. Scales that are 128x4 already cost nothing. Making one allocates:
+/// it comes before what is [captured into a CUDA graph](crate#cuda-graphs).
 ///
 /// ```no_run
 /// use cudarc::driver::CudaContext;
@@ -41,7 +42,7 @@ impl<T> Held<'_, T> {
 ///     DenseVectors, GlobalScale, Output, PreparedWeights, ScaleLayout, Shape, Vectors,
 /// };
 ///
-/// let stream = CudaContext::new(0)?.default_stream();
+/// let stream = CudaContext::new(0)?.new_stream()?;
 /// let shape = Shape::gemv(128, 256, 1)?;
 /// let codes = stream.clone_htod(&vec![0x22u8; shape.weight_code_bytes()])?;
 /// let scales = stream.clone_htod(&vec![0x38u8; shape.weight_scale_bytes(ScaleLayout::Linear)])?;
@@ -149,6 +150,13 @@ impl PreparedWeights<'static> {
                 Held::Borrowed(_) => None,
             }
         };
+        if relaid.is_some() {
+            // They are freed below, on the stream that they were allocated on, which need not be the one that
+            // still reads them. Where cudarc tracks events it waits for that by itself.
+            let freed_on = scales.stream();
+            let joined = freed_on.join(stream);
+            joined.map_err(|error| driver_error("waiting for 128x4 scales", error))?;
+        }
         Ok(Self {
             shape: *shape,
             codes: Held::Owned(codes),

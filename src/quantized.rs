@@ -17,8 +17,8 @@ use crate::tensor::{FloatType, Nvfp4Vectors, VectorScale, Vectors};
 /// Buffers on a device for the NVFP4 vectors `[L][N][K]` of a shape: codes `[L][N][K/2]`, block
 /// scales, a global scale for each vector, f32 `[L][N]`. [`bytes`](Self::bytes) of memory in all.
 ///
-/// Quantising allocates nothing, synchronises nothing, and is one kernel, so that it can be captured
-/// into a CUDA graph together with the GEMV that uses the result. Codes and scales are those of
+/// Quantising allocates nothing, synchronises nothing, and is one kernel, so that it can be [captured
+/// into a CUDA graph](crate#cuda-graphs) together with the GEMV that uses the result. Codes and scales are those of
 /// [`quantize_vectors_or_nan`](crate::quantize::quantize_vectors_or_nan), bit for bit.
 ///
 /// ```no_run
@@ -27,7 +27,7 @@ use crate::tensor::{FloatType, Nvfp4Vectors, VectorScale, Vectors};
 /// use nvfp4_gemv::{DenseVectors, GlobalScale, Output, QuantizedVectors, ScaleLayout, Shape};
 /// use nvfp4_gemv::{Vectors, Weights, gemv_on_device};
 ///
-/// let stream = CudaContext::new(0)?.default_stream();
+/// let stream = CudaContext::new(0)?.new_stream()?;
 /// let shape = Shape::gemv(128, 256, 1)?;
 /// let codes = stream.clone_htod(&vec![0x22u8; shape.weight_code_bytes()])?;
 /// let scales = stream.clone_htod(&vec![0x38u8; shape.weight_scale_bytes(ScaleLayout::Linear)])?;

@@ -19,11 +19,19 @@ impl ScaleLayout {
     /// Both layouts, for tests and tables.
     pub const ALL: [Self; 2] = [Self::Linear, Self::Tiled128x4];
 
-    /// Bytes that the scales of `rows` rows of `blocks` blocks take, padding included (one batch).
+    /// Bytes that the scales of `rows` rows of `blocks` blocks take, padding included (one batch). `usize::MAX`,
+    /// which no buffer has, where they are more than that; a [`Shape`](crate::Shape)'s never are.
     pub const fn bytes(self, rows: usize, blocks: usize) -> usize {
-        match self {
-            Self::Linear => rows * blocks,
-            Self::Tiled128x4 => rows.next_multiple_of(128) * blocks.next_multiple_of(4),
+        let padded = match self {
+            Self::Linear => (Some(rows), Some(blocks)),
+            Self::Tiled128x4 => (
+                rows.checked_next_multiple_of(128),
+                blocks.checked_next_multiple_of(4),
+            ),
+        };
+        match padded {
+            (Some(rows), Some(blocks)) => rows.saturating_mul(blocks),
+            _ => usize::MAX,
         }
     }
 
@@ -169,6 +177,19 @@ mod tests {
             let back = convert_scales(&tiled, Tiled128x4, Linear, rows, k, batches).unwrap();
             prop_assert_eq!(back, linear);
         }
+    }
+
+    #[test]
+    fn sizes_that_do_not_fit_are_the_largest() {
+        for layout in ScaleLayout::ALL {
+            for (rows, blocks) in [(usize::MAX, 1), (1 << 40, 1 << 40), (2, usize::MAX)] {
+                assert_eq!(layout.bytes(rows, blocks), usize::MAX);
+            }
+            assert_eq!(layout.bytes(0, 7), 0);
+        }
+        let tiled = Tiled128x4;
+        let error = convert_scales(&[], Linear, tiled, usize::MAX, 16, 1).unwrap_err();
+        assert!(matches!(error, crate::Error::SizeOverflow { .. }));
     }
 
     #[test]

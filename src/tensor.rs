@@ -41,20 +41,31 @@ impl GlobalScale {
         }
     }
 
-    /// The multiplier in f32, checked: a divisor's reciprocal may be infinite or zero.
+    /// The multiplier in f32, for the quantiser, which takes any that is positive and finite.
     pub(crate) fn as_multiplier(self, operand: &'static str) -> Result<f32> {
-        let value = self.check(operand)?.multiplier() as f32;
-        Self::Multiplier(value).check(operand)?;
-        Ok(value)
+        let value = self.multiplier() as f32;
+        positive(operand, self.stored())?;
+        positive(operand, value)
     }
 
+    /// The global scale of an operand: positive, finite and normal in f32, as stored and as a multiplier.
     pub(crate) fn check(self, operand: &'static str) -> Result<Self> {
         let value = self.stored();
-        if value > 0.0 && value.is_finite() {
+        let usable = |value: f32| value > 0.0 && value.is_normal();
+        if usable(value) && usable(self.multiplier() as f32) {
             Ok(self)
         } else {
             Err(Error::GlobalScale { operand, value })
         }
+    }
+}
+
+/// A factor that is positive and finite.
+fn positive(operand: &'static str, value: f32) -> Result<f32> {
+    if value > 0.0 && value.is_finite() {
+        Ok(value)
+    } else {
+        Err(Error::GlobalScale { operand, value })
     }
 }
 
@@ -169,7 +180,7 @@ impl<'a> Weights<'a> {
     ///
     /// # Errors
     /// Short buffers, a layout that contradicts the length, a NaN or negative block scale, a
-    /// global scale that is not positive and finite.
+    /// global scale that is [not usable](Error::GlobalScale).
     ///
     /// ```
     /// use nvfp4_gemv::{GlobalScale, ScaleLayout, Shape, Weights};
@@ -211,8 +222,8 @@ impl<'a> Weights<'a, crate::Device> {
     /// Weights in a device's memory. The content of the scales is not looked at.
     ///
     /// # Errors
-    /// Short buffers, a layout that contradicts the length, a global scale that is not positive
-    /// and finite.
+    /// Short buffers, a layout that contradicts the length, a global scale that is
+    /// [not usable](Error::GlobalScale).
     pub fn on_device(
         shape: &Shape,
         codes: cudarc::driver::CudaView<'a, u8>,
@@ -341,7 +352,9 @@ impl<'a, S: Memory> Nvfp4Vectors<'a, S> {
             }
             ScaleLayout::Tiled128x4 => {
                 let bytes = self.layout.bytes(n, blocks);
-                let batch = self.scale_strides.map_or(bytes, |s| s.batch);
+                let given = self.scale_strides.map_or(bytes, |s| s.batch);
+                // Where there is no other batch, whatever was given means nothing.
+                let batch = if l > 1 { given } else { bytes };
                 if l > 1 {
                     check::stride(SCALES, "bytes", batch, bytes)?;
                 }
@@ -383,7 +396,7 @@ impl Nvfp4Vectors<'_> {
         )?;
         if let VectorScale::PerVector(globals) = self.global {
             for &value in &globals[..shape.l() * shape.n()] {
-                GlobalScale::Multiplier(value).check("vector global scale")?;
+                positive("vector global scale", value)?;
             }
         }
         Ok(layout)
@@ -646,7 +659,8 @@ pub(crate) fn alpha<S: Memory>(weights: GlobalScale, vectors: &Vectors<'_, S>) -
     combine(weights, vectors)
 }
 
-/// Strides given or dense, checked against the buffer's length.
+/// Strides given or dense, checked against the buffer's length. A stride that nothing steps over means nothing,
+/// whatever was given, and is the dense one here: all that is returned lies inside the buffer.
 fn resolve(
     operand: &'static str,
     unit: &'static str,
@@ -656,16 +670,22 @@ fn resolve(
     got: usize,
 ) -> Result<Strides> {
     let (n, l) = (shape.n(), shape.l());
-    let strides = strides.unwrap_or(Strides {
+    let given = strides.unwrap_or(Strides {
         row,
         batch: n * row,
     });
-    if n > 1 {
-        check::stride(operand, unit, strides.row, row)?;
+    let mut strides = Strides {
+        row,
+        batch: n * row,
+    };
+    if n > 1 && l > 0 {
+        check::stride(operand, unit, given.row, row)?;
+        strides.row = given.row;
     }
     if l > 1 {
         let needed = check::extent(1, 0, n, strides.row, row).unwrap_or(usize::MAX);
-        check::stride(operand, unit, strides.batch, needed)?;
+        check::stride(operand, unit, given.batch, needed)?;
+        strides.batch = given.batch;
     }
     let needed = check::extent(l, strides.batch, n, strides.row, row).unwrap_or(usize::MAX);
     check::len(operand, unit, got, needed)?;
@@ -721,4 +741,70 @@ fn scan_scales(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What a device call multiplies and adds is inside the buffer, whatever strides were given.
+    #[test]
+    fn strides_that_nothing_steps_over_mean_nothing() {
+        let x = [1.0f32; 64];
+        let huge = Strides {
+            row: usize::MAX,
+            batch: usize::MAX / 2,
+        };
+        let resolved = |n, l, strides| {
+            let shape = Shape::new(1, n, 16, l).unwrap();
+            DenseVectors::<f32>::new(&x)
+                .with_strides(strides)
+                .resolve(&shape)
+        };
+        let dense = |n: usize| Strides {
+            row: 16,
+            batch: 16 * n,
+        };
+        assert_eq!(resolved(1, 1, huge), Ok(dense(1)));
+        assert_eq!(resolved(1, 0, huge), Ok(dense(1)));
+        assert_eq!(resolved(2, 0, huge), Ok(dense(2)));
+        let row = Strides { row: 20, ..huge };
+        assert_eq!(resolved(2, 1, row), Ok(Strides { row: 20, batch: 32 }));
+        let batch = Strides { batch: 24, ..huge };
+        assert_eq!(resolved(1, 2, batch), Ok(Strides { row: 16, batch: 24 }));
+        assert!(resolved(2, 1, huge).is_err() && resolved(1, 2, huge).is_err());
+
+        let scales = [0x38u8; 512];
+        let shape = Shape::gemv(1, 16, 1).unwrap();
+        for (layout, batch) in [(ScaleLayout::Linear, 1), (ScaleLayout::Tiled128x4, 512)] {
+            let one = VectorScale::Shared(GlobalScale::ONE);
+            let vectors = Nvfp4Vectors::<Host>::new(&scales, &scales, layout, one)
+                .with_code_strides(huge)
+                .with_scale_strides(huge);
+            let resolved = vectors.resolve(&shape).unwrap();
+            assert_eq!(resolved.codes, Strides { row: 8, batch: 8 });
+            assert_eq!(resolved.scales.batch, batch, "{layout}");
+        }
+    }
+
+    proptest! {
+        /// One rule for a global scale: alone, and with another of 1.
+        #[test]
+        fn a_global_scale_is_refused_at_once_or_never(
+            // Any, those around the least normal number, and those around the largest.
+            bits in prop_oneof![any::<u32>(), 0u32..0x0080_0010, 0x7e00_0000u32..0x7f80_0010],
+            divisor: bool,
+        ) {
+            let value = f32::from_bits(bits);
+            let global = match divisor {
+                true => GlobalScale::Divisor(value),
+                false => GlobalScale::Multiplier(value),
+            };
+            let alone = global.check("a test").is_ok();
+            let called = alone && combine(global, GlobalScale::ONE).is_ok();
+            prop_assert_eq!(alone, called);
+            prop_assert!(!alone || value.is_normal() && value > 0.0);
+        }
+    }
 }

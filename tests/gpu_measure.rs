@@ -49,7 +49,8 @@ fn replays_do_the_work_and_times_are_of_it() {
     let read = ReadOnly::new(&stream, &data, info.multiprocessors).unwrap();
     let seconds = |bytes: usize| {
         let offset = |i: usize| i % copies * (64 << 20);
-        time_launches(&stream, 40, 5, |i| read.enqueue(offset(i), bytes))
+        // SAFETY: the data outlives the call, and nobody writes it.
+        unsafe { time_launches(&stream, 40, 5, |i| read.enqueue(offset(i), bytes)) }
             .unwrap()
             .median
     };
@@ -69,7 +70,15 @@ fn replays_do_the_work_and_times_are_of_it() {
         assert!(matches!(error, Error::BufferTooShort { .. }), "{error}");
     }
     // A launch that fails leaves the stream usable.
-    let failed = time_launches(&stream, 2, 1, |_| read.enqueue(end, 16));
+    // SAFETY: nothing is enqueued.
+    let failed = unsafe { time_launches(&stream, 2, 1, |_| read.enqueue(end, 16)) };
     assert!(matches!(failed, Err(Error::BufferTooShort { .. })));
+    assert!(seconds(1 << 20) > 0.0);
+    // So does one that panics.
+    let panics = std::panic::AssertUnwindSafe(|| {
+        // SAFETY: nothing is enqueued.
+        let _ = unsafe { time_launches(&stream, 1, 1, |_| panic!("in a capture")) };
+    });
+    assert!(std::panic::catch_unwind(panics).is_err());
     assert!(seconds(1 << 20) > 0.0);
 }

@@ -571,8 +571,9 @@ fn times() {
         for layout in ScaleLayout::ALL {
             let mut quantized = QuantizedVectors::new(&stream, &shape, layout).unwrap();
             let dense = Vectors::Bf16(DenseVectors::new(x.as_view()));
-            let time =
-                measure::time_launches(&stream, 100, 20, |_| quantized.quantize(&stream, &dense));
+            let launch = |_| quantized.quantize(&stream, &dense);
+            // SAFETY: the vectors and their buffers outlive the call, and nothing else uses them.
+            let time = unsafe { measure::time_launches(&stream, 100, 20, launch) };
             let time = time.unwrap().median * 1e6;
             println!("quantise bf16 n={n} K={k} {layout}: {time:.2} us");
         }
@@ -586,10 +587,10 @@ fn times() {
         let mut out = stream.alloc_zeros::<u8>(scales(to)).unwrap();
         let (source, _source) = source.device_ptr(&stream);
         let (out, _out) = out.device_ptr_mut(&stream);
-        let time = measure::time_launches(&stream, 20, 20, |_| {
-            // SAFETY: the shape's scales take as many bytes in both layouts, which outlive the work.
-            unsafe { raw::relayout(&shape, to, source, out, handle(&stream)) }
-        });
+        // SAFETY: the shape's scales take as many bytes in both layouts, which outlive the work.
+        let launch = |_| unsafe { raw::relayout(&shape, to, source, out, handle(&stream)) };
+        // SAFETY: both buffers outlive the call, and nothing else uses them.
+        let time = unsafe { measure::time_launches(&stream, 20, 20, launch) };
         println!(
             "scales of {shape} to {to}: {:.2} us",
             time.unwrap().median * 1e6

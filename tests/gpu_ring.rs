@@ -10,8 +10,8 @@ use device::{
 };
 use nvfp4_gemv::problem::{CONTEST_BENCHMARKS, CONTEST_TESTS, EdgeCase, Problem};
 use nvfp4_gemv::{
-    Config, FloatType, Output, Path, PreparedGemv, RingConfig, RingTarget, ScaleLayout, Shape,
-    gemv_on_device_chained,
+    Config, Error, FloatType, Output, Path, PreparedGemv, RingConfig, RingTarget, ScaleLayout,
+    Shape, gemv_on_device_chained, gemv_on_device_with,
 };
 
 /// The path that these tests are about.
@@ -259,20 +259,36 @@ fn chained_calls_have_a_cut_of_their_own() {
                 assert!(y.into_iter().map(f64::from).eq(truth.y.iter().copied()));
             };
             let output = Output::F32(y.as_view_mut());
-            let launched =
-                gemv_on_device_chained(CASE.path, stream, &shape, &weights, &vectors, output)
-                    .unwrap();
+            // SAFETY: copies brought the weights to the device, and no kernel writes them.
+            let launched = unsafe {
+                gemv_on_device_chained(CASE.path, None, stream, &shape, &weights, &vectors, output)
+            }
+            .unwrap();
             assert!(matches!(launched.config, Config::Ring(cut) if cut.dependent));
             exact(&y);
 
             y = upload(stream, &poison);
             let output = Output::F32(y.as_view_mut());
-            let prepared =
-                PreparedGemv::chained(CASE.path, stream, &shape, &weights, &vectors, output)
-                    .unwrap();
+            // SAFETY: as above.
+            let prepared = unsafe {
+                PreparedGemv::chained(CASE.path, None, stream, &shape, &weights, &vectors, output)
+            }
+            .unwrap();
             assert_eq!(prepared.launched().config, launched.config);
             let output = Output::F32(y.as_view_mut());
             prepared.launch(stream, &weights, &vectors, output).unwrap();
+            exact(&y);
+
+            // Where nothing is promised, a chained configuration is refused before anything is enqueued.
+            let chained = Some(launched.config);
+            let output = Output::F32(y.as_view_mut());
+            let refused =
+                gemv_on_device_with(None, chained, stream, &shape, &weights, &vectors, output);
+            assert!(matches!(refused, Err(Error::ChainedConfig { .. })));
+            let output = Output::F32(y.as_view_mut());
+            let refused =
+                PreparedGemv::with(None, chained, stream, &shape, &weights, &vectors, output);
+            assert!(matches!(refused, Err(Error::ChainedConfig { .. })));
             exact(&y);
         }
     }

@@ -32,7 +32,7 @@ fn what_is_found_is_used_and_right() {
     let gpu = gpu_or_skip!();
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     let _alone = alone();
-    let tuner = Tuner::new(0).unwrap();
+    let mut tuner = Tuner::new(0).unwrap();
     let mut tuned = Tuned::new(tuner.machine(), "a test");
     let stream = &gpu.stream;
     for (m, n, k, l) in [(1024, 1, 4096, 1), (300, 3, 1056, 2), (256, 16, 512, 1)] {
@@ -90,7 +90,7 @@ fn every_kind_of_operands() {
     let _gpu = gpu_or_skip!();
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     let _alone = alone();
-    let tuner = Tuner::new(0).unwrap();
+    let mut tuner = Tuner::new(0).unwrap();
     let limits = Limits {
         time: Duration::ZERO,
         rounds: 1,
@@ -113,7 +113,7 @@ fn every_kind_of_operands() {
 fn what_was_tuned_elsewhere_is_refused() {
     let gpu = gpu_or_skip!();
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
-    let tuner = {
+    let mut tuner = {
         let _alone = alone();
         Tuner::new(0).unwrap()
     };

@@ -1,8 +1,8 @@
 //! Problem files: there and back, and every way in which one can be wrong.
 
-use nvfp4_gemv::Shape;
 use nvfp4_gemv::file::{self, FileError, NewTensor};
 use nvfp4_gemv::problem::Problem;
+use nvfp4_gemv::{Error, Output, ScaleLayout, Shape, Vectors, gemv};
 use safetensors::Dtype;
 
 fn sample() -> Problem {
@@ -109,8 +109,78 @@ fn bad_content_is_named() {
         says.contains("\"alpha\"") && says.contains("element 1"),
         "{says}"
     );
-    let says = message(|t| *tensor(t, "alpha") = NewTensor::f32(&[1], &[-1.0]));
-    assert!(says.contains("\"alpha\""), "{says}");
+    for alpha in [-1.0, 0.0, 1e-40, f32::INFINITY] {
+        let says = message(|t| *tensor(t, "alpha") = NewTensor::f32(&[1], &[alpha]));
+        assert!(
+            says.contains("\"alpha\"") && says.contains("not usable as a scale"),
+            "{says}"
+        );
+    }
+}
+
+/// One number for all rows, or one for each: nothing else is taken for a number.
+#[test]
+fn an_alpha_of_another_length_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("problem.safetensors");
+    for got in [0, 2, 4, 6] {
+        let mut problem = sample();
+        problem.alpha = Some(vec![1.0; got]);
+        let says = problem.reference().unwrap_err();
+        assert_eq!(says, Error::AlphaLength { got, rows: 3 });
+        let says = problem.write(&path).unwrap_err().to_string();
+        assert!(says.contains(&format!("alpha: {got} elements")), "{says}");
+        assert!(!path.exists());
+    }
+}
+
+/// What is read can be computed, and what is refused when it is computed is refused when it is read.
+#[test]
+fn reading_and_computing_refuse_the_same_alphas() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("problem.safetensors");
+    let least = f32::MIN_POSITIVE;
+    for rows in [1, 3] {
+        for alpha in [f32::from_bits(1), 1e-40, least, 1.0, f32::MAX] {
+            let mut problem = Problem::contest(Shape::gemv(rows, 16, 1).unwrap(), 1);
+            problem.alpha = Some(vec![alpha]);
+            problem.write(&path).unwrap();
+            let compute = || {
+                let (x, mut y) = ([1.0; 16], [0.0; 3]);
+                let weights = problem.weights(ScaleLayout::Linear)?;
+                let output = Output::f32(&mut y);
+                gemv(&problem.shape, &weights.view()?, &Vectors::f32(&x), output)
+            };
+            let computed = compute();
+            let read = Problem::read(&path);
+            assert_eq!(read.is_ok(), computed.is_ok(), "{rows} rows, {alpha:e}");
+            // A single row's alpha is a row's: any finite number.
+            assert_eq!(read.is_ok(), alpha >= least || rows == 1, "{alpha:e}");
+        }
+    }
+}
+
+#[test]
+fn padded_vectors_of_wrong_fields_are_errors() {
+    let good = sample();
+    for layout in ScaleLayout::ALL {
+        good.padded_vectors(layout, 1).unwrap();
+        let (mut codes, mut scales) = (good.clone(), good.clone());
+        codes.b.pop();
+        scales.sfb.clear();
+        for (bad, of) in [(codes, "vector codes"), (scales, "vector scales")] {
+            let error = bad.padded_vectors(layout, 1).unwrap_err();
+            assert!(
+                matches!(error, Error::BufferTooShort { operand, .. } if operand == of),
+                "{error}"
+            );
+        }
+        // 128 rows of each of these batches are beyond counting, one is not.
+        let mut large = good.clone();
+        large.shape = Shape::gemv(0, 1 << 30, 1 << 29).unwrap();
+        let error = large.padded_vectors(layout, 1).unwrap_err();
+        assert!(matches!(error, Error::SizeOverflow { .. }), "{error}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use nvfp4_gemv::format::{e2m1, e4m3};
 use nvfp4_gemv::quantize::{
     QuantizeError, Quantized, quantize, quantize_vectors, quantize_vectors_or_nan,
 };
-use nvfp4_gemv::{Error, GlobalScale, Shape, VectorScale, reference};
+use nvfp4_gemv::{Error, GlobalScale, Output, Shape, VectorScale, Vectors, gemv, reference};
 use proptest::prelude::*;
 
 const LAYER: &str = "encoder.layer.0.intermediate.dense";
@@ -167,9 +167,13 @@ fn the_ends_of_f32_stay_usable() {
     for dialect in Dialect::ALL {
         for value in [f32::MAX, -f32::MAX, f32::MIN_POSITIVE, f32::from_bits(1)] {
             let q = quantize(&[value; 16], 1, 16, dialect, None).unwrap();
-            q.weights().unwrap();
             let decoded = decode(&q)[0];
             assert!(decoded.is_finite(), "{dialect} {value:e}");
+            let shape = Shape::gemv(1, 16, 1).unwrap();
+            let mut y = [f32::NAN];
+            let (weights, x) = (q.weights().unwrap(), [1.0 / 16.0f32; 16]);
+            gemv(&shape, &weights, &Vectors::f32(&x), Output::f32(&mut y)).unwrap();
+            assert!(!y[0].is_nan(), "{dialect} {value:e}");
             if value.abs() > 1e-30 {
                 assert!(
                     (decoded / value - 1.0).abs() < 1e-6,

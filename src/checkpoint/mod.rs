@@ -216,7 +216,7 @@ impl<'a> Layer<'a> {
     }
 }
 
-/// A global scale from a tensor of one F32 that is positive and finite.
+/// A global scale from a tensor of one F32 that is usable as one.
 fn scalar(tensor: &Tensor<'_>, dialect: Dialect) -> Result<GlobalScale, FileError> {
     if !matches!(tensor.shape(), [] | [1]) || tensor.dtype() != Dtype::F32 {
         return Err(tensor.wrong("F32 [] or [1]"));

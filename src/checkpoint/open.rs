@@ -105,8 +105,8 @@ impl Checkpoint {
     /// # Errors
     /// [`CheckpointError::NoLayer`] with the names that come closest; [`CheckpointError::NotNvfp4`]
     /// for a layer of another type; [`CheckpointError::File`] for a tensor that is missing or has
-    /// another type or shape, a block scale that is NaN or negative, a global scale that is not
-    /// positive and finite.
+    /// another type or shape, a block scale that is NaN or negative, a global scale that is
+    /// [not usable](crate::Error::GlobalScale).
     pub fn layer(&self, name: &str) -> Result<Layer<'_>, CheckpointError> {
         let name = name.trim_end_matches('.');
         let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);

@@ -34,8 +34,8 @@ pub struct CudaCoreConfig {
     /// CTAs that share a batch's rows. 0 for the direct kernel, which takes one for each `warps / k_split`
     /// row tiles.
     pub ctas: u32,
-    /// Programmatic dependent launch, from compute capability 9.0 on: the weights are read before the
-    /// kernel before this one in the stream has ended. That kernel must not write them, nor their scales.
+    /// Programmatic dependent launch, from compute capability 9.0 on: weights are read before the kernels before
+    /// this one have ended. [What that asks of the caller](crate::Config#programmatic-dependent-launch).
     #[serde(default)]
     pub dependent: bool,
 }
@@ -64,7 +64,9 @@ impl CudaCoreConfig {
 
     /// The direct kernel's default.
     pub fn direct(shape: &Shape, target: &CudaCoreTarget) -> Self {
-        let blocks_per_load = target.most_blocks_per_load.min(MOST_DIRECT_BLOCKS_PER_LOAD);
+        let blocks_per_load = target
+            .most_blocks_per_load
+            .clamp(1, MOST_DIRECT_BLOCKS_PER_LOAD);
         let warps = 4;
         // Enough warps for the loads in flight that memory latency asks for: about 16 an SM.
         // But no warp without a step of its own.
@@ -102,14 +104,14 @@ impl CudaCoreConfig {
         // Short rows: two CTAs an SM, so that one starts while the other ends. Measured on an H200:
         // docs/notes/tuning.md.
         let short = pass_vectors(shape.n()) <= 2 && shape.k() <= 4096;
-        let cuts: &[(u32, u32)] = if short {
+        let cuts: &[(u32, usize)] = if short {
             &[(8, 2), (8, 1), (4, 1)]
         } else {
             &[(16, 1), (8, 1), (4, 1)]
         };
         cuts.iter().find_map(|&(warps, ctas_per_sm)| {
             // A CTA stays inside a batch, whose vectors it decodes.
-            let ctas = (target.multiprocessors * ctas_per_sm) as usize / shape.l().max(1);
+            let ctas = target.multiprocessors as usize * ctas_per_sm / shape.l().max(1);
             let ctas = ctas.clamp(1, tiles.max(1));
             let cost = |k_split: u32| {
                 let rounds = tiles.div_ceil(ctas).div_ceil((warps / k_split) as usize);
@@ -149,7 +151,7 @@ impl CudaCoreConfig {
         // Loads of one block are for weights that allow no other.
         for blocks_per_load in integer_dot_loads(target) {
             for (warps, ctas_per_sm) in [(16, 1), (8, 1), (8, 2), (4, 2), (4, 4)] {
-                let ctas = (target.multiprocessors * ctas_per_sm) as usize / shape.l().max(1);
+                let ctas = target.multiprocessors as usize * ctas_per_sm / shape.l().max(1);
                 for k_split in [1, 2, 4, 8] {
                     cuts.push(Self {
                         kernel: CudaCoreKernel::IntegerDot,
@@ -171,13 +173,14 @@ impl CudaCoreConfig {
 
     /// Successive f32 roundings of any term: the additions over a lane's blocks, over lanes, over
     /// parts, and the multiplications by alpha, row alpha and vector alpha. Dense vectors add the
-    /// 16 of a block and the product with its scale.
+    /// 16 of a block and the product with its scale. Fields that no kernel has count as the nearest one that does.
     pub fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
         let blocks = shape.blocks() as u32;
-        let lanes = 32 * self.k_split * self.blocks_per_load;
-        let in_lane = blocks.div_ceil(lanes) * self.blocks_per_load;
+        let blocks_per_load = self.blocks_per_load.clamp(1, MOST_BLOCKS_PER_LOAD);
+        let across_parts = self.k_split.clamp(1, MOST_WARPS);
+        let lanes = 32 * across_parts * blocks_per_load;
+        let in_lane = blocks.div_ceil(lanes) * blocks_per_load;
         let across_lanes = 5;
-        let across_parts = self.k_split;
         let block = match activation {
             Activation::Nvfp4 => 0,
             _ => 16,
@@ -195,20 +198,21 @@ impl CudaCoreConfig {
                 && i32::try_from(self.ctas).is_ok()
                 && self.shared_bytes(shape, target.tiled) <= u64::from(target.shared_bytes)
         };
-        let kernel = match self.kernel {
-            CudaCoreKernel::Direct => {
-                self.warps <= DIRECT_WARPS
-                    && self.ctas == 0
-                    && self.blocks_per_load <= MOST_DIRECT_BLOCKS_PER_LOAD
-            }
-            CudaCoreKernel::IntegerDot => integer_dot(),
-        };
-        kernel
-            && self.blocks_per_load.is_power_of_two()
+        // What a size is made of is in range before the size is computed.
+        self.blocks_per_load.is_power_of_two()
             && self.blocks_per_load <= target.most_blocks_per_load
-            && self.warps >= 1
+            && self.blocks_per_load <= MOST_BLOCKS_PER_LOAD
+            && (1..=MOST_WARPS).contains(&self.warps)
             && self.k_split >= 1
             && self.warps.is_multiple_of(self.k_split)
+            && match self.kernel {
+                CudaCoreKernel::Direct => {
+                    self.warps <= DIRECT_WARPS
+                        && self.ctas == 0
+                        && self.blocks_per_load <= MOST_DIRECT_BLOCKS_PER_LOAD
+                }
+                CudaCoreKernel::IntegerDot => integer_dot(),
+            }
     }
 
     /// Bytes of shared memory of an integer-dot CTA: `int8::shared_bytes` in `gemv_nvfp4.cuh`,
@@ -232,6 +236,10 @@ fn integer_dot_loads(target: &CudaCoreTarget) -> impl Iterator<Item = u32> {
         .into_iter()
         .filter(move |&blocks| blocks == most || blocks == 2 && most > 2)
 }
+
+/// The most blocks a load, of any kernel, and the most warps of a CTA.
+const MOST_BLOCKS_PER_LOAD: u32 = 4;
+const MOST_WARPS: u32 = 16;
 
 /// The most warps of a direct CTA: `kMaxWarps` in `gemv_cuda_core.cuh`.
 const DIRECT_WARPS: u32 = 8;
@@ -258,7 +266,7 @@ fn pass_vectors(n: usize) -> usize {
 
 /// `int8::max_threads` in `gemv_nvfp4.cuh`, in warps.
 fn most_integer_dot_warps(vectors: usize) -> u32 {
-    if vectors <= 2 { 16 } else { 8 }
+    if vectors <= 2 { MOST_WARPS } else { 8 }
 }
 
 /// `row_tiles` in `cuda_core.cuh`, of one batch.

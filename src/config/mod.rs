@@ -22,6 +22,25 @@ use crate::shape::Shape;
 use crate::tensor::Activation;
 
 /// The cut of a problem on one of the GPU's paths.
+///
+/// # Programmatic dependent launch
+///
+/// Each of these has a field `dependent`. A configuration that has it set is *chained*: from compute
+/// capability 9.0 on, its kernel may start before the kernels before it in the stream have ended. It reads
+/// codes and block scales of the weights at once. Then it waits for those kernels, and only after that it
+/// reads vectors and row factors, and writes the output.
+///
+/// Nothing can check that the weights are complete by then, so whoever enqueues such a launch promises it:
+/// **no kernel that may still be running when this one starts writes the codes or block scales that it
+/// reads.** The kernel right before it is not the only one that may be. A chained launch lets the next one
+/// start before it has waited itself. So the promise is about all chained launches right before this one in
+/// the stream, and about the kernel before the first of those. An ordinary launch, a copy or a memset starts
+/// when all that is before it has ended: what was written before one of these is complete.
+///
+/// The functions that enqueue chained launches are therefore `unsafe`: `gemv_on_device_chained`,
+/// `PreparedGemv::chained`, and those of `raw`, all with the feature `cuda`. Safe functions refuse a chained
+/// configuration, [`Error::ChainedConfig`](crate::Error::ChainedConfig). The configurations themselves are
+/// plain data, and launch nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Config {
@@ -47,8 +66,7 @@ impl Config {
         }
     }
 
-    /// The same cut with programmatic dependent launch, or without: the weights are read before the
-    /// kernel before this one in the stream has ended, which must not write them.
+    /// The same cut with [programmatic dependent launch](Self#programmatic-dependent-launch), or without.
     #[must_use]
     pub fn with_dependent(self, dependent: bool) -> Self {
         match self {
@@ -83,7 +101,7 @@ impl Config {
         .unwrap_or_else(|| self.with_dependent(true))
     }
 
-    /// Whether it asks for programmatic dependent launch.
+    /// Whether it asks for [programmatic dependent launch](Self#programmatic-dependent-launch).
     pub fn is_dependent(&self) -> bool {
         match self {
             Self::CudaCore(config) => config.dependent,
@@ -132,6 +150,9 @@ impl From<RingConfig> for Config {
 /// Roundings of the product of the global scales to f32, and of the multiplications by it, the row
 /// alpha and the vector alpha.
 const ALPHAS: u32 = 4;
+
+#[cfg(test)]
+mod extremes;
 
 #[cfg(test)]
 mod tests {

@@ -27,8 +27,8 @@ pub struct RingConfig {
     pub cached: bool,
     /// CTAs that share the rows of all batches: no more than there are granules.
     pub ctas: u32,
-    /// Programmatic dependent launch: the weights are read before the kernel before this one in the
-    /// stream has ended. That kernel must not write them, nor their scales.
+    /// Programmatic dependent launch, from compute capability 9.0 on: weights are read before the kernels before
+    /// this one have ended. [What that asks of the caller](crate::Config#programmatic-dependent-launch).
     pub dependent: bool,
 }
 
@@ -104,9 +104,9 @@ impl RingConfig {
         })
     }
 
-    /// The cut for launches that follow each other with programmatic dependent launch, as layers of a model can:
-    /// the default's, with a deeper ring where the device has room. The weights are read before the kernel
-    /// before this one in the stream has ended, which must not write them, nor their scales.
+    /// The cut for launches that follow each other with [programmatic dependent
+    /// launch](crate::Config#programmatic-dependent-launch), as layers of a model can: the default's, with a
+    /// deeper ring where the device has room.
     pub fn for_chain(shape: &Shape, target: &RingTarget) -> Option<Self> {
         let default = Self {
             dependent: true,
@@ -234,7 +234,9 @@ impl RingConfig {
     /// operation, then come five additions over the lanes, and one for each warp that shares the row. Blocks
     /// and the product of two block scales are exact.
     pub fn roundings(&self, shape: &Shape) -> u32 {
-        2 * self.chunks + 5 + row_warps(shape, self.chunks) + ALPHAS
+        // Chunks that no kernel has count as the most that one has.
+        let chunks = self.chunks.clamp(1, 2);
+        2 * chunks + 5 + row_warps(shape, chunks) + ALPHAS
     }
 
     /// Bytes of shared memory of a CTA: `lay_out` in `launch/gemv_ring.cu`.

@@ -23,8 +23,8 @@ pub struct StreamConfig {
     /// CTAs that share the rows of all batches: no more than there are rows, or fours of rows where the
     /// weights' scales are in the 128x4 layout.
     pub ctas: u32,
-    /// Programmatic dependent launch: the weights are read before the kernel before this one in the
-    /// stream has ended. That kernel must not write them, nor their scales.
+    /// Programmatic dependent launch, from compute capability 9.0 on: weights are read before the kernels before
+    /// this one have ended. [What that asks of the caller](crate::Config#programmatic-dependent-launch).
     pub dependent: bool,
 }
 
@@ -56,6 +56,8 @@ const FAR_AHEAD_BYTES: usize = 100_000_000;
 const PARTS_BYTES: u64 = 4;
 /// Weights of an SM that count as little: measured on an H200, docs/notes/tuning.md.
 const SMALL_BYTES: u64 = 96 << 10;
+/// Warps of a CTA.
+const MOST_WARPS: u32 = 16;
 /// Numbers of stages that the kernel knows how to wait for.
 const STAGES: [u32; 3] = [3, 4, 6];
 /// Numbers of vectors that it is compiled for, the most first.
@@ -125,7 +127,7 @@ impl StreamConfig {
         let units = units(shape, target.tiled);
         for (warps, per_sm) in [(6, 2), (8, 1), (8, 2), (10, 1), (12, 1), (14, 1), (16, 1)] {
             for stages in STAGES {
-                let ctas = u64::from(target.multiprocessors * per_sm).clamp(1, units);
+                let ctas = (u64::from(target.multiprocessors) * per_sm).clamp(1, units);
                 cuts.push(Self {
                     warps,
                     stages,
@@ -192,7 +194,8 @@ impl StreamConfig {
             block + 4 * steps + 2 + parts
         };
         let [first, last] = self.passes(shape).map(of_pass);
-        first.max(last) + self.warps + ALPHAS
+        // Warps that no kernel has count as the most that one has.
+        first.max(last) + self.warps.min(MOST_WARPS) + ALPHAS
     }
 
     /// Vectors that the kernels of the first pass, which has most, and of the last one are compiled for.
@@ -203,7 +206,11 @@ impl StreamConfig {
 
     /// `max_warps` in `gemv_stream.cuh`.
     fn most_warps(&self, shape: &Shape) -> u32 {
-        if self.passes(shape)[0] <= 2 { 16 } else { 12 }
+        if self.passes(shape)[0] <= 2 {
+            MOST_WARPS
+        } else {
+            12
+        }
     }
 
     /// The most tiles of a CTA: one more where its first one is cut by the alignment.

@@ -32,8 +32,8 @@ pub struct TileConfig {
     pub stages: u32,
     /// CTAs of a cluster, which share a tile's K steps: 1 to 8, each with one step or more.
     pub cluster: u32,
-    /// Programmatic dependent launch: the weights are read before the kernel before this one in the
-    /// stream has ended. That kernel must not write them, nor their scales.
+    /// Programmatic dependent launch, from compute capability 9.0 on: weights are read before the kernels before
+    /// this one have ended. [What that asks of the caller](crate::Config#programmatic-dependent-launch).
     pub dependent: bool,
 }
 
@@ -131,8 +131,8 @@ impl TileConfig {
         };
         let fits = |config: &Self, per_sm: u32| {
             config.is_legal(shape, target)
-                && (config.shared_bytes(shape) + RESERVED) * per_sm
-                    <= target.shared_bytes + RESERVED
+                && u64::from(config.shared_bytes(shape) + RESERVED) * u64::from(per_sm)
+                    <= u64::from(target.shared_bytes) + u64::from(RESERVED)
                 && config.tensor_columns() * per_sm <= TENSOR_COLUMNS
         };
         let enough = |config: &Self| config.bytes_in_flight() * per_sm >= BYTES_IN_FLIGHT;
@@ -155,14 +155,13 @@ impl TileConfig {
     pub fn is_legal(&self, shape: &Shape, target: &TileTarget) -> bool {
         let kernel = match self.kernel {
             TileKernel::CudaCore => self.stages.is_multiple_of(GROUPS),
-            TileKernel::TensorCore { mma_n } => {
-                [16, 64, 128].contains(&mma_n) && self.tensor_columns() <= TENSOR_COLUMNS
-            }
+            TileKernel::TensorCore { mma_n } => [16, 64, 128].contains(&mma_n),
         };
         kernel
             && (2..=MOST_STAGES).contains(&self.stages)
             && (1..=MOST_CLUSTER).contains(&self.cluster)
             && self.cluster as usize <= steps(shape)
+            && self.tensor_columns() <= TENSOR_COLUMNS
             && self.shared_bytes(shape) <= target.shared_bytes
     }
 
@@ -172,20 +171,24 @@ impl TileConfig {
     /// CTA. A matrix instruction adds 64 products of both scales to f32 sums; the ISA does not say
     /// how it rounds. Two roundings an instruction allow for truncation.
     pub fn roundings(&self, shape: &Shape) -> u32 {
-        let cta_steps = steps(shape).div_ceil(self.cluster as usize) as u32;
+        // A cluster that no kernel has counts as the nearest one that does.
+        let cluster = self.cluster.clamp(1, MOST_CLUSTER);
+        let cta_steps = steps(shape).div_ceil(cluster as usize) as u32;
         let sum = match self.kernel {
-            TileKernel::CudaCore => cta_steps.div_ceil(GROUPS) * 4 + 2 + GROUPS * self.cluster,
-            TileKernel::TensorCore { .. } => cta_steps * 4 * 2 + self.cluster,
+            TileKernel::CudaCore => cta_steps.div_ceil(GROUPS) * 4 + 2 + GROUPS * cluster,
+            TileKernel::TensorCore { .. } => cta_steps * 4 * 2 + cluster,
         };
         sum + ALPHAS
     }
 
     /// Bytes of weights, codes and scales, that a CTA has in flight.
     pub fn bytes_in_flight(&self) -> u32 {
-        self.stages * (ROWS * STEP / 2 + ROWS * STEP / 16) as u32
+        let stage = (ROWS * STEP / 2 + ROWS * STEP / 16) as u32;
+        self.stages.saturating_mul(stage)
     }
 
-    /// Bytes of shared memory of a CTA: `dynamic_bytes` in `tiles.cuh`, and the kernels' `Shared`.
+    /// Bytes of shared memory of a CTA: `dynamic_bytes` in `tiles.cuh`, and the kernels' `Shared`. `u32::MAX` where
+    /// they are more, which no legal configuration's are.
     pub fn shared_bytes(&self, shape: &Shape) -> u32 {
         // Rows of vectors, and of their scales in an atom, that a stage keeps.
         let (vector_rows, scale_rows, parts, vectors) = match self.kernel {
@@ -196,20 +199,25 @@ impl TileConfig {
             }
             TileKernel::TensorCore { mma_n } => (mma_n, 32, 1, 16),
         };
-        let codes = (ROWS as u32 + vector_rows) * 128;
-        let stage = (codes + 4 * 512 + 4 * scale_rows * 16).next_multiple_of(1024);
-        let barriers = 2 * MOST_STAGES * 8 + 16;
-        let partial = parts * vectors as u32 * ROWS as u32 * 4;
-        self.stages * stage + 1024 - 16 + barriers + partial
+        let codes = (ROWS as u64 + u64::from(vector_rows)) * 128;
+        let stage = (codes + 4 * 512 + 4 * u64::from(scale_rows) * 16).next_multiple_of(1024);
+        let barriers = 2 * u64::from(MOST_STAGES) * 8 + 16;
+        let partial = u64::from(parts) * vectors as u64 * ROWS as u64 * 4;
+        let stages = u64::from(self.stages).saturating_mul(stage);
+        let bytes = stages.saturating_add(1024 - 16 + barriers + partial);
+        u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 
-    /// Columns of tensor memory of a CTA: `columns` in `gemv_tcgen05.cuh`.
+    /// Columns of tensor memory of a CTA: `columns` in `gemv_tcgen05.cuh`. `u32::MAX` where they are more than
+    /// fit, which no legal configuration's are.
     pub fn tensor_columns(&self) -> u32 {
         match self.kernel {
             TileKernel::CudaCore => 0,
-            TileKernel::TensorCore { mma_n } => {
-                (mma_n.max(32) + self.stages * 32).next_power_of_two()
-            }
+            TileKernel::TensorCore { mma_n } => mma_n
+                .max(32)
+                .saturating_add(self.stages.saturating_mul(32))
+                .checked_next_power_of_two()
+                .unwrap_or(u32::MAX),
         }
     }
 }

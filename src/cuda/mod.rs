@@ -5,7 +5,7 @@ mod prepared;
 
 use std::sync::{Arc, OnceLock};
 
-use cudarc::driver::CudaStream;
+use cudarc::driver::{CudaContext, CudaStream};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -25,11 +25,12 @@ pub use prepared::PreparedGemv;
 /// Computes `y[l][n][m] = alpha · Σ_k w[l][m][k] · x[l][n][k]` of operands in a device's memory,
 /// on `stream`, and says which path it enqueued. `NVFP4_GEMV_PATH` may force one.
 ///
-/// Nothing is allocated, synchronised or copied. The operands' own events order this call after
-/// what wrote them, as cudarc does for all of its views.
+/// Nothing is allocated, synchronised or copied, so that the call can be [captured into a CUDA
+/// graph](crate#cuda-graphs). The operands' own events order this call after what wrote them, as cudarc does for
+/// all of its views.
 ///
 /// # Errors
-/// Operands that contradict the shape, lie on another device or are misaligned; no path for this
+/// Operands that contradict the shape, lie on another device or in another context, or are misaligned; no path for this
 /// device; a forced path that cannot run; what CUDA reports of the launch.
 ///
 /// ```no_run
@@ -37,7 +38,7 @@ pub use prepared::PreparedGemv;
 /// use nvfp4_gemv::{DenseVectors, GlobalScale, Output, ScaleLayout, Shape, Vectors, Weights};
 ///
 /// nvfp4_gemv::raw::device_count()?; // a typed error where there is no driver or device
-/// let stream = CudaContext::new(0)?.default_stream();
+/// let stream = CudaContext::new(0)?.new_stream()?;
 /// let shape = Shape::gemv(128, 256, 1)?;
 /// let codes = stream.clone_htod(&vec![0x22u8; shape.weight_code_bytes()])?;
 /// let scales = stream.clone_htod(&vec![0x38u8; shape.weight_scale_bytes(ScaleLayout::Linear)])?;
@@ -67,7 +68,8 @@ pub fn gemv_on_device(
 /// configurations go before what this crate knows of itself. `NVFP4_GEMV_PATH` may still force a path.
 ///
 /// # Errors
-/// As [`gemv_on_device`]; [`Error::TunedElsewhere`] for what was tuned on another GPU than the stream's.
+/// As [`gemv_on_device`]; [`Error::TunedElsewhere`] for what was tuned on another GPU than the stream's,
+/// [`Error::ChainedConfig`] where it has a chained configuration in an ordinary one's place, which no file has.
 pub fn gemv_on_device_tuned(
     tuned: &Tuned,
     stream: &Arc<CudaStream>,
@@ -86,7 +88,7 @@ struct How<'t> {
     forced: Option<Path>,
     config: Option<Config>,
     tuned: Option<&'t Tuned>,
-    /// Launches follow each other with programmatic dependent launch.
+    /// With programmatic dependent launch: only where the caller has promised what that asks for.
     chained: bool,
 }
 
@@ -116,10 +118,10 @@ impl<'t> How<'t> {
         }
     }
 
-    fn chained(forced: Option<Path>) -> Self {
+    fn chained(forced: Option<Path>, config: Option<Config>) -> Self {
         Self {
             chained: true,
-            ..Self::with(forced, None)
+            ..Self::with(forced, config)
         }
     }
 }
@@ -139,7 +141,7 @@ pub struct Launched {
 /// # Errors
 /// As [`gemv_on_device`]; [`Error::Config`], [`Error::TileConfig`], [`Error::StreamConfig`] and
 /// [`Error::RingConfig`] for a configuration without a kernel, [`Error::ConfigOfOtherPath`] for one that does not
-/// belong to the forced path.
+/// belong to the forced path, [`Error::ChainedConfig`] for one that [`gemv_on_device_chained`] takes.
 pub fn gemv_on_device_with(
     forced: Option<Path>,
     config: Option<Config>,
@@ -153,25 +155,74 @@ pub fn gemv_on_device_with(
     launch(&how, stream, shape, weights, vectors, output)
 }
 
-/// [`gemv_on_device`] in the configuration for launches that follow each other with programmatic dependent
-/// launch, as layers of a model can ([`raw::chained_config`]), on a path of the caller's choice or (`None`) the
-/// one that is picked.
+/// [`gemv_on_device_with`] for launches that follow each other with [programmatic dependent
+/// launch](Config#programmatic-dependent-launch), as layers of a model can. Below compute capability 9.0
+/// launches do not overlap.
 ///
-/// The weights are read before the kernel before this one in the stream has ended: that kernel must not write
-/// them, nor their scales. It may write the vectors and read the output. Below compute capability 9.0 launches do
-/// not overlap.
+/// Without a configuration it takes [`raw::chained_config`]'s; one of the caller's choice is launched so too,
+/// whatever its `dependent` says.
 ///
 /// # Errors
-/// As [`gemv_on_device_with`].
-pub fn gemv_on_device_chained(
+/// As [`gemv_on_device_with`], but for [`Error::ChainedConfig`].
+///
+/// # Safety
+/// The codes and scales of the weights are complete before this launch can start: no kernel that may still be
+/// running then writes them. [`Config`](Config#programmatic-dependent-launch) says which kernels those are.
+/// Vectors and row factors may be written, and the output read, by any kernel before this one.
+///
+/// ```no_run
+/// use cudarc::driver::CudaContext;
+/// use nvfp4_gemv::{
+///     DenseVectors, GlobalScale, Output, ScaleLayout, Shape, Vectors, Weights,
+///     gemv_on_device_chained,
+/// };
+///
+/// let stream = CudaContext::new(0)?.new_stream()?;
+/// let shape = Shape::gemv(256, 256, 1)?;
+/// let codes = stream.clone_htod(&vec![0x22u8; shape.weight_code_bytes()])?;
+/// let scales = stream.clone_htod(&vec![0x38u8; shape.weight_scale_bytes(ScaleLayout::Linear)])?;
+/// let weights = Weights::on_device(
+///     &shape, codes.as_view(), scales.as_view(), ScaleLayout::Linear, GlobalScale::Divisor(256.0),
+/// )?;
+/// let mut x = stream.clone_htod(&vec![1.0f32; 256])?;
+/// let mut y = stream.alloc_zeros::<f32>(256)?;
+/// for _layer in 0..8 {
+///     let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
+///     let output = Output::F32(y.as_view_mut());
+///     // SAFETY: the weights were copied to the device before, and no kernel writes them.
+///     unsafe {
+///         gemv_on_device_chained(None, None, &stream, &shape, &weights, &vectors, output)?;
+///     }
+///     std::mem::swap(&mut x, &mut y); // what one layer writes, the next one reads
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Without the promise it cannot be called:
+///
+/// ```compile_fail,E0133
+/// # use std::sync::Arc;
+/// # use nvfp4_gemv::{Device, Output, Result, Shape, Vectors, Weights, gemv_on_device_chained};
+/// fn layer(
+///     stream: &Arc<cudarc::driver::CudaStream>,
+///     shape: &Shape,
+///     weights: &Weights<'_, Device>,
+///     vectors: &Vectors<'_, Device>,
+///     output: Output<'_, Device>,
+/// ) -> Result<()> {
+///     gemv_on_device_chained(None, None, stream, shape, weights, vectors, output).map(drop)
+/// }
+/// ```
+pub unsafe fn gemv_on_device_chained(
     forced: Option<Path>,
+    config: Option<Config>,
     stream: &Arc<CudaStream>,
     shape: &Shape,
     weights: &Weights<'_, Device>,
     vectors: &Vectors<'_, Device>,
     output: Output<'_, Device>,
 ) -> Result<Launched> {
-    let how = How::chained(forced);
+    let how = How::chained(forced, config);
     launch(&how, stream, shape, weights, vectors, output)
 }
 
@@ -191,7 +242,8 @@ fn launch(
     // SAFETY: the stream's context is current. The views hold valid device memory of at least the
     // lengths that were checked against the shape, borrowed through this call; cudarc's events,
     // recorded by the guards in `bound`, keep their memory from being freed or reused before the
-    // enqueued work has run.
+    // enqueued work has run. `dispatch` returns a chained configuration only where the caller has promised
+    // what that asks for.
     unsafe {
         raw::gemv(
             shape,
@@ -232,7 +284,16 @@ fn dispatch(
         None if how.chained => raw::chained_config(choice.path, shape, weights, vectors, device)?,
         None => raw::default_config(choice.path, shape, weights, vectors, device)?,
     };
-    Ok((choice, config))
+    Ok((choice, launch_mode(config, how.chained)?))
+}
+
+/// The configuration as a call launches it. This is the one place that lets chained ones pass.
+fn launch_mode(config: Config, chained: bool) -> Result<Config> {
+    match (chained, config.is_dependent()) {
+        (true, _) => Ok(config.with_dependent(true)),
+        (false, false) => Ok(config),
+        (false, true) => Err(Error::ChainedConfig { config }),
+    }
 }
 
 /// What was tuned, if on such a device.
@@ -251,15 +312,22 @@ fn tuned_here<'t>(tuned: &'t Tuned, device: &raw::DeviceInfo) -> Result<&'t Meas
     })
 }
 
-/// An operand lies on the device of the stream that the call's work goes to.
+/// An operand lies on the device of the stream that the call's work goes to, and in its context.
 pub(crate) fn same_device(
     operand: &'static str,
     found: &Arc<CudaStream>,
     stream: &Arc<CudaStream>,
 ) -> Result<()> {
-    let (found, stream) = (found.context().ordinal(), stream.context().ordinal());
-    if found == stream {
+    same_context(operand, found.context(), stream.context())
+}
+
+fn same_context(operand: &'static str, found: &CudaContext, stream: &CudaContext) -> Result<()> {
+    if found.cu_ctx() == stream.cu_ctx() {
         return Ok(());
+    }
+    let (found, stream) = (found.ordinal(), stream.ordinal());
+    if found == stream {
+        return Err(Error::WrongContext { operand });
     }
     Err(Error::WrongDevice {
         operand,
@@ -288,4 +356,30 @@ fn device(ordinal: usize) -> Result<&'static raw::DeviceInfo> {
     }
     let device = raw::device_info(ordinal as u32)?;
     Ok(slot.get_or_init(|| device))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{RingConfig, RingTarget};
+
+    /// Every safe call asks here before it enqueues anything.
+    #[test]
+    fn only_chained_calls_take_chained_configurations() {
+        let shape = Shape::gemv(256, 1024, 1).unwrap();
+        let target = RingTarget {
+            tiled: false,
+            multiprocessors: 132,
+            shared_bytes: 227 << 10,
+        };
+        let alone = Config::from(RingConfig::for_problem(&shape, &target).unwrap());
+        let chained = alone.with_dependent(true);
+        assert_eq!(launch_mode(alone, false), Ok(alone));
+        let refused = launch_mode(chained, false).unwrap_err();
+        assert_eq!(refused, Error::ChainedConfig { config: chained });
+        assert!(refused.to_string().contains("gemv_on_device_chained"));
+        for config in [alone, chained] {
+            assert_eq!(launch_mode(config, true), Ok(chained));
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream};
 
-use super::{How, Launched, bind, device, dispatch, make_current};
+use super::{How, Launched, bind, device, dispatch, make_current, same_context};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::memory::Device;
@@ -24,7 +24,8 @@ use crate::tune::Tuned;
 /// makes the context current. cudarc's event tracking, where it is on and the context has several streams,
 /// waits for and records an event for each operand, as in every call with cudarc's views; that costs
 /// more than the launch. [`CudaContext::disable_event_tracking`] turns it off for programs that order their
-/// streams themselves, and [`raw`](Self::raw) launches by address, without views.
+/// streams themselves, and [`raw`](Self::raw) launches by address, without views. A launch can be [captured into a
+/// CUDA graph](crate#cuda-graphs), where the tracking must be off.
 ///
 /// ```no_run
 /// use cudarc::driver::CudaContext;
@@ -119,16 +120,23 @@ impl PreparedGemv {
     /// programmatic dependent launch.
     ///
     /// # Errors
-    /// As [`gemv_on_device_with`](crate::gemv_on_device_with).
-    pub fn chained(
+    /// As [`gemv_on_device_chained`](crate::gemv_on_device_chained).
+    ///
+    /// # Safety
+    /// What [`gemv_on_device_chained`](crate::gemv_on_device_chained) asks for holds at every
+    /// [launch](Self::launch) of what this returns, and at every replay of a graph that such a launch was captured
+    /// into. `launch` itself is safe: the promise is made here, once for all of them. Do not give what this
+    /// returns to code that cannot keep it.
+    pub unsafe fn chained(
         forced: Option<Path>,
+        config: Option<Config>,
         stream: &Arc<CudaStream>,
         shape: &Shape,
         weights: &Weights<'_, Device>,
         vectors: &Vectors<'_, Device>,
         output: Output<'_, Device>,
     ) -> Result<Self> {
-        let how = How::chained(forced);
+        let how = How::chained(forced, config);
         Self::prepare(&how, stream, shape, weights, vectors, output)
     }
 
@@ -167,8 +175,8 @@ impl PreparedGemv {
     /// with, or others of the same memory.
     ///
     /// # Errors
-    /// [`Error::NotAsPrepared`] for other operands, [`Error::WrongDevice`], operands that contradict the
-    /// shape; and what CUDA reports of the launch.
+    /// [`Error::NotAsPrepared`] for other operands, [`Error::WrongDevice`], [`Error::WrongContext`], operands that
+    /// contradict the shape; and what CUDA reports of the launch.
     pub fn launch(
         &self,
         stream: &Arc<CudaStream>,
@@ -176,15 +184,7 @@ impl PreparedGemv {
         vectors: &Vectors<'_, Device>,
         mut output: Output<'_, Device>,
     ) -> Result<()> {
-        if !Arc::ptr_eq(stream.context(), &self.context)
-            && stream.context().cu_ctx() != self.context.cu_ctx()
-        {
-            return Err(Error::WrongDevice {
-                operand: "prepared call",
-                found: self.context.ordinal(),
-                stream: stream.context().ordinal(),
-            });
-        }
+        same_context("prepared call", &self.context, stream.context())?;
         let bound = bind::bind(stream, &self.shape, weights, vectors, &mut output)?;
         let same = |operand, same| match same {
             true => Ok(()),
@@ -197,7 +197,8 @@ impl PreparedGemv {
         // SAFETY: the stream's context is current, and is the one that was current when this was
         // prepared. The views hold valid device memory at the addresses that were prepared, of at least
         // the lengths that were checked against the shape; cudarc's events, recorded by the guards in
-        // `bound`, keep it from being freed or reused before the enqueued work has run.
+        // `bound`, keep it from being freed or reused before the enqueued work has run. A chained call was made
+        // by `chained`, whose caller has promised what that asks for.
         unsafe { self.launches.launch(stream.cu_stream().cast()) }
     }
 

@@ -1,5 +1,6 @@
 //! Problem files: safetensors with `a` U8 [L,M,K/2], `sfa` F8_E4M3 [L,M,K/16], `b` U8 [L,N,K/2],
-//! `sfb` F8_E4M3 [L,N,K/16], and perhaps `alpha` F32 [1] or [M] and `c` F64 [L,N,M].
+//! `sfb` F8_E4M3 [L,N,K/16], and perhaps `alpha` F32 [1] or [M] and `c` F64 [L,N,M]. An `alpha` of one number is a
+//! global scale, and has the limits of one; those of rows are any finite numbers.
 
 use std::path::Path;
 
@@ -115,6 +116,13 @@ impl Problem {
             ),
         ];
         if let Some(alpha) = &self.alpha {
+            let (got, rows) = (alpha.len(), m);
+            if got != 1 && got != rows {
+                return Err(FileError::Write {
+                    file: output.path().into(),
+                    reason: crate::Error::AlphaLength { got, rows }.to_string(),
+                });
+            }
             tensors.push(("alpha", NewTensor::f32(&[alpha.len()], alpha)));
         }
         if let Some(c) = &self.c {

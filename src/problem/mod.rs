@@ -24,7 +24,8 @@ use std::borrow::Cow;
 pub use contest::{CONTEST_BENCHMARKS, CONTEST_TESTS, ContestShape, contest_tolerance};
 pub use edge::EdgeCase;
 
-use crate::error::Result;
+use crate::check;
+use crate::error::{Error, Result};
 use crate::reference::{self, Reference};
 use crate::{
     GlobalScale, Nvfp4Vectors, ScaleLayout, Shape, Strides, VectorScale, Vectors, Weights,
@@ -44,7 +45,8 @@ pub struct Problem {
     pub b: Vec<u8>,
     /// Vector scales, E4M3, linear `[L][N][K/16]`.
     pub sfb: Vec<u8>,
-    /// What the result is multiplied by: one number, or one for each of the M rows.
+    /// What the result is multiplied by: one number, or one for each of the M rows. Another length is an error
+    /// where it is used.
     pub alpha: Option<Vec<f32>>,
     /// The expected result `[L][N][M]`.
     pub c: Option<Vec<f64>>,
@@ -85,10 +87,19 @@ impl Problem {
     /// arbitrary bytes, some of which are no valid scales. Who reads them is found out.
     ///
     /// # Errors
-    /// Fields whose lengths contradict the shape.
+    /// Fields whose lengths contradict the shape; 128 rows that are too large for one.
     pub fn padded_vectors(&self, layout: ScaleLayout, seed: u64) -> Result<VectorData<'_>> {
         const ROWS: usize = 128;
         let (n, k, l) = (self.shape.n(), self.shape.k(), self.shape.l());
+        // All sizes below are those of a shape's operands.
+        Shape::gemv(ROWS, k, l)?;
+        let blocks = self.shape.blocks();
+        for (operand, field, row) in [
+            ("vector codes", &self.b, k / 2),
+            ("vector scales", &self.sfb, blocks),
+        ] {
+            check::len(operand, "bytes", field.len(), l * n * row)?;
+        }
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut pad = |rows: &[u8], row: usize| {
             let mut padded = vec![0; l * ROWS * row];
@@ -100,16 +111,16 @@ impl Problem {
             padded
         };
         let codes = pad(&self.b, k / 2);
-        let scales = pad(&self.sfb, self.shape.blocks());
+        let scales = pad(&self.sfb, blocks);
         let strides = |row: usize| Strides {
             row,
             batch: ROWS * row,
         };
         let scale_strides = match layout {
-            ScaleLayout::Linear => strides(self.shape.blocks()),
+            ScaleLayout::Linear => strides(blocks),
             ScaleLayout::Tiled128x4 => Strides {
                 row: 0,
-                batch: layout.bytes(ROWS, self.shape.blocks()),
+                batch: layout.bytes(ROWS, blocks),
             },
         };
         Ok(VectorData {
@@ -216,8 +227,16 @@ impl WeightData<'_> {
     /// The validated view.
     ///
     /// # Errors
-    /// What [`Weights::new`] and [`Weights::with_row_alpha`] refuse.
+    /// What [`Weights::new`] and [`Weights::with_row_alpha`] refuse; [`Error::AlphaLength`].
     pub fn view(&self) -> Result<Weights<'_>> {
+        let rows = self.shape.m();
+        if let Some(alpha) = self.alpha
+            && alpha.len() != 1
+            && alpha.len() != rows
+        {
+            let got = alpha.len();
+            return Err(Error::AlphaLength { got, rows });
+        }
         let weights = Weights::new(
             &self.shape,
             self.codes,

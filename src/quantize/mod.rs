@@ -126,7 +126,7 @@ impl Quantized {
 ///
 /// # Errors
 /// K that is zero or no multiple of 16, `values` shorter than `rows · k`, a given global scale
-/// that is not positive and finite, NaN or infinity among the values.
+/// that is [not usable](crate::Error::GlobalScale), NaN or infinity among the values.
 ///
 /// ```
 /// use nvfp4_gemv::{checkpoint::Dialect, quantize::quantize, format::e4m3};
@@ -197,14 +197,16 @@ fn amax<T: Element>(values: &[T]) -> f32 {
 /// Magnitudes that the format covers with a global scale of 1: 6 · 448.
 const RANGE: f32 = e2m1::MAX * e4m3::MAX;
 
-/// The global scale for a tensor whose largest magnitude is `amax`. Positive and finite: zeros get
-/// 1, the tiniest tensors the end of f32's range.
+/// The global scale for a tensor whose largest magnitude is `amax`, one that a GEMV takes: zeros get 1, the
+/// tiniest tensors the least normal f32, or the divisor whose reciprocal that is.
 fn global_scale(amax: f32, dialect: Dialect) -> GlobalScale {
     match dialect {
         Dialect::ModelOpt if amax == 0.0 => GlobalScale::Multiplier(1.0),
         Dialect::CompressedTensors if amax == 0.0 => GlobalScale::Divisor(1.0),
         Dialect::ModelOpt => GlobalScale::Multiplier((amax / RANGE).max(f32::MIN_POSITIVE)),
-        Dialect::CompressedTensors => GlobalScale::Divisor((RANGE / amax).min(f32::MAX)),
+        Dialect::CompressedTensors => {
+            GlobalScale::Divisor((RANGE / amax).min(1.0 / f32::MIN_POSITIVE))
+        }
     }
 }
 

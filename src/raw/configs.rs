@@ -61,10 +61,10 @@ fn wide_default(
         .map(Config::from)
 }
 
-/// The configuration for launches that follow each other with programmatic dependent launch, as layers of a model
-/// can: the one that was fastest so, where the built-in table has it, or else [`default_config`]'s kernel, in its
-/// cut for chains. The weights are read before the kernel before this one in the stream has ended, which must not
-/// write them, nor their scales. Below compute capability 9.0 launches do not overlap, whatever it says.
+/// The configuration for launches that follow each other with [programmatic dependent
+/// launch](Config#programmatic-dependent-launch), as layers of a model can: the one that was fastest so, where the
+/// built-in table has it, or else [`default_config`]'s kernel, in its cut for chains. Below compute capability 9.0
+/// launches do not overlap, whatever it says.
 ///
 /// # Errors
 /// [`default_config`]'s.

@@ -119,15 +119,22 @@ impl Vectors {
     }
 }
 
-/// Enqueues one problem's kernels, as `config` cuts them. Each kind of [`Config`] has a function of its
-/// own, which this one stands for: [`cuda_core`], [`tiled`](super::tiled()), [`stream`](super::stream()) or
-/// [`ring`](super::ring()).
+/// Enqueues one problem's kernels, as `config` cuts them, on `stream`, a `CUstream` or `cudaStream_t`. Each
+/// kind of [`Config`] has a function of its own, which this one stands for: [`cuda_core`],
+/// [`tiled`](super::tiled()), [`stream`](super::stream()) or [`ring`](super::ring()). Can be
+/// [captured into a CUDA graph](crate#cuda-graphs).
 ///
 /// # Errors
 /// As theirs.
 ///
 /// # Safety
-/// As theirs.
+/// The context of `stream` is current, and every address is valid in it, for the bytes that the
+/// shape and strides reach, until the work that this call enqueues has run. Nothing else writes
+/// them, or reads the output, meanwhile. Where `config` [is chained](Config::is_dependent), no kernel that may
+/// still be running when this one starts writes the weights or their scales:
+/// [`Config`](Config#programmatic-dependent-launch) says which those are.
+///
+/// What is captured into a graph runs at each replay: all of this holds until the last one has run.
 pub unsafe fn gemv(
     shape: &Shape,
     weights: &Weights,
@@ -149,14 +156,11 @@ pub unsafe fn gemv(
 ///
 /// # Errors
 /// Null or misaligned pointers, strides that are too small or misaligned, a global scale that is
-/// not positive and finite, an output that overlaps an input, a configuration that cannot run on
+/// [not usable](Error::GlobalScale), an output that overlaps an input, a configuration that cannot run on
 /// `device`; and what CUDA reports of the launch. Content in device memory is not looked at.
 ///
 /// # Safety
-/// The context of `stream` is current, and every address is valid in it, for the bytes that the
-/// shape and strides reach, until the work that this call enqueues has run. Nothing else writes
-/// them, or reads the output, meanwhile. With [`CudaCoreConfig::dependent`], the kernel before this one
-/// on the stream writes neither the weights nor their scales.
+/// As [`gemv`]'s.
 pub unsafe fn cuda_core(
     shape: &Shape,
     weights: &Weights,
@@ -208,8 +212,8 @@ pub(super) fn cuda_core_config(
 /// Null or misaligned pointers, and what CUDA reports of the launch.
 ///
 /// # Safety
-/// As [`cuda_core`]'s: the context of `stream` is current, `data` and `sink` are valid in it until
-/// the enqueued work has run.
+/// The context of `stream` is current, `data` and `sink` are valid in it until the enqueued work has run,
+/// and nothing else writes them meanwhile.
 pub unsafe fn read_only(
     data: u64,
     bytes: usize,
@@ -219,10 +223,11 @@ pub unsafe fn read_only(
 ) -> Result<()> {
     pointer("data", data, 16)?;
     pointer("sink", sink, 4)?;
+    // The launcher makes several CTAs of each.
+    let multiprocessors = multiprocessors.min(1 << 20) as i32;
     // SAFETY: this function's own contract.
-    let code = unsafe {
-        ffi::nvfp4_gemv_read_only(data, bytes as i64, sink, multiprocessors as i32, stream)
-    };
+    let code =
+        unsafe { ffi::nvfp4_gemv_read_only(data, bytes as i64, sink, multiprocessors, stream) };
     status("launching read_only", code)
 }
 

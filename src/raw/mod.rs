@@ -2,8 +2,8 @@
 //! their own buffers.
 //!
 //! Everything that can be checked without reading device memory is checked before anything is
-//! enqueued. Nothing is allocated, synchronised or copied: a call can be captured into a CUDA
-//! graph. [`prepare`] does once what every call would do again, and leaves the launches.
+//! enqueued. Nothing is allocated, synchronised or copied: a call can be [captured into a CUDA
+//! graph](crate#cuda-graphs). [`prepare`] does once what every call would do again, and leaves the launches.
 
 mod call;
 mod configs;

@@ -58,7 +58,7 @@ impl Prepared {
     }
 
     /// Enqueues the prepared kernels on `stream`, a `CUstream` or `cudaStream_t`: a driver launch each,
-    /// and nothing else. Can be captured into a CUDA graph.
+    /// and nothing else. Can be [captured into a CUDA graph](crate#cuda-graphs).
     ///
     /// # Errors
     /// What CUDA reports of the launch.

@@ -46,7 +46,8 @@ pub struct Quantize {
 }
 
 /// Enqueues the quantisation of N vectors of each of L batches on `stream`, a `CUstream` or
-/// `cudaStream_t`, as one kernel. M of the shape means nothing. L = 0 enqueues nothing.
+/// `cudaStream_t`, as one kernel. M of the shape means nothing. L = 0 enqueues nothing. Can be
+/// [captured into a CUDA graph](crate#cuda-graphs).
 ///
 /// Codes, scales and multipliers are those of [`crate::quantize::quantize_vectors_or_nan`], bit for
 /// bit: a vector that holds a NaN or an infinity becomes zeros whose multiplier is NaN, so that all

@@ -30,8 +30,7 @@ pub fn ring_target(weights: &Weights, device: &DeviceInfo) -> RingTarget {
 /// or `device`; and what CUDA reports of the launch.
 ///
 /// # Safety
-/// As [`cuda_core`](super::cuda_core)'s. With [`RingConfig::dependent`], the kernel before this one on the
-/// stream writes neither the weights nor their scales.
+/// As [`gemv`]'s.
 pub unsafe fn ring(
     shape: &Shape,
     weights: &Weights,

@@ -31,8 +31,7 @@ pub fn stream_target(weights: &Weights, vectors: &Vectors, device: &DeviceInfo) 
 /// not fit `device`; and what CUDA reports of the launch.
 ///
 /// # Safety
-/// As [`cuda_core`](super::cuda_core)'s. With [`StreamConfig::dependent`], the kernel before this one on
-/// the stream writes neither the weights nor their scales.
+/// As [`gemv`]'s.
 pub unsafe fn stream(
     shape: &Shape,
     weights: &Weights,

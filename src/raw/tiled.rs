@@ -65,8 +65,7 @@ pub fn tile_target(device: &DeviceInfo) -> TileTarget {
 /// not fit `device`; and what CUDA reports of the launch.
 ///
 /// # Safety
-/// As [`cuda_core`](super::cuda_core)'s. With [`TileConfig::dependent`], the kernel before this one on
-/// the stream writes neither the weights nor their scales.
+/// As [`gemv`]'s.
 pub unsafe fn tiled(
     shape: &Shape,
     weights: &Weights,

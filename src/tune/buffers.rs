@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DriverError};
+use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut, DevicePtr, DriverError};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::measure::{copies_for_cold_l2, driver_error};
 use crate::path::Operands;
 use crate::raw;
@@ -46,17 +46,21 @@ impl Buffers {
         let scale_bytes = shape.weight_scale_bytes(operands.weight_layout);
         let copy = (scales_at + scale_bytes).next_multiple_of(ALIGN);
         let bytes = shape.weight_bytes();
-        let beyond_l2 = 2 * l2_bytes as usize / bytes.max(1) + 1;
+        let beyond_l2 = (l2_bytes as usize).saturating_mul(2) / bytes.max(1) + 1;
         let copies = copies_for_cold_l2(bytes, l2_bytes)
             .min(beyond_l2.max(ENOUGH_COPIES))
             .min(MOST_COPIES);
         let mut rng = fastrand::Rng::with_seed(1);
-        let mut image = vec![0u8; copy];
-        random(&mut rng, &mut image[..scales_at], 0xff);
-        random(&mut rng, &mut image[scales_at..], SCALE_MASK);
-        let mut weights = stream.alloc_zeros::<u8>(copies * copy).map_err(cuda)?;
+        // On the device first: where a problem is too large for it, CUDA says so, and the host is not asked for
+        // as much.
+        let mut weights = stream
+            .alloc_zeros::<u8>(copies.saturating_mul(copy))
+            .map_err(cuda)?;
+        let mut image = stream.alloc_zeros::<u8>(copy).map_err(cuda)?;
+        let (mut codes, mut scales) = image.split_at_mut(scales_at);
+        fill(stream, &mut rng, &mut codes, 0xff).map_err(cuda)?;
+        fill(stream, &mut rng, &mut scales, SCALE_MASK).map_err(cuda)?;
         let offsets: Vec<usize> = (0..copies).map(|i| i * copy).collect();
-        let image = stream.clone_htod(&image).map_err(cuda)?;
         for &offset in &offsets {
             let mut part = weights.slice_mut(offset..offset + copy);
             stream.memcpy_dtod(&image, &mut part).map_err(cuda)?;
@@ -68,19 +72,22 @@ impl Buffers {
             // Bits of small finite numbers, whatever the type.
             Some(element) => (shape.k() * element.bytes(), 0x3f),
         };
-        let mut vectors = vec![0u8; count * vector_bytes];
-        random(&mut rng, &mut vectors, mask);
+        let mut filled = |bytes: usize, mask: u8| {
+            let mut slice = stream.alloc_zeros::<u8>(bytes).map_err(cuda)?;
+            fill(stream, &mut rng, &mut slice.as_view_mut(), mask).map_err(cuda)?;
+            Ok::<_, Error>(slice)
+        };
+        let vectors = filled(count * vector_bytes, mask)?;
         let scale_bytes = operands.vector_layout.bytes(shape.n(), shape.blocks()) * shape.l();
-        let mut vector_scales = vec![0u8; scale_bytes];
-        random(&mut rng, &mut vector_scales, SCALE_MASK);
+        let vector_scales = filled(scale_bytes, SCALE_MASK)?;
         let element = FloatType::F16;
         Ok(Self {
             sink: stream.alloc_zeros::<u32>(1).map_err(cuda)?,
             weights,
             offsets,
             scales_at,
-            vectors: stream.clone_htod(&vectors).map_err(cuda)?,
-            vector_scales: stream.clone_htod(&vector_scales).map_err(cuda)?,
+            vectors,
+            vector_scales,
             output: stream
                 .alloc_zeros::<u8>(shape.outputs() * element.bytes())
                 .map_err(cuda)?,
@@ -151,11 +158,20 @@ fn element(activation: Activation) -> Option<FloatType> {
 }
 
 /// Random bytes, of which the bits of `mask` are kept: a megabyte of them, again and again.
-fn random(rng: &mut fastrand::Rng, bytes: &mut [u8], mask: u8) {
-    let mut block = vec![0u8; bytes.len().min(1 << 20)];
+fn fill(
+    stream: &Arc<CudaStream>,
+    rng: &mut fastrand::Rng,
+    bytes: &mut CudaViewMut<'_, u8>,
+    mask: u8,
+) -> std::result::Result<(), DriverError> {
+    const BLOCK: usize = 1 << 20;
+    let mut block = vec![0u8; bytes.len().min(BLOCK)];
     rng.fill(&mut block);
     block.iter_mut().for_each(|byte| *byte &= mask);
-    for part in bytes.chunks_mut(block.len().max(1)) {
-        part.copy_from_slice(&block[..part.len()]);
+    for at in (0..bytes.len()).step_by(BLOCK) {
+        let count = block.len().min(bytes.len() - at);
+        let mut part = bytes.slice_mut(at..at + count);
+        stream.memcpy_htod(&block[..count], &mut part)?;
     }
+    Ok(())
 }

@@ -38,6 +38,22 @@ pub fn machine(device: &raw::DeviceInfo) -> Result<Machine> {
 }
 
 /// A device to tune on, with a stream of its own.
+///
+/// It captures one thing at a time on that stream, without events that order work of several threads. So tuning
+/// takes it alone; another thread makes another one, or waits for this one:
+///
+/// ```compile_fail,E0596
+/// # use nvfp4_gemv::path::Operands;
+/// # use nvfp4_gemv::tune::{Limits, Tuner};
+/// # use nvfp4_gemv::Shape;
+/// fn two_threads(tuner: &Tuner, shape: &Shape, operands: &Operands) {
+///     std::thread::scope(|threads| {
+///         for _ in 0..2 {
+///             threads.spawn(|| tuner.tune(shape, operands, &Limits::default(), |_| ()));
+///         }
+///     });
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Tuner {
     stream: Arc<CudaStream>,
@@ -72,7 +88,7 @@ impl Tuner {
     /// [`Error::NoDriver`], [`Error::NoDevice`], what CUDA reports.
     pub fn new(ordinal: usize) -> Result<Self> {
         raw::device_count()?;
-        let device = raw::device_info(ordinal as u32)?;
+        let device = raw::device_info(u32::try_from(ordinal).unwrap_or(u32::MAX))?;
         let cuda = |error: DriverError| driver_error("opening the device to tune on", error);
         let context = CudaContext::new(ordinal).map_err(cuda)?;
         // SAFETY: all work of this object goes to its one stream, whose order makes events unnecessary.
@@ -103,7 +119,7 @@ impl Tuner {
     /// # Errors
     /// [`TuneError::NoCandidates`]; [`TuneError::Gemv`] where memory is short, or no candidate ran.
     pub fn tune(
-        &self,
+        &mut self,
         shape: &Shape,
         operands: &Operands,
         limits: &Limits,
@@ -114,13 +130,13 @@ impl Tuner {
 
     /// [`tune`](Self::tune), and then as long for launches that follow each other with programmatic dependent
     /// launch, as layers of a model can: what [`Timed::chained`] is of. A call takes such a configuration by
-    /// [`gemv_on_device_with`](crate::gemv_on_device_with) or [`raw::gemv`]; none takes it from a [`Tuned`](super::Tuned)
-    /// by itself. Below compute capability 9.0 there are no such launches, and nothing more is measured.
+    /// [`gemv_on_device_chained`](crate::gemv_on_device_chained) or [`raw::gemv`]; none takes it from a
+    /// [`Tuned`](super::Tuned) by itself. Below compute capability 9.0 there are no such launches, and nothing more is measured.
     ///
     /// # Errors
     /// [`tune`](Self::tune)'s.
     pub fn tune_with_chains(
-        &self,
+        &mut self,
         shape: &Shape,
         operands: &Operands,
         limits: &Limits,
@@ -256,11 +272,11 @@ impl Tuner {
             launches,
             ..
         } = race;
-        let timing = time_launches(stream, launches, REPLAYS, |i| {
+        let launch = |i: usize| {
             let (weights, vectors, output) = buffers.addresses(stream, i % buffers.offsets.len());
             // SAFETY: the buffers are of this shape, and live until the replays have run:
             // time_launches waits for them. The stream's context is current: cudarc made it so for
-            // the capture. Nothing else uses the stream.
+            // the capture. Nothing else uses the stream. Copies filled the weights, and no kernel writes them.
             unsafe {
                 raw::gemv(
                     shape,
@@ -272,7 +288,9 @@ impl Tuner {
                     stream.cu_stream().cast(),
                 )
             }
-        })?;
+        };
+        // SAFETY: the buffers are borrowed, and only this object's one call at a time uses them.
+        let timing = unsafe { time_launches(stream, launches, REPLAYS, launch) }?;
         Ok(timing.median)
     }
 
@@ -282,7 +300,7 @@ impl Tuner {
         let (weights, _) = buffers.weights.device_ptr(stream);
         let (sink, _) = buffers.sink.device_ptr(stream);
         let launches = buffers.offsets.len().max(CEILING_LAUNCHES);
-        let timing = time_launches(stream, launches, REPLAYS, |i| {
+        let launch = |i: usize| {
             let offset = buffers.offsets[i % buffers.offsets.len()];
             // SAFETY: each copy has as many bytes; the rest is as in `time`.
             unsafe {
@@ -294,7 +312,9 @@ impl Tuner {
                     stream.cu_stream().cast(),
                 )
             }
-        })?;
+        };
+        // SAFETY: as in `time`.
+        let timing = unsafe { time_launches(stream, launches, REPLAYS, launch) }?;
         Ok(timing.median)
     }
 

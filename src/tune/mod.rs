@@ -16,7 +16,7 @@
 //! use nvfp4_gemv::tune::{Limits, Tuned, Tuner};
 //! use nvfp4_gemv::{Activation, ScaleLayout, Shape};
 //!
-//! let tuner = Tuner::new(0)?;
+//! let mut tuner = Tuner::new(0)?;
 //! let mut tuned = Tuned::load_or_new("tuned.json", tuner.machine(), "my program")?;
 //! let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
 //! let shape = Shape::gemv(4096, 7168, 1)?;

@@ -167,6 +167,22 @@ fn corrupt_files_are_refused() {
         &replace("\"dependent\": true", "\"dependent\": false"),
         "not dependent",
     );
+    // Each kind of configuration, in an ordinary one's place.
+    let ordinary = |config: &'static str| {
+        move |text: String| {
+            let from = text.find(config).expect(config);
+            let (before, after) = text.split_at(from);
+            before.to_owned() + &after.replacen("\"dependent\": false", "\"dependent\": true", 1)
+        }
+    };
+    refused(
+        &ordinary("\"tile\""),
+        "tensor-core that is dependent outside",
+    );
+    refused(
+        &ordinary("\"cuda-core\": {"),
+        "cuda-core that is dependent outside",
+    );
     refused(&replace("\"from\"", "\"form\""), "unknown field");
     refused(
         &|text| {

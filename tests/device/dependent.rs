@@ -7,9 +7,10 @@ use nvfp4_gemv::quantize::quantize_vectors;
 use nvfp4_gemv::reference::{error_bound, gemv};
 use nvfp4_gemv::{
     Activation, Config, DenseVectors, FloatType, Output, PreparedWeights, QuantizedVectors,
-    ScaleLayout, Shape, Vectors, gemv_on_device_with,
+    ScaleLayout, Shape, Vectors,
 };
 
+use super::operands::call;
 use super::{Gpu, OnDevice, Uploaded, alone, upload};
 
 /// Launches back to back, each reading weights before the one before has ended, captured into a graph
@@ -93,14 +94,16 @@ pub(crate) fn assert_follows_the_quantiser(
         let mut y = upload(stream, &vec![f32::NAN; shape.outputs()]);
         let vectors = Vectors::Bf16(DenseVectors::new(x_device.as_view()));
         quantized.quantize(stream, &vectors).unwrap();
-        gemv_on_device_with(
+        let (vectors, output) = (quantized.vectors(), Output::F32(y.as_view_mut()));
+        // The copies of x and y end after the kernel that laid out the scales.
+        call(
             None,
             Some(config),
             stream,
             &shape,
             &weights,
-            &quantized.vectors(),
-            Output::F32(y.as_view_mut()),
+            &vectors,
+            output,
         )
         .unwrap();
         let y = stream.clone_dtoh(&y).unwrap();

@@ -10,7 +10,7 @@ use nvfp4_gemv::reference::{self, Reference};
 use nvfp4_gemv::{
     Activation, Config, DenseVectors, Device, Error, FloatType, GlobalScale, Launched,
     Nvfp4Vectors, Output, Path, ScaleLayout, Shape, VectorScale, Vectors, Weights,
-    gemv_on_device_with,
+    gemv_on_device_chained, gemv_on_device_with,
 };
 
 use super::{Gpu, Uploaded, output, upload};
@@ -46,6 +46,25 @@ pub(crate) fn layouts() -> impl Iterator<Item = (ScaleLayout, ScaleLayout)> {
     ScaleLayout::ALL
         .into_iter()
         .flat_map(|w| ScaleLayout::ALL.into_iter().map(move |v| (w, v)))
+}
+
+/// A call in any configuration, also a chained one. No kernel writes the weights, or a copy follows the one that
+/// did.
+pub(crate) fn call(
+    path: Option<Path>,
+    config: Option<Config>,
+    stream: &Arc<CudaStream>,
+    shape: &Shape,
+    weights: &Weights<'_, Device>,
+    vectors: &Vectors<'_, Device>,
+    output: Output<'_, Device>,
+) -> Result<Launched, Error> {
+    if config.is_some_and(|config| config.is_dependent()) {
+        // SAFETY: the weights of tests are complete, as the function's comment says.
+        unsafe { gemv_on_device_chained(path, config, stream, shape, weights, vectors, output) }
+    } else {
+        gemv_on_device_with(path, config, stream, shape, weights, vectors, output)
+    }
 }
 
 enum Dense {
@@ -115,7 +134,7 @@ impl OnDevice {
         config: Option<Config>,
         output: Output<'_, Device>,
     ) -> Result<Launched, Error> {
-        gemv_on_device_with(
+        call(
             self.case.path,
             config,
             &self.stream,
@@ -240,7 +259,7 @@ pub(crate) fn assert_alphas(gpu: &Gpu, shape: Shape, case: Case) {
     let call = |y: CudaViewMut<'_, f32>| {
         let output = Output::F32(y);
         let (path, config) = (case.path, case.config);
-        gemv_on_device_with(path, config, stream, &shape, &weights, &vectors, output).unwrap();
+        self::call(path, config, stream, &shape, &weights, &vectors, output).unwrap();
     };
     let y = output(stream, &shape, f32::NAN, call, f64::from);
     assert_eq!(y, truth.y, "{shape} {case:?}");

@@ -6,6 +6,7 @@
 
 mod wire;
 
+use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use super::{Operands, Path};
@@ -41,7 +42,8 @@ pub struct Machine {
 pub struct Timed {
     /// The path.
     pub path: Path,
-    /// How it cut the problem; `None` for the path's default.
+    /// How it cut the problem; `None` for the path's default. Not a [chained](Config::is_dependent) one: neither files
+    /// nor calls take such a configuration here.
     pub config: Option<Config>,
     /// Seconds a call, with cold caches.
     pub seconds: f64,
@@ -79,8 +81,25 @@ pub struct Measurements {
     /// How and when, for people.
     pub from: String,
     entries: Vec<Entry>,
+    /// Where the entry of a problem is.
+    index: HashMap<Problem, usize>,
     /// Of each entry, for [`nearest`](Self::nearest), which calls ask that are not prepared.
     sizes: Vec<Size>,
+}
+
+/// What an entry is found by.
+#[derive(Clone, Copy, Debug, Eq, Hash)]
+struct Problem {
+    shape: Shape,
+    operands: Operands,
+}
+
+impl PartialEq for Problem {
+    fn eq(&self, other: &Self) -> bool {
+        #[cfg(test)]
+        tests::COMPARISONS.set(tests::COMPARISONS.get() + 1);
+        self.shape == other.shape && self.operands == other.operands
+    }
 }
 
 /// Powers of two of what makes problems alike.
@@ -121,10 +140,6 @@ impl Entry {
     pub fn share(&self, timed: &Timed) -> f64 {
         self.ceiling_seconds / timed.seconds
     }
-
-    fn is_of(&self, shape: &Shape, operands: &Operands) -> bool {
-        self.shape == *shape && self.operands == *operands
-    }
 }
 
 impl Measurements {
@@ -134,6 +149,7 @@ impl Measurements {
             machine,
             from: from.into(),
             entries: Vec::new(),
+            index: HashMap::new(),
             sizes: Vec::new(),
         }
     }
@@ -145,21 +161,21 @@ impl Measurements {
 
     /// What was measured of a problem.
     pub fn find(&self, shape: &Shape, operands: &Operands) -> Option<&Entry> {
-        self.entries.iter().find(|e| e.is_of(shape, operands))
+        let (shape, operands) = (*shape, *operands);
+        let at = self.index.get(&Problem { shape, operands })?;
+        Some(&self.entries[*at])
     }
 
     /// Adds a measurement, in the place of an older one of the same problem.
     pub fn insert(&mut self, entry: Entry) {
-        match self
-            .entries
-            .iter_mut()
-            .find(|e| e.is_of(&entry.shape, &entry.operands))
-        {
-            Some(old) => *old = entry,
-            None => {
-                self.sizes.push(Size::of(&entry.shape));
-                self.entries.push(entry);
-            }
+        let (shape, operands) = (entry.shape, entry.operands);
+        let end = self.entries.len();
+        let at = *self.index.entry(Problem { shape, operands }).or_insert(end);
+        if at < end {
+            self.entries[at] = entry;
+        } else {
+            self.sizes.push(Size::of(&shape));
+            self.entries.push(entry);
         }
     }
 
@@ -220,9 +236,65 @@ pub fn builtin_for(name: &str, multiprocessors: u32) -> Option<&'static Measurem
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
     use crate::scales::ScaleLayout;
     use crate::tensor::Activation;
+
+    thread_local! {
+        /// How often two problems were compared on this thread.
+        pub(super) static COMPARISONS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// Tables of files that others made may have as many entries as fit. Counted, not timed.
+    #[test]
+    fn reading_and_looking_up_take_as_many_steps_as_there_are_entries() {
+        let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
+        let shape = |m| Shape::gemv(m, 256, 1).unwrap();
+        let mut table = Measurements::new(builtin()[0].machine.clone(), "a test");
+        const ENTRIES: usize = 3000;
+        for m in 1..=ENTRIES {
+            table.insert(Entry {
+                shape: shape(m),
+                operands,
+                ceiling_seconds: 1e-6,
+                paths: vec![Timed {
+                    path: Path::CudaCore,
+                    config: None,
+                    seconds: 2e-6,
+                    chained: None,
+                }],
+            });
+        }
+        COMPARISONS.set(0);
+        let read = Measurements::from_json(&table.to_json()).unwrap();
+        // A search through what was read so far would take 4.5 million. A hash table compares what its hash does
+        // not tell apart, by chance more than once in some hundred times.
+        let comparisons = COMPARISONS.get();
+        assert!(comparisons < 2 * ENTRIES, "{comparisons}");
+        assert_eq!(read, table);
+
+        COMPARISONS.set(0);
+        for m in 1..=ENTRIES {
+            assert_eq!(read.find(&shape(m), &operands).unwrap().shape, shape(m));
+        }
+        let comparisons = COMPARISONS.get();
+        assert!(comparisons < 2 * ENTRIES, "{comparisons}");
+        assert!(read.find(&shape(ENTRIES + 1), &operands).is_none());
+    }
+
+    #[test]
+    fn a_newer_measurement_takes_the_place_of_the_older() {
+        let mut table = builtin()[0].clone();
+        let first = table.entries()[0].clone();
+        let mut newer = first.clone();
+        newer.ceiling_seconds *= 2.0;
+        table.insert(newer.clone());
+        assert_eq!(table.entries().len(), builtin()[0].entries().len());
+        assert_eq!(table.entries()[0], newer);
+        assert_eq!(table.find(&first.shape, &first.operands), Some(&newer));
+    }
 
     #[test]
     fn builtin_tables_are_sound() {

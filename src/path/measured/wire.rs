@@ -110,6 +110,12 @@ fn read_entry(wire: WireEntry) -> Result<Entry, String> {
         if timed.config.is_some_and(|config| config.path() != path) {
             return Err(format!("a configuration of another path than {path}"));
         }
+        if timed.config.is_some_and(|config| config.is_dependent()) {
+            return Err(format!(
+                "a configuration of {path} that is dependent outside of \"chained\": ordinary launches \
+                 wait for the kernels before them"
+            ));
+        }
         if paths.iter().any(|other: &Timed| other.path == path) {
             return Err(format!("{path} is there twice"));
         }

@@ -21,7 +21,7 @@ const STEPS: f64 = 100.0;
 
 pub(super) fn run(args: &Args) -> Result<Report> {
     let problems = args.problems()?;
-    let tuner = Tuner::new(0)?;
+    let mut tuner = Tuner::new(0)?;
     let out = args.out();
     let from = format!(
         "{}, `nvfp4-gemv tune{}{}`, {} s a problem",
@@ -43,7 +43,7 @@ pub(super) fn run(args: &Args) -> Result<Report> {
         time: Duration::from_secs_f64(args.seconds),
         ..Limits::default()
     };
-    let gpu = &tuner.machine().gpu;
+    let gpu = tuner.machine().gpu.clone();
     let mut text = format!("{}, {} SMs\n", gpu.name, gpu.multiprocessors);
     let mut results = Vec::new();
     let mut skipped = Vec::new();

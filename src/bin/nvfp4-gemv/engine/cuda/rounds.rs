@@ -136,16 +136,20 @@ impl Cuda {
                     let (stream, weights) = (&self.stream, &weights);
                     let mut launch = |config, i: usize| {
                         let (weights, output) = (&weights[i % copies], y.output());
-                        match (config, mode) {
-                            (None, Mode::Chained) => gemv_on_device_chained(
-                                Some(path),
-                                stream,
-                                shape,
-                                weights,
-                                &x,
-                                output,
-                            ),
-                            _ => gemv_on_device_with(
+                        match mode {
+                            // SAFETY: copies filled the pool, and no kernel writes it.
+                            Mode::Chained => unsafe {
+                                gemv_on_device_chained(
+                                    Some(path),
+                                    config,
+                                    stream,
+                                    shape,
+                                    weights,
+                                    &x,
+                                    output,
+                                )
+                            },
+                            Mode::Isolated => gemv_on_device_with(
                                 Some(path),
                                 config,
                                 stream,
@@ -159,7 +163,7 @@ impl Cuda {
                     // Once outside of the graph: it tells the cut, and loads the kernel.
                     let Launched { config, .. } = launch(None, 0)?;
                     let can_depend = self.info.compute_capability >= (9, 0);
-                    if mode == Mode::Chained && !(can_depend && config.is_dependent()) {
+                    if mode == Mode::Chained && !can_depend {
                         continue;
                     }
                     let launch = |i: usize| match i.checked_sub(launches) {
