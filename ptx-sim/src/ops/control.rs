@@ -48,14 +48,7 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             }
         }
         "nanosleep" | "setmaxnreg" | "pmevent" => {
-            const KNOWN: &[&str] = &[
-                "u32",
-                "inc",
-                "dec",
-                "sync",
-                "aligned",
-                "mask",
-            ];
+            const KNOWN: &[&str] = &["u32", "inc", "dec", "sync", "aligned", "mask"];
             while cx.mods.find(|m| KNOWN.contains(&m).then_some(())).is_some() {}
             cx.mods.finish()?;
             Op::Hint
