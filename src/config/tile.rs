@@ -189,9 +189,7 @@ impl TileConfig {
         let cta_steps = steps(shape).div_ceil(self.cluster as usize) as u32;
         let sum = match self.kernel {
             TileKernel::CudaCore => cta_steps.div_ceil(GROUPS) * 4 + 2 + GROUPS * self.cluster,
-            TileKernel::TensorCore { .. } => {
-                cta_steps * (STEP / 64) as u32 * MATRIX_ROUNDINGS + self.cluster
-            }
+            TileKernel::TensorCore { .. } => cta_steps * 4 * MATRIX_ROUNDINGS + self.cluster,
         };
         sum + ALPHAS
     }
@@ -354,6 +352,19 @@ mod tests {
             measured += 1;
         }
         assert!(measured >= 32, "only {measured} problems");
+    }
+
+    /// Eight roundings for each of 64 instructions, four CTAs, four alphas.
+    #[test]
+    fn roundings_of_the_tensor_cores_by_hand() {
+        let shape = Shape::gemv(7168, 16384, 1).unwrap();
+        let config = TileConfig {
+            kernel: TileKernel::TENSOR_CORE,
+            stages: 4,
+            cluster: 4,
+            dependent: false,
+        };
+        assert_eq!(config.roundings(&shape), 64 * 8 + 4 + 4);
     }
 
     /// 56 tiles of 7168x16384 in clusters of seven are 392 CTAs, for 296 places.
