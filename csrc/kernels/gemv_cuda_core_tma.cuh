@@ -202,7 +202,9 @@ __global__ void __launch_bounds__(kThreads, kVectors <= 2 ? 2 : 1)
 
     if (loads) {
         if (arch::elect_one()) {
-            tile::load_steps<Stage, tile::ReuseAfterLoads>(p, maps, ring, work);
+            const tile::Loader<Stage, tile::ReuseAfterLoads> loader(p, maps, ring, work);
+            loader.fill();
+            loader.refill();
         }
         __syncwarp();
     } else {

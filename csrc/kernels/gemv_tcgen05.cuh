@@ -152,25 +152,31 @@ __global__ void __launch_bounds__(kThreads)
     const uint32_t warp = threadIdx.x / 32;
     const tile::Work work(p);
 
-    if (warp == kLoadWarp && arch::elect_one()) {
+    const bool loads = warp == kLoadWarp && arch::elect_one();
+    const tile::Loader<Stage<kN>, ReuseScaleColumns> loader(p, maps, ring, work);
+
+    // The previous grid may be about to allocate what tensor memory there is, and the next one may hold
+    // some while it waits for this grid to end: this grid allocates after the end of the one, and lets the
+    // other start (in `refill`) when it has allocated.
+    if (loads) {
         tile::prefetch(maps);
         arch::mbarrier_init(done, 1);
         // A stage is empty when its multiplications are complete, and what was cleared is written.
         tile::init_barriers(ring, p.stages, clears_other_rows(kN) ? 2 : 1);
-    }
-    if (warp == kMmaWarp) {
+        loader.fill();
+    } else if (warp == kMmaWarp) {
+        arch::grid_dependency_wait();
         arch::tmem_alloc(arch::shared_address(&shared.tmem), p.tmem_columns);
         arch::tmem_relinquish();
     }
+    __syncwarp();
     arch::tcgen05_fence_before();
     __syncthreads();
     arch::tcgen05_fence_after();
     const uint32_t tmem = shared.tmem;
 
     if (warp == kLoadWarp) {
-        if (arch::elect_one()) {
-            tile::load_steps<Stage<kN>, ReuseScaleColumns>(p, maps, ring, work);
-        }
+        if (loads) loader.refill();
         __syncwarp();
     } else if (warp == kMmaWarp) {
         multiply_steps<kN>(p, ring, stages, tmem, done, work);

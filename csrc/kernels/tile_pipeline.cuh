@@ -162,17 +162,55 @@ struct ReuseAfterLoads {
     __device__ static __forceinline__ void order() { arch::fence_proxy_async(); }
 };
 
-// By one thread: loads all K steps of `work`. In a dependent launch the weights of the first stages are
-// on their way before the previous grid has ended; what that grid may have written, the vectors, follows.
+// What one thread of a CTA does: it loads all K steps of `work`, first `fill`, then `refill`.
 template <class Stage, class Reuse>
-__device__ __forceinline__ void load_steps(const Params &p, const Maps &maps, const Ring &ring,
-                                           const Work &work) {
-    const uint64_t once = arch::policy_evict_first(), again = arch::policy_evict_last();
-    const uint8_t *weight_scales =
-        p.weight_scales +
-        (int64_t(work.batch) * ((p.m + kRows - 1) / kRows) + work.tile) * p.atoms * kAtomBytes;
+class Loader {
+public:
+    __device__ __forceinline__ Loader(const Params &p, const Maps &maps, const Ring &ring,
+                                      const Work &work)
+        : p(p), maps(maps), ring(ring), work(work), once(arch::policy_evict_first()),
+          again(arch::policy_evict_last()),
+          weight_scales(p.weight_scales + (int64_t(work.batch) * ((p.m + kRows - 1) / kRows) +
+                                           work.tile) * p.atoms * kAtomBytes),
+          first(min(p.stages, work.end - work.begin)) {}
 
-    const auto load_weights = [&](uint32_t step, uint32_t slot) {
+    // The first K steps, one for each stage. In a dependent launch their weights are on their way before
+    // the previous grid has ended; what that grid may have written, the vectors, follows.
+    __device__ __forceinline__ void fill() const {
+        uint32_t s = 0; // there is a K step at least
+        if (p.dependent) {
+#pragma unroll 1
+            do load_weights(work.begin + s, s); while (++s < first);
+            arch::grid_dependency_wait();
+            s = 0;
+#pragma unroll 1
+            do load_vectors(work.begin + s, s); while (++s < first);
+        } else {
+#pragma unroll 1
+            do {
+                load_weights(work.begin + s, s);
+                load_vectors(work.begin + s, s);
+            } while (++s < first);
+        }
+    }
+
+    // The others, each into the stage that becomes empty. Lets dependent grids start: before, the CTA must
+    // have everything that it ever asks the SM for, because they may take what is left and wait for its end.
+    __device__ __forceinline__ void refill() const {
+        Position at;
+#pragma unroll 1
+        for (uint32_t step = work.begin + first; step < work.end; ++step) {
+            arch::mbarrier_wait(ring.empty_barrier(at.slot), at.parity);
+            Reuse::order();
+            load_weights(step, at.slot);
+            load_vectors(step, at.slot);
+            at.advance(1, p.stages);
+        }
+        arch::grid_dependency_launch();
+    }
+
+private:
+    __device__ __forceinline__ void load_weights(uint32_t step, uint32_t slot) const {
         const uint32_t to = ring.data + slot * Stage::kBytes, bar = ring.full_barrier(slot);
         const uint32_t atoms = step_atoms(p, step);
         arch::mbarrier_arrive_expect_tx(bar, Stage::arriving(atoms));
@@ -181,42 +219,24 @@ __device__ __forceinline__ void load_steps(const Params &p, const Maps &maps, co
         arch::load_bulk(to + Stage::kWeightScales,
                         weight_scales + int64_t(step) * kStepAtoms * kAtomBytes, atoms * kAtomBytes,
                         bar, once);
-    };
-    const auto load_vectors = [&](uint32_t step, uint32_t slot) {
+    }
+
+    __device__ __forceinline__ void load_vectors(uint32_t step, uint32_t slot) const {
         const uint32_t to = ring.data + slot * Stage::kBytes, bar = ring.full_barrier(slot);
         arch::load_box(to + Stage::kVectors, &maps.vectors, step * kRowBytes, 0, work.batch, bar,
                        again);
         arch::load_box(to + Stage::kVectorScales, &maps.vector_scales, 0, 0, step * kStepAtoms,
                        work.batch, bar, again);
-    };
+    }
 
-    const uint32_t first = min(p.stages, work.end - work.begin);
-    uint32_t s = 0; // there is a K step at least
-    if (p.dependent) {
-#pragma unroll 1
-        do load_weights(work.begin + s, s); while (++s < first);
-        arch::grid_dependency_wait();
-        s = 0;
-#pragma unroll 1
-        do load_vectors(work.begin + s, s); while (++s < first);
-    } else {
-#pragma unroll 1
-        do {
-            load_weights(work.begin + s, s);
-            load_vectors(work.begin + s, s);
-        } while (++s < first);
-    }
-    Position at;
-#pragma unroll 1
-    for (uint32_t step = work.begin + first; step < work.end; ++step) {
-        arch::mbarrier_wait(ring.empty_barrier(at.slot), at.parity);
-        Reuse::order();
-        load_weights(step, at.slot);
-        load_vectors(step, at.slot);
-        at.advance(1, p.stages);
-    }
-    arch::grid_dependency_launch();
-}
+    const Params &p;
+    const Maps &maps;
+    const Ring &ring;
+    const Work &work;
+    uint64_t once, again;
+    const uint8_t *weight_scales;
+    uint32_t first;
+};
 
 // Sums of one CTA: `kParts` for each vector and row.
 template <uint32_t kParts, uint32_t kVectors>

@@ -5,6 +5,7 @@ use crate::coverage::Counters;
 use crate::error::SimError;
 
 use crate::exec::event::EventQueue;
+use crate::exec::grid_dependency::Neighbours;
 use crate::exec::hazards::Hazards;
 use crate::exec::machine::Machine;
 use crate::exec::pending::Pending;
@@ -107,6 +108,10 @@ pub struct Launch {
     pub cluster: Option<[u32; 3]>,
     /// Dynamic shared memory in bytes.
     pub shared: u32,
+    /// Programmatic dependent launch: the grid before this one in its stream may still run when this
+    /// one starts, and ends at the latest when all that can run waits for it in
+    /// `griddepcontrol.wait`. Without, `griddepcontrol.wait` has nothing to wait for.
+    pub dependent: bool,
     /// Bytes of each parameter.
     pub params: Vec<Vec<u8>>,
     /// Tensor maps that parameters, or copies of them, stand for.
@@ -346,6 +351,7 @@ impl Sim {
             events: EventQueue::default(),
             pending: Pending::default(),
             tensor: TensorState::default(),
+            neighbours: Neighbours::of(launch),
             hazards: options
                 .hazards
                 .then(|| Hazards::of(program, launch.shared, options.profile))

@@ -70,6 +70,15 @@ END:
 }";
 
 fn run(edits: &[(&str, &str)], options: &Options) -> Result<Vec<f32>, SimError> {
+    run_as(edits, false, options)
+}
+
+/// `dependent`: the grid before it may still run.
+fn run_as(
+    edits: &[(&str, &str)],
+    dependent: bool,
+    options: &Options,
+) -> Result<Vec<f32>, SimError> {
     let mut ptx = KERNEL.to_string();
     for (from, to) in edits {
         assert!(ptx.contains(from), "{from}");
@@ -77,10 +86,11 @@ fn run(edits: &[(&str, &str)], options: &Options) -> Result<Vec<f32>, SimError> 
     }
     let mut sim = Sim::new(Module::parse(&ptx)?);
     let out = sim.alloc("out", 128 * 8 * 4)?;
-    sim.run(
-        &Launch::new("k", [1, 1, 1], [128, 1, 1]).buffer(out),
-        options,
-    )?;
+    let launch = Launch {
+        dependent,
+        ..Launch::new("k", [1, 1, 1], [128, 1, 1]).buffer(out)
+    };
+    sim.run(&launch, options)?;
     let floats = sim.download(out).chunks_exact(4);
     Ok(floats
         .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
@@ -223,6 +233,54 @@ fn allocation() {
             matches!(e, SimError::Deadlock(_)) && e.to_string().contains("for tensor memory"),
             "{e}"
         );
+    }
+}
+
+const ALLOC: &str = "    tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [sm+4616], 32;\n";
+
+fn deadlock(result: Result<Vec<f32>, SimError>, reason: &str, options: &Options) {
+    match result {
+        Err(e @ SimError::Deadlock(_)) => assert!(e.to_string().contains(reason), "{e}"),
+        other => panic!("{other:?} with {options:?}"),
+    }
+}
+
+#[test]
+fn tensor_memory_is_not_held_while_waiting_for_the_grid_before() {
+    let before = format!("    griddepcontrol.wait;\n{ALLOC}");
+    let after = format!("{ALLOC}    griddepcontrol.wait;\n");
+    for o in all_options() {
+        run_as(&[(ALLOC, &before)], true, &o).unwrap_or_else(|e| panic!("with {o:?}: {e}"));
+        let held = run_as(&[(ALLOC, &after)], true, &o);
+        match o.timing {
+            // The grid before has ended when this one starts.
+            Timing::Eager => assert!(held.is_ok(), "{held:?} with {o:?}"),
+            Timing::Lazy => deadlock(held, "for tensor memory: CTA 0 holds some", &o),
+            Timing::Random => {}
+        }
+        run_as(&[(ALLOC, &after)], false, &o).unwrap_or_else(|e| panic!("with {o:?}: {e}"));
+        // Whoever does not wait may hold it: its end lets the grid before go on.
+        run_as(&[], true, &o).unwrap_or_else(|e| panic!("with {o:?}: {e}"));
+    }
+    let some = all_options()
+        .into_iter()
+        .any(|o| o.timing == Timing::Random && run_as(&[(ALLOC, &after)], true, &o).is_err());
+    assert!(some, "no random schedule shows it");
+}
+
+#[test]
+fn dependents_start_after_the_allocation() {
+    let before = format!("    griddepcontrol.launch_dependents;\n{ALLOC}");
+    let after = format!("{ALLOC}    griddepcontrol.launch_dependents;\n");
+    for o in all_options() {
+        run(&[(ALLOC, &after)], &o).unwrap_or_else(|e| panic!("with {o:?}: {e}"));
+        let late = run(&[(ALLOC, &before)], &o);
+        match o.profile {
+            Profile::Strict => {
+                deadlock(late, "which a grid that waits for the end of this one", &o)
+            }
+            Profile::Hardware => assert!(late.is_ok(), "{late:?} with {o:?}"),
+        }
     }
 }
 

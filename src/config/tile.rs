@@ -65,6 +65,10 @@ const RESERVED: u32 = 1024;
 const BYTES_IN_FLIGHT: u32 = 64 << 10;
 /// Columns of tensor memory of an SM.
 const TENSOR_COLUMNS: u32 = 512;
+/// f32 roundings of one matrix instruction of 64 elements. Neither the ISA nor anything public says how
+/// it adds; an adder that aligns and truncates four sums of blocks and D could round about five times.
+/// A B200 has to say.
+const MATRIX_ROUNDINGS: u32 = 8;
 
 impl TileKernel {
     /// The tensor-core kernel with the smallest N, the default.
@@ -80,19 +84,17 @@ impl TileKernel {
 }
 
 impl TileConfig {
-    /// The default for a problem on a device: the cluster size with the least work on the SM that has
-    /// the most, and enough stages for the bytes in flight that memory latency asks for.
+    /// The default for a problem on a device: the cluster size with which the SM that has the most work
+    /// ends first, where work that does not fit at once starts late, and enough stages for the bytes in
+    /// flight that memory latency asks for.
     ///
     /// On CUDA cores those are the fewest that make 64 KiB of weights an SM: more only make the
     /// first stage arrive later, measured on an H200 (docs/notes/tuning.md). On tensor cores, as many as
     /// two CTAs an SM have room for: their consumer is quick, and no device was there to ask.
     pub fn for_problem(kernel: TileKernel, shape: &Shape, target: &TileTarget) -> Option<Self> {
         (1..=MOST_CLUSTER)
-            .filter_map(|cluster| {
-                let cost = cost(shape, cluster, target.multiprocessors);
-                let config = Self::with_cluster(kernel, cluster, shape, target)?;
-                Some((cost, config))
-            })
+            .filter_map(|cluster| Self::with_cluster(kernel, cluster, shape, target))
+            .map(|config| (config.load(shape, target).cost(), config))
             .min_by(|(a, _), (b, _)| a.total_cmp(b))
             .map(|(_, config)| config)
     }
@@ -120,8 +122,7 @@ impl TileConfig {
         shape: &Shape,
         target: &TileTarget,
     ) -> Option<Self> {
-        let ctas = tiles(shape) * cluster as usize;
-        let alone = ctas <= target.multiprocessors as usize || !kernel.two_fit(shape);
+        let alone = most_ctas(shape, cluster, target) == 1.0 || !kernel.two_fit(shape);
         let per_sm = if alone { 1 } else { 2 };
         let with = |stages| Self {
             kernel,
@@ -130,10 +131,7 @@ impl TileConfig {
             dependent: false,
         };
         let fits = |config: &Self, per_sm: u32| {
-            config.is_legal(shape, target)
-                && u64::from(config.shared_bytes(shape) + RESERVED) * u64::from(per_sm)
-                    <= u64::from(target.shared_bytes) + u64::from(RESERVED)
-                && config.tensor_columns() * per_sm <= TENSOR_COLUMNS
+            config.is_legal(shape, target) && config.fits(per_sm, shape, target)
         };
         let enough = |config: &Self| config.bytes_in_flight() * per_sm >= BYTES_IN_FLIGHT;
         // No more than there are K steps.
@@ -149,6 +147,24 @@ impl TileConfig {
         }
         // A device with less shared memory, or a wide instruction.
         .or_else(|| (2..=MOST_STAGES).rev().map(with).find(|c| fits(c, 1)))
+    }
+
+    /// So many CTAs of a legal cut have room in an SM's memories.
+    fn fits(&self, ctas: u32, shape: &Shape, target: &TileTarget) -> bool {
+        let shared = u64::from(self.shared_bytes(shape)) + u64::from(RESERVED);
+        let columns = u64::from(self.tensor_columns());
+        shared * u64::from(ctas) <= u64::from(target.shared_bytes) + u64::from(RESERVED)
+            && columns * u64::from(ctas) <= u64::from(TENSOR_COLUMNS)
+    }
+
+    /// What the SM that has the most does of a problem.
+    fn load(&self, shape: &Shape, target: &TileTarget) -> Load {
+        let two = self.kernel.two_fit(shape) && self.fits(2, shape, target);
+        Load {
+            ctas: most_ctas(shape, self.cluster, target),
+            at_once: if two { 2.0 } else { 1.0 },
+            steps: steps(shape).div_ceil(self.cluster as usize) as f64,
+        }
     }
 
     /// The kernel has code for this, and the device room.
@@ -168,15 +184,15 @@ impl TileConfig {
     /// Successive f32 roundings of any term.
     ///
     /// On CUDA cores: one addition a block of a lane's, two over lanes, and one for each group and
-    /// CTA. A matrix instruction adds 64 products of both scales to f32 sums; the ISA does not say
-    /// how it rounds. Two roundings an instruction allow for truncation.
+    /// CTA. On tensor cores: `MATRIX_ROUNDINGS` for each instruction, of which a K step has four, and one
+    /// for each CTA.
     pub fn roundings(&self, shape: &Shape) -> u32 {
         // A cluster that no kernel has counts as the nearest one that does.
         let cluster = self.cluster.clamp(1, MOST_CLUSTER);
         let cta_steps = steps(shape).div_ceil(cluster as usize) as u32;
         let sum = match self.kernel {
             TileKernel::CudaCore => cta_steps.div_ceil(GROUPS) * 4 + 2 + GROUPS * cluster,
-            TileKernel::TensorCore { .. } => cta_steps * 4 * 2 + cluster,
+            TileKernel::TensorCore { .. } => cta_steps * 4 * MATRIX_ROUNDINGS + cluster,
         };
         sum + ALPHAS
     }
@@ -232,20 +248,52 @@ fn tiles(shape: &Shape) -> usize {
     shape.m().div_ceil(ROWS) * shape.l()
 }
 
-/// K steps of the SM that has the most, and what CTAs cost beside them: half a step to start and end,
-/// and a twentieth where an SM has but one, which nothing overlaps with. Clusters of more than two do not
-/// fill all SMs of a GPC. Fitted to measurements on an H200: docs/notes/tuning.md.
-fn cost(shape: &Shape, cluster: u32, multiprocessors: u32) -> f64 {
-    let usable = f64::from(multiprocessors) * if cluster > 2 { 0.9 } else { 1.0 };
+/// CTAs of the SM that has the most, in clusters of this size, of which those of more than two do not fill
+/// all SMs of a GPC.
+fn most_ctas(shape: &Shape, cluster: u32, target: &TileTarget) -> f64 {
+    let filled = if cluster > 2 { 0.9 } else { 1.0 };
+    let usable = f64::from(target.multiprocessors) * filled;
     let ctas = tiles(shape) as f64 * f64::from(cluster);
-    let per_sm = (ctas / usable).ceil().max(1.0);
-    let alone = if per_sm == 1.0 { 1.06 } else { 1.0 };
-    per_sm * (steps(shape).div_ceil(cluster as usize) as f64 + 0.5) * alone
+    (ctas / usable).ceil().max(1.0)
+}
+
+/// The SM that has the most CTAs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Load {
+    /// Its CTAs.
+    ctas: f64,
+    /// Those that fit at once.
+    at_once: f64,
+    /// K steps of each.
+    steps: f64,
+}
+
+impl Load {
+    /// Times that CTAs start on it, one after the end of another.
+    fn waves(&self) -> f64 {
+        (self.ctas / self.at_once).ceil()
+    }
+
+    /// Time in K steps, by which cuts of one problem compare: its K steps; half a step for each CTA to
+    /// start and end; a twentieth where an SM has but one at a time, which nothing overlaps with; and
+    /// three steps for each wave after the first, whose first loads take a memory latency and the start of a
+    /// CTA to arrive. Fitted to measurements on an H200, whose 32 fastest cluster sizes it
+    /// gives (docs/notes/tuning.md).
+    fn cost(&self) -> f64 {
+        let alone = self.ctas.min(self.at_once) == 1.0;
+        let overlap = if alone { 1.06 } else { 1.0 };
+        self.ctas * (self.steps + 0.5) * overlap + 3.0 * (self.waves() - 1.0)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::config::Config;
+    use crate::path::Path;
+    use crate::path::measured::builtin_for;
 
     const B200: TileTarget = TileTarget {
         multiprocessors: 148,
@@ -294,26 +342,87 @@ mod tests {
         }
     }
 
-    /// The cluster sizes that were fastest on an H200.
+    /// The rule gives the cluster sizes that were measured to be the fastest of each problem.
     #[test]
-    fn cluster_sizes_of_the_benchmark_shapes() {
-        let h200 = TileTarget {
+    fn cluster_sizes_are_the_fastest_measured() {
+        let h200 = builtin_for("NVIDIA H200", 132).unwrap();
+        let target = TileTarget {
             multiprocessors: 132,
             shared_bytes: 227 << 10,
         };
-        for (m, k, l, cluster) in [
-            (7168, 16384, 1, 4),
-            (4096, 7168, 8, 1),
-            (7168, 2048, 4, 1),
-            (4096, 4096, 1, 3),
-            (14336, 4096, 1, 2),
-            (4096, 14336, 1, 7),
-            (28672, 8192, 1, 1),
-            (8192, 28672, 1, 2),
-        ] {
-            let shape = Shape::gemv(m, k, l).unwrap();
-            let config = TileConfig::for_problem(TileKernel::CudaCore, &shape, &h200).unwrap();
-            assert_eq!(config.cluster, cluster, "{shape}");
+        let mut measured = 0;
+        for entry in h200.entries() {
+            let Some(Config::Tile(fastest)) =
+                entry.of(Path::CudaCoreTma).and_then(|timed| timed.config)
+            else {
+                continue;
+            };
+            let config = TileConfig::for_problem(fastest.kernel, &entry.shape, &target).unwrap();
+            assert_eq!(config.cluster, fastest.cluster, "{}", entry.shape);
+            measured += 1;
+        }
+        assert!(measured >= 32, "only {measured} problems");
+    }
+
+    /// Eight roundings for each of 64 instructions, four CTAs, four alphas.
+    #[test]
+    fn roundings_of_the_tensor_cores_by_hand() {
+        let shape = Shape::gemv(7168, 16384, 1).unwrap();
+        let config = TileConfig {
+            kernel: TileKernel::TENSOR_CORE,
+            stages: 4,
+            cluster: 4,
+            dependent: false,
+        };
+        assert_eq!(config.roundings(&shape), 64 * 8 + 4 + 4);
+    }
+
+    /// 56 tiles of 7168x16384 in clusters of seven are 392 CTAs, for 296 places.
+    #[test]
+    fn contest_shapes_fit_a_b200_at_once() {
+        for (m, k, l, cluster) in [(7168, 16384, 1, 4), (4096, 7168, 8, 1), (7168, 2048, 4, 1)] {
+            for n in 1..=16 {
+                let shape = Shape::new(m, n, k, l).unwrap();
+                let config =
+                    TileConfig::for_problem(TileKernel::TENSOR_CORE, &shape, &B200).unwrap();
+                assert_eq!(config.cluster, cluster, "{shape}");
+                let (ctas, places) = (tiles(&shape) * cluster as usize, 2 * 148);
+                let usable = if cluster > 2 { places * 9 / 10 } else { places };
+                assert!(ctas <= usable && config.fits(2, &shape, &B200), "{shape}");
+                assert_eq!(config.load(&shape, &B200).waves(), 1.0);
+            }
+        }
+    }
+
+    proptest! {
+        /// More waves than another cut needs are taken only where each SM then has less to do, by more than
+        /// a wave costs; and of cuts with as many waves the one that has the least.
+        #[test]
+        fn waves_are_paid_for(
+            m in 1usize..40_000,
+            k in 1usize..1000,
+            l in 1usize..9,
+            n in 1usize..=8,
+            sms in prop::sample::select(vec![78u32, 114, 132, 148, 160]),
+            tensor in any::<bool>(),
+        ) {
+            let shape = Shape::new(m, n, 32 * k, l).unwrap();
+            let target = TileTarget { multiprocessors: sms, ..B200 };
+            let kernel = if tensor { TileKernel::TENSOR_CORE } else { TileKernel::CudaCore };
+            let load = |cluster| {
+                let config = TileConfig::with_cluster(kernel, cluster, &shape, &target)?;
+                Some(config.load(&shape, &target))
+            };
+            let work = |load: &Load| load.ctas * (load.steps + 0.5);
+            let default = TileConfig::for_problem(kernel, &shape, &target).unwrap();
+            let default = default.load(&shape, &target);
+            for other in (1..=MOST_CLUSTER).filter_map(load) {
+                let more = default.waves() - other.waves();
+                if more >= 0.0 {
+                    let most = 1.06 * work(&other) - 2.9 * more;
+                    prop_assert!(work(&default) <= most, "{default:?} {other:?}");
+                }
+            }
         }
     }
 

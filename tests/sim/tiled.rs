@@ -1,6 +1,7 @@
 //! The tiled kernels, `gemv_tcgen05` and `gemv_cuda_core_tma`: launched as `csrc/launch/tiles.cuh`
 //! does, compared with the f64 reference.
 
+mod grid_dependency;
 pub(crate) mod launch;
 mod picture;
 

@@ -42,7 +42,9 @@ Example of a specification:
   Contents: fill (with size), file, safetensors, hex, f32, i32. A buffer without contents is
   poisoned. Values: u8 to u64, i8 to i64, f32, f64, hex, buffer, buffer_at {buffer, offset}.
   Tensor maps: the arguments of cuTensorMapEncodeTiled, enumerators as numbers. `cluster` gives
-  the cluster's shape if the kernel does not. Paths are relative to the specification.
+  the cluster's shape if the kernel does not. `"dependent": true` is a programmatic dependent launch: the
+  grid before it ends at some time, and `griddepcontrol.wait` waits for that. Paths are relative to the
+  specification.
 
 Traces:
   --trace F writes a timeline of the run that failed, or else of the last one, in the Chrome trace

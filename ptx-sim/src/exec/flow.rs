@@ -86,6 +86,7 @@ impl Machine<'_> {
         self.check_hazards()
             .map_err(|f| Trouble::Fault(f, Some(gone.trailing_zeros().min(31))))?;
         if ended {
+            self.launch_dependents(cta);
             self.tensor_exit(cta)
                 .map_err(|f| Trouble::Fault(f, Some(lanes.trailing_zeros() & 31)))?;
         }

@@ -46,6 +46,9 @@ impl Machine<'_> {
                 self.complete(e)?;
                 continue;
             }
+            if self.end_grid_before(candidates.is_empty()) {
+                continue;
+            }
             if candidates.is_empty() {
                 self.collect_candidates(&mut candidates, true);
             }
@@ -177,6 +180,7 @@ impl Machine<'_> {
             cluster_arrived: vec![0; live.len()],
             cluster_token: vec![(0, 0); live.len()],
             refused: false,
+            lets_dependents_start: false,
             live,
         });
     }
@@ -255,7 +259,8 @@ impl Machine<'_> {
                         State::Blocked(Wait::Tensor { stores, .. }) => {
                             format!("for its tcgen05.{}", if stores { "st" } else { "ld" })
                         }
-                        State::Blocked(Wait::TensorAlloc { .. }) => "for tensor memory".into(),
+                        State::Blocked(Wait::TensorAlloc { .. }) => self.describe_alloc_wait(),
+                        State::Blocked(Wait::GridBefore) => self.describe_grid_wait(),
                         State::Blocked(Wait::TensorFree { .. }) => {
                             "for the tcgen05.dealloc of its peer CTA".into()
                         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::event::EventQueue;
+use super::grid_dependency::Neighbours;
 use super::hazards::Hazards;
 use super::pending::Pending;
 use super::tcgen05::TensorState;
@@ -55,6 +56,8 @@ pub(crate) struct Cta {
     pub(crate) cluster_token: Vec<(u32, u64)>,
     /// It has seen a `clusterlaunchcontrol.try_cancel` fail.
     pub(crate) refused: bool,
+    /// It has executed `griddepcontrol.launch_dependents`, or ended.
+    pub(crate) lets_dependents_start: bool,
 }
 
 impl Cta {
@@ -86,6 +89,7 @@ pub(crate) struct Machine<'a> {
     pub(crate) scheduler: Scheduler,
     pub(crate) events: EventQueue,
     pub(crate) tensor: TensorState,
+    pub(crate) neighbours: Neighbours,
     pub(crate) hazards: Option<Hazards>,
     pub(crate) pending: Pending,
     pub(crate) observer: Option<&'a mut dyn Observer>,
@@ -252,6 +256,7 @@ impl Machine<'_> {
             Wait::Bar { id, generation } => c.barriers[id as usize].generation != generation,
             Wait::Tensor { warp, stores } => self.tensor.waited(c.linear, warp, stores),
             Wait::TensorAlloc { epoch } | Wait::TensorFree { epoch } => self.tensor.epoch != epoch,
+            Wait::GridBefore => !self.neighbours.before_runs,
             Wait::Cluster { phase } => self.clusters[c.cluster].phase > phase,
             Wait::Groups {
                 warp,

@@ -6,6 +6,7 @@ mod copies;
 pub(crate) mod event;
 mod flow;
 mod grid;
+pub(crate) mod grid_dependency;
 pub(crate) mod hazards;
 mod launch_control;
 pub(crate) mod machine;
@@ -340,6 +341,8 @@ impl Machine<'_> {
                 return Err(Trouble::Fault(f, None));
             }
             Op::Hint | Op::Prefetch => {}
+            Op::GridWait => return Ok(self.wait_for_grid_before(cur)),
+            Op::LaunchDependents => self.launch_dependents(c.cta),
             Op::Fence { kind } => {
                 let actor = c.actor(self, w, c.active.trailing_zeros());
                 self.synchronised(SyncEvent::Fence {

@@ -124,6 +124,7 @@ fn wait_for(wait: Wait) -> WaitFor {
         Wait::Tensor { stores: true, .. } => "tcgen05.wait::st".into(),
         Wait::TensorAlloc { .. } => "tcgen05.alloc".into(),
         Wait::TensorFree { .. } => "tcgen05.dealloc".into(),
+        Wait::GridBefore => "griddepcontrol.wait".into(),
         Wait::Cluster { .. } => "barrier.cluster.wait".into(),
         Wait::Mbarrier {
             owner,

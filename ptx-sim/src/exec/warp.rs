@@ -21,6 +21,8 @@ pub(crate) enum Wait {
     TensorAlloc { epoch: u64 },
     /// `tcgen05.dealloc` of a pair, until the peer may have issued it too.
     TensorFree { epoch: u64 },
+    /// `griddepcontrol.wait`, until the grid before this one has ended.
+    GridBefore,
     /// Cluster barrier, until its phase is beyond this one.
     Cluster { phase: u64 },
     /// mbarrier of this linear CTA at this offset, until this phase is over. `pc` tested it;

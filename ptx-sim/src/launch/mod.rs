@@ -50,6 +50,7 @@ impl LaunchSpec {
             block: self.block,
             cluster: self.cluster,
             shared: self.shared,
+            dependent: self.dependent,
             ..Launch::default()
         };
         for (i, p) in self.params.iter().enumerate() {

@@ -23,6 +23,9 @@ pub struct LaunchSpec {
     /// Dynamic shared memory in bytes.
     #[serde(default)]
     pub shared: u32,
+    /// Programmatic dependent launch: [`crate::Launch::dependent`].
+    #[serde(default)]
+    pub dependent: bool,
     /// Buffers in global memory by name.
     #[serde(default)]
     pub buffers: BTreeMap<String, BufferSpec>,

@@ -191,6 +191,12 @@ impl TmemAllocator {
         self.ctas.remove(&cta).map(|c| c.live).unwrap_or_default()
     }
 
+    /// CTAs that have live allocations.
+    pub fn holders(&self) -> impl Iterator<Item = u64> + '_ {
+        let holding = self.ctas.iter().filter(|(_, c)| !c.live.is_empty());
+        holding.map(|(cta, _)| *cta)
+    }
+
     /// Live allocations of a CTA, for reports.
     pub fn live(&self, cta: u64) -> &[(u32, u32)] {
         self.ctas.get(&cta).map_or(&[], |c| &c.live)

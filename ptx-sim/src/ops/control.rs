@@ -36,17 +36,19 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             cx.mods.finish()?;
             Op::Trap
         }
-        "nanosleep" | "griddepcontrol" | "setmaxnreg" | "pmevent" => {
-            const KNOWN: &[&str] = &[
-                "u32",
-                "wait",
-                "launch_dependents",
-                "inc",
-                "dec",
-                "sync",
-                "aligned",
-                "mask",
-            ];
+        "griddepcontrol" => {
+            let Some(action) = cx.mods.one_of(&["wait", "launch_dependents"]) else {
+                return Err(".wait or .launch_dependents is missing".into());
+            };
+            cx.mods.finish()?;
+            cx.count(&[0])?;
+            match action {
+                "wait" => Op::GridWait,
+                _ => Op::LaunchDependents,
+            }
+        }
+        "nanosleep" | "setmaxnreg" | "pmevent" => {
+            const KNOWN: &[&str] = &["u32", "inc", "dec", "sync", "aligned", "mask"];
             while cx.mods.find(|m| KNOWN.contains(&m).then_some(())).is_some() {}
             cx.mods.finish()?;
             Op::Hint

@@ -177,8 +177,12 @@ pub enum Op {
     Fence {
         kind: FenceKind,
     },
-    /// Nothing at all: hints, `nanosleep`, `griddepcontrol`.
+    /// Nothing at all: hints, `nanosleep`.
     Hint,
+    /// `griddepcontrol.wait`.
+    GridWait,
+    /// `griddepcontrol.launch_dependents`.
+    LaunchDependents,
     /// `bar` and `barrier`.
     Bar {
         mode: BarMode,

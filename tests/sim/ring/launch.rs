@@ -61,6 +61,7 @@ impl<'a> Run<'a> {
         let mut launch = Launch::new(&entry, [self.cut.ctas, 1, 1], [(warps * WARP) as u32, 1, 1]);
         let shared = self.lay_out();
         launch.shared = shared.size as u32;
+        launch.dependent = self.cut.dependent;
         launch.params = vec![self.params(&shared)];
         (launch, entry)
     }

@@ -188,6 +188,7 @@ impl Launched for Run<'_> {
             let threads = self.cut.warps as u32 * 32;
             let mut launch = Launch::new(&entry, [self.cut.ctas as u32, 1, 1], [threads, 1, 1]);
             launch.shared = shared.size as u32;
+            launch.dependent = self.cut.dependent;
             launch.params = vec![self.params(first, count, &shared)];
             (launch, entry)
         };

@@ -146,6 +146,7 @@ impl<'a> Run<'a> {
         ];
         let mut launch = Launch::new(entry, grid, [threads, 1, 1]);
         launch.cluster = Some([self.config.cluster, 1, 1]);
+        launch.dependent = self.config.dependent;
         // Tensor cores take whole atoms of scales.
         let scale_rows = if vector_rows == 8 { 8 } else { 32 };
         let stage: u32 = 128 * 128 + vector_rows * 128 + 4 * 512 + 4 * scale_rows * 16;

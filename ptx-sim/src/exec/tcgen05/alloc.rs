@@ -55,6 +55,9 @@ impl Machine<'_> {
     }
 
     fn alloc_one(&mut self, cta: usize, columns: u32) -> Result<Option<TmemAddr>, Trouble> {
+        if self.dependents_hold_tensor_memory() {
+            return Ok(None);
+        }
         let (sm, linear) = (self.sm(cta), self.ctas[cta].linear);
         let a = self.tensor.allocators.entry(sm).or_default();
         Ok(
@@ -73,6 +76,9 @@ impl Machine<'_> {
             .map_err(|f| Trouble::Fault(f, None))?;
         if let Some(at) = self.tensor.granted.remove(&linear) {
             return Ok(Some(at));
+        }
+        if self.dependents_hold_tensor_memory() {
+            return Ok(None);
         }
         let peer = if pair[0] == linear { pair[1] } else { pair[0] };
         let Some(peer_index) = self.resident(peer) else {

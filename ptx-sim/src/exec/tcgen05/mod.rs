@@ -70,6 +70,14 @@ impl TensorState {
         ids.iter().all(|i| !self.pending.contains_key(i))
     }
 
+    /// Linear CTAs that hold tensor memory, in ascending order.
+    pub(crate) fn holders(&self) -> Vec<u64> {
+        let all = self.allocators.values().flat_map(TmemAllocator::holders);
+        let mut all: Vec<u64> = all.collect();
+        all.sort_unstable();
+        all
+    }
+
     /// Whether a warp's loads or stores have all completed.
     pub(crate) fn waited(&self, cta: u32, warp: u32, stores: bool) -> bool {
         !self.pending.values().any(|p| {
