@@ -109,7 +109,11 @@ pub fn create(path: &Path, existing: Existing) -> Result<File, SimError> {
     }
     check_output(path, existing, &[])?;
     // Nothing is lost before it is known what was opened.
-    let file = options.create(true).truncate(false).open(path).map_err(io)?;
+    let file = options
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .map_err(io)?;
     regular(path, &file)?;
     file.set_len(0).map_err(io)?;
     Ok(file)
@@ -150,7 +154,10 @@ mod tests {
         assert_eq!(std::fs::read(&file).unwrap(), b"first");
         assert!(check_output(&file, Existing::Replace, &[&file]).is_err());
         check_output(&file, Existing::Replace, &[]).unwrap();
-        create(&file, Existing::Replace).unwrap().write_all(b"2").unwrap();
+        create(&file, Existing::Replace)
+            .unwrap()
+            .write_all(b"2")
+            .unwrap();
         assert_eq!(std::fs::read(&file).unwrap(), b"2");
         assert!(create(&dir, Existing::Replace).is_err());
         std::fs::remove_dir_all(dir).unwrap();

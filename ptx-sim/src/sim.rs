@@ -254,13 +254,14 @@ impl Sim {
         if size == 0 {
             return Err(SimError::Launch(format!("buffer {name} has no bytes")));
         }
-        self.memory.take(|| format!("buffer {name}"), size as u64)?;
         let address = self.next;
-        self.next = address
-            .checked_add(size as u64 + GUARD)
+        let next = (size as u64)
+            .checked_add(address + GUARD)
             .and_then(|end| end.checked_next_multiple_of(BUFFER_ALIGN))
             .filter(|end| *end <= GLOBAL_VARS)
             .ok_or_else(|| SimError::Launch(format!("no addresses are left for buffer {name}")))?;
+        self.memory.take(|| format!("buffer {name}"), size as u64)?;
+        self.next = next;
         self.global.add(name, address, size);
         Ok(Buffer { address, size })
     }
@@ -458,7 +459,9 @@ fn product(d: [u32; 3]) -> u64 {
 
 /// Bytes of variables.
 fn total(variables: &[Variable]) -> u64 {
-    variables.iter().fold(0, |all, v| v.size.saturating_add(all))
+    variables
+        .iter()
+        .fold(0, |all, v| v.size.saturating_add(all))
 }
 
 /// What a CTA has while it runs: shared and tensor memory, registers, predicates and local memory.
@@ -467,7 +470,9 @@ fn cta_bytes(p: &Program, l: &Launch) -> u64 {
     let tensor = p.code.iter().any(|i| matches!(i.op, Op::Tcgen05(_)));
     let tensor = u64::from(tensor) * Tmem::BYTES;
     let registers = p.reg_masks.len() as u64 * LANES * 8 + p.preds as u64 * 4;
-    let warp = total(&p.local).saturating_mul(LANES).saturating_add(registers);
+    let warp = total(&p.local)
+        .saturating_mul(LANES)
+        .saturating_add(registers);
     product(l.block)
         .div_ceil(LANES)
         .saturating_mul(warp)

@@ -307,7 +307,10 @@ fn a_trace_is_written_and_drawn() {
     assert_eq!(v["otherData"]["run"]["profile"], "hardware");
     let draw = |extra: &[&str]| {
         let mut c = ptx_sim();
-        c.args(["draw", "--force", "-o"]).arg(&svg).arg(&trace).args(extra);
+        c.args(["draw", "--force", "-o"])
+            .arg(&svg)
+            .arg(&trace)
+            .args(extra);
         c.output().unwrap()
     };
     let named = [

@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use ptx_sim::trace::draw::{DrawOptions, draw};
 use ptx_sim::files::{self, Existing};
+use ptx_sim::trace::draw::{DrawOptions, draw};
 use ptx_sim::{SimError, Trace};
 
 #[derive(clap::Args)]

@@ -13,7 +13,9 @@ use crate::memory::layout::MAX_SHARED;
 pub enum BulkError {
     #[error("bulk copy size {0} is not a multiple of 16 bytes")]
     Size(u32),
-    #[error("a bulk copy of {size} bytes: no CTA has more than {limit} bytes of shared memory, where one side lies")]
+    #[error(
+        "a bulk copy of {size} bytes: no CTA has more than {limit} bytes of shared memory, where one side lies"
+    )]
     TooLarge { size: u32, limit: u32 },
     #[error("{side} address {address:#x} of a bulk copy is not 16-byte aligned")]
     Alignment { side: &'static str, address: u64 },
@@ -236,7 +238,10 @@ mod tests {
         let all = [("global", 0, u64::MAX), ("shared", 0, u64::MAX)];
         for size in [MAX_SHARED + 16, 0xffff_fff0] {
             let limit = MAX_SHARED;
-            assert_eq!(check_bulk(size, all), Err(BulkError::TooLarge { size, limit }));
+            assert_eq!(
+                check_bulk(size, all),
+                Err(BulkError::TooLarge { size, limit })
+            );
         }
         assert!(matches!(
             check_bulk(80, ok),

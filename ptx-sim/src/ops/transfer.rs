@@ -210,7 +210,11 @@ fn bulk_size(cx: &mut Cx<'_>, i: usize) -> R<Src> {
     let o = cx.operand(i)?;
     let wide = match o {
         Operand::Int(v) if v.is_multiple_of(16) => *v > u64::from(u32::MAX),
-        Operand::Int(v) => return Err(format!("the size of a bulk copy, {v}, is not a multiple of 16")),
+        Operand::Int(v) => {
+            return Err(format!(
+                "the size of a bulk copy, {v}, is not a multiple of 16"
+            ));
+        }
         _ => cx.reg_ty(o).is_some_and(|t| t.bits() != 32),
     };
     if wide {

@@ -102,7 +102,11 @@ pub(crate) fn survey<'a>(
         Err(e) => return vec![(None, e)],
     };
     let start = b.mark();
-    for f in module.functions.iter().filter(|f| f.entry && f.body.is_some()) {
+    for f in module
+        .functions
+        .iter()
+        .filter(|f| f.entry && f.body.is_some())
+    {
         let flat = match b.kernel(f) {
             Ok(flat) => flat,
             Err(e) => {
@@ -472,7 +476,9 @@ impl Builder {
             if let Some(t) = self.scopes[i].tables.get(name) {
                 self.targets += t.len();
                 if self.targets > MAX_TARGETS {
-                    return Err(format!("more than {MAX_TARGETS} branch targets in a kernel"));
+                    return Err(format!(
+                        "more than {MAX_TARGETS} branch targets in a kernel"
+                    ));
                 }
                 let labels: Option<Vec<u32>> = t.iter().map(|l| self.label(scope, l)).collect();
                 return labels.ok_or_else(|| format!("`{name}` names a label that is not defined"));

@@ -13,12 +13,12 @@ mod special;
 mod tcgen05;
 mod transfer;
 
+pub(crate) use build::survey;
 pub use launch_control::LaunchControl;
 pub use mma::MmaSync;
 pub use modes::*;
 pub use op::*;
 pub use operand::*;
-pub(crate) use build::survey;
 pub(crate) use special::EXPLICIT_CLUSTER;
 pub use tcgen05::{MmaA, MmaOperands, Tcgen05, TensorAddr};
 pub use transfer::{Completion, Reduction, Transfer};
