@@ -45,6 +45,31 @@ pub enum SimError {
     /// The launch does not fit the kernel, or exceeds a limit.
     #[error("launch refused: {0}")]
     Launch(String),
+    /// The launch, its module or its specification asks for more memory than it may have.
+    #[error(
+        "launch refused: {what} would take {bytes} bytes; {used} of {limit} are taken (a larger limit: \
+         --memory, Sim::with_memory)"
+    )]
+    Memory {
+        /// What asks.
+        what: String,
+        /// Bytes it asks for.
+        bytes: u64,
+        /// Bytes taken before.
+        used: u64,
+        /// Bytes allowed in all.
+        limit: u64,
+    },
+    /// The specification's name for a dumped buffer leaves the output directory, or is another's.
+    #[error("launch refused: buffer {buffer:?}: dump {name:?} {reason}")]
+    DumpName {
+        /// The buffer.
+        buffer: String,
+        /// Its `dump`.
+        name: std::path::PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// An instruction that is parsed but not modelled was reached.
     #[error("not modelled, line {line}: `{text}`: {reason}")]
     Unmodelled {

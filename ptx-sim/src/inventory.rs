@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::ast::{Instr, Module, Stmt};
-use crate::program::{Op, Program};
+use crate::ast::{Module, Stmt};
+use crate::program::survey;
 
 /// An opcode with all of its modifiers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -43,109 +43,38 @@ pub fn inventory(module: &Module) -> Inventory {
             ));
         }
     }
-    // What a kernel's decoder says, kernel by kernel, with the failing instructions taken out one
-    // after another: an error names one line only.
-    for name in module.entries().map(str::to_string).collect::<Vec<_>>() {
-        let mut m = module.clone();
-        loop {
-            match Program::new(&m, &name) {
-                Ok(p) => {
-                    for i in &p.code {
-                        if let Op::Unmodelled { reason } = &i.op {
-                            mark(&mut all, i.line, &i.text, reason);
-                        }
-                    }
-                    break;
-                }
-                Err(crate::SimError::Decode(e)) => {
-                    let known = mark(&mut all, e.line, &e.text, &e.message);
-                    if !known || !remove(&mut m, &name, e.line, &e.text) {
-                        problems.push(format!("{name}: {e}"));
-                        break;
-                    }
-                }
-                Err(e) => {
-                    problems.push(format!("{name}: {e}"));
-                    break;
-                }
-            }
+    let found = survey(module, |i, reason| {
+        if let Some(e) = all.get_mut(&i.full_opcode()) {
+            e.unmodelled.get_or_insert_with(|| reason.to_string());
         }
-    }
+    });
+    problems.extend(found.into_iter().map(|(kernel, e)| match kernel {
+        Some(name) => format!("{name}: {e}"),
+        None => e.to_string(),
+    }));
     Inventory {
-        opcodes: all.into_values().map(|(e, _)| e).collect(),
+        opcodes: all.into_values().collect(),
         problems,
     }
 }
 
-type All = BTreeMap<String, (Entry, Vec<(u32, String)>)>;
+type All = BTreeMap<String, Entry>;
 
 fn collect(body: &[Stmt], all: &mut All) {
     for s in body {
         match s {
             Stmt::Block(b) => collect(b, all),
             Stmt::Instr(i) => {
-                let (e, uses) = all.entry(i.full_opcode()).or_insert_with(|| {
-                    let e = Entry {
-                        opcode: i.full_opcode(),
-                        count: 0,
-                        first_line: i.line,
-                        unmodelled: None,
-                    };
-                    (e, Vec::new())
+                let opcode = i.full_opcode();
+                let e = all.entry(opcode.clone()).or_insert_with(|| Entry {
+                    opcode,
+                    count: 0,
+                    first_line: i.line,
+                    unmodelled: None,
                 });
                 e.count += 1;
-                uses.push((i.line, i.text.clone()));
             }
             _ => {}
-        }
-    }
-}
-
-fn mark(all: &mut All, line: u32, text: &str, reason: &str) -> bool {
-    let at = (line, text.to_string());
-    for (e, uses) in all.values_mut() {
-        if uses.contains(&at) {
-            e.unmodelled.get_or_insert_with(|| reason.to_string());
-            return true;
-        }
-    }
-    false
-}
-
-/// Takes every instruction with the opcode of the failing one out of a kernel.
-fn remove(m: &mut Module, kernel: &str, line: u32, text: &str) -> bool {
-    let Some(f) = m.functions.iter_mut().find(|f| f.name == kernel) else {
-        return false;
-    };
-    let Some(body) = &mut f.body else {
-        return false;
-    };
-    let mut opcode = None;
-    find(body, line, text, &mut opcode);
-    match opcode {
-        Some(o) => {
-            strip(body, &o);
-            true
-        }
-        None => false,
-    }
-}
-
-fn find(body: &[Stmt], line: u32, text: &str, out: &mut Option<String>) {
-    for s in body {
-        match s {
-            Stmt::Block(b) => find(b, line, text, out),
-            Stmt::Instr(i) if i.line == line && i.text == text => *out = Some(i.full_opcode()),
-            _ => {}
-        }
-    }
-}
-
-fn strip(body: &mut Vec<Stmt>, opcode: &str) {
-    body.retain(|s| !matches!(s, Stmt::Instr(i) if Instr::full_opcode(i) == opcode));
-    for s in body {
-        if let Stmt::Block(b) = s {
-            strip(b, opcode);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Splits PTX source into tokens. Comments and white space vanish here; line numbers stay.
 
 use crate::error::ParseError;
+use crate::files::MAX_TEXT;
 
 /// What a token is.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,6 +40,10 @@ fn is_word(c: u8) -> bool {
 /// Splits `src` into tokens; the last one is [`Tok::End`].
 pub(crate) fn lex(src: &str) -> Result<Vec<Token>, ParseError> {
     let b = src.as_bytes();
+    if b.len() as u64 > MAX_TEXT {
+        let message = format!("the source has more than {MAX_TEXT} bytes");
+        return Err(ParseError::new(1, message));
+    }
     let mut out = Vec::with_capacity(b.len() / 4);
     let (mut i, mut line) = (0usize, 1u32);
     while i < b.len() {

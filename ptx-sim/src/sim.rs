@@ -11,12 +11,13 @@ use crate::exec::machine::Machine;
 use crate::exec::pending::Pending;
 use crate::exec::tcgen05::TensorState;
 use crate::exec::tensor::encode_map;
-use crate::memory::layout::GLOBAL;
+use crate::memory::layout::{GLOBAL, GLOBAL_VARS, MAX_SHARED};
 
 use crate::memory::{Observer, Region, Space};
 use crate::models::hazard::Profile;
 use crate::models::tensor_map::TensorMap;
-use crate::program::Program;
+use crate::models::tmem::Tmem;
+use crate::program::{Op, Program, Variable};
 use crate::report::Report;
 use crate::sched::{Policy, Scheduler, Timing};
 use crate::trace::{Recorder, Trace};
@@ -25,10 +26,8 @@ use crate::trace::{Recorder, Trace};
 const BUFFER_ALIGN: u64 = 256;
 /// Bytes between buffers that belong to nobody, so that an access past an end misses.
 const GUARD: u64 = 4096;
-/// Largest buffer.
-const MAX_BUFFER: usize = 1 << 36;
-/// Most shared memory of a CTA.
-const MAX_SHARED: u64 = 256 << 10;
+/// Bytes that a launch may ask for where nothing else is said: [`Sim::with_memory`].
+pub const DEFAULT_MEMORY: u64 = 1 << 30;
 
 /// A buffer in global memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -183,16 +182,53 @@ pub struct Sim {
     global: Region,
     next: u64,
     variables_placed: bool,
+    memory: Memory,
+}
+
+/// What a launch may ask for, and what it has.
+#[derive(Debug, Clone, Copy)]
+struct Memory {
+    limit: u64,
+    used: u64,
+}
+
+impl Memory {
+    /// Takes `bytes` for `what`, or says that there are not so many. Nothing is allocated here.
+    fn take(&mut self, what: impl FnOnce() -> String, bytes: u64) -> Result<(), SimError> {
+        self.used = self.would_use(what, bytes)?;
+        Ok(())
+    }
+
+    fn would_use(&self, what: impl FnOnce() -> String, bytes: u64) -> Result<u64, SimError> {
+        match self.used.checked_add(bytes) {
+            Some(all) if all <= self.limit => Ok(all),
+            _ => Err(SimError::Memory {
+                what: what(),
+                bytes,
+                used: self.used,
+                limit: self.limit,
+            }),
+        }
+    }
 }
 
 impl Sim {
     /// A module, and no buffers.
     pub fn new(module: Module) -> Self {
+        Self::with_memory(module, DEFAULT_MEMORY)
+    }
+
+    /// A module that may ask for `limit` bytes in all: buffers, variables, and the registers, local,
+    /// shared and tensor memory of the CTAs that run at once. What asks for more is refused with
+    /// [`SimError::Memory`] before it is allocated. The simulator's own tables come on top: a bit for
+    /// each byte of memory, and what hazard checks remember.
+    pub fn with_memory(module: Module, limit: u64) -> Self {
         Self {
             module,
             global: Region::new(Space::Global),
             next: GLOBAL,
             variables_placed: false,
+            memory: Memory { limit, used: 0 },
         }
     }
 
@@ -201,13 +237,36 @@ impl Sim {
         &self.module
     }
 
+    /// Bytes that a launch may ask for in all.
+    pub fn memory_limit(&self) -> u64 {
+        self.memory.limit
+    }
+
+    /// Bytes that may still be asked for.
+    pub fn free_memory(&self) -> u64 {
+        self.memory.limit - self.memory.used
+    }
+
+    /// Whether a buffer of that size would be refused.
+    pub(crate) fn check_buffer(&self, name: &str, size: u64) -> Result<(), SimError> {
+        self.memory
+            .would_use(|| format!("buffer {name}"), size)
+            .map(|_| ())
+    }
+
     /// Allocates a buffer whose bytes nothing has written.
     pub fn alloc(&mut self, name: &str, size: usize) -> Result<Buffer, SimError> {
-        if size == 0 || size > MAX_BUFFER {
-            return Err(SimError::Launch(format!("buffer {name} of {size} bytes")));
+        if size == 0 {
+            return Err(SimError::Launch(format!("buffer {name} has no bytes")));
         }
         let address = self.next;
-        self.next = (address + size as u64 + GUARD).next_multiple_of(BUFFER_ALIGN);
+        let next = (size as u64)
+            .checked_add(address + GUARD)
+            .and_then(|end| end.checked_next_multiple_of(BUFFER_ALIGN))
+            .filter(|end| *end <= GLOBAL_VARS)
+            .ok_or_else(|| SimError::Launch(format!("no addresses are left for buffer {name}")))?;
+        self.memory.take(|| format!("buffer {name}"), size as u64)?;
+        self.next = next;
         self.global.add(name, address, size);
         Ok(Buffer { address, size })
     }
@@ -303,6 +362,29 @@ impl Sim {
         (result, trace)
     }
 
+    /// Refuses a run that needs more memory than is allowed. Global variables stay between runs, the
+    /// rest is each run's own.
+    fn take_memory(
+        &mut self,
+        p: &Program,
+        l: &Launch,
+        o: &Options,
+        cluster: [u32; 3],
+    ) -> Result<(), SimError> {
+        if !self.variables_placed {
+            let bytes = total(&p.global);
+            self.memory.take(|| "the global variables".into(), bytes)?;
+        }
+        let ctas = product(cluster);
+        let clusters = (o.resident as u64).min(product(l.grid) / ctas);
+        let running = ctas.saturating_mul(clusters);
+        let bytes = running
+            .saturating_mul(cta_bytes(p, l))
+            .saturating_add(total(&p.constant));
+        let what = || format!("the constants, and {running} CTAs that run at once");
+        self.memory.would_use(what, bytes).map(|_| ())
+    }
+
     fn run_recorded<'a>(
         &'a mut self,
         program: &'a Program,
@@ -324,16 +406,21 @@ impl Sim {
         {
             return (Err(SimError::Launch(format!("tensor map: {e}"))), None);
         }
+        if let Err(e) = self.take_memory(program, launch, options, cluster_dims) {
+            return (Err(e), None);
+        }
         if !self.variables_placed {
             self.variables_placed = true;
             for v in program.global.iter().filter(|v| v.size > 0) {
                 let a = self.global.add(&v.name, v.address, v.size as usize);
+                a.written();
                 a.upload(0, v.init.as_deref().unwrap_or_default());
             }
         }
         let mut constant = Region::new(Space::Const);
         for v in program.constant.iter().filter(|v| v.size > 0) {
             let a = constant.add(&v.name, v.address, v.size as usize);
+            a.written();
             a.upload(0, v.init.as_deref().unwrap_or_default());
             a.read_only = true;
         }
@@ -372,15 +459,43 @@ impl Sim {
     }
 }
 
+fn product(d: [u32; 3]) -> u64 {
+    d.iter().fold(1, |all, v| u64::from(*v).saturating_mul(all))
+}
+
+/// Bytes of variables.
+fn total(variables: &[Variable]) -> u64 {
+    variables
+        .iter()
+        .fold(0, |all, v| v.size.saturating_add(all))
+}
+
+/// What a CTA has while it runs: shared and tensor memory, registers, predicates and local memory.
+fn cta_bytes(p: &Program, l: &Launch) -> u64 {
+    const LANES: u64 = 32;
+    let tensor = p.code.iter().any(|i| matches!(i.op, Op::Tcgen05(_)));
+    let tensor = u64::from(tensor) * Tmem::BYTES;
+    let registers = p.reg_masks.len() as u64 * LANES * 8 + p.preds as u64 * 4;
+    let warp = total(&p.local)
+        .saturating_mul(LANES)
+        .saturating_add(registers);
+    product(l.block)
+        .div_ceil(LANES)
+        .saturating_mul(warp)
+        .saturating_add(tensor + p.dynamic_shared + u64::from(l.shared))
+}
+
 /// Refuses launches that the hardware would refuse; returns the cluster's shape.
 fn check(p: &Program, l: &Launch, o: &Options) -> Result<[u32; 3], SimError> {
     let refuse = |m: String| Err(SimError::Launch(m));
-    let product = |d: [u32; 3]| d.iter().map(|v| u64::from(*v)).product::<u64>();
     if product(l.block) == 0 || product(l.block) > 1024 {
         return refuse(format!("a CTA has 1 to 1024 threads, not {:?}", l.block));
     }
     if product(l.grid) == 0 || l.grid[1] > 65535 || l.grid[2] > 65535 || product(l.grid) > 1 << 31 {
-        return refuse(format!("grid {:?}", l.grid));
+        return refuse(format!(
+            "grid {:?}: each size is at least 1, y and z at most 65535, and the CTAs at most 2^31",
+            l.grid
+        ));
     }
     if let Some(r) = p.reqntid
         && r != l.block
@@ -415,8 +530,10 @@ fn check(p: &Program, l: &Launch, o: &Options) -> Result<[u32; 3], SimError> {
         ));
     }
     let shared = p.dynamic_shared + u64::from(l.shared);
-    if shared > MAX_SHARED {
-        return refuse(format!("{shared} bytes of shared memory"));
+    if shared > u64::from(MAX_SHARED) {
+        return refuse(format!(
+            "{shared} bytes of shared memory; a CTA has at most {MAX_SHARED}"
+        ));
     }
     if l.params.len() != p.params.len() {
         return refuse(format!(

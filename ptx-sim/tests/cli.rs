@@ -50,6 +50,7 @@ fn run(name: &str, count: u32, extra: &[&str]) -> (PathBuf, Output) {
         .args(["--ptx".as_ref(), dir.join("k.ptx").as_os_str()])
         .args(["--launch".as_ref(), dir.join("launch.json").as_os_str()])
         .args(["--out".as_ref(), dir.as_os_str()])
+        .arg("--force")
         .args(extra)
         .output()
         .unwrap();
@@ -281,7 +282,8 @@ fn a_trace_is_written_and_drawn() {
             .arg(&ptx)
             .arg("--launch")
             .arg(&launch);
-        c.arg("--out")
+        c.arg("--force")
+            .arg("--out")
             .arg(dir.join("new/dir"))
             .arg("--trace")
             .arg(&trace)
@@ -310,7 +312,10 @@ fn a_trace_is_written_and_drawn() {
     assert_eq!(v["otherData"]["run"]["profile"], "hardware");
     let draw = |extra: &[&str]| {
         let mut c = ptx_sim();
-        c.arg("draw").arg(&trace).arg("-o").arg(&svg).args(extra);
+        c.args(["draw", "--force", "-o"])
+            .arg(&svg)
+            .arg(&trace)
+            .args(extra);
         c.output().unwrap()
     };
     let named = [

@@ -104,7 +104,7 @@ fn the_program_runs_it() {
         .current_dir(&dir)
         .args(["run", "--ptx", "k.ptx", "--launch", "launch.json"])
         .args([
-            "--timing", "random", "--policy", "random:1", "--seeds", "20",
+            "--timing", "random", "--policy", "random:1", "--seeds", "20", "--force",
         ])
         .output()
         .unwrap();

@@ -5,6 +5,7 @@ mod bench;
 mod build_script;
 mod cargo;
 mod checks;
+mod fuzz;
 mod nightly;
 mod process;
 mod sass;
@@ -52,6 +53,17 @@ enum Task {
     Test(PassedOn),
     /// Run the checks that CI runs beside the tests
     Check(checks::CheckArgs),
+    /// Feed every parser with mutated inputs: files, and PTX and launches for the simulator
+    ///
+    /// Builds the targets under `fuzz/` with libFuzzer, which guides the mutations by what they reach,
+    /// and runs each for a while, from the committed corpus. A panic, an overflow, a hang, or more than
+    /// 2 GiB of memory is a failure; the input is saved and the command to repeat it printed. Needs
+    /// neither CUDA nor a nightly compiler. docs/notes/testing.md says more.
+    #[command(after_help = "Examples:
+  cargo xtask fuzz --seconds 5
+  cargo xtask fuzz ptx launch --seconds 600 --seed 0
+  cargo xtask fuzz ptx --replay target/fuzz/ptx/failures/crash-...")]
+    Fuzz(fuzz::FuzzArgs),
     /// Regenerate src/ffi.rs from csrc/nvfp4_gemv.h
     ///
     /// Installs libclang under `target/toolchain` for it.
@@ -160,6 +172,7 @@ fn perform(task: Task) -> Result<()> {
             process::run(command.args(passed.args))
         }
         Task::Check(args) => checks::command(&workspace, &args),
+        Task::Fuzz(args) => fuzz::command(&workspace, &args),
         Task::Bindings => checks::bindings::regenerate(&workspace),
         Task::Sass(args) => sass::command(&workspace, &args),
         Task::Bench(args) => bench::command(&workspace, &args),

@@ -51,6 +51,11 @@ impl Workspace {
         self.target.join("nightly")
     }
 
+    /// What `cargo xtask fuzz` finds.
+    pub(crate) fn fuzz_dir(&self) -> PathBuf {
+        self.target.join("fuzz")
+    }
+
     /// Build output of a check whose environment must not touch the ordinary build.
     pub(crate) fn check_dir(&self, check: &str) -> PathBuf {
         self.target.join("check").join(check)

@@ -1,7 +1,9 @@
 //! `ptx-sim draw`.
 
+use std::io::Write;
 use std::path::PathBuf;
 
+use ptx_sim::files::{self, Existing};
 use ptx_sim::trace::draw::{DrawOptions, draw};
 use ptx_sim::{SimError, Trace};
 
@@ -12,6 +14,9 @@ pub(super) struct Draw {
     /// The picture to write.
     #[arg(short, long)]
     out: PathBuf,
+    /// Replace the picture if it is there.
+    #[arg(long)]
+    force: bool,
     /// CTAs to draw, by their linear number; the first four without it.
     #[arg(long, value_delimiter = ',')]
     cta: Vec<u32>,
@@ -49,7 +54,13 @@ pub(super) fn command(d: &Draw) -> Result<(), SimError> {
         path: d.trace.display().to_string(),
         message: e.to_string(),
     };
-    let trace = Trace::from_chrome(&super::read(&d.trace)?).map_err(|e| fail(&e))?;
+    let existing = if d.force {
+        Existing::Replace
+    } else {
+        Existing::Refuse
+    };
+    files::check_output(&d.out, existing, &[&d.trace])?;
+    let trace = Trace::from_chrome(&files::read_text(&d.trace)?).map_err(|e| fail(&e))?;
     let options = DrawOptions {
         width: d.width,
         title: d.title.clone(),
@@ -59,5 +70,7 @@ pub(super) fn command(d: &Draw) -> Result<(), SimError> {
         labels: d.label.iter().cloned().collect(),
     };
     let svg = draw(&trace, &options).map_err(|e| fail(&e))?;
-    std::fs::write(&d.out, svg).map_err(super::io_error(&d.out))
+    let mut out = files::create(&d.out, existing)?;
+    out.write_all(svg.as_bytes())
+        .map_err(super::io_error(&d.out))
 }

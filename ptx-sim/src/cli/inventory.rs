@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ptx_sim::{Module, SimError};
+use ptx_sim::{Module, SimError, files};
 
 #[derive(clap::Args)]
 pub(super) struct Inventory {
@@ -14,7 +14,7 @@ pub(super) struct Inventory {
 }
 
 pub(super) fn command(i: &Inventory) -> Result<(), SimError> {
-    let module = Module::parse(&super::read(&i.file)?)?;
+    let module = Module::parse(&files::read_text(&i.file)?)?;
     let list = ptx_sim::inventory::inventory(&module);
     if i.json {
         super::print_json(&list);

@@ -55,6 +55,20 @@ enum Command {
     Bench(bench::Bench),
 }
 
+#[derive(clap::Args)]
+struct Memory {
+    /// MiB that the launch may ask for in all: buffers, variables, and what CTAs that run at once have.
+    /// Runs keep up to three copies.
+    #[arg(long = "memory", value_name = "MIB", default_value_t = ptx_sim::DEFAULT_MEMORY >> 20)]
+    mib: u64,
+}
+
+impl Memory {
+    fn bytes(&self) -> u64 {
+        self.mib.saturating_mul(1 << 20)
+    }
+}
+
 /// Why a command failed.
 #[derive(Debug)]
 struct Failure {
@@ -133,15 +147,6 @@ fn io_error(path: &Path) -> impl Fn(std::io::Error) -> SimError + '_ {
         path: path.display().to_string(),
         message: e.to_string(),
     }
-}
-
-fn read(path: &Path) -> Result<String, SimError> {
-    let bytes = std::fs::read(path).map_err(io_error(path))?;
-    // Anything that is not UTF-8 is none of the text files read here.
-    String::from_utf8(bytes).map_err(|e| SimError::Io {
-        path: path.display().to_string(),
-        message: e.to_string(),
-    })
 }
 
 fn print_json(v: &impl serde::Serialize) {

@@ -10,9 +10,9 @@ use ptx_sim::mutate::{
     Finding, Golden, Kernel, Kind, Known, Mutant, Outcome, Score, Trial, campaign, host_mutants,
     schedules,
 };
-use ptx_sim::{Module, Options, SimError};
+use ptx_sim::{Module, Options, Sim, SimError, files};
 
-use super::{entry, io_error, print_json, read};
+use super::{entry, print_json};
 
 /// The long help: the text, then the kinds.
 pub(super) fn help() -> String {
@@ -74,8 +74,10 @@ pub(super) struct Mutate {
     #[arg(long)]
     list: bool,
     /// Seeds of the random policies; each adds three runs of every survivor.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     seeds: u64,
+    #[command(flatten)]
+    memory: super::Memory,
     /// Faults run at once; as many as there are cores if not given.
     #[arg(long)]
     threads: Option<usize>,
@@ -86,15 +88,16 @@ pub(super) struct Mutate {
 
 /// Whether every survivor is explained.
 pub(super) fn command(a: &Mutate) -> Result<bool, SimError> {
-    let module = Module::parse(&read(&a.ptx)?)?;
+    let module = Module::parse(&files::read_text(&a.ptx)?)?;
     let entry = entry(&module, a.entry.as_deref())?;
     let kernel = Kernel::new(&module, &entry)?;
-    let spec = LaunchSpec::parse(&read(&a.launch)?)?;
+    let spec = LaunchSpec::parse(&files::read_text(&a.launch)?)?;
     let base = a.launch.parent().unwrap_or(Path::new("."));
-    let prepared = spec.prepare(kernel.module().clone(), &entry, base)?;
+    let sim = Sim::with_memory(kernel.module().clone(), a.memory.bytes());
+    let prepared = spec.prepare_in(sim, &entry, base)?;
     let known = match &a.known {
         None => Known::default(),
-        Some(f) => Known::parse(&read(f)?).map_err(|e| SimError::Io {
+        Some(f) => Known::parse(&files::read_text(f)?).map_err(|e| SimError::Io {
             path: f.display().to_string(),
             message: e.to_string(),
         })?,
@@ -172,7 +175,7 @@ fn expected(
     prepared: &Prepared,
     path: &Path,
 ) -> Result<BTreeMap<String, Vec<u8>>, SimError> {
-    let load = |path: PathBuf| std::fs::read(&path).map_err(io_error(&path));
+    let load = |path: PathBuf| files::read(&path, prepared.sim.memory_limit());
     let dumped: Vec<_> = spec
         .buffers
         .iter()

@@ -5,16 +5,17 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 use ptx_sim::coverage::Counters;
+use ptx_sim::files::{self, Existing};
 use ptx_sim::launch::{LaunchSpec, Prepared};
 use ptx_sim::report::Violation;
 use ptx_sim::{
-    Module, Options, Policy, Profile, Program, Report, SimError, Timing, Trace, Uninitialised,
+    Module, Options, Policy, Profile, Program, Report, Sim, SimError, Timing, Trace, Uninitialised,
 };
 use serde_json::json;
 
 use super::progress::Progress;
 use super::schedules::{Policies, Schedules, Timings};
-use super::{Failure, coverage, entry, io_error, print_json, read};
+use super::{Failure, coverage, entry, io_error, print_json};
 
 pub(super) const HELP: &str = r#"Schedules:
   --policy and --timing choose who runs and when asynchronous operations complete. A policy and
@@ -44,7 +45,8 @@ Example of a specification:
   Tensor maps: the arguments of cuTensorMapEncodeTiled, enumerators as numbers. `cluster` gives
   the cluster's shape if the kernel does not. `"dependent": true` is a programmatic dependent launch: the
   grid before it ends at some time, and `griddepcontrol.wait` waits for that. Paths are relative to the
-  specification.
+  specification; a `dump` is a name inside of --out. Files that are there already are not replaced
+  without --force.
 
 Traces:
   --trace F writes a timeline of the run that failed, or else of the last one, in the Chrome trace
@@ -86,6 +88,11 @@ pub(super) struct Run {
     /// Directory for dumped buffers, made if it is not there; they are those of the last run.
     #[arg(long, default_value = ".")]
     out: PathBuf,
+    /// Replace dumped buffers and the timeline where they are there already; never a file that is read.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    memory: super::Memory,
     /// Write a timeline to this file.
     #[arg(long)]
     trace: Option<PathBuf>,
@@ -112,12 +119,42 @@ struct Job {
     prepared: Prepared,
 }
 
+impl Run {
+    fn existing(&self) -> Existing {
+        if self.force {
+            Existing::Replace
+        } else {
+            Existing::Refuse
+        }
+    }
+
+    /// Refuses what could not be written after the runs, before them.
+    fn check_outputs(&self, spec: &LaunchSpec, base: &Path) -> Result<(), SimError> {
+        let mut inputs = vec![self.ptx.clone(), self.launch.clone()];
+        inputs.extend(spec.input_paths(base));
+        let inputs: Vec<&Path> = inputs.iter().map(PathBuf::as_path).collect();
+        let dumps = spec.dump_paths(&self.out);
+        if let Some(trace) = self.trace.as_ref().filter(|t| dumps.contains(t)) {
+            return Err(SimError::Io {
+                path: trace.display().to_string(),
+                message: "both a dumped buffer and the timeline would be written to it".into(),
+            });
+        }
+        for path in dumps.iter().chain(&self.trace) {
+            files::check_output(path, self.existing(), &inputs)?;
+        }
+        Ok(())
+    }
+}
+
 fn load(r: &Run) -> Result<Job, SimError> {
-    let module = Module::parse(&read(&r.ptx)?)?;
-    let spec = LaunchSpec::parse(&read(&r.launch)?)?;
+    let module = Module::parse(&files::read_text(&r.ptx)?)?;
+    let spec = LaunchSpec::parse(&files::read_text(&r.launch)?)?;
     let kernel = entry(&module, r.entry.as_deref())?;
     let base = r.launch.parent().unwrap_or(Path::new("."));
-    let prepared = spec.prepare(module, &kernel, base)?;
+    let sim = Sim::with_memory(module, r.memory.bytes());
+    let prepared = spec.prepare_in(sim, &kernel, base)?;
+    r.check_outputs(&spec, base)?;
     let program = prepared.sim.program(&kernel)?;
     Ok(Job {
         program,
@@ -160,7 +197,7 @@ fn write_trace(r: &Run, trace: Option<Trace>) -> Result<(), SimError> {
     let (Some(path), Some(trace)) = (&r.trace, trace) else {
         return Ok(());
     };
-    let file = std::fs::File::create(path).map_err(io_error(path))?;
+    let file = files::create(path, r.existing())?;
     let mut out = std::io::BufWriter::new(file);
     let written = trace.write_chrome(&mut out);
     written
@@ -250,7 +287,7 @@ pub(super) fn command(r: &Run) -> Result<(), Failure> {
     };
     write_trace(r, trace)?;
     std::fs::create_dir_all(&r.out).map_err(io_error(&r.out))?;
-    job.spec.dump(&p, &r.out)?;
+    job.spec.dump(&p, &r.out, r.existing())?;
     report.coverage = sum.counters.summary(&job.program);
     report.warnings = sum.warnings;
     report.warnings_dropped = sum.dropped;

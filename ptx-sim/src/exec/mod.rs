@@ -142,7 +142,8 @@ impl Machine<'_> {
             }
             let pc = cur.pc as usize;
             let Some(ins) = program.code.get(pc) else {
-                // The end of the body: as `ret`.
+                // The end of the body: as `ret`, which counts.
+                executed += u64::from(cur.mask.count_ones());
                 self.exit(cta, w, &mut cur, u32::MAX)
                     .map_err(|t| self.place(t, cta, w, pc, cur.mask))?;
                 break;

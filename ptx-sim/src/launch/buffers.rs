@@ -4,10 +4,8 @@ use std::path::Path;
 
 use super::spec::{BufferSpec, Contents, hex};
 use crate::error::SimError;
+use crate::files;
 use crate::sim::{Buffer, Sim};
-
-/// Buffers of a specification beyond this are refused rather than tried.
-const MAX_BYTES: usize = 4 << 30;
 
 pub(super) fn allocate(
     sim: &mut Sim,
@@ -16,8 +14,9 @@ pub(super) fn allocate(
     base: &Path,
 ) -> Result<Buffer, SimError> {
     let refuse = |m: &str| SimError::Launch(format!("buffer {name}: {m}"));
-    if spec.size.is_some_and(|s| s > MAX_BYTES) {
-        return Err(refuse("it is too large"));
+    // Before anything of that size is made or read.
+    if let Some(size) = spec.size {
+        sim.check_buffer(name, size as u64)?;
     }
     let data = match &spec.contents {
         None => None,
@@ -26,9 +25,9 @@ pub(super) fn allocate(
             spec.size
                 .ok_or_else(|| refuse("a fill needs a size"))?
         ]),
-        Some(Contents::File(f)) => Some(read(&base.join(f))?),
+        Some(Contents::File(f)) => Some(files::read(&base.join(f), sim.free_memory())?),
         Some(Contents::Safetensors { file, tensor }) => {
-            Some(read_tensor(&base.join(file), tensor)?)
+            Some(read_tensor(&base.join(file), tensor, sim.free_memory())?)
         }
         Some(Contents::Hex(s)) => Some(hex(s)?),
         Some(Contents::F32(v)) => Some(v.iter().flat_map(|x| x.to_le_bytes()).collect()),
@@ -50,22 +49,8 @@ pub(super) fn allocate(
     Ok(b)
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, SimError> {
-    let fail = |message: String| SimError::Io {
-        path: path.display().to_string(),
-        message,
-    };
-    let size = std::fs::metadata(path)
-        .map_err(|e| fail(e.to_string()))?
-        .len();
-    if size > MAX_BYTES as u64 {
-        return Err(fail("the file is too large".into()));
-    }
-    std::fs::read(path).map_err(|e| fail(e.to_string()))
-}
-
-fn read_tensor(path: &Path, tensor: &str) -> Result<Vec<u8>, SimError> {
-    let data = read(path)?;
+fn read_tensor(path: &Path, tensor: &str, limit: u64) -> Result<Vec<u8>, SimError> {
+    let data = files::read(path, limit)?;
     let fail = |message: String| SimError::Io {
         path: path.display().to_string(),
         message,

@@ -10,10 +10,13 @@ pub use spec::{BufferSpec, Contents, Field, LaunchSpec, Scalar, StructSpec};
 pub use tensor_map::TensorMapSpec;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::io::Write;
+use std::path::{Component, Path, PathBuf};
 
 use crate::ast::Module;
 use crate::error::SimError;
+use crate::files::{self, Existing};
+use crate::program::MAX_PARAMETERS;
 use crate::sim::{Buffer, Launch, Sim};
 
 /// A specification brought to life.
@@ -39,7 +42,17 @@ impl LaunchSpec {
 
     /// Allocates and fills the buffers and lays the parameters out. Paths are relative to `base`.
     pub fn prepare(&self, module: Module, kernel: &str, base: &Path) -> Result<Prepared, SimError> {
-        let mut sim = Sim::new(module);
+        self.prepare_in(Sim::new(module), kernel, base)
+    }
+
+    /// [`prepare`](Self::prepare) in a simulator that is there: [`Sim::with_memory`].
+    pub fn prepare_in(
+        &self,
+        mut sim: Sim,
+        kernel: &str,
+        base: &Path,
+    ) -> Result<Prepared, SimError> {
+        self.check_dumps()?;
         let mut buffers = BTreeMap::new();
         for (name, b) in &self.buffers {
             buffers.insert(name.clone(), buffers::allocate(&mut sim, name, b, base)?);
@@ -53,6 +66,7 @@ impl LaunchSpec {
             dependent: self.dependent,
             ..Launch::default()
         };
+        let mut parameters = 0;
         for (i, p) in self.params.iter().enumerate() {
             let at = |e: SimError| match e {
                 SimError::Launch(m) => SimError::Launch(format!("params[{i}]: {m}")),
@@ -64,6 +78,13 @@ impl LaunchSpec {
                 }
                 other => launch.bytes(&other.bytes(&buffers).map_err(at)?),
             };
+            let bytes: usize = launch.params.last().map_or(0, Vec::len);
+            parameters += bytes as u64;
+            if parameters > MAX_PARAMETERS {
+                return Err(at(SimError::Launch(format!(
+                    "a kernel has at most {MAX_PARAMETERS} bytes of parameters"
+                ))));
+            }
         }
         Ok(Prepared {
             sim,
@@ -72,17 +93,63 @@ impl LaunchSpec {
         })
     }
 
-    /// Writes the buffers that ask for it into `dir`.
-    pub fn dump(&self, p: &Prepared, dir: &Path) -> Result<(), SimError> {
+    /// The files that buffers are filled from. Paths are relative to `base`.
+    pub fn input_paths(&self, base: &Path) -> Vec<PathBuf> {
+        let contents = self.buffers.values().filter_map(|b| b.contents.as_ref());
+        contents
+            .filter_map(|c| match c {
+                Contents::File(file) | Contents::Safetensors { file, .. } => Some(base.join(file)),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// The files that [`dump`](Self::dump) writes into `dir`.
+    pub fn dump_paths(&self, dir: &Path) -> Vec<PathBuf> {
+        let names = self.buffers.values().filter_map(|b| b.dump.as_ref());
+        names.map(|name| dir.join(name)).collect()
+    }
+
+    /// Names of dumps are data from elsewhere: they must not make us write outside of the output
+    /// directory, nor one buffer over another.
+    fn check_dumps(&self) -> Result<(), SimError> {
+        let mut seen: BTreeMap<PathBuf, &str> = BTreeMap::new();
+        for (buffer, spec) in &self.buffers {
+            let Some(name) = &spec.dump else { continue };
+            let refuse = |reason: String| SimError::DumpName {
+                buffer: buffer.clone(),
+                name: name.clone(),
+                reason,
+            };
+            let plain = |c| matches!(c, Component::Normal(_));
+            if name.as_os_str().is_empty() || !name.components().all(plain) {
+                return Err(refuse(
+                    "is not a plain relative path: it must stay inside the output directory".into(),
+                ));
+            }
+            if let Some(first) = seen.insert(name.components().collect(), buffer) {
+                return Err(refuse(format!("is also the dump of buffer {first:?}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the buffers that ask for it into `dir`, and makes the directories inside that their names
+    /// need.
+    pub fn dump(&self, p: &Prepared, dir: &Path, existing: Existing) -> Result<(), SimError> {
+        self.check_dumps()?;
         for (name, spec) in &self.buffers {
             let (Some(file), Some(b)) = (&spec.dump, p.buffers.get(name)) else {
                 continue;
             };
             let path = dir.join(file);
-            std::fs::write(&path, p.sim.download(*b)).map_err(|e| SimError::Io {
+            let io = |e: std::io::Error| SimError::Io {
                 path: path.display().to_string(),
                 message: e.to_string(),
-            })?;
+            };
+            std::fs::create_dir_all(path.parent().unwrap_or(dir)).map_err(io)?;
+            let mut out = files::create(&path, existing)?;
+            out.write_all(p.sim.download(*b)).map_err(io)?;
         }
         Ok(())
     }

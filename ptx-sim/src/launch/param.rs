@@ -12,6 +12,7 @@ use serde::de::{
 
 use super::{Scalar, StructSpec, TensorMapSpec};
 use crate::error::SimError;
+use crate::program::MAX_PARAMETERS;
 use crate::sim::Buffer;
 
 /// A kernel parameter.
@@ -42,9 +43,9 @@ impl ParamSpec {
                 ));
             }
         };
-        if layout.size > 1 << 16 {
+        if layout.size as u64 > MAX_PARAMETERS {
             return Err(SimError::Launch(format!(
-                "structure of {} bytes",
+                "structure of {} bytes; a kernel has at most {MAX_PARAMETERS} bytes of parameters",
                 layout.size
             )));
         }

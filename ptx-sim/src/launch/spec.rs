@@ -45,7 +45,7 @@ pub struct BufferSpec {
     /// the kernel has not written is an error.
     #[serde(default)]
     pub contents: Option<Contents>,
-    /// File to write it to after the run, in the output directory.
+    /// File to write it to after the run: a plain relative path, inside the output directory.
     #[serde(default)]
     pub dump: Option<PathBuf>,
 }

@@ -20,6 +20,8 @@ pub const WINDOW: u64 = 1 << 32;
 
 /// Shared variables start here: the first KiB belongs to the system, as on sm_90 and later.
 pub const SHARED_START: u64 = 1024;
+/// Most shared memory that a CTA may have here, static and dynamic: more than any GPU has.
+pub const MAX_SHARED: u32 = 256 << 10;
 /// A shared address is the CTA's rank in its cluster above these bits, and an offset below.
 pub const SHARED_RANK_SHIFT: u32 = 24;
 /// First address of parameters and of local and constant variables in their spaces.

@@ -5,12 +5,18 @@
 use half::{bf16, f16};
 use thiserror::Error;
 
+use crate::memory::layout::MAX_SHARED;
+
 /// The rule a bulk copy breaks.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum BulkError {
     #[error("bulk copy size {0} is not a multiple of 16 bytes")]
     Size(u32),
+    #[error(
+        "a bulk copy of {size} bytes: no CTA has more than {limit} bytes of shared memory, where one side lies"
+    )]
+    TooLarge { size: u32, limit: u32 },
     #[error("{side} address {address:#x} of a bulk copy is not 16-byte aligned")]
     Alignment { side: &'static str, address: u64 },
     #[error("range of {size} bytes at {side} address {address:#x} overflows its space")]
@@ -35,6 +41,10 @@ pub enum BulkError {
 pub fn check_bulk(size: u32, sides: [(&'static str, u64, u64); 2]) -> Result<(), BulkError> {
     if !size.is_multiple_of(16) {
         return Err(BulkError::Size(size));
+    }
+    if size > MAX_SHARED {
+        let limit = MAX_SHARED;
+        return Err(BulkError::TooLarge { size, limit });
     }
     for (side, address, limit) in sides {
         if !address.is_multiple_of(16) {
@@ -224,6 +234,15 @@ mod tests {
         let ok = [("global", 0x1000, u64::MAX), ("shared", 0x40, 0x80)];
         assert_eq!(check_bulk(64, ok), Ok(()));
         assert_eq!(check_bulk(24, ok), Err(BulkError::Size(24)));
+        // Also where both sides have as much.
+        let all = [("global", 0, u64::MAX), ("shared", 0, u64::MAX)];
+        for size in [MAX_SHARED + 16, 0xffff_fff0] {
+            let limit = MAX_SHARED;
+            assert_eq!(
+                check_bulk(size, all),
+                Err(BulkError::TooLarge { size, limit })
+            );
+        }
         assert!(matches!(
             check_bulk(80, ok),
             Err(BulkError::Overflow { side: "shared", .. })

@@ -75,6 +75,9 @@ impl Default for Tmem {
 }
 
 impl Tmem {
+    /// Bytes of a CTA's tensor memory.
+    pub const BYTES: u64 = (LANES * COLUMNS * 4) as u64;
+
     /// Nothing written and nothing allocated.
     pub fn new() -> Self {
         let n = (LANES * COLUMNS) as usize;

@@ -5,7 +5,7 @@ use crate::memory::Space;
 use crate::models::tma::Direction;
 use crate::models::tma_bulk::{ReduceOp, ReduceType};
 use crate::program::decode::{Cx, R, immediate};
-use crate::program::{Addr, Completion, Op, Reduction, Transfer};
+use crate::program::{Addr, Completion, Op, Reduction, Src, Transfer};
 
 const TRANSACTION: &str = "mbarrier::complete_tx::bytes";
 
@@ -77,7 +77,10 @@ fn copy(cx: &mut Cx<'_>) -> R<Option<Op>> {
     }
     if prefetch {
         cx.mods.take("L2");
-        cx.mods.take("global");
+        let global = cx.mods.take("global").then_some(Space::Global);
+        cx.count(&[2 + usize::from(hint)])?;
+        cx.addr(0, global, false)?;
+        bulk_size(cx, 1)?;
         return Ok(Some(Op::Prefetch));
     }
     plain(cx, hint)
@@ -202,6 +205,24 @@ fn completion(cx: &mut Cx<'_>) -> R<bool> {
     Err("the completion mechanism is missing".into())
 }
 
+/// The size of a bulk copy: 32 bits. A wider one is not cut to its low bits, which may be 0.
+fn bulk_size(cx: &mut Cx<'_>, i: usize) -> R<Src> {
+    let o = cx.operand(i)?;
+    let wide = match o {
+        Operand::Int(v) if v.is_multiple_of(16) => *v > u64::from(u32::MAX),
+        Operand::Int(v) => {
+            return Err(format!(
+                "the size of a bulk copy, {v}, is not a multiple of 16"
+            ));
+        }
+        _ => cx.reg_ty(o).is_some_and(|t| t.bits() != 32),
+    };
+    if wide {
+        return Err("the size of a bulk copy has 32 bits".into());
+    }
+    cx.src(i, Ty::B32)
+}
+
 fn plain(cx: &mut Cx<'_>, hint: bool) -> R<Option<Op>> {
     let reduce = reduces(cx) && cx.mods.take("reduce");
     let (dst_space, dst_own) = next_space(cx)?;
@@ -235,7 +256,7 @@ fn plain(cx: &mut Cx<'_>, hint: bool) -> R<Option<Op>> {
     let mut at = Operands { next: 0 };
     let dst = cx.addr(at.take(), Some(dst_space), dst_own)?;
     let src = cx.addr(at.take(), Some(src_space), src_own)?;
-    let size = cx.src(at.take(), Ty::B32)?;
+    let size = bulk_size(cx, at.take())?;
     let completion = if by_mbarrier {
         Completion::Mbarrier(cx.addr(at.take(), Some(Space::Shared), dst_own)?)
     } else {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::decode::{self, Cx};
-use super::{Ins, Param, Program, Special, Src, Variable, cfg};
+use super::{Ins, MAX_PARAMETERS, Op, Param, Program, Special, Src, Variable, cfg};
 use crate::ast::{DeclSpace, Function, Init, Instr, Loc, Module, Operand, Stmt, Ty, VarDecl};
 use crate::error::{DecodeError, SimError};
 use crate::memory::Space;
@@ -13,6 +13,14 @@ use crate::memory::layout::{GLOBAL_VARS, SHARED_START, SMALL_START, generic_base
 const MAX_REGISTERS: usize = 1 << 15;
 /// Static variables of one space beyond this are refused.
 const MAX_VARIABLES: u64 = 1 << 32;
+
+/// The scope of a kernel's parameters: inside the module's.
+const PARAMETERS: usize = 1;
+/// Most labels that a kernel's `brx.idx` instructions name together: each of them keeps its own list.
+const MAX_TARGETS: usize = 1 << 20;
+
+/// Instructions with their scopes and positions in the kernel's own source.
+type Flat<'a> = Vec<(&'a Instr, usize, Option<Loc>)>;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Sym {
@@ -41,6 +49,10 @@ pub(crate) struct Builder {
     pub(crate) program: Program,
     scopes: Vec<Scope>,
     constants: HashMap<u64, u32>,
+    /// The register of each special register in use.
+    specials: HashMap<Special, u32>,
+    /// Labels that `brx.idx` instructions have named so far.
+    targets: usize,
     next: HashMap<DeclSpace, u64>,
     initialisers: Vec<(DeclSpace, usize, VarDecl)>,
     /// Alignment of dynamic shared memory.
@@ -64,52 +76,150 @@ pub(super) fn build(module: &Module, kernel: &str) -> Result<Program, SimError> 
             names.join(", ")
         )));
     };
-    let mut b = Builder::default();
-    b.program.kernel = f.name.clone();
-    b.program.preds = 3;
-    b.program.reqntid = f.reqntid;
-    b.program.maxntid = f.maxntid;
-    b.program.cluster = f.cluster;
-    b.program.files = module.files.clone();
-    b.scopes.push(Scope::default());
-    for v in &module.vars {
-        b.variable(v, 0)?;
-    }
-    b.params(f)?;
-    b.scopes.push(Scope {
-        parent: Some(0),
-        ..Scope::default()
-    });
-    let mut flat = Vec::new();
-    let mut loc = None;
-    b.flatten(
-        f.body.as_deref().unwrap_or_default(),
-        1,
-        &mut flat,
-        &mut loc,
-    )?;
-    b.layout_dynamic();
-    b.initialise()?;
+    let mut b = Builder::new(module)?;
+    let flat = b.kernel(f)?;
     for (ins, scope, loc) in flat {
         let decoded = b.decode(ins, scope, loc)?;
         b.program.code.push(decoded);
     }
     // Falling off the end exits, as `ret` does.
+    b.program.files = module.files.clone();
     cfg::set_joins(&mut b.program.code);
     Ok(b.program)
 }
 
+/// Decodes every instruction of every kernel, also those behind one that fails, and tells `refused` of
+/// each that is not executed and why. Returns what else keeps kernels from running, with the kernel's
+/// name where it is one kernel's. The module's variables are laid out once, not once a kernel, so the
+/// time is proportional to the source.
+pub(crate) fn survey<'a>(
+    module: &'a Module,
+    mut refused: impl FnMut(&'a Instr, &str),
+) -> Vec<(Option<&'a str>, SimError)> {
+    let mut problems = Vec::new();
+    let mut b = match Builder::new(module) {
+        Ok(b) => b,
+        Err(e) => return vec![(None, e)],
+    };
+    let start = b.mark();
+    for f in module
+        .functions
+        .iter()
+        .filter(|f| f.entry && f.body.is_some())
+    {
+        let flat = match b.kernel(f) {
+            Ok(flat) => flat,
+            Err(e) => {
+                problems.push((Some(f.name.as_str()), e));
+                b.reset(&start);
+                continue;
+            }
+        };
+        for (ins, scope, loc) in flat {
+            match b.decode(ins, scope, loc) {
+                Ok(Ins {
+                    op: Op::Unmodelled { reason },
+                    ..
+                }) => refused(ins, &reason),
+                Ok(_) => {}
+                Err(SimError::Decode(e)) => refused(ins, &e.message),
+                Err(e) => problems.push((Some(f.name.as_str()), e)),
+            }
+        }
+        b.reset(&start);
+    }
+    problems
+}
+
+/// How much of a [`Builder`] belongs to the module.
+#[derive(Debug)]
+struct Mark {
+    next: HashMap<DeclSpace, u64>,
+    dynamic: u64,
+    global: usize,
+    constant: usize,
+    shared: usize,
+}
+
 impl Builder {
+    /// With the variables of a module, in scope 0.
+    fn new(module: &Module) -> Result<Self, SimError> {
+        let mut b = Self::default();
+        b.scopes.push(Scope::default());
+        for v in &module.vars {
+            b.variable(v, 0)?;
+        }
+        b.initialise()?;
+        Ok(b)
+    }
+
+    fn mark(&self) -> Mark {
+        Mark {
+            next: self.next.clone(),
+            dynamic: self.dynamic,
+            global: self.program.global.len(),
+            constant: self.program.constant.len(),
+            shared: self.program.shared.len(),
+        }
+    }
+
+    /// Forgets the last kernel.
+    fn reset(&mut self, mark: &Mark) {
+        let mut program = std::mem::take(&mut self.program);
+        program.global.truncate(mark.global);
+        program.constant.truncate(mark.constant);
+        program.shared.truncate(mark.shared);
+        self.program.global = program.global;
+        self.program.constant = program.constant;
+        self.program.shared = program.shared;
+        self.scopes.truncate(1);
+        self.constants.clear();
+        self.specials.clear();
+        self.initialisers.clear();
+        self.targets = 0;
+        self.next.clone_from(&mark.next);
+        self.dynamic = mark.dynamic;
+    }
+
+    /// Lays a kernel out: its parameters in scope 1, its body in scope 2 and those inside. Returns its
+    /// instructions, which are still to be decoded.
+    fn kernel<'a>(&mut self, f: &'a Function) -> Result<Flat<'a>, SimError> {
+        self.program.kernel.clone_from(&f.name);
+        self.program.preds = 3;
+        self.program.reqntid = f.reqntid;
+        self.program.maxntid = f.maxntid;
+        self.program.cluster = f.cluster;
+        self.scope(0);
+        self.params(f)?;
+        let body = self.scope(PARAMETERS);
+        let mut flat = Vec::new();
+        let statements = f.body.as_deref().unwrap_or_default();
+        self.flatten(statements, body, &mut flat, &mut None)?;
+        self.layout_dynamic();
+        self.initialise()?;
+        Ok(flat)
+    }
+
+    /// Opens a scope inside another.
+    fn scope(&mut self, parent: usize) -> usize {
+        self.scopes.push(Scope {
+            parent: Some(parent),
+            ..Scope::default()
+        });
+        self.scopes.len() - 1
+    }
+
     fn params(&mut self, f: &Function) -> Result<(), SimError> {
         let mut offset = 0u64;
         for p in &f.params {
             let size = p.bytes();
-            if size == 0 || size > 1 << 16 {
-                return fail(p.line, &p.name, "a parameter has 1 to 65536 bytes");
-            }
             offset = offset.next_multiple_of(u64::from(p.align));
+            if size == 0 || size > MAX_PARAMETERS || offset > MAX_PARAMETERS - size {
+                let message = format!("the parameters have 1 to {MAX_PARAMETERS} bytes in all");
+                return fail(p.line, &p.name, message);
+            }
             self.define(
-                0,
+                PARAMETERS,
                 &p.name,
                 Sym::Var(Space::Param, SMALL_START + offset),
                 p.line,
@@ -197,12 +307,13 @@ impl Builder {
         self.program.dynamic_shared = end.next_multiple_of(self.dynamic.max(16));
     }
 
-    /// Initial bytes; what an initialiser leaves out of global and constant variables is zero.
+    /// Initial bytes, as far as an initialiser gives them; the rest of global and constant variables
+    /// is zero.
     fn initialise(&mut self) -> Result<(), SimError> {
         for (space, index, v) in std::mem::take(&mut self.initialisers) {
             let element = v.ty.bytes() as usize;
-            let mut bytes = vec![0u8; v.bytes() as usize];
-            if v.init.len() * element > bytes.len() {
+            let mut bytes = vec![0u8; v.init.len() * element];
+            if bytes.len() as u64 > v.bytes() {
                 return fail(v.line, &v.name, "more initial values than elements");
             }
             if !matches!(v.space, DeclSpace::Global | DeclSpace::Const) {
@@ -245,7 +356,7 @@ impl Builder {
         &mut self,
         body: &'a [Stmt],
         scope: usize,
-        flat: &mut Vec<(&'a Instr, usize, Option<Loc>)>,
+        flat: &mut Flat<'a>,
         loc: &mut Option<Loc>,
     ) -> Result<(), SimError> {
         for s in body {
@@ -277,11 +388,7 @@ impl Builder {
                 }
                 Stmt::Var(v) => self.variable(v, scope)?,
                 Stmt::Block(inner) => {
-                    self.scopes.push(Scope {
-                        parent: Some(scope),
-                        ..Scope::default()
-                    });
-                    let new = self.scopes.len() - 1;
+                    let new = self.scope(scope);
                     self.flatten(inner, new, flat, loc)?;
                 }
             }
@@ -362,15 +469,23 @@ impl Builder {
         None
     }
 
-    pub(crate) fn table(&self, scope: usize, name: &str) -> Option<Vec<u32>> {
+    /// The instructions that a list of labels names.
+    pub(crate) fn table(&mut self, scope: usize, name: &str) -> Result<Vec<u32>, String> {
         let mut at = Some(scope);
         while let Some(i) = at {
             if let Some(t) = self.scopes[i].tables.get(name) {
-                return t.iter().map(|l| self.label(scope, l)).collect();
+                self.targets += t.len();
+                if self.targets > MAX_TARGETS {
+                    return Err(format!(
+                        "more than {MAX_TARGETS} branch targets in a kernel"
+                    ));
+                }
+                let labels: Option<Vec<u32>> = t.iter().map(|l| self.label(scope, l)).collect();
+                return labels.ok_or_else(|| format!("`{name}` names a label that is not defined"));
             }
             at = self.scopes[i].parent;
         }
-        None
+        Err(format!("`{name}` is not a list of labels"))
     }
 
     /// A register that always holds `v`.
@@ -385,12 +500,13 @@ impl Builder {
 
     /// The register that holds a special register.
     pub(crate) fn special(&mut self, s: Special) -> Src {
-        if let Some((_, slot)) = self.program.specials.iter().find(|(x, _)| *x == s) {
+        if let Some(slot) = self.specials.get(&s) {
             return Src(*slot);
         }
         let slot = self.program.reg_masks.len() as u32;
         self.program.reg_masks.push(u64::MAX);
         self.program.specials.push((s, slot));
+        self.specials.insert(s, slot);
         Src(slot)
     }
 }

@@ -252,12 +252,9 @@ impl<'a> Cx<'a> {
         }
     }
 
-    pub(crate) fn table(&self, i: usize) -> R<Vec<u32>> {
+    pub(crate) fn table(&mut self, i: usize) -> R<Vec<u32>> {
         match self.operand(i)? {
-            Operand::Name(n) => self
-                .b
-                .table(self.scope, n)
-                .ok_or_else(|| format!("`{n}` is not a list of labels")),
+            Operand::Name(n) => self.b.table(self.scope, n),
             other => Err(format!("{other:?} is not a list of labels")),
         }
     }

@@ -13,6 +13,7 @@ mod special;
 mod tcgen05;
 mod transfer;
 
+pub(crate) use build::survey;
 pub use launch_control::LaunchControl;
 pub use mma::MmaSync;
 pub use modes::*;
@@ -25,6 +26,9 @@ pub use transfer::{Completion, Reduction, Transfer};
 use crate::ast::{Loc, Module};
 use crate::error::SimError;
 use crate::report::Site;
+
+/// Most bytes of a kernel's parameters: PTX ISA, "Kernel Function Parameters".
+pub(crate) const MAX_PARAMETERS: u64 = 32764;
 
 /// A kernel parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +50,7 @@ pub struct Variable {
     pub address: u64,
     /// Size in bytes; 0 for dynamic shared memory.
     pub size: u64,
-    /// Initial bytes, where there are any.
+    /// First bytes of a global or constant variable; the others are zero.
     pub init: Option<Vec<u8>>,
 }
 
