@@ -2,7 +2,8 @@
  *
  * The only C ABI of the CUDA paths, and bindgen's input. Every function may be called from any
  * thread; device work goes to the stream given, in the context that is current, and nothing is
- * allocated, synchronised or copied: every call can be captured into a CUDA graph.
+ * allocated, synchronised or copied: every call can be captured into a CUDA graph, on any stream
+ * but the legacy default one. Addresses must then stay valid until the last replay has run.
  */
 #ifndef NVFP4_GEMV_H
 #define NVFP4_GEMV_H
@@ -88,8 +89,10 @@ typedef struct nvfp4_tile_config {
     int32_t stages;    /* K steps of 256 elements in flight a CTA, 2 to 12; CUDA cores: even */
     int32_t cluster;   /* CTAs that share a tile's K steps, 1 to 8, none without a step */
     int32_t mma_n;     /* tensor cores: N of the matrix instruction, 16, 64 or 128; else 0 */
-    int32_t dependent; /* 1: programmatic dependent launch. Weights are read before the kernel
-                          before this one in the stream has ended, which must not write them. */
+    int32_t dependent; /* 1: programmatic dependent launch. Weights and their scales are read before
+                          the kernels before this one have ended: no kernel that may still be
+                          running writes them. Those are all launches of this kind right before it
+                          in the stream, and the kernel before the first of these. */
 } nvfp4_tile_config;
 
 /* How gemv_stream cuts a problem. */

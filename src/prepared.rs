@@ -87,6 +87,9 @@ impl<'a> PreparedWeights<'a> {
     /// Borrows codes and row factors. Enqueues the change of layout on `stream` and does not wait for
     /// it; later calls are ordered after it by the events of the buffers.
     ///
+    /// The change of layout is a kernel that writes scales. A chained launch right after it would read them too
+    /// early, as [`Config`](crate::Config#programmatic-dependent-launch) says: synchronise the stream before.
+    ///
     /// # Errors
     /// Weights on another device, no memory, what CUDA reports of the launch.
     pub fn new(stream: &Arc<CudaStream>, weights: Weights<'a, Device>) -> Result<Self> {
