@@ -51,7 +51,7 @@ pub(crate) fn parse(
 /// The architectures of the GPUs that `gpus` lists, those that the kernels do not run on left out.
 fn native(gpus: impl Fn() -> Result<String, String>) -> Result<Vec<String>, String> {
     let advice = format!(
-        "Name the architectures instead, such as {VARIABLE}=90a, or leave the variable away for {DEFAULT}"
+        "Name the architectures instead, such as {VARIABLE}=90a, or leave the variable unset for {DEFAULT}"
     );
     let asked = format!("{VARIABLE}={NATIVE} asks nvidia-smi for this machine's GPUs");
     let list = gpus().map_err(|why| format!("{asked}: {why}. {advice}."))?;

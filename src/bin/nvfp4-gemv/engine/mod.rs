@@ -17,7 +17,7 @@ use half::{bf16, f16};
 use nvfp4_gemv::path::{PATH_VARIABLE, forced_by_environment};
 use nvfp4_gemv::{
     Activation, Error, FloatType, GlobalScale, Nvfp4Vectors, Path, Result, ScaleLayout, Shape,
-    Target, Unavailable, VectorScale, Vectors, Weights,
+    Target, VectorScale, Vectors, Weights,
 };
 use safetensors::Dtype;
 use serde_json::Value;
@@ -290,10 +290,7 @@ pub(crate) fn open(forced: Option<Path>) -> Result<(Box<dyn Engine>, Option<Erro
 /// Why the automatic choice takes the CPU.
 fn no_gpu(why: &Error) -> String {
     match why {
-        Error::PathUnavailable {
-            reason: reason @ Unavailable::BuiltWithoutCuda,
-            ..
-        } => format!("not cuda-core: {reason}"),
+        Error::PathUnavailable { reason, .. } => format!("not cuda-core: {reason}"),
         other => format!("not cuda-core: {other}"),
     }
 }

@@ -73,7 +73,11 @@ fn describe(ordinal: u32) -> Result<Device> {
 
 /// The first device as an engine for `path`.
 pub(crate) fn open(path: Path) -> Result<Box<dyn Engine>> {
-    raw::device_count()?;
+    raw::device_count().map_err(|error| match error {
+        // A build without kernels: that concerns the path that was asked for.
+        Error::PathUnavailable { reason, .. } => Error::PathUnavailable { path, reason },
+        other => other,
+    })?;
     let info = raw::device_info(0)?;
     // Whether the path can run anything on this device; the problem itself is asked about later.
     let any = Shape::gemv(128, 256, 1)?;
