@@ -8,8 +8,14 @@ use nvfp4_gemv::{GlobalScale, Vectors, reference};
 use safetensors::Dtype;
 use tempfile::TempDir;
 
-const MODELOPT: &str = "tests/data/minilm-l0-modelopt.safetensors";
-const COMPRESSED: &str = "tests/data/minilm-l0-compressed-tensors.safetensors";
+const MODELOPT: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/tests/data/minilm-l0-modelopt.safetensors"
+);
+const COMPRESSED: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/tests/data/minilm-l0-compressed-tensors.safetensors"
+);
 const INTERMEDIATE: &str = "encoder.layer.0.intermediate.dense";
 const OUTPUT: &str = "encoder.layer.0.output.dense";
 

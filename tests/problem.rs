@@ -190,7 +190,10 @@ fn missing_truncated_and_hostile_files_are_errors() {
     assert!(matches!(Problem::read(&path), Err(FileError::Read { .. })));
     assert!(matches!(
         Problem::read(dir.path()),
-        Err(FileError::Read { .. })
+        Err(FileError::NotRegular {
+            found: "a directory",
+            ..
+        })
     ));
 
     sample().write(&path).unwrap();

@@ -12,7 +12,8 @@ use proptest::prelude::*;
 const LAYER: &str = "encoder.layer.0.intermediate.dense";
 
 fn data(file: &str) -> Checkpoint {
-    Checkpoint::open(format!("tests/data/{file}.safetensors")).unwrap()
+    let data = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data");
+    Checkpoint::open(format!("{data}/{file}.safetensors")).unwrap()
 }
 
 /// How many of the first 128 rows' scales and codes differ from the layer's.

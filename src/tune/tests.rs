@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::{Config, CudaCoreConfig, CudaCoreKernel, TileConfig, TileKernel};
+use crate::file::FileError;
 use crate::path::Path as GemvPath;
 use crate::path::measured::{Chained, Gpu, Timed};
 use crate::scales::ScaleLayout;
@@ -194,6 +195,11 @@ fn corrupt_files_are_refused() {
     let missing = Tuned::load("/nowhere/tuned.json", &machine()).unwrap_err();
     assert!(matches!(missing, TuneError::Io { .. }));
     let folder = tempfile::tempdir().unwrap();
+    let no_file = Tuned::load(folder.path(), &machine()).unwrap_err();
+    assert!(matches!(
+        no_file,
+        TuneError::File(FileError::NotRegular { .. })
+    ));
     let unwritable = tuned().save(folder.path().join("none/tuned.json"));
     assert!(matches!(unwritable, Err(TuneError::Io { .. })));
 }

@@ -86,9 +86,10 @@ pub(crate) fn read(file: &Path) -> Result<Document> {
 /// The schema first: of another one, nothing else can be said to be wrong.
 fn parse(text: &str) -> Result<Document> {
     let value: serde_json::Value = serde_json::from_str(text).context("this is no JSON")?;
+    check_text(&value)?;
     match value["schema"].as_str() {
         Some(document::SCHEMA) => {}
-        Some(other) => bail!("the schema is {other}, expected {}", document::SCHEMA),
+        Some(other) => bail!("the schema is {other:?}, expected {}", document::SCHEMA),
         None => bail!("there is no schema; is this what `nvfp4-gemv bench --json` printed?"),
     }
     let document: Document = serde_json::from_value(value)?;
@@ -106,6 +107,23 @@ fn parse(text: &str) -> Result<Document> {
         }
     }
     Ok(document)
+}
+
+/// Names become cells of tables, headings and lines on a terminal. The program prints none with a newline or
+/// an escape character in it, and nothing here would print one of those well.
+fn check_text(value: &serde_json::Value) -> Result<()> {
+    use serde_json::Value;
+    match value {
+        Value::String(text) if text.contains(char::is_control) => {
+            bail!("{text:?} has a control character")
+        }
+        Value::Array(values) => values.iter().try_for_each(check_text),
+        Value::Object(entries) => entries.iter().try_for_each(|(key, value)| {
+            check_text(&Value::String(key.clone()))?;
+            check_text(value)
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Writes the document as JSON, Markdown and a page; `findings` are the page's first words.
@@ -143,6 +161,10 @@ mod tests {
         short.cases[0].paths[0].samples_us.pop();
         let short = serde_json::to_string(&short).unwrap();
         assert!(error(&short).contains("rounds are missing"));
+        let mut forged = document.clone();
+        forged.device.name = "GPU\n# All is well\u{1b}[2J".into();
+        let forged = serde_json::to_string(&forged).unwrap();
+        assert!(error(&forged).contains(r"GPU\n# All is well\u{1b}[2J"));
         let mut zero = document;
         zero.cases[0].ceiling.samples_us[0] = 0.0;
         let zero = serde_json::to_string(&zero).unwrap();
