@@ -169,7 +169,6 @@ __global__ void __launch_bounds__(kThreads)
         arch::tmem_alloc(arch::shared_address(&shared.tmem), p.tmem_columns);
         arch::tmem_relinquish();
     }
-    __syncwarp();
     arch::tcgen05_fence_before();
     __syncthreads();
     arch::tcgen05_fence_after();

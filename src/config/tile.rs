@@ -364,6 +364,33 @@ mod tests {
         assert!(measured >= 32, "only {measured} problems");
     }
 
+    /// CTAs of a cluster wait for each other while they hold tensor memory. If the CTAs of two clusters that
+    /// share two SMs could each lack columns that the other holds, they would wait for ever: so all CTAs
+    /// for which an SM has shared memory get their columns.
+    #[test]
+    fn ctas_that_share_an_sm_never_lack_tensor_memory() {
+        // Of an SM: what a CTA can have, and what one takes beside.
+        let of_sm = B200.shared_bytes + RESERVED;
+        let shape = Shape::new(128, 16, 16384, 1).unwrap();
+        let mut cuts = 0;
+        for mma_n in [16, 64, 128] {
+            for stages in 2..=MOST_STAGES {
+                let config = TileConfig {
+                    kernel: TileKernel::TensorCore { mma_n },
+                    stages,
+                    cluster: 2,
+                    dependent: false,
+                };
+                if config.is_legal(&shape, &B200) {
+                    let ctas = of_sm / (config.shared_bytes(&shape) + RESERVED);
+                    assert!(config.fits(ctas, &shape, &B200), "{config:?}, {ctas} CTAs");
+                    cuts += 1;
+                }
+            }
+        }
+        assert!(cuts > 10);
+    }
+
     /// Eight roundings for each of 64 instructions, four CTAs, four alphas.
     #[test]
     fn roundings_of_the_tensor_cores_by_hand() {
