@@ -121,8 +121,7 @@ pub(crate) fn command(workspace: &Workspace, args: &NightlyArgs) -> Result<()> {
     let history = history::append(&history_file, &document, outcome.verdict())?;
     let finding = outcome.finding(&document, &file);
     bench::write(&out, &document, &history, std::slice::from_ref(&finding))?;
-    std::fs::write(out.join("nightly.md"), finding.markdown())
-        .with_context(|| format!("writing {}", out.join("nightly.md").display()))?;
+    crate::write::whole(&out.join("nightly.md"), &finding.markdown())?;
     print!("{}", outcome.text(&document, &file));
     println!(
         "written: {}",
