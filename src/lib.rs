@@ -15,6 +15,7 @@
 //!   `QuantizedVectors` owns vectors that are quantised on the device.
 //! - [`checkpoint`] opens ModelOpt and compressed-tensors files, [`mod@quantize`] makes NVFP4 of
 //!   f32, f16 and bf16, [`format`](mod@format) has the codecs.
+//! - [`output`] writes files whole or not at all, and replaces only what it may.
 //! - [`mod@reference`] is the truth that everything is held to, with the error each path may make;
 //!   [`problem`] generates and replays whole problems.
 //!

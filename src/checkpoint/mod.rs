@@ -27,7 +27,7 @@ use std::path::Path;
 use safetensors::Dtype;
 
 pub use error::CheckpointError;
-pub use open::Checkpoint;
+pub use open::{Checkpoint, INDEX_FILE};
 
 use crate::file::{FileError, Tensor};
 use crate::{GlobalScale, ScaleLayout, Shape, Weights};

@@ -10,6 +10,9 @@ use super::{CheckpointError, Dialect, Layer};
 use crate::file::{FileError, Tensor, TensorFile};
 use crate::input;
 
+/// The index in a directory of several files.
+pub const INDEX_FILE: &str = "model.safetensors.index.json";
+
 /// A checkpoint: one safetensors file, or several with or without an index.
 #[derive(Debug)]
 pub struct Checkpoint {
@@ -170,7 +173,7 @@ fn files_of(path: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
     if !path.is_dir() {
         return Ok(vec![path.into()]);
     }
-    let index = path.join("model.safetensors.index.json");
+    let index = path.join(INDEX_FILE);
     if index.exists() {
         return indexed_files(&index);
     }

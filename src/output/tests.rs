@@ -180,14 +180,12 @@ fn links_lead_to_what_is_written() {
 fn a_replaced_file_keeps_its_rights() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out");
-    let is_root = fs::metadata(folder.path()).unwrap().uid() == 0;
+    let mut given_away = false;
     for named in kinds(folder.path()) {
         for mode in [0o600, 0o400, 0o640, 0o666, 0o755] {
             fs::write(&path, "old").unwrap();
             fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
-            if is_root {
-                std::os::unix::fs::chown(&path, Some(1234), Some(4321)).unwrap();
-            }
+            given_away = std::os::unix::fs::chown(&path, Some(1234), Some(4321)).is_ok();
             let old = fs::metadata(&path).unwrap();
             let output = Output::new(&path).replace(true);
             let file = create(&output, named).unwrap();
@@ -201,7 +199,7 @@ fn a_replaced_file_keeps_its_rights() {
             fs::remove_file(&path).unwrap();
         }
     }
-    if !is_root {
+    if !given_away {
         eprintln!("skipped: only root can give files to others");
     }
 }

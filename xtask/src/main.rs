@@ -11,6 +11,7 @@ mod process;
 mod sass;
 mod toolchain;
 mod workspace;
+mod write;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

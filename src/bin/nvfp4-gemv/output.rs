@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nvfp4_gemv::checkpoint::Checkpoint;
+use nvfp4_gemv::checkpoint::{Checkpoint, INDEX_FILE};
 use nvfp4_gemv::file::FileError;
 use nvfp4_gemv::output::Output;
 
@@ -27,11 +27,8 @@ pub(crate) fn output(
 
 /// The files that a checkpoint is read from: its tensors' and, where there is one, its index.
 pub(crate) fn files_of(checkpoint: &Checkpoint) -> Vec<PathBuf> {
-    let mut files = vec![checkpoint.path().to_owned()];
-    if let Ok(folder) = std::fs::read_dir(checkpoint.path()) {
-        let index = |path: &PathBuf| path.extension().is_some_and(|e| e == "json");
-        files.extend(folder.flatten().map(|entry| entry.path()).filter(index));
-    }
+    let path = checkpoint.path();
+    let mut files = vec![path.to_owned(), path.join(INDEX_FILE)];
     files.extend(checkpoint.files().iter().map(|file| file.path().to_owned()));
     files
 }

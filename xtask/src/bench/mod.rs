@@ -134,10 +134,7 @@ pub(crate) fn write(
     findings: &[page::Finding],
 ) -> Result<()> {
     fs::create_dir_all(out).with_context(|| format!("creating {}", out.display()))?;
-    let put = |name: &str, text: String| {
-        let file = out.join(name);
-        fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
-    };
+    let put = |name: &str, text: String| crate::write::whole(&out.join(name), &text);
     put("bench.json", serde_json::to_string(document)? + "\n")?;
     put("bench.md", markdown::render(document))?;
     put("bench.html", page::render(document, history, findings))

@@ -206,11 +206,7 @@ impl Baseline {
         if let Some(folder) = file.parent() {
             fs::create_dir_all(folder)?;
         }
-        // Never half a file.
-        let new = file.with_extension("json.new");
-        fs::write(&new, text + "\n")
-            .and_then(|()| fs::rename(&new, file))
-            .with_context(|| format!("writing {}", file.display()))
+        crate::write::whole(file, &(text + "\n"))
     }
 }
 

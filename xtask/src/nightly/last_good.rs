@@ -123,9 +123,7 @@ impl LastGood {
         }
         fs::rename(&new, self.program()).with_context(writing)?;
         let origin = serde_json::to_string(&Origin::of(document))? + "\n";
-        let new = self.folder.join("program.json.new");
-        fs::write(&new, origin).with_context(writing)?;
-        fs::rename(&new, self.origin()).with_context(writing)
+        crate::write::whole(&self.origin(), &origin)
     }
 
     pub(super) fn folder(&self) -> &Path {

@@ -154,13 +154,10 @@ pub(crate) fn command(workspace: &Workspace, args: &NightlyArgs) -> Result<()> {
     let history = history::append(&history_file, &document, outcome.verdict(), against)?;
     let finding = outcome.finding(&document);
     bench::write(&out, &document, &history, std::slice::from_ref(&finding))?;
-    let put = |name: &str, text: String| {
-        let file = out.join(name);
-        std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
-    };
-    put("nightly.md", finding.markdown())?;
+    crate::write::whole(&out.join("nightly.md"), &finding.markdown())?;
     if let Some(before) = &before {
-        put("last-good.json", serde_json::to_string(before)? + "\n")?;
+        let text = serde_json::to_string(before)? + "\n";
+        crate::write::whole(&out.join("last-good.json"), &text)?;
     }
     print!("{}", outcome.text(&document));
     println!(

@@ -1,0 +1,66 @@
+//! Files that are written whole or not at all.
+
+use std::fs::{self, Permissions};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+/// Writes a text file, or replaces one in one step: nobody ever finds half of it, and two writers do not mix.
+/// A replaced file's mode is kept, and a link stays a link. What is no regular file, such as a pipe or a
+/// device, is written in place.
+pub(crate) fn whole(file: &Path, text: &str) -> Result<()> {
+    put(file, text).with_context(|| format!("writing {}", file.display()))
+}
+
+fn put(file: &Path, text: &str) -> Result<()> {
+    let existing = fs::metadata(file).ok();
+    if existing
+        .as_ref()
+        .is_some_and(|existing| !existing.is_file())
+    {
+        return Ok(fs::write(file, text)?);
+    }
+    let file = match existing {
+        Some(_) => file.canonicalize()?,
+        None => file.to_owned(),
+    };
+    let folder = match file.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    // What a new file gets; the system takes the umask from it.
+    let mut new = tempfile::Builder::new()
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(folder)?;
+    if let Some(existing) = existing {
+        new.as_file().set_permissions(existing.permissions())?;
+    }
+    new.write_all(text.as_bytes())?;
+    new.as_file().sync_all()?;
+    new.persist(file)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_replaced_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        whole(&at("file"), "one").unwrap();
+        fs::set_permissions(at("file"), Permissions::from_mode(0o600)).unwrap();
+        std::os::unix::fs::symlink("file", at("link")).unwrap();
+        whole(&at("link"), "two").unwrap();
+        assert_eq!(fs::read_to_string(at("file")).unwrap(), "two");
+        assert!(at("link").symlink_metadata().unwrap().is_symlink());
+        let mode = fs::metadata(at("file")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert!(whole(folder.path(), "three").is_err());
+        assert!(whole(&at("gone/file"), "four").is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+}
