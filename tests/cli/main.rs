@@ -288,6 +288,7 @@ fn every_command_reads_shapes_alike() {
         &["bench", "--shape", "16,16"],
         &["run", "--checkpoint", MODELOPT, "--layer", LAYER],
     ] {
+        assert!(refuses(&[command, &["--n", "0"]].concat()).contains("N = 0"));
         let error = refuses(&[command, &["--n", "17"]].concat());
         assert!(
             error.contains("N = 17") && error.contains("at most 16"),
