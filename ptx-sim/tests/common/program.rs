@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 const KEPT: [&str; 2] = ["LLVM_PROFILE_FILE", "SystemRoot"];
 
 /// Every test that starts the program begins with this.
-pub fn program() -> Command {
+pub(crate) fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ptx-sim"));
     command
         .env_clear()

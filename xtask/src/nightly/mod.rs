@@ -233,11 +233,8 @@ mod tests {
             );
             script(
                 machine.path(),
-                &format!(
-                    "cd {}; echo \"$@\" >> calls; case $1 in\n info) cat info;;\n bench) cat now;;\n \
-                     verify) echo '{{\"passed\": true, \"computed\": 3}}';;\nesac",
-                    machine.path().display()
-                ),
+                "cd \"${0%/*}\"; echo \"$@\" >> calls; case $1 in\n info) cat info;;\n bench) cat now;;\n \
+                 verify) echo '{\"passed\": true, \"computed\": 3}';;\nesac",
             );
             machine
         }
