@@ -115,12 +115,7 @@ pub(crate) fn document() -> Document {
 /// A program that is a shell script.
 #[cfg(unix)]
 pub(crate) fn script(folder: &Path, text: &str) -> PathBuf {
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
-    let (new, file) = (folder.join("new"), folder.join("program"));
-    // Another thread's child may hold a file that is still being written; a finished one can be run.
-    fs::write(&new, format!("#!/bin/sh\n{text}\n")).unwrap();
-    fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).unwrap();
-    fs::rename(&new, &file).unwrap();
+    let file = folder.join("program");
+    crate::toolchain::testing::script(&file, text);
     file
 }

@@ -421,8 +421,9 @@ mod tests {
     }
 
     const SCRIPT: &str = r#"
-        case $0 in */last-good/*) me=before;; *) me=now;; esac
-        cd "$FOLDER"
+        me=now folder=${0%/*}
+        case $folder in */last-good) me=before folder=${folder%/out/last-good};; esac
+        cd "$folder"
         echo "$me $@" >> calls
         case $1 in
         info) cat info;;
@@ -456,8 +457,7 @@ mod tests {
                     machine.takes(side, way, us);
                 }
             }
-            let folder = machine.path().display().to_string();
-            script(machine.path(), &SCRIPT.replace("$FOLDER", &folder));
+            script(machine.path(), SCRIPT);
             machine
         }
 
