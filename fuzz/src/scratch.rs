@@ -27,6 +27,8 @@ impl Scratch {
     /// Writes a file, or replaces it, and returns where it is.
     pub fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.directory.path().join(name);
+        // ext4 writes a file to disk at once that was cut to nothing before, but not a new one.
+        let _ = std::fs::remove_file(&path);
         std::fs::write(&path, bytes).expect("a fuzz target writes into its temporary directory");
         path
     }

@@ -230,7 +230,8 @@ pub fn campaign(
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::with_capacity(mutants.len()));
     std::thread::scope(|s| {
-        for _ in 0..threads.max(1) {
+        // One that has nothing to do is not started.
+        for _ in 0..threads.min(mutants.len()).max(1) {
             s.spawn(|| {
                 loop {
                     let n = next.fetch_add(1, Ordering::Relaxed);
