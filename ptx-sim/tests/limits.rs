@@ -103,8 +103,8 @@ fn ctas_that_run_at_once_count() {
 
 #[test]
 fn sizes_of_a_launch_do_not_overflow() {
-    // The products are a multiple of 2^64, and 2^64 + 1.
-    for size in [[1u32 << 31, 1 << 31, 4], [274_177, 2_147_483_648, 31_331]] {
+    // The products are 2^64, and 2^64 + 4.
+    for size in [[1u32 << 31, 1 << 31, 4], [769_546, 494_770, 48_448_661]] {
         let block = Launch::new("k", [1, 1, 1], size);
         let e = refused(module("", "ret;"), &block).to_string();
         assert!(e.contains("1 to 1024 threads"), "{e}");
