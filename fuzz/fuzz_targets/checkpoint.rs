@@ -67,7 +67,7 @@ fuzz_target!(|data: &[u8]| {
         }
         match checkpoint.layer(name) {
             Ok(layer) => {
-                let weights = layer.weights().map(|w| black_box(w));
+                let weights = layer.weights().map(black_box);
                 weights.expect("the layer was checked when it was opened");
                 black_box((
                     layer.dialect(),
