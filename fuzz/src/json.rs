@@ -51,6 +51,8 @@ pub fn change(document: &mut Value, rng: &mut Rng) {
         },
         (Value::Array(a), how) => match (how, pick(rng, a).cloned()) {
             (2, _) => drop(a.pop()),
+            // Sizes that are all large: what overflows is their product.
+            (4 | 5, _) => a.fill(scalar(rng)),
             (3, Some(one)) => a.extend(std::iter::repeat_n(one, 40)),
             (_, Some(one)) => a.push(one),
             (_, None) => a.push(other),

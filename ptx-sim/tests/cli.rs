@@ -369,7 +369,7 @@ fn buffers_that_depend_on_the_schedule_are_named() {
     let out = program()
         .current_dir(&dir)
         .args(["run", "--ptx", "k.ptx", "--launch", "launch.json"])
-        .args(["--policy", "all", "--seeds", "8"])
+        .args(["--policy", "all", "--seeds", "8", "--force"])
         .output()
         .unwrap();
     let shown = text(&out.stdout);

@@ -117,6 +117,7 @@ fn build(workspace: &Workspace, chosen: &[String]) -> Result<Vec<PathBuf>> {
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
         // Overflow and failed assertions are failures.
         .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true")
+        .env("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true")
         .env("CARGO_PROFILE_RELEASE_DEBUG", "line-tables-only");
     chosen
         .iter()
@@ -202,7 +203,7 @@ impl Run<'_> {
             println!("{:12} {}", self.target, summary(&log));
             return Ok(true);
         }
-        eprintln!("{}", process::tail(&log, 60));
+        eprintln!("{}", process::tail(&log, 100));
         match saved_input(&log) {
             Some(input) => eprintln!(
                 "{}: failed with {input}\nto repeat it: cargo xtask fuzz {} --replay {input}",
