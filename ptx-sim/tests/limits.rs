@@ -1,5 +1,8 @@
 //! What a source, a specification or a command line may ask for: memory, sizes, names of files.
 
+#[path = "common/program.rs"]
+mod program;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -288,7 +291,7 @@ fn directory(name: &str) -> PathBuf {
 /// Runs the program in a directory. It must end by itself: a minute is far more than it takes.
 fn ptx_sim(dir: &Path, args: &[&str]) -> Output {
     use std::process::Stdio;
-    let mut child = Command::new(env!("CARGO_BIN_EXE_ptx-sim"))
+    let mut child = program::program()
         .current_dir(dir)
         .args(args)
         .stdin(Stdio::null())
@@ -430,4 +433,18 @@ fn buffers_keep_their_places() {
     let a: Buffer = sim.alloc("a", 1).unwrap();
     let b = sim.alloc("b", 1).unwrap();
     assert!(b.address > a.address && b.address.is_multiple_of(256));
+}
+
+#[test]
+fn names_do_not_act_on_a_terminal() {
+    let dir = directory("names");
+    let spec = launch(json!({"y\u{1b}[31m\u{202e}": {"size": 4, "contents": {"fill": 300}}}));
+    let out = run_spec(&dir, &spec, &[]);
+    let shown = String::from_utf8_lossy(&out.stderr);
+    assert!(!out.status.success(), "{shown}");
+    assert!(!shown.contains(['\u{1b}', '\u{202e}']), "{shown:?}");
+    let file = dir.join("no\u{1b}[2Jfile.ptx");
+    let out = ptx_sim(&dir, &["inventory", file.to_str().unwrap()]);
+    let shown = String::from_utf8_lossy(&out.stderr);
+    assert!(shown.contains(r"no\u{1b}[2Jfile.ptx"), "{shown:?}");
 }

@@ -92,9 +92,8 @@ fn strs(args: &[String]) -> Vec<&str> {
 }
 
 fn start(args: &[String]) -> std::process::Child {
-    Command::new(env!("CARGO_BIN_EXE_nvfp4-gemv"))
+    crate::command()
         .args(args)
-        .env_remove("NVFP4_GEMV_PATH")
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -289,11 +288,13 @@ fn inputs_are_never_replaced() {
 
 /// Runs the program in a shell, after `first`.
 fn shell(first: &str, args: &[String]) -> std::process::Output {
+    let path = std::env::var_os("PATH").unwrap_or_default();
     Command::new("sh")
         .args(["-c", &format!("{first}; exec \"$@\""), "sh"])
         .arg(env!("CARGO_BIN_EXE_nvfp4-gemv"))
         .args(args)
-        .env_remove("NVFP4_GEMV_PATH")
+        .env_clear()
+        .env("PATH", path)
         .output()
         .unwrap()
 }

@@ -314,7 +314,7 @@ fn a_plan_for_a_gpu_that_no_build_knows_is_shown_with_what_this_build_lacks() {
 
 #[test]
 fn hints_name_options_that_the_command_has() {
-    let unknown = Command::new(env!("CARGO_BIN_EXE_nvfp4-gemv"))
+    let unknown = command()
         .args(["plan", "16,16"])
         .env("NVFP4_GEMV_PATH", "gpu")
         .output()

@@ -4,7 +4,7 @@
 macro_rules! outln {
     ($($text:tt)*) => {{
         use std::io::Write as _;
-        let _ = writeln!(std::io::stdout(), $($text)*);
+        let _ = writeln!(std::io::stdout(), "{}", $crate::cli::printable(&format!($($text)*)));
     }};
 }
 
@@ -124,9 +124,23 @@ pub(crate) fn main() -> ExitCode {
         if let Some((policy, timing)) = failure.schedule {
             eprintln!("with --policy {policy} --timing {timing}:");
         }
-        eprintln!("error: {}", failure.error);
+        eprintln!("error: {}", printable(&failure.error.to_string()));
     }
     ExitCode::FAILURE
+}
+
+/// Text of several lines in which nothing but the ends of lines acts on a terminal: names of buffers and files
+/// come from whoever made them.
+pub(crate) fn printable(text: &str) -> String {
+    let acts = |c: char| c != '\n' && !matches!(c, '\'' | '"' | '\\') && c.escape_debug().len() > 1;
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match acts(c) {
+            true => shown.extend(c.escape_debug()),
+            false => shown.push(c),
+        }
+    }
+    shown
 }
 
 /// The kernel that is asked for, or the only one.

@@ -190,8 +190,8 @@ impl Cuda {
     }
 }
 
-/// Reads `percent` of `bytes` once more: what a rehearsal adds to a turn, so that the turn takes about as much
-/// longer as the percentage says.
+/// Reads `percent` of `bytes` once more: what a rehearsal adds to a turn. A path at the ceiling takes as many percent
+/// longer, one at half of the ceiling half as many.
 fn slow_down(read: &ReadOnly<'_>, bytes: usize, percent: u32) -> Result<()> {
     let mut left = bytes / 100 * percent as usize;
     while left > 0 {
