@@ -275,7 +275,7 @@ fn a_tensor_that_cannot_be_made_leaves_the_old_file() {
 #[cfg(feature = "cli")]
 mod processes {
     use std::io::{BufRead, BufReader};
-    use std::os::unix::process::ExitStatusExt;
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
     use std::process::{Child, Command, ExitStatus, Stdio};
 
     use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM};
@@ -317,6 +317,16 @@ mod processes {
             true => command.env(NAMED, "1"),
             false => command.env_remove(NAMED),
         };
+        // Whoever runs the tests may ignore signals, as `nohup` does, and children inherit that.
+        let by_default = || {
+            for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+                // SAFETY: `signal` is safe to call for these signals between fork and exec.
+                unsafe { libc::signal(signal, libc::SIG_DFL) };
+            }
+            Ok(())
+        };
+        // SAFETY: the closure only makes the system call above.
+        unsafe { command.pre_exec(by_default) };
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().contains("written")));
