@@ -3,7 +3,7 @@
 use crate::{LAYER, MODELOPT, program, text};
 
 /// Options that take a number or several, with a call that has everything else. `{}` is the number.
-const NUMBERS: [&[&str]; 19] = [
+const NUMBERS: [&[&str]; 20] = [
     &["plan", "{}", "16"],
     &["plan", "16", "{}"],
     &["plan", "16", "16", "{}"],
@@ -55,6 +55,19 @@ const NUMBERS: [&[&str]; 19] = [
     ],
     &[
         "bench", "--path", "cpu", "--shape", "16,16", "--rounds", "1", "--cold", "{}",
+    ],
+    &[
+        "bench",
+        "--path",
+        "cpu",
+        "--shape",
+        "16,16",
+        "--cold",
+        "0",
+        "--rounds",
+        "1",
+        "--sustained",
+        "{}",
     ],
     &[
         "bench",
@@ -209,6 +222,7 @@ const KNOWN: [&str; 36] = [
     "--seconds",
     "--shape",
     "--suite",
+    "--sustained",
     "--tuned",
     "--version",
 ];
