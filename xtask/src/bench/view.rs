@@ -1,6 +1,7 @@
 //! How a document's measurements are grouped and named, the same in Markdown, pages and comparisons.
 
 use super::document::{self, Case, Document, Measured};
+use super::protocol::Problem;
 use super::statistics::median;
 
 /// What the operands are: a section of a page.
@@ -60,17 +61,7 @@ pub(crate) fn shape(case: &Case) -> String {
 
 /// The problem, in one line: the part of a key that all paths share.
 pub(crate) fn problem(case: &Case) -> String {
-    let output = match case.output_type.as_str() {
-        "f16" => String::new(),
-        other => format!(" -> {other}"),
-    };
-    format!(
-        "{} n={} {} {}{output}",
-        shape(case),
-        case.n,
-        case.activation,
-        case.layout
-    )
+    Problem::from(case).to_string()
 }
 
 /// Path, and mode where it is not the usual one.

@@ -108,11 +108,18 @@ impl Comparison {
             .collect()
     }
 
-    /// Keeps only the regressions that another measurement has too.
+    /// Keeps only the regressions that another measurement has too. One that it did not measure stays.
     pub(super) fn confirmed_by(mut self, again: &Self) -> Self {
-        let confirmed: BTreeSet<&str> = again.regressions().map(|entry| &*entry.key).collect();
+        let again: BTreeMap<&str, Change> = again
+            .entries
+            .iter()
+            .map(|entry| (&*entry.key, entry.change))
+            .collect();
         for entry in &mut self.entries {
-            if entry.change == Change::Slower && !confirmed.contains(&*entry.key) {
+            let differs = again
+                .get(&*entry.key)
+                .is_some_and(|again| *again != Change::Slower);
+            if entry.change == Change::Slower && differs {
                 entry.change = Change::Unconfirmed;
             }
         }
@@ -229,6 +236,7 @@ mod tests {
                         us: us * state * (1.0 + noise * normal()),
                         sm_mhz: Some(1980.0),
                         watts: None,
+                        held_back: false,
                     });
                 }
             }

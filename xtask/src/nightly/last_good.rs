@@ -17,6 +17,8 @@ const SCHEMA: &str = "nvfp4-gemv/last-good/1";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Origin {
     schema: String,
+    /// The program's name in the folder.
+    file: String,
     pub(super) git_commit: Option<String>,
     pub(super) crate_version: String,
     /// The hash of the kernels' sources.
@@ -30,6 +32,7 @@ impl Origin {
     pub(super) fn of(document: &Document) -> Self {
         Self {
             schema: SCHEMA.into(),
+            file: String::new(),
             git_commit: document.git_commit.clone(),
             crate_version: document.crate_version.clone(),
             kernels: document.kernels.clone(),
@@ -66,10 +69,6 @@ impl LastGood {
         Self { folder }
     }
 
-    fn program(&self) -> PathBuf {
-        self.folder.join("nvfp4-gemv")
-    }
-
     fn origin(&self) -> PathBuf {
         self.folder.join("program.json")
     }
@@ -92,15 +91,12 @@ impl LastGood {
                 self.advice()
             );
         }
-        if !self.program().is_file() {
-            bail!(
-                "{} is not there; {}",
-                self.program().display(),
-                self.advice()
-            );
+        let program = self.folder.join(&origin.file);
+        if !program.is_file() {
+            bail!("{} is not there; {}", program.display(), self.advice());
         }
         let commit = origin.git_commit.clone();
-        Ok(Some((Program::given(&self.program(), commit)?, origin)))
+        Ok(Some((Program::given(&program, commit)?, origin)))
     }
 
     /// What to do where the last good program is of no use.
@@ -108,22 +104,32 @@ impl LastGood {
         format!("remove {} to begin anew", self.folder.display())
     }
 
-    /// Keeps a program that was measured. The old one stays whole until the new one is.
+    /// Keeps a program that was measured. The old one stays the last good one until the new one is whole: the new
+    /// one gets a name of its own, and what says which it is is replaced in one step.
     pub(super) fn keep(&self, program: &Program, document: &Document) -> Result<()> {
+        /// Programs take turns with these names.
+        const NAMES: [&str; 2] = ["nvfp4-gemv-a", "nvfp4-gemv-b"];
         let writing = || format!("keeping the program in {}", self.folder.display());
         fs::create_dir_all(&self.folder).with_context(writing)?;
-        let new = self.folder.join("nvfp4-gemv.new");
-        fs::copy(program.file(), &new).with_context(writing)?;
-        // Without its origin a program is not found: in between, there is none rather than a wrong one.
-        match fs::remove_file(self.origin()) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(error).with_context(writing);
+        // A folder that is damaged begins anew.
+        let old = self.find().ok().flatten().map(|(_, origin)| origin.file);
+        let [first, second] = NAMES;
+        let new = if old.as_deref() == Some(first) {
+            second
+        } else {
+            first
+        };
+        fs::copy(program.file(), self.folder.join(new)).with_context(writing)?;
+        let mut origin = Origin::of(document);
+        origin.file = new.into();
+        let origin = serde_json::to_string(&origin)? + "\n";
+        crate::write::whole(&self.origin(), &origin)?;
+        match old.map(|old| fs::remove_file(self.folder.join(old))) {
+            Some(Err(error)) if error.kind() != ErrorKind::NotFound => {
+                Err(error).with_context(writing)
             }
-            _ => {}
+            _ => Ok(()),
         }
-        fs::rename(&new, self.program()).with_context(writing)?;
-        let origin = serde_json::to_string(&Origin::of(document))? + "\n";
-        crate::write::whole(&self.origin(), &origin)
     }
 
     pub(super) fn folder(&self) -> &Path {
@@ -148,7 +154,7 @@ mod tests {
             fs::read(found.file()).unwrap(),
             fs::read(program.file()).unwrap()
         );
-        assert_eq!(origin, Origin::of(&document()));
+        assert_eq!(origin.git_commit, document().git_commit);
         assert_eq!(
             origin.to_string(),
             "0123456789ab of 2026-11-21 (kernels feedc0de)"
@@ -159,6 +165,7 @@ mod tests {
         let (found, _) = kept.find().unwrap().unwrap();
         let output = found.command().output().unwrap();
         assert_eq!(output.stdout, b"two\n");
+        assert_eq!(fs::read_dir(kept.folder()).unwrap().count(), 2);
     }
 
     #[test]
@@ -173,10 +180,12 @@ mod tests {
                 "{error}"
             );
         }
-        let other = serde_json::to_string(&Origin::of(&document())).unwrap();
+        let mut origin = Origin::of(&document());
+        origin.file = "gone".into();
+        let other = serde_json::to_string(&origin).unwrap();
         fs::write(kept.origin(), &other).unwrap();
         let error = format!("{:#}", kept.find().unwrap_err());
-        assert!(error.contains("nvfp4-gemv is not there"), "{error}");
+        assert!(error.contains("gone is not there"), "{error}");
         fs::write(kept.origin(), other.replace("last-good/1", "last-good/2")).unwrap();
         let error = format!("{:#}", kept.find().unwrap_err());
         assert!(error.contains("last-good/2"), "{error}");

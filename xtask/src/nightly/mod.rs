@@ -36,7 +36,7 @@ pub(crate) struct NightlyArgs {
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
     /// The folder of the last good program; tonight's takes its place where nothing got slower
-    /// [default: last-good beside the history]
+    /// [default: last-good beside the history, last-good-cpu with --cpu]
     #[arg(long, value_name = "DIR")]
     last_good: Option<PathBuf>,
     /// Let tonight's program take turns with this one instead of the last good one, which stays
@@ -54,13 +54,18 @@ pub(crate) struct NightlyArgs {
     /// Look up in the baseline what `nvfp4-gemv bench --json` measured elsewhere: nothing is verified or measured
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
-    /// The quick suite instead of all
+    /// Speed has changed on purpose: whatever the comparison finds, report it, succeed, and let tonight's program
+    /// be the last good one
+    #[arg(long, conflicts_with_all = ["from", "against", "slow_down"])]
+    accept: bool,
+    /// The quick suite instead of all; its program becomes the last good one only where there is none
     #[arg(long)]
     quick: bool,
     /// Rounds in which every result has a turn of each program, after two to warm up
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u16).range(3..=1000))]
     rounds: u16,
-    /// Repeat the results that are worth it for so long, to compare them sustained too; 0: do not
+    /// Also repeat the results that the power limit slows down most (one vector, 28672x8192, linear scales) for so
+    /// long each, and compare those; 0: do not
     #[arg(long, value_name = "SECONDS", default_value_t = 5.0, value_parser = seconds)]
     sustained: f64,
     /// Measure the CPU path: to rehearse where there is no GPU
@@ -72,8 +77,8 @@ pub(crate) struct NightlyArgs {
     /// Fail where there is no baseline for this GPU model
     #[arg(long)]
     require_baseline: bool,
-    /// Percent that a path must be slower at least to be a regression
-    #[arg(long, value_name = "PERCENT", default_value_t = 3.0, value_parser = percent)]
+    /// Percent that a cold result must be slower at least to be a regression; of sustained ones it is 5
+    #[arg(long, value_name = "PERCENT", default_value_t = DEFAULT_THRESHOLD, value_parser = percent)]
     threshold: f64,
     /// Slow tonight's program down on purpose, to see that it is noticed: cuda-core=5 ends each turn of the path
     /// with a read of 5% of the weights that the turn read
@@ -89,6 +94,8 @@ enum Update {
     /// They go: what is measured has changed for good
     Replace,
 }
+
+const DEFAULT_THRESHOLD: f64 = 3.0;
 
 /// How often what looks slower is measured again, each time by processes started anew.
 const CONFIRMATIONS: usize = 2;
@@ -131,7 +138,11 @@ pub(crate) fn command(workspace: &Workspace, args: &NightlyArgs) -> Result<()> {
     }
     let last_good = LastGood::at(args.last_good.clone().unwrap_or_else(|| {
         let folder = history_file.parent().unwrap_or(Path::new(""));
-        folder.join("last-good")
+        folder.join(if args.cpu {
+            "last-good-cpu"
+        } else {
+            "last-good"
+        })
     }));
     let judged = match (&args.from, &program) {
         (Some(file), _) => looked_up(workspace, args, bench::read(file)?)?,
@@ -155,9 +166,12 @@ pub(crate) fn command(workspace: &Workspace, args: &NightlyArgs) -> Result<()> {
     let finding = outcome.finding(&document);
     bench::write(&out, &document, &history, std::slice::from_ref(&finding))?;
     crate::write::whole(&out.join("nightly.md"), &finding.markdown())?;
-    if let Some(before) = &before {
-        let text = serde_json::to_string(before)? + "\n";
-        crate::write::whole(&out.join("last-good.json"), &text)?;
+    let beside = out.join("last-good.json");
+    match &before {
+        Some(before) => crate::write::whole(&beside, &(serde_json::to_string(before)? + "\n"))?,
+        // One of another night would be taken for this one's.
+        None if beside.is_file() => std::fs::remove_file(&beside)?,
+        None => {}
     }
     print!("{}", outcome.text(&document));
     println!(
@@ -173,7 +187,9 @@ pub(crate) fn command(workspace: &Workspace, args: &NightlyArgs) -> Result<()> {
             baseline_file.display()
         );
     }
-    if let Some(update) = args.update_baseline {
+    let accepted = args.accept || args.update_baseline == Some(Update::Replace);
+    let passed = outcome.passed() || accepted;
+    if let Some(update) = args.update_baseline.filter(|_| passed) {
         let kept = baseline.filter(|_| update == Update::Add);
         let mut baseline = kept.unwrap_or_else(|| Baseline::new(&document));
         baseline.add(&document)?;
@@ -186,12 +202,21 @@ pub(crate) fn command(workspace: &Workspace, args: &NightlyArgs) -> Result<()> {
             baseline::MOST_SESSIONS
         );
     }
-    if !outcome.passed() {
-        bail!("something got slower, or is no longer measured");
+    if !passed {
+        bail!(
+            "something got slower, or is no longer measured; where that is on purpose, --accept makes tonight's \
+             program the last good one"
+        );
     }
+    // A rehearsal is none, and what measured less than the last good program does not take its place.
+    let whole = !args.quick && args.threshold <= DEFAULT_THRESHOLD;
     match &program {
-        Some(program) if args.against.is_none() && document.slowed_percent.is_empty() => {
-            follow(program, &document, &outcome, &last_good)
+        Some(program)
+            if args.against.is_none()
+                && document.slowed_percent.is_empty()
+                && (whole || outcome.compared.is_none()) =>
+        {
+            follow(program, &document, &outcome, accepted, &last_good)
         }
         _ => Ok(()),
     }
@@ -202,17 +227,19 @@ fn follow(
     program: &Program,
     document: &Document,
     outcome: &Outcome,
+    accepted: bool,
     last_good: &LastGood,
 ) -> Result<()> {
     match outcome.may_follow() {
-        Ok(()) => {
+        why if why.is_ok() || accepted => {
             last_good.keep(program, document)?;
             println!(
                 "the last good program is tonight's: {}",
                 last_good.folder().display()
             );
         }
-        Err(why) => println!("the last good program is not replaced: {why}"),
+        // The report has said why.
+        _ => println!("the last good program is not replaced"),
     }
     Ok(())
 }
@@ -278,8 +305,9 @@ fn measured(
                 rounds: args.rounds.into(),
                 sustain_seconds: args.sustained,
                 only,
+                earlier_first,
             };
-            measure(args, program, &before, last_good, &plan, earlier_first)
+            measure(args, program, &before, last_good, &plan)
         };
     let (night, origin) = measure(None, false)?;
     let (baseline_file, baseline) = baseline_of(workspace, args, &night.tonight)?;
@@ -303,7 +331,6 @@ fn measured(
             "{} of the results look slower: measuring them again ({again} of {CONFIRMATIONS})",
             doubtful.len()
         );
-        // Who is started first gets another part of the memory.
         let (again, _) = measure(Some(&doubtful), again % 2 == 1)?;
         compared = compared
             .zip(Comparison::new(&again, rules))
@@ -335,7 +362,6 @@ fn measure(
     before: &Option<(Program, Option<Origin>)>,
     last_good: &LastGood,
     plan: &Plan<'_>,
-    earlier_first: bool,
 ) -> Result<(Night, Option<Origin>)> {
     let options = bench_arguments(args);
     let start_earlier = || {
@@ -352,18 +378,12 @@ fn measure(
         };
         before.as_ref().map(start).transpose()
     };
-    let mut earlier = match earlier_first {
-        true => start_earlier()?,
-        false => None,
-    };
     let mut slowed = options.clone();
     for slow_down in &args.slow_down {
         slowed.extend(["--slow-down".into(), slow_down.into()]);
     }
     let mut tonight = Server::start(program, &slowed)?;
-    if !earlier_first {
-        earlier = start_earlier()?;
-    }
+    let mut earlier = start_earlier()?;
     let origin = earlier.as_ref().map(|(_, origin)| origin.clone());
     let night = paired::measure(
         &mut tonight,
@@ -544,7 +564,7 @@ mod tests {
         let machine = Machine::new();
         machine.night(&["--commit", "one"]).unwrap();
         let text = machine.written("nightly.md");
-        assert!(text.contains("no last good program yet"), "{text}");
+        assert!(text.contains("took turns with no other"), "{text}");
         assert!(text.contains("no baseline for Test GPU"), "{text}");
         let commit = document().git_commit;
         assert_eq!(machine.last_good(), commit);
@@ -554,12 +574,12 @@ mod tests {
         let text = machine.written("nightly.md");
         assert!(
             text.contains(
-                "Nothing got slower of 3 results, in turns with the last good program, 0123456789ab"
+                "Nothing got slower of 3 results, in turns with the program 0123456789ab"
             ),
             "{text}"
         );
         let calls = machine.calls().split_off(before);
-        let suite = "--suite all --rounds 9 --serve";
+        let suite = "--suite all --rounds 9 --serve --json";
         assert_eq!(
             calls[2..],
             [
@@ -589,10 +609,10 @@ mod tests {
         let served = machine.calls().split_off(before);
         let served: Vec<&str> = served
             .iter()
-            .filter(|call| call.ends_with("--serve"))
+            .filter(|call| call.contains("--serve"))
             .filter_map(|call| call.split(' ').next())
             .collect();
-        assert_eq!(served, ["now", "before", "before", "now", "now", "before"]);
+        assert_eq!(served, ["now", "before"].repeat(3));
         assert_eq!(machine.last_good().as_deref(), Some("0123456789abcdef"));
         assert!(machine.written("bench.html").contains("SLOWER"));
         assert_eq!(machine.written("history.jsonl").lines().count(), 3);
@@ -618,6 +638,72 @@ mod tests {
         assert!(error.contains("no longer measured"), "{error}");
         let text = machine.written("nightly.md");
         assert!(text.contains("cuda-core-tma chained | missing |"), "{text}");
+    }
+
+    #[test]
+    fn a_problem_that_is_no_longer_listed_fails_the_night() {
+        let machine = Machine::new();
+        machine.night(&[]).unwrap();
+        let mut other = document();
+        other.cases[0].k = 64;
+        machine.introduces("now", &other, PROTOCOL);
+        machine.opens("now", &other.cases[0]);
+        let error = machine.error(&[]);
+        assert!(error.contains("no longer measured"), "{error}");
+        let text = machine.written("nightly.md");
+        assert!(
+            text.contains("| 4096x7168x8 n=1 nvfp4 128x4 | missing |"),
+            "{text}"
+        );
+    }
+
+    /// A comparison that leaves something out must not pass.
+    #[test]
+    fn a_last_good_program_that_cannot_measure_a_problem_fails_the_night() {
+        let machine = Machine::new();
+        machine.night(&[]).unwrap();
+        machine.put("opened-before", "{\"failed\": \"out of memory\"}\n");
+        let error = machine.error(&[]);
+        assert!(
+            error.contains("opening 4096x7168x8 n=1 nvfp4 128x4")
+                && error.contains("out of memory"),
+            "{error}"
+        );
+        let mut elsewhere = document();
+        elsewhere.device.name = "a CPU".into();
+        machine.introduces("before", &elsewhere, PROTOCOL);
+        let error = machine.error(&[]);
+        assert!(error.contains("the last good one a CPU"), "{error}");
+    }
+
+    #[test]
+    fn a_change_on_purpose_is_accepted_and_a_quick_night_replaces_nothing() {
+        let machine = Machine::new();
+        machine.night(&["--quick"]).unwrap();
+        assert_eq!(machine.last_good().as_deref(), Some("0123456789abcdef"));
+        let mut slower = document();
+        slower.git_commit = Some("two".into());
+        machine.introduces("now", &slower, PROTOCOL);
+        machine.night(&["--quick"]).unwrap();
+        assert_eq!(machine.last_good().as_deref(), Some("0123456789abcdef"));
+        machine.takes("now", 2, 20.0);
+        let error = machine.error(&["--update-baseline"]);
+        assert!(error.contains("--accept"), "{error}");
+        assert!(!machine.path().join("base.json").exists());
+        machine.night(&["--accept"]).unwrap();
+        assert!(machine.written("nightly.md").contains("1 got slower"));
+        assert_eq!(machine.last_good().as_deref(), Some("two"));
+    }
+
+    #[test]
+    fn a_program_that_talks_without_end_is_ended() {
+        let machine = Machine::new();
+        script(
+            machine.path(),
+            "case $1 in info) cat \"${0%/*}/info\";; verify) echo '{\"passed\": true}';; *) while :; do echo no; done;; esac",
+        );
+        let error = machine.error(&[]);
+        assert!(error.contains("said \"no\""), "{error}");
     }
 
     #[test]
@@ -674,7 +760,7 @@ mod tests {
         let serves = machine
             .calls()
             .into_iter()
-            .filter(|call| call.ends_with("--serve"));
+            .filter(|call| call.contains("--serve"));
         let serves: Vec<String> = serves.collect();
         assert!(serves[1].contains("--slow-down cuda-core=5"), "{serves:?}");
         assert!(!serves[2].contains("--slow-down"), "{serves:?}");

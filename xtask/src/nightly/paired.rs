@@ -6,12 +6,13 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::server::Server;
 use crate::bench::alternate::{WARM_UP, alternate};
-use crate::bench::document::{Case, Document, Measured, Turn};
+use crate::bench::document::{Case, Document, Measured, Method, Turn};
+use crate::bench::protocol::Problem;
 use crate::bench::view::{key, label, problem};
 
 /// How to measure.
@@ -22,6 +23,9 @@ pub(super) struct Plan<'a> {
     pub(super) sustain_seconds: f64,
     /// Only these results, by [`key`]; or all.
     pub(super) only: Option<&'a BTreeSet<String>>,
+    /// Whether the last good program opens and sustains before tonight's does. Who is first gets another part of
+    /// the memory.
+    pub(super) earlier_first: bool,
 }
 
 /// What was measured: one document a program, with the same rounds.
@@ -30,7 +34,7 @@ pub(super) struct Night {
     pub(super) tonight: Document,
     /// The last good program's, if there is one. It has no problem that tonight's has not.
     pub(super) before: Option<Document>,
-    /// Results of the last good program that tonight's no longer has.
+    /// Results and problems of the last good program that tonight's no longer has.
     pub(super) missing: Vec<String>,
 }
 
@@ -56,25 +60,43 @@ pub(super) fn measure(
 ) -> Result<Night> {
     let problems = tonight.hello.problems.clone();
     let sustained = tonight.hello.sustained.clone();
+    let known = before.as_ref().map(|before| before.hello.problems.clone());
     let mut missing = Vec::new();
     let mut sides = vec![Side::new(tonight)];
     sides.extend(before.map(Side::new));
+    if let [now, earlier] = &sides[..] {
+        let (now, earlier) = (&now.document, &earlier.document);
+        if now.device.name != earlier.device.name {
+            bail!(
+                "tonight's program measures {}, and the last good one {}",
+                now.device.name,
+                earlier.device.name
+            );
+        }
+        if now.suite == earlier.suite {
+            let gone = known
+                .iter()
+                .flatten()
+                .filter(|known| !problems.contains(known));
+            missing.extend(gone.map(Problem::to_string));
+        }
+    }
     let bar = progress(problems.len() as u64);
     for asked in &problems {
-        let mut cases = Vec::with_capacity(sides.len());
-        for side in &mut sides {
-            cases.push(side.server.open(asked)?);
-        }
-        let mut opened = Vec::with_capacity(cases.len());
-        for (at, case) in cases.into_iter().enumerate() {
-            match (at, case) {
-                // Tonight's program listed the problem itself.
-                (0, case) => opened.push(case.map_err(anyhow::Error::msg)?),
-                (_, Ok(case)) => opened.push(case),
-                // A problem that the last good program does not know is new.
-                (_, Err(_)) => {}
+        // A problem that the last good program does not know is new; any other it must be able to measure, as
+        // tonight's program must: a comparison that leaves something out would pass.
+        let is_new = known.as_ref().is_some_and(|known| !known.contains(asked));
+        let mut cases: Vec<(usize, Case)> = Vec::with_capacity(sides.len());
+        let turn = if plan.earlier_first { [1, 0] } else { [0, 1] };
+        for at in turn {
+            if let Some(side) = sides.get_mut(at)
+                && !(at == 1 && is_new)
+            {
+                cases.push((at, side.server.open(asked)?));
             }
         }
+        cases.sort_by_key(|(at, _)| *at);
+        let opened: Vec<Case> = cases.into_iter().map(|(_, case)| case).collect();
         bar.set_message(problem(&opened[0]));
         if let [now, earlier] = &opened[..] {
             missing.extend(gone(now, earlier));
@@ -84,7 +106,15 @@ pub(super) fn measure(
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let mut documents = sides.into_iter().map(|side| side.document);
+    let ended = humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string();
+    let mut documents = sides.into_iter().map(|side| Document {
+        date_utc: ended.clone(),
+        method: Method {
+            sustained_seconds: (plan.sustain_seconds > 0.0).then_some(plan.sustain_seconds),
+            ..side.document.method
+        },
+        ..side.document
+    });
     Ok(Night {
         tonight: documents.next().context("there is no program")?,
         before: documents.next(),
@@ -115,8 +145,8 @@ fn take_turns(
     sustain: bool,
 ) -> Result<()> {
     let parts = parts(&cases, plan.only);
-    // Nothing but ceilings: nothing to measure here.
-    if parts.iter().all(|part| part.way == 0) {
+    // Of some results only: this problem has none of them.
+    if plan.only.is_some() && parts.iter().all(|part| part.way == 0) {
         return Ok(());
     }
     let turns = alternate(parts.len(), WARM_UP, plan.rounds, |at| {
@@ -125,7 +155,11 @@ fn take_turns(
     })?;
     let mut sustained = Vec::new();
     if sustain {
-        for part in &parts {
+        let mut order = parts.clone();
+        if plan.earlier_first {
+            order.reverse();
+        }
+        for part in &order {
             let server = &mut sides[part.side].server;
             sustained.push((*part, server.sustain(part.way, plan.sustain_seconds)?));
         }

@@ -52,6 +52,9 @@ impl Outcome {
         let Some((origin, comparison)) = &self.compared else {
             return Ok(());
         };
+        if comparison.entries.is_empty() {
+            return Err("nothing was compared".into());
+        }
         let means = comparison.means();
         let worst = means.iter().max_by(|a, b| a.2.total_cmp(&b.2));
         match worst {
@@ -64,12 +67,16 @@ impl Outcome {
     }
 
     pub(super) fn sentences(&self, document: &Document) -> Vec<String> {
-        vec![self.paired_sentence(), self.coarse_sentence(document)]
+        let mut sentences = vec![self.paired_sentence(), self.coarse_sentence(document)];
+        if let (true, Err(why)) = (self.passed(), self.may_follow()) {
+            sentences.push(format!("It does not become the last good program: {why}."));
+        }
+        sentences
     }
 
     fn paired_sentence(&self) -> String {
         let Some((origin, comparison)) = &self.compared else {
-            return "There is no last good program yet: tonight's took turns with none.".into();
+            return "This program took turns with no other.".into();
         };
         let count = |change| {
             let entries = comparison.entries.iter();
@@ -82,7 +89,7 @@ impl Outcome {
             format!("{slower} got slower, {missing} are no longer measured")
         };
         sentence.push_str(&format!(
-            " of {} results, in turns with the last good program, {origin}",
+            " of {} results, in turns with the program {origin}",
             comparison.entries.len() + missing,
         ));
         for (number, what) in [
@@ -121,7 +128,7 @@ impl Outcome {
         }
     }
 
-    /// What changed, the worst first; no more rows than `most`.
+    /// What is missing and what changed, the worst first; of each no more rows than `most`.
     fn changes(&self, most: usize) -> Table {
         let mut table = Table::new([
             "result",

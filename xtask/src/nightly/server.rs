@@ -1,8 +1,11 @@
 //! A program that measures turn by turn, as it is asked to: `nvfp4-gemv bench --serve`.
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -11,6 +14,12 @@ use crate::bench::document::{Case, Sustained, Turn};
 use crate::bench::program::Program;
 use crate::bench::protocol::{Hello, PROTOCOL, Problem, Reply, Request};
 use crate::process;
+
+/// How long an answer may take: opening a problem fills gigabytes and may load kernels for the first time.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// How long a program has to end by itself.
+const GRACE: Duration = Duration::from_secs(20);
 
 /// A running program that has introduced itself. It ends when this is dropped.
 #[derive(Debug)]
@@ -23,9 +32,9 @@ pub(super) struct Server {
 #[derive(Debug)]
 struct Pipe {
     child: Child,
-    /// `None` only while it is being dropped.
+    /// Both are `None` only while this is being dropped.
     requests: Option<ChildStdin>,
-    replies: BufReader<ChildStdout>,
+    replies: Option<Receiver<io::Result<String>>>,
     /// As a user would type it, for errors.
     line: String,
 }
@@ -34,7 +43,8 @@ impl Server {
     /// Starts the program with the options of `bench`.
     pub(super) fn start(program: &Program, args: &[OsString]) -> Result<Self> {
         let mut command = program.command();
-        command.args(program.bench_arguments(args)).arg("--serve");
+        command.args(program.bench_arguments(args));
+        command.args(["--serve", "--json"]); // so that its own error is an object
         let line = process::line(&command);
         let mut child = command
             .stdin(Stdio::piped())
@@ -43,13 +53,22 @@ impl Server {
             .with_context(|| format!("starting `{line}`"))?;
         let requests = child.stdin.take();
         let replies = child.stdout.take().context("a child without an output")?;
+        // One line at a time: a program that prints without end is not read without end.
+        let (lines, replies_of) = mpsc::sync_channel(1);
+        thread::spawn(move || {
+            for line in BufReader::new(replies).lines() {
+                if lines.send(line).is_err() {
+                    break; // nobody listens any more
+                }
+            }
+        });
         let mut pipe = Pipe {
             child,
             requests,
-            replies: BufReader::new(replies),
+            replies: Some(replies_of),
             line,
         };
-        match pipe.hear()? {
+        match pipe.hear(PATIENCE)? {
             Reply::Hello(hello) if hello.protocol == PROTOCOL => Ok(Self {
                 pipe,
                 hello: *hello,
@@ -63,25 +82,30 @@ impl Server {
         }
     }
 
-    /// The case, in which only what is measured is missing; or why the program cannot measure it.
-    pub(super) fn open(&mut self, problem: &Problem) -> Result<Result<Case, String>> {
-        match self.pipe.ask(&Request::Open(problem.clone()))? {
-            Reply::Opened(case) => Ok(Ok(*case)),
-            Reply::Failed(why) => Ok(Err(why)),
+    /// The case, in which only what is measured is missing.
+    pub(super) fn open(&mut self, problem: &Problem) -> Result<Case> {
+        let opened = self.pipe.ask(&Request::Open(problem.clone()), PATIENCE);
+        let opened = opened.and_then(|reply| match reply {
+            Reply::Opened(case) => Ok(*case),
             other => Err(self.pipe.unexpected(&other)),
-        }
+        });
+        opened.with_context(|| format!("opening {problem}"))
     }
 
     /// One turn of a way of the open problem.
     pub(super) fn turn(&mut self, way: usize) -> Result<Turn> {
-        match self.pipe.ask(&Request::Turn(way))? {
+        match self.pipe.ask(&Request::Turn(way), PATIENCE)? {
             Reply::Turned(turn) if turn.us.is_finite() && turn.us > 0.0 => Ok(turn),
             other => Err(self.pipe.unexpected(&other)),
         }
     }
 
     pub(super) fn sustain(&mut self, way: usize, seconds: f64) -> Result<Sustained> {
-        match self.pipe.ask(&Request::Sustain { way, seconds })? {
+        let patience = PATIENCE + Duration::try_from_secs_f64(seconds)?;
+        match self
+            .pipe
+            .ask(&Request::Sustain { way, seconds }, patience)?
+        {
             Reply::Sustained(sustained) if sustained.mean_us > 0.0 => Ok(sustained),
             other => Err(self.pipe.unexpected(&other)),
         }
@@ -89,29 +113,39 @@ impl Server {
 }
 
 impl Pipe {
-    fn ask(&mut self, request: &Request) -> Result<Reply> {
+    fn ask(&mut self, request: &Request, patience: Duration) -> Result<Reply> {
         let mut line = serde_json::to_string(request)?;
         line.push('\n');
         let requests = self.requests.as_mut().context("the program was ended")?;
         let said = requests.write_all(line.as_bytes());
         match said.and_then(|()| requests.flush()) {
-            Ok(()) => self.hear(),
+            Ok(()) => self.hear(patience),
             // What it printed last, or its exit status, says more than a broken pipe.
-            Err(_) => self.hear().and_then(|reply| Err(self.unexpected(&reply))),
+            Err(_) => self
+                .hear(patience)
+                .and_then(|reply| Err(self.unexpected(&reply))),
         }
     }
 
-    fn hear(&mut self) -> Result<Reply> {
-        let mut text = String::new();
-        let read = self.replies.read_line(&mut text);
-        if read.with_context(|| format!("reading from `{}`", self.line))? == 0 {
-            let status = self.child.wait()?;
-            bail!("`{}` ended: {status}", self.line);
-        }
+    fn hear(&mut self, patience: Duration) -> Result<Reply> {
+        let replies = self.replies.as_ref().context("the program was ended")?;
+        let text = match replies.recv_timeout(patience) {
+            Ok(line) => line.with_context(|| format!("reading from `{}`", self.line))?,
+            Err(RecvTimeoutError::Timeout) => {
+                bail!(
+                    "`{}` has said nothing for {} s",
+                    self.line,
+                    patience.as_secs()
+                )
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let status = self.end()?;
+                bail!("`{}` ended: {status}", self.line);
+            }
+        };
         match serde_json::from_str(&text) {
             Ok(reply) => Ok(reply),
             Err(why) => {
-                // With --json, errors are objects.
                 let error: Option<Value> = serde_json::from_str(&text).ok();
                 match error.as_ref().and_then(|value| value["error"].as_str()) {
                     Some(error) => bail!("`{}`: {error}", self.line),
@@ -119,6 +153,22 @@ impl Pipe {
                 }
             }
         }
+    }
+
+    /// The end of its input ends the program, and with it its use of the device's memory. One that goes on all the
+    /// same is ended.
+    fn end(&mut self) -> io::Result<ExitStatus> {
+        drop(self.requests.take());
+        drop(self.replies.take());
+        let begin = Instant::now();
+        while begin.elapsed() < GRACE {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.child.kill()?;
+        self.child.wait()
     }
 
     fn unexpected(&self, reply: &Reply) -> anyhow::Error {
@@ -134,10 +184,7 @@ impl Pipe {
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        // The end of its input ends it; it is waited for, so that its device memory is free again.
-        drop(self.requests.take());
-        if self.child.wait().is_err() {
-            let _ = self.child.kill();
-        }
+        // It has said what it had to say.
+        let _ = self.end();
     }
 }

@@ -133,12 +133,15 @@ pub(crate) struct BoardReadings {
     /// Power right after a turn, the median of the rounds. A turn is shorter than what boards average over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) watts: Option<f64>,
+    /// Turns of which a limit of power or temperature held the clock back for all that was waited.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) held_back_turns: usize,
     /// The same work, repeated for seconds; missing where nobody asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sustained: Option<Sustained>,
 }
 
-/// Work that was repeated until the board was as warm as it gets, and measured over the last half.
+/// Work that was repeated for seconds without rest, and measured over the last half of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sustained {
     /// How long all of it took.
@@ -184,6 +187,13 @@ pub(crate) struct Turn {
     pub(crate) us: f64,
     pub(crate) sm_mhz: Option<f64>,
     pub(crate) watts: Option<f64>,
+    /// A limit of power or temperature had lowered the clock, and waiting did not help.
+    #[serde(default)]
+    pub(crate) held_back: bool,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 impl Case {
@@ -231,6 +241,7 @@ impl BoardReadings {
             let values: Vec<f64> = turns.iter().filter_map(of).collect();
             (!values.is_empty()).then(|| rounded(median(&values)))
         };
+        self.held_back_turns = turns.iter().filter(|turn| turn.held_back).count();
         self.sm_mhz = middle(|turn| turn.sm_mhz);
         self.watts = middle(|turn| turn.watts);
     }

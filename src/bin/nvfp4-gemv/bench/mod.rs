@@ -77,13 +77,13 @@ pub(crate) struct Args {
     /// weights every time
     #[arg(long, value_name = "MIB", default_value_t = DEFAULT_COLD_MIB)]
     cold: u32,
-    /// Also repeat each result for so many seconds, and report the last half
+    /// Also repeat each result, the ceiling's too, for so many seconds, and report the last half: choose few problems
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = parse_sustained)]
     sustained: f64,
     /// The commit that the program was built from, for the document
     #[arg(long, value_name = "SHA")]
     commit: Option<String>,
-    /// Add work to a path's launches, in percent of the weights' bytes: to rehearse a regression
+    /// End each turn of a path with a read of so many percent of the bytes that it read: to rehearse a regression
     #[arg(long, value_name = "PATH=PERCENT", value_parser = parse_slow_down, hide = true)]
     slow_down: Vec<(Path, u32)>,
     /// Measure turn by turn, as requests on stdin ask for it: for `cargo xtask nightly`
@@ -231,21 +231,6 @@ impl Problem {
                 .find(|output| output.name() == self.output_type)
                 .with_context(|| unknown("type of results", &self.output_type))?,
         })
-    }
-}
-
-impl std::fmt::Display for Problem {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self {
-            m,
-            n,
-            k,
-            l,
-            activation,
-            layout,
-            ..
-        } = self;
-        write!(f, "{m}x{k}x{l} n={n} {activation} {layout}")
     }
 }
 

@@ -23,6 +23,35 @@ pub(crate) struct Problem {
     pub(crate) output_type: String,
 }
 
+/// `MxK`, `xL` where there are several batches, N, and the operands: how every table names a problem.
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}x{}", self.m, self.k)?;
+        if self.l != 1 {
+            write!(f, "x{}", self.l)?;
+        }
+        write!(f, " n={} {} {}", self.n, self.activation, self.layout)?;
+        match self.output_type.as_str() {
+            "f16" => Ok(()),
+            other => write!(f, " -> {other}"),
+        }
+    }
+}
+
+impl From<&Case> for Problem {
+    fn from(case: &Case) -> Self {
+        Self {
+            m: case.m,
+            n: case.n,
+            k: case.k,
+            l: case.l,
+            activation: case.activation.clone(),
+            layout: case.layout.clone(),
+            output_type: case.output_type.clone(),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Request {

@@ -80,7 +80,6 @@ impl Suite {
 
 impl Suite {
     /// Of `cases`, those whose results are worth seconds each: one vector, the largest shape, linear scales.
-    /// On the CPU none: it has no power limit that the board tells.
     pub(crate) fn worth_sustaining(&self, cases: &[Case]) -> Vec<Case> {
         let worth = |case: &&Case| {
             let shape = &case.shape;

@@ -179,6 +179,7 @@ impl Ways for CpuWays<'_> {
             us: self.seconds(way)? * 1e6,
             sm_mhz: None,
             watts: None,
+            held_back: false,
         })
     }
 

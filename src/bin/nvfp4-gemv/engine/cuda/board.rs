@@ -21,7 +21,8 @@ pub(super) struct Board {
     nvml: Option<Nvml>,
     /// As NVML writes it.
     uuid: String,
-    /// The highest clock of the multiprocessors that was seen, in MHz.
+    /// The highest clock of the multiprocessors that this process saw, in MHz. A board that is hot from the start
+    /// is therefore not noticed.
     highest_mhz: Cell<u32>,
     /// Turns in a row that were held back for all that was waited.
     in_vain: Cell<u32>,
@@ -73,8 +74,8 @@ impl Board {
             return State::default();
         };
         let mhz = device.clock_info(Clock::SM).ok();
-        self.highest_mhz
-            .set(self.highest_mhz.get().max(mhz.unwrap_or(0)));
+        let highest = self.highest_mhz.get();
+        self.highest_mhz.set(highest.max(mhz.unwrap_or(0)));
         let limits = ThrottleReasons::SW_POWER_CAP
             | ThrottleReasons::HW_SLOWDOWN
             | ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN
@@ -86,6 +87,12 @@ impl Board {
             watts: watts(&device),
             limited: reasons.is_ok_and(|reasons| reasons.intersects(limits)),
         }
+    }
+
+    /// The multiprocessors' clock alone.
+    pub(super) fn sm_mhz(&self) -> Option<f64> {
+        let mhz = self.device()?.clock_info(Clock::SM).ok();
+        mhz.map(f64::from)
     }
 
     /// Whether a limit of power or temperature had lowered the clock.

@@ -252,7 +252,7 @@ impl Ways for CudaWays<'_> {
     }
 
     fn turn(&mut self, way: usize) -> Result<Turn> {
-        let once = || -> Result<(Turn, bool)> {
+        let once = || -> Result<Turn> {
             let begin = Instant::now();
             // The first replay brings back what another program's turn pushed out of the device's caches.
             self.graphs[way].enqueue()?;
@@ -262,19 +262,20 @@ impl Ways for CudaWays<'_> {
                 us: seconds * 1e6,
                 sm_mhz: state.sm_mhz,
                 watts: state.watts,
+                held_back: self.board.is_held_back(&state),
             };
             thread::sleep(begin.elapsed() * REST);
-            Ok((turn, self.board.is_held_back(&state)))
+            Ok(turn)
         };
-        let (mut turn, mut held_back) = once()?;
+        let mut turn = once()?;
         for pause in self.board.worth_waiting(&RECOVERY) {
-            if !held_back {
+            if !turn.held_back {
                 break;
             }
             thread::sleep(*pause);
-            (turn, held_back) = once()?;
+            turn = once()?;
         }
-        self.board.remember(held_back);
+        self.board.remember(turn.held_back);
         Ok(turn)
     }
 
@@ -282,11 +283,14 @@ impl Ways for CudaWays<'_> {
         thread::sleep(COOL);
         let replay = self.seconds(way)? * self.launches as f64;
         let replays = (PIECE.as_secs_f64() / replay).ceil().max(1.0) as usize;
-        let piece = || -> Result<f64> {
-            for _ in 1..replays {
+        // The clock is asked for while the device works, so that the question costs it nothing.
+        let piece = || -> Result<Option<f64>> {
+            for _ in 0..replays {
                 self.graphs[way].enqueue()?;
             }
-            self.seconds(way)
+            let mhz = self.board.sm_mhz();
+            self.seconds(way)?;
+            Ok(mhz)
         };
         let begin = Instant::now();
         while begin.elapsed() < time / 2 {
@@ -295,9 +299,8 @@ impl Ways for CudaWays<'_> {
         let (from, energy) = (Instant::now(), self.board.joules());
         let (mut done, mut clocks) = (0, Vec::new());
         loop {
-            piece()?;
-            done += replays * self.launches;
-            clocks.extend(self.board.state().sm_mhz);
+            clocks.extend(piece()?);
+            done += (replays + 1) * self.launches;
             if begin.elapsed() >= time {
                 break;
             }
