@@ -48,7 +48,9 @@ impl std::fmt::Display for Origin {
         let commit = self
             .git_commit
             .as_deref()
-            .map_or("an unknown commit".into(), short);
+            .map_or("an unknown commit".into(), |commit| {
+                format!("commit {}", short(commit))
+            });
         let kernels = self.kernels.as_deref().map_or("none".into(), short);
         write!(
             f,
@@ -157,7 +159,7 @@ mod tests {
         assert_eq!(origin.git_commit, document().git_commit);
         assert_eq!(
             origin.to_string(),
-            "0123456789ab of 2026-11-21 (kernels feedc0de)"
+            "commit 0123456789ab of 2026-11-21 (kernels feedc0de)"
         );
         // Kept programs are replaced, and can be run.
         let other = Program::given(&script(folder.path(), "echo two"), None).unwrap();

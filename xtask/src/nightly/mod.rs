@@ -574,7 +574,7 @@ mod tests {
         let text = machine.written("nightly.md");
         assert!(
             text.contains(
-                "Nothing got slower of 3 results, in turns with the program 0123456789ab"
+                "Nothing got slower of 3 results, in turns with the program of commit 0123456789ab"
             ),
             "{text}"
         );

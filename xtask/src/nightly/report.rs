@@ -59,7 +59,7 @@ impl Outcome {
         let worst = means.iter().max_by(|a, b| a.2.total_cmp(&b.2));
         match worst {
             Some((group, _, mean)) if *mean > 1.0 + DRIFT => Err(format!(
-                "{group} takes {} on average; {origin} stays the one to compare with",
+                "{group} takes {} on average; the program of {origin} stays the one to compare with",
                 change(*mean)
             )),
             _ => Ok(()),
@@ -89,7 +89,7 @@ impl Outcome {
             format!("{slower} got slower, {missing} are no longer measured")
         };
         sentence.push_str(&format!(
-            " of {} results, in turns with the program {origin}",
+            " of {} results, in turns with the program of {origin}",
             comparison.entries.len() + missing,
         ));
         for (number, what) in [
