@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use safetensors::Dtype;
 
+use super::temporary::Rights;
 use super::*;
 use crate::file::{self, Content, FileError};
 
@@ -39,7 +40,11 @@ fn kinds(folder: &Path) -> Vec<bool> {
 fn create(output: &Output, named: bool) -> io::Result<OutputFile<'_>> {
     let mut file = output.create()?;
     if named && let To::File { temporary, path } = &mut file.to {
-        let (inner, with_name) = Temporary::named(folder_of(path))?;
+        let rights = match path.exists() {
+            true => Rights::Owner,
+            false => Rights::Umask,
+        };
+        let (inner, with_name) = Temporary::named(folder_of(path), rights)?;
         if let Ok(existing) = fs::metadata(&*path) {
             temporary::take_rights(&inner, &existing)?;
         }
@@ -135,7 +140,7 @@ fn a_new_name_is_taken_only_if_it_is_free() {
     fs::write(&path, "theirs").unwrap();
     for named in kinds(folder.path()) {
         let temporary = match named {
-            true => Temporary::named(folder.path()),
+            true => Temporary::named(folder.path(), Rights::Umask),
             false => Temporary::new(folder.path(), None),
         };
         let (file, temporary) = temporary.unwrap();
@@ -201,6 +206,19 @@ fn a_replaced_file_keeps_its_rights() {
     }
     if !given_away {
         eprintln!("skipped: only root can give files to others");
+    }
+}
+
+/// Whoever opens a file keeps what its mode allowed then, so a mode that is changed later is too late.
+#[test]
+fn what_replaces_a_file_is_its_owners_alone_from_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, _temporary) = Temporary::named(folder.path(), Rights::Owner).unwrap();
+    assert_eq!(file.metadata().unwrap().mode() & 0o177, 0);
+    #[cfg(target_os = "linux")]
+    if kinds(folder.path()).len() == 2 {
+        let file = temporary::unnamed::create(folder.path(), Rights::Owner).unwrap();
+        assert_eq!(file.metadata().unwrap().mode() & 0o177, 0);
     }
 }
 
