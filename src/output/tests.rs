@@ -181,6 +181,37 @@ fn links_lead_to_what_is_written() {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn links_to_open_files_are_written_in_place() {
+    use std::os::fd::AsRawFd;
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("log"), "old ").unwrap();
+    let open = fs::OpenOptions::new().write(true).open(at("log")).unwrap();
+    let inode = open.metadata().unwrap().ino();
+    let magic = format!("/proc/self/fd/{}", open.as_raw_fd());
+    symlink(&magic, at("link")).unwrap();
+    for path in [PathBuf::from(&magic), at("link")] {
+        let output = Output::new(&path).replace(true);
+        output.check().unwrap();
+        assert!(output.is_stream());
+        put(&output, false, "new ").unwrap();
+        output.clone().files_only().check().unwrap_err();
+        output.never_over(at("log")).check().unwrap_err();
+    }
+    assert_eq!(fs::read_to_string(at("log")).unwrap(), "old new new ");
+    assert_eq!(fs::metadata(at("log")).unwrap().ino(), inode);
+    // Also when the name is another file's by now.
+    fs::rename(at("log"), at("moved")).unwrap();
+    fs::write(at("log"), "other").unwrap();
+    put(&Output::new(&magic).replace(true), false, "newest").unwrap();
+    assert_eq!(fs::read_to_string(at("log")).unwrap(), "other");
+    let moved = fs::read_to_string(at("moved")).unwrap();
+    assert_eq!(moved, "old new new newest");
+    assert_eq!(names_in(folder.path()), ["link", "log", "moved"]);
+}
+
 #[test]
 fn a_replaced_file_keeps_its_rights() {
     let folder = tempfile::tempdir().unwrap();
