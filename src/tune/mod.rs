@@ -122,6 +122,17 @@ impl Tuned {
         }
     }
 
+    /// Whether [`save`](Self::save) and [`replace`](Self::replace) could write to a path now, as far as that can
+    /// be known before: to be asked before minutes of measuring. Leaves nothing. What is in a file that is there
+    /// is not looked at; [`load`](Self::load) does that.
+    ///
+    /// # Errors
+    /// [`TuneError::Io`] for a folder that is not there, for a pipe, a device or a directory, for a file that
+    /// may not be written to, and for what else the system refuses.
+    pub fn check_writable(path: impl AsRef<Path>) -> Result<(), TuneError> {
+        store::check_writable(path.as_ref())
+    }
+
     /// Adds this to a file, or writes a new one. What others have added to the file since it was loaded is kept,
     /// and is in this afterwards too; of a problem that both have, what was [inserted](Self::insert) here since
     /// the last save counts, and otherwise what is in the file.

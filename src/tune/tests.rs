@@ -102,6 +102,25 @@ fn saved_and_loaded() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
+#[cfg(unix)]
+#[test]
+fn what_cannot_be_saved_to_is_known_before() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tuned.json");
+    Tuned::check_writable(&path).unwrap();
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    Tuned::check_writable(folder.path()).unwrap_err();
+    Tuned::check_writable(path.join("no")).unwrap_err();
+    Tuned::check_writable("/dev/null").unwrap_err();
+    tuned().save(&path).unwrap();
+    Tuned::check_writable(&path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
+    let may_write = fs::OpenOptions::new().write(true).open(&path).is_ok(); // root may
+    assert_eq!(Tuned::check_writable(&path).is_ok(), may_write);
+    assert_eq!(tuned().save(&path).is_ok(), may_write);
+}
+
 #[test]
 fn stale_files_say_what_has_changed() {
     let (mut driver, mut version, mut kernels) = (machine(), machine(), machine());
