@@ -299,6 +299,19 @@ fn shell(first: &str, args: &[String]) -> std::process::Output {
         .unwrap()
 }
 
+/// Signals need file descriptors, of which a limit may leave too few.
+#[cfg(target_os = "linux")]
+#[test]
+fn signals_that_cannot_be_handled_are_an_error_like_others() {
+    let plan = ["plan", "16", "16", "--json"].map(str::to_owned);
+    // The loader of programs needs one more than the standard three, which may be taken here.
+    let out = shell("exec 3>&-; ulimit -n 4", &plan);
+    assert_eq!(out.status.code(), Some(1), "{}", text(&out.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let error = json["error"].as_str().unwrap();
+    assert!(error.contains("cannot handle signals"), "{error}");
+}
+
 fn mode(path: &str) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
