@@ -186,6 +186,28 @@ fn pipes_are_written_in_place() {
     assert!(error.contains("Broken pipe"), "{error}");
 }
 
+/// A signal that somebody sends says nothing about files, and ends the program as any other.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_bus_error_that_is_sent_ends_the_program_by_that_signal() {
+    use std::os::unix::process::ExitStatusExt;
+    let files = Files::new();
+    let pipe = files.at("pipe");
+    mkfifo(&pipe);
+    let mut child = start(&files.writing(&QUANTIZE, &pipe, &[]));
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert!(line.contains("waiting until"), "{line}");
+    let kill = format!("kill -BUS {}", child.id());
+    let sent = Command::new("sh").args(["-c", &kill]).status().unwrap();
+    assert!(sent.success());
+    assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGBUS));
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "");
+}
+
 #[test]
 fn what_is_no_file_is_refused() {
     let files = Files::new();

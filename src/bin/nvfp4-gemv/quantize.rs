@@ -23,7 +23,8 @@ use crate::report::{Report, bytes, count, progress};
 Quantised are tensors named `*.weight` of type F32, F16 or BF16 and shape [M, K] with K a multiple \
 of 16, except embeddings and the output head (`--exclude` replaces that exception). The arithmetic \
 is the tool's whose dialect is written. The output appears under its name when it is complete; \
-whatever fails, no half-written file is left. A pipe or a device such as /dev/null is written in place; \
+whatever fails, no half-written file is left, except after SIGKILL, or where the input goes away while it \
+is read (SIGBUS), on file systems without unnamed temporary files. A pipe or a device such as /dev/null is written in place; \
 the input's own files are never replaced.
 
 Patterns are matched against the whole tensor name; `*` stands for any characters, `?` for one.
