@@ -151,6 +151,14 @@ fn devices_are_written_in_place() {
 }
 
 #[test]
+fn what_is_dumped_to_a_device_cannot_be_replayed() {
+    let dump = ["verify", "--path", "cpu", "--case", "zeros 5x16", "--dump"];
+    let said = prints(&[&dump[..], &["/dev/null"]].concat());
+    assert!(said.contains("is written to /dev/null\n"), "{said}");
+    assert!(!said.contains("replay"), "{said}");
+}
+
+#[test]
 fn pipes_are_written_in_place() {
     let files = Files::new();
     let pipe = files.at("pipe");
