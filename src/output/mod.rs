@@ -15,6 +15,9 @@
 //! - A symbolic link: what it leads to is written, the link stays. If it leads to nothing, the file is made there.
 //! - A pipe or a character device such as `/dev/null`: written in place. Opening a named pipe waits until
 //!   somebody reads it ([`Output::on_wait`]). What was written before a failure has been written.
+//! - A link to an open file, such as `/dev/stdout` or `/proc/self/fd/3` where that is a regular file: it is
+//!   written in place as well, after what it holds. Such a link leads to the file that is open, and a new file
+//!   under its name would not be that one.
 //! - Anything else (directories, block devices, sockets): refused.
 //!
 //! # What is left after a failure
@@ -22,8 +25,8 @@
 //! Nothing, after an error. When the process is ended, it depends on the system: on Linux a file without a name
 //! (`O_TMPFILE`) takes the content, and goes away with the process. Where the file system has none (NFS, FAT), or
 //! on other systems, it has a name that begins with `.nvfp4-gemv-`, in the same folder; then
-//! `remove_temporaries_on_signals` (feature `cli`) removes it, except after SIGKILL. The same holds for the
-//! moment in which a file without a name replaces another, because Linux can only do that with a name.
+//! `remove_temporaries_on_signals` (feature `cli`) removes it, except after SIGKILL, and after SIGBUS: that one is
+//! sent when a mapped input goes away while it is read. The same holds for the moment in which a file without a name replaces another, because Linux can only do that with a name.
 //!
 //! The content is on the disk before it gets its name, so that a power cut cannot leave an empty file under it.
 
@@ -58,8 +61,26 @@ enum Place {
         path: PathBuf,
         existing: Option<Metadata>,
     },
-    /// A pipe or a character device.
-    Stream { is_pipe: bool },
+    /// What is written in place.
+    Stream(Stream),
+}
+
+/// What is written in place.
+#[derive(Clone, Debug, PartialEq)]
+enum Stream {
+    Pipe,
+    /// A character device.
+    Device,
+    /// A regular file that a link of the system's leads to, not a name.
+    OpenFile(Option<FileId>),
+}
+
+/// Where the links at the end of a path lead.
+enum End {
+    /// To a name, whether or not something has it.
+    Name(PathBuf),
+    /// To what some process has open, whatever its name.
+    Open,
 }
 
 impl Output {
@@ -121,13 +142,18 @@ impl Output {
                 Temporary::new(folder_of(&path), existing.as_ref()).map(drop)
             }
             #[cfg(unix)]
-            Place::Stream { .. } => Ok(rustix::fs::access(
+            Place::Stream(_) => Ok(rustix::fs::access(
                 &self.path,
                 rustix::fs::Access::WRITE_OK,
             )?),
             #[cfg(not(unix))]
-            Place::Stream { .. } => Ok(()),
+            Place::Stream(_) => Ok(()),
         }
+    }
+
+    /// Whether the path leads to what is written in place, and so holds no file to read afterwards.
+    pub fn is_stream(&self) -> bool {
+        matches!(self.place(), Ok(Place::Stream(_)))
     }
 
     /// A file to write to, which has no name yet.
@@ -140,7 +166,7 @@ impl Output {
                 let (file, temporary) = Temporary::new(folder_of(&path), existing.as_ref())?;
                 (file, To::File { temporary, path })
             }
-            Place::Stream { is_pipe } => (self.open_stream(is_pipe)?, To::Stream),
+            Place::Stream(stream) => (self.open_stream(&stream)?, To::Stream),
         };
         Ok(OutputFile {
             content: BufWriter::with_capacity(1 << 20, file),
@@ -158,17 +184,20 @@ impl Output {
                 "this names a directory; name the file to write",
             ));
         }
-        let existing = match fs::metadata(&self.path) {
-            Ok(metadata) => Some(metadata),
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            Err(error) => return Err(error),
+        // The system has the first word: it may not let this process follow a link.
+        let followed = metadata(&self.path)?;
+        let end = end_of_links(&self.path)?;
+        // What is judged has to be what is replaced.
+        let existing = match &end {
+            End::Name(path) => metadata(path)?,
+            End::Open => followed,
         };
         if let Some(metadata) = &existing {
             let kind = metadata.file_type();
-            if let Some(is_pipe) = stream(kind)
+            if let Some(stream) = stream(kind)
                 && !self.files_only
             {
-                return Ok(Place::Stream { is_pipe });
+                return Ok(Place::Stream(stream));
             }
             if !kind.is_file() {
                 let what = if kind.is_dir() {
@@ -185,14 +214,20 @@ impl Output {
                 );
                 return Err(io::Error::new(ErrorKind::InvalidInput, why));
             }
-            if !self.replace {
-                return Err(already_exists());
-            }
         }
-        Ok(Place::File {
-            path: end_of_links(&self.path)?,
-            existing,
-        })
+        match (end, existing) {
+            (End::Name(_), Some(_)) if !self.replace => Err(already_exists()),
+            (End::Name(path), existing) => Ok(Place::File { path, existing }),
+            (End::Open, _) if self.files_only => Err(io::Error::new(
+                ErrorKind::InvalidInput,
+                "this leads to an open file; name the file itself",
+            )),
+            (End::Open, Some(open)) => {
+                let id = FileId::of(&self.path, &open);
+                Ok(Place::Stream(Stream::OpenFile(id)))
+            }
+            (End::Open, None) => Err(changed()),
+        }
     }
 
     /// The input that is this file: as it was when it was named, or by its path now.
@@ -204,7 +239,7 @@ impl Output {
     }
 
     #[cfg(unix)]
-    fn open_stream(&self, is_pipe: bool) -> io::Result<File> {
+    fn open_stream(&self, stream: &Stream) -> io::Result<File> {
         use std::os::unix::fs::OpenOptionsExt;
 
         use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -212,10 +247,13 @@ impl Output {
 
         let open = |flags: OFlags| {
             // Without NOCTTY a terminal could become the one that controls this process.
-            let flags = (flags | OFlags::NOCTTY).bits().cast_signed();
+            let mut flags = flags | OFlags::NOCTTY;
+            if matches!(stream, Stream::OpenFile(_)) {
+                flags |= OFlags::APPEND;
+            }
             fs::OpenOptions::new()
                 .write(true)
-                .custom_flags(flags)
+                .custom_flags(flags.bits().cast_signed())
                 .open(&self.path)
         };
         let file = match open(OFlags::NONBLOCK) {
@@ -224,20 +262,24 @@ impl Output {
                 file
             }
             // Nobody reads it yet.
-            Err(error) if is_pipe && Errno::from_io_error(&error) == Some(Errno::NXIO) => {
+            Err(error)
+                if *stream == Stream::Pipe && Errno::from_io_error(&error) == Some(Errno::NXIO) =>
+            {
                 (self.on_wait)(&self.path);
                 open(OFlags::empty())?
             }
             Err(error) => return Err(error),
         };
-        match stream(file.metadata()?.file_type()) {
-            Some(_) => Ok(file),
-            None => Err(changed()),
-        }
+        let opened = file.metadata()?;
+        let as_before = match stream {
+            Stream::OpenFile(id) => *id == FileId::of(&self.path, &opened),
+            Stream::Pipe | Stream::Device => self::stream(opened.file_type()).is_some(),
+        };
+        if as_before { Ok(file) } else { Err(changed()) }
     }
 
     #[cfg(not(unix))]
-    fn open_stream(&self, _: bool) -> io::Result<File> {
+    fn open_stream(&self, _: &Stream) -> io::Result<File> {
         Err(changed())
     }
 }
@@ -332,13 +374,16 @@ impl FileId {
     }
 }
 
-/// Whether this is written in place, and whether it is a pipe then.
-fn stream(kind: FileType) -> Option<bool> {
+/// What is written in place, whatever leads there.
+fn stream(kind: FileType) -> Option<Stream> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::FileTypeExt;
-        if kind.is_fifo() || kind.is_char_device() {
-            return Some(kind.is_fifo());
+        if kind.is_fifo() {
+            return Some(Stream::Pipe);
+        }
+        if kind.is_char_device() {
+            return Some(Stream::Device);
         }
     }
     let _ = kind;
@@ -351,18 +396,43 @@ fn ends_as_folder(path: &Path) -> bool {
     [&b"/"[..], b"/."].iter().any(|end| bytes.ends_with(end))
 }
 
+/// What is at a path, through symbolic links.
+fn metadata(path: &Path) -> io::Result<Option<Metadata>> {
+    match fs::metadata(path) {
+        Ok(metadata) => Ok(Some(metadata)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Where the last part of a path leads, through symbolic links, whether or not something is there.
-fn end_of_links(path: &Path) -> io::Result<PathBuf> {
+fn end_of_links(path: &Path) -> io::Result<End> {
     /// As many as Linux follows.
     const MOST_LINKS: usize = 40;
     let mut path = path.to_owned();
     for _ in 0..=MOST_LINKS {
         match fs::read_link(&path) {
+            Ok(_) if leads_to_what_is_open(&path) => return Ok(End::Open),
             Ok(target) => path = folder_of(&path).join(target),
-            Err(_) => return Ok(path), // no link
+            Err(_) => return Ok(End::Name(path)), // no link
         }
     }
     Err(io::Error::other("too many symbolic links"))
+}
+
+/// Whether a symbolic link is one of /proc. The system follows those without their text, which may be the name
+/// of another file by now.
+fn leads_to_what_is_open(link: &Path) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{PROC_SUPER_MAGIC, statfs};
+        statfs(folder_of(link)).is_ok_and(|system| system.f_type == PROC_SUPER_MAGIC)
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = link;
+        false
+    }
 }
 
 fn already_exists() -> io::Error {

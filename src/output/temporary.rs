@@ -25,14 +25,18 @@ impl Temporary {
             let why = format!("there is no directory {}", crate::printable::path(folder));
             return Err(io::Error::new(ErrorKind::NotFound, why));
         }
+        let rights = match replaces {
+            Some(_) => Rights::Owner,
+            None => Rights::Umask,
+        };
         // Where a file without a name cannot be had, the reason is that there are none; or it is one that
         // holds for files with a name too, and is reported with that.
         #[cfg(target_os = "linux")]
-        let made = unnamed::create(folder)
+        let made = unnamed::create(folder, rights)
             .map(|file| (file, Self::Unnamed))
-            .or_else(|_| Self::named(folder));
+            .or_else(|_| Self::named(folder, rights));
         #[cfg(not(target_os = "linux"))]
-        let made = Self::named(folder);
+        let made = Self::named(folder, rights);
         let (file, temporary) = made?;
         if let Some(replaces) = replaces {
             take_rights(&file, replaces)?;
@@ -40,8 +44,8 @@ impl Temporary {
         Ok((file, temporary))
     }
 
-    pub(super) fn named(folder: &Path) -> io::Result<(File, Self)> {
-        let create = |path: &Path| OpenOptions::new().write(true).create_new(true).open(path);
+    pub(super) fn named(folder: &Path, rights: Rights) -> io::Result<(File, Self)> {
+        let create = |path: &Path| rights.options().create_new(true).open(path);
         let (file, name) = Name::new(folder, create)?;
         Ok((file, Self::Named(name)))
     }
@@ -56,6 +60,33 @@ impl Temporary {
                 name.exchange_for(path, replace)
             }
         }
+    }
+}
+
+/// Who may do what with a file from the moment in which it is made.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Rights {
+    /// What the umask leaves.
+    Umask,
+    /// Only the owner may read and write it: it takes the rights of the file that it replaces, and those may
+    /// give nobody else any.
+    Owner,
+}
+
+impl Rights {
+    /// How to open a new file to write to.
+    fn options(self) -> OpenOptions {
+        let mut options = OpenOptions::new();
+        options.write(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(
+            &mut options,
+            match self {
+                Self::Umask => 0o666,
+                Self::Owner => 0o600,
+            },
+        );
+        options
     }
 }
 
@@ -151,7 +182,7 @@ impl Drop for Name {
 
 /// Files without a name.
 #[cfg(target_os = "linux")]
-mod unnamed {
+pub(super) mod unnamed {
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::OpenOptionsExt;
 
@@ -159,9 +190,9 @@ mod unnamed {
 
     use super::*;
 
-    pub(super) fn create(folder: &Path) -> io::Result<File> {
-        let file = OpenOptions::new()
-            .write(true)
+    pub(in super::super) fn create(folder: &Path, rights: Rights) -> io::Result<File> {
+        let file = rights
+            .options()
             .custom_flags(OFlags::TMPFILE.bits().cast_signed())
             .open(folder)?;
         // Without /proc it could never get a name.

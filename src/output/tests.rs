@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use safetensors::Dtype;
 
+use super::temporary::Rights;
 use super::*;
 use crate::file::{self, Content, FileError};
 
@@ -39,7 +40,11 @@ fn kinds(folder: &Path) -> Vec<bool> {
 fn create(output: &Output, named: bool) -> io::Result<OutputFile<'_>> {
     let mut file = output.create()?;
     if named && let To::File { temporary, path } = &mut file.to {
-        let (inner, with_name) = Temporary::named(folder_of(path))?;
+        let rights = match path.exists() {
+            true => Rights::Owner,
+            false => Rights::Umask,
+        };
+        let (inner, with_name) = Temporary::named(folder_of(path), rights)?;
         if let Ok(existing) = fs::metadata(&*path) {
             temporary::take_rights(&inner, &existing)?;
         }
@@ -135,7 +140,7 @@ fn a_new_name_is_taken_only_if_it_is_free() {
     fs::write(&path, "theirs").unwrap();
     for named in kinds(folder.path()) {
         let temporary = match named {
-            true => Temporary::named(folder.path()),
+            true => Temporary::named(folder.path(), Rights::Umask),
             false => Temporary::new(folder.path(), None),
         };
         let (file, temporary) = temporary.unwrap();
@@ -176,6 +181,37 @@ fn links_lead_to_what_is_written() {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn links_to_open_files_are_written_in_place() {
+    use std::os::fd::AsRawFd;
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("log"), "old ").unwrap();
+    let open = fs::OpenOptions::new().write(true).open(at("log")).unwrap();
+    let inode = open.metadata().unwrap().ino();
+    let magic = format!("/proc/self/fd/{}", open.as_raw_fd());
+    symlink(&magic, at("link")).unwrap();
+    for path in [PathBuf::from(&magic), at("link")] {
+        let output = Output::new(&path).replace(true);
+        output.check().unwrap();
+        assert!(output.is_stream());
+        put(&output, false, "new ").unwrap();
+        output.clone().files_only().check().unwrap_err();
+        output.never_over(at("log")).check().unwrap_err();
+    }
+    assert_eq!(fs::read_to_string(at("log")).unwrap(), "old new new ");
+    assert_eq!(fs::metadata(at("log")).unwrap().ino(), inode);
+    // Also when the name is another file's by now.
+    fs::rename(at("log"), at("moved")).unwrap();
+    fs::write(at("log"), "other").unwrap();
+    put(&Output::new(&magic).replace(true), false, "newest").unwrap();
+    assert_eq!(fs::read_to_string(at("log")).unwrap(), "other");
+    let moved = fs::read_to_string(at("moved")).unwrap();
+    assert_eq!(moved, "old new new newest");
+    assert_eq!(names_in(folder.path()), ["link", "log", "moved"]);
+}
+
 #[test]
 fn a_replaced_file_keeps_its_rights() {
     let folder = tempfile::tempdir().unwrap();
@@ -201,6 +237,19 @@ fn a_replaced_file_keeps_its_rights() {
     }
     if !given_away {
         eprintln!("skipped: only root can give files to others");
+    }
+}
+
+/// Whoever opens a file keeps what its mode allowed then, so a mode that is changed later is too late.
+#[test]
+fn what_replaces_a_file_is_its_owners_alone_from_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, _temporary) = Temporary::named(folder.path(), Rights::Owner).unwrap();
+    assert_eq!(file.metadata().unwrap().mode() & 0o177, 0);
+    #[cfg(target_os = "linux")]
+    if kinds(folder.path()).len() == 2 {
+        let file = temporary::unnamed::create(folder.path(), Rights::Owner).unwrap();
+        assert_eq!(file.metadata().unwrap().mode() & 0o177, 0);
     }
 }
 

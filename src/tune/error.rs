@@ -35,6 +35,13 @@ pub enum TuneError {
         reason: String,
     },
 
+    /// What was to be saved could not be read again; nothing was written.
+    #[error("not saved: {}", printable::text(reason))]
+    Invalid {
+        /// What is wrong.
+        reason: String,
+    },
+
     /// The file was made on this GPU, with another driver or another version of the kernels.
     #[error(
         "{}: stale: tuned with {what} {}, this is {expected}; tune again into another file, or delete \

@@ -42,6 +42,7 @@ mod error;
 mod search;
 mod store;
 
+use std::collections::HashSet;
 use std::path::Path;
 
 #[cfg(feature = "cuda")]
@@ -61,7 +62,7 @@ pub const TUNED_VARIABLE: &str = "NVFP4_GEMV_TUNED";
 pub struct Tuned {
     table: Measurements,
     /// The problems that were [inserted](Tuned::insert) and not yet [saved](Tuned::save).
-    new: Vec<(Shape, Operands)>,
+    new: HashSet<(Shape, Operands)>,
 }
 
 impl PartialEq for Tuned {
@@ -75,7 +76,7 @@ impl Tuned {
     pub fn new(machine: &Machine, from: impl Into<String>) -> Self {
         Self {
             table: Measurements::new(machine.clone(), from),
-            new: Vec::new(),
+            new: HashSet::new(),
         }
     }
 
@@ -89,7 +90,7 @@ impl Tuned {
         let table = store::load(path.as_ref(), machine)?;
         Ok(Self {
             table,
-            new: Vec::new(),
+            new: HashSet::new(),
         })
     }
 
@@ -101,7 +102,7 @@ impl Tuned {
         let table = store::read(path.as_ref())?;
         Ok(Self {
             table,
-            new: Vec::new(),
+            new: HashSet::new(),
         })
     }
 
@@ -122,6 +123,17 @@ impl Tuned {
         }
     }
 
+    /// Whether [`save`](Self::save) and [`replace`](Self::replace) could write to a path now, as far as that can
+    /// be known before: to be asked before minutes of measuring. Leaves nothing. What is in a file that is there
+    /// is not looked at; [`load`](Self::load) does that.
+    ///
+    /// # Errors
+    /// [`TuneError::Io`] for a folder that is not there, for a pipe, a device or a directory, for a file that
+    /// may not be written to, and for what else the system refuses.
+    pub fn check_writable(path: impl AsRef<Path>) -> Result<(), TuneError> {
+        store::check_writable(path.as_ref())
+    }
+
     /// Adds this to a file, or writes a new one. What others have added to the file since it was loaded is kept,
     /// and is in this afterwards too; of a problem that both have, what was [inserted](Self::insert) here since
     /// the last save counts, and otherwise what is in the file.
@@ -134,7 +146,9 @@ impl Tuned {
     /// # Errors
     /// As [`load`](Self::load) for a file that is there: one that is refused is not replaced. [`TuneError::Io`]
     /// where the file cannot be written, or the path leads to a pipe, a device or a directory.
+    /// [`TuneError::Invalid`] for an entry that [`load`](Self::load) would refuse.
     pub fn save(&mut self, path: impl AsRef<Path>) -> Result<(), TuneError> {
+        self.check()?;
         let merge = |file: Option<Measurements>| {
             let Some(mut merged) = file else {
                 return self.table.clone();
@@ -155,19 +169,24 @@ impl Tuned {
     /// Writes a file that holds this alone, whatever is there already; in one step, as [`save`](Self::save).
     ///
     /// # Errors
-    /// [`TuneError::Io`].
+    /// [`TuneError::Io`], and [`TuneError::Invalid`] for an entry that [`load`](Self::load) would refuse.
     pub fn replace(&mut self, path: impl AsRef<Path>) -> Result<(), TuneError> {
+        self.check()?;
         store::replace(path.as_ref(), &self.table)?;
         self.new.clear();
         Ok(())
     }
 
-    /// Adds what was found of a problem, in the place of what there was of it.
+    /// Whether a file of this could be read again.
+    fn check(&self) -> Result<(), TuneError> {
+        let invalid = |reason| TuneError::Invalid { reason };
+        self.table.check().map_err(invalid)
+    }
+
+    /// Adds what was found of a problem, in the place of what there was of it. What is wrong with it,
+    /// [`save`](Self::save) says.
     pub fn insert(&mut self, entry: Entry) {
-        let of = (entry.shape, entry.operands);
-        if !self.new.contains(&of) {
-            self.new.push(of);
-        }
+        self.new.insert((entry.shape, entry.operands));
         self.table.insert(entry);
     }
 

@@ -69,6 +69,17 @@ fn describe(gpu: &Gpu) -> String {
     )
 }
 
+/// Whether a file could be written, or added to, now.
+pub(super) fn check_writable(path: &Path) -> Result<(), TuneError> {
+    let io = io_at(path);
+    // Refuses what is no file, before it is opened.
+    output(path).replace(true).check().map_err(&io)?;
+    match open(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(io(error)),
+        _ => Ok(()),
+    }
+}
+
 /// Writes a file, whatever is there already.
 pub(super) fn replace(path: &Path, table: &Measurements) -> Result<(), TuneError> {
     publish(&output(path).replace(true), table).map_err(io_at(path))
@@ -85,10 +96,12 @@ pub(super) fn update(
     machine: &Machine,
     merge: impl Fn(Option<Measurements>) -> Measurements,
 ) -> Result<Measurements, TuneError> {
+    /// Somebody else has been first as often as this: that is no program which saves what it measured.
+    const MOST_TRIES: usize = 1000;
     let io = io_at(path);
-    loop {
-        // Refuses what is no file, before it is opened.
-        output(path).replace(true).check().map_err(&io)?;
+    // Refuses what is no file, before it is opened.
+    output(path).replace(true).check().map_err(&io)?;
+    for _ in 0..MOST_TRIES {
         let locked = match lock(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(io(error)),
@@ -106,18 +119,38 @@ pub(super) fn update(
             Err(error) => return Err(io(error)),
         }
     }
+    Err(io(io::Error::other(format!(
+        "the file keeps being replaced: {MOST_TRIES} times before something could be added"
+    ))))
+}
+
+/// A file to lock: some file systems only lock what is open for writing.
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(path)
 }
 
 /// The file that a path leads to, locked until it is dropped; `None` if it has been replaced meanwhile.
 fn lock(path: &Path) -> io::Result<Option<File>> {
-    // Some file systems only lock what is open for writing.
-    let file = OpenOptions::new().read(true).write(true).open(path)?;
-    match file.lock() {
-        // Better without a lock than not at all.
-        Err(error) if error.kind() != ErrorKind::Unsupported => return Err(error),
-        _ => {}
+    let file = open(path)?;
+    loop {
+        match file.lock() {
+            Ok(()) => break,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // Better without a lock than not at all.
+            Err(error) if has_no_locks(&error) => break,
+            Err(error) => return Err(error),
+        }
     }
     Ok(is_still_at(&file, path)?.then_some(file))
+}
+
+/// Whether the reason is that there are no locks here; a network file system's server may have none.
+fn has_no_locks(error: &io::Error) -> bool {
+    #[cfg(unix)]
+    if error.raw_os_error() == Some(libc::ENOLCK) {
+        return true;
+    }
+    error.kind() == ErrorKind::Unsupported
 }
 
 #[cfg(unix)]

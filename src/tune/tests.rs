@@ -102,6 +102,57 @@ fn saved_and_loaded() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
+#[cfg(unix)]
+#[test]
+fn what_cannot_be_saved_to_is_known_before() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tuned.json");
+    Tuned::check_writable(&path).unwrap();
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    Tuned::check_writable(folder.path()).unwrap_err();
+    Tuned::check_writable(path.join("no")).unwrap_err();
+    Tuned::check_writable("/dev/null").unwrap_err();
+    tuned().save(&path).unwrap();
+    Tuned::check_writable(&path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
+    let may_write = fs::OpenOptions::new().write(true).open(&path).is_ok(); // root may
+    assert_eq!(Tuned::check_writable(&path).is_ok(), may_write);
+    assert_eq!(tuned().save(&path).is_ok(), may_write);
+}
+
+#[test]
+fn what_could_not_be_loaded_is_not_saved() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tuned.json");
+    let dependent = |entry: &mut Entry| {
+        let config = &mut entry.paths[0].config;
+        *config = config.map(|config| config.with_dependent(true));
+    };
+    let spoils: [(fn(&mut Entry), &str); 5] = [
+        (|entry| entry.paths.clear(), "no path"),
+        (|entry| entry.ceiling_seconds = f64::NAN, "a ceiling of NaN"),
+        (
+            |entry| entry.paths[1].seconds = f64::INFINITY,
+            "of inf seconds",
+        ),
+        (|entry| entry.paths[1].seconds = 0.0, "of 0 seconds"),
+        (dependent, "dependent outside of"),
+    ];
+    for (spoil, says) in spoils {
+        let mut spoilt = entry(512, 1, 1e-5);
+        spoil(&mut spoilt);
+        let mut tuned = tuned();
+        tuned.insert(spoilt);
+        for result in [tuned.save(&path), tuned.replace(&path)] {
+            let error = result.unwrap_err();
+            assert!(matches!(error, TuneError::Invalid { .. }), "{error}");
+            assert!(error.to_string().contains(says), "{error}");
+        }
+        assert!(!path.exists());
+    }
+}
+
 #[test]
 fn stale_files_say_what_has_changed() {
     let (mut driver, mut version, mut kernels) = (machine(), machine(), machine());

@@ -151,6 +151,14 @@ fn devices_are_written_in_place() {
 }
 
 #[test]
+fn what_is_dumped_to_a_device_cannot_be_replayed() {
+    let dump = ["verify", "--path", "cpu", "--case", "zeros 5x16", "--dump"];
+    let said = prints(&[&dump[..], &["/dev/null"]].concat());
+    assert!(said.contains("is written to /dev/null\n"), "{said}");
+    assert!(!said.contains("replay"), "{said}");
+}
+
+#[test]
 fn pipes_are_written_in_place() {
     let files = Files::new();
     let pipe = files.at("pipe");
@@ -184,6 +192,28 @@ fn pipes_are_written_in_place() {
         .unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1));
     assert!(error.contains("Broken pipe"), "{error}");
+}
+
+/// A signal that somebody sends says nothing about files, and ends the program as any other.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_bus_error_that_is_sent_ends_the_program_by_that_signal() {
+    use std::os::unix::process::ExitStatusExt;
+    let files = Files::new();
+    let pipe = files.at("pipe");
+    mkfifo(&pipe);
+    let mut child = start(&files.writing(&QUANTIZE, &pipe, &[]));
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert!(line.contains("waiting until"), "{line}");
+    let kill = format!("kill -BUS {}", child.id());
+    let sent = Command::new("sh").args(["-c", &kill]).status().unwrap();
+    assert!(sent.success());
+    assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGBUS));
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "");
 }
 
 #[test]
@@ -297,6 +327,19 @@ fn shell(first: &str, args: &[String]) -> std::process::Output {
         .env("PATH", path)
         .output()
         .unwrap()
+}
+
+/// Signals need file descriptors, of which a limit may leave too few.
+#[cfg(target_os = "linux")]
+#[test]
+fn signals_that_cannot_be_handled_are_an_error_like_others() {
+    let plan = ["plan", "16", "16", "--json"].map(str::to_owned);
+    // The loader of programs needs one more than the standard three, which may be taken here.
+    let out = shell("exec 3>&-; ulimit -n 4", &plan);
+    assert_eq!(out.status.code(), Some(1), "{}", text(&out.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let error = json["error"].as_str().unwrap();
+    assert!(error.contains("cannot handle signals"), "{error}");
 }
 
 fn mode(path: &str) -> u32 {

@@ -1,7 +1,8 @@
 //! What is said when a mapped file goes away.
 //!
 //! Large tensor files are mapped. Where one becomes shorter while it is used, or its disk fails, the system
-//! sends the signal SIGBUS, whose default is to end the program without a word.
+//! sends the signal SIGBUS, whose default is to end the program without a word. The program ends in the handler;
+//! a temporary file that has a name stays then, and one without a name goes away as always.
 
 #[cfg(target_os = "linux")]
 pub(crate) use linux::report;
@@ -14,9 +15,10 @@ pub(crate) fn report() {}
 mod linux {
     use std::ptr::null_mut;
 
-    /// In one piece, because nothing may be put together in a signal handler.
+    /// In one piece, because nothing may be put together in a signal handler. It says "probably", because the
+    /// handler does not know which addresses belong to input files.
     const MESSAGE: &[u8] =
-        b"error: an input file became shorter, or could no longer be read, while it was \
+        b"error: probably an input file became shorter, or could no longer be read, while it was \
         in use (SIGBUS); nothing was computed from what is missing\n\
         hint: use a copy that nobody writes to\n";
 
@@ -37,12 +39,14 @@ mod linux {
     }
 
     extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-        // SAFETY: the system passes a valid `siginfo_t` to a handler with SA_SIGINFO. `signal`, `write` and
-        // `_exit` may be called in a handler (signal-safety(7)), and the message lives for ever.
+        // SAFETY: the system passes a valid `siginfo_t` to a handler with SA_SIGINFO. `signal`, `raise`,
+        // `write` and `_exit` may be called in a handler (signal-safety(7)), and the message lives for ever.
         unsafe {
             if (*info).si_code != libc::BUS_ADRERR {
-                // No page that is missing: the instruction is repeated, and the default ends the program.
+                // No page that is missing, or another process has sent the signal: what happens without a
+                // handler. The signal is blocked until this returns, and ends the program then.
                 libc::signal(signal, libc::SIG_DFL);
+                libc::raise(signal);
                 return;
             }
             libc::write(libc::STDERR_FILENO, MESSAGE.as_ptr().cast(), MESSAGE.len());

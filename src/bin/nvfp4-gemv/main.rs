@@ -22,6 +22,9 @@ mod verify;
 
 use std::process::ExitCode;
 
+#[cfg(unix)]
+use anyhow::Context;
+use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use report::Report;
@@ -66,6 +69,19 @@ fn wrong_usage(error: clap::Error) -> clap::Error {
 }
 
 impl Command {
+    fn run(self) -> Result<Report> {
+        match self {
+            Self::Info(args) => info::run(&args),
+            Self::Run(args) => run::run(&args),
+            Self::Verify(args) => verify::run(&args),
+            Self::Quantize(args) => quantize::run(&args),
+            Self::Plan(args) => plan::run(&args),
+            Self::Tune(args) => tune::run(&args),
+            Self::Bench(args) => bench::run(&args),
+            Self::Compare(args) => compare::run(&args),
+        }
+    }
+
     /// Whether the command has `--path`.
     fn takes_path(&self) -> bool {
         match self {
@@ -75,25 +91,18 @@ impl Command {
     }
 }
 
+/// Signals that end the program let it remove its temporary files first.
+fn handle_signals() -> Result<()> {
+    #[cfg(unix)]
+    nvfp4_gemv::output::remove_temporaries_on_signals().context("cannot handle signals")?;
+    Ok(())
+}
+
 fn main() -> ExitCode {
     bus_error::report();
     let cli = Cli::try_parse().unwrap_or_else(|error| wrong_usage(error).exit());
     let takes_path = cli.command.takes_path();
-    #[cfg(unix)]
-    if let Err(error) = nvfp4_gemv::output::remove_temporaries_on_signals() {
-        Report::error(&error.into(), takes_path, false);
-        return ExitCode::FAILURE;
-    }
-    let result = match cli.command {
-        Command::Info(args) => info::run(&args),
-        Command::Run(args) => run::run(&args),
-        Command::Verify(args) => verify::run(&args),
-        Command::Quantize(args) => quantize::run(&args),
-        Command::Plan(args) => plan::run(&args),
-        Command::Tune(args) => tune::run(&args),
-        Command::Bench(args) => bench::run(&args),
-        Command::Compare(args) => compare::run(&args),
-    };
+    let result = handle_signals().and_then(|()| cli.command.run());
     let report = result.unwrap_or_else(|error| Report::error(&error, takes_path, cli.json));
     match report.print(cli.json) {
         Ok(()) if report.passed => ExitCode::SUCCESS,

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use anyhow::{Result, bail};
 use indicatif::ProgressBar;
@@ -22,7 +23,8 @@ use crate::report::{Report, bytes, count, progress};
 Quantised are tensors named `*.weight` of type F32, F16 or BF16 and shape [M, K] with K a multiple \
 of 16, except embeddings and the output head (`--exclude` replaces that exception). The arithmetic \
 is the tool's whose dialect is written. The output appears under its name when it is complete; \
-whatever fails, no half-written file is left. A pipe or a device such as /dev/null is written in place; \
+whatever fails, no half-written file is left, except after SIGKILL, or where the input goes away while it \
+is read (SIGBUS), on file systems without unnamed temporary files. A pipe or a device such as /dev/null is written in place; \
 the input's own files are never replaced.
 
 Patterns are matched against the whole tensor name; `*` stands for any characters, `?` for one.
@@ -91,7 +93,8 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     }
 
     // First pass: all that can go wrong with the data, and what is small. Codes are made again
-    // when they are written, so that a model larger than memory can be quantised.
+    // when they are written, so that a model larger than memory can be quantised. They only mean
+    // something with the scales of the first pass, so both passes have to find the same ones.
     let bar = progress(2 * chosen_tensors as u64, "quantising");
     let mut out: Vec<(String, Piece<'_>)> = Vec::new();
     let (mut before, mut after) = (0, 0);
@@ -110,13 +113,13 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         before += tensor.bytes().len();
         after += quantized.codes.len() + quantized.scales.len();
         let global = quantized.global;
+        let scales: Rc<[u8]> = quantized.scales.into();
         out.push((
             format!("{layer}.{}", dialect.scales()),
-            Piece::New(NewTensor {
-                dtype: Dtype::F8_E4M3,
-                shape: vec![rows, blocks],
-                bytes: Cow::Owned(quantized.scales),
-            }),
+            Piece::Scales {
+                shape: [rows, blocks],
+                bytes: Rc::clone(&scales),
+            },
         ));
         let shape: &[usize] = match dialect {
             Dialect::ModelOpt => &[],
@@ -133,6 +136,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
                 tensor,
                 dialect,
                 global,
+                scales,
                 bar: bar.clone(),
             },
         ));
@@ -281,25 +285,37 @@ fn quantise(
     let &[rows, k] = tensor.shape() else {
         return Err(tensor.wrong("[M, K]"));
     };
-    quantize(&tensor.to_f32_widened()?, rows, k, dialect, global).map_err(|e| {
-        FileError::Conversion {
-            file: tensor.file().path().into(),
-            tensor: tensor.name().into(),
-            reason: e.to_string(),
-        }
-    })
+    quantize(&tensor.to_f32_widened()?, rows, k, dialect, global)
+        .map_err(|error| not_converted(tensor, error.to_string()))
+}
+
+/// Why the second pass refuses a tensor.
+const CHANGED: &str = "the input has changed while it was read";
+
+fn not_converted(tensor: &Tensor<'_>, reason: String) -> FileError {
+    FileError::Conversion {
+        file: tensor.file().path().into(),
+        tensor: tensor.name().into(),
+        reason,
+    }
 }
 
 /// A tensor of the output.
 enum Piece<'a> {
     Copy(Tensor<'a>),
     New(NewTensor<'a>),
-    /// Codes, made when they are written.
+    /// The block scales of the first pass.
+    Scales {
+        shape: [usize; 2],
+        bytes: Rc<[u8]>,
+    },
+    /// Codes, made when they are written, for the scales of the first pass.
     Codes {
         shape: [usize; 2],
         tensor: Tensor<'a>,
         dialect: Dialect,
         global: GlobalScale,
+        scales: Rc<[u8]>,
         bar: ProgressBar,
     },
 }
@@ -309,6 +325,7 @@ impl Content for Piece<'_> {
         match self {
             Self::Copy(tensor) => tensor.dtype(),
             Self::New(tensor) => tensor.dtype,
+            Self::Scales { .. } => Dtype::F8_E4M3,
             Self::Codes { .. } => Dtype::U8,
         }
     }
@@ -317,7 +334,7 @@ impl Content for Piece<'_> {
         match self {
             Self::Copy(tensor) => tensor.shape(),
             Self::New(tensor) => &tensor.shape,
-            Self::Codes { shape, .. } => shape,
+            Self::Scales { shape, .. } | Self::Codes { shape, .. } => shape,
         }
     }
 
@@ -325,16 +342,22 @@ impl Content for Piece<'_> {
         match self {
             Self::Copy(tensor) => Ok(tensor.bytes().into()),
             Self::New(tensor) => tensor.bytes(),
+            Self::Scales { bytes, .. } => Ok(Cow::Borrowed(bytes)),
             Self::Codes {
                 tensor,
                 dialect,
                 global,
+                scales,
                 bar,
                 ..
             } => {
                 bar.inc(1);
-                // The first pass has seen that this succeeds. It fails if the input has changed.
-                Ok(quantise(tensor, *dialect, Some(*global))?.codes.into())
+                let again = quantise(tensor, *dialect, Some(*global))?;
+                // Other programs can write to the input while it is mapped.
+                if again.scales[..] != scales[..] {
+                    return Err(not_converted(tensor, CHANGED.into()));
+                }
+                Ok(again.codes.into())
             }
         }
     }
@@ -343,6 +366,7 @@ impl Content for Piece<'_> {
         match self {
             Self::Copy(tensor) => tensor.bytes().len(),
             Self::New(tensor) => tensor.bytes.len(),
+            Self::Scales { bytes, .. } => bytes.len(),
             Self::Codes { shape, .. } => shape[0] * shape[1],
         }
     }
@@ -383,7 +407,42 @@ fn metadata(checkpoint: &Checkpoint, dialect: Dialect) -> HashMap<String, String
 
 #[cfg(test)]
 mod tests {
-    use super::matches;
+    use nvfp4_gemv::file::TensorFile;
+
+    use super::*;
+
+    /// The scales of the first pass are in the output, so codes for other scales would be wrong.
+    #[test]
+    fn codes_are_refused_if_the_input_has_other_scales_by_then() {
+        let folder = tempfile::tempdir().unwrap();
+        let pass = |name: &str, values: &[f32]| {
+            let path = folder.path().join(name);
+            let tensors = [(String::from("a.weight"), NewTensor::f32(&[2, 32], values))];
+            file::write(&path, tensors, None).unwrap();
+            TensorFile::open(&path).unwrap()
+        };
+        let first = pass("first", &[0.5; 64]);
+        let second = pass("second", &[0.25; 64]);
+        let tensor = first.get("a.weight").unwrap();
+        for dialect in Dialect::ALL {
+            let quantized = quantise(&tensor, dialect, None).unwrap();
+            let scales: Rc<[u8]> = quantized.scales.into();
+            let codes_of = |tensor| Piece::Codes {
+                shape: [2, 16],
+                tensor,
+                dialect,
+                global: quantized.global,
+                scales: Rc::clone(&scales),
+                bar: ProgressBar::hidden(),
+            };
+            let same = codes_of(first.get("a.weight").unwrap());
+            assert_eq!(same.bytes().unwrap(), quantized.codes);
+            let changed = codes_of(second.get("a.weight").unwrap());
+            let error = changed.bytes().unwrap_err();
+            assert!(matches!(error, FileError::Conversion { .. }), "{error}");
+            assert!(error.to_string().contains(CHANGED), "{error}");
+        }
+    }
 
     #[test]
     fn patterns() {

@@ -77,10 +77,17 @@ pub(crate) const SYNTAX: &str = "M,K[,L[,N]]";
 /// The dimensions in the order in which a shape names them, and what they are.
 const DIMENSIONS: [&str; 4] = ["M", "K", "L", "N"];
 
-/// A shape as every command takes it: `M,K[,L[,N]]`, or with `x` between the numbers. L and N are 1 where
-/// they are not given.
+/// A shape as every command takes it: `M,K[,L[,N]]`, or with `x` or spaces between the numbers; spaces around
+/// a comma or an `x` mean nothing. L and N are 1 where they are not given.
 pub(crate) fn parse_shape(text: &str) -> Result<Shape, String> {
-    let parts: Vec<&str> = text.split([',', 'x']).map(str::trim).collect();
+    let mut parts = Vec::new();
+    for part in text.split([',', 'x']) {
+        let before = parts.len();
+        parts.extend(part.split_whitespace());
+        if parts.len() == before {
+            parts.push(""); // nothing between two commas
+        }
+    }
     if !(2..=DIMENSIONS.len()).contains(&parts.len()) {
         let count = match parts[..] {
             [""] => "no number".into(),
@@ -153,7 +160,7 @@ impl clap::Args for ShapeArgs {
 impl clap::FromArgMatches for ShapeArgs {
     fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
         let raw = RawShapeArgs::from_arg_matches(matches)?;
-        let text = raw.shape.unwrap_or_else(|| raw.numbers.join(","));
+        let text = raw.shape.unwrap_or_else(|| raw.numbers.join(" "));
         let wrong = |why| {
             clap::Error::raw(
                 ErrorKind::ValueValidation,
@@ -176,7 +183,14 @@ mod tests {
     #[test]
     fn every_separator_gives_the_same_shape() {
         let whole = Shape::new(4096, 4, 7168, 8).unwrap();
-        for text in ["4096,7168,8,4", "4096x7168x8x4", " 4096 , 7168 , 8 , 4"] {
+        for text in [
+            "4096,7168,8,4",
+            "4096x7168x8x4",
+            "4096 7168 8 4",
+            "4096, 7168, 8, 4",
+            "4096 x 7168 x 8 x 4",
+            " 4096 ,7168 8x 4 ",
+        ] {
             assert_eq!(parse_shape(text), Ok(whole), "{text}");
         }
         assert_eq!(parse_shape("2x16"), Ok(Shape::gemv(2, 16, 1).unwrap()));
@@ -197,6 +211,7 @@ mod tests {
             ("16,16,-1", "L = \"-1\" is not a whole number"),
             ("16,16,1,two", "N = \"two\" is not a whole number"),
             (",16", "M is missing"),
+            ("16, ,16", "K is missing"),
             ("16x", "K is missing"),
             (
                 "16,99999999999999999999999",

@@ -214,6 +214,15 @@ impl Measurements {
         wire::parse(text)
     }
 
+    /// Whether [`from_json`](Self::from_json) would read what [`to_json`](Self::to_json) writes: entries that
+    /// were [inserted](Self::insert) may say anything.
+    ///
+    /// # Errors
+    /// What is wrong, as part of a sentence.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        wire::check(self)
+    }
+
     /// Writes a table.
     pub fn to_json(&self) -> String {
         wire::write(self)

@@ -171,9 +171,16 @@ fn named<T: Copy>(name: &str, all: &[T], name_of: fn(T) -> &'static str) -> Resu
         })
 }
 
-pub(super) fn write(table: &Measurements) -> String {
-    let gpu = &table.machine.gpu;
-    let entry = |entry: &Entry| WireEntry {
+/// Whether every entry would be read again, by the reader's own rules.
+pub(super) fn check(table: &Measurements) -> Result<(), String> {
+    table.entries.iter().enumerate().try_for_each(|(i, entry)| {
+        let read = read_entry(wire_entry(entry)).map(drop);
+        read.map_err(|why| format!("entry {i}, {}: {why}", entry.shape))
+    })
+}
+
+fn wire_entry(entry: &Entry) -> WireEntry {
+    WireEntry {
         m: entry.shape.m(),
         k: entry.shape.k(),
         l: entry.shape.l(),
@@ -196,7 +203,11 @@ pub(super) fn write(table: &Measurements) -> String {
                 }),
             })
             .collect(),
-    };
+    }
+}
+
+pub(super) fn write(table: &Measurements) -> String {
+    let gpu = &table.machine.gpu;
     let file = File {
         format: FORMAT.into(),
         gpu: WireGpu {
@@ -208,7 +219,7 @@ pub(super) fn write(table: &Measurements) -> String {
         crate_version: table.machine.crate_version.clone(),
         kernels: table.machine.kernels.clone(),
         from: table.from.clone(),
-        entries: table.entries.iter().map(entry).collect(),
+        entries: table.entries.iter().map(wire_entry).collect(),
     };
     let mut text = serde_json::to_string_pretty(&file).expect("strings and finite numbers");
     text.push('\n');

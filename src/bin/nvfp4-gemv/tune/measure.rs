@@ -1,11 +1,9 @@
 //! The measuring part of `tune`, on a device.
 
-use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
-use nvfp4_gemv::output::Output;
 use nvfp4_gemv::path::Operands;
 use nvfp4_gemv::tune::{Found, Limits, Outcome, Progress, TuneError, Tuned, Tuner};
 use nvfp4_gemv::{Config, Error, Shape, printable};
@@ -32,7 +30,7 @@ pub(super) fn run(args: &Args) -> Result<Report> {
     );
     // A file that is refused is refused now, not after minutes.
     if let Some(file) = &out {
-        writable(file)?;
+        Tuned::check_writable(file)?;
     }
     let mut anew = args.replace;
     let mut tuned = match &out {
@@ -110,15 +108,6 @@ pub(super) fn run(args: &Args) -> Result<Report> {
             "stored_in": out.as_ref().map(|file| file.display().to_string()),
         }),
         passed: !results.is_empty(),
-    })
-}
-
-/// Whether a file of tuned configurations can be written, or replaced.
-fn writable(file: &Path) -> Result<(), TuneError> {
-    let output = Output::new(file).replace(true).files_only();
-    output.check().map_err(|source| TuneError::Io {
-        path: file.into(),
-        source,
     })
 }
 

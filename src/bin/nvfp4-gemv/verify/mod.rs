@@ -152,7 +152,7 @@ struct Summary {
     lines: Vec<Line>,
     /// Where `--dump` writes to.
     dump: Option<Output>,
-    /// What has been written for `--dump`, and how to replay it.
+    /// What has been written for `--dump`, and how to replay it where that is a file.
     dumped: Option<String>,
     json: Vec<Value>,
 }
@@ -268,15 +268,19 @@ impl Summary {
             ..problem.clone()
         };
         with_answer.write_to(output)?;
-        self.dumped = Some(format!(
-            "{} is written to {f}; replay it with\n  nvfp4-gemv verify --problem {f} --layout {} \
-             --activation {} --output-type {}",
-            group.name(),
-            variant.layout,
-            variant.activation,
-            variant.output.name(),
-            f = printable::path(output.path()),
-        ));
+        let f = printable::path(output.path());
+        let mut dumped = format!("{} is written to {f}", group.name());
+        // A pipe or a device holds nothing that could be read again.
+        if !output.is_stream() {
+            dumped.push_str(&format!(
+                "; replay it with\n  nvfp4-gemv verify --problem {f} --layout {} --activation {} \
+                 --output-type {}",
+                variant.layout,
+                variant.activation,
+                variant.output.name(),
+            ));
+        }
+        self.dumped = Some(dumped);
         Ok(())
     }
 
