@@ -129,7 +129,8 @@ fn what_could_not_be_loaded_is_not_saved() {
         let config = &mut entry.paths[0].config;
         *config = config.map(|config| config.with_dependent(true));
     };
-    let spoils: [(fn(&mut Entry), &str); 5] = [
+    type Spoil = fn(&mut Entry);
+    let spoils: [(Spoil, &str); 5] = [
         (|entry| entry.paths.clear(), "no path"),
         (|entry| entry.ceiling_seconds = f64::NAN, "a ceiling of NaN"),
         (
