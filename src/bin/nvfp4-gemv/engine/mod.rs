@@ -24,7 +24,7 @@ use serde_json::Value;
 
 pub(crate) use cuda::{compiled_archs, devices, kernels};
 pub(crate) use memory::NotEnoughMemory;
-pub(crate) use rounds::{Case, Mode, Plan, Way, Ways, Work, rounds};
+pub(crate) use rounds::{Case, Mode, Plan, Ready, Way, Ways, Work, rounds};
 
 use crate::bench::document;
 

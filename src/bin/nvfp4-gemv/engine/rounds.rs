@@ -134,16 +134,35 @@ pub(crate) struct Way {
     pub(crate) config: String,
 }
 
+/// What takes turns, and what one turn is.
+#[derive(Clone, Debug)]
+pub(crate) struct Ready {
+    /// In the order asked for; without those that chain and cannot.
+    pub(crate) ways: Vec<Way>,
+    /// Of the weights that one launch reads.
+    pub(crate) bytes: usize,
+    /// The bytes of weights that the launches rotate over.
+    pub(crate) rotated_bytes: usize,
+    /// Launches that make one turn.
+    pub(crate) launches: usize,
+}
+
 /// A case whose operands are in memory and whose ways are ready to run.
 pub(crate) trait Ways {
-    /// In the order asked for; without those that chain and cannot.
-    fn ways(&self) -> &[Way];
+    /// What is ready to run.
+    fn ready(&self) -> &Ready;
 
-    /// The bytes of weights that the launches take turns over.
-    fn rotated_bytes(&self) -> usize;
+    fn ways(&self) -> &[Way] {
+        &self.ready().ways
+    }
 
-    /// Launches that make one turn.
-    fn launches(&self) -> usize;
+    fn rotated_bytes(&self) -> usize {
+        self.ready().rotated_bytes
+    }
+
+    fn launches(&self) -> usize {
+        self.ready().launches
+    }
 
     /// Measures one way cold: after a pause, and again after a longer one where the device's power
     /// limit had lowered its clock.

@@ -7,7 +7,7 @@ use nvfp4_gemv::cpu::{Implementation, StreamingRead};
 use nvfp4_gemv::{GlobalScale, Path, Result, Weights};
 
 use super::super::rounds::scale;
-use super::super::{Case, Mode, Plan, Values, Way, Ways, Work, memory};
+use super::super::{Case, Mode, Plan, Ready, Values, Way, Ways, Work, memory};
 use super::{Cpu, compute};
 use crate::bench::document::{Sustained, Turn};
 
@@ -122,10 +122,12 @@ impl Cpu {
             },
         });
         drive(&mut CpuWays {
-            ways: ways.collect(),
-            launches,
-            bytes,
-            rotated_bytes: bytes * copies,
+            ready: Ready {
+                ways: ways.collect(),
+                bytes,
+                rotated_bytes: bytes * copies,
+                launches,
+            },
             read: &mut pool.read,
             compute_next: &mut compute_next,
         })
@@ -134,11 +136,7 @@ impl Cpu {
 
 /// The CPU's ways: one launch is one call.
 struct CpuWays<'a> {
-    ways: Vec<Way>,
-    launches: usize,
-    /// Of the weights that one call reads.
-    bytes: usize,
-    rotated_bytes: usize,
+    ready: Ready,
     read: &'a mut StreamingRead,
     compute_next: &'a mut dyn FnMut() -> Result<()>,
 }
@@ -146,32 +144,24 @@ struct CpuWays<'a> {
 impl CpuWays<'_> {
     /// One turn: seconds a launch.
     fn seconds(&mut self, way: usize) -> Result<f64> {
-        match self.ways[way].work {
-            Work::Read => Ok(self.bytes as f64 / self.read.pass()),
+        match self.ready.ways[way].work {
+            Work::Read => Ok(self.ready.bytes as f64 / self.read.pass()),
             Work::Gemv { slow_percent, .. } => {
                 let start = Instant::now();
-                (0..self.launches).try_for_each(|_| (self.compute_next)())?;
+                (0..self.ready.launches).try_for_each(|_| (self.compute_next)())?;
                 let until = start.elapsed() * (100 + slow_percent) / 100;
                 while start.elapsed() < until {
                     std::hint::spin_loop();
                 }
-                Ok(start.elapsed().as_secs_f64() / self.launches as f64)
+                Ok(start.elapsed().as_secs_f64() / self.ready.launches as f64)
             }
         }
     }
 }
 
 impl Ways for CpuWays<'_> {
-    fn ways(&self) -> &[Way] {
-        &self.ways
-    }
-
-    fn rotated_bytes(&self) -> usize {
-        self.rotated_bytes
-    }
-
-    fn launches(&self) -> usize {
-        self.launches
+    fn ready(&self) -> &Ready {
+        &self.ready
     }
 
     fn turn(&mut self, way: usize) -> Result<Turn> {
@@ -199,7 +189,7 @@ impl Ways for CpuWays<'_> {
         Ok(Sustained::new(
             begin.elapsed().as_secs_f64(),
             launch,
-            self.bytes as f64 / launch,
+            self.ready.bytes as f64 / launch,
             None,
             None,
         ))

@@ -10,7 +10,7 @@ use nvfp4_gemv::{
 };
 
 use super::super::rounds::scale;
-use super::super::{Case, Mode, Plan, Way, Ways, Work, memory};
+use super::super::{Case, Mode, Plan, Ready, Way, Ways, Work, memory};
 use super::board::Board;
 use super::{Cuda, cuda};
 use crate::bench::document::{Sustained, Turn};
@@ -180,11 +180,13 @@ impl Cuda {
             graphs.push(graph);
         }
         drive(&mut CudaWays {
-            ways,
+            ready: Ready {
+                ways,
+                bytes,
+                rotated_bytes: bytes * copies,
+                launches,
+            },
             graphs,
-            launches,
-            bytes,
-            rotated_bytes: bytes * copies,
             board: &self.board,
         })
     }
@@ -204,12 +206,8 @@ fn slow_down(read: &ReadOnly<'_>, bytes: usize, percent: u32) -> Result<()> {
 
 /// A device's ways: each a graph.
 struct CudaWays<'a> {
-    ways: Vec<Way>,
+    ready: Ready,
     graphs: Vec<Replay>,
-    launches: usize,
-    /// Of the weights that one launch reads.
-    bytes: usize,
-    rotated_bytes: usize,
     board: &'a Board,
 }
 
@@ -234,21 +232,13 @@ impl CudaWays<'_> {
     fn seconds(&self, way: usize) -> Result<f64> {
         // Launches that a rehearsal adds count as time, not as launches.
         let graph = &self.graphs[way];
-        Ok(graph.seconds_a_launch()? * graph.launches() as f64 / self.launches as f64)
+        Ok(graph.seconds_a_launch()? * graph.launches() as f64 / self.ready.launches as f64)
     }
 }
 
 impl Ways for CudaWays<'_> {
-    fn ways(&self) -> &[Way] {
-        &self.ways
-    }
-
-    fn rotated_bytes(&self) -> usize {
-        self.rotated_bytes
-    }
-
-    fn launches(&self) -> usize {
-        self.launches
+    fn ready(&self) -> &Ready {
+        &self.ready
     }
 
     fn turn(&mut self, way: usize) -> Result<Turn> {
@@ -281,7 +271,7 @@ impl Ways for CudaWays<'_> {
 
     fn sustain(&mut self, way: usize, time: Duration) -> Result<Sustained> {
         thread::sleep(COOL);
-        let replay = self.seconds(way)? * self.launches as f64;
+        let replay = self.seconds(way)? * self.ready.launches as f64;
         let replays = (PIECE.as_secs_f64() / replay).ceil().max(1.0) as usize;
         // The clock is asked for while the device works, so that the question costs it nothing.
         let piece = || -> Result<Option<f64>> {
@@ -300,14 +290,14 @@ impl Ways for CudaWays<'_> {
         let (mut done, mut clocks) = (0, Vec::new());
         loop {
             clocks.extend(piece()?);
-            done += (replays + 1) * self.launches;
+            done += (replays + 1) * self.ready.launches;
             if begin.elapsed() >= time {
                 break;
             }
         }
         let elapsed = from.elapsed().as_secs_f64();
         let joules = energy.and_then(|before| Some(self.board.joules()? - before));
-        let bytes = (done * self.bytes) as f64;
+        let bytes = (done * self.ready.bytes) as f64;
         Ok(Sustained::new(
             begin.elapsed().as_secs_f64(),
             elapsed / done as f64,
