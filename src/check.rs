@@ -1,7 +1,7 @@
 //! Checks of lengths and strides that every operand shares.
 
 use crate::error::{Error, Result};
-use crate::scales::ScaleLayout;
+use crate::types::ScaleLayout;
 
 /// `got` elements are `needed` or more.
 pub(crate) fn len(

@@ -2,8 +2,8 @@
 
 use crate::cpu::Implementation;
 use crate::path::{Path, Unavailable};
-use crate::scales::ScaleLayout;
 use crate::shape::Shape;
+use crate::types::ScaleLayout;
 
 /// This crate's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

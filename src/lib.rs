@@ -151,6 +151,7 @@ mod scales;
 mod shape;
 mod tensor;
 pub mod tune;
+mod types;
 
 pub use config::{
     Config, CudaCoreConfig, CudaCoreKernel, CudaCoreTarget, RingConfig, RingTarget, StreamConfig,
@@ -171,12 +172,12 @@ pub use path::{Choice, Evidence, Path, Reason, Target, Unavailable, select};
 pub use prepared::PreparedWeights;
 #[cfg(feature = "cuda")]
 pub use quantized::QuantizedVectors;
-pub use scales::{ScaleLayout, convert_scales};
+pub use scales::convert_scales;
 pub use shape::{BLOCK, Shape};
 pub use tensor::{
-    Activation, DenseVectors, FloatType, GlobalScale, Nvfp4Vectors, Output, Strides, VectorScale,
-    Vectors, Weights,
+    DenseVectors, GlobalScale, Nvfp4Vectors, Output, Strides, VectorScale, Vectors, Weights,
 };
+pub use types::{Activation, FloatType, GemvPath, ScaleLayout};
 
 /// The README's example is a test.
 #[cfg(doctest)]

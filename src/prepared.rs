@@ -9,9 +9,9 @@ use crate::error::Result;
 use crate::measure::driver_error;
 use crate::memory::Device;
 use crate::raw;
-use crate::scales::ScaleLayout;
 use crate::shape::Shape;
 use crate::tensor::{GlobalScale, Weights};
+use crate::types::ScaleLayout;
 
 /// A buffer on a device, owned or borrowed.
 #[derive(Debug)]

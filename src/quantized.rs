@@ -10,9 +10,10 @@ use crate::error::{Error, Result};
 use crate::measure::driver_error;
 use crate::memory::Device;
 use crate::raw::{self, Global, Quantize};
-use crate::scales::ScaleLayout;
 use crate::shape::Shape;
-use crate::tensor::{FloatType, Nvfp4Vectors, VectorScale, Vectors};
+use crate::tensor::{Nvfp4Vectors, VectorScale, Vectors};
+use crate::types::FloatType;
+use crate::types::ScaleLayout;
 
 /// Buffers on a device for the NVFP4 vectors `[L][N][K]` of a shape: codes `[L][N][K/2]`, block
 /// scales, a global scale for each vector, f32 `[L][N]`. [`bytes`](Self::bytes) of memory in all.

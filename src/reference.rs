@@ -3,7 +3,8 @@
 use crate::error::Result;
 use crate::format::{e2m1, e4m3};
 use crate::shape::{BLOCK, Shape};
-use crate::tensor::{FloatType, VectorScale, Vectors, Weights};
+use crate::tensor::{VectorScale, Vectors, Weights};
+use crate::types::FloatType;
 
 /// The exact result and what its rounding errors scale with.
 #[derive(Clone, Debug)]

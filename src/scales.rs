@@ -1,75 +1,7 @@
-//! Where a block scale lies: the linear layout and the 128x4 layout of the tensor cores.
+//! Changes the layout of block scales on the host.
 
 use crate::shape::BLOCK;
-
-/// The order of the block scales of a `rows x K` operand in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ScaleLayout {
-    /// Row-major `[rows][K/16]`, as checkpoints store it.
-    Linear,
-    /// Atoms of 128 rows x 4 scales (cuBLASLt's `VEC16_UE4M3`), as block-scaled tensor-core
-    /// instructions read it. Rows are padded to a multiple of 128, scales of a row to a
-    /// multiple of 4; the padding's content is never used.
-    ///
-    /// Source: cuBLAS documentation, "1D block scaling factors layout".
-    Tiled128x4,
-}
-
-impl ScaleLayout {
-    /// Both layouts, for tests and tables.
-    pub const ALL: [Self; 2] = [Self::Linear, Self::Tiled128x4];
-
-    /// Bytes that the scales of `rows` rows of `blocks` blocks take, padding included (one batch). `usize::MAX`,
-    /// which no buffer has, where they are more than that; a [`Shape`](crate::Shape)'s never are.
-    pub const fn bytes(self, rows: usize, blocks: usize) -> usize {
-        let padded = match self {
-            Self::Linear => (Some(rows), Some(blocks)),
-            Self::Tiled128x4 => (
-                rows.checked_next_multiple_of(128),
-                blocks.checked_next_multiple_of(4),
-            ),
-        };
-        match padded {
-            (Some(rows), Some(blocks)) => rows.saturating_mul(blocks),
-            _ => usize::MAX,
-        }
-    }
-
-    /// Byte offset of the scale of block `block` of row `row`, within one batch.
-    ///
-    /// ```
-    /// use nvfp4_gemv::ScaleLayout;
-    /// assert_eq!(ScaleLayout::Linear.offset(2, 3, 8), 19);
-    /// // Row 33 is in the second quarter of its atom, block 5 in the row block's second atom.
-    /// assert_eq!(ScaleLayout::Tiled128x4.offset(33, 5, 8), 512 + 16 + 4 + 1);
-    /// ```
-    pub const fn offset(self, row: usize, block: usize, blocks: usize) -> usize {
-        match self {
-            Self::Linear => row * blocks + block,
-            Self::Tiled128x4 => {
-                let atoms = blocks.div_ceil(4);
-                (row / 128 * atoms + block / 4) * 512
-                    + row % 32 * 16
-                    + row % 128 / 32 * 4
-                    + block % 4
-            }
-        }
-    }
-
-    /// The name in messages, flags and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Linear => "linear",
-            Self::Tiled128x4 => "128x4",
-        }
-    }
-}
-
-impl std::fmt::Display for ScaleLayout {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
+use crate::types::ScaleLayout;
 
 /// Copies scales from one layout into the other (or the same), batch by batch.
 /// The padding of a 128x4 result is zero.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::error::{Error, Result};
-use crate::scales::ScaleLayout;
+use crate::types::ScaleLayout;
 
 /// Elements that share one block scale.
 pub const BLOCK: usize = 16;

@@ -7,8 +7,8 @@ use crate::check;
 use crate::error::{Error, Result};
 use crate::format::e4m3;
 use crate::memory::{Buffer, Host, Memory};
-use crate::scales::ScaleLayout;
 use crate::shape::Shape;
+use crate::types::{Activation, FloatType, ScaleLayout};
 
 /// The FP32 scale of a whole tensor, and which way round it is meant.
 ///
@@ -517,73 +517,6 @@ impl<S: Memory> Vectors<'_, S> {
             Self::F16(_) => Activation::F16,
             Self::Bf16(_) => Activation::Bf16,
             Self::F32(_) => Activation::F32,
-        }
-    }
-}
-
-/// The element type of the vectors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Activation {
-    /// E2M1 with block scales and a global scale.
-    Nvfp4,
-    /// IEEE half precision.
-    F16,
-    /// bfloat16.
-    Bf16,
-    /// IEEE single precision.
-    F32,
-}
-
-impl Activation {
-    /// All of them, for tests and tables.
-    pub const ALL: [Self; 4] = [Self::Nvfp4, Self::F16, Self::Bf16, Self::F32];
-
-    /// The name in messages, flags and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Nvfp4 => "nvfp4",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-            Self::F32 => "f32",
-        }
-    }
-}
-
-impl std::fmt::Display for Activation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// A floating-point element: of the result, or of vectors that are not NVFP4.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FloatType {
-    /// IEEE half precision.
-    F16,
-    /// bfloat16.
-    Bf16,
-    /// IEEE single precision.
-    F32,
-}
-
-impl FloatType {
-    /// All of them, for tests and tables.
-    pub const ALL: [Self; 3] = [Self::F16, Self::Bf16, Self::F32];
-
-    /// The name in messages, flags and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-            Self::F32 => "f32",
-        }
-    }
-
-    /// Bytes of an element.
-    pub const fn bytes(self) -> usize {
-        match self {
-            Self::F16 | Self::Bf16 => 2,
-            Self::F32 => 4,
         }
     }
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::ALPHAS;
 use super::distinct::distinct;
 use crate::shape::Shape;
-use crate::tensor::Activation;
+use crate::types::Activation;
 
 /// The kernels of the CUDA-core path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

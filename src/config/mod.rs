@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::path::Path;
 use crate::shape::Shape;
-use crate::tensor::Activation;
+use crate::types::Activation;
 
 /// The cut of a problem on one of the GPU's paths.
 ///

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::ALPHAS;
 use super::distinct::distinct;
 use crate::shape::Shape;
-use crate::tensor::Activation;
+use crate::types::Activation;
 
 /// The cut of the stream kernel. A CTA's rows, in tiles of 16, are steps of 256 elements of K; each warp
 /// takes as many of them as the others, one after the other.

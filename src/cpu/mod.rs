@@ -35,7 +35,8 @@ pub use bandwidth::{StreamingRead, streaming_read_bandwidth};
 
 use crate::error::{Error, Result};
 use crate::shape::{BLOCK, Shape};
-use crate::tensor::{self, Activation, Output, Vectors, Weights};
+use crate::tensor::{self, Output, Vectors, Weights};
+use crate::types::Activation;
 use prepare::Prepared;
 use rows::Kernels;
 

@@ -1,8 +1,8 @@
 //! What a kernel is given of the weights, and what it gives back.
 
 use crate::cpu::prepare::{DenseVector, Nvfp4Vector};
-use crate::scales::ScaleLayout;
 use crate::tensor::Weights;
+use crate::types::ScaleLayout;
 
 /// Rows that a kernel takes at once at most.
 pub(super) const MAX_ROWS: usize = 4;

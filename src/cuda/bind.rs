@@ -9,7 +9,8 @@ use crate::error::Result;
 use crate::memory::Device;
 use crate::raw;
 use crate::shape::Shape;
-use crate::tensor::{DenseVectors, FloatType, Output, Strides, VectorScale, Vectors, Weights};
+use crate::tensor::{DenseVectors, Output, Strides, VectorScale, Vectors, Weights};
+use crate::types::FloatType;
 
 /// Operands by address. The guards record, when dropped, that the stream uses the buffers until then:
 /// they must outlive the launch.

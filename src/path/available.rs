@@ -5,9 +5,9 @@ use std::fmt;
 use super::Path;
 #[cfg(feature = "cuda")]
 use crate::config::{RING_STEP, STREAM_STEP, StreamConfig, StreamTarget};
-use crate::scales::ScaleLayout;
 use crate::shape::Shape;
-use crate::tensor::Activation;
+use crate::types::Activation;
+use crate::types::ScaleLayout;
 
 /// Where the operands lie, and what the machine there can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

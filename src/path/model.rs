@@ -3,7 +3,7 @@
 
 use super::{Operands, Path};
 use crate::shape::Shape;
-use crate::tensor::Activation;
+use crate::types::Activation;
 
 /// Vectors of a pass over the weights on CUDA cores.
 const PASS: usize = 8;

@@ -216,8 +216,8 @@ mod tests {
     use super::*;
     use crate::path::measured::{Gpu, Machine};
     use crate::path::select_tuned;
-    use crate::scales::ScaleLayout;
-    use crate::tensor::Activation;
+    use crate::types::Activation;
+    use crate::types::ScaleLayout;
 
     const TILED: ScaleLayout = ScaleLayout::Tiled128x4;
 

@@ -142,8 +142,8 @@ pub fn select_tuned(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scales::ScaleLayout;
-    use crate::tensor::Activation;
+    use crate::types::Activation;
+    use crate::types::ScaleLayout;
 
     const ARCHS: &str = "80;90a;100a;103a;120a";
 

@@ -10,9 +10,10 @@ use crate::config::{Config, CudaCoreConfig, CudaCoreKernel, CudaCoreTarget};
 use crate::error::{Error, Result};
 use crate::ffi;
 use crate::path::has_wide_loads;
-use crate::scales::ScaleLayout;
 use crate::shape::Shape;
-use crate::tensor::{Activation, FloatType, GlobalScale, Strides};
+use crate::tensor::{GlobalScale, Strides};
+use crate::types::ScaleLayout;
+use crate::types::{Activation, FloatType};
 
 /// NVFP4 weights by address; see [`crate::Weights`].
 #[derive(Clone, Copy, Debug, PartialEq)]

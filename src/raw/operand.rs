@@ -3,9 +3,9 @@
 use crate::check;
 use crate::error::{Error, Result};
 use crate::ffi;
-use crate::scales::ScaleLayout;
 use crate::shape::Shape;
 use crate::tensor::Strides;
+use crate::types::ScaleLayout;
 
 pub(super) fn layout_code(layout: ScaleLayout) -> i32 {
     match layout {

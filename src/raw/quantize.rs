@@ -6,9 +6,10 @@ use super::device::status;
 use super::operand::{Regions, layout_code, pointer, strided};
 use crate::error::Result;
 use crate::ffi;
-use crate::scales::ScaleLayout;
 use crate::shape::Shape;
-use crate::tensor::{FloatType, GlobalScale, Strides};
+use crate::tensor::{GlobalScale, Strides};
+use crate::types::FloatType;
+use crate::types::ScaleLayout;
 
 /// Where the global scales of quantised vectors come from.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -6,8 +6,8 @@ use super::device::status;
 use super::operand::{Regions, layout_code, pointer};
 use crate::error::Result;
 use crate::ffi;
-use crate::scales::ScaleLayout;
 use crate::shape::Shape;
+use crate::types::ScaleLayout;
 
 /// Enqueues the change of weight scales `[L][M][K/16]` into the layout `to` from the other one, on
 /// `stream`, a `CUstream` or `cudaStream_t`. Batches are densely packed on both sides:

@@ -9,8 +9,8 @@ use crate::config::{Config, RingConfig, RingTarget};
 use crate::error::{Error, Result};
 use crate::ffi;
 use crate::path::{self, Path};
-use crate::scales::ScaleLayout;
 use crate::shape::Shape;
+use crate::types::ScaleLayout;
 
 /// What [`RingConfig::for_problem`] asks about operands on a device.
 pub fn ring_target(weights: &Weights, device: &DeviceInfo) -> RingTarget {

@@ -9,8 +9,8 @@ use crate::config::{Config, StreamConfig, StreamTarget};
 use crate::error::{Error, Result};
 use crate::ffi;
 use crate::path::{self, Path};
-use crate::scales::ScaleLayout;
 use crate::shape::Shape;
+use crate::types::ScaleLayout;
 
 /// What [`StreamConfig::for_problem`] asks about operands on a device.
 pub fn stream_target(weights: &Weights, vectors: &Vectors, device: &DeviceInfo) -> StreamTarget {

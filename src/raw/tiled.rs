@@ -8,9 +8,9 @@ use crate::config::{Config, TileConfig, TileKernel, TileTarget};
 use crate::error::{Error, Result};
 use crate::ffi;
 use crate::path::{self, Operands};
-use crate::scales::ScaleLayout;
 use crate::shape::Shape;
-use crate::tensor::Activation;
+use crate::types::Activation;
+use crate::types::ScaleLayout;
 
 /// What [`select`](path::select) asks about operands at these addresses.
 pub fn operands(shape: &Shape, weights: &Weights, vectors: &Vectors) -> Operands {

@@ -9,7 +9,8 @@ use crate::measure::{copies_for_cold_l2, driver_error};
 use crate::path::Operands;
 use crate::raw;
 use crate::shape::Shape;
-use crate::tensor::{Activation, FloatType, GlobalScale, Strides};
+use crate::tensor::{GlobalScale, Strides};
+use crate::types::{Activation, FloatType};
 
 /// What operands are aligned to: more than any kernel asks for.
 const ALIGN: usize = 256;

@@ -9,8 +9,8 @@ use crate::config::{Config, CudaCoreConfig, CudaCoreKernel, TileConfig, TileKern
 use crate::file::FileError;
 use crate::path::Path as GemvPath;
 use crate::path::measured::{Chained, Gpu, Timed};
-use crate::scales::ScaleLayout;
-use crate::tensor::Activation;
+use crate::types::Activation;
+use crate::types::ScaleLayout;
 
 fn machine() -> Machine {
     Machine {

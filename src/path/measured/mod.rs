@@ -252,8 +252,8 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::scales::ScaleLayout;
-    use crate::tensor::Activation;
+    use crate::types::Activation;
+    use crate::types::ScaleLayout;
 
     thread_local! {
         /// How often two problems were compared on this thread.

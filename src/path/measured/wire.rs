@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use super::{Chained, Entry, Gpu, Machine, Measurements, Timed};
 use crate::config::Config;
 use crate::path::{Operands, Path};
-use crate::scales::ScaleLayout;
 use crate::shape::Shape;
-use crate::tensor::Activation;
+use crate::types::Activation;
+use crate::types::ScaleLayout;
 
 /// The format of this version. Another one is refused.
 pub(super) const FORMAT: &str = "nvfp4-gemv/tuned/2";

@@ -1,0 +1,54 @@
+//! What is known of a GPU: enough to choose a kernel and to plan its launch without one.
+
+/// A GPU, as dispatch and kernels see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpu {
+    /// The product name, as the driver says it; empty where it is not known.
+    pub name: String,
+    /// Major and minor compute capability.
+    pub compute_capability: (i32, i32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Bytes of shared memory that a CTA can ask for.
+    pub shared_bytes: u32,
+    /// Bytes of L2 cache; 0 where they are not known.
+    pub l2_bytes: u64,
+    /// Bytes of device memory; 0 where they are not known.
+    pub memory_bytes: u64,
+    /// The architectures that this build carries machine code for, as in `NVFP4_GEMV_ARCHS`: `80;90a;100f`.
+    pub images: &'static str,
+}
+
+impl Gpu {
+    /// A GPU of which nothing is known but its compute capability: what the largest product of that kind has.
+    ///
+    /// Sources: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", for shared
+    /// memory; NVIDIA's architecture white papers for multiprocessors (A100, A40, RTX 4090, Jetson Orin, H200, B200,
+    /// RTX 5090, GB10).
+    pub fn of_compute_capability(compute_capability: (i32, i32), images: &'static str) -> Self {
+        let shared_kib = match compute_capability {
+            (8, 0 | 7) => 163,
+            (9..12, _) => 227,
+            _ => 99,
+        };
+        let multiprocessors = match compute_capability {
+            (8, 0) => 108,
+            (8, 7) => 16,
+            (8, 9) => 128,
+            (8, _) => 84,
+            (9, _) => 132,
+            (10 | 11, _) => 148,
+            (12, 1) => 48,
+            _ => 170,
+        };
+        Self {
+            name: String::new(),
+            compute_capability,
+            multiprocessors,
+            shared_bytes: shared_kib << 10,
+            l2_bytes: 0,
+            memory_bytes: 0,
+            images,
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! The GPU kernels, one module each: a kernel's configurations, what it needs, the default, the candidates, the
+//! error it may make, and the plan of its launches. All of it is plain data and arithmetic: no CUDA, no device.
+
+mod call;
+pub mod plan;
+#[allow(
+    non_camel_case_types,
+    non_upper_case_globals,
+    missing_docs,
+    missing_debug_implementations,
+    clippy::all
+)]
+pub mod params;
+mod ring;
+pub(crate) mod units;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::gpu::Gpu;
+use crate::operands::Operands;
+use crate::refusal::Refusal;
+use crate::shape::Shape;
+use crate::types::{Activation, GemvPath};
+
+pub use call::Call;
+use plan::Plan;
+pub use ring::RingConfig;
+
+/// A problem without its addresses, and the GPU that shall compute it: what checks, defaults and candidates
+/// depend on.
+#[derive(Clone, Copy, Debug)]
+pub struct Job<'a> {
+    /// The dimensions.
+    pub shape: &'a Shape,
+    /// Types, layouts and alignment.
+    pub operands: &'a Operands,
+    /// The GPU.
+    pub gpu: &'a Gpu,
+    /// Whether launches follow each other with programmatic dependent launch.
+    pub chained: bool,
+}
+
+impl Job<'_> {
+    /// Whether launches of this job overlap: older devices know no such launches, and are right without.
+    fn dependent(&self) -> bool {
+        self.chained && self.gpu.compute_capability >= (9, 0)
+    }
+
+    /// The build carries machine code of a unit for the GPU.
+    fn image(&self, unit: &str) -> Result<(), Refusal> {
+        units::image(unit, self.gpu.compute_capability, self.gpu.images)
+    }
+
+    /// The GPU's compute capability is `least` or more.
+    fn needs(&self, least: (i32, i32), needed: &'static str) -> Result<(), Refusal> {
+        let found = self.gpu.compute_capability;
+        match found >= least {
+            true => Ok(()),
+            false => Err(Refusal::ComputeCapability { found, needed }),
+        }
+    }
+
+    /// K is a multiple of `of`.
+    fn row_length(&self, of: usize, needed: &'static str) -> Result<(), Refusal> {
+        let k = self.shape.k();
+        match k.is_multiple_of(of) {
+            true => Ok(()),
+            false => Err(Refusal::RowLength { k, needed }),
+        }
+    }
+
+    /// The operands allow copies of 16 bytes.
+    fn aligned_16(&self) -> Result<(), Refusal> {
+        match self.operands.alignment.is_16() {
+            true => Ok(()),
+            false => Err(Refusal::Alignment { needed: 16 }),
+        }
+    }
+
+    /// The vectors are NVFP4.
+    fn nvfp4(&self) -> Result<(), Refusal> {
+        match self.operands.activation {
+            Activation::Nvfp4 => Ok(()),
+            found => Err(Refusal::Activation {
+                found,
+                takes: crate::refusal::NVFP4,
+            }),
+        }
+    }
+}
+
+/// A configuration's value is one that `holds`.
+fn field(
+    name: &'static str,
+    value: u32,
+    takes: &'static str,
+    holds: bool,
+) -> Result<(), Refusal> {
+    match holds {
+        true => Ok(()),
+        false => Err(Refusal::Field { name, value, takes }),
+    }
+}
+
+/// `needed` bytes of shared memory fit a CTA of the GPU.
+fn shared_memory(needed: u64, gpu: &Gpu) -> Result<(), Refusal> {
+    let available = gpu.shared_bytes;
+    match needed <= u64::from(available) {
+        true => Ok(()),
+        false => Err(Refusal::SharedMemory { needed, available }),
+    }
+}
+
+/// Those that are kept, each once, in their order.
+fn distinct<T: Copy + PartialEq>(configs: Vec<T>, keep: impl Fn(&T) -> bool) -> Vec<T> {
+    let mut distinct = Vec::with_capacity(configs.len());
+    for config in configs {
+        if keep(&config) && !distinct.contains(&config) {
+            distinct.push(config);
+        }
+    }
+    distinct
+}
+
+/// Roundings of the product of the global scales to f32, and of the multiplications by it, the row
+/// alpha and the vector alpha.
+const ALPHAS: u32 = 4;
+
+/// What every kernel's module has: its configuration, which knows everything else.
+trait KernelConfig: Copy + Sized {
+    /// Whether the kernel can compute the job at all, with some configuration.
+    fn available(job: &Job<'_>) -> Result<(), Refusal>;
+
+    /// The default for a job that it can compute.
+    fn default_for(job: &Job<'_>) -> Result<Self, Refusal>;
+
+    /// Configurations worth measuring, the default first; none where it cannot compute the job.
+    fn candidates(job: &Job<'_>) -> Vec<Self>;
+
+    /// Whether this configuration can compute a job that the kernel can compute: there is an entry point for it, and
+    /// room on the GPU. Whatever the fields say, it does not panic.
+    fn check(&self, job: &Job<'_>) -> Result<(), Refusal>;
+
+    /// The most successive f32 roundings that any term passes through.
+    fn roundings(&self, shape: &Shape, activation: Activation) -> u32;
+
+    /// The launches, for a call whose job and configuration were checked.
+    fn plan(&self, call: &Call, job: &Job<'_>) -> Plan;
+
+    /// Bytes of weights that a CTA has asked for at once, for estimates.
+    fn bytes_in_flight(&self, job: &Job<'_>) -> u64;
+}
+
+/// The registry: makes [`Kernel`] and [`Config`] of one line a kernel.
+macro_rules! kernels {
+    ($($(#[$doc:meta])* $kernel:ident($config:ident) = $name:literal on $path:ident;)*) => {
+        /// A GPU kernel.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Kernel {
+            $($(#[$doc])* $kernel,)*
+        }
+
+        /// How a kernel divides a problem among warps, CTAs and steps; says which kernel, too.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "kebab-case", deny_unknown_fields)]
+        pub enum Config {
+            $($(#[$doc])* $kernel($config),)*
+        }
+
+        $(impl From<$config> for Config {
+            fn from(config: $config) -> Self {
+                Self::$kernel(config)
+            }
+        })*
+
+        impl Kernel {
+            /// All kernels, in the order in which equals are preferred.
+            pub const ALL: &'static [Self] = &[$(Self::$kernel),*];
+
+            /// The name in messages, flags and JSON.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$kernel => $name),* }
+            }
+
+            /// The path that it belongs to.
+            pub const fn path(self) -> GemvPath {
+                match self { $(Self::$kernel => GemvPath::$path),* }
+            }
+
+            /// Whether it can compute the job at all, with some configuration.
+            ///
+            /// # Errors
+            /// Why not.
+            pub fn available(self, job: &Job<'_>) -> Result<(), Refusal> {
+                match self { $(Self::$kernel => <$config as KernelConfig>::available(job)),* }
+            }
+
+            /// Its default configuration for a job.
+            ///
+            /// # Errors
+            /// Why it cannot compute the job.
+            pub fn default_config(self, job: &Job<'_>) -> Result<Config, Refusal> {
+                self.available(job)?;
+                match self {
+                    $(Self::$kernel => <$config as KernelConfig>::default_for(job).map(Config::from)),*
+                }
+            }
+
+            /// Its configurations worth measuring for a job, the default first; none where it cannot compute it.
+            pub fn candidates(self, job: &Job<'_>) -> Vec<Config> {
+                if self.available(job).is_err() {
+                    return Vec::new();
+                }
+                match self {
+                    $(Self::$kernel => {
+                        let all = <$config as KernelConfig>::candidates(job);
+                        all.into_iter().map(Config::from).collect()
+                    })*
+                }
+            }
+        }
+
+        impl Config {
+            /// The kernel that it belongs to.
+            pub const fn kernel(&self) -> Kernel {
+                match self { $(Self::$kernel(_) => Kernel::$kernel),* }
+            }
+
+            /// Whether it can compute a job: there is a kernel for it, and room on the GPU.
+            ///
+            /// # Errors
+            /// Why not.
+            pub fn check(&self, job: &Job<'_>) -> Result<(), Refusal> {
+                self.kernel().available(job)?;
+                match self { $(Self::$kernel(config) => config.check(job)),* }
+            }
+
+            /// The most successive f32 roundings that any term passes through:
+            /// [`reference::error_bound`](crate::reference::error_bound) needs it.
+            pub fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
+                match self {
+                    $(Self::$kernel(config) => KernelConfig::roundings(config, shape, activation)),*
+                }
+            }
+
+            /// Bytes of weights that a CTA has asked for at once, for estimates.
+            pub fn bytes_in_flight(&self, job: &Job<'_>) -> u64 {
+                match self { $(Self::$kernel(config) => config.bytes_in_flight(job)),* }
+            }
+
+            /// The launches of a call, with this configuration.
+            ///
+            /// # Errors
+            /// Why it cannot compute the call.
+            pub fn plan(&self, call: &Call, gpu: &Gpu, chained: bool) -> Result<Plan, Refusal> {
+                let operands = call.operands();
+                let job = Job { shape: &call.shape, operands: &operands, gpu, chained };
+                self.check(&job)?;
+                Ok(match self { $(Self::$kernel(config) => config.plan(call, &job)),* })
+            }
+        }
+    };
+}
+
+kernels! {
+    /// Rows in bulk copies, into a ring in shared memory; integer products. One NVFP4 vector, sm_90 and up.
+    Ring(RingConfig) = "ring" on CudaCore;
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl Kernel {
+    /// The kernel of a name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|kernel| kernel.name() == name)
+    }
+}

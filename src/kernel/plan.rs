@@ -1,0 +1,179 @@
+//! Launch plans: everything that a launch is, as plain data. A kernel's module makes one of a problem; a GPU
+//! and the simulator execute the same.
+
+use super::params::nvfp4_tensor_map;
+
+/// The most launches of one call: passes over the weights.
+pub(crate) const MOST_LAUNCHES: usize = 4;
+/// The most tensor maps of one launch.
+pub(crate) const MOST_MAPS: usize = 3;
+/// The most bytes of a kernel's parameter structure.
+pub(crate) const MOST_PARAMETER_BYTES: usize = 256;
+/// The most CTAs of a grid along y.
+///
+/// Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+pub const MOST_GRID_Y: u32 = 65535;
+
+/// The launches of one call, in order.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Plan {
+    launches: [Launch; MOST_LAUNCHES],
+    len: usize,
+}
+
+impl Plan {
+    /// A call that launches nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a launch. A configuration that is legal has no more than fit.
+    pub(crate) fn push(&mut self, launch: Launch) {
+        self.launches[self.len] = launch;
+        self.len += 1;
+    }
+
+    /// The launches.
+    pub fn launches(&self) -> &[Launch] {
+        &self.launches[..self.len]
+    }
+
+    /// The same launches, to be changed: a test of the plan plants faults there.
+    pub fn launches_mut(&mut self) -> &mut [Launch] {
+        &mut self.launches[..self.len]
+    }
+}
+
+impl From<Launch> for Plan {
+    fn from(launch: Launch) -> Self {
+        let mut plan = Self::new();
+        plan.push(launch);
+        plan
+    }
+}
+
+/// One launch of a kernel.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Launch {
+    /// The kernel's entry point, as in the machine code.
+    pub entry: &'static str,
+    /// CTAs along x and y.
+    pub grid: [u32; 2],
+    /// Threads of a CTA.
+    pub threads: u32,
+    /// CTAs of a cluster, along x; 0 for a launch without clusters.
+    pub cluster: u32,
+    /// Bytes of dynamic shared memory of a CTA.
+    pub dynamic_shared: u32,
+    /// Bytes of static shared memory of a CTA, which the kernel has beside them.
+    pub static_shared: u32,
+    /// Programmatic dependent launch.
+    pub dependent: bool,
+    /// Tensor maps, which are the kernel's first argument, one after the other. Unused ones have rank 0.
+    pub maps: [nvfp4_tensor_map; MOST_MAPS],
+    /// The kernel's parameter structure, its last argument.
+    pub parameters: Parameters,
+    /// Where batches are more than a grid's y holds, how the launch is repeated for the others.
+    pub repeat: Option<Repeat>,
+}
+
+impl Launch {
+    /// The tensor maps that the kernel takes.
+    pub fn maps(&self) -> &[nvfp4_tensor_map] {
+        let used = self.maps.iter().take_while(|map| map.rank != 0).count();
+        &self.maps[..used]
+    }
+
+    /// The launches that this one stands for, all batches together: itself, or one for each
+    /// [`MOST_GRID_Y`] batches.
+    pub fn parts(&self) -> impl Iterator<Item = Self> + '_ {
+        let batches = self.repeat.map_or(1, |repeat| repeat.batches.max(1));
+        let step = match self.repeat {
+            Some(_) => MOST_GRID_Y,
+            None => 1,
+        };
+        (0..batches).step_by(step as usize).map(move |first| {
+            let mut part = *self;
+            if let Some(repeat) = self.repeat {
+                part.grid[1] = (batches - first).min(MOST_GRID_Y);
+                part.parameters.set_u32(repeat.first_batch, first);
+                part.repeat = None;
+            }
+            part
+        })
+    }
+}
+
+/// How a launch whose grid has a CTA row a batch is repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repeat {
+    /// Batches in all.
+    pub batches: u32,
+    /// Where in the parameters the first batch of a launch stands, in bytes.
+    pub first_batch: usize,
+}
+
+/// The bytes of a kernel's parameter structure.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub struct Parameters {
+    bytes: [u8; MOST_PARAMETER_BYTES],
+    len: usize,
+}
+
+impl Parameters {
+    /// Of a structure that [`KernelParameters`] vouches for.
+    pub(crate) fn of<P: KernelParameters>(parameters: &P) -> Self {
+        const { assert!(size_of::<P>() <= MOST_PARAMETER_BYTES && align_of::<P>() <= 64) };
+        let mut bytes = [0; MOST_PARAMETER_BYTES];
+        // SAFETY: `KernelParameters` promises that every byte of the structure is initialised; the regions do not
+        // overlap, and the size is checked above.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                std::ptr::from_ref(parameters).cast::<u8>(),
+                bytes.as_mut_ptr(),
+                size_of::<P>(),
+            );
+        }
+        Self {
+            bytes,
+            len: size_of::<P>(),
+        }
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// The same bytes, to be changed: a test of the plan plants faults there.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[..self.len]
+    }
+
+    fn set_u32(&mut self, at: usize, value: u32) {
+        self.bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+    }
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            bytes: [0; MOST_PARAMETER_BYTES],
+            len: 0,
+        }
+    }
+}
+
+impl std::fmt::Debug for Parameters {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Parameters({} bytes)", self.len)
+    }
+}
+
+/// A parameter structure of a kernel, declared in C.
+///
+/// # Safety
+/// Every byte of a value is initialised: the structure has no padding that is not a field. bindgen makes padding
+/// fields (`explicit_padding`).
+pub(crate) unsafe trait KernelParameters: Copy {}

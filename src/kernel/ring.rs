@@ -1,0 +1,407 @@
+//! The kernel whose rows come in bulk copies, into a ring in shared memory: `csrc/kernels/gemv_ring.cuh`.
+
+use serde::{Deserialize, Serialize};
+
+use super::params::{
+    NVFP4_RING_BAR_BYTES, NVFP4_RING_CHUNK_BYTES, NVFP4_RING_MAX_PRODUCERS, NVFP4_RING_MAX_WARPS,
+    NVFP4_RING_SCALE_BYTES, NVFP4_RING_SCALE_SLOTS, NVFP4_RING_UNIT_ROWS, nvfp4_ring_params,
+};
+use super::plan::{KernelParameters, Launch, Parameters, Plan};
+use super::{ALPHAS, Call, Job, KernelConfig, distinct, field, magic, shared_memory};
+use crate::gpu::Gpu;
+use crate::refusal::Refusal;
+use crate::shape::Shape;
+use crate::types::Activation;
+
+/// The configuration of the ring kernel. A CTA takes its rows four at a time: a unit. As many warps as a row
+/// takes are a group, and groups take units in turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RingConfig {
+    /// Chunks of 32 elements that a thread has of a row: 1 or 2.
+    pub chunks: u32,
+    /// Groups of a CTA: together they have 16 warps at most.
+    pub groups: u32,
+    /// Rows of a stage, for which a group waits at once: 1, 2 or 4.
+    pub rows: u32,
+    /// Units in the ring for each group: 1 to 8.
+    pub depth: u32,
+    /// Rows, in the order of their scales, that stay in one CTA: 1 or 4.
+    pub granule: u32,
+    /// L1 keeps block scales: in the 128x4 layout two units share what it fetches at once. Rings that take most of
+    /// an SM's shared memory leave L1 too small for it.
+    pub cached: bool,
+    /// CTAs that share the rows of all batches: no more than there are granules.
+    pub ctas: u32,
+}
+
+const UNIT: &str = "gemv_ring";
+/// What K must be a multiple of: scales of a row are copied 16 bytes at once.
+const STEP: usize = 256;
+const UNIT_ROWS: u64 = NVFP4_RING_UNIT_ROWS as u64;
+const MAX_WARPS: u32 = NVFP4_RING_MAX_WARPS;
+const WARP: u32 = 32;
+/// Elements of a warp's chunk.
+const WARP_CHUNK: usize = 2 * NVFP4_RING_CHUNK_BYTES as usize * WARP as usize;
+const ROWS: [u32; 3] = [1, 2, 4];
+const DEPTHS: std::ops::RangeInclusive<u32> = 1..=8;
+/// Bytes of codes that the ring had better hold: measured on an H200, docs/notes/tuning.md.
+const RING_BYTES: u64 = 64 << 10;
+/// The same where launches follow each other with programmatic dependent launch: more, since it fills while
+/// the vector is awaited. Two CTAs with short rows still fit an SM, one of each launch.
+const CHAINED_RING_BYTES: u64 = 128 << 10;
+const CHAINED_SHORT_RING_BYTES: u64 = 96 << 10;
+/// K of a short row, at most.
+const SHORT: usize = 7167;
+
+impl KernelConfig for RingConfig {
+    fn available(job: &Job<'_>) -> Result<(), Refusal> {
+        job.needs((9, 0), "9.0 or newer")?;
+        job.image(UNIT)?;
+        job.nvfp4()?;
+        job.row_length(STEP, "a multiple of 256")?;
+        job.aligned_16()?;
+        let (shape, tiled) = (job.shape, job.operands.tiled());
+        if shape.is_empty() {
+            return Err(Refusal::Empty);
+        }
+        if shape.n() > 1 {
+            return Err(Refusal::Vectors {
+                n: shape.n(),
+                most: 1,
+            });
+        }
+        let whole = if tiled { 128 } else { UNIT_ROWS as usize };
+        if shape.l() > 1 && !shape.m().is_multiple_of(whole) {
+            return Err(Refusal::RowsOfBatch {
+                m: shape.m(),
+                of: whole,
+            });
+        }
+        if row_warps(shape, 2) > MAX_WARPS {
+            return Err(Refusal::RowLength {
+                k: shape.k(),
+                needed: "32768 at most",
+            });
+        }
+        match places_are_counted(shape, tiled) {
+            true => Ok(()),
+            false => Err(Refusal::Rows),
+        }
+    }
+
+    /// The configuration that was fastest or nearly so for problems measured on an H200, with a smaller ring where
+    /// shared memory is short, and more CTAs than SMs where a CTA's sums would not fit. In chains, a deeper ring
+    /// where the GPU has room.
+    fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
+        let (shape, tiled) = (job.shape, job.operands.tiled());
+        let granule = if tiled { 4 } else { 1 };
+        let rows = match shape.k() {
+            ..4096 => 4,
+            4096..8192 => 2,
+            _ => 1,
+        };
+        let alone = [2, 1].into_iter().find_map(|chunks| {
+            let row_warps = row_warps(shape, chunks);
+            // Eight warps have little to start and to end.
+            let groups = (MAX_WARPS / row_warps).min(if row_warps == 1 { 8 } else { 4 });
+            let depth = RING_BYTES / (unit_bytes(shape) * u64::from(groups.max(1)));
+            let depth = depth.clamp(1, 4) as u32;
+            [1, 2, 4, 16].into_iter().find_map(|per_sm| {
+                (1..=groups).rev().find_map(|groups| {
+                    let config = Self {
+                        chunks,
+                        groups,
+                        rows,
+                        depth,
+                        granule,
+                        cached: true,
+                        ctas: ctas(job, granule, per_sm),
+                    };
+                    config.check(job).is_ok().then_some(config)
+                })
+            })
+        });
+        let smallest = Self {
+            chunks: 2,
+            groups: 1,
+            rows,
+            depth: 1,
+            granule,
+            cached: true,
+            ctas: ctas(job, granule, 16),
+        };
+        let alone = match alone {
+            Some(config) => config,
+            None => return smallest.check(job).map(|()| smallest),
+        };
+        if !job.chained {
+            return Ok(alone);
+        }
+        let ring = match shape.k() {
+            ..=SHORT => CHAINED_SHORT_RING_BYTES,
+            _ => CHAINED_RING_BYTES,
+        };
+        let turn = unit_bytes(shape) * u64::from(alone.groups);
+        let deepest = (ring / turn).clamp(alone.depth.into(), (*DEPTHS.end()).into()) as u32;
+        let deeper = (alone.depth..=deepest).rev().map(|depth| Self {
+            depth,
+            cached: false,
+            ..alone
+        });
+        let mut fitting = deeper.filter(|config| config.check(job).is_ok());
+        Ok(fitting.next().unwrap_or(alone))
+    }
+
+    fn candidates(job: &Job<'_>) -> Vec<Self> {
+        let Ok(default) = Self::default_for(job) else {
+            return Vec::new();
+        };
+        // What is in flight hides the latency of memory; more does nothing.
+        let (deepest, rings) = match job.chained {
+            false => (4, RING_BYTES * 3 / 5..=RING_BYTES * 5 / 2),
+            true => (6, RING_BYTES * 3 / 4..=RING_BYTES * 13 / 4),
+        };
+        let (shape, tiled) = (job.shape, job.operands.tiled());
+        let mut configs = vec![default];
+        for chunks in [2, 1] {
+            let most = MAX_WARPS / row_warps(shape, chunks).clamp(1, MAX_WARPS);
+            for groups in [most, most.div_ceil(2), most.div_ceil(4)] {
+                for rows in ROWS {
+                    for depth in 1..=deepest {
+                        let ring = u64::from(groups * depth) * unit_bytes(shape);
+                        if !rings.contains(&ring) {
+                            continue;
+                        }
+                        for &granule in if tiled { &[4, 1][..] } else { &[1] } {
+                            configs.push(Self {
+                                chunks,
+                                groups,
+                                rows,
+                                depth,
+                                granule,
+                                ctas: ctas(job, granule, 1),
+                                ..default
+                            });
+                        }
+                    }
+                }
+            }
+        }
+        // Two CTAs an SM, each with half of the warps.
+        let two: Vec<Self> = configs
+            .iter()
+            .filter(|config| config.groups > 1)
+            .map(|config| Self {
+                groups: config.groups / 2,
+                ctas: ctas(job, config.granule, 2),
+                ..*config
+            })
+            .collect();
+        configs.extend(two);
+        // With the small rings of isolated launches, L1 is large enough.
+        if tiled && !default.cached {
+            let cached = |config: &Self| Self {
+                cached: true,
+                ..*config
+            };
+            configs.extend(configs.iter().map(cached).collect::<Vec<_>>());
+        }
+        distinct(configs, |config| config.check(job).is_ok())
+    }
+
+    fn check(&self, job: &Job<'_>) -> Result<(), Refusal> {
+        let (shape, tiled) = (job.shape, job.operands.tiled());
+        let Self {
+            chunks,
+            groups,
+            rows,
+            depth,
+            granule,
+            ctas,
+            ..
+        } = *self;
+        field("chunks", chunks, "1 or 2", [1, 2].contains(&chunks))?;
+        let most = MAX_WARPS / row_warps(shape, chunks).max(1);
+        field(
+            "groups",
+            groups,
+            "1 to 16 divided by the warps that share a row (K / 1024 / chunks, rounded up)",
+            (1..=most).contains(&groups),
+        )?;
+        field("rows", rows, "1, 2 or 4", ROWS.contains(&rows))?;
+        field("depth", depth, "1 to 8", DEPTHS.contains(&depth))?;
+        field("granule", granule, "1 or 4", [1, 4].contains(&granule))?;
+        let granules = places(shape, tiled).div_ceil(granule.into());
+        field(
+            "ctas",
+            ctas,
+            "1 to the granules of all rows",
+            ctas >= 1 && u64::from(ctas) <= granules,
+        )?;
+        shared_memory(self.layout(shape, tiled).bytes, job.gpu)
+    }
+
+    /// A thread adds two blocks of each chunk, each by one fused operation, then come five additions over the
+    /// lanes, and one for each warp that shares the row. Blocks and the product of two block scales are exact.
+    fn roundings(&self, shape: &Shape, _: Activation) -> u32 {
+        // Chunks that no kernel has count as the most that one has.
+        let chunks = self.chunks.clamp(1, 2);
+        2 * chunks + 5 + row_warps(shape, chunks) + ALPHAS
+    }
+
+    fn plan(&self, call: &Call, job: &Job<'_>) -> Plan {
+        let shape = &call.shape;
+        let tiled = job.operands.tiled();
+        let layout = self.layout(shape, tiled);
+        let (m, several) = (shape.m() as u32, shape.l() > 1);
+        let row_warps = row_warps(shape, self.chunks);
+        let producers = self.groups.min(NVFP4_RING_MAX_PRODUCERS);
+        let steps = call.weight_scale_steps();
+        let pass = call.pass(0, 1);
+        let parameters = nvfp4_ring_params {
+            granules_per_cta: layout.granules_per_cta as u32,
+            granules_left: layout.granules_left as u32,
+            granule_log2: self.granule.ilog2(),
+            producers,
+            aligned: if tiled || several {
+                NVFP4_RING_UNIT_ROWS - 1
+            } else {
+                0
+            },
+            tiled: tiled.into(),
+            rows: m * shape.l() as u32,
+            places: places(shape, tiled) as u32,
+            row_bytes: shape.row_code_bytes() as u32,
+            depth: self.depth,
+            groups: self.groups,
+            row_warps,
+            row_warps_magic: (1_u32 << 16).div_ceil(row_warps),
+            bars_at: layout.bars_at as u32,
+            codes: call.weights.codes,
+            chunks: shape.row_code_bytes() as u32 / NVFP4_RING_CHUNK_BYTES,
+            dependent: job.dependent().into(),
+            m,
+            m_magic: if several { magic(m) } else { 0 },
+            zero: 0,
+            scales_at: layout.scales_at as u32,
+            sums_at: layout.sums_at as u32,
+            sums_pitch: layout.sums_pitch as u32,
+            vectors: pass.vectors,
+            vector_batch_bytes: pass.vector_batch_bytes,
+            vector_scales: pass.vector_scales,
+            vector_scale_steps: pass.vector_scale_steps,
+            vector_scale_batch_bytes: pass.vector_scale_batch_bytes,
+            scales: call.weights.scales,
+            scale_row_bytes: steps.row_stride as u32,
+            scale_group_bytes: steps.group_stride as u32,
+            cached: self.cached.into(),
+            epilogue: pass.epilogue,
+            ..nvfp4_ring_params::default()
+        };
+        Launch {
+            entry: entry(self.chunks, self.rows),
+            grid: [self.ctas, 1],
+            threads: (self.groups * row_warps + producers) * WARP,
+            dynamic_shared: layout.bytes as u32,
+            dependent: job.dependent(),
+            parameters: Parameters::of(&parameters),
+            ..Launch::default()
+        }
+        .into()
+    }
+
+    fn bytes_in_flight(&self, job: &Job<'_>) -> u64 {
+        // Codes and an eighth of it, their scales.
+        u64::from(self.groups) * u64::from(self.depth) * unit_bytes(job.shape) / 8 * 9
+    }
+}
+
+// SAFETY: bindgen makes padding fields of this structure's padding.
+unsafe impl KernelParameters for nvfp4_ring_params {}
+
+/// The entry point for so many chunks of a thread and rows of a stage.
+fn entry(chunks: u32, rows: u32) -> &'static str {
+    match (chunks, rows) {
+        (1, 1) => "gemv_ring_c1_r1",
+        (1, 2) => "gemv_ring_c1_r2",
+        (1, _) => "gemv_ring_c1_r4",
+        (_, 1) => "gemv_ring_c2_r1",
+        (_, 2) => "gemv_ring_c2_r2",
+        _ => "gemv_ring_c2_r4",
+    }
+}
+
+/// What a CTA has: granules, and dynamic shared memory, in bytes from its start. The ring stands first.
+struct Layout {
+    granules_per_cta: u64,
+    granules_left: u64,
+    scales_at: u64,
+    bars_at: u64,
+    sums_at: u64,
+    sums_pitch: u64,
+    bytes: u64,
+}
+
+impl RingConfig {
+    fn layout(&self, shape: &Shape, tiled: bool) -> Layout {
+        let row_warps = u64::from(row_warps(shape, self.chunks));
+        let (groups, ctas) = (u64::from(self.groups), u64::from(self.ctas));
+        let units = groups * u64::from(self.depth);
+        let granules = places(shape, tiled).div_ceil(self.granule.into());
+        // Of the CTA that has most: a unit more where its first one is cut by the alignment.
+        let most = granules.div_ceil(ctas) * u64::from(self.granule);
+        let sums_pitch = (most.div_ceil(UNIT_ROWS) + 1) * UNIT_ROWS;
+        let scale_bytes = u64::from(NVFP4_RING_SCALE_SLOTS * NVFP4_RING_SCALE_BYTES);
+        let scales_at = units * unit_bytes(shape);
+        let bars_at = scales_at + groups * row_warps * u64::from(self.chunks) * scale_bytes;
+        let stages = units * (UNIT_ROWS / u64::from(self.rows));
+        let sums_at = bars_at + stages * u64::from(NVFP4_RING_BAR_BYTES);
+        Layout {
+            granules_per_cta: granules / ctas,
+            granules_left: granules % ctas,
+            scales_at,
+            bars_at,
+            sums_at,
+            sums_pitch,
+            bytes: sums_at + row_warps * sums_pitch * 4,
+        }
+    }
+}
+
+/// Bytes of a unit's codes.
+fn unit_bytes(shape: &Shape) -> u64 {
+    UNIT_ROWS * shape.row_code_bytes() as u64
+}
+
+/// So many CTAs for each SM, or as many as there are granules for.
+fn ctas(job: &Job<'_>, granule: u32, per_sm: u64) -> u32 {
+    let granules = places(job.shape, job.operands.tiled()) / u64::from(granule);
+    let Gpu {
+        multiprocessors, ..
+    } = job.gpu;
+    (u64::from((*multiprocessors).max(1)) * per_sm).clamp(1, granules.max(1)) as u32
+}
+
+/// Warps that share a row.
+fn row_warps(shape: &Shape, chunks: u32) -> u32 {
+    u32::try_from(shape.k().div_ceil(WARP_CHUNK * chunks.max(1) as usize)).unwrap_or(u32::MAX)
+}
+
+/// Places of all batches, which rows take in the order of their scales; the last ones may be empty.
+fn places(shape: &Shape, tiled: bool) -> u64 {
+    let rows = shape.m() as u64 * shape.l() as u64;
+    if tiled {
+        rows.next_multiple_of(128)
+    } else {
+        rows
+    }
+}
+
+/// The kernel counts places in 32 bits, and finds a row's batch by multiplying with 2^32 / M, rounded up: exact
+/// while what the rounding adds, times the row, stays below 2^32.
+fn places_are_counted(shape: &Shape, tiled: bool) -> bool {
+    let (m, places) = (shape.m() as u64, places(shape, tiled));
+    let added = (1_u64 << 32).div_ceil(m) * m - (1 << 32);
+    places < 1 << 31 && (shape.l() == 1 || added * places < 1 << 32)
+}

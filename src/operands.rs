@@ -1,0 +1,180 @@
+//! What is asked about operands besides their shape, and operands by address.
+
+use crate::tensor::{GlobalScale, Strides};
+use crate::types::{Activation, FloatType, ScaleLayout};
+
+/// What dispatch and kernels ask about operands besides their shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Operands {
+    /// The vectors' element type.
+    pub activation: Activation,
+    /// How the weights' block scales lie.
+    pub weight_layout: ScaleLayout,
+    /// How NVFP4 vectors' block scales lie; linear for others, which have none.
+    pub vector_layout: ScaleLayout,
+    /// How addresses and strides are aligned.
+    pub alignment: Alignment,
+}
+
+impl Operands {
+    /// Aligned operands whose scales all lie in `layout`. Vectors without scales count as linear.
+    pub fn new(activation: Activation, layout: ScaleLayout) -> Self {
+        Self {
+            activation,
+            weight_layout: layout,
+            vector_layout: match activation {
+                Activation::Nvfp4 => layout,
+                _ => ScaleLayout::Linear,
+            },
+            alignment: Alignment::BEST,
+        }
+    }
+
+    /// The weights' scales are in the 128x4 layout.
+    pub(crate) fn tiled(&self) -> bool {
+        self.weight_layout == ScaleLayout::Tiled128x4
+    }
+}
+
+/// Powers of two, 32 at most, that addresses in bytes are multiples of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Alignment {
+    /// The weights' codes.
+    pub codes: u32,
+    /// The weights' scales.
+    pub scales: u32,
+    /// NVFP4 vectors' codes and scales, and the strides that are used; 32 for others.
+    pub vectors: u32,
+}
+
+impl Alignment {
+    /// The most that any kernel asks for.
+    pub const BEST: Self = Self {
+        codes: 32,
+        scales: 32,
+        vectors: 32,
+    };
+
+    /// The alignment of all of these addresses and strides together.
+    pub(crate) fn of(values: &[u64]) -> u32 {
+        let bits = values.iter().fold(0, |bits, value| bits | value);
+        1 << bits.trailing_zeros().min(5)
+    }
+
+    /// Everything is a multiple of 16 bytes, the most that one copy instruction takes.
+    pub fn is_16(&self) -> bool {
+        self.codes.min(self.scales).min(self.vectors) >= 16
+    }
+}
+
+/// NVFP4 weights by address; see [`Weights`](crate::Weights).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RawWeights {
+    /// Packed E2M1 codes `[L][M][K/2]`, 8-byte aligned; 16-byte alignment is faster, and 32-byte
+    /// alignment on Blackwell.
+    pub codes: u64,
+    /// E4M3 block scales, densely packed batches; 4-byte aligned in the 128x4 layout.
+    pub scales: u64,
+    /// How the scales lie.
+    pub layout: ScaleLayout,
+    /// The global scale.
+    pub global: GlobalScale,
+    /// f32 factors of the rows, 4-byte aligned, or 0.
+    pub row_alpha: u64,
+    /// Elements from one batch's row factors to the next's: 0 (shared) or M.
+    pub row_alpha_batch_stride: usize,
+}
+
+/// Vectors by address; see [`Vectors`](crate::Vectors).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RawVectors {
+    /// 4-bit activations.
+    Nvfp4 {
+        /// Packed E2M1 codes, 8-byte aligned.
+        codes: u64,
+        /// Their strides in bytes, multiples of 8.
+        code_strides: Strides,
+        /// E4M3 block scales; any alignment.
+        scales: u64,
+        /// How the scales lie.
+        layout: ScaleLayout,
+        /// Their strides in bytes; the 128x4 layout uses the batch stride only.
+        scale_strides: Strides,
+        /// The global scale of all vectors.
+        global: GlobalScale,
+        /// f32 factors `[L][N]`, 4-byte aligned, or 0.
+        vector_alpha: u64,
+    },
+    /// 16- or 32-bit activations.
+    Dense {
+        /// Their element type.
+        element: FloatType,
+        /// The elements, 16-byte aligned.
+        values: u64,
+        /// Strides in bytes, multiples of 16.
+        strides: Strides,
+    },
+}
+
+impl RawVectors {
+    /// The vectors' element type.
+    pub fn activation(&self) -> Activation {
+        match self {
+            Self::Nvfp4 { .. } => Activation::Nvfp4,
+            Self::Dense { element, .. } => match element {
+                FloatType::F16 => Activation::F16,
+                FloatType::Bf16 => Activation::Bf16,
+                FloatType::F32 => Activation::F32,
+            },
+        }
+    }
+}
+
+/// The output by address: `[L][N][M]`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RawOutput {
+    /// Aligned to its elements.
+    pub address: u64,
+    /// The element type.
+    pub element: FloatType,
+}
+
+impl Operands {
+    /// What there is to ask about operands at these addresses.
+    pub fn of(shape: &crate::Shape, weights: &RawWeights, vectors: &RawVectors) -> Self {
+        let (vector_layout, vector_alignment) = match vectors {
+            RawVectors::Nvfp4 {
+                codes,
+                code_strides,
+                scales,
+                layout,
+                scale_strides,
+                ..
+            } => {
+                // The strides of a single vector or batch are not used.
+                let row = if shape.n() > 1 { code_strides.row } else { 0 };
+                let (batch, scale_batch) = match shape.l() {
+                    0 | 1 => (0, 0),
+                    _ => (code_strides.batch, scale_strides.batch),
+                };
+                let strides = [row, batch, scale_batch].map(|stride| stride as u64);
+                let [row, batch, scale_batch] = strides;
+                (
+                    *layout,
+                    Alignment::of(&[*codes, *scales, row, batch, scale_batch]),
+                )
+            }
+            RawVectors::Dense { .. } => (ScaleLayout::Linear, Alignment::BEST.vectors),
+        };
+        Self {
+            activation: vectors.activation(),
+            weight_layout: weights.layout,
+            vector_layout,
+            alignment: Alignment {
+                codes: Alignment::of(&[weights.codes]),
+                scales: Alignment::of(&[weights.scales]),
+                vectors: vector_alignment,
+            },
+        }
+    }
+}

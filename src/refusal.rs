@@ -1,0 +1,167 @@
+//! Why a path, a kernel or a configuration cannot compute a problem.
+
+use std::fmt;
+
+use crate::types::Activation;
+
+/// Why something cannot run. Prints as a clause that says what would help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// A GPU path, and operands in host memory.
+    OperandsOnHost,
+    /// The CPU path, and operands in device memory.
+    OperandsOnDevice,
+    /// Built without the `cuda` feature.
+    BuiltWithoutCuda,
+    /// A build without kernels, for documentation, editors and `cargo check`: `NVFP4_GEMV_NO_KERNELS`.
+    BuiltWithoutKernels,
+    /// The device lacks what the kernel is made of.
+    ComputeCapability {
+        /// The device's, major and minor.
+        found: (i32, i32),
+        /// What the kernel needs.
+        needed: &'static str,
+    },
+    /// No machine code for this device in this build.
+    NoKernelImage {
+        /// The device's compute capability.
+        compute_capability: (i32, i32),
+        /// The architectures that this build carries.
+        images: &'static str,
+    },
+    /// The kernel does not multiply such vectors.
+    Activation {
+        /// The vectors' element type.
+        found: Activation,
+        /// Those that it multiplies.
+        takes: &'static str,
+    },
+    /// The kernel reads scales in the 128x4 layout only.
+    ScaleLayout {
+        /// Whose scales are linear.
+        operand: &'static str,
+    },
+    /// More vectors than the kernel takes.
+    Vectors {
+        /// N.
+        n: usize,
+        /// The most that it takes.
+        most: usize,
+    },
+    /// The kernel copies whole pieces of rows.
+    RowLength {
+        /// Elements of a row.
+        k: usize,
+        /// What K must be.
+        needed: &'static str,
+    },
+    /// Rows of several batches are counted on, and a group of rows has one batch.
+    RowsOfBatch {
+        /// M.
+        m: usize,
+        /// What M must be a multiple of.
+        of: usize,
+    },
+    /// More rows than the kernel counts.
+    Rows,
+    /// Nothing to compute: M or L is 0.
+    Empty,
+    /// Addresses or strides are not multiples of what the kernel copies at once.
+    Alignment {
+        /// Bytes.
+        needed: u32,
+    },
+    /// A batch's codes are more than a tensor map can step over.
+    BatchSize,
+    /// The vectors do not fit the device's shared memory, however the rest is chosen.
+    VectorMemory,
+    /// A configuration asks for more shared memory than a CTA of the device can have.
+    SharedMemory {
+        /// Bytes that it asks for.
+        needed: u64,
+        /// Bytes that there are.
+        available: u32,
+    },
+    /// A configuration's value that no kernel is compiled for, or that this problem has no use for.
+    Field {
+        /// Which field of the configuration.
+        name: &'static str,
+        /// Its value.
+        value: u32,
+        /// What it may be.
+        takes: &'static str,
+    },
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OperandsOnHost => {
+                f.write_str("the operands are in host memory; copy them to a device first")
+            }
+            Self::OperandsOnDevice => {
+                f.write_str("the operands are in device memory; copy them to the host first")
+            }
+            Self::BuiltWithoutCuda => f.write_str("built without the `cuda` feature"),
+            Self::BuiltWithoutKernels => f.write_str(
+                "this build carries no kernels: NVFP4_GEMV_NO_KERNELS (or DOCS_RS) was set when it was \
+                 built; unset it and build again",
+            ),
+            Self::ComputeCapability {
+                found: (major, minor),
+                needed,
+            } => write!(
+                f,
+                "the device has compute capability {major}.{minor}, and {needed} is needed"
+            ),
+            Self::NoKernelImage {
+                compute_capability: (major, minor),
+                images,
+            } => write!(
+                f,
+                "this build carries machine code for {images}, none of which runs this on compute \
+                 capability {major}.{minor}; rebuild with NVFP4_GEMV_ARCHS naming it"
+            ),
+            Self::Activation { found, takes } => {
+                write!(f, "the vectors are {found}, and it multiplies {takes} vectors")?;
+                match *takes == NVFP4 {
+                    true => f.write_str("; QuantizedVectors makes NVFP4 ones on the device"),
+                    false => Ok(()),
+                }
+            }
+            Self::ScaleLayout { operand } => write!(
+                f,
+                "the {operand} are linear, and it reads the 128x4 layout; TiledWeights and \
+                 QuantizedVectors, or convert_scales on the host, make it"
+            ),
+            Self::Vectors { n, most } => write!(f, "N is {n}, and it takes {most} at most"),
+            Self::RowLength { k, needed } => write!(f, "K is {k}, and it needs {needed}"),
+            Self::RowsOfBatch { m, of } => write!(
+                f,
+                "M is {m}, and with several batches it needs a multiple of {of}"
+            ),
+            Self::Rows => f.write_str("the batches have more rows in all than it counts"),
+            Self::Empty => f.write_str("M or L is 0: there is nothing to compute"),
+            Self::Alignment { needed } => write!(
+                f,
+                "codes, their strides and scales must be aligned to {needed} bytes for its copies"
+            ),
+            Self::BatchSize => {
+                f.write_str("a batch of codes has 2^40 bytes or more, too many for a tensor map")
+            }
+            Self::VectorMemory => f.write_str(
+                "the vectors do not fit the device's shared memory beside a stage of weights; fewer \
+                 vectors a call, or NVFP4 instead of 16-bit ones, take less",
+            ),
+            Self::SharedMemory { needed, available } => write!(
+                f,
+                "it takes {needed} bytes of shared memory a CTA, and the device has {available}"
+            ),
+            Self::Field { name, value, takes } => write!(f, "{name} is {value}, and may be {takes}"),
+        }
+    }
+}
+
+/// What a kernel says that it takes, where those are NVFP4 vectors only.
+pub(crate) const NVFP4: &str = "NVFP4";
