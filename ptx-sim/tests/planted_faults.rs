@@ -16,7 +16,7 @@ use ptx_sim::Policy::{Fair, Random, Starve};
 use ptx_sim::mutate::{
     Check, Finding, Kernel, Kind, Known, Mutant, Planted, Ran, Score, Subject, schedules,
 };
-use ptx_sim::{Module, Options, SimError, Timing};
+use ptx_sim::{Launch, Module, Options, Sim, SimError, Timing};
 
 fn known() -> &'static Known {
     static LIST: OnceLock<Known> = OnceLock::new();
@@ -118,6 +118,67 @@ fn mma_pipelined() {
         data::mma_pipelined(2, 1, 11, 2304),
     ];
     demand(&conformance("mma_pipelined", cases, 3));
+}
+
+/// What `data/reduce.ptx` computes: each CTA's row, chunk by chunk.
+fn reduced(matrix: &[u8], vector: &[u8], rows: usize) -> Vec<u8> {
+    let columns = vector.len();
+    let mut out = Vec::new();
+    for row in matrix.chunks(columns).take(rows) {
+        for (w, x) in row.chunks(1024).zip(vector.chunks(1024)) {
+            let products = (0..1024).map(|i| i32::from(w[i ^ 3] as i8) * i32::from(x[i] as i8));
+            let sum: i32 = products.sum();
+            let stored = if sum < 0 { sum * 3 } else { sum };
+            out.extend(stored.to_le_bytes());
+        }
+    }
+    out
+}
+
+/// Loads, shuffles, barriers and integer arithmetic, as in kernels without tensor cores.
+#[test]
+fn reduce() {
+    let module = Module::parse(include_str!("data/reduce.ptx")).expect("reduce");
+    let kernel = Kernel::new(&module, "reduce").expect("reduce");
+    let mut launches = Vec::new();
+    let mut host = None;
+    for (rows, chunks) in [(3, 2), (1, 3)] {
+        let mut random = fastrand::Rng::with_seed(chunks as u64);
+        let mut draw = |n| (0..n).map(|_| random.u8(..)).collect::<Vec<u8>>();
+        let (matrix, vector) = (draw(rows * chunks * 1024), draw(chunks * 1024));
+        let mut sim = Sim::new(kernel.module().clone());
+        let a = sim.upload("matrix", &matrix).expect("matrix");
+        let b = sim.upload("vector", &vector).expect("vector");
+        let out = sim.alloc("out", rows * chunks * 4).expect("out");
+        let launch = Launch::new("reduce", [rows as u32, 1, 1], [64, 1, 1])
+            .buffer(a)
+            .buffer(b)
+            .buffer(out)
+            .u32(chunks as u32);
+        host = Some(launch.clone());
+        let want = reduced(&matrix, &vector, rows);
+        let check = move |p: &Planted, o: &Options| -> Result<Ran, SimError> {
+            let mut sim = sim.clone();
+            let launch = p.launch(launch.clone())?;
+            let report = sim.run_program(p.program(), &launch, o, None)?;
+            let wrong = if !sim.fully_written(out) {
+                Some("an output byte is not written".into())
+            } else {
+                (sim.download(out) != want).then(|| "other sums".into())
+            };
+            Ok(Ran { report, wrong })
+        };
+        let name = format!("{rows} rows, {chunks} chunks");
+        launches.push((name, Box::new(check) as Box<Check<'static>>));
+    }
+    demand(&Subject {
+        name: "reduce".into(),
+        kernel,
+        host,
+        launches,
+        schedules: schedules(6),
+        pick: |_| true,
+    });
 }
 
 /// A CUDA-core kernel for `n` vectors; `None` without nvcc.
