@@ -4,6 +4,7 @@
 
 use std::mem::offset_of;
 
+use super::call::Pass;
 use super::params::{
     NVFP4_SWIZZLE_128, NVFP4_SWIZZLE_NONE, NVFP4_TILE_ATOM_BYTES, NVFP4_TILE_ATOM_ELEMENTS,
     NVFP4_TILE_ATOM_ROW_BYTES, NVFP4_TILE_MAX_STAGES, NVFP4_TILE_PATTERN_BYTES,
@@ -219,7 +220,11 @@ fn maps<T: Tiled>(call: &Call, pass: &Pass, atoms: u32) -> [nvfp4_tensor_map; MO
     let row = shape.row_code_bytes() as u64;
     let atoms = u64::from(atoms);
     let [atom, atom_row] = [NVFP4_TILE_ATOM_BYTES, NVFP4_TILE_ATOM_ROW_BYTES].map(u64::from);
-    let vector_row = if n > 1 { pass.vector_row_bytes as u64 } else { row };
+    let vector_row = if n > 1 {
+        pass.vector_row_bytes as u64
+    } else {
+        row
+    };
     let (vector_batch, scale_batch) = match l {
         0 | 1 => (vector_row * n, atoms * atom),
         _ => (
@@ -232,7 +237,7 @@ fn maps<T: Tiled>(call: &Call, pass: &Pass, atoms: u32) -> [nvfp4_tensor_map; MO
             address: call.weights.codes,
             size: [row, m, l, 0],
             stride: [1, row, row * m, 0],
-            box_: [NVFP4_TILE_ROW_BYTES, ROWS, 1, 0],
+            box_size: [NVFP4_TILE_ROW_BYTES, ROWS, 1, 0],
             rank: 3,
             swizzle: NVFP4_SWIZZLE_128,
             ..nvfp4_tensor_map::default()
@@ -241,7 +246,7 @@ fn maps<T: Tiled>(call: &Call, pass: &Pass, atoms: u32) -> [nvfp4_tensor_map; MO
             address: pass.vectors,
             size: [row, pass.n as u64, l, 0],
             stride: [1, vector_row, vector_batch, 0],
-            box_: [NVFP4_TILE_ROW_BYTES, T::VECTORS, 1, 0],
+            box_size: [NVFP4_TILE_ROW_BYTES, T::VECTORS, 1, 0],
             rank: 3,
             swizzle: NVFP4_SWIZZLE_128,
             ..nvfp4_tensor_map::default()
@@ -250,7 +255,7 @@ fn maps<T: Tiled>(call: &Call, pass: &Pass, atoms: u32) -> [nvfp4_tensor_map; MO
             address: pass.vector_scales,
             size: [atom_row, pass.n as u64, atoms, l],
             stride: [1, atom_row, atom, scale_batch],
-            box_: [
+            box_size: [
                 NVFP4_TILE_ATOM_ROW_BYTES,
                 T::SCALE_ROWS,
                 NVFP4_TILE_STEP_ATOMS,
@@ -287,8 +292,7 @@ fn with_cluster<T: Tiled>(cluster: u32, job: &Job<'_>) -> Option<T> {
     let alone = most_ctas(cluster, job) == 1.0 || !T::two_fit(job.shape.n());
     let per_sm = if alone { 1 } else { 2 };
     let with = |stages| T::new(stages, cluster);
-    let fits =
-        |config: &T, per_sm: u32| config.check(job).is_ok() && fit(per_sm, config, job);
+    let fits = |config: &T, per_sm: u32| config.check(job).is_ok() && fit(per_sm, config, job);
     let enough = |config: &T| config.bytes_in_flight(job) * u64::from(per_sm) >= BYTES_IN_FLIGHT;
     // No more than there are K steps.
     let steps = steps(job.shape).div_ceil(cluster as usize) as u32;
@@ -296,12 +300,16 @@ fn with_cluster<T: Tiled>(cluster: u32, job: &Job<'_>) -> Option<T> {
     let mut stages = (2..=most).map(with);
     match T::DEEPEST {
         true => stages.rev().find(|config| fits(config, per_sm)),
-        false => stages.find(|config| {
-            fits(config, per_sm) && (enough(config) || config.stages() == most)
-        }),
+        false => stages
+            .find(|config| fits(config, per_sm) && (enough(config) || config.stages() == most)),
     }
     // A device with less shared memory.
-    .or_else(|| (2..=MOST_STAGES).rev().map(with).find(|config| fits(config, 1)))
+    .or_else(|| {
+        (2..=MOST_STAGES)
+            .rev()
+            .map(with)
+            .find(|config| fits(config, 1))
+    })
 }
 
 /// K steps of a row.
@@ -358,5 +366,368 @@ impl Load {
         let alone = self.ctas.min(self.at_once) == 1.0;
         let overlap = if alone { 1.06 } else { 1.0 };
         self.ctas * (self.steps + 0.5) * overlap + 3.0 * (self.waves() - 1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Debug;
+
+    use proptest::prelude::*;
+
+    use super::super::{Config, Kernel, Tcgen05Config, TmaConfig};
+    use super::*;
+    use crate::gpu::Gpu;
+    use crate::operands::{Alignment, Operands, RawOutput, RawVectors, RawWeights};
+    use crate::tensor::{GlobalScale, Strides};
+    use crate::types::FloatType;
+
+    const OPERANDS: Operands = Operands {
+        activation: Activation::Nvfp4,
+        weight_layout: ScaleLayout::Tiled128x4,
+        vector_layout: ScaleLayout::Tiled128x4,
+        alignment: Alignment::BEST,
+    };
+
+    fn b200() -> Gpu {
+        Gpu::of_compute_capability((10, 0), "100f")
+    }
+
+    fn job<'a>(shape: &'a Shape, gpu: &'a Gpu) -> Job<'a> {
+        Job {
+            shape,
+            operands: &OPERANDS,
+            gpu,
+            chained: false,
+        }
+    }
+
+    /// The default, which is legal, the first of the candidates, and not among them twice; nor is another.
+    fn default<T: Tiled + Debug>(job: &Job<'_>) -> T {
+        let default = T::default_for(job).unwrap();
+        let candidates = T::candidates(job);
+        assert_eq!(candidates.first(), Some(&default));
+        for (i, config) in candidates.iter().enumerate() {
+            assert_eq!(config.check(job), Ok(()), "{config:?}");
+            assert!(!candidates[..i].contains(config), "{config:?} twice");
+        }
+        default
+    }
+
+    fn keeps_enough_in_flight<T: Tiled + Debug>(shape: &Shape) {
+        let gpu = b200();
+        let job = job(shape, &gpu);
+        let config: T = default(&job);
+        let ctas = tiles(shape) * config.cluster() as usize;
+        let two = ctas > 148 && T::two_fit(shape.n());
+        let per_sm = if two { 2 } else { 1 };
+        assert!(config.bytes_in_flight(&job) * per_sm >= BYTES_IN_FLIGHT);
+    }
+
+    #[test]
+    fn defaults_keep_enough_in_flight() {
+        for (m, k, l) in [(7168, 16384, 1), (4096, 7168, 8), (7168, 2048, 4)] {
+            for n in [1, 2, 8, 16] {
+                let shape = Shape::new(m, n, k, l).unwrap();
+                keeps_enough_in_flight::<TmaConfig>(&shape);
+                keeps_enough_in_flight::<Tcgen05Config>(&shape);
+            }
+        }
+    }
+
+    #[test]
+    fn every_shape_has_a_default() {
+        let gpu = b200();
+        for (m, n, k, l) in [
+            (1, 1, 32, 1),
+            (129, 16, 96, 1),
+            (1, 1, 32, 70_000),
+            (1 << 20, 3, 64, 1),
+        ] {
+            let shape = Shape::new(m, n, k, l).unwrap();
+            let job = job(&shape, &gpu);
+            // A K step or less.
+            assert_eq!(default::<TmaConfig>(&job).stages, 2);
+            assert_eq!(default::<Tcgen05Config>(&job).stages, 2);
+        }
+    }
+
+    /// CTAs of a cluster wait for each other while they hold tensor memory. If the CTAs of two clusters that
+    /// share two SMs could each lack columns that the other holds, they would wait for ever: so all CTAs
+    /// for which an SM has shared memory get their columns.
+    #[test]
+    fn ctas_that_share_an_sm_never_lack_tensor_memory() {
+        let gpu = b200();
+        // Of an SM: what a CTA can have, and what one takes beside.
+        let of_sm = u64::from(gpu.shared_bytes + RESERVED);
+        let shape = Shape::new(128, 16, 16384, 1).unwrap();
+        let job = job(&shape, &gpu);
+        let mut configs = 0;
+        for stages in 2..=MOST_STAGES {
+            let config = Tcgen05Config { stages, cluster: 2 };
+            if config.check(&job).is_ok() {
+                let ctas = of_sm / (shared_bytes(&config, &shape) + u64::from(RESERVED));
+                assert!(fit(ctas as u32, &config, &job), "{config:?}, {ctas} CTAs");
+                configs += 1;
+            }
+        }
+        assert!(configs > 6);
+    }
+
+    /// Eight roundings for each of 64 instructions, four CTAs, four alphas; of CUDA cores four in each of eight K
+    /// steps, two over lanes, and two groups of four CTAs.
+    #[test]
+    fn roundings_by_hand() {
+        let shape = Shape::gemv(7168, 16384, 1).unwrap();
+        let (stages, cluster) = (4, 4);
+        let tcgen05 = Config::from(Tcgen05Config { stages, cluster });
+        assert_eq!(tcgen05.roundings(&shape, Activation::Nvfp4), 64 * 8 + 4 + 4);
+        let tma = Config::from(TmaConfig { stages, cluster });
+        assert_eq!(tma.roundings(&shape, Activation::Nvfp4), 8 * 4 + 2 + 8 + 4);
+    }
+
+    /// 56 tiles of 7168x16384 in clusters of seven are 392 CTAs, for 296 places.
+    #[test]
+    fn contest_shapes_fit_a_b200_at_once() {
+        let gpu = b200();
+        for (m, k, l, cluster) in [(7168, 16384, 1, 4), (4096, 7168, 8, 1), (7168, 2048, 4, 1)] {
+            for n in 1..=16 {
+                let shape = Shape::new(m, n, k, l).unwrap();
+                let job = job(&shape, &gpu);
+                let config: Tcgen05Config = default(&job);
+                assert_eq!(config.cluster, cluster, "{shape}");
+                let (ctas, places) = (tiles(&shape) * cluster as usize, 2 * 148);
+                let usable = if cluster > 2 { places * 9 / 10 } else { places };
+                assert!(ctas <= usable && fit(2, &config, &job), "{shape}");
+                assert_eq!(Load::of(&config, &job).waves(), 1.0);
+            }
+        }
+    }
+
+    fn pays_for_waves<T: Tiled>(job: &Job<'_>) -> Result<(), TestCaseError> {
+        let work = |load: &Load| load.ctas * (load.steps + 0.5);
+        let default = Load::of(&T::default_for(job).unwrap(), job);
+        let others = (1..=MOST_CLUSTER).filter_map(|cluster| with_cluster::<T>(cluster, job));
+        for other in others.map(|config| Load::of(&config, job)) {
+            let more = default.waves() - other.waves();
+            if more >= 0.0 {
+                let most = 1.06 * work(&other) - 2.9 * more;
+                prop_assert!(work(&default) <= most, "{default:?} {other:?}");
+            }
+        }
+        Ok(())
+    }
+
+    proptest! {
+        /// More waves than another config needs are taken only where each SM then has less to do, by more than
+        /// a wave costs; and of configs with as many waves the one that has the least.
+        #[test]
+        fn waves_are_paid_for(
+            m in 1usize..40_000,
+            k in 1usize..1000,
+            l in 1usize..9,
+            n in 1usize..=8,
+            multiprocessors in prop::sample::select(vec![78u32, 114, 132, 148, 160]),
+        ) {
+            let shape = Shape::new(m, n, 32 * k, l).unwrap();
+            let gpu = Gpu { multiprocessors, ..b200() };
+            let job = job(&shape, &gpu);
+            pays_for_waves::<TmaConfig>(&job)?;
+            pays_for_waves::<Tcgen05Config>(&job)?;
+        }
+    }
+
+    #[test]
+    fn what_has_no_kernel_is_refused() {
+        let gpu = b200();
+        let shape = Shape::gemv(256, 1024, 1).unwrap(); // four K steps
+        let job = job(&shape, &gpu);
+        for (stages, cluster, wrong) in [
+            (3, 1, Some("stages is 3, and may be 2, 4, 6")),
+            (14, 1, Some("stages is 14")),
+            (0, 1, Some("stages is 0")),
+            (4, 5, Some("cluster is 5")),
+            (4, 0, Some("cluster is 0")),
+            (12, 1, Some("bytes of shared memory")),
+            (4, 4, None),
+        ] {
+            let refusal = TmaConfig { stages, cluster }.check(&job).err();
+            let says = refusal.map(|refusal| refusal.to_string());
+            match (wrong, &says) {
+                (None, None) => {}
+                (Some(wrong), Some(says)) => assert!(says.contains(wrong), "{wrong}: {says}"),
+                _ => panic!("{wrong:?}: {says:?}"),
+            }
+        }
+        let odd = Tcgen05Config {
+            stages: 3,
+            cluster: 1,
+        };
+        assert_eq!(odd.check(&job), Ok(()));
+    }
+
+    #[test]
+    fn what_the_kernels_need() {
+        let shape = Shape::gemv(128, 96, 1).unwrap();
+        let refusal = |kernel: Kernel, shape: &Shape, operands: &Operands, cc, images| {
+            let gpu = Gpu::of_compute_capability(cc, images);
+            let available = kernel.available(&Job {
+                operands,
+                ..job(shape, &gpu)
+            });
+            available.map_or_else(|refusal| refusal.to_string(), |()| String::new())
+        };
+        let linear = ScaleLayout::Linear;
+        for kernel in [Kernel::Tma, Kernel::Tcgen05] {
+            for (operands, says) in [
+                (
+                    Operands {
+                        activation: Activation::F16,
+                        ..OPERANDS
+                    },
+                    "multiplies NVFP4 vectors",
+                ),
+                (
+                    Operands {
+                        weight_layout: linear,
+                        ..OPERANDS
+                    },
+                    "weights' scales are linear",
+                ),
+                (
+                    Operands {
+                        vector_layout: linear,
+                        ..OPERANDS
+                    },
+                    "vectors' scales are linear",
+                ),
+                (
+                    Operands {
+                        alignment: Alignment {
+                            scales: 8,
+                            ..Alignment::BEST
+                        },
+                        ..OPERANDS
+                    },
+                    "16 bytes",
+                ),
+            ] {
+                let said = refusal(kernel, &shape, &operands, (10, 0), "100f");
+                assert!(said.contains(says), "{says}: {said}");
+            }
+            let short = Shape::gemv(128, 48, 1).unwrap();
+            let said = refusal(kernel, &short, &OPERANDS, (10, 0), "100f");
+            assert!(
+                said.contains("K is 48, and it needs a multiple of 32"),
+                "{said}"
+            );
+            let large = Shape::gemv(1 << 21, 1 << 20, 1).unwrap();
+            let said = refusal(kernel, &large, &OPERANDS, (10, 0), "100f");
+            assert!(said.contains("2^40 bytes"), "{said}");
+        }
+        for (kernel, cc, images, says) in [
+            (Kernel::Tma, (8, 9), "80;90a", "9.0 or newer is needed"),
+            (Kernel::Tma, (9, 0), "80;90a", ""),
+            (Kernel::Tma, (12, 1), "80;120f", ""),
+            (Kernel::Tcgen05, (9, 0), "90a;100f", "10.x is needed"),
+            (Kernel::Tcgen05, (10, 3), "100f", ""),
+            (Kernel::Tcgen05, (12, 0), "120f", "10.x is needed"),
+            // Machine code for the device, but not of the kind that has the instructions.
+            (Kernel::Tcgen05, (10, 0), "100", "none of which runs this"),
+            (Kernel::Tcgen05, (10, 3), "100a", "none of which runs this"),
+        ] {
+            let said = refusal(kernel, &shape, &OPERANDS, cc, images);
+            assert!(
+                said.contains(says) && (says.is_empty() == said.is_empty()),
+                "{said}"
+            );
+        }
+    }
+
+    /// Nine vectors, of which CUDA cores take eight in a pass, and more batches than a grid holds.
+    #[test]
+    fn plans_by_hand() {
+        let shape = Shape::new(130, 9, 288, 70_000).unwrap();
+        let call = Call {
+            shape,
+            weights: RawWeights {
+                codes: 0x1_0000,
+                scales: 0x2_0000,
+                layout: ScaleLayout::Tiled128x4,
+                global: GlobalScale::ONE,
+                row_alpha: 0,
+                row_alpha_batch_stride: 0,
+            },
+            vectors: RawVectors::Nvfp4 {
+                codes: 0x3_0000,
+                code_strides: Strides {
+                    row: 160,
+                    batch: 1600,
+                },
+                scales: 0x4_0000,
+                layout: ScaleLayout::Tiled128x4,
+                scale_strides: Strides {
+                    row: 0,
+                    batch: 2560,
+                },
+                global: GlobalScale::ONE,
+                vector_alpha: 0,
+            },
+            output: RawOutput {
+                address: 0x5_0000,
+                element: FloatType::F16,
+            },
+            alpha: 1.0,
+        };
+        let (stages, cluster) = (4, 2);
+        let tma = Config::from(TmaConfig { stages, cluster });
+        let plan = tma.plan(&call, &b200(), true).unwrap();
+        let [first, second] = plan.launches() else {
+            panic!("{plan:?}");
+        };
+        assert_eq!([first.entry, second.entry], ["gemv_tma_n8", "gemv_tma_n1"]);
+        assert_eq!(
+            [first.static_shared, second.static_shared],
+            [192 + 8192, 192 + 1024]
+        );
+        let [weights, vectors, scales] = second.maps() else {
+            panic!("{second:?}");
+        };
+        assert_eq!(weights.address, 0x1_0000);
+        assert_eq!(weights.size, [144, 130, 70_000, 0]);
+        assert_eq!(weights.stride, [1, 144, 144 * 130, 0]);
+        assert_eq!(vectors.address, 0x3_0000 + 8 * 160);
+        assert_eq!(vectors.size, [144, 1, 70_000, 0]);
+        assert_eq!(vectors.stride, [1, 160, 1600, 0]);
+        assert_eq!(
+            (weights.box_size, vectors.box_size),
+            ([128, 128, 1, 0], [128, 8, 1, 0])
+        );
+        assert_eq!(scales.address, 0x4_0000 + 8 * 16);
+        assert_eq!(scales.size, [16, 1, 5, 70_000]);
+        assert_eq!(scales.stride, [1, 16, 512, 2560]);
+        assert_eq!(scales.box_size, [16, 8, 4, 1]);
+
+        let parts: Vec<Launch> = second.parts().collect();
+        let batches = [65_535, 70_000 - 65_535];
+        assert_eq!(parts.len(), 2);
+        for (part, (batches, first)) in parts.iter().zip(batches.into_iter().zip([0, 65_535])) {
+            assert_eq!((part.grid, part.cluster), ([2 * 2, batches, 1], 2));
+            let words = part.parameters.bytes().chunks_exact(4);
+            let words: Vec<u32> = words
+                .map(|b| u32::from_ne_bytes(b.try_into().unwrap()))
+                .collect();
+            // m, n, first_batch, atoms, last_scales, stages, dependent, tmem_columns
+            assert_eq!(words[..8], [130, 1, first, 5, 2, 4, 1, 0]);
+        }
+
+        let tcgen05 = Config::from(Tcgen05Config { stages, cluster });
+        let plan = tcgen05.plan(&call, &b200(), false).unwrap();
+        let [launch] = plan.launches() else {
+            panic!("{plan:?}");
+        };
+        assert_eq!((launch.entry, launch.static_shared), ("gemv_tcgen05", 8400));
+        assert_eq!(launch.dynamic_shared, 4 * 22528 + 1024 - 16);
+        assert_eq!(launch.maps()[2].box_size, [16, 32, 4, 1]);
     }
 }
