@@ -171,7 +171,7 @@ fn is_sound(config: &Config, job: &Job<'_>) -> Result<bool, TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
     fn any_config(

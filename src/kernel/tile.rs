@@ -240,7 +240,6 @@ fn maps<T: Tiled>(call: &Call, pass: &Pass, atoms: u32) -> [nvfp4_tensor_map; MO
             box_size: [NVFP4_TILE_ROW_BYTES, ROWS, 1, 0],
             rank: 3,
             swizzle: NVFP4_SWIZZLE_128,
-            ..nvfp4_tensor_map::default()
         },
         nvfp4_tensor_map {
             address: pass.vectors,
@@ -249,7 +248,6 @@ fn maps<T: Tiled>(call: &Call, pass: &Pass, atoms: u32) -> [nvfp4_tensor_map; MO
             box_size: [NVFP4_TILE_ROW_BYTES, T::VECTORS, 1, 0],
             rank: 3,
             swizzle: NVFP4_SWIZZLE_128,
-            ..nvfp4_tensor_map::default()
         },
         nvfp4_tensor_map {
             address: pass.vector_scales,
@@ -263,7 +261,6 @@ fn maps<T: Tiled>(call: &Call, pass: &Pass, atoms: u32) -> [nvfp4_tensor_map; MO
             ],
             rank: 4,
             swizzle: NVFP4_SWIZZLE_NONE,
-            ..nvfp4_tensor_map::default()
         },
     ]
 }
