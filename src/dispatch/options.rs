@@ -1,0 +1,191 @@
+//! What a caller asks for, and what was chosen.
+
+use std::fmt;
+
+use super::measured::Measurements;
+use super::{Evidence, PATH_VARIABLE};
+use crate::kernel::{Config, Kernel};
+use crate::refusal::Refusal;
+use crate::types::GemvPath;
+
+/// What a caller asks of a call beyond its operands. The default asks for nothing: the fastest kernel that is known
+/// of for the problem is taken, unless the environment names a path.
+///
+/// ```
+/// use nvfp4_gemv::{GemvPath, Options};
+/// let automatic = Options::new();
+/// let on_cuda_cores = Options::new().path(GemvPath::CudaCore);
+/// ```
+///
+/// What is asked for is never replaced by something else: a path, kernel or configuration that cannot run is an
+/// error that says why. A kernel implies its path, a configuration its kernel; two that contradict each other are an
+/// error too.
+///
+/// # Chained launches
+///
+/// With [`chained`](Self::chained), launches follow each other with programmatic dependent launch, as layers of a
+/// model can: from compute capability 9.0 on, a kernel may start before the kernels before it in the stream have
+/// ended. It reads codes and block scales of the weights at once. Then it waits for those kernels, and only after
+/// that it reads vectors and row factors, and writes the output. Kernels have defaults of their own for this. Below
+/// compute capability 9.0, and on the CPU, launches do not overlap, and this changes nothing.
+///
+/// Nothing can check that the weights are complete by then, so whoever asks for it promises it: **no kernel that may
+/// still be running when this one starts writes the codes or block scales that it reads.** The kernel right before it
+/// is not the only one that may be. A chained launch lets the next one start before it has waited itself. So the
+/// promise is about all chained launches right before this one in the stream, and about the kernel before the first
+/// of those. An ordinary launch, a copy or a memset starts when all that is before it has ended: what was written
+/// before one of these is complete.
+#[derive(Clone, Copy, Debug)]
+pub struct Options<'a> {
+    pub(crate) path: Option<GemvPath>,
+    pub(crate) kernel: Option<Kernel>,
+    pub(crate) config: Option<Config>,
+    pub(crate) tuned: Option<&'a Measurements>,
+    chained: bool,
+    pub(crate) environment: bool,
+}
+
+impl Default for Options<'_> {
+    fn default() -> Self {
+        Self {
+            path: None,
+            kernel: None,
+            config: None,
+            tuned: None,
+            chained: false,
+            environment: true,
+        }
+    }
+}
+
+impl<'a> Options<'a> {
+    /// Asks for nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// On this path, whatever the environment says; `None` stands for any.
+    #[must_use]
+    pub fn path(mut self, path: impl Into<Option<GemvPath>>) -> Self {
+        self.path = path.into();
+        self
+    }
+
+    /// With this kernel; `None` stands for any.
+    #[must_use]
+    pub fn kernel(mut self, kernel: impl Into<Option<Kernel>>) -> Self {
+        self.kernel = kernel.into();
+        self
+    }
+
+    /// With this configuration; `None` stands for the best one that is known of.
+    #[must_use]
+    pub fn config(mut self, config: impl Into<Option<Config>>) -> Self {
+        self.config = config.into();
+        self
+    }
+
+    /// With what was measured on this very device, a [`Tuned`](crate::tune::Tuned): for the problems in it, its kernels
+    /// and configurations go before what this crate knows of itself.
+    #[must_use]
+    pub fn tuned(mut self, table: &'a impl AsRef<Measurements>) -> Self {
+        self.tuned = Some(table.as_ref());
+        self
+    }
+
+    /// Without looking at `NVFP4_GEMV_PATH`, which names the path of calls that ask for neither path, kernel nor
+    /// configuration.
+    #[must_use]
+    pub fn without_environment(mut self) -> Self {
+        self.environment = false;
+        self
+    }
+
+    /// With programmatic dependent launch: ["Chained launches"](Self#chained-launches).
+    ///
+    /// # Safety
+    /// For every launch of every call that is given this value or a copy of it, and at every replay of a graph that
+    /// such a launch was captured into: no kernel that may still be running when the launch starts writes the codes or
+    /// block scales of its weights. ["Chained launches"](Self#chained-launches) says which kernels those are. Do not
+    /// give the value to code that cannot keep this.
+    #[must_use]
+    pub unsafe fn chained(mut self) -> Self {
+        self.chained = true;
+        self
+    }
+
+    /// Whether calls are chained.
+    pub fn is_chained(&self) -> bool {
+        self.chained
+    }
+
+    /// The same, chained or not, where nothing is launched: to ask what would be chosen.
+    pub(crate) fn as_if_chained(mut self, chained: bool) -> Self {
+        self.chained = chained;
+        self
+    }
+}
+
+/// What computes a problem, and why that was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The path.
+    pub path: GemvPath,
+    /// The GPU kernel's configuration, which says which kernel it is; `None` on the CPU.
+    pub config: Option<Config>,
+    /// Why; prints as a sentence.
+    pub reason: Reason,
+}
+
+impl Choice {
+    /// The GPU kernel; `None` on the CPU.
+    pub fn kernel(&self) -> Option<Kernel> {
+        self.config.map(|config| config.kernel())
+    }
+}
+
+/// Why a kernel was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The caller named the configuration, or the only kernel of the path that they named.
+    Asked,
+    /// Of the path that the caller or `NVFP4_GEMV_PATH` named, the best kernel.
+    BestOfPath {
+        /// Why, as part of a sentence.
+        why: &'static str,
+        /// What that rests on.
+        evidence: Evidence,
+    },
+    /// Host operands are computed where they lie.
+    OperandsOnHost,
+    /// It is the fastest, as far as is known.
+    Best {
+        /// Why, as part of a sentence.
+        why: &'static str,
+        /// What that rests on.
+        evidence: Evidence,
+    },
+    /// A better kernel cannot run this.
+    Instead {
+        /// The better kernel.
+        of: Kernel,
+        /// Why it cannot.
+        because: Refusal,
+    },
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Asked => write!(f, "asked for by the caller or by {PATH_VARIABLE}"),
+            Self::BestOfPath { why, evidence } => write!(
+                f,
+                "the path was asked for by the caller or by {PATH_VARIABLE}; of its kernels, {why} ({evidence})"
+            ),
+            Self::OperandsOnHost => f.write_str("the operands are in host memory"),
+            Self::Best { why, evidence } => write!(f, "{why} ({evidence})"),
+            Self::Instead { of, because } => write!(f, "not {of}: {because}"),
+        }
+    }
+}
