@@ -2,6 +2,8 @@
 //! error it may make, and the plan of its launches. All of it is plain data and arithmetic: no CUDA, no device.
 
 mod call;
+mod direct;
+mod dot;
 #[allow(
     non_camel_case_types,
     non_upper_case_globals,
@@ -12,6 +14,8 @@ mod call;
 pub mod params;
 pub mod plan;
 mod ring;
+mod row_tiles;
+mod stream;
 pub(crate) mod units;
 
 use std::fmt;
@@ -26,8 +30,11 @@ use crate::types::{Activation, GemvPath};
 
 pub use call::Call;
 use call::magic;
+pub use direct::DirectConfig;
+pub use dot::DotConfig;
 use plan::Plan;
 pub use ring::RingConfig;
+pub use stream::StreamConfig;
 
 /// A problem without its addresses, and the GPU that shall compute it: what checks, defaults and candidates
 /// depend on.
@@ -281,6 +288,14 @@ macro_rules! kernels {
 kernels! {
     /// Rows in bulk copies, into a ring in shared memory; integer products. One NVFP4 vector, sm_90 and up.
     Ring(RingConfig) = "ring" on CudaCore;
+    /// Rows through a queue of each warp in shared memory, multiplied on `mma.sync`. Any vectors but f32, K a multiple
+    /// of 256.
+    Stream(StreamConfig) = "stream" on CudaCore;
+    /// Rows straight into registers, NVFP4 vectors decoded in shared memory; integer products, or f16 ones that are as
+    /// exact.
+    Dot(DotConfig) = "dot" on CudaCore;
+    /// Rows straight into registers, vectors decoded where they are used; f16x2 or f32 products. Any vectors, any K.
+    Direct(DirectConfig) = "direct" on CudaCore;
 }
 
 impl fmt::Display for Kernel {
