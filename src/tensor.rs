@@ -163,14 +163,11 @@ impl<'a, S: Memory> Weights<'a, S> {
 
     /// These weights fit `shape`, whose N may differ from the one they were made with.
     pub(crate) fn check(&self, shape: &Shape) -> Result<()> {
-        let dims = |s: &Shape| (s.m(), s.k(), s.l());
-        if dims(shape) == dims(&self.shape) {
-            return Ok(());
+        let [weights, call] = [&self.shape, shape].map(|shape| [shape.m(), shape.k(), shape.l()]);
+        match weights == call {
+            true => Ok(()),
+            false => Err(Error::ShapeMismatch { weights, call }),
         }
-        Err(Error::ShapeMismatch {
-            weights: self.shape,
-            call: *shape,
-        })
     }
 }
 
