@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-/// Ampere, Hopper, and the Blackwells: data centre (10.0, 10.3) and consumer (12.0).
-pub(crate) const DEFAULT: &str = "80;90a;100a;103a;120a";
+/// Ampere, Hopper, and the families of Blackwells: data centre (10.0, 10.3) and consumer (12.0, 12.1).
+pub(crate) const DEFAULT: &str = "80;90a;100f;120f";
 
 /// Overrides [`DEFAULT`]: architectures as nvcc names them, without `sm_`, separated by `;` or `,`;
 /// [`NATIVE`] among them stands for the GPUs of this machine.
@@ -91,24 +91,4 @@ pub(crate) fn gpus_here() -> Result<String, String> {
         true => Ok(text),
         false => Err(format!("it fails ({}: {})", output.status, text.trim())),
     }
-}
-
-/// Those of `archs` that the kernels of a translation unit of `csrc/launch` exist for.
-pub(crate) fn of_unit<'a>(unit: &str, archs: &'a [String]) -> Vec<&'a str> {
-    let exists = |arch: &&str| {
-        let number: u32 = arch
-            .trim_end_matches(['a', 'f'])
-            .parse()
-            .expect("the list was checked");
-        match unit {
-            // tcgen05 belongs to compute capability 10.x, and to architecture-specific code.
-            "gemv_tcgen05" => number / 10 == 10 && arch.ends_with(['a', 'f']),
-            // Codes are decoded by an architecture-specific instruction, loaded by one of sm_100.
-            "gemv_nvfp4_wide" => number >= 100 && arch.ends_with(['a', 'f']),
-            // TMA, mbarrier and clusters came with Hopper.
-            "gemv_cuda_core_tma" | "gemv_ring" => number >= 90,
-            _ => true,
-        }
-    };
-    archs.iter().map(String::as_str).filter(exists).collect()
 }

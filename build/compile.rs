@@ -1,4 +1,4 @@
-//! Runs nvcc on every translation unit of `csrc/launch`, side by side, and only on what changed.
+//! Runs nvcc on every unit of `csrc` and on its host code, side by side, and only on what changed.
 //!
 //! `cc` would compile CUDA with relocatable device code, which costs a device link and inlining
 //! across files; so nvcc is run here, and `cc` only archives the objects.
@@ -12,21 +12,32 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::SystemTime;
 
-use crate::arch;
 use crate::nvcc::Nvcc;
+use crate::units::{UNITS, Unit};
 
-/// Compiles `sources` for `archs` and returns the objects.
+/// Compiles what `csrc` has for `archs`, and returns the objects.
 pub(crate) fn compile(
     nvcc: &Nvcc,
     archs: &[String],
-    sources: &[PathBuf],
+    csrc: &Path,
     objects: &Path,
 ) -> Result<Vec<PathBuf>, String> {
     fs::create_dir_all(objects).map_err(|e| format!("{}: {e}", objects.display()))?;
-    let jobs: Vec<Job> = sources
-        .iter()
-        .map(|source| Job::new(nvcc, archs, source, objects))
-        .collect();
+    let mut jobs = Vec::new();
+    let mut compiled = String::new();
+    for unit in UNITS {
+        let archs: Vec<&str> = archs
+            .iter()
+            .map(String::as_str)
+            .filter(|arch| unit.exists_for(arch))
+            .collect();
+        if !archs.is_empty() {
+            compiled.push_str(&format!("UNIT({})\n", unit.name));
+            jobs.push(Job::unit(nvcc, &archs, csrc, unit, objects));
+        }
+    }
+    write_if_new(&objects.join(COMPILED_UNITS), &compiled)?;
+    jobs.push(Job::host(nvcc, &archs[0], csrc, objects));
     let queue: Mutex<VecDeque<&Job>> = Mutex::new(jobs.iter().filter(|j| !j.fresh()).collect());
     let errors = Mutex::new(Vec::new());
     let workers = env::var("NUM_JOBS")
@@ -68,45 +79,73 @@ struct Job {
 /// Makes kernels that compute-sanitizer's racecheck can follow: docs/notes/testing.md.
 pub(crate) const RACECHECK: &str = "NVFP4_GEMV_RACECHECK";
 
+/// Says in the machine code which line of the source it is, for profilers and compute-sanitizer.
+pub(crate) const LINEINFO: &str = "NVFP4_GEMV_LINEINFO";
+
+/// What host.cu includes: the units that this build has.
+const COMPILED_UNITS: &str = "compiled_units.inc";
+
 impl Job {
-    fn new(nvcc: &Nvcc, archs: &[String], source: &Path, objects: &Path) -> Self {
-        let object = objects
-            .join(source.file_stem().unwrap_or_default())
-            .with_extension("o");
+    /// The kernels of a unit.
+    fn unit(nvcc: &Nvcc, archs: &[&str], csrc: &Path, unit: &Unit, objects: &Path) -> Self {
+        let mut arguments: Vec<String> = unit
+            .part
+            .map(|part| format!("-D{part}"))
+            .into_iter()
+            .collect();
+        for name in [RACECHECK] {
+            if env::var_os(name).is_some() {
+                arguments.push(format!("-D{name}"));
+            }
+        }
+        if env::var_os(LINEINFO).is_some() {
+            arguments.push("-lineinfo".into());
+        }
+        let source = csrc.join("kernels").join(unit.source).with_extension("cuh");
+        Self::new(nvcc, archs, arguments, &source, &objects.join(unit.name))
+    }
+
+    /// Host code, which has no kernels.
+    fn host(nvcc: &Nvcc, arch: &str, csrc: &Path, objects: &Path) -> Self {
+        let arguments = vec![format!("-I{}", objects.display())];
+        let source = csrc.join("host.cu");
+        Self::new(nvcc, &[arch], arguments, &source, &objects.join("host"))
+    }
+
+    fn new(
+        nvcc: &Nvcc,
+        archs: &[&str],
+        mut arguments: Vec<String>,
+        source: &Path,
+        object: &Path,
+    ) -> Self {
+        let object = object.with_extension("o");
         let dependencies = object.with_extension("d");
         // No libstdc++: no exceptions, no type information, no guarded statics. The only statics
-        // are in the stubs behind `<<<>>>`, which the launchers never call: they use
-        // cudaLaunchKernel.
-        let mut arguments: Vec<String> = [
-            "-std=c++17",
-            "-O3",
-            "-lineinfo",
-            "-Xcompiler",
-            "-fPIC,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall",
-            "-cudart=static",
-            "-c",
-        ]
-        .map(String::from)
-        .into();
-        let unit = source.file_stem().unwrap_or_default().to_string_lossy();
-        let mut compiled = arch::of_unit(&unit, archs);
-        if compiled.is_empty() {
-            // The entry points are there, and say that the kernels are not.
-            arguments.push("-DNVFP4_GEMV_NO_KERNELS".into());
-            compiled = archs.iter().take(1).map(String::as_str).collect();
-        }
-        for arch in compiled {
+        // are in the stubs behind `<<<>>>`, which nobody calls: kernels are launched by cudaLaunchKernelExC.
+        arguments.extend(
+            [
+                "-std=c++17",
+                "-O3",
+                "--compress-mode=size",
+                "-Xcompiler",
+                "-fPIC,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall",
+                "-cudart=static",
+                "-c",
+            ]
+            .map(String::from),
+        );
+        for arch in archs {
             arguments.push(format!("-gencode=arch=compute_{arch},code=sm_{arch}"));
         }
-        if env::var_os(RACECHECK).is_some() {
-            arguments.push(format!("-D{RACECHECK}"));
+        for (flag, value) in [
+            ("-MF", dependencies.as_path()),
+            ("-x", Path::new("cu")),
+            ("-o", object.as_path()),
+        ] {
+            arguments.extend([flag.into(), value.display().to_string()]);
         }
-        arguments.push("-MD".into());
-        arguments.push("-MF".into());
-        arguments.push(dependencies.display().to_string());
-        arguments.push(source.display().to_string());
-        arguments.push("-o".into());
-        arguments.push(object.display().to_string());
+        arguments.extend(["-MD".into(), source.display().to_string()]);
         Self {
             stamp: object.with_extension("stamp"),
             object,
@@ -151,6 +190,14 @@ impl Job {
         fs::write(&self.stamp, &self.fingerprint)
             .map_err(|error| format!("{}: {error}", self.stamp.display()))
     }
+}
+
+/// Leaves a file that has these contents as old as it is.
+fn write_if_new(file: &Path, contents: &str) -> Result<(), String> {
+    if fs::read_to_string(file).is_ok_and(|old| old == contents) {
+        return Ok(());
+    }
+    fs::write(file, contents).map_err(|error| format!("{}: {error}", file.display()))
 }
 
 fn modified(file: &Path) -> Option<SystemTime> {

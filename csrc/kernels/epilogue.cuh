@@ -6,51 +6,39 @@
 
 #include <cstdint>
 
-#include "../nvfp4_gemv.h"
+#include "../shared.h"
 
 namespace nvfp4 {
 
-__host__ __device__ constexpr int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
-
-struct Epilogue {
-    float alpha;
-    const float *row_alpha; // or null
-    int64_t row_alpha_batch;
-    const float *vector_alpha; // or null
-    int64_t vector_alpha_batch;
-    void *output;         // [L][N][M]
-    int64_t output_batch; // elements of a batch: N * M of the whole problem
-    int32_t output_type;
-
-    // What a row and a vector need of their output, to be had before their sum.
-    struct Place {
-        int64_t at;
-        float row_alpha, vector_alpha;
-    };
-
-    // Reads nothing where `exists` is false.
-    __device__ __forceinline__ Place prepare(int32_t m, int32_t batch, int32_t row, int n,
-                                             bool exists = true) const {
-        Place place = {batch * output_batch + int64_t(n) * m + row, 1.0f, 1.0f};
-        if (row_alpha && exists) place.row_alpha = row_alpha[batch * row_alpha_batch + row];
-        if (vector_alpha && exists) place.vector_alpha = vector_alpha[batch * vector_alpha_batch + n];
-        return place;
-    }
-
-    __device__ __forceinline__ void store(const Place &place, float y) const {
-        y = y * alpha * place.row_alpha * place.vector_alpha;
-        switch (output_type) {
-            case NVFP4_OUTPUT_F16: static_cast<__half *>(output)[place.at] = __float2half_rn(y); break;
-            case NVFP4_OUTPUT_BF16:
-                static_cast<__nv_bfloat16 *>(output)[place.at] = __float2bfloat16_rn(y);
-                break;
-            default: static_cast<float *>(output)[place.at] = y;
-        }
-    }
-
-    __device__ __forceinline__ void store(int32_t m, int32_t batch, int32_t row, int n, float y) const {
-        store(prepare(m, batch, row, n), y);
-    }
+// What a row and a vector need of their output, to be had before their sum.
+struct Place {
+    int64_t at;
+    float row_alpha, vector_alpha;
 };
+
+// Reads nothing where `exists` is false.
+__device__ __forceinline__ Place prepare(const nvfp4_epilogue &e, int32_t m, int32_t batch, int32_t row, int n,
+                                         bool exists = true) {
+    Place place = {batch * e.output_batch + int64_t(n) * m + row, 1.0f, 1.0f};
+    if (e.row_alpha && exists) place.row_alpha = e.row_alpha[batch * e.row_alpha_batch + row];
+    if (e.vector_alpha && exists) place.vector_alpha = e.vector_alpha[batch * e.vector_alpha_batch + n];
+    return place;
+}
+
+__device__ __forceinline__ void store(const nvfp4_epilogue &e, const Place &place, float y) {
+    y = y * e.alpha * place.row_alpha * place.vector_alpha;
+    switch (e.output_type) {
+        case NVFP4_OUTPUT_F16: static_cast<__half *>(e.output)[place.at] = __float2half_rn(y); break;
+        case NVFP4_OUTPUT_BF16:
+            static_cast<__nv_bfloat16 *>(e.output)[place.at] = __float2bfloat16_rn(y);
+            break;
+        default: static_cast<float *>(e.output)[place.at] = y;
+    }
+}
+
+__device__ __forceinline__ void store(const nvfp4_epilogue &e, int32_t m, int32_t batch, int32_t row, int n,
+                                      float y) {
+    store(e, prepare(e, m, batch, row, n), y);
+}
 
 }  // namespace nvfp4

@@ -8,7 +8,58 @@
 // at the end, in the order of the warps: every order is fixed by the configuration.
 #pragma once
 
-#include <cstdint>
+#include "../shared.h"
+
+enum {
+    NVFP4_RING_UNIT_ROWS = 4,
+    NVFP4_RING_CHUNK_BYTES = 16,   /* of codes: 32 elements */
+    NVFP4_RING_SCALE_BYTES = 256,  /* of a unit's scales for a warp's chunk */
+    NVFP4_RING_SCALE_SLOTS = 3,    /* units whose scales a warp has in its queue */
+    NVFP4_RING_BAR_BYTES = 16,     /* a full and an empty barrier of a stage */
+    NVFP4_RING_MAX_WARPS = 16,     /* that multiply */
+    NVFP4_RING_MAX_PRODUCERS = 4,  /* warps that copy */
+};
+
+/* Rows of all batches are counted on, in the order in which their scales lie: a row's place. In the 128x4
+ * layout four rows 32 apart follow each other, and are a unit. A batch is whole units, and whole blocks of
+ * 128 rows in the 128x4 layout, where there are several. */
+typedef struct nvfp4_ring_params {
+    /* What comes before the first copy stands first. */
+    uint32_t granules_per_cta, granules_left; /* each CTA takes so many; the first granules_left one more */
+    uint32_t granule_log2;                /* places of a granule */
+    uint32_t producers;
+    uint32_t aligned;                     /* 3 where units start at multiples of four places, or 0 */
+    uint32_t tiled;
+    uint32_t rows, places;                /* of all batches; places: some without a row in the 128x4 layout */
+    uint32_t row_bytes;                   /* of codes */
+    uint32_t depth;                       /* units of a group in the ring */
+    uint32_t groups;
+    uint32_t row_warps;                   /* that share a row */
+    uint32_t row_warps_magic;             /* 2^16 / row_warps, rounded up */
+    uint32_t bars_at; /* dynamic shared memory, in bytes from its start: the ring, then these */
+    NVFP4_POINTER(const uint8_t) codes;
+
+    uint32_t chunks;    /* of a row */
+    uint32_t dependent; /* the launch may overlap with the previous grid */
+    uint32_t m;         /* rows of a batch */
+    uint32_t m_magic;   /* 2^32 / m, rounded up, or 0 for one batch */
+    uint32_t zero;      /* 0: see hidden */
+    uint32_t scales_at, sums_at, sums_pitch;
+    NVFP4_POINTER(const uint8_t) vectors;
+    int64_t vector_batch_bytes;
+    NVFP4_POINTER(const uint8_t) vector_scales;
+    nvfp4_scale_steps vector_scale_layout;
+    int64_t vector_scale_batch_bytes;
+
+    NVFP4_POINTER(const uint8_t) scales;
+    uint32_t scale_row_bytes;   /* linear: of a row; 128x4: of a block of 128 rows */
+    uint32_t scale_group_bytes; /* 128x4: from four blocks of K to the next */
+    uint32_t cached;            /* keep scales in L1 */
+
+    nvfp4_epilogue epilogue;
+} nvfp4_ring_params;
+
+#ifdef __CUDACC__
 
 #include "../arch/bulk_copy.cuh"
 #include "../arch/convert.cuh"
@@ -17,59 +68,23 @@
 #include "../arch/mbarrier.cuh"
 #include "../arch/memory.cuh"
 #include "../arch/shared.cuh"
-#include "../format/scale_layout.cuh"
-#include "cuda_core.cuh"
+#include "../format/scale_steps.cuh"
 #include "epilogue.cuh"
 #include "integer_dot.cuh"
 #include "warp_sums.cuh"
 
 namespace nvfp4::ring {
 
-constexpr uint32_t kUnitRows = 4;
-constexpr uint32_t kChunkBytes = 16;                   // of codes: 32 elements
-constexpr uint32_t kWarpScales = kWarp * 2;            // bytes of a row's scales for a warp's chunk
-constexpr uint32_t kScaleBytes = kUnitRows * kWarpScales; // of a unit
+using Params = nvfp4_ring_params;
+
+constexpr uint32_t kWarp = NVFP4_WARP;
+constexpr uint32_t kUnitRows = NVFP4_RING_UNIT_ROWS;
+constexpr uint32_t kChunkBytes = NVFP4_RING_CHUNK_BYTES;
+constexpr uint32_t kWarpScales = kWarp * 2; // bytes of a row's scales for a warp's chunk
+constexpr uint32_t kScaleBytes = NVFP4_RING_SCALE_BYTES;
 constexpr uint32_t kScaleLanes = kScaleBytes / 16;
-constexpr uint32_t kMaxWarps = 16;                     // that multiply
-constexpr uint32_t kMaxProducers = 4;
-
-// Rows of all batches are counted on, in the order in which their scales lie: a row's place. In the 128x4
-// layout four rows 32 apart follow each other, and are a unit. A batch is whole units, and whole blocks of
-// 128 rows in the 128x4 layout, where there are several.
-struct Params {
-    // What comes before the first copy stands first.
-    uint32_t granules_per_cta, granules_left; // each CTA takes so many; the first granules_left one more
-    uint32_t granule_log2;                // places of a granule
-    uint32_t producers;
-    uint32_t aligned;                     // 3 where units start at multiples of four places, or 0
-    uint32_t tiled;
-    uint32_t rows, places;                // of all batches; places: some without a row in the 128x4 layout
-    uint32_t row_bytes;                   // of codes
-    uint32_t depth;                       // units of a group in the ring
-    uint32_t groups;
-    uint32_t row_warps;                   // that share a row
-    uint32_t row_warps_magic;             // 2^16 / row_warps, rounded up
-    uint32_t bars_at; // dynamic shared memory, in bytes from its start: the ring, then these
-    const uint8_t *codes;
-
-    uint32_t chunks;    // of a row
-    uint32_t dependent; // the launch may overlap with the previous grid
-    uint32_t m;         // rows of a batch
-    uint32_t m_magic;   // 2^32 / m, rounded up, or 0 for one batch
-    uint32_t zero;      // 0: see hidden
-    uint32_t scales_at, sums_at, sums_pitch;
-    const uint8_t *vectors;
-    int64_t vector_batch_bytes;
-    const uint8_t *vector_scales;
-    ScaleLayout vector_scale_layout;
-    int64_t vector_scale_batch_bytes;
-
-    const uint8_t *scales;
-    uint32_t scale_row_bytes;   // linear: of a row; 128x4: of a block of 128 rows
-    uint32_t scale_group_bytes; // 128x4: from four blocks of K to the next
-
-    Epilogue epilogue;
-};
+constexpr uint32_t kMaxWarps = NVFP4_RING_MAX_WARPS;
+constexpr uint32_t kMaxProducers = NVFP4_RING_MAX_PRODUCERS;
 
 // A constant in a register. The compiler must not know it, or it moves it there again for every use.
 __device__ __forceinline__ uint32_t hidden(const Params &p, uint32_t constant) {
@@ -105,7 +120,7 @@ __device__ __forceinline__ uint32_t batch_of(const Params &p, uint32_t row) {
 }
 
 // Full and empty barriers of a stage, kRows rows of a unit in the ring.
-constexpr uint32_t kBarBytes = 16;
+constexpr uint32_t kBarBytes = NVFP4_RING_BAR_BYTES;
 template <uint32_t kRows>
 constexpr uint32_t kStages = kUnitRows / kRows;
 
@@ -208,7 +223,7 @@ struct Vector {
     }
 };
 
-constexpr uint32_t kScaleSlots = 3;
+constexpr uint32_t kScaleSlots = NVFP4_RING_SCALE_SLOTS;
 
 // A lane's copies of the block scales of a group's units, into the queue of its warp. Of the 128x4 layout the next
 // unit needs the other half of each sector: kCached keeps it in L1, where shared memory leaves some.
@@ -423,3 +438,5 @@ __global__ void __launch_bounds__((kMaxWarps + kMaxProducers) * kWarp, 1)
 }
 
 }  // namespace nvfp4::ring
+
+#endif

@@ -9,23 +9,22 @@
 // warps at the end: every order is fixed by the configuration.
 #pragma once
 
-#include <cstdint>
+#include "stream_params.cuh"
+
+#ifdef __CUDACC__
+
 #include <type_traits>
 
 #include "../arch/copy_async.cuh"
 #include "../arch/grid_dependency.cuh"
 #include "../arch/shared.cuh"
 #include "block_products.cuh"
-#include "cuda_core.cuh"
 #include "scaled_products.cuh"
-#include "stream_params.cuh"
 
 namespace nvfp4::stream {
 
-// How many vectors of a type had better be multiplied by weights that carry their scales: measured on an H200,
-// docs/notes/tuning.md. One or two leave a column of B, of eight, for each of a row's four lanes.
-__host__ __device__ constexpr int scaled_from(int activation) {
-    return activation == NVFP4_ACTIVATION_BF16 ? 2 : 4;
+constexpr int scaled_from(int activation) {
+    return activation == NVFP4_ACTIVATION_BF16 ? NVFP4_STREAM_SCALED_FROM_BF16 : NVFP4_STREAM_SCALED_FROM;
 }
 
 template <int kActivation, int kVectors>
@@ -33,8 +32,9 @@ using Products =
     std::conditional_t<(kVectors < scaled_from(kActivation)), BlockProducts<kActivation, kVectors>,
                        ScaledProducts<kActivation, kVectors>>;
 
-// The most warps: vectors on their way to shared memory take registers, of which a thread has 128 or 168.
-__host__ __device__ constexpr uint32_t max_warps(int vectors) { return vectors <= 2 ? 16 : 12; }
+constexpr uint32_t max_warps(int vectors) {
+    return vectors <= 2 ? NVFP4_STREAM_MAX_WARPS : NVFP4_STREAM_MAX_WARPS_OF_MANY;
+}
 
 // x / y where `magic` is 2^32 / y, rounded up, or 0 for a y of 1: exact while x * y stays below 2^32. A
 // division proper would delay the first copy.
@@ -85,6 +85,7 @@ struct Tile {
 struct Parts {
     uint16_t first, last;
 };
+static_assert(sizeof(Parts) == NVFP4_STREAM_PART_BYTES, "as the plan counts");
 
 // Vectors on their way from memory to shared memory, in the form in which they are multiplied: kEach blocks of each
 // that a thread stages. Loaded before the weights, or they would wait behind them.
@@ -355,3 +356,5 @@ __global__ void __launch_bounds__(max_warps(kVectors) * kWarp, 1)
 }
 
 }  // namespace nvfp4::stream
+
+#endif

@@ -9,8 +9,23 @@
 // Verified in simulation, not yet on hardware.
 #pragma once
 
-#include "../arch/tcgen05.cuh"
 #include "tile_pipeline.cuh"
+
+enum {
+    NVFP4_TCGEN05_THREADS = 192,
+    NVFP4_TCGEN05_N = 16, /* of the matrix instruction: vectors of a pass at most, and rows of a stage */
+    NVFP4_TCGEN05_STAGE_BYTES = NVFP4_TILE_STAGE_BYTES(NVFP4_TCGEN05_N, NVFP4_TILE_ATOM_ROWS),
+    /* Columns of tensor memory: the sums', and those of a stage's scales, four an atom and operand. A CTA
+     * allocates a power of two. */
+    NVFP4_TCGEN05_SUM_COLUMNS = 32,
+    NVFP4_TCGEN05_ATOM_COLUMNS = 4,
+    NVFP4_TCGEN05_STAGE_COLUMNS = 2 * NVFP4_TILE_STEP_ATOMS * NVFP4_TCGEN05_ATOM_COLUMNS,
+    NVFP4_TCGEN05_MAX_COLUMNS = 512, /* of an SM */
+};
+
+#ifdef __CUDACC__
+
+#include "../arch/tcgen05.cuh"
 
 namespace nvfp4::tcgen05 {
 
@@ -206,3 +221,5 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 }  // namespace nvfp4::tcgen05
+
+#endif

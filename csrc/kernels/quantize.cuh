@@ -7,31 +7,34 @@
 // exchange between them and is read from L2, then quantise their part.
 #pragma once
 
-#include <cstdint>
+#include "../shared.h"
+
+enum { NVFP4_QUANTIZE_THREADS = 256 };
+
+typedef struct nvfp4_quantize_params {
+    int32_t n, l, blocks;
+    int32_t global_kind; /* NVFP4_GLOBAL_* */
+    float global;        /* a multiplier, positive and finite; for SHARED */
+    NVFP4_POINTER(const float) globals; /* [L][N], multipliers; for PER_VECTOR */
+
+    NVFP4_POINTER(const uint8_t) vectors;
+    int64_t vector_row_bytes, vector_batch_bytes;
+
+    NVFP4_POINTER(uint8_t) codes;  /* [L][N][blocks * 8] */
+    NVFP4_POINTER(uint8_t) scales; /* linear [L][N][blocks], or 128x4 */
+    NVFP4_POINTER(float) alpha;    /* [L][N] */
+} nvfp4_quantize_params;
+
+#ifdef __CUDACC__
 
 #include "../arch/convert.cuh"
 #include "../arch/grid_dependency.cuh"
 #include "../format/dense.cuh"
 #include "../format/encode.cuh"
-#include "../nvfp4_gemv.h"
 
 namespace nvfp4 {
 
-constexpr int kQuantizeThreads = 256;
-
-struct QuantizeParams {
-    int32_t n, l, blocks;
-    int32_t global_kind; // enum nvfp4_global
-    float global;
-    const float *globals;
-
-    const uint8_t *vectors;
-    int64_t vector_row_bytes, vector_batch_bytes;
-
-    uint8_t *codes;  // [L][N][blocks * 8]
-    uint8_t *scales; // linear [L][N][blocks], or 128x4
-    float *alpha;    // [L][N]
-};
+constexpr int kQuantizeThreads = NVFP4_QUANTIZE_THREADS;
 
 // The most of all threads' values, to all threads.
 __device__ __forceinline__ uint32_t cta_max(uint32_t value) {
@@ -112,7 +115,7 @@ __device__ __forceinline__ void store_scales_128x4(uint8_t *atom, uint32_t scale
 
 // A grid of (CTAs a vector, n, up to l).
 template <class Load, bool kTiled>
-__global__ void __launch_bounds__(kQuantizeThreads) quantize(QuantizeParams p) {
+__global__ void __launch_bounds__(kQuantizeThreads) quantize(nvfp4_quantize_params p) {
     const int32_t row = int32_t(blockIdx.y);
     const int32_t padded = kTiled ? (p.blocks + 3) / 4 * 4 : p.blocks;
     const int64_t scale_batch_bytes = kTiled ? int64_t(padded) * 128 : int64_t(p.n) * p.blocks;
@@ -169,3 +172,5 @@ __global__ void __launch_bounds__(kQuantizeThreads) quantize(QuantizeParams p) {
 }
 
 }  // namespace nvfp4
+
+#endif

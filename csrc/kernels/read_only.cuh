@@ -1,18 +1,29 @@
 // Reads bytes and does nothing with them: the ceiling that a GEMV's weights are measured against.
 #pragma once
 
-#include <cstdint>
+#include "../shared.h"
+
+enum {
+    NVFP4_READ_ONLY_THREADS = 256,
+    NVFP4_READ_ONLY_CTAS = 8, /* of an SM: they fill it on every architecture */
+};
+
+typedef struct nvfp4_read_only_params {
+    NVFP4_POINTER(const uint8_t) data; /* 16-byte aligned */
+    int64_t pieces;                    /* of 16 bytes */
+    /* Takes the sum if it has one value in 2^32, so that the loads stay and no memory traffic is added. */
+    NVFP4_POINTER(uint32_t) sink;
+} nvfp4_read_only_params;
+
+#ifdef __CUDACC__
 
 #include "../arch/memory.cuh"
 
 namespace nvfp4 {
 
-constexpr int kReadOnlyThreads = 256;
-
-// `vectors` counts 16-byte pieces. The sum is stored only if it has one value in 2^32, so that the
-// loads stay and no memory traffic is added.
-__global__ void __launch_bounds__(kReadOnlyThreads)
-    read_only(const uint8_t *data, int64_t vectors, uint32_t *sink) {
+__global__ void __launch_bounds__(NVFP4_READ_ONLY_THREADS) read_only(const __grid_constant__ nvfp4_read_only_params p) {
+    const uint8_t *const data = p.data;
+    const int64_t vectors = p.pieces;
     constexpr int kUnroll = 4;
     const int64_t stride = int64_t(gridDim.x) * blockDim.x;
     uint32_t sum = 0;
@@ -28,7 +39,9 @@ __global__ void __launch_bounds__(kReadOnlyThreads)
         const uint4 v = arch::load_stream_128(data + 16 * i);
         sum ^= v.x ^ v.y ^ v.z ^ v.w;
     }
-    if (sum == 0x9e3779b9u) *sink = sum;
+    if (sum == 0x9e3779b9u) *p.sink = sum;
 }
 
 }  // namespace nvfp4
+
+#endif

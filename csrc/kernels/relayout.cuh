@@ -4,19 +4,31 @@
 // are put in order in shared memory, so that both sides are read and written in whole sectors.
 #pragma once
 
+#include "../shared.h"
+
+enum {
+    NVFP4_RELAYOUT_THREADS = 256,
+    /* Of a CTA's tile: rows, and atoms of four blocks. */
+    NVFP4_RELAYOUT_TILE_ROWS = 128,
+    NVFP4_RELAYOUT_TILE_ATOMS = 8,
+};
+
+/* The 128x4 side is 16-byte aligned, and its padding is written as zeros. */
+typedef struct nvfp4_relayout_params {
+    int32_t m, l, blocks;
+    NVFP4_POINTER(const uint8_t) source;
+    NVFP4_POINTER(uint8_t) destination;
+} nvfp4_relayout_params;
+
+#ifdef __CUDACC__
+
 #include <cstdint>
 
 namespace nvfp4 {
 
-constexpr int kRelayoutThreads = 256;
-constexpr int kTileRows = 128;
-constexpr int kTileAtoms = 8;
-
-struct RelayoutParams {
-    int32_t m, l, blocks;
-    const uint8_t *source;
-    uint8_t *destination;
-};
+constexpr int kRelayoutThreads = NVFP4_RELAYOUT_THREADS;
+constexpr int kTileRows = NVFP4_RELAYOUT_TILE_ROWS;
+constexpr int kTileAtoms = NVFP4_RELAYOUT_TILE_ATOMS;
 
 // `count` bytes, the others zero. Linear rows have any alignment.
 __device__ __forceinline__ uint32_t load_scales(const uint8_t *p, int32_t count) {
@@ -48,7 +60,7 @@ constexpr int kAtomStride = kAtomWords + 4;
 
 // A grid of any size; CTAs stride over tiles.
 template <bool kToTiled>
-__global__ void __launch_bounds__(kRelayoutThreads) relayout(RelayoutParams p) {
+__global__ void __launch_bounds__(kRelayoutThreads) relayout(nvfp4_relayout_params p) {
     __shared__ __align__(16) uint32_t tile[kTileAtoms * kAtomStride];
     const int32_t atoms = (p.blocks + 3) / 4;
     const int32_t row_tiles = (p.m + kTileRows - 1) / kTileRows;
@@ -106,3 +118,5 @@ __global__ void __launch_bounds__(kRelayoutThreads) relayout(RelayoutParams p) {
 }
 
 }  // namespace nvfp4
+
+#endif

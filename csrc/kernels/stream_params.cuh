@@ -1,51 +1,85 @@
 // What gemv_stream and its two ways to multiply share.
 #pragma once
 
+#include "../shared.h"
+
+enum {
+    NVFP4_STREAM_TILE_ROWS = 16,
+    NVFP4_STREAM_STEP_BLOCKS = 16,    /* of a row */
+    NVFP4_STREAM_PIECE_BYTES = 512,   /* 16 bytes a lane: four lanes a row, half a step of eight rows */
+    NVFP4_STREAM_STAGE_BYTES = 4 * NVFP4_STREAM_PIECE_BYTES + NVFP4_STREAM_TILE_ROWS * NVFP4_STREAM_STEP_BLOCKS,
+    NVFP4_STREAM_PART_BYTES = 4,      /* which warps computed a tile */
+
+    /* Warps of a CTA, at most, with up to two vectors and with more: vectors on their way to shared memory
+     * take registers, of which a thread has 128 or 168. */
+    NVFP4_STREAM_MAX_WARPS = 16,
+    NVFP4_STREAM_MAX_WARPS_OF_MANY = 12,
+
+    /* From so many vectors on, weights carry their scales (scaled_products.cuh); with fewer, blocks are
+     * multiplied by themselves (block_products.cuh). Measured on an H200: docs/notes/tuning.md. One or two
+     * vectors leave a column of B, of eight, for each of a row's four lanes. */
+    NVFP4_STREAM_SCALED_FROM = 4,
+    NVFP4_STREAM_SCALED_FROM_BF16 = 2,
+
+    /* A block of a vector in shared memory: bytes where it is integers, or 16-bit floats. */
+    NVFP4_STREAM_INTEGER_BYTES = 16,
+    NVFP4_STREAM_FLOAT_BYTES = 32,
+    /* Where blocks are multiplied by themselves: columns of B that a bf16 vector takes, blocks of zeros, and
+     * bytes beside each block of an NVFP4 vector, for its scale. */
+    NVFP4_STREAM_BF16_COLUMNS = 2,
+    NVFP4_STREAM_ZERO_BLOCKS = 10,
+    NVFP4_STREAM_X_SCALE_BYTES = 8,
+};
+
+/* Rows are counted in the order in which their scales lie: a row's place. In the 128x4 layout four rows 32
+ * apart follow each other. Of several batches, each has whole tiles of places, so that no tile has rows of
+ * two; what has no row there is computed with zeros and not stored. */
+typedef struct nvfp4_stream_params {
+    int32_t m, n, l;
+    uint32_t steps;     /* of a row */
+    uint32_t warps, stages;
+    uint32_t steps_magic, warps_magic; /* see divide */
+    uint32_t places;    /* of a batch */
+    uint32_t unit_log2; /* places that stay together: a row, or four */
+    uint32_t units_per_cta, units_left; /* each CTA takes so many units; the first units_left one more */
+    uint32_t x_batches; /* batches whose vectors a CTA keeps */
+    uint32_t dependent; /* the launch may overlap with the previous grid */
+    uint32_t far_ahead; /* fetch 256 bytes into L2 at once, not 128 */
+
+    /* Dynamic shared memory, in bytes from its start: the queues, then these. */
+    uint32_t x_at, zero_at, x_scale_at, sums_at, parts_at;
+
+    NVFP4_POINTER(const uint8_t) codes;
+    NVFP4_POINTER(const uint8_t) scales;
+    nvfp4_scale_steps scale_layout;
+    int64_t code_row_bytes, scale_batch_bytes;
+
+    NVFP4_POINTER(const uint8_t) vectors;
+    int64_t vector_row_bytes, vector_batch_bytes;
+    NVFP4_POINTER(const uint8_t) vector_scales;
+    nvfp4_scale_steps vector_scale_layout;
+    int64_t vector_scale_batch_bytes;
+
+    nvfp4_epilogue epilogue;
+} nvfp4_stream_params;
+
+#ifdef __CUDACC__
+
 #include <cstdint>
 
-#include "../format/scale_layout.cuh"
+#include "../format/scale_steps.cuh"
 #include "epilogue.cuh"
 
 namespace nvfp4::stream {
 
-constexpr uint32_t kTileRows = 16;
-constexpr uint32_t kStepBlocks = 16;  // of a row
-constexpr uint32_t kRowCodes = 128;   // bytes of a row's step
-constexpr uint32_t kPieceBytes = 512; // 16 bytes a lane: four lanes a row, half a step of eight rows
+using Params = nvfp4_stream_params;
+
+constexpr uint32_t kTileRows = NVFP4_STREAM_TILE_ROWS;
+constexpr uint32_t kStepBlocks = NVFP4_STREAM_STEP_BLOCKS;
+constexpr uint32_t kRowCodes = 128; // bytes of a row's step
+constexpr uint32_t kPieceBytes = NVFP4_STREAM_PIECE_BYTES;
 constexpr uint32_t kStageCodes = 4 * kPieceBytes;
-constexpr uint32_t kStageBytes = kStageCodes + kTileRows * kStepBlocks;
-
-// Rows are counted in the order in which their scales lie: a row's place. In the 128x4 layout four rows 32
-// apart follow each other. Of several batches, each has whole tiles of places, so that no tile has rows of
-// two; what has no row there is computed with zeros and not stored.
-struct Params {
-    int32_t m, n, l;
-    uint32_t steps;     // of a row
-    uint32_t warps, stages;
-    uint32_t steps_magic, warps_magic; // see divide
-    uint32_t places;    // of a batch
-    uint32_t unit_log2; // places that stay together: a row, or four
-    uint32_t units_per_cta, units_left; // each CTA takes so many units; the first units_left one more
-    uint32_t x_batches; // batches whose vectors a CTA keeps
-    uint32_t dependent; // the launch may overlap with the previous grid
-    uint32_t far_ahead; // fetch 256 bytes into L2 at once, not 128
-
-    // Dynamic shared memory, in bytes from its start: the queues, then these.
-    uint32_t x_at, zero_at, x_scale_at, sums_at, parts_at;
-
-    const uint8_t *codes;
-    const uint8_t *scales;
-    ScaleLayout scale_layout;
-    int64_t code_row_bytes, scale_batch_bytes;
-
-    const uint8_t *vectors;
-    int64_t vector_row_bytes, vector_batch_bytes;
-    const uint8_t *vector_scales;
-    ScaleLayout vector_scale_layout;
-    int64_t vector_scale_batch_bytes;
-
-    Epilogue epilogue;
-};
+constexpr uint32_t kStageBytes = NVFP4_STREAM_STAGE_BYTES;
 
 // Keeps a value in its register: the compiler would compute it again wherever it is used.
 __device__ __forceinline__ uint32_t keep(uint32_t value) {
@@ -54,3 +88,5 @@ __device__ __forceinline__ uint32_t keep(uint32_t value) {
 }
 
 }  // namespace nvfp4::stream
+
+#endif

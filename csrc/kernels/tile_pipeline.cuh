@@ -9,9 +9,47 @@
 // a cluster.
 #pragma once
 
-#include <cuda.h>
+#include "../shared.h"
 
-#include <cstdint>
+enum {
+    NVFP4_TILE_ROWS = 128,
+    NVFP4_TILE_STEP_ELEMENTS = 256, /* of K */
+    NVFP4_TILE_ROW_BYTES = NVFP4_TILE_STEP_ELEMENTS / 2, /* codes of a row in a K step */
+    NVFP4_TILE_ATOM_ELEMENTS = 64,  /* of a row that an atom has scales for */
+    NVFP4_TILE_ATOM_BYTES = 512,    /* 128 rows x 4 scales */
+    NVFP4_TILE_ATOM_ROWS = 32,      /* each the scales of rows r, r + 32, r + 64 and r + 96 */
+    NVFP4_TILE_ATOM_ROW_BYTES = 16,
+    NVFP4_TILE_STEP_ATOMS = NVFP4_TILE_STEP_ELEMENTS / NVFP4_TILE_ATOM_ELEMENTS,
+    NVFP4_TILE_PATTERN_BYTES = 1024, /* after which the 128-byte swizzle repeats */
+    NVFP4_TILE_MAX_STAGES = 12,
+    NVFP4_TILE_SHARED_ALIGN = 16,    /* of dynamic shared memory. Stages need a pattern's. */
+};
+
+/* Bytes of a stage that takes so many vectors, and of each atom of their scales so many rows: to the next
+ * start of a swizzle pattern. */
+#define NVFP4_TILE_STAGE_BYTES(vector_rows, scale_rows)                                                   \
+    (((NVFP4_TILE_ROWS + (vector_rows)) * NVFP4_TILE_ROW_BYTES +                                          \
+      NVFP4_TILE_STEP_ATOMS * (NVFP4_TILE_ATOM_BYTES + (scale_rows) * NVFP4_TILE_ATOM_ROW_BYTES) +        \
+      NVFP4_TILE_PATTERN_BYTES - 1) / NVFP4_TILE_PATTERN_BYTES * NVFP4_TILE_PATTERN_BYTES)
+
+/* Beside its parameters a kernel takes three tensor maps, before them: of the weights' codes (bytes of a row,
+ * rows, batches), of the vectors' (bytes of a row, vectors, batches) and of the vectors' scales (bytes of an
+ * atom's row, vectors, atoms, batches). */
+typedef struct nvfp4_tile_params {
+    int32_t m, n;
+    int32_t first_batch;   /* of this launch */
+    uint32_t atoms;        /* of a row */
+    uint32_t last_scales;  /* of a row's last atom that exist: 4, or 2 where K % 64 is 32 */
+    uint32_t stages;
+    uint32_t dependent;    /* the launch may overlap with the previous grid */
+    uint32_t tmem_columns; /* to allocate; tensor cores only */
+    NVFP4_POINTER(const uint8_t) weight_scales; /* [L][tiles][atoms][512] */
+    nvfp4_epilogue epilogue;
+} nvfp4_tile_params;
+
+#ifdef __CUDACC__
+
+#include <cuda.h>
 
 #include "../arch/bulk_copy.cuh"
 #include "../arch/cluster.cuh"
@@ -22,15 +60,17 @@
 
 namespace nvfp4::tile {
 
-constexpr uint32_t kRows = 128;          // rows of a tile
-constexpr uint32_t kRowBytes = 128;      // codes of a row in a K step: 256 elements
-constexpr uint32_t kAtomElements = 64;   // elements of a row that an atom has scales for
-constexpr uint32_t kAtomBytes = 512;     // 128 rows x 4 scales
-constexpr uint32_t kAtomRows = 32;       // each the scales of rows r, r + 32, r + 64 and r + 96
-constexpr uint32_t kAtomRowBytes = 16;
-constexpr uint32_t kStepAtoms = 4;       // atoms of a K step
-constexpr uint32_t kSwizzlePattern = 1024; // bytes after which the 128-byte swizzle repeats
-constexpr uint32_t kMaxStages = 12;
+using Params = nvfp4_tile_params;
+
+constexpr uint32_t kRows = NVFP4_TILE_ROWS;
+constexpr uint32_t kRowBytes = NVFP4_TILE_ROW_BYTES;
+constexpr uint32_t kAtomElements = NVFP4_TILE_ATOM_ELEMENTS;
+constexpr uint32_t kAtomBytes = NVFP4_TILE_ATOM_BYTES;
+constexpr uint32_t kAtomRows = NVFP4_TILE_ATOM_ROWS;
+constexpr uint32_t kAtomRowBytes = NVFP4_TILE_ATOM_ROW_BYTES;
+constexpr uint32_t kStepAtoms = NVFP4_TILE_STEP_ATOMS;
+constexpr uint32_t kSwizzlePattern = NVFP4_TILE_PATTERN_BYTES;
+constexpr uint32_t kMaxStages = NVFP4_TILE_MAX_STAGES;
 
 // Where things lie in a stage that takes `kVectorRows_` vectors, the existing ones first. Of an atom of
 // their scales it keeps the rows of `kScaleRows_` vectors.
@@ -43,10 +83,8 @@ struct Stage {
     static constexpr uint32_t kVectors = kRows * kRowBytes;
     static constexpr uint32_t kWeightScales = kVectors + kVectorRows * kRowBytes;
     static constexpr uint32_t kVectorScales = kWeightScales + kStepAtoms * kAtomBytes;
-    // To the next start of a swizzle pattern.
-    static constexpr uint32_t kBytes =
-        (kVectorScales + kStepAtoms * kVectorAtomBytes + kSwizzlePattern - 1) / kSwizzlePattern *
-        kSwizzlePattern;
+    static constexpr uint32_t kBytes = NVFP4_TILE_STAGE_BYTES(kVectorRows, kScaleRows);
+    static_assert(kVectorScales + kStepAtoms * kVectorAtomBytes <= kBytes, "all have room");
     static_assert(kVectors % kSwizzlePattern == 0, "operands start a swizzle pattern");
 
     // What arrives in a K step of `atoms` atoms. Boxes count in full, with what is outside.
@@ -61,18 +99,6 @@ struct Maps {
     CUtensorMap weights;       // bytes of a row, rows, batches
     CUtensorMap vectors;       // bytes of a row, vectors, batches
     CUtensorMap vector_scales; // bytes of an atom's row, n of its 32 rows, atoms, batches
-};
-
-struct Params {
-    int32_t m, n;
-    int32_t first_batch;   // of this launch
-    uint32_t atoms;        // of a row
-    uint32_t last_scales;  // of a row's last atom that exist: 4, or 2 where K % 64 is 32
-    uint32_t stages;
-    uint32_t dependent;    // the launch may overlap with the previous grid
-    uint32_t tmem_columns; // to allocate; tensor cores only
-    const uint8_t *weight_scales; // [L][tiles][atoms][512]
-    Epilogue epilogue;
 };
 
 // What one CTA computes: the K steps begin..end of a tile, of a batch.
@@ -272,3 +298,5 @@ __device__ __forceinline__ void reduce_and_store(const Params &p, const Work &wo
 }
 
 }  // namespace nvfp4::tile
+
+#endif

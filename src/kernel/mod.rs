@@ -2,7 +2,6 @@
 //! error it may make, and the plan of its launches. All of it is plain data and arithmetic: no CUDA, no device.
 
 mod call;
-pub mod plan;
 #[allow(
     non_camel_case_types,
     non_upper_case_globals,
@@ -11,6 +10,7 @@ pub mod plan;
     clippy::all
 )]
 pub mod params;
+pub mod plan;
 mod ring;
 pub(crate) mod units;
 
@@ -25,6 +25,7 @@ use crate::shape::Shape;
 use crate::types::{Activation, GemvPath};
 
 pub use call::Call;
+use call::magic;
 use plan::Plan;
 pub use ring::RingConfig;
 
@@ -50,7 +51,24 @@ impl Job<'_> {
 
     /// The build carries machine code of a unit for the GPU.
     fn image(&self, unit: &str) -> Result<(), Refusal> {
-        units::image(unit, self.gpu.compute_capability, self.gpu.images)
+        let &Gpu {
+            compute_capability,
+            images,
+            ..
+        } = self.gpu;
+        if images.is_empty() {
+            return Err(Refusal::BuiltWithoutKernels);
+        }
+        let unit = units::UNITS.iter().find(|known| known.name == unit);
+        let unit = unit.expect("kernels name their units");
+        let runs = |arch: &str| unit.exists_for(arch) && units::runs_on(arch, compute_capability);
+        match images.split(';').any(runs) {
+            true => Ok(()),
+            false => Err(Refusal::NoKernelImage {
+                compute_capability,
+                images,
+            }),
+        }
     }
 
     /// The GPU's compute capability is `least` or more.
@@ -92,12 +110,7 @@ impl Job<'_> {
 }
 
 /// A configuration's value is one that `holds`.
-fn field(
-    name: &'static str,
-    value: u32,
-    takes: &'static str,
-    holds: bool,
-) -> Result<(), Refusal> {
+fn field(name: &'static str, value: u32, takes: &'static str, holds: bool) -> Result<(), Refusal> {
     match holds {
         true => Ok(()),
         false => Err(Refusal::Field { name, value, takes }),
@@ -279,6 +292,9 @@ impl fmt::Display for Kernel {
 impl Kernel {
     /// The kernel of a name.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|kernel| kernel.name() == name)
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|kernel| kernel.name() == name)
     }
 }

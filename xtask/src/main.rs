@@ -65,7 +65,7 @@ enum Task {
   cargo xtask fuzz ptx launch --seconds 600 --seed 0
   cargo xtask fuzz ptx --replay target/fuzz/ptx/failures/crash-...")]
     Fuzz(fuzz::FuzzArgs),
-    /// Regenerate src/ffi.rs from csrc/nvfp4_gemv.h
+    /// Regenerate src/ffi.rs and src/kernel/params.rs from csrc
     ///
     /// Installs libclang under `target/toolchain` for it.
     Bindings,

@@ -43,7 +43,7 @@ enum Check {
     Package,
     /// .github/workflows: actions by commit, --locked, least permissions, no credentials left behind
     Workflows,
-    /// src/ffi.rs is what bindgen makes of csrc/nvfp4_gemv.h
+    /// src/ffi.rs and src/kernel/params.rs are what bindgen makes of csrc
     Bindings,
     /// ptx-sim, optimised: 200 seeds of every conformance kernel under all schedules
     Simulator,
@@ -103,7 +103,7 @@ impl Check {
             Self::NoCompiler => no_compiler::check(context),
             Self::Package => package::check(context.workspace),
             Self::Workflows => workflows::check(context.workspace),
-            Self::Bindings => bindings::check(context.workspace, context.toolchain),
+            Self::Bindings => bindings::check(context.workspace),
             Self::Simulator => simulator::check(context),
             Self::Compat => compat::check(context, false),
             Self::CompatCuda => compat::check(context, true),

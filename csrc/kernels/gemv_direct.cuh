@@ -10,23 +10,32 @@
 // Only the f32 sum over blocks rounds. Other vectors: products and sums in f32.
 #pragma once
 
-#include <cuda_fp16.h>
+#include "row_tiles.cuh"
 
-#include <cstdint>
+enum {
+    NVFP4_DIRECT_MAX_WARPS = 8, /* of a CTA */
+    /* Rows a warp computes at once, with up to two vectors and with more: more rows share the decoded
+     * vectors, fewer leave registers for the sums of many vectors. */
+    NVFP4_DIRECT_ROWS = 4,
+    NVFP4_DIRECT_ROWS_OF_MANY = 2,
+};
+
+#ifdef __CUDACC__
+
+#include <cuda_fp16.h>
 
 #include "../arch/grid_dependency.cuh"
 #include "../arch/memory.cuh"
 #include "../format/dense.cuh"
 #include "../format/e2m1.cuh"
-#include "cuda_core.cuh"
 
 namespace nvfp4 {
 
-constexpr int kMaxWarps = 8;   // warps a CTA
+constexpr int kMaxWarps = NVFP4_DIRECT_MAX_WARPS;
 
-// Rows a warp computes at once: more of them share the decoded vectors, fewer leave registers for
-// the sums of many vectors.
-__host__ __device__ constexpr int rows_per_warp(int vectors) { return vectors <= 2 ? 4 : 2; }
+__host__ __device__ constexpr int rows_per_warp(int vectors) {
+    return vectors <= 2 ? NVFP4_DIRECT_ROWS : NVFP4_DIRECT_ROWS_OF_MANY;
+}
 
 // One block of 16 weights, decoded to multiply with vectors of one activation type, and one block
 // of such a vector. `dot` returns the sum of the 16 products; times the block's two scales it is
@@ -259,3 +268,5 @@ __global__ void __launch_bounds__(kMaxWarps *kWarp, 1)
 }
 
 }  // namespace nvfp4
+
+#endif

@@ -6,6 +6,27 @@
 // wait in shared memory for one barrier. Every order is fixed by the configuration.
 #pragma once
 
+#include "row_tiles.cuh"
+
+enum {
+    NVFP4_DOT_ROWS = 4, /* of a tile */
+    /* Warps of a CTA, at most, with up to two vectors and with more: more sums and decoded weights take more
+     * registers a thread. */
+    NVFP4_DOT_MAX_WARPS = 16,
+    NVFP4_DOT_MAX_WARPS_OF_MANY = 8,
+    /* A vector's block and its scale in shared memory, as integers and a float. */
+    NVFP4_DOT_X_BYTES = 16,
+    NVFP4_DOT_X_SCALE_BYTES = 4,
+    /* The same as 16-bit floats, where a lane loads NVFP4_DOT_WIDE_BLOCKS blocks at once. Vectors then are
+     * whole spans: what a warp loads at once of a row. */
+    NVFP4_DOT_WIDE_BLOCKS = 4,
+    NVFP4_DOT_WIDE_SPAN_BLOCKS = NVFP4_WARP * NVFP4_DOT_WIDE_BLOCKS,
+    NVFP4_DOT_WIDE_X_BYTES = 32,
+    NVFP4_DOT_WIDE_X_SCALE_BYTES = 2,
+};
+
+#ifdef __CUDACC__
+
 #include "../arch/convert.cuh"
 #include "../arch/grid_dependency.cuh"
 #include "../arch/memory.cuh"
@@ -204,3 +225,5 @@ __global__ void __launch_bounds__(int8::max_threads(kVectors), 1)
 }
 
 }  // namespace nvfp4
+
+#endif

@@ -6,17 +6,28 @@
 // scales, swizzled or not. Products are integer dot products of a block, as in gemv_nvfp4.
 #pragma once
 
+#include "tile_pipeline.cuh"
+
+enum {
+    NVFP4_TMA_GROUPS = 2,      /* of consumer warps, each with a K step of its own */
+    NVFP4_TMA_GROUP_WARPS = 4,
+    NVFP4_TMA_THREADS = (NVFP4_TMA_GROUPS * NVFP4_TMA_GROUP_WARPS + 1) * NVFP4_WARP,
+    NVFP4_TMA_VECTORS = 8, /* of a pass at most, and rows of a stage for them and for their scales */
+    NVFP4_TMA_STAGE_BYTES = NVFP4_TILE_STAGE_BYTES(NVFP4_TMA_VECTORS, NVFP4_TMA_VECTORS),
+};
+
+#ifdef __CUDACC__
+
 #include "../arch/convert.cuh"
 #include "integer_dot.cuh"
-#include "tile_pipeline.cuh"
 
 namespace nvfp4::tma {
 
-constexpr uint32_t kGroups = 2;     // of consumer warps
-constexpr uint32_t kGroupWarps = 4; // a warp has 8 of the 32 values of r, a group has a K step
+constexpr uint32_t kGroups = NVFP4_TMA_GROUPS;
+constexpr uint32_t kGroupWarps = NVFP4_TMA_GROUP_WARPS; // a warp has 8 of the 32 values of r
 constexpr uint32_t kConsumers = kGroups * kGroupWarps * 32;
-constexpr uint32_t kThreads = kConsumers + 32; // the last warp loads
-constexpr uint32_t kMaxVectors = 8;            // vectors a pass, and rows of a stage for them
+constexpr uint32_t kThreads = NVFP4_TMA_THREADS; // the last warp loads
+constexpr uint32_t kMaxVectors = NVFP4_TMA_VECTORS;
 constexpr int kLaneRows = 4;
 constexpr int kAtomBlocks = 4;
 
@@ -220,3 +231,5 @@ __global__ void __launch_bounds__(kThreads, kVectors <= 2 ? 2 : 1)
 }
 
 }  // namespace nvfp4::tma
+
+#endif

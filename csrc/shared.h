@@ -1,0 +1,96 @@
+/* What kernels and the code that plans their launches both know, in plain C: the kernels include it, and
+ * bindgen makes src/kernel/params.rs of it and of the first part of each kernel's file. */
+#ifndef NVFP4_SHARED_H
+#define NVFP4_SHARED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A device address: a pointer for the kernels, a number for who plans. */
+#ifdef __CUDACC__
+#define NVFP4_POINTER(type) type *
+#else
+#define NVFP4_POINTER(type) uint64_t
+#endif
+
+/* Element type of the vectors. */
+enum {
+    NVFP4_ACTIVATION_NVFP4 = 0, /* packed E2M1, E4M3 block scales */
+    NVFP4_ACTIVATION_F16 = 1,
+    NVFP4_ACTIVATION_BF16 = 2,
+    NVFP4_ACTIVATION_F32 = 3,
+};
+
+/* Element type of the output. */
+enum {
+    NVFP4_OUTPUT_F16 = 0,
+    NVFP4_OUTPUT_BF16 = 1,
+    NVFP4_OUTPUT_F32 = 2,
+};
+
+/* Order of block scales in memory. */
+enum {
+    NVFP4_SCALES_LINEAR = 0, /* [rows][K/16] */
+    NVFP4_SCALES_128X4 = 1,  /* atoms of 128 rows x 4 scales, padded to whole atoms */
+};
+
+/* Where the global scales of quantised vectors come from. */
+enum {
+    NVFP4_GLOBAL_COMPUTED = 0,   /* each vector's largest magnitude / 2688; 1 for zeros */
+    NVFP4_GLOBAL_SHARED = 1,     /* `global` for all */
+    NVFP4_GLOBAL_PER_VECTOR = 2, /* `globals`, one a vector */
+};
+
+enum {
+    NVFP4_WARP = 32,  /* threads */
+    NVFP4_BLOCK = 16, /* elements that share a scale */
+};
+
+/* Where the block scale of (row, block) lies, for both layouts in one form: the sum of
+ *   linear  row * row_stride                                              and block
+ *   128x4   row/128 * row_stride + row%32 * 16 + row%128/32 * 4           and block/4 * 512 + block%4
+ * Since block = block/4 * 4 + block%4, only the step from one group of four blocks to the next differs
+ * along K. */
+typedef struct nvfp4_scale_steps {
+    int64_t row_stride;   /* linear: bytes of a row; 128x4: bytes of a block of 128 rows */
+    int32_t group_stride; /* bytes from four blocks to the next four: 4, or 512 */
+    bool tiled;           /* 128x4 */
+} nvfp4_scale_steps;
+
+/* How sums become outputs. */
+typedef struct nvfp4_epilogue {
+    float alpha;                            /* multiplies every output */
+    NVFP4_POINTER(const float) row_alpha;   /* multiplies row m by element m; or null */
+    int64_t row_alpha_batch;                /* elements from a batch's to the next one's */
+    NVFP4_POINTER(const float) vector_alpha; /* multiplies vector n by element n; or null */
+    int64_t vector_alpha_batch;
+    NVFP4_POINTER(void) output; /* [L][N][M] */
+    int64_t output_batch;       /* elements of a batch: N * M of the whole problem */
+    int32_t output_type;        /* NVFP4_OUTPUT_* */
+} nvfp4_epilogue;
+
+/* Order of 16-byte pieces in shared memory, of what a tensor copy brings there. */
+enum {
+    NVFP4_SWIZZLE_NONE = 0,
+    NVFP4_SWIZZLE_128 = 1, /* in rows of 128 bytes; repeats every eight rows */
+};
+
+enum {
+    NVFP4_TENSOR_MAP_RANK = 4,   /* the most dimensions that a description has */
+    NVFP4_TENSOR_MAP_BYTES = 128, /* of an encoded map, */
+    NVFP4_TENSOR_MAP_ALIGN = 64,  /* and its alignment, also among a kernel's parameters */
+};
+
+/* A tensor map before the driver encodes it: bytes in memory as a box of dimensions, the innermost one
+ * first, and the part of it that one copy takes. L2 fetches 256 bytes at once; what a copy takes from
+ * outside of the tensor arrives as zeros. */
+typedef struct nvfp4_tensor_map {
+    NVFP4_POINTER(const void) address;
+    uint64_t size[NVFP4_TENSOR_MAP_RANK];
+    uint64_t stride[NVFP4_TENSOR_MAP_RANK]; /* bytes; of the innermost dimension 1 */
+    uint32_t box_size[NVFP4_TENSOR_MAP_RANK];
+    uint32_t rank;
+    uint32_t swizzle; /* NVFP4_SWIZZLE_* */
+} nvfp4_tensor_map;
+
+#endif

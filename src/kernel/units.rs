@@ -1,0 +1,129 @@
+//! The units of `csrc`: which kernels are compiled together, from which source, and for which GPU
+//! architectures they exist. The build script reads this file too.
+
+/// One or several kernels that are compiled by one call of nvcc.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unit {
+    pub(crate) name: &'static str,
+    /// A file of `csrc/kernels`, without `.cuh`.
+    pub(crate) source: &'static str,
+    /// What the source compiles, where several units share it: a macro to define.
+    pub(crate) part: Option<&'static str>,
+    needs: Needs,
+}
+
+/// What a unit's kernels need of an architecture.
+#[derive(Clone, Copy, Debug)]
+enum Needs {
+    /// sm_80 or newer, as every kernel does.
+    Nothing,
+    /// This architecture or a newer one: 90.
+    Newer(u32),
+    /// The same, and code for that architecture or family alone (`100a`, `100f`).
+    NewerSpecific(u32),
+    /// Code for architectures of this major version alone.
+    MajorSpecific(u32),
+}
+
+/// TMA, mbarrier and clusters came with Hopper.
+const HOPPER: Needs = Needs::Newer(90);
+
+pub(crate) const UNITS: &[Unit] = &[
+    part(
+        "gemv_direct_nvfp4",
+        "gemv_direct",
+        "NVFP4_UNIT_NVFP4",
+        Needs::Nothing,
+    ),
+    part(
+        "gemv_direct_f16",
+        "gemv_direct",
+        "NVFP4_UNIT_F16",
+        Needs::Nothing,
+    ),
+    part(
+        "gemv_direct_bf16",
+        "gemv_direct",
+        "NVFP4_UNIT_BF16",
+        Needs::Nothing,
+    ),
+    part(
+        "gemv_direct_f32",
+        "gemv_direct",
+        "NVFP4_UNIT_F32",
+        Needs::Nothing,
+    ),
+    whole("gemv_dot", Needs::Nothing),
+    // Codes are decoded by an architecture-specific instruction, and loaded by one of sm_100.
+    part(
+        "gemv_dot_wide",
+        "gemv_dot",
+        "NVFP4_UNIT_WIDE",
+        Needs::NewerSpecific(100),
+    ),
+    whole("gemv_stream", Needs::Nothing),
+    whole("gemv_ring", HOPPER),
+    whole("gemv_tma", HOPPER),
+    // The tensor cores of compute capability 10.x.
+    whole("gemv_tcgen05", Needs::MajorSpecific(10)),
+    whole("quantize", Needs::Nothing),
+    whole("relayout", Needs::Nothing),
+    whole("read_only", Needs::Nothing),
+];
+
+const fn whole(name: &'static str, needs: Needs) -> Unit {
+    Unit {
+        name,
+        source: name,
+        part: None,
+        needs,
+    }
+}
+
+const fn part(
+    name: &'static str,
+    source: &'static str,
+    define: &'static str,
+    needs: Needs,
+) -> Unit {
+    Unit {
+        name,
+        source,
+        part: Some(define),
+        needs,
+    }
+}
+
+impl Unit {
+    /// Whether the unit's kernels exist for an architecture, named as nvcc does without `sm_`: `80`, `90a`.
+    pub(crate) fn exists_for(&self, arch: &str) -> bool {
+        let digits = arch.trim_end_matches(['a', 'f']);
+        let specific = digits.len() < arch.len();
+        let Ok(number) = digits.parse::<u32>() else {
+            return false;
+        };
+        match self.needs {
+            Needs::Nothing => true,
+            Needs::Newer(least) => number >= least,
+            Needs::NewerSpecific(least) => number >= least && specific,
+            Needs::MajorSpecific(major) => number / 10 == major && specific,
+        }
+    }
+}
+
+/// Whether code for an architecture runs on a compute capability. Plain numbers run on the same major and an equal
+/// or higher minor, `f` on the same family, `a` on exactly that device.
+///
+/// Source: CUDA C++ Programming Guide, "Compute capability" and "Family- and architecture-specific features".
+#[allow(dead_code, reason = "the build script compiles, and runs nothing")]
+pub(crate) fn runs_on(arch: &str, (major, minor): (i32, i32)) -> bool {
+    let digits = arch.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let Ok(number) = digits.parse::<i32>() else {
+        return false;
+    };
+    match &arch[digits.len()..] {
+        "a" => (number / 10, number % 10) == (major, minor),
+        "" | "f" => number / 10 == major && number % 10 <= minor,
+        _ => false,
+    }
+}
