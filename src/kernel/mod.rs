@@ -2,6 +2,8 @@
 //! error it may make, and the plan of its launches. All of it is plain data and arithmetic: no CUDA, no device.
 
 mod call;
+#[cfg(test)]
+mod extremes;
 #[allow(
     non_camel_case_types,
     non_upper_case_globals,
@@ -11,7 +13,13 @@ mod call;
 )]
 pub mod params;
 pub mod plan;
+pub mod quantize;
+pub mod read_only;
+pub mod relayout;
 mod ring;
+mod tcgen05;
+mod tile;
+mod tma;
 pub(crate) mod units;
 
 use std::fmt;
@@ -28,6 +36,8 @@ pub use call::Call;
 use call::magic;
 use plan::Plan;
 pub use ring::RingConfig;
+pub use tcgen05::Tcgen05Config;
+pub use tma::TmaConfig;
 
 /// A problem without its addresses, and the GPU that shall compute it: what checks, defaults and candidates
 /// depend on.
@@ -281,6 +291,11 @@ macro_rules! kernels {
 kernels! {
     /// Rows in bulk copies, into a ring in shared memory; integer products. One NVFP4 vector, sm_90 and up.
     Ring(RingConfig) = "ring" on CudaCore;
+    /// Tiles of 128 rows, which the tensor-core kernel's load pipeline brings; integer products. NVFP4 vectors, sm_90
+    /// and up. It tests that pipeline on hardware that there is, and was the fastest in 1 of 32 measured problems.
+    Tma(TmaConfig) = "tma" on CudaCore;
+    /// Tiles of 128 rows on block-scaled tensor cores. NVFP4 vectors, sm_100 and sm_103.
+    Tcgen05(Tcgen05Config) = "tcgen05" on TensorCore;
 }
 
 impl fmt::Display for Kernel {
