@@ -168,6 +168,15 @@ impl fmt::Display for Shape {
     }
 }
 
+/// Steps from one row to the next and from one batch to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strides {
+    /// From one vector to the next of the same batch.
+    pub row: usize,
+    /// From one batch to the next.
+    pub batch: usize,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
