@@ -4,6 +4,8 @@
 mod call;
 mod direct;
 mod dot;
+#[cfg(test)]
+mod extremes;
 #[allow(
     non_camel_case_types,
     non_upper_case_globals,
@@ -13,9 +15,15 @@ mod dot;
 )]
 pub mod params;
 pub mod plan;
+pub mod quantize;
+pub mod read_only;
+pub mod relayout;
 mod ring;
 mod row_tiles;
 mod stream;
+mod tcgen05;
+mod tile;
+mod tma;
 pub(crate) mod units;
 
 use std::fmt;
@@ -35,6 +43,8 @@ pub use dot::DotConfig;
 use plan::Plan;
 pub use ring::RingConfig;
 pub use stream::StreamConfig;
+pub use tcgen05::Tcgen05Config;
+pub use tma::TmaConfig;
 
 /// A problem without its addresses, and the GPU that shall compute it: what checks, defaults and candidates
 /// depend on.
@@ -294,6 +304,11 @@ kernels! {
     /// Rows straight into registers, NVFP4 vectors decoded in shared memory; integer products, or f16 ones that are as
     /// exact.
     Dot(DotConfig) = "dot" on CudaCore;
+    /// Tiles of 128 rows, which the tensor-core kernel's load pipeline brings; integer products. NVFP4 vectors, sm_90
+    /// and up. It tests that pipeline on hardware that there is, and was the fastest in 1 of 32 measured problems.
+    Tma(TmaConfig) = "tma" on CudaCore;
+    /// Tiles of 128 rows on block-scaled tensor cores. NVFP4 vectors, sm_100 and sm_103.
+    Tcgen05(Tcgen05Config) = "tcgen05" on TensorCore;
     /// Rows straight into registers, vectors decoded where they are used; f16x2 or f32 products. Any vectors, any K.
     Direct(DirectConfig) = "direct" on CudaCore;
 }

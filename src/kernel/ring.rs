@@ -301,7 +301,7 @@ impl KernelConfig for RingConfig {
         };
         Launch {
             entry: entry(self.chunks, self.rows),
-            grid: [self.ctas, 1],
+            grid: [self.ctas, 1, 1],
             threads: (self.groups * row_warps + producers) * WARP,
             dynamic_shared: layout.bytes as u32,
             dependent: job.dependent(),
@@ -313,7 +313,8 @@ impl KernelConfig for RingConfig {
 
     fn bytes_in_flight(&self, job: &Job<'_>) -> u64 {
         // Codes and an eighth of it, their scales.
-        u64::from(self.groups) * u64::from(self.depth) * unit_bytes(job.shape) / 8 * 9
+        let units = u64::from(self.groups) * u64::from(self.depth);
+        units.saturating_mul(unit_bytes(job.shape) / 8 * 9)
     }
 }
 
