@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut, DevicePtr, DriverError};
 
+use crate::context::driver_error;
 use crate::error::{Error, Result};
-use crate::measure::{copies_for_cold_l2, driver_error};
 use crate::kernel::Call;
+use crate::measure::copies_for_cold_l2;
 use crate::operands::{Operands, RawOutput, RawVectors, RawWeights};
 use crate::shape::{Shape, Strides};
 use crate::tensor::GlobalScale;
