@@ -120,9 +120,7 @@ extern "C" int32_t nvfp4_gemv_load(const void *entry, uint32_t dynamic_shared) {
 }
 
 extern "C" int32_t nvfp4_gemv_encode(const nvfp4_tensor_map *map, void *encoded) {
-    static_assert(sizeof(CUtensorMap) == NVFP4_TENSOR_MAP_BYTES &&
-                      alignof(CUtensorMap) == NVFP4_TENSOR_MAP_ALIGN,
-                  "as the header says");
+    static_assert(sizeof(CUtensorMap) == NVFP4_TENSOR_MAP_BYTES, "as the header says");
     static std::atomic<void *> found;
     decltype(&cuTensorMapEncodeTiled) encode;
     const cudaError_t status = driver_function("cuTensorMapEncodeTiled", found, &encode);
