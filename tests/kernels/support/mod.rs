@@ -12,6 +12,8 @@ pub(crate) mod trial;
 mod nvcc;
 #[path = "../../../build/sources.rs"]
 mod sources;
+#[path = "../../quantize_data/mod.rs"]
+pub(crate) mod quantize_data;
 #[path = "../../../src/kernel/units.rs"]
 #[allow(dead_code)]
 mod units;
