@@ -6,12 +6,11 @@ use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
 use ptx_sim::mutate::{Kind, Mutant, Score};
 use ptx_sim::{Policy, Timing, Uninitialised};
 
-use crate::support::faults::{Run, demand, demand_right_plans, share, subject};
+use crate::support::faults::{At, PADDING, Run, demand, demand_right_plans, share, subject};
 use crate::support::operands::{Case, Data};
 use crate::support::ptx::ALL;
 use crate::support::schedules::options;
 use crate::support::sim::Simulator;
-use std::mem::offset_of;
 
 crate::trials! {
     simulator: nvfp4, f16, bf16, f32, faults_nvfp4, faults_f16, wrong_plans;
@@ -162,11 +161,19 @@ fn sampled_faults() {
     demand_sampled("gemv_direct_f16", "90a", direct(Activation::F16, 1, 1), 90);
 }
 
-fn wrong_plans() {
-    const DOT: &str = "the dot kernel's";
-    let harmless = [
-        (offset_of!(Params, tiles_per_cta), DOT),
-        (offset_of!(Params, tiles_left), DOT),
+/// What changes nothing in the kernels direct and dot, whose parameters are the same.
+pub(crate) fn harmless() -> Vec<(At, &'static str)> {
+    let words = crate::words![Params:
+        n = "a kernel has no more vectors than its name says",
+        epilogue.alpha + 4 = PADDING,
+        epilogue.output_type + 4 = PADDING,
     ];
+    let grid = [(At::Grid(1), "CTAs stride over batches")];
+    [&words[..], &grid].concat()
+}
+
+fn wrong_plans() {
+    let dot = crate::words![Params: tiles_per_cta = "dot's", tiles_left = "dot's"];
+    let harmless = [&harmless()[..], &dot].concat();
     demand_right_plans("90a", &direct(Activation::Nvfp4, 8, 2), &harmless);
 }
