@@ -1,6 +1,7 @@
 //! What is asked about operands besides their shape, and operands by address.
 
-use crate::tensor::{GlobalScale, Strides};
+use crate::shape::Strides;
+use crate::tensor::GlobalScale;
 use crate::types::{Activation, FloatType, ScaleLayout};
 
 /// What dispatch and kernels ask about operands besides their shape.
@@ -53,6 +54,13 @@ impl Alignment {
         codes: 32,
         scales: 32,
         vectors: 32,
+    };
+
+    /// What every operand has.
+    pub const LEAST: Self = Self {
+        codes: 8,
+        scales: 1,
+        vectors: 1,
     };
 
     /// The alignment of all of these addresses and strides together.

@@ -27,9 +27,11 @@ mod tma;
 pub(crate) mod units;
 
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::operands::Operands;
 use crate::refusal::Refusal;
@@ -181,6 +183,42 @@ trait KernelConfig: Copy + Sized {
 
     /// Bytes of weights that a CTA has asked for at once, for estimates.
     fn bytes_in_flight(&self, job: &Job<'_>) -> u64;
+
+    /// What the main loop of the first launch's kernel computes, for estimates. The configuration is legal.
+    fn main_loop(&self, job: &Job<'_>) -> MainLoop;
+}
+
+/// What one pass over the source of a kernel's main loop computes, before the compiler unrolls it: what the figures of
+/// the machine code are counted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct MainLoop {
+    /// Weights that a lane multiplies.
+    pub lane_weights: u32,
+    /// Vectors that it multiplies each of them with.
+    pub vectors: u32,
+    /// What its products are made of.
+    pub products: Products,
+    /// Columns of tensor memory of a CTA.
+    pub tensor_columns: u32,
+}
+
+/// What multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Products {
+    /// dp4a, two for each four products: positive and negative magnitudes apart.
+    Integer,
+    /// Packed f16 products, summed in f32 once a block of 16.
+    PackedHalf,
+    /// Fused multiply-adds of f16 pairs or f32.
+    Float,
+    /// `mma.sync`, one for eight of a lane's weights and so many vectors.
+    WarpMatrix {
+        /// The vectors.
+        vectors: u32,
+    },
+    /// One instruction of the block-scaled tensor cores.
+    Matrix,
 }
 
 /// The registry: makes [`Kernel`] and [`Config`] of one line a kernel.
@@ -281,6 +319,15 @@ macro_rules! kernels {
                 match self { $(Self::$kernel(config) => config.bytes_in_flight(job)),* }
             }
 
+            /// What the main loop of the first launch's kernel computes, for estimates.
+            ///
+            /// # Errors
+            /// Why it cannot compute the job.
+            pub fn main_loop(&self, job: &Job<'_>) -> Result<MainLoop, Refusal> {
+                self.check(job)?;
+                Ok(match self { $(Self::$kernel(config) => config.main_loop(job)),* })
+            }
+
             /// The launches of a call, with this configuration.
             ///
             /// # Errors
@@ -316,6 +363,17 @@ kernels! {
 impl fmt::Display for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
+    }
+}
+
+impl FromStr for Kernel {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        Self::from_name(name).ok_or_else(|| Error::UnknownKernel {
+            name: name.into(),
+            known: Self::ALL.iter().map(|kernel| kernel.name()).collect(),
+        })
     }
 }
 

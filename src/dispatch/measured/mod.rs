@@ -1,0 +1,389 @@
+//! Times on devices: what was measured, for which operands, and the tables that this crate comes with.
+//!
+//! A table is JSON, the same for built-in tables (beside this file) and for files that `nvfp4-gemv tune`
+//! writes: [`crate::tune`]. To refill a built-in one, run on that GPU, with a build of what is measured,
+//! `nvfp4-gemv tune --suite --chained --seconds 1.5 --replace --out h200.json`, put the file here, and commit it.
+
+mod wire;
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use crate::gpu::Gpu;
+use crate::kernel::{Config, Kernel};
+use crate::operands::{Alignment, Operands};
+use crate::shape::Shape;
+
+/// A model of GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuModel {
+    /// The product name, as the driver says it.
+    pub name: String,
+    /// Major and minor.
+    pub compute_capability: (i32, i32),
+    /// Streaming multiprocessors: parts of a GPU that are sold or lent have fewer.
+    pub multiprocessors: u32,
+}
+
+impl GpuModel {
+    /// Whether a GPU is of this model.
+    pub fn is_of(&self, gpu: &Gpu) -> bool {
+        self.name == gpu.name
+            && self.compute_capability == gpu.compute_capability
+            && self.multiprocessors == gpu.multiprocessors
+    }
+}
+
+/// What a time depends on besides the problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// The device.
+    pub gpu: GpuModel,
+    /// The newest CUDA that its driver supports, for example `13.0`.
+    pub driver: String,
+    /// The version of this crate.
+    pub crate_version: String,
+    /// A hash of the kernels' sources.
+    pub kernels: String,
+}
+
+/// The best time of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Timed {
+    /// The config, which says which kernel.
+    pub config: Config,
+    /// Seconds a call, with cold caches.
+    pub seconds: f64,
+    /// The best of launches that follow each other with programmatic dependent launch, where that was measured.
+    pub chained: Option<Chained>,
+}
+
+impl Timed {
+    /// The kernel.
+    pub fn kernel(&self) -> Kernel {
+        self.config.kernel()
+    }
+}
+
+/// The best of a kernel in launches that follow each other with programmatic dependent launch, as layers of a model can.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Chained {
+    /// The config, of the same kernel.
+    pub config: Config,
+    /// Seconds a launch, with cold caches.
+    pub seconds: f64,
+}
+
+/// What was measured of one problem.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// Its sizes.
+    pub shape: Shape,
+    /// Its operands. Of their alignment counts only whether [everything is a multiple of
+    /// 16](Alignment::is_16).
+    pub operands: Operands,
+    /// Seconds of a kernel that only reads as many bytes as the weights have.
+    pub ceiling_seconds: f64,
+    /// The best of each kernel that was tried, fastest first; at least one. Of a kernel that has none here, the best
+    /// of another one of its path was faster, if there is one.
+    pub kernels: Vec<Timed>,
+}
+
+/// Measurements on one machine, a problem at most once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measurements {
+    /// Where.
+    pub machine: Machine,
+    /// How and when, for people.
+    pub from: String,
+    entries: Vec<Entry>,
+    /// Where the entry of a problem is.
+    index: HashMap<Problem, usize>,
+    /// Of each entry, for [`nearest`](Self::nearest), which calls ask that are not prepared.
+    sizes: Vec<Size>,
+}
+
+/// What an entry is found by.
+#[derive(Clone, Copy, Debug, Eq, Hash)]
+#[allow(
+    clippy::derived_hash_with_manual_eq,
+    reason = "both look at all fields; a test counts comparisons"
+)]
+struct Problem {
+    shape: Shape,
+    operands: Operands,
+}
+
+impl Problem {
+    fn new(shape: &Shape, operands: &Operands) -> Self {
+        Self {
+            shape: *shape,
+            operands: comparable(operands),
+        }
+    }
+}
+
+/// Operands as entries are compared by: of their alignment counts whether everything is a multiple of 16 bytes.
+pub(crate) fn comparable(operands: &Operands) -> Operands {
+    let alignment = match operands.alignment.is_16() {
+        true => Alignment::BEST,
+        false => Alignment::LEAST,
+    };
+    Operands {
+        alignment,
+        ..*operands
+    }
+}
+
+impl PartialEq for Problem {
+    fn eq(&self, other: &Self) -> bool {
+        #[cfg(test)]
+        tests::COMPARISONS.set(tests::COMPARISONS.get() + 1);
+        self.shape == other.shape && self.operands == other.operands
+    }
+}
+
+/// Powers of two of what makes problems alike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Size {
+    vectors: f64,
+    bytes: f64,
+    rows: f64,
+}
+
+impl Size {
+    fn of(shape: &Shape) -> Self {
+        let log2 = |size: usize| (size.max(1) as f64).log2();
+        Self {
+            vectors: log2(shape.n()),
+            bytes: log2(shape.weight_bytes()),
+            rows: log2(shape.m() * shape.l()),
+        }
+    }
+
+    fn distance(&self, other: &Self) -> f64 {
+        2.0 * (self.vectors - other.vectors).abs()
+            + (self.bytes - other.bytes).abs()
+            + 0.5 * (self.rows - other.rows).abs()
+    }
+}
+
+/// As far as so many octaves.
+const OTHER_LAYOUT: f64 = 4.0;
+
+impl Entry {
+    /// What was measured of a kernel.
+    pub fn of(&self, kernel: Kernel) -> Option<&Timed> {
+        self.kernels.iter().find(|timed| timed.kernel() == kernel)
+    }
+
+    /// The share of the read-only ceiling that a time reaches.
+    pub fn share(&self, timed: &Timed) -> f64 {
+        self.ceiling_seconds / timed.seconds
+    }
+}
+
+impl Measurements {
+    /// None yet.
+    pub fn new(machine: Machine, from: impl Into<String>) -> Self {
+        Self {
+            machine,
+            from: from.into(),
+            entries: Vec::new(),
+            index: HashMap::new(),
+            sizes: Vec::new(),
+        }
+    }
+
+    /// All of them.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// What was measured of a problem.
+    pub fn find(&self, shape: &Shape, operands: &Operands) -> Option<&Entry> {
+        let at = self.index.get(&Problem::new(shape, operands))?;
+        Some(&self.entries[*at])
+    }
+
+    /// Adds a measurement, in the place of an older one of the same problem.
+    pub fn insert(&mut self, mut entry: Entry) {
+        let problem = Problem::new(&entry.shape, &entry.operands);
+        entry.operands = problem.operands;
+        let end = self.entries.len();
+        let at = *self.index.entry(problem).or_insert(end);
+        if at < end {
+            self.entries[at] = entry;
+        } else {
+            self.sizes.push(Size::of(&entry.shape));
+            self.entries.push(entry);
+        }
+    }
+
+    /// The measurement that is nearest to a problem, of those in which `pick` finds a time: the same type of vectors,
+    /// then the fewest octaves between the numbers of vectors (which count double), of bytes and of rows. The other
+    /// scale layout is a last resort.
+    pub(super) fn nearest<'s>(
+        &'s self,
+        shape: &Shape,
+        operands: &Operands,
+        pick: impl Fn(&'s Entry) -> Option<&'s Timed>,
+    ) -> Option<(&'s Entry, &'s Timed)> {
+        let size = Size::of(shape);
+        let distance = |entry: &Entry, of: &Size| {
+            let same = entry.operands.weight_layout == operands.weight_layout;
+            size.distance(of) + if same { 0.0 } else { OTHER_LAYOUT }
+        };
+        self.entries
+            .iter()
+            .zip(&self.sizes)
+            .filter(|(entry, _)| entry.operands.activation == operands.activation)
+            .filter_map(|(entry, of)| Some((distance(entry, of), entry, pick(entry)?)))
+            .min_by(|(a, ..), (b, ..)| a.total_cmp(b))
+            .map(|(_, entry, timed)| (entry, timed))
+    }
+
+    /// Reads a table.
+    ///
+    /// # Errors
+    /// What is wrong with it, as part of a sentence.
+    pub fn from_json(text: &str) -> Result<Self, String> {
+        wire::parse(text)
+    }
+
+    /// Whether [`from_json`](Self::from_json) would read what [`to_json`](Self::to_json) writes: entries that
+    /// were [inserted](Self::insert) may say anything.
+    ///
+    /// # Errors
+    /// What is wrong, as part of a sentence.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        wire::check(self)
+    }
+
+    /// Writes a table.
+    pub fn to_json(&self) -> String {
+        wire::write(self)
+    }
+}
+
+impl AsRef<Self> for Measurements {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
+/// The tables that this crate comes with, one a model of GPU.
+pub fn builtin() -> &'static [Measurements] {
+    const FILES: [&str; 1] = [include_str!("h200.json")];
+    static TABLES: OnceLock<Vec<Measurements>> = OnceLock::new();
+    TABLES.get_or_init(|| {
+        let parse = |text: &&str| wire::parse(text).expect("a test reads every built-in table");
+        FILES.iter().map(parse).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::types::Activation;
+    use crate::types::ScaleLayout;
+
+    thread_local! {
+        /// How often two problems were compared on this thread.
+        pub(super) static COMPARISONS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// Tables of files that others made may have as many entries as fit. Counted, not timed.
+    #[test]
+    fn reading_and_looking_up_take_as_many_steps_as_there_are_entries() {
+        let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
+        let shape = |m| Shape::gemv(m, 256, 1).unwrap();
+        let mut table = Measurements::new(builtin()[0].machine.clone(), "a test");
+        let any = builtin()[0].entries()[0].kernels[0];
+        const ENTRIES: usize = 3000;
+        for m in 1..=ENTRIES {
+            table.insert(Entry {
+                shape: shape(m),
+                operands,
+                ceiling_seconds: 1e-6,
+                kernels: vec![Timed {
+                    seconds: 2e-6,
+                    ..any
+                }],
+            });
+        }
+        COMPARISONS.set(0);
+        let read = Measurements::from_json(&table.to_json()).unwrap();
+        // A search through what was read so far would take 4.5 million. A hash table compares what its hash does
+        // not tell apart, by chance more than once in some hundred times.
+        let comparisons = COMPARISONS.get();
+        assert!(comparisons < 2 * ENTRIES, "{comparisons}");
+        assert_eq!(read, table);
+
+        COMPARISONS.set(0);
+        for m in 1..=ENTRIES {
+            assert_eq!(read.find(&shape(m), &operands).unwrap().shape, shape(m));
+        }
+        let comparisons = COMPARISONS.get();
+        assert!(comparisons < 2 * ENTRIES, "{comparisons}");
+        assert!(read.find(&shape(ENTRIES + 1), &operands).is_none());
+    }
+
+    #[test]
+    fn a_newer_measurement_takes_the_place_of_the_older() {
+        let mut table = builtin()[0].clone();
+        let first = table.entries()[0].clone();
+        let mut newer = first.clone();
+        newer.ceiling_seconds *= 2.0;
+        table.insert(newer.clone());
+        assert_eq!(table.entries().len(), builtin()[0].entries().len());
+        assert_eq!(table.entries()[0], newer);
+        assert_eq!(table.find(&first.shape, &first.operands), Some(&newer));
+    }
+
+    #[test]
+    fn builtin_tables_are_sound() {
+        for table in builtin() {
+            assert!(!table.from.is_empty());
+            for entry in table.entries() {
+                assert!(!entry.shape.is_empty(), "{entry:?}");
+                // A time below the ceiling's is an error of measurement, or a warm cache.
+                for timed in &entry.kernels {
+                    let share = entry.share(timed);
+                    assert!((0.01..1.1).contains(&share), "{}: {share}", entry.shape);
+                    // These overlap with each other, the ceiling's launches do not.
+                    if let Some(chained) = timed.chained {
+                        let share = entry.ceiling_seconds / chained.seconds;
+                        assert!((0.01..1.2).contains(&share), "{}: {share}", entry.shape);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nearest_prefers_the_same_vectors_and_layout() {
+        let h200 = &builtin()[0];
+        let tiled = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
+        let near = |m, k, l, operands: &Operands| {
+            let shape = Shape::gemv(m, k, l).unwrap();
+            let nearest = h200.nearest(&shape, operands, |entry| entry.kernels.first());
+            nearest.unwrap().0.shape
+        };
+        // A measured problem is its own neighbour, in whichever layout.
+        for entry in h200.entries() {
+            let (shape, operands) = (&entry.shape, &entry.operands);
+            let found = h200.nearest(shape, operands, |entry| entry.kernels.first());
+            assert_eq!(found.unwrap().0, entry);
+        }
+        let small = near(4096, 4080, 1, &tiled);
+        assert_eq!((small.m(), small.k()), (4096, 4096));
+        let shape = Shape::gemv(4096, 4096, 1).unwrap();
+        assert!(
+            h200.nearest(&shape, &tiled, |entry| entry.of(Kernel::Tcgen05))
+                .is_none()
+        );
+    }
+}

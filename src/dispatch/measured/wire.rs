@@ -1,0 +1,210 @@
+//! The JSON of a table of measurements, version 3.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Chained, Entry, GpuModel, Machine, Measurements, Timed};
+use crate::kernel::Config;
+use crate::operands::{Alignment, Operands};
+use crate::shape::Shape;
+use crate::types::{Activation, ScaleLayout};
+
+/// The format of this version. Another one is refused.
+pub(super) const FORMAT: &str = "nvfp4-gemv/tuned/3";
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    format: String,
+    gpu: WireGpu,
+    driver: String,
+    crate_version: String,
+    kernels: String,
+    from: String,
+    entries: Vec<WireEntry>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WireGpu {
+    name: String,
+    compute_capability: (i32, i32),
+    multiprocessors: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WireEntry {
+    m: usize,
+    k: usize,
+    l: usize,
+    n: usize,
+    activation: String,
+    weight_layout: String,
+    vector_layout: String,
+    aligned: bool,
+    ceiling_seconds: f64,
+    kernels: Vec<WireTimed>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WireTimed {
+    config: Config,
+    seconds: f64,
+    chained: Option<WireChained>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WireChained {
+    config: Config,
+    seconds: f64,
+}
+
+pub(super) fn parse(text: &str) -> Result<Measurements, String> {
+    // The format first: another version may have other fields.
+    #[derive(Deserialize)]
+    struct Head {
+        format: String,
+    }
+    let head: Head = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    if head.format != FORMAT {
+        return Err(format!(
+            "its format is {:?}, this version reads {FORMAT:?}",
+            head.format
+        ));
+    }
+    let file: File = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let machine = Machine {
+        gpu: GpuModel {
+            name: file.gpu.name,
+            compute_capability: file.gpu.compute_capability,
+            multiprocessors: file.gpu.multiprocessors,
+        },
+        driver: file.driver,
+        crate_version: file.crate_version,
+        kernels: file.kernels,
+    };
+    let mut table = Measurements::new(machine, file.from);
+    for (i, entry) in file.entries.into_iter().enumerate() {
+        let entry = read_entry(entry).map_err(|why| format!("entry {i}: {why}"))?;
+        if table.find(&entry.shape, &entry.operands).is_some() {
+            return Err(format!("entry {i}: {} is there twice", entry.shape));
+        }
+        table.insert(entry);
+    }
+    Ok(table)
+}
+
+fn read_entry(wire: WireEntry) -> Result<Entry, String> {
+    let shape = Shape::new(wire.m, wire.n, wire.k, wire.l).map_err(|error| error.to_string())?;
+    let seconds = |what: &str, value: f64| match value.is_finite() && value > 0.0 {
+        true => Ok(value),
+        false => Err(format!("{what} of {value} seconds")),
+    };
+    let mut kernels: Vec<Timed> = Vec::new();
+    for timed in wire.kernels {
+        let kernel = timed.config.kernel();
+        if kernels.iter().any(|other| other.kernel() == kernel) {
+            return Err(format!("{kernel} is there twice"));
+        }
+        let chained = match timed.chained {
+            Some(chained) if chained.config.kernel() != kernel => {
+                return Err(format!("a chained config of another kernel than {kernel}"));
+            }
+            Some(chained) => Some(Chained {
+                config: chained.config,
+                seconds: seconds("a chained launch", chained.seconds)?,
+            }),
+            None => None,
+        };
+        kernels.push(Timed {
+            config: timed.config,
+            seconds: seconds(kernel.name(), timed.seconds)?,
+            chained,
+        });
+    }
+    if kernels.is_empty() {
+        return Err("no kernel".into());
+    }
+    kernels.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    Ok(Entry {
+        shape,
+        operands: Operands {
+            activation: named(&wire.activation, &Activation::ALL, Activation::name)?,
+            weight_layout: named(&wire.weight_layout, &ScaleLayout::ALL, ScaleLayout::name)?,
+            vector_layout: named(&wire.vector_layout, &ScaleLayout::ALL, ScaleLayout::name)?,
+            alignment: match wire.aligned {
+                true => Alignment::BEST,
+                false => Alignment::LEAST,
+            },
+        },
+        ceiling_seconds: seconds("a ceiling", wire.ceiling_seconds)?,
+        kernels,
+    })
+}
+
+/// The value of a name.
+fn named<T: Copy>(name: &str, all: &[T], name_of: fn(T) -> &'static str) -> Result<T, String> {
+    all.iter()
+        .copied()
+        .find(|&value| name_of(value) == name)
+        .ok_or_else(|| {
+            let names: Vec<_> = all.iter().map(|&value| name_of(value)).collect();
+            format!("{name:?} is none of {}", names.join(", "))
+        })
+}
+
+/// Whether every entry would be read again, by the reader's own rules.
+pub(super) fn check(table: &Measurements) -> Result<(), String> {
+    table.entries.iter().enumerate().try_for_each(|(i, entry)| {
+        let read = read_entry(wire_entry(entry)).map(drop);
+        read.map_err(|why| format!("entry {i}, {}: {why}", entry.shape))
+    })
+}
+
+fn wire_entry(entry: &Entry) -> WireEntry {
+    WireEntry {
+        m: entry.shape.m(),
+        k: entry.shape.k(),
+        l: entry.shape.l(),
+        n: entry.shape.n(),
+        activation: entry.operands.activation.name().into(),
+        weight_layout: entry.operands.weight_layout.name().into(),
+        vector_layout: entry.operands.vector_layout.name().into(),
+        aligned: entry.operands.alignment.is_16(),
+        ceiling_seconds: entry.ceiling_seconds,
+        kernels: entry
+            .kernels
+            .iter()
+            .map(|timed| WireTimed {
+                config: timed.config,
+                seconds: timed.seconds,
+                chained: timed.chained.map(|chained| WireChained {
+                    config: chained.config,
+                    seconds: chained.seconds,
+                }),
+            })
+            .collect(),
+    }
+}
+
+pub(super) fn write(table: &Measurements) -> String {
+    let gpu = &table.machine.gpu;
+    let file = File {
+        format: FORMAT.into(),
+        gpu: WireGpu {
+            name: gpu.name.clone(),
+            compute_capability: gpu.compute_capability,
+            multiprocessors: gpu.multiprocessors,
+        },
+        driver: table.machine.driver.clone(),
+        crate_version: table.machine.crate_version.clone(),
+        kernels: table.machine.kernels.clone(),
+        from: table.from.clone(),
+        entries: table.entries.iter().map(wire_entry).collect(),
+    };
+    let mut text = serde_json::to_string_pretty(&file).expect("strings and finite numbers");
+    text.push('\n');
+    text
+}
