@@ -376,7 +376,8 @@ mod tests {
     use super::*;
     use crate::gpu::Gpu;
     use crate::operands::{Alignment, Operands, RawOutput, RawVectors, RawWeights};
-    use crate::tensor::{GlobalScale, Strides};
+    use crate::shape::Strides;
+    use crate::tensor::GlobalScale;
     use crate::types::FloatType;
 
     const OPERANDS: Operands = Operands {
