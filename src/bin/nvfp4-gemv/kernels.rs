@@ -53,7 +53,10 @@ const ALIGNMENTS: [u64; 3] = [32, 16, 8];
 
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let archs: Vec<&str> = match args.archs.is_empty() {
-        true => compiled_archs().split(';').filter(|arch| !arch.is_empty()).collect(),
+        true => compiled_archs()
+            .split(';')
+            .filter(|arch| !arch.is_empty())
+            .collect(),
         false => args.archs.iter().map(String::as_str).collect(),
     };
     if archs.is_empty() {
@@ -66,7 +69,11 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     for arch in archs {
         let gpu = gpu(arch)?;
         let entries = entries(&problem, &gpu)?;
-        text.push_str(&format!("{arch}, {problem}, {} SMs:\n{}\n", gpu.multiprocessors, table(&entries)));
+        text.push_str(&format!(
+            "{arch}, {problem}, {} SMs:\n{}\n",
+            gpu.multiprocessors,
+            table(&entries)
+        ));
         all.push(json!({
             "arch": arch,
             "multiprocessors": gpu.multiprocessors,
@@ -85,10 +92,14 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
 fn gpu(arch: &str) -> Result<Gpu> {
     let number = arch.trim_end_matches(['a', 'f']).parse::<i32>();
     let known = number.ok().filter(|number| (80..1000).contains(number));
-    let number = known.ok_or_else(|| anyhow!("--arch {arch:?}: expected a number, for example 90a"))?;
+    let number =
+        known.ok_or_else(|| anyhow!("--arch {arch:?}: expected a number, for example 90a"))?;
     // One small string for each architecture of the one command of a process.
     let images = String::leak(arch.to_owned());
-    Ok(Gpu::of_compute_capability((number / 10, number % 10), images))
+    Ok(Gpu::of_compute_capability(
+        (number / 10, number % 10),
+        images,
+    ))
 }
 
 /// The entry points that some default or candidate takes.
@@ -133,7 +144,10 @@ fn add(entries: &mut Vec<Entry>, kernel: Kernel, call: &Call, gpu: &Gpu) {
                 is_default: Some(config) == default,
                 one_pass,
             };
-            match entries.iter_mut().find(|known| known.launch.entry == launch.entry) {
+            match entries
+                .iter_mut()
+                .find(|known| known.launch.entry == launch.entry)
+            {
                 Some(known) if entry.rank() > known.rank() => *known = entry,
                 Some(_) => {}
                 None => entries.push(entry),
@@ -186,11 +200,21 @@ mod tests {
 
     #[test]
     fn each_entry_point_is_listed_once_on_gpus_that_have_it() {
-        let names = |arch| of(arch).iter().map(|entry| entry.launch.entry).collect::<Vec<_>>();
+        let names = |arch| {
+            of(arch)
+                .iter()
+                .map(|entry| entry.launch.entry)
+                .collect::<Vec<_>>()
+        };
         let (ampere, hopper, blackwell) = (names("80"), names("90a"), names("100f"));
         for names in [&ampere, &hopper, &blackwell] {
             assert!(names.is_sorted_by(|a, b| a < b), "{names:?}");
-            for of_all in ["gemv_direct_f32_n1_b2", "gemv_direct_bf16_n8_b1", "gemv_dot_n8_b2", "gemv_stream_f16_n1"] {
+            for of_all in [
+                "gemv_direct_f32_n1_b2",
+                "gemv_direct_bf16_n8_b1",
+                "gemv_dot_n8_b2",
+                "gemv_stream_f16_n1",
+            ] {
                 assert!(names.contains(&of_all), "{of_all}: {names:?}");
             }
         }
@@ -201,7 +225,11 @@ mod tests {
             ("gemv_tcgen05", [false, false, true]),
             ("gemv_dot_n1_b4", [false, false, true]),
         ] {
-            assert_eq!([&ampere, &hopper, &blackwell].map(|names| has(names, of)), there, "{of}");
+            assert_eq!(
+                [&ampere, &hopper, &blackwell].map(|names| has(names, of)),
+                there,
+                "{of}"
+            );
         }
         assert!(gpu("abacus").is_err());
     }
@@ -209,13 +237,25 @@ mod tests {
     #[test]
     fn entry_points_are_shown_with_the_default_for_the_most_vectors() {
         let entries = of("90a");
-        let entry = |name| entries.iter().find(|entry| entry.launch.entry == name).unwrap();
-        for (name, n) in [("gemv_dot_n1_b2", 1), ("gemv_dot_n4_b2", 4), ("gemv_tma_n8", 8)] {
+        let entry = |name| {
+            entries
+                .iter()
+                .find(|entry| entry.launch.entry == name)
+                .unwrap()
+        };
+        for (name, n) in [
+            ("gemv_dot_n1_b2", 1),
+            ("gemv_dot_n4_b2", 4),
+            ("gemv_tma_n8", 8),
+        ] {
             let entry = entry(name);
             assert_eq!(entry.call.shape().n(), n, "{name}");
             assert!(entry.one_pass && entry.is_default, "{name}");
             assert_eq!(entry.main_loop.unwrap().vectors, n as u32, "{name}");
-            assert!(entry.launch.threads > 0 && entry.bytes_in_flight > 0, "{name}");
+            assert!(
+                entry.launch.threads > 0 && entry.bytes_in_flight > 0,
+                "{name}"
+            );
         }
     }
 }
