@@ -10,7 +10,9 @@ use super::params::{
     NVFP4_STREAM_ZERO_BLOCKS, NVFP4_WARP, nvfp4_stream_params,
 };
 use super::plan::{KernelParameters, Launch, MOST_LAUNCHES, Parameters, Plan};
-use super::{ALPHAS, Call, Job, KernelConfig, distinct, field, magic, shared_memory};
+use super::{
+    ALPHAS, Call, Job, KernelConfig, MainLoop, Products, distinct, field, magic, shared_memory,
+};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
@@ -284,6 +286,20 @@ impl KernelConfig for StreamConfig {
             .saturating_mul(u64::from(self.stages.saturating_sub(1)))
             .saturating_mul(NVFP4_STREAM_STAGE_BYTES.into())
     }
+
+    fn main_loop(&self, job: &Job<'_>) -> MainLoop {
+        let vectors = self.passes(job.shape)[0];
+        let scaled = is_scaled(job.operands.activation, vectors);
+        MainLoop {
+            // Four lanes share a row of a step, and a lane has two rows.
+            lane_weights: 2 * STEP as u32 / 4,
+            vectors,
+            products: Products::WarpMatrix {
+                vectors: if scaled { 8 } else { 2 },
+            },
+            tensor_columns: 0,
+        }
+    }
 }
 
 // SAFETY: bindgen makes padding fields of this structure's padding.
@@ -489,3 +505,6 @@ fn unit(job: &Job<'_>) -> u64 {
 fn units(job: &Job<'_>) -> u64 {
     places(job) * job.shape.l() as u64 / unit(job)
 }
+
+#[cfg(test)]
+mod tests;
