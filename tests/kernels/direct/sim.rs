@@ -24,7 +24,11 @@ fn check(activation: Activation) {
             for layout in ScaleLayout::ALL {
                 for data in [Data::Integers, Data::FullRange] {
                     let exact = data == Data::Integers;
-                    let (k, l) = if exact { (1056, 1 + usize::from(n == 1)) } else { (288, 1) };
+                    let (k, l) = if exact {
+                        (1056, 1 + usize::from(n == 1))
+                    } else {
+                        (288, 1)
+                    };
                     let case = Case {
                         activation,
                         ..Case::new(Shape::new(13, n, k, l).expect("a shape"), data, layout, 3)
@@ -127,7 +131,10 @@ pub(crate) fn demand_sampled(name: &str, arch: &'static str, runs: Vec<Run>, lea
     let runs = runs.into_iter().map(Run::in_one_row).collect();
     let subject = subject(name, arch, runs, policies(), sample);
     let score: Score = demand(&subject, LIST, 20);
-    assert!(score.total_caught() * 100 >= score.mutants * least, "{score}");
+    assert!(
+        score.total_caught() * 100 >= score.mutants * least,
+        "{score}"
+    );
 }
 
 /// Demands that every fault of shared memory and shuffles is noticed.
@@ -149,7 +156,12 @@ fn direct(activation: Activation, n: usize, blocks_per_load: u32) -> Vec<Run> {
 }
 
 fn faults_nvfp4() {
-    demand_all("gemv_direct_nvfp4", "90a", direct(Activation::Nvfp4, 8, 2), 60);
+    demand_all(
+        "gemv_direct_nvfp4",
+        "90a",
+        direct(Activation::Nvfp4, 8, 2),
+        60,
+    );
 }
 
 fn faults_f16() {
@@ -157,7 +169,12 @@ fn faults_f16() {
 }
 
 fn sampled_faults() {
-    demand_sampled("gemv_direct_nvfp4", "90a", direct(Activation::Nvfp4, 8, 2), 90);
+    demand_sampled(
+        "gemv_direct_nvfp4",
+        "90a",
+        direct(Activation::Nvfp4, 8, 2),
+        90,
+    );
     demand_sampled("gemv_direct_f16", "90a", direct(Activation::F16, 1, 1), 90);
 }
 

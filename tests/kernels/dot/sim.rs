@@ -33,7 +33,11 @@ fn integer_products() {
             for layout in ScaleLayout::ALL {
                 for data in [Data::Integers, Data::FullRange] {
                     let exact = data == Data::Integers;
-                    let (k, l) = if exact { (1056, 1 + usize::from(n == 1)) } else { (288, 1) };
+                    let (k, l) = if exact {
+                        (1056, 1 + usize::from(n == 1))
+                    } else {
+                        (288, 1)
+                    };
                     let shape = Shape::new(13, n, k, l).expect("a shape");
                     let case = Case::new(shape, data, layout, 3);
                     for (ctas, blocks_per_load) in [(1, 1 + u32::from(exact)), (3, 2)] {

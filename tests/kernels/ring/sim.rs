@@ -72,7 +72,8 @@ impl Cutting {
             4
         };
         let rows = self.shape.m() * self.shape.l();
-        let whole = self.config.granule == 4 || (rows / 4).is_multiple_of(self.config.ctas as usize);
+        let whole =
+            self.config.granule == 4 || (rows / 4).is_multiple_of(self.config.ctas as usize);
         if whole && rows.is_multiple_of(unit) {
             Uninitialised::Error
         } else {
@@ -321,7 +322,13 @@ fn runs(chunks: u32, rows: u32) -> Vec<Run> {
 
 fn faults(chunks: u32, rows: u32) {
     let runs = runs(chunks, rows);
-    let subject = subject("gemv_ring", "90a", runs, mutate::schedules(3), no_arithmetic);
+    let subject = subject(
+        "gemv_ring",
+        "90a",
+        runs,
+        mutate::schedules(3),
+        no_arithmetic,
+    );
     demand(&subject, include_str!("equivalent_faults.txt"), 60);
 }
 

@@ -123,7 +123,9 @@ pub(crate) fn subject(
 pub(crate) fn demand(subject: &Subject, list: &str, least: usize) -> Score {
     let known = Known::parse(list).expect("the list");
     // Other trials have the other processors.
-    let findings = subject.run(&known, 3, 1).expect("the sound kernel is right");
+    let findings = subject
+        .run(&known, 3, 1)
+        .expect("the sound kernel is right");
     let score = Score::new(&subject.name, &findings, &known);
     println!("{score}");
     let problems = subject.disagreements(&findings, &known);
@@ -240,14 +242,18 @@ pub(crate) fn demand_right_plans(arch: &'static str, runs: &[Run], harmless: &[(
     let mut budgets = Vec::new();
     for run in runs {
         let program = &ptx::entry(run.planned.entry, arch).program;
-        let ran = run.run(program, &run.launch(), &few[1]).expect("a right plan runs");
+        let ran = run
+            .run(program, &run.launch(), &few[1])
+            .expect("a right plan runs");
         assert_eq!(ran.wrong, None);
         budgets.push(ran.report.thread_instructions * 3 + 100_000);
         faults.extend(Wrong::all(&run.planned));
     }
     let noticed = |fault: Wrong| {
         let mut planted = false;
-        let trials = few.iter().flat_map(|options| runs.iter().zip(&budgets).map(move |run| (options, run)));
+        let trials = few
+            .iter()
+            .flat_map(|options| runs.iter().zip(&budgets).map(move |run| (options, run)));
         for (options, (run, &budget)) in trials {
             let Some(wrong) = fault.planted(&run.planned) else {
                 continue;
@@ -269,7 +275,10 @@ pub(crate) fn demand_right_plans(arch: &'static str, runs: &[Run], harmless: &[(
         }
         !planted
     };
-    let unnoticed: Vec<Wrong> = faults.into_iter().filter(|&fault| !noticed(fault)).collect();
+    let unnoticed: Vec<Wrong> = faults
+        .into_iter()
+        .filter(|&fault| !noticed(fault))
+        .collect();
     let (listed, left): (Vec<Wrong>, Vec<Wrong>) = unnoticed
         .into_iter()
         .partition(|fault| harmless.iter().any(|(at, _)| fault.at() == *at));

@@ -10,7 +10,9 @@ use nvfp4_gemv::{FloatType, ScaleLayout, Shape};
 use ptx_sim::trace::Kind;
 use ptx_sim::{Options, Policy, Program, SimError, Timing, Trace, Uninitialised, mutate};
 
-use crate::support::faults::{At, PADDING, Run, demand, demand_right_plans, no_arithmetic, subject};
+use crate::support::faults::{
+    At, PADDING, Run, demand, demand_right_plans, no_arithmetic, subject,
+};
 use crate::support::operands::{Case, Data, Operands, numbers};
 use crate::support::ptx;
 use crate::support::schedules::{few, options, schedules};
@@ -73,7 +75,9 @@ fn odd_shapes() -> Vec<Shape> {
 impl Kernel {
     fn default(&self, simulator: &Simulator, case: &Case) -> Config {
         let kernel = (self.config)(2, 1).kernel();
-        simulator.job(case, false, |job| kernel.default_config(job).expect("a default"))
+        simulator.job(case, false, |job| {
+            kernel.default_config(job).expect("a default")
+        })
     }
 
     /// Configs that a shape takes: the default, the smallest ring, clusters of all sizes.
