@@ -124,10 +124,13 @@ mod ffi;
 pub mod file;
 pub mod format;
 mod gemv;
+mod gpu;
 mod input;
+pub mod kernel;
 #[cfg(feature = "cuda")]
 pub mod measure;
 mod memory;
+mod operands;
 #[cfg(nvfp4_gemv_no_kernels)]
 #[allow(unused_variables)]
 mod no_kernels {
@@ -147,6 +150,7 @@ mod quantized;
 #[cfg(feature = "cuda")]
 pub mod raw;
 pub mod reference;
+mod refusal;
 mod scales;
 mod shape;
 mod tensor;
@@ -164,14 +168,17 @@ pub use cuda::{
 };
 pub use error::{Error, Result};
 pub use gemv::{gemv, gemv_on_path};
+pub use gpu::Gpu;
 #[cfg(feature = "cuda")]
 pub use memory::Device;
 pub use memory::{Buffer, Host, Memory};
+pub use operands::{Alignment, Operands, RawOutput, RawVectors, RawWeights};
 pub use path::{Choice, Evidence, Path, Reason, Target, Unavailable, select};
 #[cfg(feature = "cuda")]
 pub use prepared::PreparedWeights;
 #[cfg(feature = "cuda")]
 pub use quantized::QuantizedVectors;
+pub use refusal::Refusal;
 pub use scales::convert_scales;
 pub use shape::{BLOCK, Shape};
 pub use tensor::{

@@ -10,7 +10,6 @@ use crate::exec::hazards::Hazards;
 use crate::exec::machine::Machine;
 use crate::exec::pending::Pending;
 use crate::exec::tcgen05::TensorState;
-use crate::exec::tensor::encode_map;
 use crate::memory::layout::{GLOBAL, GLOBAL_VARS, MAX_SHARED};
 
 use crate::memory::{Observer, Region, Space};
@@ -113,8 +112,6 @@ pub struct Launch {
     pub dependent: bool,
     /// Bytes of each parameter.
     pub params: Vec<Vec<u8>>,
-    /// Tensor maps that parameters, or copies of them, stand for.
-    pub tensor_maps: Vec<TensorMap>,
 }
 
 impl Launch {
@@ -141,25 +138,10 @@ impl Launch {
         self.bytes(&b.address.to_le_bytes())
     }
 
-    /// Adds a tensor map of 128 bytes. They are opaque, as the driver's are: they identify the map
-    /// wherever the kernel, or the host, copies them.
+    /// Adds a tensor map: [`TensorMap::to_bytes`].
     #[must_use]
-    pub fn tensor_map(mut self, map: TensorMap) -> Self {
-        let bytes = encode_map(self.tensor_maps.len(), &map);
-        self.tensor_maps.push(map);
-        self.bytes(&bytes)
-    }
-
-    /// Puts another tensor map in the place of one, also in parameters that are it.
-    pub(crate) fn replace_tensor_map(&mut self, index: usize, map: TensorMap) {
-        let Some(slot) = self.tensor_maps.get_mut(index) else {
-            return;
-        };
-        let (old, new) = (encode_map(index, slot), encode_map(index, &map));
-        *slot = map;
-        for p in self.params.iter_mut().filter(|p| p.as_slice() == old) {
-            *p = new.to_vec();
-        }
+    pub fn tensor_map(self, map: TensorMap) -> Self {
+        self.bytes(&map.to_bytes())
     }
 
     /// Adds a 32-bit integer.
@@ -397,15 +379,6 @@ impl Sim {
             Ok(dims) => dims,
             Err(e) => return (Err(e), None),
         };
-        // This target runs on Hopper only, whose driver would not have made every map.
-        if self.module.target.iter().any(|t| t == "sm_90a")
-            && let Some(e) = launch
-                .tensor_maps
-                .iter()
-                .find_map(|map| map.check_hopper().err())
-        {
-            return (Err(SimError::Launch(format!("tensor map: {e}"))), None);
-        }
         if let Err(e) = self.take_memory(program, launch, options, cluster_dims) {
             return (Err(e), None);
         }
@@ -428,6 +401,7 @@ impl Sim {
             program,
             launch,
             options,
+            hopper: self.module.target.iter().any(|t| t == "sm_90a"),
             global: &mut self.global,
             param: Machine::param_region(program, &launch.params),
             constant,

@@ -72,7 +72,11 @@ fn words(bytes: &[u8]) -> Vec<i32> {
 }
 
 fn run(spec: &Value) -> Result<Vec<i32>, SimError> {
-    let module = Module::parse(PTX)?;
+    run_ptx(PTX, spec)
+}
+
+fn run_ptx(ptx: &str, spec: &Value) -> Result<Vec<i32>, SimError> {
+    let module = Module::parse(ptx)?;
     let spec = LaunchSpec::parse(&spec.to_string())?;
     let mut p = spec.prepare(module, "k", Path::new("."))?;
     p.sim.run(&p.launch, &Options::default())?;
@@ -221,6 +225,40 @@ fn parameters_that_are_none() {
         s["params"][1] = param;
         let message = refused(&s);
         assert!(message.contains(want), "{message}");
+    }
+}
+
+/// A parameter with several maps: an array of them, as a kernel's C++ has it.
+#[test]
+fn an_array_of_maps() {
+    let ptx = PTX.replace("map[128]", "map[256]").replace(
+        "cvta.param.u64 %d1, %d1;",
+        "cvta.param.u64 %d1, %d1; add.s64 %d1, %d1, 128;",
+    );
+    let mut s = spec();
+    let wanted = s["params"][0].clone();
+    let mut other = wanted.clone();
+    other["tensor_map"]["offset"] = json!(0);
+    s["params"][0] = json!({"struct": {"size": 256, "fields": [
+        {"offset": 0, "value": other}, {"offset": 128, "value": wanted},
+    ]}});
+    assert_eq!(run_ptx(&ptx, &s).unwrap(), expected(1));
+    // Where there is none.
+    s["params"][0]["struct"]["fields"][1]["offset"] = json!(64);
+    match run_ptx(&ptx, &s) {
+        Err(SimError::Violation(v)) => assert!(v.to_string().contains("no tensor map"), "{v}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A driver on Hopper would not have made the map.
+#[test]
+fn a_map_that_hopper_does_not_know() {
+    let mut s = spec();
+    s["params"][0]["tensor_map"]["swizzle"] = json!(4);
+    match run(&s) {
+        Err(SimError::Violation(v)) => assert!(v.to_string().contains("Hopper has no"), "{v}"),
+        other => panic!("{other:?}"),
     }
 }
 

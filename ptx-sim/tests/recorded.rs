@@ -83,23 +83,10 @@ impl Map {
             global_strides: self.strides.clone(),
             box_dim: self.box_dim.clone(),
             element_strides: self.elem_strides.clone(),
-            interleave: *[Interleave::None, Interleave::B16, Interleave::B32]
-                .get(self.interleave as usize)
-                .ok_or(named("interleave"))?,
-            swizzle: *Swizzle::ALL
-                .get(self.swizzle as usize)
-                .ok_or(named("swizzle"))?,
-            l2_promotion: *[
-                L2Promotion::None,
-                L2Promotion::B64,
-                L2Promotion::B128,
-                L2Promotion::B256,
-            ]
-            .get(self.l2_promotion as usize)
-            .ok_or(named("promotion"))?,
-            oob_fill: *[OobFill::Zero, OobFill::NanRequestZeroFma]
-                .get(self.oob_fill as usize)
-                .ok_or(named("fill"))?,
+            interleave: Interleave::from_driver(self.interleave).ok_or(named("interleave"))?,
+            swizzle: Swizzle::from_driver(self.swizzle).ok_or(named("swizzle"))?,
+            l2_promotion: L2Promotion::from_driver(self.l2_promotion).ok_or(named("promotion"))?,
+            oob_fill: OobFill::from_driver(self.oob_fill).ok_or(named("fill"))?,
         })
         .map_err(|e| e.to_string())
     }

@@ -126,8 +126,8 @@ const ATOM_ROW_BYTES: usize = 16;
 /// How the scales of rows of `blocks` blocks lie; `row_stride` counts for the linear layout.
 fn scale_steps(layout: ScaleLayout, blocks: usize, row_stride: usize) -> nvfp4_scale_steps {
     let (row_stride, group_stride, tiled) = match layout {
-        ScaleLayout::Linear => (row_stride, 4, 0),
-        ScaleLayout::Tiled128x4 => (layout.bytes(128, blocks), 512, 1),
+        ScaleLayout::Linear => (row_stride, 4, false),
+        ScaleLayout::Tiled128x4 => (layout.bytes(128, blocks), 512, true),
     };
     nvfp4_scale_steps {
         row_stride: row_stride as i64,

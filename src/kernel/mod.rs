@@ -2,7 +2,8 @@
 //! error it may make, and the plan of its launches. All of it is plain data and arithmetic: no CUDA, no device.
 
 mod call;
-pub mod plan;
+#[cfg(test)]
+mod extremes;
 #[allow(
     non_camel_case_types,
     non_upper_case_globals,
@@ -11,7 +12,14 @@ pub mod plan;
     clippy::all
 )]
 pub mod params;
+pub mod plan;
+pub mod quantize;
+pub mod read_only;
+pub mod relayout;
 mod ring;
+mod tcgen05;
+mod tile;
+mod tma;
 pub(crate) mod units;
 
 use std::fmt;
@@ -25,8 +33,11 @@ use crate::shape::Shape;
 use crate::types::{Activation, GemvPath};
 
 pub use call::Call;
+use call::magic;
 use plan::Plan;
 pub use ring::RingConfig;
+pub use tcgen05::Tcgen05Config;
+pub use tma::TmaConfig;
 
 /// A problem without its addresses, and the GPU that shall compute it: what checks, defaults and candidates
 /// depend on.
@@ -50,7 +61,24 @@ impl Job<'_> {
 
     /// The build carries machine code of a unit for the GPU.
     fn image(&self, unit: &str) -> Result<(), Refusal> {
-        units::image(unit, self.gpu.compute_capability, self.gpu.images)
+        let &Gpu {
+            compute_capability,
+            images,
+            ..
+        } = self.gpu;
+        if images.is_empty() {
+            return Err(Refusal::BuiltWithoutKernels);
+        }
+        let unit = units::UNITS.iter().find(|known| known.name == unit);
+        let unit = unit.expect("kernels name their units");
+        let runs = |arch: &str| unit.exists_for(arch) && units::runs_on(arch, compute_capability);
+        match images.split(';').any(runs) {
+            true => Ok(()),
+            false => Err(Refusal::NoKernelImage {
+                compute_capability,
+                images,
+            }),
+        }
     }
 
     /// The GPU's compute capability is `least` or more.
@@ -92,12 +120,7 @@ impl Job<'_> {
 }
 
 /// A configuration's value is one that `holds`.
-fn field(
-    name: &'static str,
-    value: u32,
-    takes: &'static str,
-    holds: bool,
-) -> Result<(), Refusal> {
+fn field(name: &'static str, value: u32, takes: &'static str, holds: bool) -> Result<(), Refusal> {
     match holds {
         true => Ok(()),
         false => Err(Refusal::Field { name, value, takes }),
@@ -268,6 +291,11 @@ macro_rules! kernels {
 kernels! {
     /// Rows in bulk copies, into a ring in shared memory; integer products. One NVFP4 vector, sm_90 and up.
     Ring(RingConfig) = "ring" on CudaCore;
+    /// Tiles of 128 rows, which the tensor-core kernel's load pipeline brings; integer products. NVFP4 vectors, sm_90
+    /// and up. It tests that pipeline on hardware that there is, and was the fastest in 1 of 32 measured problems.
+    Tma(TmaConfig) = "tma" on CudaCore;
+    /// Tiles of 128 rows on block-scaled tensor cores. NVFP4 vectors, sm_100 and sm_103.
+    Tcgen05(Tcgen05Config) = "tcgen05" on TensorCore;
 }
 
 impl fmt::Display for Kernel {
@@ -279,6 +307,9 @@ impl fmt::Display for Kernel {
 impl Kernel {
     /// The kernel of a name.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|kernel| kernel.name() == name)
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|kernel| kernel.name() == name)
     }
 }

@@ -57,8 +57,8 @@ impl From<Launch> for Plan {
 pub struct Launch {
     /// The kernel's entry point, as in the machine code.
     pub entry: &'static str,
-    /// CTAs along x and y.
-    pub grid: [u32; 2],
+    /// CTAs along x, y and z.
+    pub grid: [u32; 3],
     /// Threads of a CTA.
     pub threads: u32,
     /// CTAs of a cluster, along x; 0 for a launch without clusters.

@@ -269,7 +269,7 @@ impl KernelConfig for RingConfig {
             } else {
                 0
             },
-            tiled: tiled.into(),
+            tiled: u32::from(tiled),
             rows: m * shape.l() as u32,
             places: places(shape, tiled) as u32,
             row_bytes: shape.row_code_bytes() as u32,
@@ -280,7 +280,7 @@ impl KernelConfig for RingConfig {
             bars_at: layout.bars_at as u32,
             codes: call.weights.codes,
             chunks: shape.row_code_bytes() as u32 / NVFP4_RING_CHUNK_BYTES,
-            dependent: job.dependent().into(),
+            dependent: u32::from(job.dependent()),
             m,
             m_magic: if several { magic(m) } else { 0 },
             zero: 0,
@@ -290,18 +290,18 @@ impl KernelConfig for RingConfig {
             vectors: pass.vectors,
             vector_batch_bytes: pass.vector_batch_bytes,
             vector_scales: pass.vector_scales,
-            vector_scale_steps: pass.vector_scale_steps,
+            vector_scale_layout: pass.vector_scale_steps,
             vector_scale_batch_bytes: pass.vector_scale_batch_bytes,
             scales: call.weights.scales,
             scale_row_bytes: steps.row_stride as u32,
             scale_group_bytes: steps.group_stride as u32,
-            cached: self.cached.into(),
+            cached: u32::from(self.cached),
             epilogue: pass.epilogue,
             ..nvfp4_ring_params::default()
         };
         Launch {
             entry: entry(self.chunks, self.rows),
-            grid: [self.ctas, 1],
+            grid: [self.ctas, 1, 1],
             threads: (self.groups * row_warps + producers) * WARP,
             dynamic_shared: layout.bytes as u32,
             dependent: job.dependent(),
@@ -313,7 +313,8 @@ impl KernelConfig for RingConfig {
 
     fn bytes_in_flight(&self, job: &Job<'_>) -> u64 {
         // Codes and an eighth of it, their scales.
-        u64::from(self.groups) * u64::from(self.depth) * unit_bytes(job.shape) / 8 * 9
+        let units = u64::from(self.groups) * u64::from(self.depth);
+        units.saturating_mul(unit_bytes(job.shape) / 8 * 9)
     }
 }
 

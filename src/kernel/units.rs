@@ -110,3 +110,20 @@ impl Unit {
         }
     }
 }
+
+/// Whether code for an architecture runs on a compute capability. Plain numbers run on the same major and an equal
+/// or higher minor, `f` on the same family, `a` on exactly that device.
+///
+/// Source: CUDA C++ Programming Guide, "Compute capability" and "Family- and architecture-specific features".
+#[allow(dead_code, reason = "the build script compiles, and runs nothing")]
+pub(crate) fn runs_on(arch: &str, (major, minor): (i32, i32)) -> bool {
+    let digits = arch.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let Ok(number) = digits.parse::<i32>() else {
+        return false;
+    };
+    match &arch[digits.len()..] {
+        "a" => (number / 10, number % 10) == (major, minor),
+        "" | "f" => number / 10 == major && number % 10 <= minor,
+        _ => false,
+    }
+}

@@ -7,44 +7,10 @@ use super::operand::{Regions, layout_code, pointer, strided};
 use crate::error::Result;
 use crate::ffi;
 use crate::shape::Shape;
-use crate::tensor::{GlobalScale, Strides};
 use crate::types::FloatType;
 use crate::types::ScaleLayout;
 
-/// Where the global scales of quantised vectors come from.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Global {
-    /// Each vector's largest magnitude / 2688; 1 for a vector of zeros.
-    Computed,
-    /// One for all vectors. A divisor counts as its reciprocal in f32.
-    Shared(GlobalScale),
-    /// Multipliers by address, f32 `[L][N]`, 4-byte aligned. A vector whose scale is not positive
-    /// and finite is written as one that holds a NaN: see [`quantize`].
-    PerVector(u64),
-}
-
-/// Vectors `[L][N][K]` to quantise by address, and where to; see [`crate::QuantizedVectors`].
-#[derive(Clone, Copy, Debug)]
-pub struct Quantize {
-    /// The element type of the vectors.
-    pub element: FloatType,
-    /// The vectors, 16-byte aligned.
-    pub values: u64,
-    /// Strides of the vectors in bytes, multiples of 16.
-    pub strides: Strides,
-    /// Where the global scales come from.
-    pub global: Global,
-    /// Written: packed E2M1 codes, dense `[L][N][K/2]`, 8-byte aligned.
-    pub codes: u64,
-    /// Written: E4M3 block scales, N rows of the layout a batch, dense batches. In the 128x4 layout
-    /// 16-byte aligned, and its padding is zeroed.
-    pub scales: u64,
-    /// The layout of the block scales.
-    pub layout: ScaleLayout,
-    /// Written: the global scales as multipliers, f32 `[L][N]`, 4-byte aligned: what
-    /// [`Vectors::Nvfp4`](super::Vectors::Nvfp4) takes as its `vector_alpha`.
-    pub vector_alpha: u64,
-}
+pub use crate::kernel::quantize::{Global, Quantize};
 
 /// Enqueues the quantisation of N vectors of each of L batches on `stream`, a `CUstream` or
 /// `cudaStream_t`, as one kernel. M of the shape means nothing. L = 0 enqueues nothing. Can be
@@ -125,17 +91,7 @@ fn arguments(shape: &Shape, q: &Quantize) -> Result<ffi::nvfp4_quantize_args> {
         codes: q.codes,
         scales: q.scales,
         scale_layout: layout_code(q.layout),
-        ctas: ctas(shape) as i32,
+        ctas: crate::kernel::quantize::ctas(shape) as i32,
         vector_alpha: q.vector_alpha,
     })
-}
-
-/// CTAs that share a vector: a thread for each block, as long as that helps. Each of them reads the
-/// whole vector, so they are few, and fewer where there are vectors enough to fill a device.
-fn ctas(shape: &Shape) -> usize {
-    const THREADS: usize = 256;
-    const MOST: usize = 16;
-    const ENOUGH: usize = 512;
-    let most = (ENOUGH / (shape.n() * shape.l())).clamp(1, MOST);
-    shape.blocks().div_ceil(THREADS).min(most)
 }

@@ -1,5 +1,5 @@
 //! Records the bits that the CUDA-core kernels give on a GPU, for `ptx-sim` to reproduce without
-//! one: ptx-sim/docs/probes.md.
+//! one: tests/recorded/README.md.
 #![cfg(feature = "cuda")]
 
 mod inputs;

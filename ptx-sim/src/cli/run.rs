@@ -41,8 +41,8 @@ Example of a specification:
     ]
   }
   Contents: fill (with size), file, safetensors, hex, f32, i32. A buffer without contents is
-  poisoned. Values: u8 to u64, i8 to i64, f32, f64, hex, buffer, buffer_at {buffer, offset}.
-  Tensor maps: the arguments of cuTensorMapEncodeTiled, enumerators as numbers. `cluster` gives
+  poisoned. Values: u8 to u64, i8 to i64, f32, f64, hex, buffer, buffer_at {buffer, offset},
+  tensor_map: the arguments of cuTensorMapEncodeTiled, enumerators as numbers. `cluster` gives
   the cluster's shape if the kernel does not. `"dependent": true` is a programmatic dependent launch: the
   grid before it ends at some time, and `griddepcontrol.wait` waits for that. Paths are relative to the
   specification; a `dump` is a name inside of --out. Files that are there already are not replaced

@@ -80,6 +80,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) program: &'a Program,
     pub(crate) launch: &'a Launch,
     pub(crate) options: &'a Options,
+    /// Whether the module runs on Hopper only.
+    pub(crate) hopper: bool,
     pub(crate) global: &'a mut Region,
     pub(crate) param: Region,
     pub(crate) constant: Region,

@@ -13,27 +13,8 @@ use crate::models::tma::{Direction, GlobalSide, Plan, plan};
 use crate::models::tma_bulk::{ReduceDst, ReduceOp, ReduceType, check_reduction};
 use crate::program::{Completion, Src, Transfer};
 
-/// Size of a tensor map.
-pub(crate) const MAP_BYTES: usize = 128;
 /// Alignment of a tensor map.
 const MAP_ALIGN: u64 = 64;
-const MAGIC: &[u8; 16] = b"ptx-sim's tensor";
-
-/// The opaque bytes of a launch's tensor map: its number, and a digest of what it says.
-pub(crate) fn encode_map(index: usize, map: &TensorMap) -> [u8; MAP_BYTES] {
-    let mut bytes = [0u8; MAP_BYTES];
-    bytes[..16].copy_from_slice(MAGIC);
-    bytes[16..24].copy_from_slice(&(index as u64).to_le_bytes());
-    let mut state = 0xcbf2_9ce4_8422_2325u64;
-    for b in format!("{index} {:?}", map.args()).bytes() {
-        state = (state ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
-    }
-    for chunk in bytes[24..].chunks_mut(8) {
-        state = (state ^ state >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        chunk.copy_from_slice(&state.to_le_bytes()[..chunk.len()]);
-    }
-    bytes
-}
 
 /// Element type that a reduction has by its tensor map.
 fn reduce_type(op: ReduceOp, t: DataType) -> Option<ReduceType> {
@@ -73,24 +54,16 @@ impl Machine<'_> {
             let message = format!("a tensor map in {} memory", at.space.name());
             return Err(refuse(lane, at.address, message));
         }
-        let mut bytes = [0; MAP_BYTES];
+        let mut bytes = [0; TensorMap::BYTES];
         self.read(actor, *at, 1, &mut bytes)?;
-        let index = bytes[16..24]
-            .iter()
-            .rev()
-            .fold(0u64, |v, b| v << 8 | u64::from(*b));
-        let maps = &self.launch.tensor_maps;
-        let found = usize::try_from(index)
-            .ok()
-            .and_then(|i| Some((i, maps.get(i)?)));
-        match found {
-            Some((i, map)) if encode_map(i, map) == bytes => Ok(map.clone()),
-            _ => Err(refuse(
-                lane,
-                at.address,
-                "these 128 bytes are no tensor map of this launch",
-            )),
+        let wrong = |message: String| refuse(lane, at.address, message);
+        let map = TensorMap::from_bytes(&bytes)
+            .ok_or_else(|| wrong("these 128 bytes are no tensor map".into()))?;
+        if self.hopper {
+            map.check_hopper()
+                .map_err(|e| wrong(format!("tensor map: {e}")))?;
         }
+        Ok(map)
     }
 
     pub(super) fn tensor_copy(

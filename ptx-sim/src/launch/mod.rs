@@ -72,19 +72,14 @@ impl LaunchSpec {
                 SimError::Launch(m) => SimError::Launch(format!("params[{i}]: {m}")),
                 e => e,
             };
-            launch = match p {
-                ParamSpec::TensorMap { tensor_map } => {
-                    launch.tensor_map(tensor_map.encode(&buffers).map_err(at)?)
-                }
-                other => launch.bytes(&other.bytes(&buffers).map_err(at)?),
-            };
-            let bytes: usize = launch.params.last().map_or(0, Vec::len);
-            parameters += bytes as u64;
+            let bytes = p.bytes(&buffers).map_err(at)?;
+            parameters += bytes.len() as u64;
             if parameters > MAX_PARAMETERS {
                 return Err(at(SimError::Launch(format!(
                     "a kernel has at most {MAX_PARAMETERS} bytes of parameters"
                 ))));
             }
+            launch = launch.bytes(&bytes);
         }
         Ok(Prepared {
             sim,

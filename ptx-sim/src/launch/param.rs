@@ -10,7 +10,7 @@ use serde::de::{
     VariantAccess, Visitor,
 };
 
-use super::{Scalar, StructSpec, TensorMapSpec};
+use super::{Scalar, StructSpec};
 use crate::error::SimError;
 use crate::program::MAX_PARAMETERS;
 use crate::sim::Buffer;
@@ -23,11 +23,6 @@ pub enum ParamSpec {
         /// Its members.
         layout: StructSpec,
     },
-    /// `tensor_map`: a tensor map of 128 bytes.
-    TensorMap {
-        /// What it describes.
-        tensor_map: TensorMapSpec,
-    },
     /// A single value.
     Scalar(Scalar),
 }
@@ -37,11 +32,6 @@ impl ParamSpec {
         let layout = match self {
             ParamSpec::Scalar(s) => return s.bytes(buffers),
             ParamSpec::Struct { layout } => layout,
-            ParamSpec::TensorMap { .. } => {
-                return Err(SimError::Launch(
-                    "a tensor map is a parameter of its own".into(),
-                ));
-            }
         };
         if layout.size as u64 > MAX_PARAMETERS {
             return Err(SimError::Launch(format!(
@@ -89,9 +79,6 @@ impl<'de> Visitor<'de> for OneEntry {
         let param = match kind.as_str() {
             "struct" => ParamSpec::Struct {
                 layout: map.next_value()?,
-            },
-            "tensor_map" => ParamSpec::TensorMap {
-                tensor_map: map.next_value()?,
             },
             _ => {
                 let entry = Entry {

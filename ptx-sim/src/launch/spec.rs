@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::ParamSpec;
+use super::{ParamSpec, TensorMapSpec};
 use crate::error::SimError;
 use crate::sim::Buffer;
 
@@ -73,7 +73,7 @@ pub enum Contents {
     I32(Vec<i32>),
 }
 
-/// A number or an address.
+/// A number, an address or a tensor map.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -97,6 +97,8 @@ pub enum Scalar {
         buffer: String,
         offset: u64,
     },
+    /// A tensor map's 128 bytes. It must be 64-byte aligned.
+    TensorMap(TensorMapSpec),
 }
 
 /// A structure: bytes that no field covers are zero.
@@ -163,6 +165,7 @@ impl Scalar {
                 .wrapping_add(*offset)
                 .to_le_bytes()
                 .to_vec(),
+            Scalar::TensorMap(map) => map.encode(buffers)?.to_bytes().to_vec(),
         })
     }
 }

@@ -48,13 +48,6 @@ pub struct TensorMapSpec {
     pub oob_fill: u32,
 }
 
-fn pick<T: Copy>(what: &str, all: &[T], value: u32) -> Result<T, SimError> {
-    let found = usize::try_from(value).ok().and_then(|i| all.get(i));
-    found
-        .copied()
-        .ok_or_else(|| refuse(format!("{what} {value} is not known")))
-}
-
 fn refuse(message: impl std::fmt::Display) -> SimError {
     SimError::Launch(format!("tensor_map: {message}"))
 }
@@ -65,33 +58,24 @@ impl TensorMapSpec {
         let buffer = buffers
             .get(&self.buffer)
             .ok_or_else(|| refuse(format!("there is no buffer `{}`", self.buffer)))?;
-        let data_type = DataType::from_driver(self.data_type)
-            .ok_or_else(|| refuse(format!("type {} is not known", self.data_type)))?;
+        let unknown = |what: &str, value: u32| refuse(format!("{what} {value} is not known"));
         let ones = || vec![1; self.dims.len()];
-        use L2Promotion as L2;
         TensorMap::encode(TensorMapArgs {
-            data_type,
+            data_type: DataType::from_driver(self.data_type)
+                .ok_or_else(|| unknown("type", self.data_type))?,
             global_address: buffer.address.wrapping_add(self.offset),
             global_dim: self.dims.clone(),
             global_strides: self.strides.clone(),
             box_dim: self.box_dim.clone(),
             element_strides: self.elem_strides.clone().unwrap_or_else(ones),
-            interleave: pick(
-                "interleave",
-                &[Interleave::None, Interleave::B16, Interleave::B32],
-                self.interleave,
-            )?,
-            swizzle: pick("swizzle", &Swizzle::ALL, self.swizzle)?,
-            l2_promotion: pick(
-                "l2_promotion",
-                &[L2::None, L2::B64, L2::B128, L2::B256],
-                self.l2_promotion,
-            )?,
-            oob_fill: pick(
-                "oob_fill",
-                &[OobFill::Zero, OobFill::NanRequestZeroFma],
-                self.oob_fill,
-            )?,
+            interleave: Interleave::from_driver(self.interleave)
+                .ok_or_else(|| unknown("interleave", self.interleave))?,
+            swizzle: Swizzle::from_driver(self.swizzle)
+                .ok_or_else(|| unknown("swizzle", self.swizzle))?,
+            l2_promotion: L2Promotion::from_driver(self.l2_promotion)
+                .ok_or_else(|| unknown("l2_promotion", self.l2_promotion))?,
+            oob_fill: OobFill::from_driver(self.oob_fill)
+                .ok_or_else(|| unknown("oob_fill", self.oob_fill))?,
         })
         .map_err(refuse)
     }

@@ -5,7 +5,7 @@
 //! shared address are XORed with line bits of the same address; a buffer that does not start
 //! on a pattern boundary therefore starts in the middle of the pattern.
 
-/// A swizzle pattern over absolute shared addresses.
+/// A swizzle pattern over absolute shared addresses: `CUtensorMapSwizzle`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Swizzle {
     /// Identity.
@@ -35,6 +35,11 @@ impl Swizzle {
         Swizzle::B128Atom32Flip8,
         Swizzle::B128Atom64,
     ];
+
+    /// Decodes the driver's enumeration value.
+    pub fn from_driver(value: u32) -> Option<Self> {
+        Self::ALL.get(value as usize).copied()
+    }
 
     /// Where the byte of linear address `address` really lies.
     pub fn apply(self, address: u32) -> u32 {

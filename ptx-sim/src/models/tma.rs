@@ -323,7 +323,9 @@ fn push(moves: &mut Vec<Move>, m: Move) {
         && last.shared + last.len == m.shared
     {
         let joins = match (last.global, m.global) {
-            (GlobalSide::Bytes(a), GlobalSide::Bytes(b)) => a + u64::from(last.len) == b,
+            (GlobalSide::Bytes(a), GlobalSide::Bytes(b)) => {
+                a.wrapping_add(u64::from(last.len)) == b
+            }
             (a, b) => a == b,
         };
         if joins {

@@ -10,7 +10,7 @@ use crate::sim::Launch;
 /// What differs.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HostFault {
-    /// An argument of a tensor map, by the map's number.
+    /// An argument of a tensor map, by the map's number among all that the parameters contain.
     Map(usize, MapFault),
     /// This much less dynamic shared memory.
     SharedLess(u32),
@@ -67,14 +67,15 @@ impl HostFault {
             HostFault::SharedLess(n) => l.shared = l.shared.saturating_sub(*n),
             HostFault::GridMore(d) => l.grid[*d] += l.cluster.map_or(1, |c| c[*d]),
             HostFault::Map(n, fault) => {
-                let Some(old) = l.tensor_maps.get(*n) else {
+                let maps = TensorMap::find(&l.params);
+                let Some((param, at, old)) = maps.get(*n) else {
                     return Ok(l);
                 };
                 let mut args = old.args().clone();
                 fault.apply(&mut args);
                 let new = TensorMap::encode(args)
                     .map_err(|e| SimError::Launch(format!("tensor map: {e}")))?;
-                l.replace_tensor_map(*n, new);
+                l.params[*param][*at..*at + TensorMap::BYTES].copy_from_slice(&new.to_bytes());
             }
         }
         Ok(l)
@@ -104,7 +105,7 @@ pub fn host_mutants(l: &Launch) -> Vec<Mutant> {
         "one cluster more".into(),
         HostFault::GridMore(0),
     );
-    for (n, map) in l.tensor_maps.iter().enumerate() {
+    for (n, (_, _, map)) in TensorMap::find(&l.params).iter().enumerate() {
         let a = map.args();
         let mut map = |detail: String, f| {
             add(

@@ -2,8 +2,5 @@
 #![allow(dead_code, unused_imports)]
 
 pub(crate) mod conformance;
-pub(crate) mod cuda_core;
 pub(crate) mod data;
-pub(crate) mod gemv;
 pub(crate) mod hazard;
-pub(crate) mod nvcc;

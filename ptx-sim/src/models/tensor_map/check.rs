@@ -1,6 +1,6 @@
 //! The rules of `cuTensorMapEncodeTiled`.
 
-use super::{DataType, Interleave, OobFill, TensorMapArgs};
+use super::{DataType, Interleave, OobFill, TensorMapArgs, driver_box_bytes};
 use crate::models::swizzle::Swizzle;
 use thiserror::Error;
 
@@ -20,6 +20,8 @@ pub enum TensorMapError {
     InterleaveRank(usize),
     #[error("globalAddress {address:#x} is not {align}-byte aligned")]
     Address { address: u64, align: u64 },
+    #[error("globalAddress {0:#x} must be below 2^57")]
+    AddressTooLarge(u64),
     #[error("globalDim[{dim}] = {value} is not in 1..=2^32")]
     GlobalDim { dim: usize, value: u64 },
     #[error("globalDim[0] = {value} must be a multiple of {multiple} for {data_type:?}")]
@@ -38,7 +40,7 @@ pub enum TensorMapError {
     StrideTooLarge { index: usize, value: u64 },
     #[error("boxDim[{dim}] = {value} is not in 1..=256")]
     BoxDim { dim: usize, value: u32 },
-    #[error("a box of {bytes} bytes is not below 256 KiB")]
+    #[error("a box of {bytes} bytes is larger than 228 KiB")]
     BoxSize { bytes: u64 },
     #[error("boxDim[0] is {bits} bits, not a multiple of 16 bytes")]
     BoxBytes { bits: u64 },
@@ -50,8 +52,6 @@ pub enum TensorMapError {
     BoxOverSwizzle { bytes: u64, span: u32 },
     #[error("{data_type:?} requires INTERLEAVE_NONE")]
     PackedInterleave { data_type: DataType },
-    #[error("INTERLEAVE_32B requires SWIZZLE_32B, not {0:?}")]
-    InterleaveSwizzle(Swizzle),
     #[error("{data_type:?} does not support swizzle {swizzle:?}")]
     PackedSwizzle {
         data_type: DataType,
@@ -61,8 +61,6 @@ pub enum TensorMapError {
     NotOnHopper(&'static str),
     #[error("NaN fill is not allowed for {0:?}")]
     NanFill(DataType),
-    #[error("the tensor's last byte is beyond the 64-bit address space")]
-    AddressOverflow,
 }
 
 /// Checks the arguments against every rule of the call.
@@ -94,6 +92,9 @@ pub(super) fn check(args: &TensorMapArgs) -> Result<(), TensorMapError> {
             address: args.global_address,
             align,
         });
+    }
+    if args.global_address >= 1 << 57 {
+        return Err(TensorMapError::AddressTooLarge(args.global_address));
     }
     check_dims(args)?;
     check_strides(args, align)?;
@@ -137,11 +138,6 @@ fn check_dims(args: &TensorMapArgs) -> Result<(), TensorMapError> {
 }
 
 fn check_strides(args: &TensorMapArgs, multiple: u64) -> Result<(), TensorMapError> {
-    let inner = (args.global_dim[0] * args.data_type.bits()).div_ceil(8);
-    let mut last = args
-        .global_address
-        .checked_add(inner - 1)
-        .ok_or(TensorMapError::AddressOverflow)?;
     for (index, &value) in args.global_strides.iter().enumerate() {
         if !value.is_multiple_of(multiple) {
             return Err(TensorMapError::StrideMultiple {
@@ -153,12 +149,8 @@ fn check_strides(args: &TensorMapArgs, multiple: u64) -> Result<(), TensorMapErr
         if value >= 1 << 40 {
             return Err(TensorMapError::StrideTooLarge { index, value });
         }
-        // Strides of zero, or ones that overlap, are accepted: public kernels broadcast so.
-        // 2^40 * 2^32 overflows 64 bits, so the extent is checked.
-        let reach = (args.global_dim[index + 1] - 1).checked_mul(value);
-        last = reach
-            .and_then(|r| last.checked_add(r))
-            .ok_or(TensorMapError::AddressOverflow)?;
+        // Strides of zero, or ones that overlap, are accepted: public kernels broadcast so. So are
+        // tensors that end beyond the address space: addresses wrap around.
     }
     Ok(())
 }
@@ -176,13 +168,9 @@ fn check_box(args: &TensorMapArgs) -> Result<(), TensorMapError> {
         }
     }
     let (t, swizzle) = (args.data_type, args.swizzle);
-    // Not in the text. Recorded: 64 KiB are accepted and 256 KiB are not; where between them it
-    // ends is open.
-    let outer: u64 = (1..args.box_dim.len())
-        .map(|d| u64::from(args.box_dim[d].div_ceil(args.element_strides[d])))
-        .product();
-    let bytes = (u64::from(args.box_dim[0]) * t.bits()).div_ceil(8) * outer;
-    if bytes >= 1 << 18 {
+    // Not in the text. Recorded: as much as a multiprocessor has shared memory.
+    let bytes = driver_box_bytes(args);
+    if bytes > 228 << 10 {
         return Err(TensorMapError::BoxSize { bytes });
     }
     if t.is_padded() {
@@ -201,19 +189,14 @@ fn check_box(args: &TensorMapArgs) -> Result<(), TensorMapError> {
     if t == DataType::U6x16Align16B && args.interleave != Interleave::None {
         return Err(TensorMapError::PackedInterleave { data_type: t });
     }
-    if args.interleave == Interleave::B32 && swizzle != Swizzle::B32 {
-        return Err(TensorMapError::InterleaveSwizzle(swizzle));
+    let bits = u64::from(args.box_dim[0]) * t.bits();
+    if !bits.is_multiple_of(128) {
+        return Err(TensorMapError::BoxBytes { bits });
     }
-    if args.interleave == Interleave::None {
-        let bits = u64::from(args.box_dim[0]) * t.bits();
-        if !bits.is_multiple_of(128) {
-            return Err(TensorMapError::BoxBytes { bits });
-        }
-        if let Some(span) = swizzle.span() {
-            let bytes = bits / 8;
-            if bytes > u64::from(span) {
-                return Err(TensorMapError::BoxOverSwizzle { bytes, span });
-            }
+    if let (Interleave::None, Some(span)) = (args.interleave, swizzle.span()) {
+        let bytes = bits / 8;
+        if bytes > u64::from(span) {
+            return Err(TensorMapError::BoxOverSwizzle { bytes, span });
         }
     }
     Ok(())

@@ -1,7 +1,10 @@
-//! A tensor map, as the arguments of `cuTensorMapEncodeTiled`, with every rule of that call.
+//! A tensor map: the arguments of `cuTensorMapEncodeTiled`, with every rule of that call, and the
+//! 128 bytes that the call writes.
 //!
-//! Source: CUDA driver API, "Tensor Map Object Management", `cuTensorMapEncodeTiled`.
+//! Source: CUDA driver API, "Tensor Map Object Management", `cuTensorMapEncodeTiled`. Where its text
+//! is silent, what the driver did on Hopper: `probes/recorded/tensor_maps.txt`.
 
+mod bytes;
 mod check;
 
 use super::swizzle::Swizzle;
@@ -102,6 +105,15 @@ pub enum Interleave {
     B32,
 }
 
+impl Interleave {
+    /// Decodes the driver's enumeration value.
+    pub fn from_driver(value: u32) -> Option<Self> {
+        [Self::None, Self::B16, Self::B32]
+            .get(value as usize)
+            .copied()
+    }
+}
+
 /// `CUtensorMapL2promotion`: a hint, kept and not modelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
@@ -112,6 +124,14 @@ pub enum L2Promotion {
     B256,
 }
 
+impl L2Promotion {
+    /// Decodes the driver's enumeration value.
+    pub fn from_driver(value: u32) -> Option<Self> {
+        let all = [Self::None, Self::B64, Self::B128, Self::B256];
+        all.get(value as usize).copied()
+    }
+}
+
 /// `CUtensorMapFloatOOBfill`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OobFill {
@@ -119,6 +139,15 @@ pub enum OobFill {
     Zero,
     /// Elements outside the tensor read as a special NaN.
     NanRequestZeroFma,
+}
+
+impl OobFill {
+    /// Decodes the driver's enumeration value.
+    pub fn from_driver(value: u32) -> Option<Self> {
+        [Self::Zero, Self::NanRequestZeroFma]
+            .get(value as usize)
+            .copied()
+    }
 }
 
 /// The arguments of the call, unchecked.
@@ -144,6 +173,17 @@ pub struct TensorMapArgs {
     pub l2_promotion: L2Promotion,
     /// What out-of-bounds elements read as.
     pub oob_fill: OobFill,
+}
+
+/// Bytes of the box as the driver counts them, for its limit and in the map: dimensions are divided
+/// by their element strides and rounded down, although a copy moves one element more of each that
+/// does not divide. So a copy may move more than this, or this may be 0.
+fn driver_box_bytes(args: &TensorMapArgs) -> u64 {
+    let dims = args.box_dim.iter().zip(&args.element_strides);
+    dims.map(|(n, stride)| u64::from(n / stride))
+        .product::<u64>()
+        * args.data_type.bits()
+        / 8
 }
 
 /// A tensor map whose arguments the driver would accept.

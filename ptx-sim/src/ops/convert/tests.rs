@@ -44,6 +44,20 @@ fn all_e4m3_and_e2m1_codes() {
 }
 
 #[test]
+fn e2m1_takes_the_nearest_and_of_two_the_even_one() {
+    let code = |x: f32| eval("cvt.rn.satfinite.e2m1x2.f32", 8, &[f(x), 0]) >> 4;
+    let values = [0.0f32, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+    for (i, pair) in values.windows(2).enumerate() {
+        let (i, middle) = (i as u64, (pair[0] + pair[1]) / 2.0);
+        assert_eq!(code(middle), i + i % 2, "{middle}");
+        for (x, want) in [(middle.next_down(), i), (middle.next_up(), i + 1)] {
+            assert_eq!((code(x), code(-x)), (want, want | 8), "{x}");
+        }
+    }
+    assert_eq!((code(6.5), code(f32::INFINITY), code(-1e30)), (7, 7, 15));
+}
+
+#[test]
 fn special_cases() {
     let nan = f(f32::NAN);
     assert_eq!(

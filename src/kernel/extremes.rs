@@ -1,0 +1,231 @@
+//! Configs, GPUs and shapes of extreme values. Fields are public and come from files: whatever they say, nothing
+//! panics (tests run with overflow checks), and what is legal is a launch that the GPU takes.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::operands::{Alignment, RawOutput, RawVectors, RawWeights};
+use crate::tensor::{GlobalScale, Strides};
+use crate::types::{FloatType, ScaleLayout};
+
+/// One config of each kernel, its fields taken from these values.
+fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
+    vec![
+        RingConfig {
+            chunks: a,
+            groups: b,
+            rows: c,
+            depth: d,
+            granule: e,
+            cached: flag,
+            ctas: f,
+        }
+        .into(),
+        TmaConfig {
+            stages: a,
+            cluster: b,
+        }
+        .into(),
+        Tcgen05Config {
+            stages: a,
+            cluster: b,
+        }
+        .into(),
+    ]
+}
+
+/// Small numbers, as legal configs have, and those at which sums and products overflow.
+fn number() -> impl Strategy<Value = u32> {
+    prop_oneof![
+        8 => 0_u32..6,
+        4 => 0_u32..20,
+        2 => (0_u32..32).prop_map(|bit| 1 << bit),
+        2 => (0_u32..32).prop_map(|bit| u32::MAX >> bit),
+        1 => any::<u32>(),
+    ]
+}
+
+/// M, K and L from one to the largest, as far as they are a shape together.
+fn shape() -> impl Strategy<Value = Shape> {
+    fn size() -> impl Strategy<Value = usize> {
+        prop_oneof![
+            (0_u32..31).prop_map(|bit| 1_usize << bit),
+            (0_u32..31).prop_map(|bit| Shape::MAX_DIM >> bit),
+            0..Shape::MAX_DIM,
+        ]
+    }
+    let n = prop_oneof![Just(1), 1..=Shape::MAX_N];
+    let k = prop_oneof![size(), size().prop_map(|k| k / 4096 * 4096)];
+    let sizes = (size(), n, k, size());
+    sizes.prop_filter_map("sizes overflow", |(m, n, k, l)| {
+        Shape::new(m, n, (k / 16).max(1) * 16, l)
+            .or_else(|_| Shape::new(m, n, (k / 16).max(1) * 16, 1))
+            .ok()
+    })
+}
+
+fn operands() -> impl Strategy<Value = Operands> {
+    let activation = prop_oneof![
+        Just(Activation::Nvfp4),
+        prop::sample::select(Activation::ALL.to_vec())
+    ];
+    let layout = prop::sample::select(ScaleLayout::ALL.to_vec());
+    (activation, layout).prop_map(|(activation, layout)| Operands::new(activation, layout))
+}
+
+fn gpu() -> impl Strategy<Value = Gpu> {
+    let known = [(8, 0), (9, 0), (10, 0), (12, 0)]
+        .map(|cc| Gpu::of_compute_capability(cc, "80;90a;100f;120f"));
+    let known = prop::sample::select(known.to_vec());
+    (known, any::<bool>(), number(), number()).prop_map(
+        |(known, usual, multiprocessors, shared_bytes)| match usual {
+            true => known,
+            false => Gpu {
+                multiprocessors,
+                shared_bytes,
+                ..known
+            },
+        },
+    )
+}
+
+/// Dense operands of such a kind, anywhere.
+fn call(shape: &Shape, operands: &Operands) -> Call {
+    let address = 1 << 20;
+    let bytes = match operands.activation {
+        Activation::Nvfp4 => shape.row_code_bytes(),
+        Activation::F16 | Activation::Bf16 => shape.k() * 2,
+        Activation::F32 => shape.k() * 4,
+    };
+    let strides = |row| Strides {
+        row,
+        batch: row * shape.n(),
+    };
+    let dense = |element| RawVectors::Dense {
+        element,
+        values: address,
+        strides: strides(bytes),
+    };
+    let layout = operands.vector_layout;
+    Call {
+        shape: *shape,
+        weights: RawWeights {
+            codes: address,
+            scales: address,
+            layout: operands.weight_layout,
+            global: GlobalScale::ONE,
+            row_alpha: address,
+            row_alpha_batch_stride: 0,
+        },
+        vectors: match operands.activation {
+            Activation::Nvfp4 => RawVectors::Nvfp4 {
+                codes: address,
+                code_strides: strides(bytes),
+                scales: address,
+                layout,
+                scale_strides: Strides {
+                    row: shape.blocks(),
+                    batch: layout.bytes(shape.n(), shape.blocks()),
+                },
+                global: GlobalScale::ONE,
+                vector_alpha: address,
+            },
+            Activation::F16 => dense(FloatType::F16),
+            Activation::Bf16 => dense(FloatType::Bf16),
+            Activation::F32 => dense(FloatType::F32),
+        },
+        output: RawOutput {
+            address,
+            element: FloatType::F32,
+        },
+        alpha: 1.0,
+    }
+}
+
+/// The roundings of any config can be counted, and its plan is a launch that the GPU takes, if there is one.
+fn is_sound(config: &Config, job: &Job<'_>) -> Result<bool, TestCaseError> {
+    prop_assert!(config.roundings(job.shape, job.operands.activation) > 0);
+    let in_flight = config.bytes_in_flight(job);
+    let legal = config.check(job).is_ok();
+    if !legal || job.shape.is_empty() {
+        return Ok(legal);
+    }
+    prop_assert!(in_flight > 0);
+    let call = call(job.shape, job.operands);
+    let plan = config.plan(&call, job.gpu, job.chained).unwrap();
+    prop_assert!(!plan.launches().is_empty());
+    for launch in plan.launches() {
+        let [x, y, z] = launch.grid;
+        prop_assert!(x > 0 && x <= i32::MAX as u32, "{launch:?}");
+        prop_assert!((1..=plan::MOST_GRID_Y).contains(&y) && z == 1, "{launch:?}");
+        prop_assert!((1..=1024).contains(&launch.threads), "{launch:?}");
+        prop_assert!(launch.threads.is_multiple_of(32), "{launch:?}");
+        prop_assert!(
+            launch.cluster <= 8 && (launch.cluster == 0 || x.is_multiple_of(launch.cluster)),
+            "{launch:?}"
+        );
+        let shared = u64::from(launch.dynamic_shared) + u64::from(launch.static_shared);
+        prop_assert!(shared <= u64::from(job.gpu.shared_bytes), "{launch:?}");
+    }
+    Ok(true)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn any_config(
+        shape in shape(),
+        operands in operands(),
+        gpu in gpu(),
+        chained in any::<bool>(),
+        numbers in prop::array::uniform6(number()),
+        flag in any::<bool>(),
+    ) {
+        let job = Job { shape: &shape, operands: &operands, gpu: &gpu, chained };
+        for config in configs(numbers, flag) {
+            is_sound(&config, &job)?;
+        }
+        for kernel in Kernel::ALL {
+            let candidates = kernel.candidates(&job);
+            let default = kernel.default_config(&job);
+            prop_assert_eq!(candidates.first(), default.as_ref().ok());
+            for config in candidates {
+                prop_assert!(is_sound(&config, &job)?, "{config:?}");
+            }
+        }
+    }
+}
+
+/// What panicked once: sizes that overflow, and divisions by zero.
+#[test]
+fn one_extreme_at_a_time() {
+    let shape = Shape::gemv(1 << 20, 4096, 1).unwrap();
+    let operands = Operands {
+        alignment: Alignment::BEST,
+        ..Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4)
+    };
+    for cc in [(9, 0), (10, 0)] {
+        let gpu = Gpu {
+            multiprocessors: u32::MAX,
+            shared_bytes: u32::MAX,
+            ..Gpu::of_compute_capability(cc, "90a;100f")
+        };
+        let job = Job {
+            shape: &shape,
+            operands: &operands,
+            gpu: &gpu,
+            chained: false,
+        };
+        for at in 0..6 {
+            for extreme in [0, u32::MAX] {
+                let mut numbers = [2, 2, 2, 2, 1, 4];
+                numbers[at] = extreme;
+                for config in configs(numbers, false) {
+                    let _ = is_sound(&config, &job).unwrap();
+                }
+            }
+        }
+        assert!(Kernel::Tma.default_config(&job).is_ok());
+    }
+}

@@ -1,0 +1,76 @@
+//! The kernel that multiplies on CUDA cores what the tensor-core kernel's load pipeline brings:
+//! `csrc/kernels/gemv_tma.cuh`.
+//!
+//! It exists to test that pipeline, its tensor maps, barriers and clusters, on hardware that there is: the tensor-core
+//! kernel needs a GPU that nobody has run it on. It is seldom the fastest kernel, in 1 of 32 problems measured on an
+//! H200, and is ranked with the others nevertheless.
+
+use serde::{Deserialize, Serialize};
+
+use super::Job;
+use super::params::{
+    NVFP4_TMA_GROUPS, NVFP4_TMA_STAGE_BYTES, NVFP4_TMA_THREADS, NVFP4_TMA_VECTORS,
+};
+use super::tile::{BARRIER_BYTES, ROWS, Tiled};
+use crate::refusal::Refusal;
+
+/// The configuration of the tma kernel. A cluster of CTAs computes a tile of 128 rows; two groups of a CTA's warps
+/// take its K steps of 256 elements in turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TmaConfig {
+    /// K steps that a CTA has in flight: an even number, 2 to 12.
+    pub stages: u32,
+    /// CTAs of a cluster, which share a tile's K steps: 1 to 8, each with one step or more.
+    pub cluster: u32,
+}
+
+impl Tiled for TmaConfig {
+    const UNIT: &'static str = "gemv_tma";
+    const THREADS: u32 = NVFP4_TMA_THREADS;
+    const VECTORS: u32 = NVFP4_TMA_VECTORS;
+    const SCALE_ROWS: u32 = NVFP4_TMA_VECTORS;
+    const STAGE_BYTES: u32 = NVFP4_TMA_STAGE_BYTES;
+    const GROUPS: u32 = NVFP4_TMA_GROUPS;
+    const STAGES: &'static str = "2, 4, 6, 8, 10 or 12";
+    const DEEPEST: bool = false;
+
+    fn new(stages: u32, cluster: u32) -> Self {
+        Self { stages, cluster }
+    }
+
+    fn stages(&self) -> u32 {
+        self.stages
+    }
+
+    fn cluster(&self) -> u32 {
+        self.cluster
+    }
+
+    fn device(job: &Job<'_>) -> Result<(), Refusal> {
+        job.needs((9, 0), "9.0 or newer")
+    }
+
+    /// `__launch_bounds__` of the kernels.
+    fn two_fit(n: usize) -> bool {
+        n <= 2
+    }
+
+    fn entry(n: u32) -> &'static str {
+        match n {
+            1 => "gemv_tma_n1",
+            2 => "gemv_tma_n2",
+            3 | 4 => "gemv_tma_n4",
+            _ => "gemv_tma_n8",
+        }
+    }
+
+    fn static_shared(n: u32) -> u32 {
+        BARRIER_BYTES + NVFP4_TMA_GROUPS * n.next_power_of_two() * ROWS * 4
+    }
+
+    /// One addition a block of a lane's, two over lanes, and one for each group and CTA.
+    fn sum_roundings(steps: u32, cluster: u32) -> u32 {
+        steps.div_ceil(NVFP4_TMA_GROUPS) * 4 + 2 + NVFP4_TMA_GROUPS * cluster
+    }
+}
