@@ -1,6 +1,7 @@
-//! Checks of lengths and strides that every operand shares.
+//! Checks of lengths, strides, addresses and overlap that every operand shares.
 
 use crate::error::{Error, Result};
+use crate::shape::{Shape, Strides};
 use crate::types::ScaleLayout;
 
 /// `got` elements are `needed` or more.
@@ -102,4 +103,101 @@ pub(crate) fn extent(
         .checked_mul(batch_stride)?
         .checked_add((n - 1).checked_mul(row_stride)?)?
         .checked_add(row)
+}
+
+/// An address that is there and aligned.
+pub(crate) fn pointer(operand: &'static str, address: u64, align: u64) -> Result<()> {
+    if address == 0 {
+        return Err(Error::NullPointer { operand });
+    }
+    aligned(operand, address, align)
+}
+
+/// `value`, an address or a stride in bytes, is a multiple of `align`.
+pub(crate) fn aligned(operand: &'static str, value: u64, align: u64) -> Result<()> {
+    if value.is_multiple_of(align) {
+        return Ok(());
+    }
+    Err(Error::Misaligned {
+        operand,
+        value,
+        align,
+    })
+}
+
+/// Checks strides in bytes and returns the bytes they reach.
+pub(crate) fn strided(
+    operand: &'static str,
+    shape: &Shape,
+    strides: Strides,
+    row: usize,
+    align: u64,
+) -> Result<usize> {
+    let (n, l) = (shape.n(), shape.l());
+    if n > 1 {
+        stride(operand, "bytes", strides.row, row)?;
+        aligned(operand, strides.row as u64, align)?;
+    }
+    let batch = extent(1, 0, n, strides.row, row).unwrap_or(usize::MAX);
+    if l > 1 {
+        stride(operand, "bytes", strides.batch, batch)?;
+        aligned(operand, strides.batch as u64, align)?;
+    }
+    reach(shape, strides.batch, batch)
+}
+
+/// What all batches reach, where one reaches `batch`.
+pub(crate) fn reach(shape: &Shape, batch_stride: usize, batch: usize) -> Result<usize> {
+    extent(shape.l(), batch_stride, 1, 0, batch)
+        .filter(|&reach| isize::try_from(reach).is_ok())
+        .ok_or(Error::SizeOverflow {
+            m: shape.m(),
+            n: shape.n(),
+            k: shape.k(),
+            l: shape.l(),
+        })
+}
+
+/// The memory of a call's operands, at most six regions, without an allocation.
+#[derive(Default)]
+pub(crate) struct Regions {
+    regions: [(&'static str, u64, usize); 6],
+    len: usize,
+}
+
+impl Regions {
+    pub(crate) fn push(&mut self, operand: &'static str, address: u64, bytes: usize) {
+        self.regions[self.len] = (operand, address, bytes);
+        self.len += 1;
+    }
+
+    /// Adds a region that is written: it shares no byte with those added before.
+    pub(crate) fn push_written(
+        &mut self,
+        operand: &'static str,
+        address: u64,
+        bytes: usize,
+    ) -> Result<()> {
+        if let Some(other) = self.overlapped(address, bytes) {
+            return Err(Error::Overlap { operand, other });
+        }
+        self.push(operand, address, bytes);
+        Ok(())
+    }
+
+    pub(crate) fn check_disjoint(&self, output: u64, output_bytes: usize) -> Result<()> {
+        match self.overlapped(output, output_bytes) {
+            Some(operand) => Err(Error::OutputOverlaps { operand }),
+            None => Ok(()),
+        }
+    }
+
+    /// The first region that shares a byte with the given one.
+    fn overlapped(&self, address: u64, bytes: usize) -> Option<&'static str> {
+        let end = |address: u64, bytes: usize| address.saturating_add(bytes as u64);
+        self.regions[..self.len]
+            .iter()
+            .find(|&&(_, other, len)| address < end(other, len) && other < end(address, bytes))
+            .map(|&(operand, ..)| operand)
+    }
 }

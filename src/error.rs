@@ -1,9 +1,9 @@
 //! Everything that can go wrong, each with what a user needs to mend it.
 
-use crate::cpu::Implementation;
-use crate::path::{Path, Unavailable};
-use crate::shape::Shape;
-use crate::types::ScaleLayout;
+use std::str::FromStr;
+
+use crate::refusal::Refusal;
+use crate::types::{GemvPath, ScaleLayout};
 
 /// This crate's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -26,12 +26,13 @@ pub enum Error {
     /// Too few or too many vectors.
     #[error(
         "N = {n} vectors: one call takes 1 to {most}{}",
-        if *n == 0 { String::new() } else { format!("; split them into calls of at most {}", Shape::MAX_N) },
-        most = Shape::MAX_N
+        if *n == 0 { String::new() } else { format!("; split them into calls of at most {most}") }
     )]
     NOutOfRange {
         /// The N that was given.
         n: usize,
+        /// The most that there may be.
+        most: usize,
     },
 
     /// A size derived from the shape does not fit.
@@ -47,10 +48,10 @@ pub enum Error {
     /// Weights were made for other dimensions than the call's.
     #[error("{}", mismatch(weights, call))]
     ShapeMismatch {
-        /// What the weights were checked against.
-        weights: Shape,
-        /// What the call asks for.
-        call: Shape,
+        /// M, K and L that the weights were checked against.
+        weights: [usize; 3],
+        /// M, K and L that the call asks for.
+        call: [usize; 3],
     },
 
     /// A buffer ends before the shape does.
@@ -204,89 +205,42 @@ pub enum Error {
     #[error("the {path} path is not available: {reason}")]
     PathUnavailable {
         /// The path.
-        path: Path,
+        path: GemvPath,
         /// Why not.
-        reason: Unavailable,
+        reason: Refusal,
     },
 
-    /// No kernel is compiled for a configuration, or the device has no room for it.
-    #[cfg(feature = "cuda")]
-    #[error(
-        "{config:?} cannot run with {target:?}: blocks a load are 1, 2 or, for integer dot, 4, and no \
-         more than alignment and device allow; warps are at most 8, or 16 for integer dot with one or \
-         two vectors; k_split divides them; integer dot needs NVFP4 vectors, ctas and shared memory for \
-         the vectors"
-    )]
+    /// The kernel that was asked for cannot compute this here.
+    #[error("the {kernel} kernel is not available: {reason}")]
+    KernelUnavailable {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// Why not.
+        reason: Refusal,
+    },
+
+    /// The config that was asked for cannot compute this here.
+    #[error("{config} cannot run: {reason}")]
     Config {
-        /// What was asked for.
-        config: crate::CudaCoreConfig,
-        /// What it was asked for on.
-        target: crate::CudaCoreTarget,
+        /// The config, as text.
+        config: String,
+        /// Why not.
+        reason: Refusal,
     },
 
-    /// No tiled kernel is compiled for a configuration, or the device has no room for it.
-    #[error(
-        "{config:?} cannot run with {target:?}: stages are 2 to 12, on CUDA cores an even number, and \
-         fit the shared memory; clusters have 1 to 8 CTAs, each with a K step of 256 or more; mma_n is \
-         16, 64 or 128"
-    )]
-    TileConfig {
-        /// What was asked for.
-        config: crate::TileConfig,
-        /// What it was asked for on.
-        target: crate::TileTarget,
-    },
-
-    /// No stream kernel is compiled for a configuration, or the device has no room for it.
-    #[error(
-        "{config:?} cannot run with {target:?}: warps are 1 to 16, or to 12 for more than two vectors a \
-         pass; stages are 3, 4 or 6; vectors 1, 2, 4 or 8 and passes at most four; fetch is 128 or 256; queues, vectors and sums fit the shared memory; ctas are 1 to the rows of all \
-         batches (fours of rows for 128x4 scales)"
-    )]
-    StreamConfig {
-        /// What was asked for.
-        config: crate::StreamConfig,
-        /// What it was asked for on.
-        target: crate::StreamTarget,
-    },
-
-    /// No ring kernel is compiled for a configuration, or the device has no room for it.
-    #[error(
-        "{config:?} cannot run with {target:?}: n is 1; where there are several batches M is a \
-         multiple of 4, or 128 for 128x4 scales; chunks are 1 or 2, and groups of K / 1024 / chunks warps, \
-         rounded up, have 16 warps in all; rows are 1, 2 or 4, depth 1 to 8, granule 1 or 4; ring and sums \
-         fit the shared memory; ctas are 1 to the granules of all rows"
-    )]
-    RingConfig {
-        /// What was asked for.
-        config: crate::RingConfig,
-        /// What it was asked for on.
-        target: crate::RingTarget,
-    },
-
-    /// A configuration of one path, and another path forced.
-    #[error("{config:?} belongs to the {} path, {forced} was asked for", config.path())]
-    ConfigOfOtherPath {
-        /// The configuration.
-        config: crate::Config,
-        /// The path.
-        forced: Path,
-    },
-
-    /// A configuration with programmatic dependent launch, given to a call that promises nothing of what runs
-    /// before it.
-    #[error(
-        "{config:?} asks for programmatic dependent launch, which reads weights before the kernels before it have \
-         ended; only gemv_on_device_chained and PreparedGemv::chained take it, because there the caller \
-         promises that none of those kernels writes the weights"
-    )]
-    ChainedConfig {
-        /// The configuration.
-        config: crate::Config,
+    /// Two of a call's options contradict each other: a kernel of one path with another path, or a config of one
+    /// kernel with another kernel.
+    #[error("the options contradict each other: {given} is of {owner}, and {asked} was asked for")]
+    Contradiction {
+        /// What was given: a kernel's or a config's name.
+        given: &'static str,
+        /// The path or kernel that it belongs to.
+        owner: &'static str,
+        /// The path or kernel that was asked for beside it.
+        asked: &'static str,
     },
 
     /// Operands lie on another device than the stream.
-    #[cfg(feature = "cuda")]
     #[error("{operand}: on device {found}, the stream is on device {stream}")]
     WrongDevice {
         /// Which operand.
@@ -298,7 +252,6 @@ pub enum Error {
     },
 
     /// Operands lie on the stream's device, but in another CUDA context than the stream's.
-    #[cfg(feature = "cuda")]
     #[error(
         "{operand}: in another CUDA context than the stream's; memory of one context cannot be used in another"
     )]
@@ -308,7 +261,6 @@ pub enum Error {
     },
 
     /// A prepared call with other operands than it was prepared for.
-    #[cfg(feature = "cuda")]
     #[error(
         "the {operand} are not those that the call was prepared for: addresses, strides, types and \
          global scales are bound when it is prepared; prepare it again"
@@ -319,7 +271,6 @@ pub enum Error {
     },
 
     /// Tuned configurations of one GPU, and a stream of another.
-    #[cfg(feature = "cuda")]
     #[error(
         "the configurations were tuned on {}, the stream is on {device}",
         crate::printable::text(tuned)
@@ -332,17 +283,28 @@ pub enum Error {
     },
 
     /// The CPU implementation that was asked for cannot run on this CPU.
-    #[error("the {implementation} implementation needs {}", implementation.needs())]
+    #[error("the {implementation} implementation needs {needs}")]
     ImplementationUnavailable {
-        /// The implementation.
-        implementation: Implementation,
+        /// Its name.
+        implementation: &'static str,
+        /// What it needs of a CPU.
+        needs: &'static str,
     },
 
     /// `NVFP4_GEMV_PATH` or a flag names no path.
-    #[error("{name:?} is not a path; use auto, cpu, cuda-core, cuda-core-tma or tensor-core")]
+    #[error("{name:?} is not a path; use auto{}", listed(GemvPath::ALL.map(GemvPath::name)))]
     UnknownPath {
         /// What was given.
         name: String,
+    },
+
+    /// A flag names no kernel.
+    #[error("{name:?} is not a kernel; use auto{}", listed(known.iter().copied()))]
+    UnknownKernel {
+        /// What was given.
+        name: String,
+        /// The names that there are.
+        known: Vec<&'static str>,
     },
 
     /// No NVIDIA driver, or one that is too old.
@@ -388,13 +350,29 @@ pub enum Error {
     },
 }
 
-/// The dimensions in which a call differs from the weights, by name. The weights' N means nothing.
-fn mismatch(weights: &Shape, call: &Shape) -> String {
-    let dimensions = [
-        ("M", weights.m(), call.m()),
-        ("K", weights.k(), call.k()),
-        ("L", weights.l(), call.l()),
-    ];
+impl FromStr for GemvPath {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        Self::from_name(name).ok_or_else(|| Error::UnknownPath { name: name.into() })
+    }
+}
+
+/// Names as the rest of a list: `, cpu, cuda-core or tensor-core`.
+fn listed(names: impl IntoIterator<Item = &'static str>) -> String {
+    let names: Vec<_> = names.into_iter().collect();
+    match names.split_last() {
+        Some((last, others)) => {
+            let others = others.iter().map(|name| format!(", {name}"));
+            others.collect::<String>() + " or " + last
+        }
+        None => String::new(),
+    }
+}
+
+/// The dimensions in which a call differs from the weights, by name.
+fn mismatch(weights: &[usize; 3], call: &[usize; 3]) -> String {
+    let dimensions = [0, 1, 2].map(|i| (["M", "K", "L"][i], weights[i], call[i]));
     let differ = || {
         dimensions
             .iter()
@@ -417,14 +395,13 @@ mod tests {
 
     #[test]
     fn a_mismatch_names_the_dimensions_that_differ() {
-        let shape = |m, k, l| Shape::gemv(m, k, l).unwrap();
         let says = |weights, call| Error::ShapeMismatch { weights, call }.to_string();
         assert_eq!(
-            says(shape(2, 16, 1), shape(2, 16, 4)),
+            says([2, 16, 1], [2, 16, 4]),
             "the weights have L = 1, the call has L = 4"
         );
         assert_eq!(
-            says(shape(2, 16, 1), shape(3, 32, 1)),
+            says([2, 16, 1], [3, 32, 1]),
             "the weights have M = 2, K = 16, the call has M = 3, K = 32"
         );
     }
@@ -432,12 +409,23 @@ mod tests {
     #[test]
     fn too_many_vectors_are_told_what_to_do() {
         assert_eq!(
-            Error::NOutOfRange { n: 17 }.to_string(),
+            Error::NOutOfRange { n: 17, most: 16 }.to_string(),
             "N = 17 vectors: one call takes 1 to 16; split them into calls of at most 16"
         );
         assert_eq!(
-            Error::NOutOfRange { n: 0 }.to_string(),
+            Error::NOutOfRange { n: 0, most: 16 }.to_string(),
             "N = 0 vectors: one call takes 1 to 16"
+        );
+    }
+
+    #[test]
+    fn names_of_paths_round_trip_and_unknown_ones_are_told_which_there_are() {
+        for path in GemvPath::ALL {
+            assert_eq!(path.name().parse(), Ok(path));
+        }
+        assert_eq!(
+            "gpu".parse::<GemvPath>().unwrap_err().to_string(),
+            "\"gpu\" is not a path; use auto, cpu, cuda-core or tensor-core"
         );
     }
 }

@@ -1,30 +1,31 @@
-//! The safe call: check everything, pick the path, run it.
+//! The safe call on host memory: check everything, choose, run.
 
-use std::sync::OnceLock;
-
+use crate::cpu;
+use crate::dispatch::{self, Choice, Options, Target};
 use crate::error::Result;
-use crate::path::{self, Choice, Operands, Path, Target};
+use crate::operands::Operands;
 use crate::shape::Shape;
 use crate::tensor::{Output, Vectors, Weights};
+use crate::types::Activation;
 
-/// Computes `y[l][n][m] = alpha · Σ_k w[l][m][k] · x[l][n][k]` of host operands, on the CPU, and
-/// says which path did. `NVFP4_GEMV_PATH` may force one.
+/// Computes `y[l][n][m] = alpha · Σ_k w[l][m][k] · x[l][n][k]` of host operands, on the CPU, as the [`Options`] ask,
+/// and says so: operands are computed where they lie.
 ///
 /// The output has every element written or, on an error, none.
 ///
 /// # Errors
-/// Operands that contradict the shape; scales that are NaN or negative; a forced path that cannot
-/// run. Nothing is computed then.
+/// Operands that contradict the shape; scales that are NaN or negative; options that contradict each other, or ask for
+/// what cannot run. Nothing is computed then.
 ///
 /// ```
-/// use nvfp4_gemv::{gemv, GlobalScale, Output, ScaleLayout, Shape, Vectors, Weights};
+/// use nvfp4_gemv::{gemv, GlobalScale, Options, Output, ScaleLayout, Shape, Vectors, Weights};
 /// let shape = Shape::gemv(2, 16, 1)?;
 /// let codes = [0x22; 16]; // every element is 1.0
 /// let scales = [0x38, 0x40]; // 1.0 for the first row, 2.0 for the second
 /// let w = Weights::new(&shape, &codes, &scales, ScaleLayout::Linear, GlobalScale::ONE)?;
 /// let x = [1.0f32; 16];
 /// let mut y = [0.0f32; 2];
-/// let choice = gemv(&shape, &w, &Vectors::f32(&x), Output::f32(&mut y))?;
+/// let choice = gemv(&shape, &w, &Vectors::f32(&x), Output::f32(&mut y), &Options::new())?;
 /// assert_eq!(y, [16.0, 32.0]);
 /// println!("{}: {}", choice.path, choice.reason);
 /// # Ok::<(), nvfp4_gemv::Error>(())
@@ -34,31 +35,71 @@ pub fn gemv(
     weights: &Weights<'_>,
     vectors: &Vectors<'_>,
     output: Output<'_>,
+    options: &Options<'_>,
 ) -> Result<Choice> {
-    gemv_on_path(environment()?, shape, weights, vectors, output)
+    let prepared = PreparedGemv::new(shape, weights, options)?;
+    prepared.run(vectors, output)?;
+    Ok(prepared.choice)
 }
 
-/// [`gemv`] on a path of the caller's choice; `None` picks one, whatever the environment says.
+/// A GEMV of host weights that was checked and dispatched once, for any number of vectors that come later.
 ///
-/// # Errors
-/// As [`gemv`].
-pub fn gemv_on_path(
-    forced: Option<Path>,
-    shape: &Shape,
-    weights: &Weights<'_>,
-    vectors: &Vectors<'_>,
-    output: Output<'_>,
-) -> Result<Choice> {
-    let operands = Operands::new(vectors.activation(), weights.layout());
-    let choice = path::select(shape, &operands, &Target::Host, forced)?;
-    weights.check(shape)?;
-    output.check(shape)?;
-    crate::cpu::gemv(shape, weights, vectors, output)?;
-    Ok(choice)
+/// ```
+/// use nvfp4_gemv::{
+///     GlobalScale, Options, Output, PreparedGemv, ScaleLayout, Shape, Vectors, Weights,
+/// };
+/// let shape = Shape::gemv(2, 16, 1)?;
+/// let w = Weights::new(
+///     &shape, &[0x22; 16], &[0x38, 0x40], ScaleLayout::Linear, GlobalScale::ONE,
+/// )?;
+/// let gemv = PreparedGemv::new(&shape, &w, &Options::new())?;
+/// for step in 0..3 {
+///     let mut y = [0.0f32; 2];
+///     gemv.run(&Vectors::f32(&[step as f32; 16]), Output::f32(&mut y))?;
+///     assert_eq!(y, [16.0 * step as f32, 32.0 * step as f32]);
+/// }
+/// # Ok::<(), nvfp4_gemv::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct PreparedGemv<'a> {
+    shape: Shape,
+    weights: &'a Weights<'a>,
+    choice: Choice,
 }
 
-/// What `NVFP4_GEMV_PATH` asks for, read once.
-pub(crate) fn environment() -> Result<Option<Path>> {
-    static FORCED: OnceLock<Result<Option<Path>>> = OnceLock::new();
-    FORCED.get_or_init(path::forced_by_environment).clone()
+impl<'a> PreparedGemv<'a> {
+    /// Prepares [`gemv()`] with these weights, whose scales were looked at when they were made.
+    ///
+    /// # Errors
+    /// As [`gemv()`]'s about weights and options.
+    pub fn new(shape: &Shape, weights: &'a Weights<'a>, options: &Options<'_>) -> Result<Self> {
+        // On the host nothing depends on what the vectors are.
+        let operands = Operands::new(Activation::Nvfp4, weights.layout());
+        let choice = dispatch::select(shape, &operands, Target::Host, options)?;
+        weights.check(shape)?;
+        Ok(Self {
+            shape: *shape,
+            weights,
+            choice,
+        })
+    }
+
+    /// Computes it. The output has every element written or, on an error, none.
+    ///
+    /// # Errors
+    /// Vectors or an output that contradict the shape; vectors' scales that are NaN or negative.
+    pub fn run(&self, vectors: &Vectors<'_>, output: Output<'_>) -> Result<()> {
+        output.check(&self.shape)?;
+        cpu::gemv(&self.shape, self.weights, vectors, output)
+    }
+
+    /// The shape it was prepared for.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// What computes it, and why.
+    pub fn choice(&self) -> &Choice {
+        &self.choice
+    }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaEvent, CudaGraph, CudaSlice, CudaStream, DevicePtr, DriverError, sys};
 
+use crate::context::{driver_error, make_current, same_device};
 use crate::error::{Error, Result};
 use crate::raw;
 
@@ -259,7 +260,7 @@ impl<'a> ReadOnly<'a> {
         data: &'a CudaSlice<u8>,
         multiprocessors: u32,
     ) -> Result<Self> {
-        crate::cuda::same_device("data to read", data.stream(), stream)?;
+        same_device("data to read", data.stream(), stream)?;
         let sink = stream.alloc_zeros::<u32>(1);
         Ok(Self {
             stream: stream.clone(),
@@ -284,7 +285,7 @@ impl<'a> ReadOnly<'a> {
         crate::check::len("data to read", "bytes", self.data.len(), end)?;
         let (address, _data) = self.data.device_ptr(&self.stream);
         let (sink, _sink) = self.sink.device_ptr(&self.stream);
-        crate::cuda::make_current(&self.stream)?;
+        make_current(&self.stream)?;
         // SAFETY: the range was checked; `data` outlives this value, and `sink` is part of it. The
         // kernel practically never writes the sink, and nobody reads it.
         unsafe {
@@ -296,14 +297,6 @@ impl<'a> ReadOnly<'a> {
                 self.stream.cu_stream().cast(),
             )
         }
-    }
-}
-
-pub(crate) fn driver_error(during: &'static str, error: DriverError) -> Error {
-    Error::Cuda {
-        during,
-        code: error.0 as i32,
-        message: error.to_string(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What is asked about operands besides their shape, and operands by address.
 
-use crate::tensor::{GlobalScale, Strides};
+use crate::shape::Strides;
+use crate::tensor::GlobalScale;
 use crate::types::{Activation, FloatType, ScaleLayout};
 
 /// What dispatch and kernels ask about operands besides their shape.

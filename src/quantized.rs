@@ -5,9 +5,9 @@ use std::sync::Arc;
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, DevicePtr, DevicePtrMut, DeviceSlice};
 
 use crate::check;
-use crate::cuda::{dense, make_current, same_device};
+use crate::context::{driver_error, make_current, same_device};
+use crate::device::dense;
 use crate::error::{Error, Result};
-use crate::measure::driver_error;
 use crate::memory::Device;
 use crate::raw::{self, Global, Quantize};
 use crate::shape::Shape;
@@ -25,8 +25,10 @@ use crate::types::ScaleLayout;
 /// ```no_run
 /// use cudarc::driver::CudaContext;
 /// use half::bf16;
-/// use nvfp4_gemv::{DenseVectors, GlobalScale, Output, QuantizedVectors, ScaleLayout, Shape};
-/// use nvfp4_gemv::{Vectors, Weights, gemv_on_device};
+/// use nvfp4_gemv::{
+///     DenseVectors, GlobalScale, Options, Output, QuantizedVectors, ScaleLayout, Shape, Vectors,
+///     Weights, gemv_on_device,
+/// };
 ///
 /// let stream = CudaContext::new(0)?.new_stream()?;
 /// let shape = Shape::gemv(128, 256, 1)?;
@@ -41,7 +43,7 @@ use crate::types::ScaleLayout;
 /// quantized.quantize(&stream, &Vectors::Bf16(DenseVectors::new(x.as_view())))?;
 /// let mut y = stream.alloc_zeros::<f32>(shape.m())?;
 /// let output = Output::F32(y.as_view_mut());
-/// gemv_on_device(&stream, &shape, &weights, &quantized.vectors(), output)?;
+/// gemv_on_device(&stream, &shape, &weights, &quantized.vectors(), output, &Options::new())?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]

@@ -50,7 +50,10 @@ impl Shape {
             return Err(Error::KNotMultipleOfBlock { k });
         }
         if n == 0 || n > Self::MAX_N {
-            return Err(Error::NOutOfRange { n });
+            return Err(Error::NOutOfRange {
+                n,
+                most: Self::MAX_N,
+            });
         }
         let shape = Self { m, n, k, l };
         // The largest operand is the weights as codes, scales in either layout, or a wide output
@@ -165,6 +168,15 @@ impl fmt::Display for Shape {
     }
 }
 
+/// Steps from one row to the next and from one batch to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strides {
+    /// From one vector to the next of the same batch.
+    pub row: usize,
+    /// From one batch to the next.
+    pub batch: usize,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,8 +188,14 @@ mod tests {
             Shape::gemv(1, 24, 1),
             Err(Error::KNotMultipleOfBlock { k: 24 })
         );
-        assert_eq!(Shape::new(1, 0, 16, 1), Err(Error::NOutOfRange { n: 0 }));
-        assert_eq!(Shape::new(1, 17, 16, 1), Err(Error::NOutOfRange { n: 17 }));
+        assert_eq!(
+            Shape::new(1, 0, 16, 1),
+            Err(Error::NOutOfRange { n: 0, most: 16 })
+        );
+        assert_eq!(
+            Shape::new(1, 17, 16, 1),
+            Err(Error::NOutOfRange { n: 17, most: 16 })
+        );
         for (m, k, l) in [
             (usize::MAX, 16, 1),
             (1, usize::MAX - 15, 1),

@@ -7,7 +7,7 @@ use crate::check;
 use crate::error::{Error, Result};
 use crate::format::e4m3;
 use crate::memory::{Buffer, Host, Memory};
-use crate::shape::Shape;
+use crate::shape::{Shape, Strides};
 use crate::types::{Activation, FloatType, ScaleLayout};
 
 /// The FP32 scale of a whole tensor, and which way round it is meant.
@@ -67,15 +67,6 @@ fn positive(operand: &'static str, value: f32) -> Result<f32> {
     } else {
         Err(Error::GlobalScale { operand, value })
     }
-}
-
-/// Steps from one row to the next and from one batch to the next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Strides {
-    /// From one vector to the next of the same batch.
-    pub row: usize,
-    /// From one batch to the next.
-    pub batch: usize,
 }
 
 /// NVFP4 weights `[L][M][K]`: packed E2M1 codes `[L][M][K/2]`, E4M3 block scales, a global scale.
@@ -163,14 +154,11 @@ impl<'a, S: Memory> Weights<'a, S> {
 
     /// These weights fit `shape`, whose N may differ from the one they were made with.
     pub(crate) fn check(&self, shape: &Shape) -> Result<()> {
-        let dims = |s: &Shape| (s.m(), s.k(), s.l());
-        if dims(shape) == dims(&self.shape) {
-            return Ok(());
+        let [weights, call] = [&self.shape, shape].map(|shape| [shape.m(), shape.k(), shape.l()]);
+        match weights == call {
+            true => Ok(()),
+            false => Err(Error::ShapeMismatch { weights, call }),
         }
-        Err(Error::ShapeMismatch {
-            weights: self.shape,
-            call: *shape,
-        })
     }
 }
 

@@ -203,7 +203,10 @@ pub fn gemv_with(
     output: Output<'_>,
 ) -> Result<()> {
     if !implementation.available() {
-        return Err(Error::ImplementationUnavailable { implementation });
+        return Err(Error::ImplementationUnavailable {
+            implementation: implementation.name(),
+            needs: implementation.needs(),
+        });
     }
     weights.check(shape)?;
     output.check(shape)?;

@@ -5,8 +5,8 @@ use half::slice::HalfFloatSliceExt;
 use crate::cpu::rows::{Kernels, MAX_VECTORS, Rows, Sums};
 use crate::error::Result;
 use crate::format::{e2m1, e4m3};
-use crate::shape::{BLOCK, Shape};
-use crate::tensor::{Nvfp4Vectors, Strides, Vectors};
+use crate::shape::{BLOCK, Shape, Strides};
+use crate::tensor::{Nvfp4Vectors, Vectors};
 
 /// Elements that a chunk of a prepared vector stands for: 64 bytes of codes.
 pub(super) const CHUNK: usize = 128;

@@ -3,11 +3,14 @@
 use super::params::{
     NVFP4_OUTPUT_BF16, NVFP4_OUTPUT_F16, NVFP4_OUTPUT_F32, nvfp4_epilogue, nvfp4_scale_steps,
 };
+use crate::check::{self, Regions, pointer, reach, strided};
+use crate::error::Result;
 use crate::operands::{Operands, RawOutput, RawVectors, RawWeights};
 use crate::shape::Shape;
+use crate::tensor::{GlobalScale, combine};
 use crate::types::{FloatType, ScaleLayout};
 
-/// One problem by address. `Call::new` in `raw` checks everything; what is in one is consistent.
+/// One problem by address, checked: what is in one is consistent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Call {
     pub(crate) shape: Shape,
@@ -32,6 +35,104 @@ pub(super) struct Pass {
 }
 
 impl Call {
+    /// Checks everything that can be without reading device memory, and combines the global scales. Where M or L is 0
+    /// there is nothing to compute, and addresses mean nothing.
+    ///
+    /// # Errors
+    /// Null or misaligned pointers, strides that are too small or misaligned, a global scale that is
+    /// [not usable](crate::Error::GlobalScale), an output that overlaps an input.
+    pub fn new(
+        shape: &Shape,
+        weights: &RawWeights,
+        vectors: &RawVectors,
+        output: &RawOutput,
+    ) -> Result<Self> {
+        weights.global.check("weight global scale")?;
+        let global = match vectors {
+            RawVectors::Nvfp4 { global, .. } => global.check("vector global scale")?,
+            RawVectors::Dense { .. } => GlobalScale::ONE,
+        };
+        let call = Self {
+            shape: *shape,
+            weights: *weights,
+            vectors: *vectors,
+            output: *output,
+            alpha: combine(weights.global, global)?,
+        };
+        if !shape.is_empty() {
+            call.check_addresses()?;
+        }
+        Ok(call)
+    }
+
+    fn check_addresses(&self) -> Result<()> {
+        let (shape, weights, output) = (&self.shape, &self.weights, &self.output);
+        let mut regions = Regions::default();
+        pointer("weight codes", weights.codes, 8)?;
+        regions.push("weight codes", weights.codes, shape.weight_code_bytes());
+        let align = match weights.layout {
+            ScaleLayout::Linear => 1,
+            ScaleLayout::Tiled128x4 => 4,
+        };
+        pointer("weight scales", weights.scales, align)?;
+        let bytes = shape.weight_scale_bytes(weights.layout);
+        regions.push("weight scales", weights.scales, bytes);
+        if weights.row_alpha != 0 {
+            pointer("row alpha", weights.row_alpha, 4)?;
+            let rows = reach(shape, weights.row_alpha_batch_stride, shape.m())?;
+            regions.push("row alpha", weights.row_alpha, rows.saturating_mul(4));
+        }
+        match self.vectors {
+            RawVectors::Nvfp4 {
+                codes,
+                code_strides,
+                scales,
+                layout,
+                scale_strides,
+                vector_alpha,
+                ..
+            } => {
+                const SCALES: &str = "vector scales";
+                pointer("vector codes", codes, 8)?;
+                let row = shape.row_code_bytes();
+                let bytes = strided("vector codes", shape, code_strides, row, 8)?;
+                regions.push("vector codes", codes, bytes);
+                pointer(SCALES, scales, 1)?;
+                let bytes = match layout {
+                    ScaleLayout::Linear => {
+                        strided(SCALES, shape, scale_strides, shape.blocks(), 1)?
+                    }
+                    ScaleLayout::Tiled128x4 => {
+                        let bytes = layout.bytes(shape.n(), shape.blocks());
+                        if shape.l() > 1 {
+                            check::stride(SCALES, "bytes", scale_strides.batch, bytes)?;
+                        }
+                        reach(shape, scale_strides.batch, bytes)?
+                    }
+                };
+                regions.push(SCALES, scales, bytes);
+                if vector_alpha != 0 {
+                    const GLOBALS: &str = "vector global scales";
+                    pointer(GLOBALS, vector_alpha, 4)?;
+                    regions.push(GLOBALS, vector_alpha, shape.l() * shape.n() * 4);
+                }
+            }
+            RawVectors::Dense {
+                element,
+                values,
+                strides,
+            } => {
+                pointer("vectors", values, 16)?;
+                let row = shape.k() * element.bytes();
+                let bytes = strided("vectors", shape, strides, row, 16)?;
+                regions.push("vectors", values, bytes);
+            }
+        }
+        let element = output.element.bytes();
+        pointer("output", output.address, element as u64)?;
+        regions.check_disjoint(output.address, shape.outputs() * element)
+    }
+
     /// The problem's dimensions.
     pub fn shape(&self) -> &Shape {
         &self.shape
@@ -65,7 +166,7 @@ impl Call {
             RawVectors::Dense {
                 values, strides, ..
             } => {
-                let none = crate::tensor::Strides { row: 0, batch: 0 };
+                let none = crate::shape::Strides { row: 0, batch: 0 };
                 (values, strides, 0, ScaleLayout::Linear, none)
             }
         };

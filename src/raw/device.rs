@@ -4,7 +4,9 @@ use std::ffi::CStr;
 
 use crate::error::{Error, Result};
 use crate::ffi;
-use crate::path::{Target, measured};
+use crate::gpu::Gpu;
+#[cfg(nvfp4_gemv_no_kernels)]
+use crate::{refusal::Refusal, types::GemvPath};
 
 /// The architectures this build carries machine code for, as in `NVFP4_GEMV_ARCHS`. Empty in a
 /// build without kernels (`NVFP4_GEMV_NO_KERNELS`, or documentation).
@@ -12,35 +14,6 @@ pub const COMPILED_ARCHS: &str = env!("NVFP4_GEMV_COMPILED_ARCHS");
 
 /// A hash of the kernels' sources: times of other sources are not times of this build.
 pub const KERNELS: &str = env!("NVFP4_GEMV_KERNELS");
-
-/// What dispatch needs to know of a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceInfo {
-    /// The product name.
-    pub name: String,
-    /// Major and minor.
-    pub compute_capability: (i32, i32),
-    /// Streaming multiprocessors.
-    pub multiprocessors: u32,
-    /// Bytes of L2 cache.
-    pub l2_bytes: u64,
-    /// Bytes of shared memory that a CTA can ask for.
-    pub shared_bytes: u32,
-    /// Bytes of device memory.
-    pub memory_bytes: u64,
-}
-
-impl DeviceInfo {
-    /// The device as dispatch sees it, with this build's kernels.
-    pub fn target(&self) -> Target {
-        Target::Cuda {
-            compute_capability: self.compute_capability,
-            archs: COMPILED_ARCHS,
-            model: measured::builtin_for(&self.name, self.multiprocessors)
-                .map(|table| table.machine.gpu.name.as_str()),
-        }
-    }
-}
 
 /// Versions of CUDA: what the driver supports, and the runtime that is linked in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,24 +55,25 @@ pub fn device_count() -> Result<u32> {
     }
 }
 
-/// Properties of device `ordinal`.
+/// What is known of device `ordinal`, with this build's kernels.
 ///
 /// # Errors
 /// [`Error::NoDriver`], [`Error::NoDevice`], [`Error::Cuda`] for an ordinal that does not exist.
-pub fn device_info(ordinal: u32) -> Result<DeviceInfo> {
+pub fn gpu(ordinal: u32) -> Result<Gpu> {
     let mut info = ffi::nvfp4_device_info::default();
     // SAFETY: the pointer is to a live structure.
     let code = unsafe { ffi::nvfp4_gemv_device_info(ordinal as i32, &mut info) };
     status("asking for device properties", code)?;
     // SAFETY: the C side ends the name with a zero inside the array.
     let name = unsafe { CStr::from_ptr(info.name.as_ptr()) };
-    Ok(DeviceInfo {
+    Ok(Gpu {
         name: name.to_string_lossy().into_owned(),
         compute_capability: (info.compute_major, info.compute_minor),
         multiprocessors: info.multiprocessors.max(1) as u32,
         l2_bytes: info.l2_bytes.max(0) as u64,
         shared_bytes: info.shared_bytes.max(0) as u32,
         memory_bytes: info.memory_bytes.max(0) as u64,
+        images: COMPILED_ARCHS,
     })
 }
 
@@ -121,15 +95,18 @@ fn no_device() -> Error {
     }
 }
 
+/// `cudaErrorNoKernelImageForDevice`.
+pub(super) const NO_KERNEL_IMAGE: i32 = 209;
+
 /// Translates a `cudaError_t`. The numbers are those of `driver_types.h`, which are stable.
 pub(super) fn status(during: &'static str, code: i32) -> Result<()> {
     // SAFETY: the function takes any number and returns static text.
     let text = || unsafe { CStr::from_ptr(ffi::nvfp4_gemv_error_string(code)) };
     #[cfg(nvfp4_gemv_no_kernels)]
-    if code == crate::no_kernels::CODE {
+    if code != 0 {
         return Err(Error::PathUnavailable {
-            path: crate::path::Path::CudaCore,
-            reason: crate::path::Unavailable::BuiltWithoutKernels,
+            path: GemvPath::CudaCore,
+            reason: Refusal::BuiltWithoutKernels,
         });
     }
     match code {
@@ -139,10 +116,10 @@ pub(super) fn status(during: &'static str, code: i32) -> Result<()> {
             reason: driver_reason(&text().to_string_lossy()),
         }),
         100 => Err(no_device()),
-        209 => {
+        NO_KERNEL_IMAGE => {
             let compute_capability = current_device()
-                .and_then(device_info)
-                .map_or((0, 0), |info| info.compute_capability);
+                .and_then(gpu)
+                .map_or((0, 0), |gpu| gpu.compute_capability);
             Err(Error::NoKernelImage {
                 major: compute_capability.0,
                 minor: compute_capability.1,

@@ -1,33 +1,24 @@
 //! The unsafe pointer API: device addresses and a stream, no cudarc type. For engines that keep
 //! their own buffers.
 //!
-//! Everything that can be checked without reading device memory is checked before anything is
-//! enqueued. Nothing is allocated, synchronised or copied: a call can be [captured into a CUDA
-//! graph](crate#cuda-graphs). [`prepare`] does once what every call would do again, and leaves the launches.
+//! A [`Call`] is a problem by address; making one checks everything that can be checked without reading device
+//! memory. Nothing is allocated, synchronised or copied by what enqueues kernels: it can be [captured into a CUDA
+//! graph](crate#cuda-graphs). [`PreparedRawGemv`] does once what every [`gemv()`] would do again, and leaves the
+//! launches.
 
-mod call;
-mod configs;
 mod device;
 mod gemv;
-mod operand;
-mod prepared;
+mod launch;
 mod quantize;
+mod read_only;
 mod relayout;
-mod ring;
-mod stream;
-mod tiled;
 
-pub use configs::{candidates, chained_candidates, chained_config, default_config};
+pub use crate::kernel::Call;
+pub use crate::operands::{RawOutput, RawVectors, RawWeights};
 pub use device::{
-    COMPILED_ARCHS, DeviceInfo, KERNELS, Versions, current_device, device_count, device_info,
-    versions,
+    COMPILED_ARCHS, KERNELS, Versions, current_device, device_count, gpu, versions,
 };
-pub use gemv::{
-    Output, Vectors, Weights, cuda_core, cuda_core_target, gemv, most_blocks_per_load, read_only,
-};
-pub use prepared::{Prepared, prepare};
+pub use gemv::{PreparedRawGemv, gemv};
 pub use quantize::{Global, Quantize, quantize};
+pub use read_only::read_only;
 pub use relayout::relayout;
-pub use ring::{ring, ring_target};
-pub use stream::{stream, stream_target};
-pub use tiled::{operands, tile_target, tiled};

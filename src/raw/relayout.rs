@@ -2,10 +2,9 @@
 
 use std::ffi::c_void;
 
-use super::device::status;
-use super::operand::{Regions, layout_code, pointer};
+use super::launch::launch;
+use crate::check::{Regions, pointer};
 use crate::error::Result;
-use crate::ffi;
 use crate::shape::Shape;
 use crate::types::ScaleLayout;
 
@@ -46,16 +45,7 @@ pub unsafe fn relayout(
     pointer("destination scales", destination, align(to))?;
     let bytes = shape.weight_scale_bytes(to);
     regions.push_written("destination scales", destination, bytes)?;
-    let args = ffi::nvfp4_relayout_args {
-        m: shape.m() as i32,
-        k: shape.k() as i32,
-        l: shape.l() as i32,
-        to: layout_code(to),
-        source,
-        destination,
-    };
-    // SAFETY: the structure lives through the call, which does not keep it; the rest is this
-    // function's own contract.
-    let code = unsafe { ffi::nvfp4_gemv_relayout(&args, stream) };
-    status("launching relayout", code)
+    let plan = crate::kernel::relayout::launch(shape, to, source, destination).into();
+    // SAFETY: this function's own contract.
+    unsafe { launch(&plan, stream) }
 }

@@ -1,38 +1,36 @@
-//! `compare`: two paths on one problem, strictly alternating.
-
-use std::fmt;
-use std::str::FromStr;
+//! `compare`: two paths or kernels on one problem, strictly alternating.
 
 use anyhow::{Result, bail};
-use nvfp4_gemv::{Activation, FloatType, Path, ScaleLayout, Shape, select};
+use nvfp4_gemv::{Activation, FloatType, GemvPath, Kernel, ScaleLayout, Shape};
 use serde_json::json;
 
 use crate::bench::statistics::{bootstrap, median, quantile, resampled_median};
-use crate::engine::{self, Case, Mode, Plan, Work};
+use crate::engine::{self, Ask, Case, Plan, Way, Work};
 use crate::report::{Report, Table, count, time};
 use crate::shapes::{ActivationArg, LayoutArg, OutputArg, SYNTAX, parse_shape};
 
-/// Compares two paths on one problem, strictly alternating, and says how sure that is
+/// Compares two paths or kernels on one problem, strictly alternating, and says how sure that is
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The two take turns in rounds, a b b a a b ..., so that what else happens on the machine meets both alike; \
 the ratio is the median of the rounds' b / a. Compare a path with itself to see what this machine's noise is.
 
 Examples:
-  nvfp4-gemv compare --shape 4096,7168,8 --layout 128x4 --a cuda-core --b cuda-core-tma
-  nvfp4-gemv compare --shape 4096,4096 --layout 128x4 --a cuda-core-tma --b cuda-core-tma:chained
+  nvfp4-gemv compare --shape 4096,7168,8 --layout 128x4 --a cuda-core --b tensor-core
+  nvfp4-gemv compare --shape 4096,4096 --a stream --b ring
+  nvfp4-gemv compare --shape 4096,4096 --a cuda-core --b cuda-core:chained
   nvfp4-gemv compare --shape 1536,4096 --a cpu --b cpu --json")]
 pub(crate) struct Args {
     /// M,K or M,K,L or M,K,L,N, also with `x` between: rows of the weights, elements of a row (a multiple of
     /// 16), batches, vectors a batch
     #[arg(long, value_name = SYNTAX, value_parser = parse_shape)]
     shape: Shape,
-    /// A path; `:chained` after it for programmatic dependent launch
-    #[arg(long, value_name = "PATH[:chained]")]
-    a: Side,
-    /// The path to compare with it
-    #[arg(long, value_name = "PATH[:chained]")]
-    b: Side,
+    /// A path or a kernel; `:chained` after it for programmatic dependent launch
+    #[arg(long, value_name = "PATH|KERNEL[:chained]", value_parser = parse_side)]
+    a: Ask,
+    /// What to compare with it
+    #[arg(long, value_name = "PATH|KERNEL[:chained]", value_parser = parse_side)]
+    b: Ask,
     /// Element type of the vectors
     #[arg(long, value_enum, default_value = "nvfp4")]
     activation: ActivationArg,
@@ -51,45 +49,28 @@ pub(crate) struct Args {
     cold: u32,
 }
 
-/// What is compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Side {
-    path: Path,
-    mode: Mode,
-}
-
-impl FromStr for Side {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (path, mode) = match text.split_once(':') {
-            None => (text, Mode::Isolated),
-            Some((path, "chained")) => (path, Mode::Chained),
-            Some((_, other)) => {
-                return Err(format!("expected `chained` after the colon, not {other:?}"));
-            }
-        };
-        let path = path.parse().map_err(|e: nvfp4_gemv::Error| e.to_string())?;
-        Ok(Self { path, mode })
-    }
-}
-
-impl fmt::Display for Side {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.mode {
-            Mode::Isolated => write!(f, "{}", self.path),
-            Mode::Chained => write!(f, "{} chained", self.path),
+fn parse_side(text: &str) -> Result<Ask, String> {
+    let (name, chained) = match text.split_once(':') {
+        None => (text, false),
+        Some((name, "chained")) => (name, true),
+        Some((_, other)) => {
+            return Err(format!("expected `chained` after the colon, not {other:?}"));
         }
-    }
+    };
+    let path = name.parse::<GemvPath>();
+    let kernel = name.parse::<Kernel>();
+    let ask = match (path, kernel) {
+        (Ok(path), _) => Ask::of_path(path),
+        (_, Ok(kernel)) => Ask::of_kernel(kernel),
+        (Err(no_path), Err(no_kernel)) => return Err(format!("{no_path}; {no_kernel}")),
+    };
+    Ok(if chained { ask.chained() } else { ask })
 }
 
-impl Side {
-    fn work(self) -> Work {
-        Work::Gemv {
-            path: self.path,
-            mode: self.mode,
-            slow_percent: 0,
-        }
+fn work(ask: Ask) -> Work {
+    Work::Gemv {
+        ask,
+        slow_percent: 0,
     }
 }
 
@@ -99,13 +80,14 @@ const RESAMPLES: usize = 2000;
 
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let (a, b) = (args.a, args.b);
-    if (a.path == Path::Cpu) != (b.path == Path::Cpu) {
+    let on_cpu = |ask: Ask| ask.path() == Some(GemvPath::Cpu);
+    if on_cpu(a) != on_cpu(b) {
         bail!("{a} and {b} cannot take turns: their operands lie in different memories");
     }
     if args.shape.is_empty() {
         bail!("{:#} has nothing to measure: M or L is 0", args.shape);
     }
-    let (engine, _) = engine::open(Some(a.path))?;
+    let (engine, _) = engine::open(a.path())?;
     let case = Case {
         shape: args.shape,
         activation: Activation::from(args.activation),
@@ -113,25 +95,20 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         output: FloatType::from(args.output_type),
     };
     for side in [a, b] {
-        select(
-            &case.shape,
-            &case.dispatch(),
-            &engine.target(),
-            Some(side.path),
-        )?;
+        engine.choose(&case, side)?;
     }
     let plan = Plan {
         rounds: args.rounds.into(),
         cold_bytes: (args.cold as usize).saturating_mul(1 << 20),
     };
-    let rounds = engine::rounds(engine.as_ref(), &case, &[a.work(), b.work()], &plan)?;
+    let rounds = engine::rounds(engine.as_ref(), &case, &[work(a), work(b)], &plan)?;
     for side in [a, b] {
-        if rounds.ways.iter().all(|way| way.work != side.work()) {
-            bail!("{} has no programmatic dependent launch", side.path);
+        if rounds.ways.iter().all(|way| way.work != work(side)) {
+            bail!("{side} cannot run: there is no programmatic dependent launch");
         }
     }
     let series = rounds.series();
-    let [(config_a, of_a), (config_b, of_b)] = &series[..] else {
+    let [(way_a, of_a), (way_b, of_b)] = &series[..] else {
         bail!("{a} and {b} were not both measured");
     };
     let pairs = of_a.iter().zip(of_b);
@@ -176,11 +153,12 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         interval.low,
         interval.high,
     );
-    let side = |side: Side, seconds: &[f64], config: &str| {
+    let side = |side: Ask, seconds: &[f64], way: &Way| {
         json!({
-            "path": side.path.name(),
+            "path": side.path().map(GemvPath::name),
+            "kernel": way.kernel.map(Kernel::name),
             "mode": side.mode.name(),
-            "config": config,
+            "config": way.config,
             "median_us": median(seconds) * 1e6,
             "samples_us": seconds.iter().map(|s| s * 1e6).collect::<Vec<_>>(),
         })
@@ -195,8 +173,8 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "output_type": case.output.name(),
             "rotated_bytes": rounds.rotated_bytes,
             "launches_per_round": rounds.launches,
-            "a": side(a, of_a, config_a),
-            "b": side(b, of_b, config_b),
+            "a": side(a, of_a, way_a),
+            "b": side(b, of_b, way_b),
             "ratio_b_to_a": {
                 "median": ratio,
                 "p05": low,

@@ -2,14 +2,15 @@
 
 use anyhow::Result;
 use nvfp4_gemv::cpu::Implementation;
-use nvfp4_gemv::path::{Operands, PATH_VARIABLE, available, forced_by_environment};
-use nvfp4_gemv::{Activation, Path, ScaleLayout, Shape, Target};
+use nvfp4_gemv::dispatch::{PATH_VARIABLE, forced_by_environment};
+use nvfp4_gemv::kernel::Job;
+use nvfp4_gemv::{Activation, Error, GemvPath, Gpu, Kernel, Operands, ScaleLayout, Shape};
 use serde_json::{Value, json};
 
 use crate::engine::{compiled_archs, devices};
 use crate::report::{Report, Table, count};
 
-/// Shows devices, driver, compiled architectures, CPU features, and each path with why it is or
+/// Shows devices, driver, compiled architectures, CPU features, and each path and kernel with why it is or
 /// is not available
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  nvfp4-gemv info\n  nvfp4-gemv info --json | jq .paths")]
@@ -49,36 +50,41 @@ pub(crate) fn run(_args: &Args) -> Result<Report> {
     if let Some(versions) = &devices.versions {
         text.push_str(&format!("  {versions}\n"));
     }
-    let mut device_json = Vec::new();
-    let mut target = Target::Host;
-    match &devices.found {
-        Ok(found) => {
-            for (i, device) in found.iter().enumerate() {
-                text.push_str(&format!("  device {i}: {}\n", device.text));
-                device_json.push(device.json.clone());
-            }
-            if let Some(first) = found.first() {
-                target = Target::Cuda {
-                    compute_capability: first.compute_capability,
-                    archs,
-                    model: None,
-                };
-            }
-        }
-        Err(why) => text.push_str(&format!("  {why}\n")),
+    let gpus = devices.found.as_ref();
+    for (i, gpu) in gpus.into_iter().flatten().enumerate() {
+        text.push_str(&format!("  device {i}: {}\n", describe(gpu)));
+    }
+    if let Err(why) = gpus {
+        text.push_str(&format!("  {why}\n"));
     }
 
-    text.push_str("\nPaths (for one vector, NVFP4 activations, scales in the 128x4 layout):\n");
-    let mut paths = Vec::new();
-    for path in Path::ALL {
-        let why_not = why_not(path, &target, devices.found.as_ref().err())?;
-        let state = match &why_not {
-            None => "available".to_owned(),
-            Some(why) => format!("not available: {why}"),
-        };
-        text.push_str(&format!("  {:<13} {state}\n", path.name()));
+    text.push_str("\nPaths and their kernels (for one vector, NVFP4 activations, scales in the 128x4 layout):\n");
+    let (mut paths, mut kernels) = (Vec::new(), Vec::new());
+    for path in GemvPath::ALL {
+        let of_path = Kernel::ALL.iter().filter(|kernel| kernel.path() == path);
+        let mut lines = String::new();
+        // A path is as available as its most available kernel.
+        let mut why_not_path = (path != GemvPath::Cpu).then(String::new);
+        for &kernel in of_path {
+            let why_not = why_not(kernel, gpus.map(|gpus| gpus.first()))?;
+            lines.push_str(&format!("    {:<11} {}\n", kernel.name(), state(&why_not)));
+            match (&why_not, &why_not_path) {
+                (None, _) => why_not_path = None,
+                (Some(why), Some(text)) if text.is_empty() => why_not_path = Some(why.clone()),
+                _ => {}
+            }
+            kernels.push(json!({
+                "name": kernel.name(), "path": path.name(),
+                "available": why_not.is_none(), "why_not": why_not,
+            }));
+        }
+        text.push_str(&format!("  {:<13} {}\n", path.name(), state(&why_not_path)));
+        // What all of its kernels lack is said once.
+        if why_not_path.is_none() {
+            text.push_str(&lines);
+        }
         paths.push(json!({
-            "name": path.name(), "available": why_not.is_none(), "why_not": why_not,
+            "name": path.name(), "available": why_not_path.is_none(), "why_not": why_not_path,
         }));
     }
     if let Some(path) = forced {
@@ -98,34 +104,62 @@ pub(crate) fn run(_args: &Args) -> Result<Report> {
                 "built_in": cfg!(feature = "cuda"),
                 "archs": archs.split(';').filter(|a| !a.is_empty()).collect::<Vec<_>>(),
                 "versions": devices.versions,
-                "devices": device_json,
+                "devices": gpus.into_iter().flatten().map(to_json).collect::<Vec<_>>(),
                 "why_none": devices.found.as_ref().err().map(ToString::to_string),
             },
             "paths": paths,
+            "kernels": kernels,
             "forced": forced.map_or(Value::Null, |path| json!(path.name())),
         }),
         passed: true,
     })
 }
 
-/// Why a path cannot run here, if it cannot.
-fn why_not(
-    path: Path,
-    target: &Target,
-    no_device: Option<&nvfp4_gemv::Error>,
-) -> Result<Option<String>> {
-    if path == Path::Cpu {
-        return Ok(None);
-    }
-    let shape = Shape::gemv(128, 256, 1)?;
-    let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
-    Ok(match no_device {
-        Some(nvfp4_gemv::Error::PathUnavailable { reason, .. }) => Some(reason.to_string()),
-        Some(why) => Some(why.to_string()),
-        None => available(path, &shape, &operands, target)
-            .err()
-            .map(|why| why.to_string()),
+fn describe(gpu: &Gpu) -> String {
+    let (major, minor) = gpu.compute_capability;
+    format!(
+        "{}, compute capability {major}.{minor}, {} SMs, {} MB of L2, {} GB of memory",
+        gpu.name,
+        gpu.multiprocessors,
+        gpu.l2_bytes >> 20,
+        gpu.memory_bytes >> 30,
+    )
+}
+
+fn to_json(gpu: &Gpu) -> Value {
+    let (major, minor) = gpu.compute_capability;
+    json!({
+        "name": gpu.name,
+        "compute_capability": format!("{major}.{minor}"),
+        "multiprocessors": gpu.multiprocessors,
+        "l2_bytes": gpu.l2_bytes,
+        "memory_bytes": gpu.memory_bytes,
     })
+}
+
+/// Why a kernel cannot run here, if it cannot.
+fn why_not(kernel: Kernel, first: Result<Option<&Gpu>, &Error>) -> Result<Option<String>> {
+    let gpu = match first {
+        Ok(Some(gpu)) => gpu,
+        Ok(None) => return Ok(Some("no device".into())),
+        Err(Error::PathUnavailable { reason, .. }) => return Ok(Some(reason.to_string())),
+        Err(why) => return Ok(Some(why.to_string())),
+    };
+    let job = Job {
+        shape: &Shape::gemv(128, 256, 1)?,
+        operands: &Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4),
+        gpu,
+        chained: false,
+    };
+    let available = kernel.available(&job);
+    Ok(available.err().map(|why| why.to_string()))
+}
+
+fn state(why_not: &Option<String>) -> String {
+    match why_not {
+        None => "available".into(),
+        Some(why) => format!("not available: {why}"),
+    }
 }
 
 fn yes_no(yes: bool) -> String {

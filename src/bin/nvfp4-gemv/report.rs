@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use indicatif::{ProgressBar, ProgressStyle};
 use nvfp4_gemv::checkpoint::CheckpointError;
 use nvfp4_gemv::file::FileError;
-use nvfp4_gemv::path::PATH_VARIABLE;
-use nvfp4_gemv::{Error, Path, Unavailable, printable};
+use nvfp4_gemv::dispatch::PATH_VARIABLE;
+use nvfp4_gemv::{Error, GemvPath, Refusal, printable};
 use serde_json::{Value, json};
 
 use crate::engine::NotEnoughMemory;
@@ -112,16 +112,19 @@ fn hint(error: &anyhow::Error, takes_path: bool) -> Option<String> {
     }
     match error.downcast_ref::<Error>()? {
         Error::PathUnavailable {
-            reason: Unavailable::BuiltWithoutCuda,
+            reason: Refusal::BuiltWithoutCuda,
             ..
         } => Some(match takes_path {
             true => "build with `--features cuda`, or use `--path cpu`".into(),
             false => "build with `--features cuda`".into(),
         }),
         Error::PathUnavailable {
-            path: Path::TensorCore,
+            path: GemvPath::TensorCore,
             ..
         } if takes_path => Some("`--path cuda-core`, `--path cpu` or `--path auto` may do".into()),
+        Error::KernelUnavailable { .. } | Error::Config { .. } => {
+            Some("`nvfp4-gemv plan` shows which kernels can compute a shape, and why not".into())
+        }
         Error::PathUnavailable { .. } | Error::NoDriver { .. } | Error::NoDevice { .. } => {
             let info = "`nvfp4-gemv info` shows what this machine can run";
             Some(match takes_path {

@@ -8,10 +8,10 @@ use anyhow::Result;
 use nvfp4_gemv::checkpoint::{Checkpoint, Layer};
 use nvfp4_gemv::file::{self, NewTensor};
 use nvfp4_gemv::reference::Reference;
-use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape, printable};
+use nvfp4_gemv::{Activation, FloatType, Kernel, ScaleLayout, Shape, printable};
 use serde_json::{Value, json};
 
-use crate::engine::{self, Budget, Inputs, Operands, PathArg};
+use crate::engine::{self, AskArgs, Budget, Inputs, Operands};
 use crate::inputs::Source;
 use crate::measure::{Check, truth};
 use crate::output::{files_of, output};
@@ -53,9 +53,8 @@ pub(crate) struct Args {
     /// How many vectors, 1 to 16 [default: all rows of the input up to 16, or 1]
     #[arg(long, value_parser = parse_n)]
     n: Option<usize>,
-    /// What computes
-    #[arg(long, value_enum, default_value = "auto")]
-    path: PathArg,
+    #[command(flatten)]
+    ask: AskArgs,
     /// Element type of the result
     #[arg(long, value_enum, default_value = "f32")]
     output_type: OutputArg,
@@ -71,7 +70,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Report> {
-    let forced = args.path.forced()?;
+    let ask = args.ask.ask()?;
     let checkpoint = Checkpoint::open(&args.checkpoint)?;
     let layer = checkpoint.layer(&args.layer)?;
     let source = Source::find(
@@ -95,8 +94,8 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let (x, scale_from) = source.convert(activation, layer.k(), layer.input_global())?;
     let operands = operands(&layer, shape, x, args)?;
 
-    let (engine, _) = engine::open(forced)?;
-    let outcome = engine.compute(&operands, forced)?;
+    let (engine, _) = engine::open(ask.path())?;
+    let outcome = engine.compute(&operands, ask)?;
     let y = outcome.y.to_f64();
     let truth = truth(&operands)?;
     let check = Check::derived(&y, &truth, outcome.roundings, operands.output);
@@ -109,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         (name, check)
     });
     let quantisation = quantisation(&operands, &source, &truth)?;
-    let timing = engine.time(&operands, forced, BUDGET)?;
+    let timing = engine.time(&operands, ask, BUDGET)?;
     let gb_per_s = shape.weight_bytes() as f64 / timing.median / 1e9;
     if let Some(output) = &output {
         let (dtype, bytes) = outcome.y.encoded();
@@ -134,11 +133,12 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         text.push_str(&format!("            quantised with {from}\n"));
     }
     text.push_str(&format!(
-        "path        {} on {}\n\
+        "path        {}{} on {}\n\
          because     {}\n\
          time        {} (median of {}, best {}), {gb_per_s:.1} GB/s\n\
          error       {}\n",
         outcome.path,
+        outcome.kernel.map_or(String::new(), |kernel| format!(", kernel {kernel},")),
         engine.device(),
         outcome.reason,
         time(timing.median),
@@ -176,6 +176,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "input": source.from,
             "input_scale": scale_from,
             "path": outcome.path.name(),
+            "kernel": outcome.kernel.map(Kernel::name),
             "reason": outcome.reason,
             "device": engine.device(),
             "seconds": { "median": timing.median, "min": timing.min, "runs": timing.runs },

@@ -102,6 +102,8 @@ pub(crate) struct Ceiling {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Picked {
     pub(crate) path: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kernel: Option<String>,
     pub(crate) reason: String,
 }
 
@@ -109,11 +111,14 @@ pub(crate) struct Picked {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Measured {
     pub(crate) path: String,
+    /// Of a GPU; missing in documents of before kernels had names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kernel: Option<String>,
     /// `isolated` or `chained`.
     pub(crate) mode: String,
     /// The path that the library would take.
     pub(crate) picked: bool,
-    /// How the path cut the problem, for people.
+    /// The kernel's config, for people.
     pub(crate) config: String,
     pub(crate) median_us: f64,
     pub(crate) gb_per_s: f64,

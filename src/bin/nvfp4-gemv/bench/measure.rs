@@ -4,18 +4,18 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use nvfp4_gemv::{Path, select};
+use nvfp4_gemv::GemvPath;
 
 use super::alternate::{WARM_UP, alternate};
 use super::document::{self, BoardReadings};
-use crate::engine::{Case, Engine, Mode, Plan, Ways, Work};
+use crate::engine::{Ask, Case, Engine, Plan, Ways, Work};
 
 /// What is measured of each problem.
 pub(super) struct Measurer<'a> {
     pub(super) engine: &'a dyn Engine,
-    /// Only this path; or each of the engine.
-    pub(super) forced: Option<Path>,
-    pub(super) slowed: &'a HashMap<Path, u32>,
+    /// Only this; or each path of the engine.
+    pub(super) ask: Ask,
+    pub(super) slowed: &'a HashMap<GemvPath, u32>,
     pub(super) plan: Plan,
     /// How long each result is repeated to sustain it; zero: not at all.
     pub(super) sustain: Duration,
@@ -49,27 +49,29 @@ impl Measurer<'_> {
         drive: &mut dyn FnMut(document::Case, &mut dyn Ways) -> Result<()>,
     ) -> Result<()> {
         let shape = &case.shape;
-        let choose = |forced| select(shape, &case.dispatch(), &self.engine.target(), forced);
-        let picked = choose(None).ok();
+        let picked = self.engine.choose(case, Ask::ANY).ok();
+        let asked = self.ask != Ask::ANY;
+        let asks = match asked {
+            true => vec![self.ask],
+            false => self.engine.paths().iter().copied().map(Ask::of_path).collect(),
+        };
         let mut works = vec![Work::Read];
         let mut skipped = Vec::new();
-        let asked = |path: &Path| self.forced.is_none_or(|forced| forced == *path);
-        for path in self.engine.paths().iter().copied().filter(asked) {
-            match choose(Some(path)) {
-                Ok(_) => {
-                    let work = |mode| Work::Gemv {
-                        path,
-                        mode,
-                        slow_percent: self.slowed.get(&path).copied().unwrap_or(0),
+        for ask in asks {
+            match self.engine.choose(case, ask) {
+                Ok(choice) => {
+                    let work = |ask| Work::Gemv {
+                        ask,
+                        slow_percent: self.slowed.get(&choice.path).copied().unwrap_or(0),
                     };
-                    works.push(work(Mode::Isolated));
+                    works.push(work(ask));
                     // Token after token, layer after layer: one vector.
                     if shape.n() == 1 {
-                        works.push(work(Mode::Chained));
+                        works.push(work(ask.chained()));
                     }
                 }
-                Err(why) if self.forced.is_none() => skipped.push(document::Skipped {
-                    path: path.to_string(),
+                Err(why) if !asked => skipped.push(document::Skipped {
+                    path: ask.to_string(),
                     why: why.to_string(),
                 }),
                 Err(why) => return Err(why.into()),
@@ -84,13 +86,14 @@ impl Measurer<'_> {
                     bail!("the first way of {shape} is not the ceiling");
                 }
                 let paths = paths.iter().filter_map(|way| {
-                    let Work::Gemv { path, mode, .. } = way.work else {
+                    let Work::Gemv { ask, .. } = way.work else {
                         return None;
                     };
                     Some(document::Measured {
-                        path: path.to_string(),
-                        mode: mode.name().into(),
-                        picked: picked.as_ref().is_some_and(|choice| choice.path == path),
+                        path: ask.path()?.to_string(),
+                        kernel: way.kernel.map(|kernel| kernel.to_string()),
+                        mode: ask.mode.name().into(),
+                        picked: picked.as_ref().is_some_and(|choice| ask.is(choice)),
                         config: way.config.clone(),
                         median_us: 0.0,
                         gb_per_s: 0.0,
@@ -119,6 +122,7 @@ impl Measurer<'_> {
                     },
                     picked: picked.as_ref().map(|choice| document::Picked {
                         path: choice.path.to_string(),
+                        kernel: choice.kernel().map(|kernel| kernel.to_string()),
                         reason: choice.reason.to_string(),
                     }),
                     skipped: skipped.clone(),

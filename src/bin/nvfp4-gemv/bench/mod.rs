@@ -12,22 +12,22 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use nvfp4_gemv::{Activation, FloatType, Path, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, FloatType, GemvPath, ScaleLayout, Shape};
 
 use self::document::{Document, Sustained, shares};
 use self::measure::Measurer;
 use self::protocol::Problem;
 use self::suite::{Suite, SuiteArg};
-use crate::engine::{self, Case, Engine, PathArg, Plan};
+use crate::engine::{self, Ask, AskArgs, Case, Engine, Plan};
 use crate::report::{Report, Table, bytes, count, progress, time};
 use crate::shapes::{ActivationArg, LayoutArg, OutputArg, SYNTAX, parse_n, parse_shape};
 
 /// Measures the paths on each problem, with the share of the memory ceiling measured in the same rounds
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The ceiling, a kernel that only reads as many bytes as the weights have, and every path that can run \
-a problem take turns in rounds. A turn of a path is one CUDA graph of 48 launches or more over weights \
-that no cache holds; on the CPU, 2 ms of calls. A path's share is the median of the rounds' ceiling time / \
+The ceiling, a kernel that only reads as many bytes as the weights have, and the best kernel of every path \
+that can run a problem take turns in rounds. A turn of a path is one CUDA graph of 48 launches or more over \
+weights that no cache holds; on the CPU, 2 ms of calls. A path's share is the median of the rounds' ceiling time / \
 time. Quote the share, not the time: times move from machine to machine.
 
 These are cold figures: after each turn the GPU rests for twice as long, and a turn during which its power limit \
@@ -46,6 +46,7 @@ Examples:
   nvfp4-gemv bench --suite quick --activation nvfp4
   nvfp4-gemv bench --shape 4096,7168 --shape 7168,2048,4 --activation nvfp4 --activation bf16
   nvfp4-gemv bench --shape 28672,8192 --activation nvfp4 --activation f16 --sustained 5
+  nvfp4-gemv bench --kernel stream --shape 4096,7168 --n 1 --n 2 --n 4
   nvfp4-gemv bench --path cpu --shape 4096,4096,1,8 --rounds 51")]
 pub(crate) struct Args {
     /// A list of problems; the options below replace its parts
@@ -64,9 +65,8 @@ pub(crate) struct Args {
     /// Layout of the scales; may be repeated [default: linear]
     #[arg(long, value_enum)]
     layout: Vec<LayoutArg>,
-    /// Only this path [default: every path of the GPU; the CPU where there is none]
-    #[arg(long, value_enum, default_value = "auto")]
-    path: PathArg,
+    #[command(flatten)]
+    ask: AskArgs,
     /// Element type of the result
     #[arg(long, value_enum, default_value = "f16")]
     output_type: OutputArg,
@@ -85,7 +85,7 @@ pub(crate) struct Args {
     commit: Option<String>,
     /// End each turn of a path with a read of so many percent of the bytes that it read: to rehearse a regression
     #[arg(long, value_name = "PATH=PERCENT", value_parser = parse_slow_down, hide = true)]
-    slow_down: Vec<(Path, u32)>,
+    slow_down: Vec<(GemvPath, u32)>,
     /// Measure turn by turn, as requests on stdin ask for it: for `cargo xtask nightly`
     #[arg(long, hide = true)]
     serve: bool,
@@ -102,7 +102,7 @@ fn parse_sustained(text: &str) -> Result<f64, String> {
 }
 
 /// `PATH=PERCENT`.
-fn parse_slow_down(text: &str) -> Result<(Path, u32), String> {
+fn parse_slow_down(text: &str) -> Result<(GemvPath, u32), String> {
     let (path, percent) = text.split_once('=').ok_or("expected PATH=PERCENT")?;
     let path = path.parse().map_err(|e: nvfp4_gemv::Error| e.to_string())?;
     match percent.parse() {
@@ -113,7 +113,7 @@ fn parse_slow_down(text: &str) -> Result<(Path, u32), String> {
 
 impl Args {
     /// Whether what is measured is no longer the suite.
-    fn replaces_parts(&self, forced: Option<Path>) -> bool {
+    fn replaces_parts(&self, ask: Ask) -> bool {
         let lists = [
             self.shapes.is_empty(),
             self.n.is_empty(),
@@ -123,27 +123,27 @@ impl Args {
         let whole = lists.iter().all(|is_default| *is_default)
             && self.output_type == OutputArg::F16
             && self.cold == DEFAULT_COLD_MIB
-            && forced.is_none_or(|forced| forced == Path::Cpu);
+            && (ask == Ask::ANY || ask.path() == Some(GemvPath::Cpu));
         !whole
     }
 }
 
 pub(crate) fn run(args: &Args) -> Result<Report> {
-    let forced = args.path.forced()?;
-    let (engine, _) = engine::open(forced)?;
-    let mut suite = Suite::new(args.suite, engine.paths() == [Path::Cpu]);
+    let ask = args.ask.ask()?;
+    let (engine, _) = engine::open(ask.path())?;
+    let mut suite = Suite::new(args.suite, engine.paths() == [GemvPath::Cpu]);
     let cases = cases(args, &suite)?;
-    if args.replaces_parts(forced) {
+    if args.replaces_parts(ask) {
         suite.name = "custom";
     }
     let plan = Plan {
         rounds: args.rounds.into(),
         cold_bytes: (args.cold as usize).saturating_mul(1 << 20),
     };
-    let slowed: HashMap<Path, u32> = args.slow_down.iter().copied().collect();
+    let slowed: HashMap<GemvPath, u32> = args.slow_down.iter().copied().collect();
     let measurer = Measurer {
         engine: engine.as_ref(),
-        forced,
+        ask,
         slowed: &slowed,
         plan,
         sustain: Duration::from_secs_f64(args.sustained),

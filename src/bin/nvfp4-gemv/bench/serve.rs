@@ -114,22 +114,22 @@ impl<R: BufRead, W: Write> Line<R, W> {
 mod tests {
     use std::collections::HashMap;
 
-    use nvfp4_gemv::{Activation, FloatType, Path, ScaleLayout, Shape};
+    use nvfp4_gemv::{Activation, FloatType, GemvPath, ScaleLayout, Shape};
 
     use super::super::Document;
     use super::*;
-    use crate::engine::{self, Plan};
+    use crate::engine::{self, Ask, Plan};
 
     /// What the program says to these lines, on the CPU.
     fn conversation(lines: &[&str]) -> Vec<Reply> {
-        let (engine, _) = engine::open(Some(Path::Cpu)).unwrap();
+        let (engine, _) = engine::open(Some(GemvPath::Cpu)).unwrap();
         let plan = Plan {
             rounds: 3,
             cold_bytes: 0,
         };
         let measurer = Measurer {
             engine: engine.as_ref(),
-            forced: Some(Path::Cpu),
+            ask: Ask::of_path(GemvPath::Cpu),
             slowed: &HashMap::new(),
             plan,
             sustain: Duration::ZERO,

@@ -14,17 +14,16 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use half::{bf16, f16};
-use nvfp4_gemv::path::{PATH_VARIABLE, forced_by_environment};
+use nvfp4_gemv::dispatch::forced_by_environment;
 use nvfp4_gemv::{
-    Activation, Error, FloatType, GlobalScale, Nvfp4Vectors, Path, Result, ScaleLayout, Shape,
-    Target, VectorScale, Vectors, Weights,
+    Activation, Choice, Error, FloatType, GemvPath, GlobalScale, Gpu, Kernel, Nvfp4Vectors,
+    Options, Result, ScaleLayout, Shape, Target, VectorScale, Vectors, Weights, select,
 };
 use safetensors::Dtype;
-use serde_json::Value;
 
 pub(crate) use cuda::{compiled_archs, devices, kernels};
 pub(crate) use memory::NotEnoughMemory;
-pub(crate) use rounds::{Case, Mode, Plan, Ready, Way, Ways, Work, rounds};
+pub(crate) use rounds::{Case, Plan, Ready, Way, Ways, Work, rounds};
 
 use crate::bench::document;
 
@@ -37,21 +36,136 @@ pub(crate) enum PathArg {
     Cpu,
     /// A GPU's CUDA cores
     CudaCore,
-    /// A GPU's CUDA cores, fed through shared memory (Hopper and newer)
-    CudaCoreTma,
     /// Blackwell's tensor cores
     TensorCore,
 }
 
 impl PathArg {
     /// The path that is asked for; `NVFP4_GEMV_PATH` speaks where the flag says auto.
-    pub(crate) fn forced(self) -> Result<Option<Path>> {
+    pub(crate) fn forced(self) -> Result<Option<GemvPath>> {
         match self {
             Self::Auto => forced_by_environment(),
-            Self::Cpu => Ok(Some(Path::Cpu)),
-            Self::CudaCore => Ok(Some(Path::CudaCore)),
-            Self::CudaCoreTma => Ok(Some(Path::CudaCoreTma)),
-            Self::TensorCore => Ok(Some(Path::TensorCore)),
+            Self::Cpu => Ok(Some(GemvPath::Cpu)),
+            Self::CudaCore => Ok(Some(GemvPath::CudaCore)),
+            Self::TensorCore => Ok(Some(GemvPath::TensorCore)),
+        }
+    }
+}
+
+/// What the commands that compute take.
+#[derive(Debug, clap::Args)]
+pub(crate) struct AskArgs {
+    /// What computes
+    #[arg(long, value_enum, default_value = "auto")]
+    path: PathArg,
+    /// With this kernel of a GPU, such as `ring`: `nvfp4-gemv info` lists them
+    #[arg(long, value_name = "KERNEL")]
+    kernel: Option<Kernel>,
+}
+
+impl AskArgs {
+    pub(crate) fn ask(&self) -> Result<Ask> {
+        Ok(Ask {
+            path: match self.kernel {
+                // It says its path, whatever the environment does.
+                Some(_) if self.path == PathArg::Auto => None,
+                _ => self.path.forced()?,
+            },
+            kernel: self.kernel,
+            mode: Mode::Isolated,
+        })
+    }
+}
+
+/// What is asked to compute: a path, a kernel, or what the library picks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ask {
+    pub(crate) path: Option<GemvPath>,
+    pub(crate) kernel: Option<Kernel>,
+    pub(crate) mode: Mode,
+}
+
+impl Ask {
+    /// Whatever the library picks.
+    pub(crate) const ANY: Self = Self {
+        path: None,
+        kernel: None,
+        mode: Mode::Isolated,
+    };
+
+    pub(crate) fn of_path(path: GemvPath) -> Self {
+        Self {
+            path: Some(path),
+            ..Self::ANY
+        }
+    }
+
+    pub(crate) fn of_kernel(kernel: Kernel) -> Self {
+        Self {
+            kernel: Some(kernel),
+            ..Self::ANY
+        }
+    }
+
+    pub(crate) fn chained(self) -> Self {
+        Self {
+            mode: Mode::Chained,
+            ..self
+        }
+    }
+
+    /// The path that it comes down to, where it says.
+    pub(crate) fn path(&self) -> Option<GemvPath> {
+        self.path.or(self.kernel.map(Kernel::path))
+    }
+
+    pub(crate) fn options(&self) -> Options<'static> {
+        let options = Options::new()
+            .without_environment()
+            .path(self.path)
+            .kernel(self.kernel);
+        match self.mode {
+            Mode::Isolated => options,
+            // SAFETY: copies write the weights of this program, and no kernel does.
+            Mode::Chained => unsafe { options.chained() },
+        }
+    }
+
+    /// Whether a choice is what this asks for.
+    pub(crate) fn is(&self, choice: &Choice) -> bool {
+        self.path().is_none_or(|path| path == choice.path)
+            && (self.kernel.is_none() || self.kernel == choice.kernel())
+    }
+}
+
+impl std::fmt::Display for Ask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.kernel, self.path) {
+            (Some(kernel), _) => kernel.fmt(f),
+            (None, Some(path)) => path.fmt(f),
+            (None, None) => f.write_str("auto"),
+        }?;
+        match self.mode {
+            Mode::Isolated => Ok(()),
+            Mode::Chained => f.write_str(" chained"),
+        }
+    }
+}
+
+/// Whether a launch waits for the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// It starts when the one before has ended.
+    Isolated,
+    /// Programmatic dependent launch: it reads its weights while the one before still runs.
+    Chained,
+}
+
+impl Mode {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Isolated => "isolated",
+            Self::Chained => "chained",
         }
     }
 }
@@ -190,8 +304,10 @@ pub(crate) struct Budget {
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) y: Values,
-    pub(crate) path: Path,
-    /// Why this path, as a sentence.
+    pub(crate) path: GemvPath,
+    /// Of a GPU.
+    pub(crate) kernel: Option<Kernel>,
+    /// Why this one, as a sentence.
     pub(crate) reason: String,
     /// Most successive f32 roundings of any term: what the bound is derived from.
     pub(crate) roundings: u32,
@@ -222,19 +338,8 @@ impl Timing {
 pub(crate) struct Devices {
     /// The driver's and the runtime's CUDA versions, where there are any.
     pub(crate) versions: Option<String>,
-    /// One line a device, and the same for scripts; or why there is none.
-    pub(crate) found: Result<Vec<Device>>,
-}
-
-/// A device that the driver shows.
-#[derive(Debug)]
-pub(crate) struct Device {
-    /// Major and minor.
-    pub(crate) compute_capability: (i32, i32),
-    /// For people.
-    pub(crate) text: String,
-    /// For scripts.
-    pub(crate) json: Value,
+    /// What is known of each; or why there is none.
+    pub(crate) found: Result<Vec<Gpu>>,
 }
 
 /// A machine's way to compute.
@@ -243,14 +348,23 @@ pub(crate) trait Engine {
     fn device(&self) -> String;
 
     /// Where this engine's operands lie, for the dispatch.
-    fn target(&self) -> Target;
+    fn target(&self) -> Target<'_>;
 
-    /// Computes once; on `forced`, or on the path that the dispatch picks.
-    fn compute(&self, operands: &Operands<'_>, forced: Option<Path>) -> Result<Outcome>;
+    /// What would compute a case.
+    fn choose(&self, case: &Case, ask: Ask) -> Result<Choice> {
+        select(
+            &case.shape,
+            &case.dispatch(),
+            self.target(),
+            &ask.options(),
+        )
+    }
+
+    /// Computes once, as asked.
+    fn compute(&self, operands: &Operands<'_>, ask: Ask) -> Result<Outcome>;
 
     /// Measures single GEMVs, always with the same weights.
-    fn time(&self, operands: &Operands<'_>, forced: Option<Path>, budget: Budget)
-    -> Result<Timing>;
+    fn time(&self, operands: &Operands<'_>, ask: Ask, budget: Budget) -> Result<Timing>;
 
     /// Puts a case's operands into memory, on weights that no cache holds, makes `works` ready to take
     /// turns, and gives them to `drive`.
@@ -269,18 +383,18 @@ pub(crate) trait Engine {
     fn describe(&self) -> document::Device;
 
     /// The paths that this engine may run, best first.
-    fn paths(&self) -> &'static [Path];
+    fn paths(&self) -> &'static [GemvPath];
 }
 
 /// The engine for a request, and, where a GPU was looked for and not found, why not.
 ///
 /// # Errors
 /// A GPU path was asked for and there is no GPU to run it: says why.
-pub(crate) fn open(forced: Option<Path>) -> Result<(Box<dyn Engine>, Option<Error>)> {
-    match forced {
-        Some(Path::Cpu) => Ok((Box::new(cpu::Cpu::new(None)), None)),
+pub(crate) fn open(path: Option<GemvPath>) -> Result<(Box<dyn Engine>, Option<Error>)> {
+    match path {
+        Some(GemvPath::Cpu) => Ok((Box::new(cpu::Cpu::new(None)), None)),
         Some(path) => Ok((cuda::open(path)?, None)),
-        None => match cuda::open(Path::CudaCore) {
+        None => match cuda::open(GemvPath::CudaCore) {
             Ok(engine) => Ok((engine, None)),
             Err(why) => Ok((Box::new(cpu::Cpu::new(Some(no_gpu(&why)))), Some(why))),
         },
@@ -293,9 +407,4 @@ fn no_gpu(why: &Error) -> String {
         Error::PathUnavailable { reason, .. } => format!("not cuda-core: {reason}"),
         other => format!("not cuda-core: {other}"),
     }
-}
-
-/// Why a path was forced.
-fn forced_reason() -> String {
-    format!("forced by --path or {PATH_VARIABLE}")
 }

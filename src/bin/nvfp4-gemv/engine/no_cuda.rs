@@ -1,7 +1,7 @@
 //! What the program says of CUDA devices when it is built without the `cuda` feature: the same
 //! functions as `cuda.rs`, none of which finds any.
 
-use nvfp4_gemv::{Error, Path, Result};
+use nvfp4_gemv::{Error, GemvPath, Refusal, Result};
 
 use super::{Devices, Engine};
 
@@ -19,18 +19,18 @@ pub(crate) fn kernels() -> Option<&'static str> {
 pub(crate) fn devices() -> Devices {
     Devices {
         versions: None,
-        found: Err(unavailable(Path::CudaCore)),
+        found: Err(unavailable(GemvPath::CudaCore)),
     }
 }
 
 /// The first device as an engine for `path`.
-pub(crate) fn open(path: Path) -> Result<Box<dyn Engine>> {
+pub(crate) fn open(path: GemvPath) -> Result<Box<dyn Engine>> {
     Err(unavailable(path))
 }
 
-fn unavailable(path: Path) -> Error {
+fn unavailable(path: GemvPath) -> Error {
     Error::PathUnavailable {
         path,
-        reason: nvfp4_gemv::Unavailable::BuiltWithoutCuda,
+        reason: Refusal::BuiltWithoutCuda,
     }
 }

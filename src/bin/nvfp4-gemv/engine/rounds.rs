@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use half::{bf16, f16};
-use nvfp4_gemv::{Activation, FloatType, GlobalScale, Path, Result, ScaleLayout, Shape, path};
+use nvfp4_gemv::{
+    Activation, FloatType, GlobalScale, Kernel, Operands, Result, ScaleLayout, Shape,
+};
 
-use super::{Engine, InputScale, Inputs, memory};
+use super::{Ask, Engine, InputScale, Inputs, memory};
 use crate::bench::alternate::{WARM_UP, alternate};
 use crate::bench::document::{Sustained, Turn};
 
@@ -23,8 +25,8 @@ pub(crate) struct Case {
 
 impl Case {
     /// What the dispatch asks about it.
-    pub(crate) fn dispatch(&self) -> path::Operands {
-        path::Operands::new(self.activation, self.layout)
+    pub(crate) fn dispatch(&self) -> Operands {
+        Operands::new(self.activation, self.layout)
     }
 
     /// Bytes that the vectors and the result take in host memory, at most.
@@ -68,24 +70,6 @@ pub(crate) fn scale(byte: u8) -> u8 {
     byte % 0x7f
 }
 
-/// Whether a launch waits for the one before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// It starts when the one before has ended.
-    Isolated,
-    /// Programmatic dependent launch: it reads its weights while the one before still runs.
-    Chained,
-}
-
-impl Mode {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Isolated => "isolated",
-            Self::Chained => "chained",
-        }
-    }
-}
-
 /// One way to do a case's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
@@ -93,8 +77,7 @@ pub(crate) enum Work {
     Read,
     /// Computes.
     Gemv {
-        path: Path,
-        mode: Mode,
+        ask: Ask,
         /// Additional work, in percent of the weights' bytes: for rehearsals, to be noticed.
         slow_percent: u32,
     },
@@ -130,7 +113,9 @@ impl Plan {
 #[derive(Clone, Debug)]
 pub(crate) struct Way {
     pub(crate) work: Work,
-    /// How the path cut the problem; empty for the ceiling.
+    /// The GPU's kernel.
+    pub(crate) kernel: Option<Kernel>,
+    /// The kernel's config; empty for the ceiling.
     pub(crate) config: String,
 }
 
@@ -183,12 +168,12 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
-    /// How each path cut the problem, and its seconds a launch, one value a round.
-    pub(crate) fn series(&self) -> Vec<(&str, Vec<f64>)> {
+    /// Each way and its seconds a launch, one value a round.
+    pub(crate) fn series(&self) -> Vec<(&Way, Vec<f64>)> {
         let all = self.ways.iter().zip(&self.turns);
         all.map(|(way, turns)| {
             let seconds = turns.iter().map(|turn| turn.us * 1e-6);
-            (way.config.as_str(), seconds.collect())
+            (way, seconds.collect())
         })
         .collect()
     }

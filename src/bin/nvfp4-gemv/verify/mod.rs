@@ -8,10 +8,10 @@ use anyhow::{Result, bail};
 use nvfp4_gemv::output::Output;
 use nvfp4_gemv::problem::{Problem, contest_tolerance};
 use nvfp4_gemv::reference::Reference;
-use nvfp4_gemv::{Activation, Error, FloatType, Path, ScaleLayout, printable};
+use nvfp4_gemv::{Activation, Error, FloatType, GemvPath, Kernel, ScaleLayout, printable};
 use serde_json::{Value, json};
 
-use crate::engine::{self, Engine, PathArg};
+use crate::engine::{self, Ask, AskArgs, Engine};
 use crate::measure::{Check, truth};
 use crate::output::output;
 use crate::report::{Report, Table, number, progress, small};
@@ -20,7 +20,7 @@ use crate::shapes::{ActivationArg, LayoutArg, OutputArg};
 pub(crate) use cases::operands;
 use cases::{Data, Group, Variant, adversarial, contest, variants};
 
-/// Computes problems with known answers on a path, and compares; exits with 1 if any is wrong
+/// Computes problems with known answers with every kernel, and compares; exits with 1 if any is wrong
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 --contest takes the GPU MODE nvfp4_gemv shapes with that contest's data rule and tolerance (rtol = \
@@ -47,9 +47,8 @@ pub(crate) struct Args {
     /// A problem file
     #[arg(long, value_name = "F", conflicts_with_all = ["contest", "adversarial", "case"])]
     problem: Option<PathBuf>,
-    /// What computes
-    #[arg(long, value_enum, default_value = "auto")]
-    path: PathArg,
+    #[command(flatten)]
+    ask: AskArgs,
     /// Only cases whose name contains this
     #[arg(long, value_name = "TEXT")]
     case: Option<String>,
@@ -71,7 +70,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Report> {
-    let forced = args.path.forced()?;
+    let ask = args.ask.ask()?;
     // A file that cannot be read is reported before a device that is not there.
     let mut file = args.problem.as_ref().map(Problem::read).transpose()?;
     let dump = match &args.dump {
@@ -89,7 +88,8 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     if groups.is_empty() {
         bail!("no case is selected; `nvfp4-gemv verify --json` lists the names of all");
     }
-    let (engine, _) = engine::open(forced)?;
+    let (engine, _) = engine::open(ask.path())?;
+    let asks = asks(engine.as_ref(), ask);
     let mut summary = Summary {
         dump,
         ..Summary::default()
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             Some(problem) => problem.clone(),
             None => group.problem(),
         };
-        summary.verify(engine.as_ref(), forced, group, &problem, args)?;
+        summary.verify(engine.as_ref(), &asks, group, &problem, args)?;
         bar.inc(1);
     }
     bar.finish_and_clear();
@@ -141,6 +141,22 @@ fn is_selected(args: &Args, variant: &Variant) -> bool {
         && among(&args.output_type, variant.output)
 }
 
+/// What computes each case: what was asked for; on a GPU, every kernel of it too; and each kernel also as in a chain.
+fn asks(engine: &dyn Engine, ask: Ask) -> Vec<Ask> {
+    let on_gpu = engine.paths() != [GemvPath::Cpu];
+    let kernels: Vec<Ask> = match ask.kernel {
+        _ if !on_gpu => Vec::new(),
+        Some(_) => vec![ask.chained()],
+        None => {
+            let of_path = |kernel: &Kernel| ask.path.is_none_or(|path| path == kernel.path());
+            let kernels = Kernel::ALL.iter().copied().filter(of_path);
+            let both = |kernel| [Ask::of_kernel(kernel), Ask::of_kernel(kernel).chained()];
+            kernels.flat_map(both).collect()
+        }
+    };
+    [ask].into_iter().chain(kernels).collect()
+}
+
 /// What has been found so far.
 #[derive(Debug, Default)]
 struct Summary {
@@ -161,7 +177,7 @@ struct Summary {
 #[derive(Debug)]
 struct Line {
     name: String,
-    path: Option<Path>,
+    path: Option<GemvPath>,
     computed: usize,
     worst: Option<(Check, Variant)>,
     failures: Vec<String>,
@@ -171,7 +187,7 @@ impl Summary {
     fn verify(
         &mut self,
         engine: &dyn Engine,
-        forced: Option<Path>,
+        asks: &[Ask],
         group: &Group,
         problem: &Problem,
         args: &Args,
@@ -196,15 +212,19 @@ impl Summary {
         };
         for &variant in &group.variants {
             let operands = operands(problem, variant.layout, variant.activation, variant.output)?;
-            let outcome = match engine.compute(&operands, forced) {
+            for (nth, &ask) in asks.iter().enumerate() {
+            let outcome = match engine.compute(&operands, ask) {
                 Ok(outcome) => outcome,
-                Err(why @ Error::PathUnavailable { .. }) => {
-                    self.skipped += 1;
-                    self.unavailable = Some(why);
+                Err(why @ (Error::PathUnavailable { .. } | Error::KernelUnavailable { .. })) => {
+                    // That not every kernel takes everything is no news.
+                    if nth == 0 {
+                        self.skipped += 1;
+                        self.unavailable = Some(why);
+                    }
                     continue;
                 }
                 Err(why) => {
-                    line.failures.push(format!("{variant}: {why}"));
+                    line.failures.push(format!("{variant}, {ask}: {why}"));
                     self.json.push(json!({
                         "case": line.name, "variant": variant.to_string(),
                         "passed": false, "error": why.to_string(),
@@ -230,11 +250,14 @@ impl Summary {
                 "activation": variant.activation.name(),
                 "output_type": variant.output.name(),
                 "path": outcome.path.name(),
+                "kernel": outcome.kernel.map(Kernel::name),
+                "mode": ask.mode.name(),
                 "passed": check.passed,
                 "check": check.json(),
             }));
             if !check.passed {
-                line.failures.push(format!("{variant}: {}", check.text()));
+                line.failures
+                    .push(format!("{variant}, {ask}: {}", check.text()));
                 self.dump(group, variant, problem, &expected)?;
             } else if args.case.is_some() || args.problem.is_some() {
                 self.dump(group, variant, problem, &expected)?;
@@ -245,6 +268,7 @@ impl Summary {
             if line.worst.as_ref().is_none_or(is_worse) {
                 line.worst = Some((check, variant));
             }
+        }
         }
         self.computed += line.computed;
         self.failed += line.failures.len();
@@ -300,7 +324,7 @@ impl Summary {
             };
             table.row(vec![
                 line.name.clone(),
-                line.path.map_or("", Path::name).into(),
+                line.path.map_or("", GemvPath::name).into(),
                 line.computed.to_string(),
                 small(check.error),
                 small(check.bound),

@@ -7,12 +7,11 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use nvfp4_gemv::cpu::Implementation;
-use nvfp4_gemv::{Output, Path, Result, Shape, Target, Vectors, Weights, gemv_on_path};
+use nvfp4_gemv::{Choice, GemvPath, Output, Result, Shape, Target, Vectors, Weights, gemv};
 
 use self::rounds::Pool;
 use super::{
-    Budget, Case, Engine, Operands, Outcome, Plan, Timing, Values, Ways, Work, document,
-    forced_reason,
+    Ask, Budget, Case, Engine, Operands, Outcome, Plan, Timing, Values, Ways, Work, document,
 };
 use crate::report::count;
 
@@ -36,18 +35,18 @@ impl Cpu {
 
 /// One GEMV into `y`.
 fn compute(
-    forced: Option<Path>,
+    ask: Ask,
     shape: &Shape,
     weights: &Weights<'_>,
     vectors: &Vectors<'_>,
     y: &mut Values,
-) -> Result<()> {
+) -> Result<Choice> {
     let output = match y {
         Values::F16(y) => Output::f16(y),
         Values::Bf16(y) => Output::bf16(y),
         Values::F32(y) => Output::f32(y),
     };
-    gemv_on_path(forced, shape, weights, vectors, output).map(drop)
+    gemv(shape, weights, vectors, output, &ask.options())
 }
 
 impl Engine for Cpu {
@@ -59,40 +58,39 @@ impl Engine for Cpu {
         )
     }
 
-    fn target(&self) -> Target {
+    fn target(&self) -> Target<'_> {
         Target::Host
     }
 
-    fn compute(&self, operands: &Operands<'_>, forced: Option<Path>) -> Result<Outcome> {
+    fn compute(&self, operands: &Operands<'_>, ask: Ask) -> Result<Outcome> {
         let mut y = Values::poisoned(operands.output, operands.shape.outputs());
         let weights = operands.weights()?;
         let x = operands.x.view();
-        compute(forced, &operands.shape, &weights, &x, &mut y)?;
+        let choice = compute(ask, &operands.shape, &weights, &x, &mut y)?;
         Ok(Outcome {
             y,
-            path: Path::Cpu,
-            reason: self.reason.clone().unwrap_or_else(forced_reason),
+            path: choice.path,
+            kernel: None,
+            reason: match &self.reason {
+                Some(reason) => reason.clone(),
+                None => choice.reason.to_string(),
+            },
             roundings: Implementation::best().roundings(&operands.shape, x.activation()),
         })
     }
 
-    fn time(
-        &self,
-        operands: &Operands<'_>,
-        forced: Option<Path>,
-        budget: Budget,
-    ) -> Result<Timing> {
+    fn time(&self, operands: &Operands<'_>, ask: Ask, budget: Budget) -> Result<Timing> {
         let shape = &operands.shape;
         let x = operands.x.view();
         let weights = operands.weights()?;
         let mut y = Values::poisoned(operands.output, shape.outputs());
         // Warms up: pages, threads, clocks.
-        compute(forced, shape, &weights, &x, &mut y)?;
+        compute(ask, shape, &weights, &x, &mut y)?;
         let start = Instant::now();
         let mut seconds = Vec::new();
         while seconds.len() < budget.runs.max(1) || start.elapsed() < budget.time {
             let before = Instant::now();
-            compute(forced, shape, &weights, &x, &mut y)?;
+            compute(ask, shape, &weights, &x, &mut y)?;
             seconds.push(before.elapsed().as_secs_f64());
             black_box(&y);
         }
@@ -124,8 +122,8 @@ impl Engine for Cpu {
         }
     }
 
-    fn paths(&self) -> &'static [Path] {
-        &[Path::Cpu]
+    fn paths(&self) -> &'static [GemvPath] {
+        &[GemvPath::Cpu]
     }
 }
 

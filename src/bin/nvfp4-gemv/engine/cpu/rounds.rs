@@ -4,10 +4,10 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use nvfp4_gemv::cpu::{Implementation, StreamingRead};
-use nvfp4_gemv::{GlobalScale, Path, Result, Weights};
+use nvfp4_gemv::{GemvPath, GlobalScale, Result, Weights};
 
 use super::super::rounds::scale;
-use super::super::{Case, Mode, Plan, Ready, Values, Way, Ways, Work, memory};
+use super::super::{Ask, Case, Mode, Plan, Ready, Values, Way, Ways, Work, memory};
 use super::{Cpu, compute};
 use crate::bench::document::{Sustained, Turn};
 
@@ -101,7 +101,7 @@ impl Cpu {
             let Some(weights) = next.next() else {
                 return Ok(()); // nothing to compute
             };
-            compute(Some(Path::Cpu), shape, weights, &x, &mut y)?;
+            compute(Ask::of_path(GemvPath::Cpu), shape, weights, &x, &mut y)?;
             black_box(&y);
             Ok(())
         };
@@ -116,6 +116,7 @@ impl Cpu {
         let works = works.iter().copied().filter(runs_here);
         let ways = works.map(|work| Way {
             work,
+            kernel: None,
             config: match work {
                 Work::Read => String::new(),
                 Work::Gemv { .. } => Implementation::best().to_string(),
@@ -199,6 +200,8 @@ impl Ways for CpuWays<'_> {
 fn runs_here(work: &Work) -> bool {
     match work {
         Work::Read => true,
-        Work::Gemv { path, mode, .. } => (*path, *mode) == (Path::Cpu, Mode::Isolated),
+        Work::Gemv { ask, .. } => {
+            (ask.path(), ask.mode) == (Some(GemvPath::Cpu), Mode::Isolated)
+        }
     }
 }

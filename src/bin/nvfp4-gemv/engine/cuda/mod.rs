@@ -11,17 +11,16 @@ use std::time::Instant;
 
 use cudarc::driver::{CudaContext, CudaStream, DriverError};
 use nvfp4_gemv::measure::time_launches;
-use nvfp4_gemv::path::{self, available};
 use nvfp4_gemv::{
-    Activation, Error, Launched, Path, Result, ScaleLayout, Shape, Target, gemv_on_device_with, raw,
+    Activation, Error, FloatType, GemvPath, Gpu, Result, ScaleLayout, Shape, Target,
+    gemv_on_device, raw,
 };
-use serde_json::json;
 
 use self::board::Board;
 use self::operands::DeviceValues;
 use self::rounds::Pool;
 use super::{
-    Budget, Case, Device, Devices, Engine, Operands, Outcome, Plan, Timing, Values, Ways, Work,
+    Ask, Budget, Case, Devices, Engine, Operands, Outcome, Plan, Timing, Values, Ways, Work,
     document,
 };
 
@@ -45,45 +44,18 @@ pub(crate) fn devices() -> Devices {
             version(versions.runtime)
         )
     });
-    let found = raw::device_count().and_then(|count| (0..count).map(describe).collect());
+    let found = raw::device_count().and_then(|count| (0..count).map(raw::gpu).collect());
     Devices { versions, found }
 }
 
-fn describe(ordinal: u32) -> Result<Device> {
-    let info = raw::device_info(ordinal)?;
-    let (major, minor) = info.compute_capability;
-    Ok(Device {
-        compute_capability: info.compute_capability,
-        text: format!(
-            "{}, compute capability {major}.{minor}, {} SMs, {} MB of L2, {} GB of memory",
-            info.name,
-            info.multiprocessors,
-            info.l2_bytes >> 20,
-            info.memory_bytes >> 30,
-        ),
-        json: json!({
-            "name": info.name,
-            "compute_capability": format!("{major}.{minor}"),
-            "multiprocessors": info.multiprocessors,
-            "l2_bytes": info.l2_bytes,
-            "memory_bytes": info.memory_bytes,
-        }),
-    })
-}
-
 /// The first device as an engine for `path`.
-pub(crate) fn open(path: Path) -> Result<Box<dyn Engine>> {
+pub(crate) fn open(path: GemvPath) -> Result<Box<dyn Engine>> {
     raw::device_count().map_err(|error| match error {
         // A build without kernels: that concerns the path that was asked for.
         Error::PathUnavailable { reason, .. } => Error::PathUnavailable { path, reason },
         other => other,
     })?;
-    let info = raw::device_info(0)?;
-    // Whether the path can run anything on this device; the problem itself is asked about later.
-    let any = Shape::gemv(128, 256, 1)?;
-    let tiled = path::Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
-    available(path, &any, &tiled, &info.target())
-        .map_err(|reason| Error::PathUnavailable { path, reason })?;
+    let gpu = raw::gpu(0)?;
     let context = CudaContext::new(0).map_err(|e| cuda("opening device 0", e))?;
     // SAFETY: all work of this program goes to the one stream below, whose order makes events
     // unnecessary. Tracked events could not be waited for inside a capture.
@@ -91,12 +63,21 @@ pub(crate) fn open(path: Path) -> Result<Box<dyn Engine>> {
     let stream = context
         .new_stream()
         .map_err(|e| cuda("creating a stream", e))?;
-    Ok(Box::new(Cuda {
+    let engine = Cuda {
         board: Board::of(&context),
         stream,
-        info,
+        gpu,
         pool: RefCell::new(None),
-    }))
+    };
+    // Whether the path can run anything on this device; the problem itself is asked about later.
+    let any = Case {
+        shape: Shape::gemv(128, 256, 1)?,
+        activation: Activation::Nvfp4,
+        layout: ScaleLayout::Tiled128x4,
+        output: FloatType::F16,
+    };
+    engine.choose(&any, Ask::of_path(path))?;
+    Ok(Box::new(engine))
 }
 
 fn cuda(during: &'static str, error: DriverError) -> Error {
@@ -110,7 +91,7 @@ fn cuda(during: &'static str, error: DriverError) -> Error {
 /// One device and one stream.
 struct Cuda {
     stream: Arc<CudaStream>,
-    info: raw::DeviceInfo,
+    gpu: Gpu,
     board: Board,
     /// Made by the first rounds.
     pool: RefCell<Option<Pool>>,
@@ -131,26 +112,25 @@ const LAUNCHES: usize = 40;
 
 impl Engine for Cuda {
     fn device(&self) -> String {
-        format!("{}, {} SMs", self.info.name, self.info.multiprocessors)
+        format!("{}, {} SMs", self.gpu.name, self.gpu.multiprocessors)
     }
 
-    fn target(&self) -> Target {
-        self.info.target()
+    fn target(&self) -> Target<'_> {
+        Target::Gpu(&self.gpu)
     }
 
-    fn compute(&self, operands: &Operands<'_>, forced: Option<Path>) -> Result<Outcome> {
+    fn compute(&self, operands: &Operands<'_>, ask: Ask) -> Result<Outcome> {
         let shape = &operands.shape;
         let weights = self.weights(operands)?;
         let x = self.inputs(&operands.x)?;
         let mut y = self.poisoned(operands.output, shape.outputs())?;
-        let Launched { choice, config } = gemv_on_device_with(
-            forced,
-            None,
+        let choice = gemv_on_device(
             &self.stream,
             shape,
             &weights.view(operands)?,
             &x.view(),
             y.output(),
+            &ask.options(),
         )?;
         let y = match &y {
             DeviceValues::F16(y) => Values::F16(self.download(y)?),
@@ -160,30 +140,28 @@ impl Engine for Cuda {
         Ok(Outcome {
             y,
             path: choice.path,
+            kernel: choice.kernel(),
             reason: choice.reason.to_string(),
-            roundings: config.roundings(shape, operands.x.activation()),
+            roundings: choice.config.map_or(0, |config| {
+                config.roundings(shape, operands.x.activation())
+            }),
         })
     }
 
-    fn time(
-        &self,
-        operands: &Operands<'_>,
-        forced: Option<Path>,
-        budget: Budget,
-    ) -> Result<Timing> {
+    fn time(&self, operands: &Operands<'_>, ask: Ask, budget: Budget) -> Result<Timing> {
         let shape = &operands.shape;
         let weights = self.weights(operands)?;
         let weights = weights.view(operands)?;
         let inputs = self.inputs(&operands.x)?;
         let x = inputs.view();
         let mut y = self.poisoned(operands.output, shape.outputs())?;
+        let options = ask.options();
         let mut seconds = Vec::new();
         let start = Instant::now();
         while seconds.is_empty() || start.elapsed() < budget.time {
             let launch = |_| {
                 let output = y.output();
-                gemv_on_device_with(forced, None, &self.stream, shape, &weights, &x, output)
-                    .map(drop)
+                gemv_on_device(&self.stream, shape, &weights, &x, output, &options).map(drop)
             };
             // SAFETY: weights, vectors and output live to the end of this function, and nothing else uses them.
             let timing =
@@ -206,24 +184,24 @@ impl Engine for Cuda {
     }
 
     fn describe(&self) -> document::Device {
-        let info = &self.info;
+        let gpu = &self.gpu;
         let version = |(major, minor): (i32, i32)| format!("{major}.{minor}");
         let versions = raw::versions().ok();
         document::Device {
             kind: "cuda".into(),
-            name: info.name.clone(),
-            compute_capability: Some(version(info.compute_capability)),
-            multiprocessors: Some(info.multiprocessors),
+            name: gpu.name.clone(),
+            compute_capability: Some(version(gpu.compute_capability)),
+            multiprocessors: Some(gpu.multiprocessors),
             threads: None,
-            l2_bytes: Some(info.l2_bytes),
-            memory_bytes: Some(info.memory_bytes),
+            l2_bytes: Some(gpu.l2_bytes),
+            memory_bytes: Some(gpu.memory_bytes),
             driver: driver_version(),
             driver_cuda: versions.and_then(|versions| versions.driver).map(version),
             runtime_cuda: versions.map(|versions| version(versions.runtime)),
         }
     }
 
-    fn paths(&self) -> &'static [Path] {
-        &[Path::TensorCore, Path::CudaCoreTma, Path::CudaCore]
+    fn paths(&self) -> &'static [GemvPath] {
+        &[GemvPath::TensorCore, GemvPath::CudaCore]
     }
 }

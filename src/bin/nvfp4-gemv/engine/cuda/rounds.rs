@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaSlice;
 use nvfp4_gemv::measure::{ReadOnly, Replay, copies_for_cold_l2};
-use nvfp4_gemv::{
-    Device, GlobalScale, Launched, Result, Weights, gemv_on_device_chained, gemv_on_device_with,
-};
+use nvfp4_gemv::{Device, GlobalScale, Options, Result, Weights, gemv_on_device};
 
 use super::super::rounds::scale;
 use super::super::{Case, Mode, Plan, Ready, Way, Ways, Work, memory};
@@ -59,7 +57,7 @@ impl Cuda {
     ) -> anyhow::Result<()> {
         let shape = &case.shape;
         let bytes = shape.weight_bytes();
-        let cold_copies = copies_for_cold_l2(bytes, self.info.l2_bytes);
+        let cold_copies = copies_for_cold_l2(bytes, self.gpu.l2_bytes);
         let copies = plan.copies(bytes, cold_copies);
         let (code_bytes, scale_bytes) = (
             shape.weight_code_bytes(),
@@ -76,7 +74,7 @@ impl Cuda {
                 (case.operand_bytes()?, 1),
             ])
         };
-        let device_memory = usize::try_from(self.info.memory_bytes).ok();
+        let device_memory = usize::try_from(self.gpu.memory_bytes).ok();
         memory::check(shape, plan.cold_bytes, "device", device_memory, on_device)?;
         memory::check(shape, plan.cold_bytes, "host", memory::available(), |_| {
             memory::sum(&[(case.operand_bytes()?, 1), (2, RANDOM_BYTES)])
@@ -114,69 +112,49 @@ impl Cuda {
         let inputs = self.inputs(&host_inputs)?;
         let x = inputs.view();
         let mut y = self.poisoned(case.output, shape.outputs())?;
-        let read = ReadOnly::new(&self.stream, &pool.codes, self.info.multiprocessors)?;
+        let read = ReadOnly::new(&self.stream, &pool.codes, self.gpu.multiprocessors)?;
         let launches = copies.max(LAUNCHES);
 
         let mut ways = Vec::with_capacity(works.len());
         let mut graphs: Vec<Replay> = Vec::with_capacity(works.len());
         for &work in works {
-            let (config, graph) = match work {
+            let (choice, graph) = match work {
                 Work::Read => {
                     let launch = |i: usize| read.enqueue(i % copies * read_stride, bytes);
                     // SAFETY: weights, vectors, output and sink live to the end of this function,
                     // which waits for every replay.
                     let graph = unsafe { Replay::capture(&self.stream, launches, launch) }?;
-                    (String::new(), graph)
+                    (None, graph)
                 }
-                Work::Gemv {
-                    path,
-                    mode,
-                    slow_percent,
-                } => {
-                    let (stream, weights) = (&self.stream, &weights);
-                    let mut launch = |config, i: usize| {
-                        let (weights, output) = (&weights[i % copies], y.output());
-                        match mode {
-                            // SAFETY: copies filled the pool, and no kernel writes it.
-                            Mode::Chained => unsafe {
-                                gemv_on_device_chained(
-                                    Some(path),
-                                    config,
-                                    stream,
-                                    shape,
-                                    weights,
-                                    &x,
-                                    output,
-                                )
-                            },
-                            Mode::Isolated => gemv_on_device_with(
-                                Some(path),
-                                config,
-                                stream,
-                                shape,
-                                weights,
-                                &x,
-                                output,
-                            ),
-                        }
-                    };
-                    // Once outside of the graph: it tells the cut, and loads the kernel.
-                    let Launched { config, .. } = launch(None, 0)?;
-                    let can_depend = self.info.compute_capability >= (9, 0);
-                    if mode == Mode::Chained && !can_depend {
+                Work::Gemv { ask, slow_percent } => {
+                    let can_chain = self.gpu.compute_capability >= (9, 0);
+                    if ask.mode == Mode::Chained && !can_chain {
                         continue;
                     }
+                    let (stream, weights) = (&self.stream, &weights);
+                    let mut launch = |i: usize, options: &Options<'_>| {
+                        let (weights, output) = (&weights[i % copies], y.output());
+                        gemv_on_device(stream, shape, weights, &x, output, options)
+                    };
+                    // Once outside of the graph: it tells the config, and loads the kernel.
+                    let choice = launch(0, &ask.options())?;
+                    let options = ask.options().config(choice.config);
                     let launch = |i: usize| match i.checked_sub(launches) {
-                        None => launch(Some(config), i).map(drop),
+                        None => launch(i, &options).map(drop),
                         Some(_) => slow_down(&read, launches * bytes, slow_percent),
                     };
                     let ends = usize::from(slow_percent > 0);
                     // SAFETY: as above.
                     let graph = unsafe { Replay::capture(&self.stream, launches + ends, launch) }?;
-                    (format!("{config:?}"), graph)
+                    (Some(choice), graph)
                 }
             };
-            ways.push(Way { work, config });
+            let config = choice.and_then(|choice| choice.config);
+            ways.push(Way {
+                work,
+                kernel: config.map(|config| config.kernel()),
+                config: config.map_or(String::new(), |config| format!("{config:?}")),
+            });
             graphs.push(graph);
         }
         drive(&mut CudaWays {

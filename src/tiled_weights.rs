@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, DevicePtr, DevicePtrMut, DeviceSlice};
 
-use crate::cuda::{make_current, same_device};
+use crate::context::{driver_error, make_current, same_device};
 use crate::error::Result;
-use crate::measure::driver_error;
 use crate::memory::Device;
 use crate::raw;
 use crate::shape::Shape;
@@ -39,7 +38,7 @@ impl<T> Held<'_, T> {
 /// ```no_run
 /// use cudarc::driver::CudaContext;
 /// use nvfp4_gemv::{
-///     DenseVectors, GlobalScale, Output, PreparedWeights, ScaleLayout, Shape, Vectors,
+///     DenseVectors, GlobalScale, Options, Output, ScaleLayout, Shape, TiledWeights, Vectors,
 /// };
 ///
 /// let stream = CudaContext::new(0)?.new_stream()?;
@@ -48,7 +47,7 @@ impl<T> Held<'_, T> {
 /// let scales = stream.clone_htod(&vec![0x38u8; shape.weight_scale_bytes(ScaleLayout::Linear)])?;
 /// // Once, when the model is loaded; the linear scales are freed.
 /// let weights =
-///     PreparedWeights::owned(&stream, &shape, codes, scales, ScaleLayout::Linear, GlobalScale::ONE)?;
+///     TiledWeights::owned(&stream, &shape, codes, scales, ScaleLayout::Linear, GlobalScale::ONE)?;
 ///
 /// let x = stream.clone_htod(&vec![1.0f32; shape.k()])?;
 /// let mut y = stream.alloc_zeros::<f32>(shape.m())?;
@@ -58,11 +57,12 @@ impl<T> Held<'_, T> {
 ///     &weights.weights()?,
 ///     &Vectors::F32(DenseVectors::new(x.as_view())),
 ///     Output::F32(y.as_view_mut()),
+///     &Options::new(),
 /// )?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct PreparedWeights<'a> {
+pub struct TiledWeights<'a> {
     shape: Shape,
     codes: Held<'a, u8>,
     scales: Held<'a, u8>,
@@ -70,14 +70,14 @@ pub struct PreparedWeights<'a> {
     row_alpha: Option<Held<'a, f32>>,
 }
 
-impl<'a> PreparedWeights<'a> {
+impl<'a> TiledWeights<'a> {
     /// Bytes of device memory that scales in the 128x4 layout take: what is allocated for weights
     /// whose scales come linear.
     ///
     /// ```
-    /// use nvfp4_gemv::{PreparedWeights, Shape};
-    /// assert_eq!(PreparedWeights::bytes(&Shape::gemv(7168, 16384, 1)?), 7168 * 1024);
-    /// assert_eq!(PreparedWeights::bytes(&Shape::gemv(1, 16, 1)?), 512); // one atom
+    /// use nvfp4_gemv::{TiledWeights, Shape};
+    /// assert_eq!(TiledWeights::bytes(&Shape::gemv(7168, 16384, 1)?), 7168 * 1024);
+    /// assert_eq!(TiledWeights::bytes(&Shape::gemv(1, 16, 1)?), 512); // one atom
     /// # Ok::<(), nvfp4_gemv::Error>(())
     /// ```
     pub const fn bytes(shape: &Shape) -> usize {
@@ -88,7 +88,7 @@ impl<'a> PreparedWeights<'a> {
     /// it; later calls are ordered after it by the events of the buffers.
     ///
     /// The change of layout is a kernel that writes scales. A chained launch right after it would read them too
-    /// early, as [`Config`](crate::Config#programmatic-dependent-launch) says: synchronise the stream before.
+    /// early, as [`Options`](crate::Options#chained-launches) says: synchronise the stream before.
     ///
     /// # Errors
     /// Weights on another device, no memory, what CUDA reports of the launch.
@@ -131,12 +131,12 @@ impl<'a> PreparedWeights<'a> {
     }
 }
 
-impl PreparedWeights<'static> {
+impl TiledWeights<'static> {
     /// Owns codes and scales, for programs that keep weights longer than any borrow. Linear scales
     /// are freed when their successor has been made: during the call both are in memory.
     ///
     /// # Errors
-    /// As [`Weights::on_device`], and [`PreparedWeights::new`].
+    /// As [`Weights::on_device`], and [`TiledWeights::new`].
     pub fn owned(
         stream: &Arc<CudaStream>,
         shape: &Shape,
@@ -148,7 +148,7 @@ impl PreparedWeights<'static> {
         let relaid = {
             let weights =
                 Weights::on_device(shape, codes.as_view(), scales.as_view(), layout, global)?;
-            match PreparedWeights::new(stream, weights)?.scales {
+            match TiledWeights::new(stream, weights)?.scales {
                 Held::Owned(scales) => Some(scales),
                 Held::Borrowed(_) => None,
             }
@@ -188,7 +188,7 @@ fn tiled(
 ) -> Result<CudaSlice<u8>> {
     same_device("weight scales", linear.stream(), stream)?;
     let mut scales = stream
-        .alloc_zeros::<u8>(PreparedWeights::bytes(shape).max(1)) // CUDA allocates no nothing
+        .alloc_zeros::<u8>(TiledWeights::bytes(shape).max(1)) // CUDA allocates no nothing
         .map_err(|error| driver_error("allocating 128x4 scales", error))?;
     make_current(stream)?;
     {

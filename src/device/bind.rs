@@ -4,21 +4,28 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, CudaView, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop};
 
-use super::same_device;
+use crate::context::same_device;
 use crate::error::Result;
 use crate::memory::Device;
-use crate::raw;
-use crate::shape::Shape;
-use crate::tensor::{DenseVectors, Output, Strides, VectorScale, Vectors, Weights};
+use crate::raw::{Call, RawOutput, RawVectors, RawWeights};
+use crate::shape::{Shape, Strides};
+use crate::tensor::{DenseVectors, Output, VectorScale, Vectors, Weights};
 use crate::types::FloatType;
 
 /// Operands by address. The guards record, when dropped, that the stream uses the buffers until then:
 /// they must outlive the launch.
 pub(super) struct Bound<'a> {
-    pub(super) weights: raw::Weights,
-    pub(super) vectors: raw::Vectors,
-    pub(super) output: raw::Output,
+    pub(super) weights: RawWeights,
+    pub(super) vectors: RawVectors,
+    pub(super) output: RawOutput,
     _guards: Guards<'a>,
+}
+
+impl Bound<'_> {
+    /// The problem, its addresses checked.
+    pub(super) fn call(&self, shape: &Shape) -> Result<Call> {
+        Call::new(shape, &self.weights, &self.vectors, &self.output)
+    }
 }
 
 /// Of at most seven buffers; no allocation.
@@ -55,7 +62,7 @@ pub(super) fn bind<'a>(
     if let Some(alpha) = &weights.row_alpha {
         on_device("row alpha", alpha.stream())?;
     }
-    let raw_weights = raw::Weights {
+    let raw_weights = RawWeights {
         codes: guards.keep(weights.codes.device_ptr(stream)),
         scales: guards.keep(weights.scales.device_ptr(stream)),
         layout: weights.layout,
@@ -67,7 +74,7 @@ pub(super) fn bind<'a>(
         row_alpha_batch_stride: weights.row_alpha_batch_stride(),
     };
 
-    let mut dense = |vectors: Result<(Dense, SyncOnDrop<'a>)>| -> Result<raw::Vectors> {
+    let mut dense = |vectors: Result<(Dense, SyncOnDrop<'a>)>| -> Result<RawVectors> {
         let (dense, guard) = vectors?;
         guards.keep((dense.values, guard));
         Ok(dense.into())
@@ -77,7 +84,7 @@ pub(super) fn bind<'a>(
             let layout = v.resolve(shape)?;
             on_device("vector codes", v.codes.stream())?;
             on_device("vector scales", v.scales.stream())?;
-            raw::Vectors::Nvfp4 {
+            RawVectors::Nvfp4 {
                 codes: guards.keep(v.codes.device_ptr(stream)),
                 code_strides: layout.codes,
                 scales: guards.keep(v.scales.device_ptr(stream)),
@@ -125,7 +132,7 @@ pub(super) fn bind<'a>(
     Ok(Bound {
         weights: raw_weights,
         vectors: raw_vectors,
-        output: raw::Output { address, element },
+        output: RawOutput { address, element },
         _guards: guards,
     })
 }
@@ -138,7 +145,7 @@ pub(crate) struct Dense {
     pub(crate) strides: Strides,
 }
 
-impl From<Dense> for raw::Vectors {
+impl From<Dense> for RawVectors {
     fn from(dense: Dense) -> Self {
         Self::Dense {
             element: dense.element,

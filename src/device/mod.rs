@@ -1,0 +1,116 @@
+//! The safe call on a CUDA device: cudarc's views in, checks, dispatch, launch.
+
+mod bind;
+mod prepared;
+
+use std::sync::{Arc, OnceLock};
+
+use cudarc::driver::CudaStream;
+
+use crate::context::make_current;
+use crate::dispatch::{Choice, Options};
+use crate::error::{Error, Result};
+use crate::gpu::Gpu;
+use crate::memory::Device;
+use crate::raw;
+use crate::shape::Shape;
+use crate::tensor::{Output, Vectors, Weights};
+
+pub(crate) use bind::dense;
+pub use prepared::PreparedGemvOnDevice;
+
+/// Computes `y[l][n][m] = alpha · Σ_k w[l][m][k] · x[l][n][k]` of operands in a device's memory,
+/// on `stream`, as the [`Options`] ask, and says what it enqueued.
+///
+/// Nothing is allocated, synchronised or copied, so that the call can be [captured into a CUDA
+/// graph](crate#cuda-graphs). The operands' own events order this call after what wrote them, as cudarc does for
+/// all of its views.
+///
+/// # Errors
+/// Operands that contradict the shape, lie on another device or in another context, or are misaligned; options that
+/// contradict each other, or were [tuned on another GPU](Error::TunedElsewhere); what they ask for cannot run; no
+/// kernel for this device; what CUDA reports of the launch.
+///
+/// ```no_run
+/// use cudarc::driver::CudaContext;
+/// use nvfp4_gemv::{
+///     DenseVectors, GlobalScale, Options, Output, ScaleLayout, Shape, Vectors, Weights,
+/// };
+///
+/// nvfp4_gemv::raw::device_count()?; // a typed error where there is no driver or device
+/// let stream = CudaContext::new(0)?.new_stream()?;
+/// let shape = Shape::gemv(128, 256, 1)?;
+/// let codes = stream.clone_htod(&vec![0x22u8; shape.weight_code_bytes()])?;
+/// let scales = stream.clone_htod(&vec![0x38u8; shape.weight_scale_bytes(ScaleLayout::Linear)])?;
+/// let x = stream.clone_htod(&vec![1.0f32; shape.k()])?;
+/// let mut y = stream.alloc_zeros::<f32>(shape.m())?;
+///
+/// let weights = Weights::on_device(
+///     &shape, codes.as_view(), scales.as_view(), ScaleLayout::Linear, GlobalScale::ONE,
+/// )?;
+/// let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
+/// let output = Output::F32(y.as_view_mut());
+/// let options = Options::new();
+/// nvfp4_gemv::gemv_on_device(&stream, &shape, &weights, &vectors, output, &options)?;
+/// assert_eq!(stream.clone_dtoh(&y)?, [256.0; 128]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Calls that are [chained](Options#chained-launches), as layers of a model can be:
+///
+/// ```no_run
+/// # use cudarc::driver::CudaContext;
+/// # use nvfp4_gemv::{
+/// #     DenseVectors, GlobalScale, Options, Output, ScaleLayout, Shape, Vectors, Weights, gemv_on_device,
+/// # };
+/// # let stream = CudaContext::new(0)?.new_stream()?;
+/// # let shape = Shape::gemv(256, 256, 1)?;
+/// # let codes = stream.clone_htod(&vec![0x22u8; shape.weight_code_bytes()])?;
+/// # let scales = stream.clone_htod(&vec![0x38u8; shape.weight_scale_bytes(ScaleLayout::Linear)])?;
+/// # let weights = Weights::on_device(
+/// #     &shape, codes.as_view(), scales.as_view(), ScaleLayout::Linear, GlobalScale::Divisor(256.0),
+/// # )?;
+/// # let mut x = stream.clone_htod(&vec![1.0f32; 256])?;
+/// # let mut y = stream.alloc_zeros::<f32>(256)?;
+/// // SAFETY: the weights were copied to the device before, and no kernel writes them.
+/// let options = unsafe { Options::new().chained() };
+/// for _layer in 0..8 {
+///     let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
+///     let output = Output::F32(y.as_view_mut());
+///     gemv_on_device(&stream, &shape, &weights, &vectors, output, &options)?;
+///     std::mem::swap(&mut x, &mut y); // what one layer writes, the next one reads
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn gemv_on_device(
+    stream: &Arc<CudaStream>,
+    shape: &Shape,
+    weights: &Weights<'_, Device>,
+    vectors: &Vectors<'_, Device>,
+    mut output: Output<'_, Device>,
+    options: &Options<'_>,
+) -> Result<Choice> {
+    let gpu = gpu(stream.context().ordinal())?;
+    let bound = bind::bind(stream, shape, weights, vectors, &mut output)?;
+    let call = bound.call(shape)?;
+    make_current(stream)?;
+    // SAFETY: the stream's context is current. The views hold valid device memory of at least the
+    // lengths that were checked against the shape, borrowed through this call; cudarc's events,
+    // recorded by the guards in `bound`, keep their memory from being freed or reused before the
+    // enqueued work has run.
+    unsafe { raw::gemv(&call, gpu, options, stream.cu_stream().cast()) }
+}
+
+/// What is known of a device, asked for once a process.
+fn gpu(ordinal: usize) -> Result<&'static Gpu> {
+    const MOST: usize = 64;
+    static GPUS: [OnceLock<Gpu>; MOST] = [const { OnceLock::new() }; MOST];
+    let slot = GPUS.get(ordinal).ok_or(Error::NoDevice {
+        visible: String::new(),
+    })?;
+    if let Some(gpu) = slot.get() {
+        return Ok(gpu);
+    }
+    let gpu = raw::gpu(ordinal as u32)?;
+    Ok(slot.get_or_init(|| gpu))
+}

@@ -1,0 +1,136 @@
+//! Calls that are prepared once: checked, dispatched, tensor maps encoded.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaStream};
+
+use super::{bind, gpu};
+use crate::context::{make_current, same_context};
+use crate::dispatch::{Choice, Options};
+use crate::error::{Error, Result};
+use crate::memory::Device;
+use crate::raw::{Call, PreparedRawGemv};
+use crate::shape::Shape;
+use crate::tensor::{Output, Vectors, Weights};
+
+/// A GEMV on a device whose kernel, config, launches and tensor maps were made once.
+///
+/// It is bound to the addresses of its operands but borrows none: buffers stay the caller's, to be written
+/// between launches and kept in one structure with this. Each [launch](Self::launch) takes the views
+/// again, which proves that the memory is still there, and refuses other ones.
+///
+/// A launch allocates nothing and looks nothing up. Beside the driver's launch it compares addresses and
+/// makes the context current. cudarc's event tracking, where it is on and the context has several streams,
+/// waits for and records an event for each operand, as in every call with cudarc's views; that costs
+/// more than the launch. [`CudaContext::disable_event_tracking`] turns it off for programs that order their
+/// streams themselves, and [`raw`](Self::raw) launches by address, without views. A launch can be [captured into a
+/// CUDA graph](crate#cuda-graphs), where the tracking must be off.
+///
+/// ```no_run
+/// use cudarc::driver::CudaContext;
+/// use nvfp4_gemv::{
+///     DenseVectors, GlobalScale, Options, Output, PreparedGemvOnDevice, ScaleLayout, Shape,
+///     Vectors, Weights,
+/// };
+///
+/// let stream = CudaContext::new(0)?.new_stream()?;
+/// let shape = Shape::gemv(128, 256, 1)?;
+/// let codes = stream.clone_htod(&vec![0x22u8; shape.weight_code_bytes()])?;
+/// let scales = stream.clone_htod(&vec![0x38u8; shape.weight_scale_bytes(ScaleLayout::Linear)])?;
+/// let mut x = stream.alloc_zeros::<f32>(shape.k())?;
+/// let mut y = stream.alloc_zeros::<f32>(shape.m())?;
+/// let weights = Weights::on_device(
+///     &shape, codes.as_view(), scales.as_view(), ScaleLayout::Linear, GlobalScale::ONE,
+/// )?;
+///
+/// let (vectors, output) =
+///     (Vectors::F32(DenseVectors::new(x.as_view())), Output::F32(y.as_view_mut()));
+/// let gemv = PreparedGemvOnDevice::new(
+///     &stream, &shape, &weights, &vectors, output, &Options::new(),
+/// )?;
+/// println!("{}: {}", gemv.choice().path, gemv.choice().reason);
+/// for step in 0..3 {
+///     stream.memcpy_htod(&vec![step as f32; shape.k()], &mut x)?;
+///     let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
+///     gemv.launch(&stream, &weights, &vectors, Output::F32(y.as_view_mut()))?;
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct PreparedGemvOnDevice {
+    /// Kept, so that the context in which the kernels were loaded is not replaced by another.
+    context: Arc<CudaContext>,
+    call: Call,
+    prepared: PreparedRawGemv,
+}
+
+impl PreparedGemvOnDevice {
+    /// Prepares [`gemv_on_device`](crate::gemv_on_device) of these operands. Enqueues nothing; `stream` says which
+    /// device. What [chained](Options::chained) options promise holds at each [launch](Self::launch).
+    ///
+    /// # Errors
+    /// As [`gemv_on_device`](crate::gemv_on_device).
+    pub fn new(
+        stream: &Arc<CudaStream>,
+        shape: &Shape,
+        weights: &Weights<'_, Device>,
+        vectors: &Vectors<'_, Device>,
+        mut output: Output<'_, Device>,
+        options: &Options<'_>,
+    ) -> Result<Self> {
+        let gpu = gpu(stream.context().ordinal())?;
+        let call = bind::bind(stream, shape, weights, vectors, &mut output)?.call(shape)?;
+        make_current(stream)?;
+        Ok(Self {
+            context: stream.context().clone(),
+            call,
+            prepared: PreparedRawGemv::new(&call, gpu, options)?,
+        })
+    }
+
+    /// Enqueues it on a stream of the device it was prepared on. The views are those that it was prepared
+    /// with, or others of the same memory.
+    ///
+    /// # Errors
+    /// [`Error::NotAsPrepared`] for other operands, [`Error::WrongDevice`], [`Error::WrongContext`], operands that
+    /// contradict the shape; and what CUDA reports of the launch.
+    pub fn launch(
+        &self,
+        stream: &Arc<CudaStream>,
+        weights: &Weights<'_, Device>,
+        vectors: &Vectors<'_, Device>,
+        mut output: Output<'_, Device>,
+    ) -> Result<()> {
+        same_context("prepared call", &self.context, stream.context())?;
+        let call = &self.call;
+        let bound = bind::bind(stream, &call.shape, weights, vectors, &mut output)?;
+        let same = |operand, same| match same {
+            true => Ok(()),
+            false => Err(Error::NotAsPrepared { operand }),
+        };
+        same("weights", bound.weights == call.weights)?;
+        same("vectors", bound.vectors == call.vectors)?;
+        same("outputs", bound.output == call.output)?;
+        make_current(stream)?;
+        // SAFETY: the stream's context is current, and is the one that was current when this was
+        // prepared. The views hold valid device memory at the addresses that were prepared, of at least
+        // the lengths that were checked against the shape; cudarc's events, recorded by the guards in
+        // `bound`, keep it from being freed or reused before the enqueued work has run.
+        unsafe { self.prepared.launch(stream.cu_stream().cast()) }
+    }
+
+    /// The shape it was prepared for.
+    pub fn shape(&self) -> &Shape {
+        self.call.shape()
+    }
+
+    /// What computes it, and why.
+    pub fn choice(&self) -> &Choice {
+        self.prepared.choice()
+    }
+
+    /// The launches, for programs that answer for the memory themselves.
+    pub fn raw(&self) -> &PreparedRawGemv {
+        &self.prepared
+    }
+}

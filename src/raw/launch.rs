@@ -1,0 +1,156 @@
+//! Launch plans on a device: entry points are found and loaded, tensor maps encoded, kernels enqueued.
+
+use std::ffi::{CStr, c_void};
+
+use super::device::{NO_KERNEL_IMAGE, status};
+use crate::error::Result;
+use crate::ffi;
+use crate::kernel::params::{NVFP4_TENSOR_MAP_ALIGN, NVFP4_TENSOR_MAP_BYTES};
+use crate::kernel::plan::{Launch, MOST_LAUNCHES, MOST_MAPS, Plan};
+
+/// A plan whose kernels are loaded in the context that was current, and whose tensor maps are encoded. It owns no
+/// memory of the device, and keeps none alive.
+#[derive(Clone, Copy)]
+pub(super) struct Loaded {
+    plan: Plan,
+    kernels: [Kernel; MOST_LAUNCHES],
+}
+
+impl Loaded {
+    /// Enqueues nothing, and follows no address.
+    pub(super) fn new(plan: &Plan) -> Result<Self> {
+        let mut kernels = [Kernel::default(); MOST_LAUNCHES];
+        for (launch, kernel) in plan.launches().iter().zip(&mut kernels) {
+            kernel.load(launch)?;
+        }
+        Ok(Self {
+            plan: *plan,
+            kernels,
+        })
+    }
+
+    pub(super) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Enqueues the kernels on `stream`, a `CUstream` or `cudaStream_t`.
+    ///
+    /// # Safety
+    /// The context of `stream` is current, and is the one that this was made in. Every address in the plan is valid
+    /// in it, for the bytes that the kernels reach, until they have run; nothing else writes them, or reads what they
+    /// write, meanwhile. Where launches are dependent, no kernel that may still be running when one starts writes the
+    /// codes or block scales of its weights.
+    pub(super) unsafe fn enqueue(&self, stream: *mut c_void) -> Result<()> {
+        for (launch, kernel) in self.plan.launches().iter().zip(&self.kernels) {
+            match launch.repeat {
+                // SAFETY: this function's own contract, here and below.
+                None => unsafe { kernel.enqueue(launch, stream) }?,
+                Some(_) => {
+                    for part in launch.parts() {
+                        // SAFETY: as above.
+                        unsafe { kernel.enqueue(&part, stream) }?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Loads the kernels of a plan and enqueues them.
+///
+/// # Safety
+/// The context of `stream` is current; otherwise as [`Loaded::enqueue`]'s.
+pub(super) unsafe fn launch(plan: &Plan, stream: *mut c_void) -> Result<()> {
+    // SAFETY: this function's own contract.
+    unsafe { Loaded::new(plan)?.enqueue(stream) }
+}
+
+/// A kernel of this build, and its first argument where it takes tensor maps.
+#[derive(Clone, Copy)]
+struct Kernel {
+    entry: *const c_void,
+    maps: Maps,
+}
+
+// SAFETY: the entry point is static and never written, here or by CUDA; any thread may launch it.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
+
+/// Tensor maps as the driver encodes them.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Maps([[u8; NVFP4_TENSOR_MAP_BYTES as usize]; MOST_MAPS]);
+
+const _: () = assert!(align_of::<Maps>() == NVFP4_TENSOR_MAP_ALIGN as usize);
+
+impl Default for Kernel {
+    fn default() -> Self {
+        Self {
+            entry: std::ptr::null(),
+            maps: Maps([[0; NVFP4_TENSOR_MAP_BYTES as usize]; MOST_MAPS]),
+        }
+    }
+}
+
+impl Kernel {
+    fn load(&mut self, launch: &Launch) -> Result<()> {
+        self.entry = entry(launch.entry)?;
+        // SAFETY: the entry point is one of this build.
+        let code = unsafe { ffi::nvfp4_gemv_load(self.entry, launch.dynamic_shared) };
+        status(launch.entry, code)?;
+        for (map, encoded) in launch.maps().iter().zip(&mut self.maps.0) {
+            // SAFETY: the description lives through the call; as many bytes are written as an encoded map has, and all
+            // maps of `Maps` are aligned as it is.
+            let code = unsafe { ffi::nvfp4_gemv_encode(map, encoded.as_mut_ptr().cast()) };
+            status("encoding a tensor map", code)?;
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`Loaded::enqueue`]'s.
+    unsafe fn enqueue(&self, launch: &Launch, stream: *mut c_void) -> Result<()> {
+        let (maps, parameters) = (
+            self.maps.0.as_ptr().cast(),
+            launch.parameters.bytes().as_ptr().cast(),
+        );
+        let (parameter_count, parameters) = match launch.maps().is_empty() {
+            true => (1, [parameters, std::ptr::null()]),
+            false => (2, [maps, parameters]),
+        };
+        let launched = ffi::nvfp4_launch {
+            entry: self.entry,
+            grid_x: launch.grid[0],
+            grid_y: launch.grid[1],
+            grid_z: launch.grid[2],
+            threads: launch.threads,
+            cluster: launch.cluster,
+            dynamic_shared: launch.dynamic_shared,
+            dependent: launch.dependent.into(),
+            parameter_count,
+            parameters,
+        };
+        // SAFETY: the structure, and what it points to, live through the call, which copies them. The entry point was
+        // loaded in this context, and the parameters are those that its plan says it takes. The rest is this
+        // function's own contract.
+        status(launch.entry, unsafe {
+            ffi::nvfp4_gemv_launch(&launched, stream)
+        })
+    }
+}
+
+/// The entry point of a name.
+fn entry(name: &str) -> Result<*const c_void> {
+    let mut text = [0; 64];
+    text[..name.len()].copy_from_slice(name.as_bytes());
+    let name = CStr::from_bytes_until_nul(&text).expect("names are shorter");
+    // SAFETY: the name lives through the call.
+    let entry = unsafe { ffi::nvfp4_gemv_entry(name.as_ptr()) };
+    match entry.is_null() {
+        false => Ok(entry),
+        // A `Gpu` that was made by hand, with images that this build does not carry.
+        true => status("looking for a kernel", NO_KERNEL_IMAGE).map(|()| entry),
+    }
+}
