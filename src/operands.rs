@@ -56,6 +56,13 @@ impl Alignment {
         vectors: 32,
     };
 
+    /// What every operand has.
+    pub const LEAST: Self = Self {
+        codes: 8,
+        scales: 1,
+        vectors: 1,
+    };
+
     /// The alignment of all of these addresses and strides together.
     pub(crate) fn of(values: &[u64]) -> u32 {
         let bits = values.iter().fold(0, |bits, value| bits | value);

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use super::environment::PATH_VARIABLE;
 use super::measured::Measurements;
-use super::{Evidence, PATH_VARIABLE};
+use super::rank::Evidence;
 use crate::kernel::{Config, Kernel};
 use crate::refusal::Refusal;
 use crate::types::GemvPath;

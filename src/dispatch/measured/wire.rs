@@ -1,16 +1,15 @@
-//! The JSON of a table of measurements, version 2.
+//! The JSON of a table of measurements, version 3.
 
 use serde::{Deserialize, Serialize};
 
-use super::{Chained, Entry, Gpu, Machine, Measurements, Timed};
-use crate::config::Config;
-use crate::path::{Operands, Path};
+use super::{Chained, Entry, GpuModel, Machine, Measurements, Timed};
+use crate::kernel::Config;
+use crate::operands::{Alignment, Operands};
 use crate::shape::Shape;
-use crate::types::Activation;
-use crate::types::ScaleLayout;
+use crate::types::{Activation, ScaleLayout};
 
 /// The format of this version. Another one is refused.
-pub(super) const FORMAT: &str = "nvfp4-gemv/tuned/2";
+pub(super) const FORMAT: &str = "nvfp4-gemv/tuned/3";
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -44,23 +43,22 @@ struct WireEntry {
     vector_layout: String,
     aligned: bool,
     ceiling_seconds: f64,
-    paths: Vec<WireTimed>,
+    kernels: Vec<WireTimed>,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WireTimed {
-    path: String,
+    config: Config,
     seconds: f64,
-    config: Option<Config>,
     chained: Option<WireChained>,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WireChained {
-    seconds: f64,
     config: Config,
+    seconds: f64,
 }
 
 pub(super) fn parse(text: &str) -> Result<Measurements, String> {
@@ -78,7 +76,7 @@ pub(super) fn parse(text: &str) -> Result<Measurements, String> {
     }
     let file: File = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let machine = Machine {
-        gpu: Gpu {
+        gpu: GpuModel {
             name: file.gpu.name,
             compute_capability: file.gpu.compute_capability,
             multiprocessors: file.gpu.multiprocessors,
@@ -104,31 +102,15 @@ fn read_entry(wire: WireEntry) -> Result<Entry, String> {
         true => Ok(value),
         false => Err(format!("{what} of {value} seconds")),
     };
-    let mut paths = Vec::new();
-    for timed in wire.paths {
-        let path: Path = timed.path.parse().map_err(|error| format!("{error}"))?;
-        if timed.config.is_some_and(|config| config.path() != path) {
-            return Err(format!("a configuration of another path than {path}"));
-        }
-        if timed.config.is_some_and(|config| config.is_dependent()) {
-            return Err(format!(
-                "a configuration of {path} that is dependent outside of \"chained\": ordinary launches \
-                 wait for the kernels before them"
-            ));
-        }
-        if paths.iter().any(|other: &Timed| other.path == path) {
-            return Err(format!("{path} is there twice"));
+    let mut kernels: Vec<Timed> = Vec::new();
+    for timed in wire.kernels {
+        let kernel = timed.config.kernel();
+        if kernels.iter().any(|other| other.kernel() == kernel) {
+            return Err(format!("{kernel} is there twice"));
         }
         let chained = match timed.chained {
-            Some(chained) if chained.config.path() != path => {
-                return Err(format!(
-                    "a chained configuration of another path than {path}"
-                ));
-            }
-            Some(chained) if !chained.config.is_dependent() => {
-                return Err(format!(
-                    "a chained configuration of {path} that is not dependent"
-                ));
+            Some(chained) if chained.config.kernel() != kernel => {
+                return Err(format!("a chained config of another kernel than {kernel}"));
             }
             Some(chained) => Some(Chained {
                 config: chained.config,
@@ -136,27 +118,29 @@ fn read_entry(wire: WireEntry) -> Result<Entry, String> {
             }),
             None => None,
         };
-        paths.push(Timed {
-            path,
+        kernels.push(Timed {
             config: timed.config,
-            seconds: seconds(path.name(), timed.seconds)?,
+            seconds: seconds(kernel.name(), timed.seconds)?,
             chained,
         });
     }
-    if paths.is_empty() {
-        return Err("no path".into());
+    if kernels.is_empty() {
+        return Err("no kernel".into());
     }
-    paths.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    kernels.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     Ok(Entry {
         shape,
         operands: Operands {
             activation: named(&wire.activation, &Activation::ALL, Activation::name)?,
             weight_layout: named(&wire.weight_layout, &ScaleLayout::ALL, ScaleLayout::name)?,
             vector_layout: named(&wire.vector_layout, &ScaleLayout::ALL, ScaleLayout::name)?,
-            aligned: wire.aligned,
+            alignment: match wire.aligned {
+                true => Alignment::BEST,
+                false => Alignment::LEAST,
+            },
         },
         ceiling_seconds: seconds("a ceiling", wire.ceiling_seconds)?,
-        paths,
+        kernels,
     })
 }
 
@@ -188,18 +172,17 @@ fn wire_entry(entry: &Entry) -> WireEntry {
         activation: entry.operands.activation.name().into(),
         weight_layout: entry.operands.weight_layout.name().into(),
         vector_layout: entry.operands.vector_layout.name().into(),
-        aligned: entry.operands.aligned,
+        aligned: entry.operands.alignment.is_16(),
         ceiling_seconds: entry.ceiling_seconds,
-        paths: entry
-            .paths
+        kernels: entry
+            .kernels
             .iter()
             .map(|timed| WireTimed {
-                path: timed.path.name().into(),
-                seconds: timed.seconds,
                 config: timed.config,
+                seconds: timed.seconds,
                 chained: timed.chained.map(|chained| WireChained {
-                    seconds: chained.seconds,
                     config: chained.config,
+                    seconds: chained.seconds,
                 }),
             })
             .collect(),

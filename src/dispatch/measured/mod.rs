@@ -9,13 +9,14 @@ mod wire;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use super::{Operands, Path};
-use crate::config::Config;
+use crate::gpu::Gpu;
+use crate::kernel::{Config, Kernel};
+use crate::operands::{Alignment, Operands};
 use crate::shape::Shape;
 
 /// A model of GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gpu {
+pub struct GpuModel {
     /// The product name, as the driver says it.
     pub name: String,
     /// Major and minor.
@@ -24,11 +25,20 @@ pub struct Gpu {
     pub multiprocessors: u32,
 }
 
+impl GpuModel {
+    /// Whether a GPU is of this model.
+    pub fn is_of(&self, gpu: &Gpu) -> bool {
+        self.name == gpu.name
+            && self.compute_capability == gpu.compute_capability
+            && self.multiprocessors == gpu.multiprocessors
+    }
+}
+
 /// What a time depends on besides the problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// The device.
-    pub gpu: Gpu,
+    pub gpu: GpuModel,
     /// The newest CUDA that its driver supports, for example `13.0`.
     pub driver: String,
     /// The version of this crate.
@@ -37,24 +47,28 @@ pub struct Machine {
     pub kernels: String,
 }
 
-/// The best time of a path.
+/// The best time of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Timed {
-    /// The path.
-    pub path: Path,
-    /// How it cut the problem; `None` for the path's default. Not a [chained](Config::is_dependent) one: neither files
-    /// nor calls take such a configuration here.
-    pub config: Option<Config>,
+    /// The config, which says which kernel.
+    pub config: Config,
     /// Seconds a call, with cold caches.
     pub seconds: f64,
     /// The best of launches that follow each other with programmatic dependent launch, where that was measured.
     pub chained: Option<Chained>,
 }
 
-/// The best of a path in launches that follow each other with programmatic dependent launch, as layers of a model can.
+impl Timed {
+    /// The kernel.
+    pub fn kernel(&self) -> Kernel {
+        self.config.kernel()
+    }
+}
+
+/// The best of a kernel in launches that follow each other with programmatic dependent launch, as layers of a model can.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Chained {
-    /// How it cut the problem.
+    /// The config, of the same kernel.
     pub config: Config,
     /// Seconds a launch, with cold caches.
     pub seconds: f64,
@@ -65,12 +79,14 @@ pub struct Chained {
 pub struct Entry {
     /// Its sizes.
     pub shape: Shape,
-    /// Its operands.
+    /// Its operands. Of their alignment counts only whether [everything is a multiple of
+    /// 16](Alignment::is_16).
     pub operands: Operands,
     /// Seconds of a kernel that only reads as many bytes as the weights have.
     pub ceiling_seconds: f64,
-    /// The best of each path that was tried, fastest first; at least one.
-    pub paths: Vec<Timed>,
+    /// The best of each kernel that was tried, fastest first; at least one. Of a kernel that has none here, the best
+    /// of another one of its path was faster, if there is one.
+    pub kernels: Vec<Timed>,
 }
 
 /// Measurements on one machine, a problem at most once.
@@ -96,6 +112,27 @@ pub struct Measurements {
 struct Problem {
     shape: Shape,
     operands: Operands,
+}
+
+impl Problem {
+    fn new(shape: &Shape, operands: &Operands) -> Self {
+        Self {
+            shape: *shape,
+            operands: comparable(operands),
+        }
+    }
+}
+
+/// Operands as entries are compared by: of their alignment counts whether everything is a multiple of 16 bytes.
+pub(crate) fn comparable(operands: &Operands) -> Operands {
+    let alignment = match operands.alignment.is_16() {
+        true => Alignment::BEST,
+        false => Alignment::LEAST,
+    };
+    Operands {
+        alignment,
+        ..*operands
+    }
 }
 
 impl PartialEq for Problem {
@@ -135,9 +172,9 @@ impl Size {
 const OTHER_LAYOUT: f64 = 4.0;
 
 impl Entry {
-    /// What was measured of a path.
-    pub fn of(&self, path: Path) -> Option<&Timed> {
-        self.paths.iter().find(|timed| timed.path == path)
+    /// What was measured of a kernel.
+    pub fn of(&self, kernel: Kernel) -> Option<&Timed> {
+        self.kernels.iter().find(|timed| timed.kernel() == kernel)
     }
 
     /// The share of the read-only ceiling that a time reaches.
@@ -165,33 +202,33 @@ impl Measurements {
 
     /// What was measured of a problem.
     pub fn find(&self, shape: &Shape, operands: &Operands) -> Option<&Entry> {
-        let (shape, operands) = (*shape, *operands);
-        let at = self.index.get(&Problem { shape, operands })?;
+        let at = self.index.get(&Problem::new(shape, operands))?;
         Some(&self.entries[*at])
     }
 
     /// Adds a measurement, in the place of an older one of the same problem.
-    pub fn insert(&mut self, entry: Entry) {
-        let (shape, operands) = (entry.shape, entry.operands);
+    pub fn insert(&mut self, mut entry: Entry) {
+        let problem = Problem::new(&entry.shape, &entry.operands);
+        entry.operands = problem.operands;
         let end = self.entries.len();
-        let at = *self.index.entry(Problem { shape, operands }).or_insert(end);
+        let at = *self.index.entry(problem).or_insert(end);
         if at < end {
             self.entries[at] = entry;
         } else {
-            self.sizes.push(Size::of(&shape));
+            self.sizes.push(Size::of(&entry.shape));
             self.entries.push(entry);
         }
     }
 
-    /// The measurement of `path` that is nearest to a problem: the same type of vectors, then the fewest
-    /// octaves between the numbers of vectors (which count double), of bytes and of rows. The other scale
-    /// layout is a last resort.
-    pub(super) fn nearest(
-        &self,
-        path: Path,
+    /// The measurement that is nearest to a problem, of those in which `pick` finds a time: the same type of vectors,
+    /// then the fewest octaves between the numbers of vectors (which count double), of bytes and of rows. The other
+    /// scale layout is a last resort.
+    pub(super) fn nearest<'s>(
+        &'s self,
         shape: &Shape,
         operands: &Operands,
-    ) -> Option<(&Entry, &Timed)> {
+        pick: impl Fn(&'s Entry) -> Option<&'s Timed>,
+    ) -> Option<(&'s Entry, &'s Timed)> {
         let size = Size::of(shape);
         let distance = |entry: &Entry, of: &Size| {
             let same = entry.operands.weight_layout == operands.weight_layout;
@@ -201,7 +238,7 @@ impl Measurements {
             .iter()
             .zip(&self.sizes)
             .filter(|(entry, _)| entry.operands.activation == operands.activation)
-            .filter_map(|(entry, of)| Some((distance(entry, of), entry, entry.of(path)?)))
+            .filter_map(|(entry, of)| Some((distance(entry, of), entry, pick(entry)?)))
             .min_by(|(a, ..), (b, ..)| a.total_cmp(b))
             .map(|(_, entry, timed)| (entry, timed))
     }
@@ -239,14 +276,6 @@ pub fn builtin() -> &'static [Measurements] {
     })
 }
 
-/// The built-in table of a model of GPU: the same name and as many multiprocessors.
-pub fn builtin_for(name: &str, multiprocessors: u32) -> Option<&'static Measurements> {
-    builtin().iter().find(|table| {
-        let gpu = &table.machine.gpu;
-        gpu.name == name && gpu.multiprocessors == multiprocessors
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
@@ -266,17 +295,16 @@ mod tests {
         let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
         let shape = |m| Shape::gemv(m, 256, 1).unwrap();
         let mut table = Measurements::new(builtin()[0].machine.clone(), "a test");
+        let any = builtin()[0].entries()[0].kernels[0];
         const ENTRIES: usize = 3000;
         for m in 1..=ENTRIES {
             table.insert(Entry {
                 shape: shape(m),
                 operands,
                 ceiling_seconds: 1e-6,
-                paths: vec![Timed {
-                    path: Path::CudaCore,
-                    config: None,
+                kernels: vec![Timed {
                     seconds: 2e-6,
-                    chained: None,
+                    ..any
                 }],
             });
         }
@@ -316,7 +344,7 @@ mod tests {
             for entry in table.entries() {
                 assert!(!entry.shape.is_empty(), "{entry:?}");
                 // A time below the ceiling's is an error of measurement, or a warm cache.
-                for timed in &entry.paths {
+                for timed in &entry.kernels {
                     let share = entry.share(timed);
                     assert!((0.01..1.1).contains(&share), "{}: {share}", entry.shape);
                     // These overlap with each other, the ceiling's launches do not.
@@ -335,18 +363,18 @@ mod tests {
         let tiled = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
         let near = |m, k, l, operands: &Operands| {
             let shape = Shape::gemv(m, k, l).unwrap();
-            h200.nearest(Path::CudaCore, &shape, operands)
-                .map(|(entry, _)| entry.shape)
+            let nearest = h200.nearest(&shape, operands, |entry| entry.kernels.first());
+            nearest.unwrap().0.shape
         };
         // A measured problem is its own neighbour, in whichever layout.
         for entry in h200.entries() {
-            let shape = &entry.shape;
-            let found = h200.nearest(Path::CudaCore, shape, &entry.operands);
+            let (shape, operands) = (&entry.shape, &entry.operands);
+            let found = h200.nearest(shape, operands, |entry| entry.kernels.first());
             assert_eq!(found.unwrap().0, entry);
         }
-        let small = near(4096, 4080, 1, &tiled).unwrap();
+        let small = near(4096, 4080, 1, &tiled);
         assert_eq!((small.m(), small.k()), (4096, 4096));
         let shape = Shape::gemv(4096, 4096, 1).unwrap();
-        assert!(h200.nearest(Path::TensorCore, &shape, &tiled).is_none());
+        assert!(h200.nearest(&shape, &tiled, |entry| entry.of(Kernel::Tcgen05)).is_none());
     }
 }

@@ -1,0 +1,28 @@
+//! THE dispatch table: which kernel computes a problem, with which config, and why. Pure: no CUDA, no clock, no
+//! environment but one variable, read by [`forced_by_environment`].
+//!
+//! Each kernel itself says whether it can compute a problem, and why not: [`Kernel::available`](crate::Kernel). What is
+//! known of its time there is an [`Estimate`], which rests on the best [`Evidence`] that there is:
+//!
+//! 1. times of this problem on this device: a file of [`crate::tune`], if the caller gives one;
+//! 2. times of this problem on this model of GPU: the tables that come with the crate, [`measured`];
+//! 3. times of the nearest problem in such a table, of a GPU of this generation;
+//! 4. a model, where nobody measured.
+//!
+//! [`rank`] orders all kernels by that. [`select`] takes the first one that can compute the problem, within what the
+//! caller's [`Options`] ask for. What was asked for is never replaced by something else.
+
+mod environment;
+pub mod measured;
+mod model;
+mod options;
+mod rank;
+mod select;
+
+pub use environment::{PATH_VARIABLE, forced_by_environment};
+pub use options::{Choice, Options, Reason};
+pub use rank::{Estimate, Evidence, Ranked, rank};
+pub use select::{Target, select};
+
+#[cfg(test)]
+mod tests;

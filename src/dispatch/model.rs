@@ -1,0 +1,62 @@
+//! What is expected of a kernel where nobody measured: a count of instructions and bytes (docs/notes/estimates.md), and
+//! how times on an H200 grow with the vectors.
+
+use crate::kernel::{Config, Job, Kernel};
+use crate::shape::Shape;
+use crate::types::{Activation, GemvPath};
+
+/// Vectors of a pass over the weights on CUDA cores.
+const PASS: usize = 8;
+/// What each further vector of a pass costs on CUDA cores: four cost 30% more than one.
+const FURTHER_VECTOR: f64 = 0.1;
+
+/// The share of the read-only ceiling that a kernel is expected to reach.
+///
+/// Tensor cores read weights at the same rate for 1 to 16 vectors. For one and two, CUDA cores keep up
+/// with memory and start sooner; from three on they run out of issue slots first.
+pub(super) fn share(kernel: Kernel, shape: &Shape, activation: Activation) -> f64 {
+    if kernel.path() == GemvPath::TensorCore {
+        return 0.76;
+    }
+    let one = match activation {
+        Activation::Nvfp4 => 0.85,
+        Activation::F16 | Activation::Bf16 => 0.75,
+        Activation::F32 => 0.35,
+    };
+    // The tma kernel starts later: a pipeline that a CTA's warps share must fill first.
+    let one = if kernel == Kernel::Tma { 0.95 * one } else { one };
+    let vectors = shape.n().min(PASS) as f64;
+    let passes = shape.n().div_ceil(PASS) as f64;
+    one / (1.0 + FURTHER_VECTOR * (vectors - 1.0)) / passes
+}
+
+/// The place of a kernel among those with the same share, the first one being 0: its place in [`Kernel::ALL`], after
+/// the dot kernel with four blocks a load, for up to four vectors on Blackwells of data centres. Their memory is too
+/// fast for the instructions of the stream kernel. By the estimates of docs/notes/estimates.md, not by measurement, the
+/// stream kernel is ahead with eight.
+pub(super) fn place(kernel: Kernel, job: &Job<'_>) -> usize {
+    if kernel == Kernel::Dot
+        && job.gpu.compute_capability.0 == 10
+        && job.shape.n() <= 4
+        && let Ok(Config::Dot(config)) = kernel.default_config(job)
+        && config.blocks_per_load == 4
+    {
+        return 0;
+    }
+    1 + Kernel::ALL.iter().take_while(|&&other| other != kernel).count()
+}
+
+/// Why the model ranks a kernel first, as part of a sentence.
+pub(super) fn why(kernel: Kernel) -> &'static str {
+    match kernel {
+        Kernel::Tcgen05 => {
+            "with 3 vectors and more, CUDA cores run out of issue slots before memory does; a \
+             matrix instruction costs the same for 1 to 16"
+        }
+        Kernel::Ring => "bulk copies ask for whole rows long before they are multiplied",
+        Kernel::Stream => "each warp's own queue keeps up with memory, and starts sooner than tiles shared by a CTA",
+        Kernel::Dot => "decoded once, the vectors leave the fewest instructions for each weight",
+        Kernel::Tma => "a pipeline through shared memory keeps more loads in flight",
+        Kernel::Direct => "it takes every problem",
+    }
+}

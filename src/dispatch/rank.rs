@@ -1,0 +1,322 @@
+//! The kernels of a GPU in the order of what is known of them for a problem.
+
+use std::array;
+use std::fmt;
+
+use super::measured::{self, Entry, GpuModel, Measurements, Timed};
+use super::model;
+use crate::gpu::Gpu;
+use crate::kernel::{Config, Job, Kernel};
+use crate::operands::Operands;
+use crate::refusal::Refusal;
+use crate::shape::Shape;
+
+/// What an estimate rests on, from the best evidence to the least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Evidence {
+    /// Times of this problem on this device: a file of [`crate::tune`].
+    Tuned,
+    /// Times of this problem on the same model of GPU, in a built-in table.
+    Measured {
+        /// The GPU.
+        on: &'static str,
+    },
+    /// This kernel has no time where another one of its path has: it was slower, and how much was not kept. The
+    /// estimate says what it does not exceed.
+    Behind {
+        /// The other kernel.
+        kernel: Kernel,
+        /// The GPU.
+        on: &'static str,
+    },
+    /// Times of the nearest problem in a built-in table, of a GPU with the same major compute capability,
+    /// scaled as the model says.
+    Nearest {
+        /// The kernel whose times they are: this one, or another one of its path.
+        kernel: Kernel,
+        /// The GPU.
+        on: &'static str,
+        /// The problem that was measured.
+        shape: Shape,
+    },
+    /// A count of instructions and bytes, from the machine code and published rates.
+    Modelled,
+}
+
+impl Evidence {
+    /// Whether an estimate that rests on this says only what its kernel does not exceed.
+    pub fn is_bound(&self) -> bool {
+        matches!(self, Self::Behind { .. })
+    }
+}
+
+impl fmt::Display for Evidence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tuned => f.write_str("from the file of tuned configurations"),
+            Self::Measured { on } => write!(f, "measured on {on}"),
+            Self::Behind { kernel, on } => write!(f, "slower than {kernel}, on {on}"),
+            Self::Nearest { kernel, on, shape } => {
+                write!(f, "after {kernel} with {shape}, measured on {on}")
+            }
+            Self::Modelled => f.write_str("modelled"),
+        }
+    }
+}
+
+/// How fast a kernel is for a problem, as far as is known.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// The share of the read-only ceiling.
+    pub share: f64,
+    /// Seconds a call; `None` where the device's ceiling is not known.
+    pub seconds: Option<f64>,
+    /// What both rest on.
+    pub evidence: Evidence,
+}
+
+/// A kernel, whether it can compute a problem, and how fast.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ranked {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// The config that it would take, or why it cannot compute the problem.
+    pub config: Result<Config, Refusal>,
+    /// What is known of its time. Of a kernel that cannot compute the problem: how fast it would be, where that is
+    /// known and a caller could change the problem.
+    pub estimate: Option<Estimate>,
+}
+
+/// All kernels for a problem on a GPU, the fastest first, whether they can compute it or not. `tuned` are measurements
+/// on that very GPU. `chained` says whether launches follow each other with [programmatic dependent
+/// launch](super::Options#chained-launches).
+///
+/// ```
+/// use nvfp4_gemv::dispatch::rank;
+/// use nvfp4_gemv::{Activation, Gpu, Operands, ScaleLayout, Shape};
+/// let shape = Shape::gemv(4096, 7168, 8)?;
+/// let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
+/// let b200 = Gpu::of_compute_capability((10, 0), "100f");
+/// for ranked in rank(&shape, &operands, &b200, None, false) {
+///     if let Some(estimate) = ranked.estimate {
+///         println!("{}: {:.0}% ({})", ranked.kernel, 100.0 * estimate.share, estimate.evidence);
+///     }
+/// }
+/// # Ok::<(), nvfp4_gemv::Error>(())
+/// ```
+pub fn rank(
+    shape: &Shape,
+    operands: &Operands,
+    gpu: &Gpu,
+    tuned: Option<&Measurements>,
+    chained: bool,
+) -> Vec<Ranked> {
+    let job = Job {
+        shape,
+        operands,
+        gpu,
+        chained,
+    };
+    let tables = Tables::of(gpu, tuned);
+    let ranked = |one: Known| Ranked {
+        kernel: one.kernel,
+        config: one.available.and_then(|()| tables.config(one.kernel, &job)),
+        estimate: one.estimate,
+    };
+    tables.rank(&job).map(ranked).into()
+}
+
+/// [`Ranked`] without the config.
+#[derive(Clone, Copy)]
+pub(super) struct Known {
+    pub(super) kernel: Kernel,
+    pub(super) available: Result<(), Refusal>,
+    pub(super) estimate: Option<Estimate>,
+    /// Among equals: [`model::place`].
+    place: usize,
+}
+
+/// What there is to look a problem up in.
+pub(super) struct Tables<'t> {
+    tuned: Option<&'t Measurements>,
+    /// Of the same model of GPU.
+    model: Option<&'static Measurements>,
+    /// Of that model, or of another GPU with the same major compute capability.
+    class: Option<&'static Measurements>,
+}
+
+/// Where a tuned file was made, as [`Evidence::Behind`] says it.
+const HERE: &str = "this GPU";
+
+impl<'t> Tables<'t> {
+    pub(super) fn of(gpu: &Gpu, tuned: Option<&'t Measurements>) -> Self {
+        let find = |is: &dyn Fn(&GpuModel) -> bool| {
+            let mut tables = measured::builtin().iter();
+            tables.find(|table| is(&table.machine.gpu))
+        };
+        let model = find(&|measured| measured.is_of(gpu));
+        let major = gpu.compute_capability.0;
+        Self {
+            tuned,
+            model,
+            class: model.or_else(|| find(&|measured| measured.compute_capability.0 == major)),
+        }
+    }
+
+    /// All kernels, the fastest first.
+    pub(super) fn rank(&self, job: &Job<'_>) -> [Known; Kernel::ALL.len()] {
+        let mut known = array::from_fn(|i| {
+            let kernel = Kernel::ALL[i];
+            Known {
+                kernel,
+                available: kernel.available(job),
+                estimate: None,
+                place: model::place(kernel, job),
+            }
+        });
+        let all = known;
+        for one in &mut known {
+            one.estimate = self.estimate(one, &all, job);
+        }
+        let key = |known: &Known| {
+            let share = known.estimate.map_or(0.0, |estimate| estimate.share);
+            let bound = known.estimate.is_some_and(|one| one.evidence.is_bound());
+            (share, bound, known.place)
+        };
+        known.sort_by(|a, b| {
+            let (a, b) = (key(a), key(b));
+            b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2)))
+        });
+        known
+    }
+
+    /// The config that a kernel takes for a job: the fastest one that was measured for this very problem, where it can
+    /// still run, or else its default.
+    pub(super) fn config(&self, kernel: Kernel, job: &Job<'_>) -> Result<Config, Refusal> {
+        let mut tables = [self.tuned, self.model].into_iter().flatten();
+        let timed = tables.find_map(|table| table.find(job.shape, job.operands)?.of(kernel));
+        let measured = timed.and_then(|timed| match timed.chained {
+            Some(chained) if job.chained => Some(chained.config),
+            // What is fastest alone, unless the kernel knows better for chains.
+            None if job.chained => {
+                let alone = Job {
+                    chained: false,
+                    ..*job
+                };
+                let same = kernel.default_config(job) == kernel.default_config(&alone);
+                same.then_some(timed.config)
+            }
+            _ => Some(timed.config),
+        });
+        match measured {
+            Some(config) if config.check(job).is_ok() => Ok(config),
+            _ => kernel.default_config(job),
+        }
+    }
+
+    fn estimate(&self, of: &Known, all: &[Known], job: &Job<'_>) -> Option<Estimate> {
+        let kernel = of.kernel;
+        let can = of.available.is_ok();
+        match of.available {
+            // No change of the problem's operands would help.
+            Err(Refusal::ComputeCapability { .. } | Refusal::Vectors { .. }) => return None,
+            Ok(()) | Err(_) => {}
+        }
+        let exact = |table: &Measurements, own: Evidence, on: &'static str| {
+            let entry = table.find(job.shape, job.operands)?;
+            let timed = stand_in(entry, kernel, can, job)?;
+            let evidence = match timed.kernel() {
+                itself if itself == kernel => own,
+                other => Evidence::Behind { kernel: other, on },
+            };
+            let by = relative(kernel, timed.kernel(), job);
+            Some(Estimate {
+                share: entry.ceiling_seconds / seconds(timed, job) * by,
+                seconds: Some(seconds(timed, job) / by),
+                evidence,
+            })
+        };
+        let tuned = || exact(self.tuned?, Evidence::Tuned, HERE);
+        let measured = || {
+            let table = self.model?;
+            let on = table.machine.gpu.name.as_str();
+            exact(table, Evidence::Measured { on }, on)
+        };
+        let nearest = || self.nearest(of, all, job);
+        let modelled = || {
+            // What cannot run is worth a guess only where nothing else of its path can, and nothing was measured.
+            let alone = || {
+                let mut path = all.iter().filter(|other| other.kernel.path() == kernel.path());
+                self.class.is_none() && path.all(|other| other.available.is_err())
+            };
+            (can || alone()).then(|| Estimate {
+                share: model::share(kernel, job.shape, job.operands.activation),
+                seconds: None,
+                evidence: Evidence::Modelled,
+            })
+        };
+        tuned()
+            .or_else(measured)
+            .or_else(nearest)
+            .or_else(modelled)
+    }
+
+    /// The share of the nearest problem that was measured, changed by as much as the model says that the problem
+    /// differs.
+    fn nearest(&self, of: &Known, all: &[Known], job: &Job<'_>) -> Option<Estimate> {
+        let (table, kernel) = (self.class?, of.kernel);
+        let (entry, timed) = table.nearest(job.shape, job.operands, |entry| {
+            stand_in(entry, kernel, of.available.is_ok(), job)
+        })?;
+        let on = table.machine.gpu.name.as_str();
+        let other = timed.kernel();
+        let model = |shape| model::share(other, shape, job.operands.activation);
+        let by = model(job.shape) / model(&entry.shape) * relative(kernel, other, job);
+        let share = (entry.ceiling_seconds / seconds(timed, job) * by).min(1.0);
+        let bytes_per_second = entry.shape.weight_bytes() as f64 / entry.ceiling_seconds;
+        let is_ahead = |known: &Known| known.available.is_ok() && known.place < of.place;
+        let behind = all.iter().any(|known| known.kernel == other && is_ahead(known));
+        let shape = entry.shape;
+        Some(Estimate {
+            share,
+            seconds: Some(job.shape.weight_bytes() as f64 / bytes_per_second / share),
+            evidence: match behind {
+                true => Evidence::Behind { kernel: other, on },
+                false => Evidence::Nearest {
+                    kernel: other,
+                    on,
+                    shape,
+                },
+            },
+        })
+    }
+}
+
+/// What an entry says of a kernel: its own time; or, where it has none but can compute the problem, the best time of
+/// its path's kernels, which it did not exceed. A time of a kernel that the model expects to be slower than this one
+/// says nothing of it.
+fn stand_in<'e>(entry: &'e Entry, kernel: Kernel, can: bool, job: &Job<'_>) -> Option<&'e Timed> {
+    let of_path = |timed: &&Timed| {
+        timed.kernel().path() == kernel.path() && relative(kernel, timed.kernel(), job) <= 1.0
+    };
+    let fastest = || {
+        let of_path = entry.kernels.iter().filter(of_path);
+        of_path.min_by(|a, b| seconds(a, job).total_cmp(&seconds(b, job)))
+    };
+    entry.of(kernel).or_else(|| fastest().filter(|_| can))
+}
+
+/// What a kernel reaches of what another one does, by the model.
+fn relative(kernel: Kernel, other: Kernel, job: &Job<'_>) -> f64 {
+    let share = |kernel| model::share(kernel, job.shape, job.operands.activation);
+    share(kernel) / share(other)
+}
+
+/// A kernel's seconds for a job: chained, where that is asked for and was measured.
+fn seconds(timed: &Timed, job: &Job<'_>) -> f64 {
+    match timed.chained {
+        Some(chained) if job.chained => chained.seconds,
+        _ => timed.seconds,
+    }
+}

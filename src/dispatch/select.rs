@@ -1,0 +1,208 @@
+//! The choice.
+
+use super::environment;
+use super::measured::Measurements;
+use super::model;
+use super::options::{Choice, Options, Reason};
+use super::rank::{Evidence, Tables};
+use crate::error::{Error, Result};
+use crate::gpu::Gpu;
+use crate::kernel::{Config, Job, Kernel};
+use crate::operands::Operands;
+use crate::refusal::Refusal;
+use crate::shape::Shape;
+use crate::types::GemvPath;
+
+/// Where the operands lie, and what the machine there can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target<'a> {
+    /// Host memory.
+    Host,
+    /// This GPU's memory.
+    Gpu(&'a Gpu),
+}
+
+/// Picks the kernel and its config for a problem, or checks that what was asked for can compute it.
+///
+/// # Errors
+/// Where what was asked for, or everything, cannot compute the problem: [`Error::PathUnavailable`],
+/// [`Error::KernelUnavailable`] or [`Error::Config`]. [`Error::Contradiction`] for options that contradict each other.
+/// [`Error::TunedElsewhere`] for measurements of another GPU. [`Error::UnknownPath`] where `NVFP4_GEMV_PATH` names none.
+///
+/// ```
+/// use nvfp4_gemv::dispatch::{Target, select};
+/// use nvfp4_gemv::{Activation, GemvPath, Gpu, Operands, Options, ScaleLayout, Shape};
+/// let shape = Shape::gemv(4096, 4096, 1)?;
+/// let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
+/// let hopper = Gpu::of_compute_capability((9, 0), "80;90a");
+/// let target = Target::Gpu(&hopper);
+/// let choice = select(&shape, &operands, target, &Options::new())?;
+/// println!("{} with {:?}: {}", choice.path, choice.config, choice.reason);
+///
+/// let on_tensor_cores = Options::new().path(GemvPath::TensorCore);
+/// let error = select(&shape, &operands, target, &on_tensor_cores).unwrap_err();
+/// assert!(error.to_string().contains("compute capability 9.0"));
+/// # Ok::<(), nvfp4_gemv::Error>(())
+/// ```
+pub fn select(
+    shape: &Shape,
+    operands: &Operands,
+    target: Target<'_>,
+    options: &Options<'_>,
+) -> Result<Choice> {
+    let asked = Asked::of(options)?;
+    let gpu = match target {
+        Target::Host => return asked.on_host(),
+        Target::Gpu(gpu) => gpu,
+    };
+    if asked.path == Some(GemvPath::Cpu) {
+        return Err(asked.unavailable(GemvPath::Cpu, Refusal::OperandsOnDevice));
+    }
+    let job = Job {
+        shape,
+        operands,
+        gpu,
+        chained: options.is_chained(),
+    };
+    let tuned = options.tuned.map(|table| made_on(table, gpu)).transpose()?;
+    if let Some(config) = options.config {
+        let text = || serde_json::to_string(&config).unwrap_or_else(|_| format!("{config:?}"));
+        return match config.check(&job) {
+            Ok(()) => Ok(chosen(config, Reason::Asked)),
+            Err(reason) => Err(Error::Config {
+                config: text(),
+                reason,
+            }),
+        };
+    }
+    asked.best(&job, &Tables::of(gpu, tuned))
+}
+
+/// What a caller or the environment asks for. A config implies its kernel, a kernel its path.
+struct Asked {
+    path: Option<GemvPath>,
+    kernel: Option<Kernel>,
+}
+
+impl Asked {
+    fn of(options: &Options<'_>) -> Result<Self> {
+        let of_config = options.config.map(|config| config.kernel());
+        if let (Some(owner), Some(asked)) = (of_config, options.kernel)
+            && owner != asked
+        {
+            return Err(Error::Contradiction {
+                given: "the config",
+                owner: owner.name(),
+                asked: asked.name(),
+            });
+        }
+        let kernel = options.kernel.or(of_config);
+        if let (Some(kernel), Some(asked)) = (kernel, options.path)
+            && kernel.path() != asked
+        {
+            return Err(Error::Contradiction {
+                given: kernel.name(),
+                owner: kernel.path().name(),
+                asked: asked.name(),
+            });
+        }
+        let path = match options.path.or(kernel.map(Kernel::path)) {
+            None if options.environment => environment::forced()?,
+            path => path,
+        };
+        Ok(Self { path, kernel })
+    }
+
+    fn on_host(&self) -> Result<Choice> {
+        let because = match cfg!(feature = "cuda") {
+            true => Refusal::OperandsOnHost,
+            false => Refusal::BuiltWithoutCuda,
+        };
+        let reason = match self.path {
+            None => Reason::OperandsOnHost,
+            Some(GemvPath::Cpu) => Reason::Asked,
+            Some(path) => return Err(self.unavailable(path, because)),
+        };
+        Ok(Choice {
+            path: GemvPath::Cpu,
+            config: None,
+            reason,
+        })
+    }
+
+    /// The fastest kernel that can compute the job, of those that were asked for.
+    fn best(&self, job: &Job<'_>, tables: &Tables<'_>) -> Result<Choice> {
+        let ranked = tables.rank(job);
+        let among = |kernel: Kernel| {
+            self.kernel.is_none_or(|asked| asked == kernel)
+                && self.path.is_none_or(|asked| asked == kernel.path())
+        };
+        let ours = || ranked.iter().filter(|one| among(one.kernel));
+        let mut instead = None;
+        for one in ours() {
+            let kernel = one.kernel;
+            let config = one.available.and_then(|()| tables.config(kernel, job));
+            match (config, one.estimate) {
+                (Ok(config), Some(estimate)) => {
+                    let evidence = estimate.evidence;
+                    let why = match evidence {
+                        Evidence::Modelled => model::why(kernel),
+                        _ => "the fastest that can run this",
+                    };
+                    let reason = match self.path {
+                        None => instead.unwrap_or(Reason::Best { why, evidence }),
+                        Some(_) if ours().count() == 1 => Reason::Asked,
+                        Some(_) => Reason::BestOfPath { why, evidence },
+                    };
+                    return Ok(chosen(config, reason));
+                }
+                // The best kernel's reason says most.
+                (Err(because), Some(_)) => {
+                    instead.get_or_insert(Reason::Instead {
+                        of: kernel,
+                        because,
+                    });
+                }
+                (_, None) => {}
+            }
+        }
+        let path = self.path.unwrap_or(GemvPath::CudaCore);
+        // Of each path the kernel that takes the most problems.
+        let kernel = self.kernel.unwrap_or(match path {
+            GemvPath::TensorCore => Kernel::Tcgen05,
+            GemvPath::CudaCore | GemvPath::Cpu => Kernel::Direct,
+        });
+        let refusal = kernel.default_config(job);
+        Err(self.unavailable(path, refusal.expect_err("every kernel was tried")))
+    }
+
+    fn unavailable(&self, path: GemvPath, reason: Refusal) -> Error {
+        match self.kernel {
+            Some(kernel) => Error::KernelUnavailable {
+                kernel: kernel.name(),
+                reason,
+            },
+            None => Error::PathUnavailable { path, reason },
+        }
+    }
+}
+
+fn chosen(config: Config, reason: Reason) -> Choice {
+    Choice {
+        path: config.kernel().path(),
+        config: Some(config),
+        reason,
+    }
+}
+
+/// What was tuned, if on such a GPU.
+fn made_on<'t>(table: &'t Measurements, gpu: &Gpu) -> Result<&'t Measurements> {
+    let tuned = &table.machine.gpu;
+    match tuned.is_of(gpu) {
+        true => Ok(table),
+        false => Err(Error::TunedElsewhere {
+            tuned: tuned.name.clone(),
+            device: gpu.name.clone(),
+        }),
+    }
+}
