@@ -15,3 +15,7 @@ mod shared;
 mod tensor;
 mod tensor_memory;
 mod trial;
+
+crate::gather![
+    barriers, cluster, convert, copies, descriptors, encode, loads, mixed, shared, tensor, tensor_memory
+];

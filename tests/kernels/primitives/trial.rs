@@ -1,44 +1,28 @@
 //! One small kernel, run under many schedules.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use ptx_sim::{Buffer, Launch, Module, Options, Program, Sim};
+use ptx_sim::{Buffer, Launch, Options, Program, Sim};
 
-use crate::ptx;
-use crate::schedules::schedules;
+use crate::support::ptx::{self, Entry};
+pub(crate) use crate::support::ptx::{ALL, BLACKWELL, HOPPER};
+use crate::support::schedules::schedules;
+use crate::support::sim;
 
-/// From here on there are mbarriers, bulk copies and clusters.
-pub(crate) const HOPPER: [&str; 2] = ["compute_90a", "compute_100a"];
-/// Every kind of code that is shipped.
-pub(crate) const ALL: [&str; 3] = ["compute_80", "compute_90a", "compute_100a"];
-/// Has tensor memory.
-pub(crate) const BLACKWELL: &str = "compute_100a";
-
-/// The PTX of a file of `tests/sim/primitives`, and what was parsed of it.
+/// The PTX of a file of this folder.
 #[derive(Clone)]
 pub(crate) struct Kernels {
     pub(crate) ptx: Arc<String>,
-    module: Arc<Module>,
+    arch: &'static str,
 }
 
 impl Kernels {
-    /// Compiles `<file>.cu`, once for all tests. Nothing without nvcc.
-    pub(crate) fn new(file: &str, arch: &str) -> Option<Self> {
-        static DONE: Mutex<Option<HashMap<String, Kernels>>> = Mutex::new(None);
-        let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let done = done.get_or_insert_default();
-        let key = format!("{file} {arch}");
-        if let Some(kernels) = done.get(&key) {
-            return Some(kernels.clone());
+    /// Compiles `<file>.cu`, once for all tests.
+    pub(crate) fn new(file: &str, arch: &'static str) -> Self {
+        Self {
+            ptx: ptx::primitive(file, arch),
+            arch,
         }
-        let ptx = ptx::source(&format!("tests/sim/primitives/{file}.cu"), arch)?;
-        let kernels = Self {
-            module: Arc::new(Module::parse(&ptx).expect("nvcc's PTX parses")),
-            ptx: Arc::new(ptx),
-        };
-        done.insert(key, kernels.clone());
-        Some(kernels)
     }
 
     /// A kernel with empty memory.
@@ -49,8 +33,8 @@ impl Kernels {
         block: impl Into<[u32; 3]>,
     ) -> Trial {
         Trial {
-            program: Program::new(&self.module, kernel).expect(kernel),
-            sim: Sim::new((*self.module).clone()),
+            program: Entry::new(&self.ptx, kernel).program,
+            sim: sim::empty(self.arch),
             launch: Launch::new(kernel, grid, block),
             inputs: Vec::new(),
             output: None,

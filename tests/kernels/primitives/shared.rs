@@ -2,12 +2,13 @@
 
 use super::trial::{HOPPER, Kernels, bytes32};
 
-#[test]
+crate::trials! {
+    simulator: addresses, leaders;
+}
+
 fn addresses() {
     for arch in HOPPER {
-        let Some(kernels) = Kernels::new("shared", arch) else {
-            return;
-        };
+        let kernels = Kernels::new("shared", arch);
         let want = bytes32((0..64).map(|t| 1000 + (t + 1) % 64));
         let mut trial = kernels.trial("addresses", [1, 1, 1], [64, 1, 1]);
         trial = trial.output(want.len()).words(&[0]);
@@ -26,12 +27,9 @@ fn one_leader_a_warp(output: &[u8]) -> bool {
     })
 }
 
-#[test]
 fn leaders() {
     for arch in HOPPER {
-        let Some(kernels) = Kernels::new("shared", arch) else {
-            return;
-        };
+        let kernels = Kernels::new("shared", arch);
         let mut trial = kernels.trial("elections", [1, 1, 1], [128, 1, 1]);
         trial = trial.output(128 * 8).words(&[0]);
         for outcome in trial.outcomes() {

@@ -7,13 +7,14 @@ use ptx_sim::models::tensor_map::{
 
 use super::trial::{HOPPER, Kernels, Trial, noise};
 
-#[test]
+crate::trials! {
+    simulator: bulk, boxes_of_rank_3, boxes_of_rank_4, the_proxy_fence_is_needed;
+}
+
 fn bulk() {
     let data = noise(8192, 2);
     for arch in HOPPER {
-        let Some(kernels) = Kernels::new("copies", arch) else {
-            return;
-        };
+        let kernels = Kernels::new("copies", arch);
         let trial = |offset: usize, bytes: usize, at: u32, last: u32| {
             kernels
                 .trial("bulk", [1, 1, 1], [64, 1, 1])
@@ -139,12 +140,9 @@ impl Tensor {
     }
 }
 
-#[test]
 fn boxes_of_rank_3() {
     for arch in HOPPER {
-        let Some(kernels) = Kernels::new("copies", arch) else {
-            return;
-        };
+        let kernels = Kernels::new("copies", arch);
         for swizzle in [Swizzle::None, Swizzle::B128] {
             let tensor = Tensor::new(&[208, 23, 3], &[128, 8, 2], swizzle);
             for corner in [
@@ -179,12 +177,9 @@ fn boxes_of_rank_3() {
     }
 }
 
-#[test]
 fn boxes_of_rank_4() {
     for arch in HOPPER {
-        let Some(kernels) = Kernels::new("copies", arch) else {
-            return;
-        };
+        let kernels = Kernels::new("copies", arch);
         // The vectors' scales: rows of an atom, rows, atoms, batches.
         let scales = Tensor::new(&[16, 21, 5, 3], &[16, 32, 4, 1], Swizzle::None);
         for corner in [
@@ -208,13 +203,10 @@ fn boxes_of_rank_4() {
     }
 }
 
-#[test]
 fn the_proxy_fence_is_needed() {
     let data = noise(2048, 4);
     for arch in HOPPER {
-        let Some(kernels) = Kernels::new("copies", arch) else {
-            return;
-        };
+        let kernels = Kernels::new("copies", arch);
         for loads in [0, 1] {
             let mut trial = kernels.trial("overwrite", [1, 1, 1], [64, 1, 1]);
             trial = trial.input(&data).output(1024 + 64).words(&[loads, 0]);

@@ -5,6 +5,10 @@ use ptx_sim::models::smem_desc::SmemDesc;
 
 use super::trial::{BLACKWELL, Kernels, bytes32};
 
+crate::trials! {
+    simulator: matrices, instructions;
+}
+
 /// "Shared memory descriptor": the fields of a matrix descriptor.
 fn matrix(address: u32, stride: u32, swizzle: u64) -> u64 {
     let field = |value: u64, first: u32, last: u32| {
@@ -31,11 +35,8 @@ fn instruction(n: u32) -> u32 {
     types | n << 17 | m << 27
 }
 
-#[test]
 fn matrices() {
-    let Some(kernels) = Kernels::new("tensor_memory", BLACKWELL) else {
-        return;
-    };
+    let kernels = Kernels::new("tensor_memory", BLACKWELL);
     for (address, stride, swizzle) in [
         (0, 0, 0),
         (1024, 1024, 2),
@@ -61,11 +62,8 @@ fn matrices() {
     }
 }
 
-#[test]
 fn instructions() {
-    let Some(kernels) = Kernels::new("tensor_memory", BLACKWELL) else {
-        return;
-    };
+    let kernels = Kernels::new("tensor_memory", BLACKWELL);
     let mut trial = kernels.trial("instructions", [1, 1, 1], [32, 1, 1]);
     trial = trial.output(128);
     trial.gives(&bytes32((1..=32).map(|i| instruction(8 * i))));

@@ -2,6 +2,10 @@
 
 use super::trial::{BLACKWELL, Kernels, bytes32, noise};
 
+crate::trials! {
+    simulator: allocations, scales;
+}
+
 /// Columns that an allocation has.
 fn columns(output: &[u8], columns: u32) -> std::ops::Range<u32> {
     let address = u32::from_le_bytes(output.try_into().unwrap());
@@ -10,11 +14,8 @@ fn columns(output: &[u8], columns: u32) -> std::ops::Range<u32> {
     address..address + columns
 }
 
-#[test]
 fn allocations() {
-    let Some(kernels) = Kernels::new("tensor_memory", BLACKWELL) else {
-        return;
-    };
+    let kernels = Kernels::new("tensor_memory", BLACKWELL);
     let trial = |first, second| {
         let trial = kernels.trial("allocations", [1, 1, 1], [32, 1, 1]);
         trial.output(8).words(&[first, second, 0])
@@ -38,11 +39,8 @@ fn allocations() {
     trial(512, 32).is_refused(&["deadlock"]);
 }
 
-#[test]
 fn scales() {
-    let Some(kernels) = Kernels::new("tensor_memory", BLACKWELL) else {
-        return;
-    };
+    let kernels = Kernels::new("tensor_memory", BLACKWELL);
     let atoms = noise(2048, 10);
     let word = |lane: usize, column: usize| {
         let at = column / 4 * 512 + lane % 32 * 16 + column % 4 * 4;

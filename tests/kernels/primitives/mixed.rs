@@ -4,11 +4,12 @@ use half::f16;
 
 use super::trial::{BLACKWELL, Kernels, bytes32};
 
-#[test]
+crate::trials! {
+    simulator: sums_and_products;
+}
+
 fn sums_and_products() {
-    let Some(kernels) = Kernels::new("mixed", BLACKWELL) else {
-        return;
-    };
+    let kernels = Kernels::new("mixed", BLACKWELL);
     // Block scales, sums of halves of a block, and what f16 has at its ends.
     let halves = [
         0.0,

@@ -2,17 +2,18 @@
 
 use super::trial::{ALL, HOPPER, Kernels, bytes32};
 
+crate::trials! {
+    simulator: places, peers_in_order, dependent_launch_alone;
+}
+
 /// CTAs of a grid of two by two clusters.
 fn grid(size: u32) -> [u32; 3] {
     [2 * size, 2, 1]
 }
 
-#[test]
 fn places() {
     for arch in HOPPER {
-        let Some(kernels) = Kernels::new("cluster", arch) else {
-            return;
-        };
+        let kernels = Kernels::new("cluster", arch);
         for size in [1, 2, 3, 4, 8] {
             let mut trial = kernels.trial("places", grid(size), [1, 1, 1]);
             trial.launch.cluster = Some([size, 1, 1]);
@@ -24,12 +25,9 @@ fn places() {
     }
 }
 
-#[test]
 fn peers_in_order() {
     for arch in HOPPER {
-        let Some(kernels) = Kernels::new("cluster", arch) else {
-            return;
-        };
+        let kernels = Kernels::new("cluster", arch);
         for size in [1, 2, 3, 8] {
             let ctas = 4 * size as usize;
             // Sums depend on the order.
@@ -67,19 +65,16 @@ fn peers_in_order() {
     }
 }
 
-#[test]
 fn dependent_launch_alone() {
     for arch in ALL {
-        let Some(kernels) = Kernels::new("cluster", arch) else {
-            return;
-        };
+        let kernels = Kernels::new("cluster", arch);
         let want = bytes32(0..64);
         let mut trial = kernels.trial("dependent", [1, 1, 1], [64, 1, 1]);
         trial = trial.output(want.len()).words(&[0]);
         trial.gives(&want);
         trial.wrong(1).differs(&want);
         for instruction in ["griddepcontrol.wait;", "griddepcontrol.launch_dependents;"] {
-            assert_eq!(kernels.ptx.contains(instruction), arch != "compute_80");
+            assert_eq!(kernels.ptx.contains(instruction), arch != "80");
         }
     }
 }

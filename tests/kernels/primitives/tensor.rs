@@ -3,6 +3,10 @@
 
 use super::trial::{BLACKWELL, Kernels, Trial, bytes32};
 
+crate::trials! {
+    simulator: one_element_of_each_operand, one_scale_of_each_operand, all_scales, all_elements_and_slices, sums_are_kept_or_not, every_wait_and_fence_is_needed, wrong_layouts_are_noticed;
+}
+
 const K: usize = 256;
 /// Codes of E2M1.
 const ONE: u8 = 2;
@@ -133,11 +137,8 @@ fn check_once(trial: &mut Trial, a: &Operand, b: &Operand, want: &[u8], what: &s
 const NS: [usize; 3] = [16, 64, 128];
 const ROWS: [usize; 10] = [0, 1, 7, 8, 31, 32, 65, 95, 96, 127];
 
-#[test]
 fn one_element_of_each_operand() {
-    let Some(kernels) = Kernels::new("tensor", BLACKWELL) else {
-        return;
-    };
+    let kernels = Kernels::new("tensor", BLACKWELL);
     let mut rng = fastrand::Rng::with_seed(6);
     let mut blank = [Operand::noise(&mut rng), Operand::noise(&mut rng)];
     for operand in &mut blank {
@@ -167,11 +168,8 @@ fn scale(operand: &Operand, row: usize, k: usize) -> f64 {
     1.0 + f64::from(operand.scales[row][k / 16] - SCALE_ONE) / 8.0
 }
 
-#[test]
 fn one_scale_of_each_operand() {
-    let Some(kernels) = Kernels::new("tensor", BLACKWELL) else {
-        return;
-    };
+    let kernels = Kernels::new("tensor", BLACKWELL);
     let ones = Operand::filled(ONE, SCALE_ONE);
     let unscaled = Operand::filled(ONE, 0);
     for n in NS {
@@ -192,11 +190,8 @@ fn one_scale_of_each_operand() {
     }
 }
 
-#[test]
 fn all_scales() {
-    let Some(kernels) = Kernels::new("tensor", BLACKWELL) else {
-        return;
-    };
+    let kernels = Kernels::new("tensor", BLACKWELL);
     let ones = Operand::filled(ONE, SCALE_ONE);
     let mut scaled = ones.clone();
     for (code, row) in scaled.scales.iter_mut().enumerate().take(0x7f) {
@@ -221,11 +216,8 @@ fn filled_trial(kernels: &Kernels, n: usize, steps: Steps, seed: u64) -> (Trial,
     (trial, product(&a, &b, n, steps))
 }
 
-#[test]
 fn all_elements_and_slices() {
-    let Some(kernels) = Kernels::new("tensor", BLACKWELL) else {
-        return;
-    };
+    let kernels = Kernels::new("tensor", BLACKWELL);
     for (i, n) in NS.into_iter().enumerate() {
         for (first, last) in [(0, 1), (1, 2), (2, 4), (0, 4)] {
             let steps = Steps {
@@ -239,11 +231,8 @@ fn all_elements_and_slices() {
     }
 }
 
-#[test]
 fn sums_are_kept_or_not() {
-    let Some(kernels) = Kernels::new("tensor", BLACKWELL) else {
-        return;
-    };
+    let kernels = Kernels::new("tensor", BLACKWELL);
     for keep in [false, true] {
         let steps = Steps {
             last: 2,
@@ -259,11 +248,8 @@ fn sums_are_kept_or_not() {
     }
 }
 
-#[test]
 fn every_wait_and_fence_is_needed() {
-    let Some(kernels) = Kernels::new("tensor", BLACKWELL) else {
-        return;
-    };
+    let kernels = Kernels::new("tensor", BLACKWELL);
     let steps = Steps { rounds: 2, ..SLICE };
     let (mut trial, want) = filled_trial(&kernels, 16, steps, 8);
     trial.gives(&want);
@@ -281,11 +267,8 @@ fn every_wait_and_fence_is_needed() {
     }
 }
 
-#[test]
 fn wrong_layouts_are_noticed() {
-    let Some(kernels) = Kernels::new("tensor", BLACKWELL) else {
-        return;
-    };
+    let kernels = Kernels::new("tensor", BLACKWELL);
     let (mut trial, want) = filled_trial(&kernels, 64, SLICE, 9);
     trial.gives(&want);
     for wrong in [8, 9, 10, 11, 12, 13, 14] {

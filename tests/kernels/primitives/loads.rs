@@ -2,6 +2,10 @@
 
 use super::trial::{ALL, BLACKWELL, Kernels, noise};
 
+crate::trials! {
+    simulator: widths;
+}
+
 const LOADS: [(&str, usize, &str); 9] = [
     (
         WIDEST,
@@ -29,12 +33,9 @@ const LOADS: [(&str, usize, &str); 9] = [
 const WIDEST: &str = "load_stream_256";
 const THREADS: usize = 64;
 
-#[test]
 fn widths() {
     for arch in ALL {
-        let Some(kernels) = Kernels::new("loads", arch) else {
-            return;
-        };
+        let kernels = Kernels::new("loads", arch);
         let there = |name: &str| name != WIDEST || arch == BLACKWELL;
         for (name, width, instruction) in LOADS.into_iter().filter(|load| there(load.0)) {
             let data = noise((THREADS + 1) * width, 1);

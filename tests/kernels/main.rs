@@ -1,0 +1,17 @@
+//! The GPU kernels, a folder each: in the simulator, on a GPU where there is one, and what they refuse.
+//!
+//! Simulations execute the kernels' PTX with ptx-sim, as the launch plans of `src/kernel` say: they need nvcc. What
+//! cannot run is reported as ignored, with the reason. Simulations of minutes are ignored, too:
+//! `cargo xtask check simulator`, or `cargo test --test kernels -- --ignored long`, runs them.
+
+mod primitives;
+mod ring;
+mod support;
+
+use std::process::ExitCode;
+
+crate::gather![primitives, ring];
+
+fn main() -> ExitCode {
+    support::trial::run(trials())
+}
