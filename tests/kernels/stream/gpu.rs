@@ -1,14 +1,14 @@
 //! The stream kernel on a GPU.
 
-use half::{bf16, f16};
+use std::sync::Arc;
+
 use libtest_mimic::Trial;
 use nvfp4_gemv::kernel::{Config, Job, Kernel, StreamConfig};
-use nvfp4_gemv::problem::Problem;
 use nvfp4_gemv::{Activation, ScaleLayout, Shape};
 
 use crate::support::battery::{self, Sizes, Subject};
-use crate::support::data::Data;
-use crate::support::gpu::{CASE, Case, Gpu, OnDevice, kernel_trial};
+use crate::support::gpu::{Gpu, OnDevice, kernel_trial};
+use crate::support::operands::{Case, Data, Operands};
 
 /// Every number of vectors, with rows that end inside a tile, and batches that do.
 fn odd() -> Vec<Sizes> {
@@ -81,52 +81,33 @@ const SUBJECT: Subject = Subject {
 /// f16 and bf16 vectors over their types' whole ranges, also as weights with the code 0.5 see them: what is promised
 /// of matrix instructions' sums, subnormal elements included.
 fn vectors_of_every_magnitude(gpu: &Gpu) {
-    // A range of exponents, and one of how many elements is not zero, so that no large one hides what becomes of a
-    // small one. 127 is bf16's exponent of 1, where a single vector is cut in two.
-    let f16s = [(1..31, 1), (0..3, 1), (0..31, 1), (12..18, 1)];
+    let f16s = [(1, 31, 1), (0, 3, 1), (0, 31, 1), (12, 18, 1)];
+    // 127 is the exponent of 1, where a single vector is cut in two. One element of many, so that no large one hides
+    // what becomes of a small one.
     let bf16s = [
-        (1..230, 1),
-        (0..3, 1),
-        (0..230, 1),
-        (124..130, 1),
-        (0..230, 700),
-        (125..129, 700),
-        (0..3, 700),
+        (1, 230, 1),
+        (0, 3, 1),
+        (0, 230, 1),
+        (124, 130, 1),
+        (0, 230, 700),
+        (125, 129, 700),
+        (0, 3, 700),
     ];
-    let f16s = f16s.map(|range| (Activation::F16, range));
-    let all = f16s.into_iter().chain(bf16s.map(|range| (Activation::Bf16, range)));
-    for (seed, (activation, (exponents, one_of))) in all.enumerate() {
+    let of = |activation| move |range| (activation, range);
+    let all = f16s.map(of(Activation::F16)).into_iter();
+    let all = all.chain(bf16s.map(of(Activation::Bf16)));
+    for (seed, (activation, (least, end, one_of))) in all.enumerate() {
         for n in [1, 2, 3] {
             let shape = Shape::new(130, n, 2048, 1).unwrap();
-            // Without alpha: results of vectors that are small stay small, in f32 far from its limits.
-            let mut problem = Problem::full_range(shape, 21);
-            problem.alpha = None;
-            let mut rng = fastrand::Rng::with_seed(seed as u64);
-            let mantissa = if activation == Activation::F16 { 10 } else { 7 };
-            let x: Vec<u16> = (0..n * shape.k())
-                .map(|_| {
-                    let exponent = rng.u16(exponents.clone()) << mantissa;
-                    let bits = exponent | rng.u16(..2) << 15 | rng.u16(..1 << mantissa);
-                    if rng.u32(..one_of) == 0 { bits } else { 0 }
-                })
-                .collect();
-            let case = Case { activation, ..CASE };
-            let data = match activation {
-                Activation::F16 => {
-                    let x: Vec<f16> = x.iter().map(|&bits| f16::from_bits(bits)).collect();
-                    Data::with_vectors(problem, &nvfp4_gemv::Vectors::f16(&x))
-                }
-                _ => {
-                    let x: Vec<bf16> = x.iter().map(|&bits| bf16::from_bits(bits)).collect();
-                    Data::with_vectors(problem, &nvfp4_gemv::Vectors::bf16(&x))
-                }
+            let data = Data::Exponents(least, end, one_of);
+            let case = Case {
+                activation,
+                vector_layout: ScaleLayout::Linear,
+                ..Case::new(shape, data, ScaleLayout::Linear, seed as u64)
             };
-            let mut on = OnDevice::new(gpu, &data, case);
-            let bytes: Vec<u8> = x.iter().flat_map(|bits| bits.to_le_bytes()).collect();
-            let values = gpu.upload(&bytes);
-            on.replace_dense_vectors(gpu.address(&values));
-            let config = on.job(false, |job| Kernel::Stream.default_config(job)).unwrap();
-            on.assert_right(config, false);
+            let mut on = OnDevice::new(gpu, Arc::new(Operands::new(&case)));
+            let config = on.job(false, |job| Kernel::Stream.default_config(job));
+            on.assert_right(config.unwrap(), false);
         }
     }
 }

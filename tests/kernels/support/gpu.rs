@@ -5,16 +5,11 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DevicePtr, DeviceRepr, sys};
-use half::{bf16, f16};
 use libtest_mimic::{Completion, Trial};
-use nvfp4_gemv::kernel::{Config, Job, Kernel};
-use nvfp4_gemv::raw::{self, Call, RawOutput, RawVectors, RawWeights};
-use nvfp4_gemv::reference::error_bound;
-use nvfp4_gemv::{
-    Activation, Choice, FloatType, GlobalScale, Operands, Options, ScaleLayout, Shape, Strides,
-};
+use nvfp4_gemv::kernel::{Call, Config, Job, Kernel};
+use nvfp4_gemv::{Activation, Choice, Options, ScaleLayout, Shape, raw};
 
-use super::data::Data;
+use super::operands::Operands;
 
 /// The first device and a stream of its own.
 pub(crate) struct Gpu {
@@ -32,7 +27,7 @@ pub(crate) fn kernel_trial(
         raw::device_count()?;
         let gpu = raw::gpu(0)?;
         let shape = Shape::gemv(128, 256, 1)?;
-        let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
+        let operands = nvfp4_gemv::Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
         let job = Job {
             shape: &shape,
             operands: &operands,
@@ -110,48 +105,6 @@ impl Gpu {
     }
 }
 
-/// How one problem is put to the device.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Case {
-    pub(crate) weight_layout: ScaleLayout,
-    pub(crate) vector_layout: ScaleLayout,
-    pub(crate) activation: Activation,
-    pub(crate) output: FloatType,
-    /// NVFP4 vectors as rows of 128, the others garbage; rows and batches of others 16 bytes apart.
-    pub(crate) padded: bool,
-    /// Bytes from a boundary of 256 to the weights' codes and the codes of NVFP4 vectors; half as many to scales.
-    pub(crate) offset: usize,
-}
-
-/// Linear scales, NVFP4 vectors, f32 output.
-pub(crate) const CASE: Case = Case {
-    weight_layout: ScaleLayout::Linear,
-    vector_layout: ScaleLayout::Linear,
-    activation: Activation::Nvfp4,
-    output: FloatType::F32,
-    padded: false,
-    offset: 0,
-};
-
-impl Case {
-    /// Types of vectors and layouts of scales, each once: dense vectors have no scales.
-    pub(crate) fn all() -> impl Iterator<Item = Self> {
-        Activation::ALL.into_iter().flat_map(|activation| {
-            ScaleLayout::ALL.into_iter().flat_map(move |weight_layout| {
-                ScaleLayout::ALL
-                    .into_iter()
-                    .filter(move |&v| activation == Activation::Nvfp4 || v == ScaleLayout::Linear)
-                    .map(move |vector_layout| Self {
-                        weight_layout,
-                        vector_layout,
-                        activation,
-                        ..CASE
-                    })
-            })
-        })
-    }
-}
-
 /// What asks for a config; chained where that is asked for, too.
 pub(crate) fn options(config: Config, chained: bool) -> Options<'static> {
     let options = Options::new().config(config);
@@ -165,92 +118,54 @@ pub(crate) fn options(config: Config, chained: bool) -> Options<'static> {
 /// Bytes past the end of the output that must keep their poison.
 const CANARY: usize = 256;
 
-/// A problem in device memory, as a case says.
+/// Bytes from a boundary of 256 to the first: of weights' codes and of codes of NVFP4 vectors. Half as many to scales.
+fn behind(offset: usize, name: &str, activation: Activation) -> usize {
+    match name {
+        "weight codes" => offset,
+        "vectors" if activation == Activation::Nvfp4 => offset,
+        "weight scales" | "vector scales" => offset / 2,
+        _ => 0,
+    }
+}
+
+/// A problem in device memory.
 pub(crate) struct OnDevice<'a> {
     gpu: &'a Gpu,
-    data: &'a Data,
-    pub(crate) case: Case,
+    pub(crate) operands: Arc<Operands>,
     pub(crate) call: Call,
-    weights: RawWeights,
-    to: RawOutput,
     output: CudaSlice<u8>,
-    _operands: Vec<CudaSlice<u8>>,
+    _memory: Vec<CudaSlice<u8>>,
 }
 
 impl<'a> OnDevice<'a> {
-    pub(crate) fn new(gpu: &'a Gpu, data: &'a Data, case: Case) -> Self {
-        let problem = &data.problem;
-        let shape = &problem.shape;
-        let mut operands = Vec::new();
-        // An operand that is not there stays a null pointer.
-        let mut upload = |offset: usize, bytes: &[u8]| {
-            if bytes.is_empty() {
-                return 0;
-            }
-            operands.push(gpu.upload(&[&vec![0; offset], bytes].concat()));
-            gpu.address(operands.last().expect("just pushed")) + offset as u64
-        };
-        let w = problem.weights(case.weight_layout).unwrap();
-        let weights = RawWeights {
-            codes: upload(case.offset, w.codes),
-            scales: upload(case.offset / 2, &w.scales),
-            layout: case.weight_layout,
-            global: w.global(),
-            row_alpha: upload(0, &bytes(&data.row_alpha)),
-            row_alpha_batch_stride: match data.row_alpha.len() > shape.m() {
-                true => shape.m(),
-                false => 0,
-            },
-        };
-        let vectors = match case.activation {
-            Activation::Nvfp4 => nvfp4(data, case, &mut upload),
-            Activation::F16 => dense(data, case, FloatType::F16, &mut upload),
-            Activation::Bf16 => dense(data, case, FloatType::Bf16, &mut upload),
-            Activation::F32 => dense(data, case, FloatType::F32, &mut upload),
-        };
-        let output = gpu.upload(&vec![0xff; shape.outputs() * case.output.bytes() + CANARY]);
-        let to = RawOutput {
-            address: gpu.address(&output),
-            element: case.output,
-        };
-        let call = Call::new(shape, &weights, &vectors, &to)
-            .unwrap_or_else(|error| panic!("{shape} {case:?}: {error}"));
+    pub(crate) fn new(gpu: &'a Gpu, operands: Arc<Operands>) -> Self {
+        Self::behind(gpu, operands, 0)
+    }
+
+    /// With addresses so many bytes behind a boundary.
+    pub(crate) fn behind(gpu: &'a Gpu, operands: Arc<Operands>, offset: usize) -> Self {
+        let output = gpu.upload(&vec![0xff; operands.output_bytes() + CANARY]);
+        let mut memory = Vec::new();
+        let call = operands.call(gpu.address(&output), |name, bytes| {
+            let offset = behind(offset, name, operands.case.activation);
+            let slice = gpu.upload(&[&vec![0; offset], bytes].concat());
+            let address = gpu.address(&slice) + offset as u64;
+            memory.push(slice);
+            address
+        });
         Self {
             gpu,
-            data,
-            case,
+            operands,
             call,
-            weights,
-            to,
             output,
-            _operands: operands,
+            _memory: memory,
         }
     }
 
-    /// Vectors that are elsewhere in device memory, and outlive this.
-    pub(crate) fn replace_vectors(&mut self, vectors: RawVectors) {
-        let (shape, weights, output) = (*self.call.shape(), self.weights, self.to);
-        self.call = Call::new(&shape, &weights, &vectors, &output).unwrap();
-    }
-
-    /// Dense vectors of the same type that are elsewhere in device memory, and outlive this.
-    pub(crate) fn replace_dense_vectors(&mut self, values: u64) {
-        let shape = self.call.shape();
-        let element = match self.case.activation {
-            Activation::Nvfp4 => panic!("NVFP4 vectors are not dense"),
-            Activation::F16 => FloatType::F16,
-            Activation::Bf16 => FloatType::Bf16,
-            Activation::F32 => FloatType::F32,
-        };
-        let row = shape.k() * element.bytes();
-        self.replace_vectors(RawVectors::Dense {
-            element,
-            values,
-            strides: Strides {
-                row,
-                batch: shape.n() * row,
-            },
-        });
+    /// Other vectors, which are elsewhere in device memory and outlive this.
+    pub(crate) fn with_vectors(&mut self, vectors: &RawVectors) {
+        let Call { weights, output, .. } = self.call;
+        self.call = Call::new(self.call.shape(), &weights, vectors, &output).unwrap();
     }
 
     /// What kernels are asked about.
@@ -287,7 +202,7 @@ impl<'a> OnDevice<'a> {
     /// What a config gives: the same by a call, and by one that is prepared and launched twice.
     pub(crate) fn run(&mut self, config: Config, chained: bool) -> Vec<u8> {
         let options = options(config, chained);
-        let what = format!("{} {:?} {config:?} chained {chained}", self.call.shape(), self.case);
+        let what = format!("{:?} {config:?} chained {chained}", self.operands.case);
         self.poison();
         let choice = self.enqueue(&options).unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(choice.config, Some(config));
@@ -302,96 +217,13 @@ impl<'a> OnDevice<'a> {
         called
     }
 
-    /// The same as numbers.
-    pub(crate) fn numbers(&mut self, config: Config, chained: bool) -> Vec<f64> {
-        numbers(self.case.output, &self.run(config, chained))
-    }
-
     /// What a config gives is within what it promises, or is exact.
     pub(crate) fn assert_right(&mut self, config: Config, chained: bool) {
-        let y = self.numbers(config, chained);
-        let shape = self.call.shape();
-        let roundings = config.roundings(shape, self.case.activation);
-        for (i, y) in y.into_iter().enumerate() {
-            let (truth, magnitude) = (self.data.truth.y[i], self.data.truth.magnitude[i]);
-            let bound = match self.data.exact {
-                true => 0.0,
-                false => error_bound(truth, magnitude, roundings, self.case.output),
-            };
-            // A NaN is wrong too.
-            assert!(
-                (y - truth).abs() <= bound,
-                "{shape} {:?} {config:?} element {i}: {y}, true {truth}, bound {bound:e}",
-                self.case
-            );
+        let y = self.run(config, chained);
+        let case = &self.operands.case;
+        let roundings = config.roundings(&case.shape, case.activation);
+        if let Some(difference) = self.operands.difference(&y, roundings) {
+            panic!("{case:?} {config:?} chained {chained}: {difference}");
         }
-    }
-}
-
-/// The elements as numbers.
-fn numbers(element: FloatType, bytes: &[u8]) -> Vec<f64> {
-    let number = |b: &[u8]| match element {
-        FloatType::F16 => f16::from_le_bytes([b[0], b[1]]).to_f64(),
-        FloatType::Bf16 => bf16::from_le_bytes([b[0], b[1]]).to_f64(),
-        FloatType::F32 => f32::from_le_bytes([b[0], b[1], b[2], b[3]]).into(),
-    };
-    bytes.chunks_exact(element.bytes()).map(number).collect()
-}
-
-pub(crate) fn bytes(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_le_bytes()).collect()
-}
-
-fn nvfp4(data: &Data, case: Case, upload: &mut impl FnMut(usize, &[u8]) -> u64) -> RawVectors {
-    let problem = &data.problem;
-    let shape = &problem.shape;
-    let x = match case.padded {
-        true => problem.padded_vectors(case.vector_layout, 99),
-        false => problem.vectors(case.vector_layout),
-    }
-    .unwrap();
-    let packed = |row: usize, batch: usize| Strides { row, batch };
-    let (row, blocks) = (shape.row_code_bytes(), shape.blocks());
-    RawVectors::Nvfp4 {
-        codes: upload(case.offset, &x.codes),
-        code_strides: x.code_strides.unwrap_or(packed(row, shape.n() * row)),
-        scales: upload(case.offset / 2, &x.scales),
-        layout: case.vector_layout,
-        scale_strides: x
-            .scale_strides
-            .unwrap_or(packed(blocks, case.vector_layout.bytes(shape.n(), blocks))),
-        global: GlobalScale::ONE,
-        vector_alpha: upload(0, &bytes(&data.vector_alpha)),
-    }
-}
-
-/// Dense vectors; what lies between padded ones is NaN.
-fn dense(
-    data: &Data,
-    case: Case,
-    element: FloatType,
-    upload: &mut impl FnMut(usize, &[u8]) -> u64,
-) -> RawVectors {
-    let shape = &data.problem.shape;
-    let values = data.problem.decoded_vectors().unwrap();
-    let size = element.bytes();
-    let pad = if case.padded { 16 } else { 0 };
-    let row = shape.k() * size + pad;
-    let batch = shape.n() * row + 2 * pad;
-    let mut all = vec![0xff; shape.l() * batch];
-    for (i, row_of) in values.chunks(shape.k()).enumerate() {
-        let at = i / shape.n() * batch + i % shape.n() * row;
-        for (x, to) in row_of.iter().zip(all[at..].chunks_exact_mut(size)) {
-            match element {
-                FloatType::F16 => to.copy_from_slice(&f16::from_f32(*x).to_le_bytes()),
-                FloatType::Bf16 => to.copy_from_slice(&bf16::from_f32(*x).to_le_bytes()),
-                FloatType::F32 => to.copy_from_slice(&x.to_le_bytes()),
-            }
-        }
-    }
-    RawVectors::Dense {
-        element,
-        values: upload(0, &all),
-        strides: Strides { row, batch },
     }
 }
