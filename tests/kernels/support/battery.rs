@@ -505,7 +505,10 @@ fn vectors_of_the_kernel_before(gpu: &Gpu, subject: &Subject) {
     let mut taken = 0;
     for shape in shapes(&[(1000, 3, 1056, 2), (1000, 3, 1024, 2), (1024, 1, 1024, 2)]) {
         for layout in ScaleLayout::ALL {
-            let case = Case::new(shape, Data::FullRange, layout, 31);
+            let case = Case {
+                vector_alpha: true,
+                ..Case::new(shape, Data::FullRange, layout, 31)
+            };
             if subject.takes(gpu, &case) {
                 taken += 1;
                 follows(gpu, subject, case);
@@ -518,7 +521,6 @@ fn vectors_of_the_kernel_before(gpu: &Gpu, subject: &Subject) {
 fn follows(gpu: &Gpu, subject: &Subject, case: Case) {
     let (shape, layout) = (case.shape, case.weight_layout);
     let problem = Problem::full_range(shape, case.seed);
-    let mut on = OnDevice::new(gpu, Arc::new(Operands::of(&case, &problem)));
     let (count, k) = (shape.l() * shape.n(), shape.k());
     let strides = |row: usize| Strides {
         row,
@@ -539,17 +541,12 @@ fn follows(gpu: &Gpu, subject: &Subject, case: Case) {
         layout,
         vector_alpha: gpu.address(&alpha),
     };
-    on.with_vectors(&RawVectors::Nvfp4 {
-        codes: quantize.codes,
-        code_strides: strides(k / 2),
-        scales: quantize.scales,
-        layout,
-        scale_strides: Strides {
-            row: shape.blocks(),
-            batch: scale_bytes,
-        },
-        global: GlobalScale::ONE,
-        vector_alpha: quantize.vector_alpha,
+    let operands = Arc::new(Operands::of(&case, &problem));
+    let mut on = OnDevice::with(gpu, operands, 0, |name| match name {
+        "vectors" => Some(quantize.codes),
+        "vector scales" => Some(quantize.scales),
+        "vector alpha" => Some(quantize.vector_alpha),
+        _ => None,
     });
     let config = subject.default(&on, true);
     let w = problem.weights(ScaleLayout::Linear).unwrap();

@@ -139,14 +139,27 @@ pub(crate) struct OnDevice<'a> {
 
 impl<'a> OnDevice<'a> {
     pub(crate) fn new(gpu: &'a Gpu, operands: Arc<Operands>) -> Self {
-        Self::behind(gpu, operands, 0)
+        Self::with(gpu, operands, 0, |_| None)
     }
 
     /// With addresses so many bytes behind a boundary.
     pub(crate) fn behind(gpu: &'a Gpu, operands: Arc<Operands>, offset: usize) -> Self {
+        Self::with(gpu, operands, offset, |_| None)
+    }
+
+    /// With some operands, by their names, elsewhere in device memory.
+    pub(crate) fn with(
+        gpu: &'a Gpu,
+        operands: Arc<Operands>,
+        offset: usize,
+        elsewhere: impl Fn(&str) -> Option<u64>,
+    ) -> Self {
         let output = gpu.upload(&vec![0xff; operands.output_bytes() + CANARY]);
         let mut memory = Vec::new();
         let call = operands.call(gpu.address(&output), |name, bytes| {
+            if let Some(address) = elsewhere(name) {
+                return address;
+            }
             let offset = behind(offset, name, operands.case.activation);
             let slice = gpu.upload(&[&vec![0; offset], bytes].concat());
             let address = gpu.address(&slice) + offset as u64;
@@ -160,12 +173,6 @@ impl<'a> OnDevice<'a> {
             output,
             _memory: memory,
         }
-    }
-
-    /// Other vectors, which are elsewhere in device memory and outlive this.
-    pub(crate) fn with_vectors(&mut self, vectors: &RawVectors) {
-        let Call { weights, output, .. } = self.call;
-        self.call = Call::new(self.call.shape(), &weights, vectors, &output).unwrap();
     }
 
     /// What kernels are asked about.
