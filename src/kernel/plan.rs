@@ -9,7 +9,7 @@ pub(crate) const MOST_LAUNCHES: usize = 4;
 pub(crate) const MOST_MAPS: usize = 3;
 /// The most bytes of a kernel's parameter structure.
 pub(crate) const MOST_PARAMETER_BYTES: usize = 256;
-/// The most CTAs of a grid along y.
+/// The most CTAs of a grid along y, and along z.
 ///
 /// Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 pub const MOST_GRID_Y: u32 = 65535;

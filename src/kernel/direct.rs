@@ -1,0 +1,186 @@
+//! The kernel that loads rows straight into registers and decodes vectors where they are used: it takes every
+//! problem. `csrc/kernels/gemv_direct.cuh`.
+
+use serde::{Deserialize, Serialize};
+
+use super::params::{
+    NVFP4_DIRECT_MAX_WARPS, NVFP4_DIRECT_ROWS, NVFP4_DIRECT_ROWS_OF_MANY, NVFP4_PASS_VECTORS,
+    NVFP4_WARP,
+};
+use super::plan::{Launch, MOST_GRID_Y, Parameters, Plan};
+use super::row_tiles::{Entry, bytes_of_loads, can_load, parameters, roundings, row_tiles, steps};
+use super::{Call, DotConfig, Job, KernelConfig, distinct, field};
+use crate::refusal::Refusal;
+use crate::shape::Shape;
+use crate::types::Activation;
+
+/// The configuration of the direct kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DirectConfig {
+    /// Blocks of 16 codes that a lane loads at once: 2 (16 bytes), or 1 (8 bytes).
+    pub blocks_per_load: u32,
+    /// Warps of a CTA: 1 to 8.
+    pub warps: u32,
+    /// Warps that share a row tile and split K between them; divides `warps`.
+    pub k_split: u32,
+}
+
+const PASS: usize = NVFP4_PASS_VECTORS as usize;
+
+/// NVFP4 vectors come here where shared memory has no room for them: then they are many, or long.
+const NVFP4: [Entry; 2] = [
+    Entry::new("gemv_direct_nvfp4_n8_b1", 8, 1),
+    Entry::new("gemv_direct_nvfp4_n8_b2", 8, 2),
+];
+
+/// The entry points for vectors that are not NVFP4. Loads of one block are for weights that allow no other.
+macro_rules! dense {
+    ($activation:literal) => {
+        [
+            Entry::new(concat!("gemv_direct_", $activation, "_n1_b1"), 1, 1),
+            Entry::new(concat!("gemv_direct_", $activation, "_n1_b2"), 1, 2),
+            Entry::new(concat!("gemv_direct_", $activation, "_n2_b2"), 2, 2),
+            Entry::new(concat!("gemv_direct_", $activation, "_n4_b2"), 4, 2),
+            Entry::new(concat!("gemv_direct_", $activation, "_n8_b1"), 8, 1),
+            Entry::new(concat!("gemv_direct_", $activation, "_n8_b2"), 8, 2),
+        ]
+    };
+}
+impl KernelConfig for DirectConfig {
+    fn available(job: &Job<'_>) -> Result<(), Refusal> {
+        job.needs((8, 0), "8.0 or newer")?;
+        job.image(match job.operands.activation {
+            Activation::Nvfp4 => "gemv_direct_nvfp4",
+            Activation::F16 => "gemv_direct_f16",
+            Activation::Bf16 => "gemv_direct_bf16",
+            Activation::F32 => "gemv_direct_f32",
+        })
+    }
+
+    /// Enough warps for the loads in flight that the latency of memory asks for: about 16 an SM. But no warp without
+    /// a step of its own.
+    fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
+        let blocks_per_load = if can_load(job, 2) { 2 } else { 1 };
+        let shape = job.shape;
+        let warps = 4;
+        let mut config = Self {
+            blocks_per_load,
+            warps,
+            k_split: 1,
+        };
+        let rows = rows_per_warp(config.entry(job, shape.n())) as usize;
+        let tiles = shape.m().div_ceil(rows) * shape.l();
+        let wanted = 16 * job.gpu.multiprocessors as usize;
+        let most = warps.min(u32::try_from(steps(shape, blocks_per_load)).unwrap_or(warps));
+        while config.k_split * 2 <= most && tiles * config.k_split as usize <= wanted {
+            config.k_split *= 2;
+        }
+        Ok(config)
+    }
+
+    /// NVFP4 vectors are the dot kernel's, where it has room for them: that was always faster.
+    fn candidates(job: &Job<'_>) -> Vec<Self> {
+        let Ok(default) = Self::default_for(job) else {
+            return Vec::new();
+        };
+        let dot = || DotConfig::available(job).and_then(|()| DotConfig::default_for(job));
+        if job.operands.activation == Activation::Nvfp4 && dot().is_ok() {
+            return Vec::new();
+        }
+        let mut configs = vec![default];
+        for warps in [4, 8] {
+            for k_split in [1, 2, 4, 8] {
+                configs.push(Self {
+                    warps,
+                    k_split,
+                    ..default
+                });
+            }
+        }
+        let steps = steps(job.shape, default.blocks_per_load);
+        distinct(configs, |config| {
+            config.k_split as usize <= steps && config.check(job).is_ok()
+        })
+    }
+
+    fn check(&self, job: &Job<'_>) -> Result<(), Refusal> {
+        let Self {
+            blocks_per_load,
+            warps,
+            k_split,
+        } = *self;
+        field(
+            "blocks_per_load",
+            blocks_per_load,
+            "1, or 2 where K is a multiple of 32, codes are aligned to 16 bytes and scales to 2",
+            [1, 2].contains(&blocks_per_load) && can_load(job, blocks_per_load),
+        )?;
+        let has_warps = (1..=NVFP4_DIRECT_MAX_WARPS).contains(&warps);
+        field("warps", warps, "1 to 8", has_warps)?;
+        let divides = k_split >= 1 && warps.is_multiple_of(k_split);
+        field("k_split", k_split, "a divisor of the warps", divides)
+    }
+
+    /// Dense vectors add the 16 roundings of a block and of its product with the scale. Fields that no kernel has
+    /// count as the nearest one that does.
+    fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
+        let block = match activation {
+            Activation::Nvfp4 => 0,
+            _ => 16,
+        };
+        let k_split = self.k_split.clamp(1, NVFP4_DIRECT_MAX_WARPS);
+        block + roundings(shape, self.blocks_per_load.clamp(1, 2), k_split)
+    }
+
+    fn plan(&self, call: &Call, job: &Job<'_>) -> Plan {
+        let mut plan = Plan::new();
+        if call.shape.is_empty() {
+            return plan;
+        }
+        for pass in call.passes(PASS) {
+            let entry = self.entry(job, pass.n as usize);
+            let rows = rows_per_warp(entry);
+            let tiles = row_tiles(job, rows) as u32;
+            plan.push(Launch {
+                entry: entry.name,
+                // The kernel strides over batches that a grid has no room for.
+                grid: [
+                    tiles.div_ceil(self.warps / self.k_split),
+                    call.shape.l().min(MOST_GRID_Y as usize) as u32,
+                ],
+                threads: self.warps * NVFP4_WARP,
+                dependent: job.dependent(),
+                parameters: Parameters::of(&parameters(call, job, &pass, self.k_split)),
+                ..Launch::default()
+            });
+        }
+        plan
+    }
+
+    fn bytes_in_flight(&self, job: &Job<'_>) -> u64 {
+        let rows = rows_per_warp(self.entry(job, job.shape.n()));
+        bytes_of_loads(self.warps, rows, self.blocks_per_load)
+    }
+}
+
+impl DirectConfig {
+    /// The entry point for a pass of `n` vectors.
+    fn entry(&self, job: &Job<'_>, n: usize) -> &'static Entry {
+        let entries: &'static [Entry] = match job.operands.activation {
+            Activation::Nvfp4 => const { &NVFP4 },
+            Activation::F16 => const { &dense!("f16") },
+            Activation::Bf16 => const { &dense!("bf16") },
+            Activation::F32 => const { &dense!("f32") },
+        };
+        Entry::of(entries, self.blocks_per_load, n)
+    }
+}
+
+/// Rows that a warp computes at once.
+fn rows_per_warp(entry: &Entry) -> u32 {
+    match entry.vectors {
+        ..=2 => NVFP4_DIRECT_ROWS,
+        _ => NVFP4_DIRECT_ROWS_OF_MANY,
+    }
+}

@@ -1,0 +1,251 @@
+//! The kernel that keeps NVFP4 vectors decoded in shared memory, and loads rows straight into registers:
+//! `csrc/kernels/gemv_dot.cuh`.
+
+use serde::{Deserialize, Serialize};
+
+use super::params::{
+    NVFP4_DOT_MAX_WARPS, NVFP4_DOT_MAX_WARPS_OF_MANY, NVFP4_DOT_ROWS, NVFP4_DOT_WIDE_BLOCKS,
+    NVFP4_DOT_WIDE_SPAN_BLOCKS, NVFP4_DOT_WIDE_X_BYTES, NVFP4_DOT_WIDE_X_SCALE_BYTES,
+    NVFP4_DOT_X_BYTES, NVFP4_DOT_X_SCALE_BYTES, NVFP4_PASS_VECTORS, NVFP4_WARP,
+    nvfp4_direct_params,
+};
+use super::plan::{Launch, MOST_GRID_Y, Parameters, Plan};
+use super::row_tiles::{Entry, bytes_of_loads, can_load, parameters, roundings, row_tiles, steps};
+use super::{Call, Job, KernelConfig, distinct, field, shared_memory};
+use crate::refusal::Refusal;
+use crate::shape::Shape;
+use crate::types::Activation;
+
+/// The configuration of the dot kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DotConfig {
+    /// Blocks of 16 codes that a lane loads at once: 2 (16 bytes), 1 (8 bytes), or, on Blackwell, 4 (32 bytes). With
+    /// one and two, vectors are integers and products are dp4a. With four they are f16, as exact as integers.
+    pub blocks_per_load: u32,
+    /// Warps of a CTA: 1 to 16, or to 8 with more than two vectors.
+    pub warps: u32,
+    /// Warps that share a row tile and split K between them; divides `warps`.
+    pub k_split: u32,
+    /// CTAs that share a batch's rows.
+    pub ctas: u32,
+}
+
+const UNIT: &str = "gemv_dot";
+const WIDE_UNIT: &str = "gemv_dot_wide";
+const PASS: usize = NVFP4_PASS_VECTORS as usize;
+
+/// Loads of one block are for weights that allow no other.
+const ENTRIES: [Entry; 10] = [
+    Entry::new("gemv_dot_n1_b1", 1, 1),
+    Entry::new("gemv_dot_n1_b2", 1, 2),
+    Entry::new("gemv_dot_n1_b4", 1, 4),
+    Entry::new("gemv_dot_n2_b2", 2, 2),
+    Entry::new("gemv_dot_n2_b4", 2, 4),
+    Entry::new("gemv_dot_n4_b2", 4, 2),
+    Entry::new("gemv_dot_n4_b4", 4, 4),
+    Entry::new("gemv_dot_n8_b1", 8, 1),
+    Entry::new("gemv_dot_n8_b4", 8, 4),
+    Entry::new("gemv_dot_n8_b2", 8, 2),
+];
+
+impl KernelConfig for DotConfig {
+    fn available(job: &Job<'_>) -> Result<(), Refusal> {
+        job.needs((8, 0), "8.0 or newer")?;
+        job.image(UNIT)?;
+        job.nvfp4()?;
+        if job.shape.is_empty() {
+            return Err(Refusal::Empty);
+        }
+        let tiles = row_tiles(job, NVFP4_DOT_ROWS) as u32;
+        let fits = |blocks_per_load| {
+            let smallest = Self {
+                blocks_per_load,
+                warps: 1,
+                k_split: 1,
+                ctas: tiles,
+            };
+            smallest.check(job).is_ok()
+        };
+        match loads(job).any(fits) {
+            true => Ok(()),
+            false => Err(Refusal::VectorMemory),
+        }
+    }
+
+    /// The widest loads and as many warps as there is room for, and the K split with the fewest steps on the SM that
+    /// has the most.
+    fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
+        loads(job)
+            .find_map(|blocks_per_load| Self::default_with(blocks_per_load, job))
+            .ok_or(Refusal::VectorMemory)
+    }
+
+    fn candidates(job: &Job<'_>) -> Vec<Self> {
+        let Ok(default) = Self::default_for(job) else {
+            return Vec::new();
+        };
+        let mut configs = vec![default];
+        for blocks_per_load in loads(job) {
+            // No warp without a step of its own.
+            let steps = steps(job.shape, blocks_per_load);
+            for (warps, ctas_per_sm) in [(16, 1), (8, 1), (8, 2), (4, 2), (4, 4)] {
+                for k_split in [1, 2, 4, 8] {
+                    if k_split as usize <= steps {
+                        configs.push(Self {
+                            blocks_per_load,
+                            warps,
+                            k_split,
+                            ctas: ctas(job, ctas_per_sm),
+                        });
+                    }
+                }
+            }
+        }
+        distinct(configs, |config| config.check(job).is_ok())
+    }
+
+    fn check(&self, job: &Job<'_>) -> Result<(), Refusal> {
+        let Self {
+            blocks_per_load,
+            warps,
+            k_split,
+            ctas,
+        } = *self;
+        // What a size is made of is in range before the size is computed.
+        field(
+            "blocks_per_load",
+            blocks_per_load,
+            "1, 2 or 4; K has whole loads, codes are aligned to 8 bytes a block and scales to one",
+            [1, 2, NVFP4_DOT_WIDE_BLOCKS].contains(&blocks_per_load)
+                && can_load(job, blocks_per_load),
+        )?;
+        if blocks_per_load == NVFP4_DOT_WIDE_BLOCKS {
+            job.image(WIDE_UNIT)?;
+        }
+        let most = match self.entry(job.shape.n()).vectors {
+            ..=2 => NVFP4_DOT_MAX_WARPS,
+            _ => NVFP4_DOT_MAX_WARPS_OF_MANY,
+        };
+        field(
+            "warps",
+            warps,
+            "1 to 16, or to 8 with more than two vectors",
+            (1..=most).contains(&warps),
+        )?;
+        let divides = k_split >= 1 && warps.is_multiple_of(k_split);
+        field("k_split", k_split, "a divisor of the warps", divides)?;
+        let is_counted = ctas >= 1 && i32::try_from(ctas).is_ok();
+        field("ctas", ctas, "1 to 2147483647", is_counted)?;
+        shared_memory(self.shared_bytes(job, self.entry(job.shape.n())), job.gpu)
+    }
+
+    /// The products of a block are exact. Fields that no kernel has count as the nearest one that does.
+    fn roundings(&self, shape: &Shape, _: Activation) -> u32 {
+        let blocks_per_load = self.blocks_per_load.clamp(1, NVFP4_DOT_WIDE_BLOCKS);
+        let k_split = self.k_split.clamp(1, NVFP4_DOT_MAX_WARPS);
+        roundings(shape, blocks_per_load, k_split)
+    }
+
+    fn plan(&self, call: &Call, job: &Job<'_>) -> Plan {
+        let tiles = row_tiles(job, NVFP4_DOT_ROWS) as u32;
+        let mut plan = Plan::new();
+        for pass in call.passes(PASS) {
+            let entry = self.entry(pass.n as usize);
+            let parameters = nvfp4_direct_params {
+                tiles_per_cta: (tiles / self.ctas) as i32,
+                tiles_left: (tiles % self.ctas) as i32,
+                ..parameters(call, job, &pass, self.k_split)
+            };
+            plan.push(Launch {
+                entry: entry.name,
+                // The kernel strides over batches that a grid has no room for.
+                grid: [self.ctas, call.shape.l().min(MOST_GRID_Y as usize) as u32],
+                threads: self.warps * NVFP4_WARP,
+                dynamic_shared: self.shared_bytes(job, entry) as u32,
+                dependent: job.dependent(),
+                parameters: Parameters::of(&parameters),
+                ..Launch::default()
+            });
+        }
+        plan
+    }
+
+    fn bytes_in_flight(&self, _: &Job<'_>) -> u64 {
+        bytes_of_loads(self.warps, NVFP4_DOT_ROWS, self.blocks_per_load)
+    }
+}
+
+impl DotConfig {
+    fn default_with(blocks_per_load: u32, job: &Job<'_>) -> Option<Self> {
+        let shape = job.shape;
+        let tiles = row_tiles(job, NVFP4_DOT_ROWS);
+        // Short rows: two CTAs an SM, so that one starts while the other ends. Measured on an H200:
+        // docs/notes/tuning.md.
+        let vectors = Entry::of(&ENTRIES, blocks_per_load, shape.n().min(PASS)).vectors;
+        let sizes: &[(u32, usize)] = match vectors <= 2 && shape.k() <= 4096 {
+            true => &[(8, 2), (8, 1), (4, 1)],
+            false => &[(16, 1), (8, 1), (4, 1)],
+        };
+        sizes.iter().find_map(|&(warps, ctas_per_sm)| {
+            let ctas = ctas(job, ctas_per_sm);
+            let cost = |k_split: u32| {
+                let rounds = tiles
+                    .div_ceil(ctas as usize)
+                    .div_ceil((warps / k_split) as usize);
+                // In quarters of a step; ending a tile costs about one.
+                rounds * (4 * steps(shape, blocks_per_load * k_split) + 1)
+            };
+            let config = Self {
+                blocks_per_load,
+                warps,
+                k_split: (0..=warps.ilog2())
+                    .map(|log| 1 << log)
+                    .min_by_key(|&k_split| cost(k_split))?,
+                ctas,
+            };
+            config.check(job).is_ok().then_some(config)
+        })
+    }
+
+    /// The entry point for a pass of `n` vectors, or for the largest pass of more.
+    fn entry(&self, n: usize) -> &'static Entry {
+        Entry::of(&ENTRIES, self.blocks_per_load, n.min(PASS))
+    }
+
+    /// Bytes of shared memory of a CTA: the vectors, which in f16 are whole spans, their scales, and the sums of each
+    /// warp that shares a tile.
+    fn shared_bytes(&self, job: &Job<'_>, entry: &Entry) -> u64 {
+        let blocks = job.shape.blocks() as u64;
+        let vector_bytes = match self.blocks_per_load {
+            NVFP4_DOT_WIDE_BLOCKS => {
+                let spans = blocks.next_multiple_of(NVFP4_DOT_WIDE_SPAN_BLOCKS.into());
+                spans * u64::from(NVFP4_DOT_WIDE_X_BYTES + NVFP4_DOT_WIDE_X_SCALE_BYTES)
+            }
+            _ => blocks * u64::from(NVFP4_DOT_X_BYTES + NVFP4_DOT_X_SCALE_BYTES),
+        };
+        let tiles = row_tiles(job, NVFP4_DOT_ROWS).div_ceil(self.ctas as usize) as u64;
+        let sum_bytes = tiles * u64::from(self.k_split * NVFP4_DOT_ROWS * 4);
+        entry.vectors as u64 * (vector_bytes + sum_bytes)
+    }
+}
+
+/// Blocks of a load that are worth trying, the widest first.
+fn loads(job: &Job<'_>) -> impl Iterator<Item = u32> {
+    let wide = can_load(job, NVFP4_DOT_WIDE_BLOCKS) && job.image(WIDE_UNIT).is_ok();
+    let two = can_load(job, 2);
+    [
+        wide.then_some(NVFP4_DOT_WIDE_BLOCKS),
+        two.then_some(2),
+        (!two).then_some(1),
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// So many CTAs for each SM, or as many as there are tiles for. A CTA stays inside a batch, whose vectors it decodes.
+fn ctas(job: &Job<'_>, per_sm: usize) -> u32 {
+    let tiles = row_tiles(job, NVFP4_DOT_ROWS).max(1);
+    let ctas = job.gpu.multiprocessors as usize * per_sm / job.shape.l().max(1);
+    ctas.clamp(1, tiles) as u32
+}

@@ -1,0 +1,491 @@
+//! The kernel whose warps stream rows through queues of their own in shared memory: `csrc/kernels/gemv_stream.cuh`.
+
+use serde::{Deserialize, Serialize};
+
+use super::params::{
+    NVFP4_BLOCK, NVFP4_STREAM_BF16_COLUMNS, NVFP4_STREAM_FLOAT_BYTES, NVFP4_STREAM_INTEGER_BYTES,
+    NVFP4_STREAM_MAX_WARPS, NVFP4_STREAM_MAX_WARPS_OF_MANY, NVFP4_STREAM_PART_BYTES,
+    NVFP4_STREAM_SCALED_FROM, NVFP4_STREAM_SCALED_FROM_BF16, NVFP4_STREAM_STAGE_BYTES,
+    NVFP4_STREAM_STEP_BLOCKS, NVFP4_STREAM_TILE_ROWS, NVFP4_STREAM_X_SCALE_BYTES,
+    NVFP4_STREAM_ZERO_BLOCKS, NVFP4_WARP, nvfp4_stream_params,
+};
+use super::plan::{KernelParameters, Launch, MOST_LAUNCHES, Parameters, Plan};
+use super::{ALPHAS, Call, Job, KernelConfig, distinct, field, magic, shared_memory};
+use crate::refusal::Refusal;
+use crate::shape::Shape;
+use crate::types::Activation;
+
+/// The configuration of the stream kernel. A CTA's rows, in tiles of 16, are steps of 256 elements of K; each warp
+/// takes as many of them as the others, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StreamConfig {
+    /// Warps of a CTA: 1 to 16, or to 12 with more than two vectors in a pass.
+    pub warps: u32,
+    /// Steps that a warp's queue holds: 3, 4 or 6.
+    pub stages: u32,
+    /// Vectors of a pass over the weights, at most: 1, 2, 4 or 8. There are four passes at most.
+    pub vectors: u32,
+    /// Bytes of weights that L2 fetches at once: 128 or 256.
+    pub fetch: u32,
+    /// CTAs that share the rows of all batches: no more than there are rows, or fours of rows where the
+    /// weights' scales are in the 128x4 layout.
+    pub ctas: u32,
+}
+
+const UNIT: &str = "gemv_stream";
+/// Elements of K of a step.
+const STEP: usize = (NVFP4_STREAM_STEP_BLOCKS * NVFP4_BLOCK) as usize;
+const TILE_ROWS: u64 = NVFP4_STREAM_TILE_ROWS as u64;
+/// From how many bytes of weights on L2 had better fetch 256 at once: measured on an H200,
+/// docs/notes/tuning.md.
+const FAR_AHEAD_BYTES: usize = 100_000_000;
+/// Weights of an SM that count as little: measured on an H200, docs/notes/tuning.md.
+const SMALL_BYTES: u64 = 96 << 10;
+/// Numbers of stages that the kernel knows how to wait for.
+const STAGES: [u32; 3] = [3, 4, 6];
+/// Numbers of vectors that it is compiled for, the most first.
+const VECTORS: [u32; 4] = [8, 4, 2, 1];
+
+impl KernelConfig for StreamConfig {
+    fn available(job: &Job<'_>) -> Result<(), Refusal> {
+        job.needs((8, 0), "8.0 or newer")?;
+        job.image(UNIT)?;
+        if job.operands.activation == Activation::F32 {
+            return Err(Refusal::Activation {
+                found: Activation::F32,
+                takes: "NVFP4, f16 and bf16",
+            });
+        }
+        job.row_length(STEP, "a multiple of 256")?;
+        job.aligned_16()?;
+        let shape = job.shape;
+        if shape.is_empty() {
+            return Err(Refusal::Empty);
+        }
+        // The kernel counts places in 32 bits.
+        if (shape.m() + 127) * shape.l() >= 1 << 31 {
+            return Err(Refusal::Rows);
+        }
+        let fits = |vectors| {
+            let smallest = Self {
+                warps: 1,
+                stages: 3,
+                vectors,
+                fetch: 128,
+                ctas: units(job) as u32,
+            };
+            smallest.check(job).is_ok()
+        };
+        match VECTORS.into_iter().any(fits) {
+            true => Ok(()),
+            false => Err(Refusal::VectorMemory),
+        }
+    }
+
+    /// The configuration that was fastest or nearly so for problems measured on an H200, with fewer warps where shared
+    /// memory is short, and more CTAs than SMs where a CTA's sums or the vectors of all its batches would not fit.
+    fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
+        let shape = job.shape;
+        let units = units(job);
+        let sms = u64::from(job.gpu.multiprocessors.max(1));
+        let batches = shape.l() as u64;
+        let ctas = [sms, 2 * sms, 4 * sms, 16 * sms, batches, 8 * batches, units];
+        // Little work starts and ends sooner with fewer warps.
+        let most = match shape.weight_bytes() as u64 / sms {
+            ..SMALL_BYTES => 8,
+            _ => 12,
+        };
+        let fetch = match shape.weight_bytes() {
+            ..FAR_AHEAD_BYTES => 128,
+            _ => 256,
+        };
+        let find = |fewest: u32| {
+            VECTORS.into_iter().find_map(|vectors| {
+                ctas.into_iter().find_map(|ctas| {
+                    (fewest..=most).rev().find_map(|warps| {
+                        let config = Self {
+                            warps,
+                            stages: 3,
+                            vectors,
+                            fetch,
+                            ctas: ctas.clamp(1, units.max(1)) as u32,
+                        };
+                        config.check(job).is_ok().then_some(config)
+                    })
+                })
+            })
+        };
+        // Fewer vectors a pass sooner than fewer warps.
+        find(8).or_else(|| find(1)).ok_or(Refusal::VectorMemory)
+    }
+
+    fn candidates(job: &Job<'_>) -> Vec<Self> {
+        let Ok(default) = Self::default_for(job) else {
+            return Vec::new();
+        };
+        let mut configs = vec![default];
+        for (warps, per_sm) in [(6, 2), (8, 1), (8, 2), (10, 1), (12, 1), (14, 1), (16, 1)] {
+            for stages in STAGES {
+                let ctas = (u64::from(job.gpu.multiprocessors) * per_sm).clamp(1, units(job));
+                configs.push(Self {
+                    warps,
+                    stages,
+                    ctas: ctas as u32,
+                    ..default
+                });
+            }
+        }
+        configs.push(Self {
+            fetch: 384 - default.fetch,
+            ..default
+        });
+        configs.extend(VECTORS.map(|vectors| Self { vectors, ..default }));
+        distinct(configs, |config| config.check(job).is_ok())
+    }
+
+    fn check(&self, job: &Job<'_>) -> Result<(), Refusal> {
+        let Self {
+            warps,
+            stages,
+            vectors,
+            fetch,
+            ctas,
+        } = *self;
+        field(
+            "vectors",
+            vectors,
+            "1, 2, 4 or 8, for four passes over the weights at most",
+            VECTORS.contains(&vectors) && job.shape.n().div_ceil(vectors as usize) <= MOST_LAUNCHES,
+        )?;
+        let most_warps = match self.passes(job.shape)[0] {
+            ..=2 => NVFP4_STREAM_MAX_WARPS,
+            _ => NVFP4_STREAM_MAX_WARPS_OF_MANY,
+        };
+        field(
+            "warps",
+            warps,
+            "1 to 16, or to 12 with more than two vectors in a pass",
+            (1..=most_warps).contains(&warps),
+        )?;
+        field("stages", stages, "3, 4 or 6", STAGES.contains(&stages))?;
+        field("fetch", fetch, "128 or 256", [128, 256].contains(&fetch))?;
+        field(
+            "ctas",
+            ctas,
+            "1 to the rows of all batches, or their fours with 128x4 scales of the weights",
+            ctas >= 1 && u64::from(ctas) <= units(job),
+        )?;
+        // The kernel counts a CTA's steps in 32 bits, and divides them by multiplying.
+        let steps = steps(job.shape);
+        let counted = self.tiles(job) * steps;
+        field(
+            "ctas",
+            ctas,
+            "more: a CTA has too many steps to count",
+            counted.saturating_mul(steps.max(warps.into())) < 1 << 32,
+        )?;
+        // The last pass may need more than the first: fewer vectors, but in another form.
+        self.passes(job.shape)
+            .into_iter()
+            .try_for_each(|vectors| shared_memory(self.layout(job, vectors).bytes, job.gpu))
+    }
+
+    /// In the pass that has most.
+    ///
+    /// A warp adds what it makes of a step to its sum of a tile, and one addition for each warp that shares the
+    /// tile follows. The factor that ends a sum is a power of two, and exact.
+    ///
+    /// One or two vectors: a lane adds four blocks a step, and two additions over lanes follow. NVFP4 blocks
+    /// are exact. Those of f16 and bf16 vectors are four matrix instructions in a chain, each of which counts
+    /// for six (`MATRIX_ROUNDINGS` in this file derives it). The product with the block's scale is rounded
+    /// together with the addition, by one fused operation. A bf16 vector is summed in two parts, each element in
+    /// one of them, and one more rounding adds the parts.
+    ///
+    /// More vectors, or two of bf16: weights are multiplied by their scales first, exactly. Eight matrix
+    /// instructions in a chain (`scaled_matrix_roundings`) make half a step of all lanes.
+    fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
+        let steps = steps(shape) as u32;
+        let of_pass = |vectors| {
+            if is_scaled(activation, vectors) {
+                return 8 * scaled_matrix_roundings(activation) + 2 * steps;
+            }
+            let block = match activation {
+                Activation::Nvfp4 => 0,
+                _ => 4 * MATRIX_ROUNDINGS,
+            };
+            let parts = u32::from(activation == Activation::Bf16);
+            block + 4 * steps + 2 + parts
+        };
+        let [first, last] = self.passes(shape).map(of_pass);
+        // Warps that no kernel has count as the most that one has.
+        first.max(last) + self.warps.min(NVFP4_STREAM_MAX_WARPS) + ALPHAS
+    }
+
+    fn plan(&self, call: &Call, job: &Job<'_>) -> Plan {
+        let shape = &call.shape;
+        let (units, ctas) = (units(job), u64::from(self.ctas));
+        let steps = steps(shape) as u32;
+        let scale_layout = call.weight_scale_steps();
+        let mut plan = Plan::new();
+        for pass in call.passes(self.vectors as usize) {
+            let vectors = (pass.n as u32).next_power_of_two();
+            let layout = self.layout(job, vectors);
+            let parameters = nvfp4_stream_params {
+                m: shape.m() as i32,
+                n: pass.n,
+                l: shape.l() as i32,
+                steps,
+                warps: self.warps,
+                stages: self.stages,
+                steps_magic: magic(steps),
+                warps_magic: magic(self.warps),
+                places: places(job) as u32,
+                unit_log2: unit(job).ilog2(),
+                units_per_cta: (units / ctas) as u32,
+                units_left: (units % ctas) as u32,
+                x_batches: layout.x_batches as u32,
+                dependent: job.dependent().into(),
+                far_ahead: (self.fetch == 256).into(),
+                x_at: layout.x_at as u32,
+                zero_at: layout.zero_at as u32,
+                x_scale_at: layout.x_scale_at as u32,
+                sums_at: layout.sums_at as u32,
+                parts_at: layout.parts_at as u32,
+                codes: call.weights.codes,
+                scales: call.weights.scales,
+                scale_layout,
+                code_row_bytes: shape.row_code_bytes() as i64,
+                scale_batch_bytes: call.weights.layout.bytes(shape.m(), shape.blocks()) as i64,
+                vectors: pass.vectors,
+                vector_row_bytes: pass.vector_row_bytes,
+                vector_batch_bytes: pass.vector_batch_bytes,
+                vector_scales: pass.vector_scales,
+                vector_scale_layout: pass.vector_scale_steps,
+                vector_scale_batch_bytes: pass.vector_scale_batch_bytes,
+                epilogue: pass.epilogue,
+            };
+            plan.push(Launch {
+                entry: entry(job.operands.activation, vectors),
+                grid: [self.ctas, 1],
+                threads: self.warps * NVFP4_WARP,
+                dynamic_shared: layout.bytes as u32,
+                dependent: job.dependent(),
+                parameters: Parameters::of(&parameters),
+                ..Launch::default()
+            });
+        }
+        plan
+    }
+
+    fn bytes_in_flight(&self, _: &Job<'_>) -> u64 {
+        // A stage is computed while the others fill.
+        u64::from(self.warps)
+            .saturating_mul(u64::from(self.stages.saturating_sub(1)))
+            .saturating_mul(NVFP4_STREAM_STAGE_BYTES.into())
+    }
+}
+
+// SAFETY: bindgen makes padding fields of this structure's padding.
+unsafe impl KernelParameters for nvfp4_stream_params {}
+
+/// The entry point for such vectors and as many of them: 1, 2, 4 or 8.
+fn entry(activation: Activation, vectors: u32) -> &'static str {
+    let [one, two, four, eight] = match activation {
+        Activation::Nvfp4 => [
+            "gemv_stream_nvfp4_n1",
+            "gemv_stream_nvfp4_n2",
+            "gemv_stream_nvfp4_n4",
+            "gemv_stream_nvfp4_n8",
+        ],
+        Activation::F16 => [
+            "gemv_stream_f16_n1",
+            "gemv_stream_f16_n2",
+            "gemv_stream_f16_n4",
+            "gemv_stream_f16_n8",
+        ],
+        _ => [
+            "gemv_stream_bf16_n1",
+            "gemv_stream_bf16_n2",
+            "gemv_stream_bf16_n4",
+            "gemv_stream_bf16_n8",
+        ],
+    };
+    match vectors {
+        1 => one,
+        2 => two,
+        4 => four,
+        _ => eight,
+    }
+}
+
+/// A CTA's dynamic shared memory, in bytes from its start, and how many batches' vectors it holds. The queues
+/// stand first.
+struct Layout {
+    x_batches: u64,
+    x_at: u64,
+    zero_at: u64,
+    x_scale_at: u64,
+    sums_at: u64,
+    parts_at: u64,
+    bytes: u64,
+}
+
+impl StreamConfig {
+    /// Vectors that the kernels of the first pass, which has most, and of the last one are compiled for.
+    fn passes(&self, shape: &Shape) -> [u32; 2] {
+        let (n, most) = (shape.n() as u32, self.vectors.max(1));
+        [n.min(most), (n - 1) % most + 1].map(u32::next_power_of_two)
+    }
+
+    /// The most places of a CTA.
+    fn most_places(&self, job: &Job<'_>) -> u64 {
+        units(job).div_ceil(self.ctas.into()) * unit(job)
+    }
+
+    /// The most tiles of a CTA: one more where its first one is cut by the alignment.
+    fn tiles(&self, job: &Job<'_>) -> u64 {
+        self.most_places(job).div_ceil(TILE_ROWS) + u64::from(job.shape.l() > 1)
+    }
+
+    /// For a pass whose kernel is compiled for so many vectors.
+    fn layout(&self, job: &Job<'_>, vectors: u32) -> Layout {
+        let kept = Kept::new(job.operands.activation, vectors);
+        let (blocks, places) = (job.shape.blocks() as u64, places(job));
+        let (warps, tiles) = (u64::from(self.warps), self.tiles(job));
+        let x_batches = (self.most_places(job) + places - 2) / places + 1;
+        let x_batches = x_batches.min(job.shape.l() as u64);
+        let x_at = warps * u64::from(self.stages * NVFP4_STREAM_STAGE_BYTES);
+        // One block more than there are, or columns that are read at once would lie in the same banks.
+        let column_bytes = (blocks + 1) * kept.block_bytes;
+        let zero_at = x_at + x_batches * kept.columns * column_bytes;
+        let x_scale_at = zero_at + kept.zero_blocks * kept.block_bytes;
+        let sums_at = x_scale_at + x_batches * blocks * kept.scale_bytes;
+        let parts_at = sums_at + (warps + tiles) * TILE_ROWS * kept.columns * 4;
+        Layout {
+            x_batches,
+            x_at,
+            zero_at,
+            x_scale_at,
+            sums_at,
+            parts_at,
+            bytes: parts_at + tiles * u64::from(NVFP4_STREAM_PART_BYTES),
+        }
+    }
+}
+
+/// Whether a kernel for so many vectors multiplies weights by their scales first.
+fn is_scaled(activation: Activation, vectors: u32) -> bool {
+    vectors
+        >= match activation {
+            Activation::Bf16 => NVFP4_STREAM_SCALED_FROM_BF16,
+            _ => NVFP4_STREAM_SCALED_FROM,
+        }
+}
+
+/// How the vectors of a pass lie in shared memory.
+struct Kept {
+    /// Columns that the vectors take.
+    columns: u64,
+    /// Of a column's block.
+    block_bytes: u64,
+    /// Beside it, of a block of all vectors.
+    scale_bytes: u64,
+    /// Blocks of zeros that some lanes read instead.
+    zero_blocks: u64,
+}
+
+impl Kept {
+    fn new(activation: Activation, vectors: u32) -> Self {
+        let zeros = NVFP4_STREAM_ZERO_BLOCKS;
+        let (columns, block_bytes, scale_bytes, zero_blocks) = match activation {
+            _ if is_scaled(activation, vectors) => (vectors, NVFP4_STREAM_FLOAT_BYTES, 0, 0),
+            Activation::Nvfp4 => (
+                vectors,
+                NVFP4_STREAM_INTEGER_BYTES,
+                NVFP4_STREAM_X_SCALE_BYTES * vectors,
+                zeros,
+            ),
+            Activation::Bf16 => (
+                NVFP4_STREAM_BF16_COLUMNS * vectors,
+                NVFP4_STREAM_FLOAT_BYTES,
+                0,
+                zeros,
+            ),
+            _ => (vectors, NVFP4_STREAM_FLOAT_BYTES, 0, zeros),
+        };
+        Self {
+            columns: columns.into(),
+            block_bytes: block_bytes.into(),
+            scale_bytes: scale_bytes.into(),
+            zero_blocks: zero_blocks.into(),
+        }
+    }
+}
+
+/// f32 roundings that one `mma.sync.m16n8k16` of f16 or bf16 into f32 counts for, where four products
+/// of an element of the result are not zero.
+///
+/// The ISA leaves the rounding of the sum open. An H200 was recorded (`ptx-sim/docs/semantics.md`, "Warp
+/// matrices") to cut every term, products and accumulator alike, toward zero at 2^-25 of the largest
+/// exponent E, to add the rest exactly, and to cut the sum to f32. Let u = 2^-24, and S the sum of the
+/// terms' magnitudes. (Of a bf16 vector the codes are bf16 times 2^-126, 0.5 subnormal as in f16; what a
+/// sum below f32's normal numbers would lose, no term has: `block_dot.cuh`.)
+///
+/// - Of five terms the largest loses nothing (a product has at most 13 bits, the accumulator 24), so the
+///   cuts lose less than 4 * 2^(E-25) = 2^(E-23). A product's exponent is the sum of its factors'. That
+///   is the product's own but for subnormal factors. The code 0.5, decoded to f16, may be one: then the
+///   largest term is at least 2^(E-1), and the loss below 4 u S; else it is below 2 u S. Where the
+///   largest exponent is that of a subnormal element of the vector, all terms are multiples of what would
+///   be cut, and nothing is lost.
+/// - Cutting the sum to f32 loses less than 2 u S.
+///
+/// Together less than 6 u S, which is what six roundings may lose. That leaves room for hardware that cuts
+/// a bit earlier, at 2^-24, where codes are not subnormal: from compute capability 10.0 on they are decoded
+/// by an instruction.
+const MATRIX_ROUNDINGS: u32 = 6;
+
+/// The same for weights times their scales, where sixteen products are not zero (`scaled_products.cuh`).
+///
+/// As above, but of 17 terms 16 may be cut: they lose less than 16 * 2^(E-25) = 2^(E-21). Assumed, as the
+/// simulator does: a product with zero has no exponent, a subnormal factor that of the smallest normal number.
+///
+/// - A subnormal element of a vector is counted as the smallest normal one in S
+///   ([`Reference::magnitude`](crate::reference::Reference)), and so the largest term is at least 2^E where weights
+///   are normal, as in bf16: the cuts lose at most 8 u S. Cutting the sum loses less than 2 u S. Together 10.
+/// - In f16, weights are kept times 2^-7, and below 2^-14 where the scale is below 2^-6: down to 2^-17, three
+///   binades below what their exponent says. The largest term then is at least 2^(E-3), and the cuts lose at
+///   most 64 u S: 66 in all. From compute capability 10.0 on they are kept as they are, and normal.
+///
+/// That was recorded on an H200 only. With room for hardware that cuts a bit earlier, at 2^-24: 18 and 130.
+fn scaled_matrix_roundings(activation: Activation) -> u32 {
+    match activation {
+        Activation::Bf16 => 18,
+        _ => 130,
+    }
+}
+
+/// Of a row.
+fn steps(shape: &Shape) -> u64 {
+    (shape.k() / STEP) as u64
+}
+
+/// Places of a batch, which rows take in the order of their scales; the last ones may be empty.
+fn places(job: &Job<'_>) -> u64 {
+    let whole = match job.operands.tiled() {
+        true => 128,
+        false if job.shape.l() > 1 => TILE_ROWS,
+        false => 1,
+    };
+    (job.shape.m() as u64).next_multiple_of(whole)
+}
+
+/// Places that a CTA takes together: rows 32 apart, whose 128x4 scales are one word.
+fn unit(job: &Job<'_>) -> u64 {
+    if job.operands.tiled() { 4 } else { 1 }
+}
+
+/// Of all batches.
+fn units(job: &Job<'_>) -> u64 {
+    places(job) * job.shape.l() as u64 / unit(job)
+}
