@@ -12,8 +12,8 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use half::{bf16, f16};
 use nvfp4_gemv::measure::{Replay, Stopwatch, copies_for_cold_l2};
 use nvfp4_gemv::{
-    Activation, DenseVectors, Device, GlobalScale, Nvfp4Vectors, Output, Path, ScaleLayout, Shape,
-    VectorScale, Vectors, Weights, gemv_on_device_with, path, raw, select,
+    Activation, DenseVectors, Device, GlobalScale, Gpu, Kernel, Nvfp4Vectors, Operands, Options,
+    Output, ScaleLayout, Shape, Target, VectorScale, Vectors, Weights, gemv_on_device, raw, select,
 };
 
 /// Nanoseconds between two events on a stream.
@@ -127,7 +127,7 @@ fn main() {
         println!("nothing to measure: {reason}");
         return;
     }
-    let info = raw::device_info(0).expect("a device");
+    let gpu = raw::gpu(0).expect("a device");
     let context = CudaContext::new(0).expect("a context");
     // SAFETY: all work goes to the one stream below, whose order makes events unnecessary.
     unsafe { context.disable_event_tracking() };
@@ -144,14 +144,14 @@ fn main() {
         (4096, 4, 4096, 1),
     ] {
         let shape = Shape::new(m, n, k, l).expect("a shape");
-        let copies = copies_for_cold_l2(shape.weight_bytes(), info.l2_bytes);
+        let copies = copies_for_cold_l2(shape.weight_bytes(), gpu.l2_bytes);
         let data = Data::new(&stream, shape, copies);
         for (cache, copies) in [("cold", copies), ("warm", 1)] {
             bench(
                 &mut criterion,
                 &events,
                 &stream,
-                &info,
+                &gpu,
                 &data,
                 cache,
                 copies,
@@ -165,7 +165,7 @@ fn bench(
     criterion: &mut Criterion<CudaEvents>,
     events: &CudaEvents,
     stream: &Arc<CudaStream>,
-    info: &raw::DeviceInfo,
+    gpu: &Gpu,
     data: &Data,
     cache: &str,
     copies: usize,
@@ -174,10 +174,11 @@ fn bench(
     let mut group = criterion.benchmark_group(format!("{cache} {shape}"));
     group.throughput(Throughput::Bytes(shape.weight_bytes() as u64));
     group.sample_size(20);
-    for path in Path::ALL.into_iter().filter(|path| *path != Path::Cpu) {
+    for &kernel in Kernel::ALL {
         for activation in [Activation::Nvfp4, Activation::Bf16] {
-            let operands = path::Operands::new(activation, LAYOUT);
-            if select(shape, &operands, &info.target(), Some(path)).is_err() {
+            let operands = Operands::new(activation, LAYOUT);
+            let options = Options::new().kernel(kernel);
+            if select(shape, &operands, Target::Gpu(gpu), &options).is_err() {
                 continue;
             }
             let x = data.vectors(activation);
@@ -187,14 +188,14 @@ fn bench(
             let launches = copies.max(LAUNCHES);
             let mut launch = |i: usize| {
                 let (weights, y) = (data.weights(i % copies), Output::F16(y.as_view_mut()));
-                gemv_on_device_with(Some(path), None, stream, shape, &weights, &x, y).map(drop)
+                gemv_on_device(stream, shape, &weights, &x, y, &options).map(drop)
             };
             // Once outside of the graph: the kernel may have to be loaded.
             launch(0).expect("a launch");
             // SAFETY: weights, vectors and output live to the end of this turn, which waits for every
             // replay.
             let replay = unsafe { Replay::capture(stream, launches, launch) }.expect("a graph");
-            group.bench_function(BenchmarkId::new(path.name(), activation), |b| {
+            group.bench_function(BenchmarkId::new(kernel.name(), activation), |b| {
                 // Whole replays, and the part of them that the iterations are.
                 b.iter_custom(|iterations| {
                     let replays = iterations.div_ceil(launches as u64);

@@ -292,14 +292,14 @@ pub enum Error {
     },
 
     /// `NVFP4_GEMV_PATH` or a flag names no path.
-    #[error("{name:?} is not a path; use auto{}", listed(GemvPath::ALL.map(GemvPath::name)))]
+    #[error("{name:?} is not a path; use auto, {}", listed(&GemvPath::ALL.map(GemvPath::name)))]
     UnknownPath {
         /// What was given.
         name: String,
     },
 
     /// A flag names no kernel.
-    #[error("{name:?} is not a kernel; use auto{}", listed(known.iter().copied()))]
+    #[error("{name:?} is not a kernel; use {}", listed(known))]
     UnknownKernel {
         /// What was given.
         name: String,
@@ -358,15 +358,11 @@ impl FromStr for GemvPath {
     }
 }
 
-/// Names as the rest of a list: `, cpu, cuda-core or tensor-core`.
-fn listed(names: impl IntoIterator<Item = &'static str>) -> String {
-    let names: Vec<_> = names.into_iter().collect();
-    match names.split_last() {
-        Some((last, others)) => {
-            let others = others.iter().map(|name| format!(", {name}"));
-            others.collect::<String>() + " or " + last
-        }
-        None => String::new(),
+/// Names as a list: `cpu, cuda-core or tensor-core`.
+fn listed(names: &[&str]) -> String {
+    match names {
+        [others @ .., last] if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+        _ => names.concat(),
     }
 }
 

@@ -61,18 +61,18 @@ pub fn gemv(
 /// # Ok::<(), nvfp4_gemv::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct PreparedGemv<'a> {
+pub struct PreparedGemv<'a, 'w> {
     shape: Shape,
-    weights: &'a Weights<'a>,
+    weights: &'a Weights<'w>,
     choice: Choice,
 }
 
-impl<'a> PreparedGemv<'a> {
+impl<'a, 'w> PreparedGemv<'a, 'w> {
     /// Prepares [`gemv()`] with these weights, whose scales were looked at when they were made.
     ///
     /// # Errors
     /// As [`gemv()`]'s about weights and options.
-    pub fn new(shape: &Shape, weights: &'a Weights<'a>, options: &Options<'_>) -> Result<Self> {
+    pub fn new(shape: &Shape, weights: &'a Weights<'w>, options: &Options<'_>) -> Result<Self> {
         // On the host nothing depends on what the vectors are.
         let operands = Operands::new(Activation::Nvfp4, weights.layout());
         let choice = dispatch::select(shape, &operands, Target::Host, options)?;

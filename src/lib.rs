@@ -7,22 +7,24 @@
 //! - [`Shape`]: M rows, N vectors, K elements, L batches, checked once.
 //! - [`Weights`], [`Vectors`], [`Output`]: borrowed operands, in host memory or (feature `cuda`) in
 //!   a device's, with their [`ScaleLayout`], [`GlobalScale`] and [`Strides`].
-//! - [`gemv`](fn@gemv) computes host operands, `gemv_on_device` a device's; both say which [`Path`]
-//!   they took and why. [`path`] is where that is decided; `raw` is the unsafe API by address.
-//! - `PreparedGemv` is a device call that was checked and dispatched once. [`mod@tune`] measures what a
-//!   device does best with a problem, and keeps it in files; only calls that are given it use it.
-//! - With feature `cuda`, `PreparedWeights` owns scales in the tensor cores' layout, and
+//! - [`gemv`](fn@gemv) computes host operands, `gemv_on_device` a device's, `raw::gemv` operands by address. Each
+//!   takes [`Options`]: which path, [`Kernel`] or [`Config`], or none of these. Each returns a [`Choice`]: what
+//!   computed it, and why. [`dispatch`] is where that is decided, [`kernel`] is what there is to choose from.
+//! - [`PreparedGemv`], `PreparedGemvOnDevice` and `raw::PreparedRawGemv` are the same calls, checked and dispatched
+//!   once. [`mod@tune`] measures what a device does best with a problem, and keeps it in files; only calls that are
+//!   given it use it.
+//! - With feature `cuda`, `TiledWeights` owns scales in the tensor cores' layout, and
 //!   `QuantizedVectors` owns vectors that are quantised on the device.
 //! - [`checkpoint`] opens ModelOpt and compressed-tensors files, [`mod@quantize`] makes NVFP4 of
 //!   f32, f16 and bf16, [`format`](mod@format) has the codecs.
 //! - [`output`] writes files whole or not at all, and replaces only what it may.
-//! - [`mod@reference`] is the truth that everything is held to, with the error each path may make;
+//! - [`mod@reference`] is the truth that everything is held to, with the error each kernel may make;
 //!   [`problem`] generates and replays whole problems.
 //!
 //! # An example
 //!
 //! ```
-//! use nvfp4_gemv::{gemv, GlobalScale, Output, ScaleLayout, Shape, Vectors, Weights};
+//! use nvfp4_gemv::{gemv, GlobalScale, Options, Output, ScaleLayout, Shape, Vectors, Weights};
 //!
 //! let shape = Shape::new(2, 1, 16, 1)?; // M, N, K, L
 //! let codes = [0x22; 16]; // two elements a byte, every one 1.0
@@ -33,7 +35,7 @@
 //!
 //! let x = [1.0f32; 16];
 //! let mut y = [0.0f32; 2];
-//! let choice = gemv(&shape, &w, &Vectors::f32(&x), Output::f32(&mut y))?;
+//! let choice = gemv(&shape, &w, &Vectors::f32(&x), Output::f32(&mut y), &Options::new())?;
 //! assert_eq!(y, [8.0, 16.0]);
 //! println!("{}: {}", choice.path, choice.reason); // cpu: the operands are in host memory
 //! # Ok::<(), nvfp4_gemv::Error>(())
@@ -43,8 +45,8 @@
 //!
 //! A device call enqueues kernels on the stream that it is given, and does nothing else: it allocates nothing,
 //! synchronises nothing and copies nothing. So it can be captured into a CUDA graph and replayed:
-//! `gemv_on_device` and those named after it, `PreparedGemv::launch`, `QuantizedVectors::quantize`, and the calls of
-//! `raw`. What makes buffers, such as `PreparedWeights::new`, comes before the capture. The rest is up to the caller:
+//! `gemv_on_device`, `PreparedGemvOnDevice::launch`, `QuantizedVectors::quantize`, and the calls of
+//! `raw`. What makes buffers, such as `TiledWeights::new`, comes before the capture. The rest is up to the caller:
 //!
 //! - **A stream that can be captured.** CUDA's legacy default stream cannot be. It is what cudarc's
 //!   `CudaContext::default_stream` returns; `CudaContext::new_stream` makes another one.
@@ -54,13 +56,15 @@
 //!   there. It is `unsafe`: from then on the program itself orders its streams, and frees no buffer that another
 //!   stream still uses. Calls of `raw` take addresses, and know no events.
 //! - **Memory that stays.** A graph keeps addresses. All buffers live until the last replay has run, and a replay
-//!   reads what they hold by then. Shape, strides, global scales, path and configuration stay as captured.
+//!   reads what they hold by then. Shape, strides, global scales, kernel and config stay as captured.
 //!
 //! ```no_run
 //! # #[cfg(feature = "cuda")]
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use cudarc::driver::{CudaContext, sys};
-//! use nvfp4_gemv::{DenseVectors, GlobalScale, Output, ScaleLayout, Shape, Vectors, Weights};
+//! use nvfp4_gemv::{
+//!     DenseVectors, GlobalScale, Options, Output, ScaleLayout, Shape, Vectors, Weights, gemv_on_device,
+//! };
 //!
 //! let context = CudaContext::new(0)?;
 //! // SAFETY: all work goes to the one stream below, whose order is the order in which buffers are used and freed.
@@ -79,7 +83,7 @@
 //! stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
 //! let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
 //! let output = Output::F32(y.as_view_mut());
-//! let captured = nvfp4_gemv::gemv_on_device(&stream, &shape, &weights, &vectors, output);
+//! let captured = gemv_on_device(&stream, &shape, &weights, &vectors, output, &Options::new());
 //! // A capture is ended also where a call in it has failed.
 //! let graph = stream.end_capture(
 //!     sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
@@ -107,10 +111,12 @@
 
 mod check;
 pub mod checkpoint;
-mod config;
+#[cfg(feature = "cuda")]
+mod context;
 pub mod cpu;
 #[cfg(feature = "cuda")]
-mod cuda;
+mod device;
+pub mod dispatch;
 mod error;
 #[cfg(feature = "cuda")]
 #[allow(
@@ -139,9 +145,6 @@ mod no_kernels {
     include!(concat!(env!("OUT_DIR"), "/no_kernels.rs"));
 }
 pub mod output;
-pub mod path;
-#[cfg(feature = "cuda")]
-mod prepared;
 pub mod printable;
 pub mod problem;
 pub mod quantize;
@@ -154,36 +157,32 @@ mod refusal;
 mod scales;
 mod shape;
 mod tensor;
+#[cfg(feature = "cuda")]
+mod tiled_weights;
 pub mod tune;
 mod types;
 
-pub use config::{
-    Config, CudaCoreConfig, CudaCoreKernel, CudaCoreTarget, RingConfig, RingTarget, StreamConfig,
-    StreamTarget, TileConfig, TileKernel, TileTarget,
-};
 #[cfg(feature = "cuda")]
-pub use cuda::{
-    Launched, PreparedGemv, gemv_on_device, gemv_on_device_chained, gemv_on_device_tuned,
-    gemv_on_device_with,
-};
+pub use device::{PreparedGemvOnDevice, gemv_on_device};
+pub use dispatch::{Choice, Evidence, Options, Reason, Target, select};
 pub use error::{Error, Result};
-pub use gemv::{gemv, gemv_on_path};
+pub use gemv::{PreparedGemv, gemv};
 pub use gpu::Gpu;
+pub use kernel::{Config, Kernel};
 #[cfg(feature = "cuda")]
 pub use memory::Device;
 pub use memory::{Buffer, Host, Memory};
 pub use operands::{Alignment, Operands, RawOutput, RawVectors, RawWeights};
-pub use path::{Choice, Evidence, Path, Reason, Target, Unavailable, select};
-#[cfg(feature = "cuda")]
-pub use prepared::PreparedWeights;
 #[cfg(feature = "cuda")]
 pub use quantized::QuantizedVectors;
 pub use refusal::Refusal;
 pub use scales::convert_scales;
-pub use shape::{BLOCK, Shape};
+pub use shape::{BLOCK, Shape, Strides};
 pub use tensor::{
-    DenseVectors, GlobalScale, Nvfp4Vectors, Output, Strides, VectorScale, Vectors, Weights,
+    DenseVectors, GlobalScale, Nvfp4Vectors, Output, VectorScale, Vectors, Weights,
 };
+#[cfg(feature = "cuda")]
+pub use tiled_weights::TiledWeights;
 pub use types::{Activation, FloatType, GemvPath, ScaleLayout};
 
 /// The README's example is a test.

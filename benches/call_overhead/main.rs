@@ -15,10 +15,10 @@ use std::time::Instant;
 
 use bare::Bare;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
-use nvfp4_gemv::path::available;
 use nvfp4_gemv::{
-    Activation, Config, Device, GlobalScale, Nvfp4Vectors, Output, Path, PreparedGemv, ScaleLayout,
-    Shape, VectorScale, Vectors, Weights, gemv_on_device_with, path, raw,
+    Activation, Choice, Device, GlobalScale, Gpu, Kernel, Nvfp4Vectors, Operands, Options, Output,
+    PreparedGemvOnDevice, ScaleLayout, Shape, Target, VectorScale, Vectors, Weights,
+    gemv_on_device, raw, select,
 };
 use serde_json::{Value, json};
 
@@ -135,26 +135,18 @@ impl Rig {
         Ok((weights, vectors, Output::F16(self.y.as_view_mut())))
     }
 
-    fn prepared(&mut self, path: Path) -> nvfp4_gemv::Result<PreparedGemv> {
+    fn prepared(&mut self, options: &Options<'_>) -> nvfp4_gemv::Result<PreparedGemvOnDevice> {
         let (stream, shape) = (self.stream.clone(), self.shape);
         let (weights, vectors, output) = self.views()?;
-        PreparedGemv::with(
-            Some(path),
-            None,
-            &stream,
-            &shape,
-            &weights,
-            &vectors,
-            output,
-        )
+        PreparedGemvOnDevice::new(&stream, &shape, &weights, &vectors, output, options)
     }
 
     /// The operands by address.
-    fn addresses(&self) -> (raw::Weights, raw::Vectors, raw::Output) {
+    fn call(&self) -> nvfp4_gemv::Result<raw::Call> {
         use cudarc::driver::DevicePtr;
         let address = |slice: &CudaSlice<u8>| slice.device_ptr(&self.stream).0;
         let strides = nvfp4_gemv::Strides { row: 0, batch: 0 };
-        let weights = raw::Weights {
+        let weights = raw::RawWeights {
             codes: address(&self.codes),
             scales: address(&self.scales),
             layout: LAYOUT,
@@ -162,7 +154,7 @@ impl Rig {
             row_alpha: 0,
             row_alpha_batch_stride: 0,
         };
-        let vectors = raw::Vectors::Nvfp4 {
+        let vectors = raw::RawVectors::Nvfp4 {
             codes: address(&self.x_codes),
             code_strides: strides,
             scales: address(&self.x_scales),
@@ -171,11 +163,11 @@ impl Rig {
             global: GlobalScale::ONE,
             vector_alpha: 0,
         };
-        let output = raw::Output {
+        let output = raw::RawOutput {
             address: self.y.device_ptr(&self.stream).0,
             element: nvfp4_gemv::FloatType::F16,
         };
-        (weights, vectors, output)
+        raw::Call::new(&self.shape, &weights, &vectors, &output)
     }
 }
 
@@ -202,48 +194,50 @@ impl<'a> Way<'a> {
 
 fn measure(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
     let shape = Shape::gemv(arguments.m, arguments.k, 1)?;
-    let device = raw::device_info(0)?;
-    let operands = path::Operands::new(Activation::Nvfp4, LAYOUT);
+    let gpu = raw::gpu(0)?;
+    let operands = Operands::new(Activation::Nvfp4, LAYOUT);
     let mut passed = true;
     let mut results = Vec::new();
     if !arguments.json {
         println!(
             "{}, {shape}; host nanoseconds a call, {} batches of {BATCH} launches\n",
-            device.name, arguments.batches
+            gpu.name, arguments.batches
         );
     }
-    for path in [Path::CudaCore, Path::CudaCoreTma, Path::TensorCore] {
-        if available(path, &shape, &operands, &device.target()).is_err() {
+    for &kernel in Kernel::ALL {
+        let options = Options::new().kernel(kernel);
+        if select(&shape, &operands, Target::Gpu(&gpu), &options).is_err() {
             continue;
         }
-        let (ok, result) = one_path(arguments, shape, &device, path)?;
+        let (ok, result) = one_kernel(arguments, shape, &gpu, &options)?;
         passed &= ok;
         results.push(result);
     }
     if arguments.json {
         let report = json!({
-            "device": device.name, "m": shape.m(), "k": shape.k(), "batch": BATCH,
-            "batches": arguments.batches, "limit_ns": LIMIT_NS, "passed": passed, "paths": results,
+            "device": gpu.name, "m": shape.m(), "k": shape.k(), "batch": BATCH,
+            "batches": arguments.batches, "limit_ns": LIMIT_NS, "passed": passed, "kernels": results,
         });
         println!("{report:#}");
     }
     Ok(passed || !arguments.check)
 }
 
-fn one_path(
+fn one_kernel(
     arguments: &Arguments,
     shape: Shape,
-    device: &raw::DeviceInfo,
-    path: Path,
+    gpu: &Gpu,
+    options: &Options<'_>,
 ) -> Result<(bool, Value), Box<dyn Error>> {
     let mut rig = Rig::new(shape, false)?;
     let mut tracked = Rig::new(shape, true)?;
     let stream = rig.stream.clone();
     let cu_stream = stream.cu_stream();
-    let prepared = rig.prepared(path)?;
-    let prepared_tracked = tracked.prepared(path)?;
-    let config: Config = prepared.launched().config;
-    let (weights, vectors, output) = rig.addresses();
+    let prepared = rig.prepared(options)?;
+    let prepared_tracked = tracked.prepared(options)?;
+    let choice = *prepared.choice();
+    let configured = options.config(choice.config);
+    let call = rig.call()?;
 
     let same = Bare::of(&stream, || {
         // SAFETY: of this, and of every launch by address below. The rig's memory outlives the work, which
@@ -270,17 +264,8 @@ fn one_path(
     }));
     let raw_call = Way::new("not prepared, by address", move || {
         // SAFETY: above.
-        Ok(unsafe {
-            raw::gemv(
-                &shape,
-                &weights,
-                &vectors,
-                &output,
-                &config,
-                device,
-                cu_stream.cast(),
-            )
-        }?)
+        unsafe { raw::gemv(&call, gpu, &configured, cu_stream.cast()) }?;
+        Ok(())
     });
     ways.push(Way::new("prepared, views", || {
         let mut rig = rig.borrow_mut();
@@ -291,15 +276,7 @@ fn one_path(
     ways.push(Way::new("not prepared, views", || {
         let mut rig = rig.borrow_mut();
         let (weights, vectors, output) = rig.views()?;
-        gemv_on_device_with(
-            Some(path),
-            None,
-            &stream,
-            &shape,
-            &weights,
-            &vectors,
-            output,
-        )?;
+        gemv_on_device(&stream, &shape, &weights, &vectors, output, options)?;
         Ok(())
     }));
     ways.push(Way::new("prepared, views, events tracked", || {
@@ -324,10 +301,10 @@ fn one_path(
     for way in &mut ways {
         way.nanoseconds.sort_by(f64::total_cmp);
     }
-    Ok(report(arguments, path, config, &ways))
+    Ok(report(arguments, &choice, &ways))
 }
 
-fn report(arguments: &Arguments, path: Path, config: Config, ways: &[Way<'_>]) -> (bool, Value) {
+fn report(arguments: &Arguments, choice: &Choice, ways: &[Way<'_>]) -> (bool, Value) {
     let median = |name: &str| {
         let way = ways.iter().find(|way| way.name == name);
         way.map_or(f64::NAN, |way| way.at(0.5))
@@ -337,7 +314,7 @@ fn report(arguments: &Arguments, path: Path, config: Config, ways: &[Way<'_>]) -
     let over_views = median("prepared, views") - bare;
     let passed = over <= LIMIT_NS && over_views <= LIMIT_NS;
     if !arguments.json {
-        println!("{path}: {config:?}");
+        println!("{:?}", choice.config);
         println!(
             "{:<34} {:>8} {:>8} {:>8} {:>10}",
             "", "median", "10%", "90%", "over bare"
@@ -367,7 +344,8 @@ fn report(arguments: &Arguments, path: Path, config: Config, ways: &[Way<'_>]) -
         })
         .collect();
     let result = json!({
-        "path": path.name(), "config": format!("{config:?}"), "calls": rows,
+        "path": choice.path.name(), "kernel": choice.kernel().map(Kernel::name),
+        "config": format!("{:?}", choice.config), "calls": rows,
         "prepared_over_bare_ns": over, "prepared_views_over_bare_ns": over_views,
     });
     (passed, result)

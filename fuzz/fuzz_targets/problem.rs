@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use nvfp4_gemv::problem::Problem;
-use nvfp4_gemv::{Output, ScaleLayout, gemv};
+use nvfp4_gemv::{Options, Output, ScaleLayout, gemv};
 use nvfp4_gemv_fuzz::scratch::Scratch;
 use nvfp4_gemv_fuzz::{mutate, tensors};
 
@@ -33,7 +33,8 @@ fuzz_target!(|data: &[u8]| {
         let mut y = vec![0.0; s.m() * s.n() * s.l()];
         let view = weights.view().expect("checked when it was read");
         // One call takes fewer vectors than a file may have.
-        if let Err(error) = gemv(s, &view, &vectors.view(), Output::f32(&mut y)) {
+        let output = Output::f32(&mut y);
+        if let Err(error) = gemv(s, &view, &vectors.view(), output, &Options::new()) {
             black_box(error.to_string());
         }
     }

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
-use nvfp4_gemv::path::measured::{Measurements, builtin};
+use nvfp4_gemv::dispatch::measured::{Measurements, builtin};
 use nvfp4_gemv::tune::Tuned;
 use nvfp4_gemv_fuzz::scratch::Scratch;
 use nvfp4_gemv_fuzz::{json, mutate};

@@ -23,9 +23,11 @@ mod tma;
 pub(crate) mod units;
 
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::operands::Operands;
 use crate::refusal::Refusal;
@@ -301,6 +303,17 @@ kernels! {
 impl fmt::Display for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
+    }
+}
+
+impl FromStr for Kernel {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        Self::from_name(name).ok_or_else(|| Error::UnknownKernel {
+            name: name.into(),
+            known: Self::ALL.iter().map(|kernel| kernel.name()).collect(),
+        })
     }
 }
 

@@ -4,11 +4,11 @@
 //! Every generator is deterministic: the same shape and seed give the same bytes on every machine.
 //!
 //! ```
-//! use nvfp4_gemv::{ScaleLayout, Shape, gemv, Output, problem::Problem};
+//! use nvfp4_gemv::{Options, Output, ScaleLayout, Shape, gemv, problem::Problem};
 //! let problem = Problem::full_range(Shape::gemv(128, 256, 1)?, 1);
 //! let (w, x) = (problem.weights(ScaleLayout::Linear)?, problem.vectors(ScaleLayout::Linear)?);
 //! let mut y = vec![0.0; problem.shape.outputs()];
-//! gemv(&problem.shape, &w.view()?, &x.view(), Output::f32(&mut y))?;
+//! gemv(&problem.shape, &w.view()?, &x.view(), Output::f32(&mut y), &Options::new())?;
 //! let truth = problem.reference()?;
 //! assert!((f64::from(y[0]) - truth.y[0]).abs() <= 1e-5 * truth.magnitude[0]);
 //! # Ok::<(), nvfp4_gemv::Error>(())

@@ -64,7 +64,7 @@ mod tests {
             panic!("one crossing");
         };
         assert!((crossing.n - 4f64.powf(0.4)).abs() < 1e-9 && (crossing.us - 14.4).abs() < 1e-9);
-        assert_eq!(crossing.text(), "cuda-core to cuda-core-tma near n = 1.7");
+        assert_eq!(crossing.text(), "cuda-core to tensor-core near n = 1.7");
         assert_eq!(crossings(&cases[..1]), []);
     }
 }

@@ -179,7 +179,7 @@ mod tests {
         let mut document = testing::document();
         // The longest names, and numbers of every length.
         let longest = |path: &mut Measured| {
-            path.path = "cuda-core-tma".into();
+            path.path = "tensor-core".into();
             path.median_us *= 1e4;
             path.samples_us.iter_mut().for_each(|us| *us = 10.0 / 3.2);
         };
@@ -252,7 +252,7 @@ mod tests {
         assert!(page.contains("prefers-color-scheme: dark"));
         assert!(page.contains("Test GPU &lt;1&gt;") && !page.contains("GPU <1>"));
         assert!(page.contains("<p class=\"bad\">1 &lt; 2</p>"));
-        assert!(page.contains("cuda-core to cuda-core-tma near n = 1.7"));
+        assert!(page.contains("cuda-core to tensor-core near n = 1.7"));
         assert!(page.contains("<h2>History</h2>"));
         assert!(!page.contains("NaN") && !page.contains("inf"));
     }

@@ -191,7 +191,7 @@ mod tests {
         let table = times(&document, kind).markdown();
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(lines.len(), 4, "{table}");
-        assert!(lines[0].ends_with("| cuda-core | cuda-core-tma | cuda-core-tma chained |"));
+        assert!(lines[0].ends_with("| cuda-core | tensor-core | tensor-core chained |"));
         assert!(lines[2].contains("12.0 us, 83% *"), "{table}");
         assert!(lines[3].ends_with("|  |"), "{table}");
         assert!(

@@ -113,7 +113,6 @@ pub(crate) fn path_class(path: &str) -> &'static str {
     match path {
         "cpu" => "cpu",
         "cuda-core" => "cuda-core",
-        "cuda-core-tma" => "cuda-core-tma",
         "tensor-core" => "tensor-core",
         _ => "other",
     }

@@ -18,6 +18,7 @@ pub(crate) fn samples(us: f64) -> Vec<f64> {
 pub(crate) fn measured(path: &str, mode: &str, us: f64, picked: bool) -> Measured {
     Measured {
         path: path.into(),
+        kernel: None,
         mode: mode.into(),
         picked,
         config: "Config { warps: 8 }".into(),
@@ -49,6 +50,7 @@ pub(crate) fn case(n: usize, activation: &str, paths: Vec<Measured>) -> Case {
             board: BoardReadings::default(),
         },
         picked: Some(Picked {
+            kernel: None,
             path: "cuda-core".into(),
             reason: "measured".into(),
         }),
@@ -91,8 +93,8 @@ pub(crate) fn document() -> Document {
                 "nvfp4",
                 vec![
                     measured("cuda-core", "isolated", 12.0, true),
-                    measured("cuda-core-tma", "isolated", 14.0, false),
-                    measured("cuda-core-tma", "chained", 11.0, false),
+                    measured("tensor-core", "isolated", 14.0, false),
+                    measured("tensor-core", "chained", 11.0, false),
                 ],
             ),
             case(
@@ -100,7 +102,7 @@ pub(crate) fn document() -> Document {
                 "nvfp4",
                 vec![
                     measured("cuda-core", "isolated", 18.0, true),
-                    measured("cuda-core-tma", "isolated", 15.0, false),
+                    measured("tensor-core", "isolated", 15.0, false),
                 ],
             ),
             case(

@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(kinds[0].title(), "NVFP4 vectors, 128x4 scales");
         let cases = cases(&document, &kinds[0]);
         assert_eq!(problem(cases[0]), "4096x7168x8 n=1 nvfp4 128x4");
-        assert_eq!(label(&cases[0].paths[2]), "cuda-core-tma chained");
+        assert_eq!(label(&cases[0].paths[2]), "tensor-core chained");
         assert_eq!(
             (time(5.0), time(2.5e3)),
             ("5.00 us".into(), "2.50 ms".into())
@@ -144,6 +144,6 @@ mod tests {
         assert_eq!(pick_to_best(&document.cases[0]), Some(1.0));
         let ratio = pick_to_best(&document.cases[1]).unwrap();
         assert!((ratio - 1.2).abs() < 0.01, "{ratio}");
-        assert_eq!(best(&document.cases[1]).unwrap().path, "cuda-core-tma");
+        assert_eq!(best(&document.cases[1]).unwrap().path, "tensor-core");
     }
 }

@@ -242,7 +242,7 @@ mod tests {
             (&*records[0].verdict, &*records[1].verdict),
             ("nothing to compare with", "ok")
         );
-        let (us, _) = records[1].results["4096x7168x8 n=1 nvfp4 128x4"]["cuda-core-tma chained"];
+        let (us, _) = records[1].results["4096x7168x8 n=1 nvfp4 128x4"]["tensor-core chained"];
         assert_eq!(us, 11.0);
     }
 

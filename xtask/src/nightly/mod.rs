@@ -601,8 +601,8 @@ mod tests {
         let text = machine.written("nightly.md");
         for part in [
             "1 got slower, 0 are no longer measured of 3 results",
-            "| 4096x7168x8 n=1 nvfp4 128x4 cuda-core-tma | SLOWER | +5.0% | +5.0% to +5.0% | 14.00 us | 14.70 us |",
-            "| cuda-core-tma, nvfp4 | 1 | +5.0% |",
+            "| 4096x7168x8 n=1 nvfp4 128x4 tensor-core | SLOWER | +5.0% | +5.0% to +5.0% | 14.00 us | 14.70 us |",
+            "| tensor-core, nvfp4 | 1 | +5.0% |",
         ] {
             assert!(text.contains(part), "{part}:\n{text}");
         }
@@ -637,7 +637,20 @@ mod tests {
         let error = machine.error(&[]);
         assert!(error.contains("no longer measured"), "{error}");
         let text = machine.written("nightly.md");
-        assert!(text.contains("cuda-core-tma chained | missing |"), "{text}");
+        assert!(text.contains("tensor-core chained | missing |"), "{text}");
+    }
+
+    #[test]
+    fn a_path_that_became_a_kernel_is_not_missing() {
+        let machine = Machine::new();
+        machine.night(&[]).unwrap();
+        let mut older = document().cases[0].clone();
+        older.paths[2].path = "cuda-core-tma".into();
+        machine.opens("before", &older);
+        let mut now = document().cases[0].clone();
+        now.paths.pop();
+        machine.opens("now", &now);
+        machine.night(&[]).unwrap();
     }
 
     #[test]
