@@ -6,10 +6,10 @@ use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut, DevicePtr, DriverError}
 
 use crate::error::{Error, Result};
 use crate::measure::{copies_for_cold_l2, driver_error};
-use crate::path::Operands;
-use crate::raw;
-use crate::shape::Shape;
-use crate::tensor::{GlobalScale, Strides};
+use crate::kernel::Call;
+use crate::operands::{Operands, RawOutput, RawVectors, RawWeights};
+use crate::shape::{Shape, Strides};
+use crate::tensor::GlobalScale;
 use crate::types::{Activation, FloatType};
 
 /// What operands are aligned to: more than any kernel asks for.
@@ -97,16 +97,12 @@ impl Buffers {
         })
     }
 
-    /// The operands of a call with copy `i` of the weights, by address.
-    pub(super) fn addresses(
-        &self,
-        stream: &CudaStream,
-        i: usize,
-    ) -> (raw::Weights, raw::Vectors, raw::Output) {
+    /// A call with copy `i` of the weights.
+    pub(super) fn call(&self, stream: &CudaStream, i: usize) -> Result<Call> {
         let shape = &self.shape;
         let address = |slice: &CudaSlice<u8>| slice.device_ptr(stream).0;
         let codes = address(&self.weights) + self.offsets[i] as u64;
-        let weights = raw::Weights {
+        let weights = RawWeights {
             codes,
             scales: codes + self.scales_at as u64,
             layout: self.operands.weight_layout,
@@ -120,7 +116,7 @@ impl Buffers {
         };
         let layout = self.operands.vector_layout;
         let vectors = match element(self.operands.activation) {
-            None => raw::Vectors::Nvfp4 {
+            None => RawVectors::Nvfp4 {
                 codes: address(&self.vectors),
                 code_strides: packed(shape.row_code_bytes()),
                 scales: address(&self.vector_scales),
@@ -132,17 +128,17 @@ impl Buffers {
                 global: GlobalScale::ONE,
                 vector_alpha: 0,
             },
-            Some(element) => raw::Vectors::Dense {
+            Some(element) => RawVectors::Dense {
                 element,
                 values: address(&self.vectors),
                 strides: packed(shape.k() * element.bytes()),
             },
         };
-        let output = raw::Output {
+        let output = RawOutput {
             address: address(&self.output),
             element: FloatType::F16,
         };
-        (weights, vectors, output)
+        Call::new(shape, &weights, &vectors, &output)
     }
 }
 

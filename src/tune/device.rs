@@ -8,11 +8,14 @@ use cudarc::driver::{CudaContext, CudaStream, DevicePtr, DriverError};
 use super::TuneError;
 use super::buffers::Buffers;
 use super::search::{Found, Limits, Progress, search};
-use crate::config::Config;
+use crate::context::{driver_error, make_current};
+use crate::dispatch::Options;
+use crate::dispatch::measured::{Chained, Entry, GpuModel, Machine, Timed};
 use crate::error::{Error, Result};
-use crate::measure::{driver_error, time_launches};
-use crate::path::measured::{Chained, Entry, Gpu, Machine, Timed};
-use crate::path::{Operands, Path, available};
+use crate::gpu::Gpu;
+use crate::kernel::{Call, Config, Job, Kernel};
+use crate::measure::time_launches;
+use crate::operands::Operands;
 use crate::raw;
 use crate::shape::Shape;
 
@@ -20,16 +23,16 @@ use crate::shape::Shape;
 ///
 /// # Errors
 /// What CUDA reports.
-pub fn machine(device: &raw::DeviceInfo) -> Result<Machine> {
+pub fn machine(gpu: &Gpu) -> Result<Machine> {
     let driver = match raw::versions()?.driver {
         Some((major, minor)) => format!("{major}.{minor}"),
         None => "none".into(),
     };
     Ok(Machine {
-        gpu: Gpu {
-            name: device.name.clone(),
-            compute_capability: device.compute_capability,
-            multiprocessors: device.multiprocessors,
+        gpu: GpuModel {
+            name: gpu.name.clone(),
+            compute_capability: gpu.compute_capability,
+            multiprocessors: gpu.multiprocessors,
         },
         driver,
         crate_version: env!("CARGO_PKG_VERSION").into(),
@@ -43,9 +46,8 @@ pub fn machine(device: &raw::DeviceInfo) -> Result<Machine> {
 /// takes it alone; another thread makes another one, or waits for this one:
 ///
 /// ```compile_fail,E0596
-/// # use nvfp4_gemv::path::Operands;
 /// # use nvfp4_gemv::tune::{Limits, Tuner};
-/// # use nvfp4_gemv::Shape;
+/// # use nvfp4_gemv::{Operands, Shape};
 /// fn two_threads(tuner: &Tuner, shape: &Shape, operands: &Operands) {
 ///     std::thread::scope(|threads| {
 ///         for _ in 0..2 {
@@ -57,14 +59,14 @@ pub fn machine(device: &raw::DeviceInfo) -> Result<Machine> {
 #[derive(Debug)]
 pub struct Tuner {
     stream: Arc<CudaStream>,
-    device: raw::DeviceInfo,
+    gpu: Gpu,
     machine: Machine,
 }
 
 /// What was found of a problem.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The best of each path, for [`Tuned::insert`](super::Tuned::insert).
+    /// The best of each kernel, for [`Tuned::insert`](super::Tuned::insert).
     pub entry: Entry,
     /// Every candidate that ran, the fastest first.
     pub ranking: Vec<(Config, Found)>,
@@ -88,23 +90,23 @@ impl Tuner {
     /// [`Error::NoDriver`], [`Error::NoDevice`], what CUDA reports.
     pub fn new(ordinal: usize) -> Result<Self> {
         raw::device_count()?;
-        let device = raw::device_info(u32::try_from(ordinal).unwrap_or(u32::MAX))?;
+        let gpu = raw::gpu(u32::try_from(ordinal).unwrap_or(u32::MAX))?;
         let cuda = |error: DriverError| driver_error("opening the device to tune on", error);
         let context = CudaContext::new(ordinal).map_err(cuda)?;
         // SAFETY: all work of this object goes to its one stream, whose order makes events unnecessary.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream().map_err(cuda)?;
-        let machine = machine(&device)?;
+        let machine = machine(&gpu)?;
         Ok(Self {
             stream,
-            device,
+            gpu,
             machine,
         })
     }
 
     /// The device.
-    pub fn device(&self) -> &raw::DeviceInfo {
-        &self.device
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
     }
 
     /// What files of this device are for.
@@ -112,7 +114,7 @@ impl Tuner {
         &self.machine
     }
 
-    /// Measures the configurations of every path that can run a problem, with caches cold, in turns, until
+    /// Measures the configurations of every kernel that can compute a problem, with caches cold, in turns, until
     /// one has won or `limits` are reached. The operands are made here, packed, and aligned as allocations
     /// are: what is found is for such operands.
     ///
@@ -129,9 +131,9 @@ impl Tuner {
     }
 
     /// [`tune`](Self::tune), and then as long for launches that follow each other with programmatic dependent
-    /// launch, as layers of a model can: what [`Timed::chained`] is of. A call takes such a configuration by
-    /// [`gemv_on_device_chained`](crate::gemv_on_device_chained) or [`raw::gemv`]; none takes it from a
-    /// [`Tuned`](super::Tuned) by itself. Below compute capability 9.0 there are no such launches, and nothing more is measured.
+    /// launch, as layers of a model can: what [`Timed::chained`] is of. Calls whose options are
+    /// [chained](Options::chained) take what was found. Below compute capability 9.0 there are no such launches, and
+    /// nothing more is measured.
     ///
     /// # Errors
     /// [`tune`](Self::tune)'s.
@@ -157,22 +159,24 @@ impl Tuner {
         if shape.is_empty() {
             return Err(self.no_candidates(shape, operands));
         }
-        let buffers = Buffers::new(stream, shape, operands, self.device.l2_bytes)?;
-        let (weights, vectors, _) = buffers.addresses(stream, 0);
+        let buffers = Buffers::new(stream, shape, operands, self.gpu.l2_bytes)?;
+        let calls: Vec<Call> = (0..buffers.offsets.len())
+            .map(|i| buffers.call(stream, i))
+            .collect::<Result<_>>()?;
         // As calls with packed operands will ask.
-        let operands = raw::operands(shape, &weights, &vectors);
-        let candidates: Vec<Config> = Path::ALL
-            .into_iter()
-            .flat_map(|path| raw::candidates(path, shape, &weights, &vectors, &self.device))
-            .collect();
-        if candidates.is_empty() {
+        let operands = calls[0].operands();
+        let before = self.ceiling(&buffers, shape)?;
+        let race = |chained| Race {
+            calls: &calls,
+            // A replay goes over all copies, or the next one would find the first ones in the cache.
+            launches: ((REPLAY / before) as usize).max(calls.len()).max(8),
+            candidates: self.candidates(shape, &operands, chained),
+            chained,
+        };
+        let alone = race(false);
+        if alone.candidates.is_empty() {
             return Err(self.no_candidates(shape, &operands));
         }
-        let before = self.ceiling(&buffers, shape)?;
-        // A replay goes over all copies, or the next one would find the first ones in the cache.
-        let launches = ((REPLAY / before) as usize)
-            .max(buffers.offsets.len())
-            .max(8);
         let parts = if chains { 2.0 } else { 1.0 };
         let mut part = |done: f64, at: Progress| {
             progress(Progress {
@@ -180,26 +184,12 @@ impl Tuner {
                 ..at
             });
         };
-        let on = |candidates| Race {
-            buffers: &buffers,
-            shape,
-            launches,
-            candidates,
-        };
-        let (ranking, mut failed) = self.rank(&on(candidates), limits, |at| part(0.0, at))?;
+        let (ranking, mut failed) = self.rank(&alone, limits, |at| part(0.0, at))?;
         let mut chained = Vec::new();
-        if chains {
-            let candidates: Vec<Config> = Path::ALL
-                .into_iter()
-                .flat_map(|path| {
-                    raw::chained_candidates(path, shape, &weights, &vectors, &self.device)
-                })
-                .collect();
-            if !candidates.is_empty() {
-                let (found, more) = self.rank(&on(candidates), limits, |at| part(1.0, at))?;
-                chained = found;
-                failed.extend(more);
-            }
+        if chains && self.gpu.compute_capability >= (9, 0) {
+            let (found, more) = self.rank(&race(true), limits, |at| part(1.0, at))?;
+            chained = found;
+            failed.extend(more);
         }
         let ceiling = self.ceiling(&buffers, shape)?.min(before);
         Ok(Outcome {
@@ -207,12 +197,23 @@ impl Tuner {
                 shape: *shape,
                 operands,
                 ceiling_seconds: ceiling,
-                paths: best_of_each_path(&ranking, &chained),
+                kernels: best_of_each_kernel(&ranking, &chained),
             },
             ranking,
             chained,
             failed,
         })
+    }
+
+    fn candidates(&self, shape: &Shape, operands: &Operands, chained: bool) -> Vec<Config> {
+        let job = Job {
+            shape,
+            operands,
+            gpu: &self.gpu,
+            chained,
+        };
+        let all = Kernel::ALL.iter();
+        all.flat_map(|kernel| kernel.candidates(&job)).collect()
     }
 
     /// The candidates that ran, the fastest first, and those that did not.
@@ -225,7 +226,7 @@ impl Tuner {
         let candidates = &race.candidates;
         let groups: Vec<usize> = candidates
             .iter()
-            .map(|config| config.path() as usize)
+            .map(|config| config.kernel() as usize)
             .collect();
         let mut failed: Vec<(usize, Error)> = Vec::new();
         let start = Instant::now();
@@ -234,7 +235,7 @@ impl Tuner {
             limits,
             || start.elapsed(),
             |candidate| {
-                let timing = self.time(race, &candidates[candidate]);
+                let timing = self.time(race, candidates[candidate]);
                 Ok::<f64, TuneError>(timing.unwrap_or_else(|error| {
                     // One that cannot run loses; whether any can is seen at the end.
                     if failed.iter().all(|(one, _)| *one != candidate) {
@@ -264,33 +265,25 @@ impl Tuner {
     }
 
     /// Seconds of a launch.
-    fn time(&self, race: &Race<'_>, config: &Config) -> Result<f64> {
+    fn time(&self, race: &Race<'_>, config: Config) -> Result<f64> {
         let stream = &self.stream;
-        let &Race {
-            buffers,
-            shape,
-            launches,
-            ..
-        } = race;
+        let options = Options::new().config(config);
+        let options = match race.chained {
+            // SAFETY: copies filled the weights before, and no kernel writes them.
+            true => unsafe { options.chained() },
+            false => options,
+        };
+        make_current(stream)?;
+        let prepare = |call| raw::PreparedRawGemv::new(call, &self.gpu, &options);
+        let prepared: Vec<_> = race.calls.iter().map(prepare).collect::<Result<_>>()?;
         let launch = |i: usize| {
-            let (weights, vectors, output) = buffers.addresses(stream, i % buffers.offsets.len());
-            // SAFETY: the buffers are of this shape, and live until the replays have run:
+            // SAFETY: the buffers of the calls are of this shape, and live until the replays have run:
             // time_launches waits for them. The stream's context is current: cudarc made it so for
-            // the capture. Nothing else uses the stream. Copies filled the weights, and no kernel writes them.
-            unsafe {
-                raw::gemv(
-                    shape,
-                    &weights,
-                    &vectors,
-                    &output,
-                    config,
-                    &self.device,
-                    stream.cu_stream().cast(),
-                )
-            }
+            // the capture. Nothing else uses the stream.
+            unsafe { prepared[i % prepared.len()].launch(stream.cu_stream().cast()) }
         };
         // SAFETY: the buffers are borrowed, and only this object's one call at a time uses them.
-        let timing = unsafe { time_launches(stream, launches, REPLAYS, launch) }?;
+        let timing = unsafe { time_launches(stream, race.launches, REPLAYS, launch) }?;
         Ok(timing.median)
     }
 
@@ -308,7 +301,7 @@ impl Tuner {
                     weights + offset as u64,
                     shape.weight_bytes(),
                     sink,
-                    self.device.multiprocessors,
+                    self.gpu.multiprocessors,
                     stream.cu_stream().cast(),
                 )
             }
@@ -319,39 +312,42 @@ impl Tuner {
     }
 
     fn no_candidates(&self, shape: &Shape, operands: &Operands) -> TuneError {
-        let why = |path: Path| {
-            let why = available(path, shape, operands, &self.device.target()).err()?;
-            Some(format!("{path}: {why}"))
+        let job = Job {
+            shape,
+            operands,
+            gpu: &self.gpu,
+            chained: false,
         };
-        let paths = Path::ALL.into_iter().filter(|path| *path != Path::Cpu);
+        let why = |kernel: &Kernel| Some(format!("{kernel}: {}", kernel.available(&job).err()?));
         TuneError::NoCandidates {
             shape: *shape,
-            reasons: paths.filter_map(why).collect(),
+            reasons: Kernel::ALL.iter().filter_map(why).collect(),
         }
     }
 }
 
 /// Candidates of a problem, and what they are measured with.
 struct Race<'a> {
-    buffers: &'a Buffers,
-    shape: &'a Shape,
+    /// The problem, with each copy of the weights.
+    calls: &'a [Call],
     launches: usize,
     candidates: Vec<Config>,
+    chained: bool,
 }
 
 /// Candidates, the fastest first.
 type Ranking = Vec<(Config, Found)>;
 
-/// The first of each path, of candidates with the fastest first.
-fn best_of_each_path(ranking: &[(Config, Found)], chained: &[(Config, Found)]) -> Vec<Timed> {
+/// The first of each kernel, of candidates with the fastest first.
+fn best_of_each_kernel(ranking: &[(Config, Found)], chained: &[(Config, Found)]) -> Vec<Timed> {
     let mut best: Vec<Timed> = Vec::new();
     for (config, found) in ranking {
-        let path = config.path();
-        if best.iter().all(|timed| timed.path != path) {
-            let chained = chained.iter().find(|(config, _)| config.path() == path);
+        let kernel = config.kernel();
+        if best.iter().all(|timed| timed.kernel() != kernel) {
+            let mut chained = chained.iter();
+            let chained = chained.find(|(config, _)| config.kernel() == kernel);
             best.push(Timed {
-                path,
-                config: Some(*config),
+                config: *config,
                 seconds: found.median,
                 chained: chained.map(|&(config, ref found)| Chained {
                     config,

@@ -75,12 +75,12 @@ pub enum TuneError {
         expected: String,
     },
 
-    /// No path of the GPU can run the problem.
-    #[error("nothing to tune: no path of this GPU runs {shape:#}: {}", reasons.join("; "))]
+    /// No kernel of the GPU can compute the problem.
+    #[error("nothing to tune: no kernel of this GPU computes {shape:#}: {}", reasons.join("; "))]
     NoCandidates {
         /// The problem.
         shape: crate::Shape,
-        /// Why each path cannot.
+        /// Why each kernel cannot.
         reasons: Vec<String>,
     },
 

@@ -2,8 +2,8 @@
 //!
 //! Nothing here happens on its own. `Tuner` (feature `cuda`) measures when it is asked to, for seconds;
 //! [`Tuned`] is what was found, to be [saved](Tuned::save) and [loaded](Tuned::load); and only calls that
-//! are given a [`Tuned`] use it: `gemv_on_device_tuned` and `PreparedGemv::tuned`. Without one, the
-//! built-in tables decide ([`crate::path`]). The `nvfp4-gemv tune` command does all of it.
+//! are given it use it: [`Options::tuned`](crate::Options::tuned). Without one, the
+//! built-in tables decide ([`crate::dispatch`]). The `nvfp4-gemv tune` command does all of it.
 //!
 //! A file belongs to a GPU (name, compute capability, multiprocessors), the CUDA version of its driver,
 //! this crate's version and the sources of its kernels. One that was made with others is refused with the
@@ -12,9 +12,8 @@
 //! ```no_run
 //! # #[cfg(feature = "cuda")]
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use nvfp4_gemv::path::Operands;
 //! use nvfp4_gemv::tune::{Limits, Tuned, Tuner};
-//! use nvfp4_gemv::{Activation, ScaleLayout, Shape};
+//! use nvfp4_gemv::{Activation, Operands, Options, ScaleLayout, Shape};
 //!
 //! let mut tuner = Tuner::new(0)?;
 //! let mut tuned = Tuned::load_or_new("tuned.json", tuner.machine(), "my program")?;
@@ -25,9 +24,8 @@
 //!     tuned.insert(outcome.entry);
 //!     tuned.save("tuned.json")?;
 //! }
-//! // gemv_on_device_tuned(&tuned, &stream, ...), PreparedGemv::tuned(&tuned, &stream, ...);
-//! // by address, for raw::prepare:
-//! let best = tuned.find(&shape, &operands).and_then(|entry| entry.paths[0].config);
+//! let options = Options::new().tuned(&tuned); // for any call on a stream of this device
+//! let best = tuned.find(&shape, &operands).map(|entry| entry.kernels[0].config);
 //! # Ok(())
 //! # }
 //! # #[cfg(not(feature = "cuda"))]
@@ -50,8 +48,8 @@ pub use device::{Outcome, Tuner, machine};
 pub use error::TuneError;
 pub use search::{Found, Limits, Progress, search};
 
-use crate::path::Operands;
-use crate::path::measured::{Entry, Machine, Measurements};
+use crate::dispatch::measured::{Entry, Machine, Measurements, comparable};
+use crate::operands::Operands;
 use crate::shape::Shape;
 
 /// The variable that programs of this crate take a file's name from. The library does not read it.
@@ -186,7 +184,7 @@ impl Tuned {
     /// Adds what was found of a problem, in the place of what there was of it. What is wrong with it,
     /// [`save`](Self::save) says.
     pub fn insert(&mut self, entry: Entry) {
-        self.new.insert((entry.shape, entry.operands));
+        self.new.insert((entry.shape, comparable(&entry.operands)));
         self.table.insert(entry);
     }
 
@@ -197,6 +195,12 @@ impl Tuned {
 
     /// All of it.
     pub fn measurements(&self) -> &Measurements {
+        &self.table
+    }
+}
+
+impl AsRef<Measurements> for Tuned {
+    fn as_ref(&self) -> &Measurements {
         &self.table
     }
 }

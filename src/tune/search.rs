@@ -73,7 +73,7 @@ impl State {
 /// meets all alike, and returns them with the fastest first.
 ///
 /// After each round those are dropped whose best time is clearly more than the median of the fastest. The
-/// fastest of each group stays to the end: a group is a path, of which all are reported. `measure` gives the
+/// fastest of each group stays to the end: a group is a kernel, of which all are reported. `measure` gives the
 /// seconds of one candidate; `elapsed` the time since the search began.
 ///
 /// # Errors

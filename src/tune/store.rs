@@ -5,10 +5,10 @@ use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 use super::TuneError;
+use crate::dispatch::measured::{GpuModel, Machine, Measurements};
 use crate::file::FileError;
 use crate::input::{self, InputError};
 use crate::output::Output;
-use crate::path::measured::{Gpu, Machine, Measurements};
 
 /// More than any file of tuned configurations has.
 const MOST_BYTES: u64 = 64 << 20;
@@ -61,7 +61,7 @@ pub(super) fn read(path: &Path) -> Result<Measurements, TuneError> {
     Measurements::from_json(&text).map_err(corrupt)
 }
 
-fn describe(gpu: &Gpu) -> String {
+fn describe(gpu: &GpuModel) -> String {
     let (major, minor) = gpu.compute_capability;
     format!(
         "{} (compute capability {major}.{minor}, {} SMs)",

@@ -5,16 +5,14 @@ use std::fs;
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::{Config, CudaCoreConfig, CudaCoreKernel, TileConfig, TileKernel};
+use crate::dispatch::measured::{Chained, GpuModel, Timed};
 use crate::file::FileError;
-use crate::path::Path as GemvPath;
-use crate::path::measured::{Chained, Gpu, Timed};
-use crate::types::Activation;
-use crate::types::ScaleLayout;
+use crate::kernel::{Config, DirectConfig, Tcgen05Config, TmaConfig};
+use crate::types::{Activation, ScaleLayout};
 
 fn machine() -> Machine {
     Machine {
-        gpu: Gpu {
+        gpu: GpuModel {
             name: "NVIDIA Test".into(),
             compute_capability: (9, 0),
             multiprocessors: 132,
@@ -26,37 +24,31 @@ fn machine() -> Machine {
 }
 
 fn entry(m: usize, n: usize, seconds: f64) -> Entry {
-    let timed = |path, config, seconds| Timed {
-        path,
+    let timed = |config: Config, seconds| Timed {
         config,
         seconds,
-        chained: config.map(|config: Config| Chained {
-            config: config.with_dependent(true),
+        chained: Some(Chained {
+            config,
             seconds: seconds * 0.9,
         }),
     };
-    let direct = CudaCoreConfig {
-        kernel: CudaCoreKernel::Direct,
+    let direct = DirectConfig {
         blocks_per_load: 2,
         warps: 4,
         k_split: 2,
-        ctas: 0,
-        dependent: false,
     };
-    let tile = TileConfig {
-        kernel: TileKernel::TensorCore { mma_n: 16 },
-        stages: 4,
-        cluster: 2,
-        dependent: false,
-    };
+    let (stages, cluster) = (4, 2);
     Entry {
         shape: Shape::new(m, n, 256, 1).unwrap(),
         operands: Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4),
         ceiling_seconds: seconds / 2.0,
-        paths: vec![
-            timed(GemvPath::TensorCore, Some(tile.into()), seconds),
-            timed(GemvPath::CudaCore, Some(direct.into()), seconds * 1.5),
-            timed(GemvPath::CudaCoreTma, None, seconds * 2.0),
+        kernels: vec![
+            timed(Tcgen05Config { stages, cluster }.into(), seconds),
+            timed(direct.into(), seconds * 1.5),
+            Timed {
+                chained: None,
+                ..timed(TmaConfig { stages, cluster }.into(), seconds * 2.0)
+            },
         ],
     }
 }
@@ -95,7 +87,7 @@ fn saved_and_loaded() {
         .measurements()
         .entries()
         .iter()
-        .map(|entry| entry.paths[0].seconds)
+        .map(|entry| entry.kernels[0].seconds)
         .collect();
     assert_eq!(seconds, [9e-6, 2.5e-6, 8e-6]);
     // Nothing else is left in the folder.
@@ -125,20 +117,23 @@ fn what_cannot_be_saved_to_is_known_before() {
 fn what_could_not_be_loaded_is_not_saved() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tuned.json");
-    let dependent = |entry: &mut Entry| {
-        let config = &mut entry.paths[0].config;
-        *config = config.map(|config| config.with_dependent(true));
+    let of_another = |entry: &mut Entry| {
+        let config = entry.kernels[0].config;
+        entry.kernels[1].chained = Some(Chained {
+            config,
+            seconds: 1.0,
+        });
     };
     type Spoil = fn(&mut Entry);
     let spoils: [(Spoil, &str); 5] = [
-        (|entry| entry.paths.clear(), "no path"),
+        (|entry| entry.kernels.clear(), "no kernel"),
         (|entry| entry.ceiling_seconds = f64::NAN, "a ceiling of NaN"),
         (
-            |entry| entry.paths[1].seconds = f64::INFINITY,
+            |entry| entry.kernels[1].seconds = f64::INFINITY,
             "of inf seconds",
         ),
-        (|entry| entry.paths[1].seconds = 0.0, "of 0 seconds"),
-        (dependent, "dependent outside of"),
+        (|entry| entry.kernels[1].seconds = 0.0, "of 0 seconds"),
+        (of_another, "of another kernel than direct"),
     ];
     for (spoil, says) in spoils {
         let mut spoilt = entry(512, 1, 1e-5);
@@ -174,7 +169,7 @@ fn stale_files_say_what_has_changed() {
 
 #[test]
 fn foreign_files_name_both_devices() {
-    let changes: [fn(&mut Gpu); 3] = [
+    let changes: [fn(&mut GpuModel); 3] = [
         |gpu| gpu.name = "NVIDIA Other".into(),
         |gpu| gpu.compute_capability = (10, 0),
         |gpu| gpu.multiprocessors = 66,
@@ -205,37 +200,18 @@ fn corrupt_files_are_refused() {
     refused(&|_| String::new(), "EOF");
     refused(&|_| "[]".into(), "invalid");
     refused(
-        &|text| text.replace("tuned/2", "tuned/1"),
+        &|text| text.replace("tuned/3", "tuned/2"),
         "this version reads",
     );
     refused(&replace("\"m\": 128", "\"m\": -1"), "invalid value");
     refused(&replace("\"k\": 256", "\"k\": 24"), "K = 24");
     refused(&replace("\"n\": 3", "\"n\": 17"), "N = 17");
     refused(&replace("0.00001", "0.0"), "0 seconds");
-    refused(&replace("\"tensor-core\"", "\"cpu\""), "another path");
-    refused(&replace("\"cuda-core-tma\"", "\"cuda-core\""), "twice");
+    refused(&replace("\"tcgen05\"", "\"tma\""), "another kernel than tma");
+    refused(&|text| text.replace("\"tcgen05\"", "\"tma\""), "tma is there twice");
+    refused(&replace("\"tcgen05\"", "\"cuda-core\""), "unknown variant");
     refused(&replace("\"nvfp4\"", "\"int4\""), "none of nvfp4");
     refused(&replace("\"warps\"", "\"waprs\""), "unknown field");
-    refused(
-        &replace("\"dependent\": true", "\"dependent\": false"),
-        "not dependent",
-    );
-    // Each kind of configuration, in an ordinary one's place.
-    let ordinary = |config: &'static str| {
-        move |text: String| {
-            let from = text.find(config).expect(config);
-            let (before, after) = text.split_at(from);
-            before.to_owned() + &after.replacen("\"dependent\": false", "\"dependent\": true", 1)
-        }
-    };
-    refused(
-        &ordinary("\"tile\""),
-        "tensor-core that is dependent outside",
-    );
-    refused(
-        &ordinary("\"cuda-core\": {"),
-        "cuda-core that is dependent outside",
-    );
     refused(&replace("\"from\"", "\"form\""), "unknown field");
     refused(
         &|text| {
@@ -368,7 +344,7 @@ fn a_save_keeps_what_others_have_saved() {
     assert_eq!(ours, load(), "after saving we know what they have added");
     let seconds = |tuned: &Tuned| -> Vec<f64> {
         let entries = tuned.measurements().entries().iter();
-        entries.map(|entry| entry.paths[0].seconds).collect()
+        entries.map(|entry| entry.kernels[0].seconds).collect()
     };
     assert_eq!(seconds(&ours), [7e-6, 5e-6, 6e-6]);
     // What was saved once is theirs to change.
@@ -423,8 +399,8 @@ proptest! {
         bytes[at] = byte;
         if let Ok(table) = Measurements::from_json(std::str::from_utf8(&bytes).unwrap()) {
             for entry in table.entries() {
-                prop_assert!(!entry.paths.is_empty());
-                prop_assert!(entry.paths.iter().all(|timed| timed.seconds > 0.0));
+                prop_assert!(!entry.kernels.is_empty());
+                prop_assert!(entry.kernels.iter().all(|timed| timed.seconds > 0.0));
             }
         }
     }

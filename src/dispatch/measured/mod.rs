@@ -266,6 +266,12 @@ impl Measurements {
     }
 }
 
+impl AsRef<Self> for Measurements {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
 /// The tables that this crate comes with, one a model of GPU.
 pub fn builtin() -> &'static [Measurements] {
     const FILES: [&str; 1] = [include_str!("h200.json")];

@@ -1,0 +1,393 @@
+//! Choices: those that are known from before, and why.
+
+use super::measured::{Chained, Entry, GpuModel, Machine, Measurements, Timed};
+use super::*;
+use crate::error::Error;
+use crate::gpu::Gpu;
+use crate::kernel::{Config, Job, Kernel};
+use crate::operands::{Alignment, Operands};
+use crate::refusal::Refusal;
+use crate::shape::Shape;
+use crate::types::{Activation, GemvPath, ScaleLayout};
+
+const IMAGES: &str = "80;90a;100f;120f";
+const TILED: ScaleLayout = ScaleLayout::Tiled128x4;
+
+fn gpu(compute_capability: (i32, i32)) -> Gpu {
+    Gpu::of_compute_capability(compute_capability, IMAGES)
+}
+
+fn h200() -> Gpu {
+    Gpu {
+        name: "NVIDIA H200".into(),
+        ..gpu((9, 0))
+    }
+}
+
+fn nvfp4(layout: ScaleLayout) -> Operands {
+    Operands::new(Activation::Nvfp4, layout)
+}
+
+fn options<'a>() -> Options<'a> {
+    Options::new().without_environment()
+}
+
+fn choose(shape: &Shape, operands: &Operands, gpu: &Gpu, chained: bool) -> Choice {
+    let options = options().as_if_chained(chained);
+    select(shape, operands, Target::Gpu(gpu), &options).unwrap()
+}
+
+/// One of few names.
+fn named<T: Copy>(all: &[T], name_of: fn(T) -> &'static str, name: &str) -> T {
+    *all.iter().find(|&&one| name_of(one) == name).unwrap()
+}
+
+/// `choices.tsv` has the choices of the crate when dispatch still ranked paths, and a path's rule picked its kernel: GPU,
+/// sizes M,K,L,N, vectors, layout, alignment of the weights, chained, config. Whoever changes a rule on purpose changes
+/// the lines that it is about.
+#[test]
+fn choices_are_as_they_were() {
+    for line in include_str!("choices.tsv").lines() {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let &[on, sizes, activation, layout, align, chained, config] = &fields[..] else {
+            panic!("{line}");
+        };
+        let gpu = match on.split_once('.') {
+            Some((major, minor)) => gpu((major.parse().unwrap(), minor.parse().unwrap())),
+            None => h200(),
+        };
+        let sizes: Vec<usize> = sizes.split(',').map(|size| size.parse().unwrap()).collect();
+        let shape = Shape::new(sizes[0], sizes[3], sizes[1], sizes[2]).unwrap();
+        let activation = named(&Activation::ALL, Activation::name, activation);
+        let mut operands = Operands::new(activation, named(&ScaleLayout::ALL, ScaleLayout::name, layout));
+        let codes: u32 = align.parse().unwrap();
+        operands.alignment.codes = codes;
+        operands.alignment.scales = codes;
+        if activation == Activation::Nvfp4 && shape.n() > 1 {
+            let row = shape.row_code_bytes().trailing_zeros().min(5);
+            operands.alignment.vectors = 1 << row;
+        }
+        let choice = choose(&shape, &operands, &gpu, chained == "true");
+        let expected: Config = serde_json::from_str(config).unwrap();
+        assert_eq!(choice.config, Some(expected), "{line}\n{}", choice.reason);
+    }
+}
+
+#[test]
+fn measured_problems_take_what_was_fastest() {
+    let (table, gpu) = (&measured::builtin()[0], h200());
+    let on = table.machine.gpu.name.as_str();
+    for entry in table.entries() {
+        let (shape, operands) = (&entry.shape, &entry.operands);
+        let best = &entry.kernels[0];
+        assert_eq!(choose(shape, operands, &gpu, false).config, Some(best.config));
+        let chained = best.chained.map_or(best.config, |chained| chained.config);
+        assert_eq!(choose(shape, operands, &gpu, true).config, Some(chained));
+
+        let ranked = rank(shape, operands, &gpu, None, false);
+        let with = |is: &dyn Fn(Evidence) -> bool| {
+            let of = ranked.iter().filter_map(|one| Some((one.kernel, one.estimate?)));
+            of.filter(|(_, estimate)| is(estimate.evidence)).collect::<Vec<_>>()
+        };
+        let own = with(&|evidence| evidence == Evidence::Measured { on });
+        let own: Vec<_> = own.into_iter().map(|(kernel, one)| (kernel, one.seconds.unwrap())).collect();
+        let times: Vec<_> = entry.kernels.iter().map(|one| (one.kernel(), one.seconds)).collect();
+        assert_eq!(own, times);
+        // What has no time there stands behind what has, and can run.
+        for (kernel, estimate) in with(&|evidence| evidence.is_bound()) {
+            assert!(ranked.iter().any(|one| one.kernel == kernel && one.config.is_ok()));
+            assert!(estimate.seconds.unwrap() >= best.seconds);
+        }
+        assert_eq!(with(&|evidence| evidence == Evidence::Modelled), []);
+        let first = ranked.iter().find(|one| one.config.is_ok()).unwrap();
+        assert_eq!(first.kernel, best.kernel());
+    }
+}
+
+#[test]
+fn other_problems_and_other_hoppers_follow_the_nearest() {
+    let shape = Shape::gemv(4096, 7168, 8).unwrap();
+    let h100 = Gpu {
+        name: "NVIDIA H100 80GB HBM3".into(),
+        ..gpu((9, 0))
+    };
+    let evidence = |kernel| Evidence::Nearest {
+        kernel,
+        on: "NVIDIA H200",
+        shape,
+    };
+    for gpu in [gpu((9, 0)), h100] {
+        let ranked = rank(&shape, &nvfp4(TILED), &gpu, None, false);
+        let first = ranked[0].estimate.unwrap();
+        assert_eq!((ranked[0].kernel, first.evidence), (Kernel::Ring, evidence(Kernel::Ring)));
+        assert!(first.evidence.to_string().contains("after ring with 4096x7168x8"));
+    }
+    // What the ring kernel cannot do, another one does as well, for all that is known.
+    let odd = Shape::gemv(4096, 7184, 8).unwrap();
+    let choice = choose(&odd, &nvfp4(ScaleLayout::Linear), &h200(), false);
+    assert_eq!(choice.kernel(), Some(Kernel::Dot));
+    let reason = choice.reason.to_string();
+    assert_eq!(reason, "not ring: K is 7184, and it needs a multiple of 256");
+}
+
+fn machine(gpu: &Gpu) -> Machine {
+    Machine {
+        gpu: GpuModel {
+            name: gpu.name.clone(),
+            compute_capability: gpu.compute_capability,
+            multiprocessors: gpu.multiprocessors,
+        },
+        driver: "13.0".into(),
+        crate_version: "0".into(),
+        kernels: String::new(),
+    }
+}
+
+/// A kernel's default, as if it took so long.
+fn timed(kernel: Kernel, shape: &Shape, gpu: &Gpu, seconds: f64) -> Timed {
+    let job = Job {
+        shape,
+        operands: &nvfp4(TILED),
+        gpu,
+        chained: false,
+    };
+    Timed {
+        config: kernel.default_config(&job).unwrap(),
+        seconds,
+        chained: None,
+    }
+}
+
+#[test]
+fn tuned_times_go_before_all_others() {
+    let (shape, gpu) = (Shape::gemv(4096, 4096, 1).unwrap(), h200());
+    let mut tuned = Measurements::new(machine(&gpu), "a test");
+    let ring = timed(Kernel::Ring, &shape, &gpu, 2e-6);
+    let chained = Config::Ring(match ring.config {
+        Config::Ring(config) => crate::kernel::RingConfig { depth: 1, ..config },
+        other => panic!("{other:?}"),
+    });
+    let ring = Timed {
+        chained: Some(Chained {
+            config: chained,
+            seconds: 1e-6,
+        }),
+        ..ring
+    };
+    let tma = timed(Kernel::Tma, &shape, &gpu, 1.1e-6);
+    tuned.insert(Entry {
+        shape,
+        operands: nvfp4(TILED),
+        ceiling_seconds: 1e-6,
+        kernels: vec![tma, ring],
+    });
+    let choose = |shape: &Shape, options: Options<'_>| {
+        select(shape, &nvfp4(TILED), Target::Gpu(&gpu), &options).unwrap()
+    };
+    let with = || options().tuned(&tuned);
+    let choice = choose(&shape, with());
+    assert_eq!(choice.config, Some(tma.config));
+    assert!(choice.reason.to_string().contains("tuned configurations"));
+    assert_eq!(choose(&shape, with().kernel(Kernel::Ring)).config, Some(ring.config));
+    // Chained times are compared with chained times.
+    assert_eq!(choose(&shape, with().as_if_chained(true)).config, Some(chained));
+    // Operands that are aligned as well are the same ones; not so another problem.
+    let mut aligned = nvfp4(TILED);
+    aligned.alignment.codes = 16;
+    assert!(tuned.find(&shape, &aligned).is_some());
+    aligned.alignment.codes = 8;
+    assert!(tuned.find(&shape, &aligned).is_none());
+    let other = choose(&Shape::gemv(4096, 4096, 2).unwrap(), with());
+    assert!(!other.reason.to_string().contains("tuned"), "{}", other.reason);
+    // What else was tried on its path was slower.
+    let ranked = rank(&shape, &nvfp4(TILED), &gpu, Some(&tuned), false);
+    let order: Vec<Kernel> = ranked.iter().map(|one| one.kernel).collect();
+    assert_eq!(order[..3], [Kernel::Tma, Kernel::Ring, Kernel::Stream]);
+    let evidence = ranked[2].estimate.unwrap().evidence.to_string();
+    assert_eq!(evidence, "slower than ring, on this GPU");
+
+    let other = Gpu {
+        multiprocessors: 100,
+        ..h200()
+    };
+    let elsewhere = select(&shape, &nvfp4(TILED), Target::Gpu(&other), &with());
+    assert!(matches!(elsewhere, Err(Error::TunedElsewhere { .. })));
+}
+
+#[test]
+fn a_measured_config_that_cannot_run_is_replaced_by_the_default() {
+    let (shape, gpu) = (Shape::gemv(4096, 4096, 1).unwrap(), h200());
+    let mut tuned = Measurements::new(machine(&gpu), "a test");
+    let good = timed(Kernel::Tma, &shape, &gpu, 1e-6);
+    tuned.insert(Entry {
+        shape,
+        operands: nvfp4(TILED),
+        ceiling_seconds: 1e-6,
+        kernels: vec![Timed {
+            config: Config::Tma(crate::kernel::TmaConfig { stages: 77, cluster: 1 }),
+            ..good
+        }],
+    });
+    let options = options().tuned(&tuned);
+    let choice = select(&shape, &nvfp4(TILED), Target::Gpu(&gpu), &options).unwrap();
+    assert_eq!(choice.config, Some(good.config));
+}
+
+#[test]
+fn without_measurements_the_model_decides() {
+    let linear = ScaleLayout::Linear;
+    for (on, n, layout, kernel) in [
+        // Tensor cores take several vectors.
+        ((10, 0), 1, TILED, Kernel::Dot),
+        ((10, 0), 2, TILED, Kernel::Dot),
+        ((10, 0), 3, TILED, Kernel::Tcgen05),
+        ((10, 3), 16, TILED, Kernel::Tcgen05),
+        ((10, 0), 4, linear, Kernel::Dot),
+        ((10, 0), 8, linear, Kernel::Stream),
+        ((12, 0), 1, linear, Kernel::Ring),
+        ((12, 0), 2, linear, Kernel::Stream),
+        ((8, 6), 1, linear, Kernel::Stream),
+    ] {
+        let shape = Shape::new(4096, n, 4096, 1).unwrap();
+        let choice = choose(&shape, &nvfp4(layout), &gpu(on), false);
+        assert_eq!(choice.kernel(), Some(kernel), "{on:?} n = {n}");
+        let reason = choice.reason.to_string();
+        // What the best kernel of another path cannot do is the reason for the next.
+        let says = match n > 2 && layout == linear {
+            true => "not tcgen05: the weights' scales are linear",
+            false => "(modelled)",
+        };
+        assert!(reason.contains(says), "{reason}");
+    }
+    // Kernels that the GPU lacks, or that take no such vectors, have no rank.
+    let shape = Shape::new(128, 3, 256, 1).unwrap();
+    let bf16 = Operands::new(Activation::Bf16, linear);
+    let ranked = rank(&shape, &bf16, &gpu((8, 6)), None, false);
+    let known = |one: &&Ranked| one.estimate.is_some();
+    let known: Vec<_> = ranked.iter().take_while(known).map(|one| one.kernel).collect();
+    assert_eq!(known, [Kernel::Stream, Kernel::Direct]);
+    assert!(ranked[2..].iter().all(|one| one.estimate.is_none() && one.config.is_err()));
+}
+
+#[test]
+fn what_cannot_run_says_why() {
+    let shape = Shape::gemv(128, 256, 1).unwrap();
+    let linear = nvfp4(ScaleLayout::Linear);
+    let (turing, spark) = (gpu((7, 5)), gpu((12, 1)));
+    let (hopper, blackwell, ampere) = (gpu((9, 0)), gpu((10, 0)), gpu((8, 6)));
+    let bare = Gpu::of_compute_capability((9, 0), "");
+    let only_hopper = Gpu::of_compute_capability((12, 1), "90a");
+    let path = |path| options().path(path);
+    for (gpu, options, says) in [
+        (&turing, options(), "the cuda-core path is not available: the device has compute capability 7.5, and 8.0"),
+        (&only_hopper, options(), "rebuild with NVFP4_GEMV_ARCHS"),
+        (&bare, options(), "carries no kernels"),
+        (&hopper, path(GemvPath::TensorCore), "10.x is needed"),
+        (&blackwell, path(GemvPath::TensorCore), "128x4"),
+        (&hopper, path(GemvPath::Cpu), "in device memory"),
+        (&ampere, options().kernel(Kernel::Ring), "the ring kernel is not available: the device has compute capability 8.6"),
+        (&hopper, options().kernel(Kernel::Tcgen05), "the tcgen05 kernel is not available"),
+    ] {
+        let error = select(&shape, &linear, Target::Gpu(gpu), &options).unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    assert!(select(&shape, &linear, Target::Gpu(&spark), &options()).is_ok());
+    let because = match cfg!(feature = "cuda") {
+        true => Refusal::OperandsOnHost,
+        false => Refusal::BuiltWithoutCuda,
+    };
+    let host = |options: &Options<'_>| select(&shape, &linear, Target::Host, options);
+    let on_gpu = Err(Error::PathUnavailable {
+        path: GemvPath::CudaCore,
+        reason: because,
+    });
+    assert_eq!(host(&path(GemvPath::CudaCore)), on_gpu);
+    let ring = host(&options().kernel(Kernel::Ring)).unwrap_err();
+    assert!(matches!(ring, Error::KernelUnavailable { kernel: "ring", .. }));
+    assert_eq!(host(&path(GemvPath::Cpu)).unwrap().reason, Reason::Asked);
+    let choice = host(&options()).unwrap();
+    assert_eq!((choice.path, choice.kernel()), (GemvPath::Cpu, None));
+}
+
+/// What is asked for is taken, with what it implies, or refused; two things that contradict each other are refused.
+#[test]
+fn paths_kernels_and_configs_that_are_asked_for() {
+    let (shape, gpu) = (Shape::gemv(4096, 4096, 1).unwrap(), h200());
+    let operands = nvfp4(TILED);
+    let config = |kernel| timed(kernel, &shape, &gpu, 1.0).config;
+    let paths = [None, Some(GemvPath::Cpu), Some(GemvPath::CudaCore), Some(GemvPath::TensorCore)];
+    let kernels = [None, Some(Kernel::Ring), Some(Kernel::Stream), Some(Kernel::Tcgen05)];
+    let configs = [None, Some(config(Kernel::Ring)), Some(config(Kernel::Direct))];
+    for (path, kernel, config) in paths
+        .iter()
+        .flat_map(|&path| kernels.iter().map(move |&kernel| (path, kernel)))
+        .flat_map(|(path, kernel)| configs.iter().map(move |&config| (path, kernel, config)))
+    {
+        let asked = options().path(path).kernel(kernel).config(config);
+        let result = select(&shape, &operands, Target::Gpu(&gpu), &asked);
+        let of_config = config.map(|config| config.kernel());
+        let implied = kernel.or(of_config);
+        let contradict = kernel.is_some_and(|kernel| of_config.is_some_and(|of| of != kernel))
+            || implied.is_some_and(|kernel| path.is_some_and(|path| path != kernel.path()));
+        match result {
+            Err(Error::Contradiction { .. }) => assert!(contradict, "{asked:?}"),
+            other => {
+                assert!(!contradict, "{asked:?}");
+                let path = path.or(implied.map(Kernel::path));
+                // The GPU has no such tensor cores, and the operands are not on the host.
+                match path {
+                    Some(GemvPath::Cpu | GemvPath::TensorCore) => {
+                        other.unwrap_err();
+                    }
+                    Some(GemvPath::CudaCore) | None => {
+                        let choice = other.unwrap();
+                        assert_eq!(choice.kernel(), implied.or(Some(Kernel::Ring)));
+                        assert!(config.is_none() || choice.config == config);
+                        let is_asked = choice.reason == Reason::Asked;
+                        assert_eq!(is_asked, implied.is_some());
+                        let of_path = matches!(choice.reason, Reason::BestOfPath { .. });
+                        assert_eq!(of_path, implied.is_none() && path.is_some());
+                    }
+                }
+            }
+        }
+    }
+    // A config is checked.
+    let asked = options().config(config(Kernel::Ring));
+    let two = Shape::new(4096, 2, 4096, 1).unwrap();
+    let refused = select(&two, &operands, Target::Gpu(&gpu), &asked).unwrap_err();
+    let text = refused.to_string();
+    assert!(text.contains(r#"{"ring":{"#) && text.contains("N is 2, and it takes 1"), "{text}");
+    assert!(matches!(refused, Error::Config { reason: Refusal::Vectors { .. }, .. }));
+}
+
+#[test]
+fn a_neighbour_is_scaled_as_the_model_says() {
+    let gpu = h200();
+    let seconds = |shape: Shape| {
+        let ranked = rank(&shape, &nvfp4(TILED), &gpu, None, false);
+        let of = |kernel| ranked.iter().find(|one| one.kernel == kernel).unwrap().estimate.unwrap();
+        assert!(!matches!(of(Kernel::Tma).evidence, Evidence::Modelled));
+        of(Kernel::Stream).seconds.unwrap()
+    };
+    let shape = |n, l| Shape::new(4096, n, 14336, l).unwrap();
+    // 9 to 16 vectors make two passes over the weights; those of 16 were measured.
+    let (eight, nine) = (seconds(shape(8, 1)), seconds(shape(9, 1)));
+    assert!((1.5..2.5).contains(&(nine / eight)), "{eight} {nine}");
+    // Of what is nearest, twice the bytes.
+    let (one, two) = (seconds(shape(7, 40)), seconds(shape(7, 80)));
+    assert!((two / one - 2.0).abs() < 1e-9, "{one} {two}");
+}
+
+#[test]
+fn unaligned_operands_have_times_of_their_own() {
+    let mut operands = nvfp4(TILED);
+    operands.alignment = Alignment {
+        codes: 8,
+        ..Alignment::BEST
+    };
+    let shape = Shape::gemv(4096, 4096, 1).unwrap();
+    let choice = choose(&shape, &operands, &h200(), false);
+    assert_eq!(choice.kernel(), Some(Kernel::Dot));
+    assert!(choice.reason.to_string().contains("not ring: codes, their strides"));
+}
