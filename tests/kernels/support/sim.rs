@@ -108,8 +108,8 @@ pub(crate) fn launches(planned: &plan::Launch) -> Result<Vec<Launch>, SimError> 
 }
 
 fn launch(planned: &plan::Launch) -> Result<Launch, SimError> {
-    let [x, y] = planned.grid;
-    let mut launch = Launch::new(planned.entry, [x, y, 1], [planned.threads, 1, 1]);
+
+    let mut launch = Launch::new(planned.entry, planned.grid, [planned.threads, 1, 1]);
     launch.cluster = (planned.cluster > 0).then_some([planned.cluster, 1, 1]);
     launch.shared = planned.dynamic_shared;
     launch.dependent = planned.dependent;
@@ -136,7 +136,7 @@ pub(crate) fn arguments(map: &nvfp4_tensor_map) -> TensorMapArgs {
         box_dim: map.box_size[..rank].to_vec(),
         element_strides: vec![1; rank],
         interleave: Interleave::None,
-        swizzle: if map.swizzle == NVFP4_SWIZZLE_128 as u32 {
+        swizzle: if map.swizzle == NVFP4_SWIZZLE_128 {
             Swizzle::B128
         } else {
             Swizzle::None

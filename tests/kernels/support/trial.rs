@@ -4,7 +4,7 @@
 //! reported as ignored, with the reason. Long ones are of the kind `long`, and run with `--ignored long`.
 
 use std::process::ExitCode;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Trial};
@@ -61,7 +61,7 @@ pub(crate) fn gpu(path: &str, run: fn()) -> Trial {
 /// Why there is no GPU.
 #[cfg(feature = "cuda")]
 fn no_gpu() -> Option<String> {
-    static WHY: OnceLock<Option<String>> = OnceLock::new();
+    static WHY: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
     let why = || match nvfp4_gemv::raw::device_count() {
         Ok(0) => Some("no GPU".into()),
         Ok(_) => None,
