@@ -9,11 +9,17 @@ fn picture() -> BTreeMap<String, usize> {
     let text = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
     let (_, rest) = text.split_once("```text\n").expect("a picture");
     let (picture, _) = rest.split_once("```").unwrap();
-    let layers: Vec<&str> = picture.lines().filter(|line| !line.starts_with(' ')).collect();
+    let layers: Vec<&str> = picture
+        .lines()
+        .filter(|line| !line.starts_with(' '))
+        .collect();
     let mut modules = BTreeMap::new();
     for (layer, line) in layers.iter().rev().enumerate() {
         // The layer's name, two spaces or more, its modules, two spaces or more, what it is.
-        let columns: Vec<&str> = line.split("  ").filter(|column| !column.is_empty()).collect();
+        let columns: Vec<&str> = line
+            .split("  ")
+            .filter(|column| !column.is_empty())
+            .collect();
         for module in columns[1].split_whitespace() {
             let before = modules.insert(module.to_string(), layer);
             assert_eq!(before, None, "{module} stands in the picture twice");
@@ -45,7 +51,11 @@ fn files(module: &str) -> Vec<PathBuf> {
     let src = root().join("src");
     let mut found = Vec::new();
     collect(&src.join(module), &mut found);
-    found.extend([src.join(format!("{module}.rs"))].into_iter().filter(|file| file.is_file()));
+    found.extend(
+        [src.join(format!("{module}.rs"))]
+            .into_iter()
+            .filter(|file| file.is_file()),
+    );
     found
 }
 
@@ -90,7 +100,11 @@ fn exports() -> BTreeMap<String, String> {
         let statement = statement.split(';').next().unwrap();
         let (module, names) = statement.split_once("::").expect("`pub use module::name`");
         let names = names.trim_matches(['{', '}', '\n', ' ']);
-        for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        for name in names
+            .split(',')
+            .map(str::trim)
+            .filter(|name| !name.is_empty())
+        {
             exports.insert(name.to_string(), module.to_string());
         }
     }
@@ -114,7 +128,10 @@ fn uses() -> BTreeMap<String, BTreeSet<String>> {
         used.remove(module);
         used
     };
-    layers.keys().map(|module| (module.clone(), of(module))).collect()
+    layers
+        .keys()
+        .map(|module| (module.clone(), of(module)))
+        .collect()
 }
 
 #[test]
@@ -122,13 +139,18 @@ fn every_module_stands_in_the_picture() {
     let layers = picture();
     let lib = code(&root().join("src/lib.rs"));
     let modules = lib.lines().filter_map(|line| {
-        let line = line.trim_start_matches("pub ").trim_start_matches("pub(crate) ");
+        let line = line
+            .trim_start_matches("pub ")
+            .trim_start_matches("pub(crate) ");
         line.strip_prefix("mod ")?.strip_suffix([';', '{'])
     });
     for module in modules.map(str::trim) {
         // What stands for C functions, where there are none.
         if module != "no_kernels" {
-            assert!(layers.contains_key(module), "docs/architecture.md has no {module}");
+            assert!(
+                layers.contains_key(module),
+                "docs/architecture.md has no {module}"
+            );
         }
     }
 }

@@ -148,6 +148,7 @@ impl KernelConfig for DirectConfig {
                 grid: [
                     tiles.div_ceil(self.warps / self.k_split),
                     call.shape.l().min(MOST_GRID_Y as usize) as u32,
+                    1,
                 ],
                 threads: self.warps * NVFP4_WARP,
                 dependent: job.dependent(),

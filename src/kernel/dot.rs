@@ -160,7 +160,11 @@ impl KernelConfig for DotConfig {
             plan.push(Launch {
                 entry: entry.name,
                 // The kernel strides over batches that a grid has no room for.
-                grid: [self.ctas, call.shape.l().min(MOST_GRID_Y as usize) as u32],
+                grid: [
+                    self.ctas,
+                    call.shape.l().min(MOST_GRID_Y as usize) as u32,
+                    1,
+                ],
                 threads: self.warps * NVFP4_WARP,
                 dynamic_shared: self.shared_bytes(job, entry) as u32,
                 dependent: job.dependent(),

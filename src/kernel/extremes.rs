@@ -21,6 +21,27 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
             ctas: f,
         }
         .into(),
+        StreamConfig {
+            warps: a,
+            stages: b,
+            vectors: c,
+            fetch: if flag { 128 } else { d },
+            ctas: e,
+        }
+        .into(),
+        DotConfig {
+            blocks_per_load: a,
+            warps: b,
+            k_split: c,
+            ctas: d,
+        }
+        .into(),
+        DirectConfig {
+            blocks_per_load: a,
+            warps: b,
+            k_split: c,
+        }
+        .into(),
         TmaConfig {
             stages: a,
             cluster: b,

@@ -2,6 +2,8 @@
 //! error it may make, and the plan of its launches. All of it is plain data and arithmetic: no CUDA, no device.
 
 mod call;
+mod direct;
+mod dot;
 #[cfg(test)]
 mod extremes;
 #[allow(
@@ -17,6 +19,8 @@ pub mod quantize;
 pub mod read_only;
 pub mod relayout;
 mod ring;
+mod row_tiles;
+mod stream;
 mod tcgen05;
 mod tile;
 mod tma;
@@ -36,8 +40,11 @@ use crate::types::{Activation, GemvPath};
 
 pub use call::Call;
 use call::magic;
+pub use direct::DirectConfig;
+pub use dot::DotConfig;
 use plan::Plan;
 pub use ring::RingConfig;
+pub use stream::StreamConfig;
 pub use tcgen05::Tcgen05Config;
 pub use tma::TmaConfig;
 
@@ -293,11 +300,19 @@ macro_rules! kernels {
 kernels! {
     /// Rows in bulk copies, into a ring in shared memory; integer products. One NVFP4 vector, sm_90 and up.
     Ring(RingConfig) = "ring" on CudaCore;
+    /// Rows through a queue of each warp in shared memory, multiplied on `mma.sync`. Any vectors but f32, K a multiple
+    /// of 256.
+    Stream(StreamConfig) = "stream" on CudaCore;
+    /// Rows straight into registers, NVFP4 vectors decoded in shared memory; integer products, or f16 ones that are as
+    /// exact.
+    Dot(DotConfig) = "dot" on CudaCore;
     /// Tiles of 128 rows, which the tensor-core kernel's load pipeline brings; integer products. NVFP4 vectors, sm_90
     /// and up. It tests that pipeline on hardware that there is, and was the fastest in 1 of 32 measured problems.
     Tma(TmaConfig) = "tma" on CudaCore;
     /// Tiles of 128 rows on block-scaled tensor cores. NVFP4 vectors, sm_100 and sm_103.
     Tcgen05(Tcgen05Config) = "tcgen05" on TensorCore;
+    /// Rows straight into registers, vectors decoded where they are used; f16x2 or f32 products. Any vectors, any K.
+    Direct(DirectConfig) = "direct" on CudaCore;
 }
 
 impl fmt::Display for Kernel {

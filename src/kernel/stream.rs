@@ -267,7 +267,7 @@ impl KernelConfig for StreamConfig {
             };
             plan.push(Launch {
                 entry: entry(job.operands.activation, vectors),
-                grid: [self.ctas, 1],
+                grid: [self.ctas, 1, 1],
                 threads: self.warps * NVFP4_WARP,
                 dynamic_shared: layout.bytes as u32,
                 dependent: job.dependent(),

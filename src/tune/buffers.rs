@@ -5,7 +5,8 @@ use std::sync::Arc;
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut, DevicePtr, DriverError};
 
 use crate::error::{Error, Result};
-use crate::measure::{copies_for_cold_l2, driver_error};
+use crate::context::driver_error;
+use crate::measure::copies_for_cold_l2;
 use crate::kernel::Call;
 use crate::operands::{Operands, RawOutput, RawVectors, RawWeights};
 use crate::shape::{Shape, Strides};
