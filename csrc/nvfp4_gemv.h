@@ -24,7 +24,7 @@ const void *nvfp4_gemv_entry(const char *name);
  * memory that a CTA of the device can, where `dynamic_shared` is not 0. Before its first launch there. */
 int32_t nvfp4_gemv_load(const void *entry, uint32_t dynamic_shared);
 
-/* Encodes a tensor map into NVFP4_TENSOR_MAP_BYTES bytes. No device work. */
+/* Encodes a tensor map into NVFP4_TENSOR_MAP_BYTES bytes, aligned to NVFP4_TENSOR_MAP_ALIGN. No device work. */
 int32_t nvfp4_gemv_encode(const nvfp4_tensor_map *map, void *encoded);
 
 /* One launch of a kernel. */

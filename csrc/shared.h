@@ -77,8 +77,8 @@ enum {
 
 enum {
     NVFP4_TENSOR_MAP_RANK = 4,   /* the most dimensions that a description has */
-    NVFP4_TENSOR_MAP_BYTES = 128, /* of an encoded map, */
-    NVFP4_TENSOR_MAP_ALIGN = 64,  /* and its alignment, also among a kernel's parameters */
+    NVFP4_TENSOR_MAP_BYTES = 128, /* of an encoded map */
+    NVFP4_TENSOR_MAP_ALIGN = 64,  /* of where the driver encodes one */
 };
 
 /* A tensor map before the driver encodes it: bytes in memory as a box of dimensions, the innermost one

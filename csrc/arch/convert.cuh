@@ -23,7 +23,6 @@
 namespace nvfp4::arch {
 
 // Eight E2M1 codes to four f16x2: pair i holds elements 2i (low half) and 2i + 1.
-#if NVFP4_HAS_CVT_E2M1
 __device__ __forceinline__ void cvt_e2m1x8(uint32_t codes, __half2 (&pairs)[4]) {
     uint32_t h[4];
     asm("{\n\t"
@@ -39,7 +38,6 @@ __device__ __forceinline__ void cvt_e2m1x8(uint32_t codes, __half2 (&pairs)[4]) 
 #pragma unroll
     for (int i = 0; i < 4; ++i) pairs[i] = reinterpret_cast<__half2 &>(h[i]);
 }
-#endif
 
 // Two E4M3 codes to f16x2, the low byte in the low half. Exact: f16 holds every E4M3 value.
 __device__ __forceinline__ __half2 cvt_e4m3x2(uint16_t codes) {
@@ -56,17 +54,14 @@ __device__ __forceinline__ __half2 cvt_e4m3x2(uint16_t codes) {
 }
 
 // The nearest E4M3 code, ties to even, saturating.
-#if NVFP4_HAS_CVT_E4M3
 __device__ __forceinline__ uint8_t cvt_to_e4m3(float x) {
     uint16_t codes;
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(0.0f), "f"(x));
     return uint8_t(codes);
 }
-#endif
 
 // The nearest E2M1 codes of eight numbers, ties to even, saturating; number i in bits 4i to 4i + 3.
 // A zero keeps its sign, a NaN becomes 6.
-#if NVFP4_HAS_CVT_E2M1
 __device__ __forceinline__ uint32_t cvt_to_e2m1x8(const float (&x)[8]) {
     uint32_t codes;
     asm("{\n\t"
@@ -81,6 +76,5 @@ __device__ __forceinline__ uint32_t cvt_to_e2m1x8(const float (&x)[8]) {
         : "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "f"(x[4]), "f"(x[5]), "f"(x[6]), "f"(x[7]));
     return codes;
 }
-#endif
 
 }  // namespace nvfp4::arch

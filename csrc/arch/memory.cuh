@@ -5,8 +5,7 @@
 
 namespace nvfp4::arch {
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-// Read-once data, 32-byte aligned: not kept in L1, the first to leave L2, of which whole 256-byte lines are
+// Read-once data, 32-byte aligned (sm_100 and newer): not kept in L1, the first to leave L2, of which whole 256-byte lines are
 // fetched. Volatile: issued where it stands, and not before the registers that it fills are free.
 __device__ __forceinline__ void load_stream_256(uint32_t (&v)[8], const void *p) {
     asm volatile(
@@ -16,7 +15,6 @@ __device__ __forceinline__ void load_stream_256(uint32_t (&v)[8], const void *p)
           "=r"(v[7])
         : "l"(p));
 }
-#endif
 
 // Read-once data: not kept in L1, whole 256-byte L2 lines fetched.
 __device__ __forceinline__ uint4 load_stream_128(const void *p) {

@@ -5,8 +5,6 @@
 
 namespace nvfp4::arch {
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-
 // a + c, rounded once.
 __device__ __forceinline__ float add_mixed(__half a, float c) {
     float d;
@@ -22,7 +20,5 @@ __device__ __forceinline__ float mul_mixed(__half a, __half b) {
         : "h"(__half_as_ushort(a)), "h"(__half_as_ushort(b)), "f"(-0.0f));
     return d;
 }
-
-#endif
 
 }  // namespace nvfp4::arch

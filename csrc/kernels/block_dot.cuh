@@ -18,7 +18,7 @@
 #include "../arch/mma.cuh"
 #include "../arch/shared.cuh"
 #include "../format/e2m1.cuh"
-#include "../nvfp4_gemv.h"
+#include "../shared.h"
 #include "integer_dot.cuh"
 
 namespace nvfp4::block_dot {

@@ -6,34 +6,10 @@
 
 #include "../arch/shared.cuh"
 #include "block_dot.cuh"
-#include "cuda_core.cuh"
 #include "stream_params.cuh"
+#include "warp_sums.cuh"
 
 namespace nvfp4::stream {
-
-// Sums each of V values over the four lanes t of a row. Lane t ends up with values from
-// t / 2 * (V / 2) + t % 2 * (V / 4) on, V / 4 of them; where V is 2, lanes of a pair with the same one.
-template <int V>
-__device__ __forceinline__ void reduce_scatter(float (&value)[V], uint32_t t) {
-    const bool upper = t & 2;
-#pragma unroll
-    for (int i = 0; i < V / 2; ++i) {
-        const float send = upper ? value[i] : value[i + V / 2];
-        const float keep = upper ? value[i + V / 2] : value[i];
-        value[i] = keep + __shfl_xor_sync(0xffffffffu, send, 2);
-    }
-    if constexpr (V == 2) {
-        value[0] += __shfl_xor_sync(0xffffffffu, value[0], 1);
-    } else {
-        const bool odd = t & 1;
-#pragma unroll
-        for (int i = 0; i < V / 4; ++i) {
-            const float send = odd ? value[i] : value[i + V / 4];
-            const float keep = odd ? value[i + V / 4] : value[i];
-            value[i] = keep + __shfl_xor_sync(0xffffffffu, send, 1);
-        }
-    }
-}
 
 template <int kActivation, int kVectors>
 class BlockProducts {
@@ -117,16 +93,10 @@ class BlockProducts {
     // The warp's sums, [kTileRows][kParts].
     __device__ __forceinline__ void store(float *to) {
         const uint32_t g = lane / 4, t = lane % 4;
-        reduce_scatter(sum, t);
-        if constexpr (kSums == 2) {
-            if (t % 2 == 0) to[g + 8 * (t / 2)] = sum[0];
-        } else {
-            constexpr int kEach = kSums / 4;
-            const uint32_t value = t / 2 * (kSums / 2) + t % 2 * kEach;
-            to += (g + value / kParts * 8) * kParts + value % kParts;
-#pragma unroll
-            for (int i = 0; i < kEach; ++i) to[i] = sum[i];
-        }
+        reduce_scatter<4>(sum, lane);
+        constexpr int kLanes = 4 / kSums; // that hold the same value
+        const uint32_t value = t / kLanes;
+        if (t % kLanes == 0) to[(g + value / kParts * 8) * kParts + value % kParts] = sum[0];
     }
 
     // Back to the beginning of the vectors, for another tile.

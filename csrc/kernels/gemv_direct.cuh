@@ -8,7 +8,6 @@
 // NVFP4 vectors: the 16 products of a block are summed exactly in f16x2 (each lane's 8 products are
 // multiples of 1/4 and at most 288 in sum, 11 bits), times two scales exactly in f32 (12 + 8 bits).
 // Only the f32 sum over blocks rounds. Other vectors: products and sums in f32.
-#pragma once
 
 #include "row_tiles.cuh"
 
@@ -26,6 +25,7 @@ enum {
 
 #include "../arch/grid_dependency.cuh"
 #include "../arch/memory.cuh"
+#include "../entries.cuh"
 #include "../format/dense.cuh"
 #include "../format/e2m1.cuh"
 
@@ -141,7 +141,7 @@ struct WeightStep {
     uint2 codes[kRows][kBlocks];
     uint16_t scales[kRows]; // kBlocks E4M3 codes
 
-    __device__ __forceinline__ void load(const CudaCoreParams &p,
+    __device__ __forceinline__ void load(const nvfp4_direct_params &p,
                                          const uint8_t *const (&codes_at)[kRows],
                                          const uint8_t *const (&scales_at)[kRows], int32_t block) {
 #pragma unroll
@@ -155,7 +155,7 @@ struct WeightStep {
                 codes[r][0] = arch::load_stream_64(at);
             }
         }
-        const int32_t offset = p.scale_layout.block_offset(block);
+        const int32_t offset = block_offset(p.scale_layout, block);
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
             scales[r] = kBlocks == 2 ? arch::load_cached_16(scales_at[r] + offset)
@@ -165,8 +165,7 @@ struct WeightStep {
 };
 
 template <int kActivation, int kVectors, int kBlocks>
-__global__ void __launch_bounds__(kMaxWarps *kWarp, 1)
-    gemv_cuda_core(const __grid_constant__ CudaCoreParams p) {
+__device__ __forceinline__ void gemv_direct(const nvfp4_direct_params &p) {
     using B = Block<kActivation>;
     constexpr int kRows = rows_per_warp(kVectors);
     __shared__ float partial[kMaxWarps][kRows * kVectors];
@@ -187,8 +186,8 @@ __global__ void __launch_bounds__(kMaxWarps *kWarp, 1)
             // Rows past the end repeat the last one: read, computed, not stored.
             const int32_t row = min(tile_row<kRows>(p, tile, r), p.m - 1);
             codes_at[r] = p.codes + (int64_t(batch) * p.m + row) * p.code_row_bytes;
-            scales_at[r] = p.scales + batch * p.scale_layout.batch_bytes(p.m) +
-                           p.scale_layout.row_offset(row);
+            scales_at[r] = p.scales + batch * batch_bytes(p.scale_layout, p.m) +
+                           row_offset(p.scale_layout, row);
         }
 
         const uint8_t *x_at = p.vectors + batch * p.vector_batch_bytes;
@@ -222,14 +221,14 @@ __global__ void __launch_bounds__(kMaxWarps *kWarp, 1)
 #pragma unroll
                 for (int r = 0; r < kRows; ++r) w[r].decode(step.codes[r][b]);
                 const int64_t x_offset = int64_t(here + b) * B::kVectorBytes;
-                const int32_t x_scale_offset = p.vector_scale_layout.block_offset(here + b);
+                const int32_t x_scale_offset = block_offset(p.vector_scale_layout, here + b);
 #pragma unroll
                 for (int n = 0; n < kVectors; ++n) {
                     // Vectors past the end repeat the last one: computed, not stored.
                     const int32_t row = kVectors == 1 ? 0 : min(n, p.n - 1);
                     typename B::Vector x;
                     x.load(x_at + row * p.vector_row_bytes + x_offset,
-                           x_scale_at + p.vector_scale_layout.row_offset(row) + x_scale_offset);
+                           x_scale_at + row_offset(p.vector_scale_layout, row) + x_scale_offset);
 #pragma unroll
                     for (int r = 0; r < kRows; ++r) {
                         sum[r][n] =
@@ -261,12 +260,44 @@ __global__ void __launch_bounds__(kMaxWarps *kWarp, 1)
             for (int s = 0; s < p.k_split; ++s) {
                 y += partial[t * p.k_split + s][i % (kRows * kVectors)];
             }
-            p.epilogue.store(p.m, batch, row, n, y);
+            store(p.epilogue, p.m, batch, row, n, y);
         }
         __syncthreads(); // `partial` is free for the next batch
     }
 }
 
 }  // namespace nvfp4
+
+// Vectors of a pass, and blocks of a load. NVFP4 vectors come here only where gemv_dot has no room for them.
+#define GEMV_DIRECT_OF(X, name, activation) \
+    X(gemv_direct_##name##_n1_b1, activation, 1, 1) \
+    X(gemv_direct_##name##_n8_b1, activation, 8, 1) \
+    X(gemv_direct_##name##_n1_b2, activation, 1, 2) \
+    X(gemv_direct_##name##_n2_b2, activation, 2, 2) \
+    X(gemv_direct_##name##_n4_b2, activation, 4, 2) \
+    X(gemv_direct_##name##_n8_b2, activation, 8, 2)
+#if defined NVFP4_UNIT_NVFP4
+#define UNIT gemv_direct_nvfp4
+#define GEMV_DIRECT(X)                                       \
+    X(gemv_direct_nvfp4_n8_b1, NVFP4_ACTIVATION_NVFP4, 8, 1) \
+    X(gemv_direct_nvfp4_n8_b2, NVFP4_ACTIVATION_NVFP4, 8, 2)
+#elif defined NVFP4_UNIT_F16
+#define UNIT gemv_direct_f16
+#define GEMV_DIRECT(X) GEMV_DIRECT_OF(X, f16, NVFP4_ACTIVATION_F16)
+#elif defined NVFP4_UNIT_BF16
+#define UNIT gemv_direct_bf16
+#define GEMV_DIRECT(X) GEMV_DIRECT_OF(X, bf16, NVFP4_ACTIVATION_BF16)
+#elif defined NVFP4_UNIT_F32
+#define UNIT gemv_direct_f32
+#define GEMV_DIRECT(X) GEMV_DIRECT_OF(X, f32, NVFP4_ACTIVATION_F32)
+#endif
+
+#define ENTRY(name, activation, vectors, blocks)                                            \
+    extern "C" __global__ void __launch_bounds__(NVFP4_DIRECT_MAX_WARPS *NVFP4_WARP, 1)     \
+        name(const __grid_constant__ nvfp4_direct_params p) {                               \
+        nvfp4::gemv_direct<activation, vectors, blocks>(p);                                 \
+    }
+GEMV_DIRECT(ENTRY)
+NVFP4_TABLE(UNIT, GEMV_DIRECT)
 
 #endif

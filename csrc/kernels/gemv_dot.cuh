@@ -1,11 +1,12 @@
-// NVFP4 weights times NVFP4 vectors on CUDA cores, with integer dot products.
+// NVFP4 weights times NVFP4 vectors on CUDA cores, with the vectors decoded once.
 //
-// A CTA takes a contiguous range of a batch's row tiles and decodes the vectors once, into shared
-// memory. Its warps, or groups of k_split warps, take the tiles in turn; a lane's loads for its next
-// step, which may be in the next tile, are in flight while it computes. Partial sums of all tiles
-// wait in shared memory for one barrier. Every order is fixed by the configuration.
-#pragma once
-
+// A CTA takes a contiguous range of a batch's row tiles and decodes the vectors into shared memory. Its
+// warps, or groups of k_split warps, take the tiles in turn; a lane's loads for its next step, which may be
+// in the next tile, are in flight while it computes. Partial sums of all tiles wait in shared memory for one
+// barrier. Every order is fixed by the configuration.
+//
+// How products are made is one of two policies, both exact: IntegerProducts loads 8 or 16 bytes of codes at
+// once, HalfProducts 32 (Blackwell).
 #include "row_tiles.cuh"
 
 enum {
@@ -30,200 +31,427 @@ enum {
 #include "../arch/convert.cuh"
 #include "../arch/grid_dependency.cuh"
 #include "../arch/memory.cuh"
-#include "cta_tiles.cuh"
+#include "../entries.cuh"
+#include "half_dot.cuh"
 #include "integer_dot.cuh"
+#include "warp_sums.cuh"
 
-namespace nvfp4 {
+namespace nvfp4::dot {
 
-namespace int8 {
+using Params = nvfp4_direct_params;
 
-using namespace cta_tiles;
+constexpr int kRows = NVFP4_DOT_ROWS;
 
-// Bytes of shared memory: vectors, their scales, partial sums.
-__host__ __device__ inline int64_t shared_bytes(int vectors, int32_t blocks, int32_t k_split,
-                                                int64_t tiles) {
-    return int64_t(vectors) * blocks * (kBlock + 4) + tiles * k_split * kRows * vectors * 4;
+// The most threads of a CTA.
+constexpr int max_threads(int vectors) {
+    return (vectors <= 2 ? NVFP4_DOT_MAX_WARPS : NVFP4_DOT_MAX_WARPS_OF_MANY) * kWarp;
 }
 
-// What a lane computes with in one step: kBlocks blocks of kRows rows.
-template <int kBlocks>
-struct Step {
-    uint2 codes[kRows][kBlocks];
-    uint16_t scales[kRows];
+// From a row of a tile to the next, in bytes: rows 32 apart are 4 bytes apart in a 128x4 atom.
+__device__ __forceinline__ uint64_t code_step(const Params &p, int r) {
+    return uint64_t(uint32_t(p.code_row_bytes) * p.row_step * r);
+}
+__device__ __forceinline__ uint64_t scale_step(const Params &p, int r) {
+    return uint64_t((p.scale_layout.tiled ? 4 : uint32_t(p.scale_layout.row_stride)) * r);
+}
+
+// What a warp does: of each row the steps of its part, for the tiles of its group.
+struct Warp {
+    int lane, groups, group, part;
+    int32_t begin, end; // of the CTA's tiles of each of its batches
+
+    __device__ __forceinline__ explicit Warp(const Params &p) {
+        const int warp = threadIdx.x / kWarp;
+        lane = threadIdx.x % kWarp;
+        groups = blockDim.x / kWarp / p.k_split;
+        group = warp / p.k_split;
+        part = warp % p.k_split;
+        // A division before the first load would delay it by hundreds of cycles; the plan has divided.
+        const auto start_of = [&](int32_t cta) { return cta * p.tiles_per_cta + min(cta, p.tiles_left); };
+        begin = start_of(blockIdx.x);
+        end = start_of(blockIdx.x + 1);
+    }
 };
 
-// Where a warp's loads are: steps of a tile, then the next tile of the group.
-struct Cursor {
-    int32_t tile, step, block; // block: this lane's first
-    int32_t rows;              // of this tile that exist: kRows or fewer, perhaps none
+// A tile's weights in memory.
+struct Tile {
     const uint8_t *codes, *scales;
+    int32_t rows; // that exist: kRows or fewer, perhaps none
 
-    __device__ __forceinline__ void enter(const CudaCoreParams &p, int32_t batch) {
+    __device__ __forceinline__ void enter(const Params &p, int32_t batch, int32_t tile) {
         const int32_t row = tile_row<kRows>(p, tile, 0);
         codes = p.codes + (int64_t(batch) * p.m + row) * p.code_row_bytes;
-        scales = p.scales + batch * p.scale_layout.batch_bytes(p.m) + p.scale_layout.row_offset(row);
+        scales = p.scales + batch * batch_bytes(p.scale_layout, p.m) + row_offset(p.scale_layout, row);
         rows = row < p.m ? min((p.m - 1 - row) / p.row_step + 1, kRows) : 0;
     }
 };
 
-// From memory straight into registers.
-template <int kBlocks>
-__device__ __forceinline__ void load(Step<kBlocks> &next, const CudaCoreParams &p,
-                                     const Cursor &c) {
-    const uint8_t *code_at = c.codes + int64_t(c.block) * (kBlock / 2);
-    const uint8_t *scale_at = c.scales + p.scale_layout.block_offset(c.block);
-    // Past the end of the rows or of K: zeros add nothing.
-    const int rows = c.block < p.blocks ? c.rows : 0;
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-        next.scales[r] = 0;
-#pragma unroll
-        for (int b = 0; b < kBlocks; ++b) next.codes[r][b] = make_uint2(0, 0);
-        if (r >= rows) continue;
-        if constexpr (kBlocks == 2) {
-            const uint4 v = arch::load_stream_128(code_at + code_step(p, r));
-            next.codes[r][0] = make_uint2(v.x, v.y);
-            next.codes[r][1] = make_uint2(v.z, v.w);
-            next.scales[r] = arch::load_cached_16(scale_at + scale_step(p, r));
-        } else {
-            next.codes[r][0] = arch::load_stream_64(code_at + code_step(p, r));
-            next.scales[r] = arch::load_cached_8(scale_at + scale_step(p, r));
-        }
+// One block of a vector, in memory.
+struct RawBlock {
+    uint2 codes;
+    uint8_t scale;
+
+    __device__ __forceinline__ void load(const Params &p, int32_t batch, int32_t n, int32_t block) {
+        codes = arch::load_fresh_64(p.vectors + batch * p.vector_batch_bytes + n * p.vector_row_bytes +
+                                    int64_t(block) * (kBlock / 2));
+        scale = arch::load_fresh_8(p.vector_scales + batch * p.vector_scale_batch_bytes +
+                                   row_offset(p.vector_scale_layout, n) +
+                                   block_offset(p.vector_scale_layout, block));
     }
-}
+};
 
-}  // namespace int8
+// Sums for kVectors vectors of a tile's rows, by integers; kBlocks blocks of a row a load.
+template <int kVectors_, int kBlocks>
+class IntegerProducts {
+  public:
+    static constexpr int kVectors = kVectors_;
+    static constexpr int kValues = kRows * kVectors;
 
-template <int kVectors, int kBlocks>
-__global__ void __launch_bounds__(int8::max_threads(kVectors), 1)
-    gemv_nvfp4(const __grid_constant__ CudaCoreParams p) {
-    using namespace int8;
-    constexpr int kValues = kRows * kVectors;
-    extern __shared__ uint4 shared[];
-    uint4 *const x = shared;                                                   // [kVectors][blocks]
-    float *const x_scale = reinterpret_cast<float *>(x + kVectors * p.blocks); // the same
-    float *const partial = x_scale + kVectors * p.blocks; // [tile][k_split][kValues]
+    __device__ __forceinline__ IntegerProducts(const Params &p, const Warp &warp, uint4 *shared)
+        : x(shared), x_scale(reinterpret_cast<float *>(x + kVectors * p.blocks)),
+          first_block((warp.part * kWarp + warp.lane) * kBlocks), stride(p.k_split * kWarp * kBlocks),
+          steps((p.blocks + stride - 1) / stride) {}
 
-    const int warp = threadIdx.x / kWarp;
-    const int lane = threadIdx.x % kWarp;
-    const int groups = blockDim.x / kWarp / p.k_split;
-    const int group = warp / p.k_split;
-    const int part = warp % p.k_split;
-    const int32_t first_block = (part * kWarp + lane) * kBlocks;
-    const int32_t stride = p.k_split * kWarp * kBlocks;
-    const int32_t steps = (p.blocks + stride - 1) / stride;
-    const Lookup lookup;
+    // Shared memory behind the vectors.
+    __device__ __forceinline__ float *end(const Params &p) const { return x_scale + kVectors * p.blocks; }
 
-    // This CTA's tiles of each of its batches. A division before the first load would delay it by
-    // hundreds of cycles; the launcher has divided.
-    const auto start_of = [&](int32_t cta) {
-        return cta * p.tiles_per_cta + min(cta, p.tiles_left);
-    };
-    const int32_t begin = start_of(blockIdx.x);
-    const int32_t end = start_of(blockIdx.x + 1);
-    arch::grid_dependency_launch();
-    for (int32_t batch = blockIdx.y; batch < p.l; batch += gridDim.y) {
-        Cursor cursor;
-        cursor.tile = begin + group;
-        cursor.step = 0;
-        cursor.block = first_block;
-        if (cursor.tile < end) cursor.enter(p, batch);
-        Step<kBlocks> next;
-        const auto load_next = [&] {
-            if (cursor.tile >= end) return;
-            load(next, p, cursor);
-            cursor.block += stride;
-            if (++cursor.step == steps) {
-                cursor.step = 0;
-                cursor.block = first_block;
-                cursor.tile += groups;
-                if (cursor.tile < end) cursor.enter(p, batch);
-            }
-        };
-        load_next();
-        // The previous grid may write vectors and read the output. At once after the first batch.
-        arch::grid_dependency_wait();
+    // The first step of a batch is on its way.
+    __device__ __forceinline__ void begin(const Params &p, const Warp &warp, int32_t batch) {
+        tile = warp.begin + warp.group;
+        step = 0;
+        block = first_block;
+        if (tile < warp.end) from.enter(p, batch, tile);
+        load_next(p, warp, batch);
+    }
 
+    // By all threads: the batch's vectors, [kVectors][blocks] in shared memory.
+    __device__ __forceinline__ void decode_vectors(const Params &p, int32_t batch) const {
         for (int32_t i = threadIdx.x; i < kVectors * p.blocks; i += blockDim.x) {
-            const int32_t block = i % p.blocks;
             // Vectors past the end repeat the last one: computed, not stored.
             const int32_t n = kVectors == 1 ? 0 : min(i / p.blocks, p.n - 1);
-            const uint8_t *at = p.vectors + batch * p.vector_batch_bytes +
-                                n * p.vector_row_bytes + int64_t(block) * (kBlock / 2);
-            x[i] = Magnitudes(lookup, arch::load_fresh_64(at)).joined();
-            const uint8_t *scale_at = p.vector_scales + batch * p.vector_scale_batch_bytes +
-                                      p.vector_scale_layout.row_offset(n) +
-                                      p.vector_scale_layout.block_offset(block);
+            RawBlock raw;
+            raw.load(p, batch, n, i % p.blocks);
+            x[i] = int8::Magnitudes(lookup, raw.codes).joined();
             // Both operands are times two.
-            x_scale[i] = 0.25f * __low2float(arch::cvt_e4m3x2(arch::load_fresh_8(scale_at)));
+            x_scale[i] = 0.25f * __low2float(arch::cvt_e4m3x2(raw.scale));
         }
-        __syncthreads();
+    }
 
-        for (int32_t tile = begin + group; tile < end; tile += groups) {
-            float sum[kValues] = {};
-            int32_t block = first_block;
+    // The next tile of the group.
+    __device__ __forceinline__ void add(const Params &p, const Warp &warp, int32_t batch, int32_t,
+                                        float (&sum)[kValues]) {
+        int32_t at = first_block;
 #pragma unroll 1
-            for (int32_t s = 0; s < steps; ++s) {
-                const Step<kBlocks> step = next;
-                load_next();
-                const int32_t here = min(block, p.blocks - kBlocks);
-                block += stride;
+        for (int32_t s = 0; s < steps; ++s) {
+            const Step now = next;
+            load_next(p, warp, batch);
+            const int32_t here = min(at, p.blocks - kBlocks);
+            at += stride;
 #pragma unroll
-                for (int b = 0; b < kBlocks; ++b) {
-                    float scale[kRows];
+            for (int b = 0; b < kBlocks; ++b) {
+                float scale[kRows];
+#pragma unroll
+                for (int r = 0; r < kRows; ++r) {
+                    const __half2 both = arch::cvt_e4m3x2(now.scales[r]);
+                    scale[r] = b == 0 ? __low2float(both) : __high2float(both);
+                }
+                if constexpr (kVectors == 1) {
+                    const uint4 xb = x[here + b];
+                    const float xs = x_scale[here + b];
 #pragma unroll
                     for (int r = 0; r < kRows; ++r) {
-                        const __half2 both = arch::cvt_e4m3x2(step.scales[r]);
-                        scale[r] = b == 0 ? __low2float(both) : __high2float(both);
+                        const int8::Magnitudes w(lookup, now.codes[r][b]);
+                        sum[r] = fmaf(w.dot(xb), scale[r] * xs, sum[r]);
                     }
-                    if constexpr (kVectors == 1) {
-                        const uint4 xb = x[here + b];
-                        const float xs = x_scale[here + b];
+                } else {
 #pragma unroll
-                        for (int r = 0; r < kRows; ++r) {
-                            const Magnitudes w(lookup, step.codes[r][b]);
-                            sum[r] = fmaf(w.dot(xb), scale[r] * xs, sum[r]);
-                        }
-                    } else {
+                    for (int half = 0; half < kRows; half += 2) {
+                        const int8::Magnitudes w0(lookup, now.codes[half][b]);
+                        const int8::Magnitudes w1(lookup, now.codes[half + 1][b]);
 #pragma unroll
-                        for (int half = 0; half < kRows; half += 2) {
-                            const Magnitudes w0(lookup, step.codes[half][b]);
-                            const Magnitudes w1(lookup, step.codes[half + 1][b]);
-#pragma unroll
-                            for (int n = 0; n < kVectors; ++n) {
-                                const uint4 xb = x[n * p.blocks + here + b];
-                                const float xs = x_scale[n * p.blocks + here + b];
-                                float &s0 = sum[half * kVectors + n];
-                                float &s1 = sum[(half + 1) * kVectors + n];
-                                s0 = fmaf(w0.dot(xb), scale[half] * xs, s0);
-                                s1 = fmaf(w1.dot(xb), scale[half + 1] * xs, s1);
-                            }
+                        for (int n = 0; n < kVectors; ++n) {
+                            const uint4 xb = x[n * p.blocks + here + b];
+                            const float xs = x_scale[n * p.blocks + here + b];
+                            float &s0 = sum[half * kVectors + n];
+                            float &s1 = sum[(half + 1) * kVectors + n];
+                            s0 = fmaf(w0.dot(xb), scale[half] * xs, s0);
+                            s1 = fmaf(w1.dot(xb), scale[half + 1] * xs, s1);
                         }
                     }
                 }
             }
-            reduce_scatter(sum, lane);
+        }
+    }
+
+  private:
+    // What a lane computes with in one step: kBlocks blocks of kRows rows.
+    struct Step {
+        uint2 codes[kRows][kBlocks];
+        uint16_t scales[kRows];
+
+        // From memory straight into registers.
+        __device__ __forceinline__ void load(const Params &p, const Tile &from, int32_t block) {
+            const uint8_t *code_at = from.codes + int64_t(block) * (kBlock / 2);
+            const uint8_t *scale_at = from.scales + block_offset(p.scale_layout, block);
+            // Past the end of the rows or of K: zeros add nothing.
+            const int rows = block < p.blocks ? from.rows : 0;
+#pragma unroll
+            for (int r = 0; r < kRows; ++r) {
+                scales[r] = 0;
+#pragma unroll
+                for (int b = 0; b < kBlocks; ++b) codes[r][b] = make_uint2(0, 0);
+                if (r >= rows) continue;
+                if constexpr (kBlocks == 2) {
+                    const uint4 v = arch::load_stream_128(code_at + code_step(p, r));
+                    codes[r][0] = make_uint2(v.x, v.y);
+                    codes[r][1] = make_uint2(v.z, v.w);
+                    scales[r] = arch::load_cached_16(scale_at + scale_step(p, r));
+                } else {
+                    codes[r][0] = arch::load_stream_64(code_at + code_step(p, r));
+                    scales[r] = arch::load_cached_8(scale_at + scale_step(p, r));
+                }
+            }
+        }
+    };
+
+    // The next step, which may be in the group's next tile.
+    __device__ __forceinline__ void load_next(const Params &p, const Warp &warp, int32_t batch) {
+        if (tile >= warp.end) return;
+        next.load(p, from, block);
+        block += stride;
+        if (++step == steps) {
+            step = 0;
+            block = first_block;
+            tile += warp.groups;
+            if (tile < warp.end) from.enter(p, batch, tile);
+        }
+    }
+
+    uint4 *const x;
+    float *const x_scale;
+    const int32_t first_block, stride, steps;
+    const int8::Lookup lookup;
+
+    // Where loads are: steps of a tile, then the next tile of the group.
+    int32_t tile, step, block; // block: this lane's first
+    Tile from;
+    Step next;
+};
+
+// Sums for kVectors vectors of a tile's rows, by f16x2 as half_dot.cuh explains: four blocks of a row a load.
+//
+// A span is what a warp takes of a row in one step: four consecutive blocks a lane, 2048 elements. In shared
+// memory the 16-byte chunks of a span stand by their number in the lane's 128 bytes, and then by lane: a warp
+// reads 512 consecutive bytes. Registers that a group of rows has used are filled for the next step at once,
+// so that nothing is copied.
+template <int kVectors_>
+class HalfProducts {
+  public:
+    static constexpr int kVectors = kVectors_;
+    static constexpr int kValues = kRows * kVectors;
+
+    // This warp takes spans part, part + k_split, ...
+    __device__ __forceinline__ HalfProducts(const Params &p, const Warp &warp, uint4 *shared)
+        : spans((p.blocks + kSpanBlocks - 1) / kSpanBlocks), x(shared),
+          x_scale(reinterpret_cast<__half *>(x + kVectors * spans * kSpanChunks)),
+          last_load(p.blocks / kBlocks - 1), first_load(warp.part * kWarp + warp.lane),
+          load_stride(p.k_split * kWarp) {}
+
+    __device__ __forceinline__ float *end(const Params &) const {
+        return reinterpret_cast<float *>(x_scale + kVectors * spans * kSpanBlocks);
+    }
+
+    // Lanes past the end of K repeat the last blocks of the row: the vector has zeros there.
+    __device__ __forceinline__ void begin(const Params &p, const Warp &warp, int32_t batch) {
+        from = tile_at(p, batch, warp.begin + warp.group, warp.part < spans ? warp.end : warp.begin);
+        next = {};
+        next.template load<kRows>(p, from, 0, min(first_load, last_load));
+    }
+
+    // By all threads: the batch's vectors, [kVectors][spans][kChunks][lane] in shared memory.
+    __device__ __forceinline__ void decode_vectors(const Params &p, int32_t batch) const {
+        for (int32_t i = threadIdx.x; i < kVectors * spans * kSpanBlocks; i += blockDim.x) {
+            const int32_t block = i % (spans * kSpanBlocks);
+            // Vectors past the end repeat the last one: computed, not stored.
+            const int32_t n = kVectors == 1 ? 0 : min(i / (spans * kSpanBlocks), p.n - 1);
+            RawBlock raw = {make_uint2(0, 0), 0};
+            if (block < p.blocks) raw.load(p, batch, n, block);
+            uint4 *const span = x + i / kSpanBlocks * kSpanChunks;
+            half_dot::Block values;
+            values.decode(raw.codes.x, raw.codes.y);
+            values.store(span + i % kBlocks * (2 * kWarp) + i % kSpanBlocks / kBlocks, kWarp);
+            x_scale[i] = __low2half(arch::cvt_e4m3x2(raw.scale));
+        }
+    }
+
+    __device__ __forceinline__ void add(const Params &p, const Warp &warp, int32_t batch, int32_t tile,
+                                        float (&sum)[kValues]) {
+        using half_dot::Block;
+        const Tile after = tile_at(p, batch, tile + warp.groups, warp.end);
+        int32_t load = first_load;
+#pragma unroll 1
+        for (int32_t span = warp.part; span < spans; span += p.k_split) {
+            const uint4 *const xs = x + span * kSpanChunks + warp.lane;
+            const uint2 *const xs_scale =
+                reinterpret_cast<const uint2 *>(x_scale + span * kSpanBlocks) + warp.lane;
+            // The next step, which may be in the next tile.
+            load += load_stride;
+            if (span + p.k_split >= spans) {
+                load = first_load;
+                from = after;
+            }
+            const int32_t load_here = min(load, last_load);
+#pragma unroll
+            for (int first = 0; first < kRows; first += kGroup) {
+                __half2 scale[kGroup][2];
+#pragma unroll
+                for (int r = 0; r < kGroup; ++r) {
+                    scale[r][0] = arch::cvt_e4m3x2(uint16_t(next.scales[first + r]));
+                    scale[r][1] = arch::cvt_e4m3x2(uint16_t(next.scales[first + r] >> 16));
+                }
+#pragma unroll
+                for (int b = 0; b < kBlocks; ++b) {
+                    Block w[kGroup];
+#pragma unroll
+                    for (int r = 0; r < kGroup; ++r) {
+                        w[r].decode(next.codes[first + r][2 * b], next.codes[first + r][2 * b + 1]);
+                    }
+#pragma unroll
+                    for (int n = 0; n < kVectors; ++n) {
+                        Block xb;
+                        xb.load(xs + n * spans * kSpanChunks + 2 * b * kWarp, kWarp);
+                        const uint2 s = xs_scale[n * spans * kWarp];
+                        const __half2 xb_scale = reinterpret_cast<const __half2 &>(b < 2 ? s.x : s.y);
+#pragma unroll
+                        for (int r = 0; r < kGroup; ++r) {
+                            float &y = sum[(first + r) * kVectors + n];
+                            y = fmaf(w[r].dot(xb),
+                                     half_dot::scale_product(scale[r][b / 2], xb_scale, b % 2), y);
+                        }
+                    }
+                }
+                next.template load<kGroup>(p, from, first, load_here);
+            }
+        }
+    }
+
+  private:
+    static constexpr int kBlocks = NVFP4_DOT_WIDE_BLOCKS; // of a row that a lane loads at once
+    static constexpr int kSpanBlocks = NVFP4_DOT_WIDE_SPAN_BLOCKS;
+    static constexpr int kChunks = 2 * kBlocks; // of 16 bytes, of a lane's vector elements in f16
+    static constexpr int kSpanChunks = kWarp * kChunks;
+    static constexpr int kLoadBytes = kBlocks * kBlock / 2;
+    // Rows whose decoded blocks are in registers together, and which are loaded again together. In fours each
+    // vector element is read from shared memory once; the compiler keeps one vector's for two groups.
+    static constexpr int kGroup = kVectors == 1 ? 2 : 4;
+
+    // What a lane computes with in one step. Of rows that do not exist: anything. Their sums are not stored.
+    struct Step {
+        uint32_t codes[kRows][kLoadBytes / 4];
+        uint32_t scales[kRows];
+
+        // kCount rows of a tile from `first`, a constant, on. `load` loads of the row come before this one.
+        template <int kCount>
+        __device__ __forceinline__ void load(const Params &p, const Tile &from, int first, int32_t load) {
+            const uint8_t *code_at = from.codes + int64_t(load) * kLoadBytes + code_step(p, first);
+            const uint8_t *scale_at =
+                from.scales + int64_t(load) * p.scale_layout.group_stride + scale_step(p, first);
+#pragma unroll
+            for (int r = 0; r < kCount; ++r) {
+                if (first + r < from.rows) {
+                    arch::load_stream_256(codes[first + r], code_at);
+                    scales[first + r] = arch::load_cached_32(scale_at);
+                }
+                code_at += code_step(p, 1);
+                scale_at += scale_step(p, 1);
+            }
+        }
+    };
+
+    // Without rows from `end` on.
+    __device__ __forceinline__ static Tile tile_at(const Params &p, int32_t batch, int32_t tile, int32_t end) {
+        Tile at;
+        at.enter(p, batch, tile);
+        if (tile >= end) at.rows = 0;
+        return at;
+    }
+
+    const int32_t spans;
+    uint4 *const x;
+    __half *const x_scale;
+    const int32_t last_load, first_load, load_stride;
+
+    Tile from;
+    Step next;
+};
+
+template <class Products>
+__device__ __forceinline__ void run(const Params &p) {
+    constexpr int kVectors = Products::kVectors, kValues = Products::kValues;
+    extern __shared__ uint4 shared[];
+    const Warp warp(p);
+    Products products(p, warp, shared);
+    float *const partial = products.end(p); // [tile][k_split][kValues]
+    arch::grid_dependency_launch();
+    for (int32_t batch = blockIdx.y; batch < p.l; batch += gridDim.y) {
+        products.begin(p, warp, batch);
+        // The previous grid may write vectors and read the output. At once after the first batch.
+        arch::grid_dependency_wait();
+        products.decode_vectors(p, batch);
+        __syncthreads();
+
+        for (int32_t tile = warp.begin + warp.group; tile < warp.end; tile += warp.groups) {
+            float sum[kValues] = {};
+            products.add(p, warp, batch, tile, sum);
+            reduce_scatter<kWarp>(sum, warp.lane);
             constexpr int kLanes = kWarp / kValues; // lanes that hold the same value
-            if (lane % kLanes == 0) {
-                partial[((tile - begin) * p.k_split + part) * kValues + lane / kLanes] = sum[0];
+            if (warp.lane % kLanes == 0) {
+                partial[((tile - warp.begin) * p.k_split + warp.part) * kValues + warp.lane / kLanes] = sum[0];
             }
         }
         __syncthreads();
 
-        for (int32_t i = threadIdx.x; i < (end - begin) * kValues; i += blockDim.x) {
+        for (int32_t i = threadIdx.x; i < (warp.end - warp.begin) * kValues; i += blockDim.x) {
             const int32_t t = i / kValues, value = i % kValues;
-            const int32_t row = tile_row<kRows>(p, begin + t, value / kVectors);
+            const int32_t row = tile_row<kRows>(p, warp.begin + t, value / kVectors);
             const int n = value % kVectors;
             if (row >= p.m || n >= p.n) continue;
             float y = 0.0f;
             for (int s = 0; s < p.k_split; ++s) y += partial[(t * p.k_split + s) * kValues + value];
-            p.epilogue.store(p.m, batch, row, n, y);
+            store(p.epilogue, p.m, batch, row, n, y);
         }
         // The next batch's vectors may be written at once: nobody reads this one's after the barrier
         // above. Its partial sums come after the next barrier.
     }
 }
 
-}  // namespace nvfp4
+}  // namespace nvfp4::dot
+
+// Vectors of a pass, and what makes its products.
+#ifdef NVFP4_UNIT_WIDE
+#define UNIT gemv_dot_wide
+#define GEMV_DOT(X)                                 \
+    X(gemv_dot_n1_b4, 1, nvfp4::dot::HalfProducts<1>) \
+    X(gemv_dot_n2_b4, 2, nvfp4::dot::HalfProducts<2>) \
+    X(gemv_dot_n4_b4, 4, nvfp4::dot::HalfProducts<4>) \
+    X(gemv_dot_n8_b4, 8, nvfp4::dot::HalfProducts<8>)
+#else
+#define UNIT gemv_dot
+#define GEMV_DOT(X)                                    \
+    X(gemv_dot_n1_b1, 1, nvfp4::dot::IntegerProducts<1, 1>) \
+    X(gemv_dot_n8_b1, 8, nvfp4::dot::IntegerProducts<8, 1>) \
+    X(gemv_dot_n1_b2, 1, nvfp4::dot::IntegerProducts<1, 2>) \
+    X(gemv_dot_n2_b2, 2, nvfp4::dot::IntegerProducts<2, 2>) \
+    X(gemv_dot_n4_b2, 4, nvfp4::dot::IntegerProducts<4, 2>) \
+    X(gemv_dot_n8_b2, 8, nvfp4::dot::IntegerProducts<8, 2>)
+#endif
+
+#define ENTRY(name, vectors, ...)                                                   \
+    extern "C" __global__ void __launch_bounds__(nvfp4::dot::max_threads(vectors), 1) \
+        name(const __grid_constant__ nvfp4_direct_params p) {                       \
+        nvfp4::dot::run<__VA_ARGS__>(p);                                            \
+    }
+GEMV_DOT(ENTRY)
+NVFP4_TABLE(UNIT, GEMV_DOT)
 
 #endif

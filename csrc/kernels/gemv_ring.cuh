@@ -6,7 +6,6 @@
 // 32 for each chunk, beside the same ones of the other threads of its warp. It copies nothing but block
 // scales, 16 bytes a lane, into a queue of its warp's own. Sums of a warp go to shared memory and are added
 // at the end, in the order of the warps: every order is fixed by the configuration.
-#pragma once
 
 #include "../shared.h"
 
@@ -68,6 +67,7 @@ typedef struct nvfp4_ring_params {
 #include "../arch/mbarrier.cuh"
 #include "../arch/memory.cuh"
 #include "../arch/shared.cuh"
+#include "../entries.cuh"
 #include "../format/scale_steps.cuh"
 #include "epilogue.cuh"
 #include "integer_dot.cuh"
@@ -77,14 +77,13 @@ namespace nvfp4::ring {
 
 using Params = nvfp4_ring_params;
 
-constexpr uint32_t kWarp = NVFP4_WARP;
+constexpr int kWarp = NVFP4_WARP;
 constexpr uint32_t kUnitRows = NVFP4_RING_UNIT_ROWS;
 constexpr uint32_t kChunkBytes = NVFP4_RING_CHUNK_BYTES;
 constexpr uint32_t kWarpScales = kWarp * 2; // bytes of a row's scales for a warp's chunk
 constexpr uint32_t kScaleBytes = NVFP4_RING_SCALE_BYTES;
 constexpr uint32_t kScaleLanes = kScaleBytes / 16;
 constexpr uint32_t kMaxWarps = NVFP4_RING_MAX_WARPS;
-constexpr uint32_t kMaxProducers = NVFP4_RING_MAX_PRODUCERS;
 
 // A constant in a register. The compiler must not know it, or it moves it there again for every use.
 __device__ __forceinline__ uint32_t hidden(const Params &p, uint32_t constant) {
@@ -204,7 +203,7 @@ struct Vector {
                 if (chunk >= p.chunks) continue;
                 raw[j][b] = arch::load_fresh_64(vector + chunk * kChunkBytes + 8 * b);
                 raw_scale[j][b] =
-                    arch::load_fresh_8(scales + p.vector_scale_layout.block_offset(2 * chunk + b));
+                    arch::load_fresh_8(scales + block_offset(p.vector_scale_layout, 2 * chunk + b));
             }
         }
     }
@@ -226,8 +225,8 @@ struct Vector {
 constexpr uint32_t kScaleSlots = NVFP4_RING_SCALE_SLOTS;
 
 // A lane's copies of the block scales of a group's units, into the queue of its warp. Of the 128x4 layout the next
-// unit needs the other half of each sector: kCached keeps it in L1, where shared memory leaves some.
-template <int kChunks, bool kCached>
+// unit needs the other half of each sector: p.cached keeps it in L1, where shared memory leaves some.
+template <int kChunks>
 struct ScaleCopies {
     static constexpr uint32_t kSlot = kChunks * kScaleBytes;
     uint32_t place;      // of the next unit, in the linear layout of this lane's row
@@ -261,11 +260,7 @@ struct ScaleCopies {
             const uint8_t *at = from + uint64_t(row) * p.scale_row_bytes;
             if (p.tiled) at += place % 128 * 4;
             // Zeros for what does not exist: products with them are stored nowhere, or add nothing.
-            if constexpr (kCached) {
-                arch::copy_async_16_cached(to, has ? at : p.scales, has);
-            } else {
-                arch::copy_async_16<128>(to, has ? at : p.scales, has);
-            }
+            arch::copy_async_16(to, has ? at : p.scales, has, p.cached != 0);
             place += p.groups * kUnitRows;
             to += kSlot;
             if (to == end) to -= kScaleSlots * kSlot;
@@ -274,7 +269,7 @@ struct ScaleCopies {
     }
 };
 
-template <int kChunks, uint32_t kRows, bool kCached>
+template <int kChunks, uint32_t kRows>
 __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8_t *shared, uint32_t base,
                                         uint32_t warp, uint32_t lane) {
     const uint32_t group = warp * p.row_warps_magic >> 16, part = warp - group * p.row_warps;
@@ -287,7 +282,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
 
     constexpr uint32_t kSlot = kChunks * kScaleBytes;
     const uint32_t slots = base + p.scales_at + warp * kScaleSlots * kSlot;
-    ScaleCopies<kChunks, kCached> copies(p, work, group, part, lane, slots);
+    ScaleCopies<kChunks> copies(p, work, group, part, lane, slots);
 #pragma unroll 1
     for (uint32_t i = 1; i < kScaleSlots; ++i) copies.next(p, work);
 
@@ -314,7 +309,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
         const uint32_t at = work.origin + i / kUnitRows * kUnitRows;
         exists = work.has(p, at, i % kUnitRows);
         const uint32_t row = Work::row(p, at, i % kUnitRows), of = batch_of(p, row);
-        return p.epilogue.prepare(p.m, of, row - of * p.m, 0, exists);
+        return prepare(p.epilogue, p.m, of, row - of * p.m, 0, exists);
     };
     bool has_output;
     const auto output = output_of(thread, has_output);
@@ -389,7 +384,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
             codes_at -= p.depth * unit_bytes;
             bar -= p.depth * kStages<kRows> * kBarBytes;
         }
-        reduce_scatter(sum, lane);
+        reduce_scatter<kWarp>(sum, lane);
         if (lane % 8 == 0) arch::store_shared_float(sums, sum[0]);
         sums += p.groups * kUnitRows * 4;
     }
@@ -406,18 +401,17 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
         for (uint32_t w = 0; w < kMaxWarps; ++w) y += part[w];
         return y;
     };
-    if (has_output) p.epilogue.store(output, total(thread));
+    if (has_output) store(p.epilogue, output, total(thread));
 #pragma unroll 1
     for (uint32_t i = thread + consumers; i < work.end - work.origin; i += consumers) {
         bool exists;
         const auto other = output_of(i, exists);
-        if (exists) p.epilogue.store(other, total(i));
+        if (exists) store(p.epilogue, other, total(i));
     }
 }
 
-template <int kChunks, uint32_t kRows, bool kCached>
-__global__ void __launch_bounds__((kMaxWarps + kMaxProducers) * kWarp, 1)
-    gemv_ring(const __grid_constant__ Params p) {
+template <int kChunks, uint32_t kRows>
+__device__ __forceinline__ void gemv(const Params &p) {
     extern __shared__ __align__(128) uint8_t dynamic[];
     const uint32_t base = arch::shared_address(dynamic);
     const uint32_t warp = __shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0), lane = threadIdx.x % kWarp;
@@ -433,10 +427,27 @@ __global__ void __launch_bounds__((kMaxWarps + kMaxProducers) * kWarp, 1)
         }
     } else {
         arch::grid_dependency_launch();
-        consume<kChunks, kRows, kCached>(p, work, dynamic, base, warp - p.producers, lane);
+        consume<kChunks, kRows>(p, work, dynamic, base, warp - p.producers, lane);
     }
 }
 
 }  // namespace nvfp4::ring
+
+// Chunks of a thread, and rows of a stage.
+#define GEMV_RING(X)         \
+    X(gemv_ring_c1_r1, 1, 1) \
+    X(gemv_ring_c1_r2, 1, 2) \
+    X(gemv_ring_c1_r4, 1, 4) \
+    X(gemv_ring_c2_r1, 2, 1) \
+    X(gemv_ring_c2_r2, 2, 2) \
+    X(gemv_ring_c2_r4, 2, 4)
+
+#define ENTRY(name, chunks, rows)                                                                         \
+    extern "C" __global__ void __launch_bounds__((NVFP4_RING_MAX_WARPS + NVFP4_RING_MAX_PRODUCERS) * 32, 1) \
+        name(const __grid_constant__ nvfp4_ring_params p) {                                               \
+        nvfp4::ring::gemv<chunks, rows>(p);                                                               \
+    }
+GEMV_RING(ENTRY)
+NVFP4_TABLE(gemv_ring, GEMV_RING)
 
 #endif

@@ -7,7 +7,6 @@
 // warps wait for memory only, not for each other. The vectors wait in shared memory, in the form in which
 // they are multiplied. Sums of a warp's part of a tile go to shared memory, and are added in the order of
 // warps at the end: every order is fixed by the configuration.
-#pragma once
 
 #include "stream_params.cuh"
 
@@ -18,6 +17,7 @@
 #include "../arch/copy_async.cuh"
 #include "../arch/grid_dependency.cuh"
 #include "../arch/shared.cuh"
+#include "../entries.cuh"
 #include "block_products.cuh"
 #include "scaled_products.cuh"
 
@@ -114,8 +114,8 @@ struct Staging {
                 if (block >= blocks) continue;
                 raw[v][j].load(vectors + n * p.vector_row_bytes + block * kFrom);
                 if constexpr (Vectors::kHasScales) {
-                    scale[v][j] = arch::load_fresh_8(scales + p.vector_scale_layout.row_offset(n) +
-                                                      p.vector_scale_layout.block_offset(block));
+                    scale[v][j] = arch::load_fresh_8(scales + row_offset(p.vector_scale_layout, n) +
+                                                      block_offset(p.vector_scale_layout, block));
                 }
             }
         }
@@ -344,17 +344,30 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 #pragma unroll
             for (int j = 0; j < kParts; ++j) y[j] += sums[(w + of) * kValues + value * kParts + j];
         }
-        p.epilogue.store(p.m, work.batch + in.batch, row, n, Products::total(y));
+        store(p.epilogue, p.m, work.batch + in.batch, row, n, Products::total(y));
     }
 }
 
-template <int kActivation, int kVectors>
-__global__ void __launch_bounds__(max_warps(kVectors) * kWarp, 1)
-    gemv_stream(const __grid_constant__ Params p) {
-    extern __shared__ __align__(128) uint8_t dynamic[];
-    run<Products<kActivation, kVectors>, kVectors>(p, dynamic);
-}
-
 }  // namespace nvfp4::stream
+
+// Vectors of a pass, by their type.
+#define GEMV_STREAM_OF(X, name, activation) \
+    X(gemv_stream_##name##_n1, activation, 1) \
+    X(gemv_stream_##name##_n2, activation, 2) \
+    X(gemv_stream_##name##_n4, activation, 4) \
+    X(gemv_stream_##name##_n8, activation, 8)
+#define GEMV_STREAM(X)                               \
+    GEMV_STREAM_OF(X, nvfp4, NVFP4_ACTIVATION_NVFP4) \
+    GEMV_STREAM_OF(X, f16, NVFP4_ACTIVATION_F16)     \
+    GEMV_STREAM_OF(X, bf16, NVFP4_ACTIVATION_BF16)
+
+#define ENTRY(name, activation, vectors)                                                         \
+    extern "C" __global__ void __launch_bounds__(nvfp4::stream::max_warps(vectors) * NVFP4_WARP, 1) \
+        name(const __grid_constant__ nvfp4_stream_params p) {                                    \
+        extern __shared__ __align__(128) uint8_t dynamic[];                                      \
+        nvfp4::stream::run<nvfp4::stream::Products<activation, vectors>, vectors>(p, dynamic);   \
+    }
+GEMV_STREAM(ENTRY)
+NVFP4_TABLE(gemv_stream, GEMV_STREAM)
 
 #endif

@@ -1,13 +1,12 @@
-// NVFP4 weights times NVFP4 vectors on Blackwell's tensor cores: sm_100a, sm_103a.
+// NVFP4 weights times NVFP4 vectors on Blackwell's tensor cores: compute capability 10.x.
 //
-// Weights are the M operand, 128 rows a CTA; the vectors are the N operand, padded with zeros to kN.
+// Weights are the M operand, 128 rows a CTA; the vectors are the N operand, padded with zeros to 16.
 // Warp 5 multiplies what warp 4 loads; the sums stay in tensor memory, whence warps 0 to 3 take them.
 // Scales reach tensor memory by copies in the order of the multiplications that read them. Every stage
 // has scale columns of its own, because a copy is not ordered after a multiplication that still reads
 // its target.
 //
 // Verified in simulation, not yet on hardware.
-#pragma once
 
 #include "tile_pipeline.cuh"
 
@@ -26,32 +25,24 @@ enum {
 #ifdef __CUDACC__
 
 #include "../arch/tcgen05.cuh"
+#include "../entries.cuh"
 
 namespace nvfp4::tcgen05 {
 
 constexpr uint32_t kEpilogueThreads = 128, kLoadWarp = 4, kMmaWarp = 5;
-constexpr uint32_t kThreads = 192;
-constexpr uint32_t kMaxVectors = 16;
+constexpr uint32_t kVectors = NVFP4_TCGEN05_N;
+constexpr uint32_t kSumColumns = NVFP4_TCGEN05_SUM_COLUMNS;
+constexpr uint32_t kAtomColumns = NVFP4_TCGEN05_ATOM_COLUMNS;
+constexpr uint32_t kStageColumns = NVFP4_TCGEN05_STAGE_COLUMNS;
 
 // Copies to tensor memory take whole atoms of scales.
-template <uint32_t kN>
-using Stage = tile::Stage<kN, tile::kAtomRows>;
-
-// Columns of tensor memory: sums, then for every stage four columns an atom and operand.
-__host__ __device__ constexpr uint32_t sum_columns(uint32_t n) { return n < 32 ? 32 : n; }
-constexpr uint32_t kAtomColumns = 4;
-constexpr uint32_t kStageColumns = 2 * tile::kStepAtoms * kAtomColumns;
-__host__ __device__ constexpr uint32_t columns(uint32_t n, uint32_t stages) {
-    uint32_t power = 32;
-    while (power < sum_columns(n) + stages * kStageColumns) power *= 2;
-    return power;
-}
+using Stage = tile::Stage<kVectors, tile::kAtomRows>;
 
 struct Shared {
     tile::Barriers barriers;
     uint64_t done;
     uint32_t tmem;
-    tile::Partial<1, kMaxVectors> partial;
+    tile::Partial<1, kVectors> partial;
 };
 
 // The loading thread's wait for an empty stage, handed on to the copies that overwrite the stage's
@@ -76,30 +67,12 @@ __device__ __forceinline__ void clear_missing_scales(uint8_t *atom_a, uint8_t *a
     arch::fence_proxy_async(); // the copies to tensor memory read through the async proxy
 }
 
-// An instruction of more columns than an atom has rows reads scales of vectors that do not exist, and
-// that no tensor copy fills with zeros.
-__host__ __device__ constexpr bool clears_other_rows(uint32_t n) { return n > tile::kAtomRows; }
-
-// By a whole warp: beside the scales of a vector stand those of vectors 32, 64 and 96 further on:
-// makes them zeros.
-__device__ __forceinline__ void clear_other_rows(uint8_t *atoms, uint32_t vectors) {
-    for (uint32_t i = threadIdx.x % 32; i < tile::kStepAtoms * vectors; i += 32) {
-        auto *row = reinterpret_cast<uint32_t *>(atoms + i / vectors * tile::kAtomBytes +
-                                                 i % vectors * tile::kAtomRowBytes);
-        row[1] = row[2] = row[3] = 0;
-    }
-    arch::fence_proxy_async();
-}
-
 // By a whole warp.
-template <uint32_t kN>
 __device__ __forceinline__ void multiply_steps(const tile::Params &p, const tile::Ring &ring,
                                                uint8_t *stages, uint32_t tmem, uint32_t done,
                                                const tile::Work &work) {
-    using Stage = tcgen05::Stage<kN>;
-    constexpr uint32_t kInstruction = arch::nvfp4_instruction(kN);
+    constexpr uint32_t kInstruction = arch::nvfp4_instruction(kVectors);
     constexpr uint32_t kAtomCodeBytes = tile::kAtomElements / 2;
-    constexpr bool kClears = clears_other_rows(kN);
     const bool leader = arch::elect_one();
     tile::Position at;
     uint32_t step = work.begin;
@@ -109,10 +82,6 @@ __device__ __forceinline__ void multiply_steps(const tile::Params &p, const tile
         __syncwarp();
         const uint32_t atoms = tile::step_atoms(p, step);
         const uint32_t offset = at.slot * Stage::kBytes;
-        if constexpr (kClears) {
-            clear_other_rows(stages + offset + Stage::kVectorScales, p.n);
-            __syncwarp();
-        }
         const uint32_t mask = tile::scale_mask(p, step * tile::kStepAtoms + atoms - 1);
         if (mask != 0xffffffffu) {
             uint8_t *last = stages + offset + (atoms - 1) * tile::kAtomBytes;
@@ -122,7 +91,7 @@ __device__ __forceinline__ void multiply_steps(const tile::Params &p, const tile
         arch::tcgen05_fence_after();
         if (leader) {
             const uint32_t data = ring.data + offset;
-            const uint32_t scales_a = tmem + sum_columns(kN) + at.slot * kStageColumns;
+            const uint32_t scales_a = tmem + kSumColumns + at.slot * kStageColumns;
             const uint32_t scales_b = scales_a + tile::kStepAtoms * kAtomColumns;
             uint32_t i = 0;
 #pragma unroll 1
@@ -142,10 +111,7 @@ __device__ __forceinline__ void multiply_steps(const tile::Params &p, const tile
                                 scales_b + i * kAtomColumns, step != work.begin || i != 0);
             } while (++i < atoms);
             // Only where a load waits for it: none may be under way when the CTA ends.
-            if (step + p.stages < work.end) {
-                arch::tcgen05_commit(ring.empty_barrier(at.slot));
-                if constexpr (kClears) arch::mbarrier_arrive(ring.empty_barrier(at.slot));
-            }
+            if (step + p.stages < work.end) arch::tcgen05_commit(ring.empty_barrier(at.slot));
             if (step + 1 == work.end) arch::tcgen05_commit(done);
         }
         __syncwarp();
@@ -155,10 +121,9 @@ __device__ __forceinline__ void multiply_steps(const tile::Params &p, const tile
 
 // Grid: x clusters of a tile each, y batches. Dynamic shared memory: the stages, and a swizzle
 // pattern less 16 bytes to align them.
-template <uint32_t kN>
-__global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(NVFP4_TCGEN05_THREADS)
     gemv_tcgen05(const __grid_constant__ tile::Maps maps,
-                 const __grid_constant__ tile::Params p) {
+                 const __grid_constant__ nvfp4_tile_params p) {
     extern __shared__ uint8_t dynamic[];
     __shared__ Shared shared;
     uint8_t *stages = tile::align_to_pattern(dynamic);
@@ -168,7 +133,7 @@ __global__ void __launch_bounds__(kThreads)
     const tile::Work work(p);
 
     const bool loads = warp == kLoadWarp && arch::elect_one();
-    const tile::Loader<Stage<kN>, ReuseScaleColumns> loader(p, maps, ring, work);
+    const tile::Loader<Stage, ReuseScaleColumns> loader(p, maps, ring, work);
 
     // The previous grid may be about to allocate what tensor memory there is, and the next one may hold
     // some while it waits for this grid to end: this grid allocates after the end of the one, and lets the
@@ -176,8 +141,7 @@ __global__ void __launch_bounds__(kThreads)
     if (loads) {
         tile::prefetch(maps);
         arch::mbarrier_init(done, 1);
-        // A stage is empty when its multiplications are complete, and what was cleared is written.
-        tile::init_barriers(ring, p.stages, clears_other_rows(kN) ? 2 : 1);
+        tile::init_barriers(ring, p.stages, 1); // a stage is empty when its multiplications are complete
         loader.fill();
     } else if (warp == kMmaWarp) {
         arch::grid_dependency_wait();
@@ -193,17 +157,17 @@ __global__ void __launch_bounds__(kThreads)
         if (loads) loader.refill();
         __syncwarp();
     } else if (warp == kMmaWarp) {
-        multiply_steps<kN>(p, ring, stages, tmem, done, work);
+        multiply_steps(p, ring, stages, tmem, done, work);
     } else {
         arch::mbarrier_wait(done, 0);
         __syncwarp();
         arch::tcgen05_fence_after();
-        uint32_t sums[kMaxVectors];
+        uint32_t sums[kVectors];
         arch::tmem_load_16_columns(sums, tmem + (warp * 32 << 16));
         arch::tmem_wait_load();
         arch::tcgen05_fence_before();
         arch::grid_dependency_wait(); // the previous grid may still read what is stored here
-        for (uint32_t n = 0; n < kMaxVectors; ++n) { // vectors past n are zeros
+        for (uint32_t n = 0; n < kVectors; ++n) { // vectors past n are zeros
             shared.partial.sum[0][n][threadIdx.x] = __uint_as_float(sums[n]);
         }
     }
@@ -221,5 +185,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 }  // namespace nvfp4::tcgen05
+
+using nvfp4::tcgen05::gemv_tcgen05;
+#define GEMV_TCGEN05(X) X(gemv_tcgen05)
+NVFP4_TABLE(gemv_tcgen05, GEMV_TCGEN05)
 
 #endif

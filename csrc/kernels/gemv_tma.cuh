@@ -3,8 +3,7 @@
 //
 // Groups of four warps take the K steps in turn. A lane has the rows r, r + 32, r + 64 and r + 96 of
 // one atom: 16 bytes hold their 16 scales, and eight lanes read 128 consecutive bytes of codes or
-// scales, swizzled or not. Products are integer dot products of a block, as in gemv_nvfp4.
-#pragma once
+// scales, swizzled or not. Products are integer dot products of a block, as in gemv_dot.
 
 #include "tile_pipeline.cuh"
 
@@ -19,6 +18,7 @@ enum {
 #ifdef __CUDACC__
 
 #include "../arch/convert.cuh"
+#include "../entries.cuh"
 #include "integer_dot.cuh"
 
 namespace nvfp4::tma {
@@ -26,7 +26,6 @@ namespace nvfp4::tma {
 constexpr uint32_t kGroups = NVFP4_TMA_GROUPS;
 constexpr uint32_t kGroupWarps = NVFP4_TMA_GROUP_WARPS; // a warp has 8 of the 32 values of r
 constexpr uint32_t kConsumers = kGroups * kGroupWarps * 32;
-constexpr uint32_t kThreads = NVFP4_TMA_THREADS; // the last warp loads
 constexpr uint32_t kMaxVectors = NVFP4_TMA_VECTORS;
 constexpr int kLaneRows = 4;
 constexpr int kAtomBlocks = 4;
@@ -195,9 +194,7 @@ __device__ __forceinline__ void multiply_steps(const tile::Params &p, const tile
 // Grid: x clusters of a tile each, y batches. Dynamic shared memory: the stages, a multiple of
 // kGroups, and a swizzle pattern less 16 bytes to align them.
 template <int kVectors>
-__global__ void __launch_bounds__(kThreads, kVectors <= 2 ? 2 : 1)
-    gemv_cuda_core_tma(const __grid_constant__ tile::Maps maps,
-                       const __grid_constant__ tile::Params p) {
+__device__ __forceinline__ void gemv(const tile::Maps &maps, const tile::Params &p) {
     extern __shared__ uint8_t dynamic[];
     __shared__ Shared<kVectors> shared;
     const uint8_t *stages = tile::align_to_pattern(dynamic);
@@ -231,5 +228,20 @@ __global__ void __launch_bounds__(kThreads, kVectors <= 2 ? 2 : 1)
 }
 
 }  // namespace nvfp4::tma
+
+// Vectors of a pass.
+#define GEMV_TMA(X)   \
+    X(gemv_tma_n1, 1) \
+    X(gemv_tma_n2, 2) \
+    X(gemv_tma_n4, 4) \
+    X(gemv_tma_n8, 8)
+
+#define ENTRY(name, vectors)                                                                       \
+    extern "C" __global__ void __launch_bounds__(NVFP4_TMA_THREADS, vectors <= 2 ? 2 : 1)          \
+        name(const __grid_constant__ nvfp4::tile::Maps maps, const __grid_constant__ nvfp4_tile_params p) { \
+        nvfp4::tma::gemv<vectors>(maps, p);                                                        \
+    }
+GEMV_TMA(ENTRY)
+NVFP4_TABLE(gemv_tma, GEMV_TMA)
 
 #endif

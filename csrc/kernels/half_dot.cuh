@@ -15,8 +15,6 @@
 
 namespace nvfp4::half_dot {
 
-#if NVFP4_HAS_CVT_E2M1
-
 // A block of 16 values.
 struct Block {
     __half2 pair[8];
@@ -68,7 +66,5 @@ __device__ __forceinline__ float scale_product(const __half2 &w, const __half2 &
     return i == 0 ? arch::mul_mixed(__low2half(w), __low2half(x))
                   : arch::mul_mixed(__high2half(w), __high2half(x));
 }
-
-#endif
 
 }  // namespace nvfp4::half_dot

@@ -5,7 +5,6 @@
 //
 // The CTAs that share a vector each read all of it for its largest magnitude, which needs no
 // exchange between them and is read from L2, then quantise their part.
-#pragma once
 
 #include "../shared.h"
 
@@ -29,6 +28,7 @@ typedef struct nvfp4_quantize_params {
 
 #include "../arch/convert.cuh"
 #include "../arch/grid_dependency.cuh"
+#include "../entries.cuh"
 #include "../format/dense.cuh"
 #include "../format/encode.cuh"
 
@@ -115,7 +115,7 @@ __device__ __forceinline__ void store_scales_128x4(uint8_t *atom, uint32_t scale
 
 // A grid of (CTAs a vector, n, up to l).
 template <class Load, bool kTiled>
-__global__ void __launch_bounds__(kQuantizeThreads) quantize(nvfp4_quantize_params p) {
+__device__ __forceinline__ void quantize(const nvfp4_quantize_params &p) {
     const int32_t row = int32_t(blockIdx.y);
     const int32_t padded = kTiled ? (p.blocks + 3) / 4 * 4 : p.blocks;
     const int64_t scale_batch_bytes = kTiled ? int64_t(padded) * 128 : int64_t(p.n) * p.blocks;
@@ -172,5 +172,22 @@ __global__ void __launch_bounds__(kQuantizeThreads) quantize(nvfp4_quantize_para
 }
 
 }  // namespace nvfp4
+
+// The vectors' type, and whether scales go to the 128x4 layout.
+#define QUANTIZE(X)                                 \
+    X(quantize_f16_linear, nvfp4::LoadF16, false)   \
+    X(quantize_f16_128x4, nvfp4::LoadF16, true)     \
+    X(quantize_bf16_linear, nvfp4::LoadBf16, false) \
+    X(quantize_bf16_128x4, nvfp4::LoadBf16, true)   \
+    X(quantize_f32_linear, nvfp4::LoadF32, false)   \
+    X(quantize_f32_128x4, nvfp4::LoadF32, true)
+
+#define ENTRY(name, load, tiled)                                           \
+    extern "C" __global__ void __launch_bounds__(NVFP4_QUANTIZE_THREADS)   \
+        name(nvfp4_quantize_params p) {                                    \
+        nvfp4::quantize<load, tiled>(p);                                   \
+    }
+QUANTIZE(ENTRY)
+NVFP4_TABLE(quantize, QUANTIZE)
 
 #endif

@@ -1,5 +1,4 @@
 // Reads bytes and does nothing with them: the ceiling that a GEMV's weights are measured against.
-#pragma once
 
 #include "../shared.h"
 
@@ -18,10 +17,12 @@ typedef struct nvfp4_read_only_params {
 #ifdef __CUDACC__
 
 #include "../arch/memory.cuh"
+#include "../entries.cuh"
 
-namespace nvfp4 {
+using namespace nvfp4;
 
-__global__ void __launch_bounds__(NVFP4_READ_ONLY_THREADS) read_only(const __grid_constant__ nvfp4_read_only_params p) {
+extern "C" __global__ void __launch_bounds__(NVFP4_READ_ONLY_THREADS)
+    read_only(nvfp4_read_only_params p) {
     const uint8_t *const data = p.data;
     const int64_t vectors = p.pieces;
     constexpr int kUnroll = 4;
@@ -42,6 +43,7 @@ __global__ void __launch_bounds__(NVFP4_READ_ONLY_THREADS) read_only(const __gri
     if (sum == 0x9e3779b9u) *p.sink = sum;
 }
 
-}  // namespace nvfp4
+#define READ_ONLY(X) X(read_only)
+NVFP4_TABLE(read_only, READ_ONLY)
 
 #endif

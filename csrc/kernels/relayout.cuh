@@ -2,7 +2,6 @@
 //
 // A CTA takes 128 rows of 8 atoms: 32 bytes of each linear row, one sector, and 4 KiB of atoms. They
 // are put in order in shared memory, so that both sides are read and written in whole sectors.
-#pragma once
 
 #include "../shared.h"
 
@@ -23,6 +22,8 @@ typedef struct nvfp4_relayout_params {
 #ifdef __CUDACC__
 
 #include <cstdint>
+
+#include "../entries.cuh"
 
 namespace nvfp4 {
 
@@ -60,7 +61,7 @@ constexpr int kAtomStride = kAtomWords + 4;
 
 // A grid of any size; CTAs stride over tiles.
 template <bool kToTiled>
-__global__ void __launch_bounds__(kRelayoutThreads) relayout(nvfp4_relayout_params p) {
+__device__ __forceinline__ void relayout(const nvfp4_relayout_params &p) {
     __shared__ __align__(16) uint32_t tile[kTileAtoms * kAtomStride];
     const int32_t atoms = (p.blocks + 3) / 4;
     const int32_t row_tiles = (p.m + kTileRows - 1) / kTileRows;
@@ -118,5 +119,17 @@ __global__ void __launch_bounds__(kRelayoutThreads) relayout(nvfp4_relayout_para
 }
 
 }  // namespace nvfp4
+
+#define RELAYOUT(X)              \
+    X(relayout_to_linear, false) \
+    X(relayout_to_128x4, true)
+
+#define ENTRY(name, tiled)                                                 \
+    extern "C" __global__ void __launch_bounds__(NVFP4_RELAYOUT_THREADS)   \
+        name(nvfp4_relayout_params p) {                                    \
+        nvfp4::relayout<tiled>(p);                                         \
+    }
+RELAYOUT(ENTRY)
+NVFP4_TABLE(relayout, RELAYOUT)
 
 #endif

@@ -16,7 +16,6 @@
 #include "../arch/shared.cuh"
 #include "../format/e2m1.cuh"
 #include "block_dot.cuh"
-#include "cuda_core.cuh"
 #include "stream_params.cuh"
 
 namespace nvfp4::stream {

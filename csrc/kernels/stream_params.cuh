@@ -74,6 +74,8 @@ namespace nvfp4::stream {
 
 using Params = nvfp4_stream_params;
 
+constexpr int kWarp = NVFP4_WARP;
+constexpr int kBlock = NVFP4_BLOCK;
 constexpr uint32_t kTileRows = NVFP4_STREAM_TILE_ROWS;
 constexpr uint32_t kStepBlocks = NVFP4_STREAM_STEP_BLOCKS;
 constexpr uint32_t kRowCodes = 128; // bytes of a row's step

@@ -292,7 +292,7 @@ __device__ __forceinline__ void reduce_and_store(const Params &p, const Work &wo
             }
         } while (++rank < size);
         const int32_t m = work.tile * kRows + row;
-        if (m < p.m) p.epilogue.store(p.m, work.batch, m, n, y);
+        if (m < p.m) store(p.epilogue, p.m, work.batch, m, n, y);
         if constexpr (kVectors * kRows <= kThreads) break; // there is one for each thread at most
     }
 }

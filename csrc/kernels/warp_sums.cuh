@@ -3,13 +3,14 @@
 
 namespace nvfp4 {
 
-// Sums each of V values over the warp, V a power of two up to 32. Lane i * (32 / V) ends up with
-// value i, in the first element.
-template <int V>
+// Sums each of V values over every kLanes lanes that follow each other, powers of two, V <= kLanes. Of these
+// lanes number i * (kLanes / V) ends up with value i, in the first element.
+template <int kLanes, int V>
 __device__ __forceinline__ void reduce_scatter(float (&value)[V], int lane) {
+    static_assert(V <= kLanes, "a value a lane");
     int left = V;
 #pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) {
+    for (int offset = kLanes / 2; offset > 0; offset /= 2) {
         if (left > 1) {
             left /= 2;
             const bool upper = lane & offset;

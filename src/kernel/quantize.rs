@@ -5,7 +5,6 @@ use super::params::{
     NVFP4_WARP, nvfp4_quantize_params,
 };
 use super::plan::{KernelParameters, Launch, MOST_GRID_Y, Parameters};
-
 use crate::shape::{Shape, Strides};
 use crate::tensor::GlobalScale;
 use crate::types::{FloatType, ScaleLayout};

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut, DevicePtr, DriverError};
 
-use crate::error::{Error, Result};
 use crate::context::driver_error;
-use crate::measure::copies_for_cold_l2;
+use crate::error::{Error, Result};
 use crate::kernel::Call;
+use crate::measure::copies_for_cold_l2;
 use crate::operands::{Operands, RawOutput, RawVectors, RawWeights};
 use crate::shape::{Shape, Strides};
 use crate::tensor::GlobalScale;

@@ -6,11 +6,15 @@
 
 mod primitives;
 mod ring;
+mod stream;
 mod support;
+mod tcgen05;
+mod tile;
+mod tma;
 
 use std::process::ExitCode;
 
-crate::gather![primitives, ring];
+crate::gather![primitives, ring, stream, tcgen05, tma];
 
 fn main() -> ExitCode {
     support::trial::run(trials())

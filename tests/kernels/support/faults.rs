@@ -113,9 +113,9 @@ pub(crate) fn subject(
     }
 }
 
-/// Every fault is noticed or in the list.
-pub(crate) fn demand(subject: &Subject, least: usize) {
-    let known = Known::parse(include_str!("equivalent_faults.txt")).expect("the list");
+/// Every fault is noticed or in the list; there are so many at least.
+pub(crate) fn demand(subject: &Subject, list: &str, least: usize) {
+    let known = Known::parse(list).expect("the list");
     // Other trials have the other processors.
     let findings = subject.run(&known, 3, 1).expect("the sound kernel is right");
     println!("{}", Score::new(&subject.name, &findings, &known));
@@ -133,7 +133,7 @@ pub(crate) fn demand(subject: &Subject, least: usize) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Wrong {
     /// A word of the parameters, by its offset in bytes, is more by so much.
-    More(usize, u32),
+    More(usize, i32),
     /// Two neighbouring words of the parameters change places.
     Swapped(usize),
     /// The grid has one CTA, or one cluster, less along x or y.
@@ -148,7 +148,10 @@ impl Wrong {
     fn all(planned: &plan::Launch) -> Vec<Self> {
         let words = (0..planned.parameters.bytes().len()).step_by(4);
         let mut all: Vec<Self> = words
-            .flat_map(|at| [Self::More(at, 4), Self::More(at, 16), Self::Swapped(at)])
+            .flat_map(|at| {
+                let more = [4, 16, -4].map(|by| Self::More(at, by));
+                more.into_iter().chain([Self::Swapped(at)])
+            })
             .collect();
         all.extend([Self::GridLess(0), Self::GridLess(1), Self::WarpLess]);
         all.push(Self::SharedLess);
@@ -173,7 +176,7 @@ impl Wrong {
         };
         match self {
             Self::More(at, by) => {
-                let more = word(bytes, at)?.wrapping_add(by);
+                let more = word(bytes, at)?.wrapping_add_signed(by);
                 bytes[at..at + 4].copy_from_slice(&more.to_le_bytes());
             }
             Self::Swapped(at) => {

@@ -1,8 +1,14 @@
 //! What the trials of several kernels share.
 
+#[cfg(feature = "cuda")]
+pub(crate) mod battery;
 pub(crate) mod faults;
+#[cfg(feature = "cuda")]
+pub(crate) mod gpu;
+pub(crate) mod nowhere;
 pub(crate) mod operands;
 pub(crate) mod ptx;
+pub(crate) mod refuse;
 pub(crate) mod schedules;
 pub(crate) mod sim;
 pub(crate) mod trial;

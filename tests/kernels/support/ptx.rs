@@ -114,9 +114,9 @@ pub(crate) struct Entry {
 }
 
 /// The kernel of that name.
-pub(crate) fn entry(name: &'static str, arch: &'static str) -> Arc<Entry> {
-    static ALL: Once<(&str, &str), Arc<Entry>> = Once::new();
-    ALL.get((name, arch), || {
+pub(crate) fn entry(name: &str, arch: &'static str) -> Arc<Entry> {
+    static ALL: Once<(String, &str), Arc<Entry>> = Once::new();
+    ALL.get((name.to_string(), arch), || {
         let ptx = units(name, arch)
             .map(|of| unit(of, arch))
             .find(|ptx| entries(ptx).any(|entry| entry == name))
