@@ -147,15 +147,7 @@ fn main() {
         let copies = copies_for_cold_l2(shape.weight_bytes(), gpu.l2_bytes);
         let data = Data::new(&stream, shape, copies);
         for (cache, copies) in [("cold", copies), ("warm", 1)] {
-            bench(
-                &mut criterion,
-                &events,
-                &stream,
-                &gpu,
-                &data,
-                cache,
-                copies,
-            );
+            bench(&mut criterion, &events, &stream, &gpu, &data, cache, copies);
         }
     }
     criterion.final_summary();

@@ -178,9 +178,7 @@ pub use quantized::QuantizedVectors;
 pub use refusal::Refusal;
 pub use scales::convert_scales;
 pub use shape::{BLOCK, Shape, Strides};
-pub use tensor::{
-    DenseVectors, GlobalScale, Nvfp4Vectors, Output, VectorScale, Vectors, Weights,
-};
+pub use tensor::{DenseVectors, GlobalScale, Nvfp4Vectors, Output, VectorScale, Vectors, Weights};
 #[cfg(feature = "cuda")]
 pub use tiled_weights::TiledWeights;
 pub use types::{Activation, FloatType, GemvPath, ScaleLayout};

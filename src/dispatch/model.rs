@@ -24,7 +24,11 @@ pub(super) fn share(kernel: Kernel, shape: &Shape, activation: Activation) -> f6
         Activation::F32 => 0.35,
     };
     // The tma kernel starts later: a pipeline that a CTA's warps share must fill first.
-    let one = if kernel == Kernel::Tma { 0.95 * one } else { one };
+    let one = if kernel == Kernel::Tma {
+        0.95 * one
+    } else {
+        one
+    };
     let vectors = shape.n().min(PASS) as f64;
     let passes = shape.n().div_ceil(PASS) as f64;
     one / (1.0 + FURTHER_VECTOR * (vectors - 1.0)) / passes
@@ -43,7 +47,10 @@ pub(super) fn place(kernel: Kernel, job: &Job<'_>) -> usize {
     {
         return 0;
     }
-    1 + Kernel::ALL.iter().take_while(|&&other| other != kernel).count()
+    1 + Kernel::ALL
+        .iter()
+        .take_while(|&&other| other != kernel)
+        .count()
 }
 
 /// Why the model ranks a kernel first, as part of a sentence.
@@ -54,7 +61,9 @@ pub(super) fn why(kernel: Kernel) -> &'static str {
              matrix instruction costs the same for 1 to 16"
         }
         Kernel::Ring => "bulk copies ask for whole rows long before they are multiplied",
-        Kernel::Stream => "each warp's own queue keeps up with memory, and starts sooner than tiles shared by a CTA",
+        Kernel::Stream => {
+            "each warp's own queue keeps up with memory, and starts sooner than tiles shared by a CTA"
+        }
         Kernel::Dot => "decoded once, the vectors leave the fewest instructions for each weight",
         Kernel::Tma => "a pipeline through shared memory keeps more loads in flight",
         Kernel::Direct => "it takes every problem",

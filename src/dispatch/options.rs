@@ -121,7 +121,8 @@ impl<'a> Options<'a> {
     }
 
     /// The same, chained or not, where nothing is launched: to ask what would be chosen.
-    pub(crate) fn as_if_chained(mut self, chained: bool) -> Self {
+    #[cfg(test)]
+    pub(super) fn as_if_chained(mut self, chained: bool) -> Self {
         self.chained = chained;
         self
     }

@@ -247,7 +247,9 @@ impl<'t> Tables<'t> {
         let modelled = || {
             // What cannot run is worth a guess only where nothing else of its path can, and nothing was measured.
             let alone = || {
-                let mut path = all.iter().filter(|other| other.kernel.path() == kernel.path());
+                let mut path = all
+                    .iter()
+                    .filter(|other| other.kernel.path() == kernel.path());
                 self.class.is_none() && path.all(|other| other.available.is_err())
             };
             (can || alone()).then(|| Estimate {
@@ -256,10 +258,7 @@ impl<'t> Tables<'t> {
                 evidence: Evidence::Modelled,
             })
         };
-        tuned()
-            .or_else(measured)
-            .or_else(nearest)
-            .or_else(modelled)
+        tuned().or_else(measured).or_else(nearest).or_else(modelled)
     }
 
     /// The share of the nearest problem that was measured, changed by as much as the model says that the problem
@@ -276,7 +275,9 @@ impl<'t> Tables<'t> {
         let share = (entry.ceiling_seconds / seconds(timed, job) * by).min(1.0);
         let bytes_per_second = entry.shape.weight_bytes() as f64 / entry.ceiling_seconds;
         let is_ahead = |known: &Known| known.available.is_ok() && known.place < of.place;
-        let behind = all.iter().any(|known| known.kernel == other && is_ahead(known));
+        let behind = all
+            .iter()
+            .any(|known| known.kernel == other && is_ahead(known));
         let shape = entry.shape;
         Some(Estimate {
             share,

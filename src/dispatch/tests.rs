@@ -59,7 +59,10 @@ fn choices_are_as_they_were() {
         let sizes: Vec<usize> = sizes.split(',').map(|size| size.parse().unwrap()).collect();
         let shape = Shape::new(sizes[0], sizes[3], sizes[1], sizes[2]).unwrap();
         let activation = named(&Activation::ALL, Activation::name, activation);
-        let mut operands = Operands::new(activation, named(&ScaleLayout::ALL, ScaleLayout::name, layout));
+        let mut operands = Operands::new(
+            activation,
+            named(&ScaleLayout::ALL, ScaleLayout::name, layout),
+        );
         let codes: u32 = align.parse().unwrap();
         operands.alignment.codes = codes;
         operands.alignment.scales = codes;
@@ -80,22 +83,39 @@ fn measured_problems_take_what_was_fastest() {
     for entry in table.entries() {
         let (shape, operands) = (&entry.shape, &entry.operands);
         let best = &entry.kernels[0];
-        assert_eq!(choose(shape, operands, &gpu, false).config, Some(best.config));
+        assert_eq!(
+            choose(shape, operands, &gpu, false).config,
+            Some(best.config)
+        );
         let chained = best.chained.map_or(best.config, |chained| chained.config);
         assert_eq!(choose(shape, operands, &gpu, true).config, Some(chained));
 
         let ranked = rank(shape, operands, &gpu, None, false);
         let with = |is: &dyn Fn(Evidence) -> bool| {
-            let of = ranked.iter().filter_map(|one| Some((one.kernel, one.estimate?)));
-            of.filter(|(_, estimate)| is(estimate.evidence)).collect::<Vec<_>>()
+            let of = ranked
+                .iter()
+                .filter_map(|one| Some((one.kernel, one.estimate?)));
+            of.filter(|(_, estimate)| is(estimate.evidence))
+                .collect::<Vec<_>>()
         };
         let own = with(&|evidence| evidence == Evidence::Measured { on });
-        let own: Vec<_> = own.into_iter().map(|(kernel, one)| (kernel, one.seconds.unwrap())).collect();
-        let times: Vec<_> = entry.kernels.iter().map(|one| (one.kernel(), one.seconds)).collect();
+        let own: Vec<_> = own
+            .into_iter()
+            .map(|(kernel, one)| (kernel, one.seconds.unwrap()))
+            .collect();
+        let times: Vec<_> = entry
+            .kernels
+            .iter()
+            .map(|one| (one.kernel(), one.seconds))
+            .collect();
         assert_eq!(own, times);
         // What has no time there stands behind what has, and can run.
         for (kernel, estimate) in with(&|evidence| evidence.is_bound()) {
-            assert!(ranked.iter().any(|one| one.kernel == kernel && one.config.is_ok()));
+            assert!(
+                ranked
+                    .iter()
+                    .any(|one| one.kernel == kernel && one.config.is_ok())
+            );
             assert!(estimate.seconds.unwrap() >= best.seconds);
         }
         assert_eq!(with(&|evidence| evidence == Evidence::Modelled), []);
@@ -119,15 +139,26 @@ fn other_problems_and_other_hoppers_follow_the_nearest() {
     for gpu in [gpu((9, 0)), h100] {
         let ranked = rank(&shape, &nvfp4(TILED), &gpu, None, false);
         let first = ranked[0].estimate.unwrap();
-        assert_eq!((ranked[0].kernel, first.evidence), (Kernel::Ring, evidence(Kernel::Ring)));
-        assert!(first.evidence.to_string().contains("after ring with 4096x7168x8"));
+        assert_eq!(
+            (ranked[0].kernel, first.evidence),
+            (Kernel::Ring, evidence(Kernel::Ring))
+        );
+        assert!(
+            first
+                .evidence
+                .to_string()
+                .contains("after ring with 4096x7168x8")
+        );
     }
     // What the ring kernel cannot do, another one does as well, for all that is known.
     let odd = Shape::gemv(4096, 7184, 8).unwrap();
     let choice = choose(&odd, &nvfp4(ScaleLayout::Linear), &h200(), false);
     assert_eq!(choice.kernel(), Some(Kernel::Dot));
     let reason = choice.reason.to_string();
-    assert_eq!(reason, "not ring: K is 7184, and it needs a multiple of 256");
+    assert_eq!(
+        reason,
+        "not ring: K is 7184, and it needs a multiple of 256"
+    );
 }
 
 fn machine(gpu: &Gpu) -> Machine {
@@ -188,9 +219,15 @@ fn tuned_times_go_before_all_others() {
     let choice = choose(&shape, with());
     assert_eq!(choice.config, Some(tma.config));
     assert!(choice.reason.to_string().contains("tuned configurations"));
-    assert_eq!(choose(&shape, with().kernel(Kernel::Ring)).config, Some(ring.config));
+    assert_eq!(
+        choose(&shape, with().kernel(Kernel::Ring)).config,
+        Some(ring.config)
+    );
     // Chained times are compared with chained times.
-    assert_eq!(choose(&shape, with().as_if_chained(true)).config, Some(chained));
+    assert_eq!(
+        choose(&shape, with().as_if_chained(true)).config,
+        Some(chained)
+    );
     // Operands that are aligned as well are the same ones; not so another problem.
     let mut aligned = nvfp4(TILED);
     aligned.alignment.codes = 16;
@@ -198,7 +235,11 @@ fn tuned_times_go_before_all_others() {
     aligned.alignment.codes = 8;
     assert!(tuned.find(&shape, &aligned).is_none());
     let other = choose(&Shape::gemv(4096, 4096, 2).unwrap(), with());
-    assert!(!other.reason.to_string().contains("tuned"), "{}", other.reason);
+    assert!(
+        !other.reason.to_string().contains("tuned"),
+        "{}",
+        other.reason
+    );
     // What else was tried on its path was slower.
     let ranked = rank(&shape, &nvfp4(TILED), &gpu, Some(&tuned), false);
     let order: Vec<Kernel> = ranked.iter().map(|one| one.kernel).collect();
@@ -224,7 +265,10 @@ fn a_measured_config_that_cannot_run_is_replaced_by_the_default() {
         operands: nvfp4(TILED),
         ceiling_seconds: 1e-6,
         kernels: vec![Timed {
-            config: Config::Tma(crate::kernel::TmaConfig { stages: 77, cluster: 1 }),
+            config: Config::Tma(crate::kernel::TmaConfig {
+                stages: 77,
+                cluster: 1,
+            }),
             ..good
         }],
     });
@@ -264,9 +308,17 @@ fn without_measurements_the_model_decides() {
     let bf16 = Operands::new(Activation::Bf16, linear);
     let ranked = rank(&shape, &bf16, &gpu((8, 6)), None, false);
     let known = |one: &&Ranked| one.estimate.is_some();
-    let known: Vec<_> = ranked.iter().take_while(known).map(|one| one.kernel).collect();
+    let known: Vec<_> = ranked
+        .iter()
+        .take_while(known)
+        .map(|one| one.kernel)
+        .collect();
     assert_eq!(known, [Kernel::Stream, Kernel::Direct]);
-    assert!(ranked[2..].iter().all(|one| one.estimate.is_none() && one.config.is_err()));
+    assert!(
+        ranked[2..]
+            .iter()
+            .all(|one| one.estimate.is_none() && one.config.is_err())
+    );
 }
 
 #[test]
@@ -279,14 +331,26 @@ fn what_cannot_run_says_why() {
     let only_hopper = Gpu::of_compute_capability((12, 1), "90a");
     let path = |path| options().path(path);
     for (gpu, options, says) in [
-        (&turing, options(), "the cuda-core path is not available: the device has compute capability 7.5, and 8.0"),
+        (
+            &turing,
+            options(),
+            "the cuda-core path is not available: the device has compute capability 7.5, and 8.0",
+        ),
         (&only_hopper, options(), "rebuild with NVFP4_GEMV_ARCHS"),
         (&bare, options(), "carries no kernels"),
         (&hopper, path(GemvPath::TensorCore), "10.x is needed"),
         (&blackwell, path(GemvPath::TensorCore), "128x4"),
         (&hopper, path(GemvPath::Cpu), "in device memory"),
-        (&ampere, options().kernel(Kernel::Ring), "the ring kernel is not available: the device has compute capability 8.6"),
-        (&hopper, options().kernel(Kernel::Tcgen05), "the tcgen05 kernel is not available"),
+        (
+            &ampere,
+            options().kernel(Kernel::Ring),
+            "the ring kernel is not available: the device has compute capability 8.6",
+        ),
+        (
+            &hopper,
+            options().kernel(Kernel::Tcgen05),
+            "the tcgen05 kernel is not available",
+        ),
     ] {
         let error = select(&shape, &linear, Target::Gpu(gpu), &options).unwrap_err();
         assert!(error.to_string().contains(says), "{error}");
@@ -303,7 +367,10 @@ fn what_cannot_run_says_why() {
     });
     assert_eq!(host(&path(GemvPath::CudaCore)), on_gpu);
     let ring = host(&options().kernel(Kernel::Ring)).unwrap_err();
-    assert!(matches!(ring, Error::KernelUnavailable { kernel: "ring", .. }));
+    assert!(matches!(
+        ring,
+        Error::KernelUnavailable { kernel: "ring", .. }
+    ));
     assert_eq!(host(&path(GemvPath::Cpu)).unwrap().reason, Reason::Asked);
     let choice = host(&options()).unwrap();
     assert_eq!((choice.path, choice.kernel()), (GemvPath::Cpu, None));
@@ -315,9 +382,23 @@ fn paths_kernels_and_configs_that_are_asked_for() {
     let (shape, gpu) = (Shape::gemv(4096, 4096, 1).unwrap(), h200());
     let operands = nvfp4(TILED);
     let config = |kernel| timed(kernel, &shape, &gpu, 1.0).config;
-    let paths = [None, Some(GemvPath::Cpu), Some(GemvPath::CudaCore), Some(GemvPath::TensorCore)];
-    let kernels = [None, Some(Kernel::Ring), Some(Kernel::Stream), Some(Kernel::Tcgen05)];
-    let configs = [None, Some(config(Kernel::Ring)), Some(config(Kernel::Direct))];
+    let paths = [
+        None,
+        Some(GemvPath::Cpu),
+        Some(GemvPath::CudaCore),
+        Some(GemvPath::TensorCore),
+    ];
+    let kernels = [
+        None,
+        Some(Kernel::Ring),
+        Some(Kernel::Stream),
+        Some(Kernel::Tcgen05),
+    ];
+    let configs = [
+        None,
+        Some(config(Kernel::Ring)),
+        Some(config(Kernel::Direct)),
+    ];
     for (path, kernel, config) in paths
         .iter()
         .flat_map(|&path| kernels.iter().map(move |&kernel| (path, kernel)))
@@ -357,8 +438,17 @@ fn paths_kernels_and_configs_that_are_asked_for() {
     let two = Shape::new(4096, 2, 4096, 1).unwrap();
     let refused = select(&two, &operands, Target::Gpu(&gpu), &asked).unwrap_err();
     let text = refused.to_string();
-    assert!(text.contains(r#"{"ring":{"#) && text.contains("N is 2, and it takes 1"), "{text}");
-    assert!(matches!(refused, Error::Config { reason: Refusal::Vectors { .. }, .. }));
+    assert!(
+        text.contains(r#"{"ring":{"#) && text.contains("N is 2, and it takes 1"),
+        "{text}"
+    );
+    assert!(matches!(
+        refused,
+        Error::Config {
+            reason: Refusal::Vectors { .. },
+            ..
+        }
+    ));
 }
 
 #[test]
@@ -366,7 +456,14 @@ fn a_neighbour_is_scaled_as_the_model_says() {
     let gpu = h200();
     let seconds = |shape: Shape| {
         let ranked = rank(&shape, &nvfp4(TILED), &gpu, None, false);
-        let of = |kernel| ranked.iter().find(|one| one.kernel == kernel).unwrap().estimate.unwrap();
+        let of = |kernel| {
+            ranked
+                .iter()
+                .find(|one| one.kernel == kernel)
+                .unwrap()
+                .estimate
+                .unwrap()
+        };
         assert!(!matches!(of(Kernel::Tma).evidence, Evidence::Modelled));
         of(Kernel::Stream).seconds.unwrap()
     };
@@ -389,5 +486,10 @@ fn unaligned_operands_have_times_of_their_own() {
     let shape = Shape::gemv(4096, 4096, 1).unwrap();
     let choice = choose(&shape, &operands, &h200(), false);
     assert_eq!(choice.kernel(), Some(Kernel::Dot));
-    assert!(choice.reason.to_string().contains("not ring: codes, their strides"));
+    assert!(
+        choice
+            .reason
+            .to_string()
+            .contains("not ring: codes, their strides")
+    );
 }

@@ -4,12 +4,12 @@
 use serde::{Deserialize, Serialize};
 
 use super::params::{
-    NVFP4_DIRECT_MAX_WARPS, NVFP4_DIRECT_ROWS, NVFP4_DIRECT_ROWS_OF_MANY, NVFP4_PASS_VECTORS,
-    NVFP4_WARP,
+    NVFP4_BLOCK, NVFP4_DIRECT_MAX_WARPS, NVFP4_DIRECT_ROWS, NVFP4_DIRECT_ROWS_OF_MANY,
+    NVFP4_PASS_VECTORS, NVFP4_WARP,
 };
 use super::plan::{Launch, MOST_GRID_Y, Parameters, Plan};
 use super::row_tiles::{Entry, bytes_of_loads, can_load, parameters, roundings, row_tiles, steps};
-use super::{Call, DotConfig, Job, KernelConfig, distinct, field};
+use super::{Call, DotConfig, Job, KernelConfig, MainLoop, Products, distinct, field};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
@@ -162,6 +162,16 @@ impl KernelConfig for DirectConfig {
     fn bytes_in_flight(&self, job: &Job<'_>) -> u64 {
         let rows = rows_per_warp(self.entry(job, job.shape.n()));
         bytes_of_loads(self.warps, rows, self.blocks_per_load)
+    }
+
+    fn main_loop(&self, job: &Job<'_>) -> MainLoop {
+        let entry = self.entry(job, job.shape.n().min(PASS));
+        MainLoop {
+            lane_weights: rows_per_warp(entry) * self.blocks_per_load * NVFP4_BLOCK,
+            vectors: entry.vectors as u32,
+            products: Products::Float,
+            tensor_columns: 0,
+        }
     }
 }
 

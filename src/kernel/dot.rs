@@ -4,14 +4,14 @@
 use serde::{Deserialize, Serialize};
 
 use super::params::{
-    NVFP4_DOT_MAX_WARPS, NVFP4_DOT_MAX_WARPS_OF_MANY, NVFP4_DOT_ROWS, NVFP4_DOT_WIDE_BLOCKS,
-    NVFP4_DOT_WIDE_SPAN_BLOCKS, NVFP4_DOT_WIDE_X_BYTES, NVFP4_DOT_WIDE_X_SCALE_BYTES,
-    NVFP4_DOT_X_BYTES, NVFP4_DOT_X_SCALE_BYTES, NVFP4_PASS_VECTORS, NVFP4_WARP,
-    nvfp4_direct_params,
+    NVFP4_BLOCK, NVFP4_DOT_MAX_WARPS, NVFP4_DOT_MAX_WARPS_OF_MANY, NVFP4_DOT_ROWS,
+    NVFP4_DOT_WIDE_BLOCKS, NVFP4_DOT_WIDE_SPAN_BLOCKS, NVFP4_DOT_WIDE_X_BYTES,
+    NVFP4_DOT_WIDE_X_SCALE_BYTES, NVFP4_DOT_X_BYTES, NVFP4_DOT_X_SCALE_BYTES, NVFP4_PASS_VECTORS,
+    NVFP4_WARP, nvfp4_direct_params,
 };
 use super::plan::{Launch, MOST_GRID_Y, Parameters, Plan};
 use super::row_tiles::{Entry, bytes_of_loads, can_load, parameters, roundings, row_tiles, steps};
-use super::{Call, Job, KernelConfig, distinct, field, shared_memory};
+use super::{Call, Job, KernelConfig, MainLoop, Products, distinct, field, shared_memory};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
@@ -177,6 +177,18 @@ impl KernelConfig for DotConfig {
 
     fn bytes_in_flight(&self, _: &Job<'_>) -> u64 {
         bytes_of_loads(self.warps, NVFP4_DOT_ROWS, self.blocks_per_load)
+    }
+
+    fn main_loop(&self, job: &Job<'_>) -> MainLoop {
+        MainLoop {
+            lane_weights: NVFP4_DOT_ROWS * self.blocks_per_load * NVFP4_BLOCK,
+            vectors: self.entry(job.shape.n().min(PASS)).vectors as u32,
+            products: match self.blocks_per_load {
+                NVFP4_DOT_WIDE_BLOCKS => Products::PackedHalf,
+                _ => Products::Integer,
+            },
+            tensor_columns: 0,
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::operands::{Alignment, RawOutput, RawVectors, RawWeights};
-use crate::tensor::{GlobalScale, Strides};
+use crate::tensor::GlobalScale;
 use crate::types::{FloatType, ScaleLayout};
 
 /// One config of each kernel, its fields taken from these values.

@@ -183,6 +183,42 @@ trait KernelConfig: Copy + Sized {
 
     /// Bytes of weights that a CTA has asked for at once, for estimates.
     fn bytes_in_flight(&self, job: &Job<'_>) -> u64;
+
+    /// What the main loop of the first launch's kernel computes, for estimates. The configuration is legal.
+    fn main_loop(&self, job: &Job<'_>) -> MainLoop;
+}
+
+/// What one pass over the source of a kernel's main loop computes, before the compiler unrolls it: what the figures of
+/// the machine code are counted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct MainLoop {
+    /// Weights that a lane multiplies.
+    pub lane_weights: u32,
+    /// Vectors that it multiplies each of them with.
+    pub vectors: u32,
+    /// What its products are made of.
+    pub products: Products,
+    /// Columns of tensor memory of a CTA.
+    pub tensor_columns: u32,
+}
+
+/// What multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Products {
+    /// dp4a, two for each four products: positive and negative magnitudes apart.
+    Integer,
+    /// Packed f16 products, summed in f32 once a block of 16.
+    PackedHalf,
+    /// Fused multiply-adds of f16 pairs or f32.
+    Float,
+    /// `mma.sync`, one for eight of a lane's weights and so many vectors.
+    WarpMatrix {
+        /// The vectors.
+        vectors: u32,
+    },
+    /// One instruction of the block-scaled tensor cores.
+    Matrix,
 }
 
 /// The registry: makes [`Kernel`] and [`Config`] of one line a kernel.
@@ -281,6 +317,15 @@ macro_rules! kernels {
             /// Bytes of weights that a CTA has asked for at once, for estimates.
             pub fn bytes_in_flight(&self, job: &Job<'_>) -> u64 {
                 match self { $(Self::$kernel(config) => config.bytes_in_flight(job)),* }
+            }
+
+            /// What the main loop of the first launch's kernel computes, for estimates.
+            ///
+            /// # Errors
+            /// Why it cannot compute the job.
+            pub fn main_loop(&self, job: &Job<'_>) -> Result<MainLoop, Refusal> {
+                self.check(job)?;
+                Ok(match self { $(Self::$kernel(config) => config.main_loop(job)),* })
             }
 
             /// The launches of a call, with this configuration.

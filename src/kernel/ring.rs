@@ -7,7 +7,9 @@ use super::params::{
     NVFP4_RING_SCALE_BYTES, NVFP4_RING_SCALE_SLOTS, NVFP4_RING_UNIT_ROWS, nvfp4_ring_params,
 };
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
-use super::{ALPHAS, Call, Job, KernelConfig, distinct, field, magic, shared_memory};
+use super::{
+    ALPHAS, Call, Job, KernelConfig, MainLoop, Products, distinct, field, magic, shared_memory,
+};
 use crate::gpu::Gpu;
 use crate::refusal::Refusal;
 use crate::shape::Shape;
@@ -315,6 +317,15 @@ impl KernelConfig for RingConfig {
         // Codes and an eighth of it, their scales.
         let units = u64::from(self.groups) * u64::from(self.depth);
         units.saturating_mul(unit_bytes(job.shape) / 8 * 9)
+    }
+
+    fn main_loop(&self, _: &Job<'_>) -> MainLoop {
+        MainLoop {
+            lane_weights: NVFP4_RING_UNIT_ROWS * 2 * NVFP4_RING_CHUNK_BYTES * self.chunks,
+            vectors: 1,
+            products: Products::Integer,
+            tensor_columns: 0,
+        }
     }
 }
 

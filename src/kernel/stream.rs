@@ -10,7 +10,9 @@ use super::params::{
     NVFP4_STREAM_ZERO_BLOCKS, NVFP4_WARP, nvfp4_stream_params,
 };
 use super::plan::{KernelParameters, Launch, MOST_LAUNCHES, Parameters, Plan};
-use super::{ALPHAS, Call, Job, KernelConfig, distinct, field, magic, shared_memory};
+use super::{
+    ALPHAS, Call, Job, KernelConfig, MainLoop, Products, distinct, field, magic, shared_memory,
+};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
@@ -283,6 +285,20 @@ impl KernelConfig for StreamConfig {
         u64::from(self.warps)
             .saturating_mul(u64::from(self.stages.saturating_sub(1)))
             .saturating_mul(NVFP4_STREAM_STAGE_BYTES.into())
+    }
+
+    fn main_loop(&self, job: &Job<'_>) -> MainLoop {
+        let vectors = self.passes(job.shape)[0];
+        let scaled = is_scaled(job.operands.activation, vectors);
+        MainLoop {
+            // Four lanes share a row of a step, and a lane has two rows.
+            lane_weights: 2 * STEP as u32 / 4,
+            vectors,
+            products: Products::WarpMatrix {
+                vectors: if scaled { 8 } else { 2 },
+            },
+            tensor_columns: 0,
+        }
     }
 }
 

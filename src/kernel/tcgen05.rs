@@ -3,12 +3,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Job;
 use super::params::{
     NVFP4_TCGEN05_N, NVFP4_TCGEN05_STAGE_BYTES, NVFP4_TCGEN05_STAGE_COLUMNS,
-    NVFP4_TCGEN05_SUM_COLUMNS, NVFP4_TCGEN05_THREADS, NVFP4_TILE_ATOM_ROWS,
+    NVFP4_TCGEN05_SUM_COLUMNS, NVFP4_TCGEN05_THREADS, NVFP4_TILE_ATOM_ELEMENTS,
+    NVFP4_TILE_ATOM_ROWS, NVFP4_WARP,
 };
 use super::tile::{BARRIER_BYTES, MOST_STAGES, ROWS, TENSOR_COLUMNS, Tiled};
+use super::{Job, MainLoop, Products};
 use crate::refusal::Refusal;
 
 /// The configuration of the tcgen05 kernel. A cluster of CTAs computes a tile of 128 rows and up to 16 vectors.
@@ -74,6 +75,16 @@ impl Tiled for Tcgen05Config {
 
     fn tensor_columns(stages: u32) -> u32 {
         columns(stages)
+    }
+
+    /// One warp issues the instructions, each of which multiplies 64 elements of all rows.
+    fn main_loop(_: u32) -> MainLoop {
+        MainLoop {
+            lane_weights: ROWS * NVFP4_TILE_ATOM_ELEMENTS / NVFP4_WARP,
+            vectors: NVFP4_TCGEN05_N,
+            products: Products::Matrix,
+            tensor_columns: 0,
+        }
     }
 
     /// `MATRIX_ROUNDINGS` for each instruction, of which a K step has four, and one for each CTA.

@@ -12,7 +12,7 @@ use super::params::{
     NVFP4_TILE_STEP_ELEMENTS, nvfp4_tensor_map, nvfp4_tile_params,
 };
 use super::plan::{KernelParameters, Launch, MOST_GRID_Y, MOST_MAPS, Parameters, Plan, Repeat};
-use super::{ALPHAS, Call, Job, KernelConfig, distinct, field, shared_memory};
+use super::{ALPHAS, Call, Job, KernelConfig, MainLoop, distinct, field, shared_memory};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::{Activation, ScaleLayout};
@@ -61,6 +61,9 @@ pub(super) trait Tiled: Copy + PartialEq {
     fn tensor_columns(_stages: u32) -> u32 {
         0
     }
+
+    /// What the main loop computes in a pass of `n` vectors, but for the columns.
+    fn main_loop(n: u32) -> MainLoop;
 
     /// Successive f32 roundings of any term of a sum, where each of `cluster` CTAs has so many K steps.
     fn sum_roundings(steps: u32, cluster: u32) -> u32;
@@ -206,6 +209,14 @@ impl<T: Tiled> KernelConfig for T {
         let elements = u64::from(ROWS) * STEP as u64;
         // Codes, and a byte of scales for 16 of them.
         u64::from(self.stages()) * (elements / 2 + elements / 16)
+    }
+
+    fn main_loop(&self, job: &Job<'_>) -> MainLoop {
+        let n = job.shape.n().min(T::VECTORS as usize) as u32;
+        MainLoop {
+            tensor_columns: T::tensor_columns(self.stages()),
+            ..T::main_loop(n)
+        }
     }
 }
 
@@ -376,7 +387,8 @@ mod tests {
     use super::*;
     use crate::gpu::Gpu;
     use crate::operands::{Alignment, Operands, RawOutput, RawVectors, RawWeights};
-    use crate::tensor::{GlobalScale, Strides};
+    use crate::shape::Strides;
+    use crate::tensor::GlobalScale;
     use crate::types::FloatType;
 
     const OPERANDS: Operands = Operands {

@@ -7,11 +7,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Job;
 use super::params::{
-    NVFP4_TMA_GROUPS, NVFP4_TMA_STAGE_BYTES, NVFP4_TMA_THREADS, NVFP4_TMA_VECTORS,
+    NVFP4_TILE_STEP_ELEMENTS, NVFP4_TMA_GROUP_WARPS, NVFP4_TMA_GROUPS, NVFP4_TMA_STAGE_BYTES,
+    NVFP4_TMA_THREADS, NVFP4_TMA_VECTORS, NVFP4_WARP,
 };
 use super::tile::{BARRIER_BYTES, ROWS, Tiled};
+use super::{Job, MainLoop, Products};
 use crate::refusal::Refusal;
 
 /// The configuration of the tma kernel. A cluster of CTAs computes a tile of 128 rows; two groups of a CTA's warps
@@ -67,6 +68,16 @@ impl Tiled for TmaConfig {
 
     fn static_shared(n: u32) -> u32 {
         BARRIER_BYTES + NVFP4_TMA_GROUPS * n.next_power_of_two() * ROWS * 4
+    }
+
+    /// A group of warps multiplies a K step of all rows.
+    fn main_loop(n: u32) -> MainLoop {
+        MainLoop {
+            lane_weights: ROWS * NVFP4_TILE_STEP_ELEMENTS / (NVFP4_TMA_GROUP_WARPS * NVFP4_WARP),
+            vectors: n.next_power_of_two(),
+            products: Products::Integer,
+            tensor_columns: 0,
+        }
     }
 
     /// One addition a block of a lane's, two over lanes, and one for each group and CTA.

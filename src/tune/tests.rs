@@ -207,8 +207,14 @@ fn corrupt_files_are_refused() {
     refused(&replace("\"k\": 256", "\"k\": 24"), "K = 24");
     refused(&replace("\"n\": 3", "\"n\": 17"), "N = 17");
     refused(&replace("0.00001", "0.0"), "0 seconds");
-    refused(&replace("\"tcgen05\"", "\"tma\""), "another kernel than tma");
-    refused(&|text| text.replace("\"tcgen05\"", "\"tma\""), "tma is there twice");
+    refused(
+        &replace("\"tcgen05\"", "\"tma\""),
+        "another kernel than tma",
+    );
+    refused(
+        &|text| text.replace("\"tcgen05\"", "\"tma\""),
+        "tma is there twice",
+    );
     refused(&replace("\"tcgen05\"", "\"cuda-core\""), "unknown variant");
     refused(&replace("\"nvfp4\"", "\"int4\""), "none of nvfp4");
     refused(&replace("\"warps\"", "\"waprs\""), "unknown field");

@@ -4,8 +4,8 @@ use std::io::{self, Write};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use nvfp4_gemv::checkpoint::CheckpointError;
-use nvfp4_gemv::file::FileError;
 use nvfp4_gemv::dispatch::PATH_VARIABLE;
+use nvfp4_gemv::file::FileError;
 use nvfp4_gemv::{Error, GemvPath, Refusal, printable};
 use serde_json::{Value, json};
 

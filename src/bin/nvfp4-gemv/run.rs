@@ -138,7 +138,9 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
          time        {} (median of {}, best {}), {gb_per_s:.1} GB/s\n\
          error       {}\n",
         outcome.path,
-        outcome.kernel.map_or(String::new(), |kernel| format!(", kernel {kernel},")),
+        outcome
+            .kernel
+            .map_or(String::new(), |kernel| format!(", kernel {kernel},")),
         engine.device(),
         outcome.reason,
         time(timing.median),

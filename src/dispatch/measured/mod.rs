@@ -381,6 +381,9 @@ mod tests {
         let small = near(4096, 4080, 1, &tiled);
         assert_eq!((small.m(), small.k()), (4096, 4096));
         let shape = Shape::gemv(4096, 4096, 1).unwrap();
-        assert!(h200.nearest(&shape, &tiled, |entry| entry.of(Kernel::Tcgen05)).is_none());
+        assert!(
+            h200.nearest(&shape, &tiled, |entry| entry.of(Kernel::Tcgen05))
+                .is_none()
+        );
     }
 }

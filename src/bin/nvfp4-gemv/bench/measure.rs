@@ -53,7 +53,13 @@ impl Measurer<'_> {
         let asked = self.ask != Ask::ANY;
         let asks = match asked {
             true => vec![self.ask],
-            false => self.engine.paths().iter().copied().map(Ask::of_path).collect(),
+            false => self
+                .engine
+                .paths()
+                .iter()
+                .copied()
+                .map(Ask::of_path)
+                .collect(),
         };
         let mut works = vec![Work::Read];
         let mut skipped = Vec::new();

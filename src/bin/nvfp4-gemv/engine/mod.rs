@@ -352,12 +352,7 @@ pub(crate) trait Engine {
 
     /// What would compute a case.
     fn choose(&self, case: &Case, ask: Ask) -> Result<Choice> {
-        select(
-            &case.shape,
-            &case.dispatch(),
-            self.target(),
-            &ask.options(),
-        )
+        select(&case.shape, &case.dispatch(), self.target(), &ask.options())
     }
 
     /// Computes once, as asked.

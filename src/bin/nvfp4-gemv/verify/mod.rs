@@ -213,62 +213,66 @@ impl Summary {
         for &variant in &group.variants {
             let operands = operands(problem, variant.layout, variant.activation, variant.output)?;
             for (nth, &ask) in asks.iter().enumerate() {
-            let outcome = match engine.compute(&operands, ask) {
-                Ok(outcome) => outcome,
-                Err(why @ (Error::PathUnavailable { .. } | Error::KernelUnavailable { .. })) => {
-                    // That not every kernel takes everything is no news.
-                    if nth == 0 {
-                        self.skipped += 1;
-                        self.unavailable = Some(why);
+                let outcome = match engine.compute(&operands, ask) {
+                    Ok(outcome) => outcome,
+                    Err(
+                        why @ (Error::PathUnavailable { .. } | Error::KernelUnavailable { .. }),
+                    ) => {
+                        // That not every kernel takes everything is no news.
+                        if nth == 0 {
+                            self.skipped += 1;
+                            self.unavailable = Some(why);
+                        }
+                        continue;
                     }
-                    continue;
-                }
-                Err(why) => {
-                    line.failures.push(format!("{variant}, {ask}: {why}"));
-                    self.json.push(json!({
-                        "case": line.name, "variant": variant.to_string(),
-                        "passed": false, "error": why.to_string(),
-                    }));
+                    Err(why) => {
+                        line.failures.push(format!("{variant}, {ask}: {why}"));
+                        self.json.push(json!({
+                            "case": line.name, "variant": variant.to_string(),
+                            "passed": false, "error": why.to_string(),
+                        }));
+                        self.dump(group, variant, problem, &expected)?;
+                        continue;
+                    }
+                };
+                let y = outcome.y.to_f64();
+                let check = match group.data {
+                    Data::Contest => {
+                        Check::new(&y, &expected.y, |i| contest_tolerance(expected.y[i]))
+                    }
+                    data if data.is_exact() => Check::new(&y, &expected.y, |_| 0.0),
+                    _ => Check::derived(&y, &expected, outcome.roundings, variant.output),
+                };
+                line.computed += 1;
+                line.path = Some(outcome.path);
+                self.json.push(json!({
+                    "case": line.name,
+                    "data": group.data.name(),
+                    "m": group.shape.m(), "n": group.shape.n(),
+                    "k": group.shape.k(), "l": group.shape.l(),
+                    "layout": variant.layout.name(),
+                    "activation": variant.activation.name(),
+                    "output_type": variant.output.name(),
+                    "path": outcome.path.name(),
+                    "kernel": outcome.kernel.map(Kernel::name),
+                    "mode": ask.mode.name(),
+                    "passed": check.passed,
+                    "check": check.json(),
+                }));
+                if !check.passed {
+                    line.failures
+                        .push(format!("{variant}, {ask}: {}", check.text()));
                     self.dump(group, variant, problem, &expected)?;
-                    continue;
+                } else if args.case.is_some() || args.problem.is_some() {
+                    self.dump(group, variant, problem, &expected)?;
                 }
-            };
-            let y = outcome.y.to_f64();
-            let check = match group.data {
-                Data::Contest => Check::new(&y, &expected.y, |i| contest_tolerance(expected.y[i])),
-                data if data.is_exact() => Check::new(&y, &expected.y, |_| 0.0),
-                _ => Check::derived(&y, &expected, outcome.roundings, variant.output),
-            };
-            line.computed += 1;
-            line.path = Some(outcome.path);
-            self.json.push(json!({
-                "case": line.name,
-                "data": group.data.name(),
-                "m": group.shape.m(), "n": group.shape.n(),
-                "k": group.shape.k(), "l": group.shape.l(),
-                "layout": variant.layout.name(),
-                "activation": variant.activation.name(),
-                "output_type": variant.output.name(),
-                "path": outcome.path.name(),
-                "kernel": outcome.kernel.map(Kernel::name),
-                "mode": ask.mode.name(),
-                "passed": check.passed,
-                "check": check.json(),
-            }));
-            if !check.passed {
-                line.failures
-                    .push(format!("{variant}, {ask}: {}", check.text()));
-                self.dump(group, variant, problem, &expected)?;
-            } else if args.case.is_some() || args.problem.is_some() {
-                self.dump(group, variant, problem, &expected)?;
+                let is_worse = |(worst, _): &(Check, Variant)| {
+                    (!check.passed, check.share()) > (!worst.passed, worst.share())
+                };
+                if line.worst.as_ref().is_none_or(is_worse) {
+                    line.worst = Some((check, variant));
+                }
             }
-            let is_worse = |(worst, _): &(Check, Variant)| {
-                (!check.passed, check.share()) > (!worst.passed, worst.share())
-            };
-            if line.worst.as_ref().is_none_or(is_worse) {
-                line.worst = Some((check, variant));
-            }
-        }
         }
         self.computed += line.computed;
         self.failed += line.failures.len();

@@ -200,8 +200,6 @@ impl Ways for CpuWays<'_> {
 fn runs_here(work: &Work) -> bool {
     match work {
         Work::Read => true,
-        Work::Gemv { ask, .. } => {
-            (ask.path(), ask.mode) == (Some(GemvPath::Cpu), Mode::Isolated)
-        }
+        Work::Gemv { ask, .. } => (ask.path(), ask.mode) == (Some(GemvPath::Cpu), Mode::Isolated),
     }
 }

@@ -142,9 +142,9 @@ impl Engine for Cuda {
             path: choice.path,
             kernel: choice.kernel(),
             reason: choice.reason.to_string(),
-            roundings: choice.config.map_or(0, |config| {
-                config.roundings(shape, operands.x.activation())
-            }),
+            roundings: choice
+                .config
+                .map_or(0, |config| config.roundings(shape, operands.x.activation())),
         })
     }
 
