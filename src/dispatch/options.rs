@@ -109,6 +109,16 @@ impl<'a> Options<'a> {
     /// such a launch was captured into: no kernel that may still be running when the launch starts writes the codes or
     /// block scales of its weights. ["Chained launches"](Self#chained-launches) says which kernels those are. Do not
     /// give the value to code that cannot keep this.
+    ///
+    /// Without the promise there is no such value:
+    ///
+    /// ```compile_fail,E0133
+    /// let options = nvfp4_gemv::Options::new().chained();
+    /// ```
+    ///
+    /// ```compile_fail,E0451
+    /// let options = nvfp4_gemv::Options { chained: true, ..Default::default() };
+    /// ```
     #[must_use]
     pub unsafe fn chained(mut self) -> Self {
         self.chained = true;

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::operands::{Alignment, RawOutput, RawVectors, RawWeights};
+use crate::shape::Strides;
 use crate::tensor::GlobalScale;
 use crate::types::{FloatType, ScaleLayout};
 
