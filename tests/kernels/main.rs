@@ -4,6 +4,8 @@
 //! cannot run is reported as ignored, with the reason. Simulations of minutes are ignored, too:
 //! `cargo xtask check simulator`, or `cargo test --test kernels -- --ignored long`, runs them.
 
+mod direct;
+mod dot;
 mod primitives;
 mod ring;
 mod stream;
@@ -14,7 +16,7 @@ mod tma;
 
 use std::process::ExitCode;
 
-crate::gather![primitives, ring, stream, tcgen05, tma];
+crate::gather![direct, dot, primitives, ring, stream, tcgen05, tma];
 
 fn main() -> ExitCode {
     support::trial::run(trials())
