@@ -4,9 +4,14 @@
 //! cannot run is reported as ignored, with the reason. Simulations of minutes are ignored, too:
 //! `cargo xtask check simulator`, or `cargo test --test kernels -- --ignored long`, runs them.
 
+mod calls;
 mod direct;
 mod dot;
+mod entries;
 mod primitives;
+mod quantize;
+mod recorded;
+mod relayout;
 mod ring;
 mod stream;
 mod support;
@@ -16,7 +21,9 @@ mod tma;
 
 use std::process::ExitCode;
 
-crate::gather![direct, dot, primitives, ring, stream, tcgen05, tma];
+crate::gather![
+    calls, direct, dot, entries, primitives, quantize, recorded, relayout, ring, stream, tcgen05, tma
+];
 
 fn main() -> ExitCode {
     support::trial::run(trials())

@@ -125,7 +125,6 @@ fn four_blocks_a_load() {
     }
 }
 
-#[cfg(feature = "cuda")]
 fn shared_memory() {
     crate::support::refuse::shared_memory(&valid());
 }

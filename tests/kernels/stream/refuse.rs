@@ -98,7 +98,6 @@ fn configs() {
     );
 }
 
-#[cfg(feature = "cuda")]
 fn shared_memory() {
     crate::support::refuse::shared_memory(&valid());
 }

@@ -44,6 +44,12 @@ impl Run {
         }
     }
 
+    /// With all batches in one row of CTAs: kernels that stride over them meet their own shared memory again.
+    pub(crate) fn in_one_row(mut self) -> Self {
+        self.planned.grid[1] = 1;
+        self
+    }
+
     fn launch(&self) -> ptx_sim::Launch {
         launches(&self.planned).expect("a valid launch").remove(0)
     }
@@ -114,11 +120,12 @@ pub(crate) fn subject(
 }
 
 /// Every fault is noticed or in the list; there are so many at least.
-pub(crate) fn demand(subject: &Subject, list: &str, least: usize) {
+pub(crate) fn demand(subject: &Subject, list: &str, least: usize) -> Score {
     let known = Known::parse(list).expect("the list");
     // Other trials have the other processors.
     let findings = subject.run(&known, 3, 1).expect("the sound kernel is right");
-    println!("{}", Score::new(&subject.name, &findings, &known));
+    let score = Score::new(&subject.name, &findings, &known);
+    println!("{score}");
     let problems = subject.disagreements(&findings, &known);
     assert!(
         problems.is_empty(),
@@ -127,6 +134,7 @@ pub(crate) fn demand(subject: &Subject, list: &str, least: usize) {
         problems.join("\n")
     );
     assert!(findings.len() >= least, "only {} faults", findings.len());
+    score
 }
 
 /// What differs from the right plan.

@@ -4,7 +4,7 @@
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DevicePtr, DeviceRepr, sys};
+use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DevicePtr, DeviceRepr, result, sys};
 use libtest_mimic::{Completion, Trial};
 use nvfp4_gemv::kernel::{Call, Config, Job, Kernel};
 use nvfp4_gemv::{Activation, Choice, Options, ScaleLayout, Shape, raw};
@@ -63,13 +63,24 @@ impl Gpu {
 
     /// The first device in a CUDA context that is not its primary one.
     pub(crate) fn in_another_context() -> Self {
-        Self::new(CudaContext::new_non_primary(0, 0).unwrap())
+        let mut context = std::ptr::null_mut();
+        // SAFETY: the pointer is to a live variable, and the context is cudarc's from then on.
+        unsafe {
+            let device = result::device::get(0).unwrap();
+            sys::cuCtxCreate_v4(&mut context, std::ptr::null_mut(), 0, device).result().unwrap();
+            Self::new(CudaContext::from_raw_context(0, device, context).unwrap())
+        }
     }
 
     fn new(context: Arc<CudaContext>) -> Self {
         // SAFETY: a trial has a `CudaContext` of its own, and orders and waits for its streams itself. Inside a
         // capture, events would wait for those of before it.
         unsafe { context.disable_event_tracking() };
+        Self::new_stream(&context)
+    }
+
+    /// Another stream.
+    pub(crate) fn new_stream(context: &Arc<CudaContext>) -> Self {
         let _alone = alone();
         Self {
             stream: context.new_stream().unwrap(),

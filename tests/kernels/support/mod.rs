@@ -2,12 +2,15 @@
 
 #[cfg(feature = "cuda")]
 pub(crate) mod battery;
+#[cfg(feature = "cuda")]
+pub(crate) mod device;
 pub(crate) mod faults;
 #[cfg(feature = "cuda")]
 pub(crate) mod gpu;
 pub(crate) mod nowhere;
 pub(crate) mod operands;
 pub(crate) mod ptx;
+pub(crate) mod quantize_data;
 pub(crate) mod refuse;
 pub(crate) mod schedules;
 pub(crate) mod sim;

@@ -1,7 +1,8 @@
 //! Operands at addresses that nobody has, far apart and well aligned: for what needs no GPU.
 
-use nvfp4_gemv::kernel::{RawOutput, RawVectors, RawWeights};
-use nvfp4_gemv::{FloatType, GlobalScale, ScaleLayout, Shape, Strides};
+use nvfp4_gemv::{
+    FloatType, GlobalScale, RawOutput, RawVectors, RawWeights, ScaleLayout, Shape, Strides,
+};
 
 pub(crate) const OUTPUT: RawOutput = RawOutput {
     address: 0x70_0000_0000,

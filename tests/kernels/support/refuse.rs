@@ -93,7 +93,6 @@ pub(crate) fn fields(valid: &Asked, table: &[(Change, &str, u32)]) {
 }
 
 /// The config needs so much shared memory as its launches have, and a GPU that has one byte less is refused.
-#[cfg(feature = "cuda")]
 pub(crate) fn shared_memory(valid: &Asked) {
     let plan = valid.config.plan(&valid.call(), &valid.gpu, false).unwrap();
     let of_launches = plan.launches().iter();
@@ -111,7 +110,6 @@ pub(crate) fn shared_memory(valid: &Asked) {
     assert_eq!(with(most - 1), Err(refused));
 }
 
-#[cfg(feature = "cuda")]
 impl Asked {
     /// The problem at addresses that nobody has.
     pub(crate) fn call(&self) -> nvfp4_gemv::kernel::Call {

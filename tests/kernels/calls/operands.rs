@@ -1,0 +1,432 @@
+//! What the safe API refuses of operands, one by one, and that nothing a caller can pass panics.
+
+use half::f16;
+use nvfp4_gemv::{
+    Choice, DenseVectors, Error, GlobalScale, Nvfp4Vectors, Options, Output, ScaleLayout, Shape,
+    Strides, VectorScale, Vectors, Weights,
+};
+use proptest::prelude::*;
+
+crate::trials! {
+    host:
+        short_codes,
+        short_scales_name_the_padding_of_the_layout,
+        a_layout_that_contradicts_the_length,
+        bad_scales_are_named_by_batch_row_and_block,
+        padding_of_the_scales_may_hold_anything,
+        global_scales,
+        row_alphas,
+        short_outputs_and_vectors,
+        nvfp4_vectors,
+        small_strides_of_dense_vectors,
+        weights_of_another_shape,
+        nothing_panics;
+}
+
+/// `nvfp4_gemv::gemv`, whatever the environment of the tests asks for.
+fn gemv(
+    shape: &Shape,
+    weights: &Weights<'_>,
+    vectors: &Vectors<'_>,
+    output: Output<'_>,
+) -> nvfp4_gemv::Result<Choice> {
+    nvfp4_gemv::gemv(shape, weights, vectors, output, &Options::new().without_environment())
+}
+
+const M: usize = 130;
+const K: usize = 80;
+const L: usize = 2;
+const BLOCKS: usize = K / 16;
+
+fn shape() -> Shape {
+    Shape::new(M, 2, K, L).unwrap()
+}
+
+fn codes() -> Vec<u8> {
+    vec![0x22; shape().weight_code_bytes()]
+}
+
+fn scales(layout: ScaleLayout) -> Vec<u8> {
+    vec![0x38; shape().weight_scale_bytes(layout)]
+}
+
+fn weights_error(codes: &[u8], scales: &[u8], layout: ScaleLayout, global: GlobalScale) -> Error {
+    Weights::new(&shape(), codes, scales, layout, global).unwrap_err()
+}
+
+fn short_codes() {
+    let codes = codes();
+    let scales = scales(ScaleLayout::Linear);
+    let short = &codes[..codes.len() - 1];
+    let error = weights_error(short, &scales, ScaleLayout::Linear, GlobalScale::ONE);
+    assert_eq!(
+        error.to_string(),
+        "weight codes: 10399 bytes are too short, the shape needs 10400"
+    );
+}
+
+fn short_scales_name_the_padding_of_the_layout() {
+    for layout in ScaleLayout::ALL {
+        let scales = scales(layout);
+        let short = &scales[..scales.len() - 1];
+        let error = weights_error(&codes(), short, layout, GlobalScale::ONE);
+        assert!(
+            matches!(error, Error::BufferTooShort { operand: "weight scales", needed, got, .. }
+                if needed == scales.len() && got == short.len()),
+            "{error}"
+        );
+        let says_padding = error
+            .to_string()
+            .contains("130 rows to 256, 5 scales a row to 8");
+        assert_eq!(says_padding, layout == ScaleLayout::Tiled128x4, "{error}");
+    }
+}
+
+fn a_layout_that_contradicts_the_length() {
+    let [linear, tiled] = ScaleLayout::ALL;
+    for (tagged, is) in [(linear, tiled), (tiled, linear)] {
+        let error = weights_error(&codes(), &scales(is), tagged, GlobalScale::ONE);
+        assert_eq!(
+            error,
+            Error::LayoutContradiction {
+                operand: "weight scales",
+                tagged,
+                needed: scales(tagged).len(),
+                got: scales(is).len(),
+                fits: is,
+            }
+        );
+    }
+}
+
+fn bad_scales_are_named_by_batch_row_and_block() {
+    for layout in ScaleLayout::ALL {
+        for (batch, row, block) in [(0, 0, 0), (0, 127, 4), (1, 129, 3)] {
+            let mut scales = scales(layout);
+            let at = batch * layout.bytes(M, BLOCKS) + layout.offset(row, block, BLOCKS);
+            for code in [0x7f, 0xff] {
+                scales[at] = code;
+                let error = weights_error(&codes(), &scales, layout, GlobalScale::ONE);
+                let operand = "weight scales";
+                assert_eq!(
+                    error,
+                    Error::ScaleNan {
+                        operand,
+                        batch,
+                        row,
+                        block
+                    }
+                );
+            }
+            for code in [0x80, 0xb8, 0xfe] {
+                scales[at] = code;
+                let error = weights_error(&codes(), &scales, layout, GlobalScale::ONE);
+                assert!(
+                    matches!(error, Error::ScaleNegative { batch: b, row: r, block: j, code: c, .. }
+                        if (b, r, j, c) == (batch, row, block, code)),
+                    "{error}"
+                );
+            }
+        }
+    }
+}
+
+fn padding_of_the_scales_may_hold_anything() {
+    let layout = ScaleLayout::Tiled128x4;
+    let mut scales = vec![0xff; shape().weight_scale_bytes(layout)];
+    for batch in 0..L {
+        for row in 0..M {
+            for block in 0..BLOCKS {
+                let at = batch * layout.bytes(M, BLOCKS) + layout.offset(row, block, BLOCKS);
+                scales[at] = 0x38;
+            }
+        }
+    }
+    Weights::new(&shape(), &codes(), &scales, layout, GlobalScale::ONE).unwrap();
+}
+
+fn global_scales() {
+    let linear = ScaleLayout::Linear;
+    for value in [0.0, -0.0, -1.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        for global in [GlobalScale::Multiplier(value), GlobalScale::Divisor(value)] {
+            let error = weights_error(&codes(), &scales(linear), linear, global);
+            assert!(
+                matches!(
+                    error,
+                    Error::GlobalScale {
+                        operand: "weight global scale",
+                        ..
+                    }
+                ),
+                "{error}"
+            );
+        }
+    }
+}
+
+fn row_alphas() {
+    let (codes, scales) = (codes(), scales(ScaleLayout::Linear));
+    let with = |alpha: &[f32]| {
+        let linear = ScaleLayout::Linear;
+        Weights::new(&shape(), &codes, &scales, linear, GlobalScale::ONE)
+            .unwrap()
+            .with_row_alpha(alpha)
+            .map(drop)
+    };
+    for count in [0, M - 1, M + 1, L * M - 1] {
+        let error = with(&vec![1.0; count]).unwrap_err();
+        assert!(
+            matches!(error, Error::BufferTooShort { got, .. } if got == count),
+            "{error}"
+        );
+    }
+    for count in [M, L * M] {
+        with(&vec![-1.0; count]).unwrap();
+    }
+    for value in [f32::NAN, f32::INFINITY] {
+        let mut alpha = vec![1.0; M];
+        alpha[7] = value;
+        let error = with(&alpha).unwrap_err();
+        assert!(matches!(error, Error::RowAlpha { index: 7, .. }), "{error}");
+    }
+}
+
+/// Calls with valid weights and poisoned output; a refused call must not have written.
+fn refusal(x: &Vectors<'_>, outputs: usize) -> Error {
+    let (codes, scales) = (codes(), scales(ScaleLayout::Linear));
+    let weights = Weights::new(
+        &shape(),
+        &codes,
+        &scales,
+        ScaleLayout::Linear,
+        GlobalScale::ONE,
+    )
+    .unwrap();
+    let mut y = vec![f32::NAN; outputs];
+    let error = gemv(&shape(), &weights, x, Output::f32(&mut y)).unwrap_err();
+    assert!(y.iter().all(|y| y.is_nan()), "refused and written: {error}");
+    error
+}
+
+fn short_outputs_and_vectors() {
+    let outputs = shape().outputs();
+    let x = vec![1.0; shape().vector_elements()];
+    let error = refusal(&Vectors::f32(&x), outputs - 1);
+    assert!(
+        matches!(
+            error,
+            Error::BufferTooShort {
+                operand: "output",
+                ..
+            }
+        ),
+        "{error}"
+    );
+    let error = refusal(&Vectors::f32(&x[1..]), outputs);
+    assert!(
+        matches!(
+            error,
+            Error::BufferTooShort {
+                operand: "vectors",
+                ..
+            }
+        ),
+        "{error}"
+    );
+}
+
+fn nvfp4<'a>(codes: &'a [u8], scales: &'a [u8], layout: ScaleLayout) -> Nvfp4Vectors<'a> {
+    Nvfp4Vectors::new(codes, scales, layout, VectorScale::Shared(GlobalScale::ONE))
+}
+
+fn nvfp4_vectors() {
+    let outputs = shape().outputs();
+    let rows = L * 2;
+    let (codes, linear) = (vec![0x22; rows * K / 2], vec![0x38; rows * BLOCKS]);
+    let tiled = vec![0x38; L * ScaleLayout::Tiled128x4.bytes(2, BLOCKS)];
+    let good = |layout| match layout {
+        ScaleLayout::Linear => nvfp4(&codes, &linear, layout),
+        ScaleLayout::Tiled128x4 => nvfp4(&codes, &tiled, layout),
+    };
+
+    let error = refusal(
+        &Vectors::Nvfp4(nvfp4(&codes[1..], &linear, ScaleLayout::Linear)),
+        outputs,
+    );
+    assert!(
+        matches!(
+            error,
+            Error::BufferTooShort {
+                operand: "vector codes",
+                ..
+            }
+        ),
+        "{error}"
+    );
+    let error = refusal(
+        &Vectors::Nvfp4(nvfp4(&codes, &linear[1..], ScaleLayout::Linear)),
+        outputs,
+    );
+    assert!(
+        matches!(
+            error,
+            Error::BufferTooShort {
+                operand: "vector scales",
+                ..
+            }
+        ),
+        "{error}"
+    );
+    let error = refusal(
+        &Vectors::Nvfp4(nvfp4(&codes, &tiled[1..], ScaleLayout::Tiled128x4)),
+        outputs,
+    );
+    assert!(error.to_string().contains("padded"), "{error}");
+    let error = refusal(
+        &Vectors::Nvfp4(nvfp4(&codes, &tiled, ScaleLayout::Linear)),
+        outputs,
+    );
+    assert!(
+        matches!(error, Error::LayoutContradiction { .. }),
+        "{error}"
+    );
+
+    let strides = |row, batch| Strides { row, batch };
+    for (vectors, operand) in [
+        (
+            good(ScaleLayout::Linear).with_code_strides(strides(K / 2 - 8, K)),
+            "vector codes",
+        ),
+        (
+            good(ScaleLayout::Linear).with_code_strides(strides(K / 2, K - 8)),
+            "vector codes",
+        ),
+        (
+            good(ScaleLayout::Linear).with_scale_strides(strides(BLOCKS - 1, 2 * BLOCKS)),
+            "vector scales",
+        ),
+        (
+            good(ScaleLayout::Tiled128x4).with_scale_strides(strides(0, 128 * 8 - 1)),
+            "vector scales",
+        ),
+    ] {
+        let error = refusal(&Vectors::Nvfp4(vectors), outputs);
+        assert!(
+            matches!(error, Error::StrideTooSmall { operand: o, .. } if o == operand),
+            "{error}"
+        );
+    }
+
+    let mut bad = linear.clone();
+    bad[3 * BLOCKS + 2] = 0x7f;
+    let error = refusal(
+        &Vectors::Nvfp4(nvfp4(&codes, &bad, ScaleLayout::Linear)),
+        outputs,
+    );
+    assert_eq!(
+        error,
+        Error::ScaleNan {
+            operand: "vector scales",
+            batch: 1,
+            row: 1,
+            block: 2
+        }
+    );
+
+    for value in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+        let globals = [1.0, 1.0, value, 1.0];
+        for global in [
+            VectorScale::Shared(GlobalScale::Divisor(value)),
+            VectorScale::PerVector(&globals[..]),
+        ] {
+            let x = Nvfp4Vectors::new(&codes[..], &linear[..], ScaleLayout::Linear, global);
+            let error = refusal(&Vectors::Nvfp4(x), outputs);
+            assert!(matches!(error, Error::GlobalScale { .. }), "{error}");
+        }
+    }
+    let short = Nvfp4Vectors::new(
+        &codes[..],
+        &linear[..],
+        ScaleLayout::Linear,
+        VectorScale::PerVector(&[1.0; 3][..]),
+    );
+    let error = refusal(&Vectors::Nvfp4(short), outputs);
+    assert!(
+        matches!(
+            error,
+            Error::BufferTooShort {
+                got: 3,
+                needed: 4,
+                ..
+            }
+        ),
+        "{error}"
+    );
+}
+
+fn small_strides_of_dense_vectors() {
+    let x = vec![f16::ONE; 4096];
+    for (row, batch) in [(K - 1, 4 * K), (K, 2 * K - 1)] {
+        let vectors = Vectors::F16(DenseVectors::new(&x[..]).with_strides(Strides { row, batch }));
+        let error = refusal(&vectors, shape().outputs());
+        assert!(matches!(error, Error::StrideTooSmall { .. }), "{error}");
+    }
+}
+
+fn weights_of_another_shape() {
+    let (codes, scales) = (codes(), scales(ScaleLayout::Linear));
+    let linear = ScaleLayout::Linear;
+    let weights = Weights::new(&shape(), &codes, &scales, linear, GlobalScale::ONE).unwrap();
+    let other = Shape::new(M + 1, 2, K, L).unwrap();
+    let x = vec![1.0; other.vector_elements()];
+    let mut y = vec![0.0; other.outputs()];
+    let error = gemv(&other, &weights, &Vectors::f32(&x), Output::f32(&mut y)).unwrap_err();
+    assert!(matches!(error, Error::ShapeMismatch { .. }), "{error}");
+    // N may differ from the shape that the weights were made with.
+    let more = Shape::new(M, 3, K, L).unwrap();
+    let x = vec![1.0; more.vector_elements()];
+    let mut y = vec![0.0; more.outputs()];
+    gemv(&more, &weights, &Vectors::f32(&x), Output::f32(&mut y)).unwrap();
+}
+
+proptest! {
+    /// Any lengths and strides: a result or an error.
+        fn nothing_panics(
+        (m, n, blocks, l) in (0usize..9, 1usize..4, 1usize..6, 0usize..3),
+        lengths in prop::array::uniform5(0usize..600),
+        strides in prop::array::uniform4(prop_oneof![0usize..300, Just(usize::MAX), Just(usize::MAX / 2), Just(1 << 40)]),
+        layout in prop::sample::select(&ScaleLayout::ALL[..]),
+        dense: bool,
+        with_strides: bool,
+    ) {
+        let shape = Shape::new(m, n, blocks * 16, l).unwrap();
+        let codes = vec![0x2a; lengths[0]];
+        let scales = vec![0x38; lengths[1] * 3];
+        let Ok(weights) = Weights::new(&shape, &codes, &scales, layout, GlobalScale::ONE) else {
+            return Ok(());
+        };
+        let x_codes = vec![0x17; lengths[2]];
+        let x_scales = vec![0x30; lengths[3] * 3];
+        let x_dense = vec![f16::ONE; lengths[2]];
+        let [row, batch, scale_row, scale_batch] = strides;
+        let vectors = if dense {
+            let mut x = DenseVectors::new(&x_dense[..]);
+            if with_strides {
+                x = x.with_strides(Strides { row, batch });
+            }
+            Vectors::F16(x)
+        } else {
+            let mut x = nvfp4(&x_codes, &x_scales, layout);
+            if with_strides {
+                x = x
+                    .with_code_strides(Strides { row, batch })
+                    .with_scale_strides(Strides { row: scale_row, batch: scale_batch });
+            }
+            Vectors::Nvfp4(x)
+        };
+        let mut y = vec![f32::NAN; lengths[4]];
+        let result = gemv(&shape, &weights, &vectors, Output::f32(&mut y));
+        let written = y.iter().filter(|y| !y.is_nan()).count();
+        prop_assert_eq!(written, if result.is_ok() { shape.outputs() } else { 0 });
+    }
+}

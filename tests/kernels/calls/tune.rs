@@ -1,0 +1,129 @@
+//! Tuning on a GPU: what is found can be run, kept, and used by calls that are given it.
+
+use std::time::Duration;
+
+use nvfp4_gemv::problem::Problem;
+use nvfp4_gemv::tune::{Limits, TuneError, Tuned, Tuner};
+use nvfp4_gemv::{
+    Activation, Error, GemvPath, Operands, Options, Output, PreparedGemvOnDevice, ScaleLayout,
+    Shape, gemv_on_device,
+};
+
+use crate::support::device::Uploaded;
+use crate::support::gpu::{Gpu, alone};
+
+crate::trials! {
+    gpu: what_is_found_is_used_and_right, every_kind_of_operands, what_was_tuned_elsewhere_is_refused;
+}
+
+const TILED: ScaleLayout = ScaleLayout::Tiled128x4;
+
+fn limits() -> Limits {
+    Limits {
+        time: Duration::from_millis(300),
+        rounds: 5,
+    }
+}
+
+fn what_is_found_is_used_and_right() {
+    let gpu = Gpu::first();
+    let _alone = alone();
+    let mut tuner = Tuner::new(0).unwrap();
+    let mut tuned = Tuned::new(tuner.machine(), "a test");
+    let stream = &gpu.stream;
+    for (m, n, k, l) in [(1024, 1, 4096, 1), (300, 3, 1056, 2), (256, 16, 512, 1)] {
+        let shape = Shape::new(m, n, k, l).unwrap();
+        let operands = Operands::new(Activation::Nvfp4, TILED);
+        let mut share = 0.0;
+        let outcome = tuner
+            .tune_with_chains(&shape, &operands, &limits(), |progress| {
+                assert!(progress.alive > 0 && progress.share >= share);
+                share = progress.share;
+            })
+            .unwrap();
+        assert!(outcome.failed.is_empty(), "{:?}", outcome.failed);
+        let best = outcome.entry.kernels[0];
+        assert_eq!(best.config, outcome.ranking[0].0);
+        let chained = best.chained.unwrap().config;
+        assert!(outcome.chained.iter().any(|(one, _)| *one == chained));
+        assert_eq!(chained.kernel(), best.kernel());
+        let found = outcome.entry.share(&best);
+        assert!(found > 0.0 && found.is_finite(), "{shape}: {found}");
+        tuned.insert(outcome.entry);
+
+        let problem = Problem::integers(shape, 3);
+        let truth = problem.reference().unwrap();
+        let uploaded = Uploaded::new(&gpu, &problem, TILED, TILED, false);
+        let (weights, vectors) = (uploaded.weights(), uploaded.vectors());
+        let mut y = gpu.upload(&vec![f32::NAN; shape.outputs()]);
+        let options = Options::new().tuned(&tuned).without_environment();
+        // SAFETY: the weights were copied to the device, and no kernel writes them.
+        for (options, expected) in [(options, best.config), (unsafe { options.chained() }, chained)] {
+            let output = Output::F32(y.as_view_mut());
+            let choice = gemv_on_device(stream, &shape, &weights, &vectors, output, &options).unwrap();
+            // Unless a stride of this problem is not as aligned as the tuner's.
+            if tuned.find(&shape, &uploaded.call(&gpu, &y).operands()).is_some() {
+                assert_eq!(choice.config, Some(expected), "{shape}");
+            }
+            let result = stream.clone_dtoh(&y).unwrap();
+            assert!(result.into_iter().map(f64::from).eq(truth.y.iter().copied()), "{shape}");
+
+            let output = Output::F32(y.as_view_mut());
+            let prepared =
+                PreparedGemvOnDevice::new(stream, &shape, &weights, &vectors, output, &options).unwrap();
+            assert_eq!(*prepared.choice(), choice);
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tuned.json");
+    tuned.save(&file).unwrap();
+    assert_eq!(Tuned::load(&file, tuner.machine()).unwrap(), tuned);
+}
+
+/// Every activation and layout has candidates, and all of them run.
+fn every_kind_of_operands() {
+    let _alone = alone();
+    let mut tuner = Tuner::new(0).unwrap();
+    let limits = Limits {
+        time: Duration::ZERO,
+        rounds: 1,
+    };
+    for activation in Activation::ALL {
+        for layout in ScaleLayout::ALL {
+            for (m, n, k, l) in [(130, 1, 48, 1), (512, 5, 2048, 2), (64, 16, 8192, 1)] {
+                let shape = Shape::new(m, n, k, l).unwrap();
+                let operands = Operands::new(activation, layout);
+                let outcome = tuner.tune(&shape, &operands, &limits, |_| ()).unwrap();
+                assert!(outcome.failed.is_empty(), "{:?}", outcome.failed);
+                let best = outcome.entry.kernels.iter();
+                assert!(best.map(|timed| timed.kernel().path()).any(|path| path == GemvPath::CudaCore));
+            }
+        }
+    }
+}
+
+fn what_was_tuned_elsewhere_is_refused() {
+    let gpu = Gpu::first();
+    let mut tuner = {
+        let _alone = alone();
+        Tuner::new(0).unwrap()
+    };
+    let mut machine = tuner.machine().clone();
+    machine.gpu.name = "NVIDIA Other".into();
+    let tuned = Tuned::new(&machine, "a test");
+    let stream = &gpu.stream;
+    let shape = Shape::gemv(64, 256, 1).unwrap();
+    let problem = Problem::integers(shape, 1);
+    let uploaded = Uploaded::new(&gpu, &problem, TILED, TILED, false);
+    let (weights, vectors) = (uploaded.weights(), uploaded.vectors());
+    let mut y = gpu.upload(&vec![f32::NAN; shape.outputs()]);
+    let output = Output::F32(y.as_view_mut());
+    let options = Options::new().tuned(&tuned);
+    let result = gemv_on_device(stream, &shape, &weights, &vectors, output, &options);
+    assert!(matches!(result, Err(Error::TunedElsewhere { .. })));
+
+    let empty = Shape::gemv(0, 256, 1).unwrap();
+    let operands = Operands::new(Activation::Nvfp4, TILED);
+    let nothing = tuner.tune(&empty, &operands, &limits(), |_| ());
+    assert!(matches!(nothing, Err(TuneError::NoCandidates { .. })));
+}

@@ -1,0 +1,157 @@
+//! What the quantiser is refused for: before CUDA is called, so no GPU is needed. A call that got through would fail
+//! with `NoDriver` here, or crash on these addresses.
+
+use nvfp4_gemv::raw::{self, Global, Quantize};
+use nvfp4_gemv::{Error, FloatType, GlobalScale, ScaleLayout, Shape, Strides};
+
+crate::trials! {
+    host: null_pointers, misaligned_pointers_and_strides, strides, global_scales, overlaps, nothing_to_do_is_no_error;
+}
+
+const N: usize = 3;
+const K: usize = 64;
+const L: usize = 2;
+
+/// Addresses far apart and well aligned.
+fn valid() -> Quantize {
+    Quantize {
+        element: FloatType::F16,
+        values: 0x1000_0000,
+        strides: Strides {
+            row: 2 * K,
+            batch: 2 * K * N,
+        },
+        global: Global::PerVector(0x2000_0000),
+        codes: 0x3000_0000,
+        scales: 0x4000_0000,
+        layout: ScaleLayout::Tiled128x4,
+        vector_alpha: 0x5000_0000,
+    }
+}
+
+fn refusal(change: impl FnOnce(&mut Quantize)) -> Error {
+    let mut call = valid();
+    change(&mut call);
+    let shape = Shape::new(0, N, K, L).unwrap();
+    // SAFETY: not upheld on purpose; every call here must be refused before the addresses are used.
+    unsafe { raw::quantize(&shape, &call, std::ptr::null_mut()) }.unwrap_err()
+}
+
+fn null_pointers() {
+    let null = |operand| Error::NullPointer { operand };
+    assert_eq!(refusal(|c| c.values = 0), null("vectors"));
+    assert_eq!(
+        refusal(|c| c.global = Global::PerVector(0)),
+        null("given global scales")
+    );
+    assert_eq!(refusal(|c| c.codes = 0), null("quantised codes"));
+    assert_eq!(refusal(|c| c.scales = 0), null("quantised scales"));
+    assert_eq!(
+        refusal(|c| c.vector_alpha = 0),
+        null("vector global scales")
+    );
+}
+
+fn misaligned_pointers_and_strides() {
+    let bad = |operand, value, align| Error::Misaligned {
+        operand,
+        value,
+        align,
+    };
+    assert_eq!(refusal(|c| c.values += 8), bad("vectors", 0x1000_0008, 16));
+    assert_eq!(refusal(|c| c.strides.row = 136), bad("vectors", 136, 16));
+    assert_eq!(refusal(|c| c.strides.batch = 392), bad("vectors", 392, 16));
+    assert_eq!(
+        refusal(|c| c.global = Global::PerVector(0x2000_0002)),
+        bad("given global scales", 0x2000_0002, 4)
+    );
+    assert_eq!(
+        refusal(|c| c.codes += 4),
+        bad("quantised codes", 0x3000_0004, 8)
+    );
+    assert_eq!(
+        refusal(|c| c.scales += 8),
+        bad("quantised scales", 0x4000_0008, 16)
+    );
+    assert_eq!(
+        refusal(|c| c.vector_alpha += 1),
+        bad("vector global scales", 0x5000_0001, 4)
+    );
+}
+
+fn strides() {
+    let small = |stride, needed| Error::StrideTooSmall {
+        operand: "vectors",
+        unit: "bytes",
+        stride,
+        needed,
+    };
+    assert_eq!(refusal(|c| c.strides.row = 112), small(112, 128));
+    assert_eq!(refusal(|c| c.strides.batch = 368), small(368, 384));
+    assert_eq!(refusal(|c| c.element = FloatType::F32), small(128, 256));
+    for error in [
+        refusal(|c| c.strides.batch = usize::MAX - 15),
+        refusal(|c| c.strides.row = usize::MAX - 15),
+    ] {
+        assert!(
+            matches!(
+                error,
+                Error::SizeOverflow { .. } | Error::StrideTooSmall { .. }
+            ),
+            "{error}"
+        );
+    }
+}
+
+fn global_scales() {
+    // A divisor's reciprocal counts.
+    for global in [
+        GlobalScale::Multiplier(0.0),
+        GlobalScale::Multiplier(-1.0),
+        GlobalScale::Multiplier(f32::NAN),
+        GlobalScale::Divisor(f32::INFINITY),
+        GlobalScale::Divisor(1e-45),
+    ] {
+        let error = refusal(|c| c.global = Global::Shared(global));
+        let operand = "given global scale";
+        assert!(matches!(error, Error::GlobalScale { operand: o, .. } if o == operand));
+    }
+}
+
+fn overlaps() {
+    let vectors = (L * N * K * 2) as u64;
+    let overlap = |operand, other| Error::Overlap { operand, other };
+    for (error, expected) in [
+        (
+            refusal(|c| c.codes = c.values + vectors - 8),
+            overlap("quantised codes", "vectors"),
+        ),
+        (
+            refusal(|c| c.scales = c.values - 16),
+            overlap("quantised scales", "vectors"),
+        ),
+        (
+            refusal(|c| c.scales = c.codes + 32),
+            overlap("quantised scales", "quantised codes"),
+        ),
+        (
+            // The padding of the second batch.
+            refusal(|c| c.vector_alpha = c.scales + 1020),
+            overlap("vector global scales", "quantised scales"),
+        ),
+        (
+            refusal(|c| c.vector_alpha = 0x2000_0000),
+            overlap("vector global scales", "given global scales"),
+        ),
+    ] {
+        assert_eq!(error, expected);
+    }
+}
+
+fn nothing_to_do_is_no_error() {
+    let mut call = valid();
+    call.codes = 0;
+    let no_batches = Shape::new(1, N, K, 0).unwrap();
+    // SAFETY: an empty shape touches no address.
+    unsafe { raw::quantize(&no_batches, &call, std::ptr::null_mut()) }.unwrap();
+}
