@@ -2,7 +2,7 @@
 // lanes' blocks, so each weight is multiplied by its block's scale before.
 //
 // A code's value (2 significant bits) times its scale (4 bits) has 6 bits, and is exact in f16 and in bf16. Matrix
-// instructions sum eight such products a lane in turn; src/config/stream.rs derives what that may lose.
+// instructions sum eight such products a lane in turn; src/kernel/stream.rs derives what that may lose.
 #pragma once
 
 #include <cuda_fp16.h>

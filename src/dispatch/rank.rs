@@ -218,10 +218,9 @@ impl<'t> Tables<'t> {
     fn estimate(&self, of: &Known, all: &[Known], job: &Job<'_>) -> Option<Estimate> {
         let kernel = of.kernel;
         let can = of.available.is_ok();
-        match of.available {
-            // No change of the problem's operands would help.
-            Err(Refusal::ComputeCapability { .. } | Refusal::Vectors { .. }) => return None,
-            Ok(()) | Err(_) => {}
+        // No change of the problem's operands would help.
+        if let Err(Refusal::ComputeCapability { .. } | Refusal::Vectors { .. }) = of.available {
+            return None;
         }
         let exact = |table: &Measurements, own: Evidence, on: &'static str| {
             let entry = table.find(job.shape, job.operands)?;

@@ -265,3 +265,156 @@ fn ctas(job: &Job<'_>, per_sm: usize) -> u32 {
     let ctas = job.gpu.multiprocessors as usize * per_sm / job.shape.l().max(1);
     ctas.clamp(1, tiles) as u32
 }
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::super::extremes::{call, job};
+    use super::*;
+    use crate::gpu::Gpu;
+    use crate::operands::{Alignment, Operands};
+    use crate::types::ScaleLayout;
+
+    fn gpu(major: i32) -> Gpu {
+        Gpu::of_compute_capability((major, 0), "90a;100f")
+    }
+
+    fn default(m: usize, n: usize, k: usize, major: i32) -> DotConfig {
+        let shape = Shape::new(m, n, k, 1).unwrap();
+        let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
+        DotConfig::default_for(&job(&shape, &operands, &gpu(major))).unwrap()
+    }
+
+    #[test]
+    fn illegal_configs() {
+        let (shape, gpu) = (Shape::gemv(4096, 7168, 1).unwrap(), gpu(9));
+        let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
+        let job = job(&shape, &operands, &gpu);
+        let good = DotConfig::default_for(&job).unwrap();
+        assert_eq!(good.check(&job), Ok(()));
+        let is_refused = |field: &str, config: DotConfig, job: &Job<'_>| match config.check(job) {
+            Err(Refusal::Field { name, .. }) => assert_eq!(name, field, "{config:?}"),
+            other => panic!("{config:?}: {other:?}"),
+        };
+        let loads = |blocks_per_load| DotConfig {
+            blocks_per_load,
+            ..good
+        };
+        for blocks in [0, 3, 8] {
+            is_refused("blocks_per_load", loads(blocks), &job);
+        }
+        let alignment = Alignment {
+            scales: 1,
+            ..Alignment::BEST
+        };
+        let narrow = Operands {
+            alignment,
+            ..operands
+        };
+        let narrow = Job {
+            operands: &narrow,
+            ..job
+        };
+        is_refused("blocks_per_load", good, &narrow);
+        assert_eq!(loads(1).check(&narrow), Ok(()));
+        // Other devices have no such instructions.
+        let wide = loads(4).check(&job);
+        assert!(matches!(wide, Err(Refusal::NoKernelImage { .. })));
+        for warps in [0, 17, 32] {
+            is_refused("warps", DotConfig { warps, ..good }, &job);
+        }
+        for k_split in [0, 3, 32] {
+            is_refused("k_split", DotConfig { k_split, ..good }, &job);
+        }
+        for ctas in [0, u32::MAX] {
+            is_refused("ctas", DotConfig { ctas, ..good }, &job);
+        }
+        let many = Shape::new(4096, 3, 7168, 1).unwrap();
+        let many = Job {
+            shape: &many,
+            ..job
+        };
+        is_refused("warps", DotConfig { warps: 16, ..good }, &many);
+        let f16 = Operands::new(Activation::F16, ScaleLayout::Linear);
+        let f16 = Job {
+            operands: &f16,
+            ..job
+        };
+        let found = Err(Refusal::Activation {
+            found: Activation::F16,
+            takes: "NVFP4",
+        });
+        assert_eq!(DotConfig::available(&f16), found);
+        let long = Shape::gemv(4096, 1 << 20, 1).unwrap();
+        let long = Job {
+            shape: &long,
+            ..job
+        };
+        assert_eq!(DotConfig::available(&long), Err(Refusal::VectorMemory));
+    }
+
+    #[test]
+    fn four_blocks_a_load_where_they_can_be() {
+        assert_eq!(default(4096, 1, 7168, 10).blocks_per_load, 4);
+        assert_eq!(default(4096, 8, 7168, 10).blocks_per_load, 4);
+        assert_eq!(default(4096, 1, 7168, 9).blocks_per_load, 2);
+        // In f16 these vectors take more room than there is.
+        assert_eq!(default(4096, 8, 16384, 10).blocks_per_load, 2);
+        // The tuner tries both widths.
+        let (shape, gpu) = (Shape::gemv(4096, 7168, 1).unwrap(), gpu(10));
+        let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
+        let candidates = DotConfig::candidates(&job(&shape, &operands, &gpu));
+        for blocks in [2, 4] {
+            let of_them = |config: &&DotConfig| config.blocks_per_load == blocks;
+            assert!(candidates.iter().filter(of_them).count() > 4, "{blocks}");
+        }
+    }
+
+    #[test]
+    fn few_rows_split_k() {
+        assert_eq!(default(128, 1, 16384, 9).k_split, 16);
+        assert_eq!(default(128, 1, 256, 9).k_split, 1); // one step: nothing to split
+        let short = default(4096, 1, 4096, 9);
+        assert_eq!((short.warps, short.k_split, short.ctas), (8, 2, 264));
+    }
+
+    /// By hand: 1000 rows are 250 tiles, or 256 where scales are tiled; 4160 elements are 260 blocks, or three spans
+    /// of 128.
+    #[test]
+    fn launches_by_hand() {
+        let shape = Shape::new(1000, 11, 4160, 2).unwrap();
+        let gpu = gpu(10);
+        let config = DotConfig {
+            blocks_per_load: 2,
+            warps: 8,
+            k_split: 2,
+            ctas: 100,
+        };
+        for (layout, blocks_per_load, tiles_left, entries, bytes) in [
+            (ScaleLayout::Linear, 2, 50, ["n8_b2", "n4_b2"], 260 * 20),
+            (ScaleLayout::Tiled128x4, 1, 56, ["n8_b1", "n8_b1"], 260 * 20),
+            (ScaleLayout::Linear, 4, 50, ["n8_b4", "n4_b4"], 384 * 34),
+        ] {
+            let operands = Operands::new(Activation::Nvfp4, layout);
+            let config = DotConfig {
+                blocks_per_load,
+                ..config
+            };
+            let call = call(&shape, &operands);
+            let plan = config.plan(&call, &job(&shape, &operands, &gpu));
+            assert_eq!(plan.launches().len(), 2);
+            for (launch, entry) in plan.launches().iter().zip(entries) {
+                assert_eq!(launch.entry, format!("gemv_dot_{entry}"));
+                assert_eq!((launch.grid, launch.threads), ([100, 2, 1], 256));
+                let vectors = if entry.starts_with("n8") { 8 } else { 4 };
+                let sums = 3 * 2 * 4 * 4;
+                assert_eq!(launch.dynamic_shared, vectors * (bytes + sums));
+                let low_byte = |at: usize| launch.parameters.bytes()[at];
+                assert_eq!(low_byte(offset_of!(nvfp4_direct_params, tiles_per_cta)), 2);
+                let left = low_byte(offset_of!(nvfp4_direct_params, tiles_left));
+                assert_eq!(left, tiles_left);
+            }
+        }
+    }
+}

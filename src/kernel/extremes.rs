@@ -74,10 +74,15 @@ fn shape() -> impl Strategy<Value = Shape> {
             (0_u32..31).prop_map(|bit| 1_usize << bit),
             (0_u32..31).prop_map(|bit| Shape::MAX_DIM >> bit),
             0..Shape::MAX_DIM,
+            0..60_000_usize,
         ]
     }
     let n = prop_oneof![Just(1), 1..=Shape::MAX_N];
-    let k = prop_oneof![size(), size().prop_map(|k| k / 4096 * 4096)];
+    let k = prop_oneof![
+        size(),
+        size().prop_map(|k| k / 4096 * 4096),
+        (1..99_usize).prop_map(|k| k * 256)
+    ];
     let sizes = (size(), n, k, size());
     sizes.prop_filter_map("sizes overflow", |(m, n, k, l)| {
         Shape::new(m, n, (k / 16).max(1) * 16, l)
@@ -111,8 +116,18 @@ fn gpu() -> impl Strategy<Value = Gpu> {
     )
 }
 
+/// A job of launches that do not overlap.
+pub(super) fn job<'a>(shape: &'a Shape, operands: &'a Operands, gpu: &'a Gpu) -> Job<'a> {
+    Job {
+        shape,
+        operands,
+        gpu,
+        chained: false,
+    }
+}
+
 /// Dense operands of such a kind, anywhere.
-fn call(shape: &Shape, operands: &Operands) -> Call {
+pub(super) fn call(shape: &Shape, operands: &Operands) -> Call {
     let address = 1 << 20;
     let bytes = match operands.activation {
         Activation::Nvfp4 => shape.row_code_bytes(),
@@ -211,9 +226,16 @@ proptest! {
         for kernel in Kernel::ALL {
             let candidates = kernel.candidates(&job);
             let default = kernel.default_config(&job);
-            prop_assert_eq!(candidates.first(), default.as_ref().ok());
-            for config in candidates {
-                prop_assert!(is_sound(&config, &job)?, "{config:?}");
+            if *kernel == Kernel::Direct && candidates.is_empty() && default.is_ok() {
+                // The dot kernel is better where it takes the problem.
+                prop_assert!(!Kernel::Dot.candidates(&job).is_empty());
+            } else {
+                prop_assert_eq!(candidates.first(), default.as_ref().ok());
+            }
+            for (i, config) in candidates.iter().chain(&default).enumerate() {
+                prop_assert!(is_sound(config, &job)?, "{config:?}");
+                let first = i >= candidates.len() || !candidates[..i].contains(config);
+                prop_assert!(first, "{config:?} twice");
             }
         }
     }

@@ -505,3 +505,6 @@ fn unit(job: &Job<'_>) -> u64 {
 fn units(job: &Job<'_>) -> u64 {
     places(job) * job.shape.l() as u64 / unit(job)
 }
+
+#[cfg(test)]
+mod tests;

@@ -141,11 +141,14 @@ fn errors_do_not_quote_what_acts() {
         std::fs::write(&file, index).unwrap();
         harmless(&["run", "--checkpoint", &file, "--layer", "x"]);
     }
-    let table = concat!(env!("CARGO_MANIFEST_DIR"), "/src/path/measured/h200.json");
+    let table = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/src/dispatch/measured/h200.json"
+    );
     let table = std::fs::read_to_string(table).unwrap();
     for (from, to) in [
         ("\"from\"".to_owned(), name.clone()),
-        ("\"cuda-core\"".into(), name.clone()),
+        ("\"ring\"".into(), name.clone()),
         ("\"NVIDIA H200\"".into(), name.clone()),
     ] {
         let file = at("tuned.json");

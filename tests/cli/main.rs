@@ -95,7 +95,7 @@ fn fails(args: &[&str]) -> String {
 fn help_has_examples_and_wrong_usage_exits_with_2() {
     assert!(prints(&["--help"]).contains("Exit codes"));
     for command in [
-        "info", "run", "verify", "quantize", "plan", "bench", "compare",
+        "info", "run", "verify", "quantize", "plan", "kernels", "bench", "compare",
     ] {
         let help = prints(&[command, "--help"]);
         assert!(
@@ -139,9 +139,13 @@ fn info_lists_every_path_with_its_state() {
     let info = json(&["info"]);
     let paths = info["paths"].as_array().unwrap();
     let names: Vec<_> = paths.iter().map(|p| p["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["cpu", "cuda-core", "cuda-core-tma", "tensor-core"]);
+    assert_eq!(names, ["cpu", "cuda-core", "tensor-core"]);
     assert_eq!(paths[0]["available"], true);
-    for path in paths {
+    let kernels = info["kernels"].as_array().unwrap();
+    for kernel in kernels {
+        assert!(names[1..].contains(&kernel["path"].as_str().unwrap()));
+    }
+    for path in paths.iter().chain(kernels) {
         assert_ne!(
             path["available"] == true,
             path["why_not"].is_string(),
@@ -158,7 +162,12 @@ fn a_path_that_is_not_there_is_an_error_and_auto_says_why_it_is_not_taken() {
     let Some(why) = info["cuda"]["why_none"].as_str() else {
         return; // there is a device
     };
-    for path in ["cuda-core", "cuda-core-tma", "tensor-core"] {
+    for kernel in info["kernels"].as_array().unwrap() {
+        let name = kernel["name"].as_str().unwrap();
+        let error = fails(&["verify", "--kernel", name, "--case", "zeros 5x16"]);
+        assert!(error.contains("hint: "), "{error}");
+    }
+    for path in ["cuda-core", "tensor-core"] {
         let error = fails(&[
             "run",
             "--checkpoint",
@@ -200,7 +209,7 @@ fn compiled_for(arch: &str) -> bool {
 }
 
 fn compiled_for_blackwell() -> bool {
-    compiled_for("100a")
+    compiled_for("100f")
 }
 
 #[test]
@@ -220,16 +229,57 @@ fn plan_explains() {
     ]);
     assert_eq!(plan["l"], 8);
     assert_ne!(plan["path"], "cpu");
-    assert_eq!(plan["others"].as_array().unwrap().len(), 3);
+    let kernels = plan["kernels"].as_array().unwrap();
+    let kernel = |name| kernels.iter().find(|one| one["kernel"] == name).unwrap();
+    assert_eq!(
+        plan["config"],
+        kernel(plan["kernel"].as_str().unwrap())["config"]
+    );
+    for one in kernels {
+        let launches = one["launches"].as_array().unwrap();
+        assert_eq!(
+            one["available"],
+            launches
+                .iter()
+                .any(|launch| launch["threads"].as_u64() > Some(0)),
+            "{one}"
+        );
+        assert_ne!(
+            one["why_not"].is_string(),
+            one["config"].is_object(),
+            "{one}"
+        );
+    }
+    assert!(
+        kernel("ring")["why_not"]
+            .as_str()
+            .unwrap()
+            .contains("N is 4")
+    );
     // Linear scales: tensor cores cannot read them.
     let reason = plan["reason"].as_str().unwrap();
-    assert!(reason.starts_with("not tensor-core"), "{reason}");
+    assert!(reason.starts_with("not tcgen05"), "{reason}");
     let blackwell = ["--layout", "128x4", "--compute-capability", "10.0"];
     for (n, path) in [("1", "cuda-core"), ("8", "tensor-core")] {
         let plan = json(&[&["plan", "4096", "7168", "--n", n], &blackwell[..]].concat());
         assert_eq!(plan["path"], path);
         assert!(plan["reason"].as_str().unwrap().contains("modelled"));
     }
+    let asked = [
+        "plan",
+        "4096",
+        "7168",
+        "--compute-capability",
+        "10.0",
+        "--kernel",
+    ];
+    let direct = json(&[&asked[..], &["direct"]].concat());
+    assert_eq!(direct["kernel"], "direct");
+    let refused = fails(&[&asked[..], &["tcgen05"]].concat());
+    assert!(
+        refused.contains("the tcgen05 kernel is not available"),
+        "{refused}"
+    );
     let old = fails(&["plan", "128", "256", "--compute-capability", "7.5"]);
     assert!(old.contains("compute capability 7.5"), "{old}");
     assert_eq!(json(&["plan", "0", "16", "--path", "cpu"])["path"], "cpu");
@@ -299,15 +349,12 @@ fn every_command_reads_shapes_alike() {
 
 #[test]
 fn a_plan_for_a_gpu_that_no_build_knows_is_shown_with_what_this_build_lacks() {
-    let plan = json(&["plan", "4096,7168", "--compute-capability", "12.1"]);
+    let plan = json(&["plan", "4096,7168", "--compute-capability", "11.0"]);
     assert_eq!(plan["path"], "cuda-core");
     let note = plan["other_build"].as_str().unwrap();
     assert!(note.contains("this build"), "{note}");
-    let table = prints(&["plan", "4096,7168", "--compute-capability", "12.1"]);
-    assert!(
-        table.contains(note) && table.contains("* cuda-core"),
-        "{table}"
-    );
+    let table = prints(&["plan", "4096,7168", "--compute-capability", "11.0"]);
+    assert!(table.contains(note) && table.contains("* ring"), "{table}");
     // Whatever the build has, a B200 can be planned for.
     json(&["plan", "4096,7168", "--compute-capability", "10.0"]);
 }

@@ -3,26 +3,25 @@
 use super::{compiled_for, fails, json, prints};
 
 #[test]
-fn plan_ranks_the_paths_of_a_measured_gpu() {
+fn plan_ranks_the_kernels_of_a_measured_gpu() {
     if !compiled_for("90a") {
         return;
     }
     let arguments = ["plan", "4096", "7168", "8", "--layout", "128x4"];
     let plan = json(&[&arguments[..], &["--gpu", "h200"]].concat());
-    let paths = plan["paths"].as_array().unwrap();
-    assert_eq!(paths.len(), 4);
-    let shares: Vec<f64> = paths
+    let kernels = plan["kernels"].as_array().unwrap();
+    let shares: Vec<f64> = kernels
         .iter()
-        .map(|path| path["share_of_ceiling"].as_f64().unwrap_or(0.0))
+        .map(|kernel| kernel["share_of_ceiling"].as_f64().unwrap_or(0.0))
         .collect();
     assert!(shares.is_sorted_by(|a, b| a >= b), "{shares:?}");
-    if cfg!(feature = "cuda") {
-        assert_eq!(plan["path"], paths[0]["path"]);
-    }
-    assert_eq!(paths[0]["evidence"], "measured on NVIDIA H200");
-    assert!(paths[0]["seconds"].as_f64().unwrap() > 0.0);
+    assert_eq!(plan["kernel"], kernels[0]["kernel"]);
+    assert_eq!(kernels[0]["evidence"], "measured on NVIDIA H200");
+    assert!(kernels[0]["seconds"].as_f64().unwrap() > 0.0);
+    let chained = json(&[&arguments[..], &["--gpu", "h200", "--chained"]].concat());
+    assert!(chained["kernels"][0]["seconds"].as_f64() < kernels[0]["seconds"].as_f64());
     let plan = json(&["plan", "5000", "7168", "--n", "2", "--gpu", "H200"]);
-    let evidence = plan["paths"][0]["evidence"].as_str().unwrap();
+    let evidence = plan["kernels"][0]["evidence"].as_str().unwrap();
     assert!(evidence.starts_with("after "), "{evidence}");
     let text = prints(&[&arguments[..], &["--gpu", "h200"]].concat());
     assert!(text.contains("* ") && text.contains("% "), "{text}");
@@ -46,9 +45,12 @@ fn tune_and_its_files() {
         assert!(error.contains("hint: "), "{error}");
         // A plan from the file of another machine, and from what is no such file.
         if compiled_for("90a") {
-            let table = concat!(env!("CARGO_MANIFEST_DIR"), "/src/path/measured/h200.json");
+            let table = concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/src/dispatch/measured/h200.json"
+            );
             let plan = ["plan", "4096", "4096", "--tuned"];
-            let evidence = json(&[&plan[..], &[table]].concat())["paths"][0]["evidence"].clone();
+            let evidence = json(&[&plan[..], &[table]].concat())["kernels"][0]["evidence"].clone();
             assert_eq!(evidence, "from the file of tuned configurations");
         }
         let error = fails(&["plan", "4096", "4096", "--tuned", "Cargo.toml"]);
@@ -58,4 +60,27 @@ fn tune_and_its_files() {
         assert!(error.contains("gone.json: "), "{error}");
         assert!(error.to_lowercase().contains("no such file"), "{error}");
     }
+}
+
+#[test]
+fn kernels_lists_entry_points() {
+    let listed = json(&["kernels", "--arch", "80", "--arch", "90a"]);
+    assert_eq!(listed["problem"], "4096x7168x8");
+    let entries = |arch: usize| listed["archs"][arch]["entries"].as_array().unwrap();
+    let has = |arch, name| entries(arch).iter().any(|entry| entry["entry"] == name);
+    assert!(has(0, "gemv_dot_n1_b2") && has(1, "gemv_dot_n1_b2"));
+    assert!(!has(0, "gemv_ring_c2_r1") && has(1, "gemv_ring_c2_r1"));
+    for entry in entries(1) {
+        assert!(
+            entry["config"].is_object() && entry["main_loop"].is_object(),
+            "{entry}"
+        );
+    }
+    let text = prints(&["kernels", "--arch", "90a"]);
+    assert!(
+        text.contains("gemv_ring_c2_r1") && text.contains("132 SMs"),
+        "{text}"
+    );
+    let error = fails(&["kernels", "--arch", "abacus"]);
+    assert!(error.contains("90a"), "{error}");
 }

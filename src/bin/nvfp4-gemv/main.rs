@@ -7,9 +7,11 @@
 mod bench;
 mod bus_error;
 mod compare;
+mod configs;
 mod engine;
 mod info;
 mod inputs;
+mod kernels;
 mod measure;
 mod output;
 mod plan;
@@ -55,6 +57,7 @@ enum Command {
     Verify(verify::Args),
     Quantize(quantize::Args),
     Plan(plan::Args),
+    Kernels(kernels::Args),
     Tune(tune::Args),
     Bench(bench::Args),
     Compare(compare::Args),
@@ -76,6 +79,7 @@ impl Command {
             Self::Verify(args) => verify::run(&args),
             Self::Quantize(args) => quantize::run(&args),
             Self::Plan(args) => plan::run(&args),
+            Self::Kernels(args) => kernels::run(&args),
             Self::Tune(args) => tune::run(&args),
             Self::Bench(args) => bench::run(&args),
             Self::Compare(args) => compare::run(&args),
@@ -86,7 +90,11 @@ impl Command {
     fn takes_path(&self) -> bool {
         match self {
             Self::Run(_) | Self::Verify(_) | Self::Plan(_) | Self::Bench(_) => true,
-            Self::Info(_) | Self::Quantize(_) | Self::Tune(_) | Self::Compare(_) => false,
+            Self::Info(_)
+            | Self::Quantize(_)
+            | Self::Kernels(_)
+            | Self::Tune(_)
+            | Self::Compare(_) => false,
         }
     }
 }

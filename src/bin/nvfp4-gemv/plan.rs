@@ -1,31 +1,37 @@
-//! `plan`: how fast each path is for a shape, as far as is known, and which one computes it.
+//! `plan`: which kernel computes a shape, and how fast each one is, as far as is known.
 
-use std::path::{Path as FilePath, PathBuf};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use nvfp4_gemv::path::measured::{self, Measurements};
-use nvfp4_gemv::path::{Operands, Ranked, available, rank, select_tuned};
+use nvfp4_gemv::dispatch::measured::{self, GpuModel, Measurements};
+use nvfp4_gemv::dispatch::{Estimate, rank};
+use nvfp4_gemv::kernel::plan::Launch;
+use nvfp4_gemv::kernel::{Call, Job};
 use nvfp4_gemv::tune::{TUNED_VARIABLE, Tuned};
-use nvfp4_gemv::{Activation, Choice, Path, ScaleLayout, Shape, Target, Unavailable};
+use nvfp4_gemv::{
+    Activation, Config, Error, Gpu, Kernel, Operands, Refusal, ScaleLayout, Shape, Target, select,
+};
 use serde_json::{Value, json};
 
-use crate::engine::{self, PathArg, compiled_archs};
+use crate::configs::{launch_json, launch_line, launches, one_line, placeholder};
+use crate::engine::{self, AskArgs, compiled_archs};
 use crate::report::{Report, Table, bytes, time};
 use crate::shapes::{ActivationArg, LayoutArg, ShapeArgs, parse_n};
 
-/// Says which path computes a shape, how fast each is, and on what evidence; computes nothing
+/// Says which kernel computes a shape, with which config, how fast each kernel is, and on what evidence; computes
+/// nothing
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Evidence, from the best to the least: the file of tuned configurations (`nvfp4-gemv tune`), `measured on` \
 this model of GPU (tables that come with the crate), `after` the nearest problem measured on such a GPU, \
 and `modelled` from the machine code and published rates. The share is of what a kernel reaches that only \
-reads the weights.
+reads the weights; `<` stands before those of kernels that were slower than another one, nobody kept how much.
 
 Examples:
   nvfp4-gemv plan 4096,7168
   nvfp4-gemv plan 7168,16384 --n 4 --activation bf16
   nvfp4-gemv plan 4096,7168,8 --layout 128x4 --tuned tuned.json
-  nvfp4-gemv plan 4096,7168,8 --layout 128x4 --gpu h200
+  nvfp4-gemv plan 4096,7168,8 --layout 128x4 --gpu h200 --chained
   nvfp4-gemv plan 4096,7168,8,4 --layout 128x4 --compute-capability 10.0   # for a B200")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -39,9 +45,11 @@ pub(crate) struct Args {
     /// Layout of the block scales
     #[arg(long, value_enum, default_value = "linear")]
     layout: LayoutArg,
-    /// Ask for a path instead of the automatic choice
-    #[arg(long, value_enum, default_value = "auto")]
-    path: PathArg,
+    #[command(flatten)]
+    ask: AskArgs,
+    /// For launches that follow each other with programmatic dependent launch, as layers of a model can
+    #[arg(long)]
+    chained: bool,
     /// Plan for a GPU of this compute capability instead of this machine
     #[arg(long, value_name = "MAJOR.MINOR", value_parser = parse_capability)]
     compute_capability: Option<(i32, i32)>,
@@ -65,27 +73,18 @@ fn parse_capability(text: &str) -> Result<(i32, i32), String> {
 
 /// What a plan is for.
 struct Where {
-    target: Target,
+    /// None for host memory.
+    gpu: Option<Gpu>,
     tuned: Option<Measurements>,
     /// Why this machine has no GPU, if it is for this machine.
-    no_gpu: Option<nvfp4_gemv::Error>,
+    no_gpu: Option<Error>,
     /// What this build lacks for it, and what build the plan is for instead.
     other_build: Option<String>,
 }
 
 impl Where {
     /// A GPU that is not in this machine, and perhaps not in this build.
-    fn elsewhere(
-        compiled: &'static str,
-        compute_capability: (i32, i32),
-        model: Option<&'static str>,
-        tuned: Option<Measurements>,
-    ) -> Self {
-        let target = |archs| Target::Cuda {
-            compute_capability,
-            archs,
-            model,
-        };
+    fn elsewhere(compiled: &'static str, compute_capability: (i32, i32)) -> Self {
         let archs = archs_for(compiled, compute_capability);
         let (major, minor) = compute_capability;
         let other_build = (archs != compiled).then(|| {
@@ -98,10 +97,23 @@ impl Where {
             format!("{lacks}; planned for a build with NVFP4_GEMV_ARCHS=\"{archs}\"")
         });
         Self {
-            target: target(archs),
-            tuned,
+            gpu: Some(Gpu::of_compute_capability(compute_capability, archs)),
+            tuned: None,
             no_gpu: None,
             other_build,
+        }
+    }
+
+    /// A GPU that there are measurements of.
+    fn of_model(compiled: &'static str, model: &GpuModel) -> Self {
+        let there = Self::elsewhere(compiled, model.compute_capability);
+        Self {
+            gpu: there.gpu.map(|gpu| Gpu {
+                name: model.name.clone(),
+                multiprocessors: model.multiprocessors,
+                ..gpu
+            }),
+            ..there
         }
     }
 }
@@ -110,18 +122,21 @@ impl Where {
 /// default build's, else the GPU's own.
 fn archs_for(compiled: &'static str, compute_capability: (i32, i32)) -> &'static str {
     let has_code = |archs: &&'static str| {
-        let target = Target::Cuda {
-            compute_capability,
-            archs,
-            model: None,
-        };
-        // The path that runs on the most devices, and a problem that each of them takes.
+        let gpu = Gpu::of_compute_capability(compute_capability, archs);
+        // The kernel that runs on the most devices, and a problem that each of them takes.
         let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
-        let can = |shape| available(Path::CudaCore, &shape, &operands, &target);
+        let can = |shape: Shape| {
+            Kernel::Direct.available(&Job {
+                shape: &shape,
+                operands: &operands,
+                gpu: &gpu,
+                chained: false,
+            })
+        };
         !matches!(
             Shape::gemv(128, 256, 1).map(can),
             Ok(Err(
-                Unavailable::NoKernelImage { .. } | Unavailable::BuiltWithoutKernels
+                Refusal::NoKernelImage { .. } | Refusal::BuiltWithoutKernels
             ))
         )
     };
@@ -134,59 +149,53 @@ fn archs_for(compiled: &'static str, compute_capability: (i32, i32)) -> &'static
     })
 }
 
-fn find_where(args: &Args, forced: Option<Path>) -> Result<Where> {
-    let there = |compute_capability, model, tuned| {
-        Where::elsewhere(compiled_archs(), compute_capability, model, tuned)
-    };
+fn find_where(args: &Args, ask: engine::Ask) -> Result<Where> {
+    let compiled = compiled_archs();
     if let Some(compute_capability) = args.compute_capability {
-        return Ok(there(compute_capability, None, None));
+        return Ok(Where::elsewhere(compiled, compute_capability));
     }
     if let Some(name) = &args.gpu {
-        let table = builtin(name)?;
-        let gpu = &table.machine.gpu;
-        return Ok(there(gpu.compute_capability, Some(&gpu.name), None));
+        return Ok(Where::of_model(compiled, &builtin(name)?.machine.gpu));
     }
     let variable = || std::env::var_os(TUNED_VARIABLE).filter(|file| !file.is_empty());
     let file = args.tuned.clone().or_else(|| variable().map(PathBuf::from));
     // A path without a GPU to run it is the dispatch's business here, not an error yet.
-    let opened = engine::open(match file {
+    let (engine, no_gpu) = engine::open(match file {
         Some(_) => None, // the file's GPU may do
-        None => forced,
+        None => ask.path(),
     })?;
-    let (engine, no_gpu) = opened;
+    let gpu = match engine.target() {
+        Target::Gpu(gpu) => Some(gpu.clone()),
+        Target::Host => None,
+    };
+    let here = |tuned, no_gpu| Where {
+        gpu,
+        tuned,
+        no_gpu,
+        other_build: None,
+    };
     match (file, no_gpu) {
         (Some(file), Some(_)) => {
             let table = Tuned::read_of_any(&file)?.measurements().clone();
-            let gpu = &table.machine.gpu;
-            let model = measured::builtin_for(&gpu.name, gpu.multiprocessors)
-                .map(|table| table.machine.gpu.name.as_str());
-            Ok(there(gpu.compute_capability, model, Some(table)))
+            let there = Where::of_model(compiled, &table.machine.gpu);
+            let tuned = Some(table);
+            Ok(Where { tuned, ..there })
         }
-        (Some(file), None) => Ok(Where {
-            target: engine.target(),
-            tuned: Some(tuned_here(&file)?),
-            no_gpu: None,
-            other_build: None,
-        }),
-        (None, no_gpu) => Ok(Where {
-            target: engine.target(),
-            tuned: None,
-            no_gpu,
-            other_build: None,
-        }),
+        (Some(file), None) => Ok(here(Some(tuned_here(&file)?), None)),
+        (None, no_gpu) => Ok(here(None, no_gpu)),
     }
 }
 
 /// A file that was made on this machine.
 #[cfg(feature = "cuda")]
-fn tuned_here(file: &FilePath) -> Result<Measurements> {
+fn tuned_here(file: &Path) -> Result<Measurements> {
     use nvfp4_gemv::{raw, tune};
-    let machine = tune::machine(&raw::device_info(0)?)?;
+    let machine = tune::machine(&raw::gpu(0)?)?;
     Ok(tune::Tuned::load(file, &machine)?.measurements().clone())
 }
 
 #[cfg(not(feature = "cuda"))]
-fn tuned_here(file: &FilePath) -> Result<Measurements> {
+fn tuned_here(file: &Path) -> Result<Measurements> {
     bail!(
         "{}: this build has no GPU paths",
         nvfp4_gemv::printable::path(file)
@@ -217,105 +226,149 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let shape = Shape::new(shape.m(), n, shape.k(), shape.l())?;
     let activation = Activation::from(args.activation);
     let layout = ScaleLayout::from(args.layout);
-    let operands = Operands::new(activation, layout);
-    let forced = args.path.forced()?;
+    let call = placeholder(&shape, activation, layout, ALLOCATED)?;
+    let mut ask = args.ask.ask()?;
+    if args.chained {
+        ask = ask.chained();
+    }
     let Where {
-        target,
+        gpu,
         tuned,
         no_gpu,
         other_build,
-    } = find_where(args, forced)?;
-    let tuned = tuned.as_ref();
-    let choice = select_tuned(&shape, &operands, &target, forced, tuned)?;
-    let reason = match (&no_gpu, forced) {
+    } = find_where(args, ask)?;
+    let mut options = ask.options();
+    if let Some(tuned) = &tuned {
+        options = options.tuned(tuned);
+    }
+    let target = gpu.as_ref().map_or(Target::Host, Target::Gpu);
+    let choice = select(&shape, &call.operands(), target, &options)?;
+    let reason = match (&no_gpu, ask.path()) {
         (Some(why), None) => format!("not cuda-core: {}", reason_of(why)),
         _ => choice.reason.to_string(),
     };
-    let ranked: Vec<Line> = rank(&shape, &operands, &target, tuned)
-        .into_iter()
-        .map(|ranked| Line::new(ranked, no_gpu.as_ref()))
-        .collect();
+    let kernels = match &gpu {
+        Some(gpu) => Line::of_gpu(&call, gpu, tuned.as_ref(), args.chained),
+        None => Line::without_gpu(no_gpu.as_ref()),
+    };
+    let chosen = choice.config.map(|config| {
+        let plan = match &gpu {
+            Some(gpu) => launches(&config, &call, gpu, args.chained),
+            None => Vec::new(),
+        };
+        let lines = plan.iter().map(launch_line);
+        let lines: String = lines.map(|line| format!("  launch: {line}\n")).collect();
+        format!("  config: {}\n{lines}", one_line(&config))
+    });
     let note = other_build.as_ref().map(|note| format!("  note: {note}\n"));
+    let kernel = choice.kernel();
     let text = format!(
-        "{shape} with {activation} vectors, {layout} scales: {}\n  because: {reason}\n{}\n{}\n\
+        "{shape} with {activation} vectors, {layout} scales: {}{}\n  because: {reason}\n{}{}\n{}\n\
          reads {} of weights ({} of codes, {} of scales)\n",
         choice.path,
+        kernel.map_or(String::new(), |kernel| format!(", kernel {kernel}")),
+        chosen.unwrap_or_default(),
         note.unwrap_or_default(),
-        table(&ranked, &choice),
+        table(&kernels, kernel),
         bytes(shape.weight_bytes()),
         bytes(shape.weight_code_bytes()),
         bytes(shape.weight_bytes() - shape.weight_code_bytes()),
     );
-    let others = ranked.iter().filter(|line| line.ranked.path != choice.path);
     Ok(Report {
         text,
         json: json!({
             "m": shape.m(), "n": shape.n(), "k": shape.k(), "l": shape.l(),
             "activation": activation.name(),
             "layout": layout.name(),
+            "chained": args.chained,
             "path": choice.path.name(),
+            "kernel": kernel.map(Kernel::name),
+            "config": choice.config,
             "reason": reason,
             "other_build": other_build,
-            "paths": ranked.iter().map(Line::json).collect::<Vec<_>>(),
-            "others": others.map(Line::json).collect::<Vec<_>>(),
+            "kernels": kernels.iter().map(Line::json).collect::<Vec<_>>(),
             "weight_bytes": shape.weight_bytes(),
         }),
         passed: true,
     })
 }
 
-/// A path, and why it cannot run here.
+/// What allocations are aligned to.
+const ALLOCATED: u64 = 256;
+
+/// A kernel: the config that it would take and its launches, or why it cannot run here.
 struct Line {
-    ranked: Ranked,
-    why_not: Option<String>,
+    kernel: Kernel,
+    config: Result<Config, String>,
+    launches: Vec<Launch>,
+    estimate: Option<Estimate>,
 }
 
 impl Line {
-    fn new(ranked: Ranked, no_gpu: Option<&nvfp4_gemv::Error>) -> Self {
-        let why_not = match no_gpu {
-            Some(why) if ranked.path != Path::Cpu => Some(reason_of(why)),
-            _ => ranked.available.err().map(|why| why.to_string()),
+    fn of_gpu(call: &Call, gpu: &Gpu, tuned: Option<&Measurements>, chained: bool) -> Vec<Self> {
+        let ranked = rank(call.shape(), &call.operands(), gpu, tuned, chained);
+        let line = |ranked: nvfp4_gemv::dispatch::Ranked| Self {
+            kernel: ranked.kernel,
+            launches: match &ranked.config {
+                Ok(config) => launches(config, call, gpu, chained),
+                Err(_) => Vec::new(),
+            },
+            config: ranked.config.map_err(|why| why.to_string()),
+            estimate: ranked.estimate,
         };
-        Self { ranked, why_not }
+        ranked.into_iter().map(line).collect()
+    }
+
+    fn without_gpu(no_gpu: Option<&Error>) -> Vec<Self> {
+        let why = match no_gpu {
+            Some(why) => reason_of(why),
+            None => Refusal::OperandsOnHost.to_string(),
+        };
+        let line = |&kernel: &Kernel| Self {
+            kernel,
+            config: Err(why.clone()),
+            launches: Vec::new(),
+            estimate: None,
+        };
+        Kernel::ALL.iter().map(line).collect()
     }
 
     fn json(&self) -> Value {
-        let estimate = self.ranked.estimate.as_ref();
+        let estimate = self.estimate.as_ref();
         json!({
-            "path": self.ranked.path.name(),
-            "available": self.why_not.is_none(),
-            "why_not": self.why_not,
+            "kernel": self.kernel.name(),
+            "path": self.kernel.path().name(),
+            "available": self.config.is_ok(),
+            "why_not": self.config.as_ref().err(),
             "seconds": estimate.and_then(|estimate| estimate.seconds),
             "share_of_ceiling": estimate.map(|estimate| estimate.share),
+            "is_bound": estimate.map(|estimate| estimate.evidence.is_bound()),
             "evidence": estimate.map(|estimate| estimate.evidence.to_string()),
-            "config": estimate.and_then(|estimate| estimate.config),
+            "config": self.config.as_ref().ok(),
+            "launches": self.launches.iter().map(launch_json).collect::<Vec<_>>(),
         })
     }
 }
 
-fn table(lines: &[Line], choice: &Choice) -> String {
-    let mut table = Table::new(&["  path", "time", "share"]);
+fn table(lines: &[Line], chosen: Option<Kernel>) -> String {
+    let mut table = Table::new(&["  kernel", "time", "share"]);
     let mut notes = vec![String::new()];
     for line in lines {
-        let path = line.ranked.path;
-        let mark = if path == choice.path { '*' } else { ' ' };
-        let estimate = line.ranked.estimate.as_ref();
+        let kernel = line.kernel;
+        let mark = if Some(kernel) == chosen { '*' } else { ' ' };
+        let estimate = line.estimate.as_ref();
+        let bound = estimate.is_some_and(|estimate| estimate.evidence.is_bound());
+        let (more, less) = if bound { (">", "<") } else { ("", "") };
         let seconds = estimate.and_then(|estimate| estimate.seconds);
         table.row(vec![
-            format!("{mark} {path}"),
-            seconds.map_or("-".into(), time),
-            estimate.map_or("-".into(), |e| format!("{:.0}%", 100.0 * e.share)),
+            format!("{mark} {kernel}"),
+            seconds.map_or("-".into(), |seconds| format!("{more}{}", time(seconds))),
+            estimate.map_or("-".into(), |e| format!("{less}{:.0}%", 100.0 * e.share)),
         ]);
         let evidence = estimate.map(|estimate| estimate.evidence.to_string());
-        let why_not = line
-            .why_not
-            .as_ref()
-            .map(|why| format!("not available: {why}"));
-        let unknown = || Some("available".to_owned());
-        let note: Vec<String> = match (evidence, why_not) {
-            (None, None) => unknown().into_iter().collect(),
-            (evidence, why_not) => evidence.into_iter().chain(why_not).collect(),
-        };
+        let why_not = line.config.as_ref().err();
+        let why_not = why_not.map(|why| format!("not available: {why}"));
+        let note: Vec<String> = evidence.into_iter().chain(why_not).collect();
         notes.push(note.join("; "));
     }
     // The notes are long, and no column.
@@ -327,9 +380,9 @@ fn table(lines: &[Line], choice: &Choice) -> String {
 }
 
 /// Why there is no GPU, without saying twice which path that concerns.
-fn reason_of(error: &nvfp4_gemv::Error) -> String {
+fn reason_of(error: &Error) -> String {
     match error {
-        nvfp4_gemv::Error::PathUnavailable { reason, .. } => reason.to_string(),
+        Error::PathUnavailable { reason, .. } => reason.to_string(),
         other => other.to_string(),
     }
 }
@@ -341,14 +394,11 @@ mod tests {
     #[test]
     fn a_build_without_code_for_a_gpu_plans_for_one_that_has_it() {
         let there = |compiled, compute_capability| {
-            let there = Where::elsewhere(compiled, compute_capability, None, None);
-            let Target::Cuda { archs, .. } = there.target else {
-                panic!("{:?}", there.target);
-            };
-            (archs, there.other_build)
+            let there = Where::elsewhere(compiled, compute_capability);
+            (there.gpu.unwrap().images, there.other_build)
         };
         assert_eq!(there("90a", (9, 0)), ("90a", None));
-        // Too old for every path: no build would help, and the dispatch says so.
+        // Too old for every kernel: no build would help, and the dispatch says so.
         assert_eq!(there("90a", (7, 5)), ("90a", None));
         let (archs, note) = there("90a", (10, 0));
         assert_eq!(archs, DEFAULT_ARCHS);
@@ -357,9 +407,9 @@ mod tests {
             note.contains("no code for compute capability 10.0, only for 90a"),
             "{note}"
         );
-        let (archs, note) = there("90a", (12, 1));
-        assert_eq!(archs, "121a");
-        assert!(note.unwrap().contains("NVFP4_GEMV_ARCHS=\"121a\""));
+        let (archs, note) = there("90a", (11, 0));
+        assert_eq!(archs, "110a");
+        assert!(note.unwrap().contains("NVFP4_GEMV_ARCHS=\"110a\""));
         let (archs, note) = there("", (10, 0));
         assert_eq!(archs, DEFAULT_ARCHS);
         assert!(note.unwrap().contains("carries no kernels"));

@@ -4,15 +4,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
-use nvfp4_gemv::path::Operands;
 use nvfp4_gemv::tune::{Found, Limits, Outcome, Progress, TuneError, Tuned, Tuner};
-use nvfp4_gemv::{Config, Error, Shape, printable};
+use nvfp4_gemv::{Config, Error, Operands, Shape, printable};
 use serde_json::{Value, json};
 
 use super::Args;
+use crate::configs::one_line;
 use crate::report::{Report, Table, count, time};
 
-/// Rows of a problem's table, beside the best of each path.
+/// Rows of a problem's table, beside the best of each kernel.
 const ROWS: usize = 4;
 /// Steps of the bar for a problem.
 const STEPS: f64 = 100.0;
@@ -123,17 +123,17 @@ fn title(shape: &Shape, operands: &Operands) -> String {
     )
 }
 
-/// A problem's table: the best few, and the best of each path.
+/// A problem's table: the best few, and the best of each kernel.
 fn describe(outcome: &Outcome) -> String {
     let entry = &outcome.entry;
-    let mut table = Table::new(&["  configuration", "time", "share", "rounds"]);
+    let mut table = Table::new(&["  config", "time", "share", "rounds"]);
     for (ranking, what) in [(&outcome.ranking, ""), (&outcome.chained, "chained ")] {
         for (i, (config, found)) in ranking.iter().enumerate() {
             let before = &ranking[..i];
-            let first_of_path = before
+            let first_of_kernel = before
                 .iter()
-                .all(|(other, _)| other.path() != config.path());
-            if i < ROWS || first_of_path {
+                .all(|(other, _)| other.kernel() != config.kernel());
+            if i < ROWS || first_of_kernel {
                 table.row(vec![
                     format!("  {what}{}", one_line(config)),
                     time(found.median),
@@ -155,28 +155,13 @@ fn describe(outcome: &Outcome) -> String {
     text
 }
 
-/// A path and its cut, as in the file: `cuda-core: ctas 132, k_split 2, ...`.
-fn one_line(config: &Config) -> String {
-    let value = |value: &Value| match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
-    let mut parts = Vec::new();
-    if let Ok(Value::Object(kind)) = serde_json::to_value(config) {
-        for cut in kind.values().filter_map(Value::as_object) {
-            parts.extend(cut.iter().map(|(name, v)| format!("{name} {}", value(v))));
-        }
-    }
-    format!("{}: {}", config.path(), parts.join(", "))
-}
-
 fn to_json(outcome: &Outcome) -> Value {
     let entry = &outcome.entry;
     let shape = &entry.shape;
     let list = |ranking: &[(Config, Found)]| -> Vec<Value> {
         let one = |(config, found): &(Config, Found)| {
             json!({
-                "path": config.path().name(),
+                "kernel": config.kernel().name(),
                 "config": config,
                 "median_seconds": found.median,
                 "min_seconds": found.min,

@@ -6,15 +6,14 @@ mod measure;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use nvfp4_gemv::path::Operands;
 use nvfp4_gemv::problem::CONTEST_BENCHMARKS;
 use nvfp4_gemv::tune::TUNED_VARIABLE;
-use nvfp4_gemv::{Activation, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, Operands, ScaleLayout, Shape};
 
 use crate::report::Report;
 use crate::shapes::{ActivationArg, LayoutArg, SYNTAX, parse_shape};
 
-/// Measures the paths and configurations that this GPU can run for a shape, and stores the best
+/// Measures the kernels and configs that this GPU can run for a shape, and stores the best
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 All candidates of a problem take turns, each with weights that no cache holds, and the slow ones are \
@@ -43,7 +42,7 @@ pub(crate) struct Args {
     /// Layout of the scales; may be repeated
     #[arg(long, value_enum, default_values = ["linear", "128x4"])]
     layout: Vec<LayoutArg>,
-    /// Also find the best cuts for launches that follow each other with programmatic dependent launch, as layers
+    /// Also find the best configs for launches that follow each other with programmatic dependent launch, as layers
     /// of a model can: twice the time
     #[arg(long)]
     chained: bool,
@@ -140,8 +139,8 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     args.problems()?;
     let _ = (args.out(), args.seconds, args.replace, args.chained);
     Err(nvfp4_gemv::Error::PathUnavailable {
-        path: nvfp4_gemv::Path::CudaCore,
-        reason: nvfp4_gemv::Unavailable::BuiltWithoutCuda,
+        path: nvfp4_gemv::GemvPath::CudaCore,
+        reason: nvfp4_gemv::Refusal::BuiltWithoutCuda,
     }
     .into())
 }

@@ -1,0 +1,261 @@
+//! `kernels`: the entry points of the machine code, each with a config that takes it.
+
+use anyhow::{Result, anyhow, bail};
+use nvfp4_gemv::kernel::plan::Launch;
+use nvfp4_gemv::kernel::{Call, Job, MainLoop};
+use nvfp4_gemv::problem::CONTEST_BENCHMARKS;
+use nvfp4_gemv::{Activation, Config, Gpu, Kernel, ScaleLayout, Shape};
+use serde_json::{Value, json};
+
+use crate::configs::{launch_json, launches, one_line, placeholder};
+use crate::engine::compiled_archs;
+use crate::report::{Report, Table};
+
+/// Lists the GPU kernels' entry points, each as it is launched for a representative problem; computes nothing
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The problem is one of the benchmark shapes, for every type and number of vectors. An entry point that several \
+configs take is shown with the default one for the most vectors that it computes in one pass.
+
+Examples:
+  nvfp4-gemv kernels
+  nvfp4-gemv kernels --arch 90a --json")]
+pub(crate) struct Args {
+    /// As a build for this architecture has them, on the largest GPU of its kind; may be repeated [default: this
+    /// build's]
+    #[arg(long = "arch", value_name = "ARCH")]
+    archs: Vec<String>,
+}
+
+/// An entry point, and a launch of it.
+struct Entry {
+    launch: Launch,
+    config: Config,
+    call: Call,
+    /// Bytes of weights that a CTA has asked for at once.
+    bytes_in_flight: u64,
+    main_loop: Option<MainLoop>,
+    /// Whether `config` is its kernel's default, and all vectors are computed in one pass: what shows an entry point
+    /// best.
+    is_default: bool,
+    one_pass: bool,
+}
+
+impl Entry {
+    /// What makes one launch of an entry point tell more than another.
+    fn rank(&self) -> (bool, usize, bool) {
+        (self.one_pass, self.call.shape().n(), self.is_default)
+    }
+}
+
+/// What weights can be aligned to: kernels have entry points for each. The widest first.
+const ALIGNMENTS: [u64; 3] = [32, 16, 8];
+
+pub(crate) fn run(args: &Args) -> Result<Report> {
+    let archs: Vec<&str> = match args.archs.is_empty() {
+        true => compiled_archs()
+            .split(';')
+            .filter(|arch| !arch.is_empty())
+            .collect(),
+        false => args.archs.iter().map(String::as_str).collect(),
+    };
+    if archs.is_empty() {
+        bail!("this build carries no kernels; --arch says what to list them for");
+    }
+    let (m, k, l) = CONTEST_BENCHMARKS[1];
+    let problem = Shape::gemv(m, k, l)?;
+    let mut text = String::new();
+    let mut all = Vec::new();
+    for arch in archs {
+        let gpu = gpu(arch)?;
+        let entries = entries(&problem, &gpu)?;
+        text.push_str(&format!(
+            "{arch}, {problem}, {} SMs:\n{}\n",
+            gpu.multiprocessors,
+            table(&entries)
+        ));
+        all.push(json!({
+            "arch": arch,
+            "multiprocessors": gpu.multiprocessors,
+            "shared_bytes": gpu.shared_bytes,
+            "entries": entries.iter().map(to_json).collect::<Vec<_>>(),
+        }));
+    }
+    Ok(Report {
+        text,
+        json: json!({ "problem": problem.to_string(), "archs": all }),
+        passed: true,
+    })
+}
+
+/// The largest GPU of an architecture's kind.
+fn gpu(arch: &str) -> Result<Gpu> {
+    let number = arch.trim_end_matches(['a', 'f']).parse::<i32>();
+    let known = number.ok().filter(|number| (80..1000).contains(number));
+    let number =
+        known.ok_or_else(|| anyhow!("--arch {arch:?}: expected a number, for example 90a"))?;
+    // One small string for each architecture of the one command of a process.
+    let images = String::leak(arch.to_owned());
+    Ok(Gpu::of_compute_capability(
+        (number / 10, number % 10),
+        images,
+    ))
+}
+
+/// The entry points that some default or candidate takes.
+fn entries(problem: &Shape, gpu: &Gpu) -> Result<Vec<Entry>> {
+    let mut entries: Vec<Entry> = Vec::new();
+    for activation in Activation::ALL {
+        for n in 1..=Shape::MAX_N {
+            let shape = Shape::new(problem.m(), n, problem.k(), problem.l())?;
+            for layout in ScaleLayout::ALL {
+                for align in ALIGNMENTS {
+                    let call = placeholder(&shape, activation, layout, align)?;
+                    for &kernel in Kernel::ALL {
+                        add(&mut entries, kernel, &call, gpu);
+                    }
+                }
+            }
+        }
+    }
+    entries.sort_by_key(|entry| entry.launch.entry);
+    Ok(entries)
+}
+
+fn add(entries: &mut Vec<Entry>, kernel: Kernel, call: &Call, gpu: &Gpu) {
+    let operands = call.operands();
+    let job = Job {
+        shape: call.shape(),
+        operands: &operands,
+        gpu,
+        chained: false,
+    };
+    let default = kernel.default_config(&job).ok();
+    for config in default.into_iter().chain(kernel.candidates(&job)) {
+        let plan = launches(&config, call, gpu, false);
+        let one_pass = plan.len() == 1;
+        for launch in plan {
+            let entry = Entry {
+                launch,
+                config,
+                call: *call,
+                bytes_in_flight: config.bytes_in_flight(&job),
+                main_loop: config.main_loop(&job).ok(),
+                is_default: Some(config) == default,
+                one_pass,
+            };
+            match entries
+                .iter_mut()
+                .find(|known| known.launch.entry == launch.entry)
+            {
+                Some(known) if entry.rank() > known.rank() => *known = entry,
+                Some(_) => {}
+                None => entries.push(entry),
+            }
+        }
+    }
+}
+
+fn table(entries: &[Entry]) -> Table {
+    let mut table = Table::new(&["  entry point", "threads", "shared", "in flight", "config"]);
+    for entry in entries {
+        let launch = &entry.launch;
+        table.row(vec![
+            format!("  {}", launch.entry),
+            launch.threads.to_string(),
+            (launch.static_shared + launch.dynamic_shared).to_string(),
+            entry.bytes_in_flight.to_string(),
+            one_line(&entry.config),
+        ]);
+    }
+    table
+}
+
+fn to_json(entry: &Entry) -> Value {
+    let operands = entry.call.operands();
+    let mut json = launch_json(&entry.launch);
+    let more = json!({
+        "kernel": entry.config.kernel().name(),
+        "config": entry.config,
+        "activation": operands.activation.name(),
+        "layout": operands.weight_layout.name(),
+        "n": entry.call.shape().n(),
+        "bytes_in_flight": entry.bytes_in_flight,
+        "main_loop": entry.main_loop,
+    });
+    if let (Value::Object(json), Value::Object(more)) = (&mut json, more) {
+        json.extend(more);
+    }
+    json
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(arch: &str) -> Vec<Entry> {
+        let shape = Shape::gemv(4096, 7168, 8).unwrap();
+        entries(&shape, &gpu(arch).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn each_entry_point_is_listed_once_on_gpus_that_have_it() {
+        let names = |arch| {
+            of(arch)
+                .iter()
+                .map(|entry| entry.launch.entry)
+                .collect::<Vec<_>>()
+        };
+        let (ampere, hopper, blackwell) = (names("80"), names("90a"), names("100f"));
+        for names in [&ampere, &hopper, &blackwell] {
+            assert!(names.is_sorted_by(|a, b| a < b), "{names:?}");
+            for of_all in [
+                "gemv_direct_f32_n1_b2",
+                "gemv_direct_bf16_n8_b1",
+                "gemv_dot_n8_b2",
+                "gemv_stream_f16_n1",
+            ] {
+                assert!(names.contains(&of_all), "{of_all}: {names:?}");
+            }
+        }
+        let has = |names: &[&str], of| names.iter().any(|name| name.starts_with(of));
+        for (of, there) in [
+            ("gemv_ring", [false, true, true]),
+            ("gemv_tma", [false, true, true]),
+            ("gemv_tcgen05", [false, false, true]),
+            ("gemv_dot_n1_b4", [false, false, true]),
+        ] {
+            assert_eq!(
+                [&ampere, &hopper, &blackwell].map(|names| has(names, of)),
+                there,
+                "{of}"
+            );
+        }
+        assert!(gpu("abacus").is_err());
+    }
+
+    #[test]
+    fn entry_points_are_shown_with_the_default_for_the_most_vectors() {
+        let entries = of("90a");
+        let entry = |name| {
+            entries
+                .iter()
+                .find(|entry| entry.launch.entry == name)
+                .unwrap()
+        };
+        for (name, n) in [
+            ("gemv_dot_n1_b2", 1),
+            ("gemv_dot_n4_b2", 4),
+            ("gemv_tma_n8", 8),
+        ] {
+            let entry = entry(name);
+            assert_eq!(entry.call.shape().n(), n, "{name}");
+            assert!(entry.one_pass && entry.is_default, "{name}");
+            assert_eq!(entry.main_loop.unwrap().vectors, n as u32, "{name}");
+            assert!(
+                entry.launch.threads > 0 && entry.bytes_in_flight > 0,
+                "{name}"
+            );
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Configs and shared memory by hand. That defaults and candidates are legal: `extremes.rs`.
+
+use super::super::extremes::job;
+use super::*;
+use crate::gpu::Gpu;
+use crate::operands::{Alignment, Operands};
+use crate::types::ScaleLayout;
+
+const LINEAR: ScaleLayout = ScaleLayout::Linear;
+const TILED: ScaleLayout = ScaleLayout::Tiled128x4;
+const TAKEN: [Activation; 3] = [Activation::Nvfp4, Activation::F16, Activation::Bf16];
+/// Of the default for 4096x4096.
+const USUAL: StreamConfig = StreamConfig {
+    warps: 12,
+    stages: 3,
+    vectors: 8,
+    fetch: 128,
+    ctas: 132,
+};
+
+fn h200() -> Gpu {
+    Gpu::of_compute_capability((9, 0), "90a")
+}
+
+/// What `ask` says of a problem on an H200.
+fn of<T>(
+    (m, n, k, l): (usize, usize, usize, usize),
+    activation: Activation,
+    layout: ScaleLayout,
+    ask: impl FnOnce(&Job<'_>) -> T,
+) -> T {
+    let shape = Shape::new(m, n, k, l).unwrap();
+    ask(&job(&shape, &Operands::new(activation, layout), &h200()))
+}
+
+fn default(
+    shape: (usize, usize, usize, usize),
+    activation: Activation,
+    layout: ScaleLayout,
+) -> Result<StreamConfig, Refusal> {
+    of(shape, activation, layout, |job| {
+        StreamConfig::available(job)?;
+        StreamConfig::default_for(job)
+    })
+}
+
+#[test]
+fn what_the_kernel_needs() {
+    let needs = |(m, n, k, l), operands: Operands, cc| {
+        let shape = Shape::new(m, n, k, l).unwrap();
+        let gpu = Gpu::of_compute_capability(cc, "80;90a;100f;120f");
+        StreamConfig::available(&job(&shape, &operands, &gpu))
+    };
+    for activation in TAKEN {
+        for layout in ScaleLayout::ALL {
+            let operands = Operands::new(activation, layout);
+            let needs_of = |shape| needs(shape, operands, (9, 0));
+            assert_eq!(needs_of((130, 3, 512, 2)), Ok(()));
+            assert!(matches!(
+                needs_of((130, 1, 384, 1)),
+                Err(Refusal::RowLength { k: 384, .. })
+            ));
+            assert_eq!(needs_of((0, 1, 512, 1)), Err(Refusal::Empty));
+            assert_eq!(needs_of((130, 8, 131_072, 1)), Err(Refusal::VectorMemory));
+            assert_eq!(needs_of((1 << 20, 1, 256, 1 << 12)), Err(Refusal::Rows));
+            let alignment = Alignment {
+                codes: 8,
+                ..Alignment::BEST
+            };
+            let unaligned = Operands {
+                alignment,
+                ..operands
+            };
+            let refusal = needs((130, 3, 512, 2), unaligned, (9, 0));
+            assert_eq!(refusal, Err(Refusal::Alignment { needed: 16 }));
+        }
+    }
+    let f32 = needs(
+        (130, 3, 512, 2),
+        Operands::new(Activation::F32, TILED),
+        (9, 0),
+    );
+    assert!(matches!(f32, Err(Refusal::Activation { .. })));
+    // Vectors that fit a data centre's GPU, and no workstation's.
+    let f16 = |cc| {
+        needs(
+            (130, 1, 65536, 1),
+            Operands::new(Activation::F16, TILED),
+            cc,
+        )
+    };
+    assert_eq!(f16((10, 3)), Ok(()));
+    assert_eq!(f16((12, 0)), Err(Refusal::VectorMemory));
+}
+
+/// By hand: 1024 is four steps of four blocks a lane.
+#[test]
+fn roundings_by_hand() {
+    let shape = Shape::gemv(64, 1024, 1).unwrap();
+    assert_eq!(USUAL.roundings(&shape, Activation::Nvfp4), 16 + 2 + 12 + 4);
+    let sixteen_bits = 24 + 16 + 2 + 12 + 4;
+    assert_eq!(USUAL.roundings(&shape, Activation::F16), sixteen_bits);
+    // Of a bf16 vector two parts are added.
+    assert_eq!(USUAL.roundings(&shape, Activation::Bf16), sixteen_bits + 1);
+    // Several vectors: eight instructions in a chain, two such chains a step. Nine vectors are a pass of eight and
+    // one of one, of which the first counts.
+    for (activation, n, each) in [
+        (Activation::Bf16, 2, 18),
+        (Activation::Bf16, 9, 18),
+        (Activation::F16, 3, 130),
+        (Activation::Nvfp4, 9, 130),
+    ] {
+        let several = Shape::new(64, n, 1024, 1).unwrap();
+        let roundings = USUAL.roundings(&several, activation);
+        assert_eq!(roundings, 8 * each + 2 * 4 + 12 + 4, "{activation} {n}");
+    }
+    let two = Shape::new(64, 2, 1024, 1).unwrap();
+    assert_eq!(USUAL.roundings(&two, Activation::F16), sixteen_bits);
+}
+
+/// One config for all but the smallest.
+#[test]
+fn configs_of_the_benchmark_shapes() {
+    for (m, k, l) in [
+        (7168, 16384, 1),
+        (4096, 7168, 8),
+        (7168, 2048, 4),
+        (4096, 4096, 1),
+        (14336, 4096, 1),
+        (4096, 14336, 1),
+        (28672, 8192, 1),
+        (8192, 28672, 1),
+    ] {
+        for (n, activation) in [
+            (1, Activation::Nvfp4),
+            (2, Activation::F16),
+            (1, Activation::Bf16),
+        ] {
+            for layout in ScaleLayout::ALL {
+                let config = default((m, n, k, l), activation, layout).unwrap();
+                let far_ahead = m * k * l * 9 / 16 >= 100_000_000;
+                let usual = StreamConfig {
+                    warps: if m * k == 4096 * 4096 { 8 } else { 12 },
+                    fetch: if far_ahead { 256 } else { 128 },
+                    ..USUAL
+                };
+                assert_eq!(config, usual, "{m}x{k}x{l} {activation}");
+            }
+        }
+    }
+}
+
+#[test]
+fn short_memory_takes_passes_then_warps_then_everything() {
+    // Eight f16 vectors of 24 KiB each leave no room for eight warps: four at a time do.
+    let vectors = |n, k| {
+        let config = default((4096, n, k, 1), Activation::F16, LINEAR)?;
+        assert_eq!(config.warps, 12);
+        Ok(config.vectors)
+    };
+    assert_eq!(vectors(8, 8192), Ok(8));
+    assert_eq!(vectors(8, 12288), Ok(4));
+    assert_eq!(vectors(8, 28672), Ok(2));
+    assert_eq!(vectors(4, 65536), Ok(1));
+    assert_eq!(vectors(8, 65536), Err(Refusal::VectorMemory)); // five passes and more
+    let ctas =
+        |m, n, k, l| default((m, n, k, l), Activation::Nvfp4, LINEAR).map(|config| config.ctas);
+    assert_eq!(ctas(4096, 1, 1 << 18, 1), Err(Refusal::VectorMemory));
+    // A CTA's sums do not fit: more CTAs.
+    assert!(ctas(1_000_000, 8, 1024, 1).unwrap() > 132);
+    // Many small batches: more CTAs than SMs, so that each has few of them.
+    assert!(ctas(2, 1, 16384, 10_000).unwrap() > 132);
+}
+
+/// No CTA is without rows.
+#[test]
+fn few_rows_take_few_ctas() {
+    for (m, l, layout, ctas) in [(17, 1, LINEAR, 17), (1, 1, TILED, 32), (1, 3, LINEAR, 48)] {
+        of((m, 1, 1024, l), Activation::Nvfp4, layout, |job| {
+            let config = StreamConfig::default_for(job).unwrap();
+            assert_eq!(config.ctas, ctas);
+            let more = StreamConfig {
+                ctas: ctas + 1,
+                ..config
+            };
+            let refusal = more.check(job).unwrap_err();
+            assert!(matches!(refusal, Refusal::Field { name: "ctas", .. }));
+        });
+    }
+}
+
+#[test]
+fn illegal_configs() {
+    let good = StreamConfig {
+        warps: 16,
+        stages: 4,
+        ..USUAL
+    };
+    let field = |config: StreamConfig, n| {
+        let check = of((4096, n, 4096, 1), Activation::Nvfp4, TILED, |job| {
+            config.check(job)
+        });
+        check.map_err(|refusal| match refusal {
+            Refusal::Field { name, .. } => name,
+            other => panic!("{config:?}: {other}"),
+        })
+    };
+    assert_eq!(field(good, 1), Ok(()));
+    for warps in [0, 17, u32::MAX] {
+        assert_eq!(field(StreamConfig { warps, ..good }, 1), Err("warps"));
+    }
+    for stages in [0, 2, 5, 8, u32::MAX] {
+        assert_eq!(field(StreamConfig { stages, ..good }, 1), Err("stages"));
+    }
+    for vectors in [0, 3, 16] {
+        assert_eq!(field(StreamConfig { vectors, ..good }, 1), Err("vectors"));
+    }
+    assert_eq!(field(StreamConfig { fetch: 64, ..good }, 1), Err("fetch"));
+    for ctas in [0, 1025] {
+        assert_eq!(field(StreamConfig { ctas, ..good }, 1), Err("ctas"));
+    }
+    assert_eq!(field(good, 3), Err("warps"), "16 warps of 12");
+    let pairs = StreamConfig { vectors: 2, ..good };
+    assert_eq!(field(pairs, 3), Ok(()), "16 warps in passes of two");
+    assert_eq!(field(pairs, 9), Err("vectors"), "five passes");
+    let deep = StreamConfig { stages: 6, ..good };
+    let long = of((4096, 1, 65536, 1), Activation::Nvfp4, TILED, |job| {
+        deep.check(job)
+    });
+    assert!(matches!(long, Err(Refusal::SharedMemory { .. })), "no room");
+}
+
+/// 4096x4096 with linear scales: 132 CTAs of 32 rows at most, which are two tiles.
+#[test]
+fn shared_memory_by_hand() {
+    let queues = 12 * 3 * 2304;
+    let sums = |columns: u64| (12 + 2) * 16 * 4 * columns + 2 * 4;
+    for (activation, n, columns, rest) in [
+        // A vector, its scales and zeros.
+        (Activation::Nvfp4, 1, 1, 257 * 16 + 256 * 8 + 10 * 16),
+        (Activation::F16, 1, 1, 257 * 32 + 10 * 32),
+        (Activation::Bf16, 1, 2, 2 * 257 * 32 + 10 * 32),
+        // Weights carry their scales: neither zeros nor the vectors' scales.
+        (Activation::Nvfp4, 3, 4, 4 * 257 * 32),
+        (Activation::F16, 8, 8, 8 * 257 * 32),
+        (Activation::Bf16, 2, 2, 2 * 257 * 32),
+    ] {
+        let layout = of((4096, n, 4096, 1), activation, LINEAR, |job| {
+            USUAL.layout(job, USUAL.passes(job.shape)[0])
+        });
+        assert_eq!(layout.x_at, queues);
+        assert_eq!(
+            layout.bytes,
+            queues + rest + sums(columns),
+            "{activation} {n}"
+        );
+    }
+}
+
+/// Three bf16 vectors in passes of two: the second one, of a single vector, has zeros besides its columns.
+#[test]
+fn the_last_pass_may_need_more_than_the_first() {
+    let operands = Operands::new(Activation::Bf16, LINEAR);
+    let [two, three] = [2, 3].map(|n| Shape::new(4096, n, 4096, 1).unwrap());
+    let pairs = StreamConfig {
+        vectors: 2,
+        ..USUAL
+    };
+    let mut gpu = h200();
+    let first = pairs.layout(&job(&two, &operands, &gpu), 2).bytes;
+    gpu.shared_bytes = first as u32;
+    assert_eq!(pairs.check(&job(&two, &operands, &gpu)), Ok(()));
+    let refusal = Refusal::SharedMemory {
+        needed: first + 10 * 32,
+        available: first as u32,
+    };
+    assert_eq!(pairs.check(&job(&three, &operands, &gpu)), Err(refusal));
+}
