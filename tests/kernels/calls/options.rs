@@ -106,12 +106,12 @@ struct Tables {
 
 impl Tables {
     fn new(machine: &Machine) -> Self {
-        let timed = |alone: Config, chained: Config| Timed {
+        let timed = |seconds: f64, alone: Config, chained: Config| Timed {
             config: alone,
-            seconds: 1e-6,
+            seconds,
             chained: Some(Chained {
                 config: chained,
-                seconds: 1e-6,
+                seconds,
             }),
         };
         let entry = |shape| Entry {
@@ -119,8 +119,8 @@ impl Tables {
             operands: operands(),
             ceiling_seconds: 1e-6,
             kernels: vec![
-                timed(TUNED_DOT[0].into(), TUNED_DOT[1].into()),
-                timed(TUNED_RING[0].into(), TUNED_RING[1].into()),
+                timed(1e-6, TUNED_DOT[0].into(), TUNED_DOT[1].into()),
+                timed(2e-6, TUNED_RING[0].into(), TUNED_RING[1].into()),
             ],
         };
         let table = |machine: &Machine, shape| {

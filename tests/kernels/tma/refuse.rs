@@ -39,7 +39,7 @@ pub(crate) fn of_both() -> Vec<(Change, Refusal)> {
         (|a| a.operands.alignment.codes = 8, UNALIGNED),
         (|a| a.operands.alignment.scales = 4, UNALIGNED),
         (|a| a.operands.alignment.vectors = 8, UNALIGNED),
-        (|a| a.shape(1 << 31, 1, 1024, 1), Refusal::BatchSize),
+        (|a| a.shape(1 << 30, 1, 2048, 1), Refusal::BatchSize),
     ]
 }
 
