@@ -171,6 +171,7 @@ impl Regions {
         self.len += 1;
     }
 
+    #[cfg(feature = "cuda")]
     /// Adds a region that is written: it shares no byte with those added before.
     pub(crate) fn push_written(
         &mut self,

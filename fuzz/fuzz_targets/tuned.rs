@@ -29,8 +29,8 @@ fuzz_target!(|data: &[u8]| {
     let table = tuned.measurements();
     for entry in table.entries() {
         assert_eq!(tuned.find(&entry.shape, &entry.operands), Some(entry));
-        for timed in &entry.paths {
-            black_box((entry.share(timed), entry.of(timed.path)));
+        for timed in &entry.kernels {
+            black_box((entry.share(timed), entry.of(timed.kernel())));
         }
     }
     let again = Measurements::from_json(&table.to_json()).expect("what is written can be read");

@@ -1,5 +1,7 @@
 //! The parsed module, before names are resolved.
 
+use std::sync::Arc;
+
 /// Fundamental, packed and alternate types, as modifiers and in declarations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
@@ -270,8 +272,8 @@ pub struct Function {
     pub explicit_cluster: bool,
     /// `.maxclusterrank`.
     pub max_cluster_rank: Option<u32>,
-    /// The statements; `None` for a declaration.
-    pub body: Option<Vec<Stmt>>,
+    /// The statements; `None` for a declaration. Shared, so that a module is cheap to copy.
+    pub body: Option<Arc<[Stmt]>>,
     /// Source line.
     pub line: u32,
 }

@@ -2,6 +2,7 @@
 //! architectures they exist. The build script reads this file too.
 
 /// One or several kernels that are compiled by one call of nvcc.
+#[allow(dead_code, reason = "what to compile is the build script's matter")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unit {
     pub(crate) name: &'static str,

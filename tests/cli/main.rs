@@ -141,7 +141,11 @@ fn info_lists_every_path_with_its_state() {
     let names: Vec<_> = paths.iter().map(|p| p["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["cpu", "cuda-core", "tensor-core"]);
     assert_eq!(paths[0]["available"], true);
-    for path in paths {
+    let kernels = info["kernels"].as_array().unwrap();
+    for kernel in kernels {
+        assert!(names[1..].contains(&kernel["path"].as_str().unwrap()));
+    }
+    for path in paths.iter().chain(kernels) {
         assert_ne!(
             path["available"] == true,
             path["why_not"].is_string(),
@@ -158,6 +162,11 @@ fn a_path_that_is_not_there_is_an_error_and_auto_says_why_it_is_not_taken() {
     let Some(why) = info["cuda"]["why_none"].as_str() else {
         return; // there is a device
     };
+    for kernel in info["kernels"].as_array().unwrap() {
+        let name = kernel["name"].as_str().unwrap();
+        let error = fails(&["verify", "--kernel", name, "--case", "zeros 5x16"]);
+        assert!(error.contains("hint: "), "{error}");
+    }
     for path in ["cuda-core", "tensor-core"] {
         let error = fails(&[
             "run",

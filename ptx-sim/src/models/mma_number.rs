@@ -140,8 +140,11 @@ enum Total {
 }
 
 impl Sum {
-    pub(super) fn new(first: Number) -> Self {
-        Self { terms: vec![first] }
+    /// A sum of one term, with room for as many more.
+    pub(super) fn new(first: Number, more: usize) -> Self {
+        let mut terms = Vec::with_capacity(1 + more);
+        terms.push(first);
+        Self { terms }
     }
 
     pub(super) fn add(&mut self, term: Number) {
@@ -232,13 +235,13 @@ mod tests {
     fn zeros_do_not_count_whatever_their_exponents() {
         let bf16 = |bits| Format::BF16.decode(bits);
         let one = bf16(0x3f80);
-        let mut sum = Sum::new(Format::F32.decode(0));
+        let mut sum = Sum::new(Format::F32.decode(0), 3);
         sum.add(one.times(one));
         sum.add(bf16(0x7f00).times(bf16(0))); // 2^127 * 0
         sum.add(bf16(0x0001).times(one)); // a subnormal: cut away
         assert_eq!(sum.to_f32(), 1f32.to_bits());
         // Too far above the others to be aligned to them.
-        let mut sum = Sum::new(Format::F32.decode(0));
+        let mut sum = Sum::new(Format::F32.decode(0), 3);
         sum.add(bf16(0x0040).times(one)); // 2^-127
         sum.add(bf16(0x7f00).times(bf16(0)));
         assert_eq!(sum.to_f32(), 0x0040_0000);

@@ -227,7 +227,7 @@ impl Mma {
             Accumulator::F16 => Format::F16,
             _ => Format::F32,
         };
-        let mut sum = Sum::new(format.decode(c));
+        let mut sum = Sum::new(format.decode(c), a.len());
         for (x, y) in a.iter().zip(b) {
             sum.add(x.times(*y));
         }

@@ -113,8 +113,8 @@ pub(super) fn apply(f: &mut Function, edit: &Edit) {
         .iter()
         .map(|(ty, name)| Stmt::Reg(*ty, vec![(name.to_string(), Some(SCRATCH_COUNT))], f.line))
         .collect();
-    new.extend(rebuild(body, &mut 0, edit));
-    f.body = Some(new);
+    new.extend(rebuild(body.to_vec(), &mut 0, edit));
+    f.body = Some(new.into());
 }
 
 fn inner_size(s: &Stmt) -> usize {

@@ -317,7 +317,7 @@ impl Parser<'_> {
             return Ok(f);
         }
         self.expect('{')?;
-        f.body = Some(self.block()?);
+        f.body = Some(self.block()?.into());
         Ok(f)
     }
 

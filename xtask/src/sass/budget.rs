@@ -62,7 +62,7 @@ impl Budget {
             let mut say = |problem: String| {
                 findings.push(Finding {
                     arch: Some(kernel.arch.clone()),
-                    kernel: Some(kernel.name.clone()),
+                    kernel: Some(kernel.symbol.clone()),
                     problem,
                 });
             };
@@ -191,7 +191,6 @@ max_registers = 32
     fn kernel(symbol: &str, arch: &str, opcodes: &[&str]) -> Kernel {
         Kernel {
             symbol: symbol.into(),
-            name: symbol.into(),
             arch: arch.into(),
             registers: 32,
             opcodes: opcodes.iter().map(|name| ((*name).to_owned(), 1)).collect(),

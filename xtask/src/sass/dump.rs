@@ -1,7 +1,7 @@
 //! Reads kernels out of object files with cuobjdump.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use crate::process;
+use crate::sass::catalogue::Catalogue;
 use crate::sass::estimate::Estimate;
 use crate::sass::figures::{Figures, reserved_in_usage};
 use crate::sass::gpu::Gpu;
@@ -17,10 +18,8 @@ use crate::sass::instruction::Instruction;
 /// One kernel as compiled for one architecture.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Kernel {
-    /// As in the object file.
+    /// The name of its entry point.
     pub(crate) symbol: String,
-    /// As in the source, where c++filt is at hand.
-    pub(crate) name: String,
     /// Without its prefix: 90a.
     pub(crate) arch: String,
     pub(crate) registers: u32,
@@ -32,7 +31,7 @@ pub(crate) struct Kernel {
     pub(crate) opcodes: BTreeMap<String, u32>,
     #[serde(skip)]
     pub(crate) code: Vec<Instruction>,
-    /// What the code and the kernel's family say together, on the architecture's GPU.
+    /// What the code and the crate say together, on the architecture's GPU.
     pub(crate) figures: Option<Figures>,
     /// No measurement.
     pub(crate) estimate: Option<Estimate>,
@@ -49,8 +48,9 @@ impl Kernel {
     }
 
     /// Once all of the code is there.
-    pub(crate) fn examine(&mut self) {
-        self.figures = Figures::of(self);
+    pub(crate) fn examine(&mut self, catalogue: &Catalogue) {
+        let facts = catalogue.facts(&self.arch, &self.symbol);
+        self.figures = facts.and_then(|facts| Figures::of(self, facts));
         self.estimate = self.figures.as_ref().and_then(|figures| {
             let gpu = Gpu::of_arch(&self.arch)?;
             Estimate::of(figures, gpu)
@@ -99,7 +99,6 @@ fn entry<'a>(kernels: &'a mut Kernels, arch: &str, symbol: &str) -> &'a mut Kern
     let key = (arch.to_owned(), symbol.to_owned());
     kernels.entry(key).or_insert_with(|| Kernel {
         symbol: symbol.to_owned(),
-        name: symbol.to_owned(),
         arch: arch.to_owned(),
         ..Kernel::default()
     })
@@ -163,36 +162,6 @@ impl Code {
                 .entry(instruction.opcode.clone())
                 .or_default() += 1;
             kernel.code.push(instruction);
-        }
-    }
-}
-
-/// Names as in the source. c++filt comes with every g++; without it the symbols stay.
-pub(crate) fn demangle(kernels: &mut [Kernel]) {
-    let Ok(mut child) = Command::new("c++filt")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-    else {
-        return;
-    };
-    let symbols: String = kernels
-        .iter()
-        .map(|kernel| kernel.symbol.clone() + "\n")
-        .collect();
-    // Written beside the reading: neither side may wait for the other's full pipe.
-    let writer = child
-        .stdin
-        .take()
-        .map(|mut stdin| std::thread::spawn(move || stdin.write_all(symbols.as_bytes())));
-    let Ok(output) = child.wait_with_output() else {
-        return;
-    };
-    drop(writer);
-    let text = String::from_utf8_lossy(&output.stdout);
-    if text.lines().count() == kernels.len() {
-        for (kernel, name) in kernels.iter_mut().zip(text.lines()) {
-            kernel.name = name.to_owned();
         }
     }
 }

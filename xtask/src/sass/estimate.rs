@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::sass::family::WEIGHT_BYTES;
+use crate::sass::catalogue::WEIGHT_BYTES;
 use crate::sass::figures::Figures;
 use crate::sass::gpu::{ALU, Gpu, INTEGER_MULTIPLY, ISSUE, LATENCY, SHARED_BYTES, SPECIAL};
 
@@ -75,15 +75,14 @@ impl Estimate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sass::family::Facts;
+    use crate::sass::catalogue::example;
     use crate::sass::figures::MainLoop;
 
     fn figures(main: MainLoop, bytes_in_flight: u32) -> Figures {
         let gpu = Gpu::of_arch("90a").unwrap();
         Figures {
             gpu: gpu.name,
-            shape: "",
-            facts: Facts::of("_ZN5nvfp410gemv_nvfp4ILi1ELi1EEEvv", gpu).unwrap(),
+            facts: example(),
             ctas_per_sm: 1,
             ctas_limited_by: "launched",
             bytes_in_flight,

@@ -31,7 +31,10 @@ impl FigureBudget {
         say: &mut impl FnMut(String),
     ) {
         let Some(figures) = figures else {
-            return say("family.rs does not know its family, or gpu.rs its architecture".into());
+            return say(
+                "`nvfp4-gemv kernels` does not list it, or gpu.rs does not know its architecture"
+                    .into(),
+            );
         };
         if let Some(problem) = &figures.problem {
             say(format!("its main loop is not understood: {problem}"));
@@ -80,7 +83,7 @@ impl FigureBudget {
             ));
         }
         // Of the CTAs that are wanted, not of those that fit: the others wait for columns.
-        let wanted = of_cta.launched.unwrap_or(ctas);
+        let wanted = of_cta.launched;
         let columns = of_cta.tensor_columns * wanted;
         if let Some(most) = self.max_tensor_columns
             && columns > most
@@ -96,7 +99,7 @@ impl FigureBudget {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sass::family::Facts;
+    use crate::sass::catalogue::Facts;
     use crate::sass::figures::MainLoop;
     use crate::sass::gpu::Gpu;
 
@@ -109,14 +112,16 @@ main_loop = ['LDG.256']
 min_share_of_memory = 0.9
 ";
 
-    /// As of gemv_tcgen05<16>, just within the budget.
+    /// As of gemv_tcgen05, just within the budget.
     fn figures() -> Figures {
-        let gpu = Gpu::of_arch("100a").unwrap();
-        let symbol = "_ZN5nvfp47tcgen0512gemv_tcgen05ILj16EEEvv";
+        let gpu = Gpu::of_arch("100f").unwrap();
         Figures {
             gpu: gpu.name,
-            shape: "",
-            facts: Facts::of(symbol, gpu).unwrap(),
+            facts: Facts {
+                launched: 2,
+                tensor_columns: 256,
+                ..Facts::default()
+            },
             ctas_per_sm: 2,
             ctas_limited_by: "shared",
             bytes_in_flight: 64 << 10,

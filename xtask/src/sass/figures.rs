@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::sass::catalogue::Facts;
 use crate::sass::dump::Kernel;
-use crate::sass::family::{Facts, REPRESENTATIVE};
 use crate::sass::flow;
 use crate::sass::gpu::{Gpu, Need, RESERVED_SHARED, ctas_per_sm};
 use crate::sass::instruction::Instruction;
@@ -14,8 +14,6 @@ use crate::sass::instruction::Instruction;
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figures {
     pub(crate) gpu: &'static str,
-    /// The problem whose configuration is meant.
-    pub(crate) shape: &'static str,
     pub(crate) facts: Facts,
     /// CTAs of an SM, and what would have to be more for another one.
     pub(crate) ctas_per_sm: u32,
@@ -51,10 +49,9 @@ pub(crate) struct MainLoop {
 }
 
 impl Figures {
-    /// None where nothing is known about the kernel or the architecture.
-    pub(crate) fn of(kernel: &Kernel) -> Option<Self> {
+    /// None where nothing is known about the architecture.
+    pub(crate) fn of(kernel: &Kernel, facts: &Facts) -> Option<Self> {
         let gpu = Gpu::of_arch(&kernel.arch)?;
-        let facts = Facts::of(&kernel.symbol, gpu)?;
         let need = Need {
             threads: facts.threads,
             registers: kernel.registers,
@@ -62,23 +59,22 @@ impl Figures {
             tensor_columns: facts.tensor_columns,
         };
         let (fit, limited_by) = ctas_per_sm(&need, &gpu.sm);
-        let (ctas, limited_by) = match facts.launched {
-            Some(launched) if launched < fit => (launched, "launched"),
-            _ => (fit, limited_by),
+        let (ctas, limited_by) = match facts.launched < fit {
+            true => (facts.launched, "launched"),
+            false => (fit, limited_by),
         };
         let widest = |name: &str| {
             let loads = kernel.code.iter().filter(|i| i.name() == name);
             loads.map(Instruction::width).max().unwrap_or(0)
         };
-        let (main, problem) = match main_loop(kernel, &facts) {
+        let (main, problem) = match main_loop(kernel, facts) {
             Ok(main) => (main, None),
             Err(problem) => (None, Some(problem)),
         };
         Some(Self {
             gpu: gpu.name,
-            shape: REPRESENTATIVE,
             bytes_in_flight: facts.cta_bytes_in_flight * ctas,
-            facts,
+            facts: facts.clone(),
             ctas_per_sm: ctas,
             ctas_limited_by: limited_by,
             widest_global_load: widest("LDG"),
@@ -93,9 +89,9 @@ fn main_loop(kernel: &Kernel, facts: &Facts) -> Result<Option<MainLoop>, String>
     let Some(step) = facts.step else {
         return Ok(None);
     };
-    let is_dot = |instruction: &Instruction| step.dot.is(instruction);
+    let is_dot = |instruction: &Instruction| step.products.is(instruction);
     let body = flow::main_loop(&kernel.code, is_dot)
-        .ok_or_else(|| format!("no loop with {:?} dot products", step.dot))?;
+        .ok_or_else(|| format!("no loop with {:?} products", step.products))?;
     let dots = body.iter().filter(|i| is_dot(i)).count() as u32;
     let unrolled = step.unrolled(dots).ok_or_else(|| {
         format!("{dots} dot products in the main loop are no whole number of steps")
@@ -178,8 +174,9 @@ pub(crate) fn reserved_in_usage(arch: &str) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sass::catalogue::example;
 
-    /// A step of gemv_nvfp4<1, 1>, four rows of one block: 32 dp4a for 64 products.
+    /// A step of gemv_dot_n1_b1, four rows of one block: 32 dp4a for 64 products.
     fn kernel(dots: usize) -> Kernel {
         let mut code: Vec<String> = vec!["MOV R1, R2".into()];
         code.push("LDS.128 R4, [R2]".into());
@@ -191,7 +188,7 @@ mod tests {
         code.push("EXIT".into());
         let lines = code.iter().enumerate();
         Kernel {
-            symbol: "_ZN5nvfp410gemv_nvfp4ILi1ELi1EEEvNS_14CudaCoreParamsE".into(),
+            symbol: "gemv_dot_n1_b1".into(),
             arch: "90a".into(),
             registers: 128,
             shared: 1024,
@@ -204,7 +201,7 @@ mod tests {
 
     #[test]
     fn counts_the_main_loop() {
-        let figures = Figures::of(&kernel(32)).unwrap();
+        let figures = Figures::of(&kernel(32), &example()).unwrap();
         let main = figures.main.unwrap();
         assert_eq!((main.instructions, main.weights), (38, 64));
         assert_eq!(main.opcodes["LDG.E.64.CONSTANT"], 1);
@@ -223,10 +220,10 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_said() {
-        let figures = Figures::of(&kernel(31)).unwrap();
+        let figures = Figures::of(&kernel(31), &example()).unwrap();
         assert!(figures.main.is_none());
         assert!(figures.problem.unwrap().contains("31 dot products"));
-        let figures = Figures::of(&kernel(0)).unwrap();
+        let figures = Figures::of(&kernel(0), &example()).unwrap();
         assert!(figures.problem.unwrap().contains("no loop"));
     }
 

@@ -1,9 +1,9 @@
 //! Checks the machine code of the kernels: what no test of results can see.
 
 mod budget;
+mod catalogue;
 mod dump;
 mod estimate;
-mod family;
 mod figure_budget;
 mod figures;
 mod flow;
@@ -20,6 +20,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use self::budget::Budget;
+use self::catalogue::Catalogue;
 use self::dump::Kernel;
 use self::measured::Measured;
 use self::report::Report;
@@ -51,12 +52,12 @@ pub(crate) fn command(workspace: &Workspace, args: &SassArgs) -> Result<()> {
     let toolchain = toolchain::ensure(workspace)?;
     let cuobjdump = toolchain::cuobjdump(workspace, &toolchain)?;
 
+    let cargo = Cargo::new(workspace).with_toolchain(&toolchain);
     let places = if args.objects.is_empty() {
         // What was asked to be built is what must be there.
         if let Ok(archs) = std::env::var("NVFP4_GEMV_ARCHS") {
             budget.archs = arch::parse(&archs, arch::gpus_here).map_err(anyhow::Error::msg)?;
         }
-        let cargo = Cargo::new(workspace).with_toolchain(&toolchain);
         vec![cargo.out_dir(&["--release"])?]
     } else {
         args.objects.clone()
@@ -67,13 +68,17 @@ pub(crate) fn command(workspace: &Workspace, args: &SassArgs) -> Result<()> {
         dump::read(&cuobjdump, file, &mut kernels)?;
     }
     let mut kernels: Vec<Kernel> = kernels.into_values().collect();
-    dump::demangle(&mut kernels);
-    kernels.iter_mut().for_each(Kernel::examine);
+    let program = cargo.executable(&["--release", "--bin", "nvfp4-gemv"])?;
+    let catalogue = Catalogue::ask(&program, &budget.archs)?;
+    for kernel in &mut kernels {
+        kernel.examine(&catalogue);
+    }
     let findings = budget.examine(&kernels);
     let report = Report {
         files: &files,
         kernels: &kernels,
         measured: &measured,
+        problem: &catalogue.problem,
         findings: &findings,
     };
     if args.json {

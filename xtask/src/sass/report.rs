@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use crate::sass::budget::{Finding, is_form_of};
 use crate::sass::dump::Kernel;
 use crate::sass::estimate::Estimate;
-use crate::sass::family::REPRESENTATIVE;
 use crate::sass::figures::Figures;
 use crate::sass::gpu::{GPUS, Gpu, LATENCY};
 use crate::sass::measured::{Measured, MeasuredKernel, Time};
@@ -24,6 +23,8 @@ pub(crate) struct Report<'a> {
     pub(crate) files: &'a [PathBuf],
     pub(crate) kernels: &'a [Kernel],
     pub(crate) measured: &'a Measured,
+    /// That kernels are launched for.
+    pub(crate) problem: &'a str,
     pub(crate) findings: &'a [Finding],
 }
 
@@ -79,14 +80,15 @@ impl Report<'_> {
             for column in COLUMNS {
                 print!(" {:>7}", count(kernel, column));
             }
-            println!("  {}", short_name(kernel));
+            println!("  {}", kernel.symbol);
         }
         println!();
     }
 
     fn print_estimates(&self) {
         println!(
-            "ESTIMATES from the compiled code, not measured; configurations for {REPRESENTATIVE}"
+            "ESTIMATES from the compiled code, not measured; configurations for {}",
+            self.problem
         );
         let archs = self.archs();
         for gpu in GPUS.iter().filter(|gpu| archs.contains(gpu.arch)) {
@@ -191,7 +193,7 @@ fn estimate_line(kernel: &Kernel, figures: &Figures) -> String {
         let value = estimate.and_then(|estimate| estimate.of_memory(resource));
         line += &format!(" {:>7}", number(value));
     }
-    line + &format!("  {:<13} {}", limit(estimate), short_name(kernel))
+    line + &format!("  {:<13} {}", limit(estimate), kernel.symbol)
 }
 
 fn limit(estimate: Option<&Estimate>) -> String {
@@ -205,7 +207,7 @@ fn print_times(measured: &MeasuredKernel, kernel: &Kernel) {
     let shares = measured.times.iter().map(Time::share);
     println!(
         "  {} (sm_{}): estimated limit {}; measured {:.2} to {:.2}",
-        short_name(kernel),
+        kernel.symbol,
         kernel.arch,
         limit(kernel.estimate.as_ref()),
         shares.clone().fold(f64::INFINITY, f64::min),
@@ -224,14 +226,6 @@ fn print_times(measured: &MeasuredKernel, kernel: &Kernel) {
 }
 
 /// Without namespaces, parameters and return type.
-fn short_name(kernel: &Kernel) -> String {
-    let name = kernel.name.split('(').next().unwrap_or("");
-    let name = name.strip_prefix("void ").unwrap_or(name);
-    ["nvfp4::", "tma::", "tcgen05::"]
-        .iter()
-        .fold(name.to_owned(), |name, space| name.replace(space, ""))
-}
-
 fn count(kernel: &Kernel, pattern: &str) -> u32 {
     let matching = kernel
         .opcodes

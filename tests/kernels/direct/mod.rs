@@ -1,0 +1,5 @@
+//! The direct kernel.
+
+pub(crate) mod sim;
+
+crate::gather![sim];

@@ -1,0 +1,172 @@
+//! `gemv_direct`, for vectors of all types.
+
+use nvfp4_gemv::kernel::DirectConfig;
+use nvfp4_gemv::kernel::params::nvfp4_direct_params as Params;
+use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
+use ptx_sim::mutate::{Kind, Mutant, Score};
+use ptx_sim::{Policy, Timing, Uninitialised};
+
+use crate::support::faults::{Run, demand, demand_right_plans, share, subject};
+use crate::support::operands::{Case, Data};
+use crate::support::ptx::ALL;
+use crate::support::schedules::options;
+use crate::support::sim::Simulator;
+use std::mem::offset_of;
+
+crate::trials! {
+    simulator: nvfp4, f16, bf16, f32, faults_nvfp4, faults_f16, wrong_plans;
+    long: sampled_faults;
+}
+
+/// Every type, number of vectors and layout, on every architecture; blocks a load and parts of K by turns.
+fn check(activation: Activation) {
+    for simulator in ALL.map(Simulator::new) {
+        for (i, n) in [1, 2, 3, 5, 11].into_iter().enumerate() {
+            for layout in ScaleLayout::ALL {
+                for data in [Data::Integers, Data::FullRange] {
+                    let exact = data == Data::Integers;
+                    let (k, l) = if exact { (1056, 1 + usize::from(n == 1)) } else { (288, 1) };
+                    let case = Case {
+                        activation,
+                        ..Case::new(Shape::new(13, n, k, l).expect("a shape"), data, layout, 3)
+                    };
+                    let policy = match layout {
+                        ScaleLayout::Tiled128x4 => Policy::Random(n as u64),
+                        ScaleLayout::Linear => Policy::Fair,
+                    };
+                    let blocks: &[u32] = if n == 1 { &[1, 2] } else { &[1 + i as u32 % 2] };
+                    for &blocks_per_load in blocks {
+                        let config = DirectConfig {
+                            blocks_per_load,
+                            warps: 4,
+                            k_split: if exact { 2 } else { 1 },
+                        };
+                        simulator.check(&case, config, n == 2, &options(policy, Timing::Eager));
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn nvfp4() {
+    check(Activation::Nvfp4);
+}
+
+fn f16() {
+    check(Activation::F16);
+}
+
+fn bf16() {
+    check(Activation::Bf16);
+}
+
+fn f32() {
+    check(Activation::F32);
+}
+
+/// Launches of one kernel that between them have all it does: rows in two 128-row tiles of scales, with one vector
+/// less where that is the same kernel; warps that take two steps, and come second to a last tile of one row; other
+/// results. Two batches.
+pub(crate) fn runs(
+    arch: &'static str,
+    activation: Activation,
+    n: usize,
+    lengths: [usize; 3],
+    config: impl Fn(u32) -> nvfp4_gemv::kernel::Config,
+) -> Vec<Run> {
+    use ScaleLayout::{Linear, Tiled128x4};
+    let fewer = if n > 2 { n - 1 } else { n };
+    [
+        (Tiled128x4, 226, lengths[0], 2, fewer, FloatType::F32),
+        (Linear, 57, lengths[1], 1, n, FloatType::F32),
+        (Linear, 13, lengths[2], 1, n, FloatType::F16),
+    ]
+    .map(|(layout, m, k, k_split, n, output)| {
+        let shape = Shape::new(m, n, k, 2).expect("a shape");
+        let case = Case {
+            activation,
+            output,
+            row_alpha: m == 57,
+            vector_alpha: m == 57 && activation == Activation::Nvfp4,
+            ..Case::new(shape, Data::Integers, layout, 5)
+        };
+        Run::new(arch, &case, config(k_split), false, Uninitialised::Error)
+    })
+    .into()
+}
+
+/// Nothing is asynchronous there, so that timing does not matter.
+pub(crate) fn policies() -> Vec<(Policy, Timing)> {
+    use Policy::{Fair, Random, Starve};
+    [Fair, Starve(0), Random(1), Starve(1), Random(2)]
+        .map(|policy| (policy, Timing::Eager))
+        .to_vec()
+}
+
+/// Kinds of which every fault in these kernels shows. Which others are equivalent depends on the
+/// compiler that wrote the PTX, so that no list is kept.
+pub(crate) fn shared_memory(mutant: &Mutant) -> bool {
+    use Kind::{DropBarrier, DropShuffle, DropStore, LateWait, ShuffleLane};
+    matches!(
+        mutant.kind,
+        DropBarrier | LateWait | DropStore | DropShuffle | ShuffleLane
+    )
+}
+
+fn sample(mutant: &Mutant) -> bool {
+    !shared_memory(mutant) && share(mutant, 16)
+}
+
+/// The list of faults in compiled kernels.
+pub(crate) const LIST: &str = include_str!("equivalent_faults.txt");
+
+/// Demands that of every kind of fault, in one of 16 of the faults, survivors are of a kind that the list explains,
+/// and few: its patterns are broader than for PTX that does not change.
+pub(crate) fn demand_sampled(name: &str, arch: &'static str, runs: Vec<Run>, least: usize) {
+    // A CTA that works on all batches meets its own shared memory again.
+    let runs = runs.into_iter().map(Run::in_one_row).collect();
+    let subject = subject(name, arch, runs, policies(), sample);
+    let score: Score = demand(&subject, LIST, 20);
+    assert!(score.total_caught() * 100 >= score.mutants * least, "{score}");
+}
+
+/// Demands that every fault of shared memory and shuffles is noticed.
+pub(crate) fn demand_all(name: &str, arch: &'static str, runs: Vec<Run>, least: usize) {
+    let runs = runs.into_iter().map(Run::in_one_row).collect();
+    let subject = subject(name, arch, runs, policies(), shared_memory);
+    demand(&subject, LIST, least);
+}
+
+fn direct(activation: Activation, n: usize, blocks_per_load: u32) -> Vec<Run> {
+    runs("90a", activation, n, [544, 1088, 288], |k_split| {
+        let config = DirectConfig {
+            blocks_per_load,
+            warps: 4,
+            k_split,
+        };
+        config.into()
+    })
+}
+
+fn faults_nvfp4() {
+    demand_all("gemv_direct_nvfp4", "90a", direct(Activation::Nvfp4, 8, 2), 60);
+}
+
+fn faults_f16() {
+    demand_all("gemv_direct_f16", "90a", direct(Activation::F16, 1, 1), 20);
+}
+
+fn sampled_faults() {
+    demand_sampled("gemv_direct_nvfp4", "90a", direct(Activation::Nvfp4, 8, 2), 90);
+    demand_sampled("gemv_direct_f16", "90a", direct(Activation::F16, 1, 1), 90);
+}
+
+fn wrong_plans() {
+    const DOT: &str = "the dot kernel's";
+    let harmless = [
+        (offset_of!(Params, tiles_per_cta), DOT),
+        (offset_of!(Params, tiles_left), DOT),
+    ];
+    demand_right_plans("90a", &direct(Activation::Nvfp4, 8, 2), &harmless);
+}

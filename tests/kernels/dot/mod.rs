@@ -1,0 +1,5 @@
+//! The dot kernel.
+
+mod sim;
+
+crate::gather![sim];

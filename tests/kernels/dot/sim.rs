@@ -1,0 +1,184 @@
+//! `gemv_dot`: integer products, and f16 products of four blocks a load.
+
+use std::sync::Arc;
+
+use nvfp4_gemv::format::{e2m1, e4m3};
+use nvfp4_gemv::kernel::DotConfig;
+use nvfp4_gemv::problem::Problem;
+use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
+use ptx_sim::{Policy, Timing};
+
+use crate::direct::sim::{demand_all, demand_sampled, runs};
+use crate::support::faults::{Run, demand_right_plans};
+use crate::support::operands::{Case, Data, Operands, numbers};
+use crate::support::ptx::ALL;
+use crate::support::schedules::options;
+use crate::support::sim::Simulator;
+
+crate::trials! {
+    simulator: integer_products, wide_loads, faults, faults_wide, wrong_plans;
+    long: wide_loads_everywhere, sampled_faults;
+}
+
+fn policy(layout: ScaleLayout, n: usize) -> Policy {
+    match layout {
+        ScaleLayout::Tiled128x4 => Policy::Random(n as u64),
+        ScaleLayout::Linear => Policy::Fair,
+    }
+}
+
+fn integer_products() {
+    for simulator in ALL.map(Simulator::new) {
+        for n in [1, 2, 3, 5, 11] {
+            for layout in ScaleLayout::ALL {
+                for data in [Data::Integers, Data::FullRange] {
+                    let exact = data == Data::Integers;
+                    let (k, l) = if exact { (1056, 1 + usize::from(n == 1)) } else { (288, 1) };
+                    let shape = Shape::new(13, n, k, l).expect("a shape");
+                    let case = Case::new(shape, data, layout, 3);
+                    for (ctas, blocks_per_load) in [(1, 1 + u32::from(exact)), (3, 2)] {
+                        let config = DotConfig {
+                            blocks_per_load,
+                            warps: 4,
+                            k_split: if exact { 2 } else { 1 },
+                            ctas,
+                        };
+                        let options = options(policy(layout, n), Timing::Eager);
+                        simulator.check(&case, config, n == 2, &options);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A dot product as four blocks a load order it, from each block's exact sum and the product of its scales.
+fn in_wide_order(blocks: &[(f32, f32)], k_split: usize) -> f32 {
+    let parts = (0..k_split).map(|part| {
+        let mut lanes = [0f32; 32];
+        for span in blocks.chunks(128).skip(part).step_by(k_split) {
+            for (lane, own) in span.chunks(4).enumerate() {
+                for &(sum, scale) in own {
+                    lanes[lane] = sum.mul_add(scale, lanes[lane]);
+                }
+            }
+        }
+        for offset in [16, 8, 4, 2, 1] {
+            lanes = std::array::from_fn(|i| lanes[i] + lanes[i ^ offset]);
+        }
+        lanes[0]
+    });
+    parts.fold(0.0, |y, part| y + part)
+}
+
+/// A block's exact sum, and the product of its scales.
+fn block(problem: &Problem, row: usize, vector: usize, block: usize) -> (f32, f32) {
+    let (bytes, blocks) = (problem.shape.row_code_bytes(), problem.shape.blocks());
+    let code = |codes: &[u8], row: usize, i: usize| {
+        e2m1::decode(e2m1::unpack(&codes[row * bytes..], block * 16 + i))
+    };
+    let products = (0..16).map(|i| code(&problem.a, row, i) * code(&problem.b, vector, i));
+    let scale = |scales: &[u8], row: usize| e4m3::decode(scales[row * blocks + block]);
+    let scales = scale(&problem.sfa, row) * scale(&problem.sfb, vector);
+    (products.sum::<f32>(), scales)
+}
+
+/// Loads of 32 bytes: results are bit for bit what exact sums of blocks give in the kernel's order. K ends in
+/// the middle of a warp's step, or has fewer steps than warps share; rows end in the middle of a tile.
+fn wide(arch: &'static str, every: usize) {
+    let simulator = Simulator::new(arch);
+    let mut turn = 0;
+    for (k, k_split, m, ctas) in [
+        (64, 1, 5, 1),
+        (1088, 2, 13, 3),
+        (4160, 2, 6, 2),
+        (6208, 4, 3, 1),
+    ] {
+        for n in [1, 2, 3, 8] {
+            for layout in ScaleLayout::ALL {
+                for data in [Data::Integers, Data::FullRange] {
+                    turn += 1;
+                    if turn % every != 0 {
+                        continue;
+                    }
+                    let tall = layout == ScaleLayout::Tiled128x4 && k < 2048;
+                    let m = if tall { m + 128 } else { m };
+                    let l = 1 + usize::from(n == 1);
+                    let shape = Shape::new(m, n, k, l).expect("a shape");
+                    let problem = match data {
+                        Data::Integers => Problem::integers(shape, 11),
+                        _ => Problem::full_range(shape, 11),
+                    };
+                    let case = Case::new(shape, data, layout, 11);
+                    let operands = Arc::new(Operands::of(&case, &problem));
+                    let config = DotConfig {
+                        blocks_per_load: 4,
+                        warps: 4,
+                        k_split,
+                        ctas,
+                    };
+                    let options = options(policy(layout, n), Timing::Eager);
+                    let output = simulator.run(&operands, config, false, &options);
+                    let alpha = problem.alpha.as_ref().map_or(1.0, |alpha| alpha[0]);
+                    for (i, got) in numbers(&output, FloatType::F32).enumerate() {
+                        let (vector, row) = (i / m, i / (n * m) * m + i % m);
+                        let blocks: Vec<(f32, f32)> = (0..shape.blocks())
+                            .map(|b| block(&problem, row, vector, b))
+                            .collect();
+                        let want = in_wide_order(&blocks, k_split as usize) * alpha;
+                        assert_eq!(got as f32, want, "{case:?}, element {i}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn wide_loads() {
+    wide("100a", 3);
+}
+
+fn wide_loads_everywhere() {
+    for arch in ["100a", "103a", "120a"] {
+        wide(arch, 1);
+    }
+}
+
+fn dot(arch: &'static str, blocks_per_load: u32, lengths: [usize; 3]) -> Vec<Run> {
+    runs(arch, Activation::Nvfp4, 2, lengths, |k_split| {
+        let config = DotConfig {
+            blocks_per_load,
+            warps: 4,
+            k_split,
+            ctas: 3,
+        };
+        config.into()
+    })
+}
+
+fn integer() -> Vec<Run> {
+    dot("90a", 2, [544, 1088, 288])
+}
+
+fn four_blocks() -> Vec<Run> {
+    dot("100a", 4, [4224, 2176, 320])
+}
+
+fn faults() {
+    demand_all("gemv_dot", "90a", integer(), 30);
+}
+
+fn faults_wide() {
+    demand_all("gemv_dot_wide", "100a", four_blocks(), 30);
+}
+
+fn sampled_faults() {
+    demand_sampled("gemv_dot", "90a", integer(), 90);
+    // A small sample, with the same equivalent fault in unrolled copies.
+    demand_sampled("gemv_dot_wide", "100a", four_blocks(), 80);
+}
+
+fn wrong_plans() {
+    demand_right_plans("90a", &integer(), &[]);
+    demand_right_plans("100a", &four_blocks(), &[]);
+}

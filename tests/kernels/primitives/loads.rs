@@ -1,0 +1,67 @@
+//! Global loads: every one reads its own width and nothing more.
+
+use super::trial::{ALL, BLACKWELL, Kernels, noise};
+
+crate::trials! {
+    simulator: widths;
+}
+
+const LOADS: [(&str, usize, &str); 9] = [
+    (
+        WIDEST,
+        32,
+        "ld.global.nc.L1::no_allocate.L2::evict_first.L2::256B.v8.u32",
+    ),
+    (
+        "load_stream_128",
+        16,
+        "ld.global.nc.L1::no_allocate.L2::256B.v4.u32",
+    ),
+    (
+        "load_stream_64",
+        8,
+        "ld.global.nc.L1::no_allocate.L2::256B.v2.u32",
+    ),
+    ("load_fresh_128", 16, "ld.global.v4.u32"),
+    ("load_fresh_64", 8, "ld.global.v2.u32"),
+    ("load_cached_32", 4, "ld.global.nc.u32"),
+    ("load_cached_16", 2, "ld.global.nc.u16"),
+    ("load_cached_8", 1, "ld.global.nc.u8"),
+    ("load_fresh_8", 1, "ld.global.u8"),
+];
+/// Of Blackwell only.
+const WIDEST: &str = "load_stream_256";
+const THREADS: usize = 64;
+
+fn widths() {
+    for arch in ALL {
+        let kernels = Kernels::new("loads", arch);
+        let there = |name: &str| name != WIDEST || arch == BLACKWELL;
+        for (name, width, instruction) in LOADS.into_iter().filter(|load| there(load.0)) {
+            let data = noise((THREADS + 1) * width, 1);
+            let trial = |offset: usize| {
+                kernels
+                    .trial(name, [1, 1, 1], [THREADS as u32, 1, 1])
+                    .input(&data)
+                    .output(THREADS * width)
+                    .words(&[offset as u32])
+            };
+            // To the last byte, and an element past it.
+            trial(0).gives(&data[..THREADS * width]);
+            trial(width).gives(&data[width..]);
+            trial(2 * width).is_refused(&["outside"]);
+            if width > 1 {
+                trial(width / 2).is_refused(&["multiple"]);
+            }
+            // What the simulator does not act on.
+            let body = body(&kernels.ptx, name);
+            assert!(body.contains(instruction), "{arch}: {body}");
+        }
+    }
+}
+
+/// The text of an entry.
+fn body<'a>(ptx: &'a str, kernel: &str) -> &'a str {
+    let entry = ptx.split(".entry ").find(|e| e.starts_with(kernel));
+    entry.expect(kernel)
+}

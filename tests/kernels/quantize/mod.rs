@@ -1,0 +1,5 @@
+//! The kernels that quantise vectors.
+
+mod sim;
+
+crate::gather![sim];

@@ -1,0 +1,188 @@
+//! The quantiser, as nvcc compiles it, against the host's, bit for bit. The hardware's conversions to E2M1 are on
+//! Blackwell only: here they run too.
+
+use half::{bf16, f16};
+use nvfp4_gemv::kernel::plan::Launch;
+use nvfp4_gemv::kernel::quantize::{self, Global, Quantize};
+use nvfp4_gemv::quantize::quantize_vectors_or_nan;
+use nvfp4_gemv::{FloatType, GlobalScale, ScaleLayout, Shape, Strides, VectorScale, convert_scales};
+use ptx_sim::{Options, Policy};
+
+use crate::support::ptx::{self, ALL};
+use crate::support::quantize_data::{Kind, Source, vectors};
+use crate::support::sim;
+
+crate::trials! {
+    simulator: f16_vectors, bf16_vectors, f32_vectors, many_batches, instructions;
+}
+
+/// Element types as memory has them.
+trait Simulated: Source {
+    const ELEMENT: FloatType;
+    fn memory(values: &[Self]) -> Vec<u8>;
+}
+
+macro_rules! simulated {
+    ($type:ty, $element:ident) => {
+        impl Simulated for $type {
+            const ELEMENT: FloatType = FloatType::$element;
+            fn memory(values: &[Self]) -> Vec<u8> {
+                values.iter().flat_map(|x| x.to_le_bytes()).collect()
+            }
+        }
+    };
+}
+
+simulated!(f16, F16);
+simulated!(bf16, Bf16);
+simulated!(f32, F32);
+
+/// Where global scales come from.
+#[derive(Clone, Copy, Debug)]
+enum Given<'a> {
+    Nothing,
+    Shared(f32),
+    PerVector(&'a [f32]),
+}
+
+/// Quantises `x` with a plan that `change` may change.
+fn check<T: Simulated>(
+    arch: &'static str,
+    (n, k, l): (usize, usize, usize),
+    x: &[T],
+    given: Given<'_>,
+    layout: ScaleLayout,
+    policy: Policy,
+    change: fn(&mut Launch),
+) {
+    let shape = Shape::new(1, n, k, l).expect("a shape");
+    let (rows, blocks) = (n * l, k / 16);
+    let scale = match given {
+        Given::Nothing => None,
+        Given::Shared(value) => Some(VectorScale::Shared(GlobalScale::Multiplier(value))),
+        Given::PerVector(values) => Some(VectorScale::PerVector(values)),
+    };
+    let host = quantize_vectors_or_nan(x, rows, k, scale).expect("the host quantises");
+
+    let mut sim = sim::empty(arch);
+    let memory = T::memory(x);
+    let row = memory.len() / rows;
+    let values = sim.upload("vectors", &memory).expect("memory").address;
+    let global = match given {
+        Given::Nothing => Global::Computed,
+        Given::Shared(value) => Global::Shared(GlobalScale::Multiplier(value)),
+        Given::PerVector(values) => {
+            let globals = sim.upload("globals", &f32::memory(values));
+            Global::PerVector(globals.expect("memory").address)
+        }
+    };
+    let mut alloc = |name, bytes| sim.alloc(name, bytes).expect("memory");
+    let codes = alloc("codes", rows * k / 2);
+    let scales = alloc("scales", layout.bytes(n, blocks) * l);
+    let alpha = alloc("alpha", rows * 4);
+    let mut planned = quantize::launch(
+        &shape,
+        &Quantize {
+            element: T::ELEMENT,
+            values,
+            strides: Strides { row, batch: row * n },
+            global,
+            codes: codes.address,
+            scales: scales.address,
+            layout,
+            vector_alpha: alpha.address,
+        },
+    );
+    change(&mut planned);
+    let context = format!("{} for {arch}: {shape}, {given:?}", planned.entry);
+    let launch = &sim::launches(&planned).expect("a valid launch")[0];
+    let options = Options {
+        policy,
+        ..Options::default()
+    };
+    let program = &ptx::entry(planned.entry, arch).program;
+    let report = sim
+        .run_program(program, launch, &options, None)
+        .unwrap_or_else(|error| panic!("{context}: {error}"));
+    assert!(report.warnings.is_empty(), "{:?}", report.warnings);
+    for buffer in [codes, scales, alpha] {
+        assert!(sim.fully_written(buffer), "{context}");
+    }
+    let linear = ScaleLayout::Linear;
+    let want = convert_scales(&host.scales, linear, layout, n, k, l).expect("scales");
+    assert_eq!(sim.download(alpha), f32::memory(&host.globals), "{context}");
+    assert!(sim.download(scales) == want, "{context}: scales");
+    assert!(sim.download(codes) == host.codes, "{context}: codes");
+}
+
+fn same_bits<T: Simulated>() {
+    let one_cta: fn(&mut Launch) = |planned| planned.grid[0] = 1;
+    let as_planned: fn(&mut Launch) = |_| {};
+    let shapes = [
+        ((1, 16, 1), as_planned),
+        ((3, 48, 2), as_planned),
+        ((1, 4160, 1), as_planned),
+        ((16, 80, 1), as_planned),
+        // A CTA that strides over its part.
+        ((1, 8240, 1), one_cta),
+    ];
+    for arch in ALL {
+        for (seed, (shape, change)) in shapes.into_iter().enumerate() {
+            for (i, kind) in Kind::ALL.into_iter().enumerate() {
+                let (n, k, l) = shape;
+                let x: Vec<T> = vectors(kind, n * l, k, seed as u64);
+                let layout = ScaleLayout::ALL[(seed + i) % 2];
+                let policy = Policy::Random(seed as u64);
+                check(arch, shape, &x, Given::Nothing, layout, policy, change);
+            }
+        }
+        for value in [0.37, 1e38, 1e-45] {
+            let x: Vec<T> = vectors(Kind::Zeros, 2, 64, 9);
+            for layout in ScaleLayout::ALL {
+                for given in [Given::Shared(value), Given::PerVector(&[value, f32::NAN])] {
+                    check(arch, (2, 64, 1), &x, given, layout, Policy::Fair, as_planned);
+                }
+            }
+        }
+    }
+}
+
+fn f16_vectors() {
+    same_bits::<f16>();
+}
+
+fn bf16_vectors() {
+    same_bits::<bf16>();
+}
+
+fn f32_vectors() {
+    same_bits::<f32>();
+}
+
+/// Batches after each other in one CTA, whose warps may be a batch apart.
+fn many_batches() {
+    for arch in ALL {
+        for seed in 0..8 {
+            let x: Vec<f16> = vectors(Kind::Spread, 6, 2048, seed);
+            let layout = ScaleLayout::ALL[seed as usize % 2];
+            let policy = Policy::Random(seed);
+            check(arch, (1, 2048, 6), &x, Given::Nothing, layout, policy, |planned| {
+                planned.grid = [1, 1, 1];
+            });
+        }
+    }
+}
+
+/// Conversions are the hardware's where it has them.
+fn instructions() {
+    for arch in ALL {
+        let unit = ptx::of_arch(arch).find(|unit| unit.name == "quantize");
+        let ptx = ptx::unit(unit.expect("the unit"), arch);
+        for (instruction, has) in [
+            ("cvt.rn.satfinite.e2m1x2.f32", arch == "100a"),
+            ("cvt.rn.satfinite.e4m3x2.f32", arch != "80"),
+        ] {
+            assert_eq!(ptx.contains(instruction), has, "{instruction} for {arch}");
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! The kernels that change the layout of scales.
+
+mod sim;
+
+crate::gather![sim];

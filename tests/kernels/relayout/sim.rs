@@ -1,0 +1,53 @@
+//! The change of scale layouts, as nvcc compiles it, against the host's.
+
+use nvfp4_gemv::kernel::relayout;
+use nvfp4_gemv::{ScaleLayout, Shape, convert_scales};
+use ptx_sim::{Options, Policy};
+
+use crate::support::ptx::{self, ALL};
+use crate::support::sim;
+
+crate::trials! {
+    simulator: both_ways;
+}
+
+fn both_ways() {
+    let (linear, tiled) = (ScaleLayout::Linear, ScaleLayout::Tiled128x4);
+    for arch in ALL {
+        for (m, k, l) in [
+            (1, 16, 2),
+            (131, 80, 1),
+            (129, 528, 2),
+            (128, 1024, 1),
+            (37, 576, 1),
+        ] {
+            let shape = Shape::gemv(m, k, l).expect("a shape");
+            let mut rows = vec![0; linear.bytes(m, k / 16) * l];
+            fastrand::Rng::with_seed(m as u64).fill(&mut rows);
+            let atoms = convert_scales(&rows, linear, tiled, m, k, l).expect("scales");
+            for (to, from, want) in [(tiled, &rows, &atoms), (linear, &atoms, &rows)] {
+                // As planned; one CTA that strides over all tiles; several; more than tiles.
+                for ctas in [None, Some(1), Some(3), Some(9)] {
+                    let mut sim = sim::empty(arch);
+                    let from = sim.upload("source", from).expect("memory");
+                    let out = sim.alloc("destination", want.len()).expect("memory");
+                    let mut planned = relayout::launch(&shape, to, from.address, out.address);
+                    planned.grid[0] = ctas.unwrap_or(planned.grid[0]);
+                    let context = format!("{} for {arch}: {shape}, {ctas:?}", planned.entry);
+                    let launch = &sim::launches(&planned).expect("a valid launch")[0];
+                    let options = Options {
+                        policy: Policy::Random(7),
+                        ..Options::default()
+                    };
+                    let program = &ptx::entry(planned.entry, arch).program;
+                    let report = sim
+                        .run_program(program, launch, &options, None)
+                        .unwrap_or_else(|error| panic!("{context}: {error}"));
+                    assert!(report.warnings.is_empty(), "{:?}", report.warnings);
+                    assert!(sim.fully_written(out), "{context}");
+                    assert!(sim.download(out) == want, "{context}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! The ring kernel.
+
+mod sim;
+
+crate::gather![sim];

@@ -1,0 +1,357 @@
+//! `gemv_ring`: every kind of config, compared with the f64 reference.
+
+use std::mem::offset_of;
+use std::sync::Arc;
+
+use nvfp4_gemv::kernel::RingConfig;
+use nvfp4_gemv::kernel::params::nvfp4_ring_params as Params;
+use nvfp4_gemv::{FloatType, ScaleLayout, Shape};
+use ptx_sim::mutate;
+use ptx_sim::{Options, Policy, Timing, Uninitialised};
+
+use crate::support::faults::{Run, demand, demand_right_plans, no_arithmetic, subject};
+use crate::support::operands::{Case, Data, Operands};
+use crate::support::schedules::{few, options, schedules};
+use crate::support::sim::{Simulator, source_line};
+
+crate::trials! {
+    simulator: hopper, blackwell, slow_producer, faults_two_stages_a_unit, faults_one_stage_a_unit, wrong_plans;
+    long: every_config_on_every_kernel, random_configs;
+}
+
+/// A problem, and a config for it.
+#[derive(Clone, Copy)]
+struct Cutting {
+    shape: Shape,
+    layout: ScaleLayout,
+    config: RingConfig,
+    chained: bool,
+    every_schedule: bool,
+}
+
+fn cutting(
+    (m, k, l): (usize, usize, usize),
+    layout: ScaleLayout,
+    (groups, depth, granule, ctas): (u32, u32, u32, u32),
+) -> Cutting {
+    Cutting {
+        shape: Shape::gemv(m, k, l).unwrap(),
+        layout,
+        config: RingConfig {
+            chunks: 1,
+            groups,
+            rows: 4,
+            depth,
+            granule,
+            cached: false,
+            ctas,
+        },
+        chained: depth == 2,
+        every_schedule: false,
+    }
+}
+
+impl Cutting {
+    /// For another kernel.
+    fn on(mut self, (chunks, rows, cached): (u32, u32, bool)) -> Self {
+        self.config.chunks = chunks;
+        self.config.rows = rows;
+        self.config.cached = cached;
+        self
+    }
+
+    fn case(&self, data: Data) -> Case {
+        Case::new(self.shape, data, self.layout, 7)
+    }
+
+    /// Units with rows of another CTA, or past M, leave gaps in the ring, which are read and multiplied.
+    /// Where there are none, nothing may be read that was not written.
+    fn uninitialised(&self, seed: u64) -> Uninitialised {
+        let unit = if self.layout == ScaleLayout::Tiled128x4 {
+            128
+        } else {
+            4
+        };
+        let rows = self.shape.m() * self.shape.l();
+        let whole = self.config.granule == 4 || (rows / 4).is_multiple_of(self.config.ctas as usize);
+        if whole && rows.is_multiple_of(unit) {
+            Uninitialised::Error
+        } else {
+            Uninitialised::Stale(seed)
+        }
+    }
+}
+
+/// Small launches that between them do everything that a config can ask for.
+fn cuttings() -> Vec<Cutting> {
+    use ScaleLayout::{Linear, Tiled128x4};
+    vec![
+        // Rings that go round several times; lanes past K; M not a multiple of four.
+        Cutting {
+            every_schedule: true,
+            ..cutting((54, 768, 1), Linear, (2, 2, 1, 2))
+        },
+        // Groups with nothing to do.
+        cutting((5, 256, 1), Linear, (3, 1, 1, 1)),
+        // Several warps a row, and warps past K; fewer rows than a unit.
+        cutting((3, 3072, 1), Linear, (2, 1, 1, 1)),
+        Cutting {
+            every_schedule: true,
+            ..cutting((9, 1280, 1), Linear, (2, 3, 4, 1))
+        },
+        // CTAs that begin and end within units, and straddle batches.
+        cutting((20, 768, 3), Linear, (2, 1, 1, 7)),
+        // One CTA with more batches than two, a unit each, in the order of one group and of two.
+        cutting((4, 256, 6), Linear, (1, 3, 1, 1)),
+        cutting((8, 1280, 4), Linear, (2, 2, 4, 1)),
+        // Groups with nothing to do, behind the last batch.
+        cutting((8, 256, 2), Linear, (7, 1, 4, 1)),
+        cutting((8, 256, 2), Linear, (6, 2, 1, 3)),
+        // More rows than consumer threads.
+        cutting((75, 256, 1), Linear, (1, 3, 1, 1)),
+        cutting((140, 256, 1), Tiled128x4, (1, 2, 4, 1)),
+        cutting((70, 1280, 1), Linear, (1, 1, 1, 1)),
+        cutting((70, 2304, 1), Linear, (1, 2, 1, 1)),
+        // As many warps a row as there can be.
+        cutting((4, 16384, 1), Linear, (1, 1, 4, 1)),
+        cutting((4, 32768, 1), Linear, (1, 1, 4, 1)),
+        // More groups than producers.
+        cutting((58, 256, 1), Linear, (7, 1, 4, 1)),
+        // Blocks of 128 rows, most of which are past M; partial units at both ends.
+        Cutting {
+            every_schedule: true,
+            ..cutting((130, 256, 1), Tiled128x4, (2, 2, 1, 3))
+        },
+        cutting((33, 2048, 1), Tiled128x4, (1, 1, 1, 5)),
+        // CTAs without rows.
+        cutting((5, 1280, 1), Tiled128x4, (2, 1, 4, 8)),
+        // Straddling batches.
+        cutting((128, 256, 3), Tiled128x4, (3, 1, 4, 2)),
+        cutting((128, 768, 2), Tiled128x4, (1, 3, 1, 5)),
+        // A row a CTA, and a place a CTA.
+        cutting((6, 1024, 1), Linear, (1, 2, 1, 6)),
+        cutting((2, 256, 1), Tiled128x4, (1, 1, 1, 128)),
+    ]
+}
+
+/// Chunks, rows of a stage, whether L1 keeps block scales.
+const KERNELS: [(u32, u32, bool); 12] = [
+    (1, 4, true),
+    (1, 2, true),
+    (1, 1, true),
+    (2, 4, true),
+    (2, 2, true),
+    (2, 1, true),
+    (1, 4, false),
+    (1, 2, false),
+    (1, 1, false),
+    (2, 4, false),
+    (2, 2, false),
+    (2, 1, false),
+];
+
+/// Exact and full-range data; the attributes that make no kernel are dealt out in turn. Nothing where too many
+/// warps share a row.
+fn check(simulator: &Simulator, cutting: &Cutting, turn: &mut usize) {
+    if !simulator.takes(&cutting.case(Data::Integers), cutting.config) {
+        return;
+    }
+    for data in [Data::Integers, Data::FullRange] {
+        *turn += 1;
+        let (turn, seed) = (*turn, *turn as u64);
+        let operands = Arc::new(Operands::new(&cutting.case(data).dealt(turn)));
+        let those = if cutting.every_schedule && data == Data::Integers {
+            schedules(seed)
+        } else {
+            few(seed)[turn / 3 % 3..][..1].to_vec()
+        };
+        for options in those {
+            let options = Options {
+                uninitialised: cutting.uninitialised(seed),
+                ..options
+            };
+            simulator.run(&operands, cutting.config, cutting.chained, &options);
+        }
+    }
+}
+
+/// Every config on every kernel.
+fn sweep(simulator: &Simulator) {
+    let mut turn = 0;
+    for kernel in KERNELS {
+        for cutting in cuttings() {
+            check(simulator, &cutting.on(kernel), &mut turn);
+        }
+    }
+}
+
+/// Every config on one kernel or another.
+fn short_sweep(simulator: &Simulator, first: usize) {
+    let mut turn = first;
+    for (i, cutting) in cuttings().into_iter().enumerate() {
+        let kernel = KERNELS[(5 * i + first) % KERNELS.len()];
+        check(simulator, &cutting.on(kernel), &mut turn);
+    }
+}
+
+fn hopper() {
+    let simulator = Simulator::new("90a");
+    short_sweep(&simulator, 0);
+}
+
+fn blackwell() {
+    short_sweep(&Simulator::new("100a"), 7);
+}
+
+fn every_config_on_every_kernel() {
+    let simulator = Simulator::new("90a");
+    sweep(&simulator);
+    starve_producers(&simulator, 30);
+    simulator.demand_coverage(cannot_be);
+    sweep(&Simulator::new("100a"));
+}
+
+/// Waits for barriers give up now and then where the producer is slow, and are tried again: all of them,
+/// after so many tries.
+fn starve_producers(simulator: &Simulator, seeds: u64) {
+    let few_rows = cutting((24, 256, 1), ScaleLayout::Linear, (1, 1, 4, 1));
+    let operands = Arc::new(Operands::new(&few_rows.case(Data::Integers)));
+    for kernel in KERNELS {
+        for seed in 0..seeds {
+            let starved = Policy::Starve(8 * seed); // warp 0 of 8, the producer
+            let options = options(starved, Timing::Random);
+            let config = few_rows.on(kernel).config;
+            simulator.run(&operands, config, false, &options);
+        }
+    }
+}
+
+fn slow_producer() {
+    starve_producers(&Simulator::new("90a"), 3);
+}
+
+/// Lines of what was not executed that no small launch can have otherwise, by their source:
+/// - The branch past a loop that always has work, which nvcc does not know: a stage has rows and bytes, a
+///   group stages.
+/// - In the loop over rows that a CTA has more of than consumer threads: that a row lies before the CTA's first
+///   one, which is among the first four; and sums of more warps a row than three, because that takes rows for
+///   as many warps' threads. Configs of sixteen warps a row run nvcc's other copy of
+///   that code, for the first rows.
+fn cannot_be(line: &str) -> bool {
+    const LOOPS: [&str; 3] = [
+        "for (uint32_t r = s; r < s + kRows; ++r) bytes",
+        "end = to + stage_bytes; to != end;",
+        "i < p.depth * kStages<kRows>;",
+    ];
+    const MORE_ROWS: &str = "part[w] = w < p.row_warps ? all[w * p.sums_pitch + i]";
+    let source = include_str!("../../../csrc/kernels/gemv_ring.cuh");
+    let Some(at) = source_line(line, "gemv_ring.cuh", source) else {
+        return false;
+    };
+    let past = LOOPS.iter().any(|l| at.contains(l)) || at.contains("return place + r >= begin");
+    at.contains(MORE_ROWS) || past && line.contains("never taken")
+}
+
+/// Configs that nobody thought of: for changes of the kernel.
+fn random_configs() {
+    for simulator in ["90a", "100a"].map(Simulator::new) {
+        let mut left = 300;
+        for seed in 0.. {
+            let rng = &mut fastrand::Rng::with_seed(seed);
+            let layout = ScaleLayout::ALL[rng.usize(..2)];
+            let l = if rng.bool() { 1 } else { rng.usize(2..=4) };
+            let m = match (l, layout) {
+                (1, _) => rng.usize(1..200),
+                (_, ScaleLayout::Linear) => 4 * rng.usize(1..=20),
+                (_, ScaleLayout::Tiled128x4) => 128,
+            };
+            let longest = [2, 14][rng.usize(..2)];
+            let k = 256 * rng.usize(1..=longest);
+            let (groups, depth) = (rng.u32(1..=16), rng.u32(1..=4));
+            let (granule, ctas) = ([1, 4][rng.usize(..2)], rng.u32(1..=20));
+            let cutting = cutting((m, k, l), layout, (groups, depth, granule, ctas));
+            let kernel = KERNELS[rng.usize(..KERNELS.len())];
+            let cutting = cutting.on(kernel);
+            if !simulator.takes(&cutting.case(Data::Integers), cutting.config) {
+                continue;
+            }
+            check(&simulator, &cutting, &mut rng.usize(..99));
+            left -= 1;
+            if left == 0 {
+                break;
+            }
+        }
+    }
+}
+
+/// Rings that go round several times, with one stage and with several of a group, groups that share a
+/// producer, warps that share a row, CTAs that begin and end within units and have several batches, both
+/// layouts, more rows than threads.
+fn cases(chunks: u32) -> [Cutting; 5] {
+    use ScaleLayout::{Linear, Tiled128x4};
+    [
+        cutting((56, 1280 * chunks as usize, 1), Linear, (2, 2, 4, 1)),
+        cutting((20, 256, 3), Linear, (2, 1, 1, 3)),
+        cutting((130, 256, 1), Tiled128x4, (1, 3, 1, 6)),
+        cutting((164, 256, 1), Linear, (5, 1, 4, 1)),
+        cutting((40, 256, 1), Linear, (1, 2, 4, 1)),
+    ]
+}
+
+impl Cutting {
+    /// The cases for faults.
+    fn faulty(self, i: usize, kernel: (u32, u32, bool)) -> Run {
+        let case = Case {
+            vector_layout: ScaleLayout::ALL[i % 2],
+            output: FloatType::ALL[i % 3],
+            row_alpha: true,
+            vector_alpha: i == 1,
+            ..self.case(Data::Integers)
+        };
+        let config = self.on(kernel).config;
+        Run::new("90a", &case, config, self.chained, self.uninitialised(7))
+    }
+}
+
+fn runs(chunks: u32, rows: u32) -> Vec<Run> {
+    let cases = cases(chunks).into_iter().enumerate();
+    cases
+        .map(|(i, case)| case.faulty(i, (chunks, rows, i % 2 == 0)))
+        .collect()
+}
+
+fn faults(chunks: u32, rows: u32) {
+    let runs = runs(chunks, rows);
+    let subject = subject("gemv_ring", "90a", runs, mutate::schedules(3), no_arithmetic);
+    demand(&subject, include_str!("equivalent_faults.txt"), 60);
+}
+
+fn faults_two_stages_a_unit() {
+    faults(1, 2);
+}
+
+fn faults_one_stage_a_unit() {
+    faults(2, 4);
+}
+
+fn wrong_plans() {
+    const FEW: &str = "few numbers are divided: a larger factor gives the same quotients";
+    const ALONE: &str = "a run has one grid";
+    const ROW_0: &str = "of the one vector, which is row 0";
+    const PADDING: &str = "padding";
+    let harmless = [
+        (offset_of!(Params, places), "rows are counted out by `rows`"),
+        (offset_of!(Params, row_warps_magic), FEW),
+        (offset_of!(Params, dependent), ALONE),
+        (offset_of!(Params, m_magic), FEW),
+        (offset_of!(Params, sums_pitch), "sums have room for a unit that no CTA has here"),
+        (offset_of!(Params, vector_scale_layout), ROW_0),
+        (offset_of!(Params, vector_scale_layout) + 4, ROW_0),
+        (offset_of!(Params, vector_scale_layout.tiled), ROW_0),
+        (offset_of!(Params, cached), "a hint"),
+        (offset_of!(Params, __bindgen_padding_0), PADDING),
+        (offset_of!(Params, epilogue.row_alpha) - 4, PADDING),
+        (offset_of!(Params, epilogue.output_type) + 4, PADDING),
+    ];
+    demand_right_plans("90a", &runs(1, 2), &harmless);
+}

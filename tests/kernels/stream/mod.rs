@@ -1,0 +1,5 @@
+//! The stream kernel.
+
+mod sim;
+
+crate::gather![sim];

@@ -1,0 +1,269 @@
+//! `gemv_stream`: every kind of config, compared with the f64 reference.
+
+use std::mem::offset_of;
+use std::sync::Arc;
+
+use nvfp4_gemv::kernel::StreamConfig;
+use nvfp4_gemv::kernel::params::nvfp4_stream_params as Params;
+use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
+use ptx_sim::Uninitialised;
+use ptx_sim::mutate;
+
+use crate::support::faults::{Run, demand, demand_right_plans, no_arithmetic, subject};
+use crate::support::operands::{Case, Data, Operands};
+use crate::support::schedules::{few, schedules};
+use crate::support::sim::{Simulator, source_line};
+
+crate::trials! {
+    simulator: hopper, blackwell, bf16_of_every_magnitude, two_passes,
+        faults_of_lanes_that_keep_to_their_blocks, wrong_plans;
+    long: every_config, random_configs, faults_of_weights_that_carry_their_scales;
+}
+
+/// A shape without N, and a config for it.
+struct Cutting {
+    shape: (usize, usize, usize),
+    layout: ScaleLayout,
+    config: StreamConfig,
+    chained: bool,
+    every_schedule: bool,
+}
+
+fn cutting(
+    shape: (usize, usize, usize),
+    layout: ScaleLayout,
+    (warps, stages, ctas): (u32, u32, u32),
+) -> Cutting {
+    Cutting {
+        shape,
+        layout,
+        config: StreamConfig {
+            warps,
+            stages,
+            vectors: 8,
+            fetch: if warps.is_multiple_of(2) { 256 } else { 128 },
+            ctas,
+        },
+        chained: stages == 6,
+        every_schedule: false,
+    }
+}
+
+impl Cutting {
+    fn case(&self, n: usize, activation: Activation, data: Data) -> Case {
+        let (m, k, l) = self.shape;
+        let shape = Shape::new(m, n, k, l).expect("a shape");
+        Case {
+            activation,
+            ..Case::new(shape, data, self.layout, 7)
+        }
+    }
+}
+
+/// Small launches that between them do everything that a config can ask for.
+fn cuttings() -> Vec<Cutting> {
+    use ScaleLayout::{Linear, Tiled128x4};
+    vec![
+        // Several tiles, the last one with three rows; queues used several times; warps that begin and
+        // end within tiles.
+        Cutting {
+            every_schedule: true,
+            ..cutting((70, 768, 1), Linear, (2, 3, 2))
+        },
+        // Warps with nothing to do.
+        cutting((5, 256, 1), Linear, (3, 3, 1)),
+        // Many warps that share a tile, some of them with one step only.
+        cutting((3, 2816, 1), Linear, (10, 4, 1)),
+        // CTAs that begin and end within tiles, and straddle batches; rows past M.
+        cutting((21, 512, 3), Linear, (2, 4, 5)),
+        // One CTA with more batches than two.
+        cutting((5, 256, 4), Linear, (1, 6, 1)),
+        cutting((5, 768, 6), Linear, (2, 3, 1)),
+        // Atoms of 128 rows, most of which are past M.
+        cutting((130, 256, 1), Tiled128x4, (1, 3, 3)),
+        // Vectors with many more blocks than threads.
+        cutting((5, 3840, 2), Linear, (1, 6, 3)),
+        cutting((3, 2304, 1), Linear, (1, 3, 1)),
+        cutting((33, 512, 2), Tiled128x4, (1, 4, 5)),
+        // Three warps a tile.
+        cutting((5, 768, 1), Tiled128x4, (3, 6, 16)),
+        // CTAs that have padding only.
+        cutting((21, 256, 3), Linear, (1, 3, 12)),
+        cutting((5, 256, 1), Tiled128x4, (2, 3, 8)),
+        // CTAs with one or two rows.
+        cutting((5, 512, 1), Linear, (3, 3, 3)),
+    ]
+}
+
+const ACTIVATIONS: [Activation; 3] = [Activation::Nvfp4, Activation::F16, Activation::Bf16];
+
+/// Exact and full-range data; the attributes that make no kernel are dealt out in turn.
+fn check(
+    simulator: &Simulator,
+    cutting: &Cutting,
+    (activation, n): (Activation, usize),
+    turn: &mut usize,
+) {
+    for data in [Data::Integers, Data::FullRange] {
+        *turn += 1;
+        let (turn, seed) = (*turn, *turn as u64);
+        let case = cutting.case(n, activation, data).dealt(turn);
+        let operands = Arc::new(Operands::new(&case));
+        let those = if cutting.every_schedule && data == Data::Integers && n < 8 {
+            schedules(seed)
+        } else {
+            few(seed)[turn / 3 % 3..][..1].to_vec()
+        };
+        for options in &those {
+            simulator.run(&operands, cutting.config, cutting.chained, options);
+        }
+    }
+}
+
+/// Whether there is a kernel with so many warps.
+fn exists(cutting: &Cutting, n: usize) -> bool {
+    cutting.config.warps <= if n <= 2 { 16 } else { 12 }
+}
+
+/// Every config, number of vectors and activation.
+fn sweep(simulator: &Simulator, vectors: &[usize]) {
+    let mut turn = 0;
+    for activation in ACTIVATIONS {
+        for &n in vectors {
+            for cutting in cuttings().iter().filter(|cutting| exists(cutting, n)) {
+                check(simulator, cutting, (activation, n), &mut turn);
+            }
+        }
+    }
+}
+
+/// Every config on one kernel or another, and every kernel.
+fn short_sweep(simulator: &Simulator, vectors: &[usize]) {
+    let kernels: Vec<(Activation, usize)> = ACTIVATIONS
+        .into_iter()
+        .flat_map(|activation| vectors.iter().map(move |&n| (activation, n)))
+        .collect();
+    let mut turn = 0;
+    for (i, cutting) in cuttings().iter().enumerate() {
+        let kernel = kernels[5 * i % kernels.len()];
+        if exists(cutting, kernel.1) {
+            check(simulator, cutting, kernel, &mut turn);
+        }
+    }
+}
+
+/// Whether a line of what was not executed is the branch past a loop that always has work: a CTA
+/// has batches, a tile parts. nvcc does not know.
+fn is_empty_loop(line: &str) -> bool {
+    const LOOPS: [&str; 2] = ["batch < batches;", "w <= part.last;"];
+    let source = include_str!("../../../csrc/kernels/gemv_stream.cuh");
+    let at = source_line(line, "gemv_stream.cuh", source);
+    line.contains("never taken") && at.is_some_and(|at| LOOPS.iter().any(|l| at.contains(l)))
+}
+
+fn hopper() {
+    short_sweep(&Simulator::new("90a"), &[1, 2, 3, 8]);
+}
+
+/// The same source, but f16 pairs in another order: E2M1 is converted in hardware.
+fn blackwell() {
+    short_sweep(&Simulator::new("100a"), &[2, 3]);
+}
+
+fn every_config() {
+    let hopper = Simulator::new("90a");
+    sweep(&hopper, &[1, 2, 3, 8]);
+    hopper.demand_coverage(is_empty_loop);
+    sweep(&Simulator::new("100a"), &[2, 3]);
+}
+
+/// bf16 over its whole range, also where a single vector is cut in two.
+fn bf16_of_every_magnitude() {
+    let simulator = Simulator::new("90a");
+    let cutting = cutting((33, 512, 3), ScaleLayout::Linear, (2, 3, 2));
+    for n in [1, 2, 3] {
+        for seed in 0..4 {
+            let case = Case {
+                seed,
+                ..cutting.case(n, Activation::Bf16, Data::Sparse)
+            };
+            simulator.check(&case, cutting.config, false, &few(seed)[0]);
+        }
+    }
+}
+
+/// Eleven vectors: a pass of eight, one of three.
+fn two_passes() {
+    let simulator = Simulator::new("90a");
+    for activation in ACTIVATIONS {
+        for cutting in cuttings().iter().filter(|c| c.config.ctas == 5) {
+            check(&simulator, cutting, (activation, 11), &mut 0);
+        }
+    }
+}
+
+/// Configs that nobody thought of: for changes of the kernel.
+fn random_configs() {
+    for simulator in ["90a", "100a"].map(Simulator::new) {
+        for seed in 0..100 {
+            let rng = &mut fastrand::Rng::with_seed(seed);
+            let n = rng.usize(1..=16);
+            let (m, l) = (rng.usize(1..90), rng.usize(1..=3));
+            let layout = ScaleLayout::ALL[rng.usize(..2)];
+            let ctas = rng.u32(1..=m.div_ceil(4) as u32);
+            // Small enough for shared memory.
+            let (warps, stages) = (rng.u32(1..=6), [3, 4, 6][rng.usize(..3)]);
+            let k = 256 * rng.usize(1..=7);
+            let cutting = cutting((m, k, l), layout, (warps, stages, ctas));
+            let kernel = (ACTIVATIONS[rng.usize(..3)], n);
+            check(&simulator, &cutting, kernel, &mut rng.usize(..99));
+        }
+    }
+}
+
+/// Queues that are used several times, warps that share tiles and that have several, one without work, CTAs
+/// within tiles and batches and with three batches, both layouts; loops that go round more than once.
+fn cases() -> [Cutting; 4] {
+    use ScaleLayout::{Linear, Tiled128x4};
+    [
+        cutting((37, 1792, 1), Linear, (2, 3, 1)),
+        cutting((21, 256, 3), Linear, (3, 4, 2)),
+        cutting((9, 1024, 2), Tiled128x4, (1, 6, 5)),
+        cutting((5, 2560, 1), Linear, (12, 3, 1)),
+    ]
+}
+
+/// Of the kernel for `n` NVFP4 vectors.
+fn runs(n: usize) -> Vec<Run> {
+    let run = |(i, cutting): (usize, Cutting)| {
+        let case = Case {
+            vector_layout: ScaleLayout::ALL[i % 2],
+            output: FloatType::ALL[i % 3],
+            row_alpha: true,
+            vector_alpha: i == 1,
+            ..cutting.case(n, Activation::Nvfp4, Data::Integers)
+        };
+        let (config, chained) = (cutting.config, cutting.chained);
+        Run::new("90a", &case, config, chained, Uninitialised::Error)
+    };
+    cases().into_iter().enumerate().map(run).collect()
+}
+
+fn faults(n: usize) {
+    let schedules = mutate::schedules(3);
+    let subject = subject("gemv_stream", "90a", runs(n), schedules, no_arithmetic);
+    demand(&subject, include_str!("equivalent_faults.txt"), 60);
+}
+
+fn faults_of_lanes_that_keep_to_their_blocks() {
+    faults(1);
+}
+
+fn faults_of_weights_that_carry_their_scales() {
+    faults(3);
+}
+
+fn wrong_plans() {
+    let harmless = [(offset_of!(Params, dependent), "a run has one grid")];
+    demand_right_plans("90a", &runs(3), &harmless);
+}

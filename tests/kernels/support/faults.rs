@@ -1,0 +1,253 @@
+//! Faults planted in kernels' PTX, in launch plans, and in tensor maps: the simulator notices each, or a list says
+//! why there is nothing to notice. ptx-sim/docs/planted-faults.md explains how.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use nvfp4_gemv::kernel::Config;
+use nvfp4_gemv::kernel::plan;
+use ptx_sim::mutate::{Check, Known, Mutant, Planted, Ran, Score, Subject};
+use ptx_sim::{Options, Policy, SimError, Timing, Uninitialised};
+
+use super::operands::{Case, Operands};
+use super::ptx;
+use super::sim::{Loaded, gpu, launches};
+
+/// A call of one launch, whose faults are looked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    loaded: Loaded,
+    roundings: u32,
+    planned: plan::Launch,
+    uninitialised: Uninitialised,
+}
+
+impl Run {
+    pub(crate) fn new(
+        arch: &'static str,
+        case: &Case,
+        config: impl Into<Config>,
+        chained: bool,
+        uninitialised: Uninitialised,
+    ) -> Self {
+        let config = config.into();
+        let loaded = Loaded::new(&Arc::new(Operands::new(case)), arch);
+        let plan = loaded.plan(config, &gpu(arch), chained);
+        let &[planned] = plan.launches() else {
+            panic!("{config:?}: {} launches", plan.launches().len());
+        };
+        Self {
+            roundings: config.roundings(&case.shape, case.activation),
+            loaded,
+            planned,
+            uninitialised,
+        }
+    }
+
+    /// With all batches in one row of CTAs: kernels that stride over them meet their own shared memory again.
+    pub(crate) fn in_one_row(mut self) -> Self {
+        self.planned.grid[1] = 1;
+        self
+    }
+
+    fn launch(&self) -> ptx_sim::Launch {
+        launches(&self.planned).expect("a valid launch").remove(0)
+    }
+
+    fn run(
+        &self,
+        program: &ptx_sim::Program,
+        launch: &ptx_sim::Launch,
+        options: &Options,
+    ) -> Result<Ran, SimError> {
+        let mut loaded = self.loaded.clone();
+        let options = Options {
+            uninitialised: self.uninitialised,
+            ..options.clone()
+        };
+        let report = loaded.launch(program, launch, &options)?;
+        let wrong = loaded.difference(self.roundings);
+        Ok(Ran { report, wrong })
+    }
+}
+
+/// Everything but arithmetic, of which the kernels have hundreds to thousands of instructions: the exact and
+/// the random data of the other tests are there for that.
+pub(crate) fn no_arithmetic(mutant: &Mutant) -> bool {
+    use ptx_sim::mutate::Kind::*;
+    !matches!(
+        mutant.kind,
+        Guard | Compare | LoopBound | Offset | Select | Selector | Shift | Constant | Operation
+    )
+}
+
+/// A share of one in `of` of the faults, chosen by name.
+pub(crate) fn share(mutant: &Mutant, of: u64) -> bool {
+    let hash = mutant.id().bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| {
+        (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
+    });
+    (hash >> 32).is_multiple_of(of)
+}
+
+/// The kernel that all of these runs launch, as the lists know it by `name`.
+pub(crate) fn subject(
+    name: &str,
+    arch: &'static str,
+    runs: Vec<Run>,
+    schedules: Vec<(Policy, Timing)>,
+    pick: fn(&Mutant) -> bool,
+) -> Subject {
+    let entry = runs[0].planned.entry;
+    let kernel = ptx::entry(entry, arch).kernel.clone();
+    let host = runs.last().map(Run::launch);
+    let launches = runs.into_iter().map(|run| {
+        assert_eq!(run.planned.entry, entry);
+        let name = run.loaded.operands.case.shape.to_string();
+        let check = move |planted: &Planted, options: &Options| {
+            let launch = planted.launch(run.launch())?;
+            run.run(planted.program(), &launch, options)
+        };
+        (name, Box::new(check) as Box<Check<'static>>)
+    });
+    Subject {
+        name: name.into(),
+        kernel,
+        host,
+        launches: launches.collect(),
+        schedules,
+        pick,
+    }
+}
+
+/// Every fault is noticed or in the list; there are so many at least.
+pub(crate) fn demand(subject: &Subject, list: &str, least: usize) -> Score {
+    let known = Known::parse(list).expect("the list");
+    // Other trials have the other processors.
+    let findings = subject.run(&known, 3, 1).expect("the sound kernel is right");
+    let score = Score::new(&subject.name, &findings, &known);
+    println!("{score}");
+    let problems = subject.disagreements(&findings, &known);
+    assert!(
+        problems.is_empty(),
+        "{} problems:\n{}",
+        problems.len(),
+        problems.join("\n")
+    );
+    assert!(findings.len() >= least, "only {} faults", findings.len());
+    score
+}
+
+/// What differs from the right plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wrong {
+    /// A word of the parameters, by its offset in bytes, is more by so much.
+    More(usize, i32),
+    /// Two neighbouring words of the parameters change places.
+    Swapped(usize),
+    /// The grid has one CTA, or one cluster, less along x or y.
+    GridLess(usize),
+    /// A CTA has one warp less.
+    WarpLess,
+    /// A CTA has 16 bytes less of dynamic shared memory.
+    SharedLess,
+}
+
+impl Wrong {
+    fn all(planned: &plan::Launch) -> Vec<Self> {
+        let words = (0..planned.parameters.bytes().len()).step_by(4);
+        let mut all: Vec<Self> = words
+            .flat_map(|at| {
+                let more = [4, 16, -4].map(|by| Self::More(at, by));
+                more.into_iter().chain([Self::Swapped(at)])
+            })
+            .collect();
+        all.extend([Self::GridLess(0), Self::GridLess(1), Self::WarpLess]);
+        all.push(Self::SharedLess);
+        all
+    }
+
+    /// The parameter that is wrong.
+    fn at(self) -> Option<usize> {
+        match self {
+            Self::More(at, _) | Self::Swapped(at) => Some(at),
+            _ => None,
+        }
+    }
+
+    /// The wrong plan; nothing where it is the same.
+    fn planted(self, planned: &plan::Launch) -> Option<plan::Launch> {
+        let mut wrong = *planned;
+        let bytes = wrong.parameters.bytes_mut();
+        let word = |bytes: &[u8], at: usize| {
+            let word = bytes.get(at..at + 4)?;
+            Some(u32::from_le_bytes(word.try_into().expect("four bytes")))
+        };
+        match self {
+            Self::More(at, by) => {
+                let more = word(bytes, at)?.wrapping_add_signed(by);
+                bytes[at..at + 4].copy_from_slice(&more.to_le_bytes());
+            }
+            Self::Swapped(at) => {
+                if word(bytes, at)? == word(bytes, at + 4)? {
+                    return None;
+                }
+                bytes[at..at + 8].rotate_left(4);
+            }
+            Self::GridLess(d) => {
+                let least = if d == 0 { wrong.cluster.max(1) } else { 1 };
+                wrong.grid[d] = wrong.grid[d].checked_sub(least).filter(|&left| left > 0)?;
+            }
+            Self::WarpLess => wrong.threads = wrong.threads.checked_sub(32).filter(|&t| t > 0)?,
+            Self::SharedLess => wrong.dynamic_shared = wrong.dynamic_shared.checked_sub(16)?,
+        }
+        Some(wrong)
+    }
+}
+
+/// A wrong plan is noticed under one of a few schedules in one of the runs at least: by a wrong result, or by the
+/// simulator. `harmless` says at which parameters some are not, and why.
+pub(crate) fn demand_right_plans(arch: &'static str, runs: &[Run], harmless: &[(usize, &str)]) {
+    let few = super::schedules::few(1);
+    let mut faults = BTreeSet::new();
+    let mut budgets = Vec::new();
+    for run in runs {
+        let program = &ptx::entry(run.planned.entry, arch).program;
+        let ran = run.run(program, &run.launch(), &few[1]).expect("a right plan runs");
+        assert_eq!(ran.wrong, None);
+        budgets.push(ran.report.thread_instructions * 3 + 100_000);
+        faults.extend(Wrong::all(&run.planned));
+    }
+    let noticed = |fault: Wrong| {
+        let mut planted = false;
+        let trials = few.iter().flat_map(|options| runs.iter().zip(&budgets).map(move |run| (options, run)));
+        for (options, (run, &budget)) in trials {
+            let Some(wrong) = fault.planted(&run.planned) else {
+                continue;
+            };
+            planted = true;
+            let options = Options {
+                budget,
+                timeouts: 50,
+                ..options.clone()
+            };
+            let Ok(launches) = launches(&wrong) else {
+                return true;
+            };
+            let program = &ptx::entry(run.planned.entry, arch).program;
+            match run.run(program, &launches[0], &options) {
+                Ok(ran) if ran.wrong.is_none() => {}
+                _ => return true,
+            }
+        }
+        !planted
+    };
+    let unnoticed: Vec<Wrong> = faults.into_iter().filter(|&fault| !noticed(fault)).collect();
+    let (listed, left): (Vec<Wrong>, Vec<Wrong>) = unnoticed
+        .into_iter()
+        .partition(|fault| harmless.iter().any(|(at, _)| fault.at() == Some(*at)));
+    assert!(left.is_empty(), "without effect: {left:?}");
+    for (at, why) in harmless {
+        let found = listed.iter().any(|fault| fault.at() == Some(*at));
+        assert!(found, "every fault of the word at {at} is noticed: {why}");
+    }
+}

@@ -1,0 +1,421 @@
+//! Test problems: operands byte by byte, as a GPU's memory holds them, and the right results.
+
+use half::{bf16, f16};
+use nvfp4_gemv::kernel::Call;
+use nvfp4_gemv::problem::Problem;
+use nvfp4_gemv::reference::{self, Reference, error_bound};
+use nvfp4_gemv::{
+    Activation, FloatType, GlobalScale, RawOutput, RawVectors, RawWeights, ScaleLayout, Shape,
+    Strides, Vectors,
+};
+
+/// What kind of numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Data {
+    /// Integers, and powers of two as factors: every product and every sum is exact, in any order.
+    Integers,
+    /// All codes and scales; dense vectors have normal numbers of magnitudes from 2^-14 to 2^7, and zeros.
+    FullRange,
+    /// All codes and scales; of each bf16 vector one element in 200, of any exponent that f32 sums have room for,
+    /// and zeros: no large element hides what becomes of a small one.
+    Sparse,
+    /// All codes and scales; what the recording of an H200 was made with: tests/kernels/direct/recorded.rs.
+    Recorded,
+}
+
+/// What makes a test problem: the same bytes wherever it is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Case {
+    pub(crate) shape: Shape,
+    pub(crate) data: Data,
+    pub(crate) seed: u64,
+    /// Element type of the vectors.
+    pub(crate) activation: Activation,
+    /// Layout of the weights' scales.
+    pub(crate) weight_layout: ScaleLayout,
+    /// Layout of the vectors' scales.
+    pub(crate) vector_layout: ScaleLayout,
+    /// Element type of the output.
+    pub(crate) output: FloatType,
+    /// A factor for each row.
+    pub(crate) row_alpha: bool,
+    /// A factor for each vector; NVFP4 vectors only.
+    pub(crate) vector_alpha: bool,
+    /// Vectors as rows of 128, the others garbage; NVFP4 vectors only.
+    pub(crate) padded: bool,
+}
+
+impl Case {
+    /// Dense operands, all scales in one layout, f32 results, no factors.
+    pub(crate) fn new(shape: Shape, data: Data, layout: ScaleLayout, seed: u64) -> Self {
+        Self {
+            shape,
+            data,
+            seed,
+            activation: Activation::Nvfp4,
+            weight_layout: layout,
+            vector_layout: layout,
+            output: FloatType::F32,
+            row_alpha: false,
+            vector_alpha: false,
+            padded: false,
+        }
+    }
+
+    /// With the attributes that seldom make a kernel dealt out by a number.
+    pub(crate) fn dealt(self, turn: usize) -> Self {
+        Self {
+            seed: turn as u64,
+            vector_layout: ScaleLayout::ALL[turn / 2 % 2],
+            output: FloatType::ALL[turn % 3],
+            row_alpha: turn % 7 < 2,
+            vector_alpha: turn % 5 == 1,
+            ..self
+        }
+    }
+
+    fn nvfp4(&self) -> bool {
+        self.activation == Activation::Nvfp4
+    }
+
+    /// The problem, without what it does not know.
+    fn problem(&self) -> Problem {
+        let Self { shape, seed, .. } = *self;
+        let mut problem = match self.data {
+            Data::Integers => Problem::integers(shape, seed),
+            _ => Problem::full_range(shape, seed),
+        };
+        if self.data == Data::Sparse {
+            problem.alpha = None;
+        }
+        if self.row_alpha && self.data == Data::Integers {
+            let shared = problem.alpha.take().map_or(1.0, |alpha| alpha[0]);
+            let rows = (0..shape.m()).map(|row| [1.0, -2.0, 0.5][row % 3] * shared);
+            problem.alpha = Some(rows.collect());
+        } else if self.row_alpha {
+            problem = problem.with_row_alpha(seed + 1);
+        }
+        problem
+    }
+
+    /// Dense vectors, element by element.
+    fn dense(&self, problem: &Problem) -> Vec<u8> {
+        let mut rng = fastrand::Rng::with_seed(self.seed);
+        let mut recorded = SplitMix(self.seed);
+        let elements = self.shape.vector_elements();
+        let of = |x: f32| match self.activation {
+            Activation::F16 => f16::from_f32(x).to_le_bytes().to_vec(),
+            Activation::Bf16 => bf16::from_f32(x).to_le_bytes().to_vec(),
+            _ => x.to_le_bytes().to_vec(),
+        };
+        match self.data {
+            Data::Integers => {
+                let x = problem.decoded_vectors().expect("vectors");
+                x.into_iter().flat_map(of).collect()
+            }
+            Data::FullRange => (0..elements)
+                .flat_map(|_| of(normal(&mut rng)))
+                .collect(),
+            Data::Sparse => (0..elements)
+                .flat_map(|_| {
+                    let bits = rng.u16(..2) << 15 | rng.u16(..230) << 7 | rng.u16(..128);
+                    let kept = if rng.u32(..200) == 0 { bits } else { 0 };
+                    kept.to_le_bytes()
+                })
+                .collect(),
+            Data::Recorded => (0..elements)
+                .flat_map(|_| recorded.element(self.activation))
+                .collect(),
+        }
+    }
+}
+
+fn normal(rng: &mut fastrand::Rng) -> f32 {
+    let magnitude = (1.0 + rng.f32()) * (rng.i32(-14..7) as f32).exp2();
+    let sign = if rng.bool() { 1.0 } else { -1.0 };
+    if rng.u8(..32) == 0 {
+        0.0
+    } else {
+        sign * magnitude
+    }
+}
+
+/// A case's operands.
+#[derive(Clone, Debug)]
+pub(crate) struct Operands {
+    pub(crate) case: Case,
+    codes: Vec<u8>,
+    scales: Vec<u8>,
+    global: GlobalScale,
+    /// A factor for each row, or nothing.
+    row_alpha: Vec<f32>,
+    /// Codes or numbers.
+    vectors: Vec<u8>,
+    vector_strides: Strides,
+    /// Scales of NVFP4 vectors, or nothing.
+    vector_scales: Vec<u8>,
+    vector_scale_strides: Strides,
+    /// A factor for each vector, or nothing.
+    vector_alpha: Vec<f32>,
+    truth: Reference,
+}
+
+impl Operands {
+    pub(crate) fn new(case: &Case) -> Self {
+        Self::of(case, &case.problem())
+    }
+
+    /// A problem of one's own; the case says what it does not know.
+    pub(crate) fn of(case: &Case, problem: &Problem) -> Self {
+        let shape = &case.shape;
+        let blocks = shape.blocks();
+        let w = problem.weights(case.weight_layout).expect("weights");
+        let truth_of = |vectors: &Vectors<'_>| {
+            let w = problem.weights(ScaleLayout::Linear).expect("weights");
+            reference::gemv(shape, &w.view().expect("weights"), vectors).expect("the truth")
+        };
+        let mut operands = Self {
+            case: *case,
+            codes: w.codes.to_vec(),
+            scales: w.scales.to_vec(),
+            global: w.global(),
+            row_alpha: w.row_alpha().unwrap_or_default().to_vec(),
+            vectors: Vec::new(),
+            vector_strides: Strides { row: 0, batch: 0 },
+            vector_scales: Vec::new(),
+            vector_scale_strides: Strides { row: 0, batch: 0 },
+            vector_alpha: Vec::new(),
+            truth: Reference {
+                y: Vec::new(),
+                magnitude: Vec::new(),
+            },
+        };
+        if !case.nvfp4() {
+            operands.vectors = case.dense(problem);
+            let row = operands.vectors.len() / (shape.n() * shape.l());
+            operands.vector_strides = packed(row, shape.n());
+            let pairs = || operands.vectors.chunks_exact(2).map(|b| [b[0], b[1]]);
+            operands.truth = match case.activation {
+                Activation::F16 => {
+                    let x: Vec<f16> = pairs().map(f16::from_le_bytes).collect();
+                    truth_of(&Vectors::f16(&x))
+                }
+                Activation::Bf16 => {
+                    let x: Vec<bf16> = pairs().map(bf16::from_le_bytes).collect();
+                    truth_of(&Vectors::bf16(&x))
+                }
+                _ => {
+                    let words = operands.vectors.chunks_exact(4);
+                    let x: Vec<f32> = words
+                        .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+                        .collect();
+                    truth_of(&Vectors::f32(&x))
+                }
+            };
+        } else {
+            let x = if case.padded {
+                problem.padded_vectors(case.vector_layout, case.seed + 2)
+            } else {
+                problem.vectors(case.vector_layout)
+            }
+            .expect("vectors");
+            operands.vector_strides = x
+                .code_strides
+                .unwrap_or(packed(shape.row_code_bytes(), shape.n()));
+            operands.vector_scale_strides = x.scale_strides.unwrap_or(Strides {
+                row: blocks,
+                batch: case.vector_layout.bytes(shape.n(), blocks),
+            });
+            operands.vectors = x.codes.into_owned();
+            operands.vector_scales = x.scales.into_owned();
+            if case.vector_alpha {
+                operands.vector_alpha = match case.data {
+                    Data::Recorded => SplitMix(case.seed).alphas(shape),
+                    // Powers of two: no rounding.
+                    _ => (0..shape.l() * shape.n())
+                        .map(|vector| [1.0, 0.5, 0.25, 2.0][vector % 4])
+                        .collect(),
+                };
+            }
+            operands.truth = truth_of(&problem.vectors(ScaleLayout::Linear).expect("vectors").view());
+        }
+        if case.data != Data::Recorded {
+            operands.nan_where_no_scale_is();
+        }
+        operands
+    }
+
+    /// NaN in the padding of scales in the 128x4 layout.
+    fn nan_where_no_scale_is(&mut self) {
+        let Case {
+            shape,
+            weight_layout,
+            vector_layout,
+            padded,
+            ..
+        } = self.case;
+        let blocks = shape.blocks();
+        let n = if padded { 128 } else { shape.n() };
+        for (layout, scales, rows) in [
+            (weight_layout, &mut self.scales, shape.m()),
+            (vector_layout, &mut self.vector_scales, n),
+        ] {
+            if layout == ScaleLayout::Linear || scales.is_empty() {
+                continue;
+            }
+            let atoms = blocks.div_ceil(4);
+            let batch = layout.bytes(rows, blocks);
+            for (at, scale) in scales.iter_mut().enumerate() {
+                let (atom, inside) = (at % batch / 512, at % 512);
+                let row = atom / atoms * 128 + inside % 16 / 4 * 32 + inside / 16;
+                let block = atom % atoms * 4 + inside % 4;
+                if row >= rows || block >= blocks {
+                    *scale = 0x7f;
+                }
+            }
+        }
+    }
+
+    /// The call that computes it, where `upload` gives the addresses of bytes, and `output` is the result's.
+    pub(crate) fn call(&self, output: u64, mut upload: impl FnMut(&str, &[u8]) -> u64) -> Call {
+        let Case { shape, .. } = self.case;
+        // An operand that is not there stays a null pointer.
+        let mut upload = |name: &str, bytes: &[u8]| match bytes {
+            [] => 0,
+            bytes => upload(name, bytes),
+        };
+        let weights = RawWeights {
+            codes: upload("weight codes", &self.codes),
+            scales: upload("weight scales", &self.scales),
+            layout: self.case.weight_layout,
+            global: self.global,
+            row_alpha: upload("row alpha", &bytes(&self.row_alpha)),
+            row_alpha_batch_stride: 0,
+        };
+        let values = upload("vectors", &self.vectors);
+        let dense = |element| RawVectors::Dense {
+            element,
+            values,
+            strides: self.vector_strides,
+        };
+        let vectors = match self.case.activation {
+            Activation::Nvfp4 => RawVectors::Nvfp4 {
+                codes: values,
+                code_strides: self.vector_strides,
+                scales: upload("vector scales", &self.vector_scales),
+                layout: self.case.vector_layout,
+                scale_strides: self.vector_scale_strides,
+                global: GlobalScale::ONE,
+                vector_alpha: upload("vector alpha", &bytes(&self.vector_alpha)),
+            },
+            Activation::F16 => dense(FloatType::F16),
+            Activation::Bf16 => dense(FloatType::Bf16),
+            Activation::F32 => dense(FloatType::F32),
+        };
+        let output = RawOutput {
+            address: output,
+            element: self.case.output,
+        };
+        Call::new(&shape, &weights, &vectors, &output).expect("a valid call")
+    }
+
+    /// Bytes of the result.
+    pub(crate) fn output_bytes(&self) -> usize {
+        self.case.shape.outputs() * self.case.output.bytes()
+    }
+
+    /// The first element of a result that is not what the problem asks for, where a term passes through so many
+    /// f32 roundings. Integers are exact.
+    pub(crate) fn difference(&self, output: &[u8], roundings: u32) -> Option<String> {
+        let element = self.case.output;
+        let m = self.case.shape.m();
+        numbers(output, element).enumerate().find_map(|(i, got)| {
+            let alpha = self.vector_alpha.get(i / m).map_or(1.0, |&a| a.into());
+            let (y, magnitude) = (self.truth.y[i] * alpha, self.truth.magnitude[i] * alpha);
+            let bound = match self.case.data {
+                Data::Integers => 0.0,
+                _ => error_bound(y, magnitude, roundings, element),
+            };
+            // A NaN is wrong too.
+            let right = (got - y).abs() <= bound;
+            (!right).then(|| format!("element {i}: {got} instead of {y}, bound {bound:e}"))
+        })
+    }
+
+    /// FNV-1a of all of it, to notice a generator that changed.
+    pub(crate) fn hash(&self) -> String {
+        let parts = [
+            &self.codes[..],
+            &self.scales,
+            &self.global.stored().to_le_bytes(),
+            &bytes(&self.row_alpha),
+            &self.vectors,
+            &self.vector_scales,
+            &bytes(&self.vector_alpha),
+        ];
+        let hash = parts
+            .concat()
+            .iter()
+            .fold(0xcbf2_9ce4_8422_2325, |hash: u64, &byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+            });
+        format!("{hash:016x}")
+    }
+}
+
+/// A result as numbers.
+pub(crate) fn numbers(output: &[u8], element: FloatType) -> impl Iterator<Item = f64> {
+    output
+        .chunks_exact(element.bytes())
+        .map(move |b| match element {
+            FloatType::F16 => f16::from_le_bytes([b[0], b[1]]).to_f64(),
+            FloatType::Bf16 => bf16::from_le_bytes([b[0], b[1]]).to_f64(),
+            FloatType::F32 => f32::from_le_bytes([b[0], b[1], b[2], b[3]]).into(),
+        })
+}
+
+fn packed(row: usize, n: usize) -> Strides {
+    Strides {
+        row,
+        batch: n * row,
+    }
+}
+
+fn bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+struct SplitMix(u64);
+
+impl SplitMix {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    /// A number of either sign, of a magnitude from 2^-15 to 2^6; few are subnormal or zero.
+    fn element(&mut self, activation: Activation) -> Vec<u8> {
+        let bits = self.next();
+        let (sign, mantissa) = ((bits >> 63) as u32, bits as u32);
+        let tiny = bits >> 58 & 31 == 0;
+        let exponent = (bits >> 40) as u32 % 22;
+        let of = |bias: u32| if tiny { 0 } else { bias - 15 + exponent };
+        let half = |x: u32| (x as u16).to_le_bytes().to_vec();
+        match activation {
+            Activation::F16 => half(sign << 15 | of(16) << 10 | mantissa >> 22),
+            Activation::Bf16 => half(sign << 15 | of(127) << 7 | mantissa >> 25),
+            _ => (sign << 31 | of(127) << 23 | mantissa >> 9)
+                .to_le_bytes()
+                .to_vec(),
+        }
+    }
+
+    fn alphas(&mut self, shape: &Shape) -> Vec<f32> {
+        (0..shape.l() * shape.n())
+            .map(|_| 0.5 + (self.next() >> 40) as f32 / (1 << 24) as f32)
+            .collect()
+    }
+}

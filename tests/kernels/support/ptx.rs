@@ -1,0 +1,179 @@
+//! PTX of the kernels, compiled once a process, and kept between processes.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use ptx_sim::mutate::Kernel;
+use ptx_sim::{Module, Program};
+
+use super::nvcc::{self, Nvcc};
+use super::sources;
+use super::units::{UNITS, Unit};
+
+/// Every kind of code that is shipped, as nvcc names it without `compute_`.
+pub(crate) const ALL: [&str; 3] = ["80", "90a", "100a"];
+/// From here on there are mbarriers, bulk copies and clusters.
+pub(crate) const HOPPER: [&str; 2] = ["90a", "100a"];
+/// Has tensor memory.
+pub(crate) const BLACKWELL: &str = "100a";
+
+fn found() -> &'static Result<Nvcc, String> {
+    static FOUND: OnceLock<Result<Nvcc, String>> = OnceLock::new();
+    FOUND.get_or_init(|| nvcc::find().map_err(|missing| missing.to_string()))
+}
+
+/// Why nothing can be compiled.
+pub(crate) fn missing() -> Option<String> {
+    let missing = found().as_ref().err()?;
+    Some(missing.lines().next().unwrap_or("no nvcc").into())
+}
+
+/// The value of a key, made once; others are made at the same time.
+struct Once<K, V>(Mutex<Option<HashMap<K, Arc<OnceLock<V>>>>>);
+
+impl<K: Eq + Hash, V: Clone> Once<K, V> {
+    const fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    fn get(&self, key: K, make: impl FnOnce() -> V) -> V {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let cell = all.get_or_insert_default().entry(key).or_default().clone();
+        drop(all);
+        cell.get_or_init(make).clone()
+    }
+}
+
+/// The PTX of a unit's kernels for an architecture.
+pub(crate) fn unit(unit: &Unit, arch: &'static str) -> Arc<String> {
+    static ALL: Once<(&str, &str), Arc<String>> = Once::new();
+    ALL.get((unit.name, arch), || {
+        let source = format!("csrc/kernels/{}.cuh", unit.source);
+        let define = unit.part.map(|part| format!("-D{part}"));
+        Arc::new(compile(unit.name, &source, define, arch))
+    })
+}
+
+/// The PTX of a file of `primitives`.
+pub(crate) fn primitive(file: &str, arch: &'static str) -> Arc<String> {
+    static ALL: Once<(String, &str), Arc<String>> = Once::new();
+    ALL.get((file.to_string(), arch), || {
+        let source = format!("tests/kernels/primitives/{file}.cu");
+        Arc::new(compile(file, &source, None, arch))
+    })
+}
+
+/// Compiles a file of this repository, or takes what an earlier process made of the same sources.
+fn compile(name: &str, file: &str, define: Option<String>, arch: &str) -> String {
+    let nvcc = found().as_ref().expect("there is nvcc");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let source = root.join(file);
+    let mut command = Command::new(&nvcc.path);
+    command
+        .args(["-x", "cu", "-std=c++17", "-O3", "-lineinfo", "-ptx"])
+        .arg(format!("-arch=compute_{arch}"))
+        .args(define)
+        .args(["-o", "-"])
+        .arg(&source);
+    static CSRC: OnceLock<String> = OnceLock::new();
+    let csrc = CSRC.get_or_init(|| sources::hash(&root.join("csrc")).expect("csrc can be read"));
+    let text = std::fs::read_to_string(&source).expect("the source can be read");
+    let mut hasher = DefaultHasher::new();
+    format!("{csrc} {} {command:?} {text}", nvcc.version).hash(&mut hasher);
+    let made_of = format!("// {:016x}\n", hasher.finish());
+    let kept = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{arch}.ptx"));
+    if let Ok(ptx) = std::fs::read_to_string(&kept)
+        && ptx.starts_with(&made_of)
+    {
+        return ptx;
+    }
+    let output = command.output().expect("nvcc starts");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let ptx = made_of + &String::from_utf8(output.stdout).expect("PTX is text");
+    // Whole or not at all: another process may read it.
+    let partial = kept.with_extension(format!("{}", std::process::id()));
+    if std::fs::write(&partial, &ptx).is_ok() {
+        let _ = std::fs::rename(&partial, &kept);
+    }
+    ptx
+}
+
+/// A kernel, ready to run.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// Alone, to plant faults in.
+    pub(crate) kernel: Kernel,
+    pub(crate) program: Program,
+}
+
+/// The kernel of that name.
+pub(crate) fn entry(name: &str, arch: &'static str) -> Arc<Entry> {
+    static ALL: Once<(String, &str), Arc<Entry>> = Once::new();
+    ALL.get((name.to_string(), arch), || {
+        let ptx = units(name, arch)
+            .map(|of| unit(of, arch))
+            .find(|ptx| entries(ptx).any(|entry| entry == name))
+            .unwrap_or_else(|| panic!("no unit for {arch} has an entry {name}"));
+        Arc::new(Entry::new(&ptx, name))
+    })
+}
+
+impl Entry {
+    pub(crate) fn new(ptx: &str, name: &str) -> Self {
+        let module = alone(ptx, name);
+        Self {
+            kernel: Kernel::new(&module, name).expect(name),
+            program: Program::new(&module, name).expect(name),
+        }
+    }
+}
+
+/// Parses one kernel of many: the others' bodies are most of the text.
+fn alone(ptx: &str, name: &str) -> Module {
+    const HEAD: &str = ".visible .entry ";
+    let mut parts = ptx.split(HEAD);
+    let mut text = parts.next().expect("a head").to_string();
+    let mut after = "";
+    for part in parts {
+        if part.starts_with(&format!("{name}(")) {
+            text += HEAD;
+            text += part;
+        }
+        after = part;
+    }
+    // Files and sections stand behind the last one.
+    if let Some(end) = after.rfind("\n}\n")
+        && !text.ends_with(after)
+    {
+        text += &after[end + 3..];
+    }
+    Module::parse(&text).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// The units that may have an entry, the likeliest first: its name begins with theirs, or with their source's.
+fn units(entry: &str, arch: &str) -> impl Iterator<Item = &'static Unit> {
+    let mut units: Vec<&Unit> = of_arch(arch)
+        .filter(|unit| entry.starts_with(unit.source))
+        .collect();
+    units.sort_by_key(|unit| !entry.starts_with(unit.name));
+    units.into_iter()
+}
+
+/// The units that exist for an architecture.
+pub(crate) fn of_arch(arch: &str) -> impl Iterator<Item = &'static Unit> {
+    UNITS.iter().filter(move |unit| unit.exists_for(arch))
+}
+
+/// The names of a PTX text's entry points.
+pub(crate) fn entries(ptx: &str) -> impl Iterator<Item = &str> {
+    ptx.split(".visible .entry ")
+        .skip(1)
+        .filter_map(|rest| rest.split('(').next())
+}

@@ -1,0 +1,100 @@
+//! Trials: what they need, and what becomes of those that cannot run here.
+//!
+//! A module names its functions with [`trials!`](crate::trials); a trial that needs what this machine has not is
+//! reported as ignored, with the reason. Long ones are of the kind `long`, and run with `--ignored long`.
+
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Arguments, Completion, Trial};
+
+/// Makes a module's `trials()`: its functions by what they need, `host`, `simulator`, `long` (a simulation of
+/// minutes) or `gpu`.
+#[macro_export]
+macro_rules! trials {
+    ($($needs:ident: $($function:ident),+ $(,)?;)+) => {
+        pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
+            vec![$($(
+                $crate::support::trial::$needs(
+                    concat!(module_path!(), "::", stringify!($function)),
+                    $function,
+                ),
+            )+)+]
+        }
+    };
+}
+
+/// Makes `trials()` of a folder: those of its modules.
+#[macro_export]
+macro_rules! gather {
+    ($($module:ident),+ $(,)?) => {
+        pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
+            [$($module::trials()),+].into_iter().flatten().collect()
+        }
+    };
+}
+
+/// Needs nothing.
+pub(crate) fn host(path: &str, run: fn()) -> Trial {
+    trial(path, || None, run)
+}
+
+/// Needs nvcc, which makes the PTX.
+pub(crate) fn simulator(path: &str, run: fn()) -> Trial {
+    trial(path, super::ptx::missing, run)
+}
+
+/// The same, and takes minutes.
+pub(crate) fn long(path: &str, run: fn()) -> Trial {
+    simulator(path, run)
+        .with_kind("long")
+        .with_ignored_flag(true)
+}
+
+/// Needs a GPU.
+#[cfg(feature = "cuda")]
+pub(crate) fn gpu(path: &str, run: fn()) -> Trial {
+    trial(path, no_gpu, run)
+}
+
+/// Why there is no GPU.
+#[cfg(feature = "cuda")]
+fn no_gpu() -> Option<String> {
+    static WHY: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
+    let why = || match nvfp4_gemv::raw::device_count() {
+        Ok(0) => Some("no GPU".into()),
+        Ok(_) => None,
+        Err(error) => Some(format!("no GPU: {error}")),
+    };
+    WHY.get_or_init(why).clone()
+}
+
+fn trial(path: &str, missing: fn() -> Option<String>, run: fn()) -> Trial {
+    let name = path.split_once("::").map_or(path, |(_, name)| name);
+    let timed = name.to_string();
+    Trial::ignorable_test(name, move || {
+        if let Some(why) = missing() {
+            return Ok(Completion::ignored_with(why));
+        }
+        let start = Instant::now();
+        run();
+        let mut times = TIMES.lock().unwrap_or_else(PoisonError::into_inner);
+        times.push((start.elapsed(), timed));
+        Ok(Completion::Completed)
+    })
+}
+
+/// What the trials took.
+static TIMES: Mutex<Vec<(Duration, String)>> = Mutex::new(Vec::new());
+
+/// Runs the trials that the command line asks for, and says which took longest.
+pub(crate) fn run(trials: Vec<Trial>) -> ExitCode {
+    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
+    let mut times = TIMES.lock().unwrap_or_else(PoisonError::into_inner);
+    times.sort_by(|a, b| b.cmp(a));
+    for (time, name) in times.iter().take(12).filter(|(time, _)| time.as_secs() > 1) {
+        println!("{:6.1} s  {name}", time.as_secs_f64());
+    }
+    conclusion.exit_code()
+}

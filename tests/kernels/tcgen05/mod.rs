@@ -1,0 +1,5 @@
+//! The tcgen05 kernel.
+
+mod sim;
+
+crate::gather![sim];

@@ -1,0 +1,142 @@
+//! `gemv_tcgen05`: the tiles of `tile`, on tensor cores.
+
+use std::collections::BTreeMap;
+
+use nvfp4_gemv::kernel::{Config, Tcgen05Config};
+use ptx_sim::trace::TrackKind;
+use ptx_sim::trace::draw::{DrawOptions, draw};
+use ptx_sim::{Policy, SimError, Timing, Trace};
+
+use crate::support::ptx::{self, Entry};
+use crate::support::schedules::options;
+use crate::tile::Kernel;
+
+crate::trials! {
+    simulator: odd_shapes, contest_shapes, schedules, sums_in_rank_order, faults, wrong_plans, loads_before_the_wait,
+        order_around_the_allocation, picture;
+    long: all_odd_shapes, all_contest_shapes, all_schedules;
+}
+
+const KERNEL: Kernel = Kernel {
+    name: "gemv_tcgen05",
+    arch: ptx::BLACKWELL,
+    three_stages: 3,
+    vectors: 16,
+    config: |stages, cluster| Config::from(Tcgen05Config { stages, cluster }),
+};
+
+fn odd_shapes() {
+    KERNEL.odd_shapes(5);
+}
+
+fn all_odd_shapes() {
+    KERNEL.odd_shapes(1);
+}
+
+fn contest_shapes() {
+    KERNEL.contest_shapes(false, 1);
+}
+
+fn all_contest_shapes() {
+    KERNEL.contest_shapes(true, 3);
+}
+
+fn schedules() {
+    KERNEL.schedules(10);
+}
+
+fn all_schedules() {
+    KERNEL.schedules(200);
+}
+
+fn sums_in_rank_order() {
+    KERNEL.sums_in_rank_order();
+}
+
+fn loads_before_the_wait() {
+    KERNEL.loads_before_the_wait();
+}
+
+fn faults() {
+    KERNEL.faults();
+}
+
+fn wrong_plans() {
+    KERNEL.wrong_plans(&[]);
+}
+
+/// Behind a kernel that lets it start early and allocates tensor memory late, and in front of one that
+/// allocates before it waits, the order of three instructions decides whether all of them hang.
+fn order_around_the_allocation() {
+    const WAIT: &str = "griddepcontrol.wait;";
+    const START: &str = "griddepcontrol.launch_dependents;";
+    const ALLOC: &str = "tcgen05.alloc";
+    let unit = ptx::of_arch(KERNEL.arch).find(|unit| unit.name == KERNEL.name);
+    let ptx = ptx::unit(unit.expect("the unit"), KERNEL.arch);
+    let run = |ptx: &str| {
+        let entry = Entry::new(ptx, KERNEL.name);
+        KERNEL.run_changed(&entry.program)
+    };
+    run(&ptx).expect("the kernel runs");
+    // Without the wait in front of each allocation: other warps wait for the grid before as well.
+    let mut parts = ptx.split(ALLOC).map(str::to_string).collect::<Vec<_>>();
+    let last = parts.len() - 1;
+    assert!(last > 0, "the kernel allocates");
+    for part in &mut parts[..last] {
+        let at = part.rfind(WAIT).expect("a wait in front of the allocation");
+        part.replace_range(at..at + WAIT.len(), "");
+    }
+    let early_start = ptx.replace(ALLOC, &format!("{START}\n{ALLOC}"));
+    for wrong in [parts.join(ALLOC), early_start] {
+        let error = run(&wrong).expect_err("a deadlock");
+        assert!(matches!(error, SimError::Deadlock(_)), "{error}");
+    }
+}
+
+const STAGES: u32 = 3;
+
+/// The picture of the pipeline in docs/. Drawn again with `PIPELINE_WRITE=1 cargo test --test kernels picture`.
+/// Another nvcc may order instructions otherwise, so the committed file is not compared.
+fn picture() {
+    let trace = KERNEL.trace(STAGES, &options(Policy::Fair, Timing::Random));
+    let how = DrawOptions {
+        title: Some("gemv_tcgen05: one CTA of a cluster of two, three stages".into()),
+        ctas: vec![0],
+        warps: vec![0, 4, 5],
+        labels: labels(&trace),
+        ..DrawOptions::default()
+    };
+    let svg = draw(&trace, &how).expect("a picture");
+    for name in ["load", "multiply", "full[0]", "empty[2]", "done"] {
+        assert!(svg.contains(name), "{name}");
+    }
+    if std::env::var_os("PIPELINE_WRITE").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/tensor-core-pipeline.svg");
+        std::fs::write(path, svg).expect("the picture can be written");
+    }
+}
+
+/// Barriers in the order of `tile::Barriers`, then `done`.
+fn labels(trace: &Trace) -> BTreeMap<String, String> {
+    let mut barriers: Vec<u64> = trace
+        .tracks
+        .iter()
+        .filter(|track| track.kind == TrackKind::Barrier)
+        .map(|track| track.index)
+        .collect();
+    barriers.sort_unstable();
+    barriers.dedup();
+    assert_eq!(barriers.len(), 2 * STAGES as usize + 1);
+    let full = (0..STAGES).map(|s| format!("full[{s}]"));
+    let empty = (0..STAGES).map(|s| format!("empty[{s}]"));
+    let names = full.chain(empty).chain(["done".into()]);
+    let mut labels: BTreeMap<String, String> = barriers
+        .iter()
+        .map(|at| format!("{at:#x}"))
+        .zip(names)
+        .collect();
+    for (warp, name) in [(0, "store"), (4, "load"), (5, "multiply")] {
+        labels.insert(format!("warp {warp}"), name.into());
+    }
+    labels
+}

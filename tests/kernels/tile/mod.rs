@@ -1,0 +1,340 @@
+//! What the kernels tma and tcgen05 have in common in the simulator: their tiles and clusters, compared with the f64
+//! reference, and their launches in chains.
+
+use std::mem::offset_of;
+use std::sync::Arc;
+
+use nvfp4_gemv::kernel::Config;
+use nvfp4_gemv::kernel::params::nvfp4_tile_params as Params;
+use nvfp4_gemv::problem::{CONTEST_TESTS, Problem};
+use nvfp4_gemv::{FloatType, ScaleLayout, Shape};
+use ptx_sim::trace::Kind;
+use ptx_sim::{Options, Policy, Program, SimError, Timing, Trace, Uninitialised, mutate};
+
+use crate::support::faults::{Run, demand, demand_right_plans, no_arithmetic, subject};
+use crate::support::operands::{Case, Data, Operands, numbers};
+use crate::support::ptx;
+use crate::support::schedules::{few, options, schedules};
+use crate::support::sim::{Loaded, Simulator, launches};
+
+/// One of the two.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernel {
+    /// Its unit, and its name in the list of faults.
+    pub(crate) name: &'static str,
+    pub(crate) arch: &'static str,
+    /// A number of stages that is no power of two, or the next one that it has.
+    pub(crate) three_stages: u32,
+    /// The most vectors of the faults' runs: those of one of its entry points.
+    pub(crate) vectors: usize,
+    /// The config of so many stages and CTAs of a cluster.
+    pub(crate) config: fn(u32, u32) -> Config,
+}
+
+/// Vectors are rows 0..N of 128, the others garbage.
+fn case(shape: Shape, data: Data, seed: u64) -> Case {
+    Case {
+        padded: true,
+        ..Case::new(shape, data, ScaleLayout::Tiled128x4, seed)
+    }
+}
+
+fn both(shape: Shape, seed: u64) -> [Case; 2] {
+    [Data::Integers, Data::FullRange].map(|data| case(shape, data, seed))
+}
+
+/// Shapes with tails of every kind, batches, and every number of vectors that matters: every pair of M
+/// and K with three pairs of L and N, which take turns, and a ring that is used again with all of them.
+fn odd_shapes() -> Vec<Shape> {
+    const L_N: [(usize, usize); 8] = [
+        (1, 1),
+        (2, 2),
+        (1, 4),
+        (3, 7),
+        (1, 8),
+        (1, 16),
+        (2, 1),
+        (3, 2),
+    ];
+    let mut shapes = Vec::new();
+    let mut turn = L_N.iter().cycle();
+    for m in [1, 127, 129, 300] {
+        for k in [32, 64, 96, 256, 4128] {
+            for &(l, n) in turn.by_ref().take(3) {
+                // Long rows of many tiles take the time of all the others together.
+                let l = if m * k > 300_000 { 1 } else { l };
+                shapes.push(Shape::new(m, n, k, l).unwrap());
+            }
+        }
+    }
+    shapes.extend(L_N.map(|(l, n)| Shape::new(129, n, 1056, l).unwrap()));
+    shapes
+}
+
+impl Kernel {
+    fn default(&self, simulator: &Simulator, case: &Case) -> Config {
+        let kernel = (self.config)(2, 1).kernel();
+        simulator.job(case, false, |job| kernel.default_config(job).expect("a default"))
+    }
+
+    /// Configs that a shape takes: the default, the smallest ring, clusters of all sizes.
+    fn configs(&self, simulator: &Simulator, case: &Case) -> Vec<(Config, bool)> {
+        let mut configs = vec![(self.default(simulator, case), false)];
+        for (stages, cluster) in [(2, 1), (4, 2), (2, 3), (2, 8)] {
+            configs.push(((self.config)(stages, cluster), cluster % 2 == 0));
+        }
+        configs.retain(|&(config, _)| simulator.takes(case, config));
+        configs
+    }
+
+    /// One in `every` of the shapes; the whole sweep executes every instruction.
+    pub(crate) fn odd_shapes(&self, every: usize) {
+        let simulator = Simulator::new(self.arch);
+        for (i, shape) in odd_shapes().into_iter().enumerate().step_by(every) {
+            for case in both(shape, i as u64) {
+                let operands = Arc::new(Operands::new(&case));
+                let schedules = few(i as u64);
+                let configs = self.configs(&simulator, &case).into_iter().enumerate();
+                for (c, (config, chained)) in configs {
+                    // In the whole sweep the default under all of them; the other configs take turns.
+                    let one = (i + c) % schedules.len();
+                    let those = if c == 0 && every == 1 {
+                        0..schedules.len()
+                    } else {
+                        one..one + 1
+                    };
+                    for options in &schedules[those] {
+                        simulator.run(&operands, config, chained, options);
+                    }
+                }
+            }
+        }
+        // Alphas and output types.
+        let mut turn = 0;
+        for n in [1, 2, 3, 5] {
+            let shape = Shape::new(130, n, 1120, 2).expect("a shape");
+            for output in FloatType::ALL {
+                for alphas in [false, true] {
+                    turn += 1;
+                    if turn % every != 0 {
+                        continue;
+                    }
+                    let case = Case {
+                        output,
+                        row_alpha: alphas,
+                        vector_alpha: alphas,
+                        ..case(shape, Data::FullRange, 1)
+                    };
+                    let config = self.default(&simulator, &case);
+                    simulator.check(&case, config, false, &few(3)[1]);
+                }
+            }
+        }
+        if every == 1 {
+            simulator.demand_coverage(|_| false);
+        }
+    }
+
+    /// The contest's shapes, and its benchmarks' with their full K and fewer rows and batches; or the small ones of
+    /// them. Under so many schedules where they are small enough.
+    pub(crate) fn contest_shapes(&self, large: bool, most: usize) {
+        const SMALL: usize = 1 << 20;
+        let simulator = Simulator::new(self.arch);
+        let full_k = [(256, 16384, 1), (256, 7168, 2), (256, 2048, 2)];
+        let shapes = CONTEST_TESTS.iter().copied().chain(full_k);
+        for (i, (m, k, l)) in shapes.enumerate() {
+            if !large && m * k * l > SMALL {
+                continue;
+            }
+            let shape = Shape::gemv(m, k, l).expect("a shape");
+            for case in both(shape, i as u64) {
+                let operands = Arc::new(Operands::new(&case));
+                let config = self.default(&simulator, &case);
+                let schedules = few(i as u64);
+                let those = if most > 1 && m * k * l < 8 << 20 {
+                    &schedules[..]
+                } else {
+                    &schedules[1..2]
+                };
+                for options in those {
+                    simulator.run(&operands, config, false, options);
+                }
+            }
+        }
+    }
+
+    /// Every schedule on shapes small enough for it.
+    pub(crate) fn schedules(&self, seeds: u64) {
+        let simulator = Simulator::new(self.arch);
+        for seed in 0..seeds {
+            let n = 1 + seed as usize % 3;
+            let shape = Shape::new(1 + 37 * (seed as usize % 5), n, 1056, 1).expect("a shape");
+            let case = both(shape, seed)[seed as usize % 2];
+            let operands = Arc::new(Operands::new(&case));
+            let config = (self.config)(2, 1 + seed as u32 % 2);
+            for options in schedules(seed) {
+                simulator.run(&operands, config, false, &options);
+            }
+        }
+    }
+
+    /// The cluster's sum is the partial sums in the order of ranks, to the bit: each CTA's K step computed
+    /// alone gives its partial sum.
+    pub(crate) fn sums_in_rank_order(&self) {
+        const CLUSTER: usize = 5;
+        let simulator = Simulator::new(self.arch);
+        let shape = Shape::new(130, 2, CLUSTER * 256 - 64, 1).expect("a shape");
+        let problem = Problem {
+            alpha: None,
+            ..Problem::full_range(shape, 9)
+        };
+        let run = |problem: &Problem, cluster: usize| -> Vec<f32> {
+            let case = case(problem.shape, Data::FullRange, 9);
+            let operands = Arc::new(Operands::of(&case, problem));
+            let config = (self.config)(2, cluster as u32);
+            let output = simulator.run(&operands, config, false, &few(1)[1]);
+            numbers(&output, FloatType::F32).map(|y| y as f32).collect()
+        };
+        let whole = run(&problem, CLUSTER);
+        let parts: Vec<Vec<f32>> = (0..CLUSTER)
+            .map(|rank| run(&part(&problem, rank..rank + 1), 1))
+            .collect();
+        let sum = |i: usize, ranks: &mut dyn Iterator<Item = usize>| {
+            ranks.fold(0.0f32, |sum, rank| sum + parts[rank][i])
+        };
+        let mut reversed_differs = false;
+        for (i, &y) in whole.iter().enumerate() {
+            let in_order = sum(i, &mut (0..CLUSTER));
+            assert_eq!(y, in_order, "element {i}");
+            reversed_differs |= sum(i, &mut (0..CLUSTER).rev()) != in_order;
+        }
+        assert!(reversed_differs, "these data do not show the order");
+    }
+
+    /// A launch in a chain, of six K steps of one tile.
+    fn six_steps(&self, stages: u32) -> (Loaded, ptx_sim::Launch) {
+        let shape = Shape::new(128, 1, 6 * 256, 1).expect("a shape");
+        let operands = Operands::new(&case(shape, Data::Integers, 1));
+        self.launched(operands, stages, 1, true)
+    }
+
+    fn launched(
+        &self,
+        operands: Operands,
+        stages: u32,
+        cluster: u32,
+        chained: bool,
+    ) -> (Loaded, ptx_sim::Launch) {
+        let loaded = Loaded::new(&Arc::new(operands), self.arch);
+        let gpu = Simulator::new(self.arch).gpu;
+        let plan = loaded.plan((self.config)(stages, cluster), &gpu, chained);
+        let launch = launches(&plan.launches()[0]).expect("a valid launch");
+        (loaded, launch.into_iter().next().expect("a launch"))
+    }
+
+    /// Before the grid before has ended, the weights of the first stages are loaded, and nothing else is.
+    pub(crate) fn loads_before_the_wait(&self) {
+        for stages in [2, 4] {
+            let (mut loaded, launch) = self.six_steps(stages);
+            let trace = self.traced(&mut loaded, &launch, &late());
+            assert_eq!(loaded.difference(0), None);
+            let waits = trace.slices.iter();
+            let ended = waits
+                .filter(|s| s.kind == Kind::Wait && s.name == "griddepcontrol.wait")
+                .map(|s| s.end)
+                .min()
+                .expect("it waits for the grid before");
+            let before = trace
+                .slices
+                .iter()
+                .filter(|s| s.kind == Kind::Copy && s.start < ended)
+                .count();
+            // Codes and scales.
+            assert_eq!(before, 2 * stages as usize, "{stages} stages");
+        }
+    }
+
+    fn traced(&self, loaded: &mut Loaded, launch: &ptx_sim::Launch, options: &Options) -> Trace {
+        let program = &ptx::entry(&launch.kernel, self.arch).program;
+        loaded.traced(program, launch, options).expect("it runs")
+    }
+
+    /// One launch in a chain, of a program that was changed.
+    pub(crate) fn run_changed(&self, program: &Program) -> Result<(), SimError> {
+        let (mut loaded, launch) = self.six_steps(2);
+        loaded.launch(program, &launch, &late()).map(|_| ())
+    }
+
+    /// What two CTAs do that share six K steps of a tile each.
+    pub(crate) fn trace(&self, stages: u32, options: &Options) -> Trace {
+        let shape = Shape::new(128, 2, 12 * 256, 1).expect("a shape");
+        let operands = Operands::new(&case(shape, Data::Integers, 1));
+        let (mut loaded, launch) = self.launched(operands, stages, 2, false);
+        let trace = self.traced(&mut loaded, &launch, options);
+        assert_eq!(loaded.difference(0), None);
+        trace
+    }
+
+    /// Launches that between them take every branch: tails of M and K, batches, rings that are used several
+    /// times, also with a number of stages that is no power of two, clusters, dependent launch, alphas, all
+    /// types of output.
+    fn runs(&self) -> Vec<Run> {
+        let run = |(m, n, k, l), stages, cluster, chained, output, vector_alpha| {
+            let shape = Shape::new(m, self.vectors.min(n), k, l).expect("a shape");
+            let case = Case {
+                output,
+                row_alpha: chained,
+                vector_alpha,
+                ..case(shape, Data::Integers, 7)
+            };
+            let config = (self.config)(stages, cluster);
+            Run::new(self.arch, &case, config, chained, Uninitialised::Error)
+        };
+        let three = self.three_stages;
+        vec![
+            run((130, 2, 2784, 1), 2, 2, true, FloatType::F32, true),
+            run((127, 16, 96, 2), 2, 1, false, FloatType::Bf16, false),
+            run((300, 5, 2304, 2), three, 2, false, FloatType::F16, false),
+        ]
+    }
+
+    pub(crate) fn faults(&self) {
+        let schedules = mutate::schedules(3);
+        let subject = subject(self.name, self.arch, self.runs(), schedules, no_arithmetic);
+        demand(&subject, include_str!("equivalent_faults.txt"), 60);
+    }
+
+    pub(crate) fn wrong_plans(&self, harmless: &[(usize, &str)]) {
+        let both = [(offset_of!(Params, dependent), "a run has one grid")];
+        let harmless = [&both[..], harmless].concat();
+        demand_right_plans(self.arch, &self.runs(), &harmless);
+    }
+}
+
+/// The grid before ends as late as it can.
+fn late() -> Options {
+    options(Policy::Fair, Timing::Lazy)
+}
+
+/// The K steps `steps` of a problem, without its alpha.
+fn part(problem: &Problem, steps: std::ops::Range<usize>) -> Problem {
+    const STEP: usize = 256;
+    let shape = &problem.shape;
+    let rows = |all: &[u8], row: usize, unit: usize| -> Vec<u8> {
+        let range = steps.start * STEP / unit..(steps.end * STEP / unit).min(row);
+        all.chunks(row)
+            .flat_map(|r| r[range.clone()].to_vec())
+            .collect()
+    };
+    let (codes, blocks) = (shape.row_code_bytes(), shape.blocks());
+    let k = (steps.end * STEP).min(shape.k()) - steps.start * STEP;
+    Problem {
+        shape: Shape::new(shape.m(), shape.n(), k, shape.l()).unwrap(),
+        a: rows(&problem.a, codes, 2),
+        sfa: rows(&problem.sfa, blocks, 16),
+        b: rows(&problem.b, codes, 2),
+        sfb: rows(&problem.sfb, blocks, 16),
+        alpha: None,
+        c: None,
+    }
+}

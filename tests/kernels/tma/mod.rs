@@ -1,0 +1,5 @@
+//! The tma kernel.
+
+mod sim;
+
+crate::gather![sim];
