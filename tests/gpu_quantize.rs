@@ -14,7 +14,7 @@ use cudarc::driver::{
 use device::{alone, gpu_or_skip};
 use half::{bf16, f16};
 use nvfp4_gemv::problem::Problem;
-use nvfp4_gemv::quantize::{QuantizedVectors as HostVectors, quantize_vectors_or_nan};
+use nvfp4_gemv::quantize::{QuantizedRows as HostVectors, quantize_vectors_or_nan};
 use nvfp4_gemv::raw::{self, Global, Quantize};
 use nvfp4_gemv::{
     DenseVectors, Device, Error, FloatType, GlobalScale, Output, PreparedWeights, QuantizedVectors,
