@@ -163,7 +163,8 @@ impl Call {
 }
 
 fn recording() -> Vec<u8> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recorded/gemv_cuda_core.safetensors");
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recorded/gemv_cuda_core.safetensors");
     std::fs::read(path).expect("the recording")
 }
 

@@ -10,10 +10,10 @@ pub(crate) mod trial;
 #[path = "../../../build/nvcc.rs"]
 #[allow(dead_code)]
 mod nvcc;
-#[path = "../../../build/sources.rs"]
-mod sources;
 #[path = "../../quantize_data/mod.rs"]
 pub(crate) mod quantize_data;
+#[path = "../../../build/sources.rs"]
+mod sources;
 #[path = "../../../src/kernel/units.rs"]
 #[allow(dead_code)]
 mod units;

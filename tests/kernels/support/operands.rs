@@ -113,9 +113,7 @@ impl Case {
                 let x = problem.decoded_vectors().expect("vectors");
                 x.into_iter().flat_map(of).collect()
             }
-            Data::FullRange => (0..elements)
-                .flat_map(|_| of(normal(&mut rng)))
-                .collect(),
+            Data::FullRange => (0..elements).flat_map(|_| of(normal(&mut rng))).collect(),
             Data::Sparse => (0..elements)
                 .flat_map(|_| {
                     let bits = rng.u16(..2) << 15 | rng.u16(..230) << 7 | rng.u16(..128);
@@ -237,7 +235,12 @@ impl Operands {
                         .collect(),
                 };
             }
-            operands.truth = truth_of(&problem.vectors(ScaleLayout::Linear).expect("vectors").view());
+            operands.truth = truth_of(
+                &problem
+                    .vectors(ScaleLayout::Linear)
+                    .expect("vectors")
+                    .view(),
+            );
         }
         if case.data != Data::Recorded {
             operands.nan_where_no_scale_is();
