@@ -21,8 +21,24 @@ mod tma;
 
 use std::process::ExitCode;
 
+#[cfg(feature = "cuda")]
+use recorded::gpu as recorded_on_a_gpu;
+
 crate::gather![
-    calls, direct, dot, entries, primitives, quantize, recorded, relayout, ring, stream, tcgen05, tma
+    calls,
+    direct,
+    dot,
+    entries,
+    primitives,
+    quantize,
+    recorded,
+    #[cfg(feature = "cuda")]
+    recorded_on_a_gpu,
+    relayout,
+    ring,
+    stream,
+    tcgen05,
+    tma
 ];
 
 fn main() -> ExitCode {

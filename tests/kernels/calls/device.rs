@@ -175,12 +175,24 @@ fn vectors_may_change_and_addresses_may_not() {
     let mut other_y = poisoned(&gpu, &shape);
     let [right, wrong] = [&x, &other_x].map(|x| Vectors::F32(DenseVectors::new(x.as_view())));
     let output = Output::F32(y.as_view_mut());
-    assert_eq!(refused(prepared.launch(stream, &weights, &wrong, output)), "vectors");
+    assert_eq!(
+        refused(prepared.launch(stream, &weights, &wrong, output)),
+        "vectors"
+    );
     let output = Output::F32(y.as_view_mut());
-    assert_eq!(refused(prepared.launch(stream, &other_weights, &right, output)), "weights");
+    assert_eq!(
+        refused(prepared.launch(stream, &other_weights, &right, output)),
+        "weights"
+    );
     let output = Output::F32(other_y.as_view_mut());
-    assert_eq!(refused(prepared.launch(stream, &weights, &right, output)), "outputs");
-    assert!(numbers(&gpu, &other_y).iter().all(|y| y.is_nan()), "nothing was launched");
+    assert_eq!(
+        refused(prepared.launch(stream, &weights, &right, output)),
+        "outputs"
+    );
+    assert!(
+        numbers(&gpu, &other_y).iter().all(|y| y.is_nan()),
+        "nothing was launched"
+    );
 }
 
 fn a_launch_allocates_nothing() {
@@ -226,9 +238,7 @@ fn replayed_from_a_graph() {
                 let output = Output::F32(y.as_view_mut());
                 match prepare {
                     true => prepared.launch(stream, &w, &x, output),
-                    false => {
-                        gemv_on_device(stream, &shape, &w, &x, output, &options).map(drop)
-                    }
+                    false => gemv_on_device(stream, &shape, &w, &x, output, &options).map(drop),
                 }
                 .unwrap();
             });
@@ -358,7 +368,10 @@ fn with_events_that_order_streams() {
         gemv_on_device(stream, &shape, &weights, &vectors, output, &Options::new()).unwrap();
         std::mem::swap(&mut x, &mut y);
     }
-    assert_eq!(streams[1].clone_dtoh(&x).unwrap(), vec![2048f32.powi(6); 2048]);
+    assert_eq!(
+        streams[1].clone_dtoh(&x).unwrap(),
+        vec![2048f32.powi(6); 2048]
+    );
 }
 
 /// What one layer writes, the next one reads: chained launches give the bits of others.
@@ -370,7 +383,9 @@ fn layers_that_feed_each_other() {
     problem.alpha = Some(vec![1e-4]);
     let uploaded = uploaded(&gpu, &problem);
     let weights = uploaded.weights();
-    let x: Vec<f16> = (0..1024).map(|i| f16::from_f32((i % 7) as f32 - 3.0)).collect();
+    let x: Vec<f16> = (0..1024)
+        .map(|i| f16::from_f32((i % 7) as f32 - 3.0))
+        .collect();
     let run = |options: &Options<'_>| {
         let mut x = gpu.upload(&x);
         let mut y = gpu.upload(&vec![f16::NAN; 1024]);
@@ -386,7 +401,9 @@ fn layers_that_feed_each_other() {
         let alone = Options::new().kernel(kernel);
         let operands = Operands::new(Activation::F16, TILED);
         let target = nvfp4_gemv::Target::Gpu(&gpu.info);
-        let config = nvfp4_gemv::select(&shape, &operands, target, &alone).unwrap().config;
+        let config = nvfp4_gemv::select(&shape, &operands, target, &alone)
+            .unwrap()
+            .config;
         let alone = alone.config(config);
         let expected = run(&alone);
         for _ in 0..20 {
@@ -431,7 +448,10 @@ fn refusals() {
     assert_eq!(misaligned(call(&any, 0, 4, 16)), ("vectors", 16));
     assert!(matches!(
         call(&any, 0, 0, 15),
-        Err(Error::BufferTooShort { operand: "output", .. })
+        Err(Error::BufferTooShort {
+            operand: "output",
+            ..
+        })
     ));
     let wide = nvfp4_gemv::kernel::DirectConfig {
         blocks_per_load: 2,

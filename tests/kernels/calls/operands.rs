@@ -30,7 +30,13 @@ fn gemv(
     vectors: &Vectors<'_>,
     output: Output<'_>,
 ) -> nvfp4_gemv::Result<Choice> {
-    nvfp4_gemv::gemv(shape, weights, vectors, output, &Options::new().without_environment())
+    nvfp4_gemv::gemv(
+        shape,
+        weights,
+        vectors,
+        output,
+        &Options::new().without_environment(),
+    )
 }
 
 const M: usize = 130;

@@ -75,9 +75,19 @@ struct Asked {
 /// The whole table.
 fn every() -> Vec<Asked> {
     let paths = [None].into_iter().chain(GemvPath::ALL.map(Some));
-    let kernels = [None, Some(Kernel::Ring), Some(Kernel::Direct), Some(Kernel::Tcgen05)];
+    let kernels = [
+        None,
+        Some(Kernel::Ring),
+        Some(Kernel::Direct),
+        Some(Kernel::Tcgen05),
+    ];
     let configs = [None, Some(RING.into()), Some(DIRECT.into())];
-    let given = [Given::Nothing, Given::Right, Given::OtherProblem, Given::OtherGpu];
+    let given = [
+        Given::Nothing,
+        Given::Right,
+        Given::OtherProblem,
+        Given::OtherGpu,
+    ];
     let mut every = Vec::new();
     for path in paths {
         for kernel in kernels {
@@ -229,7 +239,12 @@ fn on_hopper() {
     let mut chosen = 0;
     for asked in every() {
         let (shape, operands) = (shape(), operands());
-        let choice = select(&shape, &operands, Target::Gpu(&gpu), &asked.options(&tables));
+        let choice = select(
+            &shape,
+            &operands,
+            Target::Gpu(&gpu),
+            &asked.options(&tables),
+        );
         let choice = choice.map(|choice| {
             chosen += 1;
             assert!(!choice.reason.to_string().is_empty());
@@ -270,7 +285,13 @@ fn on_the_host() {
         problem.vectors(ScaleLayout::Linear).unwrap(),
     );
     let (weights, vectors) = (w.view().unwrap(), x.view());
-    let truth: Vec<f32> = problem.reference().unwrap().y.iter().map(|&y| y as f32).collect();
+    let truth: Vec<f32> = problem
+        .reference()
+        .unwrap()
+        .y
+        .iter()
+        .map(|&y| y as f32)
+        .collect();
     let mut computed = 0;
     for asked in every() {
         let (options, shape) = (asked.options(&tables), &problem.shape);
@@ -290,7 +311,10 @@ fn on_the_host() {
                 assert_eq!((choice.path, choice.config), (GemvPath::Cpu, None));
                 assert!(asked.kernel().is_none() && y == truth);
                 y.fill(f32::NAN);
-                prepared.unwrap().run(&vectors, Output::f32(&mut y)).unwrap();
+                prepared
+                    .unwrap()
+                    .run(&vectors, Output::f32(&mut y))
+                    .unwrap();
                 assert_eq!(y, truth);
                 continue;
             }
@@ -307,7 +331,11 @@ fn on_the_host() {
         }
         assert!(y.iter().all(|y| y.is_nan()), "refused, and written");
     }
-    assert_eq!(computed, 2 * 4 * 2, "no path or the CPU's, with any measurements, chained or not");
+    assert_eq!(
+        computed,
+        2 * 4 * 2,
+        "no path or the CPU's, with any measurements, chained or not"
+    );
 }
 
 /// The same table where things are launched.
@@ -330,7 +358,13 @@ pub(super) mod on_a_gpu {
         let stream = &gpu.stream;
         let tables = Tables::new(&tune::machine(&gpu.info).unwrap());
         let problem = Problem::integers(shape(), 3);
-        let truth: Vec<f32> = problem.reference().unwrap().y.iter().map(|&y| y as f32).collect();
+        let truth: Vec<f32> = problem
+            .reference()
+            .unwrap()
+            .y
+            .iter()
+            .map(|&y| y as f32)
+            .collect();
         let linear = ScaleLayout::Linear;
         let uploaded = Uploaded::new(&gpu, &problem, linear, linear, false);
         let (weights, vectors) = (uploaded.weights(), uploaded.vectors());

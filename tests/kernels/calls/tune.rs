@@ -58,19 +58,33 @@ fn what_is_found_is_used_and_right() {
         let mut y = gpu.upload(&vec![f32::NAN; shape.outputs()]);
         let options = Options::new().tuned(&tuned).without_environment();
         // SAFETY: the weights were copied to the device, and no kernel writes them.
-        for (options, expected) in [(options, best.config), (unsafe { options.chained() }, chained)] {
+        for (options, expected) in [
+            (options, best.config),
+            (unsafe { options.chained() }, chained),
+        ] {
             let output = Output::F32(y.as_view_mut());
-            let choice = gemv_on_device(stream, &shape, &weights, &vectors, output, &options).unwrap();
+            let choice =
+                gemv_on_device(stream, &shape, &weights, &vectors, output, &options).unwrap();
             // Unless a stride of this problem is not as aligned as the tuner's.
-            if tuned.find(&shape, &uploaded.call(&gpu, &y).operands()).is_some() {
+            if tuned
+                .find(&shape, &uploaded.call(&gpu, &y).operands())
+                .is_some()
+            {
                 assert_eq!(choice.config, Some(expected), "{shape}");
             }
             let result = stream.clone_dtoh(&y).unwrap();
-            assert!(result.into_iter().map(f64::from).eq(truth.y.iter().copied()), "{shape}");
+            assert!(
+                result
+                    .into_iter()
+                    .map(f64::from)
+                    .eq(truth.y.iter().copied()),
+                "{shape}"
+            );
 
             let output = Output::F32(y.as_view_mut());
             let prepared =
-                PreparedGemvOnDevice::new(stream, &shape, &weights, &vectors, output, &options).unwrap();
+                PreparedGemvOnDevice::new(stream, &shape, &weights, &vectors, output, &options)
+                    .unwrap();
             assert_eq!(*prepared.choice(), choice);
         }
     }
@@ -96,7 +110,10 @@ fn every_kind_of_operands() {
                 let outcome = tuner.tune(&shape, &operands, &limits, |_| ()).unwrap();
                 assert!(outcome.failed.is_empty(), "{:?}", outcome.failed);
                 let best = outcome.entry.kernels.iter();
-                assert!(best.map(|timed| timed.kernel().path()).any(|path| path == GemvPath::CudaCore));
+                assert!(
+                    best.map(|timed| timed.kernel().path())
+                        .any(|path| path == GemvPath::CudaCore)
+                );
             }
         }
     }

@@ -1,8 +1,8 @@
 //! The direct kernel on a GPU.
 
 use libtest_mimic::Trial;
-use nvfp4_gemv::kernel::{Config, DirectConfig, Job, Kernel};
 use nvfp4_gemv::Shape;
+use nvfp4_gemv::kernel::{Config, DirectConfig, Job, Kernel};
 
 use crate::support::battery::{self, Sizes, Subject};
 

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use cudarc::driver::{CudaSlice, DeviceRepr, ValidAsZeroBits};
 use half::{bf16, f16};
 use nvfp4_gemv::problem::Problem;
-use nvfp4_gemv::quantize::{QuantizedVectors as HostVectors, quantize_vectors_or_nan};
+use nvfp4_gemv::quantize::{QuantizedRows, quantize_vectors_or_nan};
 use nvfp4_gemv::raw::{self, Global, Quantize};
 use nvfp4_gemv::{
     DenseVectors, Device, Error, FloatType, GlobalScale, Options, Output, QuantizedVectors,
@@ -65,7 +65,7 @@ struct Written {
 
 impl Written {
     /// The host's result in a layout, its padding zeroed.
-    fn expected(shape: &Shape, host: &HostVectors, layout: ScaleLayout) -> Self {
+    fn expected(shape: &Shape, host: &QuantizedRows, layout: ScaleLayout) -> Self {
         let (n, k, l) = (shape.n(), shape.k(), shape.l());
         Self {
             codes: host.codes.clone(),
@@ -390,10 +390,22 @@ fn refusals() {
     assert_eq!(error, Error::AlreadyNvfp4);
     let short = Vectors::F16(DenseVectors::new(x.slice(..127)));
     let error = quantized.quantize(stream, &short).unwrap_err();
-    assert!(matches!(error, Error::BufferTooShort { operand: "vectors", .. }));
+    assert!(matches!(
+        error,
+        Error::BufferTooShort {
+            operand: "vectors",
+            ..
+        }
+    ));
     let misaligned = Vectors::F16(DenseVectors::new(x.slice(4..)));
     let error = quantized.quantize(stream, &misaligned).unwrap_err();
-    assert!(matches!(error, Error::Misaligned { operand: "vectors", .. }));
+    assert!(matches!(
+        error,
+        Error::Misaligned {
+            operand: "vectors",
+            ..
+        }
+    ));
     let good = Vectors::F16(DenseVectors::new(x.as_view()));
     let few = VectorScale::PerVector(globals.as_view());
     let error = quantized.quantize_with(stream, &good, &few).unwrap_err();
@@ -401,5 +413,7 @@ fn refusals() {
     assert!(matches!(error, Error::BufferTooShort { operand: o, .. } if o == operand));
     quantized.quantize(stream, &good).unwrap();
     // Nothing to do is no error.
-    new(&Shape::new(0, 2, 64, 0).unwrap()).quantize(stream, &good).unwrap();
+    new(&Shape::new(0, 2, 64, 0).unwrap())
+        .quantize(stream, &good)
+        .unwrap();
 }

@@ -43,14 +43,23 @@ fn problems_that_it_does_not_take() {
                 |a| a.operands = Operands::new(Activation::F16, ScaleLayout::Linear),
                 takes(Activation::F16, "NVFP4"),
             ),
-            (|a| a.shape(132, 1, 384, 2), row_length(384, "a multiple of 256")),
-            (|a| a.shape(132, 1, 33_024, 2), row_length(33_024, "32768 at most")),
+            (
+                |a| a.shape(132, 1, 384, 2),
+                row_length(384, "a multiple of 256"),
+            ),
+            (
+                |a| a.shape(132, 1, 33_024, 2),
+                row_length(33_024, "32768 at most"),
+            ),
             (|a| a.operands.alignment.codes = 8, UNALIGNED),
             (|a| a.operands.alignment.scales = 8, UNALIGNED),
             (|a| a.operands.alignment.vectors = 8, UNALIGNED),
             (|a| a.shape(0, 1, 512, 2), Refusal::Empty),
             (|a| a.shape(132, 1, 512, 0), Refusal::Empty),
-            (|a| a.shape(132, 2, 512, 2), Refusal::Vectors { n: 2, most: 1 }),
+            (
+                |a| a.shape(132, 2, 512, 2),
+                Refusal::Vectors { n: 2, most: 1 },
+            ),
             (
                 |a| a.shape(133, 1, 512, 2),
                 Refusal::RowsOfBatch { m: 133, of: 4 },

@@ -115,6 +115,10 @@ fn vectors_of_every_magnitude(gpu: &Gpu) {
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = battery::trials(&SUBJECT);
     let name = "vectors_of_every_magnitude";
-    trials.push(kernel_trial(Kernel::Stream, name, vectors_of_every_magnitude));
+    trials.push(kernel_trial(
+        Kernel::Stream,
+        name,
+        vectors_of_every_magnitude,
+    ));
     trials
 }

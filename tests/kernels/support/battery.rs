@@ -7,7 +7,9 @@ use std::sync::Arc;
 use half::bf16;
 use libtest_mimic::Trial;
 use nvfp4_gemv::kernel::{Call, Config, Job, Kernel};
-use nvfp4_gemv::problem::{CONTEST_BENCHMARKS, CONTEST_TESTS, EdgeCase, Problem, contest_tolerance};
+use nvfp4_gemv::problem::{
+    CONTEST_BENCHMARKS, CONTEST_TESTS, EdgeCase, Problem, contest_tolerance,
+};
 use nvfp4_gemv::quantize::quantize_vectors;
 use nvfp4_gemv::raw::{self, Global, Quantize};
 use nvfp4_gemv::reference::{error_bound, gemv};
@@ -50,7 +52,10 @@ pub(crate) fn trials(subject: &'static Subject) -> Vec<Trial> {
         ("every_candidate", every_candidate),
         ("few_ctas_and_many_rows", few_ctas_and_many_rows),
         ("more_batches_than_a_grid_has", more_batches_than_a_grid_has),
-        ("more_than_four_gigabytes_of_weights", more_than_four_gigabytes),
+        (
+            "more_than_four_gigabytes_of_weights",
+            more_than_four_gigabytes,
+        ),
         ("edge_cases", edge_cases),
         ("factors_of_rows_and_vectors", factors_of_rows_and_vectors),
         ("addresses_that_are_less_aligned", less_aligned),
@@ -136,7 +141,8 @@ impl Subject {
 
     /// The default, alone or in chains.
     fn default(&self, on: &OnDevice<'_>, chained: bool) -> Config {
-        on.job(chained, |job| self.kernel.default_config(job)).unwrap()
+        on.job(chained, |job| self.kernel.default_config(job))
+            .unwrap()
     }
 
     /// Legal configs of all kinds.
@@ -156,7 +162,9 @@ fn layouts() -> impl Iterator<Item = (ScaleLayout, ScaleLayout)> {
 }
 
 fn shapes(sizes: &[Sizes]) -> impl Iterator<Item = Shape> {
-    sizes.iter().map(|&(m, n, k, l)| Shape::new(m, n, k, l).unwrap())
+    sizes
+        .iter()
+        .map(|&(m, n, k, l)| Shape::new(m, n, k, l).unwrap())
 }
 
 /// Integers, and numbers of the whole range with factors.
@@ -233,12 +241,17 @@ fn every_kind_of_config(gpu: &Gpu, subject: &Subject) {
     let ctas = [1, 3, 7, gpu.info.multiprocessors, u32::MAX];
     for (i, shape) in shapes(subject.every).enumerate() {
         for case in both(shape, i) {
-            subject.each(gpu, case, |case| case, |on| {
-                for config in subject.legal(on, &ctas) {
-                    kinds.insert((subject.kind)(&config));
-                    on.assert_right(config, false);
-                }
-            });
+            subject.each(
+                gpu,
+                case,
+                |case| case,
+                |on| {
+                    for config in subject.legal(on, &ctas) {
+                        kinds.insert((subject.kind)(&config));
+                        on.assert_right(config, false);
+                    }
+                },
+            );
         }
     }
     for &kind in subject.kinds {
@@ -249,18 +262,29 @@ fn every_kind_of_config(gpu: &Gpu, subject: &Subject) {
 /// Configs that are worth measuring, alone and in chains. All give the same of integers.
 fn every_candidate(gpu: &Gpu, subject: &Subject) {
     let mut tried = 0;
-    let sizes = [(4096, 1, 4096, 1), (384, 1, 7168, 2), (300, 3, 1024, 1), (256, 11, 2048, 2)];
+    let sizes = [
+        (4096, 1, 4096, 1),
+        (384, 1, 7168, 2),
+        (300, 3, 1024, 1),
+        (256, 11, 2048, 2),
+    ];
     for shape in shapes(&sizes) {
         for case in both(shape, 4) {
-            subject.some(gpu, case, 0, |case| case, |on| {
-                for chained in [false, true] {
-                    let candidates = on.job(chained, |job| subject.kernel.candidates(job));
-                    tried += candidates.len();
-                    for config in candidates {
-                        on.assert_right(config, chained);
+            subject.some(
+                gpu,
+                case,
+                0,
+                |case| case,
+                |on| {
+                    for chained in [false, true] {
+                        let candidates = on.job(chained, |job| subject.kernel.candidates(job));
+                        tried += candidates.len();
+                        for config in candidates {
+                            on.assert_right(config, chained);
+                        }
                     }
-                }
-            });
+                },
+            );
         }
     }
     assert!(tried > 20, "only {tried} candidates");
@@ -270,11 +294,16 @@ fn every_candidate(gpu: &Gpu, subject: &Subject) {
 fn few_ctas_and_many_rows(gpu: &Gpu, subject: &Subject) {
     for (i, shape) in shapes(subject.tall).enumerate() {
         for case in both(shape, i) {
-            subject.each(gpu, case, |case| case, |on| {
-                for config in subject.legal(on, &[2, 3, 5, 9]).into_iter().step_by(5) {
-                    on.assert_right(config, false);
-                }
-            });
+            subject.each(
+                gpu,
+                case,
+                |case| case,
+                |on| {
+                    for config in subject.legal(on, &[2, 3, 5, 9]).into_iter().step_by(5) {
+                        on.assert_right(config, false);
+                    }
+                },
+            );
         }
     }
 }
@@ -312,11 +341,16 @@ fn more_than_four_gigabytes(gpu: &Gpu, subject: &Subject) {
     let last = |bytes: &[u8]| {
         let mut all = gpu.stream.alloc_zeros::<u8>(l * bytes.len()).unwrap();
         let at = (l - 1) * bytes.len();
-        gpu.stream.memcpy_htod(bytes, &mut all.slice_mut(at..)).unwrap();
+        gpu.stream
+            .memcpy_htod(bytes, &mut all.slice_mut(at..))
+            .unwrap();
         all
     };
     let (codes, scales) = (last(w.codes), last(&w.scales));
-    let (x_codes, x_scales) = (gpu.upload(&x.codes.repeat(l)), gpu.upload(&x.scales.repeat(l)));
+    let (x_codes, x_scales) = (
+        gpu.upload(&x.codes.repeat(l)),
+        gpu.upload(&x.scales.repeat(l)),
+    );
     let y = gpu.upload(&vec![f32::NAN; shape.outputs()]);
     let weights = RawWeights {
         codes: gpu.address(&codes),
@@ -347,7 +381,11 @@ fn more_than_four_gigabytes(gpu: &Gpu, subject: &Subject) {
     let y = gpu.stream.clone_dtoh(&y).unwrap();
     let (zeros, last) = y.split_at((l - 1) * m);
     assert!(zeros.iter().all(|&y| y == 0.0));
-    assert!(last.iter().map(|&y| f64::from(y)).eq(one.reference().unwrap().y.iter().copied()));
+    assert!(
+        last.iter()
+            .map(|&y| f64::from(y))
+            .eq(one.reference().unwrap().y.iter().copied())
+    );
 }
 
 fn edge_cases(gpu: &Gpu, subject: &Subject) {
@@ -398,35 +436,56 @@ fn less_aligned(gpu: &Gpu, subject: &Subject) {
     for offset in [8, 16, 32] {
         for shape in shapes(&[(300, 1, 4096, 1), (129, 3, 1056, 2)]) {
             for case in both(shape, 9) {
-                subject.some(gpu, case, offset, |case| case, |on| {
-                    match on.job(false, |job| subject.kernel.default_config(job)) {
-                        Ok(config) => on.assert_right(config, false),
-                        // Scales are half as far from a boundary.
-                        Err(Refusal::Alignment { .. }) => assert!(offset < 32),
-                        Err(other) => panic!("{other}"),
-                    }
-                });
+                subject.some(
+                    gpu,
+                    case,
+                    offset,
+                    |case| case,
+                    |on| {
+                        match on.job(false, |job| subject.kernel.default_config(job)) {
+                            Ok(config) => on.assert_right(config, false),
+                            // Scales are half as far from a boundary.
+                            Err(Refusal::Alignment { .. }) => assert!(offset < 32),
+                            Err(other) => panic!("{other}"),
+                        }
+                    },
+                );
             }
         }
     }
 }
 
 fn a_hundred_repeats(gpu: &Gpu, subject: &Subject) {
-    let sizes = [(2432, 1, 4608, 1), (130, 7, 4352, 3), (4096, 1, 4096, 1), (384, 1, 7168, 2)];
+    let sizes = [
+        (2432, 1, 4608, 1),
+        (130, 7, 4352, 3),
+        (4096, 1, 4096, 1),
+        (384, 1, 7168, 2),
+    ];
     for shape in shapes(&sizes) {
         let [_, case] = both(shape, 11);
-        subject.some(gpu, case, 0, |case| case, |on| {
-            let some = subject.legal(on, &[3, gpu.info.multiprocessors]);
-            let some = some.into_iter().step_by(11).map(|config| (config, false));
-            let defaults = [false, true].map(|chained| (subject.default(on, chained), chained));
-            for (config, chained) in defaults.into_iter().chain(some) {
-                let first = on.run(config, chained);
-                // Three launches each.
-                for _ in 1..34 {
-                    assert!(on.run(config, chained) == first, "{:?} {config:?}", on.operands.case);
+        subject.some(
+            gpu,
+            case,
+            0,
+            |case| case,
+            |on| {
+                let some = subject.legal(on, &[3, gpu.info.multiprocessors]);
+                let some = some.into_iter().step_by(11).map(|config| (config, false));
+                let defaults = [false, true].map(|chained| (subject.default(on, chained), chained));
+                for (config, chained) in defaults.into_iter().chain(some) {
+                    let first = on.run(config, chained);
+                    // Three launches each.
+                    for _ in 1..34 {
+                        assert!(
+                            on.run(config, chained) == first,
+                            "{:?} {config:?}",
+                            on.operands.case
+                        );
+                    }
                 }
-            }
-        });
+            },
+        );
     }
 }
 
@@ -492,7 +551,11 @@ fn chained_in_a_graph(gpu: &Gpu, subject: &Subject) {
         graph.launch().unwrap();
         if replay % 100 == 99 {
             for (on, options, isolated) in &mut works {
-                assert!(&on.download() == isolated, "{:?} {options:?}", on.operands.case);
+                assert!(
+                    &on.download() == isolated,
+                    "{:?} {options:?}",
+                    on.operands.case
+                );
                 on.poison();
             }
         }

@@ -4,7 +4,9 @@
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DevicePtr, DeviceRepr, result, sys};
+use cudarc::driver::{
+    CudaContext, CudaGraph, CudaSlice, CudaStream, DevicePtr, DeviceRepr, result, sys,
+};
 use libtest_mimic::{Completion, Trial};
 use nvfp4_gemv::kernel::{Call, Config, Job, Kernel};
 use nvfp4_gemv::{Activation, Choice, Options, ScaleLayout, Shape, raw};
@@ -34,7 +36,10 @@ pub(crate) fn kernel_trial(
             gpu: &gpu,
             chained: false,
         };
-        Ok(kernel.available(&job).err().map(|refusal| refusal.to_string()))
+        Ok(kernel
+            .available(&job)
+            .err()
+            .map(|refusal| refusal.to_string()))
     };
     Trial::ignorable_test(format!("{kernel}::gpu::{name}"), move || {
         match refusal().unwrap_or_else(|error| Some(format!("no GPU: {error}"))) {
@@ -67,7 +72,9 @@ impl Gpu {
         // SAFETY: the pointer is to a live variable, and the context is cudarc's from then on.
         unsafe {
             let device = result::device::get(0).unwrap();
-            sys::cuCtxCreate_v4(&mut context, std::ptr::null_mut(), 0, device).result().unwrap();
+            sys::cuCtxCreate_v4(&mut context, std::ptr::null_mut(), 0, device)
+                .result()
+                .unwrap();
             Self::new(CudaContext::from_raw_context(0, device, context).unwrap())
         }
     }
@@ -109,8 +116,7 @@ impl Gpu {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         self.stream.begin_capture(mode).unwrap();
         enqueue();
-        let flags =
-            sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+        let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
         let graph = self.stream.end_capture(flags).unwrap();
         graph.expect("the capture holds the launches")
     }
@@ -206,7 +212,10 @@ impl<'a> OnDevice<'a> {
     /// NaN in every element of the output, and after it.
     pub(crate) fn poison(&mut self) {
         let poison = vec![0xff; self.output.len()];
-        self.gpu.stream.memcpy_htod(&poison, &mut self.output).unwrap();
+        self.gpu
+            .stream
+            .memcpy_htod(&poison, &mut self.output)
+            .unwrap();
     }
 
     /// The output, which nothing was written after.
@@ -222,7 +231,9 @@ impl<'a> OnDevice<'a> {
         let options = options(config, chained);
         let what = format!("{:?} {config:?} chained {chained}", self.operands.case);
         self.poison();
-        let choice = self.enqueue(&options).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let choice = self
+            .enqueue(&options)
+            .unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(choice.config, Some(config));
         let called = self.download();
         self.poison();
@@ -231,7 +242,10 @@ impl<'a> OnDevice<'a> {
             // SAFETY: as in `enqueue`.
             unsafe { prepared.launch(self.gpu.handle()) }.unwrap();
         }
-        assert!(called == self.download(), "{what}: prepared launches differ");
+        assert!(
+            called == self.download(),
+            "{what}: prepared launches differ"
+        );
         called
     }
 

@@ -119,9 +119,7 @@ impl Case {
                 let x = problem.decoded_vectors().expect("vectors");
                 x.into_iter().flat_map(of).collect()
             }
-            Data::FullRange => (0..elements)
-                .flat_map(|_| of(normal(&mut rng)))
-                .collect(),
+            Data::FullRange => (0..elements).flat_map(|_| of(normal(&mut rng))).collect(),
             Data::Sparse => self.exponents(0, 230, 200),
             Data::Exponents(least, end, one_of) => self.exponents(least, end, one_of),
             Data::Recorded => (0..elements)
@@ -272,7 +270,12 @@ impl Operands {
                         .collect(),
                 };
             }
-            operands.truth = truth_of(&problem.vectors(ScaleLayout::Linear).expect("vectors").view());
+            operands.truth = truth_of(
+                &problem
+                    .vectors(ScaleLayout::Linear)
+                    .expect("vectors")
+                    .view(),
+            );
         }
         if case.padded && !case.nvfp4() {
             operands.pad_dense_vectors();
@@ -300,7 +303,11 @@ impl Operands {
 
     /// With factors for the rows of each batch, small integers: exact where all else is.
     pub(crate) fn with_factors_of_batches(mut self) -> Self {
-        let (m, n, l) = (self.case.shape.m(), self.case.shape.n(), self.case.shape.l());
+        let (m, n, l) = (
+            self.case.shape.m(),
+            self.case.shape.n(),
+            self.case.shape.l(),
+        );
         let factors: Vec<f32> = (0..l * m).map(|i| (i % 13) as f32 - 6.0).collect();
         let truth = Arc::make_mut(&mut self.truth);
         for i in 0..l * n * m {

@@ -82,7 +82,12 @@ pub(crate) fn fields(valid: &Asked, table: &[(Change, &str, u32)]) {
         let (asked, refused) = refusal(valid, change);
         match refused {
             Refusal::Field { name, value, takes } => {
-                assert_eq!((name, value), (expected, expected_value), "{:?}", asked.config);
+                assert_eq!(
+                    (name, value),
+                    (expected, expected_value),
+                    "{:?}",
+                    asked.config
+                );
                 assert!(!takes.is_empty());
             }
             other => panic!("{:?}: {other:?}", asked.config),
@@ -96,7 +101,10 @@ pub(crate) fn fields(valid: &Asked, table: &[(Change, &str, u32)]) {
 pub(crate) fn shared_memory(valid: &Asked) {
     let plan = valid.config.plan(&valid.call(), &valid.gpu, false).unwrap();
     let of_launches = plan.launches().iter();
-    let most = of_launches.map(|launch| launch.dynamic_shared + launch.static_shared).max().unwrap();
+    let most = of_launches
+        .map(|launch| launch.dynamic_shared + launch.static_shared)
+        .max()
+        .unwrap();
     let with = |bytes: u32| {
         let mut asked = valid.clone();
         asked.gpu.shared_bytes = bytes;
@@ -115,7 +123,8 @@ impl Asked {
     pub(crate) fn call(&self) -> nvfp4_gemv::kernel::Call {
         let weights = super::nowhere::weights(self.operands.weight_layout);
         let vectors = super::nowhere::vectors(&self.shape, self.operands.vector_layout);
-        nvfp4_gemv::kernel::Call::new(&self.shape, &weights, &vectors, &super::nowhere::OUTPUT).unwrap()
+        nvfp4_gemv::kernel::Call::new(&self.shape, &weights, &vectors, &super::nowhere::OUTPUT)
+            .unwrap()
     }
 }
 

@@ -9,7 +9,8 @@ use crate::tma::gpu::{EVERY, SIZES, TALL, odd};
 fn configs(_: &Job<'_>, _: &[u32]) -> Vec<Config> {
     let odd_stages = SIZES.map(|(stages, cluster)| (stages + 1, cluster));
     let all = SIZES.into_iter().chain(odd_stages);
-    all.map(|(stages, cluster)| Tcgen05Config { stages, cluster }.into()).collect()
+    all.map(|(stages, cluster)| Tcgen05Config { stages, cluster }.into())
+        .collect()
 }
 
 fn kind(config: &Config) -> Vec<u32> {

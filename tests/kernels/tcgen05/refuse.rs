@@ -16,8 +16,14 @@ fn valid() -> Asked {
 
 fn problems_that_it_does_not_take() {
     let mut table = of_both();
-    table.push((|a| a.gpu.compute_capability = (9, 0), too_old((9, 0), "10.x")));
-    table.push((|a| a.gpu.compute_capability = (12, 0), too_old((12, 0), "10.x")));
+    table.push((
+        |a| a.gpu.compute_capability = (9, 0),
+        too_old((9, 0), "10.x"),
+    ));
+    table.push((
+        |a| a.gpu.compute_capability = (12, 0),
+        too_old((12, 0), "10.x"),
+    ));
     // Code for all of an architecture's successors has no tensor memory.
     table.push((|a| a.gpu.images = "90a;100", no_image((10, 0), "90a;100")));
     problems(&valid(), &table);

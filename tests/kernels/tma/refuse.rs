@@ -35,7 +35,10 @@ pub(crate) fn of_both() -> Vec<(Change, Refusal)> {
             |a| a.operands.vector_layout = ScaleLayout::Linear,
             linear("vectors' scales"),
         ),
-        (|a| a.shape(130, 3, 496, 2), Refusal::RowLength { k: 496, needed }),
+        (
+            |a| a.shape(130, 3, 496, 2),
+            Refusal::RowLength { k: 496, needed },
+        ),
         (|a| a.operands.alignment.codes = 8, UNALIGNED),
         (|a| a.operands.alignment.scales = 4, UNALIGNED),
         (|a| a.operands.alignment.vectors = 8, UNALIGNED),
