@@ -4,7 +4,8 @@
 
 enum {
     NVFP4_READ_ONLY_THREADS = 256,
-    NVFP4_READ_ONLY_CTAS = 8, /* of an SM: they fill it on every architecture */
+    NVFP4_READ_ONLY_CTAS = 8,  /* of an SM: they fill it on every architecture */
+    NVFP4_READ_ONLY_LOADS = 4, /* of 16 bytes, that a thread has asked for at once */
 };
 
 typedef struct nvfp4_read_only_params {
@@ -25,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(NVFP4_READ_ONLY_THREADS)
     read_only(nvfp4_read_only_params p) {
     const uint8_t *const data = p.data;
     const int64_t vectors = p.pieces;
-    constexpr int kUnroll = 4;
+    constexpr int kUnroll = NVFP4_READ_ONLY_LOADS;
     const int64_t stride = int64_t(gridDim.x) * blockDim.x;
     uint32_t sum = 0;
     int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;

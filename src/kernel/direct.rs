@@ -151,6 +151,8 @@ impl KernelConfig for DirectConfig {
                     1,
                 ],
                 threads: self.warps * NVFP4_WARP,
+                // A sum for each row and vector of each warp that there may be.
+                static_shared: NVFP4_DIRECT_MAX_WARPS * rows * entry.vectors as u32 * 4,
                 dependent: job.dependent(),
                 parameters: Parameters::of(&parameters(call, job, &pass, self.k_split)),
                 ..Launch::default()

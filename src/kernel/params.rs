@@ -255,6 +255,7 @@ pub struct nvfp4_relayout_params {
 }
 pub const NVFP4_READ_ONLY_THREADS: u32 = 256;
 pub const NVFP4_READ_ONLY_CTAS: u32 = 8;
+pub const NVFP4_READ_ONLY_LOADS: u32 = 4;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct nvfp4_read_only_params {

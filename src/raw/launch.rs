@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_void};
 use super::device::{NO_KERNEL_IMAGE, status};
 use crate::error::Result;
 use crate::ffi;
-use crate::kernel::params::{NVFP4_TENSOR_MAP_ALIGN, NVFP4_TENSOR_MAP_BYTES};
+use crate::kernel::params::{NVFP4_TENSOR_MAP_ALIGN, NVFP4_TENSOR_MAP_BYTES, nvfp4_tensor_map};
 use crate::kernel::plan::{Launch, MOST_LAUNCHES, MOST_MAPS, Plan};
 
 /// A plan whose kernels are loaded in the context that was current, and whose tensor maps are encoded. It owns no
@@ -31,6 +31,12 @@ impl Loaded {
 
     pub(super) fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// Each tensor map, as the driver encoded it.
+    pub(super) fn maps(&self) -> impl Iterator<Item = (&nvfp4_tensor_map, &EncodedMap)> {
+        let launches = self.plan.launches().iter().zip(&self.kernels);
+        launches.flat_map(|(launch, kernel)| launch.maps().iter().zip(&kernel.maps.0))
     }
 
     /// Enqueues the kernels on `stream`, a `CUstream` or `cudaStream_t`.
@@ -81,7 +87,10 @@ unsafe impl Sync for Kernel {}
 /// Tensor maps as the driver encodes them.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Maps([[u8; NVFP4_TENSOR_MAP_BYTES as usize]; MOST_MAPS]);
+struct Maps([EncodedMap; MOST_MAPS]);
+
+/// A tensor map as kernels take it.
+pub(super) type EncodedMap = [u8; NVFP4_TENSOR_MAP_BYTES as usize];
 
 const _: () = assert!(align_of::<Maps>() == NVFP4_TENSOR_MAP_ALIGN as usize);
 

@@ -4,11 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nvfp4_gemv::kernel::plan::Launch;
 use nvfp4_gemv::kernel::{Call, Job, Kernel, quantize, read_only, relayout};
-use nvfp4_gemv::{
-    Activation, FloatType, GlobalScale, RawOutput, RawVectors, RawWeights, ScaleLayout, Shape,
-    Strides,
-};
+use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape, Strides};
 
+use crate::support::nowhere;
 use crate::support::ptx::{self, ALL};
 use crate::support::sim::gpu;
 
@@ -16,55 +14,29 @@ crate::trials! {
     simulator: plans_and_units_agree;
 }
 
-/// A call that nobody runs: addresses are numbers.
+/// A call that nobody runs.
 fn call(shape: &Shape, activation: Activation, layout: ScaleLayout) -> Call {
-    let address = |number: u64| number << 40;
-    let weights = RawWeights {
-        codes: address(1),
-        scales: address(2),
-        layout,
-        global: GlobalScale::ONE,
-        row_alpha: 0,
-        row_alpha_batch_stride: 0,
-    };
-    let rows = |row: usize| Strides {
-        row,
-        batch: row * shape.n(),
-    };
-    let dense = |element: FloatType| RawVectors::Dense {
-        element,
-        values: address(3),
-        strides: rows(shape.k() * element.bytes()),
-    };
     let vectors = match activation {
-        Activation::Nvfp4 => RawVectors::Nvfp4 {
-            codes: address(3),
-            code_strides: rows(shape.row_code_bytes()),
-            scales: address(4),
-            layout,
-            scale_strides: Strides {
-                row: shape.blocks(),
-                batch: layout.bytes(shape.n(), shape.blocks()),
-            },
-            global: GlobalScale::ONE,
-            vector_alpha: 0,
-        },
-        Activation::F16 => dense(FloatType::F16),
-        Activation::Bf16 => dense(FloatType::Bf16),
-        Activation::F32 => dense(FloatType::F32),
+        Activation::Nvfp4 => nowhere::vectors(shape, layout),
+        Activation::F16 => nowhere::dense(shape, FloatType::F16),
+        Activation::Bf16 => nowhere::dense(shape, FloatType::Bf16),
+        Activation::F32 => nowhere::dense(shape, FloatType::F32),
     };
-    let output = RawOutput {
-        address: address(5),
-        element: FloatType::F32,
-    };
-    Call::new(shape, &weights, &vectors, &output).expect("a valid call")
+    Call::new(shape, &nowhere::weights(layout), &vectors, &nowhere::OUTPUT).expect("a valid call")
 }
 
 /// The launches of all defaults and candidates for many problems, and of what is no GEMV.
 fn planned(arch: &'static str) -> Vec<Launch> {
     let gpu = gpu(arch);
     let mut planned = Vec::new();
-    for (m, k) in [(128, 16), (64, 48), (4096, 4096), (1024, 7168), (384, 14336), (8, 262_144)] {
+    for (m, k) in [
+        (128, 16),
+        (64, 48),
+        (4096, 4096),
+        (1024, 7168),
+        (384, 14336),
+        (8, 262_144),
+    ] {
         for n in 1..=Shape::MAX_N {
             let shape = Shape::new(m, n, k, 1).expect("a shape");
             for activation in Activation::ALL {
@@ -96,7 +68,10 @@ fn planned(arch: &'static str) -> Vec<Launch> {
             let q = quantize::Quantize {
                 element,
                 values: 1 << 40,
-                strides: Strides { row: 1024, batch: 1024 },
+                strides: Strides {
+                    row: 1024,
+                    batch: 1024,
+                },
                 global: quantize::Global::Computed,
                 codes: 2 << 40,
                 scales: 3 << 40,
@@ -107,7 +82,12 @@ fn planned(arch: &'static str) -> Vec<Launch> {
         }
         planned.push(relayout::launch(&shape, layout, 1 << 40, 2 << 40));
     }
-    planned.push(read_only::launch(1 << 40, 1 << 20, 2 << 40, gpu.multiprocessors));
+    planned.push(read_only::launch(
+        1 << 40,
+        1 << 20,
+        2 << 40,
+        gpu.multiprocessors,
+    ));
     planned
 }
 
@@ -120,17 +100,27 @@ fn plans_and_units_agree() {
             let known = sizes.entry(launch.entry).or_default();
             if known.insert(launch.static_shared) {
                 let program = &ptx::entry(launch.entry, arch).program;
-                let ends = program.shared.iter().map(|v| v.address + v.size);
-                let end = ends.max().unwrap_or(0);
-                assert_eq!(u64::from(launch.static_shared), end, "{} for {arch}", launch.entry);
+                let sized = || program.shared.iter().filter(|v| v.size > 0);
+                let start = sized().map(|v| v.address).min().unwrap_or(0);
+                let end = sized().map(|v| v.address + v.size).max().unwrap_or(0);
+                assert_eq!(
+                    u64::from(launch.static_shared),
+                    end - start,
+                    "{} for {arch}",
+                    launch.entry
+                );
                 let maps = 128 * launch.maps().len() as u64;
                 let of_maps = (maps > 0).then_some(maps);
-                let given = of_maps.into_iter().chain([launch.parameters.bytes().len() as u64]);
+                let given = of_maps
+                    .into_iter()
+                    .chain([launch.parameters.bytes().len() as u64]);
                 let taken = program.params.iter().map(|p| p.size);
                 assert!(given.eq(taken), "{} for {arch}", launch.entry);
             }
         }
-        let units: Vec<_> = ptx::of_arch(arch).map(|unit| ptx::unit(unit, arch)).collect();
+        let units: Vec<_> = ptx::of_arch(arch)
+            .map(|unit| ptx::unit(unit, arch))
+            .collect();
         let exist: BTreeSet<&str> = units.iter().flat_map(|ptx| ptx::entries(ptx)).collect();
         let taken: BTreeSet<&str> = sizes.into_keys().collect();
         let unused: Vec<_> = exist.difference(&taken).collect();

@@ -6,12 +6,11 @@ use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
 use ptx_sim::mutate::{Kind, Mutant, Score};
 use ptx_sim::{Policy, Timing, Uninitialised};
 
-use crate::support::faults::{Run, demand, demand_right_plans, share, subject};
+use crate::support::faults::{At, PADDING, Run, demand, demand_right_plans, share, subject};
 use crate::support::operands::{Case, Data};
 use crate::support::ptx::ALL;
 use crate::support::schedules::options;
 use crate::support::sim::Simulator;
-use std::mem::offset_of;
 
 crate::trials! {
     simulator: nvfp4, f16, bf16, f32, faults_nvfp4, faults_f16, wrong_plans;
@@ -25,7 +24,11 @@ fn check(activation: Activation) {
             for layout in ScaleLayout::ALL {
                 for data in [Data::Integers, Data::FullRange] {
                     let exact = data == Data::Integers;
-                    let (k, l) = if exact { (1056, 1 + usize::from(n == 1)) } else { (288, 1) };
+                    let (k, l) = if exact {
+                        (1056, 1 + usize::from(n == 1))
+                    } else {
+                        (288, 1)
+                    };
                     let case = Case {
                         activation,
                         ..Case::new(Shape::new(13, n, k, l).expect("a shape"), data, layout, 3)
@@ -128,7 +131,10 @@ pub(crate) fn demand_sampled(name: &str, arch: &'static str, runs: Vec<Run>, lea
     let runs = runs.into_iter().map(Run::in_one_row).collect();
     let subject = subject(name, arch, runs, policies(), sample);
     let score: Score = demand(&subject, LIST, 20);
-    assert!(score.total_caught() * 100 >= score.mutants * least, "{score}");
+    assert!(
+        score.total_caught() * 100 >= score.mutants * least,
+        "{score}"
+    );
 }
 
 /// Demands that every fault of shared memory and shuffles is noticed.
@@ -150,7 +156,12 @@ fn direct(activation: Activation, n: usize, blocks_per_load: u32) -> Vec<Run> {
 }
 
 fn faults_nvfp4() {
-    demand_all("gemv_direct_nvfp4", "90a", direct(Activation::Nvfp4, 8, 2), 60);
+    demand_all(
+        "gemv_direct_nvfp4",
+        "90a",
+        direct(Activation::Nvfp4, 8, 2),
+        60,
+    );
 }
 
 fn faults_f16() {
@@ -158,15 +169,28 @@ fn faults_f16() {
 }
 
 fn sampled_faults() {
-    demand_sampled("gemv_direct_nvfp4", "90a", direct(Activation::Nvfp4, 8, 2), 90);
+    demand_sampled(
+        "gemv_direct_nvfp4",
+        "90a",
+        direct(Activation::Nvfp4, 8, 2),
+        90,
+    );
     demand_sampled("gemv_direct_f16", "90a", direct(Activation::F16, 1, 1), 90);
 }
 
-fn wrong_plans() {
-    const DOT: &str = "the dot kernel's";
-    let harmless = [
-        (offset_of!(Params, tiles_per_cta), DOT),
-        (offset_of!(Params, tiles_left), DOT),
+/// What changes nothing in the kernels direct and dot, whose parameters are the same.
+pub(crate) fn harmless() -> Vec<(At, &'static str)> {
+    let words = crate::words![Params:
+        n = "a kernel has no more vectors than its name says",
+        epilogue.alpha + 4 = PADDING,
+        epilogue.output_type + 4 = PADDING,
     ];
+    let grid = [(At::Grid(1), "CTAs stride over batches")];
+    [&words[..], &grid].concat()
+}
+
+fn wrong_plans() {
+    let dot = crate::words![Params: tiles_per_cta = "dot's", tiles_left = "dot's"];
+    let harmless = [&harmless()[..], &dot].concat();
     demand_right_plans("90a", &direct(Activation::Nvfp4, 8, 2), &harmless);
 }

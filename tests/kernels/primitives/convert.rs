@@ -83,10 +83,7 @@ fn e2m1_to_f16_in_order() {
             kernels.ptx.contains("cvt.rn.f16x2.e2m1x2"),
             arch == BLACKWELL
         );
-        assert_eq!(
-            kernels.ptx.contains("cvt.rn.f16x2.e4m3x2"),
-            arch != "80"
-        );
+        assert_eq!(kernels.ptx.contains("cvt.rn.f16x2.e4m3x2"), arch != "80");
     }
 }
 

@@ -17,5 +17,15 @@ mod tensor_memory;
 mod trial;
 
 crate::gather![
-    barriers, cluster, convert, copies, descriptors, encode, loads, mixed, shared, tensor, tensor_memory
+    barriers,
+    cluster,
+    convert,
+    copies,
+    descriptors,
+    encode,
+    loads,
+    mixed,
+    shared,
+    tensor,
+    tensor_memory
 ];

@@ -5,7 +5,9 @@ use half::{bf16, f16};
 use nvfp4_gemv::kernel::plan::Launch;
 use nvfp4_gemv::kernel::quantize::{self, Global, Quantize};
 use nvfp4_gemv::quantize::quantize_vectors_or_nan;
-use nvfp4_gemv::{FloatType, GlobalScale, ScaleLayout, Shape, Strides, VectorScale, convert_scales};
+use nvfp4_gemv::{
+    FloatType, GlobalScale, ScaleLayout, Shape, Strides, VectorScale, convert_scales,
+};
 use ptx_sim::{Options, Policy};
 
 use crate::support::ptx::{self, ALL};
@@ -85,7 +87,10 @@ fn check<T: Simulated>(
         &Quantize {
             element: T::ELEMENT,
             values,
-            strides: Strides { row, batch: row * n },
+            strides: Strides {
+                row,
+                batch: row * n,
+            },
             global,
             codes: codes.address,
             scales: scales.address,
@@ -140,7 +145,15 @@ fn same_bits<T: Simulated>() {
             let x: Vec<T> = vectors(Kind::Zeros, 2, 64, 9);
             for layout in ScaleLayout::ALL {
                 for given in [Given::Shared(value), Given::PerVector(&[value, f32::NAN])] {
-                    check(arch, (2, 64, 1), &x, given, layout, Policy::Fair, as_planned);
+                    check(
+                        arch,
+                        (2, 64, 1),
+                        &x,
+                        given,
+                        layout,
+                        Policy::Fair,
+                        as_planned,
+                    );
                 }
             }
         }
@@ -166,9 +179,17 @@ fn many_batches() {
             let x: Vec<f16> = vectors(Kind::Spread, 6, 2048, seed);
             let layout = ScaleLayout::ALL[seed as usize % 2];
             let policy = Policy::Random(seed);
-            check(arch, (1, 2048, 6), &x, Given::Nothing, layout, policy, |planned| {
-                planned.grid = [1, 1, 1];
-            });
+            check(
+                arch,
+                (1, 2048, 6),
+                &x,
+                Given::Nothing,
+                layout,
+                policy,
+                |planned| {
+                    planned.grid = [1, 1, 1];
+                },
+            );
         }
     }
 }

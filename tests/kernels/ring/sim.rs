@@ -1,6 +1,5 @@
 //! `gemv_ring`: every kind of config, compared with the f64 reference.
 
-use std::mem::offset_of;
 use std::sync::Arc;
 
 use nvfp4_gemv::kernel::RingConfig;
@@ -9,7 +8,7 @@ use nvfp4_gemv::{FloatType, ScaleLayout, Shape};
 use ptx_sim::mutate;
 use ptx_sim::{Options, Policy, Timing, Uninitialised};
 
-use crate::support::faults::{Run, demand, demand_right_plans, no_arithmetic, subject};
+use crate::support::faults::{PADDING, Run, demand, demand_right_plans, no_arithmetic, subject};
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::schedules::{few, options, schedules};
 use crate::support::sim::{Simulator, source_line};
@@ -73,7 +72,8 @@ impl Cutting {
             4
         };
         let rows = self.shape.m() * self.shape.l();
-        let whole = self.config.granule == 4 || (rows / 4).is_multiple_of(self.config.ctas as usize);
+        let whole =
+            self.config.granule == 4 || (rows / 4).is_multiple_of(self.config.ctas as usize);
         if whole && rows.is_multiple_of(unit) {
             Uninitialised::Error
         } else {
@@ -322,7 +322,13 @@ fn runs(chunks: u32, rows: u32) -> Vec<Run> {
 
 fn faults(chunks: u32, rows: u32) {
     let runs = runs(chunks, rows);
-    let subject = subject("gemv_ring", "90a", runs, mutate::schedules(3), no_arithmetic);
+    let subject = subject(
+        "gemv_ring",
+        "90a",
+        runs,
+        mutate::schedules(3),
+        no_arithmetic,
+    );
     demand(&subject, include_str!("equivalent_faults.txt"), 60);
 }
 
@@ -336,22 +342,20 @@ fn faults_one_stage_a_unit() {
 
 fn wrong_plans() {
     const FEW: &str = "few numbers are divided: a larger factor gives the same quotients";
-    const ALONE: &str = "a run has one grid";
     const ROW_0: &str = "of the one vector, which is row 0";
-    const PADDING: &str = "padding";
-    let harmless = [
-        (offset_of!(Params, places), "rows are counted out by `rows`"),
-        (offset_of!(Params, row_warps_magic), FEW),
-        (offset_of!(Params, dependent), ALONE),
-        (offset_of!(Params, m_magic), FEW),
-        (offset_of!(Params, sums_pitch), "sums have room for a unit that no CTA has here"),
-        (offset_of!(Params, vector_scale_layout), ROW_0),
-        (offset_of!(Params, vector_scale_layout) + 4, ROW_0),
-        (offset_of!(Params, vector_scale_layout.tiled), ROW_0),
-        (offset_of!(Params, cached), "a hint"),
-        (offset_of!(Params, __bindgen_padding_0), PADDING),
-        (offset_of!(Params, epilogue.row_alpha) - 4, PADDING),
-        (offset_of!(Params, epilogue.output_type) + 4, PADDING),
+    let harmless = crate::words![Params:
+        places = "rows are counted out by `rows`",
+        row_warps_magic = FEW,
+        dependent = "a run has one grid",
+        m_magic = FEW,
+        sums_pitch = "sums have room for a unit that no CTA has here",
+        vector_scale_layout = ROW_0,
+        vector_scale_layout + 4 = ROW_0,
+        vector_scale_layout.tiled = ROW_0,
+        cached = "a hint",
+        __bindgen_padding_0 = PADDING,
+        epilogue.alpha + 4 = PADDING,
+        epilogue.output_type + 4 = PADDING,
     ];
     demand_right_plans("90a", &runs(1, 2), &harmless);
 }

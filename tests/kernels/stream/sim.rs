@@ -1,6 +1,5 @@
 //! `gemv_stream`: every kind of config, compared with the f64 reference.
 
-use std::mem::offset_of;
 use std::sync::Arc;
 
 use nvfp4_gemv::kernel::StreamConfig;
@@ -9,7 +8,7 @@ use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
 use ptx_sim::Uninitialised;
 use ptx_sim::mutate;
 
-use crate::support::faults::{Run, demand, demand_right_plans, no_arithmetic, subject};
+use crate::support::faults::{PADDING, Run, demand, demand_right_plans, no_arithmetic, subject};
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::schedules::{few, schedules};
 use crate::support::sim::{Simulator, source_line};
@@ -264,6 +263,13 @@ fn faults_of_weights_that_carry_their_scales() {
 }
 
 fn wrong_plans() {
-    let harmless = [(offset_of!(Params, dependent), "a run has one grid")];
-    demand_right_plans("90a", &runs(3), &harmless);
+    let harmless = crate::words![Params:
+        warps_magic = "few numbers are divided",
+        dependent = "a run has one grid",
+        far_ahead = "a hint",
+        epilogue.alpha + 4 = PADDING,
+        epilogue.output_type + 4 = PADDING,
+    ];
+    let runs = [runs(1), runs(3)].concat();
+    demand_right_plans("90a", &runs, &harmless);
 }

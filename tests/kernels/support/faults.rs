@@ -123,7 +123,9 @@ pub(crate) fn subject(
 pub(crate) fn demand(subject: &Subject, list: &str, least: usize) -> Score {
     let known = Known::parse(list).expect("the list");
     // Other trials have the other processors.
-    let findings = subject.run(&known, 3, 1).expect("the sound kernel is right");
+    let findings = subject
+        .run(&known, 3, 1)
+        .expect("the sound kernel is right");
     let score = Score::new(&subject.name, &findings, &known);
     println!("{score}");
     let problems = subject.disagreements(&findings, &known);
@@ -137,9 +139,25 @@ pub(crate) fn demand(subject: &Subject, list: &str, least: usize) -> Score {
     score
 }
 
+/// Why a wrong word does nothing that no kernel reads.
+pub(crate) const PADDING: &str = "padding";
+
+/// What is wrong in a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum At {
+    /// The word of the parameters at this offset in bytes.
+    Word(usize),
+    /// The grid along x or y.
+    Grid(usize),
+    /// Threads of a CTA.
+    Threads,
+    /// Dynamic shared memory.
+    Shared,
+}
+
 /// What differs from the right plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Wrong {
+enum Wrong {
     /// A word of the parameters, by its offset in bytes, is more by so much.
     More(usize, i32),
     /// Two neighbouring words of the parameters change places.
@@ -150,6 +168,17 @@ pub(crate) enum Wrong {
     WarpLess,
     /// A CTA has 16 bytes less of dynamic shared memory.
     SharedLess,
+}
+
+/// The words of parameter structures at these fields.
+#[macro_export]
+macro_rules! words {
+    ($params:ty: $($($field:ident).+ $(+ $more:literal)? = $why:expr),+ $(,)?) => {
+        [$((
+            $crate::support::faults::At::Word(std::mem::offset_of!($params, $($field).+) $(+ $more)?),
+            $why,
+        )),+]
+    };
 }
 
 impl Wrong {
@@ -166,11 +195,12 @@ impl Wrong {
         all
     }
 
-    /// The parameter that is wrong.
-    fn at(self) -> Option<usize> {
+    fn at(self) -> At {
         match self {
-            Self::More(at, _) | Self::Swapped(at) => Some(at),
-            _ => None,
+            Self::More(at, _) | Self::Swapped(at) => At::Word(at),
+            Self::GridLess(d) => At::Grid(d),
+            Self::WarpLess => At::Threads,
+            Self::SharedLess => At::Shared,
         }
     }
 
@@ -205,21 +235,25 @@ impl Wrong {
 }
 
 /// A wrong plan is noticed under one of a few schedules in one of the runs at least: by a wrong result, or by the
-/// simulator. `harmless` says at which parameters some are not, and why.
-pub(crate) fn demand_right_plans(arch: &'static str, runs: &[Run], harmless: &[(usize, &str)]) {
+/// simulator. `harmless` says where some are not, and why.
+pub(crate) fn demand_right_plans(arch: &'static str, runs: &[Run], harmless: &[(At, &str)]) {
     let few = super::schedules::few(1);
     let mut faults = BTreeSet::new();
     let mut budgets = Vec::new();
     for run in runs {
         let program = &ptx::entry(run.planned.entry, arch).program;
-        let ran = run.run(program, &run.launch(), &few[1]).expect("a right plan runs");
+        let ran = run
+            .run(program, &run.launch(), &few[1])
+            .expect("a right plan runs");
         assert_eq!(ran.wrong, None);
         budgets.push(ran.report.thread_instructions * 3 + 100_000);
         faults.extend(Wrong::all(&run.planned));
     }
     let noticed = |fault: Wrong| {
         let mut planted = false;
-        let trials = few.iter().flat_map(|options| runs.iter().zip(&budgets).map(move |run| (options, run)));
+        let trials = few
+            .iter()
+            .flat_map(|options| runs.iter().zip(&budgets).map(move |run| (options, run)));
         for (options, (run, &budget)) in trials {
             let Some(wrong) = fault.planted(&run.planned) else {
                 continue;
@@ -241,13 +275,16 @@ pub(crate) fn demand_right_plans(arch: &'static str, runs: &[Run], harmless: &[(
         }
         !planted
     };
-    let unnoticed: Vec<Wrong> = faults.into_iter().filter(|&fault| !noticed(fault)).collect();
+    let unnoticed: Vec<Wrong> = faults
+        .into_iter()
+        .filter(|&fault| !noticed(fault))
+        .collect();
     let (listed, left): (Vec<Wrong>, Vec<Wrong>) = unnoticed
         .into_iter()
-        .partition(|fault| harmless.iter().any(|(at, _)| fault.at() == Some(*at)));
+        .partition(|fault| harmless.iter().any(|(at, _)| fault.at() == *at));
     assert!(left.is_empty(), "without effect: {left:?}");
     for (at, why) in harmless {
-        let found = listed.iter().any(|fault| fault.at() == Some(*at));
-        assert!(found, "every fault of the word at {at} is noticed: {why}");
+        let found = listed.iter().any(|fault| fault.at() == *at);
+        assert!(found, "every fault at {at:?} is noticed: {why}");
     }
 }

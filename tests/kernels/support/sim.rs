@@ -38,7 +38,9 @@ pub(crate) struct Loaded {
 impl Loaded {
     pub(crate) fn new(operands: &Arc<Operands>, arch: &'static str) -> Self {
         let mut sim = empty(arch);
-        let output = sim.alloc("output", operands.output_bytes()).expect("memory");
+        let output = sim
+            .alloc("output", operands.output_bytes())
+            .expect("memory");
         let call = operands.call(output.address, |name, bytes| {
             sim.upload(name, bytes).expect("memory").address
         });
@@ -108,7 +110,6 @@ pub(crate) fn launches(planned: &plan::Launch) -> Result<Vec<Launch>, SimError> 
 }
 
 fn launch(planned: &plan::Launch) -> Result<Launch, SimError> {
-
     let mut launch = Launch::new(planned.entry, planned.grid, [planned.threads, 1, 1]);
     launch.cluster = (planned.cluster > 0).then_some([planned.cluster, 1, 1]);
     launch.shared = planned.dynamic_shared;

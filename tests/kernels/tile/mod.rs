@@ -1,7 +1,6 @@
 //! What the kernels tma and tcgen05 have in common in the simulator: their tiles and clusters, compared with the f64
 //! reference, and their launches in chains.
 
-use std::mem::offset_of;
 use std::sync::Arc;
 
 use nvfp4_gemv::kernel::Config;
@@ -11,7 +10,9 @@ use nvfp4_gemv::{FloatType, ScaleLayout, Shape};
 use ptx_sim::trace::Kind;
 use ptx_sim::{Options, Policy, Program, SimError, Timing, Trace, Uninitialised, mutate};
 
-use crate::support::faults::{Run, demand, demand_right_plans, no_arithmetic, subject};
+use crate::support::faults::{
+    At, PADDING, Run, demand, demand_right_plans, no_arithmetic, subject,
+};
 use crate::support::operands::{Case, Data, Operands, numbers};
 use crate::support::ptx;
 use crate::support::schedules::{few, options, schedules};
@@ -74,7 +75,9 @@ fn odd_shapes() -> Vec<Shape> {
 impl Kernel {
     fn default(&self, simulator: &Simulator, case: &Case) -> Config {
         let kernel = (self.config)(2, 1).kernel();
-        simulator.job(case, false, |job| kernel.default_config(job).expect("a default"))
+        simulator.job(case, false, |job| {
+            kernel.default_config(job).expect("a default")
+        })
     }
 
     /// Configs that a shape takes: the default, the smallest ring, clusters of all sizes.
@@ -304,8 +307,12 @@ impl Kernel {
         demand(&subject, include_str!("equivalent_faults.txt"), 60);
     }
 
-    pub(crate) fn wrong_plans(&self, harmless: &[(usize, &str)]) {
-        let both = [(offset_of!(Params, dependent), "a run has one grid")];
+    pub(crate) fn wrong_plans(&self, harmless: &[(At, &'static str)]) {
+        let both = crate::words![Params:
+            dependent = "a run has one grid",
+            epilogue.alpha + 4 = PADDING,
+            epilogue.output_type + 4 = PADDING,
+        ];
         let harmless = [&both[..], harmless].concat();
         demand_right_plans(self.arch, &self.runs(), &harmless);
     }

@@ -31,7 +31,11 @@ fn contest_shapes() {
 
 fn all_contest_shapes() {
     KERNEL.contest_shapes(true, 1);
-    Kernel { arch: "100a", ..KERNEL }.contest_shapes(true, 1);
+    Kernel {
+        arch: "100a",
+        ..KERNEL
+    }
+    .contest_shapes(true, 1);
 }
 
 fn schedules() {
