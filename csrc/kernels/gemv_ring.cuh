@@ -54,6 +54,7 @@ typedef struct nvfp4_ring_params {
     uint32_t scale_row_bytes;   /* linear: of a row; 128x4: of a block of 128 rows */
     uint32_t scale_group_bytes; /* 128x4: from four blocks of K to the next */
     uint32_t cached;            /* keep scales in L1 */
+    uint32_t resident;          /* keep codes in L2 */
 
     nvfp4_epilogue epilogue;
 } nvfp4_ring_params;
@@ -131,7 +132,7 @@ struct Producer {
     // Until all are on their way, or `turns` turns. In those of the first p.depth nobody else knows the full
     // barriers yet: it makes them, each when it needs it, and waits for nothing.
     __device__ __forceinline__ void run(const Params &p, const Work &work, uint32_t base, uint32_t turns) {
-        const uint64_t policy = arch::policy_evict_first();
+        const uint64_t policy = p.resident ? arch::policy_evict_last() : arch::policy_evict_first();
         const uint32_t stage_bytes = kRows * p.row_bytes;
         while (place < work.end && turn < turns) {
             const uint32_t slot = group * p.depth + depth;

@@ -182,7 +182,7 @@ pub struct nvfp4_ring_params {
     pub scale_row_bytes: u32,
     pub scale_group_bytes: u32,
     pub cached: u32,
-    pub __bindgen_padding_0: [u8; 4usize],
+    pub resident: u32,
     pub epilogue: nvfp4_epilogue,
 }
 pub const NVFP4_TILE_ROWS: u32 = 128;
