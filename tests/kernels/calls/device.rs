@@ -379,14 +379,17 @@ fn layers_that_feed_each_other() {
     let gpu = Gpu::first();
     let stream = &gpu.stream;
     let shape = Shape::gemv(1024, 1024, 1).unwrap();
-    let mut problem = Problem::full_range(shape, 17);
-    problem.alpha = Some(vec![1e-4]);
-    let uploaded = uploaded(&gpu, &problem);
-    let weights = uploaded.weights();
+    let mut codes = vec![0; shape.weight_code_bytes()];
+    fastrand::Rng::with_seed(17).fill(&mut codes);
+    let (codes, scales) = (gpu.upload(&codes), gpu.upload(&[0x38u8; 1024 * 64]));
+    // Sums of 1024 random codes are about 93 in size: numbers stay as large as they are.
+    let (global, linear) = (GlobalScale::Divisor(93.0), ScaleLayout::Linear);
+    let (codes, scales) = (codes.as_view(), scales.as_view());
+    let weights = Weights::on_device(&shape, codes, scales, linear, global).unwrap();
     let x: Vec<f16> = (0..1024)
         .map(|i| f16::from_f32((i % 7) as f32 - 3.0))
         .collect();
-    let run = |options: &Options<'_>| {
+    let run = |options: &Options<'_>| -> Vec<u16> {
         let mut x = gpu.upload(&x);
         let mut y = gpu.upload(&vec![f16::NAN; 1024]);
         for _ in 0..32 {
@@ -395,20 +398,24 @@ fn layers_that_feed_each_other() {
             gemv_on_device(stream, &shape, &weights, &vectors, output, options).unwrap();
             std::mem::swap(&mut x, &mut y);
         }
-        stream.clone_dtoh(&x).unwrap()
+        let x = stream.clone_dtoh(&x).unwrap();
+        assert!(x.iter().all(|x| x.is_finite()) && x.iter().any(|x| x.to_f32().abs() > 0.1));
+        x.into_iter().map(f16::to_bits).collect()
     };
     for kernel in [Kernel::Stream, Kernel::Direct] {
-        let alone = Options::new().kernel(kernel);
-        let operands = Operands::new(Activation::F16, TILED);
-        let target = nvfp4_gemv::Target::Gpu(&gpu.info);
-        let config = nvfp4_gemv::select(&shape, &operands, target, &alone)
-            .unwrap()
-            .config;
-        let alone = alone.config(config);
-        let expected = run(&alone);
+        let operands = Operands::new(Activation::F16, linear);
+        let job = nvfp4_gemv::kernel::Job {
+            shape: &shape,
+            operands: &operands,
+            gpu: &gpu.info,
+            chained: true,
+        };
+        let options = Options::new().config(kernel.default_config(&job).unwrap());
+        let expected = run(&options);
         for _ in 0..20 {
             // SAFETY: the weights were copied to the device, and no kernel writes them.
-            assert!(run(&unsafe { alone.chained() }) == expected, "{kernel}");
+            let chained = unsafe { options.chained() };
+            assert!(run(&chained) == expected, "{kernel}");
         }
     }
 }

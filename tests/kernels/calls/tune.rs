@@ -58,10 +58,8 @@ fn what_is_found_is_used_and_right() {
         let mut y = gpu.upload(&vec![f32::NAN; shape.outputs()]);
         let options = Options::new().tuned(&tuned).without_environment();
         // SAFETY: the weights were copied to the device, and no kernel writes them.
-        for (options, expected) in [
-            (options, best.config),
-            (unsafe { options.chained() }, chained),
-        ] {
+        let in_chains = unsafe { options.chained() };
+        for (options, expected) in [(options, best.config), (in_chains, chained)] {
             let output = Output::F32(y.as_view_mut());
             let choice =
                 gemv_on_device(stream, &shape, &weights, &vectors, output, &options).unwrap();

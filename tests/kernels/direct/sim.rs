@@ -157,7 +157,7 @@ fn direct(activation: Activation, n: usize, blocks_per_load: u32) -> Vec<Run> {
 
 fn faults_nvfp4() {
     demand_all(
-        "gemv_direct_nvfp4",
+        "gemv_direct",
         "90a",
         direct(Activation::Nvfp4, 8, 2),
         60,
@@ -165,17 +165,17 @@ fn faults_nvfp4() {
 }
 
 fn faults_f16() {
-    demand_all("gemv_direct_f16", "90a", direct(Activation::F16, 1, 1), 20);
+    demand_all("gemv_direct", "90a", direct(Activation::F16, 1, 1), 20);
 }
 
 fn sampled_faults() {
     demand_sampled(
-        "gemv_direct_nvfp4",
+        "gemv_direct",
         "90a",
         direct(Activation::Nvfp4, 8, 2),
         90,
     );
-    demand_sampled("gemv_direct_f16", "90a", direct(Activation::F16, 1, 1), 90);
+    demand_sampled("gemv_direct", "90a", direct(Activation::F16, 1, 1), 90);
 }
 
 /// What changes nothing in the kernels direct and dot, whose parameters are the same.

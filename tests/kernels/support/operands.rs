@@ -18,13 +18,10 @@ pub(crate) enum Data {
     Integers,
     /// All codes and scales; dense vectors have normal numbers of magnitudes from 2^-14 to 2^7, and zeros.
     FullRange,
-    /// All codes and scales; of each bf16 vector one element in 200, of any exponent that f32 sums have room for,
-    /// and zeros: no large element hides what becomes of a small one.
-    Sparse,
     /// All codes and scales; dense 16-bit vectors with exponents as they are stored, from the first to before the last
     /// of these, and zeros but for one element of so many.
     Exponents(u16, u16, u32),
-    /// All codes and scales; what the recording of an H200 was made with: tests/kernels/direct/recorded.rs.
+    /// All codes and scales; what the recording of an H200 was made with: tests/kernels/recorded.rs.
     Recorded,
 }
 
@@ -90,7 +87,7 @@ impl Case {
             Data::Integers => Problem::integers(shape, seed),
             _ => Problem::full_range(shape, seed),
         };
-        if matches!(self.data, Data::Sparse | Data::Exponents(..)) {
+        if matches!(self.data, Data::Exponents(..)) {
             // Results of small vectors stay small, in f32 far from its limits.
             problem.alpha = None;
         }
@@ -120,7 +117,6 @@ impl Case {
                 x.into_iter().flat_map(of).collect()
             }
             Data::FullRange => (0..elements).flat_map(|_| of(normal(&mut rng))).collect(),
-            Data::Sparse => self.exponents(0, 230, 200),
             Data::Exponents(least, end, one_of) => self.exponents(least, end, one_of),
             Data::Recorded => (0..elements)
                 .flat_map(|_| recorded.element(self.activation))
@@ -181,6 +177,7 @@ impl Operands {
     }
 
     /// The same numbers in other layouts, with or without padding, for another type of output.
+    #[cfg(feature = "cuda")]
     pub(crate) fn again(&self, case: &Case) -> Self {
         let numbers = |case: &Case| {
             let factors = (case.row_alpha, case.vector_alpha);
@@ -302,6 +299,7 @@ impl Operands {
     }
 
     /// With factors for the rows of each batch, small integers: exact where all else is.
+    #[cfg(feature = "cuda")]
     pub(crate) fn with_factors_of_batches(mut self) -> Self {
         let (m, n, l) = (
             self.case.shape.m(),
