@@ -74,7 +74,7 @@ impl PreparedRawGemv {
             _ => Plan::new(),
         };
         Ok(Self {
-            loaded: Loaded::new(&plan)?,
+            loaded: Loaded::new(plan)?,
             choice,
         })
     }

@@ -18,15 +18,12 @@ pub(super) struct Loaded {
 
 impl Loaded {
     /// Enqueues nothing, and follows no address.
-    pub(super) fn new(plan: &Plan) -> Result<Self> {
+    pub(super) fn new(plan: Plan) -> Result<Self> {
         let mut kernels = [Kernel::default(); MOST_LAUNCHES];
         for (launch, kernel) in plan.launches().iter().zip(&mut kernels) {
             kernel.load(launch)?;
         }
-        Ok(Self {
-            plan: *plan,
-            kernels,
-        })
+        Ok(Self { plan, kernels })
     }
 
     pub(super) fn plan(&self) -> &Plan {
@@ -67,7 +64,7 @@ impl Loaded {
 ///
 /// # Safety
 /// The context of `stream` is current; otherwise as [`Loaded::enqueue`]'s.
-pub(super) unsafe fn launch(plan: &Plan, stream: *mut c_void) -> Result<()> {
+pub(super) unsafe fn launch(plan: Plan, stream: *mut c_void) -> Result<()> {
     // SAFETY: this function's own contract.
     unsafe { Loaded::new(plan)?.enqueue(stream) }
 }
