@@ -45,7 +45,7 @@ enum Check {
     Workflows,
     /// src/ffi.rs is what bindgen makes of csrc/nvfp4_gemv.h
     Bindings,
-    /// ptx-sim, optimised: 200 seeds of every conformance kernel under all schedules
+    /// ptx-sim's ignored tests, optimised: 200 seeds of every conformance kernel, and all planted faults
     Simulator,
     /// The crate compiles in one graph with candle-core and candle's features of cudarc
     Compat,
