@@ -1,11 +1,11 @@
-//! What the simulator's own tests leave out because it takes minutes in debug builds.
+//! What the simulator's own tests leave out because it takes minutes in debug builds: its ignored tests.
 
 use anyhow::Result;
 
 use crate::checks::Context;
 
-/// The conformance kernels with 200 seeds each. About a minute each for the release build and for the
-/// runs, on two processors.
+/// The conformance kernels with 200 seeds each, and all faults planted in the largest of them. About a
+/// minute each for the release build and for the runs, on two processors.
 pub(super) fn check(context: &Context<'_>) -> Result<()> {
     context.cargo.run([
         "test",
@@ -14,6 +14,8 @@ pub(super) fn check(context: &Context<'_>) -> Result<()> {
         "ptx-sim",
         "--test",
         "conformance",
+        "--test",
+        "planted_faults",
         "--",
         "--ignored",
     ])
