@@ -12,7 +12,7 @@ use memmap2::Mmap;
 use safetensors::tensor::{Metadata, TensorInfo};
 use safetensors::{Dtype, SafeTensors};
 
-use crate::output::Output;
+use crate::output::Destination;
 
 use crate::input::{self, InputError};
 use crate::printable;
@@ -476,7 +476,7 @@ impl Content for NewTensor<'_> {
     }
 }
 
-/// Writes a safetensors file, or replaces one: [`write_to`] with [`Output::replace`].
+/// Writes a safetensors file, or replaces one: [`write_to`] with [`Destination::replace`].
 ///
 /// # Errors
 /// As [`write_to`].
@@ -485,7 +485,7 @@ pub fn write<C: Content>(
     tensors: impl IntoIterator<Item = (String, C)>,
     metadata: Option<HashMap<String, String>>,
 ) -> Result<(), FileError> {
-    write_to(&Output::new(path).replace(true), tensors, metadata).map(drop)
+    write_to(&Destination::new(path).replace(true), tensors, metadata).map(drop)
 }
 
 /// Writes a safetensors file, and returns how many bytes it has. The path then leads to the whole new content;
@@ -494,7 +494,7 @@ pub fn write<C: Content>(
 /// # Errors
 /// [`FileError::Exists`], [`FileError::Write`], and what [`Content::bytes`] reports.
 pub fn write_to<C: Content>(
-    output: &Output,
+    output: &Destination,
     tensors: impl IntoIterator<Item = (String, C)>,
     metadata: Option<HashMap<String, String>>,
 ) -> Result<u64, FileError> {

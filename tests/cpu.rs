@@ -586,7 +586,10 @@ fn implementations_are_named_and_what_is_absent_says_so() {
         let mut y = [7.0];
         let (w, x) = (case.weights(), case.vectors());
         let result = gemv_with(implementation, &case.shape, &w, &x, Output::f32(&mut y));
-        let error = Error::ImplementationUnavailable { implementation };
+        let error = Error::ImplementationUnavailable {
+            implementation: implementation.name(),
+            needs: implementation.needs(),
+        };
         assert!(error.to_string().contains(implementation.name()));
         if !implementation.available() {
             assert_eq!((result, y[0]), (Err(error), 7.0));

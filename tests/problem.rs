@@ -2,7 +2,7 @@
 
 use nvfp4_gemv::file::{self, FileError, NewTensor};
 use nvfp4_gemv::problem::Problem;
-use nvfp4_gemv::{Error, Output, ScaleLayout, Shape, Vectors, gemv};
+use nvfp4_gemv::{Error, Options, Output, ScaleLayout, Shape, Vectors, gemv};
 use safetensors::Dtype;
 
 fn sample() -> Problem {
@@ -149,7 +149,8 @@ fn reading_and_computing_refuse_the_same_alphas() {
                 let (x, mut y) = ([1.0; 16], [0.0; 3]);
                 let weights = problem.weights(ScaleLayout::Linear)?;
                 let output = Output::f32(&mut y);
-                gemv(&problem.shape, &weights.view()?, &Vectors::f32(&x), output)
+                let (x, options) = (Vectors::f32(&x), Options::new());
+                gemv(&problem.shape, &weights.view()?, &x, output, &options)
             };
             let computed = compute();
             let read = Problem::read(&path);

@@ -173,7 +173,8 @@ fn the_ends_of_f32_stay_usable() {
             let shape = Shape::gemv(1, 16, 1).unwrap();
             let mut y = [f32::NAN];
             let (weights, x) = (q.weights().unwrap(), [1.0 / 16.0f32; 16]);
-            gemv(&shape, &weights, &Vectors::f32(&x), Output::f32(&mut y)).unwrap();
+            let (x, output) = (Vectors::f32(&x), Output::f32(&mut y));
+            gemv(&shape, &weights, &x, output, &nvfp4_gemv::Options::new()).unwrap();
             assert!(!y[0].is_nan(), "{dialect} {value:e}");
             if value.abs() > 1e-30 {
                 assert!(

@@ -12,4 +12,11 @@ __device__ __forceinline__ uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
     return bits;
 }
 
+// The nearest one, ties to even. (cuda_bf16.h takes long to compile.)
+__device__ __forceinline__ uint16_t cvt_to_bf16(float x) {
+    uint16_t bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+
 }  // namespace nvfp4::arch

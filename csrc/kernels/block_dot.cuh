@@ -16,6 +16,7 @@
 #include "../arch/convert.cuh"
 #include "../arch/memory.cuh"
 #include "../arch/mma.cuh"
+#include "../arch/registers.cuh"
 #include "../arch/shared.cuh"
 #include "../format/e2m1.cuh"
 #include "../shared.h"
@@ -70,8 +71,7 @@ struct VectorBlock {
     }
 };
 
-// `zero`: zeros that the compiler does not know. A constant plus such a zero stays in its register: one that
-// the compiler knows is moved there again for every use.
+// `zero`: zeros for arch::hidden.
 template <int kActivation>
 struct Dot;
 
@@ -95,10 +95,11 @@ struct Dot<NVFP4_ACTIVATION_NVFP4> {
     int32_t bias[4];
 
     __device__ __forceinline__ explicit Dot(uint4 zero)
-        : positive(0x0f0e0d0cu ^ zero.x, 0x18141210u), negative(0x090a0b0cu ^ zero.y, 0x00040608u) {
+        : positive(arch::hidden(0x0f0e0d0cu, zero.x), 0x18141210u),
+          negative(arch::hidden(0x090a0b0cu, zero.y), 0x00040608u) {
         const uint32_t zeros[4] = {zero.x, zero.y, zero.z, zero.w};
 #pragma unroll
-        for (int i = 0; i < 4; ++i) bias[i] = kBias ^ zeros[i];
+        for (int i = 0; i < 4; ++i) bias[i] = arch::hidden(kBias, zeros[i]);
     }
 
     // A block in memory.
@@ -254,7 +255,8 @@ struct Dot<NVFP4_ACTIVATION_BF16> {
     uint32_t even_signs, odd_signs, sixteen;
 
     __device__ __forceinline__ explicit Dot(uint4 zero)
-        : even_signs(0x08080808u ^ zero.x), odd_signs(0x80808080u ^ zero.y), sixteen(16 ^ zero.z) {}
+        : even_signs(arch::hidden(0x08080808u, zero.x)), odd_signs(arch::hidden(0x80808080u, zero.y)),
+          sixteen(arch::hidden(16, zero.z)) {}
 
     using Raw = Raw16;
     __device__ static __forceinline__ void put(const Raw &raw, int part, uint4 *to) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "../arch/registers.cuh"
 #include "../arch/shared.cuh"
 #include "block_dot.cuh"
 #include "stream_params.cuh"
@@ -50,7 +51,7 @@ class BlockProducts {
         const uint32_t g = lane / 4, t = lane % 4, blocks = p.steps * kStepBlocks;
         // Of B: this lane's vector, or zeros.
         reads_x = g / 2 == t && (kParts > 1 || g % 2 == 0);
-        x_step = keep(reads_x ? kStepBlocks * Dot::kBlockBytes : 0);
+        x_step = arch::kept(reads_x ? kStepBlocks * Dot::kBlockBytes : 0);
         x = base + step * x_step +
             (reads_x ? p.x_at + (batch * kParts + g % 2) * Vectors::column_bytes(p) + 2 * t * Dot::kBlockBytes
                      : p.zero_at);

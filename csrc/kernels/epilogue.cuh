@@ -1,11 +1,11 @@
 // The last step of every kernel: the sum of a row and a vector becomes an output.
 #pragma once
 
-#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <cstdint>
 
+#include "../arch/bf16.cuh"
 #include "../shared.h"
 
 namespace nvfp4 {
@@ -29,9 +29,7 @@ __device__ __forceinline__ void store(const nvfp4_epilogue &e, const Place &plac
     y = y * e.alpha * place.row_alpha * place.vector_alpha;
     switch (e.output_type) {
         case NVFP4_OUTPUT_F16: static_cast<__half *>(e.output)[place.at] = __float2half_rn(y); break;
-        case NVFP4_OUTPUT_BF16:
-            static_cast<__nv_bfloat16 *>(e.output)[place.at] = __float2bfloat16_rn(y);
-            break;
+        case NVFP4_OUTPUT_BF16: static_cast<uint16_t *>(e.output)[place.at] = arch::cvt_to_bf16(y); break;
         default: static_cast<float *>(e.output)[place.at] = y;
     }
 }

@@ -276,21 +276,12 @@ __device__ __forceinline__ void gemv_direct(const nvfp4_direct_params &p) {
     X(gemv_direct_##name##_n2_b2, activation, 2, 2) \
     X(gemv_direct_##name##_n4_b2, activation, 4, 2) \
     X(gemv_direct_##name##_n8_b2, activation, 8, 2)
-#if defined NVFP4_UNIT_NVFP4
-#define UNIT gemv_direct_nvfp4
 #define GEMV_DIRECT(X)                                       \
     X(gemv_direct_nvfp4_n8_b1, NVFP4_ACTIVATION_NVFP4, 8, 1) \
-    X(gemv_direct_nvfp4_n8_b2, NVFP4_ACTIVATION_NVFP4, 8, 2)
-#elif defined NVFP4_UNIT_F16
-#define UNIT gemv_direct_f16
-#define GEMV_DIRECT(X) GEMV_DIRECT_OF(X, f16, NVFP4_ACTIVATION_F16)
-#elif defined NVFP4_UNIT_BF16
-#define UNIT gemv_direct_bf16
-#define GEMV_DIRECT(X) GEMV_DIRECT_OF(X, bf16, NVFP4_ACTIVATION_BF16)
-#elif defined NVFP4_UNIT_F32
-#define UNIT gemv_direct_f32
-#define GEMV_DIRECT(X) GEMV_DIRECT_OF(X, f32, NVFP4_ACTIVATION_F32)
-#endif
+    X(gemv_direct_nvfp4_n8_b2, NVFP4_ACTIVATION_NVFP4, 8, 2) \
+    GEMV_DIRECT_OF(X, f16, NVFP4_ACTIVATION_F16)             \
+    GEMV_DIRECT_OF(X, bf16, NVFP4_ACTIVATION_BF16)           \
+    GEMV_DIRECT_OF(X, f32, NVFP4_ACTIVATION_F32)
 
 #define ENTRY(name, activation, vectors, blocks)                                            \
     extern "C" __global__ void __launch_bounds__(NVFP4_DIRECT_MAX_WARPS *NVFP4_WARP, 1)     \
@@ -298,6 +289,6 @@ __device__ __forceinline__ void gemv_direct(const nvfp4_direct_params &p) {
         nvfp4::gemv_direct<activation, vectors, blocks>(p);                                 \
     }
 GEMV_DIRECT(ENTRY)
-NVFP4_TABLE(UNIT, GEMV_DIRECT)
+NVFP4_TABLE(gemv_direct, GEMV_DIRECT)
 
 #endif

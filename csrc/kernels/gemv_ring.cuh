@@ -42,7 +42,7 @@ typedef struct nvfp4_ring_params {
     uint32_t dependent; /* the launch may overlap with the previous grid */
     uint32_t m;         /* rows of a batch */
     uint32_t m_magic;   /* 2^32 / m, rounded up, or 0 for one batch */
-    uint32_t zero;      /* 0: see hidden */
+    uint32_t zero;      /* 0: see arch/registers.cuh */
     uint32_t scales_at, sums_at, sums_pitch;
     NVFP4_POINTER(const uint8_t) vectors;
     int64_t vector_batch_bytes;
@@ -54,6 +54,7 @@ typedef struct nvfp4_ring_params {
     uint32_t scale_row_bytes;   /* linear: of a row; 128x4: of a block of 128 rows */
     uint32_t scale_group_bytes; /* 128x4: from four blocks of K to the next */
     uint32_t cached;            /* keep scales in L1 */
+    uint32_t resident;          /* keep codes in L2 */
 
     nvfp4_epilogue epilogue;
 } nvfp4_ring_params;
@@ -66,6 +67,7 @@ typedef struct nvfp4_ring_params {
 #include "../arch/grid_dependency.cuh"
 #include "../arch/mbarrier.cuh"
 #include "../arch/memory.cuh"
+#include "../arch/registers.cuh"
 #include "../arch/shared.cuh"
 #include "../entries.cuh"
 #include "../format/scale_steps.cuh"
@@ -84,11 +86,6 @@ constexpr uint32_t kWarpScales = kWarp * 2; // bytes of a row's scales for a war
 constexpr uint32_t kScaleBytes = NVFP4_RING_SCALE_BYTES;
 constexpr uint32_t kScaleLanes = kScaleBytes / 16;
 constexpr uint32_t kMaxWarps = NVFP4_RING_MAX_WARPS;
-
-// A constant in a register. The compiler must not know it, or it moves it there again for every use.
-__device__ __forceinline__ uint32_t hidden(const Params &p, uint32_t constant) {
-    return constant + threadIdx.x * p.zero;
-}
 
 // A CTA's places.
 struct Work {
@@ -135,7 +132,7 @@ struct Producer {
     // Until all are on their way, or `turns` turns. In those of the first p.depth nobody else knows the full
     // barriers yet: it makes them, each when it needs it, and waits for nothing.
     __device__ __forceinline__ void run(const Params &p, const Work &work, uint32_t base, uint32_t turns) {
-        const uint64_t policy = arch::policy_evict_first();
+        const uint64_t policy = p.resident ? arch::policy_evict_last() : arch::policy_evict_first();
         const uint32_t stage_bytes = kRows * p.row_bytes;
         while (place < work.end && turn < turns) {
             const uint32_t slot = group * p.depth + depth;
@@ -301,8 +298,9 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
         arch::grid_dependency_wait(); // the previous grid may write the vector and read the output
         vector.load(p, batch, chunk, chunk_stride);
     }
-    const int8::Lookup lookup(hidden(p, int8::kLookupLow), hidden(p, int8::kLookupHigh));
-    const int32_t bias = hidden(p, int8::kFloatBias);
+    const uint32_t zero = threadIdx.x * p.zero;
+    const int8::Lookup lookup(arch::hidden(int8::kLookupLow, zero), arch::hidden(int8::kLookupHigh, zero));
+    const int32_t bias = arch::hidden(int8::kFloatBias, zero);
     vector.decode(lookup);
     // This thread's output, while there is time.
     const auto output_of = [&](uint32_t i, bool &exists) {

@@ -16,6 +16,7 @@
 
 #include "../arch/copy_async.cuh"
 #include "../arch/grid_dependency.cuh"
+#include "../arch/registers.cuh"
 #include "../arch/shared.cuh"
 #include "../entries.cuh"
 #include "block_products.cuh"
@@ -249,7 +250,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     Staging<Products, kVectors> staging;
     if (!p.dependent) staging.load(p, work.batch, 0);
 
-    const uint32_t warp = threadIdx.x / kWarp, lane = keep(threadIdx.x % kWarp);
+    const uint32_t warp = threadIdx.x / kWarp, lane = arch::kept(threadIdx.x % kWarp);
     const uint32_t g = lane / 4, t = lane % 4;
     const uint32_t base = arch::shared_address(shared);
     const uint32_t queue = base + warp * p.stages * kStageBytes + lane * 16;

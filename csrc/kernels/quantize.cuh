@@ -5,6 +5,7 @@
 //
 // The CTAs that share a vector each read all of it for its largest magnitude, which needs no
 // exchange between them and is read from L2, then quantise their part.
+#pragma once
 
 #include "../shared.h"
 
@@ -188,6 +189,6 @@ __device__ __forceinline__ void quantize(const nvfp4_quantize_params &p) {
         nvfp4::quantize<load, tiled>(p);                                   \
     }
 QUANTIZE(ENTRY)
-NVFP4_TABLE(quantize, QUANTIZE)
+#undef ENTRY
 
 #endif

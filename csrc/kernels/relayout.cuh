@@ -2,6 +2,7 @@
 //
 // A CTA takes 128 rows of 8 atoms: 32 bytes of each linear row, one sector, and 4 KiB of atoms. They
 // are put in order in shared memory, so that both sides are read and written in whole sectors.
+#pragma once
 
 #include "../shared.h"
 
@@ -130,6 +131,6 @@ __device__ __forceinline__ void relayout(const nvfp4_relayout_params &p) {
         nvfp4::relayout<tiled>(p);                                         \
     }
 RELAYOUT(ENTRY)
-NVFP4_TABLE(relayout, RELAYOUT)
+#undef ENTRY
 
 #endif

@@ -83,12 +83,6 @@ constexpr uint32_t kPieceBytes = NVFP4_STREAM_PIECE_BYTES;
 constexpr uint32_t kStageCodes = 4 * kPieceBytes;
 constexpr uint32_t kStageBytes = NVFP4_STREAM_STAGE_BYTES;
 
-// Keeps a value in its register: the compiler would compute it again wherever it is used.
-__device__ __forceinline__ uint32_t keep(uint32_t value) {
-    asm volatile("" : "+r"(value));
-    return value;
-}
-
 }  // namespace nvfp4::stream
 
 #endif

@@ -36,44 +36,47 @@ fn sweep(entry: &str, case: fn(u64) -> Case, seeds: u64) {
     }
 }
 
+const PIPELINED: [fn(u64) -> Case; 3] = [
+    |s| data::mma_pipelined(s, 1, 16, 256),
+    |s| data::mma_pipelined(s, 2, 5, 768),
+    |s| data::mma_pipelined(s, 1, 11, 1280),
+];
+
 #[test]
 fn mma_bf16() {
-    sweep("mma_bf16", data::mma_bf16, 20);
+    sweep("mma_bf16", data::mma_bf16, 5);
 }
 
 #[test]
 fn mma_mxf4nvf4() {
-    sweep("mma_mxf4nvf4", data::mma_mxf4nvf4, 20);
+    sweep("mma_mxf4nvf4", data::mma_mxf4nvf4, 5);
 }
 
 #[test]
 fn mma_mxf8f6f4() {
-    sweep("mma_mxf8f6f4", data::mma_mxf8f6f4, 20);
+    sweep("mma_mxf8f6f4", data::mma_mxf8f6f4, 5);
 }
 
 #[test]
 fn mma_two_cta() {
-    sweep("mma_two_cta", data::mma_two_cta, 20);
+    sweep("mma_two_cta", data::mma_two_cta, 5);
 }
 
 #[test]
 fn mma_pipelined() {
-    let shapes: [fn(u64) -> Case; 3] = [
-        |s| data::mma_pipelined(s, 1, 16, 256),
-        |s| data::mma_pipelined(s, 2, 5, 768),
-        |s| data::mma_pipelined(s, 1, 11, 1280),
-    ];
-    for shape in shapes {
-        sweep("mma_pipelined", shape, 20);
+    for shape in PIPELINED {
+        sweep("mma_pipelined", shape, 5);
     }
 }
 
 #[test]
-#[ignore = "takes minutes; run it in release mode"]
+#[ignore = "minutes in a debug build: `cargo xtask check simulator`"]
 fn two_hundred_seeds() {
     sweep("mma_bf16", data::mma_bf16, 200);
     sweep("mma_mxf4nvf4", data::mma_mxf4nvf4, 200);
     sweep("mma_mxf8f6f4", data::mma_mxf8f6f4, 200);
     sweep("mma_two_cta", data::mma_two_cta, 200);
-    sweep("mma_pipelined", |s| data::mma_pipelined(s, 2, 5, 768), 200);
+    for shape in PIPELINED {
+        sweep("mma_pipelined", shape, 200);
+    }
 }

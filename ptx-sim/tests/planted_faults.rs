@@ -10,7 +10,9 @@ use std::sync::OnceLock;
 
 use common::conformance::{Loaded, module};
 use common::data::{self, Case};
-use ptx_sim::mutate::{Check, Finding, Kernel, Known, Planted, Ran, Score, Subject, schedules};
+use ptx_sim::mutate::{
+    Check, Finding, Kernel, Known, Mutant, Planted, Ran, Score, Subject, schedules,
+};
 use ptx_sim::{Launch, Module, Options, Sim, SimError};
 
 fn known() -> &'static Known {
@@ -100,19 +102,47 @@ fn mma_mxf8f6f4() {
     ));
 }
 
-#[test]
-fn mma_two_cta() {
-    demand(&conformance("mma_two_cta", vec![data::mma_two_cta(1)], 12));
+fn two_cta() -> Subject {
+    conformance("mma_two_cta", vec![data::mma_two_cta(1)], 12)
 }
 
-#[test]
-fn mma_pipelined() {
+fn pipelined() -> Subject {
     let cases = vec![
         data::mma_pipelined(1, 2, 5, 1280),
         data::mma_pipelined(3, 1, 16, 256),
         data::mma_pipelined(2, 1, 11, 2304),
     ];
-    demand(&conformance("mma_pipelined", cases, 3));
+    conformance("mma_pipelined", cases, 3)
+}
+
+/// About one fault in eight, chosen by name.
+fn sample(m: &Mutant) -> bool {
+    let hash = m.id().bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| {
+        (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
+    });
+    (hash >> 32).is_multiple_of(8)
+}
+
+#[test]
+fn mma_two_cta_sampled() {
+    let pick = sample;
+    demand(&Subject { pick, ..two_cta() });
+}
+
+#[test]
+fn mma_pipelined_sampled() {
+    let pick = sample;
+    demand(&Subject {
+        pick,
+        ..pipelined()
+    });
+}
+
+#[test]
+#[ignore = "half a minute of processor time: `cargo xtask check simulator`"]
+fn mma_two_cta_and_pipelined() {
+    demand(&two_cta());
+    demand(&pipelined());
 }
 
 /// What `data/reduce.ptx` computes: each CTA's row, chunk by chunk.

@@ -1,6 +1,7 @@
 //! The kernels of a GPU in the order of what is known of them for a problem.
 
 use std::array;
+use std::cell::LazyCell;
 use std::fmt;
 
 use super::measured::{self, Entry, GpuModel, Measurements, Timed};
@@ -176,8 +177,14 @@ impl<'t> Tables<'t> {
             }
         });
         let all = known;
-        for one in &mut known {
-            one.estimate = self.estimate(one, &all, job);
+        let near = LazyCell::new(|| match self.class {
+            Some(table) => table.nearest(job.shape, job.operands, |i, entry| {
+                stand_in(entry, all[i].kernel, all[i].available.is_ok(), job)
+            }),
+            None => [None; Kernel::ALL.len()],
+        });
+        for (i, one) in known.iter_mut().enumerate() {
+            one.estimate = self.estimate(one, &all, job, || near[i]);
         }
         let key = |known: &Known| {
             let share = known.estimate.map_or(0.0, |estimate| estimate.share);
@@ -215,7 +222,14 @@ impl<'t> Tables<'t> {
         }
     }
 
-    fn estimate(&self, of: &Known, all: &[Known], job: &Job<'_>) -> Option<Estimate> {
+    /// What is known of a kernel. `near` is the nearest measurement that says something of it.
+    fn estimate(
+        &self,
+        of: &Known,
+        all: &[Known],
+        job: &Job<'_>,
+        near: impl FnOnce() -> Option<(&'static Entry, &'static Timed)>,
+    ) -> Option<Estimate> {
         let kernel = of.kernel;
         let can = of.available.is_ok();
         // No change of the problem's operands would help.
@@ -242,7 +256,7 @@ impl<'t> Tables<'t> {
             let on = table.machine.gpu.name.as_str();
             exact(table, Evidence::Measured { on }, on)
         };
-        let nearest = || self.nearest(of, all, job);
+        let nearest = || self.nearest(near()?, of, all, job);
         let modelled = || {
             // What cannot run is worth a guess only where nothing else of its path can, and nothing was measured.
             let alone = || {
@@ -262,13 +276,15 @@ impl<'t> Tables<'t> {
 
     /// The share of the nearest problem that was measured, changed by as much as the model says that the problem
     /// differs.
-    fn nearest(&self, of: &Known, all: &[Known], job: &Job<'_>) -> Option<Estimate> {
-        let (table, kernel) = (self.class?, of.kernel);
-        let (entry, timed) = table.nearest(job.shape, job.operands, |entry| {
-            stand_in(entry, kernel, of.available.is_ok(), job)
-        })?;
-        let on = table.machine.gpu.name.as_str();
-        let other = timed.kernel();
+    fn nearest(
+        &self,
+        (entry, timed): (&Entry, &Timed),
+        of: &Known,
+        all: &[Known],
+        job: &Job<'_>,
+    ) -> Option<Estimate> {
+        let on = self.class?.machine.gpu.name.as_str();
+        let (kernel, other) = (of.kernel, timed.kernel());
         let model = |shape| model::share(other, shape, job.operands.activation);
         let by = model(job.shape) / model(&entry.shape) * relative(kernel, other, job);
         let share = (entry.ceiling_seconds / seconds(timed, job) * by).min(1.0);

@@ -26,6 +26,7 @@ pub struct DirectConfig {
     pub k_split: u32,
 }
 
+const UNIT: &str = "gemv_direct";
 const PASS: usize = NVFP4_PASS_VECTORS as usize;
 
 /// NVFP4 vectors come here where shared memory has no room for them: then they are many, or long.
@@ -50,12 +51,7 @@ macro_rules! dense {
 impl KernelConfig for DirectConfig {
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
         job.needs((8, 0), "8.0 or newer")?;
-        job.image(match job.operands.activation {
-            Activation::Nvfp4 => "gemv_direct_nvfp4",
-            Activation::F16 => "gemv_direct_f16",
-            Activation::Bf16 => "gemv_direct_bf16",
-            Activation::F32 => "gemv_direct_f32",
-        })
+        job.image(UNIT)
     }
 
     /// Enough warps for the loads in flight that the latency of memory asks for: about 16 an SM. But no warp without

@@ -182,7 +182,7 @@ pub struct nvfp4_ring_params {
     pub scale_row_bytes: u32,
     pub scale_group_bytes: u32,
     pub cached: u32,
-    pub __bindgen_padding_0: [u8; 4usize],
+    pub resident: u32,
     pub epilogue: nvfp4_epilogue,
 }
 pub const NVFP4_TILE_ROWS: u32 = 128;
@@ -255,6 +255,7 @@ pub struct nvfp4_relayout_params {
 }
 pub const NVFP4_READ_ONLY_THREADS: u32 = 256;
 pub const NVFP4_READ_ONLY_CTAS: u32 = 8;
+pub const NVFP4_READ_ONLY_LOADS: u32 = 4;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct nvfp4_read_only_params {

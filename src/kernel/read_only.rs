@@ -1,7 +1,12 @@
 //! The kernel that only reads, `csrc/kernels/read_only.cuh`: the ceiling for kernels that must read as much.
 
-use super::params::{NVFP4_READ_ONLY_CTAS, NVFP4_READ_ONLY_THREADS, nvfp4_read_only_params};
+use super::params::{
+    NVFP4_READ_ONLY_CTAS, NVFP4_READ_ONLY_LOADS, NVFP4_READ_ONLY_THREADS, nvfp4_read_only_params,
+};
 use super::plan::{KernelParameters, Launch, Parameters};
+
+/// Bytes that a CTA has asked for at once, for estimates.
+pub const BYTES_IN_FLIGHT: u64 = (NVFP4_READ_ONLY_THREADS * NVFP4_READ_ONLY_LOADS * 16) as u64;
 
 /// The launch that reads `bytes`, rounded down to a multiple of 16, at `data`, on so many multiprocessors. `sink` is 4
 /// bytes that are practically never written.

@@ -33,6 +33,11 @@ pub struct RingConfig {
     /// L1 keeps block scales: in the 128x4 layout two units share what it fetches at once. Rings that take most of
     /// an SM's shared memory leave L1 too small for it.
     pub cached: bool,
+    /// L2 keeps the codes for the next call. For weights that stay in L2 from one call to the next, with all that is
+    /// read between them; those of a large model do not, and then this only takes room from others. Never the default,
+    /// since nothing here knows what else is read.
+    #[serde(default)]
+    pub resident: bool,
     /// CTAs that share the rows of all batches: no more than there are granules.
     pub ctas: u32,
 }
@@ -118,6 +123,7 @@ impl KernelConfig for RingConfig {
                         depth,
                         granule,
                         cached: true,
+                        resident: false,
                         ctas: ctas(job, granule, per_sm),
                     };
                     config.check(job).is_ok().then_some(config)
@@ -131,6 +137,7 @@ impl KernelConfig for RingConfig {
             depth: 1,
             granule,
             cached: true,
+            resident: false,
             ctas: ctas(job, granule, 16),
         };
         let alone = match alone {
@@ -298,6 +305,7 @@ impl KernelConfig for RingConfig {
             scale_row_bytes: steps.row_stride as u32,
             scale_group_bytes: steps.group_stride as u32,
             cached: u32::from(self.cached),
+            resident: u32::from(self.resident),
             epilogue: pass.epilogue,
             ..nvfp4_ring_params::default()
         };

@@ -20,40 +20,16 @@ enum Needs {
     Nothing,
     /// This architecture or a newer one: 90.
     Newer(u32),
+    /// From this architecture on, and before that one.
+    Between(u32, u32),
     /// The same, and code for that architecture or family alone (`100a`, `100f`).
     NewerSpecific(u32),
     /// Code for architectures of this major version alone.
     MajorSpecific(u32),
 }
 
-/// TMA, mbarrier and clusters came with Hopper.
-const HOPPER: Needs = Needs::Newer(90);
-
 pub(crate) const UNITS: &[Unit] = &[
-    part(
-        "gemv_direct_nvfp4",
-        "gemv_direct",
-        "NVFP4_UNIT_NVFP4",
-        Needs::Nothing,
-    ),
-    part(
-        "gemv_direct_f16",
-        "gemv_direct",
-        "NVFP4_UNIT_F16",
-        Needs::Nothing,
-    ),
-    part(
-        "gemv_direct_bf16",
-        "gemv_direct",
-        "NVFP4_UNIT_BF16",
-        Needs::Nothing,
-    ),
-    part(
-        "gemv_direct_f32",
-        "gemv_direct",
-        "NVFP4_UNIT_F32",
-        Needs::Nothing,
-    ),
+    whole("gemv_direct", Needs::Nothing),
     whole("gemv_dot", Needs::Nothing),
     // Codes are decoded by an architecture-specific instruction, and loaded by one of sm_100.
     part(
@@ -63,13 +39,14 @@ pub(crate) const UNITS: &[Unit] = &[
         Needs::NewerSpecific(100),
     ),
     whole("gemv_stream", Needs::Nothing),
-    whole("gemv_ring", HOPPER),
-    whole("gemv_tma", HOPPER),
+    // Bulk copies and mbarriers came with Hopper.
+    whole("gemv_ring", Needs::Newer(90)),
+    // Tests the tensor-core kernel's load pipeline: on that kernel's architectures, and on Hopper.
+    whole("gemv_tma", Needs::Between(90, 110)),
     // The tensor cores of compute capability 10.x.
     whole("gemv_tcgen05", Needs::MajorSpecific(10)),
-    whole("quantize", Needs::Nothing),
-    whole("relayout", Needs::Nothing),
-    whole("read_only", Needs::Nothing),
+    // quantize, relayout, read_only.
+    whole("helpers", Needs::Nothing),
 ];
 
 const fn whole(name: &'static str, needs: Needs) -> Unit {
@@ -106,6 +83,7 @@ impl Unit {
         match self.needs {
             Needs::Nothing => true,
             Needs::Newer(least) => number >= least,
+            Needs::Between(first, end) => (first..end).contains(&number),
             Needs::NewerSpecific(least) => number >= least && specific,
             Needs::MajorSpecific(major) => number / 10 == major && specific,
         }

@@ -1,20 +1,20 @@
 //! The one way in which this crate writes a file that somebody names: whole, or not at all.
 //!
-//! An [`Output`] is the path and what may be replaced there. [`Output::check`] says before long work whether
-//! writing will be possible; [`Output::create`] gives a file to write to; [`OutputFile::publish`] gives it its
+//! A [`Destination`] is the path and what may be replaced there. [`Destination::check`] says before long work whether
+//! writing will be possible; [`Destination::create`] gives a file to write to; [`OutputFile::publish`] gives it its
 //! name. Until then nobody sees it, and the file that had the name stays as it was.
 //!
 //! # What the path may lead to
 //!
 //! - Nothing: a new file, with the rights that the umask leaves of 0666. If something appears there in the
 //!   meantime, it stays, unless it may be replaced.
-//! - A regular file: it is replaced in one step if [`Output::replace`] allows it, and refused otherwise. The new
+//! - A regular file: it is replaced in one step if [`Destination::replace`] allows it, and refused otherwise. The new
 //!   one gets its mode, and its owner and group as far as the system allows that. Access control lists and
 //!   extended attributes are not copied; other hard links keep the old content.
-//! - A file that [`Output::never_over`] names, under whatever name: refused, always.
+//! - A file that [`Destination::never_over`] names, under whatever name: refused, always.
 //! - A symbolic link: what it leads to is written, the link stays. If it leads to nothing, the file is made there.
 //! - A pipe or a character device such as `/dev/null`: written in place. Opening a named pipe waits until
-//!   somebody reads it ([`Output::on_wait`]). What was written before a failure has been written.
+//!   somebody reads it ([`Destination::on_wait`]). What was written before a failure has been written.
 //! - A link to an open file, such as `/dev/stdout` or `/proc/self/fd/3` where that is a regular file: it is
 //!   written in place as well, after what it holds. Such a link leads to the file that is open, and a new file
 //!   under its name would not be that one.
@@ -46,7 +46,7 @@ use temporary::{Temporary, folder_of};
 
 /// A path to write to, and what may be replaced there.
 #[derive(Clone, Debug)]
-pub struct Output {
+pub struct Destination {
     path: PathBuf,
     replace: bool,
     files_only: bool,
@@ -83,7 +83,7 @@ enum End {
     Open,
 }
 
-impl Output {
+impl Destination {
     /// A file that is not there yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
@@ -290,7 +290,7 @@ pub struct OutputFile<'a> {
     content: BufWriter<File>,
     written: u64,
     to: To,
-    output: &'a Output,
+    output: &'a Destination,
 }
 
 #[derive(Debug)]
@@ -305,10 +305,10 @@ impl OutputFile<'_> {
         self.written
     }
 
-    /// Gives the file its name, if what [`Output::create`] checked still holds.
+    /// Gives the file its name, if what [`Destination::create`] checked still holds.
     ///
     /// # Errors
-    /// As [`Output::check`], and what the system reports. The name then stands for what it did before.
+    /// As [`Destination::check`], and what the system reports. The name then stands for what it did before.
     pub fn publish(self) -> io::Result<()> {
         let file = self.content.into_inner().map_err(|e| e.into_error())?;
         let To::File { temporary, path } = self.to else {

@@ -36,8 +36,8 @@ fn kinds(folder: &Path) -> Vec<bool> {
     vec![true]
 }
 
-/// [`Output::create`], with a kind of temporary.
-fn create(output: &Output, named: bool) -> io::Result<OutputFile<'_>> {
+/// [`Destination::create`], with a kind of temporary.
+fn create(output: &Destination, named: bool) -> io::Result<OutputFile<'_>> {
     let mut file = output.create()?;
     if named && let To::File { temporary, path } = &mut file.to {
         let rights = match path.exists() {
@@ -54,7 +54,7 @@ fn create(output: &Output, named: bool) -> io::Result<OutputFile<'_>> {
     Ok(file)
 }
 
-fn put(output: &Output, named: bool, text: &str) -> io::Result<()> {
+fn put(output: &Destination, named: bool, text: &str) -> io::Result<()> {
     let mut file = create(output, named)?;
     file.write_all(text.as_bytes())?;
     file.publish()
@@ -65,7 +65,7 @@ fn a_file_appears_whole_and_replaces_only_what_it_may() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out");
     for named in kinds(folder.path()) {
-        let new = Output::new(&path);
+        let new = Destination::new(&path);
         new.check().unwrap();
         assert_eq!(names_in(folder.path()), [""; 0], "a check leaves nothing");
         let mut file = create(&new, named).unwrap();
@@ -96,7 +96,7 @@ fn what_comes_to_the_path_meanwhile_stays() {
     let other = folder.path().join("other");
     for named in kinds(folder.path()) {
         for replace in [false, true] {
-            let output = Output::new(&path).replace(replace).never_over(&other);
+            let output = Destination::new(&path).replace(replace).never_over(&other);
             // A file.
             let file = create(&output, named).unwrap();
             fs::write(&path, "theirs").unwrap();
@@ -159,7 +159,7 @@ fn links_lead_to_what_is_written() {
         fs::create_dir(at("there")).unwrap();
         symlink("there/next", at("link")).unwrap();
         symlink("../target", at("there/next")).unwrap();
-        let output = Output::new(at("link"));
+        let output = Destination::new(at("link"));
         put(&output, named, "new").unwrap(); // the links lead to nothing yet
         assert!(put(&output, named, "other").is_err());
         put(&output.replace(true), named, "newer").unwrap();
@@ -169,9 +169,9 @@ fn links_lead_to_what_is_written() {
         assert!(at("target").symlink_metadata().unwrap().is_file());
         assert_eq!(fs::read_to_string(at("target")).unwrap(), "newer");
         symlink("circle", at("circle")).unwrap();
-        put(&Output::new(at("circle")).replace(true), named, "").unwrap_err();
+        put(&Destination::new(at("circle")).replace(true), named, "").unwrap_err();
         symlink("nowhere/target", at("lost")).unwrap();
-        let error = put(&Output::new(at("lost")), named, "").unwrap_err();
+        let error = put(&Destination::new(at("lost")), named, "").unwrap_err();
         assert!(error.to_string().contains("no directory"), "{error}");
         assert_eq!(names_in(folder.path()).len(), 5);
         fs::remove_dir_all(at("there")).unwrap();
@@ -193,7 +193,7 @@ fn links_to_open_files_are_written_in_place() {
     let magic = format!("/proc/self/fd/{}", open.as_raw_fd());
     symlink(&magic, at("link")).unwrap();
     for path in [PathBuf::from(&magic), at("link")] {
-        let output = Output::new(&path).replace(true);
+        let output = Destination::new(&path).replace(true);
         output.check().unwrap();
         assert!(output.is_stream());
         put(&output, false, "new ").unwrap();
@@ -205,7 +205,7 @@ fn links_to_open_files_are_written_in_place() {
     // Also when the name is another file's by now.
     fs::rename(at("log"), at("moved")).unwrap();
     fs::write(at("log"), "other").unwrap();
-    put(&Output::new(&magic).replace(true), false, "newest").unwrap();
+    put(&Destination::new(&magic).replace(true), false, "newest").unwrap();
     assert_eq!(fs::read_to_string(at("log")).unwrap(), "other");
     let moved = fs::read_to_string(at("moved")).unwrap();
     assert_eq!(moved, "old new new newest");
@@ -223,7 +223,7 @@ fn a_replaced_file_keeps_its_rights() {
             fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
             given_away = std::os::unix::fs::chown(&path, Some(1234), Some(4321)).is_ok();
             let old = fs::metadata(&path).unwrap();
-            let output = Output::new(&path).replace(true);
+            let output = Destination::new(&path).replace(true);
             let file = create(&output, named).unwrap();
             let early = file.content.get_ref().metadata().unwrap();
             assert_eq!(early.mode() & 0o777, mode, "before anything is written");
@@ -269,13 +269,13 @@ fn paths_that_name_no_file_are_refused() {
         "no/new",
         &long,
     ] {
-        let output = Output::new(at(name)).replace(true);
+        let output = Destination::new(at(name)).replace(true);
         output.check().unwrap_err();
         output.create().unwrap_err();
     }
-    assert!(Output::new("").check().is_err());
-    assert!(Output::new("/dev/null").files_only().check().is_err());
-    Output::new("/dev/null").check().unwrap();
+    assert!(Destination::new("").check().is_err());
+    assert!(Destination::new("/dev/null").files_only().check().is_err());
+    Destination::new("/dev/null").check().unwrap();
     assert_eq!(names_in(folder.path()), ["directory", "socket"]);
 }
 
@@ -342,7 +342,7 @@ mod processes {
             return;
         };
         remove_temporaries_on_signals().unwrap();
-        let output = Output::new(Path::new(&folder).join("out")).replace(true);
+        let output = Destination::new(Path::new(&folder).join("out")).replace(true);
         let mut file = create(&output, std::env::var_os(NAMED).is_some()).unwrap();
         file.write_all(&vec![1; 3 << 20]).unwrap();
         println!("written");

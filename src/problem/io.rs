@@ -8,7 +8,7 @@ use safetensors::Dtype;
 
 use super::Problem;
 use crate::file::{self, FileError, NewTensor, Tensor, TensorFile};
-use crate::output::Output;
+use crate::output::Destination;
 use crate::{ScaleLayout, Shape};
 
 impl Problem {
@@ -88,14 +88,14 @@ impl Problem {
     /// # Errors
     /// [`FileError::Write`]; also where a field's length contradicts the shape.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), FileError> {
-        self.write_to(&Output::new(path.as_ref()).replace(true))
+        self.write_to(&Destination::new(path.as_ref()).replace(true))
     }
 
     /// Writes a problem file, and replaces only what the output allows.
     ///
     /// # Errors
     /// [`FileError::Exists`], [`FileError::Write`].
-    pub fn write_to(&self, output: &Output) -> Result<(), FileError> {
+    pub fn write_to(&self, output: &Destination) -> Result<(), FileError> {
         let (m, n, k, l) = (
             self.shape.m(),
             self.shape.n(),

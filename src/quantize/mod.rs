@@ -33,7 +33,7 @@ use crate::{BLOCK, GlobalScale, ScaleLayout, Shape, Vectors, Weights, check};
 
 mod vectors;
 
-pub use vectors::{QuantizedVectors, quantize_vectors, quantize_vectors_or_nan};
+pub use vectors::{QuantizedRows, quantize_vectors, quantize_vectors_or_nan};
 
 /// Why a tensor cannot be quantised.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

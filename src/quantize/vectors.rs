@@ -7,7 +7,7 @@ use crate::{GlobalScale, Nvfp4Vectors, ScaleLayout, Shape, VectorScale, Vectors,
 /// Quantised vectors `[rows][K]` in host memory, each with its own global scale. Those in a
 /// device's memory are `nvfp4_gemv::QuantizedVectors`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct QuantizedVectors {
+pub struct QuantizedRows {
     /// Codes `[rows][K/2]`, the even element in the low nibble.
     pub codes: Vec<u8>,
     /// Block scales, E4M3, linear `[rows][K/16]`.
@@ -16,7 +16,7 @@ pub struct QuantizedVectors {
     pub globals: Vec<f32>,
 }
 
-impl QuantizedVectors {
+impl QuantizedRows {
     /// The rows as vectors `[L][N][K]`.
     pub fn vectors(&self) -> Vectors<'_> {
         Vectors::Nvfp4(Nvfp4Vectors::new(
@@ -66,11 +66,11 @@ pub fn quantize_vectors<T: Element>(
     values: &[T],
     rows: usize,
     k: usize,
-) -> Result<QuantizedVectors, QuantizeError> {
+) -> Result<QuantizedRows, QuantizeError> {
     let shape = Shape::gemv(rows, k, 1)?;
     let values = checked(values, rows, k)?;
     finite_amax(values, k)?;
-    let mut out = QuantizedVectors::with_capacity(&shape);
+    let mut out = QuantizedRows::with_capacity(&shape);
     for row in values.chunks_exact(k) {
         out.push(row, global_scale(amax(row), Dialect::ModelOpt).stored());
     }
@@ -92,7 +92,7 @@ pub fn quantize_vectors_or_nan<T: Element>(
     rows: usize,
     k: usize,
     global: Option<VectorScale<'_>>,
-) -> crate::Result<QuantizedVectors> {
+) -> crate::Result<QuantizedRows> {
     let shape = Shape::gemv(rows, k, 1)?;
     let values = checked(values, rows, k)?;
     let shared = match &global {
@@ -103,7 +103,7 @@ pub fn quantize_vectors_or_nan<T: Element>(
         }
         None => None,
     };
-    let mut out = QuantizedVectors::with_capacity(&shape);
+    let mut out = QuantizedRows::with_capacity(&shape);
     for (i, row) in values.chunks_exact(k).enumerate() {
         let amax = amax(row);
         let global = match (&global, shared) {

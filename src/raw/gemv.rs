@@ -3,11 +3,12 @@
 use std::ffi::c_void;
 use std::fmt;
 
-use super::launch::Loaded;
+use super::launch::{EncodedMap, Loaded};
 use crate::dispatch::{self, Choice, Options, Target};
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::kernel::Call;
+use crate::kernel::params::nvfp4_tensor_map;
 use crate::kernel::plan::Plan;
 
 /// Enqueues one problem's kernels on `stream`, a `CUstream` or `cudaStream_t`, and says which. A problem with M = 0
@@ -73,7 +74,7 @@ impl PreparedRawGemv {
             _ => Plan::new(),
         };
         Ok(Self {
-            loaded: Loaded::new(&plan)?,
+            loaded: Loaded::new(plan)?,
             choice,
         })
     }
@@ -86,6 +87,13 @@ impl PreparedRawGemv {
     /// The launches as data.
     pub fn plan(&self) -> &Plan {
         self.loaded.plan()
+    }
+
+    /// The launches' tensor maps, each as the plan describes it and as the driver encoded it: for the test that compares
+    /// the driver's bytes with the simulator's.
+    #[doc(hidden)]
+    pub fn encoded_maps(&self) -> impl Iterator<Item = (&nvfp4_tensor_map, &EncodedMap)> {
+        self.loaded.maps()
     }
 
     /// Enqueues the prepared kernels on `stream`, a `CUstream` or `cudaStream_t`: a driver launch each,

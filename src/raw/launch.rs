@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_void};
 use super::device::{NO_KERNEL_IMAGE, status};
 use crate::error::Result;
 use crate::ffi;
-use crate::kernel::params::{NVFP4_TENSOR_MAP_ALIGN, NVFP4_TENSOR_MAP_BYTES};
+use crate::kernel::params::{NVFP4_TENSOR_MAP_ALIGN, NVFP4_TENSOR_MAP_BYTES, nvfp4_tensor_map};
 use crate::kernel::plan::{Launch, MOST_LAUNCHES, MOST_MAPS, Plan};
 
 /// A plan whose kernels are loaded in the context that was current, and whose tensor maps are encoded. It owns no
@@ -18,19 +18,22 @@ pub(super) struct Loaded {
 
 impl Loaded {
     /// Enqueues nothing, and follows no address.
-    pub(super) fn new(plan: &Plan) -> Result<Self> {
+    pub(super) fn new(plan: Plan) -> Result<Self> {
         let mut kernels = [Kernel::default(); MOST_LAUNCHES];
         for (launch, kernel) in plan.launches().iter().zip(&mut kernels) {
             kernel.load(launch)?;
         }
-        Ok(Self {
-            plan: *plan,
-            kernels,
-        })
+        Ok(Self { plan, kernels })
     }
 
     pub(super) fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// Each tensor map, as the driver encoded it.
+    pub(super) fn maps(&self) -> impl Iterator<Item = (&nvfp4_tensor_map, &EncodedMap)> {
+        let launches = self.plan.launches().iter().zip(&self.kernels);
+        launches.flat_map(|(launch, kernel)| launch.maps().iter().zip(&kernel.maps.0))
     }
 
     /// Enqueues the kernels on `stream`, a `CUstream` or `cudaStream_t`.
@@ -61,7 +64,7 @@ impl Loaded {
 ///
 /// # Safety
 /// The context of `stream` is current; otherwise as [`Loaded::enqueue`]'s.
-pub(super) unsafe fn launch(plan: &Plan, stream: *mut c_void) -> Result<()> {
+pub(super) unsafe fn launch(plan: Plan, stream: *mut c_void) -> Result<()> {
     // SAFETY: this function's own contract.
     unsafe { Loaded::new(plan)?.enqueue(stream) }
 }
@@ -81,7 +84,10 @@ unsafe impl Sync for Kernel {}
 /// Tensor maps as the driver encodes them.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Maps([[u8; NVFP4_TENSOR_MAP_BYTES as usize]; MOST_MAPS]);
+struct Maps([EncodedMap; MOST_MAPS]);
+
+/// A tensor map as kernels take it.
+pub(super) type EncodedMap = [u8; NVFP4_TENSOR_MAP_BYTES as usize];
 
 const _: () = assert!(align_of::<Maps>() == NVFP4_TENSOR_MAP_ALIGN as usize);
 

@@ -33,7 +33,7 @@ pub unsafe fn quantize(shape: &Shape, quantize: &Quantize, stream: *mut c_void) 
     check(shape, quantize)?;
     let plan = crate::kernel::quantize::launch(shape, quantize).into();
     // SAFETY: this function's own contract.
-    unsafe { launch(&plan, stream) }
+    unsafe { launch(plan, stream) }
 }
 
 /// Checks everything.

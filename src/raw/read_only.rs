@@ -27,5 +27,5 @@ pub unsafe fn read_only(
     pointer("sink", sink, 4)?;
     let plan = crate::kernel::read_only::launch(data, bytes, sink, multiprocessors).into();
     // SAFETY: this function's own contract.
-    unsafe { launch(&plan, stream) }
+    unsafe { launch(plan, stream) }
 }

@@ -47,5 +47,5 @@ pub unsafe fn relayout(
     regions.push_written("destination scales", destination, bytes)?;
     let plan = crate::kernel::relayout::launch(shape, to, source, destination).into();
     // SAFETY: this function's own contract.
-    unsafe { launch(&plan, stream) }
+    unsafe { launch(plan, stream) }
 }

@@ -8,7 +8,7 @@ use super::TuneError;
 use crate::dispatch::measured::{GpuModel, Machine, Measurements};
 use crate::file::FileError;
 use crate::input::{self, InputError};
-use crate::output::Output;
+use crate::output::Destination;
 
 /// More than any file of tuned configurations has.
 const MOST_BYTES: u64 = 64 << 20;
@@ -167,11 +167,11 @@ fn is_still_at(_: &File, _: &Path) -> io::Result<bool> {
 }
 
 /// The file is read back, so it is no pipe and no device.
-fn output(path: &Path) -> Output {
-    Output::new(path).files_only()
+fn output(path: &Path) -> Destination {
+    Destination::new(path).files_only()
 }
 
-fn publish(output: &Output, table: &Measurements) -> io::Result<()> {
+fn publish(output: &Destination, table: &Measurements) -> io::Result<()> {
     let mut file = output.create()?;
     file.write_all(table.to_json().as_bytes())?;
     file.publish()

@@ -187,7 +187,7 @@ fn what_takes_more_memory_than_there_is_is_refused_with_the_figures() {
 
 /// Options that take no number, or one that a test above puts in the place of a `{}`. Whoever adds an option
 /// adds it here, and above if it takes a number.
-const KNOWN: [&str; 37] = [
+const KNOWN: [&str; 38] = [
     "--a",
     "--activation",
     "--adversarial",
@@ -208,6 +208,7 @@ const KNOWN: [&str; 37] = [
     "--include",
     "--input",
     "--json",
+    "--kernel",
     "--layer",
     "--layout",
     "--n",

@@ -32,7 +32,7 @@ fn run_computes_real_layers_within_their_bounds() {
                     (&1536.into(), &384.into(), &8.into())
                 );
                 assert_eq!(run["path"], "cpu");
-                assert!(run["reason"].as_str().unwrap().contains("forced"));
+                assert!(run["reason"].as_str().unwrap().contains("asked for"));
                 assert!(run["seconds"]["median"].as_f64().unwrap() > 0.0);
                 assert!(run["error"]["worst_bound"].as_f64().unwrap() > 0.0);
                 // The recorded output is of unquantised activations.

@@ -4,11 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nvfp4_gemv::kernel::plan::Launch;
 use nvfp4_gemv::kernel::{Call, Job, Kernel, quantize, read_only, relayout};
-use nvfp4_gemv::{
-    Activation, FloatType, GlobalScale, RawOutput, RawVectors, RawWeights, ScaleLayout, Shape,
-    Strides,
-};
+use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape, Strides};
 
+use crate::support::nowhere;
 use crate::support::ptx::{self, ALL};
 use crate::support::sim::gpu;
 
@@ -16,48 +14,15 @@ crate::trials! {
     simulator: plans_and_units_agree;
 }
 
-/// A call that nobody runs: addresses are numbers.
+/// A call that nobody runs.
 fn call(shape: &Shape, activation: Activation, layout: ScaleLayout) -> Call {
-    let address = |number: u64| number << 40;
-    let weights = RawWeights {
-        codes: address(1),
-        scales: address(2),
-        layout,
-        global: GlobalScale::ONE,
-        row_alpha: 0,
-        row_alpha_batch_stride: 0,
-    };
-    let rows = |row: usize| Strides {
-        row,
-        batch: row * shape.n(),
-    };
-    let dense = |element: FloatType| RawVectors::Dense {
-        element,
-        values: address(3),
-        strides: rows(shape.k() * element.bytes()),
-    };
     let vectors = match activation {
-        Activation::Nvfp4 => RawVectors::Nvfp4 {
-            codes: address(3),
-            code_strides: rows(shape.row_code_bytes()),
-            scales: address(4),
-            layout,
-            scale_strides: Strides {
-                row: shape.blocks(),
-                batch: layout.bytes(shape.n(), shape.blocks()),
-            },
-            global: GlobalScale::ONE,
-            vector_alpha: 0,
-        },
-        Activation::F16 => dense(FloatType::F16),
-        Activation::Bf16 => dense(FloatType::Bf16),
-        Activation::F32 => dense(FloatType::F32),
+        Activation::Nvfp4 => nowhere::vectors(shape, layout),
+        Activation::F16 => nowhere::dense(shape, FloatType::F16),
+        Activation::Bf16 => nowhere::dense(shape, FloatType::Bf16),
+        Activation::F32 => nowhere::dense(shape, FloatType::F32),
     };
-    let output = RawOutput {
-        address: address(5),
-        element: FloatType::F32,
-    };
-    Call::new(shape, &weights, &vectors, &output).expect("a valid call")
+    Call::new(shape, &nowhere::weights(layout), &vectors, &nowhere::OUTPUT).expect("a valid call")
 }
 
 /// The launches of all defaults and candidates for many problems, and of what is no GEMV.

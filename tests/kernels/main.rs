@@ -4,6 +4,7 @@
 //! cannot run is reported as ignored, with the reason. Simulations of minutes are ignored, too:
 //! `cargo xtask check simulator`, or `cargo test --test kernels -- --ignored long`, runs them.
 
+mod calls;
 mod direct;
 mod dot;
 mod entries;
@@ -20,8 +21,24 @@ mod tma;
 
 use std::process::ExitCode;
 
+#[cfg(feature = "cuda")]
+use recorded::gpu as recorded_on_a_gpu;
+
 crate::gather![
-    direct, dot, entries, primitives, quantize, recorded, relayout, ring, stream, tcgen05, tma
+    calls,
+    direct,
+    dot,
+    entries,
+    primitives,
+    quantize,
+    recorded,
+    #[cfg(feature = "cuda")]
+    recorded_on_a_gpu,
+    relayout,
+    ring,
+    stream,
+    tcgen05,
+    tma
 ];
 
 fn main() -> ExitCode {

@@ -1,7 +1,7 @@
 //! The bits that an H200 gave for 180 calls of the kernels direct and dot: the simulator gives the same.
 //!
 //! Where arithmetic or inputs were changed on purpose, record again, on a GPU of that kind:
-//! `NVFP4_GEMV_RECORD=tests/recorded cargo test --release --test kernels -- --ignored recorded::record`.
+//! `NVFP4_GEMV_RECORD=tests/recorded cargo test --release --test kernels -- --ignored recorded::gpu::record`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,6 +20,9 @@ crate::trials! {
     host: every_recorded_call_is_listed;
     simulator: direct_nvfp4, direct_f16, direct_bf16, direct_f32, dot;
 }
+
+#[cfg(feature = "cuda")]
+pub(crate) mod gpu;
 
 /// One call.
 struct Call {

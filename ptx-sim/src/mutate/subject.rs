@@ -44,8 +44,7 @@ impl Subject {
         listed_schedules: usize,
         threads: usize,
     ) -> Result<Vec<Finding>, TrialError> {
-        let mut mutants = self.kernel.mutants();
-        mutants.extend(self.host.iter().flat_map(host_mutants));
+        let mut mutants = self.mutants();
         mutants.retain(self.pick);
         let mut trials = Vec::new();
         for (policy, timing) in &self.schedules {
@@ -72,14 +71,19 @@ impl Subject {
         Ok(out)
     }
 
-    /// What is not as the list has it: survivors without an argument, entries that are caught or
-    /// match nothing, panics.
+    /// All faults, picked or not.
+    fn mutants(&self) -> Vec<Mutant> {
+        let mut mutants = self.kernel.mutants();
+        mutants.extend(self.host.iter().flat_map(host_mutants));
+        mutants
+    }
+
+    /// What is not as the list has it: survivors without an argument, entries that are caught, or
+    /// that match none of the kernel's faults, panics.
     pub fn disagreements(&self, findings: &[Finding], known: &Known) -> Vec<String> {
         let mut out = Vec::new();
-        let mut matched = BTreeSet::<usize>::new();
         for f in findings {
             let entries: Vec<usize> = known.of(&self.name, &f.mutant).collect();
-            matched.extend(&entries);
             let id = format!("{}: {} (line {})", self.name, f.mutant.id(), f.mutant.line);
             match &f.outcome {
                 Outcome::Unreached => {}
@@ -95,6 +99,8 @@ impl Subject {
                 }
             }
         }
+        let all = self.mutants();
+        let matched: BTreeSet<usize> = all.iter().flat_map(|m| known.of(&self.name, m)).collect();
         for (n, e) in known.entries.iter().enumerate() {
             if e.kernel == self.name && !matched.contains(&n) {
                 out.push(format!(

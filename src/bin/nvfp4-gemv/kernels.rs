@@ -2,9 +2,9 @@
 
 use anyhow::{Result, anyhow, bail};
 use nvfp4_gemv::kernel::plan::Launch;
-use nvfp4_gemv::kernel::{Call, Job, MainLoop};
+use nvfp4_gemv::kernel::{Call, Job, MainLoop, quantize, read_only, relayout};
 use nvfp4_gemv::problem::CONTEST_BENCHMARKS;
-use nvfp4_gemv::{Activation, Config, Gpu, Kernel, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, Config, FloatType, Gpu, Kernel, ScaleLayout, Shape, Strides};
 use serde_json::{Value, json};
 
 use crate::configs::{launch_json, launches, one_line, placeholder};
@@ -30,10 +30,16 @@ pub(crate) struct Args {
 /// An entry point, and a launch of it.
 struct Entry {
     launch: Launch,
-    config: Config,
-    call: Call,
     /// Bytes of weights that a CTA has asked for at once.
     bytes_in_flight: u64,
+    /// Of kernels that multiply.
+    gemv: Option<Gemv>,
+}
+
+/// What a launch of a GEMV kernel is of.
+struct Gemv {
+    config: Config,
+    call: Call,
     main_loop: Option<MainLoop>,
     /// Whether `config` is its kernel's default, and all vectors are computed in one pass: what shows an entry point
     /// best.
@@ -43,8 +49,9 @@ struct Entry {
 
 impl Entry {
     /// What makes one launch of an entry point tell more than another.
-    fn rank(&self) -> (bool, usize, bool) {
-        (self.one_pass, self.call.shape().n(), self.is_default)
+    fn rank(&self) -> Option<(bool, usize, bool)> {
+        let gemv = self.gemv.as_ref()?;
+        Some((gemv.one_pass, gemv.call.shape().n(), gemv.is_default))
     }
 }
 
@@ -102,9 +109,9 @@ fn gpu(arch: &str) -> Result<Gpu> {
     ))
 }
 
-/// The entry points that some default or candidate takes.
+/// The entry points that some default or candidate takes, and those of kernels that have no config.
 fn entries(problem: &Shape, gpu: &Gpu) -> Result<Vec<Entry>> {
-    let mut entries: Vec<Entry> = Vec::new();
+    let mut entries = helpers(problem, gpu);
     for activation in Activation::ALL {
         for n in 1..=Shape::MAX_N {
             let shape = Shape::new(problem.m(), n, problem.k(), problem.l())?;
@@ -122,6 +129,44 @@ fn entries(problem: &Shape, gpu: &Gpu) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
+/// The kernels that multiply nothing.
+fn helpers(problem: &Shape, gpu: &Gpu) -> Vec<Entry> {
+    // Nothing is there, and nothing is launched.
+    let nowhere = 0;
+    let quantize = |(element, layout)| {
+        let of = quantize::Quantize {
+            element,
+            values: nowhere,
+            strides: Strides { row: 0, batch: 0 },
+            global: quantize::Global::Computed,
+            codes: nowhere,
+            scales: nowhere,
+            layout,
+            vector_alpha: nowhere,
+        };
+        quantize::launch(problem, &of)
+    };
+    let relayout = |to| relayout::launch(problem, to, nowhere, nowhere);
+    let layouts = ScaleLayout::ALL.into_iter();
+    let elements = FloatType::ALL.into_iter();
+    let both = elements.flat_map(|element| ScaleLayout::ALL.map(|layout| (element, layout)));
+    let others = both.map(quantize).chain(layouts.map(relayout));
+    let mut entries: Vec<Entry> = others
+        .map(|launch| Entry {
+            launch,
+            bytes_in_flight: 0,
+            gemv: None,
+        })
+        .collect();
+    let bytes = problem.weight_bytes();
+    entries.push(Entry {
+        launch: read_only::launch(nowhere, bytes, nowhere, gpu.multiprocessors),
+        bytes_in_flight: read_only::BYTES_IN_FLIGHT,
+        gemv: None,
+    });
+    entries
+}
+
 fn add(entries: &mut Vec<Entry>, kernel: Kernel, call: &Call, gpu: &Gpu) {
     let operands = call.operands();
     let job = Job {
@@ -137,12 +182,14 @@ fn add(entries: &mut Vec<Entry>, kernel: Kernel, call: &Call, gpu: &Gpu) {
         for launch in plan {
             let entry = Entry {
                 launch,
-                config,
-                call: *call,
                 bytes_in_flight: config.bytes_in_flight(&job),
-                main_loop: config.main_loop(&job).ok(),
-                is_default: Some(config) == default,
-                one_pass,
+                gemv: Some(Gemv {
+                    config,
+                    call: *call,
+                    main_loop: config.main_loop(&job).ok(),
+                    is_default: Some(config) == default,
+                    one_pass,
+                }),
             };
             match entries
                 .iter_mut()
@@ -156,8 +203,8 @@ fn add(entries: &mut Vec<Entry>, kernel: Kernel, call: &Call, gpu: &Gpu) {
     }
 }
 
-fn table(entries: &[Entry]) -> Table {
-    let mut table = Table::new(&["  entry point", "threads", "shared", "in flight", "config"]);
+fn table(entries: &[Entry]) -> String {
+    let mut table = Table::new(&["  entry point", "threads", "shared", "in flight"]);
     for entry in entries {
         let launch = &entry.launch;
         table.row(vec![
@@ -165,23 +212,32 @@ fn table(entries: &[Entry]) -> Table {
             launch.threads.to_string(),
             (launch.static_shared + launch.dynamic_shared).to_string(),
             entry.bytes_in_flight.to_string(),
-            one_line(&entry.config),
         ]);
     }
-    table
+    // The configs are long, and no column.
+    let configs = entries.iter().map(|entry| match &entry.gemv {
+        Some(gemv) => one_line(&gemv.config),
+        None => String::new(),
+    });
+    let rows = table.to_string();
+    rows.lines()
+        .zip(std::iter::once("config".into()).chain(configs))
+        .map(|(row, config)| format!("{}\n", format!("{row}  {config}").trim_end()))
+        .collect()
 }
 
 fn to_json(entry: &Entry) -> Value {
-    let operands = entry.call.operands();
     let mut json = launch_json(&entry.launch);
+    let gemv = entry.gemv.as_ref();
+    let operands = gemv.map(|gemv| gemv.call.operands());
     let more = json!({
-        "kernel": entry.config.kernel().name(),
-        "config": entry.config,
-        "activation": operands.activation.name(),
-        "layout": operands.weight_layout.name(),
-        "n": entry.call.shape().n(),
+        "kernel": gemv.map(|gemv| gemv.config.kernel().name()),
+        "config": gemv.map(|gemv| gemv.config),
+        "activation": operands.map(|operands| operands.activation.name()),
+        "layout": operands.map(|operands| operands.weight_layout.name()),
+        "n": gemv.map(|gemv| gemv.call.shape().n()),
         "bytes_in_flight": entry.bytes_in_flight,
-        "main_loop": entry.main_loop,
+        "main_loop": gemv.and_then(|gemv| gemv.main_loop),
     });
     if let (Value::Object(json), Value::Object(more)) = (&mut json, more) {
         json.extend(more);
@@ -214,6 +270,9 @@ mod tests {
                 "gemv_direct_bf16_n8_b1",
                 "gemv_dot_n8_b2",
                 "gemv_stream_f16_n1",
+                "quantize_bf16_128x4",
+                "relayout_to_linear",
+                "read_only",
             ] {
                 assert!(names.contains(&of_all), "{of_all}: {names:?}");
             }
@@ -249,9 +308,9 @@ mod tests {
             ("gemv_tma_n8", 8),
         ] {
             let entry = entry(name);
-            assert_eq!(entry.call.shape().n(), n, "{name}");
-            assert!(entry.one_pass && entry.is_default, "{name}");
-            assert_eq!(entry.main_loop.unwrap().vectors, n as u32, "{name}");
+            assert_eq!(entry.rank(), Some((true, n, true)), "{name}");
+            let main_loop = entry.gemv.as_ref().unwrap().main_loop.unwrap();
+            assert_eq!(main_loop.vectors, n as u32, "{name}");
             assert!(
                 entry.launch.threads > 0 && entry.bytes_in_flight > 0,
                 "{name}"

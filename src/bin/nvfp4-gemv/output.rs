@@ -4,21 +4,21 @@ use std::path::{Path, PathBuf};
 
 use nvfp4_gemv::checkpoint::{Checkpoint, INDEX_FILE};
 use nvfp4_gemv::file::FileError;
-use nvfp4_gemv::output::Output;
+use nvfp4_gemv::output::Destination;
 
 /// What `--output` and `--force` of a command mean. Says before long work what cannot be written.
 pub(crate) fn output(
     path: &Path,
     force: bool,
     inputs: impl IntoIterator<Item = PathBuf>,
-) -> Result<Output, FileError> {
-    let all = Output::new(path).replace(force).on_wait(|path| {
+) -> Result<Destination, FileError> {
+    let all = Destination::new(path).replace(force).on_wait(|path| {
         eprintln!(
             "waiting until somebody reads the pipe {}",
             nvfp4_gemv::printable::path(path)
         );
     });
-    let output = inputs.into_iter().fold(all, Output::never_over);
+    let output = inputs.into_iter().fold(all, Destination::never_over);
     match output.check() {
         Ok(()) => Ok(output),
         Err(error) => Err(FileError::writing(path, error)),

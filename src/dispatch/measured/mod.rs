@@ -220,27 +220,32 @@ impl Measurements {
         }
     }
 
-    /// The measurement that is nearest to a problem, of those in which `pick` finds a time: the same type of vectors,
-    /// then the fewest octaves between the numbers of vectors (which count double), of bytes and of rows. The other
-    /// scale layout is a last resort.
-    pub(super) fn nearest<'s>(
+    /// The measurements that are nearest to a problem, of those in which `pick` finds a time: one for each of N things
+    /// to pick. Near is the same type of vectors, then the fewest octaves between the numbers of vectors (which count
+    /// double), of bytes and of rows. The other scale layout is a last resort.
+    pub(super) fn nearest<'s, const N: usize>(
         &'s self,
         shape: &Shape,
         operands: &Operands,
-        pick: impl Fn(&'s Entry) -> Option<&'s Timed>,
-    ) -> Option<(&'s Entry, &'s Timed)> {
+        pick: impl Fn(usize, &'s Entry) -> Option<&'s Timed>,
+    ) -> [Option<(&'s Entry, &'s Timed)>; N] {
         let size = Size::of(shape);
-        let distance = |entry: &Entry, of: &Size| {
+        let mut nearest = [(f64::INFINITY, None); N];
+        for (entry, of) in self.entries.iter().zip(&self.sizes) {
+            if entry.operands.activation != operands.activation {
+                continue;
+            }
             let same = entry.operands.weight_layout == operands.weight_layout;
-            size.distance(of) + if same { 0.0 } else { OTHER_LAYOUT }
-        };
-        self.entries
-            .iter()
-            .zip(&self.sizes)
-            .filter(|(entry, _)| entry.operands.activation == operands.activation)
-            .filter_map(|(entry, of)| Some((distance(entry, of), entry, pick(entry)?)))
-            .min_by(|(a, ..), (b, ..)| a.total_cmp(b))
-            .map(|(_, entry, timed)| (entry, timed))
+            let distance = size.distance(of) + if same { 0.0 } else { OTHER_LAYOUT };
+            for (i, (least, found)) in nearest.iter_mut().enumerate() {
+                if distance < *least
+                    && let Some(timed) = pick(i, entry)
+                {
+                    (*least, *found) = (distance, Some((entry, timed)));
+                }
+            }
+        }
+        nearest.map(|(_, found)| found)
     }
 
     /// Reads a table.
@@ -369,21 +374,19 @@ mod tests {
         let tiled = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
         let near = |m, k, l, operands: &Operands| {
             let shape = Shape::gemv(m, k, l).unwrap();
-            let nearest = h200.nearest(&shape, operands, |entry| entry.kernels.first());
+            let [nearest] = h200.nearest(&shape, operands, |_, entry| entry.kernels.first());
             nearest.unwrap().0.shape
         };
         // A measured problem is its own neighbour, in whichever layout.
         for entry in h200.entries() {
             let (shape, operands) = (&entry.shape, &entry.operands);
-            let found = h200.nearest(shape, operands, |entry| entry.kernels.first());
+            let [found] = h200.nearest(shape, operands, |_, entry| entry.kernels.first());
             assert_eq!(found.unwrap().0, entry);
         }
         let small = near(4096, 4080, 1, &tiled);
         assert_eq!((small.m(), small.k()), (4096, 4096));
         let shape = Shape::gemv(4096, 4096, 1).unwrap();
-        assert!(
-            h200.nearest(&shape, &tiled, |entry| entry.of(Kernel::Tcgen05))
-                .is_none()
-        );
+        let never = h200.nearest(&shape, &tiled, |_, entry| entry.of(Kernel::Tcgen05));
+        assert_eq!(never, [None]);
     }
 }

@@ -171,27 +171,27 @@ fn direct(
 fn faults_nvfp4() {
     let runs = direct(Activation::Nvfp4, 8, 2, LARGE);
     let pick = |mutant: &Mutant| shared_memory(mutant) && share(mutant, 4);
-    demand_all("gemv_direct_nvfp4", "90a", runs, pick);
+    demand_all("gemv_direct", "90a", runs, pick);
 }
 
 fn all_faults_nvfp4() {
     let runs = direct(Activation::Nvfp4, 8, 2, LARGE);
-    demand_all("gemv_direct_nvfp4", "90a", runs, shared_memory);
+    demand_all("gemv_direct", "90a", runs, shared_memory);
 }
 
 fn faults_f16() {
     let runs = direct(Activation::F16, 1, 1, LARGE);
-    demand_all("gemv_direct_f16", "90a", runs, shared_memory);
+    demand_all("gemv_direct", "90a", runs, shared_memory);
 }
 
 fn sampled_faults() {
     demand_sampled(
-        "gemv_direct_nvfp4",
+        "gemv_direct",
         "90a",
         direct(Activation::Nvfp4, 8, 2, LARGE),
         90,
     );
-    demand_sampled("gemv_direct_f16", "90a", direct(Activation::F16, 1, 1, LARGE), 90);
+    demand_sampled("gemv_direct", "90a", direct(Activation::F16, 1, 1, LARGE), 90);
 }
 
 /// What changes nothing in the kernels direct and dot, whose parameters are the same.

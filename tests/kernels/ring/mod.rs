@@ -1,5 +1,13 @@
 //! The ring kernel.
 
+#[cfg(feature = "cuda")]
+pub(crate) mod gpu;
+pub(crate) mod refuse;
 mod sim;
 
-crate::gather![sim];
+crate::gather![
+    #[cfg(feature = "cuda")]
+    gpu,
+    refuse,
+    sim,
+];

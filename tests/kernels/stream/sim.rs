@@ -181,10 +181,13 @@ fn bf16_of_every_magnitude() {
     let simulator = Simulator::new("90a");
     let cutting = cutting((33, 512, 3), ScaleLayout::Linear, (2, 3, 2));
     for n in [1, 2, 3] {
+        // One element in 200, of any exponent that f32 sums have room for: no large element hides what becomes of a
+        // small one.
+        let sparse = Data::Exponents(0, 230, 200);
         for seed in 0..4 {
             let case = Case {
                 seed,
-                ..cutting.case(n, Activation::Bf16, Data::Sparse)
+                ..cutting.case(n, Activation::Bf16, sparse)
             };
             simulator.check(&case, cutting.config, false, &few(seed)[0]);
         }

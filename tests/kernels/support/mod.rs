@@ -1,8 +1,17 @@
 //! What the trials of several kernels share.
 
+#[cfg(feature = "cuda")]
+pub(crate) mod battery;
+#[cfg(feature = "cuda")]
+pub(crate) mod device;
 pub(crate) mod faults;
+#[cfg(feature = "cuda")]
+pub(crate) mod gpu;
+pub(crate) mod nowhere;
 pub(crate) mod operands;
 pub(crate) mod ptx;
+pub(crate) mod quantize_data;
+pub(crate) mod refuse;
 pub(crate) mod schedules;
 pub(crate) mod sim;
 pub(crate) mod trial;
@@ -10,8 +19,6 @@ pub(crate) mod trial;
 #[path = "../../../build/nvcc.rs"]
 #[allow(dead_code)]
 mod nvcc;
-#[path = "../../quantize_data/mod.rs"]
-pub(crate) mod quantize_data;
 #[path = "../../../build/sources.rs"]
 mod sources;
 #[path = "../../../src/kernel/units.rs"]

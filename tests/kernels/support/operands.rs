@@ -1,5 +1,7 @@
 //! Test problems: operands byte by byte, as a GPU's memory holds them, and the right results.
 
+use std::sync::Arc;
+
 use half::{bf16, f16};
 use nvfp4_gemv::kernel::Call;
 use nvfp4_gemv::problem::Problem;
@@ -16,10 +18,10 @@ pub(crate) enum Data {
     Integers,
     /// All codes and scales; dense vectors have normal numbers of magnitudes from 2^-14 to 2^7, and zeros.
     FullRange,
-    /// All codes and scales; of each bf16 vector one element in 200, of any exponent that f32 sums have room for,
-    /// and zeros: no large element hides what becomes of a small one.
-    Sparse,
-    /// All codes and scales; what the recording of an H200 was made with: tests/kernels/direct/recorded.rs.
+    /// All codes and scales; dense 16-bit vectors with exponents as they are stored, from the first to before the last
+    /// of these, and zeros but for one element of so many.
+    Exponents(u16, u16, u32),
+    /// All codes and scales; what the recording of an H200 was made with: tests/kernels/recorded.rs.
     Recorded,
 }
 
@@ -41,7 +43,7 @@ pub(crate) struct Case {
     pub(crate) row_alpha: bool,
     /// A factor for each vector; NVFP4 vectors only.
     pub(crate) vector_alpha: bool,
-    /// Vectors as rows of 128, the others garbage; NVFP4 vectors only.
+    /// NVFP4 vectors as rows of 128, the others garbage; others with 16 bytes of NaN between them.
     pub(crate) padded: bool,
 }
 
@@ -85,7 +87,8 @@ impl Case {
             Data::Integers => Problem::integers(shape, seed),
             _ => Problem::full_range(shape, seed),
         };
-        if self.data == Data::Sparse {
+        if matches!(self.data, Data::Exponents(..)) {
+            // Results of small vectors stay small, in f32 far from its limits.
             problem.alpha = None;
         }
         if self.row_alpha && self.data == Data::Integers {
@@ -114,17 +117,27 @@ impl Case {
                 x.into_iter().flat_map(of).collect()
             }
             Data::FullRange => (0..elements).flat_map(|_| of(normal(&mut rng))).collect(),
-            Data::Sparse => (0..elements)
-                .flat_map(|_| {
-                    let bits = rng.u16(..2) << 15 | rng.u16(..230) << 7 | rng.u16(..128);
-                    let kept = if rng.u32(..200) == 0 { bits } else { 0 };
-                    kept.to_le_bytes()
-                })
-                .collect(),
+            Data::Exponents(least, end, one_of) => self.exponents(least, end, one_of),
             Data::Recorded => (0..elements)
                 .flat_map(|_| recorded.element(self.activation))
                 .collect(),
         }
+    }
+
+    fn exponents(&self, least: u16, end: u16, one_of: u32) -> Vec<u8> {
+        let mut rng = fastrand::Rng::with_seed(self.seed);
+        let mantissa = match self.activation {
+            Activation::F16 => 10,
+            _ => 7,
+        };
+        (0..self.shape.vector_elements())
+            .flat_map(|_| {
+                let sign_and_mantissa = rng.u16(..2) << 15 | rng.u16(..1 << mantissa);
+                let bits = sign_and_mantissa | rng.u16(least..end) << mantissa;
+                let kept = if rng.u32(..one_of) == 0 { bits } else { 0 };
+                kept.to_le_bytes()
+            })
+            .collect()
     }
 }
 
@@ -155,7 +168,7 @@ pub(crate) struct Operands {
     vector_scale_strides: Strides,
     /// A factor for each vector, or nothing.
     vector_alpha: Vec<f32>,
-    truth: Reference,
+    truth: Arc<Reference>,
 }
 
 impl Operands {
@@ -163,14 +176,33 @@ impl Operands {
         Self::of(case, &case.problem())
     }
 
+    /// The same numbers in other layouts, with or without padding, for another type of output.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn again(&self, case: &Case) -> Self {
+        let numbers = |case: &Case| {
+            let factors = (case.row_alpha, case.vector_alpha);
+            (case.shape, case.data, case.seed, case.activation, factors)
+        };
+        assert_eq!(numbers(case), numbers(&self.case));
+        Self::with(case, &case.problem(), Some(&self.truth))
+    }
+
     /// A problem of one's own; the case says what it does not know.
     pub(crate) fn of(case: &Case, problem: &Problem) -> Self {
+        Self::with(case, problem, None)
+    }
+
+    fn with(case: &Case, problem: &Problem, known: Option<&Arc<Reference>>) -> Self {
         let shape = &case.shape;
         let blocks = shape.blocks();
         let w = problem.weights(case.weight_layout).expect("weights");
         let truth_of = |vectors: &Vectors<'_>| {
+            if let Some(truth) = known {
+                return truth.clone();
+            }
             let w = problem.weights(ScaleLayout::Linear).expect("weights");
-            reference::gemv(shape, &w.view().expect("weights"), vectors).expect("the truth")
+            let w = w.view().expect("weights");
+            Arc::new(reference::gemv(shape, &w, vectors).expect("the truth"))
         };
         let mut operands = Self {
             case: *case,
@@ -183,10 +215,10 @@ impl Operands {
             vector_scales: Vec::new(),
             vector_scale_strides: Strides { row: 0, batch: 0 },
             vector_alpha: Vec::new(),
-            truth: Reference {
+            truth: Arc::new(Reference {
                 y: Vec::new(),
                 magnitude: Vec::new(),
-            },
+            }),
         };
         if !case.nvfp4() {
             operands.vectors = case.dense(problem);
@@ -242,10 +274,47 @@ impl Operands {
                     .view(),
             );
         }
+        if case.padded && !case.nvfp4() {
+            operands.pad_dense_vectors();
+        }
         if case.data != Data::Recorded {
             operands.nan_where_no_scale_is();
         }
         operands
+    }
+
+    /// NaN between vectors, and between batches.
+    fn pad_dense_vectors(&mut self) {
+        const PAD: usize = 16;
+        let (n, l) = (self.case.shape.n(), self.case.shape.l());
+        let packed = self.vector_strides.row;
+        let row = packed + PAD;
+        let batch = n * row + PAD;
+        let mut vectors = vec![0xff; l * batch];
+        for (i, vector) in self.vectors.chunks_exact(packed).enumerate() {
+            vectors[i / n * batch + i % n * row..][..packed].copy_from_slice(vector);
+        }
+        self.vectors = vectors;
+        self.vector_strides = Strides { row, batch };
+    }
+
+    /// With factors for the rows of each batch, small integers: exact where all else is.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn with_factors_of_batches(mut self) -> Self {
+        let (m, n, l) = (
+            self.case.shape.m(),
+            self.case.shape.n(),
+            self.case.shape.l(),
+        );
+        let factors: Vec<f32> = (0..l * m).map(|i| (i % 13) as f32 - 6.0).collect();
+        let truth = Arc::make_mut(&mut self.truth);
+        for i in 0..l * n * m {
+            let factor = f64::from(factors[i / (n * m) * m + i % m]);
+            truth.y[i] *= factor;
+            truth.magnitude[i] *= factor.abs();
+        }
+        self.row_alpha = factors;
+        self
     }
 
     /// NaN in the padding of scales in the 128x4 layout.
@@ -293,7 +362,10 @@ impl Operands {
             layout: self.case.weight_layout,
             global: self.global,
             row_alpha: upload("row alpha", &bytes(&self.row_alpha)),
-            row_alpha_batch_stride: 0,
+            row_alpha_batch_stride: match self.row_alpha.len() > shape.m() {
+                true => shape.m(),
+                false => 0,
+            },
         };
         let values = upload("vectors", &self.vectors);
         let dense = |element| RawVectors::Dense {

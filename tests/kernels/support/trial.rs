@@ -28,9 +28,9 @@ macro_rules! trials {
 /// Makes `trials()` of a folder: those of its modules.
 #[macro_export]
 macro_rules! gather {
-    ($($module:ident),+ $(,)?) => {
+    ($($(#[$attribute:meta])? $module:ident),+ $(,)?) => {
         pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
-            [$($module::trials()),+].into_iter().flatten().collect()
+            [$($(#[$attribute])? $module::trials()),+].into_iter().flatten().collect()
         }
     };
 }

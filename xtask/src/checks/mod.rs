@@ -45,7 +45,7 @@ enum Check {
     Workflows,
     /// src/ffi.rs and src/kernel/params.rs are what bindgen makes of csrc
     Bindings,
-    /// ptx-sim, optimised: 200 seeds of every conformance kernel under all schedules
+    /// ptx-sim's ignored tests, optimised: 200 seeds of every conformance kernel, and all planted faults
     Simulator,
     /// The crate compiles in one graph with candle-core and candle's features of cudarc
     Compat,

@@ -1,7 +1,7 @@
 //! The last accesses of every byte, as ranges.
 
 use super::report::{Access, AccessKind, Range, Side};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// An access with its epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ const PRUNE: usize = 8;
 /// All memories.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Shadow {
-    spaces: HashMap<u64, BTreeMap<u64, Segment>>,
+    spaces: BTreeMap<u64, BTreeMap<u64, Segment>>,
 }
 
 fn split(map: &mut BTreeMap<u64, Segment>, at: u64) {
@@ -163,22 +163,24 @@ fn add(segment: &mut Segment, kind: AccessKind, mine: Record, outdated: impl Fn(
 /// regular.
 fn merge(map: &mut BTreeMap<u64, Segment>, start: u64, end: u64) {
     let from = map.range(..start).next_back().map_or(start, |(s, _)| *s);
-    let keys: Vec<u64> = map.range(from..=end).map(|(s, _)| *s).collect();
-    let mut last: Option<u64> = None;
-    for key in keys {
-        let joins = last.is_some_and(|l| {
-            let (a, b) = (&map[&l], &map[&key]);
+    // What goes, and the first of the equal ones in front of it, which stays.
+    let mut gone: Vec<(u64, u64)> = Vec::new();
+    let mut last: Option<(u64, &Segment)> = None;
+    for (&key, b) in map.range(from..=end) {
+        let joined = last.filter(|(_, a)| {
             a.end == key && a.writes == b.writes && a.reads == b.reads && a.syncs == b.syncs
         });
-        match (joins, last) {
-            (true, Some(l)) => {
-                if let Some(gone) = map.remove(&key)
-                    && let Some(kept) = map.get_mut(&l)
-                {
-                    kept.end = gone.end;
-                }
-            }
-            _ => last = Some(key),
+        let first = joined.map_or(key, |(first, _)| first);
+        if joined.is_some() {
+            gone.push((first, key));
+        }
+        last = Some((first, b));
+    }
+    for (first, key) in gone {
+        if let Some(gone) = map.remove(&key)
+            && let Some(kept) = map.get_mut(&first)
+        {
+            kept.end = gone.end;
         }
     }
 }

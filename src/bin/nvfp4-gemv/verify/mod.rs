@@ -5,7 +5,7 @@ mod cases;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use nvfp4_gemv::output::Output;
+use nvfp4_gemv::output::Destination;
 use nvfp4_gemv::problem::{Problem, contest_tolerance};
 use nvfp4_gemv::reference::Reference;
 use nvfp4_gemv::{Activation, Error, FloatType, GemvPath, Kernel, ScaleLayout, printable};
@@ -167,7 +167,7 @@ struct Summary {
     unavailable: Option<Error>,
     lines: Vec<Line>,
     /// Where `--dump` writes to.
-    dump: Option<Output>,
+    dump: Option<Destination>,
     /// What has been written for `--dump`, and how to replay it where that is a file.
     dumped: Option<String>,
     json: Vec<Value>,

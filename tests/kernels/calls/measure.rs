@@ -1,31 +1,18 @@
-//! What measures on a device: that replays do the work, that times are of it, and that a read stays in
-//! its data. Skipped where there is no device.
-#![cfg(feature = "cuda")]
+//! What measures on a GPU: that replays do the work, that times are of it, and that a read stays in its data.
 
-use std::sync::Arc;
-
-use cudarc::driver::{CudaContext, CudaStream};
+use nvfp4_gemv::Error;
 use nvfp4_gemv::measure::{ReadOnly, Replay, Stopwatch, copies_for_cold_l2, time_launches};
-use nvfp4_gemv::{Error, raw};
 
-/// A stream whose context does not track events, as captures ask for.
-fn stream() -> Option<(Arc<CudaStream>, raw::DeviceInfo)> {
-    if let Err(reason) = raw::device_count() {
-        eprintln!("skipped: {reason}");
-        return None;
-    }
-    let context = CudaContext::new(0).unwrap();
-    // SAFETY: all work goes to the one stream below, whose order makes events unnecessary.
-    unsafe { context.disable_event_tracking() };
-    Some((context.new_stream().unwrap(), raw::device_info(0).unwrap()))
+use crate::support::gpu::{Gpu, alone};
+
+crate::trials! {
+    gpu: replays_do_the_work_and_times_are_of_it;
 }
 
-/// One test: a capture and a new stream of another thread would disturb each other.
-#[test]
+/// One trial: a capture and a new stream of another thread would disturb each other.
 fn replays_do_the_work_and_times_are_of_it() {
-    let Some((stream, info)) = stream() else {
-        return;
-    };
+    let Gpu { stream, info } = Gpu::first();
+    let _alone = alone();
 
     // What is captured runs at replays, once each.
     let source = stream.clone_htod(&[7u32; 1024]).unwrap();

@@ -1,24 +1,22 @@
-//! Tuning on a real device: what is found can be run, kept, and used by calls that are given it.
-//! Without a device, every test says why it is skipped.
-#![cfg(feature = "cuda")]
+//! Tuning on a GPU: what is found can be run, kept, and used by calls that are given it.
 
-mod device;
-
-use std::sync::Mutex;
 use std::time::Duration;
 
-use device::{Uploaded, alone, gpu_or_skip, upload};
-use nvfp4_gemv::path::Operands;
 use nvfp4_gemv::problem::Problem;
 use nvfp4_gemv::tune::{Limits, TuneError, Tuned, Tuner};
 use nvfp4_gemv::{
-    Activation, Error, Output, Path, PreparedGemv, ScaleLayout, Shape, gemv_on_device_tuned,
+    Activation, Error, GemvPath, Operands, Options, Output, PreparedGemvOnDevice, ScaleLayout,
+    Shape, gemv_on_device,
 };
 
-const TILED: ScaleLayout = ScaleLayout::Tiled128x4;
+use crate::support::device::Uploaded;
+use crate::support::gpu::{Gpu, alone};
 
-/// Captures of tests that tune would meet those of others.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+crate::trials! {
+    gpu: what_is_found_is_used_and_right, every_kind_of_operands, what_was_tuned_elsewhere_is_refused;
+}
+
+const TILED: ScaleLayout = ScaleLayout::Tiled128x4;
 
 fn limits() -> Limits {
     Limits {
@@ -27,10 +25,8 @@ fn limits() -> Limits {
     }
 }
 
-#[test]
 fn what_is_found_is_used_and_right() {
-    let gpu = gpu_or_skip!();
-    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    let gpu = Gpu::first();
     let _alone = alone();
     let mut tuner = Tuner::new(0).unwrap();
     let mut tuned = Tuned::new(tuner.machine(), "a test");
@@ -46,37 +42,49 @@ fn what_is_found_is_used_and_right() {
             })
             .unwrap();
         assert!(outcome.failed.is_empty(), "{:?}", outcome.failed);
-        let best = outcome.entry.paths[0];
-        assert_eq!(best.config, Some(outcome.ranking[0].0));
+        let best = outcome.entry.kernels[0];
+        assert_eq!(best.config, outcome.ranking[0].0);
         let chained = best.chained.unwrap().config;
         assert!(outcome.chained.iter().any(|(one, _)| *one == chained));
-        assert!(chained.is_dependent() && chained.path() == best.path);
+        assert_eq!(chained.kernel(), best.kernel());
         let found = outcome.entry.share(&best);
         assert!(found > 0.0 && found.is_finite(), "{shape}: {found}");
         tuned.insert(outcome.entry);
 
         let problem = Problem::integers(shape, 3);
         let truth = problem.reference().unwrap();
-        let uploaded = Uploaded::new(stream, &problem, TILED, TILED, false);
+        let uploaded = Uploaded::new(&gpu, &problem, TILED, TILED, false);
         let (weights, vectors) = (uploaded.weights(), uploaded.vectors());
-        let mut y = upload(stream, &vec![f32::NAN; shape.outputs()]);
-        let output = Output::F32(y.as_view_mut());
-        let launched =
-            gemv_on_device_tuned(&tuned, stream, &shape, &weights, &vectors, output).unwrap();
-        let used = tuned.find(&shape, &operands).map(|entry| entry.paths[0]);
-        // Unless a stride of this problem is not as aligned as the tuner's.
-        if let Some(used) = used {
-            assert_eq!(launched.choice.path, used.path, "{shape}");
-            assert_eq!(Some(launched.config), used.config);
-        }
-        let result = stream.clone_dtoh(&y).unwrap();
-        let result: Vec<f64> = result.into_iter().map(f64::from).collect();
-        assert_eq!(result, truth.y, "{shape}");
+        let mut y = gpu.upload(&vec![f32::NAN; shape.outputs()]);
+        let options = Options::new().tuned(&tuned).without_environment();
+        // SAFETY: the weights were copied to the device, and no kernel writes them.
+        let in_chains = unsafe { options.chained() };
+        for (options, expected) in [(options, best.config), (in_chains, chained)] {
+            let output = Output::F32(y.as_view_mut());
+            let choice =
+                gemv_on_device(stream, &shape, &weights, &vectors, output, &options).unwrap();
+            // Unless a stride of this problem is not as aligned as the tuner's.
+            if tuned
+                .find(&shape, &uploaded.call(&gpu, &y).operands())
+                .is_some()
+            {
+                assert_eq!(choice.config, Some(expected), "{shape}");
+            }
+            let result = stream.clone_dtoh(&y).unwrap();
+            assert!(
+                result
+                    .into_iter()
+                    .map(f64::from)
+                    .eq(truth.y.iter().copied()),
+                "{shape}"
+            );
 
-        let output = Output::F32(y.as_view_mut());
-        let prepared =
-            PreparedGemv::tuned(&tuned, stream, &shape, &weights, &vectors, output).unwrap();
-        assert_eq!(prepared.launched(), launched);
+            let output = Output::F32(y.as_view_mut());
+            let prepared =
+                PreparedGemvOnDevice::new(stream, &shape, &weights, &vectors, output, &options)
+                    .unwrap();
+            assert_eq!(*prepared.choice(), choice);
+        }
     }
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tuned.json");
@@ -85,10 +93,7 @@ fn what_is_found_is_used_and_right() {
 }
 
 /// Every activation and layout has candidates, and all of them run.
-#[test]
 fn every_kind_of_operands() {
-    let _gpu = gpu_or_skip!();
-    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     let _alone = alone();
     let mut tuner = Tuner::new(0).unwrap();
     let limits = Limits {
@@ -102,17 +107,18 @@ fn every_kind_of_operands() {
                 let operands = Operands::new(activation, layout);
                 let outcome = tuner.tune(&shape, &operands, &limits, |_| ()).unwrap();
                 assert!(outcome.failed.is_empty(), "{:?}", outcome.failed);
-                let paths = &outcome.entry.paths;
-                assert!(paths.iter().any(|timed| timed.path == Path::CudaCore));
+                let best = outcome.entry.kernels.iter();
+                assert!(
+                    best.map(|timed| timed.kernel().path())
+                        .any(|path| path == GemvPath::CudaCore)
+                );
             }
         }
     }
 }
 
-#[test]
 fn what_was_tuned_elsewhere_is_refused() {
-    let gpu = gpu_or_skip!();
-    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    let gpu = Gpu::first();
     let mut tuner = {
         let _alone = alone();
         Tuner::new(0).unwrap()
@@ -123,11 +129,12 @@ fn what_was_tuned_elsewhere_is_refused() {
     let stream = &gpu.stream;
     let shape = Shape::gemv(64, 256, 1).unwrap();
     let problem = Problem::integers(shape, 1);
-    let uploaded = Uploaded::new(stream, &problem, TILED, TILED, false);
+    let uploaded = Uploaded::new(&gpu, &problem, TILED, TILED, false);
     let (weights, vectors) = (uploaded.weights(), uploaded.vectors());
-    let mut y = upload(stream, &vec![f32::NAN; shape.outputs()]);
+    let mut y = gpu.upload(&vec![f32::NAN; shape.outputs()]);
     let output = Output::F32(y.as_view_mut());
-    let result = gemv_on_device_tuned(&tuned, stream, &shape, &weights, &vectors, output);
+    let options = Options::new().tuned(&tuned);
+    let result = gemv_on_device(stream, &shape, &weights, &vectors, output, &options);
     assert!(matches!(result, Err(Error::TunedElsewhere { .. })));
 
     let empty = Shape::gemv(0, 256, 1).unwrap();

@@ -2,10 +2,26 @@
 
 use half::f16;
 use nvfp4_gemv::{
-    Choice, DenseVectors, Error, GlobalScale, Nvfp4Vectors, Output, ScaleLayout, Shape, Strides,
-    VectorScale, Vectors, Weights, gemv_on_path,
+    Choice, DenseVectors, Error, GlobalScale, Nvfp4Vectors, Options, Output, ScaleLayout, Shape,
+    Strides, VectorScale, Vectors, Weights,
 };
 use proptest::prelude::*;
+
+crate::trials! {
+    host:
+        short_codes,
+        short_scales_name_the_padding_of_the_layout,
+        a_layout_that_contradicts_the_length,
+        bad_scales_are_named_by_batch_row_and_block,
+        padding_of_the_scales_may_hold_anything,
+        global_scales,
+        row_alphas,
+        short_outputs_and_vectors,
+        nvfp4_vectors,
+        small_strides_of_dense_vectors,
+        weights_of_another_shape,
+        nothing_panics;
+}
 
 /// `nvfp4_gemv::gemv`, whatever the environment of the tests asks for.
 fn gemv(
@@ -14,7 +30,13 @@ fn gemv(
     vectors: &Vectors<'_>,
     output: Output<'_>,
 ) -> nvfp4_gemv::Result<Choice> {
-    gemv_on_path(None, shape, weights, vectors, output)
+    nvfp4_gemv::gemv(
+        shape,
+        weights,
+        vectors,
+        output,
+        &Options::new().without_environment(),
+    )
 }
 
 const M: usize = 130;
@@ -38,7 +60,6 @@ fn weights_error(codes: &[u8], scales: &[u8], layout: ScaleLayout, global: Globa
     Weights::new(&shape(), codes, scales, layout, global).unwrap_err()
 }
 
-#[test]
 fn short_codes() {
     let codes = codes();
     let scales = scales(ScaleLayout::Linear);
@@ -50,7 +71,6 @@ fn short_codes() {
     );
 }
 
-#[test]
 fn short_scales_name_the_padding_of_the_layout() {
     for layout in ScaleLayout::ALL {
         let scales = scales(layout);
@@ -68,7 +88,6 @@ fn short_scales_name_the_padding_of_the_layout() {
     }
 }
 
-#[test]
 fn a_layout_that_contradicts_the_length() {
     let [linear, tiled] = ScaleLayout::ALL;
     for (tagged, is) in [(linear, tiled), (tiled, linear)] {
@@ -86,7 +105,6 @@ fn a_layout_that_contradicts_the_length() {
     }
 }
 
-#[test]
 fn bad_scales_are_named_by_batch_row_and_block() {
     for layout in ScaleLayout::ALL {
         for (batch, row, block) in [(0, 0, 0), (0, 127, 4), (1, 129, 3)] {
@@ -119,7 +137,6 @@ fn bad_scales_are_named_by_batch_row_and_block() {
     }
 }
 
-#[test]
 fn padding_of_the_scales_may_hold_anything() {
     let layout = ScaleLayout::Tiled128x4;
     let mut scales = vec![0xff; shape().weight_scale_bytes(layout)];
@@ -134,7 +151,6 @@ fn padding_of_the_scales_may_hold_anything() {
     Weights::new(&shape(), &codes(), &scales, layout, GlobalScale::ONE).unwrap();
 }
 
-#[test]
 fn global_scales() {
     let linear = ScaleLayout::Linear;
     for value in [0.0, -0.0, -1.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
@@ -154,7 +170,6 @@ fn global_scales() {
     }
 }
 
-#[test]
 fn row_alphas() {
     let (codes, scales) = (codes(), scales(ScaleLayout::Linear));
     let with = |alpha: &[f32]| {
@@ -199,7 +214,6 @@ fn refusal(x: &Vectors<'_>, outputs: usize) -> Error {
     error
 }
 
-#[test]
 fn short_outputs_and_vectors() {
     let outputs = shape().outputs();
     let x = vec![1.0; shape().vector_elements()];
@@ -231,7 +245,6 @@ fn nvfp4<'a>(codes: &'a [u8], scales: &'a [u8], layout: ScaleLayout) -> Nvfp4Vec
     Nvfp4Vectors::new(codes, scales, layout, VectorScale::Shared(GlobalScale::ONE))
 }
 
-#[test]
 fn nvfp4_vectors() {
     let outputs = shape().outputs();
     let rows = L * 2;
@@ -357,7 +370,6 @@ fn nvfp4_vectors() {
     );
 }
 
-#[test]
 fn small_strides_of_dense_vectors() {
     let x = vec![f16::ONE; 4096];
     for (row, batch) in [(K - 1, 4 * K), (K, 2 * K - 1)] {
@@ -367,7 +379,6 @@ fn small_strides_of_dense_vectors() {
     }
 }
 
-#[test]
 fn weights_of_another_shape() {
     let (codes, scales) = (codes(), scales(ScaleLayout::Linear));
     let linear = ScaleLayout::Linear;
@@ -386,8 +397,7 @@ fn weights_of_another_shape() {
 
 proptest! {
     /// Any lengths and strides: a result or an error.
-    #[test]
-    fn nothing_panics(
+        fn nothing_panics(
         (m, n, blocks, l) in (0usize..9, 1usize..4, 1usize..6, 0usize..3),
         lengths in prop::array::uniform5(0usize..600),
         strides in prop::array::uniform4(prop_oneof![0usize..300, Just(usize::MAX), Just(usize::MAX / 2), Just(1 << 40)]),

@@ -1,0 +1,519 @@
+//! Safe calls on a GPU, whichever kernel runs: prepared and not, graphs, threads, chains, and what they refuse.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use cudarc::driver::{CudaContext, CudaSlice};
+use half::f16;
+use nvfp4_gemv::problem::Problem;
+use nvfp4_gemv::{
+    Activation, DenseVectors, Error, GemvPath, GlobalScale, Kernel, Operands, Options, Output,
+    PreparedGemvOnDevice, Refusal, Result, ScaleLayout, Shape, Strides, Vectors, Weights,
+    gemv_on_device,
+};
+
+use crate::support::device::Uploaded;
+use crate::support::gpu::{Gpu, alone};
+
+crate::trials! {
+    host: prepared_calls_cross_threads;
+    gpu:
+        prepared_calls_give_the_bits_of_others,
+        vectors_may_change_and_addresses_may_not,
+        a_launch_allocates_nothing,
+        replayed_from_a_graph,
+        prepared_by_several_threads,
+        nothing_to_compute_is_nothing_to_launch,
+        strided_dense_vectors,
+        with_events_that_order_streams,
+        layers_that_feed_each_other,
+        refusals,
+        memory_of_another_context;
+}
+
+/// The system's allocator, which counts a thread's allocations.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: hands everything to the system's allocator. The count needs no allocation of its own.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // A thread may allocate when its variables are gone.
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: this function's own contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const TILED: ScaleLayout = ScaleLayout::Tiled128x4;
+
+fn uploaded(gpu: &Gpu, problem: &Problem) -> Uploaded {
+    Uploaded::new(gpu, problem, TILED, TILED, false)
+}
+
+/// Each kernel that takes such a problem on this GPU; at least one does.
+fn kernels(gpu: &Gpu, shape: &Shape) -> Vec<Options<'static>> {
+    let operands = Operands::new(Activation::Nvfp4, TILED);
+    let job = nvfp4_gemv::kernel::Job {
+        shape,
+        operands: &operands,
+        gpu: &gpu.info,
+        chained: false,
+    };
+    let takes = |kernel: &&Kernel| kernel.available(&job).is_ok();
+    let kernels: Vec<_> = Kernel::ALL
+        .iter()
+        .filter(takes)
+        .map(|&kernel| Options::new().kernel(kernel))
+        .collect();
+    assert!(!kernels.is_empty());
+    kernels
+}
+
+fn poisoned(gpu: &Gpu, shape: &Shape) -> CudaSlice<f32> {
+    gpu.upload(&vec![f32::NAN; shape.outputs()])
+}
+
+fn numbers(gpu: &Gpu, y: &CudaSlice<f32>) -> Vec<f64> {
+    let y = gpu.stream.clone_dtoh(y).unwrap();
+    y.into_iter().map(f64::from).collect()
+}
+
+fn bits(gpu: &Gpu, y: &CudaSlice<f32>) -> Vec<u32> {
+    let y = gpu.stream.clone_dtoh(y).unwrap();
+    y.into_iter().map(f32::to_bits).collect()
+}
+
+fn prepared_calls_cross_threads() {
+    fn crosses<T: Send + Sync>() {}
+    crosses::<nvfp4_gemv::raw::PreparedRawGemv>();
+    crosses::<PreparedGemvOnDevice>();
+    crosses::<nvfp4_gemv::tune::Tuned>();
+}
+
+/// One or two passes, one or many batches, more batches than a grid has.
+fn prepared_calls_give_the_bits_of_others() {
+    let gpu = Gpu::first();
+    let stream = &gpu.stream;
+    for (m, n, k, l) in [
+        (130, 1, 4096, 1),
+        (200, 10, 1024, 2),
+        (4096, 3, 4096, 1),
+        (96, 16, 256, 3),
+        (2, 1, 32, 70_000),
+    ] {
+        let shape = Shape::new(m, n, k, l).unwrap();
+        let problem = Problem::full_range(shape, 3);
+        let uploaded = Uploaded::new(&gpu, &problem, TILED, TILED, l < 9);
+        let (w, x) = (uploaded.weights(), uploaded.vectors());
+        for options in kernels(&gpu, &shape) {
+            let mut y = poisoned(&gpu, &shape);
+            let output = Output::F32(y.as_view_mut());
+            let choice = gemv_on_device(stream, &shape, &w, &x, output, &options).unwrap();
+            let expected = bits(&gpu, &y);
+
+            let mut y = poisoned(&gpu, &shape);
+            let output = Output::F32(y.as_view_mut());
+            let prepared =
+                PreparedGemvOnDevice::new(stream, &shape, &w, &x, output, &options).unwrap();
+            assert_eq!(*prepared.choice(), choice);
+            assert!(numbers(&gpu, &y).iter().all(|y| y.is_nan()));
+            for _ in 0..3 {
+                let poison = vec![f32::NAN; shape.outputs()];
+                stream.memcpy_htod(&poison, &mut y).unwrap();
+                let output = Output::F32(y.as_view_mut());
+                prepared.launch(stream, &w, &x, output).unwrap();
+                assert_eq!(bits(&gpu, &y), expected, "{shape} {choice:?}");
+            }
+        }
+    }
+}
+
+fn vectors_may_change_and_addresses_may_not() {
+    let gpu = Gpu::first();
+    let stream = &gpu.stream;
+    let shape = Shape::gemv(64, 512, 1).unwrap();
+    let problem = Problem::integers(shape, 4);
+    let uploads = [(); 2].map(|()| uploaded(&gpu, &problem));
+    let [weights, other_weights] = [0, 1].map(|i| uploads[i].weights());
+    let mut x = gpu.upload(&vec![0.0f32; shape.k()]);
+    let mut y = poisoned(&gpu, &shape);
+    let prepared = {
+        let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
+        let output = Output::F32(y.as_view_mut());
+        let options = Options::new();
+        PreparedGemvOnDevice::new(stream, &shape, &weights, &vectors, output, &options).unwrap()
+    };
+    let mut results = Vec::new();
+    for value in [1.0, 2.0] {
+        stream.memcpy_htod(&vec![value; shape.k()], &mut x).unwrap();
+        let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
+        let output = Output::F32(y.as_view_mut());
+        prepared.launch(stream, &weights, &vectors, output).unwrap();
+        results.push(numbers(&gpu, &y));
+    }
+    let doubled: Vec<f64> = results[0].iter().map(|y| 2.0 * y).collect();
+    assert!(doubled.iter().any(|&y| y != 0.0));
+    assert_eq!(results[1], doubled);
+
+    let refused = |result: Result<()>| match result {
+        Err(Error::NotAsPrepared { operand }) => operand,
+        other => panic!("{other:?}"),
+    };
+    let other_x = gpu.upload(&vec![0.0f32; shape.k()]);
+    let mut other_y = poisoned(&gpu, &shape);
+    let [right, wrong] = [&x, &other_x].map(|x| Vectors::F32(DenseVectors::new(x.as_view())));
+    let output = Output::F32(y.as_view_mut());
+    assert_eq!(
+        refused(prepared.launch(stream, &weights, &wrong, output)),
+        "vectors"
+    );
+    let output = Output::F32(y.as_view_mut());
+    assert_eq!(
+        refused(prepared.launch(stream, &other_weights, &right, output)),
+        "weights"
+    );
+    let output = Output::F32(other_y.as_view_mut());
+    assert_eq!(
+        refused(prepared.launch(stream, &weights, &right, output)),
+        "outputs"
+    );
+    assert!(
+        numbers(&gpu, &other_y).iter().all(|y| y.is_nan()),
+        "nothing was launched"
+    );
+}
+
+fn a_launch_allocates_nothing() {
+    let gpu = Gpu::first();
+    let stream = &gpu.stream;
+    for (n, l) in [(9, 2), (1, 1)] {
+        let shape = Shape::new(130, n, 1024, l).unwrap();
+        let problem = Problem::integers(shape, 6);
+        let uploaded = uploaded(&gpu, &problem);
+        let (w, x) = (uploaded.weights(), uploaded.vectors());
+        for options in kernels(&gpu, &shape) {
+            let mut y = poisoned(&gpu, &shape);
+            let output = Output::F32(y.as_view_mut());
+            let prepared =
+                PreparedGemvOnDevice::new(stream, &shape, &w, &x, output, &options).unwrap();
+            let before = ALLOCATIONS.get();
+            for _ in 0..10 {
+                let output = Output::F32(y.as_view_mut());
+                prepared.launch(stream, &w, &x, output).unwrap();
+            }
+            assert_eq!(ALLOCATIONS.get(), before, "{:?}", prepared.choice());
+        }
+    }
+}
+
+/// Calls and prepared launches, each in a graph of its own.
+fn replayed_from_a_graph() {
+    let gpu = Gpu::first();
+    let stream = &gpu.stream;
+    let shape = Shape::new(200, 10, 1024, 2).unwrap();
+    let problem = Problem::integers(shape, 14);
+    let truth = problem.reference().unwrap();
+    let uploaded = uploaded(&gpu, &problem);
+    let (w, x) = (uploaded.weights(), uploaded.vectors());
+    for options in kernels(&gpu, &shape) {
+        for prepare in [false, true] {
+            let mut y = poisoned(&gpu, &shape);
+            let prepared = {
+                let output = Output::F32(y.as_view_mut());
+                PreparedGemvOnDevice::new(stream, &shape, &w, &x, output, &options).unwrap()
+            };
+            let graph = gpu.capture(|| {
+                let output = Output::F32(y.as_view_mut());
+                match prepare {
+                    true => prepared.launch(stream, &w, &x, output),
+                    false => gemv_on_device(stream, &shape, &w, &x, output, &options).map(drop),
+                }
+                .unwrap();
+            });
+            for _ in 0..10 {
+                let poison = vec![f32::NAN; shape.outputs()];
+                stream.memcpy_htod(&poison, &mut y).unwrap();
+                graph.launch().unwrap();
+                assert_eq!(numbers(&gpu, &y), truth.y, "{:?}", prepared.choice());
+            }
+        }
+    }
+}
+
+/// Threads prepare and launch at the same time: all need more shared memory than a kernel has unasked, and none may
+/// see another's kernel half ready.
+fn prepared_by_several_threads() {
+    let gpu = Gpu::first();
+    let shape = Shape::new(256, 8, 8192, 1).unwrap();
+    let problem = Problem::integers(shape, 5);
+    let truth = problem.reference().unwrap();
+    let all = kernels(&gpu, &shape);
+    let context = gpu.stream.context();
+    let gpus: Vec<Gpu> = (0..8).map(|_| Gpu::new_stream(context)).collect();
+    std::thread::scope(|scope| {
+        for (i, gpu) in gpus.iter().enumerate() {
+            let (problem, truth, all) = (&problem, &truth, &all);
+            scope.spawn(move || {
+                let stream = &gpu.stream;
+                stream.context().bind_to_thread().unwrap();
+                let uploaded = uploaded(gpu, problem);
+                let (w, x) = (uploaded.weights(), uploaded.vectors());
+                for turn in 0..20 {
+                    let options = &all[(i + turn) % all.len()];
+                    let mut y = poisoned(gpu, &shape);
+                    let output = Output::F32(y.as_view_mut());
+                    let prepared =
+                        PreparedGemvOnDevice::new(stream, &shape, &w, &x, output, options).unwrap();
+                    let output = Output::F32(y.as_view_mut());
+                    prepared.launch(stream, &w, &x, output).unwrap();
+                    assert_eq!(numbers(gpu, &y), truth.y, "{:?}", prepared.choice());
+                }
+            });
+        }
+    });
+}
+
+fn nothing_to_compute_is_nothing_to_launch() {
+    let gpu = Gpu::first();
+    let stream = &gpu.stream;
+    let shape = Shape::new(0, 1, 64, 1).unwrap();
+    let (codes, scales) = (gpu.upload(&[0u8; 16]), gpu.upload(&[0x38u8; 16]));
+    let x = gpu.upload(&[1.0f32; 64]);
+    let mut y = gpu.upload(&[f32::NAN; 1]);
+    let weights = linear_weights(&shape, &codes, 0, &scales, 0).unwrap();
+    let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
+    let options = Options::new();
+    let output = Output::F32(y.as_view_mut());
+    gemv_on_device(stream, &shape, &weights, &vectors, output, &options).unwrap();
+    let output = Output::F32(y.as_view_mut());
+    let prepared =
+        PreparedGemvOnDevice::new(stream, &shape, &weights, &vectors, output, &options).unwrap();
+    let output = Output::F32(y.as_view_mut());
+    prepared.launch(stream, &weights, &vectors, output).unwrap();
+    assert!(numbers(&gpu, &y)[0].is_nan());
+}
+
+/// Weights so many bytes behind the buffers' begin.
+fn linear_weights<'a>(
+    shape: &Shape,
+    codes: &'a CudaSlice<u8>,
+    codes_at: usize,
+    scales: &'a CudaSlice<u8>,
+    scales_at: usize,
+) -> Result<Weights<'a, nvfp4_gemv::Device>> {
+    let (codes, scales) = (codes.slice(codes_at..), scales.slice(scales_at..));
+    Weights::on_device(shape, codes, scales, ScaleLayout::Linear, GlobalScale::ONE)
+}
+
+fn strided_dense_vectors() {
+    let gpu = Gpu::first();
+    let shape = Shape::new(50, 3, 48, 2).unwrap();
+    let problem = Problem::integers(shape, 9);
+    let truth = problem.reference().unwrap();
+    let dense = problem.decoded_vectors().unwrap();
+    let strides = Strides {
+        row: 64,
+        batch: 256,
+    };
+    let mut spread = vec![f16::NAN; 2 * 256];
+    for (i, row) in dense.chunks(48).enumerate() {
+        for (k, &x) in row.iter().enumerate() {
+            spread[i / 3 * strides.batch + i % 3 * strides.row + k] = f16::from_f32(x);
+        }
+    }
+    let spread = gpu.upload(&spread);
+    let uploaded = uploaded(&gpu, &problem);
+    let vectors = Vectors::F16(DenseVectors::new(spread.as_view()).with_strides(strides));
+    // Past the end, NaN stays.
+    let mut y = gpu.upload(&vec![f16::NAN; shape.outputs() + 64]);
+    let output = Output::F16(y.slice_mut(..shape.outputs()));
+    let (stream, weights) = (&gpu.stream, uploaded.weights());
+    gemv_on_device(stream, &shape, &weights, &vectors, output, &Options::new()).unwrap();
+    let mut y = stream.clone_dtoh(&y).unwrap();
+    assert!(y.split_off(shape.outputs()).iter().all(|y| y.is_nan()));
+    assert!(y.iter().map(|y| y.to_f64()).eq(truth.y));
+}
+
+/// As cudarc comes: events order what several streams do with a buffer.
+fn with_events_that_order_streams() {
+    let context = CudaContext::new(0).unwrap();
+    let streams: Vec<_> = {
+        let _alone = alone();
+        (0..2).map(|_| context.new_stream().unwrap()).collect()
+    };
+    let shape = Shape::gemv(2048, 2048, 1).unwrap();
+    let (codes, scales) = (vec![0x22u8; 2048 * 1024], vec![0x38u8; 2048 * 128]);
+    let codes = streams[0].clone_htod(&codes).unwrap();
+    let scales = streams[0].clone_htod(&scales).unwrap();
+    let weights = linear_weights(&shape, &codes, 0, &scales, 0).unwrap();
+    let mut x = streams[0].clone_htod(&vec![1.0f32; 2048]).unwrap();
+    let mut y = streams[0].alloc_zeros::<f32>(2048).unwrap();
+    // Each layer multiplies by 2048, on the other stream.
+    for layer in 0..6 {
+        let stream = &streams[layer % 2];
+        let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
+        let output = Output::F32(y.as_view_mut());
+        gemv_on_device(stream, &shape, &weights, &vectors, output, &Options::new()).unwrap();
+        std::mem::swap(&mut x, &mut y);
+    }
+    assert_eq!(
+        streams[1].clone_dtoh(&x).unwrap(),
+        vec![2048f32.powi(6); 2048]
+    );
+}
+
+/// What one layer writes, the next one reads: chained launches give the bits of others.
+fn layers_that_feed_each_other() {
+    let gpu = Gpu::first();
+    let stream = &gpu.stream;
+    let shape = Shape::gemv(1024, 1024, 1).unwrap();
+    let mut codes = vec![0; shape.weight_code_bytes()];
+    fastrand::Rng::with_seed(17).fill(&mut codes);
+    let (codes, scales) = (gpu.upload(&codes), gpu.upload(&[0x38u8; 1024 * 64]));
+    // Sums of 1024 random codes are about 93 in size: numbers stay as large as they are.
+    let (global, linear) = (GlobalScale::Divisor(93.0), ScaleLayout::Linear);
+    let (codes, scales) = (codes.as_view(), scales.as_view());
+    let weights = Weights::on_device(&shape, codes, scales, linear, global).unwrap();
+    let x: Vec<f16> = (0..1024)
+        .map(|i| f16::from_f32((i % 7) as f32 - 3.0))
+        .collect();
+    let run = |options: &Options<'_>| -> Vec<u16> {
+        let mut x = gpu.upload(&x);
+        let mut y = gpu.upload(&vec![f16::NAN; 1024]);
+        for _ in 0..32 {
+            let vectors = Vectors::F16(DenseVectors::new(x.as_view()));
+            let output = Output::F16(y.as_view_mut());
+            gemv_on_device(stream, &shape, &weights, &vectors, output, options).unwrap();
+            std::mem::swap(&mut x, &mut y);
+        }
+        let x = stream.clone_dtoh(&x).unwrap();
+        assert!(x.iter().all(|x| x.is_finite()) && x.iter().any(|x| x.to_f32().abs() > 0.1));
+        x.into_iter().map(f16::to_bits).collect()
+    };
+    for kernel in [Kernel::Stream, Kernel::Direct] {
+        let operands = Operands::new(Activation::F16, linear);
+        let job = nvfp4_gemv::kernel::Job {
+            shape: &shape,
+            operands: &operands,
+            gpu: &gpu.info,
+            chained: true,
+        };
+        let options = Options::new().config(kernel.default_config(&job).unwrap());
+        let expected = run(&options);
+        for _ in 0..20 {
+            // SAFETY: the weights were copied to the device, and no kernel writes them.
+            let chained = unsafe { options.chained() };
+            assert!(run(&chained) == expected, "{kernel}");
+        }
+    }
+}
+
+/// Of operands that are short or not aligned, of paths, kernels and configs: nothing is written.
+fn refusals() {
+    let gpu = Gpu::first();
+    let stream = &gpu.stream;
+    let shape = Shape::new(8, 2, 64, 1).unwrap();
+    let codes = gpu.upload(&vec![0u8; shape.weight_code_bytes() + 16]);
+    let scales = gpu.upload(&[0x38u8; 8 * 4 + 16]);
+    let x = gpu.upload(&vec![f16::ONE; 2 * 64 + 8]);
+    let mut y = gpu.upload(&[f32::NAN; 16]);
+    let mut call = |options: &Options<'_>, codes_at, x_at: usize, outputs: usize| {
+        let weights = linear_weights(&shape, &codes, codes_at, &scales, 0)?;
+        let vectors = Vectors::F16(DenseVectors::new(x.slice(x_at..)));
+        let output = Output::F32(y.slice_mut(..outputs));
+        gemv_on_device(stream, &shape, &weights, &vectors, output, options)
+    };
+    let any = Options::new().without_environment();
+    assert!(matches!(
+        call(&any.path(GemvPath::Cpu), 0, 0, 16),
+        Err(Error::PathUnavailable {
+            path: GemvPath::Cpu,
+            reason: Refusal::OperandsOnDevice
+        })
+    ));
+    if gpu.info.compute_capability.0 != 10 {
+        let error = call(&any.path(GemvPath::TensorCore), 0, 0, 16).unwrap_err();
+        assert!(error.to_string().contains("10.x"), "{error}");
+    }
+    let misaligned = |error| match error {
+        Err(Error::Misaligned { operand, align, .. }) => (operand, align),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(misaligned(call(&any, 4, 0, 16)), ("weight codes", 8));
+    assert_eq!(misaligned(call(&any, 0, 4, 16)), ("vectors", 16));
+    assert!(matches!(
+        call(&any, 0, 0, 15),
+        Err(Error::BufferTooShort {
+            operand: "output",
+            ..
+        })
+    ));
+    let wide = nvfp4_gemv::kernel::DirectConfig {
+        blocks_per_load: 2,
+        warps: 4,
+        k_split: 1,
+    };
+    let wide = any.config(nvfp4_gemv::Config::from(wide));
+    assert!(matches!(call(&wide, 8, 0, 16), Err(Error::Config { .. })));
+    assert!(matches!(
+        call(&any.kernel(Kernel::Stream), 0, 0, 16),
+        Err(Error::KernelUnavailable {
+            kernel: "stream",
+            reason: Refusal::RowLength { k: 64, .. }
+        })
+    ));
+    let [mut launched, mut refused] = [0, 0];
+    for (options, codes_at) in [(&wide, 0), (&any, 8), (&any.kernel(Kernel::Dot), 0)] {
+        match call(options, codes_at, 0, 16) {
+            Ok(_) => launched += 1,
+            Err(Error::KernelUnavailable {
+                reason: Refusal::Activation { .. },
+                ..
+            }) => refused += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((launched, refused), (2, 1));
+}
+
+fn memory_of_another_context() {
+    let (gpu, other) = (Gpu::first(), Gpu::in_another_context());
+    let shape = Shape::gemv(64, 512, 1).unwrap();
+    let problem = Problem::integers(shape, 4);
+    let (here, there) = (uploaded(&gpu, &problem), uploaded(&other, &problem));
+    let mut y = poisoned(&gpu, &shape);
+    let options = Options::new();
+    let mut call = |weights: &Uploaded, vectors: &Uploaded| {
+        let (w, x) = (weights.weights(), vectors.vectors());
+        let output = Output::F32(y.as_view_mut());
+        gemv_on_device(&gpu.stream, &shape, &w, &x, output, &options).map(drop)
+    };
+    let refused = |result| match result {
+        Err(Error::WrongContext { operand }) => operand,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(call(&there, &here)), "weight codes");
+    assert_eq!(refused(call(&here, &there)), "vector codes");
+    assert_eq!(call(&here, &here), Ok(()));
+    let prepared = {
+        let (w, x) = (here.weights(), here.vectors());
+        let output = Output::F32(y.as_view_mut());
+        PreparedGemvOnDevice::new(&gpu.stream, &shape, &w, &x, output, &options).unwrap()
+    };
+    let output = Output::F32(y.as_view_mut());
+    let (w, x) = (here.weights(), here.vectors());
+    let elsewhere = prepared.launch(&other.stream, &w, &x, output);
+    assert_eq!(refused(elsewhere), "prepared call");
+}

@@ -1,0 +1,287 @@
+//! What a call by address is refused for, before anything is chosen.
+
+use nvfp4_gemv::kernel::Call;
+use nvfp4_gemv::{
+    Error, FloatType, GlobalScale, RawOutput, RawVectors, RawWeights, ScaleLayout, Shape, Strides,
+};
+
+use crate::support::nowhere;
+
+crate::trials! {
+    host:
+        null_pointers,
+        misaligned_pointers_and_strides,
+        small_strides,
+        strides_past_the_address_range,
+        global_scales,
+        overlaps,
+        nothing_to_do_is_no_error;
+}
+#[cfg(feature = "cuda")]
+pub(super) mod without_a_gpu {
+    use nvfp4_gemv::{Error, raw};
+
+    crate::trials! {
+        host: no_driver_or_device_is_a_typed_error;
+    }
+
+    /// On a machine without a driver or device, what a user sees says so.
+    fn no_driver_or_device_is_a_typed_error() {
+        let versions = raw::versions().unwrap();
+        assert!(versions.runtime >= (12, 9));
+        match raw::device_count() {
+            Ok(count) => assert!(count > 0),
+            Err(Error::NoDriver { reason }) => {
+                assert!(!reason.is_empty());
+                if versions.driver.is_none() {
+                    assert!(reason.contains("libcuda"), "{reason}");
+                }
+                assert!(matches!(raw::gpu(0), Err(Error::NoDriver { .. })));
+            }
+            Err(Error::NoDevice { .. }) => {}
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+const SHAPE: (usize, usize, usize, usize) = (130, 2, 64, 3);
+
+struct Operands {
+    shape: Shape,
+    weights: RawWeights,
+    vectors: RawVectors,
+    output: RawOutput,
+}
+
+fn refusal(change: impl FnOnce(&mut Operands)) -> Error {
+    let (m, n, k, l) = SHAPE;
+    let shape = Shape::new(m, n, k, l).unwrap();
+    let mut c = Operands {
+        shape,
+        weights: nowhere::weights(ScaleLayout::Tiled128x4),
+        vectors: nowhere::vectors(&shape, ScaleLayout::Linear),
+        output: nowhere::OUTPUT,
+    };
+    let call = |c: &Operands| Call::new(&c.shape, &c.weights, &c.vectors, &c.output);
+    assert!(call(&c).is_ok());
+    change(&mut c);
+    call(&c).unwrap_err()
+}
+
+/// Changes the NVFP4 vectors of a call.
+macro_rules! vectors {
+    ($call:ident, $field:ident $(. $part:ident)* = $value:expr) => {
+        if let RawVectors::Nvfp4 { $field, .. } = &mut $call.vectors {
+            #[allow(unused_assignments)]
+            { (*$field) $(. $part)* = $value; }
+        }
+    };
+}
+
+fn dense(values: u64, row: usize, batch: usize) -> RawVectors {
+    RawVectors::Dense {
+        element: FloatType::F16,
+        values,
+        strides: Strides { row, batch },
+    }
+}
+
+fn null_pointers() {
+    let null = |operand| Error::NullPointer { operand };
+    assert_eq!(refusal(|c| c.weights.codes = 0), null("weight codes"));
+    assert_eq!(refusal(|c| c.weights.scales = 0), null("weight scales"));
+    assert_eq!(refusal(|c| vectors!(c, codes = 0)), null("vector codes"));
+    assert_eq!(refusal(|c| vectors!(c, scales = 0)), null("vector scales"));
+    assert_eq!(refusal(|c| c.vectors = dense(0, 128, 256)), null("vectors"));
+    assert_eq!(refusal(|c| c.output.address = 0), null("output"));
+}
+
+fn misaligned_pointers_and_strides() {
+    let bad = |operand, value, align| Error::Misaligned {
+        operand,
+        value,
+        align,
+    };
+    assert_eq!(
+        refusal(|c| c.weights.codes += 4),
+        bad("weight codes", 0x10_0000_0004, 8)
+    );
+    assert_eq!(
+        refusal(|c| c.weights.scales += 2),
+        bad("weight scales", 0x20_0000_0002, 4)
+    );
+    assert_eq!(
+        refusal(|c| c.weights.row_alpha += 2),
+        bad("row alpha", 0x30_0000_0002, 4)
+    );
+    assert_eq!(
+        refusal(|c| vectors!(c, codes = 0x40_0000_0001)),
+        bad("vector codes", 0x40_0000_0001, 8)
+    );
+    assert_eq!(
+        refusal(|c| vectors!(c, code_strides.row = 36)),
+        bad("vector codes", 36, 8)
+    );
+    assert_eq!(
+        refusal(|c| vectors!(c, code_strides.batch = 4097)),
+        bad("vector codes", 4097, 8)
+    );
+    assert_eq!(
+        refusal(|c| vectors!(c, vector_alpha = 0x60_0000_0001)),
+        bad("vector global scales", 0x60_0000_0001, 4)
+    );
+    assert_eq!(
+        refusal(|c| c.vectors = dense(0x40_0000_0008, 128, 256)),
+        bad("vectors", 0x40_0000_0008, 16)
+    );
+    assert_eq!(
+        refusal(|c| c.vectors = dense(0x40_0000_0000, 136, 512)),
+        bad("vectors", 136, 16)
+    );
+    assert_eq!(
+        refusal(|c| c.output.address += 1),
+        bad("output", 0x70_0000_0001, 2)
+    );
+    assert_eq!(
+        refusal(|c| {
+            c.output.address += 2;
+            c.output.element = FloatType::F32;
+        }),
+        bad("output", 0x70_0000_0002, 4)
+    );
+}
+
+fn small_strides() {
+    let small = |operand, stride, needed| Error::StrideTooSmall {
+        operand,
+        unit: "bytes",
+        stride,
+        needed,
+    };
+    assert_eq!(
+        refusal(|c| vectors!(c, code_strides.row = 24)),
+        small("vector codes", 24, 32)
+    );
+    assert_eq!(
+        refusal(|c| vectors!(c, code_strides.batch = 56)),
+        small("vector codes", 56, 64)
+    );
+    assert_eq!(
+        refusal(|c| vectors!(c, scale_strides.row = 3)),
+        small("vector scales", 3, 4)
+    );
+    assert_eq!(
+        refusal(|c| {
+            vectors!(c, layout = ScaleLayout::Tiled128x4);
+            vectors!(c, scale_strides.batch = 511);
+        }),
+        small("vector scales", 511, 512)
+    );
+    assert_eq!(
+        refusal(|c| c.vectors = dense(0x40_0000_0000, 112, 256)),
+        small("vectors", 112, 128)
+    );
+}
+
+fn strides_past_the_address_range() {
+    for error in [
+        refusal(|c| vectors!(c, code_strides.batch = usize::MAX - 7)),
+        refusal(|c| vectors!(c, code_strides.row = usize::MAX - 7)),
+        refusal(|c| vectors!(c, scale_strides.batch = usize::MAX)),
+        refusal(|c| {
+            vectors!(c, layout = ScaleLayout::Tiled128x4);
+            vectors!(c, scale_strides.batch = usize::MAX);
+        }),
+        refusal(|c| c.weights.row_alpha_batch_stride = usize::MAX),
+    ] {
+        assert!(
+            matches!(
+                error,
+                Error::SizeOverflow { .. } | Error::StrideTooSmall { .. }
+            ),
+            "{error}"
+        );
+    }
+}
+
+fn global_scales() {
+    for value in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+        for scale in [GlobalScale::Multiplier(value), GlobalScale::Divisor(value)] {
+            let error = refusal(|c| c.weights.global = scale);
+            assert!(matches!(
+                error,
+                Error::GlobalScale {
+                    operand: "weight global scale",
+                    ..
+                }
+            ));
+            let error = refusal(|c| vectors!(c, global = scale));
+            assert!(matches!(
+                error,
+                Error::GlobalScale {
+                    operand: "vector global scale",
+                    ..
+                }
+            ));
+        }
+    }
+    let error = refusal(|c| {
+        c.weights.global = GlobalScale::Multiplier(1e-30);
+        vectors!(c, global = GlobalScale::Multiplier(1e-30));
+    });
+    assert!(matches!(
+        error,
+        Error::GlobalScale {
+            operand: "product of the global scales",
+            ..
+        }
+    ));
+}
+
+fn overlaps() {
+    let (m, n, k, l) = SHAPE;
+    let code_bytes = (l * m * k / 2) as u64;
+    let output_bytes = (l * n * m * 2) as u64;
+    for (operand, address) in [
+        ("weight codes", 0x10_0000_0000 + code_bytes - 2),
+        ("weight codes", 0x10_0000_0000 - output_bytes + 2),
+        ("weight scales", 0x20_0000_0000),
+        ("row alpha", 0x30_0000_0000),
+        ("vector codes", 0x40_0000_0000 + 2 * 128 * 32),
+        ("vector scales", 0x50_0000_0000),
+        ("vector global scales", 0x60_0000_0000),
+    ] {
+        assert_eq!(
+            refusal(|c| c.output.address = address),
+            Error::OutputOverlaps { operand },
+            "{address:#x}"
+        );
+    }
+}
+
+fn nothing_to_do_is_no_error() {
+    for (m, n, k, l) in [(0, 1, 16, 1), (1, 1, 16, 0), (0, 2, 64, 1)] {
+        let shape = Shape::new(m, n, k, l).unwrap();
+        let weights = RawWeights {
+            codes: 0,
+            scales: 0,
+            ..nowhere::weights(ScaleLayout::Linear)
+        };
+        let output = RawOutput {
+            address: 0,
+            ..nowhere::OUTPUT
+        };
+        let call = Call::new(&shape, &weights, &dense(0, 0, 0), &output).unwrap();
+        #[cfg(feature = "cuda")]
+        {
+            // No kernel is launched, so no address is used, and no context.
+            let gpu = nvfp4_gemv::Gpu::of_compute_capability((9, 0), "90a");
+            let options = nvfp4_gemv::Options::new().without_environment();
+            let prepared = nvfp4_gemv::raw::PreparedRawGemv::new(&call, &gpu, &options).unwrap();
+            assert!(prepared.plan().launches().is_empty());
+            // SAFETY: as above.
+            unsafe { prepared.launch(std::ptr::null_mut()) }.unwrap();
+        }
+        assert_eq!(*call.shape(), shape);
+    }
+}

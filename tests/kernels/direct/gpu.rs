@@ -1,0 +1,83 @@
+//! The direct kernel on a GPU.
+
+use libtest_mimic::Trial;
+use nvfp4_gemv::Shape;
+use nvfp4_gemv::kernel::{Config, DirectConfig, Job, Kernel};
+
+use crate::support::battery::{self, Sizes, Subject};
+
+/// Shapes at the edges of tiles, blocks and loads.
+const EDGES: [(usize, usize, usize); 12] = [
+    (1, 16, 1),
+    (3, 48, 3),
+    (4, 32, 1),
+    (5, 80, 1),
+    (127, 64, 2),
+    (128, 80, 3),
+    (129, 48, 1),
+    (130, 4112, 1),
+    (257, 528, 1),
+    (33, 1040, 3),
+    (300, 96, 1),
+    (64, 2080, 2),
+];
+
+/// All of them with every number of vectors.
+pub(crate) fn odd() -> Vec<Sizes> {
+    EDGES
+        .into_iter()
+        .flat_map(|(m, k, l)| (1..=Shape::MAX_N).map(move |n| (m, n, k, l)))
+        .collect()
+}
+
+pub(crate) const EVERY: &[Sizes] = &[
+    (130, 1, 4128, 2),
+    (131, 1, 4160, 2),
+    (77, 4, 2080, 1),
+    (79, 2, 1984, 3),
+    (65, 8, 1088, 1),
+    (37, 11, 4112, 1),
+];
+
+pub(crate) const TALL: &[Sizes] = &[(20_001, 8, 256, 1), (5003, 1, 1040, 3), (4999, 4, 512, 2)];
+
+/// Blocks a load, warps, and parts of K: all of them, legal or not.
+pub(crate) fn divisions() -> impl Iterator<Item = (u32, u32, u32)> {
+    [1, 2, 4].into_iter().flat_map(|blocks| {
+        (1..=16).flat_map(move |warps| (1..=warps).map(move |k_split| (blocks, warps, k_split)))
+    })
+}
+
+fn configs(_: &Job<'_>, _: &[u32]) -> Vec<Config> {
+    divisions()
+        .map(|(blocks_per_load, warps, k_split)| {
+            DirectConfig {
+                blocks_per_load,
+                warps,
+                k_split,
+            }
+            .into()
+        })
+        .collect()
+}
+
+fn kind(config: &Config) -> Vec<u32> {
+    match config {
+        Config::Direct(c) => vec![c.blocks_per_load, c.warps, c.k_split],
+        other => panic!("{other:?}"),
+    }
+}
+
+const SUBJECT: Subject = Subject {
+    kernel: Kernel::Direct,
+    odd,
+    every: EVERY,
+    tall: TALL,
+    configs,
+    kind,
+    kinds: &[&[1, 1, 1], &[2, 8, 8], &[2, 6, 3], &[1, 7, 7]],
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    battery::trials(&SUBJECT)
+}

@@ -1,0 +1,124 @@
+//! The stream kernel on a GPU.
+
+use std::sync::Arc;
+
+use libtest_mimic::Trial;
+use nvfp4_gemv::kernel::{Config, Job, Kernel, StreamConfig};
+use nvfp4_gemv::{Activation, ScaleLayout, Shape};
+
+use crate::support::battery::{self, Sizes, Subject};
+use crate::support::gpu::{Gpu, OnDevice, kernel_trial};
+use crate::support::operands::{Case, Data, Operands};
+
+/// Every number of vectors, with rows that end inside a tile, and batches that do.
+fn odd() -> Vec<Sizes> {
+    let rows = [1, 17, 130, 1000].into_iter().enumerate();
+    rows.flat_map(|(i, m)| {
+        (1..=Shape::MAX_N).map(move |n| (m, n, [256, 1024, 3584, 4352][(i + n) % 4], 1 + n % 5))
+    })
+    .collect()
+}
+
+fn configs(job: &Job<'_>, ctas: &[u32]) -> Vec<Config> {
+    let tiled = job.operands.weight_layout == ScaleLayout::Tiled128x4;
+    let most = (job.shape.m() * job.shape.l() / if tiled { 4 } else { 1 }) as u32;
+    // Another number of CTAs for each, not all of them for all.
+    let ctas = |turn: u32| ctas[turn as usize % ctas.len()].min(most);
+    let mut configs = Vec::new();
+    for warps in 1..=16 {
+        for stages in [3, 4, 6] {
+            configs.push((warps, stages, 8, 128, ctas(warps + stages)));
+        }
+    }
+    // In passes of fewer vectors, and with the other prefetch.
+    for (warps, vectors) in [(16, 1), (13, 2), (5, 4)] {
+        configs.push((warps, 3, vectors, 256, ctas(3)));
+    }
+    let config = |(warps, stages, vectors, fetch, ctas)| StreamConfig {
+        warps,
+        stages,
+        vectors,
+        fetch,
+        ctas,
+    };
+    configs.into_iter().map(|c| config(c).into()).collect()
+}
+
+fn kind(config: &Config) -> Vec<u32> {
+    match config {
+        Config::Stream(c) => vec![c.warps, c.stages, c.vectors],
+        other => panic!("{other:?}"),
+    }
+}
+
+const SUBJECT: Subject = Subject {
+    kernel: Kernel::Stream,
+    odd,
+    every: &[
+        (300, 1, 28672, 1), // 112 steps
+        (130, 2, 3584, 5),  // 14
+        (77, 3, 4096, 3),   // 16
+        (1000, 8, 2048, 2), // 8
+        (17, 11, 1792, 4),  // 7, two passes
+        (40, 1, 4352, 2),   // 17
+    ],
+    tall: &[(20_001, 8, 256, 1), (5003, 1, 1024, 3), (4999, 4, 512, 2)],
+    configs,
+    kind,
+    kinds: &[
+        &[1, 3, 8],
+        &[7, 4, 8],
+        &[12, 3, 8],
+        &[12, 6, 8],
+        &[16, 3, 8],
+        &[16, 4, 8],
+        &[16, 3, 1],
+        &[13, 3, 2],
+        &[5, 3, 4],
+    ],
+};
+
+/// f16 and bf16 vectors over their types' whole ranges, also as weights with the code 0.5 see them: what is promised
+/// of matrix instructions' sums, subnormal elements included.
+fn vectors_of_every_magnitude(gpu: &Gpu) {
+    let f16s = [(1, 31, 1), (0, 3, 1), (0, 31, 1), (12, 18, 1)];
+    // 127 is the exponent of 1, where a single vector is cut in two. One element of many, so that no large one hides
+    // what becomes of a small one.
+    let bf16s = [
+        (1, 230, 1),
+        (0, 3, 1),
+        (0, 230, 1),
+        (124, 130, 1),
+        (0, 230, 700),
+        (125, 129, 700),
+        (0, 3, 700),
+    ];
+    let of = |activation| move |range| (activation, range);
+    let all = f16s.map(of(Activation::F16)).into_iter();
+    let all = all.chain(bf16s.map(of(Activation::Bf16)));
+    for (seed, (activation, (least, end, one_of))) in all.enumerate() {
+        for n in [1, 2, 3] {
+            let shape = Shape::new(130, n, 2048, 1).unwrap();
+            let data = Data::Exponents(least, end, one_of);
+            let case = Case {
+                activation,
+                vector_layout: ScaleLayout::Linear,
+                ..Case::new(shape, data, ScaleLayout::Linear, seed as u64)
+            };
+            let mut on = OnDevice::new(gpu, Arc::new(Operands::new(&case)));
+            let config = on.job(false, |job| Kernel::Stream.default_config(job));
+            on.assert_right(config.unwrap(), false);
+        }
+    }
+}
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = battery::trials(&SUBJECT);
+    let name = "vectors_of_every_magnitude";
+    trials.push(kernel_trial(
+        Kernel::Stream,
+        name,
+        vectors_of_every_magnitude,
+    ));
+    trials
+}

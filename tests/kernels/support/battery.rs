@@ -1,0 +1,641 @@
+//! What every GEMV kernel must do on a GPU, whatever it is: one list of trials, for each kernel with its own shapes
+//! and configs. Calls go by address, at once and prepared.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use half::bf16;
+use libtest_mimic::Trial;
+use nvfp4_gemv::kernel::{Call, Config, Job, Kernel};
+use nvfp4_gemv::problem::{
+    CONTEST_BENCHMARKS, CONTEST_TESTS, EdgeCase, Problem, contest_tolerance,
+};
+use nvfp4_gemv::quantize::quantize_vectors;
+use nvfp4_gemv::raw::{self, Global, Quantize};
+use nvfp4_gemv::reference::{error_bound, gemv};
+use nvfp4_gemv::{
+    Activation, FloatType, GlobalScale, Options, RawOutput, RawVectors, RawWeights, Refusal,
+    ScaleLayout, Shape, Strides,
+};
+
+use super::gpu::{Gpu, OnDevice, kernel_trial, options};
+use super::operands::{Case, Data, Operands, numbers};
+
+/// M, N, K, L.
+pub(crate) type Sizes = (usize, usize, usize, usize);
+
+/// A kernel, and what it is tried with. Shapes that it refuses in some layout or type are tried in the others.
+pub(crate) struct Subject {
+    pub(crate) kernel: Kernel,
+    /// Shapes at the edges of what it counts in, for its default.
+    pub(crate) odd: fn() -> Vec<Sizes>,
+    /// Shapes for configs of all kinds.
+    pub(crate) every: &'static [Sizes],
+    /// Shapes of many rows, for few CTAs.
+    pub(crate) tall: &'static [Sizes],
+    /// Configs of all kinds, legal or not. Where CTAs are a field, they are of these numbers.
+    pub(crate) configs: fn(&Job<'_>, ctas: &[u32]) -> Vec<Config>,
+    /// What makes the kind of a config.
+    pub(crate) kind: fn(&Config) -> Vec<u32>,
+    /// Kinds that must have been tried.
+    pub(crate) kinds: &'static [&'static [u32]],
+}
+
+/// A trial.
+type Run = fn(&Gpu, &Subject);
+
+pub(crate) fn trials(subject: &'static Subject) -> Vec<Trial> {
+    let runs: [(&str, Run); 14] = [
+        ("contest_and_layer_shapes", contest_and_layer_shapes),
+        ("odd_shapes", odd_shapes),
+        ("every_kind_of_config", every_kind_of_config),
+        ("every_candidate", every_candidate),
+        ("few_ctas_and_many_rows", few_ctas_and_many_rows),
+        ("more_batches_than_a_grid_has", more_batches_than_a_grid_has),
+        (
+            "more_than_four_gigabytes_of_weights",
+            more_than_four_gigabytes,
+        ),
+        ("edge_cases", edge_cases),
+        ("factors_of_rows_and_vectors", factors_of_rows_and_vectors),
+        ("addresses_that_are_less_aligned", less_aligned),
+        ("a_hundred_repeats_give_the_same_bits", a_hundred_repeats),
+        ("in_another_context", in_another_context),
+        ("chained_in_a_graph", chained_in_a_graph),
+        ("vectors_of_the_kernel_before", vectors_of_the_kernel_before),
+    ];
+    runs.into_iter()
+        .map(|(name, run)| kernel_trial(subject.kernel, name, move |gpu| run(gpu, subject)))
+        .collect()
+}
+
+impl Subject {
+    /// The same numbers for each type of vectors, in every layout, as `with` changes the case: where the kernel takes
+    /// it. It takes one at least.
+    fn each(
+        &self,
+        gpu: &Gpu,
+        case: Case,
+        with: impl Fn(Case) -> Case,
+        run: impl FnMut(&mut OnDevice<'_>),
+    ) {
+        let taken = self.some(gpu, case, 0, with, run);
+        assert!(taken > 0, "{} is for no case", case.shape);
+    }
+
+    /// Says how many there were; addresses are so many bytes behind a boundary.
+    fn some(
+        &self,
+        gpu: &Gpu,
+        case: Case,
+        offset: usize,
+        with: impl Fn(Case) -> Case,
+        mut run: impl FnMut(&mut OnDevice<'_>),
+    ) -> usize {
+        let mut taken = 0;
+        for activation in Activation::ALL {
+            let mut first: Option<Arc<Operands>> = None;
+            for (weight_layout, vector_layout) in layouts() {
+                let nvfp4 = activation == Activation::Nvfp4;
+                let case = with(Case {
+                    activation,
+                    weight_layout,
+                    vector_layout,
+                    vector_alpha: case.vector_alpha && nvfp4,
+                    ..case
+                });
+                // Vectors without scales have one layout.
+                if !nvfp4 && vector_layout != ScaleLayout::Linear || !self.takes(gpu, &case) {
+                    continue;
+                }
+                let operands = match &first {
+                    Some(first) => first.again(&case),
+                    None => Operands::new(&case),
+                };
+                let operands = Arc::new(operands);
+                first.get_or_insert_with(|| operands.clone());
+                let mut on = OnDevice::behind(gpu, operands, offset);
+                if offset > 0 || on.job(false, |job| self.kernel.available(job)).is_ok() {
+                    taken += 1;
+                    run(&mut on);
+                }
+            }
+        }
+        taken
+    }
+
+    /// The kernel takes the case, if it is aligned well.
+    fn takes(&self, gpu: &Gpu, case: &Case) -> bool {
+        let operands = nvfp4_gemv::Operands {
+            vector_layout: case.vector_layout,
+            ..nvfp4_gemv::Operands::new(case.activation, case.weight_layout)
+        };
+        let job = Job {
+            shape: &case.shape,
+            operands: &operands,
+            gpu: &gpu.info,
+            chained: false,
+        };
+        self.kernel.available(&job).is_ok()
+    }
+
+    /// The default, alone or in chains.
+    fn default(&self, on: &OnDevice<'_>, chained: bool) -> Config {
+        on.job(chained, |job| self.kernel.default_config(job))
+            .unwrap()
+    }
+
+    /// Legal configs of all kinds.
+    fn legal(&self, on: &OnDevice<'_>, ctas: &[u32]) -> Vec<Config> {
+        on.job(false, |job| {
+            let mut configs = (self.configs)(job, ctas);
+            configs.retain(|config| config.check(job).is_ok());
+            configs
+        })
+    }
+}
+
+fn layouts() -> impl Iterator<Item = (ScaleLayout, ScaleLayout)> {
+    ScaleLayout::ALL
+        .into_iter()
+        .flat_map(|w| ScaleLayout::ALL.into_iter().map(move |v| (w, v)))
+}
+
+fn shapes(sizes: &[Sizes]) -> impl Iterator<Item = Shape> {
+    sizes
+        .iter()
+        .map(|&(m, n, k, l)| Shape::new(m, n, k, l).unwrap())
+}
+
+/// Integers, and numbers of the whole range with factors.
+fn both(shape: Shape, seed: usize) -> [Case; 2] {
+    [Data::Integers, Data::FullRange].map(|data| Case {
+        row_alpha: data == Data::FullRange || seed % 3 == 1,
+        vector_alpha: seed % 2 == 1,
+        ..Case::new(shape, data, ScaleLayout::Linear, seed as u64)
+    })
+}
+
+const LAYERS: [(usize, usize, usize); 3] = [(4096, 4096, 1), (4096, 14336, 1), (1024, 28672, 1)];
+
+/// The defaults, also with the contest's own data and tolerance.
+fn contest_and_layer_shapes(gpu: &Gpu, subject: &Subject) {
+    let mut taken = 0;
+    let f16 = |case| Case {
+        output: FloatType::F16,
+        padded: true,
+        ..case
+    };
+    let contest = CONTEST_TESTS.iter().chain(&CONTEST_BENCHMARKS);
+    for &(m, k, l) in contest.clone().chain(&LAYERS) {
+        for case in both(Shape::gemv(m, k, l).unwrap(), 1) {
+            taken += subject.some(gpu, case, 0, f16, |on| {
+                for chained in [false, true] {
+                    on.assert_right(subject.default(on, chained), chained);
+                }
+            });
+        }
+    }
+    for &(m, k, l) in contest {
+        let shape = Shape::gemv(m, k, l).unwrap();
+        let problem = Problem::contest(shape, 1);
+        let truth = problem.reference().unwrap();
+        for (weight_layout, vector_layout) in layouts() {
+            let case = f16(Case {
+                vector_layout,
+                ..Case::new(shape, Data::FullRange, weight_layout, 1)
+            });
+            if !subject.takes(gpu, &case) {
+                continue;
+            }
+            let mut on = OnDevice::new(gpu, Arc::new(Operands::of(&case, &problem)));
+            let y = on.run(subject.default(&on, false), false);
+            for (y, &c) in numbers(&y, FloatType::F16).zip(&truth.y) {
+                assert!((y - c).abs() <= contest_tolerance(c), "{shape} {y} {c}");
+            }
+        }
+    }
+    assert!(taken > 10, "only {taken} cases");
+}
+
+fn odd_shapes(gpu: &Gpu, subject: &Subject) {
+    for (i, shape) in shapes(&(subject.odd)()).enumerate() {
+        for case in both(shape, i) {
+            for output in FloatType::ALL {
+                let with = |case| Case {
+                    output,
+                    padded: i % 2 == 0,
+                    ..case
+                };
+                subject.each(gpu, case, with, |on| {
+                    let chained = i / 2 % 2 == 1;
+                    on.assert_right(subject.default(on, chained), chained);
+                });
+            }
+        }
+    }
+}
+
+fn every_kind_of_config(gpu: &Gpu, subject: &Subject) {
+    let mut kinds = BTreeSet::new();
+    let ctas = [1, 3, 7, gpu.info.multiprocessors, u32::MAX];
+    for (i, shape) in shapes(subject.every).enumerate() {
+        for case in both(shape, i) {
+            subject.each(
+                gpu,
+                case,
+                |case| case,
+                |on| {
+                    for config in subject.legal(on, &ctas) {
+                        kinds.insert((subject.kind)(&config));
+                        on.assert_right(config, false);
+                    }
+                },
+            );
+        }
+    }
+    for &kind in subject.kinds {
+        assert!(kinds.contains(kind), "{kind:?} was not tried: {kinds:?}");
+    }
+}
+
+/// Configs that are worth measuring, alone and in chains. All give the same of integers.
+fn every_candidate(gpu: &Gpu, subject: &Subject) {
+    let mut tried = 0;
+    let sizes = [
+        (4096, 1, 4096, 1),
+        (384, 1, 7168, 2),
+        (300, 3, 1024, 1),
+        (256, 11, 2048, 2),
+    ];
+    for shape in shapes(&sizes) {
+        for case in both(shape, 4) {
+            subject.some(
+                gpu,
+                case,
+                0,
+                |case| case,
+                |on| {
+                    for chained in [false, true] {
+                        let candidates = on.job(chained, |job| subject.kernel.candidates(job));
+                        tried += candidates.len();
+                        for config in candidates {
+                            on.assert_right(config, chained);
+                        }
+                    }
+                },
+            );
+        }
+    }
+    assert!(tried > 20, "only {tried} candidates");
+}
+
+/// Groups and warps that have many tiles or units, and queues that go round many times.
+fn few_ctas_and_many_rows(gpu: &Gpu, subject: &Subject) {
+    for (i, shape) in shapes(subject.tall).enumerate() {
+        for case in both(shape, i) {
+            subject.each(
+                gpu,
+                case,
+                |case| case,
+                |on| {
+                    for config in subject.legal(on, &[2, 3, 5, 9]).into_iter().step_by(5) {
+                        on.assert_right(config, false);
+                    }
+                },
+            );
+        }
+    }
+}
+
+fn more_batches_than_a_grid_has(gpu: &Gpu, subject: &Subject) {
+    let mut taken = 0;
+    for shape in shapes(&[(2, 1, 32, 70_000), (4, 1, 256, 70_000)]) {
+        let [case, _] = both(shape, 12);
+        let one_layout = |case: Case| Case {
+            vector_layout: match case.activation {
+                Activation::Nvfp4 => case.weight_layout,
+                _ => case.vector_layout,
+            },
+            ..case
+        };
+        taken += subject.some(gpu, case, 0, one_layout, |on| {
+            for chained in [false, true] {
+                on.assert_right(subject.default(on, chained), chained);
+            }
+        });
+    }
+    assert!(taken > 0);
+}
+
+/// Byte offsets past 2^32. The batches are zero but for the last.
+fn more_than_four_gigabytes(gpu: &Gpu, subject: &Subject) {
+    let (m, k, l) = (4096, 16384, 130);
+    let shape = Shape::gemv(m, k, l).unwrap();
+    assert!(shape.weight_code_bytes() > 1 << 32);
+    let one = Problem::integers(Shape::gemv(m, k, 1).unwrap(), 13);
+    let layout = ScaleLayout::Tiled128x4;
+    let w = one.weights(layout).unwrap();
+    let x = one.vectors(layout).unwrap();
+    // The last of many batches, the others zero.
+    let last = |bytes: &[u8]| {
+        let mut all = gpu.stream.alloc_zeros::<u8>(l * bytes.len()).unwrap();
+        let at = (l - 1) * bytes.len();
+        gpu.stream
+            .memcpy_htod(bytes, &mut all.slice_mut(at..))
+            .unwrap();
+        all
+    };
+    let (codes, scales) = (last(w.codes), last(&w.scales));
+    let (x_codes, x_scales) = (
+        gpu.upload(&x.codes.repeat(l)),
+        gpu.upload(&x.scales.repeat(l)),
+    );
+    let y = gpu.upload(&vec![f32::NAN; shape.outputs()]);
+    let weights = RawWeights {
+        codes: gpu.address(&codes),
+        scales: gpu.address(&scales),
+        layout,
+        global: w.global(),
+        row_alpha: 0,
+        row_alpha_batch_stride: 0,
+    };
+    let strides = |row, batch| Strides { row, batch };
+    let vectors = RawVectors::Nvfp4 {
+        codes: gpu.address(&x_codes),
+        code_strides: strides(k / 2, x.codes.len()),
+        scales: gpu.address(&x_scales),
+        layout,
+        scale_strides: strides(k / 16, x.scales.len()),
+        global: GlobalScale::ONE,
+        vector_alpha: 0,
+    };
+    let output = RawOutput {
+        address: gpu.address(&y),
+        element: FloatType::F32,
+    };
+    let call = Call::new(&shape, &weights, &vectors, &output).unwrap();
+    let options = Options::new().kernel(subject.kernel);
+    // SAFETY: all buffers live until the copy below has waited for the kernel.
+    unsafe { raw::gemv(&call, &gpu.info, &options, gpu.handle()) }.unwrap();
+    let y = gpu.stream.clone_dtoh(&y).unwrap();
+    let (zeros, last) = y.split_at((l - 1) * m);
+    assert!(zeros.iter().all(|&y| y == 0.0));
+    assert!(
+        last.iter()
+            .map(|&y| f64::from(y))
+            .eq(one.reference().unwrap().y.iter().copied())
+    );
+}
+
+fn edge_cases(gpu: &Gpu, subject: &Subject) {
+    for edge in EdgeCase::ALL {
+        for shape in shapes(&[(130, 1, 4096, 1), (128, 1, 256, 2), (33, 3, 288, 2)]) {
+            let problem = Problem::edge_case(shape, edge, 7);
+            for (weight_layout, vector_layout) in layouts() {
+                let case = Case {
+                    vector_layout,
+                    ..Case::new(shape, Data::FullRange, weight_layout, 7)
+                };
+                if subject.takes(gpu, &case) {
+                    let mut on = OnDevice::new(gpu, Arc::new(Operands::of(&case, &problem)));
+                    if on.job(false, |job| subject.kernel.available(job)).is_ok() {
+                        on.assert_right(subject.default(&on, false), false);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Factors of each batch's rows and of each vector, in all kinds of configs.
+fn factors_of_rows_and_vectors(gpu: &Gpu, subject: &Subject) {
+    let mut tried = 0;
+    for shape in shapes(&[(37, 11, 512, 3), (128, 1, 512, 3)]) {
+        for (weight_layout, vector_layout) in layouts() {
+            let case = Case {
+                vector_layout,
+                vector_alpha: true,
+                ..Case::new(shape, Data::Integers, weight_layout, 8)
+            };
+            if subject.takes(gpu, &case) {
+                let operands = Operands::new(&case).with_factors_of_batches();
+                let mut on = OnDevice::new(gpu, Arc::new(operands));
+                for config in subject.legal(&on, &[1, 3, 7]) {
+                    tried += 1;
+                    on.assert_right(config, false);
+                }
+            }
+        }
+    }
+    assert!(tried > 5, "only {tried} configs");
+}
+
+/// Addresses that are multiples of 8, 16 and 32: right, or refused for this reason.
+fn less_aligned(gpu: &Gpu, subject: &Subject) {
+    for offset in [8, 16, 32] {
+        for shape in shapes(&[(300, 1, 4096, 1), (129, 3, 1056, 2)]) {
+            for case in both(shape, 9) {
+                subject.some(
+                    gpu,
+                    case,
+                    offset,
+                    |case| case,
+                    |on| {
+                        match on.job(false, |job| subject.kernel.default_config(job)) {
+                            Ok(config) => on.assert_right(config, false),
+                            // Scales are half as far from a boundary.
+                            Err(Refusal::Alignment { .. }) => assert!(offset < 32),
+                            Err(other) => panic!("{other}"),
+                        }
+                    },
+                );
+            }
+        }
+    }
+}
+
+fn a_hundred_repeats(gpu: &Gpu, subject: &Subject) {
+    let sizes = [
+        (2432, 1, 4608, 1),
+        (130, 7, 4352, 3),
+        (4096, 1, 4096, 1),
+        (384, 1, 7168, 2),
+    ];
+    for shape in shapes(&sizes) {
+        let [_, case] = both(shape, 11);
+        subject.some(
+            gpu,
+            case,
+            0,
+            |case| case,
+            |on| {
+                let some = subject.legal(on, &[3, gpu.info.multiprocessors]);
+                let some = some.into_iter().step_by(11).map(|config| (config, false));
+                let defaults = [false, true].map(|chained| (subject.default(on, chained), chained));
+                for (config, chained) in defaults.into_iter().chain(some) {
+                    let first = on.run(config, chained);
+                    // Three launches each.
+                    for _ in 1..34 {
+                        assert!(
+                            on.run(config, chained) == first,
+                            "{:?} {config:?}",
+                            on.operands.case
+                        );
+                    }
+                }
+            },
+        );
+    }
+}
+
+/// Each context loads its kernels: the same bits in the primary one, in another, and in the first again.
+fn in_another_context(gpu: &Gpu, subject: &Subject) {
+    // More shared memory than a kernel has unasked.
+    let shape = Shape::gemv(256, 8192, 1).unwrap();
+    let case = Case::new(shape, Data::FullRange, ScaleLayout::Tiled128x4, 15);
+    let operands = Arc::new(Operands::new(&case));
+    let run = |gpu: &Gpu| {
+        let mut on = OnDevice::new(gpu, operands.clone());
+        [false, true].map(|chained| on.run(subject.default(&on, chained), chained))
+    };
+    let first = run(gpu);
+    for _ in 0..2 {
+        assert!(run(&Gpu::in_another_context()) == first);
+        assert!(run(gpu) == first);
+    }
+}
+
+/// Launches back to back, each reading weights before the one before has ended, captured into a graph that is
+/// replayed a thousand times. They give the bits of launches that wait. Every output is written in each of four
+/// rounds: a store that does not wait for the previous grid is found out.
+fn chained_in_a_graph(gpu: &Gpu, subject: &Subject) {
+    let sizes = [
+        (300, 2, 1056, 2),
+        (4096, 1, 4096, 1),
+        (129, 11, 96, 3),
+        (300, 1, 1024, 1),
+        (128, 1, 256, 3),
+    ];
+    let mut works = Vec::new();
+    for shape in shapes(&sizes) {
+        for (weight_layout, vector_layout) in layouts() {
+            for activation in Activation::ALL {
+                let case = Case {
+                    activation,
+                    vector_layout,
+                    ..Case::new(shape, Data::FullRange, weight_layout, 14)
+                };
+                if !subject.takes(gpu, &case) {
+                    continue;
+                }
+                let mut on = OnDevice::new(gpu, Arc::new(Operands::new(&case)));
+                if on.job(true, |job| subject.kernel.available(job)).is_ok() {
+                    let config = subject.default(&on, true);
+                    let isolated = on.run(config, false);
+                    on.poison();
+                    works.push((on, options(config, true), isolated));
+                }
+            }
+        }
+    }
+    assert!(works.len() > 3, "only {}", works.len());
+    let graph = gpu.capture(|| {
+        for _ in 0..4 {
+            for (on, options, _) in &works {
+                on.enqueue(options).unwrap();
+            }
+        }
+    });
+    for replay in 0..1000 {
+        graph.launch().unwrap();
+        if replay % 100 == 99 {
+            for (on, options, isolated) in &mut works {
+                assert!(
+                    &on.download() == isolated,
+                    "{:?} {options:?}",
+                    on.operands.case
+                );
+                on.poison();
+            }
+        }
+    }
+}
+
+/// bf16 vectors quantised by the kernel right before, which the chained launch overlaps with. What it writes is
+/// poisoned first: scales that are read too early are NaN. Every round has other vectors.
+fn vectors_of_the_kernel_before(gpu: &Gpu, subject: &Subject) {
+    let mut taken = 0;
+    for shape in shapes(&[(1000, 3, 1056, 2), (1000, 3, 1024, 2), (1024, 1, 1024, 2)]) {
+        for layout in ScaleLayout::ALL {
+            let case = Case {
+                vector_alpha: true,
+                ..Case::new(shape, Data::FullRange, layout, 31)
+            };
+            if subject.takes(gpu, &case) {
+                taken += 1;
+                follows(gpu, subject, case);
+            }
+        }
+    }
+    assert!(taken > 0);
+}
+
+fn follows(gpu: &Gpu, subject: &Subject, case: Case) {
+    let (shape, layout) = (case.shape, case.weight_layout);
+    let problem = Problem::full_range(shape, case.seed);
+    let (count, k) = (shape.l() * shape.n(), shape.k());
+    let strides = |row: usize| Strides {
+        row,
+        batch: shape.n() * row,
+    };
+    let scale_bytes = layout.bytes(shape.n(), shape.blocks());
+    let poison = [count * k / 2, shape.l() * scale_bytes].map(|bytes| vec![0x7f_u8; bytes]);
+    let mut x = gpu.upload(&vec![bf16::ZERO; count * k]);
+    let [mut codes, mut scales] = [0, 1].map(|i| gpu.upload(&poison[i]));
+    let alpha = gpu.upload(&vec![f32::NAN; count]);
+    let quantize = Quantize {
+        element: FloatType::Bf16,
+        values: gpu.address(&x),
+        strides: strides(2 * k),
+        global: Global::Computed,
+        codes: gpu.address(&codes),
+        scales: gpu.address(&scales),
+        layout,
+        vector_alpha: gpu.address(&alpha),
+    };
+    let operands = Arc::new(Operands::of(&case, &problem));
+    let mut on = OnDevice::with(gpu, operands, 0, |name| match name {
+        "vectors" => Some(quantize.codes),
+        "vector scales" => Some(quantize.scales),
+        "vector alpha" => Some(quantize.vector_alpha),
+        _ => None,
+    });
+    let config = subject.default(&on, true);
+    let w = problem.weights(ScaleLayout::Linear).unwrap();
+    for round in 0..50 {
+        let mut rng = fastrand::Rng::with_seed(round);
+        let values: Vec<bf16> = (0..count * k)
+            .map(|_| bf16::from_f32(rng.f32() * 2.0 - 1.0))
+            .collect();
+        gpu.stream.memcpy_htod(&values, &mut x).unwrap();
+        gpu.stream.memcpy_htod(&poison[0], &mut codes).unwrap();
+        gpu.stream.memcpy_htod(&poison[1], &mut scales).unwrap();
+        on.poison();
+        // SAFETY: the buffers have the sizes that the shape asks for, and outlive the work.
+        unsafe { raw::quantize(&shape, &quantize, gpu.handle()) }.unwrap();
+        on.enqueue(&options(config, true)).unwrap();
+        let y = on.download();
+        let host = quantize_vectors(&values, count, k).unwrap();
+        let truth = gemv(&shape, &w.view().unwrap(), &host.vectors()).unwrap();
+        let roundings = config.roundings(&shape, Activation::Nvfp4);
+        for (i, y) in numbers(&y, FloatType::F32).enumerate() {
+            let (true_y, magnitude) = (truth.y[i], truth.magnitude[i]);
+            let bound = error_bound(true_y, magnitude, roundings, FloatType::F32);
+            assert!(
+                (y - true_y).abs() <= bound,
+                "{config:?} round {round} element {i}: {y}, true {true_y}"
+            );
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! What trials on a real GPU share: the GPU, or the reason why there is none; trials that say so; problems in its
+//! memory, and calls by address with them.
+
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::{
+    CudaContext, CudaGraph, CudaSlice, CudaStream, DevicePtr, DeviceRepr, result, sys,
+};
+use libtest_mimic::{Completion, Trial};
+use nvfp4_gemv::kernel::{Call, Config, Job, Kernel};
+use nvfp4_gemv::{Activation, Choice, Options, ScaleLayout, Shape, raw};
+
+use super::operands::Operands;
+
+/// The first device and a stream of its own.
+pub(crate) struct Gpu {
+    pub(crate) stream: Arc<CudaStream>,
+    pub(crate) info: nvfp4_gemv::Gpu,
+}
+
+/// A trial that needs a GPU that runs a kernel, and is ignored with the reason where there is none.
+pub(crate) fn kernel_trial(
+    kernel: Kernel,
+    name: &str,
+    run: impl FnOnce(&Gpu) + Send + 'static,
+) -> Trial {
+    let refusal = move || -> nvfp4_gemv::Result<Option<String>> {
+        raw::device_count()?;
+        let gpu = raw::gpu(0)?;
+        let shape = Shape::gemv(128, 256, 1)?;
+        let operands = nvfp4_gemv::Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
+        let job = Job {
+            shape: &shape,
+            operands: &operands,
+            gpu: &gpu,
+            chained: false,
+        };
+        Ok(kernel
+            .available(&job)
+            .err()
+            .map(|refusal| refusal.to_string()))
+    };
+    Trial::ignorable_test(format!("{kernel}::gpu::{name}"), move || {
+        match refusal().unwrap_or_else(|error| Some(format!("no GPU: {error}"))) {
+            Some(reason) => Ok(Completion::ignored_with(reason)),
+            None => {
+                run(&Gpu::first());
+                Ok(Completion::Completed)
+            }
+        }
+    })
+}
+
+/// A new stream waits for the context, which ends other threads' captures: not at the same time. Held while streams
+/// are made and while work is captured.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Gpu {
+    /// The first device.
+    pub(crate) fn first() -> Self {
+        raw::device_count().unwrap();
+        Self::new(CudaContext::new(0).unwrap())
+    }
+
+    /// The first device in a CUDA context that is not its primary one.
+    pub(crate) fn in_another_context() -> Self {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: the pointer is to a live variable, and the context is cudarc's from then on.
+        unsafe {
+            let device = result::device::get(0).unwrap();
+            sys::cuCtxCreate_v4(&mut context, std::ptr::null_mut(), 0, device)
+                .result()
+                .unwrap();
+            Self::new(CudaContext::from_raw_context(0, device, context).unwrap())
+        }
+    }
+
+    fn new(context: Arc<CudaContext>) -> Self {
+        // SAFETY: a trial has a `CudaContext` of its own, and orders and waits for its streams itself. Inside a
+        // capture, events would wait for those of before it.
+        unsafe { context.disable_event_tracking() };
+        Self::new_stream(&context)
+    }
+
+    /// Another stream.
+    pub(crate) fn new_stream(context: &Arc<CudaContext>) -> Self {
+        let _alone = alone();
+        Self {
+            stream: context.new_stream().unwrap(),
+            info: raw::gpu(0).unwrap(),
+        }
+    }
+
+    pub(crate) fn upload<T: DeviceRepr + Clone>(&self, values: &[T]) -> CudaSlice<T> {
+        self.stream.clone_htod(values).unwrap()
+    }
+
+    pub(crate) fn address<T>(&self, values: &CudaSlice<T>) -> u64 {
+        values.device_ptr(&self.stream).0
+    }
+
+    /// What calls by address take.
+    pub(crate) fn handle(&self) -> *mut c_void {
+        self.stream.context().bind_to_thread().unwrap();
+        self.stream.cu_stream().cast()
+    }
+
+    /// What `enqueue` puts into the stream, as a graph.
+    pub(crate) fn capture(&self, enqueue: impl FnOnce()) -> CudaGraph {
+        self.stream.synchronize().unwrap();
+        let _capturing = alone();
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        self.stream.begin_capture(mode).unwrap();
+        enqueue();
+        let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+        let graph = self.stream.end_capture(flags).unwrap();
+        graph.expect("the capture holds the launches")
+    }
+}
+
+/// What asks for a config; chained where that is asked for, too.
+pub(crate) fn options(config: Config, chained: bool) -> Options<'static> {
+    let options = Options::new().config(config);
+    match chained {
+        // SAFETY: weights of trials were copied to the device, and no kernel writes them.
+        true => unsafe { options.chained() },
+        false => options,
+    }
+}
+
+/// Bytes past the end of the output that must keep their poison.
+const CANARY: usize = 256;
+
+/// Bytes from a boundary of 256 to the first: of weights' codes and of codes of NVFP4 vectors. Half as many to scales.
+fn behind(offset: usize, name: &str, activation: Activation) -> usize {
+    match name {
+        "weight codes" => offset,
+        "vectors" if activation == Activation::Nvfp4 => offset,
+        "weight scales" | "vector scales" => offset / 2,
+        _ => 0,
+    }
+}
+
+/// A problem in device memory.
+pub(crate) struct OnDevice<'a> {
+    gpu: &'a Gpu,
+    pub(crate) operands: Arc<Operands>,
+    pub(crate) call: Call,
+    output: CudaSlice<u8>,
+    _memory: Vec<CudaSlice<u8>>,
+}
+
+impl<'a> OnDevice<'a> {
+    pub(crate) fn new(gpu: &'a Gpu, operands: Arc<Operands>) -> Self {
+        Self::with(gpu, operands, 0, |_| None)
+    }
+
+    /// With addresses so many bytes behind a boundary.
+    pub(crate) fn behind(gpu: &'a Gpu, operands: Arc<Operands>, offset: usize) -> Self {
+        Self::with(gpu, operands, offset, |_| None)
+    }
+
+    /// With some operands, by their names, elsewhere in device memory.
+    pub(crate) fn with(
+        gpu: &'a Gpu,
+        operands: Arc<Operands>,
+        offset: usize,
+        elsewhere: impl Fn(&str) -> Option<u64>,
+    ) -> Self {
+        let output = gpu.upload(&vec![0xff; operands.output_bytes() + CANARY]);
+        let mut memory = Vec::new();
+        let call = operands.call(gpu.address(&output), |name, bytes| {
+            if let Some(address) = elsewhere(name) {
+                return address;
+            }
+            let offset = behind(offset, name, operands.case.activation);
+            let slice = gpu.upload(&[&vec![0; offset], bytes].concat());
+            let address = gpu.address(&slice) + offset as u64;
+            memory.push(slice);
+            address
+        });
+        Self {
+            gpu,
+            operands,
+            call,
+            output,
+            _memory: memory,
+        }
+    }
+
+    /// What kernels are asked about.
+    pub(crate) fn job<T>(&self, chained: bool, ask: impl FnOnce(&Job<'_>) -> T) -> T {
+        ask(&Job {
+            shape: self.call.shape(),
+            operands: &self.call.operands(),
+            gpu: &self.gpu.info,
+            chained,
+        })
+    }
+
+    /// Enqueues a call.
+    pub(crate) fn enqueue(&self, options: &Options<'_>) -> nvfp4_gemv::Result<Choice> {
+        // SAFETY: the operands live as long as `self`, whose work is waited for before it is dropped, and nothing
+        // else writes them.
+        unsafe { raw::gemv(&self.call, &self.gpu.info, options, self.gpu.handle()) }
+    }
+
+    /// NaN in every element of the output, and after it.
+    pub(crate) fn poison(&mut self) {
+        let poison = vec![0xff; self.output.len()];
+        self.gpu
+            .stream
+            .memcpy_htod(&poison, &mut self.output)
+            .unwrap();
+    }
+
+    /// The output, which nothing was written after.
+    pub(crate) fn download(&self) -> Vec<u8> {
+        let mut all = self.gpu.stream.clone_dtoh(&self.output).unwrap();
+        let canary = all.split_off(all.len() - CANARY);
+        assert!(canary.iter().all(|&b| b == 0xff), "wrote past the end");
+        all
+    }
+
+    /// What a config gives: the same by a call, and by one that is prepared and launched twice.
+    pub(crate) fn run(&mut self, config: Config, chained: bool) -> Vec<u8> {
+        let options = options(config, chained);
+        let what = format!("{:?} {config:?} chained {chained}", self.operands.case);
+        self.poison();
+        let choice = self
+            .enqueue(&options)
+            .unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(choice.config, Some(config));
+        let called = self.download();
+        self.poison();
+        let prepared = raw::PreparedRawGemv::new(&self.call, &self.gpu.info, &options).unwrap();
+        for _ in 0..2 {
+            // SAFETY: as in `enqueue`.
+            unsafe { prepared.launch(self.gpu.handle()) }.unwrap();
+        }
+        assert!(
+            called == self.download(),
+            "{what}: prepared launches differ"
+        );
+        called
+    }
+
+    /// What a config gives is within what it promises, or is exact.
+    pub(crate) fn assert_right(&mut self, config: Config, chained: bool) {
+        let y = self.run(config, chained);
+        let case = &self.operands.case;
+        let roundings = config.roundings(&case.shape, case.activation);
+        if let Some(difference) = self.operands.difference(&y, roundings) {
+            panic!("{case:?} {config:?} chained {chained}: {difference}");
+        }
+    }
+}
