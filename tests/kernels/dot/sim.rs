@@ -180,7 +180,10 @@ fn sampled_faults() {
 
 fn wrong_plans() {
     let integer = dot("90a", 2, [(130, 544), (17, 1088), (5, 288)]);
-    let more = [(At::Word(offset_of!(Params, n)), "the kernel of two has no more vectors")];
+    let more = [(
+        At::Word(offset_of!(Params, n)),
+        "the kernel of two has no more vectors",
+    )];
     let harmless = [&harmless()[..], &more].concat();
     demand_right_plans("90a", &integer, &harmless);
     let wide = dot("100a", 4, [(130, 320), (9, 2176), (5, 320)]);

@@ -7,13 +7,11 @@ use nvfp4_gemv::kernel::Config;
 use nvfp4_gemv::kernel::params::nvfp4_tile_params as Params;
 use nvfp4_gemv::problem::{CONTEST_TESTS, Problem};
 use nvfp4_gemv::{FloatType, ScaleLayout, Shape};
-use ptx_sim::trace::Kind;
 use ptx_sim::mutate::{self, Mutant};
+use ptx_sim::trace::Kind;
 use ptx_sim::{Options, Policy, Program, SimError, Timing, Trace, Uninitialised};
 
-use crate::support::faults::{
-    At, PADDING, Run, demand, demand_right_plans, subject,
-};
+use crate::support::faults::{At, PADDING, Run, demand, demand_right_plans, subject};
 use crate::support::operands::{Case, Data, Operands, numbers};
 use crate::support::ptx;
 use crate::support::schedules::{few, options, schedules};
@@ -314,7 +312,10 @@ impl Kernel {
             epilogue.alpha + 4 = PADDING,
             epilogue.output_type + 4 = PADDING,
         ];
-        let slack = [(At::Shared, "what aligns the ring is enough for the worst start")];
+        let slack = [(
+            At::Shared,
+            "what aligns the ring is enough for the worst start",
+        )];
         let harmless = [&both[..], &slack, harmless].concat();
         demand_right_plans(self.arch, &self.runs(), &harmless);
     }

@@ -8,7 +8,13 @@ use crate::checks::Context;
 /// crate's kernels the long simulations: sweeps of all configs and shapes, all planted faults.
 pub(super) fn check(context: &Context<'_>) -> Result<()> {
     let test = ["test", "--release", "--package"];
-    let ptx_sim = ["ptx-sim", "--test", "conformance", "--test", "planted_faults"];
+    let ptx_sim = [
+        "ptx-sim",
+        "--test",
+        "conformance",
+        "--test",
+        "planted_faults",
+    ];
     let kernels = ["nvfp4-gemv", "--test", "kernels"];
     for (suite, filter) in [(&ptx_sim[..], None), (&kernels, Some("long"))] {
         let arguments = test.iter().chain(suite).chain(&["--", "--ignored"]);
