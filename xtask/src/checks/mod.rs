@@ -14,7 +14,7 @@ use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
 use crate::cargo::Cargo;
-use crate::toolchain::{self, Toolchain};
+use crate::toolchain;
 use crate::workspace::Workspace;
 
 #[derive(Debug, Args)]
@@ -57,7 +57,6 @@ enum Check {
 #[derive(Debug)]
 struct Context<'a> {
     workspace: &'a Workspace,
-    toolchain: &'a Toolchain,
     /// In the repository, with the toolchain in its environment.
     cargo: Cargo,
 }
@@ -66,7 +65,6 @@ pub(crate) fn command(workspace: &Workspace, args: &CheckArgs) -> Result<()> {
     let toolchain = toolchain::ensure(workspace)?;
     let context = Context {
         workspace,
-        toolchain: &toolchain,
         cargo: Cargo::new(workspace).with_toolchain(&toolchain),
     };
     let chosen: Vec<Check> = Check::value_variants()

@@ -1,7 +1,7 @@
 //! Reads kernels out of object files with cuobjdump.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -17,10 +17,7 @@ use crate::sass::instruction::Instruction;
 /// One kernel as compiled for one architecture.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Kernel {
-    /// As in the object file.
     pub(crate) symbol: String,
-    /// As in the source, where c++filt is at hand.
-    pub(crate) name: String,
     /// Without its prefix: 90a.
     pub(crate) arch: String,
     pub(crate) registers: u32,
@@ -99,7 +96,6 @@ fn entry<'a>(kernels: &'a mut Kernels, arch: &str, symbol: &str) -> &'a mut Kern
     let key = (arch.to_owned(), symbol.to_owned());
     kernels.entry(key).or_insert_with(|| Kernel {
         symbol: symbol.to_owned(),
-        name: symbol.to_owned(),
         arch: arch.to_owned(),
         ..Kernel::default()
     })
@@ -149,7 +145,8 @@ struct Code {
 impl Code {
     fn line(&mut self, line: &str, kernels: &mut Kernels) {
         let line = line.trim();
-        if let Some(arch) = line.strip_prefix("code for sm_") {
+        // "code for sm_100" follows, also where it is for 100f.
+        if let Some(arch) = line.strip_prefix("arch = sm_") {
             self.arch = arch.to_owned();
             self.symbol.clear();
         } else if let Some(name) = line.strip_prefix("Function : ") {
@@ -163,36 +160,6 @@ impl Code {
                 .entry(instruction.opcode.clone())
                 .or_default() += 1;
             kernel.code.push(instruction);
-        }
-    }
-}
-
-/// Names as in the source. c++filt comes with every g++; without it the symbols stay.
-pub(crate) fn demangle(kernels: &mut [Kernel]) {
-    let Ok(mut child) = Command::new("c++filt")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-    else {
-        return;
-    };
-    let symbols: String = kernels
-        .iter()
-        .map(|kernel| kernel.symbol.clone() + "\n")
-        .collect();
-    // Written beside the reading: neither side may wait for the other's full pipe.
-    let writer = child
-        .stdin
-        .take()
-        .map(|mut stdin| std::thread::spawn(move || stdin.write_all(symbols.as_bytes())));
-    let Ok(output) = child.wait_with_output() else {
-        return;
-    };
-    drop(writer);
-    let text = String::from_utf8_lossy(&output.stdout);
-    if text.lines().count() == kernels.len() {
-        for (kernel, name) in kernels.iter_mut().zip(text.lines()) {
-            kernel.name = name.to_owned();
         }
     }
 }
@@ -229,8 +196,11 @@ Resource usage:
     #[test]
     fn reads_code() {
         let text = "\
-\tcode for sm_80
-\t.target\tsm_80
+arch = sm_100f
+code version = [1,8]
+
+\tcode for sm_100
+\t.target\tsm_100
 
 \t\tFunction : gemv
 \t.headerflags\t@\"EF_CUDA_SM80\"
@@ -243,7 +213,7 @@ Resource usage:
         let mut kernels = Kernels::new();
         let mut code = Code::default();
         text.lines().for_each(|line| code.line(line, &mut kernels));
-        let kernel = &kernels[&("80".into(), "gemv".into())];
+        let kernel = &kernels[&("100f".into(), "gemv".into())];
         let opcodes: Vec<(&str, u32)> = kernel
             .opcodes
             .iter()

@@ -83,7 +83,7 @@ mod tests {
         Figures {
             gpu: gpu.name,
             shape: "",
-            facts: Facts::of("_ZN5nvfp410gemv_nvfp4ILi1ELi1EEEvv", gpu).unwrap(),
+            facts: Facts::of("gemv_dot_n1_b1", gpu).unwrap(),
             ctas_per_sm: 1,
             ctas_limited_by: "launched",
             bytes_in_flight,

@@ -87,27 +87,36 @@ impl Step {
 }
 
 impl Facts {
-    /// By the kernel's symbol: its name with its length before it, its template arguments after it.
+    /// By the kernel's symbol, such as `gemv_dot_n1_b2`.
     pub(crate) fn of(symbol: &str, gpu: &Gpu) -> Option<Self> {
-        let arguments = |name: &str| template_arguments(symbol, name);
-        if let Some(args) = arguments("12gemv_tcgen05") {
-            Some(tcgen05(*args.first()?, gpu))
-        } else if let Some(args) = arguments("18gemv_cuda_core_tma") {
-            Some(tma(*args.first()?))
-        } else if let Some(args) = arguments("11gemv_stream") {
-            Some(stream::facts(*args.first()?, *args.get(1)?, gpu))
-        } else if let Some(args) = arguments("9gemv_ring") {
-            Some(ring(*args.first()?, *args.get(1)?))
-        } else if let Some(args) = arguments("10gemv_nvfp4") {
-            Some(integer_dot(*args.first()?, *args.get(1)?, gpu))
-        } else if let Some(args) = arguments("15gemv_nvfp4_wide") {
-            Some(wide(*args.first()?, gpu))
-        } else if let Some(args) = arguments("14gemv_cuda_core") {
-            Some(direct(*args.get(1)?, *args.get(2)?))
-        } else if symbol.contains("9read_only") {
+        let family = |name: &str| symbol.strip_prefix(name).map(numbers);
+        if symbol == "gemv_tcgen05" {
+            Some(tcgen05(16, gpu))
+        } else if let Some(of) = family("gemv_tma") {
+            Some(tma(*of.first()?))
+        } else if let Some(of) = family("gemv_stream_nvfp4") {
+            Some(stream::facts(0, *of.first()?, gpu))
+        } else if let Some(of) = family("gemv_stream_f16") {
+            Some(stream::facts(1, *of.first()?, gpu))
+        } else if let Some(of) = family("gemv_stream_bf16") {
+            Some(stream::facts(2, *of.first()?, gpu))
+        } else if let Some(of) = family("gemv_ring") {
+            Some(ring(*of.first()?, *of.get(1)?))
+        } else if let Some(of) = family("gemv_dot") {
+            match *of.get(1)? {
+                4 => Some(wide(*of.first()?, gpu)),
+                blocks => Some(integer_dot(*of.first()?, blocks, gpu)),
+            }
+        } else if let Some((_, of)) = symbol
+            .strip_prefix("gemv_direct")
+            .and_then(|of| of.split_once("_n"))
+        {
+            let of = numbers(of);
+            Some(direct(*of.first()?, *of.get(1)?))
+        } else if symbol == "read_only" {
             // Four loads of 16 bytes a thread; eight CTAs an SM are launched.
             Some(plain(Some(8), 256 * 4 * 16))
-        } else if symbol.contains("8quantize") || symbol.contains("8relayout") {
+        } else if symbol.starts_with("quantize") || symbol.starts_with("relayout") {
             Some(plain(None, 0))
         } else {
             None
@@ -153,7 +162,7 @@ fn ring(chunks: u32, rows: u32) -> Facts {
     }
 }
 
-/// `gemv_cuda_core.cuh`: CTAs of 4 warps, as many as fit (the problem has thousands). A lane has the
+/// `gemv_direct.cuh`: CTAs of 4 warps, as many as fit (the problem has thousands). A lane has the
 /// next step's codes and scales of 4 rows (2 for more than two vectors) in flight.
 fn direct(vectors: u32, blocks: u32) -> Facts {
     let rows = if vectors <= 2 { 4 } else { 2 };
@@ -170,8 +179,8 @@ fn direct(vectors: u32, blocks: u32) -> Facts {
     }
 }
 
-/// `gemv_nvfp4.cuh`: one CTA an SM, of 16 warps (8 for more than two vectors); shared memory as in
-/// `int8::shared_bytes`, K not split. A lane has the next step of 4 rows in flight.
+/// `gemv_dot.cuh` with integers: one CTA an SM, of 16 warps (8 for more than two vectors); K not
+/// split. A lane has the next step of 4 rows in flight.
 fn integer_dot(vectors: u32, blocks: u32, gpu: &Gpu) -> Facts {
     let warps = if vectors <= 2 { 16 } else { 8 };
     let rows = 4;
@@ -190,7 +199,7 @@ fn integer_dot(vectors: u32, blocks: u32, gpu: &Gpu) -> Facts {
     }
 }
 
-/// `gemv_nvfp4_wide.cuh`: as `integer_dot` with four blocks; shared memory as in `wide::shared_bytes`. Rows
+/// `gemv_dot.cuh` with four blocks: as `integer_dot`, but for vectors in shared memory as f16. Rows
 /// are loaded again as soon as they are used, so that a little less is in flight than a whole step.
 fn wide(vectors: u32, gpu: &Gpu) -> Facts {
     let narrow = integer_dot(vectors, 4, gpu);
@@ -217,7 +226,7 @@ fn stages_bytes(stages: u32, vector_rows: u32, scale_rows: u32) -> u32 {
     stages * stage.next_multiple_of(1024) + 1024 - 16
 }
 
-/// `gemv_cuda_core_tma.cuh`: 8 warps consume and one loads. The default (`src/config/tile.rs`) is the
+/// `gemv_tma.cuh`: 8 warps consume and one loads. The default (`src/config/tile.rs`) is the
 /// smallest even number of stages that gives an SM enough in flight, with two CTAs up to two vectors. A
 /// lane multiplies 64 elements of four rows a step.
 fn tma(vectors: u32) -> Facts {
@@ -266,14 +275,10 @@ fn tcgen05(mma_n: u32, gpu: &Gpu) -> Facts {
     }
 }
 
-/// The integers of `ILi0ELj16EE` behind the name, where the name stands in the symbol.
-fn template_arguments(symbol: &str, name: &str) -> Option<Vec<u32>> {
-    let (_, rest) = symbol.split_once(name)?;
-    let (arguments, _) = rest.strip_prefix('I')?.split_once("EE")?;
-    arguments
-        .split('E')
-        .map(|argument| argument.get(2..)?.parse().ok())
-        .collect()
+/// 1 and 2 of `_n1_b2`.
+fn numbers(text: &str) -> Vec<u32> {
+    let digits = text.split(|c: char| !c.is_ascii_digit());
+    digits.filter_map(|number| number.parse().ok()).collect()
 }
 
 #[cfg(test)]
@@ -281,45 +286,42 @@ mod tests {
     use super::*;
 
     fn of(symbol: &str) -> Facts {
-        Facts::of(symbol, Gpu::of_arch("100a").unwrap()).unwrap()
+        Facts::of(symbol, Gpu::of_arch("100f").unwrap()).unwrap()
     }
 
     #[test]
-    fn template_arguments_of_symbols() {
-        let symbol = "_ZN5nvfp414gemv_cuda_coreILi0ELi8ELi2EEEvNS_14CudaCoreParamsE";
+    fn numbers_of_symbols() {
+        assert_eq!(numbers("_n8_b2"), [8, 2]);
         assert_eq!(
-            template_arguments(symbol, "14gemv_cuda_core"),
-            Some(vec![0, 8, 2])
+            of("gemv_direct_bf16_n8_b2").cta_bytes_in_flight,
+            4 * 32 * 2 * 2 * 9
         );
-        assert_eq!(template_arguments(symbol, "10gemv_nvfp4"), None);
     }
 
     #[test]
     fn configurations_are_the_defaults() {
-        let dot = of("_ZN5nvfp410gemv_nvfp4ILi1ELi2EEEvv");
+        let dot = of("gemv_dot_n1_b2");
         assert_eq!(dot.cta_bytes_in_flight, 16 * 32 * 4 * 18);
         assert_eq!(dot.dynamic_shared, 448 * 20 + 57 * 16);
-        let wide = of("_ZN5nvfp415gemv_nvfp4_wideILi1EEEvv");
+        let wide = of("gemv_dot_n1_b4");
         assert_eq!(wide.cta_bytes_in_flight, 16 * 32 * 4 * 36);
         assert_eq!(wide.dynamic_shared, 512 * 34 + 57 * 16);
         assert_eq!(wide.step.unwrap().unrolled(16), Some(1));
-        let tma = of("_ZN5nvfp43tma18gemv_cuda_core_tmaILi1EEEvv");
+        let tma = of("gemv_tma_n1");
         assert_eq!(
             (tma.cta_bytes_in_flight, tma.dynamic_shared),
             (2 * 18432, 2 * 20480 + 1008)
         );
         // Two CTAs' stages and columns fit an SM.
-        for (mma_n, stages, columns) in [(16, 4, 256), (64, 3, 256), (128, 2, 256)] {
-            let facts = of(&format!("_ZN5nvfp47tcgen0512gemv_tcgen05ILj{mma_n}EEEvv"));
-            assert_eq!(facts.cta_bytes_in_flight, stages * 18432, "{mma_n}");
-            assert_eq!(facts.tensor_columns, columns, "{mma_n}");
-        }
-        assert!(Facts::of("_Z5otherv", Gpu::of_arch("80").unwrap()).is_none());
+        let facts = of("gemv_tcgen05");
+        assert_eq!(facts.cta_bytes_in_flight, 4 * 18432);
+        assert_eq!(facts.tensor_columns, 256);
+        assert!(Facts::of("other", Gpu::of_arch("80").unwrap()).is_none());
     }
 
     #[test]
     fn unrolling_shows_in_the_dot_products() {
-        let step = of("_ZN5nvfp410gemv_nvfp4ILi1ELi2EEEvv").step.unwrap();
+        let step = of("gemv_dot_n1_b2").step.unwrap();
         assert_eq!(step.weights, 128);
         assert_eq!(step.unrolled(64), Some(1));
         assert_eq!(step.unrolled(128), Some(2));

@@ -109,10 +109,10 @@ main_loop = ['LDG.256']
 min_share_of_memory = 0.9
 ";
 
-    /// As of gemv_tcgen05<16>, just within the budget.
+    /// As of gemv_tcgen05, just within the budget.
     fn figures() -> Figures {
-        let gpu = Gpu::of_arch("100a").unwrap();
-        let symbol = "_ZN5nvfp47tcgen0512gemv_tcgen05ILj16EEEvv";
+        let gpu = Gpu::of_arch("100f").unwrap();
+        let symbol = "gemv_tcgen05";
         Figures {
             gpu: gpu.name,
             shape: "",

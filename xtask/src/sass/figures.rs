@@ -179,7 +179,7 @@ pub(crate) fn reserved_in_usage(arch: &str) -> u32 {
 mod tests {
     use super::*;
 
-    /// A step of gemv_nvfp4<1, 1>, four rows of one block: 32 dp4a for 64 products.
+    /// A step of gemv_dot_n1_b1, four rows of one block: 32 dp4a for 64 products.
     fn kernel(dots: usize) -> Kernel {
         let mut code: Vec<String> = vec!["MOV R1, R2".into()];
         code.push("LDS.128 R4, [R2]".into());
@@ -191,7 +191,7 @@ mod tests {
         code.push("EXIT".into());
         let lines = code.iter().enumerate();
         Kernel {
-            symbol: "_ZN5nvfp410gemv_nvfp4ILi1ELi1EEEvNS_14CudaCoreParamsE".into(),
+            symbol: "gemv_dot_n1_b1".into(),
             arch: "90a".into(),
             registers: 128,
             shared: 1024,

@@ -5,7 +5,7 @@ use serde::Serialize;
 /// One GPU for an architecture, and its SM's limits.
 ///
 /// Limits: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability" (8.0, 9.0, 10.0,
-/// 12.0; 10.3 as 10.0) and, for 512 columns of tensor memory, the PTX ISA, "Tensor Memory".
+/// 12.0) and, for 512 columns of tensor memory, the PTX ISA, "Tensor Memory".
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Gpu {
     /// Without its prefix: 90a.
@@ -66,7 +66,7 @@ pub(crate) const LATENCY: f64 = 0.9e-6;
 
 const PUBLIC_B200: &str = "public figures (1.85 GHz, 8 TB/s), not measured";
 
-pub(crate) const GPUS: [Gpu; 5] = [
+pub(crate) const GPUS: [Gpu; 4] = [
     Gpu {
         arch: "80",
         name: "A100 80 GB SXM",
@@ -86,7 +86,7 @@ pub(crate) const GPUS: [Gpu; 5] = [
         sm: Sm::new(2048, 32, 228, 0),
     },
     Gpu {
-        arch: "100a",
+        arch: "100f",
         name: "B200",
         multiprocessors: 148,
         megahertz: 1850,
@@ -95,16 +95,7 @@ pub(crate) const GPUS: [Gpu; 5] = [
         sm: Sm::new(2048, 32, 228, 512),
     },
     Gpu {
-        arch: "103a",
-        name: "B300",
-        multiprocessors: 148,
-        megahertz: 1850,
-        gigabytes: 8000,
-        source: "8 TB/s is public; SMs and clock assumed to be B200's, not measured",
-        sm: Sm::new(2048, 32, 228, 512),
-    },
-    Gpu {
-        arch: "120a",
+        arch: "120f",
         name: "RTX 5090",
         multiprocessors: 170,
         megahertz: 2407,
@@ -169,7 +160,7 @@ mod tests {
         shared_bytes: u32,
         tensor_columns: u32,
     ) -> (u32, &'static str) {
-        let sm = &Gpu::of_arch("100a").unwrap().sm;
+        let sm = &Gpu::of_arch("100f").unwrap().sm;
         let need = Need {
             threads,
             registers,

@@ -103,9 +103,9 @@ mod tests {
             ..Kernel::default()
         };
         let kernels = [
-            kernel("100a", "_ZN5nvfp44ring9gemv_ringILi2ELj1ELb1EEEvv"),
-            kernel("90a", "_ZN5nvfp44ring9gemv_ringILi2ELj2ELb1EEEvv"),
-            kernel("90a", "_ZN5nvfp44ring9gemv_ringILi2ELj1ELb1EEEvv"),
+            kernel("100f", "gemv_ring_c2_r1"),
+            kernel("90a", "gemv_ring_c2_r2"),
+            kernel("90a", "gemv_ring_c2_r1"),
         ];
         let found = measured.kernels[0].find(&kernels).unwrap();
         assert!(std::ptr::eq(found, &kernels[2]));

@@ -67,7 +67,6 @@ pub(crate) fn command(workspace: &Workspace, args: &SassArgs) -> Result<()> {
         dump::read(&cuobjdump, file, &mut kernels)?;
     }
     let mut kernels: Vec<Kernel> = kernels.into_values().collect();
-    dump::demangle(&mut kernels);
     kernels.iter_mut().for_each(Kernel::examine);
     let findings = budget.examine(&kernels);
     let report = Report {

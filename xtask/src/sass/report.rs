@@ -79,7 +79,7 @@ impl Report<'_> {
             for column in COLUMNS {
                 print!(" {:>7}", count(kernel, column));
             }
-            println!("  {}", short_name(kernel));
+            println!("  {}", kernel.symbol);
         }
         println!();
     }
@@ -191,7 +191,7 @@ fn estimate_line(kernel: &Kernel, figures: &Figures) -> String {
         let value = estimate.and_then(|estimate| estimate.of_memory(resource));
         line += &format!(" {:>7}", number(value));
     }
-    line + &format!("  {:<13} {}", limit(estimate), short_name(kernel))
+    line + &format!("  {:<13} {}", limit(estimate), kernel.symbol)
 }
 
 fn limit(estimate: Option<&Estimate>) -> String {
@@ -205,7 +205,7 @@ fn print_times(measured: &MeasuredKernel, kernel: &Kernel) {
     let shares = measured.times.iter().map(Time::share);
     println!(
         "  {} (sm_{}): estimated limit {}; measured {:.2} to {:.2}",
-        short_name(kernel),
+        kernel.symbol,
         kernel.arch,
         limit(kernel.estimate.as_ref()),
         shares.clone().fold(f64::INFINITY, f64::min),
@@ -221,15 +221,6 @@ fn print_times(measured: &MeasuredKernel, kernel: &Kernel) {
         );
     }
     println!();
-}
-
-/// Without namespaces, parameters and return type.
-fn short_name(kernel: &Kernel) -> String {
-    let name = kernel.name.split('(').next().unwrap_or("");
-    let name = name.strip_prefix("void ").unwrap_or(name);
-    ["nvfp4::", "tma::", "tcgen05::"]
-        .iter()
-        .fold(name.to_owned(), |name, space| name.replace(space, ""))
 }
 
 fn count(kernel: &Kernel, pattern: &str) -> u32 {

@@ -13,7 +13,6 @@ pub(super) fn facts(activation: u32, vectors: u32, gpu: &Gpu) -> Facts {
     let most = if vectors <= 2 { 16 } else { 12 };
     // `scaled_from` in `csrc/kernels/gemv_stream.cuh`.
     let scaled = vectors >= if activation == 2 { 2 } else { 4 };
-    // `lay_out` of `csrc/launch/gemv_stream.cu`.
     let shared = |warps: u32, stages: u32, batches: u32| {
         let zero_blocks = if scaled { 0 } else { 10 };
         let (columns, block_bytes, scale_bytes) = match (activation, vectors) {
@@ -60,7 +59,7 @@ mod tests {
     #[test]
     fn queues_take_what_shared_memory_has() {
         let of = |arch: &str| facts(0, 1, Gpu::of_arch(arch).unwrap());
-        let (hopper, consumer) = (of("90a"), of("120a"));
+        let (hopper, consumer) = (of("90a"), of("120f"));
         assert_eq!(hopper.threads, 512);
         assert_eq!(hopper.cta_bytes_in_flight, 16 * 3 * 2304);
         assert!(consumer.cta_bytes_in_flight < hopper.cta_bytes_in_flight);
