@@ -355,7 +355,6 @@ fn wrong_plans() {
         vector_scale_layout.tiled = ROW_0,
         cached = "a hint",
         resident = "a hint",
-        __bindgen_padding_0 = PADDING,
         epilogue.alpha + 4 = PADDING,
         epilogue.output_type + 4 = PADDING,
     ];
