@@ -14,7 +14,7 @@ use crate::support::sim::Simulator;
 
 crate::trials! {
     simulator: nvfp4, f16, bf16, f32, faults_nvfp4, faults_f16, wrong_plans;
-    long: sampled_faults;
+    long: all_faults_nvfp4, sampled_faults;
 }
 
 /// Every type, number of vectors and layout, on every architecture; blocks a load and parts of K by turns.
@@ -75,23 +75,23 @@ pub(crate) fn runs(
     arch: &'static str,
     activation: Activation,
     n: usize,
-    lengths: [usize; 3],
+    sizes: [(usize, usize); 3],
     config: impl Fn(u32) -> nvfp4_gemv::kernel::Config,
 ) -> Vec<Run> {
     use ScaleLayout::{Linear, Tiled128x4};
     let fewer = if n > 2 { n - 1 } else { n };
     [
-        (Tiled128x4, 226, lengths[0], 2, fewer, FloatType::F32),
-        (Linear, 57, lengths[1], 1, n, FloatType::F32),
-        (Linear, 13, lengths[2], 1, n, FloatType::F16),
+        (Tiled128x4, sizes[0], 2, fewer, FloatType::F32),
+        (Linear, sizes[1], 1, n, FloatType::F32),
+        (Linear, sizes[2], 1, n, FloatType::F16),
     ]
-    .map(|(layout, m, k, k_split, n, output)| {
+    .map(|(layout, (m, k), k_split, n, output)| {
         let shape = Shape::new(m, n, k, 2).expect("a shape");
         let case = Case {
             activation,
             output,
-            row_alpha: m == 57,
-            vector_alpha: m == 57 && activation == Activation::Nvfp4,
+            row_alpha: output == FloatType::F32,
+            vector_alpha: output == FloatType::F32 && activation == Activation::Nvfp4,
             ..Case::new(shape, Data::Integers, layout, 5)
         };
         Run::new(arch, &case, config(k_split), false, Uninitialised::Error)
@@ -138,14 +138,27 @@ pub(crate) fn demand_sampled(name: &str, arch: &'static str, runs: Vec<Run>, lea
 }
 
 /// Demands that every fault of shared memory and shuffles is noticed.
-pub(crate) fn demand_all(name: &str, arch: &'static str, runs: Vec<Run>, least: usize) {
+pub(crate) fn demand_all(
+    name: &str,
+    arch: &'static str,
+    runs: Vec<Run>,
+    pick: fn(&Mutant) -> bool,
+) {
     let runs = runs.into_iter().map(Run::in_one_row).collect();
-    let subject = subject(name, arch, runs, policies(), shared_memory);
-    demand(&subject, LIST, least);
+    let subject = subject(name, arch, runs, policies(), pick);
+    demand(&subject, LIST, 30);
 }
 
-fn direct(activation: Activation, n: usize, blocks_per_load: u32) -> Vec<Run> {
-    runs("90a", activation, n, [544, 1088, 288], |k_split| {
+/// M and K.
+pub(crate) const LARGE: [(usize, usize); 3] = [(226, 544), (57, 1088), (13, 288)];
+
+fn direct(
+    activation: Activation,
+    n: usize,
+    blocks_per_load: u32,
+    sizes: [(usize, usize); 3],
+) -> Vec<Run> {
+    runs("90a", activation, n, sizes, |k_split| {
         let config = DirectConfig {
             blocks_per_load,
             warps: 4,
@@ -156,32 +169,39 @@ fn direct(activation: Activation, n: usize, blocks_per_load: u32) -> Vec<Run> {
 }
 
 fn faults_nvfp4() {
-    demand_all(
-        "gemv_direct",
-        "90a",
-        direct(Activation::Nvfp4, 8, 2),
-        60,
-    );
+    let runs = direct(Activation::Nvfp4, 8, 2, LARGE);
+    let pick = |mutant: &Mutant| shared_memory(mutant) && share(mutant, 4);
+    demand_all("gemv_direct", "90a", runs, pick);
+}
+
+fn all_faults_nvfp4() {
+    let runs = direct(Activation::Nvfp4, 8, 2, LARGE);
+    demand_all("gemv_direct", "90a", runs, shared_memory);
 }
 
 fn faults_f16() {
-    demand_all("gemv_direct", "90a", direct(Activation::F16, 1, 1), 20);
+    let runs = direct(Activation::F16, 1, 1, LARGE);
+    demand_all("gemv_direct", "90a", runs, shared_memory);
 }
 
 fn sampled_faults() {
     demand_sampled(
         "gemv_direct",
         "90a",
-        direct(Activation::Nvfp4, 8, 2),
+        direct(Activation::Nvfp4, 8, 2, LARGE),
         90,
     );
-    demand_sampled("gemv_direct", "90a", direct(Activation::F16, 1, 1), 90);
+    demand_sampled(
+        "gemv_direct",
+        "90a",
+        direct(Activation::F16, 1, 1, LARGE),
+        90,
+    );
 }
 
 /// What changes nothing in the kernels direct and dot, whose parameters are the same.
 pub(crate) fn harmless() -> Vec<(At, &'static str)> {
     let words = crate::words![Params:
-        n = "a kernel has no more vectors than its name says",
         epilogue.alpha + 4 = PADDING,
         epilogue.output_type + 4 = PADDING,
     ];
@@ -192,5 +212,6 @@ pub(crate) fn harmless() -> Vec<(At, &'static str)> {
 fn wrong_plans() {
     let dot = crate::words![Params: tiles_per_cta = "dot's", tiles_left = "dot's"];
     let harmless = [&harmless()[..], &dot].concat();
-    demand_right_plans("90a", &direct(Activation::Nvfp4, 8, 2), &harmless);
+    let runs = direct(Activation::Nvfp4, 8, 2, [(130, 544), (17, 1088), (5, 288)]);
+    demand_right_plans("90a", &runs, &harmless);
 }

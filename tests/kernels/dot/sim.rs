@@ -1,15 +1,17 @@
 //! `gemv_dot`: integer products, and f16 products of four blocks a load.
 
+use std::mem::offset_of;
 use std::sync::Arc;
 
 use nvfp4_gemv::format::{e2m1, e4m3};
 use nvfp4_gemv::kernel::DotConfig;
+use nvfp4_gemv::kernel::params::nvfp4_direct_params as Params;
 use nvfp4_gemv::problem::Problem;
 use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
 use ptx_sim::{Policy, Timing};
 
-use crate::direct::sim::{demand_all, demand_sampled, harmless, runs};
-use crate::support::faults::{Run, demand_right_plans};
+use crate::direct::sim::{LARGE, demand_all, demand_sampled, harmless, runs, shared_memory};
+use crate::support::faults::{At, Run, demand_right_plans};
 use crate::support::operands::{Case, Data, Operands, numbers};
 use crate::support::ptx::ALL;
 use crate::support::schedules::options;
@@ -148,8 +150,8 @@ fn wide_loads_everywhere() {
     }
 }
 
-fn dot(arch: &'static str, blocks_per_load: u32, lengths: [usize; 3]) -> Vec<Run> {
-    runs(arch, Activation::Nvfp4, 2, lengths, |k_split| {
+fn dot(arch: &'static str, blocks_per_load: u32, sizes: [(usize, usize); 3]) -> Vec<Run> {
+    runs(arch, Activation::Nvfp4, 2, sizes, |k_split| {
         let config = DotConfig {
             blocks_per_load,
             warps: 4,
@@ -160,29 +162,30 @@ fn dot(arch: &'static str, blocks_per_load: u32, lengths: [usize; 3]) -> Vec<Run
     })
 }
 
-fn integer() -> Vec<Run> {
-    dot("90a", 2, [544, 1088, 288])
-}
-
-fn four_blocks() -> Vec<Run> {
-    dot("100a", 4, [4224, 2176, 320])
-}
+const WIDE: [(usize, usize); 3] = [(226, 4224), (57, 2176), (13, 320)];
 
 fn faults() {
-    demand_all("gemv_dot", "90a", integer(), 30);
+    demand_all("gemv_dot", "90a", dot("90a", 2, LARGE), shared_memory);
 }
 
 fn faults_wide() {
-    demand_all("gemv_dot_wide", "100a", four_blocks(), 30);
+    demand_all("gemv_dot_wide", "100a", dot("100a", 4, WIDE), shared_memory);
 }
 
 fn sampled_faults() {
-    demand_sampled("gemv_dot", "90a", integer(), 90);
+    demand_sampled("gemv_dot", "90a", dot("90a", 2, LARGE), 90);
     // A small sample, with the same equivalent fault in unrolled copies.
-    demand_sampled("gemv_dot_wide", "100a", four_blocks(), 80);
+    demand_sampled("gemv_dot_wide", "100a", dot("100a", 4, WIDE), 80);
 }
 
 fn wrong_plans() {
-    demand_right_plans("90a", &integer(), &harmless());
-    demand_right_plans("100a", &four_blocks(), &harmless());
+    let integer = dot("90a", 2, [(130, 544), (17, 1088), (5, 288)]);
+    let more = [(
+        At::Word(offset_of!(Params, n)),
+        "the kernel of two has no more vectors",
+    )];
+    let harmless = [&harmless()[..], &more].concat();
+    demand_right_plans("90a", &integer, &harmless);
+    let wide = dot("100a", 4, [(130, 320), (9, 2176), (5, 320)]);
+    demand_right_plans("100a", &wide, &harmless);
 }

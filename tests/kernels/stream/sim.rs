@@ -237,6 +237,10 @@ fn cases() -> [Cutting; 4] {
 
 /// Of the kernel for `n` NVFP4 vectors.
 fn runs(n: usize) -> Vec<Run> {
+    cases_on(n, cases().into_iter())
+}
+
+fn cases_on(n: usize, cases: impl Iterator<Item = Cutting>) -> Vec<Run> {
     let run = |(i, cutting): (usize, Cutting)| {
         let case = Case {
             vector_layout: ScaleLayout::ALL[i % 2],
@@ -248,7 +252,7 @@ fn runs(n: usize) -> Vec<Run> {
         let (config, chained) = (cutting.config, cutting.chained);
         Run::new("90a", &case, config, chained, Uninitialised::Error)
     };
-    cases().into_iter().enumerate().map(run).collect()
+    cases.enumerate().map(run).collect()
 }
 
 fn faults(n: usize) {
@@ -270,9 +274,14 @@ fn wrong_plans() {
         warps_magic = "few numbers are divided",
         dependent = "a run has one grid",
         far_ahead = "a hint",
+        x_at = "a column of the vectors has room for one block more",
+        sums_at = "sums have room for more tiles than a CTA has here",
+        parts_at = "the same",
         epilogue.alpha + 4 = PADDING,
         epilogue.output_type + 4 = PADDING,
     ];
-    let runs = [runs(1), runs(3)].concat();
+    // CTAs that keep the vectors of some of the batches.
+    let some = cutting((20, 256, 6), ScaleLayout::Linear, (1, 3, 6));
+    let runs = [runs(1), runs(3), cases_on(1, [some].into_iter())].concat();
     demand_right_plans("90a", &runs, &harmless);
 }

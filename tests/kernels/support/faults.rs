@@ -33,8 +33,9 @@ impl Run {
         let config = config.into();
         let loaded = Loaded::new(&Arc::new(Operands::new(case)), arch);
         let plan = loaded.plan(config, &gpu(arch), chained);
-        let &[planned] = plan.launches() else {
-            panic!("{config:?}: {} launches", plan.launches().len());
+        let mut parts = plan.launches().iter().flat_map(plan::Launch::parts);
+        let (Some(planned), None) = (parts.next(), parts.next()) else {
+            panic!("{config:?} has several launches");
         };
         Self {
             roundings: config.roundings(&case.shape, case.activation),
@@ -234,57 +235,44 @@ impl Wrong {
     }
 }
 
-/// A wrong plan is noticed under one of a few schedules in one of the runs at least: by a wrong result, or by the
-/// simulator. `harmless` says where some are not, and why.
+/// A wrong plan is noticed in one of the runs at least: by a wrong result, or by the simulator. `harmless` says where
+/// some are not, and why.
 pub(crate) fn demand_right_plans(arch: &'static str, runs: &[Run], harmless: &[(At, &str)]) {
-    let few = super::schedules::few(1);
+    let mut options = super::schedules::few(1)[1].clone();
+    options.timeouts = 50;
     let mut faults = BTreeSet::new();
-    let mut budgets = Vec::new();
+    let mut trials = Vec::new();
     for run in runs {
-        let program = &ptx::entry(run.planned.entry, arch).program;
-        let ran = run
-            .run(program, &run.launch(), &few[1])
-            .expect("a right plan runs");
+        let entry = ptx::entry(run.planned.entry, arch);
+        let ran = run.run(&entry.program, &run.launch(), &options);
+        let ran = ran.expect("a right plan runs");
         assert_eq!(ran.wrong, None);
-        budgets.push(ran.report.thread_instructions * 3 + 100_000);
+        trials.push((ran.report.thread_instructions, entry, run));
         faults.extend(Wrong::all(&run.planned));
     }
-    let noticed = |fault: Wrong| {
+    trials.sort_by_key(|(cost, ..)| *cost);
+    let notices = |fault: Wrong| {
         let mut planted = false;
-        let trials = few
-            .iter()
-            .flat_map(|options| runs.iter().zip(&budgets).map(move |run| (options, run)));
-        for (options, (run, &budget)) in trials {
-            let Some(wrong) = fault.planted(&run.planned) else {
-                continue;
-            };
+        let mut notices = trials.iter().filter_map(|(cost, entry, run)| {
+            let wrong = fault.planted(&run.planned)?;
             planted = true;
             let options = Options {
-                budget,
-                timeouts: 50,
+                budget: cost * 3 + 100_000,
                 ..options.clone()
             };
-            let Ok(launches) = launches(&wrong) else {
-                return true;
-            };
-            let program = &ptx::entry(run.planned.entry, arch).program;
-            match run.run(program, &launches[0], &options) {
-                Ok(ran) if ran.wrong.is_none() => {}
-                _ => return true,
-            }
-        }
-        !planted
+            let launches = launches(&wrong).ok()?;
+            let ran = run.run(&entry.program, &launches[0], &options);
+            Some(!ran.is_ok_and(|ran| ran.wrong.is_none()))
+        });
+        notices.any(|noticed| noticed) || !planted
     };
-    let unnoticed: Vec<Wrong> = faults
-        .into_iter()
-        .filter(|&fault| !noticed(fault))
-        .collect();
-    let (listed, left): (Vec<Wrong>, Vec<Wrong>) = unnoticed
-        .into_iter()
-        .partition(|fault| harmless.iter().any(|(at, _)| fault.at() == *at));
+    let faults = faults.into_iter();
+    let unnoticed: Vec<Wrong> = faults.filter(|&fault| !notices(fault)).collect();
+    let is_listed = |fault: &Wrong| harmless.iter().any(|(at, _)| fault.at() == *at);
+    let left: Vec<_> = unnoticed.iter().filter(|fault| !is_listed(fault)).collect();
     assert!(left.is_empty(), "without effect: {left:?}");
     for (at, why) in harmless {
-        let found = listed.iter().any(|fault| fault.at() == *at);
+        let found = unnoticed.iter().any(|fault| fault.at() == *at);
         assert!(found, "every fault at {at:?} is noticed: {why}");
     }
 }

@@ -263,7 +263,7 @@ impl Operands {
                     Data::Recorded => SplitMix(case.seed).alphas(shape),
                     // Powers of two: no rounding.
                     _ => (0..shape.l() * shape.n())
-                        .map(|vector| [1.0, 0.5, 0.25, 2.0][vector % 4])
+                        .map(|vector| [1.0, 0.5, 0.25, 2.0, 4.0][vector % 5])
                         .collect(),
                 };
             }

@@ -7,6 +7,7 @@ use ptx_sim::trace::TrackKind;
 use ptx_sim::trace::draw::{DrawOptions, draw};
 use ptx_sim::{Policy, SimError, Timing, Trace};
 
+use crate::support::faults::{no_arithmetic, share};
 use crate::support::ptx::{self, Entry};
 use crate::support::schedules::options;
 use crate::tile::Kernel;
@@ -14,7 +15,7 @@ use crate::tile::Kernel;
 crate::trials! {
     simulator: odd_shapes, contest_shapes, schedules, sums_in_rank_order, faults, wrong_plans, loads_before_the_wait,
         order_around_the_allocation, picture;
-    long: all_odd_shapes, all_contest_shapes, all_schedules;
+    long: all_odd_shapes, all_contest_shapes, all_schedules, all_faults;
 }
 
 const KERNEL: Kernel = Kernel {
@@ -58,7 +59,11 @@ fn loads_before_the_wait() {
 }
 
 fn faults() {
-    KERNEL.faults();
+    KERNEL.faults(|mutant| no_arithmetic(mutant) && share(mutant, 4));
+}
+
+fn all_faults() {
+    KERNEL.faults(no_arithmetic);
 }
 
 fn wrong_plans() {

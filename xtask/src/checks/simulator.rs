@@ -1,22 +1,29 @@
-//! What the simulator's own tests leave out because it takes minutes in debug builds: its ignored tests.
+//! What the tests leave out because it takes minutes in debug builds.
 
 use anyhow::Result;
 
 use crate::checks::Context;
 
-/// The conformance kernels with 200 seeds each, and all faults planted in the largest of them. About a
-/// minute each for the release build and for the runs, on two processors.
+/// The conformance kernels with 200 seeds each, all faults planted in the largest of them, and the long simulations of the crate's kernels: sweeps of all
+/// configs and shapes, and samples of planted faults.
 pub(super) fn check(context: &Context<'_>) -> Result<()> {
-    context.cargo.run([
-        "test",
-        "--release",
-        "--package",
-        "ptx-sim",
-        "--test",
-        "conformance",
-        "--test",
-        "planted_faults",
-        "--",
-        "--ignored",
-    ])
+    let suites = [
+        ["ptx-sim", "conformance", "--ignored"].as_slice(),
+        &["ptx-sim", "planted_faults", "--ignored"],
+        &["nvfp4-gemv", "kernels", "--ignored", "long"],
+    ];
+    for suite in suites {
+        let (package, test) = (suite[0], suite[1]);
+        let cargo = [
+            "test",
+            "--release",
+            "--package",
+            package,
+            "--test",
+            test,
+            "--",
+        ];
+        context.cargo.run([&cargo, &suite[2..]].concat())?;
+    }
+    Ok(())
 }
