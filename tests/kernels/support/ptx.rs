@@ -28,7 +28,8 @@ fn found() -> &'static Result<Nvcc, String> {
 /// Why nothing can be compiled.
 pub(crate) fn missing() -> Option<String> {
     let missing = found().as_ref().err()?;
-    Some(missing.lines().next().unwrap_or("no nvcc").into())
+    let why = missing.lines().next().unwrap_or("no nvcc");
+    Some(why.trim_end_matches(". Looked at:").into())
 }
 
 /// The value of a key, made once; others are made at the same time.
