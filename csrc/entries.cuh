@@ -10,12 +10,11 @@ struct Entry {
 
 }  // namespace nvfp4
 
-// Lists what `entries` has, a macro that applies another one to each name.
+// Lists what `entries` has, a macro that applies another one to each name. `unit` may be a macro too.
 #define NVFP4_ENTRY(name, ...) {#name, reinterpret_cast<const void *>(name)},
-// A unit may be a macro.
 #define NVFP4_TABLE(unit, entries) NVFP4_TABLE_OF(unit, entries)
-#define NVFP4_TABLE_OF(unit, entries)                 \
-    extern "C" {                                      \
-    extern const nvfp4::Entry nvfp4_entries_##unit[]; \
+#define NVFP4_TABLE_OF(unit, entries)                                                     \
+    extern "C" {                                                                          \
+    extern const nvfp4::Entry nvfp4_entries_##unit[];                                     \
     const nvfp4::Entry nvfp4_entries_##unit[] = {entries(NVFP4_ENTRY){nullptr, nullptr}}; \
     }

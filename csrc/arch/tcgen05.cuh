@@ -1,5 +1,5 @@
-// tcgen05: fifth-generation tensor cores and tensor memory, one instruction a function. sm_100a,
-// sm_103a and their families. Rules are the PTX ISA's, section "TensorCore 5th Generation Family
+// tcgen05: fifth-generation tensor cores and tensor memory, one instruction a function. Code for
+// compute capability 10.x alone. Rules are the PTX ISA's, section "TensorCore 5th Generation Family
 // Instructions".
 //
 // A tensor memory address is the lane (row) in the upper half and the column in the lower. Copies,

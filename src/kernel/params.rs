@@ -240,6 +240,16 @@ pub struct nvfp4_quantize_params {
     pub scales: u64,
     pub alpha: u64,
 }
+pub const NVFP4_READ_ONLY_THREADS: u32 = 256;
+pub const NVFP4_READ_ONLY_CTAS: u32 = 8;
+pub const NVFP4_READ_ONLY_LOADS: u32 = 4;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct nvfp4_read_only_params {
+    pub data: u64,
+    pub pieces: i64,
+    pub sink: u64,
+}
 pub const NVFP4_RELAYOUT_THREADS: u32 = 256;
 pub const NVFP4_RELAYOUT_TILE_ROWS: u32 = 128;
 pub const NVFP4_RELAYOUT_TILE_ATOMS: u32 = 8;
@@ -252,14 +262,4 @@ pub struct nvfp4_relayout_params {
     pub __bindgen_padding_0: [u8; 4usize],
     pub source: u64,
     pub destination: u64,
-}
-pub const NVFP4_READ_ONLY_THREADS: u32 = 256;
-pub const NVFP4_READ_ONLY_CTAS: u32 = 8;
-pub const NVFP4_READ_ONLY_LOADS: u32 = 4;
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
-pub struct nvfp4_read_only_params {
-    pub data: u64,
-    pub pieces: i64,
-    pub sink: u64,
 }

@@ -106,3 +106,39 @@ pub(crate) fn runs_on(arch: &str, (major, minor): (i32, i32)) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn units(arch: &str) -> Vec<&'static str> {
+        let exist = UNITS.iter().filter(|unit| unit.exists_for(arch));
+        exist.map(|unit| unit.name).collect()
+    }
+
+    #[test]
+    fn kernels_exist_where_their_instructions_do() {
+        let everywhere = ["gemv_direct", "gemv_dot", "gemv_stream", "helpers"];
+        assert_eq!(units("80"), everywhere);
+        assert_eq!(units("89"), everywhere);
+        for (arch, more) in [
+            ("90a", &["gemv_ring", "gemv_tma"][..]),
+            ("100", &["gemv_ring", "gemv_tma"]),
+            (
+                "100f",
+                &["gemv_dot_wide", "gemv_ring", "gemv_tma", "gemv_tcgen05"],
+            ),
+            (
+                "103a",
+                &["gemv_dot_wide", "gemv_ring", "gemv_tma", "gemv_tcgen05"],
+            ),
+            ("120f", &["gemv_dot_wide", "gemv_ring"]),
+        ] {
+            let mut expected = [&everywhere, more].concat();
+            expected.sort_unstable();
+            let mut found = units(arch);
+            found.sort_unstable();
+            assert_eq!(found, expected, "{arch}");
+        }
+    }
+}

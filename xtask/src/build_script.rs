@@ -33,7 +33,7 @@ mod tests {
             arch::parse("80; 90a,100f;80", unasked).unwrap(),
             ["80", "90a", "100f"]
         );
-        assert_eq!(arch::parse(arch::DEFAULT, unasked).unwrap().len(), 5);
+        assert_eq!(arch::parse(arch::DEFAULT, unasked).unwrap().len(), 4);
         for (list, says) in [
             ("", "names no architecture"),
             ("hopper", "\"hopper\" is not an architecture"),
@@ -87,7 +87,7 @@ mod tests {
         let bindings = include_str!("../../src/ffi.rs");
         let stubs = no_kernels::stubs(bindings).unwrap();
         let declared = bindings.matches("    pub fn nvfp4_").count();
-        assert!(declared > 10);
+        assert!(declared > 5);
         assert_eq!(stubs.matches("#[unsafe(no_mangle)]").count(), declared);
         assert!(no_kernels::stubs("pub struct x;").is_err());
     }

@@ -160,10 +160,13 @@ fn alone(ptx: &str, name: &str) -> Module {
 
 /// The units that may have an entry, the likeliest first: its name begins with theirs, or with their source's.
 fn units(entry: &str, arch: &str) -> impl Iterator<Item = &'static Unit> {
-    let mut units: Vec<&Unit> = of_arch(arch)
-        .filter(|unit| entry.starts_with(unit.source))
-        .collect();
-    units.sort_by_key(|unit| !entry.starts_with(unit.name));
+    let mut units: Vec<&Unit> = of_arch(arch).collect();
+    units.sort_by_key(|unit| {
+        (
+            !entry.starts_with(unit.name),
+            !entry.starts_with(unit.source),
+        )
+    });
     units.into_iter()
 }
 

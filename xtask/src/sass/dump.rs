@@ -148,7 +148,8 @@ struct Code {
 impl Code {
     fn line(&mut self, line: &str, kernels: &mut Kernels) {
         let line = line.trim();
-        if let Some(arch) = line.strip_prefix("code for sm_") {
+        // "code for sm_100" follows, also where it is for 100f.
+        if let Some(arch) = line.strip_prefix("arch = sm_") {
             self.arch = arch.to_owned();
             self.symbol.clear();
         } else if let Some(name) = line.strip_prefix("Function : ") {
@@ -198,8 +199,11 @@ Resource usage:
     #[test]
     fn reads_code() {
         let text = "\
-\tcode for sm_80
-\t.target\tsm_80
+arch = sm_100f
+code version = [1,8]
+
+\tcode for sm_100
+\t.target\tsm_100
 
 \t\tFunction : gemv
 \t.headerflags\t@\"EF_CUDA_SM80\"
@@ -212,7 +216,7 @@ Resource usage:
         let mut kernels = Kernels::new();
         let mut code = Code::default();
         text.lines().for_each(|line| code.line(line, &mut kernels));
-        let kernel = &kernels[&("80".into(), "gemv".into())];
+        let kernel = &kernels[&("100f".into(), "gemv".into())];
         let opcodes: Vec<(&str, u32)> = kernel
             .opcodes
             .iter()
