@@ -179,12 +179,12 @@ fn sampled_faults() {
 
 fn wrong_plans() {
     let integer = dot("90a", 2, [(130, 544), (17, 1088), (5, 288)]);
-    let more = crate::words![Params:
-        n = "the kernel of two has no more vectors",
-        tiles_left = "one tile more for every CTA gives all of them, too",
+    let n = crate::words![Params: n = "the kernel of two has no more vectors"];
+    let left = crate::words![Params:
+        tiles_left = "one tile more for every CTA gives all of them, too"
     ];
-    let harmless = [&harmless()[..], &more].concat();
-    demand_right_plans("90a", &integer, &harmless);
+    let both = [&harmless()[..], &n].concat();
+    demand_right_plans("90a", &integer, &[&both[..], &left].concat());
     let wide = dot("100a", 4, [(130, 320), (9, 2176), (5, 320)]);
-    demand_right_plans("100a", &wide, &harmless);
+    demand_right_plans("100a", &wide, &both);
 }
