@@ -45,7 +45,8 @@ enum Check {
     Workflows,
     /// src/ffi.rs and src/kernel/params.rs are what bindgen makes of csrc
     Bindings,
-    /// ptx-sim's ignored tests, optimised: 200 seeds of every conformance kernel, and all planted faults
+    /// Long simulations, optimised: conformance kernels with 200 seeds, all configs of the crate's kernels, all planted
+    /// faults
     Simulator,
     /// The crate compiles in one graph with candle-core and candle's features of cudarc
     Compat,
