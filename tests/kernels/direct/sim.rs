@@ -68,8 +68,8 @@ fn f32() {
     check(Activation::F32);
 }
 
-/// Launches of one kernel that between them have all it does: rows in two 128-row tiles of scales, with one vector
-/// less where that is the same kernel; warps that take two steps, and come second to a last tile of one row; other
+/// Launches of one kernel that between them have all it does: rows in two 128-row tiles of scales; warps that take two
+/// steps, and come second to a last tile of one row, with one vector less where that is the same kernel; other
 /// results. Two batches.
 pub(crate) fn runs(
     arch: &'static str,
@@ -81,8 +81,8 @@ pub(crate) fn runs(
     use ScaleLayout::{Linear, Tiled128x4};
     let fewer = if n > 2 { n - 1 } else { n };
     [
-        (Tiled128x4, sizes[0], 2, fewer, FloatType::F32),
-        (Linear, sizes[1], 1, n, FloatType::F32),
+        (Tiled128x4, sizes[0], 2, n, FloatType::F32),
+        (Linear, sizes[1], 1, fewer, FloatType::F32),
         (Linear, sizes[2], 1, n, FloatType::F16),
     ]
     .map(|(layout, (m, k), k_split, n, output)| {
