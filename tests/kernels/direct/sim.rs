@@ -191,16 +191,12 @@ fn sampled_faults() {
         direct(Activation::Nvfp4, 8, 2, LARGE),
         90,
     );
-<<<<<<< HEAD
     demand_sampled(
         "gemv_direct",
         "90a",
         direct(Activation::F16, 1, 1, LARGE),
         90,
     );
-=======
-    demand_sampled("gemv_direct", "90a", direct(Activation::F16, 1, 1, LARGE), 90);
->>>>>>> w-tsim
 }
 
 /// What changes nothing in the kernels direct and dot, whose parameters are the same.
