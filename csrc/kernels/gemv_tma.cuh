@@ -1,5 +1,5 @@
 // NVFP4 weights times NVFP4 vectors on CUDA cores, fed by the tensor-core kernel's load pipeline:
-// sm_90 and newer.
+// sm_90, sm_100 and sm_103.
 //
 // Groups of four warps take the K steps in turn. A lane has the rows r, r + 32, r + 64 and r + 96 of
 // one atom: 16 bytes hold their 16 scales, and eight lanes read 128 consecutive bytes of codes or

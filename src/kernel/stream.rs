@@ -62,9 +62,6 @@ impl KernelConfig for StreamConfig {
         job.row_length(STEP, "a multiple of 256")?;
         job.aligned_16()?;
         let shape = job.shape;
-        if shape.is_empty() {
-            return Err(Refusal::Empty);
-        }
         // The kernel counts places in 32 bits.
         if (shape.m() + 127) * shape.l() >= 1 << 31 {
             return Err(Refusal::Rows);

@@ -383,7 +383,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::{Config, Kernel, Tcgen05Config, TmaConfig};
+    use super::super::{Config, Tcgen05Config, TmaConfig};
     use super::*;
     use crate::gpu::Gpu;
     use crate::operands::{Alignment, Operands, RawOutput, RawVectors, RawWeights};
@@ -543,113 +543,6 @@ mod tests {
             let job = job(&shape, &gpu);
             pays_for_waves::<TmaConfig>(&job)?;
             pays_for_waves::<Tcgen05Config>(&job)?;
-        }
-    }
-
-    #[test]
-    fn what_has_no_kernel_is_refused() {
-        let gpu = b200();
-        let shape = Shape::gemv(256, 1024, 1).unwrap(); // four K steps
-        let job = job(&shape, &gpu);
-        for (stages, cluster, wrong) in [
-            (3, 1, Some("stages is 3, and may be 2, 4, 6")),
-            (14, 1, Some("stages is 14")),
-            (0, 1, Some("stages is 0")),
-            (4, 5, Some("cluster is 5")),
-            (4, 0, Some("cluster is 0")),
-            (12, 1, Some("bytes of shared memory")),
-            (4, 4, None),
-        ] {
-            let refusal = TmaConfig { stages, cluster }.check(&job).err();
-            let says = refusal.map(|refusal| refusal.to_string());
-            match (wrong, &says) {
-                (None, None) => {}
-                (Some(wrong), Some(says)) => assert!(says.contains(wrong), "{wrong}: {says}"),
-                _ => panic!("{wrong:?}: {says:?}"),
-            }
-        }
-        let odd = Tcgen05Config {
-            stages: 3,
-            cluster: 1,
-        };
-        assert_eq!(odd.check(&job), Ok(()));
-    }
-
-    #[test]
-    fn what_the_kernels_need() {
-        let shape = Shape::gemv(128, 96, 1).unwrap();
-        let refusal = |kernel: Kernel, shape: &Shape, operands: &Operands, cc, images| {
-            let gpu = Gpu::of_compute_capability(cc, images);
-            let available = kernel.available(&Job {
-                operands,
-                ..job(shape, &gpu)
-            });
-            available.map_or_else(|refusal| refusal.to_string(), |()| String::new())
-        };
-        let linear = ScaleLayout::Linear;
-        for kernel in [Kernel::Tma, Kernel::Tcgen05] {
-            for (operands, says) in [
-                (
-                    Operands {
-                        activation: Activation::F16,
-                        ..OPERANDS
-                    },
-                    "multiplies NVFP4 vectors",
-                ),
-                (
-                    Operands {
-                        weight_layout: linear,
-                        ..OPERANDS
-                    },
-                    "weights' scales are linear",
-                ),
-                (
-                    Operands {
-                        vector_layout: linear,
-                        ..OPERANDS
-                    },
-                    "vectors' scales are linear",
-                ),
-                (
-                    Operands {
-                        alignment: Alignment {
-                            scales: 8,
-                            ..Alignment::BEST
-                        },
-                        ..OPERANDS
-                    },
-                    "16 bytes",
-                ),
-            ] {
-                let said = refusal(kernel, &shape, &operands, (10, 0), "100f");
-                assert!(said.contains(says), "{says}: {said}");
-            }
-            let short = Shape::gemv(128, 48, 1).unwrap();
-            let said = refusal(kernel, &short, &OPERANDS, (10, 0), "100f");
-            assert!(
-                said.contains("K is 48, and it needs a multiple of 32"),
-                "{said}"
-            );
-            let large = Shape::gemv(1 << 21, 1 << 20, 1).unwrap();
-            let said = refusal(kernel, &large, &OPERANDS, (10, 0), "100f");
-            assert!(said.contains("2^40 bytes"), "{said}");
-        }
-        for (kernel, cc, images, says) in [
-            (Kernel::Tma, (8, 9), "80;90a", "9.0 or newer is needed"),
-            (Kernel::Tma, (9, 0), "80;90a", ""),
-            (Kernel::Tma, (12, 1), "80;120f", ""),
-            (Kernel::Tcgen05, (9, 0), "90a;100f", "10.x is needed"),
-            (Kernel::Tcgen05, (10, 3), "100f", ""),
-            (Kernel::Tcgen05, (12, 0), "120f", "10.x is needed"),
-            // Machine code for the device, but not of the kind that has the instructions.
-            (Kernel::Tcgen05, (10, 0), "100", "none of which runs this"),
-            (Kernel::Tcgen05, (10, 3), "100a", "none of which runs this"),
-        ] {
-            let said = refusal(kernel, &shape, &OPERANDS, cc, images);
-            assert!(
-                said.contains(says) && (says.is_empty() == said.is_empty()),
-                "{said}"
-            );
         }
     }
 

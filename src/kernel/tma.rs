@@ -49,7 +49,13 @@ impl Tiled for TmaConfig {
     }
 
     fn device(job: &Job<'_>) -> Result<(), Refusal> {
-        job.needs((9, 0), "9.0 or newer")
+        match job.gpu.compute_capability {
+            (9 | 10, _) => Ok(()),
+            found => Err(Refusal::ComputeCapability {
+                found,
+                needed: "9.x or 10.x",
+            }),
+        }
     }
 
     /// `__launch_bounds__` of the kernels.

@@ -72,10 +72,8 @@ pub(crate) fn placeholder(
 
 /// The launches of a config, or none where it cannot compute the call or there is nothing to compute.
 pub(crate) fn launches(config: &Config, call: &Call, gpu: &Gpu, chained: bool) -> Vec<Launch> {
-    match config.plan(call, gpu, chained) {
-        Ok(plan) if !call.shape().is_empty() => plan.launches().to_vec(),
-        _ => Vec::new(),
-    }
+    let plan = config.plan(call, gpu, chained);
+    plan.map_or_else(|_| Vec::new(), |plan| plan.launches().to_vec())
 }
 
 pub(crate) fn launch_json(launch: &Launch) -> Value {
