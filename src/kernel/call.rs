@@ -6,9 +6,9 @@ use super::params::{
 use crate::check::{self, Regions, pointer, reach, strided};
 use crate::error::Result;
 use crate::operands::{Operands, RawOutput, RawVectors, RawWeights};
-use crate::shape::Shape;
+use crate::shape::{Shape, Strides};
 use crate::tensor::{GlobalScale, combine};
-use crate::types::{FloatType, ScaleLayout};
+use crate::types::{Activation, FloatType, ScaleLayout};
 
 /// One problem by address, checked: what is in one is consistent.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,6 +63,55 @@ impl Call {
             call.check_addresses()?;
         }
         Ok(call)
+    }
+
+    /// A call with packed operands at addresses where no memory is: enough to plan its launches. The weights' codes and
+    /// scales are aligned to `align` bytes, a power of two, everything else as allocations are.
+    #[doc(hidden)]
+    pub fn nowhere(shape: &Shape, activation: Activation, layout: ScaleLayout, align: u64) -> Self {
+        let at = |i: u64| i << 59;
+        let packed = |row: usize| Strides {
+            row,
+            batch: row * shape.n(),
+        };
+        let dense = |element: FloatType| RawVectors::Dense {
+            element,
+            values: at(3),
+            strides: packed(shape.k() * element.bytes()),
+        };
+        Self {
+            shape: *shape,
+            weights: RawWeights {
+                codes: at(1) + align,
+                scales: at(2) + align,
+                layout,
+                global: GlobalScale::ONE,
+                row_alpha: 0,
+                row_alpha_batch_stride: 0,
+            },
+            vectors: match activation {
+                Activation::Nvfp4 => RawVectors::Nvfp4 {
+                    codes: at(3),
+                    code_strides: packed(shape.row_code_bytes()),
+                    scales: at(4),
+                    layout,
+                    scale_strides: Strides {
+                        row: shape.blocks(),
+                        batch: layout.bytes(shape.n(), shape.blocks()),
+                    },
+                    global: GlobalScale::ONE,
+                    vector_alpha: 0,
+                },
+                Activation::F16 => dense(FloatType::F16),
+                Activation::Bf16 => dense(FloatType::Bf16),
+                Activation::F32 => dense(FloatType::F32),
+            },
+            output: RawOutput {
+                address: at(5),
+                element: FloatType::F32,
+            },
+            alpha: 1.0,
+        }
     }
 
     fn check_addresses(&self) -> Result<()> {
@@ -166,7 +215,7 @@ impl Call {
             RawVectors::Dense {
                 values, strides, ..
             } => {
-                let none = crate::shape::Strides { row: 0, batch: 0 };
+                let none = Strides { row: 0, batch: 0 };
                 (values, strides, 0, ScaleLayout::Linear, none)
             }
         };

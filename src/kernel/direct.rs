@@ -194,7 +194,6 @@ fn rows_per_warp(entry: &Entry) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::super::Kernel;
-    use super::super::extremes::{call, job};
     use super::*;
     use crate::gpu::Gpu;
     use crate::operands::Operands;
@@ -212,7 +211,7 @@ mod tests {
         let (gpu, operands) = (h200(), Operands::new(Activation::Nvfp4, LINEAR));
         for (n, k, mine) in [(8, 4096, false), (8, 28672, true), (1, 1 << 20, true)] {
             let shape = Shape::new(4096, n, k, 1).unwrap();
-            let job = job(&shape, &operands, &gpu);
+            let job = Job::new(&shape, &operands, &gpu);
             assert_eq!(!Kernel::Direct.candidates(&job).is_empty(), mine, "{shape}");
             assert_eq!(Kernel::Dot.candidates(&job).is_empty(), mine, "{shape}");
             assert!(Kernel::Direct.default_config(&job).is_ok());
@@ -234,8 +233,8 @@ mod tests {
                 warps: 4,
                 k_split: 2,
             };
-            let call = call(&shape, &operands);
-            let plan = config.plan(&call, &job(&shape, &operands, &gpu));
+            let call = Call::nowhere(&shape, operands.activation, operands.weight_layout, 32);
+            let plan = config.plan(&call, &Job::new(&shape, &operands, &gpu));
             let launches = plan.launches();
             assert_eq!(launches.len(), 2);
             for (launch, entry) in launches.iter().zip(entries) {
@@ -248,10 +247,13 @@ mod tests {
         // One vector has tiles of four rows, and with tiled scales they come in groups of 32.
         let operands = Operands::new(Activation::Bf16, ScaleLayout::Tiled128x4);
         let shape = Shape::gemv(1000, 4096, 100_000).unwrap();
-        let job = job(&shape, &operands, &gpu);
+        let job = Job::new(&shape, &operands, &gpu);
         let config = DirectConfig::default_for(&job).unwrap();
         assert_eq!((config.warps, config.k_split), (4, 1));
-        let plan = config.plan(&call(&shape, &operands), &job);
+        let plan = config.plan(
+            &Call::nowhere(&shape, operands.activation, operands.weight_layout, 32),
+            &job,
+        );
         assert_eq!(plan.launches()[0].entry, "gemv_direct_bf16_n1_b2");
         assert_eq!(plan.launches()[0].grid, [64, 65535, 1]);
     }

@@ -268,7 +268,6 @@ fn ctas(job: &Job<'_>, per_sm: usize) -> u32 {
 mod tests {
     use std::mem::offset_of;
 
-    use super::super::extremes::{call, job};
     use super::*;
     use crate::gpu::Gpu;
     use crate::operands::Operands;
@@ -281,7 +280,7 @@ mod tests {
     fn default(m: usize, n: usize, k: usize, major: i32) -> DotConfig {
         let shape = Shape::new(m, n, k, 1).unwrap();
         let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
-        DotConfig::default_for(&job(&shape, &operands, &gpu(major))).unwrap()
+        DotConfig::default_for(&Job::new(&shape, &operands, &gpu(major))).unwrap()
     }
 
     #[test]
@@ -294,7 +293,7 @@ mod tests {
         // The tuner tries both widths.
         let (shape, gpu) = (Shape::gemv(4096, 7168, 1).unwrap(), gpu(10));
         let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
-        let candidates = DotConfig::candidates(&job(&shape, &operands, &gpu));
+        let candidates = DotConfig::candidates(&Job::new(&shape, &operands, &gpu));
         for blocks in [2, 4] {
             let of_them = |config: &&DotConfig| config.blocks_per_load == blocks;
             assert!(candidates.iter().filter(of_them).count() > 4, "{blocks}");
@@ -331,8 +330,8 @@ mod tests {
                 blocks_per_load,
                 ..config
             };
-            let call = call(&shape, &operands);
-            let plan = config.plan(&call, &job(&shape, &operands, &gpu));
+            let call = Call::nowhere(&shape, operands.activation, operands.weight_layout, 32);
+            let plan = config.plan(&call, &Job::new(&shape, &operands, &gpu));
             assert_eq!(plan.launches().len(), 2);
             for (launch, entry) in plan.launches().iter().zip(entries) {
                 assert_eq!(launch.entry, format!("gemv_dot_{entry}"));

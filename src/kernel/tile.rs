@@ -386,10 +386,8 @@ mod tests {
     use super::super::{Config, Tcgen05Config, TmaConfig};
     use super::*;
     use crate::gpu::Gpu;
-    use crate::operands::{Alignment, Operands, RawOutput, RawVectors, RawWeights};
+    use crate::operands::{Alignment, Operands, RawVectors};
     use crate::shape::Strides;
-    use crate::tensor::GlobalScale;
-    use crate::types::FloatType;
 
     const OPERANDS: Operands = Operands {
         activation: Activation::Nvfp4,
@@ -403,12 +401,7 @@ mod tests {
     }
 
     fn job<'a>(shape: &'a Shape, gpu: &'a Gpu) -> Job<'a> {
-        Job {
-            shape,
-            operands: &OPERANDS,
-            gpu,
-            chained: false,
-        }
+        Job::new(shape, &OPERANDS, gpu)
     }
 
     /// The default, which is legal, the first of the candidates, and not among them twice; nor is another.
@@ -550,36 +543,29 @@ mod tests {
     #[test]
     fn plans_by_hand() {
         let shape = Shape::new(130, 9, 288, 70_000).unwrap();
-        let call = Call {
-            shape,
-            weights: RawWeights {
-                codes: 0x1_0000,
-                scales: 0x2_0000,
-                layout: ScaleLayout::Tiled128x4,
-                global: GlobalScale::ONE,
-                row_alpha: 0,
-                row_alpha_batch_stride: 0,
-            },
-            vectors: RawVectors::Nvfp4 {
+        let layout = ScaleLayout::Tiled128x4;
+        let mut call = Call::nowhere(&shape, Activation::Nvfp4, layout, 0x1_0000);
+        call.vectors = match call.vectors {
+            RawVectors::Nvfp4 {
+                global,
+                vector_alpha,
+                ..
+            } => RawVectors::Nvfp4 {
                 codes: 0x3_0000,
                 code_strides: Strides {
                     row: 160,
                     batch: 1600,
                 },
                 scales: 0x4_0000,
-                layout: ScaleLayout::Tiled128x4,
+                layout,
                 scale_strides: Strides {
                     row: 0,
                     batch: 2560,
                 },
-                global: GlobalScale::ONE,
-                vector_alpha: 0,
+                global,
+                vector_alpha,
             },
-            output: RawOutput {
-                address: 0x5_0000,
-                element: FloatType::F16,
-            },
-            alpha: 1.0,
+            dense => dense,
         };
         let (stages, cluster) = (4, 2);
         let tma = Config::from(TmaConfig { stages, cluster });
@@ -595,7 +581,7 @@ mod tests {
         let [weights, vectors, scales] = second.maps() else {
             panic!("{second:?}");
         };
-        assert_eq!(weights.address, 0x1_0000);
+        assert_eq!(weights.address, call.weights.codes);
         assert_eq!(weights.size, [144, 130, 70_000, 0]);
         assert_eq!(weights.stride, [1, 144, 144 * 130, 0]);
         assert_eq!(vectors.address, 0x3_0000 + 8 * 160);

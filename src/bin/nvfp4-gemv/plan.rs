@@ -13,7 +13,7 @@ use nvfp4_gemv::{
 };
 use serde_json::{Value, json};
 
-use crate::configs::{launch_json, launch_line, launches, one_line, placeholder};
+use crate::configs::{launch_json, launch_line, launches, one_line};
 use crate::engine::{self, AskArgs, compiled_archs};
 use crate::report::{Report, Table, bytes, time};
 use crate::shapes::{ActivationArg, LayoutArg, ShapeArgs, parse_n};
@@ -226,7 +226,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let shape = Shape::new(shape.m(), n, shape.k(), shape.l())?;
     let activation = Activation::from(args.activation);
     let layout = ScaleLayout::from(args.layout);
-    let call = placeholder(&shape, activation, layout, ALLOCATED)?;
+    let call = Call::nowhere(&shape, activation, layout, ALLOCATED);
     let mut ask = args.ask.ask()?;
     if args.chained {
         ask = ask.chained();

@@ -1,6 +1,5 @@
 //! Configs and shared memory by hand. That defaults and candidates are legal: `extremes.rs`.
 
-use super::super::extremes::job;
 use super::*;
 use crate::gpu::Gpu;
 use crate::operands::Operands;
@@ -29,7 +28,11 @@ fn of<T>(
     ask: impl FnOnce(&Job<'_>) -> T,
 ) -> T {
     let shape = Shape::new(m, n, k, l).unwrap();
-    ask(&job(&shape, &Operands::new(activation, layout), &h200()))
+    ask(&Job::new(
+        &shape,
+        &Operands::new(activation, layout),
+        &h200(),
+    ))
 }
 
 fn default(
@@ -176,12 +179,15 @@ fn the_last_pass_may_need_more_than_the_first() {
         ..USUAL
     };
     let mut gpu = h200();
-    let first = pairs.layout(&job(&two, &operands, &gpu), 2).bytes;
+    let first = pairs.layout(&Job::new(&two, &operands, &gpu), 2).bytes;
     gpu.shared_bytes = first as u32;
-    assert_eq!(pairs.check(&job(&two, &operands, &gpu)), Ok(()));
+    assert_eq!(pairs.check(&Job::new(&two, &operands, &gpu)), Ok(()));
     let refusal = Refusal::SharedMemory {
         needed: first + 10 * 32,
         available: first as u32,
     };
-    assert_eq!(pairs.check(&job(&three, &operands, &gpu)), Err(refusal));
+    assert_eq!(
+        pairs.check(&Job::new(&three, &operands, &gpu)),
+        Err(refusal)
+    );
 }

@@ -1,6 +1,6 @@
 //! What kernels refuse, and the typed reason: nothing of it needs a GPU.
 
-use nvfp4_gemv::kernel::{Config, Job};
+use nvfp4_gemv::kernel::{Call, Config, Job};
 use nvfp4_gemv::{Activation, Gpu, Operands, Refusal, ScaleLayout, Shape};
 
 /// Every architecture that a build carries unless it is told otherwise.
@@ -37,6 +37,16 @@ impl Asked {
 
     pub(crate) fn job<T>(&self, ask: impl FnOnce(&Job<'_>) -> T) -> T {
         ask(&Job::new(&self.shape, &self.operands, &self.gpu))
+    }
+
+    /// The problem at addresses where no memory is.
+    fn call(&self) -> Call {
+        let Operands {
+            activation,
+            weight_layout,
+            ..
+        } = self.operands;
+        Call::nowhere(&self.shape, activation, weight_layout, 32)
     }
 
     pub(crate) fn check(&self) -> Result<(), Refusal> {
@@ -135,16 +145,6 @@ pub(crate) fn shared_memory(valid: &Asked) {
         available: most - 1,
     };
     assert_eq!(with(most - 1), Err(refused));
-}
-
-impl Asked {
-    /// The problem at addresses that nobody has.
-    pub(crate) fn call(&self) -> nvfp4_gemv::kernel::Call {
-        let weights = super::nowhere::weights(self.operands.weight_layout);
-        let vectors = super::nowhere::vectors(&self.shape, self.operands.vector_layout);
-        nvfp4_gemv::kernel::Call::new(&self.shape, &weights, &vectors, &super::nowhere::OUTPUT)
-            .unwrap()
-    }
 }
 
 /// Reasons that several kernels have.
