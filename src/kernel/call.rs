@@ -1,7 +1,8 @@
 //! One problem by address, checked: what a launch plan is made of.
 
 use super::params::{
-    NVFP4_OUTPUT_BF16, NVFP4_OUTPUT_F16, NVFP4_OUTPUT_F32, nvfp4_epilogue, nvfp4_scale_steps,
+    NVFP4_ATOM_BLOCKS, NVFP4_ATOM_BYTES, NVFP4_ATOM_LINE_BYTES, NVFP4_ATOM_ROWS, NVFP4_OUTPUT_BF16,
+    NVFP4_OUTPUT_F16, NVFP4_OUTPUT_F32, nvfp4_epilogue, nvfp4_scale_steps,
 };
 use crate::check::{self, Regions, pointer, reach, strided};
 use crate::error::Result;
@@ -219,10 +220,10 @@ impl Call {
                 (values, strides, 0, ScaleLayout::Linear, none)
             }
         };
-        // The scales of a vector, one of fewer than 32, lie 16 bytes apart in an atom of the 128x4 layout.
+        // The scales of a vector, one of fewer than 32, are in a line of its own of an atom of the 128x4 layout.
         let scale_row = match layout {
             ScaleLayout::Linear => scale_strides.row,
-            ScaleLayout::Tiled128x4 => ATOM_ROW_BYTES,
+            ScaleLayout::Tiled128x4 => NVFP4_ATOM_LINE_BYTES as usize,
         };
         Pass {
             n: n as i32,
@@ -270,18 +271,19 @@ impl Call {
     }
 }
 
-/// Bytes of an atom's row in the 128x4 layout: the scales of rows 32 apart.
-const ATOM_ROW_BYTES: usize = 16;
-
 /// How the scales of rows of `blocks` blocks lie; `row_stride` counts for the linear layout.
 fn scale_steps(layout: ScaleLayout, blocks: usize, row_stride: usize) -> nvfp4_scale_steps {
     let (row_stride, group_stride, tiled) = match layout {
-        ScaleLayout::Linear => (row_stride, 4, false),
-        ScaleLayout::Tiled128x4 => (layout.bytes(128, blocks), 512, true),
+        ScaleLayout::Linear => (row_stride, NVFP4_ATOM_BLOCKS, false),
+        ScaleLayout::Tiled128x4 => (
+            layout.bytes(NVFP4_ATOM_ROWS as usize, blocks),
+            NVFP4_ATOM_BYTES,
+            true,
+        ),
     };
     nvfp4_scale_steps {
         row_stride: row_stride as i64,
-        group_stride,
+        group_stride: group_stride as i32,
         tiled,
         ..nvfp4_scale_steps::default()
     }

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::params::{
-    NVFP4_RING_BAR_BYTES, NVFP4_RING_CHUNK_BYTES, NVFP4_RING_MAX_PRODUCERS, NVFP4_RING_MAX_WARPS,
-    NVFP4_RING_SCALE_BYTES, NVFP4_RING_SCALE_SLOTS, NVFP4_RING_UNIT_ROWS, NVFP4_WARP,
-    nvfp4_ring_params,
+    NVFP4_ATOM_ROWS, NVFP4_RING_BAR_BYTES, NVFP4_RING_CHUNK_BYTES, NVFP4_RING_MAX_PRODUCERS,
+    NVFP4_RING_MAX_WARPS, NVFP4_RING_SCALE_BYTES, NVFP4_RING_SCALE_SLOTS, NVFP4_RING_UNIT_ROWS,
+    NVFP4_WARP, nvfp4_ring_params,
 };
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::{
@@ -75,7 +75,11 @@ impl KernelConfig for RingConfig {
                 most: 1,
             });
         }
-        let whole = if tiled { 128 } else { UNIT_ROWS as usize };
+        let whole = if tiled {
+            NVFP4_ATOM_ROWS
+        } else {
+            NVFP4_RING_UNIT_ROWS
+        } as usize;
         if shape.l() > 1 && !shape.m().is_multiple_of(whole) {
             return Err(Refusal::RowsOfBatch {
                 m: shape.m(),
@@ -409,7 +413,7 @@ fn row_warps(shape: &Shape, chunks: u32) -> u32 {
 fn places(shape: &Shape, tiled: bool) -> u64 {
     let rows = shape.m() as u64 * shape.l() as u64;
     if tiled {
-        rows.next_multiple_of(128)
+        rows.next_multiple_of(NVFP4_ATOM_ROWS.into())
     } else {
         rows
     }

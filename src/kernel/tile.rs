@@ -6,8 +6,8 @@ use std::mem::offset_of;
 
 use super::call::Pass;
 use super::params::{
-    NVFP4_SWIZZLE_128, NVFP4_SWIZZLE_NONE, NVFP4_TILE_ATOM_BYTES, NVFP4_TILE_ATOM_ELEMENTS,
-    NVFP4_TILE_ATOM_ROW_BYTES, NVFP4_TILE_MAX_STAGES, NVFP4_TILE_PATTERN_BYTES,
+    NVFP4_ATOM_BYTES, NVFP4_ATOM_LINE_BYTES, NVFP4_SWIZZLE_128, NVFP4_SWIZZLE_NONE,
+    NVFP4_TILE_ATOM_ELEMENTS, NVFP4_TILE_MAX_STAGES, NVFP4_TILE_PATTERN_BYTES,
     NVFP4_TILE_ROW_BYTES, NVFP4_TILE_ROWS, NVFP4_TILE_SHARED_ALIGN, NVFP4_TILE_STEP_ATOMS,
     NVFP4_TILE_STEP_ELEMENTS, nvfp4_tensor_map, nvfp4_tile_params,
 };
@@ -68,6 +68,24 @@ pub(super) trait Tiled: Copy + PartialEq {
     /// Successive f32 roundings of any term of a sum, where each of `cluster` CTAs has so many K steps.
     fn sum_roundings(steps: u32, cluster: u32) -> u32;
 }
+
+/// The methods that read and make the two fields of a config.
+macro_rules! fields {
+    () => {
+        fn new(stages: u32, cluster: u32) -> Self {
+            Self { stages, cluster }
+        }
+
+        fn stages(&self) -> u32 {
+            self.stages
+        }
+
+        fn cluster(&self) -> u32 {
+            self.cluster
+        }
+    };
+}
+pub(super) use fields;
 
 /// Rows of a tile.
 pub(super) const ROWS: u32 = NVFP4_TILE_ROWS;
@@ -230,7 +248,7 @@ fn maps<T: Tiled>(call: &Call, pass: &Pass, atoms: u32) -> [nvfp4_tensor_map; MO
     let [m, n, l] = [shape.m(), shape.n(), shape.l()].map(|size| size as u64);
     let row = shape.row_code_bytes() as u64;
     let atoms = u64::from(atoms);
-    let [atom, atom_row] = [NVFP4_TILE_ATOM_BYTES, NVFP4_TILE_ATOM_ROW_BYTES].map(u64::from);
+    let [atom, atom_row] = [NVFP4_ATOM_BYTES, NVFP4_ATOM_LINE_BYTES].map(u64::from);
     let vector_row = if n > 1 {
         pass.vector_row_bytes as u64
     } else {
@@ -265,7 +283,7 @@ fn maps<T: Tiled>(call: &Call, pass: &Pass, atoms: u32) -> [nvfp4_tensor_map; MO
             size: [atom_row, pass.n as u64, atoms, l],
             stride: [1, atom_row, atom, scale_batch],
             box_size: [
-                NVFP4_TILE_ATOM_ROW_BYTES,
+                NVFP4_ATOM_LINE_BYTES,
                 T::SCALE_ROWS,
                 NVFP4_TILE_STEP_ATOMS,
                 1,

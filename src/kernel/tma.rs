@@ -36,17 +36,7 @@ impl Tiled for TmaConfig {
     const STAGES: &'static str = "2, 4, 6, 8, 10 or 12";
     const DEEPEST: bool = false;
 
-    fn new(stages: u32, cluster: u32) -> Self {
-        Self { stages, cluster }
-    }
-
-    fn stages(&self) -> u32 {
-        self.stages
-    }
-
-    fn cluster(&self) -> u32 {
-        self.cluster
-    }
+    super::tile::fields!();
 
     fn device(job: &Job<'_>) -> Result<(), Refusal> {
         match job.gpu.compute_capability {
