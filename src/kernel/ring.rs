@@ -308,7 +308,6 @@ impl KernelConfig for RingConfig {
             cached: u32::from(self.cached),
             resident: u32::from(self.resident),
             epilogue: pass.epilogue,
-            ..nvfp4_ring_params::default()
         };
         Launch {
             entry: entry(self.chunks, self.rows),

@@ -169,12 +169,7 @@ fn helpers(problem: &Shape, gpu: &Gpu) -> Vec<Entry> {
 
 fn add(entries: &mut Vec<Entry>, kernel: Kernel, call: &Call, gpu: &Gpu) {
     let operands = call.operands();
-    let job = Job {
-        shape: call.shape(),
-        operands: &operands,
-        gpu,
-        chained: false,
-    };
+    let job = Job::new(call.shape(), &operands, gpu);
     let default = kernel.default_config(&job).ok();
     for config in default.into_iter().chain(kernel.candidates(&job)) {
         let plan = launches(&config, call, gpu, false);

@@ -125,14 +125,7 @@ fn archs_for(compiled: &'static str, compute_capability: (i32, i32)) -> &'static
         let gpu = Gpu::of_compute_capability(compute_capability, archs);
         // The kernel that runs on the most devices, and a problem that each of them takes.
         let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
-        let can = |shape: Shape| {
-            Kernel::Direct.available(&Job {
-                shape: &shape,
-                operands: &operands,
-                gpu: &gpu,
-                chained: false,
-            })
-        };
+        let can = |shape: Shape| Kernel::Direct.available(&Job::new(&shape, &operands, &gpu));
         !matches!(
             Shape::gemv(128, 256, 1).map(can),
             Ok(Err(
