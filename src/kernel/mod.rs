@@ -79,14 +79,14 @@ impl<'a> Job<'a> {
         Self { chained, ..self }
     }
 
-    /// The shape, or a row of the same length where there is nothing to compute. Kernels are asked about this one:
-    /// they divide by M and L.
-    fn some(&self) -> Shape {
-        match self.shape.is_empty() {
-            true => {
-                Shape::new(1, self.shape.n(), self.shape.k(), 1).expect("N and K are a shape's")
-            }
-            false => *self.shape,
+    /// Asks about the job or, where there is nothing to compute, about one row of it: kernels divide by M and L.
+    fn some<T>(&self, ask: impl FnOnce(&Job<'_>) -> T) -> T {
+        match Shape::new(1, self.shape.n(), self.shape.k(), 1) {
+            Ok(row) if self.shape.is_empty() => ask(&Job {
+                shape: &row,
+                ..*self
+            }),
+            _ => ask(self),
         }
     }
 
@@ -290,9 +290,9 @@ macro_rules! kernels {
             /// # Errors
             /// Why not.
             pub fn available(self, job: &Job<'_>) -> Result<(), Refusal> {
-                let shape = job.some();
-                let job = &Job { shape: &shape, ..*job };
-                match self { $(Self::$kernel => <$config as KernelConfig>::available(job)),* }
+                job.some(|job| match self {
+                    $(Self::$kernel => <$config as KernelConfig>::available(job)),*
+                })
             }
 
             /// Its default configuration for a job.
@@ -301,11 +301,9 @@ macro_rules! kernels {
             /// Why it cannot compute the job.
             pub fn default_config(self, job: &Job<'_>) -> Result<Config, Refusal> {
                 self.available(job)?;
-                let shape = job.some();
-                let job = &Job { shape: &shape, ..*job };
-                match self {
+                job.some(|job| match self {
                     $(Self::$kernel => <$config as KernelConfig>::default_for(job).map(Config::from)),*
-                }
+                })
             }
 
             /// Its configurations worth measuring for a job, the default first; none where it cannot compute it.
@@ -313,14 +311,12 @@ macro_rules! kernels {
                 if self.available(job).is_err() {
                     return Vec::new();
                 }
-                let shape = job.some();
-                let job = &Job { shape: &shape, ..*job };
-                match self {
+                job.some(|job| match self {
                     $(Self::$kernel => {
                         let all = <$config as KernelConfig>::candidates(job);
                         all.into_iter().map(Config::from).collect()
                     })*
-                }
+                })
             }
         }
 
@@ -362,10 +358,8 @@ macro_rules! kernels {
             /// Why it cannot compute the job.
             pub fn main_loop(&self, job: &Job<'_>) -> Result<MainLoop, Refusal> {
                 self.kernel().available(job)?;
-                let shape = job.some();
-                let job = &Job { shape: &shape, ..*job };
-                Ok(match self {
-                    $(Self::$kernel(config) => config.check(job).map(|()| config.main_loop(job))?),*
+                job.some(|job| match self {
+                    $(Self::$kernel(config) => config.check(job).map(|()| config.main_loop(job))),*
                 })
             }
 
