@@ -58,12 +58,7 @@ pub fn select(
     if asked.path == Some(GemvPath::Cpu) {
         return Err(asked.unavailable(GemvPath::Cpu, Refusal::OperandsOnDevice));
     }
-    let job = Job {
-        shape,
-        operands,
-        gpu,
-        chained: options.is_chained(),
-    };
+    let job = Job::new(shape, operands, gpu).chained(options.is_chained());
     let tuned = options.tuned.map(|table| made_on(table, gpu)).transpose()?;
     if let Some(config) = options.config {
         let text = || serde_json::to_string(&config).unwrap_or_else(|_| format!("{config:?}"));

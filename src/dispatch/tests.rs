@@ -176,12 +176,8 @@ fn machine(gpu: &Gpu) -> Machine {
 
 /// A kernel's default, as if it took so long.
 fn timed(kernel: Kernel, shape: &Shape, gpu: &Gpu, seconds: f64) -> Timed {
-    let job = Job {
-        shape,
-        operands: &nvfp4(TILED),
-        gpu,
-        chained: false,
-    };
+    let operands = nvfp4(TILED);
+    let job = Job::new(shape, &operands, gpu);
     Timed {
         config: kernel.default_config(&job).unwrap(),
         seconds,

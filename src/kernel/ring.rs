@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::params::{
-    NVFP4_RING_BAR_BYTES, NVFP4_RING_CHUNK_BYTES, NVFP4_RING_MAX_PRODUCERS, NVFP4_RING_MAX_WARPS,
-    NVFP4_RING_SCALE_BYTES, NVFP4_RING_SCALE_SLOTS, NVFP4_RING_UNIT_ROWS, nvfp4_ring_params,
+    NVFP4_ATOM_ROWS, NVFP4_RING_BAR_BYTES, NVFP4_RING_CHUNK_BYTES, NVFP4_RING_MAX_PRODUCERS,
+    NVFP4_RING_MAX_WARPS, NVFP4_RING_SCALE_BYTES, NVFP4_RING_SCALE_SLOTS, NVFP4_RING_UNIT_ROWS,
+    NVFP4_WARP, nvfp4_ring_params,
 };
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::{
@@ -47,9 +48,8 @@ const UNIT: &str = "gemv_ring";
 const STEP: usize = 256;
 const UNIT_ROWS: u64 = NVFP4_RING_UNIT_ROWS as u64;
 const MAX_WARPS: u32 = NVFP4_RING_MAX_WARPS;
-const WARP: u32 = 32;
 /// Elements of a warp's chunk.
-const WARP_CHUNK: usize = 2 * NVFP4_RING_CHUNK_BYTES as usize * WARP as usize;
+const WARP_CHUNK: usize = 2 * NVFP4_RING_CHUNK_BYTES as usize * NVFP4_WARP as usize;
 const ROWS: [u32; 3] = [1, 2, 4];
 const DEPTHS: std::ops::RangeInclusive<u32> = 1..=8;
 /// Bytes of codes that the ring had better hold: measured on an H200, docs/notes/tuning.md.
@@ -69,16 +69,17 @@ impl KernelConfig for RingConfig {
         job.row_length(STEP, "a multiple of 256")?;
         job.aligned_16()?;
         let (shape, tiled) = (job.shape, job.operands.tiled());
-        if shape.is_empty() {
-            return Err(Refusal::Empty);
-        }
         if shape.n() > 1 {
             return Err(Refusal::Vectors {
                 n: shape.n(),
                 most: 1,
             });
         }
-        let whole = if tiled { 128 } else { UNIT_ROWS as usize };
+        let whole = if tiled {
+            NVFP4_ATOM_ROWS
+        } else {
+            NVFP4_RING_UNIT_ROWS
+        } as usize;
         if shape.l() > 1 && !shape.m().is_multiple_of(whole) {
             return Err(Refusal::RowsOfBatch {
                 m: shape.m(),
@@ -307,12 +308,11 @@ impl KernelConfig for RingConfig {
             cached: u32::from(self.cached),
             resident: u32::from(self.resident),
             epilogue: pass.epilogue,
-            ..nvfp4_ring_params::default()
         };
         Launch {
             entry: entry(self.chunks, self.rows),
             grid: [self.ctas, 1, 1],
-            threads: (self.groups * row_warps + producers) * WARP,
+            threads: (self.groups * row_warps + producers) * NVFP4_WARP,
             dynamic_shared: layout.bytes as u32,
             dependent: job.dependent(),
             parameters: Parameters::of(&parameters),
@@ -412,7 +412,7 @@ fn row_warps(shape: &Shape, chunks: u32) -> u32 {
 fn places(shape: &Shape, tiled: bool) -> u64 {
     let rows = shape.m() as u64 * shape.l() as u64;
     if tiled {
-        rows.next_multiple_of(128)
+        rows.next_multiple_of(NVFP4_ATOM_ROWS.into())
     } else {
         rows
     }

@@ -145,13 +145,9 @@ fn why_not(kernel: Kernel, first: Result<Option<&Gpu>, &Error>) -> Result<Option
         Err(Error::PathUnavailable { reason, .. }) => return Ok(Some(reason.to_string())),
         Err(why) => return Ok(Some(why.to_string())),
     };
-    let job = Job {
-        shape: &Shape::gemv(128, 256, 1)?,
-        operands: &Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4),
-        gpu,
-        chained: false,
-    };
-    let available = kernel.available(&job);
+    let shape = Shape::gemv(128, 256, 1)?;
+    let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
+    let available = kernel.available(&Job::new(&shape, &operands, gpu));
     Ok(available.err().map(|why| why.to_string()))
 }
 

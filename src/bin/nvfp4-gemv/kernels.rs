@@ -7,7 +7,7 @@ use nvfp4_gemv::problem::CONTEST_BENCHMARKS;
 use nvfp4_gemv::{Activation, Config, FloatType, Gpu, Kernel, ScaleLayout, Shape, Strides};
 use serde_json::{Value, json};
 
-use crate::configs::{launch_json, launches, one_line, placeholder};
+use crate::configs::{launch_json, launches, one_line};
 use crate::engine::compiled_archs;
 use crate::report::{Report, Table};
 
@@ -117,7 +117,7 @@ fn entries(problem: &Shape, gpu: &Gpu) -> Result<Vec<Entry>> {
             let shape = Shape::new(problem.m(), n, problem.k(), problem.l())?;
             for layout in ScaleLayout::ALL {
                 for align in ALIGNMENTS {
-                    let call = placeholder(&shape, activation, layout, align)?;
+                    let call = Call::nowhere(&shape, activation, layout, align);
                     for &kernel in Kernel::ALL {
                         add(&mut entries, kernel, &call, gpu);
                     }
@@ -169,12 +169,7 @@ fn helpers(problem: &Shape, gpu: &Gpu) -> Vec<Entry> {
 
 fn add(entries: &mut Vec<Entry>, kernel: Kernel, call: &Call, gpu: &Gpu) {
     let operands = call.operands();
-    let job = Job {
-        shape: call.shape(),
-        operands: &operands,
-        gpu,
-        chained: false,
-    };
+    let job = Job::new(call.shape(), &operands, gpu);
     let default = kernel.default_config(&job).ok();
     for config in default.into_iter().chain(kernel.candidates(&job)) {
         let plan = launches(&config, call, gpu, false);

@@ -13,7 +13,7 @@ use nvfp4_gemv::{
 };
 use serde_json::{Value, json};
 
-use crate::configs::{launch_json, launch_line, launches, one_line, placeholder};
+use crate::configs::{launch_json, launch_line, launches, one_line};
 use crate::engine::{self, AskArgs, compiled_archs};
 use crate::report::{Report, Table, bytes, time};
 use crate::shapes::{ActivationArg, LayoutArg, ShapeArgs, parse_n};
@@ -125,14 +125,7 @@ fn archs_for(compiled: &'static str, compute_capability: (i32, i32)) -> &'static
         let gpu = Gpu::of_compute_capability(compute_capability, archs);
         // The kernel that runs on the most devices, and a problem that each of them takes.
         let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
-        let can = |shape: Shape| {
-            Kernel::Direct.available(&Job {
-                shape: &shape,
-                operands: &operands,
-                gpu: &gpu,
-                chained: false,
-            })
-        };
+        let can = |shape: Shape| Kernel::Direct.available(&Job::new(&shape, &operands, &gpu));
         !matches!(
             Shape::gemv(128, 256, 1).map(can),
             Ok(Err(
@@ -226,7 +219,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let shape = Shape::new(shape.m(), n, shape.k(), shape.l())?;
     let activation = Activation::from(args.activation);
     let layout = ScaleLayout::from(args.layout);
-    let call = placeholder(&shape, activation, layout, ALLOCATED)?;
+    let call = Call::nowhere(&shape, activation, layout, ALLOCATED);
     let mut ask = args.ask.ask()?;
     if args.chained {
         ask = ask.chained();

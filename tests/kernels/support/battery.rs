@@ -130,12 +130,7 @@ impl Subject {
             vector_layout: case.vector_layout,
             ..nvfp4_gemv::Operands::new(case.activation, case.weight_layout)
         };
-        let job = Job {
-            shape: &case.shape,
-            operands: &operands,
-            gpu: &gpu.info,
-            chained: false,
-        };
+        let job = Job::new(&case.shape, &operands, &gpu.info);
         self.kernel.available(&job).is_ok()
     }
 
