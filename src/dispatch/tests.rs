@@ -371,7 +371,10 @@ fn what_cannot_run_says_why() {
         ring,
         Error::KernelUnavailable { kernel: "ring", .. }
     ));
-    assert_eq!(host(&path(GemvPath::Cpu)).unwrap().reason, Reason::Asked);
+    assert_eq!(
+        host(&path(GemvPath::Cpu)).unwrap().reason,
+        Reason::Asked { by: Asker::Caller }
+    );
     let choice = host(&options()).unwrap();
     assert_eq!((choice.path, choice.kernel()), (GemvPath::Cpu, None));
 }
@@ -424,7 +427,7 @@ fn paths_kernels_and_configs_that_are_asked_for() {
                         let choice = other.unwrap();
                         assert_eq!(choice.kernel(), implied.or(Some(Kernel::Ring)));
                         assert!(config.is_none() || choice.config == config);
-                        let is_asked = choice.reason == Reason::Asked;
+                        let is_asked = choice.reason == Reason::Asked { by: Asker::Caller };
                         assert_eq!(is_asked, implied.is_some());
                         let of_path = matches!(choice.reason, Reason::BestOfPath { .. });
                         assert_eq!(of_path, implied.is_none() && path.is_some());

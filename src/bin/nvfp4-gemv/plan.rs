@@ -197,7 +197,7 @@ fn tuned_here(file: &Path) -> Result<Measurements> {
 #[cfg(not(feature = "cuda"))]
 fn tuned_here(file: &Path) -> Result<Measurements> {
     bail!(
-        "{}: this build has no GPU paths",
+        "{}: made on a GPU, and this program was built without the `cuda` feature",
         nvfp4_gemv::printable::path(file)
     )
 }

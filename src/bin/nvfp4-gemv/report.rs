@@ -125,7 +125,10 @@ fn hint(error: &anyhow::Error, takes_path: bool) -> Option<String> {
         Error::KernelUnavailable { .. } | Error::Config { .. } => {
             Some("`nvfp4-gemv plan` shows which kernels can compute a shape, and why not".into())
         }
-        Error::PathUnavailable { .. } | Error::NoDriver { .. } | Error::NoDevice { .. } => {
+        Error::PathUnavailable { .. }
+        | Error::NoKernels
+        | Error::NoDriver { .. }
+        | Error::NoDevice { .. } => {
             let info = "`nvfp4-gemv info` shows what this machine can run";
             Some(match takes_path {
                 true => format!("{info}; `--path auto` uses it"),

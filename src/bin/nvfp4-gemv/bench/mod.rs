@@ -335,7 +335,7 @@ fn text(engine: &dyn Engine, document: &Document) -> String {
         skipped.clear();
     }
     format!(
-        "{}, {}\n{slowed}\n{table}* the path that the library picks\n{}{}",
+        "{}, {}\n{slowed}\n{table}* what the library picks\n{}{}",
         engine.device(),
         count(document.method.rounds, "round"),
         sustained(document),

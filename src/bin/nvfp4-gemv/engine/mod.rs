@@ -65,14 +65,16 @@ pub(crate) struct AskArgs {
 
 impl AskArgs {
     pub(crate) fn ask(&self) -> Result<Ask> {
+        let path = match self.kernel {
+            // It says its path, whatever the environment does.
+            Some(_) if self.path == PathArg::Auto => None,
+            _ => self.path.forced()?,
+        };
         Ok(Ask {
-            path: match self.kernel {
-                // It says its path, whatever the environment does.
-                Some(_) if self.path == PathArg::Auto => None,
-                _ => self.path.forced()?,
-            },
+            path,
             kernel: self.kernel,
-            mode: Mode::Isolated,
+            by_environment: path.is_some() && self.path == PathArg::Auto,
+            ..Ask::ANY
         })
     }
 }
@@ -82,6 +84,8 @@ impl AskArgs {
 pub(crate) struct Ask {
     pub(crate) path: Option<GemvPath>,
     pub(crate) kernel: Option<Kernel>,
+    /// Whether it is the environment that asks for `path`.
+    by_environment: bool,
     pub(crate) mode: Mode,
 }
 
@@ -90,6 +94,7 @@ impl Ask {
     pub(crate) const ANY: Self = Self {
         path: None,
         kernel: None,
+        by_environment: false,
         mode: Mode::Isolated,
     };
 
@@ -120,10 +125,11 @@ impl Ask {
     }
 
     pub(crate) fn options(&self) -> Options<'static> {
-        let options = Options::new()
-            .without_environment()
-            .path(self.path)
-            .kernel(self.kernel);
+        let asked = Options::new().path(self.path).kernel(self.kernel);
+        let options = match self.by_environment {
+            true => Options::new(),
+            false => asked.without_environment(),
+        };
         match self.mode {
             Mode::Isolated => options,
             // SAFETY: copies write the weights of this program, and no kernel does.
