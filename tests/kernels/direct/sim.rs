@@ -156,7 +156,12 @@ fn direct(activation: Activation, n: usize, blocks_per_load: u32) -> Vec<Run> {
 }
 
 fn faults_nvfp4() {
-    demand_all("gemv_direct", "90a", direct(Activation::Nvfp4, 8, 2), 60);
+    demand_all(
+        "gemv_direct",
+        "90a",
+        direct(Activation::Nvfp4, 8, 2),
+        60,
+    );
 }
 
 fn faults_f16() {
@@ -164,7 +169,12 @@ fn faults_f16() {
 }
 
 fn sampled_faults() {
-    demand_sampled("gemv_direct", "90a", direct(Activation::Nvfp4, 8, 2), 90);
+    demand_sampled(
+        "gemv_direct",
+        "90a",
+        direct(Activation::Nvfp4, 8, 2),
+        90,
+    );
     demand_sampled("gemv_direct", "90a", direct(Activation::F16, 1, 1), 90);
 }
 
