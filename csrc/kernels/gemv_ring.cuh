@@ -110,7 +110,7 @@ struct Work {
     }
 };
 
-// A row's batch. The launcher has seen to it that the quotient is exact.
+// A row's batch. The plan has seen to it that the quotient is exact.
 __device__ __forceinline__ uint32_t batch_of(const Params &p, uint32_t row) {
     return __umulhi(row, p.m_magic);
 }

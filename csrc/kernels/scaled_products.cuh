@@ -141,7 +141,7 @@ class ScaledProducts {
         static constexpr uint32_t kXScaleBytes = 0;
         static constexpr uint32_t kZeroBlocks = 0;
 
-        // Half a block more than there are (of the whole one that the launcher leaves), and blocks that the lanes
+        // Half a block more than there are (of the whole one that the plan leaves), and blocks that the lanes
         // t read at once beside each other: eight lanes, of two columns, read all banks.
         __device__ static __forceinline__ uint32_t column_bytes(const Params &p) {
             return p.steps * kStepBlocks * kBlockBytes + kBlockBytes / 2;

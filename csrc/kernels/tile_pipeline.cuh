@@ -1,4 +1,4 @@
-// The load pipeline that the tensor-core kernel and gemv_cuda_core_tma share: one thread streams a
+// The load pipeline that gemv_tcgen05 and gemv_tma share: one thread streams a
 // tile of 128 weight rows, and the vectors that go with it, through a ring of stages in shared memory.
 //
 // A K step is 256 elements: of each weight row and vector 128 bytes of codes, which tensor copies

@@ -43,7 +43,8 @@ fn named<T: Copy>(all: &[T], name_of: fn(T) -> &'static str, name: &str) -> T {
 }
 
 /// `choices.tsv` has the choices of the crate when dispatch still ranked paths, and a path's rule picked its kernel: GPU,
-/// sizes M,K,L,N, vectors, layout, alignment of the weights, chained, config. Whoever changes a rule on purpose changes
+/// sizes M,K,L,N, vectors, layout, alignment of the weights, chained, config. Every kernel is there for every GPU that
+/// takes it. Whoever changes a rule on purpose changes
 /// the lines that it is about.
 #[test]
 fn choices_are_as_they_were() {
