@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::bench::statistics::{bootstrap, median, quantile, resampled_median};
 use crate::engine::{self, Ask, Case, Plan, Way, Work};
 use crate::report::{Report, Table, count, time};
-use crate::shapes::{ActivationArg, LayoutArg, OutputArg, SYNTAX, parse_shape};
+use crate::shapes::{self, SYNTAX, parse_shape};
 
 /// Compares two paths or kernels on one problem, strictly alternating, and says how sure that is
 #[derive(Debug, clap::Args)]
@@ -32,14 +32,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH|KERNEL[:chained]", value_parser = parse_side)]
     b: Ask,
     /// Element type of the vectors
-    #[arg(long, value_enum, default_value = "nvfp4")]
-    activation: ActivationArg,
+    #[arg(long, value_parser = shapes::activation(), default_value = "nvfp4")]
+    activation: Activation,
     /// Element type of the result
-    #[arg(long, value_enum, default_value = "f16")]
-    output_type: OutputArg,
+    #[arg(long, value_parser = shapes::output_type(), default_value = "f16")]
+    output_type: FloatType,
     /// Layout of the scales
-    #[arg(long, value_enum, default_value = "linear")]
-    layout: LayoutArg,
+    #[arg(long, value_parser = shapes::layout(), default_value = "linear")]
+    layout: ScaleLayout,
     /// Rounds to measure, after two to warm up
     #[arg(long, default_value_t = 51, value_parser = clap::value_parser!(u16).range(5..=10_000))]
     rounds: u16,
@@ -90,9 +90,9 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let (engine, _) = engine::open(a.path())?;
     let case = Case {
         shape: args.shape,
-        activation: Activation::from(args.activation),
-        layout: ScaleLayout::from(args.layout),
-        output: FloatType::from(args.output_type),
+        activation: args.activation,
+        layout: args.layout,
+        output: args.output_type,
     };
     for side in [a, b] {
         engine.choose(&case, side)?;

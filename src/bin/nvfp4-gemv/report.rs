@@ -169,6 +169,15 @@ impl Table {
     pub(crate) fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
+
+    /// Its lines, each with a note behind it, which is long and no column.
+    pub(crate) fn with_notes(&self, notes: &[String]) -> String {
+        let rows = self.to_string();
+        let lines = rows.lines().zip(notes);
+        lines
+            .map(|(row, note)| format!("{}\n", format!("{row}  {note}").trim_end()))
+            .collect()
+    }
 }
 
 impl std::fmt::Display for Table {

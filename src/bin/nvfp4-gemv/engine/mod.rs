@@ -13,11 +13,13 @@ mod rounds;
 use std::borrow::Cow;
 use std::time::Duration;
 
+use clap::builder::TypedValueParser;
 use half::{bf16, f16};
 use nvfp4_gemv::dispatch::forced_by_environment;
+use nvfp4_gemv::kernel::Job;
 use nvfp4_gemv::{
     Activation, Choice, Error, FloatType, GemvPath, GlobalScale, Gpu, Kernel, Nvfp4Vectors,
-    Options, Result, ScaleLayout, Shape, Target, VectorScale, Vectors, Weights, select,
+    Options, Refusal, Result, ScaleLayout, Shape, Target, VectorScale, Vectors, Weights, select,
 };
 use safetensors::Dtype;
 
@@ -26,37 +28,30 @@ pub(crate) use memory::NotEnoughMemory;
 pub(crate) use rounds::{Case, Plan, Ready, Way, Ways, Work, rounds};
 
 use crate::bench::document;
+use crate::shapes;
 
-/// What `--path` takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum PathArg {
-    /// The best path this machine has for the problem
-    Auto,
-    /// The CPU
-    Cpu,
-    /// A GPU's CUDA cores
-    CudaCore,
-    /// Blackwell's tensor cores
-    TensorCore,
-}
+/// What `--path` takes: a path, or none for `auto`.
+type PathArg = Option<GemvPath>;
 
-impl PathArg {
-    /// The path that is asked for; `NVFP4_GEMV_PATH` speaks where the flag says auto.
-    pub(crate) fn forced(self) -> Result<Option<GemvPath>> {
-        match self {
-            Self::Auto => forced_by_environment(),
-            Self::Cpu => Ok(Some(GemvPath::Cpu)),
-            Self::CudaCore => Ok(Some(GemvPath::CudaCore)),
-            Self::TensorCore => Ok(Some(GemvPath::TensorCore)),
-        }
-    }
+fn path() -> impl TypedValueParser<Value = PathArg> {
+    let of = |path: GemvPath, help| (Some(path), path.name(), help);
+    shapes::one_of([
+        (
+            None,
+            "auto",
+            "The best path this machine has for the problem",
+        ),
+        of(GemvPath::Cpu, "The CPU"),
+        of(GemvPath::CudaCore, "A GPU's CUDA cores"),
+        of(GemvPath::TensorCore, "Blackwell's tensor cores"),
+    ])
 }
 
 /// What the commands that compute take.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AskArgs {
     /// What computes
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_parser = path(), default_value = "auto")]
     path: PathArg,
     /// With this kernel of a GPU, such as `ring`: `nvfp4-gemv info` lists them
     #[arg(long, value_name = "KERNEL")]
@@ -65,15 +60,15 @@ pub(crate) struct AskArgs {
 
 impl AskArgs {
     pub(crate) fn ask(&self) -> Result<Ask> {
-        let path = match self.kernel {
-            // It says its path, whatever the environment does.
-            Some(_) if self.path == PathArg::Auto => None,
-            _ => self.path.forced()?,
+        let path = match (self.path, self.kernel) {
+            (None, None) => forced_by_environment()?,
+            // A kernel says its path, whatever the environment does.
+            (path, _) => path,
         };
         Ok(Ask {
             path,
             kernel: self.kernel,
-            by_environment: path.is_some() && self.path == PathArg::Auto,
+            by_environment: path != self.path,
             ..Ask::ANY
         })
     }
@@ -403,9 +398,24 @@ pub(crate) fn open(path: Option<GemvPath>) -> Result<(Box<dyn Engine>, Option<Er
 }
 
 /// Why the automatic choice takes the CPU.
-fn no_gpu(why: &Error) -> String {
-    match why {
-        Error::PathUnavailable { reason, .. } => format!("not cuda-core: {reason}"),
-        other => format!("not cuda-core: {other}"),
+pub(crate) fn no_gpu(why: &Error) -> String {
+    format!("not cuda-core: {}", reason_of(why))
+}
+
+/// Why there is no GPU, without saying twice which path that concerns.
+pub(crate) fn reason_of(error: &Error) -> String {
+    match error {
+        Error::PathUnavailable { reason, .. } => reason.to_string(),
+        other => other.to_string(),
     }
+}
+
+/// Whether a kernel can compute a problem that every kernel takes.
+pub(crate) fn runs_on(kernel: Kernel, gpu: &Gpu) -> Result<Result<(), Refusal>> {
+    Ok(kernel.available(&Job {
+        shape: &Shape::gemv(128, 256, 1)?,
+        operands: &nvfp4_gemv::Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4),
+        gpu,
+        chained: false,
+    }))
 }
