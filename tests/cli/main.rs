@@ -340,12 +340,15 @@ fn a_plan_for_a_gpu_that_no_build_knows_is_shown_with_what_this_build_lacks() {
 
 #[test]
 fn hints_name_options_that_the_command_has() {
-    let unknown = command()
-        .args(["plan", "16,16"])
-        .env("NVFP4_GEMV_PATH", "gpu")
-        .output()
-        .unwrap();
-    assert!(text(&unknown.stderr).contains("NVFP4_GEMV_PATH"));
+    let forced = |path| {
+        let mut plan = command();
+        plan.args(["plan", "16,16"]).env("NVFP4_GEMV_PATH", path);
+        plan.output().unwrap()
+    };
+    assert!(text(&forced("gpu").stderr).contains("NVFP4_GEMV_PATH"));
+    assert!(text(&forced("cpu").stdout).contains("because: asked for by NVFP4_GEMV_PATH"));
+    let by_flag = prints(&["plan", "16,16", "--path", "cpu"]);
+    assert!(by_flag.contains("because: asked for by the caller"));
     if json(&["info"])["cuda"]["why_none"].is_null() {
         return; // there is a device, and nothing below fails
     }

@@ -1,7 +1,7 @@
 //! `compare`: two paths or kernels on one problem, strictly alternating.
 
 use anyhow::{Result, bail};
-use nvfp4_gemv::{Activation, FloatType, GemvPath, Kernel, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, Error, FloatType, GemvPath, Kernel, ScaleLayout, Shape};
 use serde_json::json;
 
 use crate::bench::statistics::{bootstrap, median, quantile, resampled_median};
@@ -50,21 +50,21 @@ pub(crate) struct Args {
 }
 
 fn parse_side(text: &str) -> Result<Ask, String> {
-    let (name, chained) = match text.split_once(':') {
+    let (name, is_chained) = match text.split_once(':') {
         None => (text, false),
         Some((name, "chained")) => (name, true),
         Some((_, other)) => {
             return Err(format!("expected `chained` after the colon, not {other:?}"));
         }
     };
-    let path = name.parse::<GemvPath>();
-    let kernel = name.parse::<Kernel>();
-    let ask = match (path, kernel) {
+    let ask = match (name.parse(), name.parse()) {
         (Ok(path), _) => Ask::of_path(path),
         (_, Ok(kernel)) => Ask::of_kernel(kernel),
-        (Err(no_path), Err(no_kernel)) => return Err(format!("{no_path}; {no_kernel}")),
+        (Err::<_, Error>(no_path), Err::<_, Error>(no_kernel)) => {
+            return Err(format!("{no_path}; {no_kernel}"));
+        }
     };
-    Ok(if chained { ask.chained() } else { ask })
+    Ok(if is_chained { ask.chained() } else { ask })
 }
 
 fn work(ask: Ask) -> Work {
@@ -157,7 +157,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         json!({
             "path": side.path().map(GemvPath::name),
             "kernel": way.kernel.map(Kernel::name),
-            "mode": side.mode.name(),
+            "mode": side.mode(),
             "config": way.config,
             "median_us": median(seconds) * 1e6,
             "samples_us": seconds.iter().map(|s| s * 1e6).collect::<Vec<_>>(),

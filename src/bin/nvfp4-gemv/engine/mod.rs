@@ -81,7 +81,8 @@ pub(crate) struct Ask {
     pub(crate) kernel: Option<Kernel>,
     /// Whether it is the environment that asks for `path`.
     by_environment: bool,
-    pub(crate) mode: Mode,
+    /// With programmatic dependent launch.
+    pub(crate) is_chained: bool,
 }
 
 impl Ask {
@@ -90,7 +91,7 @@ impl Ask {
         path: None,
         kernel: None,
         by_environment: false,
-        mode: Mode::Isolated,
+        is_chained: false,
     };
 
     pub(crate) fn of_path(path: GemvPath) -> Self {
@@ -109,7 +110,7 @@ impl Ask {
 
     pub(crate) fn chained(self) -> Self {
         Self {
-            mode: Mode::Chained,
+            is_chained: true,
             ..self
         }
     }
@@ -122,13 +123,21 @@ impl Ask {
     pub(crate) fn options(&self) -> Options<'static> {
         let asked = Options::new().path(self.path).kernel(self.kernel);
         let options = match self.by_environment {
-            true => Options::new(),
+            true => Options::new(), // it is read again there, so that the reason names it
             false => asked.without_environment(),
         };
-        match self.mode {
-            Mode::Isolated => options,
+        match self.is_chained {
+            false => options,
             // SAFETY: copies write the weights of this program, and no kernel does.
-            Mode::Chained => unsafe { options.chained() },
+            true => unsafe { options.chained() },
+        }
+    }
+
+    /// Whether a launch waits for the one before, in JSON.
+    pub(crate) const fn mode(&self) -> &'static str {
+        match self.is_chained {
+            false => "isolated",
+            true => "chained",
         }
     }
 
@@ -146,28 +155,7 @@ impl std::fmt::Display for Ask {
             (None, Some(path)) => path.fmt(f),
             (None, None) => f.write_str("auto"),
         }?;
-        match self.mode {
-            Mode::Isolated => Ok(()),
-            Mode::Chained => f.write_str(" chained"),
-        }
-    }
-}
-
-/// Whether a launch waits for the one before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// It starts when the one before has ended.
-    Isolated,
-    /// Programmatic dependent launch: it reads its weights while the one before still runs.
-    Chained,
-}
-
-impl Mode {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Isolated => "isolated",
-            Self::Chained => "chained",
-        }
+        f.write_str(if self.is_chained { " chained" } else { "" })
     }
 }
 

@@ -255,7 +255,7 @@ impl Summary {
                     "output_type": variant.output.name(),
                     "path": outcome.path.name(),
                     "kernel": outcome.kernel.map(Kernel::name),
-                    "mode": ask.mode.name(),
+                    "mode": ask.mode(),
                     "passed": check.passed,
                     "check": check.json(),
                 }));
