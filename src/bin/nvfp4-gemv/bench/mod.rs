@@ -252,22 +252,19 @@ fn cases(args: &Args, suite: &Suite) -> Result<Vec<Case>> {
             with_n(&shapes, n)?
         }
     };
-    let activations = match &args.activation[..] {
-        [] => suite.activations.to_vec(),
-        some => some.to_vec(),
-    };
-    let layouts = match &args.layout[..] {
-        [] => suite.layouts.to_vec(),
-        some => some.to_vec(),
-    };
+    fn or<'a, T>(asked: &'a [T], suite: &'a [T]) -> &'a [T] {
+        if asked.is_empty() { suite } else { asked }
+    }
+    let activations = or(&args.activation, suite.activations);
+    let layouts = or(&args.layout, suite.layouts);
     if let Some(empty) = shapes.iter().find(|shape| shape.is_empty()) {
         bail!("{empty:#} has nothing to measure: M or L is 0");
     }
     let output = args.output_type;
     let mut cases = Vec::new();
     for &shape in &shapes {
-        for &activation in &activations {
-            for &layout in &layouts {
+        for &activation in activations {
+            for &layout in layouts {
                 cases.push(Case {
                     shape,
                     activation,
