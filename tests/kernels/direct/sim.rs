@@ -170,7 +170,7 @@ fn direct(
 
 fn faults_nvfp4() {
     let runs = direct(Activation::Nvfp4, 8, 2, LARGE);
-    let pick = |mutant: &Mutant| shared_memory(mutant) && share(mutant, 4);
+    let pick = |mutant: &Mutant| shared_memory(mutant) && share(mutant, 8);
     demand_all("gemv_direct", "90a", runs, pick);
 }
 

@@ -1,6 +1,5 @@
 //! `gemv_dot`: integer products, and f16 products of four blocks a load.
 
-use std::mem::offset_of;
 use std::sync::Arc;
 
 use nvfp4_gemv::format::{e2m1, e4m3};
@@ -11,7 +10,7 @@ use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
 use ptx_sim::{Policy, Timing};
 
 use crate::direct::sim::{LARGE, demand_all, demand_sampled, harmless, runs, shared_memory};
-use crate::support::faults::{At, Run, demand_right_plans};
+use crate::support::faults::{Run, demand_right_plans};
 use crate::support::operands::{Case, Data, Operands, numbers};
 use crate::support::ptx::ALL;
 use crate::support::schedules::options;
@@ -180,12 +179,12 @@ fn sampled_faults() {
 
 fn wrong_plans() {
     let integer = dot("90a", 2, [(130, 544), (17, 1088), (5, 288)]);
-    let more = [(
-        At::Word(offset_of!(Params, n)),
-        "the kernel of two has no more vectors",
-    )];
-    let harmless = [&harmless()[..], &more].concat();
-    demand_right_plans("90a", &integer, &harmless);
+    let n = crate::words![Params: n = "the kernel of two has no more vectors"];
+    let left = crate::words![Params:
+        tiles_left = "one tile more for every CTA gives all of them, too"
+    ];
+    let both = [&harmless()[..], &n].concat();
+    demand_right_plans("90a", &integer, &[&both[..], &left].concat());
     let wide = dot("100a", 4, [(130, 320), (9, 2176), (5, 320)]);
-    demand_right_plans("100a", &wide, &harmless);
+    demand_right_plans("100a", &wide, &both);
 }

@@ -136,34 +136,47 @@ impl Entry {
     }
 }
 
-/// Parses one kernel of many: the others' bodies are most of the text.
+/// Parses one kernel of many: the others' bodies are most of the text. Shared memory of the whole module that the
+/// kernel does not name is another's.
 fn alone(ptx: &str, name: &str) -> Module {
     const HEAD: &str = ".visible .entry ";
     let mut parts = ptx.split(HEAD);
-    let mut text = parts.next().expect("a head").to_string();
+    let head = parts.next().expect("a head");
+    let mut body = String::new();
     let mut after = "";
     for part in parts {
         if part.starts_with(&format!("{name}(")) {
-            text += HEAD;
-            text += part;
+            body = format!("{HEAD}{part}");
         }
         after = part;
     }
     // Files and sections stand behind the last one.
     if let Some(end) = after.rfind("\n}\n")
-        && !text.ends_with(after)
+        && !body.ends_with(after)
     {
-        text += &after[end + 3..];
+        body += &after[end + 3..];
     }
+    let is_named = |line: &&str| {
+        let variable = line
+            .strip_prefix(".shared ")
+            .and_then(|rest| rest.split('[').next());
+        let variable = variable.and_then(|rest| rest.split(' ').next_back());
+        variable.is_none_or(|variable| body.contains(variable))
+    };
+    let head: Vec<&str> = head.lines().filter(is_named).collect();
+    let text = format!("{}\n{body}", head.join("\n"));
     Module::parse(&text).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 /// The units that may have an entry, the likeliest first: its name begins with theirs, or with their source's.
 fn units(entry: &str, arch: &str) -> impl Iterator<Item = &'static Unit> {
-    let mut units: Vec<&Unit> = of_arch(arch)
-        .filter(|unit| entry.starts_with(unit.source))
-        .collect();
-    units.sort_by_key(|unit| !entry.starts_with(unit.name));
+    let mut units: Vec<&Unit> = of_arch(arch).collect();
+    units.sort_by_key(|unit| {
+        (
+            !entry.starts_with(unit.name),
+            !entry.starts_with(unit.source),
+        )
+    });
     units.into_iter()
 }
 

@@ -59,7 +59,7 @@ fn loads_before_the_wait() {
 }
 
 fn faults() {
-    KERNEL.faults(|mutant| no_arithmetic(mutant) && share(mutant, 4));
+    KERNEL.faults(|mutant| no_arithmetic(mutant) && share(mutant, 6));
 }
 
 fn all_faults() {
