@@ -17,7 +17,6 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
             depth: d,
             granule: e,
             cached: flag,
-            resident: flag,
             ctas: f,
         }
         .into(),

@@ -186,8 +186,6 @@ pub struct nvfp4_ring_params {
     pub scales: u64,
     pub scale_row_bytes: u32,
     pub scale_group_bytes: u32,
-    pub cached: u32,
-    pub resident: u32,
     pub epilogue: nvfp4_epilogue,
 }
 pub const NVFP4_TILE_ROWS: u32 = 128;

@@ -34,11 +34,6 @@ pub struct RingConfig {
     /// L1 keeps block scales: in the 128x4 layout two units share what it fetches at once. Rings that take most of
     /// an SM's shared memory leave L1 too small for it.
     pub cached: bool,
-    /// L2 keeps the codes for the next call. For weights that stay in L2 from one call to the next, with all that is
-    /// read between them; those of a large model do not, and then this only takes room from others. Never the default,
-    /// since nothing here knows what else is read.
-    #[serde(default)]
-    pub resident: bool,
     /// CTAs that share the rows of all batches: no more than there are granules.
     pub ctas: u32,
 }
@@ -124,7 +119,6 @@ impl KernelConfig for RingConfig {
                         depth,
                         granule,
                         cached: true,
-                        resident: false,
                         ctas: ctas(job, granule, per_sm),
                     };
                     config.check(job).is_ok().then_some(config)
@@ -138,7 +132,6 @@ impl KernelConfig for RingConfig {
             depth: 1,
             granule,
             cached: true,
-            resident: false,
             ctas: ctas(job, granule, 16),
         };
         let alone = match alone {
@@ -305,12 +298,10 @@ impl KernelConfig for RingConfig {
             scales: call.weights.scales,
             scale_row_bytes: steps.row_stride as u32,
             scale_group_bytes: steps.group_stride as u32,
-            cached: u32::from(self.cached),
-            resident: u32::from(self.resident),
             epilogue: pass.epilogue,
         };
         Launch {
-            entry: entry(self.chunks, self.rows),
+            entry: entry(self.chunks, self.rows, self.cached),
             grid: [self.ctas, 1, 1],
             threads: (self.groups * row_warps + producers) * NVFP4_WARP,
             dynamic_shared: layout.bytes as u32,
@@ -340,15 +331,21 @@ impl KernelConfig for RingConfig {
 // SAFETY: bindgen makes padding fields of this structure's padding.
 unsafe impl KernelParameters for nvfp4_ring_params {}
 
-/// The entry point for so many chunks of a thread and rows of a stage.
-fn entry(chunks: u32, rows: u32) -> &'static str {
-    match (chunks, rows) {
-        (1, 1) => "gemv_ring_c1_r1",
-        (1, 2) => "gemv_ring_c1_r2",
-        (1, _) => "gemv_ring_c1_r4",
-        (_, 1) => "gemv_ring_c2_r1",
-        (_, 2) => "gemv_ring_c2_r2",
-        _ => "gemv_ring_c2_r4",
+/// The entry point for so many chunks of a thread and rows of a stage, where L1 keeps block scales or does not.
+fn entry(chunks: u32, rows: u32, cached: bool) -> &'static str {
+    match (chunks, rows, cached) {
+        (1, 1, false) => "gemv_ring_c1_r1",
+        (1, 1, true) => "gemv_ring_c1_r1_l1",
+        (1, 2, false) => "gemv_ring_c1_r2",
+        (1, 2, true) => "gemv_ring_c1_r2_l1",
+        (1, _, false) => "gemv_ring_c1_r4",
+        (1, _, true) => "gemv_ring_c1_r4_l1",
+        (_, 1, false) => "gemv_ring_c2_r1",
+        (_, 1, true) => "gemv_ring_c2_r1_l1",
+        (_, 2, false) => "gemv_ring_c2_r2",
+        (_, 2, true) => "gemv_ring_c2_r2_l1",
+        (_, _, false) => "gemv_ring_c2_r4",
+        (_, _, true) => "gemv_ring_c2_r4_l1",
     }
 }
 

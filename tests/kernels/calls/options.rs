@@ -21,7 +21,6 @@ const RING: RingConfig = RingConfig {
     depth: 2,
     granule: 1,
     cached: true,
-    resident: false,
     ctas: 3,
 };
 const DOT: DotConfig = DotConfig {

@@ -14,7 +14,6 @@ fn valid() -> Asked {
         depth: 3,
         granule: 1,
         cached: true,
-        resident: false,
         ctas: 66,
     };
     Asked::new((132, 1, 512, 2), ScaleLayout::Linear, (9, 0), config)
