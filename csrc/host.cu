@@ -76,10 +76,10 @@ uint64_t context_id() {
 
 // The attribute belongs to the process, and another thread may be about to launch: so it is the same value
 // every time, the most that there can be beside the kernel's own shared memory.
-cudaError_t load(const void *kernel, bool dynamic_shared) {
+cudaError_t load(const void *kernel) {
     cudaFuncAttributes attributes; // asked for to have the kernel loaded, too: the first launch need not
     cudaError_t status = cudaFuncGetAttributes(&attributes, kernel);
-    if (status != cudaSuccess || !dynamic_shared) return status;
+    if (status != cudaSuccess) return status;
     int device = 0, most = 0;
     status = cudaGetDevice(&device);
     if (status != cudaSuccess) return status;
@@ -103,7 +103,7 @@ extern "C" const void *nvfp4_gemv_entry(const char *name) {
     return nullptr;
 }
 
-extern "C" int32_t nvfp4_gemv_load(const void *entry, uint32_t dynamic_shared) {
+extern "C" int32_t nvfp4_gemv_load(const void *entry) {
     const uint64_t context = context_id();
     Loaded *known = context ? place_of(entry) : nullptr;
     std::atomic<uint64_t> *slot = known ? &known->contexts[context % Loaded::kContexts] : nullptr;
@@ -112,7 +112,7 @@ extern "C" int32_t nvfp4_gemv_load(const void *entry, uint32_t dynamic_shared) {
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     cudaError_t status = cudaThreadExchangeStreamCaptureMode(&mode);
     if (status != cudaSuccess) return status;
-    const cudaError_t result = load(entry, dynamic_shared != 0);
+    const cudaError_t result = load(entry);
     status = cudaThreadExchangeStreamCaptureMode(&mode);
     if (result != cudaSuccess) return result;
     if (status == cudaSuccess && slot) slot->store(context, std::memory_order_release);

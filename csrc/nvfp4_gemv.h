@@ -21,8 +21,8 @@ extern "C" {
 const void *nvfp4_gemv_entry(const char *name);
 
 /* Loads a kernel in the context that is current, once a context, and lets it have all the dynamic shared
- * memory that a CTA of the device can, where `dynamic_shared` is not 0. Before its first launch there. */
-int32_t nvfp4_gemv_load(const void *entry, uint32_t dynamic_shared);
+ * memory that a CTA of the device can, beside its static shared memory. Before its first launch there. */
+int32_t nvfp4_gemv_load(const void *entry);
 
 /* Encodes a tensor map into NVFP4_TENSOR_MAP_BYTES bytes, aligned to NVFP4_TENSOR_MAP_ALIGN. No device work. */
 int32_t nvfp4_gemv_encode(const nvfp4_tensor_map *map, void *encoded);

@@ -46,6 +46,16 @@ enum {
     NVFP4_BLOCK = 16, /* elements that share a scale */
 };
 
+/* An atom of the 128x4 layout: the scales of so many rows and blocks. A line of one has those of the rows r, r + 32,
+ * r + 64 and r + 96. */
+enum {
+    NVFP4_ATOM_ROWS = 128,
+    NVFP4_ATOM_BLOCKS = 4,
+    NVFP4_ATOM_BYTES = NVFP4_ATOM_ROWS * NVFP4_ATOM_BLOCKS,
+    NVFP4_ATOM_LINES = 32,
+    NVFP4_ATOM_LINE_BYTES = NVFP4_ATOM_BYTES / NVFP4_ATOM_LINES,
+};
+
 /* Where the block scale of (row, block) lies, for both layouts in one form: the sum of
  *   linear  row * row_stride                                              and block
  *   128x4   row/128 * row_stride + row%32 * 16 + row%128/32 * 4           and block/4 * 512 + block%4

@@ -338,6 +338,10 @@ pub enum Error {
         archs: String,
     },
 
+    /// This build carries no machine code, and cannot ask for devices.
+    #[error("{}", Refusal::BuiltWithoutKernels)]
+    NoKernels,
+
     /// CUDA reported an error.
     #[error("{during}: CUDA error {code} ({message})")]
     Cuda {

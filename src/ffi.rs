@@ -7,7 +7,7 @@ unsafe extern "C" {
     pub fn nvfp4_gemv_entry(name: *const ::core::ffi::c_char) -> *const ::core::ffi::c_void;
 }
 unsafe extern "C" {
-    pub fn nvfp4_gemv_load(entry: *const ::core::ffi::c_void, dynamic_shared: u32) -> i32;
+    pub fn nvfp4_gemv_load(entry: *const ::core::ffi::c_void) -> i32;
 }
 unsafe extern "C" {
     pub fn nvfp4_gemv_encode(

@@ -164,7 +164,7 @@ mod types;
 
 #[cfg(feature = "cuda")]
 pub use device::{PreparedGemvOnDevice, gemv_on_device};
-pub use dispatch::{Choice, Evidence, Options, Reason, Target, select};
+pub use dispatch::{Asker, Choice, Evidence, Options, Reason, Target, select};
 pub use error::{Error, Result};
 pub use gemv::{PreparedGemv, gemv};
 pub use gpu::Gpu;

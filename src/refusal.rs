@@ -65,8 +65,6 @@ pub enum Refusal {
     },
     /// More rows than the kernel counts.
     Rows,
-    /// Nothing to compute: M or L is 0.
-    Empty,
     /// Addresses or strides are not multiples of what the kernel copies at once.
     Alignment {
         /// Bytes.
@@ -142,7 +140,6 @@ impl fmt::Display for Refusal {
                 "M is {m}, and with several batches it needs a multiple of {of}"
             ),
             Self::Rows => f.write_str("the batches have more rows in all than it counts"),
-            Self::Empty => f.write_str("M or L is 0: there is nothing to compute"),
             Self::Alignment { needed } => write!(
                 f,
                 "codes, their strides and scales must be aligned to {needed} bytes for its copies"

@@ -21,17 +21,11 @@ __device__ __forceinline__ void copy_async_16(uint32_t to, const void *from, boo
     }
 }
 
-// The same of 128 bytes at once; kept in L1 where `cached`, for what an SM reads in several copies.
-__device__ __forceinline__ void copy_async_16(uint32_t to, const void *from, bool copy, bool cached) {
-    asm volatile(
-        "{\n\t"
-        ".reg .pred cached;\n\t"
-        "setp.ne.u32 cached, %3, 0;\n\t"
-        "@cached cp.async.ca.shared.global.L2::128B [%0], [%1], 16, %2;\n\t"
-        "@!cached cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n\t"
-        "}" ::"r"(to),
-        "l"(__cvta_generic_to_global(from)), "r"(copy ? 16 : 0), "r"(uint32_t(cached))
-        : "memory");
+// The same of 128 bytes at once, kept in L1: for what an SM reads in several copies.
+__device__ __forceinline__ void copy_async_16_cached(uint32_t to, const void *from, bool copy) {
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to),
+                 "l"(__cvta_generic_to_global(from)), "r"(copy ? 16 : 0)
+                 : "memory");
 }
 
 // Between 4-byte aligned addresses; the same where `copy` is false.

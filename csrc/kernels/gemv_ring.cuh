@@ -53,8 +53,6 @@ typedef struct nvfp4_ring_params {
     NVFP4_POINTER(const uint8_t) scales;
     uint32_t scale_row_bytes;   /* linear: of a row; 128x4: of a block of 128 rows */
     uint32_t scale_group_bytes; /* 128x4: from four blocks of K to the next */
-    uint32_t cached;            /* keep scales in L1 */
-    uint32_t resident;          /* keep codes in L2 */
 
     nvfp4_epilogue epilogue;
 } nvfp4_ring_params;
@@ -132,7 +130,7 @@ struct Producer {
     // Until all are on their way, or `turns` turns. In those of the first p.depth nobody else knows the full
     // barriers yet: it makes them, each when it needs it, and waits for nothing.
     __device__ __forceinline__ void run(const Params &p, const Work &work, uint32_t base, uint32_t turns) {
-        const uint64_t policy = p.resident ? arch::policy_evict_last() : arch::policy_evict_first();
+        const uint64_t policy = arch::policy_evict_first();
         const uint32_t stage_bytes = kRows * p.row_bytes;
         while (place < work.end && turn < turns) {
             const uint32_t slot = group * p.depth + depth;
@@ -222,8 +220,8 @@ struct Vector {
 constexpr uint32_t kScaleSlots = NVFP4_RING_SCALE_SLOTS;
 
 // A lane's copies of the block scales of a group's units, into the queue of its warp. Of the 128x4 layout the next
-// unit needs the other half of each sector: p.cached keeps it in L1, where shared memory leaves some.
-template <int kChunks>
+// unit needs the other half of each sector: kCached keeps it in L1, where shared memory leaves some.
+template <int kChunks, bool kCached>
 struct ScaleCopies {
     static constexpr uint32_t kSlot = kChunks * kScaleBytes;
     uint32_t place;      // of the next unit, in the linear layout of this lane's row
@@ -257,7 +255,11 @@ struct ScaleCopies {
             const uint8_t *at = from + uint64_t(row) * p.scale_row_bytes;
             if (p.tiled) at += place % 128 * 4;
             // Zeros for what does not exist: products with them are stored nowhere, or add nothing.
-            arch::copy_async_16(to, has ? at : p.scales, has, p.cached != 0);
+            if constexpr (kCached) {
+                arch::copy_async_16_cached(to, has ? at : p.scales, has);
+            } else {
+                arch::copy_async_16<128>(to, has ? at : p.scales, has);
+            }
             place += p.groups * kUnitRows;
             to += kSlot;
             if (to == end) to -= kScaleSlots * kSlot;
@@ -266,7 +268,7 @@ struct ScaleCopies {
     }
 };
 
-template <int kChunks, uint32_t kRows>
+template <int kChunks, uint32_t kRows, bool kCached>
 __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8_t *shared, uint32_t base,
                                         uint32_t warp, uint32_t lane) {
     const uint32_t group = warp * p.row_warps_magic >> 16, part = warp - group * p.row_warps;
@@ -279,7 +281,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
 
     constexpr uint32_t kSlot = kChunks * kScaleBytes;
     const uint32_t slots = base + p.scales_at + warp * kScaleSlots * kSlot;
-    ScaleCopies<kChunks> copies(p, work, group, part, lane, slots);
+    ScaleCopies<kChunks, kCached> copies(p, work, group, part, lane, slots);
 #pragma unroll 1
     for (uint32_t i = 1; i < kScaleSlots; ++i) copies.next(p, work);
 
@@ -408,7 +410,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
     }
 }
 
-template <int kChunks, uint32_t kRows>
+template <int kChunks, uint32_t kRows, bool kCached>
 __device__ __forceinline__ void gemv(const Params &p) {
     extern __shared__ __align__(128) uint8_t dynamic[];
     const uint32_t base = arch::shared_address(dynamic);
@@ -425,25 +427,31 @@ __device__ __forceinline__ void gemv(const Params &p) {
         }
     } else {
         arch::grid_dependency_launch();
-        consume<kChunks, kRows>(p, work, dynamic, base, warp - p.producers, lane);
+        consume<kChunks, kRows, kCached>(p, work, dynamic, base, warp - p.producers, lane);
     }
 }
 
 }  // namespace nvfp4::ring
 
-// Chunks of a thread, and rows of a stage.
-#define GEMV_RING(X)         \
-    X(gemv_ring_c1_r1, 1, 1) \
-    X(gemv_ring_c1_r2, 1, 2) \
-    X(gemv_ring_c1_r4, 1, 4) \
-    X(gemv_ring_c2_r1, 2, 1) \
-    X(gemv_ring_c2_r2, 2, 2) \
-    X(gemv_ring_c2_r4, 2, 4)
+// Chunks of a thread, rows of a stage, whether L1 keeps block scales.
+#define GEMV_RING(X)                   \
+    X(gemv_ring_c1_r1, 1, 1, false)    \
+    X(gemv_ring_c1_r1_l1, 1, 1, true)  \
+    X(gemv_ring_c1_r2, 1, 2, false)    \
+    X(gemv_ring_c1_r2_l1, 1, 2, true)  \
+    X(gemv_ring_c1_r4, 1, 4, false)    \
+    X(gemv_ring_c1_r4_l1, 1, 4, true)  \
+    X(gemv_ring_c2_r1, 2, 1, false)    \
+    X(gemv_ring_c2_r1_l1, 2, 1, true)  \
+    X(gemv_ring_c2_r2, 2, 2, false)    \
+    X(gemv_ring_c2_r2_l1, 2, 2, true)  \
+    X(gemv_ring_c2_r4, 2, 4, false)    \
+    X(gemv_ring_c2_r4_l1, 2, 4, true)
 
-#define ENTRY(name, chunks, rows)                                                                         \
+#define ENTRY(name, chunks, rows, cached)                                                                         \
     extern "C" __global__ void __launch_bounds__((NVFP4_RING_MAX_WARPS + NVFP4_RING_MAX_PRODUCERS) * 32, 1) \
         name(const __grid_constant__ nvfp4_ring_params p) {                                               \
-        nvfp4::ring::gemv<chunks, rows>(p);                                                               \
+        nvfp4::ring::gemv<chunks, rows, cached>(p);                                                               \
     }
 GEMV_RING(ENTRY)
 NVFP4_TABLE(gemv_ring, GEMV_RING)

@@ -13,7 +13,7 @@
 enum {
     NVFP4_TCGEN05_THREADS = 192,
     NVFP4_TCGEN05_N = 16, /* of the matrix instruction: vectors of a pass at most, and rows of a stage */
-    NVFP4_TCGEN05_STAGE_BYTES = NVFP4_TILE_STAGE_BYTES(NVFP4_TCGEN05_N, NVFP4_TILE_ATOM_ROWS),
+    NVFP4_TCGEN05_STAGE_BYTES = NVFP4_TILE_STAGE_BYTES(NVFP4_TCGEN05_N, NVFP4_ATOM_LINES),
     /* Columns of tensor memory: the sums', and those of a stage's scales, four an atom and operand. A CTA
      * allocates a power of two. */
     NVFP4_TCGEN05_SUM_COLUMNS = 32,
@@ -36,7 +36,7 @@ constexpr uint32_t kAtomColumns = NVFP4_TCGEN05_ATOM_COLUMNS;
 constexpr uint32_t kStageColumns = NVFP4_TCGEN05_STAGE_COLUMNS;
 
 // Copies to tensor memory take whole atoms of scales.
-using Stage = tile::Stage<kVectors, tile::kAtomRows>;
+using Stage = tile::Stage<kVectors, tile::kAtomLines>;
 
 struct Shared {
     tile::Barriers barriers;

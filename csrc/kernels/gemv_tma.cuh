@@ -1,5 +1,5 @@
 // NVFP4 weights times NVFP4 vectors on CUDA cores, fed by the tensor-core kernel's load pipeline:
-// sm_90 and newer.
+// sm_90, sm_100 and sm_103.
 //
 // Groups of four warps take the K steps in turn. A lane has the rows r, r + 32, r + 64 and r + 96 of
 // one atom: 16 bytes hold their 16 scales, and eight lanes read 128 consecutive bytes of codes or
@@ -28,7 +28,7 @@ constexpr uint32_t kGroupWarps = NVFP4_TMA_GROUP_WARPS; // a warp has 8 of the 3
 constexpr uint32_t kConsumers = kGroups * kGroupWarps * 32;
 constexpr uint32_t kMaxVectors = NVFP4_TMA_VECTORS;
 constexpr int kLaneRows = 4;
-constexpr int kAtomBlocks = 4;
+constexpr int kAtomBlocks = NVFP4_ATOM_BLOCKS;
 
 using Stage = tile::Stage<kMaxVectors, kMaxVectors>;
 
@@ -66,7 +66,7 @@ struct Weights {
 
     __device__ __forceinline__ void load(const uint8_t *stage, uint32_t atom, uint32_t r) {
         scales = load_shared<uint4>(stage + Stage::kWeightScales + atom * tile::kAtomBytes +
-                                     r * tile::kAtomRowBytes);
+                                     r * tile::kAtomLineBytes);
 #pragma unroll
         for (int q = 0; q < kLaneRows; ++q) {
 #pragma unroll
@@ -98,7 +98,7 @@ struct Vectors {
     }
     __device__ __forceinline__ uint32_t scale_word(int n) const {
         return load_shared<uint32_t>(stage + Stage::kVectorScales +
-                                     atom * Stage::kVectorAtomBytes + n * tile::kAtomRowBytes);
+                                     atom * Stage::kVectorAtomBytes + n * tile::kAtomLineBytes);
     }
 };
 

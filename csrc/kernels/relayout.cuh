@@ -57,8 +57,8 @@ __device__ __forceinline__ void store_scales(uint8_t *p, int32_t count, uint32_t
 }
 
 // Words of an atom in shared memory, with a gap that puts the atoms of a row into other banks.
-constexpr int kAtomWords = 128;
-constexpr int kAtomStride = kAtomWords + 4;
+constexpr int kAtomWords = NVFP4_ATOM_BYTES / 4;
+constexpr int kAtomStride = kAtomWords + NVFP4_ATOM_LINE_BYTES / 4;
 
 // A grid of any size; CTAs stride over tiles.
 template <bool kToTiled>

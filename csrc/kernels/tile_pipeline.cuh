@@ -15,10 +15,7 @@ enum {
     NVFP4_TILE_ROWS = 128,
     NVFP4_TILE_STEP_ELEMENTS = 256, /* of K */
     NVFP4_TILE_ROW_BYTES = NVFP4_TILE_STEP_ELEMENTS / 2, /* codes of a row in a K step */
-    NVFP4_TILE_ATOM_ELEMENTS = 64,  /* of a row that an atom has scales for */
-    NVFP4_TILE_ATOM_BYTES = 512,    /* 128 rows x 4 scales */
-    NVFP4_TILE_ATOM_ROWS = 32,      /* each the scales of rows r, r + 32, r + 64 and r + 96 */
-    NVFP4_TILE_ATOM_ROW_BYTES = 16,
+    NVFP4_TILE_ATOM_ELEMENTS = NVFP4_ATOM_BLOCKS * NVFP4_BLOCK, /* of a row that an atom has scales for */
     NVFP4_TILE_STEP_ATOMS = NVFP4_TILE_STEP_ELEMENTS / NVFP4_TILE_ATOM_ELEMENTS,
     NVFP4_TILE_PATTERN_BYTES = 1024, /* after which the 128-byte swizzle repeats */
     NVFP4_TILE_MAX_STAGES = 12,
@@ -29,7 +26,7 @@ enum {
  * start of a swizzle pattern. */
 #define NVFP4_TILE_STAGE_BYTES(vector_rows, scale_rows)                                                   \
     (((NVFP4_TILE_ROWS + (vector_rows)) * NVFP4_TILE_ROW_BYTES +                                          \
-      NVFP4_TILE_STEP_ATOMS * (NVFP4_TILE_ATOM_BYTES + (scale_rows) * NVFP4_TILE_ATOM_ROW_BYTES) +        \
+      NVFP4_TILE_STEP_ATOMS * (NVFP4_ATOM_BYTES + (scale_rows) * NVFP4_ATOM_LINE_BYTES) +                 \
       NVFP4_TILE_PATTERN_BYTES - 1) / NVFP4_TILE_PATTERN_BYTES * NVFP4_TILE_PATTERN_BYTES)
 
 /* Beside its parameters a kernel takes three tensor maps, before them: of the weights' codes (bytes of a row,
@@ -65,9 +62,9 @@ using Params = nvfp4_tile_params;
 constexpr uint32_t kRows = NVFP4_TILE_ROWS;
 constexpr uint32_t kRowBytes = NVFP4_TILE_ROW_BYTES;
 constexpr uint32_t kAtomElements = NVFP4_TILE_ATOM_ELEMENTS;
-constexpr uint32_t kAtomBytes = NVFP4_TILE_ATOM_BYTES;
-constexpr uint32_t kAtomRows = NVFP4_TILE_ATOM_ROWS;
-constexpr uint32_t kAtomRowBytes = NVFP4_TILE_ATOM_ROW_BYTES;
+constexpr uint32_t kAtomBytes = NVFP4_ATOM_BYTES;
+constexpr uint32_t kAtomLines = NVFP4_ATOM_LINES;
+constexpr uint32_t kAtomLineBytes = NVFP4_ATOM_LINE_BYTES;
 constexpr uint32_t kStepAtoms = NVFP4_TILE_STEP_ATOMS;
 constexpr uint32_t kSwizzlePattern = NVFP4_TILE_PATTERN_BYTES;
 constexpr uint32_t kMaxStages = NVFP4_TILE_MAX_STAGES;
@@ -78,7 +75,7 @@ template <uint32_t kVectorRows_, uint32_t kScaleRows_>
 struct Stage {
     static constexpr uint32_t kVectorRows = kVectorRows_;
     static constexpr uint32_t kScaleRows = kScaleRows_;
-    static constexpr uint32_t kVectorAtomBytes = kScaleRows * kAtomRowBytes;
+    static constexpr uint32_t kVectorAtomBytes = kScaleRows * kAtomLineBytes;
     static constexpr uint32_t kWeights = 0;
     static constexpr uint32_t kVectors = kRows * kRowBytes;
     static constexpr uint32_t kWeightScales = kVectors + kVectorRows * kRowBytes;

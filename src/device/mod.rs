@@ -9,7 +9,7 @@ use cudarc::driver::CudaStream;
 
 use crate::context::make_current;
 use crate::dispatch::{Choice, Options};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::gpu::Gpu;
 use crate::memory::Device;
 use crate::raw;
@@ -103,14 +103,13 @@ pub fn gemv_on_device(
 
 /// What is known of a device, asked for once a process.
 fn gpu(ordinal: usize) -> Result<&'static Gpu> {
-    const MOST: usize = 64;
-    static GPUS: [OnceLock<Gpu>; MOST] = [const { OnceLock::new() }; MOST];
-    let slot = GPUS.get(ordinal).ok_or(Error::NoDevice {
-        visible: String::new(),
-    })?;
-    if let Some(gpu) = slot.get() {
+    static GPUS: OnceLock<Vec<OnceLock<Gpu>>> = OnceLock::new();
+    let known = |gpus: &'static Vec<OnceLock<Gpu>>| gpus.get(ordinal)?.get();
+    if let Some(gpu) = GPUS.get().and_then(known) {
         return Ok(gpu);
     }
-    let gpu = raw::gpu(ordinal as u32)?;
-    Ok(slot.get_or_init(|| gpu))
+    // A device that does not exist has no properties.
+    let (count, gpu) = (raw::device_count()?, raw::gpu(ordinal as u32)?);
+    let gpus = GPUS.get_or_init(|| vec![OnceLock::new(); count as usize]);
+    Ok(gpus[ordinal].get_or_init(|| gpu))
 }

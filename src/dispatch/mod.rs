@@ -20,8 +20,10 @@ mod rank;
 mod select;
 
 pub use environment::{PATH_VARIABLE, forced_by_environment};
-pub use options::{Choice, Options, Reason};
+pub use options::{Asker, Choice, Options, Reason};
 pub use rank::{Estimate, Evidence, Ranked, rank};
+#[cfg(feature = "cuda")]
+pub(crate) use select::refused;
 pub use select::{Target, select};
 
 #[cfg(test)]

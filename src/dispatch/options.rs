@@ -88,6 +88,10 @@ impl<'a> Options<'a> {
 
     /// With what was measured on this very device, a [`Tuned`](crate::tune::Tuned): for the problems in it, its kernels
     /// and configurations go before what this crate knows of itself.
+    ///
+    /// A table of another GPU is [refused](crate::Error::TunedElsewhere). Whether it was made with this driver, version
+    /// and build is what [`Tuned::load`](crate::tune::Tuned::load) checks; of a table that was read without it, nobody
+    /// does: its configurations are checked all the same before they run, but they may not be the fastest.
     #[must_use]
     pub fn tuned(mut self, table: &'a impl AsRef<Measurements>) -> Self {
         self.tuned = Some(table.as_ref());
@@ -105,8 +109,9 @@ impl<'a> Options<'a> {
     /// With programmatic dependent launch: ["Chained launches"](Self#chained-launches).
     ///
     /// # Safety
-    /// For every launch of every call that is given this value or a copy of it, and at every replay of a graph that
-    /// such a launch was captured into: no kernel that may still be running when the launch starts writes the codes or
+    /// For every launch of every call that is given this value or a copy of it, for every later `launch` of a
+    /// `PreparedGemvOnDevice` or `PreparedRawGemv` that was made with it (the first is a safe function, and relies on this
+    /// promise), and at every replay of a graph that such a launch was captured into: no kernel that may still be running when the launch starts writes the codes or
     /// block scales of its weights. ["Chained launches"](Self#chained-launches) says which kernels those are. Do not
     /// give the value to code that cannot keep this.
     ///
@@ -156,14 +161,37 @@ impl Choice {
     }
 }
 
+/// Who asked for a path, a kernel or a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asker {
+    /// The caller, by [`Options`].
+    Caller,
+    /// The variable `NVFP4_GEMV_PATH`.
+    Environment,
+}
+
+impl fmt::Display for Asker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Caller => "the caller",
+            Self::Environment => PATH_VARIABLE,
+        })
+    }
+}
+
 /// Why a kernel was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The caller named the configuration, or the only kernel of the path that they named.
-    Asked,
-    /// Of the path that the caller or `NVFP4_GEMV_PATH` named, the best kernel.
+    /// It was asked for: the configuration, the kernel, or a path that has no other kernel.
+    Asked {
+        /// By whom.
+        by: Asker,
+    },
+    /// Of the path that was asked for, the best kernel.
     BestOfPath {
+        /// By whom.
+        by: Asker,
         /// Why, as part of a sentence.
         why: &'static str,
         /// What that rests on.
@@ -190,10 +218,10 @@ pub enum Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Asked => write!(f, "asked for by the caller or by {PATH_VARIABLE}"),
-            Self::BestOfPath { why, evidence } => write!(
+            Self::Asked { by } => write!(f, "asked for by {by}"),
+            Self::BestOfPath { by, why, evidence } => write!(
                 f,
-                "the path was asked for by the caller or by {PATH_VARIABLE}; of its kernels, {why} ({evidence})"
+                "the path was asked for by {by}; of its kernels, {why} ({evidence})"
             ),
             Self::OperandsOnHost => f.write_str("the operands are in host memory"),
             Self::Best { why, evidence } => write!(f, "{why} ({evidence})"),

@@ -113,12 +113,7 @@ pub fn rank(
     tuned: Option<&Measurements>,
     chained: bool,
 ) -> Vec<Ranked> {
-    let job = Job {
-        shape,
-        operands,
-        gpu,
-        chained,
-    };
+    let job = Job::new(shape, operands, gpu).chained(chained);
     let tables = Tables::of(gpu, tuned);
     let ranked = |one: Known| Ranked {
         kernel: one.kernel,

@@ -3,7 +3,7 @@
 use super::environment;
 use super::measured::Measurements;
 use super::model;
-use super::options::{Choice, Options, Reason};
+use super::options::{Asker, Choice, Options, Reason};
 use super::rank::{Evidence, Tables};
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
@@ -58,21 +58,12 @@ pub fn select(
     if asked.path == Some(GemvPath::Cpu) {
         return Err(asked.unavailable(GemvPath::Cpu, Refusal::OperandsOnDevice));
     }
-    let job = Job {
-        shape,
-        operands,
-        gpu,
-        chained: options.is_chained(),
-    };
+    let job = Job::new(shape, operands, gpu).chained(options.is_chained());
     let tuned = options.tuned.map(|table| made_on(table, gpu)).transpose()?;
     if let Some(config) = options.config {
-        let text = || serde_json::to_string(&config).unwrap_or_else(|_| format!("{config:?}"));
         return match config.check(&job) {
-            Ok(()) => Ok(chosen(config, Reason::Asked)),
-            Err(reason) => Err(Error::Config {
-                config: text(),
-                reason,
-            }),
+            Ok(()) => Ok(chosen(config, Reason::Asked { by: asked.by })),
+            Err(reason) => Err(refused(&config, reason)),
         };
     }
     asked.best(&job, &Tables::of(gpu, tuned))
@@ -82,6 +73,7 @@ pub fn select(
 struct Asked {
     path: Option<GemvPath>,
     kernel: Option<Kernel>,
+    by: Asker,
 }
 
 impl Asked {
@@ -106,11 +98,11 @@ impl Asked {
                 asked: asked.name(),
             });
         }
-        let path = match options.path.or(kernel.map(Kernel::path)) {
-            None if options.environment => environment::forced()?,
-            path => path,
+        let (path, by) = match options.path.or(kernel.map(Kernel::path)) {
+            None if options.environment => (environment::forced()?, Asker::Environment),
+            path => (path, Asker::Caller),
         };
-        Ok(Self { path, kernel })
+        Ok(Self { path, kernel, by })
     }
 
     fn on_host(&self) -> Result<Choice> {
@@ -120,7 +112,7 @@ impl Asked {
         };
         let reason = match self.path {
             None => Reason::OperandsOnHost,
-            Some(GemvPath::Cpu) => Reason::Asked,
+            Some(GemvPath::Cpu) => Reason::Asked { by: self.by },
             Some(path) => return Err(self.unavailable(path, because)),
         };
         Ok(Choice {
@@ -149,10 +141,11 @@ impl Asked {
                         Evidence::Modelled => model::why(kernel),
                         _ => "the fastest that can run this",
                     };
+                    let by = self.by;
                     let reason = match self.path {
                         None => instead.unwrap_or(Reason::Best { why, evidence }),
-                        Some(_) if ours().count() == 1 => Reason::Asked,
-                        Some(_) => Reason::BestOfPath { why, evidence },
+                        Some(_) if ours().count() == 1 => Reason::Asked { by },
+                        Some(_) => Reason::BestOfPath { by, why, evidence },
                     };
                     return Ok(chosen(config, reason));
                 }
@@ -185,6 +178,12 @@ impl Asked {
             None => Error::PathUnavailable { path, reason },
         }
     }
+}
+
+/// A config that cannot compute what it was asked for.
+pub(crate) fn refused(config: &Config, reason: Refusal) -> Error {
+    let config = serde_json::to_string(config).unwrap_or_else(|_| format!("{config:?}"));
+    Error::Config { config, reason }
 }
 
 fn chosen(config: Config, reason: Reason) -> Choice {

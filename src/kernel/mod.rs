@@ -62,7 +62,34 @@ pub struct Job<'a> {
     pub chained: bool,
 }
 
-impl Job<'_> {
+impl<'a> Job<'a> {
+    /// A job of launches that do not overlap.
+    pub fn new(shape: &'a Shape, operands: &'a Operands, gpu: &'a Gpu) -> Self {
+        Self {
+            shape,
+            operands,
+            gpu,
+            chained: false,
+        }
+    }
+
+    /// The same, with launches that overlap or do not.
+    #[must_use]
+    pub fn chained(self, chained: bool) -> Self {
+        Self { chained, ..self }
+    }
+
+    /// Asks about the job or, where there is nothing to compute, about one row of it: kernels divide by M and L.
+    fn some<T>(&self, ask: impl FnOnce(&Job<'_>) -> T) -> T {
+        match Shape::new(1, self.shape.n(), self.shape.k(), 1) {
+            Ok(row) if self.shape.is_empty() => ask(&Job {
+                shape: &row,
+                ..*self
+            }),
+            _ => ask(self),
+        }
+    }
+
     /// Whether launches of this job overlap: older devices know no such launches, and are right without.
     fn dependent(&self) -> bool {
         self.chained && self.gpu.compute_capability >= (9, 0)
@@ -263,7 +290,9 @@ macro_rules! kernels {
             /// # Errors
             /// Why not.
             pub fn available(self, job: &Job<'_>) -> Result<(), Refusal> {
-                match self { $(Self::$kernel => <$config as KernelConfig>::available(job)),* }
+                job.some(|job| match self {
+                    $(Self::$kernel => <$config as KernelConfig>::available(job)),*
+                })
             }
 
             /// Its default configuration for a job.
@@ -272,9 +301,9 @@ macro_rules! kernels {
             /// Why it cannot compute the job.
             pub fn default_config(self, job: &Job<'_>) -> Result<Config, Refusal> {
                 self.available(job)?;
-                match self {
+                job.some(|job| match self {
                     $(Self::$kernel => <$config as KernelConfig>::default_for(job).map(Config::from)),*
-                }
+                })
             }
 
             /// Its configurations worth measuring for a job, the default first; none where it cannot compute it.
@@ -282,12 +311,12 @@ macro_rules! kernels {
                 if self.available(job).is_err() {
                     return Vec::new();
                 }
-                match self {
+                job.some(|job| match self {
                     $(Self::$kernel => {
                         let all = <$config as KernelConfig>::candidates(job);
                         all.into_iter().map(Config::from).collect()
                     })*
-                }
+                })
             }
         }
 
@@ -297,12 +326,16 @@ macro_rules! kernels {
                 match self { $(Self::$kernel(_) => Kernel::$kernel),* }
             }
 
-            /// Whether it can compute a job: there is a kernel for it, and room on the GPU.
+            /// Whether it can compute a job: there is a kernel for it, and room on the GPU. Where there is nothing to
+            /// compute, the kernel's needs alone count: no launch will have the configuration.
             ///
             /// # Errors
             /// Why not.
             pub fn check(&self, job: &Job<'_>) -> Result<(), Refusal> {
                 self.kernel().available(job)?;
+                if job.shape.is_empty() {
+                    return Ok(());
+                }
                 match self { $(Self::$kernel(config) => config.check(job)),* }
             }
 
@@ -324,17 +357,22 @@ macro_rules! kernels {
             /// # Errors
             /// Why it cannot compute the job.
             pub fn main_loop(&self, job: &Job<'_>) -> Result<MainLoop, Refusal> {
-                self.check(job)?;
-                Ok(match self { $(Self::$kernel(config) => config.main_loop(job)),* })
+                self.kernel().available(job)?;
+                job.some(|job| match self {
+                    $(Self::$kernel(config) => config.check(job).map(|()| config.main_loop(job))),*
+                })
             }
 
-            /// The launches of a call, with this configuration.
+            /// The launches of a call, with this configuration; none where there is nothing to compute.
             ///
             /// # Errors
             /// Why it cannot compute the call.
             pub fn plan(&self, call: &Call, gpu: &Gpu, chained: bool) -> Result<Plan, Refusal> {
+                if call.shape.is_empty() {
+                    return Ok(Plan::new());
+                }
                 let operands = call.operands();
-                let job = Job { shape: &call.shape, operands: &operands, gpu, chained };
+                let job = Job::new(&call.shape, &operands, gpu).chained(chained);
                 self.check(&job)?;
                 Ok(match self { $(Self::$kernel(config) => config.plan(call, &job)),* })
             }
@@ -353,8 +391,9 @@ kernels! {
     Dot(DotConfig) = "dot" on CudaCore;
     /// Rows straight into registers, vectors decoded where they are used; f16x2 or f32 products. Any vectors, any K.
     Direct(DirectConfig) = "direct" on CudaCore;
-    /// Tiles of 128 rows, which the tensor-core kernel's load pipeline brings; integer products. NVFP4 vectors, sm_90
-    /// and up. It tests that pipeline on hardware that there is, and was the fastest in 1 of 32 measured problems.
+    /// Tiles of 128 rows, which the tensor-core kernel's load pipeline brings; integer products. NVFP4 vectors, sm_90,
+    /// sm_100 and sm_103. It tests that pipeline on hardware that there is, and was the fastest in 1 of 32 measured
+    /// problems.
     Tma(TmaConfig) = "tma" on CudaCore;
     /// Tiles of 128 rows on block-scaled tensor cores. NVFP4 vectors, sm_100 and sm_103.
     Tcgen05(Tcgen05Config) = "tcgen05" on TensorCore;

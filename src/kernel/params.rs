@@ -16,6 +16,11 @@ pub const NVFP4_GLOBAL_SHARED: u32 = 1;
 pub const NVFP4_GLOBAL_PER_VECTOR: u32 = 2;
 pub const NVFP4_WARP: u32 = 32;
 pub const NVFP4_BLOCK: u32 = 16;
+pub const NVFP4_ATOM_ROWS: u32 = 128;
+pub const NVFP4_ATOM_BLOCKS: u32 = 4;
+pub const NVFP4_ATOM_BYTES: u32 = 512;
+pub const NVFP4_ATOM_LINES: u32 = 32;
+pub const NVFP4_ATOM_LINE_BYTES: u32 = 16;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct nvfp4_scale_steps {
@@ -181,17 +186,12 @@ pub struct nvfp4_ring_params {
     pub scales: u64,
     pub scale_row_bytes: u32,
     pub scale_group_bytes: u32,
-    pub cached: u32,
-    pub resident: u32,
     pub epilogue: nvfp4_epilogue,
 }
 pub const NVFP4_TILE_ROWS: u32 = 128;
 pub const NVFP4_TILE_STEP_ELEMENTS: u32 = 256;
 pub const NVFP4_TILE_ROW_BYTES: u32 = 128;
 pub const NVFP4_TILE_ATOM_ELEMENTS: u32 = 64;
-pub const NVFP4_TILE_ATOM_BYTES: u32 = 512;
-pub const NVFP4_TILE_ATOM_ROWS: u32 = 32;
-pub const NVFP4_TILE_ATOM_ROW_BYTES: u32 = 16;
 pub const NVFP4_TILE_STEP_ATOMS: u32 = 4;
 pub const NVFP4_TILE_PATTERN_BYTES: u32 = 1024;
 pub const NVFP4_TILE_MAX_STAGES: u32 = 12;

@@ -37,11 +37,6 @@ impl Plan {
     pub fn launches(&self) -> &[Launch] {
         &self.launches[..self.len]
     }
-
-    /// The same launches, to be changed: a test of the plan plants faults there.
-    pub fn launches_mut(&mut self) -> &mut [Launch] {
-        &mut self.launches[..self.len]
-    }
 }
 
 impl From<Launch> for Plan {
@@ -87,7 +82,7 @@ impl Launch {
     /// The launches that this one stands for, all batches together: itself, or one for each
     /// [`MOST_GRID_Y`] batches.
     pub fn parts(&self) -> impl Iterator<Item = Self> + '_ {
-        let batches = self.repeat.map_or(1, |repeat| repeat.batches.max(1));
+        let batches = self.repeat.map_or(1, |repeat| repeat.batches);
         let step = match self.repeat {
             Some(_) => MOST_GRID_Y,
             None => 1,

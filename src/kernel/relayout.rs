@@ -1,17 +1,15 @@
 //! The kernels that change the layout of the weights' block scales, `csrc/kernels/relayout.cuh`.
 
 use super::params::{
-    NVFP4_RELAYOUT_THREADS, NVFP4_RELAYOUT_TILE_ATOMS, NVFP4_RELAYOUT_TILE_ROWS,
-    nvfp4_relayout_params,
+    NVFP4_ATOM_BLOCKS, NVFP4_ATOM_BYTES, NVFP4_ATOM_LINE_BYTES, NVFP4_RELAYOUT_THREADS,
+    NVFP4_RELAYOUT_TILE_ATOMS, NVFP4_RELAYOUT_TILE_ROWS, nvfp4_relayout_params,
 };
 use super::plan::{KernelParameters, Launch, Parameters};
 use crate::shape::Shape;
 use crate::types::ScaleLayout;
 
-/// Blocks that an atom of the 128x4 layout has of a row.
-const ATOM_BLOCKS: usize = 4;
 /// Bytes of an atom in shared memory, with a gap that puts the atoms of a row into other banks.
-const ATOM_BYTES: u32 = 512 + 16;
+const ATOM_BYTES: u32 = NVFP4_ATOM_BYTES + NVFP4_ATOM_LINE_BYTES;
 
 /// The launch that writes the scales at `source` to `destination` in the layout `to`, from the other one. The addresses
 /// were checked, and the shape is not empty.
@@ -25,7 +23,7 @@ pub fn launch(shape: &Shape, to: ScaleLayout, source: u64, destination: u64) -> 
         ..nvfp4_relayout_params::default()
     };
     let rows = shape.m().div_ceil(NVFP4_RELAYOUT_TILE_ROWS as usize);
-    let blocks = NVFP4_RELAYOUT_TILE_ATOMS as usize * ATOM_BLOCKS;
+    let blocks = (NVFP4_RELAYOUT_TILE_ATOMS * NVFP4_ATOM_BLOCKS) as usize;
     let tiles = rows * shape.l() * shape.blocks().div_ceil(blocks);
     Launch {
         entry: match to {

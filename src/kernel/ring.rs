@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::params::{
-    NVFP4_RING_BAR_BYTES, NVFP4_RING_CHUNK_BYTES, NVFP4_RING_MAX_PRODUCERS, NVFP4_RING_MAX_WARPS,
-    NVFP4_RING_SCALE_BYTES, NVFP4_RING_SCALE_SLOTS, NVFP4_RING_UNIT_ROWS, nvfp4_ring_params,
+    NVFP4_ATOM_ROWS, NVFP4_RING_BAR_BYTES, NVFP4_RING_CHUNK_BYTES, NVFP4_RING_MAX_PRODUCERS,
+    NVFP4_RING_MAX_WARPS, NVFP4_RING_SCALE_BYTES, NVFP4_RING_SCALE_SLOTS, NVFP4_RING_UNIT_ROWS,
+    NVFP4_WARP, nvfp4_ring_params,
 };
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::{
@@ -33,11 +34,6 @@ pub struct RingConfig {
     /// L1 keeps block scales: in the 128x4 layout two units share what it fetches at once. Rings that take most of
     /// an SM's shared memory leave L1 too small for it.
     pub cached: bool,
-    /// L2 keeps the codes for the next call. For weights that stay in L2 from one call to the next, with all that is
-    /// read between them; those of a large model do not, and then this only takes room from others. Never the default,
-    /// since nothing here knows what else is read.
-    #[serde(default)]
-    pub resident: bool,
     /// CTAs that share the rows of all batches: no more than there are granules.
     pub ctas: u32,
 }
@@ -47,9 +43,8 @@ const UNIT: &str = "gemv_ring";
 const STEP: usize = 256;
 const UNIT_ROWS: u64 = NVFP4_RING_UNIT_ROWS as u64;
 const MAX_WARPS: u32 = NVFP4_RING_MAX_WARPS;
-const WARP: u32 = 32;
 /// Elements of a warp's chunk.
-const WARP_CHUNK: usize = 2 * NVFP4_RING_CHUNK_BYTES as usize * WARP as usize;
+const WARP_CHUNK: usize = 2 * NVFP4_RING_CHUNK_BYTES as usize * NVFP4_WARP as usize;
 const ROWS: [u32; 3] = [1, 2, 4];
 const DEPTHS: std::ops::RangeInclusive<u32> = 1..=8;
 /// Bytes of codes that the ring had better hold: measured on an H200, docs/notes/tuning.md.
@@ -69,16 +64,17 @@ impl KernelConfig for RingConfig {
         job.row_length(STEP, "a multiple of 256")?;
         job.aligned_16()?;
         let (shape, tiled) = (job.shape, job.operands.tiled());
-        if shape.is_empty() {
-            return Err(Refusal::Empty);
-        }
         if shape.n() > 1 {
             return Err(Refusal::Vectors {
                 n: shape.n(),
                 most: 1,
             });
         }
-        let whole = if tiled { 128 } else { UNIT_ROWS as usize };
+        let whole = if tiled {
+            NVFP4_ATOM_ROWS
+        } else {
+            NVFP4_RING_UNIT_ROWS
+        } as usize;
         if shape.l() > 1 && !shape.m().is_multiple_of(whole) {
             return Err(Refusal::RowsOfBatch {
                 m: shape.m(),
@@ -123,7 +119,6 @@ impl KernelConfig for RingConfig {
                         depth,
                         granule,
                         cached: true,
-                        resident: false,
                         ctas: ctas(job, granule, per_sm),
                     };
                     config.check(job).is_ok().then_some(config)
@@ -137,7 +132,6 @@ impl KernelConfig for RingConfig {
             depth: 1,
             granule,
             cached: true,
-            resident: false,
             ctas: ctas(job, granule, 16),
         };
         let alone = match alone {
@@ -304,15 +298,12 @@ impl KernelConfig for RingConfig {
             scales: call.weights.scales,
             scale_row_bytes: steps.row_stride as u32,
             scale_group_bytes: steps.group_stride as u32,
-            cached: u32::from(self.cached),
-            resident: u32::from(self.resident),
             epilogue: pass.epilogue,
-            ..nvfp4_ring_params::default()
         };
         Launch {
-            entry: entry(self.chunks, self.rows),
+            entry: entry(self.chunks, self.rows, self.cached),
             grid: [self.ctas, 1, 1],
-            threads: (self.groups * row_warps + producers) * WARP,
+            threads: (self.groups * row_warps + producers) * NVFP4_WARP,
             dynamic_shared: layout.bytes as u32,
             dependent: job.dependent(),
             parameters: Parameters::of(&parameters),
@@ -340,15 +331,21 @@ impl KernelConfig for RingConfig {
 // SAFETY: bindgen makes padding fields of this structure's padding.
 unsafe impl KernelParameters for nvfp4_ring_params {}
 
-/// The entry point for so many chunks of a thread and rows of a stage.
-fn entry(chunks: u32, rows: u32) -> &'static str {
-    match (chunks, rows) {
-        (1, 1) => "gemv_ring_c1_r1",
-        (1, 2) => "gemv_ring_c1_r2",
-        (1, _) => "gemv_ring_c1_r4",
-        (_, 1) => "gemv_ring_c2_r1",
-        (_, 2) => "gemv_ring_c2_r2",
-        _ => "gemv_ring_c2_r4",
+/// The entry point for so many chunks of a thread and rows of a stage, where L1 keeps block scales or does not.
+fn entry(chunks: u32, rows: u32, cached: bool) -> &'static str {
+    match (chunks, rows, cached) {
+        (1, 1, false) => "gemv_ring_c1_r1",
+        (1, 1, true) => "gemv_ring_c1_r1_l1",
+        (1, 2, false) => "gemv_ring_c1_r2",
+        (1, 2, true) => "gemv_ring_c1_r2_l1",
+        (1, _, false) => "gemv_ring_c1_r4",
+        (1, _, true) => "gemv_ring_c1_r4_l1",
+        (_, 1, false) => "gemv_ring_c2_r1",
+        (_, 1, true) => "gemv_ring_c2_r1_l1",
+        (_, 2, false) => "gemv_ring_c2_r2",
+        (_, 2, true) => "gemv_ring_c2_r2_l1",
+        (_, _, false) => "gemv_ring_c2_r4",
+        (_, _, true) => "gemv_ring_c2_r4_l1",
     }
 }
 
@@ -412,7 +409,7 @@ fn row_warps(shape: &Shape, chunks: u32) -> u32 {
 fn places(shape: &Shape, tiled: bool) -> u64 {
     let rows = shape.m() as u64 * shape.l() as u64;
     if tiled {
-        rows.next_multiple_of(128)
+        rows.next_multiple_of(NVFP4_ATOM_ROWS.into())
     } else {
         rows
     }

@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::params::{
-    NVFP4_BLOCK, NVFP4_STREAM_BF16_COLUMNS, NVFP4_STREAM_FLOAT_BYTES, NVFP4_STREAM_INTEGER_BYTES,
-    NVFP4_STREAM_MAX_WARPS, NVFP4_STREAM_MAX_WARPS_OF_MANY, NVFP4_STREAM_PART_BYTES,
-    NVFP4_STREAM_SCALED_FROM, NVFP4_STREAM_SCALED_FROM_BF16, NVFP4_STREAM_STAGE_BYTES,
-    NVFP4_STREAM_STEP_BLOCKS, NVFP4_STREAM_TILE_ROWS, NVFP4_STREAM_X_SCALE_BYTES,
-    NVFP4_STREAM_ZERO_BLOCKS, NVFP4_WARP, nvfp4_stream_params,
+    NVFP4_ATOM_ROWS, NVFP4_BLOCK, NVFP4_STREAM_BF16_COLUMNS, NVFP4_STREAM_FLOAT_BYTES,
+    NVFP4_STREAM_INTEGER_BYTES, NVFP4_STREAM_MAX_WARPS, NVFP4_STREAM_MAX_WARPS_OF_MANY,
+    NVFP4_STREAM_PART_BYTES, NVFP4_STREAM_SCALED_FROM, NVFP4_STREAM_SCALED_FROM_BF16,
+    NVFP4_STREAM_STAGE_BYTES, NVFP4_STREAM_STEP_BLOCKS, NVFP4_STREAM_TILE_ROWS,
+    NVFP4_STREAM_X_SCALE_BYTES, NVFP4_STREAM_ZERO_BLOCKS, NVFP4_WARP, nvfp4_stream_params,
 };
 use super::plan::{KernelParameters, Launch, MOST_LAUNCHES, Parameters, Plan};
 use super::{
@@ -62,11 +62,8 @@ impl KernelConfig for StreamConfig {
         job.row_length(STEP, "a multiple of 256")?;
         job.aligned_16()?;
         let shape = job.shape;
-        if shape.is_empty() {
-            return Err(Refusal::Empty);
-        }
         // The kernel counts places in 32 bits.
-        if (shape.m() + 127) * shape.l() >= 1 << 31 {
+        if (shape.m() + NVFP4_ATOM_ROWS as usize - 1) * shape.l() >= 1 << 31 {
             return Err(Refusal::Rows);
         }
         let fits = |vectors| {
@@ -489,7 +486,7 @@ fn steps(shape: &Shape) -> u64 {
 /// Places of a batch, which rows take in the order of their scales; the last ones may be empty.
 fn places(job: &Job<'_>) -> u64 {
     let whole = match job.operands.tiled() {
-        true => 128,
+        true => NVFP4_ATOM_ROWS.into(),
         false if job.shape.l() > 1 => TILE_ROWS,
         false => 1,
     };

@@ -4,9 +4,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::params::{
-    NVFP4_TCGEN05_N, NVFP4_TCGEN05_STAGE_BYTES, NVFP4_TCGEN05_STAGE_COLUMNS,
-    NVFP4_TCGEN05_SUM_COLUMNS, NVFP4_TCGEN05_THREADS, NVFP4_TILE_ATOM_ELEMENTS,
-    NVFP4_TILE_ATOM_ROWS, NVFP4_WARP,
+    NVFP4_ATOM_LINES, NVFP4_TCGEN05_N, NVFP4_TCGEN05_STAGE_BYTES, NVFP4_TCGEN05_STAGE_COLUMNS,
+    NVFP4_TCGEN05_SUM_COLUMNS, NVFP4_TCGEN05_THREADS, NVFP4_TILE_ATOM_ELEMENTS, NVFP4_WARP,
 };
 use super::tile::{BARRIER_BYTES, MOST_STAGES, ROWS, TENSOR_COLUMNS, Tiled};
 use super::{Job, MainLoop, Products};
@@ -32,23 +31,13 @@ impl Tiled for Tcgen05Config {
     const THREADS: u32 = NVFP4_TCGEN05_THREADS;
     const VECTORS: u32 = NVFP4_TCGEN05_N;
     // Copies to tensor memory take whole atoms of scales.
-    const SCALE_ROWS: u32 = NVFP4_TILE_ATOM_ROWS;
+    const SCALE_ROWS: u32 = NVFP4_ATOM_LINES;
     const STAGE_BYTES: u32 = NVFP4_TCGEN05_STAGE_BYTES;
     const GROUPS: u32 = 1;
     const STAGES: &'static str = "2 to 12";
     const DEEPEST: bool = true;
 
-    fn new(stages: u32, cluster: u32) -> Self {
-        Self { stages, cluster }
-    }
-
-    fn stages(&self) -> u32 {
-        self.stages
-    }
-
-    fn cluster(&self) -> u32 {
-        self.cluster
-    }
+    super::tile::fields!();
 
     fn device(job: &Job<'_>) -> Result<(), Refusal> {
         match job.gpu.compute_capability {

@@ -6,8 +6,8 @@ use std::mem::offset_of;
 
 use super::call::Pass;
 use super::params::{
-    NVFP4_SWIZZLE_128, NVFP4_SWIZZLE_NONE, NVFP4_TILE_ATOM_BYTES, NVFP4_TILE_ATOM_ELEMENTS,
-    NVFP4_TILE_ATOM_ROW_BYTES, NVFP4_TILE_MAX_STAGES, NVFP4_TILE_PATTERN_BYTES,
+    NVFP4_ATOM_BYTES, NVFP4_ATOM_LINE_BYTES, NVFP4_SWIZZLE_128, NVFP4_SWIZZLE_NONE,
+    NVFP4_TILE_ATOM_ELEMENTS, NVFP4_TILE_MAX_STAGES, NVFP4_TILE_PATTERN_BYTES,
     NVFP4_TILE_ROW_BYTES, NVFP4_TILE_ROWS, NVFP4_TILE_SHARED_ALIGN, NVFP4_TILE_STEP_ATOMS,
     NVFP4_TILE_STEP_ELEMENTS, nvfp4_tensor_map, nvfp4_tile_params,
 };
@@ -68,6 +68,24 @@ pub(super) trait Tiled: Copy + PartialEq {
     /// Successive f32 roundings of any term of a sum, where each of `cluster` CTAs has so many K steps.
     fn sum_roundings(steps: u32, cluster: u32) -> u32;
 }
+
+/// The methods that read and make the two fields of a config.
+macro_rules! fields {
+    () => {
+        fn new(stages: u32, cluster: u32) -> Self {
+            Self { stages, cluster }
+        }
+
+        fn stages(&self) -> u32 {
+            self.stages
+        }
+
+        fn cluster(&self) -> u32 {
+            self.cluster
+        }
+    };
+}
+pub(super) use fields;
 
 /// Rows of a tile.
 pub(super) const ROWS: u32 = NVFP4_TILE_ROWS;
@@ -230,7 +248,7 @@ fn maps<T: Tiled>(call: &Call, pass: &Pass, atoms: u32) -> [nvfp4_tensor_map; MO
     let [m, n, l] = [shape.m(), shape.n(), shape.l()].map(|size| size as u64);
     let row = shape.row_code_bytes() as u64;
     let atoms = u64::from(atoms);
-    let [atom, atom_row] = [NVFP4_TILE_ATOM_BYTES, NVFP4_TILE_ATOM_ROW_BYTES].map(u64::from);
+    let [atom, atom_row] = [NVFP4_ATOM_BYTES, NVFP4_ATOM_LINE_BYTES].map(u64::from);
     let vector_row = if n > 1 {
         pass.vector_row_bytes as u64
     } else {
@@ -265,7 +283,7 @@ fn maps<T: Tiled>(call: &Call, pass: &Pass, atoms: u32) -> [nvfp4_tensor_map; MO
             size: [atom_row, pass.n as u64, atoms, l],
             stride: [1, atom_row, atom, scale_batch],
             box_size: [
-                NVFP4_TILE_ATOM_ROW_BYTES,
+                NVFP4_ATOM_LINE_BYTES,
                 T::SCALE_ROWS,
                 NVFP4_TILE_STEP_ATOMS,
                 1,
@@ -383,13 +401,11 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::{Config, Kernel, Tcgen05Config, TmaConfig};
+    use super::super::{Config, Tcgen05Config, TmaConfig};
     use super::*;
     use crate::gpu::Gpu;
-    use crate::operands::{Alignment, Operands, RawOutput, RawVectors, RawWeights};
+    use crate::operands::{Alignment, Operands, RawVectors};
     use crate::shape::Strides;
-    use crate::tensor::GlobalScale;
-    use crate::types::FloatType;
 
     const OPERANDS: Operands = Operands {
         activation: Activation::Nvfp4,
@@ -403,12 +419,7 @@ mod tests {
     }
 
     fn job<'a>(shape: &'a Shape, gpu: &'a Gpu) -> Job<'a> {
-        Job {
-            shape,
-            operands: &OPERANDS,
-            gpu,
-            chained: false,
-        }
+        Job::new(shape, &OPERANDS, gpu)
     }
 
     /// The default, which is legal, the first of the candidates, and not among them twice; nor is another.
@@ -546,147 +557,33 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_has_no_kernel_is_refused() {
-        let gpu = b200();
-        let shape = Shape::gemv(256, 1024, 1).unwrap(); // four K steps
-        let job = job(&shape, &gpu);
-        for (stages, cluster, wrong) in [
-            (3, 1, Some("stages is 3, and may be 2, 4, 6")),
-            (14, 1, Some("stages is 14")),
-            (0, 1, Some("stages is 0")),
-            (4, 5, Some("cluster is 5")),
-            (4, 0, Some("cluster is 0")),
-            (12, 1, Some("bytes of shared memory")),
-            (4, 4, None),
-        ] {
-            let refusal = TmaConfig { stages, cluster }.check(&job).err();
-            let says = refusal.map(|refusal| refusal.to_string());
-            match (wrong, &says) {
-                (None, None) => {}
-                (Some(wrong), Some(says)) => assert!(says.contains(wrong), "{wrong}: {says}"),
-                _ => panic!("{wrong:?}: {says:?}"),
-            }
-        }
-        let odd = Tcgen05Config {
-            stages: 3,
-            cluster: 1,
-        };
-        assert_eq!(odd.check(&job), Ok(()));
-    }
-
-    #[test]
-    fn what_the_kernels_need() {
-        let shape = Shape::gemv(128, 96, 1).unwrap();
-        let refusal = |kernel: Kernel, shape: &Shape, operands: &Operands, cc, images| {
-            let gpu = Gpu::of_compute_capability(cc, images);
-            let available = kernel.available(&Job {
-                operands,
-                ..job(shape, &gpu)
-            });
-            available.map_or_else(|refusal| refusal.to_string(), |()| String::new())
-        };
-        let linear = ScaleLayout::Linear;
-        for kernel in [Kernel::Tma, Kernel::Tcgen05] {
-            for (operands, says) in [
-                (
-                    Operands {
-                        activation: Activation::F16,
-                        ..OPERANDS
-                    },
-                    "multiplies NVFP4 vectors",
-                ),
-                (
-                    Operands {
-                        weight_layout: linear,
-                        ..OPERANDS
-                    },
-                    "weights' scales are linear",
-                ),
-                (
-                    Operands {
-                        vector_layout: linear,
-                        ..OPERANDS
-                    },
-                    "vectors' scales are linear",
-                ),
-                (
-                    Operands {
-                        alignment: Alignment {
-                            scales: 8,
-                            ..Alignment::BEST
-                        },
-                        ..OPERANDS
-                    },
-                    "16 bytes",
-                ),
-            ] {
-                let said = refusal(kernel, &shape, &operands, (10, 0), "100f");
-                assert!(said.contains(says), "{says}: {said}");
-            }
-            let short = Shape::gemv(128, 48, 1).unwrap();
-            let said = refusal(kernel, &short, &OPERANDS, (10, 0), "100f");
-            assert!(
-                said.contains("K is 48, and it needs a multiple of 32"),
-                "{said}"
-            );
-            let large = Shape::gemv(1 << 21, 1 << 20, 1).unwrap();
-            let said = refusal(kernel, &large, &OPERANDS, (10, 0), "100f");
-            assert!(said.contains("2^40 bytes"), "{said}");
-        }
-        for (kernel, cc, images, says) in [
-            (Kernel::Tma, (8, 9), "80;90a", "9.0 or newer is needed"),
-            (Kernel::Tma, (9, 0), "80;90a", ""),
-            (Kernel::Tma, (12, 1), "80;120f", ""),
-            (Kernel::Tcgen05, (9, 0), "90a;100f", "10.x is needed"),
-            (Kernel::Tcgen05, (10, 3), "100f", ""),
-            (Kernel::Tcgen05, (12, 0), "120f", "10.x is needed"),
-            // Machine code for the device, but not of the kind that has the instructions.
-            (Kernel::Tcgen05, (10, 0), "100", "none of which runs this"),
-            (Kernel::Tcgen05, (10, 3), "100a", "none of which runs this"),
-        ] {
-            let said = refusal(kernel, &shape, &OPERANDS, cc, images);
-            assert!(
-                said.contains(says) && (says.is_empty() == said.is_empty()),
-                "{said}"
-            );
-        }
-    }
-
     /// Nine vectors, of which CUDA cores take eight in a pass, and more batches than a grid holds.
     #[test]
     fn plans_by_hand() {
         let shape = Shape::new(130, 9, 288, 70_000).unwrap();
-        let call = Call {
-            shape,
-            weights: RawWeights {
-                codes: 0x1_0000,
-                scales: 0x2_0000,
-                layout: ScaleLayout::Tiled128x4,
-                global: GlobalScale::ONE,
-                row_alpha: 0,
-                row_alpha_batch_stride: 0,
-            },
-            vectors: RawVectors::Nvfp4 {
+        let layout = ScaleLayout::Tiled128x4;
+        let mut call = Call::nowhere(&shape, Activation::Nvfp4, layout, 0x1_0000);
+        call.vectors = match call.vectors {
+            RawVectors::Nvfp4 {
+                global,
+                vector_alpha,
+                ..
+            } => RawVectors::Nvfp4 {
                 codes: 0x3_0000,
                 code_strides: Strides {
                     row: 160,
                     batch: 1600,
                 },
                 scales: 0x4_0000,
-                layout: ScaleLayout::Tiled128x4,
+                layout,
                 scale_strides: Strides {
                     row: 0,
                     batch: 2560,
                 },
-                global: GlobalScale::ONE,
-                vector_alpha: 0,
+                global,
+                vector_alpha,
             },
-            output: RawOutput {
-                address: 0x5_0000,
-                element: FloatType::F16,
-            },
-            alpha: 1.0,
+            dense => dense,
         };
         let (stages, cluster) = (4, 2);
         let tma = Config::from(TmaConfig { stages, cluster });
@@ -702,7 +599,7 @@ mod tests {
         let [weights, vectors, scales] = second.maps() else {
             panic!("{second:?}");
         };
-        assert_eq!(weights.address, 0x1_0000);
+        assert_eq!(weights.address, call.weights.codes);
         assert_eq!(weights.size, [144, 130, 70_000, 0]);
         assert_eq!(weights.stride, [1, 144, 144 * 130, 0]);
         assert_eq!(vectors.address, 0x3_0000 + 8 * 160);

@@ -36,20 +36,16 @@ impl Tiled for TmaConfig {
     const STAGES: &'static str = "2, 4, 6, 8, 10 or 12";
     const DEEPEST: bool = false;
 
-    fn new(stages: u32, cluster: u32) -> Self {
-        Self { stages, cluster }
-    }
-
-    fn stages(&self) -> u32 {
-        self.stages
-    }
-
-    fn cluster(&self) -> u32 {
-        self.cluster
-    }
+    super::tile::fields!();
 
     fn device(job: &Job<'_>) -> Result<(), Refusal> {
-        job.needs((9, 0), "9.0 or newer")
+        match job.gpu.compute_capability {
+            (9 | 10, _) => Ok(()),
+            found => Err(Refusal::ComputeCapability {
+                found,
+                needed: "9.x or 10.x",
+            }),
+        }
     }
 
     /// `__launch_bounds__` of the kernels.

@@ -5,8 +5,6 @@ use std::ffi::CStr;
 use crate::error::{Error, Result};
 use crate::ffi;
 use crate::gpu::Gpu;
-#[cfg(nvfp4_gemv_no_kernels)]
-use crate::{refusal::Refusal, types::GemvPath};
 
 /// The architectures this build carries machine code for, as in `NVFP4_GEMV_ARCHS`. Empty in a
 /// build without kernels (`NVFP4_GEMV_NO_KERNELS`, or documentation).
@@ -43,7 +41,7 @@ pub fn versions() -> Result<Versions> {
 /// How many devices the driver shows; at least one.
 ///
 /// # Errors
-/// [`Error::NoDriver`], [`Error::NoDevice`].
+/// [`Error::NoDriver`], [`Error::NoDevice`], [`Error::NoKernels`].
 pub fn device_count() -> Result<u32> {
     let mut count = 0;
     // SAFETY: the pointer is to a live integer.
@@ -78,10 +76,7 @@ pub fn gpu(ordinal: u32) -> Result<Gpu> {
 }
 
 /// The device that is current on this thread.
-///
-/// # Errors
-/// [`Error::NoDriver`], [`Error::NoDevice`].
-pub fn current_device() -> Result<u32> {
+fn current_device() -> Result<u32> {
     let mut device = 0;
     // SAFETY: the pointer is to a live integer.
     let code = unsafe { ffi::nvfp4_gemv_current_device(&mut device) };
@@ -104,10 +99,7 @@ pub(super) fn status(during: &'static str, code: i32) -> Result<()> {
     let text = || unsafe { CStr::from_ptr(ffi::nvfp4_gemv_error_string(code)) };
     #[cfg(nvfp4_gemv_no_kernels)]
     if code != 0 {
-        return Err(Error::PathUnavailable {
-            path: GemvPath::CudaCore,
-            reason: Refusal::BuiltWithoutKernels,
-        });
+        return Err(Error::NoKernels);
     }
     match code {
         0 => Ok(()),

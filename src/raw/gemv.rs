@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::launch::{EncodedMap, Loaded};
 use crate::dispatch::{self, Choice, Options, Target};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::gpu::Gpu;
 use crate::kernel::Call;
 use crate::kernel::params::nvfp4_tensor_map;
@@ -67,10 +67,7 @@ impl PreparedRawGemv {
         let plan = match choice.config {
             Some(config) if !shape.is_empty() => config
                 .plan(call, gpu, options.is_chained())
-                .map_err(|reason| Error::Config {
-                    config: format!("{config:?}"),
-                    reason,
-                })?,
+                .map_err(|reason| dispatch::refused(&config, reason))?,
             _ => Plan::new(),
         };
         Ok(Self {

@@ -104,7 +104,7 @@ impl Kernel {
     fn load(&mut self, launch: &Launch) -> Result<()> {
         self.entry = entry(launch.entry)?;
         // SAFETY: the entry point is one of this build.
-        let code = unsafe { ffi::nvfp4_gemv_load(self.entry, launch.dynamic_shared) };
+        let code = unsafe { ffi::nvfp4_gemv_load(self.entry) };
         status(launch.entry, code)?;
         for (map, encoded) in launch.maps().iter().zip(&mut self.maps.0) {
             // SAFETY: the description lives through the call; as many bytes are written as an encoded map has, and all

@@ -15,8 +15,8 @@ mod relayout;
 
 pub use crate::kernel::Call;
 pub use crate::operands::{RawOutput, RawVectors, RawWeights};
-pub use device::{COMPILED_ARCHS, KERNELS, Versions, current_device, device_count, gpu, versions};
+pub use device::{COMPILED_ARCHS, KERNELS, Versions, device_count, gpu, versions};
 pub use gemv::{PreparedRawGemv, gemv};
-pub use quantize::{Global, Quantize, quantize};
+pub use quantize::quantize;
 pub use read_only::read_only;
 pub use relayout::relayout;

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use super::launch::launch;
 use crate::check::{Regions, pointer, strided};
 use crate::error::Result;
-pub use crate::kernel::quantize::{Global, Quantize};
+use crate::kernel::quantize::{Global, Quantize};
 use crate::shape::Shape;
 use crate::types::ScaleLayout;
 

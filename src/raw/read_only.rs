@@ -7,8 +7,8 @@ use crate::check::pointer;
 use crate::error::Result;
 
 /// Enqueues a kernel that only reads `bytes` (rounded down to a multiple of 16) at `data`: the
-/// ceiling for any kernel that must read as much. `sink` is 4 bytes that are practically never
-/// written.
+/// ceiling for any kernel that must read as much, on so many multiprocessors (at least 1). `sink` is 4 bytes that
+/// are practically never written.
 ///
 /// # Errors
 /// Null or misaligned pointers, and what CUDA reports of the launch.
@@ -25,7 +25,7 @@ pub unsafe fn read_only(
 ) -> Result<()> {
     pointer("data", data, 16)?;
     pointer("sink", sink, 4)?;
-    let plan = crate::kernel::read_only::launch(data, bytes, sink, multiprocessors).into();
+    let plan = crate::kernel::read_only::launch(data, bytes, sink, multiprocessors.max(1)).into();
     // SAFETY: this function's own contract.
     unsafe { launch(plan, stream) }
 }

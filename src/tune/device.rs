@@ -206,12 +206,7 @@ impl Tuner {
     }
 
     fn candidates(&self, shape: &Shape, operands: &Operands, chained: bool) -> Vec<Config> {
-        let job = Job {
-            shape,
-            operands,
-            gpu: &self.gpu,
-            chained,
-        };
+        let job = Job::new(shape, operands, &self.gpu).chained(chained);
         let all = Kernel::ALL.iter();
         all.flat_map(|kernel| kernel.candidates(&job)).collect()
     }
@@ -312,12 +307,7 @@ impl Tuner {
     }
 
     fn no_candidates(&self, shape: &Shape, operands: &Operands) -> TuneError {
-        let job = Job {
-            shape,
-            operands,
-            gpu: &self.gpu,
-            chained: false,
-        };
+        let job = Job::new(shape, operands, &self.gpu);
         let why = |kernel: &Kernel| Some(format!("{kernel}: {}", kernel.available(&job).err()?));
         TuneError::NoCandidates {
             shape: *shape,

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{fails, json, prints, program, text};
+use super::{fails, json, prints, program, text, words};
 
 /// Small problems, few rounds, and little to rotate over.
 const QUICK: [&str; 6] = ["--path", "cpu", "--rounds", "3", "--cold", "1"];
@@ -24,22 +24,10 @@ fn samples(of: &Value) -> Vec<f64> {
 
 #[test]
 fn bench_measures_every_combination_in_rounds_with_the_ceiling() {
-    let document = bench(&[
-        "--shape",
-        "256,512",
-        "--shape",
-        "64x64x2x3",
-        "--activation",
-        "nvfp4",
-        "--activation",
-        "f32",
-        "--layout",
-        "linear",
-        "--layout",
-        "128x4",
-        "--commit",
-        "0123abc",
-    ]);
+    let document = bench(&words(
+        "--shape 256,512 --shape 64x64x2x3 --activation nvfp4 --activation f32 --layout linear --layout 128x4 \
+         --commit 0123abc",
+    ));
     assert_eq!(document["schema"], "nvfp4-gemv/bench/1");
     assert_eq!(document["git_commit"], "0123abc");
     assert_eq!(document["suite"], "custom");
@@ -78,18 +66,9 @@ fn bench_measures_every_combination_in_rounds_with_the_ceiling() {
 
 #[test]
 fn options_replace_parts_of_a_suite() {
-    let document = bench(&[
-        "--suite",
-        "quick",
-        "--shape",
-        "64,64",
-        "--n",
-        "2",
-        "--n",
-        "3",
-        "--activation",
-        "f16",
-    ]);
+    let document = bench(&words(
+        "--suite quick --shape 64,64 --n 2 --n 3 --activation f16",
+    ));
     assert_eq!(document["suite"], "custom");
     let cases = document["cases"].as_array().unwrap();
     let seen: Vec<_> = cases

@@ -58,6 +58,11 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
+/// The words of a command line.
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
 /// What a successful call prints.
 fn prints(args: &[&str]) -> String {
     let out = program(args);
@@ -116,17 +121,7 @@ fn help_has_examples_and_wrong_usage_exits_with_2() {
         &["plan", "16", "16", "1", "1", "1"],
         &["tune", "--shape", "16"],
         &["verify", "--problem", "x", "--contest"],
-        &[
-            "run",
-            "--checkpoint",
-            "c",
-            "--layer",
-            "l",
-            "--random",
-            "1",
-            "--input",
-            "a:b",
-        ],
+        &words("run --checkpoint c --layer l --random 1 --input a:b")[..],
     ] {
         let out = program(wrong);
         assert_eq!(out.status.code(), Some(2), "{wrong:?}");
@@ -217,16 +212,7 @@ fn plan_explains() {
     if !compiled_for_blackwell() {
         return;
     }
-    let plan = json(&[
-        "plan",
-        "4096",
-        "7168",
-        "8",
-        "--n",
-        "4",
-        "--compute-capability",
-        "10.0",
-    ]);
+    let plan = json(&words("plan 4096 7168 8 --n 4 --compute-capability 10.0"));
     assert_eq!(plan["l"], 8);
     assert_ne!(plan["path"], "cpu");
     let kernels = plan["kernels"].as_array().unwrap();
@@ -265,14 +251,7 @@ fn plan_explains() {
         assert_eq!(plan["path"], path);
         assert!(plan["reason"].as_str().unwrap().contains("modelled"));
     }
-    let asked = [
-        "plan",
-        "4096",
-        "7168",
-        "--compute-capability",
-        "10.0",
-        "--kernel",
-    ];
+    let asked = words("plan 4096 7168 --compute-capability 10.0 --kernel");
     let direct = json(&[&asked[..], &["direct"]].concat());
     assert_eq!(direct["kernel"], "direct");
     let refused = fails(&[&asked[..], &["tcgen05"]].concat());
@@ -361,26 +340,21 @@ fn a_plan_for_a_gpu_that_no_build_knows_is_shown_with_what_this_build_lacks() {
 
 #[test]
 fn hints_name_options_that_the_command_has() {
-    let unknown = command()
-        .args(["plan", "16,16"])
-        .env("NVFP4_GEMV_PATH", "gpu")
-        .output()
-        .unwrap();
-    assert!(text(&unknown.stderr).contains("NVFP4_GEMV_PATH"));
+    let forced = |path| {
+        let mut plan = command();
+        plan.args(["plan", "16,16"]).env("NVFP4_GEMV_PATH", path);
+        plan.output().unwrap()
+    };
+    assert!(text(&forced("gpu").stderr).contains("NVFP4_GEMV_PATH"));
+    assert!(text(&forced("cpu").stdout).contains("because: asked for by NVFP4_GEMV_PATH"));
+    let by_flag = prints(&["plan", "16,16", "--path", "cpu"]);
+    assert!(by_flag.contains("because: asked for by the caller"));
     if json(&["info"])["cuda"]["why_none"].is_null() {
         return; // there is a device, and nothing below fails
     }
     for command in [
         &["tune", "--shape", "16,16"][..],
-        &[
-            "compare",
-            "--shape",
-            "16,16",
-            "--a",
-            "cuda-core",
-            "--b",
-            "cuda-core",
-        ],
+        &words("compare --shape 16,16 --a cuda-core --b cuda-core")[..],
         &["plan", "16,16", "--path", "tensor-core"],
         &["bench", "--shape", "16,16", "--path", "cuda-core"],
         &["verify", "--case", "zeros 5x16", "--path", "cuda-core"],

@@ -1,90 +1,29 @@
 //! Every number that the program takes, at its ends and beyond: computed, or refused in an orderly way.
 
-use crate::{LAYER, MODELOPT, program, text};
+use crate::{LAYER, MODELOPT, program, text, words};
 
 /// Options that take a number or several, with a call that has everything else. `{}` is the number.
-const NUMBERS: [&[&str]; 20] = [
-    &["plan", "{}", "16"],
-    &["plan", "16", "{}"],
-    &["plan", "16", "16", "{}"],
-    &["plan", "{}", "{}", "{}"],
-    &["plan", "{}", "2147483520", "--compute-capability", "10.0"],
-    &[
-        "plan",
-        "16",
-        "2147483520",
-        "{}",
-        "--n",
-        "16",
-        "--gpu",
-        "h200",
-    ],
-    &["plan", "16", "16", "--n", "{}"],
-    &["plan", "16", "16", "--compute-capability", "{}"],
-    &["plan", "16", "16", "--compute-capability", "{}.0"],
-    &["plan", "16", "16", "--compute-capability", "9.{}"],
-    &[
-        "run",
-        "--checkpoint",
-        MODELOPT,
-        "--layer",
-        LAYER,
-        "--path",
-        "cpu",
-        "--n",
-        "{}",
-    ],
-    &[
-        "run",
-        "--checkpoint",
-        MODELOPT,
-        "--layer",
-        LAYER,
-        "--path",
-        "cpu",
-        "--random",
-        "{}",
-    ],
-    &["tune", "--shape", "{},2147483520"],
-    &["tune", "--shape", "16,16", "--seconds", "{}"],
-    &[
-        "bench", "--path", "cpu", "--shape", "16,16", "--cold", "0", "--rounds", "1", "--n", "{}",
-    ],
-    &[
-        "bench", "--path", "cpu", "--shape", "16,16", "--cold", "0", "--rounds", "{}",
-    ],
-    &[
-        "bench", "--path", "cpu", "--shape", "16,16", "--rounds", "1", "--cold", "{}",
-    ],
-    &[
-        "bench",
-        "--path",
-        "cpu",
-        "--shape",
-        "16,16",
-        "--cold",
-        "0",
-        "--rounds",
-        "1",
-        "--sustained",
-        "{}",
-    ],
-    &[
-        "bench",
-        "--path",
-        "cpu",
-        "--shape",
-        "16,16",
-        "--cold",
-        "0",
-        "--rounds",
-        "1",
-        "--slow-down",
-        "cpu={}",
-    ],
-    &[
-        "compare", "--a", "cpu", "--b", "cpu", "--shape", "16,16", "--cold", "0", "--rounds", "{}",
-    ],
+const NUMBERS: [&str; 20] = [
+    "plan {} 16",
+    "plan 16 {}",
+    "plan 16 16 {}",
+    "plan {} {} {}",
+    "plan {} 2147483520 --compute-capability 10.0",
+    "plan 16 2147483520 {} --n 16 --gpu h200",
+    "plan 16 16 --n {}",
+    "plan 16 16 --compute-capability {}",
+    "plan 16 16 --compute-capability {}.0",
+    "plan 16 16 --compute-capability 9.{}",
+    "run --checkpoint MODELOPT --layer LAYER --path cpu --n {}",
+    "run --checkpoint MODELOPT --layer LAYER --path cpu --random {}",
+    "tune --shape {},2147483520",
+    "tune --shape 16,16 --seconds {}",
+    "bench --path cpu --shape 16,16 --cold 0 --rounds 1 --n {}",
+    "bench --path cpu --shape 16,16 --cold 0 --rounds {}",
+    "bench --path cpu --shape 16,16 --rounds 1 --cold {}",
+    "bench --path cpu --shape 16,16 --cold 0 --rounds 1 --sustained {}",
+    "bench --path cpu --shape 16,16 --cold 0 --rounds 1 --slow-down cpu={}",
+    "compare --a cpu --b cpu --shape 16,16 --cold 0 --rounds {}",
 ];
 
 /// What no computer has the memory for, whichever of the dimensions are large.
@@ -136,7 +75,12 @@ fn is_orderly(args: &[&str]) {
 fn no_number_panics_or_aborts() {
     for value in VALUES {
         for call in NUMBERS {
-            let mut call: Vec<String> = call.iter().map(|arg| arg.replace("{}", value)).collect();
+            let arg = |arg: &str| match arg {
+                "MODELOPT" => MODELOPT.into(),
+                "LAYER" => LAYER.into(),
+                arg => arg.replace("{}", value),
+            };
+            let mut call: Vec<String> = call.split(' ').map(arg).collect();
             // An option's value may begin with a minus.
             if let Some(option) = call.iter().rposition(|arg| arg.starts_with("--"))
                 && option + 2 == call.len()
@@ -168,15 +112,7 @@ fn what_takes_more_memory_than_there_is_is_refused_with_the_figures() {
         }
         is_orderly(&["tune", "--shape", shape, "--seconds", "0.01"]);
     }
-    let args = [
-        "bench",
-        "--path",
-        "cpu",
-        "--shape",
-        "64,64",
-        "--cold",
-        "4294967295",
-    ];
+    let args = words("bench --path cpu --shape 64,64 --cold 4294967295");
     let error = text(&program(&args).stderr);
     assert!(
         error.contains("--cold 4294967295 takes") && error.contains("with --cold 0, "),
@@ -187,46 +123,11 @@ fn what_takes_more_memory_than_there_is_is_refused_with_the_figures() {
 
 /// Options that take no number, or one that a test above puts in the place of a `{}`. Whoever adds an option
 /// adds it here, and above if it takes a number.
-const KNOWN: [&str; 38] = [
-    "--a",
-    "--activation",
-    "--adversarial",
-    "--b",
-    "--case",
-    "--chained",
-    "--checkpoint",
-    "--cold",
-    "--commit",
-    "--compute-capability",
-    "--contest",
-    "--dialect",
-    "--dump",
-    "--exclude",
-    "--force",
-    "--gpu",
-    "--help",
-    "--include",
-    "--input",
-    "--json",
-    "--kernel",
-    "--layer",
-    "--layout",
-    "--n",
-    "--out",
-    "--output",
-    "--output-type",
-    "--path",
-    "--problem",
-    "--random",
-    "--replace",
-    "--rounds",
-    "--seconds",
-    "--shape",
-    "--suite",
-    "--sustained",
-    "--tuned",
-    "--version",
-];
+const KNOWN: &str = "\
+    --a --activation --adversarial --b --case --chained --checkpoint --cold --commit --compute-capability \
+    --contest --dialect --dump --exclude --force --gpu --help --include --input --json --kernel --layer --layout \
+    --n --out --output --output-type --path --problem --random --replace --rounds --seconds --shape --suite \
+    --sustained --tuned --version";
 
 #[test]
 fn every_option_is_known_here() {
@@ -240,7 +141,7 @@ fn every_option_is_known_here() {
                 .split([' ', ',', '=', '['])
                 .filter(|word| word.starts_with("--"));
             for option in options.take(1) {
-                assert!(KNOWN.contains(&option), "{command} {option}");
+                assert!(words(KNOWN).contains(&option), "{command} {option}");
             }
         }
     }

@@ -6,23 +6,11 @@ use nvfp4_gemv::kernel::plan::Launch;
 use nvfp4_gemv::kernel::{Call, Job, Kernel, quantize, read_only, relayout};
 use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape, Strides};
 
-use crate::support::nowhere;
 use crate::support::ptx::{self, ALL};
 use crate::support::sim::gpu;
 
 crate::trials! {
     simulator: plans_and_units_agree;
-}
-
-/// A call that nobody runs.
-fn call(shape: &Shape, activation: Activation, layout: ScaleLayout) -> Call {
-    let vectors = match activation {
-        Activation::Nvfp4 => nowhere::vectors(shape, layout),
-        Activation::F16 => nowhere::dense(shape, FloatType::F16),
-        Activation::Bf16 => nowhere::dense(shape, FloatType::Bf16),
-        Activation::F32 => nowhere::dense(shape, FloatType::F32),
-    };
-    Call::new(shape, &nowhere::weights(layout), &vectors, &nowhere::OUTPUT).expect("a valid call")
 }
 
 /// The launches of all defaults and candidates for many problems, and of what is no GEMV.
@@ -41,15 +29,10 @@ fn planned(arch: &'static str) -> Vec<Launch> {
             let shape = Shape::new(m, n, k, 1).expect("a shape");
             for activation in Activation::ALL {
                 for layout in ScaleLayout::ALL {
-                    let call = call(&shape, activation, layout);
+                    let call = Call::nowhere(&shape, activation, layout, 32);
                     let operands = call.operands();
                     for chained in [false, true] {
-                        let job = Job {
-                            shape: &shape,
-                            operands: &operands,
-                            gpu: &gpu,
-                            chained,
-                        };
+                        let job = Job::new(&shape, &operands, &gpu).chained(chained);
                         for kernel in Kernel::ALL {
                             let default = kernel.default_config(&job).ok();
                             for config in default.into_iter().chain(kernel.candidates(&job)) {

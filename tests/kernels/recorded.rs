@@ -167,7 +167,7 @@ impl Call {
 
 fn recording() -> Vec<u8> {
     let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recorded/gemv_cuda_core.safetensors");
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recorded/gemv_direct_dot.safetensors");
     std::fs::read(path).expect("the recording")
 }
 

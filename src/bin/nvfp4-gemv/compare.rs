@@ -1,13 +1,13 @@
 //! `compare`: two paths or kernels on one problem, strictly alternating.
 
 use anyhow::{Result, bail};
-use nvfp4_gemv::{Activation, FloatType, GemvPath, Kernel, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, Error, FloatType, GemvPath, Kernel, ScaleLayout, Shape};
 use serde_json::json;
 
 use crate::bench::statistics::{bootstrap, median, quantile, resampled_median};
 use crate::engine::{self, Ask, Case, Plan, Way, Work};
 use crate::report::{Report, Table, count, time};
-use crate::shapes::{ActivationArg, LayoutArg, OutputArg, SYNTAX, parse_shape};
+use crate::shapes::{self, SYNTAX, parse_shape};
 
 /// Compares two paths or kernels on one problem, strictly alternating, and says how sure that is
 #[derive(Debug, clap::Args)]
@@ -32,14 +32,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH|KERNEL[:chained]", value_parser = parse_side)]
     b: Ask,
     /// Element type of the vectors
-    #[arg(long, value_enum, default_value = "nvfp4")]
-    activation: ActivationArg,
+    #[arg(long, value_parser = shapes::activation(), default_value = "nvfp4")]
+    activation: Activation,
     /// Element type of the result
-    #[arg(long, value_enum, default_value = "f16")]
-    output_type: OutputArg,
+    #[arg(long, value_parser = shapes::output_type(), default_value = "f16")]
+    output_type: FloatType,
     /// Layout of the scales
-    #[arg(long, value_enum, default_value = "linear")]
-    layout: LayoutArg,
+    #[arg(long, value_parser = shapes::layout(), default_value = "linear")]
+    layout: ScaleLayout,
     /// Rounds to measure, after two to warm up
     #[arg(long, default_value_t = 51, value_parser = clap::value_parser!(u16).range(5..=10_000))]
     rounds: u16,
@@ -50,21 +50,21 @@ pub(crate) struct Args {
 }
 
 fn parse_side(text: &str) -> Result<Ask, String> {
-    let (name, chained) = match text.split_once(':') {
+    let (name, is_chained) = match text.split_once(':') {
         None => (text, false),
         Some((name, "chained")) => (name, true),
         Some((_, other)) => {
             return Err(format!("expected `chained` after the colon, not {other:?}"));
         }
     };
-    let path = name.parse::<GemvPath>();
-    let kernel = name.parse::<Kernel>();
-    let ask = match (path, kernel) {
+    let ask = match (name.parse(), name.parse()) {
         (Ok(path), _) => Ask::of_path(path),
         (_, Ok(kernel)) => Ask::of_kernel(kernel),
-        (Err(no_path), Err(no_kernel)) => return Err(format!("{no_path}; {no_kernel}")),
+        (Err::<_, Error>(no_path), Err::<_, Error>(no_kernel)) => {
+            return Err(format!("{no_path}; {no_kernel}"));
+        }
     };
-    Ok(if chained { ask.chained() } else { ask })
+    Ok(if is_chained { ask.chained() } else { ask })
 }
 
 fn work(ask: Ask) -> Work {
@@ -90,9 +90,9 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let (engine, _) = engine::open(a.path())?;
     let case = Case {
         shape: args.shape,
-        activation: Activation::from(args.activation),
-        layout: ScaleLayout::from(args.layout),
-        output: FloatType::from(args.output_type),
+        activation: args.activation,
+        layout: args.layout,
+        output: args.output_type,
     };
     for side in [a, b] {
         engine.choose(&case, side)?;
@@ -157,7 +157,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         json!({
             "path": side.path().map(GemvPath::name),
             "kernel": way.kernel.map(Kernel::name),
-            "mode": side.mode.name(),
+            "mode": side.mode(),
             "config": way.config,
             "median_us": median(seconds) * 1e6,
             "samples_us": seconds.iter().map(|s| s * 1e6).collect::<Vec<_>>(),

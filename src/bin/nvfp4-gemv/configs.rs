@@ -2,10 +2,7 @@
 
 use nvfp4_gemv::kernel::Call;
 use nvfp4_gemv::kernel::plan::Launch;
-use nvfp4_gemv::{
-    Activation, Config, FloatType, GlobalScale, Gpu, RawOutput, RawVectors, RawWeights, Result,
-    ScaleLayout, Shape, Strides,
-};
+use nvfp4_gemv::{Config, Gpu};
 use serde_json::{Value, json};
 
 /// A kernel and the fields of its config: `ring: chunks 2, ctas 132, ...`.
@@ -19,63 +16,10 @@ pub(crate) fn one_line(config: &Config) -> String {
     format!("{}: {}", config.kernel(), fields.join(", "))
 }
 
-/// A call with packed operands at addresses where no memory is: enough to plan its launches. The weights' codes and
-/// scales are aligned to so many bytes, everything else as allocations are.
-pub(crate) fn placeholder(
-    shape: &Shape,
-    activation: Activation,
-    layout: ScaleLayout,
-    align: u64,
-) -> Result<Call> {
-    // Regions that no operand reaches the end of, as far as addresses go.
-    let at = |i: u64| i << 59;
-    let weights = RawWeights {
-        codes: at(1) + align,
-        scales: at(2) + align,
-        layout,
-        global: GlobalScale::ONE,
-        row_alpha: 0,
-        row_alpha_batch_stride: 0,
-    };
-    let packed = |row: usize| Strides {
-        row,
-        batch: row * shape.n(),
-    };
-    let dense = |element: FloatType| RawVectors::Dense {
-        element,
-        values: at(3),
-        strides: packed(shape.k() * element.bytes()),
-    };
-    let vectors = match activation {
-        Activation::Nvfp4 => RawVectors::Nvfp4 {
-            codes: at(3),
-            code_strides: packed(shape.row_code_bytes()),
-            scales: at(4),
-            layout,
-            scale_strides: Strides {
-                row: shape.blocks(),
-                batch: layout.bytes(shape.n(), shape.blocks()),
-            },
-            global: GlobalScale::ONE,
-            vector_alpha: 0,
-        },
-        Activation::F16 => dense(FloatType::F16),
-        Activation::Bf16 => dense(FloatType::Bf16),
-        Activation::F32 => dense(FloatType::F32),
-    };
-    let output = RawOutput {
-        address: at(5),
-        element: FloatType::F32,
-    };
-    Call::new(shape, &weights, &vectors, &output)
-}
-
 /// The launches of a config, or none where it cannot compute the call or there is nothing to compute.
 pub(crate) fn launches(config: &Config, call: &Call, gpu: &Gpu, chained: bool) -> Vec<Launch> {
-    match config.plan(call, gpu, chained) {
-        Ok(plan) if !call.shape().is_empty() => plan.launches().to_vec(),
-        _ => Vec::new(),
-    }
+    let plan = config.plan(call, gpu, chained);
+    plan.map_or_else(|_| Vec::new(), |plan| plan.launches().to_vec())
 }
 
 pub(crate) fn launch_json(launch: &Launch) -> Value {

@@ -3,11 +3,10 @@
 use anyhow::Result;
 use nvfp4_gemv::cpu::Implementation;
 use nvfp4_gemv::dispatch::{PATH_VARIABLE, forced_by_environment};
-use nvfp4_gemv::kernel::Job;
-use nvfp4_gemv::{Activation, Error, GemvPath, Gpu, Kernel, Operands, ScaleLayout, Shape};
+use nvfp4_gemv::{Error, GemvPath, Gpu, Kernel};
 use serde_json::{Value, json};
 
-use crate::engine::{compiled_archs, devices};
+use crate::engine::{compiled_archs, devices, reason_of, runs_on};
 use crate::report::{Report, Table, count};
 
 /// Shows devices, driver, compiled architectures, CPU features, and each path and kernel with why it is or
@@ -142,17 +141,9 @@ fn why_not(kernel: Kernel, first: Result<Option<&Gpu>, &Error>) -> Result<Option
     let gpu = match first {
         Ok(Some(gpu)) => gpu,
         Ok(None) => return Ok(Some("no device".into())),
-        Err(Error::PathUnavailable { reason, .. }) => return Ok(Some(reason.to_string())),
-        Err(why) => return Ok(Some(why.to_string())),
+        Err(why) => return Ok(Some(reason_of(why))),
     };
-    let job = Job {
-        shape: &Shape::gemv(128, 256, 1)?,
-        operands: &Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4),
-        gpu,
-        chained: false,
-    };
-    let available = kernel.available(&job);
-    Ok(available.err().map(|why| why.to_string()))
+    Ok(runs_on(kernel, gpu)?.err().map(|why| why.to_string()))
 }
 
 fn state(why_not: &Option<String>) -> String {

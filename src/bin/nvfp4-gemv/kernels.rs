@@ -7,7 +7,7 @@ use nvfp4_gemv::problem::CONTEST_BENCHMARKS;
 use nvfp4_gemv::{Activation, Config, FloatType, Gpu, Kernel, ScaleLayout, Shape, Strides};
 use serde_json::{Value, json};
 
-use crate::configs::{launch_json, launches, one_line, placeholder};
+use crate::configs::{launch_json, launches, one_line};
 use crate::engine::compiled_archs;
 use crate::report::{Report, Table};
 
@@ -32,39 +32,21 @@ struct Entry {
     launch: Launch,
     /// Bytes of weights that a CTA has asked for at once.
     bytes_in_flight: u64,
-    /// Of kernels that multiply.
-    gemv: Option<Gemv>,
-}
-
-/// What a launch of a GEMV kernel is of.
-struct Gemv {
-    config: Config,
-    call: Call,
-    main_loop: Option<MainLoop>,
-    /// Whether `config` is its kernel's default, and all vectors are computed in one pass: what shows an entry point
-    /// best.
-    is_default: bool,
-    one_pass: bool,
-}
-
-impl Entry {
-    /// What makes one launch of an entry point tell more than another.
-    fn rank(&self) -> Option<(bool, usize, bool)> {
-        let gemv = self.gemv.as_ref()?;
-        Some((gemv.one_pass, gemv.call.shape().n(), gemv.is_default))
-    }
+    /// Of kernels that multiply: the config, the call, and what the main loop is made of.
+    gemv: Option<(Config, Call, Option<MainLoop>)>,
+    /// What makes one launch show an entry point better than another: all vectors in one pass, how many they are, and
+    /// the kernel's default config.
+    rank: (bool, usize, bool),
 }
 
 /// What weights can be aligned to: kernels have entry points for each. The widest first.
 const ALIGNMENTS: [u64; 3] = [32, 16, 8];
 
 pub(crate) fn run(args: &Args) -> Result<Report> {
-    let archs: Vec<&str> = match args.archs.is_empty() {
-        true => compiled_archs()
-            .split(';')
-            .filter(|arch| !arch.is_empty())
-            .collect(),
-        false => args.archs.iter().map(String::as_str).collect(),
+    let of_build = || compiled_archs().split(';').filter(|arch| !arch.is_empty());
+    let archs: Vec<&str> = match &args.archs[..] {
+        [] => of_build().collect(),
+        archs => archs.iter().map(String::as_str).collect(),
     };
     if archs.is_empty() {
         bail!("this build carries no kernels; --arch says what to list them for");
@@ -99,14 +81,12 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
 fn gpu(arch: &str) -> Result<Gpu> {
     let number = arch.trim_end_matches(['a', 'f']).parse::<i32>();
     let known = number.ok().filter(|number| (80..1000).contains(number));
-    let number =
-        known.ok_or_else(|| anyhow!("--arch {arch:?}: expected a number, for example 90a"))?;
+    let wrong = || anyhow!("--arch {arch:?}: expected a number, for example 90a");
+    let number = known.ok_or_else(wrong)?;
     // One small string for each architecture of the one command of a process.
     let images = String::leak(arch.to_owned());
-    Ok(Gpu::of_compute_capability(
-        (number / 10, number % 10),
-        images,
-    ))
+    let compute_capability = (number / 10, number % 10);
+    Ok(Gpu::of_compute_capability(compute_capability, images))
 }
 
 /// The entry points that some default or candidate takes, and those of kernels that have no config.
@@ -117,7 +97,7 @@ fn entries(problem: &Shape, gpu: &Gpu) -> Result<Vec<Entry>> {
             let shape = Shape::new(problem.m(), n, problem.k(), problem.l())?;
             for layout in ScaleLayout::ALL {
                 for align in ALIGNMENTS {
-                    let call = placeholder(&shape, activation, layout, align)?;
+                    let call = Call::nowhere(&shape, activation, layout, align);
                     for &kernel in Kernel::ALL {
                         add(&mut entries, kernel, &call, gpu);
                     }
@@ -133,69 +113,52 @@ fn entries(problem: &Shape, gpu: &Gpu) -> Result<Vec<Entry>> {
 fn helpers(problem: &Shape, gpu: &Gpu) -> Vec<Entry> {
     // Nothing is there, and nothing is launched.
     let nowhere = 0;
-    let quantize = |(element, layout)| {
-        let of = quantize::Quantize {
-            element,
-            values: nowhere,
-            strides: Strides { row: 0, batch: 0 },
-            global: quantize::Global::Computed,
-            codes: nowhere,
-            scales: nowhere,
-            layout,
-            vector_alpha: nowhere,
-        };
-        quantize::launch(problem, &of)
-    };
-    let relayout = |to| relayout::launch(problem, to, nowhere, nowhere);
-    let layouts = ScaleLayout::ALL.into_iter();
-    let elements = FloatType::ALL.into_iter();
-    let both = elements.flat_map(|element| ScaleLayout::ALL.map(|layout| (element, layout)));
-    let others = both.map(quantize).chain(layouts.map(relayout));
-    let mut entries: Vec<Entry> = others
-        .map(|launch| Entry {
-            launch,
-            bytes_in_flight: 0,
-            gemv: None,
-        })
-        .collect();
+    let mut launches = Vec::new();
+    for layout in ScaleLayout::ALL {
+        launches.push((relayout::launch(problem, layout, nowhere, nowhere), 0));
+        for element in FloatType::ALL {
+            let of = quantize::Quantize {
+                element,
+                values: nowhere,
+                strides: Strides { row: 0, batch: 0 },
+                global: quantize::Global::Computed,
+                codes: nowhere,
+                scales: nowhere,
+                layout,
+                vector_alpha: nowhere,
+            };
+            launches.push((quantize::launch(problem, &of), 0));
+        }
+    }
     let bytes = problem.weight_bytes();
-    entries.push(Entry {
-        launch: read_only::launch(nowhere, bytes, nowhere, gpu.multiprocessors),
-        bytes_in_flight: read_only::BYTES_IN_FLIGHT,
+    let read = read_only::launch(nowhere, bytes, nowhere, gpu.multiprocessors);
+    launches.push((read, read_only::BYTES_IN_FLIGHT));
+    let entry = |(launch, bytes_in_flight)| Entry {
+        launch,
+        bytes_in_flight,
         gemv: None,
-    });
-    entries
+        rank: Default::default(),
+    };
+    launches.into_iter().map(entry).collect()
 }
 
 fn add(entries: &mut Vec<Entry>, kernel: Kernel, call: &Call, gpu: &Gpu) {
     let operands = call.operands();
-    let job = Job {
-        shape: call.shape(),
-        operands: &operands,
-        gpu,
-        chained: false,
-    };
+    let job = Job::new(call.shape(), &operands, gpu);
     let default = kernel.default_config(&job).ok();
     for config in default.into_iter().chain(kernel.candidates(&job)) {
         let plan = launches(&config, call, gpu, false);
-        let one_pass = plan.len() == 1;
+        let rank = (plan.len() == 1, job.shape.n(), Some(config) == default);
         for launch in plan {
             let entry = Entry {
                 launch,
                 bytes_in_flight: config.bytes_in_flight(&job),
-                gemv: Some(Gemv {
-                    config,
-                    call: *call,
-                    main_loop: config.main_loop(&job).ok(),
-                    is_default: Some(config) == default,
-                    one_pass,
-                }),
+                gemv: Some((config, *call, config.main_loop(&job).ok())),
+                rank,
             };
-            match entries
-                .iter_mut()
-                .find(|known| known.launch.entry == launch.entry)
-            {
-                Some(known) if entry.rank() > known.rank() => *known = entry,
+            let mut known = entries.iter_mut();
+            match known.find(|known| known.launch.entry == launch.entry) {
+                Some(known) if rank > known.rank => *known = entry,
                 Some(_) => {}
                 None => entries.push(entry),
             }
@@ -214,30 +177,25 @@ fn table(entries: &[Entry]) -> String {
             entry.bytes_in_flight.to_string(),
         ]);
     }
-    // The configs are long, and no column.
-    let configs = entries.iter().map(|entry| match &entry.gemv {
-        Some(gemv) => one_line(&gemv.config),
-        None => String::new(),
-    });
-    let rows = table.to_string();
-    rows.lines()
-        .zip(std::iter::once("config".into()).chain(configs))
-        .map(|(row, config)| format!("{}\n", format!("{row}  {config}").trim_end()))
-        .collect()
+    let config = |entry: &Entry| entry.gemv.as_ref().map(|(config, ..)| one_line(config));
+    let configs = entries
+        .iter()
+        .map(|entry| config(entry).unwrap_or_default());
+    let notes: Vec<String> = std::iter::once("config".into()).chain(configs).collect();
+    table.with_notes(&notes)
 }
 
 fn to_json(entry: &Entry) -> Value {
     let mut json = launch_json(&entry.launch);
-    let gemv = entry.gemv.as_ref();
-    let operands = gemv.map(|gemv| gemv.call.operands());
+    let operands = entry.gemv.map(|(_, call, _)| call.operands());
     let more = json!({
-        "kernel": gemv.map(|gemv| gemv.config.kernel().name()),
-        "config": gemv.map(|gemv| gemv.config),
+        "kernel": entry.gemv.map(|(config, ..)| config.kernel().name()),
+        "config": entry.gemv.map(|(config, ..)| config),
         "activation": operands.map(|operands| operands.activation.name()),
         "layout": operands.map(|operands| operands.weight_layout.name()),
-        "n": gemv.map(|gemv| gemv.call.shape().n()),
+        "n": entry.gemv.map(|(_, call, _)| call.shape().n()),
         "bytes_in_flight": entry.bytes_in_flight,
-        "main_loop": gemv.and_then(|gemv| gemv.main_loop),
+        "main_loop": entry.gemv.and_then(|(.., main_loop)| main_loop),
     });
     if let (Value::Object(json), Value::Object(more)) = (&mut json, more) {
         json.extend(more);
@@ -308,8 +266,8 @@ mod tests {
             ("gemv_tma_n8", 8),
         ] {
             let entry = entry(name);
-            assert_eq!(entry.rank(), Some((true, n, true)), "{name}");
-            let main_loop = entry.gemv.as_ref().unwrap().main_loop.unwrap();
+            assert_eq!(entry.rank, (true, n, true), "{name}");
+            let main_loop = entry.gemv.unwrap().2.unwrap();
             assert_eq!(main_loop.vectors, n as u32, "{name}");
             assert!(
                 entry.launch.threads > 0 && entry.bytes_in_flight > 0,

@@ -88,14 +88,10 @@ impl Command {
 
     /// Whether the command has `--path`.
     fn takes_path(&self) -> bool {
-        match self {
-            Self::Run(_) | Self::Verify(_) | Self::Plan(_) | Self::Bench(_) => true,
-            Self::Info(_)
-            | Self::Quantize(_)
-            | Self::Kernels(_)
-            | Self::Tune(_)
-            | Self::Compare(_) => false,
-        }
+        matches!(
+            self,
+            Self::Run(_) | Self::Verify(_) | Self::Plan(_) | Self::Bench(_)
+        )
     }
 }
 

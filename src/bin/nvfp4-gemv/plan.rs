@@ -5,18 +5,18 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use nvfp4_gemv::dispatch::measured::{self, GpuModel, Measurements};
 use nvfp4_gemv::dispatch::{Estimate, rank};
+use nvfp4_gemv::kernel::Call;
 use nvfp4_gemv::kernel::plan::Launch;
-use nvfp4_gemv::kernel::{Call, Job};
 use nvfp4_gemv::tune::{TUNED_VARIABLE, Tuned};
 use nvfp4_gemv::{
-    Activation, Config, Error, Gpu, Kernel, Operands, Refusal, ScaleLayout, Shape, Target, select,
+    Activation, Config, Error, Gpu, Kernel, Refusal, ScaleLayout, Shape, Target, select,
 };
 use serde_json::{Value, json};
 
-use crate::configs::{launch_json, launch_line, launches, one_line, placeholder};
+use crate::configs::{launch_json, launch_line, launches, one_line};
 use crate::engine::{self, AskArgs, compiled_archs};
 use crate::report::{Report, Table, bytes, time};
-use crate::shapes::{ActivationArg, LayoutArg, ShapeArgs, parse_n};
+use crate::shapes::{self, ShapeArgs, parse_n};
 
 /// Says which kernel computes a shape, with which config, how fast each kernel is, and on what evidence; computes
 /// nothing
@@ -40,11 +40,11 @@ pub(crate) struct Args {
     #[arg(long, value_parser = parse_n)]
     n: Option<usize>,
     /// Element type of the vectors
-    #[arg(long, value_enum, default_value = "nvfp4")]
-    activation: ActivationArg,
+    #[arg(long, value_parser = shapes::activation(), default_value = "nvfp4")]
+    activation: Activation,
     /// Layout of the block scales
-    #[arg(long, value_enum, default_value = "linear")]
-    layout: LayoutArg,
+    #[arg(long, value_parser = shapes::layout(), default_value = "linear")]
+    layout: ScaleLayout,
     #[command(flatten)]
     ask: AskArgs,
     /// For launches that follow each other with programmatic dependent launch, as layers of a model can
@@ -123,18 +123,10 @@ impl Where {
 fn archs_for(compiled: &'static str, compute_capability: (i32, i32)) -> &'static str {
     let has_code = |archs: &&'static str| {
         let gpu = Gpu::of_compute_capability(compute_capability, archs);
-        // The kernel that runs on the most devices, and a problem that each of them takes.
-        let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
-        let can = |shape: Shape| {
-            Kernel::Direct.available(&Job {
-                shape: &shape,
-                operands: &operands,
-                gpu: &gpu,
-                chained: false,
-            })
-        };
+        // The kernel that runs on the most devices.
+        let runs = engine::runs_on(Kernel::Direct, &gpu);
         !matches!(
-            Shape::gemv(128, 256, 1).map(can),
+            runs,
             Ok(Err(
                 Refusal::NoKernelImage { .. } | Refusal::BuiltWithoutKernels
             ))
@@ -197,7 +189,7 @@ fn tuned_here(file: &Path) -> Result<Measurements> {
 #[cfg(not(feature = "cuda"))]
 fn tuned_here(file: &Path) -> Result<Measurements> {
     bail!(
-        "{}: this build has no GPU paths",
+        "{}: made on a GPU, and this program was built without the `cuda` feature",
         nvfp4_gemv::printable::path(file)
     )
 }
@@ -224,9 +216,9 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let ShapeArgs(shape) = args.shape;
     let n = args.n.unwrap_or(shape.n());
     let shape = Shape::new(shape.m(), n, shape.k(), shape.l())?;
-    let activation = Activation::from(args.activation);
-    let layout = ScaleLayout::from(args.layout);
-    let call = placeholder(&shape, activation, layout, ALLOCATED)?;
+    let activation = args.activation;
+    let layout = args.layout;
+    let call = Call::nowhere(&shape, activation, layout, ALLOCATED);
     let mut ask = args.ask.ask()?;
     if args.chained {
         ask = ask.chained();
@@ -244,7 +236,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let target = gpu.as_ref().map_or(Target::Host, Target::Gpu);
     let choice = select(&shape, &call.operands(), target, &options)?;
     let reason = match (&no_gpu, ask.path()) {
-        (Some(why), None) => format!("not cuda-core: {}", reason_of(why)),
+        (Some(why), None) => engine::no_gpu(why),
         _ => choice.reason.to_string(),
     };
     let kernels = match &gpu {
@@ -321,7 +313,7 @@ impl Line {
 
     fn without_gpu(no_gpu: Option<&Error>) -> Vec<Self> {
         let why = match no_gpu {
-            Some(why) => reason_of(why),
+            Some(why) => engine::reason_of(why),
             None => Refusal::OperandsOnHost.to_string(),
         };
         let line = |&kernel: &Kernel| Self {
@@ -371,20 +363,7 @@ fn table(lines: &[Line], chosen: Option<Kernel>) -> String {
         let note: Vec<String> = evidence.into_iter().chain(why_not).collect();
         notes.push(note.join("; "));
     }
-    // The notes are long, and no column.
-    let rows = table.to_string();
-    rows.lines()
-        .zip(notes)
-        .map(|(row, note)| format!("{}\n", format!("{row}  {note}").trim_end()))
-        .collect()
-}
-
-/// Why there is no GPU, without saying twice which path that concerns.
-fn reason_of(error: &Error) -> String {
-    match error {
-        Error::PathUnavailable { reason, .. } => reason.to_string(),
-        other => other.to_string(),
-    }
+    table.with_notes(&notes)
 }
 
 #[cfg(test)]

@@ -125,7 +125,10 @@ fn hint(error: &anyhow::Error, takes_path: bool) -> Option<String> {
         Error::KernelUnavailable { .. } | Error::Config { .. } => {
             Some("`nvfp4-gemv plan` shows which kernels can compute a shape, and why not".into())
         }
-        Error::PathUnavailable { .. } | Error::NoDriver { .. } | Error::NoDevice { .. } => {
+        Error::PathUnavailable { .. }
+        | Error::NoKernels
+        | Error::NoDriver { .. }
+        | Error::NoDevice { .. } => {
             let info = "`nvfp4-gemv info` shows what this machine can run";
             Some(match takes_path {
                 true => format!("{info}; `--path auto` uses it"),
@@ -165,6 +168,15 @@ impl Table {
 
     pub(crate) fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
+    }
+
+    /// Its lines, each with a note behind it, which is long and no column.
+    pub(crate) fn with_notes(&self, notes: &[String]) -> String {
+        let rows = self.to_string();
+        let lines = rows.lines().zip(notes);
+        lines
+            .map(|(row, note)| format!("{}\n", format!("{row}  {note}").trim_end()))
+            .collect()
     }
 }
 

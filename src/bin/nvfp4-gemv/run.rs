@@ -16,7 +16,7 @@ use crate::inputs::Source;
 use crate::measure::{Check, truth};
 use crate::output::{files_of, output};
 use crate::report::{Report, bytes, number, time};
-use crate::shapes::{ActivationArg, LayoutArg, OutputArg, parse_n};
+use crate::shapes::{self, parse_n};
 
 /// Computes a layer of an NVFP4 checkpoint; shows path, reason, time, GB/s and the error against
 /// f64
@@ -48,19 +48,19 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SEED")]
     random: Option<u64>,
     /// Element type of the vectors
-    #[arg(long, value_enum, default_value = "nvfp4")]
-    activation: ActivationArg,
+    #[arg(long, value_parser = shapes::activation(), default_value = "nvfp4")]
+    activation: Activation,
     /// How many vectors, 1 to 16 [default: all rows of the input up to 16, or 1]
     #[arg(long, value_parser = parse_n)]
     n: Option<usize>,
     #[command(flatten)]
     ask: AskArgs,
     /// Element type of the result
-    #[arg(long, value_enum, default_value = "f32")]
-    output_type: OutputArg,
+    #[arg(long, value_parser = shapes::output_type(), default_value = "f32")]
+    output_type: FloatType,
     /// Layout that the weights' scales are given to the path in
-    #[arg(long, value_enum, default_value = "linear")]
-    layout: LayoutArg,
+    #[arg(long, value_parser = shapes::layout(), default_value = "linear")]
+    layout: ScaleLayout,
     /// Write the result as tensor `y` [N, M] of a safetensors file
     #[arg(long, value_name = "F")]
     output: Option<PathBuf>,
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         None => None,
     };
     let shape = layer.shape(source.n)?;
-    let activation = Activation::from(args.activation);
+    let activation = args.activation;
     let (x, scale_from) = source.convert(activation, layer.k(), layer.input_global())?;
     let operands = operands(&layer, shape, x, args)?;
 
@@ -209,7 +209,7 @@ fn operands<'a>(
     mut x: Inputs,
     args: &Args,
 ) -> nvfp4_gemv::Result<Operands<'a>> {
-    let layout = ScaleLayout::from(args.layout);
+    let layout = args.layout;
     let in_layout = |linear: Cow<'a, [u8]>, rows: usize| match layout {
         ScaleLayout::Linear => Ok(linear),
         layout => {
@@ -235,7 +235,7 @@ fn operands<'a>(
         global: layer.global(),
         row_alpha: None,
         x,
-        output: FloatType::from(args.output_type),
+        output: args.output_type,
     })
 }
 

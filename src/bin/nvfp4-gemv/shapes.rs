@@ -2,73 +2,47 @@
 
 use std::num::{IntErrorKind, ParseIntError};
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use nvfp4_gemv::{Activation, BLOCK, FloatType, ScaleLayout, Shape};
 
 use crate::report::count;
 
 /// What `--activation` takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum ActivationArg {
-    /// 4-bit, quantised here
-    Nvfp4,
-    /// IEEE half precision
-    F16,
-    /// bfloat16
-    Bf16,
-    /// IEEE single precision
-    F32,
-}
-
-impl From<ActivationArg> for Activation {
-    fn from(arg: ActivationArg) -> Self {
-        match arg {
-            ActivationArg::Nvfp4 => Self::Nvfp4,
-            ActivationArg::F16 => Self::F16,
-            ActivationArg::Bf16 => Self::Bf16,
-            ActivationArg::F32 => Self::F32,
-        }
-    }
+pub(crate) fn activation() -> impl TypedValueParser<Value = Activation> {
+    one_of(Activation::ALL.map(|value| match value {
+        Activation::Nvfp4 => (value, value.name(), "4-bit, quantised here"),
+        Activation::F16 => (value, value.name(), "IEEE half precision"),
+        Activation::Bf16 => (value, value.name(), "bfloat16"),
+        Activation::F32 => (value, value.name(), "IEEE single precision"),
+    }))
 }
 
 /// What `--output-type` takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum OutputArg {
-    /// IEEE half precision
-    F16,
-    /// bfloat16
-    Bf16,
-    /// IEEE single precision
-    F32,
-}
-
-impl From<OutputArg> for FloatType {
-    fn from(arg: OutputArg) -> Self {
-        match arg {
-            OutputArg::F16 => Self::F16,
-            OutputArg::Bf16 => Self::Bf16,
-            OutputArg::F32 => Self::F32,
-        }
-    }
+pub(crate) fn output_type() -> impl TypedValueParser<Value = FloatType> {
+    one_of(FloatType::ALL.map(|value| match value {
+        FloatType::F16 => (value, value.name(), "IEEE half precision"),
+        FloatType::Bf16 => (value, value.name(), "bfloat16"),
+        FloatType::F32 => (value, value.name(), "IEEE single precision"),
+    }))
 }
 
 /// What `--layout` takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum LayoutArg {
-    /// Row-major, as in checkpoints
-    Linear,
-    /// Tiles of 128 rows x 4 scales, as tensor cores read them
-    #[value(name = "128x4")]
-    Tiled128x4,
+pub(crate) fn layout() -> impl TypedValueParser<Value = ScaleLayout> {
+    const TILED: &str = "Tiles of 128 rows x 4 scales, as tensor cores read them";
+    one_of(ScaleLayout::ALL.map(|value| match value {
+        ScaleLayout::Linear => (value, value.name(), "Row-major, as in checkpoints"),
+        ScaleLayout::Tiled128x4 => (value, value.name(), TILED),
+    }))
 }
 
-impl From<LayoutArg> for ScaleLayout {
-    fn from(arg: LayoutArg) -> Self {
-        match arg {
-            LayoutArg::Linear => Self::Linear,
-            LayoutArg::Tiled128x4 => Self::Tiled128x4,
-        }
-    }
+/// An option's values by their names, each with its help.
+pub(crate) fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
+    values: [(T, &'static str, &'static str); N],
+) -> impl TypedValueParser<Value = T> {
+    let known = values.map(|(_, name, help)| PossibleValue::new(name).help(help));
+    let value = move |name: String| values.into_iter().find(|value| value.1 == name);
+    PossibleValuesParser::new(known).map(move |name| value(name).expect("clap knows the names").0)
 }
 
 /// How a shape is written, everywhere.

@@ -9,13 +9,16 @@ mod wire;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
+use serde::{Deserialize, Serialize};
+
 use crate::gpu::Gpu;
 use crate::kernel::{Config, Kernel};
 use crate::operands::{Alignment, Operands};
 use crate::shape::Shape;
 
 /// A model of GPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct GpuModel {
     /// The product name, as the driver says it.
     pub name: String,
@@ -48,7 +51,8 @@ pub struct Machine {
 }
 
 /// The best time of a kernel.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Timed {
     /// The config, which says which kernel.
     pub config: Config,
@@ -66,7 +70,8 @@ impl Timed {
 }
 
 /// The best of a kernel in launches that follow each other with programmatic dependent launch, as layers of a model can.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Chained {
     /// The config, of the same kernel.
     pub config: Config,

@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Chained, Entry, GpuModel, Machine, Measurements, Timed};
-use crate::kernel::Config;
+use super::{Entry, GpuModel, Machine, Measurements, Timed};
 use crate::operands::{Alignment, Operands};
 use crate::shape::Shape;
 use crate::types::{Activation, ScaleLayout};
@@ -15,20 +14,12 @@ pub(super) const FORMAT: &str = "nvfp4-gemv/tuned/3";
 #[serde(deny_unknown_fields)]
 struct File {
     format: String,
-    gpu: WireGpu,
+    gpu: GpuModel,
     driver: String,
     crate_version: String,
     kernels: String,
     from: String,
     entries: Vec<WireEntry>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WireGpu {
-    name: String,
-    compute_capability: (i32, i32),
-    multiprocessors: u32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -43,22 +34,7 @@ struct WireEntry {
     vector_layout: String,
     aligned: bool,
     ceiling_seconds: f64,
-    kernels: Vec<WireTimed>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WireTimed {
-    config: Config,
-    seconds: f64,
-    chained: Option<WireChained>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WireChained {
-    config: Config,
-    seconds: f64,
+    kernels: Vec<Timed>,
 }
 
 pub(super) fn parse(text: &str) -> Result<Measurements, String> {
@@ -76,11 +52,7 @@ pub(super) fn parse(text: &str) -> Result<Measurements, String> {
     }
     let file: File = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let machine = Machine {
-        gpu: GpuModel {
-            name: file.gpu.name,
-            compute_capability: file.gpu.compute_capability,
-            multiprocessors: file.gpu.multiprocessors,
-        },
+        gpu: file.gpu,
         driver: file.driver,
         crate_version: file.crate_version,
         kernels: file.kernels,
@@ -102,27 +74,19 @@ fn read_entry(wire: WireEntry) -> Result<Entry, String> {
         true => Ok(value),
         false => Err(format!("{what} of {value} seconds")),
     };
-    let mut kernels: Vec<Timed> = Vec::new();
-    for timed in wire.kernels {
-        let kernel = timed.config.kernel();
-        if kernels.iter().any(|other| other.kernel() == kernel) {
+    let mut kernels = wire.kernels;
+    for (i, timed) in kernels.iter().enumerate() {
+        let kernel = timed.kernel();
+        if kernels[..i].iter().any(|other| other.kernel() == kernel) {
             return Err(format!("{kernel} is there twice"));
         }
-        let chained = match timed.chained {
-            Some(chained) if chained.config.kernel() != kernel => {
+        seconds(kernel.name(), timed.seconds)?;
+        if let Some(chained) = timed.chained {
+            if chained.config.kernel() != kernel {
                 return Err(format!("a chained config of another kernel than {kernel}"));
             }
-            Some(chained) => Some(Chained {
-                config: chained.config,
-                seconds: seconds("a chained launch", chained.seconds)?,
-            }),
-            None => None,
-        };
-        kernels.push(Timed {
-            config: timed.config,
-            seconds: seconds(kernel.name(), timed.seconds)?,
-            chained,
-        });
+            seconds("a chained launch", chained.seconds)?;
+        }
     }
     if kernels.is_empty() {
         return Err("no kernel".into());
@@ -174,30 +138,14 @@ fn wire_entry(entry: &Entry) -> WireEntry {
         vector_layout: entry.operands.vector_layout.name().into(),
         aligned: entry.operands.alignment.is_16(),
         ceiling_seconds: entry.ceiling_seconds,
-        kernels: entry
-            .kernels
-            .iter()
-            .map(|timed| WireTimed {
-                config: timed.config,
-                seconds: timed.seconds,
-                chained: timed.chained.map(|chained| WireChained {
-                    config: chained.config,
-                    seconds: chained.seconds,
-                }),
-            })
-            .collect(),
+        kernels: entry.kernels.clone(),
     }
 }
 
 pub(super) fn write(table: &Measurements) -> String {
-    let gpu = &table.machine.gpu;
     let file = File {
         format: FORMAT.into(),
-        gpu: WireGpu {
-            name: gpu.name.clone(),
-            compute_capability: gpu.compute_capability,
-            multiprocessors: gpu.multiprocessors,
-        },
+        gpu: table.machine.gpu.clone(),
         driver: table.machine.driver.clone(),
         crate_version: table.machine.crate_version.clone(),
         kernels: table.machine.kernels.clone(),

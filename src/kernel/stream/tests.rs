@@ -1,14 +1,12 @@
 //! Configs and shared memory by hand. That defaults and candidates are legal: `extremes.rs`.
 
-use super::super::extremes::job;
 use super::*;
 use crate::gpu::Gpu;
-use crate::operands::{Alignment, Operands};
+use crate::operands::Operands;
 use crate::types::ScaleLayout;
 
 const LINEAR: ScaleLayout = ScaleLayout::Linear;
 const TILED: ScaleLayout = ScaleLayout::Tiled128x4;
-const TAKEN: [Activation; 3] = [Activation::Nvfp4, Activation::F16, Activation::Bf16];
 /// Of the default for 4096x4096.
 const USUAL: StreamConfig = StreamConfig {
     warps: 12,
@@ -30,7 +28,11 @@ fn of<T>(
     ask: impl FnOnce(&Job<'_>) -> T,
 ) -> T {
     let shape = Shape::new(m, n, k, l).unwrap();
-    ask(&job(&shape, &Operands::new(activation, layout), &h200()))
+    ask(&Job::new(
+        &shape,
+        &Operands::new(activation, layout),
+        &h200(),
+    ))
 }
 
 fn default(
@@ -42,55 +44,6 @@ fn default(
         StreamConfig::available(job)?;
         StreamConfig::default_for(job)
     })
-}
-
-#[test]
-fn what_the_kernel_needs() {
-    let needs = |(m, n, k, l), operands: Operands, cc| {
-        let shape = Shape::new(m, n, k, l).unwrap();
-        let gpu = Gpu::of_compute_capability(cc, "80;90a;100f;120f");
-        StreamConfig::available(&job(&shape, &operands, &gpu))
-    };
-    for activation in TAKEN {
-        for layout in ScaleLayout::ALL {
-            let operands = Operands::new(activation, layout);
-            let needs_of = |shape| needs(shape, operands, (9, 0));
-            assert_eq!(needs_of((130, 3, 512, 2)), Ok(()));
-            assert!(matches!(
-                needs_of((130, 1, 384, 1)),
-                Err(Refusal::RowLength { k: 384, .. })
-            ));
-            assert_eq!(needs_of((0, 1, 512, 1)), Err(Refusal::Empty));
-            assert_eq!(needs_of((130, 8, 131_072, 1)), Err(Refusal::VectorMemory));
-            assert_eq!(needs_of((1 << 20, 1, 256, 1 << 12)), Err(Refusal::Rows));
-            let alignment = Alignment {
-                codes: 8,
-                ..Alignment::BEST
-            };
-            let unaligned = Operands {
-                alignment,
-                ..operands
-            };
-            let refusal = needs((130, 3, 512, 2), unaligned, (9, 0));
-            assert_eq!(refusal, Err(Refusal::Alignment { needed: 16 }));
-        }
-    }
-    let f32 = needs(
-        (130, 3, 512, 2),
-        Operands::new(Activation::F32, TILED),
-        (9, 0),
-    );
-    assert!(matches!(f32, Err(Refusal::Activation { .. })));
-    // Vectors that fit a data centre's GPU, and no workstation's.
-    let f16 = |cc| {
-        needs(
-            (130, 1, 65536, 1),
-            Operands::new(Activation::F16, TILED),
-            cc,
-        )
-    };
-    assert_eq!(f16((10, 3)), Ok(()));
-    assert_eq!(f16((12, 0)), Err(Refusal::VectorMemory));
 }
 
 /// By hand: 1024 is four steps of four blocks a lane.
@@ -189,47 +142,6 @@ fn few_rows_take_few_ctas() {
     }
 }
 
-#[test]
-fn illegal_configs() {
-    let good = StreamConfig {
-        warps: 16,
-        stages: 4,
-        ..USUAL
-    };
-    let field = |config: StreamConfig, n| {
-        let check = of((4096, n, 4096, 1), Activation::Nvfp4, TILED, |job| {
-            config.check(job)
-        });
-        check.map_err(|refusal| match refusal {
-            Refusal::Field { name, .. } => name,
-            other => panic!("{config:?}: {other}"),
-        })
-    };
-    assert_eq!(field(good, 1), Ok(()));
-    for warps in [0, 17, u32::MAX] {
-        assert_eq!(field(StreamConfig { warps, ..good }, 1), Err("warps"));
-    }
-    for stages in [0, 2, 5, 8, u32::MAX] {
-        assert_eq!(field(StreamConfig { stages, ..good }, 1), Err("stages"));
-    }
-    for vectors in [0, 3, 16] {
-        assert_eq!(field(StreamConfig { vectors, ..good }, 1), Err("vectors"));
-    }
-    assert_eq!(field(StreamConfig { fetch: 64, ..good }, 1), Err("fetch"));
-    for ctas in [0, 1025] {
-        assert_eq!(field(StreamConfig { ctas, ..good }, 1), Err("ctas"));
-    }
-    assert_eq!(field(good, 3), Err("warps"), "16 warps of 12");
-    let pairs = StreamConfig { vectors: 2, ..good };
-    assert_eq!(field(pairs, 3), Ok(()), "16 warps in passes of two");
-    assert_eq!(field(pairs, 9), Err("vectors"), "five passes");
-    let deep = StreamConfig { stages: 6, ..good };
-    let long = of((4096, 1, 65536, 1), Activation::Nvfp4, TILED, |job| {
-        deep.check(job)
-    });
-    assert!(matches!(long, Err(Refusal::SharedMemory { .. })), "no room");
-}
-
 /// 4096x4096 with linear scales: 132 CTAs of 32 rows at most, which are two tiles.
 #[test]
 fn shared_memory_by_hand() {
@@ -267,12 +179,15 @@ fn the_last_pass_may_need_more_than_the_first() {
         ..USUAL
     };
     let mut gpu = h200();
-    let first = pairs.layout(&job(&two, &operands, &gpu), 2).bytes;
+    let first = pairs.layout(&Job::new(&two, &operands, &gpu), 2).bytes;
     gpu.shared_bytes = first as u32;
-    assert_eq!(pairs.check(&job(&two, &operands, &gpu)), Ok(()));
+    assert_eq!(pairs.check(&Job::new(&two, &operands, &gpu)), Ok(()));
     let refusal = Refusal::SharedMemory {
         needed: first + 10 * 32,
         available: first as u32,
     };
-    assert_eq!(pairs.check(&job(&three, &operands, &gpu)), Err(refusal));
+    assert_eq!(
+        pairs.check(&Job::new(&three, &operands, &gpu)),
+        Err(refusal)
+    );
 }

@@ -65,12 +65,7 @@ fn uploaded(gpu: &Gpu, problem: &Problem) -> Uploaded {
 /// Each kernel that takes such a problem on this GPU; at least one does.
 fn kernels(gpu: &Gpu, shape: &Shape) -> Vec<Options<'static>> {
     let operands = Operands::new(Activation::Nvfp4, TILED);
-    let job = nvfp4_gemv::kernel::Job {
-        shape,
-        operands: &operands,
-        gpu: &gpu.info,
-        chained: false,
-    };
+    let job = nvfp4_gemv::kernel::Job::new(shape, &operands, &gpu.info);
     let takes = |kernel: &&Kernel| kernel.available(&job).is_ok();
     let kernels: Vec<_> = Kernel::ALL
         .iter()
@@ -404,12 +399,7 @@ fn layers_that_feed_each_other() {
     };
     for kernel in [Kernel::Stream, Kernel::Direct] {
         let operands = Operands::new(Activation::F16, linear);
-        let job = nvfp4_gemv::kernel::Job {
-            shape: &shape,
-            operands: &operands,
-            gpu: &gpu.info,
-            chained: true,
-        };
+        let job = nvfp4_gemv::kernel::Job::new(&shape, &operands, &gpu.info).chained(true);
         let options = Options::new().config(kernel.default_config(&job).unwrap());
         let expected = run(&options);
         for _ in 0..20 {

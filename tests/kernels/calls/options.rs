@@ -21,7 +21,6 @@ const RING: RingConfig = RingConfig {
     depth: 2,
     granule: 1,
     cached: true,
-    resident: false,
     ctas: 3,
 };
 const DOT: DotConfig = DotConfig {
@@ -251,12 +250,7 @@ fn on_hopper() {
             assert!(!choice.reason.to_string().is_empty());
             let config = choice.config.expect("no GPU path without a config");
             assert_eq!(choice.path, config.kernel().path());
-            let job = Job {
-                shape: &shape,
-                operands: &operands,
-                gpu: &gpu,
-                chained: asked.chained,
-            };
+            let job = Job::new(&shape, &operands, &gpu).chained(asked.chained);
             assert_eq!(config.check(&job), Ok(()));
             (choice.kernel().unwrap(), config)
         });

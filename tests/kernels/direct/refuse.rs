@@ -46,6 +46,7 @@ fn configs() {
             (|a| config(a).warps = u32::MAX, "warps", u32::MAX),
             (|a| config(a).k_split = 0, "k_split", 0),
             (|a| config(a).k_split = 3, "k_split", 3),
+            (|a| config(a).k_split = 8, "k_split", 8), // of four warps
             // Loads of two blocks, which rows or addresses do not allow.
             (|a| a.shape(130, 2, 48, 3), "blocks_per_load", 2),
             (|a| a.operands.alignment.codes = 8, "blocks_per_load", 2),

@@ -41,9 +41,8 @@ fn gpus_types_and_sizes() {
                 |a| a.operands = Operands::new(Activation::F32, ScaleLayout::Linear),
                 takes(Activation::F32, "NVFP4"),
             ),
-            (|a| a.shape(0, 2, 512, 3), Refusal::Empty),
-            (|a| a.shape(256, 2, 512, 0), Refusal::Empty),
             (|a| a.shape(256, 8, 131_072, 1), Refusal::VectorMemory),
+            (|a| a.shape(256, 1, 1 << 20, 1), Refusal::VectorMemory),
             (|a| a.gpu.shared_bytes = 1 << 10, Refusal::VectorMemory),
         ],
     );
@@ -55,10 +54,12 @@ fn configs() {
         &[
             (|a| config(a).blocks_per_load = 0, "blocks_per_load", 0),
             (|a| config(a).blocks_per_load = 3, "blocks_per_load", 3),
+            (|a| config(a).blocks_per_load = 8, "blocks_per_load", 8),
             (|a| config(a).warps = 0, "warps", 0),
             (|a| config(a).warps = 17, "warps", 17),
             (|a| config(a).k_split = 0, "k_split", 0),
             (|a| config(a).k_split = 3, "k_split", 3),
+            (|a| config(a).k_split = 32, "k_split", 32),
             (|a| config(a).ctas = 0, "ctas", 0),
             (|a| config(a).ctas = u32::MAX, "ctas", u32::MAX),
             (|a| a.shape(256, 2, 528, 3), "blocks_per_load", 2),
@@ -74,10 +75,15 @@ fn configs() {
             ),
         ],
     );
-    // Loads of four blocks are another unit's.
+    // Loads of one block are for such weights.
+    let mut narrow = valid();
+    narrow.operands.alignment.scales = 1;
+    config(&mut narrow).blocks_per_load = 1;
+    assert_eq!(narrow.check(), Ok(()));
+    // Loads of four blocks are Blackwell's.
     let mut wide = valid();
     config(&mut wide).blocks_per_load = 4;
-    assert_eq!(wide.check(), Err(no_image((9, 0), wide.gpu.images)));
+    assert_eq!(wide.check(), Err(too_old((9, 0), "10.0 or newer")));
 }
 
 /// Loads of four blocks, on a GPU that has them, of weights that allow them.

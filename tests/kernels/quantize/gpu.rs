@@ -4,9 +4,10 @@ use std::fmt::Debug;
 
 use cudarc::driver::{CudaSlice, DeviceRepr, ValidAsZeroBits};
 use half::{bf16, f16};
+use nvfp4_gemv::kernel::quantize::{Global, Quantize};
 use nvfp4_gemv::problem::Problem;
 use nvfp4_gemv::quantize::{QuantizedRows, quantize_vectors_or_nan};
-use nvfp4_gemv::raw::{self, Global, Quantize};
+use nvfp4_gemv::raw;
 use nvfp4_gemv::{
     DenseVectors, Device, Error, FloatType, GlobalScale, Options, Output, QuantizedVectors,
     ScaleLayout, Shape, Strides, TiledWeights, VectorScale, Vectors, Weights, convert_scales,

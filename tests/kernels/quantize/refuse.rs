@@ -1,7 +1,8 @@
 //! What the quantiser is refused for: before CUDA is called, so no GPU is needed. A call that got through would fail
 //! with `NoDriver` here, or crash on these addresses.
 
-use nvfp4_gemv::raw::{self, Global, Quantize};
+use nvfp4_gemv::kernel::quantize::{Global, Quantize};
+use nvfp4_gemv::raw;
 use nvfp4_gemv::{Error, FloatType, GlobalScale, ScaleLayout, Shape, Strides};
 
 crate::trials! {

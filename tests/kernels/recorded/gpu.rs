@@ -61,7 +61,7 @@ fn record() {
         let view = TensorView::new(Dtype::U8, vec![y.len()], y).unwrap();
         (name, view)
     });
-    let file = folder.join("gemv_cuda_core.safetensors");
+    let file = folder.join("gemv_direct_dot.safetensors");
     let metadata = metadata(&gpu, &hashes);
     let bytes = safetensors::serialize(views, Some(metadata)).unwrap();
     std::fs::write(&file, bytes).unwrap();

@@ -34,7 +34,6 @@ fn configs(job: &Job<'_>, ctas: &[u32]) -> Vec<Config> {
                         depth,
                         granule,
                         cached: turn % 3 == 0,
-                        resident: turn % 2 == 0,
                         ctas: ctas[turn % ctas.len()].min(rows_in_all / granule),
                     };
                     configs.push(config.into());

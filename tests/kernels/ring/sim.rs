@@ -43,7 +43,6 @@ fn cutting(
             depth,
             granule,
             cached: false,
-            resident: granule == 4,
             ctas,
         },
         chained: depth == 2,
@@ -353,8 +352,6 @@ fn wrong_plans() {
         vector_scale_layout = ROW_0,
         vector_scale_layout + 4 = ROW_0,
         vector_scale_layout.tiled = ROW_0,
-        cached = "a hint",
-        resident = "a hint",
         epilogue.alpha + 4 = PADDING,
         epilogue.output_type + 4 = PADDING,
     ];

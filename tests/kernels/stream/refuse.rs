@@ -1,9 +1,11 @@
 //! What the stream kernel refuses.
 
-use nvfp4_gemv::kernel::{Config, StreamConfig};
-use nvfp4_gemv::{Activation, Operands, Refusal, ScaleLayout};
+use nvfp4_gemv::kernel::{Config, Kernel, StreamConfig};
+use nvfp4_gemv::{Activation, Gpu, Operands, Refusal, ScaleLayout};
 
-use crate::support::refuse::{Asked, UNALIGNED, fields, no_image, problems, takes, too_old};
+use crate::support::refuse::{
+    Asked, IMAGES, UNALIGNED, fields, no_image, problems, takes, too_old,
+};
 
 fn valid() -> Asked {
     let config = StreamConfig {
@@ -11,7 +13,7 @@ fn valid() -> Asked {
         stages: 4,
         vectors: 8,
         fetch: 128,
-        ctas: 132,
+        ctas: 128,
     };
     Asked::new((130, 3, 512, 2), ScaleLayout::Linear, (9, 0), config)
 }
@@ -29,8 +31,30 @@ fn row_length(k: usize) -> Refusal {
 }
 
 fn problems_that_it_does_not_take() {
+    for activation in [Activation::Nvfp4, Activation::F16, Activation::Bf16] {
+        for layout in ScaleLayout::ALL {
+            let mut valid = valid();
+            valid.operands = Operands::new(activation, layout);
+            problems_of(&valid);
+        }
+    }
+    // Vectors that fit a data centre's GPU, and no workstation's.
+    let mut long = Asked::new(
+        (130, 1, 65_536, 1),
+        ScaleLayout::Tiled128x4,
+        (10, 3),
+        valid().config,
+    );
+    long.operands = Operands::new(Activation::F16, ScaleLayout::Tiled128x4);
+    let available = |asked: &Asked| asked.job(|job| Kernel::Stream.available(job));
+    assert_eq!(available(&long), Ok(()));
+    long.gpu = Gpu::of_compute_capability((12, 0), IMAGES);
+    assert_eq!(available(&long), Err(Refusal::VectorMemory));
+}
+
+fn problems_of(valid: &Asked) {
     problems(
-        &valid(),
+        valid,
         &[
             (
                 |a| a.gpu.compute_capability = (7, 5),
@@ -48,9 +72,8 @@ fn problems_that_it_does_not_take() {
             (|a| a.operands.alignment.codes = 8, UNALIGNED),
             (|a| a.operands.alignment.scales = 8, UNALIGNED),
             (|a| a.operands.alignment.vectors = 8, UNALIGNED),
-            (|a| a.shape(0, 3, 512, 2), Refusal::Empty),
-            (|a| a.shape(130, 3, 512, 0), Refusal::Empty),
             (|a| a.shape(1 << 30, 1, 256, 2), Refusal::Rows),
+            (|a| a.shape(130, 8, 131_072, 1), Refusal::VectorMemory),
             (
                 |a| {
                     a.operands = Operands::new(Activation::Bf16, ScaleLayout::Linear);
@@ -68,6 +91,17 @@ fn configs() {
         &[
             (|a| config(a).warps = 0, "warps", 0),
             (|a| config(a).warps = 13, "warps", 13), // of 12 for three vectors
+            (|a| config(a).warps = u32::MAX, "warps", u32::MAX),
+            (
+                |a| {
+                    a.shape(130, 1, 512, 2);
+                    config(a).warps = 17;
+                },
+                "warps",
+                17,
+            ),
+            (|a| config(a).stages = 0, "stages", 0),
+            (|a| config(a).stages = u32::MAX, "stages", u32::MAX),
             (|a| config(a).stages = 2, "stages", 2),
             (|a| config(a).stages = 5, "stages", 5),
             (|a| config(a).stages = 34, "stages", 34),
@@ -96,6 +130,11 @@ fn configs() {
             ),
         ],
     );
+    // Sixteen warps, but in passes of two vectors.
+    let mut pairs = valid();
+    config(&mut pairs).warps = 16;
+    config(&mut pairs).vectors = 2;
+    assert_eq!(pairs.check(), Ok(()));
 }
 
 fn shared_memory() {

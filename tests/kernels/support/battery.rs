@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use half::bf16;
 use libtest_mimic::Trial;
+use nvfp4_gemv::kernel::quantize::{Global, Quantize};
 use nvfp4_gemv::kernel::{Call, Config, Job, Kernel};
 use nvfp4_gemv::problem::{
     CONTEST_BENCHMARKS, CONTEST_TESTS, EdgeCase, Problem, contest_tolerance,
 };
 use nvfp4_gemv::quantize::quantize_vectors;
-use nvfp4_gemv::raw::{self, Global, Quantize};
+use nvfp4_gemv::raw;
 use nvfp4_gemv::reference::{error_bound, gemv};
 use nvfp4_gemv::{
     Activation, FloatType, GlobalScale, Options, RawOutput, RawVectors, RawWeights, Refusal,
@@ -130,12 +131,7 @@ impl Subject {
             vector_layout: case.vector_layout,
             ..nvfp4_gemv::Operands::new(case.activation, case.weight_layout)
         };
-        let job = Job {
-            shape: &case.shape,
-            operands: &operands,
-            gpu: &gpu.info,
-            chained: false,
-        };
+        let job = Job::new(&case.shape, &operands, &gpu.info);
         self.kernel.available(&job).is_ok()
     }
 

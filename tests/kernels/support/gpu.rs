@@ -30,12 +30,7 @@ pub(crate) fn kernel_trial(
         let gpu = raw::gpu(0)?;
         let shape = Shape::gemv(128, 256, 1)?;
         let operands = nvfp4_gemv::Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
-        let job = Job {
-            shape: &shape,
-            operands: &operands,
-            gpu: &gpu,
-            chained: false,
-        };
+        let job = Job::new(&shape, &operands, &gpu);
         Ok(kernel
             .available(&job)
             .err()
@@ -194,12 +189,7 @@ impl<'a> OnDevice<'a> {
 
     /// What kernels are asked about.
     pub(crate) fn job<T>(&self, chained: bool, ask: impl FnOnce(&Job<'_>) -> T) -> T {
-        ask(&Job {
-            shape: self.call.shape(),
-            operands: &self.call.operands(),
-            gpu: &self.gpu.info,
-            chained,
-        })
+        ask(&Job::new(self.call.shape(), &self.call.operands(), &self.gpu.info).chained(chained))
     }
 
     /// Enqueues a call.

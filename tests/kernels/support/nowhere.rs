@@ -39,16 +39,3 @@ pub(crate) fn vectors(shape: &Shape, layout: ScaleLayout) -> RawVectors {
         vector_alpha: 0x60_0000_0000,
     }
 }
-
-/// Packed vectors of another type.
-pub(crate) fn dense(shape: &Shape, element: FloatType) -> RawVectors {
-    let row = shape.k() * element.bytes();
-    RawVectors::Dense {
-        element,
-        values: 0x40_0000_0000,
-        strides: Strides {
-            row,
-            batch: shape.n() * row,
-        },
-    }
-}

@@ -1,6 +1,6 @@
 //! What kernels refuse, and the typed reason: nothing of it needs a GPU.
 
-use nvfp4_gemv::kernel::{Config, Job};
+use nvfp4_gemv::kernel::{Call, Config, Job};
 use nvfp4_gemv::{Activation, Gpu, Operands, Refusal, ScaleLayout, Shape};
 
 /// Every architecture that a build carries unless it is told otherwise.
@@ -36,12 +36,17 @@ impl Asked {
     }
 
     pub(crate) fn job<T>(&self, ask: impl FnOnce(&Job<'_>) -> T) -> T {
-        ask(&Job {
-            shape: &self.shape,
-            operands: &self.operands,
-            gpu: &self.gpu,
-            chained: false,
-        })
+        ask(&Job::new(&self.shape, &self.operands, &self.gpu))
+    }
+
+    /// The problem at addresses where no memory is.
+    fn call(&self) -> Call {
+        let Operands {
+            activation,
+            weight_layout,
+            ..
+        } = self.operands;
+        Call::nowhere(&self.shape, activation, weight_layout, 32)
     }
 
     pub(crate) fn check(&self) -> Result<(), Refusal> {
@@ -60,9 +65,33 @@ fn refusal(valid: &Asked, change: Change) -> (Asked, Refusal) {
     (asked, refused)
 }
 
+/// Where there is nothing to compute, a config that a problem was given launches nothing, and is no error.
+fn nothing_to_compute(valid: &Asked) {
+    let [m, n, k, l] = [Shape::m, Shape::n, Shape::k, Shape::l].map(|size| size(&valid.shape));
+    for (m, l) in [(0, l), (m, 0), (0, 0)] {
+        let mut asked = valid.clone();
+        asked.shape(m, n, k, l);
+        assert_eq!(asked.check(), Ok(()), "{m} {l}");
+        let kernel = asked.config.kernel();
+        asked.job(|job| {
+            assert_eq!(kernel.available(job), Ok(()));
+            let default = kernel.default_config(job).unwrap();
+            for config in kernel
+                .candidates(job)
+                .into_iter()
+                .chain([default, asked.config])
+            {
+                let plan = config.plan(&asked.call(), &asked.gpu, true).unwrap();
+                assert!(plan.launches().is_empty(), "{m} {l} {config:?}");
+            }
+        });
+    }
+}
+
 /// Problems that the kernel refuses, whatever the config: neither a default nor candidates.
 pub(crate) fn problems(valid: &Asked, table: &[(Change, Refusal)]) {
     assert_eq!(valid.check(), Ok(()));
+    nothing_to_compute(valid);
     for (i, &(change, expected)) in table.iter().enumerate() {
         let (asked, refused) = refusal(valid, change);
         assert_eq!(refused, expected, "line {i}");
@@ -116,16 +145,6 @@ pub(crate) fn shared_memory(valid: &Asked) {
         available: most - 1,
     };
     assert_eq!(with(most - 1), Err(refused));
-}
-
-impl Asked {
-    /// The problem at addresses that nobody has.
-    pub(crate) fn call(&self) -> nvfp4_gemv::kernel::Call {
-        let weights = super::nowhere::weights(self.operands.weight_layout);
-        let vectors = super::nowhere::vectors(&self.shape, self.operands.vector_layout);
-        nvfp4_gemv::kernel::Call::new(&self.shape, &weights, &vectors, &super::nowhere::OUTPUT)
-            .unwrap()
-    }
 }
 
 /// Reasons that several kernels have.

@@ -216,12 +216,7 @@ impl Simulator {
             weight_layout: case.weight_layout,
             ..nvfp4_gemv::Operands::new(case.activation, case.vector_layout)
         };
-        with(&Job {
-            shape: &case.shape,
-            operands: &operands,
-            gpu: &self.gpu,
-            chained,
-        })
+        with(&Job::new(&case.shape, &operands, &self.gpu).chained(chained))
     }
 
     /// Whether a config can compute a case.

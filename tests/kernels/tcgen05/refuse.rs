@@ -26,7 +26,18 @@ fn problems_that_it_does_not_take() {
     ));
     // Code for all of an architecture's successors has no tensor memory.
     table.push((|a| a.gpu.images = "90a;100", no_image((10, 0), "90a;100")));
+    table.push((
+        |a| {
+            a.gpu.compute_capability = (10, 3);
+            a.gpu.images = "100a";
+        },
+        no_image((10, 3), "100a"),
+    ));
     problems(&valid(), &table);
+    let mut family = valid();
+    family.gpu.compute_capability = (10, 3);
+    family.gpu.images = "100f";
+    assert_eq!(family.check(), Ok(()));
 }
 
 fn config(asked: &mut Asked) -> &mut Tcgen05Config {

@@ -50,7 +50,11 @@ fn problems_that_it_does_not_take() {
     let mut table = of_both();
     table.push((
         |a| a.gpu.compute_capability = (8, 9),
-        too_old((8, 9), "9.0 or newer"),
+        too_old((8, 9), "9.x or 10.x"),
+    ));
+    table.push((
+        |a| a.gpu.compute_capability = (12, 1),
+        too_old((12, 1), "9.x or 10.x"),
     ));
     table.push((|a| a.gpu.images = "80", no_image((9, 0), "80")));
     problems(&valid(), &table);

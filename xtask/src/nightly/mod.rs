@@ -641,19 +641,6 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_became_a_kernel_is_not_missing() {
-        let machine = Machine::new();
-        machine.night(&[]).unwrap();
-        let mut older = document().cases[0].clone();
-        older.paths[2].path = "cuda-core-tma".into();
-        machine.opens("before", &older);
-        let mut now = document().cases[0].clone();
-        now.paths.pop();
-        machine.opens("now", &now);
-        machine.night(&[]).unwrap();
-    }
-
-    #[test]
     fn a_problem_that_is_no_longer_listed_fails_the_night() {
         let machine = Machine::new();
         machine.night(&[]).unwrap();

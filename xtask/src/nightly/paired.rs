@@ -122,14 +122,9 @@ pub(super) fn measure(
     })
 }
 
-/// A path of older programs. It is a kernel of another path now, and compared with nothing.
-const RETIRED_PATH: &str = "cuda-core-tma";
-
 /// Results that only the earlier case has.
 fn gone(now: &Case, earlier: &Case) -> Vec<String> {
-    let is_gone = |path: &&Measured| {
-        path.path != RETIRED_PATH && now.paths.iter().all(|other| label(other) != label(path))
-    };
+    let is_gone = |path: &&Measured| now.paths.iter().all(|other| label(other) != label(path));
     let gone = earlier.paths.iter().filter(is_gone);
     gone.map(|path| key(earlier, path)).collect()
 }

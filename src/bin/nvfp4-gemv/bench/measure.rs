@@ -53,13 +53,10 @@ impl Measurer<'_> {
         let asked = self.ask != Ask::ANY;
         let asks = match asked {
             true => vec![self.ask],
-            false => self
-                .engine
-                .paths()
-                .iter()
-                .copied()
-                .map(Ask::of_path)
-                .collect(),
+            false => {
+                let paths = self.engine.paths().iter();
+                paths.copied().map(Ask::of_path).collect()
+            }
         };
         let mut works = vec![Work::Read];
         let mut skipped = Vec::new();
@@ -98,7 +95,7 @@ impl Measurer<'_> {
                     Some(document::Measured {
                         path: ask.path()?.to_string(),
                         kernel: way.kernel.map(|kernel| kernel.to_string()),
-                        mode: ask.mode.name().into(),
+                        mode: ask.mode().into(),
                         picked: picked.as_ref().is_some_and(|choice| ask.is(choice)),
                         config: way.config.clone(),
                         median_us: 0.0,

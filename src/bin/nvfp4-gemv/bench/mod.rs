@@ -20,7 +20,7 @@ use self::protocol::Problem;
 use self::suite::{Suite, SuiteArg};
 use crate::engine::{self, Ask, AskArgs, Case, Engine, Plan};
 use crate::report::{Report, Table, bytes, count, progress, time};
-use crate::shapes::{ActivationArg, LayoutArg, OutputArg, SYNTAX, parse_n, parse_shape};
+use crate::shapes::{self, SYNTAX, parse_n, parse_shape};
 
 /// Measures the paths on each problem, with the share of the memory ceiling measured in the same rounds
 #[derive(Debug, clap::Args)]
@@ -60,16 +60,16 @@ pub(crate) struct Args {
     #[arg(long, value_parser = parse_n)]
     n: Vec<usize>,
     /// Element type of the vectors; may be repeated [default: nvfp4]
-    #[arg(long, value_enum)]
-    activation: Vec<ActivationArg>,
+    #[arg(long, value_parser = shapes::activation())]
+    activation: Vec<Activation>,
     /// Layout of the scales; may be repeated [default: linear]
-    #[arg(long, value_enum)]
-    layout: Vec<LayoutArg>,
+    #[arg(long, value_parser = shapes::layout())]
+    layout: Vec<ScaleLayout>,
     #[command(flatten)]
     ask: AskArgs,
     /// Element type of the result
-    #[arg(long, value_enum, default_value = "f16")]
-    output_type: OutputArg,
+    #[arg(long, value_parser = shapes::output_type(), default_value = "f16")]
+    output_type: FloatType,
     /// Rounds to measure each problem for, after two to warm up
     #[arg(long, default_value_t = 21, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     rounds: u16,
@@ -121,7 +121,7 @@ impl Args {
             self.layout.is_empty(),
         ];
         let whole = lists.iter().all(|is_default| *is_default)
-            && self.output_type == OutputArg::F16
+            && self.output_type == FloatType::F16
             && self.cold == DEFAULT_COLD_MIB
             && (ask == Ask::ANY || ask.path() == Some(GemvPath::Cpu));
         !whole
@@ -215,21 +215,21 @@ impl Problem {
 
     /// The problem, if it is one of this program's.
     fn case(&self) -> Result<Case> {
-        let unknown = |what: &str, name: &str| format!("no {what} is called {name:?}");
+        fn named<T: Copy>(
+            all: &[T],
+            of: fn(T) -> &'static str,
+            what: &str,
+            name: &str,
+        ) -> Result<T> {
+            let found = all.iter().copied().find(|&value| of(value) == name);
+            found.with_context(|| format!("no {what} is called {name:?}"))
+        }
+        let (x, scales, y) = ("type of vectors", "layout of scales", "type of results");
         Ok(Case {
             shape: Shape::new(self.m, self.n, self.k, self.l)?,
-            activation: Activation::ALL
-                .into_iter()
-                .find(|activation| activation.name() == self.activation)
-                .with_context(|| unknown("type of vectors", &self.activation))?,
-            layout: ScaleLayout::ALL
-                .into_iter()
-                .find(|layout| layout.name() == self.layout)
-                .with_context(|| unknown("layout of scales", &self.layout))?,
-            output: FloatType::ALL
-                .into_iter()
-                .find(|output| output.name() == self.output_type)
-                .with_context(|| unknown("type of results", &self.output_type))?,
+            activation: named(&Activation::ALL, Activation::name, x, &self.activation)?,
+            layout: named(&ScaleLayout::ALL, ScaleLayout::name, scales, &self.layout)?,
+            output: named(&FloatType::ALL, FloatType::name, y, &self.output_type)?,
         })
     }
 }
@@ -252,25 +252,19 @@ fn cases(args: &Args, suite: &Suite) -> Result<Vec<Case>> {
             with_n(&shapes, n)?
         }
     };
-    let activations = match &args.activation[..] {
-        [] => suite.activations.to_vec(),
-        some => some.iter().map(|a| Activation::from(*a)).collect(),
-    };
-    let layouts = match &args.layout[..] {
-        [] => suite.layouts.to_vec(),
-        some => some
-            .iter()
-            .map(|layout| ScaleLayout::from(*layout))
-            .collect(),
-    };
+    fn or<'a, T>(asked: &'a [T], suite: &'a [T]) -> &'a [T] {
+        if asked.is_empty() { suite } else { asked }
+    }
+    let activations = or(&args.activation, suite.activations);
+    let layouts = or(&args.layout, suite.layouts);
     if let Some(empty) = shapes.iter().find(|shape| shape.is_empty()) {
         bail!("{empty:#} has nothing to measure: M or L is 0");
     }
-    let output = FloatType::from(args.output_type);
+    let output = args.output_type;
     let mut cases = Vec::new();
     for &shape in &shapes {
-        for &activation in &activations {
-            for &layout in &layouts {
+        for &activation in activations {
+            for &layout in layouts {
                 cases.push(Case {
                     shape,
                     activation,
@@ -335,7 +329,7 @@ fn text(engine: &dyn Engine, document: &Document) -> String {
         skipped.clear();
     }
     format!(
-        "{}, {}\n{slowed}\n{table}* the path that the library picks\n{}{}",
+        "{}, {}\n{slowed}\n{table}* what the library picks\n{}{}",
         engine.device(),
         count(document.method.rounds, "round"),
         sustained(document),

@@ -13,11 +13,13 @@ mod rounds;
 use std::borrow::Cow;
 use std::time::Duration;
 
+use clap::builder::TypedValueParser;
 use half::{bf16, f16};
 use nvfp4_gemv::dispatch::forced_by_environment;
+use nvfp4_gemv::kernel::Job;
 use nvfp4_gemv::{
     Activation, Choice, Error, FloatType, GemvPath, GlobalScale, Gpu, Kernel, Nvfp4Vectors,
-    Options, Result, ScaleLayout, Shape, Target, VectorScale, Vectors, Weights, select,
+    Options, Refusal, Result, ScaleLayout, Shape, Target, VectorScale, Vectors, Weights, select,
 };
 use safetensors::Dtype;
 
@@ -26,37 +28,30 @@ pub(crate) use memory::NotEnoughMemory;
 pub(crate) use rounds::{Case, Plan, Ready, Way, Ways, Work, rounds};
 
 use crate::bench::document;
+use crate::shapes;
 
-/// What `--path` takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum PathArg {
-    /// The best path this machine has for the problem
-    Auto,
-    /// The CPU
-    Cpu,
-    /// A GPU's CUDA cores
-    CudaCore,
-    /// Blackwell's tensor cores
-    TensorCore,
-}
+/// What `--path` takes: a path, or none for `auto`.
+type PathArg = Option<GemvPath>;
 
-impl PathArg {
-    /// The path that is asked for; `NVFP4_GEMV_PATH` speaks where the flag says auto.
-    pub(crate) fn forced(self) -> Result<Option<GemvPath>> {
-        match self {
-            Self::Auto => forced_by_environment(),
-            Self::Cpu => Ok(Some(GemvPath::Cpu)),
-            Self::CudaCore => Ok(Some(GemvPath::CudaCore)),
-            Self::TensorCore => Ok(Some(GemvPath::TensorCore)),
-        }
-    }
+fn path() -> impl TypedValueParser<Value = PathArg> {
+    let of = |path: GemvPath, help| (Some(path), path.name(), help);
+    shapes::one_of([
+        (
+            None,
+            "auto",
+            "The best path this machine has for the problem",
+        ),
+        of(GemvPath::Cpu, "The CPU"),
+        of(GemvPath::CudaCore, "A GPU's CUDA cores"),
+        of(GemvPath::TensorCore, "Blackwell's tensor cores"),
+    ])
 }
 
 /// What the commands that compute take.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AskArgs {
     /// What computes
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_parser = path(), default_value = "auto")]
     path: PathArg,
     /// With this kernel of a GPU, such as `ring`: `nvfp4-gemv info` lists them
     #[arg(long, value_name = "KERNEL")]
@@ -65,14 +60,16 @@ pub(crate) struct AskArgs {
 
 impl AskArgs {
     pub(crate) fn ask(&self) -> Result<Ask> {
+        let path = match (self.path, self.kernel) {
+            (None, None) => forced_by_environment()?,
+            // A kernel says its path, whatever the environment does.
+            (path, _) => path,
+        };
         Ok(Ask {
-            path: match self.kernel {
-                // It says its path, whatever the environment does.
-                Some(_) if self.path == PathArg::Auto => None,
-                _ => self.path.forced()?,
-            },
+            path,
             kernel: self.kernel,
-            mode: Mode::Isolated,
+            by_environment: path != self.path,
+            ..Ask::ANY
         })
     }
 }
@@ -82,7 +79,10 @@ impl AskArgs {
 pub(crate) struct Ask {
     pub(crate) path: Option<GemvPath>,
     pub(crate) kernel: Option<Kernel>,
-    pub(crate) mode: Mode,
+    /// Whether it is the environment that asks for `path`.
+    by_environment: bool,
+    /// With programmatic dependent launch.
+    pub(crate) is_chained: bool,
 }
 
 impl Ask {
@@ -90,7 +90,8 @@ impl Ask {
     pub(crate) const ANY: Self = Self {
         path: None,
         kernel: None,
-        mode: Mode::Isolated,
+        by_environment: false,
+        is_chained: false,
     };
 
     pub(crate) fn of_path(path: GemvPath) -> Self {
@@ -109,7 +110,7 @@ impl Ask {
 
     pub(crate) fn chained(self) -> Self {
         Self {
-            mode: Mode::Chained,
+            is_chained: true,
             ..self
         }
     }
@@ -120,14 +121,23 @@ impl Ask {
     }
 
     pub(crate) fn options(&self) -> Options<'static> {
-        let options = Options::new()
-            .without_environment()
-            .path(self.path)
-            .kernel(self.kernel);
-        match self.mode {
-            Mode::Isolated => options,
+        let asked = Options::new().path(self.path).kernel(self.kernel);
+        let options = match self.by_environment {
+            true => Options::new(), // it is read again there, so that the reason names it
+            false => asked.without_environment(),
+        };
+        match self.is_chained {
+            false => options,
             // SAFETY: copies write the weights of this program, and no kernel does.
-            Mode::Chained => unsafe { options.chained() },
+            true => unsafe { options.chained() },
+        }
+    }
+
+    /// Whether a launch waits for the one before, in JSON.
+    pub(crate) const fn mode(&self) -> &'static str {
+        match self.is_chained {
+            false => "isolated",
+            true => "chained",
         }
     }
 
@@ -145,28 +155,7 @@ impl std::fmt::Display for Ask {
             (None, Some(path)) => path.fmt(f),
             (None, None) => f.write_str("auto"),
         }?;
-        match self.mode {
-            Mode::Isolated => Ok(()),
-            Mode::Chained => f.write_str(" chained"),
-        }
-    }
-}
-
-/// Whether a launch waits for the one before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// It starts when the one before has ended.
-    Isolated,
-    /// Programmatic dependent launch: it reads its weights while the one before still runs.
-    Chained,
-}
-
-impl Mode {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Isolated => "isolated",
-            Self::Chained => "chained",
-        }
+        f.write_str(if self.is_chained { " chained" } else { "" })
     }
 }
 
@@ -397,9 +386,24 @@ pub(crate) fn open(path: Option<GemvPath>) -> Result<(Box<dyn Engine>, Option<Er
 }
 
 /// Why the automatic choice takes the CPU.
-fn no_gpu(why: &Error) -> String {
-    match why {
-        Error::PathUnavailable { reason, .. } => format!("not cuda-core: {reason}"),
-        other => format!("not cuda-core: {other}"),
+pub(crate) fn no_gpu(why: &Error) -> String {
+    format!("not cuda-core: {}", reason_of(why))
+}
+
+/// Why there is no GPU, without saying twice which path that concerns.
+pub(crate) fn reason_of(error: &Error) -> String {
+    match error {
+        Error::PathUnavailable { reason, .. } => reason.to_string(),
+        other => other.to_string(),
     }
+}
+
+/// Whether a kernel can compute a problem that every kernel takes.
+pub(crate) fn runs_on(kernel: Kernel, gpu: &Gpu) -> Result<Result<(), Refusal>> {
+    Ok(kernel.available(&Job {
+        shape: &Shape::gemv(128, 256, 1)?,
+        operands: &nvfp4_gemv::Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4),
+        gpu,
+        chained: false,
+    }))
 }

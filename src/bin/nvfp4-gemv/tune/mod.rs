@@ -11,7 +11,7 @@ use nvfp4_gemv::tune::TUNED_VARIABLE;
 use nvfp4_gemv::{Activation, Operands, ScaleLayout, Shape};
 
 use crate::report::Report;
-use crate::shapes::{ActivationArg, LayoutArg, SYNTAX, parse_shape};
+use crate::shapes::{self, SYNTAX, parse_shape};
 
 /// Measures the kernels and configs that this GPU can run for a shape, and stores the best
 #[derive(Debug, clap::Args)]
@@ -37,11 +37,11 @@ pub(crate) struct Args {
     #[arg(long)]
     suite: bool,
     /// Element type of the vectors; may be repeated
-    #[arg(long, value_enum, default_value = "nvfp4")]
-    activation: Vec<ActivationArg>,
+    #[arg(long, value_parser = shapes::activation(), default_value = "nvfp4")]
+    activation: Vec<Activation>,
     /// Layout of the scales; may be repeated
-    #[arg(long, value_enum, default_values = ["linear", "128x4"])]
-    layout: Vec<LayoutArg>,
+    #[arg(long, value_parser = shapes::layout(), default_values = ["linear", "128x4"])]
+    layout: Vec<ScaleLayout>,
     /// Also find the best configs for launches that follow each other with programmatic dependent launch, as layers
     /// of a model can: twice the time
     #[arg(long)]
@@ -86,7 +86,7 @@ impl Args {
         for &shape in &self.shapes {
             for &activation in &self.activation {
                 for &layout in &self.layout {
-                    add(shape, activation.into(), layout.into());
+                    add(shape, activation, layout);
                 }
             }
         }

@@ -15,7 +15,7 @@ use crate::engine::{self, Ask, AskArgs, Engine};
 use crate::measure::{Check, truth};
 use crate::output::output;
 use crate::report::{Report, Table, number, progress, small};
-use crate::shapes::{ActivationArg, LayoutArg, OutputArg};
+use crate::shapes;
 
 pub(crate) use cases::operands;
 use cases::{Data, Group, Variant, adversarial, contest, variants};
@@ -53,14 +53,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT")]
     case: Option<String>,
     /// Only this layout of the scales; may be repeated
-    #[arg(long, value_enum)]
-    layout: Vec<LayoutArg>,
+    #[arg(long, value_parser = shapes::layout())]
+    layout: Vec<ScaleLayout>,
     /// Only this type of vectors; may be repeated
-    #[arg(long, value_enum)]
-    activation: Vec<ActivationArg>,
+    #[arg(long, value_parser = shapes::activation())]
+    activation: Vec<Activation>,
     /// Only this type of results; may be repeated
-    #[arg(long, value_enum)]
-    output_type: Vec<OutputArg>,
+    #[arg(long, value_parser = shapes::output_type())]
+    output_type: Vec<FloatType>,
     /// Write the first case that fails as a problem file; with --case, the first selected one
     #[arg(long, value_name = "F")]
     dump: Option<PathBuf>,
@@ -133,8 +133,8 @@ fn groups(args: &Args, file: Option<&Problem>) -> Result<Vec<Group>> {
 }
 
 fn is_selected(args: &Args, variant: &Variant) -> bool {
-    fn among<A: Copy, B: From<A> + PartialEq>(wanted: &[A], value: B) -> bool {
-        wanted.is_empty() || wanted.iter().any(|&wanted| B::from(wanted) == value)
+    fn among<T: PartialEq>(wanted: &[T], value: T) -> bool {
+        wanted.is_empty() || wanted.contains(&value)
     }
     among(&args.layout, variant.layout)
         && among(&args.activation, variant.activation)
@@ -255,7 +255,7 @@ impl Summary {
                     "output_type": variant.output.name(),
                     "path": outcome.path.name(),
                     "kernel": outcome.kernel.map(Kernel::name),
-                    "mode": ask.mode.name(),
+                    "mode": ask.mode(),
                     "passed": check.passed,
                     "check": check.json(),
                 }));

@@ -7,7 +7,7 @@ use nvfp4_gemv::cpu::{Implementation, StreamingRead};
 use nvfp4_gemv::{GemvPath, GlobalScale, Result, Weights};
 
 use super::super::rounds::scale;
-use super::super::{Ask, Case, Mode, Plan, Ready, Values, Way, Ways, Work, memory};
+use super::super::{Ask, Case, Plan, Ready, Values, Way, Ways, Work, memory};
 use super::{Cpu, compute};
 use crate::bench::document::{Sustained, Turn};
 
@@ -200,6 +200,6 @@ impl Ways for CpuWays<'_> {
 fn runs_here(work: &Work) -> bool {
     match work {
         Work::Read => true,
-        Work::Gemv { ask, .. } => (ask.path(), ask.mode) == (Some(GemvPath::Cpu), Mode::Isolated),
+        Work::Gemv { ask, .. } => ask.path() == Some(GemvPath::Cpu) && !ask.is_chained,
     }
 }

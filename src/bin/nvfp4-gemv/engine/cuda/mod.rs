@@ -12,7 +12,7 @@ use std::time::Instant;
 use cudarc::driver::{CudaContext, CudaStream, DriverError};
 use nvfp4_gemv::measure::time_launches;
 use nvfp4_gemv::{
-    Activation, Error, FloatType, GemvPath, Gpu, Result, ScaleLayout, Shape, Target,
+    Activation, Error, FloatType, GemvPath, Gpu, Refusal, Result, ScaleLayout, Shape, Target,
     gemv_on_device, raw,
 };
 
@@ -51,8 +51,10 @@ pub(crate) fn devices() -> Devices {
 /// The first device as an engine for `path`.
 pub(crate) fn open(path: GemvPath) -> Result<Box<dyn Engine>> {
     raw::device_count().map_err(|error| match error {
-        // A build without kernels: that concerns the path that was asked for.
-        Error::PathUnavailable { reason, .. } => Error::PathUnavailable { path, reason },
+        Error::NoKernels => Error::PathUnavailable {
+            path,
+            reason: Refusal::BuiltWithoutKernels,
+        },
         other => other,
     })?;
     let gpu = raw::gpu(0)?;

@@ -8,7 +8,7 @@ use nvfp4_gemv::measure::{ReadOnly, Replay, copies_for_cold_l2};
 use nvfp4_gemv::{Device, GlobalScale, Options, Result, Weights, gemv_on_device};
 
 use super::super::rounds::scale;
-use super::super::{Case, Mode, Plan, Ready, Way, Ways, Work, memory};
+use super::super::{Case, Plan, Ready, Way, Ways, Work, memory};
 use super::board::Board;
 use super::{Cuda, cuda};
 use crate::bench::document::{Sustained, Turn};
@@ -128,7 +128,7 @@ impl Cuda {
                 }
                 Work::Gemv { ask, slow_percent } => {
                     let can_chain = self.gpu.compute_capability >= (9, 0);
-                    if ask.mode == Mode::Chained && !can_chain {
+                    if ask.is_chained && !can_chain {
                         continue;
                     }
                     let (stream, weights) = (&self.stream, &weights);
