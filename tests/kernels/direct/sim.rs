@@ -150,7 +150,7 @@ pub(crate) fn demand_all(
 }
 
 /// M and K.
-pub(crate) const LARGE: [(usize, usize); 3] = [(226, 544), (57, 1088), (13, 288)];
+pub(crate) const LARGE: [(usize, usize); 3] = [(130, 1120), (57, 1088), (13, 288)];
 
 fn direct(
     activation: Activation,
