@@ -300,9 +300,8 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
         arch::grid_dependency_wait(); // the previous grid may write the vector and read the output
         vector.load(p, batch, chunk, chunk_stride);
     }
-    const uint32_t zero = threadIdx.x * p.zero;
-    const int8::Lookup lookup(arch::hidden(int8::kLookupLow, zero), arch::hidden(int8::kLookupHigh, zero));
-    const int32_t bias = arch::hidden(int8::kFloatBias, zero);
+    const int8::Lookup lookup(arch::computed(int8::kLookupLow, p.zero), arch::computed(int8::kLookupHigh, p.zero));
+    const int32_t bias = arch::computed(int8::kFloatBias, p.zero);
     vector.decode(lookup);
     // This thread's output, while there is time.
     const auto output_of = [&](uint32_t i, bool &exists) {
