@@ -432,19 +432,19 @@ __device__ __forceinline__ void gemv(const Params &p) {
 
 }  // namespace nvfp4::ring
 
-// Chunks of a thread, rows of a stage, whether L1 keeps block scales.
-#define GEMV_RING(X)                   \
-    X(gemv_ring_c1_r1, 1, 1, false)    \
+// Chunks of a thread, rows of a stage, the cache that keeps block scales: L1, or L2 alone.
+#define GEMV_RING(X)                    \
+    X(gemv_ring_c1_r1_l2, 1, 1, false) \
     X(gemv_ring_c1_r1_l1, 1, 1, true)  \
-    X(gemv_ring_c1_r2, 1, 2, false)    \
+    X(gemv_ring_c1_r2_l2, 1, 2, false) \
     X(gemv_ring_c1_r2_l1, 1, 2, true)  \
-    X(gemv_ring_c1_r4, 1, 4, false)    \
+    X(gemv_ring_c1_r4_l2, 1, 4, false) \
     X(gemv_ring_c1_r4_l1, 1, 4, true)  \
-    X(gemv_ring_c2_r1, 2, 1, false)    \
+    X(gemv_ring_c2_r1_l2, 2, 1, false) \
     X(gemv_ring_c2_r1_l1, 2, 1, true)  \
-    X(gemv_ring_c2_r2, 2, 2, false)    \
+    X(gemv_ring_c2_r2_l2, 2, 2, false) \
     X(gemv_ring_c2_r2_l1, 2, 2, true)  \
-    X(gemv_ring_c2_r4, 2, 4, false)    \
+    X(gemv_ring_c2_r4_l2, 2, 4, false) \
     X(gemv_ring_c2_r4_l1, 2, 4, true)
 
 #define ENTRY(name, chunks, rows, cached)                                                                         \
