@@ -300,9 +300,8 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
         arch::grid_dependency_wait(); // the previous grid may write the vector and read the output
         vector.load(p, batch, chunk, chunk_stride);
     }
-    const uint32_t zero = threadIdx.x * p.zero;
-    const int8::Lookup lookup(arch::hidden(int8::kLookupLow, zero), arch::hidden(int8::kLookupHigh, zero));
-    const int32_t bias = arch::hidden(int8::kFloatBias, zero);
+    const int8::Lookup lookup(arch::computed(int8::kLookupLow, p.zero), arch::computed(int8::kLookupHigh, p.zero));
+    const int32_t bias = arch::computed(int8::kFloatBias, p.zero);
     vector.decode(lookup);
     // This thread's output, while there is time.
     const auto output_of = [&](uint32_t i, bool &exists) {
@@ -433,19 +432,19 @@ __device__ __forceinline__ void gemv(const Params &p) {
 
 }  // namespace nvfp4::ring
 
-// Chunks of a thread, rows of a stage, whether L1 keeps block scales.
-#define GEMV_RING(X)                   \
-    X(gemv_ring_c1_r1, 1, 1, false)    \
+// Chunks of a thread, rows of a stage, the cache that keeps block scales: L1, or L2 alone.
+#define GEMV_RING(X)                    \
+    X(gemv_ring_c1_r1_l2, 1, 1, false) \
     X(gemv_ring_c1_r1_l1, 1, 1, true)  \
-    X(gemv_ring_c1_r2, 1, 2, false)    \
+    X(gemv_ring_c1_r2_l2, 1, 2, false) \
     X(gemv_ring_c1_r2_l1, 1, 2, true)  \
-    X(gemv_ring_c1_r4, 1, 4, false)    \
+    X(gemv_ring_c1_r4_l2, 1, 4, false) \
     X(gemv_ring_c1_r4_l1, 1, 4, true)  \
-    X(gemv_ring_c2_r1, 2, 1, false)    \
+    X(gemv_ring_c2_r1_l2, 2, 1, false) \
     X(gemv_ring_c2_r1_l1, 2, 1, true)  \
-    X(gemv_ring_c2_r2, 2, 2, false)    \
+    X(gemv_ring_c2_r2_l2, 2, 2, false) \
     X(gemv_ring_c2_r2_l1, 2, 2, true)  \
-    X(gemv_ring_c2_r4, 2, 4, false)    \
+    X(gemv_ring_c2_r4_l2, 2, 4, false) \
     X(gemv_ring_c2_r4_l1, 2, 4, true)
 
 #define ENTRY(name, chunks, rows, cached)                                                                         \

@@ -334,17 +334,17 @@ unsafe impl KernelParameters for nvfp4_ring_params {}
 /// The entry point for so many chunks of a thread and rows of a stage, where L1 keeps block scales or does not.
 fn entry(chunks: u32, rows: u32, cached: bool) -> &'static str {
     match (chunks, rows, cached) {
-        (1, 1, false) => "gemv_ring_c1_r1",
+        (1, 1, false) => "gemv_ring_c1_r1_l2",
         (1, 1, true) => "gemv_ring_c1_r1_l1",
-        (1, 2, false) => "gemv_ring_c1_r2",
+        (1, 2, false) => "gemv_ring_c1_r2_l2",
         (1, 2, true) => "gemv_ring_c1_r2_l1",
-        (1, _, false) => "gemv_ring_c1_r4",
+        (1, _, false) => "gemv_ring_c1_r4_l2",
         (1, _, true) => "gemv_ring_c1_r4_l1",
-        (_, 1, false) => "gemv_ring_c2_r1",
+        (_, 1, false) => "gemv_ring_c2_r1_l2",
         (_, 1, true) => "gemv_ring_c2_r1_l1",
-        (_, 2, false) => "gemv_ring_c2_r2",
+        (_, 2, false) => "gemv_ring_c2_r2_l2",
         (_, 2, true) => "gemv_ring_c2_r2_l1",
-        (_, _, false) => "gemv_ring_c2_r4",
+        (_, _, false) => "gemv_ring_c2_r4_l2",
         (_, _, true) => "gemv_ring_c2_r4_l1",
     }
 }

@@ -69,7 +69,7 @@ fn kernels_lists_entry_points() {
     let entries = |arch: usize| listed["archs"][arch]["entries"].as_array().unwrap();
     let has = |arch, name| entries(arch).iter().any(|entry| entry["entry"] == name);
     assert!(has(0, "gemv_dot_n1_b2") && has(1, "gemv_dot_n1_b2"));
-    assert!(!has(0, "gemv_ring_c2_r1") && has(1, "gemv_ring_c2_r1"));
+    assert!(!has(0, "gemv_ring_c2_r1_l1") && has(1, "gemv_ring_c2_r1_l1"));
     for entry in entries(1) {
         // All but those that multiply nothing.
         let multiplies = entry["entry"].as_str().unwrap().starts_with("gemv_");
@@ -78,7 +78,7 @@ fn kernels_lists_entry_points() {
     }
     let text = prints(&["kernels", "--arch", "90a"]);
     assert!(
-        text.contains("gemv_ring_c2_r1") && text.contains("132 SMs"),
+        text.contains("gemv_ring_c2_r1_l1") && text.contains("132 SMs"),
         "{text}"
     );
     let error = fails(&["kernels", "--arch", "abacus"]);
