@@ -28,7 +28,7 @@ pub use prepared::PreparedGemvOnDevice;
 ///
 /// # Errors
 /// Operands that contradict the shape, lie on another device or in another context, or are misaligned; options that
-/// contradict each other, or were [tuned on another GPU](Error::TunedElsewhere); what they ask for cannot run; no
+/// contradict each other, or were [tuned on another GPU](crate::Error::TunedElsewhere); what they ask for cannot run; no
 /// kernel for this device; what CUDA reports of the launch.
 ///
 /// ```no_run
