@@ -36,7 +36,7 @@ struct Entry {
     gemv: Option<(Config, Call, Option<MainLoop>)>,
     /// What makes one launch show an entry point better than another: all vectors in one pass, how many they are, and
     /// the kernel's default config.
-    rank: (bool, usize, bool),
+    rank: ((usize, usize), bool, usize, bool),
 }
 
 /// What weights can be aligned to: kernels have entry points for each. The widest first.
@@ -94,12 +94,15 @@ fn entries(problem: &Shape, gpu: &Gpu) -> Result<Vec<Entry>> {
     let mut entries = helpers(problem, gpu);
     for activation in Activation::ALL {
         for n in 1..=Shape::MAX_N {
-            let shape = Shape::new(problem.m(), n, problem.k(), problem.l())?;
-            for layout in ScaleLayout::ALL {
-                for align in ALIGNMENTS {
-                    let call = Call::nowhere(&shape, activation, layout, align);
-                    for &kernel in Kernel::ALL {
-                        add(&mut entries, kernel, &call, gpu);
+            // Many vectors of the problem's length fit no CTA of small GPUs: those of a shorter one do.
+            for (k, l) in [(problem.k(), problem.l()), (2048, 1)] {
+                let shape = Shape::new(problem.m(), n, k, l)?;
+                for layout in ScaleLayout::ALL {
+                    for align in ALIGNMENTS {
+                        let call = Call::nowhere(&shape, activation, layout, align);
+                        for &kernel in Kernel::ALL {
+                            add(&mut entries, kernel, &call, gpu);
+                        }
                     }
                 }
             }
@@ -143,12 +146,25 @@ fn helpers(problem: &Shape, gpu: &Gpu) -> Vec<Entry> {
 }
 
 fn add(entries: &mut Vec<Entry>, kernel: Kernel, call: &Call, gpu: &Gpu) {
+    for chained in [false, true] {
+        add_of(entries, kernel, call, gpu, chained);
+    }
+}
+
+fn add_of(entries: &mut Vec<Entry>, kernel: Kernel, call: &Call, gpu: &Gpu, chained: bool) {
     let operands = call.operands();
-    let job = Job::new(call.shape(), &operands, gpu);
+    let mut job = Job::new(call.shape(), &operands, gpu);
+    job.chained = chained;
     let default = kernel.default_config(&job).ok();
     for config in default.into_iter().chain(kernel.candidates(&job)) {
-        let plan = launches(&config, call, gpu, false);
-        let rank = (plan.len() == 1, job.shape.n(), Some(config) == default);
+        let plan = launches(&config, call, gpu, chained);
+        let whole = (job.shape.l(), job.shape.k());
+        let rank = (
+            whole,
+            plan.len() == 1,
+            job.shape.n(),
+            Some(config) == default,
+        );
         for launch in plan {
             let entry = Entry {
                 launch,
@@ -266,7 +282,8 @@ mod tests {
             ("gemv_tma_n8", 8),
         ] {
             let entry = entry(name);
-            assert_eq!(entry.rank, (true, n, true), "{name}");
+            let (_, one_pass, vectors, default) = entry.rank;
+            assert_eq!((one_pass, vectors, default), (true, n, true), "{name}");
             let main_loop = entry.gemv.unwrap().2.unwrap();
             assert_eq!(main_loop.vectors, n as u32, "{name}");
             assert!(

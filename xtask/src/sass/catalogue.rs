@@ -145,7 +145,11 @@ impl Catalogue {
                     threads: entry.threads,
                     dynamic_shared: entry.dynamic_shared,
                     tensor_columns: main_loop.map_or(0, |main| main.tensor_columns),
-                    launched: ctas.div_ceil(of_arch.multiprocessors),
+                    // What reads no weights is launched for a small problem, and says nothing of an SM.
+                    launched: match entry.bytes_in_flight {
+                        0 => u32::MAX,
+                        _ => ctas.div_ceil(of_arch.multiprocessors),
+                    },
                     cta_bytes_in_flight: entry.bytes_in_flight,
                     step: main_loop.map(|main| main.step),
                 };
