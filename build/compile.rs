@@ -57,11 +57,28 @@ pub(crate) fn compile(
         }
     });
     let errors = errors.into_inner().unwrap();
-    if errors.is_empty() {
-        Ok(jobs.into_iter().map(|job| job.object).collect())
-    } else {
-        Err(errors.join("\n"))
+    if !errors.is_empty() {
+        return Err(errors.join("\n"));
     }
+    remove_others(objects, &jobs)?;
+    Ok(jobs.into_iter().map(|job| job.object).collect())
+}
+
+/// Removes what earlier builds left in the folder of units that are not compiled any more: `cargo xtask sass` reads
+/// every object there.
+fn remove_others(objects: &Path, jobs: &[Job]) -> Result<(), String> {
+    let failed = |e: std::io::Error| format!("{}: {e}", objects.display());
+    for entry in fs::read_dir(objects).map_err(failed)? {
+        let file = entry.map_err(failed)?.path();
+        let of_a_unit = ["o", "d", "stamp"]
+            .iter()
+            .any(|end| file.extension() == Some(end.as_ref()));
+        let is_used = |job: &Job| job.object.file_stem() == file.file_stem();
+        if of_a_unit && !jobs.iter().any(is_used) {
+            fs::remove_file(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+        }
+    }
+    Ok(())
 }
 
 struct Job {
