@@ -44,6 +44,9 @@ enum {
 enum {
     NVFP4_WARP = 32,  /* threads */
     NVFP4_BLOCK = 16, /* elements that share a scale */
+    /* So many vectors of a pass, at most, are few: their sums leave a thread registers for more rows, or a CTA
+     * for more warps, or an SM for a second CTA. */
+    NVFP4_FEW_VECTORS = 2,
 };
 
 /* An atom of the 128x4 layout: the scales of so many rows and blocks. A line of one has those of the rows r, r + 32,

@@ -13,7 +13,7 @@
 
 enum {
     NVFP4_DIRECT_MAX_WARPS = 8, /* of a CTA */
-    /* Rows a warp computes at once, with up to two vectors and with more: more rows share the decoded
+    /* Rows a warp computes at once, with few vectors and with more: more rows share the decoded
      * vectors, fewer leave registers for the sums of many vectors. */
     NVFP4_DIRECT_ROWS = 4,
     NVFP4_DIRECT_ROWS_OF_MANY = 2,
@@ -34,7 +34,7 @@ namespace nvfp4 {
 constexpr int kMaxWarps = NVFP4_DIRECT_MAX_WARPS;
 
 __host__ __device__ constexpr int rows_per_warp(int vectors) {
-    return vectors <= 2 ? NVFP4_DIRECT_ROWS : NVFP4_DIRECT_ROWS_OF_MANY;
+    return vectors <= NVFP4_FEW_VECTORS ? NVFP4_DIRECT_ROWS : NVFP4_DIRECT_ROWS_OF_MANY;
 }
 
 // One block of 16 weights, decoded to multiply with vectors of one activation type, and one block

@@ -11,7 +11,7 @@
 
 enum {
     NVFP4_DOT_ROWS = 4, /* of a tile */
-    /* Warps of a CTA, at most, with up to two vectors and with more: more sums and decoded weights take more
+    /* Warps of a CTA, at most, with few vectors and with more: more sums and decoded weights take more
      * registers a thread. */
     NVFP4_DOT_MAX_WARPS = 16,
     NVFP4_DOT_MAX_WARPS_OF_MANY = 8,
@@ -44,7 +44,7 @@ constexpr int kRows = NVFP4_DOT_ROWS;
 
 // The most threads of a CTA.
 constexpr int max_threads(int vectors) {
-    return (vectors <= 2 ? NVFP4_DOT_MAX_WARPS : NVFP4_DOT_MAX_WARPS_OF_MANY) * kWarp;
+    return (vectors <= NVFP4_FEW_VECTORS ? NVFP4_DOT_MAX_WARPS : NVFP4_DOT_MAX_WARPS_OF_MANY) * kWarp;
 }
 
 // From a row of a tile to the next, in bytes: rows 32 apart are 4 bytes apart in a 128x4 atom.

@@ -434,8 +434,6 @@ __device__ __forceinline__ void gemv(const Params &p) {
 
 // Chunks of a thread, rows of a stage, the cache that keeps block scales: L1, or L2 alone.
 #define GEMV_RING(X)                    \
-    X(gemv_ring_c1_r1_l2, 1, 1, false) \
-    X(gemv_ring_c1_r1_l1, 1, 1, true)  \
     X(gemv_ring_c1_r2_l2, 1, 2, false) \
     X(gemv_ring_c1_r2_l1, 1, 2, true)  \
     X(gemv_ring_c1_r4_l2, 1, 4, false) \

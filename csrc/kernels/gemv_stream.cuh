@@ -34,7 +34,7 @@ using Products =
                        ScaledProducts<kActivation, kVectors>>;
 
 constexpr uint32_t max_warps(int vectors) {
-    return vectors <= 2 ? NVFP4_STREAM_MAX_WARPS : NVFP4_STREAM_MAX_WARPS_OF_MANY;
+    return vectors <= NVFP4_FEW_VECTORS ? NVFP4_STREAM_MAX_WARPS : NVFP4_STREAM_MAX_WARPS_OF_MANY;
 }
 
 // x / y where `magic` is 2^32 / y, rounded up, or 0 for a y of 1: exact while x * y stays below 2^32. A

@@ -237,7 +237,7 @@ __device__ __forceinline__ void gemv(const tile::Maps &maps, const tile::Params 
     X(gemv_tma_n8, 8)
 
 #define ENTRY(name, vectors)                                                                       \
-    extern "C" __global__ void __launch_bounds__(NVFP4_TMA_THREADS, vectors <= 2 ? 2 : 1)          \
+    extern "C" __global__ void __launch_bounds__(NVFP4_TMA_THREADS, vectors <= NVFP4_FEW_VECTORS ? 2 : 1) \
         name(const __grid_constant__ nvfp4::tile::Maps maps, const __grid_constant__ nvfp4_tile_params p) { \
         nvfp4::tma::gemv<vectors>(maps, p);                                                        \
     }

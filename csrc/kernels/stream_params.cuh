@@ -10,7 +10,7 @@ enum {
     NVFP4_STREAM_STAGE_BYTES = 4 * NVFP4_STREAM_PIECE_BYTES + NVFP4_STREAM_TILE_ROWS * NVFP4_STREAM_STEP_BLOCKS,
     NVFP4_STREAM_PART_BYTES = 4,      /* which warps computed a tile */
 
-    /* Warps of a CTA, at most, with up to two vectors and with more: vectors on their way to shared memory
+    /* Warps of a CTA, at most, with few vectors and with more: vectors on their way to shared memory
      * take registers, of which a thread has 128 or 168. */
     NVFP4_STREAM_MAX_WARPS = 16,
     NVFP4_STREAM_MAX_WARPS_OF_MANY = 12,

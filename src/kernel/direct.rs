@@ -9,7 +9,7 @@ use super::params::{
 };
 use super::plan::{Launch, MOST_GRID_Y, Parameters, Plan};
 use super::row_tiles::{Entry, bytes_of_loads, can_load, parameters, roundings, row_tiles, steps};
-use super::{Call, DotConfig, Job, KernelConfig, MainLoop, Products, distinct, field};
+use super::{Call, DotConfig, Job, KernelConfig, MainLoop, Products, distinct, few, field};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
@@ -185,9 +185,9 @@ impl DirectConfig {
 
 /// Rows that a warp computes at once.
 fn rows_per_warp(entry: &Entry) -> u32 {
-    match entry.vectors {
-        ..=2 => NVFP4_DIRECT_ROWS,
-        _ => NVFP4_DIRECT_ROWS_OF_MANY,
+    match few(entry.vectors) {
+        true => NVFP4_DIRECT_ROWS,
+        false => NVFP4_DIRECT_ROWS_OF_MANY,
     }
 }
 

@@ -11,7 +11,7 @@ use super::params::{
 };
 use super::plan::{Launch, MOST_GRID_Y, Parameters, Plan};
 use super::row_tiles::{Entry, bytes_of_loads, can_load, parameters, roundings, row_tiles, steps};
-use super::{Call, Job, KernelConfig, MainLoop, Products, distinct, field, shared_memory};
+use super::{Call, Job, KernelConfig, MainLoop, Products, distinct, few, field, shared_memory};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
@@ -121,9 +121,9 @@ impl KernelConfig for DotConfig {
             job.needs((10, 0), "10.0 or newer")?;
             job.image(WIDE_UNIT)?;
         }
-        let most = match self.entry(job.shape.n()).vectors {
-            ..=2 => NVFP4_DOT_MAX_WARPS,
-            _ => NVFP4_DOT_MAX_WARPS_OF_MANY,
+        let most = match few(self.entry(job.shape.n()).vectors) {
+            true => NVFP4_DOT_MAX_WARPS,
+            false => NVFP4_DOT_MAX_WARPS_OF_MANY,
         };
         field(
             "warps",

@@ -31,6 +31,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use self::params::NVFP4_FEW_VECTORS;
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::operands::Operands;
@@ -170,6 +171,11 @@ fn shared_memory(needed: u64, gpu: &Gpu) -> Result<(), Refusal> {
         true => Ok(()),
         false => Err(Refusal::SharedMemory { needed, available }),
     }
+}
+
+/// Whether kernels for so many vectors of a pass have more registers, warps or CTAs: see shared.h.
+fn few(vectors: usize) -> bool {
+    vectors <= NVFP4_FEW_VECTORS as usize
 }
 
 /// Those that are kept, each once, in their order.

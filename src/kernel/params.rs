@@ -16,6 +16,7 @@ pub const NVFP4_GLOBAL_SHARED: u32 = 1;
 pub const NVFP4_GLOBAL_PER_VECTOR: u32 = 2;
 pub const NVFP4_WARP: u32 = 32;
 pub const NVFP4_BLOCK: u32 = 16;
+pub const NVFP4_FEW_VECTORS: u32 = 2;
 pub const NVFP4_ATOM_ROWS: u32 = 128;
 pub const NVFP4_ATOM_BLOCKS: u32 = 4;
 pub const NVFP4_ATOM_BYTES: u32 = 512;

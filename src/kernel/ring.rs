@@ -25,7 +25,8 @@ pub struct RingConfig {
     pub chunks: u32,
     /// Groups of a CTA: together they have 16 warps at most.
     pub groups: u32,
-    /// Rows of a stage, for which a group waits at once: 1, 2 or 4.
+    /// Rows of a stage, for which a group waits at once: 1, 2 or 4. With one chunk 2 or 4: a stage of one row of one
+    /// chunk was the fastest nowhere.
     pub rows: u32,
     /// Units in the ring for each group: 1 to 8.
     pub depth: u32,
@@ -232,7 +233,12 @@ impl KernelConfig for RingConfig {
             "1 to 16 divided by the warps that share a row (K / 1024 / chunks, rounded up)",
             (1..=most).contains(&groups),
         )?;
-        field("rows", rows, "1, 2 or 4", ROWS.contains(&rows))?;
+        field(
+            "rows",
+            rows,
+            "1, 2 or 4, and 2 or 4 with one chunk",
+            ROWS.contains(&rows) && chunks * rows > 1,
+        )?;
         field("depth", depth, "1 to 8", DEPTHS.contains(&depth))?;
         field("granule", granule, "1 or 4", [1, 4].contains(&granule))?;
         let granules = places(shape, tiled).div_ceil(granule.into());
@@ -334,8 +340,6 @@ unsafe impl KernelParameters for nvfp4_ring_params {}
 /// The entry point for so many chunks of a thread and rows of a stage, where L1 keeps block scales or does not.
 fn entry(chunks: u32, rows: u32, cached: bool) -> &'static str {
     match (chunks, rows, cached) {
-        (1, 1, false) => "gemv_ring_c1_r1_l2",
-        (1, 1, true) => "gemv_ring_c1_r1_l1",
         (1, 2, false) => "gemv_ring_c1_r2_l2",
         (1, 2, true) => "gemv_ring_c1_r2_l1",
         (1, _, false) => "gemv_ring_c1_r4_l2",

@@ -11,7 +11,7 @@ use super::params::{
 };
 use super::plan::{KernelParameters, Launch, MOST_LAUNCHES, Parameters, Plan};
 use super::{
-    ALPHAS, Call, Job, KernelConfig, MainLoop, Products, distinct, field, magic, shared_memory,
+    ALPHAS, Call, Job, KernelConfig, MainLoop, Products, distinct, few, field, magic, shared_memory,
 };
 use crate::refusal::Refusal;
 use crate::shape::Shape;
@@ -157,9 +157,9 @@ impl KernelConfig for StreamConfig {
             "1, 2, 4 or 8, for four passes over the weights at most",
             VECTORS.contains(&vectors) && job.shape.n().div_ceil(vectors as usize) <= MOST_LAUNCHES,
         )?;
-        let most_warps = match self.passes(job.shape)[0] {
-            ..=2 => NVFP4_STREAM_MAX_WARPS,
-            _ => NVFP4_STREAM_MAX_WARPS_OF_MANY,
+        let most_warps = match few(self.passes(job.shape)[0] as usize) {
+            true => NVFP4_STREAM_MAX_WARPS,
+            false => NVFP4_STREAM_MAX_WARPS_OF_MANY,
         };
         field(
             "warps",

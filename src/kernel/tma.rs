@@ -12,7 +12,7 @@ use super::params::{
     NVFP4_TMA_THREADS, NVFP4_TMA_VECTORS, NVFP4_WARP,
 };
 use super::tile::{BARRIER_BYTES, ROWS, Tiled};
-use super::{Job, MainLoop, Products};
+use super::{Job, MainLoop, Products, few};
 use crate::refusal::Refusal;
 
 /// The configuration of the tma kernel. A cluster of CTAs computes a tile of 128 rows; two groups of a CTA's warps
@@ -50,7 +50,7 @@ impl Tiled for TmaConfig {
 
     /// `__launch_bounds__` of the kernels.
     fn two_fit(n: usize) -> bool {
-        n <= 2
+        few(n)
     }
 
     fn entry(n: u32) -> &'static str {
