@@ -11,7 +11,7 @@ use crate::sass::gpu::{Gpu, Need, RESERVED_SHARED, ctas_per_sm};
 use crate::sass::instruction::Instruction;
 
 /// Figures of a kernel on its architecture's GPU.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Figures {
     pub(crate) gpu: &'static str,
     pub(crate) facts: Facts,
