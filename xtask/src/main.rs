@@ -9,6 +9,8 @@ mod fuzz;
 mod nightly;
 mod process;
 mod sass;
+#[cfg(test)]
+mod testing;
 mod toolchain;
 mod workspace;
 mod write;

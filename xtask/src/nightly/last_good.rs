@@ -143,6 +143,7 @@ impl LastGood {
 mod tests {
     use super::*;
     use crate::bench::testing::{document, script};
+    use crate::testing::contains;
 
     #[test]
     fn a_program_is_kept_and_found_with_its_origin() {
@@ -177,10 +178,7 @@ mod tests {
         for text in ["{", "{\"schema\": 1}"] {
             fs::write(kept.origin(), text).unwrap();
             let error = format!("{:#}", kept.find().unwrap_err());
-            assert!(
-                error.contains("damaged") && error.contains("begin anew"),
-                "{error}"
-            );
+            contains(&error, &["damaged", "begin anew"]);
         }
         let mut origin = Origin::of(&document());
         origin.file = "gone".into();
