@@ -1,5 +1,5 @@
-//! `cargo xtask`: everything a developer or CI does with this repository, from a machine that has
-//! only Rust, a C++ compiler and Python 3.
+//! `cargo xtask`: everything a developer or CI does with this repository, from a machine with Unix that
+//! has only Rust, a C++ compiler and Python 3.
 
 mod bench;
 mod build_script;

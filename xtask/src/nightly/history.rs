@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -83,11 +83,7 @@ pub(super) fn append(
 /// The nights of a file, which need not be there. Lines that are none are passed over: a damaged history
 /// is no reason not to measure.
 pub(crate) fn read(file: &Path) -> Result<Vec<Record>> {
-    let text = match fs::read_to_string(file) {
-        Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error).with_context(|| format!("reading {}", file.display())),
-    };
+    let text = crate::write::read_if_there(file)?.unwrap_or_default();
     let mut records = Vec::new();
     let file = file.display();
     for (number, line) in (1..).zip(text.lines()) {

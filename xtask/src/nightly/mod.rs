@@ -249,5 +249,5 @@ fn verify(program: &Program, cpu: bool) -> Result<()> {
     Ok(())
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests;

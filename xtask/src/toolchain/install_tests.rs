@@ -138,10 +138,8 @@ fn installs_then_does_nothing() {
     assert_eq!(index.leftovers(), 0);
 }
 
-#[cfg(unix)]
 #[test]
 fn programs_are_executable_though_the_wheel_says_nothing() {
-    use std::os::unix::fs::PermissionsExt;
     let index = Index::new();
     let home = index.install().unwrap().join("nvidia/cu13");
     let mode = |name: &str| fs::metadata(home.join(name)).unwrap().permissions().mode() & 0o111;
