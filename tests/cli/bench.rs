@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{fails, json, prints, program, text, words};
+use super::{contains, fails, json, prints, refuses, words};
 
 /// Small problems, few rounds, and little to rotate over.
 const QUICK: [&str; 6] = ["--path", "cpu", "--rounds", "3", "--cold", "1"];
@@ -42,10 +42,8 @@ fn bench_measures_every_combination_in_rounds_with_the_ceiling() {
         let [cpu] = &case["paths"].as_array().unwrap()[..] else {
             panic!("{case}");
         };
-        assert_eq!(
-            (&cpu["mode"], &cpu["picked"]),
-            (&"isolated".into(), &true.into())
-        );
+        assert_eq!(cpu["mode"], "isolated");
+        assert_eq!(cpu["picked"], true);
         let (ceiling, times) = (samples(&case["ceiling"]), samples(cpu));
         assert_eq!((ceiling.len(), times.len()), (3, 3));
         let mut shares: Vec<f64> = ceiling.iter().zip(&times).map(|(c, t)| c / t).collect();
@@ -58,10 +56,7 @@ fn bench_measures_every_combination_in_rounds_with_the_ceiling() {
         assert!((rate / printed - 1.0).abs() < ROUNDING, "{case}");
     }
     let table = prints(&[&["bench", "--shape", "256,512"], &QUICK[..]].concat());
-    assert!(
-        table.contains("256x512") && table.contains("cpu*"),
-        "{table}"
-    );
+    contains(&table, &["256x512", "cpu*"]);
 }
 
 #[test]
@@ -90,8 +85,7 @@ fn a_rehearsed_slowdown_is_in_the_document() {
     let document = bench(&["--shape", "64,64", "--slow-down", "cpu=20"]);
     assert_eq!(document["slowed_percent"]["cpu"], 20);
     for wrong in ["cpu", "gpu=10", "cpu=1000", "cpu=-1"] {
-        let out = program(&["bench", "--slow-down", wrong]);
-        assert_eq!(out.status.code(), Some(2), "{wrong}");
+        refuses(&["bench", "--slow-down", wrong]);
     }
 }
 
@@ -102,10 +96,8 @@ const COMPARE: [&str; 7] = [
 #[test]
 fn compare_gives_a_ratio_with_its_spread() {
     let same = json(&[&COMPARE[..], &["--a", "cpu", "--b", "cpu"]].concat());
-    assert_eq!(
-        (samples(&same["a"]).len(), samples(&same["b"]).len()),
-        (9, 9)
-    );
+    assert_eq!(samples(&same["a"]).len(), 9);
+    assert_eq!(samples(&same["b"]).len(), 9);
     let ratio = &same["ratio_b_to_a"];
     let number = |name: &str| ratio[name].as_f64().unwrap();
     assert!(number("p05") <= number("median") && number("median") <= number("p95"));
@@ -123,7 +115,6 @@ fn compare_says_what_cannot_take_turns() {
     assert!(with("cpu", "cuda-core").contains("different memories"));
     assert!(with("cpu", "cpu:chained").contains("no programmatic dependent launch"));
     for wrong in ["gpu", "cpu:", "cpu:tied"] {
-        let out = program(&[&COMPARE[..], &["--a", wrong, "--b", "cpu"]].concat());
-        assert_eq!(out.status.code(), Some(2), "{}", text(&out.stderr));
+        refuses(&[&COMPARE[..], &["--a", wrong, "--b", "cpu"]].concat());
     }
 }

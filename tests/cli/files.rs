@@ -4,23 +4,19 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{ChildStderr, Command, Stdio};
 
 use nvfp4_gemv::file::{self, NewTensor, TensorFile};
 use safetensors::Dtype;
 
-use crate::{fails, prints, text};
+use crate::{Folder, contains, fails, prints, text, words};
 
 /// A folder with a model to quantise, a checkpoint and a problem.
-struct Files {
-    folder: tempfile::TempDir,
-}
+struct Files(Folder);
 
 impl Files {
     fn new() -> Self {
-        let files = Self {
-            folder: tempfile::tempdir().unwrap(),
-        };
+        let files = Self(Folder::new());
         let tensors =
             [("fc1.weight", [64, 32]), ("embed.weight", [64, 64])].map(|(name, shape)| {
                 let values = vec![0.5; shape[0] * shape[1]];
@@ -34,11 +30,11 @@ impl Files {
     }
 
     fn at(&self, name: &str) -> String {
-        self.folder.path().join(name).to_str().unwrap().to_owned()
+        self.0.at(name)
     }
 
     /// The arguments of a command that writes to `out`.
-    fn writing(&self, command: &[&str], out: &str, rest: &[&str]) -> Vec<String> {
+    fn writing(&self, command: &str, out: &str, rest: &[&str]) -> Vec<String> {
         let place = |arg: &&str| match *arg {
             "OUT" => out.to_owned(),
             "CHECKPOINT" => self.at("checkpoint"),
@@ -46,45 +42,22 @@ impl Files {
             "PROBLEM" => self.at("problem"),
             other => other.to_owned(),
         };
-        command.iter().chain(rest).map(place).collect()
+        words(command).iter().chain(rest).map(place).collect()
     }
 
     fn names(&self) -> Vec<String> {
-        let entries = fs::read_dir(self.folder.path()).unwrap();
-        let mut names: Vec<_> = entries
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        names
+        self.0.names()
     }
 }
 
-const RUN: [&str; 9] = [
-    "run",
-    "--checkpoint",
-    "CHECKPOINT",
-    "--layer",
-    "fc1",
-    "--path",
-    "cpu",
-    "--output",
-    "OUT",
-];
-const REPLAY: [&str; 7] = [
-    "verify",
-    "--path",
-    "cpu",
-    "--problem",
-    "PROBLEM",
-    "--dump",
-    "OUT",
-];
-const QUANTIZE: [&str; 3] = ["quantize", "MODEL", "OUT"];
+const RUN: &str = "run --checkpoint CHECKPOINT --layer fc1 --path cpu --output OUT";
+const REPLAY: &str = "verify --path cpu --problem PROBLEM --dump OUT";
+const QUANTIZE: &str = "quantize MODEL OUT";
 /// Every command that writes a file, and the name of its input.
-const COMMANDS: [(&[&str], &str); 3] = [
-    (&RUN, "checkpoint"),
-    (&REPLAY, "problem"),
-    (&QUANTIZE, "model"),
+const COMMANDS: [(&str, &str); 3] = [
+    (RUN, "checkpoint"),
+    (REPLAY, "problem"),
+    (QUANTIZE, "model"),
 ];
 
 fn strs(args: &[String]) -> Vec<&str> {
@@ -98,6 +71,16 @@ fn start(args: &[String]) -> std::process::Child {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap()
+}
+
+/// Starts a command that writes to a pipe which nobody reads, and waits until it has said so.
+fn start_waiting(args: &[String]) -> (std::process::Child, BufReader<ChildStderr>) {
+    let mut child = start(args);
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    contains(&line, &["waiting until somebody reads the pipe"]);
+    (child, said)
 }
 
 fn mkfifo(path: &str) {
@@ -164,15 +147,7 @@ fn pipes_are_written_in_place() {
     let pipe = files.at("pipe");
     mkfifo(&pipe);
     for (command, _) in COMMANDS {
-        let mut child = start(&files.writing(command, &pipe, &[]));
-        // Nobody reads yet: the program says so, and waits.
-        let mut said = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        said.read_line(&mut line).unwrap();
-        assert!(
-            line.contains("waiting until somebody reads the pipe"),
-            "{line}"
-        );
+        let (mut child, _said) = start_waiting(&files.writing(command, &pipe, &[]));
         let written = fs::read(&pipe).unwrap();
         assert!(child.wait().unwrap().success(), "{command:?}");
         assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
@@ -181,17 +156,11 @@ fn pipes_are_written_in_place() {
         assert!(TensorFile::open(copy).unwrap().tensors().count() > 0);
     }
     // A reader that goes away is an error.
-    let mut child = start(&files.writing(&QUANTIZE, &pipe, &[]));
+    let child = start(&files.writing(QUANTIZE, &pipe, &[]));
     drop(File::open(&pipe).unwrap());
-    let mut error = String::new();
-    child
-        .stderr
-        .take()
-        .unwrap()
-        .read_to_string(&mut error)
-        .unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(1));
-    assert!(error.contains("Broken pipe"), "{error}");
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    contains(&text(&out.stderr), &["Broken pipe"]);
 }
 
 /// A signal that somebody sends says nothing about files, and ends the program as any other.
@@ -202,11 +171,7 @@ fn a_bus_error_that_is_sent_ends_the_program_by_that_signal() {
     let files = Files::new();
     let pipe = files.at("pipe");
     mkfifo(&pipe);
-    let mut child = start(&files.writing(&QUANTIZE, &pipe, &[]));
-    let mut said = BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
-    said.read_line(&mut line).unwrap();
-    assert!(line.contains("waiting until"), "{line}");
+    let (mut child, mut said) = start_waiting(&files.writing(QUANTIZE, &pipe, &[]));
     let kill = format!("kill -BUS {}", child.id());
     let sent = Command::new("sh").args(["-c", &kill]).status().unwrap();
     assert!(sent.success());
@@ -234,10 +199,7 @@ fn what_is_no_file_is_refused() {
                 &files.at(name),
                 &["--force"],
             )));
-            assert!(
-                error.contains("cannot be written") && error.contains(says),
-                "{error}"
-            );
+            contains(&error, &["cannot be written", says]);
         }
     }
     assert_eq!(files.names(), before);
@@ -252,10 +214,7 @@ fn files_are_replaced_by_force_only() {
         fs::write(&out, "mine").unwrap();
         for path in [&out, &link] {
             let error = fails(&strs(&files.writing(command, path, &[])));
-            assert!(
-                error.contains("is there already") && error.contains("--force"),
-                "{error}"
-            );
+            contains(&error, &["is there already", "--force"]);
             assert_eq!(fs::read(&out).unwrap(), b"mine");
         }
         prints(&strs(&files.writing(command, &link, &["--force"])));
@@ -265,10 +224,8 @@ fn files_are_replaced_by_force_only() {
         prints(&strs(&files.writing(command, &link, &[]))); // the link leads to nothing
         TensorFile::open(&out).unwrap();
     }
-    assert_eq!(
-        files.names(),
-        ["checkpoint", "link", "model", "out", "problem"]
-    );
+    let all = ["checkpoint", "link", "model", "out", "problem"];
+    assert_eq!(files.names(), all);
 }
 
 #[test]
@@ -297,7 +254,7 @@ fn inputs_are_never_replaced() {
     let values = NewTensor::f32(&[32], &[0.25; 32]);
     file::write(Path::new(&x), [("x".to_owned(), values)], None).unwrap();
     let from = format!("{x}:x");
-    refuses(files.writing(&RUN, &x, &["--force", "--input", &from]), &x);
+    refuses(files.writing(RUN, &x, &["--force", "--input", &from]), &x);
     // An index, and the file that it names.
     let sharded = files.at("sharded");
     fs::create_dir(&sharded).unwrap();
@@ -373,16 +330,12 @@ fn a_limit_of_file_sizes_is_an_error() {
     let out = files.at("out");
     fs::write(&out, "mine").unwrap();
     let before = files.names();
-    let long = [&RUN[..], &["--random", "1", "--n", "16"]].concat();
-    for command in [&long[..], &QUANTIZE] {
+    for command in [&format!("{RUN} --random 1 --n 16"), QUANTIZE] {
         // One block, of 512 or 1024 bytes.
         let failed = shell("ulimit -f 1", &files.writing(command, &out, &["--force"]));
         let error = text(&failed.stderr);
         assert_eq!(failed.status.code(), Some(1), "{error}");
-        assert!(
-            error.contains("cannot be written") && error.contains("too large"),
-            "{error}"
-        );
+        contains(&error, &["cannot be written", "too large"]);
         assert_eq!(fs::read(&out).unwrap(), b"mine");
         assert_eq!(files.names(), before);
     }
@@ -410,20 +363,14 @@ fn an_input_that_changes_while_it_is_quantised_is_an_error() {
         file.len() - tensor.bytes().len() // the last one by name
     };
     mkfifo(&pipe);
-    let mut child = start(&files.writing(&QUANTIZE, &pipe, &[]));
-    let mut said = BufReader::new(child.stderr.take().unwrap());
-    let mut error = String::new();
-    said.read_line(&mut error).unwrap();
-    assert!(error.contains("waiting"), "{error}");
+    let (mut child, mut said) = start_waiting(&files.writing(QUANTIZE, &pipe, &[]));
     let mut reader = File::open(&pipe).unwrap();
     reader.read_exact(&mut [0; 8]).unwrap();
     let input = OpenOptions::new().write(true).open(&model).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&input, &f32::NAN.to_le_bytes(), at as u64).unwrap();
     reader.read_to_end(&mut Vec::new()).unwrap();
+    let mut error = String::new();
     said.read_to_string(&mut error).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1), "{error}");
-    assert!(
-        error.contains("fc1.weight") && error.contains("NaN"),
-        "{error}"
-    );
+    contains(&error, &["fc1.weight", "NaN"]);
 }

@@ -7,7 +7,7 @@ use nvfp4_gemv::file::{self, NewTensor};
 use nvfp4_gemv::quantize::quantize;
 use safetensors::Dtype;
 
-use crate::{command, program, text};
+use crate::{Folder, H200, command, program, run_layer, text};
 
 /// Clears the screen, makes up a line, turns the direction of writing.
 const HOSTILE: &str = "\u{1b}[2Jx\nerror: made up\u{202e}\u{9b}31m\u{7}";
@@ -57,53 +57,34 @@ fn checkpoint(path: &Path, layer: &str) {
 
 #[test]
 fn names_of_tensors_and_files_do_not_act() {
-    let dir = tempfile::tempdir().unwrap();
-    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    let file = at(&format!("{HOSTILE}.safetensors"));
+    let dir = Folder::new();
+    let file = dir.at(&format!("{HOSTILE}.safetensors"));
     checkpoint(Path::new(&file), HOSTILE);
     for activation in ["nvfp4", "f32"] {
-        let run = [
-            "run",
-            "--checkpoint",
-            &file,
-            "--path",
-            "cpu",
-            "--activation",
-            activation,
-        ];
-        let shown = harmless(&[&run[..], &["--layer", HOSTILE]].concat());
+        let run = |layer: &str, rest: &[&str]| {
+            let rest = [&["--activation", activation], rest].concat();
+            harmless(&run_layer(&file, layer, &rest))
+        };
+        let shown = run(HOSTILE, &[]);
         assert!(shown.contains(r"\u{1b}[2Jx\nerror: made up"), "{shown}");
-        harmless(&[&run[..], &["--layer", "x"]].concat());
-        harmless(&[&run[..], &["--layer", &format!("{HOSTILE}.up")]].concat());
+        run("x", &[]);
+        run(&format!("{HOSTILE}.up"), &[]);
         let input = format!("{file}:{HOSTILE}.test_input");
-        harmless(&[&run[..], &["--layer", HOSTILE, "--input", &input]].concat());
-        harmless(&[&run[..], &["--layer", HOSTILE, "--input", HOSTILE]].concat());
-        harmless(
-            &[
-                &run[..],
-                &["--layer", HOSTILE, "--input", &format!("{file}:x")],
-            ]
-            .concat(),
-        );
-        let y = at(&format!("y{HOSTILE}"));
-        harmless(&[&run[..], &["--layer", HOSTILE, "--output", &y]].concat());
+        for input in [&input, HOSTILE, &format!("{file}:x")] {
+            run(HOSTILE, &["--input", input]);
+        }
+        let y = dir.at(&format!("y{HOSTILE}"));
+        run(HOSTILE, &["--output", &y]);
     }
-    harmless(&["quantize", &file, &at(&format!("q{HOSTILE}"))]);
-    harmless(&["quantize", &file, &at(&format!("none/{HOSTILE}"))]);
+    harmless(&["quantize", &file, &dir.at(&format!("q{HOSTILE}"))]);
+    harmless(&["quantize", &file, &dir.at(&format!("none/{HOSTILE}"))]);
     harmless(&["quantize", &file, &file]);
-    harmless(&["quantize", &at(HOSTILE), &at("out")]);
+    harmless(&["quantize", &dir.at(HOSTILE), &dir.at("out")]);
     harmless(&["verify", "--problem", &file]);
     harmless(&["verify", "--case", HOSTILE]);
-    let dump = at(&format!("dump{HOSTILE}"));
-    harmless(&[
-        "verify",
-        "--case",
-        "zeros 5x16",
-        "--path",
-        "cpu",
-        "--dump",
-        &dump,
-    ]);
+    let dump = dir.at(&format!("dump{HOSTILE}"));
+    let verify = ["verify", "--case", "zeros 5x16", "--path", "cpu"];
+    harmless(&[&verify[..], &["--dump", &dump]].concat());
     harmless(&["plan", "16", "16", "--tuned", &file]);
     harmless(&["plan", "16", "16", "--gpu", HOSTILE]);
 }
@@ -111,8 +92,7 @@ fn names_of_tensors_and_files_do_not_act() {
 /// Headers, indices and files of configurations are JSON, and what reads JSON quotes what it does not take.
 #[test]
 fn errors_do_not_quote_what_acts() {
-    let dir = tempfile::tempdir().unwrap();
-    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let dir = Folder::new();
     let name = serde_json::to_string(HOSTILE).unwrap();
     for header in [
         format!(r#"{{{name}: {{"dtype": {name}, "shape": [1], "data_offsets": [0, 4]}}}}"#),
@@ -120,7 +100,7 @@ fn errors_do_not_quote_what_acts() {
         format!(r#"{{{name}: {{{name}: 1}}}}"#),
         format!(r#"{{"__metadata__": {{{name}: 1}}}}"#),
     ] {
-        let file = at("bad.safetensors");
+        let file = dir.at("bad.safetensors");
         let bytes = [
             &(header.len() as u64).to_le_bytes(),
             header.as_bytes(),
@@ -137,23 +117,15 @@ fn errors_do_not_quote_what_acts() {
         format!(r#"{{"weight_map": {{{name}: "/etc/passwd"}}}}"#),
         format!("{{{HOSTILE}"),
     ] {
-        let file = at("model.safetensors.index.json");
+        let file = dir.at("model.safetensors.index.json");
         std::fs::write(&file, index).unwrap();
         harmless(&["run", "--checkpoint", &file, "--layer", "x"]);
     }
-    let table = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/src/dispatch/measured/h200.json"
-    );
-    let table = std::fs::read_to_string(table).unwrap();
-    for (from, to) in [
-        ("\"from\"".to_owned(), name.clone()),
-        ("\"ring\"".into(), name.clone()),
-        ("\"NVIDIA H200\"".into(), name.clone()),
-    ] {
-        let file = at("tuned.json");
-        assert!(table.contains(&from), "{from}");
-        std::fs::write(&file, table.replace(&from, &to)).unwrap();
+    let table = std::fs::read_to_string(H200).unwrap();
+    for from in ["\"from\"", "\"ring\"", "\"NVIDIA H200\""] {
+        let file = dir.at("tuned.json");
+        assert!(table.contains(from), "{from}");
+        std::fs::write(&file, table.replace(from, &name)).unwrap();
         harmless(&["plan", "4096", "4096", "--tuned", &file]);
     }
 }

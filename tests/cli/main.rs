@@ -24,6 +24,11 @@ const COMPRESSED: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/tests/data/minilm-l0-compressed-tensors.safetensors"
 );
+/// What was measured on a GPU, in the form of a file of tuned configurations.
+const H200: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/src/dispatch/measured/h200.json"
+);
 const LAYER: &str = "encoder.layer.0.intermediate.dense";
 
 /// What the program is given of the environment that the tests run in: how to find the driver, which of its
@@ -39,12 +44,12 @@ const KEPT: [&str; 4] = [
 /// The program, started the same way whoever runs the tests. Every test that starts it begins with this.
 fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nvfp4-gemv"));
+    let kept = KEPT
+        .iter()
+        .filter_map(|name| Some((name, std::env::var_os(name)?)));
     command
         .env_clear()
-        .envs(
-            KEPT.iter()
-                .filter_map(|name| Some((name, std::env::var_os(name)?))),
-        )
+        .envs(kept)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .stdin(std::process::Stdio::null());
     command
@@ -63,6 +68,47 @@ fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
 }
 
+/// The arguments that run a layer on the CPU, with more options.
+fn run_layer<'a>(checkpoint: &'a str, layer: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
+    let files = ["--checkpoint", checkpoint, "--layer", layer];
+    [&["run", "--path", "cpu"], &files[..], rest].concat()
+}
+
+/// All parts stand in a text.
+#[track_caller]
+fn contains(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in: {text}");
+    }
+}
+
+/// A folder of a test's own.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> &str {
+        self.0.path().to_str().unwrap()
+    }
+
+    /// The path of a file in it.
+    fn at(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path()).unwrap();
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
 /// What a successful call prints.
 fn prints(args: &[&str]) -> String {
     let out = program(args);
@@ -76,16 +122,28 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_str(&prints(&args)).unwrap()
 }
 
+/// What a call with this exit code says of its error.
+#[track_caller]
+fn ends_with(code: i32, args: &[&str]) -> String {
+    let out = program(args);
+    let printed = text(&out.stdout);
+    assert_eq!(out.status.code(), Some(code), "{args:?}: {printed}");
+    text(&out.stderr)
+}
+
+/// What a call with wrong arguments says.
+#[track_caller]
+fn refuses(args: &[&str]) -> String {
+    ends_with(2, args)
+}
+
+fn there_is_a_device() -> bool {
+    json(&["info"])["cuda"]["why_none"].is_null()
+}
+
 /// The error of a call that must fail with 1, the same for people and for scripts.
 fn fails(args: &[&str]) -> String {
-    let out = program(args);
-    assert_eq!(
-        out.status.code(),
-        Some(1),
-        "{args:?}: {}",
-        text(&out.stdout)
-    );
-    let error = text(&out.stderr);
+    let error = ends_with(1, args);
     assert!(error.starts_with("error: "), "{error}");
     assert!(!error.contains("panicked"), "{error}");
     let out = program(&[args, &["--json"]].concat());
@@ -103,10 +161,7 @@ fn help_has_examples_and_wrong_usage_exits_with_2() {
         "info", "run", "verify", "quantize", "plan", "kernels", "bench", "compare",
     ] {
         let help = prints(&[command, "--help"]);
-        assert!(
-            help.contains("Examples:") && help.contains("--json"),
-            "{help}"
-        );
+        contains(&help, &["Examples:", "--json"]);
     }
     for wrong in [
         &["frobnicate"][..],
@@ -123,9 +178,7 @@ fn help_has_examples_and_wrong_usage_exits_with_2() {
         &["verify", "--problem", "x", "--contest"],
         &words("run --checkpoint c --layer l --random 1 --input a:b")[..],
     ] {
-        let out = program(wrong);
-        assert_eq!(out.status.code(), Some(2), "{wrong:?}");
-        assert!(!out.stderr.is_empty());
+        assert!(!refuses(wrong).is_empty());
     }
 }
 
@@ -141,11 +194,8 @@ fn info_lists_every_path_with_its_state() {
         assert!(names[1..].contains(&kernel["path"].as_str().unwrap()));
     }
     for path in paths.iter().chain(kernels) {
-        assert_ne!(
-            path["available"] == true,
-            path["why_not"].is_string(),
-            "{path}"
-        );
+        let has_reason = path["why_not"].is_string();
+        assert_ne!(path["available"] == true, has_reason, "{path}");
     }
     assert!(info["cpu"]["implementations"].as_array().unwrap().len() >= 2);
     assert!(prints(&["info"]).contains("Paths"));
@@ -153,25 +203,17 @@ fn info_lists_every_path_with_its_state() {
 
 #[test]
 fn a_path_that_is_not_there_is_an_error_and_auto_says_why_it_is_not_taken() {
-    let info = json(&["info"]);
-    let Some(why) = info["cuda"]["why_none"].as_str() else {
-        return; // there is a device
-    };
-    for kernel in info["kernels"].as_array().unwrap() {
+    if there_is_a_device() {
+        return;
+    }
+    for kernel in json(&["info"])["kernels"].as_array().unwrap() {
         let name = kernel["name"].as_str().unwrap();
         let error = fails(&["verify", "--kernel", name, "--case", "zeros 5x16"]);
         assert!(error.contains("hint: "), "{error}");
     }
     for path in ["cuda-core", "tensor-core"] {
-        let error = fails(&[
-            "run",
-            "--checkpoint",
-            MODELOPT,
-            "--layer",
-            LAYER,
-            "--path",
-            path,
-        ]);
+        let run = ["run", "--checkpoint", MODELOPT, "--layer", LAYER];
+        let error = fails(&[&run[..], &["--path", path]].concat());
         assert!(
             error.contains(path) || error.contains("driver") || error.contains("device"),
             "{error}"
@@ -183,10 +225,7 @@ fn a_path_that_is_not_there_is_an_error_and_auto_says_why_it_is_not_taken() {
     }
     let run = json(&["run", "--checkpoint", MODELOPT, "--layer", LAYER]);
     assert_eq!(run["path"], "cpu");
-    assert!(
-        run["reason"].as_str().unwrap().contains("not cuda-core"),
-        "{run} {why}"
-    );
+    contains(run["reason"].as_str().unwrap(), &["not cuda-core"]);
     let mut forced = command();
     let forced = forced
         .args(["plan", "16", "16"])
@@ -217,31 +256,16 @@ fn plan_explains() {
     assert_ne!(plan["path"], "cpu");
     let kernels = plan["kernels"].as_array().unwrap();
     let kernel = |name| kernels.iter().find(|one| one["kernel"] == name).unwrap();
-    assert_eq!(
-        plan["config"],
-        kernel(plan["kernel"].as_str().unwrap())["config"]
-    );
+    let planned = plan["kernel"].as_str().unwrap();
+    assert_eq!(plan["config"], kernel(planned)["config"]);
     for one in kernels {
-        let launches = one["launches"].as_array().unwrap();
-        assert_eq!(
-            one["available"],
-            launches
-                .iter()
-                .any(|launch| launch["threads"].as_u64() > Some(0)),
-            "{one}"
-        );
-        assert_ne!(
-            one["why_not"].is_string(),
-            one["config"].is_object(),
-            "{one}"
-        );
+        let mut launches = one["launches"].as_array().unwrap().iter();
+        let launched = launches.any(|launch| launch["threads"].as_u64() > Some(0));
+        assert_eq!(one["available"], launched, "{one}");
+        let has_reason = one["why_not"].is_string();
+        assert_ne!(has_reason, one["config"].is_object(), "{one}");
     }
-    assert!(
-        kernel("ring")["why_not"]
-            .as_str()
-            .unwrap()
-            .contains("N is 4")
-    );
+    contains(kernel("ring")["why_not"].as_str().unwrap(), &["N is 4"]);
     // Linear scales: tensor cores cannot read them.
     let reason = plan["reason"].as_str().unwrap();
     assert!(reason.starts_with("not tcgen05"), "{reason}");
@@ -255,25 +279,10 @@ fn plan_explains() {
     let direct = json(&[&asked[..], &["direct"]].concat());
     assert_eq!(direct["kernel"], "direct");
     let refused = fails(&[&asked[..], &["tcgen05"]].concat());
-    assert!(
-        refused.contains("the tcgen05 kernel is not available"),
-        "{refused}"
-    );
+    contains(&refused, &["the tcgen05 kernel is not available"]);
     let old = fails(&["plan", "128", "256", "--compute-capability", "7.5"]);
     assert!(old.contains("compute capability 7.5"), "{old}");
     assert_eq!(json(&["plan", "0", "16", "--path", "cpu"])["path"], "cpu");
-}
-
-/// What a call with wrong arguments says.
-fn refuses(args: &[&str]) -> String {
-    let out = program(args);
-    assert_eq!(
-        out.status.code(),
-        Some(2),
-        "{args:?}: {}",
-        text(&out.stdout)
-    );
-    text(&out.stderr)
 }
 
 #[test]
@@ -315,14 +324,11 @@ fn every_command_reads_shapes_alike() {
     for command in [
         &["plan", "16,16"][..],
         &["bench", "--shape", "16,16"],
-        &["run", "--checkpoint", MODELOPT, "--layer", LAYER],
+        &run_layer(MODELOPT, LAYER, &[]),
     ] {
         assert!(refuses(&[command, &["--n", "0"]].concat()).contains("N = 0"));
         let error = refuses(&[command, &["--n", "17"]].concat());
-        assert!(
-            error.contains("N = 17") && error.contains("at most 16"),
-            "{error}"
-        );
+        contains(&error, &["N = 17", "at most 16"]);
     }
 }
 
@@ -349,8 +355,8 @@ fn hints_name_options_that_the_command_has() {
     assert!(text(&forced("cpu").stdout).contains("because: asked for by NVFP4_GEMV_PATH"));
     let by_flag = prints(&["plan", "16,16", "--path", "cpu"]);
     assert!(by_flag.contains("because: asked for by the caller"));
-    if json(&["info"])["cuda"]["why_none"].is_null() {
-        return; // there is a device, and nothing below fails
+    if there_is_a_device() {
+        return; // nothing below fails
     }
     for command in [
         &["tune", "--shape", "16,16"][..],
@@ -360,10 +366,7 @@ fn hints_name_options_that_the_command_has() {
         &["verify", "--case", "zeros 5x16", "--path", "cuda-core"],
     ] {
         let error = fails(command);
-        let hint = error
-            .split_once("hint: ")
-            .unwrap_or_else(|| panic!("{error}"))
-            .1;
+        let (_, hint) = error.split_once("hint: ").expect(&error);
         let has_path = prints(&[command[0], "--help"]).contains("--path <");
         assert_eq!(hint.contains("--path"), has_path, "{command:?}: {hint}");
     }

@@ -7,7 +7,7 @@ use nvfp4_gemv::file::{self, NewTensor, TensorFile};
 use nvfp4_gemv::{format::e2m1, reference};
 use safetensors::Dtype;
 
-use crate::{MODELOPT, command, fails, json, prints, text};
+use crate::{Folder, MODELOPT, command, contains, fails, json, prints, run_layer, text};
 
 /// A model of one layer that can be quantised and tensors that cannot.
 fn model(path: &Path, spoil: impl FnOnce(&mut Vec<f32>)) {
@@ -39,18 +39,15 @@ fn model(path: &Path, spoil: impl FnOnce(&mut Vec<f32>)) {
 
 #[test]
 fn quantize_writes_what_the_checkpoint_reader_and_run_read() {
-    let dir = tempfile::tempdir().unwrap();
-    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    let source = at("in.safetensors");
+    let dir = Folder::new();
+    let source = dir.at("in.safetensors");
     model(Path::new(&source), |_| {});
     let original = TensorFile::open(&source).unwrap();
     for dialect in Dialect::ALL {
-        let out = at(&format!("{dialect}.safetensors"));
+        let out = dir.at(&format!("{dialect}.safetensors"));
         let report = json(&["quantize", &source, &out, "--dialect", dialect.name()]);
-        assert_eq!(
-            (&report["quantised"], &report["copied"]),
-            (&2.into(), &4.into())
-        );
+        assert_eq!(report["quantised"], 2);
+        assert_eq!(report["copied"], 4);
         let checkpoint = Checkpoint::open(&out).unwrap();
         assert_eq!(checkpoint.layers().collect::<Vec<_>>(), ["fc1", "fc2"]);
         for name in ["fc1", "fc2"] {
@@ -69,28 +66,17 @@ fn quantize_writes_what_the_checkpoint_reader_and_run_read() {
             assert!((0..100).any(|i| e2m1::unpack(layer.codes(), i) > 8));
         }
         for copied in ["fc1.bias", "odd.weight", "norm.weight", "embed.weight"] {
-            let (a, b) = (
-                original.get(copied).unwrap(),
-                checkpoint.tensor(copied).unwrap(),
-            );
-            assert_eq!(
-                (a.dtype(), a.shape(), a.bytes()),
-                (b.dtype(), b.shape(), b.bytes())
-            );
+            let copy = checkpoint.tensor(copied).unwrap();
+            let original = original.get(copied).unwrap();
+            assert_eq!(copy.dtype(), original.dtype());
+            assert_eq!(copy.shape(), original.shape());
+            assert_eq!(copy.bytes(), original.bytes());
         }
-        let run = json(&[
-            "run",
-            "--checkpoint",
-            &out,
-            "--layer",
-            "fc2",
-            "--path",
-            "cpu",
-        ]);
+        let run = json(&run_layer(&out, "fc2", &[]));
         assert_eq!(run["passed"], true);
     }
     let chosen = |rest: &[&str]| {
-        let out = at("chosen.safetensors");
+        let out = dir.at("chosen.safetensors");
         json(&[&["quantize", &source, &out, "--force"], rest].concat())["quantised"].clone()
     };
     assert_eq!(chosen(&["--include", "fc1.*"]), 1);
@@ -100,9 +86,8 @@ fn quantize_writes_what_the_checkpoint_reader_and_run_read() {
 
 #[test]
 fn quantize_says_what_it_left_as_it_was_and_why() {
-    let dir = tempfile::tempdir().unwrap();
-    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    let (source, out) = (at("in.safetensors"), at("out.safetensors"));
+    let dir = Folder::new();
+    let (source, out) = (dir.at("in.safetensors"), dir.at("out.safetensors"));
     model(Path::new(&source), |_| {});
     let args = ["quantize", &source, &out, "--force"];
     let reasons = [
@@ -115,70 +100,45 @@ fn quantize_says_what_it_left_as_it_was_and_why() {
     let copied = report["copied_tensors"].as_array().unwrap();
     let mut listed: Vec<_> = copied
         .iter()
-        .map(|one| {
-            (
-                one["tensor"].as_str().unwrap(),
-                one["why"].as_str().unwrap(),
-            )
-        })
+        .map(|one| ["tensor", "why"].map(|key| one[key].as_str().unwrap()))
+        .map(<(&str, &str)>::from)
         .collect();
     listed.sort_unstable();
     assert_eq!(listed, reasons);
     let printed = prints(&args);
     assert!(printed.starts_with("2 weights quantised ("), "{printed}");
     for (name, why) in reasons {
-        assert!(
-            printed.contains(&format!("copied, {why}: {name:?}\n")),
-            "{printed}"
-        );
+        contains(&printed, &[&format!("copied, {why}: {name:?}\n")]);
     }
     let one = prints(&[&args[..], &["--include", "fc1.*"]].concat());
     assert!(one.starts_with("1 weight quantised ("), "{one}");
-    assert!(
-        one.contains("not included by --include: \"fc2.weight\""),
-        "{one}"
-    );
+    contains(&one, &["not included by --include: \"fc2.weight\""]);
     // Where nothing is left to quantise, the reasons are what helps.
     let none = fails(&[&args[..], &["--exclude", "*"]].concat());
-    assert!(
-        none.contains("nothing to quantise") && none.contains("K = 24"),
-        "{none}"
-    );
+    contains(&none, &["nothing to quantise", "K = 24"]);
 }
 
 #[test]
 fn quantize_works_in_the_current_directory_and_on_directories() {
-    let dir = tempfile::tempdir().unwrap();
-    model(&dir.path().join("in.safetensors"), |_| {});
+    let dir = Folder::new();
+    model(Path::new(&dir.at("in.safetensors")), |_| {});
     let out = command()
         .args(["quantize", ".", "out.safetensors"])
         .current_dir(dir.path())
         .output()
         .unwrap();
     assert!(out.status.success(), "{}", text(&out.stderr));
-    Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
+    Checkpoint::open(dir.at("out.safetensors")).unwrap();
 }
 
 #[test]
 fn a_failed_quantize_leaves_nothing_behind() {
-    let dir = tempfile::tempdir().unwrap();
-    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    let (source, out) = (at("in.safetensors"), at("out.safetensors"));
-    let files = || {
-        let mut names: Vec<_> = std::fs::read_dir(dir.path())
-            .unwrap()
-            .map(|e| e.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        names
-    };
+    let dir = Folder::new();
+    let (source, out) = (dir.at("in.safetensors"), dir.at("out.safetensors"));
     model(Path::new(&source), |x| x[3 * 32 + 7] = f32::NAN);
     let error = fails(&["quantize", &source, &out]);
-    assert!(
-        error.contains("\"fc1.weight\"") && error.contains("row 3, column 7 is NaN"),
-        "{error}"
-    );
-    assert_eq!(files(), ["in.safetensors"]);
+    contains(&error, &["\"fc1.weight\"", "row 3, column 7 is NaN"]);
+    assert_eq!(dir.names(), ["in.safetensors"]);
 
     model(Path::new(&source), |_| {});
     std::fs::write(&out, "mine").unwrap();
@@ -188,13 +148,13 @@ fn a_failed_quantize_leaves_nothing_behind() {
     std::fs::write(&source, &good[..good.len() - 1]).unwrap();
     assert!(fails(&["quantize", &source, &out, "--force"]).contains("not a valid"));
     assert_eq!(std::fs::read(&out).unwrap(), b"mine");
-    assert_eq!(files(), ["in.safetensors", "out.safetensors"]);
+    assert_eq!(dir.names(), ["in.safetensors", "out.safetensors"]);
 
-    assert!(fails(&["quantize", MODELOPT, &at("x")]).contains("nothing to quantise"));
-    assert!(fails(&["quantize", &at("gone"), &at("x")]).contains("gone"));
-    assert!(fails(&["quantize", MODELOPT, dir.path().to_str().unwrap()]).contains("directory"));
+    assert!(fails(&["quantize", MODELOPT, &dir.at("x")]).contains("nothing to quantise"));
+    assert!(fails(&["quantize", &dir.at("gone"), &dir.at("x")]).contains("gone"));
+    assert!(fails(&["quantize", MODELOPT, dir.path()]).contains("directory"));
     model(Path::new(&source), |_| {});
     let error = fails(&["quantize", &source, "/nonexistent/out.safetensors"]);
     assert!(error.contains("cannot be written"), "{error}");
-    assert_eq!(files(), ["in.safetensors", "out.safetensors"]);
+    assert_eq!(dir.names(), ["in.safetensors", "out.safetensors"]);
 }

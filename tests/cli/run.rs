@@ -1,36 +1,27 @@
 //! `run`: real layers, recorded outputs, vectors from files, bad input.
 
+use std::path::Path;
+
 use nvfp4_gemv::checkpoint::Checkpoint;
 use nvfp4_gemv::file::{self, NewTensor, TensorFile};
 use safetensors::Dtype;
 use serde_json::Value;
 
-use crate::{COMPRESSED, LAYER, MODELOPT, fails, json, prints, program};
+use crate::{
+    COMPRESSED, Folder, LAYER, MODELOPT, contains, fails, json, prints, program, run_layer, words,
+};
 
 #[test]
 fn run_computes_real_layers_within_their_bounds() {
     for (file, dialect) in [(MODELOPT, "modelopt"), (COMPRESSED, "compressed-tensors")] {
         for activation in ["nvfp4", "f16", "bf16", "f32"] {
             for layout in ["linear", "128x4"] {
-                let run = json(&[
-                    "run",
-                    "--checkpoint",
-                    file,
-                    "--layer",
-                    LAYER,
-                    "--path",
-                    "cpu",
-                    "--activation",
-                    activation,
-                    "--layout",
-                    layout,
-                ]);
+                let operands = ["--activation", activation, "--layout", layout];
+                let run = json(&run_layer(file, LAYER, &operands));
                 assert_eq!(run["passed"], true, "{run}");
                 assert_eq!(run["dialect"], dialect);
-                assert_eq!(
-                    (&run["m"], &run["k"], &run["n"]),
-                    (&1536.into(), &384.into(), &8.into())
-                );
+                let dimensions = ["m", "k", "n"].map(|name| run[name].as_u64().unwrap());
+                assert_eq!(dimensions, [1536, 384, 8]);
                 assert_eq!(run["path"], "cpu");
                 assert!(run["reason"].as_str().unwrap().contains("asked for"));
                 assert!(run["seconds"]["median"].as_f64().unwrap() > 0.0);
@@ -41,26 +32,16 @@ fn run_computes_real_layers_within_their_bounds() {
             }
         }
     }
-    let printed = prints(&[
-        "run",
-        "--checkpoint",
-        MODELOPT,
-        "--layer",
-        LAYER,
-        "--path",
-        "cpu",
-    ]);
-    for label in [
-        "layer", "shape", "path", "because", "time", "GB/s", "error", "allowed",
-    ] {
-        assert!(printed.contains(label), "{printed}");
-    }
+    contains(
+        &prints(&run_layer(MODELOPT, LAYER, &[])),
+        &words("layer shape path because time GB/s error allowed"),
+    );
 }
 
 #[test]
 fn run_fails_when_the_recorded_output_is_not_met() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("wrong.safetensors");
+    let dir = Folder::new();
+    let path = dir.at("wrong.safetensors");
     let original = TensorFile::open(MODELOPT).unwrap();
     let recorded = format!("{LAYER}.test_output_w4a16_f64");
     let tensors = original.tensors().map(|t| {
@@ -76,20 +57,9 @@ fn run_fails_when_the_recorded_output_is_not_met() {
         };
         (t.name().to_owned(), tensor)
     });
-    file::write(&path, tensors, None).unwrap();
-    let args = [
-        "run",
-        "--checkpoint",
-        path.to_str().unwrap(),
-        "--layer",
-        LAYER,
-        "--path",
-        "cpu",
-        "--activation",
-        "f32",
-        "--json",
-    ];
-    let out = program(&args);
+    file::write(Path::new(&path), tensors, None).unwrap();
+    let rest = words("--activation f32 --json");
+    let out = program(&run_layer(&path, LAYER, &rest));
     assert_eq!(out.status.code(), Some(1));
     let run: Value = serde_json::from_slice(&out.stdout).unwrap();
     assert_eq!(run["passed"], false);
@@ -100,69 +70,29 @@ fn run_fails_when_the_recorded_output_is_not_met() {
 
 #[test]
 fn run_takes_vectors_from_files_and_writes_results() {
-    let dir = tempfile::tempdir().unwrap();
-    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    let y = at("y.safetensors");
+    let dir = Folder::new();
+    let y = dir.at("y.safetensors");
     let input = format!("{COMPRESSED}:{LAYER}.test_input");
-    let run = json(&[
-        "run",
-        "--checkpoint",
-        MODELOPT,
-        "--layer",
-        LAYER,
-        "--path",
-        "cpu",
-        "--input",
-        &input,
-        "--n",
-        "3",
-        "--activation",
-        "f32",
-        "--output",
-        &y,
-    ]);
+    let with = words("--n 3 --activation f32");
+    let files = ["--input", &input, "--output", &y];
+    let run = json(&run_layer(MODELOPT, LAYER, &[&with[..], &files].concat()));
     assert_eq!(run["n"], 3);
     let file = TensorFile::open(&y).unwrap();
-    let written = file
-        .get("y")
-        .unwrap()
-        .expect(Dtype::F32, &[3, 1536])
-        .unwrap();
+    let written = file.get("y").unwrap();
+    let written = written.expect(Dtype::F32, &[3, 1536]).unwrap();
     let written = written.to_f32().unwrap();
     let checkpoint = Checkpoint::open(MODELOPT).unwrap();
-    let recorded = checkpoint
-        .find_tensor(&format!("{LAYER}.test_output_w4a16_f64"))
-        .unwrap();
+    let recorded = format!("{LAYER}.test_output_w4a16_f64");
+    let recorded = checkpoint.find_tensor(&recorded).unwrap();
     for (y, recorded) in written.iter().zip(recorded.to_f64().unwrap()) {
         assert!((f64::from(*y) - recorded).abs() < 1e-4);
     }
-    assert_eq!(
-        std::fs::read_dir(dir.path()).unwrap().count(),
-        1,
-        "only the result is there"
-    );
+    assert_eq!(dir.names(), ["y.safetensors"], "only the result is there");
 
     let random = |seed: &str| {
-        json(&[
-            "run",
-            "--checkpoint",
-            MODELOPT,
-            "--layer",
-            LAYER,
-            "--path",
-            "cpu",
-            "--random",
-            seed,
-            "--n",
-            "16",
-            "--activation",
-            "bf16",
-            "--output-type",
-            "f16",
-            "--output",
-            &y,
-            "--force",
-        ]);
+        let with = words("--n 16 --activation bf16 --output-type f16 --force");
+        let rest = ["--random", seed, "--output", &y];
+        json(&run_layer(MODELOPT, LAYER, &[&with[..], &rest].concat()));
         std::fs::read(&y).unwrap()
     };
     let first = random("1");
@@ -172,18 +102,7 @@ fn run_takes_vectors_from_files_and_writes_results() {
 
 #[test]
 fn bad_input_of_run_is_named() {
-    let run = |rest: &[&str]| {
-        let base = [
-            "run",
-            "--checkpoint",
-            MODELOPT,
-            "--layer",
-            LAYER,
-            "--path",
-            "cpu",
-        ];
-        fails(&[&base, rest].concat())
-    };
+    let run = |rest: &[&str]| fails(&run_layer(MODELOPT, LAYER, rest));
     assert!(run(&["--n", "9"]).contains("8 rows"));
     assert!(run(&["--input", "no-colon"]).contains("FILE:TENSOR"));
     assert!(run(&["--input", "gone.safetensors:x"]).contains("gone.safetensors"));
@@ -193,10 +112,7 @@ fn bad_input_of_run_is_named() {
     assert!(run(&["--output", "/nonexistent/y.safetensors"]).contains("/nonexistent/y"));
     let layer = |file: &str, layer: &str| fails(&["run", "--checkpoint", file, "--layer", layer]);
     let error = layer(MODELOPT, "encoder.layer.9");
-    assert!(
-        error.contains("encoder.layer.9") && error.contains(LAYER),
-        "{error}"
-    );
+    contains(&error, &["encoder.layer.9", LAYER]);
     assert!(layer("gone", LAYER).contains("gone"));
     assert!(layer("tests", LAYER).contains("*.safetensors"));
     assert!(layer("Cargo.toml", LAYER).contains("not a valid safetensors file"));

@@ -1,6 +1,6 @@
 //! `tune`, and what `plan` makes of measurements.
 
-use super::{compiled_for, fails, json, prints};
+use super::{H200, compiled_for, contains, fails, json, prints, there_is_a_device};
 
 #[test]
 fn plan_ranks_the_kernels_of_a_measured_gpu() {
@@ -35,8 +35,7 @@ fn tune_and_its_files() {
     assert!(help.contains("Examples:") && help.contains("--json"));
     let error = fails(&["tune"]);
     assert!(error.contains("--shape"), "{error}");
-    let info = json(&["info"]);
-    if info["cuda"]["why_none"].is_string() {
+    if !there_is_a_device() {
         let error = fails(&["tune", "--shape", "4096,4096"]);
         assert!(
             error.contains("driver") || error.contains("cuda"),
@@ -45,12 +44,8 @@ fn tune_and_its_files() {
         assert!(error.contains("hint: "), "{error}");
         // A plan from the file of another machine, and from what is no such file.
         if compiled_for("90a") {
-            let table = concat!(
-                env!("CARGO_MANIFEST_DIR"),
-                "/src/dispatch/measured/h200.json"
-            );
-            let plan = ["plan", "4096", "4096", "--tuned"];
-            let evidence = json(&[&plan[..], &[table]].concat())["kernels"][0]["evidence"].clone();
+            let plan = json(&["plan", "4096", "4096", "--tuned", H200]);
+            let evidence = &plan["kernels"][0]["evidence"];
             assert_eq!(evidence, "from the file of tuned configurations");
         }
         let error = fails(&["plan", "4096", "4096", "--tuned", "Cargo.toml"]);
@@ -77,10 +72,7 @@ fn kernels_lists_entry_points() {
         assert_eq!(entry["main_loop"].is_object(), multiplies, "{entry}");
     }
     let text = prints(&["kernels", "--arch", "90a"]);
-    assert!(
-        text.contains("gemv_ring_c2_r1_l1") && text.contains("132 SMs"),
-        "{text}"
-    );
+    contains(&text, &["gemv_ring_c2_r1_l1", "132 SMs"]);
     let error = fails(&["kernels", "--arch", "abacus"]);
     assert!(error.contains("90a"), "{error}");
 }

@@ -20,6 +20,7 @@ mod tests {
 
     use super::advice::{self, Reader, no_nvcc};
     use super::{arch, no_kernels};
+    use crate::testing::contains;
     use crate::toolchain::{HOME, nvcc, pins};
 
     /// No query is expected.
@@ -64,9 +65,8 @@ mod tests {
             Ok("7.5\n".to_owned()),
         ] {
             let error = arch::parse("native", || gpus.clone()).unwrap_err();
-            for part in ["nvidia-smi", "NVFP4_GEMV_ARCHS=90a", arch::DEFAULT] {
-                assert!(error.contains(part), "{part}: {error}");
-            }
+            let parts = ["nvidia-smi", "NVFP4_GEMV_ARCHS=90a", arch::DEFAULT];
+            contains(&error, &parts);
         }
     }
 
@@ -97,25 +97,15 @@ mod tests {
         let missing = nvcc::NotFound::default();
         let to = |reader| no_nvcc(&missing, reader, "0.1", no_kernels::VARIABLE);
         let dependent = to(Reader::Dependent);
-        assert!(
-            dependent.contains("nvfp4-gemv = { version = \"0.1\", default-features = false }"),
-            "{dependent}"
-        );
+        let dependency = "nvfp4-gemv = { version = \"0.1\", default-features = false }";
+        contains(&dependent, &[dependency]);
         assert!(!dependent.contains("xtask") && !dependent.contains("--no-default-features"));
         let repository = to(Reader::Repository);
-        assert!(
-            repository.contains("`cargo xtask toolchain`"),
-            "{repository}"
-        );
+        contains(&repository, &["`cargo xtask toolchain`"]);
         for advice in [dependent, repository] {
-            for part in [
-                "12.9 or newer",
-                "CUDA_HOME",
-                "pip install",
-                "NVFP4_GEMV_NO_KERNELS=1",
-            ] {
-                assert!(advice.contains(part), "{part}: {advice}");
-            }
+            let parts = ["12.9 or newer", "CUDA_HOME", "pip install"];
+            contains(&advice, &parts);
+            contains(&advice, &["NVFP4_GEMV_NO_KERNELS=1"]);
         }
     }
 
@@ -128,11 +118,8 @@ mod tests {
         for pin in &installed {
             let dashes = pin.name.replace('_', "-");
             assert!(advice::PYPI.contains(&&*dashes), "{dashes}");
-            assert!(
-                pin.version.starts_with(advice::PYPI_RELEASE),
-                "{}",
-                pin.version
-            );
+            let version = &pin.version;
+            assert!(version.starts_with(advice::PYPI_RELEASE), "{version}");
         }
         assert_eq!(advice::PYPI_HOME, HOME);
     }

@@ -89,33 +89,31 @@ impl Cargo {
 
     /// Builds the library and returns the OUT_DIR of its build script, as cargo reports it.
     pub(crate) fn out_dir(&self, build_arguments: &[&str]) -> Result<PathBuf> {
-        let mut command = self.command(["build", "--lib", "--message-format"]);
-        command
-            .arg("json-render-diagnostics")
-            .args(build_arguments)
-            .stderr(std::process::Stdio::inherit());
-        let messages = process::stdout(&mut command)?;
+        let (messages, line) = self.build(&[&["--lib"], build_arguments].concat())?;
         let manifest = self.manifest.parent().unwrap_or(Path::new(""));
         match find_out_dir(&messages, manifest) {
             Some(out_dir) => Ok(out_dir),
             None => bail!(
-                "cargo reported no build script output for {}; is its build.rs gone? (`{}`)",
-                manifest.display(),
-                process::line(&command)
+                "cargo reported no build script output for {}; is its build.rs gone? (`{line}`)",
+                manifest.display()
             ),
         }
     }
 
     /// Builds a program and returns its file, as cargo reports it.
     pub(crate) fn executable(&self, build_arguments: &[&str]) -> Result<PathBuf> {
-        let mut command = self.command(["build", "--message-format"]);
+        let (messages, line) = self.build(build_arguments)?;
+        find_executable(&messages).with_context(|| format!("cargo reported no program (`{line}`)"))
+    }
+
+    /// Builds, and returns cargo's messages and what was called.
+    fn build(&self, arguments: &[&str]) -> Result<(String, String)> {
+        let mut command = self.command(["build", "--message-format", "json-render-diagnostics"]);
         command
-            .arg("json-render-diagnostics")
-            .args(build_arguments)
+            .args(arguments)
             .stderr(std::process::Stdio::inherit());
         let messages = process::stdout(&mut command)?;
-        find_executable(&messages)
-            .with_context(|| format!("cargo reported no program (`{}`)", process::line(&command)))
+        Ok((messages, process::line(&command)))
     }
 }
 

@@ -1,5 +1,5 @@
-//! `cargo xtask`: everything a developer or CI does with this repository, from a machine that has
-//! only Rust, a C++ compiler and Python 3.
+//! `cargo xtask`: everything a developer or CI does with this repository, from a machine with Unix that
+//! has only Rust, a C++ compiler and Python 3.
 
 mod bench;
 mod build_script;
@@ -9,6 +9,8 @@ mod fuzz;
 mod nightly;
 mod process;
 mod sass;
+#[cfg(test)]
+mod testing;
 mod toolchain;
 mod workspace;
 mod write;

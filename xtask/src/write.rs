@@ -1,11 +1,20 @@
-//! Files that are written whole or not at all.
+//! Files that need not be there, and files that are written whole or not at all.
 
 use std::fs::{self, Permissions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+
+/// The text of a file, or nothing where there is none.
+pub(crate) fn read_if_there(file: &Path) -> Result<Option<String>> {
+    match fs::read_to_string(file) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("reading {}", file.display())),
+    }
+}
 
 /// Writes a text file, or replaces one in one step: nobody ever finds half of it, and two writers do not mix.
 /// A replaced file's mode is kept, and a link stays a link. What is no regular file, such as a pipe or a
@@ -55,7 +64,9 @@ mod tests {
         fs::set_permissions(at("file"), Permissions::from_mode(0o600)).unwrap();
         std::os::unix::fs::symlink("file", at("link")).unwrap();
         whole(&at("link"), "two").unwrap();
-        assert_eq!(fs::read_to_string(at("file")).unwrap(), "two");
+        assert_eq!(read_if_there(&at("file")).unwrap().unwrap(), "two");
+        assert!(read_if_there(&at("gone")).unwrap().is_none());
+        assert!(read_if_there(folder.path()).is_err());
         assert!(at("link").symlink_metadata().unwrap().is_symlink());
         let mode = fs::metadata(at("file")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);

@@ -40,13 +40,7 @@ pub(super) fn draw(cases: &[&Case]) -> Option<String> {
     svg.text((LEFT, 14.0), Anchor::Start, "label", &shape(first));
     for i in 0..=(end / step).round() as usize {
         let us = step * i as f64;
-        svg.line((LEFT, y(us)), (WIDTH - RIGHT, y(us)), "grid");
-        svg.text(
-            (LEFT - 6.0, y(us) + 3.0),
-            Anchor::End,
-            "small",
-            &format!("{us}"),
-        );
+        svg.level((LEFT, WIDTH - RIGHT), y(us), &us.to_string());
     }
     svg.text((LEFT - 6.0, top - 10.0), Anchor::End, "small", "us");
     for case in cases {

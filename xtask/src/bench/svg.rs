@@ -88,6 +88,12 @@ impl Svg {
         ));
     }
 
+    /// A horizontal line of the grid, and what it stands for on its left.
+    pub(crate) fn level(&mut self, (left, right): (f64, f64), y: f64, number: &str) {
+        self.line((left, y), (right, y), "grid");
+        self.text((left - 6.0, y + 3.0), Anchor::End, "small", number);
+    }
+
     fn push(&mut self, shape: std::fmt::Arguments<'_>) {
         // Writing to a string does not fail.
         let _ = self.body.write_fmt(shape);
@@ -133,6 +139,7 @@ pub(crate) fn grid(value: f64) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::contains;
 
     #[test]
     fn grids_are_round() {
@@ -151,10 +158,7 @@ mod tests {
         svg.text((0.0, 0.0), Anchor::Middle, "x", "<b>");
         svg.dot((0.0, 0.0), "x", "a & b");
         let text = svg.finish("\"quoted\"");
-        assert!(
-            text.contains("&lt;b&gt;") && text.contains("a &amp; b"),
-            "{text}"
-        );
+        contains(&text, &["&lt;b&gt;", "a &amp; b"]);
         assert!(text.contains("aria-label=\"&quot;quoted&quot;\""), "{text}");
     }
 }

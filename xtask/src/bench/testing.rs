@@ -1,6 +1,5 @@
 //! A small document, for tests.
 
-#[cfg(unix)]
 use std::path::{Path, PathBuf};
 
 use super::document::*;
@@ -115,7 +114,6 @@ pub(crate) fn document() -> Document {
 }
 
 /// A program that is a shell script.
-#[cfg(unix)]
 pub(crate) fn script(folder: &Path, text: &str) -> PathBuf {
     let file = folder.join("program");
     crate::toolchain::testing::script(&file, text);

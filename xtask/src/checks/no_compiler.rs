@@ -7,7 +7,8 @@
 //! ways, fails the check. (An absolute path written into a build script would not be noticed.)
 
 use std::env;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -79,13 +80,8 @@ fn write_linker(linker: &Path) -> Result<()> {
         quote(&real.to_string_lossy()),
     );
     fs::write(linker, text).with_context(|| format!("cannot write {}", linker.display()))?;
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        fs::set_permissions(linker, fs::Permissions::from_mode(0o755))
-            .with_context(|| format!("cannot make {} executable", linker.display()))?;
-    }
-    Ok(())
+    fs::set_permissions(linker, Permissions::from_mode(0o755))
+        .with_context(|| format!("cannot make {} executable", linker.display()))
 }
 
 /// The check is worth nothing if its linker compiles.

@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -108,13 +107,9 @@ impl Baseline {
 
     /// Nothing where there is no file.
     pub(super) fn read(file: &Path) -> Result<Option<Self>> {
-        match fs::read_to_string(file) {
-            Ok(text) => Self::parse(&text)
-                .map(Some)
-                .with_context(|| format!("the baseline {} cannot be used", file.display())),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error).with_context(|| format!("reading {}", file.display())),
-        }
+        let text = crate::write::read_if_there(file)?;
+        let baseline = text.map(|text| Self::parse(&text)).transpose();
+        baseline.with_context(|| format!("the baseline {} cannot be used", file.display()))
     }
 
     fn parse(text: &str) -> Result<Self> {

@@ -321,18 +321,11 @@ mod tests {
 
     #[test]
     fn sustained_results_have_their_own_threshold() {
-        let sustained = |us: f64| {
-            Some(Sustained::new(
-                5.0,
-                us * 1e-6,
-                1e12,
-                Some((700.0, 1.7e-10)),
-                None,
-            ))
-        };
         let mut night = night(10, 0.0, 0.005, |_| 1.0);
         let set = |document: &mut Document, i: usize, us: f64| {
-            document.cases[i].paths[0].board.sustained = sustained(us);
+            let energy = Some((700.0, 1.7e-10));
+            let sustained = Sustained::new(5.0, us * 1e-6, 1e12, energy, None);
+            document.cases[i].paths[0].board.sustained = Some(sustained);
         };
         let before = night.before.as_mut().unwrap();
         for (i, us) in [(0, 10.4), (1, 10.6), (2, 9.0)] {
@@ -341,24 +334,14 @@ mod tests {
         }
         set(before, 3, 10.0);
         let comparison = compare(&night);
-        let of = |i: usize| {
-            let key = format!(
-                "{}x7168x8 n=1 nvfp4 128x4 cuda-core sustained",
-                128 * (i + 1)
-            );
+        let of = |m: usize| {
+            let key = format!("{m}x7168x8 n=1 nvfp4 128x4 cuda-core sustained");
             comparison.entries.iter().find(|entry| entry.key == key)
         };
-        let change = |i: usize| of(i).map(|entry| entry.change);
-        assert_eq!(
-            [change(0), change(1), change(2), change(3)],
-            [
-                Some(Change::Same),
-                Some(Change::Slower),
-                Some(Change::Faster),
-                None
-            ]
-        );
-        let joules = of(0).unwrap().joules_per_gb.unwrap();
+        let changes = [128, 256, 384].map(|m| of(m).unwrap().change);
+        assert_eq!(changes, [Change::Same, Change::Slower, Change::Faster]);
+        assert!(of(512).is_none());
+        let joules = of(128).unwrap().joules_per_gb.unwrap();
         assert_eq!(joules, (0.17, 0.17));
         assert_eq!(
             comparison.doubtful(),

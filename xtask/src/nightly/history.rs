@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -83,24 +83,16 @@ pub(super) fn append(
 /// The nights of a file, which need not be there. Lines that are none are passed over: a damaged history
 /// is no reason not to measure.
 pub(crate) fn read(file: &Path) -> Result<Vec<Record>> {
-    let text = match fs::read_to_string(file) {
-        Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error).with_context(|| format!("reading {}", file.display())),
-    };
+    let text = crate::write::read_if_there(file)?.unwrap_or_default();
     let mut records = Vec::new();
-    for (i, line) in text
-        .lines()
-        .enumerate()
-        .filter(|(_, line)| !line.trim().is_empty())
-    {
+    let file = file.display();
+    for (number, line) in (1..).zip(text.lines()) {
+        if line.trim().is_empty() {
+            continue;
+        }
         match serde_json::from_str::<Record>(line) {
             Ok(record) if record.schema == SCHEMA => records.push(record),
-            _ => eprintln!(
-                "{}:{}: this is no night; passed over",
-                file.display(),
-                i + 1
-            ),
+            _ => eprintln!("{file}:{number}: this is no night; passed over"),
         }
     }
     Ok(records)
@@ -136,25 +128,15 @@ fn plot(nights: &[&Record], problem: &str) -> String {
     let y = |share: f64| HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share.min(1.25) / 1.25;
     svg.text((LEFT, 14.0), Anchor::Start, "label", problem);
     for share in [0.0, 0.25, 0.5, 0.75, 1.0] {
-        svg.line((LEFT, y(share)), (WIDTH - RIGHT, y(share)), "grid");
-        svg.text(
-            (LEFT - 6.0, y(share) + 3.0),
-            Anchor::End,
-            "small",
-            &percent(share),
-        );
+        svg.level((LEFT, WIDTH - RIGHT), y(share), &percent(share));
     }
     let day = |record: &Record| record.date_utc.chars().take(10).collect::<String>();
     if let [first, ..] = nights {
         svg.text((LEFT, HEIGHT - 8.0), Anchor::Start, "small", &day(first));
     }
     if let [_, .., last] = nights {
-        svg.text(
-            (WIDTH - RIGHT, HEIGHT - 8.0),
-            Anchor::End,
-            "small",
-            &day(last),
-        );
+        let at = (WIDTH - RIGHT, HEIGHT - 8.0);
+        svg.text(at, Anchor::End, "small", &day(last));
     }
     let labels = nights
         .iter()
@@ -182,11 +164,8 @@ fn plot(nights: &[&Record], problem: &str) -> String {
                 percent(share),
                 record.verdict
             );
-            svg.dot(
-                (x(night), y(share)),
-                &format!("fill {class}{slowed}"),
-                &title,
-            );
+            let at = (x(night), y(share));
+            svg.dot(at, &format!("fill {class}{slowed}"), &title);
         }
     }
     svg.finish(&format!("History of {problem}"))
@@ -226,22 +205,16 @@ mod tests {
     fn nights_are_appended_and_a_damaged_line_is_passed_over() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("deep/history.jsonl");
-        assert_eq!(
-            append(&file, &document(), "nothing to compare with", None)
-                .unwrap()
-                .len(),
-            1
-        );
+        let first = append(&file, &document(), "nothing to compare with", None).unwrap();
+        assert_eq!(first.len(), 1);
         let mut half = fs::read_to_string(&file).unwrap();
         half.push_str("{\"schema\": \"nvfp4-gemv/hist");
         fs::write(&file, half).unwrap();
         let records = append(&file, &document(), "ok", Some("abc".into())).unwrap();
         assert_eq!(records.len(), 2);
         assert_eq!(read(&file).unwrap(), records);
-        assert_eq!(
-            (&*records[0].verdict, &*records[1].verdict),
-            ("nothing to compare with", "ok")
-        );
+        assert_eq!(records[0].verdict, "nothing to compare with");
+        assert_eq!(records[1].verdict, "ok");
         let (us, _) = records[1].results["4096x7168x8 n=1 nvfp4 128x4"]["tensor-core chained"];
         assert_eq!(us, 11.0);
     }

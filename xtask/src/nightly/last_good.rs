@@ -78,10 +78,8 @@ impl LastGood {
     /// The program, or nothing before the first night.
     pub(super) fn find(&self) -> Result<Option<(Program, Origin)>> {
         let file = self.origin();
-        let text = match fs::read_to_string(&file) {
-            Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error).with_context(|| format!("reading {}", file.display())),
+        let Some(text) = crate::write::read_if_there(&file)? else {
+            return Ok(None);
         };
         let origin: Origin = serde_json::from_str(&text)
             .with_context(|| format!("{} is damaged; {}", file.display(), self.advice()))?;
@@ -116,11 +114,8 @@ impl LastGood {
         // A folder that is damaged begins anew.
         let old = self.find().ok().flatten().map(|(_, origin)| origin.file);
         let [first, second] = NAMES;
-        let new = if old.as_deref() == Some(first) {
-            second
-        } else {
-            first
-        };
+        let is_second = old.as_deref() == Some(first);
+        let new = if is_second { second } else { first };
         fs::copy(program.file(), self.folder.join(new)).with_context(writing)?;
         let mut origin = Origin::of(document);
         origin.file = new.into();
@@ -139,10 +134,11 @@ impl LastGood {
     }
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::bench::testing::{document, script};
+    use crate::testing::contains;
 
     #[test]
     fn a_program_is_kept_and_found_with_its_origin() {
@@ -177,10 +173,7 @@ mod tests {
         for text in ["{", "{\"schema\": 1}"] {
             fs::write(kept.origin(), text).unwrap();
             let error = format!("{:#}", kept.find().unwrap_err());
-            assert!(
-                error.contains("damaged") && error.contains("begin anew"),
-                "{error}"
-            );
+            contains(&error, &["damaged", "begin anew"]);
         }
         let mut origin = Origin::of(&document());
         origin.file = "gone".into();

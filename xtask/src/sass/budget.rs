@@ -1,6 +1,6 @@
 //! What the machine code must be like: the rules in xtask/sass-budget.toml.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -13,26 +13,18 @@ use crate::sass::figure_budget::FigureBudget;
 pub(crate) struct Budget {
     /// Each must be there, and no other.
     pub(crate) archs: Vec<String>,
-    /// The first rule that matches a kernel is its rule.
-    #[serde(rename = "kernel")]
-    pub(crate) rules: Vec<Rule>,
+    /// None of these may be in the code of any kernel.
+    forbid: Vec<String>,
+    #[serde(rename = "family")]
+    families: Vec<Family>,
 }
 
+/// What several kernels have in common, and a rule for each of them.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Rule {
-    /// Parts of the kernel's symbol, in this order, with `*` between them.
-    #[serde(rename = "match")]
-    pattern: String,
+struct Family {
     /// Only these architectures; without it, every one.
     archs: Option<Vec<String>>,
-    max_registers: u32,
-    /// Bytes of local memory: more than none means spilled registers or arrays out of registers.
-    #[serde(default)]
-    max_stack: u32,
-    max_instructions: Option<u32>,
-    /// What the main loop and the configuration must give.
-    figures: Option<FigureBudget>,
     /// Of each list, one instruction must be in the code. `LDG.128` means LDG with the modifier
     /// 128, whatever its others.
     #[serde(default)]
@@ -40,6 +32,26 @@ pub(crate) struct Rule {
     /// None of these may be in the code.
     #[serde(default)]
     forbid: Vec<String>,
+    /// Each must be in the main loop.
+    #[serde(default)]
+    main_loop: Vec<String>,
+    #[serde(rename = "kernels")]
+    rules: Vec<Rule>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    /// Parts of the kernel's symbol, in this order, with `*` between them.
+    #[serde(rename = "match")]
+    pattern: String,
+    max_registers: u32,
+    /// Bytes of local memory: more than none means spilled registers or arrays out of registers.
+    #[serde(default)]
+    max_stack: u32,
+    max_instructions: Option<u32>,
+    /// What the main loop and the configuration must give.
+    figures: Option<FigureBudget>,
 }
 
 /// One thing that is not as it must be.
@@ -57,6 +69,10 @@ impl Budget {
 
     pub(crate) fn examine(&self, kernels: &[Kernel]) -> Vec<Finding> {
         let mut findings = self.examine_archs(kernels);
+        let rules = self.families.iter();
+        let rules: Vec<(&Family, &Rule)> = rules
+            .flat_map(|family| family.rules.iter().map(move |rule| (family, rule)))
+            .collect();
         let mut used = BTreeSet::new();
         for kernel in kernels {
             let mut say = |problem: String| {
@@ -66,17 +82,25 @@ impl Budget {
                     problem,
                 });
             };
-            match self.rules.iter().position(|rule| rule.matches(kernel)) {
+            lacks_all(kernel, &self.forbid, &mut say);
+            // The first that matches is the kernel's rule.
+            let found = rules.iter().position(|(family, rule)| {
+                family.is_for(&kernel.arch) && has_parts(&kernel.symbol, &rule.pattern)
+            });
+            match found {
                 Some(index) => {
                     used.insert(index);
-                    self.rules[index].examine(kernel, &mut say);
+                    let (family, rule) = rules[index];
+                    rule.examine(kernel, &mut say);
+                    family.examine(kernel, &mut say);
                 }
                 None => say("no rule of the budget matches it".into()),
             }
         }
         // A rule for nothing is a kernel that was renamed, and is no longer checked as meant.
-        for (index, rule) in self.rules.iter().enumerate() {
-            if !used.contains(&index) && rule.could_apply(&self.archs) {
+        for (index, (family, rule)) in rules.iter().enumerate() {
+            let could_apply = self.archs.iter().any(|arch| family.is_for(arch));
+            if !used.contains(&index) && could_apply {
                 findings.push(Finding {
                     arch: None,
                     kernel: None,
@@ -104,21 +128,31 @@ impl Budget {
     }
 }
 
+impl Family {
+    fn is_for(&self, arch: &String) -> bool {
+        self.archs.as_ref().is_none_or(|own| own.contains(arch))
+    }
+
+    fn examine(&self, kernel: &Kernel, say: &mut impl FnMut(String)) {
+        for alternatives in &self.require {
+            if !alternatives
+                .iter()
+                .any(|pattern| has(&kernel.opcodes, pattern))
+            {
+                say(format!("has none of {}", alternatives.join(", ")));
+            }
+        }
+        lacks_all(kernel, &self.forbid, say);
+        let main = kernel.figures.as_ref().and_then(|all| all.main.as_ref());
+        for pattern in &self.main_loop {
+            if !main.is_some_and(|main| has(&main.opcodes, pattern)) {
+                say(format!("its main loop has no {pattern}"));
+            }
+        }
+    }
+}
+
 impl Rule {
-    fn matches(&self, kernel: &Kernel) -> bool {
-        has_parts(&kernel.symbol, &self.pattern)
-            && self
-                .archs
-                .as_ref()
-                .is_none_or(|archs| archs.contains(&kernel.arch))
-    }
-
-    fn could_apply(&self, archs: &[String]) -> bool {
-        self.archs
-            .as_ref()
-            .is_none_or(|own| own.iter().any(|arch| archs.contains(arch)))
-    }
-
     fn examine(&self, kernel: &Kernel, say: &mut impl FnMut(String)) {
         let mut limit = |what: &str, value: u32, limit: u32| {
             if value > limit {
@@ -131,24 +165,21 @@ impl Rule {
         if let Some(most) = self.max_instructions {
             limit("instructions", kernel.instructions(), most);
         }
-        let has = |pattern: &String| {
-            let mut opcodes = kernel.opcodes.keys();
-            opcodes.any(|opcode| is_form_of(opcode, pattern))
-        };
         if let Some(figures) = &self.figures {
             figures.examine(kernel.figures.as_ref(), kernel.estimate.as_ref(), say);
         }
-        for alternatives in &self.require {
-            if !alternatives.iter().any(has) {
-                say(format!("has none of {}", alternatives.join(", ")));
-            }
-        }
-        for pattern in &self.forbid {
-            if has(pattern) {
-                say(format!("has {pattern}"));
-            }
-        }
     }
+}
+
+fn lacks_all(kernel: &Kernel, forbidden: &[String], say: &mut impl FnMut(String)) {
+    let there = forbidden
+        .iter()
+        .filter(|pattern| has(&kernel.opcodes, pattern));
+    there.for_each(|pattern| say(format!("has {pattern}")));
+}
+
+fn has(opcodes: &BTreeMap<String, u32>, pattern: &str) -> bool {
+    opcodes.keys().any(|opcode| is_form_of(opcode, pattern))
 }
 
 pub(crate) fn has_parts(symbol: &str, pattern: &str) -> bool {
@@ -172,20 +203,20 @@ pub(crate) fn is_form_of(opcode: &str, pattern: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sass::figures::{Figures, MainLoop};
 
     const TEXT: &str = r#"
 archs = ["80", "90a"]
-
-[[kernel]]
-match = "gemv"
-max_registers = 64
-max_instructions = 3
-require = [["LDG.128", "LDG.256"]]
 forbid = ["ATOMG"]
 
-[[kernel]]
-match = "relayout"
-max_registers = 32
+[[family]]
+require = [["LDG.128", "LDG.256"]]
+kernels = [{ match = "gemv", max_registers = 64, max_instructions = 3 }]
+
+[[family]]
+archs = ["90a"]
+forbid = ["STL"]
+kernels = [{ match = "relayout", max_registers = 32 }]
 "#;
 
     fn kernel(symbol: &str, arch: &str, opcodes: &[&str]) -> Kernel {
@@ -223,7 +254,7 @@ max_registers = 32
     #[test]
     fn each_fault_is_found() {
         type Fault = fn(&mut Vec<Kernel>);
-        let faults: [(&str, Fault); 8] = [
+        let faults: [(&str, Fault); 10] = [
             ("registers: 65", |all| all[0].registers = 65),
             ("spills", |all| all[0].stack = 8),
             ("local memory", |all| all[0].local = 8),
@@ -232,6 +263,12 @@ max_registers = 32
             }),
             ("has ATOMG", |all| {
                 all[0].opcodes.insert("ATOMG.E.ADD".into(), 1);
+            }),
+            ("has STL", |all| {
+                all[2].opcodes.insert("STL.64".into(), 1);
+            }),
+            ("has ATOMG", |all| {
+                all[2].opcodes.insert("ATOMG.E.ADD".into(), 1);
             }),
             ("instructions: 5", |all| {
                 all[0].opcodes.insert("FFMA".into(), 3);
@@ -279,10 +316,33 @@ max_registers = 32
 
     #[test]
     fn figures_are_examined() {
-        let text = TEXT.to_owned() + "figures.min_ctas_per_sm = 2\n";
+        let text = TEXT.replace(
+            "registers = 32",
+            "registers = 32, figures.min_ctas_per_sm = 2",
+        );
         let findings = Budget::parse(&text).unwrap().examine(&good());
         let found: Vec<_> = findings.iter().map(|f| f.kernel.as_deref()).collect();
         assert_eq!(found, [Some("relayout")], "it is of no known family");
+    }
+
+    #[test]
+    fn main_loops_are_examined() {
+        let text = TEXT.to_owned() + "main_loop = [\"LDG.256\"]\n";
+        let budget = Budget::parse(&text).unwrap();
+        let mut kernels = good();
+        let found = |kernels: &[Kernel]| {
+            let findings = budget.examine(kernels);
+            let problems: Vec<_> = findings.into_iter().map(|found| found.problem).collect();
+            problems
+        };
+        assert_eq!(found(&kernels), ["its main loop has no LDG.256"]);
+        let mut main = MainLoop::default();
+        main.opcodes.insert("LDG.E.NA.256.CONSTANT".into(), 1);
+        kernels[2].figures = Some(Figures {
+            main: Some(main),
+            ..Figures::default()
+        });
+        assert!(found(&kernels).is_empty());
     }
 
     #[test]

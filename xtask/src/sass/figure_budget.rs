@@ -2,7 +2,6 @@
 
 use serde::Deserialize;
 
-use crate::sass::budget::is_form_of;
 use crate::sass::estimate::Estimate;
 use crate::sass::figures::Figures;
 
@@ -14,9 +13,6 @@ pub(crate) struct FigureBudget {
     /// Of weights, for one SM.
     min_bytes_in_flight: Option<u32>,
     min_ctas_per_sm: Option<u32>,
-    /// Instructions that must stand in the main loop; LDG.256 is LDG with modifier 256.
-    #[serde(default)]
-    main_loop: Vec<String>,
     /// Share of the memory's rate that the estimate allows.
     min_share_of_memory: Option<f64>,
     /// Of tensor memory, by all CTAs of an SM.
@@ -49,12 +45,6 @@ impl FigureBudget {
                  vectors), at most {most} allowed",
                 main.instructions_per_mac, main.instructions, main.weights, main.vectors
             ));
-        }
-        for wanted in &self.main_loop {
-            let main = figures.main.as_ref();
-            if !main.is_some_and(|m| m.opcodes.keys().any(|opcode| is_form_of(opcode, wanted))) {
-                say(format!("its main loop has no {wanted}"));
-            }
         }
         if let Some(least) = self.min_share_of_memory {
             match estimate {
@@ -108,7 +98,6 @@ max_instructions_per_mac = 3.0
 min_bytes_in_flight = 65536
 min_ctas_per_sm = 2
 max_tensor_columns = 512
-main_loop = ['LDG.256']
 min_share_of_memory = 0.9
 ";
 
@@ -125,21 +114,18 @@ min_share_of_memory = 0.9
             ctas_per_sm: 2,
             ctas_limited_by: "shared",
             bytes_in_flight: 64 << 10,
-            widest_global_load: 0,
-            widest_shared_load: 0,
             main: Some(MainLoop {
                 instructions_per_mac: 3.0,
-                opcodes: [("LDG.E.NA.256.CONSTANT".to_owned(), 1)].into(),
                 ..MainLoop::default()
             }),
-            problem: None,
+            ..Figures::default()
         }
     }
 
     #[test]
     fn each_figure_is_held_to_its_limit() {
         type Fault = fn(&mut Figures);
-        let faults: [(&str, Fault); 7] = [
+        let faults: [(&str, Fault); 6] = [
             ("", |_| {}),
             ("3.010 instructions a multiply-accumulate", |f| {
                 f.main.as_mut().unwrap().instructions_per_mac = 3.01;
@@ -150,9 +136,6 @@ min_share_of_memory = 0.9
             }),
             ("1024 columns of tensor memory", |f| {
                 f.facts.tensor_columns = 512
-            }),
-            ("main loop has no LDG.256", |f| {
-                f.main.as_mut().unwrap().opcodes.clear();
             }),
             ("main loop is not understood: none", |f| {
                 f.problem = Some("none".into());

@@ -11,7 +11,7 @@ use crate::sass::gpu::{Gpu, Need, RESERVED_SHARED, ctas_per_sm};
 use crate::sass::instruction::Instruction;
 
 /// Figures of a kernel on its architecture's GPU.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Figures {
     pub(crate) gpu: &'static str,
     pub(crate) facts: Facts,
@@ -120,35 +120,9 @@ fn main_loop(kernel: &Kernel, facts: &Facts) -> Result<Option<MainLoop>, String>
 }
 
 fn is_alu(name: &str) -> bool {
-    const NAMES: [&str; 26] = [
-        "PRMT",
-        "LOP3",
-        "LOP",
-        "PLOP3",
-        "SHF",
-        "SHL",
-        "SHR",
-        "IADD3",
-        "IADD",
-        "VIADD",
-        "VIADDMNMX",
-        "VIMNMX",
-        "VIMNMX3",
-        "IMNMX",
-        "ISETP",
-        "FSETP",
-        "FMNMX",
-        "FSEL",
-        "SEL",
-        "LEA",
-        "IABS",
-        "SGXT",
-        "BMSK",
-        "MOV",
-        "F2FP",
-        "I2FP",
-    ];
-    NAMES.contains(&name)
+    const NAMES: &str = "PRMT LOP3 LOP PLOP3 SHF SHL SHR IADD3 IADD VIADD VIADDMNMX VIMNMX VIMNMX3 IMNMX \
+        ISETP FSETP FMNMX FSEL SEL LEA IABS SGXT BMSK MOV F2FP I2FP";
+    NAMES.split_whitespace().any(|alu| alu == name)
 }
 
 fn is_integer_multiply(name: &str) -> bool {

@@ -8,8 +8,9 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Read};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -179,27 +180,17 @@ fn is_program(name: &Path, mode: Option<u32>) -> bool {
     mode.is_some_and(|mode| mode & 0o111 != 0) || (in_bin && !is_data)
 }
 
-#[cfg(unix)]
 fn make_executable(path: &Path) -> Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+    fs::set_permissions(path, Permissions::from_mode(0o755))
         .with_context(|| format!("cannot make {} executable", path.display()))
-}
-
-#[cfg(not(unix))]
-fn make_executable(_: &Path) -> Result<()> {
-    Ok(())
 }
 
 /// The wheels have `lib`; nvcc, when it links, and many build scripts look in `lib64`.
 fn link_lib64(directory: &Path) -> Result<()> {
     let home = directory.join(super::HOME);
-    #[cfg(unix)]
     if home.join("lib").is_dir() {
-        std::os::unix::fs::symlink("lib", home.join("lib64")).context("cannot link lib64")?;
+        symlink("lib", home.join("lib64")).context("cannot link lib64")?;
     }
-    #[cfg(not(unix))]
-    let _ = home;
     Ok(())
 }
 
@@ -218,12 +209,8 @@ fn replace(root: &Path, directory: &Path, partial: tempfile::TempDir) -> Result<
             .with_context(|| format!("cannot move the old {} away", directory.display()))?;
     }
     // A temporary directory is private to its user; this one is no longer temporary.
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        fs::set_permissions(partial.path(), fs::Permissions::from_mode(0o755))
-            .context("cannot set permissions")?;
-    }
+    fs::set_permissions(partial.path(), Permissions::from_mode(0o755))
+        .context("cannot set permissions")?;
     fs::rename(partial.path(), directory)
         .with_context(|| format!("cannot move the installation to {}", directory.display()))?;
     // Its path is no longer there to be removed.

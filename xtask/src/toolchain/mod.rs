@@ -8,7 +8,7 @@ pub(crate) mod pins;
 mod pip;
 mod progress;
 mod prove;
-#[cfg(all(test, unix))]
+#[cfg(test)]
 pub(crate) mod testing;
 
 use std::cell::OnceCell;
@@ -277,6 +277,6 @@ pub(crate) fn builtin_headers() -> Result<PathBuf> {
     Ok(PathBuf::from(text.trim()))
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 #[path = "mod_tests.rs"]
 mod tests;

@@ -84,7 +84,7 @@ fn advice(said: &str) -> &'static str {
     }
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::toolchain::testing::script;
