@@ -25,16 +25,6 @@ macro_rules! trials {
     };
 }
 
-/// Makes `trials()` of a folder: those of its modules.
-#[macro_export]
-macro_rules! gather {
-    ($($(#[$attribute:meta])? $module:ident),+ $(,)?) => {
-        pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
-            [$($(#[$attribute])? $module::trials()),+].into_iter().flatten().collect()
-        }
-    };
-}
-
 /// Needs nothing.
 pub(crate) fn host(path: &str, run: fn()) -> Trial {
     trial(path, || None, run)
