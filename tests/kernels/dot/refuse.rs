@@ -104,10 +104,8 @@ fn four_blocks_a_load() {
     }
 }
 
-fn shared_memory() {
-    valid().needs_its_shared_memory();
-}
-
 crate::trials! {
-    host: gpus_types_and_sizes, configs, four_blocks_a_load, shared_memory;
+    host:
+        gpus_types_and_sizes, configs, four_blocks_a_load,
+        shared_memory = || valid().needs_its_shared_memory();
 }

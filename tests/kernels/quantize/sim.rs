@@ -15,7 +15,11 @@ use crate::support::quantize_data::{Kind, Source, vectors};
 use crate::support::sim;
 
 crate::trials! {
-    simulator: f16_vectors, bf16_vectors, f32_vectors, many_batches, instructions;
+    simulator:
+        f16_vectors = same_bits::<f16>,
+        bf16_vectors = same_bits::<bf16>,
+        f32_vectors = same_bits::<f32>,
+        many_batches, instructions;
 }
 
 /// Element types as memory has them.
@@ -158,18 +162,6 @@ fn same_bits<T: Simulated>() {
             }
         }
     }
-}
-
-fn f16_vectors() {
-    same_bits::<f16>();
-}
-
-fn bf16_vectors() {
-    same_bits::<bf16>();
-}
-
-fn f32_vectors() {
-    same_bits::<f32>();
 }
 
 /// Batches after each other in one CTA, whose warps may be a batch apart.

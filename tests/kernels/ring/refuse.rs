@@ -57,10 +57,8 @@ fn configs() {
     valid().refuses_field("groups", 5, |a| a.shape(132, 1, 4096, 2));
 }
 
-fn shared_memory() {
-    valid().needs_its_shared_memory();
-}
-
 crate::trials! {
-    host: problems_that_it_does_not_take, configs, shared_memory;
+    host:
+        problems_that_it_does_not_take, configs,
+        shared_memory = || valid().needs_its_shared_memory();
 }

@@ -37,10 +37,8 @@ fn configs() {
     ]);
 }
 
-fn shared_memory() {
-    valid().needs_its_shared_memory();
-}
-
 crate::trials! {
-    host: problems_that_it_does_not_take, configs, shared_memory;
+    host:
+        problems_that_it_does_not_take, configs,
+        shared_memory = || valid().needs_its_shared_memory();
 }
