@@ -144,8 +144,8 @@ fn vectors_may_change_and_addresses_may_not() {
     let prepared = {
         let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
         let options = Options::new();
-        PreparedGemvOnDevice::new(stream, &shape, &weights, &vectors, into(&mut y), &options)
-            .unwrap()
+        let (w, x) = (&weights, &vectors);
+        PreparedGemvOnDevice::new(stream, &shape, w, x, into(&mut y), &options).unwrap()
     };
     let mut results = Vec::new();
     for value in [1.0, 2.0] {
@@ -265,18 +265,15 @@ fn nothing_to_compute_is_nothing_to_launch() {
     let stream = &gpu.stream;
     let shape = Shape::new(0, 1, 64, 1).unwrap();
     let (codes, scales) = (gpu.upload(&[0u8; 16]), gpu.upload(&[0x38u8; 16]));
-    let x = gpu.upload(&[1.0f32; 64]);
+    let ones = gpu.upload(&[1.0f32; 64]);
     let mut y = gpu.upload(&[f32::NAN; 1]);
-    let weights = linear_weights(&shape, &codes, 0, &scales, 0).unwrap();
-    let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
+    let w = linear_weights(&shape, &codes, 0, &scales, 0).unwrap();
+    let x = Vectors::F32(DenseVectors::new(ones.as_view()));
     let options = Options::new();
-    gemv_on_device(stream, &shape, &weights, &vectors, into(&mut y), &options).unwrap();
+    gemv_on_device(stream, &shape, &w, &x, into(&mut y), &options).unwrap();
     let prepared =
-        PreparedGemvOnDevice::new(stream, &shape, &weights, &vectors, into(&mut y), &options)
-            .unwrap();
-    prepared
-        .launch(stream, &weights, &vectors, into(&mut y))
-        .unwrap();
+        PreparedGemvOnDevice::new(stream, &shape, &w, &x, into(&mut y), &options).unwrap();
+    prepared.launch(stream, &w, &x, into(&mut y)).unwrap();
     assert!(numbers(&gpu, &y)[0].is_nan());
 }
 

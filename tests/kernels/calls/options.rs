@@ -379,12 +379,13 @@ pub(crate) mod on_a_gpu {
                 let chosen = match level {
                     Level::Call => gemv_on_device(stream, &shape, w, x, into(&mut y), &options),
                     Level::Prepared => {
-                        PreparedGemvOnDevice::new(stream, &shape, w, x, into(&mut y), &options).map(
-                            |prepared| {
-                                prepared.launch(stream, w, x, into(&mut y)).unwrap();
-                                *prepared.choice()
-                            },
-                        )
+                        let y = &mut y;
+                        let prepared =
+                            PreparedGemvOnDevice::new(stream, &shape, w, x, into(y), &options);
+                        prepared.map(|prepared| {
+                            prepared.launch(stream, w, x, into(y)).unwrap();
+                            *prepared.choice()
+                        })
                     }
                     // SAFETY: all buffers live until the copy below has waited for the kernel.
                     Level::Address => unsafe {

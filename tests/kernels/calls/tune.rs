@@ -54,14 +54,13 @@ fn what_is_found_is_used_and_right() {
         let problem = Problem::integers(shape, 3);
         let truth = problem.reference().unwrap();
         let uploaded = Uploaded::new(&gpu, &problem, TILED, TILED, false);
-        let (weights, vectors) = (uploaded.weights(), uploaded.vectors());
+        let (w, x) = (uploaded.weights(), uploaded.vectors());
         let mut y = gpu.upload(&vec![f32::NAN; shape.outputs()]);
         let options = Options::new().tuned(&tuned).without_environment();
         // SAFETY: the weights were copied to the device, and no kernel writes them.
         let in_chains = unsafe { options.chained() };
         for (options, expected) in [(options, best.config), (in_chains, chained)] {
-            let choice =
-                gemv_on_device(stream, &shape, &weights, &vectors, into(&mut y), &options).unwrap();
+            let choice = gemv_on_device(stream, &shape, &w, &x, into(&mut y), &options).unwrap();
             // Unless a stride of this problem is not as aligned as the tuner's.
             let operands = uploaded.call(&gpu, &y).operands();
             if tuned.find(&shape, &operands).is_some() {
@@ -71,15 +70,8 @@ fn what_is_found_is_used_and_right() {
             let result: Vec<f64> = result.map(f64::from).collect();
             assert_eq!(result, truth.y, "{shape}");
 
-            let prepared = PreparedGemvOnDevice::new(
-                stream,
-                &shape,
-                &weights,
-                &vectors,
-                into(&mut y),
-                &options,
-            )
-            .unwrap();
+            let prepared =
+                PreparedGemvOnDevice::new(stream, &shape, &w, &x, into(&mut y), &options).unwrap();
             assert_eq!(*prepared.choice(), choice);
         }
     }
