@@ -171,49 +171,24 @@ fn wrong_layers_are_named_with_what_was_expected() {
             assert!(error.contains(&format!("{name:?}")), "{error}");
             assert!(error.contains(expected), "{error}");
         };
-        says(
-            &codes,
-            &|t| t.shape = vec![32],
-            "is U8 [32]; expected U8 [N, K/2]",
-        );
-        says(
-            &codes,
-            &|t| t.shape = vec![8, 4],
-            "K = 8 is not a multiple of 16",
-        );
-        says(
-            "fc.weight_scale",
-            &|t| t.shape = vec![1, 4],
-            "expected F8_E4M3 [2, 2]",
-        );
-        says(
-            "fc.weight_scale",
-            &|t| t.dtype = Dtype::U8,
-            "expected F8_E4M3 [2, 2]",
-        );
-        says(
-            "fc.weight_scale",
-            &|t| t.bytes.to_mut()[3] = 0x7f,
-            "row 1, block 1 is NaN",
-        );
-        says(
-            "fc.weight_scale",
-            &|t| t.bytes.to_mut()[2] = 0x81,
-            "row 1, block 0 is negative",
-        );
+        let (scale, of_scales) = ("fc.weight_scale", "expected F8_E4M3 [2, 2]");
+        let not_rows = "is U8 [32]; expected U8 [N, K/2]";
+        says(&codes, &|t| t.shape = vec![32], not_rows);
+        let odd_k = "K = 8 is not a multiple of 16";
+        says(&codes, &|t| t.shape = vec![8, 4], odd_k);
+        says(scale, &|t| t.shape = vec![1, 4], of_scales);
+        says(scale, &|t| t.dtype = Dtype::U8, of_scales);
+        let nan = "row 1, block 1 is NaN";
+        says(scale, &|t| t.bytes.to_mut()[3] = 0x7f, nan);
+        let negative = "row 1, block 0 is negative";
+        says(scale, &|t| t.bytes.to_mut()[2] = 0x81, negative);
         for global in [&global, &input] {
             for bad in [0.0, -1.0, f32::NAN, f32::INFINITY] {
-                says(
-                    global,
-                    &|t| *t = NewTensor::f32(&[], &[bad]),
-                    "positive and finite",
-                );
+                let bad = |t: &mut NewTensor<'_>| *t = NewTensor::f32(&[], &[bad]);
+                says(global, &bad, "positive and finite");
             }
-            says(
-                global,
-                &|t| *t = NewTensor::f32(&[2], &[1.0, 1.0]),
-                "expected F32 [] or [1]",
-            );
+            let two = |t: &mut NewTensor<'_>| *t = NewTensor::f32(&[2], &[1.0, 1.0]);
+            says(global, &two, "expected F32 [] or [1]");
             says(global, &|t| t.dtype = Dtype::I32, "expected F32 [] or [1]");
         }
         let error = message(dialect, |t| t.retain(|(n, _)| n != "fc.weight_scale"));

@@ -12,6 +12,12 @@ fn implementations() -> impl Iterator<Item = Implementation> {
     Implementation::ALL.into_iter().filter(|i| i.available())
 }
 
+/// Rows so far apart, 128 a batch.
+fn rows_of_128(row: usize) -> Strides {
+    let batch = 128 * row;
+    Strides { row, batch }
+}
+
 /// Owns the operands of one problem.
 struct Case {
     shape: Shape,
@@ -129,13 +135,8 @@ impl Case {
     }
 
     fn weights(&self) -> Weights<'_> {
-        let w = Weights::new(
-            &self.shape,
-            &self.codes,
-            &self.scales,
-            self.layout,
-            self.global,
-        );
+        let (codes, scales) = (&self.codes, &self.scales);
+        let w = Weights::new(&self.shape, codes, scales, self.layout, self.global);
         match &self.row_alpha {
             Some(alpha) => w.unwrap().with_row_alpha(alpha).unwrap(),
             None => w.unwrap(),
@@ -144,46 +145,37 @@ impl Case {
 
     fn vectors(&self) -> Vectors<'_> {
         fn dense<'a, T: std::fmt::Debug>(case: &Case, x: &'a [T]) -> DenseVectors<'a, T> {
-            let k = case.shape.k();
             let x = DenseVectors::new(x);
-            if case.padded {
-                x.with_strides(Strides {
-                    row: k + 16,
-                    batch: 128 * (k + 16),
-                })
-            } else {
-                x
+            match case.padded {
+                true => x.with_strides(rows_of_128(case.shape.k() + 16)),
+                false => x,
             }
         }
         match self.activation {
             Activation::F16 => Vectors::F16(dense(self, &self.x16)),
             Activation::Bf16 => Vectors::Bf16(dense(self, &self.xb16)),
             Activation::F32 => Vectors::F32(dense(self, &self.x32)),
-            Activation::Nvfp4 => {
-                let global = match &self.per_vector {
-                    Some(globals) => VectorScale::PerVector(&globals[..]),
-                    None => VectorScale::Shared(self.x_global),
-                };
-                let x =
-                    Nvfp4Vectors::new(&self.x_codes[..], &self.x_scales[..], self.x_layout, global);
-                let (k, blocks) = (self.shape.k(), self.shape.blocks());
-                Vectors::Nvfp4(if self.padded {
-                    x.with_code_strides(Strides {
-                        row: k / 2 + 8,
-                        batch: 128 * (k / 2 + 8),
-                    })
-                    .with_scale_strides(Strides {
-                        row: blocks + 1,
-                        batch: match self.x_layout {
-                            ScaleLayout::Linear => 128 * (blocks + 1),
-                            ScaleLayout::Tiled128x4 => self.x_layout.bytes(128, blocks),
-                        },
-                    })
-                } else {
-                    x
-                })
-            }
+            Activation::Nvfp4 => Vectors::Nvfp4(self.nvfp4_vectors()),
         }
+    }
+
+    fn nvfp4_vectors(&self) -> Nvfp4Vectors<'_> {
+        let global = match &self.per_vector {
+            Some(globals) => VectorScale::PerVector(&globals[..]),
+            None => VectorScale::Shared(self.x_global),
+        };
+        let (codes, scales) = (&self.x_codes[..], &self.x_scales[..]);
+        let x = Nvfp4Vectors::new(codes, scales, self.x_layout, global);
+        if !self.padded {
+            return x;
+        }
+        let (k, blocks) = (self.shape.k(), self.shape.blocks());
+        let mut scale_strides = rows_of_128(blocks + 1);
+        if self.x_layout == ScaleLayout::Tiled128x4 {
+            scale_strides.batch = self.x_layout.bytes(128, blocks);
+        }
+        x.with_code_strides(rows_of_128(k / 2 + 8))
+            .with_scale_strides(scale_strides)
     }
 
     fn describe(&self) -> String {
@@ -197,21 +189,22 @@ impl Case {
     fn run(&self, implementation: Implementation, output: FloatType) -> Vec<f64> {
         // Canaries: every element must be written.
         let (w, x) = (self.weights(), self.vectors());
+        let gemv = |y: Output<'_>| gemv_with(implementation, &self.shape, &w, &x, y).unwrap();
         let count = self.shape.outputs();
         match output {
             FloatType::F16 => {
                 let mut y = vec![f16::NAN; count];
-                gemv_with(implementation, &self.shape, &w, &x, Output::f16(&mut y)).unwrap();
+                gemv(Output::f16(&mut y));
                 y.into_iter().map(f64::from).collect()
             }
             FloatType::Bf16 => {
                 let mut y = vec![bf16::NAN; count];
-                gemv_with(implementation, &self.shape, &w, &x, Output::bf16(&mut y)).unwrap();
+                gemv(Output::bf16(&mut y));
                 y.into_iter().map(f64::from).collect()
             }
             FloatType::F32 => {
                 let mut y = vec![f32::NAN; count];
-                gemv_with(implementation, &self.shape, &w, &x, Output::f32(&mut y)).unwrap();
+                gemv(Output::f32(&mut y));
                 y.into_iter().map(f64::from).collect()
             }
         }
@@ -318,12 +311,8 @@ fn every_number_of_vectors() {
         let shape = Shape::new(130, n, 272, 2).unwrap();
         for activation in Activation::ALL {
             let case = Case::new(shape, activation, Data::Exact, n as u64);
-            let truth: Vec<f64> = case
-                .reference()
-                .y
-                .iter()
-                .map(|&y| f64::from(y as f32))
-                .collect();
+            let truth = case.reference().y.into_iter();
+            let truth: Vec<f64> = truth.map(|y| f64::from(y as f32)).collect();
             for implementation in implementations() {
                 let got = case.run(implementation, FloatType::F32);
                 assert_eq!(got, truth, "{implementation} {}", case.describe());
@@ -343,28 +332,29 @@ fn every_code_and_every_scale() {
     let scales: Vec<u8> = (0..127).flat_map(|row| [row; 16]).collect();
     let x_codes: Vec<u8> = (0..16).flat_map(|block| [block * 0x11; 8]).collect();
     let x_scales: Vec<u8> = (0..16).map(|block| block * 8 + 3).collect();
-    let w = Weights::new(
-        &shape,
-        &codes,
-        &scales,
-        ScaleLayout::Linear,
-        GlobalScale::ONE,
-    )
-    .unwrap();
-    let x = Vectors::nvfp4(&x_codes, &x_scales, ScaleLayout::Linear, GlobalScale::ONE);
-    let truth = reference::gemv(&shape, &w, &x).unwrap();
+    let (linear, one) = (ScaleLayout::Linear, GlobalScale::ONE);
+    let w = Weights::new(&shape, &codes, &scales, linear, one).unwrap();
+    let x = Vectors::nvfp4(&x_codes, &x_scales, linear, one);
+    assert_inside_the_bound(&shape, &w, &x, Activation::Nvfp4);
+}
+
+/// f32 results of every implementation.
+fn assert_inside_the_bound(
+    shape: &Shape,
+    w: &Weights<'_>,
+    x: &Vectors<'_>,
+    activation: Activation,
+) {
+    let truth = reference::gemv(shape, w, x).unwrap();
     for implementation in implementations() {
-        let roundings = implementation.roundings(&shape, Activation::Nvfp4);
-        let mut y = vec![f32::NAN; 127];
-        gemv_with(implementation, &shape, &w, &x, Output::f32(&mut y)).unwrap();
-        for (i, &got) in y.iter().enumerate() {
-            let bound = error_bound(truth.y[i], truth.magnitude[i], roundings, FloatType::F32);
-            let error = (f64::from(got) - truth.y[i]).abs();
-            assert!(
-                error <= bound,
-                "{implementation}, row {i}: {got} for {}",
-                truth.y[i]
-            );
+        let roundings = implementation.roundings(shape, activation);
+        let mut got = vec![f32::NAN; shape.outputs()];
+        gemv_with(implementation, shape, w, x, Output::f32(&mut got)).unwrap();
+        for (i, got) in got.into_iter().enumerate() {
+            let y = truth.y[i];
+            let bound = error_bound(y, truth.magnitude[i], roundings, FloatType::F32);
+            let error = (f64::from(got) - y).abs();
+            assert!(error <= bound, "{implementation}, row {i}: {got} for {y}");
         }
     }
 }
@@ -403,30 +393,12 @@ fn tiny_and_huge_values_do_not_vanish_on_the_way() {
     let shape = Shape::gemv(4, 256, 1).unwrap();
     let codes = vec![0x72; 4 * 128];
     let scales = vec![0x01; 4 * 16];
-    let w = Weights::new(
-        &shape,
-        &codes,
-        &scales,
-        ScaleLayout::Linear,
-        GlobalScale::ONE,
-    )
-    .unwrap();
+    let (linear, one) = (ScaleLayout::Linear, GlobalScale::ONE);
+    let w = Weights::new(&shape, &codes, &scales, linear, one).unwrap();
     for x in [1e-37f32, 1e37] {
         let x = vec![x; 256];
         let x = Vectors::f32(&x);
-        let truth = reference::gemv(&shape, &w, &x).unwrap();
-        for implementation in implementations() {
-            let mut y = [f32::NAN; 4];
-            gemv_with(implementation, &shape, &w, &x, Output::f32(&mut y)).unwrap();
-            let roundings = implementation.roundings(&shape, Activation::F32);
-            let bound = error_bound(truth.y[0], truth.magnitude[0], roundings, FloatType::F32);
-            assert!(
-                (f64::from(y[0]) - truth.y[0]).abs() <= bound,
-                "{implementation}: {} for {}",
-                y[0],
-                truth.y[0]
-            );
-        }
+        assert_inside_the_bound(&shape, &w, &x, Activation::F32);
     }
 }
 
@@ -443,45 +415,38 @@ fn nothing_to_compute_succeeds() {
     }
 }
 
+/// The operand that the error says is too short.
+fn too_short(error: &Error) -> &str {
+    match error {
+        Error::BufferTooShort { operand, .. } => operand,
+        other => panic!("{other}"),
+    }
+}
+
 #[test]
 fn bad_input_is_refused_and_nothing_written() {
     let shape = Shape::new(129, 2, 48, 2).unwrap();
     let good = Case::new(shape, Activation::Nvfp4, Data::Exact, 6);
     let refuse = |w: &Weights<'_>, x: &Vectors<'_>, len: usize, shape: &Shape| {
-        let errors: Vec<Error> = implementations()
-            .map(|implementation| {
-                let mut y = vec![7.0f32; len];
-                let error =
-                    gemv_with(implementation, shape, w, x, Output::f32(&mut y)).unwrap_err();
-                assert!(
-                    y.iter().all(|&y| y == 7.0),
-                    "{implementation} wrote before {error}"
-                );
-                error
-            })
-            .collect();
-        // As text, because a NaN in an error is not equal to itself.
-        assert!(
-            errors
-                .iter()
-                .all(|error| error.to_string() == errors[0].to_string())
-        );
-        errors[0].clone()
+        let refused = |i: Implementation| {
+            let mut y = vec![7.0f32; len];
+            let error = gemv_with(i, shape, w, x, Output::f32(&mut y)).unwrap_err();
+            assert!(y.iter().all(|&y| y == 7.0), "{i} wrote before {error}");
+            error
+        };
+        let first = refused(Implementation::Portable);
+        for implementation in implementations() {
+            // As text, because a NaN in an error is not equal to itself.
+            let error = refused(implementation).to_string();
+            assert_eq!(error, first.to_string(), "{implementation}");
+        }
+        first
     };
     let len = shape.outputs();
     let (w, x) = (good.weights(), good.vectors());
 
     let error = refuse(&w, &x, len - 1, &shape);
-    assert!(
-        matches!(
-            error,
-            Error::BufferTooShort {
-                operand: "output",
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert_eq!(too_short(&error), "output");
 
     let other = Shape::new(129, 2, 64, 2).unwrap();
     let error = refuse(&w, &x, len, &other);
@@ -490,40 +455,13 @@ fn bad_input_is_refused_and_nothing_written() {
     fn dense<'a>(codes: &'a [u8], scales: &'a [u8], global: GlobalScale) -> Vectors<'a> {
         Vectors::nvfp4(codes, scales, ScaleLayout::Linear, global)
     }
+    let one = GlobalScale::ONE;
     let codes = [0x22; 96];
     let mut scales = [0x38; 12];
-    let error = refuse(
-        &w,
-        &dense(&codes[1..], &scales, GlobalScale::ONE),
-        len,
-        &shape,
-    );
-    assert!(
-        matches!(
-            error,
-            Error::BufferTooShort {
-                operand: "vector codes",
-                ..
-            }
-        ),
-        "{error}"
-    );
-    let error = refuse(
-        &w,
-        &dense(&codes, &scales[1..], GlobalScale::ONE),
-        len,
-        &shape,
-    );
-    assert!(
-        matches!(
-            error,
-            Error::BufferTooShort {
-                operand: "vector scales",
-                ..
-            }
-        ),
-        "{error}"
-    );
+    let error = refuse(&w, &dense(&codes[1..], &scales, one), len, &shape);
+    assert_eq!(too_short(&error), "vector codes");
+    let error = refuse(&w, &dense(&codes, &scales[1..], one), len, &shape);
+    assert_eq!(too_short(&error), "vector scales");
     for value in [0.0, -1.0, f32::NAN, f32::INFINITY] {
         let x = dense(&codes, &scales, GlobalScale::Multiplier(value));
         let error = refuse(&w, &x, len, &shape);
@@ -540,19 +478,16 @@ fn bad_input_is_refused_and_nothing_written() {
     let error = refuse(&tiny.unwrap(), &x, len, &shape);
     assert!(matches!(error, Error::GlobalScale { .. }), "{error}");
     scales[7] = 0x7f;
-    let error = refuse(&w, &dense(&codes, &scales, GlobalScale::ONE), len, &shape);
-    let (operand, batch, row, block) = ("vector scales", 1, 0, 1);
-    assert_eq!(
-        error,
-        Error::ScaleNan {
-            operand,
-            batch,
-            row,
-            block
-        }
-    );
+    let error = refuse(&w, &dense(&codes, &scales, one), len, &shape);
+    let nan = Error::ScaleNan {
+        operand: "vector scales",
+        batch: 1,
+        row: 0,
+        block: 1,
+    };
+    assert_eq!(error, nan);
     scales[7] = 0xb8;
-    let error = refuse(&w, &dense(&codes, &scales, GlobalScale::ONE), len, &shape);
+    let error = refuse(&w, &dense(&codes, &scales, one), len, &shape);
     assert!(
         matches!(error, Error::ScaleNegative { code: 0xb8, .. }),
         "{error}"
@@ -560,28 +495,15 @@ fn bad_input_is_refused_and_nothing_written() {
 
     let short = [1.0f32; 2 * 2 * 48 - 1];
     let error = refuse(&w, &Vectors::f32(&short), len, &shape);
-    assert!(
-        matches!(
-            error,
-            Error::BufferTooShort {
-                operand: "vectors",
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert_eq!(too_short(&error), "vectors");
 }
 
 #[test]
 fn implementations_are_named_and_what_is_absent_says_so() {
     assert!(Implementation::Portable.available());
     assert!(Implementation::best().available());
-    let case = Case::new(
-        Shape::gemv(1, 16, 1).unwrap(),
-        Activation::F32,
-        Data::Exact,
-        1,
-    );
+    let shape = Shape::gemv(1, 16, 1).unwrap();
+    let case = Case::new(shape, Activation::F32, Data::Exact, 1);
     for implementation in Implementation::ALL {
         let mut y = [7.0];
         let (w, x) = (case.weights(), case.vectors());

@@ -28,7 +28,7 @@ fn there_and_back() {
 }
 
 /// The tensors of a good file, to be spoilt one at a time.
-fn tensors() -> Vec<(String, NewTensor<'static>)> {
+fn tensors() -> Tensors {
     let p = sample();
     let own = |dtype, shape: &[usize], bytes: Vec<u8>| NewTensor {
         dtype,
@@ -48,73 +48,64 @@ fn tensors() -> Vec<(String, NewTensor<'static>)> {
     .collect()
 }
 
-/// What reading says after `spoil`. The file's name is always in it.
-fn message(spoil: impl FnOnce(&mut Vec<(String, NewTensor<'static>)>)) -> String {
+type Tensors = Vec<(String, NewTensor<'static>)>;
+
+/// Reading says all of this after `spoil`, and the file's name.
+fn says(expected: &[&str], spoil: impl FnOnce(&mut Tensors)) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("spoilt.safetensors");
     let mut tensors = tensors();
     spoil(&mut tensors);
     file::write(&path, tensors, None).unwrap();
     let message = Problem::read(&path).unwrap_err().to_string();
-    assert!(message.contains("spoilt.safetensors"), "{message}");
-    message
+    for part in expected.iter().chain(&["spoilt.safetensors"]) {
+        assert!(message.contains(part), "{message}");
+    }
 }
 
-fn tensor<'a>(
-    tensors: &'a mut [(String, NewTensor<'static>)],
-    name: &str,
-) -> &'a mut NewTensor<'static> {
+fn tensor<'a>(tensors: &'a mut Tensors, name: &str) -> &'a mut NewTensor<'static> {
     &mut tensors.iter_mut().find(|(n, _)| n == name).unwrap().1
 }
 
 #[test]
 fn wrong_tensors_are_named_with_what_was_expected() {
     for name in ["a", "sfa", "b", "sfb"] {
-        let says = message(|t| t.retain(|(n, _)| n != name));
-        assert!(says.contains(&format!("no tensor {name:?}")), "{says}");
-        let says = message(|t| tensor(t, name).dtype = Dtype::I8);
-        assert!(says.contains(&format!("tensor {name:?} is I8")), "{says}");
+        let missing = format!("no tensor {name:?}");
+        says(&[&missing], |t| t.retain(|(n, _)| n != name));
+        let other_type = format!("tensor {name:?} is I8");
+        says(&[&other_type], |t| tensor(t, name).dtype = Dtype::I8);
     }
-    let says = message(|t| tensor(t, "a").shape = vec![6, 24]);
-    assert!(
-        says.contains("is U8 [6, 24]; expected U8 [L, M, K/2]"),
-        "{says}"
-    );
-    let says = message(|t| tensor(t, "sfa").shape = vec![2, 9, 1]);
-    assert!(says.contains("expected F8_E4M3 [2, 3, 3]"), "{says}");
-    let says = message(|t| tensor(t, "b").shape = vec![2, 4, 12]);
-    assert!(says.contains("expected U8 [2, 4, 24]"), "{says}");
-    let says = message(|t| *tensor(t, "alpha") = NewTensor::f32(&[2], &[1.0, 1.0]));
-    assert!(says.contains("expected F32 [1] or [3]"), "{says}");
-    let says = message(|t| tensor(t, "c").shape = vec![2, 3, 2]);
-    assert!(says.contains("expected F64 [2, 2, 3]"), "{says}");
-    let says = message(|t| tensor(t, "a").shape = vec![2, 12, 6]);
-    assert!(says.contains("K = 12 is not a multiple of 16"), "{says}");
+    for (name, shape, expected) in [
+        ("a", &[6, 24][..], "is U8 [6, 24]; expected U8 [L, M, K/2]"),
+        ("sfa", &[2, 9, 1], "expected F8_E4M3 [2, 3, 3]"),
+        ("b", &[2, 4, 12], "expected U8 [2, 4, 24]"),
+        ("c", &[2, 3, 2], "expected F64 [2, 2, 3]"),
+        ("a", &[2, 12, 6], "K = 12 is not a multiple of 16"),
+    ] {
+        says(&[expected], |t| tensor(t, name).shape = shape.to_vec());
+    }
+    says(&["expected F32 [1] or [3]"], |t| {
+        *tensor(t, "alpha") = NewTensor::f32(&[2], &[1.0, 1.0]);
+    });
 }
 
 #[test]
 fn bad_content_is_named() {
-    let says = message(|t| tensor(t, "sfa").bytes.to_mut()[10] = 0x7f);
-    assert!(
-        says.contains("\"sfa\"") && says.contains("batch 1, row 0, block 1 is NaN"),
-        "{says}"
-    );
-    let says = message(|t| tensor(t, "sfb").bytes.to_mut()[4] = 0x80);
-    assert!(
-        says.contains("\"sfb\"") && says.contains("row 1, block 1 is negative"),
-        "{says}"
-    );
-    let says = message(|t| *tensor(t, "alpha") = NewTensor::f32(&[3], &[1.0, f32::NAN, 1.0]));
-    assert!(
-        says.contains("\"alpha\"") && says.contains("element 1"),
-        "{says}"
-    );
+    let nan = "batch 1, row 0, block 1 is NaN";
+    says(&["\"sfa\"", nan], |t| {
+        tensor(t, "sfa").bytes.to_mut()[10] = 0x7f;
+    });
+    let negative = "row 1, block 1 is negative";
+    says(&["\"sfb\"", negative], |t| {
+        tensor(t, "sfb").bytes.to_mut()[4] = 0x80;
+    });
+    says(&["\"alpha\"", "element 1"], |t| {
+        *tensor(t, "alpha") = NewTensor::f32(&[3], &[1.0, f32::NAN, 1.0]);
+    });
     for alpha in [-1.0, 0.0, 1e-40, f32::INFINITY] {
-        let says = message(|t| *tensor(t, "alpha") = NewTensor::f32(&[1], &[alpha]));
-        assert!(
-            says.contains("\"alpha\"") && says.contains("not usable as a scale"),
-            "{says}"
-        );
+        says(&["\"alpha\"", "not usable as a scale"], |t| {
+            *tensor(t, "alpha") = NewTensor::f32(&[1], &[alpha]);
+        });
     }
 }
 

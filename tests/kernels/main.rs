@@ -5,42 +5,134 @@
 //! `cargo xtask check simulator`, or `cargo test --test kernels -- --ignored long`, runs them.
 
 mod calls;
-mod direct;
-mod dot;
 mod entries;
 mod primitives;
-mod quantize;
 mod recorded;
-mod relayout;
-mod ring;
-mod stream;
 mod support;
-mod tcgen05;
 mod tile;
-mod tma;
+
+mod direct {
+    #[cfg(feature = "cuda")]
+    pub(crate) mod gpu;
+    pub(crate) mod refuse;
+    pub(crate) mod sim;
+}
+
+mod dot {
+    #[cfg(feature = "cuda")]
+    pub(crate) mod gpu;
+    pub(crate) mod refuse;
+    pub(crate) mod sim;
+}
+
+mod ring {
+    #[cfg(feature = "cuda")]
+    pub(crate) mod gpu;
+    pub(crate) mod refuse;
+    pub(crate) mod sim;
+}
+
+mod stream {
+    #[cfg(feature = "cuda")]
+    pub(crate) mod gpu;
+    pub(crate) mod refuse;
+    pub(crate) mod sim;
+}
+
+mod tcgen05 {
+    #[cfg(feature = "cuda")]
+    pub(crate) mod gpu;
+    pub(crate) mod refuse;
+    pub(crate) mod sim;
+}
+
+mod tma {
+    #[cfg(feature = "cuda")]
+    pub(crate) mod gpu;
+    pub(crate) mod refuse;
+    pub(crate) mod sim;
+}
+
+mod quantize {
+    #[cfg(feature = "cuda")]
+    pub(crate) mod gpu;
+    #[cfg(feature = "cuda")]
+    pub(crate) mod refuse;
+    pub(crate) mod sim;
+}
+
+mod relayout {
+    #[cfg(feature = "cuda")]
+    pub(crate) mod gpu;
+    #[cfg(feature = "cuda")]
+    pub(crate) mod refuse;
+    pub(crate) mod sim;
+}
 
 use std::process::ExitCode;
 
-#[cfg(feature = "cuda")]
-use recorded::gpu as recorded_on_a_gpu;
+use libtest_mimic::Trial;
 
-crate::gather![
-    calls,
-    direct,
-    dot,
-    entries,
-    primitives,
-    quantize,
-    recorded,
-    #[cfg(feature = "cuda")]
-    recorded_on_a_gpu,
-    relayout,
-    ring,
-    stream,
-    tcgen05,
-    tma
+/// Trials of a module.
+type Trials = fn() -> Vec<Trial>;
+
+const WITH_OR_WITHOUT_CUDA: &[Trials] = &[
+    calls::operands::trials,
+    calls::options::trials,
+    calls::refuse::trials,
+    direct::refuse::trials,
+    direct::sim::trials,
+    dot::refuse::trials,
+    dot::sim::trials,
+    entries::trials,
+    primitives::barriers::trials,
+    primitives::cluster::trials,
+    primitives::convert::trials,
+    primitives::copies::trials,
+    primitives::descriptors::trials,
+    primitives::encode::trials,
+    primitives::loads::trials,
+    primitives::mixed::trials,
+    primitives::shared::trials,
+    primitives::tensor::trials,
+    primitives::tensor_memory::trials,
+    quantize::sim::trials,
+    recorded::trials,
+    relayout::sim::trials,
+    ring::refuse::trials,
+    ring::sim::trials,
+    stream::refuse::trials,
+    stream::sim::trials,
+    tcgen05::refuse::trials,
+    tcgen05::sim::trials,
+    tma::refuse::trials,
+    tma::sim::trials,
+];
+
+#[cfg(not(feature = "cuda"))]
+const WITH_CUDA: &[Trials] = &[];
+
+#[cfg(feature = "cuda")]
+const WITH_CUDA: &[Trials] = &[
+    calls::device::trials,
+    calls::measure::trials,
+    calls::options::on_a_gpu::trials,
+    calls::refuse::without_a_gpu::trials,
+    calls::tune::trials,
+    direct::gpu::trials,
+    dot::gpu::trials,
+    quantize::gpu::trials,
+    quantize::refuse::trials,
+    recorded::gpu::trials,
+    relayout::gpu::trials,
+    relayout::refuse::trials,
+    ring::gpu::trials,
+    stream::gpu::trials,
+    tcgen05::gpu::trials,
+    tma::gpu::trials,
 ];
 
 fn main() -> ExitCode {
-    support::trial::run(trials())
+    let modules = WITH_OR_WITHOUT_CUDA.iter().chain(WITH_CUDA);
+    support::trial::run(modules.flat_map(|trials| trials()).collect())
 }

@@ -18,7 +18,12 @@ use crate::support::sim::Simulator;
 
 crate::trials! {
     host: every_recorded_call_is_listed;
-    simulator: direct_nvfp4, direct_f16, direct_bf16, direct_f32, dot;
+    simulator:
+        direct_nvfp4 = || replay(Activation::Nvfp4, false),
+        direct_f16 = || replay(Activation::F16, false),
+        direct_bf16 = || replay(Activation::Bf16, false),
+        direct_f32 = || replay(Activation::F32, false),
+        dot = || replay(Activation::Nvfp4, true);
 }
 
 #[cfg(feature = "cuda")]
@@ -224,26 +229,6 @@ fn same(got: &[u8], want: &[u8], size: usize) -> Result<(), String> {
         &got[first * size..][..size],
         &want[first * size..][..size],
     ))
-}
-
-fn direct_nvfp4() {
-    replay(Activation::Nvfp4, false);
-}
-
-fn direct_f16() {
-    replay(Activation::F16, false);
-}
-
-fn direct_bf16() {
-    replay(Activation::Bf16, false);
-}
-
-fn direct_f32() {
-    replay(Activation::F32, false);
-}
-
-fn dot() {
-    replay(Activation::Nvfp4, true);
 }
 
 fn every_recorded_call_is_listed() {

@@ -12,7 +12,7 @@ use nvfp4_gemv::{
     gemv_on_device,
 };
 
-use crate::support::device::Uploaded;
+use crate::support::device::{Uploaded, into};
 use crate::support::gpu::{Gpu, alone};
 
 crate::trials! {
@@ -114,21 +114,18 @@ fn prepared_calls_give_the_bits_of_others() {
         let (w, x) = (uploaded.weights(), uploaded.vectors());
         for options in kernels(&gpu, &shape) {
             let mut y = poisoned(&gpu, &shape);
-            let output = Output::F32(y.as_view_mut());
-            let choice = gemv_on_device(stream, &shape, &w, &x, output, &options).unwrap();
+            let choice = gemv_on_device(stream, &shape, &w, &x, into(&mut y), &options).unwrap();
             let expected = bits(&gpu, &y);
 
             let mut y = poisoned(&gpu, &shape);
-            let output = Output::F32(y.as_view_mut());
             let prepared =
-                PreparedGemvOnDevice::new(stream, &shape, &w, &x, output, &options).unwrap();
+                PreparedGemvOnDevice::new(stream, &shape, &w, &x, into(&mut y), &options).unwrap();
             assert_eq!(*prepared.choice(), choice);
             assert!(numbers(&gpu, &y).iter().all(|y| y.is_nan()));
             for _ in 0..3 {
                 let poison = vec![f32::NAN; shape.outputs()];
                 stream.memcpy_htod(&poison, &mut y).unwrap();
-                let output = Output::F32(y.as_view_mut());
-                prepared.launch(stream, &w, &x, output).unwrap();
+                prepared.launch(stream, &w, &x, into(&mut y)).unwrap();
                 assert_eq!(bits(&gpu, &y), expected, "{shape} {choice:?}");
             }
         }
@@ -146,16 +143,15 @@ fn vectors_may_change_and_addresses_may_not() {
     let mut y = poisoned(&gpu, &shape);
     let prepared = {
         let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
-        let output = Output::F32(y.as_view_mut());
         let options = Options::new();
-        PreparedGemvOnDevice::new(stream, &shape, &weights, &vectors, output, &options).unwrap()
+        let (w, x) = (&weights, &vectors);
+        PreparedGemvOnDevice::new(stream, &shape, w, x, into(&mut y), &options).unwrap()
     };
     let mut results = Vec::new();
     for value in [1.0, 2.0] {
         stream.memcpy_htod(&vec![value; shape.k()], &mut x).unwrap();
-        let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
-        let output = Output::F32(y.as_view_mut());
-        prepared.launch(stream, &weights, &vectors, output).unwrap();
+        let x = Vectors::F32(DenseVectors::new(x.as_view()));
+        prepared.launch(stream, &weights, &x, into(&mut y)).unwrap();
         results.push(numbers(&gpu, &y));
     }
     let doubled: Vec<f64> = results[0].iter().map(|y| 2.0 * y).collect();
@@ -169,25 +165,14 @@ fn vectors_may_change_and_addresses_may_not() {
     let other_x = gpu.upload(&vec![0.0f32; shape.k()]);
     let mut other_y = poisoned(&gpu, &shape);
     let [right, wrong] = [&x, &other_x].map(|x| Vectors::F32(DenseVectors::new(x.as_view())));
-    let output = Output::F32(y.as_view_mut());
-    assert_eq!(
-        refused(prepared.launch(stream, &weights, &wrong, output)),
-        "vectors"
-    );
-    let output = Output::F32(y.as_view_mut());
-    assert_eq!(
-        refused(prepared.launch(stream, &other_weights, &right, output)),
-        "weights"
-    );
-    let output = Output::F32(other_y.as_view_mut());
-    assert_eq!(
-        refused(prepared.launch(stream, &weights, &right, output)),
-        "outputs"
-    );
-    assert!(
-        numbers(&gpu, &other_y).iter().all(|y| y.is_nan()),
-        "nothing was launched"
-    );
+    let result = prepared.launch(stream, &weights, &wrong, into(&mut y));
+    assert_eq!(refused(result), "vectors");
+    let result = prepared.launch(stream, &other_weights, &right, into(&mut y));
+    assert_eq!(refused(result), "weights");
+    let result = prepared.launch(stream, &weights, &right, into(&mut other_y));
+    assert_eq!(refused(result), "outputs");
+    let launched = numbers(&gpu, &other_y).iter().any(|y| !y.is_nan());
+    assert!(!launched);
 }
 
 fn a_launch_allocates_nothing() {
@@ -200,13 +185,11 @@ fn a_launch_allocates_nothing() {
         let (w, x) = (uploaded.weights(), uploaded.vectors());
         for options in kernels(&gpu, &shape) {
             let mut y = poisoned(&gpu, &shape);
-            let output = Output::F32(y.as_view_mut());
             let prepared =
-                PreparedGemvOnDevice::new(stream, &shape, &w, &x, output, &options).unwrap();
+                PreparedGemvOnDevice::new(stream, &shape, &w, &x, into(&mut y), &options).unwrap();
             let before = ALLOCATIONS.get();
             for _ in 0..10 {
-                let output = Output::F32(y.as_view_mut());
-                prepared.launch(stream, &w, &x, output).unwrap();
+                prepared.launch(stream, &w, &x, into(&mut y)).unwrap();
             }
             assert_eq!(ALLOCATIONS.get(), before, "{:?}", prepared.choice());
         }
@@ -225,15 +208,13 @@ fn replayed_from_a_graph() {
     for options in kernels(&gpu, &shape) {
         for prepare in [false, true] {
             let mut y = poisoned(&gpu, &shape);
-            let prepared = {
-                let output = Output::F32(y.as_view_mut());
-                PreparedGemvOnDevice::new(stream, &shape, &w, &x, output, &options).unwrap()
-            };
+            let prepared =
+                PreparedGemvOnDevice::new(stream, &shape, &w, &x, into(&mut y), &options).unwrap();
             let graph = gpu.capture(|| {
-                let output = Output::F32(y.as_view_mut());
+                let y = into(&mut y);
                 match prepare {
-                    true => prepared.launch(stream, &w, &x, output),
-                    false => gemv_on_device(stream, &shape, &w, &x, output, &options).map(drop),
+                    true => prepared.launch(stream, &w, &x, y),
+                    false => gemv_on_device(stream, &shape, &w, &x, y, &options).map(drop),
                 }
                 .unwrap();
             });
@@ -268,11 +249,10 @@ fn prepared_by_several_threads() {
                 for turn in 0..20 {
                     let options = &all[(i + turn) % all.len()];
                     let mut y = poisoned(gpu, &shape);
-                    let output = Output::F32(y.as_view_mut());
                     let prepared =
-                        PreparedGemvOnDevice::new(stream, &shape, &w, &x, output, options).unwrap();
-                    let output = Output::F32(y.as_view_mut());
-                    prepared.launch(stream, &w, &x, output).unwrap();
+                        PreparedGemvOnDevice::new(stream, &shape, &w, &x, into(&mut y), options)
+                            .unwrap();
+                    prepared.launch(stream, &w, &x, into(&mut y)).unwrap();
                     assert_eq!(numbers(gpu, &y), truth.y, "{:?}", prepared.choice());
                 }
             });
@@ -285,18 +265,15 @@ fn nothing_to_compute_is_nothing_to_launch() {
     let stream = &gpu.stream;
     let shape = Shape::new(0, 1, 64, 1).unwrap();
     let (codes, scales) = (gpu.upload(&[0u8; 16]), gpu.upload(&[0x38u8; 16]));
-    let x = gpu.upload(&[1.0f32; 64]);
+    let ones = gpu.upload(&[1.0f32; 64]);
     let mut y = gpu.upload(&[f32::NAN; 1]);
-    let weights = linear_weights(&shape, &codes, 0, &scales, 0).unwrap();
-    let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
+    let w = linear_weights(&shape, &codes, 0, &scales, 0).unwrap();
+    let x = Vectors::F32(DenseVectors::new(ones.as_view()));
     let options = Options::new();
-    let output = Output::F32(y.as_view_mut());
-    gemv_on_device(stream, &shape, &weights, &vectors, output, &options).unwrap();
-    let output = Output::F32(y.as_view_mut());
+    gemv_on_device(stream, &shape, &w, &x, into(&mut y), &options).unwrap();
     let prepared =
-        PreparedGemvOnDevice::new(stream, &shape, &weights, &vectors, output, &options).unwrap();
-    let output = Output::F32(y.as_view_mut());
-    prepared.launch(stream, &weights, &vectors, output).unwrap();
+        PreparedGemvOnDevice::new(stream, &shape, &w, &x, into(&mut y), &options).unwrap();
+    prepared.launch(stream, &w, &x, into(&mut y)).unwrap();
     assert!(numbers(&gpu, &y)[0].is_nan());
 }
 
@@ -355,18 +332,16 @@ fn with_events_that_order_streams() {
     let weights = linear_weights(&shape, &codes, 0, &scales, 0).unwrap();
     let mut x = streams[0].clone_htod(&vec![1.0f32; 2048]).unwrap();
     let mut y = streams[0].alloc_zeros::<f32>(2048).unwrap();
+    let options = Options::new();
     // Each layer multiplies by 2048, on the other stream.
     for layer in 0..6 {
         let stream = &streams[layer % 2];
         let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
-        let output = Output::F32(y.as_view_mut());
-        gemv_on_device(stream, &shape, &weights, &vectors, output, &Options::new()).unwrap();
+        gemv_on_device(stream, &shape, &weights, &vectors, into(&mut y), &options).unwrap();
         std::mem::swap(&mut x, &mut y);
     }
-    assert_eq!(
-        streams[1].clone_dtoh(&x).unwrap(),
-        vec![2048f32.powi(6); 2048]
-    );
+    let x = streams[1].clone_dtoh(&x).unwrap();
+    assert_eq!(x, [2048f32.powi(6); 2048]);
 }
 
 /// What one layer writes, the next one reads: chained launches give the bits of others.
@@ -487,8 +462,7 @@ fn memory_of_another_context() {
     let options = Options::new();
     let mut call = |weights: &Uploaded, vectors: &Uploaded| {
         let (w, x) = (weights.weights(), vectors.vectors());
-        let output = Output::F32(y.as_view_mut());
-        gemv_on_device(&gpu.stream, &shape, &w, &x, output, &options).map(drop)
+        gemv_on_device(&gpu.stream, &shape, &w, &x, into(&mut y), &options).map(drop)
     };
     let refused = |result| match result {
         Err(Error::WrongContext { operand }) => operand,
@@ -499,11 +473,9 @@ fn memory_of_another_context() {
     assert_eq!(call(&here, &here), Ok(()));
     let prepared = {
         let (w, x) = (here.weights(), here.vectors());
-        let output = Output::F32(y.as_view_mut());
-        PreparedGemvOnDevice::new(&gpu.stream, &shape, &w, &x, output, &options).unwrap()
+        PreparedGemvOnDevice::new(&gpu.stream, &shape, &w, &x, into(&mut y), &options).unwrap()
     };
-    let output = Output::F32(y.as_view_mut());
     let (w, x) = (here.weights(), here.vectors());
-    let elsewhere = prepared.launch(&other.stream, &w, &x, output);
+    let elsewhere = prepared.launch(&other.stream, &w, &x, into(&mut y));
     assert_eq!(refused(elsewhere), "prepared call");
 }

@@ -2,30 +2,11 @@
 //! kernel it is.
 
 #[cfg(feature = "cuda")]
-mod device;
+pub(crate) mod device;
 #[cfg(feature = "cuda")]
-mod measure;
-mod operands;
-mod options;
-mod refuse;
+pub(crate) mod measure;
+pub(crate) mod operands;
+pub(crate) mod options;
+pub(crate) mod refuse;
 #[cfg(feature = "cuda")]
-mod tune;
-
-#[cfg(feature = "cuda")]
-use {options::on_a_gpu, refuse::without_a_gpu};
-
-crate::gather![
-    #[cfg(feature = "cuda")]
-    device,
-    #[cfg(feature = "cuda")]
-    measure,
-    #[cfg(feature = "cuda")]
-    on_a_gpu,
-    operands,
-    options,
-    refuse,
-    #[cfg(feature = "cuda")]
-    tune,
-    #[cfg(feature = "cuda")]
-    without_a_gpu,
-];
+pub(crate) mod tune;

@@ -30,15 +30,12 @@ fn gemv(
     vectors: &Vectors<'_>,
     output: Output<'_>,
 ) -> nvfp4_gemv::Result<Choice> {
-    nvfp4_gemv::gemv(
-        shape,
-        weights,
-        vectors,
-        output,
-        &Options::new().without_environment(),
-    )
+    let options = Options::new().without_environment();
+    nvfp4_gemv::gemv(shape, weights, vectors, output, &options)
 }
 
+const LINEAR: ScaleLayout = ScaleLayout::Linear;
+const TILED: ScaleLayout = ScaleLayout::Tiled128x4;
 const M: usize = 130;
 const K: usize = 80;
 const L: usize = 2;
@@ -61,10 +58,8 @@ fn weights_error(codes: &[u8], scales: &[u8], layout: ScaleLayout, global: Globa
 }
 
 fn short_codes() {
-    let codes = codes();
-    let scales = scales(ScaleLayout::Linear);
-    let short = &codes[..codes.len() - 1];
-    let error = weights_error(short, &scales, ScaleLayout::Linear, GlobalScale::ONE);
+    let (codes, scales) = (codes(), scales(LINEAR));
+    let error = weights_error(&codes[1..], &scales, LINEAR, GlobalScale::ONE);
     assert_eq!(
         error.to_string(),
         "weight codes: 10399 bytes are too short, the shape needs 10400"
@@ -84,61 +79,59 @@ fn short_scales_name_the_padding_of_the_layout() {
         let says_padding = error
             .to_string()
             .contains("130 rows to 256, 5 scales a row to 8");
-        assert_eq!(says_padding, layout == ScaleLayout::Tiled128x4, "{error}");
+        assert_eq!(says_padding, layout == TILED, "{error}");
     }
 }
 
 fn a_layout_that_contradicts_the_length() {
-    let [linear, tiled] = ScaleLayout::ALL;
-    for (tagged, is) in [(linear, tiled), (tiled, linear)] {
-        let error = weights_error(&codes(), &scales(is), tagged, GlobalScale::ONE);
-        assert_eq!(
-            error,
-            Error::LayoutContradiction {
-                operand: "weight scales",
-                tagged,
-                needed: scales(tagged).len(),
-                got: scales(is).len(),
-                fits: is,
-            }
-        );
+    for (tagged, fits) in [(LINEAR, TILED), (TILED, LINEAR)] {
+        let error = weights_error(&codes(), &scales(fits), tagged, GlobalScale::ONE);
+        let contradiction = Error::LayoutContradiction {
+            operand: "weight scales",
+            tagged,
+            needed: scales(tagged).len(),
+            got: scales(fits).len(),
+            fits,
+        };
+        assert_eq!(error, contradiction);
     }
 }
 
 fn bad_scales_are_named_by_batch_row_and_block() {
     for layout in ScaleLayout::ALL {
         for (batch, row, block) in [(0, 0, 0), (0, 127, 4), (1, 129, 3)] {
-            let mut scales = scales(layout);
             let at = batch * layout.bytes(M, BLOCKS) + layout.offset(row, block, BLOCKS);
-            for code in [0x7f, 0xff] {
+            let error = |code| {
+                let mut scales = scales(layout);
                 scales[at] = code;
-                let error = weights_error(&codes(), &scales, layout, GlobalScale::ONE);
-                let operand = "weight scales";
-                assert_eq!(
-                    error,
-                    Error::ScaleNan {
-                        operand,
-                        batch,
-                        row,
-                        block
-                    }
-                );
+                weights_error(&codes(), &scales, layout, GlobalScale::ONE)
+            };
+            let operand = "weight scales";
+            for code in [0x7f, 0xff] {
+                let nan = Error::ScaleNan {
+                    operand,
+                    batch,
+                    row,
+                    block,
+                };
+                assert_eq!(error(code), nan);
             }
             for code in [0x80, 0xb8, 0xfe] {
-                scales[at] = code;
-                let error = weights_error(&codes(), &scales, layout, GlobalScale::ONE);
-                assert!(
-                    matches!(error, Error::ScaleNegative { batch: b, row: r, block: j, code: c, .. }
-                        if (b, r, j, c) == (batch, row, block, code)),
-                    "{error}"
-                );
+                let negative = Error::ScaleNegative {
+                    operand,
+                    batch,
+                    row,
+                    block,
+                    code,
+                };
+                assert_eq!(error(code), negative);
             }
         }
     }
 }
 
 fn padding_of_the_scales_may_hold_anything() {
-    let layout = ScaleLayout::Tiled128x4;
+    let layout = TILED;
     let mut scales = vec![0xff; shape().weight_scale_bytes(layout)];
     for batch in 0..L {
         for row in 0..M {
@@ -152,29 +145,21 @@ fn padding_of_the_scales_may_hold_anything() {
 }
 
 fn global_scales() {
-    let linear = ScaleLayout::Linear;
+    let (codes, scales) = (codes(), scales(LINEAR));
     for value in [0.0, -0.0, -1.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         for global in [GlobalScale::Multiplier(value), GlobalScale::Divisor(value)] {
-            let error = weights_error(&codes(), &scales(linear), linear, global);
-            assert!(
-                matches!(
-                    error,
-                    Error::GlobalScale {
-                        operand: "weight global scale",
-                        ..
-                    }
-                ),
-                "{error}"
-            );
+            match weights_error(&codes, &scales, LINEAR, global) {
+                Error::GlobalScale { operand, .. } => assert_eq!(operand, "weight global scale"),
+                other => panic!("{other}"),
+            }
         }
     }
 }
 
 fn row_alphas() {
-    let (codes, scales) = (codes(), scales(ScaleLayout::Linear));
+    let (codes, scales) = (codes(), scales(LINEAR));
     let with = |alpha: &[f32]| {
-        let linear = ScaleLayout::Linear;
-        Weights::new(&shape(), &codes, &scales, linear, GlobalScale::ONE)
+        Weights::new(&shape(), &codes, &scales, LINEAR, GlobalScale::ONE)
             .unwrap()
             .with_row_alpha(alpha)
             .map(drop)
@@ -197,17 +182,18 @@ fn row_alphas() {
     }
 }
 
+/// The operand that the error says is too short.
+fn too_short(error: &Error) -> &str {
+    match error {
+        Error::BufferTooShort { operand, .. } => operand,
+        other => panic!("{other}"),
+    }
+}
+
 /// Calls with valid weights and poisoned output; a refused call must not have written.
 fn refusal(x: &Vectors<'_>, outputs: usize) -> Error {
-    let (codes, scales) = (codes(), scales(ScaleLayout::Linear));
-    let weights = Weights::new(
-        &shape(),
-        &codes,
-        &scales,
-        ScaleLayout::Linear,
-        GlobalScale::ONE,
-    )
-    .unwrap();
+    let (codes, scales) = (codes(), scales(LINEAR));
+    let weights = Weights::new(&shape(), &codes, &scales, LINEAR, GlobalScale::ONE).unwrap();
     let mut y = vec![f32::NAN; outputs];
     let error = gemv(&shape(), &weights, x, Output::f32(&mut y)).unwrap_err();
     assert!(y.iter().all(|y| y.is_nan()), "refused and written: {error}");
@@ -218,27 +204,9 @@ fn short_outputs_and_vectors() {
     let outputs = shape().outputs();
     let x = vec![1.0; shape().vector_elements()];
     let error = refusal(&Vectors::f32(&x), outputs - 1);
-    assert!(
-        matches!(
-            error,
-            Error::BufferTooShort {
-                operand: "output",
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert_eq!(too_short(&error), "output");
     let error = refusal(&Vectors::f32(&x[1..]), outputs);
-    assert!(
-        matches!(
-            error,
-            Error::BufferTooShort {
-                operand: "vectors",
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert_eq!(too_short(&error), "vectors");
 }
 
 fn nvfp4<'a>(codes: &'a [u8], scales: &'a [u8], layout: ScaleLayout) -> Nvfp4Vectors<'a> {
@@ -249,74 +217,33 @@ fn nvfp4_vectors() {
     let outputs = shape().outputs();
     let rows = L * 2;
     let (codes, linear) = (vec![0x22; rows * K / 2], vec![0x38; rows * BLOCKS]);
-    let tiled = vec![0x38; L * ScaleLayout::Tiled128x4.bytes(2, BLOCKS)];
-    let good = |layout| match layout {
-        ScaleLayout::Linear => nvfp4(&codes, &linear, layout),
-        ScaleLayout::Tiled128x4 => nvfp4(&codes, &tiled, layout),
-    };
+    let tiled = vec![0x38; L * TILED.bytes(2, BLOCKS)];
+    let refused = |x: Nvfp4Vectors<'_>| refusal(&Vectors::Nvfp4(x), outputs);
 
-    let error = refusal(
-        &Vectors::Nvfp4(nvfp4(&codes[1..], &linear, ScaleLayout::Linear)),
-        outputs,
-    );
-    assert!(
-        matches!(
-            error,
-            Error::BufferTooShort {
-                operand: "vector codes",
-                ..
-            }
-        ),
-        "{error}"
-    );
-    let error = refusal(
-        &Vectors::Nvfp4(nvfp4(&codes, &linear[1..], ScaleLayout::Linear)),
-        outputs,
-    );
-    assert!(
-        matches!(
-            error,
-            Error::BufferTooShort {
-                operand: "vector scales",
-                ..
-            }
-        ),
-        "{error}"
-    );
-    let error = refusal(
-        &Vectors::Nvfp4(nvfp4(&codes, &tiled[1..], ScaleLayout::Tiled128x4)),
-        outputs,
-    );
+    let error = refused(nvfp4(&codes[1..], &linear, LINEAR));
+    assert_eq!(too_short(&error), "vector codes");
+    let error = refused(nvfp4(&codes, &linear[1..], LINEAR));
+    assert_eq!(too_short(&error), "vector scales");
+    let error = refused(nvfp4(&codes, &tiled[1..], TILED));
     assert!(error.to_string().contains("padded"), "{error}");
-    let error = refusal(
-        &Vectors::Nvfp4(nvfp4(&codes, &tiled, ScaleLayout::Linear)),
-        outputs,
-    );
-    assert!(
-        matches!(error, Error::LayoutContradiction { .. }),
-        "{error}"
-    );
+    let error = refused(nvfp4(&codes, &tiled, LINEAR));
+    let contradiction = matches!(error, Error::LayoutContradiction { .. });
+    assert!(contradiction, "{error}");
 
     let strides = |row, batch| Strides { row, batch };
+    let x = || nvfp4(&codes, &linear, LINEAR);
+    let of_atoms = nvfp4(&codes, &tiled, TILED);
+    let small_codes = strides(K / 2 - 8, K);
+    let small_batches = strides(K / 2, K - 8);
+    let small_scales = strides(BLOCKS - 1, 2 * BLOCKS);
+    let small_atoms = strides(0, 128 * 8 - 1);
     for (vectors, operand) in [
-        (
-            good(ScaleLayout::Linear).with_code_strides(strides(K / 2 - 8, K)),
-            "vector codes",
-        ),
-        (
-            good(ScaleLayout::Linear).with_code_strides(strides(K / 2, K - 8)),
-            "vector codes",
-        ),
-        (
-            good(ScaleLayout::Linear).with_scale_strides(strides(BLOCKS - 1, 2 * BLOCKS)),
-            "vector scales",
-        ),
-        (
-            good(ScaleLayout::Tiled128x4).with_scale_strides(strides(0, 128 * 8 - 1)),
-            "vector scales",
-        ),
+        (x().with_code_strides(small_codes), "vector codes"),
+        (x().with_code_strides(small_batches), "vector codes"),
+        (x().with_scale_strides(small_scales), "vector scales"),
+        (of_atoms.with_scale_strides(small_atoms), "vector scales"),
     ] {
-        let error = refusal(&Vectors::Nvfp4(vectors), outputs);
+        let error = refused(vectors);
         assert!(
             matches!(error, Error::StrideTooSmall { operand: o, .. } if o == operand),
             "{error}"
@@ -325,49 +252,30 @@ fn nvfp4_vectors() {
 
     let mut bad = linear.clone();
     bad[3 * BLOCKS + 2] = 0x7f;
-    let error = refusal(
-        &Vectors::Nvfp4(nvfp4(&codes, &bad, ScaleLayout::Linear)),
-        outputs,
-    );
-    assert_eq!(
-        error,
-        Error::ScaleNan {
-            operand: "vector scales",
-            batch: 1,
-            row: 1,
-            block: 2
-        }
-    );
+    let nan = Error::ScaleNan {
+        operand: "vector scales",
+        batch: 1,
+        row: 1,
+        block: 2,
+    };
+    assert_eq!(refused(nvfp4(&codes, &bad, LINEAR)), nan);
 
+    let three = VectorScale::PerVector(&[1.0; 3][..]);
+    let error = refused(Nvfp4Vectors::new(&codes[..], &linear[..], LINEAR, three));
+    assert!(
+        matches!(error, Error::BufferTooShort { got, needed, .. } if (got, needed) == (3, 4)),
+        "{error}"
+    );
     for value in [0.0, -1.0, f32::NAN, f32::INFINITY] {
         let globals = [1.0, 1.0, value, 1.0];
         for global in [
             VectorScale::Shared(GlobalScale::Divisor(value)),
             VectorScale::PerVector(&globals[..]),
         ] {
-            let x = Nvfp4Vectors::new(&codes[..], &linear[..], ScaleLayout::Linear, global);
-            let error = refusal(&Vectors::Nvfp4(x), outputs);
+            let error = refused(Nvfp4Vectors::new(&codes[..], &linear[..], LINEAR, global));
             assert!(matches!(error, Error::GlobalScale { .. }), "{error}");
         }
     }
-    let short = Nvfp4Vectors::new(
-        &codes[..],
-        &linear[..],
-        ScaleLayout::Linear,
-        VectorScale::PerVector(&[1.0; 3][..]),
-    );
-    let error = refusal(&Vectors::Nvfp4(short), outputs);
-    assert!(
-        matches!(
-            error,
-            Error::BufferTooShort {
-                got: 3,
-                needed: 4,
-                ..
-            }
-        ),
-        "{error}"
-    );
 }
 
 fn small_strides_of_dense_vectors() {
@@ -380,9 +288,8 @@ fn small_strides_of_dense_vectors() {
 }
 
 fn weights_of_another_shape() {
-    let (codes, scales) = (codes(), scales(ScaleLayout::Linear));
-    let linear = ScaleLayout::Linear;
-    let weights = Weights::new(&shape(), &codes, &scales, linear, GlobalScale::ONE).unwrap();
+    let (codes, scales) = (codes(), scales(LINEAR));
+    let weights = Weights::new(&shape(), &codes, &scales, LINEAR, GlobalScale::ONE).unwrap();
     let other = Shape::new(M + 1, 2, K, L).unwrap();
     let x = vec![1.0; other.vector_elements()];
     let mut y = vec![0.0; other.outputs()];
@@ -397,7 +304,7 @@ fn weights_of_another_shape() {
 
 proptest! {
     /// Any lengths and strides: a result or an error.
-        fn nothing_panics(
+    fn nothing_panics(
         (m, n, blocks, l) in (0usize..9, 1usize..4, 1usize..6, 0usize..3),
         lengths in prop::array::uniform5(0usize..600),
         strides in prop::array::uniform4(prop_oneof![0usize..300, Just(usize::MAX), Just(usize::MAX / 2), Just(1 << 40)]),

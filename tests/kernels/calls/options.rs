@@ -3,6 +3,7 @@
 
 use nvfp4_gemv::dispatch::measured::{Chained, Entry, GpuModel, Machine, Measurements, Timed};
 use nvfp4_gemv::kernel::{DirectConfig, DotConfig, Job, RingConfig};
+use nvfp4_gemv::problem::Problem;
 use nvfp4_gemv::{
     Activation, Config, Error, GemvPath, Gpu, Kernel, Operands, Options, Refusal, ScaleLayout,
     Shape, Target, select,
@@ -223,9 +224,8 @@ impl Asked {
     }
 }
 
-fn on_hopper() {
-    let gpu = Gpu::of_compute_capability((9, 0), IMAGES);
-    let machine = Machine {
+fn machine(gpu: &Gpu) -> Machine {
+    Machine {
         gpu: GpuModel {
             name: gpu.name.clone(),
             compute_capability: gpu.compute_capability,
@@ -234,17 +234,22 @@ fn on_hopper() {
         driver: "13.0".into(),
         crate_version: "0".into(),
         kernels: "0".into(),
-    };
-    let tables = Tables::new(&machine);
+    }
+}
+
+fn truth(problem: &Problem) -> Vec<f32> {
+    let truth = problem.reference().unwrap().y.into_iter();
+    truth.map(|y| y as f32).collect()
+}
+
+fn on_hopper() {
+    let gpu = Gpu::of_compute_capability((9, 0), IMAGES);
+    let tables = Tables::new(&machine(&gpu));
     let mut chosen = 0;
     for asked in every() {
         let (shape, operands) = (shape(), operands());
-        let choice = select(
-            &shape,
-            &operands,
-            Target::Gpu(&gpu),
-            &asked.options(&tables),
-        );
+        let options = asked.options(&tables);
+        let choice = select(&shape, &operands, Target::Gpu(&gpu), &options);
         let choice = choice.map(|choice| {
             chosen += 1;
             assert!(!choice.reason.to_string().is_empty());
@@ -261,32 +266,15 @@ fn on_hopper() {
 
 /// On the host only the CPU path is there. Measurements are of GPUs, and chains are too: they change nothing.
 fn on_the_host() {
-    use nvfp4_gemv::problem::Problem;
     use nvfp4_gemv::{Output, PreparedGemv, gemv};
-    let machine = Machine {
-        gpu: GpuModel {
-            name: "none".into(),
-            compute_capability: (9, 0),
-            multiprocessors: 1,
-        },
-        driver: "none".into(),
-        crate_version: "0".into(),
-        kernels: "0".into(),
-    };
-    let tables = Tables::new(&machine);
+    let tables = Tables::new(&machine(&Gpu::of_compute_capability((9, 0), IMAGES)));
     let problem = Problem::integers(Shape::gemv(3, 64, 2).unwrap(), 1);
     let (w, x) = (
         problem.weights(ScaleLayout::Linear).unwrap(),
         problem.vectors(ScaleLayout::Linear).unwrap(),
     );
     let (weights, vectors) = (w.view().unwrap(), x.view());
-    let truth: Vec<f32> = problem
-        .reference()
-        .unwrap()
-        .y
-        .iter()
-        .map(|&y| y as f32)
-        .collect();
+    let truth = truth(&problem);
     let mut computed = 0;
     for asked in every() {
         let (options, shape) = (asked.options(&tables), &problem.shape);
@@ -335,17 +323,33 @@ fn on_the_host() {
 
 /// The same table where things are launched.
 #[cfg(feature = "cuda")]
-pub(super) mod on_a_gpu {
-    use nvfp4_gemv::problem::Problem;
+pub(crate) mod on_a_gpu {
     use nvfp4_gemv::raw::{self, PreparedRawGemv};
-    use nvfp4_gemv::{Output, PreparedGemvOnDevice, gemv_on_device, tune};
+    use nvfp4_gemv::{PreparedGemvOnDevice, gemv_on_device, tune};
 
     use super::*;
-    use crate::support::device::Uploaded;
+    use crate::support::device::{Uploaded, into};
     use crate::support::gpu::Gpu;
 
     crate::trials! {
         gpu: at_all_levels;
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Level {
+        Call,
+        Prepared,
+        Address,
+        PreparedAddress,
+    }
+
+    impl Level {
+        const ALL: [Self; 4] = [
+            Self::Call,
+            Self::Prepared,
+            Self::Address,
+            Self::PreparedAddress,
+        ];
     }
 
     fn at_all_levels() {
@@ -353,13 +357,7 @@ pub(super) mod on_a_gpu {
         let stream = &gpu.stream;
         let tables = Tables::new(&tune::machine(&gpu.info).unwrap());
         let problem = Problem::integers(shape(), 3);
-        let truth: Vec<f32> = problem
-            .reference()
-            .unwrap()
-            .y
-            .iter()
-            .map(|&y| y as f32)
-            .collect();
+        let truth = truth(&problem);
         let linear = ScaleLayout::Linear;
         let uploaded = Uploaded::new(&gpu, &problem, linear, linear, false);
         let (weights, vectors) = (uploaded.weights(), uploaded.vectors());
@@ -374,45 +372,38 @@ pub(super) mod on_a_gpu {
                 let choice = expected.clone();
                 asked.on_hopper(&choice.map(|c| (c.kernel().unwrap(), c.config.unwrap())));
             }
-            let mut results = Vec::new();
-            stream.memcpy_htod(&poison, &mut y).unwrap();
-            let output = Output::F32(y.as_view_mut());
-            let called = gemv_on_device(stream, &shape, &weights, &vectors, output, &options);
-            assert_eq!(called, expected, "{asked:?}");
-            results.push(stream.clone_dtoh(&y).unwrap());
-
-            stream.memcpy_htod(&poison, &mut y).unwrap();
-            let output = Output::F32(y.as_view_mut());
-            let prepared =
-                PreparedGemvOnDevice::new(stream, &shape, &weights, &vectors, output, &options);
-            let choice = prepared.as_ref().map(|prepared| *prepared.choice());
-            assert_eq!(choice.map_err(Clone::clone), expected, "{asked:?}");
-            if let Ok(prepared) = &prepared {
-                let output = Output::F32(y.as_view_mut());
-                prepared.launch(stream, &weights, &vectors, output).unwrap();
-            }
-            results.push(stream.clone_dtoh(&y).unwrap());
-
-            let call = uploaded.call(&gpu, &y);
-            stream.memcpy_htod(&poison, &mut y).unwrap();
-            // SAFETY: all buffers live until the copies below have waited for the kernels.
-            let called = unsafe { raw::gemv(&call, &gpu.info, &options, gpu.handle()) };
-            assert_eq!(called, expected, "{asked:?}");
-            results.push(stream.clone_dtoh(&y).unwrap());
-
-            stream.memcpy_htod(&poison, &mut y).unwrap();
-            let prepared = PreparedRawGemv::new(&call, &gpu.info, &options);
-            let choice = prepared.as_ref().map(|prepared| *prepared.choice());
-            assert_eq!(choice.map_err(Clone::clone), expected, "{asked:?}");
-            if let Ok(prepared) = prepared {
-                // SAFETY: as above.
-                unsafe { prepared.launch(gpu.handle()) }.unwrap();
-            }
-            results.push(stream.clone_dtoh(&y).unwrap());
-            for y in results {
+            let by_address = uploaded.call(&gpu, &y);
+            for level in Level::ALL {
+                stream.memcpy_htod(&poison, &mut y).unwrap();
+                let (w, x) = (&weights, &vectors);
+                let chosen = match level {
+                    Level::Call => gemv_on_device(stream, &shape, w, x, into(&mut y), &options),
+                    Level::Prepared => {
+                        let y = &mut y;
+                        let prepared =
+                            PreparedGemvOnDevice::new(stream, &shape, w, x, into(y), &options);
+                        prepared.map(|prepared| {
+                            prepared.launch(stream, w, x, into(y)).unwrap();
+                            *prepared.choice()
+                        })
+                    }
+                    // SAFETY: all buffers live until the copy below has waited for the kernel.
+                    Level::Address => unsafe {
+                        raw::gemv(&by_address, &gpu.info, &options, gpu.handle())
+                    },
+                    Level::PreparedAddress => {
+                        PreparedRawGemv::new(&by_address, &gpu.info, &options).map(|prepared| {
+                            // SAFETY: as above.
+                            unsafe { prepared.launch(gpu.handle()) }.unwrap();
+                            *prepared.choice()
+                        })
+                    }
+                };
+                assert_eq!(chosen, expected, "{asked:?}, {level:?}");
+                let y = stream.clone_dtoh(&y).unwrap();
                 match expected {
-                    Ok(_) => assert_eq!(y, truth, "{asked:?}"),
-                    Err(_) => assert!(y.iter().all(|y| y.is_nan()), "{asked:?}"),
+                    Ok(_) => assert_eq!(y, truth, "{asked:?}, {level:?}"),
+                    Err(_) => assert!(y.iter().all(|y| y.is_nan()), "{asked:?}, {level:?}"),
                 }
             }
             launched += usize::from(expected.is_ok());

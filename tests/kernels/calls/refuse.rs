@@ -18,7 +18,7 @@ crate::trials! {
         nothing_to_do_is_no_error;
 }
 #[cfg(feature = "cuda")]
-pub(super) mod without_a_gpu {
+pub(crate) mod without_a_gpu {
     use nvfp4_gemv::{Error, raw};
 
     crate::trials! {

@@ -5,11 +5,11 @@ use std::time::Duration;
 use nvfp4_gemv::problem::Problem;
 use nvfp4_gemv::tune::{Limits, TuneError, Tuned, Tuner};
 use nvfp4_gemv::{
-    Activation, Error, GemvPath, Operands, Options, Output, PreparedGemvOnDevice, ScaleLayout,
-    Shape, gemv_on_device,
+    Activation, Error, GemvPath, Operands, Options, PreparedGemvOnDevice, ScaleLayout, Shape,
+    gemv_on_device,
 };
 
-use crate::support::device::Uploaded;
+use crate::support::device::{Uploaded, into};
 use crate::support::gpu::{Gpu, alone};
 
 crate::trials! {
@@ -54,35 +54,24 @@ fn what_is_found_is_used_and_right() {
         let problem = Problem::integers(shape, 3);
         let truth = problem.reference().unwrap();
         let uploaded = Uploaded::new(&gpu, &problem, TILED, TILED, false);
-        let (weights, vectors) = (uploaded.weights(), uploaded.vectors());
+        let (w, x) = (uploaded.weights(), uploaded.vectors());
         let mut y = gpu.upload(&vec![f32::NAN; shape.outputs()]);
         let options = Options::new().tuned(&tuned).without_environment();
         // SAFETY: the weights were copied to the device, and no kernel writes them.
         let in_chains = unsafe { options.chained() };
         for (options, expected) in [(options, best.config), (in_chains, chained)] {
-            let output = Output::F32(y.as_view_mut());
-            let choice =
-                gemv_on_device(stream, &shape, &weights, &vectors, output, &options).unwrap();
+            let choice = gemv_on_device(stream, &shape, &w, &x, into(&mut y), &options).unwrap();
             // Unless a stride of this problem is not as aligned as the tuner's.
-            if tuned
-                .find(&shape, &uploaded.call(&gpu, &y).operands())
-                .is_some()
-            {
+            let operands = uploaded.call(&gpu, &y).operands();
+            if tuned.find(&shape, &operands).is_some() {
                 assert_eq!(choice.config, Some(expected), "{shape}");
             }
-            let result = stream.clone_dtoh(&y).unwrap();
-            assert!(
-                result
-                    .into_iter()
-                    .map(f64::from)
-                    .eq(truth.y.iter().copied()),
-                "{shape}"
-            );
+            let result = stream.clone_dtoh(&y).unwrap().into_iter();
+            let result: Vec<f64> = result.map(f64::from).collect();
+            assert_eq!(result, truth.y, "{shape}");
 
-            let output = Output::F32(y.as_view_mut());
             let prepared =
-                PreparedGemvOnDevice::new(stream, &shape, &weights, &vectors, output, &options)
-                    .unwrap();
+                PreparedGemvOnDevice::new(stream, &shape, &w, &x, into(&mut y), &options).unwrap();
             assert_eq!(*prepared.choice(), choice);
         }
     }
@@ -107,11 +96,8 @@ fn every_kind_of_operands() {
                 let operands = Operands::new(activation, layout);
                 let outcome = tuner.tune(&shape, &operands, &limits, |_| ()).unwrap();
                 assert!(outcome.failed.is_empty(), "{:?}", outcome.failed);
-                let best = outcome.entry.kernels.iter();
-                assert!(
-                    best.map(|timed| timed.kernel().path())
-                        .any(|path| path == GemvPath::CudaCore)
-                );
+                let mut best = outcome.entry.kernels.iter();
+                assert!(best.any(|timed| timed.kernel().path() == GemvPath::CudaCore));
             }
         }
     }
@@ -132,9 +118,8 @@ fn what_was_tuned_elsewhere_is_refused() {
     let uploaded = Uploaded::new(&gpu, &problem, TILED, TILED, false);
     let (weights, vectors) = (uploaded.weights(), uploaded.vectors());
     let mut y = gpu.upload(&vec![f32::NAN; shape.outputs()]);
-    let output = Output::F32(y.as_view_mut());
     let options = Options::new().tuned(&tuned);
-    let result = gemv_on_device(stream, &shape, &weights, &vectors, output, &options);
+    let result = gemv_on_device(stream, &shape, &weights, &vectors, into(&mut y), &options);
     assert!(matches!(result, Err(Error::TunedElsewhere { .. })));
 
     let empty = Shape::gemv(0, 256, 1).unwrap();

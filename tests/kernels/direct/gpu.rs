@@ -61,20 +61,13 @@ fn configs(_: &Job<'_>, _: &[u32]) -> Vec<Config> {
         .collect()
 }
 
-fn kind(config: &Config) -> Vec<u32> {
-    match config {
-        Config::Direct(c) => vec![c.blocks_per_load, c.warps, c.k_split],
-        other => panic!("{other:?}"),
-    }
-}
-
 const SUBJECT: Subject = Subject {
     kernel: Kernel::Direct,
     odd,
     every: EVERY,
     tall: TALL,
     configs,
-    kind,
+    kind: &["blocks_per_load", "warps", "k_split"],
     kinds: &[&[1, 1, 1], &[2, 8, 8], &[2, 6, 3], &[1, 7, 7]],
 };
 

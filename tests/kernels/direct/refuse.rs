@@ -1,9 +1,9 @@
 //! What the direct kernel refuses: it takes every problem that a GPU of its architectures has.
 
-use nvfp4_gemv::kernel::{Config, DirectConfig, Kernel};
+use nvfp4_gemv::kernel::{DirectConfig, Kernel};
 use nvfp4_gemv::{Activation, Operands, ScaleLayout};
 
-use crate::support::refuse::{Asked, fields, no_image, problems, too_old};
+use crate::support::refuse::{Asked, gpu, images};
 
 fn valid() -> Asked {
     let config = DirectConfig {
@@ -14,45 +14,25 @@ fn valid() -> Asked {
     Asked::new((130, 2, 64, 3), ScaleLayout::Linear, (9, 0), config)
 }
 
-fn config(asked: &mut Asked) -> &mut DirectConfig {
-    match &mut asked.config {
-        Config::Direct(config) => config,
-        other => panic!("{other:?}"),
-    }
-}
-
 fn gpus() {
-    problems(
-        &valid(),
-        &[
-            (
-                |a| a.gpu.compute_capability = (7, 5),
-                too_old((7, 5), "8.0 or newer"),
-            ),
-            (|a| a.gpu.images = "120f", no_image((9, 0), "120f")),
-        ],
-    );
+    valid().refuses_problems(&[gpu((7, 5), "8.0 or newer"), images((9, 0), "120f")]);
 }
 
 fn configs() {
-    fields(
-        &valid(),
-        &[
-            (|a| config(a).blocks_per_load = 0, "blocks_per_load", 0),
-            (|a| config(a).blocks_per_load = 3, "blocks_per_load", 3),
-            (|a| config(a).blocks_per_load = 4, "blocks_per_load", 4),
-            (|a| config(a).warps = 0, "warps", 0),
-            (|a| config(a).warps = 9, "warps", 9),
-            (|a| config(a).warps = u32::MAX, "warps", u32::MAX),
-            (|a| config(a).k_split = 0, "k_split", 0),
-            (|a| config(a).k_split = 3, "k_split", 3),
-            (|a| config(a).k_split = 8, "k_split", 8), // of four warps
-            // Loads of two blocks, which rows or addresses do not allow.
-            (|a| a.shape(130, 2, 48, 3), "blocks_per_load", 2),
-            (|a| a.operands.alignment.codes = 8, "blocks_per_load", 2),
-            (|a| a.operands.alignment.scales = 1, "blocks_per_load", 2),
-        ],
-    );
+    valid().refuses_fields(&[
+        ("blocks_per_load", &[0, 3, 4]),
+        ("warps", &[0, 9, u32::MAX]),
+        ("k_split", &[0, 3, 8]), // of four warps
+    ]);
+    // Loads of two blocks, which rows or addresses do not allow.
+    let changes: [fn(&mut Asked); 3] = [
+        |a| a.shape(130, 2, 48, 3),
+        |a| a.operands.alignment.codes = 8,
+        |a| a.operands.alignment.scales = 1,
+    ];
+    for change in changes {
+        valid().refuses_field("blocks_per_load", 2, change);
+    }
 }
 
 /// Any type, layout, alignment and shape.

@@ -13,7 +13,12 @@ use crate::support::schedules::options;
 use crate::support::sim::Simulator;
 
 crate::trials! {
-    simulator: nvfp4, f16, bf16, f32, faults_nvfp4, faults_f16, wrong_plans;
+    simulator:
+        nvfp4 = || check(Activation::Nvfp4),
+        f16 = || check(Activation::F16),
+        bf16 = || check(Activation::Bf16),
+        f32 = || check(Activation::F32),
+        faults_nvfp4, faults_f16, wrong_plans;
     long: all_faults_nvfp4, sampled_faults;
 }
 
@@ -50,22 +55,6 @@ fn check(activation: Activation) {
             }
         }
     }
-}
-
-fn nvfp4() {
-    check(Activation::Nvfp4);
-}
-
-fn f16() {
-    check(Activation::F16);
-}
-
-fn bf16() {
-    check(Activation::Bf16);
-}
-
-fn f32() {
-    check(Activation::F32);
 }
 
 /// Launches of one kernel that between them have all it does: rows in two 128-row tiles of scales; warps that take two

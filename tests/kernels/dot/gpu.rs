@@ -22,20 +22,13 @@ fn configs(_: &Job<'_>, ctas: &[u32]) -> Vec<Config> {
     .collect()
 }
 
-fn kind(config: &Config) -> Vec<u32> {
-    match config {
-        Config::Dot(c) => vec![c.blocks_per_load, c.warps, c.k_split, c.ctas],
-        other => panic!("{other:?}"),
-    }
-}
-
 const SUBJECT: Subject = Subject {
     kernel: Kernel::Dot,
     odd,
     every: EVERY,
     tall: TALL,
     configs,
-    kind,
+    kind: &["blocks_per_load", "warps", "k_split", "ctas"],
     kinds: &[&[1, 1, 1, 1], &[2, 16, 4, 3], &[2, 8, 8, 7], &[1, 7, 7, 1]],
 };
 

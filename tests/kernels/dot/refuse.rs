@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use nvfp4_gemv::kernel::{Config, DotConfig, Kernel};
-use nvfp4_gemv::{Activation, Operands, Refusal, ScaleLayout};
+use nvfp4_gemv::{Activation, Refusal, ScaleLayout};
 
-use crate::support::refuse::{Asked, fields, no_image, problems, takes, too_old};
+use crate::support::fields;
+use crate::support::refuse::{Asked, activation, gpu, images, problem, shape};
 
 fn valid() -> Asked {
     let config = DotConfig {
@@ -17,73 +18,45 @@ fn valid() -> Asked {
     Asked::new((256, 2, 512, 3), ScaleLayout::Linear, (9, 0), config)
 }
 
-fn config(asked: &mut Asked) -> &mut DotConfig {
-    match &mut asked.config {
-        Config::Dot(config) => config,
-        other => panic!("{other:?}"),
-    }
-}
-
 fn gpus_types_and_sizes() {
-    problems(
-        &valid(),
-        &[
-            (
-                |a| a.gpu.compute_capability = (7, 5),
-                too_old((7, 5), "8.0 or newer"),
-            ),
-            (|a| a.gpu.images = "120f", no_image((9, 0), "120f")),
-            (
-                |a| a.operands = Operands::new(Activation::F16, ScaleLayout::Linear),
-                takes(Activation::F16, "NVFP4"),
-            ),
-            (
-                |a| a.operands = Operands::new(Activation::F32, ScaleLayout::Linear),
-                takes(Activation::F32, "NVFP4"),
-            ),
-            (|a| a.shape(256, 8, 131_072, 1), Refusal::VectorMemory),
-            (|a| a.shape(256, 1, 1 << 20, 1), Refusal::VectorMemory),
-            (|a| a.gpu.shared_bytes = 1 << 10, Refusal::VectorMemory),
-        ],
-    );
+    valid().refuses_problems(&[
+        gpu((7, 5), "8.0 or newer"),
+        images((9, 0), "120f"),
+        activation(Activation::F16, "NVFP4"),
+        activation(Activation::F32, "NVFP4"),
+        shape((256, 8, 131_072, 1), Refusal::VectorMemory),
+        shape((256, 1, 1 << 20, 1), Refusal::VectorMemory),
+        problem(|a| a.gpu.shared_bytes = 1 << 10, Refusal::VectorMemory),
+    ]);
 }
 
 fn configs() {
-    fields(
-        &valid(),
-        &[
-            (|a| config(a).blocks_per_load = 0, "blocks_per_load", 0),
-            (|a| config(a).blocks_per_load = 3, "blocks_per_load", 3),
-            (|a| config(a).blocks_per_load = 8, "blocks_per_load", 8),
-            (|a| config(a).warps = 0, "warps", 0),
-            (|a| config(a).warps = 17, "warps", 17),
-            (|a| config(a).k_split = 0, "k_split", 0),
-            (|a| config(a).k_split = 3, "k_split", 3),
-            (|a| config(a).k_split = 32, "k_split", 32),
-            (|a| config(a).ctas = 0, "ctas", 0),
-            (|a| config(a).ctas = u32::MAX, "ctas", u32::MAX),
-            (|a| a.shape(256, 2, 528, 3), "blocks_per_load", 2),
-            (|a| a.operands.alignment.codes = 8, "blocks_per_load", 2),
-            (|a| a.operands.alignment.scales = 1, "blocks_per_load", 2),
-            (
-                |a| {
-                    a.shape(256, 3, 512, 3);
-                    config(a).warps = 9;
-                },
-                "warps",
-                9,
-            ),
-        ],
-    );
+    valid().refuses_fields(&[
+        ("blocks_per_load", &[0, 3, 8]),
+        ("warps", &[0, 17]),
+        ("k_split", &[0, 3, 32]),
+        ("ctas", &[0, u32::MAX]),
+    ]);
+    let changes: [fn(&mut Asked); 3] = [
+        |a| a.shape(256, 2, 528, 3),
+        |a| a.operands.alignment.codes = 8,
+        |a| a.operands.alignment.scales = 1,
+    ];
+    for change in changes {
+        valid().refuses_field("blocks_per_load", 2, change);
+    }
+    valid().refuses_field("warps", 9, |a| a.shape(256, 3, 512, 3));
     // Loads of one block are for such weights.
     let mut narrow = valid();
     narrow.operands.alignment.scales = 1;
-    config(&mut narrow).blocks_per_load = 1;
+    fields::set(&mut narrow.config, "blocks_per_load", 1);
     assert_eq!(narrow.check(), Ok(()));
     // Loads of four blocks are Blackwell's.
     let mut wide = valid();
-    config(&mut wide).blocks_per_load = 4;
-    assert_eq!(wide.check(), Err(too_old((9, 0), "10.0 or newer")));
+    fields::set(&mut wide.config, "blocks_per_load", 4);
+    let (found, needed) = ((9, 0), "10.0 or newer");
+    let why = Refusal::ComputeCapability { found, needed };
+    assert_eq!(wide.check(), Err(why));
 }
 
 /// Loads of four blocks, on a GPU that has them, of weights that allow them.
@@ -126,15 +99,13 @@ fn four_blocks_a_load() {
             _ => &[1],
         };
         assert!(widths.iter().eq(expected), "{widths:?}");
-        config(&mut asked).blocks_per_load = 4;
+        fields::set(&mut asked.config, "blocks_per_load", 4);
         assert_eq!(asked.check().is_ok(), blocks == 4);
     }
 }
 
-fn shared_memory() {
-    crate::support::refuse::shared_memory(&valid());
-}
-
 crate::trials! {
-    host: gpus_types_and_sizes, configs, four_blocks_a_load, shared_memory;
+    host:
+        gpus_types_and_sizes, configs, four_blocks_a_load,
+        shared_memory = || valid().needs_its_shared_memory();
 }

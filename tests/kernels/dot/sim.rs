@@ -17,7 +17,12 @@ use crate::support::schedules::options;
 use crate::support::sim::Simulator;
 
 crate::trials! {
-    simulator: integer_products, wide_loads, faults, faults_wide, wrong_plans;
+    simulator:
+        integer_products,
+        wide_loads = || wide("100a", 3),
+        faults = || demand_all("gemv_dot", "90a", dot("90a", 2, LARGE), shared_memory),
+        faults_wide = || demand_all("gemv_dot_wide", "100a", dot("100a", 4, WIDE), shared_memory),
+        wrong_plans;
     long: wide_loads_everywhere, sampled_faults;
 }
 
@@ -143,10 +148,6 @@ fn wide(arch: &'static str, every: usize) {
     }
 }
 
-fn wide_loads() {
-    wide("100a", 3);
-}
-
 fn wide_loads_everywhere() {
     for arch in ["100a", "103a", "120a"] {
         wide(arch, 1);
@@ -166,14 +167,6 @@ fn dot(arch: &'static str, blocks_per_load: u32, sizes: [(usize, usize); 3]) -> 
 }
 
 const WIDE: [(usize, usize); 3] = [(226, 4224), (57, 2176), (13, 320)];
-
-fn faults() {
-    demand_all("gemv_dot", "90a", dot("90a", 2, LARGE), shared_memory);
-}
-
-fn faults_wide() {
-    demand_all("gemv_dot_wide", "100a", dot("100a", 4, WIDE), shared_memory);
-}
 
 fn sampled_faults() {
     demand_sampled("gemv_dot", "90a", dot("90a", 2, LARGE), 90);

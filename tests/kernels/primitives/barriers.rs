@@ -80,8 +80,7 @@ impl Script {
 }
 
 fn phases_and_bytes() {
-    for arch in HOPPER {
-        let kernels = Kernels::new("barriers", arch);
+    for kernels in HOPPER.map(|arch| Kernels::new("barriers", arch)) {
         for seed in 0..20 {
             let mut rng = fastrand::Rng::with_seed(seed);
             let arrivals = rng.u32(1..5);
@@ -93,8 +92,7 @@ fn phases_and_bytes() {
 }
 
 fn a_wrong_number_of_bytes_or_arrivals_ends_in_a_deadlock() {
-    for arch in HOPPER {
-        let kernels = Kernels::new("barriers", arch);
+    for kernels in HOPPER.map(|arch| Kernels::new("barriers", arch)) {
         for (expected, copied, arrivals) in [(64, 48, 1), (48, 64, 1), (0, 16, 1), (64, 64, 2)] {
             let mut script = Script::default();
             script.push(EXPECT, expected, 2);
@@ -109,8 +107,7 @@ fn a_wrong_number_of_bytes_or_arrivals_ends_in_a_deadlock() {
 }
 
 fn arrivals_release_and_waits_acquire() {
-    for arch in HOPPER {
-        let kernels = Kernels::new("barriers", arch);
+    for kernels in HOPPER.map(|arch| Kernels::new("barriers", arch)) {
         let number = |i: u32| 1000 * (i / 128) + (i + 37) % 128;
         let want = bytes32((0..256).map(number));
         let mut trial = kernels.trial("release", [1, 1, 1], [128, 1, 1]);
@@ -129,8 +126,7 @@ fn arrivals_release_and_waits_acquire() {
 }
 
 fn a_ring_alternates_parities() {
-    for arch in HOPPER {
-        let kernels = Kernels::new("barriers", arch);
+    for kernels in HOPPER.map(|arch| Kernels::new("barriers", arch)) {
         let rounds = 5;
         let want = bytes32((0..rounds).flat_map(|i| (0..32).map(move |lane| 100 * i + lane)));
         let mut trial = kernels.trial("ring", [1, 1, 1], [64, 1, 1]);
@@ -142,8 +138,7 @@ fn a_ring_alternates_parities() {
 }
 
 fn the_fence_hands_initialisations_on() {
-    for arch in HOPPER {
-        let kernels = Kernels::new("barriers", arch);
+    for kernels in HOPPER.map(|arch| Kernels::new("barriers", arch)) {
         let mut trial = kernels.trial("initialisation", [1, 1, 1], [64, 1, 1]);
         trial = trial.output(256).words(&[0]);
         trial.gives(&bytes32(0..64));

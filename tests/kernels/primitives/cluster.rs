@@ -12,8 +12,7 @@ fn grid(size: u32) -> [u32; 3] {
 }
 
 fn places() {
-    for arch in HOPPER {
-        let kernels = Kernels::new("cluster", arch);
+    for kernels in HOPPER.map(|arch| Kernels::new("cluster", arch)) {
         for size in [1, 2, 3, 4, 8] {
             let mut trial = kernels.trial("places", grid(size), [1, 1, 1]);
             trial.launch.cluster = Some([size, 1, 1]);
@@ -26,8 +25,7 @@ fn places() {
 }
 
 fn peers_in_order() {
-    for arch in HOPPER {
-        let kernels = Kernels::new("cluster", arch);
+    for kernels in HOPPER.map(|arch| Kernels::new("cluster", arch)) {
         for size in [1, 2, 3, 8] {
             let ctas = 4 * size as usize;
             // Sums depend on the order.

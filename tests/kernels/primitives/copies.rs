@@ -141,8 +141,7 @@ impl Tensor {
 }
 
 fn boxes_of_rank_3() {
-    for arch in HOPPER {
-        let kernels = Kernels::new("copies", arch);
+    for kernels in HOPPER.map(|arch| Kernels::new("copies", arch)) {
         for swizzle in [Swizzle::None, Swizzle::B128] {
             let tensor = Tensor::new(&[208, 23, 3], &[128, 8, 2], swizzle);
             for corner in [
@@ -178,8 +177,7 @@ fn boxes_of_rank_3() {
 }
 
 fn boxes_of_rank_4() {
-    for arch in HOPPER {
-        let kernels = Kernels::new("copies", arch);
+    for kernels in HOPPER.map(|arch| Kernels::new("copies", arch)) {
         // The vectors' scales: rows of an atom, rows, atoms, batches.
         let scales = Tensor::new(&[16, 21, 5, 3], &[16, 32, 4, 1], Swizzle::None);
         for corner in [
@@ -205,8 +203,7 @@ fn boxes_of_rank_4() {
 
 fn the_proxy_fence_is_needed() {
     let data = noise(2048, 4);
-    for arch in HOPPER {
-        let kernels = Kernels::new("copies", arch);
+    for kernels in HOPPER.map(|arch| Kernels::new("copies", arch)) {
         for loads in [0, 1] {
             let mut trial = kernels.trial("overwrite", [1, 1, 1], [64, 1, 1]);
             trial = trial.input(&data).output(1024 + 64).words(&[loads, 0]);

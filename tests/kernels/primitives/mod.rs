@@ -3,29 +3,15 @@
 //!
 //! Kernels that have a wrong variant take it as their last parameter; 0 is the right one.
 
-mod barriers;
-mod cluster;
-mod convert;
-mod copies;
-mod descriptors;
-mod encode;
-mod loads;
-mod mixed;
-mod shared;
-mod tensor;
-mod tensor_memory;
+pub(crate) mod barriers;
+pub(crate) mod cluster;
+pub(crate) mod convert;
+pub(crate) mod copies;
+pub(crate) mod descriptors;
+pub(crate) mod encode;
+pub(crate) mod loads;
+pub(crate) mod mixed;
+pub(crate) mod shared;
+pub(crate) mod tensor;
+pub(crate) mod tensor_memory;
 mod trial;
-
-crate::gather![
-    barriers,
-    cluster,
-    convert,
-    copies,
-    descriptors,
-    encode,
-    loads,
-    mixed,
-    shared,
-    tensor,
-    tensor_memory
-];

@@ -7,8 +7,7 @@ crate::trials! {
 }
 
 fn addresses() {
-    for arch in HOPPER {
-        let kernels = Kernels::new("shared", arch);
+    for kernels in HOPPER.map(|arch| Kernels::new("shared", arch)) {
         let want = bytes32((0..64).map(|t| 1000 + (t + 1) % 64));
         let mut trial = kernels.trial("addresses", [1, 1, 1], [64, 1, 1]);
         trial = trial.output(want.len()).words(&[0]);
@@ -28,8 +27,7 @@ fn one_leader_a_warp(output: &[u8]) -> bool {
 }
 
 fn leaders() {
-    for arch in HOPPER {
-        let kernels = Kernels::new("shared", arch);
+    for kernels in HOPPER.map(|arch| Kernels::new("shared", arch)) {
         let mut trial = kernels.trial("elections", [1, 1, 1], [128, 1, 1]);
         trial = trial.output(128 * 8).words(&[0]);
         for outcome in trial.outcomes() {

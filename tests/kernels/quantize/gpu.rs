@@ -19,16 +19,11 @@ use crate::support::quantize_data::{Kind, Source, vectors};
 
 crate::trials! {
     gpu:
-        f16_as_on_the_host,
-        bf16_as_on_the_host,
-        f32_as_on_the_host,
-        every_16_bit_pattern,
-        long_vectors_and_many_batches,
-        given_global_scales,
-        strided_vectors,
-        products_of_quantised_vectors,
-        replayed_from_a_graph,
-        refusals;
+        f16_as_on_the_host = same_bits::<f16>,
+        bf16_as_on_the_host = same_bits::<bf16>,
+        f32_as_on_the_host = same_bits::<f32>,
+        every_16_bit_pattern, long_vectors_and_many_batches, given_global_scales, strided_vectors,
+        products_of_quantised_vectors, replayed_from_a_graph, refusals;
 }
 
 /// Element types as the device sees them.
@@ -172,18 +167,6 @@ fn same_bits<T: OnDevice>() {
             assert_as_host(&gpu, &shape, &x, None, Global::Computed, &kind);
         }
     }
-}
-
-fn f16_as_on_the_host() {
-    same_bits::<f16>();
-}
-
-fn bf16_as_on_the_host() {
-    same_bits::<bf16>();
-}
-
-fn f32_as_on_the_host() {
-    same_bits::<f32>();
 }
 
 /// Every finite 16-bit pattern, in vectors of mixed magnitudes.

@@ -8,14 +8,18 @@ use nvfp4_gemv::quantize::quantize_vectors_or_nan;
 use nvfp4_gemv::{
     FloatType, GlobalScale, ScaleLayout, Shape, Strides, VectorScale, convert_scales,
 };
-use ptx_sim::{Options, Policy};
+use ptx_sim::Policy;
 
 use crate::support::ptx::{self, ALL};
 use crate::support::quantize_data::{Kind, Source, vectors};
 use crate::support::sim;
 
 crate::trials! {
-    simulator: f16_vectors, bf16_vectors, f32_vectors, many_batches, instructions;
+    simulator:
+        f16_vectors = same_bits::<f16>,
+        bf16_vectors = same_bits::<bf16>,
+        f32_vectors = same_bits::<f32>,
+        many_batches, instructions;
 }
 
 /// Element types as memory has them.
@@ -100,19 +104,8 @@ fn check<T: Simulated>(
     );
     change(&mut planned);
     let context = format!("{} for {arch}: {shape}, {given:?}", planned.entry);
-    let launch = &sim::launches(&planned).expect("a valid launch")[0];
-    let options = Options {
-        policy,
-        ..Options::default()
-    };
-    let program = &ptx::entry(planned.entry, arch).program;
-    let report = sim
-        .run_program(program, launch, &options, None)
-        .unwrap_or_else(|error| panic!("{context}: {error}"));
-    assert!(report.warnings.is_empty(), "{:?}", report.warnings);
-    for buffer in [codes, scales, alpha] {
-        assert!(sim.fully_written(buffer), "{context}");
-    }
+    let written = [codes, scales, alpha];
+    sim::run_helper(&mut sim, arch, &planned, policy, &written, &context);
     let linear = ScaleLayout::Linear;
     let want = convert_scales(&host.scales, linear, layout, n, k, l).expect("scales");
     assert_eq!(sim.download(alpha), f32::memory(&host.globals), "{context}");
@@ -145,51 +138,24 @@ fn same_bits<T: Simulated>() {
             let x: Vec<T> = vectors(Kind::Zeros, 2, 64, 9);
             for layout in ScaleLayout::ALL {
                 for given in [Given::Shared(value), Given::PerVector(&[value, f32::NAN])] {
-                    check(
-                        arch,
-                        (2, 64, 1),
-                        &x,
-                        given,
-                        layout,
-                        Policy::Fair,
-                        as_planned,
-                    );
+                    let shape = (2, 64, 1);
+                    check(arch, shape, &x, given, layout, Policy::Fair, as_planned);
                 }
             }
         }
     }
 }
 
-fn f16_vectors() {
-    same_bits::<f16>();
-}
-
-fn bf16_vectors() {
-    same_bits::<bf16>();
-}
-
-fn f32_vectors() {
-    same_bits::<f32>();
-}
-
 /// Batches after each other in one CTA, whose warps may be a batch apart.
 fn many_batches() {
+    let (shape, given) = ((1, 2048, 6), Given::Nothing);
+    let one_cta: fn(&mut Launch) = |planned| planned.grid = [1, 1, 1];
     for arch in ALL {
         for seed in 0..8 {
             let x: Vec<f16> = vectors(Kind::Spread, 6, 2048, seed);
             let layout = ScaleLayout::ALL[seed as usize % 2];
             let policy = Policy::Random(seed);
-            check(
-                arch,
-                (1, 2048, 6),
-                &x,
-                Given::Nothing,
-                layout,
-                policy,
-                |planned| {
-                    planned.grid = [1, 1, 1];
-                },
-            );
+            check(arch, shape, &x, given, layout, policy, one_cta);
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use nvfp4_gemv::kernel::relayout;
 use nvfp4_gemv::{ScaleLayout, Shape, convert_scales};
-use ptx_sim::{Options, Policy};
+use ptx_sim::Policy;
 
-use crate::support::ptx::{self, ALL};
+use crate::support::ptx::ALL;
 use crate::support::sim;
 
 crate::trials! {
@@ -34,17 +34,8 @@ fn both_ways() {
                     let mut planned = relayout::launch(&shape, to, from.address, out.address);
                     planned.grid[0] = ctas.unwrap_or(planned.grid[0]);
                     let context = format!("{} for {arch}: {shape}, {ctas:?}", planned.entry);
-                    let launch = &sim::launches(&planned).expect("a valid launch")[0];
-                    let options = Options {
-                        policy: Policy::Random(7),
-                        ..Options::default()
-                    };
-                    let program = &ptx::entry(planned.entry, arch).program;
-                    let report = sim
-                        .run_program(program, launch, &options, None)
-                        .unwrap_or_else(|error| panic!("{context}: {error}"));
-                    assert!(report.warnings.is_empty(), "{:?}", report.warnings);
-                    assert!(sim.fully_written(out), "{context}");
+                    let policy = Policy::Random(7);
+                    sim::run_helper(&mut sim, arch, &planned, policy, &[out], &context);
                     assert!(sim.download(out) == want, "{context}");
                 }
             }

@@ -44,13 +44,6 @@ fn configs(job: &Job<'_>, ctas: &[u32]) -> Vec<Config> {
     configs
 }
 
-fn kind(config: &Config) -> Vec<u32> {
-    match config {
-        Config::Ring(c) => vec![c.chunks, c.rows, c.groups],
-        other => panic!("{other:?}"),
-    }
-}
-
 const SUBJECT: Subject = Subject {
     kernel: Kernel::Ring,
     odd,
@@ -65,7 +58,7 @@ const SUBJECT: Subject = Subject {
     ],
     tall: &[(20_001, 1, 256, 1), (4992, 1, 1024, 3), (4999, 1, 512, 1)],
     configs,
-    kind,
+    kind: &["chunks", "rows", "groups"],
     kinds: &[&[1, 1, 1], &[1, 4, 16], &[2, 2, 8], &[2, 1, 2], &[1, 2, 3]],
 };
 

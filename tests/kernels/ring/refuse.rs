@@ -1,9 +1,10 @@
 //! What the ring kernel refuses.
 
-use nvfp4_gemv::kernel::{Config, RingConfig};
+use nvfp4_gemv::kernel::RingConfig;
 use nvfp4_gemv::{Activation, Operands, Refusal, ScaleLayout};
 
-use crate::support::refuse::{Asked, UNALIGNED, fields, no_image, problems, takes, too_old};
+use crate::support::fields;
+use crate::support::refuse::{Asked, UNALIGNED, activation, gpu, images, problem, shape};
 
 /// Two batches of 132 rows.
 fn valid() -> Asked {
@@ -19,98 +20,45 @@ fn valid() -> Asked {
     Asked::new((132, 1, 512, 2), ScaleLayout::Linear, (9, 0), config)
 }
 
-fn config(asked: &mut Asked) -> &mut RingConfig {
-    match &mut asked.config {
-        Config::Ring(config) => config,
-        other => panic!("{other:?}"),
-    }
-}
-
-fn row_length(k: usize, needed: &'static str) -> Refusal {
-    Refusal::RowLength { k, needed }
-}
-
 fn problems_that_it_does_not_take() {
-    problems(
-        &valid(),
-        &[
-            (
-                |a| a.gpu.compute_capability = (8, 9),
-                too_old((8, 9), "9.0 or newer"),
-            ),
-            (|a| a.gpu.images = "80", no_image((9, 0), "80")),
-            (
-                |a| a.operands = Operands::new(Activation::F16, ScaleLayout::Linear),
-                takes(Activation::F16, "NVFP4"),
-            ),
-            (
-                |a| a.shape(132, 1, 384, 2),
-                row_length(384, "a multiple of 256"),
-            ),
-            (
-                |a| a.shape(132, 1, 33_024, 2),
-                row_length(33_024, "32768 at most"),
-            ),
-            (|a| a.operands.alignment.codes = 8, UNALIGNED),
-            (|a| a.operands.alignment.scales = 8, UNALIGNED),
-            (|a| a.operands.alignment.vectors = 8, UNALIGNED),
-            (
-                |a| a.shape(132, 2, 512, 2),
-                Refusal::Vectors { n: 2, most: 1 },
-            ),
-            (
-                |a| a.shape(133, 1, 512, 2),
-                Refusal::RowsOfBatch { m: 133, of: 4 },
-            ),
-            (
-                |a| a.operands = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4),
-                Refusal::RowsOfBatch { m: 132, of: 128 },
-            ),
-            (|a| a.shape(1 << 30, 1, 256, 2), Refusal::Rows),
-            // Places of batches are found by multiplying, exactly only up to here.
-            (|a| a.shape(12, 1, 256, 1 << 27), Refusal::Rows),
-        ],
-    );
+    let row_length = |k, needed| shape((132, 1, k, 2), Refusal::RowLength { k, needed });
+    let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
+    let tiled = move |a: &mut Asked| a.operands = operands;
+    valid().refuses_problems(&[
+        gpu((8, 9), "9.0 or newer"),
+        images((9, 0), "80"),
+        activation(Activation::F16, "NVFP4"),
+        row_length(384, "a multiple of 256"),
+        row_length(33_024, "32768 at most"),
+        problem(|a| a.operands.alignment.codes = 8, UNALIGNED),
+        problem(|a| a.operands.alignment.scales = 8, UNALIGNED),
+        problem(|a| a.operands.alignment.vectors = 8, UNALIGNED),
+        shape((132, 2, 512, 2), Refusal::Vectors { n: 2, most: 1 }),
+        shape((133, 1, 512, 2), Refusal::RowsOfBatch { m: 133, of: 4 }),
+        problem(tiled, Refusal::RowsOfBatch { m: 132, of: 128 }),
+        shape((1 << 30, 1, 256, 2), Refusal::Rows),
+        // Places of batches are found by multiplying, exactly only up to here.
+        shape((12, 1, 256, 1 << 27), Refusal::Rows),
+    ]);
 }
 
 fn configs() {
-    fields(
-        &valid(),
-        &[
-            (|a| config(a).chunks = 0, "chunks", 0),
-            (|a| config(a).chunks = 3, "chunks", 3),
-            (|a| config(a).groups = 0, "groups", 0),
-            (|a| config(a).groups = 17, "groups", 17),
-            (|a| config(a).rows = 3, "rows", 3),
-            (|a| config(a).depth = 0, "depth", 0),
-            (|a| config(a).depth = 9, "depth", 9),
-            (|a| config(a).granule = 2, "granule", 2),
-            (|a| config(a).ctas = 0, "ctas", 0),
-            (|a| config(a).ctas = 265, "ctas", 265), // of 264 rows
-            (
-                |a| {
-                    config(a).granule = 4;
-                    config(a).ctas = 67; // of 66 granules
-                },
-                "ctas",
-                67,
-            ),
-            (
-                |a| {
-                    a.shape(132, 1, 4096, 2);
-                    config(a).groups = 5; // of four warps each
-                },
-                "groups",
-                5,
-            ),
-        ],
-    );
-}
-
-fn shared_memory() {
-    crate::support::refuse::shared_memory(&valid());
+    valid().refuses_fields(&[
+        ("chunks", &[0, 3]),
+        ("groups", &[0, 17]),
+        ("rows", &[3]),
+        ("depth", &[0, 9]),
+        ("granule", &[2]),
+        ("ctas", &[0, 265]), // of 264 rows
+    ]);
+    // Of 66 granules.
+    valid().refuses_field("ctas", 67, |a| fields::set(&mut a.config, "granule", 4));
+    // Groups of four warps each.
+    valid().refuses_field("groups", 5, |a| a.shape(132, 1, 4096, 2));
 }
 
 crate::trials! {
-    host: problems_that_it_does_not_take, configs, shared_memory;
+    host:
+        problems_that_it_does_not_take, configs,
+        shared_memory = || valid().needs_its_shared_memory();
 }

@@ -14,7 +14,13 @@ use crate::support::schedules::{few, options, schedules};
 use crate::support::sim::{Simulator, source_line};
 
 crate::trials! {
-    simulator: hopper, blackwell, slow_producer, faults_two_stages_a_unit, faults_one_stage_a_unit, wrong_plans;
+    simulator:
+        hopper,
+        blackwell = || short_sweep(&Simulator::new("100a"), 7),
+        slow_producer = || starve_producers(&Simulator::new("90a"), 3),
+        faults_two_stages_a_unit = || faults(1, 2),
+        faults_one_stage_a_unit = || faults(2, 4),
+        wrong_plans;
     long: every_config_on_every_kernel, random_configs;
 }
 
@@ -197,10 +203,6 @@ fn hopper() {
     short_sweep(&simulator, 0);
 }
 
-fn blackwell() {
-    short_sweep(&Simulator::new("100a"), 7);
-}
-
 fn every_config_on_every_kernel() {
     let simulator = Simulator::new("90a");
     sweep(&simulator);
@@ -222,10 +224,6 @@ fn starve_producers(simulator: &Simulator, seeds: u64) {
             simulator.run(&operands, config, false, &options);
         }
     }
-}
-
-fn slow_producer() {
-    starve_producers(&Simulator::new("90a"), 3);
 }
 
 /// Lines of what was not executed that no small launch can have otherwise, by their source:
@@ -328,14 +326,6 @@ fn faults(chunks: u32, rows: u32) {
         no_arithmetic,
     );
     demand(&subject, include_str!("equivalent_faults.txt"), 60);
-}
-
-fn faults_two_stages_a_unit() {
-    faults(1, 2);
-}
-
-fn faults_one_stage_a_unit() {
-    faults(2, 4);
 }
 
 fn wrong_plans() {

@@ -44,13 +44,6 @@ fn configs(job: &Job<'_>, ctas: &[u32]) -> Vec<Config> {
     configs.into_iter().map(|c| config(c).into()).collect()
 }
 
-fn kind(config: &Config) -> Vec<u32> {
-    match config {
-        Config::Stream(c) => vec![c.warps, c.stages, c.vectors],
-        other => panic!("{other:?}"),
-    }
-}
-
 const SUBJECT: Subject = Subject {
     kernel: Kernel::Stream,
     odd,
@@ -64,7 +57,7 @@ const SUBJECT: Subject = Subject {
     ],
     tall: &[(20_001, 8, 256, 1), (5003, 1, 1024, 3), (4999, 4, 512, 2)],
     configs,
-    kind,
+    kind: &["warps", "stages", "vectors"],
     kinds: &[
         &[1, 3, 8],
         &[7, 4, 8],
@@ -114,11 +107,7 @@ fn vectors_of_every_magnitude(gpu: &Gpu) {
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = battery::trials(&SUBJECT);
-    let name = "vectors_of_every_magnitude";
-    trials.push(kernel_trial(
-        Kernel::Stream,
-        name,
-        vectors_of_every_magnitude,
-    ));
+    let (name, run) = ("vectors_of_every_magnitude", vectors_of_every_magnitude);
+    trials.push(kernel_trial(Kernel::Stream, name, run));
     trials
 }

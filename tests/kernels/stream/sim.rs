@@ -14,9 +14,14 @@ use crate::support::schedules::{few, schedules};
 use crate::support::sim::{Simulator, source_line};
 
 crate::trials! {
-    simulator: hopper, blackwell, bf16_of_every_magnitude, two_passes,
-        faults_of_lanes_that_keep_to_their_blocks, wrong_plans;
-    long: every_config, random_configs, faults_of_weights_that_carry_their_scales;
+    simulator:
+        hopper = || short_sweep(&Simulator::new("90a"), &[1, 2, 3, 8]),
+        blackwell, bf16_of_every_magnitude, two_passes,
+        faults_of_lanes_that_keep_to_their_blocks = || faults(1),
+        wrong_plans;
+    long:
+        every_config, random_configs,
+        faults_of_weights_that_carry_their_scales = || faults(3);
 }
 
 /// A shape without N, and a config for it.
@@ -165,10 +170,6 @@ fn cannot_be(line: &str) -> bool {
         || dense && factor.is_some_and(|at| at.contains("vector_alpha"))
 }
 
-fn hopper() {
-    short_sweep(&Simulator::new("90a"), &[1, 2, 3, 8]);
-}
-
 /// The same source, but f16 pairs in another order: E2M1 is converted in hardware.
 fn blackwell() {
     short_sweep(&Simulator::new("100a"), &[2, 3]);
@@ -264,14 +265,6 @@ fn faults(n: usize) {
     let schedules = mutate::schedules(3);
     let subject = subject("gemv_stream", "90a", runs(n), schedules, no_arithmetic);
     demand(&subject, include_str!("equivalent_faults.txt"), 60);
-}
-
-fn faults_of_lanes_that_keep_to_their_blocks() {
-    faults(1);
-}
-
-fn faults_of_weights_that_carry_their_scales() {
-    faults(3);
 }
 
 fn wrong_plans() {

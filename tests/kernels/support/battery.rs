@@ -7,18 +7,17 @@ use std::sync::Arc;
 use half::bf16;
 use libtest_mimic::Trial;
 use nvfp4_gemv::kernel::quantize::{Global, Quantize};
-use nvfp4_gemv::kernel::{Call, Config, Job, Kernel};
+use nvfp4_gemv::kernel::{Config, Job, Kernel};
 use nvfp4_gemv::problem::{
     CONTEST_BENCHMARKS, CONTEST_TESTS, EdgeCase, Problem, contest_tolerance,
 };
 use nvfp4_gemv::quantize::quantize_vectors;
 use nvfp4_gemv::raw;
 use nvfp4_gemv::reference::{error_bound, gemv};
-use nvfp4_gemv::{
-    Activation, FloatType, GlobalScale, Options, RawOutput, RawVectors, RawWeights, Refusal,
-    ScaleLayout, Shape, Strides,
-};
+use nvfp4_gemv::{Activation, FloatType, Options, Refusal, ScaleLayout, Shape, Strides};
 
+use super::device::Uploaded;
+use super::fields;
 use super::gpu::{Gpu, OnDevice, kernel_trial, options};
 use super::operands::{Case, Data, Operands, numbers};
 
@@ -36,9 +35,9 @@ pub(crate) struct Subject {
     pub(crate) tall: &'static [Sizes],
     /// Configs of all kinds, legal or not. Where CTAs are a field, they are of these numbers.
     pub(crate) configs: fn(&Job<'_>, ctas: &[u32]) -> Vec<Config>,
-    /// What makes the kind of a config.
-    pub(crate) kind: fn(&Config) -> Vec<u32>,
-    /// Kinds that must have been tried.
+    /// The fields that make the kind of a config.
+    pub(crate) kind: &'static [&'static str],
+    /// Kinds that must have been tried: values of these fields.
     pub(crate) kinds: &'static [&'static [u32]],
 }
 
@@ -65,22 +64,15 @@ pub(crate) fn trials(subject: &'static Subject) -> Vec<Trial> {
         ("chained_in_a_graph", chained_in_a_graph),
         ("vectors_of_the_kernel_before", vectors_of_the_kernel_before),
     ];
-    runs.into_iter()
-        .map(|(name, run)| kernel_trial(subject.kernel, name, move |gpu| run(gpu, subject)))
-        .collect()
+    let trial =
+        |(name, run): (&str, Run)| kernel_trial(subject.kernel, name, move |gpu| run(gpu, subject));
+    runs.into_iter().map(trial).collect()
 }
 
 impl Subject {
-    /// The same numbers for each type of vectors, in every layout, as `with` changes the case: where the kernel takes
-    /// it. It takes one at least.
-    fn each(
-        &self,
-        gpu: &Gpu,
-        case: Case,
-        with: impl Fn(Case) -> Case,
-        run: impl FnMut(&mut OnDevice<'_>),
-    ) {
-        let taken = self.some(gpu, case, 0, with, run);
+    /// The same numbers for each type of vectors, in every layout that the kernel takes. It takes one at least.
+    fn each(&self, gpu: &Gpu, case: Case, run: impl FnMut(&mut OnDevice<'_>)) {
+        let taken = self.some(gpu, case, 0, run);
         assert!(taken > 0, "{} is for no case", case.shape);
     }
 
@@ -90,23 +82,21 @@ impl Subject {
         gpu: &Gpu,
         case: Case,
         offset: usize,
-        with: impl Fn(Case) -> Case,
         mut run: impl FnMut(&mut OnDevice<'_>),
     ) -> usize {
         let mut taken = 0;
         for activation in Activation::ALL {
+            let nvfp4 = activation == Activation::Nvfp4;
+            let vector_alpha = case.vector_alpha && nvfp4;
+            let case = Case {
+                activation,
+                vector_alpha,
+                ..case
+            };
             let mut first: Option<Arc<Operands>> = None;
-            for (weight_layout, vector_layout) in layouts() {
-                let nvfp4 = activation == Activation::Nvfp4;
-                let case = with(Case {
-                    activation,
-                    weight_layout,
-                    vector_layout,
-                    vector_alpha: case.vector_alpha && nvfp4,
-                    ..case
-                });
+            for case in self.in_layouts(gpu, case) {
                 // Vectors without scales have one layout.
-                if !nvfp4 && vector_layout != ScaleLayout::Linear || !self.takes(gpu, &case) {
+                if !nvfp4 && case.vector_layout != ScaleLayout::Linear {
                     continue;
                 }
                 let operands = match &first {
@@ -123,6 +113,17 @@ impl Subject {
             }
         }
         taken
+    }
+
+    /// The case in every layout that the kernel takes.
+    fn in_layouts(&self, gpu: &Gpu, case: Case) -> impl Iterator<Item = Case> {
+        let in_layouts = move |(weight_layout, vector_layout)| Case {
+            weight_layout,
+            vector_layout,
+            ..case
+        };
+        let all = layouts().map(in_layouts);
+        all.filter(|case| self.takes(gpu, case))
     }
 
     /// The kernel takes the case, if it is aligned well.
@@ -163,6 +164,12 @@ fn shapes(sizes: &[Sizes]) -> impl Iterator<Item = Shape> {
         .map(|&(m, n, k, l)| Shape::new(m, n, k, l).unwrap())
 }
 
+/// Both kinds of numbers of each, the seeds counted out.
+fn cases(sizes: &[Sizes]) -> impl Iterator<Item = Case> {
+    let shapes = shapes(sizes).enumerate();
+    shapes.flat_map(|(seed, shape)| both(shape, seed))
+}
+
 /// Integers, and numbers of the whole range with factors.
 fn both(shape: Shape, seed: usize) -> [Case; 2] {
     [Data::Integers, Data::FullRange].map(|data| Case {
@@ -185,7 +192,7 @@ fn contest_and_layer_shapes(gpu: &Gpu, subject: &Subject) {
     let contest = CONTEST_TESTS.iter().chain(&CONTEST_BENCHMARKS);
     for &(m, k, l) in contest.clone().chain(&LAYERS) {
         for case in both(Shape::gemv(m, k, l).unwrap(), 1) {
-            taken += subject.some(gpu, case, 0, f16, |on| {
+            taken += subject.some(gpu, f16(case), 0, |on| {
                 for chained in [false, true] {
                     on.assert_right(subject.default(on, chained), chained);
                 }
@@ -196,14 +203,8 @@ fn contest_and_layer_shapes(gpu: &Gpu, subject: &Subject) {
         let shape = Shape::gemv(m, k, l).unwrap();
         let problem = Problem::contest(shape, 1);
         let truth = problem.reference().unwrap();
-        for (weight_layout, vector_layout) in layouts() {
-            let case = f16(Case {
-                vector_layout,
-                ..Case::new(shape, Data::FullRange, weight_layout, 1)
-            });
-            if !subject.takes(gpu, &case) {
-                continue;
-            }
+        let case = Case::new(shape, Data::FullRange, ScaleLayout::Linear, 1);
+        for case in subject.in_layouts(gpu, f16(case)) {
             let mut on = OnDevice::new(gpu, Arc::new(Operands::of(&case, &problem)));
             let y = on.run(subject.default(&on, false), false);
             for (y, &c) in numbers(&y, FloatType::F16).zip(&truth.y) {
@@ -218,12 +219,13 @@ fn odd_shapes(gpu: &Gpu, subject: &Subject) {
     for (i, shape) in shapes(&(subject.odd)()).enumerate() {
         for case in both(shape, i) {
             for output in FloatType::ALL {
-                let with = |case| Case {
+                let padded = i % 2 == 0;
+                let case = Case {
                     output,
-                    padded: i % 2 == 0,
+                    padded,
                     ..case
                 };
-                subject.each(gpu, case, with, |on| {
+                subject.each(gpu, case, |on| {
                     let chained = i / 2 % 2 == 1;
                     on.assert_right(subject.default(on, chained), chained);
                 });
@@ -235,20 +237,14 @@ fn odd_shapes(gpu: &Gpu, subject: &Subject) {
 fn every_kind_of_config(gpu: &Gpu, subject: &Subject) {
     let mut kinds = BTreeSet::new();
     let ctas = [1, 3, 7, gpu.info.multiprocessors, u32::MAX];
-    for (i, shape) in shapes(subject.every).enumerate() {
-        for case in both(shape, i) {
-            subject.each(
-                gpu,
-                case,
-                |case| case,
-                |on| {
-                    for config in subject.legal(on, &ctas) {
-                        kinds.insert((subject.kind)(&config));
-                        on.assert_right(config, false);
-                    }
-                },
-            );
-        }
+    for case in cases(subject.every) {
+        subject.each(gpu, case, |on| {
+            for config in subject.legal(on, &ctas) {
+                let kind = subject.kind.iter().map(|name| fields::get(&config, name));
+                kinds.insert(kind.collect::<Vec<_>>());
+                on.assert_right(config, false);
+            }
+        });
     }
     for &kind in subject.kinds {
         assert!(kinds.contains(kind), "{kind:?} was not tried: {kinds:?}");
@@ -266,21 +262,15 @@ fn every_candidate(gpu: &Gpu, subject: &Subject) {
     ];
     for shape in shapes(&sizes) {
         for case in both(shape, 4) {
-            subject.some(
-                gpu,
-                case,
-                0,
-                |case| case,
-                |on| {
-                    for chained in [false, true] {
-                        let candidates = on.job(chained, |job| subject.kernel.candidates(job));
-                        tried += candidates.len();
-                        for config in candidates {
-                            on.assert_right(config, chained);
-                        }
+            subject.some(gpu, case, 0, |on| {
+                for chained in [false, true] {
+                    let candidates = on.job(chained, |job| subject.kernel.candidates(job));
+                    tried += candidates.len();
+                    for config in candidates {
+                        on.assert_right(config, chained);
                     }
-                },
-            );
+                }
+            });
         }
     }
     assert!(tried > 20, "only {tried} candidates");
@@ -288,19 +278,12 @@ fn every_candidate(gpu: &Gpu, subject: &Subject) {
 
 /// Groups and warps that have many tiles or units, and queues that go round many times.
 fn few_ctas_and_many_rows(gpu: &Gpu, subject: &Subject) {
-    for (i, shape) in shapes(subject.tall).enumerate() {
-        for case in both(shape, i) {
-            subject.each(
-                gpu,
-                case,
-                |case| case,
-                |on| {
-                    for config in subject.legal(on, &[2, 3, 5, 9]).into_iter().step_by(5) {
-                        on.assert_right(config, false);
-                    }
-                },
-            );
-        }
+    for case in cases(subject.tall) {
+        subject.each(gpu, case, |on| {
+            for config in subject.legal(on, &[2, 3, 5, 9]).into_iter().step_by(5) {
+                on.assert_right(config, false);
+            }
+        });
     }
 }
 
@@ -308,14 +291,12 @@ fn more_batches_than_a_grid_has(gpu: &Gpu, subject: &Subject) {
     let mut taken = 0;
     for shape in shapes(&[(2, 1, 32, 70_000), (4, 1, 256, 70_000)]) {
         let [case, _] = both(shape, 12);
-        let one_layout = |case: Case| Case {
-            vector_layout: match case.activation {
-                Activation::Nvfp4 => case.weight_layout,
-                _ => case.vector_layout,
-            },
-            ..case
-        };
-        taken += subject.some(gpu, case, 0, one_layout, |on| {
+        subject.some(gpu, case, 0, |on| {
+            let case = on.operands.case;
+            if case.activation == Activation::Nvfp4 && case.weight_layout != case.vector_layout {
+                return;
+            }
+            taken += 1;
             for chained in [false, true] {
                 on.assert_right(subject.default(on, chained), chained);
             }
@@ -330,74 +311,28 @@ fn more_than_four_gigabytes(gpu: &Gpu, subject: &Subject) {
     let shape = Shape::gemv(m, k, l).unwrap();
     assert!(shape.weight_code_bytes() > 1 << 32);
     let one = Problem::integers(Shape::gemv(m, k, 1).unwrap(), 13);
-    let layout = ScaleLayout::Tiled128x4;
-    let w = one.weights(layout).unwrap();
-    let x = one.vectors(layout).unwrap();
-    // The last of many batches, the others zero.
-    let last = |bytes: &[u8]| {
-        let mut all = gpu.stream.alloc_zeros::<u8>(l * bytes.len()).unwrap();
-        let at = (l - 1) * bytes.len();
-        gpu.stream
-            .memcpy_htod(bytes, &mut all.slice_mut(at..))
-            .unwrap();
-        all
-    };
-    let (codes, scales) = (last(w.codes), last(&w.scales));
-    let (x_codes, x_scales) = (
-        gpu.upload(&x.codes.repeat(l)),
-        gpu.upload(&x.scales.repeat(l)),
-    );
+    let uploaded = Uploaded::last_of(gpu, &one, l, ScaleLayout::Tiled128x4);
     let y = gpu.upload(&vec![f32::NAN; shape.outputs()]);
-    let weights = RawWeights {
-        codes: gpu.address(&codes),
-        scales: gpu.address(&scales),
-        layout,
-        global: w.global(),
-        row_alpha: 0,
-        row_alpha_batch_stride: 0,
-    };
-    let strides = |row, batch| Strides { row, batch };
-    let vectors = RawVectors::Nvfp4 {
-        codes: gpu.address(&x_codes),
-        code_strides: strides(k / 2, x.codes.len()),
-        scales: gpu.address(&x_scales),
-        layout,
-        scale_strides: strides(k / 16, x.scales.len()),
-        global: GlobalScale::ONE,
-        vector_alpha: 0,
-    };
-    let output = RawOutput {
-        address: gpu.address(&y),
-        element: FloatType::F32,
-    };
-    let call = Call::new(&shape, &weights, &vectors, &output).unwrap();
+    let call = uploaded.call(gpu, &y);
     let options = Options::new().kernel(subject.kernel);
     // SAFETY: all buffers live until the copy below has waited for the kernel.
     unsafe { raw::gemv(&call, &gpu.info, &options, gpu.handle()) }.unwrap();
     let y = gpu.stream.clone_dtoh(&y).unwrap();
     let (zeros, last) = y.split_at((l - 1) * m);
     assert!(zeros.iter().all(|&y| y == 0.0));
-    assert!(
-        last.iter()
-            .map(|&y| f64::from(y))
-            .eq(one.reference().unwrap().y.iter().copied())
-    );
+    let truth = one.reference().unwrap().y;
+    assert!(last.iter().map(|&y| f64::from(y)).eq(truth));
 }
 
 fn edge_cases(gpu: &Gpu, subject: &Subject) {
     for edge in EdgeCase::ALL {
         for shape in shapes(&[(130, 1, 4096, 1), (128, 1, 256, 2), (33, 3, 288, 2)]) {
             let problem = Problem::edge_case(shape, edge, 7);
-            for (weight_layout, vector_layout) in layouts() {
-                let case = Case {
-                    vector_layout,
-                    ..Case::new(shape, Data::FullRange, weight_layout, 7)
-                };
-                if subject.takes(gpu, &case) {
-                    let mut on = OnDevice::new(gpu, Arc::new(Operands::of(&case, &problem)));
-                    if on.job(false, |job| subject.kernel.available(job)).is_ok() {
-                        on.assert_right(subject.default(&on, false), false);
-                    }
+            let case = Case::new(shape, Data::FullRange, ScaleLayout::Linear, 7);
+            for case in subject.in_layouts(gpu, case) {
+                let mut on = OnDevice::new(gpu, Arc::new(Operands::of(&case, &problem)));
+                if on.job(false, |job| subject.kernel.available(job)).is_ok() {
+                    on.assert_right(subject.default(&on, false), false);
                 }
             }
         }
@@ -408,19 +343,16 @@ fn edge_cases(gpu: &Gpu, subject: &Subject) {
 fn factors_of_rows_and_vectors(gpu: &Gpu, subject: &Subject) {
     let mut tried = 0;
     for shape in shapes(&[(37, 11, 512, 3), (128, 1, 512, 3)]) {
-        for (weight_layout, vector_layout) in layouts() {
-            let case = Case {
-                vector_layout,
-                vector_alpha: true,
-                ..Case::new(shape, Data::Integers, weight_layout, 8)
-            };
-            if subject.takes(gpu, &case) {
-                let operands = Operands::new(&case).with_factors_of_batches();
-                let mut on = OnDevice::new(gpu, Arc::new(operands));
-                for config in subject.legal(&on, &[1, 3, 7]) {
-                    tried += 1;
-                    on.assert_right(config, false);
-                }
+        let case = Case {
+            vector_alpha: true,
+            ..Case::new(shape, Data::Integers, ScaleLayout::Linear, 8)
+        };
+        for case in subject.in_layouts(gpu, case) {
+            let operands = Operands::new(&case).with_factors_of_batches();
+            let mut on = OnDevice::new(gpu, Arc::new(operands));
+            for config in subject.legal(&on, &[1, 3, 7]) {
+                tried += 1;
+                on.assert_right(config, false);
             }
         }
     }
@@ -432,20 +364,14 @@ fn less_aligned(gpu: &Gpu, subject: &Subject) {
     for offset in [8, 16, 32] {
         for shape in shapes(&[(300, 1, 4096, 1), (129, 3, 1056, 2)]) {
             for case in both(shape, 9) {
-                subject.some(
-                    gpu,
-                    case,
-                    offset,
-                    |case| case,
-                    |on| {
-                        match on.job(false, |job| subject.kernel.default_config(job)) {
-                            Ok(config) => on.assert_right(config, false),
-                            // Scales are half as far from a boundary.
-                            Err(Refusal::Alignment { .. }) => assert!(offset < 32),
-                            Err(other) => panic!("{other}"),
-                        }
-                    },
-                );
+                subject.some(gpu, case, offset, |on| {
+                    match on.job(false, |job| subject.kernel.default_config(job)) {
+                        Ok(config) => on.assert_right(config, false),
+                        // Scales are half as far from a boundary.
+                        Err(Refusal::Alignment { .. }) => assert!(offset < 32),
+                        Err(other) => panic!("{other}"),
+                    }
+                });
             }
         }
     }
@@ -460,28 +386,22 @@ fn a_hundred_repeats(gpu: &Gpu, subject: &Subject) {
     ];
     for shape in shapes(&sizes) {
         let [_, case] = both(shape, 11);
-        subject.some(
-            gpu,
-            case,
-            0,
-            |case| case,
-            |on| {
-                let some = subject.legal(on, &[3, gpu.info.multiprocessors]);
-                let some = some.into_iter().step_by(11).map(|config| (config, false));
-                let defaults = [false, true].map(|chained| (subject.default(on, chained), chained));
-                for (config, chained) in defaults.into_iter().chain(some) {
-                    let first = on.run(config, chained);
-                    // Three launches each.
-                    for _ in 1..34 {
-                        assert!(
-                            on.run(config, chained) == first,
-                            "{:?} {config:?}",
-                            on.operands.case
-                        );
-                    }
+        subject.some(gpu, case, 0, |on| {
+            let some = subject.legal(on, &[3, gpu.info.multiprocessors]);
+            let some = some.into_iter().step_by(11).map(|config| (config, false));
+            let defaults = [false, true].map(|chained| (subject.default(on, chained), chained));
+            for (config, chained) in defaults.into_iter().chain(some) {
+                let first = on.run(config, chained);
+                // Three launches each.
+                for _ in 1..34 {
+                    assert!(
+                        on.run(config, chained) == first,
+                        "{:?} {config:?}",
+                        on.operands.case
+                    );
                 }
-            },
-        );
+            }
+        });
     }
 }
 
@@ -515,16 +435,12 @@ fn chained_in_a_graph(gpu: &Gpu, subject: &Subject) {
     ];
     let mut works = Vec::new();
     for shape in shapes(&sizes) {
-        for (weight_layout, vector_layout) in layouts() {
-            for activation in Activation::ALL {
-                let case = Case {
-                    activation,
-                    vector_layout,
-                    ..Case::new(shape, Data::FullRange, weight_layout, 14)
-                };
-                if !subject.takes(gpu, &case) {
-                    continue;
-                }
+        for activation in Activation::ALL {
+            let case = Case {
+                activation,
+                ..Case::new(shape, Data::FullRange, ScaleLayout::Linear, 14)
+            };
+            for case in subject.in_layouts(gpu, case) {
                 let mut on = OnDevice::new(gpu, Arc::new(Operands::new(&case)));
                 if on.job(true, |job| subject.kernel.available(job)).is_ok() {
                     let config = subject.default(&on, true);

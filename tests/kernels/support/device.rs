@@ -4,8 +4,8 @@ use cudarc::driver::CudaSlice;
 use nvfp4_gemv::problem::Problem;
 use nvfp4_gemv::raw::Call;
 use nvfp4_gemv::{
-    Device, FloatType, GlobalScale, Nvfp4Vectors, RawOutput, RawVectors, RawWeights, ScaleLayout,
-    Shape, Strides, VectorScale, Vectors, Weights,
+    Device, FloatType, GlobalScale, Nvfp4Vectors, Output, RawOutput, RawVectors, RawWeights,
+    ScaleLayout, Shape, Strides, VectorScale, Vectors, Weights,
 };
 
 use super::gpu::Gpu;
@@ -50,6 +50,32 @@ impl Uploaded {
             x_scales: gpu.upload(&x.scales),
             x_layout,
             x_strides: x.code_strides.zip(x.scale_strides),
+        }
+    }
+
+    /// The last of so many batches; the weights of the others are zero.
+    pub(crate) fn last_of(gpu: &Gpu, one: &Problem, batches: usize, layout: ScaleLayout) -> Self {
+        let last = |bytes: &[u8]| {
+            let size = batches * bytes.len();
+            let mut all = gpu.stream.alloc_zeros::<u8>(size).unwrap();
+            let mut end = all.slice_mut(size - bytes.len()..);
+            gpu.stream.memcpy_htod(bytes, &mut end).unwrap();
+            all
+        };
+        let (m, n, k) = (one.shape.m(), one.shape.n(), one.shape.k());
+        let w = one.weights(layout).unwrap();
+        let x = one.vectors(layout).unwrap();
+        Self {
+            shape: Shape::new(m, n, k, batches).unwrap(),
+            codes: last(w.codes),
+            scales: last(&w.scales),
+            layout,
+            global: w.global(),
+            row_alpha: None,
+            x_codes: gpu.upload(&x.codes.repeat(batches)),
+            x_scales: gpu.upload(&x.scales.repeat(batches)),
+            x_layout: layout,
+            x_strides: None,
         }
     }
 
@@ -102,4 +128,9 @@ impl Uploaded {
         };
         Call::new(&self.shape, &weights, &vectors, &output).unwrap()
     }
+}
+
+/// An f32 result goes there.
+pub(crate) fn into(y: &mut CudaSlice<f32>) -> Output<'_, Device> {
+    Output::F32(y.as_view_mut())
 }

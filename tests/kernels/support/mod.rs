@@ -5,6 +5,7 @@ pub(crate) mod battery;
 #[cfg(feature = "cuda")]
 pub(crate) mod device;
 pub(crate) mod faults;
+pub(crate) mod fields;
 #[cfg(feature = "cuda")]
 pub(crate) mod gpu;
 pub(crate) mod nowhere;

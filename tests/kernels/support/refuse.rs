@@ -3,6 +3,8 @@
 use nvfp4_gemv::kernel::{Call, Config, Job};
 use nvfp4_gemv::{Activation, Gpu, Operands, Refusal, ScaleLayout, Shape};
 
+use super::fields;
+
 /// Every architecture that a build carries unless it is told otherwise.
 pub(crate) const IMAGES: &str = "80;90a;100f;120f";
 
@@ -54,16 +56,42 @@ impl Asked {
     }
 }
 
-/// The same, changed in one thing.
-pub(crate) type Change = fn(&mut Asked);
+/// A problem that a kernel refuses, as a change of one that it takes, and why.
+pub(crate) type Problem = (Box<dyn Fn(&mut Asked)>, Refusal);
 
-fn refusal(valid: &Asked, change: Change) -> (Asked, Refusal) {
-    let mut asked = valid.clone();
-    change(&mut asked);
-    let refused = asked.check().expect_err("changed, and not refused");
-    assert!(!refused.to_string().is_empty());
-    (asked, refused)
+pub(crate) fn problem(change: impl Fn(&mut Asked) + 'static, why: Refusal) -> Problem {
+    (Box::new(change), why)
 }
+
+pub(crate) fn shape((m, n, k, l): (usize, usize, usize, usize), why: Refusal) -> Problem {
+    problem(move |asked| asked.shape(m, n, k, l), why)
+}
+
+pub(crate) fn gpu(found: (i32, i32), needed: &'static str) -> Problem {
+    let why = Refusal::ComputeCapability { found, needed };
+    problem(move |asked| asked.gpu.compute_capability = found, why)
+}
+
+pub(crate) fn images(compute_capability: (i32, i32), images: &'static str) -> Problem {
+    let change = move |asked: &mut Asked| {
+        asked.gpu.compute_capability = compute_capability;
+        asked.gpu.images = images;
+    };
+    let why = Refusal::NoKernelImage {
+        compute_capability,
+        images,
+    };
+    problem(change, why)
+}
+
+pub(crate) fn activation(found: Activation, takes: &'static str) -> Problem {
+    let change = move |asked: &mut Asked| {
+        asked.operands = Operands::new(found, asked.operands.weight_layout);
+    };
+    problem(change, Refusal::Activation { found, takes })
+}
+
+pub(crate) const UNALIGNED: Refusal = Refusal::Alignment { needed: 16 };
 
 /// Where there is nothing to compute, a config that a problem was given launches nothing, and is no error.
 fn nothing_to_compute(valid: &Asked) {
@@ -88,35 +116,54 @@ fn nothing_to_compute(valid: &Asked) {
     }
 }
 
-/// Problems that the kernel refuses, whatever the config: neither a default nor candidates.
-pub(crate) fn problems(valid: &Asked, table: &[(Change, Refusal)]) {
-    assert_eq!(valid.check(), Ok(()));
-    nothing_to_compute(valid);
-    for (i, &(change, expected)) in table.iter().enumerate() {
-        let (asked, refused) = refusal(valid, change);
-        assert_eq!(refused, expected, "line {i}");
-        let kernel = asked.config.kernel();
-        asked.job(|job| {
-            assert_eq!(kernel.available(job), Err(expected), "line {i}");
-            assert_eq!(kernel.default_config(job), Err(expected), "line {i}");
-            assert!(kernel.candidates(job).is_empty(), "line {i}");
-        });
+impl Asked {
+    fn refusal(&self, change: impl FnOnce(&mut Asked)) -> (Asked, Refusal) {
+        let mut asked = self.clone();
+        change(&mut asked);
+        let refused = asked.check().expect_err("changed, and not refused");
+        assert!(!refused.to_string().is_empty());
+        (asked, refused)
     }
-}
 
-/// Configs that the kernel refuses for a problem that it takes, by the field that is wrong and its value.
-pub(crate) fn fields(valid: &Asked, table: &[(Change, &str, u32)]) {
-    assert_eq!(valid.check(), Ok(()));
-    for &(change, expected, expected_value) in table {
-        let (asked, refused) = refusal(valid, change);
+    /// Problems that the kernel refuses, whatever the config: neither a default nor candidates.
+    pub(crate) fn refuses_problems(&self, table: &[Problem]) {
+        assert_eq!(self.check(), Ok(()));
+        nothing_to_compute(self);
+        for (i, (change, expected)) in table.iter().enumerate() {
+            let (asked, refused) = self.refusal(change);
+            assert_eq!(refused, *expected, "line {i}");
+            let kernel = asked.config.kernel();
+            asked.job(|job| {
+                assert_eq!(kernel.available(job), Err(*expected), "line {i}");
+                assert_eq!(kernel.default_config(job), Err(*expected), "line {i}");
+                assert!(kernel.candidates(job).is_empty(), "line {i}");
+            });
+        }
+    }
+
+    /// Values of fields that the kernel refuses.
+    pub(crate) fn refuses_fields(&self, table: &[(&str, &[u32])]) {
+        for &(name, values) in table {
+            for &value in values {
+                self.refuses_field(name, value, |_| ());
+            }
+        }
+    }
+
+    /// A field's value that the kernel refuses for a changed problem, which it takes.
+    pub(crate) fn refuses_field(&self, name: &str, value: u32, change: impl FnOnce(&mut Asked)) {
+        assert_eq!(self.check(), Ok(()));
+        let (asked, refused) = self.refusal(|asked| {
+            change(asked);
+            fields::set(&mut asked.config, name, value);
+        });
         match refused {
-            Refusal::Field { name, value, takes } => {
-                assert_eq!(
-                    (name, value),
-                    (expected, expected_value),
-                    "{:?}",
-                    asked.config
-                );
+            Refusal::Field {
+                name: of,
+                value: found,
+                takes,
+            } => {
+                assert_eq!((of, found), (name, value), "{:?}", asked.config);
                 assert!(!takes.is_empty());
             }
             other => panic!("{:?}: {other:?}", asked.config),
@@ -124,43 +171,25 @@ pub(crate) fn fields(valid: &Asked, table: &[(Change, &str, u32)]) {
         let default = asked.job(|job| asked.config.kernel().default_config(job));
         assert!(default.is_ok(), "{default:?}");
     }
-}
 
-/// The config needs so much shared memory as its launches have, and a GPU that has one byte less is refused.
-pub(crate) fn shared_memory(valid: &Asked) {
-    let plan = valid.config.plan(&valid.call(), &valid.gpu, false).unwrap();
-    let of_launches = plan.launches().iter();
-    let most = of_launches
-        .map(|launch| launch.dynamic_shared + launch.static_shared)
-        .max()
-        .unwrap();
-    let with = |bytes: u32| {
-        let mut asked = valid.clone();
-        asked.gpu.shared_bytes = bytes;
-        asked.check()
-    };
-    assert_eq!(with(most), Ok(()));
-    let refused = Refusal::SharedMemory {
-        needed: most.into(),
-        available: most - 1,
-    };
-    assert_eq!(with(most - 1), Err(refused));
-}
-
-/// Reasons that several kernels have.
-pub(crate) fn too_old(found: (i32, i32), needed: &'static str) -> Refusal {
-    Refusal::ComputeCapability { found, needed }
-}
-
-pub(crate) fn no_image(compute_capability: (i32, i32), images: &'static str) -> Refusal {
-    Refusal::NoKernelImage {
-        compute_capability,
-        images,
+    /// The config needs so much shared memory as its launches have, and a GPU that has one byte less is refused.
+    pub(crate) fn needs_its_shared_memory(&self) {
+        let plan = self.config.plan(&self.call(), &self.gpu, false).unwrap();
+        let of_launches = plan.launches().iter();
+        let most = of_launches
+            .map(|launch| launch.dynamic_shared + launch.static_shared)
+            .max()
+            .unwrap();
+        let with = |bytes: u32| {
+            let mut asked = self.clone();
+            asked.gpu.shared_bytes = bytes;
+            asked.check()
+        };
+        assert_eq!(with(most), Ok(()));
+        let refused = Refusal::SharedMemory {
+            needed: most.into(),
+            available: most - 1,
+        };
+        assert_eq!(with(most - 1), Err(refused));
     }
 }
-
-pub(crate) fn takes(found: Activation, takes: &'static str) -> Refusal {
-    Refusal::Activation { found, takes }
-}
-
-pub(crate) const UNALIGNED: Refusal = Refusal::Alignment { needed: 16 };

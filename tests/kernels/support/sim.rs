@@ -13,7 +13,7 @@ use ptx_sim::models::swizzle::Swizzle;
 use ptx_sim::models::tensor_map::{
     DataType, Interleave, L2Promotion, OobFill, TensorMap, TensorMapArgs,
 };
-use ptx_sim::{Buffer, Launch, Options, Program, Report, Sim, SimError, Trace};
+use ptx_sim::{Buffer, Launch, Options, Policy, Program, Report, Sim, SimError, Trace};
 
 use super::operands::{Case, Operands};
 use super::ptx::{self, Entry};
@@ -99,6 +99,30 @@ impl Loaded {
 pub(crate) fn empty(arch: &str) -> Sim {
     let head = format!(".version 9.0\n.target sm_{arch}\n.address_size 64\n");
     Sim::new(ptx_sim::Module::parse(&head).expect("a module without kernels"))
+}
+
+/// Runs the one launch of a plan that is no GEMV, which writes all of these buffers.
+pub(crate) fn run_helper(
+    sim: &mut Sim,
+    arch: &'static str,
+    planned: &plan::Launch,
+    policy: Policy,
+    written: &[Buffer],
+    context: &str,
+) {
+    let launch = &launches(planned).expect("a valid launch")[0];
+    let program = &ptx::entry(planned.entry, arch).program;
+    let options = Options {
+        policy,
+        ..Options::default()
+    };
+    let report = sim
+        .run_program(program, launch, &options, None)
+        .unwrap_or_else(|error| panic!("{context}: {error}"));
+    assert!(report.warnings.is_empty(), "{:?}", report.warnings);
+    for &buffer in written {
+        assert!(sim.fully_written(buffer), "{context}");
+    }
 }
 
 /// A planned launch as the simulator takes it, for each of its parts.

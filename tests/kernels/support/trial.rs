@@ -10,29 +10,21 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Arguments, Completion, Trial};
 
 /// Makes a module's `trials()`: its functions by what they need, `host`, `simulator`, `long` (a simulation of
-/// minutes) or `gpu`.
+/// minutes) or `gpu`. Instead of a function of the trial's name there may be another, behind `=`.
 #[macro_export]
 macro_rules! trials {
-    ($($needs:ident: $($function:ident),+ $(,)?;)+) => {
+    ($($needs:ident: $($name:ident $(= $run:expr)?),+ $(,)?;)+) => {
         pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
             vec![$($(
                 $crate::support::trial::$needs(
-                    concat!(module_path!(), "::", stringify!($function)),
-                    $function,
+                    concat!(module_path!(), "::", stringify!($name)),
+                    $crate::trials!(@run $name $($run)?),
                 ),
             )+)+]
         }
     };
-}
-
-/// Makes `trials()` of a folder: those of its modules.
-#[macro_export]
-macro_rules! gather {
-    ($($(#[$attribute:meta])? $module:ident),+ $(,)?) => {
-        pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
-            [$($(#[$attribute])? $module::trials()),+].into_iter().flatten().collect()
-        }
-    };
+    (@run $function:ident) => { $function };
+    (@run $name:ident $run:expr) => { $run };
 }
 
 /// Needs nothing.

@@ -13,20 +13,13 @@ fn configs(_: &Job<'_>, _: &[u32]) -> Vec<Config> {
         .collect()
 }
 
-fn kind(config: &Config) -> Vec<u32> {
-    match config {
-        Config::Tcgen05(c) => vec![c.stages, c.cluster],
-        other => panic!("{other:?}"),
-    }
-}
-
 const SUBJECT: Subject = Subject {
     kernel: Kernel::Tcgen05,
     odd,
     every: EVERY,
     tall: TALL,
     configs,
-    kind,
+    kind: &["stages", "cluster"],
     kinds: &[&[2, 1], &[3, 1], &[4, 2], &[2, 3], &[4, 5], &[2, 8]],
 };
 

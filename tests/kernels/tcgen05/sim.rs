@@ -13,9 +13,20 @@ use crate::support::schedules::options;
 use crate::tile::Kernel;
 
 crate::trials! {
-    simulator: odd_shapes, contest_shapes, schedules, sums_in_rank_order, faults, wrong_plans, loads_before_the_wait,
+    simulator:
+        odd_shapes = || KERNEL.odd_shapes(5),
+        contest_shapes = || KERNEL.contest_shapes(false, 1),
+        schedules = || KERNEL.schedules(10),
+        sums_in_rank_order = || KERNEL.sums_in_rank_order(),
+        faults = || KERNEL.faults(|mutant| no_arithmetic(mutant) && share(mutant, 6)),
+        wrong_plans = || KERNEL.wrong_plans(&[]),
+        loads_before_the_wait = || KERNEL.loads_before_the_wait(),
         order_around_the_allocation, picture;
-    long: all_odd_shapes, all_contest_shapes, all_schedules, all_faults;
+    long:
+        all_odd_shapes = || KERNEL.odd_shapes(1),
+        all_contest_shapes = || KERNEL.contest_shapes(true, 3),
+        all_schedules = || KERNEL.schedules(200),
+        all_faults = || KERNEL.faults(no_arithmetic);
 }
 
 const KERNEL: Kernel = Kernel {
@@ -25,50 +36,6 @@ const KERNEL: Kernel = Kernel {
     vectors: 16,
     config: |stages, cluster| Config::from(Tcgen05Config { stages, cluster }),
 };
-
-fn odd_shapes() {
-    KERNEL.odd_shapes(5);
-}
-
-fn all_odd_shapes() {
-    KERNEL.odd_shapes(1);
-}
-
-fn contest_shapes() {
-    KERNEL.contest_shapes(false, 1);
-}
-
-fn all_contest_shapes() {
-    KERNEL.contest_shapes(true, 3);
-}
-
-fn schedules() {
-    KERNEL.schedules(10);
-}
-
-fn all_schedules() {
-    KERNEL.schedules(200);
-}
-
-fn sums_in_rank_order() {
-    KERNEL.sums_in_rank_order();
-}
-
-fn loads_before_the_wait() {
-    KERNEL.loads_before_the_wait();
-}
-
-fn faults() {
-    KERNEL.faults(|mutant| no_arithmetic(mutant) && share(mutant, 6));
-}
-
-fn all_faults() {
-    KERNEL.faults(no_arithmetic);
-}
-
-fn wrong_plans() {
-    KERNEL.wrong_plans(&[]);
-}
 
 /// Behind a kernel that lets it start early and allocates tensor memory late, and in front of one that
 /// allocates before it waits, the order of three instructions decides whether all of them hang.

@@ -44,20 +44,13 @@ fn configs(_: &Job<'_>, _: &[u32]) -> Vec<Config> {
         .into()
 }
 
-fn kind(config: &Config) -> Vec<u32> {
-    match config {
-        Config::Tma(c) => vec![c.stages, c.cluster],
-        other => panic!("{other:?}"),
-    }
-}
-
 const SUBJECT: Subject = Subject {
     kernel: Kernel::Tma,
     odd,
     every: EVERY,
     tall: TALL,
     configs,
-    kind,
+    kind: &["stages", "cluster"],
     kinds: &[&[2, 1], &[4, 2], &[2, 3], &[4, 5], &[2, 8]],
 };
 
@@ -92,10 +85,7 @@ fn tensor_maps_are_those_of_the_simulator(gpu: &Gpu) {
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = battery::trials(&SUBJECT);
     let name = "tensor_maps_are_those_of_the_simulator";
-    trials.push(kernel_trial(
-        Kernel::Tma,
-        name,
-        tensor_maps_are_those_of_the_simulator,
-    ));
+    let run = tensor_maps_are_those_of_the_simulator;
+    trials.push(kernel_trial(Kernel::Tma, name, run));
     trials
 }

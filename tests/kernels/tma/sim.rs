@@ -7,8 +7,19 @@ use crate::support::faults::{no_arithmetic, share};
 use crate::tile::Kernel;
 
 crate::trials! {
-    simulator: odd_shapes, contest_shapes, schedules, sums_in_rank_order, faults, wrong_plans, loads_before_the_wait;
-    long: all_odd_shapes, all_contest_shapes, all_schedules, all_faults;
+    simulator:
+        odd_shapes = || KERNEL.odd_shapes(11),
+        contest_shapes = || KERNEL.contest_shapes(false, 1),
+        schedules = || KERNEL.schedules(4),
+        sums_in_rank_order = || KERNEL.sums_in_rank_order(),
+        faults = || KERNEL.faults(|mutant| no_arithmetic(mutant) && share(mutant, 6)),
+        loads_before_the_wait = || KERNEL.loads_before_the_wait(),
+        wrong_plans;
+    long:
+        all_odd_shapes = || KERNEL.odd_shapes(1),
+        all_contest_shapes,
+        all_schedules = || KERNEL.schedules(50),
+        all_faults = || KERNEL.faults(no_arithmetic);
 }
 
 const KERNEL: Kernel = Kernel {
@@ -19,18 +30,6 @@ const KERNEL: Kernel = Kernel {
     config: |stages, cluster| Config::from(TmaConfig { stages, cluster }),
 };
 
-fn odd_shapes() {
-    KERNEL.odd_shapes(11);
-}
-
-fn all_odd_shapes() {
-    KERNEL.odd_shapes(1);
-}
-
-fn contest_shapes() {
-    KERNEL.contest_shapes(false, 1);
-}
-
 fn all_contest_shapes() {
     KERNEL.contest_shapes(true, 1);
     Kernel {
@@ -38,30 +37,6 @@ fn all_contest_shapes() {
         ..KERNEL
     }
     .contest_shapes(true, 1);
-}
-
-fn schedules() {
-    KERNEL.schedules(4);
-}
-
-fn all_schedules() {
-    KERNEL.schedules(50);
-}
-
-fn sums_in_rank_order() {
-    KERNEL.sums_in_rank_order();
-}
-
-fn loads_before_the_wait() {
-    KERNEL.loads_before_the_wait();
-}
-
-fn faults() {
-    KERNEL.faults(|mutant| no_arithmetic(mutant) && share(mutant, 6));
-}
-
-fn all_faults() {
-    KERNEL.faults(no_arithmetic);
 }
 
 fn wrong_plans() {
