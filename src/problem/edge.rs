@@ -3,84 +3,40 @@
 use super::Problem;
 use super::generate::taming_alpha;
 use crate::Shape;
+use crate::types::named;
 
-/// What is special about a problem of [`Problem::edge_case`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum EdgeCase {
-    /// All codes zero, arbitrary scales.
-    Zeros,
-    /// All weights -0.
-    NegativeZeros,
-    /// All scales zero, arbitrary codes.
-    ZeroScales,
-    /// Every code 6, every scale 448: the largest sum there is.
-    MaxPositive,
-    /// Weights -6, vectors 6, every scale 448.
-    MaxNegative,
-    /// Blocks of +6 and -6 take turns and cancel; in the last block something small is left.
-    Cancellation,
-    /// Signs alternate from element to element: each nibble counts with its own sign.
-    AlternatingSigns,
-    /// All scales subnormal.
-    SubnormalScales,
-    /// The largest scale next to the smallest.
-    WideScales,
-    /// Only element 0 of each row is not zero.
-    FirstElement,
-    /// Only element K-1 of each row is not zero.
-    LastElement,
-    /// Only one block of each row is not zero, another one in each row.
-    OneBlock,
-    /// Only the last row of each batch is not zero.
-    LastRow,
-    /// Every scale code in turn, with every element code in turn.
-    Sweep,
-}
-
-impl EdgeCase {
-    /// All of them.
-    pub const ALL: [Self; 14] = [
-        Self::Zeros,
-        Self::NegativeZeros,
-        Self::ZeroScales,
-        Self::MaxPositive,
-        Self::MaxNegative,
-        Self::Cancellation,
-        Self::AlternatingSigns,
-        Self::SubnormalScales,
-        Self::WideScales,
-        Self::FirstElement,
-        Self::LastElement,
-        Self::OneBlock,
-        Self::LastRow,
-        Self::Sweep,
-    ];
-
-    /// The name in tables and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Zeros => "zeros",
-            Self::NegativeZeros => "negative-zeros",
-            Self::ZeroScales => "zero-scales",
-            Self::MaxPositive => "max-positive",
-            Self::MaxNegative => "max-negative",
-            Self::Cancellation => "cancellation",
-            Self::AlternatingSigns => "alternating-signs",
-            Self::SubnormalScales => "subnormal-scales",
-            Self::WideScales => "wide-scales",
-            Self::FirstElement => "first-element",
-            Self::LastElement => "last-element",
-            Self::OneBlock => "one-block",
-            Self::LastRow => "last-row",
-            Self::Sweep => "sweep",
-        }
-    }
-}
-
-impl std::fmt::Display for EdgeCase {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
+named! {
+    /// What is special about a problem of [`Problem::edge_case`].
+    #[non_exhaustive]
+    EdgeCase {
+        /// All codes zero, arbitrary scales.
+        Zeros = "zeros",
+        /// All weights -0.
+        NegativeZeros = "negative-zeros",
+        /// All scales zero, arbitrary codes.
+        ZeroScales = "zero-scales",
+        /// Every code 6, every scale 448: the largest sum there is.
+        MaxPositive = "max-positive",
+        /// Weights -6, vectors 6, every scale 448.
+        MaxNegative = "max-negative",
+        /// Blocks of +6 and -6 take turns and cancel; in the last block something small is left.
+        Cancellation = "cancellation",
+        /// Signs alternate from element to element: each nibble counts with its own sign.
+        AlternatingSigns = "alternating-signs",
+        /// All scales subnormal.
+        SubnormalScales = "subnormal-scales",
+        /// The largest scale next to the smallest.
+        WideScales = "wide-scales",
+        /// Only element 0 of each row is not zero.
+        FirstElement = "first-element",
+        /// Only element K-1 of each row is not zero.
+        LastElement = "last-element",
+        /// Only one block of each row is not zero, another one in each row.
+        OneBlock = "one-block",
+        /// Only the last row of each batch is not zero.
+        LastRow = "last-row",
+        /// Every scale code in turn, with every element code in turn.
+        Sweep = "sweep",
     }
 }
 
