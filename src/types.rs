@@ -116,6 +116,14 @@ impl ScaleLayout {
         }
     }
 
+    /// The one that this is not.
+    pub(crate) const fn other(self) -> Self {
+        match self {
+            Self::Linear => Self::Tiled128x4,
+            Self::Tiled128x4 => Self::Linear,
+        }
+    }
+
     /// Byte offset of the scale of block `block` of row `row`, within one batch.
     ///
     /// ```
