@@ -17,6 +17,11 @@ macro_rules! named {
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$value => $name),* }
             }
+
+            /// The value of a name.
+            pub fn from_name(name: &str) -> Option<Self> {
+                Self::ALL.into_iter().find(|value| value.name() == name)
+            }
         }
 
         impl std::fmt::Display for $type {
@@ -39,13 +44,6 @@ named! {
         /// Blackwell's block-scaled tensor cores (tcgen05), sm_100 and sm_103. Verified in simulation, not
         /// yet on hardware.
         TensorCore = "tensor-core",
-    }
-}
-
-impl GemvPath {
-    /// The path of a name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|path| path.name() == name)
     }
 }
 

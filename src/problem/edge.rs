@@ -55,12 +55,8 @@ impl Problem {
             EdgeCase::NegativeZeros => p.a.fill(0x88),
             EdgeCase::ZeroScales => p.sfa.fill(0),
             EdgeCase::MaxPositive | EdgeCase::MaxNegative => {
-                let code = if case == EdgeCase::MaxPositive {
-                    0x77
-                } else {
-                    0xff
-                };
-                p.a.fill(code);
+                let positive = case == EdgeCase::MaxPositive;
+                p.a.fill(if positive { 0x77 } else { 0xff });
                 p.b.fill(0x77);
                 p.sfa.fill(MAX_SCALE);
                 p.sfb.fill(MAX_SCALE);
@@ -75,11 +71,8 @@ impl Problem {
                 p.b.fill(0x77);
                 p.sfa.fill(MAX_SCALE);
                 p.sfb.fill(MAX_SCALE);
-                p.sfa
-                    .iter_mut()
-                    .skip(blocks - 1)
-                    .step_by(blocks)
-                    .for_each(|s| *s = MIN_SCALE);
+                let last_blocks = p.sfa.iter_mut().skip(blocks - 1).step_by(blocks);
+                last_blocks.for_each(|s| *s = MIN_SCALE);
             }
             EdgeCase::AlternatingSigns => {
                 // 6, -6, 6, -6 against 6, 6, 6, 4: (36 - 36) + (36 - 24) = 12 for every four.
@@ -99,19 +92,16 @@ impl Problem {
                 p.sfa.iter_mut().for_each(wide);
                 p.sfb.iter_mut().for_each(wide);
             }
-            EdgeCase::FirstElement => {
+            EdgeCase::FirstElement | EdgeCase::LastElement => {
+                // The byte, its nibble, and the bit of that which makes it not zero.
+                let (at, nibble, set) = match case {
+                    EdgeCase::FirstElement => (0, 0x0f, 0x01),
+                    _ => (row_bytes - 1, 0xf0, 0x10),
+                };
                 for row in p.a.chunks_exact_mut(row_bytes) {
-                    let first = row[0] & 15 | 1;
+                    let element = row[at] & nibble | set;
                     row.fill(0);
-                    row[0] = first;
-                }
-                p.alpha = Some(vec![taming_alpha(16)]);
-            }
-            EdgeCase::LastElement => {
-                for row in p.a.chunks_exact_mut(row_bytes) {
-                    let last = row[row_bytes - 1] & 0xf0 | 0x10;
-                    row.fill(0);
-                    row[row_bytes - 1] = last;
+                    row[at] = element;
                 }
                 p.alpha = Some(vec![taming_alpha(16)]);
             }
