@@ -338,39 +338,39 @@ fn paths_kernels_and_configs_that_are_asked_for() {
     }
     let kernels = [Kernel::Ring, Kernel::Stream, Kernel::Tcgen05];
     let configs = [config(Kernel::Ring), config(Kernel::Direct)];
-    for path in or_none(&GemvPath::ALL) {
-        for kernel in or_none(&kernels) {
-            for config in or_none(&configs) {
-                let asked = options().path(path).kernel(kernel).config(config);
-                let result = select(&shape, &operands, Target::Gpu(&gpu), &asked);
-                let of_config = config.map(|config| config.kernel());
-                let implied = kernel.or(of_config);
-                let contradict = kernel
-                    .is_some_and(|kernel| of_config.is_some_and(|of| of != kernel))
-                    || implied.is_some_and(|kernel| path.is_some_and(|path| path != kernel.path()));
-                match result {
-                    Err(Error::Contradiction { .. }) => assert!(contradict, "{asked:?}"),
-                    other => {
-                        assert!(!contradict, "{asked:?}");
-                        let path = path.or(implied.map(Kernel::path));
-                        // The GPU has no such tensor cores, and the operands are not on the host.
-                        match path {
-                            Some(GemvPath::Cpu | GemvPath::TensorCore) => {
-                                other.unwrap_err();
-                            }
-                            Some(GemvPath::CudaCore) | None => {
-                                let choice = other.unwrap();
-                                assert_eq!(choice.kernel(), implied.or(Some(Kernel::Ring)));
-                                assert!(config.is_none() || choice.config == config);
-                                let is_asked = choice.reason == Reason::Asked { by: Asker::Caller };
-                                assert_eq!(is_asked, implied.is_some());
-                                let of_path = matches!(choice.reason, Reason::BestOfPath { .. });
-                                assert_eq!(of_path, implied.is_none() && path.is_some());
-                            }
-                        }
+    let check = |path: Option<GemvPath>, kernel: Option<Kernel>, config: Option<Config>| {
+        let asked = options().path(path).kernel(kernel).config(config);
+        let result = select(&shape, &operands, Target::Gpu(&gpu), &asked);
+        let of_config = config.map(|config| config.kernel());
+        let implied = kernel.or(of_config);
+        let contradict = kernel.is_some_and(|kernel| of_config.is_some_and(|of| of != kernel))
+            || implied.is_some_and(|kernel| path.is_some_and(|path| path != kernel.path()));
+        match result {
+            Err(Error::Contradiction { .. }) => assert!(contradict, "{asked:?}"),
+            other => {
+                assert!(!contradict, "{asked:?}");
+                let path = path.or(implied.map(Kernel::path));
+                // The GPU has no such tensor cores, and the operands are not on the host.
+                match path {
+                    Some(GemvPath::Cpu | GemvPath::TensorCore) => {
+                        other.unwrap_err();
+                    }
+                    Some(GemvPath::CudaCore) | None => {
+                        let choice = other.unwrap();
+                        assert_eq!(choice.kernel(), implied.or(Some(Kernel::Ring)));
+                        assert!(config.is_none() || choice.config == config);
+                        let is_asked = choice.reason == Reason::Asked { by: Asker::Caller };
+                        assert_eq!(is_asked, implied.is_some());
+                        let of_path = matches!(choice.reason, Reason::BestOfPath { .. });
+                        assert_eq!(of_path, implied.is_none() && path.is_some());
                     }
                 }
             }
+        }
+    };
+    for path in or_none(&GemvPath::ALL) {
+        for kernel in or_none(&kernels) {
+            or_none(&configs).for_each(|config| check(path, kernel, config));
         }
     }
     // A config is checked.
