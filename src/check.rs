@@ -11,6 +11,17 @@ pub(crate) fn len(
     got: usize,
     needed: usize,
 ) -> Result<()> {
+    len_or(operand, unit, got, needed, String::new)
+}
+
+/// [`len`] with something to say to whoever has fewer.
+pub(crate) fn len_or(
+    operand: &'static str,
+    unit: &'static str,
+    got: usize,
+    needed: usize,
+    hint: impl FnOnce() -> String,
+) -> Result<()> {
     if got >= needed {
         return Ok(());
     }
@@ -19,28 +30,26 @@ pub(crate) fn len(
         unit,
         needed,
         got,
-        hint: String::new(),
+        hint: hint(),
     })
 }
 
-/// `got` bytes hold `needed` bytes of scales of this layout, and are not exactly what densely
-/// packed scales of the other layout would take.
+/// `got` bytes hold the scales of `rows` rows a batch, as many batches as the shape has with `batch` bytes from one to
+/// the next, and are not exactly what densely packed scales of the other layout would take.
 pub(crate) fn scales_len(
     operand: &'static str,
     got: usize,
     layout: ScaleLayout,
+    shape: &Shape,
     rows: usize,
-    blocks: usize,
-    needed: usize,
-    batches: usize,
+    batch: usize,
 ) -> Result<()> {
-    let dense = |layout: ScaleLayout| layout.bytes(rows, blocks) * batches;
-    let other = match layout {
-        ScaleLayout::Linear => ScaleLayout::Tiled128x4,
-        ScaleLayout::Tiled128x4 => ScaleLayout::Linear,
-    };
-    let contradicts = got != needed && got == dense(other) && needed == dense(layout);
-    if contradicts {
+    let (blocks, batches) = (shape.blocks(), shape.l());
+    let one = |layout: ScaleLayout| layout.bytes(rows, blocks);
+    let needed = extent(batches, batch, 1, 0, one(layout)).unwrap_or(usize::MAX);
+    let other = layout.other();
+    let is_packed = needed == one(layout) * batches;
+    if got != needed && is_packed && got == one(other) * batches {
         return Err(Error::LayoutContradiction {
             operand,
             tagged: layout,
@@ -49,23 +58,13 @@ pub(crate) fn scales_len(
             fits: other,
         });
     }
-    if got >= needed {
-        return Ok(());
-    }
-    let hint = match layout {
+    len_or(operand, "bytes", got, needed, || match layout {
         ScaleLayout::Tiled128x4 => format!(
             " (128x4 scales are padded: {rows} rows to {}, {blocks} scales a row to {})",
             rows.next_multiple_of(128),
             blocks.next_multiple_of(4)
         ),
         ScaleLayout::Linear => String::new(),
-    };
-    Err(Error::BufferTooShort {
-        operand,
-        unit: "bytes",
-        needed,
-        got,
-        hint,
     })
 }
 

@@ -372,21 +372,15 @@ fn listed(names: &[&str]) -> String {
 
 /// The dimensions in which a call differs from the weights, by name.
 fn mismatch(weights: &[usize; 3], call: &[usize; 3]) -> String {
-    let dimensions = [0, 1, 2].map(|i| (["M", "K", "L"][i], weights[i], call[i]));
-    let differ = || {
-        dimensions
-            .iter()
-            .filter(|(_, weights, call)| weights != call)
+    let list = |of: &[usize; 3]| {
+        let differ = (0..3).filter(|&i| weights[i] != call[i]);
+        let named: Vec<String> = differ
+            .map(|i| format!("{} = {}", ["M", "K", "L"][i], of[i]))
+            .collect();
+        named.join(", ")
     };
-    let list = |pick: fn(&(&str, usize, usize)) -> usize| {
-        let parts: Vec<String> = differ().map(|d| format!("{} = {}", d.0, pick(d))).collect();
-        parts.join(", ")
-    };
-    format!(
-        "the weights have {}, the call has {}",
-        list(|d| d.1),
-        list(|d| d.2)
-    )
+    let (weights, call) = (list(weights), list(call));
+    format!("the weights have {weights}, the call has {call}")
 }
 
 #[cfg(test)]

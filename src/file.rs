@@ -141,9 +141,7 @@ impl FileError {
             },
         }
     }
-}
 
-impl FileError {
     pub(crate) fn of_input(file: &Path, error: InputError) -> Self {
         let file = file.to_owned();
         match error {
@@ -214,23 +212,20 @@ impl TensorFile {
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, FileError> {
         let path = path.into();
         let bytes = Bytes::of(&path).map_err(|error| FileError::of_input(&path, error))?;
-        let (header, metadata) =
-            SafeTensors::read_metadata(&bytes).map_err(|e| FileError::Format {
-                reason: match bytes.len() {
-                    0 => "the file is empty".into(),
-                    bytes => format!("{e} ({bytes} bytes in all)"),
-                },
-                file: path.clone(),
-            })?;
+        let header = SafeTensors::read_metadata(&bytes);
+        let (header, metadata) = header.map_err(|e| FileError::Format {
+            reason: match bytes.len() {
+                0 => "the file is empty".into(),
+                bytes => format!("{e} ({bytes} bytes in all)"),
+            },
+            file: path.clone(),
+        })?;
+        let tensors = metadata.tensors().into_iter();
         Ok(Self {
             path,
             bytes,
             data_start: header + size_of::<u64>(),
-            tensors: metadata
-                .tensors()
-                .into_iter()
-                .map(|(name, info)| (name, info.clone()))
-                .collect(),
+            tensors: tensors.map(|(name, info)| (name, info.clone())).collect(),
             metadata: metadata.metadata().clone().unwrap_or_default(),
         })
     }
@@ -242,11 +237,9 @@ impl TensorFile {
 
     /// All tensors, in alphabetical order.
     pub fn tensors(&self) -> impl Iterator<Item = Tensor<'_>> {
-        self.tensors.iter().map(|(name, info)| Tensor {
-            file: self,
-            name,
-            info,
-        })
+        let file = self;
+        let tensors = self.tensors.iter();
+        tensors.map(move |(name, info)| Tensor { file, name, info })
     }
 
     /// The text entries under `__metadata__`.
@@ -256,12 +249,8 @@ impl TensorFile {
 
     /// A tensor, or `None` where there is none of that name.
     pub fn get(&self, name: &str) -> Option<Tensor<'_>> {
-        let (name, info) = self.tensors.get_key_value(name)?;
-        Some(Tensor {
-            file: self,
-            name,
-            info,
-        })
+        let (file, (name, info)) = (self, self.tensors.get_key_value(name)?);
+        Some(Tensor { file, name, info })
     }
 
     /// A tensor that must be there; `expected` says in the error what it should hold.
@@ -352,11 +341,7 @@ impl<'a> Tensor<'a> {
     /// # Errors
     /// [`FileError::WrongTensor`] for another element type.
     pub fn to_f32(&self) -> Result<Vec<f32>, FileError> {
-        if self.dtype() != Dtype::F32 {
-            return Err(self.wrong("F32"));
-        }
-        let (values, _) = self.bytes().as_chunks::<4>();
-        Ok(values.iter().map(|b| f32::from_le_bytes(*b)).collect())
+        self.decoded(Dtype::F32, f32::from_le_bytes)
     }
 
     /// The elements of an F32, F16 or BF16 tensor as f32, which holds each of them exactly.
@@ -364,17 +349,10 @@ impl<'a> Tensor<'a> {
     /// # Errors
     /// [`FileError::WrongTensor`] for another element type.
     pub fn to_f32_widened(&self) -> Result<Vec<f32>, FileError> {
-        let (values, _) = self.bytes().as_chunks::<2>();
         match self.dtype() {
             Dtype::F32 => self.to_f32(),
-            Dtype::F16 => Ok(values
-                .iter()
-                .map(|b| f16::from_le_bytes(*b).to_f32())
-                .collect()),
-            Dtype::BF16 => Ok(values
-                .iter()
-                .map(|b| bf16::from_le_bytes(*b).to_f32())
-                .collect()),
+            Dtype::F16 => self.decoded(Dtype::F16, |bytes| f16::from_le_bytes(bytes).to_f32()),
+            Dtype::BF16 => self.decoded(Dtype::BF16, |bytes| bf16::from_le_bytes(bytes).to_f32()),
             _ => Err(self.wrong("F32, F16 or BF16")),
         }
     }
@@ -384,11 +362,20 @@ impl<'a> Tensor<'a> {
     /// # Errors
     /// [`FileError::WrongTensor`] for another element type.
     pub fn to_f64(&self) -> Result<Vec<f64>, FileError> {
-        if self.dtype() != Dtype::F64 {
-            return Err(self.wrong("F64"));
+        self.decoded(Dtype::F64, f64::from_le_bytes)
+    }
+
+    /// The elements of a tensor that must be of this type, whose elements have `BYTES` bytes.
+    fn decoded<T, const BYTES: usize>(
+        &self,
+        dtype: Dtype,
+        decode: impl Fn([u8; BYTES]) -> T,
+    ) -> Result<Vec<T>, FileError> {
+        if self.dtype() != dtype {
+            return Err(self.wrong(dtype.to_string()));
         }
-        let (values, _) = self.bytes().as_chunks::<8>();
-        Ok(values.iter().map(|b| f64::from_le_bytes(*b)).collect())
+        let (elements, _) = self.bytes().as_chunks();
+        Ok(elements.iter().copied().map(decode).collect())
     }
 }
 
@@ -413,29 +400,28 @@ pub struct NewTensor<'a> {
 impl<'a> NewTensor<'a> {
     /// A tensor of bytes that are there already.
     pub fn borrowed(dtype: Dtype, shape: &[usize], bytes: &'a [u8]) -> Self {
+        Self::new(dtype, shape, bytes.into())
+    }
+
+    fn new(dtype: Dtype, shape: &[usize], bytes: Cow<'a, [u8]>) -> Self {
+        let shape = shape.to_vec();
         Self {
             dtype,
-            shape: shape.to_vec(),
-            bytes: bytes.into(),
+            shape,
+            bytes,
         }
     }
 
     /// An F32 tensor.
     pub fn f32(shape: &[usize], values: &[f32]) -> Self {
-        Self {
-            dtype: Dtype::F32,
-            shape: shape.to_vec(),
-            bytes: values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-        }
+        let bytes = values.iter().flat_map(|v| v.to_le_bytes());
+        Self::new(Dtype::F32, shape, bytes.collect())
     }
 
     /// An F64 tensor.
     pub fn f64(shape: &[usize], values: &[f64]) -> Self {
-        Self {
-            dtype: Dtype::F64,
-            shape: shape.to_vec(),
-            bytes: values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-        }
+        let bytes = values.iter().flat_map(|v| v.to_le_bytes());
+        Self::new(Dtype::F64, shape, bytes.collect())
     }
 }
 
@@ -548,14 +534,12 @@ fn header<C: Content>(
         end = start
             .checked_add(tensor.byte_len())
             .ok_or("the tensors have more bytes than a file can have")?;
-        infos.push((
-            name.clone(),
-            TensorInfo {
-                dtype: tensor.dtype(),
-                shape: tensor.shape().to_vec(),
-                data_offsets: (start, end),
-            },
-        ));
+        let info = TensorInfo {
+            dtype: tensor.dtype(),
+            shape: tensor.shape().to_vec(),
+            data_offsets: (start, end),
+        };
+        infos.push((name.clone(), info));
     }
     let header = Metadata::new(metadata, infos).map_err(|e| e.to_string())?;
     let mut header = serde_json::to_vec(&header).map_err(|e| e.to_string())?;

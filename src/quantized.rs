@@ -2,19 +2,18 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaSlice, CudaStream, CudaView, DevicePtr, DevicePtrMut, DeviceSlice};
+use cudarc::driver::{CudaSlice, CudaStream, CudaView, DevicePtrMut};
 
 use crate::check;
 use crate::context::{driver_error, make_current, same_device};
-use crate::device::dense;
+use crate::device::{dense, read};
 use crate::error::{Error, Result};
 use crate::kernel::quantize::{Global, Quantize};
 use crate::memory::Device;
 use crate::raw;
 use crate::shape::Shape;
 use crate::tensor::{Nvfp4Vectors, VectorScale, Vectors};
-use crate::types::FloatType;
-use crate::types::ScaleLayout;
+use crate::types::{FloatType, ScaleLayout};
 
 /// Buffers on a device for the NVFP4 vectors `[L][N][K]` of a shape: codes `[L][N][K/2]`, block
 /// scales, a global scale for each vector, f32 `[L][N]`. [`bytes`](Self::bytes) of memory in all.
@@ -82,19 +81,14 @@ impl QuantizedVectors {
     pub fn new(stream: &Arc<CudaStream>, shape: &Shape, layout: ScaleLayout) -> Result<Self> {
         // CUDA allocates no nothing, which L = 0 would ask for.
         let vectors = (shape.l() * shape.n()).max(1);
-        let bytes = |count: usize| {
-            stream
-                .alloc_zeros::<u8>(count.max(1))
-                .map_err(|error| driver_error("allocating quantised vectors", error))
-        };
+        let cuda = |error| driver_error("allocating quantised vectors", error);
+        let bytes = |count: usize| stream.alloc_zeros::<u8>(count.max(1)).map_err(cuda);
         Ok(Self {
             shape: *shape,
             layout,
             codes: bytes(vectors * shape.row_code_bytes())?,
             scales: bytes(scale_bytes(shape, layout))?,
-            alpha: stream
-                .alloc_zeros(vectors)
-                .map_err(|error| driver_error("allocating quantised vectors", error))?,
+            alpha: stream.alloc_zeros(vectors).map_err(cuda)?,
         })
     }
 
@@ -141,18 +135,9 @@ impl QuantizedVectors {
         // outlive the launch.
         let (vectors, _vectors) = match vectors {
             Vectors::Nvfp4(_) => return Err(Error::AlreadyNvfp4),
-            Vectors::F16(v) => {
-                same_device("vectors", v.values.stream(), stream)?;
-                dense(v, FloatType::F16, shape, &v.values, stream)?
-            }
-            Vectors::Bf16(v) => {
-                same_device("vectors", v.values.stream(), stream)?;
-                dense(v, FloatType::Bf16, shape, &v.values, stream)?
-            }
-            Vectors::F32(v) => {
-                same_device("vectors", v.values.stream(), stream)?;
-                dense(v, FloatType::F32, shape, &v.values, stream)?
-            }
+            Vectors::F16(v) => dense(v, FloatType::F16, shape, stream)?,
+            Vectors::Bf16(v) => dense(v, FloatType::Bf16, shape, stream)?,
+            Vectors::F32(v) => dense(v, FloatType::F32, shape, stream)?,
         };
         let _globals;
         let global = match global {
@@ -160,9 +145,8 @@ impl QuantizedVectors {
             Some(VectorScale::Shared(global)) => Global::Shared(*global),
             Some(VectorScale::PerVector(globals)) => {
                 const GLOBALS: &str = "given global scales";
-                same_device(GLOBALS, globals.stream(), stream)?;
+                let (address, guard) = read(GLOBALS, globals, stream)?;
                 check::len(GLOBALS, "elements", globals.len(), shape.l() * shape.n())?;
-                let (address, guard) = globals.device_ptr(stream);
                 _globals = guard;
                 Global::PerVector(address)
             }

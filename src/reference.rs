@@ -1,4 +1,7 @@
-//! The truth: f64, obvious, never optimised. And the error that a path may make against it.
+//! The truth: f64, obvious, not optimised but for rows on several threads. And the error that a path may make against
+//! it.
+
+use rayon::prelude::*;
 
 use crate::error::Result;
 use crate::format::{e2m1, e4m3};
@@ -31,23 +34,32 @@ pub fn gemv(shape: &Shape, weights: &Weights<'_>, vectors: &Vectors<'_>) -> Resu
         Vectors::Bf16(_) => (2f64.powi(-126), 2f64.powi(-142 + 24)),
         _ => (0.0, 0.0),
     };
-    let (m, n, k, l) = (shape.m(), shape.n(), shape.k(), shape.l());
+    let counted = |x: f64| match x.abs() {
+        x if x != 0.0 && x < least => least,
+        x => x,
+    };
+    let (m, n, k) = (shape.m(), shape.n(), shape.k());
+    let of_row = |at: usize| -> Vec<(f64, f64)> {
+        let (batch, row) = (at / m, at % m);
+        let w = decode_row(weights, batch, row);
+        let floor = floor * row_factor(weights, batch, row).abs();
+        let of_vector = |x: &[f64]| {
+            let terms = w.iter().zip(x).map(|(w, &x)| w.abs() * counted(x));
+            let y = w.iter().zip(x).map(|(w, x)| w * x).sum();
+            (y, terms.sum::<f64>() + floor)
+        };
+        x[batch * n * k..][..n * k]
+            .chunks_exact(k)
+            .map(of_vector)
+            .collect()
+    };
+    let rows: Vec<_> = (0..shape.l() * m).into_par_iter().map(of_row).collect();
     let mut y = vec![0.0; shape.outputs()];
     let mut magnitude = vec![0.0; shape.outputs()];
-    for batch in 0..l {
-        for row in 0..m {
-            let w = decode_row(weights, batch, row);
-            for vector in 0..n {
-                let x = &x[(batch * n + vector) * k..][..k];
-                let at = (batch * n + vector) * m + row;
-                y[at] = w.iter().zip(x).map(|(w, x)| w * x).sum();
-                let counted = |x: f64| match x.abs() {
-                    x if x != 0.0 && x < least => least,
-                    x => x,
-                };
-                let terms = w.iter().zip(x).map(|(w, &x)| w.abs() * counted(x));
-                magnitude[at] = terms.sum::<f64>() + floor * row_factor(weights, batch, row).abs();
-            }
+    for (row, of_vectors) in rows.into_iter().enumerate() {
+        for (vector, of_one) in of_vectors.into_iter().enumerate() {
+            let at = (row / m * n + vector) * m + row % m;
+            (y[at], magnitude[at]) = of_one;
         }
     }
     Ok(Reference { y, magnitude })
@@ -124,7 +136,7 @@ pub fn decode_vectors(shape: &Shape, vectors: &Vectors<'_>) -> Result<Vec<f64>> 
 /// the sum is off by at most `((1+u)^d - 1) · Σ |w · x|` (Higham, Accuracy and Stability of
 /// Numerical Algorithms, 2nd ed., §3.1 and §4.2), whatever the order of the sum. The conversion
 /// adds half a unit in the last place of the output type, at least half its smallest subnormal.
-/// What `roundings` is for each path: `CudaCoreConfig::roundings` and
+/// What `roundings` is for each path: [`Config::roundings`](crate::Config::roundings) and
 /// [`cpu::Implementation::roundings`](crate::cpu::Implementation::roundings); the table of both stands in
 /// `docs/architecture.md`, and every test that compares with the truth uses them.
 ///

@@ -1,22 +1,32 @@
 //! Why a path, a kernel or a configuration cannot compute a problem.
 
-use std::fmt;
-
 use crate::types::Activation;
 
 /// Why something cannot run. Prints as a clause that says what would help.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
     /// A GPU path, and operands in host memory.
+    #[error("the operands are in host memory; copy them to a device first")]
     OperandsOnHost,
     /// The CPU path, and operands in device memory.
+    #[error("the operands are in device memory; copy them to the host first")]
     OperandsOnDevice,
     /// Built without the `cuda` feature.
+    #[error("built without the `cuda` feature")]
     BuiltWithoutCuda,
     /// A build without kernels, for documentation, editors and `cargo check`: `NVFP4_GEMV_NO_KERNELS`.
+    #[error(
+        "this build carries no kernels: NVFP4_GEMV_NO_KERNELS (or DOCS_RS) was set when it was built; unset it and \
+         build again"
+    )]
     BuiltWithoutKernels,
     /// The device lacks what the kernel is made of.
+    #[error(
+        "the device has compute capability {}.{}, and {needed} is needed",
+        found.0,
+        found.1
+    )]
     ComputeCapability {
         /// The device's, major and minor.
         found: (i32, i32),
@@ -24,6 +34,12 @@ pub enum Refusal {
         needed: &'static str,
     },
     /// No machine code for this device in this build.
+    #[error(
+        "this build carries machine code for {images}, none of which runs this on compute capability {}.{}; rebuild \
+         with NVFP4_GEMV_ARCHS naming it",
+        compute_capability.0,
+        compute_capability.1
+    )]
     NoKernelImage {
         /// The device's compute capability.
         compute_capability: (i32, i32),
@@ -31,6 +47,10 @@ pub enum Refusal {
         images: &'static str,
     },
     /// The kernel does not multiply such vectors.
+    #[error(
+        "the vectors are {found}, and it multiplies {takes} vectors{}",
+        if *takes == NVFP4 { "; QuantizedVectors makes NVFP4 ones on the device" } else { "" }
+    )]
     Activation {
         /// The vectors' element type.
         found: Activation,
@@ -38,11 +58,16 @@ pub enum Refusal {
         takes: &'static str,
     },
     /// The kernel reads scales in the 128x4 layout only.
+    #[error(
+        "the {operand} are linear, and it reads the 128x4 layout; TiledWeights and QuantizedVectors, or \
+         convert_scales on the host, make it"
+    )]
     ScaleLayout {
         /// Whose scales are linear.
         operand: &'static str,
     },
     /// More vectors than the kernel takes.
+    #[error("N is {n}, and it takes {most} at most")]
     Vectors {
         /// N.
         n: usize,
@@ -50,6 +75,7 @@ pub enum Refusal {
         most: usize,
     },
     /// The kernel copies whole pieces of rows.
+    #[error("K is {k}, and it needs {needed}")]
     RowLength {
         /// Elements of a row.
         k: usize,
@@ -57,6 +83,7 @@ pub enum Refusal {
         needed: &'static str,
     },
     /// Rows of several batches are counted on, and a group of rows has one batch.
+    #[error("M is {m}, and with several batches it needs a multiple of {of}")]
     RowsOfBatch {
         /// M.
         m: usize,
@@ -64,17 +91,25 @@ pub enum Refusal {
         of: usize,
     },
     /// More rows than the kernel counts.
+    #[error("the batches have more rows in all than it counts")]
     Rows,
     /// Addresses or strides are not multiples of what the kernel copies at once.
+    #[error("codes, their strides and scales must be aligned to {needed} bytes for its copies")]
     Alignment {
         /// Bytes.
         needed: u32,
     },
     /// A batch's codes are more than a tensor map can step over.
+    #[error("a batch of codes has 2^40 bytes or more, too many for a tensor map")]
     BatchSize,
     /// The vectors do not fit the device's shared memory, however the rest is chosen.
+    #[error(
+        "the vectors do not fit the device's shared memory beside a stage of weights; fewer vectors a call, or \
+         NVFP4 instead of 16-bit ones, take less"
+    )]
     VectorMemory,
     /// A configuration asks for more shared memory than a CTA of the device can have.
+    #[error("it takes {needed} bytes of shared memory a CTA, and the device has {available}")]
     SharedMemory {
         /// Bytes that it asks for.
         needed: u64,
@@ -82,6 +117,7 @@ pub enum Refusal {
         available: u32,
     },
     /// A configuration's value that no kernel is compiled for, or that this problem has no use for.
+    #[error("{name} is {value}, and may be {takes}")]
     Field {
         /// Which field of the configuration.
         name: &'static str,
@@ -90,74 +126,6 @@ pub enum Refusal {
         /// What it may be.
         takes: &'static str,
     },
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::OperandsOnHost => {
-                f.write_str("the operands are in host memory; copy them to a device first")
-            }
-            Self::OperandsOnDevice => {
-                f.write_str("the operands are in device memory; copy them to the host first")
-            }
-            Self::BuiltWithoutCuda => f.write_str("built without the `cuda` feature"),
-            Self::BuiltWithoutKernels => f.write_str(
-                "this build carries no kernels: NVFP4_GEMV_NO_KERNELS (or DOCS_RS) was set when it was \
-                 built; unset it and build again",
-            ),
-            Self::ComputeCapability {
-                found: (major, minor),
-                needed,
-            } => write!(
-                f,
-                "the device has compute capability {major}.{minor}, and {needed} is needed"
-            ),
-            Self::NoKernelImage {
-                compute_capability: (major, minor),
-                images,
-            } => write!(
-                f,
-                "this build carries machine code for {images}, none of which runs this on compute \
-                 capability {major}.{minor}; rebuild with NVFP4_GEMV_ARCHS naming it"
-            ),
-            Self::Activation { found, takes } => {
-                write!(f, "the vectors are {found}, and it multiplies {takes} vectors")?;
-                match *takes == NVFP4 {
-                    true => f.write_str("; QuantizedVectors makes NVFP4 ones on the device"),
-                    false => Ok(()),
-                }
-            }
-            Self::ScaleLayout { operand } => write!(
-                f,
-                "the {operand} are linear, and it reads the 128x4 layout; TiledWeights and \
-                 QuantizedVectors, or convert_scales on the host, make it"
-            ),
-            Self::Vectors { n, most } => write!(f, "N is {n}, and it takes {most} at most"),
-            Self::RowLength { k, needed } => write!(f, "K is {k}, and it needs {needed}"),
-            Self::RowsOfBatch { m, of } => write!(
-                f,
-                "M is {m}, and with several batches it needs a multiple of {of}"
-            ),
-            Self::Rows => f.write_str("the batches have more rows in all than it counts"),
-            Self::Alignment { needed } => write!(
-                f,
-                "codes, their strides and scales must be aligned to {needed} bytes for its copies"
-            ),
-            Self::BatchSize => {
-                f.write_str("a batch of codes has 2^40 bytes or more, too many for a tensor map")
-            }
-            Self::VectorMemory => f.write_str(
-                "the vectors do not fit the device's shared memory beside a stage of weights; fewer \
-                 vectors a call, or NVFP4 instead of 16-bit ones, take less",
-            ),
-            Self::SharedMemory { needed, available } => write!(
-                f,
-                "it takes {needed} bytes of shared memory a CTA, and the device has {available}"
-            ),
-            Self::Field { name, value, takes } => write!(f, "{name} is {value}, and may be {takes}"),
-        }
-    }
 }
 
 /// What a kernel says that it takes, where those are NVFP4 vectors only.

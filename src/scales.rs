@@ -33,15 +33,8 @@ pub fn convert_scales(
     let shape = crate::Shape::gemv(rows, k, batches)?;
     let blocks = k / BLOCK;
     let from_bytes = from.bytes(rows, blocks);
-    crate::check::scales_len(
-        "scales to convert",
-        source.len(),
-        from,
-        rows,
-        blocks,
-        shape.weight_scale_bytes(from),
-        batches,
-    )?;
+    let operand = "scales to convert";
+    crate::check::scales_len(operand, source.len(), from, &shape, rows, from_bytes)?;
     let to_bytes = to.bytes(rows, blocks);
     let mut out = vec![0; to_bytes * batches];
     if out.is_empty() {

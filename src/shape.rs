@@ -177,6 +177,14 @@ pub struct Strides {
     pub batch: usize,
 }
 
+impl Strides {
+    /// Of batches of `rows` rows with nothing between them.
+    pub(crate) const fn packed(rows: usize, row: usize) -> Self {
+        let batch = rows * row;
+        Self { row, batch }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -80,10 +80,7 @@ pub struct Weights<'a, S: Memory = Host> {
     pub(crate) row_alpha: Option<S::Slice<'a, f32>>,
 }
 
-const WEIGHT_CODES: &str = "weight codes";
 const WEIGHT_SCALES: &str = "weight scales";
-const WEIGHT_GLOBAL: &str = "weight global scale";
-const ROW_ALPHA: &str = "row alpha";
 
 impl<'a, S: Memory> Weights<'a, S> {
     /// Lengths and the global scale are checked; the content of the scales is not.
@@ -94,41 +91,26 @@ impl<'a, S: Memory> Weights<'a, S> {
         layout: ScaleLayout,
         global: GlobalScale,
     ) -> Result<Self> {
-        check::len(
-            WEIGHT_CODES,
-            "bytes",
-            codes.count(),
-            shape.weight_code_bytes(),
-        )?;
-        check::scales_len(
-            WEIGHT_SCALES,
-            scales.count(),
-            layout,
-            shape.m(),
-            shape.blocks(),
-            shape.weight_scale_bytes(layout),
-            shape.l(),
-        )?;
+        let bytes = shape.weight_code_bytes();
+        check::len("weight codes", "bytes", codes.count(), bytes)?;
+        let (m, batch) = (shape.m(), layout.bytes(shape.m(), shape.blocks()));
+        check::scales_len(WEIGHT_SCALES, scales.count(), layout, shape, m, batch)?;
         Ok(Self {
             shape: *shape,
             codes,
             scales,
             layout,
-            global: global.check(WEIGHT_GLOBAL)?,
+            global: global.check("weight global scale")?,
             row_alpha: None,
         })
     }
 
     fn with_checked_row_alpha(mut self, alpha: S::Slice<'a, f32>) -> Result<Self> {
         let (m, l) = (self.shape.m(), self.shape.l());
-        if alpha.count() != m && alpha.count() < m * l {
-            return Err(Error::BufferTooShort {
-                operand: ROW_ALPHA,
-                unit: "elements",
-                needed: m * l,
-                got: alpha.count(),
-                hint: format!(" (or exactly {m}, which all batches share)"),
-            });
+        if alpha.count() != m {
+            check::len_or("row alpha", "elements", alpha.count(), m * l, || {
+                format!(" (or exactly {m}, which all batches share)")
+            })?;
         }
         self.row_alpha = Some(alpha);
         Ok(self)
@@ -187,8 +169,11 @@ impl<'a> Weights<'a> {
         global: GlobalScale,
     ) -> Result<Self> {
         let weights = Self::with_checked_lengths(shape, codes, scales, layout, global)?;
-        let batch = layout.bytes(shape.m(), shape.blocks());
-        scan_scales(WEIGHT_SCALES, scales, layout, shape, shape.m(), 0, batch)?;
+        let strides = Strides {
+            row: shape.blocks(),
+            batch: layout.bytes(shape.m(), shape.blocks()),
+        };
+        scan_scales(WEIGHT_SCALES, scales, layout, shape, shape.m(), strides)?;
         Ok(weights)
     }
 
@@ -264,6 +249,8 @@ pub struct Nvfp4Vectors<'a, S: Memory = Host> {
     scale_strides: Option<Strides>,
 }
 
+const VECTOR_SCALES: &str = "vector scales";
+
 impl<'a, S: Memory> Nvfp4Vectors<'a, S> {
     /// Densely packed vectors: codes `[L][N][K/2]`; scales `[L][N][K/16]`, or N rows of the 128x4
     /// layout a batch. They are checked when they are used.
@@ -298,45 +285,20 @@ impl<'a, S: Memory> Nvfp4Vectors<'a, S> {
 
     /// Strides in bytes of codes and scales, after checking that the buffers hold what they reach.
     pub(crate) fn resolve(&self, shape: &Shape) -> Result<Nvfp4Layout> {
-        const CODES: &str = "vector codes";
-        const SCALES: &str = "vector scales";
         let (n, l, blocks) = (shape.n(), shape.l(), shape.blocks());
-        let codes = resolve(
-            CODES,
-            "bytes",
-            self.code_strides,
-            shape,
-            shape.row_code_bytes(),
-            self.codes.count(),
-        )?;
+        let (row, got) = (shape.row_code_bytes(), self.codes.count());
+        let codes = resolve("vector codes", "bytes", self.code_strides, shape, row, got)?;
+        let got = self.scales.count();
+        let check_len = |batch| check::scales_len(VECTOR_SCALES, got, self.layout, shape, n, batch);
+        let packed = Strides::packed(n, blocks);
         let scales = match self.layout {
+            ScaleLayout::Linear if self.scale_strides.is_none_or(|given| given == packed) => {
+                check_len(packed.batch)?;
+                packed
+            }
             ScaleLayout::Linear => {
-                let dense = Strides {
-                    row: blocks,
-                    batch: n * blocks,
-                };
-                if self.scale_strides.is_none_or(|s| s == dense) {
-                    let needed = l * n * blocks;
-                    check::scales_len(
-                        SCALES,
-                        self.scales.count(),
-                        self.layout,
-                        n,
-                        blocks,
-                        needed,
-                        l,
-                    )?;
-                    dense
-                } else {
-                    resolve(
-                        SCALES,
-                        "bytes",
-                        self.scale_strides,
-                        shape,
-                        blocks,
-                        self.scales.count(),
-                    )?
-                }
+                let given = self.scale_strides;
+                resolve(VECTOR_SCALES, "bytes", given, shape, blocks, got)?
             }
             ScaleLayout::Tiled128x4 => {
                 let bytes = self.layout.bytes(n, blocks);
@@ -344,18 +306,9 @@ impl<'a, S: Memory> Nvfp4Vectors<'a, S> {
                 // Where there is no other batch, whatever was given means nothing.
                 let batch = if l > 1 { given } else { bytes };
                 if l > 1 {
-                    check::stride(SCALES, "bytes", batch, bytes)?;
+                    check::stride(VECTOR_SCALES, "bytes", batch, bytes)?;
                 }
-                let needed = check::extent(l, batch, 1, 0, bytes).unwrap_or(usize::MAX);
-                check::scales_len(
-                    SCALES,
-                    self.scales.count(),
-                    self.layout,
-                    n,
-                    blocks,
-                    needed,
-                    l,
-                )?;
+                check_len(batch)?;
                 Strides { row: 0, batch }
             }
         };
@@ -374,13 +327,12 @@ impl Nvfp4Vectors<'_> {
     pub(crate) fn resolve_and_scan(&self, shape: &Shape) -> Result<Nvfp4Layout> {
         let layout = self.resolve(shape)?;
         scan_scales(
-            "vector scales",
+            VECTOR_SCALES,
             self.scales,
             self.layout,
             shape,
             shape.n(),
-            layout.scales.row,
-            layout.scales.batch,
+            layout.scales,
         )?;
         if let VectorScale::PerVector(globals) = self.global {
             for &value in &globals[..shape.l() * shape.n()] {
@@ -440,14 +392,8 @@ impl<'a, T: std::fmt::Debug + 'static, S: Memory> DenseVectors<'a, T, S> {
 
     /// Strides in elements, after checking that the buffer holds what they reach.
     pub(crate) fn resolve(&self, shape: &Shape) -> Result<Strides> {
-        resolve(
-            "vectors",
-            "elements",
-            self.strides,
-            shape,
-            shape.k(),
-            self.values.count(),
-        )
+        let (row, got) = (shape.k(), self.values.count());
+        resolve("vectors", "elements", self.strides, shape, row, got)
     }
 }
 
@@ -591,14 +537,9 @@ fn resolve(
     got: usize,
 ) -> Result<Strides> {
     let (n, l) = (shape.n(), shape.l());
-    let given = strides.unwrap_or(Strides {
-        row,
-        batch: n * row,
-    });
-    let mut strides = Strides {
-        row,
-        batch: n * row,
-    };
+    let packed = Strides::packed(n, row);
+    let given = strides.unwrap_or(packed);
+    let mut strides = packed;
     if n > 1 && l > 0 {
         check::stride(operand, unit, given.row, row)?;
         strides.row = given.row;
@@ -613,34 +554,30 @@ fn resolve(
     Ok(strides)
 }
 
-/// Refuses the first NaN or negative scale. `row_stride` is used by the linear layout of strided
-/// vectors only; 0 means densely packed.
+/// Refuses the first NaN or negative scale of `rows` rows a batch. The 128x4 layout has its own row stride.
 fn scan_scales(
     operand: &'static str,
     scales: &[u8],
     layout: ScaleLayout,
     shape: &Shape,
     rows: usize,
-    row_stride: usize,
-    batch_stride: usize,
+    strides: Strides,
 ) -> Result<()> {
     let blocks = shape.blocks();
     let bad = |code: u8| code >= 0x7f;
     for batch in 0..shape.l() {
-        let scales = &scales[batch * batch_stride..];
+        let scales = &scales[batch * strides.batch..];
         // Densely packed and without padding: one sweep finds out that all is well.
-        let dense = rows * blocks;
-        let is_dense = layout == ScaleLayout::Linear && (row_stride == 0 || row_stride == blocks);
-        if is_dense && !scales[..dense].iter().any(|&code| bad(code)) {
+        let is_dense = layout == ScaleLayout::Linear && strides.row == blocks;
+        if is_dense && !scales[..rows * blocks].iter().any(|&code| bad(code)) {
             continue;
         }
         for row in 0..rows {
             for block in 0..blocks {
-                let at = match layout {
-                    ScaleLayout::Linear if row_stride != 0 => row * row_stride + block,
-                    _ => layout.offset(row, block, blocks),
-                };
-                let code = scales[at];
+                let code = scales[match layout {
+                    ScaleLayout::Linear => row * strides.row + block,
+                    ScaleLayout::Tiled128x4 => layout.offset(row, block, blocks),
+                }];
                 if e4m3::is_nan(code) {
                     return Err(Error::ScaleNan {
                         operand,
@@ -683,10 +620,7 @@ mod tests {
                 .with_strides(strides)
                 .resolve(&shape)
         };
-        let dense = |n: usize| Strides {
-            row: 16,
-            batch: 16 * n,
-        };
+        let dense = |n| Strides::packed(n, 16);
         assert_eq!(resolved(1, 1, huge), Ok(dense(1)));
         assert_eq!(resolved(1, 0, huge), Ok(dense(1)));
         assert_eq!(resolved(2, 0, huge), Ok(dense(2)));

@@ -1,103 +1,79 @@
 //! The names of things: paths, element types, scale layouts. Everything may know them; they know nothing.
 
-use std::fmt;
-
-/// One of the ways to compute a GEMV: which part of the machine does the work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum GemvPath {
-    /// The CPU, with the widest vector instructions it has.
-    Cpu,
-    /// A GPU's CUDA cores, sm_80 and up.
-    CudaCore,
-    /// Blackwell's block-scaled tensor cores (tcgen05), sm_100 and sm_103. Verified in simulation, not
-    /// yet on hardware.
-    TensorCore,
-}
-
-impl GemvPath {
-    /// All paths.
-    pub const ALL: [Self; 3] = [Self::Cpu, Self::CudaCore, Self::TensorCore];
-
-    /// The name in messages, flags, JSON and `NVFP4_GEMV_PATH`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu",
-            Self::CudaCore => "cuda-core",
-            Self::TensorCore => "tensor-core",
+/// Declares an enumeration whose values have names, each written once.
+macro_rules! named {
+    ($(#[$about:meta])* $type:ident { $($(#[$what:meta])* $value:ident = $name:literal,)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $type {
+            $($(#[$what])* $value,)*
         }
-    }
 
-    /// The path of a name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|path| path.name() == name)
-    }
-}
+        impl $type {
+            /// All of them, in the order in which they are declared.
+            pub const ALL: [Self; [$(Self::$value),*].len()] = [$(Self::$value),*];
 
-impl fmt::Display for GemvPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Padded like a string where a table asks for it.
-        f.pad(self.name())
-    }
-}
+            /// The name in messages, tables, flags and JSON.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$value => $name),* }
+            }
 
-/// The element type of the vectors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Activation {
-    /// E2M1 with block scales and a global scale.
-    Nvfp4,
-    /// IEEE half precision.
-    F16,
-    /// bfloat16.
-    Bf16,
-    /// IEEE single precision.
-    F32,
-}
-
-impl Activation {
-    /// All of them, for tests and tables.
-    pub const ALL: [Self; 4] = [Self::Nvfp4, Self::F16, Self::Bf16, Self::F32];
-
-    /// The name in messages, flags and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Nvfp4 => "nvfp4",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-            Self::F32 => "f32",
+            /// The value of a name.
+            pub fn from_name(name: &str) -> Option<Self> {
+                Self::ALL.into_iter().find(|value| value.name() == name)
+            }
         }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                // Padded like a string where a table asks for it.
+                f.pad(self.name())
+            }
+        }
+    };
+}
+pub(crate) use named;
+
+named! {
+    /// One of the ways to compute a GEMV: which part of the machine does the work. `NVFP4_GEMV_PATH` takes their names.
+    GemvPath {
+        /// The CPU, with the widest vector instructions it has.
+        Cpu = "cpu",
+        /// A GPU's CUDA cores, sm_80 and up.
+        CudaCore = "cuda-core",
+        /// Blackwell's block-scaled tensor cores (tcgen05), sm_100 and sm_103. Verified in simulation, not
+        /// yet on hardware.
+        TensorCore = "tensor-core",
     }
 }
 
-impl fmt::Display for Activation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+named! {
+    /// The element type of the vectors.
+    Activation {
+        /// E2M1 with block scales and a global scale.
+        Nvfp4 = "nvfp4",
+        /// IEEE half precision.
+        F16 = "f16",
+        /// bfloat16.
+        Bf16 = "bf16",
+        /// IEEE single precision.
+        F32 = "f32",
     }
 }
 
-/// A floating-point element: of the result, or of vectors that are not NVFP4.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FloatType {
-    /// IEEE half precision.
-    F16,
-    /// bfloat16.
-    Bf16,
-    /// IEEE single precision.
-    F32,
+named! {
+    /// A floating-point element: of the result, or of vectors that are not NVFP4.
+    FloatType {
+        /// IEEE half precision.
+        F16 = "f16",
+        /// bfloat16.
+        Bf16 = "bf16",
+        /// IEEE single precision.
+        F32 = "f32",
+    }
 }
 
 impl FloatType {
-    /// All of them, for tests and tables.
-    pub const ALL: [Self; 3] = [Self::F16, Self::Bf16, Self::F32];
-
-    /// The name in messages, flags and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-            Self::F32 => "f32",
-        }
-    }
-
     /// Bytes of an element.
     pub const fn bytes(self) -> usize {
         match self {
@@ -107,23 +83,21 @@ impl FloatType {
     }
 }
 
-/// The order of the block scales of a `rows x K` operand in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ScaleLayout {
-    /// Row-major `[rows][K/16]`, as checkpoints store it.
-    Linear,
-    /// Atoms of 128 rows x 4 scales (cuBLASLt's `VEC16_UE4M3`), as block-scaled tensor-core
-    /// instructions read it. Rows are padded to a multiple of 128, scales of a row to a
-    /// multiple of 4; the padding's content is never used.
-    ///
-    /// Source: cuBLAS documentation, "1D block scaling factors layout".
-    Tiled128x4,
+named! {
+    /// The order of the block scales of a `rows x K` operand in memory.
+    ScaleLayout {
+        /// Row-major `[rows][K/16]`, as checkpoints store it.
+        Linear = "linear",
+        /// Atoms of 128 rows x 4 scales (cuBLASLt's `VEC16_UE4M3`), as block-scaled tensor-core
+        /// instructions read it. Rows are padded to a multiple of 128, scales of a row to a
+        /// multiple of 4; the padding's content is never used.
+        ///
+        /// Source: cuBLAS documentation, "1D block scaling factors layout".
+        Tiled128x4 = "128x4",
+    }
 }
 
 impl ScaleLayout {
-    /// Both layouts, for tests and tables.
-    pub const ALL: [Self; 2] = [Self::Linear, Self::Tiled128x4];
-
     /// Bytes that the scales of `rows` rows of `blocks` blocks take, padding included (one batch). `usize::MAX`,
     /// which no buffer has, where they are more than that; a [`Shape`](crate::Shape)'s never are.
     pub const fn bytes(self, rows: usize, blocks: usize) -> usize {
@@ -137,6 +111,14 @@ impl ScaleLayout {
         match padded {
             (Some(rows), Some(blocks)) => rows.saturating_mul(blocks),
             _ => usize::MAX,
+        }
+    }
+
+    /// The one that this is not.
+    pub(crate) const fn other(self) -> Self {
+        match self {
+            Self::Linear => Self::Tiled128x4,
+            Self::Tiled128x4 => Self::Linear,
         }
     }
 
@@ -159,19 +141,5 @@ impl ScaleLayout {
                     + block % 4
             }
         }
-    }
-
-    /// The name in messages, flags and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Linear => "linear",
-            Self::Tiled128x4 => "128x4",
-        }
-    }
-}
-
-impl fmt::Display for ScaleLayout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }

@@ -30,29 +30,20 @@ pub use error::CheckpointError;
 pub use open::{Checkpoint, INDEX_FILE};
 
 use crate::file::{FileError, Tensor};
+use crate::types::named;
 use crate::{GlobalScale, ScaleLayout, Shape, Weights};
 
-/// The tool whose tensor names, and whose idea of a global scale, a layer follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Dialect {
-    /// NVIDIA ModelOpt: global scales are multipliers.
-    ModelOpt,
-    /// compressed-tensors (llm-compressor, vLLM): global scales are divisors.
-    CompressedTensors,
+named! {
+    /// The tool whose tensor names, and whose idea of a global scale, a layer follows.
+    Dialect {
+        /// NVIDIA ModelOpt: global scales are multipliers.
+        ModelOpt = "modelopt",
+        /// compressed-tensors (llm-compressor, vLLM): global scales are divisors.
+        CompressedTensors = "compressed-tensors",
+    }
 }
 
 impl Dialect {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::ModelOpt, Self::CompressedTensors];
-
-    /// The name in messages, flags and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ModelOpt => "modelopt",
-            Self::CompressedTensors => "compressed-tensors",
-        }
-    }
-
     /// What the tensor of the codes is called, after the layer's name and a dot.
     pub const fn codes(self) -> &'static str {
         match self {
@@ -88,12 +79,6 @@ impl Dialect {
             Self::ModelOpt => GlobalScale::Multiplier(value),
             Self::CompressedTensors => GlobalScale::Divisor(value),
         }
-    }
-}
-
-impl std::fmt::Display for Dialect {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use rayon::prelude::*;
 
+#[cfg(target_arch = "x86_64")]
 use crate::cpu::Implementation;
 
 /// Bytes that a thread reads front to back before it takes more: many pages, few enough to
@@ -28,23 +29,17 @@ struct Way {
 }
 
 const WAYS: [Way; 4] = [
-    Way {
-        streams: 4,
-        prefetch: true,
-    },
-    Way {
-        streams: 4,
-        prefetch: false,
-    },
-    Way {
-        streams: 1,
-        prefetch: true,
-    },
-    Way {
-        streams: 1,
-        prefetch: false,
-    },
+    Way::new(4, true),
+    Way::new(4, false),
+    Way::new(1, true),
+    Way::new(1, false),
 ];
+
+impl Way {
+    const fn new(streams: usize, prefetch: bool) -> Self {
+        Self { streams, prefetch }
+    }
+}
 
 /// Measures the streaming-read bandwidth of this machine, in bytes a second: the best of several
 /// passes over `bytes` (make it several times the last-level cache) on `threads` threads, with the
@@ -134,34 +129,29 @@ impl StreamingRead {
 }
 
 /// Combines all words, so that every load counts.
+#[cfg(target_arch = "x86_64")]
 fn sum(words: &[u64], way: Way) -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    match (Implementation::best(), way.streams, way.prefetch) {
-        (Implementation::Avx512 | Implementation::Avx512Vnni, streams, prefetch) => {
-            // SAFETY: the best implementation is available, and its features include AVX-512F.
-            return unsafe {
-                match (streams, prefetch) {
-                    (4, true) => sum_avx512::<4, true>(words),
-                    (4, false) => sum_avx512::<4, false>(words),
-                    (_, true) => sum_avx512::<1, true>(words),
-                    (_, false) => sum_avx512::<1, false>(words),
-                }
-            };
-        }
-        (Implementation::Avx2, streams, prefetch) => {
-            // SAFETY: the best implementation is available, and its features include AVX2.
-            return unsafe {
-                match (streams, prefetch) {
-                    (4, true) => sum_avx2::<4, true>(words),
-                    (4, false) => sum_avx2::<4, false>(words),
-                    (_, true) => sum_avx2::<1, true>(words),
-                    (_, false) => sum_avx2::<1, false>(words),
-                }
-            };
-        }
-        _ => {}
-    }
-    let _ = way;
+    let wide = match Implementation::best() {
+        Implementation::Avx512 | Implementation::Avx512Vnni => true,
+        Implementation::Avx2 => false,
+        Implementation::Portable => return sum_portable(words),
+    };
+    let sum: unsafe fn(&[u64]) -> u64 = match (wide, way.streams, way.prefetch) {
+        (true, 4, true) => sum_avx512::<4, true>,
+        (true, 4, false) => sum_avx512::<4, false>,
+        (true, _, true) => sum_avx512::<1, true>,
+        (true, _, false) => sum_avx512::<1, false>,
+        (false, 4, true) => sum_avx2::<4, true>,
+        (false, 4, false) => sum_avx2::<4, false>,
+        (false, _, true) => sum_avx2::<1, true>,
+        (false, _, false) => sum_avx2::<1, false>,
+    };
+    // SAFETY: the best implementation is available, and its features include AVX-512F where it is wide, and AVX2.
+    unsafe { sum(words) }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn sum(words: &[u64], _: Way) -> u64 {
     sum_portable(words)
 }
 

@@ -28,7 +28,6 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
-use std::fmt;
 use std::sync::OnceLock;
 
 pub use bandwidth::{StreamingRead, streaming_read_bandwidth};
@@ -36,38 +35,26 @@ pub use bandwidth::{StreamingRead, streaming_read_bandwidth};
 use crate::error::{Error, Result};
 use crate::shape::{BLOCK, Shape};
 use crate::tensor::{self, Output, Vectors, Weights};
-use crate::types::Activation;
+use crate::types::{Activation, named};
 use prepare::Prepared;
 use rows::Kernels;
 
-/// A way to compute on the CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Implementation {
-    /// Plain Rust, on any CPU.
-    Portable,
-    /// AVX2, FMA and F16C.
-    Avx2,
-    /// AVX-512 F, BW, VL and DQ.
-    Avx512,
-    /// The same and VNNI, which speeds up NVFP4 vectors.
-    Avx512Vnni,
+named! {
+    /// A way to compute on the CPU, from the slowest to the fastest. Which are available depends on the CPU.
+    #[non_exhaustive]
+    Implementation {
+        /// Plain Rust, on any CPU.
+        Portable = "portable",
+        /// AVX2, FMA and F16C.
+        Avx2 = "avx2",
+        /// AVX-512 F, BW, VL and DQ.
+        Avx512 = "avx512",
+        /// The same and VNNI, which speeds up NVFP4 vectors.
+        Avx512Vnni = "avx512-vnni",
+    }
 }
 
 impl Implementation {
-    /// All of them, slowest first. Which are available depends on the CPU.
-    pub const ALL: [Self; 4] = [Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Vnni];
-
-    /// The name in messages, flags and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Portable => "portable",
-            Self::Avx2 => "avx2",
-            Self::Avx512 => "avx512",
-            Self::Avx512Vnni => "avx512-vnni",
-        }
-    }
-
     /// What it needs of a CPU, as text.
     pub const fn needs(self) -> &'static str {
         match self {
@@ -171,12 +158,6 @@ impl Implementation {
             Self::Avx512Vnni => &avx512::VNNI,
             _ => &portable::KERNELS,
         }
-    }
-}
-
-impl fmt::Display for Implementation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaStream, CudaView, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop};
+use cudarc::driver::{
+    CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop,
+};
 
 use crate::context::same_device;
 use crate::error::Result;
@@ -55,86 +57,81 @@ pub(super) fn bind<'a>(
     weights.check(shape)?;
     output.check(shape)?;
     let mut guards = Guards::default();
-    let on_device = |operand, found: &Arc<CudaStream>| same_device(operand, found, stream);
-
-    on_device("weight codes", weights.codes.stream())?;
-    on_device("weight scales", weights.scales.stream())?;
-    if let Some(alpha) = &weights.row_alpha {
-        on_device("row alpha", alpha.stream())?;
-    }
     let raw_weights = RawWeights {
-        codes: guards.keep(weights.codes.device_ptr(stream)),
-        scales: guards.keep(weights.scales.device_ptr(stream)),
+        codes: guards.keep(read("weight codes", &weights.codes, stream)?),
+        scales: guards.keep(read("weight scales", &weights.scales, stream)?),
         layout: weights.layout,
         global: weights.global,
         row_alpha: match &weights.row_alpha {
-            Some(alpha) => guards.keep(alpha.device_ptr(stream)),
+            Some(alpha) => guards.keep(read("row alpha", alpha, stream)?),
             None => 0,
         },
         row_alpha_batch_stride: weights.row_alpha_batch_stride(),
     };
 
-    let mut dense = |vectors: Result<(Dense, SyncOnDrop<'a>)>| -> Result<RawVectors> {
-        let (dense, guard) = vectors?;
+    let mut keep = |(dense, guard): (Dense, SyncOnDrop<'a>)| {
         guards.keep((dense.values, guard));
-        Ok(dense.into())
+        RawVectors::Dense {
+            element: dense.element,
+            values: dense.values,
+            strides: dense.strides,
+        }
     };
     let raw_vectors = match vectors {
         Vectors::Nvfp4(v) => {
             let layout = v.resolve(shape)?;
-            on_device("vector codes", v.codes.stream())?;
-            on_device("vector scales", v.scales.stream())?;
             RawVectors::Nvfp4 {
-                codes: guards.keep(v.codes.device_ptr(stream)),
+                codes: guards.keep(read("vector codes", &v.codes, stream)?),
                 code_strides: layout.codes,
-                scales: guards.keep(v.scales.device_ptr(stream)),
+                scales: guards.keep(read("vector scales", &v.scales, stream)?),
                 layout: v.layout,
                 scale_strides: layout.scales,
                 global: v.global.shared(),
                 vector_alpha: match &v.global {
                     VectorScale::Shared(_) => 0,
                     VectorScale::PerVector(alpha) => {
-                        on_device("vector global scales", alpha.stream())?;
-                        guards.keep(alpha.device_ptr(stream))
+                        guards.keep(read("vector global scales", alpha, stream)?)
                     }
                 },
             }
         }
-        Vectors::F16(v) => {
-            on_device("vectors", v.values.stream())?;
-            dense(self::dense(v, FloatType::F16, shape, &v.values, stream))?
-        }
-        Vectors::Bf16(v) => {
-            on_device("vectors", v.values.stream())?;
-            dense(self::dense(v, FloatType::Bf16, shape, &v.values, stream))?
-        }
-        Vectors::F32(v) => {
-            on_device("vectors", v.values.stream())?;
-            dense(self::dense(v, FloatType::F32, shape, &v.values, stream))?
-        }
+        Vectors::F16(v) => keep(dense(v, FloatType::F16, shape, stream)?),
+        Vectors::Bf16(v) => keep(dense(v, FloatType::Bf16, shape, stream)?),
+        Vectors::F32(v) => keep(dense(v, FloatType::F32, shape, stream)?),
     };
 
     let element = output.element();
-    let address = match output {
-        Output::F16(y) => {
-            on_device("output", y.stream())?;
-            guards.keep(y.device_ptr_mut(stream))
-        }
-        Output::Bf16(y) => {
-            on_device("output", y.stream())?;
-            guards.keep(y.device_ptr_mut(stream))
-        }
-        Output::F32(y) => {
-            on_device("output", y.stream())?;
-            guards.keep(y.device_ptr_mut(stream))
-        }
-    };
+    let address = guards.keep(match output {
+        Output::F16(y) => written("output", y, stream)?,
+        Output::Bf16(y) => written("output", y, stream)?,
+        Output::F32(y) => written("output", y, stream)?,
+    });
     Ok(Bound {
         weights: raw_weights,
         vectors: raw_vectors,
         output: RawOutput { address, element },
         _guards: guards,
     })
+}
+
+/// The address of a buffer that a call reads, if it is of the stream's device and context, and its guard.
+pub(crate) fn read<'a, T>(
+    operand: &'static str,
+    view: &'a CudaView<'_, T>,
+    stream: &'a Arc<CudaStream>,
+) -> Result<(u64, SyncOnDrop<'a>)> {
+    same_device(operand, view.stream(), stream)?;
+    Ok(view.device_ptr(stream))
+}
+
+/// The same of a buffer that a call writes.
+fn written<'a, T>(
+    operand: &'static str,
+    view: &'a mut CudaViewMut<'_, T>,
+    stream: &'a Arc<CudaStream>,
+) -> Result<(u64, SyncOnDrop<'a>)> {
+    same_device(operand, view.stream(), stream)?;
+    Ok(view.device_ptr_mut(stream))
 }
 
 /// Dense vectors by address.
@@ -145,33 +142,21 @@ pub(crate) struct Dense {
     pub(crate) strides: Strides,
 }
 
-impl From<Dense> for RawVectors {
-    fn from(dense: Dense) -> Self {
-        Self::Dense {
-            element: dense.element,
-            values: dense.values,
-            strides: dense.strides,
-        }
-    }
-}
-
 /// Dense vectors by address, checked against the shape, and the guard of their buffer.
 pub(crate) fn dense<'a, T: std::fmt::Debug + 'static>(
-    vectors: &DenseVectors<'_, T, Device>,
+    vectors: &'a DenseVectors<'_, T, Device>,
     element: FloatType,
     shape: &Shape,
-    values: &'a CudaView<'_, T>,
-    stream: &'a CudaStream,
+    stream: &'a Arc<CudaStream>,
 ) -> Result<(Dense, SyncOnDrop<'a>)> {
+    let (values, guard) = read("vectors", &vectors.values, stream)?;
     let strides = vectors.resolve(shape)?;
-    let bytes = |elements: usize| elements * element.bytes();
-    let (values, guard) = values.device_ptr(stream);
     let dense = Dense {
         element,
         values,
         strides: Strides {
-            row: bytes(strides.row),
-            batch: bytes(strides.batch),
+            row: strides.row * element.bytes(),
+            batch: strides.batch * element.bytes(),
         },
     };
     Ok((dense, guard))

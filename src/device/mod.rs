@@ -16,7 +16,7 @@ use crate::raw;
 use crate::shape::Shape;
 use crate::tensor::{Output, Vectors, Weights};
 
-pub(crate) use bind::dense;
+pub(crate) use bind::{dense, read};
 pub use prepared::PreparedGemvOnDevice;
 
 /// Computes `y[l][n][m] = alpha · Σ_k w[l][m][k] · x[l][n][k]` of operands in a device's memory,

@@ -5,7 +5,7 @@ use super::*;
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::kernel::{Config, Job, Kernel};
-use crate::operands::{Alignment, Operands};
+use crate::operands::Operands;
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::{Activation, GemvPath, ScaleLayout};
@@ -37,15 +37,9 @@ fn choose(shape: &Shape, operands: &Operands, gpu: &Gpu, chained: bool) -> Choic
     select(shape, operands, Target::Gpu(gpu), &options).unwrap()
 }
 
-/// One of few names.
-fn named<T: Copy>(all: &[T], name_of: fn(T) -> &'static str, name: &str) -> T {
-    *all.iter().find(|&&one| name_of(one) == name).unwrap()
-}
-
 /// `choices.tsv` has the choices of the crate when dispatch still ranked paths, and a path's rule picked its kernel: GPU,
 /// sizes M,K,L,N, vectors, layout, alignment of the weights, chained, config. Every kernel is there for every GPU that
-/// takes it. Whoever changes a rule on purpose changes
-/// the lines that it is about.
+/// takes it. Whoever changes a rule on purpose changes the lines that it is about.
 #[test]
 fn choices_are_as_they_were() {
     for line in include_str!("choices.tsv").lines() {
@@ -59,11 +53,9 @@ fn choices_are_as_they_were() {
         };
         let sizes: Vec<usize> = sizes.split(',').map(|size| size.parse().unwrap()).collect();
         let shape = Shape::new(sizes[0], sizes[3], sizes[1], sizes[2]).unwrap();
-        let activation = named(&Activation::ALL, Activation::name, activation);
-        let mut operands = Operands::new(
-            activation,
-            named(&ScaleLayout::ALL, ScaleLayout::name, layout),
-        );
+        let activation = Activation::from_name(activation).unwrap();
+        let layout = ScaleLayout::from_name(layout).unwrap();
+        let mut operands = Operands::new(activation, layout);
         let codes: u32 = align.parse().unwrap();
         operands.alignment.codes = codes;
         operands.alignment.scales = codes;
@@ -84,42 +76,29 @@ fn measured_problems_take_what_was_fastest() {
     for entry in table.entries() {
         let (shape, operands) = (&entry.shape, &entry.operands);
         let best = &entry.kernels[0];
-        assert_eq!(
-            choose(shape, operands, &gpu, false).config,
-            Some(best.config)
-        );
+        let chosen = |chained| choose(shape, operands, &gpu, chained).config.unwrap();
+        assert_eq!(chosen(false), best.config);
         let chained = best.chained.map_or(best.config, |chained| chained.config);
-        assert_eq!(choose(shape, operands, &gpu, true).config, Some(chained));
+        assert_eq!(chosen(true), chained);
 
         let ranked = rank(shape, operands, &gpu, None, false);
-        let with = |is: &dyn Fn(Evidence) -> bool| {
-            let of = ranked
-                .iter()
-                .filter_map(|one| Some((one.kernel, one.estimate?)));
-            of.filter(|(_, estimate)| is(estimate.evidence))
-                .collect::<Vec<_>>()
-        };
-        let own = with(&|evidence| evidence == Evidence::Measured { on });
-        let own: Vec<_> = own
-            .into_iter()
-            .map(|(kernel, one)| (kernel, one.seconds.unwrap()))
-            .collect();
-        let times: Vec<_> = entry
-            .kernels
-            .iter()
-            .map(|one| (one.kernel(), one.seconds))
-            .collect();
-        assert_eq!(own, times);
-        // What has no time there stands behind what has, and can run.
-        for (kernel, estimate) in with(&|evidence| evidence.is_bound()) {
-            assert!(
-                ranked
-                    .iter()
-                    .any(|one| one.kernel == kernel && one.config.is_ok())
-            );
-            assert!(estimate.seconds.unwrap() >= best.seconds);
+        let mut own = Vec::new();
+        for one in &ranked {
+            let Some(estimate) = one.estimate else {
+                continue;
+            };
+            if estimate.evidence == (Evidence::Measured { on }) {
+                own.push((one.kernel, estimate.seconds.unwrap()));
+            }
+            // What has no time there stands behind what has, and can run.
+            if estimate.evidence.is_bound() {
+                assert!(one.config.is_ok() && estimate.seconds.unwrap() >= best.seconds);
+            }
+            assert_ne!(estimate.evidence, Evidence::Modelled);
         }
-        assert_eq!(with(&|evidence| evidence == Evidence::Modelled), []);
+        let times = entry.kernels.iter();
+        let times: Vec<_> = times.map(|one| (one.kernel(), one.seconds)).collect();
+        assert_eq!(own, times);
         let first = ranked.iter().find(|one| one.config.is_ok()).unwrap();
         assert_eq!(first.kernel, best.kernel());
     }
@@ -139,27 +118,16 @@ fn other_problems_and_other_hoppers_follow_the_nearest() {
     };
     for gpu in [gpu((9, 0)), h100] {
         let ranked = rank(&shape, &nvfp4(TILED), &gpu, None, false);
-        let first = ranked[0].estimate.unwrap();
-        assert_eq!(
-            (ranked[0].kernel, first.evidence),
-            (Kernel::Ring, evidence(Kernel::Ring))
-        );
-        assert!(
-            first
-                .evidence
-                .to_string()
-                .contains("after ring with 4096x7168x8")
-        );
+        let (first, why) = (ranked[0].kernel, ranked[0].estimate.unwrap().evidence);
+        assert_eq!((first, why), (Kernel::Ring, evidence(Kernel::Ring)));
+        assert!(why.to_string().contains("after ring with 4096x7168x8"));
     }
     // What the ring kernel cannot do, another one does as well, for all that is known.
     let odd = Shape::gemv(4096, 7184, 8).unwrap();
     let choice = choose(&odd, &nvfp4(ScaleLayout::Linear), &h200(), false);
     assert_eq!(choice.kernel(), Some(Kernel::Dot));
-    let reason = choice.reason.to_string();
-    assert_eq!(
-        reason,
-        "not ring: K is 7184, and it needs a multiple of 256"
-    );
+    let says = "not ring: K is 7184, and it needs a multiple of 256";
+    assert_eq!(choice.reason.to_string(), says);
 }
 
 fn machine(gpu: &Gpu) -> Machine {
@@ -216,27 +184,19 @@ fn tuned_times_go_before_all_others() {
     let choice = choose(&shape, with());
     assert_eq!(choice.config, Some(tma.config));
     assert!(choice.reason.to_string().contains("tuned configurations"));
-    assert_eq!(
-        choose(&shape, with().kernel(Kernel::Ring)).config,
-        Some(ring.config)
-    );
+    let choice = choose(&shape, with().kernel(Kernel::Ring));
+    assert_eq!(choice.config, Some(ring.config));
     // Chained times are compared with chained times.
-    assert_eq!(
-        choose(&shape, with().as_if_chained(true)).config,
-        Some(chained)
-    );
+    let choice = choose(&shape, with().as_if_chained(true));
+    assert_eq!(choice.config, Some(chained));
     // Operands that are aligned as well are the same ones; not so another problem.
     let mut aligned = nvfp4(TILED);
     aligned.alignment.codes = 16;
     assert!(tuned.find(&shape, &aligned).is_some());
     aligned.alignment.codes = 8;
     assert!(tuned.find(&shape, &aligned).is_none());
-    let other = choose(&Shape::gemv(4096, 4096, 2).unwrap(), with());
-    assert!(
-        !other.reason.to_string().contains("tuned"),
-        "{}",
-        other.reason
-    );
+    let other = choose(&Shape::gemv(4096, 4096, 2).unwrap(), with()).reason;
+    assert!(!other.to_string().contains("tuned"), "{other}");
     // What else was tried on its path was slower.
     let ranked = rank(&shape, &nvfp4(TILED), &gpu, Some(&tuned), false);
     let order: Vec<Kernel> = ranked.iter().map(|one| one.kernel).collect();
@@ -304,18 +264,13 @@ fn without_measurements_the_model_decides() {
     let shape = Shape::new(128, 3, 256, 1).unwrap();
     let bf16 = Operands::new(Activation::Bf16, linear);
     let ranked = rank(&shape, &bf16, &gpu((8, 6)), None, false);
-    let known = |one: &&Ranked| one.estimate.is_some();
-    let known: Vec<_> = ranked
-        .iter()
-        .take_while(known)
-        .map(|one| one.kernel)
-        .collect();
-    assert_eq!(known, [Kernel::Stream, Kernel::Direct]);
-    assert!(
-        ranked[2..]
-            .iter()
-            .all(|one| one.estimate.is_none() && one.config.is_err())
-    );
+    let (known, others) = ranked.split_at(2);
+    for (one, kernel) in known.iter().zip([Kernel::Stream, Kernel::Direct]) {
+        assert_eq!((one.kernel, one.estimate.is_some()), (kernel, true));
+    }
+    for one in others {
+        assert!(one.estimate.is_none() && one.config.is_err());
+    }
 }
 
 #[test]
@@ -364,14 +319,10 @@ fn what_cannot_run_says_why() {
     });
     assert_eq!(host(&path(GemvPath::CudaCore)), on_gpu);
     let ring = host(&options().kernel(Kernel::Ring)).unwrap_err();
-    assert!(matches!(
-        ring,
-        Error::KernelUnavailable { kernel: "ring", .. }
-    ));
-    assert_eq!(
-        host(&path(GemvPath::Cpu)).unwrap().reason,
-        Reason::Asked { by: Asker::Caller }
-    );
+    let is_refused = matches!(ring, Error::KernelUnavailable { kernel, .. } if kernel == "ring");
+    assert!(is_refused, "{ring}");
+    let asked = host(&path(GemvPath::Cpu)).unwrap().reason;
+    assert_eq!(asked, Reason::Asked { by: Asker::Caller });
     let choice = host(&options()).unwrap();
     assert_eq!((choice.path, choice.kernel()), (GemvPath::Cpu, None));
 }
@@ -382,28 +333,12 @@ fn paths_kernels_and_configs_that_are_asked_for() {
     let (shape, gpu) = (Shape::gemv(4096, 4096, 1).unwrap(), h200());
     let operands = nvfp4(TILED);
     let config = |kernel| timed(kernel, &shape, &gpu, 1.0).config;
-    let paths = [
-        None,
-        Some(GemvPath::Cpu),
-        Some(GemvPath::CudaCore),
-        Some(GemvPath::TensorCore),
-    ];
-    let kernels = [
-        None,
-        Some(Kernel::Ring),
-        Some(Kernel::Stream),
-        Some(Kernel::Tcgen05),
-    ];
-    let configs = [
-        None,
-        Some(config(Kernel::Ring)),
-        Some(config(Kernel::Direct)),
-    ];
-    for (path, kernel, config) in paths
-        .iter()
-        .flat_map(|&path| kernels.iter().map(move |&kernel| (path, kernel)))
-        .flat_map(|(path, kernel)| configs.iter().map(move |&config| (path, kernel, config)))
-    {
+    fn or_none<T: Copy>(all: &[T]) -> impl Iterator<Item = Option<T>> {
+        std::iter::once(None).chain(all.iter().copied().map(Some))
+    }
+    let kernels = [Kernel::Ring, Kernel::Stream, Kernel::Tcgen05];
+    let configs = [config(Kernel::Ring), config(Kernel::Direct)];
+    let check = |path: Option<GemvPath>, kernel: Option<Kernel>, config: Option<Config>| {
         let asked = options().path(path).kernel(kernel).config(config);
         let result = select(&shape, &operands, Target::Gpu(&gpu), &asked);
         let of_config = config.map(|config| config.kernel());
@@ -432,23 +367,23 @@ fn paths_kernels_and_configs_that_are_asked_for() {
                 }
             }
         }
+    };
+    for path in or_none(&GemvPath::ALL) {
+        for kernel in or_none(&kernels) {
+            or_none(&configs).for_each(|config| check(path, kernel, config));
+        }
     }
     // A config is checked.
     let asked = options().config(config(Kernel::Ring));
     let two = Shape::new(4096, 2, 4096, 1).unwrap();
     let refused = select(&two, &operands, Target::Gpu(&gpu), &asked).unwrap_err();
     let text = refused.to_string();
-    assert!(
-        text.contains(r#"{"ring":{"#) && text.contains("N is 2, and it takes 1"),
-        "{text}"
-    );
-    assert!(matches!(
-        refused,
-        Error::Config {
-            reason: Refusal::Vectors { .. },
-            ..
-        }
-    ));
+    assert!(text.contains(r#"{"ring":{"#), "{text}");
+    assert!(text.contains("N is 2, and it takes 1"), "{text}");
+    let Error::Config { reason, .. } = refused else {
+        panic!("{refused}");
+    };
+    assert!(matches!(reason, Refusal::Vectors { .. }), "{reason}");
 }
 
 #[test]
@@ -457,12 +392,8 @@ fn a_neighbour_is_scaled_as_the_model_says() {
     let seconds = |shape: Shape| {
         let ranked = rank(&shape, &nvfp4(TILED), &gpu, None, false);
         let of = |kernel| {
-            ranked
-                .iter()
-                .find(|one| one.kernel == kernel)
-                .unwrap()
-                .estimate
-                .unwrap()
+            let one = ranked.iter().find(|one| one.kernel == kernel).unwrap();
+            one.estimate.unwrap()
         };
         assert!(!matches!(of(Kernel::Tma).evidence, Evidence::Modelled));
         of(Kernel::Stream).seconds.unwrap()
@@ -479,17 +410,10 @@ fn a_neighbour_is_scaled_as_the_model_says() {
 #[test]
 fn unaligned_operands_have_times_of_their_own() {
     let mut operands = nvfp4(TILED);
-    operands.alignment = Alignment {
-        codes: 8,
-        ..Alignment::BEST
-    };
+    operands.alignment.codes = 8;
     let shape = Shape::gemv(4096, 4096, 1).unwrap();
     let choice = choose(&shape, &operands, &h200(), false);
     assert_eq!(choice.kernel(), Some(Kernel::Dot));
-    assert!(
-        choice
-            .reason
-            .to_string()
-            .contains("not ring: codes, their strides")
-    );
+    let reason = choice.reason.to_string();
+    assert!(reason.contains("not ring: codes, their strides"));
 }

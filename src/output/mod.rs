@@ -179,10 +179,8 @@ impl Destination {
     /// What the path leads to now, if that may be written.
     fn place(&self) -> io::Result<Place> {
         if self.path.file_name().is_none() || ends_as_folder(&self.path) {
-            return Err(io::Error::new(
-                ErrorKind::IsADirectory,
-                "this names a directory; name the file to write",
-            ));
+            let why = "this names a directory; name the file to write";
+            return Err(io::Error::new(ErrorKind::IsADirectory, why));
         }
         // The system has the first word: it may not let this process follow a link.
         let followed = metadata(&self.path)?;
@@ -200,28 +198,22 @@ impl Destination {
                 return Ok(Place::Stream(stream));
             }
             if !kind.is_file() {
-                let what = if kind.is_dir() {
-                    "this is a directory; name the file to write"
-                } else {
-                    "this is not a regular file"
-                };
-                return Err(io::Error::new(ErrorKind::InvalidInput, what));
+                return Err(refused(match kind.is_dir() {
+                    true => "this is a directory; name the file to write",
+                    false => "this is not a regular file",
+                }));
             }
             if let Some(input) = self.input_at(metadata) {
-                let why = format!(
-                    "this is the file that is read as {}",
-                    crate::printable::path(input)
-                );
-                return Err(io::Error::new(ErrorKind::InvalidInput, why));
+                let input = crate::printable::path(input);
+                return Err(refused(format!("this is the file that is read as {input}")));
             }
         }
         match (end, existing) {
             (End::Name(_), Some(_)) if !self.replace => Err(already_exists()),
             (End::Name(path), existing) => Ok(Place::File { path, existing }),
-            (End::Open, _) if self.files_only => Err(io::Error::new(
-                ErrorKind::InvalidInput,
-                "this leads to an open file; name the file itself",
-            )),
+            (End::Open, _) if self.files_only => {
+                Err(refused("this leads to an open file; name the file itself"))
+            }
             (End::Open, Some(open)) => {
                 let id = FileId::of(&self.path, &open);
                 Ok(Place::Stream(Stream::OpenFile(id)))
@@ -433,6 +425,10 @@ fn leads_to_what_is_open(link: &Path) -> bool {
         let _ = link;
         false
     }
+}
+
+fn refused(why: impl Into<String>) -> io::Error {
+    io::Error::new(ErrorKind::InvalidInput, why.into())
 }
 
 fn already_exists() -> io::Error {

@@ -3,84 +3,40 @@
 use super::Problem;
 use super::generate::taming_alpha;
 use crate::Shape;
+use crate::types::named;
 
-/// What is special about a problem of [`Problem::edge_case`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum EdgeCase {
-    /// All codes zero, arbitrary scales.
-    Zeros,
-    /// All weights -0.
-    NegativeZeros,
-    /// All scales zero, arbitrary codes.
-    ZeroScales,
-    /// Every code 6, every scale 448: the largest sum there is.
-    MaxPositive,
-    /// Weights -6, vectors 6, every scale 448.
-    MaxNegative,
-    /// Blocks of +6 and -6 take turns and cancel; in the last block something small is left.
-    Cancellation,
-    /// Signs alternate from element to element: each nibble counts with its own sign.
-    AlternatingSigns,
-    /// All scales subnormal.
-    SubnormalScales,
-    /// The largest scale next to the smallest.
-    WideScales,
-    /// Only element 0 of each row is not zero.
-    FirstElement,
-    /// Only element K-1 of each row is not zero.
-    LastElement,
-    /// Only one block of each row is not zero, another one in each row.
-    OneBlock,
-    /// Only the last row of each batch is not zero.
-    LastRow,
-    /// Every scale code in turn, with every element code in turn.
-    Sweep,
-}
-
-impl EdgeCase {
-    /// All of them.
-    pub const ALL: [Self; 14] = [
-        Self::Zeros,
-        Self::NegativeZeros,
-        Self::ZeroScales,
-        Self::MaxPositive,
-        Self::MaxNegative,
-        Self::Cancellation,
-        Self::AlternatingSigns,
-        Self::SubnormalScales,
-        Self::WideScales,
-        Self::FirstElement,
-        Self::LastElement,
-        Self::OneBlock,
-        Self::LastRow,
-        Self::Sweep,
-    ];
-
-    /// The name in tables and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Zeros => "zeros",
-            Self::NegativeZeros => "negative-zeros",
-            Self::ZeroScales => "zero-scales",
-            Self::MaxPositive => "max-positive",
-            Self::MaxNegative => "max-negative",
-            Self::Cancellation => "cancellation",
-            Self::AlternatingSigns => "alternating-signs",
-            Self::SubnormalScales => "subnormal-scales",
-            Self::WideScales => "wide-scales",
-            Self::FirstElement => "first-element",
-            Self::LastElement => "last-element",
-            Self::OneBlock => "one-block",
-            Self::LastRow => "last-row",
-            Self::Sweep => "sweep",
-        }
-    }
-}
-
-impl std::fmt::Display for EdgeCase {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
+named! {
+    /// What is special about a problem of [`Problem::edge_case`].
+    #[non_exhaustive]
+    EdgeCase {
+        /// All codes zero, arbitrary scales.
+        Zeros = "zeros",
+        /// All weights -0.
+        NegativeZeros = "negative-zeros",
+        /// All scales zero, arbitrary codes.
+        ZeroScales = "zero-scales",
+        /// Every code 6, every scale 448: the largest sum there is.
+        MaxPositive = "max-positive",
+        /// Weights -6, vectors 6, every scale 448.
+        MaxNegative = "max-negative",
+        /// Blocks of +6 and -6 take turns and cancel; in the last block something small is left.
+        Cancellation = "cancellation",
+        /// Signs alternate from element to element: each nibble counts with its own sign.
+        AlternatingSigns = "alternating-signs",
+        /// All scales subnormal.
+        SubnormalScales = "subnormal-scales",
+        /// The largest scale next to the smallest.
+        WideScales = "wide-scales",
+        /// Only element 0 of each row is not zero.
+        FirstElement = "first-element",
+        /// Only element K-1 of each row is not zero.
+        LastElement = "last-element",
+        /// Only one block of each row is not zero, another one in each row.
+        OneBlock = "one-block",
+        /// Only the last row of each batch is not zero.
+        LastRow = "last-row",
+        /// Every scale code in turn, with every element code in turn.
+        Sweep = "sweep",
     }
 }
 
@@ -99,12 +55,8 @@ impl Problem {
             EdgeCase::NegativeZeros => p.a.fill(0x88),
             EdgeCase::ZeroScales => p.sfa.fill(0),
             EdgeCase::MaxPositive | EdgeCase::MaxNegative => {
-                let code = if case == EdgeCase::MaxPositive {
-                    0x77
-                } else {
-                    0xff
-                };
-                p.a.fill(code);
+                let positive = case == EdgeCase::MaxPositive;
+                p.a.fill(if positive { 0x77 } else { 0xff });
                 p.b.fill(0x77);
                 p.sfa.fill(MAX_SCALE);
                 p.sfb.fill(MAX_SCALE);
@@ -119,11 +71,8 @@ impl Problem {
                 p.b.fill(0x77);
                 p.sfa.fill(MAX_SCALE);
                 p.sfb.fill(MAX_SCALE);
-                p.sfa
-                    .iter_mut()
-                    .skip(blocks - 1)
-                    .step_by(blocks)
-                    .for_each(|s| *s = MIN_SCALE);
+                let last_blocks = p.sfa.iter_mut().skip(blocks - 1).step_by(blocks);
+                last_blocks.for_each(|s| *s = MIN_SCALE);
             }
             EdgeCase::AlternatingSigns => {
                 // 6, -6, 6, -6 against 6, 6, 6, 4: (36 - 36) + (36 - 24) = 12 for every four.
@@ -143,19 +92,16 @@ impl Problem {
                 p.sfa.iter_mut().for_each(wide);
                 p.sfb.iter_mut().for_each(wide);
             }
-            EdgeCase::FirstElement => {
+            EdgeCase::FirstElement | EdgeCase::LastElement => {
+                // The byte, its nibble, and the bit of that which makes it not zero.
+                let (at, nibble, set) = match case {
+                    EdgeCase::FirstElement => (0, 0x0f, 0x01),
+                    _ => (row_bytes - 1, 0xf0, 0x10),
+                };
                 for row in p.a.chunks_exact_mut(row_bytes) {
-                    let first = row[0] & 15 | 1;
+                    let element = row[at] & nibble | set;
                     row.fill(0);
-                    row[0] = first;
-                }
-                p.alpha = Some(vec![taming_alpha(16)]);
-            }
-            EdgeCase::LastElement => {
-                for row in p.a.chunks_exact_mut(row_bytes) {
-                    let last = row[row_bytes - 1] & 0xf0 | 0x10;
-                    row.fill(0);
-                    row[row_bytes - 1] = last;
+                    row[at] = element;
                 }
                 p.alpha = Some(vec![taming_alpha(16)]);
             }

@@ -65,11 +65,7 @@ impl Problem {
         sfb: &Tensor<'_>,
     ) -> Result<(), FileError> {
         let weights = self.weights(ScaleLayout::Linear);
-        if let Err(e) = weights
-            .as_ref()
-            .map_err(Clone::clone)
-            .and_then(|w| w.view())
-        {
+        if let Err(e) = weights.and_then(|w| w.view().map(drop)) {
             let of_alpha = matches!(
                 e,
                 crate::Error::GlobalScale { .. } | crate::Error::RowAlpha { .. }
@@ -96,24 +92,16 @@ impl Problem {
     /// # Errors
     /// [`FileError::Exists`], [`FileError::Write`].
     pub fn write_to(&self, output: &Destination) -> Result<(), FileError> {
-        let (m, n, k, l) = (
-            self.shape.m(),
-            self.shape.n(),
-            self.shape.k(),
-            self.shape.l(),
-        );
-        let blocks = self.shape.blocks();
+        let shape = &self.shape;
+        let (m, n, l) = (shape.m(), shape.n(), shape.l());
+        let (row, blocks) = (shape.row_code_bytes(), shape.blocks());
+        let codes = |rows, bytes| NewTensor::borrowed(Dtype::U8, &[l, rows, row], bytes);
+        let scales = |rows, bytes| NewTensor::borrowed(Dtype::F8_E4M3, &[l, rows, blocks], bytes);
         let mut tensors = vec![
-            ("a", NewTensor::borrowed(Dtype::U8, &[l, m, k / 2], &self.a)),
-            (
-                "sfa",
-                NewTensor::borrowed(Dtype::F8_E4M3, &[l, m, blocks], &self.sfa),
-            ),
-            ("b", NewTensor::borrowed(Dtype::U8, &[l, n, k / 2], &self.b)),
-            (
-                "sfb",
-                NewTensor::borrowed(Dtype::F8_E4M3, &[l, n, blocks], &self.sfb),
-            ),
+            ("a", codes(m, &self.a[..])),
+            ("sfa", scales(m, &self.sfa[..])),
+            ("b", codes(n, &self.b)),
+            ("sfb", scales(n, &self.sfb)),
         ];
         if let Some(alpha) = &self.alpha {
             let (got, rows) = (alpha.len(), m);
@@ -128,12 +116,8 @@ impl Problem {
         if let Some(c) = &self.c {
             tensors.push(("c", NewTensor::f64(&[l, n, m], c)));
         }
-        file::write_to(
-            output,
-            tensors.into_iter().map(|(name, t)| (name.to_owned(), t)),
-            None,
-        )
-        .map(drop)
+        let named = tensors.into_iter().map(|(name, t)| (name.to_owned(), t));
+        file::write_to(output, named, None).map(drop)
     }
 }
 

@@ -112,10 +112,7 @@ impl Problem {
         };
         let codes = pad(&self.b, k / 2);
         let scales = pad(&self.sfb, blocks);
-        let strides = |row: usize| Strides {
-            row,
-            batch: ROWS * row,
-        };
+        let strides = |row| Strides::packed(ROWS, row);
         let scale_strides = match layout {
             ScaleLayout::Linear => strides(blocks),
             ScaleLayout::Tiled128x4 => Strides {
@@ -123,16 +120,10 @@ impl Problem {
                 batch: layout.bytes(ROWS, blocks),
             },
         };
+        let scales = in_layout(&scales, layout, ROWS, k, l)?.into_owned();
         Ok(VectorData {
             codes: Cow::Owned(codes),
-            scales: Cow::Owned(convert_scales(
-                &scales,
-                ScaleLayout::Linear,
-                layout,
-                ROWS,
-                k,
-                l,
-            )?),
+            scales: Cow::Owned(scales),
             layout,
             code_strides: Some(strides(k / 2)),
             scale_strides: Some(scale_strides),
@@ -230,20 +221,12 @@ impl WeightData<'_> {
     /// What [`Weights::new`] and [`Weights::with_row_alpha`] refuse; [`Error::AlphaLength`].
     pub fn view(&self) -> Result<Weights<'_>> {
         let rows = self.shape.m();
-        if let Some(alpha) = self.alpha
-            && alpha.len() != 1
-            && alpha.len() != rows
-        {
-            let got = alpha.len();
+        let got = self.alpha.map_or(1, <[f32]>::len);
+        if got != 1 && got != rows {
             return Err(Error::AlphaLength { got, rows });
         }
-        let weights = Weights::new(
-            &self.shape,
-            self.codes,
-            &self.scales,
-            self.layout,
-            self.global(),
-        )?;
+        let (scales, layout) = (&self.scales, self.layout);
+        let weights = Weights::new(&self.shape, self.codes, scales, layout, self.global())?;
         match self.row_alpha() {
             Some(alpha) => weights.with_row_alpha(alpha),
             None => Ok(weights),

@@ -62,28 +62,16 @@ mod sealed {
 }
 
 /// What can be quantised: f32, f16, bf16.
-pub trait Element: sealed::Sealed + Copy + Send + Sync {
+pub trait Element: sealed::Sealed + Copy + Send + Sync + Into<f32> {
     /// The same number in f32; exact.
-    fn to_f32(self) -> f32;
-}
-
-impl Element for f32 {
     fn to_f32(self) -> f32 {
-        self
+        self.into()
     }
 }
 
-impl Element for f16 {
-    fn to_f32(self) -> f32 {
-        f16::to_f32(self)
-    }
-}
-
-impl Element for bf16 {
-    fn to_f32(self) -> f32 {
-        bf16::to_f32(self)
-    }
-}
+impl Element for f32 {}
+impl Element for f16 {}
+impl Element for bf16 {}
 
 /// A quantised matrix `[rows][K]` with one global scale.
 #[derive(Clone, Debug, PartialEq)]

@@ -62,13 +62,13 @@ impl PreparedRawGemv {
     /// # Errors
     /// As [`gemv()`]'s.
     pub fn new(call: &Call, gpu: &Gpu, options: &Options<'_>) -> Result<Self> {
-        let (shape, operands) = (call.shape(), call.operands());
-        let choice = dispatch::select(shape, &operands, Target::Gpu(gpu), options)?;
+        let target = Target::Gpu(gpu);
+        let choice = dispatch::select(call.shape(), &call.operands(), target, options)?;
         let plan = match choice.config {
-            Some(config) if !shape.is_empty() => config
+            Some(config) => config
                 .plan(call, gpu, options.is_chained())
                 .map_err(|reason| dispatch::refused(&config, reason))?,
-            _ => Plan::new(),
+            None => Plan::new(),
         };
         Ok(Self {
             loaded: Loaded::new(plan)?,

@@ -31,10 +31,7 @@ pub unsafe fn relayout(
     if shape.is_empty() {
         return Ok(());
     }
-    let from = match to {
-        ScaleLayout::Linear => ScaleLayout::Tiled128x4,
-        ScaleLayout::Tiled128x4 => ScaleLayout::Linear,
-    };
+    let from = to.other();
     let align = |layout| match layout {
         ScaleLayout::Linear => 1,
         ScaleLayout::Tiled128x4 => 16,

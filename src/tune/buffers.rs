@@ -111,10 +111,7 @@ impl Buffers {
             row_alpha: 0,
             row_alpha_batch_stride: 0,
         };
-        let packed = |row: usize| Strides {
-            row,
-            batch: row * shape.n(),
-        };
+        let packed = |row| Strides::packed(shape.n(), row);
         let layout = self.operands.vector_layout;
         let vectors = match element(self.operands.activation) {
             None => RawVectors::Nvfp4 {

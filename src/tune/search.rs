@@ -125,11 +125,10 @@ pub fn search<E>(
         })
         .collect();
     // Those that stayed to the end first: the others' times are of fewer rounds.
+    let dropped = |found: &Found| !states[found.candidate].alive;
     found.sort_by(|a, b| {
-        let dropped = |found: &Found| !states[found.candidate].alive;
-        let key = |found: &Found| (dropped(found), found.median);
-        let (a, b) = (key(a), key(b));
-        a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
+        let by_time = a.median.total_cmp(&b.median);
+        dropped(a).cmp(&dropped(b)).then(by_time)
     });
     Ok(found)
 }

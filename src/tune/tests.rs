@@ -1,6 +1,7 @@
 //! Files: round trips, merges, and everything that must be refused.
 
 use std::fs;
+use std::path::PathBuf;
 
 use proptest::prelude::*;
 
@@ -53,6 +54,13 @@ fn entry(m: usize, n: usize, seconds: f64) -> Entry {
     }
 }
 
+/// A folder, and a file that is not there yet.
+fn place() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tuned.json");
+    (folder, path)
+}
+
 fn tuned() -> Tuned {
     let mut tuned = Tuned::new(&machine(), "a test");
     tuned.insert(entry(128, 1, 1e-5));
@@ -60,10 +68,15 @@ fn tuned() -> Tuned {
     tuned
 }
 
+/// Of each problem's fastest kernel.
+fn seconds(tuned: &Tuned) -> Vec<f64> {
+    let entries = tuned.measurements().entries().iter();
+    entries.map(|entry| entry.kernels[0].seconds).collect()
+}
+
 /// Saved, changed as text, and loaded on `machine`.
 fn reload(change: impl FnOnce(String) -> String, machine: &Machine) -> Result<Tuned, TuneError> {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("tuned.json");
+    let (_folder, path) = place();
     tuned().save(&path).unwrap();
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, change(text)).unwrap();
@@ -73,8 +86,7 @@ fn reload(change: impl FnOnce(String) -> String, machine: &Machine) -> Result<Tu
 #[test]
 fn saved_and_loaded() {
     assert_eq!(reload(|text| text, &machine()).unwrap(), tuned());
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("tuned.json");
+    let (folder, path) = place();
     let mut merged = Tuned::load_or_new(&path, &machine(), "a test").unwrap();
     assert_eq!(merged.measurements().entries(), []);
     tuned().save(&path).unwrap();
@@ -83,13 +95,7 @@ fn saved_and_loaded() {
     merged.insert(entry(128, 2, 8e-6));
     merged.save(&path).unwrap();
     let loaded = Tuned::load(&path, &machine()).unwrap();
-    let seconds: Vec<f64> = loaded
-        .measurements()
-        .entries()
-        .iter()
-        .map(|entry| entry.kernels[0].seconds)
-        .collect();
-    assert_eq!(seconds, [9e-6, 2.5e-6, 8e-6]);
+    assert_eq!(seconds(&loaded), [9e-6, 2.5e-6, 8e-6]);
     // Nothing else is left in the folder.
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
@@ -98,8 +104,7 @@ fn saved_and_loaded() {
 #[test]
 fn what_cannot_be_saved_to_is_known_before() {
     use std::os::unix::fs::PermissionsExt;
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("tuned.json");
+    let (folder, path) = place();
     Tuned::check_writable(&path).unwrap();
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     Tuned::check_writable(folder.path()).unwrap_err();
@@ -115,8 +120,7 @@ fn what_cannot_be_saved_to_is_known_before() {
 
 #[test]
 fn what_could_not_be_loaded_is_not_saved() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("tuned.json");
+    let (_folder, path) = place();
     let of_another = |entry: &mut Entry| {
         let config = entry.kernels[0].config;
         entry.kernels[1].chained = Some(Chained {
@@ -269,8 +273,7 @@ fn read_all_the_time(path: &std::path::Path, stop: &std::sync::atomic::AtomicBoo
 
 /// Runs savers while two threads read, and sees that nothing is lost.
 fn savers_lose_nothing(count: usize, rounds: usize, save: impl Fn(&std::path::Path)) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("tuned.json");
+    let (folder, path) = place();
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         let readers = [0, 1].map(|_| scope.spawn(|| read_all_the_time(&path, &stop)));
@@ -337,8 +340,7 @@ fn processes_that_save_lose_nothing() {
 
 #[test]
 fn a_save_keeps_what_others_have_saved() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("tuned.json");
+    let (folder, path) = place();
     tuned().save(&path).unwrap();
     let load = || Tuned::load(&path, &machine()).unwrap();
     let (mut ours, mut theirs) = (load(), load());
@@ -348,10 +350,6 @@ fn a_save_keeps_what_others_have_saved() {
     ours.insert(entry(256, 3, 5e-6));
     ours.save(&path).unwrap();
     assert_eq!(ours, load(), "after saving we know what they have added");
-    let seconds = |tuned: &Tuned| -> Vec<f64> {
-        let entries = tuned.measurements().entries().iter();
-        entries.map(|entry| entry.kernels[0].seconds).collect()
-    };
     assert_eq!(seconds(&ours), [7e-6, 5e-6, 6e-6]);
     // What was saved once is theirs to change.
     theirs.insert(entry(256, 3, 4e-6));

@@ -36,14 +36,10 @@ pub(crate) fn run(_args: &Args) -> Result<Report> {
     }
     text.push_str(&table.to_string());
 
-    let archs = compiled_archs();
+    let (archs, built_in) = (compiled_archs(), cfg!(feature = "cuda"));
     text.push_str(&format!(
         "\nCUDA: {}, machine code for {}\n",
-        if cfg!(feature = "cuda") {
-            "built in"
-        } else {
-            "not built in"
-        },
+        if built_in { "built in" } else { "not built in" },
         if archs.is_empty() { "nothing" } else { archs }
     ));
     if let Some(versions) = &devices.versions {
@@ -100,7 +96,7 @@ pub(crate) fn run(_args: &Args) -> Result<Report> {
                 "implementations": implementations,
             },
             "cuda": {
-                "built_in": cfg!(feature = "cuda"),
+                "built_in": built_in,
                 "archs": archs.split(';').filter(|a| !a.is_empty()).collect::<Vec<_>>(),
                 "versions": devices.versions,
                 "devices": gpus.into_iter().flatten().map(to_json).collect::<Vec<_>>(),

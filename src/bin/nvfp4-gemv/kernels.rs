@@ -4,7 +4,9 @@ use anyhow::{Result, anyhow, bail};
 use nvfp4_gemv::kernel::plan::Launch;
 use nvfp4_gemv::kernel::{Call, Job, MainLoop, quantize, read_only, relayout};
 use nvfp4_gemv::problem::CONTEST_BENCHMARKS;
-use nvfp4_gemv::{Activation, Config, FloatType, Gpu, Kernel, ScaleLayout, Shape, Strides};
+use nvfp4_gemv::{
+    Activation, Config, FloatType, Gpu, Kernel, Operands, ScaleLayout, Shape, Strides,
+};
 use serde_json::{Value, json};
 
 use crate::configs::{launch_json, launches, one_line};
@@ -14,8 +16,9 @@ use crate::report::{Report, Table};
 /// Lists the GPU kernels' entry points, each as it is launched for a representative problem; computes nothing
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The problem is one of the benchmark shapes, for every type and number of vectors. An entry point that several \
-configs take is shown with the default one for the most vectors that it computes in one pass.
+The problem is one of the benchmark shapes, for every type and number of vectors; where a GPU has too little shared \
+memory for so many vectors of its length, it is 4096x2048. An entry point that several configs take is shown with the \
+default one for the most vectors that it computes in one pass.
 
 Examples:
   nvfp4-gemv kernels
@@ -30,14 +33,25 @@ pub(crate) struct Args {
 /// An entry point, and a launch of it.
 struct Entry {
     launch: Launch,
+    shape: Shape,
     /// Bytes of weights that a CTA has asked for at once.
     bytes_in_flight: u64,
-    /// Of kernels that multiply: the config, the call, and what the main loop is made of.
-    gemv: Option<(Config, Call, Option<MainLoop>)>,
-    /// What makes one launch show an entry point better than another: all vectors in one pass, how many they are, and
-    /// the kernel's default config.
-    rank: ((usize, usize), bool, usize, bool),
+    /// Of kernels that multiply.
+    gemv: Option<Gemv>,
+    /// What makes one launch show an entry point better than another, what counts most first: K; all vectors in one
+    /// pass; how many they are; the kernel's default config.
+    rank: (usize, bool, usize, bool),
 }
+
+/// What a launch computes, and how.
+struct Gemv {
+    config: Config,
+    operands: Operands,
+    main_loop: Option<MainLoop>,
+}
+
+/// K of vectors that fit where the problem's do not.
+const SHORT: usize = 2048;
 
 /// What weights can be aligned to: kernels have entry points for each. The widest first.
 const ALIGNMENTS: [u64; 3] = [32, 16, 8];
@@ -95,13 +109,14 @@ fn entries(problem: &Shape, gpu: &Gpu) -> Result<Vec<Entry>> {
     for activation in Activation::ALL {
         for n in 1..=Shape::MAX_N {
             // Many vectors of the problem's length fit no CTA of small GPUs: those of a shorter one do.
-            for (k, l) in [(problem.k(), problem.l()), (2048, 1)] {
+            for (k, l) in [(problem.k(), problem.l()), (SHORT, 1)] {
                 let shape = Shape::new(problem.m(), n, k, l)?;
                 for layout in ScaleLayout::ALL {
                     for align in ALIGNMENTS {
                         let call = Call::nowhere(&shape, activation, layout, align);
                         for &kernel in Kernel::ALL {
-                            add(&mut entries, kernel, &call, gpu);
+                            add(&mut entries, kernel, &call, gpu, false);
+                            add(&mut entries, kernel, &call, gpu, true);
                         }
                     }
                 }
@@ -138,6 +153,7 @@ fn helpers(problem: &Shape, gpu: &Gpu) -> Vec<Entry> {
     launches.push((read, read_only::BYTES_IN_FLIGHT));
     let entry = |(launch, bytes_in_flight)| Entry {
         launch,
+        shape: *problem,
         bytes_in_flight,
         gemv: None,
         rank: Default::default(),
@@ -145,37 +161,35 @@ fn helpers(problem: &Shape, gpu: &Gpu) -> Vec<Entry> {
     launches.into_iter().map(entry).collect()
 }
 
-fn add(entries: &mut Vec<Entry>, kernel: Kernel, call: &Call, gpu: &Gpu) {
-    for chained in [false, true] {
-        add_of(entries, kernel, call, gpu, chained);
-    }
-}
-
-fn add_of(entries: &mut Vec<Entry>, kernel: Kernel, call: &Call, gpu: &Gpu, chained: bool) {
-    let operands = call.operands();
-    let mut job = Job::new(call.shape(), &operands, gpu);
-    job.chained = chained;
+/// The entry points of a kernel's configs for a call, in the place of launches that show them less well.
+fn add(entries: &mut Vec<Entry>, kernel: Kernel, call: &Call, gpu: &Gpu, chained: bool) {
+    let (shape, operands) = (*call.shape(), call.operands());
+    let job = Job::new(&shape, &operands, gpu).chained(chained);
     let default = kernel.default_config(&job).ok();
     for config in default.into_iter().chain(kernel.candidates(&job)) {
         let plan = launches(&config, call, gpu, chained);
-        let whole = (job.shape.l(), job.shape.k());
-        let rank = (
-            whole,
-            plan.len() == 1,
-            job.shape.n(),
-            Some(config) == default,
-        );
+        let is_default = Some(config) == default;
+        let rank = (shape.k(), plan.len() == 1, shape.n(), is_default);
         for launch in plan {
+            let known = entries
+                .iter()
+                .position(|known| known.launch.entry == launch.entry);
+            if known.is_some_and(|at| rank <= entries[at].rank) {
+                continue;
+            }
             let entry = Entry {
                 launch,
+                shape,
                 bytes_in_flight: config.bytes_in_flight(&job),
-                gemv: Some((config, *call, config.main_loop(&job).ok())),
+                gemv: Some(Gemv {
+                    config,
+                    operands,
+                    main_loop: config.main_loop(&job).ok(),
+                }),
                 rank,
             };
-            let mut known = entries.iter_mut();
-            match known.find(|known| known.launch.entry == launch.entry) {
-                Some(known) if rank > known.rank => *known = entry,
-                Some(_) => {}
+            match known {
+                Some(at) => entries[at] = entry,
                 None => entries.push(entry),
             }
         }
@@ -193,7 +207,7 @@ fn table(entries: &[Entry]) -> String {
             entry.bytes_in_flight.to_string(),
         ]);
     }
-    let config = |entry: &Entry| entry.gemv.as_ref().map(|(config, ..)| one_line(config));
+    let config = |entry: &Entry| entry.gemv.as_ref().map(|gemv| one_line(&gemv.config));
     let configs = entries
         .iter()
         .map(|entry| config(entry).unwrap_or_default());
@@ -203,19 +217,15 @@ fn table(entries: &[Entry]) -> String {
 
 fn to_json(entry: &Entry) -> Value {
     let mut json = launch_json(&entry.launch);
-    let operands = entry.gemv.map(|(_, call, _)| call.operands());
-    let more = json!({
-        "kernel": entry.gemv.map(|(config, ..)| config.kernel().name()),
-        "config": entry.gemv.map(|(config, ..)| config),
-        "activation": operands.map(|operands| operands.activation.name()),
-        "layout": operands.map(|operands| operands.weight_layout.name()),
-        "n": entry.gemv.map(|(_, call, _)| call.shape().n()),
-        "bytes_in_flight": entry.bytes_in_flight,
-        "main_loop": entry.gemv.and_then(|(.., main_loop)| main_loop),
-    });
-    if let (Value::Object(json), Value::Object(more)) = (&mut json, more) {
-        json.extend(more);
-    }
+    let gemv = entry.gemv.as_ref();
+    json["shape"] = json!(entry.shape.to_string());
+    json["kernel"] = json!(gemv.map(|gemv| gemv.config.kernel().name()));
+    json["config"] = json!(gemv.map(|gemv| gemv.config));
+    json["activation"] = json!(gemv.map(|gemv| gemv.operands.activation.name()));
+    json["layout"] = json!(gemv.map(|gemv| gemv.operands.weight_layout.name()));
+    json["n"] = json!(gemv.map(|_| entry.shape.n()));
+    json["bytes_in_flight"] = json!(entry.bytes_in_flight);
+    json["main_loop"] = json!(gemv.and_then(|gemv| gemv.main_loop));
     json
 }
 
@@ -230,11 +240,9 @@ mod tests {
 
     #[test]
     fn each_entry_point_is_listed_once_on_gpus_that_have_it() {
-        let names = |arch| {
-            of(arch)
-                .iter()
-                .map(|entry| entry.launch.entry)
-                .collect::<Vec<_>>()
+        let names = |arch| -> Vec<&str> {
+            let entries = of(arch);
+            entries.iter().map(|entry| entry.launch.entry).collect()
         };
         let (ampere, hopper, blackwell) = (names("80"), names("90a"), names("100f"));
         for names in [&ampere, &hopper, &blackwell] {
@@ -271,10 +279,8 @@ mod tests {
     fn entry_points_are_shown_with_the_default_for_the_most_vectors() {
         let entries = of("90a");
         let entry = |name| {
-            entries
-                .iter()
-                .find(|entry| entry.launch.entry == name)
-                .unwrap()
+            let mut entries = entries.iter();
+            entries.find(|entry| entry.launch.entry == name).unwrap()
         };
         for (name, n) in [
             ("gemv_dot_n1_b2", 1),
@@ -282,14 +288,12 @@ mod tests {
             ("gemv_tma_n8", 8),
         ] {
             let entry = entry(name);
-            let (_, one_pass, vectors, default) = entry.rank;
-            assert_eq!((one_pass, vectors, default), (true, n, true), "{name}");
-            let main_loop = entry.gemv.unwrap().2.unwrap();
+            assert_eq!(entry.rank, (7168, true, n, true), "{name}");
+            assert_eq!(entry.shape.n(), n, "{name}");
+            let main_loop = entry.gemv.as_ref().unwrap().main_loop.unwrap();
             assert_eq!(main_loop.vectors, n as u32, "{name}");
-            assert!(
-                entry.launch.threads > 0 && entry.bytes_in_flight > 0,
-                "{name}"
-            );
+            assert!(entry.launch.threads > 0, "{name}");
+            assert!(entry.bytes_in_flight > 0, "{name}");
         }
     }
 }

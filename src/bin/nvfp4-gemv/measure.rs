@@ -2,46 +2,14 @@
 
 use nvfp4_gemv::reference::{self, Reference, error_bound};
 use nvfp4_gemv::{FloatType, Result};
-use rayon::prelude::*;
 use serde_json::{Value, json};
 
 use crate::engine::Operands;
 use crate::report::{count, number, small};
 
-/// The truth of `reference::gemv`, rows in parallel: the same numbers, sooner.
+/// The truth.
 pub(crate) fn truth(operands: &Operands<'_>) -> Result<Reference> {
-    let shape = &operands.shape;
-    let weights = operands.weights()?;
-    let x = reference::decode_vectors(shape, &operands.x.view())?;
-    let (m, n, k) = (shape.m(), shape.n(), shape.k());
-    // Row by row, then transposed: y[l][m][n] into y[l][n][m].
-    let by_row: Vec<Vec<(f64, f64)>> = (0..shape.l() * m)
-        .into_par_iter()
-        .map(|at| {
-            let (batch, row) = (at / m, at % m);
-            let w = reference::decode_row(&weights, batch, row);
-            (0..n)
-                .map(|vector| {
-                    let x = &x[(batch * n + vector) * k..][..k];
-                    let products = || w.iter().zip(x).map(|(w, x)| w * x);
-                    (products().sum(), products().map(f64::abs).sum())
-                })
-                .collect()
-        })
-        .collect();
-    let pick = |part: fn(&(f64, f64)) -> f64| {
-        let mut y = Vec::with_capacity(shape.outputs());
-        for batch in by_row.chunks(m.max(1)) {
-            for vector in 0..n {
-                y.extend(batch.iter().map(|row| part(&row[vector])));
-            }
-        }
-        y
-    };
-    Ok(Reference {
-        y: pick(|r| r.0),
-        magnitude: pick(|r| r.1),
-    })
+    reference::gemv(&operands.shape, &operands.weights()?, &operands.x.view())
 }
 
 /// How far a result lies from the truth, and how far it may.

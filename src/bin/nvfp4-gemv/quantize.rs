@@ -1,7 +1,7 @@
 //! `quantize`: a checkpoint of f32, f16 or bf16 weights becomes one of NVFP4 weights.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -16,6 +16,7 @@ use serde_json::json;
 
 use crate::output::{files_of, output};
 use crate::report::{Report, bytes, count, progress};
+use crate::shapes;
 
 /// Quantises the 2-D weights of a safetensors checkpoint to NVFP4 and copies everything else
 #[derive(Debug, clap::Args)]
@@ -39,8 +40,8 @@ pub(crate) struct Args {
     /// The .safetensors file to write
     output: PathBuf,
     /// Whose tensor names, and whose arithmetic
-    #[arg(long, value_enum, default_value = "modelopt")]
-    dialect: DialectArg,
+    #[arg(long, value_parser = shapes::dialect(), default_value = "modelopt")]
+    dialect: Dialect,
     /// Quantise only tensors that match one of these
     #[arg(long, value_name = "PATTERN")]
     include: Vec<String>,
@@ -52,27 +53,8 @@ pub(crate) struct Args {
     force: bool,
 }
 
-/// What `--dialect` takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum DialectArg {
-    /// NVIDIA ModelOpt
-    #[value(name = "modelopt")]
-    ModelOpt,
-    /// compressed-tensors (llm-compressor, vLLM)
-    CompressedTensors,
-}
-
-impl From<DialectArg> for Dialect {
-    fn from(arg: DialectArg) -> Self {
-        match arg {
-            DialectArg::ModelOpt => Self::ModelOpt,
-            DialectArg::CompressedTensors => Self::CompressedTensors,
-        }
-    }
-}
-
 pub(crate) fn run(args: &Args) -> Result<Report> {
-    let dialect = Dialect::from(args.dialect);
+    let dialect = args.dialect;
     let checkpoint = Checkpoint::open(&args.input)?;
     let output = output(&args.output, args.force, files_of(&checkpoint))?;
     let tensors = || checkpoint.files().iter().flat_map(|file| file.tensors());
@@ -224,11 +206,8 @@ impl Copied {
     /// A line for each reason; `what` became of the tensors.
     fn text(&self, what: &str) -> String {
         let line = |(why, names): &(String, Vec<String>)| {
-            let mut listed: Vec<String> = names
-                .iter()
-                .take(Self::NAMES)
-                .map(|name| format!("{name:?}"))
-                .collect();
+            let first = names.iter().take(Self::NAMES);
+            let mut listed: Vec<String> = first.map(|name| format!("{name:?}")).collect();
             match names.len().saturating_sub(Self::NAMES) {
                 0 => {}
                 more => listed.push(format!("and {more} more (--json lists them)")),
@@ -249,8 +228,7 @@ impl Copied {
 
 /// Whether `name` is what `pattern` describes: `*` any characters, `?` one.
 fn matches(pattern: &str, name: &str) -> bool {
-    let (pattern, name): (Vec<char>, Vec<char>) =
-        (pattern.chars().collect(), name.chars().collect());
+    let [pattern, name] = [pattern, name].map(|text| text.chars().collect::<Vec<char>>());
     let (mut p, mut n) = (0, 0);
     // Where to go on when a later part does not fit: the last star, one character further.
     let mut retry = None;
@@ -374,21 +352,19 @@ impl Content for Piece<'_> {
 
 /// A tensor that is copied may have the name of one that is made.
 fn refuse_collisions(out: &[(String, Piece<'_>)]) -> Result<()> {
-    let mut seen = std::collections::HashSet::new();
-    for (name, _) in out {
-        if !seen.insert(name) {
-            bail!("the output would have two tensors {name:?}; the input is quantised already");
+    let mut seen = HashSet::new();
+    match out.iter().find(|(name, _)| !seen.insert(name)) {
+        Some((name, _)) => {
+            bail!("the output would have two tensors {name:?}; the input is quantised already")
         }
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// The input's own entries, and what readers of the dialect look for.
 fn metadata(checkpoint: &Checkpoint, dialect: Dialect) -> HashMap<String, String> {
-    let mut metadata = HashMap::new();
-    for file in checkpoint.files() {
-        metadata.extend(file.metadata().clone());
-    }
+    let of_input = checkpoint.files().iter();
+    let mut metadata: HashMap<_, _> = of_input.flat_map(|file| file.metadata().clone()).collect();
     let (key, value) = match dialect {
         Dialect::ModelOpt => (
             "hf_quant_config",

@@ -73,22 +73,15 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let ask = args.ask.ask()?;
     let checkpoint = Checkpoint::open(&args.checkpoint)?;
     let layer = checkpoint.layer(&args.layer)?;
-    let source = Source::find(
-        &checkpoint,
-        &layer,
-        args.input.as_deref(),
-        args.random,
-        args.n,
-    )?;
-    let output = match &args.output {
-        Some(path) => {
-            let inputs = files_of(&checkpoint)
-                .into_iter()
-                .chain(source.files.clone());
-            Some(output(path, args.force, inputs)?)
-        }
-        None => None,
-    };
+    let input = args.input.as_deref();
+    let source = Source::find(&checkpoint, &layer, input, args.random, args.n)?;
+    let inputs = files_of(&checkpoint)
+        .into_iter()
+        .chain(source.files.clone());
+    let output = args.output.as_ref();
+    let output = output
+        .map(|path| self::output(path, args.force, inputs))
+        .transpose()?;
     let shape = layer.shape(source.n)?;
     let activation = args.activation;
     let (x, scale_from) = source.convert(activation, layer.k(), layer.input_global())?;
@@ -132,15 +125,14 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     if let Some(from) = scale_from {
         text.push_str(&format!("            quantised with {from}\n"));
     }
+    let kernel = outcome.kernel;
     text.push_str(&format!(
         "path        {}{} on {}\n\
          because     {}\n\
          time        {} (median of {}, best {}), {gb_per_s:.1} GB/s\n\
          error       {}\n",
         outcome.path,
-        outcome
-            .kernel
-            .map_or(String::new(), |kernel| format!(", kernel {kernel},")),
+        kernel.map_or(String::new(), |kernel| format!(", kernel {kernel},")),
         engine.device(),
         outcome.reason,
         time(timing.median),
@@ -178,7 +170,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "input": source.from,
             "input_scale": scale_from,
             "path": outcome.path.name(),
-            "kernel": outcome.kernel.map(Kernel::name),
+            "kernel": kernel.map(Kernel::name),
             "reason": outcome.reason,
             "device": engine.device(),
             "seconds": { "median": timing.median, "min": timing.min, "runs": timing.runs },
@@ -256,9 +248,8 @@ fn recorded(
     let mut y = tensor.to_f64()?;
     y.truncate(source.n * layer.rows());
     if y.len() != source.n * layer.rows() {
-        return Err(tensor
-            .wrong(format!("F64 [{} or more, {}]", source.n, layer.rows()))
-            .into());
+        let expected = format!("F64 [{} or more, {}]", source.n, layer.rows());
+        return Err(tensor.wrong(expected).into());
     }
     Ok(Some((name, y)))
 }

@@ -4,6 +4,7 @@ use std::num::{IntErrorKind, ParseIntError};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
+use nvfp4_gemv::checkpoint::Dialect;
 use nvfp4_gemv::{Activation, BLOCK, FloatType, ScaleLayout, Shape};
 
 use crate::report::count;
@@ -24,6 +25,18 @@ pub(crate) fn output_type() -> impl TypedValueParser<Value = FloatType> {
         FloatType::F16 => (value, value.name(), "IEEE half precision"),
         FloatType::Bf16 => (value, value.name(), "bfloat16"),
         FloatType::F32 => (value, value.name(), "IEEE single precision"),
+    }))
+}
+
+/// What `--dialect` takes.
+pub(crate) fn dialect() -> impl TypedValueParser<Value = Dialect> {
+    one_of(Dialect::ALL.map(|value| match value {
+        Dialect::ModelOpt => (value, value.name(), "NVIDIA ModelOpt"),
+        Dialect::CompressedTensors => (
+            value,
+            value.name(),
+            "compressed-tensors (llm-compressor, vLLM)",
+        ),
     }))
 }
 

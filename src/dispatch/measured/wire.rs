@@ -95,9 +95,10 @@ fn read_entry(wire: WireEntry) -> Result<Entry, String> {
     Ok(Entry {
         shape,
         operands: Operands {
-            activation: named(&wire.activation, &Activation::ALL, Activation::name)?,
-            weight_layout: named(&wire.weight_layout, &ScaleLayout::ALL, ScaleLayout::name)?,
-            vector_layout: named(&wire.vector_layout, &ScaleLayout::ALL, ScaleLayout::name)?,
+            activation: Activation::from_name(&wire.activation)
+                .ok_or_else(|| none_of(&wire.activation, &Activation::ALL))?,
+            weight_layout: layout(&wire.weight_layout)?,
+            vector_layout: layout(&wire.vector_layout)?,
             alignment: match wire.aligned {
                 true => Alignment::BEST,
                 false => Alignment::LEAST,
@@ -108,15 +109,13 @@ fn read_entry(wire: WireEntry) -> Result<Entry, String> {
     })
 }
 
-/// The value of a name.
-fn named<T: Copy>(name: &str, all: &[T], name_of: fn(T) -> &'static str) -> Result<T, String> {
-    all.iter()
-        .copied()
-        .find(|&value| name_of(value) == name)
-        .ok_or_else(|| {
-            let names: Vec<_> = all.iter().map(|&value| name_of(value)).collect();
-            format!("{name:?} is none of {}", names.join(", "))
-        })
+fn layout(name: &str) -> Result<ScaleLayout, String> {
+    ScaleLayout::from_name(name).ok_or_else(|| none_of(name, &ScaleLayout::ALL))
+}
+
+fn none_of<T: ToString>(name: &str, all: &[T]) -> String {
+    let names: Vec<String> = all.iter().map(T::to_string).collect();
+    format!("{name:?} is none of {}", names.join(", "))
 }
 
 /// Whether every entry would be read again, by the reader's own rules.

@@ -73,10 +73,10 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let ask = args.ask.ask()?;
     // A file that cannot be read is reported before a device that is not there.
     let mut file = args.problem.as_ref().map(Problem::read).transpose()?;
-    let dump = match &args.dump {
-        Some(path) => Some(output(path, args.force, args.problem.clone())?),
-        None => None,
-    };
+    let dump = args.dump.as_ref();
+    let dump = dump
+        .map(|path| output(path, args.force, args.problem.clone()))
+        .transpose()?;
     let mut groups = groups(args, file.as_ref())?;
     for group in &mut groups {
         group.variants.retain(|variant| is_selected(args, variant));
@@ -192,12 +192,8 @@ impl Summary {
         problem: &Problem,
         args: &Args,
     ) -> Result<()> {
-        let reference = truth(&operands(
-            problem,
-            ScaleLayout::Linear,
-            Activation::Nvfp4,
-            FloatType::F32,
-        )?)?;
+        let (linear, nvfp4) = (ScaleLayout::Linear, Activation::Nvfp4);
+        let reference = truth(&operands(problem, linear, nvfp4, FloatType::F32)?)?;
         // What the file says is the truth; how errors grow still follows from the operands.
         let expected = Reference {
             y: problem.c.clone().unwrap_or_else(|| reference.y.clone()),
@@ -260,10 +256,10 @@ impl Summary {
                     "check": check.json(),
                 }));
                 if !check.passed {
-                    line.failures
-                        .push(format!("{variant}, {ask}: {}", check.text()));
-                    self.dump(group, variant, problem, &expected)?;
-                } else if args.case.is_some() || args.problem.is_some() {
+                    let failure = format!("{variant}, {ask}: {}", check.text());
+                    line.failures.push(failure);
+                }
+                if !check.passed || args.case.is_some() || args.problem.is_some() {
                     self.dump(group, variant, problem, &expected)?;
                 }
                 let is_worse = |(worst, _): &(Check, Variant)| {
@@ -326,6 +322,7 @@ impl Summary {
             let Some((check, _)) = &line.worst else {
                 continue;
             };
+            let failed = !line.failures.is_empty();
             table.row(vec![
                 line.name.clone(),
                 line.path.map_or("", GemvPath::name).into(),
@@ -333,12 +330,7 @@ impl Summary {
                 small(check.error),
                 small(check.bound),
                 format!("{:.0}%", 100.0 * check.share()),
-                if line.failures.is_empty() {
-                    "ok"
-                } else {
-                    "FAILED"
-                }
-                .into(),
+                if failed { "FAILED" } else { "ok" }.into(),
             ]);
         }
         let mut text = format!("{}\n\n{table}", engine.device());
@@ -347,10 +339,8 @@ impl Summary {
                 text.push_str(&format!("FAILED {} {failure}\n", line.name));
             }
         }
-        text.push_str(&format!(
-            "\n{} computed, {} failed",
-            self.computed, self.failed
-        ));
+        let (computed, failed) = (self.computed, self.failed);
+        text.push_str(&format!("\n{computed} computed, {failed} failed"));
         if let (skipped @ 1.., Some(why)) = (self.skipped, &self.unavailable) {
             text.push_str(&format!(", {skipped} skipped ({why})"));
         }
@@ -364,10 +354,8 @@ impl Summary {
             (None, None) => {}
         }
         let passed = self.failed == 0;
-        let max_share = self.lines.iter().filter_map(|line| line.worst.as_ref());
-        let max_share = max_share
-            .map(|(check, _)| check.share())
-            .fold(0.0, f64::max);
+        let worst = self.lines.iter().filter_map(|line| line.worst.as_ref());
+        let max_share = worst.map(|(check, _)| check.share()).fold(0.0, f64::max);
         Report {
             text,
             json: json!({
