@@ -28,7 +28,7 @@ fn bench_measures_every_combination_in_rounds_with_the_ceiling() {
         "--shape 256,512 --shape 64x64x2x3 --activation nvfp4 --activation f32 --layout linear --layout 128x4 \
          --commit 0123abc",
     ));
-    assert_eq!(document["schema"], "nvfp4-gemv/bench/1");
+    assert_eq!(document["schema"], "nvfp4-gemv/bench/2");
     assert_eq!(document["git_commit"], "0123abc");
     assert_eq!(document["suite"], "custom");
     assert_eq!(document["device"]["kind"], "cpu");

@@ -10,6 +10,7 @@ mod dot;
 mod entries;
 mod primitives;
 mod quantize;
+mod read_only;
 mod recorded;
 mod relayout;
 mod ring;
@@ -31,6 +32,7 @@ crate::gather![
     entries,
     primitives,
     quantize,
+    read_only,
     recorded,
     #[cfg(feature = "cuda")]
     recorded_on_a_gpu,
