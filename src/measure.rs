@@ -260,11 +260,7 @@ impl<'a> ReadOnly<'a> {
     ///
     /// # Errors
     /// Data on another device than the stream's; what CUDA reports of an allocation of four bytes.
-    pub fn new(
-        stream: &Arc<CudaStream>,
-        data: &'a CudaSlice<u8>,
-        gpu: &'a Gpu,
-    ) -> Result<Self> {
+    pub fn new(stream: &Arc<CudaStream>, data: &'a CudaSlice<u8>, gpu: &'a Gpu) -> Result<Self> {
         same_device("data to read", data.stream(), stream)?;
         let sink = stream.alloc_zeros::<u32>(1);
         Ok(Self {

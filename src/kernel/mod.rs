@@ -157,11 +157,7 @@ fn image(gpu: &Gpu, unit: &str) -> Result<(), Refusal> {
 }
 
 /// A GPU's compute capability is `least` or more.
-fn compute_capability(
-    gpu: &Gpu,
-    least: (i32, i32),
-    needed: &'static str,
-) -> Result<(), Refusal> {
+fn compute_capability(gpu: &Gpu, least: (i32, i32), needed: &'static str) -> Result<(), Refusal> {
     let found = gpu.compute_capability;
     match found >= least {
         true => Ok(()),

@@ -298,7 +298,9 @@ impl Tuner {
         let offset = |i: usize| offsets[i % offsets.len()];
         let read = ReadOnly::new(&self.stream, &buffers.weights, &self.gpu)?;
         let ranking = read.rank(reads, shape.weight_bytes(), launches, REPLAYS, offset)?;
-        let seconds = ranking.first().map_or(f64::NAN, |(_, timing)| timing.median);
+        let seconds = ranking
+            .first()
+            .map_or(f64::NAN, |(_, timing)| timing.median);
         let fastest = ranking.iter().take(FASTEST_READS);
         Ok((seconds, fastest.map(|(config, _)| *config).collect()))
     }

@@ -142,7 +142,10 @@ fn helpers(problem: &Shape, gpu: &Gpu) -> Vec<Entry> {
     };
     for config in ReadConfig::candidates(gpu) {
         let launch = config.launch(&read, gpu.multiprocessors);
-        if launches.iter().all(|(known, _)| known.entry != launch.entry) {
+        if launches
+            .iter()
+            .all(|(known, _)| known.entry != launch.entry)
+        {
             launches.push((launch, config.bytes_in_flight()));
         }
     }

@@ -59,13 +59,9 @@ fn replays_do_the_work_and_times_are_of_it() {
         assert!(matches!(error, Error::BufferTooShort { .. }), "{error}");
     }
     let ranking = read
-        .rank(
-            &ReadConfig::candidates(&info),
-            bytes,
-            copies,
-            3,
-            |i| i * bytes,
-        )
+        .rank(&ReadConfig::candidates(&info), bytes, copies, 3, |i| {
+            i * bytes
+        })
         .unwrap();
     assert_eq!(ranking.len(), ReadConfig::candidates(&info).len());
     assert!(ranking.is_sorted_by(|(_, a), (_, b)| a.median <= b.median));

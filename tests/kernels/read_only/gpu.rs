@@ -30,7 +30,11 @@ fn every_config_reads_everything_once() {
                 // SAFETY: the data and the sink outlive the work, which is waited for below.
                 unsafe { raw::read_only(&config, &read, &gpu.info, gpu.handle()) }.unwrap();
                 let got = gpu.stream.clone_dtoh(&sink).unwrap();
-                let want = if sums { BEFORE.wrapping_add(sum) } else { BEFORE };
+                let want = if sums {
+                    BEFORE.wrapping_add(sum)
+                } else {
+                    BEFORE
+                };
                 assert_eq!(got, [want], "{config}, {bytes} bytes");
             }
         }

@@ -27,13 +27,13 @@ fn configs(gpu: &Gpu) -> Vec<ReadConfig> {
             threads: 32,
             share,
         }));
-        all.extend([(48, 1), (512, 2), (1040, 3)].map(|(copy_bytes, stages)| {
-            ReadConfig::Bulk {
+        all.extend(
+            [(48, 1), (512, 2), (1040, 3)].map(|(copy_bytes, stages)| ReadConfig::Bulk {
                 copy_bytes,
                 stages,
                 share,
-            }
-        }));
+            }),
+        );
     }
     all.retain(|config| config.check(gpu).is_ok());
     all

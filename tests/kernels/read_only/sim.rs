@@ -40,8 +40,16 @@ fn sums(arch: &'static str, bytes: usize, multiprocessors: u32, sums: bool, poli
         let report = sim
             .run_program(program, launch, &options, None)
             .unwrap_or_else(|error| panic!("{context}: {error}"));
-        assert!(report.warnings.is_empty(), "{context}: {:?}", report.warnings);
-        let want = if sums { BEFORE.wrapping_add(sum) } else { BEFORE };
+        assert!(
+            report.warnings.is_empty(),
+            "{context}: {:?}",
+            report.warnings
+        );
+        let want = if sums {
+            BEFORE.wrapping_add(sum)
+        } else {
+            BEFORE
+        };
         assert_eq!(sim.download(sink), want.to_le_bytes(), "{context}");
     }
 }
