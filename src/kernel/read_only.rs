@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn candidates_are_those_that_a_gpu_can_run_each_once() {
-        for (compute_capability, bulk) in [((8, 0), 0), ((9, 0), 12), ((12, 0), 6)] {
+        for (compute_capability, bulk) in [((8, 0), 0), ((9, 0), 12), ((12, 0), 10)] {
             let candidates = ReadConfig::candidates(&gpu(compute_capability));
             assert_eq!(candidates[0], ReadConfig::DEFAULT);
             let names: BTreeSet<String> = candidates.iter().map(ReadConfig::to_string).collect();

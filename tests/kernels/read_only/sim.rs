@@ -60,7 +60,7 @@ fn every_config_reads_everything_once() {
             sums(arch, bytes, multiprocessors, true, Policy::Random(7));
         }
         // More than any ring holds, and than the loads of a grid on one multiprocessor take in two turns.
-        sums(arch, (600 << 10) + 272, 1, true, Policy::default());
+        sums(arch, (264 << 10) + 272, 1, true, Policy::default());
     }
 }
 
