@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{contains, fails, json, prints, refuses, words};
+use super::{contains, fails, json, prints, program, refuses, text, words};
 
 /// Small problems, few rounds, and little to rotate over.
 const QUICK: [&str; 6] = ["--path", "cpu", "--rounds", "3", "--cold", "1"];
