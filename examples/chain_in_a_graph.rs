@@ -61,11 +61,7 @@ fn main() -> Result<()> {
     }
     let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     let graph = stream.end_capture(flags)?.context("nothing was captured")?;
-    let choice = prepared[0].choice();
-    println!(
-        "{LAYERS} layers, each {:?}: {}",
-        choice.config, choice.reason
-    );
+    println!("{LAYERS} layers, each by {:?}", prepared[0].choice());
 
     // Both buffers have been swapped an even number of times: x is what the first layer reads and the last one wrote.
     for step in 1..=3 {

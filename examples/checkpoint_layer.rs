@@ -66,7 +66,7 @@ fn main() -> Result<()> {
         worst = worst.max((f64::from(y) - expected).abs() / bound);
     }
     println!(
-        "largest difference to the file's own output: {:.0}% of its bound",
+        "largest difference to the file's own output: {:.1}% of its bound",
         worst * 100.0
     );
     ensure!(worst <= 1.0, "an element is further off than its bound");

@@ -71,7 +71,7 @@ fn main() -> Result<()> {
         let bound = reference::error_bound(exact, magnitude, roundings, FloatType::F32);
         worst = worst.max((f64::from(y) - exact).abs() / bound);
     }
-    println!("largest error: {:.0}% of its bound", worst * 100.0);
+    println!("largest error: {:.1}% of its bound", worst * 100.0);
     ensure!(worst <= 1.0, "an element is further off than its bound");
     Ok(())
 }
