@@ -11,15 +11,13 @@
 //!   takes [`Options`]: which path, [`Kernel`] or [`Config`], or none of these. Each returns a [`Choice`]: what
 //!   computed it, and why. [`dispatch`] is where that is decided, [`kernel`] is what there is to choose from.
 //! - [`PreparedGemv`], `PreparedGemvOnDevice` and `raw::PreparedRawGemv` are the same calls, checked and dispatched
-//!   once. [`mod@tune`] measures what a device does best with a problem, and keeps it in files; only calls that are
+//!   once. `tune` (feature `tune`) measures what a device does best with a problem, and keeps it in files; only calls that are
 //!   given it use it.
 //! - With feature `cuda`, `TiledWeights` owns scales in the tensor cores' layout, and
 //!   `QuantizedVectors` owns vectors that are quantised on the device.
-//! - [`checkpoint`] opens ModelOpt and compressed-tensors files, [`mod@quantize`] makes NVFP4 of
+//! - `checkpoint` (feature `checkpoint`) opens ModelOpt and compressed-tensors files, [`mod@quantize`] makes NVFP4 of
 //!   f32, f16 and bf16, [`format`](mod@format) has the codecs.
-//! - [`output`] writes files whole or not at all, and replaces only what it may.
-//! - [`mod@reference`] is the truth that everything is held to, with the error each kernel may make;
-//!   [`problem`] generates and replays whole problems.
+//! - [`mod@reference`] is the truth that everything is held to, with the error each kernel may make.
 //!
 //! # An example
 //!
@@ -105,17 +103,23 @@
 //! # Features
 //!
 //! - `cuda` (default): the CUDA paths. Needs nvcc 12.9 or newer when building, no GPU and no driver.
-//! - `cli` (default): the `nvfp4-gemv` program.
-//! - neither: the CPU path, without nvcc or a C++ compiler.
+//! - `checkpoint` (default): modules `checkpoint` and `file`, which read NVFP4 layers of safetensors files.
+//! - `tune` (default): module `tune`, which keeps what was measured in files and, with `cuda`, measures. Configs and
+//!   measurements are JSON.
+//! - none: the CPU path, without nvcc or a C++ compiler.
+//!
+//! The `nvfp4-gemv` program is a package of its own, `nvfp4-gemv-cli`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod check;
+#[cfg(feature = "checkpoint")]
 pub mod checkpoint;
 #[cfg(feature = "cuda")]
 mod context;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 mod device;
+mod dialect;
 pub mod dispatch;
 mod error;
 #[cfg(feature = "cuda")]
@@ -127,10 +131,12 @@ mod error;
 )]
 #[allow(clippy::undocumented_unsafe_blocks)]
 mod ffi;
+#[cfg(feature = "checkpoint")]
 pub mod file;
 pub mod format;
 mod gemv;
 mod gpu;
+#[cfg(any(feature = "checkpoint", feature = "tune"))]
 mod input;
 pub mod kernel;
 #[cfg(feature = "cuda")]
@@ -144,9 +150,7 @@ mod no_kernels {
     use crate::ffi::*;
     include!(concat!(env!("OUT_DIR"), "/no_kernels.rs"));
 }
-pub mod output;
 pub mod printable;
-pub mod problem;
 pub mod quantize;
 #[cfg(feature = "cuda")]
 mod quantized;
@@ -159,11 +163,13 @@ mod shape;
 mod tensor;
 #[cfg(feature = "cuda")]
 mod tiled_weights;
+#[cfg(feature = "tune")]
 pub mod tune;
 mod types;
 
 #[cfg(feature = "cuda")]
 pub use device::{PreparedGemvOnDevice, gemv_on_device};
+pub use dialect::Dialect;
 pub use dispatch::{Asker, Choice, Evidence, Options, Reason, Target, select};
 pub use error::{Error, Result};
 pub use gemv::{PreparedGemv, gemv};
@@ -184,6 +190,6 @@ pub use tiled_weights::TiledWeights;
 pub use types::{Activation, FloatType, GemvPath, ScaleLayout};
 
 /// The README's example is a test.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "checkpoint"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
