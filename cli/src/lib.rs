@@ -1,7 +1,7 @@
 //! What the `nvfp4-gemv` program shares with the tests and fuzz targets of its repository.
 //!
 //! - [`problem`] generates whole problems, and reads and writes them as files.
-//! - [`output`] writes files whole or not at all, and replaces only what it may; [`file`] writes safetensors files so.
+//! - [`output`] writes files whole or not at all, and replaces only what it may; [`mod@file`] writes safetensors files so.
 //!
 //! This is no library for other programs: any release may change it. Those use `nvfp4_gemv`.
 

@@ -1,7 +1,7 @@
 //! `cargo xtask tables`: the built-in tables of measurements as Rust, so that a build needs no JSON reader.
 //!
-//! A table is measured and committed as JSON, `src/dispatch/measured/h200.json`. A test of the crate compares it with
-//! what is made here.
+//! A table is measured and committed as JSON, `src/dispatch/measured/h200.json`. `tests/tables.rs`
+//! compares it with what is made here.
 
 use std::fs;
 
