@@ -42,7 +42,9 @@ pub(super) fn check(workspace: &Workspace) -> Result<()> {
     let unpack = |package| unpacked(&packages, package, directory.path());
     let (library, program) = (unpack(LIBRARY)?, unpack(PROGRAM)?);
 
-    let no_kernels = cargo.env("NVFP4_GEMV_NO_KERNELS", "1");
+    let no_kernels = cargo
+        .env("NVFP4_GEMV_NO_KERNELS", "1")
+        .env("RUSTFLAGS", "-D warnings");
     let of_library = no_kernels.clone().at(library.join("Cargo.toml"));
     for features in ["", "cuda", "checkpoint", "tune"] {
         let only = ["check", "--tests", "--no-default-features", "--features"];
