@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-/* The kernel of this name, such as "gemv_ring_c1_r4", or null where this build has no such kernel for any
+/* The kernel of this name, such as "gemv_ring_c1_r4_l2", or null where this build has no such kernel for any
  * architecture. Valid as long as the program runs. */
 const void *nvfp4_gemv_entry(const char *name);
 

@@ -7,15 +7,15 @@
 //! - [`Shape`]: M rows, N vectors, K elements, L batches, checked once.
 //! - [`Weights`], [`Vectors`], [`Output`]: borrowed operands, in host memory or (feature `cuda`) in
 //!   a device's, with their [`ScaleLayout`], [`GlobalScale`] and [`Strides`].
-//! - [`gemv`](fn@gemv) computes host operands, `gemv_on_device` a device's, `raw::gemv` operands by address. Each
+//! - [`gemv`](fn@gemv) computes host operands, [`gemv_on_device`] a device's, [`raw::gemv`] operands by address. Each
 //!   takes [`Options`]: which path, [`Kernel`] or [`Config`], or none of these. Each returns a [`Choice`]: what
 //!   computed it, and why. [`dispatch`] is where that is decided, [`kernel`] is what there is to choose from.
-//! - [`PreparedGemv`], `PreparedGemvOnDevice` and `raw::PreparedRawGemv` are the same calls, checked and dispatched
-//!   once. `tune` (feature `tune`) measures what a device does best with a problem, and keeps it in files; only calls that are
+//! - [`PreparedGemv`], [`PreparedGemvOnDevice`] and [`raw::PreparedRawGemv`] are the same calls, checked and dispatched
+//!   once. [`mod@tune`] measures what a device does best with a problem, and keeps it in files; only calls that are
 //!   given it use it.
-//! - With feature `cuda`, `TiledWeights` owns scales in the tensor cores' layout, and
-//!   `QuantizedVectors` owns vectors that are quantised on the device.
-//! - `checkpoint` (feature `checkpoint`) opens ModelOpt and compressed-tensors files, [`mod@quantize`] makes NVFP4 of
+//! - With feature `cuda`, [`TiledWeights`] owns scales in the tensor cores' layout, and
+//!   [`QuantizedVectors`] owns vectors that are quantised on the device.
+//! - [`checkpoint`] opens ModelOpt and compressed-tensors files, [`mod@quantize`] makes NVFP4 of
 //!   f32, f16 and bf16, [`format`](mod@format) has the codecs.
 //! - [`mod@reference`] is the truth that everything is held to, with the error each kernel may make.
 //!
@@ -39,12 +39,16 @@
 //! # Ok::<(), nvfp4_gemv::Error>(())
 //! ```
 //!
+//! The [examples](https://github.com/nvfp4-gemv/nvfp4-gemv/tree/main/examples) go on from here: a device's call, layers
+//! chained in a CUDA graph, a checkpoint's layer, tuning, calls by address.
+//!
 //! # CUDA graphs
 //!
 //! A device call enqueues kernels on the stream that it is given, and does nothing else: it allocates nothing,
 //! synchronises nothing and copies nothing. So it can be captured into a CUDA graph and replayed:
-//! `gemv_on_device`, `PreparedGemvOnDevice::launch`, `QuantizedVectors::quantize`, and the calls of
-//! `raw`. What makes buffers, such as `TiledWeights::new`, comes before the capture. The rest is up to the caller:
+//! [`gemv_on_device`], [`PreparedGemvOnDevice::launch`], [`QuantizedVectors::quantize`], and the calls of
+//! [`raw`]. What makes buffers, such as [`TiledWeights::new`], comes before the capture. The rest is up to
+//! the caller:
 //!
 //! - **A stream that can be captured.** CUDA's legacy default stream cannot be. It is what cudarc's
 //!   `CudaContext::default_stream` returns; `CudaContext::new_stream` makes another one.
@@ -103,12 +107,37 @@
 //! # Features
 //!
 //! - `cuda` (default): the CUDA paths. Needs nvcc 12.9 or newer when building, no GPU and no driver.
-//! - `checkpoint` (default): modules `checkpoint` and `file`, which read NVFP4 layers of safetensors files.
-//! - `tune` (default): module `tune`, which keeps what was measured in files and, with `cuda`, measures. Configs and
-//!   measurements are JSON.
+//! - `checkpoint` (default): modules [`checkpoint`] and [`mod@file`], which read NVFP4 layers of safetensors files.
+//! - `tune` (default): module [`mod@tune`], which keeps what was measured in files and, with `cuda`, measures. Configs
+//!   and measurements are JSON.
 //! - none: the CPU path, without nvcc or a C++ compiler.
 //!
 //! The `nvfp4-gemv` program is a package of its own, `nvfp4-gemv-cli`.
+//!
+// What only a build with the feature documents. Without it, these links lead to what is said of features.
+#![cfg_attr(
+    not(feature = "cuda"),
+    doc = "
+[`gemv_on_device`]: #features
+[`raw`]: #features
+[`raw::gemv`]: #features
+[`PreparedGemvOnDevice`]: #features
+[`PreparedGemvOnDevice::launch`]: #features
+[`raw::PreparedRawGemv`]: #features
+[`QuantizedVectors`]: #features
+[`QuantizedVectors::quantize`]: #features
+[`TiledWeights`]: #features
+[`TiledWeights::new`]: #features
+"
+)]
+#![cfg_attr(
+    not(feature = "checkpoint"),
+    doc = "
+[`checkpoint`]: #features
+[`mod@file`]: #features
+"
+)]
+#![cfg_attr(not(feature = "tune"), doc = "\n[`mod@tune`]: #features\n")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod check;
@@ -189,7 +218,7 @@ pub use tensor::{DenseVectors, GlobalScale, Nvfp4Vectors, Output, VectorScale, V
 pub use tiled_weights::TiledWeights;
 pub use types::{Activation, FloatType, GemvPath, ScaleLayout};
 
-/// The README's example is a test.
-#[cfg(all(doctest, feature = "checkpoint"))]
+/// The README's examples are tests; one is of a device.
+#[cfg(all(doctest, feature = "cuda", feature = "checkpoint"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -10,6 +10,8 @@ use cudarc::driver::{CudaEvent, CudaGraph, CudaSlice, CudaStream, DevicePtr, Dri
 
 use crate::context::{driver_error, make_current, same_device};
 use crate::error::{Error, Result};
+use crate::gpu::Gpu;
+use crate::kernel::read_only::{Read, ReadConfig};
 use crate::raw;
 
 /// Seconds a launch, over several replays.
@@ -208,11 +210,14 @@ fn end_capture(stream: &Arc<CudaStream>) -> std::result::Result<Option<CudaGraph
 /// ```compile_fail,E0133
 /// # use std::sync::Arc;
 /// # use cudarc::driver::{CudaSlice, CudaStream};
+/// # use nvfp4_gemv::Gpu;
+/// # use nvfp4_gemv::kernel::read_only::ReadConfig;
 /// # use nvfp4_gemv::measure::{ReadOnly, Timing, time_launches};
-/// fn freed(stream: &Arc<CudaStream>, mut data: Option<CudaSlice<u8>>) -> nvfp4_gemv::Result<Timing> {
+/// fn freed(stream: &Arc<CudaStream>, gpu: &Gpu, mut data: Option<CudaSlice<u8>>) -> nvfp4_gemv::Result<Timing> {
 ///     time_launches(stream, 2, 5, |_| {
 ///         let Some(freed_after_the_first_launch) = data.take() else { return Ok(()) };
-///         ReadOnly::new(stream, &freed_after_the_first_launch, 132)?.enqueue(0, 16)
+///         let read = ReadOnly::new(stream, &freed_after_the_first_launch, gpu)?;
+///         read.enqueue(&ReadConfig::DEFAULT, 0, 16)
 ///     })
 /// }
 /// ```
@@ -241,32 +246,28 @@ pub unsafe fn time_launches(
     }))
 }
 
-/// A kernel that only reads: the ceiling for any kernel that must read as many bytes of weights.
+/// Kernels that only read: the fastest at a size is the ceiling for any kernel that must read as many bytes of weights.
 #[derive(Debug)]
 pub struct ReadOnly<'a> {
     stream: Arc<CudaStream>,
     data: &'a CudaSlice<u8>,
     sink: CudaSlice<u32>,
-    multiprocessors: u32,
+    gpu: &'a Gpu,
 }
 
 impl<'a> ReadOnly<'a> {
-    /// To read from `data`, on a device with so many multiprocessors.
+    /// To read from `data`, on the stream's device.
     ///
     /// # Errors
     /// Data on another device than the stream's; what CUDA reports of an allocation of four bytes.
-    pub fn new(
-        stream: &Arc<CudaStream>,
-        data: &'a CudaSlice<u8>,
-        multiprocessors: u32,
-    ) -> Result<Self> {
+    pub fn new(stream: &Arc<CudaStream>, data: &'a CudaSlice<u8>, gpu: &'a Gpu) -> Result<Self> {
         same_device("data to read", data.stream(), stream)?;
         let sink = stream.alloc_zeros::<u32>(1);
         Ok(Self {
             stream: stream.clone(),
             data,
             sink: sink.map_err(|error| driver_error("allocating", error))?,
-            multiprocessors,
+            gpu,
         })
     }
 
@@ -279,24 +280,46 @@ impl<'a> ReadOnly<'a> {
     /// Enqueues a read of `bytes` (rounded down to a multiple of 16) at `offset`, a multiple of 16.
     ///
     /// # Errors
-    /// A range past the data; what CUDA reports.
-    pub fn enqueue(&self, offset: usize, bytes: usize) -> Result<()> {
+    /// A range past the data; [`Error::Config`] for a config that the GPU cannot run; what CUDA reports.
+    pub fn enqueue(&self, config: &ReadConfig, offset: usize, bytes: usize) -> Result<()> {
         let end = offset.saturating_add(bytes);
         crate::check::len("data to read", "bytes", self.data.len(), end)?;
         let (address, _data) = self.data.device_ptr(&self.stream);
         let (sink, _sink) = self.sink.device_ptr(&self.stream);
         make_current(&self.stream)?;
+        let read = Read {
+            data: address + offset as u64,
+            bytes,
+            sink,
+            sums: false,
+        };
         // SAFETY: the range was checked; `data` outlives this value, and `sink` is part of it. The
         // kernel practically never writes the sink, and nobody reads it.
-        unsafe {
-            raw::read_only(
-                address + offset as u64,
-                bytes,
-                sink,
-                self.multiprocessors,
-                self.stream.cu_stream().cast(),
-            )
+        unsafe { raw::read_only(config, &read, self.gpu, self.stream.cu_stream().cast()) }
+    }
+
+    /// Times reads of `bytes`, launch `i` at `offset(i)`, with each config: as [`time_launches`] does, the fastest first.
+    ///
+    /// # Errors
+    /// [`enqueue`](Self::enqueue)'s.
+    pub fn rank(
+        &self,
+        configs: &[ReadConfig],
+        bytes: usize,
+        launches: usize,
+        replays: usize,
+        offset: impl Fn(usize) -> usize,
+    ) -> Result<Vec<(ReadConfig, Timing)>> {
+        let mut ranking = Vec::with_capacity(configs.len());
+        for &config in configs {
+            let launch = |i| self.enqueue(&config, offset(i), bytes);
+            // SAFETY: `data` and `sink` outlive this call, which waits for the replays. `data` is borrowed, so that
+            // nobody writes it; the launches write nothing that anybody reads.
+            let timing = unsafe { time_launches(&self.stream, launches, replays, launch) }?;
+            ranking.push((config, timing));
         }
+        ranking.sort_by(|(_, a), (_, b)| a.median.total_cmp(&b.median));
+        Ok(ranking)
     }
 }
 

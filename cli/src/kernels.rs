@@ -2,7 +2,8 @@
 
 use anyhow::{Result, anyhow, bail};
 use nvfp4_gemv::kernel::plan::Launch;
-use nvfp4_gemv::kernel::{Call, Job, MainLoop, quantize, read_only, relayout};
+use nvfp4_gemv::kernel::read_only::{Read, ReadConfig};
+use nvfp4_gemv::kernel::{Call, Job, MainLoop, quantize, relayout};
 use nvfp4_gemv::{
     Activation, Config, FloatType, Gpu, Kernel, Operands, ScaleLayout, Shape, Strides,
 };
@@ -148,9 +149,21 @@ fn helpers(problem: &Shape, gpu: &Gpu) -> Vec<Entry> {
             launches.push((quantize::launch(problem, &of), 0));
         }
     }
-    let bytes = problem.weight_bytes();
-    let read = read_only::launch(nowhere, bytes, nowhere, gpu.multiprocessors);
-    launches.push((read, read_only::BYTES_IN_FLIGHT));
+    let read = Read {
+        data: nowhere,
+        bytes: problem.weight_bytes(),
+        sink: nowhere,
+        sums: false,
+    };
+    for config in ReadConfig::candidates(gpu) {
+        let launch = config.launch(&read, gpu.multiprocessors);
+        if launches
+            .iter()
+            .all(|(known, _)| known.entry != launch.entry)
+        {
+            launches.push((launch, config.bytes_in_flight()));
+        }
+    }
     let entry = |(launch, bytes_in_flight)| Entry {
         launch,
         shape: *problem,
@@ -254,7 +267,8 @@ mod tests {
                 "gemv_stream_f16_n1",
                 "quantize_bf16_128x4",
                 "relayout_to_linear",
-                "read_only",
+                "read_only_loads4",
+                "read_only_loads8",
             ] {
                 assert!(names.contains(&of_all), "{of_all}: {names:?}");
             }
@@ -262,6 +276,7 @@ mod tests {
         let has = |names: &[&str], of| names.iter().any(|name| name.starts_with(of));
         for (of, there) in [
             ("gemv_ring", [false, true, true]),
+            ("read_bulk", [false, true, true]),
             ("gemv_tma", [false, true, true]),
             ("gemv_tcgen05", [false, false, true]),
             ("gemv_dot_n1_b4", [false, false, true]),

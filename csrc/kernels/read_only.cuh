@@ -1,18 +1,25 @@
-// Reads bytes and does nothing with them: the ceiling that a GEMV's weights are measured against.
+// Reads bytes by loads and does nothing with them: with read_bulk.cuh, the ceiling that a GEMV's weights are measured
+// against.
 #pragma once
 
 #include "../shared.h"
 
 enum {
-    NVFP4_READ_ONLY_THREADS = 256,
-    NVFP4_READ_ONLY_CTAS = 8,  /* of an SM: they fill it on every architecture */
-    NVFP4_READ_ONLY_LOADS = 4, /* of 16 bytes, that a thread has asked for at once */
+    NVFP4_READ_ONLY_MAX_THREADS = 1024,
+    NVFP4_READ_PIECE = 16, /* bytes of a load */
 };
 
+/* Pieces are counted from `data`. */
 typedef struct nvfp4_read_only_params {
     NVFP4_POINTER(const uint8_t) data; /* 16-byte aligned */
-    int64_t pieces;                    /* of 16 bytes */
-    /* Takes the sum if it has one value in 2^32, so that the loads stay and no memory traffic is added. */
+    int64_t pieces;
+    int64_t cta_step;  /* from where a CTA begins to where the next one does */
+    int64_t cta_reach; /* what a CTA reads lies within so many from where it begins */
+    int64_t load_step; /* between two of the pieces that a thread has asked for at once */
+    /* Each thread adds up the 32-bit words that it reads, and adds its sum to the sink where all of these bits are set in
+     * it. With all bits that is one sum in 2^32: the loads stay, and no memory traffic is added. With none, the sink
+     * gets the sum of all words. */
+    uint32_t sum_bits;
     NVFP4_POINTER(uint32_t) sink;
 } nvfp4_read_only_params;
 
@@ -21,28 +28,48 @@ typedef struct nvfp4_read_only_params {
 #include "../arch/memory.cuh"
 #include "../entries.cuh"
 
-extern "C" __global__ void __launch_bounds__(NVFP4_READ_ONLY_THREADS)
-    read_only(nvfp4_read_only_params p) {
-    const uint8_t *const data = p.data;
-    const int64_t vectors = p.pieces;
-    constexpr int kUnroll = NVFP4_READ_ONLY_LOADS;
-    const int64_t stride = int64_t(gridDim.x) * blockDim.x;
+namespace nvfp4::read_only {
+
+__device__ __forceinline__ uint32_t sum_of(uint4 v) { return v.x + v.y + v.z + v.w; }
+
+template <int kLoads>
+__device__ __forceinline__ void read(const nvfp4_read_only_params &p) {
+    const int64_t begin = blockIdx.x * p.cta_step, step = p.load_step;
+    const int64_t end = min(begin + p.cta_reach, p.pieces);
     uint32_t sum = 0;
-    int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
-    for (; i + (kUnroll - 1) * stride < vectors; i += kUnroll * stride) {
-        uint4 v[kUnroll];
+    int64_t i = begin + threadIdx.x;
+    const uint8_t *from = p.data + NVFP4_READ_PIECE * i;
+    const int64_t step_bytes = NVFP4_READ_PIECE * step;
+    uint4 v[kLoads];
+    for (; i + (kLoads - 1) * step < end; i += kLoads * step) {
 #pragma unroll
-        for (int u = 0; u < kUnroll; ++u) v[u] = nvfp4::arch::load_stream_128(data + 16 * (i + u * stride));
+        for (int u = 0; u < kLoads; ++u, from += step_bytes) v[u] = arch::load_stream_128(from);
 #pragma unroll
-        for (int u = 0; u < kUnroll; ++u) sum ^= v[u].x ^ v[u].y ^ v[u].z ^ v[u].w;
+        for (int u = 0; u < kLoads; ++u) sum += sum_of(v[u]);
     }
-    for (; i < vectors; i += stride) {
-        const uint4 v = nvfp4::arch::load_stream_128(data + 16 * i);
-        sum ^= v.x ^ v.y ^ v.z ^ v.w;
+#pragma unroll
+    for (int u = 0; u < kLoads; ++u, i += step, from += step_bytes) {
+        v[u] = make_uint4(0, 0, 0, 0);
+        if (i < end) v[u] = arch::load_stream_128(from);
     }
-    if (sum == 0x9e3779b9u) *p.sink = sum;
+#pragma unroll
+    for (int u = 0; u < kLoads; ++u) sum += sum_of(v[u]);
+    if ((sum & p.sum_bits) == p.sum_bits) atomicAdd(p.sink, sum);
 }
 
-#define READ_ONLY(X) X(read_only)
+}  // namespace nvfp4::read_only
+
+// Loads that a thread has asked for at once, and launch bounds. One CTA of an SM lets the compiler have the registers of
+// eight loads; with as few as it likes to take, it would wait for the first one before it asks for the last.
+#define READ_ONLY(X)                                    \
+    X(read_only_loads4, 4, NVFP4_READ_ONLY_MAX_THREADS) \
+    X(read_only_loads8, 8, NVFP4_READ_ONLY_MAX_THREADS, 1)
+
+#define READ_ONLY_ENTRY(name, loads, ...)                           \
+    extern "C" __global__ void __launch_bounds__(__VA_ARGS__) name( \
+        const __grid_constant__ nvfp4_read_only_params p) {         \
+        nvfp4::read_only::read<loads>(p);                           \
+    }
+READ_ONLY(READ_ONLY_ENTRY)
 
 #endif

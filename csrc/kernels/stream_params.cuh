@@ -16,7 +16,7 @@ enum {
     NVFP4_STREAM_MAX_WARPS_OF_MANY = 12,
 
     /* From so many vectors on, weights carry their scales (scaled_products.cuh); with fewer, blocks are
-     * multiplied by themselves (block_products.cuh). Measured on an H200: docs/notes/tuning.md. One or two
+     * multiplied by themselves (block_products.cuh). Measured on an H200: docs/notes/stream.md. One or two
      * vectors leave a column of B, of eight, for each of a row's four lanes. */
     NVFP4_STREAM_SCALED_FROM = 4,
     NVFP4_STREAM_SCALED_FROM_BF16 = 2,

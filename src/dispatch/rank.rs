@@ -16,7 +16,7 @@ use crate::shape::Shape;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Evidence {
-    /// Times of this problem on this device: a file of [`crate::tune`].
+    /// Times of this problem on this device: a file of `tune`.
     Tuned,
     /// Times of this problem on the same model of GPU, in a built-in table.
     Measured {
@@ -114,7 +114,7 @@ pub fn rank(
     chained: bool,
 ) -> Vec<Ranked> {
     let job = Job::new(shape, operands, gpu).chained(chained);
-    let tables = Tables::of(gpu, tuned);
+    let tables = Tables::of(&job, tuned);
     let ranked = |one: Known| Ranked {
         kernel: one.kernel,
         config: one.available.and_then(|()| tables.config(one.kernel, &job)),
@@ -133,11 +133,11 @@ pub(super) struct Known {
     place: usize,
 }
 
-/// What there is to look a problem up in.
+/// What was measured of a problem, and what there is to look further in.
 pub(super) struct Tables<'t> {
-    tuned: Option<&'t Measurements>,
-    /// Of the same model of GPU.
-    model: Option<&'static Measurements>,
+    tuned: Option<&'t Entry>,
+    /// On the same model of GPU, and its name.
+    model: Option<(&'static Entry, &'static str)>,
     /// Of that model, or of another GPU with the same major compute capability.
     class: Option<&'static Measurements>,
 }
@@ -146,23 +146,27 @@ pub(super) struct Tables<'t> {
 const HERE: &str = "this GPU";
 
 impl<'t> Tables<'t> {
-    pub(super) fn of(gpu: &Gpu, tuned: Option<&'t Measurements>) -> Self {
+    pub(super) fn of(job: &Job<'_>, tuned: Option<&'t Measurements>) -> Self {
         let find = |is: &dyn Fn(&GpuModel) -> bool| {
             let mut tables = measured::builtin().iter();
             tables.find(|table| is(&table.machine.gpu))
         };
-        let model = find(&|measured| measured.is_of(gpu));
-        let major = gpu.compute_capability.0;
+        let model = find(&|measured| measured.is_of(job.gpu));
+        let major = job.gpu.compute_capability.0;
+        let of_model = |table: &'static Measurements| {
+            let entry = table.find(job.shape, job.operands)?;
+            Some((entry, table.machine.gpu.name.as_str()))
+        };
         Self {
-            tuned,
-            model,
+            tuned: tuned.and_then(|table| table.find(job.shape, job.operands)),
+            model: model.and_then(of_model),
             class: model.or_else(|| find(&|measured| measured.compute_capability.0 == major)),
         }
     }
 
     /// All kernels, the fastest first.
     pub(super) fn rank(&self, job: &Job<'_>) -> [Known; Kernel::ALL.len()] {
-        let mut known = array::from_fn(|i| {
+        let mut known: [_; Kernel::ALL.len()] = array::from_fn(|i| {
             let kernel = Kernel::ALL[i];
             Known {
                 kernel,
@@ -186,18 +190,17 @@ impl<'t> Tables<'t> {
             let bound = known.estimate.is_some_and(|one| one.evidence.is_bound());
             (share, bound, known.place)
         };
-        known.sort_by(|a, b| {
-            let (a, b) = (key(a), key(b));
-            b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2)))
-        });
-        known
+        let mut order: [_; Kernel::ALL.len()] = array::from_fn(|i| (key(&known[i]), i));
+        order.sort_by(|(a, _), (b, _)| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
+        order.map(|(_, i)| known[i])
     }
 
     /// The config that a kernel takes for a job: the fastest one that was measured for this very problem, where it can
     /// still run, or else its default.
     pub(super) fn config(&self, kernel: Kernel, job: &Job<'_>) -> Result<Config, Refusal> {
-        let mut tables = [self.tuned, self.model].into_iter().flatten();
-        let timed = tables.find_map(|table| table.find(job.shape, job.operands)?.of(kernel));
+        let model = self.model.map(|(entry, _)| entry);
+        let mut entries = [self.tuned, model].into_iter().flatten();
+        let timed = entries.find_map(|entry| entry.of(kernel));
         let measured = timed.and_then(|timed| match timed.chained {
             Some(chained) if job.chained => Some(chained.config),
             // What is fastest alone, unless the kernel knows better for chains.
@@ -231,8 +234,7 @@ impl<'t> Tables<'t> {
         if let Err(Refusal::ComputeCapability { .. } | Refusal::Vectors { .. }) = of.available {
             return None;
         }
-        let exact = |table: &Measurements, own: Evidence, on: &'static str| {
-            let entry = table.find(job.shape, job.operands)?;
+        let exact = |entry: &Entry, own: Evidence, on: &'static str| {
             let timed = stand_in(entry, kernel, can, job)?;
             let evidence = match timed.kernel() {
                 itself if itself == kernel => own,
@@ -247,9 +249,8 @@ impl<'t> Tables<'t> {
         };
         let tuned = || exact(self.tuned?, Evidence::Tuned, HERE);
         let measured = || {
-            let table = self.model?;
-            let on = table.machine.gpu.name.as_str();
-            exact(table, Evidence::Measured { on }, on)
+            let (entry, on) = self.model?;
+            exact(entry, Evidence::Measured { on }, on)
         };
         let nearest = || self.nearest(near()?, of, all, job);
         let modelled = || {
@@ -315,7 +316,7 @@ fn stand_in<'e>(entry: &'e Entry, kernel: Kernel, can: bool, job: &Job<'_>) -> O
         let of_path = entry.kernels.iter().filter(of_path);
         of_path.min_by(|a, b| seconds(a, job).total_cmp(&seconds(b, job)))
     };
-    entry.of(kernel).or_else(|| fastest().filter(|_| can))
+    entry.of(kernel).or_else(|| can.then(fastest).flatten())
 }
 
 /// What a kernel reaches of what another one does, by the model.

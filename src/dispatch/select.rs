@@ -66,7 +66,7 @@ pub fn select(
             Err(reason) => Err(refused(&config, reason)),
         };
     }
-    asked.best(&job, &Tables::of(gpu, tuned))
+    asked.best(&job, &Tables::of(&job, tuned))
 }
 
 /// What a caller or the environment asks for. A config implies its kernel, a kernel its path.

@@ -197,7 +197,7 @@ impl DotConfig {
         let shape = job.shape;
         let tiles = row_tiles(job, NVFP4_DOT_ROWS);
         // Short rows: two CTAs an SM, so that one starts while the other ends. Measured on an H200:
-        // docs/notes/tuning.md.
+        // docs/notes/dot.md.
         let vectors = Entry::of(&ENTRIES, blocks_per_load, shape.n().min(PASS)).vectors;
         let sizes: &[(u32, usize)] = match vectors <= 2 && shape.k() <= 4096 {
             true => &[(8, 2), (8, 1), (4, 1)],

@@ -96,33 +96,12 @@ impl<'a> Job<'a> {
 
     /// The build carries machine code of a unit for the GPU.
     fn image(&self, unit: &str) -> Result<(), Refusal> {
-        let &Gpu {
-            compute_capability,
-            images,
-            ..
-        } = self.gpu;
-        if images.is_empty() {
-            return Err(Refusal::BuiltWithoutKernels);
-        }
-        let unit = units::UNITS.iter().find(|known| known.name == unit);
-        let unit = unit.expect("kernels name their units");
-        let runs = |arch: &str| unit.exists_for(arch) && units::runs_on(arch, compute_capability);
-        match images.split(';').any(runs) {
-            true => Ok(()),
-            false => Err(Refusal::NoKernelImage {
-                compute_capability,
-                images,
-            }),
-        }
+        image(self.gpu, unit)
     }
 
     /// The GPU's compute capability is `least` or more.
     fn needs(&self, least: (i32, i32), needed: &'static str) -> Result<(), Refusal> {
-        let found = self.gpu.compute_capability;
-        match found >= least {
-            true => Ok(()),
-            false => Err(Refusal::ComputeCapability { found, needed }),
-        }
+        compute_capability(self.gpu, least, needed)
     }
 
     /// K is a multiple of `of`.
@@ -151,6 +130,37 @@ impl<'a> Job<'a> {
                 takes: crate::refusal::NVFP4,
             }),
         }
+    }
+}
+
+/// The build carries machine code of a unit for a GPU.
+fn image(gpu: &Gpu, unit: &str) -> Result<(), Refusal> {
+    let &Gpu {
+        compute_capability,
+        images,
+        ..
+    } = gpu;
+    if images.is_empty() {
+        return Err(Refusal::BuiltWithoutKernels);
+    }
+    let unit = units::UNITS.iter().find(|known| known.name == unit);
+    let unit = unit.expect("kernels name their units");
+    let runs = |arch: &str| unit.exists_for(arch) && units::runs_on(arch, compute_capability);
+    match images.split(';').any(runs) {
+        true => Ok(()),
+        false => Err(Refusal::NoKernelImage {
+            compute_capability,
+            images,
+        }),
+    }
+}
+
+/// A GPU's compute capability is `least` or more.
+fn compute_capability(gpu: &Gpu, least: (i32, i32), needed: &'static str) -> Result<(), Refusal> {
+    let found = gpu.compute_capability;
+    match found >= least {
+        true => Ok(()),
+        false => Err(Refusal::ComputeCapability { found, needed }),
     }
 }
 

@@ -241,14 +241,18 @@ pub struct nvfp4_quantize_params {
     pub scales: u64,
     pub alpha: u64,
 }
-pub const NVFP4_READ_ONLY_THREADS: u32 = 256;
-pub const NVFP4_READ_ONLY_CTAS: u32 = 8;
-pub const NVFP4_READ_ONLY_LOADS: u32 = 4;
+pub const NVFP4_READ_ONLY_MAX_THREADS: u32 = 1024;
+pub const NVFP4_READ_PIECE: u32 = 16;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct nvfp4_read_only_params {
     pub data: u64,
     pub pieces: i64,
+    pub cta_step: i64,
+    pub cta_reach: i64,
+    pub load_step: i64,
+    pub sum_bits: u32,
+    pub __bindgen_padding_0: [u8; 4usize],
     pub sink: u64,
 }
 pub const NVFP4_RELAYOUT_THREADS: u32 = 256;
@@ -263,4 +267,19 @@ pub struct nvfp4_relayout_params {
     pub __bindgen_padding_0: [u8; 4usize],
     pub source: u64,
     pub destination: u64,
+}
+pub const NVFP4_READ_BULK_BAR_BYTES: u32 = 8;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct nvfp4_read_bulk_params {
+    pub data: u64,
+    pub bytes: i64,
+    pub cta_step: i64,
+    pub cta_reach: i64,
+    pub copy_step: i64,
+    pub copy_bytes: u32,
+    pub stages: u32,
+    pub sums: u32,
+    pub __bindgen_padding_0: [u8; 4usize],
+    pub sink: u64,
 }

@@ -21,7 +21,7 @@ pub enum Global {
     PerVector(u64),
 }
 
-/// Vectors `[L][N][K]` to quantise by address, and where to; see [`crate::QuantizedVectors`].
+/// Vectors `[L][N][K]` to quantise by address, and where to; see `QuantizedVectors`.
 #[derive(Clone, Copy, Debug)]
 pub struct Quantize {
     /// The element type of the vectors.

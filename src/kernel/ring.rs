@@ -50,7 +50,7 @@ const MAX_WARPS: u32 = NVFP4_RING_MAX_WARPS;
 const WARP_CHUNK: usize = 2 * NVFP4_RING_CHUNK_BYTES as usize * NVFP4_WARP as usize;
 const ROWS: [u32; 3] = [1, 2, 4];
 const DEPTHS: std::ops::RangeInclusive<u32> = 1..=8;
-/// Bytes of codes that the ring had better hold: measured on an H200, docs/notes/tuning.md.
+/// Bytes of codes that the ring had better hold: measured on an H200, docs/notes/ring.md.
 const RING_BYTES: u64 = 64 << 10;
 /// The same where launches follow each other with programmatic dependent launch: more, since it fills while
 /// the vector is awaited. Two CTAs with short rows still fit an SM, one of each launch.

@@ -42,9 +42,9 @@ const UNIT: &str = "gemv_stream";
 const STEP: usize = (NVFP4_STREAM_STEP_BLOCKS * NVFP4_BLOCK) as usize;
 const TILE_ROWS: u64 = NVFP4_STREAM_TILE_ROWS as u64;
 /// From how many bytes of weights on L2 had better fetch 256 at once: measured on an H200,
-/// docs/notes/tuning.md.
+/// docs/notes/stream.md.
 const FAR_AHEAD_BYTES: usize = 100_000_000;
-/// Weights of an SM that count as little: measured on an H200, docs/notes/tuning.md.
+/// Weights of an SM that count as little: tried on an H200, without figures that were kept (docs/notes/tuning.md).
 const SMALL_BYTES: u64 = 96 << 10;
 /// Numbers of stages that the kernel knows how to wait for.
 const STAGES: [u32; 3] = [3, 4, 6];

@@ -131,7 +131,7 @@ impl<T: Tiled> KernelConfig for T {
     /// once starts late, and enough stages for the bytes in flight that memory latency asks for.
     ///
     /// On CUDA cores those are the fewest that make 64 KiB of weights an SM: more only make the
-    /// first stage arrive later, measured on an H200 (docs/notes/tuning.md). On tensor cores, as many as
+    /// first stage arrive later, measured on an H200 (docs/notes/tiles.md). On tensor cores, as many as
     /// two CTAs an SM have room for: their consumer is quick, and no device was there to ask.
     fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
         let default = (1..=MOST_CLUSTER)
@@ -387,7 +387,7 @@ impl Load {
     /// start and end; a twentieth where an SM has but one at a time, which nothing overlaps with; and
     /// three steps for each wave after the first, whose first loads take a memory latency and the start of a
     /// CTA to arrive. Fitted to measurements on an H200, whose 32 fastest cluster sizes it
-    /// gives (docs/notes/tuning.md).
+    /// gives (docs/notes/tiles.md).
     fn cost(&self) -> f64 {
         let alone = self.ctas.min(self.at_once) == 1.0;
         let overlap = if alone { 1.06 } else { 1.0 };

@@ -47,6 +47,7 @@ pub(crate) const UNITS: &[Unit] = &[
     whole("gemv_tcgen05", Needs::MajorSpecific(10)),
     // quantize, relayout, read_only.
     whole("helpers", Needs::Nothing),
+    whole("read_bulk", Needs::Newer(90)),
 ];
 
 const fn whole(name: &'static str, needs: Needs) -> Unit {
@@ -134,7 +135,7 @@ mod tests {
             ),
             ("120f", &["gemv_dot_wide", "gemv_ring"]),
         ] {
-            let mut expected = [&everywhere, more].concat();
+            let mut expected = [&everywhere, more, &["read_bulk"]].concat();
             expected.sort_unstable();
             let mut found = units(arch);
             found.sort_unstable();

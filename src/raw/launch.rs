@@ -1,6 +1,8 @@
 //! Launch plans on a device: entry points are found and loaded, tensor maps encoded, kernels enqueued.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
+use std::sync::{PoisonError, RwLock};
 
 use super::device::{NO_KERNEL_IMAGE, status};
 use crate::error::Result;
@@ -147,15 +149,26 @@ impl Kernel {
     }
 }
 
-/// The entry point of a name.
-fn entry(name: &str) -> Result<*const c_void> {
+/// The entry point of a name. What was found once is kept: calls that are not prepared ask each time, and comparing
+/// names costs as much as the rest of their checks.
+fn entry(name: &'static str) -> Result<*const c_void> {
+    static FOUND: RwLock<BTreeMap<(usize, usize), usize>> = RwLock::new(BTreeMap::new());
+    let key = (name.as_ptr().addr(), name.len());
+    let known = |found: &BTreeMap<(usize, usize), usize>| found.get(&key).copied();
+    if let Some(entry) = known(&FOUND.read().unwrap_or_else(PoisonError::into_inner)) {
+        return Ok(std::ptr::with_exposed_provenance(entry));
+    }
     let mut text = [0; 64];
     text[..name.len()].copy_from_slice(name.as_bytes());
     let name = CStr::from_bytes_until_nul(&text).expect("names are shorter");
     // SAFETY: the name lives through the call.
     let entry = unsafe { ffi::nvfp4_gemv_entry(name.as_ptr()) };
     match entry.is_null() {
-        false => Ok(entry),
+        false => {
+            let mut found = FOUND.write().unwrap_or_else(PoisonError::into_inner);
+            found.insert(key, entry.expose_provenance());
+            Ok(entry)
+        }
         // A `Gpu` that was made by hand, with images that this build does not carry.
         true => status("looking for a kernel", NO_KERNEL_IMAGE).map(|()| entry),
     }

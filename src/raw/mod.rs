@@ -5,6 +5,67 @@
 //! memory. Nothing is allocated, synchronised or copied by what enqueues kernels: it can be [captured into a CUDA
 //! graph](crate#cuda-graphs). [`PreparedRawGemv`] does once what every [`gemv()`] would do again, and leaves the
 //! launches.
+//!
+//! A call on addresses and a stream of an engine:
+//!
+//! ```no_run
+//! use std::ffi::c_void;
+//! use nvfp4_gemv::raw::{self, Call, RawOutput, RawVectors, RawWeights};
+//! use nvfp4_gemv::{Choice, FloatType, Gpu, Options, Shape, Strides};
+//!
+//! /// Enqueues y = alpha * W x of one f16 vector `x` and an f32 `y`, both packed, and says with which kernel.
+//! ///
+//! /// # Safety
+//! /// The context of `stream` is current. All addresses are of its device's memory, and stay valid, for as many bytes
+//! /// as the shape says, until the enqueued work has run. Nothing else writes them, or reads `y`, meanwhile.
+//! unsafe fn layer(
+//!     shape: &Shape,
+//!     weights: &RawWeights,
+//!     (x, y): (u64, u64),
+//!     gpu: &Gpu,
+//!     stream: *mut c_void,
+//! ) -> nvfp4_gemv::Result<Choice> {
+//!     let [row, batch] = [shape.k() * FloatType::F16.bytes(); 2];
+//!     let strides = Strides { row, batch };
+//!     let vectors = RawVectors::Dense { element: FloatType::F16, values: x, strides };
+//!     let output = RawOutput { address: y, element: FloatType::F32 };
+//!     let call = Call::new(shape, weights, &vectors, &output)?; // checks addresses and sizes, reads no memory
+//!     // SAFETY: this function's own contract.
+//!     unsafe { raw::gemv(&call, gpu, &Options::new(), stream) }
+//! }
+//!
+//! raw::device_count()?; // an error that says what is missing, where there is no driver or no device
+//! let gpu = raw::gpu(0)?; // asked once, and kept
+//! # Ok::<(), nvfp4_gemv::Error>(())
+//! ```
+//!
+//! The same layer for every token of a model: prepared when the engine has placed its buffers, launched from then on.
+//!
+//! ```no_run
+//! use std::ffi::c_void;
+//! use nvfp4_gemv::raw::{Call, PreparedRawGemv};
+//! use nvfp4_gemv::{Gpu, Options};
+//!
+//! struct Layer {
+//!     gemv: PreparedRawGemv, // owns no memory: the engine keeps the buffers
+//! }
+//!
+//! impl Layer {
+//!     /// The context that the layer will run in is current.
+//!     fn new(call: &Call, gpu: &Gpu) -> nvfp4_gemv::Result<Self> {
+//!         let gemv = PreparedRawGemv::new(call, gpu, &Options::new())?;
+//!         Ok(Self { gemv })
+//!     }
+//!
+//!     /// # Safety
+//!     /// The context that this was made in is current, `stream` is one of it, and the call's addresses are valid as
+//!     /// [`PreparedRawGemv::launch`] says.
+//!     unsafe fn run(&self, stream: *mut c_void) -> nvfp4_gemv::Result<()> {
+//!         // SAFETY: this function's own contract.
+//!         unsafe { self.gemv.launch(stream) }
+//!     }
+//! }
+//! ```
 
 mod device;
 mod gemv;

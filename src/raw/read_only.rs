@@ -1,31 +1,34 @@
-//! The kernel that other kernels are measured against.
+//! The kernels that other kernels are measured against.
 
 use std::ffi::c_void;
 
 use super::launch::launch;
 use crate::check::pointer;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::gpu::Gpu;
+use crate::kernel::read_only::{Read, ReadConfig};
 
-/// Enqueues a kernel that only reads `bytes` (rounded down to a multiple of 16) at `data`: the
-/// ceiling for any kernel that must read as much, on so many multiprocessors (at least 1). `sink` is 4 bytes that
-/// are practically never written.
+/// Enqueues a kernel that only reads: the fastest config is the ceiling for any kernel that must read as much.
 ///
 /// # Errors
-/// Null or misaligned pointers, and what CUDA reports of the launch.
+/// Null or misaligned pointers, [`Error::Config`] for what the GPU cannot run, and what CUDA reports of the launch.
 ///
 /// # Safety
-/// The context of `stream` is current, `data` and `sink` are valid in it until the enqueued work has run,
-/// and nothing else writes them meanwhile.
+/// The context of `stream` is current, and of the GPU. What is to be read and the sink are valid in it until the
+/// enqueued work has run, and nothing else writes them meanwhile.
 pub unsafe fn read_only(
-    data: u64,
-    bytes: usize,
-    sink: u64,
-    multiprocessors: u32,
+    config: &ReadConfig,
+    read: &Read,
+    gpu: &Gpu,
     stream: *mut c_void,
 ) -> Result<()> {
-    pointer("data", data, 16)?;
-    pointer("sink", sink, 4)?;
-    let plan = crate::kernel::read_only::launch(data, bytes, sink, multiprocessors.max(1)).into();
+    pointer("data", read.data, 16)?;
+    pointer("sink", read.sink, 4)?;
+    config.check(gpu).map_err(|reason| Error::Config {
+        config: config.to_string(),
+        reason,
+    })?;
+    let plan = config.launch(read, gpu.multiprocessors).into();
     // SAFETY: this function's own contract.
     unsafe { launch(plan, stream) }
 }

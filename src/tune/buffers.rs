@@ -26,8 +26,6 @@ pub(super) struct Buffers {
     pub(super) weights: CudaSlice<u8>,
     /// Where each copy starts.
     pub(super) offsets: Vec<usize>,
-    /// Four bytes that are practically never written.
-    pub(super) sink: CudaSlice<u32>,
     scales_at: usize,
     vectors: CudaSlice<u8>,
     vector_scales: CudaSlice<u8>,
@@ -84,7 +82,6 @@ impl Buffers {
         let vector_scales = filled(scale_bytes, SCALE_MASK)?;
         let element = FloatType::F16;
         Ok(Self {
-            sink: stream.alloc_zeros::<u32>(1).map_err(cuda)?,
             weights,
             offsets,
             scales_at,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use cudarc::driver::{CudaContext, CudaStream, DevicePtr, DriverError};
+use cudarc::driver::{CudaContext, CudaStream, DriverError};
 
 use super::TuneError;
 use super::buffers::Buffers;
@@ -13,8 +13,9 @@ use crate::dispatch::Options;
 use crate::dispatch::measured::{Chained, Entry, GpuModel, Machine, Timed};
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
+use crate::kernel::read_only::ReadConfig;
 use crate::kernel::{Call, Config, Job, Kernel};
-use crate::measure::time_launches;
+use crate::measure::{ReadOnly, time_launches};
 use crate::operands::Operands;
 use crate::raw;
 use crate::shape::Shape;
@@ -80,8 +81,10 @@ pub struct Outcome {
 /// Seconds of launches that one measurement replays.
 const REPLAY: f64 = 1e-3;
 const REPLAYS: usize = 3;
-/// Launches of a replay of the read-only kernel, at least: what starts a graph does not count.
+/// Launches of a replay of a kernel that only reads, at least: what starts a graph does not count.
 const CEILING_LAUNCHES: usize = 40;
+/// So many of the kernels that only read are measured again at the end.
+const FASTEST_READS: usize = 3;
 
 impl Tuner {
     /// Device `ordinal`.
@@ -165,7 +168,8 @@ impl Tuner {
             .collect::<Result<_>>()?;
         // As calls with packed operands will ask.
         let operands = calls[0].operands();
-        let before = self.ceiling(&buffers, shape)?;
+        let reads = ReadConfig::candidates(&self.gpu);
+        let (before, fastest) = self.ceiling(&buffers, shape, &reads)?;
         let race = |chained| Race {
             calls: &calls,
             // A replay goes over all copies, or the next one would find the first ones in the cache.
@@ -191,12 +195,12 @@ impl Tuner {
             chained = found;
             failed.extend(more);
         }
-        let ceiling = self.ceiling(&buffers, shape)?.min(before);
+        let (after, _) = self.ceiling(&buffers, shape, &fastest)?;
         Ok(Outcome {
             entry: Entry {
                 shape: *shape,
                 operands,
-                ceiling_seconds: ceiling,
+                ceiling_seconds: after.min(before),
                 kernels: best_of_each_kernel(&ranking, &chained),
             },
             ranking,
@@ -282,28 +286,23 @@ impl Tuner {
         Ok(timing.median)
     }
 
-    /// Seconds of a kernel that only reads as much.
-    fn ceiling(&self, buffers: &Buffers, shape: &Shape) -> Result<f64> {
-        let stream = &self.stream;
-        let (weights, _) = buffers.weights.device_ptr(stream);
-        let (sink, _) = buffers.sink.device_ptr(stream);
-        let launches = buffers.offsets.len().max(CEILING_LAUNCHES);
-        let launch = |i: usize| {
-            let offset = buffers.offsets[i % buffers.offsets.len()];
-            // SAFETY: each copy has as many bytes; the rest is as in `time`.
-            unsafe {
-                raw::read_only(
-                    weights + offset as u64,
-                    shape.weight_bytes(),
-                    sink,
-                    self.gpu.multiprocessors,
-                    stream.cu_stream().cast(),
-                )
-            }
-        };
-        // SAFETY: as in `time`.
-        let timing = unsafe { time_launches(stream, launches, REPLAYS, launch) }?;
-        Ok(timing.median)
+    /// Seconds of the fastest kernel that only reads as much; and the fastest few.
+    fn ceiling(
+        &self,
+        buffers: &Buffers,
+        shape: &Shape,
+        reads: &[ReadConfig],
+    ) -> Result<(f64, Vec<ReadConfig>)> {
+        let offsets = &buffers.offsets;
+        let launches = offsets.len().max(CEILING_LAUNCHES);
+        let offset = |i: usize| offsets[i % offsets.len()];
+        let read = ReadOnly::new(&self.stream, &buffers.weights, &self.gpu)?;
+        let ranking = read.rank(reads, shape.weight_bytes(), launches, REPLAYS, offset)?;
+        let seconds = ranking
+            .first()
+            .map_or(f64::NAN, |(_, timing)| timing.median);
+        let fastest = ranking.iter().take(FASTEST_READS);
+        Ok((seconds, fastest.map(|(config, _)| *config).collect()))
     }
 
     fn no_candidates(&self, shape: &Shape, operands: &Operands) -> TuneError {

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nvfp4_gemv::kernel::plan::Launch;
-use nvfp4_gemv::kernel::{Call, Job, Kernel, quantize, read_only, relayout};
+use nvfp4_gemv::kernel::read_only::{Read, ReadConfig};
+use nvfp4_gemv::kernel::{Call, Job, Kernel, quantize, relayout};
 use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape, Strides};
 
 use crate::support::ptx::{self, ALL};
@@ -65,12 +66,14 @@ fn planned(arch: &'static str) -> Vec<Launch> {
         }
         planned.push(relayout::launch(&shape, layout, 1 << 40, 2 << 40));
     }
-    planned.push(read_only::launch(
-        1 << 40,
-        1 << 20,
-        2 << 40,
-        gpu.multiprocessors,
-    ));
+    let read = Read {
+        data: 1 << 40,
+        bytes: 1 << 20,
+        sink: 2 << 40,
+        sums: false,
+    };
+    let reads = ReadConfig::candidates(&gpu).into_iter();
+    planned.extend(reads.map(|config| config.launch(&read, gpu.multiprocessors)));
     planned
 }
 

@@ -7,6 +7,7 @@
 mod calls;
 mod entries;
 mod primitives;
+mod read_only;
 mod recorded;
 mod support;
 mod tile;
@@ -97,6 +98,7 @@ const WITH_OR_WITHOUT_CUDA: &[Trials] = &[
     primitives::tensor::trials,
     primitives::tensor_memory::trials,
     quantize::sim::trials,
+    read_only::sim::trials,
     recorded::trials,
     relayout::sim::trials,
     ring::refuse::trials,
@@ -123,6 +125,7 @@ const WITH_CUDA: &[Trials] = &[
     dot::gpu::trials,
     quantize::gpu::trials,
     quantize::refuse::trials,
+    read_only::gpu::trials,
     recorded::gpu::trials,
     relayout::gpu::trials,
     relayout::refuse::trials,

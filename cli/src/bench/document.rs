@@ -10,7 +10,11 @@ use serde::{Deserialize, Serialize};
 use super::statistics::median;
 
 /// Changes whenever a reader of older documents would misread newer ones.
-pub(crate) const SCHEMA: &str = "nvfp4-gemv/bench/1";
+pub(crate) const SCHEMA: &str = "nvfp4-gemv/bench/2";
+
+/// The same for [`Reads`].
+#[allow(dead_code, reason = "xtask reads none")]
+pub(crate) const READS_SCHEMA: &str = "nvfp4-gemv/reads/1";
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Document {
@@ -28,6 +32,10 @@ pub(crate) struct Document {
     pub(crate) suite: String,
     pub(crate) device: Device,
     pub(crate) method: Method,
+    /// What the device's memory gives at most: the limit of a chain of layers. Missing on the CPU, and where 1 GiB
+    /// does not fit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) long_read: Option<LongRead>,
     /// Paths that were slowed down on purpose, and by how many percent of the weights.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) slowed_percent: BTreeMap<String, u32>,
@@ -80,8 +88,11 @@ pub(crate) struct Case {
     /// What the launches took turns over.
     pub(crate) rotated_bytes: usize,
     pub(crate) launches_per_round: usize,
-    /// A kernel that only reads as many bytes.
-    pub(crate) ceiling: Ceiling,
+    /// The fastest of the kernels that only read as many bytes.
+    pub(crate) ceiling: ReadTimes,
+    /// Others of them that took turns.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) slower_reads: Vec<ReadTimes>,
     /// What the library would take; `null` where nothing can run the case.
     pub(crate) picked: Option<Picked>,
     pub(crate) paths: Vec<Measured>,
@@ -89,14 +100,53 @@ pub(crate) struct Case {
     pub(crate) skipped: Vec<Skipped>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Ceiling {
+/// A kernel that only reads, and its times.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ReadTimes {
+    /// Which, for people; missing on the CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kernel: Option<String>,
     pub(crate) median_us: f64,
     pub(crate) gb_per_s: f64,
     /// In order of the rounds.
     pub(crate) samples_us: Vec<f64>,
     #[serde(flatten)]
     pub(crate) board: BoardReadings,
+}
+
+/// One launch that reads about 1 GiB, with the fastest kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LongRead {
+    pub(crate) bytes: usize,
+    #[serde(flatten)]
+    pub(crate) times: ReadTimes,
+}
+
+/// What `bench --ceiling --json` prints: all kernels that only read, at some sizes.
+#[allow(dead_code, reason = "xtask reads none")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Reads {
+    pub(crate) schema: String,
+    pub(crate) crate_version: String,
+    pub(crate) kernels: Option<String>,
+    pub(crate) git_commit: Option<String>,
+    pub(crate) date_utc: String,
+    pub(crate) host: Option<String>,
+    pub(crate) device: Device,
+    pub(crate) method: Method,
+    pub(crate) sizes: Vec<ReadSize>,
+}
+
+/// The kernels that only read, at one size.
+#[allow(dead_code, reason = "xtask reads none")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ReadSize {
+    /// That a launch reads.
+    pub(crate) bytes: usize,
+    pub(crate) rotated_bytes: usize,
+    pub(crate) launches_per_round: usize,
+    /// The fastest first.
+    pub(crate) reads: Vec<ReadTimes>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -202,7 +252,8 @@ fn is_zero(count: &usize) -> bool {
 }
 
 impl Case {
-    /// Where the sustained figures of a way belong: way 0 is the ceiling, way i + 1 is path i.
+    /// Where the sustained figures of a way belong: way 0 is the ceiling, way i + 1 is path i. Those behind are the
+    /// other reads, which nobody sustains.
     pub(crate) fn sustained_mut(&mut self, way: usize) -> Option<&mut Option<Sustained>> {
         let board = match way.checked_sub(1) {
             None => &mut self.ceiling.board,
@@ -211,33 +262,59 @@ impl Case {
         Some(&mut board.sustained)
     }
 
-    /// Fills in what was measured: for the ceiling, then for each path in order, one turn a round.
+    /// Fills in what was measured, one turn a round: for the ceiling, for each path in order, and for the other reads
+    /// as far as they took turns. The fastest of the reads becomes the ceiling.
     pub(crate) fn complete(&mut self, turns: &[Vec<Turn>]) {
-        let [ceiling, paths @ ..] = turns else {
+        let [ceiling, others @ ..] = turns else {
             return;
         };
-        let samples = |turns: &[Turn]| {
-            turns
-                .iter()
-                .map(|turn| rounded(turn.us))
-                .collect::<Vec<_>>()
-        };
-        let weight_bytes = self.weight_bytes as f64;
-        let gb_per_s = |us: f64| rounded(weight_bytes / us / 1e3);
-        let of_ceiling = &mut self.ceiling;
-        of_ceiling.samples_us = samples(ceiling);
-        of_ceiling.median_us = median(&of_ceiling.samples_us);
-        of_ceiling.gb_per_s = gb_per_s(of_ceiling.median_us);
-        of_ceiling.board.read(ceiling);
+        let weight_bytes = self.weight_bytes;
+        let (paths, reads) = others.split_at(others.len().min(self.paths.len()));
+        self.ceiling.complete(weight_bytes, ceiling);
+        self.slower_reads.truncate(reads.len());
+        for (read, turns) in self.slower_reads.iter_mut().zip(reads) {
+            read.complete(weight_bytes, turns);
+            if read.median_us < self.ceiling.median_us {
+                std::mem::swap(read, &mut self.ceiling);
+            }
+        }
+        let of_ceiling = &self.ceiling;
         for (path, turns) in self.paths.iter_mut().zip(paths) {
             path.samples_us = samples(turns);
             path.median_us = median(&path.samples_us);
-            path.gb_per_s = gb_per_s(path.median_us);
+            path.gb_per_s = gb_per_s(weight_bytes, path.median_us);
             path.share_of_ceiling =
                 rounded(median(&shares(&of_ceiling.samples_us, &path.samples_us)));
             path.board.read(turns);
         }
     }
+}
+
+impl ReadTimes {
+    /// Nothing measured yet.
+    #[allow(dead_code, reason = "xtask measures nothing")]
+    pub(crate) fn of(kernel: Option<String>) -> Self {
+        Self {
+            kernel,
+            ..Self::default()
+        }
+    }
+
+    /// Fills in what was measured of reads of so many bytes.
+    pub(crate) fn complete(&mut self, bytes: usize, turns: &[Turn]) {
+        self.samples_us = samples(turns);
+        self.median_us = median(&self.samples_us);
+        self.gb_per_s = gb_per_s(bytes, self.median_us);
+        self.board.read(turns);
+    }
+}
+
+fn samples(turns: &[Turn]) -> Vec<f64> {
+    turns.iter().map(|turn| rounded(turn.us)).collect()
+}
+
+fn gb_per_s(bytes: usize, us: f64) -> f64 {
+    rounded(bytes as f64 / us / 1e3)
 }
 
 impl BoardReadings {
@@ -272,7 +349,73 @@ pub(crate) struct Skipped {
 
 #[cfg(test)]
 mod tests {
-    use super::rounded;
+    use super::*;
+
+    fn turns(us: [f64; 3]) -> Vec<Turn> {
+        let turn = |us| Turn {
+            us,
+            sm_mhz: None,
+            watts: None,
+            held_back: false,
+        };
+        us.map(turn).to_vec()
+    }
+
+    fn case() -> Case {
+        let read = |name: &str| ReadTimes::of(Some(name.into()));
+        let path = Measured {
+            path: "cuda-core".into(),
+            kernel: None,
+            mode: "isolated".into(),
+            picked: true,
+            config: String::new(),
+            median_us: 0.0,
+            gb_per_s: 0.0,
+            share_of_ceiling: 0.0,
+            samples_us: Vec::new(),
+            board: BoardReadings::default(),
+        };
+        Case {
+            m: 1,
+            n: 1,
+            k: 16,
+            l: 1,
+            activation: "nvfp4".into(),
+            layout: "linear".into(),
+            output_type: "f16".into(),
+            weight_bytes: 6000,
+            rotated_bytes: 0,
+            launches_per_round: 1,
+            ceiling: read("a"),
+            slower_reads: vec![read("b"), read("c")],
+            picked: None,
+            paths: vec![path],
+            skipped: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_read_with_the_least_median_is_the_ceiling() {
+        let path = turns([8.0, 8.0, 4.0]);
+        // The least time is c's, the least median b's.
+        let (a, b, c) = ([3.0; 3], [2.0, 2.0, 9.0], [1.0, 2.5, 2.5]);
+        let mut all = case();
+        all.complete(&[turns(a), path.clone(), turns(b), turns(c)]);
+        let kernels = |case: &Case| -> Vec<String> {
+            let reads = std::iter::once(&case.ceiling).chain(&case.slower_reads);
+            reads.filter_map(|read| read.kernel.clone()).collect()
+        };
+        assert_eq!(kernels(&all), ["b", "a", "c"]);
+        assert_eq!((all.ceiling.median_us, all.ceiling.gb_per_s), (2.0, 3.0));
+        assert_eq!(all.slower_reads[1].median_us, 2.5);
+        // Round by round: 2 / 8, 2 / 8, 9 / 4.
+        assert_eq!(all.paths[0].share_of_ceiling, 0.25);
+        // Whoever asks for fewer turns has fewer reads.
+        let mut first = case();
+        first.complete(&[turns(a), path]);
+        assert_eq!(kernels(&first), ["a"]);
+        assert_eq!(first.paths[0].share_of_ceiling, 0.375);
+    }
 
     #[test]
     fn small_values_keep_their_digits() {

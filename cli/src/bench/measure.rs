@@ -7,7 +7,8 @@ use anyhow::{Context, Result, bail};
 use nvfp4_gemv::GemvPath;
 
 use super::alternate::{WARM_UP, alternate};
-use super::document::{self, BoardReadings};
+use super::document::{self, BoardReadings, ReadTimes};
+use super::reads::{FastestReads, Read};
 use crate::engine::{Ask, Case, Engine, Plan, Ways, Work};
 
 /// What is measured of each problem.
@@ -17,6 +18,7 @@ pub(super) struct Measurer<'a> {
     pub(super) ask: Ask,
     pub(super) slowed: &'a HashMap<GemvPath, u32>,
     pub(super) plan: Plan,
+    pub(super) fastest_reads: FastestReads,
     /// How long each result is repeated to sustain it; zero: not at all.
     pub(super) sustain: Duration,
 }
@@ -31,7 +33,12 @@ impl Measurer<'_> {
             case.complete(&turns);
             if !self.sustain.is_zero() {
                 for way in 0..count {
-                    *case.sustained_mut(way).context("a way without a place")? =
+                    let place = match ways.ways()[way].work {
+                        Work::Read(read) if name(read) != case.ceiling.kernel => continue,
+                        Work::Read(_) => case.sustained_mut(0),
+                        Work::Gemv { .. } => case.sustained_mut(way),
+                    };
+                    *place.context("a way without a place")? =
                         Some(ways.sustain(way, self.sustain)?);
                 }
             }
@@ -42,7 +49,8 @@ impl Measurer<'_> {
     }
 
     /// Gives the ways of a problem, ready to take turns, to `drive`; and the document's case, in which only
-    /// what is measured is missing: way 0 is the ceiling, way i + 1 is path i.
+    /// what is measured is missing: way 0 is the read that was the fastest before, way i + 1 is path i, and behind them
+    /// are other reads, of which one may turn out to be the ceiling.
     pub(super) fn with_ways(
         &self,
         case: &Case,
@@ -58,7 +66,9 @@ impl Measurer<'_> {
                 paths.copied().map(Ask::of_path).collect()
             }
         };
-        let mut works = vec![Work::Read];
+        let reads = self.fastest_reads.of(self.engine, case, &self.plan)?;
+        let mut reads = reads.into_iter();
+        let mut works: Vec<Work> = reads.by_ref().take(1).map(Work::Read).collect();
         let mut skipped = Vec::new();
         for ask in asks {
             match self.engine.choose(case, ask) {
@@ -80,15 +90,17 @@ impl Measurer<'_> {
                 Err(why) => return Err(why.into()),
             }
         }
+        works.extend(reads.map(Work::Read));
         self.engine
             .with_ways(case, &works, &self.plan, &mut |ways| {
-                let [ceiling, paths @ ..] = ways.ways() else {
+                let mut reads = ways.ways().iter().filter_map(|way| match way.work {
+                    Work::Read(read) => Some(ReadTimes::of(name(read))),
+                    Work::Gemv { .. } => None,
+                });
+                let Some(ceiling) = reads.next() else {
                     bail!("there is no ceiling of {shape}");
                 };
-                if ceiling.work != Work::Read {
-                    bail!("the first way of {shape} is not the ceiling");
-                }
-                let paths = paths.iter().filter_map(|way| {
+                let paths = ways.ways().iter().filter_map(|way| {
                     let Work::Gemv { ask, .. } = way.work else {
                         return None;
                     };
@@ -117,12 +129,8 @@ impl Measurer<'_> {
                     rotated_bytes: ways.rotated_bytes(),
                     launches_per_round: ways.launches(),
                     paths: paths.collect(),
-                    ceiling: document::Ceiling {
-                        median_us: 0.0,
-                        gb_per_s: 0.0,
-                        samples_us: Vec::new(),
-                        board: BoardReadings::default(),
-                    },
+                    ceiling,
+                    slower_reads: reads.collect(),
                     picked: picked.as_ref().map(|choice| document::Picked {
                         path: choice.path.to_string(),
                         kernel: choice.kernel().map(|kernel| kernel.to_string()),
@@ -133,4 +141,9 @@ impl Measurer<'_> {
                 drive(opened, ways)
             })
     }
+}
+
+/// How documents name a read.
+fn name(read: Read) -> Option<String> {
+    read.map(|read| read.to_string())
 }

@@ -4,6 +4,7 @@ pub(crate) mod alternate;
 pub(crate) mod document;
 mod measure;
 mod protocol;
+mod reads;
 mod serve;
 pub(crate) mod statistics;
 mod suite;
@@ -14,9 +15,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nvfp4_gemv::{Activation, FloatType, GemvPath, ScaleLayout, Shape};
 
-use self::document::{Document, Sustained, shares};
+use self::document::{Document, LongRead, Sustained, shares};
 use self::measure::Measurer;
 use self::protocol::Problem;
+use self::reads::FastestReads;
 use self::suite::{Suite, SuiteArg};
 use crate::engine::{self, Ask, AskArgs, Case, Engine, Plan};
 use crate::report::{Report, Table, bytes, count, progress, time};
@@ -25,8 +27,8 @@ use crate::shapes::{self, SYNTAX, parse_n, parse_shape};
 /// Measures the paths on each problem, with the share of the memory ceiling measured in the same rounds
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The ceiling, a kernel that only reads as many bytes as the weights have, and the best kernel of every path \
-that can run a problem take turns in rounds. A turn of a path is one CUDA graph of 48 launches or more over \
+The ceiling is the fastest of several kernels that only read as many bytes as the weights have. Of all of them, \
+the fastest three at that size and the best kernel of every path that can run a problem take turns in rounds. A turn of a path is one CUDA graph of 48 launches or more over \
 weights that no cache holds; on the CPU, 2 ms of calls. A path's share is the median of the rounds' ceiling time / \
 time. Quote the share, not the time: times move from machine to machine.
 
@@ -46,6 +48,7 @@ Examples:
   nvfp4-gemv bench --suite quick --activation nvfp4
   nvfp4-gemv bench --shape 4096,7168 --shape 7168,2048,4 --activation nvfp4 --activation bf16
   nvfp4-gemv bench --shape 28672,8192 --activation nvfp4 --activation f16 --sustained 5
+  nvfp4-gemv bench --ceiling --shape 4096,4096 --shape 28672,8192
   nvfp4-gemv bench --kernel stream --shape 4096,7168 --n 1 --n 2 --n 4
   nvfp4-gemv bench --path cpu --shape 4096,4096,1,8 --rounds 51")]
 pub(crate) struct Args {
@@ -80,6 +83,10 @@ pub(crate) struct Args {
     /// Also repeat each result, the ceiling's too, for so many seconds, and report the last half: choose few problems
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = parse_sustained)]
     sustained: f64,
+    /// Measure no path: list all kernels that only read, at the sizes of the problems' weights and of 1 GiB. The first
+    /// of each size is its ceiling
+    #[arg(long, conflicts_with_all = ["sustained", "slow_down", "serve", "kernel"])]
+    ceiling: bool,
     /// The commit that the program was built from, for the document
     #[arg(long, value_name = "SHA")]
     commit: Option<String>,
@@ -141,17 +148,22 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         cold_bytes: (args.cold as usize).saturating_mul(1 << 20),
     };
     let slowed: HashMap<GemvPath, u32> = args.slow_down.iter().copied().collect();
+    if args.ceiling {
+        return ceilings(engine.as_ref(), &cases, args.commit.clone(), &plan);
+    }
     let measurer = Measurer {
         engine: engine.as_ref(),
         ask,
         slowed: &slowed,
         plan,
+        fastest_reads: FastestReads::default(),
         sustain: Duration::from_secs_f64(args.sustained),
     };
     let mut document = Document::new(engine.as_ref(), suite.name, args.commit.clone(), &plan);
     document.method.sustained_seconds = (args.sustained > 0.0).then_some(args.sustained);
     let slowed = slowed.iter();
     document.slowed_percent = slowed.map(|(path, by)| (path.to_string(), *by)).collect();
+    document.long_read = reads::long_read(engine.as_ref(), &plan)?;
     if args.serve {
         let sustained = suite.worth_sustaining(&cases);
         let (input, output) = (std::io::stdin().lock(), std::io::stdout().lock());
@@ -168,6 +180,39 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     document.date_utc = now();
     Ok(Report {
         text: text(engine.as_ref(), &document),
+        json: serde_json::to_value(&document)?,
+        passed: true,
+    })
+}
+
+/// All kernels that only read.
+fn ceilings(
+    engine: &dyn Engine,
+    cases: &[Case],
+    commit: Option<String>,
+    plan: &Plan,
+) -> Result<Report> {
+    let sizes = reads::all(engine, cases, plan)?;
+    let of = Document::new(engine, "custom", commit, plan);
+    let text = format!(
+        "{}, {}\n\n{}",
+        engine.device(),
+        count(plan.rounds, "round"),
+        reads::table(&sizes)
+    );
+    let document = document::Reads {
+        schema: document::READS_SCHEMA.into(),
+        crate_version: of.crate_version,
+        kernels: of.kernels,
+        git_commit: of.git_commit,
+        date_utc: of.date_utc,
+        host: of.host,
+        device: of.device,
+        method: of.method,
+        sizes,
+    };
+    Ok(Report {
+        text,
         json: serde_json::to_value(&document)?,
         passed: true,
     })
@@ -190,6 +235,7 @@ impl Document {
                 cold_bytes: plan.cold_bytes,
                 sustained_seconds: None,
             },
+            long_read: None,
             slowed_percent: Default::default(),
             cases: Vec::new(),
         }
@@ -287,7 +333,7 @@ fn host() -> Option<String> {
 fn text(engine: &dyn Engine, document: &Document) -> String {
     let mut table = Table::new(&[
         "shape", "vectors", "scales", "path", "bytes", "time", "GB/s", "ceiling", "share",
-        "5..95%", "MHz",
+        "5..95%", "MHz", "read by",
     ]);
     let mut skipped = Vec::new();
     for case in &document.cases {
@@ -310,6 +356,7 @@ fn text(engine: &dyn Engine, document: &Document) -> String {
                 path.board
                     .sm_mhz
                     .map_or("-".into(), |mhz| format!("{mhz:.0}")),
+                case.ceiling.kernel.clone().unwrap_or("-".into()),
             ]);
         }
         for path in &case.skipped {
@@ -329,11 +376,22 @@ fn text(engine: &dyn Engine, document: &Document) -> String {
         skipped.clear();
     }
     format!(
-        "{}, {}\n{slowed}\n{table}* what the library picks\n{}{}",
+        "{}, {}\n{}{slowed}\n{table}* what the library picks\n{}{}",
         engine.device(),
         count(document.method.rounds, "round"),
+        document.long_read.as_ref().map_or(String::new(), long_read),
         sustained(document),
         skipped.concat(),
+    )
+}
+
+/// A line of the table's head.
+fn long_read(of: &LongRead) -> String {
+    format!(
+        "long read: {} in one launch at {:.1} GB/s ({})\n",
+        bytes(of.bytes),
+        of.times.gb_per_s,
+        of.times.kernel.as_deref().unwrap_or("-"),
     )
 }
 

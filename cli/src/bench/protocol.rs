@@ -57,7 +57,8 @@ impl From<&Case> for Problem {
 pub(crate) enum Request {
     /// Put this problem's operands into memory. What was open before is closed.
     Open(Problem),
-    /// Let one way of the open problem take a turn: way 0 is the ceiling, way i + 1 is path i of the case.
+    /// Let one way of the open problem take a turn: way 0 is the ceiling, as far as is known before the turns, way i + 1
+    /// is path i of the case, and behind the paths are the other reads.
     Turn(usize),
     /// Repeat one way of the open problem.
     Sustain { way: usize, seconds: f64 },

@@ -117,6 +117,7 @@ mod tests {
     use nvfp4_gemv::{Activation, FloatType, GemvPath, ScaleLayout, Shape};
 
     use super::super::Document;
+    use super::super::reads::FastestReads;
     use super::*;
     use crate::engine::{self, Ask, Plan};
 
@@ -132,6 +133,7 @@ mod tests {
             ask: Ask::of_path(GemvPath::Cpu),
             slowed: &HashMap::new(),
             plan,
+            fastest_reads: FastestReads::default(),
             sustain: Duration::ZERO,
         };
         let document = Document::new(engine.as_ref(), "custom", None, &plan);

@@ -17,6 +17,7 @@ use clap::builder::TypedValueParser;
 use half::{bf16, f16};
 use nvfp4_gemv::dispatch::forced_by_environment;
 use nvfp4_gemv::kernel::Job;
+use nvfp4_gemv::kernel::read_only::ReadConfig;
 use nvfp4_gemv::{
     Activation, Choice, Error, FloatType, GemvPath, GlobalScale, Gpu, Kernel, Nvfp4Vectors,
     Options, Refusal, Result, ScaleLayout, Shape, Target, VectorScale, Vectors, Weights, select,
@@ -362,6 +363,9 @@ pub(crate) trait Engine {
         plan: &Plan,
         drive: &mut dyn FnMut(&mut dyn Ways) -> anyhow::Result<()>,
     ) -> anyhow::Result<()>;
+
+    /// The kernels that only read: the fastest at a size is the ceiling. None is how the CPU reads.
+    fn reads(&self) -> Vec<Option<ReadConfig>>;
 
     /// The device, for a document of measurements.
     fn describe(&self) -> document::Device;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use half::{bf16, f16};
+use nvfp4_gemv::kernel::read_only::ReadConfig;
 use nvfp4_gemv::{
     Activation, FloatType, GlobalScale, Kernel, Operands, Result, ScaleLayout, Shape,
 };
@@ -73,8 +74,9 @@ pub(crate) fn scale(byte: u8) -> u8 {
 /// One way to do a case's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// Reads as many bytes as the weights have, and nothing else: the ceiling.
-    Read,
+    /// Reads as many bytes as the weights have, and nothing else, with this kernel of a GPU or as the CPU does: the
+    /// fastest of them is the ceiling.
+    Read(Option<ReadConfig>),
     /// Computes.
     Gemv {
         ask: Ask,
@@ -115,7 +117,7 @@ pub(crate) struct Way {
     pub(crate) work: Work,
     /// The GPU's kernel.
     pub(crate) kernel: Option<Kernel>,
-    /// The kernel's config; empty for the ceiling.
+    /// The kernel's config; empty where there is none.
     pub(crate) config: String,
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{contains, fails, json, prints, refuses, words};
+use super::{contains, fails, json, prints, program, refuses, text, words};
 
 /// Small problems, few rounds, and little to rotate over.
 const QUICK: [&str; 6] = ["--path", "cpu", "--rounds", "3", "--cold", "1"];
@@ -28,12 +28,13 @@ fn bench_measures_every_combination_in_rounds_with_the_ceiling() {
         "--shape 256,512 --shape 64x64x2x3 --activation nvfp4 --activation f32 --layout linear --layout 128x4 \
          --commit 0123abc",
     ));
-    assert_eq!(document["schema"], "nvfp4-gemv/bench/1");
+    assert_eq!(document["schema"], "nvfp4-gemv/bench/2");
     assert_eq!(document["git_commit"], "0123abc");
     assert_eq!(document["suite"], "custom");
     assert_eq!(document["device"]["kind"], "cpu");
     assert_eq!(document["method"]["rounds"], 3);
     assert_eq!(document.get("slowed_percent"), None);
+    assert_eq!(document.get("long_read"), None);
     let cases = document["cases"].as_array().unwrap();
     assert_eq!(cases.len(), 8);
     assert_eq!((&cases[4]["n"], &cases[4]["l"]), (&3.into(), &2.into()));
@@ -57,6 +58,29 @@ fn bench_measures_every_combination_in_rounds_with_the_ceiling() {
     }
     let table = prints(&[&["bench", "--shape", "256,512"], &QUICK[..]].concat());
     contains(&table, &["256x512", "cpu*"]);
+}
+
+#[test]
+fn ceilings_are_listed_once_for_each_size() {
+    // Two of the three have as many bytes.
+    let document = bench(&words(
+        "--ceiling --shape 256,512 --shape 512,256 --shape 64,64",
+    ));
+    assert_eq!(document["schema"], "nvfp4-gemv/reads/1");
+    let sizes = document["sizes"].as_array().unwrap();
+    let bytes: Vec<_> = sizes.iter().map(|size| size["bytes"].as_u64()).collect();
+    assert_eq!(bytes, [Some(256 * 512 * 9 / 16), Some(64 * 64 * 9 / 16)]);
+    for size in sizes {
+        // The CPU reads in one way, which has no name.
+        let [read] = &size["reads"].as_array().unwrap()[..] else {
+            panic!("{size}");
+        };
+        assert_eq!((samples(read).len(), read.get("kernel")), (3, None));
+    }
+    let table = prints(&[&["bench", "--ceiling", "--shape", "256,512"], &QUICK[..]].concat());
+    assert!(table.contains("read by"), "{table}");
+    let out = program(&["bench", "--ceiling", "--sustained", "1"]);
+    assert_eq!(out.status.code(), Some(2), "{}", text(&out.stderr));
 }
 
 #[test]

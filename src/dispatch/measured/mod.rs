@@ -1,7 +1,7 @@
 //! Times on devices: what was measured, for which operands, and the tables that this crate comes with.
 //!
 //! A table is JSON (feature `tune`), the same for built-in tables (beside this file) and for files that `nvfp4-gemv tune`
-//! writes: [`crate::tune`]. To refill a built-in one, run on that GPU, with a build of what is measured,
+//! writes: `tune`. To refill a built-in one, run on that GPU, with a build of what is measured,
 //! `nvfp4-gemv tune --suite --chained --seconds 1.5 --replace --out h200.json`, put the file here, run
 //! `cargo xtask tables`, which makes Rust of it, and commit both.
 

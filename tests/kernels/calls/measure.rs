@@ -1,6 +1,7 @@
 //! What measures on a GPU: that replays do the work, that times are of it, and that a read stays in its data.
 
 use nvfp4_gemv::Error;
+use nvfp4_gemv::kernel::read_only::ReadConfig;
 use nvfp4_gemv::measure::{ReadOnly, Replay, Stopwatch, copies_for_cold_l2, time_launches};
 
 use crate::support::gpu::{Gpu, alone};
@@ -33,11 +34,12 @@ fn replays_do_the_work_and_times_are_of_it() {
     let bytes = 64 << 20;
     let copies = copies_for_cold_l2(bytes, info.l2_bytes);
     let data = stream.alloc_zeros::<u8>(copies * bytes).unwrap();
-    let read = ReadOnly::new(&stream, &data, info.multiprocessors).unwrap();
+    let read = ReadOnly::new(&stream, &data, &info).unwrap();
+    let config = ReadConfig::DEFAULT;
     let seconds = |bytes: usize| {
         let offset = |i: usize| i % copies * (64 << 20);
         // SAFETY: the data outlives the call, and nobody writes it.
-        unsafe { time_launches(&stream, 40, 5, |i| read.enqueue(offset(i), bytes)) }
+        unsafe { time_launches(&stream, 40, 5, |i| read.enqueue(&config, offset(i), bytes)) }
             .unwrap()
             .median
     };
@@ -48,17 +50,25 @@ fn replays_do_the_work_and_times_are_of_it() {
     // What is between two events is counted, at least.
     let stopwatch = Stopwatch::new(&stream).unwrap();
     stopwatch.start().unwrap();
-    read.enqueue(0, bytes).unwrap();
+    read.enqueue(&config, 0, bytes).unwrap();
     assert!(stopwatch.stop().unwrap() > bytes as f64 / 1e14);
 
     let end = copies * bytes;
     for (offset, bytes) in [(end, 16), (0, end + 16), (16, usize::MAX)] {
-        let error = read.enqueue(offset, bytes).unwrap_err();
+        let error = read.enqueue(&config, offset, bytes).unwrap_err();
         assert!(matches!(error, Error::BufferTooShort { .. }), "{error}");
     }
+    let ranking = read
+        .rank(&ReadConfig::candidates(&info), bytes, copies, 3, |i| {
+            i * bytes
+        })
+        .unwrap();
+    assert_eq!(ranking.len(), ReadConfig::candidates(&info).len());
+    assert!(ranking.is_sorted_by(|(_, a), (_, b)| a.median <= b.median));
+    assert!(ranking[0].1.median > bytes as f64 / 1e14, "{ranking:?}");
     // A launch that fails leaves the stream usable.
     // SAFETY: nothing is enqueued.
-    let failed = unsafe { time_launches(&stream, 2, 1, |_| read.enqueue(end, 16)) };
+    let failed = unsafe { time_launches(&stream, 2, 1, |_| read.enqueue(&config, end, 16)) };
     assert!(matches!(failed, Err(Error::BufferTooShort { .. })));
     assert!(seconds(1 << 20) > 0.0);
     // So does one that panics.

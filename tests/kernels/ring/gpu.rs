@@ -59,7 +59,7 @@ const SUBJECT: Subject = Subject {
     tall: &[(20_001, 1, 256, 1), (4992, 1, 1024, 3), (4999, 1, 512, 1)],
     configs,
     kind: &["chunks", "rows", "groups"],
-    kinds: &[&[1, 1, 1], &[1, 4, 16], &[2, 2, 8], &[2, 1, 2], &[1, 2, 3]],
+    kinds: &[&[1, 2, 1], &[1, 4, 16], &[2, 2, 8], &[2, 1, 2], &[1, 2, 3]],
 };
 
 pub(crate) fn trials() -> Vec<Trial> {

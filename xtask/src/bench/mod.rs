@@ -152,8 +152,8 @@ mod tests {
         let error = |text: &str| format!("{:#}", parse(text).unwrap_err());
         assert!(error("{").contains("no JSON"));
         assert!(error("{}").contains("no schema"));
-        let newer = text.replace("bench/1", "bench/2");
-        assert!(error(&newer).contains("nvfp4-gemv/bench/2"));
+        let newer = text.replace("bench/2", "bench/3");
+        assert!(error(&newer).contains("nvfp4-gemv/bench/3"));
         let mut short = document.clone();
         short.cases[0].paths[0].samples_us.pop();
         let short = serde_json::to_string(&short).unwrap();

@@ -42,12 +42,14 @@ pub(crate) fn case(n: usize, activation: &str, paths: Vec<Measured>) -> Case {
         weight_bytes: 132_120_576,
         rotated_bytes: 528_482_304,
         launches_per_round: 48,
-        ceiling: Ceiling {
+        ceiling: ReadTimes {
+            kernel: Some("loads 8x256x4".into()),
             median_us: median(&samples_us),
             gb_per_s: 4000.0,
             samples_us,
             board: BoardReadings::default(),
         },
+        slower_reads: Vec::new(),
         picked: Some(Picked {
             kernel: None,
             path: "cuda-core".into(),
@@ -85,6 +87,7 @@ pub(crate) fn document() -> Document {
             cold_bytes: 512 << 20,
             sustained_seconds: None,
         },
+        long_read: None,
         slowed_percent: Default::default(),
         cases: vec![
             case(

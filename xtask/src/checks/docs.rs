@@ -1,29 +1,38 @@
 //! The documentation builds without a warning, also where docs.rs builds it.
 
 use std::env;
+use std::fs;
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 
 use crate::cargo::Cargo;
-use crate::checks::Context;
+use crate::checks::{Context, library};
 use crate::toolchain::nvcc;
 
-const DENY: (&str, &str) = ("RUSTDOCFLAGS", "-D warnings");
+const FLAGS: &str = "RUSTDOCFLAGS";
 
 pub(super) fn check(context: &Context<'_>) -> Result<()> {
-    let cargo = context.cargo.clone().env(DENY.0, DENY.1);
+    let cargo = context.cargo.clone().env(FLAGS, "-D warnings");
+    // Links to what only a feature brings lead somewhere without it, too. The pages that stay are of the second run.
+    let without = ["--package", "nvfp4-gemv", "--no-default-features"];
+    cargo.run([&["doc", "--no-deps", "--lib"], &without[..]].concat())?;
     cargo.run(["doc", "--no-deps", "--lib"])
 }
 
-/// docs.rs has no nvcc. Here, none can be found either: no variable names one, PATH leads to none.
+/// docs.rs has no nvcc. Here, none can be found either: no variable names one, PATH leads to none. It documents the
+/// features that Cargo.toml lists for it, and marks what a feature brings: of that, one page is looked at.
 pub(super) fn check_as_docs_rs(context: &Context<'_>) -> Result<()> {
+    let target = context.workspace.check_dir("docs-rs");
     let mut cargo = Cargo::new(context.workspace)
-        .env(DENY.0, DENY.1)
+        .env(FLAGS, "-D warnings --cfg docsrs")
+        // The marks need a feature of nightly, which docs.rs uses. This allows it to the library alone.
+        .env("RUSTC_BOOTSTRAP", "nvfp4_gemv")
         .env("DOCS_RS", "1")
         .env("PATH", path_without_nvcc()?)
         // Of its own, so that nothing built with nvcc at hand is reused.
-        .target_dir(&context.workspace.check_dir("docs-rs"));
+        .target_dir(&target);
     for name in cuda_variables() {
         cargo = cargo.without_env(name);
     }
@@ -32,7 +41,31 @@ pub(super) fn check_as_docs_rs(context: &Context<'_>) -> Result<()> {
             "note: /usr/local/cuda/bin/nvcc cannot be hidden; on this machine the check shows less"
         );
     }
-    cargo.run(["doc", "--no-deps", "--lib"])
+    let library = library(&cargo)?;
+    let listed = library["metadata"]["docs"]["rs"]["features"].as_array();
+    let features: Vec<&str> = listed
+        .context("Cargo.toml: [package.metadata.docs.rs] lists no features")?
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    cargo.run([
+        "doc",
+        "--no-deps",
+        "--lib",
+        "--package",
+        "nvfp4-gemv",
+        "--features",
+        &features.join(","),
+    ])?;
+    let page = target.join("doc/nvfp4_gemv/fn.gemv_on_device.html");
+    let text = fs::read_to_string(&page)
+        .with_context(|| format!("{}: is feature cuda documented on docs.rs?", page.display()))?;
+    ensure!(
+        text.contains("crate feature <code>cuda</code>"),
+        "{} does not say that it needs feature cuda",
+        page.display()
+    );
+    Ok(())
 }
 
 /// What else cudarc or nvcc reads.

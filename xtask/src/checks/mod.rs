@@ -3,6 +3,7 @@
 pub(crate) mod bindings;
 mod compat;
 mod docs;
+mod examples;
 mod no_compiler;
 mod package;
 mod simulator;
@@ -10,10 +11,12 @@ mod workflows;
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
+use serde_json::Value;
 
 use crate::cargo::Cargo;
+use crate::process;
 use crate::toolchain;
 use crate::workspace::Workspace;
 
@@ -33,10 +36,12 @@ enum Check {
     Fmt,
     /// clippy without a warning: all targets of the workspace, and library and program with fewer features
     Clippy,
-    /// Documentation without a warning
+    /// Documentation without a warning, also without features
     Doc,
-    /// Documentation as docs.rs builds it: DOCS_RS set, no nvcc
+    /// Documentation as docs.rs builds it: DOCS_RS set, no nvcc, what needs feature cuda marked as such
     DocsRs,
+    /// The examples compile and run; where there is no GPU, those that need one say so
+    Examples,
     /// Library and program without CUDA build where there is neither nvcc nor a C or C++ compiler, and a build with
     /// CUDA says so first
     NoCompiler,
@@ -100,6 +105,7 @@ impl Check {
             Self::Clippy => clippy(context),
             Self::Doc => docs::check(context),
             Self::DocsRs => docs::check_as_docs_rs(context),
+            Self::Examples => examples::check(context),
             Self::NoCompiler => no_compiler::check(context),
             Self::Package => package::check(context.workspace),
             Self::Workflows => workflows::check(context.workspace),
@@ -109,6 +115,21 @@ impl Check {
             Self::CompatCuda => compat::check(context, true),
         }
     }
+}
+
+/// What cargo knows of the library's package: its targets, and its own metadata.
+fn library(cargo: &Cargo) -> Result<Value> {
+    let mut command = cargo.command(["metadata", "--no-deps", "--format-version", "1"]);
+    let mut metadata: Value =
+        serde_json::from_str(&process::stdout(&mut command)?).context("cargo metadata")?;
+    let packages = metadata["packages"].as_array_mut();
+    packages
+        .and_then(|all| {
+            all.iter_mut()
+                .find(|package| package["name"] == "nvfp4-gemv")
+        })
+        .map(Value::take)
+        .context("cargo metadata: no package nvfp4-gemv")
 }
 
 fn clippy(context: &Context<'_>) -> Result<()> {

@@ -13,7 +13,7 @@ use crate::sass::figure_budget::FigureBudget;
 pub(crate) struct Budget {
     /// Each must be there, and no other.
     pub(crate) archs: Vec<String>,
-    /// None of these may be in the code of any kernel.
+    /// None of these may be in the code of a kernel whose family does not allow it.
     forbid: Vec<String>,
     #[serde(rename = "family")]
     families: Vec<Family>,
@@ -32,6 +32,9 @@ struct Family {
     /// None of these may be in the code.
     #[serde(default)]
     forbid: Vec<String>,
+    /// These may, whatever the budget forbids all.
+    #[serde(default)]
+    allow: Vec<String>,
     /// Each must be in the main loop.
     #[serde(default)]
     main_loop: Vec<String>,
@@ -82,7 +85,6 @@ impl Budget {
                     problem,
                 });
             };
-            lacks_all(kernel, &self.forbid, &mut say);
             // The first that matches is the kernel's rule.
             let found = rules.iter().position(|(family, rule)| {
                 family.is_for(&kernel.arch) && has_parts(&kernel.symbol, &rule.pattern)
@@ -92,7 +94,7 @@ impl Budget {
                     used.insert(index);
                     let (family, rule) = rules[index];
                     rule.examine(kernel, &mut say);
-                    family.examine(kernel, &mut say);
+                    family.examine(kernel, &self.forbid, &mut say);
                 }
                 None => say("no rule of the budget matches it".into()),
             }
@@ -133,7 +135,7 @@ impl Family {
         self.archs.as_ref().is_none_or(|own| own.contains(arch))
     }
 
-    fn examine(&self, kernel: &Kernel, say: &mut impl FnMut(String)) {
+    fn examine(&self, kernel: &Kernel, forbidden: &[String], say: &mut impl FnMut(String)) {
         for alternatives in &self.require {
             if !alternatives
                 .iter()
@@ -142,7 +144,9 @@ impl Family {
                 say(format!("has none of {}", alternatives.join(", ")));
             }
         }
-        lacks_all(kernel, &self.forbid, say);
+        let not_allowed = |pattern: &&String| !self.allow.contains(pattern);
+        lacks_all(kernel, forbidden.iter().filter(not_allowed), say);
+        lacks_all(kernel, self.forbid.iter(), say);
         let main = kernel.figures.as_ref().and_then(|all| all.main.as_ref());
         for pattern in &self.main_loop {
             if !main.is_some_and(|main| has(&main.opcodes, pattern)) {
@@ -171,10 +175,12 @@ impl Rule {
     }
 }
 
-fn lacks_all(kernel: &Kernel, forbidden: &[String], say: &mut impl FnMut(String)) {
-    let there = forbidden
-        .iter()
-        .filter(|pattern| has(&kernel.opcodes, pattern));
+fn lacks_all<'a>(
+    kernel: &Kernel,
+    forbidden: impl Iterator<Item = &'a String>,
+    say: &mut impl FnMut(String),
+) {
+    let there = forbidden.filter(|pattern| has(&kernel.opcodes, pattern));
     there.for_each(|pattern| say(format!("has {pattern}")));
 }
 
@@ -284,6 +290,17 @@ kernels = [{ match = "relayout", max_registers = 32 }]
             let found = problems(&kernels);
             assert!(found.contains(expected), "{expected}: {found:?}");
         }
+    }
+
+    #[test]
+    fn a_family_may_be_allowed_what_others_are_not() {
+        let text = TEXT.to_owned() + "allow = [\"ATOMG\"]\n";
+        let mut kernels = good();
+        kernels[2].opcodes.insert("ATOMG.E.ADD".into(), 1);
+        assert!(Budget::parse(&text).unwrap().examine(&kernels).is_empty());
+        kernels[2].opcodes.insert("STL.64".into(), 1);
+        let findings = Budget::parse(&text).unwrap().examine(&kernels);
+        assert_eq!(findings.len(), 1, "{findings:?}");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use nvfp4_gemv::cpu::Implementation;
+use nvfp4_gemv::kernel::read_only::ReadConfig;
 use nvfp4_gemv::{Choice, GemvPath, Output, Result, Shape, Target, Vectors, Weights, gemv};
 
 use self::rounds::Pool;
@@ -105,6 +106,10 @@ impl Engine for Cpu {
         drive: &mut dyn FnMut(&mut dyn Ways) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         self.prepare_ways(case, works, plan, drive)
+    }
+
+    fn reads(&self) -> Vec<Option<ReadConfig>> {
+        vec![None]
     }
 
     fn describe(&self) -> document::Device {

@@ -118,7 +118,7 @@ impl Cpu {
             work,
             kernel: None,
             config: match work {
-                Work::Read => String::new(),
+                Work::Read(_) => String::new(),
                 Work::Gemv { .. } => Implementation::best().to_string(),
             },
         });
@@ -146,7 +146,7 @@ impl CpuWays<'_> {
     /// One turn: seconds a launch.
     fn seconds(&mut self, way: usize) -> Result<f64> {
         match self.ready.ways[way].work {
-            Work::Read => Ok(self.ready.bytes as f64 / self.read.pass()),
+            Work::Read(_) => Ok(self.ready.bytes as f64 / self.read.pass()),
             Work::Gemv { slow_percent, .. } => {
                 let start = Instant::now();
                 (0..self.ready.launches).try_for_each(|_| (self.compute_next)())?;
@@ -199,7 +199,7 @@ impl Ways for CpuWays<'_> {
 
 fn runs_here(work: &Work) -> bool {
     match work {
-        Work::Read => true,
+        Work::Read(config) => config.is_none(),
         Work::Gemv { ask, .. } => ask.path() == Some(GemvPath::Cpu) && !ask.is_chained,
     }
 }

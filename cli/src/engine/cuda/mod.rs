@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cudarc::driver::{CudaContext, CudaStream, DriverError};
+use nvfp4_gemv::kernel::read_only::ReadConfig;
 use nvfp4_gemv::measure::time_launches;
 use nvfp4_gemv::{
     Activation, Error, FloatType, GemvPath, Gpu, Refusal, Result, ScaleLayout, Shape, Target,
@@ -183,6 +184,11 @@ impl Engine for Cuda {
         drive: &mut dyn FnMut(&mut dyn Ways) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         self.prepare_ways(case, works, plan, drive)
+    }
+
+    fn reads(&self) -> Vec<Option<ReadConfig>> {
+        let all = ReadConfig::candidates(&self.gpu);
+        all.into_iter().map(Some).collect()
     }
 
     fn describe(&self) -> document::Device {

@@ -4,6 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaSlice;
+use nvfp4_gemv::kernel::read_only::ReadConfig;
 use nvfp4_gemv::measure::{ReadOnly, Replay, copies_for_cold_l2};
 use nvfp4_gemv::{Device, GlobalScale, Options, Result, Weights, gemv_on_device};
 
@@ -79,7 +80,7 @@ impl Cuda {
         memory::check(shape, plan.cold_bytes, "host", memory::available(), |_| {
             memory::sum(&[(case.operand_bytes()?, 1), (2, RANDOM_BYTES)])
         })?;
-        // The read-only kernel reads codes instead of codes and scales: as many bytes.
+        // Kernels that only read take codes instead of codes and scales: as many bytes.
         let needed = (copies * read_stride, copies * scale_stride);
         let mut pool = self.pool.borrow_mut();
         if pool
@@ -112,19 +113,20 @@ impl Cuda {
         let inputs = self.inputs(&host_inputs)?;
         let x = inputs.view();
         let mut y = self.poisoned(case.output, shape.outputs())?;
-        let read = ReadOnly::new(&self.stream, &pool.codes, self.gpu.multiprocessors)?;
+        let read = ReadOnly::new(&self.stream, &pool.codes, &self.gpu)?;
         let launches = copies.max(LAUNCHES);
 
         let mut ways = Vec::with_capacity(works.len());
         let mut graphs: Vec<Replay> = Vec::with_capacity(works.len());
         for &work in works {
-            let (choice, graph) = match work {
-                Work::Read => {
-                    let launch = |i: usize| read.enqueue(i % copies * read_stride, bytes);
+            let (kernel, config, graph) = match work {
+                Work::Read(config) => {
+                    let config = config.unwrap_or(ReadConfig::DEFAULT);
+                    let launch = |i: usize| read.enqueue(&config, i % copies * read_stride, bytes);
                     // SAFETY: weights, vectors, output and sink live to the end of this function,
                     // which waits for every replay.
                     let graph = unsafe { Replay::capture(&self.stream, launches, launch) }?;
-                    (None, graph)
+                    (None, config.to_string(), graph)
                 }
                 Work::Gemv { ask, slow_percent } => {
                     let can_chain = self.gpu.compute_capability >= (9, 0);
@@ -146,14 +148,15 @@ impl Cuda {
                     let ends = usize::from(slow_percent > 0);
                     // SAFETY: as above.
                     let graph = unsafe { Replay::capture(&self.stream, launches + ends, launch) }?;
-                    (Some(choice), graph)
+                    let config = choice.config;
+                    let name = config.map_or(String::new(), |config| format!("{config:?}"));
+                    (config.map(|config| config.kernel()), name, graph)
                 }
             };
-            let config = choice.and_then(|choice| choice.config);
             ways.push(Way {
                 work,
-                kernel: config.map(|config| config.kernel()),
-                config: config.map_or(String::new(), |config| format!("{config:?}")),
+                kernel,
+                config,
             });
             graphs.push(graph);
         }
@@ -176,7 +179,7 @@ fn slow_down(read: &ReadOnly<'_>, bytes: usize, percent: u32) -> Result<()> {
     let mut left = bytes / 100 * percent as usize;
     while left > 0 {
         let now = left.min(read.len());
-        read.enqueue(0, now)?;
+        read.enqueue(&ReadConfig::DEFAULT, 0, now)?;
         left -= now;
     }
     Ok(())
