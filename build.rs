@@ -28,7 +28,7 @@ mod units;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-check-cfg=cfg(nvfp4_gemv_no_kernels)");
-    // What the program plans for where it carries no kernels.
+    // `Gpu::DEFAULT_IMAGES`.
     println!(
         "cargo::rustc-env=NVFP4_GEMV_DEFAULT_ARCHS={}",
         arch::DEFAULT

@@ -25,43 +25,45 @@ pub(crate) enum Reader {
     Dependent,
 }
 
-/// The whole message. `version` is what a dependent's `Cargo.toml` asks for, such as `0.1`.
+/// The whole message: what to do for the CPU alone, what to do for a compiler, and only then the rest. `version` is
+/// what a dependent's `Cargo.toml` asks for, such as `0.1`.
 pub(crate) fn no_nvcc(
     missing: &NotFound,
     reader: Reader,
     version: &str,
     no_kernels: &str,
 ) -> String {
-    let first = match reader {
-        Reader::Repository => {
-            "  - `cargo xtask toolchain` installs a compiler under target/, without root, and prints what to \
-             export. `cargo xtask run`, `test` and `check` do that by themselves.\n  \
-             - For the CPU path only: `cargo build --no-default-features`, with `--features cli` for the \
-             program.\n"
-                .to_owned()
-        }
-        Reader::Dependent => format!(
-            "  - For the CPU path only, write in Cargo.toml:\n      \
-             nvfp4-gemv = {{ version = \"{version}\", default-features = false }}\n    \
-             Every package of the build that names nvfp4-gemv must do so.\n"
-        ),
-    };
     let packages: Vec<String> = PYPI
         .iter()
         .map(|name| format!("'{name}=={PYPI_RELEASE}.*'"))
         .collect();
+    let packages = packages.join(" ");
+    let (cpu, compiler) = match reader {
+        Reader::Repository => (
+            "cargo build --no-default-features".to_owned(),
+            "cargo xtask toolchain   # installs one under target/, without root, and prints what to export"
+                .to_owned(),
+        ),
+        Reader::Dependent => (
+            format!(
+                "in every Cargo.toml that names it: nvfp4-gemv = {{ version = \"{version}\", \
+                 default-features = false, features = [\"checkpoint\", \"tune\"] }}"
+            ),
+            format!(
+                "python3 -m pip install --target \"$HOME/cuda\" {packages} && \
+                 export CUDA_HOME=\"$HOME/cuda/{PYPI_HOME}\""
+            ),
+        ),
+    };
     format!(
-        "nvfp4-gemv: the `cuda` feature compiles CUDA C++ and found {missing}What to do, one of:\n{first}  \
-         - Install the CUDA Toolkit {MINIMUM} or newer: from NVIDIA (CUDA Toolkit Downloads on \
-         developer.nvidia.com), or with a package manager: cuda-nvcc and cuda-cudart-dev of NVIDIA's \
-         repositories for apt and dnf, cuda-nvcc and cuda-cudart-static of conda-forge. It needs no GPU. \
-         Where it is not in PATH or /usr/local/cuda:\n      \
-         export CUDA_HOME=/where/it/is\n  \
-         - Or install the compiler alone from PyPI, without root:\n      \
-         python3 -m pip install --target \"$HOME/cuda\" {}\n      \
-         export CUDA_HOME=\"$HOME/cuda/{PYPI_HOME}\"\n  \
-         - To check or edit code without a compiler (rust-analyzer, `cargo check`), build without kernels:\n      \
-         export {no_kernels}=1\n",
-        packages.join(" "),
+        "nvfp4-gemv: the `cuda` feature compiles CUDA C++, and there is no compiler for it. Do one of these:\n  \
+         CPU only: {cpu}\n  \
+         compiler: {compiler}\n\n\
+         A CUDA Toolkit {MINIMUM} or newer does as well, without a GPU: from NVIDIA (CUDA Toolkit Downloads on \
+         developer.nvidia.com), or with a package manager: cuda-nvcc and cuda-cudart-dev of NVIDIA's repositories \
+         for apt and dnf, cuda-nvcc and cuda-cudart-static of conda-forge. Where it is not in PATH or \
+         /usr/local/cuda: export CUDA_HOME=/where/it/is\n\
+         To check or edit code without a compiler (rust-analyzer, `cargo check`): export {no_kernels}=1\n\n\
+         Found {missing}"
     )
 }

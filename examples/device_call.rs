@@ -10,8 +10,8 @@ use anyhow::{Context, Result, ensure};
 use cudarc::driver::CudaContext;
 use half::bf16;
 use nvfp4_gemv::{
-    Activation, DenseVectors, FloatType, Options, Output, ScaleLayout, Shape, TiledWeights,
-    Vectors, checkpoint::Dialect, gemv_on_device, quantize::quantize, raw, reference,
+    Activation, DenseVectors, Dialect, FloatType, Options, Output, ScaleLayout, Shape,
+    TiledWeights, Vectors, gemv_on_device, quantize::quantize, raw, reference,
 };
 
 const ROWS: usize = 4096; // M: what the layer puts out

@@ -8,8 +8,8 @@
 
 use anyhow::{Result, ensure};
 use nvfp4_gemv::{
-    Activation, FloatType, Options, Output, Shape, Vectors, checkpoint::Dialect,
-    cpu::Implementation, gemv, quantize::quantize, reference,
+    Activation, Dialect, FloatType, Options, Output, Shape, Vectors, cpu::Implementation, gemv,
+    quantize::quantize, reference,
 };
 
 const ROWS: usize = 1024; // M: what the layer puts out

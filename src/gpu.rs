@@ -20,6 +20,9 @@ pub struct Gpu {
 }
 
 impl Gpu {
+    /// The [`images`](Self::images) of a build that was not told which architectures to compile for.
+    pub const DEFAULT_IMAGES: &'static str = env!("NVFP4_GEMV_DEFAULT_ARCHS");
+
     /// A GPU of which nothing is known but its compute capability: what the largest product of that kind has.
     ///
     /// Sources: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", for shared

@@ -17,9 +17,7 @@
 //!   [`QuantizedVectors`] owns vectors that are quantised on the device.
 //! - [`checkpoint`] opens ModelOpt and compressed-tensors files, [`mod@quantize`] makes NVFP4 of
 //!   f32, f16 and bf16, [`format`](mod@format) has the codecs.
-//! - [`output`] writes files whole or not at all, and replaces only what it may.
-//! - [`mod@reference`] is the truth that everything is held to, with the error each kernel may make;
-//!   [`problem`] generates and replays whole problems.
+//! - [`mod@reference`] is the truth that everything is held to, with the error each kernel may make.
 //!
 //! # An example
 //!
@@ -109,8 +107,12 @@
 //! # Features
 //!
 //! - `cuda` (default): the CUDA paths. Needs nvcc 12.9 or newer when building, no GPU and no driver.
-//! - `cli` (default): the `nvfp4-gemv` program.
-//! - neither: the CPU path, without nvcc or a C++ compiler.
+//! - `checkpoint` (default): modules [`checkpoint`] and [`mod@file`], which read NVFP4 layers of safetensors files.
+//! - `tune` (default): module [`mod@tune`], which keeps what was measured in files and, with `cuda`, measures. Configs
+//!   and measurements are JSON.
+//! - none: the CPU path, without nvcc or a C++ compiler.
+//!
+//! The `nvfp4-gemv` program is a package of its own, `nvfp4-gemv-cli`.
 //!
 // What only a build with the feature documents. Without it, these links lead to what is said of features.
 #![cfg_attr(
@@ -128,15 +130,25 @@
 [`TiledWeights::new`]: #features
 "
 )]
+#![cfg_attr(
+    not(feature = "checkpoint"),
+    doc = "
+[`checkpoint`]: #features
+[`mod@file`]: #features
+"
+)]
+#![cfg_attr(not(feature = "tune"), doc = "\n[`mod@tune`]: #features\n")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod check;
+#[cfg(feature = "checkpoint")]
 pub mod checkpoint;
 #[cfg(feature = "cuda")]
 mod context;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 mod device;
+mod dialect;
 pub mod dispatch;
 mod error;
 #[cfg(feature = "cuda")]
@@ -148,10 +160,12 @@ mod error;
 )]
 #[allow(clippy::undocumented_unsafe_blocks)]
 mod ffi;
+#[cfg(feature = "checkpoint")]
 pub mod file;
 pub mod format;
 mod gemv;
 mod gpu;
+#[cfg(any(feature = "checkpoint", feature = "tune"))]
 mod input;
 pub mod kernel;
 #[cfg(feature = "cuda")]
@@ -165,9 +179,7 @@ mod no_kernels {
     use crate::ffi::*;
     include!(concat!(env!("OUT_DIR"), "/no_kernels.rs"));
 }
-pub mod output;
 pub mod printable;
-pub mod problem;
 pub mod quantize;
 #[cfg(feature = "cuda")]
 mod quantized;
@@ -180,11 +192,13 @@ mod shape;
 mod tensor;
 #[cfg(feature = "cuda")]
 mod tiled_weights;
+#[cfg(feature = "tune")]
 pub mod tune;
 mod types;
 
 #[cfg(feature = "cuda")]
 pub use device::{PreparedGemvOnDevice, gemv_on_device};
+pub use dialect::Dialect;
 pub use dispatch::{Asker, Choice, Evidence, Options, Reason, Target, select};
 pub use error::{Error, Result};
 pub use gemv::{PreparedGemv, gemv};
@@ -205,6 +219,6 @@ pub use tiled_weights::TiledWeights;
 pub use types::{Activation, FloatType, GemvPath, ScaleLayout};
 
 /// The README's examples are tests; one is of a device.
-#[cfg(all(doctest, feature = "cuda"))]
+#[cfg(all(doctest, feature = "cuda", feature = "checkpoint"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -3,7 +3,7 @@
 //! Names of tensors and files come from whoever made them. Printed as they are, an escape character in
 //! one recolours or clears a terminal, a newline makes up a line of a log, and a character that turns the
 //! direction of writing hides what stands after it. This crate's errors, and its program, print such text
-//! in these forms only; whoever prints a [`Tensor::name`](crate::file::Tensor::name) may want to as well.
+//! in these forms only; whoever prints a `file::Tensor::name` may want to as well.
 //!
 //! ```
 //! use nvfp4_gemv::printable;

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use nvfp4_gemv::checkpoint::{Checkpoint, CheckpointError, Dialect};
-use nvfp4_gemv::file::{self, FileError, NewTensor};
+use nvfp4_gemv::file::FileError;
 use nvfp4_gemv::{GlobalScale, Vectors, reference};
+use nvfp4_gemv_cli::file::{self, NewTensor};
 use safetensors::Dtype;
 use tempfile::TempDir;
 

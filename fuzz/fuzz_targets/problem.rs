@@ -5,8 +5,8 @@ use std::hint::black_box;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
-use nvfp4_gemv::problem::Problem;
 use nvfp4_gemv::{Options, Output, ScaleLayout, gemv};
+use nvfp4_gemv_cli::problem::Problem;
 use nvfp4_gemv_fuzz::scratch::Scratch;
 use nvfp4_gemv_fuzz::{mutate, tensors};
 

@@ -29,58 +29,10 @@ use safetensors::Dtype;
 pub use error::CheckpointError;
 pub use open::{Checkpoint, INDEX_FILE};
 
+pub use crate::dialect::Dialect;
+
 use crate::file::{FileError, Tensor};
-use crate::types::named;
 use crate::{GlobalScale, ScaleLayout, Shape, Weights};
-
-named! {
-    /// The tool whose tensor names, and whose idea of a global scale, a layer follows.
-    Dialect {
-        /// NVIDIA ModelOpt: global scales are multipliers.
-        ModelOpt = "modelopt",
-        /// compressed-tensors (llm-compressor, vLLM): global scales are divisors.
-        CompressedTensors = "compressed-tensors",
-    }
-}
-
-impl Dialect {
-    /// What the tensor of the codes is called, after the layer's name and a dot.
-    pub const fn codes(self) -> &'static str {
-        match self {
-            Self::ModelOpt => "weight",
-            Self::CompressedTensors => "weight_packed",
-        }
-    }
-
-    /// What the tensor of the block scales is called.
-    pub const fn scales(self) -> &'static str {
-        "weight_scale"
-    }
-
-    /// What the tensor of the global scale is called.
-    pub const fn global(self) -> &'static str {
-        match self {
-            Self::ModelOpt => "weight_scale_2",
-            Self::CompressedTensors => "weight_global_scale",
-        }
-    }
-
-    /// What the tensor of the activations' global scale is called.
-    pub const fn input_global(self) -> &'static str {
-        match self {
-            Self::ModelOpt => "input_scale",
-            Self::CompressedTensors => "input_global_scale",
-        }
-    }
-
-    /// A global scale as this dialect means it.
-    pub const fn global_scale(self, value: f32) -> GlobalScale {
-        match self {
-            Self::ModelOpt => GlobalScale::Multiplier(value),
-            Self::CompressedTensors => GlobalScale::Divisor(value),
-        }
-    }
-}
 
 /// One NVFP4 layer. Its tensors' types and shapes, its block scales and its global scale have been
 /// checked.

@@ -4,7 +4,7 @@
 //! Each kernel itself says whether it can compute a problem, and why not: [`Kernel::available`](crate::Kernel). What is
 //! known of its time there is an [`Estimate`], which rests on the best [`Evidence`] that there is:
 //!
-//! 1. times of this problem on this device: a file of [`crate::tune`], if the caller gives one;
+//! 1. times of this problem on this device: a file of `tune`, if the caller gives one;
 //! 2. times of this problem on this model of GPU: the tables that come with the crate, [`measured`];
 //! 3. times of the nearest problem in such a table, of a GPU of this generation;
 //! 4. a model, where nobody measured.

@@ -86,11 +86,11 @@ impl<'a> Options<'a> {
         self
     }
 
-    /// With what was measured on this very device, a [`Tuned`](crate::tune::Tuned): for the problems in it, its kernels
+    /// With what was measured on this very device, a `tune::Tuned`: for the problems in it, its kernels
     /// and configurations go before what this crate knows of itself.
     ///
     /// A table of another GPU is [refused](crate::Error::TunedElsewhere). Whether it was made with this driver, version
-    /// and build is what [`Tuned::load`](crate::tune::Tuned::load) checks; of a table that was read without it, nobody
+    /// and build is what `tune::Tuned::load` checks; of a table that was read without it, nobody
     /// does: its configurations are checked all the same before they run, but they may not be the fastest.
     #[must_use]
     pub fn tuned(mut self, table: &'a impl AsRef<Measurements>) -> Self {

@@ -16,7 +16,7 @@ use crate::shape::Shape;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Evidence {
-    /// Times of this problem on this device: a file of [`crate::tune`].
+    /// Times of this problem on this device: a file of `tune`.
     Tuned,
     /// Times of this problem on the same model of GPU, in a built-in table.
     Measured {

@@ -1,8 +1,6 @@
 //! The kernel that loads rows straight into registers and decodes vectors where they are used: it takes every
 //! problem. `csrc/kernels/gemv_direct.cuh`.
 
-use serde::{Deserialize, Serialize};
-
 use super::params::{
     NVFP4_BLOCK, NVFP4_DIRECT_MAX_WARPS, NVFP4_DIRECT_ROWS, NVFP4_DIRECT_ROWS_OF_MANY,
     NVFP4_PASS_VECTORS, NVFP4_WARP,
@@ -15,8 +13,12 @@ use crate::shape::Shape;
 use crate::types::Activation;
 
 /// The configuration of the direct kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "tune",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(deny_unknown_fields)
+)]
 pub struct DirectConfig {
     /// Blocks of 16 codes that a lane loads at once: 2 (16 bytes), or 1 (8 bytes).
     pub blocks_per_load: u32,

@@ -1,8 +1,6 @@
 //! The kernel that keeps NVFP4 vectors decoded in shared memory, and loads rows straight into registers:
 //! `csrc/kernels/gemv_dot.cuh`.
 
-use serde::{Deserialize, Serialize};
-
 use super::params::{
     NVFP4_BLOCK, NVFP4_DOT_MAX_WARPS, NVFP4_DOT_MAX_WARPS_OF_MANY, NVFP4_DOT_ROWS,
     NVFP4_DOT_WIDE_BLOCKS, NVFP4_DOT_WIDE_SPAN_BLOCKS, NVFP4_DOT_WIDE_X_BYTES,
@@ -17,8 +15,12 @@ use crate::shape::Shape;
 use crate::types::Activation;
 
 /// The configuration of the dot kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "tune",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(deny_unknown_fields)
+)]
 pub struct DotConfig {
     /// Blocks of 16 codes that a lane loads at once: 2 (16 bytes), 1 (8 bytes), or, on Blackwell, 4 (32 bytes). With
     /// one and two, vectors are integers and products are dp4a. With four they are f16, as exact as integers.

@@ -1,7 +1,5 @@
 //! The kernel whose rows come in bulk copies, into a ring in shared memory: `csrc/kernels/gemv_ring.cuh`.
 
-use serde::{Deserialize, Serialize};
-
 use super::params::{
     NVFP4_ATOM_ROWS, NVFP4_RING_BAR_BYTES, NVFP4_RING_CHUNK_BYTES, NVFP4_RING_MAX_PRODUCERS,
     NVFP4_RING_MAX_WARPS, NVFP4_RING_SCALE_BYTES, NVFP4_RING_SCALE_SLOTS, NVFP4_RING_UNIT_ROWS,
@@ -18,8 +16,12 @@ use crate::types::Activation;
 
 /// The configuration of the ring kernel. A CTA takes its rows four at a time: a unit. As many warps as a row
 /// takes are a group, and groups take units in turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "tune",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(deny_unknown_fields)
+)]
 pub struct RingConfig {
     /// Chunks of 32 elements that a thread has of a row: 1 or 2.
     pub chunks: u32,

@@ -1,7 +1,5 @@
 //! The kernel whose warps stream rows through queues of their own in shared memory: `csrc/kernels/gemv_stream.cuh`.
 
-use serde::{Deserialize, Serialize};
-
 use super::params::{
     NVFP4_ATOM_ROWS, NVFP4_BLOCK, NVFP4_STREAM_BF16_COLUMNS, NVFP4_STREAM_FLOAT_BYTES,
     NVFP4_STREAM_INTEGER_BYTES, NVFP4_STREAM_MAX_WARPS, NVFP4_STREAM_MAX_WARPS_OF_MANY,
@@ -19,8 +17,12 @@ use crate::types::Activation;
 
 /// The configuration of the stream kernel. A CTA's rows, in tiles of 16, are steps of 256 elements of K; each warp
 /// takes as many of them as the others, one after the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "tune",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(deny_unknown_fields)
+)]
 pub struct StreamConfig {
     /// Warps of a CTA: 1 to 16, or to 12 with more than two vectors in a pass.
     pub warps: u32,

@@ -1,8 +1,6 @@
 //! The kernel that multiplies on Blackwell's block-scaled tensor cores: `csrc/kernels/gemv_tcgen05.cuh`. Verified in
 //! simulation, not yet on hardware.
 
-use serde::{Deserialize, Serialize};
-
 use super::params::{
     NVFP4_ATOM_LINES, NVFP4_TCGEN05_N, NVFP4_TCGEN05_STAGE_BYTES, NVFP4_TCGEN05_STAGE_COLUMNS,
     NVFP4_TCGEN05_SUM_COLUMNS, NVFP4_TCGEN05_THREADS, NVFP4_TILE_ATOM_ELEMENTS, NVFP4_WARP,
@@ -12,8 +10,12 @@ use super::{Job, MainLoop, Products};
 use crate::refusal::Refusal;
 
 /// The configuration of the tcgen05 kernel. A cluster of CTAs computes a tile of 128 rows and up to 16 vectors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "tune",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(deny_unknown_fields)
+)]
 pub struct Tcgen05Config {
     /// K steps of 256 elements that a CTA has in flight: 2 to 12.
     pub stages: u32,

@@ -5,8 +5,6 @@
 //! kernel needs a GPU that nobody has run it on. It is seldom the fastest kernel, in 1 of 32 problems measured on an
 //! H200, and is ranked with the others nevertheless.
 
-use serde::{Deserialize, Serialize};
-
 use super::params::{
     NVFP4_TILE_STEP_ELEMENTS, NVFP4_TMA_GROUP_WARPS, NVFP4_TMA_GROUPS, NVFP4_TMA_STAGE_BYTES,
     NVFP4_TMA_THREADS, NVFP4_TMA_VECTORS, NVFP4_WARP,
@@ -17,8 +15,12 @@ use crate::refusal::Refusal;
 
 /// The configuration of the tma kernel. A cluster of CTAs computes a tile of 128 rows; two groups of a CTA's warps
 /// take its K steps of 256 elements in turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "tune",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(deny_unknown_fields)
+)]
 pub struct TmaConfig {
     /// K steps that a CTA has in flight: an even number, 2 to 12.
     pub stages: u32,

@@ -27,7 +27,7 @@
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-use crate::checkpoint::Dialect;
+use crate::dialect::Dialect;
 use crate::format::{e2m1, e4m3};
 use crate::{BLOCK, GlobalScale, ScaleLayout, Shape, Vectors, Weights, check};
 
@@ -117,7 +117,7 @@ impl Quantized {
 /// that is [not usable](crate::Error::GlobalScale), NaN or infinity among the values.
 ///
 /// ```
-/// use nvfp4_gemv::{checkpoint::Dialect, quantize::quantize, format::e4m3};
+/// use nvfp4_gemv::{Dialect, quantize::quantize, format::e4m3};
 /// let row = [6.0f32, 3.0, -1.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
 /// let q = quantize(&row, 1, 16, Dialect::ModelOpt, None)?;
 /// assert_eq!(e4m3::decode(q.scales[0]), 448.0); // the largest block uses the whole range

@@ -1,7 +1,7 @@
 //! Vectors, each with a global scale of its own.
 
 use super::{Element, QuantizeError, amax, block_scale, checked, finite_amax, global_scale};
-use crate::checkpoint::Dialect;
+use crate::dialect::Dialect;
 use crate::{GlobalScale, Nvfp4Vectors, ScaleLayout, Shape, VectorScale, Vectors, check};
 
 /// Quantised vectors `[rows][K]` in host memory, each with its own global scale. Those in a

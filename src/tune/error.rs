@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use crate::file::FileError;
 use crate::printable;
 
 /// Why, and what to do.
@@ -18,9 +17,26 @@ pub enum TuneError {
         source: std::io::Error,
     },
 
-    /// The path leads to no file, or to one that is too large.
-    #[error(transparent)]
-    File(FileError),
+    /// The path leads to something else than a file: a pipe, a device, a directory.
+    #[error("{}: not a regular file but {found}", printable::path(path))]
+    NotRegular {
+        /// The path.
+        path: PathBuf,
+        /// What it is.
+        found: &'static str,
+    },
+
+    /// The file has more bytes than any table of tuned configurations. Nothing of it was used.
+    #[error(
+        "{}: larger than {most} bytes, which no such file is",
+        printable::path(path)
+    )]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The most bytes.
+        most: u64,
+    },
 
     /// The file is no table of tuned configurations, or one of another format.
     #[error(

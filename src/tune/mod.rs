@@ -37,6 +37,7 @@ mod buffers;
 #[cfg(feature = "cuda")]
 mod device;
 mod error;
+mod replace;
 mod search;
 mod store;
 
@@ -83,7 +84,7 @@ impl Tuned {
     /// # Errors
     /// [`TuneError::Corrupt`] for what is no such file, [`TuneError::Foreign`] for another GPU's,
     /// [`TuneError::Stale`] for one of another driver or version, [`TuneError::Io`],
-    /// [`TuneError::File`].
+    /// [`TuneError::NotRegular`], [`TuneError::TooLarge`].
     pub fn load(path: impl AsRef<Path>, machine: &Machine) -> Result<Self, TuneError> {
         let table = store::load(path.as_ref(), machine)?;
         Ok(Self {
@@ -95,7 +96,7 @@ impl Tuned {
     /// Reads a file of any machine: to look at it or to plan for that machine, not to compute with it here.
     ///
     /// # Errors
-    /// [`TuneError::Corrupt`], [`TuneError::Io`], [`TuneError::File`].
+    /// [`TuneError::Corrupt`], [`TuneError::Io`], [`TuneError::NotRegular`], [`TuneError::TooLarge`].
     pub fn read_of_any(path: impl AsRef<Path>) -> Result<Self, TuneError> {
         let table = store::read(path.as_ref())?;
         Ok(Self {
@@ -170,7 +171,7 @@ impl Tuned {
     /// [`TuneError::Io`], and [`TuneError::Invalid`] for an entry that [`load`](Self::load) would refuse.
     pub fn replace(&mut self, path: impl AsRef<Path>) -> Result<(), TuneError> {
         self.check()?;
-        store::replace(path.as_ref(), &self.table)?;
+        store::overwrite(path.as_ref(), &self.table)?;
         self.new.clear();
         Ok(())
     }

@@ -1,14 +1,12 @@
 //! Files of tuned configurations: read with suspicion, written whole or not at all.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use super::TuneError;
+use super::{TuneError, replace};
 use crate::dispatch::measured::{GpuModel, Machine, Measurements};
-use crate::file::FileError;
 use crate::input::{self, InputError};
-use crate::output::Destination;
 
 /// More than any file of tuned configurations has.
 const MOST_BYTES: u64 = 64 << 20;
@@ -55,7 +53,14 @@ pub(super) fn read(path: &Path) -> Result<Measurements, TuneError> {
             path: path.into(),
             source,
         },
-        other => TuneError::File(FileError::of_input(path, other)),
+        InputError::NotRegular(found) => TuneError::NotRegular {
+            path: path.into(),
+            found,
+        },
+        InputError::TooLarge { most } => TuneError::TooLarge {
+            path: path.into(),
+            most,
+        },
     })?;
     let text = String::from_utf8(bytes).map_err(|_| corrupt("it is not text".into()))?;
     Measurements::from_json(&text).map_err(corrupt)
@@ -73,7 +78,7 @@ fn describe(gpu: &GpuModel) -> String {
 pub(super) fn check_writable(path: &Path) -> Result<(), TuneError> {
     let io = io_at(path);
     // Refuses what is no file, before it is opened.
-    output(path).replace(true).check().map_err(&io)?;
+    replace::check(path).map_err(&io)?;
     match open(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(io(error)),
         _ => Ok(()),
@@ -81,8 +86,8 @@ pub(super) fn check_writable(path: &Path) -> Result<(), TuneError> {
 }
 
 /// Writes a file, whatever is there already.
-pub(super) fn replace(path: &Path, table: &Measurements) -> Result<(), TuneError> {
-    publish(&output(path).replace(true), table).map_err(io_at(path))
+pub(super) fn overwrite(path: &Path, table: &Measurements) -> Result<(), TuneError> {
+    replace::write(path, &table.to_json(), true).map_err(io_at(path))
 }
 
 /// Writes what `merge` makes of a file: of what it holds now, or of `None` where there is no file. Other
@@ -100,7 +105,7 @@ pub(super) fn update(
     const MOST_TRIES: usize = 1000;
     let io = io_at(path);
     // Refuses what is no file, before it is opened.
-    output(path).replace(true).check().map_err(&io)?;
+    replace::check(path).map_err(&io)?;
     for _ in 0..MOST_TRIES {
         let locked = match lock(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => None,
@@ -113,7 +118,7 @@ pub(super) fn update(
             None => None,
         };
         let merged = merge(now);
-        match publish(&output(path).replace(locked.is_some()), &merged) {
+        match replace::write(path, &merged.to_json(), locked.is_some()) {
             Ok(()) => return Ok(merged),
             Err(error) if locked.is_none() && error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => return Err(io(error)),
@@ -164,17 +169,6 @@ fn is_still_at(file: &File, path: &Path) -> io::Result<bool> {
 #[cfg(not(unix))]
 fn is_still_at(_: &File, _: &Path) -> io::Result<bool> {
     Ok(true)
-}
-
-/// The file is read back, so it is no pipe and no device.
-fn output(path: &Path) -> Destination {
-    Destination::new(path).files_only()
-}
-
-fn publish(output: &Destination, table: &Measurements) -> io::Result<()> {
-    let mut file = output.create()?;
-    file.write_all(table.to_json().as_bytes())?;
-    file.publish()
 }
 
 fn io_at(path: &Path) -> impl Fn(io::Error) -> TuneError {

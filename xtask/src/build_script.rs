@@ -97,15 +97,29 @@ mod tests {
         let missing = nvcc::NotFound::default();
         let to = |reader| no_nvcc(&missing, reader, "0.1", no_kernels::VARIABLE);
         let dependent = to(Reader::Dependent);
-        let dependency = "nvfp4-gemv = { version = \"0.1\", default-features = false }";
-        contains(&dependent, &[dependency]);
         assert!(!dependent.contains("xtask") && !dependent.contains("--no-default-features"));
         let repository = to(Reader::Repository);
-        contains(&repository, &["`cargo xtask toolchain`"]);
-        for advice in [dependent, repository] {
-            let parts = ["12.9 or newer", "CUDA_HOME", "pip install"];
-            contains(&advice, &parts);
-            contains(&advice, &["NVFP4_GEMV_NO_KERNELS=1"]);
+        for (advice, cpu, compiler) in [
+            (
+                dependent,
+                "nvfp4-gemv = { version = \"0.1\", default-features = false,",
+                "pip install",
+            ),
+            (
+                repository,
+                "cargo build --no-default-features",
+                "cargo xtask toolchain",
+            ),
+        ] {
+            // A line each, the first two after what is wrong.
+            let lines: Vec<&str> = advice.lines().collect();
+            assert!(lines[1].starts_with("  CPU only: "), "{advice}");
+            contains(lines[1], &[cpu]);
+            assert!(lines[2].starts_with("  compiler: "), "{advice}");
+            contains(lines[2], &[compiler]);
+            let rest = lines[3..].join("\n");
+            let parts = ["12.9 or newer", "CUDA_HOME", "NVFP4_GEMV_NO_KERNELS=1"];
+            contains(&rest, &parts);
         }
     }
 

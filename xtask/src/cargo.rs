@@ -12,6 +12,9 @@ use crate::process;
 use crate::toolchain::Toolchain;
 use crate::workspace::Workspace;
 
+/// What cargo calls the `nvfp4-gemv` program.
+pub(crate) const PROGRAM: [&str; 4] = ["--package", "nvfp4-gemv-cli", "--bin", "nvfp4-gemv"];
+
 #[derive(Clone, Debug)]
 pub(crate) struct Cargo {
     manifest: PathBuf,
@@ -89,7 +92,8 @@ impl Cargo {
 
     /// Builds the library and returns the OUT_DIR of its build script, as cargo reports it.
     pub(crate) fn out_dir(&self, build_arguments: &[&str]) -> Result<PathBuf> {
-        let (messages, line) = self.build(&[&["--lib"], build_arguments].concat())?;
+        let (messages, line) =
+            self.build(&[&["--package", "nvfp4-gemv", "--lib"], build_arguments].concat())?;
         let manifest = self.manifest.parent().unwrap_or(Path::new(""));
         match find_out_dir(&messages, manifest) {
             Some(out_dir) => Ok(out_dir),
@@ -104,6 +108,11 @@ impl Cargo {
     pub(crate) fn executable(&self, build_arguments: &[&str]) -> Result<PathBuf> {
         let (messages, line) = self.build(build_arguments)?;
         find_executable(&messages).with_context(|| format!("cargo reported no program (`{line}`)"))
+    }
+
+    /// Builds the `nvfp4-gemv` program and returns its file.
+    pub(crate) fn program(&self, build_arguments: &[&str]) -> Result<PathBuf> {
+        self.executable(&[&PROGRAM[..], build_arguments].concat())
     }
 
     /// Builds, and returns cargo's messages and what was called.

@@ -9,6 +9,7 @@ mod fuzz;
 mod nightly;
 mod process;
 mod sass;
+mod tables;
 #[cfg(test)]
 mod testing;
 mod toolchain;
@@ -21,7 +22,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
-use crate::cargo::Cargo;
+use crate::cargo::{Cargo, PROGRAM};
 use crate::workspace::Workspace;
 
 /// Development tasks of nvfp4-gemv.
@@ -71,6 +72,8 @@ enum Task {
     ///
     /// Installs libclang under `target/toolchain` for it.
     Bindings,
+    /// Regenerate src/dispatch/measured/h200.rs from the table of measurements beside it, h200.json
+    Tables,
     /// Check the machine code of the kernels against xtask/sass-budget.toml, and estimate its speed
     ///
     /// Builds the library, disassembles its objects, and checks that every architecture is there,
@@ -155,7 +158,8 @@ fn perform(task: Task) -> Result<()> {
         Task::Run(passed) => {
             let toolchain = toolchain::ensure(&workspace)?;
             let cargo = Cargo::new(&workspace).with_toolchain(&toolchain);
-            let mut command = cargo.command(["run", "--release", "--bin", "nvfp4-gemv", "--"]);
+            let mut command =
+                cargo.command([&["run", "--release"], &PROGRAM[..], &["--"]].concat());
             if passed.args.is_empty() {
                 // The paths of the default are relative to the repository.
                 command.current_dir(workspace.root()).args(DEFAULT_RUN);
@@ -177,6 +181,7 @@ fn perform(task: Task) -> Result<()> {
         Task::Check(args) => checks::command(&workspace, &args),
         Task::Fuzz(args) => fuzz::command(&workspace, &args),
         Task::Bindings => checks::bindings::regenerate(&workspace),
+        Task::Tables => tables::command(&workspace),
         Task::Sass(args) => sass::command(&workspace, &args),
         Task::Bench(args) => bench::command(&workspace, &args),
         Task::Nightly(args) => nightly::command(&workspace, &args),

@@ -1,15 +1,16 @@
 //! Times on devices: what was measured, for which operands, and the tables that this crate comes with.
 //!
-//! A table is JSON, the same for built-in tables (beside this file) and for files that `nvfp4-gemv tune`
-//! writes: [`crate::tune`]. To refill a built-in one, run on that GPU, with a build of what is measured,
-//! `nvfp4-gemv tune --suite --chained --seconds 1.5 --replace --out h200.json`, put the file here, and commit it.
+//! A table is JSON (feature `tune`), the same for built-in tables (beside this file) and for files that `nvfp4-gemv tune`
+//! writes: `tune`. To refill a built-in one, run on that GPU, with a build of what is measured,
+//! `nvfp4-gemv tune --suite --chained --seconds 1.5 --replace --out h200.json`, put the file here, run
+//! `cargo xtask tables`, which makes Rust of it, and commit both.
 
+#[rustfmt::skip] // generated, a line a problem
+mod h200;
 mod wire;
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
-
-use serde::{Deserialize, Serialize};
 
 use crate::gpu::Gpu;
 use crate::kernel::{Config, Kernel};
@@ -17,8 +18,12 @@ use crate::operands::{Alignment, Operands};
 use crate::shape::Shape;
 
 /// A model of GPU.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "tune",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(deny_unknown_fields)
+)]
 pub struct GpuModel {
     /// The product name, as the driver says it.
     pub name: String,
@@ -51,8 +56,12 @@ pub struct Machine {
 }
 
 /// The best time of a kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(
+    feature = "tune",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(deny_unknown_fields)
+)]
 pub struct Timed {
     /// The config, which says which kernel.
     pub config: Config,
@@ -70,8 +79,12 @@ impl Timed {
 }
 
 /// The best of a kernel in launches that follow each other with programmatic dependent launch, as layers of a model can.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(
+    feature = "tune",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(deny_unknown_fields)
+)]
 pub struct Chained {
     /// The config, of the same kernel.
     pub config: Config,
@@ -257,6 +270,7 @@ impl Measurements {
     ///
     /// # Errors
     /// What is wrong with it, as part of a sentence.
+    #[cfg(feature = "tune")]
     pub fn from_json(text: &str) -> Result<Self, String> {
         wire::parse(text)
     }
@@ -266,11 +280,13 @@ impl Measurements {
     ///
     /// # Errors
     /// What is wrong, as part of a sentence.
+    #[cfg(feature = "tune")]
     pub(crate) fn check(&self) -> Result<(), String> {
         wire::check(self)
     }
 
     /// Writes a table.
+    #[cfg(feature = "tune")]
     pub fn to_json(&self) -> String {
         wire::write(self)
     }
@@ -284,11 +300,9 @@ impl AsRef<Self> for Measurements {
 
 /// The tables that this crate comes with, one a model of GPU.
 pub fn builtin() -> &'static [Measurements] {
-    const FILES: [&str; 1] = [include_str!("h200.json")];
-    static TABLES: OnceLock<Vec<Measurements>> = OnceLock::new();
+    static TABLES: OnceLock<[Measurements; 1]> = OnceLock::new();
     TABLES.get_or_init(|| {
-        let parse = |text: &&str| wire::parse(text).expect("a test reads every built-in table");
-        FILES.iter().map(parse).collect()
+        [h200::file()].map(|file| wire::read(file).expect("a test reads every built-in table"))
     })
 }
 
@@ -306,6 +320,7 @@ mod tests {
     }
 
     /// Tables of files that others made may have as many entries as fit. Counted, not timed.
+    #[cfg(feature = "tune")]
     #[test]
     fn reading_and_looking_up_take_as_many_steps_as_there_are_entries() {
         let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);

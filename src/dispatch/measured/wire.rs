@@ -1,6 +1,6 @@
-//! The JSON of a table of measurements, version 3.
+//! What a file of measurements says, version 3: JSON, or, of a built-in table, the same as a Rust value.
 
-use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 use super::{Entry, GpuModel, Machine, Measurements, Timed};
 use crate::operands::{Alignment, Operands};
@@ -10,47 +10,64 @@ use crate::types::{Activation, ScaleLayout};
 /// The format of this version. Another one is refused.
 pub(super) const FORMAT: &str = "nvfp4-gemv/tuned/3";
 
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    format: String,
-    gpu: GpuModel,
-    driver: String,
-    crate_version: String,
-    kernels: String,
-    from: String,
-    entries: Vec<WireEntry>,
+#[cfg_attr(
+    feature = "tune",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(deny_unknown_fields)
+)]
+pub(super) struct File {
+    pub(super) format: String,
+    pub(super) gpu: GpuModel,
+    pub(super) driver: String,
+    pub(super) crate_version: String,
+    pub(super) kernels: String,
+    pub(super) from: String,
+    pub(super) entries: Cow<'static, [WireEntry]>,
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WireEntry {
-    m: usize,
-    k: usize,
-    l: usize,
-    n: usize,
-    activation: String,
-    weight_layout: String,
-    vector_layout: String,
-    aligned: bool,
-    ceiling_seconds: f64,
-    kernels: Vec<Timed>,
+#[derive(Clone)]
+#[cfg_attr(
+    feature = "tune",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(deny_unknown_fields)
+)]
+pub(super) struct WireEntry {
+    pub(super) m: usize,
+    pub(super) k: usize,
+    pub(super) l: usize,
+    pub(super) n: usize,
+    pub(super) activation: Cow<'static, str>,
+    pub(super) weight_layout: Cow<'static, str>,
+    pub(super) vector_layout: Cow<'static, str>,
+    pub(super) aligned: bool,
+    pub(super) ceiling_seconds: f64,
+    pub(super) kernels: Cow<'static, [Timed]>,
 }
 
+#[cfg(feature = "tune")]
 pub(super) fn parse(text: &str) -> Result<Measurements, String> {
     // The format first: another version may have other fields.
-    #[derive(Deserialize)]
+    #[derive(serde::Deserialize)]
     struct Head {
         format: String,
     }
     let head: Head = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    if head.format != FORMAT {
-        return Err(format!(
-            "its format is {:?}, this version reads {FORMAT:?}",
-            head.format
-        ));
+    check_format(&head.format)?;
+    read(serde_json::from_str(text).map_err(|error| error.to_string())?)
+}
+
+fn check_format(format: &str) -> Result<(), String> {
+    match format == FORMAT {
+        true => Ok(()),
+        false => Err(format!(
+            "its format is {format:?}, this version reads {FORMAT:?}"
+        )),
     }
-    let file: File = serde_json::from_str(text).map_err(|error| error.to_string())?;
+}
+
+/// The table that a file says, if its format is this one and every entry is sound.
+pub(super) fn read(file: File) -> Result<Measurements, String> {
+    check_format(&file.format)?;
     let machine = Machine {
         gpu: file.gpu,
         driver: file.driver,
@@ -58,7 +75,7 @@ pub(super) fn parse(text: &str) -> Result<Measurements, String> {
         kernels: file.kernels,
     };
     let mut table = Measurements::new(machine, file.from);
-    for (i, entry) in file.entries.into_iter().enumerate() {
+    for (i, entry) in file.entries.iter().enumerate() {
         let entry = read_entry(entry).map_err(|why| format!("entry {i}: {why}"))?;
         if table.find(&entry.shape, &entry.operands).is_some() {
             return Err(format!("entry {i}: {} is there twice", entry.shape));
@@ -68,13 +85,13 @@ pub(super) fn parse(text: &str) -> Result<Measurements, String> {
     Ok(table)
 }
 
-fn read_entry(wire: WireEntry) -> Result<Entry, String> {
+fn read_entry(wire: &WireEntry) -> Result<Entry, String> {
     let shape = Shape::new(wire.m, wire.n, wire.k, wire.l).map_err(|error| error.to_string())?;
     let seconds = |what: &str, value: f64| match value.is_finite() && value > 0.0 {
         true => Ok(value),
         false => Err(format!("{what} of {value} seconds")),
     };
-    let mut kernels = wire.kernels;
+    let mut kernels = wire.kernels.to_vec();
     for (i, timed) in kernels.iter().enumerate() {
         let kernel = timed.kernel();
         if kernels[..i].iter().any(|other| other.kernel() == kernel) {
@@ -119,13 +136,15 @@ fn none_of<T: ToString>(name: &str, all: &[T]) -> String {
 }
 
 /// Whether every entry would be read again, by the reader's own rules.
+#[cfg(feature = "tune")]
 pub(super) fn check(table: &Measurements) -> Result<(), String> {
     table.entries.iter().enumerate().try_for_each(|(i, entry)| {
-        let read = read_entry(wire_entry(entry)).map(drop);
+        let read = read_entry(&wire_entry(entry)).map(drop);
         read.map_err(|why| format!("entry {i}, {}: {why}", entry.shape))
     })
 }
 
+#[cfg(feature = "tune")]
 fn wire_entry(entry: &Entry) -> WireEntry {
     WireEntry {
         m: entry.shape.m(),
@@ -137,10 +156,11 @@ fn wire_entry(entry: &Entry) -> WireEntry {
         vector_layout: entry.operands.vector_layout.name().into(),
         aligned: entry.operands.alignment.is_16(),
         ceiling_seconds: entry.ceiling_seconds,
-        kernels: entry.kernels.clone(),
+        kernels: entry.kernels.clone().into(),
     }
 }
 
+#[cfg(feature = "tune")]
 pub(super) fn write(table: &Measurements) -> String {
     let file = File {
         format: FORMAT.into(),

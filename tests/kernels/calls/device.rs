@@ -5,12 +5,12 @@ use std::cell::Cell;
 
 use cudarc::driver::{CudaContext, CudaSlice};
 use half::f16;
-use nvfp4_gemv::problem::Problem;
 use nvfp4_gemv::{
     Activation, DenseVectors, Error, GemvPath, GlobalScale, Kernel, Operands, Options, Output,
     PreparedGemvOnDevice, Refusal, Result, ScaleLayout, Shape, Strides, Vectors, Weights,
     gemv_on_device,
 };
+use nvfp4_gemv_cli::problem::Problem;
 
 use crate::support::device::{Uploaded, into};
 use crate::support::gpu::{Gpu, alone};

@@ -3,11 +3,11 @@
 
 use nvfp4_gemv::dispatch::measured::{Chained, Entry, GpuModel, Machine, Measurements, Timed};
 use nvfp4_gemv::kernel::{DirectConfig, DotConfig, Job, RingConfig};
-use nvfp4_gemv::problem::Problem;
 use nvfp4_gemv::{
     Activation, Config, Error, GemvPath, Gpu, Kernel, Operands, Options, Refusal, ScaleLayout,
     Shape, Target, select,
 };
+use nvfp4_gemv_cli::problem::Problem;
 
 use crate::support::refuse::IMAGES;
 

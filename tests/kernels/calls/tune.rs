@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use nvfp4_gemv::problem::Problem;
 use nvfp4_gemv::tune::{Limits, TuneError, Tuned, Tuner};
 use nvfp4_gemv::{
     Activation, Error, GemvPath, Operands, Options, PreparedGemvOnDevice, ScaleLayout, Shape,
     gemv_on_device,
 };
+use nvfp4_gemv_cli::problem::Problem;
 
 use crate::support::device::{Uploaded, into};
 use crate::support::gpu::{Gpu, alone};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use nvfp4_gemv::format::{e2m1, e4m3};
 use nvfp4_gemv::kernel::DotConfig;
 use nvfp4_gemv::kernel::params::nvfp4_direct_params as Params;
-use nvfp4_gemv::problem::Problem;
 use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
+use nvfp4_gemv_cli::problem::Problem;
 use ptx_sim::{Policy, Timing};
 
 use crate::direct::sim::{LARGE, demand_all, demand_sampled, harmless, runs, shared_memory};

@@ -5,7 +5,6 @@ use std::fmt::Debug;
 use cudarc::driver::{CudaSlice, DeviceRepr, ValidAsZeroBits};
 use half::{bf16, f16};
 use nvfp4_gemv::kernel::quantize::{Global, Quantize};
-use nvfp4_gemv::problem::Problem;
 use nvfp4_gemv::quantize::{QuantizedRows, quantize_vectors_or_nan};
 use nvfp4_gemv::raw;
 use nvfp4_gemv::{
@@ -13,6 +12,7 @@ use nvfp4_gemv::{
     ScaleLayout, Shape, Strides, TiledWeights, VectorScale, Vectors, Weights, convert_scales,
     gemv_on_device, reference,
 };
+use nvfp4_gemv_cli::problem::Problem;
 
 use crate::support::gpu::Gpu;
 use crate::support::quantize_data::{Kind, Source, vectors};

@@ -8,13 +8,13 @@ use half::bf16;
 use libtest_mimic::Trial;
 use nvfp4_gemv::kernel::quantize::{Global, Quantize};
 use nvfp4_gemv::kernel::{Config, Job, Kernel};
-use nvfp4_gemv::problem::{
-    CONTEST_BENCHMARKS, CONTEST_TESTS, EdgeCase, Problem, contest_tolerance,
-};
 use nvfp4_gemv::quantize::quantize_vectors;
 use nvfp4_gemv::raw;
 use nvfp4_gemv::reference::{error_bound, gemv};
 use nvfp4_gemv::{Activation, FloatType, Options, Refusal, ScaleLayout, Shape, Strides};
+use nvfp4_gemv_cli::problem::{
+    CONTEST_BENCHMARKS, CONTEST_TESTS, EdgeCase, Problem, contest_tolerance,
+};
 
 use super::device::Uploaded;
 use super::fields;
@@ -325,7 +325,7 @@ fn more_than_four_gigabytes(gpu: &Gpu, subject: &Subject) {
 }
 
 fn edge_cases(gpu: &Gpu, subject: &Subject) {
-    for edge in EdgeCase::ALL {
+    for &edge in EdgeCase::all() {
         for shape in shapes(&[(130, 1, 4096, 1), (128, 1, 256, 2), (33, 3, 288, 2)]) {
             let problem = Problem::edge_case(shape, edge, 7);
             let case = Case::new(shape, Data::FullRange, ScaleLayout::Linear, 7);

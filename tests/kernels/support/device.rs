@@ -1,12 +1,12 @@
 //! A problem in device memory for the safe calls: cudarc's buffers and views of them.
 
 use cudarc::driver::CudaSlice;
-use nvfp4_gemv::problem::Problem;
 use nvfp4_gemv::raw::Call;
 use nvfp4_gemv::{
     Device, FloatType, GlobalScale, Nvfp4Vectors, Output, RawOutput, RawVectors, RawWeights,
     ScaleLayout, Shape, Strides, VectorScale, Vectors, Weights,
 };
+use nvfp4_gemv_cli::problem::Problem;
 
 use super::gpu::Gpu;
 

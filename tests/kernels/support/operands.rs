@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use nvfp4_gemv::kernel::Call;
-use nvfp4_gemv::problem::Problem;
 use nvfp4_gemv::reference::{self, Reference, error_bound};
 use nvfp4_gemv::{
     Activation, FloatType, GlobalScale, RawOutput, RawVectors, RawWeights, ScaleLayout, Shape,
     Strides, Vectors,
 };
+use nvfp4_gemv_cli::problem::Problem;
 
 /// What kind of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use nvfp4_gemv::kernel::Config;
 use nvfp4_gemv::kernel::params::nvfp4_tile_params as Params;
-use nvfp4_gemv::problem::{CONTEST_TESTS, Problem};
 use nvfp4_gemv::{FloatType, ScaleLayout, Shape};
+use nvfp4_gemv_cli::problem::{CONTEST_TESTS, Problem};
 use ptx_sim::mutate::{self, Mutant};
 use ptx_sim::trace::Kind;
 use ptx_sim::{Options, Policy, Program, SimError, Timing, Trace, Uninitialised};

@@ -1,18 +1,18 @@
 //! `cargo xtask bench`: measures, and draws what was measured.
 
-#[path = "../../../src/bin/nvfp4-gemv/bench/alternate.rs"]
+#[path = "../../../cli/src/bench/alternate.rs"]
 pub(crate) mod alternate;
 mod bars;
 mod crossing;
 mod curves;
-#[path = "../../../src/bin/nvfp4-gemv/bench/document.rs"]
+#[path = "../../../cli/src/bench/document.rs"]
 pub(crate) mod document;
 mod markdown;
 pub(crate) mod page;
 pub(crate) mod program;
-#[path = "../../../src/bin/nvfp4-gemv/bench/protocol.rs"]
+#[path = "../../../cli/src/bench/protocol.rs"]
 pub(crate) mod protocol;
-#[path = "../../../src/bin/nvfp4-gemv/bench/statistics.rs"]
+#[path = "../../../cli/src/bench/statistics.rs"]
 pub(crate) mod statistics;
 mod summary;
 pub(crate) mod svg;

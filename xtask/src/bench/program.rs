@@ -39,7 +39,7 @@ impl Program {
         let toolchain = toolchain::ensure(workspace)?;
         let cargo = Cargo::new(workspace).with_toolchain(&toolchain);
         Ok(Self {
-            file: cargo.executable(&["--release", "--bin", "nvfp4-gemv"])?,
+            file: cargo.program(&["--release"])?,
             commit: args.commit.clone().or_else(|| commit(workspace.root())),
         })
     }

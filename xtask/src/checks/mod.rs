@@ -34,7 +34,7 @@ pub(crate) struct CheckArgs {
 enum Check {
     /// cargo fmt --check
     Fmt,
-    /// clippy without a warning: all targets of the workspace, and the crate with fewer features
+    /// clippy without a warning: all targets of the workspace, and library and program with fewer features
     Clippy,
     /// Documentation without a warning, also without features
     Doc,
@@ -42,9 +42,10 @@ enum Check {
     DocsRs,
     /// The examples compile and run; where there is no GPU, those that need one say so
     Examples,
-    /// The CPU-only crate builds where there is neither nvcc nor a C or C++ compiler
+    /// Library and program without CUDA build where there is neither nvcc nor a C or C++ compiler, and a build with
+    /// CUDA says so first
     NoCompiler,
-    /// The published package: small, and its library, program, tests and benches compile from it alone
+    /// The published packages: small, and library, tests, benches and program compile from them alone
     Package,
     /// .github/workflows: actions by commit, --locked, least permissions, no credentials left behind
     Workflows,
@@ -132,24 +133,19 @@ fn library(cargo: &Cargo) -> Result<Value> {
 }
 
 fn clippy(context: &Context<'_>) -> Result<()> {
-    let selections: [&[&str]; 3] = [
-        &["--workspace"],
-        &["--package", "nvfp4-gemv", "--no-default-features"],
-        &[
-            "--package",
-            "nvfp4-gemv",
-            "--no-default-features",
-            "--features",
-            "cli",
-        ],
-    ];
-    for selection in selections {
-        let ends: [&[&str]; 3] = [
-            &["clippy", "--all-targets"],
-            selection,
-            &["--", "-D", "warnings"],
-        ];
-        context.cargo.run(ends.concat())?;
+    let clippy = |arguments: &[&str]| {
+        let deny = ["--", "-D", "warnings"];
+        context
+            .cargo
+            .run([&["clippy"], arguments, &deny[..]].concat())
+    };
+    clippy(&["--all-targets", "--workspace"])?;
+    let without = |package| ["--no-default-features", "--package", package];
+    clippy(&[&["--all-targets"], &without("nvfp4-gemv-cli")[..]].concat())?;
+    // Not the tests: those of the repository bring features that they need. `package` checks what is published.
+    for features in ["", "cuda", "checkpoint", "tune"] {
+        let only = ["--lib", "--features", features];
+        clippy(&[&without("nvfp4-gemv")[..], &only].concat())?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `cargo build --no-default-features` needs neither nvcc nor a C or C++ compiler.
+//! `cargo build --no-default-features` needs neither nvcc nor a C or C++ compiler, and a build that needs nvcc says so.
 //!
 //! Rust itself links through `cc`, so a machine with no `cc` at all builds no Rust program. What is
 //! taken away is everything else: PATH leads to an empty directory, CC, CXX and NVCC name a program
@@ -61,7 +61,49 @@ pub(super) fn check(context: &Context<'_>) -> Result<()> {
             cargo = cargo.without_env(format!("{name}_{host}"));
         }
     }
-    cargo.run(["build", "--package", "nvfp4-gemv", "--no-default-features"])
+    for more in [
+        &["--package", "nvfp4-gemv"][..],
+        // What the build with CUDA advises, and the program with it.
+        &["--package", "nvfp4-gemv", "--features", "checkpoint,tune"],
+        &["--package", "nvfp4-gemv-cli"],
+    ] {
+        cargo.run([&["build", "--no-default-features"], more].concat())?;
+    }
+    advises(&cargo)
+}
+
+/// A build with CUDA fails, and says first what to do for the CPU alone, then what to do for a compiler.
+fn advises(cargo: &Cargo) -> Result<()> {
+    if Path::new("/usr/local/cuda/bin/nvcc").exists() {
+        eprintln!("note: /usr/local/cuda/bin/nvcc cannot be hidden; its absence is not tried here");
+        return Ok(());
+    }
+    let cargo = ["DOCS_RS", "NVFP4_GEMV_NO_KERNELS"]
+        .into_iter()
+        .fold(cargo.clone(), Cargo::without_env);
+    let mut command = cargo.command(["build", "--package", "nvfp4-gemv"]);
+    let output = process::output(&mut command)?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let advice: Vec<&str> = said
+        .lines()
+        .map(str::trim)
+        .skip_while(|line| !line.contains("there is no compiler for it"))
+        .skip(1)
+        .take(2)
+        .collect();
+    let expected = [
+        "CPU only: cargo build --no-default-features",
+        "compiler: cargo xtask toolchain",
+    ];
+    let advised = advice.len() == 2
+        && advice
+            .iter()
+            .zip(expected)
+            .all(|(line, start)| line.starts_with(start));
+    if output.status.success() || !advised {
+        bail!("a build with CUDA and without nvcc says:\n{said}");
+    }
+    Ok(())
 }
 
 fn write_linker(linker: &Path) -> Result<()> {

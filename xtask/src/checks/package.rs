@@ -1,5 +1,5 @@
 //! What would be published works where it is unpacked: outside the repository, without the simulator, and
-//! without nvcc.
+//! without nvcc. The library with its tests and benches, each feature alone, and the program with that library.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,58 +12,57 @@ use crate::cargo::Cargo;
 use crate::process;
 use crate::workspace::Workspace;
 
-/// The most bytes of the .crate file: crates.io sends it to every build that does not have it.
-const MOST_BYTES: u64 = 1_000_000;
+/// The most bytes of a .crate file: crates.io sends it to every build that does not have it.
+const MOST_BYTES: u64 = 500_000;
+
+const LIBRARY: &str = "nvfp4-gemv";
+const PROGRAM: &str = "nvfp4-gemv-cli";
 
 pub(super) fn check(workspace: &Workspace) -> Result<()> {
     let target = workspace.check_dir("package");
     let cargo = Cargo::new(workspace).target_dir(&target);
+    // Those of another version, from before.
+    let packages = target.join("package");
+    if packages.is_dir() {
+        fs::remove_dir_all(&packages)
+            .with_context(|| format!("cannot remove {}", packages.display()))?;
+    }
     // Not verified by cargo: that would build the kernels, which the rest of CI does.
     cargo.run([
         "package",
         "--package",
-        "nvfp4-gemv",
+        LIBRARY,
+        "--package",
+        PROGRAM,
         "--no-verify",
         "--allow-dirty",
     ])?;
-    let file = newest_crate(&target.join("package"))?;
-    let bytes = fs::metadata(&file)
-        .with_context(|| format!("cannot read {}", file.display()))?
-        .len();
-
     // Outside the repository, where neither its workspace nor its files can help.
     let directory = tempfile::tempdir().context("cannot create a temporary directory")?;
-    let mut tar = Command::new("tar");
-    tar.arg("-xzf").arg(&file).arg("-C").arg(directory.path());
-    process::run(&mut tar)?;
-    let name = file.file_stem().unwrap_or_default();
-    let unpacked = directory.path().join(name);
-    let whole = size(&unpacked)?;
-    eprintln!(
-        "{}: {} kB, {} kB unpacked",
-        name.to_string_lossy(),
-        bytes / 1000,
-        whole / 1000
-    );
+    let unpack = |package| unpacked(&packages, package, directory.path());
+    let (library, program) = (unpack(LIBRARY)?, unpack(PROGRAM)?);
 
-    let cargo = cargo.at(unpacked.join("Cargo.toml"));
-    cargo.run(["check", "--all-targets", "--no-default-features"])?;
-    // With the features that a user gets who asks for none, the tests for GPUs among them.
-    let no_kernels = cargo.env("NVFP4_GEMV_NO_KERNELS", "1");
-    no_kernels.run(["check", "--all-targets"])?;
-    says_that_it_has_no_kernels(&no_kernels)?;
-    if bytes > MOST_BYTES {
-        bail!(
-            "the package has {bytes} bytes, {MOST_BYTES} at most: what is new and large? \
-             `cargo package --list` lists it; Cargo.toml's `exclude` leaves files out"
-        );
+    let no_kernels = cargo
+        .env("NVFP4_GEMV_NO_KERNELS", "1")
+        .env("RUSTFLAGS", "-D warnings");
+    let of_library = no_kernels.clone().at(library.join("Cargo.toml"));
+    for features in ["", "cuda", "checkpoint", "tune"] {
+        let only = ["check", "--tests", "--no-default-features", "--features"];
+        of_library.run([&only[..], &[features]].concat())?;
     }
-    Ok(())
+    // With the features that a user gets who asks for none, the tests for GPUs among them.
+    of_library.run(["check", "--all-targets"])?;
+    says_that_it_has_no_kernels(&no_kernels.at(program.join("Cargo.toml")), &library)
 }
 
 /// A program of a build without kernels links, starts, and says what it lacks.
-fn says_that_it_has_no_kernels(cargo: &Cargo) -> Result<()> {
-    let program = cargo.executable(&["--bin", "nvfp4-gemv"])?;
+fn says_that_it_has_no_kernels(cargo: &Cargo, library: &Path) -> Result<()> {
+    // The library that is not published yet.
+    let patch = format!(
+        "patch.crates-io.{LIBRARY}.path={:?}",
+        library.display().to_string()
+    );
+    let program = cargo.executable(&["--config", &patch])?;
     let info = process::stdout(Command::new(program).args(["info", "--json"]))?;
     let info: Value = serde_json::from_str(&info).context("`nvfp4-gemv info --json`")?;
     let why = info["cuda"]["why_none"].as_str().unwrap_or_default();
@@ -73,19 +72,49 @@ fn says_that_it_has_no_kernels(cargo: &Cargo) -> Result<()> {
     Ok(())
 }
 
-/// The package file that was made last: its name has the version.
-fn newest_crate(directory: &Path) -> Result<PathBuf> {
+/// Unpacks a package, and returns its folder.
+fn unpacked(packages: &Path, package: &str, to: &Path) -> Result<PathBuf> {
+    let file = the_crate(packages, package)?;
+    let bytes = fs::metadata(&file)
+        .with_context(|| format!("cannot read {}", file.display()))?
+        .len();
+    let mut tar = Command::new("tar");
+    tar.arg("-xzf").arg(&file).arg("-C").arg(to);
+    process::run(&mut tar)?;
+    let name = file.file_stem().unwrap_or_default();
+    let unpacked = to.join(name);
+    eprintln!(
+        "{}: {} kB, {} kB unpacked",
+        name.to_string_lossy(),
+        bytes / 1000,
+        size(&unpacked)? / 1000
+    );
+    if bytes > MOST_BYTES {
+        bail!(
+            "the package has {bytes} bytes, {MOST_BYTES} at most: what is new and large? \
+             `cargo package --package {package} --list` lists it; Cargo.toml's `exclude` leaves files out"
+        );
+    }
+    Ok(unpacked)
+}
+
+/// The file of a package: its name has the version.
+fn the_crate(directory: &Path, package: &str) -> Result<PathBuf> {
     let entries = fs::read_dir(directory)
         .with_context(|| format!("cannot read {}", directory.display()))?
         .collect::<std::io::Result<Vec<_>>>()
         .with_context(|| format!("cannot read {}", directory.display()))?;
-    let crates = entries
-        .into_iter()
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|end| end == "crate"));
-    crates
-        .max_by_key(|path| fs::metadata(path).and_then(|data| data.modified()).ok())
-        .with_context(|| format!("cargo left no package in {}", directory.display()))
+    let is_its = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let version = name
+            .strip_prefix(package)
+            .and_then(|rest| rest.strip_prefix('-')?.strip_suffix(".crate"));
+        version.is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    let mut files = entries.into_iter().map(|entry| entry.path());
+    files
+        .find(is_its)
+        .with_context(|| format!("cargo left no {package} in {}", directory.display()))
 }
 
 /// Bytes of all files below a directory.

@@ -68,7 +68,7 @@ pub(crate) fn command(workspace: &Workspace, args: &SassArgs) -> Result<()> {
         dump::read(&cuobjdump, file, &mut kernels)?;
     }
     let mut kernels: Vec<Kernel> = kernels.into_values().collect();
-    let program = cargo.executable(&["--release", "--bin", "nvfp4-gemv"])?;
+    let program = cargo.program(&["--release"])?;
     let catalogue = Catalogue::ask(&program, &budget.archs)?;
     for kernel in &mut kernels {
         kernel.examine(&catalogue);

@@ -187,7 +187,7 @@ fn resolve(
     let arch = supported(platform, "there is no CUDA compiler").with_context(|| {
         format!(
             "{passed_over}Install CUDA {MINIMUM} or newer and set NVCC, or build without CUDA:\n  \
-             cargo run --release --no-default-features --features cli --bin nvfp4-gemv\n"
+             cargo run --release --package nvfp4-gemv-cli --no-default-features\n"
         )
     })?;
     let bundle = pins::cuda(arch);

@@ -1,0 +1,237 @@
+//! Safetensors files, written whole or not at all.
+//!
+//! Source: the safetensors format, <https://github.com/huggingface/safetensors#format>. [`nvfp4_gemv::file`] reads
+//! such files.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use nvfp4_gemv::file::FileError;
+use nvfp4_gemv::printable;
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
+
+use crate::output::Destination;
+
+/// Why a file is not written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// What it is made from cannot be read.
+    #[error(transparent)]
+    Input(#[from] FileError),
+    /// A tensor cannot be converted to what should be written.
+    #[error(
+        "{}: tensor {tensor:?}: {}",
+        printable::path(file),
+        printable::text(reason)
+    )]
+    Conversion {
+        /// The file that the tensor is in.
+        file: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// Why.
+        reason: String,
+    },
+    /// The file cannot be written. Whatever was at its place before is still there.
+    #[error(
+        "{}: cannot be written: {}",
+        printable::path(file),
+        printable::text(reason)
+    )]
+    Write {
+        /// The file.
+        file: PathBuf,
+        /// What went wrong.
+        reason: String,
+    },
+    /// A file is there already, and may not be replaced.
+    #[error("{}: is there already", printable::path(file))]
+    Exists {
+        /// The file.
+        file: PathBuf,
+    },
+}
+
+impl WriteError {
+    /// What [`crate::output`] reports of a file.
+    pub fn writing(file: &Path, error: std::io::Error) -> Self {
+        let file = file.to_owned();
+        match error.kind() {
+            std::io::ErrorKind::AlreadyExists => Self::Exists { file },
+            _ => Self::Write {
+                file,
+                reason: error.to_string(),
+            },
+        }
+    }
+}
+
+/// A tensor to be written.
+#[derive(Clone, Debug)]
+pub struct NewTensor<'a> {
+    /// Its element type.
+    pub dtype: Dtype,
+    /// Its shape, outermost dimension first.
+    pub shape: Vec<usize>,
+    /// Its bytes, little-endian, row-major.
+    pub bytes: Cow<'a, [u8]>,
+}
+
+impl<'a> NewTensor<'a> {
+    /// A tensor of bytes that are there already.
+    pub fn borrowed(dtype: Dtype, shape: &[usize], bytes: &'a [u8]) -> Self {
+        Self::new(dtype, shape, bytes.into())
+    }
+
+    fn new(dtype: Dtype, shape: &[usize], bytes: Cow<'a, [u8]>) -> Self {
+        let shape = shape.to_vec();
+        Self {
+            dtype,
+            shape,
+            bytes,
+        }
+    }
+
+    /// An F32 tensor.
+    pub fn f32(shape: &[usize], values: &[f32]) -> Self {
+        let bytes = values.iter().flat_map(|v| v.to_le_bytes());
+        Self::new(Dtype::F32, shape, bytes.collect())
+    }
+
+    /// An F64 tensor.
+    pub fn f64(shape: &[usize], values: &[f64]) -> Self {
+        let bytes = values.iter().flat_map(|v| v.to_le_bytes());
+        Self::new(Dtype::F64, shape, bytes.collect())
+    }
+}
+
+/// A tensor to be written. It may make its bytes when it is asked for them, so that a whole file need not be in
+/// memory at once.
+pub trait Content {
+    /// Its element type.
+    fn dtype(&self) -> Dtype;
+
+    /// Its shape, outermost dimension first.
+    fn shape(&self) -> &[usize];
+
+    /// How many bytes it has.
+    fn byte_len(&self) -> usize;
+
+    /// Its bytes, little-endian, row-major: [`byte_len`](Self::byte_len) of them.
+    ///
+    /// # Errors
+    /// Why they cannot be made. Nothing is written then.
+    fn bytes(&self) -> Result<Cow<'_, [u8]>, WriteError>;
+}
+
+impl Content for NewTensor<'_> {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn byte_len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn bytes(&self) -> Result<Cow<'_, [u8]>, WriteError> {
+        Ok(Cow::Borrowed(&self.bytes))
+    }
+}
+
+/// Writes a safetensors file, or replaces one: [`write_to`] with [`Destination::replace`].
+///
+/// # Errors
+/// As [`write_to`].
+pub fn write<C: Content>(
+    path: &Path,
+    tensors: impl IntoIterator<Item = (String, C)>,
+    metadata: Option<HashMap<String, String>>,
+) -> Result<(), WriteError> {
+    write_to(&Destination::new(path).replace(true), tensors, metadata).map(drop)
+}
+
+/// Writes a safetensors file, and returns how many bytes it has. The path then leads to the whole new content;
+/// after an error it leads to what it did before ([`crate::output`] has the exceptions: pipes and devices).
+///
+/// # Errors
+/// [`WriteError::Exists`], [`WriteError::Write`], and what [`Content::bytes`] reports.
+pub fn write_to<C: Content>(
+    output: &Destination,
+    tensors: impl IntoIterator<Item = (String, C)>,
+    metadata: Option<HashMap<String, String>>,
+) -> Result<u64, WriteError> {
+    // The safetensors crate can write such a file too, but not to a pipe, and its tensors cannot fail.
+    let refused = |reason: String| WriteError::Write {
+        file: output.path().into(),
+        reason,
+    };
+    let io = |error| WriteError::writing(output.path(), error);
+    let mut tensors: Vec<(String, C)> = tensors.into_iter().collect();
+    let header = header(&mut tensors, metadata).map_err(refused)?;
+    let mut file = output.create().map_err(io)?;
+    file.write_all(&(header.len() as u64).to_le_bytes())
+        .and_then(|()| file.write_all(&header))
+        .map_err(io)?;
+    for (name, tensor) in &tensors {
+        let bytes = tensor.bytes()?;
+        if bytes.len() != tensor.byte_len() {
+            return Err(refused(format!(
+                "tensor {name:?} has {} bytes, and should have {}",
+                bytes.len(),
+                tensor.byte_len()
+            )));
+        }
+        file.write_all(&bytes).map_err(io)?;
+    }
+    let written = file.written();
+    file.publish().map_err(io)?;
+    Ok(written)
+}
+
+/// The most bytes that readers take as a header.
+const MOST_HEADER_BYTES: usize = 100_000_000;
+
+/// Puts tensors into the order in which they are written, and makes the header that says so.
+fn header<C: Content>(
+    tensors: &mut [(String, C)],
+    metadata: Option<HashMap<String, String>>,
+) -> Result<Vec<u8>, String> {
+    // The widest elements first: then all are aligned to their size.
+    tensors
+        .sort_by(|(a, left), (b, right)| right.dtype().cmp(&left.dtype()).then_with(|| a.cmp(b)));
+    let mut names = HashSet::new();
+    let mut end = 0usize;
+    let mut infos = Vec::with_capacity(tensors.len());
+    for (name, tensor) in tensors {
+        if !names.insert(&**name) {
+            return Err(format!("there are two tensors {name:?}"));
+        }
+        let start = end;
+        end = start
+            .checked_add(tensor.byte_len())
+            .ok_or("the tensors have more bytes than a file can have")?;
+        let info = TensorInfo {
+            dtype: tensor.dtype(),
+            shape: tensor.shape().to_vec(),
+            data_offsets: (start, end),
+        };
+        infos.push((name.clone(), info));
+    }
+    let header = Metadata::new(metadata, infos).map_err(|e| e.to_string())?;
+    let mut header = serde_json::to_vec(&header).map_err(|e| e.to_string())?;
+    header.resize(header.len().next_multiple_of(size_of::<u64>()), b' ');
+    if header.len() > MOST_HEADER_BYTES {
+        return Err(format!(
+            "the names and shapes of the tensors have more than {MOST_HEADER_BYTES} bytes"
+        ));
+    }
+    Ok(header)
+}

@@ -1,0 +1,161 @@
+//! The vectors of `run`: from a file, from the checkpoint itself, or random; then converted to
+//! the activation type.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use half::{bf16, f16};
+use nvfp4_gemv::checkpoint::{Checkpoint, Dialect, Layer};
+use nvfp4_gemv::quantize::{quantize, quantize_vectors};
+use nvfp4_gemv::{Activation, GlobalScale, ScaleLayout, Shape, printable};
+
+use crate::destination::files_of;
+use crate::engine::{InputScale, Inputs};
+use crate::report::count;
+
+/// Where a layer's own test data is, by convention of this project's test files.
+pub(crate) const TEST_INPUT: &str = "test_input";
+
+/// Vectors `[n][K]` as plain numbers, and where they come from.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) values: Vec<f32>,
+    pub(crate) n: usize,
+    /// For people.
+    pub(crate) from: String,
+    /// The files that they are read from, beside the layer's.
+    pub(crate) files: Vec<PathBuf>,
+    /// They are the first rows of the layer's own test input.
+    pub(crate) is_test_input: bool,
+}
+
+impl Source {
+    /// The vectors that the flags ask for: `input` is `FILE:TENSOR`.
+    pub(crate) fn find(
+        checkpoint: &Checkpoint,
+        layer: &Layer<'_>,
+        input: Option<&str>,
+        random: Option<u64>,
+        n: Option<usize>,
+    ) -> Result<Self> {
+        let test_input = format!("{}.{TEST_INPUT}", layer.name());
+        if let Some(input) = input {
+            let Some((file, tensor)) = input.rsplit_once(':') else {
+                bail!("--input {input:?}: expected FILE:TENSOR, for example x.safetensors:x");
+            };
+            let other = Checkpoint::open(file)?;
+            let source = Self::read(&other, tensor, layer.k(), n, false)?;
+            return Ok(Self {
+                files: files_of(&other),
+                ..source
+            });
+        }
+        if let Some(seed) = random {
+            return Ok(Self::random(seed, n.unwrap_or(1), layer.k()));
+        }
+        if checkpoint.tensor(&test_input).is_some() {
+            return Self::read(checkpoint, &test_input, layer.k(), n, true);
+        }
+        Ok(Self::random(0, n.unwrap_or(1), layer.k()))
+    }
+
+    fn read(
+        checkpoint: &Checkpoint,
+        name: &str,
+        k: usize,
+        n: Option<usize>,
+        is_test_input: bool,
+    ) -> Result<Self> {
+        let tensor = checkpoint.find_tensor(name)?;
+        let expected = format!("F32, F16 or BF16 [N, {k}] or [{k}]");
+        let rows = match *tensor.shape() {
+            [columns] if columns == k => 1,
+            [rows, columns] if columns == k && rows > 0 => rows,
+            _ => return Err(tensor.wrong(expected).into()),
+        };
+        let n = n.unwrap_or(rows.min(Shape::MAX_N));
+        if n > rows {
+            bail!("--n {n}: tensor {name:?} has {} only", count(rows, "row"));
+        }
+        let mut values = tensor.to_f32_widened()?;
+        values.truncate(n * k);
+        if let Some(at) = values.iter().position(|x| !x.is_finite()) {
+            let (row, column) = (at / k, at % k);
+            bail!(
+                "{}: tensor {name:?}: row {row}, column {column} is {}",
+                printable::path(tensor.file().path()),
+                values[at]
+            );
+        }
+        Ok(Self {
+            values,
+            n,
+            from: format!(
+                "{}:{}",
+                printable::path(tensor.file().path()),
+                printable::text(name)
+            ),
+            files: Vec::new(),
+            is_test_input,
+        })
+    }
+
+    /// Values between -1 and 1.
+    pub(crate) fn random(seed: u64, n: usize, k: usize) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        Self {
+            values: (0..n * k).map(|_| rng.f32() * 2.0 - 1.0).collect(),
+            n,
+            from: format!("random, seed {seed}"),
+            files: Vec::new(),
+            is_test_input: false,
+        }
+    }
+
+    /// The vectors in an activation type, and how the scale of 4-bit ones was found.
+    pub(crate) fn convert(
+        &self,
+        activation: Activation,
+        k: usize,
+        calibrated: Option<GlobalScale>,
+    ) -> Result<(Inputs, Option<&'static str>)> {
+        let x = &self.values;
+        Ok(match activation {
+            Activation::F16 => (
+                Inputs::F16(x.iter().map(|x| f16::from_f32(*x)).collect()),
+                None,
+            ),
+            Activation::Bf16 => (
+                Inputs::Bf16(x.iter().map(|x| bf16::from_f32(*x)).collect()),
+                None,
+            ),
+            Activation::F32 => (Inputs::F32(x.clone()), None),
+            Activation::Nvfp4 => match calibrated {
+                Some(global) => {
+                    let dialect = match global {
+                        GlobalScale::Multiplier(_) => Dialect::ModelOpt,
+                        GlobalScale::Divisor(_) => Dialect::CompressedTensors,
+                    };
+                    let q = quantize(x, self.n, k, dialect, Some(global))?;
+                    let inputs = Inputs::Nvfp4 {
+                        codes: q.codes,
+                        scales: q.scales,
+                        layout: ScaleLayout::Linear,
+                        global: InputScale::Shared(q.global),
+                    };
+                    (inputs, Some("the checkpoint's calibrated input scale"))
+                }
+                None => {
+                    let q = quantize_vectors(x, self.n, k)?;
+                    let inputs = Inputs::Nvfp4 {
+                        codes: q.codes,
+                        scales: q.scales,
+                        layout: ScaleLayout::Linear,
+                        global: InputScale::PerVector(q.globals),
+                    };
+                    (inputs, Some("a scale for each vector"))
+                }
+            },
+        })
+    }
+}

@@ -1,0 +1,115 @@
+//! The `nvfp4-gemv` program: computes, verifies, quantises, plans, tunes and measures NVFP4 GEMVs.
+//!
+//! Each subcommand is a file with its arguments and a `run` that returns a [`report::Report`].
+//! Results go to stdout, as text or JSON; progress goes to stderr. Exit codes: 0 for success, 1
+//! for a failed check or an error, 2 for wrong usage.
+
+mod bench;
+mod bus_error;
+mod compare;
+mod configs;
+mod destination;
+mod engine;
+mod info;
+mod inputs;
+mod kernels;
+mod measure;
+mod plan;
+mod quantize;
+mod report;
+mod run;
+mod shapes;
+mod tune;
+mod verify;
+
+use std::process::ExitCode;
+
+#[cfg(unix)]
+use anyhow::Context;
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use report::Report;
+
+/// NVFP4 block-scaled GEMV (y = alpha · W x) on CUDA cores, Blackwell tensor cores and CPUs.
+#[derive(Debug, Parser)]
+#[command(
+    name = "nvfp4-gemv",
+    version,
+    max_term_width = 100,
+    after_help = "Start with `nvfp4-gemv info`, which says what this machine can run and why. Every \
+                  command takes --json for scripts. Exit codes: 0 success, 1 a failed check or an \
+                  error, 2 wrong usage."
+)]
+struct Cli {
+    /// Print one JSON object instead of text
+    #[arg(long, global = true, display_order = 900)]
+    json: bool,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Info(info::Args),
+    Run(run::Args),
+    Verify(verify::Args),
+    Quantize(quantize::Args),
+    Plan(plan::Args),
+    Kernels(kernels::Args),
+    Tune(tune::Args),
+    Bench(bench::Args),
+    Compare(compare::Args),
+}
+
+/// An error that quotes arguments quotes them as they may be printed.
+fn wrong_usage(error: clap::Error) -> clap::Error {
+    let printable = std::env::args_os()
+        .map(|argument| nvfp4_gemv::printable::text(&argument.to_string_lossy()).to_string());
+    // What was wrong is wrong when it is escaped, or else was the escaped character.
+    Cli::try_parse_from(printable).err().unwrap_or(error)
+}
+
+impl Command {
+    fn run(self) -> Result<Report> {
+        match self {
+            Self::Info(args) => info::run(&args),
+            Self::Run(args) => run::run(&args),
+            Self::Verify(args) => verify::run(&args),
+            Self::Quantize(args) => quantize::run(&args),
+            Self::Plan(args) => plan::run(&args),
+            Self::Kernels(args) => kernels::run(&args),
+            Self::Tune(args) => tune::run(&args),
+            Self::Bench(args) => bench::run(&args),
+            Self::Compare(args) => compare::run(&args),
+        }
+    }
+
+    /// Whether the command has `--path`.
+    fn takes_path(&self) -> bool {
+        matches!(
+            self,
+            Self::Run(_) | Self::Verify(_) | Self::Plan(_) | Self::Bench(_)
+        )
+    }
+}
+
+/// Signals that end the program let it remove its temporary files first.
+fn handle_signals() -> Result<()> {
+    #[cfg(unix)]
+    nvfp4_gemv_cli::output::remove_temporaries_on_signals().context("cannot handle signals")?;
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    bus_error::report();
+    let cli = Cli::try_parse().unwrap_or_else(|error| wrong_usage(error).exit());
+    let takes_path = cli.command.takes_path();
+    let result = handle_signals().and_then(|()| cli.command.run());
+    let report = result.unwrap_or_else(|error| Report::error(&error, takes_path, cli.json));
+    match report.print(cli.json) {
+        Ok(()) if report.passed => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}

@@ -1,0 +1,393 @@
+//! `plan`: which kernel computes a shape, and how fast each one is, as far as is known.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use nvfp4_gemv::dispatch::measured::{self, GpuModel, Measurements};
+use nvfp4_gemv::dispatch::{Estimate, rank};
+use nvfp4_gemv::kernel::Call;
+use nvfp4_gemv::kernel::plan::Launch;
+use nvfp4_gemv::tune::{TUNED_VARIABLE, Tuned};
+use nvfp4_gemv::{
+    Activation, Config, Error, Gpu, Kernel, Refusal, ScaleLayout, Shape, Target, select,
+};
+use serde_json::{Value, json};
+
+use crate::configs::{launch_json, launch_line, launches, one_line};
+use crate::engine::{self, AskArgs, compiled_archs};
+use crate::report::{Report, Table, bytes, time};
+use crate::shapes::{self, ShapeArgs, parse_n};
+
+/// Says which kernel computes a shape, with which config, how fast each kernel is, and on what evidence; computes
+/// nothing
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Evidence, from the best to the least: the file of tuned configurations (`nvfp4-gemv tune`), `measured on` \
+this model of GPU (tables that come with the crate), `after` the nearest problem measured on such a GPU, \
+and `modelled` from the machine code and published rates. The share is of what a kernel reaches that only \
+reads the weights; `<` stands before those of kernels that were slower than another one, nobody kept how much.
+
+Examples:
+  nvfp4-gemv plan 4096,7168
+  nvfp4-gemv plan 7168,16384 --n 4 --activation bf16
+  nvfp4-gemv plan 4096,7168,8 --layout 128x4 --tuned tuned.json
+  nvfp4-gemv plan 4096,7168,8 --layout 128x4 --gpu h200 --chained
+  nvfp4-gemv plan 4096,7168,8,4 --layout 128x4 --compute-capability 10.0   # for a B200")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    shape: ShapeArgs,
+    /// Vectors a batch, in place of the shape's
+    #[arg(long, value_parser = parse_n)]
+    n: Option<usize>,
+    /// Element type of the vectors
+    #[arg(long, value_parser = shapes::activation(), default_value = "nvfp4")]
+    activation: Activation,
+    /// Layout of the block scales
+    #[arg(long, value_parser = shapes::layout(), default_value = "linear")]
+    layout: ScaleLayout,
+    #[command(flatten)]
+    ask: AskArgs,
+    /// For launches that follow each other with programmatic dependent launch, as layers of a model can
+    #[arg(long)]
+    chained: bool,
+    /// Plan for a GPU of this compute capability instead of this machine
+    #[arg(long, value_name = "MAJOR.MINOR", value_parser = parse_capability)]
+    compute_capability: Option<(i32, i32)>,
+    /// Plan for a GPU that this crate comes with measurements of: a part of its name
+    #[arg(long, value_name = "NAME", conflicts_with = "compute_capability")]
+    gpu: Option<String>,
+    /// A file of `nvfp4-gemv tune`; without a GPU, plans for the one it was made on [default:
+    /// NVFP4_GEMV_TUNED, or none]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["compute_capability", "gpu"])]
+    tuned: Option<PathBuf>,
+}
+
+fn parse_capability(text: &str) -> Result<(i32, i32), String> {
+    text.split_once('.')
+        .and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)))
+        .ok_or_else(|| "expected MAJOR.MINOR, for example 10.0".into())
+}
+
+/// What a plan is for.
+struct Where {
+    /// None for host memory.
+    gpu: Option<Gpu>,
+    tuned: Option<Measurements>,
+    /// Why this machine has no GPU, if it is for this machine.
+    no_gpu: Option<Error>,
+    /// What this build lacks for it, and what build the plan is for instead.
+    other_build: Option<String>,
+}
+
+impl Where {
+    /// A GPU that is not in this machine, and perhaps not in this build.
+    fn elsewhere(compiled: &'static str, compute_capability: (i32, i32)) -> Self {
+        let archs = archs_for(compiled, compute_capability);
+        let (major, minor) = compute_capability;
+        let other_build = (archs != compiled).then(|| {
+            let lacks = match compiled {
+                "" => "this build carries no kernels".into(),
+                compiled => format!(
+                    "this build has no code for compute capability {major}.{minor}, only for {compiled}"
+                ),
+            };
+            format!("{lacks}; planned for a build with NVFP4_GEMV_ARCHS=\"{archs}\"")
+        });
+        Self {
+            gpu: Some(Gpu::of_compute_capability(compute_capability, archs)),
+            tuned: None,
+            no_gpu: None,
+            other_build,
+        }
+    }
+
+    /// A GPU that there are measurements of.
+    fn of_model(compiled: &'static str, model: &GpuModel) -> Self {
+        let there = Self::elsewhere(compiled, model.compute_capability);
+        Self {
+            gpu: there.gpu.map(|gpu| Gpu {
+                name: model.name.clone(),
+                multiprocessors: model.multiprocessors,
+                ..gpu
+            }),
+            ..there
+        }
+    }
+}
+
+/// The architectures to plan with for a GPU: this build's, where it has code for the GPU at all, else a
+/// default build's, else the GPU's own.
+fn archs_for(compiled: &'static str, compute_capability: (i32, i32)) -> &'static str {
+    let has_code = |archs: &&'static str| {
+        let gpu = Gpu::of_compute_capability(compute_capability, archs);
+        // The kernel that runs on the most devices.
+        let runs = engine::runs_on(Kernel::Direct, &gpu);
+        !matches!(
+            runs,
+            Ok(Err(
+                Refusal::NoKernelImage { .. } | Refusal::BuiltWithoutKernels
+            ))
+        )
+    };
+    let known = [compiled, Gpu::DEFAULT_IMAGES].into_iter().find(has_code);
+    known.unwrap_or_else(|| {
+        let (major, minor) = compute_capability;
+        // Architecture-specific code exists from 9.0 on. One small string for the one plan of a process.
+        let suffix = if major >= 9 { "a" } else { "" };
+        String::leak(format!("{major}{minor}{suffix}"))
+    })
+}
+
+fn find_where(args: &Args, ask: engine::Ask) -> Result<Where> {
+    let compiled = compiled_archs();
+    if let Some(compute_capability) = args.compute_capability {
+        return Ok(Where::elsewhere(compiled, compute_capability));
+    }
+    if let Some(name) = &args.gpu {
+        return Ok(Where::of_model(compiled, &builtin(name)?.machine.gpu));
+    }
+    let variable = || std::env::var_os(TUNED_VARIABLE).filter(|file| !file.is_empty());
+    let file = args.tuned.clone().or_else(|| variable().map(PathBuf::from));
+    // A path without a GPU to run it is the dispatch's business here, not an error yet.
+    let (engine, no_gpu) = engine::open(match file {
+        Some(_) => None, // the file's GPU may do
+        None => ask.path(),
+    })?;
+    let gpu = match engine.target() {
+        Target::Gpu(gpu) => Some(gpu.clone()),
+        Target::Host => None,
+    };
+    let here = |tuned, no_gpu| Where {
+        gpu,
+        tuned,
+        no_gpu,
+        other_build: None,
+    };
+    match (file, no_gpu) {
+        (Some(file), Some(_)) => {
+            let table = Tuned::read_of_any(&file)?.measurements().clone();
+            let there = Where::of_model(compiled, &table.machine.gpu);
+            let tuned = Some(table);
+            Ok(Where { tuned, ..there })
+        }
+        (Some(file), None) => Ok(here(Some(tuned_here(&file)?), None)),
+        (None, no_gpu) => Ok(here(None, no_gpu)),
+    }
+}
+
+/// A file that was made on this machine.
+#[cfg(feature = "cuda")]
+fn tuned_here(file: &Path) -> Result<Measurements> {
+    use nvfp4_gemv::{raw, tune};
+    let machine = tune::machine(&raw::gpu(0)?)?;
+    Ok(tune::Tuned::load(file, &machine)?.measurements().clone())
+}
+
+#[cfg(not(feature = "cuda"))]
+fn tuned_here(file: &Path) -> Result<Measurements> {
+    bail!(
+        "{}: made on a GPU, and this program was built without the `cuda` feature",
+        nvfp4_gemv::printable::path(file)
+    )
+}
+
+/// The built-in table whose GPU's name has such a part.
+fn builtin(name: &str) -> Result<&'static Measurements> {
+    let has = |table: &&Measurements| {
+        let of = table.machine.gpu.name.to_lowercase();
+        of.contains(&name.to_lowercase())
+    };
+    let Some(table) = measured::builtin().iter().find(has) else {
+        let names = measured::builtin()
+            .iter()
+            .map(|t| t.machine.gpu.name.as_str());
+        bail!(
+            "--gpu {name:?}: measured are {}; --compute-capability plans for others",
+            names.collect::<Vec<_>>().join(", ")
+        );
+    };
+    Ok(table)
+}
+
+pub(crate) fn run(args: &Args) -> Result<Report> {
+    let ShapeArgs(shape) = args.shape;
+    let n = args.n.unwrap_or(shape.n());
+    let shape = Shape::new(shape.m(), n, shape.k(), shape.l())?;
+    let activation = args.activation;
+    let layout = args.layout;
+    let call = Call::nowhere(&shape, activation, layout, ALLOCATED);
+    let mut ask = args.ask.ask()?;
+    if args.chained {
+        ask = ask.chained();
+    }
+    let Where {
+        gpu,
+        tuned,
+        no_gpu,
+        other_build,
+    } = find_where(args, ask)?;
+    let mut options = ask.options();
+    if let Some(tuned) = &tuned {
+        options = options.tuned(tuned);
+    }
+    let target = gpu.as_ref().map_or(Target::Host, Target::Gpu);
+    let choice = select(&shape, &call.operands(), target, &options)?;
+    let reason = match (&no_gpu, ask.path()) {
+        (Some(why), None) => engine::no_gpu(why),
+        _ => choice.reason.to_string(),
+    };
+    let kernels = match &gpu {
+        Some(gpu) => Line::of_gpu(&call, gpu, tuned.as_ref(), args.chained),
+        None => Line::without_gpu(no_gpu.as_ref()),
+    };
+    let chosen = choice.config.map(|config| {
+        let plan = match &gpu {
+            Some(gpu) => launches(&config, &call, gpu, args.chained),
+            None => Vec::new(),
+        };
+        let lines = plan.iter().map(launch_line);
+        let lines: String = lines.map(|line| format!("  launch: {line}\n")).collect();
+        format!("  config: {}\n{lines}", one_line(&config))
+    });
+    let note = other_build.as_ref().map(|note| format!("  note: {note}\n"));
+    let kernel = choice.kernel();
+    let text = format!(
+        "{shape} with {activation} vectors, {layout} scales: {}{}\n  because: {reason}\n{}{}\n{}\n\
+         reads {} of weights ({} of codes, {} of scales)\n",
+        choice.path,
+        kernel.map_or(String::new(), |kernel| format!(", kernel {kernel}")),
+        chosen.unwrap_or_default(),
+        note.unwrap_or_default(),
+        table(&kernels, kernel),
+        bytes(shape.weight_bytes()),
+        bytes(shape.weight_code_bytes()),
+        bytes(shape.weight_bytes() - shape.weight_code_bytes()),
+    );
+    Ok(Report {
+        text,
+        json: json!({
+            "m": shape.m(), "n": shape.n(), "k": shape.k(), "l": shape.l(),
+            "activation": activation.name(),
+            "layout": layout.name(),
+            "chained": args.chained,
+            "path": choice.path.name(),
+            "kernel": kernel.map(Kernel::name),
+            "config": choice.config,
+            "reason": reason,
+            "other_build": other_build,
+            "kernels": kernels.iter().map(Line::json).collect::<Vec<_>>(),
+            "weight_bytes": shape.weight_bytes(),
+        }),
+        passed: true,
+    })
+}
+
+/// What allocations are aligned to.
+const ALLOCATED: u64 = 256;
+
+/// A kernel: the config that it would take and its launches, or why it cannot run here.
+struct Line {
+    kernel: Kernel,
+    config: Result<Config, String>,
+    launches: Vec<Launch>,
+    estimate: Option<Estimate>,
+}
+
+impl Line {
+    fn of_gpu(call: &Call, gpu: &Gpu, tuned: Option<&Measurements>, chained: bool) -> Vec<Self> {
+        let ranked = rank(call.shape(), &call.operands(), gpu, tuned, chained);
+        let line = |ranked: nvfp4_gemv::dispatch::Ranked| Self {
+            kernel: ranked.kernel,
+            launches: match &ranked.config {
+                Ok(config) => launches(config, call, gpu, chained),
+                Err(_) => Vec::new(),
+            },
+            config: ranked.config.map_err(|why| why.to_string()),
+            estimate: ranked.estimate,
+        };
+        ranked.into_iter().map(line).collect()
+    }
+
+    fn without_gpu(no_gpu: Option<&Error>) -> Vec<Self> {
+        let why = match no_gpu {
+            Some(why) => engine::reason_of(why),
+            None => Refusal::OperandsOnHost.to_string(),
+        };
+        let line = |&kernel: &Kernel| Self {
+            kernel,
+            config: Err(why.clone()),
+            launches: Vec::new(),
+            estimate: None,
+        };
+        Kernel::ALL.iter().map(line).collect()
+    }
+
+    fn json(&self) -> Value {
+        let estimate = self.estimate.as_ref();
+        json!({
+            "kernel": self.kernel.name(),
+            "path": self.kernel.path().name(),
+            "available": self.config.is_ok(),
+            "why_not": self.config.as_ref().err(),
+            "seconds": estimate.and_then(|estimate| estimate.seconds),
+            "share_of_ceiling": estimate.map(|estimate| estimate.share),
+            "is_bound": estimate.map(|estimate| estimate.evidence.is_bound()),
+            "evidence": estimate.map(|estimate| estimate.evidence.to_string()),
+            "config": self.config.as_ref().ok(),
+            "launches": self.launches.iter().map(launch_json).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn table(lines: &[Line], chosen: Option<Kernel>) -> String {
+    let mut table = Table::new(&["  kernel", "time", "share"]);
+    let mut notes = vec![String::new()];
+    for line in lines {
+        let kernel = line.kernel;
+        let mark = if Some(kernel) == chosen { '*' } else { ' ' };
+        let estimate = line.estimate.as_ref();
+        let bound = estimate.is_some_and(|estimate| estimate.evidence.is_bound());
+        let (more, less) = if bound { (">", "<") } else { ("", "") };
+        let seconds = estimate.and_then(|estimate| estimate.seconds);
+        table.row(vec![
+            format!("{mark} {kernel}"),
+            seconds.map_or("-".into(), |seconds| format!("{more}{}", time(seconds))),
+            estimate.map_or("-".into(), |e| format!("{less}{:.0}%", 100.0 * e.share)),
+        ]);
+        let evidence = estimate.map(|estimate| estimate.evidence.to_string());
+        let why_not = line.config.as_ref().err();
+        let why_not = why_not.map(|why| format!("not available: {why}"));
+        let note: Vec<String> = evidence.into_iter().chain(why_not).collect();
+        notes.push(note.join("; "));
+    }
+    table.with_notes(&notes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_without_code_for_a_gpu_plans_for_one_that_has_it() {
+        let there = |compiled, compute_capability| {
+            let there = Where::elsewhere(compiled, compute_capability);
+            (there.gpu.unwrap().images, there.other_build)
+        };
+        assert_eq!(there("90a", (9, 0)), ("90a", None));
+        // Too old for every kernel: no build would help, and the dispatch says so.
+        assert_eq!(there("90a", (7, 5)), ("90a", None));
+        let (archs, note) = there("90a", (10, 0));
+        assert_eq!(archs, Gpu::DEFAULT_IMAGES);
+        let note = note.unwrap();
+        assert!(
+            note.contains("no code for compute capability 10.0, only for 90a"),
+            "{note}"
+        );
+        let (archs, note) = there("90a", (11, 0));
+        assert_eq!(archs, "110a");
+        assert!(note.unwrap().contains("NVFP4_GEMV_ARCHS=\"110a\""));
+        let (archs, note) = there("", (10, 0));
+        assert_eq!(archs, Gpu::DEFAULT_IMAGES);
+        assert!(note.unwrap().contains("carries no kernels"));
+    }
+}

@@ -1,0 +1,442 @@
+//! `quantize`: a checkpoint of f32, f16 or bf16 weights becomes one of NVFP4 weights.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use anyhow::{Result, bail};
+use indicatif::ProgressBar;
+use nvfp4_gemv::checkpoint::{Checkpoint, Dialect};
+use nvfp4_gemv::file::Tensor;
+use nvfp4_gemv::quantize::{Quantized, quantize};
+use nvfp4_gemv::{BLOCK, GlobalScale, printable};
+use nvfp4_gemv_cli::file::{self, Content, NewTensor, WriteError};
+use safetensors::Dtype;
+use serde_json::json;
+
+use crate::destination::{files_of, output};
+use crate::report::{Report, bytes, count, progress};
+use crate::shapes;
+
+/// Quantises the 2-D weights of a safetensors checkpoint to NVFP4 and copies everything else
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Quantised are tensors named `*.weight` of type F32, F16 or BF16 and shape [M, K] with K a multiple \
+of 16, except embeddings and the output head (`--exclude` replaces that exception). The arithmetic \
+is the tool's whose dialect is written. The output appears under its name when it is complete; \
+whatever fails, no half-written file is left, except after SIGKILL, or where the input goes away while it \
+is read (SIGBUS), on file systems without unnamed temporary files. A pipe or a device such as /dev/null is written in place; \
+the input's own files are never replaced.
+
+Patterns are matched against the whole tensor name; `*` stands for any characters, `?` for one.
+
+Examples:
+  nvfp4-gemv quantize model.safetensors model-nvfp4.safetensors
+  nvfp4-gemv quantize model/ out.safetensors --dialect compressed-tensors
+  nvfp4-gemv quantize in.safetensors out.safetensors --include '*.mlp.*' --exclude '*.0.*'")]
+pub(crate) struct Args {
+    /// A .safetensors file, an index, or a directory; several files become one
+    input: PathBuf,
+    /// The .safetensors file to write
+    output: PathBuf,
+    /// Whose tensor names, and whose arithmetic
+    #[arg(long, value_parser = shapes::dialect(), default_value = "modelopt")]
+    dialect: Dialect,
+    /// Quantise only tensors that match one of these
+    #[arg(long, value_name = "PATTERN")]
+    include: Vec<String>,
+    /// Do not quantise tensors that match one of these
+    #[arg(long, value_name = "PATTERN", default_values = ["*embed*", "*lm_head*"])]
+    exclude: Vec<String>,
+    /// Replace the output file if it is there already
+    #[arg(long)]
+    force: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Report> {
+    let dialect = args.dialect;
+    let checkpoint = Checkpoint::open(&args.input)?;
+    let output = output(&args.output, args.force, files_of(&checkpoint))?;
+    let tensors = || checkpoint.files().iter().flat_map(|file| file.tensors());
+    let chosen = |tensor: &Tensor<'_>| why_copied(tensor, args).is_none();
+    let chosen_tensors = tensors().filter(chosen).count();
+    if chosen_tensors == 0 {
+        let mut none = Copied::default();
+        for tensor in tensors() {
+            let why = why_copied(&tensor, args).unwrap_or_default();
+            none.add(tensor.name(), why);
+        }
+        bail!(
+            "{}: nothing to quantise: no tensor `*.weight` of type F32, F16 or BF16 and shape \
+             [M, K] with K a multiple of 16 is included and not excluded\n{}",
+            printable::path(&args.input),
+            none.text("not quantised").trim_end()
+        );
+    }
+
+    // First pass: all that can go wrong with the data, and what is small. Codes are made again
+    // when they are written, so that a model larger than memory can be quantised. They only mean
+    // something with the scales of the first pass, so both passes have to find the same ones.
+    let bar = progress(2 * chosen_tensors as u64, "quantising");
+    let mut out: Vec<(String, Piece<'_>)> = Vec::new();
+    let (mut before, mut after) = (0, 0);
+    let mut copied = Copied::default();
+    for tensor in tensors() {
+        if let Some(why) = why_copied(&tensor, args) {
+            copied.add(tensor.name(), why);
+            out.push((tensor.name().into(), Piece::Copy(tensor)));
+            continue;
+        }
+        bar.set_message(printable::text(tensor.name()).to_string());
+        let name = tensor.name();
+        let layer = name.strip_suffix(".weight").unwrap_or(name);
+        let quantized = quantise(&tensor, dialect, None)?;
+        let (rows, blocks) = (quantized.rows, quantized.k / BLOCK);
+        before += tensor.bytes().len();
+        after += quantized.codes.len() + quantized.scales.len();
+        let global = quantized.global;
+        let scales: Rc<[u8]> = quantized.scales.into();
+        out.push((
+            format!("{layer}.{}", dialect.scales()),
+            Piece::Scales {
+                shape: [rows, blocks],
+                bytes: Rc::clone(&scales),
+            },
+        ));
+        let shape: &[usize] = match dialect {
+            Dialect::ModelOpt => &[],
+            Dialect::CompressedTensors => &[1],
+        };
+        out.push((
+            format!("{layer}.{}", dialect.global()),
+            Piece::New(NewTensor::f32(shape, &[global.stored()])),
+        ));
+        out.push((
+            format!("{layer}.{}", dialect.codes()),
+            Piece::Codes {
+                shape: [rows, quantized.k / 2],
+                tensor,
+                dialect,
+                global,
+                scales,
+                bar: bar.clone(),
+            },
+        ));
+        bar.inc(1);
+    }
+    refuse_collisions(&out)?;
+    let written = file::write_to(&output, out, Some(metadata(&checkpoint, dialect)))?;
+    bar.finish_and_clear();
+
+    Ok(Report {
+        text: format!(
+            "{} quantised ({} to {}), {} copied\n{}written {} ({}, {dialect})\n",
+            count(chosen_tensors, "weight"),
+            bytes(before),
+            bytes(after),
+            count(copied.count(), "tensor"),
+            copied.text("copied"),
+            printable::path(&args.output),
+            bytes(written as usize),
+        ),
+        json: json!({
+            "input": args.input.display().to_string(),
+            "output": args.output.display().to_string(),
+            "dialect": dialect.name(),
+            "quantised": chosen_tensors,
+            "copied": copied.count(),
+            "copied_tensors": copied.json(),
+            "bytes_before": before,
+            "bytes_after": after,
+            "file_bytes": written,
+        }),
+        passed: true,
+    })
+}
+
+/// Why a tensor is copied and not quantised, or nothing where it is a layer's weight that NVFP4 can hold
+/// and that is wanted.
+fn why_copied(tensor: &Tensor<'_>, args: &Args) -> Option<String> {
+    let name = tensor.name();
+    let matching = |patterns: &[String]| patterns.iter().find(|p| matches(p, name)).cloned();
+    if !name.ends_with(".weight") {
+        return Some("not named `*.weight`".into());
+    }
+    if !matches!(tensor.dtype(), Dtype::F32 | Dtype::F16 | Dtype::BF16) {
+        return Some(format!("type {:?}, not F32, F16 or BF16", tensor.dtype()));
+    }
+    match *tensor.shape() {
+        [rows, k] if rows > 0 && k > 0 && k % BLOCK == 0 => {}
+        [rows, k] if rows > 0 && k > 0 => {
+            return Some(format!("K = {k}, not a multiple of {BLOCK}"));
+        }
+        [_, _] => return Some("empty".into()),
+        ref shape => return Some(format!("{}, not 2", count(shape.len(), "dimension"))),
+    }
+    if let Some(pattern) = matching(&args.exclude) {
+        return Some(format!("excluded by {pattern:?}"));
+    }
+    if !args.include.is_empty() && matching(&args.include).is_none() {
+        return Some("not included by --include".into());
+    }
+    None
+}
+
+/// What was copied, by reason, both in the order of the input.
+#[derive(Debug, Default)]
+struct Copied {
+    reasons: Vec<(String, Vec<String>)>,
+}
+
+impl Copied {
+    /// Names of a reason that the text lists; a model has hundreds. `--json` has all.
+    const NAMES: usize = 6;
+
+    fn add(&mut self, name: &str, why: String) {
+        match self.reasons.iter_mut().find(|(reason, _)| *reason == why) {
+            Some((_, names)) => names.push(name.into()),
+            None => self.reasons.push((why, vec![name.into()])),
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.reasons.iter().map(|(_, names)| names.len()).sum()
+    }
+
+    /// A line for each reason; `what` became of the tensors.
+    fn text(&self, what: &str) -> String {
+        let line = |(why, names): &(String, Vec<String>)| {
+            let first = names.iter().take(Self::NAMES);
+            let mut listed: Vec<String> = first.map(|name| format!("{name:?}")).collect();
+            match names.len().saturating_sub(Self::NAMES) {
+                0 => {}
+                more => listed.push(format!("and {more} more (--json lists them)")),
+            }
+            format!("  {what}, {why}: {}\n", listed.join(", "))
+        };
+        self.reasons.iter().map(line).collect()
+    }
+
+    fn json(&self) -> Vec<serde_json::Value> {
+        let each = |(why, names): &(String, Vec<String>)| {
+            let one = |name: &String| json!({ "tensor": name, "why": why });
+            names.iter().map(one).collect::<Vec<_>>()
+        };
+        self.reasons.iter().flat_map(each).collect()
+    }
+}
+
+/// Whether `name` is what `pattern` describes: `*` any characters, `?` one.
+fn matches(pattern: &str, name: &str) -> bool {
+    let [pattern, name] = [pattern, name].map(|text| text.chars().collect::<Vec<char>>());
+    let (mut p, mut n) = (0, 0);
+    // Where to go on when a later part does not fit: the last star, one character further.
+    let mut retry = None;
+    while n < name.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                retry = Some((p, n));
+                p += 1;
+            }
+            Some(&c) if c == '?' || c == name[n] => {
+                p += 1;
+                n += 1;
+            }
+            _ => {
+                let Some((star, from)) = retry else {
+                    return false;
+                };
+                retry = Some((star, from + 1));
+                (p, n) = (star + 1, from + 1);
+            }
+        }
+    }
+    pattern[p..].iter().all(|c| *c == '*')
+}
+
+/// A weight in NVFP4; errors name the file and the tensor.
+fn quantise(
+    tensor: &Tensor<'_>,
+    dialect: Dialect,
+    global: Option<GlobalScale>,
+) -> Result<Quantized, WriteError> {
+    let &[rows, k] = tensor.shape() else {
+        return Err(tensor.wrong("[M, K]").into());
+    };
+    quantize(&tensor.to_f32_widened()?, rows, k, dialect, global)
+        .map_err(|error| not_converted(tensor, error.to_string()))
+}
+
+/// Why the second pass refuses a tensor.
+const CHANGED: &str = "the input has changed while it was read";
+
+fn not_converted(tensor: &Tensor<'_>, reason: String) -> WriteError {
+    WriteError::Conversion {
+        file: tensor.file().path().into(),
+        tensor: tensor.name().into(),
+        reason,
+    }
+}
+
+/// A tensor of the output.
+enum Piece<'a> {
+    Copy(Tensor<'a>),
+    New(NewTensor<'a>),
+    /// The block scales of the first pass.
+    Scales {
+        shape: [usize; 2],
+        bytes: Rc<[u8]>,
+    },
+    /// Codes, made when they are written, for the scales of the first pass.
+    Codes {
+        shape: [usize; 2],
+        tensor: Tensor<'a>,
+        dialect: Dialect,
+        global: GlobalScale,
+        scales: Rc<[u8]>,
+        bar: ProgressBar,
+    },
+}
+
+impl Content for Piece<'_> {
+    fn dtype(&self) -> Dtype {
+        match self {
+            Self::Copy(tensor) => tensor.dtype(),
+            Self::New(tensor) => tensor.dtype,
+            Self::Scales { .. } => Dtype::F8_E4M3,
+            Self::Codes { .. } => Dtype::U8,
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        match self {
+            Self::Copy(tensor) => tensor.shape(),
+            Self::New(tensor) => &tensor.shape,
+            Self::Scales { shape, .. } | Self::Codes { shape, .. } => shape,
+        }
+    }
+
+    fn bytes(&self) -> Result<Cow<'_, [u8]>, WriteError> {
+        match self {
+            Self::Copy(tensor) => Ok(tensor.bytes().into()),
+            Self::New(tensor) => tensor.bytes(),
+            Self::Scales { bytes, .. } => Ok(Cow::Borrowed(bytes)),
+            Self::Codes {
+                tensor,
+                dialect,
+                global,
+                scales,
+                bar,
+                ..
+            } => {
+                bar.inc(1);
+                let again = quantise(tensor, *dialect, Some(*global))?;
+                // Other programs can write to the input while it is mapped.
+                if again.scales[..] != scales[..] {
+                    return Err(not_converted(tensor, CHANGED.into()));
+                }
+                Ok(again.codes.into())
+            }
+        }
+    }
+
+    fn byte_len(&self) -> usize {
+        match self {
+            Self::Copy(tensor) => tensor.bytes().len(),
+            Self::New(tensor) => tensor.bytes.len(),
+            Self::Scales { bytes, .. } => bytes.len(),
+            Self::Codes { shape, .. } => shape[0] * shape[1],
+        }
+    }
+}
+
+/// A tensor that is copied may have the name of one that is made.
+fn refuse_collisions(out: &[(String, Piece<'_>)]) -> Result<()> {
+    let mut seen = HashSet::new();
+    match out.iter().find(|(name, _)| !seen.insert(name)) {
+        Some((name, _)) => {
+            bail!("the output would have two tensors {name:?}; the input is quantised already")
+        }
+        None => Ok(()),
+    }
+}
+
+/// The input's own entries, and what readers of the dialect look for.
+fn metadata(checkpoint: &Checkpoint, dialect: Dialect) -> HashMap<String, String> {
+    let of_input = checkpoint.files().iter();
+    let mut metadata: HashMap<_, _> = of_input.flat_map(|file| file.metadata().clone()).collect();
+    let (key, value) = match dialect {
+        Dialect::ModelOpt => (
+            "hf_quant_config",
+            json!({ "quantization": { "quant_algo": "NVFP4", "group_size": BLOCK } }),
+        ),
+        Dialect::CompressedTensors => (
+            "quantization_config",
+            json!({
+                "format": "nvfp4-pack-quantized", "quant_method": "compressed-tensors",
+            }),
+        ),
+    };
+    metadata.insert(key.into(), value.to_string());
+    metadata
+}
+
+#[cfg(test)]
+mod tests {
+    use nvfp4_gemv::file::TensorFile;
+
+    use super::*;
+
+    /// The scales of the first pass are in the output, so codes for other scales would be wrong.
+    #[test]
+    fn codes_are_refused_if_the_input_has_other_scales_by_then() {
+        let folder = tempfile::tempdir().unwrap();
+        let pass = |name: &str, values: &[f32]| {
+            let path = folder.path().join(name);
+            let tensors = [(String::from("a.weight"), NewTensor::f32(&[2, 32], values))];
+            file::write(&path, tensors, None).unwrap();
+            TensorFile::open(&path).unwrap()
+        };
+        let first = pass("first", &[0.5; 64]);
+        let second = pass("second", &[0.25; 64]);
+        let tensor = first.get("a.weight").unwrap();
+        for dialect in Dialect::ALL {
+            let quantized = quantise(&tensor, dialect, None).unwrap();
+            let scales: Rc<[u8]> = quantized.scales.into();
+            let codes_of = |tensor| Piece::Codes {
+                shape: [2, 16],
+                tensor,
+                dialect,
+                global: quantized.global,
+                scales: Rc::clone(&scales),
+                bar: ProgressBar::hidden(),
+            };
+            let same = codes_of(first.get("a.weight").unwrap());
+            assert_eq!(same.bytes().unwrap(), quantized.codes);
+            let changed = codes_of(second.get("a.weight").unwrap());
+            let error = changed.bytes().unwrap_err();
+            assert!(matches!(error, WriteError::Conversion { .. }), "{error}");
+            assert!(error.to_string().contains(CHANGED), "{error}");
+        }
+    }
+
+    #[test]
+    fn patterns() {
+        for (pattern, name, yes) in [
+            ("*", "", true),
+            ("", "", true),
+            ("", "a", false),
+            ("a*c", "abbc", true),
+            ("a*c", "abcb", false),
+            ("*.mlp.*", "layers.0.mlp.up.weight", true),
+            ("*a*b", "aaab", true),
+            ("?b", "ab", true),
+            ("?b", "b", false),
+            ("**x", "x", true),
+            ("lm_head", "lm_head.weight", false),
+        ] {
+            assert_eq!(matches(pattern, name), yes, "{pattern} {name}");
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! What a command reports, and how it is printed: text for people, one JSON object for scripts.
+
+use std::io::{self, Write};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use nvfp4_gemv::checkpoint::CheckpointError;
+use nvfp4_gemv::dispatch::PATH_VARIABLE;
+use nvfp4_gemv::file::FileError;
+use nvfp4_gemv::{Error, GemvPath, Refusal, printable};
+use nvfp4_gemv_cli::file::WriteError;
+use serde_json::{Value, json};
+
+use crate::engine::NotEnoughMemory;
+
+/// The result of a command.
+#[derive(Debug)]
+pub(crate) struct Report {
+    /// For people, with a newline at the end.
+    pub(crate) text: String,
+    /// For scripts.
+    pub(crate) json: Value,
+    /// Whether all checks passed; decides the exit code.
+    pub(crate) passed: bool,
+}
+
+impl Report {
+    /// Everything was said already.
+    pub(crate) fn nothing() -> Self {
+        Self {
+            text: String::new(),
+            json: Value::Null,
+            passed: true,
+        }
+    }
+
+    /// An error with its causes: on stderr for people, and as a JSON object for scripts. `takes_path` says
+    /// whether the command has `--path`, which a hint may then speak of.
+    pub(crate) fn error(error: &anyhow::Error, takes_path: bool, as_json: bool) -> Self {
+        let hint = hint(error, takes_path);
+        let message = with_causes(error);
+        let mut text = format!("error: {message}\n");
+        if let Some(hint) = &hint {
+            text.push_str(&format!("hint: {hint}\n"));
+        }
+        if !as_json {
+            // Nothing can be done where stderr is closed.
+            let _ = io::stderr().write_all(for_people(&text).as_bytes());
+        }
+        Self {
+            text: String::new(),
+            json: json!({ "error": message, "hint": hint }),
+            passed: false,
+        }
+    }
+
+    /// Prints to stdout. A reader that has gone away (`| head`) is no error.
+    pub(crate) fn print(&self, as_json: bool) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        let printed = if as_json && !self.json.is_null() {
+            writeln!(out, "{:#}", self.json)
+        } else {
+            write!(out, "{}", for_people(&self.text))
+        };
+        match printed.and_then(|()| out.flush()) {
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            other => other,
+        }
+    }
+}
+
+/// Text of several lines in which nothing but the ends of lines acts on a terminal. What is put into the
+/// text escapes itself where it comes from elsewhere, its newlines too ([`printable`]); this sees to it that
+/// a place where that was forgotten prints no more than a wrong line.
+fn for_people(text: &str) -> String {
+    let lines: Vec<String> = text
+        .split('\n')
+        .map(|line| printable::text(line).to_string())
+        .collect();
+    lines.join("\n")
+}
+
+/// An error's message and those of its causes. Many of this crate's errors have their cause's message in
+/// their own: that is not said twice.
+fn with_causes(error: &anyhow::Error) -> String {
+    let mut message = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !message.contains(&cause) {
+            message.push_str(&format!(": {cause}"));
+        }
+    }
+    message
+}
+
+/// What to do about an error, where that is known.
+fn hint(error: &anyhow::Error, takes_path: bool) -> Option<String> {
+    if let Some(error) = error.downcast_ref::<CheckpointError>() {
+        return match error {
+            CheckpointError::NotNvfp4 { .. } => {
+                Some("`nvfp4-gemv quantize` makes an NVFP4 checkpoint of this one".into())
+            }
+            CheckpointError::File(e) => file_hint(e),
+            CheckpointError::Duplicate { .. } => {
+                Some("name one of the files, or the index, instead of the directory".into())
+            }
+            _ => None,
+        };
+    }
+    if error.is::<NotEnoughMemory>() {
+        return Some("a smaller --cold or --shape takes less".into());
+    }
+    if let Some(error) = error.downcast_ref::<FileError>() {
+        return file_hint(error);
+    }
+    if let Some(error) = error.downcast_ref::<WriteError>() {
+        return match error {
+            WriteError::Input(error) => file_hint(error),
+            WriteError::Exists { .. } => Some("--force replaces it".into()),
+            _ => None,
+        };
+    }
+    match error.downcast_ref::<Error>()? {
+        Error::PathUnavailable {
+            reason: Refusal::BuiltWithoutCuda,
+            ..
+        } => Some(match takes_path {
+            true => "build with `--features cuda`, or use `--path cpu`".into(),
+            false => "build with `--features cuda`".into(),
+        }),
+        Error::PathUnavailable {
+            path: GemvPath::TensorCore,
+            ..
+        } if takes_path => Some("`--path cuda-core`, `--path cpu` or `--path auto` may do".into()),
+        Error::KernelUnavailable { .. } | Error::Config { .. } => {
+            Some("`nvfp4-gemv plan` shows which kernels can compute a shape, and why not".into())
+        }
+        Error::PathUnavailable { .. }
+        | Error::NoKernels
+        | Error::NoDriver { .. }
+        | Error::NoDevice { .. } => {
+            let info = "`nvfp4-gemv info` shows what this machine can run";
+            Some(match takes_path {
+                true => format!("{info}; `--path auto` uses it"),
+                false => info.into(),
+            })
+        }
+        // Options are checked when they are read: what comes so far is the variable's.
+        Error::UnknownPath { .. } => Some(format!(
+            "{PATH_VARIABLE} names it; unset it, or set it to a path or to `auto`"
+        )),
+        _ => None,
+    }
+}
+
+fn file_hint(error: &FileError) -> Option<String> {
+    match error {
+        FileError::Format { .. } => {
+            Some("the file may be truncated; compare its size with the original's".into())
+        }
+        _ => None,
+    }
+}
+
+/// A table with aligned columns: the first to the left, the others to the right.
+#[derive(Debug)]
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub(crate) fn new(header: &[&str]) -> Self {
+        Self {
+            rows: vec![header.iter().map(|s| s.to_string()).collect()],
+        }
+    }
+
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// Its lines, each with a note behind it, which is long and no column.
+    pub(crate) fn with_notes(&self, notes: &[String]) -> String {
+        let rows = self.to_string();
+        let lines = rows.lines().zip(notes);
+        lines
+            .map(|(row, note)| format!("{}\n", format!("{row}  {note}").trim_end()))
+            .collect()
+    }
+}
+
+impl std::fmt::Display for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let columns = self.rows[0].len();
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        for row in &self.rows {
+            let mut line = String::new();
+            for (i, (cell, &width)) in row.iter().zip(&widths).enumerate() {
+                if i == 0 {
+                    line.push_str(&format!("{cell:<width$}"));
+                } else {
+                    line.push_str(&format!("  {cell:>width$}"));
+                }
+            }
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// How many of what, with its plural: `1 weight`, `2 weights`.
+pub(crate) fn count(number: usize, what: &str) -> String {
+    match number {
+        1 => format!("1 {what}"),
+        _ if what.ends_with("ch") => format!("{number} {what}es"),
+        _ => format!("{number} {what}s"),
+    }
+}
+
+/// A duration in the unit that suits it.
+pub(crate) fn time(seconds: f64) -> String {
+    match seconds {
+        s if s < 1e-3 => format!("{:.2} us", s * 1e6),
+        s if s < 1.0 => format!("{:.2} ms", s * 1e3),
+        s => format!("{s:.2} s"),
+    }
+}
+
+/// Bytes in the unit that suits them; decimal, as bandwidths are.
+pub(crate) fn bytes(bytes: usize) -> String {
+    match bytes as f64 {
+        b if b < 1e3 => format!("{b} B"),
+        b if b < 1e6 => format!("{:.1} kB", b / 1e3),
+        b if b < 1e9 => format!("{:.1} MB", b / 1e6),
+        b => format!("{:.2} GB", b / 1e9),
+    }
+}
+
+/// An error or a bound, short.
+pub(crate) fn small(value: f64) -> String {
+    if value == 0.0 {
+        "0".into()
+    } else {
+        format!("{value:.2e}")
+    }
+}
+
+/// A number for JSON, which has neither NaN nor infinity: those become text.
+pub(crate) fn number(value: f64) -> Value {
+    if value.is_finite() {
+        json!(value)
+    } else {
+        json!(value.to_string())
+    }
+}
+
+/// A progress bar on stderr; hidden where stderr is no terminal.
+pub(crate) fn progress(length: u64, what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new(length).with_prefix(what);
+    let style = ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len} {msg}");
+    match style {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn causes_are_said_once() {
+        let refused = || io::Error::from(io::ErrorKind::PermissionDenied);
+        let error = Err::<(), _>(refused()).context("a.json").unwrap_err();
+        assert_eq!(with_causes(&error), format!("a.json: {}", refused()));
+        let whole = FileError::Read {
+            file: "a.json".into(),
+            source: refused(),
+        };
+        let error = anyhow::Error::from(whole);
+        assert_eq!(with_causes(&error), error.to_string());
+    }
+
+    #[test]
+    fn plurals() {
+        let counts = [0, 1, 2].map(|number| count(number, "weight"));
+        assert_eq!(counts, ["0 weights", "1 weight", "2 weights"]);
+        assert_eq!(count(2, "launch"), "2 launches");
+    }
+}

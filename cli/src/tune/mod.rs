@@ -1,0 +1,162 @@
+//! `tune`: measures what this GPU does best with each problem, and keeps it in a file.
+
+#[cfg(feature = "cuda")]
+mod measure;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use nvfp4_gemv::tune::TUNED_VARIABLE;
+use nvfp4_gemv::{Activation, Operands, ScaleLayout, Shape};
+use nvfp4_gemv_cli::problem::CONTEST_BENCHMARKS;
+
+use crate::report::Report;
+use crate::shapes::{self, SYNTAX, parse_shape};
+
+/// Measures the kernels and configs that this GPU can run for a shape, and stores the best
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+All candidates of a problem take turns, each with weights that no cache holds, and the slow ones are \
+dropped early: a problem takes a few seconds. The file belongs to this GPU, its driver and this version; \
+with others it is refused. A program loads it with nvfp4_gemv::tune::Tuned::load, and nothing uses it \
+unasked; `nvfp4-gemv plan --tuned FILE` shows what it says. Problems are added to a file that exists, and \
+it is saved after each, so that an interrupted run loses one problem at most; several runs may add to one \
+file at the same time.
+
+Examples:
+  nvfp4-gemv tune --shape 4096,7168 --out tuned.json
+  nvfp4-gemv tune --shape 4096,7168,8 --shape 8192,4096,1,4 --layout 128x4 --out tuned.json
+  nvfp4-gemv tune --shape 14336,4096 --activation nvfp4 --activation bf16   # prints, stores nothing
+  nvfp4-gemv tune --suite --chained --seconds 1.5 --replace --out h200.json   # a built-in table, in minutes")]
+pub(crate) struct Args {
+    /// M,K or M,K,L or M,K,L,N, also with `x` between: rows of the weights, elements of a row (a multiple of
+    /// 16), batches, vectors a batch; may be repeated
+    #[arg(long = "shape", value_name = SYNTAX, value_parser = parse_shape)]
+    shapes: Vec<Shape>,
+    /// The problems of the built-in tables: usual layer shapes, 1 to 16 vectors, all types (minutes)
+    #[arg(long)]
+    suite: bool,
+    /// Element type of the vectors; may be repeated
+    #[arg(long, value_parser = shapes::activation(), default_value = "nvfp4")]
+    activation: Vec<Activation>,
+    /// Layout of the scales; may be repeated
+    #[arg(long, value_parser = shapes::layout(), default_values = ["linear", "128x4"])]
+    layout: Vec<ScaleLayout>,
+    /// Also find the best configs for launches that follow each other with programmatic dependent launch, as layers
+    /// of a model can: twice the time
+    #[arg(long)]
+    chained: bool,
+    /// Seconds a problem may take; the first round is always whole
+    #[arg(long, default_value_t = 3.0, value_parser = seconds)]
+    seconds: f64,
+    /// The file to store in [default: NVFP4_GEMV_TUNED, or none]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Start the file anew instead of adding to it
+    #[arg(long)]
+    replace: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.01..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("expected 0.01 to 3600".into()),
+    }
+}
+
+impl Args {
+    /// The file to store in.
+    fn out(&self) -> Option<PathBuf> {
+        let variable = || std::env::var_os(TUNED_VARIABLE).filter(|file| !file.is_empty());
+        self.out.clone().or_else(|| variable().map(PathBuf::from))
+    }
+
+    /// What is asked for, each problem once.
+    fn problems(&self) -> Result<Vec<(Shape, Operands)>> {
+        if self.shapes.is_empty() && !self.suite {
+            bail!("nothing to tune: give --shape {SYNTAX}, or --suite");
+        }
+        let mut problems = Vec::new();
+        let mut add = |shape: Shape, activation, layout| {
+            let problem = (shape, Operands::new(activation, layout));
+            if !problems.contains(&problem) {
+                problems.push(problem);
+            }
+        };
+        for &shape in &self.shapes {
+            for &activation in &self.activation {
+                for &layout in &self.layout {
+                    add(shape, activation, layout);
+                }
+            }
+        }
+        if self.suite {
+            for (shape, activation, layout) in suite()? {
+                add(shape, activation, layout);
+            }
+        }
+        Ok(problems)
+    }
+}
+
+/// Layers of language models beside the contest's shapes: M, K, L.
+const LAYERS: [(usize, usize, usize); 5] = [
+    (4096, 4096, 1),
+    (14336, 4096, 1),
+    (4096, 14336, 1),
+    (28672, 8192, 1),
+    (8192, 28672, 1),
+];
+
+/// The problems of a built-in table: few, since what is not in it follows the nearest.
+fn suite() -> Result<Vec<(Shape, Activation, ScaleLayout)>> {
+    const VECTORS: [(Activation, &[usize]); 4] = [
+        (Activation::Nvfp4, &[1, 2, 4, 8, 16]),
+        (Activation::F16, &[1, 4]),
+        (Activation::Bf16, &[1, 8]),
+        (Activation::F32, &[1]),
+    ];
+    let mut problems = Vec::new();
+    for (m, k, l) in CONTEST_BENCHMARKS.into_iter().chain(LAYERS) {
+        for (activation, vectors) in VECTORS {
+            for &n in vectors {
+                for layout in ScaleLayout::ALL {
+                    problems.push((Shape::new(m, n, k, l)?, activation, layout));
+                }
+            }
+        }
+    }
+    Ok(problems)
+}
+
+#[cfg(feature = "cuda")]
+pub(crate) fn run(args: &Args) -> Result<Report> {
+    measure::run(args)
+}
+
+#[cfg(not(feature = "cuda"))]
+pub(crate) fn run(args: &Args) -> Result<Report> {
+    args.problems()?;
+    let _ = (args.out(), args.seconds, args.replace, args.chained);
+    Err(nvfp4_gemv::Error::PathUnavailable {
+        path: nvfp4_gemv::GemvPath::CudaCore,
+        reason: nvfp4_gemv::Refusal::BuiltWithoutCuda,
+    }
+    .into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_suite_has_each_problem_once() {
+        let suite = suite().unwrap();
+        for (i, problem) in suite.iter().enumerate() {
+            assert!(!suite[..i].contains(problem), "{problem:?} twice");
+        }
+        for activation in Activation::ALL {
+            assert!(suite.iter().any(|(_, of, _)| *of == activation));
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! `verify`: computes problems whose answers are known, and compares.
+
+mod cases;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use nvfp4_gemv::reference::Reference;
+use nvfp4_gemv::{Activation, Error, FloatType, GemvPath, Kernel, ScaleLayout, printable};
+use nvfp4_gemv_cli::output::Destination;
+use nvfp4_gemv_cli::problem::{Problem, contest_tolerance};
+use serde_json::{Value, json};
+
+use crate::destination::output;
+use crate::engine::{self, Ask, AskArgs, Engine};
+use crate::measure::{Check, truth};
+use crate::report::{Report, Table, number, progress, small};
+use crate::shapes;
+
+pub(crate) use cases::operands;
+use cases::{Data, Group, Variant, adversarial, contest, variants};
+
+/// Computes problems with known answers with every kernel, and compares; exits with 1 if any is wrong
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+--contest takes the GPU MODE nvfp4_gemv shapes with that contest's data rule and tolerance (rtol = \
+atol = 1e-3). --adversarial takes all 16 codes and all scales, data with exact integer answers, and \
+data at the edges of the formats, on odd shapes; errors are held against bounds derived from each \
+path's roundings. Without either, both. --problem replays a file: safetensors with a U8 [L,M,K/2], \
+sfa F8_E4M3 [L,M,K/16], b U8 [L,N,K/2], sfb F8_E4M3 [L,N,K/16], optional alpha F32 [1] or [M], \
+optional c F64 [L,N,M] to compare with.
+
+Examples:
+  nvfp4-gemv verify
+  nvfp4-gemv verify --contest --path cuda-core
+  nvfp4-gemv verify --adversarial --case integers --activation f16
+  nvfp4-gemv verify --dump failing.safetensors             # writes the first case that fails
+  nvfp4-gemv verify --case 'sweep 130x80' --dump case.safetensors
+  nvfp4-gemv verify --problem case.safetensors")]
+pub(crate) struct Args {
+    /// The contest's shapes, data rule and tolerance
+    #[arg(long)]
+    contest: bool,
+    /// Full-range, exact and edge-case data with derived bounds
+    #[arg(long)]
+    adversarial: bool,
+    /// A problem file
+    #[arg(long, value_name = "F", conflicts_with_all = ["contest", "adversarial", "case"])]
+    problem: Option<PathBuf>,
+    #[command(flatten)]
+    ask: AskArgs,
+    /// Only cases whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    case: Option<String>,
+    /// Only this layout of the scales; may be repeated
+    #[arg(long, value_parser = shapes::layout())]
+    layout: Vec<ScaleLayout>,
+    /// Only this type of vectors; may be repeated
+    #[arg(long, value_parser = shapes::activation())]
+    activation: Vec<Activation>,
+    /// Only this type of results; may be repeated
+    #[arg(long, value_parser = shapes::output_type())]
+    output_type: Vec<FloatType>,
+    /// Write the first case that fails as a problem file; with --case, the first selected one
+    #[arg(long, value_name = "F")]
+    dump: Option<PathBuf>,
+    /// Replace the file of --dump if it is there already
+    #[arg(long, requires = "dump")]
+    force: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Report> {
+    let ask = args.ask.ask()?;
+    // A file that cannot be read is reported before a device that is not there.
+    let mut file = args.problem.as_ref().map(Problem::read).transpose()?;
+    let dump = args.dump.as_ref();
+    let dump = dump
+        .map(|path| output(path, args.force, args.problem.clone()))
+        .transpose()?;
+    let mut groups = groups(args, file.as_ref())?;
+    for group in &mut groups {
+        group.variants.retain(|variant| is_selected(args, variant));
+    }
+    groups.retain(|group| !group.variants.is_empty());
+    if let Some(wanted) = &args.case {
+        groups.retain(|group| group.name().contains(wanted.as_str()));
+    }
+    if groups.is_empty() {
+        bail!("no case is selected; `nvfp4-gemv verify --json` lists the names of all");
+    }
+    let (engine, _) = engine::open(ask.path())?;
+    let asks = asks(engine.as_ref(), ask);
+    let mut summary = Summary {
+        dump,
+        ..Summary::default()
+    };
+    let bar = progress(groups.len() as u64, "verifying");
+    for group in &groups {
+        bar.set_message(group.name());
+        let problem = match &mut file {
+            Some(problem) => problem.clone(),
+            None => group.problem(),
+        };
+        summary.verify(engine.as_ref(), &asks, group, &problem, args)?;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    if summary.computed == 0
+        && let Some(why) = summary.unavailable
+    {
+        return Err(why.into());
+    }
+    Ok(summary.report(engine.as_ref(), args))
+}
+
+fn groups(args: &Args, file: Option<&Problem>) -> Result<Vec<Group>> {
+    if let Some(problem) = file {
+        return Ok(vec![Group {
+            data: Data::File,
+            shape: problem.shape,
+            variants: variants(&ScaleLayout::ALL, &Activation::ALL, &FloatType::ALL),
+        }]);
+    }
+    let both = !args.contest && !args.adversarial;
+    let mut groups = Vec::new();
+    if args.contest || both {
+        groups.extend(contest()?);
+    }
+    if args.adversarial || both {
+        groups.extend(adversarial()?);
+    }
+    Ok(groups)
+}
+
+fn is_selected(args: &Args, variant: &Variant) -> bool {
+    fn among<T: PartialEq>(wanted: &[T], value: T) -> bool {
+        wanted.is_empty() || wanted.contains(&value)
+    }
+    among(&args.layout, variant.layout)
+        && among(&args.activation, variant.activation)
+        && among(&args.output_type, variant.output)
+}
+
+/// What computes each case: what was asked for; on a GPU, every kernel of it too; and each kernel also as in a chain.
+fn asks(engine: &dyn Engine, ask: Ask) -> Vec<Ask> {
+    let on_gpu = engine.paths() != [GemvPath::Cpu];
+    let kernels: Vec<Ask> = match ask.kernel {
+        _ if !on_gpu => Vec::new(),
+        Some(_) => vec![ask.chained()],
+        None => {
+            let of_path = |kernel: &Kernel| ask.path.is_none_or(|path| path == kernel.path());
+            let kernels = Kernel::ALL.iter().copied().filter(of_path);
+            let both = |kernel| [Ask::of_kernel(kernel), Ask::of_kernel(kernel).chained()];
+            kernels.flat_map(both).collect()
+        }
+    };
+    [ask].into_iter().chain(kernels).collect()
+}
+
+/// What has been found so far.
+#[derive(Debug, Default)]
+struct Summary {
+    computed: usize,
+    failed: usize,
+    /// Variants that the path cannot run, and the last reason.
+    skipped: usize,
+    unavailable: Option<Error>,
+    lines: Vec<Line>,
+    /// Where `--dump` writes to.
+    dump: Option<Destination>,
+    /// What has been written for `--dump`, and how to replay it where that is a file.
+    dumped: Option<String>,
+    json: Vec<Value>,
+}
+
+/// A group's line in the table.
+#[derive(Debug)]
+struct Line {
+    name: String,
+    path: Option<GemvPath>,
+    computed: usize,
+    worst: Option<(Check, Variant)>,
+    failures: Vec<String>,
+}
+
+impl Summary {
+    fn verify(
+        &mut self,
+        engine: &dyn Engine,
+        asks: &[Ask],
+        group: &Group,
+        problem: &Problem,
+        args: &Args,
+    ) -> Result<()> {
+        let (linear, nvfp4) = (ScaleLayout::Linear, Activation::Nvfp4);
+        let reference = truth(&operands(problem, linear, nvfp4, FloatType::F32)?)?;
+        // What the file says is the truth; how errors grow still follows from the operands.
+        let expected = Reference {
+            y: problem.c.clone().unwrap_or_else(|| reference.y.clone()),
+            magnitude: reference.magnitude,
+        };
+        let mut line = Line {
+            name: group.name(),
+            path: None,
+            computed: 0,
+            worst: None,
+            failures: Vec::new(),
+        };
+        for &variant in &group.variants {
+            let operands = operands(problem, variant.layout, variant.activation, variant.output)?;
+            for (nth, &ask) in asks.iter().enumerate() {
+                let outcome = match engine.compute(&operands, ask) {
+                    Ok(outcome) => outcome,
+                    Err(
+                        why @ (Error::PathUnavailable { .. } | Error::KernelUnavailable { .. }),
+                    ) => {
+                        // That not every kernel takes everything is no news.
+                        if nth == 0 {
+                            self.skipped += 1;
+                            self.unavailable = Some(why);
+                        }
+                        continue;
+                    }
+                    Err(why) => {
+                        line.failures.push(format!("{variant}, {ask}: {why}"));
+                        self.json.push(json!({
+                            "case": line.name, "variant": variant.to_string(),
+                            "passed": false, "error": why.to_string(),
+                        }));
+                        self.dump(group, variant, problem, &expected)?;
+                        continue;
+                    }
+                };
+                let y = outcome.y.to_f64();
+                let check = match group.data {
+                    Data::Contest => {
+                        Check::new(&y, &expected.y, |i| contest_tolerance(expected.y[i]))
+                    }
+                    data if data.is_exact() => Check::new(&y, &expected.y, |_| 0.0),
+                    _ => Check::derived(&y, &expected, outcome.roundings, variant.output),
+                };
+                line.computed += 1;
+                line.path = Some(outcome.path);
+                self.json.push(json!({
+                    "case": line.name,
+                    "data": group.data.name(),
+                    "m": group.shape.m(), "n": group.shape.n(),
+                    "k": group.shape.k(), "l": group.shape.l(),
+                    "layout": variant.layout.name(),
+                    "activation": variant.activation.name(),
+                    "output_type": variant.output.name(),
+                    "path": outcome.path.name(),
+                    "kernel": outcome.kernel.map(Kernel::name),
+                    "mode": ask.mode(),
+                    "passed": check.passed,
+                    "check": check.json(),
+                }));
+                if !check.passed {
+                    let failure = format!("{variant}, {ask}: {}", check.text());
+                    line.failures.push(failure);
+                }
+                if !check.passed || args.case.is_some() || args.problem.is_some() {
+                    self.dump(group, variant, problem, &expected)?;
+                }
+                let is_worse = |(worst, _): &(Check, Variant)| {
+                    (!check.passed, check.share()) > (!worst.passed, worst.share())
+                };
+                if line.worst.as_ref().is_none_or(is_worse) {
+                    line.worst = Some((check, variant));
+                }
+            }
+        }
+        self.computed += line.computed;
+        self.failed += line.failures.len();
+        self.lines.push(line);
+        Ok(())
+    }
+
+    /// Writes the case for `--dump`, if none has been written yet.
+    fn dump(
+        &mut self,
+        group: &Group,
+        variant: Variant,
+        problem: &Problem,
+        truth: &Reference,
+    ) -> Result<()> {
+        let (Some(output), None) = (&self.dump, &self.dumped) else {
+            return Ok(());
+        };
+        let with_answer = Problem {
+            c: Some(truth.y.clone()),
+            ..problem.clone()
+        };
+        with_answer.write_to(output)?;
+        let f = printable::path(output.path());
+        let mut dumped = format!("{} is written to {f}", group.name());
+        // A pipe or a device holds nothing that could be read again.
+        if !output.is_stream() {
+            dumped.push_str(&format!(
+                "; replay it with\n  nvfp4-gemv verify --problem {f} --layout {} --activation {} \
+                 --output-type {}",
+                variant.layout,
+                variant.activation,
+                variant.output.name(),
+            ));
+        }
+        self.dumped = Some(dumped);
+        Ok(())
+    }
+
+    fn report(&self, engine: &dyn Engine, args: &Args) -> Report {
+        let mut table = Table::new(&[
+            "case",
+            "path",
+            "variants",
+            "max error",
+            "bound",
+            "error/bound",
+            "result",
+        ]);
+        for line in &self.lines {
+            let Some((check, _)) = &line.worst else {
+                continue;
+            };
+            let failed = !line.failures.is_empty();
+            table.row(vec![
+                line.name.clone(),
+                line.path.map_or("", GemvPath::name).into(),
+                line.computed.to_string(),
+                small(check.error),
+                small(check.bound),
+                format!("{:.0}%", 100.0 * check.share()),
+                if failed { "FAILED" } else { "ok" }.into(),
+            ]);
+        }
+        let mut text = format!("{}\n\n{table}", engine.device());
+        for line in &self.lines {
+            for failure in &line.failures {
+                text.push_str(&format!("FAILED {} {failure}\n", line.name));
+            }
+        }
+        let (computed, failed) = (self.computed, self.failed);
+        text.push_str(&format!("\n{computed} computed, {failed} failed"));
+        if let (skipped @ 1.., Some(why)) = (self.skipped, &self.unavailable) {
+            text.push_str(&format!(", {skipped} skipped ({why})"));
+        }
+        text.push('\n');
+        match (&self.dumped, &args.dump) {
+            (Some(dumped), _) => text.push_str(&format!("{dumped}\n")),
+            (None, Some(path)) => text.push_str(&format!(
+                "nothing is written to {}: every case passed (name one with --case to write it)\n",
+                printable::path(path)
+            )),
+            (None, None) => {}
+        }
+        let passed = self.failed == 0;
+        let worst = self.lines.iter().filter_map(|line| line.worst.as_ref());
+        let max_share = worst.map(|(check, _)| check.share()).fold(0.0, f64::max);
+        Report {
+            text,
+            json: json!({
+                "device": engine.device(),
+                "computed": self.computed,
+                "failed": self.failed,
+                "skipped": self.skipped,
+                "why_skipped": self.unavailable.as_ref().map(ToString::to_string),
+                "max_share_of_bound": number(max_share),
+                "dumped": self.dumped.as_ref().and(args.dump.as_ref()),
+                "cases": self.json,
+                "passed": passed,
+            }),
+            passed,
+        }
+    }
+}

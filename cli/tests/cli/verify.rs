@@ -1,0 +1,77 @@
+//! `verify`: what passes, what fails, and cases that travel through files.
+
+use std::path::Path;
+
+use nvfp4_gemv_cli::problem::Problem;
+use serde_json::Value;
+
+use crate::{Folder, MODELOPT, fails, json, prints, program, words};
+
+/// The arguments of `verify` on the CPU: words, then what is no word.
+fn on_cpu<'a>(line: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
+    [&["verify", "--path", "cpu"], &words(line)[..], rest].concat()
+}
+
+#[test]
+fn verify_passes_on_the_cpu() {
+    let all = json(&on_cpu("--adversarial", &[]));
+    assert_eq!(all["passed"], true);
+    assert_eq!(all["failed"], 0);
+    assert_eq!(all["skipped"], 0);
+    assert!(all["computed"].as_u64().unwrap() > 900);
+    let contest = json(&on_cpu("--contest", &["--case", "contest 128x"]));
+    assert_eq!(contest["computed"], 6);
+    assert_eq!(contest["passed"], true);
+    assert!(fails(&["verify", "--case", "no such case"]).contains("no case"));
+}
+
+#[test]
+fn verify_dumps_and_replays() {
+    let dir = Folder::new();
+    let case = dir.at("case.safetensors");
+    let printed = prints(&on_cpu("", &["--case", "row-alpha 77x48", "--dump", &case]));
+    assert!(printed.contains("replay it with"), "{printed}");
+    let replay = json(&on_cpu("", &["--problem", &case]));
+    assert_eq!(replay["passed"], true);
+    assert_eq!(replay["computed"], 24);
+    let operands = "--layout 128x4 --activation f16 --output-type bf16";
+    let one = json(&on_cpu(operands, &["--problem", &case]));
+    assert_eq!(one["computed"], 1);
+    assert_eq!(one["cases"][0]["layout"], "128x4");
+
+    // A wrong answer in the file is found, and can be dumped again.
+    let mut problem = Problem::read(&case).unwrap();
+    problem.c.as_mut().unwrap()[5] += 1.0;
+    problem.write(&case).unwrap();
+    let again = dir.at("again.safetensors");
+    let files = ["--problem", &case, "--dump", &again];
+    let out = program(&on_cpu("--json", &files));
+    assert_eq!(out.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(report["passed"], false);
+    assert_eq!(report["failed"], 24);
+    assert_eq!(report["cases"][0]["check"]["worst_element"], 5);
+    assert_eq!(Problem::read(&again).unwrap(), problem);
+
+    // Of several cases, the first is written.
+    json(&on_cpu("--case sweep --force", &["--dump", &again]));
+    assert_eq!(Problem::read(&again).unwrap().shape.to_string(), "5x16");
+
+    // Without c, the reference is the truth.
+    problem.c = None;
+    problem.write(&case).unwrap();
+    let replay = json(&on_cpu("", &["--problem", &case]));
+    assert_eq!(replay["passed"], true);
+
+    // Nothing fails, no case is named: nothing to write, and it says so.
+    let none = dir.at("none.safetensors");
+    let args = on_cpu("--adversarial --output-type bf16", &["--dump", &none]);
+    assert!(prints(&args).contains("nothing is written"));
+    assert!(!Path::new(&none).exists());
+
+    for (bytes, says) in [(&b"rubbish"[..], "not a valid"), (b"", "empty")] {
+        std::fs::write(&case, bytes).unwrap();
+        assert!(fails(&["verify", "--problem", &case]).contains(says));
+    }
+    assert!(fails(&["verify", "--problem", MODELOPT]).contains("no tensor \"a\""));
+}
