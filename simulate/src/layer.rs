@@ -122,7 +122,7 @@ impl Problem {
         &self.operands.shape
     }
 
-    /// The kernel's default for these rows, and the smallest ring of stages, whose stages are used most often.
+    /// The kernel's default for these rows, and the smallest ring of stages, which are used again most often, as last.
     ///
     /// # Errors
     /// Why the kernel cannot compute them.
@@ -133,12 +133,13 @@ impl Problem {
         let Config::Tcgen05(default) = Kernel::Tcgen05.default_config(&job)? else {
             bail!("the default of a kernel is of another one");
         };
-        let mut configs = vec![default];
-        let smallest = RING
-            .into_iter()
-            .find(|&config| Config::from(config).check(&job).is_ok());
-        configs.extend(smallest.filter(|config| *config != default));
-        Ok(configs)
+        // In clusters CTAs exchange partial sums as well; where K is short, there are none.
+        let smallest = [2, 1].map(|cluster| Tcgen05Config { stages: 2, cluster });
+        let can_run = |config: &Tcgen05Config| Config::from(*config).check(&job).is_ok();
+        let others = smallest.into_iter().filter(can_run);
+        Ok(std::iter::once(default)
+            .chain(others.filter(|config| *config != default))
+            .collect())
     }
 
     /// Runs the kernel once.
@@ -213,21 +214,49 @@ impl Problem {
     }
 }
 
-/// Two stages in a cluster of two, so that partial sums are exchanged as well; where K is too short, in one CTA.
-const RING: [Tcgen05Config; 2] = [
-    Tcgen05Config {
-        stages: 2,
-        cluster: 2,
-    },
-    Tcgen05Config {
-        stages: 2,
-        cluster: 1,
-    },
-];
-
 fn packed(row: usize, n: usize) -> Strides {
     Strides {
         row,
         batch: n * row,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(layer: &str) -> Problem {
+        let file = "tests/data/minilm-l0-compressed-tensors.safetensors";
+        let checkpoint = Checkpoint::open(crate::repository().join(file)).unwrap();
+        let layer = checkpoint.layer(layer).unwrap();
+        Problem::new(&checkpoint, &layer).unwrap()
+    }
+
+    #[test]
+    fn a_result_past_the_bound_is_noticed() {
+        let problem = problem("encoder.layer.0.output.dense");
+        assert_eq!(problem.shape().to_string(), "128x1536 n=8");
+        let mut y = problem.cpu.clone();
+        let same = problem.difference(&y, 1);
+        assert_eq!((same.largest, same.share), (0.0, 0.0));
+        for far in [1.0, f32::NAN] {
+            y[7] = problem.cpu[7] + far;
+            let difference = problem.difference(&y, 1);
+            assert_eq!(difference.element, 7);
+            assert!(difference.share > 1.0, "{difference:?}");
+        }
+    }
+
+    #[test]
+    fn the_last_config_has_the_smallest_ring() {
+        for (layer, count) in [
+            ("encoder.layer.0.output.dense", 3),
+            ("encoder.layer.0.intermediate.dense", 2),
+        ] {
+            let configs = problem(layer).configs().unwrap();
+            assert_eq!(configs.len(), count, "{configs:?}");
+            let last = configs.last().unwrap();
+            assert_eq!((last.stages, last.cluster), (2, 1));
+        }
     }
 }

@@ -159,7 +159,7 @@ fn simulate(problem: &Problem, configs: &[Tcgen05Config]) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Draws the last config, whose ring is the smallest: its stages are used again.
+/// Draws the last config.
 fn write_picture(problem: &Problem, configs: &[Tcgen05Config], args: &Args) -> Result<PathBuf> {
     let config = *configs.last().context("a config")?;
     let svg = problem.picture(config, &schedules::options(Policy::Fair, Timing::Random))?;
