@@ -1,10 +1,10 @@
 //! `nvfp4-gemv-simulate`: the second half of `cargo xtask run --simulate`.
 
-use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+use std::{env, fs};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -182,12 +182,12 @@ fn to_text(
 ) -> String {
     let (shape, difference) = (problem.shape(), &outcome.difference);
     let mut text = format!(
-        "simulated   the first {} rows by gemv_tcgen05, the tensor cores' kernel: PTX of nvcc {} for sm_{}, in ptx-sim\n\
+        "simulated   the first {} rows, by the tensor cores' kernel: gemv_tcgen05, PTX for sm_{} by nvcc {}\n\
          configs     {}\n\
-         executed    {} instructions of threads, {} of warps, in {} runs: {} schedules for each config\n",
+         executed    {} instructions of threads, {} of warps: {} runs, each config under {} schedules\n",
         shape.m(),
-        ptx::compiler(),
         ptx::BLACKWELL,
+        ptx::compiler(),
         configs
             .iter()
             .map(|&config| fields(config))
@@ -207,13 +207,11 @@ fn to_text(
             "hazards     FAILED: {}, {schedule}: {error}\n",
             fields(*config)
         )),
-        None => text.push_str(
-            "hazards     none found: no race, no unordered access, no deadlock; every schedule gave the same bits\n",
-        ),
+        None => text.push_str("hazards     none found; every schedule gave the same bits\n"),
     }
     if outcome.runs > 0 {
         text.push_str(&format!(
-            "difference  {} to the CPU path's result (max {:.2e}; at element {}: {:.2e} of {:.2e} allowed, {:.0}%)\n",
+            "difference  {} (to the CPU path's result: max {:.2e}; at element {}: {:.2e} of {:.2e} allowed, {:.0}%)\n",
             match difference.share <= 1.0 {
                 true => "ok",
                 false => "FAILED",
@@ -226,8 +224,10 @@ fn to_text(
         ));
     }
     if let Some(file) = picture {
+        let here = env::current_dir().unwrap_or_default();
+        let file = file.strip_prefix(here).unwrap_or(file);
         text.push_str(&format!(
-            "picture     {}: what the kernel's warps did, and what for they waited\n",
+            "picture     {}: what the kernel's warps did, and what they waited for\n",
             printable::path(file)
         ));
     }

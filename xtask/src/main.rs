@@ -186,7 +186,12 @@ fn run(workspace: &Workspace, args: &RunArgs) -> Result<()> {
     let root = workspace.root();
     let kernels = Kernels::here();
     if let Some(notice) = kernels.notice() {
-        eprintln!("{notice}");
+        // The rest is advice to simulate.
+        let lines = if args.simulate { 1 } else { 2 };
+        notice
+            .lines()
+            .take(lines)
+            .for_each(|line| eprintln!("{line}"));
     }
     let mut program = match args.simulate {
         false => xtask_front::program(root, &kernels, &args.passed.args),

@@ -58,8 +58,8 @@ impl Kernels {
     pub fn notice(&self) -> Option<String> {
         let Self::None(why) = self else { return None };
         Some(format!(
-            "No GPU that the kernels run on ({why}): this builds the CPU path only.\n\
-             `cargo xtask run --simulate` executes a GPU kernel on the CPU; `{}=\"{}\" cargo xtask run` builds them all.",
+            "Building for the CPU alone: no GPU here runs the kernels. {why}.\n\
+             To build them all the same: {}=\"{}\" cargo xtask run. To see one run on the CPU: cargo xtask run --simulate",
             arch::VARIABLE,
             arch::DEFAULT,
         ))
