@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use nvfp4_gemv::Gpu;
 use nvfp4_gemv::kernel::plan::{self, Plan};
 use nvfp4_gemv::kernel::{Config, Job};
-pub(crate) use nvfp4_gemv_simulate::launch::{arguments, empty, gpu, launches};
+pub(crate) use nvfp4_gemv_simulate::launch::{empty, gpu, launches};
 use ptx_sim::coverage::Counters;
 use ptx_sim::{Buffer, Options, Policy, Sim};
 
