@@ -7,13 +7,11 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
+use xtask_front::PROGRAM;
 
 use crate::process;
 use crate::toolchain::Toolchain;
 use crate::workspace::Workspace;
-
-/// What cargo calls the `nvfp4-gemv` program.
-pub(crate) const PROGRAM: [&str; 4] = ["--package", "nvfp4-gemv-cli", "--bin", "nvfp4-gemv"];
 
 #[derive(Clone, Debug)]
 pub(crate) struct Cargo {

@@ -21,8 +21,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
+use xtask_front::Kernels;
 
-use crate::cargo::{Cargo, PROGRAM};
+use crate::cargo::Cargo;
 use crate::workspace::Workspace;
 
 /// Development tasks of nvfp4-gemv.
@@ -47,10 +48,14 @@ enum Task {
     Toolchain(ToolchainArgs),
     /// Run the nvfp4-gemv program in release mode; without arguments, on a real layer
     ///
+    /// On a machine with a GPU it is built with kernels for that GPU, without one for the CPU alone,
+    /// which takes no CUDA compiler. NVFP4_GEMV_ARCHS, set to a list such as `90a;100f`, asks for
+    /// kernels in any case.
+    ///
     /// Arguments after `--` go to the program. Without any, it computes a layer of MiniLM:
     /// `run --checkpoint tests/data/minilm-l0-compressed-tensors.safetensors
-    /// --layer encoder.layer.0.intermediate.dense`.
-    Run(PassedOn),
+    /// --layer encoder.layer.0.output.dense`.
+    Run(RunArgs),
     /// Run every test of the workspace, documentation tests included
     ///
     /// Arguments after `--` go to `cargo test --workspace`.
@@ -127,19 +132,23 @@ struct ToolchainArgs {
 }
 
 #[derive(Debug, Args)]
+struct RunArgs {
+    /// Compute a layer, then execute the tensor cores' kernel for its first rows on the CPU
+    ///
+    /// Runs the kernel's PTX in ptx-sim, under several orders of its warps and asynchronous copies, and
+    /// compares the results with the CPU path's. Needs a CUDA compiler, which is installed where there is
+    /// none, and no GPU. Arguments then choose a layer, --checkpoint F --layer L, and the format, --json.
+    #[arg(long)]
+    simulate: bool,
+    #[command(flatten)]
+    passed: PassedOn,
+}
+
+#[derive(Debug, Args)]
 struct PassedOn {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<OsString>,
 }
-
-/// What `cargo xtask run` computes when it is told nothing.
-const DEFAULT_RUN: [&str; 5] = [
-    "run",
-    "--checkpoint",
-    "tests/data/minilm-l0-compressed-tensors.safetensors",
-    "--layer",
-    "encoder.layer.0.intermediate.dense",
-];
 
 fn main() -> ExitCode {
     match perform(Cli::parse().task) {
@@ -155,19 +164,7 @@ fn perform(task: Task) -> Result<()> {
     let workspace = Workspace::locate()?;
     match task {
         Task::Toolchain(args) => toolchain::command(&workspace, args.json, args.shell),
-        Task::Run(passed) => {
-            let toolchain = toolchain::ensure(&workspace)?;
-            let cargo = Cargo::new(&workspace).with_toolchain(&toolchain);
-            let mut command =
-                cargo.command([&["run", "--release"], &PROGRAM[..], &["--"]].concat());
-            if passed.args.is_empty() {
-                // The paths of the default are relative to the repository.
-                command.current_dir(workspace.root()).args(DEFAULT_RUN);
-            } else {
-                command.args(passed.args);
-            }
-            process::run(&mut command)
-        }
+        Task::Run(args) => run(&workspace, &args),
         Task::Test(passed) => {
             let toolchain = toolchain::ensure(&workspace)?;
             // These change what every call of the library does: documentation's examples are tests, too.
@@ -188,6 +185,53 @@ fn perform(task: Task) -> Result<()> {
     }
 }
 
+/// Runs the program; where that is asked for, on a layer, of which it then simulates a part.
+fn run(workspace: &Workspace, args: &RunArgs) -> Result<()> {
+    let root = workspace.root();
+    let kernels = Kernels::here();
+    if let Some(notice) = kernels.notice() {
+        // The rest is advice to simulate.
+        let lines = if args.simulate { 1 } else { 2 };
+        notice
+            .lines()
+            .take(lines)
+            .for_each(|line| eprintln!("{line}"));
+    }
+    let mut program = match args.simulate {
+        false => xtask_front::program(root, &kernels, &args.passed.args),
+        true => {
+            let mut program = xtask_front::program(root, &kernels, &["run".into()]);
+            xtask_front::with_layer(&mut program, root, &args.passed.args);
+            program
+        }
+    };
+    if !matches!(kernels, Kernels::None(_)) {
+        program.envs(toolchain::ensure(workspace)?.environment());
+    }
+    process::run(&mut program)?;
+    match args.simulate {
+        false => Ok(()),
+        true => simulate(workspace, &args.passed.args),
+    }
+}
+
+/// Simulates the first rows of the layer that `args` name, or of that of `cargo xtask run`.
+fn simulate(workspace: &Workspace, args: &[OsString]) -> Result<()> {
+    // The kernel's PTX is made here.
+    let toolchain = toolchain::ensure(workspace)?;
+    let mut simulation = xtask_front::cargo(workspace.root());
+    simulation
+        .args(["--release", "--package", "nvfp4-gemv-simulate", "--"])
+        .arg("--files")
+        .arg(workspace.simulate_dir())
+        .envs(toolchain.environment());
+    process::run(xtask_front::with_layer(
+        &mut simulation,
+        workspace.root(),
+        args,
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -202,9 +246,16 @@ mod tests {
     #[test]
     fn program_arguments_are_passed_on_untouched() {
         let cli = Cli::parse_from(["xtask", "run", "--", "plan", "64", "64", "--help"]);
-        let Task::Run(passed) = cli.task else {
+        let Task::Run(run) = cli.task else {
             panic!("not run")
         };
-        assert_eq!(passed.args, ["plan", "64", "64", "--help"]);
+        assert!(!run.simulate);
+        assert_eq!(run.passed.args, ["plan", "64", "64", "--help"]);
+        let cli = Cli::parse_from(["xtask", "run", "--simulate", "--json"]);
+        let Task::Run(run) = cli.task else {
+            panic!("not run")
+        };
+        assert!(run.simulate);
+        assert_eq!(run.passed.args, ["--json"]);
     }
 }

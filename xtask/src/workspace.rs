@@ -41,6 +41,11 @@ impl Workspace {
         self.target.join("toolchain")
     }
 
+    /// What `cargo xtask run --simulate` writes.
+    pub(crate) fn simulate_dir(&self) -> PathBuf {
+        self.target.join("simulate")
+    }
+
     /// What `cargo xtask bench` writes.
     pub(crate) fn bench_dir(&self) -> PathBuf {
         self.target.join("bench")

@@ -20,7 +20,7 @@ impl Kernels {
     /// Compiles `<file>.cu`, once for all tests.
     pub(crate) fn new(file: &str, arch: &'static str) -> Self {
         Self {
-            ptx: ptx::primitive(file, arch),
+            ptx: ptx::file(&format!("tests/kernels/primitives/{file}.cu"), arch),
             arch,
         }
     }

@@ -163,8 +163,7 @@ fn many_batches() {
 /// Conversions are the hardware's where it has them.
 fn instructions() {
     for arch in ALL {
-        let unit = ptx::of_arch(arch).find(|unit| unit.name == "helpers");
-        let ptx = ptx::unit(unit.expect("the unit"), arch);
+        let ptx = ptx::unit("helpers", arch);
         for (instruction, has) in [
             ("cvt.rn.satfinite.e2m1x2.f32", arch == "100a"),
             ("cvt.rn.satfinite.e4m3x2.f32", arch != "80"),

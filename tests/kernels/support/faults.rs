@@ -66,7 +66,7 @@ impl Run {
             uninitialised: self.uninitialised,
             ..options.clone()
         };
-        let report = loaded.launch(program, launch, &options)?;
+        let report = loaded.memory.launch(program, launch, &options)?;
         let wrong = loaded.difference(self.roundings);
         Ok(Ran { report, wrong })
     }

@@ -166,9 +166,9 @@ impl<'a> OnDevice<'a> {
         offset: usize,
         elsewhere: impl Fn(&str) -> Option<u64>,
     ) -> Self {
-        let output = gpu.upload(&vec![0xff; operands.output_bytes() + CANARY]);
+        let output = gpu.upload(&vec![0xff; operands.bytes.output_bytes() + CANARY]);
         let mut memory = Vec::new();
-        let call = operands.call(gpu.address(&output), |name, bytes| {
+        let call = operands.bytes.call(gpu.address(&output), |name, bytes| {
             if let Some(address) = elsewhere(name) {
                 return address;
             }

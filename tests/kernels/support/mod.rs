@@ -10,18 +10,9 @@ pub(crate) mod fields;
 pub(crate) mod gpu;
 pub(crate) mod nowhere;
 pub(crate) mod operands;
-pub(crate) mod ptx;
 pub(crate) mod quantize_data;
 pub(crate) mod refuse;
-pub(crate) mod schedules;
 pub(crate) mod sim;
 pub(crate) mod trial;
 
-#[path = "../../../build/nvcc.rs"]
-#[allow(dead_code)]
-mod nvcc;
-#[path = "../../../build/sources.rs"]
-mod sources;
-#[path = "../../../src/kernel/units.rs"]
-#[allow(dead_code)]
-mod units;
+pub(crate) use nvfp4_gemv_simulate::{ptx, schedules};

@@ -3,13 +3,10 @@
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use nvfp4_gemv::kernel::Call;
 use nvfp4_gemv::reference::{self, Reference, error_bound};
-use nvfp4_gemv::{
-    Activation, FloatType, GlobalScale, RawOutput, RawVectors, RawWeights, ScaleLayout, Shape,
-    Strides, Vectors,
-};
+use nvfp4_gemv::{Activation, FloatType, GlobalScale, ScaleLayout, Shape, Strides, Vectors};
 use nvfp4_gemv_cli::problem::Problem;
+use nvfp4_gemv_simulate::operands;
 
 /// What kind of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,19 +152,7 @@ fn normal(rng: &mut fastrand::Rng) -> f32 {
 #[derive(Clone, Debug)]
 pub(crate) struct Operands {
     pub(crate) case: Case,
-    codes: Vec<u8>,
-    scales: Vec<u8>,
-    global: GlobalScale,
-    /// A factor for each row, or nothing.
-    row_alpha: Vec<f32>,
-    /// Codes or numbers.
-    vectors: Vec<u8>,
-    vector_strides: Strides,
-    /// Scales of NVFP4 vectors, or nothing.
-    vector_scales: Vec<u8>,
-    vector_scale_strides: Strides,
-    /// A factor for each vector, or nothing.
-    vector_alpha: Vec<f32>,
+    pub(crate) bytes: operands::Operands,
     truth: Arc<Reference>,
 }
 
@@ -206,25 +191,33 @@ impl Operands {
         };
         let mut operands = Self {
             case: *case,
-            codes: w.codes.to_vec(),
-            scales: w.scales.to_vec(),
-            global: w.global(),
-            row_alpha: w.row_alpha().unwrap_or_default().to_vec(),
-            vectors: Vec::new(),
-            vector_strides: Strides { row: 0, batch: 0 },
-            vector_scales: Vec::new(),
-            vector_scale_strides: Strides { row: 0, batch: 0 },
-            vector_alpha: Vec::new(),
+            bytes: operands::Operands {
+                shape: *shape,
+                codes: w.codes.to_vec(),
+                scales: w.scales.to_vec(),
+                layout: case.weight_layout,
+                global: w.global(),
+                row_alpha: w.row_alpha().unwrap_or_default().to_vec(),
+                activation: case.activation,
+                vectors: Vec::new(),
+                vector_strides: Strides { row: 0, batch: 0 },
+                vector_scales: Vec::new(),
+                vector_layout: case.vector_layout,
+                vector_scale_strides: Strides { row: 0, batch: 0 },
+                vector_global: GlobalScale::ONE,
+                vector_alpha: Vec::new(),
+                output: case.output,
+            },
             truth: Arc::new(Reference {
                 y: Vec::new(),
                 magnitude: Vec::new(),
             }),
         };
         if !case.nvfp4() {
-            operands.vectors = case.dense(problem);
-            let row = operands.vectors.len() / (shape.n() * shape.l());
-            operands.vector_strides = packed(row, shape.n());
-            let pairs = || operands.vectors.chunks_exact(2).map(|b| [b[0], b[1]]);
+            operands.bytes.vectors = case.dense(problem);
+            let row = operands.bytes.vectors.len() / (shape.n() * shape.l());
+            operands.bytes.vector_strides = packed(row, shape.n());
+            let pairs = || operands.bytes.vectors.chunks_exact(2).map(|b| [b[0], b[1]]);
             operands.truth = match case.activation {
                 Activation::F16 => {
                     let x: Vec<f16> = pairs().map(f16::from_le_bytes).collect();
@@ -235,7 +228,7 @@ impl Operands {
                     truth_of(&Vectors::bf16(&x))
                 }
                 _ => {
-                    let words = operands.vectors.chunks_exact(4);
+                    let words = operands.bytes.vectors.chunks_exact(4);
                     let x: Vec<f32> = words
                         .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
                         .collect();
@@ -249,17 +242,17 @@ impl Operands {
                 problem.vectors(case.vector_layout)
             }
             .expect("vectors");
-            operands.vector_strides = x
+            operands.bytes.vector_strides = x
                 .code_strides
                 .unwrap_or(packed(shape.row_code_bytes(), shape.n()));
-            operands.vector_scale_strides = x.scale_strides.unwrap_or(Strides {
+            operands.bytes.vector_scale_strides = x.scale_strides.unwrap_or(Strides {
                 row: blocks,
                 batch: case.vector_layout.bytes(shape.n(), blocks),
             });
-            operands.vectors = x.codes.into_owned();
-            operands.vector_scales = x.scales.into_owned();
+            operands.bytes.vectors = x.codes.into_owned();
+            operands.bytes.vector_scales = x.scales.into_owned();
             if case.vector_alpha {
-                operands.vector_alpha = match case.data {
+                operands.bytes.vector_alpha = match case.data {
                     Data::Recorded => SplitMix(case.seed).alphas(shape),
                     // Powers of two: no rounding.
                     _ => (0..shape.l() * shape.n())
@@ -287,15 +280,15 @@ impl Operands {
     fn pad_dense_vectors(&mut self) {
         const PAD: usize = 16;
         let (n, l) = (self.case.shape.n(), self.case.shape.l());
-        let packed = self.vector_strides.row;
+        let packed = self.bytes.vector_strides.row;
         let row = packed + PAD;
         let batch = n * row + PAD;
         let mut vectors = vec![0xff; l * batch];
-        for (i, vector) in self.vectors.chunks_exact(packed).enumerate() {
+        for (i, vector) in self.bytes.vectors.chunks_exact(packed).enumerate() {
             vectors[i / n * batch + i % n * row..][..packed].copy_from_slice(vector);
         }
-        self.vectors = vectors;
-        self.vector_strides = Strides { row, batch };
+        self.bytes.vectors = vectors;
+        self.bytes.vector_strides = Strides { row, batch };
     }
 
     /// With factors for the rows of each batch, small integers: exact where all else is.
@@ -313,7 +306,7 @@ impl Operands {
             truth.y[i] *= factor;
             truth.magnitude[i] *= factor.abs();
         }
-        self.row_alpha = factors;
+        self.bytes.row_alpha = factors;
         self
     }
 
@@ -329,8 +322,8 @@ impl Operands {
         let blocks = shape.blocks();
         let n = if padded { 128 } else { shape.n() };
         for (layout, scales, rows) in [
-            (weight_layout, &mut self.scales, shape.m()),
-            (vector_layout, &mut self.vector_scales, n),
+            (weight_layout, &mut self.bytes.scales, shape.m()),
+            (vector_layout, &mut self.bytes.vector_scales, n),
         ] {
             if layout == ScaleLayout::Linear || scales.is_empty() {
                 continue;
@@ -348,64 +341,17 @@ impl Operands {
         }
     }
 
-    /// The call that computes it, where `upload` gives the addresses of bytes, and `output` is the result's.
-    pub(crate) fn call(&self, output: u64, mut upload: impl FnMut(&str, &[u8]) -> u64) -> Call {
-        let Case { shape, .. } = self.case;
-        // An operand that is not there stays a null pointer.
-        let mut upload = |name: &str, bytes: &[u8]| match bytes {
-            [] => 0,
-            bytes => upload(name, bytes),
-        };
-        let weights = RawWeights {
-            codes: upload("weight codes", &self.codes),
-            scales: upload("weight scales", &self.scales),
-            layout: self.case.weight_layout,
-            global: self.global,
-            row_alpha: upload("row alpha", &bytes(&self.row_alpha)),
-            row_alpha_batch_stride: match self.row_alpha.len() > shape.m() {
-                true => shape.m(),
-                false => 0,
-            },
-        };
-        let values = upload("vectors", &self.vectors);
-        let dense = |element| RawVectors::Dense {
-            element,
-            values,
-            strides: self.vector_strides,
-        };
-        let vectors = match self.case.activation {
-            Activation::Nvfp4 => RawVectors::Nvfp4 {
-                codes: values,
-                code_strides: self.vector_strides,
-                scales: upload("vector scales", &self.vector_scales),
-                layout: self.case.vector_layout,
-                scale_strides: self.vector_scale_strides,
-                global: GlobalScale::ONE,
-                vector_alpha: upload("vector alpha", &bytes(&self.vector_alpha)),
-            },
-            Activation::F16 => dense(FloatType::F16),
-            Activation::Bf16 => dense(FloatType::Bf16),
-            Activation::F32 => dense(FloatType::F32),
-        };
-        let output = RawOutput {
-            address: output,
-            element: self.case.output,
-        };
-        Call::new(&shape, &weights, &vectors, &output).expect("a valid call")
-    }
-
-    /// Bytes of the result.
-    pub(crate) fn output_bytes(&self) -> usize {
-        self.case.shape.outputs() * self.case.output.bytes()
-    }
-
     /// The first element of a result that is not what the problem asks for, where a term passes through so many
     /// f32 roundings. Integers are exact.
     pub(crate) fn difference(&self, output: &[u8], roundings: u32) -> Option<String> {
         let element = self.case.output;
         let m = self.case.shape.m();
         numbers(output, element).enumerate().find_map(|(i, got)| {
-            let alpha = self.vector_alpha.get(i / m).map_or(1.0, |&a| a.into());
+            let alpha = self
+                .bytes
+                .vector_alpha
+                .get(i / m)
+                .map_or(1.0, |&a| a.into());
             let (y, magnitude) = (self.truth.y[i] * alpha, self.truth.magnitude[i] * alpha);
             let bound = match self.case.data {
                 Data::Integers => 0.0,
@@ -420,13 +366,13 @@ impl Operands {
     /// FNV-1a of all of it, to notice a generator that changed.
     pub(crate) fn hash(&self) -> String {
         let parts = [
-            &self.codes[..],
-            &self.scales,
-            &self.global.stored().to_le_bytes(),
-            &bytes(&self.row_alpha),
-            &self.vectors,
-            &self.vector_scales,
-            &bytes(&self.vector_alpha),
+            &self.bytes.codes[..],
+            &self.bytes.scales,
+            &self.bytes.global.stored().to_le_bytes(),
+            &operands::bytes(&self.bytes.row_alpha),
+            &self.bytes.vectors,
+            &self.bytes.vector_scales,
+            &operands::bytes(&self.bytes.vector_alpha),
         ];
         let hash = parts
             .concat()
@@ -454,10 +400,6 @@ fn packed(row: usize, n: usize) -> Strides {
         row,
         batch: n * row,
     }
-}
-
-fn bytes(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
 struct SplitMix(u64);

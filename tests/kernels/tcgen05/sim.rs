@@ -1,11 +1,8 @@
 //! `gemv_tcgen05`: the tiles of `tile`, on tensor cores.
 
-use std::collections::BTreeMap;
-
 use nvfp4_gemv::kernel::{Config, Tcgen05Config};
-use ptx_sim::trace::TrackKind;
-use ptx_sim::trace::draw::{DrawOptions, draw};
-use ptx_sim::{Policy, SimError, Timing, Trace};
+use nvfp4_gemv_simulate::picture;
+use ptx_sim::{Policy, SimError, Timing};
 
 use crate::support::faults::{no_arithmetic, share};
 use crate::support::ptx::{self, Entry};
@@ -43,8 +40,7 @@ fn order_around_the_allocation() {
     const WAIT: &str = "griddepcontrol.wait;";
     const START: &str = "griddepcontrol.launch_dependents;";
     const ALLOC: &str = "tcgen05.alloc";
-    let unit = ptx::of_arch(KERNEL.arch).find(|unit| unit.name == KERNEL.name);
-    let ptx = ptx::unit(unit.expect("the unit"), KERNEL.arch);
+    let ptx = ptx::unit(KERNEL.name, KERNEL.arch);
     let run = |ptx: &str| {
         let entry = Entry::new(ptx, KERNEL.name);
         KERNEL.run_changed(&entry.program)
@@ -71,14 +67,8 @@ const STAGES: u32 = 3;
 /// Another nvcc may order instructions otherwise, so the committed file is not compared.
 fn picture() {
     let trace = KERNEL.trace(STAGES, &options(Policy::Fair, Timing::Random));
-    let how = DrawOptions {
-        title: Some("gemv_tcgen05: one CTA of a cluster of two, three stages".into()),
-        ctas: vec![0],
-        warps: vec![0, 4, 5],
-        labels: labels(&trace),
-        ..DrawOptions::default()
-    };
-    let svg = draw(&trace, &how).expect("a picture");
+    let title = "gemv_tcgen05: one CTA of a cluster of two, three stages";
+    let svg = picture::tcgen05(&trace, STAGES, title).expect("a picture");
     for name in ["load", "multiply", "full[0]", "empty[2]", "done"] {
         assert!(svg.contains(name), "{name}");
     }
@@ -86,29 +76,4 @@ fn picture() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/tensor-core-pipeline.svg");
         std::fs::write(path, svg).expect("the picture can be written");
     }
-}
-
-/// Barriers in the order of `tile::Barriers`, then `done`.
-fn labels(trace: &Trace) -> BTreeMap<String, String> {
-    let mut barriers: Vec<u64> = trace
-        .tracks
-        .iter()
-        .filter(|track| track.kind == TrackKind::Barrier)
-        .map(|track| track.index)
-        .collect();
-    barriers.sort_unstable();
-    barriers.dedup();
-    assert_eq!(barriers.len(), 2 * STAGES as usize + 1);
-    let full = (0..STAGES).map(|s| format!("full[{s}]"));
-    let empty = (0..STAGES).map(|s| format!("empty[{s}]"));
-    let names = full.chain(empty).chain(["done".into()]);
-    let mut labels: BTreeMap<String, String> = barriers
-        .iter()
-        .map(|at| format!("{at:#x}"))
-        .zip(names)
-        .collect();
-    for (warp, name) in [(0, "store"), (4, "load"), (5, "multiply")] {
-        labels.insert(format!("warp {warp}"), name.into());
-    }
-    labels
 }

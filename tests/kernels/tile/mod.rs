@@ -258,13 +258,16 @@ impl Kernel {
 
     fn traced(&self, loaded: &mut Loaded, launch: &ptx_sim::Launch, options: &Options) -> Trace {
         let program = &ptx::entry(&launch.kernel, self.arch).program;
-        loaded.traced(program, launch, options).expect("it runs")
+        loaded
+            .memory
+            .traced(program, launch, options)
+            .expect("it runs")
     }
 
     /// One launch in a chain, of a program that was changed.
     pub(crate) fn run_changed(&self, program: &Program) -> Result<(), SimError> {
         let (mut loaded, launch) = self.six_steps(2);
-        loaded.launch(program, &launch, &late()).map(|_| ())
+        loaded.memory.launch(program, &launch, &late()).map(|_| ())
     }
 
     /// What two CTAs do that share six K steps of a tile each.

@@ -6,12 +6,12 @@ use libtest_mimic::Trial;
 use nvfp4_gemv::kernel::{Config, Job, Kernel, TmaConfig};
 use nvfp4_gemv::raw::PreparedRawGemv;
 use nvfp4_gemv::{Options, ScaleLayout, Shape};
+use nvfp4_gemv_simulate::launch;
 use ptx_sim::models::tensor_map::TensorMap;
 
 use crate::support::battery::{self, Sizes, Subject};
 use crate::support::gpu::{Gpu, OnDevice, kernel_trial};
 use crate::support::operands::{Case, Data, Operands};
-use crate::support::sim;
 
 /// Rows and K that end inside a tile, and every kernel's number of vectors.
 pub(crate) fn odd() -> Vec<Sizes> {
@@ -74,7 +74,7 @@ fn tensor_maps_are_those_of_the_simulator(gpu: &Gpu) {
             let prepared = PreparedRawGemv::new(&on.call, &gpu.info, &options).unwrap();
             for (map, driver) in prepared.encoded_maps() {
                 compared += 1;
-                let simulator = TensorMap::encode(sim::arguments(map)).unwrap();
+                let simulator = TensorMap::encode(launch::arguments(map)).unwrap();
                 assert_eq!(&simulator.to_bytes(), driver, "{map:?}");
             }
         }

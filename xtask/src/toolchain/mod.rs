@@ -112,7 +112,7 @@ pub(crate) fn command(workspace: &Workspace, json: bool, shell: bool) -> Result<
             toolchain.version
         );
         println!(
-            "`cargo xtask run` and `cargo xtask test` use it by themselves. For plain cargo:\n"
+            "`cargo xtask test` and the other commands use it by themselves. For plain cargo:\n"
         );
         for line in toolchain.shell().lines() {
             println!("  {line}");

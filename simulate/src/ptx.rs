@@ -1,32 +1,40 @@
 //! PTX of the kernels, compiled once a process, and kept between processes.
+//!
+//! Functions that need nvcc panic where [`missing`] gives a reason, and where a kernel does not compile.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use ptx_sim::mutate::Kernel;
 use ptx_sim::{Module, Program};
 
-use super::nvcc::{self, Nvcc};
-use super::sources;
-use super::units::{UNITS, Unit};
+use crate::nvcc::{self, Nvcc};
+use crate::sources;
+use crate::units::{UNITS, Unit};
 
 /// Every kind of code that is shipped, as nvcc names it without `compute_`.
-pub(crate) const ALL: [&str; 3] = ["80", "90a", "100a"];
+pub const ALL: [&str; 3] = ["80", "90a", "100a"];
 /// From here on there are mbarriers, bulk copies and clusters.
-pub(crate) const HOPPER: [&str; 2] = ["90a", "100a"];
+pub const HOPPER: [&str; 2] = ["90a", "100a"];
 /// Has tensor memory.
-pub(crate) const BLACKWELL: &str = "100a";
+pub const BLACKWELL: &str = "100a";
 
 fn found() -> &'static Result<Nvcc, String> {
     static FOUND: OnceLock<Result<Nvcc, String>> = OnceLock::new();
     FOUND.get_or_init(|| nvcc::find().map_err(|missing| missing.to_string()))
 }
 
+/// The release of the compiler, such as 13.0.
+pub fn compiler() -> String {
+    let nvcc = found().as_ref().expect("there is nvcc");
+    nvcc.version.to_string()
+}
+
 /// Why nothing can be compiled.
-pub(crate) fn missing() -> Option<String> {
+pub fn missing() -> Option<String> {
     let missing = found().as_ref().err()?;
     let why = missing.lines().next().unwrap_or("no nvcc");
     Some(why.trim_end_matches(". Looked at:").into())
@@ -48,9 +56,11 @@ impl<K: Eq + Hash, V: Clone> Once<K, V> {
     }
 }
 
-/// The PTX of a unit's kernels for an architecture.
-pub(crate) fn unit(unit: &Unit, arch: &'static str) -> Arc<String> {
+/// The PTX of a unit's kernels for an architecture, one of [`of_arch`].
+pub fn unit(name: &'static str, arch: &'static str) -> Arc<String> {
     static ALL: Once<(&str, &str), Arc<String>> = Once::new();
+    let unit = UNITS.iter().find(|unit| unit.name == name);
+    let unit = unit.unwrap_or_else(|| panic!("there is no unit {name}"));
     ALL.get((unit.name, arch), || {
         let source = format!("csrc/kernels/{}.cuh", unit.source);
         let define = unit.part.map(|part| format!("-D{part}"));
@@ -58,19 +68,19 @@ pub(crate) fn unit(unit: &Unit, arch: &'static str) -> Arc<String> {
     })
 }
 
-/// The PTX of a file of `primitives`.
-pub(crate) fn primitive(file: &str, arch: &'static str) -> Arc<String> {
+/// The PTX of a file of this repository: its path from the root.
+pub fn file(path: &str, arch: &'static str) -> Arc<String> {
     static ALL: Once<(String, &str), Arc<String>> = Once::new();
-    ALL.get((file.to_string(), arch), || {
-        let source = format!("tests/kernels/primitives/{file}.cu");
-        Arc::new(compile(file, &source, None, arch))
+    ALL.get((path.to_string(), arch), || {
+        let name = Path::new(path).file_stem().unwrap_or_default();
+        Arc::new(compile(&name.to_string_lossy(), path, None, arch))
     })
 }
 
 /// Compiles a file of this repository, or takes what an earlier process made of the same sources.
 fn compile(name: &str, file: &str, define: Option<String>, arch: &str) -> String {
     let nvcc = found().as_ref().expect("there is nvcc");
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = crate::repository();
     let source = root.join(file);
     let mut command = Command::new(&nvcc.path);
     command
@@ -85,7 +95,9 @@ fn compile(name: &str, file: &str, define: Option<String>, arch: &str) -> String
     let mut hasher = DefaultHasher::new();
     format!("{csrc} {} {command:?} {text}", nvcc.version).hash(&mut hasher);
     let made_of = format!("// {:016x}\n", hasher.finish());
-    let kept = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{arch}.ptx"));
+    let kept = crate::target()
+        .join("ptx")
+        .join(format!("{name}-{arch}.ptx"));
     if let Ok(ptx) = std::fs::read_to_string(&kept)
         && ptx.starts_with(&made_of)
     {
@@ -100,6 +112,7 @@ fn compile(name: &str, file: &str, define: Option<String>, arch: &str) -> String
     let ptx = made_of + &String::from_utf8(output.stdout).expect("PTX is text");
     // Whole or not at all: another process may read it.
     let partial = kept.with_extension(format!("{}", std::process::id()));
+    let _ = std::fs::create_dir_all(crate::target().join("ptx"));
     if std::fs::write(&partial, &ptx).is_ok() {
         let _ = std::fs::rename(&partial, &kept);
     }
@@ -108,18 +121,19 @@ fn compile(name: &str, file: &str, define: Option<String>, arch: &str) -> String
 
 /// A kernel, ready to run.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// Alone, to plant faults in.
-    pub(crate) kernel: Kernel,
-    pub(crate) program: Program,
+    pub kernel: Kernel,
+    /// Decoded.
+    pub program: Program,
 }
 
 /// The kernel of that name.
-pub(crate) fn entry(name: &str, arch: &'static str) -> Arc<Entry> {
+pub fn entry(name: &str, arch: &'static str) -> Arc<Entry> {
     static ALL: Once<(String, &str), Arc<Entry>> = Once::new();
     ALL.get((name.to_string(), arch), || {
         let ptx = units(name, arch)
-            .map(|of| unit(of, arch))
+            .map(|of| unit(of.name, arch))
             .find(|ptx| entries(ptx).any(|entry| entry == name))
             .unwrap_or_else(|| panic!("no unit for {arch} has an entry {name}"));
         Arc::new(Entry::new(&ptx, name))
@@ -127,7 +141,8 @@ pub(crate) fn entry(name: &str, arch: &'static str) -> Arc<Entry> {
 }
 
 impl Entry {
-    pub(crate) fn new(ptx: &str, name: &str) -> Self {
+    /// The kernel `name` of a PTX text that may have others.
+    pub fn new(ptx: &str, name: &str) -> Self {
         let module = alone(ptx, name);
         Self {
             kernel: Kernel::new(&module, name).expect(name),
@@ -170,7 +185,7 @@ fn alone(ptx: &str, name: &str) -> Module {
 
 /// The units that may have an entry, the likeliest first: its name begins with theirs, or with their source's.
 fn units(entry: &str, arch: &str) -> impl Iterator<Item = &'static Unit> {
-    let mut units: Vec<&Unit> = of_arch(arch).collect();
+    let mut units: Vec<&Unit> = existing(arch).collect();
     units.sort_by_key(|unit| {
         (
             !entry.starts_with(unit.name),
@@ -180,13 +195,17 @@ fn units(entry: &str, arch: &str) -> impl Iterator<Item = &'static Unit> {
     units.into_iter()
 }
 
-/// The units that exist for an architecture.
-pub(crate) fn of_arch(arch: &str) -> impl Iterator<Item = &'static Unit> {
+fn existing(arch: &str) -> impl Iterator<Item = &'static Unit> {
     UNITS.iter().filter(move |unit| unit.exists_for(arch))
 }
 
+/// The names of the units that exist for an architecture.
+pub fn of_arch(arch: &str) -> impl Iterator<Item = &'static str> {
+    existing(arch).map(|unit| unit.name)
+}
+
 /// The names of a PTX text's entry points.
-pub(crate) fn entries(ptx: &str) -> impl Iterator<Item = &str> {
+pub fn entries(ptx: &str) -> impl Iterator<Item = &str> {
     ptx.split(".visible .entry ")
         .skip(1)
         .filter_map(|rest| rest.split('(').next())

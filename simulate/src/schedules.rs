@@ -1,9 +1,9 @@
-//! How often-run tests vary the order of things.
+//! How the order of things is varied: whose turn it is, and when asynchronous operations complete.
 
 use ptx_sim::{Options, Policy, Timing};
 
 /// Every policy with every timing.
-pub(crate) fn schedules(seed: u64) -> Vec<Options> {
+pub fn schedules(seed: u64) -> Vec<Options> {
     [Policy::Fair, Policy::Random(seed), Policy::Starve(seed)]
         .into_iter()
         .flat_map(|policy| {
@@ -13,7 +13,7 @@ pub(crate) fn schedules(seed: u64) -> Vec<Options> {
 }
 
 /// A few schedules that differ as much as possible.
-pub(crate) fn few(seed: u64) -> [Options; 3] {
+pub fn few(seed: u64) -> [Options; 3] {
     [
         options(Policy::Fair, Timing::Lazy),
         options(Policy::Random(seed), Timing::Random),
@@ -22,7 +22,7 @@ pub(crate) fn few(seed: u64) -> [Options; 3] {
 }
 
 /// A schedule.
-pub(crate) fn options(policy: Policy, timing: Timing) -> Options {
+pub fn options(policy: Policy, timing: Timing) -> Options {
     Options {
         policy,
         timing,

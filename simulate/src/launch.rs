@@ -1,0 +1,133 @@
+//! Launch plans as ptx-sim takes them, and the memory that they work on.
+
+use nvfp4_gemv::Gpu;
+use nvfp4_gemv::kernel::params::{NVFP4_SWIZZLE_128, nvfp4_tensor_map};
+use nvfp4_gemv::kernel::{Call, plan};
+use ptx_sim::models::swizzle::Swizzle;
+use ptx_sim::models::tensor_map::{
+    DataType, Interleave, L2Promotion, OobFill, TensorMap, TensorMapArgs,
+};
+use ptx_sim::{Buffer, Launch, Options, Program, Report, Sim, SimError, Trace};
+
+use crate::operands::Operands;
+
+/// The GPU that code for an architecture is planned for: the largest one of its kind.
+pub fn gpu(arch: &'static str) -> Gpu {
+    let number: i32 = arch[..arch.len() - usize::from(arch.ends_with('a'))]
+        .parse()
+        .expect("a number");
+    Gpu::of_compute_capability((number / 10, number % 10), arch)
+}
+
+/// Memory without a kernel's code, which each run brings along.
+pub fn empty(arch: &str) -> Sim {
+    let head = format!(".version 9.0\n.target sm_{arch}\n.address_size 64\n");
+    Sim::new(ptx_sim::Module::parse(&head).expect("a module without kernels"))
+}
+
+/// A problem in the simulator's memory.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The problem by address.
+    pub call: Call,
+    sim: Sim,
+    output: Buffer,
+}
+
+impl Loaded {
+    /// Operands, and room for the result.
+    pub fn new(operands: &Operands, arch: &str) -> Self {
+        let mut sim = empty(arch);
+        let output = sim
+            .alloc("output", operands.output_bytes())
+            .expect("memory");
+        let call = operands.call(output.address, |name, bytes| {
+            sim.upload(name, bytes).expect("memory").address
+        });
+        Self { call, sim, output }
+    }
+
+    /// Runs one launch.
+    ///
+    /// # Errors
+    /// What the kernel does and the ISA does not allow, a deadlock, a launch that a GPU would refuse.
+    pub fn launch(
+        &mut self,
+        program: &Program,
+        launch: &Launch,
+        options: &Options,
+    ) -> Result<Report, SimError> {
+        self.sim.run_program(program, launch, options, None)
+    }
+
+    /// Runs one launch and records what it does.
+    ///
+    /// # Errors
+    /// As for [`launch`](Self::launch).
+    pub fn traced(
+        &mut self,
+        program: &Program,
+        launch: &Launch,
+        options: &Options,
+    ) -> Result<Trace, SimError> {
+        let limit = ptx_sim::trace::DEFAULT_LIMIT;
+        let (result, trace) = self.sim.run_traced(program, launch, options, limit);
+        result.map(|_| trace)
+    }
+
+    /// The result's bytes.
+    pub fn output(&self) -> &[u8] {
+        self.sim.download(self.output)
+    }
+
+    /// Whether every byte of the result was written.
+    pub fn fully_written(&self) -> bool {
+        self.sim.fully_written(self.output)
+    }
+}
+
+/// A planned launch as the simulator takes it, for each of its parts.
+///
+/// # Errors
+/// A tensor map that the driver would refuse.
+pub fn launches(planned: &plan::Launch) -> Result<Vec<Launch>, SimError> {
+    planned.parts().map(|part| launch(&part)).collect()
+}
+
+fn launch(planned: &plan::Launch) -> Result<Launch, SimError> {
+    let mut launch = Launch::new(planned.entry, planned.grid, [planned.threads, 1, 1]);
+    launch.cluster = (planned.cluster > 0).then_some([planned.cluster, 1, 1]);
+    launch.shared = planned.dynamic_shared;
+    launch.dependent = planned.dependent;
+    let mut maps = Vec::new();
+    for map in planned.maps() {
+        let map = TensorMap::encode(arguments(map));
+        let map = map.map_err(|error| SimError::Launch(format!("tensor map: {error}")))?;
+        maps.extend(map.to_bytes());
+    }
+    if !maps.is_empty() {
+        launch = launch.bytes(&maps);
+    }
+    Ok(launch.bytes(planned.parameters.bytes()))
+}
+
+/// What `csrc/host.cu` gives to the driver.
+pub fn arguments(map: &nvfp4_tensor_map) -> TensorMapArgs {
+    let rank = map.rank as usize;
+    TensorMapArgs {
+        data_type: DataType::Uint8,
+        global_address: map.address,
+        global_dim: map.size[..rank].to_vec(),
+        global_strides: map.stride[1..rank].to_vec(),
+        box_dim: map.box_size[..rank].to_vec(),
+        element_strides: vec![1; rank],
+        interleave: Interleave::None,
+        swizzle: if map.swizzle == NVFP4_SWIZZLE_128 {
+            Swizzle::B128
+        } else {
+            Swizzle::None
+        },
+        l2_promotion: L2Promotion::B256,
+        oob_fill: OobFill::Zero,
+    }
+}

@@ -1,0 +1,102 @@
+//! A problem's operands byte by byte, as a GPU's memory holds them.
+
+use nvfp4_gemv::kernel::Call;
+use nvfp4_gemv::{
+    Activation, FloatType, GlobalScale, RawOutput, RawVectors, RawWeights, ScaleLayout, Shape,
+    Strides,
+};
+
+/// The operands of one call, and the type of its result.
+#[derive(Clone, Debug)]
+pub struct Operands {
+    /// The dimensions.
+    pub shape: Shape,
+    /// Codes of the weights.
+    pub codes: Vec<u8>,
+    /// Block scales of the weights.
+    pub scales: Vec<u8>,
+    /// How these lie.
+    pub layout: ScaleLayout,
+    /// The weights' global scale.
+    pub global: GlobalScale,
+    /// A factor for each row, of one batch or of all of them, or nothing.
+    pub row_alpha: Vec<f32>,
+    /// Element type of the vectors.
+    pub activation: Activation,
+    /// Codes or numbers.
+    pub vectors: Vec<u8>,
+    /// Bytes between vectors, and between batches.
+    pub vector_strides: Strides,
+    /// Block scales of NVFP4 vectors, or nothing.
+    pub vector_scales: Vec<u8>,
+    /// How these lie.
+    pub vector_layout: ScaleLayout,
+    /// Bytes between the scales of vectors, and between batches.
+    pub vector_scale_strides: Strides,
+    /// The global scale of NVFP4 vectors.
+    pub vector_global: GlobalScale,
+    /// A factor for each vector, or nothing.
+    pub vector_alpha: Vec<f32>,
+    /// Element type of the result.
+    pub output: FloatType,
+}
+
+impl Operands {
+    /// The call that computes it, where `upload` gives the addresses of bytes, and `output` is the result's.
+    ///
+    /// # Panics
+    /// Where the operands do not belong together, or the addresses are none.
+    pub fn call(&self, output: u64, mut upload: impl FnMut(&str, &[u8]) -> u64) -> Call {
+        // An operand that is not there stays a null pointer.
+        let mut upload = |name: &str, bytes: &[u8]| match bytes {
+            [] => 0,
+            bytes => upload(name, bytes),
+        };
+        let weights = RawWeights {
+            codes: upload("weight codes", &self.codes),
+            scales: upload("weight scales", &self.scales),
+            layout: self.layout,
+            global: self.global,
+            row_alpha: upload("row alpha", &bytes(&self.row_alpha)),
+            row_alpha_batch_stride: match self.row_alpha.len() > self.shape.m() {
+                true => self.shape.m(),
+                false => 0,
+            },
+        };
+        let values = upload("vectors", &self.vectors);
+        let dense = |element| RawVectors::Dense {
+            element,
+            values,
+            strides: self.vector_strides,
+        };
+        let vectors = match self.activation {
+            Activation::Nvfp4 => RawVectors::Nvfp4 {
+                codes: values,
+                code_strides: self.vector_strides,
+                scales: upload("vector scales", &self.vector_scales),
+                layout: self.vector_layout,
+                scale_strides: self.vector_scale_strides,
+                global: self.vector_global,
+                vector_alpha: upload("vector alpha", &bytes(&self.vector_alpha)),
+            },
+            Activation::F16 => dense(FloatType::F16),
+            Activation::Bf16 => dense(FloatType::Bf16),
+            Activation::F32 => dense(FloatType::F32),
+        };
+        let output = RawOutput {
+            address: output,
+            element: self.output,
+        };
+        Call::new(&self.shape, &weights, &vectors, &output).expect("a valid call")
+    }
+
+    /// Bytes of the result.
+    pub fn output_bytes(&self) -> usize {
+        self.shape.outputs() * self.output.bytes()
+    }
+}
+
+/// Numbers as memory holds them.
+pub fn bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
