@@ -5,7 +5,7 @@
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use half::bf16;
 use nvfp4_gemv::cpu::{Implementation, gemv_with};
-use nvfp4_gemv::{GlobalScale, Output, ScaleLayout, Shape, Vectors, Weights};
+use nvfp4_gemv::{Dims, GlobalScale, Output, ScaleLayout, Shape, Vectors, Weights};
 
 fn bytes(random: &mut fastrand::Rng, count: usize, below: u16) -> Vec<u8> {
     (0..count).map(|_| random.u16(0..below) as u8).collect()
@@ -22,7 +22,7 @@ fn shapes(c: &mut Criterion) {
         (4096, 16, 7168),
         (28672, 1, 8192),
     ] {
-        let shape = Shape::new(m, n, k, 1).expect("a shape");
+        let shape = Shape::new(Dims { m, n, k, l: 1 }).expect("a shape");
         let codes = bytes(&mut random, shape.weight_code_bytes(), 256);
         let layout = ScaleLayout::Tiled128x4;
         let scales = bytes(&mut random, shape.weight_scale_bytes(layout), 0x7f);

@@ -17,7 +17,7 @@ fn main() {
         _ => (65536, 16384),
     };
     let all = std::thread::available_parallelism().map_or(1, usize::from);
-    let shape = Shape::gemv(m, k, 1).expect("a shape");
+    let shape = Shape::matrix(m, k).expect("a shape");
     let mut random = fastrand::Rng::with_seed(1);
     let codes: Vec<u8> = std::iter::repeat_with(|| random.u8(..))
         .take(shape.weight_code_bytes())

@@ -12,8 +12,9 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use half::{bf16, f16};
 use nvfp4_gemv::measure::{Replay, Stopwatch, copies_for_cold_l2};
 use nvfp4_gemv::{
-    Activation, DenseVectors, Device, GlobalScale, Gpu, Kernel, Nvfp4Vectors, Operands, Options,
-    Output, ScaleLayout, Shape, Target, VectorScale, Vectors, Weights, gemv_on_device, raw, select,
+    Activation, DenseVectors, Device, Dims, GlobalScale, Gpu, Kernel, Nvfp4Vectors, Operands,
+    Options, Output, ScaleLayout, Shape, Target, VectorScale, Vectors, Weights, gemv_on_device,
+    raw, select,
 };
 
 /// Nanoseconds between two events on a stream.
@@ -143,7 +144,7 @@ fn main() {
         (4096, 1, 4096, 1),
         (4096, 4, 4096, 1),
     ] {
-        let shape = Shape::new(m, n, k, l).expect("a shape");
+        let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
         let copies = copies_for_cold_l2(shape.weight_bytes(), gpu.l2_bytes);
         let data = Data::new(&stream, shape, copies);
         for (cache, copies) in [("cold", copies), ("warm", 1)] {

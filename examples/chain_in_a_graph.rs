@@ -24,7 +24,7 @@ fn main() -> Result<()> {
     let stream = context.new_stream()?; // the default stream cannot be captured
 
     // Every weight is 1 (code 2, block scale 0x38), and the global scale 2 / K: a layer doubles its input's mean.
-    let shape = Shape::gemv(4096, 4096, 1)?;
+    let shape = Shape::matrix(4096, 4096)?;
     let global = GlobalScale::Multiplier(2.0 / shape.k() as f32);
     let (codes, scales) = (shape.weight_code_bytes(), shape.weight_scale_bytes(LAYOUT));
     let mut layers = Vec::new();

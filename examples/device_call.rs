@@ -26,7 +26,7 @@ fn main() -> Result<()> {
     let mut random = fastrand::Rng::with_seed(1);
     let dense: Vec<f32> = (0..ROWS * COLUMNS).map(|_| random.f32() - 0.5).collect();
     let matrix = quantize(&dense, ROWS, COLUMNS, Dialect::ModelOpt, None)?;
-    let shape = Shape::gemv(ROWS, COLUMNS, 1)?;
+    let shape = Shape::matrix(ROWS, COLUMNS)?;
     let layer = TiledWeights::owned(
         &stream,
         &shape,

@@ -8,8 +8,8 @@
 
 use anyhow::{Result, ensure};
 use nvfp4_gemv::{
-    Activation, Dialect, FloatType, Options, Output, Shape, Vectors, cpu::Implementation, gemv,
-    quantize::quantize, reference,
+    Activation, Dialect, Dims, FloatType, Options, Output, Shape, Vectors, cpu::Implementation,
+    gemv, quantize::quantize, reference,
 };
 
 const ROWS: usize = 1024; // M: what the layer puts out
@@ -31,7 +31,12 @@ fn main() -> Result<()> {
     // Looks at every block scale once: make it when the model is loaded, and keep it.
     let weights = matrix.weights()?;
 
-    let shape = Shape::new(ROWS, VECTORS, COLUMNS, 1)?;
+    let shape = Shape::new(Dims {
+        m: ROWS,
+        n: VECTORS,
+        k: COLUMNS,
+        l: 1,
+    })?;
     let x = random(VECTORS * COLUMNS);
     let vectors = Vectors::f32(&x);
     let mut y = vec![0.0f32; VECTORS * ROWS];

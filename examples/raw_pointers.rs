@@ -31,7 +31,7 @@ fn main() -> Result<()> {
     // SAFETY: the device exists; the context is released below, after its last use.
     unsafe { result::ctx::set_current(result::primary_ctx::retain(device)?) }?;
     let stream = result::stream::create(result::stream::StreamKind::NonBlocking)?;
-    let shape = Shape::gemv(1024, 2048, 1)?;
+    let shape = Shape::matrix(1024, 2048)?;
     let (layout, element) = (ScaleLayout::Linear, FloatType::F32);
     let codes = upload(&vec![0x22u8; shape.weight_code_bytes()])?; // all weights 1
     let scales = upload(&vec![0x38u8; shape.weight_scale_bytes(layout)])?; // all block scales 1

@@ -21,7 +21,7 @@ const LAYOUT: ScaleLayout = ScaleLayout::Linear;
 fn main() -> Result<()> {
     let file = std::env::args().nth(1).map(PathBuf::from);
     let file = file.unwrap_or(std::env::temp_dir().join("nvfp4-gemv-tuned.json"));
-    let shape = Shape::gemv(2048, 4096, 1)?;
+    let shape = Shape::matrix(2048, 4096)?;
     let operands = Operands::new(Activation::F16, LAYOUT);
 
     // A typed error where there is no driver, no GPU, or a build without kernels.

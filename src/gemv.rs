@@ -19,7 +19,7 @@ use crate::types::Activation;
 ///
 /// ```
 /// use nvfp4_gemv::{gemv, GlobalScale, Options, Output, ScaleLayout, Shape, Vectors, Weights};
-/// let shape = Shape::gemv(2, 16, 1)?;
+/// let shape = Shape::matrix(2, 16)?;
 /// let codes = [0x22; 16]; // every element is 1.0
 /// let scales = [0x38, 0x40]; // 1.0 for the first row, 2.0 for the second
 /// let w = Weights::new(&shape, &codes, &scales, ScaleLayout::Linear, GlobalScale::ONE)?;
@@ -48,7 +48,7 @@ pub fn gemv(
 /// use nvfp4_gemv::{
 ///     GlobalScale, Options, Output, PreparedGemv, ScaleLayout, Shape, Vectors, Weights,
 /// };
-/// let shape = Shape::gemv(2, 16, 1)?;
+/// let shape = Shape::matrix(2, 16)?;
 /// let w = Weights::new(
 ///     &shape, &[0x22; 16], &[0x38, 0x40], ScaleLayout::Linear, GlobalScale::ONE,
 /// )?;

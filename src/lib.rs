@@ -4,7 +4,7 @@
 //!
 //! # A tour
 //!
-//! - [`Shape`]: M rows, N vectors, K elements, L batches, checked once.
+//! - [`Shape`]: M rows, N vectors, K elements, L batches ([`Dims`]), checked once.
 //! - [`Weights`], [`Vectors`], [`Output`]: borrowed operands, in host memory or (feature `cuda`) in
 //!   a device's, with their [`ScaleLayout`], [`GlobalScale`] and [`Strides`].
 //! - [`gemv`](fn@gemv) computes host operands, [`gemv_on_device`] a device's, [`raw::gemv`] operands by address. Each
@@ -24,7 +24,7 @@
 //! ```
 //! use nvfp4_gemv::{gemv, GlobalScale, Options, Output, ScaleLayout, Shape, Vectors, Weights};
 //!
-//! let shape = Shape::new(2, 1, 16, 1)?; // M, N, K, L
+//! let shape = Shape::matrix(2, 16)?; // M rows, K columns; one vector
 //! let codes = [0x22; 16]; // two elements a byte, every one 1.0
 //! let scales = [0x38, 0x40]; // E4M3: 1.0 for the first row's block, 2.0 for the second's
 //! let w = Weights::new(
@@ -73,7 +73,7 @@
 //! unsafe { context.disable_event_tracking() };
 //! let stream = context.new_stream()?;
 //!
-//! let shape = Shape::gemv(128, 256, 1)?;
+//! let shape = Shape::matrix(128, 256)?;
 //! let codes = stream.clone_htod(&vec![0x22u8; shape.weight_code_bytes()])?;
 //! let scales = stream.clone_htod(&vec![0x38u8; shape.weight_scale_bytes(ScaleLayout::Linear)])?;
 //! let weights = Weights::on_device(
@@ -212,7 +212,7 @@ pub use operands::{Alignment, Operands, RawOutput, RawVectors, RawWeights};
 pub use quantized::QuantizedVectors;
 pub use refusal::Refusal;
 pub use scales::convert_scales;
-pub use shape::{BLOCK, Shape, Strides};
+pub use shape::{BLOCK, Dims, Shape, Strides};
 pub use tensor::{DenseVectors, GlobalScale, Nvfp4Vectors, Output, VectorScale, Vectors, Weights};
 #[cfg(feature = "cuda")]
 pub use tiled_weights::TiledWeights;

@@ -31,7 +31,7 @@ use crate::types::{FloatType, ScaleLayout};
 /// };
 ///
 /// let stream = CudaContext::new(0)?.new_stream()?;
-/// let shape = Shape::gemv(128, 256, 1)?;
+/// let shape = Shape::matrix(128, 256)?;
 /// let codes = stream.clone_htod(&vec![0x22u8; shape.weight_code_bytes()])?;
 /// let scales = stream.clone_htod(&vec![0x38u8; shape.weight_scale_bytes(ScaleLayout::Linear)])?;
 /// let weights = Weights::on_device(
@@ -60,8 +60,8 @@ impl QuantizedVectors {
     /// global scales. The 128x4 layout pads the vectors of a batch to 128 rows of scales.
     ///
     /// ```
-    /// use nvfp4_gemv::{QuantizedVectors, ScaleLayout, Shape};
-    /// let shape = Shape::new(4096, 2, 1024, 1)?;
+    /// use nvfp4_gemv::{Dims, QuantizedVectors, ScaleLayout, Shape};
+    /// let shape = Shape::new(Dims { m: 4096, n: 2, k: 1024, l: 1 })?;
     /// assert_eq!(QuantizedVectors::bytes(&shape, ScaleLayout::Linear), 2 * (512 + 64 + 4));
     /// assert_eq!(
     ///     QuantizedVectors::bytes(&shape, ScaleLayout::Tiled128x4),

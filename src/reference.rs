@@ -161,11 +161,18 @@ pub fn error_bound(y: f64, magnitude: f64, roundings: u32, output: FloatType) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shape::Dims;
     use crate::{GlobalScale, ScaleLayout};
 
     #[test]
     fn by_hand() {
-        let shape = Shape::new(2, 2, 16, 1).unwrap();
+        let shape = Shape::new(Dims {
+            m: 2,
+            n: 2,
+            k: 16,
+            l: 1,
+        })
+        .unwrap();
         // Row 0: sixteen 1.0; row 1: eight pairs (0.5, -6).
         let mut codes = vec![0x22; 8];
         codes.extend([0xf1; 8]);

@@ -1,6 +1,7 @@
 //! Changes the layout of block scales on the host.
 
 use crate::shape::BLOCK;
+use crate::shape::Dims;
 use crate::types::ScaleLayout;
 
 /// Copies scales from one layout into the other (or the same), batch by batch.
@@ -30,7 +31,12 @@ pub fn convert_scales(
     k: usize,
     batches: usize,
 ) -> crate::Result<Vec<u8>> {
-    let shape = crate::Shape::gemv(rows, k, batches)?;
+    let shape = crate::Shape::new(Dims {
+        m: rows,
+        n: 1,
+        k,
+        l: batches,
+    })?;
     let blocks = k / BLOCK;
     let from_bytes = from.bytes(rows, blocks);
     let operand = "scales to convert";

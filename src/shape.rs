@@ -8,6 +8,19 @@ use crate::types::ScaleLayout;
 /// Elements that share one block scale.
 pub const BLOCK: usize = 16;
 
+/// The dimensions of a problem, by name: what [`Shape::new`] checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Dims {
+    /// Rows of the weights.
+    pub m: usize,
+    /// Vectors a batch.
+    pub n: usize,
+    /// Elements of each row and of each vector.
+    pub k: usize,
+    /// Batches.
+    pub l: usize,
+}
+
 /// The dimensions of one batched GEMV: `y[l][n][m] = Σ_k w[l][m][k] · x[l][n][k]`.
 ///
 /// | name | meaning | allowed |
@@ -20,10 +33,10 @@ pub const BLOCK: usize = 16;
 /// A `Shape` that exists is valid: every size derived from it fits in memory's address range.
 ///
 /// ```
-/// use nvfp4_gemv::Shape;
-/// let shape = Shape::new(4096, 2, 7168, 1)?;
+/// use nvfp4_gemv::{Dims, Shape};
+/// let shape = Shape::new(Dims { m: 4096, n: 2, k: 7168, l: 1 })?;
 /// assert_eq!(shape.weight_code_bytes(), 4096 * 7168 / 2);
-/// assert!(Shape::gemv(4096, 100, 1).is_err()); // K is not a multiple of 16
+/// assert!(Shape::matrix(4096, 100).is_err()); // K is not a multiple of 16
 /// # Ok::<(), nvfp4_gemv::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,8 +54,12 @@ impl Shape {
     /// The largest M, K or L: kernels index with 32-bit integers.
     pub const MAX_DIM: usize = i32::MAX as usize - 127;
 
-    /// Checks the dimensions, in the order M, N, K, L.
-    pub fn new(m: usize, n: usize, k: usize, l: usize) -> Result<Self> {
+    /// Checks the dimensions.
+    ///
+    /// # Errors
+    /// K that is 0 or no multiple of 16, N out of range, and sizes beyond the address range.
+    pub fn new(dims: Dims) -> Result<Self> {
+        let Dims { m, n, k, l } = dims;
         if k == 0 {
             return Err(Error::KZero);
         }
@@ -76,9 +93,12 @@ impl Shape {
         }
     }
 
-    /// One vector a batch (N = 1).
-    pub fn gemv(m: usize, k: usize, l: usize) -> Result<Self> {
-        Self::new(m, 1, k, l)
+    /// One matrix of M rows and K columns, and one vector: N = 1, L = 1.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new)'s.
+    pub fn matrix(m: usize, k: usize) -> Result<Self> {
+        Self::new(Dims { m, n: 1, k, l: 1 })
     }
 
     /// Rows of the weights.
@@ -191,17 +211,27 @@ mod tests {
 
     #[test]
     fn refuses_bad_dimensions() {
-        assert_eq!(Shape::gemv(1, 0, 1), Err(Error::KZero));
+        assert_eq!(Shape::matrix(1, 0), Err(Error::KZero));
         assert_eq!(
-            Shape::gemv(1, 24, 1),
+            Shape::matrix(1, 24),
             Err(Error::KNotMultipleOfBlock { k: 24 })
         );
         assert_eq!(
-            Shape::new(1, 0, 16, 1),
+            Shape::new(Dims {
+                m: 1,
+                n: 0,
+                k: 16,
+                l: 1
+            }),
             Err(Error::NOutOfRange { n: 0, most: 16 })
         );
         assert_eq!(
-            Shape::new(1, 17, 16, 1),
+            Shape::new(Dims {
+                m: 1,
+                n: 17,
+                k: 16,
+                l: 1
+            }),
             Err(Error::NOutOfRange { n: 17, most: 16 })
         );
         for (m, k, l) in [
@@ -212,7 +242,10 @@ mod tests {
             (Shape::MAX_DIM + 1, 16, 1),
         ] {
             assert!(
-                matches!(Shape::gemv(m, k, l), Err(Error::SizeOverflow { .. })),
+                matches!(
+                    Shape::new(Dims { m, n: 1, k, l }),
+                    Err(Error::SizeOverflow { .. })
+                ),
                 "{m} {k} {l}"
             );
         }
@@ -220,7 +253,13 @@ mod tests {
 
     #[test]
     fn sizes() {
-        let s = Shape::new(129, 3, 80, 2).unwrap();
+        let s = Shape::new(Dims {
+            m: 129,
+            n: 3,
+            k: 80,
+            l: 2,
+        })
+        .unwrap();
         assert_eq!(s.blocks(), 5);
         assert_eq!(s.weight_code_bytes(), 2 * 129 * 40);
         assert_eq!(s.weight_scale_bytes(ScaleLayout::Linear), 2 * 129 * 5);
@@ -228,7 +267,16 @@ mod tests {
         assert_eq!(s.outputs(), 2 * 3 * 129);
         assert_eq!(s.to_string(), "129x80x2 n=3");
         assert_eq!(format!("{s:#}"), "M = 129, K = 80, L = 2, N = 3");
-        assert!(Shape::gemv(0, 16, 1).unwrap().is_empty());
-        assert!(Shape::gemv(1, 16, 0).unwrap().is_empty());
+        assert!(Shape::matrix(0, 16).unwrap().is_empty());
+        assert!(
+            Shape::new(Dims {
+                m: 1,
+                n: 1,
+                k: 16,
+                l: 0
+            })
+            .unwrap()
+            .is_empty()
+        );
     }
 }

@@ -154,7 +154,7 @@ impl<'a> Weights<'a> {
     ///
     /// ```
     /// use nvfp4_gemv::{GlobalScale, ScaleLayout, Shape, Weights};
-    /// let shape = Shape::gemv(2, 16, 1)?;
+    /// let shape = Shape::matrix(2, 16)?;
     /// let codes = [0x22; 16]; // every element is 1.0
     /// let scales = [0x38, 0x40]; // 1.0 for the first row, 2.0 for the second
     /// let w = Weights::new(&shape, &codes, &scales, ScaleLayout::Linear, GlobalScale::ONE)?;
@@ -604,6 +604,7 @@ fn scan_scales(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shape::Dims;
     use proptest::prelude::*;
 
     /// What a device call multiplies and adds is inside the buffer, whatever strides were given.
@@ -615,7 +616,7 @@ mod tests {
             batch: usize::MAX / 2,
         };
         let resolved = |n, l, strides| {
-            let shape = Shape::new(1, n, 16, l).unwrap();
+            let shape = Shape::new(Dims { m: 1, n, k: 16, l }).unwrap();
             DenseVectors::<f32>::new(&x)
                 .with_strides(strides)
                 .resolve(&shape)
@@ -631,7 +632,7 @@ mod tests {
         assert!(resolved(2, 1, huge).is_err() && resolved(1, 2, huge).is_err());
 
         let scales = [0x38u8; 512];
-        let shape = Shape::gemv(1, 16, 1).unwrap();
+        let shape = Shape::matrix(1, 16).unwrap();
         for (layout, batch) in [(ScaleLayout::Linear, 1), (ScaleLayout::Tiled128x4, 512)] {
             let one = VectorScale::Shared(GlobalScale::ONE);
             let vectors = Nvfp4Vectors::<Host>::new(&scales, &scales, layout, one)

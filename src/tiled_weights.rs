@@ -42,7 +42,7 @@ impl<T> Held<'_, T> {
 /// };
 ///
 /// let stream = CudaContext::new(0)?.new_stream()?;
-/// let shape = Shape::gemv(128, 256, 1)?;
+/// let shape = Shape::matrix(128, 256)?;
 /// let codes = stream.clone_htod(&vec![0x22u8; shape.weight_code_bytes()])?;
 /// let scales = stream.clone_htod(&vec![0x38u8; shape.weight_scale_bytes(ScaleLayout::Linear)])?;
 /// // Once, when the model is loaded; the linear scales are freed.
@@ -76,8 +76,8 @@ impl<'a> TiledWeights<'a> {
     ///
     /// ```
     /// use nvfp4_gemv::{TiledWeights, Shape};
-    /// assert_eq!(TiledWeights::bytes(&Shape::gemv(7168, 16384, 1)?), 7168 * 1024);
-    /// assert_eq!(TiledWeights::bytes(&Shape::gemv(1, 16, 1)?), 512); // one atom
+    /// assert_eq!(TiledWeights::bytes(&Shape::matrix(7168, 16384)?), 7168 * 1024);
+    /// assert_eq!(TiledWeights::bytes(&Shape::matrix(1, 16)?), 512); // one atom
     /// # Ok::<(), nvfp4_gemv::Error>(())
     /// ```
     pub const fn bytes(shape: &Shape) -> usize {

@@ -4,8 +4,8 @@ use half::{bf16, f16};
 use nvfp4_gemv::cpu::{Implementation, gemv_with};
 use nvfp4_gemv::reference::{self, Reference, error_bound};
 use nvfp4_gemv::{
-    Activation, DenseVectors, Error, FloatType, GlobalScale, Nvfp4Vectors, Output, ScaleLayout,
-    Shape, Strides, VectorScale, Vectors, Weights,
+    Activation, DenseVectors, Dims, Error, FloatType, GlobalScale, Nvfp4Vectors, Output,
+    ScaleLayout, Shape, Strides, VectorScale, Vectors, Weights,
 };
 
 fn implementations() -> impl Iterator<Item = Implementation> {
@@ -228,7 +228,7 @@ fn shapes() -> Vec<Shape> {
                     (4112, 100..) => [1, 2, 3][i % 3],
                     _ => [1, 2, 3, 4, 5, 7, 8, 15, 16][i % 9],
                 };
-                shapes.push(Shape::new(m, n, k, l).unwrap());
+                shapes.push(Shape::new(Dims { m, n, k, l }).unwrap());
                 i += 1;
             }
         }
@@ -308,7 +308,13 @@ fn full_range_data_is_inside_the_bound() {
 #[test]
 fn every_number_of_vectors() {
     for n in 1..=16 {
-        let shape = Shape::new(130, n, 272, 2).unwrap();
+        let shape = Shape::new(Dims {
+            m: 130,
+            n,
+            k: 272,
+            l: 2,
+        })
+        .unwrap();
         for activation in Activation::ALL {
             let case = Case::new(shape, activation, Data::Exact, n as u64);
             let truth = case.reference().y.into_iter();
@@ -324,7 +330,7 @@ fn every_number_of_vectors() {
 #[test]
 fn every_code_and_every_scale() {
     // Row i has scale i in all blocks and codes i, so that each meets each of the vector's.
-    let shape = Shape::gemv(127, 256, 1).unwrap();
+    let shape = Shape::matrix(127, 256).unwrap();
     let mut codes = Vec::new();
     for row in 0..127u8 {
         codes.extend([row % 16 * 0x11; 128]);
@@ -368,7 +374,13 @@ fn threads_do_not_change_a_bit() {
         (5, Activation::Bf16),
     ] {
         // Large enough to be spread over threads, with a partial row block.
-        let shape = Shape::new(1000, n, 1104, 2).unwrap();
+        let shape = Shape::new(Dims {
+            m: 1000,
+            n,
+            k: 1104,
+            l: 2,
+        })
+        .unwrap();
         let case = Case::new(shape, activation, Data::FullRange, n as u64);
         for implementation in implementations() {
             let mut results = [1, 2, 5].map(|threads| {
@@ -390,7 +402,7 @@ fn threads_do_not_change_a_bit() {
 #[test]
 fn tiny_and_huge_values_do_not_vanish_on_the_way() {
     // Sums near f32's smallest normal number, and vectors near its largest.
-    let shape = Shape::gemv(4, 256, 1).unwrap();
+    let shape = Shape::matrix(4, 256).unwrap();
     let codes = vec![0x72; 4 * 128];
     let scales = vec![0x01; 4 * 16];
     let (linear, one) = (ScaleLayout::Linear, GlobalScale::ONE);
@@ -405,7 +417,7 @@ fn tiny_and_huge_values_do_not_vanish_on_the_way() {
 #[test]
 fn nothing_to_compute_succeeds() {
     for (m, l) in [(0, 1), (1, 0), (0, 0)] {
-        let shape = Shape::new(m, 2, 48, l).unwrap();
+        let shape = Shape::new(Dims { m, n: 2, k: 48, l }).unwrap();
         for activation in Activation::ALL {
             let case = Case::new(shape, activation, Data::Exact, 4);
             for implementation in implementations() {
@@ -425,7 +437,13 @@ fn too_short(error: &Error) -> &str {
 
 #[test]
 fn bad_input_is_refused_and_nothing_written() {
-    let shape = Shape::new(129, 2, 48, 2).unwrap();
+    let shape = Shape::new(Dims {
+        m: 129,
+        n: 2,
+        k: 48,
+        l: 2,
+    })
+    .unwrap();
     let good = Case::new(shape, Activation::Nvfp4, Data::Exact, 6);
     let refuse = |w: &Weights<'_>, x: &Vectors<'_>, len: usize, shape: &Shape| {
         let refused = |i: Implementation| {
@@ -448,7 +466,13 @@ fn bad_input_is_refused_and_nothing_written() {
     let error = refuse(&w, &x, len - 1, &shape);
     assert_eq!(too_short(&error), "output");
 
-    let other = Shape::new(129, 2, 64, 2).unwrap();
+    let other = Shape::new(Dims {
+        m: 129,
+        n: 2,
+        k: 64,
+        l: 2,
+    })
+    .unwrap();
     let error = refuse(&w, &x, len, &other);
     assert!(matches!(error, Error::ShapeMismatch { .. }), "{error}");
 
@@ -502,7 +526,7 @@ fn bad_input_is_refused_and_nothing_written() {
 fn implementations_are_named_and_what_is_absent_says_so() {
     assert!(Implementation::Portable.available());
     assert!(Implementation::best().available());
-    let shape = Shape::gemv(1, 16, 1).unwrap();
+    let shape = Shape::matrix(1, 16).unwrap();
     let case = Case::new(shape, Activation::F32, Data::Exact, 1);
     for implementation in Implementation::ALL {
         let mut y = [7.0];

@@ -6,7 +6,7 @@ use nvfp4_gemv::format::{e2m1, e4m3};
 use nvfp4_gemv::quantize::{
     QuantizeError, Quantized, quantize, quantize_vectors, quantize_vectors_or_nan,
 };
-use nvfp4_gemv::{Error, GlobalScale, Output, Shape, VectorScale, Vectors, gemv, reference};
+use nvfp4_gemv::{Dims, Error, GlobalScale, Output, Shape, VectorScale, Vectors, gemv, reference};
 use proptest::prelude::*;
 
 const LAYER: &str = "encoder.layer.0.intermediate.dense";
@@ -170,7 +170,7 @@ fn the_ends_of_f32_stay_usable() {
             let q = quantize(&[value; 16], 1, 16, dialect, None).unwrap();
             let decoded = decode(&q)[0];
             assert!(decoded.is_finite(), "{dialect} {value:e}");
-            let shape = Shape::gemv(1, 16, 1).unwrap();
+            let shape = Shape::matrix(1, 16).unwrap();
             let mut y = [f32::NAN];
             let (weights, x) = (q.weights().unwrap(), [1.0 / 16.0f32; 16]);
             let (x, output) = (Vectors::f32(&x), Output::f32(&mut y));
@@ -251,7 +251,13 @@ fn vectors_have_a_scale_each() {
     let q = quantize_vectors(&x, 2, 32).unwrap();
     assert_eq!(q.globals.len(), 2);
     assert!(q.globals[1] > 1000.0 * q.globals[0]);
-    let shape = Shape::new(1, 2, 32, 1).unwrap();
+    let shape = Shape::new(Dims {
+        m: 1,
+        n: 2,
+        k: 32,
+        l: 1,
+    })
+    .unwrap();
     let decoded = reference::decode_vectors(&shape, &q.vectors()).unwrap();
     for (x, d) in x.iter().zip(decoded) {
         assert!((d / f64::from(*x) - 1.0).abs() < 1e-6);

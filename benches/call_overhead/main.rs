@@ -193,7 +193,7 @@ impl<'a> Way<'a> {
 }
 
 fn measure(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
-    let shape = Shape::gemv(arguments.m, arguments.k, 1)?;
+    let shape = Shape::matrix(arguments.m, arguments.k)?;
     let gpu = raw::gpu(0)?;
     let operands = Operands::new(Activation::Nvfp4, LAYOUT);
     let mut passed = true;

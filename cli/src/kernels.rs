@@ -5,7 +5,7 @@ use nvfp4_gemv::kernel::plan::Launch;
 use nvfp4_gemv::kernel::read_only::{Read, ReadConfig};
 use nvfp4_gemv::kernel::{Call, Job, MainLoop, quantize, relayout};
 use nvfp4_gemv::{
-    Activation, Config, FloatType, Gpu, Kernel, Operands, ScaleLayout, Shape, Strides,
+    Activation, Config, Dims, FloatType, Gpu, Kernel, Operands, ScaleLayout, Shape, Strides,
 };
 use nvfp4_gemv_cli::problem::CONTEST_BENCHMARKS;
 use serde_json::{Value, json};
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         bail!("this build carries no kernels; --arch says what to list them for");
     }
     let (m, k, l) = CONTEST_BENCHMARKS[1];
-    let problem = Shape::gemv(m, k, l)?;
+    let problem = Shape::new(Dims { m, n: 1, k, l })?;
     let mut text = String::new();
     let mut all = Vec::new();
     for arch in archs {
@@ -111,7 +111,12 @@ fn entries(problem: &Shape, gpu: &Gpu) -> Result<Vec<Entry>> {
         for n in 1..=Shape::MAX_N {
             // Many vectors of the problem's length fit no CTA of small GPUs: those of a shorter one do.
             for (k, l) in [(problem.k(), problem.l()), (SHORT, 1)] {
-                let shape = Shape::new(problem.m(), n, k, l)?;
+                let shape = Shape::new(Dims {
+                    m: problem.m(),
+                    n,
+                    k,
+                    l,
+                })?;
                 for layout in ScaleLayout::ALL {
                     for align in ALIGNMENTS {
                         let call = Call::nowhere(&shape, activation, layout, align);
@@ -247,7 +252,13 @@ mod tests {
     use super::*;
 
     fn of(arch: &str) -> Vec<Entry> {
-        let shape = Shape::gemv(4096, 7168, 8).unwrap();
+        let shape = Shape::new(Dims {
+            m: 4096,
+            n: 1,
+            k: 7168,
+            l: 8,
+        })
+        .unwrap();
         entries(&shape, &gpu(arch).unwrap()).unwrap()
     }
 

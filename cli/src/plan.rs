@@ -9,7 +9,7 @@ use nvfp4_gemv::kernel::Call;
 use nvfp4_gemv::kernel::plan::Launch;
 use nvfp4_gemv::tune::{TUNED_VARIABLE, Tuned};
 use nvfp4_gemv::{
-    Activation, Config, Error, Gpu, Kernel, Refusal, ScaleLayout, Shape, Target, select,
+    Activation, Config, Dims, Error, Gpu, Kernel, Refusal, ScaleLayout, Shape, Target, select,
 };
 use serde_json::{Value, json};
 
@@ -212,7 +212,12 @@ fn builtin(name: &str) -> Result<&'static Measurements> {
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let ShapeArgs(shape) = args.shape;
     let n = args.n.unwrap_or(shape.n());
-    let shape = Shape::new(shape.m(), n, shape.k(), shape.l())?;
+    let shape = Shape::new(Dims {
+        m: shape.m(),
+        n,
+        k: shape.k(),
+        l: shape.l(),
+    })?;
     let activation = args.activation;
     let layout = args.layout;
     let call = Call::nowhere(&shape, activation, layout, ALLOCATED);

@@ -5,7 +5,7 @@ use std::num::{IntErrorKind, ParseIntError};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use nvfp4_gemv::checkpoint::Dialect;
-use nvfp4_gemv::{Activation, BLOCK, FloatType, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, BLOCK, Dims, FloatType, ScaleLayout, Shape};
 
 use crate::report::count;
 
@@ -87,7 +87,7 @@ pub(crate) fn parse_shape(text: &str) -> Result<Shape, String> {
         *number = dimension(name, part)?;
     }
     let [m, k, l, n] = numbers;
-    Shape::new(m, n, k, l).map_err(|e| e.to_string())
+    Shape::new(Dims { m, n, k, l }).map_err(|e| e.to_string())
 }
 
 /// One number of a shape.
@@ -113,7 +113,13 @@ pub(crate) fn parse_n(text: &str) -> Result<usize, String> {
         .parse()
         .map_err(|_| format!("N = {text:?} is not a whole number"))?;
     // The shape owns the limits of N; the other dimensions do not matter here.
-    Shape::new(1, n, BLOCK, 1).map_err(|e| e.to_string())?;
+    Shape::new(Dims {
+        m: 1,
+        n,
+        k: BLOCK,
+        l: 1,
+    })
+    .map_err(|e| e.to_string())?;
     Ok(n)
 }
 
@@ -169,7 +175,13 @@ mod tests {
 
     #[test]
     fn every_separator_gives_the_same_shape() {
-        let whole = Shape::new(4096, 4, 7168, 8).unwrap();
+        let whole = Shape::new(Dims {
+            m: 4096,
+            n: 4,
+            k: 7168,
+            l: 8,
+        })
+        .unwrap();
         for text in [
             "4096,7168,8,4",
             "4096x7168x8x4",
@@ -180,10 +192,25 @@ mod tests {
         ] {
             assert_eq!(parse_shape(text), Ok(whole), "{text}");
         }
-        assert_eq!(parse_shape("2x16"), Ok(Shape::gemv(2, 16, 1).unwrap()));
-        assert_eq!(parse_shape("2,16,4"), Ok(Shape::gemv(2, 16, 4).unwrap()));
+        assert_eq!(parse_shape("2x16"), Ok(Shape::matrix(2, 16).unwrap()));
+        assert_eq!(
+            parse_shape("2,16,4"),
+            Ok(Shape::new(Dims {
+                m: 2,
+                n: 1,
+                k: 16,
+                l: 4
+            })
+            .unwrap())
+        );
         // What a shape prints is what it is read from.
-        let printed = Shape::gemv(4096, 7168, 8).unwrap();
+        let printed = Shape::new(Dims {
+            m: 4096,
+            n: 1,
+            k: 7168,
+            l: 8,
+        })
+        .unwrap();
         assert_eq!(parse_shape(&printed.to_string()), Ok(printed));
     }
 

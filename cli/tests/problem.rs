@@ -1,13 +1,23 @@
 //! Problem files: there and back, and every way in which one can be wrong.
 
 use nvfp4_gemv::file::FileError;
-use nvfp4_gemv::{Error, Options, Output, ScaleLayout, Shape, Vectors, gemv};
+use nvfp4_gemv::{Dims, Error, Options, Output, ScaleLayout, Shape, Vectors, gemv};
 use nvfp4_gemv_cli::file::{self, NewTensor, WriteError};
 use nvfp4_gemv_cli::problem::Problem;
 use safetensors::Dtype;
 
 fn sample() -> Problem {
-    let mut p = Problem::full_range(Shape::new(3, 2, 48, 2).unwrap(), 1).with_row_alpha(2);
+    let mut p = Problem::full_range(
+        Shape::new(Dims {
+            m: 3,
+            n: 2,
+            k: 48,
+            l: 2,
+        })
+        .unwrap(),
+        1,
+    )
+    .with_row_alpha(2);
     p.c = Some(p.reference().unwrap().y);
     p
 }
@@ -17,9 +27,18 @@ fn there_and_back() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("problem.safetensors");
     let full = sample();
-    let plain = Problem::contest(Shape::gemv(1, 16, 1).unwrap(), 1);
-    let one_alpha = Problem::full_range(Shape::gemv(4, 32, 1).unwrap(), 1);
-    let empty = Problem::contest(Shape::gemv(0, 16, 2).unwrap(), 1);
+    let plain = Problem::contest(Shape::matrix(1, 16).unwrap(), 1);
+    let one_alpha = Problem::full_range(Shape::matrix(4, 32).unwrap(), 1);
+    let empty = Problem::contest(
+        Shape::new(Dims {
+            m: 0,
+            n: 1,
+            k: 16,
+            l: 2,
+        })
+        .unwrap(),
+        1,
+    );
     for problem in [full, plain, one_alpha, empty] {
         problem.write(&path).unwrap();
         assert_eq!(Problem::read(&path).unwrap(), problem);
@@ -134,7 +153,7 @@ fn reading_and_computing_refuse_the_same_alphas() {
     let least = f32::MIN_POSITIVE;
     for rows in [1, 3] {
         for alpha in [f32::from_bits(1), 1e-40, least, 1.0, f32::MAX] {
-            let mut problem = Problem::contest(Shape::gemv(rows, 16, 1).unwrap(), 1);
+            let mut problem = Problem::contest(Shape::matrix(rows, 16).unwrap(), 1);
             problem.alpha = Some(vec![alpha]);
             problem.write(&path).unwrap();
             let compute = || {
@@ -170,7 +189,13 @@ fn padded_vectors_of_wrong_fields_are_errors() {
         }
         // 128 rows of each of these batches are beyond counting, one is not.
         let mut large = good.clone();
-        large.shape = Shape::gemv(0, 1 << 30, 1 << 29).unwrap();
+        large.shape = Shape::new(Dims {
+            m: 0,
+            n: 1,
+            k: 1 << 30,
+            l: 1 << 29,
+        })
+        .unwrap();
         let error = large.padded_vectors(layout, 1).unwrap_err();
         assert!(matches!(error, Error::SizeOverflow { .. }), "{error}");
     }

@@ -7,8 +7,8 @@ use nvfp4_gemv::kernel::{Config, Job, Kernel, Tcgen05Config};
 use nvfp4_gemv::quantize::quantize;
 use nvfp4_gemv::reference::{self, Reference, error_bound};
 use nvfp4_gemv::{
-    Activation, FloatType, GemvPath, GlobalScale, Options, Output, ScaleLayout, Shape, Strides,
-    Weights, convert_scales, gemv,
+    Activation, Dims, FloatType, GemvPath, GlobalScale, Options, Output, ScaleLayout, Shape,
+    Strides, Weights, convert_scales, gemv,
 };
 use ptx_sim::Report;
 
@@ -76,7 +76,12 @@ impl Problem {
             _ => Dialect::ModelOpt,
         };
         let x = quantize(&values, n, k, dialect, layer.input_global())?;
-        let shape = Shape::new(layer.rows().min(ROWS), n, k, 1)?;
+        let shape = Shape::new(Dims {
+            m: layer.rows().min(ROWS),
+            n,
+            k,
+            l: 1,
+        })?;
         let codes = &layer.codes()[..shape.weight_code_bytes()];
         let scales = &layer.scales()[..shape.weight_scale_bytes(ScaleLayout::Linear)];
 

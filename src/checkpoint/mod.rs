@@ -32,7 +32,7 @@ pub use open::{Checkpoint, INDEX_FILE};
 pub use crate::dialect::Dialect;
 
 use crate::file::{FileError, Tensor};
-use crate::{GlobalScale, ScaleLayout, Shape, Weights};
+use crate::{Dims, GlobalScale, ScaleLayout, Shape, Weights};
 
 /// One NVFP4 layer. Its tensors' types and shapes, its block scales and its global scale have been
 /// checked.
@@ -78,7 +78,12 @@ impl<'a> Layer<'a> {
     /// # Errors
     /// [`Error::NOutOfRange`](crate::Error::NOutOfRange).
     pub fn shape(&self, n: usize) -> crate::Result<Shape> {
-        Shape::new(self.rows(), n, self.k(), 1)
+        Shape::new(Dims {
+            m: self.rows(),
+            n,
+            k: self.k(),
+            l: 1,
+        })
     }
 
     /// Codes `[M][K/2]`.
@@ -131,7 +136,7 @@ impl<'a> Layer<'a> {
         if codes.dtype() != Dtype::U8 {
             return Err(codes.wrong("U8 [N, K/2]"));
         }
-        let shape = Shape::gemv(rows, k_half.saturating_mul(2), 1).map_err(|e| codes.refused(e))?;
+        let shape = Shape::matrix(rows, k_half.saturating_mul(2)).map_err(|e| codes.refused(e))?;
         let dims = [rows, shape.blocks()];
         let scales = of(dialect.scales(), &format!("F8_E4M3 {dims:?}"))?;
         let scales = scales.expect(Dtype::F8_E4M3, &dims)?;

@@ -39,7 +39,7 @@ pub use prepared::PreparedGemvOnDevice;
 ///
 /// nvfp4_gemv::raw::device_count()?; // a typed error where there is no driver or device
 /// let stream = CudaContext::new(0)?.new_stream()?;
-/// let shape = Shape::gemv(128, 256, 1)?;
+/// let shape = Shape::matrix(128, 256)?;
 /// let codes = stream.clone_htod(&vec![0x22u8; shape.weight_code_bytes()])?;
 /// let scales = stream.clone_htod(&vec![0x38u8; shape.weight_scale_bytes(ScaleLayout::Linear)])?;
 /// let x = stream.clone_htod(&vec![1.0f32; shape.k()])?;
@@ -64,7 +64,7 @@ pub use prepared::PreparedGemvOnDevice;
 /// #     DenseVectors, GlobalScale, Options, Output, ScaleLayout, Shape, Vectors, Weights, gemv_on_device,
 /// # };
 /// # let stream = CudaContext::new(0)?.new_stream()?;
-/// # let shape = Shape::gemv(256, 256, 1)?;
+/// # let shape = Shape::matrix(256, 256)?;
 /// # let codes = stream.clone_htod(&vec![0x22u8; shape.weight_code_bytes()])?;
 /// # let scales = stream.clone_htod(&vec![0x38u8; shape.weight_scale_bytes(ScaleLayout::Linear)])?;
 /// # let weights = Weights::on_device(

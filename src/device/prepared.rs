@@ -34,7 +34,7 @@ use crate::tensor::{Output, Vectors, Weights};
 /// };
 ///
 /// let stream = CudaContext::new(0)?.new_stream()?;
-/// let shape = Shape::gemv(128, 256, 1)?;
+/// let shape = Shape::matrix(128, 256)?;
 /// let codes = stream.clone_htod(&vec![0x22u8; shape.weight_code_bytes()])?;
 /// let scales = stream.clone_htod(&vec![0x38u8; shape.weight_scale_bytes(ScaleLayout::Linear)])?;
 /// let mut x = stream.alloc_zeros::<f32>(shape.k())?;

@@ -95,8 +95,8 @@ pub struct Ranked {
 ///
 /// ```
 /// use nvfp4_gemv::dispatch::rank;
-/// use nvfp4_gemv::{Activation, Gpu, Operands, ScaleLayout, Shape};
-/// let shape = Shape::gemv(4096, 7168, 8)?;
+/// use nvfp4_gemv::{Activation, Dims, Gpu, Operands, ScaleLayout, Shape};
+/// let shape = Shape::new(Dims { m: 4096, n: 1, k: 7168, l: 8 })?;
 /// let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
 /// let b200 = Gpu::of_compute_capability((10, 0), "100f");
 /// for ranked in rank(&shape, &operands, &b200, None, false) {

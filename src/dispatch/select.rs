@@ -32,7 +32,7 @@ pub enum Target<'a> {
 /// ```
 /// use nvfp4_gemv::dispatch::{Target, select};
 /// use nvfp4_gemv::{Activation, GemvPath, Gpu, Operands, Options, ScaleLayout, Shape};
-/// let shape = Shape::gemv(4096, 4096, 1)?;
+/// let shape = Shape::matrix(4096, 4096)?;
 /// let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
 /// let hopper = Gpu::of_compute_capability((9, 0), "80;90a");
 /// let target = Target::Gpu(&hopper);

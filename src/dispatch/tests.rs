@@ -7,7 +7,7 @@ use crate::gpu::Gpu;
 use crate::kernel::{Config, Job, Kernel};
 use crate::operands::Operands;
 use crate::refusal::Refusal;
-use crate::shape::Shape;
+use crate::shape::{Dims, Shape};
 use crate::types::{Activation, GemvPath, ScaleLayout};
 
 const IMAGES: &str = "80;90a;100f;120f";
@@ -53,7 +53,13 @@ fn choices_are_as_they_were() {
             None => h200(),
         };
         let sizes: Vec<usize> = sizes.split(',').map(|size| size.parse().unwrap()).collect();
-        let shape = Shape::new(sizes[0], sizes[3], sizes[1], sizes[2]).unwrap();
+        let shape = Shape::new(Dims {
+            m: sizes[0],
+            n: sizes[3],
+            k: sizes[1],
+            l: sizes[2],
+        })
+        .unwrap();
         let activation = Activation::from_name(activation).unwrap();
         let layout = ScaleLayout::from_name(layout).unwrap();
         let mut operands = Operands::new(activation, layout);
@@ -107,7 +113,13 @@ fn measured_problems_take_what_was_fastest() {
 
 #[test]
 fn other_problems_and_other_hoppers_follow_the_nearest() {
-    let shape = Shape::gemv(4096, 7168, 8).unwrap();
+    let shape = Shape::new(Dims {
+        m: 4096,
+        n: 1,
+        k: 7168,
+        l: 8,
+    })
+    .unwrap();
     let h100 = Gpu {
         name: "NVIDIA H100 80GB HBM3".into(),
         ..gpu((9, 0))
@@ -124,7 +136,13 @@ fn other_problems_and_other_hoppers_follow_the_nearest() {
         assert!(why.to_string().contains("after ring with 4096x7168x8"));
     }
     // What the ring kernel cannot do, another one does as well, for all that is known.
-    let odd = Shape::gemv(4096, 7184, 8).unwrap();
+    let odd = Shape::new(Dims {
+        m: 4096,
+        n: 1,
+        k: 7184,
+        l: 8,
+    })
+    .unwrap();
     let choice = choose(&odd, &nvfp4(ScaleLayout::Linear), &h200(), false);
     assert_eq!(choice.kernel(), Some(Kernel::Dot));
     let says = "not ring: K is 7184, and it needs a multiple of 256";
@@ -157,7 +175,7 @@ fn timed(kernel: Kernel, shape: &Shape, gpu: &Gpu, seconds: f64) -> Timed {
 
 #[test]
 fn tuned_times_go_before_all_others() {
-    let (shape, gpu) = (Shape::gemv(4096, 4096, 1).unwrap(), h200());
+    let (shape, gpu) = (Shape::matrix(4096, 4096).unwrap(), h200());
     let mut tuned = Measurements::new(machine(&gpu), "a test");
     let ring = timed(Kernel::Ring, &shape, &gpu, 2e-6);
     let chained = Config::Ring(match ring.config {
@@ -196,7 +214,17 @@ fn tuned_times_go_before_all_others() {
     assert!(tuned.find(&shape, &aligned).is_some());
     aligned.alignment.codes = 8;
     assert!(tuned.find(&shape, &aligned).is_none());
-    let other = choose(&Shape::gemv(4096, 4096, 2).unwrap(), with()).reason;
+    let other = choose(
+        &Shape::new(Dims {
+            m: 4096,
+            n: 1,
+            k: 4096,
+            l: 2,
+        })
+        .unwrap(),
+        with(),
+    )
+    .reason;
     assert!(!other.to_string().contains("tuned"), "{other}");
     // What else was tried on its path was slower.
     let ranked = rank(&shape, &nvfp4(TILED), &gpu, Some(&tuned), false);
@@ -215,7 +243,7 @@ fn tuned_times_go_before_all_others() {
 
 #[test]
 fn a_measured_config_that_cannot_run_is_replaced_by_the_default() {
-    let (shape, gpu) = (Shape::gemv(4096, 4096, 1).unwrap(), h200());
+    let (shape, gpu) = (Shape::matrix(4096, 4096).unwrap(), h200());
     let mut tuned = Measurements::new(machine(&gpu), "a test");
     let good = timed(Kernel::Tma, &shape, &gpu, 1e-6);
     tuned.insert(Entry {
@@ -250,7 +278,13 @@ fn without_measurements_the_model_decides() {
         ((12, 0), 2, linear, Kernel::Stream),
         ((8, 6), 1, linear, Kernel::Stream),
     ] {
-        let shape = Shape::new(4096, n, 4096, 1).unwrap();
+        let shape = Shape::new(Dims {
+            m: 4096,
+            n,
+            k: 4096,
+            l: 1,
+        })
+        .unwrap();
         let choice = choose(&shape, &nvfp4(layout), &gpu(on), false);
         assert_eq!(choice.kernel(), Some(kernel), "{on:?} n = {n}");
         let reason = choice.reason.to_string();
@@ -262,7 +296,13 @@ fn without_measurements_the_model_decides() {
         assert!(reason.contains(says), "{reason}");
     }
     // Kernels that the GPU lacks, or that take no such vectors, have no rank.
-    let shape = Shape::new(128, 3, 256, 1).unwrap();
+    let shape = Shape::new(Dims {
+        m: 128,
+        n: 3,
+        k: 256,
+        l: 1,
+    })
+    .unwrap();
     let bf16 = Operands::new(Activation::Bf16, linear);
     let ranked = rank(&shape, &bf16, &gpu((8, 6)), None, false);
     let (known, others) = ranked.split_at(2);
@@ -276,7 +316,7 @@ fn without_measurements_the_model_decides() {
 
 #[test]
 fn what_cannot_run_says_why() {
-    let shape = Shape::gemv(128, 256, 1).unwrap();
+    let shape = Shape::matrix(128, 256).unwrap();
     let linear = nvfp4(ScaleLayout::Linear);
     let (turing, spark) = (gpu((7, 5)), gpu((12, 1)));
     let (hopper, blackwell, ampere) = (gpu((9, 0)), gpu((10, 0)), gpu((8, 6)));
@@ -331,7 +371,7 @@ fn what_cannot_run_says_why() {
 /// What is asked for is taken, with what it implies, or refused; two things that contradict each other are refused.
 #[test]
 fn paths_kernels_and_configs_that_are_asked_for() {
-    let (shape, gpu) = (Shape::gemv(4096, 4096, 1).unwrap(), h200());
+    let (shape, gpu) = (Shape::matrix(4096, 4096).unwrap(), h200());
     let operands = nvfp4(TILED);
     let config = |kernel| timed(kernel, &shape, &gpu, 1.0).config;
     fn or_none<T: Copy>(all: &[T]) -> impl Iterator<Item = Option<T>> {
@@ -376,7 +416,13 @@ fn paths_kernels_and_configs_that_are_asked_for() {
     }
     // A config is checked.
     let asked = options().config(config(Kernel::Ring));
-    let two = Shape::new(4096, 2, 4096, 1).unwrap();
+    let two = Shape::new(Dims {
+        m: 4096,
+        n: 2,
+        k: 4096,
+        l: 1,
+    })
+    .unwrap();
     let refused = select(&two, &operands, Target::Gpu(&gpu), &asked).unwrap_err();
     let text = refused.to_string();
     assert!(text.contains(r#"{"ring":{"#), "{text}");
@@ -399,7 +445,15 @@ fn a_neighbour_is_scaled_as_the_model_says() {
         assert!(!matches!(of(Kernel::Tma).evidence, Evidence::Modelled));
         of(Kernel::Stream).seconds.unwrap()
     };
-    let shape = |n, l| Shape::new(4096, n, 14336, l).unwrap();
+    let shape = |n, l| {
+        Shape::new(Dims {
+            m: 4096,
+            n,
+            k: 14336,
+            l,
+        })
+        .unwrap()
+    };
     // 9 to 16 vectors make two passes over the weights; those of 16 were measured.
     let (eight, nine) = (seconds(shape(8, 1)), seconds(shape(9, 1)));
     assert!((1.5..2.5).contains(&(nine / eight)), "{eight} {nine}");
@@ -412,7 +466,7 @@ fn a_neighbour_is_scaled_as_the_model_says() {
 fn unaligned_operands_have_times_of_their_own() {
     let mut operands = nvfp4(TILED);
     operands.alignment.codes = 8;
-    let shape = Shape::gemv(4096, 4096, 1).unwrap();
+    let shape = Shape::matrix(4096, 4096).unwrap();
     let choice = choose(&shape, &operands, &h200(), false);
     assert_eq!(choice.kernel(), Some(Kernel::Dot));
     let reason = choice.reason.to_string();

@@ -199,6 +199,7 @@ mod tests {
     use super::*;
     use crate::gpu::Gpu;
     use crate::operands::Operands;
+    use crate::shape::Dims;
     use crate::types::ScaleLayout;
 
     const LINEAR: ScaleLayout = ScaleLayout::Linear;
@@ -212,7 +213,13 @@ mod tests {
     fn nvfp4_vectors_come_where_they_are_too_long_for_the_dot_kernel() {
         let (gpu, operands) = (h200(), Operands::new(Activation::Nvfp4, LINEAR));
         for (n, k, mine) in [(8, 4096, false), (8, 28672, true), (1, 1 << 20, true)] {
-            let shape = Shape::new(4096, n, k, 1).unwrap();
+            let shape = Shape::new(Dims {
+                m: 4096,
+                n,
+                k,
+                l: 1,
+            })
+            .unwrap();
             let job = Job::new(&shape, &operands, &gpu);
             assert_eq!(!Kernel::Direct.candidates(&job).is_empty(), mine, "{shape}");
             assert_eq!(Kernel::Dot.candidates(&job).is_empty(), mine, "{shape}");
@@ -223,7 +230,16 @@ mod tests {
     /// Eleven vectors are a pass of eight and one of three, for which loads of one block have no kernel of four.
     #[test]
     fn passes_take_the_smallest_entry_point() {
-        let (shape, gpu) = (Shape::new(1000, 11, 4096, 3).unwrap(), h200());
+        let (shape, gpu) = (
+            Shape::new(Dims {
+                m: 1000,
+                n: 11,
+                k: 4096,
+                l: 3,
+            })
+            .unwrap(),
+            h200(),
+        );
         for (activation, blocks_per_load, entries) in [
             (Activation::F16, 2, ["f16_n8_b2", "f16_n4_b2"]),
             (Activation::F32, 1, ["f32_n8_b1", "f32_n8_b1"]),
@@ -248,7 +264,13 @@ mod tests {
         }
         // One vector has tiles of four rows, and with tiled scales they come in groups of 32.
         let operands = Operands::new(Activation::Bf16, ScaleLayout::Tiled128x4);
-        let shape = Shape::gemv(1000, 4096, 100_000).unwrap();
+        let shape = Shape::new(Dims {
+            m: 1000,
+            n: 1,
+            k: 4096,
+            l: 100_000,
+        })
+        .unwrap();
         let job = Job::new(&shape, &operands, &gpu);
         let config = DirectConfig::default_for(&job).unwrap();
         assert_eq!((config.warps, config.k_split), (4, 1));

@@ -273,6 +273,7 @@ mod tests {
     use super::*;
     use crate::gpu::Gpu;
     use crate::operands::Operands;
+    use crate::shape::Dims;
     use crate::types::ScaleLayout;
 
     fn gpu(major: i32) -> Gpu {
@@ -280,7 +281,7 @@ mod tests {
     }
 
     fn default(m: usize, n: usize, k: usize, major: i32) -> DotConfig {
-        let shape = Shape::new(m, n, k, 1).unwrap();
+        let shape = Shape::new(Dims { m, n, k, l: 1 }).unwrap();
         let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
         DotConfig::default_for(&Job::new(&shape, &operands, &gpu(major))).unwrap()
     }
@@ -293,7 +294,7 @@ mod tests {
         // In f16 these vectors take more room than there is.
         assert_eq!(default(4096, 8, 16384, 10).blocks_per_load, 2);
         // The tuner tries both widths.
-        let (shape, gpu) = (Shape::gemv(4096, 7168, 1).unwrap(), gpu(10));
+        let (shape, gpu) = (Shape::matrix(4096, 7168).unwrap(), gpu(10));
         let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
         let candidates = DotConfig::candidates(&Job::new(&shape, &operands, &gpu));
         for blocks in [2, 4] {
@@ -314,7 +315,13 @@ mod tests {
     /// of 128.
     #[test]
     fn launches_by_hand() {
-        let shape = Shape::new(1000, 11, 4160, 2).unwrap();
+        let shape = Shape::new(Dims {
+            m: 1000,
+            n: 11,
+            k: 4160,
+            l: 2,
+        })
+        .unwrap();
         let gpu = gpu(10);
         let config = DotConfig {
             blocks_per_load: 2,

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::operands::Alignment;
+use crate::shape::Dims;
 use crate::types::ScaleLayout;
 
 /// One config of each kernel, its fields taken from these values.
@@ -83,9 +84,21 @@ fn shape() -> impl Strategy<Value = Shape> {
     ];
     let sizes = (size(), n, k, size());
     sizes.prop_filter_map("sizes overflow", |(m, n, k, l)| {
-        Shape::new(m, n, (k / 16).max(1) * 16, l)
-            .or_else(|_| Shape::new(m, n, (k / 16).max(1) * 16, 1))
-            .ok()
+        Shape::new(Dims {
+            m,
+            n,
+            k: (k / 16).max(1) * 16,
+            l,
+        })
+        .or_else(|_| {
+            Shape::new(Dims {
+                m,
+                n,
+                k: (k / 16).max(1) * 16,
+                l: 1,
+            })
+        })
+        .ok()
     })
 }
 
@@ -186,7 +199,7 @@ proptest! {
 /// What panicked once: sizes that overflow, and divisions by zero.
 #[test]
 fn one_extreme_at_a_time() {
-    let shape = Shape::gemv(1 << 20, 4096, 1).unwrap();
+    let shape = Shape::matrix(1 << 20, 4096).unwrap();
     let operands = Operands {
         alignment: Alignment::BEST,
         ..Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4)

@@ -34,7 +34,7 @@ use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::operands::Operands;
 use crate::refusal::Refusal;
-use crate::shape::Shape;
+use crate::shape::{Dims, Shape};
 use crate::types::{Activation, GemvPath};
 
 pub use call::Call;
@@ -80,7 +80,12 @@ impl<'a> Job<'a> {
 
     /// Asks about the job or, where there is nothing to compute, about one row of it: kernels divide by M and L.
     fn some<T>(&self, ask: impl FnOnce(&Job<'_>) -> T) -> T {
-        match Shape::new(1, self.shape.n(), self.shape.k(), 1) {
+        match Shape::new(Dims {
+            m: 1,
+            n: self.shape.n(),
+            k: self.shape.k(),
+            l: 1,
+        }) {
             Ok(row) if self.shape.is_empty() => ask(&Job {
                 shape: &row,
                 ..*self

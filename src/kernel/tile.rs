@@ -405,6 +405,7 @@ mod tests {
     use super::*;
     use crate::gpu::Gpu;
     use crate::operands::{Alignment, Operands, RawVectors};
+    use crate::shape::Dims;
     use crate::shape::Strides;
 
     const OPERANDS: Operands = Operands {
@@ -448,7 +449,7 @@ mod tests {
     fn defaults_keep_enough_in_flight() {
         for (m, k, l) in [(7168, 16384, 1), (4096, 7168, 8), (7168, 2048, 4)] {
             for n in [1, 2, 8, 16] {
-                let shape = Shape::new(m, n, k, l).unwrap();
+                let shape = Shape::new(Dims { m, n, k, l }).unwrap();
                 keeps_enough_in_flight::<TmaConfig>(&shape);
                 keeps_enough_in_flight::<Tcgen05Config>(&shape);
             }
@@ -464,7 +465,7 @@ mod tests {
             (1, 1, 32, 70_000),
             (1 << 20, 3, 64, 1),
         ] {
-            let shape = Shape::new(m, n, k, l).unwrap();
+            let shape = Shape::new(Dims { m, n, k, l }).unwrap();
             let job = job(&shape, &gpu);
             // A K step or less.
             assert_eq!(default::<TmaConfig>(&job).stages, 2);
@@ -480,7 +481,13 @@ mod tests {
         let gpu = b200();
         // Of an SM: what a CTA can have, and what one takes beside.
         let of_sm = u64::from(gpu.shared_bytes + RESERVED);
-        let shape = Shape::new(128, 16, 16384, 1).unwrap();
+        let shape = Shape::new(Dims {
+            m: 128,
+            n: 16,
+            k: 16384,
+            l: 1,
+        })
+        .unwrap();
         let job = job(&shape, &gpu);
         let mut configs = 0;
         for stages in 2..=MOST_STAGES {
@@ -498,7 +505,7 @@ mod tests {
     /// steps, two over lanes, and two groups of four CTAs.
     #[test]
     fn roundings_by_hand() {
-        let shape = Shape::gemv(7168, 16384, 1).unwrap();
+        let shape = Shape::matrix(7168, 16384).unwrap();
         let (stages, cluster) = (4, 4);
         let tcgen05 = Config::from(Tcgen05Config { stages, cluster });
         assert_eq!(tcgen05.roundings(&shape, Activation::Nvfp4), 64 * 8 + 4 + 4);
@@ -512,7 +519,7 @@ mod tests {
         let gpu = b200();
         for (m, k, l, cluster) in [(7168, 16384, 1, 4), (4096, 7168, 8, 1), (7168, 2048, 4, 1)] {
             for n in 1..=16 {
-                let shape = Shape::new(m, n, k, l).unwrap();
+                let shape = Shape::new(Dims { m, n, k, l }).unwrap();
                 let job = job(&shape, &gpu);
                 let config: Tcgen05Config = default(&job);
                 assert_eq!(config.cluster, cluster, "{shape}");
@@ -549,7 +556,7 @@ mod tests {
             n in 1usize..=8,
             multiprocessors in prop::sample::select(vec![78u32, 114, 132, 148, 160]),
         ) {
-            let shape = Shape::new(m, n, 32 * k, l).unwrap();
+            let shape = Shape::new(Dims { m, n, k: 32 * k, l }).unwrap();
             let gpu = Gpu { multiprocessors, ..b200() };
             let job = job(&shape, &gpu);
             pays_for_waves::<TmaConfig>(&job)?;
@@ -560,7 +567,13 @@ mod tests {
     /// Nine vectors, of which CUDA cores take eight in a pass, and more batches than a grid holds.
     #[test]
     fn plans_by_hand() {
-        let shape = Shape::new(130, 9, 288, 70_000).unwrap();
+        let shape = Shape::new(Dims {
+            m: 130,
+            n: 9,
+            k: 288,
+            l: 70_000,
+        })
+        .unwrap();
         let layout = ScaleLayout::Tiled128x4;
         let mut call = Call::nowhere(&shape, Activation::Nvfp4, layout, 0x1_0000);
         call.vectors = match call.vectors {

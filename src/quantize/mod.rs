@@ -95,7 +95,7 @@ impl Quantized {
     /// None for what [`quantize`] made.
     pub fn weights(&self) -> crate::Result<Weights<'_>> {
         Weights::new(
-            &Shape::gemv(self.rows, self.k, 1)?,
+            &Shape::matrix(self.rows, self.k)?,
             &self.codes,
             &self.scales,
             ScaleLayout::Linear,
@@ -131,7 +131,7 @@ pub fn quantize<T: Element>(
     dialect: Dialect,
     global: Option<GlobalScale>,
 ) -> Result<Quantized, QuantizeError> {
-    let shape = Shape::gemv(rows, k, 1)?;
+    let shape = Shape::matrix(rows, k)?;
     let values = checked(values, rows, k)?;
     let amax = finite_amax(values, k)?;
     let global = match global {

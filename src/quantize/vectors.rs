@@ -67,7 +67,7 @@ pub fn quantize_vectors<T: Element>(
     rows: usize,
     k: usize,
 ) -> Result<QuantizedRows, QuantizeError> {
-    let shape = Shape::gemv(rows, k, 1)?;
+    let shape = Shape::matrix(rows, k)?;
     let values = checked(values, rows, k)?;
     finite_amax(values, k)?;
     let mut out = QuantizedRows::with_capacity(&shape);
@@ -93,7 +93,7 @@ pub fn quantize_vectors_or_nan<T: Element>(
     k: usize,
     global: Option<VectorScale<'_>>,
 ) -> crate::Result<QuantizedRows> {
-    let shape = Shape::gemv(rows, k, 1)?;
+    let shape = Shape::matrix(rows, k)?;
     let values = checked(values, rows, k)?;
     let shared = match &global {
         Some(VectorScale::Shared(global)) => Some(global.as_multiplier("given global scale")?),

@@ -18,7 +18,7 @@
 //! let mut tuner = Tuner::new(0)?;
 //! let mut tuned = Tuned::load_or_new("tuned.json", tuner.machine(), "my program")?;
 //! let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
-//! let shape = Shape::gemv(4096, 7168, 1)?;
+//! let shape = Shape::matrix(4096, 7168)?;
 //! if tuned.find(&shape, &operands).is_none() {
 //!     let outcome = tuner.tune(&shape, &operands, &Limits::default(), |_| ())?;
 //!     tuned.insert(outcome.entry);

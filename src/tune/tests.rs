@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::dispatch::measured::{Chained, GpuModel, Timed};
 use crate::kernel::{Config, DirectConfig, Tcgen05Config, TmaConfig};
+use crate::shape::Dims;
 use crate::types::{Activation, ScaleLayout};
 
 fn machine() -> Machine {
@@ -39,7 +40,7 @@ fn entry(m: usize, n: usize, seconds: f64) -> Entry {
     };
     let (stages, cluster) = (4, 2);
     Entry {
-        shape: Shape::new(m, n, 256, 1).unwrap(),
+        shape: Shape::new(Dims { m, n, k: 256, l: 1 }).unwrap(),
         operands: Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4),
         ceiling_seconds: seconds / 2.0,
         kernels: vec![
@@ -284,7 +285,7 @@ fn savers_lose_nothing(count: usize, rounds: usize, save: impl Fn(&std::path::Pa
     let operands = entry(1, 1, 1.0).operands;
     for m in 1..=count * rounds {
         for n in [1, 2] {
-            let shape = Shape::new(m, n, 256, 1).unwrap();
+            let shape = Shape::new(Dims { m, n, k: 256, l: 1 }).unwrap();
             assert!(tuned.find(&shape, &operands).is_some(), "{shape} is lost");
         }
     }

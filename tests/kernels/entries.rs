@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use nvfp4_gemv::kernel::plan::Launch;
 use nvfp4_gemv::kernel::read_only::{Read, ReadConfig};
 use nvfp4_gemv::kernel::{Call, Job, Kernel, quantize, relayout};
-use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape, Strides};
+use nvfp4_gemv::{Activation, Dims, FloatType, ScaleLayout, Shape, Strides};
 
 use crate::support::ptx::{self, ALL};
 use crate::support::sim::gpu;
@@ -27,7 +27,7 @@ fn planned(arch: &'static str) -> Vec<Launch> {
         (8, 262_144),
     ] {
         for n in 1..=Shape::MAX_N {
-            let shape = Shape::new(m, n, k, 1).expect("a shape");
+            let shape = Shape::new(Dims { m, n, k, l: 1 }).expect("a shape");
             for activation in Activation::ALL {
                 for layout in ScaleLayout::ALL {
                     let call = Call::nowhere(&shape, activation, layout, 32);
@@ -46,7 +46,7 @@ fn planned(arch: &'static str) -> Vec<Launch> {
             }
         }
     }
-    let shape = Shape::gemv(128, 256, 1).expect("a shape");
+    let shape = Shape::matrix(128, 256).expect("a shape");
     for layout in ScaleLayout::ALL {
         for element in FloatType::ALL {
             let q = quantize::Quantize {

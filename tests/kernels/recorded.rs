@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nvfp4_gemv::kernel::{Config, DirectConfig, DotConfig};
-use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, Dims, FloatType, ScaleLayout, Shape};
 use ptx_sim::{Policy, Timing};
 use safetensors::SafeTensors;
 
@@ -78,7 +78,7 @@ fn calls() -> Vec<Call> {
         (Activation::F32, false),
     ];
     for (m, n, k, l) in SHAPES {
-        let shape = Shape::new(m, n, k, l).expect("a shape");
+        let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
         for (activation, dot) in kernels {
             for (j, weight_layout) in ScaleLayout::ALL.into_iter().enumerate() {
                 for blocks_per_load in 1..=(if k % 32 == 0 { 2 } else { 1 }) {

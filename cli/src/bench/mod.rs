@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use nvfp4_gemv::{Activation, FloatType, GemvPath, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, Dims, FloatType, GemvPath, ScaleLayout, Shape};
 
 use self::document::{Document, LongRead, Sustained, shares};
 use self::measure::Measurer;
@@ -272,7 +272,12 @@ impl Problem {
         }
         let (x, scales, y) = ("type of vectors", "layout of scales", "type of results");
         Ok(Case {
-            shape: Shape::new(self.m, self.n, self.k, self.l)?,
+            shape: Shape::new(Dims {
+                m: self.m,
+                n: self.n,
+                k: self.k,
+                l: self.l,
+            })?,
             activation: named(&Activation::ALL, Activation::name, x, &self.activation)?,
             layout: named(&ScaleLayout::ALL, ScaleLayout::name, scales, &self.layout)?,
             output: named(&FloatType::ALL, FloatType::name, y, &self.output_type)?,
@@ -286,7 +291,7 @@ fn cases(args: &Args, suite: &Suite) -> Result<Vec<Case>> {
     let with_n = |shapes: &[(usize, usize, usize)], n: &[usize]| {
         let all = shapes
             .iter()
-            .flat_map(|&(m, k, l)| n.iter().map(move |&n| Shape::new(m, n, k, l)));
+            .flat_map(|&(m, k, l)| n.iter().map(move |&n| Shape::new(Dims { m, n, k, l })));
         all.collect::<nvfp4_gemv::Result<Vec<_>>>()
     };
     let shapes = match (&args.shapes[..], &n[..]) {
@@ -337,8 +342,13 @@ fn text(engine: &dyn Engine, document: &Document) -> String {
     ]);
     let mut skipped = Vec::new();
     for case in &document.cases {
-        let shape = Shape::new(case.m, case.n, case.k, case.l)
-            .map_or_else(|error| error.to_string(), |shape| shape.to_string());
+        let shape = Shape::new(Dims {
+            m: case.m,
+            n: case.n,
+            k: case.k,
+            l: case.l,
+        })
+        .map_or_else(|error| error.to_string(), |shape| shape.to_string());
         for path in &case.paths {
             let shares = shares(&case.ceiling.samples_us, &path.samples_us);
             let at = |q| 100.0 * statistics::quantile(&shares, q);

@@ -138,7 +138,7 @@ mod tests {
         };
         let document = Document::new(engine.as_ref(), "custom", None, &plan);
         let case = Case {
-            shape: Shape::gemv(128, 64, 1).unwrap(),
+            shape: Shape::matrix(128, 64).unwrap(),
             activation: Activation::Nvfp4,
             layout: ScaleLayout::Linear,
             output: FloatType::F32,

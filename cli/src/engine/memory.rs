@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused_with_what_would() {
-        let shape = Shape::gemv(64, 64, 1).unwrap();
+        let shape = Shape::matrix(64, 64).unwrap();
         let needed = |cold: usize| cold.checked_mul(2)?.checked_add(1000);
         let check = |cold, available| check(&shape, cold, "host", available, needed);
         check(1 << 20, Some(2_098_152)).unwrap();

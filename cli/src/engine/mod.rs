@@ -405,7 +405,7 @@ pub(crate) fn reason_of(error: &Error) -> String {
 /// Whether a kernel can compute a problem that every kernel takes.
 pub(crate) fn runs_on(kernel: Kernel, gpu: &Gpu) -> Result<Result<(), Refusal>> {
     Ok(kernel.available(&Job {
-        shape: &Shape::gemv(128, 256, 1)?,
+        shape: &Shape::matrix(128, 256)?,
         operands: &nvfp4_gemv::Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4),
         gpu,
         chained: false,

@@ -145,6 +145,7 @@ fn balanced_row(rng: &mut Rng, codes: &mut [u8], scales: &[u8], x: &[i32], n: us
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nvfp4_gemv::Dims;
     use nvfp4_gemv::{ScaleLayout, Vectors, reference};
 
     use crate::problem::{CONTEST_TESTS, EdgeCase};
@@ -157,7 +158,7 @@ mod tests {
     #[test]
     fn contest_rule() {
         let (m, k, l) = CONTEST_TESTS[0];
-        let p = Problem::contest(Shape::gemv(m, k, l).unwrap(), 1111);
+        let p = Problem::contest(Shape::new(Dims { m, n: 1, k, l }).unwrap(), 1111);
         for codes in [&p.a, &p.b] {
             assert_eq!(
                 codes.iter().copied().collect::<HashSet<_>>(),
@@ -172,7 +173,16 @@ mod tests {
 
     #[test]
     fn full_range_has_every_code_and_scale_and_stays_finite_in_f16() {
-        let p = Problem::full_range(Shape::new(64, 2, 1024, 2).unwrap(), 3);
+        let p = Problem::full_range(
+            Shape::new(Dims {
+                m: 64,
+                n: 2,
+                k: 1024,
+                l: 2,
+            })
+            .unwrap(),
+            3,
+        );
         assert_eq!(nibbles(&p.a).len(), 16);
         assert_eq!(nibbles(&p.b).len(), 16);
         let scales: HashSet<u8> = p.sfa.iter().copied().collect();
@@ -184,7 +194,13 @@ mod tests {
 
     #[test]
     fn rows_and_operands_and_seeds_differ() {
-        let shape = Shape::new(4, 2, 256, 2).unwrap();
+        let shape = Shape::new(Dims {
+            m: 4,
+            n: 2,
+            k: 256,
+            l: 2,
+        })
+        .unwrap();
         let p = Problem::full_range(shape, 3);
         let rows: HashSet<&[u8]> = p.a.chunks(128).chain(p.b.chunks(128)).collect();
         assert_eq!(rows.len(), 8 + 4);
@@ -195,7 +211,7 @@ mod tests {
     #[test]
     fn integers_are_small_and_not_zero() {
         for (m, n, k, l) in [(7, 1, 16, 2), (40, 16, 4112, 1), (8, 3, 16384, 1)] {
-            let p = Problem::integers(Shape::new(m, n, k, l).unwrap(), 5);
+            let p = Problem::integers(Shape::new(Dims { m, n, k, l }).unwrap(), 5);
             let truth = p.reference().unwrap();
             assert!(truth.y.iter().all(|y| y.fract() == 0.0 && y.abs() <= 256.0));
             assert!(truth.magnitude.iter().all(|m| *m < 2f64.powi(24)));
@@ -211,7 +227,17 @@ mod tests {
 
     #[test]
     fn padding_and_layouts_do_not_change_the_answer() {
-        let p = Problem::full_range(Shape::new(5, 3, 80, 2).unwrap(), 9).with_row_alpha(1);
+        let p = Problem::full_range(
+            Shape::new(Dims {
+                m: 5,
+                n: 3,
+                k: 80,
+                l: 2,
+            })
+            .unwrap(),
+            9,
+        )
+        .with_row_alpha(1);
         let truth = p.reference().unwrap();
         for layout in ScaleLayout::ALL {
             for x in [
@@ -237,7 +263,7 @@ mod tests {
     #[test]
     fn edge_cases_are_valid_for_odd_shapes() {
         for (m, n, k, l) in [(1, 1, 16, 1), (130, 2, 80, 3), (0, 1, 16, 1), (3, 1, 48, 0)] {
-            let shape = Shape::new(m, n, k, l).unwrap();
+            let shape = Shape::new(Dims { m, n, k, l }).unwrap();
             for &case in EdgeCase::all() {
                 let truth = Problem::edge_case(shape, case, 1).reference().unwrap();
                 let finite = |y: &f64| half::f16::from_f64(*y).is_finite();

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use nvfp4_gemv::file::{FileError, Tensor, TensorFile};
-use nvfp4_gemv::{Error, ScaleLayout, Shape, reference};
+use nvfp4_gemv::{Dims, Error, ScaleLayout, Shape, reference};
 use safetensors::Dtype;
 
 use super::Problem;
@@ -23,7 +23,13 @@ impl Problem {
         let (a, [l, m, k_half]) = codes("a", "M")?;
         let (b, [_, n, _]) = codes("b", "N")?;
         // An overflow here makes a K that Shape refuses.
-        let shape = Shape::new(m, n, k_half.saturating_mul(2), l).map_err(|e| match e {
+        let shape = Shape::new(Dims {
+            m,
+            n,
+            k: k_half.saturating_mul(2),
+            l,
+        })
+        .map_err(|e| match e {
             Error::NOutOfRange { .. } => b.refused(e),
             _ => a.refused(e),
         })?;

@@ -6,7 +6,7 @@
 //! ```
 //! use nvfp4_gemv::{Options, Output, ScaleLayout, Shape, gemv};
 //! use nvfp4_gemv_cli::problem::Problem;
-//! let problem = Problem::full_range(Shape::gemv(128, 256, 1)?, 1);
+//! let problem = Problem::full_range(Shape::matrix(128, 256)?, 1);
 //! let (w, x) = (problem.weights(ScaleLayout::Linear)?, problem.vectors(ScaleLayout::Linear)?);
 //! let mut y = vec![0.0; problem.shape.outputs()];
 //! gemv(&problem.shape, &w.view()?, &x.view(), Output::f32(&mut y), &Options::new())?;
@@ -27,8 +27,8 @@ pub use edge::EdgeCase;
 
 use nvfp4_gemv::reference::{self, Reference};
 use nvfp4_gemv::{
-    Error, GlobalScale, Nvfp4Vectors, Result, ScaleLayout, Shape, Strides, VectorScale, Vectors,
-    Weights, convert_scales,
+    Dims, Error, GlobalScale, Nvfp4Vectors, Result, ScaleLayout, Shape, Strides, VectorScale,
+    Vectors, Weights, convert_scales,
 };
 
 /// NVFP4 weights and vectors, and perhaps the result they must give.
@@ -91,7 +91,12 @@ impl Problem {
         const ROWS: usize = 128;
         let (n, k, l) = (self.shape.n(), self.shape.k(), self.shape.l());
         // All sizes below are those of a shape's operands.
-        Shape::gemv(ROWS, k, l)?;
+        Shape::new(Dims {
+            m: ROWS,
+            n: 1,
+            k,
+            l,
+        })?;
         let blocks = self.shape.blocks();
         for (operand, field, row) in [
             ("vector codes", &self.b, k / 2),

@@ -311,6 +311,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
+    use crate::shape::Dims;
     use crate::types::Activation;
     use crate::types::ScaleLayout;
 
@@ -324,7 +325,7 @@ mod tests {
     #[test]
     fn reading_and_looking_up_take_as_many_steps_as_there_are_entries() {
         let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
-        let shape = |m| Shape::gemv(m, 256, 1).unwrap();
+        let shape = |m| Shape::matrix(m, 256).unwrap();
         let mut table = Measurements::new(builtin()[0].machine.clone(), "a test");
         let any = builtin()[0].entries()[0].kernels[0];
         const ENTRIES: usize = 3000;
@@ -393,7 +394,7 @@ mod tests {
         let h200 = &builtin()[0];
         let tiled = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
         let near = |m, k, l, operands: &Operands| {
-            let shape = Shape::gemv(m, k, l).unwrap();
+            let shape = Shape::new(Dims { m, n: 1, k, l }).unwrap();
             let [nearest] = h200.nearest(&shape, operands, |_, entry| entry.kernels.first());
             nearest.unwrap().0.shape
         };
@@ -405,7 +406,7 @@ mod tests {
         }
         let small = near(4096, 4080, 1, &tiled);
         assert_eq!((small.m(), small.k()), (4096, 4096));
-        let shape = Shape::gemv(4096, 4096, 1).unwrap();
+        let shape = Shape::matrix(4096, 4096).unwrap();
         let never = h200.nearest(&shape, &tiled, |_, entry| entry.of(Kernel::Tcgen05));
         assert_eq!(never, [None]);
     }

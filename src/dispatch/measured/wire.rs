@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::{Entry, GpuModel, Machine, Measurements, Timed};
 use crate::operands::{Alignment, Operands};
-use crate::shape::Shape;
+use crate::shape::{Dims, Shape};
 use crate::types::{Activation, ScaleLayout};
 
 /// The format of this version. Another one is refused.
@@ -86,7 +86,13 @@ pub(super) fn read(file: File) -> Result<Measurements, String> {
 }
 
 fn read_entry(wire: &WireEntry) -> Result<Entry, String> {
-    let shape = Shape::new(wire.m, wire.n, wire.k, wire.l).map_err(|error| error.to_string())?;
+    let shape = Shape::new(Dims {
+        m: wire.m,
+        n: wire.n,
+        k: wire.k,
+        l: wire.l,
+    })
+    .map_err(|error| error.to_string())?;
     let seconds = |what: &str, value: f64| match value.is_finite() && value > 0.0 {
         true => Ok(value),
         false => Err(format!("{what} of {value} seconds")),

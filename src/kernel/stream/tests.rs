@@ -3,6 +3,7 @@
 use super::*;
 use crate::gpu::Gpu;
 use crate::operands::Operands;
+use crate::shape::Dims;
 use crate::types::ScaleLayout;
 
 const LINEAR: ScaleLayout = ScaleLayout::Linear;
@@ -27,7 +28,7 @@ fn of<T>(
     layout: ScaleLayout,
     ask: impl FnOnce(&Job<'_>) -> T,
 ) -> T {
-    let shape = Shape::new(m, n, k, l).unwrap();
+    let shape = Shape::new(Dims { m, n, k, l }).unwrap();
     ask(&Job::new(
         &shape,
         &Operands::new(activation, layout),
@@ -49,7 +50,7 @@ fn default(
 /// By hand: 1024 is four steps of four blocks a lane.
 #[test]
 fn roundings_by_hand() {
-    let shape = Shape::gemv(64, 1024, 1).unwrap();
+    let shape = Shape::matrix(64, 1024).unwrap();
     assert_eq!(USUAL.roundings(&shape, Activation::Nvfp4), 16 + 2 + 12 + 4);
     let sixteen_bits = 24 + 16 + 2 + 12 + 4;
     assert_eq!(USUAL.roundings(&shape, Activation::F16), sixteen_bits);
@@ -63,11 +64,23 @@ fn roundings_by_hand() {
         (Activation::F16, 3, 130),
         (Activation::Nvfp4, 9, 130),
     ] {
-        let several = Shape::new(64, n, 1024, 1).unwrap();
+        let several = Shape::new(Dims {
+            m: 64,
+            n,
+            k: 1024,
+            l: 1,
+        })
+        .unwrap();
         let roundings = USUAL.roundings(&several, activation);
         assert_eq!(roundings, 8 * each + 2 * 4 + 12 + 4, "{activation} {n}");
     }
-    let two = Shape::new(64, 2, 1024, 1).unwrap();
+    let two = Shape::new(Dims {
+        m: 64,
+        n: 2,
+        k: 1024,
+        l: 1,
+    })
+    .unwrap();
     assert_eq!(USUAL.roundings(&two, Activation::F16), sixteen_bits);
 }
 
@@ -173,7 +186,15 @@ fn shared_memory_by_hand() {
 #[test]
 fn the_last_pass_may_need_more_than_the_first() {
     let operands = Operands::new(Activation::Bf16, LINEAR);
-    let [two, three] = [2, 3].map(|n| Shape::new(4096, n, 4096, 1).unwrap());
+    let [two, three] = [2, 3].map(|n| {
+        Shape::new(Dims {
+            m: 4096,
+            n,
+            k: 4096,
+            l: 1,
+        })
+        .unwrap()
+    });
     let pairs = StreamConfig {
         vectors: 2,
         ..USUAL

@@ -6,8 +6,8 @@ use std::cell::Cell;
 use cudarc::driver::{CudaContext, CudaSlice};
 use half::f16;
 use nvfp4_gemv::{
-    Activation, DenseVectors, Error, GemvPath, GlobalScale, Kernel, Operands, Options, Output,
-    PreparedGemvOnDevice, Refusal, Result, ScaleLayout, Shape, Strides, Vectors, Weights,
+    Activation, DenseVectors, Dims, Error, GemvPath, GlobalScale, Kernel, Operands, Options,
+    Output, PreparedGemvOnDevice, Refusal, Result, ScaleLayout, Shape, Strides, Vectors, Weights,
     gemv_on_device,
 };
 use nvfp4_gemv_cli::problem::Problem;
@@ -108,7 +108,7 @@ fn prepared_calls_give_the_bits_of_others() {
         (96, 16, 256, 3),
         (2, 1, 32, 70_000),
     ] {
-        let shape = Shape::new(m, n, k, l).unwrap();
+        let shape = Shape::new(Dims { m, n, k, l }).unwrap();
         let problem = Problem::full_range(shape, 3);
         let uploaded = Uploaded::new(&gpu, &problem, TILED, TILED, l < 9);
         let (w, x) = (uploaded.weights(), uploaded.vectors());
@@ -135,7 +135,7 @@ fn prepared_calls_give_the_bits_of_others() {
 fn vectors_may_change_and_addresses_may_not() {
     let gpu = Gpu::first();
     let stream = &gpu.stream;
-    let shape = Shape::gemv(64, 512, 1).unwrap();
+    let shape = Shape::matrix(64, 512).unwrap();
     let problem = Problem::integers(shape, 4);
     let uploads = [(); 2].map(|()| uploaded(&gpu, &problem));
     let [weights, other_weights] = [0, 1].map(|i| uploads[i].weights());
@@ -179,7 +179,13 @@ fn a_launch_allocates_nothing() {
     let gpu = Gpu::first();
     let stream = &gpu.stream;
     for (n, l) in [(9, 2), (1, 1)] {
-        let shape = Shape::new(130, n, 1024, l).unwrap();
+        let shape = Shape::new(Dims {
+            m: 130,
+            n,
+            k: 1024,
+            l,
+        })
+        .unwrap();
         let problem = Problem::integers(shape, 6);
         let uploaded = uploaded(&gpu, &problem);
         let (w, x) = (uploaded.weights(), uploaded.vectors());
@@ -200,7 +206,13 @@ fn a_launch_allocates_nothing() {
 fn replayed_from_a_graph() {
     let gpu = Gpu::first();
     let stream = &gpu.stream;
-    let shape = Shape::new(200, 10, 1024, 2).unwrap();
+    let shape = Shape::new(Dims {
+        m: 200,
+        n: 10,
+        k: 1024,
+        l: 2,
+    })
+    .unwrap();
     let problem = Problem::integers(shape, 14);
     let truth = problem.reference().unwrap();
     let uploaded = uploaded(&gpu, &problem);
@@ -232,7 +244,13 @@ fn replayed_from_a_graph() {
 /// see another's kernel half ready.
 fn prepared_by_several_threads() {
     let gpu = Gpu::first();
-    let shape = Shape::new(256, 8, 8192, 1).unwrap();
+    let shape = Shape::new(Dims {
+        m: 256,
+        n: 8,
+        k: 8192,
+        l: 1,
+    })
+    .unwrap();
     let problem = Problem::integers(shape, 5);
     let truth = problem.reference().unwrap();
     let all = kernels(&gpu, &shape);
@@ -263,7 +281,7 @@ fn prepared_by_several_threads() {
 fn nothing_to_compute_is_nothing_to_launch() {
     let gpu = Gpu::first();
     let stream = &gpu.stream;
-    let shape = Shape::new(0, 1, 64, 1).unwrap();
+    let shape = Shape::matrix(0, 64).unwrap();
     let (codes, scales) = (gpu.upload(&[0u8; 16]), gpu.upload(&[0x38u8; 16]));
     let ones = gpu.upload(&[1.0f32; 64]);
     let mut y = gpu.upload(&[f32::NAN; 1]);
@@ -291,7 +309,13 @@ fn linear_weights<'a>(
 
 fn strided_dense_vectors() {
     let gpu = Gpu::first();
-    let shape = Shape::new(50, 3, 48, 2).unwrap();
+    let shape = Shape::new(Dims {
+        m: 50,
+        n: 3,
+        k: 48,
+        l: 2,
+    })
+    .unwrap();
     let problem = Problem::integers(shape, 9);
     let truth = problem.reference().unwrap();
     let dense = problem.decoded_vectors().unwrap();
@@ -325,7 +349,7 @@ fn with_events_that_order_streams() {
         let _alone = alone();
         (0..2).map(|_| context.new_stream().unwrap()).collect()
     };
-    let shape = Shape::gemv(2048, 2048, 1).unwrap();
+    let shape = Shape::matrix(2048, 2048).unwrap();
     let (codes, scales) = (vec![0x22u8; 2048 * 1024], vec![0x38u8; 2048 * 128]);
     let codes = streams[0].clone_htod(&codes).unwrap();
     let scales = streams[0].clone_htod(&scales).unwrap();
@@ -348,7 +372,7 @@ fn with_events_that_order_streams() {
 fn layers_that_feed_each_other() {
     let gpu = Gpu::first();
     let stream = &gpu.stream;
-    let shape = Shape::gemv(1024, 1024, 1).unwrap();
+    let shape = Shape::matrix(1024, 1024).unwrap();
     let mut codes = vec![0; shape.weight_code_bytes()];
     fastrand::Rng::with_seed(17).fill(&mut codes);
     let (codes, scales) = (gpu.upload(&codes), gpu.upload(&[0x38u8; 1024 * 64]));
@@ -389,7 +413,13 @@ fn layers_that_feed_each_other() {
 fn refusals() {
     let gpu = Gpu::first();
     let stream = &gpu.stream;
-    let shape = Shape::new(8, 2, 64, 1).unwrap();
+    let shape = Shape::new(Dims {
+        m: 8,
+        n: 2,
+        k: 64,
+        l: 1,
+    })
+    .unwrap();
     let codes = gpu.upload(&vec![0u8; shape.weight_code_bytes() + 16]);
     let scales = gpu.upload(&[0x38u8; 8 * 4 + 16]);
     let x = gpu.upload(&vec![f16::ONE; 2 * 64 + 8]);
@@ -455,7 +485,7 @@ fn refusals() {
 
 fn memory_of_another_context() {
     let (gpu, other) = (Gpu::first(), Gpu::in_another_context());
-    let shape = Shape::gemv(64, 512, 1).unwrap();
+    let shape = Shape::matrix(64, 512).unwrap();
     let problem = Problem::integers(shape, 4);
     let (here, there) = (uploaded(&gpu, &problem), uploaded(&other, &problem));
     let mut y = poisoned(&gpu, &shape);

@@ -2,8 +2,8 @@
 
 use half::f16;
 use nvfp4_gemv::{
-    Choice, DenseVectors, Error, GlobalScale, Nvfp4Vectors, Options, Output, ScaleLayout, Shape,
-    Strides, VectorScale, Vectors, Weights,
+    Choice, DenseVectors, Dims, Error, GlobalScale, Nvfp4Vectors, Options, Output, ScaleLayout,
+    Shape, Strides, VectorScale, Vectors, Weights,
 };
 use proptest::prelude::*;
 
@@ -42,7 +42,13 @@ const L: usize = 2;
 const BLOCKS: usize = K / 16;
 
 fn shape() -> Shape {
-    Shape::new(M, 2, K, L).unwrap()
+    Shape::new(Dims {
+        m: M,
+        n: 2,
+        k: K,
+        l: L,
+    })
+    .unwrap()
 }
 
 fn codes() -> Vec<u8> {
@@ -290,13 +296,25 @@ fn small_strides_of_dense_vectors() {
 fn weights_of_another_shape() {
     let (codes, scales) = (codes(), scales(LINEAR));
     let weights = Weights::new(&shape(), &codes, &scales, LINEAR, GlobalScale::ONE).unwrap();
-    let other = Shape::new(M + 1, 2, K, L).unwrap();
+    let other = Shape::new(Dims {
+        m: M + 1,
+        n: 2,
+        k: K,
+        l: L,
+    })
+    .unwrap();
     let x = vec![1.0; other.vector_elements()];
     let mut y = vec![0.0; other.outputs()];
     let error = gemv(&other, &weights, &Vectors::f32(&x), Output::f32(&mut y)).unwrap_err();
     assert!(matches!(error, Error::ShapeMismatch { .. }), "{error}");
     // N may differ from the shape that the weights were made with.
-    let more = Shape::new(M, 3, K, L).unwrap();
+    let more = Shape::new(Dims {
+        m: M,
+        n: 3,
+        k: K,
+        l: L,
+    })
+    .unwrap();
     let x = vec![1.0; more.vector_elements()];
     let mut y = vec![0.0; more.outputs()];
     gemv(&more, &weights, &Vectors::f32(&x), Output::f32(&mut y)).unwrap();
@@ -312,7 +330,7 @@ proptest! {
         dense: bool,
         with_strides: bool,
     ) {
-        let shape = Shape::new(m, n, blocks * 16, l).unwrap();
+        let shape = Shape::new(Dims { m, n, k: blocks * 16, l }).unwrap();
         let codes = vec![0x2a; lengths[0]];
         let scales = vec![0x38; lengths[1] * 3];
         let Ok(weights) = Weights::new(&shape, &codes, &scales, layout, GlobalScale::ONE) else {

@@ -4,8 +4,8 @@
 use nvfp4_gemv::dispatch::measured::{Chained, Entry, GpuModel, Machine, Measurements, Timed};
 use nvfp4_gemv::kernel::{DirectConfig, DotConfig, Job, RingConfig};
 use nvfp4_gemv::{
-    Activation, Config, Error, GemvPath, Gpu, Kernel, Operands, Options, Refusal, ScaleLayout,
-    Shape, Target, select,
+    Activation, Config, Dims, Error, GemvPath, Gpu, Kernel, Operands, Options, Refusal,
+    ScaleLayout, Shape, Target, select,
 };
 use nvfp4_gemv_cli::problem::Problem;
 
@@ -44,7 +44,7 @@ const TUNED_RING: [RingConfig; 2] = [
 const TUNED_DOT: [DotConfig; 2] = [DotConfig { ctas: 5, ..DOT }, DotConfig { ctas: 7, ..DOT }];
 
 fn shape() -> Shape {
-    Shape::gemv(256, 1024, 1).unwrap()
+    Shape::matrix(256, 1024).unwrap()
 }
 
 fn operands() -> Operands {
@@ -144,7 +144,7 @@ impl Tables {
         Self {
             right: table(machine, shape()),
             // So small that no problem is near it.
-            other_problem: table(machine, Shape::gemv(1, 16, 1).unwrap()),
+            other_problem: table(machine, Shape::matrix(1, 16).unwrap()),
             other_gpu: table(&other, shape()),
         }
     }
@@ -268,7 +268,16 @@ fn on_hopper() {
 fn on_the_host() {
     use nvfp4_gemv::{Output, PreparedGemv, gemv};
     let tables = Tables::new(&machine(&Gpu::of_compute_capability((9, 0), IMAGES)));
-    let problem = Problem::integers(Shape::gemv(3, 64, 2).unwrap(), 1);
+    let problem = Problem::integers(
+        Shape::new(Dims {
+            m: 3,
+            n: 1,
+            k: 64,
+            l: 2,
+        })
+        .unwrap(),
+        1,
+    );
     let (w, x) = (
         problem.weights(ScaleLayout::Linear).unwrap(),
         problem.vectors(ScaleLayout::Linear).unwrap(),

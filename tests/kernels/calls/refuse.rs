@@ -2,7 +2,8 @@
 
 use nvfp4_gemv::kernel::Call;
 use nvfp4_gemv::{
-    Error, FloatType, GlobalScale, RawOutput, RawVectors, RawWeights, ScaleLayout, Shape, Strides,
+    Dims, Error, FloatType, GlobalScale, RawOutput, RawVectors, RawWeights, ScaleLayout, Shape,
+    Strides,
 };
 
 use crate::support::nowhere;
@@ -55,7 +56,7 @@ struct Operands {
 
 fn refusal(change: impl FnOnce(&mut Operands)) -> Error {
     let (m, n, k, l) = SHAPE;
-    let shape = Shape::new(m, n, k, l).unwrap();
+    let shape = Shape::new(Dims { m, n, k, l }).unwrap();
     let mut c = Operands {
         shape,
         weights: nowhere::weights(ScaleLayout::Tiled128x4),
@@ -261,7 +262,7 @@ fn overlaps() {
 
 fn nothing_to_do_is_no_error() {
     for (m, n, k, l) in [(0, 1, 16, 1), (1, 1, 16, 0), (0, 2, 64, 1)] {
-        let shape = Shape::new(m, n, k, l).unwrap();
+        let shape = Shape::new(Dims { m, n, k, l }).unwrap();
         let weights = RawWeights {
             codes: 0,
             scales: 0,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nvfp4_gemv::tune::{Limits, TuneError, Tuned, Tuner};
 use nvfp4_gemv::{
-    Activation, Error, GemvPath, Operands, Options, PreparedGemvOnDevice, ScaleLayout, Shape,
+    Activation, Dims, Error, GemvPath, Operands, Options, PreparedGemvOnDevice, ScaleLayout, Shape,
     gemv_on_device,
 };
 use nvfp4_gemv_cli::problem::Problem;
@@ -32,7 +32,7 @@ fn what_is_found_is_used_and_right() {
     let mut tuned = Tuned::new(tuner.machine(), "a test");
     let stream = &gpu.stream;
     for (m, n, k, l) in [(1024, 1, 4096, 1), (300, 3, 1056, 2), (256, 16, 512, 1)] {
-        let shape = Shape::new(m, n, k, l).unwrap();
+        let shape = Shape::new(Dims { m, n, k, l }).unwrap();
         let operands = Operands::new(Activation::Nvfp4, TILED);
         let mut share = 0.0;
         let outcome = tuner
@@ -92,7 +92,7 @@ fn every_kind_of_operands() {
     for activation in Activation::ALL {
         for layout in ScaleLayout::ALL {
             for (m, n, k, l) in [(130, 1, 48, 1), (512, 5, 2048, 2), (64, 16, 8192, 1)] {
-                let shape = Shape::new(m, n, k, l).unwrap();
+                let shape = Shape::new(Dims { m, n, k, l }).unwrap();
                 let operands = Operands::new(activation, layout);
                 let outcome = tuner.tune(&shape, &operands, &limits, |_| ()).unwrap();
                 assert!(outcome.failed.is_empty(), "{:?}", outcome.failed);
@@ -113,7 +113,7 @@ fn what_was_tuned_elsewhere_is_refused() {
     machine.gpu.name = "NVIDIA Other".into();
     let tuned = Tuned::new(&machine, "a test");
     let stream = &gpu.stream;
-    let shape = Shape::gemv(64, 256, 1).unwrap();
+    let shape = Shape::matrix(64, 256).unwrap();
     let problem = Problem::integers(shape, 1);
     let uploaded = Uploaded::new(&gpu, &problem, TILED, TILED, false);
     let (weights, vectors) = (uploaded.weights(), uploaded.vectors());
@@ -122,7 +122,7 @@ fn what_was_tuned_elsewhere_is_refused() {
     let result = gemv_on_device(stream, &shape, &weights, &vectors, into(&mut y), &options);
     assert!(matches!(result, Err(Error::TunedElsewhere { .. })));
 
-    let empty = Shape::gemv(0, 256, 1).unwrap();
+    let empty = Shape::matrix(0, 256).unwrap();
     let operands = Operands::new(Activation::Nvfp4, TILED);
     let nothing = tuner.tune(&empty, &operands, &limits(), |_| ());
     assert!(matches!(nothing, Err(TuneError::NoCandidates { .. })));

@@ -2,7 +2,7 @@
 
 use nvfp4_gemv::kernel::DirectConfig;
 use nvfp4_gemv::kernel::params::nvfp4_direct_params as Params;
-use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, Dims, FloatType, ScaleLayout, Shape};
 use ptx_sim::mutate::{Kind, Mutant, Score};
 use ptx_sim::{Policy, Timing, Uninitialised};
 
@@ -36,7 +36,12 @@ fn check(activation: Activation) {
                     };
                     let case = Case {
                         activation,
-                        ..Case::new(Shape::new(13, n, k, l).expect("a shape"), data, layout, 3)
+                        ..Case::new(
+                            Shape::new(Dims { m: 13, n, k, l }).expect("a shape"),
+                            data,
+                            layout,
+                            3,
+                        )
                     };
                     let policy = match layout {
                         ScaleLayout::Tiled128x4 => Policy::Random(n as u64),
@@ -75,7 +80,7 @@ pub(crate) fn runs(
         (Linear, sizes[2], 1, n, FloatType::F16),
     ]
     .map(|(layout, (m, k), k_split, n, output)| {
-        let shape = Shape::new(m, n, k, 2).expect("a shape");
+        let shape = Shape::new(Dims { m, n, k, l: 2 }).expect("a shape");
         let case = Case {
             activation,
             output,

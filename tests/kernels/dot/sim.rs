@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nvfp4_gemv::format::{e2m1, e4m3};
 use nvfp4_gemv::kernel::DotConfig;
 use nvfp4_gemv::kernel::params::nvfp4_direct_params as Params;
-use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, Dims, FloatType, ScaleLayout, Shape};
 use nvfp4_gemv_cli::problem::Problem;
 use ptx_sim::{Policy, Timing};
 
@@ -44,7 +44,7 @@ fn integer_products() {
                     } else {
                         (288, 1)
                     };
-                    let shape = Shape::new(13, n, k, l).expect("a shape");
+                    let shape = Shape::new(Dims { m: 13, n, k, l }).expect("a shape");
                     let case = Case::new(shape, data, layout, 3);
                     for (ctas, blocks_per_load) in [(1, 1 + u32::from(exact)), (3, 2)] {
                         let config = DotConfig {
@@ -114,7 +114,7 @@ fn wide(arch: &'static str, every: usize) {
                     let tall = layout == ScaleLayout::Tiled128x4 && k < 2048;
                     let m = if tall { m + 128 } else { m };
                     let l = 1 + usize::from(n == 1);
-                    let shape = Shape::new(m, n, k, l).expect("a shape");
+                    let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
                     let problem = match data {
                         Data::Integers => Problem::integers(shape, 11),
                         _ => Problem::full_range(shape, 11),

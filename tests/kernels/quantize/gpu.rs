@@ -8,7 +8,7 @@ use nvfp4_gemv::kernel::quantize::{Global, Quantize};
 use nvfp4_gemv::quantize::{QuantizedRows, quantize_vectors_or_nan};
 use nvfp4_gemv::raw;
 use nvfp4_gemv::{
-    DenseVectors, Device, Error, FloatType, GlobalScale, Options, Output, QuantizedVectors,
+    DenseVectors, Device, Dims, Error, FloatType, GlobalScale, Options, Output, QuantizedVectors,
     ScaleLayout, Shape, Strides, TiledWeights, VectorScale, Vectors, Weights, convert_scales,
     gemv_on_device, reference,
 };
@@ -156,7 +156,7 @@ fn shapes() -> impl Iterator<Item = Shape> {
     let every_k = K.into_iter().map(|k| (1, k, 2));
     every_n
         .chain(every_k)
-        .map(|(n, k, l)| Shape::new(0, n, k, l).unwrap())
+        .map(|(n, k, l)| Shape::new(Dims { m: 0, n, k, l }).unwrap())
 }
 
 fn same_bits<T: OnDevice>() {
@@ -175,7 +175,13 @@ fn every_pattern<T: OnDevice>(from_bits: fn(u16) -> T) {
     let mut x: Vec<T> = (0..=u16::MAX).map(from_bits).collect();
     x.retain(|x| x.to_f32().is_finite());
     x.truncate(x.len() / 256 * 256);
-    let shape = Shape::new(0, 16, x.len() / 16, 1).unwrap();
+    let shape = Shape::new(Dims {
+        m: 0,
+        n: 16,
+        k: x.len() / 16,
+        l: 1,
+    })
+    .unwrap();
     assert_as_host(&gpu, &shape, &x, None, Global::Computed, &"in order");
     fastrand::Rng::with_seed(5).shuffle(&mut x);
     assert_as_host(&gpu, &shape, &x, None, Global::Computed, &"shuffled");
@@ -190,7 +196,7 @@ fn every_16_bit_pattern() {
 fn long_vectors_and_many_batches() {
     let gpu = Gpu::first();
     for (n, k, l) in [(2, 131_072 + 16, 1), (1, 16, 70_000)] {
-        let shape = Shape::new(0, n, k, l).unwrap();
+        let shape = Shape::new(Dims { m: 0, n, k, l }).unwrap();
         let x: Vec<f32> = vectors(Kind::Spread, n * l, k, 3);
         assert_as_host(&gpu, &shape, &x, None, Global::Computed, &());
         let x: Vec<f16> = vectors(Kind::Spread, n * l, k, 4);
@@ -200,7 +206,13 @@ fn long_vectors_and_many_batches() {
 
 fn given_global_scales() {
     let gpu = Gpu::first();
-    let shape = Shape::new(0, 5, 528, 3).unwrap();
+    let shape = Shape::new(Dims {
+        m: 0,
+        n: 5,
+        k: 528,
+        l: 3,
+    })
+    .unwrap();
     for kind in Kind::ALL {
         let x: Vec<f32> = vectors(kind, 15, 528, 8);
         // To the ends of f32, where the step overflows or underflows.
@@ -225,7 +237,13 @@ fn given_global_scales() {
 fn strided_vectors() {
     let gpu = Gpu::first();
     let stream = &gpu.stream;
-    let shape = Shape::new(0, 3, 48, 2).unwrap();
+    let shape = Shape::new(Dims {
+        m: 0,
+        n: 3,
+        k: 48,
+        l: 2,
+    })
+    .unwrap();
     let x: Vec<bf16> = vectors(Kind::Spread, 6, 48, 6);
     let host = quantize_vectors_or_nan(&x, 6, 48, None).unwrap();
     let (row, batch) = (64, 256);
@@ -313,7 +331,7 @@ fn product<T: OnDevice>(shape: Shape, layout: ScaleLayout, vector_layout: ScaleL
 fn products_of_quantised_vectors() {
     let sizes = [(129, 1, 528, 1), (37, 5, 1040, 3), (64, 16, 256, 2)];
     for (i, (m, n, k, l)) in sizes.into_iter().enumerate() {
-        let shape = Shape::new(m, n, k, l).unwrap();
+        let shape = Shape::new(Dims { m, n, k, l }).unwrap();
         for layout in ScaleLayout::ALL {
             for vector_layout in ScaleLayout::ALL {
                 match i {
@@ -329,7 +347,13 @@ fn products_of_quantised_vectors() {
 fn replayed_from_a_graph() {
     let gpu = Gpu::first();
     let stream = &gpu.stream;
-    let shape = Shape::new(70, 3, 1040, 2).unwrap();
+    let shape = Shape::new(Dims {
+        m: 70,
+        n: 3,
+        k: 1040,
+        l: 2,
+    })
+    .unwrap();
     let rows = 6;
     let problem = Problem::integers(shape, 14);
     let w = problem.weights(ScaleLayout::Linear).unwrap();
@@ -365,7 +389,13 @@ fn replayed_from_a_graph() {
 fn refusals() {
     let gpu = Gpu::first();
     let stream = &gpu.stream;
-    let shape = Shape::new(0, 2, 64, 1).unwrap();
+    let shape = Shape::new(Dims {
+        m: 0,
+        n: 2,
+        k: 64,
+        l: 1,
+    })
+    .unwrap();
     let new = |shape| QuantizedVectors::new(stream, shape, ScaleLayout::Linear).unwrap();
     let (mut quantized, other) = (new(&shape), new(&shape));
     let x = gpu.upload(&vec![f16::ONE; 2 * 64 + 8]);
@@ -397,7 +427,13 @@ fn refusals() {
     assert!(matches!(error, Error::BufferTooShort { operand: o, .. } if o == operand));
     quantized.quantize(stream, &good).unwrap();
     // Nothing to do is no error.
-    new(&Shape::new(0, 2, 64, 0).unwrap())
-        .quantize(stream, &good)
-        .unwrap();
+    new(&Shape::new(Dims {
+        m: 0,
+        n: 2,
+        k: 64,
+        l: 0,
+    })
+    .unwrap())
+    .quantize(stream, &good)
+    .unwrap();
 }

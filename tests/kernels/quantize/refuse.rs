@@ -3,7 +3,7 @@
 
 use nvfp4_gemv::kernel::quantize::{Global, Quantize};
 use nvfp4_gemv::raw;
-use nvfp4_gemv::{Error, FloatType, GlobalScale, ScaleLayout, Shape, Strides};
+use nvfp4_gemv::{Dims, Error, FloatType, GlobalScale, ScaleLayout, Shape, Strides};
 
 crate::trials! {
     host: null_pointers, misaligned_pointers_and_strides, strides, global_scales, overlaps, nothing_to_do_is_no_error;
@@ -33,7 +33,13 @@ fn valid() -> Quantize {
 fn refusal(change: impl FnOnce(&mut Quantize)) -> Error {
     let mut call = valid();
     change(&mut call);
-    let shape = Shape::new(0, N, K, L).unwrap();
+    let shape = Shape::new(Dims {
+        m: 0,
+        n: N,
+        k: K,
+        l: L,
+    })
+    .unwrap();
     // SAFETY: not upheld on purpose; every call here must be refused before the addresses are used.
     unsafe { raw::quantize(&shape, &call, std::ptr::null_mut()) }.unwrap_err()
 }
@@ -152,7 +158,13 @@ fn overlaps() {
 fn nothing_to_do_is_no_error() {
     let mut call = valid();
     call.codes = 0;
-    let no_batches = Shape::new(1, N, K, 0).unwrap();
+    let no_batches = Shape::new(Dims {
+        m: 1,
+        n: N,
+        k: K,
+        l: 0,
+    })
+    .unwrap();
     // SAFETY: an empty shape touches no address.
     unsafe { raw::quantize(&no_batches, &call, std::ptr::null_mut()) }.unwrap();
 }

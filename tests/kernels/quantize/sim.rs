@@ -6,7 +6,7 @@ use nvfp4_gemv::kernel::plan::Launch;
 use nvfp4_gemv::kernel::quantize::{self, Global, Quantize};
 use nvfp4_gemv::quantize::quantize_vectors_or_nan;
 use nvfp4_gemv::{
-    FloatType, GlobalScale, ScaleLayout, Shape, Strides, VectorScale, convert_scales,
+    Dims, FloatType, GlobalScale, ScaleLayout, Shape, Strides, VectorScale, convert_scales,
 };
 use ptx_sim::Policy;
 
@@ -61,7 +61,7 @@ fn check<T: Simulated>(
     policy: Policy,
     change: fn(&mut Launch),
 ) {
-    let shape = Shape::new(1, n, k, l).expect("a shape");
+    let shape = Shape::new(Dims { m: 1, n, k, l }).expect("a shape");
     let (rows, blocks) = (n * l, k / 16);
     let scale = match given {
         Given::Nothing => None,

@@ -1,6 +1,6 @@
 //! The change of scale layouts on a GPU, against the host's.
 
-use nvfp4_gemv::{ScaleLayout, Shape, convert_scales, raw};
+use nvfp4_gemv::{Dims, ScaleLayout, Shape, convert_scales, raw};
 
 use crate::support::gpu::Gpu;
 
@@ -30,7 +30,7 @@ fn scales_change_layout_both_ways() {
     let gpu = Gpu::first();
     let (linear, tiled) = (ScaleLayout::Linear, ScaleLayout::Tiled128x4);
     for (m, k, l) in SCALES {
-        let shape = Shape::gemv(m, k, l).unwrap();
+        let shape = Shape::new(Dims { m, n: 1, k, l }).unwrap();
         let mut source = vec![0; shape.weight_scale_bytes(linear)];
         fastrand::Rng::with_seed(m as u64).fill(&mut source);
         let in_tiles = convert_scales(&source, linear, tiled, m, k, l).unwrap();

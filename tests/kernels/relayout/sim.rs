@@ -1,7 +1,7 @@
 //! The change of scale layouts, as nvcc compiles it, against the host's.
 
 use nvfp4_gemv::kernel::relayout;
-use nvfp4_gemv::{ScaleLayout, Shape, convert_scales};
+use nvfp4_gemv::{Dims, ScaleLayout, Shape, convert_scales};
 use ptx_sim::Policy;
 
 use crate::support::ptx::ALL;
@@ -21,7 +21,7 @@ fn both_ways() {
             (128, 1024, 1),
             (37, 576, 1),
         ] {
-            let shape = Shape::gemv(m, k, l).expect("a shape");
+            let shape = Shape::new(Dims { m, n: 1, k, l }).expect("a shape");
             let mut rows = vec![0; linear.bytes(m, k / 16) * l];
             fastrand::Rng::with_seed(m as u64).fill(&mut rows);
             let atoms = convert_scales(&rows, linear, tiled, m, k, l).expect("scales");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nvfp4_gemv::kernel::RingConfig;
 use nvfp4_gemv::kernel::params::nvfp4_ring_params as Params;
-use nvfp4_gemv::{FloatType, ScaleLayout, Shape};
+use nvfp4_gemv::{Dims, FloatType, ScaleLayout, Shape};
 use ptx_sim::mutate;
 use ptx_sim::{Options, Policy, Timing, Uninitialised};
 
@@ -40,7 +40,7 @@ fn cutting(
     (groups, depth, granule, ctas): (u32, u32, u32, u32),
 ) -> Cutting {
     Cutting {
-        shape: Shape::gemv(m, k, l).unwrap(),
+        shape: Shape::new(Dims { m, n: 1, k, l }).unwrap(),
         layout,
         config: RingConfig {
             chunks: 1,

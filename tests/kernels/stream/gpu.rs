@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use libtest_mimic::Trial;
 use nvfp4_gemv::kernel::{Config, Job, Kernel, StreamConfig};
-use nvfp4_gemv::{Activation, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, Dims, ScaleLayout, Shape};
 
 use crate::support::battery::{self, Sizes, Subject};
 use crate::support::gpu::{Gpu, OnDevice, kernel_trial};
@@ -91,7 +91,13 @@ fn vectors_of_every_magnitude(gpu: &Gpu) {
     let all = all.chain(bf16s.map(of(Activation::Bf16)));
     for (seed, (activation, (least, end, one_of))) in all.enumerate() {
         for n in [1, 2, 3] {
-            let shape = Shape::new(130, n, 2048, 1).unwrap();
+            let shape = Shape::new(Dims {
+                m: 130,
+                n,
+                k: 2048,
+                l: 1,
+            })
+            .unwrap();
             let data = Data::Exponents(least, end, one_of);
             let case = Case {
                 activation,

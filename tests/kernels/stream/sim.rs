@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nvfp4_gemv::kernel::StreamConfig;
 use nvfp4_gemv::kernel::params::nvfp4_stream_params as Params;
-use nvfp4_gemv::{Activation, FloatType, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, Dims, FloatType, ScaleLayout, Shape};
 use ptx_sim::Uninitialised;
 use ptx_sim::mutate;
 
@@ -56,7 +56,7 @@ fn cutting(
 impl Cutting {
     fn case(&self, n: usize, activation: Activation, data: Data) -> Case {
         let (m, k, l) = self.shape;
-        let shape = Shape::new(m, n, k, l).expect("a shape");
+        let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
         Case {
             activation,
             ..Case::new(shape, data, self.layout, 7)

@@ -11,7 +11,7 @@ use nvfp4_gemv::kernel::{Config, Job, Kernel};
 use nvfp4_gemv::quantize::quantize_vectors;
 use nvfp4_gemv::raw;
 use nvfp4_gemv::reference::{error_bound, gemv};
-use nvfp4_gemv::{Activation, FloatType, Options, Refusal, ScaleLayout, Shape, Strides};
+use nvfp4_gemv::{Activation, Dims, FloatType, Options, Refusal, ScaleLayout, Shape, Strides};
 use nvfp4_gemv_cli::problem::{
     CONTEST_BENCHMARKS, CONTEST_TESTS, EdgeCase, Problem, contest_tolerance,
 };
@@ -161,7 +161,7 @@ fn layouts() -> impl Iterator<Item = (ScaleLayout, ScaleLayout)> {
 fn shapes(sizes: &[Sizes]) -> impl Iterator<Item = Shape> {
     sizes
         .iter()
-        .map(|&(m, n, k, l)| Shape::new(m, n, k, l).unwrap())
+        .map(|&(m, n, k, l)| Shape::new(Dims { m, n, k, l }).unwrap())
 }
 
 /// Both kinds of numbers of each, the seeds counted out.
@@ -191,7 +191,7 @@ fn contest_and_layer_shapes(gpu: &Gpu, subject: &Subject) {
     };
     let contest = CONTEST_TESTS.iter().chain(&CONTEST_BENCHMARKS);
     for &(m, k, l) in contest.clone().chain(&LAYERS) {
-        for case in both(Shape::gemv(m, k, l).unwrap(), 1) {
+        for case in both(Shape::new(Dims { m, n: 1, k, l }).unwrap(), 1) {
             taken += subject.some(gpu, f16(case), 0, |on| {
                 for chained in [false, true] {
                     on.assert_right(subject.default(on, chained), chained);
@@ -200,7 +200,7 @@ fn contest_and_layer_shapes(gpu: &Gpu, subject: &Subject) {
         }
     }
     for &(m, k, l) in contest {
-        let shape = Shape::gemv(m, k, l).unwrap();
+        let shape = Shape::new(Dims { m, n: 1, k, l }).unwrap();
         let problem = Problem::contest(shape, 1);
         let truth = problem.reference().unwrap();
         let case = Case::new(shape, Data::FullRange, ScaleLayout::Linear, 1);
@@ -308,9 +308,9 @@ fn more_batches_than_a_grid_has(gpu: &Gpu, subject: &Subject) {
 /// Byte offsets past 2^32. The batches are zero but for the last.
 fn more_than_four_gigabytes(gpu: &Gpu, subject: &Subject) {
     let (m, k, l) = (4096, 16384, 130);
-    let shape = Shape::gemv(m, k, l).unwrap();
+    let shape = Shape::new(Dims { m, n: 1, k, l }).unwrap();
     assert!(shape.weight_code_bytes() > 1 << 32);
-    let one = Problem::integers(Shape::gemv(m, k, 1).unwrap(), 13);
+    let one = Problem::integers(Shape::matrix(m, k).unwrap(), 13);
     let uploaded = Uploaded::last_of(gpu, &one, l, ScaleLayout::Tiled128x4);
     let y = gpu.upload(&vec![f32::NAN; shape.outputs()]);
     let call = uploaded.call(gpu, &y);
@@ -408,7 +408,7 @@ fn a_hundred_repeats(gpu: &Gpu, subject: &Subject) {
 /// Each context loads its kernels: the same bits in the primary one, in another, and in the first again.
 fn in_another_context(gpu: &Gpu, subject: &Subject) {
     // More shared memory than a kernel has unasked.
-    let shape = Shape::gemv(256, 8192, 1).unwrap();
+    let shape = Shape::matrix(256, 8192).unwrap();
     let case = Case::new(shape, Data::FullRange, ScaleLayout::Tiled128x4, 15);
     let operands = Arc::new(Operands::new(&case));
     let run = |gpu: &Gpu| {

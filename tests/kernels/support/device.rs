@@ -3,7 +3,7 @@
 use cudarc::driver::CudaSlice;
 use nvfp4_gemv::raw::Call;
 use nvfp4_gemv::{
-    Device, FloatType, GlobalScale, Nvfp4Vectors, Output, RawOutput, RawVectors, RawWeights,
+    Device, Dims, FloatType, GlobalScale, Nvfp4Vectors, Output, RawOutput, RawVectors, RawWeights,
     ScaleLayout, Shape, Strides, VectorScale, Vectors, Weights,
 };
 use nvfp4_gemv_cli::problem::Problem;
@@ -66,7 +66,13 @@ impl Uploaded {
         let w = one.weights(layout).unwrap();
         let x = one.vectors(layout).unwrap();
         Self {
-            shape: Shape::new(m, n, k, batches).unwrap(),
+            shape: Shape::new(Dims {
+                m,
+                n,
+                k,
+                l: batches,
+            })
+            .unwrap(),
             codes: last(w.codes),
             scales: last(&w.scales),
             layout,

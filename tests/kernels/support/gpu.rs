@@ -28,7 +28,7 @@ pub(crate) fn kernel_trial(
     let refusal = move || -> nvfp4_gemv::Result<Option<String>> {
         raw::device_count()?;
         let gpu = raw::gpu(0)?;
-        let shape = Shape::gemv(128, 256, 1)?;
+        let shape = Shape::matrix(128, 256)?;
         let operands = nvfp4_gemv::Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
         let job = Job::new(&shape, &operands, &gpu);
         Ok(kernel

@@ -1,7 +1,7 @@
 //! What kernels refuse, and the typed reason: nothing of it needs a GPU.
 
 use nvfp4_gemv::kernel::{Call, Config, Job};
-use nvfp4_gemv::{Activation, Gpu, Operands, Refusal, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, Dims, Gpu, Operands, Refusal, ScaleLayout, Shape};
 
 use super::fields;
 
@@ -26,7 +26,7 @@ impl Asked {
         config: impl Into<Config>,
     ) -> Self {
         Self {
-            shape: Shape::new(m, n, k, l).unwrap(),
+            shape: Shape::new(Dims { m, n, k, l }).unwrap(),
             operands: Operands::new(Activation::Nvfp4, layout),
             gpu: Gpu::of_compute_capability(compute_capability, IMAGES),
             config: config.into(),
@@ -34,7 +34,7 @@ impl Asked {
     }
 
     pub(crate) fn shape(&mut self, m: usize, n: usize, k: usize, l: usize) {
-        self.shape = Shape::new(m, n, k, l).unwrap();
+        self.shape = Shape::new(Dims { m, n, k, l }).unwrap();
     }
 
     pub(crate) fn job<T>(&self, ask: impl FnOnce(&Job<'_>) -> T) -> T {

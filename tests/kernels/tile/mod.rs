@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nvfp4_gemv::kernel::Config;
 use nvfp4_gemv::kernel::params::nvfp4_tile_params as Params;
-use nvfp4_gemv::{FloatType, ScaleLayout, Shape};
+use nvfp4_gemv::{Dims, FloatType, ScaleLayout, Shape};
 use nvfp4_gemv_cli::problem::{CONTEST_TESTS, Problem};
 use ptx_sim::mutate::{self, Mutant};
 use ptx_sim::trace::Kind;
@@ -63,11 +63,19 @@ fn odd_shapes() -> Vec<Shape> {
             for &(l, n) in turn.by_ref().take(3) {
                 // Long rows of many tiles take the time of all the others together.
                 let l = if m * k > 300_000 { 1 } else { l };
-                shapes.push(Shape::new(m, n, k, l).unwrap());
+                shapes.push(Shape::new(Dims { m, n, k, l }).unwrap());
             }
         }
     }
-    shapes.extend(L_N.map(|(l, n)| Shape::new(129, n, 1056, l).unwrap()));
+    shapes.extend(L_N.map(|(l, n)| {
+        Shape::new(Dims {
+            m: 129,
+            n,
+            k: 1056,
+            l,
+        })
+        .unwrap()
+    }));
     shapes
 }
 
@@ -114,7 +122,13 @@ impl Kernel {
         // Alphas and output types.
         let mut turn = 0;
         for n in [1, 2, 3, 5] {
-            let shape = Shape::new(130, n, 1120, 2).expect("a shape");
+            let shape = Shape::new(Dims {
+                m: 130,
+                n,
+                k: 1120,
+                l: 2,
+            })
+            .expect("a shape");
             for output in FloatType::ALL {
                 for alphas in [false, true] {
                     turn += 1;
@@ -148,7 +162,7 @@ impl Kernel {
             if !large && m * k * l > SMALL {
                 continue;
             }
-            let shape = Shape::gemv(m, k, l).expect("a shape");
+            let shape = Shape::new(Dims { m, n: 1, k, l }).expect("a shape");
             for case in both(shape, i as u64) {
                 let operands = Arc::new(Operands::new(&case));
                 let config = self.default(&simulator, &case);
@@ -170,7 +184,13 @@ impl Kernel {
         let simulator = Simulator::new(self.arch);
         for seed in 0..seeds {
             let n = 1 + seed as usize % 3;
-            let shape = Shape::new(1 + 37 * (seed as usize % 5), n, 1056, 1).expect("a shape");
+            let shape = Shape::new(Dims {
+                m: 1 + 37 * (seed as usize % 5),
+                n,
+                k: 1056,
+                l: 1,
+            })
+            .expect("a shape");
             let case = both(shape, seed)[seed as usize % 2];
             let operands = Arc::new(Operands::new(&case));
             let config = (self.config)(2, 1 + seed as u32 % 2);
@@ -185,7 +205,13 @@ impl Kernel {
     pub(crate) fn sums_in_rank_order(&self) {
         const CLUSTER: usize = 5;
         let simulator = Simulator::new(self.arch);
-        let shape = Shape::new(130, 2, CLUSTER * 256 - 64, 1).expect("a shape");
+        let shape = Shape::new(Dims {
+            m: 130,
+            n: 2,
+            k: CLUSTER * 256 - 64,
+            l: 1,
+        })
+        .expect("a shape");
         let problem = Problem {
             alpha: None,
             ..Problem::full_range(shape, 9)
@@ -215,7 +241,7 @@ impl Kernel {
 
     /// A launch in a chain, of six K steps of one tile.
     fn six_steps(&self, stages: u32) -> (Loaded, ptx_sim::Launch) {
-        let shape = Shape::new(128, 1, 6 * 256, 1).expect("a shape");
+        let shape = Shape::matrix(128, 6 * 256).expect("a shape");
         let operands = Operands::new(&case(shape, Data::Integers, 1));
         self.launched(operands, stages, 1, true)
     }
@@ -272,7 +298,13 @@ impl Kernel {
 
     /// What two CTAs do that share six K steps of a tile each.
     pub(crate) fn trace(&self, stages: u32, options: &Options) -> Trace {
-        let shape = Shape::new(128, 2, 12 * 256, 1).expect("a shape");
+        let shape = Shape::new(Dims {
+            m: 128,
+            n: 2,
+            k: 12 * 256,
+            l: 1,
+        })
+        .expect("a shape");
         let operands = Operands::new(&case(shape, Data::Integers, 1));
         let (mut loaded, launch) = self.launched(operands, stages, 2, false);
         let trace = self.traced(&mut loaded, &launch, options);
@@ -285,7 +317,13 @@ impl Kernel {
     /// types of output.
     fn runs(&self) -> Vec<Run> {
         let run = |(m, n, k, l), stages, cluster, chained, output, vector_alpha| {
-            let shape = Shape::new(m, self.vectors.min(n), k, l).expect("a shape");
+            let shape = Shape::new(Dims {
+                m,
+                n: self.vectors.min(n),
+                k,
+                l,
+            })
+            .expect("a shape");
             let case = Case {
                 output,
                 row_alpha: vector_alpha,
@@ -342,7 +380,13 @@ fn part(problem: &Problem, steps: std::ops::Range<usize>) -> Problem {
     let (codes, blocks) = (shape.row_code_bytes(), shape.blocks());
     let k = (steps.end * STEP).min(shape.k()) - steps.start * STEP;
     Problem {
-        shape: Shape::new(shape.m(), shape.n(), k, shape.l()).unwrap(),
+        shape: Shape::new(Dims {
+            m: shape.m(),
+            n: shape.n(),
+            k,
+            l: shape.l(),
+        })
+        .unwrap(),
         a: rows(&problem.a, codes, 2),
         sfa: rows(&problem.sfa, blocks, 16),
         b: rows(&problem.b, codes, 2),

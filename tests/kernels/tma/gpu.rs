@@ -5,7 +5,7 @@ use std::sync::Arc;
 use libtest_mimic::Trial;
 use nvfp4_gemv::kernel::{Config, Job, Kernel, TmaConfig};
 use nvfp4_gemv::raw::PreparedRawGemv;
-use nvfp4_gemv::{Options, ScaleLayout, Shape};
+use nvfp4_gemv::{Dims, Options, ScaleLayout, Shape};
 use nvfp4_gemv_simulate::launch;
 use ptx_sim::models::tensor_map::TensorMap;
 
@@ -60,7 +60,7 @@ fn tensor_maps_are_those_of_the_simulator(gpu: &Gpu) {
     let mut compared = 0;
     for kernel in [Kernel::Tma, Kernel::Tcgen05] {
         for (i, (m, n, k, l)) in odd().into_iter().chain(EVERY.iter().copied()).enumerate() {
-            let shape = Shape::new(m, n, k, l).unwrap();
+            let shape = Shape::new(Dims { m, n, k, l }).unwrap();
             let case = Case {
                 padded: i % 3 > 0,
                 ..Case::new(shape, Data::Integers, ScaleLayout::Tiled128x4, i as u64)

@@ -74,7 +74,7 @@ pub(crate) fn open(path: GemvPath) -> Result<Box<dyn Engine>> {
     };
     // Whether the path can run anything on this device; the problem itself is asked about later.
     let any = Case {
-        shape: Shape::gemv(128, 256, 1)?,
+        shape: Shape::matrix(128, 256)?,
         activation: Activation::Nvfp4,
         layout: ScaleLayout::Tiled128x4,
         output: FloatType::F16,
