@@ -93,7 +93,7 @@ pub(super) fn draw(document: &Document) -> Result<String> {
         svg.text(at, Anchor::Start, "small", line);
     }
     let lines: Vec<String> = series.iter().map(Series::text).collect();
-    let description = format!("{} {}", lines.join(" "), caption.join(". "));
+    let description = format!("{} {}.", lines.join(" "), caption.join(". "));
     Ok(finish(svg, &title, &description))
 }
 

@@ -14,7 +14,7 @@ use super::{LAYOUT, MARGIN, WIDTH, check_is_real, day, finish, measured_on, pick
 /// Where bars begin: their names come before.
 const LEFT: f64 = 88.0;
 /// Behind the longest bar, for its time.
-const RIGHT: f64 = 92.0;
+const RIGHT: f64 = 98.0;
 /// The title, two lines that say how to read it, and the numbers of the axis.
 const TOP: f64 = 84.0;
 const HEADING: f64 = 17.0;
@@ -97,11 +97,11 @@ pub(super) fn draw(document: &Document, others: Option<&Others>) -> Result<Strin
     let mut svg = Svg::new(WIDTH, height);
     let x = |multiple: f64| LEFT + (WIDTH - LEFT - RIGHT) * multiple / longest;
 
-    let title = "One layer, one vector: time of a call";
+    let title = "Time of a layer's call, one vector";
     svg.text((MARGIN, 22.0), Anchor::Start, "label", title);
-    let how = "Bars: multiples of the ceiling, the mark at 1x,";
+    let how = "1x, the mark: the ceiling, the time to only read the";
     svg.text((MARGIN, 41.0), Anchor::Start, "small", how);
-    let how = "which is the time to only read the NVFP4 weights.";
+    let how = "NVFP4 weights. Percent: the share of the ceiling.";
     svg.text((MARGIN, 55.0), Anchor::Start, "small", how);
     let (_, step) = grid(longest);
     for i in 0..=(longest / step).floor() as usize {
@@ -120,9 +120,9 @@ pub(super) fn draw(document: &Document, others: Option<&Others>) -> Result<Strin
     }
     let shapes: Vec<String> = groups.iter().map(Group::text).collect();
     let description = format!(
-        "The ceiling is the time to only read the NVFP4 weights. {} {}",
+        "The ceiling is the time to only read the NVFP4 weights. {} {}.",
         shapes.join(" "),
-        caption.join(" ")
+        caption.join(". ")
     );
     Ok(finish(svg, title, &description))
 }
@@ -200,6 +200,7 @@ fn caption(document: &Document, others: Option<&Others>) -> Vec<String> {
         let day = day(&others.date_utc);
         format!("cuBLAS: through PyTorch {}, {day}", others.torch)
     }));
+    lines.push("Shapes: rows x elements of a row x batches".to_owned());
     lines
 }
 
@@ -260,7 +261,7 @@ mod tests {
         contains(
             &picture,
             &[
-                "<title>One layer, one vector: time of a call</title>",
+                "<title>Time of a layer's call, one vector</title>",
                 "4096x7168x8: ceiling 10.0 us, NVFP4 12.0 us, 83%, bf16 cuBLAS 40.0 us.",
                 "Test GPU &lt;1&gt;, driver 580.1.2, 2026-11-21",
             ],
