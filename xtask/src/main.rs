@@ -104,7 +104,9 @@ enum Task {
   cargo xtask bench
   cargo xtask bench --quick --out /tmp/bench
   cargo xtask bench --from bench.json
-  cargo xtask bench -- --activation nvfp4 --rounds 51")]
+  cargo xtask bench -- --activation nvfp4 --rounds 51
+  cargo xtask bench picture           # docs/pictures/shares.svg
+  cargo xtask bench picture --over-n  # docs/pictures/time-over-n.svg")]
     Bench(bench::BenchArgs),
     /// Verify, measure in turns with the last good program, compare, and keep a history
     ///

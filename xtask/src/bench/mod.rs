@@ -9,6 +9,7 @@ mod curves;
 pub(crate) mod document;
 mod markdown;
 pub(crate) mod page;
+mod picture;
 pub(crate) mod program;
 #[path = "../../../cli/src/bench/protocol.rs"]
 pub(crate) mod protocol;
@@ -26,7 +27,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use self::document::Document;
 use self::program::{Program, ProgramArgs};
@@ -34,7 +35,10 @@ use crate::nightly::history::{self, Record};
 use crate::workspace::Workspace;
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    task: Option<BenchTask>,
     /// Fewer problems: seconds on a GPU, not minutes
     #[arg(long)]
     quick: bool,
@@ -54,7 +58,16 @@ pub(crate) struct BenchArgs {
     args: Vec<OsString>,
 }
 
+#[derive(Debug, Subcommand)]
+enum BenchTask {
+    /// Draw a picture of README or documentation from committed measurements, and measure nothing
+    Picture(picture::PictureArgs),
+}
+
 pub(crate) fn command(workspace: &Workspace, args: &BenchArgs) -> Result<()> {
+    if let Some(BenchTask::Picture(args)) = &args.task {
+        return picture::command(workspace, args);
+    }
     let history = match &args.history {
         Some(file) => history::read(file)?,
         None => Vec::new(),

@@ -112,6 +112,30 @@ impl Svg {
             escape(label)
         )
     }
+
+    /// The drawing as a file that stands alone, on paper of its own: a page's colours do not reach into it. Pages
+    /// show it larger than it is drawn where they have room.
+    pub(crate) fn finish_file(self, title: &str, description: &str, style: &str) -> String {
+        const SCALE: f64 = 1.25;
+        let Self {
+            width,
+            height,
+            body,
+        } = self;
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" viewBox=\"0 0 {width:.0} {height:.0}\" \
+             width=\"{:.0}\" height=\"{:.0}\">\n\
+             <title>{}</title>\n<desc>{}</desc>\n<style>\n{style}</style>\n\
+             <rect class=\"paper\" x=\"0.5\" y=\"0.5\" width=\"{:.0}\" height=\"{:.0}\" rx=\"6\"/>\n\
+             {body}</svg>\n",
+            SCALE * width,
+            SCALE * height,
+            escape(title),
+            escape(description),
+            width.round() - 1.0,
+            height.round() - 1.0,
+        )
+    }
 }
 
 /// The class of a path's colour; another for what is no path.
@@ -160,5 +184,10 @@ mod tests {
         let text = svg.finish("\"quoted\"");
         contains(&text, &["&lt;b&gt;", "a &amp; b"]);
         assert!(text.contains("aria-label=\"&quot;quoted&quot;\""), "{text}");
+        let text = Svg::new(10.0, 10.0).finish_file("<b>", "a & b", "");
+        contains(
+            &text,
+            &["<title>&lt;b&gt;</title>", "<desc>a &amp; b</desc>"],
+        );
     }
 }
