@@ -44,8 +44,8 @@
 //!
 //! # CUDA graphs
 //!
-//! A device call enqueues kernels on the stream that it is given, and does nothing else: it allocates nothing,
-//! synchronises nothing and copies nothing. So it can be captured into a CUDA graph and replayed:
+//! A device call enqueues kernels on the stream that it is given: it allocates nothing, synchronises nothing and copies
+//! nothing. So it can be captured into a CUDA graph and replayed:
 //! [`gemv_on_device`], [`PreparedGemvOnDevice::launch`], [`QuantizedVectors::quantize`], and the calls of
 //! [`raw`]. What makes buffers, such as [`TiledWeights::new`], comes before the capture. The rest is up to
 //! the caller:
@@ -57,6 +57,9 @@
 //!   events of before it. `CudaContext::disable_event_tracking` turns this off, best as soon as the context is
 //!   there. It is `unsafe`: from then on the program itself orders its streams, and frees no buffer that another
 //!   stream still uses. Calls of `raw` take addresses, and know no events.
+//! - **Kernels that are loaded.** The first call that takes a kernel in a context has CUDA load its machine code, for
+//!   which CUDA may allocate and wait. Inside a capture that works too, and becomes no part of the graph. Preparing a
+//!   call loads its kernels beforehand; so does a call before the capture.
 //! - **Memory that stays.** A graph keeps addresses. All buffers live until the last replay has run, and a replay
 //!   reads what they hold by then. Shape, strides, global scales, kernel and config stay as captured.
 //!
@@ -86,7 +89,8 @@
 //! let vectors = Vectors::F32(DenseVectors::new(x.as_view()));
 //! let output = Output::F32(y.as_view_mut());
 //! let captured = gemv_on_device(&stream, &shape, &weights, &vectors, output, &Options::new());
-//! // A capture is ended also where a call in it has failed.
+//! // A capture is ended also where a call in it has failed. cudarc asks for a flag; with nothing allocated in the
+//! // graph, this one does nothing.
 //! let graph = stream.end_capture(
 //!     sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
 //! )?;

@@ -32,7 +32,7 @@ use crate::types::GemvPath;
 ///
 /// Nothing can check that the weights are complete by then, so whoever asks for it promises it: **no kernel that may
 /// still be running when this one starts writes the codes or block scales that it reads.** The kernel right before it
-/// is not the only one that may be. A chained launch lets the next one start before it has waited itself. So the
+/// is not the only one that may be. A chained launch may let the next one start before it has waited itself. So the
 /// promise is about all chained launches right before this one in the stream, and about the kernel before the first
 /// of those. An ordinary launch, a copy or a memset starts when all that is before it has ended: what was written
 /// before one of these is complete.

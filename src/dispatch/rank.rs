@@ -24,7 +24,7 @@ pub enum Evidence {
         on: &'static str,
     },
     /// This kernel has no time where another one of its path has: it was slower, and how much was not kept. The
-    /// estimate says what it does not exceed.
+    /// estimate is the other kernel's, changed as the model says: this kernel's share is at most that.
     Behind {
         /// The other kernel.
         kernel: Kernel,

@@ -40,7 +40,10 @@ pub unsafe fn gemv(
 
 /// One problem's launches: kernels, grids, parameters and tensor maps. Plain bytes, bound to the
 /// addresses that they were made of and to the context that was current; it owns no memory and does not
-/// keep any alive.
+/// keep any alive. For other addresses, prepare another one.
+///
+/// It is `Send` and `Sync`: any thread may launch it, on any stream of the context. But all its launches write the same
+/// output, so they must not overlap each other.
 #[derive(Clone)]
 pub struct PreparedRawGemv {
     loaded: Loaded,

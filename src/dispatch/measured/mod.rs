@@ -1,7 +1,7 @@
 //! Times on devices: what was measured, for which operands, and the tables that this crate comes with.
 //!
 //! A table is JSON (feature `tune`), the same for built-in tables (beside this file) and for files that `nvfp4-gemv tune`
-//! writes: `tune`. To refill a built-in one, run on that GPU, with a build of what is measured,
+//! writes: `tune`. The program contains built-in ones as Rust, and parses no JSON. To refill a built-in one, run on that GPU, with a build of what is measured,
 //! `nvfp4-gemv tune --suite --chained --seconds 1.5 --replace --out h200.json`, put the file here, run
 //! `cargo xtask tables`, which makes Rust of it, and commit both.
 
@@ -240,7 +240,8 @@ impl Measurements {
 
     /// The measurements that are nearest to a problem, of those in which `pick` finds a time: one for each of N things
     /// to pick. Near is the same type of vectors, then the fewest octaves between the numbers of vectors (which count
-    /// double), of bytes and of rows. The other scale layout is a last resort.
+    /// double), of bytes and of rows (which count half); K counts only by its bytes. The other scale layout is as far as
+    /// [`OTHER_LAYOUT`] octaves.
     pub(super) fn nearest<'s, const N: usize>(
         &'s self,
         shape: &Shape,
