@@ -64,6 +64,11 @@ pub struct PreparedGemvOnDevice {
     prepared: PreparedRawGemv,
 }
 
+const _: () = {
+    const fn is_send_and_sync<T: Send + Sync>() {}
+    is_send_and_sync::<PreparedGemvOnDevice>();
+};
+
 impl PreparedGemvOnDevice {
     /// Prepares [`gemv_on_device`](crate::gemv_on_device) of these operands. Enqueues nothing; `stream` says which
     /// device. What [chained](Options::chained) options promise holds at each [launch](Self::launch).

@@ -50,6 +50,12 @@ pub struct PreparedRawGemv {
     choice: Choice,
 }
 
+/// Any thread may launch it, several at once too, as far as the buffers allow.
+const _: () = {
+    const fn is_send_and_sync<T: Send + Sync>() {}
+    is_send_and_sync::<PreparedRawGemv>();
+};
+
 impl fmt::Debug for PreparedRawGemv {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PreparedRawGemv")
