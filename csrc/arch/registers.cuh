@@ -5,11 +5,14 @@
 
 namespace nvfp4::arch {
 
-// A constant that the assembler does not know: one that it knows it moves into a register again for every use.
-// `zero` is 0, and comes from memory or a parameter.
+// Two ways to keep a constant in a register. ptxas moves a constant that it knows into a register again before every
+// use. It does not know one in which `zero` takes part: that is 0, and comes from memory or a parameter.
+
+// By an XOR. Where registers are short, the compiler computes it again for every use.
 __device__ __forceinline__ uint32_t hidden(uint32_t constant, uint32_t zero) { return constant ^ zero; }
 
-// The same where the compiler would rather compute the XOR again for every use: a product costs it more.
+// By a product with the thread's index, which the compiler does not compute again: it costs more than a register. With
+// XOR the ring kernel was 3 to 5% slower (docs/notes/ring.md).
 __device__ __forceinline__ uint32_t computed(uint32_t constant, uint32_t zero) {
     return constant + threadIdx.x * zero;
 }

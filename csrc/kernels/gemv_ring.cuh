@@ -300,6 +300,7 @@ __device__ __forceinline__ void consume(const Params &p, const Work &work, uint8
         arch::grid_dependency_wait(); // the previous grid may write the vector and read the output
         vector.load(p, batch, chunk, chunk_stride);
     }
+    // Constants that stay in registers: arch/registers.cuh.
     const int8::Lookup lookup(arch::computed(int8::kLookupLow, p.zero), arch::computed(int8::kLookupHigh, p.zero));
     const int32_t bias = arch::computed(int8::kFloatBias, p.zero);
     vector.decode(lookup);
