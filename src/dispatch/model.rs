@@ -8,7 +8,7 @@ use crate::types::{Activation, GemvPath};
 /// Vectors of a pass over the weights on CUDA cores.
 const PASS: usize = 8;
 /// What each further vector of a pass costs on CUDA cores: four cost 30% more than one. In the table of the H200 the
-/// middle of 16 NVFP4 problems is 32%; the least is 15%, the most 106%.
+/// median of 16 NVFP4 problems is 29%; the least is 15%, the most 106%.
 const FURTHER_VECTOR: f64 = 0.1;
 
 /// The share of the read-only ceiling that a kernel is expected to reach.
