@@ -13,7 +13,7 @@ pub(super) fn file() -> File {
         format: "nvfp4-gemv/tuned/3".into(),
         from: "2026-11-22, driver 580.159.04: configs of `nvfp4-gemv tune` of 2026-11-21 (docs/notes/tuning.md), eight of gemv_ring by more machine starts (docs/notes/ring.md); their times and the ceilings of `nvfp4-gemv bench --suite all --rounds 11`, `--kernel tma` and `--activation f32`, in one machine start (but one of stream, which was not the fastest: 8192x28672, eight vectors, 128x4, of the day before)".into(),
         gpu: GpuModel { name: "NVIDIA H200".into(), compute_capability: (9, 0), multiprocessors: 132 },
-        kernels: "04927338477d0e6f".into(),
+        kernels: "d0ef614d0d3c994f".into(),
     }
 }
 
