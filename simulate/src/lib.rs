@@ -10,6 +10,7 @@ pub mod operands;
 pub mod picture;
 pub mod ptx;
 pub mod schedules;
+pub mod warps;
 
 // What the build script means by these, this package means too.
 #[path = "../../build/nvcc.rs"]

@@ -27,12 +27,16 @@ pub(crate) trait Event: fmt::Debug {
 pub(crate) struct EventQueue {
     pending: Vec<Queued>,
     issued: u64,
+    /// Instructions of warps so far, and what [`Timing::After`] let pass without one.
+    now: u64,
 }
 
 /// An operation, and its number in the order of issue.
 #[derive(Debug)]
 pub(crate) struct Queued {
     pub(crate) id: u64,
+    /// When it was issued, in steps; [`Timing::After`] asks.
+    at: u64,
     pub(crate) event: Box<dyn Event>,
 }
 
@@ -41,9 +45,20 @@ impl EventQueue {
     pub(crate) fn push(&mut self, e: Box<dyn Event>) {
         self.pending.push(Queued {
             id: self.issued,
+            at: self.now,
             event: e,
         });
         self.issued += 1;
+    }
+
+    /// A warp has executed an instruction.
+    pub(crate) fn tick(&mut self) {
+        self.now += 1;
+    }
+
+    /// Steps so far, without completions.
+    pub(crate) fn now(&self) -> u64 {
+        self.now
     }
 
     /// Operations issued so far.
@@ -73,12 +88,12 @@ impl EventQueue {
         if machine.events.is_empty() {
             return None;
         }
-        let wanted = idle
-            || match timing {
-                Timing::Eager => true,
-                Timing::Lazy => false,
-                Timing::Random => machine.scheduler.below(4) == 0,
-            };
+        let wanted = match timing {
+            Timing::Eager => true,
+            Timing::Lazy => idle,
+            Timing::Random => idle || machine.scheduler.below(4) == 0,
+            Timing::After(steps) => return Self::due(machine, steps, idle),
+        };
         if !wanted {
             return None;
         }
@@ -88,10 +103,22 @@ impl EventQueue {
         let scheduler: &mut Scheduler = &mut machine.scheduler;
         let i = match timing {
             _ if ready.is_empty() => return None,
-            Timing::Eager => ready[0],
+            Timing::Eager | Timing::After(_) => ready[0],
             Timing::Lazy => ready[ready.len() - 1],
             Timing::Random => ready[scheduler.below(ready.len())],
         };
         Some(machine.events.pending.remove(i))
+    }
+
+    /// The oldest operation that may complete, if it is so old, or if nothing else can happen until then.
+    fn due(machine: &mut Machine<'_>, steps: u64, idle: bool) -> Option<Queued> {
+        let pending = &machine.events.pending;
+        let oldest = pending.iter().position(|e| e.event.ready(machine))?;
+        let due = pending[oldest].at + steps;
+        if due > machine.events.now && !idle {
+            return None;
+        }
+        machine.events.now = machine.events.now.max(due);
+        Some(machine.events.pending.remove(oldest))
     }
 }
