@@ -90,5 +90,6 @@ pub(super) fn describe(
         .insert("lines".into(), format!("{low}–{high}").into());
     s.details.insert("instructions".into(), instructions.into());
     let counts = families.iter().map(|(f, n)| (f.to_string(), (*n).into()));
-    s.details.insert("opcodes".into(), Value::Object(counts.collect()));
+    s.details
+        .insert("opcodes".into(), Value::Object(counts.collect()));
 }
