@@ -28,7 +28,7 @@ pub enum Timing {
     Random,
     /// In the order of issue, each this many steps after its own. Where nothing else can run, steps pass without an
     /// instruction. No schedule to find faults with: a likeness of memory with a latency, for pictures.
-    After(u64),
+    After(u32),
 }
 
 impl fmt::Display for Timing {

@@ -1,4 +1,4 @@
-//! `nvfp4-gemv-simulate`: the second half of `cargo xtask run --simulate`.
+//! `nvfp4-gemv-simulate`: the second half of `cargo xtask run --simulate`, and pictures of what warps do.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -344,6 +344,22 @@ mod tests {
     #[test]
     fn command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_layer_is_required_or_a_picture() {
+        let parsed = |args: &str| Cli::try_parse_from(args.split(' '));
+        let layer = parsed("simulate --checkpoint f --layer l").unwrap();
+        assert!(layer.layer.is_some() && layer.command.is_none());
+        let picture = parsed("simulate picture --kernel stream --out f.svg").unwrap();
+        assert!(picture.layer.is_none() && picture.command.is_some());
+        for wrong in [
+            "simulate",
+            "simulate --layer l",
+            "simulate picture --kernel dot --out f",
+        ] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

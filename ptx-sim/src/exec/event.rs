@@ -27,16 +27,16 @@ pub(crate) trait Event: fmt::Debug {
 pub(crate) struct EventQueue {
     pending: Vec<Queued>,
     issued: u64,
-    /// Instructions of warps so far, and what [`Timing::After`] let pass without one.
-    now: u64,
+    /// Steps that [`Timing::After`] let pass without an instruction.
+    idle: u64,
 }
 
 /// An operation, and its number in the order of issue.
 #[derive(Debug)]
 pub(crate) struct Queued {
     pub(crate) id: u64,
-    /// When it was issued, in steps; [`Timing::After`] asks.
-    at: u64,
+    /// The step at which [`Timing::After`] first saw it: at the end of the turn that issued it.
+    seen: Option<u64>,
     pub(crate) event: Box<dyn Event>,
 }
 
@@ -45,20 +45,15 @@ impl EventQueue {
     pub(crate) fn push(&mut self, e: Box<dyn Event>) {
         self.pending.push(Queued {
             id: self.issued,
-            at: self.now,
+            seen: None,
             event: e,
         });
         self.issued += 1;
     }
 
-    /// A warp has executed an instruction.
-    pub(crate) fn tick(&mut self) {
-        self.now += 1;
-    }
-
-    /// Steps so far, without completions.
-    pub(crate) fn now(&self) -> u64 {
-        self.now
+    /// Steps that passed without an instruction.
+    pub(crate) fn idle(&self) -> u64 {
+        self.idle
     }
 
     /// Operations issued so far.
@@ -111,14 +106,18 @@ impl EventQueue {
     }
 
     /// The oldest operation that may complete, if it is so old, or if nothing else can happen until then.
-    fn due(machine: &mut Machine<'_>, steps: u64, idle: bool) -> Option<Queued> {
+    fn due(machine: &mut Machine<'_>, steps: u32, idle: bool) -> Option<Queued> {
+        let now = machine.report.warp_instructions + machine.events.idle;
+        for operation in &mut machine.events.pending {
+            operation.seen.get_or_insert(now);
+        }
         let pending = &machine.events.pending;
         let oldest = pending.iter().position(|e| e.event.ready(machine))?;
-        let due = pending[oldest].at + steps;
-        if due > machine.events.now && !idle {
+        let due = pending[oldest].seen.unwrap_or(now) + u64::from(steps);
+        if due > now && !idle {
             return None;
         }
-        machine.events.now = machine.events.now.max(due);
+        machine.events.idle += due.saturating_sub(now);
         Some(machine.events.pending.remove(oldest))
     }
 }

@@ -154,7 +154,6 @@ impl Machine<'_> {
             };
             self.counters.executed[pc] += 1;
             self.report.warp_instructions += 1;
-            self.events.tick();
             executed += u64::from(cur.mask.count_ones());
             if !w.parts.is_empty() {
                 w.impatience += 1;

@@ -96,7 +96,7 @@ fn running(run: &Slice, copies: &[&Slice], product: &str) -> Activity {
     match () {
         () if has("st.global") => Activity::Stores,
         () if has(product) => Activity::Multiplies,
-        () if copies.iter().any(|copy| issues(copy)) => Activity::Copies,
+        () if copies.iter().any(issues) => Activity::Copies,
         () if has("ld.global") => Activity::Loads,
         () => Activity::Other,
     }
@@ -156,4 +156,78 @@ fn in_flight(copies: &[&Slice]) -> Vec<(u64, u64)> {
         }
     }
     levels
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use ptx_sim::trace::Track;
+    use serde_json::json;
+
+    use super::*;
+
+    fn slice(track: usize, kind: Kind, (start, end): (u64, u64), name: &str) -> Slice {
+        Slice {
+            track,
+            start,
+            end,
+            kind,
+            name: name.into(),
+            details: BTreeMap::from([("opcodes".into(), json!({}))]),
+        }
+    }
+
+    #[test]
+    fn a_wait_is_for_what_completes_its_barrier() {
+        let track = |kind, index| Track {
+            cta: 0,
+            kind,
+            index,
+            name: String::new(),
+        };
+        let mut copy = slice(1, Kind::Copy, (5, 50), "copy");
+        copy.details.insert("warp".into(), json!(0));
+        copy.details.insert("bytes".into(), json!(16));
+        copy.details.insert("signals".into(), json!([[0, 0x400]]));
+        let mut multiplies = slice(0, Kind::Run, (80, 90), "");
+        multiplies
+            .details
+            .insert("opcodes".into(), json!({ "dp4a": 1 }));
+        let trace = Trace {
+            tracks: vec![track(TrackKind::Warp, 0), track(TrackKind::Copies, 0)],
+            slices: vec![
+                slice(0, Kind::Run, (0, 10), ""),
+                slice(0, Kind::Wait, (10, 50), "try_wait barrier +0x400 parity 0"),
+                slice(0, Kind::Run, (50, 60), ""),
+                // Another warp's turn; then the same again.
+                slice(0, Kind::Run, (65, 70), ""),
+                slice(0, Kind::Wait, (70, 80), "try_wait barrier +0x408 parity 0"),
+                multiplies,
+                copy,
+            ],
+            ..Trace::default()
+        };
+        let lanes = lanes(&trace, &[(0, "a warp".into())], "dp4a");
+        let stretches = [
+            (Activity::Copies, 0, 10),
+            (Activity::WaitsForCopies, 10, 50),
+            (Activity::Other, 50, 70),
+            (Activity::WaitsForWarps, 70, 80),
+            (Activity::Multiplies, 80, 90),
+        ];
+        let stretches = stretches.map(|(activity, start, end)| Stretch {
+            activity,
+            start,
+            end,
+        });
+        assert_eq!(
+            lanes,
+            [Lane {
+                label: "a warp".into(),
+                stretches: stretches.to_vec(),
+                in_flight: vec![(5, 16), (50, 0)],
+            }]
+        );
+    }
 }

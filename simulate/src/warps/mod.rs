@@ -5,7 +5,7 @@ pub mod svg;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-use nvfp4_gemv::kernel::{Config, DirectConfig, DotConfig, RingConfig, StreamConfig, TmaConfig};
+use nvfp4_gemv::kernel::{Config, RingConfig, StreamConfig, TmaConfig};
 use nvfp4_gemv::{Activation, Dims, FloatType, GlobalScale, ScaleLayout, Shape, Strides};
 use ptx_sim::{Options, Policy, Timing, Trace};
 
@@ -18,17 +18,14 @@ use crate::ptx;
 /// Code for which the kernels are compiled: compute capability 9.0.
 const ARCH: &str = "90a";
 
-/// A kernel whose warps are drawn.
+/// A kernel whose warps are drawn. The others, `dot` and `direct`, load weights into registers. In the simulator such
+/// a load is over at once, so a picture would show nothing of what their warps wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Drawn {
     /// Producer warps fill a ring, groups of warps multiply.
     Ring,
     /// Each warp has a queue of its own.
     Stream,
-    /// Weights go from memory into registers, vectors wait in shared memory.
-    Dot,
-    /// All goes from memory into registers.
-    Direct,
     /// The tensor cores' pipeline with CUDA cores behind it.
     Tma,
 }
@@ -41,7 +38,7 @@ struct Scene {
     k: usize,
     layout: ScaleLayout,
     /// Steps that a copy takes.
-    latency: u64,
+    latency: u32,
     /// The warps that are shown, and what they are called.
     warps: Vec<(u64, String)>,
     /// The instruction that multiplies.
@@ -55,8 +52,6 @@ impl Drawn {
         match self {
             Drawn::Ring => "ring",
             Drawn::Stream => "stream",
-            Drawn::Dot => "dot",
-            Drawn::Direct => "direct",
             Drawn::Tma => "tma",
         }
     }
@@ -76,11 +71,11 @@ impl Drawn {
                 m: 40,
                 k: 1024,
                 layout: ScaleLayout::Linear,
-                latency: 2400,
+                latency: 1500,
                 warps: named(&["producer 0", "producer 1", "group 0", "group 1"]),
                 product: "dp4a",
-                about: "40 rows of 1024 elements; two groups of one warp; room for two units a group. \
-                        Numbers are units of four rows.",
+                about: "40 rows of 1024 elements; two groups of one warp; a ring with room for two units a group. \
+                        Numbers are units of four rows. At the end a group waits for scales past its last unit: zeros.",
             },
             Drawn::Stream => Scene {
                 config: Config::from(StreamConfig {
@@ -93,39 +88,10 @@ impl Drawn {
                 m: 48,
                 k: 2048,
                 layout: ScaleLayout::Linear,
-                latency: 3600,
+                latency: 2500,
                 warps: named(&["warp 0", "warp 1", "warp 2"]),
                 product: "mma.sync",
                 about: "48 rows of 2048 elements: 24 steps, eight for each of three warps, whose queues hold three.",
-            },
-            Drawn::Dot => Scene {
-                config: Config::from(DotConfig {
-                    blocks_per_load: 2,
-                    warps: 4,
-                    k_split: 2,
-                    ctas: 1,
-                }),
-                m: 24,
-                k: 2048,
-                layout: ScaleLayout::Linear,
-                latency: 500,
-                warps: named(&["warp 0", "warp 1", "warp 2", "warp 3"]),
-                product: "dp4a",
-                about: "24 rows of 2048 elements: six tiles; two warps share a tile.",
-            },
-            Drawn::Direct => Scene {
-                config: Config::from(DirectConfig {
-                    blocks_per_load: 2,
-                    warps: 4,
-                    k_split: 2,
-                }),
-                m: 8,
-                k: 4096,
-                layout: ScaleLayout::Linear,
-                latency: 500,
-                warps: named(&["warp 0", "warp 1", "warp 2", "warp 3"]),
-                product: "fma",
-                about: "Eight rows of 4096 elements: two tiles; two warps share a tile.",
             },
             Drawn::Tma => Scene {
                 config: Config::from(TmaConfig {
@@ -135,7 +101,7 @@ impl Drawn {
                 m: 128,
                 k: 2048,
                 layout: ScaleLayout::Tiled128x4,
-                latency: 8000,
+                latency: 6000,
                 warps: vec![
                     (8, "the loading warp".into()),
                     (0, "group 0, the first of four warps".into()),
@@ -189,11 +155,14 @@ impl Drawn {
                 labels.join(", "),
                 scene.about
             ),
-            caption: format!(
-                "{} Simulated steps, not time on hardware: a step is an instruction of one warp, warps take turns, \
-                 and copies land {} steps after they were issued.",
-                scene.about, scene.latency
-            ),
+            caption: vec![
+                format!(
+                    "Simulated steps, not time on hardware: a step is an instruction of one warp, warps take turns, \
+                     and copies land {} steps after they were issued.",
+                    scene.latency
+                ),
+                scene.about.into(),
+            ],
         };
         let numbers = self.numbers(&lanes);
         Ok(svg::svg(&lanes, &numbers, trace.steps, &texts))
@@ -260,4 +229,113 @@ fn operands(scene: &Scene) -> Result<Operands> {
 
 fn packed(row: usize) -> Strides {
     Strides { row, batch: row }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How often each lane does so.
+    fn count(lanes: &[Lane], activity: Activity) -> Vec<usize> {
+        let of = |lane: &Lane| {
+            let stretches = lane.stretches.iter();
+            stretches
+                .filter(|stretch| stretch.activity == activity)
+                .count()
+        };
+        lanes.iter().map(of).collect()
+    }
+
+    /// The lanes of a kernel's picture, where there is a compiler.
+    fn lanes_of(drawn: Drawn) -> Option<Vec<Lane>> {
+        if let Some(why) = ptx::missing() {
+            eprintln!("not run: {why}");
+            return None;
+        }
+        let (scene, trace) = (drawn.scene(), drawn.trace().unwrap());
+        let lanes = lanes::lanes(&trace, &scene.warps, scene.product);
+        for lane in &lanes {
+            let pairs = lane.stretches.windows(2);
+            let mut pairs = pairs.map(|pair| (pair[0].end, pair[1].start));
+            assert!(pairs.all(|(end, start)| end == start), "{lane:?}");
+        }
+        Some(lanes)
+    }
+
+    #[test]
+    fn producers_of_the_ring_copy_and_groups_take_units_in_turn() {
+        let Some(lanes) = lanes_of(Drawn::Ring) else {
+            return;
+        };
+        let labels: Vec<&str> = lanes.iter().map(|lane| lane.label.as_str()).collect();
+        assert_eq!(labels, ["producer 0", "producer 1", "group 0", "group 1"]);
+        assert_eq!(count(&lanes, Activity::Multiplies), [0, 0, 5, 5]);
+        assert_eq!(count(&lanes, Activity::Stores), [0, 0, 1, 1]);
+        let numbers = Drawn::Ring.numbers(&lanes);
+        assert_eq!(numbers[2], [0, 2, 4, 6, 8]);
+        assert_eq!(numbers[3], [1, 3, 5, 7, 9]);
+        // A producer waits for room, and never for what it copies.
+        assert_eq!(count(&lanes[..2], Activity::WaitsForCopies), [0, 0]);
+        assert!(
+            count(&lanes[..2], Activity::WaitsForWarps)
+                .iter()
+                .all(|&n| n >= 4)
+        );
+        assert!(
+            count(&lanes[2..], Activity::WaitsForCopies)
+                .iter()
+                .all(|&n| n >= 4)
+        );
+        // Two units of two KiB, and no more.
+        for lane in &lanes[..2] {
+            let most = lane.in_flight.iter().map(|level| level.1).max();
+            assert_eq!(most, Some(2 * 2048));
+            assert_eq!(lane.in_flight.last().map(|level| level.1), Some(0));
+        }
+    }
+
+    #[test]
+    fn every_warp_of_stream_copies_and_multiplies() {
+        let Some(lanes) = lanes_of(Drawn::Stream) else {
+            return;
+        };
+        assert_eq!(lanes.len(), 3);
+        for activity in [
+            Activity::Copies,
+            Activity::Multiplies,
+            Activity::WaitsForCopies,
+        ] {
+            assert!(count(&lanes, activity).iter().all(|&n| n >= 4), "{lanes:?}");
+        }
+        assert_eq!(count(&lanes, Activity::Stores).iter().max(), Some(&1));
+    }
+
+    #[test]
+    fn one_warp_of_tma_copies_and_groups_take_four_steps_each() {
+        let Some(lanes) = lanes_of(Drawn::Tma) else {
+            return;
+        };
+        assert_eq!(count(&lanes, Activity::Multiplies), [0, 4, 4]);
+        let copies = count(&lanes, Activity::Copies);
+        assert!(copies[0] > 0 && copies[1..] == [0, 0], "{copies:?}");
+    }
+
+    #[test]
+    fn the_picture_says_what_it_is() {
+        if ptx::missing().is_some() {
+            return;
+        }
+        let svg = Drawn::Ring.picture().unwrap();
+        for text in [
+            "viewBox=\"0 0 400 ",
+            "<title>ring: ",
+            "<desc>What producer 0, producer 1, group 0, group 1 do over simulated steps",
+            "prefers-color-scheme:dark",
+            ">waits for copies<",
+            ">9</text>",
+            ">Simulated steps, not time on hardware: ",
+        ] {
+            assert!(svg.contains(text), "{text}: {svg}");
+        }
+    }
 }

@@ -35,8 +35,8 @@ text{font:12px system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;fil
 .v{fill:#d3e5fb}.w{fill:#e6eaef}.f{fill:#7fb0ee}\
 @media(prefers-color-scheme:dark){text{fill:#e6edf3}.d{fill:#9198a1}.i{fill:#fff}\
 .b{fill:#0d1117;stroke:#3d444d}.x{stroke:#3d444d}\
-.c{fill:#316dca}.l{fill:#8256d0}.m{fill:#bd561d}.s{fill:#1a7f78}.r{fill:#6b7580}\
-.v{fill:#143055}.w{fill:#262c34}.f{fill:#2f5d9e}}";
+.c{fill:#4b8ef0}.l{fill:#8256d0}.m{fill:#bd561d}.s{fill:#1a7f78}.r{fill:#6b7580}\
+.v{fill:#143055}.w{fill:#262c34}.f{fill:#2c5690}}";
 
 /// What stands around the lanes.
 #[derive(Clone, Debug)]
@@ -45,8 +45,8 @@ pub struct Texts {
     pub title: String,
     /// For those who do not see the picture.
     pub description: String,
-    /// Below the picture.
-    pub caption: String,
+    /// Paragraphs below the picture.
+    pub caption: Vec<String>,
 }
 
 /// The picture of a run of so many steps. Stretches of multiplication get these numbers, lane by lane.
@@ -67,7 +67,7 @@ pub fn svg(lanes: &[Lane], numbers: &[Vec<u64>], steps: u64, texts: &Texts) -> S
     let bottom = top + LANE * lanes.len() as f64;
     canvas.axis(bottom, steps);
     let mut y = bottom + 40.0;
-    for line in wrapped(&texts.caption) {
+    for line in texts.caption.iter().flat_map(|text| wrapped(text)) {
         canvas.text("d", LEFT, y, &line);
         y += LINE;
     }
