@@ -29,7 +29,7 @@ const LOOKS: [(Activity, &str, &str); 7] = [
 
 const CSS: &str = "\
 text{font:12px system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;fill:#1f2328}\
-.h{font-size:14px;font-weight:600}.d{fill:#59636e}.a{text-anchor:end}.t{text-anchor:middle}.i{fill:#fff}\
+.h{font-size:14px;font-weight:600}.d{fill:#59636e}.t{text-anchor:middle}.i{fill:#fff}\
 .b{fill:#fff;stroke:#d1d9e0}.x{stroke:#d1d9e0}\
 .c{fill:#2472d6}.l{fill:#7a46d6}.m{fill:#cf5d14}.s{fill:#0f857b}.r{fill:#6e7781}\
 .v{fill:#d3e5fb}.w{fill:#e6eaef}.f{fill:#7fb0ee}\
