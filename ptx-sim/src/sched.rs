@@ -26,15 +26,19 @@ pub enum Timing {
     Lazy,
     /// At any time, in any order, by the policy's seed.
     Random,
+    /// In the order of issue, each this many steps after its own. Where nothing else can run, steps pass without an
+    /// instruction. No schedule to find faults with: a likeness of memory with a latency, for pictures.
+    After(u32),
 }
 
 impl fmt::Display for Timing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Timing::Eager => "eager",
-            Timing::Lazy => "lazy",
-            Timing::Random => "random",
-        })
+        match self {
+            Timing::Eager => f.write_str("eager"),
+            Timing::Lazy => f.write_str("lazy"),
+            Timing::Random => f.write_str("random"),
+            Timing::After(steps) => write!(f, "after:{steps}"),
+        }
     }
 }
 

@@ -247,6 +247,33 @@ fn a_traced_run_is_the_same_run() {
     }
 }
 
+/// Also where no warp can run until then.
+#[test]
+fn copies_take_the_steps_that_the_timing_says() {
+    for steps in [10, 3000] {
+        let t = pipelined(Timing::After(steps));
+        let copies = t.slices.iter().filter(|s| s.kind == Kind::Copy);
+        let shortest = copies.map(|s| s.end - s.start).min().expect("copies");
+        // Completions are looked at between the turns of warps.
+        let steps = u64::from(steps);
+        assert!((steps..steps + 500).contains(&shortest), "{shortest}");
+        assert_eq!(t.about["timing"], format!("after:{steps}"));
+        assert!(t.steps > steps);
+    }
+}
+
+/// Stretches say what was executed, and how often.
+#[test]
+fn stretches_count_what_they_execute() {
+    let t = pipelined(Timing::Eager);
+    let runs = t.slices.iter().filter(|s| s.kind == Kind::Run);
+    let counts = runs.map(|s| s.details["opcodes"]["tcgen05.mma"].as_u64());
+    let mmas: u64 = counts.flatten().sum();
+    let issued = t.slices.iter().filter(|s| s.kind == Kind::Mma).count();
+    assert!(mmas > 0);
+    assert_eq!(mmas, issued as u64);
+}
+
 #[test]
 fn a_run_that_fails_leaves_its_trace() {
     let ptx = ".version 9.0\n.target sm_90a\n.address_size 64\n.visible .entry k() {\n\

@@ -2,7 +2,8 @@
 //!
 //! The crate describes a launch as plain data (`nvfp4_gemv::kernel::plan`). nvcc makes PTX of the kernel, [`ptx`];
 //! [`launch`] hands both to ptx-sim, with the operands' bytes ([`operands`]) in its memory. The tests of the kernels
-//! are made of these, and the program `nvfp4-gemv-simulate`, which simulates a part of a checkpoint's layer ([`layer`]).
+//! are made of these, and the program `nvfp4-gemv-simulate`, which simulates a part of a checkpoint's layer ([`layer`])
+//! and draws what the warps of a kernel do ([`warps`]).
 
 pub mod launch;
 pub mod layer;
@@ -10,6 +11,7 @@ pub mod operands;
 pub mod picture;
 pub mod ptx;
 pub mod schedules;
+pub mod warps;
 
 // What the build script means by these, this package means too.
 #[path = "../../build/nvcc.rs"]

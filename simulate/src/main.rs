@@ -1,4 +1,4 @@
-//! `nvfp4-gemv-simulate`: the second half of `cargo xtask run --simulate`.
+//! `nvfp4-gemv-simulate`: the second half of `cargo xtask run --simulate`, and pictures of what warps do.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -6,13 +6,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 use std::{env, fs};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use nvfp4_gemv::checkpoint::Checkpoint;
 use nvfp4_gemv::kernel::Tcgen05Config;
 use nvfp4_gemv::printable;
 use nvfp4_gemv_simulate::layer::{Difference, Problem, Run};
+use nvfp4_gemv_simulate::warps::Drawn;
 use nvfp4_gemv_simulate::{ptx, schedules, target};
 use ptx_sim::{Policy, SimError, Timing};
 use serde_json::{Value, json};
@@ -25,7 +26,35 @@ const SEED: u64 = 1;
 /// The PTX of gemv_tcgen05 runs in ptx-sim under its own launch plan, once for every combination of who runs next
 /// (in turn, at random, one warp starved) and when asynchronous operations complete (at once, late, at random).
 #[derive(Debug, Parser)]
-#[command(max_term_width = 100)]
+#[command(
+    max_term_width = 100,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
+struct Cli {
+    #[command(flatten)]
+    layer: Option<Args>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Draws what the warps of a CTA do while the kernel computes a small problem
+    ///
+    /// The kernel's PTX runs in ptx-sim. The picture shows simulated steps, not time on hardware.
+    Picture {
+        /// The kernel
+        #[arg(long)]
+        kernel: Drawn,
+        /// Where the picture goes: an .svg file
+        #[arg(long, value_name = "F")]
+        out: PathBuf,
+    },
+}
+
+/// What is simulated of a checkpoint.
+#[derive(Debug, clap::Args)]
 struct Args {
     /// Checkpoint: a .safetensors file, its index, or a directory
     #[arg(long, value_name = "F")]
@@ -78,13 +107,19 @@ impl Outcome {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    match run(&args) {
+    let cli = Cli::parse();
+    let json = cli.layer.as_ref().is_some_and(|args| args.json);
+    let done = match (&cli.command, &cli.layer) {
+        (Some(Command::Picture { kernel, out }), _) => draw(*kernel, out).map(|()| true),
+        (None, Some(args)) => run(args),
+        (None, None) => Err(anyhow!("--checkpoint and --layer are required")),
+    };
+    match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             let message = format!("{error:#}");
-            match args.json {
+            match json {
                 true => println!("{:#}", json!({ "error": message })),
                 false => eprintln!("error: {}", printable::text(&message)),
             }
@@ -93,13 +128,25 @@ fn main() -> ExitCode {
     }
 }
 
+/// Without nvcc there is no PTX.
+fn need_compiler() -> Result<()> {
+    match ptx::missing() {
+        Some(why) => bail!(
+            "the kernel is compiled to PTX by nvcc: {why}; `cargo xtask run --simulate` installs one"
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Writes the picture of a kernel's warps.
+fn draw(kernel: Drawn, out: &Path) -> Result<()> {
+    need_compiler()?;
+    fs::write(out, kernel.picture()?).with_context(|| format!("cannot write {}", out.display()))
+}
+
 /// Simulates, prints, and says whether all was right.
 fn run(args: &Args) -> Result<bool> {
-    if let Some(why) = ptx::missing() {
-        bail!(
-            "the kernel is compiled to PTX by nvcc: {why}; `cargo xtask run --simulate` installs one"
-        );
-    }
+    need_compiler()?;
     let checkpoint = Checkpoint::open(&args.checkpoint)?;
     let problem = Problem::new(&checkpoint, &checkpoint.layer(&args.layer)?)?;
     let configs = problem.configs()?;
@@ -296,7 +343,23 @@ mod tests {
 
     #[test]
     fn command_line_is_consistent() {
-        Args::command().debug_assert();
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_layer_is_required_or_a_picture() {
+        let parsed = |args: &str| Cli::try_parse_from(args.split(' '));
+        let layer = parsed("simulate --checkpoint f --layer l").unwrap();
+        assert!(layer.layer.is_some() && layer.command.is_none());
+        let picture = parsed("simulate picture --kernel stream --out f.svg").unwrap();
+        assert!(picture.layer.is_none() && picture.command.is_some());
+        for wrong in [
+            "simulate",
+            "simulate --layer l",
+            "simulate picture --kernel dot --out f",
+        ] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

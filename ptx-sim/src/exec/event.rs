@@ -27,12 +27,16 @@ pub(crate) trait Event: fmt::Debug {
 pub(crate) struct EventQueue {
     pending: Vec<Queued>,
     issued: u64,
+    /// Steps that [`Timing::After`] let pass without an instruction.
+    idle: u64,
 }
 
 /// An operation, and its number in the order of issue.
 #[derive(Debug)]
 pub(crate) struct Queued {
     pub(crate) id: u64,
+    /// The step at which [`Timing::After`] first saw it: at the end of the turn that issued it.
+    seen: Option<u64>,
     pub(crate) event: Box<dyn Event>,
 }
 
@@ -41,9 +45,15 @@ impl EventQueue {
     pub(crate) fn push(&mut self, e: Box<dyn Event>) {
         self.pending.push(Queued {
             id: self.issued,
+            seen: None,
             event: e,
         });
         self.issued += 1;
+    }
+
+    /// Steps that passed without an instruction.
+    pub(crate) fn idle(&self) -> u64 {
+        self.idle
     }
 
     /// Operations issued so far.
@@ -73,12 +83,12 @@ impl EventQueue {
         if machine.events.is_empty() {
             return None;
         }
-        let wanted = idle
-            || match timing {
-                Timing::Eager => true,
-                Timing::Lazy => false,
-                Timing::Random => machine.scheduler.below(4) == 0,
-            };
+        let wanted = match timing {
+            Timing::Eager => true,
+            Timing::Lazy => idle,
+            Timing::Random => idle || machine.scheduler.below(4) == 0,
+            Timing::After(steps) => return Self::due(machine, steps, idle),
+        };
         if !wanted {
             return None;
         }
@@ -88,10 +98,26 @@ impl EventQueue {
         let scheduler: &mut Scheduler = &mut machine.scheduler;
         let i = match timing {
             _ if ready.is_empty() => return None,
-            Timing::Eager => ready[0],
+            Timing::Eager | Timing::After(_) => ready[0],
             Timing::Lazy => ready[ready.len() - 1],
             Timing::Random => ready[scheduler.below(ready.len())],
         };
         Some(machine.events.pending.remove(i))
+    }
+
+    /// The oldest operation that may complete, if it is so old, or if nothing else can happen until then.
+    fn due(machine: &mut Machine<'_>, steps: u32, idle: bool) -> Option<Queued> {
+        let now = machine.report.warp_instructions + machine.events.idle;
+        for operation in &mut machine.events.pending {
+            operation.seen.get_or_insert(now);
+        }
+        let pending = &machine.events.pending;
+        let oldest = pending.iter().position(|e| e.event.ready(machine))?;
+        let due = pending[oldest].seen.unwrap_or(now) + u64::from(steps);
+        if due > now && !idle {
+            return None;
+        }
+        machine.events.idle += due.saturating_sub(now);
+        Some(machine.events.pending.remove(oldest))
     }
 }

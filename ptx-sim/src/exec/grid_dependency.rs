@@ -51,7 +51,7 @@ impl Machine<'_> {
         let wanted = idle
             || match self.options.timing {
                 Timing::Eager => true,
-                Timing::Lazy => false,
+                Timing::Lazy | Timing::After(_) => false,
                 Timing::Random => self.scheduler.below(16) == 0,
             };
         let ends = wanted && self.tensor.holders().is_empty();

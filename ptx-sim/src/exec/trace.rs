@@ -12,7 +12,7 @@ impl Machine<'_> {
     /// The recorder's clock.
     fn step_count(&self) -> u64 {
         let completions = self.trace.as_ref().map_or(0, |t| t.completions);
-        self.report.warp_instructions + completions
+        self.report.warp_instructions + self.events.idle() + completions
     }
 
     pub(super) fn trace_admit(&mut self, cta: u32, id: [u32; 3]) {
@@ -64,7 +64,7 @@ impl Machine<'_> {
     pub(super) fn trace_completed(&mut self, id: u64) {
         let Some(t) = &mut self.trace else { return };
         t.completions += 1;
-        let step = self.report.warp_instructions + t.completions;
+        let step = self.report.warp_instructions + self.events.idle() + t.completions;
         let (slice, by) = t.complete(id, step);
         self.trace_issued(by);
         self.trace_mbarriers(Cause::Operation(slice));

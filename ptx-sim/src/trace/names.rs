@@ -2,10 +2,12 @@
 
 use std::fmt::Write as _;
 
+use serde_json::Value;
+
 use super::Slice;
 
 /// Opcodes worth a word, the longest first where one begins with another.
-const FAMILIES: [&str; 38] = [
+const FAMILIES: [&str; 39] = [
     "cp.async.bulk.tensor",
     "cp.async.bulk.commit_group",
     "cp.async.bulk.wait_group",
@@ -41,6 +43,7 @@ const FAMILIES: [&str; 38] = [
     "ldmatrix",
     "stmatrix",
     "mma.sync",
+    "dp4a",
     "atom",
     "red",
     "shfl",
@@ -86,4 +89,7 @@ pub(super) fn describe(
     s.details
         .insert("lines".into(), format!("{low}–{high}").into());
     s.details.insert("instructions".into(), instructions.into());
+    let counts = families.iter().map(|(f, n)| (f.to_string(), (*n).into()));
+    s.details
+        .insert("opcodes".into(), Value::Object(counts.collect()));
 }
