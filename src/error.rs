@@ -270,7 +270,7 @@ pub enum Error {
         operand: &'static str,
     },
 
-    /// Tuned configurations of one GPU, and a stream of another.
+    /// Tuned configs of one GPU, and a stream of another.
     #[error(
         "the configurations were tuned on {}, the stream is on {device}",
         crate::printable::text(tuned)

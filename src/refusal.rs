@@ -1,4 +1,4 @@
-//! Why a path, a kernel or a configuration cannot compute a problem.
+//! Why a path, a kernel or a config cannot compute a problem.
 
 use crate::types::Activation;
 
@@ -108,7 +108,7 @@ pub enum Refusal {
          NVFP4 instead of 16-bit ones, take less"
     )]
     VectorMemory,
-    /// A configuration asks for more shared memory than a CTA of the device can have.
+    /// A config asks for more shared memory than a CTA of the device can have.
     #[error("it takes {needed} bytes of shared memory a CTA, and the device has {available}")]
     SharedMemory {
         /// Bytes that it asks for.
@@ -116,10 +116,10 @@ pub enum Refusal {
         /// Bytes that there are.
         available: u32,
     },
-    /// A configuration's value that no kernel is compiled for, or that this problem has no use for.
+    /// A config's value that no kernel is compiled for, or that this problem has no use for.
     #[error("{name} is {value}, and may be {takes}")]
     Field {
-        /// Which field of the configuration.
+        /// Which field of the config.
         name: &'static str,
         /// Its value.
         value: u32,

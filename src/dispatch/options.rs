@@ -18,8 +18,8 @@ use crate::types::GemvPath;
 /// let on_cuda_cores = Options::new().path(GemvPath::CudaCore);
 /// ```
 ///
-/// What is asked for is never replaced by something else: a path, kernel or configuration that cannot run is an
-/// error that says why. A kernel implies its path, a configuration its kernel; two that contradict each other are an
+/// What is asked for is never replaced by something else: a path, kernel or config that cannot run is an
+/// error that says why. A kernel implies its path, a config its kernel; two that contradict each other are an
 /// error too.
 ///
 /// # Chained launches
@@ -79,7 +79,7 @@ impl<'a> Options<'a> {
         self
     }
 
-    /// With this configuration; `None` stands for the best one that is known of.
+    /// With this config; `None` stands for the best one that is known of.
     #[must_use]
     pub fn config(mut self, config: impl Into<Option<Config>>) -> Self {
         self.config = config.into();
@@ -87,11 +87,11 @@ impl<'a> Options<'a> {
     }
 
     /// With what was measured on this very device, a `tune::Tuned`: for the problems in it, its kernels
-    /// and configurations go before what this crate knows of itself.
+    /// and configs go before what this crate knows of itself.
     ///
     /// A table of another GPU is [refused](crate::Error::TunedElsewhere). Whether it was made with this driver, version
     /// and build is what `tune::Tuned::load` checks; of a table that was read without it, nobody
-    /// does: its configurations are checked all the same before they run, but they may not be the fastest.
+    /// does: its configs are checked all the same before they run, but they may not be the fastest.
     #[must_use]
     pub fn tuned(mut self, table: &'a impl AsRef<Measurements>) -> Self {
         self.tuned = Some(table.as_ref());
@@ -99,7 +99,7 @@ impl<'a> Options<'a> {
     }
 
     /// Without looking at `NVFP4_GEMV_PATH`, which names the path of calls that ask for neither path, kernel nor
-    /// configuration.
+    /// config.
     #[must_use]
     pub fn without_environment(mut self) -> Self {
         self.environment = false;
@@ -148,7 +148,7 @@ impl<'a> Options<'a> {
 pub struct Choice {
     /// The path.
     pub path: GemvPath,
-    /// The GPU kernel's configuration, which says which kernel it is; `None` on the CPU.
+    /// The GPU kernel's config, which says which kernel it is; `None` on the CPU.
     pub config: Option<Config>,
     /// Why; prints as a sentence.
     pub reason: Reason,
@@ -161,7 +161,7 @@ impl Choice {
     }
 }
 
-/// Who asked for a path, a kernel or a configuration.
+/// Who asked for a path, a kernel or a config.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asker {
     /// The caller, by [`Options`].
@@ -183,7 +183,7 @@ impl fmt::Display for Asker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// It was asked for: the configuration, the kernel, or a path that has no other kernel.
+    /// It was asked for: the config, the kernel, or a path that has no other kernel.
     Asked {
         /// By whom.
         by: Asker,

@@ -12,7 +12,7 @@ use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
 
-/// The configuration of the direct kernel.
+/// The config of the direct kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "tune",

@@ -14,7 +14,7 @@ use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
 
-/// The configuration of the dot kernel.
+/// The config of the dot kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "tune",

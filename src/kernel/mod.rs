@@ -1,4 +1,4 @@
-//! The GPU kernels, one module each: a kernel's configurations, what it needs, the default, the candidates, the
+//! The GPU kernels, one module each: a kernel's configs, what it needs, the default, the candidates, the
 //! error it may make, and the plan of its launches. All of it is plain data and arithmetic: no CUDA, no device.
 
 mod call;
@@ -169,7 +169,7 @@ fn compute_capability(gpu: &Gpu, least: (i32, i32), needed: &'static str) -> Res
     }
 }
 
-/// A configuration's value is one that `holds`.
+/// A config's value is one that `holds`.
 fn field(name: &'static str, value: u32, takes: &'static str, holds: bool) -> Result<(), Refusal> {
     match holds {
         true => Ok(()),
@@ -206,31 +206,31 @@ fn distinct<T: Copy + PartialEq>(configs: Vec<T>, keep: impl Fn(&T) -> bool) -> 
 /// alpha and the vector alpha.
 const ALPHAS: u32 = 4;
 
-/// What every kernel's module has: its configuration, which knows everything else.
+/// What every kernel's module has: its config, which knows everything else.
 trait KernelConfig: Copy + Sized {
-    /// Whether the kernel can compute the job at all, with some configuration.
+    /// Whether the kernel can compute the job at all, with some config.
     fn available(job: &Job<'_>) -> Result<(), Refusal>;
 
     /// The default for a job that it can compute.
     fn default_for(job: &Job<'_>) -> Result<Self, Refusal>;
 
-    /// Configurations worth measuring, the default first; none where it cannot compute the job.
+    /// Configs worth measuring, the default first; none where it cannot compute the job.
     fn candidates(job: &Job<'_>) -> Vec<Self>;
 
-    /// Whether this configuration can compute a job that the kernel can compute: there is an entry point for it, and
+    /// Whether this config can compute a job that the kernel can compute: there is an entry point for it, and
     /// room on the GPU. Whatever the fields say, it does not panic.
     fn check(&self, job: &Job<'_>) -> Result<(), Refusal>;
 
     /// The most successive f32 roundings that any term passes through.
     fn roundings(&self, shape: &Shape, activation: Activation) -> u32;
 
-    /// The launches, for a call whose job and configuration were checked.
+    /// The launches, for a call whose job and config were checked.
     fn plan(&self, call: &Call, job: &Job<'_>) -> Plan;
 
     /// Bytes of weights that a CTA has asked for at once, for estimates.
     fn bytes_in_flight(&self, job: &Job<'_>) -> u64;
 
-    /// What the main loop of the first launch's kernel computes, for estimates. The configuration is legal.
+    /// What the main loop of the first launch's kernel computes, for estimates. The config is legal.
     fn main_loop(&self, job: &Job<'_>) -> MainLoop;
 }
 
@@ -309,7 +309,7 @@ macro_rules! kernels {
                 match self { $(Self::$kernel => GemvPath::$path),* }
             }
 
-            /// Whether it can compute the job at all, with some configuration.
+            /// Whether it can compute the job at all, with some config.
             ///
             /// # Errors
             /// Why not.
@@ -319,7 +319,7 @@ macro_rules! kernels {
                 })
             }
 
-            /// Its default configuration for a job.
+            /// Its default config for a job.
             ///
             /// # Errors
             /// Why it cannot compute the job.
@@ -330,7 +330,7 @@ macro_rules! kernels {
                 })
             }
 
-            /// Its configurations worth measuring for a job, the default first; none where it cannot compute it.
+            /// Its configs worth measuring for a job, the default first; none where it cannot compute it.
             pub fn candidates(self, job: &Job<'_>) -> Vec<Config> {
                 if self.available(job).is_err() {
                     return Vec::new();
@@ -351,7 +351,7 @@ macro_rules! kernels {
             }
 
             /// Whether it can compute a job: there is a kernel for it, and room on the GPU. Where there is nothing to
-            /// compute, the kernel's needs alone count: no launch will have the configuration.
+            /// compute, the kernel's needs alone count: no launch will have the config.
             ///
             /// # Errors
             /// Why not.
@@ -387,7 +387,7 @@ macro_rules! kernels {
                 })
             }
 
-            /// The launches of a call, with this configuration; none where there is nothing to compute.
+            /// The launches of a call, with this config; none where there is nothing to compute.
             ///
             /// # Errors
             /// Why it cannot compute the call.

@@ -27,7 +27,7 @@ impl Plan {
         Self::default()
     }
 
-    /// Adds a launch. A configuration that is legal has no more than fit.
+    /// Adds a launch. A config that is legal has no more than fit.
     pub(crate) fn push(&mut self, launch: Launch) {
         self.launches[self.len] = launch;
         self.len += 1;

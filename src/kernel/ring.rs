@@ -14,7 +14,7 @@ use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
 
-/// The configuration of the ring kernel. A CTA takes its rows four at a time: a unit. As many warps as a row
+/// The config of the ring kernel. A CTA takes its rows four at a time: a unit. As many warps as a row
 /// takes are a group, and groups take units in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
@@ -96,7 +96,7 @@ impl KernelConfig for RingConfig {
         }
     }
 
-    /// The configuration that was fastest or nearly so for problems measured on an H200, with a smaller ring where
+    /// The config that was fastest or nearly so for problems measured on an H200, with a smaller ring where
     /// shared memory is short, and more CTAs than SMs where a CTA's sums would not fit. In chains, a deeper ring
     /// where the GPU has room.
     fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {

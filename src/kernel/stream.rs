@@ -15,7 +15,7 @@ use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
 
-/// The configuration of the stream kernel. A CTA's rows, in tiles of 16, are steps of 256 elements of K; each warp
+/// The config of the stream kernel. A CTA's rows, in tiles of 16, are steps of 256 elements of K; each warp
 /// takes as many of them as the others, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
@@ -84,7 +84,7 @@ impl KernelConfig for StreamConfig {
         }
     }
 
-    /// The configuration that was fastest or nearly so for problems measured on an H200, with fewer warps where shared
+    /// The config that was fastest or nearly so for problems measured on an H200, with fewer warps where shared
     /// memory is short, and more CTAs than SMs where a CTA's sums or the vectors of all its batches would not fit.
     fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
         let shape = job.shape;

@@ -13,7 +13,7 @@ use super::tile::{BARRIER_BYTES, ROWS, Tiled};
 use super::{Job, MainLoop, Products, few};
 use crate::refusal::Refusal;
 
-/// The configuration of the tma kernel. A cluster of CTAs computes a tile of 128 rows; two groups of a CTA's warps
+/// The config of the tma kernel. A cluster of CTAs computes a tile of 128 rows; two groups of a CTA's warps
 /// take its K steps of 256 elements in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(

@@ -117,7 +117,7 @@ impl Tuner {
         &self.machine
     }
 
-    /// Measures the configurations of every kernel that can compute a problem, with caches cold, in turns, until
+    /// Measures the configs of every kernel that can compute a problem, with caches cold, in turns, until
     /// one has won or `limits` are reached. The operands are made here, packed, and aligned as allocations
     /// are: what is found is for such operands.
     ///

@@ -1,4 +1,4 @@
-//! Why a file of tuned configurations was refused, or tuning failed.
+//! Why a file of tuned configs was refused, or tuning failed.
 
 use std::path::PathBuf;
 
@@ -26,7 +26,7 @@ pub enum TuneError {
         found: &'static str,
     },
 
-    /// The file has more bytes than any table of tuned configurations. Nothing of it was used.
+    /// The file has more bytes than any table of tuned configs. Nothing of it was used.
     #[error(
         "{}: larger than {most} bytes, which no such file is",
         printable::path(path)
@@ -38,7 +38,7 @@ pub enum TuneError {
         most: u64,
     },
 
-    /// The file is no table of tuned configurations, or one of another format.
+    /// The file is no table of tuned configs, or one of another format.
     #[error(
         "{}: not a file of tuned configurations: {}; delete it, and tune again",
         printable::path(path),

@@ -7,7 +7,7 @@
 //!
 //! A file belongs to a GPU (name, compute capability, multiprocessors), the CUDA version of its driver,
 //! this crate's version and the sources of its kernels. One that was made with others is refused with the
-//! reason: a configuration that was best for other kernels is at best slow.
+//! reason: a config that was best for other kernels is at best slow.
 //!
 //! ```no_run
 //! # #[cfg(feature = "cuda")]

@@ -1,4 +1,4 @@
-//! Files of tuned configurations: read with suspicion, written whole or not at all.
+//! Files of tuned configs: read with suspicion, written whole or not at all.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -8,7 +8,7 @@ use super::{TuneError, replace};
 use crate::dispatch::measured::{GpuModel, Machine, Measurements};
 use crate::input::{self, InputError};
 
-/// More than any file of tuned configurations has.
+/// More than any file of tuned configs has.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// Reads a file that was made on `machine`.

@@ -86,7 +86,7 @@ enum Task {
     /// kernel family must use are in it. No GPU is needed.
     ///
     /// Prints three tables. CODE: registers, spills, static shared memory and wide instructions of
-    /// every kernel. ESTIMATES: for the default configuration of a representative problem, CTAs an
+    /// every kernel. ESTIMATES: for the default config of a representative problem, CTAs an
     /// SM, bytes in flight, instructions a multiply-accumulate in the main loop, and how many times
     /// the memory's rate each resource of the SM could keep up with; the least of them is the limit.
     /// MEASURED: times on an H200 beside the estimate for the same code.

@@ -89,7 +89,7 @@ fn names_of_tensors_and_files_do_not_act() {
     harmless(&["plan", "16", "16", "--gpu", HOSTILE]);
 }
 
-/// Headers, indices and files of configurations are JSON, and what reads JSON quotes what it does not take.
+/// Headers, indices and files of configs are JSON, and what reads JSON quotes what it does not take.
 #[test]
 fn errors_do_not_quote_what_acts() {
     let dir = Folder::new();

@@ -23,7 +23,7 @@ const COMPRESSED: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../tests/data/minilm-l0-compressed-tensors.safetensors"
 );
-/// What was measured on a GPU, in the form of a file of tuned configurations.
+/// What was measured on a GPU, in the form of a file of tuned configs.
 const H200: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../src/dispatch/measured/h200.json"

@@ -53,7 +53,7 @@ struct Rule {
     #[serde(default)]
     max_stack: u32,
     max_instructions: Option<u32>,
-    /// What the main loop and the configuration must give.
+    /// What the main loop and the config must give.
     figures: Option<FigureBudget>,
 }
 

@@ -1,4 +1,4 @@
-//! Downloads wheels with the user's own pip, so that pip's configuration (an index of their own, a
+//! Downloads wheels with the user's own pip, so that pip's config (an index of their own, a
 //! mirror, a proxy, certificates) holds here too.
 
 use std::ffi::OsString;
