@@ -272,7 +272,7 @@ pub enum Error {
 
     /// Tuned configs of one GPU, and a stream of another.
     #[error(
-        "the configurations were tuned on {}, the stream is on {device}",
+        "the configs were tuned on {}, the stream is on {device}",
         crate::printable::text(tuned)
     )]
     TunedElsewhere {

@@ -22,7 +22,7 @@ use crate::shapes::{self, ShapeArgs, parse_n};
 /// nothing
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Evidence, from the best to the least: the file of tuned configurations (`nvfp4-gemv tune`), `measured on` \
+Evidence, from the best to the least: the file of tuned configs (`nvfp4-gemv tune`), `measured on` \
 this model of GPU (tables that come with the crate), `after` the nearest problem measured on such a GPU, \
 and `modelled` from the machine code and published rates. The share is of what a kernel reaches that only \
 reads the weights; `<` stands before those of kernels that were slower than another one, nobody kept how much.

@@ -55,7 +55,7 @@ impl Evidence {
 impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tuned => f.write_str("from the file of tuned configurations"),
+            Self::Tuned => f.write_str("from the file of tuned configs"),
             Self::Measured { on } => write!(f, "measured on {on}"),
             Self::Behind { kernel, on } => write!(f, "slower than {kernel}, on {on}"),
             Self::Nearest { kernel, on, shape } => {

@@ -202,7 +202,7 @@ fn tuned_times_go_before_all_others() {
     let with = || options().tuned(&tuned);
     let choice = choose(&shape, with());
     assert_eq!(choice.config, Some(tma.config));
-    assert!(choice.reason.to_string().contains("tuned configurations"));
+    assert!(choice.reason.to_string().contains("tuned configs"));
     let choice = choose(&shape, with().kernel(Kernel::Ring));
     assert_eq!(choice.config, Some(ring.config));
     // Chained times are compared with chained times.

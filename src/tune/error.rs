@@ -40,7 +40,7 @@ pub enum TuneError {
 
     /// The file is no table of tuned configs, or one of another format.
     #[error(
-        "{}: not a file of tuned configurations: {}; delete it, and tune again",
+        "{}: not a file of tuned configs: {}; delete it, and tune again",
         printable::path(path),
         printable::text(reason)
     )]

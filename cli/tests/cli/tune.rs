@@ -46,7 +46,7 @@ fn tune_and_its_files() {
         if compiled_for("90a") {
             let plan = json(&["plan", "4096", "4096", "--tuned", H200]);
             let evidence = &plan["kernels"][0]["evidence"];
-            assert_eq!(evidence, "from the file of tuned configurations");
+            assert_eq!(evidence, "from the file of tuned configs");
         }
         let error = fails(&["plan", "4096", "4096", "--tuned", "Cargo.toml"]);
         assert!(error.contains("Cargo.toml"), "{error}");
