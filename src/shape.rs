@@ -198,8 +198,8 @@ pub struct Strides {
 }
 
 impl Strides {
-    /// Of batches of `rows` rows with nothing between them.
-    pub(crate) const fn packed(rows: usize, row: usize) -> Self {
+    /// Of batches of `rows` rows with nothing between them; `row` is a row's length.
+    pub const fn packed(rows: usize, row: usize) -> Self {
         let batch = rows * row;
         Self { row, batch }
     }

@@ -59,7 +59,7 @@ pub struct Run {
 }
 
 impl Problem {
-    /// Takes the layer's own test input as vectors, up to 16 of them, or else a random vector.
+    /// Takes the layer's own test input as vectors, up to 16 of them, or else one vector of numbers between -1 and 1.
     ///
     /// # Errors
     /// Vectors that are not as long as the layer's rows, or not finite.
@@ -107,7 +107,7 @@ impl Problem {
                 global: layer.global(),
                 row_alpha: Vec::new(),
                 activation: Activation::Nvfp4,
-                vector_strides: packed(shape.row_code_bytes(), n),
+                vector_strides: Strides::packed(n, shape.row_code_bytes()),
                 vectors: x.codes,
                 vector_scale_strides: Strides {
                     row: shape.blocks(),
@@ -216,13 +216,6 @@ impl Problem {
             }
         }
         all
-    }
-}
-
-fn packed(row: usize, n: usize) -> Strides {
-    Strides {
-        row,
-        batch: n * row,
     }
 }
 

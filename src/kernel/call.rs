@@ -71,10 +71,7 @@ impl Call {
     #[doc(hidden)]
     pub fn nowhere(shape: &Shape, activation: Activation, layout: ScaleLayout, align: u64) -> Self {
         let at = |i: u64| i << 59;
-        let packed = |row: usize| Strides {
-            row,
-            batch: row * shape.n(),
-        };
+        let packed = |row| Strides::packed(shape.n(), row);
         let dense = |element: FloatType| RawVectors::Dense {
             element,
             values: at(3),

@@ -213,7 +213,7 @@ fn operands(scene: &Scene) -> Result<Operands> {
         row_alpha: Vec::new(),
         activation: Activation::Nvfp4,
         vectors: vec![0x21; shape.row_code_bytes()],
-        vector_strides: packed(shape.row_code_bytes()),
+        vector_strides: Strides::packed(1, shape.row_code_bytes()),
         vector_scale_strides: Strides {
             row: shape.blocks(),
             batch: vector_scales.len(),
@@ -225,10 +225,6 @@ fn operands(scene: &Scene) -> Result<Operands> {
         output: FloatType::F32,
         shape,
     })
-}
-
-fn packed(row: usize) -> Strides {
-    Strides { row, batch: row }
 }
 
 #[cfg(test)]

@@ -91,10 +91,7 @@ fn check<T: Simulated>(
         &Quantize {
             element: T::ELEMENT,
             values,
-            strides: Strides {
-                row,
-                batch: row * n,
-            },
+            strides: Strides::packed(n, row),
             global,
             codes: codes.address,
             scales: scales.address,

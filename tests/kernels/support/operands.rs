@@ -216,7 +216,7 @@ impl Operands {
         if !case.nvfp4() {
             operands.bytes.vectors = case.dense(problem);
             let row = operands.bytes.vectors.len() / (shape.n() * shape.l());
-            operands.bytes.vector_strides = packed(row, shape.n());
+            operands.bytes.vector_strides = Strides::packed(shape.n(), row);
             let pairs = || operands.bytes.vectors.chunks_exact(2).map(|b| [b[0], b[1]]);
             operands.truth = match case.activation {
                 Activation::F16 => {
@@ -244,7 +244,7 @@ impl Operands {
             .expect("vectors");
             operands.bytes.vector_strides = x
                 .code_strides
-                .unwrap_or(packed(shape.row_code_bytes(), shape.n()));
+                .unwrap_or(Strides::packed(shape.n(), shape.row_code_bytes()));
             operands.bytes.vector_scale_strides = x.scale_strides.unwrap_or(Strides {
                 row: blocks,
                 batch: case.vector_layout.bytes(shape.n(), blocks),
@@ -393,13 +393,6 @@ pub(crate) fn numbers(output: &[u8], element: FloatType) -> impl Iterator<Item =
             FloatType::Bf16 => bf16::from_le_bytes([b[0], b[1]]).to_f64(),
             FloatType::F32 => f32::from_le_bytes([b[0], b[1], b[2], b[3]]).into(),
         })
-}
-
-fn packed(row: usize, n: usize) -> Strides {
-    Strides {
-        row,
-        batch: n * row,
-    }
 }
 
 struct SplitMix(u64);
