@@ -11,8 +11,8 @@ namespace nvfp4::arch {
 // By an XOR. Where registers are short, the compiler computes it again for every use.
 __device__ __forceinline__ uint32_t hidden(uint32_t constant, uint32_t zero) { return constant ^ zero; }
 
-// By a product with the thread's index, which the compiler does not compute again: it costs more than a register. With
-// XOR the ring kernel was 3 to 5% slower (docs/notes/ring.md).
+// By a product with the thread's index, which the compiler does not compute again: it costs more than a register. The
+// ring kernel is faster with this: docs/notes/ring.md.
 __device__ __forceinline__ uint32_t computed(uint32_t constant, uint32_t zero) {
     return constant + threadIdx.x * zero;
 }

@@ -149,24 +149,28 @@ impl Kernel {
     }
 }
 
-/// The entry point of a name. What was found once is kept: calls that are not prepared ask each time, and comparing
-/// names costs as much as the rest of their checks.
+/// The entry point of a name. What was found once is kept: calls that are not prepared ask each time, and the C function
+/// compares the name with those of all kernels.
 fn entry(name: &'static str) -> Result<*const c_void> {
-    static FOUND: RwLock<BTreeMap<(usize, usize), usize>> = RwLock::new(BTreeMap::new());
-    let key = (name.as_ptr().addr(), name.len());
-    let known = |found: &BTreeMap<(usize, usize), usize>| found.get(&key).copied();
-    if let Some(entry) = known(&FOUND.read().unwrap_or_else(PoisonError::into_inner)) {
+    /// Addresses, exposed: pointers are not `Sync`.
+    static FOUND: RwLock<BTreeMap<&str, usize>> = RwLock::new(BTreeMap::new());
+    let known = FOUND
+        .read()
+        .unwrap_or_else(PoisonError::into_inner)
+        .get(name)
+        .copied();
+    if let Some(entry) = known {
         return Ok(std::ptr::with_exposed_provenance(entry));
     }
     let mut text = [0; 64];
     text[..name.len()].copy_from_slice(name.as_bytes());
-    let name = CStr::from_bytes_until_nul(&text).expect("names are shorter");
-    // SAFETY: the name lives through the call.
-    let entry = unsafe { ffi::nvfp4_gemv_entry(name.as_ptr()) };
+    let text = CStr::from_bytes_until_nul(&text).expect("names are shorter");
+    // SAFETY: the text lives through the call.
+    let entry = unsafe { ffi::nvfp4_gemv_entry(text.as_ptr()) };
     match entry.is_null() {
         false => {
             let mut found = FOUND.write().unwrap_or_else(PoisonError::into_inner);
-            found.insert(key, entry.expose_provenance());
+            found.insert(name, entry.expose_provenance());
             Ok(entry)
         }
         // A `Gpu` that was made by hand, with images that this build does not carry.

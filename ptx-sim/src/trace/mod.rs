@@ -1,8 +1,8 @@
 //! What a run did, in order: a timeline of warps, asynchronous operations and mbarrier phases.
 //!
 //! The axis counts the simulator's steps: one for each instruction of a warp and each completion of
-//! an asynchronous operation. Under `Timing::After` steps also pass while everything waits. It shows what the schedule allowed to happen before what, and says
-//! nothing about time on hardware.
+//! an asynchronous operation. Under `Timing::After` steps also pass while everything waits. It shows what the schedule
+//! allowed to happen before what, and says nothing about time on hardware.
 
 mod chrome;
 pub mod draw;

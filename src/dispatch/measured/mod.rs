@@ -1,9 +1,11 @@
 //! Times on devices: what was measured, for which operands, and the tables that this crate comes with.
 //!
 //! A table is JSON (feature `tune`), the same for built-in tables (beside this file) and for files that `nvfp4-gemv tune`
-//! writes: `tune`. The program contains built-in ones as Rust, and parses no JSON. To refill a built-in one, run on that GPU, with a build of what is measured,
+//! writes: `tune`. The program contains built-in ones as Rust, and parses no JSON. To refill a built-in one, run on that
+//! GPU, with a build of what is measured,
 //! `nvfp4-gemv tune --suite --chained --seconds 1.5 --replace --out h200.json`, put the file here, run
-//! `cargo xtask tables`, which makes Rust of it, and commit both.
+//! `cargo xtask tables`, which makes Rust of it, and commit both. The H200's has since had its times and ceilings, not its
+//! configs, replaced by hand with those of `nvfp4-gemv bench`: its `from` says which.
 
 #[rustfmt::skip] // generated, a line a problem
 mod h200;
