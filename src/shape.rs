@@ -49,7 +49,7 @@ pub struct Shape {
 
 impl Shape {
     /// The most vectors one call takes.
-    pub const MAX_N: usize = 16;
+    pub const MAX_N: usize = 128;
 
     /// The largest M, K or L: kernels index with 32-bit integers.
     pub const MAX_DIM: usize = i32::MAX as usize - 127;

@@ -56,6 +56,10 @@ __device__ __forceinline__ uint2 load_fresh_64(const void *p) {
     return *static_cast<const uint2 *>(p);
 }
 
+__device__ __forceinline__ uint32_t load_fresh_32(const void *p) {
+    return *static_cast<const uint32_t *>(p);
+}
+
 __device__ __forceinline__ uint8_t load_fresh_8(const void *p) {
     return *static_cast<const uint8_t *>(p);
 }

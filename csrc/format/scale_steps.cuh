@@ -20,4 +20,16 @@ __device__ __forceinline__ int32_t block_offset(const nvfp4_scale_steps &s, int3
     return (block >> 2) * s.group_stride + (block & 3);
 }
 
+// The row at a place of a batch, which may be past the end. Rows are counted in the order in which their scales lie: in
+// the 128x4 layout four rows 32 apart follow each other.
+__device__ __forceinline__ uint32_t row_at(const nvfp4_scale_steps &s, uint32_t place) {
+    return s.tiled ? (place & ~127u) + (place / 4 & 31) + (place & 3) * 32 : place;
+}
+
+// From the start of a batch to the scales of the row at a place. In the 128x4 layout places lie four bytes apart in
+// their block of 128.
+__device__ __forceinline__ int64_t place_offset(const nvfp4_scale_steps &s, uint32_t place) {
+    return s.tiled ? place / 128 * s.row_stride + place % 128 * 4 : place * s.row_stride;
+}
+
 }  // namespace nvfp4

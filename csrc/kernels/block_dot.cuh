@@ -21,6 +21,7 @@
 #include "../format/e2m1.cuh"
 #include "../shared.h"
 #include "integer_dot.cuh"
+#include "scaled_weights.cuh"
 
 namespace nvfp4::block_dot {
 
@@ -172,22 +173,13 @@ struct Raw16 {
     }
 };
 
-// Words of two 16-bit elements, in the order in which weights are decoded: Order::low(i) and high(i)
-// of eight elements share word i.
+// Words of two 16-bit elements, in the order in which weights are decoded.
 template <class Order>
 __device__ __forceinline__ void put_16_bit(const Raw16 &raw, uint4 *to) {
-    const uint4 (&in)[2] = raw.in;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const uint32_t words[4] = {in[half].x, in[half].y, in[half].z, in[half].w};
         uint32_t out[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const int low = Order::low(i), high = Order::high(i);
-            // Element e is half e % 2 of word e / 2.
-            out[i] = __byte_perm(words[low / 2], words[high / 2],
-                                 (low % 2 ? 0x32 : 0x10) | (high % 2 ? 0x7600 : 0x5400));
-        }
+        ordered_pairs<Order>(raw.in[half], out);
         to[half] = make_uint4(out[0], out[1], out[2], out[3]);
     }
 }

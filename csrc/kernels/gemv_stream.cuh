@@ -43,11 +43,6 @@ __device__ __forceinline__ uint32_t divide(uint32_t x, uint32_t magic) {
     return magic == 0 ? x : __umulhi(x, magic);
 }
 
-// The row at a place of a batch, which may be past the end.
-__device__ __forceinline__ uint32_t row_at(const Params &p, uint32_t place) {
-    return p.scale_layout.tiled ? (place & ~127u) + (place / 4 & 31) + (place & 3) * 32 : place;
-}
-
 // A CTA's places, counted from the start of its first batch.
 struct Work {
     uint32_t batch, begin, end;
@@ -192,14 +187,11 @@ struct Loads {
             // Where the CTA has no such row, zeros are computed with, and not stored.
             const uint32_t mine = counted + g + 8 * i, place = of.place + g + 8 * i;
             has[i] = mine >= work.begin && mine < work.end;
-            uint32_t row = row_at(p, place);
+            uint32_t row = row_at(p.scale_layout, place);
             has[i] = has[i] && row < uint32_t(p.m);
             row = has[i] ? row : 0;
             codes[i] = c + row * p.code_row_bytes;
-            // In the 128x4 layout places lie four bytes apart in their block of 128.
-            scales[i] = s + (p.scale_layout.tiled
-                                 ? place / 128 * p.scale_layout.row_stride + place % 128 * 4
-                                 : row * p.scale_layout.row_stride);
+            scales[i] = s + place_offset(p.scale_layout, p.scale_layout.tiled ? place : row);
         }
         here = -int32_t(steps);
         left -= steps;
@@ -336,7 +328,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         const int n = value % kVectors;
         const Tile in(p, work, of);
         const uint32_t counted = work.origin + of * kTileRows + within;
-        const uint32_t row = row_at(p, in.place + within);
+        const uint32_t row = row_at(p.scale_layout, in.place + within);
         if (counted < work.begin || counted >= work.end || row >= uint32_t(p.m) || n >= p.n) continue;
         const Parts part = parts[of];
         float y[kParts] = {};

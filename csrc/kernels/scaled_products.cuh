@@ -1,8 +1,6 @@
 // A step of gemv_stream for many vectors: a column of B for each. What matrix instructions sum over K are all
 // lanes' blocks, so each weight is multiplied by its block's scale before.
-//
-// A code's value (2 significant bits) times its scale (4 bits) has 6 bits, and is exact in f16 and in bf16. Matrix
-// instructions sum eight such products a lane in turn; src/kernel/stream.rs derives what that may lose.
+// Matrix instructions sum eight such products a lane in turn; src/kernel/stream.rs derives what that may lose.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -10,85 +8,13 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "../arch/bf16.cuh"
-#include "../arch/convert.cuh"
-#include "../arch/mma.cuh"
 #include "../arch/shared.cuh"
 #include "../format/e2m1.cuh"
 #include "block_dot.cuh"
+#include "scaled_weights.cuh"
 #include "stream_params.cuh"
 
 namespace nvfp4::stream {
-
-// Weights as pairs of 16-bit floats, times their scales and kFactor. Where codes are not converted in hardware,
-// 2^-14 of a value times 2^7 of its scale is what f16 has room for.
-struct ScaledF16 {
-    using Order = E2m1x8;
-    static constexpr float kFactor = E2m1x8::kFactor == 1.0f ? 1.0f : 1.0f / 128.0f;
-    template <class... Words>
-    __device__ static __forceinline__ void mma(float (&d)[4], Words... words) {
-        arch::mma_f16(d, words...);
-    }
-
-    // Of two blocks.
-    __device__ static __forceinline__ void scales(uint32_t codes, uint32_t (&scale)[2]) {
-        const __half2 both =
-            __hmul2(arch::cvt_e4m3x2(uint16_t(codes)), __float2half2_rn(kFactor / E2m1x8::kFactor));
-        const __half2 low = __low2half2(both), high = __high2half2(both);
-        scale[0] = reinterpret_cast<const uint32_t &>(low);
-        scale[1] = reinterpret_cast<const uint32_t &>(high);
-    }
-
-    // Eight codes.
-    __device__ static __forceinline__ void decode(uint32_t codes, uint32_t scale, uint32_t (&to)[4]) {
-        E2m1x8 values;
-        values.decode_without_negative_zero(codes);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const __half2 product = __hmul2(values.pair[i], reinterpret_cast<const __half2 &>(scale));
-            to[i] = reinterpret_cast<const uint32_t &>(product);
-        }
-    }
-};
-
-// The same with bf16, whose exponents have room for 2^-126 of a code's value times 2^119 of its scale.
-struct ScaledBf16 {
-    struct Order {
-        __device__ static constexpr int low(int i) { return i; }
-        __device__ static constexpr int high(int i) { return i + 4; }
-    };
-    static constexpr float kFactor = 1.0f / 128.0f;
-    template <class... Words>
-    __device__ static __forceinline__ void mma(float (&d)[4], Words... words) {
-        arch::mma_bf16(d, words...);
-    }
-
-    __device__ static __forceinline__ void scales(uint32_t codes, uint32_t (&scale)[2]) {
-        const __half2 both = arch::cvt_e4m3x2(uint16_t(codes));
-        scale[0] = twice(__low2float(both) * 0x1p119f);
-        scale[1] = twice(__high2float(both) * 0x1p119f);
-    }
-
-    // As E2m1x8::decode_without_negative_zero does it, but a code a half: bf16's sign stands further from the
-    // magnitude.
-    __device__ static __forceinline__ void decode(uint32_t codes, uint32_t scale, uint32_t (&to)[4]) {
-        constexpr uint32_t kOnes = 0x0e3f0e3fu; // in both halves, 56 << 6 and ones below it
-        constexpr uint32_t kResult = 0x81c081c0u;
-        const uint32_t upper = codes >> 8;
-        const uint32_t pairs[4] = {codes & 0x000f000fu, codes & 0x00f000f0u, upper & 0x000f000fu,
-                                   upper & 0x00f000f0u};
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            to[i] = arch::mul_bf16x2((kOnes - pairs[i] * (i % 2 ? 7u << 2 : 7u << 6)) & kResult, scale);
-        }
-    }
-
-  private:
-    // Exact for what bf16 holds, as it does every scale.
-    __device__ static __forceinline__ uint32_t twice(float x) {
-        return __byte_perm(__float_as_uint(x), 0, 0x3232);
-    }
-};
 
 // How a block of a vector lies in memory, and becomes 16-bit floats in the order of the weights' pairs.
 template <int kActivation>
@@ -101,25 +27,16 @@ struct ScaledVector {
     }
 };
 
-// Values times scales are exact in f16: six bits, from 2^-10 to 2688.
 template <>
 struct ScaledVector<NVFP4_ACTIVATION_NVFP4> {
     using Weights = ScaledF16;
     using Raw = block_dot::Dot<NVFP4_ACTIVATION_NVFP4>::Raw;
     static constexpr bool kHasScales = true;
     __device__ static __forceinline__ void put(const Raw &raw, float scale, uint4 *to) {
-        const __half2 scales = __float2half2_rn(scale);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            E2m1x8 values;
-            values.decode_without_negative_zero(half ? raw.codes.y : raw.codes.x);
-            values.normalize();
             uint32_t words[4];
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const __half2 product = __hmul2(values.pair[i], scales);
-                words[i] = reinterpret_cast<const uint32_t &>(product);
-            }
+            scaled_pairs(half ? raw.codes.y : raw.codes.x, scale, words);
             to[half] = make_uint4(words[0], words[1], words[2], words[3]);
         }
     }

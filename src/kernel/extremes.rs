@@ -29,6 +29,15 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
             ctas: e,
         }
         .into(),
+        MmaConfig {
+            tiles: a,
+            parts: b,
+            chunk: c,
+            stages: d,
+            cluster: e,
+            vectors: f,
+        }
+        .into(),
         DotConfig {
             blocks_per_load: a,
             warps: b,

@@ -6,6 +6,7 @@ mod direct;
 mod dot;
 #[cfg(test)]
 mod extremes;
+mod mma;
 #[allow(
     non_camel_case_types,
     non_upper_case_globals,
@@ -41,6 +42,7 @@ pub use call::Call;
 use call::magic;
 pub use direct::DirectConfig;
 pub use dot::DotConfig;
+pub use mma::MmaConfig;
 use plan::Plan;
 pub use ring::RingConfig;
 pub use stream::StreamConfig;
@@ -410,6 +412,9 @@ kernels! {
     /// Rows through a queue of each warp in shared memory, multiplied on `mma.sync`. Any vectors but f32, K a multiple
     /// of 256.
     Stream(StreamConfig) = "stream" on CudaCore;
+    /// Tiles of rows for up to 128 vectors, each weight decoded once and multiplied on `mma.sync`. Any vectors but f32, K
+    /// a multiple of 64.
+    Mma(MmaConfig) = "mma" on CudaCore;
     /// Rows straight into registers, NVFP4 vectors decoded in shared memory; integer products, or f16 ones that are as
     /// exact.
     Dot(DotConfig) = "dot" on CudaCore;

@@ -146,6 +146,43 @@ pub struct nvfp4_stream_params {
     pub vector_scale_batch_bytes: i64,
     pub epilogue: nvfp4_epilogue,
 }
+pub const NVFP4_MMA_TILE_ROWS: u32 = 16;
+pub const NVFP4_MMA_STEP_BLOCKS: u32 = 8;
+pub const NVFP4_MMA_STAGE_BYTES: u32 = 1152;
+pub const NVFP4_MMA_MAX_WARPS: u32 = 16;
+pub const NVFP4_MMA_MAX_WARPS_OF_128: u32 = 12;
+pub const NVFP4_MMA_VECTOR_STEP_BYTES: u32 = 256;
+pub const NVFP4_MMA_SUMS_PAD: u32 = 4;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct nvfp4_mma_params {
+    pub m: i32,
+    pub n: i32,
+    pub k: u32,
+    pub steps: u32,
+    pub l: u32,
+    pub groups: u32,
+    pub tiles: u32,
+    pub parts_log2: u32,
+    pub stages: u32,
+    pub each: u32,
+    pub cluster_log2: u32,
+    pub chunks_each: u32,
+    pub chunks_left: u32,
+    pub x_at: u32,
+    pub codes: u64,
+    pub scales: u64,
+    pub scale_layout: nvfp4_scale_steps,
+    pub code_row_bytes: i64,
+    pub scale_batch_bytes: i64,
+    pub vectors: u64,
+    pub vector_row_bytes: i64,
+    pub vector_batch_bytes: i64,
+    pub vector_scales: u64,
+    pub vector_scale_layout: nvfp4_scale_steps,
+    pub vector_scale_batch_bytes: i64,
+    pub epilogue: nvfp4_epilogue,
+}
 pub const NVFP4_RING_UNIT_ROWS: u32 = 4;
 pub const NVFP4_RING_CHUNK_BYTES: u32 = 16;
 pub const NVFP4_RING_SCALE_BYTES: u32 = 256;

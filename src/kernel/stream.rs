@@ -473,7 +473,7 @@ const MATRIX_ROUNDINGS: u32 = 6;
 ///   most 64 u S: 66 in all. From compute capability 10.0 on they are kept as they are, and normal.
 ///
 /// That was recorded on an H200 only. With room for hardware that cuts a bit earlier, at 2^-24: 18 and 130.
-fn scaled_matrix_roundings(activation: Activation) -> u32 {
+pub(super) fn scaled_matrix_roundings(activation: Activation) -> u32 {
     match activation {
         Activation::Bf16 => 18,
         _ => 130,

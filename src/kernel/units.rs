@@ -39,6 +39,7 @@ pub(crate) const UNITS: &[Unit] = &[
         Needs::NewerSpecific(100),
     ),
     whole("gemv_stream", Needs::Nothing),
+    whole("gemv_mma", Needs::Nothing),
     // Bulk copies and mbarriers came with Hopper.
     whole("gemv_ring", Needs::Newer(90)),
     // Tests the tensor-core kernel's load pipeline: on that kernel's architectures, and on Hopper.
@@ -119,7 +120,13 @@ mod tests {
 
     #[test]
     fn kernels_exist_where_their_instructions_do() {
-        let everywhere = ["gemv_direct", "gemv_dot", "gemv_stream", "helpers"];
+        let everywhere = [
+            "gemv_direct",
+            "gemv_dot",
+            "gemv_stream",
+            "gemv_mma",
+            "helpers",
+        ];
         assert_eq!(units("80"), everywhere);
         assert_eq!(units("89"), everywhere);
         for (arch, more) in [

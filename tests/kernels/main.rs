@@ -26,6 +26,13 @@ mod dot {
     pub(crate) mod sim;
 }
 
+mod mma {
+    #[cfg(feature = "cuda")]
+    pub(crate) mod gpu;
+    pub(crate) mod refuse;
+    pub(crate) mod sim;
+}
+
 mod ring {
     #[cfg(feature = "cuda")]
     pub(crate) mod gpu;
@@ -86,6 +93,8 @@ const WITH_OR_WITHOUT_CUDA: &[Trials] = &[
     dot::refuse::trials,
     dot::sim::trials,
     entries::trials,
+    mma::refuse::trials,
+    mma::sim::trials,
     primitives::barriers::trials,
     primitives::cluster::trials,
     primitives::convert::trials,
@@ -123,6 +132,7 @@ const WITH_CUDA: &[Trials] = &[
     calls::tune::trials,
     direct::gpu::trials,
     dot::gpu::trials,
+    mma::gpu::trials,
     quantize::gpu::trials,
     quantize::refuse::trials,
     read_only::gpu::trials,
