@@ -66,7 +66,7 @@ pub(super) fn why(kernel: Kernel) -> &'static str {
         Kernel::Stream => {
             "each warp's own queue keeps up with memory, and starts sooner than tiles shared by a CTA"
         }
-        Kernel::Mma => "it decodes each weight once for all vectors",
+        Kernel::Mma | Kernel::Wgmma => "it decodes each weight once for all vectors",
         Kernel::Dot => "decoded once, the vectors leave the fewest instructions for each weight",
         Kernel::Tma => "a pipeline through shared memory keeps more loads in flight",
         Kernel::Direct => "it takes every problem",

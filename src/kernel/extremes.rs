@@ -33,9 +33,16 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
             tiles: a,
             parts: b,
             chunk: c,
-            stages: d,
-            cluster: e,
-            vectors: f,
+            cluster: d,
+            vectors: e,
+        }
+        .into(),
+        WgmmaConfig {
+            tiles: a,
+            parts: b,
+            chunk: c,
+            cluster: d,
+            vectors: e,
         }
         .into(),
         DotConfig {

@@ -6,6 +6,7 @@ mod direct;
 mod dot;
 #[cfg(test)]
 mod extremes;
+mod many_vectors;
 mod mma;
 #[allow(
     non_camel_case_types,
@@ -26,6 +27,7 @@ mod tcgen05;
 mod tile;
 mod tma;
 pub(crate) mod units;
+mod wgmma;
 
 use std::fmt;
 use std::str::FromStr;
@@ -48,6 +50,7 @@ pub use ring::RingConfig;
 pub use stream::StreamConfig;
 pub use tcgen05::Tcgen05Config;
 pub use tma::TmaConfig;
+pub use wgmma::WgmmaConfig;
 
 /// A problem without its addresses, and the GPU that shall compute it: what checks, defaults and candidates
 /// depend on.
@@ -412,7 +415,10 @@ kernels! {
     /// Rows through a queue of each warp in shared memory, multiplied on `mma.sync`. Any vectors but f32, K a multiple
     /// of 256.
     Stream(StreamConfig) = "stream" on CudaCore;
-    /// Tiles of rows for up to 128 vectors, each weight decoded once and multiplied on `mma.sync`. Any vectors but f32, K
+    /// Tiles of 64 rows for up to 128 vectors, each weight decoded once and multiplied on Hopper's `wgmma`. Any vectors
+    /// but f32, K a multiple of 64, sm_90a.
+    Wgmma(WgmmaConfig) = "wgmma" on CudaCore;
+    /// Tiles of 16 rows for up to 128 vectors, each weight decoded once and multiplied on `mma.sync`. Any vectors but f32, K
     /// a multiple of 64.
     Mma(MmaConfig) = "mma" on CudaCore;
     /// Rows straight into registers, NVFP4 vectors decoded in shared memory; integer products, or f16 ones that are as

@@ -146,16 +146,16 @@ pub struct nvfp4_stream_params {
     pub vector_scale_batch_bytes: i64,
     pub epilogue: nvfp4_epilogue,
 }
-pub const NVFP4_MMA_TILE_ROWS: u32 = 16;
-pub const NVFP4_MMA_STEP_BLOCKS: u32 = 8;
-pub const NVFP4_MMA_STAGE_BYTES: u32 = 1152;
-pub const NVFP4_MMA_MAX_WARPS: u32 = 16;
-pub const NVFP4_MMA_MAX_WARPS_OF_128: u32 = 12;
-pub const NVFP4_MMA_VECTOR_STEP_BYTES: u32 = 256;
-pub const NVFP4_MMA_SUMS_PAD: u32 = 4;
+pub const NVFP4_MANY_WARP_ROWS: u32 = 16;
+pub const NVFP4_MANY_STEP_BLOCKS: u32 = 8;
+pub const NVFP4_MANY_STAGES: u32 = 4;
+pub const NVFP4_MANY_STAGE_BYTES: u32 = 1152;
+pub const NVFP4_MANY_VECTOR_STEP_BYTES: u32 = 256;
+pub const NVFP4_MANY_VECTORS_ALIGN: u32 = 1024;
+pub const NVFP4_MANY_SUMS_PAD: u32 = 4;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
-pub struct nvfp4_mma_params {
+pub struct nvfp4_many_params {
     pub m: i32,
     pub n: i32,
     pub k: u32,
@@ -164,12 +164,12 @@ pub struct nvfp4_mma_params {
     pub groups: u32,
     pub tiles: u32,
     pub parts_log2: u32,
-    pub stages: u32,
     pub each: u32,
     pub cluster_log2: u32,
     pub chunks_each: u32,
     pub chunks_left: u32,
     pub x_at: u32,
+    pub __bindgen_padding_0: [u8; 4usize],
     pub codes: u64,
     pub scales: u64,
     pub scale_layout: nvfp4_scale_steps,
@@ -183,6 +183,13 @@ pub struct nvfp4_mma_params {
     pub vector_scale_batch_bytes: i64,
     pub epilogue: nvfp4_epilogue,
 }
+pub const NVFP4_MMA_MAX_WARPS: u32 = 20;
+pub const NVFP4_MMA_MAX_WARPS_OF_32: u32 = 16;
+pub const NVFP4_MMA_MAX_WARPS_OF_64: u32 = 12;
+pub const NVFP4_WGMMA_TILE_WARPS: u32 = 4;
+pub const NVFP4_WGMMA_MAX_GROUPS: u32 = 4;
+pub const NVFP4_WGMMA_MAX_GROUPS_OF_64: u32 = 3;
+pub const NVFP4_WGMMA_MAX_GROUPS_OF_128: u32 = 2;
 pub const NVFP4_RING_UNIT_ROWS: u32 = 4;
 pub const NVFP4_RING_CHUNK_BYTES: u32 = 16;
 pub const NVFP4_RING_SCALE_BYTES: u32 = 256;

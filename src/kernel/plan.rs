@@ -4,7 +4,7 @@
 use super::params::nvfp4_tensor_map;
 
 /// The most launches of one call: passes over the weights.
-pub(crate) const MOST_LAUNCHES: usize = 4;
+pub(crate) const MOST_LAUNCHES: usize = 16;
 /// The most tensor maps of one launch.
 pub(crate) const MOST_MAPS: usize = 3;
 /// The most bytes of a kernel's parameter structure.

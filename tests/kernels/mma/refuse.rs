@@ -11,7 +11,6 @@ fn valid() -> Asked {
         tiles: 4,
         parts: 2,
         chunk: 4,
-        stages: 4,
         cluster: 2,
         vectors: 16,
     };
@@ -42,23 +41,22 @@ fn problems_of(valid: &Asked) {
         row_length(544),
         problem(|a| a.operands.alignment.codes = 8, UNALIGNED),
         problem(|a| a.operands.alignment.scales = 2, UNALIGNED),
-        shape((1 << 30, 1, 64, 2), Refusal::Rows),
+        shape((1 << 30, 1, 64, 4), Refusal::Rows),
     ]);
 }
 
 fn configs() {
     let valid = valid();
     valid.refuses_fields(&[
-        ("tiles", &[0, 17, u32::MAX]),
+        ("tiles", &[0, 21, u32::MAX]),
         ("parts", &[0, 3, 16, u32::MAX]),
         ("chunk", &[0, 3, 5]),
-        ("stages", &[0, 2, 5, 7, 9, u32::MAX]),
         ("cluster", &[0, 3, 16]),
         ("vectors", &[0, 4, 12, 256]),
     ]);
-    // 32 warps, and 16 with many vectors.
-    valid.refuses_field("parts", 8, |_| ());
-    valid.refuses_field("parts", 4, |a| {
+    // 22 warps; and 14 with many vectors.
+    valid.refuses_field("tiles", 11, |_| ());
+    valid.refuses_field("tiles", 7, |a| {
         a.shape(130, 100, 576, 2);
         fields::set(&mut a.config, "vectors", 128);
     });

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nvfp4_gemv::kernel::MmaConfig;
-use nvfp4_gemv::kernel::params::nvfp4_mma_params as Params;
+use nvfp4_gemv::kernel::params::nvfp4_many_params as Params;
 use nvfp4_gemv::{Activation, Dims, FloatType, ScaleLayout, Shape};
 use ptx_sim::Uninitialised;
 use ptx_sim::mutate;
@@ -39,7 +39,7 @@ struct Cutting {
 fn cutting(
     shape: (usize, usize, usize),
     layout: ScaleLayout,
-    [tiles, parts, chunk, stages, cluster]: [u32; 5],
+    [tiles, parts, chunk, cluster]: [u32; 4],
 ) -> Cutting {
     Cutting {
         shape,
@@ -48,11 +48,10 @@ fn cutting(
             tiles,
             parts,
             chunk,
-            stages,
             cluster,
             vectors: 128,
         },
-        chained: stages == 6,
+        chained: chunk % 3 == 1,
         every_schedule: false,
     }
 }
@@ -75,28 +74,28 @@ fn cuttings() -> Vec<Cutting> {
         // Several groups, the last one with fewer rows than a tile; queues and buffers used several times.
         Cutting {
             every_schedule: true,
-            ..cutting((70, 1152, 1), Linear, [2, 1, 2, 3, 1])
+            ..cutting((70, 1152, 1), Linear, [2, 1, 2, 1])
         },
         // Warps that share tiles, the last step of a row half as long.
-        cutting((33, 832, 1), Linear, [3, 2, 4, 4, 1]),
+        cutting((33, 832, 1), Linear, [3, 2, 4, 1]),
         // One step only, for warps that have none.
-        cutting((5, 64, 1), Linear, [1, 4, 4, 3, 1]),
+        cutting((5, 64, 1), Linear, [1, 4, 4, 1]),
         // A chunk that ends within a warp's steps, batches.
-        cutting((21, 832, 3), Linear, [1, 2, 4, 6, 1]),
+        cutting((21, 832, 3), Linear, [1, 2, 4, 1]),
         // Tiles without rows.
-        cutting((20, 256, 2), Linear, [4, 1, 1, 8, 1]),
+        cutting((40, 256, 2), Linear, [4, 1, 1, 1]),
         // Atoms of 128 rows, most of which are past M.
-        cutting((130, 256, 1), Tiled128x4, [3, 2, 2, 3, 1]),
-        cutting((140, 320, 2), Tiled128x4, [8, 1, 1, 4, 1]),
+        cutting((130, 256, 1), Tiled128x4, [3, 2, 2, 1]),
+        cutting((140, 320, 2), Tiled128x4, [4, 1, 1, 1]),
         // Clusters, of which some CTAs have more chunks than others, or none.
         Cutting {
             every_schedule: true,
-            ..cutting((40, 896, 1), Linear, [2, 1, 1, 3, 2])
+            ..cutting((40, 896, 1), Linear, [2, 1, 1, 2])
         },
-        cutting((17, 640, 2), Linear, [1, 2, 2, 6, 4]),
-        cutting((9, 256, 1), Tiled128x4, [1, 1, 1, 3, 8]),
+        cutting((17, 640, 2), Linear, [1, 2, 2, 4]),
+        cutting((9, 256, 1), Tiled128x4, [1, 1, 1, 8]),
         // More pieces of vectors than a warp holds.
-        cutting((9, 1408, 1), Linear, [1, 1, 5, 4, 1]),
+        cutting((9, 1408, 1), Linear, [1, 1, 3, 1]),
     ]
 }
 
@@ -125,11 +124,6 @@ fn check(
     }
 }
 
-/// Whether the architecture has such launches.
-fn exists(simulator: &Simulator, cutting: &Cutting) -> bool {
-    cutting.config.cluster == 1 || simulator.arch != "80"
-}
-
 /// Every config on one kernel or another, and every kernel.
 fn short_sweep(simulator: &Simulator, vectors: &[usize]) {
     let kernels: Vec<(Activation, usize)> = ACTIVATIONS
@@ -138,14 +132,12 @@ fn short_sweep(simulator: &Simulator, vectors: &[usize]) {
         .collect();
     let mut turn = 0;
     let cuttings = cuttings();
-    let used = cuttings.iter().filter(|cutting| exists(simulator, cutting));
-    for (i, cutting) in used.enumerate() {
-        check(
-            simulator,
-            cutting,
-            kernels[5 * i % kernels.len()],
-            &mut turn,
-        );
+    for (i, cutting) in cuttings.iter().enumerate() {
+        let (activation, n) = kernels[5 * i % kernels.len()];
+        let case = cutting.case(n, activation, Data::Integers);
+        if simulator.takes(&case, cutting.config) {
+            check(simulator, cutting, (activation, n), &mut turn);
+        }
     }
 }
 
@@ -154,15 +146,15 @@ fn a_hundred_vectors() {
     let simulator = Simulator::new("90a");
     let mut turn = 0;
     let cuttings = [
-        cutting((40, 320, 1), ScaleLayout::Linear, [2, 2, 2, 3, 1]),
-        cutting((20, 256, 1), ScaleLayout::Tiled128x4, [1, 1, 1, 4, 2]),
+        cutting((40, 320, 1), ScaleLayout::Linear, [2, 2, 2, 1]),
+        cutting((20, 256, 1), ScaleLayout::Tiled128x4, [1, 1, 1, 2]),
     ];
     for activation in ACTIVATIONS {
         for (cutting, n) in cuttings.iter().zip([100, 128]) {
             check(&simulator, cutting, (activation, n), &mut turn);
         }
     }
-    let mut passes = cutting((20, 256, 1), ScaleLayout::Linear, [1, 2, 2, 3, 1]);
+    let mut passes = cutting((20, 256, 1), ScaleLayout::Linear, [1, 2, 2, 1]);
     passes.config.vectors = 16;
     check(&simulator, &passes, (Activation::Nvfp4, 35), &mut turn);
 }
@@ -182,7 +174,10 @@ fn every_config() {
     for activation in ACTIVATIONS {
         for n in [3, 8, 9, 16, 30, 33, 61, 65, 128] {
             for cutting in &cuttings() {
-                check(&hopper, cutting, (activation, n), &mut turn);
+                let case = cutting.case(n, activation, Data::Integers);
+                if hopper.takes(&case, cutting.config) {
+                    check(&hopper, cutting, (activation, n), &mut turn);
+                }
             }
         }
     }
@@ -192,7 +187,7 @@ fn every_config() {
 /// f16 and bf16 over their whole ranges.
 fn vectors_of_every_magnitude() {
     let simulator = Simulator::new("90a");
-    let cutting = cutting((33, 512, 1), ScaleLayout::Linear, [3, 2, 2, 3, 1]);
+    let cutting = cutting((33, 512, 1), ScaleLayout::Linear, [3, 2, 2, 1]);
     for (activation, end) in [(Activation::Bf16, 230), (Activation::F16, 31)] {
         // One element in 200, of any exponent that f32 sums have room for: no large element hides what becomes of a
         // small one.
@@ -216,10 +211,9 @@ fn random_configs() {
             let layout = ScaleLayout::ALL[rng.usize(..2)];
             let (tiles, parts) = (rng.u32(1..=3), [1, 2, 4][rng.usize(..3)]);
             let chunk = parts * rng.u32(1..=2);
-            let stages = [3, 4, 6, 8][rng.usize(..4)];
             let cluster = [1, 2, 4][rng.usize(..3)];
             let k = 64 * rng.usize(1..=20);
-            let cutting = cutting((m, k, l), layout, [tiles, parts, chunk, stages, cluster]);
+            let cutting = cutting((m, k, l), layout, [tiles, parts, chunk, cluster]);
             let kernel = (ACTIVATIONS[rng.usize(..3)], n);
             check(&simulator, &cutting, kernel, &mut rng.usize(..99));
         }
@@ -231,9 +225,9 @@ fn random_configs() {
 fn cases() -> [Cutting; 3] {
     use ScaleLayout::{Linear, Tiled128x4};
     [
-        cutting((37, 1088, 1), Linear, [2, 1, 2, 3, 1]),
-        cutting((21, 832, 2), Tiled128x4, [1, 2, 4, 4, 2]),
-        cutting((9, 640, 3), Linear, [1, 1, 1, 6, 1]),
+        cutting((37, 1088, 1), Linear, [2, 1, 2, 1]),
+        cutting((21, 832, 2), Tiled128x4, [1, 2, 4, 2]),
+        cutting((9, 640, 3), Linear, [1, 1, 1, 1]),
     ]
 }
 

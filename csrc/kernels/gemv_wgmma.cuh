@@ -1,0 +1,138 @@
+// GEMV for many vectors on Hopper's warpgroup matrix instructions (wgmma): each weight is decoded once, and multiplied
+// with up to 128 vectors. sm_90a; K a multiple of 64. many_vectors.cuh has how work is divided, and everything but the
+// multiplication.
+//
+// A tile has 64 rows, and a warpgroup of four warps. Operands A are registers; the four warps together read operands B
+// from shared memory. While a warpgroup's instructions multiply, others decode.
+
+#include "many_vectors.cuh"
+
+enum {
+    NVFP4_WGMMA_TILE_WARPS = 4,
+    /* Warpgroups of a CTA, at most: a thread's sums of more vectors take more registers. */
+    NVFP4_WGMMA_MAX_GROUPS = 4,
+    NVFP4_WGMMA_MAX_GROUPS_OF_64 = 3,
+    NVFP4_WGMMA_MAX_GROUPS_OF_128 = 2,
+};
+
+#ifdef __CUDACC__
+
+#include "../arch/bulk_copy.cuh"
+#include "../arch/grid_dependency.cuh"
+#include "../arch/registers.cuh"
+#include "../arch/wgmma.cuh"
+#include "../entries.cuh"
+
+namespace nvfp4::wgmma {
+
+using many::kSlices;
+using many::Params;
+
+constexpr uint32_t max_groups(int vectors) {
+    return vectors < 64    ? NVFP4_WGMMA_MAX_GROUPS
+           : vectors == 64 ? NVFP4_WGMMA_MAX_GROUPS_OF_64
+                           : NVFP4_WGMMA_MAX_GROUPS_OF_128;
+}
+
+template <int kActivation, int kVectors>
+__device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
+    using Weights = typename many::Eight<kActivation>::Weights;
+    using Work = many::Work<NVFP4_WGMMA_TILE_WARPS>;
+    using Element = std::conditional_t<kActivation == NVFP4_ACTIVATION_BF16, arch::WgmmaBf16, arch::WgmmaF16>;
+    constexpr uint32_t kRows = many::Pieces<kActivation, kVectors>::kRows;
+
+    const uint32_t lane = arch::kept(threadIdx.x % many::kWarp);
+    const Work work(p, threadIdx.x / many::kWarp);
+    const uint32_t base = arch::shared_address(shared);
+    many::Loads loads(p, work, lane, base);
+    uint32_t from = loads.to;
+#pragma unroll 1
+    for (int i = 0; i < NVFP4_MANY_STAGES - 1; ++i) loads.next(p, lane);
+
+    arch::grid_dependency_launch();
+    arch::grid_dependency_wait(); // the previous grid may write vectors and read the output
+    const uint32_t chunk_steps = Work::chunk_steps(p), buffer_bytes = chunk_steps * 2 * kRows;
+    many::Chunks<kActivation, kVectors, (kVectors > 64 ? 2 : 1)> chunks;
+    uint32_t chunk_step = work.chunk * chunk_steps; // of the chunk that is multiplied
+    uint32_t buffer = p.x_at;                       // where it lies
+    if (work.chunks != 0) {
+        chunks.load(p, work, lane, chunk_step);
+        chunks.store(p, work, lane, chunk_step, shared + buffer);
+    }
+
+    float sum[kVectors / 2] = {};
+#pragma unroll 1
+    for (uint32_t chunk = 0; chunk < work.chunks; ++chunk) {
+        arch::fence_proxy_async(); // what this thread stored of the vectors
+        __syncthreads();
+        const bool more = chunk + 1 < work.chunks;
+        if (more) chunks.load(p, work, lane, chunk_step + chunk_steps);
+
+        const uint32_t first = chunk_step + work.part * p.each, end = min(first + p.each, work.end);
+        uint64_t x = arch::wgmma_rows_descriptor(base + buffer + work.part * p.each * 2 * kRows);
+        // A chunk's sums, added to the others at once: matrix instructions cut what they add to.
+        float d[kVectors / 2];
+#pragma unroll 1
+        for (uint32_t step = first; step < end; ++step, x += 2 * kRows / 16) {
+            arch::wait_copies<NVFP4_MANY_STAGES - 2>();
+            __syncwarp();
+            const many::Codes<Weights> codes(from, lane);
+            from = loads.behind(from);
+            loads.next(p, lane); // into the stage before this one: all lanes have read it
+
+            uint32_t a[4][2][4];
+#pragma unroll
+            for (int word = 0; word < 4; ++word) {
+                codes.decode(word, a[word]);
+                arch::wgmma_pin(a[word][0]);
+                arch::wgmma_pin(a[word][1]);
+            }
+            arch::wgmma_pin(d);
+            arch::wgmma_fence();
+#pragma unroll
+            for (int i = 0; i < kSlices; ++i) {
+                const auto &of = a[i / 2][i % 2];
+                arch::wgmma<Element>(d, of[0], of[1], of[2], of[3], x + (i / 4 * kRows + i % 4 * 32) / 16,
+                                     i != 0 || step != first);
+            }
+            arch::wgmma_commit();
+            arch::wgmma_wait<0>();
+            arch::wgmma_pin(d);
+        }
+        if (first < end) {
+#pragma unroll
+            for (int i = 0; i < kVectors / 2; ++i) sum[i] += d[i];
+        }
+        chunk_step += chunk_steps;
+        buffer = 2 * p.x_at + buffer_bytes - buffer;
+        if (more) chunks.store(p, work, lane, chunk_step, shared + buffer);
+    }
+    __syncthreads();
+    many::finish<kVectors>(p, work, shared, lane, sum, 1.0f / Weights::kFactor);
+}
+
+}  // namespace nvfp4::wgmma
+
+// Vectors of a pass, by their type.
+#define GEMV_WGMMA_OF(X, name, activation) \
+    X(gemv_wgmma_##name##_n8, activation, 8) \
+    X(gemv_wgmma_##name##_n16, activation, 16) \
+    X(gemv_wgmma_##name##_n32, activation, 32) \
+    X(gemv_wgmma_##name##_n64, activation, 64) \
+    X(gemv_wgmma_##name##_n128, activation, 128)
+#define GEMV_WGMMA(X)                               \
+    GEMV_WGMMA_OF(X, nvfp4, NVFP4_ACTIVATION_NVFP4) \
+    GEMV_WGMMA_OF(X, f16, NVFP4_ACTIVATION_F16)     \
+    GEMV_WGMMA_OF(X, bf16, NVFP4_ACTIVATION_BF16)
+
+#define ENTRY(name, activation, vectors)                                                       \
+    extern "C" __global__ void                                                                 \
+    __launch_bounds__(nvfp4::wgmma::max_groups(vectors) * NVFP4_WGMMA_TILE_WARPS * NVFP4_WARP, 1) \
+        name(const __grid_constant__ nvfp4_many_params p) {                                    \
+        extern __shared__ __align__(1024) uint8_t dynamic[];                                   \
+        nvfp4::wgmma::run<activation, vectors>(p, dynamic);                                    \
+    }
+GEMV_WGMMA(ENTRY)
+NVFP4_TABLE(gemv_wgmma, GEMV_WGMMA)
+
+#endif

@@ -1,0 +1,392 @@
+// What gemv_mma and gemv_wgmma share: everything but the multiplication. Both decode each weight once, and multiply it
+// with up to 128 vectors.
+//
+// A CTA takes a group of rows, in tiles. A tile has as many rows as one matrix instruction; a warp has 16 of them. The
+// warps of a tile, or several sets of them that share its K, go over it in steps: a step is 128 elements of K. A lane
+// copies the codes that it will multiply, stages ahead, into its warp's queue in shared memory, as in gemv_stream, and
+// multiplies them by their block scales: operands A of matrix instructions.
+//
+// The vectors are operands B. The steps of a chunk lie in shared memory for all warps, in two buffers: while one is
+// multiplied, threads load the next chunk's elements into registers, and put them in the order of A's pairs. Where
+// few rows have a long K, the CTAs of a cluster share it (sm_90), and add their sums through each other's shared
+// memory. Every order of addition is fixed by the configuration.
+#pragma once
+
+#include "../shared.h"
+
+enum {
+    NVFP4_MANY_WARP_ROWS = 16,
+    NVFP4_MANY_STEP_BLOCKS = 8, /* of a row */
+    /* Steps of a warp's queue: 16 bytes of codes a lane in each half of the warp's rows, and its scales. */
+    NVFP4_MANY_STAGES = 4,
+    NVFP4_MANY_STAGE_BYTES = 2 * 512 + NVFP4_MANY_WARP_ROWS * NVFP4_MANY_STEP_BLOCKS,
+    /* Bytes of a step of a vector in shared memory: 16-bit floats. */
+    NVFP4_MANY_VECTOR_STEP_BYTES = NVFP4_MANY_STEP_BLOCKS * NVFP4_BLOCK * 2,
+    /* Of where buffers of vectors start: the order of what is in one depends on the address. */
+    NVFP4_MANY_VECTORS_ALIGN = 1024,
+    /* Between the sums of two vectors stand so many floats more than there are rows, so that lanes that store
+     * together use different banks. */
+    NVFP4_MANY_SUMS_PAD = 4,
+};
+
+/* Rows are counted in the order in which their scales lie: a row's place (row_at). */
+typedef struct nvfp4_many_params {
+    int32_t m, n;
+    uint32_t k, steps;   /* of a row: elements, and steps, of which the last one may have 64 elements */
+    uint32_t l, groups;  /* batches, and groups of rows of each */
+    uint32_t tiles;      /* of a group */
+    uint32_t parts_log2; /* sets of warps that share a tile */
+    uint32_t each;       /* steps of a chunk that a set takes: a chunk has each * parts */
+    uint32_t cluster_log2;             /* CTAs of a cluster, which has one group */
+    uint32_t chunks_each, chunks_left; /* chunks of each CTA; the first chunks_left take one more */
+    uint32_t x_at;       /* the buffers of vectors, in bytes from the start of dynamic shared memory */
+
+    NVFP4_POINTER(const uint8_t) codes;
+    NVFP4_POINTER(const uint8_t) scales;
+    nvfp4_scale_steps scale_layout;
+    int64_t code_row_bytes, scale_batch_bytes;
+
+    NVFP4_POINTER(const uint8_t) vectors;
+    int64_t vector_row_bytes, vector_batch_bytes;
+    NVFP4_POINTER(const uint8_t) vector_scales;
+    nvfp4_scale_steps vector_scale_layout;
+    int64_t vector_scale_batch_bytes;
+
+    nvfp4_epilogue epilogue;
+} nvfp4_many_params;
+
+#ifdef __CUDACC__
+
+#include <type_traits>
+
+#include "../arch/cluster.cuh"
+#include "../arch/copy_async.cuh"
+#include "../arch/memory.cuh"
+#include "../arch/shared.cuh"
+#include "../format/scale_steps.cuh"
+#include "epilogue.cuh"
+#include "scaled_weights.cuh"
+
+namespace nvfp4::many {
+
+using Params = nvfp4_many_params;
+
+constexpr int kWarp = NVFP4_WARP;
+constexpr uint32_t kWarpRows = NVFP4_MANY_WARP_ROWS;
+constexpr uint32_t kStepBlocks = NVFP4_MANY_STEP_BLOCKS;
+constexpr uint32_t kStep = kStepBlocks * NVFP4_BLOCK; // elements
+constexpr uint32_t kRowCodes = kStep / 2;             // bytes of a row's step
+constexpr uint32_t kPieceBytes = 512;                 // 16 bytes a lane: a step of eight rows
+constexpr uint32_t kStageBytes = NVFP4_MANY_STAGE_BYTES;
+constexpr uint32_t kVectorRow = 128; // bytes: half a step of a vector
+constexpr int kColumns = 8;          // of B: as many as share a pattern in shared memory
+constexpr int kSlices = kStep / 16;  // matrix instructions of a step
+
+// A CTA's part of the problem, and a warp's part of that. kTileWarps warps have a tile.
+template <uint32_t kTileWarps>
+struct Work {
+    uint32_t batch, place;  // of the group's first row
+    uint32_t rank;          // of the CTA in its cluster
+    uint32_t chunk, chunks; // the CTA's first chunk, and how many it has
+    uint32_t end;           // behind its last step
+    uint32_t part;          // of the warp's set
+    uint32_t row;           // of the group: the warp's first
+    uint32_t warp, warps;   // this one, and all of the CTA
+
+    __device__ __forceinline__ Work(const Params &p, uint32_t warp)
+        : batch(0), warp(warp), warps(kTileWarps * p.tiles << p.parts_log2) {
+        uint32_t group = blockIdx.x >> p.cluster_log2;
+        rank = blockIdx.x - (group << p.cluster_log2);
+        if (p.l > 1) { // a division delays the first copy
+            batch = group / p.groups;
+            group -= batch * p.groups;
+        }
+        place = group * p.tiles * kTileWarps * kWarpRows;
+        chunk = rank * p.chunks_each + min(rank, p.chunks_left);
+        chunks = p.chunks_each + (rank < p.chunks_left);
+        end = min((chunk + chunks) * chunk_steps(p), p.steps);
+        const uint32_t set = warp / kTileWarps, tile = set >> p.parts_log2;
+        part = set - (tile << p.parts_log2);
+        row = (tile * kTileWarps + warp % kTileWarps) * kWarpRows;
+    }
+
+    __device__ static __forceinline__ uint32_t chunk_steps(const Params &p) { return p.each << p.parts_log2; }
+};
+
+// A warp's steps, from memory into its queue, stages ahead of what is multiplied.
+struct Loads {
+    const uint8_t *codes[2], *scales;  // of the next step: this lane's, in rows g and g + 8, and of row lane / 2
+    uint32_t codes_end[2], scales_end; // the steps from which on this lane has none
+    uint32_t step, end, left;          // the next step, the CTA's end, and how many are left of the set's chunk
+    uint32_t last, to;                 // shared addresses of the queue's last stage and of the next one
+
+    template <class Work>
+    __device__ __forceinline__ Loads(const Params &p, const Work &work, uint32_t lane, uint32_t base) {
+        const uint32_t g = lane / 4, t = lane % 4, first = work.place + work.row;
+        step = work.chunk * Work::chunk_steps(p) + work.part * p.each;
+        end = work.end;
+        left = p.each;
+        const uint8_t *batch = p.codes + int64_t(work.batch) * p.m * p.code_row_bytes + step * kRowCodes + t * 16;
+        // Where there is no such row, or no such element of it, zeros are computed with.
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const uint32_t row = row_at(p.scale_layout, first + g + 8 * i);
+            const bool has = row < uint32_t(p.m);
+            codes[i] = batch + (has ? row : 0) * p.code_row_bytes;
+            codes_end[i] = has ? (p.k + kStep - 1 - t * 32) / kStep : 0;
+        }
+        const uint32_t place = first + lane / 2, group = lane % 2;
+        const bool has = row_at(p.scale_layout, place) < uint32_t(p.m);
+        scales = p.scales + work.batch * p.scale_batch_bytes +
+                 int64_t(2 * step + group) * p.scale_layout.group_stride +
+                 place_offset(p.scale_layout, has ? place : 0);
+        scales_end = has ? (p.k + kStep - 1 - group * 64) / kStep : 0;
+        to = base + work.warp * NVFP4_MANY_STAGES * kStageBytes;
+        last = to + (NVFP4_MANY_STAGES - 1) * kStageBytes;
+    }
+
+    __device__ __forceinline__ uint32_t behind(uint32_t stage) const {
+        return stage == last ? last - (NVFP4_MANY_STAGES - 1) * kStageBytes : stage + kStageBytes;
+    }
+
+    // The next step, into the next stage.
+    __device__ __forceinline__ void next(const Params &p, uint32_t lane) {
+        if (step < end) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                arch::copy_async_16<256>(to + i * kPieceBytes + lane * 16, codes[i], step < codes_end[i]);
+            }
+            arch::copy_async_4(to + 2 * kPieceBytes + lane * 4, scales, step < scales_end);
+            uint32_t steps = 1;
+            if (--left == 0) {
+                left = p.each;
+                steps = (p.each << p.parts_log2) - p.each + 1;
+            }
+            step += steps;
+#pragma unroll
+            for (int i = 0; i < 2; ++i) codes[i] += steps * kRowCodes;
+            scales += int64_t(steps) * (kStepBlocks / 4 * p.scale_layout.group_stride);
+        }
+        arch::commit_copies(); // an empty group too: groups are counted
+        to = behind(to);
+    }
+};
+
+// A step's weights of a lane: rows g and g + 8.
+template <class Weights>
+struct Codes {
+    uint4 codes[2];
+    uint32_t scale[2][2];
+
+    // Of the stage at shared address `from`.
+    __device__ __forceinline__ Codes(uint32_t from, uint32_t lane) {
+        const uint32_t g = lane / 4, t = lane % 4;
+        uint32_t scale_codes[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            scale_codes[i] = arch::load_shared_16(from + 2 * kPieceBytes + (g + 8 * i) * kStepBlocks + 2 * t);
+            codes[i] = arch::load_shared_128(from + i * kPieceBytes + lane * 16);
+        }
+#pragma unroll
+        for (int i = 0; i < 2; ++i) Weights::scales(scale_codes[i], scale[i]);
+    }
+
+    // Operands A of matrix instructions 2 * word and the next one.
+    __device__ __forceinline__ void decode(int word, uint32_t (&a)[2][4]) const {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const uint32_t words[4] = {codes[i].x, codes[i].y, codes[i].z, codes[i].w};
+            uint32_t pair[4];
+            Weights::decode(words[word], scale[i][word / 2], pair);
+#pragma unroll
+            for (int j = 0; j < 4; ++j) a[j / 2][i + j % 2 * 2] = pair[j];
+        }
+    }
+};
+
+// Eight elements of a vector, on their way to shared memory.
+template <int kActivation>
+struct Eight {
+    using Weights = std::conditional_t<kActivation == NVFP4_ACTIVATION_F16, ScaledF16, ScaledBf16>;
+    uint4 raw;
+
+    __device__ __forceinline__ void load(const Params &, const uint8_t *vector, const uint8_t *, uint32_t element) {
+        raw = arch::load_fresh_128(vector + element * 2);
+    }
+    __device__ __forceinline__ void clear() { raw = make_uint4(0, 0, 0, 0); }
+    __device__ __forceinline__ void pairs(uint32_t (&out)[4]) const {
+        ordered_pairs<typename Weights::Order>(raw, out);
+    }
+};
+
+template <>
+struct Eight<NVFP4_ACTIVATION_NVFP4> {
+    using Weights = ScaledF16;
+    uint32_t codes;
+    uint8_t scale;
+
+    __device__ __forceinline__ void load(const Params &p, const uint8_t *vector, const uint8_t *scales,
+                                         uint32_t element) {
+        codes = arch::load_fresh_32(vector + element / 2);
+        scale = arch::load_fresh_8(scales + block_offset(p.vector_scale_layout, element / NVFP4_BLOCK));
+    }
+    __device__ __forceinline__ void clear() { codes = scale = 0; }
+    __device__ __forceinline__ void pairs(uint32_t (&out)[4]) const {
+        scaled_pairs(codes, __low2float(arch::cvt_e4m3x2(scale)), out);
+    }
+};
+
+// A warp's share of a chunk of vectors, in pieces: one has a step of eight vectors. Of it, a lane has elements
+// 32t + 8w to 32t + 8w + 7 of one vector for its w, and all four t.
+//
+// In shared memory half a step of a vector is a row of 128 bytes, with its 16-byte units in the order of their number
+// XOR the vector's, modulo 8: the 128-byte swizzle of wgmma. Matrix instruction i of a step's eight multiplies what
+// lanes t decode of word i / 2 of their codes, first pairs 2 * (i % 2), then the ones behind them: unit 2 * (i % 4) of
+// half i / 4 has the former of all t, the next unit the latter.
+template <int kActivation, int kVectors>
+struct Pieces {
+    static constexpr uint32_t kOfStep = kVectors / kColumns;
+    static constexpr uint32_t kRows = kVectors * kVectorRow; // bytes of half a step of all vectors
+    Eight<kActivation> eight[4];
+
+    __device__ __forceinline__ static uint32_t word(uint32_t lane) { return lane % 2 + lane / 16 * 2; }
+    __device__ __forceinline__ static uint32_t column(uint32_t lane) { return lane / 2 % kColumns; }
+
+    // Of the chunk whose first step is `step`.
+    __device__ __forceinline__ void load(const Params &p, uint32_t batch, uint32_t lane, uint32_t step,
+                                         uint32_t piece) {
+        // Vectors past the end repeat the last one: computed, not stored.
+        const uint32_t n = min(piece % kOfStep * kColumns + column(lane), uint32_t(p.n) - 1);
+        const uint8_t *vector = p.vectors + batch * p.vector_batch_bytes + n * p.vector_row_bytes;
+        const uint8_t *scales =
+            p.vector_scales + batch * p.vector_scale_batch_bytes + row_offset(p.vector_scale_layout, n);
+        const uint32_t element = (step + piece / kOfStep) * kStep + word(lane) * 8;
+#pragma unroll
+        for (int t = 0; t < 4; ++t) {
+            if (element + 32 * t < p.k) {
+                eight[t].load(p, vector, scales, element + 32 * t);
+            } else {
+                eight[t].clear();
+            }
+        }
+    }
+
+    __device__ __forceinline__ void store(uint8_t *buffer, uint32_t lane, uint32_t piece) const {
+        uint32_t pair[4][4];
+#pragma unroll
+        for (int t = 0; t < 4; ++t) eight[t].pairs(pair[t]);
+        const uint32_t w = word(lane), c = column(lane), row = piece % kOfStep * kColumns + c;
+        uint8_t *const to = buffer + (piece / kOfStep * 2 + w / 2) * kRows + row * kVectorRow;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const uint32_t unit = (w % 2 * 4 + i) ^ c;
+            *reinterpret_cast<uint4 *>(to + unit * 16) =
+                make_uint4(pair[0][i], pair[1][i], pair[2][i], pair[3][i]);
+        }
+    }
+};
+
+// The chunks of vectors: a warp loads its pieces of the next one before it multiplies, and stores them after.
+template <int kActivation, int kVectors, int kHeld>
+struct Chunks {
+    using Piece = Pieces<kActivation, kVectors>;
+    Piece held[kHeld]; // wait in registers
+
+    // Pieces of the chunk's steps from `step` on.
+    template <class Work>
+    __device__ __forceinline__ static uint32_t count(const Params &p, const Work &work, uint32_t step) {
+        return min(Work::chunk_steps(p), work.end - step) * Piece::kOfStep;
+    }
+
+    template <class Work>
+    __device__ __forceinline__ void load(const Params &p, const Work &work, uint32_t lane, uint32_t step) {
+        const uint32_t pieces = count(p, work, step);
+#pragma unroll
+        for (uint32_t i = 0; i < kHeld; ++i) {
+            const uint32_t piece = work.warp + i * work.warps;
+            if (piece < pieces) held[i].load(p, work.batch, lane, step, piece);
+        }
+    }
+
+    template <class Work>
+    __device__ __forceinline__ void store(const Params &p, const Work &work, uint32_t lane, uint32_t step,
+                                          uint8_t *buffer) const {
+        const uint32_t pieces = count(p, work, step);
+        uint32_t piece = work.warp;
+#pragma unroll
+        for (uint32_t i = 0; i < kHeld; ++i, piece += work.warps) {
+            if (piece < pieces) held[i].store(buffer, lane, piece);
+        }
+        // More than fit the registers.
+#pragma unroll 1
+        for (; piece < pieces; piece += work.warps) {
+            Piece late;
+            late.load(p, work.batch, lane, step, piece);
+            late.store(buffer, lane, piece);
+        }
+    }
+};
+
+// The sums of a CTA's warps, and of a cluster's CTAs, become outputs. A warp's are of 16 rows: this lane has, of each
+// eight vectors, rows g and g + 8 with vectors 2t and 2t + 1. Shared memory has no other use any more.
+template <int kVectors, class Work>
+__device__ __forceinline__ void finish(const Params &p, const Work &work, uint8_t *shared, uint32_t lane,
+                                       const float (&sum)[kVectors / 2], float factor) {
+    const uint32_t rows = work.warps / (1u << p.parts_log2) * kWarpRows, stride = rows + NVFP4_MANY_SUMS_PAD;
+    const uint32_t g = lane / 4, t = lane % 4, base = arch::shared_address(shared);
+    // [parts][vectors][rows]
+    float *const mine = reinterpret_cast<float *>(shared) + work.part * kVectors * stride + work.row;
+#pragma unroll
+    for (int i = 0; i < kVectors / 2; ++i) {
+        const uint32_t n = i / 4 * kColumns + 2 * t + i % 2;
+        if (i / 4 * kColumns < p.n) mine[n * stride + g + i % 4 / 2 * 8] = sum[i];
+    }
+#if __CUDA_ARCH__ >= 900
+    if (p.cluster_log2 != 0) {
+        arch::cluster_arrive();
+        arch::cluster_wait();
+    }
+#endif
+    __syncthreads();
+
+    // The CTAs of a cluster take vectors in turn.
+    const uint32_t parts = 1u << p.parts_log2;
+#pragma unroll 1
+    for (uint32_t n = work.rank + (work.warp << p.cluster_log2); n < uint32_t(p.n); n += work.warps << p.cluster_log2) {
+#pragma unroll 1
+        for (uint32_t place = lane; place < rows; place += kWarp) {
+            const uint32_t row = row_at(p.scale_layout, work.place + place);
+            if (row >= uint32_t(p.m)) continue;
+            const Place at = prepare(p.epilogue, p.m, work.batch, row, n);
+            float y = 0.0f;
+#if __CUDA_ARCH__ >= 900
+            if (p.cluster_log2 != 0) {
+#pragma unroll 1
+                for (uint32_t rank = 0; rank < 1u << p.cluster_log2; ++rank) {
+                    uint32_t peer = arch::peer_address(base, rank) + (n * stride + place) * 4;
+#pragma unroll 1
+                    for (uint32_t part = 0; part < parts; ++part, peer += kVectors * stride * 4) {
+                        y += arch::load_peer(peer);
+                    }
+                }
+            } else
+#endif
+            {
+                const float *from = reinterpret_cast<const float *>(shared) + n * stride + place;
+#pragma unroll 1
+                for (uint32_t part = 0; part < parts; ++part) y += from[part * kVectors * stride];
+            }
+            store(p.epilogue, at, y * factor);
+        }
+    }
+#if __CUDA_ARCH__ >= 900
+    if (p.cluster_log2 != 0) { // others may still read this CTA's sums
+        arch::cluster_arrive();
+        arch::cluster_wait();
+    }
+#endif
+}
+
+}  // namespace nvfp4::many
+
+#endif

@@ -1,0 +1,335 @@
+//! What the kernels for many vectors share: how a problem is divided, and the plan of their launches
+//! (`csrc/kernels/many_vectors.cuh`).
+
+use super::params::{
+    NVFP4_ATOM_ROWS, NVFP4_BLOCK, NVFP4_MANY_STAGE_BYTES, NVFP4_MANY_STAGES,
+    NVFP4_MANY_STEP_BLOCKS, NVFP4_MANY_SUMS_PAD, NVFP4_MANY_VECTOR_STEP_BYTES,
+    NVFP4_MANY_VECTORS_ALIGN, NVFP4_MANY_WARP_ROWS, NVFP4_WARP, nvfp4_many_params,
+};
+use super::plan::{KernelParameters, Launch, Parameters, Plan};
+use super::{Call, Job, MainLoop, Products, distinct, field, shared_memory};
+use crate::refusal::Refusal;
+use crate::shape::Shape;
+use crate::types::Activation;
+
+/// Elements of K of a step.
+const STEP: usize = (NVFP4_MANY_STEP_BLOCKS * NVFP4_BLOCK) as usize;
+/// Numbers of vectors that kernels are compiled for.
+const VECTORS: [u32; 5] = [8, 16, 32, 64, 128];
+/// Sets of warps that may share a tile, and CTAs of a cluster.
+const POWERS: [u32; 4] = [1, 2, 4, 8];
+
+/// One of the kernels.
+pub(super) struct Kind {
+    pub(super) unit: &'static str,
+    /// Warps of a tile, each with 16 of its rows.
+    pub(super) tile_warps: u32,
+    /// Warps of a CTA, at most, by the vectors that a kernel is compiled for.
+    pub(super) most_warps: [u32; VECTORS.len()],
+    /// What `parts` may not exceed, as text.
+    pub(super) parts: &'static str,
+    /// Pieces of vectors that a warp holds in registers.
+    pub(super) held: [u32; VECTORS.len()],
+    /// Entry points: NVFP4, f16 and bf16 vectors.
+    pub(super) entries: [[&'static str; VECTORS.len()]; 3],
+}
+
+/// A config: how a problem is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Division {
+    /// Of a CTA.
+    pub(super) tiles: u32,
+    /// Sets of warps that share the K of a tile.
+    pub(super) parts: u32,
+    /// Steps whose vectors a buffer holds.
+    pub(super) chunk: u32,
+    /// CTAs that share the K of a group of tiles.
+    pub(super) cluster: u32,
+    /// The most vectors of a pass.
+    pub(super) vectors: u32,
+}
+
+// SAFETY: bindgen makes padding fields of this structure's padding.
+unsafe impl KernelParameters for nvfp4_many_params {}
+
+/// Whether there is a config for the job, on a GPU that has the kernel's instructions.
+pub(super) fn available(job: &Job<'_>) -> Result<(), Refusal> {
+    if job.operands.activation == Activation::F32 {
+        return Err(Refusal::Activation {
+            found: Activation::F32,
+            takes: "NVFP4, f16 and bf16",
+        });
+    }
+    job.row_length(64, "a multiple of 64")?;
+    // Copies of 16 bytes of codes and 4 of scales; vectors have the alignment that they need.
+    let alignment = &job.operands.alignment;
+    if alignment.codes < 16 || alignment.scales < 4 {
+        return Err(Refusal::Alignment { needed: 16 });
+    }
+    // Places are counted in 32 bits, and the CTAs of a grid in 31, eight for each 16 rows at most.
+    let tiles = places(job).div_ceil(NVFP4_MANY_WARP_ROWS.into());
+    match tiles.saturating_mul(job.shape.l() as u64) < 1 << 27 {
+        true => Ok(()),
+        false => Err(Refusal::Rows),
+    }
+}
+
+/// At which of the kernel's numbers of vectors a pass of `n` is.
+fn at(n: u32) -> usize {
+    let last = VECTORS.len() - 1;
+    VECTORS.iter().position(|&most| n <= most).unwrap_or(last)
+}
+
+/// Steps of a row: the last one may have 64 elements.
+pub(super) fn steps(shape: &Shape) -> u64 {
+    shape.k().div_ceil(STEP) as u64
+}
+
+/// Places of a batch, which rows take in the order of their scales; the last ones may be empty.
+fn places(job: &Job<'_>) -> u64 {
+    let m = job.shape.m() as u64;
+    match job.operands.tiled() {
+        true => m.next_multiple_of(NVFP4_ATOM_ROWS.into()),
+        false => m,
+    }
+}
+
+/// A CTA's dynamic shared memory, in bytes from its start: the queues, then two buffers of vectors. After the last step
+/// sums take their place.
+struct Layout {
+    x_at: u64,
+    bytes: u64,
+}
+
+impl Division {
+    /// Warps of a CTA.
+    fn warps(&self, kind: &Kind) -> u32 {
+        kind.tile_warps * self.tiles * self.parts
+    }
+
+    /// At which of the kernel's numbers of vectors the first pass is, which has most.
+    fn compiled(&self, shape: &Shape) -> usize {
+        at((shape.n() as u64).min(self.vectors.into()) as u32)
+    }
+
+    /// Groups of rows of a batch.
+    fn groups(&self, kind: &Kind, job: &Job<'_>) -> u64 {
+        places(job).div_ceil(u64::from(
+            self.tiles * kind.tile_warps * NVFP4_MANY_WARP_ROWS,
+        ))
+    }
+
+    pub(super) fn check(&self, kind: &Kind, job: &Job<'_>) -> Result<(), Refusal> {
+        let Self {
+            tiles,
+            parts,
+            chunk,
+            cluster,
+            vectors,
+        } = *self;
+        field(
+            "vectors",
+            vectors,
+            "8, 16, 32, 64 or 128",
+            VECTORS.contains(&vectors),
+        )?;
+        field("parts", parts, "1, 2, 4 or 8", POWERS.contains(&parts))?;
+        let most = kind.most_warps[self.compiled(job.shape)];
+        field(
+            "tiles",
+            tiles,
+            kind.parts,
+            (1..=most).contains(&tiles) && kind.tile_warps * tiles * parts <= most,
+        )?;
+        field(
+            "chunk",
+            chunk,
+            "a multiple of parts",
+            chunk != 0 && chunk.is_multiple_of(parts),
+        )?;
+        let clusters = job.gpu.compute_capability >= (9, 0);
+        field(
+            "cluster",
+            cluster,
+            "1, 2, 4 or 8, and 1 before compute capability 9.0",
+            POWERS.contains(&cluster) && (cluster == 1 || clusters),
+        )?;
+        let compiled = self.compiled(job.shape);
+        shared_memory(self.layout(kind, compiled).bytes, job.gpu)
+    }
+
+    /// For a kernel that is compiled for one of the numbers of vectors.
+    fn layout(&self, kind: &Kind, compiled: usize) -> Layout {
+        let [warps, parts, chunk, vectors] =
+            [self.warps(kind), self.parts, self.chunk, VECTORS[compiled]].map(u64::from);
+        let queues = warps * u64::from(NVFP4_MANY_STAGES * NVFP4_MANY_STAGE_BYTES);
+        let x_at = queues.next_multiple_of(NVFP4_MANY_VECTORS_ALIGN.into());
+        let buffers = 2 * chunk * vectors * u64::from(NVFP4_MANY_VECTOR_STEP_BYTES);
+        let rows = warps / parts * u64::from(NVFP4_MANY_WARP_ROWS);
+        let sums = parts * vectors * (rows + u64::from(NVFP4_MANY_SUMS_PAD)) * 4;
+        Layout {
+            x_at,
+            bytes: (x_at + buffers).max(sums),
+        }
+    }
+
+    pub(super) fn plan(&self, kind: &Kind, call: &Call, job: &Job<'_>) -> Plan {
+        let shape = &call.shape;
+        let scale_layout = call.weight_scale_steps();
+        let steps = steps(shape) as u32;
+        let chunks = steps.div_ceil(self.chunk);
+        let groups = self.groups(kind, job) as u32;
+        let of_activation = match job.operands.activation {
+            Activation::Nvfp4 => &kind.entries[0],
+            Activation::F16 => &kind.entries[1],
+            _ => &kind.entries[2],
+        };
+        let mut plan = Plan::new();
+        for pass in call.passes(self.vectors as usize) {
+            let compiled = at(pass.n as u32);
+            let layout = self.layout(kind, compiled);
+            let parameters = nvfp4_many_params {
+                m: shape.m() as i32,
+                n: pass.n,
+                k: shape.k() as u32,
+                steps,
+                l: shape.l() as u32,
+                groups,
+                tiles: self.tiles,
+                parts_log2: self.parts.ilog2(),
+                each: self.chunk / self.parts,
+                cluster_log2: self.cluster.ilog2(),
+                chunks_each: chunks / self.cluster,
+                chunks_left: chunks % self.cluster,
+                x_at: layout.x_at as u32,
+                codes: call.weights.codes,
+                scales: call.weights.scales,
+                scale_layout,
+                code_row_bytes: shape.row_code_bytes() as i64,
+                scale_batch_bytes: call.weights.layout.bytes(shape.m(), shape.blocks()) as i64,
+                vectors: pass.vectors,
+                vector_row_bytes: pass.vector_row_bytes,
+                vector_batch_bytes: pass.vector_batch_bytes,
+                vector_scales: pass.vector_scales,
+                vector_scale_layout: pass.vector_scale_steps,
+                vector_scale_batch_bytes: pass.vector_scale_batch_bytes,
+                epilogue: pass.epilogue,
+                ..nvfp4_many_params::default()
+            };
+            plan.push(Launch {
+                entry: of_activation[compiled],
+                grid: [groups * shape.l() as u32 * self.cluster, 1, 1],
+                threads: self.warps(kind) * NVFP4_WARP,
+                cluster: if self.cluster == 1 { 0 } else { self.cluster },
+                dynamic_shared: layout.bytes as u32,
+                dependent: job.dependent(),
+                parameters: Parameters::of(&parameters),
+                ..Launch::default()
+            });
+        }
+        plan
+    }
+
+    pub(super) fn bytes_in_flight(&self, kind: &Kind) -> u64 {
+        // A stage is computed while the others fill.
+        [kind.tile_warps, self.tiles, self.parts]
+            .into_iter()
+            .fold(1, |warps: u64, by| warps.saturating_mul(by.into()))
+            .saturating_mul(u64::from((NVFP4_MANY_STAGES - 1) * NVFP4_MANY_STAGE_BYTES))
+    }
+
+    pub(super) fn main_loop(&self, job: &Job<'_>) -> MainLoop {
+        MainLoop {
+            // Four lanes share a row of a step, and a lane has two rows.
+            lane_weights: 2 * STEP as u32 / 4,
+            vectors: VECTORS[self.compiled(job.shape)],
+            products: Products::WarpMatrix { vectors: 8 },
+            tensor_columns: 0,
+        }
+    }
+
+    /// Additions of f32 that follow the matrix instructions: of a set's steps or chunks, at most one a step, and those of
+    /// the sets and CTAs that share a tile.
+    pub(super) fn additions(&self, shape: &Shape) -> u32 {
+        steps(shape) as u32 + self.parts.min(8) * self.cluster.min(8)
+    }
+
+    /// The config that is expected to be fastest.
+    pub(super) fn default_for(kind: &Kind, job: &Job<'_>) -> Result<Self, Refusal> {
+        let best = Self::ranked(kind, job).into_iter().next();
+        best.ok_or(Refusal::VectorMemory)
+    }
+
+    pub(super) fn candidates(kind: &Kind, job: &Job<'_>) -> Vec<Self> {
+        let ranked = Self::ranked(kind, job);
+        let Some(&default) = ranked.first() else {
+            return Vec::new();
+        };
+        let mut configs = ranked;
+        configs.truncate(24);
+        configs.extend([1, 2, 4].map(|times| Self {
+            chunk: default.parts * times,
+            ..default
+        }));
+        configs.extend(VECTORS.map(|vectors| Self { vectors, ..default }));
+        distinct(configs, |config| config.check(kind, job).is_ok())
+    }
+
+    /// Legal configs for as few passes as can be, those that are expected to be fastest first.
+    fn ranked(kind: &Kind, job: &Job<'_>) -> Vec<Self> {
+        let [.., most] = VECTORS;
+        let compiled = at(job.shape.n().min(most as usize) as u32);
+        let warps = kind.most_warps[compiled] / kind.tile_warps;
+        let mut ranked = Vec::new();
+        for tiles in 1..=warps {
+            for parts in POWERS.into_iter().filter(|parts| tiles * parts <= warps) {
+                // The largest chunk of which warps hold their shares in registers, each a piece of eight vectors.
+                let held = kind.held[compiled] * kind.tile_warps * tiles * parts;
+                let chunk = (held * 8 / VECTORS[compiled]).min(8) / parts * parts;
+                for cluster in POWERS {
+                    let config = Self {
+                        tiles,
+                        parts,
+                        chunk: chunk.max(parts),
+                        cluster,
+                        vectors: VECTORS[compiled],
+                    };
+                    if config.check(kind, job).is_ok() {
+                        ranked.push((config.cycles(kind, job), config));
+                    }
+                }
+            }
+        }
+        ranked.sort_by_key(|&(cycles, _)| cycles);
+        ranked.into_iter().map(|(_, config)| config).collect()
+    }
+
+    /// Cycles that the config is expected to take: counts of what an SM does in a step, not a measurement.
+    fn cycles(&self, kind: &Kind, job: &Job<'_>) -> u64 {
+        let sms = u64::from(job.gpu.multiprocessors.max(1));
+        let ctas = self.groups(kind, job) * job.shape.l() as u64 * u64::from(self.cluster);
+        let warps = u64::from(self.warps(kind));
+        let [rows, parts, n] =
+            [kind.tile_warps * self.tiles, self.parts, self.vectors].map(u64::from);
+        let chunks = steps(job.shape).div_ceil(self.chunk.into());
+        let chunks = chunks.div_ceil(self.cluster.into());
+        // A step of all of a CTA's rows, in sixteens: bytes of weights at the rate of memory; matrix instructions; all
+        // instructions on four schedulers, and those of warps that wait in turn.
+        let memory = 64 * rows;
+        let issue = match kind.tile_warps {
+            1 => (rows * (240 + 3 * n) + 8 * n) / 4,
+            _ => (rows * 240 + 8 * n) / 4,
+        };
+        let latency = rows * (900 + 4 * n) / warps;
+        let matrix = match kind.tile_warps {
+            1 => 2 * n * rows,
+            _ => n.max(16) * rows / 8,
+        };
+        let step = memory.max(matrix).max(issue).max(latency) + n / 2;
+        // To start, and to add the sums of a group.
+        let shared = parts * u64::from(self.cluster);
+        let ends = 3000 + n * rows * (2 + shared) / 2;
+        let chunk = u64::from(self.chunk) * step + 200;
+        ctas.div_ceil(sms).saturating_mul(chunks * chunk + ends)
+    }
+}
