@@ -38,7 +38,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     constexpr uint32_t kColumnTiles = kVectors / kColumns;
     // For which a thread has registers at once.
     constexpr uint32_t kAtOnce = kColumnTiles < 8 ? kColumnTiles : 4;
-    constexpr uint32_t kRows = many::Pieces<kActivation, kVectors>::kRows;
+    constexpr uint32_t kRows = many::Piece<kActivation, kVectors>::kRows;
 
     const uint32_t lane = arch::kept(threadIdx.x % many::kWarp);
     const Work work(p, threadIdx.x / many::kWarp);
@@ -51,22 +51,23 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     arch::grid_dependency_launch();
     arch::grid_dependency_wait(); // the previous grid may write vectors and read the output
     const uint32_t chunk_steps = Work::chunk_steps(p), buffer_bytes = chunk_steps * 2 * kRows;
-    many::Chunks<kActivation, kVectors, (kVectors > 32 ? 2 : 1)> chunks;
+    using Chunks = many::Chunks<kActivation, kVectors>;
+    Chunks chunks = Chunks::of(p, work, lane);
     uint32_t chunk_step = work.chunk * chunk_steps; // of the chunk that is multiplied
     uint32_t buffer = p.x_at;                       // where it lies
     if (work.chunks != 0) {
-        chunks.load(p, work, lane, chunk_step);
-        chunks.store(p, work, lane, chunk_step, shared + buffer);
+        chunks.load(p, work, chunk_step);
+        chunks.store(p, work, chunk_step, shared + buffer);
     }
 
-    // Of B's rows a lane has the address of one, in units that the rows' order has mixed: see Pieces.
+    // Of B's rows a lane has the address of one, in units that the rows' order has mixed: see Piece.
     const uint32_t b_row = lane % 8 * kVectorRow + ((lane / 8 ^ lane % 8) * 16);
     float sum[kVectors / 2] = {};
 #pragma unroll 1
     for (uint32_t chunk = 0; chunk < work.chunks; ++chunk) {
         __syncthreads();
         const bool more = chunk + 1 < work.chunks;
-        if (more) chunks.load(p, work, lane, chunk_step + chunk_steps);
+        if (more) chunks.load(p, work, chunk_step + chunk_steps);
 
         const uint32_t first = chunk_step + work.part * p.each, end = min(first + p.each, work.end);
         uint32_t x = base + buffer + work.part * p.each * 2 * kRows + b_row;
@@ -100,7 +101,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         }
         chunk_step += chunk_steps;
         buffer = 2 * p.x_at + buffer_bytes - buffer;
-        if (more) chunks.store(p, work, lane, chunk_step, shared + buffer);
+        if (more) chunks.store(p, work, chunk_step, shared + buffer);
     }
     __syncthreads();
     many::finish<kVectors>(p, work, shared, lane, sum, 1.0f / Weights::kFactor);

@@ -39,10 +39,11 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     using Weights = typename many::Eight<kActivation>::Weights;
     using Work = many::Work<NVFP4_WGMMA_TILE_WARPS>;
     using Element = std::conditional_t<kActivation == NVFP4_ACTIVATION_BF16, arch::WgmmaBf16, arch::WgmmaF16>;
-    constexpr uint32_t kRows = many::Pieces<kActivation, kVectors>::kRows;
+    constexpr uint32_t kRows = many::Piece<kActivation, kVectors>::kRows;
 
     const uint32_t lane = arch::kept(threadIdx.x % many::kWarp);
-    const Work work(p, threadIdx.x / many::kWarp);
+    // The same in all lanes, which the compiler learns so: descriptors are uniform.
+    const Work work(p, __shfl_sync(~0u, threadIdx.x / many::kWarp, 0));
     const uint32_t base = arch::shared_address(shared);
     many::Loads loads(p, work, lane, base);
     uint32_t from = loads.to;
@@ -52,12 +53,13 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     arch::grid_dependency_launch();
     arch::grid_dependency_wait(); // the previous grid may write vectors and read the output
     const uint32_t chunk_steps = Work::chunk_steps(p), buffer_bytes = chunk_steps * 2 * kRows;
-    many::Chunks<kActivation, kVectors, (kVectors > 64 ? 2 : 1)> chunks;
+    using Chunks = many::Chunks<kActivation, kVectors>;
+    Chunks chunks = Chunks::of(p, work, lane);
     uint32_t chunk_step = work.chunk * chunk_steps; // of the chunk that is multiplied
     uint32_t buffer = p.x_at;                       // where it lies
     if (work.chunks != 0) {
-        chunks.load(p, work, lane, chunk_step);
-        chunks.store(p, work, lane, chunk_step, shared + buffer);
+        chunks.load(p, work, chunk_step);
+        chunks.store(p, work, chunk_step, shared + buffer);
     }
 
     float sum[kVectors / 2] = {};
@@ -66,14 +68,14 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         arch::fence_proxy_async(); // what this thread stored of the vectors
         __syncthreads();
         const bool more = chunk + 1 < work.chunks;
-        if (more) chunks.load(p, work, lane, chunk_step + chunk_steps);
+        if (more) chunks.load(p, work, chunk_step + chunk_steps);
 
         const uint32_t first = chunk_step + work.part * p.each, end = min(first + p.each, work.end);
-        uint64_t x = arch::wgmma_rows_descriptor(base + buffer + work.part * p.each * 2 * kRows);
+        uint32_t x = base + buffer + work.part * p.each * 2 * kRows;
         // A chunk's sums, added to the others at once: matrix instructions cut what they add to.
         float d[kVectors / 2];
 #pragma unroll 1
-        for (uint32_t step = first; step < end; ++step, x += 2 * kRows / 16) {
+        for (uint32_t step = first; step < end; ++step, x += 2 * kRows) {
             arch::wait_copies<NVFP4_MANY_STAGES - 2>();
             __syncwarp();
             const many::Codes<Weights> codes(from, lane);
@@ -87,13 +89,15 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
                 arch::wgmma_pin(a[word][0]);
                 arch::wgmma_pin(a[word][1]);
             }
+            const uint64_t rows = arch::wgmma_rows_descriptor(x);
             arch::wgmma_pin(d);
             arch::wgmma_fence();
 #pragma unroll
             for (int i = 0; i < kSlices; ++i) {
                 const auto &of = a[i / 2][i % 2];
-                arch::wgmma<Element>(d, of[0], of[1], of[2], of[3], x + (i / 4 * kRows + i % 4 * 32) / 16,
-                                     i != 0 || step != first);
+                // Only its lower word tells of the address, and has room for all of shared memory.
+                const uint64_t b = rows >> 32 << 32 | (uint32_t(rows) + (i / 4 * kRows + i % 4 * 32) / 16);
+                arch::wgmma<Element>(d, of[0], of[1], of[2], of[3], b, i != 0 || step != first);
             }
             arch::wgmma_commit();
             arch::wgmma_wait<0>();
@@ -105,7 +109,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         }
         chunk_step += chunk_steps;
         buffer = 2 * p.x_at + buffer_bytes - buffer;
-        if (more) chunks.store(p, work, lane, chunk_step, shared + buffer);
+        if (more) chunks.store(p, work, chunk_step, shared + buffer);
     }
     __syncthreads();
     many::finish<kVectors>(p, work, shared, lane, sum, 1.0f / Weights::kFactor);

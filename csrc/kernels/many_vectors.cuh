@@ -20,6 +20,10 @@ enum {
     /* Steps of a warp's queue: 16 bytes of codes a lane in each half of the warp's rows, and its scales. */
     NVFP4_MANY_STAGES = 4,
     NVFP4_MANY_STAGE_BYTES = 2 * 512 + NVFP4_MANY_WARP_ROWS * NVFP4_MANY_STEP_BLOCKS,
+    /* A warp holds a piece of a chunk of vectors in registers, a step of as many as share a pattern in shared memory;
+     * with more vectors in all it holds two. */
+    NVFP4_MANY_COLUMNS = 8,
+    NVFP4_MANY_HOLD_ONE = 32,
     /* Bytes of a step of a vector in shared memory: 16-bit floats. */
     NVFP4_MANY_VECTOR_STEP_BYTES = NVFP4_MANY_STEP_BLOCKS * NVFP4_BLOCK * 2,
     /* Of where buffers of vectors start: the order of what is in one depends on the address. */
@@ -79,7 +83,7 @@ constexpr uint32_t kRowCodes = kStep / 2;             // bytes of a row's step
 constexpr uint32_t kPieceBytes = 512;                 // 16 bytes a lane: a step of eight rows
 constexpr uint32_t kStageBytes = NVFP4_MANY_STAGE_BYTES;
 constexpr uint32_t kVectorRow = 128; // bytes: half a step of a vector
-constexpr int kColumns = 8;          // of B: as many as share a pattern in shared memory
+constexpr int kColumns = NVFP4_MANY_COLUMNS; // of B
 constexpr int kSlices = kStep / 16;  // matrix instructions of a step
 
 // A CTA's part of the problem, and a warp's part of that. kTileWarps warps have a tile.
@@ -204,14 +208,16 @@ struct Codes {
     }
 };
 
-// Eight elements of a vector, on their way to shared memory.
+// Eight elements of a vector, on their way to shared memory: number t of the four that a lane has of a step.
 template <int kActivation>
 struct Eight {
     using Weights = std::conditional_t<kActivation == NVFP4_ACTIVATION_F16, ScaledF16, ScaledBf16>;
+    static constexpr uint32_t kStepBytes = kStep * 2;
     uint4 raw;
 
-    __device__ __forceinline__ void load(const Params &, const uint8_t *vector, const uint8_t *, uint32_t element) {
-        raw = arch::load_fresh_128(vector + element * 2);
+    // From this lane's elements of the step, and their scales.
+    __device__ __forceinline__ void load(const uint8_t *elements, const uint8_t *, int64_t, int t) {
+        raw = arch::load_fresh_128(elements + t * 64);
     }
     __device__ __forceinline__ void clear() { raw = make_uint4(0, 0, 0, 0); }
     __device__ __forceinline__ void pairs(uint32_t (&out)[4]) const {
@@ -222,13 +228,14 @@ struct Eight {
 template <>
 struct Eight<NVFP4_ACTIVATION_NVFP4> {
     using Weights = ScaledF16;
+    static constexpr uint32_t kStepBytes = kStep / 2;
     uint32_t codes;
     uint8_t scale;
 
-    __device__ __forceinline__ void load(const Params &p, const uint8_t *vector, const uint8_t *scales,
-                                         uint32_t element) {
-        codes = arch::load_fresh_32(vector + element / 2);
-        scale = arch::load_fresh_8(scales + block_offset(p.vector_scale_layout, element / NVFP4_BLOCK));
+    // A step has two groups of four scales.
+    __device__ __forceinline__ void load(const uint8_t *elements, const uint8_t *scales, int64_t group_stride, int t) {
+        codes = arch::load_fresh_32(elements + t * 16);
+        scale = arch::load_fresh_8((t < 2 ? scales : scales + group_stride) + t % 2 * 2);
     }
     __device__ __forceinline__ void clear() { codes = scale = 0; }
     __device__ __forceinline__ void pairs(uint32_t (&out)[4]) const {
@@ -236,94 +243,105 @@ struct Eight<NVFP4_ACTIVATION_NVFP4> {
     }
 };
 
-// A warp's share of a chunk of vectors, in pieces: one has a step of eight vectors. Of it, a lane has elements
-// 32t + 8w to 32t + 8w + 7 of one vector for its w, and all four t.
+// A chunk of vectors, in pieces: one has a step of eight vectors. A warp has the same pieces of every chunk. Of a piece,
+// a lane has elements 32t + 8w to 32t + 8w + 7 of one vector for its w, and all four t.
 //
 // In shared memory half a step of a vector is a row of 128 bytes, with its 16-byte units in the order of their number
 // XOR the vector's, modulo 8: the 128-byte swizzle of wgmma. Matrix instruction i of a step's eight multiplies what
 // lanes t decode of word i / 2 of their codes, first pairs 2 * (i % 2), then the ones behind them: unit 2 * (i % 4) of
 // half i / 4 has the former of all t, the next unit the latter.
 template <int kActivation, int kVectors>
-struct Pieces {
+struct Piece {
+    using Elements = Eight<kActivation>;
     static constexpr uint32_t kOfStep = kVectors / kColumns;
     static constexpr uint32_t kRows = kVectors * kVectorRow; // bytes of half a step of all vectors
-    Eight<kActivation> eight[4];
 
-    __device__ __forceinline__ static uint32_t word(uint32_t lane) { return lane % 2 + lane / 16 * 2; }
-    __device__ __forceinline__ static uint32_t column(uint32_t lane) { return lane / 2 % kColumns; }
+    const uint8_t *elements, *scales; // of the chunk that is loaded next: this lane's
+    uint32_t step;                    // of the chunk
+    uint32_t to;                      // of this lane's first unit, from the start of the buffer
+    Elements eight[4];
 
-    // Of the chunk whose first step is `step`.
-    __device__ __forceinline__ void load(const Params &p, uint32_t batch, uint32_t lane, uint32_t step,
-                                         uint32_t piece) {
+    template <class Work>
+    __device__ __forceinline__ Piece(const Params &p, const Work &work, uint32_t lane, uint32_t piece)
+        : step(piece / kOfStep) {
+        const uint32_t word = lane % 2 + lane / 16 * 2, column = lane / 2 % kColumns;
+        const uint32_t first = piece % kOfStep * kColumns;
         // Vectors past the end repeat the last one: computed, not stored.
-        const uint32_t n = min(piece % kOfStep * kColumns + column(lane), uint32_t(p.n) - 1);
-        const uint8_t *vector = p.vectors + batch * p.vector_batch_bytes + n * p.vector_row_bytes;
-        const uint8_t *scales =
-            p.vector_scales + batch * p.vector_scale_batch_bytes + row_offset(p.vector_scale_layout, n);
-        const uint32_t element = (step + piece / kOfStep) * kStep + word(lane) * 8;
-#pragma unroll
-        for (int t = 0; t < 4; ++t) {
-            if (element + 32 * t < p.k) {
-                eight[t].load(p, vector, scales, element + 32 * t);
-            } else {
-                eight[t].clear();
-            }
-        }
+        const uint32_t n = min(first + column, uint32_t(p.n) - 1);
+        const uint32_t at = work.chunk * Work::chunk_steps(p) + step;
+        elements = p.vectors + work.batch * p.vector_batch_bytes + n * p.vector_row_bytes +
+                   int64_t(at) * Elements::kStepBytes + word * (Elements::kStepBytes / 16);
+        scales = p.vector_scales + work.batch * p.vector_scale_batch_bytes + row_offset(p.vector_scale_layout, n) +
+                 int64_t(at) * 2 * p.vector_scale_layout.group_stride + word / 2;
+        to = (step * 2 + word / 2) * kRows + (first + column) * kVectorRow + ((word % 2 * 4) ^ column) * 16;
     }
 
-    __device__ __forceinline__ void store(uint8_t *buffer, uint32_t lane, uint32_t piece) const {
+    // Of the chunk whose first step is `first`, if there is such a piece of it.
+    template <class Work>
+    __device__ __forceinline__ bool exists(const Params &p, const Work &work, uint32_t first) const {
+        return step < Work::chunk_steps(p) && first + step < work.end;
+    }
+
+    // Of the next chunk, whose first step is `first`.
+    template <class Work>
+    __device__ __forceinline__ void load(const Params &p, const Work &work, uint32_t first) {
+        if (exists(p, work, first)) {
+            const int64_t group_stride = p.vector_scale_layout.group_stride;
+            if ((first + step + 1) * kStep <= p.k) {
+#pragma unroll
+                for (int t = 0; t < 4; ++t) eight[t].load(elements, scales, group_stride, t);
+            } else { // half a step, and zeros
+#pragma unroll
+                for (int t = 0; t < 2; ++t) eight[t].load(elements, scales, group_stride, t);
+#pragma unroll
+                for (int t = 2; t < 4; ++t) eight[t].clear();
+            }
+        }
+        elements += Work::chunk_steps(p) * Elements::kStepBytes;
+        scales += int64_t(Work::chunk_steps(p)) * 2 * p.vector_scale_layout.group_stride;
+    }
+
+    // What was loaded of that chunk, to its buffer.
+    template <class Work>
+    __device__ __forceinline__ void store(const Params &p, const Work &work, uint32_t first, uint8_t *buffer) const {
+        if (!exists(p, work, first)) return;
         uint32_t pair[4][4];
 #pragma unroll
         for (int t = 0; t < 4; ++t) eight[t].pairs(pair[t]);
-        const uint32_t w = word(lane), c = column(lane), row = piece % kOfStep * kColumns + c;
-        uint8_t *const to = buffer + (piece / kOfStep * 2 + w / 2) * kRows + row * kVectorRow;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const uint32_t unit = (w % 2 * 4 + i) ^ c;
-            *reinterpret_cast<uint4 *>(to + unit * 16) =
+        for (uint32_t i = 0; i < 4; ++i) {
+            *reinterpret_cast<uint4 *>(buffer + (to ^ i * 16)) =
                 make_uint4(pair[0][i], pair[1][i], pair[2][i], pair[3][i]);
         }
     }
 };
 
-// The chunks of vectors: a warp loads its pieces of the next one before it multiplies, and stores them after.
-template <int kActivation, int kVectors, int kHeld>
+// A warp's pieces: it loads those of the next chunk before it multiplies, and stores them after.
+template <int kActivation, int kVectors>
 struct Chunks {
-    using Piece = Pieces<kActivation, kVectors>;
-    Piece held[kHeld]; // wait in registers
-
-    // Pieces of the chunk's steps from `step` on.
-    template <class Work>
-    __device__ __forceinline__ static uint32_t count(const Params &p, const Work &work, uint32_t step) {
-        return min(Work::chunk_steps(p), work.end - step) * Piece::kOfStep;
-    }
+    static constexpr int kHeld = kVectors > NVFP4_MANY_HOLD_ONE ? 2 : 1;
+    using Held = Piece<kActivation, kVectors>;
+    Held held[kHeld];
 
     template <class Work>
-    __device__ __forceinline__ void load(const Params &p, const Work &work, uint32_t lane, uint32_t step) {
-        const uint32_t pieces = count(p, work, step);
-#pragma unroll
-        for (uint32_t i = 0; i < kHeld; ++i) {
-            const uint32_t piece = work.warp + i * work.warps;
-            if (piece < pieces) held[i].load(p, work.batch, lane, step, piece);
+    __device__ __forceinline__ static Chunks of(const Params &p, const Work &work, uint32_t lane) {
+        if constexpr (kHeld == 1) {
+            return {{Held(p, work, lane, work.warp)}};
+        } else {
+            return {{Held(p, work, lane, work.warp), Held(p, work, lane, work.warp + work.warps)}};
         }
     }
 
     template <class Work>
-    __device__ __forceinline__ void store(const Params &p, const Work &work, uint32_t lane, uint32_t step,
-                                          uint8_t *buffer) const {
-        const uint32_t pieces = count(p, work, step);
-        uint32_t piece = work.warp;
+    __device__ __forceinline__ void load(const Params &p, const Work &work, uint32_t first) {
 #pragma unroll
-        for (uint32_t i = 0; i < kHeld; ++i, piece += work.warps) {
-            if (piece < pieces) held[i].store(buffer, lane, piece);
-        }
-        // More than fit the registers.
-#pragma unroll 1
-        for (; piece < pieces; piece += work.warps) {
-            Piece late;
-            late.load(p, work.batch, lane, step, piece);
-            late.store(buffer, lane, piece);
-        }
+        for (int i = 0; i < kHeld; ++i) held[i].load(p, work, first);
+    }
+
+    template <class Work>
+    __device__ __forceinline__ void store(const Params &p, const Work &work, uint32_t first, uint8_t *buffer) const {
+#pragma unroll
+        for (int i = 0; i < kHeld; ++i) held[i].store(p, work, first, buffer);
     }
 };
 

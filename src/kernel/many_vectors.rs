@@ -2,8 +2,8 @@
 //! (`csrc/kernels/many_vectors.cuh`).
 
 use super::params::{
-    NVFP4_ATOM_ROWS, NVFP4_BLOCK, NVFP4_MANY_STAGE_BYTES, NVFP4_MANY_STAGES,
-    NVFP4_MANY_STEP_BLOCKS, NVFP4_MANY_SUMS_PAD, NVFP4_MANY_VECTOR_STEP_BYTES,
+    NVFP4_ATOM_ROWS, NVFP4_BLOCK, NVFP4_MANY_COLUMNS, NVFP4_MANY_HOLD_ONE, NVFP4_MANY_STAGE_BYTES,
+    NVFP4_MANY_STAGES, NVFP4_MANY_STEP_BLOCKS, NVFP4_MANY_SUMS_PAD, NVFP4_MANY_VECTOR_STEP_BYTES,
     NVFP4_MANY_VECTORS_ALIGN, NVFP4_MANY_WARP_ROWS, NVFP4_WARP, nvfp4_many_params,
 };
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
@@ -28,8 +28,6 @@ pub(super) struct Kind {
     pub(super) most_warps: [u32; VECTORS.len()],
     /// What `parts` may not exceed, as text.
     pub(super) parts: &'static str,
-    /// Pieces of vectors that a warp holds in registers.
-    pub(super) held: [u32; VECTORS.len()],
     /// Entry points: NVFP4, f16 and bf16 vectors.
     pub(super) entries: [[&'static str; VECTORS.len()]; 3],
 }
@@ -78,6 +76,14 @@ pub(super) fn available(job: &Job<'_>) -> Result<(), Refusal> {
 fn at(n: u32) -> usize {
     let last = VECTORS.len() - 1;
     VECTORS.iter().position(|&most| n <= most).unwrap_or(last)
+}
+
+/// Pieces of vectors that a warp holds in registers, a step of eight vectors each.
+fn held(compiled: usize) -> u32 {
+    match VECTORS[compiled] {
+        ..=NVFP4_MANY_HOLD_ONE => 1,
+        _ => 2,
+    }
 }
 
 /// Steps of a row: the last one may have 64 elements.
@@ -155,6 +161,14 @@ impl Division {
             POWERS.contains(&cluster) && (cluster == 1 || clusters),
         )?;
         let compiled = self.compiled(job.shape);
+        let columns = VECTORS[compiled] / NVFP4_MANY_COLUMNS;
+        field(
+            "chunk",
+            chunk,
+            "less: warps hold a chunk's vectors in registers, a step of eight of them each, or two with more than 32",
+            u64::from(chunk) * u64::from(columns)
+                <= u64::from(self.warps(kind)) * u64::from(held(compiled)),
+        )?;
         shared_memory(self.layout(kind, compiled).bytes, job.gpu)
     }
 
@@ -284,8 +298,9 @@ impl Division {
         for tiles in 1..=warps {
             for parts in POWERS.into_iter().filter(|parts| tiles * parts <= warps) {
                 // The largest chunk of which warps hold their shares in registers, each a piece of eight vectors.
-                let held = kind.held[compiled] * kind.tile_warps * tiles * parts;
-                let chunk = (held * 8 / VECTORS[compiled]).min(8) / parts * parts;
+                let held = held(compiled) * kind.tile_warps * tiles * parts;
+                let columns = VECTORS[compiled] / NVFP4_MANY_COLUMNS;
+                let chunk = (held / columns).min(8) / parts * parts;
                 for cluster in POWERS {
                     let config = Self {
                         tiles,

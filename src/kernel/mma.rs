@@ -42,7 +42,6 @@ const KIND: &Kind = &Kind {
         NVFP4_MMA_MAX_WARPS_OF_64,
     ],
     parts: "1 or more: tiles * parts is up to 20, or to 16 with more than 16 vectors in a pass, or to 12 with more than 32",
-    held: [1, 1, 1, 2, 2],
     entries: [
         [
             "gemv_mma_nvfp4_n8",

@@ -45,7 +45,6 @@ const KIND: &Kind = &Kind {
         NVFP4_WGMMA_TILE_WARPS * NVFP4_WGMMA_MAX_GROUPS_OF_128,
     ],
     parts: "1 or more: tiles * parts is up to 4, or to 3 with more than 32 vectors in a pass, or to 2 with more than 64",
-    held: [1, 1, 1, 1, 2],
     entries: [
         [
             "gemv_wgmma_nvfp4_n8",
