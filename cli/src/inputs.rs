@@ -73,7 +73,7 @@ impl Source {
             [rows, columns] if columns == k && rows > 0 => rows,
             _ => return Err(tensor.wrong(expected).into()),
         };
-        let n = n.unwrap_or(rows.min(Shape::MAX_N));
+        let n = n.unwrap_or(rows);
         if n > rows {
             bail!("--n {n}: tensor {name:?} has {} only", count(rows, "row"));
         }

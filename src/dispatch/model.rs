@@ -5,20 +5,20 @@ use crate::kernel::{Config, Job, Kernel};
 use crate::shape::Shape;
 use crate::types::{Activation, GemvPath};
 
-/// Vectors of a pass over the weights on CUDA cores.
-const PASS: usize = 8;
 /// What each further vector of a pass costs on CUDA cores: four cost 30% more than one. In the table of the H200 the
 /// median of 16 NVFP4 problems is 29%; the least is 15%, the most 106%.
 const FURTHER_VECTOR: f64 = 0.1;
 
-/// The share of the read-only ceiling that a kernel is expected to reach.
+/// The share of the read-only ceiling that a kernel is expected to reach, in passes of at most `pass` vectors: each
+/// pass reads all weights.
 ///
 /// Tensor cores read weights at the same rate for 1 to 16 vectors. For one and two, CUDA cores keep up
 /// with memory and start sooner; from three on they run out of issue slots first. That it is three follows from these
 /// constants (0.85 / 1.2 < 0.76 < 0.85 / 1.1), not from a measurement: no tensor core has run this.
-pub(super) fn share(kernel: Kernel, shape: &Shape, activation: Activation) -> f64 {
+pub(super) fn share(kernel: Kernel, pass: u32, shape: &Shape, activation: Activation) -> f64 {
+    let (n, pass) = (shape.n(), pass as usize);
     if kernel.path() == GemvPath::TensorCore {
-        return 0.76;
+        return 0.76 / n.div_ceil(pass) as f64;
     }
     let one = match activation {
         Activation::Nvfp4 => 0.85,
@@ -31,9 +31,12 @@ pub(super) fn share(kernel: Kernel, shape: &Shape, activation: Activation) -> f6
     } else {
         one
     };
-    let vectors = shape.n().min(PASS) as f64;
-    let passes = shape.n().div_ceil(PASS) as f64;
-    one / (1.0 + FURTHER_VECTOR * (vectors - 1.0)) / passes
+    // What passes cost, where a pass of one vector costs one.
+    let cost = |vectors: usize| match vectors {
+        0 => 0.0,
+        _ => 1.0 + FURTHER_VECTOR * (vectors - 1) as f64,
+    };
+    one / ((n / pass) as f64 * cost(pass) + cost(n % pass))
 }
 
 /// The place of a kernel among those with the same share, the first one being 0: its place in [`Kernel::ALL`], after

@@ -1,8 +1,8 @@
 //! One problem by address, checked: what a launch plan is made of.
 
 use super::params::{
-    NVFP4_ATOM_BLOCKS, NVFP4_ATOM_BYTES, NVFP4_ATOM_LINE_BYTES, NVFP4_ATOM_ROWS, NVFP4_OUTPUT_BF16,
-    NVFP4_OUTPUT_F16, NVFP4_OUTPUT_F32, nvfp4_epilogue, nvfp4_scale_steps,
+    NVFP4_ATOM_BLOCKS, NVFP4_ATOM_BYTES, NVFP4_ATOM_ROWS, NVFP4_OUTPUT_BF16, NVFP4_OUTPUT_F16,
+    NVFP4_OUTPUT_F32, nvfp4_epilogue, nvfp4_scale_steps,
 };
 use crate::check::{self, Regions, pointer, reach, strided};
 use crate::error::Result;
@@ -190,16 +190,24 @@ impl Call {
         Operands::of(&self.shape, &self.weights, &self.vectors)
     }
 
-    /// Passes over the weights, each for at most `most` vectors.
+    /// Passes over the weights, each for at most `most` vectors: a power of two, and no more than the rows of an atom
+    /// of scales.
+    ///
+    /// So the vectors of a pass have the scales of rows of one atom, beginning at a multiple of their number, and a
+    /// kernel that counts them from 0 finds their scales as those of rows from 0 on.
     pub(super) fn passes(&self, most: usize) -> impl Iterator<Item = Pass> + '_ {
+        assert!(
+            most.is_power_of_two() && most <= NVFP4_ATOM_ROWS as usize,
+            "passes of {most} vectors"
+        );
         let n = self.shape.n();
         (0..n)
-            .step_by(most.max(1))
+            .step_by(most)
             .map(move |first| self.pass(first, most.min(n - first)))
     }
 
-    /// The pass for the vectors `first..first + n`.
-    pub(super) fn pass(&self, first: usize, n: usize) -> Pass {
+    /// The pass for the vectors `first..first + n`, of which the first is the first of a [pass](Self::passes).
+    fn pass(&self, first: usize, n: usize) -> Pass {
         let blocks = self.shape.blocks();
         let (vectors, strides, vector_scales, layout, scale_strides) = match self.vectors {
             RawVectors::Nvfp4 {
@@ -217,17 +225,16 @@ impl Call {
                 (values, strides, 0, ScaleLayout::Linear, none)
             }
         };
-        // The scales of a vector, one of fewer than 32, are in a line of its own of an atom of the 128x4 layout.
-        let scale_row = match layout {
-            ScaleLayout::Linear => scale_strides.row,
-            ScaleLayout::Tiled128x4 => NVFP4_ATOM_LINE_BYTES as usize,
+        let first_scale = match layout {
+            ScaleLayout::Linear => first * scale_strides.row,
+            ScaleLayout::Tiled128x4 => layout.offset(first, 0, blocks),
         };
         Pass {
             n: n as i32,
             vectors: vectors + (first * strides.row) as u64,
             vector_row_bytes: strides.row as i64,
             vector_batch_bytes: strides.batch as i64,
-            vector_scales: vector_scales + (first * scale_row) as u64,
+            vector_scales: vector_scales + first_scale as u64,
             vector_scale_steps: scale_steps(layout, blocks, scale_strides.row),
             vector_scale_batch_bytes: scale_strides.batch as i64,
             epilogue: self.epilogue(first),

@@ -107,6 +107,8 @@ const BYTES_IN_FLIGHT: u64 = 64 << 10;
 const MOST_BATCH_BYTES: u64 = 1 << 40;
 
 impl<T: Tiled> KernelConfig for T {
+    const MOST_VECTORS: u32 = T::VECTORS;
+
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
         T::device(job)?;
         job.image(T::UNIT)?;
