@@ -54,6 +54,18 @@ struct ReuseScaleColumns {
     }
 };
 
+// By a whole warp: brings a word of each line of these atoms of the vectors' scales into the first place,
+// where a multiplication by at most 32 vectors looks for them.
+__device__ __forceinline__ void move_scales_to_first_column(uint8_t *data, uint32_t atoms,
+                                                            uint32_t column) {
+    auto *words = reinterpret_cast<uint32_t *>(data);
+    for (uint32_t line = threadIdx.x % 32; line < atoms * tile::kAtomLines; line += 32) {
+        words[line * 4] = words[line * 4 + column];
+    }
+    __syncwarp();
+    arch::fence_proxy_async(); // the copies to tensor memory read through the async proxy
+}
+
 // By a whole warp: makes the scales of a row's last atom that do not exist zeros, for all rows of
 // both operands.
 __device__ __forceinline__ void clear_missing_scales(uint8_t *atom_a, uint8_t *atom_b,
@@ -82,6 +94,9 @@ __device__ __forceinline__ void multiply_steps(const tile::Params &p, const tile
         __syncwarp();
         const uint32_t atoms = tile::step_atoms(p, step);
         const uint32_t offset = at.slot * Stage::kBytes;
+        if (p.scale_column != 0) {
+            move_scales_to_first_column(stages + offset + Stage::kVectorScales, atoms, p.scale_column);
+        }
         const uint32_t mask = tile::scale_mask(p, step * tile::kStepAtoms + atoms - 1);
         if (mask != 0xffffffffu) {
             uint8_t *last = stages + offset + (atoms - 1) * tile::kAtomBytes;

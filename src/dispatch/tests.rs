@@ -416,21 +416,15 @@ fn paths_kernels_and_configs_that_are_asked_for() {
     }
     // A config is checked.
     let asked = options().config(config(Kernel::Ring));
-    let two = Shape::new(Dims {
-        m: 4096,
-        n: 2,
-        k: 4096,
-        l: 1,
-    })
-    .unwrap();
-    let refused = select(&two, &operands, Target::Gpu(&gpu), &asked).unwrap_err();
+    let short = Shape::matrix(4096, 4112).unwrap();
+    let refused = select(&short, &operands, Target::Gpu(&gpu), &asked).unwrap_err();
     let text = refused.to_string();
     assert!(text.contains(r#"{"ring":{"#), "{text}");
-    assert!(text.contains("N is 2, and it takes 1"), "{text}");
+    assert!(text.contains("K is 4112, and it needs"), "{text}");
     let Error::Config { reason, .. } = refused else {
         panic!("{refused}");
     };
-    assert!(matches!(reason, Refusal::Vectors { .. }), "{reason}");
+    assert!(matches!(reason, Refusal::RowLength { .. }), "{reason}");
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub(crate) struct Case {
     pub(crate) row_alpha: bool,
     /// A factor for each vector; NVFP4 vectors only.
     pub(crate) vector_alpha: bool,
-    /// NVFP4 vectors as rows of 128, the others garbage; others with 16 bytes of NaN between them.
+    /// NVFP4 vectors as rows of a multiple of 128, the others garbage; others with 16 bytes of NaN between them.
     pub(crate) padded: bool,
 }
 
@@ -320,7 +320,10 @@ impl Operands {
             ..
         } = self.case;
         let blocks = shape.blocks();
-        let n = if padded { 128 } else { shape.n() };
+        let n = match padded {
+            true => shape.n().next_multiple_of(128),
+            false => shape.n(),
+        };
         for (layout, scales, rows) in [
             (weight_layout, &mut self.bytes.scales, shape.m()),
             (vector_layout, &mut self.bytes.vector_scales, n),
