@@ -5,7 +5,7 @@ use std::cell::LazyCell;
 use std::fmt;
 
 use super::measured::{self, Entry, GpuModel, Measurements, Timed};
-use super::model;
+use super::model::{self, Way};
 use crate::gpu::Gpu;
 use crate::kernel::{Config, Job, Kernel};
 use crate::operands::Operands;
@@ -170,20 +170,19 @@ impl<'t> Tables<'t> {
     pub(super) fn rank(&self, job: &Job<'_>) -> [Known; Kernel::ALL.len()] {
         let mut known: [_; Kernel::ALL.len()] = array::from_fn(|i| {
             let kernel = Kernel::ALL[i];
-            let pass = kernel.pass_vectors(job);
-            let activation = job.operands.activation;
+            let way = Way::usual(kernel, job);
             Known {
                 kernel,
                 available: kernel.available(job),
                 estimate: None,
-                share: model::share(kernel, pass, job.shape, activation),
+                share: model::share(&way, job.shape, job.operands.activation),
                 place: model::place(kernel, job),
             }
         });
         let all = known;
         let near = LazyCell::new(|| match self.class {
             Some(table) => table.nearest(job.shape, job.operands, |i, entry| {
-                stand_in(entry, &all[i], &all, job)
+                stand_in(entry, &all[i], job)
             }),
             None => [None; Kernel::ALL.len()],
         });
@@ -239,7 +238,7 @@ impl<'t> Tables<'t> {
             return None;
         }
         let exact = |entry: &Entry, own: Evidence, on: &'static str| {
-            let timed = stand_in(entry, of, all, job)?;
+            let timed = stand_in(entry, of, job)?;
             let evidence = match timed.kernel() {
                 itself if itself == kernel => own,
                 other => Evidence::Behind { kernel: other, on },
@@ -284,9 +283,8 @@ impl<'t> Tables<'t> {
         job: &Job<'_>,
     ) -> Option<Estimate> {
         let on = self.class?.machine.gpu.name.as_str();
-        let (other, pass) = (timed.kernel(), timed.config.pass_vectors());
-        let there = model::share(other, pass, &entry.shape, job.operands.activation);
-        let by = of.share / there;
+        let (other, way) = (timed.kernel(), Way::of(&timed.config));
+        let by = of.share / model::share(&way, &entry.shape, job.operands.activation);
         let share = (entry.ceiling_seconds / seconds(timed, job) * by).min(1.0);
         let bytes_per_second = entry.shape.weight_bytes() as f64 / entry.ceiling_seconds;
         let is_ahead = |known: &Known| known.available.is_ok() && known.place < of.place;
@@ -311,11 +309,12 @@ impl<'t> Tables<'t> {
 
 /// What an entry says of a kernel: its own time; or, where it has none but can compute the problem, the best time of
 /// its path's kernels, which it did not exceed. A time of a kernel that the model expects to be slower than this one
-/// says nothing of it.
-fn stand_in<'e>(entry: &'e Entry, of: &Known, all: &[Known], job: &Job<'_>) -> Option<&'e Timed> {
+/// even with one vector says nothing of it.
+fn stand_in<'e>(entry: &'e Entry, of: &Known, job: &Job<'_>) -> Option<&'e Timed> {
     let kernel = of.kernel;
+    let of_one = |kernel| model::of_one(kernel, job.operands.activation);
     let of_path = |timed: &&Timed| {
-        timed.kernel().path() == kernel.path() && relative(of, timed.kernel(), all) <= 1.0
+        timed.kernel().path() == kernel.path() && of_one(kernel) <= of_one(timed.kernel())
     };
     let fastest = || {
         let of_path = entry.kernels.iter().filter(of_path);
@@ -325,10 +324,11 @@ fn stand_in<'e>(entry: &'e Entry, of: &Known, all: &[Known], job: &Job<'_>) -> O
     entry.of(kernel).or_else(|| can.then(fastest).flatten())
 }
 
-/// What a kernel reaches of what another one does, by the model.
+/// What a kernel without a time reaches of what another one does that was measured beside it: as much as the model says,
+/// and no more, because it was slower.
 fn relative(of: &Known, other: Kernel, all: &[Known]) -> f64 {
     let other = all.iter().find(|known| known.kernel == other);
-    other.map_or(1.0, |other| of.share / other.share)
+    other.map_or(1.0, |other| (of.share / other.share).min(1.0))
 }
 
 /// A kernel's seconds for a job: chained, where that is asked for and was measured.

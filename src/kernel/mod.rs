@@ -338,17 +338,9 @@ macro_rules! kernels {
                 })
             }
 
-            /// The most vectors of a pass over the weights: of its default for the job, or, where it cannot compute the
-            /// job or one pass is enough in any case, of any config.
-            pub(crate) fn pass_vectors(self, job: &Job<'_>) -> u32 {
-                let default = match job.shape.n() {
-                    1 => None,
-                    _ => self.default_config(job).ok(),
-                };
-                match default {
-                    Some(config) => config.pass_vectors(),
-                    None => match self { $(Self::$kernel => <$config as KernelConfig>::MOST_VECTORS),* },
-                }
+            /// The most vectors that any of its configs takes in a pass over the weights.
+            pub(crate) const fn most_vectors(self) -> u32 {
+                match self { $(Self::$kernel => <$config as KernelConfig>::MOST_VECTORS),* }
             }
 
             /// Its configs worth measuring for a job, the default first; none where it cannot compute it.

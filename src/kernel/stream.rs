@@ -93,7 +93,7 @@ impl KernelConfig for StreamConfig {
         let units = units(job);
         let sms = u64::from(job.gpu.multiprocessors.max(1));
         let batches = shape.l() as u64;
-        let ctas = [sms, 2 * sms, 4 * sms, 16 * sms, batches, 8 * batches, units];
+        let ctas = [sms, 2 * sms, 4 * sms, 16 * sms, batches, 8 * batches];
         // Little work starts and ends sooner with fewer warps.
         let most = match shape.weight_bytes() as u64 / sms {
             ..SMALL_BYTES => 8,
@@ -103,9 +103,9 @@ impl KernelConfig for StreamConfig {
             ..FAR_AHEAD_BYTES => 128,
             _ => 256,
         };
-        let find = |fewest: u32| {
+        let find = |fewest: u32, ctas: &[u64]| {
             VECTORS.into_iter().find_map(|vectors| {
-                ctas.into_iter().find_map(|ctas| {
+                ctas.iter().find_map(|&ctas| {
                     (fewest..=most).rev().find_map(|warps| {
                         let config = Self {
                             warps,
@@ -119,8 +119,14 @@ impl KernelConfig for StreamConfig {
                 })
             })
         };
-        // Fewer vectors a pass sooner than fewer warps.
-        find(8).or_else(|| find(1)).ok_or(Refusal::VectorMemory)
+        // Fewer vectors a pass sooner than fewer warps, and both sooner than a CTA for each unit: every CTA decodes
+        // the vectors of its batches.
+        let every = [units];
+        find(8, &ctas)
+            .or_else(|| find(1, &ctas))
+            .or_else(|| find(8, &every))
+            .or_else(|| find(1, &every))
+            .ok_or(Refusal::VectorMemory)
     }
 
     fn candidates(job: &Job<'_>) -> Vec<Self> {
