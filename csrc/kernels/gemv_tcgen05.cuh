@@ -45,10 +45,15 @@ struct Shared {
     tile::Partial<1, kVectors> partial;
 };
 
+// Whether warp 5 moves the vectors' scales in the stages, by ordinary stores. It then is a reader of a stage
+// beside its multiplications.
+__device__ __forceinline__ bool moves_scales(const tile::Params &p) { return p.scale_column != 0; }
+
 // The loading thread's wait for an empty stage, handed on to the copies that overwrite the stage's
 // scale columns after its next full barrier.
 struct ReuseScaleColumns {
-    __device__ static __forceinline__ void order() {
+    __device__ static __forceinline__ void order(const tile::Params &p) {
+        if (moves_scales(p)) arch::fence_proxy_async(); // the next load overwrites what was stored
         arch::tcgen05_fence_after();
         arch::tcgen05_fence_before();
     }
@@ -94,7 +99,7 @@ __device__ __forceinline__ void multiply_steps(const tile::Params &p, const tile
         __syncwarp();
         const uint32_t atoms = tile::step_atoms(p, step);
         const uint32_t offset = at.slot * Stage::kBytes;
-        if (p.scale_column != 0) {
+        if (moves_scales(p)) {
             move_scales_to_first_column(stages + offset + Stage::kVectorScales, atoms, p.scale_column);
         }
         const uint32_t mask = tile::scale_mask(p, step * tile::kStepAtoms + atoms - 1);
@@ -126,7 +131,10 @@ __device__ __forceinline__ void multiply_steps(const tile::Params &p, const tile
                                 scales_b + i * kAtomColumns, step != work.begin || i != 0);
             } while (++i < atoms);
             // Only where a load waits for it: none may be under way when the CTA ends.
-            if (step + p.stages < work.end) arch::tcgen05_commit(ring.empty_barrier(at.slot));
+            if (step + p.stages < work.end) {
+                arch::tcgen05_commit(ring.empty_barrier(at.slot));
+                if (moves_scales(p)) arch::mbarrier_arrive(ring.empty_barrier(at.slot));
+            }
             if (step + 1 == work.end) arch::tcgen05_commit(done);
         }
         __syncwarp();
@@ -156,7 +164,8 @@ extern "C" __global__ void __launch_bounds__(NVFP4_TCGEN05_THREADS)
     if (loads) {
         tile::prefetch(maps);
         arch::mbarrier_init(done, 1);
-        tile::init_barriers(ring, p.stages, 1); // a stage is empty when its multiplications are complete
+        // A stage is empty when its multiplications are complete.
+        tile::init_barriers(ring, p.stages, moves_scales(p) ? 2 : 1);
         loader.fill();
     } else if (warp == kMmaWarp) {
         arch::grid_dependency_wait();

@@ -50,7 +50,12 @@ fn many_vectors() {
             cached: i % 2 == 0,
             ctas: 1 + i as u32 % 2,
         };
-        check_passes(&simulator, &case, config, i % 3 == 0, &few(i as u64)[i % 3]);
+        // Units with rows past M leave gaps in the ring.
+        let options = Options {
+            uninitialised: Uninitialised::Stale(i as u64),
+            ..few(i as u64)[i % 3].clone()
+        };
+        check_passes(&simulator, &case, config, i % 3 == 0, &options);
     }
 }
 
