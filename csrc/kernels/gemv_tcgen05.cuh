@@ -52,36 +52,40 @@ __device__ __forceinline__ bool moves_scales(const tile::Params &p) { return p.s
 // The loading thread's wait for an empty stage, handed on to the copies that overwrite the stage's
 // scale columns after its next full barrier.
 struct ReuseScaleColumns {
-    __device__ static __forceinline__ void order(const tile::Params &p) {
-        if (moves_scales(p)) arch::fence_proxy_async(); // the next load overwrites what was stored
+    __device__ static __forceinline__ void order() {
         arch::tcgen05_fence_after();
         arch::tcgen05_fence_before();
     }
 };
 
-// By a whole warp: brings a word of each line of these atoms of the vectors' scales into the first place,
-// where a multiplication by at most 32 vectors looks for them.
+// A lane of a warp changes one line of each atom of scales in a stage, before the copies to tensor memory.
+static_assert(tile::kAtomLines == 32, "a line for each lane");
+
+// By a whole warp: brings a word of each line of the vectors' atoms into the first place, where a
+// multiplication by at most 32 vectors looks for them.
 __device__ __forceinline__ void move_scales_to_first_column(uint8_t *data, uint32_t atoms,
                                                             uint32_t column) {
-    auto *words = reinterpret_cast<uint32_t *>(data);
-    for (uint32_t line = threadIdx.x % 32; line < atoms * tile::kAtomLines; line += 32) {
-        words[line * 4] = words[line * 4 + column];
-    }
-    __syncwarp();
-    arch::fence_proxy_async(); // the copies to tensor memory read through the async proxy
+    uint8_t *line = data + threadIdx.x % 32 * tile::kAtomLineBytes;
+    uint32_t i = 0;
+#pragma unroll 1
+    do {
+        auto *words = reinterpret_cast<uint32_t *>(line + i * tile::kAtomBytes);
+        words[0] = words[column];
+    } while (++i < atoms);
+    // The copies to tensor memory read through the async proxy, by which the next load of the stage writes.
+    arch::fence_proxy_async();
 }
 
 // By a whole warp: makes the scales of a row's last atom that do not exist zeros, for all rows of
 // both operands.
 __device__ __forceinline__ void clear_missing_scales(uint8_t *atom_a, uint8_t *atom_b,
                                                      uint32_t mask) {
-    auto *a = reinterpret_cast<uint32_t *>(atom_a);
-    auto *b = reinterpret_cast<uint32_t *>(atom_b);
-    for (uint32_t i = threadIdx.x % 32; i < tile::kAtomBytes / 4; i += 32) {
-        a[i] &= mask;
-        b[i] &= mask;
-    }
-    arch::fence_proxy_async(); // the copies to tensor memory read through the async proxy
+    const uint32_t at = threadIdx.x % 32 * tile::kAtomLineBytes;
+    auto &a = *reinterpret_cast<uint4 *>(atom_a + at);
+    auto &b = *reinterpret_cast<uint4 *>(atom_b + at);
+    a = make_uint4(a.x & mask, a.y & mask, a.z & mask, a.w & mask);
+    b = make_uint4(b.x & mask, b.y & mask, b.z & mask, b.w & mask);
+    arch::fence_proxy_async();
 }
 
 // By a whole warp.

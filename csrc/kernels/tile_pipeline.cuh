@@ -184,7 +184,7 @@ struct Position {
 // Where consumers read a stage with ordinary loads: between those, which the empty barrier orders, and
 // the copies that overwrite the stage through the async proxy.
 struct ReuseAfterLoads {
-    __device__ static __forceinline__ void order(const Params &) { arch::fence_proxy_async(); }
+    __device__ static __forceinline__ void order() { arch::fence_proxy_async(); }
 };
 
 // What one thread of a CTA does: it loads all K steps of `work`, first `fill`, then `refill`.
@@ -226,7 +226,7 @@ public:
 #pragma unroll 1
         for (uint32_t step = work.begin + first; step < work.end; ++step) {
             arch::mbarrier_wait(ring.empty_barrier(at.slot), at.parity);
-            Reuse::order(p);
+            Reuse::order();
             load_weights(step, at.slot);
             load_vectors(step, at.slot);
             at.advance(1, p.stages);
