@@ -73,7 +73,7 @@ impl Shape {
         let sizes_fit = || {
             let row = k.next_multiple_of(64);
             is_size([m.next_multiple_of(128), row, l, 1])
-                && is_size([n.next_multiple_of(128), row, l, 1])
+                && is_size([n.next_multiple_of(128), row / BLOCK, l, 1])
                 && is_size([n, m.max(k), l, 8])
         };
         if dims_fit && sizes_fit() {
