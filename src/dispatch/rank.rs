@@ -264,7 +264,7 @@ impl<'t> Tables<'t> {
                     .filter(|other| other.kernel.path() == kernel.path());
                 self.class.is_none() && path.all(|other| other.available.is_err())
             };
-            (can || alone()).then(|| Estimate {
+            (can || alone()).then_some(Estimate {
                 share: of.share,
                 seconds: None,
                 evidence: Evidence::Modelled,
