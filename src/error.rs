@@ -23,17 +23,9 @@ pub enum Error {
         k: usize,
     },
 
-    /// Too few or too many vectors.
-    #[error(
-        "N = {n} vectors: one call takes 1 to {most}{}",
-        if *n == 0 { String::new() } else { format!("; split them into calls of at most {most}") }
-    )]
-    NOutOfRange {
-        /// The N that was given.
-        n: usize,
-        /// The most that there may be.
-        most: usize,
-    },
+    /// N is 0.
+    #[error("N = 0 vectors: a call takes 1 or more")]
+    NZero,
 
     /// A size derived from the shape does not fit.
     #[error("the sizes of M = {m}, N = {n}, K = {k}, L = {l} overflow")]
@@ -397,18 +389,6 @@ mod tests {
         assert_eq!(
             says([2, 16, 1], [3, 32, 1]),
             "the weights have M = 2, K = 16, the call has M = 3, K = 32"
-        );
-    }
-
-    #[test]
-    fn too_many_vectors_are_told_what_to_do() {
-        assert_eq!(
-            Error::NOutOfRange { n: 17, most: 16 }.to_string(),
-            "N = 17 vectors: one call takes 1 to 16; split them into calls of at most 16"
-        );
-        assert_eq!(
-            Error::NOutOfRange { n: 0, most: 16 }.to_string(),
-            "N = 0 vectors: one call takes 1 to 16"
         );
     }
 

@@ -66,14 +66,6 @@ pub enum Refusal {
         /// Whose scales are linear.
         operand: &'static str,
     },
-    /// More vectors than the kernel takes.
-    #[error("N is {n}, and it takes {most} at most")]
-    Vectors {
-        /// N.
-        n: usize,
-        /// The most that it takes.
-        most: usize,
-    },
     /// The kernel copies whole pieces of rows.
     #[error("K is {k}, and it needs {needed}")]
     RowLength {

@@ -26,7 +26,7 @@ pub struct Dims {
 /// | name | meaning | allowed |
 /// |---|---|---|
 /// | M | rows of the weights, elements of each output vector | 0 or more |
-/// | N | vectors that share one pass over the weights | 1 to 16 |
+/// | N | vectors of a batch | 1 or more |
 /// | K | elements of each row and of each vector | a positive multiple of 16 |
 /// | L | batches, each with weights and vectors of its own | 0 or more |
 ///
@@ -48,16 +48,13 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The most vectors one call takes.
-    pub const MAX_N: usize = 128;
-
-    /// The largest M, K or L: kernels index with 32-bit integers.
+    /// The largest M, N, K or L: kernels index with 32-bit integers.
     pub const MAX_DIM: usize = i32::MAX as usize - 127;
 
     /// Checks the dimensions.
     ///
     /// # Errors
-    /// K that is 0 or no multiple of 16, N out of range, and sizes beyond the address range.
+    /// K that is 0 or no multiple of 16, N that is 0, and sizes beyond the address range.
     pub fn new(dims: Dims) -> Result<Self> {
         let Dims { m, n, k, l } = dims;
         if k == 0 {
@@ -66,27 +63,20 @@ impl Shape {
         if !k.is_multiple_of(BLOCK) {
             return Err(Error::KNotMultipleOfBlock { k });
         }
-        if n == 0 || n > Self::MAX_N {
-            return Err(Error::NOutOfRange {
-                n,
-                most: Self::MAX_N,
-            });
+        if n == 0 {
+            return Err(Error::NZero);
         }
         let shape = Self { m, n, k, l };
-        // The largest operand is the weights as codes, scales in either layout, or a wide output
-        // or vector of at most 4 bytes an element. f64 for the reference makes it 8.
-        let fits = m <= Self::MAX_DIM
-            && k <= Self::MAX_DIM
-            && l <= Self::MAX_DIM
-            && m.next_multiple_of(128)
-                .checked_mul(k.next_multiple_of(64))
-                .and_then(|mk| mk.checked_mul(l))
-                .is_some_and(|x| isize::try_from(x).is_ok())
-            && (n * 8)
-                .checked_mul(l)
-                .and_then(|nl| nl.checked_mul(m.max(k)))
-                .is_some_and(|x| isize::try_from(x).is_ok());
-        if fits {
+        let dims_fit = [m, n, k, l].into_iter().all(|dim| dim <= Self::MAX_DIM);
+        // The largest operand is the weights as codes, the scales of weights or vectors in either layout, or a wide
+        // output or vector of at most 4 bytes an element. f64 for the reference makes it 8.
+        let sizes_fit = || {
+            let row = k.next_multiple_of(64);
+            is_size([m.next_multiple_of(128), row, l, 1])
+                && is_size([n.next_multiple_of(128), row / BLOCK, l, 1])
+                && is_size([n, m.max(k), l, 8])
+        };
+        if dims_fit && sizes_fit() {
             Ok(shape)
         } else {
             Err(Error::SizeOverflow { m, n, k, l })
@@ -162,6 +152,14 @@ impl Shape {
     }
 }
 
+/// The product of these is a size that memory can have.
+fn is_size(factors: [usize; 4]) -> bool {
+    let product = factors
+        .into_iter()
+        .try_fold(1_usize, |product, factor| product.checked_mul(factor));
+    product.is_some_and(|size| isize::try_from(size).is_ok())
+}
+
 impl fmt::Debug for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { m, n, k, l } = self;
@@ -223,31 +221,32 @@ mod tests {
                 k: 16,
                 l: 1
             }),
-            Err(Error::NOutOfRange { n: 0, most: 16 })
+            Err(Error::NZero)
         );
-        assert_eq!(
-            Shape::new(Dims {
-                m: 1,
-                n: 17,
-                k: 16,
-                l: 1
-            }),
-            Err(Error::NOutOfRange { n: 17, most: 16 })
-        );
-        for (m, k, l) in [
-            (usize::MAX, 16, 1),
-            (1, usize::MAX - 15, 1),
-            (1, 16, usize::MAX),
-            (1 << 30, 1 << 30, 1 << 30),
-            (Shape::MAX_DIM + 1, 16, 1),
+        for (m, n, k, l) in [
+            (usize::MAX, 1, 16, 1),
+            (1, usize::MAX, 16, 1),
+            (1, 1, usize::MAX - 15, 1),
+            (1, 1, 16, usize::MAX),
+            (1 << 30, 1, 1 << 30, 1 << 30),
+            (1, 1 << 30, 1 << 30, 1 << 30),
+            (1 << 30, 1 << 30, 16, 1 << 30),
+            (Shape::MAX_DIM + 1, 1, 16, 1),
+            (1, Shape::MAX_DIM + 1, 16, 1),
         ] {
-            assert!(
-                matches!(
-                    Shape::new(Dims { m, n: 1, k, l }),
-                    Err(Error::SizeOverflow { .. })
-                ),
-                "{m} {k} {l}"
+            assert_eq!(
+                Shape::new(Dims { m, n, k, l }),
+                Err(Error::SizeOverflow { m, n, k, l })
             );
+        }
+    }
+
+    #[test]
+    fn takes_any_number_of_vectors() {
+        for n in [1, 17, 128, 1000, 1 << 20, Shape::MAX_DIM] {
+            let (m, k, l) = (64, 16, 1);
+            let shape = Shape::new(Dims { m, n, k, l }).unwrap();
+            assert_eq!((shape.n(), shape.outputs()), (n, 64 * n));
         }
     }
 

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use half::{bf16, f16};
 use nvfp4_gemv::checkpoint::{Checkpoint, Dialect, Layer};
 use nvfp4_gemv::quantize::{quantize, quantize_vectors};
-use nvfp4_gemv::{Activation, GlobalScale, ScaleLayout, Shape, printable};
+use nvfp4_gemv::{Activation, GlobalScale, ScaleLayout, printable};
 
 use crate::destination::files_of;
 use crate::engine::{InputScale, Inputs};
@@ -73,7 +73,7 @@ impl Source {
             [rows, columns] if columns == k && rows > 0 => rows,
             _ => return Err(tensor.wrong(expected).into()),
         };
-        let n = n.unwrap_or(rows.min(Shape::MAX_N));
+        let n = n.unwrap_or(rows);
         if n > rows {
             bail!("--n {n}: tensor {name:?} has {} only", count(rows, "row"));
         }

@@ -54,6 +54,9 @@ struct Gemv {
 /// K of vectors that fit where the problem's do not.
 const SHORT: usize = 2048;
 
+/// Numbers of vectors for which kernels have entry points: powers of two up to the largest pass that a kernel may take.
+const VECTORS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+
 /// What weights can be aligned to: kernels have entry points for each. The widest first.
 const ALIGNMENTS: [u64; 3] = [32, 16, 8];
 
@@ -108,7 +111,7 @@ fn gpu(arch: &str) -> Result<Gpu> {
 fn entries(problem: &Shape, gpu: &Gpu) -> Result<Vec<Entry>> {
     let mut entries = helpers(problem, gpu);
     for activation in Activation::ALL {
-        for n in 1..=Shape::MAX_N {
+        for n in VECTORS {
             // Many vectors of the problem's length fit no CTA of small GPUs: those of a shorter one do.
             for (k, l) in [(problem.k(), problem.l()), (SHORT, 1)] {
                 let shape = Shape::new(Dims {

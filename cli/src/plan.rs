@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::configs::{launch_json, launch_line, launches, one_line};
 use crate::engine::{self, AskArgs, compiled_archs};
-use crate::report::{Report, Table, bytes, time};
+use crate::report::{Report, Table, bytes, count, time};
 use crate::shapes::{self, ShapeArgs, parse_n};
 
 /// Says which kernel computes a shape, with which config, how fast each kernel is, and on what evidence; computes
@@ -247,12 +247,18 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     };
     let chosen = choice.config.map(|config| {
         let plan = match &gpu {
-            Some(gpu) => launches(&config, &call, gpu, args.chained),
+            Some(gpu) => first_and_last(&config, &call, gpu, args.chained),
             None => Vec::new(),
         };
-        let lines = plan.iter().map(launch_line);
-        let lines: String = lines.map(|line| format!("  launch: {line}\n")).collect();
-        format!("  config: {}\n{lines}", one_line(&config))
+        let mut lines: Vec<String> = plan.iter().map(launch_line).collect();
+        lines.dedup();
+        let lines = lines.iter().map(|line| format!("  launch: {line}\n"));
+        let lines: String = lines.collect();
+        format!(
+            "  config: {}\n{}{lines}",
+            one_line(&config),
+            passes_line(&config, &shape)
+        )
     });
     let note = other_build.as_ref().map(|note| format!("  note: {note}\n"));
     let kernel = choice.kernel();
@@ -290,10 +296,52 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
 /// What allocations are aligned to.
 const ALLOCATED: u64 = 256;
 
+/// Passes over the weights that a config makes for a shape.
+fn passes(config: &Config, shape: &Shape) -> usize {
+    shape.n().div_ceil(config.pass_vectors() as usize)
+}
+
+/// How many there are, where they are several.
+fn passes_line(config: &Config, shape: &Shape) -> String {
+    match passes(config, shape) {
+        0 | 1 => String::new(),
+        passes => format!(
+            "  passes: {passes} passes over the weights, of at most {}\n",
+            count(config.pass_vectors() as usize, "vector")
+        ),
+    }
+}
+
+/// The launches of the first pass over the weights and of the last one: all others are as the first. That is the plan
+/// of a call with one pass of as many vectors as there can be, and the last one.
+fn first_and_last(config: &Config, call: &Call, gpu: &Gpu, chained: bool) -> Vec<Launch> {
+    let (shape, operands) = (call.shape(), call.operands());
+    let most = config.pass_vectors() as usize;
+    let of_last = (shape.n() - 1) % most + 1;
+    let n = shape.n().min(most + of_last);
+    let fewer = Shape::new(Dims {
+        m: shape.m(),
+        n,
+        k: shape.k(),
+        l: shape.l(),
+    });
+    let fewer = fewer.expect("sizes are no larger");
+    let call = Call::nowhere(
+        &fewer,
+        operands.activation,
+        operands.weight_layout,
+        ALLOCATED,
+    );
+    launches(config, &call, gpu, chained)
+}
+
 /// A kernel: the config that it would take and its launches, or why it cannot run here.
 struct Line {
     kernel: Kernel,
     config: Result<Config, String>,
+    /// Passes over the weights.
+    passes: Option<usize>,
+    /// Of the first pass and of the last one.
     launches: Vec<Launch>,
     estimate: Option<Estimate>,
 }
@@ -303,8 +351,13 @@ impl Line {
         let ranked = rank(call.shape(), &call.operands(), gpu, tuned, chained);
         let line = |ranked: nvfp4_gemv::dispatch::Ranked| Self {
             kernel: ranked.kernel,
+            passes: ranked
+                .config
+                .as_ref()
+                .ok()
+                .map(|config| passes(config, call.shape())),
             launches: match &ranked.config {
-                Ok(config) => launches(config, call, gpu, chained),
+                Ok(config) => first_and_last(config, call, gpu, chained),
                 Err(_) => Vec::new(),
             },
             config: ranked.config.map_err(|why| why.to_string()),
@@ -321,6 +374,7 @@ impl Line {
         let line = |&kernel: &Kernel| Self {
             kernel,
             config: Err(why.clone()),
+            passes: None,
             launches: Vec::new(),
             estimate: None,
         };
@@ -339,6 +393,7 @@ impl Line {
             "is_bound": estimate.map(|estimate| estimate.evidence.is_bound()),
             "evidence": estimate.map(|estimate| estimate.evidence.to_string()),
             "config": self.config.as_ref().ok(),
+            "passes": self.passes,
             "launches": self.launches.iter().map(launch_json).collect::<Vec<_>>(),
         })
     }

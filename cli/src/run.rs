@@ -50,7 +50,7 @@ pub(crate) struct Args {
     /// Element type of the vectors
     #[arg(long, value_parser = shapes::activation(), default_value = "nvfp4")]
     activation: Activation,
-    /// How many vectors, 1 to 16 [default: all rows of the input up to 16, or 1]
+    /// How many vectors [default: all rows of the input, or 1]
     #[arg(long, value_parser = parse_n)]
     n: Option<usize>,
     #[command(flatten)]
@@ -73,6 +73,9 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let ask = args.ask.ask()?;
     let checkpoint = Checkpoint::open(&args.checkpoint)?;
     let layer = checkpoint.layer(&args.layer)?;
+    if let Some(n) = args.n {
+        engine::check_memory_of(&layer.shape(n)?)?;
+    }
     let input = args.input.as_deref();
     let source = Source::find(&checkpoint, &layer, input, args.random, args.n)?;
     let inputs = files_of(&checkpoint)

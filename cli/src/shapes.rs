@@ -232,7 +232,7 @@ mod tests {
                 "K = 99999999999999999999999 is too large",
             ),
             ("16,24", "K = 24"),
-            ("16,16,1,17", "N = 17"),
+            ("16,16,1,0", "N = 0"),
         ] {
             let error = parse_shape(text).unwrap_err();
             assert!(error.contains(says), "{text}: {error}");
@@ -243,7 +243,12 @@ mod tests {
                 .contains("M,K[,L[,N]] or MxK")
         );
         assert_eq!(parse_n("16"), Ok(16));
-        for (text, says) in [("17", "at most 16"), ("0", "N = 0"), ("x", "N = \"x\"")] {
+        assert_eq!(parse_n("1000"), Ok(1000));
+        for (text, says) in [
+            ("4294967296", "N = 4294967296"),
+            ("0", "N = 0"),
+            ("x", "N = \"x\""),
+        ] {
             let error = parse_n(text).unwrap_err();
             assert!(error.contains(says), "{text}: {error}");
         }

@@ -45,6 +45,10 @@ struct Shared {
     tile::Partial<1, kVectors> partial;
 };
 
+// Whether warp 5 moves the vectors' scales in the stages, by ordinary stores. It then is a reader of a stage
+// beside its multiplications.
+__device__ __forceinline__ bool moves_scales(const tile::Params &p) { return p.scale_column != 0; }
+
 // The loading thread's wait for an empty stage, handed on to the copies that overwrite the stage's
 // scale columns after its next full barrier.
 struct ReuseScaleColumns {
@@ -54,17 +58,34 @@ struct ReuseScaleColumns {
     }
 };
 
+// A lane of a warp changes one line of each atom of scales in a stage, before the copies to tensor memory.
+static_assert(tile::kAtomLines == 32, "a line for each lane");
+
+// By a whole warp: brings a word of each line of the vectors' atoms into the first place, where a
+// multiplication by at most 32 vectors looks for them.
+__device__ __forceinline__ void move_scales_to_first_column(uint8_t *data, uint32_t atoms,
+                                                            uint32_t column) {
+    uint8_t *line = data + threadIdx.x % 32 * tile::kAtomLineBytes;
+    uint32_t i = 0;
+#pragma unroll 1
+    do {
+        auto *words = reinterpret_cast<uint32_t *>(line + i * tile::kAtomBytes);
+        words[0] = words[column];
+    } while (++i < atoms);
+    // The copies to tensor memory read through the async proxy, by which the next load of the stage writes.
+    arch::fence_proxy_async();
+}
+
 // By a whole warp: makes the scales of a row's last atom that do not exist zeros, for all rows of
 // both operands.
 __device__ __forceinline__ void clear_missing_scales(uint8_t *atom_a, uint8_t *atom_b,
                                                      uint32_t mask) {
-    auto *a = reinterpret_cast<uint32_t *>(atom_a);
-    auto *b = reinterpret_cast<uint32_t *>(atom_b);
-    for (uint32_t i = threadIdx.x % 32; i < tile::kAtomBytes / 4; i += 32) {
-        a[i] &= mask;
-        b[i] &= mask;
-    }
-    arch::fence_proxy_async(); // the copies to tensor memory read through the async proxy
+    const uint32_t at = threadIdx.x % 32 * tile::kAtomLineBytes;
+    auto &a = *reinterpret_cast<uint4 *>(atom_a + at);
+    auto &b = *reinterpret_cast<uint4 *>(atom_b + at);
+    a = make_uint4(a.x & mask, a.y & mask, a.z & mask, a.w & mask);
+    b = make_uint4(b.x & mask, b.y & mask, b.z & mask, b.w & mask);
+    arch::fence_proxy_async();
 }
 
 // By a whole warp.
@@ -82,6 +103,9 @@ __device__ __forceinline__ void multiply_steps(const tile::Params &p, const tile
         __syncwarp();
         const uint32_t atoms = tile::step_atoms(p, step);
         const uint32_t offset = at.slot * Stage::kBytes;
+        if (moves_scales(p)) {
+            move_scales_to_first_column(stages + offset + Stage::kVectorScales, atoms, p.scale_column);
+        }
         const uint32_t mask = tile::scale_mask(p, step * tile::kStepAtoms + atoms - 1);
         if (mask != 0xffffffffu) {
             uint8_t *last = stages + offset + (atoms - 1) * tile::kAtomBytes;
@@ -111,7 +135,10 @@ __device__ __forceinline__ void multiply_steps(const tile::Params &p, const tile
                                 scales_b + i * kAtomColumns, step != work.begin || i != 0);
             } while (++i < atoms);
             // Only where a load waits for it: none may be under way when the CTA ends.
-            if (step + p.stages < work.end) arch::tcgen05_commit(ring.empty_barrier(at.slot));
+            if (step + p.stages < work.end) {
+                arch::tcgen05_commit(ring.empty_barrier(at.slot));
+                if (moves_scales(p)) arch::mbarrier_arrive(ring.empty_barrier(at.slot));
+            }
             if (step + 1 == work.end) arch::tcgen05_commit(done);
         }
         __syncwarp();
@@ -141,7 +168,8 @@ extern "C" __global__ void __launch_bounds__(NVFP4_TCGEN05_THREADS)
     if (loads) {
         tile::prefetch(maps);
         arch::mbarrier_init(done, 1);
-        tile::init_barriers(ring, p.stages, 1); // a stage is empty when its multiplications are complete
+        // A stage is empty when its multiplications are complete.
+        tile::init_barriers(ring, p.stages, moves_scales(p) ? 2 : 1);
         loader.fill();
     } else if (warp == kMmaWarp) {
         arch::grid_dependency_wait();

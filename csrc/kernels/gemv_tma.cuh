@@ -90,7 +90,7 @@ struct Weights {
 // The same 64 elements of the vectors, in the stage.
 struct Vectors {
     const uint8_t *stage;
-    uint32_t atom;
+    uint32_t atom, scale_column;
 
     __device__ __forceinline__ uint2 block(int n, int b) const {
         return load_shared<uint2>(stage + Stage::kVectors + code_offset(n, 2 * atom + b / 2) +
@@ -98,7 +98,8 @@ struct Vectors {
     }
     __device__ __forceinline__ uint32_t scale_word(int n) const {
         return load_shared<uint32_t>(stage + Stage::kVectorScales +
-                                     atom * Stage::kVectorAtomBytes + n * tile::kAtomLineBytes);
+                                     atom * Stage::kVectorAtomBytes + n * tile::kAtomLineBytes +
+                                     scale_column * 4);
     }
 };
 
@@ -163,7 +164,7 @@ __device__ __forceinline__ void multiply_steps(const tile::Params &p, const tile
         // Past the end of K a stage holds nothing, or what it held before.
         const bool exists = atom < tile::step_atoms(p, step);
         const uint32_t mask = tile::scale_mask(p, step * tile::kStepAtoms + atom);
-        const Vectors in_stage = {stage, atom};
+        const Vectors in_stage = {stage, atom, p.scale_column};
         // Every lane for itself: as fast as one for its warp, and compute-sanitizer can follow it.
         const auto release = [&] { arch::mbarrier_arrive(ring.empty_barrier(at.slot)); };
         Weights w;

@@ -104,70 +104,93 @@ __device__ __forceinline__ QuantizedBlock quantize_block(const float (&x)[16], f
     return block;
 }
 
-// Writes the scales of four blocks of one row, which share 16 bytes with rows 32, 64 and 96 further
-// on. Those are padding: there are at most 16 rows. The four lanes of a group also zero every n-th
-// of the 32 rows' 16 bytes, so that all n rows together zero all of the atom.
+// Writes the scales of four blocks of one row of an atom, of which n rows exist. The four lanes of a
+// group also zero every n-th of the rows that do not, so that all n rows together fill the atom.
+//
+// A row's scales share a line of 16 bytes with those of the rows 32, 64 and 96 further on. Where none of
+// those exist, whole lines are written.
 __device__ __forceinline__ void store_scales_128x4(uint8_t *atom, uint32_t scales, int32_t row,
                                                    int32_t n) {
-    for (int32_t r = row + threadIdx.x % 4 * n; r < 32; r += 4 * n) {
-        *reinterpret_cast<uint4 *>(atom + r * 16) = make_uint4(r == row ? scales : 0, 0, 0, 0);
+    constexpr int32_t kLines = NVFP4_ATOM_LINES, kLineBytes = NVFP4_ATOM_LINE_BYTES;
+    const int32_t first = row + threadIdx.x % 4 * n;
+    if (n <= kLines) {
+        for (int32_t r = first; r < kLines; r += 4 * n) {
+            *reinterpret_cast<uint4 *>(atom + r * kLineBytes) =
+                make_uint4(r == row ? scales : 0, 0, 0, 0);
+        }
+    } else {
+        for (int32_t r = first; r < NVFP4_ATOM_ROWS; r += 4 * n) {
+            *reinterpret_cast<uint32_t *>(atom + r % kLines * kLineBytes + r / kLines * 4) =
+                r == row ? scales : 0;
+        }
     }
 }
 
-// A grid of (CTAs a vector, n, up to l).
+// One vector, by the CTAs along x.
+template <class Load, bool kTiled>
+__device__ __forceinline__ void quantize_vector(const nvfp4_quantize_params &p, int32_t batch,
+                                                int32_t row) {
+    constexpr int32_t kAtomRows = NVFP4_ATOM_ROWS;
+    const int32_t padded = kTiled ? (p.blocks + 3) / 4 * 4 : p.blocks;
+    const int32_t padded_rows = kTiled ? (p.n + kAtomRows - 1) / kAtomRows * kAtomRows : p.n;
+    const uint8_t *x = p.vectors + batch * p.vector_batch_bytes + row * p.vector_row_bytes;
+    const int64_t vector = int64_t(batch) * p.n + row;
+    const float amax = Load::magnitude(vector_max<Load>(x, p.blocks));
+    // The vectors have been read: what a dependent grid fetches now delays nothing here.
+    arch::grid_dependency_launch();
+    float global = p.global_kind == NVFP4_GLOBAL_COMPUTED ? global_scale(amax)
+                   : p.global_kind == NVFP4_GLOBAL_SHARED ? p.global
+                                                          : p.globals[vector];
+    // What cannot be quantised is written as zeros whose alpha is NaN.
+    const bool good = (amax == 0.0f || is_scale(amax)) && is_scale(global);
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+        p.alpha[vector] = good ? global : __uint_as_float(0x7fc00000u);
+    }
+    if (!good) global = 1.0f;
+
+    uint8_t *codes = p.codes + vector * p.blocks * 8;
+    uint8_t *scales = p.scales + int64_t(batch) * padded_rows * padded;
+    // Whole warps stay together, for the exchange of scales.
+    const int32_t step = int32_t(gridDim.x) * kQuantizeThreads;
+    for (int32_t first = int32_t(blockIdx.x) * kQuantizeThreads; first < padded; first += step) {
+        const int32_t b = first + int32_t(threadIdx.x);
+        uint32_t scale = 0;
+        if (b < p.blocks) {
+            constexpr int kElements = 16 / Load::kBytes;
+            const auto *pieces = reinterpret_cast<const uint4 *>(x) +
+                                 int64_t(b) * Load::kBytes;
+            float values[16];
+#pragma unroll
+            for (int i = 0; i < Load::kBytes; ++i) {
+                const uint4 piece = good ? pieces[i] : make_uint4(0, 0, 0, 0);
+                Load::unpack(piece, values + i * kElements);
+            }
+            const QuantizedBlock block = quantize_block(values, global);
+            *reinterpret_cast<uint2 *>(codes + int64_t(b) * 8) = block.codes;
+            scale = block.scale;
+            if constexpr (!kTiled) scales[int64_t(row) * p.blocks + b] = block.scale;
+        }
+        if constexpr (kTiled) {
+            scale <<= 8 * (threadIdx.x % 4);
+            scale |= __shfl_xor_sync(~0u, scale, 1);
+            scale |= __shfl_xor_sync(~0u, scale, 2);
+            const int32_t above = row / kAtomRows * kAtomRows; // rows of the atoms before
+            uint8_t *atom = scales + int64_t(above) * padded + int64_t(b / 4) * NVFP4_ATOM_BYTES;
+            if (b < padded) {
+                store_scales_128x4(atom, scale, row - above, min(p.n - above, kAtomRows));
+            }
+        }
+    }
+}
+
+// A grid of (CTAs a vector, up to n, up to l).
 template <class Load, bool kTiled>
 __device__ __forceinline__ void quantize(const nvfp4_quantize_params &p) {
-    const int32_t row = int32_t(blockIdx.y);
-    const int32_t padded = kTiled ? (p.blocks + 3) / 4 * 4 : p.blocks;
-    const int64_t scale_batch_bytes = kTiled ? int64_t(padded) * 128 : int64_t(p.n) * p.blocks;
     arch::grid_dependency_wait();
 
     for (int32_t batch = int32_t(blockIdx.z); batch < p.l; batch += int32_t(gridDim.z)) {
-        const uint8_t *x =
-            p.vectors + batch * p.vector_batch_bytes + row * p.vector_row_bytes;
-        const int64_t vector = int64_t(batch) * p.n + row;
-        const float amax = Load::magnitude(vector_max<Load>(x, p.blocks));
-        // The vectors have been read: what a dependent grid fetches now delays nothing here.
-        arch::grid_dependency_launch();
-        float global = p.global_kind == NVFP4_GLOBAL_COMPUTED ? global_scale(amax)
-                       : p.global_kind == NVFP4_GLOBAL_SHARED ? p.global
-                                                              : p.globals[vector];
-        // What cannot be quantised is written as zeros whose alpha is NaN.
-        const bool good = (amax == 0.0f || is_scale(amax)) && is_scale(global);
-        if (blockIdx.x == 0 && threadIdx.x == 0) {
-            p.alpha[vector] = good ? global : __uint_as_float(0x7fc00000u);
-        }
-        if (!good) global = 1.0f;
-
-        uint8_t *codes = p.codes + vector * p.blocks * 8;
-        uint8_t *scales = p.scales + batch * scale_batch_bytes;
-        // Whole warps stay together, for the exchange of scales.
-        const int32_t step = int32_t(gridDim.x) * kQuantizeThreads;
-        for (int32_t first = int32_t(blockIdx.x) * kQuantizeThreads; first < padded;
-             first += step) {
-            const int32_t b = first + int32_t(threadIdx.x);
-            uint32_t scale = 0;
-            if (b < p.blocks) {
-                constexpr int kElements = 16 / Load::kBytes;
-                const auto *pieces = reinterpret_cast<const uint4 *>(x) +
-                                     int64_t(b) * Load::kBytes;
-                float values[16];
-#pragma unroll
-                for (int i = 0; i < Load::kBytes; ++i) {
-                    const uint4 piece = good ? pieces[i] : make_uint4(0, 0, 0, 0);
-                    Load::unpack(piece, values + i * kElements);
-                }
-                const QuantizedBlock block = quantize_block(values, global);
-                *reinterpret_cast<uint2 *>(codes + int64_t(b) * 8) = block.codes;
-                scale = block.scale;
-                if constexpr (!kTiled) scales[int64_t(row) * p.blocks + b] = block.scale;
-            }
-            if constexpr (kTiled) {
-                scale <<= 8 * (threadIdx.x % 4);
-                scale |= __shfl_xor_sync(~0u, scale, 1);
-                scale |= __shfl_xor_sync(~0u, scale, 2);
-                if (b < padded) store_scales_128x4(scales + int64_t(b / 4) * 512, scale, row, p.n);
-            }
+        for (uint32_t row = blockIdx.y; row < uint32_t(p.n); row += gridDim.y) {
+            quantize_vector<Load, kTiled>(p, batch, int32_t(row));
         }
     }
 }

@@ -31,7 +31,8 @@ enum {
 
 /* Beside its parameters a kernel takes three tensor maps, before them: of the weights' codes (bytes of a row,
  * rows, batches), of the vectors' (bytes of a row, vectors, batches) and of the vectors' scales (bytes of an
- * atom's row, vectors, atoms, batches). */
+ * atom's line, lines, atoms, batches). The vectors of a pass have a line each of every atom, and in it one of
+ * four words: copies take whole lines. */
 typedef struct nvfp4_tile_params {
     int32_t m, n;
     int32_t first_batch;   /* of this launch */
@@ -40,6 +41,7 @@ typedef struct nvfp4_tile_params {
     uint32_t stages;
     uint32_t dependent;    /* the launch may overlap with the previous grid */
     uint32_t tmem_columns; /* to allocate; tensor cores only */
+    uint32_t scale_column; /* which word of their lines has the vectors' scales: 0 to 3 */
     NVFP4_POINTER(const uint8_t) weight_scales; /* [L][tiles][atoms][512] */
     nvfp4_epilogue epilogue;
 } nvfp4_tile_params;
@@ -70,7 +72,7 @@ constexpr uint32_t kSwizzlePattern = NVFP4_TILE_PATTERN_BYTES;
 constexpr uint32_t kMaxStages = NVFP4_TILE_MAX_STAGES;
 
 // Where things lie in a stage that takes `kVectorRows_` vectors, the existing ones first. Of an atom of
-// their scales it keeps the rows of `kScaleRows_` vectors.
+// their scales it keeps the lines of `kScaleRows_` vectors.
 template <uint32_t kVectorRows_, uint32_t kScaleRows_>
 struct Stage {
     static constexpr uint32_t kVectorRows = kVectorRows_;
@@ -95,7 +97,7 @@ struct Stage {
 struct Maps {
     CUtensorMap weights;       // bytes of a row, rows, batches
     CUtensorMap vectors;       // bytes of a row, vectors, batches
-    CUtensorMap vector_scales; // bytes of an atom's row, n of its 32 rows, atoms, batches
+    CUtensorMap vector_scales; // bytes of an atom's line, n of its 32 lines, atoms, batches
 };
 
 // What one CTA computes: the K steps begin..end of a tile, of a batch.

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, bail};
 use nvfp4_gemv::checkpoint::{Checkpoint, Dialect, Layer};
 use nvfp4_gemv::cpu::Implementation;
+use nvfp4_gemv::kernel::params::NVFP4_TCGEN05_N;
 use nvfp4_gemv::kernel::{Config, Job, Kernel, Tcgen05Config};
 use nvfp4_gemv::quantize::quantize;
 use nvfp4_gemv::reference::{self, Reference, error_bound};
@@ -59,7 +60,7 @@ pub struct Run {
 }
 
 impl Problem {
-    /// Takes the layer's own test input as vectors, up to 16 of them, or else one vector of numbers between -1 and 1.
+    /// Takes the layer's own test input as vectors, as many as the kernel takes in one launch, or else one vector of numbers between -1 and 1.
     ///
     /// # Errors
     /// Vectors that are not as long as the layer's rows, or not finite.
@@ -70,7 +71,7 @@ impl Problem {
             // Any numbers between -1 and 1.
             None => (0..k).map(|i| (i as f32 * 0.7).sin()).collect(),
         };
-        let n = (values.len() / k).min(Shape::MAX_N);
+        let n = (values.len() / k).min(NVFP4_TCGEN05_N as usize);
         let dialect = match layer.input_global() {
             Some(GlobalScale::Divisor(_)) => Dialect::CompressedTensors,
             _ => Dialect::ModelOpt,

@@ -5,35 +5,118 @@ use crate::kernel::{Config, Job, Kernel};
 use crate::shape::Shape;
 use crate::types::{Activation, GemvPath};
 
-/// Vectors of a pass over the weights on CUDA cores.
-const PASS: usize = 8;
-/// What each further vector of a pass costs on CUDA cores: four cost 30% more than one. In the table of the H200 the
-/// median of 16 NVFP4 problems is 29%; the least is 15%, the most 106%.
-const FURTHER_VECTOR: f64 = 0.1;
+/// How a kernel takes vectors: what its time depends on, beside the type of the vectors.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    kernel: Kernel,
+    /// Vectors of a pass over the weights, at most.
+    pass: u32,
+    /// What the vectors of a pass cost.
+    cost: Cost,
+}
 
-/// The share of the read-only ceiling that a kernel is expected to reach.
+/// What a pass costs, in passes of one vector of a kernel that loses no time on its products.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    first_vector: f64,
+    further_vector: f64,
+}
+
+impl Way {
+    /// With a config.
+    pub(super) fn of(config: &Config) -> Self {
+        Self {
+            kernel: config.kernel(),
+            pass: config.pass_vectors(),
+            cost: match config {
+                Config::Dot(config) if config.blocks_per_load == 4 => Cost::FAST,
+                _ => Cost::of(config.kernel()),
+            },
+        }
+    }
+
+    /// With its default for a job, or, where it cannot compute the job, with as many vectors a pass as it knows.
+    pub(super) fn usual(kernel: Kernel, job: &Job<'_>) -> Self {
+        let some = Self {
+            kernel,
+            pass: kernel.most_vectors(),
+            cost: Cost::of(kernel),
+        };
+        // A single vector takes one pass with every config.
+        match job.shape.n() {
+            1 => some,
+            _ => kernel
+                .default_config(job)
+                .map_or(some, |config| Self::of(&config)),
+        }
+    }
+}
+
+impl Cost {
+    /// Of matrix instructions, and of packed f16 products: four vectors cost 30% more than one, and eight 70%. In the
+    /// table of the H200 the stream kernel reaches 0.60 to 0.80 with four NVFP4 vectors in one pass, and 0.50 to 0.72
+    /// with eight; 0.85 is counted for one.
+    const FAST: Self = Self {
+        first_vector: 1.0,
+        further_vector: 0.1,
+    };
+
+    /// Other kernels make their products for each vector anew. Fitted to shares of the ceiling on an H200:
+    ///
+    /// | kernel, vectors | where 1 is counted as | 1 | 4 | 8 |
+    /// |---|---|---|---|---|
+    /// | direct, f16 | 0.75 | 0.36 to 0.41 | | 0.11 |
+    /// | dot, NVFP4 | 0.85 | | 0.48 | 0.30 |
+    /// | tma, NVFP4 | 0.81 | | 0.30 to 0.39 | 0.16 to 0.20 |
+    fn of(kernel: Kernel) -> Self {
+        let (first_vector, further_vector) = match kernel {
+            Kernel::Direct => (2.0, 0.7),
+            Kernel::Dot => (1.0, 0.26),
+            Kernel::Tma => (1.0, 0.46),
+            Kernel::Ring | Kernel::Stream | Kernel::Tcgen05 => return Self::FAST,
+        };
+        Self {
+            first_vector,
+            further_vector,
+        }
+    }
+
+    /// Of a pass of so many vectors.
+    fn pass(&self, vectors: usize) -> f64 {
+        match vectors {
+            0 => 0.0,
+            _ => self.first_vector + self.further_vector * (vectors - 1) as f64,
+        }
+    }
+}
+
+/// The share of the read-only ceiling that a kernel is expected to reach. Each pass reads all weights.
 ///
 /// Tensor cores read weights at the same rate for 1 to 16 vectors. For one and two, CUDA cores keep up
 /// with memory and start sooner; from three on they run out of issue slots first. That it is three follows from these
 /// constants (0.85 / 1.2 < 0.76 < 0.85 / 1.1), not from a measurement: no tensor core has run this.
-pub(super) fn share(kernel: Kernel, shape: &Shape, activation: Activation) -> f64 {
-    if kernel.path() == GemvPath::TensorCore {
-        return 0.76;
+pub(super) fn share(way: &Way, shape: &Shape, activation: Activation) -> f64 {
+    let (n, pass) = (shape.n(), way.pass as usize);
+    if way.kernel.path() == GemvPath::TensorCore {
+        return 0.76 / n.div_ceil(pass) as f64;
     }
+    let whole_passes = (n / pass) as f64 * way.cost.pass(pass);
+    of_one(way.kernel, activation) / (whole_passes + way.cost.pass(n % pass))
+}
+
+/// The share with one vector on CUDA cores, of a kernel that loses no time on its products.
+pub(super) fn of_one(kernel: Kernel, activation: Activation) -> f64 {
     let one = match activation {
         Activation::Nvfp4 => 0.85,
         Activation::F16 | Activation::Bf16 => 0.75,
-        Activation::F32 => 0.35,
+        // The only kernel that takes them reaches half of it.
+        Activation::F32 => 0.7,
     };
     // The tma kernel starts later: a pipeline that a CTA's warps share must fill first.
-    let one = if kernel == Kernel::Tma {
-        0.95 * one
-    } else {
-        one
-    };
-    let vectors = shape.n().min(PASS) as f64;
-    let passes = shape.n().div_ceil(PASS) as f64;
-    one / (1.0 + FURTHER_VECTOR * (vectors - 1.0)) / passes
+    match kernel {
+        Kernel::Tma => 0.95 * one,
+        _ => one,
+    }
 }
 
 /// The place of a kernel among those with the same share, the first one being 0: its place in [`Kernel::ALL`], after

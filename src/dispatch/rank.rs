@@ -5,7 +5,7 @@ use std::cell::LazyCell;
 use std::fmt;
 
 use super::measured::{self, Entry, GpuModel, Measurements, Timed};
-use super::model;
+use super::model::{self, Way};
 use crate::gpu::Gpu;
 use crate::kernel::{Config, Job, Kernel};
 use crate::operands::Operands;
@@ -129,6 +129,8 @@ pub(super) struct Known {
     pub(super) kernel: Kernel,
     pub(super) available: Result<(), Refusal>,
     pub(super) estimate: Option<Estimate>,
+    /// What the model expects it to reach: [`model::share`].
+    share: f64,
     /// Among equals: [`model::place`].
     place: usize,
 }
@@ -168,17 +170,19 @@ impl<'t> Tables<'t> {
     pub(super) fn rank(&self, job: &Job<'_>) -> [Known; Kernel::ALL.len()] {
         let mut known: [_; Kernel::ALL.len()] = array::from_fn(|i| {
             let kernel = Kernel::ALL[i];
+            let way = Way::usual(kernel, job);
             Known {
                 kernel,
                 available: kernel.available(job),
                 estimate: None,
+                share: model::share(&way, job.shape, job.operands.activation),
                 place: model::place(kernel, job),
             }
         });
         let all = known;
         let near = LazyCell::new(|| match self.class {
             Some(table) => table.nearest(job.shape, job.operands, |i, entry| {
-                stand_in(entry, all[i].kernel, all[i].available.is_ok(), job)
+                stand_in(entry, &all[i], job)
             }),
             None => [None; Kernel::ALL.len()],
         });
@@ -228,19 +232,18 @@ impl<'t> Tables<'t> {
         job: &Job<'_>,
         near: impl FnOnce() -> Option<(&'static Entry, &'static Timed)>,
     ) -> Option<Estimate> {
-        let kernel = of.kernel;
-        let can = of.available.is_ok();
+        let (kernel, can) = (of.kernel, of.available.is_ok());
         // No change of the problem's operands would help.
-        if let Err(Refusal::ComputeCapability { .. } | Refusal::Vectors { .. }) = of.available {
+        if let Err(Refusal::ComputeCapability { .. }) = of.available {
             return None;
         }
         let exact = |entry: &Entry, own: Evidence, on: &'static str| {
-            let timed = stand_in(entry, kernel, can, job)?;
+            let timed = stand_in(entry, of, job)?;
             let evidence = match timed.kernel() {
                 itself if itself == kernel => own,
                 other => Evidence::Behind { kernel: other, on },
             };
-            let by = relative(kernel, timed.kernel(), job);
+            let by = relative(of, timed.kernel(), all);
             Some(Estimate {
                 share: entry.ceiling_seconds / seconds(timed, job) * by,
                 seconds: Some(seconds(timed, job) / by),
@@ -261,8 +264,8 @@ impl<'t> Tables<'t> {
                     .filter(|other| other.kernel.path() == kernel.path());
                 self.class.is_none() && path.all(|other| other.available.is_err())
             };
-            (can || alone()).then(|| Estimate {
-                share: model::share(kernel, job.shape, job.operands.activation),
+            (can || alone()).then_some(Estimate {
+                share: of.share,
                 seconds: None,
                 evidence: Evidence::Modelled,
             })
@@ -280,9 +283,8 @@ impl<'t> Tables<'t> {
         job: &Job<'_>,
     ) -> Option<Estimate> {
         let on = self.class?.machine.gpu.name.as_str();
-        let (kernel, other) = (of.kernel, timed.kernel());
-        let model = |shape| model::share(other, shape, job.operands.activation);
-        let by = model(job.shape) / model(&entry.shape) * relative(kernel, other, job);
+        let (other, way) = (timed.kernel(), Way::of(&timed.config));
+        let by = of.share / model::share(&way, &entry.shape, job.operands.activation);
         let share = (entry.ceiling_seconds / seconds(timed, job) * by).min(1.0);
         let bytes_per_second = entry.shape.weight_bytes() as f64 / entry.ceiling_seconds;
         let is_ahead = |known: &Known| known.available.is_ok() && known.place < of.place;
@@ -307,22 +309,26 @@ impl<'t> Tables<'t> {
 
 /// What an entry says of a kernel: its own time; or, where it has none but can compute the problem, the best time of
 /// its path's kernels, which it did not exceed. A time of a kernel that the model expects to be slower than this one
-/// says nothing of it.
-fn stand_in<'e>(entry: &'e Entry, kernel: Kernel, can: bool, job: &Job<'_>) -> Option<&'e Timed> {
+/// even with one vector says nothing of it.
+fn stand_in<'e>(entry: &'e Entry, of: &Known, job: &Job<'_>) -> Option<&'e Timed> {
+    let kernel = of.kernel;
+    let of_one = |kernel| model::of_one(kernel, job.operands.activation);
     let of_path = |timed: &&Timed| {
-        timed.kernel().path() == kernel.path() && relative(kernel, timed.kernel(), job) <= 1.0
+        timed.kernel().path() == kernel.path() && of_one(kernel) <= of_one(timed.kernel())
     };
     let fastest = || {
         let of_path = entry.kernels.iter().filter(of_path);
         of_path.min_by(|a, b| seconds(a, job).total_cmp(&seconds(b, job)))
     };
+    let can = of.available.is_ok();
     entry.of(kernel).or_else(|| can.then(fastest).flatten())
 }
 
-/// What a kernel reaches of what another one does, by the model.
-fn relative(kernel: Kernel, other: Kernel, job: &Job<'_>) -> f64 {
-    let share = |kernel| model::share(kernel, job.shape, job.operands.activation);
-    share(kernel) / share(other)
+/// What a kernel without a time reaches of what another one does that was measured beside it: as much as the model says,
+/// and no more, because it was slower.
+fn relative(of: &Known, other: Kernel, all: &[Known]) -> f64 {
+    let other = all.iter().find(|known| known.kernel == other);
+    other.map_or(1.0, |other| (of.share / other.share).min(1.0))
 }
 
 /// A kernel's seconds for a job: chained, where that is asked for and was measured.

@@ -1,7 +1,7 @@
 //! One problem by address, checked: what a launch plan is made of.
 
 use super::params::{
-    NVFP4_ATOM_BLOCKS, NVFP4_ATOM_BYTES, NVFP4_ATOM_LINE_BYTES, NVFP4_ATOM_ROWS, NVFP4_OUTPUT_BF16,
+    NVFP4_ATOM_BLOCKS, NVFP4_ATOM_BYTES, NVFP4_ATOM_LINES, NVFP4_ATOM_ROWS, NVFP4_OUTPUT_BF16,
     NVFP4_OUTPUT_F16, NVFP4_OUTPUT_F32, nvfp4_epilogue, nvfp4_scale_steps,
 };
 use crate::check::{self, Regions, pointer, reach, strided};
@@ -29,7 +29,12 @@ pub(super) struct Pass {
     pub(super) vectors: u64,
     pub(super) vector_row_bytes: i64,
     pub(super) vector_batch_bytes: i64,
+    /// Of the first vector's first scale. In the 128x4 layout it is inside a line of an atom, of which it is word
+    /// [`scale_column`](Self::scale_column).
     pub(super) vector_scales: u64,
+    /// The vectors' word of the lines of atoms, 0 to 3. A pass of more than 32 vectors, for which this is the first
+    /// one's, has several. 0 in the linear layout.
+    pub(super) scale_column: u32,
     pub(super) vector_scale_steps: nvfp4_scale_steps,
     pub(super) vector_scale_batch_bytes: i64,
     pub(super) epilogue: nvfp4_epilogue,
@@ -190,16 +195,24 @@ impl Call {
         Operands::of(&self.shape, &self.weights, &self.vectors)
     }
 
-    /// Passes over the weights, each for at most `most` vectors.
+    /// Passes over the weights, each for at most `most` vectors: a power of two, and no more than the rows of an atom
+    /// of scales.
+    ///
+    /// So the vectors of a pass have the scales of rows of one atom, beginning at a multiple of their number, and a
+    /// kernel that counts them from 0 finds their scales as those of rows from 0 on.
     pub(super) fn passes(&self, most: usize) -> impl Iterator<Item = Pass> + '_ {
+        assert!(
+            most.is_power_of_two() && most <= NVFP4_ATOM_ROWS as usize,
+            "passes of {most} vectors"
+        );
         let n = self.shape.n();
         (0..n)
-            .step_by(most.max(1))
+            .step_by(most)
             .map(move |first| self.pass(first, most.min(n - first)))
     }
 
-    /// The pass for the vectors `first..first + n`.
-    pub(super) fn pass(&self, first: usize, n: usize) -> Pass {
+    /// The pass for the vectors `first..first + n`, of which the first is the first of a [pass](Self::passes).
+    fn pass(&self, first: usize, n: usize) -> Pass {
         let blocks = self.shape.blocks();
         let (vectors, strides, vector_scales, layout, scale_strides) = match self.vectors {
             RawVectors::Nvfp4 {
@@ -217,17 +230,20 @@ impl Call {
                 (values, strides, 0, ScaleLayout::Linear, none)
             }
         };
-        // The scales of a vector, one of fewer than 32, are in a line of its own of an atom of the 128x4 layout.
-        let scale_row = match layout {
-            ScaleLayout::Linear => scale_strides.row,
-            ScaleLayout::Tiled128x4 => NVFP4_ATOM_LINE_BYTES as usize,
+        let (first_scale, scale_column) = match layout {
+            ScaleLayout::Linear => (first * scale_strides.row, 0),
+            ScaleLayout::Tiled128x4 => {
+                let column = first % NVFP4_ATOM_ROWS as usize / NVFP4_ATOM_LINES as usize;
+                (layout.offset(first, 0, blocks), column as u32)
+            }
         };
         Pass {
             n: n as i32,
             vectors: vectors + (first * strides.row) as u64,
             vector_row_bytes: strides.row as i64,
             vector_batch_bytes: strides.batch as i64,
-            vector_scales: vector_scales + (first * scale_row) as u64,
+            vector_scales: vector_scales + first_scale as u64,
+            scale_column,
             vector_scale_steps: scale_steps(layout, blocks, scale_strides.row),
             vector_scale_batch_bytes: scale_strides.batch as i64,
             epilogue: self.epilogue(first),
@@ -291,5 +307,131 @@ pub(super) fn magic(y: u32) -> u32 {
     match y {
         1 => 0,
         y => (1_u64 << 32).div_ceil(u64::from(y)) as u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::params::NVFP4_ATOM_LINE_BYTES;
+    use super::*;
+    use crate::shape::Dims;
+
+    const BATCHES: usize = 2;
+
+    fn call(n: usize, k: usize, activation: Activation, layout: ScaleLayout) -> Call {
+        let shape = Shape::new(Dims {
+            m: 48,
+            n,
+            k,
+            l: BATCHES,
+        })
+        .unwrap();
+        let mut call = Call::nowhere(&shape, activation, layout, 32);
+        if let RawVectors::Nvfp4 { vector_alpha, .. } = &mut call.vectors {
+            *vector_alpha = 6 << 59;
+        }
+        call
+    }
+
+    /// Numbers of vectors of a pass that kernels may take.
+    fn sizes_of_passes() -> impl Iterator<Item = usize> {
+        (0..8).map(|log2| 1 << log2)
+    }
+
+    /// `row_offset` and `block_offset` of `csrc/format/scale_steps.cuh`.
+    fn device_offset(steps: &nvfp4_scale_steps, row: i64, block: i64) -> i64 {
+        let of_row = match steps.tiled {
+            true => row / 128 * steps.row_stride + row % 32 * 16 + row % 128 / 32 * 4,
+            false => row * steps.row_stride,
+        };
+        of_row + block / 4 * i64::from(steps.group_stride) + block % 4
+    }
+
+    /// Where a kernel finds the scales of a vector of a pass, counted from the pass's first, they are by the layout.
+    #[test]
+    fn scales_of_every_pass_lie_where_the_layout_says() {
+        for layout in ScaleLayout::ALL {
+            for (most, k) in sizes_of_passes().flat_map(|most| [(most, 16), (most, 80)]) {
+                let call = call(300, k, Activation::Nvfp4, layout);
+                let blocks = call.shape.blocks();
+                let RawVectors::Nvfp4 {
+                    scales,
+                    scale_strides,
+                    ..
+                } = call.vectors
+                else {
+                    panic!("{:?}", call.vectors);
+                };
+                let mut vector = 0;
+                for pass in call.passes(most) {
+                    assert_eq!(pass.vector_scale_batch_bytes, scale_strides.batch as i64);
+                    for i in 0..pass.n {
+                        for block in 0..blocks {
+                            let steps = &pass.vector_scale_steps;
+                            let found = device_offset(steps, i.into(), block as i64);
+                            let found = pass.vector_scales + found as u64;
+                            let right = scales + layout.offset(vector, block, blocks) as u64;
+                            assert_eq!(found, right, "{layout} {most}: {vector}, {block}");
+                        }
+                        vector += 1;
+                    }
+                }
+                assert_eq!(vector, 300);
+            }
+        }
+    }
+
+    /// Tensor copies take whole lines of an atom: those of a pass's vectors follow each other, and of each the same word
+    /// is theirs.
+    #[test]
+    fn scales_of_a_pass_are_a_word_of_lines_one_after_the_other() {
+        let (layout, line) = (ScaleLayout::Tiled128x4, NVFP4_ATOM_LINE_BYTES as usize);
+        let call = call(300, 80, Activation::Nvfp4, layout);
+        let blocks = call.shape.blocks();
+        for most in sizes_of_passes().filter(|&most| most <= 32) {
+            let mut vector = 0;
+            for pass in call.passes(most) {
+                let first_line = pass.vector_scales - u64::from(4 * pass.scale_column);
+                let first_line = (first_line - (4 << 59)) as usize;
+                assert!(first_line.is_multiple_of(line), "{most}: {vector}");
+                for i in 0..pass.n as usize {
+                    let found = first_line + i * line + 4 * pass.scale_column as usize;
+                    assert_eq!(found, layout.offset(vector, 0, blocks));
+                    vector += 1;
+                }
+            }
+            assert_eq!(vector, 300);
+        }
+    }
+
+    #[test]
+    fn vectors_factors_and_outputs_of_every_pass_follow_each_other() {
+        for (activation, row) in [
+            (Activation::Nvfp4, 40),
+            (Activation::F16, 160),
+            (Activation::F32, 320),
+        ] {
+            for most in sizes_of_passes() {
+                let call = call(300, 80, activation, ScaleLayout::Linear);
+                let mut first = 0;
+                for pass in call.passes(most) {
+                    let at = |base: u64, bytes: u64| (base << 59) + first * bytes;
+                    assert_eq!(pass.vectors, at(3, row));
+                    assert_eq!(pass.vector_row_bytes, row as i64);
+                    assert_eq!(pass.vector_batch_bytes, 300 * row as i64);
+                    assert_eq!(pass.epilogue.output, at(5, 48 * 4));
+                    assert_eq!(pass.epilogue.output_batch, 300 * 48);
+                    let factors = match activation {
+                        Activation::Nvfp4 => at(6, 4),
+                        _ => 0,
+                    };
+                    assert_eq!(pass.epilogue.vector_alpha, factors);
+                    assert_eq!(pass.epilogue.vector_alpha_batch, 300);
+                    assert!(pass.n as usize <= most);
+                    first += pass.n as u64;
+                }
+                assert_eq!(first, 300);
+            }
+        }
     }
 }

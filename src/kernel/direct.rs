@@ -51,6 +51,8 @@ macro_rules! dense {
     };
 }
 impl KernelConfig for DirectConfig {
+    const MOST_VECTORS: u32 = PASS as u32;
+
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
         job.needs((8, 0), "8.0 or newer")?;
         job.image(UNIT)

@@ -52,6 +52,8 @@ const ENTRIES: [Entry; 10] = [
 ];
 
 impl KernelConfig for DotConfig {
+    const MOST_VECTORS: u32 = PASS as u32;
+
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
         job.needs((8, 0), "8.0 or newer")?;
         job.image(UNIT)?;

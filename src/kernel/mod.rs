@@ -213,6 +213,9 @@ const ALPHAS: u32 = 4;
 
 /// What every kernel's module has: its config, which knows everything else.
 trait KernelConfig: Copy + Sized {
+    /// The most vectors that any config takes in a pass over the weights.
+    const MOST_VECTORS: u32;
+
     /// Whether the kernel can compute the job at all, with some config.
     fn available(job: &Job<'_>) -> Result<(), Refusal>;
 
@@ -225,6 +228,11 @@ trait KernelConfig: Copy + Sized {
     /// Whether this config can compute a job that the kernel can compute: there is an entry point for it, and
     /// room on the GPU. Whatever the fields say, it does not panic.
     fn check(&self, job: &Job<'_>) -> Result<(), Refusal>;
+
+    /// The most vectors that this config takes in a pass over the weights.
+    fn pass_vectors(&self) -> u32 {
+        Self::MOST_VECTORS
+    }
 
     /// The most successive f32 roundings that any term passes through.
     fn roundings(&self, shape: &Shape, activation: Activation) -> u32;
@@ -335,6 +343,11 @@ macro_rules! kernels {
                 })
             }
 
+            /// The most vectors that any of its configs takes in a pass over the weights.
+            pub(crate) const fn most_vectors(self) -> u32 {
+                match self { $(Self::$kernel => <$config as KernelConfig>::MOST_VECTORS),* }
+            }
+
             /// Its configs worth measuring for a job, the default first; none where it cannot compute it.
             pub fn candidates(self, job: &Job<'_>) -> Vec<Config> {
                 if self.available(job).is_err() {
@@ -366,6 +379,11 @@ macro_rules! kernels {
                     return Ok(());
                 }
                 match self { $(Self::$kernel(config) => config.check(job)),* }
+            }
+
+            /// The most vectors of a pass over the weights. A call of more takes several passes, a launch each.
+            pub fn pass_vectors(&self) -> u32 {
+                match self { $(Self::$kernel(config) => KernelConfig::pass_vectors(config)),* }
             }
 
             /// The most successive f32 roundings that any term passes through:
@@ -410,7 +428,7 @@ macro_rules! kernels {
 }
 
 kernels! {
-    /// Rows in bulk copies, into a ring in shared memory; integer products. One NVFP4 vector, sm_90 and up.
+    /// Rows in bulk copies, into a ring in shared memory; integer products. NVFP4 vectors, one a pass; sm_90 and up.
     Ring(RingConfig) = "ring" on CudaCore;
     /// Rows through a queue of each warp in shared memory, multiplied on `mma.sync`. Any vectors but f32, K a multiple
     /// of 256.

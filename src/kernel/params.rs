@@ -254,6 +254,8 @@ pub struct nvfp4_tile_params {
     pub stages: u32,
     pub dependent: u32,
     pub tmem_columns: u32,
+    pub scale_column: u32,
+    pub __bindgen_padding_0: [u8; 4usize],
     pub weight_scales: u64,
     pub epilogue: nvfp4_epilogue,
 }

@@ -3,8 +3,6 @@
 
 use super::params::nvfp4_tensor_map;
 
-/// The most launches of one call: passes over the weights.
-pub(crate) const MOST_LAUNCHES: usize = 16;
 /// The most tensor maps of one launch.
 pub(crate) const MOST_MAPS: usize = 3;
 /// The most bytes of a kernel's parameter structure.
@@ -14,11 +12,10 @@ pub(crate) const MOST_PARAMETER_BYTES: usize = 256;
 /// Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 pub const MOST_GRID_Y: u32 = 65535;
 
-/// The launches of one call, in order.
-#[derive(Clone, Copy, Debug, Default)]
+/// The launches of one call, in order: one for each pass over the weights.
+#[derive(Clone, Debug, Default)]
 pub struct Plan {
-    launches: [Launch; MOST_LAUNCHES],
-    len: usize,
+    launches: Vec<Launch>,
 }
 
 impl Plan {
@@ -27,23 +24,22 @@ impl Plan {
         Self::default()
     }
 
-    /// Adds a launch. A config that is legal has no more than fit.
+    /// Adds a launch.
     pub(crate) fn push(&mut self, launch: Launch) {
-        self.launches[self.len] = launch;
-        self.len += 1;
+        self.launches.push(launch);
     }
 
     /// The launches.
     pub fn launches(&self) -> &[Launch] {
-        &self.launches[..self.len]
+        &self.launches
     }
 }
 
 impl From<Launch> for Plan {
     fn from(launch: Launch) -> Self {
-        let mut plan = Self::new();
-        plan.push(launch);
-        plan
+        Self {
+            launches: vec![launch],
+        }
     }
 }
 

@@ -66,8 +66,8 @@ pub fn launch(shape: &Shape, q: &Quantize) -> Launch {
         alpha: q.vector_alpha,
         ..nvfp4_quantize_params::default()
     };
-    // The kernel strides over batches that a grid does not hold.
-    let batches = (shape.l() as u32).min(MOST_GRID_Y);
+    // The kernel strides over vectors and batches that a grid does not hold.
+    let [vectors, batches] = [shape.n(), shape.l()].map(|size| (size as u32).min(MOST_GRID_Y));
     Launch {
         entry: match (q.element, q.layout) {
             (FloatType::F16, ScaleLayout::Linear) => "quantize_f16_linear",
@@ -77,7 +77,7 @@ pub fn launch(shape: &Shape, q: &Quantize) -> Launch {
             (FloatType::F32, ScaleLayout::Linear) => "quantize_f32_linear",
             (FloatType::F32, ScaleLayout::Tiled128x4) => "quantize_f32_128x4",
         },
-        grid: [ctas(shape), shape.n() as u32, batches],
+        grid: [ctas(shape), vectors, batches],
         threads: NVFP4_QUANTIZE_THREADS,
         // A maximum of each warp.
         static_shared: NVFP4_QUANTIZE_THREADS / NVFP4_WARP * 4,

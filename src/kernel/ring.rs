@@ -1,5 +1,6 @@
 //! The kernel whose rows come in bulk copies, into a ring in shared memory: `csrc/kernels/gemv_ring.cuh`.
 
+use super::call::Pass;
 use super::params::{
     NVFP4_ATOM_ROWS, NVFP4_RING_BAR_BYTES, NVFP4_RING_CHUNK_BYTES, NVFP4_RING_MAX_PRODUCERS,
     NVFP4_RING_MAX_WARPS, NVFP4_RING_SCALE_BYTES, NVFP4_RING_SCALE_SLOTS, NVFP4_RING_UNIT_ROWS,
@@ -42,6 +43,8 @@ pub struct RingConfig {
 }
 
 const UNIT: &str = "gemv_ring";
+/// Vectors of a pass over the weights.
+const PASS: usize = 1;
 /// What K must be a multiple of: scales of a row are copied 16 bytes at once.
 const STEP: usize = 256;
 const UNIT_ROWS: u64 = NVFP4_RING_UNIT_ROWS as u64;
@@ -60,6 +63,8 @@ const CHAINED_SHORT_RING_BYTES: u64 = 96 << 10;
 const SHORT: usize = 7167;
 
 impl KernelConfig for RingConfig {
+    const MOST_VECTORS: u32 = PASS as u32;
+
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
         job.needs((9, 0), "9.0 or newer")?;
         job.image(UNIT)?;
@@ -67,12 +72,6 @@ impl KernelConfig for RingConfig {
         job.row_length(STEP, "a multiple of 256")?;
         job.aligned_16()?;
         let (shape, tiled) = (job.shape, job.operands.tiled());
-        if shape.n() > 1 {
-            return Err(Refusal::Vectors {
-                n: shape.n(),
-                most: 1,
-            });
-        }
         let whole = if tiled {
             NVFP4_ATOM_ROWS
         } else {
@@ -163,6 +162,10 @@ impl KernelConfig for RingConfig {
         let Ok(default) = Self::default_for(job) else {
             return Vec::new();
         };
+        // With several vectors, others read the weights less often: one time says how far behind this kernel is.
+        if job.shape.n() > PASS {
+            return vec![default];
+        }
         // What is in flight hides the latency of memory; more does nothing.
         let (deepest, rings) = match job.chained {
             false => (4, RING_BYTES * 3 / 5..=RING_BYTES * 5 / 2),
@@ -269,8 +272,7 @@ impl KernelConfig for RingConfig {
         let row_warps = row_warps(shape, self.chunks);
         let producers = self.groups.min(NVFP4_RING_MAX_PRODUCERS);
         let steps = call.weight_scale_steps();
-        let pass = call.pass(0, 1);
-        let parameters = nvfp4_ring_params {
+        let parameters = |pass: &Pass| nvfp4_ring_params {
             granules_per_cta: layout.granules_per_cta as u32,
             granules_left: layout.granules_left as u32,
             granule_log2: self.granule.ilog2(),
@@ -308,16 +310,19 @@ impl KernelConfig for RingConfig {
             scale_group_bytes: steps.group_stride as u32,
             epilogue: pass.epilogue,
         };
-        Launch {
-            entry: entry(self.chunks, self.rows, self.cached),
-            grid: [self.ctas, 1, 1],
-            threads: (self.groups * row_warps + producers) * NVFP4_WARP,
-            dynamic_shared: layout.bytes as u32,
-            dependent: job.dependent(),
-            parameters: Parameters::of(&parameters),
-            ..Launch::default()
+        let mut plan = Plan::new();
+        for pass in call.passes(PASS) {
+            plan.push(Launch {
+                entry: entry(self.chunks, self.rows, self.cached),
+                grid: [self.ctas, 1, 1],
+                threads: (self.groups * row_warps + producers) * NVFP4_WARP,
+                dynamic_shared: layout.bytes as u32,
+                dependent: job.dependent(),
+                parameters: Parameters::of(&parameters(&pass)),
+                ..Launch::default()
+            });
         }
-        .into()
+        plan
     }
 
     fn bytes_in_flight(&self, job: &Job<'_>) -> u64 {

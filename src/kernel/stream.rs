@@ -7,7 +7,7 @@ use super::params::{
     NVFP4_STREAM_STAGE_BYTES, NVFP4_STREAM_STEP_BLOCKS, NVFP4_STREAM_TILE_ROWS,
     NVFP4_STREAM_X_SCALE_BYTES, NVFP4_STREAM_ZERO_BLOCKS, NVFP4_WARP, nvfp4_stream_params,
 };
-use super::plan::{KernelParameters, Launch, MOST_LAUNCHES, Parameters, Plan};
+use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::{
     ALPHAS, Call, Job, KernelConfig, MainLoop, Products, distinct, few, field, magic, shared_memory,
 };
@@ -28,7 +28,7 @@ pub struct StreamConfig {
     pub warps: u32,
     /// Steps that a warp's queue holds: 3, 4 or 6.
     pub stages: u32,
-    /// Vectors of a pass over the weights, at most: 1, 2, 4 or 8. There are four passes at most.
+    /// Vectors of a pass over the weights, at most: 1, 2, 4 or 8.
     pub vectors: u32,
     /// Bytes of weights that L2 fetches at once: 128 or 256.
     pub fetch: u32,
@@ -52,6 +52,8 @@ const STAGES: [u32; 3] = [3, 4, 6];
 const VECTORS: [u32; 4] = [8, 4, 2, 1];
 
 impl KernelConfig for StreamConfig {
+    const MOST_VECTORS: u32 = VECTORS[0];
+
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
         job.needs((8, 0), "8.0 or newer")?;
         job.image(UNIT)?;
@@ -91,7 +93,7 @@ impl KernelConfig for StreamConfig {
         let units = units(job);
         let sms = u64::from(job.gpu.multiprocessors.max(1));
         let batches = shape.l() as u64;
-        let ctas = [sms, 2 * sms, 4 * sms, 16 * sms, batches, 8 * batches, units];
+        let ctas = [sms, 2 * sms, 4 * sms, 16 * sms, batches, 8 * batches];
         // Little work starts and ends sooner with fewer warps.
         let most = match shape.weight_bytes() as u64 / sms {
             ..SMALL_BYTES => 8,
@@ -101,9 +103,9 @@ impl KernelConfig for StreamConfig {
             ..FAR_AHEAD_BYTES => 128,
             _ => 256,
         };
-        let find = |fewest: u32| {
+        let find = |fewest: u32, ctas: &[u64]| {
             VECTORS.into_iter().find_map(|vectors| {
-                ctas.into_iter().find_map(|ctas| {
+                ctas.iter().find_map(|&ctas| {
                     (fewest..=most).rev().find_map(|warps| {
                         let config = Self {
                             warps,
@@ -117,8 +119,14 @@ impl KernelConfig for StreamConfig {
                 })
             })
         };
-        // Fewer vectors a pass sooner than fewer warps.
-        find(8).or_else(|| find(1)).ok_or(Refusal::VectorMemory)
+        // Fewer vectors a pass sooner than fewer warps, and both sooner than a CTA for each unit: every CTA decodes
+        // the vectors of its batches.
+        let every = [units];
+        find(8, &ctas)
+            .or_else(|| find(1, &ctas))
+            .or_else(|| find(8, &every))
+            .or_else(|| find(1, &every))
+            .ok_or(Refusal::VectorMemory)
     }
 
     fn candidates(job: &Job<'_>) -> Vec<Self> {
@@ -156,8 +164,8 @@ impl KernelConfig for StreamConfig {
         field(
             "vectors",
             vectors,
-            "1, 2, 4 or 8, for four passes over the weights at most",
-            VECTORS.contains(&vectors) && job.shape.n().div_ceil(vectors as usize) <= MOST_LAUNCHES,
+            "1, 2, 4 or 8",
+            VECTORS.contains(&vectors),
         )?;
         let most_warps = match few(self.passes(job.shape)[0] as usize) {
             true => NVFP4_STREAM_MAX_WARPS,
@@ -190,6 +198,11 @@ impl KernelConfig for StreamConfig {
         self.passes(job.shape)
             .into_iter()
             .try_for_each(|vectors| shared_memory(self.layout(job, vectors).bytes, job.gpu))
+    }
+
+    /// A config may say anything: one vector at least.
+    fn pass_vectors(&self) -> u32 {
+        self.vectors.max(1)
     }
 
     /// In the pass that has most.
@@ -349,7 +362,7 @@ struct Layout {
 impl StreamConfig {
     /// Vectors that the kernels of the first pass, which has most, and of the last one are compiled for.
     fn passes(&self, shape: &Shape) -> [u32; 2] {
-        let (n, most) = (shape.n() as u32, self.vectors.max(1));
+        let (n, most) = (shape.n() as u32, self.pass_vectors());
         [n.min(most), (n - 1) % most + 1].map(u32::next_power_of_two)
     }
 

@@ -9,7 +9,8 @@ use super::tile::{BARRIER_BYTES, MOST_STAGES, ROWS, TENSOR_COLUMNS, Tiled};
 use super::{Job, MainLoop, Products};
 use crate::refusal::Refusal;
 
-/// The config of the tcgen05 kernel. A cluster of CTAs computes a tile of 128 rows and up to 16 vectors.
+/// The config of the tcgen05 kernel. A cluster of CTAs computes a tile of 128 rows, for up to 16 vectors a
+/// pass over the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "tune",

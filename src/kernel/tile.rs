@@ -6,8 +6,8 @@ use std::mem::offset_of;
 
 use super::call::Pass;
 use super::params::{
-    NVFP4_ATOM_BYTES, NVFP4_ATOM_LINE_BYTES, NVFP4_SWIZZLE_128, NVFP4_SWIZZLE_NONE,
-    NVFP4_TILE_ATOM_ELEMENTS, NVFP4_TILE_MAX_STAGES, NVFP4_TILE_PATTERN_BYTES,
+    NVFP4_ATOM_BLOCKS, NVFP4_ATOM_BYTES, NVFP4_ATOM_LINE_BYTES, NVFP4_SWIZZLE_128,
+    NVFP4_SWIZZLE_NONE, NVFP4_TILE_ATOM_ELEMENTS, NVFP4_TILE_MAX_STAGES, NVFP4_TILE_PATTERN_BYTES,
     NVFP4_TILE_ROW_BYTES, NVFP4_TILE_ROWS, NVFP4_TILE_SHARED_ALIGN, NVFP4_TILE_STEP_ATOMS,
     NVFP4_TILE_STEP_ELEMENTS, nvfp4_tensor_map, nvfp4_tile_params,
 };
@@ -92,6 +92,8 @@ pub(super) const ROWS: u32 = NVFP4_TILE_ROWS;
 /// Bytes of the barriers of all stages: each has one that says full, and one that says empty.
 pub(super) const BARRIER_BYTES: u32 = 2 * 8 * MOST_STAGES;
 pub(super) const MOST_STAGES: u32 = NVFP4_TILE_MAX_STAGES;
+/// Bytes of a word of an atom's line: the scales of a row.
+const LINE_WORD: u32 = NVFP4_ATOM_BLOCKS;
 /// Elements of a K step.
 const STEP: usize = NVFP4_TILE_STEP_ELEMENTS as usize;
 /// Most CTAs of a cluster on every device: CUDA C++ Programming Guide, "Thread Block Clusters".
@@ -107,6 +109,8 @@ const BYTES_IN_FLIGHT: u64 = 64 << 10;
 const MOST_BATCH_BYTES: u64 = 1 << 40;
 
 impl<T: Tiled> KernelConfig for T {
+    const MOST_VECTORS: u32 = T::VECTORS;
+
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
         T::device(job)?;
         job.image(T::UNIT)?;
@@ -196,6 +200,7 @@ impl<T: Tiled> KernelConfig for T {
                 stages,
                 dependent: job.dependent().into(),
                 tmem_columns: T::tensor_columns(stages),
+                scale_column: pass.scale_column,
                 weight_scales: call.weights.scales,
                 epilogue: pass.epilogue,
                 ..nvfp4_tile_params::default()
@@ -255,7 +260,7 @@ fn maps<T: Tiled>(call: &Call, pass: &Pass, atoms: u32) -> [nvfp4_tensor_map; MO
         row
     };
     let (vector_batch, scale_batch) = match l {
-        0 | 1 => (vector_row * n, atoms * atom),
+        0 | 1 => (vector_row * pass.n as u64, atoms * atom),
         _ => (
             pass.vector_batch_bytes as u64,
             pass.vector_scale_batch_bytes as u64,
@@ -279,7 +284,8 @@ fn maps<T: Tiled>(call: &Call, pass: &Pass, atoms: u32) -> [nvfp4_tensor_map; MO
             swizzle: NVFP4_SWIZZLE_128,
         },
         nvfp4_tensor_map {
-            address: pass.vector_scales,
+            // A map begins at a line.
+            address: pass.vector_scales - u64::from(pass.scale_column * LINE_WORD),
             size: [atom_row, pass.n as u64, atoms, l],
             stride: [1, atom_row, atom, scale_batch],
             box_size: [

@@ -8,23 +8,22 @@ use super::device::{NO_KERNEL_IMAGE, status};
 use crate::error::Result;
 use crate::ffi;
 use crate::kernel::params::{NVFP4_TENSOR_MAP_ALIGN, NVFP4_TENSOR_MAP_BYTES, nvfp4_tensor_map};
-use crate::kernel::plan::{Launch, MOST_LAUNCHES, MOST_MAPS, Plan};
+use crate::kernel::plan::{Launch, MOST_MAPS, Plan};
 
 /// A plan whose kernels are loaded in the context that was current, and whose tensor maps are encoded. It owns no
 /// memory of the device, and keeps none alive.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Loaded {
     plan: Plan,
-    kernels: [Kernel; MOST_LAUNCHES],
+    /// One for each launch of the plan.
+    kernels: Vec<Kernel>,
 }
 
 impl Loaded {
     /// Enqueues nothing, and follows no address.
     pub(super) fn new(plan: Plan) -> Result<Self> {
-        let mut kernels = [Kernel::default(); MOST_LAUNCHES];
-        for (launch, kernel) in plan.launches().iter().zip(&mut kernels) {
-            kernel.load(launch)?;
-        }
+        let kernels = plan.launches().iter().map(Kernel::load);
+        let kernels = kernels.collect::<Result<Vec<_>>>()?;
         Ok(Self { plan, kernels })
     }
 
@@ -93,28 +92,20 @@ pub(super) type EncodedMap = [u8; NVFP4_TENSOR_MAP_BYTES as usize];
 
 const _: () = assert!(align_of::<Maps>() == NVFP4_TENSOR_MAP_ALIGN as usize);
 
-impl Default for Kernel {
-    fn default() -> Self {
-        Self {
-            entry: std::ptr::null(),
-            maps: Maps([[0; NVFP4_TENSOR_MAP_BYTES as usize]; MOST_MAPS]),
-        }
-    }
-}
-
 impl Kernel {
-    fn load(&mut self, launch: &Launch) -> Result<()> {
-        self.entry = entry(launch.entry)?;
+    fn load(launch: &Launch) -> Result<Self> {
+        let entry = entry(launch.entry)?;
         // SAFETY: the entry point is one of this build.
-        let code = unsafe { ffi::nvfp4_gemv_load(self.entry) };
+        let code = unsafe { ffi::nvfp4_gemv_load(entry) };
         status(launch.entry, code)?;
-        for (map, encoded) in launch.maps().iter().zip(&mut self.maps.0) {
+        let mut maps = Maps([[0; NVFP4_TENSOR_MAP_BYTES as usize]; MOST_MAPS]);
+        for (map, encoded) in launch.maps().iter().zip(&mut maps.0) {
             // SAFETY: the description lives through the call; as many bytes are written as an encoded map has, and all
             // maps of `Maps` are aligned as it is.
             let code = unsafe { ffi::nvfp4_gemv_encode(map, encoded.as_mut_ptr().cast()) };
             status("encoding a tensor map", code)?;
         }
-        Ok(())
+        Ok(Self { entry, maps })
     }
 
     /// # Safety

@@ -1,6 +1,7 @@
 //! What a measurement needs in memory, added up and compared with what there is before anything is
 //! allocated: an allocation that fails ends the program, and one that succeeds may end the machine's others.
 
+use anyhow::{Result, bail};
 use nvfp4_gemv::Shape;
 
 use crate::report::bytes;
@@ -47,6 +48,22 @@ pub(super) fn check(
         available,
         without_cold: needed(0).filter(fits).filter(|_| cold_bytes > 0),
     })
+}
+
+/// Refuses vectors, and results of them, that take more host memory than there is: each is there as it is computed
+/// with, in f32 and in f64.
+pub(crate) fn check_memory_of(shape: &Shape) -> Result<()> {
+    const EACH: usize = 4 + 4 + 8;
+    let needed = sum(&[(shape.vector_elements(), EACH), (shape.outputs(), EACH)]);
+    let available = available().unwrap_or(usize::MAX);
+    match needed {
+        Some(needed) if needed <= available => Ok(()),
+        _ => bail!(
+            "{shape:#}: vectors and results take {} of host memory; {} are available",
+            needed.map_or("more than can be addressed".into(), bytes),
+            bytes(available)
+        ),
+    }
 }
 
 /// The sum of products, or `None` where it cannot be counted.

@@ -25,7 +25,7 @@ use nvfp4_gemv::{
 use safetensors::Dtype;
 
 pub(crate) use cuda::{compiled_archs, devices, kernels};
-pub(crate) use memory::NotEnoughMemory;
+pub(crate) use memory::{NotEnoughMemory, check_memory_of};
 pub(crate) use rounds::{Case, Plan, Ready, Way, Ways, Work, rounds};
 
 use crate::bench::document;

@@ -21,6 +21,11 @@ pub(super) fn taming_alpha(k: usize) -> f32 {
     (15.0 - largest.log2()).floor().exp2() as f32
 }
 
+/// So many vectors at most have all their elements in [`Problem::integers`].
+const DENSE_VECTORS: usize = 16;
+/// Of more vectors, about so many have an element that is not 0 at each place.
+const SPARSE_SHARE: usize = 8;
+
 impl Problem {
     /// Fills codes and scales row by row, in parallel. No alpha, no result.
     pub(super) fn fill_rows(
@@ -77,22 +82,29 @@ impl Problem {
     ///
     /// All non-zero codes occur in the weights, with scales 2 and 4; vectors are 0, ±1, ±2, ±3
     /// times 1 or 2. The sign of each weight is chosen to bring the running sums back to zero,
-    /// which keeps results small although every element counts.
+    /// which keeps results small although every element counts. One sign cannot do that for many vectors at once: where
+    /// they are more than 16, most elements of a vector are 0, so that each weight counts for about eight of them.
     pub fn integers(shape: Shape, seed: u64) -> Self {
         // The vectors first: the weights' signs depend on them.
+        let n = shape.n();
         let mut problem = Self::fill_rows(
             shape,
             seed,
             |rng, codes| {
                 codes.fill_with(|| {
-                    // 0, 0.5, 1, 1.5 with either sign.
-                    let mut nibble = || rng.u8(..4) | rng.u8(..2) << 3;
+                    let mut nibble = || {
+                        if n > DENSE_VECTORS && rng.usize(..n) >= SPARSE_SHARE {
+                            return 0;
+                        }
+                        // 0, 0.5, 1, 1.5 with either sign.
+                        rng.u8(..4) | rng.u8(..2) << 3
+                    };
                     nibble() | nibble() << 4
                 });
             },
             |rng, scales| scales.fill_with(|| if rng.bool() { 0x40 } else { 0x48 }),
         );
-        let (n, k, blocks) = (shape.n(), shape.k(), shape.blocks());
+        let (k, blocks) = (shape.k(), shape.blocks());
         // x[l][k][n]: the inner loop below runs over the vectors.
         let mut x = vec![0i32; shape.vector_elements()];
         for row in 0..shape.l() * n {
@@ -210,7 +222,14 @@ mod tests {
 
     #[test]
     fn integers_are_small_and_not_zero() {
-        for (m, n, k, l) in [(7, 1, 16, 2), (40, 16, 4112, 1), (8, 3, 16384, 1)] {
+        for (m, n, k, l) in [
+            (7, 1, 16, 2),
+            (40, 16, 4112, 1),
+            (8, 3, 16384, 1),
+            (20, 17, 1056, 1),
+            (20, 130, 1056, 2),
+            (5, 1000, 2048, 1),
+        ] {
             let p = Problem::integers(Shape::new(Dims { m, n, k, l }).unwrap(), 5);
             let truth = p.reference().unwrap();
             assert!(truth.y.iter().all(|y| y.fract() == 0.0 && y.abs() <= 256.0));

@@ -23,16 +23,10 @@ impl Problem {
         let (a, [l, m, k_half]) = codes("a", "M")?;
         let (b, [_, n, _]) = codes("b", "N")?;
         // An overflow here makes a K that Shape refuses.
-        let shape = Shape::new(Dims {
-            m,
-            n,
-            k: k_half.saturating_mul(2),
-            l,
-        })
-        .map_err(|e| match e {
-            Error::NOutOfRange { .. } => b.refused(e),
-            _ => a.refused(e),
-        })?;
+        let k = k_half.saturating_mul(2);
+        Shape::new(Dims { m, n: 1, k, l }).map_err(|e| a.refused(e))?;
+        // What is left is due to N.
+        let shape = Shape::new(Dims { m, n, k, l }).map_err(|e| b.refused(e))?;
         a.expect(Dtype::U8, &[l, m, k_half])?;
         b.expect(Dtype::U8, &[l, n, k_half])?;
         let scales = |name, dims: [usize; 3]| {

@@ -82,21 +82,16 @@ impl Problem {
         })
     }
 
-    /// The vectors as the contest passes them: rows 0..N of 128, the other rows filled with
-    /// arbitrary bytes, some of which are no valid scales. Who reads them is found out.
+    /// The vectors as the contest passes them: rows 0..N of 128, or of the next multiple of 128, the other rows filled
+    /// with arbitrary bytes, some of which are no valid scales. Who reads them is found out.
     ///
     /// # Errors
-    /// Fields whose lengths contradict the shape; 128 rows that are too large for one.
+    /// Fields whose lengths contradict the shape; rows that are too many for one.
     pub fn padded_vectors(&self, layout: ScaleLayout, seed: u64) -> Result<VectorData<'_>> {
-        const ROWS: usize = 128;
         let (n, k, l) = (self.shape.n(), self.shape.k(), self.shape.l());
+        let all = n.next_multiple_of(128);
         // All sizes below are those of a shape's operands.
-        Shape::new(Dims {
-            m: ROWS,
-            n: 1,
-            k,
-            l,
-        })?;
+        Shape::new(Dims { m: all, n: 1, k, l })?;
         let blocks = self.shape.blocks();
         for (operand, field, row) in [
             ("vector codes", &self.b, k / 2),
@@ -115,10 +110,10 @@ impl Problem {
         }
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut pad = |rows: &[u8], row: usize| {
-            let mut padded = vec![0; l * ROWS * row];
+            let mut padded = vec![0; l * all * row];
             rng.fill(&mut padded);
             for batch in 0..l {
-                padded[batch * ROWS * row..][..n * row]
+                padded[batch * all * row..][..n * row]
                     .copy_from_slice(&rows[batch * n * row..][..n * row]);
             }
             padded
@@ -127,16 +122,16 @@ impl Problem {
         let scales = pad(&self.sfb, blocks);
         let strides = |row| Strides {
             row,
-            batch: ROWS * row,
+            batch: all * row,
         };
         let scale_strides = match layout {
             ScaleLayout::Linear => strides(blocks),
             ScaleLayout::Tiled128x4 => Strides {
                 row: 0,
-                batch: layout.bytes(ROWS, blocks),
+                batch: layout.bytes(all, blocks),
             },
         };
-        let scales = in_layout(&scales, layout, ROWS, k, l)?.into_owned();
+        let scales = in_layout(&scales, layout, all, k, l)?.into_owned();
         Ok(VectorData {
             codes: Cow::Owned(codes),
             scales: Cow::Owned(scales),

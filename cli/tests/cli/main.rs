@@ -169,7 +169,7 @@ fn help_has_examples_and_wrong_usage_exits_with_2() {
         &["plan", "16", "16", "--path", "gpu"],
         &["bench", "--shape", "1,2,3,4,5"],
         &["bench", "--shape", "16,24"],
-        &["bench", "--shape", "16,16", "--n", "17"],
+        &["bench", "--shape", "16,16", "--n", "0"],
         &["plan"],
         &["plan", "16,16", "--shape", "16,16"],
         &["plan", "16", "16", "1", "1", "1"],
@@ -264,7 +264,16 @@ fn plan_explains() {
         let has_reason = one["why_not"].is_string();
         assert_ne!(has_reason, one["config"].is_object(), "{one}");
     }
-    contains(kernel("ring")["why_not"].as_str().unwrap(), &["N is 4"]);
+    // One vector a pass, and up to eight.
+    for (name, passes) in [("ring", 4), ("stream", 1), ("direct", 1)] {
+        assert_eq!(kernel(name)["passes"], passes, "{name}");
+    }
+    let many = words("plan 4096 7168 --n 130 --compute-capability 9.0 --kernel");
+    for (name, passes, most) in [("dot", 17, 8), ("ring", 130, 1)] {
+        let text = prints(&[&many[..], &[name]].concat());
+        let says = format!("{passes} passes over the weights, of at most {most} vector");
+        contains(&text, &[&says]);
+    }
     // Linear scales: tensor cores cannot read them.
     let reason = plan["reason"].as_str().unwrap();
     assert!(reason.starts_with("not tcgen05"), "{reason}");
@@ -305,7 +314,8 @@ fn every_command_reads_shapes_alike() {
         ("1o24,16", "M = \"1o24\" is not a whole number"),
         ("128,0", "K is 0"),
         ("128,24", "K = 24"),
-        ("128,32,1,17", "split them into calls of at most 16"),
+        ("128,32,1,0", "N = 0"),
+        ("128,32,1,4294967296", "N = 4294967296"),
         (&format!("{huge},16"), "overflow"),
         (&format!("16,{huge}0"), "is too large"),
     ] {
@@ -326,8 +336,8 @@ fn every_command_reads_shapes_alike() {
         &run_layer(MODELOPT, LAYER, &[]),
     ] {
         assert!(refuses(&[command, &["--n", "0"]].concat()).contains("N = 0"));
-        let error = refuses(&[command, &["--n", "17"]].concat());
-        contains(&error, &["N = 17", "at most 16"]);
+        let error = refuses(&[command, &["--n", "4294967296"]].concat());
+        contains(&error, &["N = 4294967296", "overflow"]);
     }
 }
 

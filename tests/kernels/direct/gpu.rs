@@ -1,10 +1,9 @@
 //! The direct kernel on a GPU.
 
 use libtest_mimic::Trial;
-use nvfp4_gemv::Shape;
 use nvfp4_gemv::kernel::{Config, DirectConfig, Job, Kernel};
 
-use crate::support::battery::{self, Sizes, Subject};
+use crate::support::battery::{self, MANY_VECTORS, Sizes, Subject};
 
 /// Shapes at the edges of tiles, blocks and loads.
 const EDGES: [(usize, usize, usize); 12] = [
@@ -22,12 +21,13 @@ const EDGES: [(usize, usize, usize); 12] = [
     (64, 2080, 2),
 ];
 
-/// All of them with every number of vectors.
+/// All of them with every number of vectors of two passes, and one with those of many.
 pub(crate) fn odd() -> Vec<Sizes> {
-    EDGES
+    let few = EDGES
         .into_iter()
-        .flat_map(|(m, k, l)| (1..=Shape::MAX_N).map(move |n| (m, n, k, l)))
-        .collect()
+        .flat_map(|(m, k, l)| (1..=16).map(move |n| (m, n, k, l)));
+    let many = MANY_VECTORS.map(|n| (129, n, 96, 2));
+    few.chain(many).collect()
 }
 
 pub(crate) const EVERY: &[Sizes] = &[

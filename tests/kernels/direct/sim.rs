@@ -8,6 +8,7 @@ use ptx_sim::{Policy, Timing, Uninitialised};
 
 use crate::support::faults::{At, PADDING, Run, demand, demand_right_plans, share, subject};
 use crate::support::operands::{Case, Data};
+use crate::support::passes::{MANY_VECTORS, check_passes};
 use crate::support::ptx::ALL;
 use crate::support::schedules::options;
 use crate::support::sim::Simulator;
@@ -18,7 +19,7 @@ crate::trials! {
         f16 = || check(Activation::F16),
         bf16 = || check(Activation::Bf16),
         f32 = || check(Activation::F32),
-        faults_nvfp4, faults_f16, wrong_plans;
+        many_vectors, faults_nvfp4, faults_f16, wrong_plans;
     long: all_faults_nvfp4, sampled_faults;
 }
 
@@ -58,6 +59,53 @@ fn check(activation: Activation) {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Cases of so many vectors in both layouts of the weights' scales and of the vectors'; of some, in the same layout of
+/// both.
+pub(crate) fn many(activation: Activation, (m, k): (usize, usize)) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (i, n) in MANY_VECTORS.into_iter().enumerate() {
+        for weight_layout in ScaleLayout::ALL {
+            for vector_layout in ScaleLayout::ALL {
+                let once = match activation {
+                    Activation::Nvfp4 => [17, 64].contains(&n) && vector_layout != weight_layout,
+                    // Vectors without scales have one layout.
+                    _ => vector_layout != ScaleLayout::Linear,
+                };
+                if once {
+                    continue;
+                }
+                let turn = cases.len() + i;
+                let data = [Data::Integers, Data::FullRange][turn % 2];
+                let l = 1 + usize::from(n < 64);
+                let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
+                cases.push(Case {
+                    activation,
+                    vector_layout,
+                    vector_alpha: turn % 3 == 1 && activation == Activation::Nvfp4,
+                    padded: turn % 4 < 2,
+                    ..Case::new(shape, data, weight_layout, turn as u64)
+                });
+            }
+        }
+    }
+    cases
+}
+
+fn many_vectors() {
+    let simulator = Simulator::new("90a");
+    for activation in [Activation::Nvfp4, Activation::F16] {
+        for (i, case) in many(activation, (5, 96)).into_iter().enumerate() {
+            let config = DirectConfig {
+                blocks_per_load: 1 + i as u32 % 2,
+                warps: 2,
+                k_split: 1 + i as u32 / 2 % 2,
+            };
+            let options = options(Policy::Random(i as u64), Timing::Eager);
+            check_passes(&simulator, &case, config, i % 3 == 0, &options);
         }
     }
 }

@@ -9,16 +9,17 @@ use nvfp4_gemv::{Activation, Dims, FloatType, ScaleLayout, Shape};
 use nvfp4_gemv_cli::problem::Problem;
 use ptx_sim::{Policy, Timing};
 
-use crate::direct::sim::{LARGE, demand_all, demand_sampled, harmless, runs, shared_memory};
+use crate::direct::sim::{LARGE, demand_all, demand_sampled, harmless, many, runs, shared_memory};
 use crate::support::faults::{Run, demand_right_plans};
 use crate::support::operands::{Case, Data, Operands, numbers};
+use crate::support::passes::check_passes;
 use crate::support::ptx::ALL;
 use crate::support::schedules::options;
 use crate::support::sim::Simulator;
 
 crate::trials! {
     simulator:
-        integer_products,
+        integer_products, many_vectors,
         wide_loads = || wide("100a", 3),
         faults = || demand_all("gemv_dot", "90a", dot("90a", 2, LARGE), shared_memory),
         faults_wide = || demand_all("gemv_dot_wide", "100a", dot("100a", 4, WIDE), shared_memory),
@@ -59,6 +60,20 @@ fn integer_products() {
                 }
             }
         }
+    }
+}
+
+fn many_vectors() {
+    let simulator = Simulator::new("90a");
+    for (i, case) in many(Activation::Nvfp4, (5, 96)).into_iter().enumerate() {
+        let config = DotConfig {
+            blocks_per_load: 1 + i as u32 % 2,
+            warps: 2,
+            k_split: 1 + i as u32 / 2 % 2,
+            ctas: 1 + i as u32 % 2,
+        };
+        let options = options(Policy::Random(i as u64), Timing::Eager);
+        check_passes(&simulator, &case, config, i % 3 == 0, &options);
     }
 }
 

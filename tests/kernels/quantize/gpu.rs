@@ -152,7 +152,8 @@ fn assert_as_host<T: OnDevice>(
 /// N, K, L: every N; K at the edges of atoms, CTAs and what CTAs share.
 fn shapes() -> impl Iterator<Item = Shape> {
     const K: [usize; 8] = [16, 48, 64, 80, 1040, 4096, 4128, 8240];
-    let every_n = (1..=16).map(|n| (n, K[n % K.len()], 1 + n % 3));
+    let numbers = (1..=16).chain([17, 32, 33, 100, 128, 130]);
+    let every_n = numbers.map(|n| (n, K[n % K.len()], 1 + n % 3));
     let every_k = K.into_iter().map(|k| (1, k, 2));
     every_n
         .chain(every_k)

@@ -19,7 +19,7 @@ crate::trials! {
         f16_vectors = same_bits::<f16>,
         bf16_vectors = same_bits::<bf16>,
         f32_vectors = same_bits::<f32>,
-        many_batches, instructions;
+        many_batches, many_vectors, instructions;
 }
 
 /// Element types as memory has them.
@@ -153,6 +153,22 @@ fn many_batches() {
             let layout = ScaleLayout::ALL[seed as usize % 2];
             let policy = Policy::Random(seed);
             check(arch, shape, &x, given, layout, policy, one_cta);
+        }
+    }
+}
+
+/// Vectors that fill a quarter of an atom of scales, more of it, all of it, and several; with fewer rows of CTAs than
+/// vectors, too, as where they are more than a grid has.
+fn many_vectors() {
+    let as_planned: fn(&mut Launch) = |_| {};
+    let few_rows: fn(&mut Launch) = |planned| planned.grid[1] = 5;
+    for (seed, n) in [17, 32, 33, 64, 100, 128, 129, 300].into_iter().enumerate() {
+        let (k, l) = ([16, 48, 80][seed % 3], 1 + seed % 2);
+        let x: Vec<bf16> = vectors(Kind::Spread, n * l, k, seed as u64);
+        let change = [as_planned, few_rows][seed / 2 % 2];
+        for layout in ScaleLayout::ALL {
+            let policy = Policy::Random(seed as u64);
+            check("90a", (n, k, l), &x, Given::Nothing, layout, policy, change);
         }
     }
 }

@@ -3,9 +3,10 @@
 use libtest_mimic::Trial;
 use nvfp4_gemv::kernel::{Config, Job, Kernel, RingConfig};
 
-use crate::support::battery::{self, Sizes, Subject};
+use crate::support::battery::{self, MANY_VECTORS, Sizes, Subject};
 
-/// Rows that end inside a unit, an atom or a warp's part, and several batches of whole ones.
+/// Rows that end inside a unit, an atom or a warp's part, and several batches of whole ones; and many vectors, each of
+/// which is a pass.
 fn odd() -> Vec<Sizes> {
     let (one, several) = ([1, 5, 127, 130, 300], [4, 128, 132, 384]);
     let mut odd = Vec::new();
@@ -13,6 +14,7 @@ fn odd() -> Vec<Sizes> {
         odd.extend(one.map(|m| (m, 1, k, 1)));
         odd.extend(several.map(|m| (m, 1, k, 3)));
     }
+    odd.extend(MANY_VECTORS.map(|n| (128, n, 512, 2)));
     odd
 }
 

@@ -4,24 +4,59 @@ use std::sync::Arc;
 
 use nvfp4_gemv::kernel::RingConfig;
 use nvfp4_gemv::kernel::params::nvfp4_ring_params as Params;
-use nvfp4_gemv::{Dims, FloatType, ScaleLayout, Shape};
+use nvfp4_gemv::{Activation, Dims, FloatType, ScaleLayout, Shape};
 use ptx_sim::mutate;
 use ptx_sim::{Options, Policy, Timing, Uninitialised};
 
+use crate::direct::sim::many;
 use crate::support::faults::{PADDING, Run, demand, demand_right_plans, no_arithmetic, subject};
 use crate::support::operands::{Case, Data, Operands};
+use crate::support::passes::check_passes;
 use crate::support::schedules::{few, options, schedules};
 use crate::support::sim::{Simulator, source_line};
 
 crate::trials! {
     simulator:
-        hopper,
+        hopper, many_vectors,
         blackwell = || short_sweep(&Simulator::new("100a"), 7),
         slow_producer = || starve_producers(&Simulator::new("90a"), 3),
         faults_two_stages_a_unit = || faults(1, 2),
         faults_one_stage_a_unit = || faults(2, 4),
         wrong_plans;
     long: every_config_on_every_kernel, random_configs;
+}
+
+/// A pass for each vector. Rows of several batches are whole units, or whole atoms.
+fn many_vectors() {
+    let simulator = Simulator::new("90a");
+    for (i, case) in many(Activation::Nvfp4, (128, 256)).into_iter().enumerate() {
+        let shape = case.shape;
+        let few_rows = Dims {
+            m: if shape.l() > 1 { shape.m() } else { 5 },
+            n: shape.n(),
+            k: shape.k(),
+            l: shape.l(),
+        };
+        let case = Case {
+            shape: Shape::new(few_rows).expect("a shape"),
+            ..case
+        };
+        let config = RingConfig {
+            chunks: 1,
+            groups: 2,
+            rows: 4,
+            depth: 1,
+            granule: 1,
+            cached: i % 2 == 0,
+            ctas: 1 + i as u32 % 2,
+        };
+        // Units with rows past M leave gaps in the ring.
+        let options = Options {
+            uninitialised: Uninitialised::Stale(i as u64),
+            ..few(i as u64)[i % 3].clone()
+        };
+        check_passes(&simulator, &case, config, i % 3 == 0, &options);
+    }
 }
 
 /// A problem, and a config for it.

@@ -6,17 +6,19 @@ use libtest_mimic::Trial;
 use nvfp4_gemv::kernel::{Config, Job, Kernel, StreamConfig};
 use nvfp4_gemv::{Activation, Dims, ScaleLayout, Shape};
 
-use crate::support::battery::{self, Sizes, Subject};
+use crate::support::battery::{self, MANY_VECTORS, Sizes, Subject};
 use crate::support::gpu::{Gpu, OnDevice, kernel_trial};
 use crate::support::operands::{Case, Data, Operands};
 
-/// Every number of vectors, with rows that end inside a tile, and batches that do.
+/// Every number of vectors of two passes, with rows that end inside a tile, and batches that do; and those of many
+/// passes.
 fn odd() -> Vec<Sizes> {
     let rows = [1, 17, 130, 1000].into_iter().enumerate();
-    rows.flat_map(|(i, m)| {
-        (1..=Shape::MAX_N).map(move |n| (m, n, [256, 1024, 3584, 4352][(i + n) % 4], 1 + n % 5))
-    })
-    .collect()
+    let few = rows.flat_map(|(i, m)| {
+        (1..=16).map(move |n| (m, n, [256, 1024, 3584, 4352][(i + n) % 4], 1 + n % 5))
+    });
+    let many = MANY_VECTORS.map(|n| (130, n, 512, 2));
+    few.chain(many).collect()
 }
 
 fn configs(job: &Job<'_>, ctas: &[u32]) -> Vec<Config> {

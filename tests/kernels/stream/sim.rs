@@ -8,15 +8,17 @@ use nvfp4_gemv::{Activation, Dims, FloatType, ScaleLayout, Shape};
 use ptx_sim::Uninitialised;
 use ptx_sim::mutate;
 
+use crate::direct::sim::many;
 use crate::support::faults::{PADDING, Run, demand, demand_right_plans, no_arithmetic, subject};
 use crate::support::operands::{Case, Data, Operands};
+use crate::support::passes::check_passes;
 use crate::support::schedules::{few, schedules};
 use crate::support::sim::{Simulator, source_line};
 
 crate::trials! {
     simulator:
         hopper = || short_sweep(&Simulator::new("90a"), &[1, 2, 3, 8]),
-        blackwell, bf16_of_every_magnitude, two_passes,
+        blackwell, bf16_of_every_magnitude, two_passes, many_vectors,
         faults_of_lanes_that_keep_to_their_blocks = || faults(1),
         wrong_plans;
     long:
@@ -210,12 +212,33 @@ fn two_passes() {
     }
 }
 
+/// Passes of eight vectors, and of fewer.
+fn many_vectors() {
+    let simulator = Simulator::new("90a");
+    for activation in [Activation::Nvfp4, Activation::F16] {
+        for (i, case) in many(activation, (5, 256)).into_iter().enumerate() {
+            let config = StreamConfig {
+                warps: 2,
+                stages: 3,
+                vectors: if case.shape.n() < 64 {
+                    [8, 4, 2][i % 3]
+                } else {
+                    8
+                },
+                fetch: 128,
+                ctas: 1 + i as u32 % 3,
+            };
+            check_passes(&simulator, &case, config, i % 3 == 0, &few(i as u64)[i % 3]);
+        }
+    }
+}
+
 /// Configs that nobody thought of: for changes of the kernel.
 fn random_configs() {
     for simulator in ["90a", "100a"].map(Simulator::new) {
         for seed in 0..100 {
             let rng = &mut fastrand::Rng::with_seed(seed);
-            let n = rng.usize(1..=16);
+            let n = rng.usize(1..=20);
             let (m, l) = (rng.usize(1..90), rng.usize(1..=3));
             let layout = ScaleLayout::ALL[rng.usize(..2)];
             let ctas = rng.u32(1..=m.div_ceil(4) as u32);

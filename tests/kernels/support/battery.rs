@@ -24,6 +24,9 @@ use super::operands::{Case, Data, Operands, numbers};
 /// M, N, K, L.
 pub(crate) type Sizes = (usize, usize, usize, usize);
 
+/// Numbers of vectors: past one pass of any kernel, past a quarter of an atom of 128 scales, all of it, and more.
+pub(crate) const MANY_VECTORS: [usize; 4] = [17, 33, 128, 130];
+
 /// A kernel, and what it is tried with. Shapes that it refuses in some layout or type are tried in the others.
 pub(crate) struct Subject {
     pub(crate) kernel: Kernel,

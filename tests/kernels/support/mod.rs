@@ -10,6 +10,7 @@ pub(crate) mod fields;
 pub(crate) mod gpu;
 pub(crate) mod nowhere;
 pub(crate) mod operands;
+pub(crate) mod passes;
 pub(crate) mod quantize_data;
 pub(crate) mod refuse;
 pub(crate) mod sim;

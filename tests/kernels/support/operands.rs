@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use nvfp4_gemv::reference::{self, Reference, error_bound};
-use nvfp4_gemv::{Activation, FloatType, GlobalScale, ScaleLayout, Shape, Strides, Vectors};
+use nvfp4_gemv::{Activation, Dims, FloatType, GlobalScale, ScaleLayout, Shape, Strides, Vectors};
 use nvfp4_gemv_cli::problem::Problem;
 use nvfp4_gemv_simulate::operands;
 
@@ -40,7 +40,7 @@ pub(crate) struct Case {
     pub(crate) row_alpha: bool,
     /// A factor for each vector; NVFP4 vectors only.
     pub(crate) vector_alpha: bool,
-    /// NVFP4 vectors as rows of 128, the others garbage; others with 16 bytes of NaN between them.
+    /// NVFP4 vectors as rows of a multiple of 128, the others garbage; others with 16 bytes of NaN between them.
     pub(crate) padded: bool,
 }
 
@@ -276,6 +276,83 @@ impl Operands {
         operands
     }
 
+    /// The same with some of the vectors of each batch, packed.
+    pub(crate) fn of_vectors(&self, some: std::ops::Range<usize>) -> Self {
+        let shape = &self.case.shape;
+        let (m, n, k, l) = (shape.m(), shape.n(), shape.k(), shape.l());
+        let case = Case {
+            shape: Shape::new(Dims {
+                m,
+                n: some.len(),
+                k,
+                l,
+            })
+            .expect("a shape"),
+            padded: false,
+            ..self.case
+        };
+        let (from, blocks) = (&self.bytes, shape.blocks());
+        let row = match self.case.activation {
+            Activation::Nvfp4 => shape.row_code_bytes(),
+            Activation::F16 | Activation::Bf16 => 2 * k,
+            Activation::F32 => 4 * k,
+        };
+        let vectors = || (0..l).flat_map(|batch| some.clone().map(move |vector| (batch, vector)));
+        // Of `of` elements for each vector.
+        let some_of = |all: &[f64], of: usize| -> Vec<f64> {
+            let of_vector = |(batch, vector)| &all[(batch * n + vector) * of..][..of];
+            vectors().flat_map(of_vector).copied().collect()
+        };
+        let codes = |(batch, vector)| {
+            let Strides {
+                row: step,
+                batch: batch_step,
+            } = from.vector_strides;
+            &from.vectors[batch * batch_step + vector * step..][..row]
+        };
+        let (layout, scales) = (from.vector_layout, &from.vector_scales);
+        let batch_bytes = layout.bytes(some.len(), blocks);
+        // NaN where no scale is.
+        let mut some_scales = vec![
+            0x7f;
+            if scales.is_empty() {
+                0
+            } else {
+                l * batch_bytes
+            }
+        ];
+        for (batch, vector) in vectors().filter(|_| !scales.is_empty()) {
+            for block in 0..blocks {
+                let to = batch * batch_bytes + layout.offset(vector - some.start, block, blocks);
+                let in_batch = match layout {
+                    ScaleLayout::Linear => vector * from.vector_scale_strides.row + block,
+                    ScaleLayout::Tiled128x4 => layout.offset(vector, block, blocks),
+                };
+                some_scales[to] = scales[batch * from.vector_scale_strides.batch + in_batch];
+            }
+        }
+        let factors = vectors().map(|(batch, vector)| from.vector_alpha.get(batch * n + vector));
+        Self {
+            case,
+            bytes: operands::Operands {
+                shape: case.shape,
+                vectors: vectors().flat_map(codes).copied().collect(),
+                vector_strides: Strides::packed(some.len(), row),
+                vector_scales: some_scales,
+                vector_scale_strides: Strides {
+                    row: blocks,
+                    batch: batch_bytes,
+                },
+                vector_alpha: factors.flatten().copied().collect(),
+                ..from.clone()
+            },
+            truth: Arc::new(Reference {
+                y: some_of(&self.truth.y, m),
+                magnitude: some_of(&self.truth.magnitude, m),
+            }),
+        }
+    }
+
     /// NaN between vectors, and between batches.
     fn pad_dense_vectors(&mut self) {
         const PAD: usize = 16;
@@ -320,7 +397,10 @@ impl Operands {
             ..
         } = self.case;
         let blocks = shape.blocks();
-        let n = if padded { 128 } else { shape.n() };
+        let n = match padded {
+            true => shape.n().next_multiple_of(128),
+            false => shape.n(),
+        };
         for (layout, scales, rows) in [
             (weight_layout, &mut self.bytes.scales, shape.m()),
             (vector_layout, &mut self.bytes.vector_scales, n),

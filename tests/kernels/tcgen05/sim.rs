@@ -15,6 +15,7 @@ crate::trials! {
         contest_shapes = || KERNEL.contest_shapes(false, 1),
         schedules = || KERNEL.schedules(10),
         sums_in_rank_order = || KERNEL.sums_in_rank_order(),
+        many_vectors = || KERNEL.many_vectors(),
         faults = || KERNEL.faults(|mutant| no_arithmetic(mutant) && share(mutant, 6)),
         wrong_plans = || KERNEL.wrong_plans(&[]),
         loads_before_the_wait = || KERNEL.loads_before_the_wait(),

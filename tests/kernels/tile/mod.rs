@@ -13,6 +13,7 @@ use ptx_sim::{Options, Policy, Program, SimError, Timing, Trace, Uninitialised};
 
 use crate::support::faults::{At, PADDING, Run, demand, demand_right_plans, subject};
 use crate::support::operands::{Case, Data, Operands, numbers};
+use crate::support::passes::check_passes;
 use crate::support::ptx;
 use crate::support::schedules::{few, options, schedules};
 use crate::support::sim::{Loaded, Simulator, launches};
@@ -200,6 +201,27 @@ impl Kernel {
         }
     }
 
+    /// Many vectors, whose scales lie in all words of lines, and in a second row of atoms.
+    pub(crate) fn many_vectors(&self) {
+        let simulator = Simulator::new(self.arch);
+        for (turn, (m, n, k, l)) in [(130, 40, 352, 2), (3, 40, 1056, 1), (5, 130, 96, 2)]
+            .into_iter()
+            .enumerate()
+        {
+            let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
+            for case in both(shape, 20 + turn as u64) {
+                let case = Case {
+                    padded: turn != 1,
+                    vector_alpha: true,
+                    ..case
+                };
+                let config = (self.config)(2, if k > 256 { 2 } else { 1 });
+                let options = &few(turn as u64)[turn % 3];
+                check_passes(&simulator, &case, config, turn == 0, options);
+            }
+        }
+    }
+
     /// The cluster's sum is the partial sums in the order of ranks, to the bit: each CTA's K step computed
     /// alone gives its partial sum.
     pub(crate) fn sums_in_rank_order(&self) {
@@ -314,16 +336,12 @@ impl Kernel {
 
     /// Launches that between them take every branch: tails of M and K, batches, rings that are used several
     /// times, also with a number of stages that is no power of two, clusters, dependent launch, alphas, all
-    /// types of output.
+    /// types of output; and a pass after many.
     fn runs(&self) -> Vec<Run> {
         let run = |(m, n, k, l), stages, cluster, chained, output, vector_alpha| {
-            let shape = Shape::new(Dims {
-                m,
-                n: self.vectors.min(n),
-                k,
-                l,
-            })
-            .expect("a shape");
+            // A call of many ends with a pass of two.
+            let n = if n > 32 { n } else { self.vectors.min(n) };
+            let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
             let case = Case {
                 output,
                 row_alpha: vector_alpha,
@@ -338,6 +356,8 @@ impl Kernel {
             run((130, 2, 2784, 1), 2, 2, true, FloatType::F32, true),
             run((127, 16, 96, 2), 2, 1, false, FloatType::Bf16, false),
             run((300, 5, 2304, 2), three, 2, false, FloatType::F16, true),
+            // Scales in the second word of their lines.
+            run((3, 34, 672, 1), 2, 1, false, FloatType::F32, false),
         ]
     }
 
@@ -350,6 +370,7 @@ impl Kernel {
     pub(crate) fn wrong_plans(&self, harmless: &[(At, &'static str)]) {
         let both = crate::words![Params:
             dependent = "a run has one grid",
+            scale_column + 4 = PADDING,
             epilogue.alpha + 4 = PADDING,
             epilogue.output_type + 4 = PADDING,
         ];

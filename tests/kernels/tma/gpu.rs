@@ -9,11 +9,11 @@ use nvfp4_gemv::{Dims, Options, ScaleLayout, Shape};
 use nvfp4_gemv_simulate::launch;
 use ptx_sim::models::tensor_map::TensorMap;
 
-use crate::support::battery::{self, Sizes, Subject};
+use crate::support::battery::{self, MANY_VECTORS, Sizes, Subject};
 use crate::support::gpu::{Gpu, OnDevice, kernel_trial};
 use crate::support::operands::{Case, Data, Operands};
 
-/// Rows and K that end inside a tile, and every kernel's number of vectors.
+/// Rows and K that end inside a tile, and every kernel's number of vectors; and those of many passes.
 pub(crate) fn odd() -> Vec<Sizes> {
     let mut odd = Vec::new();
     for m in [1, 127, 129, 300] {
@@ -22,6 +22,7 @@ pub(crate) fn odd() -> Vec<Sizes> {
             odd.extend(vectors.map(|(l, n)| (m, n, k, l)));
         }
     }
+    odd.extend(MANY_VECTORS.map(|n| (129, n, 1056, 2)));
     odd
 }
 
