@@ -22,3 +22,4 @@ pub mod tma;
 pub mod tma_bulk;
 pub mod tmem;
 pub mod tmem_alloc;
+pub mod wgmma;
