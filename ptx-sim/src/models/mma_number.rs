@@ -341,7 +341,11 @@ impl Line {
                 } else {
                     // A division that rounds toward zero.
                     let cut = product.unsigned_abs() >> (-up).min(31);
-                    if product < 0 { -(cut as i32) } else { cut as i32 }
+                    if product < 0 {
+                        -(cut as i32)
+                    } else {
+                        cut as i32
+                    }
                 };
                 i64::from(aligned)
             })
