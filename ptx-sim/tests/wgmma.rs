@@ -735,3 +735,64 @@ fn a_sum_is_cut_as_those_of_mma_sync() {
     let sum = f32::from_bits(d[0][0] as u32);
     assert_eq!(sum, 2048.0 + 3.0 / 4096.0);
 }
+
+#[test]
+fn everything_is_listed_and_executed() {
+    let ptx = PLAIN.ptx();
+    let list = ptx_sim::inventory::inventory(&Module::parse(&ptx).expect("parses"));
+    assert!(list.problems.is_empty(), "{:?}", list.problems);
+    assert!(list.opcodes.iter().all(|e| e.unmodelled.is_none()));
+    let listed = list
+        .opcodes
+        .iter()
+        .filter(|e| e.opcode.starts_with("wgmma."));
+    assert_eq!(listed.count(), 4);
+    let other = ptx.replace("f32.f16.f16", "f32.e4m3.e4m3");
+    let list = ptx_sim::inventory::inventory(&Module::parse(&other).expect("parses"));
+    let named = list.opcodes.iter().filter_map(|e| e.unmodelled.as_deref());
+    assert_eq!(
+        named.collect::<Vec<_>>(),
+        ["wgmma.mma_async with e4m3 is not modelled"]
+    );
+}
+
+#[test]
+fn a_timeline() {
+    use ptx_sim::trace::draw::{DrawOptions, draw};
+    use ptx_sim::trace::{Kind, TrackKind};
+    let twice = edited(&PLAIN, &[("//issued", &PLAIN.mma())]);
+    let mut sim = Sim::new(Module::parse(&twice).expect("parses"));
+    let program = sim.program("k").expect("a kernel");
+    let mut launch = Launch::new("k", [1; 3], [128, 1, 1]);
+    let inputs = [
+        PLAIN.image(ROWS, M, 1),
+        PLAIN.image(ROWS, PLAIN.n, 2),
+        PLAIN.a_words(),
+        PLAIN.d_words(|_, _| 0),
+    ];
+    for bytes in inputs {
+        launch = launch.buffer(sim.upload("in", &bytes).expect("room"));
+    }
+    let out = sim.alloc("out", 128 * 4 * PLAIN.sums()).expect("room");
+    let launch = launch.buffer(out).u32(1);
+    let options = Options {
+        timing: Timing::Lazy,
+        ..Options::default()
+    };
+    let (result, trace) = sim.run_traced(&program, &launch, &options, 10_000);
+    result.expect("runs");
+    let mine = trace.slices.iter().filter(|s| s.kind == Kind::Wgmma);
+    let mine: Vec<_> = mine.collect();
+    // Four warps' shares of two instructions.
+    assert_eq!(mine.len(), 8);
+    for s in &mine {
+        assert_eq!(trace.tracks[s.track].kind, TrackKind::Wgmma);
+        assert!(s.name.starts_with("wgmma 64x16 of warp "), "{}", s.name);
+        assert!(s.end > s.start);
+    }
+    let waits = trace.slices.iter().filter(|s| s.kind == Kind::Wait);
+    let waits = waits.filter(|s| s.name == "wgmma.wait_group 0").count();
+    assert_eq!(waits, 4);
+    let picture = draw(&trace, &DrawOptions::default()).expect("a picture");
+    assert!(picture.contains("wgmma operations in flight"));
+}
