@@ -783,7 +783,7 @@ fn a_timeline() {
     result.expect("runs");
     let mine = trace.slices.iter().filter(|s| s.kind == Kind::Wgmma);
     let mine: Vec<_> = mine.collect();
-    // Four warps' shares of two instructions.
+    // Four warps' quarters of two instructions.
     assert_eq!(mine.len(), 8);
     for s in &mine {
         assert_eq!(trace.tracks[s.track].kind, TrackKind::Wgmma);
@@ -795,4 +795,29 @@ fn a_timeline() {
     assert_eq!(waits, 4);
     let picture = draw(&trace, &DrawOptions::default()).expect("a picture");
     assert!(picture.contains("wgmma operations in flight"));
+}
+
+#[test]
+fn what_would_be_remembered_for_ever() {
+    let plainly =
+        |edits: &[(&str, &str)]| run_as(&PLAIN, &edited(&PLAIN, edits), 128, &Options::default());
+    let refused = |edits: &[(&str, &str)], why: &str| {
+        let e = plainly(edits).expect_err(why).to_string();
+        assert!(e.contains(why), "{e}");
+    };
+    let endless = format!("AGAIN: {}\nbra AGAIN;\n", PLAIN.mma());
+    refused(
+        &[("//issued", &endless)],
+        "4096 wgmma.mma_async of a warp were not waited for",
+    );
+    let alone = "setp.ne.u32 %p2, %w, 0;\n@%p2 bra OTHERS;\n\
+                 AGAIN: wgmma.commit_group.sync.aligned;\nbra AGAIN;\nOTHERS: bar.sync 1;\n//before";
+    refused(&[("//before", alone)], "65536 wgmma instructions ahead");
+    // Groups without operations are nothing to wait for.
+    let commits = format!(
+        "mov.u32 %r19, 0;\nAGAIN: {COMMIT}add.u32 %r19, %r19, 1;\n\
+         setp.lt.u32 %p2, %r19, 3000;\n@%p2 bra AGAIN;\n//before"
+    );
+    let got = plainly(&[("//before", &commits)]);
+    assert!(got.expect("runs") == PLAIN.want(1));
 }

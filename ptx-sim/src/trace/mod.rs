@@ -47,7 +47,7 @@ pub enum Kind {
     Copy,
     /// `tcgen05.mma`.
     Mma,
-    /// A warp's share of `wgmma.mma_async`.
+    /// A warp's quarter of `wgmma.mma_async`.
     Wgmma,
     /// `tcgen05.cp`.
     Cp,

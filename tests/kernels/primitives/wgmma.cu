@@ -67,18 +67,22 @@ __device__ void multiply(const uint4 *b, const uint4 *a, float *out, uint32_t sl
     for (uint32_t i = 0; i < kN / 2; ++i) out[t * (kN / 2) + i] = d[i];
 }
 
-#define KERNEL(name, n, bf16)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(128) name(const uint4 *b, const uint4 *a, float *out,                \
-                                                           uint32_t slices, uint32_t rounds, uint32_t wrong) {        \
-        multiply<n, bf16>(b, a, out, slices, rounds, wrong);                                                           \
-    }
-KERNEL(f16_8, 8, false)
-KERNEL(f16_16, 16, false)
-KERNEL(f16_32, 32, false)
-KERNEL(f16_64, 64, false)
-KERNEL(f16_128, 128, false)
-KERNEL(bf16_8, 8, true)
-KERNEL(bf16_16, 16, true)
-KERNEL(bf16_32, 32, true)
-KERNEL(bf16_64, 64, true)
-KERNEL(bf16_128, 128, true)
+template <bool kBf16>
+__device__ void multiply_by(uint32_t n, const uint4 *b, const uint4 *a, float *out, uint32_t slices, uint32_t rounds,
+                            uint32_t wrong) {
+    if (n == 8) multiply<8, kBf16>(b, a, out, slices, rounds, wrong);
+    if (n == 16) multiply<16, kBf16>(b, a, out, slices, rounds, wrong);
+    if (n == 32) multiply<32, kBf16>(b, a, out, slices, rounds, wrong);
+    if (n == 64) multiply<64, kBf16>(b, a, out, slices, rounds, wrong);
+    if (n == 128) multiply<128, kBf16>(b, a, out, slices, rounds, wrong);
+}
+
+extern "C" __global__ void __launch_bounds__(128) f16(const uint4 *b, const uint4 *a, float *out, uint32_t n,
+                                                     uint32_t slices, uint32_t rounds, uint32_t wrong) {
+    multiply_by<false>(n, b, a, out, slices, rounds, wrong);
+}
+
+extern "C" __global__ void __launch_bounds__(128) bf16(const uint4 *b, const uint4 *a, float *out, uint32_t n,
+                                                      uint32_t slices, uint32_t rounds, uint32_t wrong) {
+    multiply_by<true>(n, b, a, out, slices, rounds, wrong);
+}

@@ -49,9 +49,8 @@ impl Operands {
     /// B: 128 bytes a column, of which 16 bytes lie elsewhere by the column.
     fn image(&self, bits: fn(i8) -> u16) -> Vec<u8> {
         let columns = self.b.iter().enumerate();
-        let elements = columns.flat_map(|(column, line)| {
-            (0..K).map(move |at| bits(line[at ^ column % 8 * 8]))
-        });
+        let elements = columns
+            .flat_map(|(column, line)| (0..K).map(move |at| bits(line[at ^ column % 8 * 8])));
         bytes16(elements)
     }
 
@@ -106,11 +105,11 @@ fn trial(
     let n = operands.b.len();
     let want = operands.product(slices, rounds);
     let trial = kernels
-        .trial(&format!("{name}_{n}"), [1, 1, 1], [128, 1, 1])
+        .trial(name, [1, 1, 1], [128, 1, 1])
         .input(&operands.image(bits))
         .input(&operands.fragments(slices, bits))
         .output(want.len())
-        .words(&[slices as u32, rounds as u32, 0]);
+        .words(&[n as u32, slices as u32, rounds as u32, 0]);
     (trial, want)
 }
 
@@ -129,12 +128,17 @@ fn every_size_and_type() {
 fn one_element_of_each_operand() {
     let kernels = Kernels::new("wgmma", HOPPER);
     for n in NS {
+        let blank = Operands::one(n, (0, 0), 0);
+        let mut trials = TYPES.map(|ty| trial(&kernels, ty, &blank, 1, 1).0);
         for (i, row) in [0, 1, 7, 8, 15, 16, 33, 47, 56, 63].into_iter().enumerate() {
             for (j, k) in [0, 1, 2, 7, 8, 15].into_iter().enumerate() {
                 let column = (i * 13 + j * 29) % n;
                 let operands = Operands::one(n, (row, column), k);
-                let (mut trial, want) = trial(&kernels, TYPES[j % 2], &operands, 1, 1);
+                let (trial, bits) = (&mut trials[j % 2], TYPES[j % 2].1);
+                trial.refill(0, &operands.image(bits));
+                trial.refill(1, &operands.fragments(1, bits));
                 let got = trial.once().unwrap_or_else(|e| panic!("{n}: {e}"));
+                let want = operands.product(1, 1);
                 assert!(got == want, "N {n}, A ({row}, {k}), B ({column}, {k})");
             }
         }

@@ -2,6 +2,10 @@
 
 use std::collections::VecDeque;
 
+/// `wgmma` instructions that a warp may be ahead of others of its group. A warp that does not wait
+/// for products could go on for ever, and each instruction is remembered.
+pub(super) const MAX_AHEAD: usize = 1 << 16;
+
 /// Warps of a warpgroup.
 pub(super) const WARPS: usize = 4;
 
@@ -31,6 +35,8 @@ pub(super) enum Mismatch {
     Instruction(usize),
     /// Other descriptors, or another `scale-d`, than another warp of the group.
     Operands,
+    /// It is more than [`MAX_AHEAD`] instructions ahead.
+    Ahead,
 }
 
 impl Warpgroup {
@@ -39,6 +45,7 @@ impl Warpgroup {
         let number = self.executed[rank];
         let at = (number - self.first) as usize;
         match self.steps.get(at) {
+            None if at >= MAX_AHEAD => return Err(Mismatch::Ahead),
             None => self.steps.push_back(step),
             Some(other) if other.pc != step.pc => return Err(Mismatch::Instruction(other.pc)),
             Some(other) if *other != step => return Err(Mismatch::Operands),

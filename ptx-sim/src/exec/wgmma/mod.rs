@@ -1,6 +1,6 @@
 //! `wgmma`: products of a warpgroup, in flight until a `wgmma.wait_group`.
 //!
-//! Each warp's share of a `wgmma.mma_async` is an event of its own: its sixteen rows of D. It may
+//! Each warp's quarter of a `wgmma.mma_async` is an event of its own: its sixteen rows of D. It may
 //! complete once all four warps have issued the instruction and what went before on its accumulator is
 //! complete, in any order with everything else, and reads registers and shared memory only
 //! then. Registers are watched from the issue to the wait (`registers`), shared memory by what is in
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub(crate) use registers::{Operands, Registers};
 
-use self::group::{Mismatch, Step, WARPS, Warpgroup};
+use self::group::{MAX_AHEAD, Mismatch, Step, WARPS, Warpgroup};
 use super::event::Event;
 use super::machine::{Machine, Trouble, sync_fault};
 use super::tcgen05::{SharedView, broken, uniform};
@@ -25,6 +25,9 @@ use crate::models::wgmma::{A, A_REGISTERS, Product, SharedMatrix};
 use crate::program::{Lanes, Wgmma, WgmmaA, WgmmaMma};
 use crate::report::ViolationKind;
 use crate::trace::{Kind, Operation};
+
+/// Operations that a warp may have issued and not waited for: each is remembered.
+const MAX_PENDING: usize = 1 << 12;
 
 /// An operation of a warp that it has not waited for.
 #[derive(Debug)]
@@ -43,6 +46,11 @@ struct Groups {
 }
 
 impl Groups {
+    /// Operations.
+    fn len(&self) -> usize {
+        self.open.len() + self.committed.iter().map(Vec::len).sum::<usize>()
+    }
+
     /// Committed groups that a wait which keeps so many waits for.
     fn waited_for(&self, keep: u32) -> usize {
         self.committed.len().saturating_sub(keep as usize)
@@ -79,7 +87,7 @@ enum Rows {
     Shared(SharedMatrix),
 }
 
-/// A warp's share of a `wgmma.mma_async`.
+/// A warp's quarter of a `wgmma.mma_async`.
 #[derive(Debug)]
 struct Multiplication {
     id: u64,
@@ -199,6 +207,10 @@ impl Machine<'_> {
                 let groups = self.wgmma.warps.entry(me).or_default();
                 let group = std::mem::take(&mut groups.open);
                 groups.committed.push_back(group);
+                // A wait finds nothing in the oldest ones.
+                while groups.committed.front().is_some_and(Vec::is_empty) {
+                    groups.committed.pop_front();
+                }
             }
             Wgmma::Wait { keep } => {
                 let wait = Wait::Wgmma {
@@ -242,6 +254,9 @@ impl Machine<'_> {
             Mismatch::Instruction(pc) => sync_fault(format!(
                 "the warps of a warpgroup must execute the same wgmma instructions; another one has executed {}",
                 self.program.site(pc)
+            )),
+            Mismatch::Ahead => sync_fault(format!(
+                "a warp is {MAX_AHEAD} wgmma instructions ahead of another one of its warpgroup"
             )),
             Mismatch::Operands => sync_fault(
                 "the warps of a warpgroup give different descriptors or another scale-d",
@@ -314,6 +329,12 @@ impl Machine<'_> {
             },
             key: m.shape.accumulator_key(),
         };
+        let pending = self.wgmma.warps.get(&(self.ctas[c.cta].linear, w.index));
+        if pending.map_or(0, Groups::len) >= MAX_PENDING {
+            return Err(warp(broken(format!(
+                "{MAX_PENDING} wgmma.mma_async of a warp were not waited for"
+            ))));
+        }
         let id = self.wgmma.next;
         let compiled = self.options.profile == Profile::Hardware;
         let Some(registers) = &mut w.poison.wgmma else {
