@@ -220,7 +220,7 @@ fn multiplied(k: usize) -> [Vec<u8>; 3] {
     for column in 0..32 {
         for i in 0..k {
             // Sixteen bytes of a row of 128 change places by the row.
-            let at = i / 64 * 4096 + column * 128 + (i % 64 * 2 ^ (column % 8) << 4);
+            let at = i / 64 * 4096 + column * 128 + ((i % 64 * 2) ^ ((column % 8) << 4));
             b[at..at + 2].copy_from_slice(&half(element(2, column, i)));
         }
     }

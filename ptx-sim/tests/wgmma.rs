@@ -82,7 +82,7 @@ impl Layout {
 
 /// Small integers without a pattern.
 fn value(row: usize, k: usize, seed: usize) -> i32 {
-    let mix = (row * 31 + k * 17 + seed * 101 + row * k * 7) * 40503 >> 7;
+    let mix = ((row * 31 + k * 17 + seed * 101 + row * k * 7) * 40503) >> 7;
     (mix % 9) as i32 - 4
 }
 

@@ -50,7 +50,7 @@ impl Operands {
     fn image(&self, bits: fn(i8) -> u16) -> Vec<u8> {
         let columns = self.b.iter().enumerate();
         let elements = columns
-            .flat_map(|(column, line)| (0..K).map(move |at| bits(line[at ^ column % 8 * 8])));
+            .flat_map(|(column, line)| (0..K).map(move |at| bits(line[at ^ (column % 8 * 8)])));
         bytes16(elements)
     }
 
@@ -93,11 +93,13 @@ fn as_bf16(v: i8) -> u16 {
     bf16::from(v).to_bits()
 }
 
-const TYPES: [(&str, fn(i8) -> u16); 2] = [("f16", as_f16), ("bf16", as_bf16)];
+/// A kernel, and how its elements are written.
+type Type = (&'static str, fn(i8) -> u16);
+const TYPES: [Type; 2] = [("f16", as_f16), ("bf16", as_bf16)];
 
 fn trial(
     kernels: &Kernels,
-    (name, bits): (&str, fn(i8) -> u16),
+    (name, bits): Type,
     operands: &Operands,
     slices: usize,
     rounds: usize,

@@ -340,9 +340,7 @@ impl Machine<'_> {
         let Some(registers) = &mut w.poison.wgmma else {
             return Err(hazard("a wgmma.mma_async without a wgmma.fence before it"));
         };
-        let after = registers
-            .issue(id, &operands, compiled)
-            .map_err(|why| hazard(why))?;
+        let after = registers.issue(id, &operands, compiled).map_err(hazard)?;
 
         let cta = self.ctas[c.cta].linear;
         let in_shared = match rows {
