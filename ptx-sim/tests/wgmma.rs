@@ -392,6 +392,39 @@ fn every_layout() {
     }
 }
 
+/// A matrix whose pattern starts at another line than a multiple of it: the base offset says at which.
+#[test]
+fn base_offsets() {
+    for (span, lines) in [(128, 8), (64, 4), (32, 2)] {
+        let b = Layout {
+            span,
+            transposed: false,
+            leading: 0,
+            stride: 8 * span,
+        };
+        let form = Form { b, ..PLAIN };
+        for line in 1..lines {
+            let edit = |base: usize| {
+                // The image is copied so many lines further on, and the descriptor says so.
+                let moved = format!("add.u32 %r6, %r3, %r4;\nadd.u32 %r6, %r6, {};", 128 * line);
+                let descriptor = format!(
+                    "add.u64 %db, %db, {};\nor.b64 %db, %db, {:#x};\n//before",
+                    8 * line,
+                    base << 49
+                );
+                let edits = [
+                    ("add.u32 %r6, %r3, %r4;", moved.as_str()),
+                    ("//before", descriptor.as_str()),
+                    (".b8 sb[32768]", ".b8 sb[34816]"),
+                ];
+                run_as(&form, &edited(&form, &edits), 128, &Options::default()).expect("runs")
+            };
+            assert!(edit(line) == form.want(1), "{span} bytes, line {line}");
+            assert!(edit(0) != form.want(1), "{span} bytes, line {line}");
+        }
+    }
+}
+
 #[test]
 fn immediates_and_schedules() {
     for (i, negate) in [[false, false], [true, false], [false, true], [true, true]]

@@ -196,11 +196,7 @@ impl Machine<'_> {
         match i {
             Wgmma::Fence => {
                 self.wgmma_step(c, w, (None, 0, false))?;
-                let registers = c.program.reg_masks.len();
-                w.poison
-                    .wgmma
-                    .get_or_insert_with(|| Box::new(Registers::new(registers)))
-                    .fence();
+                w.poison.wgmma_fence(c.program.reg_masks.len());
             }
             Wgmma::Commit => {
                 self.wgmma_step(c, w, (None, 0, false))?;
@@ -279,7 +275,7 @@ impl Machine<'_> {
         let n = groups.waited_for(keep);
         let done: Vec<Issued> = groups.committed.drain(..n).flatten().collect();
         for o in &done {
-            if let Some(registers) = &mut w.poison.wgmma {
+            if let Some(registers) = w.poison.wgmma() {
                 registers.release(&o.registers);
             }
         }
@@ -337,7 +333,7 @@ impl Machine<'_> {
         }
         let id = self.wgmma.next;
         let compiled = self.options.profile == Profile::Hardware;
-        let Some(registers) = &mut w.poison.wgmma else {
+        let Some(registers) = w.poison.wgmma() else {
             return Err(hazard("a wgmma.mma_async without a wgmma.fence before it"));
         };
         let after = registers.issue(id, &operands, compiled).map_err(hazard)?;
@@ -390,8 +386,7 @@ impl Machine<'_> {
     /// A warp ends.
     pub(super) fn wgmma_exit(&mut self, cta: usize, w: &Warp) -> Result<(), Fault> {
         let linear = self.ctas[cta].linear;
-        let busy = |r: &Registers| r.busy();
-        if w.poison.wgmma.as_deref().is_some_and(busy) {
+        if w.poison.wgmma_is_busy() {
             return Err(Fault::new(
                 ViolationKind::Hazard,
                 "a warp ends with a wgmma.mma_async that it has not waited for",
