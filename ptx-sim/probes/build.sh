@@ -9,7 +9,7 @@ out=${1:-$root/target/probes/record}
 mkdir -p "$(dirname "$out")" ptx
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-for topic in cvt arith integer warp async tma matrix; do
+for topic in cvt arith integer warp async tma matrix wgmma; do
     nvcc -ptx -arch=compute_90a -o "ptx/$topic.ptx" "$topic.cu"
     ptxas -arch=sm_90a -o "$work/$topic.cubin" "ptx/$topic.ptx"
 done

@@ -1082,6 +1082,144 @@ Topic matrix() {
     }
     return t;
 }
+
+// A float format, and how exponents are drawn.
+struct Floats {
+    unsigned exponent, mantissa;
+    enum Style { MIDDLING, WIDE, ANY, SMALL, LARGE } style;
+
+    uint32_t draw(Rng& r) const {
+        const uint32_t top = (1u << exponent) - 1, bias = top >> 1;
+        uint32_t e = 0;
+        switch (style) {
+            case MIDDLING: e = bias - 4 + r.below(8); break;
+            case WIDE: e = r.below(top); break;        // all but the last
+            case ANY: e = r.below(8) ? bias : r.below(top + 1); break;
+            case SMALL: e = r.below(3); break;
+            case LARGE: e = top - 1 - r.below(3); break;
+        }
+        const uint32_t sign = r.below(2) << (exponent + mantissa);
+        return sign | e << mantissa | (r.next() & ((1u << mantissa) - 1));
+    }
+    uint32_t word(Rng& r) const {
+        const unsigned bits = 1 + exponent + mantissa;
+        if (bits == 32) return draw(r);
+        uint32_t w = 0;
+        for (unsigned at = 0; at < 32; at += bits) w |= draw(r) << at;
+        return w;
+    }
+};
+
+Topic wgmma() {
+    Topic t;
+    t.name = "wgmma";
+    Rng r{9001};
+    const unsigned ctas = 2;
+    auto words = [&](const std::string& name, unsigned n, auto draw) {
+        V32 v;
+        for (unsigned i = 0; i < n; i++) v.push_back(draw());
+        return t.own("in/" + name, v);
+    };
+    // Numbers.
+    struct Type {
+        const char* entry;
+        unsigned exponent, mantissa;
+        bool f16_sums;
+    } types[] = {{"wgmma_f32_f16", 5, 10, false},  {"wgmma_f32_bf16", 8, 7, false},
+                 {"wgmma_f16_f16", 5, 10, true},   {"wgmma_f32_tf32", 8, 23, false},
+                 {"wgmma_f32_e4m3", 4, 3, false},  {"wgmma_f32_e5m2", 5, 2, false},
+                 {"wgmma_f16_e4m3", 4, 3, true},   {"wgmma_f32_f16_negated", 5, 10, false}};
+    const char* styles[] = {"middling", "wide", "any", "small", "large"};
+    for (const Type& ty : types)
+        for (unsigned k = 0; k < 5; k++) {
+            const std::string n = std::string(ty.entry) + "_" + styles[k];
+            const Floats of{ty.exponent, ty.mantissa, (Floats::Style)k};
+            // A sum of products of small or large factors lies elsewhere than its factors.
+            const Floats sums = ty.f16_sums ? Floats{5, 10, (Floats::Style)k} : Floats{8, 23, k == 1 || k == 2 ? Floats::WIDE : Floats::MIDDLING};
+            auto element = [&] { return of.word(r); };
+            auto sum = [&] { return sums.word(r); };
+            const std::string a = words(n + ".a", ctas * 512, element), b = words(n + ".b", ctas * 256, element),
+                              c0 = words(n + ".c", ctas * 512, sum);
+            for (unsigned keep = 0; keep < 2; keep++) {
+                Case& c = t.add(n + (keep ? "" : "_alone"), ty.entry);
+                give(t, c, "a", a);
+                give(t, c, "b", b);
+                give(t, c, "c", c0);
+                c.out("out", ctas * (ty.f16_sums ? 1024 : 2048)).u32(keep);
+                c.block[0] = 128;
+                c.grid[0] = ctas;
+            }
+        }
+    for (unsigned k = 0; k < 2; k++) {
+        const std::string n = std::string("wgmma_64_columns_") + styles[k];
+        const Floats of{5, 10, (Floats::Style)k}, sums{8, 23, Floats::MIDDLING};
+        Case& c = t.add(n, "wgmma_64_columns");
+        give(t, c, "a", words(n + ".a", 2048, [&] { return of.word(r); }));
+        give(t, c, "b", words(n + ".b", 2048, [&] { return of.word(r); }));
+        give(t, c, "c", words(n + ".c", 4096, [&] { return sums.word(r); }));
+        c.out("out", 16384);
+        c.block[0] = 128;
+    }
+    // Layouts: images of small integers, whose sums f16 holds.
+    auto integers = [&] {
+        uint32_t w = 0;
+        for (unsigned at = 0; at < 32; at += 16) {
+            const uint32_t magnitude = r.below(5);
+            const uint32_t code[] = {0, 0x3c00, 0x4000, 0x4200, 0x4400};
+            w |= (code[magnitude] | (magnitude ? r.below(2) << 15 : 0)) << at;
+        }
+        return w;
+    };
+    const std::string images[2] = {words("image.a", 4096, integers), words("image.b", 4096, integers)};
+    struct Place {
+        unsigned start, leading, stride, base, mode;
+        uint32_t upper() const { return stride >> 4 | base << 17 | mode << 30; }
+    };
+    auto layout = [&](const std::string& name, bool ta, bool tb, Place a, Place b) {
+        Case& c = t.add(name, std::string("wgmma_layout_") + (ta ? "m" : "k") + (tb ? "m" : "k"));
+        give(t, c, "a", images[0]);
+        give(t, c, "b", images[1]);
+        c.out("out", 8192);
+        c.u32(a.start).u32(a.leading).u32(a.upper()).u32(b.start).u32(b.leading).u32(b.upper());
+        c.block[0] = 128;
+    };
+    const char* modes[] = {"plain", "128b", "64b", "32b"};
+    const unsigned spans[] = {16, 128, 64, 32};
+    const Place rows{0, 0, 1024, 0, 1};
+    for (unsigned mode = 0; mode < 4; mode++)
+        for (unsigned transposed = 0; transposed < 2; transposed++) {
+            const unsigned span = spans[mode];
+            const std::string n = std::string("layout_") + modes[mode] + (transposed ? "_mn" : "_k");
+            auto both = [&](const std::string& what, Place p) {
+                layout(n + "_a_" + what, transposed, false, p, rows);
+                layout(n + "_b_" + what, false, transposed, rows, p);
+            };
+            if (mode == 0) {
+                both("dense", Place{0, 1024, 128, 0, 0});
+                both("exchanged", Place{0, 128, 1024, 0, 0});
+                both("gaps", Place{16, 272, 656, 0, 0});
+            } else if (transposed) {
+                both("dense", Place{0, 2 * 8 * span, 8 * span, 0, mode});
+                both("exchanged", Place{0, 8 * span, 8 * span * (128 / span), 0, mode});
+                both("gaps", Place{0, 3 * 8 * span, 1024, 0, mode});
+            } else {
+                both("dense", Place{0, 0, 8 * span, 0, mode});
+                both("leading", Place{0, 4096 + 16, 8 * span, 0, mode});
+                both("gaps", Place{0, 0, 16 * span, 0, mode});
+                for (unsigned at = 32; at < span; at += 32) both("k" + std::to_string(at), Place{at, 0, 8 * span, 0, mode});
+            }
+            // Patterns that start elsewhere than at a multiple of their size, with a base offset and without.
+            if (mode != 0)
+                for (unsigned line : {1u, 5u}) {
+                    const unsigned leading = transposed ? 2 * 8 * span : 0;
+                    both("line" + std::to_string(line), Place{128 * line, leading, 8 * span, 0, mode});
+                    both("base" + std::to_string(line), Place{128 * line, leading, 8 * span, line, mode});
+                }
+        }
+    const Place columns{0, 2048, 1024, 0, 1};
+    layout("layout_128b_mn_both", true, true, columns, columns);
+    return t;
+}
 }  // namespace
 
 std::vector<Topic> all_topics() {
@@ -1093,5 +1231,6 @@ std::vector<Topic> all_topics() {
     v.push_back(async_());
     v.push_back(tma());
     v.push_back(matrix());
+    v.push_back(wgmma());
     return v;
 }

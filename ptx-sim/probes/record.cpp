@@ -35,6 +35,7 @@ EMBED(warp)
 EMBED(async)
 EMBED(tma)
 EMBED(matrix)
+EMBED(wgmma)
 
 namespace {
 const char* embedded(const std::string& topic) {
@@ -45,6 +46,7 @@ const char* embedded(const std::string& topic) {
     if (topic == "async") return ptx_async;
     if (topic == "tma") return ptx_tma;
     if (topic == "matrix") return ptx_matrix;
+    if (topic == "wgmma") return ptx_wgmma;
     return "";
 }
 

@@ -299,6 +299,11 @@ impl Module {
         crate::parser::parse(src)
     }
 
+    /// Whether it runs on Hopper only: `.target sm_90a`.
+    pub fn is_for_hopper(&self) -> bool {
+        self.target.iter().any(|t| t == "sm_90a")
+    }
+
     /// The kernel of that name.
     pub fn entry(&self, name: &str) -> Option<&Function> {
         self.functions

@@ -10,6 +10,7 @@ use crate::exec::hazards::Hazards;
 use crate::exec::machine::Machine;
 use crate::exec::pending::Pending;
 use crate::exec::tcgen05::TensorState;
+use crate::exec::wgmma::WgmmaState;
 use crate::memory::layout::{GLOBAL, GLOBAL_VARS, MAX_SHARED};
 
 use crate::memory::{Observer, Region, Space};
@@ -401,7 +402,7 @@ impl Sim {
             program,
             launch,
             options,
-            hopper: self.module.target.iter().any(|t| t == "sm_90a"),
+            hopper: self.module.is_for_hopper(),
             global: &mut self.global,
             param: Machine::param_region(program, &launch.params),
             constant,
@@ -412,6 +413,7 @@ impl Sim {
             events: EventQueue::default(),
             pending: Pending::default(),
             tensor: TensorState::default(),
+            wgmma: WgmmaState::default(),
             neighbours: Neighbours::of(launch),
             hazards: options
                 .hazards

@@ -205,3 +205,77 @@ fn reduce() {
         pick: |_| true,
     });
 }
+
+/// Elements of the matrices of `data/wgmma.ptx`: small integers.
+fn element(seed: usize, row: usize, k: usize) -> i32 {
+    let mixed = (seed * 977 + row * 131 + k * 71 + row * k * 29 + 5).wrapping_mul(2_654_435_761);
+    (mixed >> 16) as i32 % 7 - 3
+}
+
+/// What `data/wgmma.ptx` computes, on A, B and D as it wants them.
+fn multiplied(k: usize) -> [Vec<u8>; 3] {
+    let half = |v: i32| half::f16::from_f32(v as f32).to_le_bytes();
+    let a = (0..64).flat_map(|row| (0..k).flat_map(move |i| half(element(1, row, i))));
+    let mut b = vec![0; 32 * k * 2];
+    for column in 0..32 {
+        for i in 0..k {
+            // Sixteen bytes of a row of 128 change places by the row.
+            let at = i / 64 * 4096 + column * 128 + ((i % 64 * 2) ^ ((column % 8) << 4));
+            b[at..at + 2].copy_from_slice(&half(element(2, column, i)));
+        }
+    }
+    let sum = |row, column| -> i32 {
+        let products = (0..k).map(|i| element(1, row, i) * element(2, column, i));
+        products.sum()
+    };
+    let d = (0..64).flat_map(|row| (0..32).map(move |column| (row, column)));
+    let d = d.flat_map(|(row, column)| (sum(row, column) as f32).to_le_bytes());
+    [a.collect(), b, d.collect()]
+}
+
+/// A ring of bulk copies, and two groups of `wgmma` in flight on one accumulator.
+fn wgmma() -> Subject {
+    let module = Module::parse(include_str!("data/wgmma.ptx")).expect("wgmma");
+    let kernel = Kernel::new(&module, "matmul").expect("matmul");
+    let mut launches = Vec::new();
+    let mut host = None;
+    for pairs in [3, 1] {
+        let [a, b, want] = multiplied(128 * pairs);
+        let mut sim = Sim::new(kernel.module().clone());
+        let a = sim.upload("a", &a).expect("a");
+        let b = sim.upload("b", &b).expect("b");
+        let d = sim.alloc("d", want.len()).expect("d");
+        let launch = Launch::new("matmul", [1; 3], [128, 1, 1])
+            .buffer(a)
+            .buffer(b)
+            .buffer(d)
+            .u32(pairs as u32);
+        host = Some(launch.clone());
+        let check = move |p: &Planted, o: &Options| -> Result<Ran, SimError> {
+            let mut sim = sim.clone();
+            let launch = p.launch(launch.clone())?;
+            let report = sim.run_program(p.program(), &launch, o, None)?;
+            let wrong = if !sim.fully_written(d) {
+                Some("an output byte is not written".into())
+            } else {
+                (sim.download(d) != want).then(|| "other sums".into())
+            };
+            Ok(Ran { report, wrong })
+        };
+        let name = format!("{pairs} pairs");
+        launches.push((name, Box::new(check) as Box<Check<'static>>));
+    }
+    Subject {
+        name: "wgmma".into(),
+        kernel,
+        host,
+        launches,
+        schedules: schedules(4),
+        pick: |_| true,
+    }
+}
+
+#[test]
+fn wgmma_matmul() {
+    demand(&wgmma());
+}

@@ -106,6 +106,7 @@ const WITH_OR_WITHOUT_CUDA: &[Trials] = &[
     primitives::shared::trials,
     primitives::tensor::trials,
     primitives::tensor_memory::trials,
+    primitives::wgmma::trials,
     quantize::sim::trials,
     read_only::sim::trials,
     recorded::trials,

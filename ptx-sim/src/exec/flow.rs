@@ -85,6 +85,10 @@ impl Machine<'_> {
         }
         self.check_hazards()
             .map_err(|f| Trouble::Fault(f, Some(gone.trailing_zeros().min(31))))?;
+        if w.live == 0 {
+            self.wgmma_exit(cta, w)
+                .map_err(|f| Trouble::Fault(f, Some(gone.trailing_zeros().min(31))))?;
+        }
         if ended {
             self.launch_dependents(cta);
             self.tensor_exit(cta)

@@ -259,6 +259,9 @@ impl Machine<'_> {
                         State::Blocked(Wait::Tensor { stores, .. }) => {
                             format!("for its tcgen05.{}", if stores { "st" } else { "ld" })
                         }
+                        State::Blocked(Wait::Wgmma { .. }) => {
+                            "for its warpgroup's wgmma.mma_async".into()
+                        }
                         State::Blocked(Wait::TensorAlloc { .. }) => self.describe_alloc_wait(),
                         State::Blocked(Wait::GridBefore) => self.describe_grid_wait(),
                         State::Blocked(Wait::TensorFree { .. }) => {

@@ -8,6 +8,7 @@ use super::hazards::Hazards;
 use super::pending::Pending;
 use super::tcgen05::TensorState;
 use super::warp::{State, Wait, Warp};
+use super::wgmma::WgmmaState;
 use crate::coverage::Counters;
 use crate::error::SimError;
 use crate::memory::layout::{SHARED_RANK_SHIFT, SMALL_START};
@@ -91,6 +92,7 @@ pub(crate) struct Machine<'a> {
     pub(crate) scheduler: Scheduler,
     pub(crate) events: EventQueue,
     pub(crate) tensor: TensorState,
+    pub(crate) wgmma: WgmmaState,
     pub(crate) neighbours: Neighbours,
     pub(crate) hazards: Option<Hazards>,
     pub(crate) pending: Pending,
@@ -257,6 +259,7 @@ impl Machine<'_> {
         match wait {
             Wait::Bar { id, generation } => c.barriers[id as usize].generation != generation,
             Wait::Tensor { warp, stores } => self.tensor.waited(c.linear, warp, stores),
+            Wait::Wgmma { warp, keep } => self.wgmma.waited((c.linear, warp), keep),
             Wait::TensorAlloc { epoch } | Wait::TensorFree { epoch } => self.tensor.epoch != epoch,
             Wait::GridBefore => !self.neighbours.before_runs,
             Wait::Cluster { phase } => self.clusters[c.cluster].phase > phase,

@@ -25,6 +25,7 @@ pub(crate) mod tensor;
 mod trace;
 mod transfer;
 pub(crate) mod warp;
+pub(crate) mod wgmma;
 
 use crate::error::SimError;
 use crate::memory::{Actor, Fault, SyncEvent};
@@ -167,11 +168,8 @@ impl Machine<'_> {
             let flow = self
                 .step(&ctx, w, &mut cur, ins)
                 .map_err(|t| self.place(t, cta, w, pc, active))?;
-            if w.poison.touched() {
-                let f = Fault::new(
-                    ViolationKind::Hazard,
-                    "a register that a tcgen05.ld in flight writes is used before tcgen05.wait::ld",
-                );
+            if let Some(why) = w.poison.touched() {
+                let f = Fault::new(ViolationKind::Hazard, why);
                 return Err(self.place(Trouble::Fault(f, None), cta, w, pc, active));
             }
             if TRACED {
@@ -377,6 +375,7 @@ impl Machine<'_> {
             Op::LaunchControl(l) => self.launch_control(c, w, l)?,
             Op::Discard { addr } => self.discard(c, w, addr)?,
             Op::Mma(m) => self.mma_sync(c, w, m)?,
+            Op::Wgmma(i) => return self.wgmma(c, w, cur, i),
             Op::Unmodelled { reason } => {
                 return Err(Trouble::Error(SimError::Unmodelled {
                     line: ins.line,

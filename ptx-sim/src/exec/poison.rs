@@ -1,12 +1,19 @@
-//! Registers that an asynchronous load will write: nobody may touch them before its wait.
+//! Registers of a warp that asynchronous operations in flight use: nobody may touch them before the
+//! wait that ends it.
 
 use std::cell::Cell;
+
+use super::wgmma::Registers;
 
 /// The registers of a warp.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Poison {
+    /// Whether any register is watched, by either of the two: most kernels have none.
+    watches: bool,
+    /// Those that a `tcgen05.ld` writes.
     slots: Vec<u32>,
     touched: Cell<bool>,
+    wgmma: Option<Box<Registers>>,
 }
 
 impl Poison {
@@ -14,24 +21,66 @@ impl Poison {
     pub(crate) fn insert(&mut self, slot: u32) {
         self.note(slot);
         self.slots.push(slot);
+        self.watches = true;
     }
 
     /// All loads were waited for.
     pub(crate) fn clear(&mut self) {
         self.slots.clear();
+        self.watches = self.wgmma.is_some();
+    }
+
+    /// What `wgmma` does with registers; `None` before the warp's first `wgmma.fence`.
+    pub(crate) fn wgmma(&mut self) -> Option<&mut Registers> {
+        self.wgmma.as_deref_mut()
+    }
+
+    /// A `wgmma.fence` of a warp with so many registers.
+    pub(crate) fn wgmma_fence(&mut self, registers: usize) {
+        self.watches = true;
+        self.wgmma
+            .get_or_insert_with(|| Box::new(Registers::new(registers)))
+            .fence();
+    }
+
+    /// Whether operations of `wgmma` were not waited for.
+    pub(crate) fn wgmma_is_busy(&self) -> bool {
+        self.wgmma.as_ref().is_some_and(|r| r.busy())
     }
 
     /// An instruction reads or writes a register.
     #[inline]
     pub(crate) fn note(&self, slot: u32) {
-        if !self.slots.is_empty() && self.slots.contains(&slot) {
-            self.touched.set(true);
+        if self.watches {
+            self.note_watched(slot);
         }
     }
 
-    /// Whether one of them was touched since the last call.
+    fn note_watched(&self, slot: u32) {
+        if self.slots.contains(&slot) {
+            self.touched.set(true);
+        }
+        if let Some(registers) = &self.wgmma {
+            registers.note(slot);
+        }
+    }
+
+    /// What is wrong with it, if one of them was touched since the last call.
     #[inline]
-    pub(crate) fn touched(&self) -> bool {
-        !self.slots.is_empty() && self.touched.take()
+    pub(crate) fn touched(&self) -> Option<&'static str> {
+        if !self.watches {
+            return None;
+        }
+        if self.touched.take() {
+            return Some(
+                "a register that a tcgen05.ld in flight writes is used before tcgen05.wait::ld",
+            );
+        }
+        match &self.wgmma {
+            Some(registers) if registers.touched() => Some(
+                "a register that a wgmma.mma_async uses is accessed before a wgmma.wait_group for its group",
+            ),
+            _ => None,
+        }
     }
 }

@@ -122,6 +122,7 @@ fn wait_for(wait: Wait) -> WaitFor {
         Wait::Bar { id, .. } => format!("bar.sync {id}"),
         Wait::Tensor { stores: false, .. } => "tcgen05.wait::ld".into(),
         Wait::Tensor { stores: true, .. } => "tcgen05.wait::st".into(),
+        Wait::Wgmma { keep, .. } => format!("wgmma.wait_group {keep}"),
         Wait::TensorAlloc { .. } => "tcgen05.alloc".into(),
         Wait::TensorFree { .. } => "tcgen05.dealloc".into(),
         Wait::GridBefore => "griddepcontrol.wait".into(),

@@ -17,6 +17,8 @@ pub(crate) enum Wait {
     Bar { id: u32, generation: u64 },
     /// `tcgen05.wait` for a warp's stores, or its loads.
     Tensor { warp: u32, stores: bool },
+    /// `wgmma.wait_group` of a warp, until no more than so many groups are pending.
+    Wgmma { warp: u32, keep: u32 },
     /// `tcgen05.alloc`, until something may have made room.
     TensorAlloc { epoch: u64 },
     /// `tcgen05.dealloc` of a pair, until the peer may have issued it too.

@@ -1,4 +1,4 @@
-//! Pure models of the asynchronous machinery: TMA, mbarrier, tensor memory, tcgen05, ordering.
+//! Pure models of the asynchronous machinery: TMA, mbarrier, tensor memory, tcgen05, wgmma, ordering.
 //!
 //! Each file models one thing of the PTX ISA, knows nothing of parsing or scheduling, and
 //! reports every broken rule as a typed error. Nothing here guesses: what the ISA does not
@@ -22,3 +22,4 @@ pub mod tma;
 pub mod tma_bulk;
 pub mod tmem;
 pub mod tmem_alloc;
+pub mod wgmma;

@@ -1,4 +1,5 @@
-//! The 64-bit shared memory matrix descriptor of tcgen05, and the canonical layouts.
+//! The 64-bit shared memory matrix descriptors of tcgen05 and wgmma, and the canonical layouts that
+//! they share.
 //!
 //! Sources: PTX ISA "Shared memory descriptor", "Major-ness supported by Strides",
 //! "Canonical Layouts", "Shared Memory Layout and Swizzling".
@@ -115,7 +116,41 @@ impl SmemDesc {
         Ok(desc)
     }
 
-    /// Encodes the descriptor; the inverse of [`SmemDesc::decode`] for what it accepts.
+    /// Decodes a descriptor of `wgmma`: PTX ISA, "Matrix Descriptor Format". Bits that its table does
+    /// not name are refused unless they are zero.
+    pub fn decode_wgmma(desc: u64) -> Result<Self, SmemDescError> {
+        let field = |lo: u32, bits: u32| (desc >> lo) & ((1 << bits) - 1);
+        for (bits, lo, n) in [
+            ("14-15", 14, 2),
+            ("30-31", 30, 2),
+            ("46-48", 46, 3),
+            ("52-61", 52, 10),
+        ] {
+            let value = field(lo, n);
+            if value != 0 {
+                return Err(SmemDescError::Reserved {
+                    bits,
+                    value,
+                    want: 0,
+                });
+            }
+        }
+        Ok(Self {
+            start: (field(0, 14) as u32) << 4,
+            leading: (field(16, 14) as u32) << 4,
+            stride: (field(32, 14) as u32) << 4,
+            base_offset: field(49, 3) as u32,
+            absolute: false,
+            swizzle: match field(62, 2) {
+                0 => Swizzle::None,
+                1 => Swizzle::B128,
+                2 => Swizzle::B64,
+                _ => Swizzle::B32,
+            },
+        })
+    }
+
+    /// Encodes the descriptor of tcgen05; the inverse of [`SmemDesc::decode`] for what it accepts.
     pub fn encode(&self) -> u64 {
         let offset = |x: u32| u64::from((x & 0x3ffff) >> 4);
         let mode = match self.swizzle {

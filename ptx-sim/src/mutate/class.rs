@@ -16,6 +16,7 @@ pub(super) enum Class {
     Commit,
     TensorWait,
     Tensor,
+    Wgmma,
     Alloc,
     Barrier,
     WarpSync,
@@ -45,6 +46,9 @@ pub(super) fn class(i: &Instr) -> Class {
         ("tcgen05", w) if w.starts_with("wait") => Class::TensorWait,
         ("tcgen05", "cp" | "mma" | "ld" | "st" | "shift") => Class::Tensor,
         ("tcgen05", _) => Class::Alloc,
+        ("wgmma", "fence") => Class::Fence,
+        ("wgmma", "mma_async") => Class::Wgmma,
+        ("wgmma", _) => Class::GroupWait,
         ("bar", "warp") => Class::WarpSync,
         ("bar" | "barrier", _) => Class::Barrier,
         ("cp", "async") if has(i, "commit_group") => Class::GroupWait,
@@ -71,7 +75,7 @@ pub(super) fn touches_memory(i: &Instr) -> bool {
     use Class::*;
     matches!(
         class(i),
-        Arrive | ExpectTx | Init | Commit | Tensor | Alloc | Copy | Store | Load
+        Arrive | ExpectTx | Init | Commit | Tensor | Wgmma | Alloc | Copy | Store | Load
     )
 }
 
@@ -149,8 +153,13 @@ impl<'a> Registers<'a> {
             Arrive | ExpectTx => !matches!(i.operands.first(), Some(Operand::Address { .. })),
             Tensor => i.mods.first().is_some_and(|m| m == "ld"),
             Store => i.opcode == "atom",
+            Wgmma => true,
             _ => false,
         };
+        // The accumulator is both.
+        if let (Wgmma, Some(d)) = (c, i.operands.first()) {
+            names(d, &mut self.read);
+        }
         for (n, o) in i.operands.iter().enumerate() {
             let to = if n == 0 && writes {
                 &mut self.written

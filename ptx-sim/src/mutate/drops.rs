@@ -25,7 +25,7 @@ pub(super) fn plan(p: &mut Plan<'_>, at: usize, i: &Instr) {
         Fence => Kind::DropFence,
         Commit => Kind::DropCommit,
         TensorWait => Kind::DropTensorWait,
-        Tensor => Kind::DropTensor,
+        Tensor | Wgmma => Kind::DropTensor,
         Alloc => Kind::DropAlloc,
         Barrier => Kind::DropBarrier,
         WarpSync => Kind::DropWarpSync,

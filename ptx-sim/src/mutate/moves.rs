@@ -28,7 +28,9 @@ pub(super) fn plan(p: &mut Plan<'_>, line: &Line<'_>) {
                 touches_memory(i) || matches!(class(i), Wait | Barrier | TensorWait)
             }),
             Commit => early(p, Kind::EarlyCommit, i, line, n, |i| class(i) == Tensor),
-            GroupWait => early(p, Kind::EarlyCommit, i, line, n, |i| class(i) == Copy),
+            GroupWait => early(p, Kind::EarlyCommit, i, line, n, |i| {
+                matches!(class(i), Copy | Wgmma)
+            }),
             Arrive => early(p, Kind::EarlyArrive, i, line, n, touches_memory),
             Barrier if has(i, "arrive") => {
                 early(p, Kind::EarlyArrive, i, line, n, touches_memory);

@@ -28,6 +28,11 @@ pub(super) fn plan(p: &mut Plan<'_>, at: usize, i: &Instr) {
             }
         }
         Tensor => tensor(p, at, i),
+        Wgmma => wgmma(p, at, i),
+        GroupWait if i.opcode == "wgmma" => {
+            let more = Tweak::Add(1);
+            p.tweak(Kind::GroupCount, at, i, "one more", index(0), more);
+        }
         Alloc => alloc(p, at, i),
         Barrier => barrier(p, at, i),
         Other if i.opcode == "elect" => elect(p, at, i),
@@ -192,13 +197,15 @@ fn mma(p: &mut Plan<'_>, at: usize, i: &Instr) {
     }
     // Predicates have no suffix of their own: the operand behind descriptors and scales.
     let from = if has(i, "block_scale") { 6 } else { 4 };
-    if let Some((n, Operand::Name(flag))) = i
-        .operands
-        .iter()
-        .enumerate()
-        .skip(from)
-        .find(|(_, o)| matches!(o, Operand::Name(_)))
-    {
+    let flag = (from..i.operands.len()).find(|n| matches!(i.operands[*n], Operand::Name(_)));
+    if let Some(n) = flag {
+        accumulate(p, at, i, n);
+    }
+}
+
+/// The predicate that says whether an MMA accumulates, the operand of this number, is negated.
+fn accumulate(p: &mut Plan<'_>, at: usize, i: &Instr, n: usize) {
+    if let Some(Operand::Name(flag)) = i.operands.get(n) {
         let mut m = i.clone();
         m.operands[n] = name("%plantedp_0");
         let flip = instr(i, "not.pred", vec![name("%plantedp_0"), name(flag)]);
@@ -209,6 +216,28 @@ fn mma(p: &mut Plan<'_>, at: usize, i: &Instr) {
             "negated",
             vec![Stmt::Instr(flip), changed(m)],
         );
+    }
+}
+
+fn wgmma(p: &mut Plan<'_>, at: usize, i: &Instr) {
+    let a_in_shared = matches!(i.operands.get(1), Some(Operand::Name(_)));
+    if a_in_shared {
+        descriptor(p, at, i, 1, "a");
+    }
+    descriptor(p, at, i, 2, "b");
+    accumulate(p, at, i, 3);
+    for (n, which) in [(4, "a"), (5, "b")] {
+        // 1 or -1; the lowest bit stays.
+        let sign = Tweak::Xor(!1);
+        p.tweak(Kind::Negate, at, i, which, index(n), sign);
+    }
+    let transposed: &[_] = if a_in_shared {
+        &[(6, "a"), (7, "b")]
+    } else {
+        &[(6, "b")]
+    };
+    for (n, which) in transposed {
+        p.tweak(Kind::Transpose, at, i, which, index(*n), Tweak::Xor(1));
     }
 }
 

@@ -20,6 +20,7 @@ pub(crate) mod tcgen05;
 pub(crate) mod transfer;
 pub(crate) mod unmodelled;
 pub(crate) mod warp;
+pub(crate) mod wgmma;
 
 use crate::ast::{Instr, Ty};
 

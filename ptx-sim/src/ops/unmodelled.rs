@@ -8,7 +8,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("cp", "asynchronous copies"),
     ("tensormap", "tensor maps"),
     ("wmma", "warp matrix multiplication"),
-    ("wgmma", "warpgroup matrix multiplication"),
     ("multimem", "multicast memory"),
     ("red", "asynchronous reductions"),
     ("st", "asynchronous stores"),

@@ -387,10 +387,14 @@ impl Parser<'_> {
                 while self.eat(',') {
                     // function_name and inlined_at: the innermost position is the one reported.
                     self.word()?;
-                    while matches!(self.peek(), Tok::Int(_) | Tok::Punct('+'))
-                        || matches!(self.peek(), Tok::Word(w) if w.starts_with('$'))
-                    {
-                        self.next();
+                    loop {
+                        // A label may follow: inline assembly without instructions leaves nothing.
+                        let label = *self.peek_at(1) == Tok::Punct(':');
+                        match self.peek() {
+                            Tok::Int(_) | Tok::Punct('+') => self.next(),
+                            Tok::Word(w) if w.starts_with('$') && !label => self.next(),
+                            _ => break,
+                        };
                     }
                 }
                 out.push(Stmt::Loc(loc));

@@ -54,3 +54,15 @@ fn deep_nesting_is_an_error_and_not_a_stack_overflow() {
     let src = format!("{HEAD}.entry k() {{ mov.b32 {} ", "{".repeat(100_000));
     assert!(parse(&src).is_err());
 }
+
+#[test]
+fn a_label_behind_an_inlined_position() {
+    let src = format!(
+        "{HEAD}.entry k() {{\n.loc 3 41 5, function_name $L__info_string3, inlined_at 1 64 13\n\
+         $L__BB0_1:\n.loc 1 2 3, function_name $L__info_string0+8, inlined_at 1 2 3\nret; }}"
+    );
+    let m = parse(&src).unwrap();
+    let body = m.functions[0].body.as_deref().unwrap();
+    assert!(matches!(&body[1], Stmt::Label(name, _) if name == "$L__BB0_1"));
+    assert_eq!(body.len(), 4);
+}

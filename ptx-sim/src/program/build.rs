@@ -57,6 +57,8 @@ pub(crate) struct Builder {
     initialisers: Vec<(DeclSpace, usize, VarDecl)>,
     /// Alignment of dynamic shared memory.
     dynamic: u64,
+    /// Whether the module is for Hopper only.
+    pub(crate) hopper: bool,
 }
 
 fn fail<T>(line: u32, text: &str, message: impl Into<String>) -> Result<T, SimError> {
@@ -144,7 +146,10 @@ struct Mark {
 impl Builder {
     /// With the variables of a module, in scope 0.
     fn new(module: &Module) -> Result<Self, SimError> {
-        let mut b = Self::default();
+        let mut b = Self {
+            hopper: module.is_for_hopper(),
+            ..Self::default()
+        };
         b.scopes.push(Scope::default());
         for v in &module.vars {
             b.variable(v, 0)?;

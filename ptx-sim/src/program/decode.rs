@@ -346,7 +346,7 @@ impl<'a> Cx<'a> {
 /// Decodes by family; the first that knows the opcode decides.
 pub(crate) fn op(cx: &mut Cx<'_>) -> R<Op> {
     type Family = fn(&mut Cx<'_>) -> R<Option<Op>>;
-    let families: [Family; 18] = [
+    let families: [Family; 19] = [
         ops::bitfield::decode,
         ops::int::decode,
         ops::float::decode,
@@ -364,6 +364,7 @@ pub(crate) fn op(cx: &mut Cx<'_>) -> R<Op> {
         ops::launch_control::decode,
         ops::matrix::decode,
         ops::mma::decode,
+        ops::wgmma::decode,
         ops::unmodelled::decode,
     ];
     for f in families {

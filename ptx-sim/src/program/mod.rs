@@ -12,6 +12,7 @@ mod operand;
 mod special;
 mod tcgen05;
 mod transfer;
+mod wgmma;
 
 pub(crate) use build::survey;
 pub use launch_control::LaunchControl;
@@ -22,6 +23,7 @@ pub use operand::*;
 pub(crate) use special::EXPLICIT_CLUSTER;
 pub use tcgen05::{MmaA, MmaOperands, Tcgen05, TensorAddr};
 pub use transfer::{Completion, Reduction, Transfer};
+pub use wgmma::{Wgmma, WgmmaA, WgmmaMma};
 
 use crate::ast::{Loc, Module};
 use crate::error::SimError;

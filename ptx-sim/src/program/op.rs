@@ -303,6 +303,8 @@ pub enum Op {
     },
     /// `mma.sync`.
     Mma(Box<super::MmaSync>),
+    /// `wgmma`.
+    Wgmma(super::Wgmma),
     /// Parsed, and known to the ISA, but not modelled: an error when it is reached.
     Unmodelled {
         reason: String,
@@ -324,6 +326,7 @@ impl Op {
             | Op::StMatrix { .. }
             | Op::MovMatrix { .. }
             | Op::Mma(_)
+            | Op::Wgmma(_)
             | Op::Bar {
                 aligned: true,
                 mode: BarMode::Sync | BarMode::Popc(..) | BarMode::Vote(..),

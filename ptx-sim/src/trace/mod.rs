@@ -30,6 +30,8 @@ pub enum TrackKind {
     Copies,
     /// `tcgen05` operations, from issue to completion.
     Tensor,
+    /// `wgmma` operations, from issue to completion.
+    Wgmma,
     /// The phases of an mbarrier, by its address.
     Barrier,
 }
@@ -45,6 +47,8 @@ pub enum Kind {
     Copy,
     /// `tcgen05.mma`.
     Mma,
+    /// A warp's quarter of `wgmma.mma_async`.
+    Wgmma,
     /// `tcgen05.cp`.
     Cp,
     /// `tcgen05.ld`.
@@ -58,11 +62,12 @@ pub enum Kind {
 }
 
 /// Names by which the file knows them.
-const KINDS: [(Kind, &str); 9] = [
+const KINDS: [(Kind, &str); 10] = [
     (Kind::Run, "run"),
     (Kind::Wait, "wait"),
     (Kind::Copy, "copy"),
     (Kind::Mma, "mma"),
+    (Kind::Wgmma, "wgmma"),
     (Kind::Cp, "cp"),
     (Kind::Ld, "ld"),
     (Kind::St, "st"),
@@ -70,10 +75,11 @@ const KINDS: [(Kind, &str); 9] = [
     (Kind::Phase, "phase"),
 ];
 
-const TRACK_KINDS: [(TrackKind, &str); 4] = [
+const TRACK_KINDS: [(TrackKind, &str); 5] = [
     (TrackKind::Warp, "warp"),
     (TrackKind::Copies, "copies"),
     (TrackKind::Tensor, "tcgen05"),
+    (TrackKind::Wgmma, "wgmma"),
     (TrackKind::Barrier, "mbarrier"),
 ];
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Slice;
 
 /// Opcodes worth a word, the longest first where one begins with another.
-const FAMILIES: [&str; 39] = [
+const FAMILIES: [&str; 43] = [
     "cp.async.bulk.tensor",
     "cp.async.bulk.commit_group",
     "cp.async.bulk.wait_group",
@@ -22,6 +22,10 @@ const FAMILIES: [&str; 39] = [
     "tcgen05.ld",
     "tcgen05.st",
     "tcgen05.wait",
+    "wgmma.mma_async",
+    "wgmma.fence",
+    "wgmma.commit_group",
+    "wgmma.wait_group",
     "mbarrier.init",
     "mbarrier.arrive",
     "mbarrier.expect_tx",

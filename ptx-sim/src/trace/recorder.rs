@@ -101,6 +101,7 @@ impl Recorder {
                 TrackKind::Warp => format!("warp {index}"),
                 TrackKind::Copies => "copies".into(),
                 TrackKind::Tensor => "tcgen05".into(),
+                TrackKind::Wgmma => "wgmma".into(),
                 TrackKind::Barrier => format!("mbarrier +0x{index:x}"),
             };
             tracks.push(Track {
@@ -250,6 +251,7 @@ impl Recorder {
         }
         let kind = match operation.kind {
             Kind::Copy => TrackKind::Copies,
+            Kind::Wgmma => TrackKind::Wgmma,
             _ => TrackKind::Tensor,
         };
         let track = self.track(by.0, kind, 0);

@@ -15,3 +15,4 @@ pub(crate) mod shared;
 pub(crate) mod tensor;
 pub(crate) mod tensor_memory;
 mod trial;
+pub(crate) mod wgmma;

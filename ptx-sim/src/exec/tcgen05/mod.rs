@@ -103,7 +103,7 @@ impl TensorState {
 }
 
 /// Shared memory of a CTA as the tensor core reads it.
-struct SharedView<'a>(&'a Region);
+pub(in crate::exec) struct SharedView<'a>(pub(in crate::exec) &'a Region);
 
 impl SharedRead for SharedView<'_> {
     fn byte(&self, address: u32) -> Option<u8> {
@@ -120,8 +120,8 @@ impl SharedRead for SharedView<'_> {
     }
 }
 
-/// A broken rule of tcgen05.
-fn broken(message: impl ToString) -> Fault {
+/// A broken rule of tcgen05 or wgmma.
+pub(in crate::exec) fn broken(message: impl ToString) -> Fault {
     Fault::new(ViolationKind::Other, message.to_string())
 }
 
@@ -130,7 +130,7 @@ fn trouble(lane: u32) -> impl Fn(Fault) -> Trouble {
 }
 
 /// The value of a source that must be the same in all active lanes.
-fn uniform(c: &Ctx<'_>, w: &Warp, s: Src, what: &str) -> Result<u64, Trouble> {
+pub(in crate::exec) fn uniform(c: &Ctx<'_>, w: &Warp, s: Src, what: &str) -> Result<u64, Trouble> {
     let v = w.get(c.program, s);
     let first = v[c.active.trailing_zeros() as usize & 31];
     if lanes(c.active).any(|l| v[l as usize] != first) {
@@ -221,7 +221,7 @@ impl Machine<'_> {
     }
 
     /// Registers shared memory that an operation will read, so that no write comes in between.
-    fn will_read(
+    pub(in crate::exec) fn will_read(
         &mut self,
         ctas: &[u32],
         reads: &[(usize, u32, u32)],

@@ -96,6 +96,7 @@ pub(super) fn picture(
                 source.copies(*cta),
             ),
             ("tcgen05 operations in flight", source.tensor(*cta)),
+            ("wgmma operations in flight", source.wgmma(*cta)),
             ("mbarrier phases", source.barriers(*cta)),
         ] {
             if !rows.is_empty() {
@@ -215,6 +216,21 @@ impl Source<'_> {
             row(label, bars.collect())
         })
         .collect()
+    }
+
+    /// A row for each warp.
+    fn wgmma(&self, cta: u32) -> Vec<Row> {
+        let mut by_warp = BTreeMap::<_, Vec<Bar>>::new();
+        for (track, _) in self.tracks(cta, TrackKind::Wgmma) {
+            for (i, s) in self.slices(track) {
+                let texts = vec![s.name.clone(), "wgmma".to_string()];
+                let bar = bar(i, s, Look::Mma, texts);
+                by_warp.entry(s.number("warp")).or_default().push(bar);
+            }
+        }
+        let label = |warp: Option<u64>| warp.map_or(String::new(), |w| format!("warp {w}"));
+        let rows = by_warp.into_iter();
+        rows.map(|(warp, bars)| row(label(warp), bars)).collect()
     }
 
     fn tensor(&self, cta: u32) -> Vec<Row> {

@@ -1,0 +1,414 @@
+//! `wgmma`: products of a warpgroup, in flight until a `wgmma.wait_group`.
+//!
+//! Each warp's quarter of a `wgmma.mma_async` is an event of its own: its sixteen rows of D. It may
+//! complete once all four warps have issued the instruction and what went before on its accumulator is
+//! complete, in any order with everything else, and reads registers and shared memory only
+//! then. Registers are watched from the issue to the wait (`registers`), shared memory by what is in
+//! flight (`exec/pending`) and by the hazard tracker.
+
+mod group;
+mod registers;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+pub(crate) use registers::{Operands, Registers};
+
+use self::group::{MAX_AHEAD, Mismatch, Step, WARPS, Warpgroup};
+use super::event::Event;
+use super::machine::{Machine, Trouble, sync_fault};
+use super::tcgen05::{SharedView, broken, uniform};
+use super::warp::{Part, State, Wait, Warp};
+use super::{Ctx, Flow};
+use crate::memory::Fault;
+use crate::models::hazard::{Op as TrackedOp, OpClass, Profile, Stamp};
+use crate::models::wgmma::{A, A_REGISTERS, Product, SharedMatrix};
+use crate::program::{Lanes, Wgmma, WgmmaA, WgmmaMma};
+use crate::report::ViolationKind;
+use crate::trace::{Kind, Operation};
+
+/// Operations that a warp may have issued and not waited for: each is remembered.
+const MAX_PENDING: usize = 1 << 12;
+
+/// An operation of a warp that it has not waited for.
+#[derive(Debug)]
+struct Issued {
+    id: u64,
+    registers: Operands,
+    /// Hazard tracking: what the wait acquires.
+    stamp: Option<Stamp>,
+}
+
+/// What a warp has issued and not waited for.
+#[derive(Debug, Default)]
+struct Groups {
+    open: Vec<Issued>,
+    committed: VecDeque<Vec<Issued>>,
+}
+
+impl Groups {
+    /// Operations.
+    fn len(&self) -> usize {
+        self.open.len() + self.committed.iter().map(Vec::len).sum::<usize>()
+    }
+
+    /// Committed groups that a wait which keeps so many waits for.
+    fn waited_for(&self, keep: u32) -> usize {
+        self.committed.len().saturating_sub(keep as usize)
+    }
+}
+
+/// All warpgroups' state.
+#[derive(Debug, Default)]
+pub(crate) struct WgmmaState {
+    next: u64,
+    /// Operations that have not completed.
+    running: BTreeSet<u64>,
+    /// By linear CTA and warp.
+    warps: BTreeMap<(u32, u32), Groups>,
+    /// By linear CTA and number in it.
+    groups: BTreeMap<(u32, u32), Warpgroup>,
+}
+
+impl WgmmaState {
+    /// Whether a warp's wait may go on.
+    pub(crate) fn waited(&self, warp: (u32, u32), keep: u32) -> bool {
+        let Some(g) = self.warps.get(&warp) else {
+            return true;
+        };
+        let mut all = g.committed.iter().take(g.waited_for(keep)).flatten();
+        all.all(|o| !self.running.contains(&o.id))
+    }
+}
+
+/// A in registers, by slot, or in shared memory.
+#[derive(Debug, Clone, Copy)]
+enum Rows {
+    Registers([u32; A_REGISTERS]),
+    Shared(SharedMatrix),
+}
+
+/// A warp's quarter of a `wgmma.mma_async`.
+#[derive(Debug)]
+struct Multiplication {
+    id: u64,
+    pc: usize,
+    cta: u32,
+    warp: u32,
+    /// Its number among its group's instructions.
+    number: u64,
+    /// The operation before it on the same accumulator.
+    after: Option<u64>,
+    product: Product,
+    a: Rows,
+    d: Vec<u32>,
+    /// Its reads of shared memory.
+    reads: u64,
+    tracked: Option<TrackedOp>,
+}
+
+impl Multiplication {
+    fn group(&self) -> (u32, u32) {
+        (self.cta, self.warp / WARPS as u32)
+    }
+}
+
+impl Event for Multiplication {
+    fn describe(&self) -> String {
+        format!(
+            "wgmma.mma_async of CTA {} warp {}, N = {}",
+            self.cta,
+            self.warp,
+            self.product.shape.n()
+        )
+    }
+
+    fn trace(&self) -> Operation {
+        Operation {
+            kind: Kind::Wgmma,
+            name: format!("wgmma 64x{} of warp {}", self.product.shape.n(), self.warp),
+            details: vec![
+                ("accumulates", self.product.accumulate.into()),
+                (
+                    "a_in_registers",
+                    matches!(self.a, Rows::Registers(_)).into(),
+                ),
+            ],
+            barriers: Vec::new(),
+        }
+    }
+
+    fn pc(&self) -> usize {
+        self.pc
+    }
+
+    fn ready(&self, m: &Machine<'_>) -> bool {
+        let reached = |g: &Warpgroup| g.reached(self.number);
+        let before = self.after.is_some_and(|id| m.wgmma.running.contains(&id));
+        !before && m.wgmma.groups.get(&self.group()).is_none_or(reached)
+    }
+
+    fn complete(self: Box<Self>, m: &mut Machine<'_>) -> Result<(), Fault> {
+        m.wgmma.running.remove(&self.id);
+        m.pending.finished(self.reads);
+        if let (Some(op), Some(h)) = (self.tracked, &mut m.hazards) {
+            h.retire(self.cta, op, true);
+        }
+        let cta = m.ctas.iter_mut().find(|c| c.linear == self.cta);
+        let gone = || broken("a wgmma.mma_async outlives its warp");
+        let cta = cta.ok_or_else(gone)?;
+        let warp = cta.warps.get_mut(self.warp as usize);
+        let w = warp.and_then(Option::as_mut).ok_or_else(gone)?;
+        let take =
+            |slots: &[u32]| -> Vec<Lanes> { slots.iter().map(|r| w.regs[*r as usize]).collect() };
+        let rows;
+        let a = match self.a {
+            Rows::Registers(slots) => {
+                rows = slots.map(|r| w.regs[r as usize]);
+                A::Registers(&rows)
+            }
+            Rows::Shared(m) => A::Shared(m),
+        };
+        let rank = self.warp % WARPS as u32;
+        let shared = SharedView(&cta.shared);
+        let d = self
+            .product
+            .run(rank, a, &take(&self.d), &shared)
+            .map_err(broken)?;
+        for (slot, v) in self.d.iter().zip(d) {
+            w.regs[*slot as usize] = v;
+        }
+        Ok(())
+    }
+}
+
+impl Machine<'_> {
+    pub(super) fn wgmma(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &mut Warp,
+        cur: &mut Part,
+        i: &Wgmma,
+    ) -> Result<Flow, Trouble> {
+        if c.active != u32::MAX {
+            return Err(sync_fault("wgmma needs all 32 lanes of the warp"));
+        }
+        let me = (self.ctas[c.cta].linear, w.index);
+        match i {
+            Wgmma::Fence => {
+                self.wgmma_step(c, w, (None, 0, false))?;
+                w.poison.wgmma_fence(c.program.reg_masks.len());
+            }
+            Wgmma::Commit => {
+                self.wgmma_step(c, w, (None, 0, false))?;
+                let groups = self.wgmma.warps.entry(me).or_default();
+                let group = std::mem::take(&mut groups.open);
+                groups.committed.push_back(group);
+                // A wait finds nothing in the oldest ones.
+                while groups.committed.front().is_some_and(Vec::is_empty) {
+                    groups.committed.pop_front();
+                }
+            }
+            Wgmma::Wait { keep } => {
+                let wait = Wait::Wgmma {
+                    warp: w.index,
+                    keep: *keep,
+                };
+                if !self.done(c.cta, wait) {
+                    cur.state = State::Blocked(wait);
+                    return Ok(Flow::Stop);
+                }
+                self.wgmma_step(c, w, (None, 0, false))?;
+                self.wgmma_waited(w, me, *keep);
+            }
+            Wgmma::Mma(m) => self.wgmma_mma(c, w, m)?,
+        }
+        Ok(Flow::Next)
+    }
+
+    /// A warp executes an instruction of its group; its number.
+    fn wgmma_step(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &Warp,
+        operands: (Option<u64>, u64, bool),
+    ) -> Result<u64, Trouble> {
+        let cta = &self.ctas[c.cta];
+        let rank = w.index as usize % WARPS;
+        let first = w.index as usize - rank;
+        if cta.live.len() < first + WARPS {
+            return Err(sync_fault(format!(
+                "warp {} is in no warpgroup: four warps from {first} on would be one, and the CTA has {}",
+                w.index,
+                cta.live.len()
+            )));
+        }
+        let live: [u32; WARPS] = std::array::from_fn(|i| cta.live[first + i]);
+        let key = (cta.linear, w.index / WARPS as u32);
+        let group = self.wgmma.groups.entry(key).or_default();
+        let step = Step { pc: c.pc, operands };
+        let number = group.execute(rank, step).map_err(|e| match e {
+            Mismatch::Instruction(pc) => sync_fault(format!(
+                "the warps of a warpgroup must execute the same wgmma instructions; another one has executed {}",
+                self.program.site(pc)
+            )),
+            Mismatch::Ahead => sync_fault(format!(
+                "a warp is {MAX_AHEAD} wgmma instructions ahead of another one of its warpgroup"
+            )),
+            Mismatch::Operands => sync_fault(
+                "the warps of a warpgroup give different descriptors or another scale-d",
+            ),
+        })?;
+        let ended = (0..WARPS).find(|r| live[*r] == 0 && !group.has(*r, number));
+        match ended {
+            Some(r) => Err(sync_fault(format!(
+                "warp {} of the warpgroup has ended and will not execute this",
+                first + r
+            ))),
+            None => Ok(number),
+        }
+    }
+
+    fn wgmma_waited(&mut self, w: &mut Warp, me: (u32, u32), keep: u32) {
+        let Some(groups) = self.wgmma.warps.get_mut(&me) else {
+            return;
+        };
+        let n = groups.waited_for(keep);
+        let done: Vec<Issued> = groups.committed.drain(..n).flatten().collect();
+        for o in &done {
+            if let Some(registers) = w.poison.wgmma() {
+                registers.release(&o.registers);
+            }
+        }
+        let stamps: Vec<Stamp> = done.iter().filter_map(|o| o.stamp).collect();
+        if let Some(h) = &mut self.hazards {
+            for lane in 0..32 {
+                h.waited_group((me.0, me.1, lane), &stamps, false);
+            }
+        }
+    }
+
+    fn wgmma_mma(&mut self, c: &Ctx<'_>, w: &mut Warp, m: &WgmmaMma) -> Result<(), Trouble> {
+        let warp = |f: Fault| Trouble::Fault(f, None);
+        let hazard = |why: &str| warp(Fault::new(ViolationKind::Hazard, why));
+        let accumulate = match w.pred(m.accumulate) {
+            0 => false,
+            u32::MAX => true,
+            _ => return Err(sync_fault("lanes of the warp give different scale-d")),
+        };
+        let descriptor = |s, which| uniform(c, w, s, &format!("descriptors of {which}"));
+        let a = match m.a {
+            WgmmaA::Registers(_) => None,
+            WgmmaA::Shared { descriptor: s, .. } => Some(descriptor(s, "A")?),
+        };
+        let b = descriptor(m.b, "B")?;
+        let number = self.wgmma_step(c, w, (a, b, accumulate))?;
+        let of = |which: char| move |e| warp(broken(format!("{which}: {e}")));
+        let rows = match m.a {
+            WgmmaA::Registers(r) => Rows::Registers(r.map(|r| r.0)),
+            WgmmaA::Shared { transposed, .. } => {
+                let a = SharedMatrix::a(a.unwrap_or(0), transposed);
+                Rows::Shared(a.map_err(of('A'))?)
+            }
+        };
+        let product = Product {
+            shape: m.shape,
+            b: SharedMatrix::b(b, m.transposed_b, m.shape.n()).map_err(of('B'))?,
+            negate_a: m.negate_a,
+            negate_b: m.negate_b,
+            accumulate,
+        };
+        let operands = Operands {
+            d: m.d.iter().map(|r| r.0).collect(),
+            a: match rows {
+                Rows::Registers(slots) => slots.to_vec(),
+                Rows::Shared(_) => Vec::new(),
+            },
+            key: m.shape.accumulator_key(),
+        };
+        let pending = self.wgmma.warps.get(&(self.ctas[c.cta].linear, w.index));
+        if pending.map_or(0, Groups::len) >= MAX_PENDING {
+            return Err(warp(broken(format!(
+                "{MAX_PENDING} wgmma.mma_async of a warp were not waited for"
+            ))));
+        }
+        let id = self.wgmma.next;
+        let compiled = self.options.profile == Profile::Hardware;
+        let Some(registers) = w.poison.wgmma() else {
+            return Err(hazard("a wgmma.mma_async without a wgmma.fence before it"));
+        };
+        let after = registers.issue(id, &operands, compiled).map_err(hazard)?;
+
+        let cta = self.ctas[c.cta].linear;
+        let in_shared = match rows {
+            Rows::Shared(a) => Some(a),
+            Rows::Registers(_) => None,
+        };
+        let matrices = in_shared.iter().chain([&product.b]);
+        let reads: Vec<(usize, u32, u32)> = matrices
+            .flat_map(|m| m.bytes())
+            .map(|(at, len)| (0, at, len))
+            .collect();
+        let (mut tracked, mut stamp) = (None, None);
+        if let Some(h) = &mut self.hazards
+            && let Some(op) = h.begin((cta, w.index, 0), OpClass::Plain)
+        {
+            h.op_shared((op, cta), &[cta], reads.clone(), c.pc);
+            stamp = h.stamp(cta, op);
+            tracked = Some(op);
+        }
+        self.check_hazards().map_err(warp)?;
+        let reads = self.will_read(&[cta], &reads, c.pc).map_err(warp)?;
+        self.wgmma.next += 1;
+        self.wgmma.running.insert(id);
+        let d = operands.d.clone();
+        let groups = self.wgmma.warps.entry((cta, w.index)).or_default();
+        groups.open.push(Issued {
+            id,
+            registers: operands,
+            stamp,
+        });
+        self.events.push(Box::new(Multiplication {
+            id,
+            pc: c.pc,
+            cta,
+            warp: w.index,
+            number,
+            after,
+            product,
+            a: rows,
+            d,
+            reads,
+            tracked,
+        }));
+        Ok(())
+    }
+
+    /// A warp ends.
+    pub(super) fn wgmma_exit(&mut self, cta: usize, w: &Warp) -> Result<(), Fault> {
+        let linear = self.ctas[cta].linear;
+        if w.poison.wgmma_is_busy() {
+            return Err(Fault::new(
+                ViolationKind::Hazard,
+                "a warp ends with a wgmma.mma_async that it has not waited for",
+            ));
+        }
+        self.wgmma.warps.remove(&(linear, w.index));
+        let key = (linear, w.index / WARPS as u32);
+        let Some(group) = self.wgmma.groups.get(&key) else {
+            return Ok(());
+        };
+        if let Some(pc) = group.missed(w.index as usize % WARPS) {
+            return Err(Fault::new(
+                ViolationKind::Synchronisation,
+                format!(
+                    "a warp ends that has not executed what another warp of its warpgroup has: {}",
+                    self.program.site(pc)
+                ),
+            ));
+        }
+        if self.ctas[cta].ended() {
+            self.wgmma.groups.retain(|(owner, _), _| *owner != linear);
+        }
+        Ok(())
+    }
+}
