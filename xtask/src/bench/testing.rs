@@ -24,6 +24,7 @@ pub(crate) fn measured(path: &str, mode: &str, us: f64, picked: bool) -> Measure
         median_us: us,
         gb_per_s: rounded(1e3 / us),
         share_of_ceiling: rounded(10.0 / us),
+        cublas_ratio: None,
         samples_us: samples(us),
         board: BoardReadings::default(),
     }
@@ -56,6 +57,7 @@ pub(crate) fn case(n: usize, activation: &str, paths: Vec<Measured>) -> Case {
             reason: "measured".into(),
         }),
         paths,
+        cublas: None,
         skipped: Vec::new(),
     }
 }
@@ -89,6 +91,7 @@ pub(crate) fn document() -> Document {
         },
         long_read: None,
         slowed_percent: Default::default(),
+        notes: Vec::new(),
         cases: vec![
             case(
                 1,

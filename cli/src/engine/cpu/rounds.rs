@@ -7,7 +7,7 @@ use nvfp4_gemv::cpu::{Implementation, StreamingRead};
 use nvfp4_gemv::{GemvPath, GlobalScale, Result, Weights};
 
 use super::super::rounds::scale;
-use super::super::{Ask, Case, Plan, Ready, Values, Way, Ways, Work, memory};
+use super::super::{Ask, Case, Extent, Plan, Ready, Values, Way, Ways, Work, memory};
 use super::{Cpu, compute};
 use crate::bench::document::{Sustained, Turn};
 
@@ -113,25 +113,34 @@ impl Cpu {
         let once = start.elapsed().max(Duration::from_nanos(1));
         let launches = (ROUND.as_nanos() / once.as_nanos()).clamp(1, 256) as usize;
 
-        let works = works.iter().copied().filter(runs_here);
-        let ways = works.map(|work| Way {
-            work,
-            kernel: None,
-            config: match work {
-                Work::Read(_) => String::new(),
-                Work::Gemv { .. } => Implementation::best().to_string(),
-            },
-        });
+        let extent = Extent {
+            bytes,
+            rotated_bytes: bytes * copies,
+            launches,
+        };
         drive(&mut CpuWays {
-            ready: Ready {
-                ways: ways.collect(),
-                bytes,
-                rotated_bytes: bytes * copies,
-                launches,
-            },
+            ready: ready(works, extent),
             read: &mut pool.read,
             compute_next: &mut compute_next,
         })
+    }
+}
+
+/// Those of the works that a CPU can do.
+fn ready(works: &[Work], extent: Extent) -> Ready {
+    let works = works.iter().copied().filter(runs_here);
+    let ways = works.map(|work| Way {
+        work,
+        kernel: None,
+        config: match work {
+            Work::Gemv { .. } => Implementation::best().to_string(),
+            Work::Read(_) | Work::Cublas => String::new(),
+        },
+        extent,
+    });
+    Ready {
+        ways: ways.collect(),
+        extent,
     }
 }
 
@@ -145,16 +154,18 @@ struct CpuWays<'a> {
 impl CpuWays<'_> {
     /// One turn: seconds a launch.
     fn seconds(&mut self, way: usize) -> Result<f64> {
+        let extent = self.ready.extent;
         match self.ready.ways[way].work {
-            Work::Read(_) => Ok(self.ready.bytes as f64 / self.read.pass()),
+            Work::Cublas => unreachable!("it is no way of a CPU"),
+            Work::Read(_) => Ok(extent.bytes as f64 / self.read.pass()),
             Work::Gemv { slow_percent, .. } => {
                 let start = Instant::now();
-                (0..self.ready.launches).try_for_each(|_| (self.compute_next)())?;
+                (0..extent.launches).try_for_each(|_| (self.compute_next)())?;
                 let until = start.elapsed() * (100 + slow_percent) / 100;
                 while start.elapsed() < until {
                     std::hint::spin_loop();
                 }
-                Ok(start.elapsed().as_secs_f64() / self.ready.launches as f64)
+                Ok(start.elapsed().as_secs_f64() / extent.launches as f64)
             }
         }
     }
@@ -190,7 +201,7 @@ impl Ways for CpuWays<'_> {
         Ok(Sustained::new(
             begin.elapsed().as_secs_f64(),
             launch,
-            self.ready.bytes as f64 / launch,
+            self.ready.extent.bytes as f64 / launch,
             None,
             None,
         ))
@@ -201,5 +212,6 @@ fn runs_here(work: &Work) -> bool {
     match work {
         Work::Read(config) => config.is_none(),
         Work::Gemv { ask, .. } => ask.path() == Some(GemvPath::Cpu) && !ask.is_chained,
+        Work::Cublas => false,
     }
 }
