@@ -47,7 +47,7 @@ Its figures are times of a decoder layer, and shares of the rate of a long read 
 the shapes, and where they come from.
 
 isolated: a launch starts when the one before has ended. chained: programmatic dependent launch, where the \
-path has it, for one vector; it reads its weights while the one before still runs.
+path has it, for one vector, and with --suite decode for any number; it reads its weights while the one before still runs.
 
 Without a GPU, --suite measures a few problems on the CPU, and --suite decode its decoder layers there.
 

@@ -26,6 +26,8 @@ use nvfp4_gemv::{
 use safetensors::Dtype;
 
 pub(crate) use chain::Chain;
+#[cfg(feature = "cuda")]
+pub(crate) use cuda::Energy;
 pub(crate) use cuda::{compiled_archs, devices, kernels};
 pub(crate) use memory::NotEnoughMemory;
 pub(crate) use rounds::{Case, Extent, Plan, Ready, Way, Ways, Work, rounds};

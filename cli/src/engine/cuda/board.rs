@@ -148,6 +148,31 @@ impl Board {
     }
 }
 
+/// The energy that a device takes, for commands that have no engine.
+#[derive(Debug)]
+pub(crate) struct Energy(Board);
+
+impl Energy {
+    pub(crate) fn of_device(ordinal: usize) -> Result<Self, nvfp4_gemv::Error> {
+        let context = CudaContext::new(ordinal);
+        let context = context.map_err(|error| super::cuda("opening a device", error))?;
+        Ok(Self(Board::of(&context)))
+    }
+
+    /// Since the driver was loaded; nothing where the board does not count it.
+    pub(crate) fn joules(&self) -> Option<f64> {
+        self.0.joules()
+    }
+
+    /// Why it is not counted.
+    pub(crate) fn why_none(&self) -> String {
+        match self.0.device() {
+            Some(_) => "the board does not count its energy".into(),
+            None => self.0.energy_notes().concat(),
+        }
+    }
+}
+
 /// The power now, or where only an average is known, that.
 fn watts(device: &nvml_wrapper::Device<'_>) -> Option<f64> {
     let instant = || {

@@ -20,6 +20,8 @@ use nvfp4_gemv::{
     gemv_on_device, raw,
 };
 
+pub(crate) use self::board::Energy;
+
 use self::board::Board;
 use self::cublas::Cublas;
 use self::operands::DeviceValues;
