@@ -119,6 +119,11 @@ pub(crate) fn document() -> Document {
     }
 }
 
+/// A document of the suite of up to 128 vectors, with cuBLAS and one sustained result: n = 1, 16 and 128.
+pub(crate) fn vectors() -> Document {
+    super::parse(include_str!("vectors.json")).unwrap()
+}
+
 /// A program that is a shell script.
 pub(crate) fn script(folder: &Path, text: &str) -> PathBuf {
     let file = folder.join("program");
