@@ -52,7 +52,12 @@ pub(super) fn draw(cases: &[&Case]) -> Option<String> {
     svg.text((LEFT - 6.0, top - 10.0), Anchor::End, "small", "us");
     for case in cases {
         let at = (x(case.n as f64), height - BOTTOM + 16.0);
-        svg.text(at, Anchor::Middle, "small", &format!("n = {}", case.n));
+        // More have no room for the name.
+        let text = match cases.len() <= 5 || case.n == first.n {
+            true => format!("n = {}", case.n),
+            false => case.n.to_string(),
+        };
+        svg.text(at, Anchor::Middle, "small", &text);
     }
 
     let ceiling: Vec<_> = cases

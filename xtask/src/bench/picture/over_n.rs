@@ -96,14 +96,14 @@ pub(super) fn draw(document: &Document) -> Result<String> {
     for n in &counts {
         svg.text((x(*n), table), Anchor::Middle, "small", &n.to_string());
     }
+    for (i, series) in series.iter().enumerate() {
+        draw_series(&mut svg, series, table + LINE * (i + 1) as f64, &x, &y);
+    }
     if let CublasFaster::From { n, us } = faster {
         let text = faster.text().unwrap_or_default();
         let at = begin + (WIDTH - RIGHT - begin) * (n / first as f64).log2() / doublings(last);
         svg.line((at, TOP), (at, bottom), "crossing");
         svg.dot((at, y(us)), "crossing", &text);
-    }
-    for (i, series) in series.iter().enumerate() {
-        draw_series(&mut svg, series, table + LINE * (i + 1) as f64, &x, &y);
     }
     for (i, line) in caption.iter().enumerate() {
         let row = 1 + series.len() + i;
