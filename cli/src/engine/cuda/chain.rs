@@ -22,10 +22,13 @@ impl Cuda {
     ) -> anyhow::Result<()> {
         let layers = chain.layers(plan.cold_bytes);
         let layer = chain.places(1, ALIGNMENT);
+        // Kernels that only read take codes instead of codes and scales: as many bytes.
+        let codes_or_read =
+            |layers: usize| layers.checked_mul(layer.code_bytes.max(chain.layer_bytes()));
         let on_device = |cold: usize| {
             let layers = chain.layers(cold);
             memory::sum(&[
-                (layers.checked_mul(layer.code_bytes)?.max(cold), 1),
+                (codes_or_read(layers)?.max(cold), 1),
                 (layers.checked_mul(layer.scale_bytes)?.max(cold / 8), 1),
                 (chain.operand_bytes()?, 1),
             ])
@@ -38,9 +41,7 @@ impl Cuda {
         })?;
         let total = layers * chain.layer_bytes();
         let places = chain.places(layers, ALIGNMENT);
-        // Kernels that only read take codes instead of codes and scales: as many bytes.
-        let codes = places.code_bytes.max(total);
-        let pool = self.pool(codes, places.scale_bytes, plan)?;
+        let pool = self.pool(places.code_bytes.max(total), places.scale_bytes, plan)?;
         let mut weights: Vec<Weights<'_, Device>> = Vec::with_capacity(places.all.len());
         for place in &places.all {
             let case = &chain.linears[place.linear];

@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(version_text(130_002), "13.0.2");
         assert_eq!(version_text(130_100), "13.1.0");
         assert_eq!(version_text(120_805), "12.8.5");
-        assert_eq!(version_text(11_401), "11.4.1");
+        assert_eq!(version_text(110_401), "11.4.1");
     }
 
     /// Without a GPU too.
