@@ -171,7 +171,7 @@ impl Tuner {
     }
 
     /// [`tune`](Self::tune), and then as long for launches that follow each other with programmatic dependent
-    /// launch, as layers of a model can: what [`Timed::chained`] is of. Calls whose options are
+    /// launch, as layers of a model can: what [`Timed::chained`](crate::dispatch::measured::Timed::chained) is of. Calls whose options are
     /// [chained](Options::chained) take what was found. Below compute capability 9.0 there are no such launches, and
     /// nothing more is measured.
     ///

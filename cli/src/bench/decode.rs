@@ -231,15 +231,27 @@ fn measure(engine: &dyn Engine, request: &Request<'_>, models: &[Model]) -> Resu
     let long_read = reads::long_read(engine, &request.plan)?;
     let (read, long_read) = long_read.unzip();
     let bar = progress(items.len() as u64, "measuring");
+    let is_sustained = !request.sustain.is_zero();
+    let mut notes = match is_sustained {
+        true => engine.energy_notes(),
+        false => Vec::new(),
+    };
     let mut measured = Vec::with_capacity(items.len());
     for (item, chain) in items {
         bar.set_message(item.title());
-        measured.push(one(engine, request, read.flatten(), item, &chain)?);
+        // What was asked for; or of each linear layer, what the library picks.
+        let mut asks = vec![request.ask];
+        let chained = request.ask.chained();
+        let refused = |case| engine.choose(case, chained).err();
+        match chain.linears.iter().find_map(refused) {
+            None => asks.push(chained),
+            Some(why) => notes.push(format!("{}: not chained: {why}", item.title())),
+        }
+        measured.push(one(engine, request, read.flatten(), &asks, item, &chain)?);
         bar.inc(1);
     }
     bar.finish_and_clear();
     let of = Document::new(engine, "decode", request.commit.clone(), &request.plan);
-    let is_sustained = !request.sustain.is_zero();
     let decode = Decode {
         schema: SCHEMA.into(),
         crate_version: of.crate_version,
@@ -253,10 +265,7 @@ fn measure(engine: &dyn Engine, request: &Request<'_>, models: &[Model]) -> Resu
             ..of.method
         },
         long_read,
-        notes: match is_sustained {
-            true => engine.energy_notes(),
-            false => Vec::new(),
-        },
+        notes,
         items: measured,
     };
     Ok(Report {
@@ -298,21 +307,22 @@ fn item(model: &Model, fused: bool, linears: Vec<Linear>, chain: &Chain) -> Item
     }
 }
 
-/// Lets the long read, isolated and chained launches take turns.
+/// Lets the long read and launches as asked, isolated and chained, take turns.
 fn one(
     engine: &dyn Engine,
     request: &Request<'_>,
     read: Read,
+    asks: &[Ask],
     mut item: Item,
     chain: &Chain,
 ) -> Result<Item> {
-    let gemv = |ask| Work::Gemv {
+    let gemv = |&ask: &Ask| Work::Gemv {
         ask,
         slow_percent: 0,
     };
-    // What was asked for; or of each linear layer, what the library picks.
-    let ask = request.ask;
-    let works = [Work::Read(read), gemv(ask), gemv(ask.chained())];
+    let works: Vec<Work> = std::iter::once(Work::Read(read))
+        .chain(asks.iter().map(gemv))
+        .collect();
     let mut done = false;
     engine.with_chain(chain, &works, &request.plan, &mut |ways| {
         let [Work::Read(read), ..] = ways.ways().iter().map(|way| way.work).collect::<Vec<_>>()[..]
