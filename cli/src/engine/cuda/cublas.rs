@@ -17,12 +17,13 @@ use super::{Cuda, cuda};
 const WORKSPACE_BYTES: usize = 32 << 20;
 
 /// The functions that are called. cudarc panics where one is missing, so they are looked for first.
-const FUNCTIONS: [&str; 6] = [
+const FUNCTIONS: [&str; 7] = [
     "cublasCreate_v2",
     "cublasDestroy_v2",
     "cublasGetVersion_v2",
     "cublasSetStream_v2",
     "cublasSetWorkspace_v2",
+    "cublasGemmEx",
     "cublasGemmStridedBatchedEx",
 ];
 
@@ -100,34 +101,67 @@ impl Cublas {
         let w = w + (weights * size_of::<f16>()) as u64;
         let f16_type = sys::cudaDataType::CUDA_R_16F;
         let (one, zero) = (1f32, 0f32);
-        // SAFETY: the sizes were checked: weights [L][M][K], vectors [L][N][K] and results [L][N][M] are in bounds. cuBLAS
-        // counts in columns: there, weights are K x M and are transposed, vectors are K x N, results M x N.
-        let launched = unsafe {
-            result::gemm_strided_batched_ex(
-                self.handle,
-                sys::cublasOperation_t::CUBLAS_OP_T,
-                sys::cublasOperation_t::CUBLAS_OP_N,
-                m32,
-                n32,
-                k32,
-                (&raw const one).cast(),
-                w as *const _,
-                f16_type,
-                k32,
-                (m * k) as i64,
-                x as *const _,
-                f16_type,
-                k32,
-                (n * k) as i64,
-                (&raw const zero).cast(),
-                y as *mut _,
-                f16_type,
-                m32,
-                (n * m) as i64,
-                l32,
-                sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
-                sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
-            )
+        // cuBLAS counts in columns: there, weights are K x M and are transposed, vectors are K x N, results M x N.
+        let (transposed, plain) = (
+            sys::cublasOperation_t::CUBLAS_OP_T,
+            sys::cublasOperation_t::CUBLAS_OP_N,
+        );
+        let sums = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
+        let algorithm = sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT;
+        // One batch has a call of its own, as its users call it.
+        let launched = match shape.l() {
+            // SAFETY: the sizes were checked: weights [M][K], vectors [N][K] and results [N][M] are in bounds.
+            1 => unsafe {
+                result::gemm_ex(
+                    self.handle,
+                    transposed,
+                    plain,
+                    m32,
+                    n32,
+                    k32,
+                    (&raw const one).cast(),
+                    w as *const _,
+                    f16_type,
+                    k32,
+                    x as *const _,
+                    f16_type,
+                    k32,
+                    (&raw const zero).cast(),
+                    y as *mut _,
+                    f16_type,
+                    m32,
+                    sums,
+                    algorithm,
+                )
+            },
+            // SAFETY: as above, with [L] in front of each.
+            _ => unsafe {
+                result::gemm_strided_batched_ex(
+                    self.handle,
+                    transposed,
+                    plain,
+                    m32,
+                    n32,
+                    k32,
+                    (&raw const one).cast(),
+                    w as *const _,
+                    f16_type,
+                    k32,
+                    (m * k) as i64,
+                    x as *const _,
+                    f16_type,
+                    k32,
+                    (n * k) as i64,
+                    (&raw const zero).cast(),
+                    y as *mut _,
+                    f16_type,
+                    m32,
+                    (n * m) as i64,
+                    l32,
+                    sums,
+                    algorithm,
+                )
+            },
         };
         launched.map_err(|status| error(status.to_string()))
     }
