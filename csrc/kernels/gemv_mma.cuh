@@ -10,6 +10,7 @@ enum {
     NVFP4_MMA_MAX_WARPS = 20,
     NVFP4_MMA_MAX_WARPS_OF_32 = 16,
     NVFP4_MMA_MAX_WARPS_OF_64 = 12, /* and more */
+    NVFP4_MMA_BUFFERS = 2, /* of vectors in shared memory */
 };
 
 #ifdef __CUDACC__

@@ -13,12 +13,16 @@ enum {
     NVFP4_WGMMA_MAX_GROUPS = 4,
     NVFP4_WGMMA_MAX_GROUPS_OF_64 = 3,
     NVFP4_WGMMA_MAX_GROUPS_OF_128 = 2,
+    /* Of vectors in shared memory: one that is multiplied, one that is filled, and one for warpgroups that are ahead. */
+    NVFP4_WGMMA_BUFFERS = 3,
+    NVFP4_WGMMA_BARRIER_BYTES = 8, /* an mbarrier in shared memory */
 };
 
 #ifdef __CUDACC__
 
 #include "../arch/bulk_copy.cuh"
 #include "../arch/grid_dependency.cuh"
+#include "../arch/mbarrier.cuh"
 #include "../arch/registers.cuh"
 #include "../arch/wgmma.cuh"
 #include "../entries.cuh"
@@ -56,22 +60,34 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     using Chunks = many::Chunks<kActivation, kVectors>;
     Chunks chunks = Chunks::of(p, work, lane);
     uint32_t chunk_step = work.chunk * chunk_steps; // of the chunk that is multiplied
-    uint32_t buffer = p.x_at;                       // where it lies
-    if (work.chunks != 0) {
-        chunks.load(p, work, chunk_step);
-        chunks.store(p, work, chunk_step, shared + buffer);
+    uint32_t buffer = 0, filled = 0;                // of that chunk, and the one that was filled last
+    // Phase c is over when all warps have stored their pieces of chunk c, counted from the CTA's first. A warp stores
+    // those of chunk c + 1 when it starts to multiply chunk c: so it is through with chunk c - 1.
+    const uint32_t stored = base + p.stored_at;
+    if (threadIdx.x == 0) {
+        arch::mbarrier_init(stored, work.warps * arch::kWarpArrivals);
+        arch::fence_mbarrier_init();
     }
+    __syncthreads();
+    const auto store = [&](uint32_t chunk, uint32_t step) {
+        if (chunk >= work.chunks) return;
+        chunks.store(p, work, step, shared + p.x_at + filled * buffer_bytes);
+        filled = filled == NVFP4_WGMMA_BUFFERS - 1 ? 0 : filled + 1;
+        arch::fence_proxy_async(); // matrix instructions read what was stored
+        arch::mbarrier_arrive_warp(stored, lane);
+        if (chunk + 1 < work.chunks) chunks.load(p, work, step + chunk_steps);
+    };
+    if (work.chunks != 0) chunks.load(p, work, chunk_step);
+    store(0, chunk_step);
 
     float sum[kVectors / 2] = {};
 #pragma unroll 1
     for (uint32_t chunk = 0; chunk < work.chunks; ++chunk) {
-        arch::fence_proxy_async(); // what this thread stored of the vectors
-        __syncthreads();
-        const bool more = chunk + 1 < work.chunks;
-        if (more) chunks.load(p, work, chunk_step + chunk_steps);
+        arch::mbarrier_wait(stored, chunk % 2);
+        store(chunk + 1, chunk_step + chunk_steps);
 
         const uint32_t first = chunk_step + work.part * p.each, end = min(first + p.each, work.end);
-        uint32_t x = base + buffer + work.part * p.each * 2 * kRows;
+        uint32_t x = base + p.x_at + buffer * buffer_bytes + work.part * p.each * 2 * kRows;
         // A chunk's sums, added to the others at once: matrix instructions cut what they add to.
         float d[kVectors / 2];
 #pragma unroll 1
@@ -108,8 +124,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
             for (int i = 0; i < kVectors / 2; ++i) sum[i] += d[i];
         }
         chunk_step += chunk_steps;
-        buffer = 2 * p.x_at + buffer_bytes - buffer;
-        if (more) chunks.store(p, work, chunk_step, shared + buffer);
+        buffer = buffer == NVFP4_WGMMA_BUFFERS - 1 ? 0 : buffer + 1;
     }
     __syncthreads();
     many::finish<kVectors>(p, work, shared, lane, sum, 1.0f / Weights::kFactor);

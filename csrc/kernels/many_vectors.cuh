@@ -6,8 +6,8 @@
 // copies the codes that it will multiply, stages ahead, into its warp's queue in shared memory, as in gemv_stream, and
 // multiplies them by their block scales: operands A of matrix instructions.
 //
-// The vectors are operands B. The steps of a chunk lie in shared memory for all warps, in two buffers: while one is
-// multiplied, threads load the next chunk's elements into registers, and put them in the order of A's pairs. Where
+// The vectors are operands B. The steps of a chunk lie in shared memory for all warps. While one chunk is multiplied,
+// threads load a later one's elements into registers, to put them in the order of A's pairs and into another buffer. Where
 // few rows have a long K, the CTAs of a cluster share it (sm_90), and add their sums through each other's shared
 // memory. Every order of addition is fixed by the configuration.
 #pragma once
@@ -43,7 +43,8 @@ typedef struct nvfp4_many_params {
     uint32_t each;       /* steps of a chunk that a set takes: a chunk has each * parts */
     uint32_t cluster_log2;             /* CTAs of a cluster, which has one group */
     uint32_t chunks_each, chunks_left; /* chunks of each CTA; the first chunks_left take one more */
-    uint32_t x_at;       /* the buffers of vectors, in bytes from the start of dynamic shared memory */
+    /* In bytes from the start of dynamic shared memory: the buffers of vectors, and gemv_wgmma's mbarrier. */
+    uint32_t x_at, stored_at;
 
     NVFP4_POINTER(const uint8_t) codes;
     NVFP4_POINTER(const uint8_t) scales;
@@ -208,18 +209,16 @@ struct Codes {
     }
 };
 
-// Eight elements of a vector, on their way to shared memory: number t of the four that a lane has of a step.
+// Eight elements of a vector, on their way to shared memory.
 template <int kActivation>
 struct Eight {
     using Weights = std::conditional_t<kActivation == NVFP4_ACTIVATION_F16, ScaledF16, ScaledBf16>;
     static constexpr uint32_t kStepBytes = kStep * 2;
     uint4 raw;
 
-    // From this lane's elements of the step, and their scales.
-    __device__ __forceinline__ void load(const uint8_t *elements, const uint8_t *, int64_t, int t) {
-        raw = arch::load_fresh_128(elements + t * 64);
+    __device__ __forceinline__ void load(const uint8_t *elements, const uint8_t *) {
+        raw = arch::load_fresh_128(elements);
     }
-    __device__ __forceinline__ void clear() { raw = make_uint4(0, 0, 0, 0); }
     __device__ __forceinline__ void pairs(uint32_t (&out)[4]) const {
         ordered_pairs<typename Weights::Order>(raw, out);
     }
@@ -232,12 +231,10 @@ struct Eight<NVFP4_ACTIVATION_NVFP4> {
     uint32_t codes;
     uint8_t scale;
 
-    // A step has two groups of four scales.
-    __device__ __forceinline__ void load(const uint8_t *elements, const uint8_t *scales, int64_t group_stride, int t) {
-        codes = arch::load_fresh_32(elements + t * 16);
-        scale = arch::load_fresh_8((t < 2 ? scales : scales + group_stride) + t % 2 * 2);
+    __device__ __forceinline__ void load(const uint8_t *elements, const uint8_t *scale_at) {
+        codes = arch::load_fresh_32(elements);
+        scale = arch::load_fresh_8(scale_at);
     }
-    __device__ __forceinline__ void clear() { codes = scale = 0; }
     __device__ __forceinline__ void pairs(uint32_t (&out)[4]) const {
         scaled_pairs(codes, __low2float(arch::cvt_e4m3x2(scale)), out);
     }
@@ -282,19 +279,23 @@ struct Piece {
         return step < Work::chunk_steps(p) && first + step < work.end;
     }
 
+    __device__ __forceinline__ bool is_whole(const Params &p, uint32_t first) const {
+        return (first + step + 1) * kStep <= p.k;
+    }
+
     // Of the next chunk, whose first step is `first`.
     template <class Work>
     __device__ __forceinline__ void load(const Params &p, const Work &work, uint32_t first) {
         if (exists(p, work, first)) {
             const int64_t group_stride = p.vector_scale_layout.group_stride;
-            if ((first + step + 1) * kStep <= p.k) {
+            // Of half a step the first half again, which is not kept.
+            const bool whole = is_whole(p, first);
+            const uint8_t *const second = whole ? elements : elements - Elements::kStepBytes / 2;
+            const uint8_t *const second_scales = whole ? scales + group_stride : scales;
 #pragma unroll
-                for (int t = 0; t < 4; ++t) eight[t].load(elements, scales, group_stride, t);
-            } else { // half a step, and zeros
-#pragma unroll
-                for (int t = 0; t < 2; ++t) eight[t].load(elements, scales, group_stride, t);
-#pragma unroll
-                for (int t = 2; t < 4; ++t) eight[t].clear();
+            for (int t = 0; t < 4; ++t) {
+                eight[t].load((t < 2 ? elements : second) + t * (Elements::kStepBytes / 4),
+                              (t < 2 ? scales : second_scales) + t % 2 * 2);
             }
         }
         elements += Work::chunk_steps(p) * Elements::kStepBytes;
@@ -308,8 +309,11 @@ struct Piece {
         uint32_t pair[4][4];
 #pragma unroll
         for (int t = 0; t < 4; ++t) eight[t].pairs(pair[t]);
+        const uint32_t second = is_whole(p, first) ? ~0u : 0;
 #pragma unroll
         for (uint32_t i = 0; i < 4; ++i) {
+            pair[2][i] &= second;
+            pair[3][i] &= second;
             *reinterpret_cast<uint4 *>(buffer + (to ^ i * 16)) =
                 make_uint4(pair[0][i], pair[1][i], pair[2][i], pair[3][i]);
         }

@@ -73,6 +73,9 @@ impl Cost {
             Kernel::Direct => (2.0, 0.7),
             Kernel::Dot => (1.0, 0.26),
             Kernel::Tma => (1.0, 0.46),
+            // Fitted to times of 16 to 128 vectors there: docs/notes/many-vectors.md.
+            Kernel::Wgmma => (1.4, 0.03),
+            Kernel::Mma => (1.4, 0.05),
             Kernel::Ring | Kernel::Stream | Kernel::Tcgen05 => return Self::FAST,
         };
         Self {

@@ -15,7 +15,9 @@ use crate::types::Activation;
 /// Elements of K of a step.
 const STEP: usize = (NVFP4_MANY_STEP_BLOCKS * NVFP4_BLOCK) as usize;
 /// Numbers of vectors that kernels are compiled for.
-const VECTORS: [u32; 5] = [8, 16, 32, 64, 128];
+const VECTORS: [u32; 5] = [8, 16, 32, 64, MOST_VECTORS];
+/// The most vectors of a pass.
+pub(super) const MOST_VECTORS: u32 = 128;
 /// Sets of warps that may share a tile, and CTAs of a cluster.
 const POWERS: [u32; 4] = [1, 2, 4, 8];
 
@@ -26,6 +28,10 @@ pub(super) struct Kind {
     pub(super) tile_warps: u32,
     /// Warps of a CTA, at most, by the vectors that a kernel is compiled for.
     pub(super) most_warps: [u32; VECTORS.len()],
+    /// Buffers of vectors in shared memory.
+    pub(super) buffers: u32,
+    /// Bytes of mbarriers in shared memory.
+    pub(super) barriers: u32,
     /// What `parts` may not exceed, as text.
     pub(super) parts: &'static str,
     /// Entry points: NVFP4, f16 and bf16 vectors.
@@ -100,14 +106,23 @@ fn places(job: &Job<'_>) -> u64 {
     }
 }
 
-/// A CTA's dynamic shared memory, in bytes from its start: the queues, then two buffers of vectors. After the last step
-/// sums take their place.
+/// A CTA's dynamic shared memory, in bytes from its start: the queues, then buffers of vectors, in whose place are the
+/// sums after the last step; then mbarriers.
 struct Layout {
     x_at: u64,
+    stored_at: u64,
     bytes: u64,
 }
 
 impl Division {
+    /// The most vectors of a pass, whatever the field says.
+    pub(super) fn pass_vectors(&self) -> u32 {
+        match VECTORS.contains(&self.vectors) {
+            true => self.vectors,
+            false => MOST_VECTORS,
+        }
+    }
+
     /// Warps of a CTA.
     fn warps(&self, kind: &Kind) -> u32 {
         kind.tile_warps * self.tiles * self.parts
@@ -178,12 +193,15 @@ impl Division {
             [self.warps(kind), self.parts, self.chunk, VECTORS[compiled]].map(u64::from);
         let queues = warps * u64::from(NVFP4_MANY_STAGES * NVFP4_MANY_STAGE_BYTES);
         let x_at = queues.next_multiple_of(NVFP4_MANY_VECTORS_ALIGN.into());
-        let buffers = 2 * chunk * vectors * u64::from(NVFP4_MANY_VECTOR_STEP_BYTES);
+        let buffers =
+            u64::from(kind.buffers) * chunk * vectors * u64::from(NVFP4_MANY_VECTOR_STEP_BYTES);
         let rows = warps / parts * u64::from(NVFP4_MANY_WARP_ROWS);
         let sums = parts * vectors * (rows + u64::from(NVFP4_MANY_SUMS_PAD)) * 4;
+        let stored_at = (x_at + buffers).max(sums.next_multiple_of(8));
         Layout {
             x_at,
-            bytes: (x_at + buffers).max(sums),
+            stored_at,
+            bytes: stored_at + u64::from(kind.barriers),
         }
     }
 
@@ -216,6 +234,7 @@ impl Division {
                 chunks_each: chunks / self.cluster,
                 chunks_left: chunks % self.cluster,
                 x_at: layout.x_at as u32,
+                stored_at: layout.stored_at as u32,
                 codes: call.weights.codes,
                 scales: call.weights.scales,
                 scale_layout,
@@ -291,8 +310,7 @@ impl Division {
 
     /// Legal configs for as few passes as can be, those that are expected to be fastest first.
     fn ranked(kind: &Kind, job: &Job<'_>) -> Vec<Self> {
-        let [.., most] = VECTORS;
-        let compiled = at(job.shape.n().min(most as usize) as u32);
+        let compiled = at(job.shape.n().min(MOST_VECTORS as usize) as u32);
         let warps = kind.most_warps[compiled] / kind.tile_warps;
         let mut ranked = Vec::new();
         for tiles in 1..=warps {

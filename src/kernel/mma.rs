@@ -2,7 +2,9 @@
 //! `csrc/kernels/gemv_mma.cuh`.
 
 use super::many_vectors::{self, Division, Kind};
-use super::params::{NVFP4_MMA_MAX_WARPS, NVFP4_MMA_MAX_WARPS_OF_32, NVFP4_MMA_MAX_WARPS_OF_64};
+use super::params::{
+    NVFP4_MMA_BUFFERS, NVFP4_MMA_MAX_WARPS, NVFP4_MMA_MAX_WARPS_OF_32, NVFP4_MMA_MAX_WARPS_OF_64,
+};
 use super::plan::Plan;
 use super::stream::scaled_matrix_roundings;
 use super::{ALPHAS, Call, Job, KernelConfig, MainLoop};
@@ -41,6 +43,8 @@ const KIND: &Kind = &Kind {
         NVFP4_MMA_MAX_WARPS_OF_64,
         NVFP4_MMA_MAX_WARPS_OF_64,
     ],
+    buffers: NVFP4_MMA_BUFFERS,
+    barriers: 0,
     parts: "1 or more: tiles * parts is up to 20, or to 16 with more than 16 vectors in a pass, or to 12 with more than 32",
     entries: [
         [
@@ -106,6 +110,12 @@ impl From<Division> for MmaConfig {
 }
 
 impl KernelConfig for MmaConfig {
+    const MOST_VECTORS: u32 = many_vectors::MOST_VECTORS;
+
+    fn pass_vectors(&self) -> u32 {
+        Division::from(*self).pass_vectors()
+    }
+
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
         job.needs((8, 0), "8.0 or newer")?;
         job.image(KIND.unit)?;

@@ -171,7 +171,7 @@ pub struct nvfp4_many_params {
     pub chunks_each: u32,
     pub chunks_left: u32,
     pub x_at: u32,
-    pub __bindgen_padding_0: [u8; 4usize],
+    pub stored_at: u32,
     pub codes: u64,
     pub scales: u64,
     pub scale_layout: nvfp4_scale_steps,
@@ -188,10 +188,13 @@ pub struct nvfp4_many_params {
 pub const NVFP4_MMA_MAX_WARPS: u32 = 20;
 pub const NVFP4_MMA_MAX_WARPS_OF_32: u32 = 16;
 pub const NVFP4_MMA_MAX_WARPS_OF_64: u32 = 12;
+pub const NVFP4_MMA_BUFFERS: u32 = 2;
 pub const NVFP4_WGMMA_TILE_WARPS: u32 = 4;
 pub const NVFP4_WGMMA_MAX_GROUPS: u32 = 4;
 pub const NVFP4_WGMMA_MAX_GROUPS_OF_64: u32 = 3;
 pub const NVFP4_WGMMA_MAX_GROUPS_OF_128: u32 = 2;
+pub const NVFP4_WGMMA_BUFFERS: u32 = 3;
+pub const NVFP4_WGMMA_BARRIER_BYTES: u32 = 8;
 pub const NVFP4_RING_UNIT_ROWS: u32 = 4;
 pub const NVFP4_RING_CHUNK_BYTES: u32 = 16;
 pub const NVFP4_RING_SCALE_BYTES: u32 = 256;

@@ -3,8 +3,8 @@
 
 use super::many_vectors::{self, Division, Kind};
 use super::params::{
-    NVFP4_WGMMA_MAX_GROUPS, NVFP4_WGMMA_MAX_GROUPS_OF_64, NVFP4_WGMMA_MAX_GROUPS_OF_128,
-    NVFP4_WGMMA_TILE_WARPS,
+    NVFP4_WGMMA_BARRIER_BYTES, NVFP4_WGMMA_BUFFERS, NVFP4_WGMMA_MAX_GROUPS,
+    NVFP4_WGMMA_MAX_GROUPS_OF_64, NVFP4_WGMMA_MAX_GROUPS_OF_128, NVFP4_WGMMA_TILE_WARPS,
 };
 use super::plan::Plan;
 use super::stream::scaled_matrix_roundings;
@@ -44,6 +44,8 @@ const KIND: &Kind = &Kind {
         NVFP4_WGMMA_TILE_WARPS * NVFP4_WGMMA_MAX_GROUPS_OF_64,
         NVFP4_WGMMA_TILE_WARPS * NVFP4_WGMMA_MAX_GROUPS_OF_128,
     ],
+    buffers: NVFP4_WGMMA_BUFFERS,
+    barriers: NVFP4_WGMMA_BARRIER_BYTES,
     parts: "1 or more: tiles * parts is up to 4, or to 3 with more than 32 vectors in a pass, or to 2 with more than 64",
     entries: [
         [
@@ -109,6 +111,12 @@ impl From<Division> for WgmmaConfig {
 }
 
 impl KernelConfig for WgmmaConfig {
+    const MOST_VECTORS: u32 = many_vectors::MOST_VECTORS;
+
+    fn pass_vectors(&self) -> u32 {
+        Division::from(*self).pass_vectors()
+    }
+
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
         job.needs((9, 0), "9.0")?;
         if job.gpu.compute_capability.0 != 9 {

@@ -1,21 +1,22 @@
 //! Measures the candidates of a problem on a device.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaContext, CudaStream, DriverError};
 
 use super::TuneError;
 use super::buffers::Buffers;
+use super::ranking::{Ranking, best_of_each_kernel, preferred_of_each_kernel, to_front};
 use super::search::{Found, Limits, Progress, search};
 use crate::context::{driver_error, make_current};
 use crate::dispatch::Options;
-use crate::dispatch::measured::{Chained, Entry, GpuModel, Machine, Timed};
+use crate::dispatch::measured::{Entry, GpuModel, Machine};
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::kernel::read_only::ReadConfig;
 use crate::kernel::{Call, Config, Job, Kernel};
-use crate::measure::{ReadOnly, time_launches};
+use crate::measure::{ReadOnly, Replay, time_launches};
 use crate::operands::Operands;
 use crate::raw;
 use crate::shape::Shape;
@@ -78,6 +79,38 @@ pub struct Outcome {
     pub failed: Vec<(Config, Error)>,
 }
 
+impl Outcome {
+    /// Puts candidates in front of the others of the ranking, in this order, and the best of each kernel of the new order
+    /// into the entry. `isolated` and `chained` name candidates of the two rankings, the best first; a name of none is
+    /// passed over.
+    ///
+    /// The entry's times stay those of cold launches, and the kernel with the least is taken where the entry is used. So
+    /// what is faster cold than the first of the new order is left out of the entry.
+    pub fn prefer(&mut self, isolated: &[Config], chained: &[Config]) {
+        to_front(&mut self.ranking, isolated);
+        to_front(&mut self.chained, chained);
+        self.entry.kernels = preferred_of_each_kernel(&self.ranking, &self.chained);
+    }
+}
+
+/// How [`Tuner::sustain`] repeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repeat {
+    /// Whether launches follow each other with programmatic dependent launch.
+    pub chained: bool,
+    /// For how long.
+    pub time: Duration,
+}
+
+/// What a config does when it is repeated for seconds without rest.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sustained {
+    /// Seconds of one launch, the mean.
+    pub seconds: f64,
+    /// Energy of the whole board for each 10^9 bytes of weights, where it was counted.
+    pub joules_per_gb: Option<f64>,
+}
+
 /// Seconds of launches that one measurement replays.
 const REPLAY: f64 = 1e-3;
 const REPLAYS: usize = 3;
@@ -85,6 +118,10 @@ const REPLAYS: usize = 3;
 const CEILING_LAUNCHES: usize = 40;
 /// So many of the kernels that only read are measured again at the end.
 const FASTEST_READS: usize = 3;
+/// The pause before work that is sustained.
+const COOL: Duration = Duration::from_secs(1);
+/// Work that is sustained is handed to the device in pieces of about so many seconds.
+const PIECE: f64 = 0.05;
 
 impl Tuner {
     /// Device `ordinal`.
@@ -134,7 +171,7 @@ impl Tuner {
     }
 
     /// [`tune`](Self::tune), and then as long for launches that follow each other with programmatic dependent
-    /// launch, as layers of a model can: what [`Timed::chained`] is of. Calls whose options are
+    /// launch, as layers of a model can: what [`Timed::chained`](crate::dispatch::measured::Timed::chained) is of. Calls whose options are
     /// [chained](Options::chained) take what was found. Below compute capability 9.0 there are no such launches, and
     /// nothing more is measured.
     ///
@@ -148,6 +185,53 @@ impl Tuner {
         progress: impl FnMut(Progress),
     ) -> std::result::Result<Outcome, TuneError> {
         self.run(shape, operands, limits, true, progress)
+    }
+
+    /// Repeats configs for seconds each without rest, after a pause of one, with the operands of
+    /// [`tune`](Self::tune). Cold times are of bursts; a GPU that works for seconds may reach its power limit, and
+    /// lowers its clock then. What counts is the last half of the time.
+    ///
+    /// `joules` is asked for the energy that the board has taken so far, before and after that half: this crate does not
+    /// know it. `progress` is told the share of the configs that are done.
+    ///
+    /// # Errors
+    /// [`TuneError::Gemv`] where memory is short, or a config does not run.
+    pub fn sustain(
+        &mut self,
+        shape: &Shape,
+        operands: &Operands,
+        configs: &[Config],
+        how: Repeat,
+        joules: impl Fn() -> Option<f64>,
+        mut progress: impl FnMut(f64),
+    ) -> std::result::Result<Vec<Sustained>, TuneError> {
+        let stream = &self.stream;
+        let buffers = Buffers::new(stream, shape, operands, self.gpu.l2_bytes)?;
+        let calls: Vec<Call> = (0..buffers.offsets.len())
+            .map(|i| buffers.call(stream, i))
+            .collect::<Result<_>>()?;
+        let race = Race {
+            calls: &calls,
+            launches: calls.len().max(CEILING_LAUNCHES),
+            candidates: configs.to_vec(),
+            chained: how.chained,
+        };
+        let bytes = shape.weight_bytes() as f64;
+        let mut all = Vec::with_capacity(configs.len());
+        for (i, &config) in configs.iter().enumerate() {
+            progress(i as f64 / configs.len() as f64);
+            let prepared = self.prepare(&race, config)?;
+            let launch = |i: usize| self.launch(&prepared, i);
+            // SAFETY: the buffers live to the end of this function, and so do what is prepared and the stream. Every replay is
+            // waited for below, also after an error. Only this object's one call at a time uses them.
+            let graph = unsafe { Replay::capture(stream, race.launches, launch) }?;
+            let sustained = repeat(&graph, how.time, bytes, &joules).inspect_err(|_| {
+                // The error says more than what this one could.
+                let _ = stream.synchronize();
+            })?;
+            all.push(sustained);
+        }
+        Ok(all)
     }
 
     fn run(
@@ -263,26 +347,33 @@ impl Tuner {
         Ok((ranking, failed))
     }
 
-    /// Seconds of a launch.
-    fn time(&self, race: &Race<'_>, config: Config) -> Result<f64> {
-        let stream = &self.stream;
+    /// The race's calls with a config, one a copy of the weights.
+    fn prepare(&self, race: &Race<'_>, config: Config) -> Result<Vec<raw::PreparedRawGemv>> {
         let options = Options::new().config(config);
         let options = match race.chained {
             // SAFETY: copies filled the weights before, and no kernel writes them.
             true => unsafe { options.chained() },
             false => options,
         };
-        make_current(stream)?;
+        make_current(&self.stream)?;
         let prepare = |call| raw::PreparedRawGemv::new(call, &self.gpu, &options);
-        let prepared: Vec<_> = race.calls.iter().map(prepare).collect::<Result<_>>()?;
-        let launch = |i: usize| {
-            // SAFETY: the buffers of the calls are of this shape, and live until the replays have run:
-            // time_launches waits for them. The stream's context is current: cudarc made it so for
-            // the capture. Nothing else uses the stream.
-            unsafe { prepared[i % prepared.len()].launch(stream.cu_stream().cast()) }
-        };
+        race.calls.iter().map(prepare).collect()
+    }
+
+    /// Enqueues the next of what was prepared, within a capture.
+    fn launch(&self, prepared: &[raw::PreparedRawGemv], i: usize) -> Result<()> {
+        let stream = self.stream.cu_stream().cast();
+        // SAFETY: the buffers of the calls are of their shape, and live until the replays have run: who captures them
+        // waits. The stream's context is current: cudarc made it so for the capture. Nothing else uses the stream.
+        unsafe { prepared[i % prepared.len()].launch(stream) }
+    }
+
+    /// Seconds of a launch.
+    fn time(&self, race: &Race<'_>, config: Config) -> Result<f64> {
+        let prepared = self.prepare(race, config)?;
+        let launch = |i: usize| self.launch(&prepared, i);
         // SAFETY: the buffers are borrowed, and only this object's one call at a time uses them.
-        let timing = unsafe { time_launches(stream, race.launches, REPLAYS, launch) }?;
+        let timing = unsafe { time_launches(&self.stream, race.launches, REPLAYS, launch) }?;
         Ok(timing.median)
     }
 
@@ -315,6 +406,43 @@ impl Tuner {
     }
 }
 
+/// Replays for so long without rest, and measures the last half of it. `bytes` are those of a launch.
+fn repeat(
+    graph: &Replay,
+    time: Duration,
+    bytes: f64,
+    joules: impl Fn() -> Option<f64>,
+) -> Result<Sustained> {
+    std::thread::sleep(COOL);
+    let replay = graph.seconds_a_launch()? * graph.launches() as f64;
+    let replays = (PIECE / replay).ceil().max(1.0) as usize;
+    let piece = || -> Result<usize> {
+        for _ in 1..replays {
+            graph.enqueue()?;
+        }
+        graph.seconds_a_launch()?; // waits
+        Ok(replays * graph.launches())
+    };
+    let begin = Instant::now();
+    while begin.elapsed() < time / 2 {
+        piece()?;
+    }
+    let (from, before) = (Instant::now(), joules());
+    let mut launches = 0;
+    loop {
+        launches += piece()?;
+        if begin.elapsed() >= time {
+            break;
+        }
+    }
+    let elapsed = from.elapsed().as_secs_f64();
+    let taken = before.and_then(|before| Some(joules()? - before));
+    Ok(Sustained {
+        seconds: elapsed / launches as f64,
+        joules_per_gb: taken.map(|joules| joules * 1e9 / (bytes * launches as f64)),
+    })
+}
+
 /// Candidates of a problem, and what they are measured with.
 struct Race<'a> {
     /// The problem, with each copy of the weights.
@@ -322,28 +450,4 @@ struct Race<'a> {
     launches: usize,
     candidates: Vec<Config>,
     chained: bool,
-}
-
-/// Candidates, the fastest first.
-type Ranking = Vec<(Config, Found)>;
-
-/// The first of each kernel, of candidates with the fastest first.
-fn best_of_each_kernel(ranking: &[(Config, Found)], chained: &[(Config, Found)]) -> Vec<Timed> {
-    let mut best: Vec<Timed> = Vec::new();
-    for (config, found) in ranking {
-        let kernel = config.kernel();
-        if best.iter().all(|timed| timed.kernel() != kernel) {
-            let mut chained = chained.iter();
-            let chained = chained.find(|(config, _)| config.kernel() == kernel);
-            best.push(Timed {
-                config: *config,
-                seconds: found.median,
-                chained: chained.map(|&(config, ref found)| Chained {
-                    config,
-                    seconds: found.median,
-                }),
-            });
-        }
-    }
-    best
 }

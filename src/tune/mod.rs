@@ -37,6 +37,8 @@ mod buffers;
 #[cfg(feature = "cuda")]
 mod device;
 mod error;
+#[cfg(any(feature = "cuda", test))]
+mod ranking;
 mod replace;
 mod search;
 mod store;
@@ -45,7 +47,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 #[cfg(feature = "cuda")]
-pub use device::{Outcome, Tuner, machine};
+pub use device::{Outcome, Repeat, Sustained, Tuner, machine};
 pub use error::TuneError;
 pub use search::{Found, Limits, Progress, search};
 

@@ -28,7 +28,7 @@ pub(crate) struct Document {
     /// When the measurement ended, RFC 3339.
     pub(crate) date_utc: String,
     pub(crate) host: Option<String>,
-    /// `all`, `quick`, `cpu` or `custom`.
+    /// `all`, `quick`, `vectors`, `cpu` or `custom`.
     pub(crate) suite: String,
     pub(crate) device: Device,
     pub(crate) method: Method,
@@ -39,6 +39,9 @@ pub(crate) struct Document {
     /// Paths that were slowed down on purpose, and by how many percent of the weights.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) slowed_percent: BTreeMap<String, u32>,
+    /// Why figures are missing that were asked for, a sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) notes: Vec<String>,
     pub(crate) cases: Vec<Case>,
 }
 
@@ -96,6 +99,9 @@ pub(crate) struct Case {
     /// What the library would take; `null` where nothing can run the case.
     pub(crate) picked: Option<Picked>,
     pub(crate) paths: Vec<Measured>,
+    /// cuBLAS, where it took turns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cublas: Option<Cublas>,
     /// Paths that cannot run the case.
     pub(crate) skipped: Vec<Skipped>,
 }
@@ -112,6 +118,18 @@ pub(crate) struct ReadTimes {
     pub(crate) samples_us: Vec<f64>,
     #[serde(flatten)]
     pub(crate) board: BoardReadings,
+}
+
+/// cuBLAS's GEMM with f16 weights of the case's shape, f16 vectors and f16 results. Its times are of the same rounds as
+/// the paths'; GB/s count its own weights.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Cublas {
+    pub(crate) version: String,
+    pub(crate) weight_bytes: usize,
+    pub(crate) rotated_bytes: usize,
+    pub(crate) launches_per_round: usize,
+    #[serde(flatten)]
+    pub(crate) times: ReadTimes,
 }
 
 /// One launch that reads about 1 GiB, with the fastest kernel.
@@ -174,6 +192,9 @@ pub(crate) struct Measured {
     pub(crate) gb_per_s: f64,
     /// The median of the rounds' ceiling time / time: 1 is the ceiling.
     pub(crate) share_of_ceiling: f64,
+    /// The median of the rounds' cuBLAS time / time: how many times faster this is. Missing where cuBLAS took no turns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cublas_ratio: Option<f64>,
     pub(crate) samples_us: Vec<f64>,
     #[serde(flatten)]
     pub(crate) board: BoardReadings,
@@ -210,6 +231,10 @@ pub(crate) struct Sustained {
     pub(crate) sm_mhz: Option<f64>,
     /// Energy of the whole board for each 10^9 bytes of weights.
     pub(crate) joules_per_gb: Option<f64>,
+    /// So much more of it than the kernel that only reads takes in the same case: what arithmetic, shared memory and
+    /// waiting cost. Missing for that kernel itself, and where it was not sustained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) arithmetic_joules_per_gb: Option<f64>,
 }
 
 // xtask only reads what the program made.
@@ -231,7 +256,14 @@ impl Sustained {
             watts: energy.map(|(watts, _)| rounded(watts)),
             joules_per_gb: energy.map(|(_, joules)| rounded(joules * 1e9)),
             sm_mhz: sm_mhz.map(rounded),
+            arithmetic_joules_per_gb: None,
         }
+    }
+
+    /// Fills in what this takes beyond a read of the same bytes.
+    pub(crate) fn compare_energy(&mut self, read: &Self) {
+        let pair = self.joules_per_gb.zip(read.joules_per_gb);
+        self.arithmetic_joules_per_gb = pair.map(|(own, read)| rounded(own - read));
     }
 }
 
@@ -260,6 +292,29 @@ impl Case {
             Some(path) => &mut self.paths.get_mut(path)?.board,
         };
         Some(&mut board.sustained)
+    }
+
+    /// Once all was sustained: what each path takes beyond the ceiling's energy.
+    pub(crate) fn compare_energy(&mut self) {
+        let Some(read) = self.ceiling.board.sustained.clone() else {
+            return;
+        };
+        for path in &mut self.paths {
+            if let Some(sustained) = &mut path.board.sustained {
+                sustained.compare_energy(&read);
+            }
+        }
+    }
+
+    /// Fills in what was measured of cuBLAS, one turn a round, after the paths were [completed](Self::complete).
+    #[allow(dead_code, reason = "xtask lets it take no turns")]
+    pub(crate) fn complete_cublas(&mut self, mut cublas: Cublas, turns: &[Turn]) {
+        cublas.times.complete(cublas.weight_bytes, turns);
+        for path in &mut self.paths {
+            let ratios = shares(&cublas.times.samples_us, &path.samples_us);
+            path.cublas_ratio = Some(rounded(median(&ratios)));
+        }
+        self.cublas = Some(cublas);
     }
 
     /// Fills in what was measured, one turn a round: for the ceiling, for each path in order, and for the other reads
@@ -309,16 +364,19 @@ impl ReadTimes {
     }
 }
 
-fn samples(turns: &[Turn]) -> Vec<f64> {
+/// The times of turns, as documents have them.
+pub(crate) fn samples(turns: &[Turn]) -> Vec<f64> {
     turns.iter().map(|turn| rounded(turn.us)).collect()
 }
 
-fn gb_per_s(bytes: usize, us: f64) -> f64 {
+/// The rate of a launch that reads so many bytes in so long.
+pub(crate) fn gb_per_s(bytes: usize, us: f64) -> f64 {
     rounded(bytes as f64 / us / 1e3)
 }
 
 impl BoardReadings {
-    fn read(&mut self, turns: &[Turn]) {
+    /// Fills in what the board said after each turn.
+    pub(crate) fn read(&mut self, turns: &[Turn]) {
         let middle = |of: fn(&Turn) -> Option<f64>| {
             let values: Vec<f64> = turns.iter().filter_map(of).collect();
             (!values.is_empty()).then(|| rounded(median(&values)))
@@ -372,6 +430,7 @@ mod tests {
             median_us: 0.0,
             gb_per_s: 0.0,
             share_of_ceiling: 0.0,
+            cublas_ratio: None,
             samples_us: Vec::new(),
             board: BoardReadings::default(),
         };
@@ -390,6 +449,7 @@ mod tests {
             slower_reads: vec![read("b"), read("c")],
             picked: None,
             paths: vec![path],
+            cublas: None,
             skipped: Vec::new(),
         }
     }
@@ -415,6 +475,48 @@ mod tests {
         first.complete(&[turns(a), path]);
         assert_eq!(kernels(&first), ["a"]);
         assert_eq!(first.paths[0].share_of_ceiling, 0.375);
+    }
+
+    #[test]
+    fn cublas_is_compared_round_by_round() {
+        let mut all = case();
+        all.complete(&[turns([1.0; 3]), turns([8.0, 8.0, 4.0])]);
+        let cublas = Cublas {
+            version: "13.0".into(),
+            weight_bytes: 32_000,
+            rotated_bytes: 64_000,
+            launches_per_round: 2,
+            times: ReadTimes::default(),
+        };
+        all.complete_cublas(cublas, &turns([16.0, 12.0, 20.0]));
+        // 16 / 8, 12 / 8, 20 / 4.
+        assert_eq!(all.paths[0].cublas_ratio, Some(2.0));
+        let times = &all.cublas.as_ref().unwrap().times;
+        assert_eq!((times.median_us, times.gb_per_s), (16.0, 2.0));
+        let text = serde_json::to_string(&all).unwrap();
+        assert_eq!(serde_json::from_str::<Case>(&text).unwrap(), all);
+    }
+
+    #[test]
+    fn arithmetic_is_the_energy_beyond_the_read() {
+        let sustained = |joules: Option<f64>| {
+            let energy = joules.map(|joules| (600.0, joules * 1e-9));
+            Some(Sustained::new(5.0, 1e-5, 1e12, energy, None))
+        };
+        let arithmetic = |read, path| {
+            let mut all = case();
+            all.ceiling.board.sustained = read;
+            all.paths[0].board.sustained = path;
+            all.compare_energy();
+            let path = all.paths[0].board.sustained.as_ref();
+            path.and_then(|path| path.arithmetic_joules_per_gb)
+        };
+        let with = arithmetic(sustained(Some(0.15)), sustained(Some(0.17)));
+        assert_eq!(with, Some(0.02));
+        assert_eq!(arithmetic(sustained(None), sustained(Some(0.17))), None);
+        assert_eq!(arithmetic(sustained(Some(0.15)), sustained(None)), None);
+        assert_eq!(arithmetic(None, sustained(Some(0.17))), None);
+        assert_eq!(arithmetic(sustained(Some(0.15)), None), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use nvfp4_gemv::GemvPath;
 use super::alternate::{WARM_UP, alternate};
 use super::document::{self, BoardReadings, ReadTimes};
 use super::reads::{FastestReads, Read};
-use crate::engine::{Ask, Case, Engine, Plan, Ways, Work};
+use crate::engine::{Ask, Case, Engine, Plan, Way, Ways, Work};
 
 /// What is measured of each problem.
 pub(super) struct Measurer<'a> {
@@ -21,6 +21,8 @@ pub(super) struct Measurer<'a> {
     pub(super) fastest_reads: FastestReads,
     /// How long each result is repeated to sustain it; zero: not at all.
     pub(super) sustain: Duration,
+    /// Whether cuBLAS takes turns too.
+    pub(super) cublas: bool,
 }
 
 impl Measurer<'_> {
@@ -29,18 +31,29 @@ impl Measurer<'_> {
         let mut measured = None;
         self.with_ways(case, &mut |mut case, ways| {
             let count = ways.ways().len();
-            let turns = alternate(count, WARM_UP, self.plan.rounds, |way| ways.turn(way))?;
+            let mut turns = alternate(count, WARM_UP, self.plan.rounds, |way| ways.turn(way))?;
+            // It is the last one, where it takes turns.
+            let cublas = ways.ways().last().and_then(cublas);
+            let cublas = cublas.and_then(|cublas| Some((cublas, turns.pop()?)));
             case.complete(&turns);
+            if let Some((cublas, turns)) = cublas {
+                case.complete_cublas(cublas, &turns);
+            }
             if !self.sustain.is_zero() {
                 for way in 0..count {
                     let place = match ways.ways()[way].work {
                         Work::Read(read) if name(read) != case.ceiling.kernel => continue,
                         Work::Read(_) => case.sustained_mut(0),
                         Work::Gemv { .. } => case.sustained_mut(way),
+                        Work::Cublas => {
+                            let cublas = case.cublas.as_mut();
+                            cublas.map(|cublas| &mut cublas.times.board.sustained)
+                        }
                     };
                     *place.context("a way without a place")? =
                         Some(ways.sustain(way, self.sustain)?);
                 }
+                case.compare_energy();
             }
             measured = Some(case);
             Ok(())
@@ -50,7 +63,7 @@ impl Measurer<'_> {
 
     /// Gives the ways of a problem, ready to take turns, to `drive`; and the document's case, in which only
     /// what is measured is missing: way 0 is the read that was the fastest before, way i + 1 is path i, and behind them
-    /// are other reads, of which one may turn out to be the ceiling.
+    /// are other reads, of which one may turn out to be the ceiling. Where cuBLAS takes turns it is the last.
     pub(super) fn with_ways(
         &self,
         case: &Case,
@@ -91,11 +104,12 @@ impl Measurer<'_> {
             }
         }
         works.extend(reads.map(Work::Read));
+        works.extend(self.cublas.then_some(Work::Cublas));
         self.engine
             .with_ways(case, &works, &self.plan, &mut |ways| {
                 let mut reads = ways.ways().iter().filter_map(|way| match way.work {
                     Work::Read(read) => Some(ReadTimes::of(name(read))),
-                    Work::Gemv { .. } => None,
+                    Work::Gemv { .. } | Work::Cublas => None,
                 });
                 let Some(ceiling) = reads.next() else {
                     bail!("there is no ceiling of {shape}");
@@ -113,6 +127,7 @@ impl Measurer<'_> {
                         median_us: 0.0,
                         gb_per_s: 0.0,
                         share_of_ceiling: 0.0,
+                        cublas_ratio: None,
                         samples_us: Vec::new(),
                         board: BoardReadings::default(),
                     })
@@ -136,11 +151,23 @@ impl Measurer<'_> {
                         kernel: choice.kernel().map(|kernel| kernel.to_string()),
                         reason: choice.reason.to_string(),
                     }),
+                    cublas: None,
                     skipped: skipped.clone(),
                 };
                 drive(opened, ways)
             })
     }
+}
+
+/// What a document says of cuBLAS, without times, if a way is it.
+fn cublas(way: &Way) -> Option<document::Cublas> {
+    (way.work == Work::Cublas).then(|| document::Cublas {
+        version: way.config.clone(),
+        weight_bytes: way.extent.bytes,
+        rotated_bytes: way.extent.rotated_bytes,
+        launches_per_round: way.extent.launches,
+        times: ReadTimes::default(),
+    })
 }
 
 /// How documents name a read.

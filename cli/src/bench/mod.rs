@@ -1,6 +1,7 @@
 //! `bench`: time per path and problem, as a share of the memory ceiling.
 
 pub(crate) mod alternate;
+mod decode;
 pub(crate) mod document;
 mod measure;
 mod protocol;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nvfp4_gemv::{Activation, Dims, FloatType, GemvPath, ScaleLayout, Shape};
 
-use self::document::{Document, LongRead, Sustained, shares};
+use self::document::{BoardReadings, Document, LongRead, shares};
 use self::measure::Measurer;
 use self::protocol::Problem;
 use self::reads::FastestReads;
@@ -35,12 +36,20 @@ time. Quote the share, not the time: times move from machine to machine.
 These are cold figures: after each turn the GPU rests for twice as long, and a turn during which its power limit \
 lowered the clock is repeated. --sustained adds what a decoder gets that runs for minutes: each result is \
 repeated for so many seconds, and the last half of them counts, with watts, clock and joules for each GB of \
-weights, where the driver's management library (NVML) tells them.
+weights, where the driver's management library (NVML) tells them. Its column `arithmetic` is how many J/GB a path takes \
+beyond the kernel that only reads.
+
+--cublas lets cuBLAS take turns too, from f16 weights of the same shape: 3.6 times the bytes, rotated over 4 GiB as \
+well. `faster` is its time / time, round by round.
+
+--suite decode measures decode steps: the linear layers of as many decoder layers as --cold holds, in one CUDA graph. \
+Its figures are times of a decoder layer, and shares of the rate of a long read that takes turns with them. It prints \
+the shapes, and where they come from.
 
 isolated: a launch starts when the one before has ended. chained: programmatic dependent launch, where the \
-path has it, for one vector; it reads its weights while the one before still runs.
+path has it, for one vector, and with --suite decode for any number; it reads its weights while the one before still runs.
 
-Without a GPU, --suite measures a few problems on the CPU.
+Without a GPU, --suite measures a few problems on the CPU, and --suite decode its decoder layers there.
 
 Examples:
   nvfp4-gemv bench
@@ -48,6 +57,10 @@ Examples:
   nvfp4-gemv bench --suite quick --activation nvfp4
   nvfp4-gemv bench --shape 4096,7168 --shape 7168,2048,4 --activation nvfp4 --activation bf16
   nvfp4-gemv bench --shape 28672,8192 --activation nvfp4 --activation f16 --sustained 5
+  nvfp4-gemv bench --suite vectors --cublas --json > vectors.json
+  nvfp4-gemv bench --suite decode
+  nvfp4-gemv bench --suite decode --n 1 --activation nvfp4 --sustained 5
+  nvfp4-gemv bench --shape 14336,4096 --n 1 --n 16 --activation f16 --cublas
   nvfp4-gemv bench --ceiling --shape 4096,4096 --shape 28672,8192
   nvfp4-gemv bench --kernel stream --shape 4096,7168 --n 1 --n 2 --n 4
   nvfp4-gemv bench --path cpu --shape 4096,4096,1,8 --rounds 51")]
@@ -87,6 +100,10 @@ pub(crate) struct Args {
     /// of each size is its ceiling
     #[arg(long, conflicts_with_all = ["sustained", "slow_down", "serve", "kernel"])]
     ceiling: bool,
+    /// Let cuBLAS take turns too: from f16 weights of the same shape, with f16 vectors. Needs libcublas; without it, the
+    /// report says so
+    #[arg(long, conflicts_with_all = ["ceiling", "serve"])]
+    cublas: bool,
     /// The commit that the program was built from, for the document
     #[arg(long, value_name = "SHA")]
     commit: Option<String>,
@@ -139,18 +156,26 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let ask = args.ask.ask()?;
     let (engine, _) = engine::open(ask.path())?;
     let mut suite = Suite::new(args.suite, engine.paths() == [GemvPath::Cpu]);
-    let cases = cases(args, &suite)?;
-    if args.replaces_parts(ask) {
-        suite.name = "custom";
-    }
     let plan = Plan {
         rounds: args.rounds.into(),
         cold_bytes: (args.cold as usize).saturating_mul(1 << 20),
     };
+    if args.suite == Some(SuiteArg::Decode) {
+        return decode_steps(args, engine.as_ref(), &suite, ask, plan);
+    }
+    let cases = cases(args, &suite)?;
+    if args.replaces_parts(ask) {
+        suite.name = "custom";
+    }
     let slowed: HashMap<GemvPath, u32> = args.slow_down.iter().copied().collect();
     if args.ceiling {
         return ceilings(engine.as_ref(), &cases, args.commit.clone(), &plan);
     }
+    let mut document = Document::new(engine.as_ref(), suite.name, args.commit.clone(), &plan);
+    let no_cublas = match args.cublas {
+        true => engine.cublas().err(),
+        false => None,
+    };
     let measurer = Measurer {
         engine: engine.as_ref(),
         ask,
@@ -158,12 +183,18 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         plan,
         fastest_reads: FastestReads::default(),
         sustain: Duration::from_secs_f64(args.sustained),
+        cublas: args.cublas && no_cublas.is_none(),
     };
-    let mut document = Document::new(engine.as_ref(), suite.name, args.commit.clone(), &plan);
+    let missing = no_cublas.map(|why| format!("cuBLAS takes no turns: {why}"));
+    document.notes.extend(missing);
+    if args.sustained > 0.0 {
+        document.notes.extend(engine.energy_notes());
+    }
     document.method.sustained_seconds = (args.sustained > 0.0).then_some(args.sustained);
     let slowed = slowed.iter();
     document.slowed_percent = slowed.map(|(path, by)| (path.to_string(), *by)).collect();
-    document.long_read = reads::long_read(engine.as_ref(), &plan)?;
+    let long_read = reads::long_read(engine.as_ref(), &plan)?;
+    document.long_read = long_read.map(|(_, long_read)| long_read);
     if args.serve {
         let sustained = suite.worth_sustaining(&cases);
         let (input, output) = (std::io::stdin().lock(), std::io::stdout().lock());
@@ -183,6 +214,44 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         json: serde_json::to_value(&document)?,
         passed: true,
     })
+}
+
+/// The suite of decode steps.
+fn decode_steps(
+    args: &Args,
+    engine: &dyn Engine,
+    suite: &Suite,
+    ask: Ask,
+    plan: Plan,
+) -> Result<Report> {
+    let without_meaning = [
+        ("--shape", !args.shapes.is_empty()),
+        ("--ceiling", args.ceiling),
+        ("--cublas", args.cublas),
+        ("--slow-down", !args.slow_down.is_empty()),
+        ("--serve", args.serve),
+    ];
+    for (option, is_given) in without_meaning {
+        if is_given {
+            bail!("{option} does not go with --suite decode, whose shapes are those of models");
+        }
+    }
+    let request = decode::Request {
+        vectors: or(&args.n, suite.vectors),
+        activations: or(&args.activation, suite.activations),
+        layouts: or(&args.layout, suite.layouts),
+        output: args.output_type,
+        ask,
+        plan,
+        sustain: Duration::from_secs_f64(args.sustained),
+        commit: args.commit.clone(),
+    };
+    decode::run(engine, &request)
+}
+
+/// What was asked for instead of a suite's part.
+fn or<'a, T>(asked: &'a [T], suite: &'a [T]) -> &'a [T] {
+    if asked.is_empty() { suite } else { asked }
 }
 
 /// All kernels that only read.
@@ -237,6 +306,7 @@ impl Document {
             },
             long_read: None,
             slowed_percent: Default::default(),
+            notes: Vec::new(),
             cases: Vec::new(),
         }
     }
@@ -285,8 +355,20 @@ impl Problem {
     }
 }
 
-/// Every combination that the suite and the options ask for.
+/// Every combination that the suite and the options ask for. Problems that a suite has besides are left out where options
+/// replace parts of it.
 fn cases(args: &Args, suite: &Suite) -> Result<Vec<Case>> {
+    let mut cases = product(args, suite)?;
+    let replaces = [args.shapes.is_empty(), args.n.is_empty()].contains(&false)
+        || !args.activation.is_empty()
+        || !args.layout.is_empty();
+    if let Some(also) = suite.also.as_deref().filter(|_| !replaces) {
+        cases.extend(product(args, also)?);
+    }
+    Ok(cases)
+}
+
+fn product(args: &Args, suite: &Suite) -> Result<Vec<Case>> {
     let n = &args.n;
     let with_n = |shapes: &[(usize, usize, usize)], n: &[usize]| {
         let all = shapes
@@ -303,9 +385,6 @@ fn cases(args: &Args, suite: &Suite) -> Result<Vec<Case>> {
             with_n(&shapes, n)?
         }
     };
-    fn or<'a, T>(asked: &'a [T], suite: &'a [T]) -> &'a [T] {
-        if asked.is_empty() { suite } else { asked }
-    }
     let activations = or(&args.activation, suite.activations);
     let layouts = or(&args.layout, suite.layouts);
     if let Some(empty) = shapes.iter().find(|shape| shape.is_empty()) {
@@ -336,10 +415,15 @@ fn host() -> Option<String> {
 
 /// For people.
 fn text(engine: &dyn Engine, document: &Document) -> String {
-    let mut table = Table::new(&[
+    let with_cublas = document.cases.iter().any(|case| case.cublas.is_some());
+    let mut header = vec![
         "shape", "vectors", "scales", "path", "bytes", "time", "GB/s", "ceiling", "share",
         "5..95%", "MHz", "read by",
-    ]);
+    ];
+    if with_cublas {
+        header.extend(["cuBLAS", "faster"]);
+    }
+    let mut table = Table::new(&header);
     let mut skipped = Vec::new();
     for case in &document.cases {
         let shape = Shape::new(Dims {
@@ -352,7 +436,7 @@ fn text(engine: &dyn Engine, document: &Document) -> String {
         for path in &case.paths {
             let shares = shares(&case.ceiling.samples_us, &path.samples_us);
             let at = |q| 100.0 * statistics::quantile(&shares, q);
-            table.row(vec![
+            let mut row = vec![
                 shape.clone(),
                 case.activation.clone(),
                 case.layout.clone(),
@@ -367,7 +451,13 @@ fn text(engine: &dyn Engine, document: &Document) -> String {
                     .sm_mhz
                     .map_or("-".into(), |mhz| format!("{mhz:.0}")),
                 case.ceiling.kernel.clone().unwrap_or("-".into()),
-            ]);
+            ];
+            if let Some(cublas) = &case.cublas {
+                row.push(time(cublas.times.median_us * 1e-6));
+                let ratio = path.cublas_ratio;
+                row.push(ratio.map_or("-".into(), |ratio| format!("{ratio:.2}x")));
+            }
+            table.row(row);
         }
         for path in &case.skipped {
             skipped.push(format!(
@@ -381,16 +471,25 @@ fn text(engine: &dyn Engine, document: &Document) -> String {
         .iter()
         .map(|(path, percent)| format!("slowed down on purpose: {path} by {percent}%\n"))
         .collect();
+    let cublas = document.cases.iter().find_map(|case| case.cublas.as_ref());
+    let cublas = cublas.map_or(String::new(), |cublas| {
+        format!(
+            "cuBLAS {}: f16 weights and vectors; faster: its time / time\n",
+            cublas.version
+        )
+    });
+    let notes = document.notes.iter().map(|note| format!("note: {note}\n"));
     // Of a suite, what cannot run is the rule, not the exception.
     if document.suite != "custom" {
         skipped.clear();
     }
     format!(
-        "{}, {}\n{}{slowed}\n{table}* what the library picks\n{}{}",
+        "{}, {}\n{}{slowed}\n{table}* what the library picks\n{cublas}{}{}{}",
         engine.device(),
         count(document.method.rounds, "round"),
         document.long_read.as_ref().map_or(String::new(), long_read),
         sustained(document),
+        notes.collect::<String>(),
         skipped.concat(),
     )
 }
@@ -410,48 +509,63 @@ fn sustained(document: &Document) -> String {
     let Some(seconds) = document.method.sustained_seconds else {
         return String::new();
     };
-    let mut table = Table::new(&[
-        "shape",
-        "vectors",
-        "scales",
-        "path",
+    let mut table = sustained_table("problem");
+    for case in &document.cases {
+        let problem = Problem::from(case);
+        let mut row = |label: String, cold: f64, board: &BoardReadings| {
+            if board.sustained.is_some() {
+                table.row(sustained_row(
+                    vec![format!("{problem} {label}")],
+                    cold,
+                    board,
+                ));
+            }
+        };
+        let ceiling = &case.ceiling;
+        row("(read-only)".into(), ceiling.median_us, &ceiling.board);
+        for path in &case.paths {
+            row(label(path), path.median_us, &path.board);
+        }
+        if let Some(cublas) = &case.cublas {
+            let times = &cublas.times;
+            row("cuBLAS f16".into(), times.median_us, &times.board);
+        }
+    }
+    format!("\nsustained for {seconds} s each, the last half of it:\n{table}")
+}
+
+/// A table of what was repeated for seconds.
+fn sustained_table(what: &str) -> Table {
+    Table::new(&[
+        what,
         "cold",
         "sustained",
         "GB/s",
         "W",
         "MHz",
         "J/GB",
+        "arithmetic",
+    ])
+}
+
+/// A row of it: names, and behind them the figures.
+fn sustained_row(mut row: Vec<String>, cold_us: f64, board: &BoardReadings) -> Vec<String> {
+    let Some(sustained) = &board.sustained else {
+        return row;
+    };
+    let figure = |value: Option<f64>, digits: usize| {
+        value.map_or("-".into(), |value| format!("{value:.digits$}"))
+    };
+    row.extend([
+        time(cold_us * 1e-6),
+        time(sustained.mean_us * 1e-6),
+        format!("{:.1}", sustained.gb_per_s),
+        figure(sustained.watts, 0),
+        figure(sustained.sm_mhz, 0),
+        figure(sustained.joules_per_gb, 3),
+        figure(sustained.arithmetic_joules_per_gb, 3),
     ]);
-    for case in &document.cases {
-        let mut row = |label: String, cold: f64, sustained: &Option<Sustained>| {
-            let Some(sustained) = sustained else { return };
-            let figure = |value: Option<f64>, digits: usize| {
-                value.map_or("-".into(), |value| format!("{value:.digits$}"))
-            };
-            table.row(vec![
-                format!("{}x{}x{} n={}", case.m, case.k, case.l, case.n),
-                case.activation.clone(),
-                case.layout.clone(),
-                label,
-                time(cold * 1e-6),
-                time(sustained.mean_us * 1e-6),
-                format!("{:.1}", sustained.gb_per_s),
-                figure(sustained.watts, 0),
-                figure(sustained.sm_mhz, 0),
-                figure(sustained.joules_per_gb, 3),
-            ]);
-        };
-        let ceiling = &case.ceiling;
-        row(
-            "(read-only)".into(),
-            ceiling.median_us,
-            &ceiling.board.sustained,
-        );
-        for path in &case.paths {
-            row(label(path), path.median_us, &path.board.sustained);
-        }
-    }
-    format!("\nsustained for {seconds} s each, the last half of it:\n{table}")
+    row
 }
 
 /// Path, mode where it is not the usual, and a mark where it is picked.

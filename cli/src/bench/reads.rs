@@ -106,9 +106,9 @@ fn long_case() -> Result<Case> {
     })
 }
 
-/// The rate of a long read, by the fastest kernel. Nothing on the CPU, whose ceiling is a long read at any size, and
+/// The fastest kernel of a long read, and its rate. Nothing on the CPU, whose ceiling is a long read at any size, and
 /// where the device's memory is too small.
-pub(super) fn long_read(engine: &dyn Engine, plan: &Plan) -> Result<Option<LongRead>> {
+pub(super) fn long_read(engine: &dyn Engine, plan: &Plan) -> Result<Option<(Read, LongRead)>> {
     let all = engine.reads();
     if all.iter().all(Option::is_none) {
         return Ok(None);
@@ -118,9 +118,9 @@ pub(super) fn long_read(engine: &dyn Engine, plan: &Plan) -> Result<Option<LongR
     let measured = fastest(engine, &case, &all, 0, &rounds(1))
         .and_then(|fastest| measure(engine, &case, &fastest, 0, &rounds(LONG_READ_ROUNDS)));
     match measured {
-        Ok((size, ranking)) => Ok(ranking.into_iter().next().map(|(_, times)| LongRead {
-            bytes: size.bytes,
-            times,
+        Ok((size, ranking)) => Ok(ranking.into_iter().next().map(|(read, times)| {
+            let bytes = size.bytes;
+            (read, LongRead { bytes, times })
         })),
         Err(error) if error.is::<NotEnoughMemory>() => Ok(None),
         Err(error) => Err(error),

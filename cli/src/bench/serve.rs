@@ -135,6 +135,7 @@ mod tests {
             plan,
             fastest_reads: FastestReads::default(),
             sustain: Duration::ZERO,
+            cublas: false,
         };
         let document = Document::new(engine.as_ref(), "custom", None, &plan);
         let case = Case {

@@ -17,16 +17,31 @@ const LAYERS: [(usize, usize, usize); 5] = [
 /// The shape whose results are worth sustaining: long enough for the power limit to matter, M, K, L.
 const SUSTAINED: (usize, usize, usize) = (28672, 8192, 1);
 
+/// The shapes that are measured with up to 128 vectors.
+const MANY_VECTORS: [(usize, usize, usize); 4] = [
+    (14336, 4096, 1),
+    (28672, 8192, 1),
+    (4096, 14336, 1),
+    (4096, 4096, 1),
+];
+
 /// First the one that every path takes: pages begin with it.
 const BOTH_LAYOUTS: &[ScaleLayout] = &[ScaleLayout::Tiled128x4, ScaleLayout::Linear];
 
 /// What `--suite` takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum SuiteArg {
-    /// 8 shapes, n = 1, 2, 4 and 8, NVFP4, f16 and bf16, both layouts: minutes on a GPU
+    /// 8 shapes, n = 1, 2, 4 and 8, NVFP4, f16 and bf16, both layouts; and 2 of them with n = 16, 32, 64 and 128, NVFP4
+    /// and f16, linear scales: minutes on a GPU
     All,
     /// 4 shapes, n = 1 and 4, NVFP4 and bf16, the 128x4 layout: seconds on a GPU
     Quick,
+    /// 4 shapes, n = 1, 2, 4, ... 128, NVFP4, f16 and bf16, linear scales: minutes on a GPU. With --cublas it shows
+    /// from which n on cuBLAS with f16 weights is faster
+    Vectors,
+    /// Decode steps: the linear layers of Llama-3.1-8B, Llama-3.3-70B and Qwen3-32B, fused and not, n = 1, 4 and 16,
+    /// NVFP4 and f16, as many decoder layers as --cold holds in one CUDA graph, isolated and chained
+    Decode,
 }
 
 /// Every combination of these.
@@ -39,6 +54,8 @@ pub(crate) struct Suite {
     pub(crate) vectors: &'static [usize],
     pub(crate) activations: &'static [Activation],
     pub(crate) layouts: &'static [ScaleLayout],
+    /// Problems besides.
+    pub(crate) also: Option<Box<Suite>>,
 }
 
 impl Suite {
@@ -52,13 +69,15 @@ impl Suite {
                 vectors: &[1],
                 activations: &[Activation::Nvfp4],
                 layouts: &[ScaleLayout::Linear],
+                also: None,
             },
-            Some(_) if on_cpu => Self {
+            Some(suite) if on_cpu && suite != SuiteArg::Decode => Self {
                 name: "cpu",
                 shapes: LAYERS[..2].to_vec(),
                 vectors: &[1, 4],
                 activations: &[Activation::Nvfp4, Activation::Bf16],
                 layouts: &[ScaleLayout::Tiled128x4],
+                also: None,
             },
             Some(SuiteArg::All) => Self {
                 name: "all",
@@ -66,6 +85,30 @@ impl Suite {
                 vectors: &[1, 2, 4, 8],
                 activations: &[Activation::Nvfp4, Activation::F16, Activation::Bf16],
                 layouts: BOTH_LAYOUTS,
+                also: Some(Box::new(Self {
+                    name: "all",
+                    shapes: MANY_VECTORS[..2].to_vec(),
+                    vectors: &[16, 32, 64, 128],
+                    activations: &[Activation::Nvfp4, Activation::F16],
+                    layouts: &[ScaleLayout::Linear],
+                    also: None,
+                })),
+            },
+            Some(SuiteArg::Vectors) => Self {
+                name: "vectors",
+                shapes: MANY_VECTORS.to_vec(),
+                vectors: &[1, 2, 4, 8, 16, 32, 64, 128],
+                activations: &[Activation::Nvfp4, Activation::F16, Activation::Bf16],
+                layouts: &[ScaleLayout::Linear],
+                also: None,
+            },
+            Some(SuiteArg::Decode) => Self {
+                name: "decode",
+                shapes: Vec::new(), // what the models have
+                vectors: &[1, 4, 16],
+                activations: &[Activation::Nvfp4, Activation::F16],
+                layouts: &[ScaleLayout::Linear],
+                also: None,
             },
             Some(SuiteArg::Quick) => Self {
                 name: "quick",
@@ -73,6 +116,7 @@ impl Suite {
                 vectors: &[1, 4],
                 activations: &[Activation::Nvfp4, Activation::Bf16],
                 layouts: &[ScaleLayout::Tiled128x4],
+                also: None,
             },
         }
     }
@@ -103,9 +147,16 @@ mod tests {
         let all = Suite::new(Some(SuiteArg::All), false);
         assert_eq!(count(&all), 8 * 4 * 3 * 2);
         assert_eq!(all.shapes[..3], CONTEST_BENCHMARKS);
+        assert_eq!(all.also.as_deref().map(count), Some(2 * 4 * 2));
+        let vectors = Suite::new(Some(SuiteArg::Vectors), false);
+        assert_eq!(count(&vectors), 4 * 8 * 3);
+        assert_eq!(vectors.vectors.last(), Some(&128));
         let quick = Suite::new(Some(SuiteArg::Quick), false);
         assert_eq!(count(&quick) * 12, count(&all));
         assert_eq!(Suite::new(Some(SuiteArg::All), true).name, "cpu");
+        assert_eq!(Suite::new(Some(SuiteArg::Vectors), true).name, "cpu");
+        let decode = |on_cpu| Suite::new(Some(SuiteArg::Decode), on_cpu);
+        assert_eq!(decode(true), decode(false));
         assert_eq!(Suite::new(None, true), Suite::new(None, false));
     }
 }

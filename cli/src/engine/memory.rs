@@ -1,6 +1,8 @@
 //! What a measurement needs in memory, added up and compared with what there is before anything is
 //! allocated: an allocation that fails ends the program, and one that succeeds may end the machine's others.
 
+use std::fmt::Display;
+
 use anyhow::{Result, bail};
 use nvfp4_gemv::Shape;
 
@@ -9,13 +11,14 @@ use crate::report::bytes;
 /// There is not enough memory for what was asked for.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{shape} with --cold {cold_mib} takes {} of {whose} memory; {}{}",
+    "{what} with --cold {cold_mib} takes {} of {whose} memory; {}{}",
     needed.map_or("more than can be addressed".to_owned(), bytes),
     available.map_or("its size is not known".to_owned(), |has| format!("{} are available", bytes(has))),
     without_cold.map_or(String::new(), |least| format!("; with --cold 0, {}", bytes(least)))
 )]
 pub(crate) struct NotEnoughMemory {
-    shape: Shape,
+    /// What was to be measured: a shape, or a model's layer.
+    what: String,
     cold_mib: usize,
     whose: &'static str,
     needed: Option<usize>,
@@ -27,7 +30,7 @@ pub(crate) struct NotEnoughMemory {
 /// Refuses what takes more memory than there is. `needed` says what a measurement takes with copies of the
 /// weights that make up so many bytes together; `None` where that cannot be counted.
 pub(super) fn check(
-    shape: &Shape,
+    what: &dyn Display,
     cold_bytes: usize,
     whose: &'static str,
     available: Option<usize>,
@@ -41,7 +44,7 @@ pub(super) fn check(
         return Ok(());
     }
     Err(NotEnoughMemory {
-        shape: *shape,
+        what: what.to_string(),
         cold_mib: cold_bytes >> 20,
         whose,
         needed: with_cold,
@@ -96,7 +99,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused_with_what_would() {
-        let shape = Shape::matrix(64, 64).unwrap();
+        let shape = nvfp4_gemv::Shape::matrix(64, 64).unwrap();
         let needed = |cold: usize| cold.checked_mul(2)?.checked_add(1000);
         let check = |cold, available| check(&shape, cold, "host", available, needed);
         check(1 << 20, Some(2_098_152)).unwrap();

@@ -1,6 +1,7 @@
 //! What computes: the CPU, or a CUDA device. Commands know only [`Engine`]; everything that a
 //! device needs is in `cuda.rs`.
 
+mod chain;
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -24,9 +25,12 @@ use nvfp4_gemv::{
 };
 use safetensors::Dtype;
 
+pub(crate) use chain::Chain;
+#[cfg(feature = "cuda")]
+pub(crate) use cuda::Energy;
 pub(crate) use cuda::{compiled_archs, devices, kernels};
 pub(crate) use memory::{NotEnoughMemory, check_memory_of};
-pub(crate) use rounds::{Case, Plan, Ready, Way, Ways, Work, rounds};
+pub(crate) use rounds::{Case, Extent, Plan, Ready, Way, Ways, Work, rounds};
 
 use crate::bench::document;
 use crate::shapes;
@@ -363,6 +367,25 @@ pub(crate) trait Engine {
         plan: &Plan,
         drive: &mut dyn FnMut(&mut dyn Ways) -> anyhow::Result<()>,
     ) -> anyhow::Result<()>;
+
+    /// The same with the linear layers of a chain of decoder layers. A launch of the [`Ways`] is a whole decoder layer.
+    /// Reads read as many bytes as all of the weights have, in launches of about 1 GiB.
+    ///
+    /// # Errors
+    /// [`with_ways`](Self::with_ways)'s.
+    fn with_chain(
+        &self,
+        chain: &Chain,
+        works: &[Work],
+        plan: &Plan,
+        drive: &mut dyn FnMut(&mut dyn Ways) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()>;
+
+    /// The version of cuBLAS that [`Work::Cublas`] calls; or why there is none.
+    fn cublas(&self) -> Result<String, String>;
+
+    /// What figures of power and energy lack, a sentence each.
+    fn energy_notes(&self) -> Vec<String>;
 
     /// The kernels that only read: the fastest at a size is the ceiling. None is how the CPU reads.
     fn reads(&self) -> Vec<Option<ReadConfig>>;

@@ -83,6 +83,8 @@ pub(crate) enum Work {
         /// Additional work, in percent of the weights' bytes: for rehearsals, to be noticed.
         slow_percent: u32,
     },
+    /// Lets cuBLAS compute, from f16 weights of the same shape and f16 vectors.
+    Cublas,
 }
 
 /// How to measure.
@@ -119,19 +121,27 @@ pub(crate) struct Way {
     pub(crate) kernel: Option<Kernel>,
     /// The kernel's config; empty where there is none.
     pub(crate) config: String,
+    pub(crate) extent: Extent,
 }
 
-/// What takes turns, and what one turn is.
-#[derive(Clone, Debug)]
-pub(crate) struct Ready {
-    /// In the order asked for; without those that chain and cannot.
-    pub(crate) ways: Vec<Way>,
+/// What one turn is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
     /// Of the weights that one launch reads.
     pub(crate) bytes: usize,
     /// The bytes of weights that the launches rotate over.
     pub(crate) rotated_bytes: usize,
-    /// Launches that make one turn.
+    /// Launches that make one turn. Of a [`Chain`](super::Chain), decoder layers.
     pub(crate) launches: usize,
+}
+
+/// What takes turns.
+#[derive(Clone, Debug)]
+pub(crate) struct Ready {
+    /// In the order asked for; without those that chain and cannot.
+    pub(crate) ways: Vec<Way>,
+    /// Of all ways that read the case's own weights.
+    pub(crate) extent: Extent,
 }
 
 /// A case whose operands are in memory and whose ways are ready to run.
@@ -144,11 +154,11 @@ pub(crate) trait Ways {
     }
 
     fn rotated_bytes(&self) -> usize {
-        self.ready().rotated_bytes
+        self.ready().extent.rotated_bytes
     }
 
     fn launches(&self) -> usize {
-        self.ready().launches
+        self.ready().extent.launches
     }
 
     /// Measures one way cold: after a pause, and again after a longer one where the device's power

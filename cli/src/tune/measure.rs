@@ -2,14 +2,15 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use nvfp4_gemv::tune::{Found, Limits, Outcome, Progress, TuneError, Tuned, Tuner};
 use nvfp4_gemv::{Config, Error, Operands, Shape, printable};
 use serde_json::{Value, json};
 
-use super::Args;
+use super::{Args, Rank, sustain};
 use crate::configs::one_line;
+use crate::engine::Energy;
 use crate::report::{Report, Table, count, time};
 
 /// Rows of a problem's table, beside the best of each kernel.
@@ -22,12 +23,21 @@ pub(super) fn run(args: &Args) -> Result<Report> {
     let mut tuner = Tuner::new(0)?;
     let out = args.out();
     let from = format!(
-        "{}, `nvfp4-gemv tune{}{}`, {} s a problem",
+        "{}, `nvfp4-gemv tune{}{}{}`, {} s a problem",
         today(),
         if args.suite { " --suite" } else { "" },
         if args.chained { " --chained" } else { "" },
+        match args.rank {
+            Rank::Time => "",
+            Rank::Sustained => " --rank sustained",
+            Rank::Energy => " --rank energy",
+        },
         args.seconds
     );
+    let energy = Energy::of_device(0)?;
+    if args.rank == Rank::Energy && energy.joules().is_none() {
+        bail!("--rank energy: {}", energy.why_none());
+    }
     // A file that is refused is refused now, not after minutes.
     if let Some(file) = &out {
         Tuned::check_writable(file)?;
@@ -63,14 +73,31 @@ pub(super) fn run(args: &Args) -> Result<Report> {
             true => tuner.tune_with_chains(shape, operands, &limits, show),
         };
         match outcome {
-            Ok(outcome) => {
+            Ok(mut outcome) => {
                 text.push_str(&describe(&outcome));
+                let mut finals = None;
+                if args.rank != Rank::Time {
+                    let time = Duration::from_secs_f64(args.sustained);
+                    let show = |share| {
+                        let percent = 100.0 * share;
+                        let title = title(shape, operands);
+                        bar.set_message(format!("{title}: repeating the best, {percent:.0}%"));
+                    };
+                    let of = &mut outcome;
+                    let ranked = sustain::rank(&mut tuner, of, args.rank, time, &energy, show)?;
+                    text.push_str(&ranked.text());
+                    finals = Some(ranked);
+                }
                 if args.chained && outcome.chained.is_empty() {
                     text.push_str(
                         "  nothing chained: launches overlap from compute capability 9.0 on\n",
                     );
                 }
-                results.push(to_json(&outcome));
+                let mut result = to_json(&outcome);
+                if let Some(finals) = finals {
+                    result["repeated"] = finals.json();
+                }
+                results.push(result);
                 tuned.insert(outcome.entry);
                 if let Some(file) = &out {
                     // The file is begun anew once; then others may add to it too.

@@ -2,6 +2,8 @@
 
 #[cfg(feature = "cuda")]
 mod measure;
+#[cfg(feature = "cuda")]
+mod sustain;
 
 use std::path::PathBuf;
 
@@ -23,10 +25,18 @@ unasked; `nvfp4-gemv plan --tuned FILE` shows what it says. Problems are added t
 it is saved after each, so that an interrupted run loses one problem at most; several runs may add to one \
 file at the same time.
 
+--rank says what is best. `time` is the time of cold launches in short bursts. `sustained` and `energy` are of launches \
+that are repeated for seconds without rest, as a decoder does: there a GPU may reach its power limit and lower its \
+clock, and a config that does less work beside its reads may win. They begin with the same search. Then the 6 best of its \
+ranking that are within 10% of the first are repeated for --sustained seconds each, after a pause of one: about half a \
+minute more a problem, and as much again with --chained. The file keeps cold times; what is faster cold than the best by \
+this rank is left out of it, so that it is not taken.
+
 Examples:
   nvfp4-gemv tune --shape 4096,7168 --out tuned.json
   nvfp4-gemv tune --shape 4096,7168,8 --shape 8192,4096,1,4 --layout 128x4 --out tuned.json
   nvfp4-gemv tune --shape 14336,4096 --activation nvfp4 --activation bf16   # prints, stores nothing
+  nvfp4-gemv tune --shape 28672,8192 --rank sustained --out tuned.json       # seconds a config: half a minute
   nvfp4-gemv tune --suite --chained --seconds 1.5 --replace --out h200.json   # a built-in table, in minutes")]
 pub(crate) struct Args {
     /// M,K or M,K,L or M,K,L,N, also with `x` between: rows of the weights, elements of a row (a multiple of
@@ -46,7 +56,13 @@ pub(crate) struct Args {
     /// of a model can: twice the time
     #[arg(long)]
     chained: bool,
-    /// Seconds a problem may take; the first round is always whole
+    /// What is best: all but `time` take seconds a config
+    #[arg(long, value_enum, default_value_t = Rank::Time)]
+    rank: Rank,
+    /// How long --rank sustained and energy repeat each config; the last half counts
+    #[arg(long, value_name = "SECONDS", default_value_t = 4.0, value_parser = sustained)]
+    sustained: f64,
+    /// Seconds that the search of a problem may take; the first round is always whole
     #[arg(long, default_value_t = 3.0, value_parser = seconds)]
     seconds: f64,
     /// The file to store in [default: NVFP4_GEMV_TUNED, or none]
@@ -55,6 +71,25 @@ pub(crate) struct Args {
     /// Start the file anew instead of adding to it
     #[arg(long)]
     replace: bool,
+}
+
+/// What candidates are ranked by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Rank {
+    /// The time of a cold launch in a short burst
+    Time,
+    /// The mean time of launches that are repeated for --sustained seconds
+    Sustained,
+    /// The energy that those take for each GB of weights, where the driver's management library (NVML) counts it
+    Energy,
+}
+
+/// Below a second the power limit is not reached.
+fn sustained(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (1.0..=600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("expected 1 to 600 seconds".into()),
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -138,6 +173,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
 pub(crate) fn run(args: &Args) -> Result<Report> {
     args.problems()?;
     let _ = (args.out(), args.seconds, args.replace, args.chained);
+    let _ = (args.rank, args.sustained);
     Err(nvfp4_gemv::Error::PathUnavailable {
         path: nvfp4_gemv::GemvPath::CudaCore,
         reason: nvfp4_gemv::Refusal::BuiltWithoutCuda,

@@ -113,6 +113,50 @@ fn a_rehearsed_slowdown_is_in_the_document() {
     }
 }
 
+#[test]
+fn what_is_missing_is_a_note_and_no_failure() {
+    // On the CPU there is neither cuBLAS nor NVML.
+    let document = bench(&words("--shape 64,64 --cublas --sustained 0.01"));
+    let notes = document["notes"].as_array().unwrap();
+    let [cublas, energy] = &notes[..] else {
+        panic!("{notes:?}");
+    };
+    assert!(
+        cublas
+            .as_str()
+            .unwrap()
+            .starts_with("cuBLAS takes no turns: ")
+    );
+    assert!(energy.as_str().unwrap().contains("energy"));
+    assert_eq!(document["method"]["sustained_seconds"], 0.01);
+    let case = &document["cases"][0];
+    assert_eq!(case.get("cublas"), None);
+    let path = &case["paths"][0];
+    assert!(path["sustained"]["mean_us"].as_f64().unwrap() > 0.0);
+    assert_eq!(path["sustained"].get("arithmetic_joules_per_gb"), None);
+    assert_eq!(bench(&["--shape", "64,64"]).get("notes"), None);
+    let quick = [&["bench", "--shape", "64,64", "--cublas"], &QUICK[..]].concat();
+    contains(&prints(&quick), &["note: cuBLAS takes no turns"]);
+    refuses(&["bench", "--cublas", "--ceiling"]);
+}
+
+#[test]
+fn decode_steps_have_the_shapes_of_models() {
+    for option in [
+        "--shape 16,16",
+        "--ceiling",
+        "--cublas",
+        "--slow-down cpu=1",
+    ] {
+        let command = format!("bench --path cpu --suite decode {option}");
+        let error = fails(&words(&command));
+        let name = option.split(' ').next().unwrap();
+        contains(&error, &[name, "--suite decode"]);
+    }
+    let help = prints(&["bench", "--help"]);
+    contains(&help, &["--suite decode", "Qwen3-32B", "--cublas"]);
+}
+
 const COMPARE: [&str; 7] = [
     "compare", "--shape", "256,512", "--rounds", "9", "--cold", "1",
 ];

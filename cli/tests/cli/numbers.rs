@@ -3,7 +3,7 @@
 use crate::{LAYER, MODELOPT, contains, program, text, words};
 
 /// Options that take a number or several, with a call that has everything else. `{}` is the number.
-const NUMBERS: [&str; 20] = [
+const NUMBERS: [&str; 22] = [
     "plan {} 16",
     "plan 16 {}",
     "plan 16 16 {}",
@@ -18,7 +18,9 @@ const NUMBERS: [&str; 20] = [
     "run --checkpoint MODELOPT --layer LAYER --path cpu --random {}",
     "tune --shape {},2147483520",
     "tune --shape 16,16 --seconds {}",
+    "tune --shape 16,16 --sustained {}",
     "bench --path cpu --shape 16,16 --cold 0 --rounds 1 --n {}",
+    "bench --path cpu --suite decode --cold 0 --rounds 1 --n {}",
     "bench --path cpu --shape 16,16 --cold 0 --rounds {}",
     "bench --path cpu --shape 16,16 --rounds 1 --cold {}",
     "bench --path cpu --shape 16,16 --cold 0 --rounds 1 --sustained {}",
@@ -122,8 +124,8 @@ fn what_takes_more_memory_than_there_is_is_refused_with_the_figures() {
 /// adds it here, and above if it takes a number.
 const KNOWN: &str = "\
     --a --activation --adversarial --b --case --ceiling --chained --checkpoint --cold --commit --compute-capability \
-    --contest --dialect --dump --exclude --force --gpu --help --include --input --json --kernel --layer --layout \
-    --n --out --output --output-type --path --problem --random --replace --rounds --seconds --shape --suite \
+    --contest --cublas --dialect --dump --exclude --force --gpu --help --include --input --json --kernel --layer --layout \
+    --n --out --output --output-type --path --problem --random --rank --replace --rounds --seconds --shape --suite \
     --sustained --tuned --version";
 
 #[test]

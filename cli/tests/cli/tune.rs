@@ -1,6 +1,6 @@
 //! `tune`, and what `plan` makes of measurements.
 
-use super::{H200, compiled_for, contains, fails, json, prints, there_is_a_device};
+use super::{H200, compiled_for, contains, fails, json, prints, refuses, there_is_a_device};
 
 #[test]
 fn plan_ranks_the_kernels_of_a_measured_gpu() {
@@ -33,6 +33,9 @@ fn plan_ranks_the_kernels_of_a_measured_gpu() {
 fn tune_and_its_files() {
     let help = prints(&["tune", "--help"]);
     assert!(help.contains("Examples:") && help.contains("--json"));
+    contains(&help, &["--rank <RANK>", "sustained", "energy", "NVML"]);
+    refuses(&["tune", "--shape", "16,16", "--rank", "beauty"]);
+    refuses(&["tune", "--shape", "16,16", "--sustained", "0.5"]);
     let error = fails(&["tune"]);
     assert!(error.contains("--shape"), "{error}");
     if !there_is_a_device() {

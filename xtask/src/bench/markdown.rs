@@ -1,8 +1,8 @@
 //! A document as Markdown.
 
 use super::document::Document;
-use super::summary::{crossing_table, dispatch, facts, times};
-use super::view::kinds;
+use super::summary::{SUSTAINED, crossing_table, dispatch, facts, sustained, times};
+use super::view::{cases, kinds};
 
 pub(super) fn render(document: &Document) -> String {
     let mut text = format!("# nvfp4-gemv on {}\n\n", document.device.name);
@@ -21,10 +21,22 @@ pub(super) fn render(document: &Document) -> String {
             crossings.markdown()
         ));
     }
+    let repeated = sustained(document);
+    if !repeated.is_empty() {
+        let table = repeated.markdown();
+        text.push_str(&format!("## Sustained\n\n{SUSTAINED}\n\n{table}\n"));
+    }
     for kind in kinds(document) {
         text.push_str(&format!(
-            "## {}\n\nTime and share of the ceiling; * is what the library picks.\n\n{}\n",
+            "## {}\n\nTime and share of the ceiling; * is what the library picks.{}\n\n{}\n",
             kind.title(),
+            match cases(document, &kind)
+                .iter()
+                .any(|case| case.cublas.is_some())
+            {
+                true => " With an x: how many times faster than cuBLAS with f16 weights.",
+                false => "",
+            },
             times(document, &kind).markdown()
         ));
     }
@@ -44,6 +56,23 @@ mod tests {
             "## Where paths cross",
             "## NVFP4 vectors, 128x4 scales",
             "## bf16 vectors, 128x4 scales",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(
+            !text.contains("## Sustained") && !text.contains("cuBLAS"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn what_only_some_documents_have_is_in_it() {
+        let text = super::render(&testing::vectors());
+        for part in [
+            "## Sustained",
+            "| 0.020 |",
+            "times faster than cuBLAS",
+            "2.21x",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }

@@ -42,6 +42,10 @@ pub(crate) struct BenchArgs {
     /// Fewer problems: seconds on a GPU, not minutes
     #[arg(long)]
     quick: bool,
+    /// Up to 128 vectors on four shapes, and cuBLAS with f16 weights in the same rounds: what
+    /// `bench picture --over-n` draws
+    #[arg(long, conflicts_with_all = ["quick", "from"])]
+    vectors: bool,
     /// Where bench.json, bench.md and bench.html go [default: target/bench]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -79,8 +83,12 @@ pub(crate) fn command(workspace: &Workspace, args: &BenchArgs) -> Result<()> {
             if let Some(why) = program.why_no_gpu()? {
                 println!("no GPU ({why}): measuring a few problems on the CPU");
             }
-            let suite = if args.quick { "quick" } else { "all" };
-            let suite = ["--suite", suite].map(OsString::from);
+            let suite: &[&str] = match (args.vectors, args.quick) {
+                (true, _) => &["--suite", "vectors", "--cublas"],
+                (false, true) => &["--suite", "quick"],
+                (false, false) => &["--suite", "all"],
+            };
+            let suite: Vec<OsString> = suite.iter().map(OsString::from).collect();
             program.bench(&[&suite[..], &args.args].concat())?
         }
     };
@@ -109,7 +117,8 @@ fn parse(text: &str) -> Result<Document> {
     for case in &document.cases {
         let rounds = case.ceiling.samples_us.len();
         let samples = case.paths.iter().map(|path| &path.samples_us);
-        let all = samples.chain([&case.ceiling.samples_us]);
+        let cublas = case.cublas.iter().map(|cublas| &cublas.times.samples_us);
+        let all = samples.chain([&case.ceiling.samples_us]).chain(cublas);
         for samples in all {
             if samples.is_empty() || samples.len() != rounds {
                 bail!("{}: rounds are missing", view::problem(case));
@@ -175,6 +184,12 @@ mod tests {
         forged.device.name = "GPU\n# All is well\u{1b}[2J".into();
         let forged = serde_json::to_string(&forged).unwrap();
         assert!(error(&forged).contains(r"GPU\n# All is well\u{1b}[2J"));
+        let mut short = testing::vectors();
+        if let Some(cublas) = &mut short.cases[0].cublas {
+            cublas.times.samples_us.pop();
+        }
+        let short = serde_json::to_string(&short).unwrap();
+        assert!(error(&short).contains("rounds are missing"));
         let mut zero = document;
         zero.cases[0].ceiling.samples_us[0] = 0.0;
         let zero = serde_json::to_string(&zero).unwrap();

@@ -1,7 +1,7 @@
 //! A document as one HTML page that needs nothing else: no script, no font, no request.
 
 use super::document::Document;
-use super::summary::{by_shape, crossing_table, dispatch, facts, times};
+use super::summary::{SUSTAINED, by_shape, crossing_table, dispatch, facts, sustained, times};
 use super::svg::escape;
 use super::table::Table;
 use super::view::{Kind, cases, distinct, kinds};
@@ -58,6 +58,11 @@ pub(crate) fn render(document: &Document, history: &[Record], findings: &[Findin
         escape(&sentence),
         or_nothing(&bad)
     ));
+    let repeated = sustained(document);
+    if !repeated.is_empty() {
+        let table = repeated.html();
+        body.push_str(&format!("<h2>Sustained</h2>\n<p>{SUSTAINED}</p>\n{table}"));
+    }
     let crossings = crossing_table(document);
     if !crossings.is_empty() {
         body.push_str(&format!("<h2>Where paths cross</h2>\n{}", crossings.html()));
@@ -140,6 +145,9 @@ fn legend(document: &Document) -> String {
         .any(|case| case.paths.iter().any(|path| path.mode == "chained"))
     {
         text.push_str(&entry("other chained", "paler: chained launches"));
+    }
+    if document.cases.iter().any(|case| case.cublas.is_some()) {
+        text.push_str(&entry("other", "cuBLAS with f16 weights"));
     }
     format!(
         "<p class=\"legend\">{text}<span>dashed: the ceiling</span>\n\

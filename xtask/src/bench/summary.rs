@@ -1,7 +1,7 @@
 //! What a document says, in sentences and tables: for Markdown and for pages.
 
-use super::crossing::crossings;
-use super::document::{Case, Document};
+use super::crossing::{CublasFaster, crossings};
+use super::document::{BoardReadings, Case, Document, Measured};
 use super::table::Table;
 use super::view::{
     self, Kind, PICK_TOLERANCE, best, cases, distinct, isolated, label, percent, pick_to_best,
@@ -46,6 +46,7 @@ pub(super) fn facts(document: &Document) -> Vec<String> {
             document.method.rounds
         ),
     ];
+    facts.extend(document.notes.iter().map(|note| format!("Note: {note}.")));
     for (path, by) in &document.slowed_percent {
         facts.push(format!(
             "REHEARSAL: {path} was slowed down on purpose, by reading {by}% of the weights again."
@@ -59,7 +60,9 @@ pub(super) fn times(document: &Document, kind: &Kind) -> Table {
     let cases = cases(document, kind);
     let labels = distinct(cases.iter().flat_map(|case| case.paths.iter().map(label)));
     let header = ["shape", "n", "ceiling"].map(str::to_owned).into_iter();
-    let mut table = Table::new(header.chain(labels.iter().cloned()));
+    let with_cublas = cases.iter().any(|case| case.cublas.is_some());
+    let cublas = with_cublas.then(|| "cuBLAS f16".to_owned());
+    let mut table = Table::new(header.chain(labels.iter().cloned()).chain(cublas));
     for case in cases {
         let mut row = vec![
             shape(case),
@@ -75,16 +78,75 @@ pub(super) fn times(document: &Document, kind: &Kind) -> Table {
                     ""
                 };
                 format!(
-                    "{}, {}{mark}",
+                    "{}, {}{}{mark}",
                     time(path.median_us),
-                    percent(path.share_of_ceiling)
+                    percent(path.share_of_ceiling),
+                    faster(path),
                 )
             })
         }));
+        if with_cublas {
+            let cublas = case.cublas.as_ref();
+            row.push(cublas.map_or(String::new(), |cublas| time(cublas.times.median_us)));
+        }
         table.row(row);
     }
     table
 }
+
+/// How many times faster than cuBLAS, where that took turns.
+fn faster(path: &Measured) -> String {
+    let ratio = path.cublas_ratio;
+    ratio.map_or(String::new(), |ratio| format!(", {ratio:.2}x"))
+}
+
+/// What was repeated for seconds, beside its cold time: without rows where nothing was.
+pub(super) fn sustained(document: &Document) -> Table {
+    let mut table = Table::new([
+        "problem",
+        "path",
+        "cold",
+        "sustained",
+        "W",
+        "MHz",
+        "J/GB",
+        "arithmetic J/GB",
+    ]);
+    for case in &document.cases {
+        let mut row = |name: String, cold_us: f64, board: &BoardReadings| {
+            let Some(sustained) = &board.sustained else {
+                return;
+            };
+            let figure = |value: Option<f64>, digits: usize| {
+                value.map_or(String::new(), |value| format!("{value:.digits$}"))
+            };
+            table.row(vec![
+                problem(case),
+                name,
+                time(cold_us),
+                time(sustained.mean_us),
+                figure(sustained.watts, 0),
+                figure(sustained.sm_mhz, 0),
+                figure(sustained.joules_per_gb, 3),
+                figure(sustained.arithmetic_joules_per_gb, 3),
+            ]);
+        };
+        let ceiling = &case.ceiling;
+        row("read-only".into(), ceiling.median_us, &ceiling.board);
+        for path in &case.paths {
+            row(label(path), path.median_us, &path.board);
+        }
+        if let Some(cublas) = &case.cublas {
+            let times = &cublas.times;
+            row("cuBLAS f16".into(), times.median_us, &times.board);
+        }
+    }
+    table
+}
+
+/// What the sustained table means.
+pub(super) const SUSTAINED: &str = "Each was repeated without rest; the last half counts. Energy is the whole board's, \
+    for each 10^9 bytes of weights; arithmetic is what a path takes beyond the kernel that only reads.";
 
 /// How good the dispatch's choices were, and the choices that were not.
 pub(super) fn dispatch(document: &Document) -> (String, Table) {
@@ -133,6 +195,9 @@ pub(super) fn crossing_table(document: &Document) -> Table {
     let mut table = Table::new(["shape", "operands", "crossing"]);
     for kind in view::kinds(document) {
         for cases in by_shape(&cases(document, &kind)) {
+            if let Some(text) = CublasFaster::of(&cases).text() {
+                table.row(vec![shape(cases[0]), kind.title(), text]);
+            }
             for crossing in crossings(&cases) {
                 table.row(vec![shape(cases[0]), kind.title(), crossing.text()]);
             }
@@ -174,6 +239,34 @@ mod tests {
             "{table}"
         );
         assert!(!table.contains("bf16"), "{table}");
+    }
+
+    #[test]
+    fn cublas_and_energy_have_their_places() {
+        let document = testing::vectors();
+        let kind = &view::kinds(&document)[1];
+        let table = times(&document, kind).markdown();
+        assert!(table.contains("| cuda-core | cuBLAS f16 |"), "{table}");
+        assert!(
+            table.contains("| 14.0 us, 57%, 2.21x * | 31.0 us |"),
+            "{table}"
+        );
+        let table = crossing_table(&document).markdown();
+        assert!(table.contains("f16 vectors, linear scales | cuBLAS f16 is faster from n = 74 on"));
+        let table = sustained(&document).markdown();
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(lines.len(), 4, "{table}");
+        assert!(lines[2].contains("| read-only | 8.00 us | 9.00 us | 616 | 1980 | 0.150 |  |"));
+        assert!(
+            lines[3].contains("| 705 | 1980 | 0.170 | 0.020 |"),
+            "{table}"
+        );
+        assert!(sustained(&testing::document()).is_empty());
+        let facts = facts(&document).concat();
+        assert!(
+            facts.contains("Note: energy: invented for a test."),
+            "{facts}"
+        );
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub(crate) fn measured(path: &str, mode: &str, us: f64, picked: bool) -> Measure
         median_us: us,
         gb_per_s: rounded(1e3 / us),
         share_of_ceiling: rounded(10.0 / us),
+        cublas_ratio: None,
         samples_us: samples(us),
         board: BoardReadings::default(),
     }
@@ -56,6 +57,7 @@ pub(crate) fn case(n: usize, activation: &str, paths: Vec<Measured>) -> Case {
             reason: "measured".into(),
         }),
         paths,
+        cublas: None,
         skipped: Vec::new(),
     }
 }
@@ -89,6 +91,7 @@ pub(crate) fn document() -> Document {
         },
         long_read: None,
         slowed_percent: Default::default(),
+        notes: Vec::new(),
         cases: vec![
             case(
                 1,
@@ -114,6 +117,11 @@ pub(crate) fn document() -> Document {
             ),
         ],
     }
+}
+
+/// A document of the suite of up to 128 vectors, with cuBLAS and one sustained result: n = 1, 16 and 128.
+pub(crate) fn vectors() -> Document {
+    super::parse(include_str!("vectors.json")).unwrap()
 }
 
 /// A program that is a shell script.

@@ -168,6 +168,7 @@ fn take_turns(
         for (part, sustained) in sustained.iter().filter(|(part, _)| part.side == at) {
             *case.sustained_mut(part.way).context("an unknown way")? = Some(sustained.clone());
         }
+        case.compare_energy();
         let mine = |way: usize| {
             parts
                 .iter()

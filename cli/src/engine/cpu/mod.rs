@@ -1,5 +1,6 @@
 //! The CPU as an engine.
 
+mod chain;
 mod rounds;
 
 use std::cell::RefCell;
@@ -12,7 +13,7 @@ use nvfp4_gemv::{Choice, GemvPath, Output, Result, Shape, Target, Vectors, Weigh
 
 use self::rounds::Pool;
 use super::{
-    Ask, Budget, Case, Engine, Operands, Outcome, Plan, Timing, Values, Ways, Work, document,
+    Ask, Budget, Case, Chain, Engine, Operands, Outcome, Plan, Timing, Values, Ways, Work, document,
 };
 use crate::report::count;
 
@@ -106,6 +107,24 @@ impl Engine for Cpu {
         drive: &mut dyn FnMut(&mut dyn Ways) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         self.prepare_ways(case, works, plan, drive)
+    }
+
+    fn with_chain(
+        &self,
+        chain: &Chain,
+        works: &[Work],
+        plan: &Plan,
+        drive: &mut dyn FnMut(&mut dyn Ways) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        self.prepare_chain(chain, works, plan, drive)
+    }
+
+    fn cublas(&self) -> Result<String, String> {
+        Err("it needs a GPU".into())
+    }
+
+    fn energy_notes(&self) -> Vec<String> {
+        vec!["no watts, clock and energy: they are only read of a GPU".into()]
     }
 
     fn reads(&self) -> Vec<Option<ReadConfig>> {

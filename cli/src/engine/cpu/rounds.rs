@@ -1,5 +1,7 @@
 //! Rounds on the CPU, by wall time.
 
+use std::cell::RefMut;
+use std::fmt::Display;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -7,16 +9,16 @@ use nvfp4_gemv::cpu::{Implementation, StreamingRead};
 use nvfp4_gemv::{GemvPath, GlobalScale, Result, Weights};
 
 use super::super::rounds::scale;
-use super::super::{Ask, Case, Plan, Ready, Values, Way, Ways, Work, memory};
+use super::super::{Ask, Case, Extent, Plan, Ready, Values, Way, Ways, Work, memory};
 use super::{Cpu, compute};
 use crate::bench::document::{Sustained, Turn};
 
 /// Random bytes that every case's weights are cut from, and a buffer to read.
 #[derive(Debug)]
 pub(super) struct Pool {
-    codes: Vec<u8>,
-    scales: Vec<u8>,
-    read: StreamingRead,
+    pub(super) codes: Vec<u8>,
+    pub(super) scales: Vec<u8>,
+    pub(super) read: StreamingRead,
 }
 
 impl Pool {
@@ -53,37 +55,23 @@ impl Cpu {
             shape.weight_code_bytes(),
             shape.weight_scale_bytes(case.layout),
         );
-        let mut pool = self.pool.borrow_mut();
-        let fits = |pool: &mut Pool| {
-            let needed = (
-                copies.checked_mul(code_bytes),
-                copies.checked_mul(scale_bytes),
-            );
-            needed.0.is_some_and(|codes| pool.codes.len() >= codes)
-                && needed.1.is_some_and(|scales| pool.scales.len() >= scales)
+        let needed = |cold: usize| {
+            let copies = Plan::copies_of(cold, bytes, 1);
+            memory::sum(&[
+                (copies, code_bytes),
+                (copies, scale_bytes),
+                // What the ceiling reads.
+                (copies.checked_mul(bytes)?.max(cold), 1),
+                (case.operand_bytes()?, 1),
+            ])
         };
-        if !pool.as_mut().is_some_and(fits) {
-            *pool = None; // freed before its successor is allocated
-            let needed = |cold: usize| {
-                let copies = Plan::copies_of(cold, bytes, 1);
-                memory::sum(&[
-                    (copies, code_bytes),
-                    (copies, scale_bytes),
-                    // What the ceiling reads.
-                    (copies.checked_mul(bytes)?.max(cold), 1),
-                    (case.operand_bytes()?, 1),
-                ])
-            };
-            let available = memory::available();
-            memory::check(shape, plan.cold_bytes, "host", available, needed)?;
-        }
-        let pool = pool.get_or_insert_with(|| {
-            Pool::new(
-                copies * code_bytes,
-                copies * scale_bytes,
-                (copies * bytes).max(plan.cold_bytes),
-            )
-        });
+        let sizes = (
+            copies.saturating_mul(code_bytes),
+            copies.saturating_mul(scale_bytes),
+            copies.saturating_mul(bytes),
+        );
+        let mut pool = self.pool(shape, sizes, plan, needed)?;
+        let pool = &mut *pool;
         let weights: Vec<Weights<'_>> = pool
             .codes
             .chunks_exact(code_bytes.max(1))
@@ -106,32 +94,79 @@ impl Cpu {
             Ok(())
         };
 
-        // The first warms up.
-        compute_next()?;
-        let start = Instant::now();
-        compute_next()?;
-        let once = start.elapsed().max(Duration::from_nanos(1));
-        let launches = (ROUND.as_nanos() / once.as_nanos()).clamp(1, 256) as usize;
+        drive_ways(
+            works,
+            (bytes, bytes * copies),
+            &mut pool.read,
+            &mut compute_next,
+            drive,
+        )
+    }
 
-        let works = works.iter().copied().filter(runs_here);
-        let ways = works.map(|work| Way {
-            work,
-            kernel: None,
-            config: match work {
-                Work::Read(_) => String::new(),
-                Work::Gemv { .. } => Implementation::best().to_string(),
-            },
-        });
-        drive(&mut CpuWays {
-            ready: Ready {
-                ways: ways.collect(),
-                bytes,
-                rotated_bytes: bytes * copies,
-                launches,
-            },
-            read: &mut pool.read,
-            compute_next: &mut compute_next,
-        })
+    /// Bytes for weights, made anew where those that are there do not suffice: at least so many of codes, of scales, and
+    /// to be read. `needed` is as [`memory::check`] asks for it.
+    pub(super) fn pool(
+        &self,
+        what: &dyn Display,
+        (code_bytes, scale_bytes, read_bytes): (usize, usize, usize),
+        plan: &Plan,
+        needed: impl Fn(usize) -> Option<usize>,
+    ) -> anyhow::Result<RefMut<'_, Pool>> {
+        let mut pool = self.pool.borrow_mut();
+        let fits = |pool: &Pool| pool.codes.len() >= code_bytes && pool.scales.len() >= scale_bytes;
+        if !pool.as_ref().is_some_and(fits) {
+            *pool = None; // freed before its successor is allocated
+            memory::check(what, plan.cold_bytes, "host", memory::available(), needed)?;
+        }
+        Ok(RefMut::map(pool, |pool| {
+            let new = || Pool::new(code_bytes, scale_bytes, read_bytes.max(plan.cold_bytes));
+            pool.get_or_insert_with(new)
+        }))
+    }
+}
+
+/// Finds out how many calls of `compute_next` make a turn, and lets `drive` have the ways. Bytes are those of a call,
+/// and those that calls rotate over.
+pub(super) fn drive_ways(
+    works: &[Work],
+    (bytes, rotated_bytes): (usize, usize),
+    read: &mut StreamingRead,
+    compute_next: &mut dyn FnMut() -> Result<()>,
+    drive: &mut dyn FnMut(&mut dyn Ways) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    // The first warms up.
+    compute_next()?;
+    let start = Instant::now();
+    compute_next()?;
+    let once = start.elapsed().max(Duration::from_nanos(1));
+    let launches = (ROUND.as_nanos() / once.as_nanos()).clamp(1, 256) as usize;
+    let extent = Extent {
+        bytes,
+        rotated_bytes,
+        launches,
+    };
+    drive(&mut CpuWays {
+        ready: ready(works, extent),
+        read,
+        compute_next,
+    })
+}
+
+/// Those of the works that a CPU can do.
+fn ready(works: &[Work], extent: Extent) -> Ready {
+    let works = works.iter().copied().filter(runs_here);
+    let ways = works.map(|work| Way {
+        work,
+        kernel: None,
+        config: match work {
+            Work::Gemv { .. } => Implementation::best().to_string(),
+            Work::Read(_) | Work::Cublas => String::new(),
+        },
+        extent,
+    });
+    Ready {
+        ways: ways.collect(),
+        extent,
     }
 }
 
@@ -145,16 +180,18 @@ struct CpuWays<'a> {
 impl CpuWays<'_> {
     /// One turn: seconds a launch.
     fn seconds(&mut self, way: usize) -> Result<f64> {
+        let extent = self.ready.extent;
         match self.ready.ways[way].work {
-            Work::Read(_) => Ok(self.ready.bytes as f64 / self.read.pass()),
+            Work::Cublas => unreachable!("it is no way of a CPU"),
+            Work::Read(_) => Ok(extent.bytes as f64 / self.read.pass()),
             Work::Gemv { slow_percent, .. } => {
                 let start = Instant::now();
-                (0..self.ready.launches).try_for_each(|_| (self.compute_next)())?;
+                (0..extent.launches).try_for_each(|_| (self.compute_next)())?;
                 let until = start.elapsed() * (100 + slow_percent) / 100;
                 while start.elapsed() < until {
                     std::hint::spin_loop();
                 }
-                Ok(start.elapsed().as_secs_f64() / self.ready.launches as f64)
+                Ok(start.elapsed().as_secs_f64() / extent.launches as f64)
             }
         }
     }
@@ -190,7 +227,7 @@ impl Ways for CpuWays<'_> {
         Ok(Sustained::new(
             begin.elapsed().as_secs_f64(),
             launch,
-            self.ready.bytes as f64 / launch,
+            self.ready.extent.bytes as f64 / launch,
             None,
             None,
         ))
@@ -200,6 +237,10 @@ impl Ways for CpuWays<'_> {
 fn runs_here(work: &Work) -> bool {
     match work {
         Work::Read(config) => config.is_none(),
-        Work::Gemv { ask, .. } => ask.path() == Some(GemvPath::Cpu) && !ask.is_chained,
+        // Without a path, the library picks this one.
+        Work::Gemv { ask, .. } => {
+            ask.path().is_none_or(|path| path == GemvPath::Cpu) && !ask.is_chained
+        }
+        Work::Cublas => false,
     }
 }

@@ -18,7 +18,8 @@ use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_POWER_INSTANT;
 /// One device, as NVML sees it.
 #[derive(Debug)]
 pub(super) struct Board {
-    nvml: Option<Nvml>,
+    /// Or why it is not there.
+    nvml: Result<Nvml, String>,
     /// As NVML writes it.
     uuid: String,
     /// The highest clock of the multiprocessors that this process saw, in MHz. A board that is hot from the start
@@ -57,7 +58,7 @@ impl Board {
             &hex[20..],
         ];
         Self {
-            nvml: Nvml::init().ok(),
+            nvml: Nvml::init().map_err(|error| error.to_string()),
             uuid: format!("GPU-{}", parts.join("-")),
             highest_mhz: Cell::new(0),
             in_vain: Cell::new(0),
@@ -65,7 +66,7 @@ impl Board {
     }
 
     fn device(&self) -> Option<nvml_wrapper::Device<'_>> {
-        self.nvml.as_ref()?.device_by_uuid(&*self.uuid).ok()
+        self.nvml.as_ref().ok()?.device_by_uuid(&*self.uuid).ok()
     }
 
     /// How it is now.
@@ -87,6 +88,29 @@ impl Board {
             watts: watts(&device),
             limited: reasons.is_ok_and(|reasons| reasons.intersects(limits)),
         }
+    }
+
+    /// What figures of power and energy lack, a sentence each.
+    pub(super) fn energy_notes(&self) -> Vec<String> {
+        let missing = |why: &str| vec![format!("no watts, clock and energy: {why}")];
+        match (&self.nvml, self.device()) {
+            (Err(why), _) => missing(&format!(
+                "the driver's management library (NVML) was not loaded: {why}"
+            )),
+            (Ok(_), None) => {
+                missing("the driver's management library (NVML) does not know the GPU")
+            }
+            (Ok(_), Some(_)) if self.joules().is_none() => vec![
+                "energy: the board does not count it; it is the mean of power samples times time"
+                    .into(),
+            ],
+            (Ok(_), Some(_)) => Vec::new(),
+        }
+    }
+
+    /// The power alone.
+    pub(super) fn watts(&self) -> Option<f64> {
+        watts(&self.device()?)
     }
 
     /// The multiprocessors' clock alone.
@@ -121,6 +145,31 @@ impl Board {
     pub(super) fn joules(&self) -> Option<f64> {
         let millijoules = self.device()?.total_energy_consumption().ok()?;
         Some(millijoules as f64 * 1e-3)
+    }
+}
+
+/// The energy that a device takes, for commands that have no engine.
+#[derive(Debug)]
+pub(crate) struct Energy(Board);
+
+impl Energy {
+    pub(crate) fn of_device(ordinal: usize) -> Result<Self, nvfp4_gemv::Error> {
+        let context = CudaContext::new(ordinal);
+        let context = context.map_err(|error| super::cuda("opening a device", error))?;
+        Ok(Self(Board::of(&context)))
+    }
+
+    /// Since the driver was loaded; nothing where the board does not count it.
+    pub(crate) fn joules(&self) -> Option<f64> {
+        self.0.joules()
+    }
+
+    /// Why it is not counted.
+    pub(crate) fn why_none(&self) -> String {
+        match self.0.device() {
+            Some(_) => "the board does not count its energy".into(),
+            None => self.0.energy_notes().concat(),
+        }
     }
 }
 

@@ -2,14 +2,17 @@
 //! functions of this file.
 
 mod board;
+mod chain;
+mod cublas;
 mod operands;
 mod rounds;
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::sync::Arc;
 use std::time::Instant;
 
-use cudarc::driver::{CudaContext, CudaStream, DriverError};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError};
+use half::f16;
 use nvfp4_gemv::kernel::read_only::ReadConfig;
 use nvfp4_gemv::measure::time_launches;
 use nvfp4_gemv::{
@@ -17,11 +20,14 @@ use nvfp4_gemv::{
     gemv_on_device, raw,
 };
 
+pub(crate) use self::board::Energy;
+
 use self::board::Board;
+use self::cublas::Cublas;
 use self::operands::DeviceValues;
 use self::rounds::Pool;
 use super::{
-    Ask, Budget, Case, Devices, Engine, Operands, Outcome, Plan, Timing, Values, Ways, Work,
+    Ask, Budget, Case, Chain, Devices, Engine, Operands, Outcome, Plan, Timing, Values, Ways, Work,
     document,
 };
 
@@ -71,6 +77,8 @@ pub(crate) fn open(path: GemvPath) -> Result<Box<dyn Engine>> {
         stream,
         gpu,
         pool: RefCell::new(None),
+        f16_pool: RefCell::new(None),
+        cublas: OnceCell::new(),
     };
     // Whether the path can run anything on this device; the problem itself is asked about later.
     let any = Case {
@@ -98,6 +106,17 @@ struct Cuda {
     board: Board,
     /// Made by the first rounds.
     pool: RefCell<Option<Pool>>,
+    /// Weights of cuBLAS, made by the first rounds with it.
+    f16_pool: RefCell<Option<CudaSlice<f16>>>,
+    /// Loaded when it is asked for; or why that failed.
+    cublas: OnceCell<Result<Cublas, String>>,
+}
+
+impl Cuda {
+    fn loaded_cublas(&self) -> Result<&Cublas, &str> {
+        let loaded = self.cublas.get_or_init(|| Cublas::load(&self.stream));
+        loaded.as_ref().map_err(String::as_str)
+    }
 }
 
 /// The NVIDIA driver's own version, where Linux's kernel module says it.
@@ -184,6 +203,27 @@ impl Engine for Cuda {
         drive: &mut dyn FnMut(&mut dyn Ways) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         self.prepare_ways(case, works, plan, drive)
+    }
+
+    fn with_chain(
+        &self,
+        chain: &Chain,
+        works: &[Work],
+        plan: &Plan,
+        drive: &mut dyn FnMut(&mut dyn Ways) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        self.prepare_chain(chain, works, plan, drive)
+    }
+
+    fn cublas(&self) -> Result<String, String> {
+        match self.loaded_cublas() {
+            Ok(cublas) => Ok(cublas.version().into()),
+            Err(why) => Err(why.into()),
+        }
+    }
+
+    fn energy_notes(&self) -> Vec<String> {
+        self.board.energy_notes()
     }
 
     fn reads(&self) -> Vec<Option<ReadConfig>> {

@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 
+use super::super::crossing::CublasFaster;
 use super::super::document::{Case, Document};
 use super::super::svg::{Anchor, Svg, grid};
 use super::super::view::time;
@@ -54,7 +55,7 @@ pub(super) fn draw(document: &Document) -> Result<String> {
 
     let bottom = TOP + PLOT;
     let table = bottom + 20.0;
-    let caption = [
+    let mut caption = vec![
         measured_on(document),
         format!(
             "Weights from memory; medians of {} rounds",
@@ -62,6 +63,17 @@ pub(super) fn draw(document: &Document) -> Result<String> {
         ),
         "Ceiling: the time to only read the weights".to_owned(),
     ];
+    // cuBLAS has f16 vectors too.
+    let f16 = cases(document, "f16");
+    let cublas = f16.iter().find_map(|case| case.cublas.as_ref());
+    let faster = CublasFaster::of(&f16);
+    if let Some((cublas, text)) = cublas.zip(faster.text()) {
+        caption.push(format!(
+            "cuBLAS {}: f16 weights and vectors",
+            cublas.version
+        ));
+        caption.push(format!("Against f16 vectors: {text}"));
+    }
     let rows = 1 + series.len() + caption.len();
     let height = table + LINE * rows as f64 + 6.0;
     let mut svg = Svg::new(WIDTH, height);
@@ -86,6 +98,12 @@ pub(super) fn draw(document: &Document) -> Result<String> {
     }
     for (i, series) in series.iter().enumerate() {
         draw_series(&mut svg, series, table + LINE * (i + 1) as f64, &x, &y);
+    }
+    if let CublasFaster::From { n, us } = faster {
+        let text = faster.text().unwrap_or_default();
+        let at = begin + (WIDTH - RIGHT - begin) * (n / first as f64).log2() / doublings(last);
+        svg.line((at, TOP), (at, bottom), "crossing");
+        svg.dot((at, y(us)), "crossing", &text);
     }
     for (i, line) in caption.iter().enumerate() {
         let row = 1 + series.len() + i;
@@ -116,24 +134,29 @@ fn draw_series(
             let title = format!("{}, n = {n}: {}", series.name, time(us));
             svg.dot((x(n), y(us)), &format!("fill {class}"), &title);
         }
-        svg.text((x(n), row), Anchor::Middle, "", &format!("{us:.1}"));
+        // Eight columns have room for four characters each.
+        let digits = usize::from(us < 99.95);
+        svg.text((x(n), row), Anchor::Middle, "", &format!("{us:.digits$}"));
     }
 }
 
-/// The types of vectors, then the ceiling.
+/// The cases of the picture with one type of vectors, n rising.
+fn cases<'a>(document: &'a Document, activation: &str) -> Vec<&'a Case> {
+    let cases = document.cases.iter();
+    let mut cases: Vec<&Case> = cases
+        .filter(|case| {
+            (case.m, case.k, case.l) == SHAPE
+                && case.activation == activation
+                && case.layout == LAYOUT
+        })
+        .collect();
+    cases.sort_by_key(|case| case.n);
+    cases
+}
+
+/// The types of vectors, then cuBLAS where it took turns, then the ceiling.
 fn series(document: &Document) -> Result<Vec<Series>> {
-    let of = |activation: &str| {
-        let cases = document.cases.iter();
-        let mut cases: Vec<&Case> = cases
-            .filter(|case| {
-                (case.m, case.k, case.l) == SHAPE
-                    && case.activation == activation
-                    && case.layout == LAYOUT
-            })
-            .collect();
-        cases.sort_by_key(|case| case.n);
-        cases
-    };
+    let of = |activation: &str| cases(document, activation);
     let mut all = Vec::new();
     for (class, name) in VECTORS {
         let cases = of(class);
@@ -148,6 +171,18 @@ fn series(document: &Document) -> Result<Vec<Series>> {
             name,
             class,
             points: points.collect::<Result<_>>()?,
+        });
+    }
+    let cublas = of("f16");
+    let points = cublas
+        .iter()
+        .filter_map(|case| Some((case.n, case.cublas.as_ref()?.times.median_us)));
+    let points: Vec<(usize, f64)> = points.collect();
+    if !points.is_empty() {
+        all.push(Series {
+            name: "cuBLAS",
+            class: "cublas",
+            points,
         });
     }
     let ceiling = of("nvfp4");
@@ -227,6 +262,22 @@ mod tests {
                 "Test GPU &lt;1&gt;, driver 580.1.2, 2026-11-21",
             ],
         );
+    }
+
+    #[test]
+    fn cublas_has_a_line_and_its_crossing() {
+        let picture = draw(&testing::vectors()).unwrap();
+        assert_eq!(picture.matches("class=\"line cublas\"").count(), 2);
+        contains(
+            &picture,
+            &[
+                "cuBLAS: 30.0 us with n = 1, 31.0 us with n = 16, 34.0 us with n = 128.",
+                "cuBLAS 13.0.2: f16 weights and vectors",
+                "Against f16 vectors: cuBLAS f16 is faster from n = 74 on",
+                "<line class=\"crossing\"",
+            ],
+        );
+        assert!(!draw(&document()).unwrap().contains("cuBLAS"));
     }
 
     #[test]
