@@ -56,6 +56,12 @@ __device__ __forceinline__ float2 load_shared_2_floats(uint32_t at) {
     return v;
 }
 
+__device__ __forceinline__ float load_shared_float(uint32_t at) {
+    float v;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at));
+    return v;
+}
+
 __device__ __forceinline__ uint16_t load_shared_16(uint32_t at) {
     uint16_t v;
     asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));

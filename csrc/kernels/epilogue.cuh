@@ -25,6 +25,13 @@ __device__ __forceinline__ Place prepare(const nvfp4_epilogue &e, int32_t m, int
     return place;
 }
 
+// The same row with vector n, `step` vectors further on.
+__device__ __forceinline__ void next_vector(const nvfp4_epilogue &e, int32_t m, int32_t batch, int n, bool exists,
+                                            int step, Place &place) {
+    place.at += int64_t(step) * m;
+    if (e.vector_alpha && exists) place.vector_alpha = e.vector_alpha[batch * e.vector_alpha_batch + n];
+}
+
 __device__ __forceinline__ void store(const nvfp4_epilogue &e, const Place &place, float y) {
     y = y * e.alpha * place.row_alpha * place.vector_alpha;
     switch (e.output_type) {

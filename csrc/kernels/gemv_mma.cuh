@@ -7,9 +7,9 @@
 
 enum {
     /* Warps of a CTA, at most: a thread's sums of more vectors take more registers. */
-    NVFP4_MMA_MAX_WARPS = 20,
-    NVFP4_MMA_MAX_WARPS_OF_32 = 16,
-    NVFP4_MMA_MAX_WARPS_OF_64 = 12, /* and more */
+    NVFP4_MMA_MAX_WARPS = 16,
+    NVFP4_MMA_MAX_WARPS_OF_32 = 12,
+    NVFP4_MMA_MAX_WARPS_OF_64 = 8, /* and more */
     NVFP4_MMA_BUFFERS = 2, /* of vectors in shared memory */
 };
 

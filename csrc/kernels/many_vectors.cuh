@@ -309,11 +309,12 @@ struct Piece {
         uint32_t pair[4][4];
 #pragma unroll
         for (int t = 0; t < 4; ++t) eight[t].pairs(pair[t]);
-        const uint32_t second = is_whole(p, first) ? ~0u : 0;
+        if (!is_whole(p, first)) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) pair[2][i] = pair[3][i] = 0;
+        }
 #pragma unroll
         for (uint32_t i = 0; i < 4; ++i) {
-            pair[2][i] &= second;
-            pair[3][i] &= second;
             *reinterpret_cast<uint4 *>(buffer + (to ^ i * 16)) =
                 make_uint4(pair[0][i], pair[1][i], pair[2][i], pair[3][i]);
         }
@@ -371,34 +372,35 @@ __device__ __forceinline__ void finish(const Params &p, const Work &work, uint8_
 #endif
     __syncthreads();
 
-    // The CTAs of a cluster take vectors in turn.
-    const uint32_t parts = 1u << p.parts_log2;
+    // A lane has rows, and warps, and the CTAs of a cluster, take vectors in turn.
+    const uint32_t parts = 1u << p.parts_log2, part_bytes = kVectors * stride * 4;
+    const uint32_t first = work.rank + (work.warp << p.cluster_log2), step = work.warps << p.cluster_log2;
 #pragma unroll 1
-    for (uint32_t n = work.rank + (work.warp << p.cluster_log2); n < uint32_t(p.n); n += work.warps << p.cluster_log2) {
+    for (uint32_t place = lane; place < rows && first < uint32_t(p.n); place += kWarp) {
+        const uint32_t row = row_at(p.scale_layout, work.place + place);
+        if (row >= uint32_t(p.m)) continue;
+        Place at = prepare(p.epilogue, p.m, work.batch, row, first);
+        uint32_t from = base + (first * stride + place) * 4;
 #pragma unroll 1
-        for (uint32_t place = lane; place < rows; place += kWarp) {
-            const uint32_t row = row_at(p.scale_layout, work.place + place);
-            if (row >= uint32_t(p.m)) continue;
-            const Place at = prepare(p.epilogue, p.m, work.batch, row, n);
+        for (uint32_t n = first; n < uint32_t(p.n); n += step, from += step * stride * 4) {
             float y = 0.0f;
 #if __CUDA_ARCH__ >= 900
             if (p.cluster_log2 != 0) {
 #pragma unroll 1
                 for (uint32_t rank = 0; rank < 1u << p.cluster_log2; ++rank) {
-                    uint32_t peer = arch::peer_address(base, rank) + (n * stride + place) * 4;
+                    uint32_t peer = arch::peer_address(from, rank);
 #pragma unroll 1
-                    for (uint32_t part = 0; part < parts; ++part, peer += kVectors * stride * 4) {
-                        y += arch::load_peer(peer);
-                    }
+                    for (uint32_t part = 0; part < parts; ++part, peer += part_bytes) y += arch::load_peer(peer);
                 }
             } else
 #endif
             {
-                const float *from = reinterpret_cast<const float *>(shared) + n * stride + place;
+                uint32_t here = from;
 #pragma unroll 1
-                for (uint32_t part = 0; part < parts; ++part) y += from[part * kVectors * stride];
+                for (uint32_t part = 0; part < parts; ++part, here += part_bytes) y += arch::load_shared_float(here);
             }
             store(p.epilogue, at, y * factor);
+            next_vector(p.epilogue, p.m, work.batch, n + step, n + step < uint32_t(p.n), step, at);
         }
     }
 #if __CUDA_ARCH__ >= 900

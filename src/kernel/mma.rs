@@ -22,8 +22,8 @@ use crate::types::Activation;
 pub struct MmaConfig {
     /// Tiles of a CTA.
     pub tiles: u32,
-    /// Warps that share a tile's K: 1, 2, 4 or 8. A CTA has `tiles * parts` warps: up to 20, or to 16 with more than 16
-    /// vectors in a pass, or to 12 with more than 32.
+    /// Warps that share a tile's K: 1, 2, 4 or 8. A CTA has `tiles * parts` warps: up to 16, or to 12 with more than 16
+    /// vectors in a pass, or to 8 with more than 32.
     pub parts: u32,
     /// Steps whose vectors a buffer in shared memory holds: a multiple of `parts`.
     pub chunk: u32,
@@ -45,7 +45,7 @@ const KIND: &Kind = &Kind {
     ],
     buffers: NVFP4_MMA_BUFFERS,
     barriers: 0,
-    parts: "1 or more: tiles * parts is up to 20, or to 16 with more than 16 vectors in a pass, or to 12 with more than 32",
+    parts: "1 or more: tiles * parts is up to 16, or to 12 with more than 16 vectors in a pass, or to 8 with more than 32",
     entries: [
         [
             "gemv_mma_nvfp4_n8",

@@ -61,6 +61,13 @@ mod tma {
     pub(crate) mod sim;
 }
 
+mod wgmma {
+    #[cfg(feature = "cuda")]
+    pub(crate) mod gpu;
+    pub(crate) mod refuse;
+    pub(crate) mod sim;
+}
+
 mod quantize {
     #[cfg(feature = "cuda")]
     pub(crate) mod gpu;
@@ -119,6 +126,8 @@ const WITH_OR_WITHOUT_CUDA: &[Trials] = &[
     tcgen05::sim::trials,
     tma::refuse::trials,
     tma::sim::trials,
+    wgmma::refuse::trials,
+    wgmma::sim::trials,
 ];
 
 #[cfg(not(feature = "cuda"))]
@@ -144,6 +153,7 @@ const WITH_CUDA: &[Trials] = &[
     stream::gpu::trials,
     tcgen05::gpu::trials,
     tma::gpu::trials,
+    wgmma::gpu::trials,
 ];
 
 fn main() -> ExitCode {

@@ -48,18 +48,20 @@ fn problems_of(valid: &Asked) {
 fn configs() {
     let valid = valid();
     valid.refuses_fields(&[
-        ("tiles", &[0, 21, u32::MAX]),
+        ("tiles", &[0, 17, u32::MAX]),
         ("parts", &[0, 3, 16, u32::MAX]),
         ("chunk", &[0, 3, 5]),
         ("cluster", &[0, 3, 16]),
         ("vectors", &[0, 4, 12, 256]),
     ]);
-    // 22 warps; and 14 with many vectors.
-    valid.refuses_field("tiles", 11, |_| ());
-    valid.refuses_field("tiles", 7, |a| {
+    // 18 warps; and 10 with many vectors.
+    valid.refuses_field("tiles", 9, |_| ());
+    valid.refuses_field("tiles", 5, |a| {
         a.shape(130, 100, 576, 2);
         fields::set(&mut a.config, "vectors", 128);
     });
+    // More of the vectors than eight warps hold.
+    valid.refuses_field("chunk", 6, |_| ());
     // No clusters before Hopper.
     valid.refuses_field("cluster", 2, |a| a.gpu.compute_capability = (8, 9));
 }
