@@ -9,25 +9,73 @@
 
 use std::arch::x86_64::*;
 
-use crate::cpu::prepare::{DenseVector, Nvfp4Vector};
-use crate::cpu::rows::{Kernels, MAX_ROWS, MAX_VECTORS, RowScales, Rows, Sums, by_size, sum_lanes};
+use crate::cpu::prepare::{DENSE_STEP, Line, NVFP4_WORDS, Tile, words, words_mut};
+use crate::cpu::rows::{
+    Decoded, Family, GROUP_ROWS, Kernels, MAX_VECTORS, Row, Rows, Sums, SumsOfRows,
+    WHOLE_ROWS_UP_TO, by_size, by_vectors,
+};
+use crate::shape::BLOCK;
 
 /// Blocks of a step; also the lanes of an accumulator.
 pub(super) const STEP: usize = 16;
 
 /// With VNNI.
 pub(super) const VNNI: Kernels = Kernels {
+    lanes: &LANES,
     order: &ORDER,
-    nvfp4: nvfp4_vnni,
-    dense,
+    nvfp4: Family {
+        direct: nvfp4_vnni,
+        decode: nvfp4_decode,
+        multiply: nvfp4_multiply_vnni,
+        ..NVFP4_BW
+    },
+    dense: DENSE,
 };
 
 /// Without VNNI.
 pub(super) const BW: Kernels = Kernels {
+    lanes: &LANES,
     order: &ORDER,
-    nvfp4: nvfp4_bw,
-    dense,
+    nvfp4: NVFP4_BW,
+    dense: DENSE,
 };
+
+const NVFP4_BW: Family = Family {
+    direct: nvfp4_bw,
+    decode: nvfp4_decode,
+    multiply: nvfp4_multiply_bw,
+    decoded_bytes: DECODED_NVFP4 * 4,
+    direct_tile: 256,
+    decoded_tile: 128,
+    decoded_rows: 8,
+};
+
+const DENSE: Family = Family {
+    direct: dense,
+    decode: dense_decode,
+    multiply: dense_multiply,
+    decoded_bytes: BLOCK * 4,
+    direct_tile: 64,
+    decoded_tile: 48,
+    decoded_rows: 8,
+};
+
+/// Words of a decoded block: 16 weights in bytes, a scale.
+const DECODED_NVFP4: usize = 5;
+
+/// What `even_and_odd_dwords` makes of blocks 0 to 7 and 8 to 15: the lane of each block.
+const LANES: [usize; STEP] = {
+    let mut lanes = [0; STEP];
+    let mut lane = 0;
+    while lane < STEP {
+        lanes[BLOCK_OF_LANE[lane] as usize] = lane;
+        lane += 1;
+    }
+    lanes
+};
+
+/// The block in each lane.
+const BLOCK_OF_LANE: [u8; STEP] = [0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15];
 
 /// A dword of codes holds 8 successive elements; the dense kernel takes the same one of each of
 /// 16 dwords at once.
@@ -41,26 +89,23 @@ const ORDER: [u8; 128] = {
     order
 };
 
-/// How far ahead of their use codes are fetched, in bytes. Past the end of a row lies the next
-/// row that the same stream will read. Fetched as non-temporal: weights that are larger than the
-/// caches would only push other things out of them on their way through.
-const AHEAD: usize = 2048;
-
-/// `Σ` of four products of `w + 12` (0..=24) and `x` (-12..=12) in each dword.
+/// `Σ` of the 16 products of `w + 12` (0..=24) and `x` (-12..=12) in each lane, plus `start`.
 trait Dot {
     /// # Safety
     /// The CPU has the features of the implementation.
-    unsafe fn dot(w: [__m512i; 2], x: [__m512i; 2]) -> __m512i;
+    unsafe fn dot(start: __m512i, w: [__m512i; 4], x: [__m512i; 4]) -> __m512i;
 }
 
 enum Vnni {}
 impl Dot for Vnni {
     #[inline(always)]
-    unsafe fn dot(w: [__m512i; 2], x: [__m512i; 2]) -> __m512i {
+    unsafe fn dot(start: __m512i, w: [__m512i; 4], x: [__m512i; 4]) -> __m512i {
         // SAFETY: the caller's promise.
         unsafe {
-            let even = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w[0], x[0]);
-            _mm512_dpbusd_epi32(even, w[1], x[1])
+            let sum = _mm512_dpbusd_epi32(start, w[0], x[0]);
+            let sum = _mm512_dpbusd_epi32(sum, w[1], x[1]);
+            let sum = _mm512_dpbusd_epi32(sum, w[2], x[2]);
+            _mm512_dpbusd_epi32(sum, w[3], x[3])
         }
     }
 }
@@ -68,285 +113,644 @@ impl Dot for Vnni {
 enum Bw {}
 impl Dot for Bw {
     #[inline(always)]
-    unsafe fn dot(w: [__m512i; 2], x: [__m512i; 2]) -> __m512i {
-        // SAFETY: the caller's promise. Nothing saturates: pairs are at most 576, four 1152.
+    unsafe fn dot(start: __m512i, w: [__m512i; 4], x: [__m512i; 4]) -> __m512i {
+        // SAFETY: the caller's promise. Nothing saturates: a pair is at most 576, four 2304.
         unsafe {
-            let even = _mm512_maddubs_epi16(w[0], x[0]);
-            let odd = _mm512_maddubs_epi16(w[1], x[1]);
-            _mm512_madd_epi16(_mm512_add_epi16(even, odd), _mm512_set1_epi16(1))
+            let pairs = _mm512_add_epi16(
+                _mm512_add_epi16(
+                    _mm512_maddubs_epi16(w[0], x[0]),
+                    _mm512_maddubs_epi16(w[1], x[1]),
+                ),
+                _mm512_add_epi16(
+                    _mm512_maddubs_epi16(w[2], x[2]),
+                    _mm512_maddubs_epi16(w[3], x[3]),
+                ),
+            );
+            _mm512_add_epi32(start, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
         }
     }
 }
 
 /// The codes of 64 bytes of step `s` of a row; in a tail of `left` blocks, zeros past them.
 #[inline(always)]
-unsafe fn codes<const TAIL: bool>(row: &[u8], s: usize, half: usize, left: usize) -> __m512i {
+unsafe fn codes<const TAIL: bool>(row: &Row<'_>, s: usize, half: usize, left: usize) -> __m512i {
     // SAFETY: the row holds the step, or `left` blocks of it, which the mask keeps to.
     unsafe {
-        let at = row.as_ptr().wrapping_add(s * 128 + half * 64);
+        let at = row.codes.as_ptr().wrapping_add(s * 128 + half * 64);
         if TAIL {
             let blocks = left.saturating_sub(half * 8).min(8);
             let mask = ((1u128 << (blocks * 8)) - 1) as u64;
             _mm512_maskz_loadu_epi8(mask, at.cast())
         } else {
-            _mm_prefetch::<_MM_HINT_NTA>(at.wrapping_add(AHEAD).cast());
             _mm512_loadu_si512(at.cast())
         }
     }
 }
 
-/// The scales of step `s` of each row, times 2^-8.
+/// The scales of step `s` of a row, in order.
 #[inline(always)]
-unsafe fn scales<const R: usize, const TILED: bool, const TAIL: bool>(
-    rows: &Rows<'_>,
-    s: usize,
-    left: usize,
-) -> [__m512; R] {
-    // SAFETY: the lengths were asserted; the tail's loads are masked, and stop at its last atom.
+unsafe fn scale_bytes<const TAIL: bool>(row: &Row<'_>, s: usize, left: usize) -> __m128i {
+    // SAFETY: the row holds the step, or `left` blocks of it, which the mask keeps to.
     unsafe {
-        let mask = if TAIL { (1u16 << left) - 1 } else { !0 };
-        let mut bytes = [_mm_setzero_si128(); R];
-        match &rows.scales {
-            RowScales::Linear(scales) if !TILED => {
-                for r in 0..R {
-                    let at = scales[r].as_ptr().wrapping_add(s * 16);
-                    bytes[r] = if TAIL {
-                        _mm_maskz_loadu_epi8(mask, at.cast())
-                    } else {
-                        _mm_prefetch::<_MM_HINT_NTA>(at.wrapping_add(AHEAD / 8).cast());
-                        _mm_loadu_si128(at.cast())
-                    };
-                }
-            }
-            RowScales::Tiled(scales) if TILED => {
-                let first = scales.as_ptr().wrapping_add(s * 4 * 512);
-                let atoms = if TAIL { left.div_ceil(4) } else { 4 };
-                if R == MAX_ROWS {
-                    let mut quad = [_mm_setzero_si128(); 4];
-                    for a in 0..atoms {
-                        quad[a] = _mm_loadu_si128(first.wrapping_add(a * 512).cast());
-                    }
-                    // Dword 4a + r holds four scales of row r.
-                    let low = _mm256_set_m128i(quad[1], quad[0]);
-                    let high = _mm256_set_m128i(quad[3], quad[2]);
-                    let all = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
-                    let transpose =
-                        _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-                    let all = _mm512_permutexvar_epi32(transpose, all);
-                    let quarters = [
-                        _mm512_extracti32x4_epi32::<0>(all),
-                        _mm512_extracti32x4_epi32::<1>(all),
-                        _mm512_extracti32x4_epi32::<2>(all),
-                        _mm512_extracti32x4_epi32::<3>(all),
-                    ];
-                    bytes.copy_from_slice(&quarters[..R]);
-                } else {
-                    let mut four = [0; 4];
-                    for a in 0..atoms {
-                        let at = first.wrapping_add(a * 512);
-                        four[a] = at.cast::<i32>().read_unaligned();
-                    }
-                    bytes[0] = _mm_setr_epi32(four[0], four[1], four[2], four[3]);
-                }
-                if TAIL {
-                    // The padding may hold anything, a NaN too.
-                    for bytes in &mut bytes {
-                        *bytes = _mm_maskz_mov_epi8(mask, *bytes);
-                    }
-                }
-            }
-            _ => unreachable!(),
+        let at = row.scales.as_ptr().wrapping_add(s * STEP);
+        if TAIL {
+            _mm_maskz_loadu_epi8((1u16 << left) - 1, at.cast())
+        } else {
+            _mm_loadu_si128(at.cast())
         }
-        let mut scales = [_mm512_setzero_ps(); R];
-        for r in 0..R {
-            // E4M3 is f16 with a shorter exponent and mantissa, its bias 8 less.
-            let f16 = _mm256_slli_epi16::<7>(_mm256_cvtepu8_epi16(bytes[r]));
-            scales[r] = _mm512_cvtph_ps(f16);
-        }
-        scales
     }
 }
 
+/// Fetches what lies `ahead` of step `s` into the caches. Where whole rows are read, as
+/// non-temporal: weights that are larger than the caches would only push other things out of them
+/// on their way through.
 #[inline(always)]
-unsafe fn nvfp4_rows<D: Dot, const R: usize, const N: usize, const TILED: bool>(
-    rows: &Rows<'_>,
-    x: &[Nvfp4Vector<'_>],
-) -> Sums {
-    rows.assert_lengths(R);
-    let (steps, tail) = (rows.blocks / STEP, rows.blocks % STEP);
-    let lines = rows.blocks.div_ceil(STEP);
-    let x: &[Nvfp4Vector<'_>; N] = x.try_into().expect("N vectors");
-    assert!(x.iter().all(|x| x.planes.len() == 4 * lines
-        && x.scales.len() == lines
-        && x.corrections.len() == lines));
-    // SAFETY: the caller's CPU has the features; steps and tail stay inside the lengths asserted.
+unsafe fn fetch<const STREAM: bool>(row: &Row<'_>, s: usize, ahead: isize) {
+    // SAFETY: a prefetch of any address is allowed; the caller's CPU has the features.
     unsafe {
-        let mut acc = [[_mm512_setzero_ps(); N]; R];
-        for s in 0..steps {
-            nvfp4_step::<D, R, N, TILED, false>(rows, x, s, STEP, &mut acc);
+        let codes = row.codes.as_ptr().wrapping_add(s * 128);
+        let codes = codes.wrapping_offset(ahead);
+        let scales = row.scales.as_ptr().wrapping_add(s * STEP);
+        let scales = scales.wrapping_offset(ahead / 8);
+        if STREAM {
+            _mm_prefetch::<_MM_HINT_NTA>(codes.cast());
+            _mm_prefetch::<_MM_HINT_NTA>(codes.wrapping_add(64).cast());
+            _mm_prefetch::<_MM_HINT_NTA>(scales.cast());
+        } else {
+            _mm_prefetch::<_MM_HINT_T0>(codes.cast());
+            _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(64).cast());
+            _mm_prefetch::<_MM_HINT_T0>(scales.cast());
         }
-        if tail > 0 {
-            nvfp4_step::<D, R, N, TILED, true>(rows, x, steps, tail, &mut acc);
-        }
-        sums(acc)
     }
 }
 
+/// Sixteen E4M3 scales, times 2^-8: E4M3 is f16 with a shorter exponent and mantissa, its bias 8
+/// less.
 #[inline(always)]
-unsafe fn nvfp4_step<
-    D: Dot,
-    const R: usize,
-    const N: usize,
-    const TILED: bool,
-    const TAIL: bool,
->(
-    rows: &Rows<'_>,
-    x: &[Nvfp4Vector<'_>; N],
+unsafe fn decode_scales(bytes: __m128i) -> __m512 {
+    // SAFETY: the caller's CPU has the features.
+    unsafe { _mm512_cvtph_ps(_mm256_slli_epi16::<7>(_mm256_cvtepu8_epi16(bytes))) }
+}
+
+/// Sixteen blocks of codes, as two dwords a block: the blocks' first dwords, then their second
+/// ones, each in lane order.
+#[inline(always)]
+unsafe fn even_and_odd_dwords(low: __m512i, high: __m512i) -> [__m512i; 2] {
+    // SAFETY: the caller's CPU has the features.
+    unsafe {
+        let (low, high) = (_mm512_castsi512_ps(low), _mm512_castsi512_ps(high));
+        [
+            _mm512_castps_si512(_mm512_shuffle_ps::<0b10_00_10_00>(low, high)),
+            _mm512_castps_si512(_mm512_shuffle_ps::<0b11_01_11_01>(low, high)),
+        ]
+    }
+}
+
+/// Twice the weights of a step, plus 12, as the planes of a prepared vector; and the scales, times
+/// 2^-8. Both in lane order.
+#[inline(always)]
+unsafe fn nvfp4_weights<const TAIL: bool>(
+    row: &Row<'_>,
     s: usize,
     left: usize,
-    acc: &mut [[__m512; N]; R],
-) {
+) -> ([__m512i; 4], __m512) {
     // SAFETY: the caller asserted the lengths and has the features.
     unsafe {
-        // Twice the value, plus 12.
         let table = _mm512_broadcast_i32x4(_mm_setr_epi8(
             12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0,
         ));
         let nibble = _mm512_set1_epi8(15);
-        let (even, odd) = (
-            _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30),
-            _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31),
-        );
-        let scales = scales::<R, TILED, TAIL>(rows, s, left);
-        for r in 0..R {
-            let mut w = [[_mm512_setzero_si512(); 2]; 2];
-            for (half, w) in w.iter_mut().enumerate() {
-                let codes = codes::<TAIL>(rows.codes[r], s, half, left);
-                let high = _mm512_srli_epi16::<4>(codes);
-                w[0] = _mm512_shuffle_epi8(table, _mm512_and_si512(codes, nibble));
-                w[1] = _mm512_shuffle_epi8(table, _mm512_and_si512(high, nibble));
-            }
-            for v in 0..N {
-                let mut planes = [_mm512_setzero_si512(); 4];
-                for (i, plane) in planes.iter_mut().enumerate() {
-                    let line = x[v].planes.get_unchecked(s * 4 + i);
-                    *plane = _mm512_load_si512(line.0.as_ptr().cast());
-                }
-                // Half blocks, then blocks: two dwords each.
-                let a = D::dot(w[0], [planes[0], planes[1]]);
-                let b = D::dot(w[1], [planes[2], planes[3]]);
-                let blocks = _mm512_add_epi32(
-                    _mm512_permutex2var_epi32(a, even, b),
-                    _mm512_permutex2var_epi32(a, odd, b),
-                );
-                let correction =
-                    _mm512_load_si512(x[v].corrections.get_unchecked(s).0.as_ptr().cast());
-                let blocks = _mm512_cvtepi32_ps(_mm512_add_epi32(blocks, correction));
-                let scale = _mm512_mul_ps(
-                    scales[r],
-                    _mm512_load_ps(x[v].scales.get_unchecked(s).0.as_ptr()),
-                );
-                acc[r][v] = _mm512_fmadd_ps(blocks, scale, acc[r][v]);
-            }
+        let low = codes::<TAIL>(row, s, 0, left);
+        let high = codes::<TAIL>(row, s, 1, left);
+        let mut w = [_mm512_setzero_si512(); 4];
+        for (dword, codes) in even_and_odd_dwords(low, high).into_iter().enumerate() {
+            let high = _mm512_srli_epi16::<4>(codes);
+            w[dword * 2] = _mm512_shuffle_epi8(table, _mm512_and_si512(codes, nibble));
+            w[dword * 2 + 1] = _mm512_shuffle_epi8(table, _mm512_and_si512(high, nibble));
+        }
+        let in_order = scale_bytes::<TAIL>(row, s, left);
+        let lanes = _mm_loadu_si128(BLOCK_OF_LANE.as_ptr().cast());
+        (w, decode_scales(_mm_shuffle_epi8(in_order, lanes)))
+    }
+}
+
+/// What a step of an NVFP4 vector holds.
+#[derive(Clone, Copy)]
+struct Step {
+    planes: [__m512i; 4],
+    scales: __m512,
+    corrections: __m512i,
+}
+
+/// Loads a step.
+#[inline(always)]
+unsafe fn load_step(at: *const u32) -> Step {
+    // SAFETY: the caller has a step there, and the features.
+    unsafe {
+        let line = at.cast::<__m512i>();
+        Step {
+            planes: [
+                _mm512_load_si512(line),
+                _mm512_load_si512(line.add(1)),
+                _mm512_load_si512(line.add(2)),
+                _mm512_load_si512(line.add(3)),
+            ],
+            scales: _mm512_load_ps(line.add(4).cast()),
+            corrections: _mm512_load_si512(line.add(5)),
         }
     }
 }
 
+/// Adds the blocks of a step to the lanes of `acc`.
 #[inline(always)]
-unsafe fn dense_rows<const R: usize, const N: usize, const TILED: bool>(
+unsafe fn nvfp4_blocks<D: Dot>(w: [__m512i; 4], scales: __m512, x: Step, acc: __m512) -> __m512 {
+    // SAFETY: the caller's CPU has the features.
+    unsafe {
+        let blocks = _mm512_cvtepi32_ps(D::dot(x.corrections, w, x.planes));
+        _mm512_fmadd_ps(blocks, _mm512_mul_ps(scales, x.scales), acc)
+    }
+}
+
+#[inline(always)]
+unsafe fn nvfp4_direct<D: Dot, const R: usize, const N: usize>(
     rows: &Rows<'_>,
-    x: &[DenseVector<'_>],
+    x: &Tile<'_>,
 ) -> Sums {
-    rows.assert_lengths(R);
-    let (steps, tail) = (rows.blocks / STEP, rows.blocks % STEP);
-    let x: &[DenseVector<'_>; N] = x.try_into().expect("N vectors");
-    assert!(x.iter().all(|x| x.len() == rows.blocks.div_ceil(STEP) * 16));
-    // SAFETY: the caller's CPU has the features; steps and tail stay inside the lengths asserted.
+    let blocks = x.blocks();
+    rows.rows.iter().for_each(|row| row.assert_blocks(blocks));
+    let x: [&[u32]; N] = x.vectors(blocks.next_multiple_of(STEP) * NVFP4_WORDS);
+    let mut result = [[0.0; MAX_VECTORS]; GROUP_ROWS];
+    // Four rows and four vectors at once would not fit the registers.
+    if N <= WHOLE_ROWS_UP_TO || R == 1 {
+        // SAFETY: the lengths were asserted; the caller's CPU has the features.
+        unsafe { nvfp4_some::<D, R, N>(rows, 0, blocks, &x, &mut result) };
+    } else {
+        for first in (0..R).step_by(2) {
+            // SAFETY: as above.
+            unsafe { nvfp4_some::<D, 2, N>(rows, first, blocks, &x, &mut result) };
+        }
+    }
+    result
+}
+
+/// `R` rows from `first` on.
+#[inline(always)]
+unsafe fn nvfp4_some<D: Dot, const R: usize, const N: usize>(
+    rows: &Rows<'_>,
+    first: usize,
+    blocks: usize,
+    x: &[&[u32]; N],
+    result: &mut Sums,
+) {
+    let (steps, left) = (blocks / STEP, blocks % STEP);
+    // SAFETY: the caller asserted the lengths and has the features; steps stay inside the lengths.
     unsafe {
         let mut acc = [[_mm512_setzero_ps(); N]; R];
         for s in 0..steps {
-            dense_step::<R, N, TILED, false>(rows, x, s, STEP, &mut acc);
+            nvfp4_step::<D, R, N, false>(rows, first, x, s, STEP, &mut acc);
         }
-        if tail > 0 {
-            dense_step::<R, N, TILED, true>(rows, x, steps, tail, &mut acc);
+        if left > 0 {
+            nvfp4_step::<D, R, N, true>(rows, first, x, steps, left, &mut acc);
         }
-        sums(acc)
+        for r in 0..R {
+            result[first + r][..N].copy_from_slice(&sums(acc[r]));
+        }
     }
 }
 
 #[inline(always)]
-unsafe fn dense_step<const R: usize, const N: usize, const TILED: bool, const TAIL: bool>(
+unsafe fn nvfp4_step<D: Dot, const R: usize, const N: usize, const TAIL: bool>(
     rows: &Rows<'_>,
-    x: &[DenseVector<'_>; N],
+    first: usize,
+    x: &[&[u32]; N],
     s: usize,
     left: usize,
     acc: &mut [[__m512; N]; R],
 ) {
     // SAFETY: the caller asserted the lengths and has the features.
     unsafe {
-        let table = _mm512_setr_ps(
-            0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
-        );
-        let scales = scales::<R, TILED, TAIL>(rows, s, left);
-        for half in 0..2 {
-            // A block is two dwords of codes, hence two lanes.
-            let first = half as i32 * 8;
-            let pairs = _mm512_add_epi32(
-                _mm512_set1_epi32(first),
-                _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7),
-            );
-            for r in 0..R {
-                let codes = codes::<TAIL>(rows.codes[r], s, half, left);
-                let scale = _mm512_permutexvar_ps(pairs, scales[r]);
-                // The factor that scales read as f16 lack. Not at the end of the row: a sum of
-                // tiny vectors would lose bits to underflow on the way there.
-                let scale = _mm512_mul_ps(scale, _mm512_set1_ps(256.0));
-                let mut sum = [_mm512_setzero_ps(); N];
-                for p in 0..8 {
-                    // The lookup takes the low four bits of each dword.
-                    let index = _mm512_srlv_epi32(codes, _mm512_set1_epi32(4 * p as i32));
-                    let w = _mm512_permutexvar_ps(index, table);
-                    for v in 0..N {
-                        let line = x[v].get_unchecked((s * 2 + half) * 8 + p);
-                        sum[v] = _mm512_fmadd_ps(w, _mm512_load_ps(line.0.as_ptr()), sum[v]);
-                    }
-                }
+        let mut w = [[_mm512_setzero_si512(); 4]; R];
+        let mut scales = [_mm512_setzero_ps(); R];
+        for r in 0..R {
+            let row = &rows.rows[first + r];
+            if N <= WHOLE_ROWS_UP_TO {
+                fetch::<true>(row, s, rows.ahead);
+            } else {
+                fetch::<false>(row, s, rows.ahead);
+            }
+            (w[r], scales[r]) = nvfp4_weights::<TAIL>(row, s, left);
+            if N <= WHOLE_ROWS_UP_TO {
+                // The registers hold the weights of one row only.
                 for v in 0..N {
-                    acc[r][v] = _mm512_fmadd_ps(sum[v], scale, acc[r][v]);
+                    let x = load_step(x[v].as_ptr().add(s * STEP * NVFP4_WORDS));
+                    acc[r][v] = nvfp4_blocks::<D>(w[r], scales[r], x, acc[r][v]);
+                }
+            }
+        }
+        if N > WHOLE_ROWS_UP_TO {
+            for v in 0..N {
+                let x = load_step(x[v].as_ptr().add(s * STEP * NVFP4_WORDS));
+                for r in 0..R {
+                    acc[r][v] = nvfp4_blocks::<D>(w[r], scales[r], x, acc[r][v]);
                 }
             }
         }
     }
 }
 
+/// Writes the weights of each step as planes, then its scales.
 #[inline(always)]
-unsafe fn sums<const R: usize, const N: usize>(acc: [[__m512; N]; R]) -> Sums {
-    let mut sums = [[0.0; MAX_VECTORS]; MAX_ROWS];
-    for r in 0..R {
-        for v in 0..N {
-            let mut lanes = [0.0; STEP];
-            // SAFETY: 16 floats; the caller's CPU has the features.
-            unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), acc[r][v]) };
-            sums[r][v] = sum_lanes(lanes);
+unsafe fn nvfp4_decode_row(row: &Row<'_>, out: &mut [Line]) {
+    let blocks = row.scales.len();
+    row.assert_blocks(blocks);
+    let (steps, left) = (blocks / STEP, blocks % STEP);
+    let out = words_mut(out);
+    assert!(out.len() >= blocks.div_ceil(STEP) * STEP * DECODED_NVFP4);
+    // SAFETY: the lengths were asserted; the caller's CPU has the features.
+    unsafe {
+        for s in 0..blocks.div_ceil(STEP) {
+            let (w, scales) = if s < steps {
+                nvfp4_weights::<false>(row, s, STEP)
+            } else {
+                nvfp4_weights::<true>(row, s, left)
+            };
+            let to = out.as_mut_ptr().add(s * STEP * DECODED_NVFP4);
+            for plane in 0..4 {
+                _mm512_store_si512(to.cast::<__m512i>().add(plane), w[plane]);
+            }
+            _mm512_store_ps(to.cast::<f32>().add(4 * STEP), scales);
         }
     }
-    sums
+}
+
+#[inline(always)]
+unsafe fn nvfp4_rows<D: Dot, const N: usize>(
+    decoded: &Decoded<'_>,
+    x: &Tile<'_>,
+    mut sums_of_rows: SumsOfRows<'_>,
+) {
+    let steps = x.blocks().div_ceil(STEP);
+    let x: [&[u32]; N] = x.vectors(steps * STEP * NVFP4_WORDS);
+    let row_words = steps * STEP * DECODED_NVFP4;
+    decoded.assert_row_bytes(row_words * 4);
+    let all = words(decoded.lines).as_ptr();
+    let together = decoded.rows / 2 * 2;
+    // SAFETY: the lengths were asserted; the caller's CPU has the features.
+    unsafe {
+        for r in (0..together).step_by(2) {
+            let sums = nvfp4_products::<D, 2, N>(all.add(r * row_words), &x, steps);
+            sums_of_rows.add(r, 0, sums);
+        }
+        for r in together..decoded.rows {
+            let sums = nvfp4_products::<D, 1, N>(all.add(r * row_words), &x, steps);
+            sums_of_rows.add(r, 0, sums);
+        }
+    }
+}
+
+/// The sums of `R` decoded rows, which lie one after the other.
+#[inline(always)]
+unsafe fn nvfp4_products<D: Dot, const R: usize, const N: usize>(
+    rows: *const u32,
+    x: &[&[u32]; N],
+    steps: usize,
+) -> [[f32; N]; R] {
+    // SAFETY: the caller asserted the lengths and has the features.
+    unsafe {
+        let mut acc = [[_mm512_setzero_ps(); N]; R];
+        for s in 0..steps {
+            let mut w = [[_mm512_setzero_si512(); 4]; R];
+            let mut scales = [_mm512_setzero_ps(); R];
+            for r in 0..R {
+                let at = rows.add((r * steps + s) * STEP * DECODED_NVFP4);
+                for plane in 0..4 {
+                    w[r][plane] = _mm512_load_si512(at.cast::<__m512i>().add(plane));
+                }
+                scales[r] = _mm512_load_ps(at.cast::<f32>().add(4 * STEP));
+            }
+            for v in 0..N {
+                let x = load_step(x[v].as_ptr().add(s * STEP * NVFP4_WORDS));
+                for r in 0..R {
+                    acc[r][v] = nvfp4_blocks::<D>(w[r], scales[r], x, acc[r][v]);
+                }
+            }
+        }
+        let mut result = [[0.0; N]; R];
+        for r in 0..R {
+            result[r] = sums(acc[r]);
+        }
+        result
+    }
+}
+
+/// The scales of half a step, each in the two lanes that hold its block; with the factor that
+/// scales read as f16 lack. Not at the end of the row: a sum of tiny vectors would lose bits to
+/// underflow on the way there.
+#[inline(always)]
+unsafe fn pairs_of_scales(scales: __m512, half: usize) -> __m512 {
+    // SAFETY: the caller's CPU has the features.
+    unsafe {
+        let first = _mm512_set1_epi32(half as i32 * 8);
+        let pairs = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+        let scales = _mm512_permutexvar_ps(_mm512_add_epi32(first, pairs), scales);
+        _mm512_mul_ps(scales, _mm512_set1_ps(256.0))
+    }
+}
+
+/// Code `p` of each dword as f32.
+#[inline(always)]
+unsafe fn dense_weights(codes: __m512i, p: usize) -> __m512 {
+    // SAFETY: the caller's CPU has the features.
+    unsafe {
+        let table = _mm512_setr_ps(
+            0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
+        );
+        // The lookup takes the low four bits of each dword.
+        let index = _mm512_srlv_epi32(codes, _mm512_set1_epi32(4 * p as i32));
+        _mm512_permutexvar_ps(index, table)
+    }
+}
+
+#[inline(always)]
+unsafe fn dense_direct<const R: usize, const N: usize>(rows: &Rows<'_>, x: &Tile<'_>) -> Sums {
+    let blocks = x.blocks();
+    rows.rows.iter().for_each(|row| row.assert_blocks(blocks));
+    let x: [&[u32]; N] = x.vectors(blocks.next_multiple_of(DENSE_STEP) * BLOCK);
+    let mut result = [[0.0; MAX_VECTORS]; GROUP_ROWS];
+    // Four rows and four vectors at once would not fit the registers.
+    if N <= WHOLE_ROWS_UP_TO || R == 1 {
+        // SAFETY: the lengths were asserted; the caller's CPU has the features.
+        unsafe { dense_some::<R, N>(rows, 0, blocks, &x, &mut result) };
+    } else {
+        for first in (0..R).step_by(2) {
+            // SAFETY: as above.
+            unsafe { dense_some::<2, N>(rows, first, blocks, &x, &mut result) };
+        }
+    }
+    result
+}
+
+/// `R` rows from `first` on.
+#[inline(always)]
+unsafe fn dense_some<const R: usize, const N: usize>(
+    rows: &Rows<'_>,
+    first: usize,
+    blocks: usize,
+    x: &[&[u32]; N],
+    result: &mut Sums,
+) {
+    let (steps, left) = (blocks / STEP, blocks % STEP);
+    // SAFETY: the caller asserted the lengths and has the features; steps stay inside the lengths.
+    unsafe {
+        let mut acc = [[_mm512_setzero_ps(); N]; R];
+        for s in 0..steps {
+            dense_step::<R, N, false>(rows, first, x, s, STEP, &mut acc);
+        }
+        if left > 0 {
+            dense_step::<R, N, true>(rows, first, x, steps, left, &mut acc);
+        }
+        for r in 0..R {
+            result[first + r][..N].copy_from_slice(&sums(acc[r]));
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn dense_step<const R: usize, const N: usize, const TAIL: bool>(
+    rows: &Rows<'_>,
+    first: usize,
+    x: &[&[u32]; N],
+    s: usize,
+    left: usize,
+    acc: &mut [[__m512; N]; R],
+) {
+    // SAFETY: the caller asserted the lengths and has the features.
+    unsafe {
+        let mut scales = [_mm512_setzero_ps(); R];
+        for r in 0..R {
+            let row = &rows.rows[first + r];
+            if N <= WHOLE_ROWS_UP_TO {
+                fetch::<true>(row, s, rows.ahead);
+            } else {
+                fetch::<false>(row, s, rows.ahead);
+            }
+            scales[r] = decode_scales(scale_bytes::<TAIL>(row, s, left));
+        }
+        for half in 0..2 {
+            if N <= WHOLE_ROWS_UP_TO {
+                for r in 0..R {
+                    let codes = codes::<TAIL>(&rows.rows[first + r], s, half, left);
+                    let scale = pairs_of_scales(scales[r], half);
+                    dense_half::<1, N>([codes], [scale], x, s * 2 + half, &mut acc[r..][..1]);
+                }
+            } else {
+                let mut codes_of_rows = [_mm512_setzero_si512(); R];
+                let mut scale = [_mm512_setzero_ps(); R];
+                for r in 0..R {
+                    codes_of_rows[r] = codes::<TAIL>(&rows.rows[first + r], s, half, left);
+                    scale[r] = pairs_of_scales(scales[r], half);
+                }
+                dense_half::<R, N>(codes_of_rows, scale, x, s * 2 + half, acc);
+            }
+        }
+    }
+}
+
+/// Adds half number `half` of a step to the lanes of `acc`.
+#[inline(always)]
+unsafe fn dense_half<const R: usize, const N: usize>(
+    codes: [__m512i; R],
+    scale: [__m512; R],
+    x: &[&[u32]; N],
+    half: usize,
+    acc: &mut [[__m512; N]],
+) {
+    // SAFETY: the caller asserted the lengths and has the features.
+    unsafe {
+        let mut sum = [[_mm512_setzero_ps(); N]; R];
+        for p in 0..8 {
+            let mut w = [_mm512_setzero_ps(); R];
+            for r in 0..R {
+                w[r] = dense_weights(codes[r], p);
+            }
+            for v in 0..N {
+                let x = x[v].as_ptr().cast::<f32>().add((half * 8 + p) * 16);
+                let x = _mm512_load_ps(x);
+                for r in 0..R {
+                    sum[r][v] = _mm512_fmadd_ps(w[r], x, sum[r][v]);
+                }
+            }
+        }
+        for r in 0..R {
+            for v in 0..N {
+                acc[r][v] = _mm512_fmadd_ps(sum[r][v], scale[r], acc[r][v]);
+            }
+        }
+    }
+}
+
+/// Writes the weights of each step times their scales, which is exact, in the order of the vectors.
+#[inline(always)]
+unsafe fn dense_decode_row(row: &Row<'_>, out: &mut [Line]) {
+    let blocks = row.scales.len();
+    row.assert_blocks(blocks);
+    let steps = blocks / STEP;
+    let out = words_mut(out);
+    assert!(out.len() >= blocks.div_ceil(STEP) * STEP * BLOCK);
+    // SAFETY: the lengths were asserted; the caller's CPU has the features.
+    unsafe {
+        for s in 0..steps {
+            dense_decode_step::<false>(row, s, STEP, out.as_mut_ptr());
+        }
+        if blocks % STEP > 0 {
+            dense_decode_step::<true>(row, steps, blocks % STEP, out.as_mut_ptr());
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn dense_decode_step<const TAIL: bool>(row: &Row<'_>, s: usize, left: usize, out: *mut u32) {
+    // SAFETY: the caller asserted the lengths and has the features.
+    unsafe {
+        let scales = decode_scales(scale_bytes::<TAIL>(row, s, left));
+        for half in 0..2 {
+            let codes = codes::<TAIL>(row, s, half, left);
+            let scale = pairs_of_scales(scales, half);
+            for p in 0..8 {
+                let w = _mm512_mul_ps(dense_weights(codes, p), scale);
+                let to = out.add(((s * 2 + half) * 8 + p) * 16);
+                _mm512_store_ps(to.cast(), w);
+            }
+        }
+    }
+}
+
+/// Rows that [`dense_rows`] multiplies at once.
+const DENSE_ROWS: usize = 4;
+
+#[inline(always)]
+unsafe fn dense_rows<const N: usize>(
+    decoded: &Decoded<'_>,
+    x: &Tile<'_>,
+    mut sums_of_rows: SumsOfRows<'_>,
+) {
+    let used = x.blocks().next_multiple_of(STEP) * BLOCK;
+    let x: [&[u32]; N] = x.vectors(used);
+    decoded.assert_row_bytes(used * 4);
+    let all = words(decoded.lines).as_ptr().cast::<f32>();
+    let together = decoded.rows / DENSE_ROWS * DENSE_ROWS;
+    // SAFETY: the lengths were asserted; the caller's CPU has the features.
+    unsafe {
+        for r in (0..together).step_by(DENSE_ROWS) {
+            let sums = dense_products::<DENSE_ROWS, N>(all.add(r * used), &x, used);
+            sums_of_rows.add(r, 0, sums);
+        }
+        for r in together..decoded.rows {
+            let sums = dense_products::<1, N>(all.add(r * used), &x, used);
+            sums_of_rows.add(r, 0, sums);
+        }
+    }
+}
+
+/// The sums of `R` decoded rows of `used` elements, which lie one after the other.
+#[inline(always)]
+unsafe fn dense_products<const R: usize, const N: usize>(
+    rows: *const f32,
+    x: &[&[u32]; N],
+    used: usize,
+) -> [[f32; N]; R] {
+    // SAFETY: the caller asserted the lengths and has the features.
+    unsafe {
+        let mut acc = [[_mm512_setzero_ps(); N]; R];
+        for at in (0..used).step_by(16) {
+            let mut w = [_mm512_setzero_ps(); R];
+            for r in 0..R {
+                w[r] = _mm512_load_ps(rows.add(r * used + at));
+            }
+            for v in 0..N {
+                let x = _mm512_load_ps(x[v].as_ptr().cast::<f32>().add(at));
+                for r in 0..R {
+                    acc[r][v] = _mm512_fmadd_ps(w[r], x, acc[r][v]);
+                }
+            }
+        }
+        let mut result = [[0.0; N]; R];
+        for r in 0..R {
+            result[r] = sums(acc[r]);
+        }
+        result
+    }
+}
+
+/// The sum of the lanes of each accumulator: halves, neighbours, neighbours of those, halves.
+#[inline(always)]
+unsafe fn sums<const N: usize>(acc: [__m512; N]) -> [f32; N] {
+    // SAFETY: the caller's CPU has the features; 4 floats are stored.
+    unsafe {
+        let mut four = [_mm256_setzero_ps(); 4];
+        for v in 0..N {
+            let low = _mm512_castps512_ps256(acc[v]);
+            four[v] = _mm256_add_ps(low, _mm512_extractf32x8_ps::<1>(acc[v]));
+        }
+        let pairs = [
+            _mm256_hadd_ps(four[0], four[1]),
+            _mm256_hadd_ps(four[2], four[3]),
+        ];
+        let halves = _mm256_hadd_ps(pairs[0], pairs[1]);
+        let low = _mm256_castps256_ps128(halves);
+        let high = _mm256_extractf128_ps::<1>(halves);
+        let mut all = [0.0; 4];
+        _mm_storeu_ps(all.as_mut_ptr(), _mm_add_ps(low, high));
+        let mut sums = [0.0; N];
+        sums.copy_from_slice(&all[..N]);
+        sums
+    }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-fn nvfp4_vnni(rows: &Rows<'_>, x: &[Nvfp4Vector<'_>]) -> Sums {
+fn nvfp4_vnni(rows: &Rows<'_>, x: &Tile<'_>) -> Sums {
     // SAFETY: this function's features are all that is used.
-    unsafe { by_size!(rows, x, nvfp4_rows, Vnni,) }
+    unsafe { by_size!(rows, x, nvfp4_direct, Vnni,) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+fn nvfp4_multiply_vnni(decoded: &Decoded<'_>, x: &Tile<'_>, sums: SumsOfRows<'_>) {
+    // SAFETY: this function's features are all that is used.
+    unsafe { by_vectors!(decoded, x, sums, nvfp4_rows, Vnni,) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-fn nvfp4_bw(rows: &Rows<'_>, x: &[Nvfp4Vector<'_>]) -> Sums {
+fn nvfp4_bw(rows: &Rows<'_>, x: &Tile<'_>) -> Sums {
     // SAFETY: this function's features are all that is used.
-    unsafe { by_size!(rows, x, nvfp4_rows, Bw,) }
+    unsafe { by_size!(rows, x, nvfp4_direct, Bw,) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-fn dense(rows: &Rows<'_>, x: &[DenseVector<'_>]) -> Sums {
+fn nvfp4_multiply_bw(decoded: &Decoded<'_>, x: &Tile<'_>, sums: SumsOfRows<'_>) {
     // SAFETY: this function's features are all that is used.
-    unsafe { by_size!(rows, x, dense_rows,) }
+    unsafe { by_vectors!(decoded, x, sums, nvfp4_rows, Bw,) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+fn nvfp4_decode(row: &Row<'_>, out: &mut [Line]) {
+    // SAFETY: this function's features are all that is used.
+    unsafe { nvfp4_decode_row(row, out) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+fn dense(rows: &Rows<'_>, x: &Tile<'_>) -> Sums {
+    // SAFETY: this function's features are all that is used.
+    unsafe { by_size!(rows, x, dense_direct,) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+fn dense_decode(row: &Row<'_>, out: &mut [Line]) {
+    // SAFETY: this function's features are all that is used.
+    unsafe { dense_decode_row(row, out) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+fn dense_multiply(decoded: &Decoded<'_>, x: &Tile<'_>, sums: SumsOfRows<'_>) {
+    // SAFETY: this function's features are all that is used.
+    unsafe { by_vectors!(decoded, x, sums, dense_rows,) }
 }

@@ -22,6 +22,7 @@ mod parallel;
 mod portable;
 mod prepare;
 mod rows;
+mod scales;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -33,7 +34,7 @@ use std::sync::OnceLock;
 pub use bandwidth::{StreamingRead, streaming_read_bandwidth};
 
 use crate::error::{Error, Result};
-use crate::shape::{BLOCK, Shape};
+use crate::shape::Shape;
 use crate::tensor::{self, Output, Vectors, Weights};
 use crate::types::{Activation, named};
 use prepare::Prepared;
@@ -109,46 +110,64 @@ impl Implementation {
     /// [`reference::error_bound`](crate::reference::error_bound) asks for, and this
     /// implementation's entry in the table of error bounds.
     ///
-    /// The sum of `b = K / 16` blocks is spread over lanes and steps, then the lanes are added in
-    /// pairs. With NVFP4 vectors each step adds one exact term to each lane, of which the first
-    /// does not round.
+    /// The sum of `K / 16` blocks is cut into K tiles, the sum of a tile spread over lanes and
+    /// steps; the lanes are added in pairs, then the tiles one after the other. How long a tile is
+    /// depends on N.
     pub const fn roundings(self, shape: &Shape, activation: Activation) -> u32 {
-        let blocks = shape.blocks();
-        // Lanes of an accumulator; with NVFP4 vectors, also the blocks of a step.
-        let lanes: usize = match self {
-            Self::Portable | Self::Avx2 => 8,
-            Self::Avx512 | Self::Avx512Vnni => 16,
+        let (kernels, n) = (self.kernels(), shape.n());
+        let (family, nvfp4) = match activation {
+            Activation::Nvfp4 => (&kernels.nvfp4, true),
+            Activation::F16 | Activation::Bf16 | Activation::F32 => (&kernels.dense, false),
         };
-        let sum = match activation {
-            Activation::Nvfp4 => {
-                let used = if blocks < lanes { blocks } else { lanes };
-                blocks.div_ceil(lanes) - 1 + used.next_power_of_two().ilog2() as usize
-            }
-            Activation::F16 | Activation::Bf16 | Activation::F32 => {
-                // Products that a lane sums before their scale, sums that it then adds up, lanes.
-                let (products, sums, lanes) = match self {
-                    Self::Portable => (2, blocks, 8),
-                    Self::Avx2 => {
-                        let rest = if blocks % 4 < 2 { blocks % 4 } else { 2 };
-                        (4, blocks / 4 * 2 + rest, if blocks <= 2 { 4 } else { 8 })
-                    }
-                    Self::Avx512 | Self::Avx512Vnni => {
-                        let used = (2 * blocks).next_power_of_two();
-                        (8, blocks.div_ceil(8), if used < 16 { used } else { 16 })
-                    }
-                };
-                // A product with a 16-bit value is exact. With FMA each addition rounds,
-                // with its scale; without, each scale does, and each addition but the first.
-                let product = matches!(activation, Activation::F32) as usize;
-                product + (products - 1) + sums + lanes.ilog2() as usize
-            }
+        let tile = family.tile(n, shape.blocks());
+        let tiles = shape.blocks().div_ceil(tile);
+        let sum = if nvfp4 {
+            self.nvfp4_roundings(tile)
+        } else {
+            // A product with a 16-bit value is exact.
+            let product = matches!(activation, Activation::F32) as usize;
+            product + self.dense_roundings(tile, n)
         };
-        // alpha itself (rounded from f64, whose own roundings and the reference's are counted as
-        // another one), and the products with it, a row's alpha and a vector's scale.
-        sum as u32 + 5
+        // The first tile is added to 0. alpha itself (rounded from f64, whose own roundings and the
+        // reference's are counted as another one), and the products with it, a row's alpha and a
+        // vector's scale.
+        (sum + tiles - 1) as u32 + 5
     }
 
-    fn kernels(self) -> &'static Kernels {
+    /// Of the sum of so many blocks with an NVFP4 vector. Each step adds one exact term to each
+    /// lane, of which the first does not round.
+    const fn nvfp4_roundings(self, blocks: usize) -> usize {
+        let lanes = self.kernels().lanes.len();
+        let used = if blocks < lanes { blocks } else { lanes };
+        blocks.div_ceil(lanes) - 1 + used.next_power_of_two().ilog2() as usize
+    }
+
+    /// Of the sum of so many blocks with one of `n` dense vectors, after its products.
+    const fn dense_roundings(self, blocks: usize, n: usize) -> usize {
+        // Products that a lane sums, such sums that it adds up, lanes.
+        let (products, sums, lanes) = match self {
+            Self::Portable => (2, blocks, 8),
+            Self::Avx2 => {
+                let rest = if blocks % 4 < 2 { blocks % 4 } else { 2 };
+                (4, blocks / 4 * 2 + rest, if blocks <= 2 { 4 } else { 8 })
+            }
+            Self::Avx512 | Self::Avx512Vnni => {
+                let used = (2 * blocks).next_power_of_two();
+                (8, blocks.div_ceil(8), if used < 16 { used } else { 16 })
+            }
+        };
+        let in_lane = if n <= rows::DIRECT_UP_TO {
+            // Each sum of products is multiplied by its scale, then added. With FMA each addition
+            // rounds, with its scale; without, each scale does, and each addition but the first.
+            products - 1 + sums
+        } else {
+            // Weights are multiplied by their scales beforehand, which is exact.
+            products * sums - 1
+        };
+        in_lane + lanes.ilog2() as usize
+    }
+
+    const fn kernels(self) -> &'static Kernels {
         match self {
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => &avx2::KERNELS,
@@ -203,19 +222,23 @@ fn compute(
     output: Output<'_>,
 ) -> Result<()> {
     let kernels = implementation.kernels();
+    let family = match vectors {
+        Vectors::Nvfp4(_) => &kernels.nvfp4,
+        Vectors::F16(_) | Vectors::Bf16(_) | Vectors::F32(_) => &kernels.dense,
+    };
     let alpha = tensor::alpha(weights.global, vectors)?;
-    let prepared = Prepared::new(shape, vectors, kernels.order)?;
+    let prepared = Prepared::new(shape, vectors, kernels)?;
     // SAFETY: every caller has seen that the CPU runs this implementation.
     unsafe {
         match output {
             Output::F16(y) => {
-                parallel::run(kernels, shape, weights, vectors, &prepared, alpha, y);
+                parallel::run(family, shape, weights, vectors, &prepared, alpha, y);
             }
             Output::Bf16(y) => {
-                parallel::run(kernels, shape, weights, vectors, &prepared, alpha, y);
+                parallel::run(family, shape, weights, vectors, &prepared, alpha, y);
             }
             Output::F32(y) => {
-                parallel::run(kernels, shape, weights, vectors, &prepared, alpha, y);
+                parallel::run(family, shape, weights, vectors, &prepared, alpha, y);
             }
         }
     }
@@ -225,5 +248,5 @@ fn compute(
 const _: () = {
     #[cfg(target_arch = "x86_64")]
     assert!(avx2::STEP == 8 && avx512::STEP == 16);
-    assert!(portable::LANES == 8 && BLOCK == 16);
+    assert!(portable::LANES == 8);
 };

@@ -1,21 +1,34 @@
-//! Rows over threads, and the way from a kernel's sums to the output.
+//! Rows over threads, the loops around the kernels, and the way from their sums to the output.
+//!
+//! A job is some of the rows of a row block. It goes through K tile by tile, through its rows strip
+//! by strip, and through the vectors by up to four. Up to two vectors fit a cache whatever K is, so
+//! there the only tile is the whole K.
 //!
 //! How rows are grouped never changes a result: each row is summed in the same order whichever
-//! rows and vectors share its kernel call.
+//! rows share its kernel call.
 
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-use crate::cpu::prepare::Prepared;
-use crate::cpu::rows::{Kernels, MAX_ROWS, MAX_VECTORS, ROW_BLOCK, ROW_STEP, Rows};
+use crate::cpu::prepare::{Line, Prepared};
+use crate::cpu::rows::{
+    DIRECT_UP_TO, Decoded, Family, GROUP_ROWS, MAX_VECTORS, ROW_BLOCK, ROW_STEP, Row, Rows,
+    STRIP_GROUPS, STRIP_ROWS, SumsOfRows, WHOLE_ROWS_UP_TO, prefetch,
+};
+use crate::cpu::scales;
 use crate::shape::Shape;
 use crate::tensor::{VectorScale, Vectors, Weights};
+use crate::types::ScaleLayout;
 
 /// Weight bytes times vectors below which other threads cost more than they bring.
 const INLINE_BELOW: usize = 256 << 10;
 
-/// Row groups of a job: a multiple of 4, because a cache line of 128x4 scales serves 4 of them.
-const GROUPS: [usize; 4] = [32, 16, 8, 4];
+/// Row groups of a job: whole strips.
+const GROUPS: [usize; 4] = [32, 16, 8, STRIP_GROUPS];
+
+/// How far ahead of their use codes are fetched where whole rows are read, in bytes. Past the end
+/// of a row lies the next row that the same stream will read.
+const AHEAD: isize = 2048;
 
 /// Jobs a thread, so that a slow one is waited for by no more than a fraction of the time.
 const JOBS_PER_THREAD: usize = 8;
@@ -84,12 +97,259 @@ impl<T> Out<T> {
     }
 }
 
+/// What a job needs beside the operands; made once for many jobs.
+#[derive(Default)]
+struct Scratch {
+    /// The job's rows in the order of the computation: strip by strip, group by group.
+    rows: Vec<JobRow>,
+    /// `[row][vector]`, rows as in `rows`.
+    sums: Vec<f32>,
+    /// A strip's scales in one K tile, row by row, where the weights' layout is another.
+    scales: Vec<u8>,
+    /// Rows as a kernel has decoded them.
+    decoded: Vec<Line>,
+}
+
+/// A row of a job.
+#[derive(Clone, Copy)]
+struct JobRow {
+    /// In the batch.
+    row: usize,
+    /// In the strip.
+    slot: usize,
+}
+
+/// The rows that are computed together, in one K tile.
+struct Strip<'a> {
+    rows: &'a [JobRow],
+    batch: usize,
+    tile: usize,
+    /// The tile's first block, and how many it has.
+    first: usize,
+    blocks: usize,
+    /// From these rows' codes in this tile to those that will be read after them.
+    next: isize,
+}
+
+/// A call.
+struct Call<'a, 'w> {
+    family: &'a Family,
+    shape: &'a Shape,
+    weights: &'a Weights<'w>,
+    prepared: &'a Prepared,
+}
+
+impl Call<'_, '_> {
+    /// Sums some rows: `groups` groups from `first` on of the row block that starts at row `block`.
+    ///
+    /// # Safety
+    /// The CPU has what the kernels need.
+    unsafe fn job(
+        &self,
+        batch: usize,
+        block: usize,
+        first: usize,
+        groups: usize,
+        scratch: &mut Scratch,
+    ) {
+        let (m, n, row_bytes) = (self.shape.m(), self.shape.n(), self.shape.row_code_bytes());
+        scratch.rows.clear();
+        for group in 0..groups {
+            for r in 0..GROUP_ROWS {
+                let row = block + first + group + r * ROW_STEP;
+                let slot = group % STRIP_GROUPS * GROUP_ROWS + r;
+                if row < m {
+                    scratch.rows.push(JobRow { row, slot });
+                }
+            }
+        }
+        scratch.sums.clear();
+        scratch.sums.resize(scratch.rows.len() * n, 0.0);
+        let rows = std::mem::take(&mut scratch.rows);
+        let strip_bytes = (STRIP_GROUPS * row_bytes) as isize;
+        for tile in 0..self.prepared.tiles() {
+            let (first, blocks) = self.prepared.tile_blocks(tile);
+            let mut start = 0;
+            // A strip ends where slots start over.
+            for rows_of_strip in rows.chunk_by(|a, b| a.slot < b.slot) {
+                let end = start + rows_of_strip.len();
+                let strip = Strip {
+                    rows: rows_of_strip,
+                    batch,
+                    tile,
+                    first,
+                    blocks,
+                    next: if end < rows.len() {
+                        strip_bytes
+                    } else {
+                        let strips = groups / STRIP_GROUPS;
+                        (blocks * 8) as isize - (strips - 1) as isize * strip_bytes
+                    },
+                };
+                let mut sums = std::mem::take(&mut scratch.sums);
+                // SAFETY: the caller's promise.
+                unsafe { self.strip(&strip, scratch, &mut sums[start * n..end * n]) };
+                scratch.sums = sums;
+                start = end;
+            }
+        }
+        scratch.rows = rows;
+    }
+
+    /// Adds one K tile to the sums of a strip.
+    ///
+    /// # Safety
+    /// As [`job`](Self::job).
+    unsafe fn strip(&self, strip: &Strip<'_>, scratch: &mut Scratch, sums: &mut [f32]) {
+        let Scratch {
+            scales, decoded, ..
+        } = scratch;
+        if self.weights.layout == ScaleLayout::Tiled128x4 {
+            self.scales_into_rows(strip, scales);
+        }
+        if self.shape.n() <= DIRECT_UP_TO {
+            // SAFETY: the caller's promise.
+            unsafe { self.direct(strip, scales, sums) };
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { self.decoded(strip, scales, decoded, sums) };
+        }
+    }
+
+    fn scales_into_rows(&self, strip: &Strip<'_>, out: &mut Vec<u8>) {
+        out.resize(STRIP_ROWS * scales::pitch(strip.blocks), 0);
+        let (blocks, layout) = (self.shape.blocks(), self.weights.layout);
+        let batch = strip.batch * layout.bytes(self.shape.m(), blocks);
+        let start = batch + layout.offset(strip.rows[0].row, strip.first, blocks);
+        scales::into_rows(&self.weights.scales[start..], strip.blocks, out);
+    }
+
+    /// A row of a strip. `scales` are the strip's, brought into rows, unless they lie so anyway.
+    fn row<'a>(&'a self, strip: &Strip<'_>, row: JobRow, scales: &'a [u8]) -> Row<'a> {
+        let (m, blocks) = (self.shape.m(), self.shape.blocks());
+        let start = (strip.batch * m + row.row) * blocks + strip.first;
+        let scales = match self.weights.layout {
+            ScaleLayout::Linear => &self.weights.scales[start..],
+            ScaleLayout::Tiled128x4 => &scales[row.slot * scales::pitch(strip.blocks)..],
+        };
+        Row {
+            codes: &self.weights.codes[start * 8..][..strip.blocks * 8],
+            scales: &scales[..strip.blocks],
+        }
+    }
+
+    /// Few vectors: all of them with each group of rows.
+    ///
+    /// # Safety
+    /// As [`job`](Self::job).
+    unsafe fn direct(&self, strip: &Strip<'_>, scales: &[u8], sums: &mut [f32]) {
+        let n = self.shape.n();
+        let x = self.prepared.tile(strip.batch, strip.tile, 0, n);
+        let ahead = if n <= WHOLE_ROWS_UP_TO {
+            AHEAD
+        } else {
+            strip.next
+        };
+        let mut start = 0;
+        for group in strip
+            .rows
+            .chunk_by(|a, b| a.slot / GROUP_ROWS == b.slot / GROUP_ROWS)
+        {
+            // The kernels have instances for 4 rows and for 1.
+            let count = if group.len() == GROUP_ROWS {
+                GROUP_ROWS
+            } else {
+                1
+            };
+            for few in group.chunks(count) {
+                let rows = Rows {
+                    count,
+                    rows: std::array::from_fn(|r| self.row(strip, few[r.min(count - 1)], scales)),
+                    ahead,
+                };
+                // SAFETY: the caller's promise.
+                let few_sums = unsafe { (self.family.direct)(&rows, &x) };
+                for sums_of_row in few_sums.iter().take(count) {
+                    let to = &mut sums[start * n..][..n];
+                    for (to, sum) in to.iter_mut().zip(sums_of_row) {
+                        *to += sum;
+                    }
+                    start += 1;
+                }
+            }
+        }
+    }
+
+    /// More vectors: some rows are decoded, then multiplied with all vectors.
+    ///
+    /// # Safety
+    /// As [`job`](Self::job).
+    unsafe fn decoded(
+        &self,
+        strip: &Strip<'_>,
+        scales: &[u8],
+        decoded: &mut Vec<Line>,
+        sums: &mut [f32],
+    ) {
+        let n = self.shape.n();
+        let family = self.family;
+        let padded = self.prepared.padded(strip.blocks);
+        let row_lines = (padded * family.decoded_bytes).div_ceil(size_of::<Line>());
+        decoded.resize(family.decoded_rows * row_lines, Line([0; 16]));
+        let rows_at_once = strip.rows.chunks(family.decoded_rows);
+        for (rows, sums) in rows_at_once.zip(sums.chunks_mut(family.decoded_rows * n)) {
+            let lines = &mut decoded[..rows.len() * row_lines];
+            for (&row, lines) in rows.iter().zip(lines.chunks_exact_mut(row_lines)) {
+                // SAFETY: the caller's promise.
+                unsafe { (family.decode)(&self.row(strip, row, scales), lines) };
+            }
+            let parts = n.div_ceil(MAX_VECTORS);
+            for (part, first) in (0..n).step_by(MAX_VECTORS).enumerate() {
+                // A few rows at a time, so that the multiplications hide it.
+                for &row in &rows[part * rows.len() / parts..(part + 1) * rows.len() / parts] {
+                    self.fetch_next(strip, row);
+                }
+                let count = MAX_VECTORS.min(n - first);
+                let x = self.prepared.tile(strip.batch, strip.tile, first, count);
+                let decoded = Decoded {
+                    lines,
+                    rows: rows.len(),
+                };
+                let sums = SumsOfRows {
+                    sums: &mut sums[first..],
+                    pitch: n,
+                };
+                // SAFETY: the caller's promise.
+                unsafe { (family.multiply)(&decoded, &x, sums) };
+            }
+        }
+    }
+
+    /// Asks for what the next strip will read.
+    fn fetch_next(&self, strip: &Strip<'_>, row: JobRow) {
+        let (m, blocks) = (self.shape.m(), self.shape.blocks());
+        let start = (strip.batch * m + row.row) * blocks + strip.first;
+        let codes = self.weights.codes.as_ptr().wrapping_add(start * 8);
+        let codes = codes.wrapping_offset(strip.next);
+        for line in 0..(strip.blocks * 8).div_ceil(64) {
+            prefetch(codes.wrapping_add(line * 64));
+        }
+        if self.weights.layout == ScaleLayout::Linear {
+            let scales = self.weights.scales.as_ptr().wrapping_add(start);
+            let scales = scales.wrapping_offset(strip.next / 8);
+            for line in 0..strip.blocks.div_ceil(64) {
+                prefetch(scales.wrapping_add(line * 64));
+            }
+        }
+    }
+}
+
 /// Computes all rows of all batches.
 ///
 /// # Safety
-/// The CPU has what `kernels` needs.
+/// The CPU has what the kernels need.
 pub(super) unsafe fn run<T: Element>(
-    kernels: &Kernels,
+    family: &Family,
     shape: &Shape,
     weights: &Weights<'_>,
     vectors: &Vectors<'_>,
@@ -114,28 +374,13 @@ pub(super) unsafe fn run<T: Element>(
         start: output.as_mut_ptr(),
         len: output.len(),
     };
-    let (m, n) = (shape.m(), shape.n());
-    let group = |batch: usize, row: usize, count: usize| {
-        let rows = Rows::new(weights, batch, row, count);
-        let mut first = 0;
-        while first < n {
-            // The kernels have instances for 4, 2 and 1.
-            let vectors = (1 << (n - first).ilog2()).min(MAX_VECTORS);
-            // SAFETY: the caller's promise.
-            let sums = unsafe { prepared.sums(kernels, &rows, batch * n + first, vectors) };
-            for v in first..first + vectors {
-                let vector = batch * n + v;
-                for (r, sums) in sums.iter().enumerate().take(count) {
-                    let row = row + r * ROW_STEP;
-                    let y = scaling.apply(sums[v - first], batch, row, vector);
-                    // SAFETY: this batch's rows belong to this group, the group to one job.
-                    unsafe { out.set(vector * m + row, T::round(y)) };
-                }
-            }
-            first += vectors;
-        }
+    let call = Call {
+        family,
+        shape,
+        weights,
+        prepared,
     };
-
+    let (m, n) = (shape.m(), shape.n());
     let row_blocks = m.div_ceil(ROW_BLOCK);
     let threads = rayon::current_num_threads();
     let groups = *GROUPS
@@ -143,22 +388,26 @@ pub(super) unsafe fn run<T: Element>(
         .find(|&groups| shape.l() * row_blocks * (ROW_STEP / groups) >= JOBS_PER_THREAD * threads)
         .unwrap_or(&GROUPS[GROUPS.len() - 1]);
     let parts = ROW_STEP / groups;
-    let job = |job: usize| {
+    let job = |scratch: &mut Scratch, job: usize| {
         let (batch, block) = (job / parts / row_blocks, job / parts % row_blocks);
-        for i in job % parts * groups..(job % parts + 1) * groups {
-            let row = block * ROW_BLOCK + i;
-            let rows = m.saturating_sub(row).div_ceil(ROW_STEP).min(MAX_ROWS);
-            if rows == MAX_ROWS {
-                group(batch, row, MAX_ROWS);
-            } else {
-                (0..rows).for_each(|r| group(batch, row + r * ROW_STEP, 1));
+        let (block, first) = (block * ROW_BLOCK, job % parts * groups);
+        // SAFETY: the caller's promise.
+        unsafe { call.job(batch, block, first, groups, scratch) };
+        for (index, &JobRow { row, .. }) in scratch.rows.iter().enumerate() {
+            for (v, &sum) in scratch.sums[index * n..][..n].iter().enumerate() {
+                let vector = batch * n + v;
+                let y = T::round(scaling.apply(sum, batch, row, vector));
+                // SAFETY: this batch's row belongs to this job alone.
+                unsafe { out.set(vector * m + row, y) };
             }
         }
     };
     let jobs = shape.l() * row_blocks * parts;
     if threads == 1 || shape.weight_bytes().saturating_mul(n) < INLINE_BELOW {
-        (0..jobs).for_each(job);
+        let mut scratch = Scratch::default();
+        (0..jobs).for_each(|index| job(&mut scratch, index));
     } else {
-        (0..jobs).into_par_iter().for_each(job);
+        let jobs = (0..jobs).into_par_iter();
+        jobs.for_each_init(Scratch::default, job);
     }
 }

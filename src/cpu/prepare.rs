@@ -1,45 +1,58 @@
 //! The vectors as the kernels read them, decoded once a call.
+//!
+//! K is cut into tiles; what the kernels read of all vectors in one tile lies together, vector
+//! after vector, so that it fits a cache whatever K is. In a tile an NVFP4 vector is a sequence of
+//! steps of 8 or 16 blocks. The blocks of a step are lanes of vector registers; a step holds, a
+//! 32-bit word for each lane:
+//!
+//! | words a lane | what |
+//! |---|---|
+//! | 4 | twice the block's values as signed bytes: elements 0 2 4 6, then 1 3 5 7, 8 10 12 14 and 9 11 13 15 |
+//! | 1 | the block's scale times [`SCALE_FACTOR`], f32 |
+//! | 1 | the correction: `-12 · Σx` of the block, i32, for kernels that multiply by `w + 12` |
+//!
+//! The codes of a block are two dwords of weight bytes; their low nibbles meet the first and the
+//! third words, their high nibbles the second and the fourth. So every block is summed inside its
+//! lane.
+//!
+//! A dense vector is f32 values in the order of the implementation.
 
 use half::slice::HalfFloatSliceExt;
+use rayon::prelude::*;
 
-use crate::cpu::rows::{Kernels, MAX_VECTORS, Rows, Sums};
+use crate::cpu::rows::Kernels;
 use crate::error::Result;
 use crate::format::{e2m1, e4m3};
-use crate::shape::{BLOCK, Shape, Strides};
+use crate::shape::{BLOCK, Shape};
 use crate::tensor::{Nvfp4Vectors, Vectors};
 
-/// Elements that a chunk of a prepared vector stands for: 64 bytes of codes.
+/// Elements that the dense order permutes: 64 bytes of codes.
 pub(super) const CHUNK: usize = 128;
 
-/// Blocks to which prepared vectors are padded with zeros: the longest step of any kernel.
-const STEP_BLOCKS: usize = 16;
+/// Blocks to which tiles of dense vectors are padded with zeros: the longest step of any kernel.
+pub(super) const DENSE_STEP: usize = 16;
 
-/// A cache line of bytes, aligned as one.
+/// Words of a block of an NVFP4 vector.
+pub(super) const NVFP4_WORDS: usize = 6;
+
+/// Elements below which one thread prepares the vectors.
+const INLINE_BELOW: usize = 64 << 10;
+
+/// A cache line of 32-bit words, aligned as one.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub(super) struct Bytes(pub(super) [i8; 64]);
+pub(super) struct Line(pub(super) [u32; 16]);
 
-/// A cache line of floats, aligned as one.
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(64))]
-pub(super) struct Floats(pub(super) [f32; 16]);
+/// The lines as words.
+pub(super) fn words(lines: &[Line]) -> &[u32] {
+    // SAFETY: a line is 16 words without padding, for as long as the lines are borrowed.
+    unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * 16) }
+}
 
-/// A cache line of integers, aligned as one.
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(64))]
-pub(super) struct Ints(pub(super) [i32; 16]);
-
-/// One NVFP4 vector.
-#[derive(Clone, Copy)]
-pub(super) struct Nvfp4Vector<'a> {
-    /// Two lines for each 64 bytes of weight codes: twice the values that meet their low nibbles
-    /// (even elements), then those that meet their high nibbles.
-    pub(super) planes: &'a [Bytes],
-    /// Block scales times [`SCALE_FACTOR`].
-    pub(super) scales: &'a [Floats],
-    /// `-12 · Σx` of each block in the units of `planes`, for kernels that multiply by `w + 12`
-    /// because the instruction wants one operand unsigned.
-    pub(super) corrections: &'a [Ints],
+/// The lines as words, to write.
+pub(super) fn words_mut(lines: &mut [Line]) -> &mut [u32] {
+    // SAFETY: as in `words`; any word is valid.
+    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * 16) }
 }
 
 /// What the scales of NVFP4 vectors are multiplied with: a quarter, because weights and vectors
@@ -47,83 +60,206 @@ pub(super) struct Nvfp4Vector<'a> {
 /// bits, which makes it smaller by that. A power of two, so exact.
 pub(super) const SCALE_FACTOR: f32 = 256.0 / 4.0;
 
-/// One f32 vector in the order of the implementation, a multiple of 256 elements.
-pub(super) type DenseVector<'a> = &'a [Floats];
+/// Successive vectors in one K tile.
+#[derive(Clone, Copy)]
+pub(super) struct Tile<'a> {
+    lines: &'a [Line],
+    count: usize,
+    blocks: usize,
+}
 
-/// All vectors of a call, `[L][N]`.
-pub(super) enum Prepared {
-    Nvfp4 {
-        /// Lines of `scales` a vector; `corrections` has as many, `planes` four times.
-        lines: usize,
-        planes: Vec<Bytes>,
-        scales: Vec<Floats>,
-        corrections: Vec<Ints>,
-    },
-    Dense {
-        /// Lines a vector.
-        lines: usize,
-        values: Vec<Floats>,
-    },
+impl<'a> Tile<'a> {
+    /// Vectors.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Blocks of K in this tile, without padding.
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    /// The words of all vectors.
+    pub(super) fn words(&self) -> &'a [u32] {
+        words(self.lines)
+    }
+
+    /// Each vector's words. Panics unless there are `N` vectors of `words` words: what kernels'
+    /// raw reads rely on.
+    #[inline(always)]
+    pub(super) fn vectors<const N: usize>(&self, words_each: usize) -> [&'a [u32]; N] {
+        let all = words(self.lines);
+        assert!(self.count == N && all.len() == N * words_each);
+        let mut vectors = [all; N];
+        for (v, vector) in vectors.iter_mut().enumerate() {
+            *vector = &all[v * words_each..][..words_each];
+        }
+        vectors
+    }
+}
+
+/// All vectors of a call: `[L][K tile][N]`.
+pub(super) struct Prepared {
+    lines: Vec<Line>,
+    n: usize,
+    blocks: usize,
+    /// Blocks of a K tile; the last may have fewer.
+    tile: usize,
+    /// Blocks to a multiple of which a tile is padded.
+    step: usize,
+    /// Words of a block.
+    block_words: usize,
 }
 
 impl Prepared {
     /// Checks and decodes.
-    pub(super) fn new(shape: &Shape, vectors: &Vectors<'_>, order: &[u8; CHUNK]) -> Result<Self> {
-        Ok(match vectors {
-            Vectors::Nvfp4(v) => nvfp4(shape, v)?,
-            Vectors::F16(v) => dense(shape, order, v.resolve(shape)?, |from, row| {
-                v.values[from..][..row.len()].convert_to_f32_slice(row);
-            }),
-            Vectors::Bf16(v) => dense(shape, order, v.resolve(shape)?, |from, row| {
-                v.values[from..][..row.len()].convert_to_f32_slice(row);
-            }),
-            Vectors::F32(v) => dense(shape, order, v.resolve(shape)?, |from, row| {
-                row.copy_from_slice(&v.values[from..][..row.len()]);
-            }),
-        })
-    }
-
-    /// `rows` times the vectors from number `first` on (of all batches), `count` of them.
-    ///
-    /// # Safety
-    /// The CPU has what `kernels` needs.
-    pub(super) unsafe fn sums(
-        &self,
-        kernels: &Kernels,
-        rows: &Rows<'_>,
-        first: usize,
-        count: usize,
-    ) -> Sums {
-        match self {
-            Self::Nvfp4 {
-                lines,
-                planes,
-                scales,
-                corrections,
-            } => {
-                let x: [Nvfp4Vector<'_>; MAX_VECTORS] = std::array::from_fn(|i| {
-                    let v = first + i.min(count - 1);
-                    Nvfp4Vector {
-                        planes: &planes[v * 4 * lines..][..4 * lines],
-                        scales: &scales[v * lines..][..*lines],
-                        corrections: &corrections[v * lines..][..*lines],
-                    }
+    pub(super) fn new(shape: &Shape, vectors: &Vectors<'_>, kernels: &Kernels) -> Result<Self> {
+        let (n, blocks) = (shape.n(), shape.blocks());
+        let nvfp4 = matches!(vectors, Vectors::Nvfp4(_));
+        let mut prepared = Self {
+            lines: Vec::new(),
+            n,
+            blocks,
+            tile: match nvfp4 {
+                true => kernels.nvfp4.tile(n, blocks),
+                false => kernels.dense.tile(n, blocks),
+            },
+            step: if nvfp4 { kernels.lanes.len() } else { DENSE_STEP },
+            block_words: if nvfp4 { NVFP4_WORDS } else { BLOCK },
+        };
+        match vectors {
+            Vectors::Nvfp4(v) => prepared.fill_nvfp4(shape, v, kernels.lanes)?,
+            Vectors::F16(v) => {
+                let at = v.resolve(shape)?;
+                prepared.fill_dense(shape, kernels.order, |l, row, from, out| {
+                    let from = l * at.batch + row * at.row + from;
+                    v.values[from..][..out.len()].convert_to_f32_slice(out);
                 });
-                // SAFETY: the caller's promise.
-                unsafe { (kernels.nvfp4)(rows, &x[..count]) }
             }
-            Self::Dense { lines, values } => {
-                let x: [DenseVector<'_>; MAX_VECTORS] = std::array::from_fn(|i| {
-                    &values[(first + i.min(count - 1)) * lines..][..*lines]
+            Vectors::Bf16(v) => {
+                let at = v.resolve(shape)?;
+                prepared.fill_dense(shape, kernels.order, |l, row, from, out| {
+                    let from = l * at.batch + row * at.row + from;
+                    v.values[from..][..out.len()].convert_to_f32_slice(out);
                 });
-                // SAFETY: the caller's promise.
-                unsafe { (kernels.dense)(rows, &x[..count]) }
+            }
+            Vectors::F32(v) => {
+                let at = v.resolve(shape)?;
+                prepared.fill_dense(shape, kernels.order, |l, row, from, out| {
+                    let from = l * at.batch + row * at.row + from;
+                    out.copy_from_slice(&v.values[from..][..out.len()]);
+                });
             }
         }
+        Ok(prepared)
+    }
+
+    /// K tiles of a batch.
+    pub(super) fn tiles(&self) -> usize {
+        self.blocks.div_ceil(self.tile)
+    }
+
+    /// The first block of a tile, and how many it has.
+    pub(super) fn tile_blocks(&self, tile: usize) -> (usize, usize) {
+        let first = tile * self.tile;
+        (first, self.tile.min(self.blocks - first))
+    }
+
+    /// Vectors `first..first + count` of a batch in a tile.
+    pub(super) fn tile(&self, batch: usize, tile: usize, first: usize, count: usize) -> Tile<'_> {
+        assert!(first + count <= self.n);
+        let (start, blocks) = self.tile_blocks(tile);
+        let words_each = self.padded(blocks) * self.block_words;
+        let start = batch * self.batch_words() + start * self.block_words * self.n;
+        let start = start + first * words_each;
+        Tile {
+            lines: &self.lines[start / 16..][..count * words_each / 16],
+            count,
+            blocks,
+        }
+    }
+
+    /// Blocks of a tile of so many blocks, with padding.
+    pub(super) fn padded(&self, blocks: usize) -> usize {
+        blocks.next_multiple_of(self.step)
+    }
+
+    /// Words of a batch. All tiles but the last need no padding.
+    fn batch_words(&self) -> usize {
+        let (first, last) = self.tile_blocks(self.tiles() - 1);
+        (first + self.padded(last)) * self.block_words * self.n
+    }
+
+    /// Makes room, then calls `fill(batch, vector, first block, blocks, words)` for every vector
+    /// in every tile; large calls on several threads.
+    fn fill(&mut self, shape: &Shape, fill: impl Fn(usize, usize, usize, usize, &mut [u32]) + Sync) {
+        let batch_words = self.batch_words();
+        assert!(self.tiles() == 1 || self.tile % self.step == 0);
+        assert!(batch_words % 16 == 0);
+        self.lines = vec![Line([0; 16]); shape.l() * batch_words / 16];
+        let tile_words = self.padded(self.tile) * self.block_words * self.n;
+        let mut lines = std::mem::take(&mut self.lines);
+        let mut tiles = Vec::with_capacity(shape.l() * self.tiles());
+        for (batch, words) in words_mut(&mut lines).chunks_mut(batch_words).enumerate() {
+            for (tile, words) in words.chunks_mut(tile_words).enumerate() {
+                tiles.push((batch, tile, words));
+            }
+        }
+        let fill_tile = |(batch, tile, words): (usize, usize, &mut [u32])| {
+            let (first, blocks) = self.tile_blocks(tile);
+            let words_each = self.padded(blocks) * self.block_words;
+            for (vector, words) in words.chunks_exact_mut(words_each).enumerate() {
+                fill(batch, vector, first, blocks, words);
+            }
+        };
+        if shape.vector_elements() < INLINE_BELOW {
+            tiles.into_iter().for_each(fill_tile);
+        } else {
+            tiles.into_par_iter().for_each(fill_tile);
+        }
+        self.lines = lines;
+    }
+
+    fn fill_nvfp4(&mut self, shape: &Shape, v: &Nvfp4Vectors<'_>, lanes: &[usize]) -> Result<()> {
+        let at = v.resolve_and_scan(shape)?;
+        let step_words = lanes.len() * NVFP4_WORDS;
+        self.fill(shape, |batch, vector, first, blocks, words| {
+            let codes = batch * at.codes.batch + vector * at.codes.row + first * (BLOCK / 2);
+            let codes = v.codes[codes..][..blocks * (BLOCK / 2)].chunks_exact(BLOCK / 2);
+            for (block, codes) in codes.enumerate() {
+                let scale = at.scale_offset(v.layout, shape, batch, vector, first + block);
+                let scale = e4m3::decode(v.scales[scale]) * SCALE_FACTOR;
+                let step = &mut words[block / lanes.len() * step_words..][..step_words];
+                fill_block(step, lanes.len(), lanes[block % lanes.len()], codes, scale);
+            }
+        });
+        Ok(())
+    }
+
+    fn fill_dense(
+        &mut self,
+        shape: &Shape,
+        order: &[u8; CHUNK],
+        read: impl Fn(usize, usize, usize, &mut [f32]) + Sync,
+    ) {
+        self.fill(shape, |batch, vector, first, blocks, words| {
+            let mut rest = blocks * BLOCK;
+            let mut from = first * BLOCK;
+            for words in words.chunks_exact_mut(CHUNK) {
+                let mut values = [0.0; CHUNK];
+                let here = rest.min(CHUNK);
+                read(batch, vector, from, &mut values[..here]);
+                for (word, &element) in words.iter_mut().zip(order) {
+                    *word = values[usize::from(element)].to_bits();
+                }
+                from += here;
+                rest -= here;
+            }
+        });
     }
 }
 
-/// Twice the values of a byte's two codes.
+/// Twice the values of a byte's two codes, as signed bytes.
 const DOUBLED: [[i8; 2]; 256] = {
     let mut table = [[0; 2]; 256];
     let mut byte = 0;
@@ -137,67 +273,21 @@ const DOUBLED: [[i8; 2]; 256] = {
     table
 };
 
-fn nvfp4(shape: &Shape, v: &Nvfp4Vectors<'_>) -> Result<Prepared> {
-    let at = v.resolve_and_scan(shape)?;
-    let (n, blocks) = (shape.n(), shape.blocks());
-    let lines = blocks.div_ceil(STEP_BLOCKS);
-    let count = n * shape.l();
-    let mut planes = vec![Bytes([0; 64]); count * lines * 4];
-    let mut scales = vec![Floats([0.0; 16]); count * lines];
-    let mut corrections = vec![Ints([0; 16]); count * lines];
-    for index in 0..count {
-        let (l, row) = (index / n, index % n);
-        let codes = &v.codes[l * at.codes.batch + row * at.codes.row..][..shape.row_code_bytes()];
-        let planes = &mut planes[index * lines * 4..][..lines * 4];
-        for (codes, plane) in codes.chunks(64).zip(planes.chunks_exact_mut(2)) {
-            let [even, odd] = plane else { unreachable!() };
-            for ((&byte, even), odd) in codes.iter().zip(&mut even.0).zip(&mut odd.0) {
-                [*even, *odd] = DOUBLED[usize::from(byte)];
-            }
+/// Writes one lane of a step: a block's 8 bytes of codes and its scale.
+fn fill_block(step: &mut [u32], lanes: usize, lane: usize, codes: &[u8], scale: f32) {
+    let mut sum = 0;
+    for (half, codes) in codes.chunks_exact(4).enumerate() {
+        let mut planes = [[0u8; 4]; 2];
+        for (i, &byte) in codes.iter().enumerate() {
+            let [even, odd] = DOUBLED[usize::from(byte)];
+            planes[0][i] = even as u8;
+            planes[1][i] = odd as u8;
+            sum += i32::from(even) + i32::from(odd);
         }
-        for block in 0..blocks {
-            let scale = v.scales[at.scale_offset(v.layout, shape, l, row, block)];
-            let line = index * lines + block / STEP_BLOCKS;
-            scales[line].0[block % STEP_BLOCKS] = e4m3::decode(scale) * SCALE_FACTOR;
-            let pair = &planes[block / 8 * 2..][..2];
-            let range = block % 8 * 8..block % 8 * 8 + 8;
-            let sum = |plane: &Bytes| plane.0[range.clone()].iter().map(|&x| i32::from(x)).sum();
-            let (even, odd): (i32, i32) = (sum(&pair[0]), sum(&pair[1]));
-            corrections[line].0[block % STEP_BLOCKS] = -12 * (even + odd);
+        for (parity, plane) in planes.into_iter().enumerate() {
+            step[(half * 2 + parity) * lanes + lane] = u32::from_le_bytes(plane);
         }
     }
-    Ok(Prepared::Nvfp4 {
-        lines,
-        planes,
-        scales,
-        corrections,
-    })
-}
-
-fn dense(
-    shape: &Shape,
-    order: &[u8; CHUNK],
-    strides: Strides,
-    read: impl Fn(usize, &mut [f32]),
-) -> Prepared {
-    let (n, k) = (shape.n(), shape.k());
-    let padded = k.next_multiple_of(STEP_BLOCKS * BLOCK);
-    let lines = padded / 16;
-    let mut values = vec![Floats([0.0; 16]); n * shape.l() * lines];
-    let mut row = vec![0.0; padded];
-    for (index, out) in values.chunks_exact_mut(lines).enumerate() {
-        read(
-            index / n * strides.batch + index % n * strides.row,
-            &mut row[..k],
-        );
-        for (from, to) in row
-            .chunks_exact(CHUNK)
-            .zip(out.chunks_exact_mut(CHUNK / 16))
-        {
-            for (position, &element) in order.iter().enumerate() {
-                to[position / 16].0[position % 16] = from[usize::from(element)];
-            }
-        }
-    }
-    Prepared::Dense { lines, values }
+    step[4 * lanes + lane] = scale.to_bits();
+    step[5 * lanes + lane] = (-12 * sum) as u32;
 }

@@ -1,99 +1,149 @@
-//! What a kernel is given of the weights, and what it gives back.
+//! What kernels are given of the weights and of the vectors, and what they give back.
 
-use crate::cpu::prepare::{DenseVector, Nvfp4Vector};
-use crate::tensor::Weights;
-use crate::types::ScaleLayout;
+use crate::cpu::prepare::{Line, Tile};
 
-/// Rows that a kernel takes at once at most.
-pub(super) const MAX_ROWS: usize = 4;
+/// Rows of a group: what a direct kernel takes at once.
+pub(super) const GROUP_ROWS: usize = 4;
 
 /// Vectors that a kernel takes at once at most.
 pub(super) const MAX_VECTORS: usize = 4;
 
-/// Rows of a full group lie this far apart: those of a 128x4 atom that share 16 bytes.
+/// Rows of a group lie this far apart: those of a 128x4 atom that share 16 bytes.
 pub(super) const ROW_STEP: usize = 32;
 
 /// Rows of a row block: those that share the atoms of the 128x4 layout.
-pub(super) const ROW_BLOCK: usize = MAX_ROWS * ROW_STEP;
+pub(super) const ROW_BLOCK: usize = GROUP_ROWS * ROW_STEP;
 
-/// `sums[row][vector]`, before the global scales.
-pub(super) type Sums = [[f32; MAX_VECTORS]; MAX_ROWS];
+/// Groups of a strip: a cache line of 128x4 scales serves as many.
+pub(super) const STRIP_GROUPS: usize = 4;
+
+/// Rows of a strip, which are computed for one K tile before the next rows.
+pub(super) const STRIP_ROWS: usize = STRIP_GROUPS * GROUP_ROWS;
+
+/// The most vectors for which a direct kernel reads whole rows. From more on, the vectors would
+/// not stay in the first-level cache, so K is cut into tiles.
+pub(super) const WHOLE_ROWS_UP_TO: usize = 2;
+
+/// The most vectors for which weights are not decoded into a buffer.
+pub(super) const DIRECT_UP_TO: usize = MAX_VECTORS;
 
 /// What every implementation consists of.
 ///
 /// The functions are unsafe to call on a CPU without the features of their implementation; all
 /// else they check.
 pub(super) struct Kernels {
-    /// Which element of each 128 the dense kernel reads at which position.
+    /// The lane that holds each block of a step of the NVFP4 kernels; as many blocks as a step
+    /// has, 8 or 16.
+    pub(super) lanes: &'static [usize],
+    /// Which element of each 128 the dense kernels read at which position.
     pub(super) order: &'static [u8; 128],
-    /// NVFP4 weights times 1, 2 or 4 NVFP4 vectors.
-    pub(super) nvfp4: unsafe fn(&Rows<'_>, &[Nvfp4Vector<'_>]) -> Sums,
-    /// NVFP4 weights times 1, 2 or 4 f32 vectors.
-    pub(super) dense: unsafe fn(&Rows<'_>, &[DenseVector<'_>]) -> Sums,
+    /// For NVFP4 vectors.
+    pub(super) nvfp4: Family,
+    /// For f32 vectors, which f16 and bf16 ones become.
+    pub(super) dense: Family,
 }
 
-/// One row, or the four rows `i`, `i + 32`, `i + 64`, `i + 96` of a row block.
+/// The kernels for one kind of vectors, and the sizes that suit them.
+pub(super) struct Family {
+    /// For up to [`DIRECT_UP_TO`] vectors: multiplies weights while they are in registers.
+    ///
+    /// One row or a group of rows times all vectors of a tile.
+    pub(super) direct: unsafe fn(&Rows<'_>, &Tile<'_>) -> Sums,
+    /// For more vectors: decodes a row of a K tile into the lines that `multiply` reads.
+    pub(super) decode: unsafe fn(&Row<'_>, &mut [Line]),
+    /// Multiplies decoded rows with 1 to [`MAX_VECTORS`] vectors.
+    pub(super) multiply: unsafe fn(&Decoded<'_>, &Tile<'_>, SumsOfRows<'_>),
+    /// Bytes that `decode` writes for a block.
+    pub(super) decoded_bytes: usize,
+    /// Blocks of a K tile for `direct`, where it does not read whole rows.
+    pub(super) direct_tile: usize,
+    /// Blocks of a K tile for `decode` and `multiply`.
+    pub(super) decoded_tile: usize,
+    /// Rows that are decoded, then multiplied: their buffer stays in the first-level cache.
+    pub(super) decoded_rows: usize,
+}
+
+impl Family {
+    /// Blocks of a K tile for `n` vectors. Each tile's sums are added to those of the tiles before.
+    pub(super) const fn tile(&self, n: usize, blocks: usize) -> usize {
+        let tile = if n <= WHOLE_ROWS_UP_TO {
+            blocks
+        } else if n <= DIRECT_UP_TO {
+            self.direct_tile
+        } else {
+            self.decoded_tile
+        };
+        if tile < blocks { tile } else { blocks }
+    }
+}
+
+/// A row of a K tile.
+#[derive(Clone, Copy)]
+pub(super) struct Row<'a> {
+    /// 8 bytes a block.
+    pub(super) codes: &'a [u8],
+    /// 1 byte a block.
+    pub(super) scales: &'a [u8],
+}
+
+impl Row<'_> {
+    /// Panics unless the row has as many blocks: what kernels' raw reads rely on.
+    pub(super) fn assert_blocks(&self, blocks: usize) {
+        assert!(self.codes.len() == blocks * 8 && self.scales.len() == blocks);
+    }
+}
+
+/// One row of a K tile, or the four rows `i`, `i + 32`, `i + 64`, `i + 96` of a row block.
 ///
 /// Four rows share the loads of the vectors, and give the memory four streams to fetch. Rows 32
 /// apart, because each stream then goes on in the next group where it stopped in this one, and
-/// because one load of 128x4 scales serves all four.
+/// because they are neighbours in the 128x4 layout of scales.
 pub(super) struct Rows<'a> {
-    /// Blocks in a row.
-    pub(super) blocks: usize,
     /// 1 or 4.
     pub(super) count: usize,
-    /// The codes of each row, K/2 bytes; where `count` is 1 only the first is used.
-    pub(super) codes: [&'a [u8]; MAX_ROWS],
-    pub(super) scales: RowScales<'a>,
+    /// Where `count` is 1 only the first is used.
+    pub(super) rows: [Row<'a>; GROUP_ROWS],
+    /// How far from what a kernel reads now lie the codes that it should fetch into the caches, in
+    /// bytes; scales an eighth as far.
+    pub(super) ahead: isize,
 }
 
-/// The block scales of [`Rows`], in place.
-pub(super) enum RowScales<'a> {
-    /// K/16 bytes for each row.
-    Linear([&'a [u8]; MAX_ROWS]),
-    /// From the first row's 4 bytes in the row block's first atom on. Those of block `j` are
-    /// `j / 4 * 512 + j % 4` further; those of the next row of a group of four 4 bytes further.
-    Tiled(&'a [u8]),
+/// The sums of [`Rows`] over a K tile: `[row][vector]`, before the global scales.
+pub(super) type Sums = [[f32; MAX_VECTORS]; GROUP_ROWS];
+
+/// Rows of a K tile as `decode` has written them.
+pub(super) struct Decoded<'a> {
+    /// Those of all rows, one row after the other.
+    pub(super) lines: &'a [Line],
+    pub(super) rows: usize,
 }
 
-impl<'a> Rows<'a> {
-    /// `count` rows of a batch from `row` on, [`ROW_STEP`] apart.
-    pub(super) fn new(weights: &Weights<'a>, batch: usize, row: usize, count: usize) -> Self {
-        let shape = weights.shape();
-        let (blocks, bytes) = (shape.blocks(), shape.row_code_bytes());
-        let row_of = |r: usize| if r < count { row + r * ROW_STEP } else { row };
-        let scales = &weights.scales[batch * weights.layout.bytes(shape.m(), blocks)..];
-        Self {
-            blocks,
-            count,
-            codes: std::array::from_fn(|r| {
-                &weights.codes[(batch * shape.m() + row_of(r)) * bytes..][..bytes]
-            }),
-            scales: match weights.layout {
-                ScaleLayout::Linear => RowScales::Linear(std::array::from_fn(|r| {
-                    &scales[row_of(r) * blocks..][..blocks]
-                })),
-                ScaleLayout::Tiled128x4 => {
-                    RowScales::Tiled(&scales[weights.layout.offset(row, 0, blocks)..])
-                }
-            },
-        }
+impl<'a> Decoded<'a> {
+    /// Panics unless the lines of a row are `bytes`: what kernels' raw reads rely on.
+    pub(super) fn assert_row_bytes(&self, bytes: usize) {
+        assert!(size_of_val(self.lines) == self.rows * bytes);
     }
+}
 
-    /// Panics where a kernel would read past what is there: what kernels' raw reads rely on.
-    pub(super) fn assert_lengths(&self, rows: usize) {
-        assert!(rows == self.count && rows <= MAX_ROWS && self.blocks > 0);
-        assert!(
-            self.codes
-                .iter()
-                .all(|codes| codes.len() == self.blocks * 8)
-        );
-        match &self.scales {
-            RowScales::Linear(scales) => {
-                assert!(scales.iter().all(|scales| scales.len() == self.blocks));
-            }
-            RowScales::Tiled(scales) => {
-                assert!(scales.len() >= (self.blocks.div_ceil(4) - 1) * 512 + 4 * rows);
+/// Where `multiply` adds its sums: that of row `r` and vector `v` to `sums[r * pitch + v]`.
+pub(super) struct SumsOfRows<'a> {
+    pub(super) sums: &'a mut [f32],
+    pub(super) pitch: usize,
+}
+
+impl SumsOfRows<'_> {
+    /// Adds the sums of rows from `row` on and vectors from `vector` on.
+    #[inline(always)]
+    pub(super) fn add<const R: usize, const N: usize>(
+        &mut self,
+        row: usize,
+        vector: usize,
+        sums: [[f32; N]; R],
+    ) {
+        for (r, sums) in sums.iter().enumerate() {
+            let to = &mut self.sums[(row + r) * self.pitch + vector..][..N];
+            for (to, sum) in to.iter_mut().zip(sums) {
+                *to += sum;
             }
         }
     }
@@ -112,25 +162,47 @@ pub(super) fn sum_lanes<const L: usize>(mut lanes: [f32; L]) -> f32 {
     lanes[0]
 }
 
-/// Calls a kernel's instance for the number of rows, the number of vectors and the layout.
+/// Calls a direct kernel's instance for the number of rows and the number of vectors.
 macro_rules! by_size {
     ($rows:ident, $x:ident, $kernel:ident, $($generic:ty,)?) => {{
-        let tiled = matches!($rows.scales, $crate::cpu::rows::RowScales::Tiled(_));
-        match ($rows.count, $x.len(), tiled) {
-            (4, 1, false) => $kernel::<$($generic,)? 4, 1, false>($rows, $x),
-            (4, 1, true) => $kernel::<$($generic,)? 4, 1, true>($rows, $x),
-            (4, 2, false) => $kernel::<$($generic,)? 4, 2, false>($rows, $x),
-            (4, 2, true) => $kernel::<$($generic,)? 4, 2, true>($rows, $x),
-            (4, 4, false) => $kernel::<$($generic,)? 4, 4, false>($rows, $x),
-            (4, 4, true) => $kernel::<$($generic,)? 4, 4, true>($rows, $x),
-            (1, 1, false) => $kernel::<$($generic,)? 1, 1, false>($rows, $x),
-            (1, 1, true) => $kernel::<$($generic,)? 1, 1, true>($rows, $x),
-            (1, 2, false) => $kernel::<$($generic,)? 1, 2, false>($rows, $x),
-            (1, 2, true) => $kernel::<$($generic,)? 1, 2, true>($rows, $x),
-            (1, 4, false) => $kernel::<$($generic,)? 1, 4, false>($rows, $x),
-            (1, 4, true) => $kernel::<$($generic,)? 1, 4, true>($rows, $x),
-            (rows, vectors, _) => unreachable!("{rows} rows, {vectors} vectors"),
+        match ($rows.count, $x.count()) {
+            (4, 1) => $kernel::<$($generic,)? 4, 1>($rows, $x),
+            (4, 2) => $kernel::<$($generic,)? 4, 2>($rows, $x),
+            (4, 3) => $kernel::<$($generic,)? 4, 3>($rows, $x),
+            (4, 4) => $kernel::<$($generic,)? 4, 4>($rows, $x),
+            (1, 1) => $kernel::<$($generic,)? 1, 1>($rows, $x),
+            (1, 2) => $kernel::<$($generic,)? 1, 2>($rows, $x),
+            (1, 3) => $kernel::<$($generic,)? 1, 3>($rows, $x),
+            (1, 4) => $kernel::<$($generic,)? 1, 4>($rows, $x),
+            (rows, vectors) => unreachable!("{rows} rows, {vectors} vectors"),
         }
     }};
 }
 pub(super) use by_size;
+
+/// Calls a multiplying kernel's instance for the number of vectors.
+macro_rules! by_vectors {
+    ($decoded:ident, $x:ident, $sums:ident, $kernel:ident, $($generic:ty,)?) => {{
+        match $x.count() {
+            1 => $kernel::<$($generic,)? 1>($decoded, $x, $sums),
+            2 => $kernel::<$($generic,)? 2>($decoded, $x, $sums),
+            3 => $kernel::<$($generic,)? 3>($decoded, $x, $sums),
+            4 => $kernel::<$($generic,)? 4>($decoded, $x, $sums),
+            vectors => unreachable!("{vectors} vectors"),
+        }
+    }};
+}
+pub(super) use by_vectors;
+
+/// Asks for the cache line there, which need not exist.
+#[inline(always)]
+pub(super) fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::*;
+        // SAFETY: SSE is part of x86-64, and a prefetch of any address is allowed.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}

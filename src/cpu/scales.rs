@@ -1,0 +1,87 @@
+//! Weight scales of the 128x4 layout, brought into rows.
+//!
+//! The kernels read the scales of a row one after the other. In the 128x4 layout four of them lie
+//! together, and the next four 512 bytes further. Here the scales of a strip are copied into rows,
+//! for one K tile at a time: the strip's 16 rows share 64 bytes of every atom, which are a cache
+//! line where the scales are aligned as one, so each line is read once.
+
+use crate::cpu::rows::{STRIP_ROWS, prefetch};
+
+/// Bytes of an atom: 128 rows of 4 scales.
+const ATOM: usize = 512;
+
+/// Bytes of an atom that belong to a strip.
+const STRIP_BYTES: usize = STRIP_ROWS * 4;
+
+/// Scales from one row to the next in a strip's buffer, for tiles of so many blocks.
+pub(super) const fn pitch(blocks: usize) -> usize {
+    blocks.next_multiple_of(16)
+}
+
+/// Copies a strip's scales of `blocks` blocks. `scales` starts at the strip's first byte in the
+/// tile's first atom; `out` takes `STRIP_ROWS` rows, [`pitch`] apart, in the order of the strip.
+pub(super) fn into_rows(scales: &[u8], blocks: usize, out: &mut [u8]) {
+    let pitch = pitch(blocks);
+    let out = &mut out[..STRIP_ROWS * pitch];
+    let atoms = blocks.div_ceil(4);
+    let scales = &scales[..(atoms - 1) * ATOM + STRIP_BYTES];
+    let fours = atoms / 4;
+    for four in 0..fours {
+        let from = &scales[four * 4 * ATOM..][..3 * ATOM + STRIP_BYTES];
+        four_atoms(from, &mut out[four * 16..], pitch);
+    }
+    for atom in fours * 4..atoms {
+        let from = &scales[atom * ATOM..][..STRIP_BYTES];
+        for (row, scales) in from.chunks_exact(4).enumerate() {
+            out[row * pitch + atom * 4..][..4].copy_from_slice(scales);
+        }
+    }
+}
+
+/// Asks for the scales that [`into_rows`] will copy.
+pub(super) fn fetch(scales: *const u8, blocks: usize) {
+    for atom in 0..blocks.div_ceil(4) {
+        prefetch(scales.wrapping_add(atom * ATOM));
+    }
+}
+
+/// 16 scales of each row: a transposition of four dwords in each of four groups.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn four_atoms(from: &[u8], out: &mut [u8], pitch: usize) {
+    use std::arch::x86_64::*;
+    assert!(from.len() >= 3 * ATOM + STRIP_BYTES);
+    assert!(out.len() >= (STRIP_ROWS - 1) * pitch + 16);
+    for group in 0..STRIP_ROWS / 4 {
+        // SAFETY: SSE2 is part of x86-64; the lengths were asserted.
+        unsafe {
+            let at = from.as_ptr().add(group * 16);
+            let [a, b, c, d] = [0, 1, 2, 3].map(|atom| at.add(atom * ATOM));
+            let (a, b) = (_mm_loadu_si128(a.cast()), _mm_loadu_si128(b.cast()));
+            let (c, d) = (_mm_loadu_si128(c.cast()), _mm_loadu_si128(d.cast()));
+            let (ab, cd) = (_mm_unpacklo_epi32(a, b), _mm_unpacklo_epi32(c, d));
+            let (ab_high, cd_high) = (_mm_unpackhi_epi32(a, b), _mm_unpackhi_epi32(c, d));
+            let rows = [
+                _mm_unpacklo_epi64(ab, cd),
+                _mm_unpackhi_epi64(ab, cd),
+                _mm_unpacklo_epi64(ab_high, cd_high),
+                _mm_unpackhi_epi64(ab_high, cd_high),
+            ];
+            for (row, scales) in rows.into_iter().enumerate() {
+                let to = out.as_mut_ptr().add((group * 4 + row) * pitch);
+                _mm_storeu_si128(to.cast(), scales);
+            }
+        }
+    }
+}
+
+/// 16 scales of each row.
+#[cfg(not(target_arch = "x86_64"))]
+fn four_atoms(from: &[u8], out: &mut [u8], pitch: usize) {
+    for atom in 0..4 {
+        let from = &from[atom * ATOM..][..STRIP_BYTES];
+        for (row, scales) in from.chunks_exact(4).enumerate() {
+            out[row * pitch + atom * 4..][..4].copy_from_slice(scales);
+        }
+    }
+}
