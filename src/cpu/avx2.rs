@@ -30,15 +30,15 @@ pub(super) const KERNELS: Kernels = Kernels {
         multiply: nvfp4_multiply,
         decoded_bytes: DECODED_NVFP4 * 4,
         direct_tile: 256,
-        decoded_tile: 64,
-        decoded_rows: 16,
+        decoded_tile: 128,
+        decoded_rows: 8,
     },
     dense: Family {
         direct: dense,
         decode: dense_decode,
         multiply: dense_multiply,
         decoded_bytes: BLOCK * 4,
-        direct_tile: 64,
+        direct_tile: 256,
         decoded_tile: 32,
         decoded_rows: 8,
     },
@@ -64,15 +64,11 @@ const ORDER: [u8; 128] = {
 
 /// 64 bytes of codes and their 8 scales of a row, where `s` is a whole step. The scales in order.
 #[inline(always)]
-unsafe fn step<const STREAM: bool>(
-    row: &Row<'_>,
-    s: usize,
-    ahead: isize,
-) -> ([__m256i; 2], __m128i) {
+unsafe fn step<const STREAM: bool>(row: &Row<'_>, s: usize) -> ([__m256i; 2], __m128i) {
     // SAFETY: the lengths were asserted and hold step `s`.
     unsafe {
         let at = row.codes.as_ptr().wrapping_add(s * 64);
-        let next = at.wrapping_offset(ahead).cast();
+        let next = at.wrapping_offset(row.ahead).cast();
         if STREAM {
             // Non-temporal: weights that are larger than the caches would only push other things
             // out of them on their way through.
@@ -229,9 +225,9 @@ unsafe fn nvfp4_some<const R: usize, const N: usize>(
             for r in 0..R {
                 let row = &rows.rows[first + r];
                 let (codes, scales) = if N <= WHOLE_ROWS_UP_TO {
-                    step::<true>(row, s, rows.ahead)
+                    step::<true>(row, s)
                 } else {
-                    step::<false>(row, s, rows.ahead)
+                    step::<false>(row, s)
                 };
                 let (w, scales) = nvfp4_weights(codes, scales);
                 for v in 0..N {
@@ -268,9 +264,7 @@ unsafe fn nvfp4_decode_row(row: &Row<'_>, out: &mut [Line]) {
     unsafe {
         for s in 0..blocks.div_ceil(STEP) {
             let (codes, scales) = if s < steps {
-                let at = row.codes.as_ptr().add(s * 64);
-                let scales = row.scales.as_ptr().add(s * 8);
-                (load_pair(at), _mm_loadl_epi64(scales.cast()))
+                step::<false>(row, s)
             } else {
                 tail(row, s, left)
             };
@@ -413,9 +407,9 @@ unsafe fn dense_some<const R: usize, const N: usize>(
             for r in 0..R {
                 let row = &rows.rows[first + r];
                 let (codes, scales) = if N <= WHOLE_ROWS_UP_TO {
-                    step::<true>(row, s, rows.ahead)
+                    step::<true>(row, s)
                 } else {
-                    step::<false>(row, s, rows.ahead)
+                    step::<false>(row, s)
                 };
                 dense_step(codes, decode_scales(scales), x, s, &mut acc[r]);
             }
@@ -475,9 +469,7 @@ unsafe fn dense_decode_row(row: &Row<'_>, out: &mut [Line]) {
     unsafe {
         for s in 0..blocks.div_ceil(STEP) {
             let (codes, scales) = if s < steps {
-                let at = row.codes.as_ptr().add(s * 64);
-                let scales = row.scales.as_ptr().add(s * 8);
-                (load_pair(at), _mm_loadl_epi64(scales.cast()))
+                step::<false>(row, s)
             } else {
                 tail(row, s, left)
             };

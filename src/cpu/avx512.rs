@@ -165,13 +165,13 @@ unsafe fn scale_bytes<const TAIL: bool>(row: &Row<'_>, s: usize, left: usize) ->
 /// non-temporal: weights that are larger than the caches would only push other things out of them
 /// on their way through.
 #[inline(always)]
-unsafe fn fetch<const STREAM: bool>(row: &Row<'_>, s: usize, ahead: isize) {
+unsafe fn fetch<const STREAM: bool>(row: &Row<'_>, s: usize) {
     // SAFETY: a prefetch of any address is allowed; the caller's CPU has the features.
     unsafe {
         let codes = row.codes.as_ptr().wrapping_add(s * 128);
-        let codes = codes.wrapping_offset(ahead);
+        let codes = codes.wrapping_offset(row.ahead);
         let scales = row.scales.as_ptr().wrapping_add(s * STEP);
-        let scales = scales.wrapping_offset(ahead / 8);
+        let scales = scales.wrapping_offset(row.ahead / 8);
         if STREAM {
             _mm_prefetch::<_MM_HINT_NTA>(codes.cast());
             _mm_prefetch::<_MM_HINT_NTA>(codes.wrapping_add(64).cast());
@@ -334,9 +334,9 @@ unsafe fn nvfp4_step<D: Dot, const R: usize, const N: usize, const TAIL: bool>(
         for r in 0..R {
             let row = &rows.rows[first + r];
             if N <= WHOLE_ROWS_UP_TO {
-                fetch::<true>(row, s, rows.ahead);
+                fetch::<true>(row, s);
             } else {
-                fetch::<false>(row, s, rows.ahead);
+                fetch::<false>(row, s);
             }
             (w[r], scales[r]) = nvfp4_weights::<TAIL>(row, s, left);
             if N <= WHOLE_ROWS_UP_TO {
@@ -369,6 +369,7 @@ unsafe fn nvfp4_decode_row(row: &Row<'_>, out: &mut [Line]) {
     // SAFETY: the lengths were asserted; the caller's CPU has the features.
     unsafe {
         for s in 0..blocks.div_ceil(STEP) {
+            fetch::<false>(row, s);
             let (w, scales) = if s < steps {
                 nvfp4_weights::<false>(row, s, STEP)
             } else {
@@ -530,9 +531,9 @@ unsafe fn dense_step<const R: usize, const N: usize, const TAIL: bool>(
         for r in 0..R {
             let row = &rows.rows[first + r];
             if N <= WHOLE_ROWS_UP_TO {
-                fetch::<true>(row, s, rows.ahead);
+                fetch::<true>(row, s);
             } else {
-                fetch::<false>(row, s, rows.ahead);
+                fetch::<false>(row, s);
             }
             scales[r] = decode_scales(scale_bytes::<TAIL>(row, s, left));
         }
@@ -612,6 +613,7 @@ unsafe fn dense_decode_row(row: &Row<'_>, out: &mut [Line]) {
 unsafe fn dense_decode_step<const TAIL: bool>(row: &Row<'_>, s: usize, left: usize, out: *mut u32) {
     // SAFETY: the caller asserted the lengths and has the features.
     unsafe {
+        fetch::<false>(row, s);
         let scales = decode_scales(scale_bytes::<TAIL>(row, s, left));
         for half in 0..2 {
             let codes = codes::<TAIL>(row, s, half, left);

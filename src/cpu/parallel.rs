@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use crate::cpu::prepare::{Line, Prepared};
 use crate::cpu::rows::{
     DIRECT_UP_TO, Decoded, Family, GROUP_ROWS, MAX_VECTORS, ROW_BLOCK, ROW_STEP, Row, Rows,
-    STRIP_GROUPS, STRIP_ROWS, SumsOfRows, WHOLE_ROWS_UP_TO, prefetch,
+    STRIP_GROUPS, STRIP_ROWS, SumsOfRows, WHOLE_ROWS_UP_TO,
 };
 use crate::cpu::scales;
 use crate::shape::Shape;
@@ -166,33 +166,54 @@ impl Call<'_, '_> {
         scratch.sums.clear();
         scratch.sums.resize(scratch.rows.len() * n, 0.0);
         let rows = std::mem::take(&mut scratch.rows);
-        let strip_bytes = (STRIP_GROUPS * row_bytes) as isize;
-        for tile in 0..self.prepared.tiles() {
+        let rows_bytes = (STRIP_GROUPS * row_bytes) as isize;
+        let tiles = self.prepared.tiles();
+        // A strip ends where slots start over.
+        let strips: Vec<&[JobRow]> = rows.chunk_by(|a, b| a.slot < b.slot).collect();
+        let mut sums = std::mem::take(&mut scratch.sums);
+        let mut add = |strip: usize, tile: usize, next: isize| {
             let (first, blocks) = self.prepared.tile_blocks(tile);
-            let mut start = 0;
-            // A strip ends where slots start over.
-            for rows_of_strip in rows.chunk_by(|a, b| a.slot < b.slot) {
-                let end = start + rows_of_strip.len();
-                let strip = Strip {
-                    rows: rows_of_strip,
-                    batch,
-                    tile,
-                    first,
-                    blocks,
-                    next: if end < rows.len() {
-                        strip_bytes
+            let strip_rows = strips[strip];
+            let start: usize = strips[..strip].iter().map(|rows| rows.len()).sum();
+            let strip = Strip {
+                rows: strip_rows,
+                batch,
+                tile,
+                first,
+                blocks,
+                next,
+            };
+            let sums = &mut sums[start * n..][..strip_rows.len() * n];
+            // SAFETY: the caller's promise.
+            unsafe { self.strip(&strip, scratch, sums) };
+        };
+        if n > DIRECT_UP_TO {
+            for tile in 0..tiles {
+                for strip in 0..strips.len() {
+                    let next = if strip + 1 < strips.len() {
+                        rows_bytes
                     } else {
-                        let strips = groups / STRIP_GROUPS;
-                        (blocks * 8) as isize - (strips - 1) as isize * strip_bytes
-                    },
-                };
-                let mut sums = std::mem::take(&mut scratch.sums);
-                // SAFETY: the caller's promise.
-                unsafe { self.strip(&strip, scratch, &mut sums[start * n..end * n]) };
-                scratch.sums = sums;
-                start = end;
+                        (self.prepared.tile_blocks(tile).1 * 8) as isize
+                            - (strips.len() - 1) as isize * rows_bytes
+                    };
+                    add(strip, tile, next);
+                }
+            }
+        } else {
+            for strip in 0..strips.len() {
+                for tile in 0..tiles {
+                    let (first, blocks) = self.prepared.tile_blocks(tile);
+                    let next = if tile + 1 < tiles {
+                        (blocks * 8) as isize
+                    } else {
+                        rows_bytes - (first * 8) as isize
+                    };
+                    add(strip, tile, next);
+                }
             }
         }
+        scratch.sums = sums;
+        drop(strips);
         scratch.rows = rows;
     }
 
@@ -235,6 +256,11 @@ impl Call<'_, '_> {
         Row {
             codes: &self.weights.codes[start * 8..][..strip.blocks * 8],
             scales: &scales[..strip.blocks],
+            ahead: if self.shape.n() <= WHOLE_ROWS_UP_TO {
+                AHEAD
+            } else {
+                strip.next
+            },
         }
     }
 
@@ -245,11 +271,6 @@ impl Call<'_, '_> {
     unsafe fn direct(&self, strip: &Strip<'_>, scales: &[u8], sums: &mut [f32]) {
         let n = self.shape.n();
         let x = self.prepared.tile(strip.batch, strip.tile, 0, n);
-        let ahead = if n <= WHOLE_ROWS_UP_TO {
-            AHEAD
-        } else {
-            strip.next
-        };
         let mut start = 0;
         for group in strip
             .rows
@@ -265,7 +286,6 @@ impl Call<'_, '_> {
                 let rows = Rows {
                     count,
                     rows: std::array::from_fn(|r| self.row(strip, few[r.min(count - 1)], scales)),
-                    ahead,
                 };
                 // SAFETY: the caller's promise.
                 let few_sums = unsafe { (self.family.direct)(&rows, &x) };
@@ -303,12 +323,7 @@ impl Call<'_, '_> {
                 // SAFETY: the caller's promise.
                 unsafe { (family.decode)(&self.row(strip, row, scales), lines) };
             }
-            let parts = n.div_ceil(MAX_VECTORS);
-            for (part, first) in (0..n).step_by(MAX_VECTORS).enumerate() {
-                // A few rows at a time, so that the multiplications hide it.
-                for &row in &rows[part * rows.len() / parts..(part + 1) * rows.len() / parts] {
-                    self.fetch_next(strip, row);
-                }
+            for first in (0..n).step_by(MAX_VECTORS) {
                 let count = MAX_VECTORS.min(n - first);
                 let x = self.prepared.tile(strip.batch, strip.tile, first, count);
                 let decoded = Decoded {
@@ -321,24 +336,6 @@ impl Call<'_, '_> {
                 };
                 // SAFETY: the caller's promise.
                 unsafe { (family.multiply)(&decoded, &x, sums) };
-            }
-        }
-    }
-
-    /// Asks for what the next strip will read.
-    fn fetch_next(&self, strip: &Strip<'_>, row: JobRow) {
-        let (m, blocks) = (self.shape.m(), self.shape.blocks());
-        let start = (strip.batch * m + row.row) * blocks + strip.first;
-        let codes = self.weights.codes.as_ptr().wrapping_add(start * 8);
-        let codes = codes.wrapping_offset(strip.next);
-        for line in 0..(strip.blocks * 8).div_ceil(64) {
-            prefetch(codes.wrapping_add(line * 64));
-        }
-        if self.weights.layout == ScaleLayout::Linear {
-            let scales = self.weights.scales.as_ptr().wrapping_add(start);
-            let scales = scales.wrapping_offset(strip.next / 8);
-            for line in 0..strip.blocks.div_ceil(64) {
-                prefetch(scales.wrapping_add(line * 64));
             }
         }
     }

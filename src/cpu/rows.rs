@@ -84,6 +84,9 @@ pub(super) struct Row<'a> {
     pub(super) codes: &'a [u8],
     /// 1 byte a block.
     pub(super) scales: &'a [u8],
+    /// How far from what a kernel reads now lie the codes that it should fetch into the caches, in
+    /// bytes; scales an eighth as far.
+    pub(super) ahead: isize,
 }
 
 impl Row<'_> {
@@ -103,9 +106,6 @@ pub(super) struct Rows<'a> {
     pub(super) count: usize,
     /// Where `count` is 1 only the first is used.
     pub(super) rows: [Row<'a>; GROUP_ROWS],
-    /// How far from what a kernel reads now lie the codes that it should fetch into the caches, in
-    /// bytes; scales an eighth as far.
-    pub(super) ahead: isize,
 }
 
 /// The sums of [`Rows`] over a K tile: `[row][vector]`, before the global scales.
@@ -193,16 +193,3 @@ macro_rules! by_vectors {
     }};
 }
 pub(super) use by_vectors;
-
-/// Asks for the cache line there, which need not exist.
-#[inline(always)]
-pub(super) fn prefetch(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::*;
-        // SAFETY: SSE is part of x86-64, and a prefetch of any address is allowed.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
-}

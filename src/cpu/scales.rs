@@ -5,7 +5,7 @@
 //! for one K tile at a time: the strip's 16 rows share 64 bytes of every atom, which are a cache
 //! line where the scales are aligned as one, so each line is read once.
 
-use crate::cpu::rows::{STRIP_ROWS, prefetch};
+use crate::cpu::rows::STRIP_ROWS;
 
 /// Bytes of an atom: 128 rows of 4 scales.
 const ATOM: usize = 512;
@@ -35,13 +35,6 @@ pub(super) fn into_rows(scales: &[u8], blocks: usize, out: &mut [u8]) {
         for (row, scales) in from.chunks_exact(4).enumerate() {
             out[row * pitch + atom * 4..][..4].copy_from_slice(scales);
         }
-    }
-}
-
-/// Asks for the scales that [`into_rows`] will copy.
-pub(super) fn fetch(scales: *const u8, blocks: usize) {
-    for atom in 0..blocks.div_ceil(4) {
-        prefetch(scales.wrapping_add(atom * ATOM));
     }
 }
 
