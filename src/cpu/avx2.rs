@@ -38,7 +38,7 @@ pub(super) const KERNELS: Kernels = Kernels {
         decode: dense_decode,
         multiply: dense_multiply,
         decoded_bytes: BLOCK * 4,
-        direct_tile: 256,
+        direct_tile: 128,
         decoded_tile: 32,
         decoded_rows: 8,
     },

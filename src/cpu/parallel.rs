@@ -127,8 +127,10 @@ struct Strip<'a> {
     /// The tile's first block, and how many it has.
     first: usize,
     blocks: usize,
-    /// From these rows' codes in this tile to those that will be read after them.
+    /// From these rows' codes in this tile to those that will be read after them, in bytes.
     next: isize,
+    /// The same for scales in the 128x4 layout.
+    next_scales: isize,
 }
 
 /// A call.
@@ -171,8 +173,10 @@ impl Call<'_, '_> {
         // A strip ends where slots start over.
         let strips: Vec<&[JobRow]> = rows.chunk_by(|a, b| a.slot < b.slot).collect();
         let mut sums = std::mem::take(&mut scratch.sums);
-        let mut add = |strip: usize, tile: usize, next: isize| {
+        let mut add = |strip: usize, tile: usize, next: (usize, usize)| {
             let (first, blocks) = self.prepared.tile_blocks(tile);
+            let strips_on = next.0 as isize - strip as isize;
+            let blocks_on = (next.1 * self.prepared.tile_blocks(0).1) as isize - first as isize;
             let strip_rows = strips[strip];
             let start: usize = strips[..strip].iter().map(|rows| rows.len()).sum();
             let strip = Strip {
@@ -181,7 +185,9 @@ impl Call<'_, '_> {
                 tile,
                 first,
                 blocks,
-                next,
+                next: strips_on * rows_bytes + blocks_on * 8,
+                next_scales: strips_on * scales::STRIP_BYTES as isize
+                    + blocks_on / 4 * scales::ATOM as isize,
             };
             let sums = &mut sums[start * n..][..strip_rows.len() * n];
             // SAFETY: the caller's promise.
@@ -190,25 +196,15 @@ impl Call<'_, '_> {
         if n > DIRECT_UP_TO {
             for tile in 0..tiles {
                 for strip in 0..strips.len() {
-                    let next = if strip + 1 < strips.len() {
-                        rows_bytes
-                    } else {
-                        (self.prepared.tile_blocks(tile).1 * 8) as isize
-                            - (strips.len() - 1) as isize * rows_bytes
-                    };
-                    add(strip, tile, next);
+                    let last = strip + 1 == strips.len();
+                    add(strip, tile, if last { (0, tile + 1) } else { (strip + 1, tile) });
                 }
             }
         } else {
             for strip in 0..strips.len() {
                 for tile in 0..tiles {
-                    let (first, blocks) = self.prepared.tile_blocks(tile);
-                    let next = if tile + 1 < tiles {
-                        (blocks * 8) as isize
-                    } else {
-                        rows_bytes - (first * 8) as isize
-                    };
-                    add(strip, tile, next);
+                    let last = tile + 1 == tiles;
+                    add(strip, tile, if last { (strip + 1, 0) } else { (strip, tile + 1) });
                 }
             }
         }
@@ -242,7 +238,7 @@ impl Call<'_, '_> {
         let (blocks, layout) = (self.shape.blocks(), self.weights.layout);
         let batch = strip.batch * layout.bytes(self.shape.m(), blocks);
         let start = batch + layout.offset(strip.rows[0].row, strip.first, blocks);
-        scales::into_rows(&self.weights.scales[start..], strip.blocks, out);
+        scales::into_rows(&self.weights.scales[start..], strip.blocks, strip.next_scales, out);
     }
 
     /// A row of a strip. `scales` are the strip's, brought into rows, unless they lie so anyway.

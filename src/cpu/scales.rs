@@ -8,10 +8,10 @@
 use crate::cpu::rows::STRIP_ROWS;
 
 /// Bytes of an atom: 128 rows of 4 scales.
-const ATOM: usize = 512;
+pub(super) const ATOM: usize = 512;
 
 /// Bytes of an atom that belong to a strip.
-const STRIP_BYTES: usize = STRIP_ROWS * 4;
+pub(super) const STRIP_BYTES: usize = STRIP_ROWS * 4;
 
 /// Scales from one row to the next in a strip's buffer, for tiles of so many blocks.
 pub(super) const fn pitch(blocks: usize) -> usize {
@@ -20,7 +20,10 @@ pub(super) const fn pitch(blocks: usize) -> usize {
 
 /// Copies a strip's scales of `blocks` blocks. `scales` starts at the strip's first byte in the
 /// tile's first atom; `out` takes `STRIP_ROWS` rows, [`pitch`] apart, in the order of the strip.
-pub(super) fn into_rows(scales: &[u8], blocks: usize, out: &mut [u8]) {
+///
+/// `next` bytes further lie the scales that will be copied after these, which are fetched into the
+/// caches.
+pub(super) fn into_rows(scales: &[u8], blocks: usize, next: isize, out: &mut [u8]) {
     let pitch = pitch(blocks);
     let out = &mut out[..STRIP_ROWS * pitch];
     let atoms = blocks.div_ceil(4);
@@ -28,6 +31,7 @@ pub(super) fn into_rows(scales: &[u8], blocks: usize, out: &mut [u8]) {
     let fours = atoms / 4;
     for four in 0..fours {
         let from = &scales[four * 4 * ATOM..][..3 * ATOM + STRIP_BYTES];
+        fetch_four(from.as_ptr().wrapping_offset(next));
         four_atoms(from, &mut out[four * 16..], pitch);
     }
     for atom in fours * 4..atoms {
@@ -36,6 +40,19 @@ pub(super) fn into_rows(scales: &[u8], blocks: usize, out: &mut [u8]) {
             out[row * pitch + atom * 4..][..4].copy_from_slice(scales);
         }
     }
+}
+
+/// Fetches a strip's lines of four atoms.
+#[inline(always)]
+fn fetch_four(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    for atom in 0..4 {
+        use std::arch::x86_64::*;
+        // SAFETY: SSE is part of x86-64; a prefetch of any address is allowed.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.wrapping_add(atom * ATOM).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }
 
 /// 16 scales of each row: a transposition of four dwords in each of four groups.
