@@ -5,17 +5,16 @@ use nvfp4_gemv::cpu::{Implementation, gemv_with};
 use nvfp4_gemv::reference::{self, Reference, error_bound};
 use nvfp4_gemv::{
     Activation, DenseVectors, Dims, Error, FloatType, GlobalScale, Nvfp4Vectors, Output,
-    ScaleLayout, Shape, Strides, VectorScale, Vectors, Weights,
+    ScaleLayout, Shape, Strides, VectorScale, Vectors, Weights, convert_scales,
 };
 
 fn implementations() -> impl Iterator<Item = Implementation> {
     Implementation::ALL.into_iter().filter(|i| i.available())
 }
 
-/// Rows so far apart, 128 a batch.
-fn rows_of_128(row: usize) -> Strides {
-    let batch = 128 * row;
-    Strides { row, batch }
+/// Rows of a batch of padded vectors: whole row blocks of 128.
+fn padded_rows(n: usize) -> usize {
+    n.next_multiple_of(128)
 }
 
 /// Owns the operands of one problem.
@@ -24,8 +23,8 @@ struct Case {
     activation: Activation,
     layout: ScaleLayout,
     x_layout: ScaleLayout,
-    /// Vectors in an array of 128 rows a batch and one block more a row than K, with garbage around
-    /// them; otherwise dense.
+    /// Vectors in an array of 128 rows a batch, or a multiple of it, and one block more a row than
+    /// K, with garbage around them; otherwise dense.
     padded: bool,
     codes: Vec<u8>,
     scales: Vec<u8>,
@@ -55,7 +54,7 @@ impl Case {
         let pick = |r: &mut fastrand::Rng| ScaleLayout::ALL[r.usize(0..2)];
         let (layout, x_layout) = (pick(&mut r), pick(&mut r));
         let padded = r.bool();
-        let x_rows = if padded { 128 } else { n };
+        let x_rows = if padded { padded_rows(n) } else { n };
         let scale = |r: &mut fastrand::Rng| match data {
             Data::Exact => [0x38, 0x40][r.usize(0..2)],
             Data::FullRange => r.u8(0..=0x7e),
@@ -134,6 +133,14 @@ impl Case {
         }
     }
 
+    /// The same values, the weights' scales in this layout.
+    fn with_weight_scales_in(mut self, layout: ScaleLayout) -> Self {
+        let (m, k, l) = (self.shape.m(), self.shape.k(), self.shape.l());
+        self.scales = convert_scales(&self.scales, self.layout, layout, m, k, l).unwrap();
+        self.layout = layout;
+        self
+    }
+
     fn weights(&self) -> Weights<'_> {
         let (codes, scales) = (&self.codes, &self.scales);
         let w = Weights::new(&self.shape, codes, scales, self.layout, self.global);
@@ -147,7 +154,7 @@ impl Case {
         fn dense<'a, T: std::fmt::Debug>(case: &Case, x: &'a [T]) -> DenseVectors<'a, T> {
             let x = DenseVectors::new(x);
             match case.padded {
-                true => x.with_strides(rows_of_128(case.shape.k() + 16)),
+                true => x.with_strides(case.padded_strides(case.shape.k() + 16)),
                 false => x,
             }
         }
@@ -157,6 +164,11 @@ impl Case {
             Activation::F32 => Vectors::F32(dense(self, &self.x32)),
             Activation::Nvfp4 => Vectors::Nvfp4(self.nvfp4_vectors()),
         }
+    }
+
+    /// Of padded vectors whose rows are so long.
+    fn padded_strides(&self, row: usize) -> Strides {
+        Strides::packed(padded_rows(self.shape.n()), row)
     }
 
     fn nvfp4_vectors(&self) -> Nvfp4Vectors<'_> {
@@ -170,11 +182,11 @@ impl Case {
             return x;
         }
         let (k, blocks) = (self.shape.k(), self.shape.blocks());
-        let mut scale_strides = rows_of_128(blocks + 1);
+        let mut scale_strides = self.padded_strides(blocks + 1);
         if self.x_layout == ScaleLayout::Tiled128x4 {
-            scale_strides.batch = self.x_layout.bytes(128, blocks);
+            scale_strides.batch = self.x_layout.bytes(padded_rows(self.shape.n()), blocks);
         }
-        x.with_code_strides(rows_of_128(k / 2 + 8))
+        x.with_code_strides(self.padded_strides(k / 2 + 8))
             .with_scale_strides(scale_strides)
     }
 
@@ -305,24 +317,111 @@ fn full_range_data_is_inside_the_bound() {
     assert!(closest > 0.2, "the worst error is {closest} of its bound");
 }
 
+/// Numbers of vectors that a call takes: all small ones, and some that end in groups of 1, 2 and 3.
+fn numbers_of_vectors() -> impl Iterator<Item = usize> {
+    let many = [31, 33, 64, 100, 128, 130];
+    (1..=20).chain(many).filter(|&n| n <= Shape::MAX_N)
+}
+
 #[test]
 fn every_number_of_vectors() {
-    for n in 1..=16 {
-        let shape = Shape::new(Dims {
-            m: 130,
-            n,
-            k: 272,
-            l: 2,
-        })
-        .unwrap();
+    // 130 rows are a row block and two rows; 17 blocks are a step and a block.
+    for n in numbers_of_vectors() {
+        let (m, l) = if n <= 20 { (130, 2) } else { (35, 1) };
+        let shape = Shape::new(Dims { m, n, k: 272, l }).unwrap();
         for activation in Activation::ALL {
-            let case = Case::new(shape, activation, Data::Exact, n as u64);
-            let truth = case.reference().y.into_iter();
-            let truth: Vec<f64> = truth.map(|y| f64::from(y as f32)).collect();
-            for implementation in implementations() {
-                let got = case.run(implementation, FloatType::F32);
-                assert_eq!(got, truth, "{implementation} {}", case.describe());
+            for layout in ScaleLayout::ALL {
+                let case = Case::new(shape, activation, Data::Exact, n as u64);
+                let case = case.with_weight_scales_in(layout);
+                let truth = case.reference().y.into_iter();
+                let truth: Vec<f64> = truth.map(|y| f64::from(y as f32)).collect();
+                for implementation in implementations() {
+                    let got = case.run(implementation, FloatType::F32);
+                    assert_eq!(got, truth, "{implementation} {}", case.describe());
+                }
             }
+        }
+    }
+}
+
+#[test]
+fn many_vectors_on_full_range_data() {
+    // K tiles that end with a step, inside one and after one block; vectors with garbage between
+    // them where the seed says so.
+    let mut seed = 2000;
+    for (n, m, k) in [
+        (3, 6, 16 * 257),
+        (4, 33, 16 * 513),
+        (5, 3, 16 * 129),
+        (8, 6, 16 * 255),
+        (17, 5, 16 * 131),
+        (33, 3, 16 * 97),
+        (64, 2, 16 * 65),
+        (100, 1, 16 * 33),
+        (128, 2, 16 * 49),
+        (130, 1, 16 * 257),
+    ] {
+        if n > Shape::MAX_N {
+            continue;
+        }
+        let shape = Shape::new(Dims { m, n, k, l: 1 }).unwrap();
+        for activation in Activation::ALL {
+            for layout in ScaleLayout::ALL {
+                seed += 1;
+                let case = Case::new(shape, activation, Data::FullRange, seed);
+                let case = case.with_weight_scales_in(layout);
+                let (w, x) = (case.weights(), case.vectors());
+                assert_inside_the_bound(&shape, &w, &x, activation);
+            }
+        }
+    }
+}
+
+#[test]
+fn neither_layout_nor_strides_nor_rows_change_a_bit() {
+    for n in numbers_of_vectors() {
+        let dims = |m: usize| Dims {
+            m,
+            n,
+            k: 2064,
+            l: 1,
+        };
+        let shape = Shape::new(dims(129)).unwrap();
+        for activation in Activation::ALL {
+            let mut case = Case::new(shape, activation, Data::FullRange, 5 + n as u64);
+            case.row_alpha = None;
+            case = case.with_weight_scales_in(ScaleLayout::Linear);
+            // The first 40 rows alone, which are grouped otherwise.
+            let few = Shape::new(dims(40)).unwrap();
+            let w = Weights::new(&few, &case.codes, &case.scales, case.layout, case.global);
+            for implementation in implementations() {
+                let linear = case.run(implementation, FloatType::F32);
+                let mut y = vec![f32::NAN; few.outputs()];
+                let w = w.as_ref().unwrap();
+                gemv_with(
+                    implementation,
+                    &few,
+                    w,
+                    &case.vectors(),
+                    Output::f32(&mut y),
+                )
+                .unwrap();
+                for (v, y) in y.chunks_exact(40).enumerate() {
+                    let y = y.iter().map(|&y| f64::from(y));
+                    assert!(
+                        y.eq(linear[v * 129..][..40].iter().copied()),
+                        "{implementation}"
+                    );
+                }
+            }
+            let linear: Vec<_> = implementations()
+                .map(|i| case.run(i, FloatType::F32))
+                .collect();
+            let case = case.with_weight_scales_in(ScaleLayout::Tiled128x4);
+            let tiled: Vec<_> = implementations()
+                .map(|i| case.run(i, FloatType::F32))
+                .collect();
+            assert!(linear == tiled, "{}", case.describe());
         }
     }
 }
@@ -372,6 +471,8 @@ fn threads_do_not_change_a_bit() {
         (3, Activation::Nvfp4),
         (1, Activation::F32),
         (5, Activation::Bf16),
+        (13, Activation::Nvfp4),
+        (16, Activation::F16),
     ] {
         // Large enough to be spread over threads, with a partial row block.
         let shape = Shape::new(Dims {
@@ -402,15 +503,23 @@ fn threads_do_not_change_a_bit() {
 #[test]
 fn tiny_and_huge_values_do_not_vanish_on_the_way() {
     // Sums near f32's smallest normal number, and vectors near its largest.
-    let shape = Shape::matrix(4, 256).unwrap();
     let codes = vec![0x72; 4 * 128];
     let scales = vec![0x01; 4 * 16];
     let (linear, one) = (ScaleLayout::Linear, GlobalScale::ONE);
-    let w = Weights::new(&shape, &codes, &scales, linear, one).unwrap();
-    for x in [1e-37f32, 1e37] {
-        let x = vec![x; 256];
-        let x = Vectors::f32(&x);
-        assert_inside_the_bound(&shape, &w, &x, Activation::F32);
+    for n in [1, 4, 6] {
+        let dims = Dims {
+            m: 4,
+            n,
+            k: 256,
+            l: 1,
+        };
+        let shape = Shape::new(dims).unwrap();
+        let w = Weights::new(&shape, &codes, &scales, linear, one).unwrap();
+        for x in [1e-37f32, 1e37] {
+            let x = vec![x; n * 256];
+            let x = Vectors::f32(&x);
+            assert_inside_the_bound(&shape, &w, &x, Activation::F32);
+        }
     }
 }
 

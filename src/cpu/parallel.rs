@@ -197,14 +197,30 @@ impl Call<'_, '_> {
             for tile in 0..tiles {
                 for strip in 0..strips.len() {
                     let last = strip + 1 == strips.len();
-                    add(strip, tile, if last { (0, tile + 1) } else { (strip + 1, tile) });
+                    add(
+                        strip,
+                        tile,
+                        if last {
+                            (0, tile + 1)
+                        } else {
+                            (strip + 1, tile)
+                        },
+                    );
                 }
             }
         } else {
             for strip in 0..strips.len() {
                 for tile in 0..tiles {
                     let last = tile + 1 == tiles;
-                    add(strip, tile, if last { (strip + 1, 0) } else { (strip, tile + 1) });
+                    add(
+                        strip,
+                        tile,
+                        if last {
+                            (strip + 1, 0)
+                        } else {
+                            (strip, tile + 1)
+                        },
+                    );
                 }
             }
         }
@@ -238,7 +254,12 @@ impl Call<'_, '_> {
         let (blocks, layout) = (self.shape.blocks(), self.weights.layout);
         let batch = strip.batch * layout.bytes(self.shape.m(), blocks);
         let start = batch + layout.offset(strip.rows[0].row, strip.first, blocks);
-        scales::into_rows(&self.weights.scales[start..], strip.blocks, strip.next_scales, out);
+        scales::into_rows(
+            &self.weights.scales[start..],
+            strip.blocks,
+            strip.next_scales,
+            out,
+        );
     }
 
     /// A row of a strip. `scales` are the strip's, brought into rows, unless they lie so anyway.

@@ -1,7 +1,9 @@
 //! Plain Rust for any CPU, without fused multiply-add, which is a slow call where there is no
 //! instruction for it.
 
-use crate::cpu::prepare::{CHUNK, DENSE_STEP, Line, NVFP4_WORDS, SCALE_FACTOR, Tile, words, words_mut};
+use crate::cpu::prepare::{
+    CHUNK, DENSE_STEP, Line, NVFP4_WORDS, SCALE_FACTOR, Tile, words, words_mut,
+};
 use crate::cpu::rows::{
     Decoded, Family, GROUP_ROWS, Kernels, MAX_VECTORS, Row, Rows, Sums, SumsOfRows, by_vectors,
     sum_lanes,
@@ -88,8 +90,10 @@ fn products(w: [u32; 4], x: [u32; 4]) -> i32 {
 fn decode_block(codes: &[u8]) -> [u32; 4] {
     let mut w = [0; 4];
     for half in 0..2 {
-        let low: [u8; 4] = std::array::from_fn(|i| DOUBLED[usize::from(codes[half * 4 + i] & 15)] as u8);
-        let high: [u8; 4] = std::array::from_fn(|i| DOUBLED[usize::from(codes[half * 4 + i] >> 4)] as u8);
+        let low: [u8; 4] =
+            std::array::from_fn(|i| DOUBLED[usize::from(codes[half * 4 + i] & 15)] as u8);
+        let high: [u8; 4] =
+            std::array::from_fn(|i| DOUBLED[usize::from(codes[half * 4 + i] >> 4)] as u8);
         w[half * 2] = u32::from_le_bytes(low);
         w[half * 2 + 1] = u32::from_le_bytes(high);
     }

@@ -124,7 +124,11 @@ impl Prepared {
                 true => kernels.nvfp4.tile(n, blocks),
                 false => kernels.dense.tile(n, blocks),
             },
-            step: if nvfp4 { kernels.lanes.len() } else { DENSE_STEP },
+            step: if nvfp4 {
+                kernels.lanes.len()
+            } else {
+                DENSE_STEP
+            },
             block_words: if nvfp4 { NVFP4_WORDS } else { BLOCK },
         };
         match vectors {
@@ -192,7 +196,11 @@ impl Prepared {
 
     /// Makes room, then calls `fill(batch, vector, first block, blocks, words)` for every vector
     /// in every tile; large calls on several threads.
-    fn fill(&mut self, shape: &Shape, fill: impl Fn(usize, usize, usize, usize, &mut [u32]) + Sync) {
+    fn fill(
+        &mut self,
+        shape: &Shape,
+        fill: impl Fn(usize, usize, usize, usize, &mut [u32]) + Sync,
+    ) {
         let batch_words = self.batch_words();
         assert!(self.tiles() == 1 || self.tile % self.step == 0);
         assert!(batch_words % 16 == 0);

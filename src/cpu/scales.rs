@@ -13,9 +13,10 @@ pub(super) const ATOM: usize = 512;
 /// Bytes of an atom that belong to a strip.
 pub(super) const STRIP_BYTES: usize = STRIP_ROWS * 4;
 
-/// Scales from one row to the next in a strip's buffer, for tiles of so many blocks.
+/// Scales from one row to the next in a strip's buffer, for tiles of so many blocks. An odd number
+/// of cache lines, so that rows do not share the few sets of the first-level cache that atoms do.
 pub(super) const fn pitch(blocks: usize) -> usize {
-    blocks.next_multiple_of(16)
+    (blocks.div_ceil(64) | 1) * 64
 }
 
 /// Copies a strip's scales of `blocks` blocks. `scales` starts at the strip's first byte in the
