@@ -11,7 +11,7 @@ use std::arch::x86_64::*;
 
 use crate::cpu::prepare::{DENSE_STEP, Line, NVFP4_WORDS, Tile, words, words_mut};
 use crate::cpu::rows::{
-    Decoded, Family, GROUP_ROWS, Kernels, MAX_VECTORS, Row, Rows, Sums, SumsOfRows,
+    Decoded, Decoding, Family, GROUP_ROWS, Kernels, MAX_VECTORS, Row, Rows, Sums, SumsOfRows,
     WHOLE_ROWS_UP_TO, by_size, by_vectors,
 };
 use crate::shape::BLOCK;
@@ -26,21 +26,25 @@ pub(super) const KERNELS: Kernels = Kernels {
     order: &ORDER,
     nvfp4: Family {
         direct: nvfp4,
-        decode: nvfp4_decode,
-        multiply: nvfp4_multiply,
-        decoded_bytes: DECODED_NVFP4 * 4,
         direct_tile: 256,
-        decoded_tile: 128,
-        decoded_rows: 8,
+        decoding: Some(Decoding {
+            decode: nvfp4_decode,
+            multiply: nvfp4_multiply,
+            bytes: DECODED_NVFP4 * 4,
+            tile: 128,
+            rows: 8,
+        }),
     },
     dense: Family {
         direct: dense,
-        decode: dense_decode,
-        multiply: dense_multiply,
-        decoded_bytes: BLOCK * 4,
         direct_tile: 128,
-        decoded_tile: 32,
-        decoded_rows: 8,
+        decoding: Some(Decoding {
+            decode: dense_decode,
+            multiply: dense_multiply,
+            bytes: BLOCK * 4,
+            tile: 32,
+            rows: 8,
+        }),
     },
 };
 

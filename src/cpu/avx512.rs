@@ -11,7 +11,7 @@ use std::arch::x86_64::*;
 
 use crate::cpu::prepare::{DENSE_STEP, Line, NVFP4_WORDS, Tile, words, words_mut};
 use crate::cpu::rows::{
-    Decoded, Family, GROUP_ROWS, Kernels, MAX_VECTORS, Row, Rows, Sums, SumsOfRows,
+    Decoded, Decoding, Family, GROUP_ROWS, Kernels, MAX_VECTORS, Row, Rows, Sums, SumsOfRows,
     WHOLE_ROWS_UP_TO, by_size, by_vectors,
 };
 use crate::shape::BLOCK;
@@ -25,9 +25,14 @@ pub(super) const VNNI: Kernels = Kernels {
     order: &ORDER,
     nvfp4: Family {
         direct: nvfp4_vnni,
-        decode: nvfp4_decode,
-        multiply: nvfp4_multiply_vnni,
-        ..NVFP4_BW
+        direct_tile: 256,
+        decoding: Some(Decoding {
+            decode: nvfp4_decode,
+            multiply: nvfp4_multiply_vnni,
+            bytes: DECODED_NVFP4 * 4,
+            tile: 128,
+            rows: 8,
+        }),
     },
     dense: DENSE,
 };
@@ -42,22 +47,26 @@ pub(super) const BW: Kernels = Kernels {
 
 const NVFP4_BW: Family = Family {
     direct: nvfp4_bw,
-    decode: nvfp4_decode,
-    multiply: nvfp4_multiply_bw,
-    decoded_bytes: DECODED_NVFP4 * 4,
     direct_tile: 256,
-    decoded_tile: 128,
-    decoded_rows: 8,
+    decoding: Some(Decoding {
+        decode: nvfp4_decode,
+        multiply: nvfp4_multiply_bw,
+        bytes: DECODED_NVFP4 * 4,
+        tile: 128,
+        rows: 8,
+    }),
 };
 
 const DENSE: Family = Family {
     direct: dense,
-    decode: dense_decode,
-    multiply: dense_multiply,
-    decoded_bytes: BLOCK * 4,
     direct_tile: 64,
-    decoded_tile: 48,
-    decoded_rows: 8,
+    decoding: Some(Decoding {
+        decode: dense_decode,
+        multiply: dense_multiply,
+        bytes: BLOCK * 4,
+        tile: 48,
+        rows: 8,
+    }),
 };
 
 /// Words of a decoded block: 16 weights in bytes, a scale.

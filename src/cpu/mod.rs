@@ -126,7 +126,7 @@ impl Implementation {
         } else {
             // A product with a 16-bit value is exact.
             let product = matches!(activation, Activation::F32) as usize;
-            product + self.dense_roundings(tile, n)
+            product + self.dense_roundings(tile, family.decoding(n).is_none())
         };
         // The first tile is added to 0. alpha itself (rounded from f64, whose own roundings and the
         // reference's are counted as another one), and the products with it, a row's alpha and a
@@ -142,8 +142,8 @@ impl Implementation {
         blocks.div_ceil(lanes) - 1 + used.next_power_of_two().ilog2() as usize
     }
 
-    /// Of the sum of so many blocks with one of `n` dense vectors, after its products.
-    const fn dense_roundings(self, blocks: usize, n: usize) -> usize {
+    /// Of the sum of so many blocks with a dense vector, after its products.
+    const fn dense_roundings(self, blocks: usize, direct: bool) -> usize {
         // Products that a lane sums, such sums that it adds up, lanes.
         let (products, sums, lanes) = match self {
             Self::Portable => (2, blocks, 8),
@@ -156,7 +156,7 @@ impl Implementation {
                 (8, blocks.div_ceil(8), if used < 16 { used } else { 16 })
             }
         };
-        let in_lane = if n <= rows::DIRECT_UP_TO {
+        let in_lane = if direct {
             // Each sum of products is multiplied by its scale, then added. With FMA each addition
             // rounds, with its scale; without, each scale does, and each addition but the first.
             products - 1 + sums

@@ -12,7 +12,7 @@ use rayon::prelude::*;
 
 use crate::cpu::prepare::{Line, Prepared};
 use crate::cpu::rows::{
-    DIRECT_UP_TO, Decoded, Family, GROUP_ROWS, MAX_VECTORS, ROW_BLOCK, ROW_STEP, Row, Rows,
+    Decoded, Decoding, Family, GROUP_ROWS, MAX_VECTORS, ROW_BLOCK, ROW_STEP, Row, Rows,
     STRIP_GROUPS, STRIP_ROWS, SumsOfRows, WHOLE_ROWS_UP_TO,
 };
 use crate::cpu::scales;
@@ -193,7 +193,7 @@ impl Call<'_, '_> {
             // SAFETY: the caller's promise.
             unsafe { self.strip(&strip, scratch, sums) };
         };
-        if n > DIRECT_UP_TO {
+        if self.family.decoding(n).is_some() {
             for tile in 0..tiles {
                 for strip in 0..strips.len() {
                     let last = strip + 1 == strips.len();
@@ -240,12 +240,11 @@ impl Call<'_, '_> {
         if self.weights.layout == ScaleLayout::Tiled128x4 {
             self.scales_into_rows(strip, scales);
         }
-        if self.shape.n() <= DIRECT_UP_TO {
+        match self.family.decoding(self.shape.n()) {
             // SAFETY: the caller's promise.
-            unsafe { self.direct(strip, scales, sums) };
-        } else {
+            Some(decoding) => unsafe { self.decoded(decoding, strip, scales, decoded, sums) },
             // SAFETY: the caller's promise.
-            unsafe { self.decoded(strip, scales, decoded, sums) };
+            None => unsafe { self.direct(strip, scales, sums) },
         }
     }
 
@@ -287,31 +286,34 @@ impl Call<'_, '_> {
     /// As [`job`](Self::job).
     unsafe fn direct(&self, strip: &Strip<'_>, scales: &[u8], sums: &mut [f32]) {
         let n = self.shape.n();
-        let x = self.prepared.tile(strip.batch, strip.tile, 0, n);
-        let mut start = 0;
-        for group in strip
+        let groups = strip
             .rows
-            .chunk_by(|a, b| a.slot / GROUP_ROWS == b.slot / GROUP_ROWS)
-        {
-            // The kernels have instances for 4 rows and for 1.
-            let count = if group.len() == GROUP_ROWS {
-                GROUP_ROWS
-            } else {
-                1
+            .chunk_by(|a, b| a.slot / GROUP_ROWS == b.slot / GROUP_ROWS);
+        // The kernels have instances for 4 rows and for 1.
+        let groups = groups.flat_map(|group| match group.len() {
+            GROUP_ROWS => group.chunks(GROUP_ROWS),
+            _ => group.chunks(1),
+        });
+        let mut sums = sums.chunks_exact_mut(n);
+        for group in groups {
+            let count = group.len();
+            let rows = Rows {
+                count,
+                rows: std::array::from_fn(|r| self.row(strip, group[r.min(count - 1)], scales)),
             };
-            for few in group.chunks(count) {
-                let rows = Rows {
-                    count,
-                    rows: std::array::from_fn(|r| self.row(strip, few[r.min(count - 1)], scales)),
-                };
+            let mut sums: [&mut [f32]; GROUP_ROWS] = std::array::from_fn(|r| match r < count {
+                true => sums.next().unwrap_or_default(),
+                false => Default::default(),
+            });
+            for first in (0..n).step_by(MAX_VECTORS) {
+                let vectors = MAX_VECTORS.min(n - first);
+                let x = self.prepared.tile(strip.batch, strip.tile, first, vectors);
                 // SAFETY: the caller's promise.
-                let few_sums = unsafe { (self.family.direct)(&rows, &x) };
-                for sums_of_row in few_sums.iter().take(count) {
-                    let to = &mut sums[start * n..][..n];
-                    for (to, sum) in to.iter_mut().zip(sums_of_row) {
-                        *to += sum;
+                let sums_of_group = unsafe { (self.family.direct)(&rows, &x) };
+                for (sums, more) in sums.iter_mut().zip(&sums_of_group).take(count) {
+                    for (sum, more) in sums[first..][..vectors].iter_mut().zip(more) {
+                        *sum += more;
                     }
-                    start += 1;
                 }
             }
         }
@@ -323,22 +325,22 @@ impl Call<'_, '_> {
     /// As [`job`](Self::job).
     unsafe fn decoded(
         &self,
+        decoding: &Decoding,
         strip: &Strip<'_>,
         scales: &[u8],
         decoded: &mut Vec<Line>,
         sums: &mut [f32],
     ) {
         let n = self.shape.n();
-        let family = self.family;
         let padded = self.prepared.padded(strip.blocks);
-        let row_lines = (padded * family.decoded_bytes).div_ceil(size_of::<Line>());
-        decoded.resize(family.decoded_rows * row_lines, Line([0; 16]));
-        let rows_at_once = strip.rows.chunks(family.decoded_rows);
-        for (rows, sums) in rows_at_once.zip(sums.chunks_mut(family.decoded_rows * n)) {
+        let row_lines = (padded * decoding.bytes).div_ceil(size_of::<Line>());
+        decoded.resize(decoding.rows * row_lines, Line([0; 16]));
+        let rows_at_once = strip.rows.chunks(decoding.rows);
+        for (rows, sums) in rows_at_once.zip(sums.chunks_mut(decoding.rows * n)) {
             let lines = &mut decoded[..rows.len() * row_lines];
             for (&row, lines) in rows.iter().zip(lines.chunks_exact_mut(row_lines)) {
                 // SAFETY: the caller's promise.
-                unsafe { (family.decode)(&self.row(strip, row, scales), lines) };
+                unsafe { (decoding.decode)(&self.row(strip, row, scales), lines) };
             }
             for first in (0..n).step_by(MAX_VECTORS) {
                 let count = MAX_VECTORS.min(n - first);
@@ -352,7 +354,7 @@ impl Call<'_, '_> {
                     pitch: n,
                 };
                 // SAFETY: the caller's promise.
-                unsafe { (family.multiply)(&decoded, &x, sums) };
+                unsafe { (decoding.multiply)(&decoded, &x, sums) };
             }
         }
     }

@@ -2,11 +2,11 @@
 //! instruction for it.
 
 use crate::cpu::prepare::{
-    CHUNK, DENSE_STEP, Line, NVFP4_WORDS, SCALE_FACTOR, Tile, words, words_mut,
+    CHUNK, DENSE_STEP, DOUBLED, Line, NVFP4_WORDS, SCALE_FACTOR, Tile, words, words_mut,
 };
 use crate::cpu::rows::{
-    Decoded, Family, GROUP_ROWS, Kernels, MAX_VECTORS, Row, Rows, Sums, SumsOfRows, by_vectors,
-    sum_lanes,
+    Decoded, Decoding, Family, GROUP_ROWS, Kernels, MAX_VECTORS, Row, Rows, Sums, SumsOfRows,
+    by_vectors, sum_lanes,
 };
 use crate::format::{e2m1, e4m3};
 use crate::shape::BLOCK;
@@ -20,21 +20,20 @@ pub(super) const KERNELS: Kernels = Kernels {
     order: &ORDER,
     nvfp4: Family {
         direct: nvfp4,
-        decode: nvfp4_decode,
-        multiply: nvfp4_multiply,
-        decoded_bytes: DECODED_NVFP4 * 4,
         direct_tile: 256,
-        decoded_tile: 64,
-        decoded_rows: 8,
+        decoding: Some(Decoding {
+            decode: nvfp4_decode,
+            multiply: nvfp4_multiply,
+            bytes: DECODED_NVFP4 * 4,
+            tile: 64,
+            rows: 8,
+        }),
     },
     dense: Family {
         direct: dense,
-        decode: dense_decode,
-        multiply: dense_multiply,
-        decoded_bytes: BLOCK * 4,
         direct_tile: 64,
-        decoded_tile: 32,
-        decoded_rows: 8,
+        // Was slower: without fused multiply-add, decoding is a small part of the work.
+        decoding: None,
     },
 };
 
@@ -49,17 +48,6 @@ const ORDER: [u8; CHUNK] = {
         i += 1;
     }
     order
-};
-
-/// Twice the value of every code.
-const DOUBLED: [i8; 16] = {
-    let mut table = [0; 16];
-    let mut code = 0;
-    while code < 16 {
-        table[code] = (e2m1::decode(code as u8) * 2.0) as i8;
-        code += 1;
-    }
-    table
 };
 
 /// Every scale.
@@ -88,16 +76,13 @@ fn products(w: [u32; 4], x: [u32; 4]) -> i32 {
 /// The doubled values of a block's codes, arranged as prepared vectors are.
 #[inline(always)]
 fn decode_block(codes: &[u8]) -> [u32; 4] {
-    let mut w = [0; 4];
-    for half in 0..2 {
-        let low: [u8; 4] =
-            std::array::from_fn(|i| DOUBLED[usize::from(codes[half * 4 + i] & 15)] as u8);
-        let high: [u8; 4] =
-            std::array::from_fn(|i| DOUBLED[usize::from(codes[half * 4 + i] >> 4)] as u8);
-        w[half * 2] = u32::from_le_bytes(low);
-        w[half * 2 + 1] = u32::from_le_bytes(high);
+    let mut planes = [[0u8; 4]; 4];
+    for (i, &byte) in codes.iter().enumerate() {
+        let [even, odd] = DOUBLED[usize::from(byte)];
+        planes[i / 4 * 2][i % 4] = even as u8;
+        planes[i / 4 * 2 + 1][i % 4] = odd as u8;
     }
-    w
+    planes.map(u32::from_le_bytes)
 }
 
 /// The four words of a lane of a step.
@@ -106,22 +91,27 @@ fn four_words(step: &[u32], lane: usize) -> [u32; 4] {
     std::array::from_fn(|plane| step[plane * LANES + lane])
 }
 
+/// The words of each vector; past the last vector, none.
+fn vectors<'a>(x: &Tile<'a>, words_each: usize) -> [&'a [u32]; MAX_VECTORS] {
+    let mut vectors: [&[u32]; MAX_VECTORS] = [&[]; MAX_VECTORS];
+    for (vector, words) in vectors.iter_mut().zip(x.words().chunks_exact(words_each)) {
+        *vector = words;
+    }
+    vectors
+}
+
 fn nvfp4(rows: &Rows<'_>, x: &Tile<'_>) -> Sums {
     let mut sums = [[0.0; MAX_VECTORS]; GROUP_ROWS];
-    let all = x.words();
     let words_each = x.blocks().next_multiple_of(LANES) * NVFP4_WORDS;
+    let all = vectors(x, words_each).map(|x| x.as_chunks::<{ LANES * NVFP4_WORDS }>().0);
+    let x = &all[..x.count()];
     for (row, sums) in rows.rows.iter().zip(&mut sums).take(rows.count) {
         let mut acc = [[0.0f32; LANES]; MAX_VECTORS];
-        for (j, (codes, &scale)) in row.codes.chunks_exact(8).zip(row.scales).enumerate() {
-            let w = decode_block(codes);
-            // Kernels that read scales as f16 lack this factor; here it is taken out.
-            let scale = SCALES[usize::from(scale)] / 256.0;
-            let (step, lane) = (j / LANES * LANES * NVFP4_WORDS, j % LANES);
-            for (x, acc) in all.chunks_exact(words_each).zip(&mut acc) {
-                let step = &x[step..][..LANES * NVFP4_WORDS];
-                let x_scale = f32::from_bits(step[4 * LANES + lane]);
-                // Exact: 12 bits times twice 4.
-                acc[lane] += products(w, four_words(step, lane)) as f32 * (scale * x_scale);
+        let steps = row.codes.chunks(8 * LANES).zip(row.scales.chunks(LANES));
+        for (s, (codes, scales)) in steps.enumerate() {
+            let w = decode_step(codes, scales);
+            for (x, acc) in x.iter().zip(&mut acc) {
+                add_step(&w, &x[s], acc);
             }
         }
         *sums = acc.map(sum_lanes);
@@ -129,17 +119,42 @@ fn nvfp4(rows: &Rows<'_>, x: &Tile<'_>) -> Sums {
     sums
 }
 
+/// Up to eight blocks: planes as in prepared vectors, then scales.
+#[inline(always)]
+fn decode_step(codes: &[u8], scales: &[u8]) -> [u32; LANES * DECODED_NVFP4] {
+    let mut step = [0; LANES * DECODED_NVFP4];
+    for (lane, (codes, &scale)) in codes.chunks_exact(8).zip(scales).enumerate() {
+        for (plane, w) in decode_block(codes).into_iter().enumerate() {
+            step[plane * LANES + lane] = w;
+        }
+        // Kernels that read scales as f16 lack this factor; here it is taken out.
+        step[4 * LANES + lane] = (SCALES[usize::from(scale)] / 256.0).to_bits();
+    }
+    step
+}
+
+/// Adds the blocks of a step to the lanes of `acc`.
+#[inline(always)]
+fn add_step(
+    w: &[u32; LANES * DECODED_NVFP4],
+    x: &[u32; LANES * NVFP4_WORDS],
+    acc: &mut [f32; LANES],
+) {
+    for (lane, acc) in acc.iter_mut().enumerate() {
+        let sum = products(four_words(w, lane), four_words(x, lane)) as f32;
+        let scale = f32::from_bits(w[4 * LANES + lane]);
+        // Exact: 12 bits times twice 4.
+        *acc += sum * (scale * f32::from_bits(x[4 * LANES + lane]));
+    }
+}
+
 fn nvfp4_decode(row: &Row<'_>, out: &mut [Line]) {
-    let steps = words_mut(out).chunks_exact_mut(LANES * DECODED_NVFP4);
+    let steps = words_mut(out)
+        .as_chunks_mut::<{ LANES * DECODED_NVFP4 }>()
+        .0;
     let codes = row.codes.chunks(8 * LANES).zip(row.scales.chunks(LANES));
     for ((codes, scales), step) in codes.zip(steps) {
-        step.fill(0);
-        for (lane, (codes, &scale)) in codes.chunks_exact(8).zip(scales).enumerate() {
-            for (plane, w) in decode_block(codes).into_iter().enumerate() {
-                step[plane * LANES + lane] = w;
-            }
-            step[4 * LANES + lane] = (SCALES[usize::from(scale)] / 256.0).to_bits();
-        }
+        *step = decode_step(codes, scales);
     }
 }
 
@@ -154,15 +169,10 @@ fn nvfp4_rows<const N: usize>(decoded: &Decoded<'_>, x: &Tile<'_>, mut sums: Sum
     for (r, row) in words(decoded.lines).chunks_exact(row_words).enumerate() {
         for (v, x) in x.iter().enumerate() {
             let mut acc = [0.0f32; LANES];
-            let steps = row
-                .chunks_exact(LANES * DECODED_NVFP4)
-                .zip(x.chunks_exact(LANES * NVFP4_WORDS));
-            for (w, x) in steps {
-                for (lane, acc) in acc.iter_mut().enumerate() {
-                    let sum = products(four_words(w, lane), four_words(x, lane)) as f32;
-                    let scale = f32::from_bits(w[4 * LANES + lane]);
-                    *acc += sum * (scale * f32::from_bits(x[4 * LANES + lane]));
-                }
+            let w = row.as_chunks::<{ LANES * DECODED_NVFP4 }>().0;
+            let x = x.as_chunks::<{ LANES * NVFP4_WORDS }>().0;
+            for (w, x) in w.iter().zip(x) {
+                add_step(w, x, &mut acc);
             }
             sums.add(r, v, [[sum_lanes(acc)]]);
         }
@@ -171,19 +181,18 @@ fn nvfp4_rows<const N: usize>(decoded: &Decoded<'_>, x: &Tile<'_>, mut sums: Sum
 
 fn dense(rows: &Rows<'_>, x: &Tile<'_>) -> Sums {
     let mut sums = [[0.0; MAX_VECTORS]; GROUP_ROWS];
-    let all = x.words();
     let words_each = x.blocks().next_multiple_of(DENSE_STEP) * BLOCK;
+    let all = vectors(x, words_each).map(|x| x.as_chunks::<BLOCK>().0);
+    let x = &all[..x.count()];
     for (row, sums) in rows.rows.iter().zip(&mut sums).take(rows.count) {
         let mut acc = [[0.0f32; LANES]; MAX_VECTORS];
         for (j, (codes, &scale)) in row.codes.chunks_exact(8).zip(row.scales).enumerate() {
             let w = values(codes);
             let scale = SCALES[usize::from(scale)];
-            for (x, acc) in all.chunks_exact(words_each).zip(&mut acc) {
-                let x = &x[j * BLOCK..][..BLOCK];
+            for (x, acc) in x.iter().zip(&mut acc) {
+                let x = x[j].map(f32::from_bits);
                 for i in 0..LANES {
-                    let low = w[i] * f32::from_bits(x[i]);
-                    let high = w[i + LANES] * f32::from_bits(x[i + LANES]);
-                    acc[i] += (low + high) * scale;
+                    acc[i] += (w[i] * x[i] + w[i + LANES] * x[i + LANES]) * scale;
                 }
             }
         }
@@ -196,38 +205,6 @@ fn dense(rows: &Rows<'_>, x: &Tile<'_>) -> Sums {
 #[inline(always)]
 fn values(codes: &[u8]) -> [f32; BLOCK] {
     std::array::from_fn(|i| e2m1::VALUES[usize::from(codes[i / 2] >> (i % 2 * 4) & 15)])
-}
-
-fn dense_decode(row: &Row<'_>, out: &mut [Line]) {
-    let blocks = row.codes.chunks_exact(8).zip(row.scales);
-    for ((codes, &scale), line) in blocks.zip(out) {
-        // Exact: 2 bits times 4.
-        let scale = SCALES[usize::from(scale)];
-        line.0 = values(codes).map(|w| (w * scale).to_bits());
-    }
-}
-
-fn dense_multiply(decoded: &Decoded<'_>, x: &Tile<'_>, sums: SumsOfRows<'_>) {
-    by_vectors!(decoded, x, sums, dense_rows,)
-}
-
-fn dense_rows<const N: usize>(decoded: &Decoded<'_>, x: &Tile<'_>, mut sums: SumsOfRows<'_>) {
-    let padded = x.blocks().next_multiple_of(DENSE_STEP) * BLOCK;
-    let used = x.blocks() * BLOCK;
-    let x: [&[u32]; N] = x.vectors(padded);
-    for (r, row) in words(decoded.lines).chunks_exact(padded).enumerate() {
-        let mut acc = [[0.0f32; LANES]; N];
-        for at in (0..used).step_by(LANES) {
-            let w = &row[at..][..LANES];
-            for (x, acc) in x.iter().zip(&mut acc) {
-                let x = &x[at..][..LANES];
-                for i in 0..LANES {
-                    acc[i] += f32::from_bits(w[i]) * f32::from_bits(x[i]);
-                }
-            }
-        }
-        sums.add(r, 0, [acc.map(sum_lanes)]);
-    }
 }
 
 const _: () = assert!(SCALE_FACTOR == 256.0 / 4.0 && LANES * 2 == BLOCK);

@@ -268,7 +268,7 @@ impl Prepared {
 }
 
 /// Twice the values of a byte's two codes, as signed bytes.
-const DOUBLED: [[i8; 2]; 256] = {
+pub(super) const DOUBLED: [[i8; 2]; 256] = {
     let mut table = [[0; 2]; 256];
     let mut byte = 0;
     while byte < 256 {

@@ -24,8 +24,8 @@ pub(super) const STRIP_ROWS: usize = STRIP_GROUPS * GROUP_ROWS;
 /// not stay in the first-level cache, so K is cut into tiles.
 pub(super) const WHOLE_ROWS_UP_TO: usize = 2;
 
-/// The most vectors for which weights are not decoded into a buffer.
-pub(super) const DIRECT_UP_TO: usize = MAX_VECTORS;
+/// The most vectors for which weights are never decoded into a buffer.
+const DIRECT_UP_TO: usize = MAX_VECTORS;
 
 /// What every implementation consists of.
 ///
@@ -45,33 +45,46 @@ pub(super) struct Kernels {
 
 /// The kernels for one kind of vectors, and the sizes that suit them.
 pub(super) struct Family {
-    /// For up to [`DIRECT_UP_TO`] vectors: multiplies weights while they are in registers.
+    /// For few vectors: multiplies weights while they are in registers.
     ///
-    /// One row or a group of rows times all vectors of a tile.
+    /// One row or a group of rows times up to [`MAX_VECTORS`] vectors of a tile.
     pub(super) direct: unsafe fn(&Rows<'_>, &Tile<'_>) -> Sums,
-    /// For more vectors: decodes a row of a K tile into the lines that `multiply` reads.
+    /// Blocks of a K tile for `direct`, where it does not read whole rows.
+    pub(super) direct_tile: usize,
+    /// For more vectors, where it is faster than `direct`.
+    pub(super) decoding: Option<Decoding>,
+}
+
+/// Kernels that decode weights once for all vectors.
+pub(super) struct Decoding {
+    /// Decodes a row of a K tile into the lines that `multiply` reads.
     pub(super) decode: unsafe fn(&Row<'_>, &mut [Line]),
     /// Multiplies decoded rows with 1 to [`MAX_VECTORS`] vectors.
     pub(super) multiply: unsafe fn(&Decoded<'_>, &Tile<'_>, SumsOfRows<'_>),
     /// Bytes that `decode` writes for a block.
-    pub(super) decoded_bytes: usize,
-    /// Blocks of a K tile for `direct`, where it does not read whole rows.
-    pub(super) direct_tile: usize,
-    /// Blocks of a K tile for `decode` and `multiply`.
-    pub(super) decoded_tile: usize,
+    pub(super) bytes: usize,
+    /// Blocks of a K tile.
+    pub(super) tile: usize,
     /// Rows that are decoded, then multiplied: their buffer stays in the first-level cache.
-    pub(super) decoded_rows: usize,
+    pub(super) rows: usize,
 }
 
 impl Family {
+    /// What decodes the weights once for `n` vectors; `None` where the direct kernel takes them.
+    pub(super) const fn decoding(&self, n: usize) -> Option<&Decoding> {
+        if n <= DIRECT_UP_TO {
+            None
+        } else {
+            self.decoding.as_ref()
+        }
+    }
+
     /// Blocks of a K tile for `n` vectors. Each tile's sums are added to those of the tiles before.
     pub(super) const fn tile(&self, n: usize, blocks: usize) -> usize {
-        let tile = if n <= WHOLE_ROWS_UP_TO {
-            blocks
-        } else if n <= DIRECT_UP_TO {
-            self.direct_tile
-        } else {
-            self.decoded_tile
+        let tile = match self.decoding(n) {
+            Some(decoding) => decoding.tile,
+            None if n <= WHOLE_ROWS_UP_TO => blocks,
+            None => self.direct_tile,
         };
         if tile < blocks { tile } else { blocks }
     }
