@@ -11,8 +11,8 @@ use std::arch::x86_64::*;
 
 use crate::cpu::prepare::{DENSE_STEP, Line, NVFP4_WORDS, Tile, words, words_mut};
 use crate::cpu::rows::{
-    Decoded, Decoding, Family, GROUP_ROWS, Kernels, MAX_VECTORS, Row, Rows, Sums, SumsOfRows,
-    WHOLE_ROWS_UP_TO, by_size, by_vectors,
+    AHEAD, Decoded, Decoding, Family, GROUP_ROWS, Kernels, MAX_VECTORS, Row, Rows, Sums,
+    SumsOfRows, WHOLE_ROWS_UP_TO, by_size, by_vectors,
 };
 use crate::shape::BLOCK;
 
@@ -72,13 +72,12 @@ unsafe fn step<const STREAM: bool>(row: &Row<'_>, s: usize) -> ([__m256i; 2], __
     // SAFETY: the lengths were asserted and hold step `s`.
     unsafe {
         let at = row.codes.as_ptr().wrapping_add(s * 64);
-        let next = at.wrapping_offset(row.ahead).cast();
         if STREAM {
             // Non-temporal: weights that are larger than the caches would only push other things
             // out of them on their way through.
-            _mm_prefetch::<_MM_HINT_NTA>(next);
+            _mm_prefetch::<_MM_HINT_NTA>(at.wrapping_offset(AHEAD).cast());
         } else {
-            _mm_prefetch::<_MM_HINT_T0>(next);
+            _mm_prefetch::<_MM_HINT_T0>(at.wrapping_offset(row.next).cast());
         }
         let scales = row.scales.as_ptr().wrapping_add(s * 8);
         (load_pair(at), _mm_loadl_epi64(scales.cast()))

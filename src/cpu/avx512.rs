@@ -11,8 +11,8 @@ use std::arch::x86_64::*;
 
 use crate::cpu::prepare::{DENSE_STEP, Line, NVFP4_WORDS, Tile, words, words_mut};
 use crate::cpu::rows::{
-    Decoded, Decoding, Family, GROUP_ROWS, Kernels, MAX_VECTORS, Row, Rows, Sums, SumsOfRows,
-    WHOLE_ROWS_UP_TO, by_size, by_vectors,
+    AHEAD, Decoded, Decoding, Family, GROUP_ROWS, Kernels, MAX_VECTORS, Row, Rows, Sums,
+    SumsOfRows, WHOLE_ROWS_UP_TO, by_size, by_vectors,
 };
 use crate::shape::BLOCK;
 
@@ -170,7 +170,7 @@ unsafe fn scale_bytes<const TAIL: bool>(row: &Row<'_>, s: usize, left: usize) ->
     }
 }
 
-/// Fetches what lies `ahead` of step `s` into the caches. Where whole rows are read, as
+/// Fetches what will be read after step `s` into the caches. Where whole rows are read, as
 /// non-temporal: weights that are larger than the caches would only push other things out of them
 /// on their way through.
 #[inline(always)]
@@ -178,9 +178,10 @@ unsafe fn fetch<const STREAM: bool>(row: &Row<'_>, s: usize) {
     // SAFETY: a prefetch of any address is allowed; the caller's CPU has the features.
     unsafe {
         let codes = row.codes.as_ptr().wrapping_add(s * 128);
-        let codes = codes.wrapping_offset(row.ahead);
+        let ahead = if STREAM { AHEAD } else { row.next };
+        let codes = codes.wrapping_offset(ahead);
         let scales = row.scales.as_ptr().wrapping_add(s * STEP);
-        let scales = scales.wrapping_offset(row.ahead / 8);
+        let scales = scales.wrapping_offset(ahead / 8);
         if STREAM {
             _mm_prefetch::<_MM_HINT_NTA>(codes.cast());
             _mm_prefetch::<_MM_HINT_NTA>(codes.wrapping_add(64).cast());
@@ -612,7 +613,7 @@ unsafe fn dense_decode_row(row: &Row<'_>, out: &mut [Line]) {
         for s in 0..steps {
             dense_decode_step::<false>(row, s, STEP, out.as_mut_ptr());
         }
-        if blocks % STEP > 0 {
+        if !blocks.is_multiple_of(STEP) {
             dense_decode_step::<true>(row, steps, blocks % STEP, out.as_mut_ptr());
         }
     }

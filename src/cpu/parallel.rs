@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use crate::cpu::prepare::{Line, Prepared};
 use crate::cpu::rows::{
     Decoded, Decoding, Family, GROUP_ROWS, MAX_VECTORS, ROW_BLOCK, ROW_STEP, Row, Rows,
-    STRIP_GROUPS, STRIP_ROWS, SumsOfRows, WHOLE_ROWS_UP_TO,
+    STRIP_GROUPS, STRIP_ROWS, SumsOfRows,
 };
 use crate::cpu::scales;
 use crate::shape::Shape;
@@ -25,10 +25,6 @@ const INLINE_BELOW: usize = 256 << 10;
 
 /// Row groups of a job: whole strips.
 const GROUPS: [usize; 4] = [32, 16, 8, STRIP_GROUPS];
-
-/// How far ahead of their use codes are fetched where whole rows are read, in bytes. Past the end
-/// of a row lies the next row that the same stream will read.
-const AHEAD: isize = 2048;
 
 /// Jobs a thread, so that a slow one is waited for by no more than a fraction of the time.
 const JOBS_PER_THREAD: usize = 8;
@@ -272,11 +268,7 @@ impl Call<'_, '_> {
         Row {
             codes: &self.weights.codes[start * 8..][..strip.blocks * 8],
             scales: &scales[..strip.blocks],
-            ahead: if self.shape.n() <= WHOLE_ROWS_UP_TO {
-                AHEAD
-            } else {
-                strip.next
-            },
+            next: strip.next,
         }
     }
 

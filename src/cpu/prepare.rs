@@ -202,8 +202,8 @@ impl Prepared {
         fill: impl Fn(usize, usize, usize, usize, &mut [u32]) + Sync,
     ) {
         let batch_words = self.batch_words();
-        assert!(self.tiles() == 1 || self.tile % self.step == 0);
-        assert!(batch_words % 16 == 0);
+        assert!(self.tiles() == 1 || self.tile.is_multiple_of(self.step));
+        assert!(batch_words.is_multiple_of(16));
         self.lines = vec![Line([0; 16]); shape.l() * batch_words / 16];
         let tile_words = self.padded(self.tile) * self.block_words * self.n;
         let mut lines = std::mem::take(&mut self.lines);

@@ -27,6 +27,11 @@ pub(super) const WHOLE_ROWS_UP_TO: usize = 2;
 /// The most vectors for which weights are never decoded into a buffer.
 const DIRECT_UP_TO: usize = MAX_VECTORS;
 
+/// How far ahead of their use codes are fetched where whole rows are read, in bytes. Past the end
+/// of a row lies the next row that the same stream will read.
+#[cfg(target_arch = "x86_64")]
+pub(super) const AHEAD: isize = 2048;
+
 /// What every implementation consists of.
 ///
 /// The functions are unsafe to call on a CPU without the features of their implementation; all
@@ -97,9 +102,10 @@ pub(super) struct Row<'a> {
     pub(super) codes: &'a [u8],
     /// 1 byte a block.
     pub(super) scales: &'a [u8],
-    /// How far from what a kernel reads now lie the codes that it should fetch into the caches, in
-    /// bytes; scales an eighth as far.
-    pub(super) ahead: isize,
+    /// From the codes to those that will be read after the tile, in bytes; scales an eighth as far.
+    /// Kernels fetch them into the caches, unless they read whole rows.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    pub(super) next: isize,
 }
 
 impl Row<'_> {
