@@ -13,12 +13,13 @@ fn bytes(random: &mut fastrand::Rng, count: usize, below: u16) -> Vec<u8> {
 
 fn shapes(c: &mut Criterion) {
     let mut random = fastrand::Rng::with_seed(1);
-    // A small layer that caches hold, a decoder layer for 1, 4 and 16 vectors, and one past any
+    // A small layer that caches hold, a decoder layer for 1 to 16 vectors, and one past any
     // cache.
     for (m, n, k) in [
         (384, 1, 384),
         (4096, 1, 7168),
         (4096, 4, 7168),
+        (4096, 8, 7168),
         (4096, 16, 7168),
         (28672, 1, 8192),
     ] {

@@ -378,8 +378,11 @@ fn many_vectors_on_full_range_data() {
 }
 
 #[test]
-fn neither_layout_nor_strides_nor_rows_change_a_bit() {
-    for n in numbers_of_vectors() {
+fn neither_layout_nor_rows_change_a_bit() {
+    for n in [1, 2, 3, 4, 5, 7, 12, 33] {
+        if n > Shape::MAX_N {
+            continue;
+        }
         let dims = |m: usize| Dims {
             m,
             n,

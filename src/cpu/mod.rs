@@ -1,21 +1,29 @@
 //! The CPU path.
 //!
 //! There are four implementations, one for each set of vector instructions worth telling apart.
-//! All have the same few members, `Kernels`: the order in which they want the elements of 16-bit
-//! and 32-bit vectors, a kernel for NVFP4 vectors, and a kernel for the others. `gemv` is what
-//! the safe call comes down to. It takes [`Implementation::best`], the fastest one that this CPU
-//! can run: the CPU is asked on the first call, the answer is kept in a static. [`gemv_with`] takes
-//! the one it is given, or says what the CPU lacks; nothing is replaced silently.
+//! All have the same members, `Kernels`: the order in which they want the elements of vectors, and
+//! for NVFP4 vectors as for the others a `Family` of kernels. `gemv` is what the safe call comes
+//! down to. It takes [`Implementation::best`], the fastest one that this CPU can run: the CPU is
+//! asked on the first call, the answer is kept in a static. [`gemv_with`] takes the one it is given,
+//! or says what the CPU lacks; nothing is replaced silently.
 //!
-//! A call decodes the vectors once, into what the kernels load (`prepare`); spreads groups of
-//! four rows over rayon's threads (`parallel`); and lets a kernel sum each group for up to four
-//! vectors at a time, while the rows are in the first-level cache. The weights are read in place,
-//! in either scale layout, once from memory.
+//! A call brings the vectors once into what the kernels load (`prepare`), and spreads the rows over
+//! rayon's threads (`parallel`). The weights are read in place, once from memory; 128x4 scales are
+//! brought into rows on the way, 16 rows at a time (`scales`). How weights meet vectors depends on
+//! N:
+//!
+//! | N | K | weights |
+//! |---|---|---|
+//! | 1, 2 | whole rows | decoded into registers, four rows at once; each row is one long stream for the memory |
+//! | 3, 4 | in tiles whose vectors stay in the first-level cache | the same, one or two rows at once, so that sums fit the registers |
+//! | 5 and more | in shorter tiles | decoded once for all vectors, some rows at a time, into a buffer that stays in the first-level cache; then multiplied with four vectors at a time |
 //!
 //! With NVFP4 vectors the 16 products of a block are summed as integers and multiplied by the
 //! product of two scales without rounding; only the f32 sum over blocks rounds. With wider vectors
-//! the products of a block are summed in f32, then multiplied by the block's scale. The order of a
-//! sum depends on K and the implementation alone: not on the threads, and not on M, N or L.
+//! and up to four of them the products of a block are summed in f32, then multiplied by the block's
+//! scale; with more, weights are multiplied by their scales when they are decoded, which is exact.
+//! The sums of K tiles are added in their order. So the order of a sum depends on K, N and the
+//! implementation: not on the threads, not on M or L, and not on the layout of the scales.
 
 mod bandwidth;
 mod parallel;

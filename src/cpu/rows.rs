@@ -110,6 +110,7 @@ pub(super) struct Row<'a> {
 
 impl Row<'_> {
     /// Panics unless the row has as many blocks: what kernels' raw reads rely on.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn assert_blocks(&self, blocks: usize) {
         assert!(self.codes.len() == blocks * 8 && self.scales.len() == blocks);
     }
@@ -139,6 +140,7 @@ pub(super) struct Decoded<'a> {
 
 impl<'a> Decoded<'a> {
     /// Panics unless the lines of a row are `bytes`: what kernels' raw reads rely on.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn assert_row_bytes(&self, bytes: usize) {
         assert!(size_of_val(self.lines) == self.rows * bytes);
     }
@@ -182,6 +184,7 @@ pub(super) fn sum_lanes<const L: usize>(mut lanes: [f32; L]) -> f32 {
 }
 
 /// Calls a direct kernel's instance for the number of rows and the number of vectors.
+#[cfg(target_arch = "x86_64")]
 macro_rules! by_size {
     ($rows:ident, $x:ident, $kernel:ident, $($generic:ty,)?) => {{
         match ($rows.count, $x.count()) {
@@ -197,6 +200,7 @@ macro_rules! by_size {
         }
     }};
 }
+#[cfg(target_arch = "x86_64")]
 pub(super) use by_size;
 
 /// Calls a multiplying kernel's instance for the number of vectors.
