@@ -1,4 +1,4 @@
-// GEMV for many vectors on mma.sync: each weight is decoded once, and multiplied with up to 128 vectors. sm_80 and
+// GEMV for many vectors on mma.sync: each weight is decoded once, and multiplied with up to 64 vectors. sm_80 and
 // newer; K a multiple of 64. many_vectors.cuh has how work is divided, and everything but the multiplication.
 //
 // A tile has 16 rows, and a warp. Operands B come from shared memory by ldmatrix.
@@ -9,7 +9,7 @@ enum {
     /* Warps of a CTA, at most: a thread's sums of more vectors take more registers. */
     NVFP4_MMA_MAX_WARPS = 16,
     NVFP4_MMA_MAX_WARPS_OF_32 = 12,
-    NVFP4_MMA_MAX_WARPS_OF_64 = 8, /* and more */
+    NVFP4_MMA_MAX_WARPS_OF_64 = 8,
     NVFP4_MMA_BUFFERS = 2, /* of vectors in shared memory */
 };
 
@@ -115,8 +115,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     X(gemv_mma_##name##_n8, activation, 8) \
     X(gemv_mma_##name##_n16, activation, 16) \
     X(gemv_mma_##name##_n32, activation, 32) \
-    X(gemv_mma_##name##_n64, activation, 64) \
-    X(gemv_mma_##name##_n128, activation, 128)
+    X(gemv_mma_##name##_n64, activation, 64)
 #define GEMV_MMA(X)                               \
     GEMV_MMA_OF(X, nvfp4, NVFP4_ACTIVATION_NVFP4) \
     GEMV_MMA_OF(X, f16, NVFP4_ACTIVATION_F16)     \

@@ -375,32 +375,51 @@ __device__ __forceinline__ void finish(const Params &p, const Work &work, uint8_
     // A lane has rows, and warps, and the CTAs of a cluster, take vectors in turn.
     const uint32_t parts = 1u << p.parts_log2, part_bytes = kVectors * stride * 4;
     const uint32_t first = work.rank + (work.warp << p.cluster_log2), step = work.warps << p.cluster_log2;
+    // Some vectors at once, so that their loads are on the way together.
+    constexpr uint32_t kTogether = kVectors < 32 ? 2 : 8;
 #pragma unroll 1
     for (uint32_t place = lane; place < rows && first < uint32_t(p.n); place += kWarp) {
         const uint32_t row = row_at(p.scale_layout, work.place + place);
         if (row >= uint32_t(p.m)) continue;
         Place at = prepare(p.epilogue, p.m, work.batch, row, first);
-        uint32_t from = base + (first * stride + place) * 4;
 #pragma unroll 1
-        for (uint32_t n = first; n < uint32_t(p.n); n += step, from += step * stride * 4) {
-            float y = 0.0f;
+        for (uint32_t n = first; n < uint32_t(p.n); n += kTogether * step) {
+            uint32_t from[kTogether];
+            float y[kTogether] = {};
+#pragma unroll
+            for (uint32_t i = 0; i < kTogether; ++i) { // past the end the first one again
+                from[i] = base + ((n + i * step < uint32_t(p.n) ? n + i * step : n) * stride + place) * 4;
+            }
 #if __CUDA_ARCH__ >= 900
             if (p.cluster_log2 != 0) {
 #pragma unroll 1
                 for (uint32_t rank = 0; rank < 1u << p.cluster_log2; ++rank) {
-                    uint32_t peer = arch::peer_address(from, rank);
 #pragma unroll 1
-                    for (uint32_t part = 0; part < parts; ++part, peer += part_bytes) y += arch::load_peer(peer);
+                    for (uint32_t part = 0; part < parts; ++part) {
+#pragma unroll
+                        for (uint32_t i = 0; i < kTogether; ++i) {
+                            y[i] += arch::load_peer(arch::peer_address(from[i] + part * part_bytes, rank));
+                        }
+                    }
                 }
             } else
 #endif
             {
-                uint32_t here = from;
 #pragma unroll 1
-                for (uint32_t part = 0; part < parts; ++part, here += part_bytes) y += arch::load_shared_float(here);
+                for (uint32_t part = 0; part < parts; ++part) {
+#pragma unroll
+                    for (uint32_t i = 0; i < kTogether; ++i) {
+                        y[i] += arch::load_shared_float(from[i] + part * part_bytes);
+                    }
+                }
             }
-            store(p.epilogue, at, y * factor);
-            next_vector(p.epilogue, p.m, work.batch, n + step, n + step < uint32_t(p.n), step, at);
+#pragma unroll
+            for (uint32_t i = 0; i < kTogether; ++i) {
+                const uint32_t of = n + i * step;
+                if (of >= uint32_t(p.n)) break;
+                store(p.epilogue, at, y[i] * factor);
+                next_vector(p.epilogue, p.m, work.batch, of + step, of + step < uint32_t(p.n), step, at);
+            }
         }
     }
 #if __CUDA_ARCH__ >= 900

@@ -14,10 +14,6 @@ use crate::types::Activation;
 
 /// Elements of K of a step.
 const STEP: usize = (NVFP4_MANY_STEP_BLOCKS * NVFP4_BLOCK) as usize;
-/// Numbers of vectors that kernels are compiled for.
-const VECTORS: [u32; 5] = [8, 16, 32, 64, MOST_VECTORS];
-/// The most vectors of a pass.
-pub(super) const MOST_VECTORS: u32 = 128;
 /// Sets of warps that may share a tile, and CTAs of a cluster.
 const POWERS: [u32; 4] = [1, 2, 4, 8];
 
@@ -26,8 +22,12 @@ pub(super) struct Kind {
     pub(super) unit: &'static str,
     /// Warps of a tile, each with 16 of its rows.
     pub(super) tile_warps: u32,
-    /// Warps of a CTA, at most, by the vectors that a kernel is compiled for.
-    pub(super) most_warps: [u32; VECTORS.len()],
+    /// Numbers of vectors that it is compiled for.
+    pub(super) vectors: &'static [u32],
+    /// The same as text.
+    pub(super) takes_vectors: &'static str,
+    /// Warps of a CTA, at most, for each.
+    pub(super) most_warps: &'static [u32],
     /// Buffers of vectors in shared memory.
     pub(super) buffers: u32,
     /// Bytes of mbarriers in shared memory.
@@ -35,7 +35,7 @@ pub(super) struct Kind {
     /// What `parts` may not exceed, as text.
     pub(super) parts: &'static str,
     /// Entry points: NVFP4, f16 and bf16 vectors.
-    pub(super) entries: [[&'static str; VECTORS.len()]; 3],
+    pub(super) entries: [&'static [&'static str]; 3],
 }
 
 /// A config: how a problem is divided.
@@ -78,15 +78,23 @@ pub(super) fn available(job: &Job<'_>) -> Result<(), Refusal> {
     }
 }
 
-/// At which of the kernel's numbers of vectors a pass of `n` is.
-fn at(n: u32) -> usize {
-    let last = VECTORS.len() - 1;
-    VECTORS.iter().position(|&most| n <= most).unwrap_or(last)
+impl Kind {
+    /// The most vectors of a pass.
+    pub(super) const fn most_vectors(&self) -> u32 {
+        self.vectors[self.vectors.len() - 1]
+    }
+
+    /// At which of the numbers of vectors a pass of `n` is.
+    fn at(&self, n: u32) -> usize {
+        let last = self.vectors.len() - 1;
+        let at = self.vectors.iter().position(|&most| n <= most);
+        at.unwrap_or(last)
+    }
 }
 
 /// Pieces of vectors that a warp holds in registers, a step of eight vectors each.
-fn held(compiled: usize) -> u32 {
-    match VECTORS[compiled] {
+fn held(vectors: u32) -> u32 {
+    match vectors {
         ..=NVFP4_MANY_HOLD_ONE => 1,
         _ => 2,
     }
@@ -116,10 +124,10 @@ struct Layout {
 
 impl Division {
     /// The most vectors of a pass, whatever the field says.
-    pub(super) fn pass_vectors(&self) -> u32 {
-        match VECTORS.contains(&self.vectors) {
+    pub(super) fn pass_vectors(&self, kind: &Kind) -> u32 {
+        match kind.vectors.contains(&self.vectors) {
             true => self.vectors,
-            false => MOST_VECTORS,
+            false => kind.most_vectors(),
         }
     }
 
@@ -129,8 +137,8 @@ impl Division {
     }
 
     /// At which of the kernel's numbers of vectors the first pass is, which has most.
-    fn compiled(&self, shape: &Shape) -> usize {
-        at((shape.n() as u64).min(self.vectors.into()) as u32)
+    fn compiled(&self, kind: &Kind, shape: &Shape) -> usize {
+        kind.at((shape.n() as u64).min(self.vectors.into()) as u32)
     }
 
     /// Groups of rows of a batch.
@@ -151,11 +159,12 @@ impl Division {
         field(
             "vectors",
             vectors,
-            "8, 16, 32, 64 or 128",
-            VECTORS.contains(&vectors),
+            kind.takes_vectors,
+            kind.vectors.contains(&vectors),
         )?;
         field("parts", parts, "1, 2, 4 or 8", POWERS.contains(&parts))?;
-        let most = kind.most_warps[self.compiled(job.shape)];
+        let compiled = self.compiled(kind, job.shape);
+        let most = kind.most_warps[compiled];
         field(
             "tiles",
             tiles,
@@ -175,22 +184,26 @@ impl Division {
             "1, 2, 4 or 8, and 1 before compute capability 9.0",
             POWERS.contains(&cluster) && (cluster == 1 || clusters),
         )?;
-        let compiled = self.compiled(job.shape);
-        let columns = VECTORS[compiled] / NVFP4_MANY_COLUMNS;
+        let columns = kind.vectors[compiled] / NVFP4_MANY_COLUMNS;
         field(
             "chunk",
             chunk,
             "less: warps hold a chunk's vectors in registers, a step of eight of them each, or two with more than 32",
             u64::from(chunk) * u64::from(columns)
-                <= u64::from(self.warps(kind)) * u64::from(held(compiled)),
+                <= u64::from(self.warps(kind)) * u64::from(held(kind.vectors[compiled])),
         )?;
         shared_memory(self.layout(kind, compiled).bytes, job.gpu)
     }
 
     /// For a kernel that is compiled for one of the numbers of vectors.
     fn layout(&self, kind: &Kind, compiled: usize) -> Layout {
-        let [warps, parts, chunk, vectors] =
-            [self.warps(kind), self.parts, self.chunk, VECTORS[compiled]].map(u64::from);
+        let [warps, parts, chunk, vectors] = [
+            self.warps(kind),
+            self.parts,
+            self.chunk,
+            kind.vectors[compiled],
+        ]
+        .map(u64::from);
         let queues = warps * u64::from(NVFP4_MANY_STAGES * NVFP4_MANY_STAGE_BYTES);
         let x_at = queues.next_multiple_of(NVFP4_MANY_VECTORS_ALIGN.into());
         let buffers =
@@ -212,13 +225,13 @@ impl Division {
         let chunks = steps.div_ceil(self.chunk);
         let groups = self.groups(kind, job) as u32;
         let of_activation = match job.operands.activation {
-            Activation::Nvfp4 => &kind.entries[0],
-            Activation::F16 => &kind.entries[1],
-            _ => &kind.entries[2],
+            Activation::Nvfp4 => kind.entries[0],
+            Activation::F16 => kind.entries[1],
+            _ => kind.entries[2],
         };
         let mut plan = Plan::new();
         for pass in call.passes(self.vectors as usize) {
-            let compiled = at(pass.n as u32);
+            let compiled = kind.at(pass.n as u32);
             let layout = self.layout(kind, compiled);
             let parameters = nvfp4_many_params {
                 m: shape.m() as i32,
@@ -271,11 +284,11 @@ impl Division {
             .saturating_mul(u64::from((NVFP4_MANY_STAGES - 1) * NVFP4_MANY_STAGE_BYTES))
     }
 
-    pub(super) fn main_loop(&self, job: &Job<'_>) -> MainLoop {
+    pub(super) fn main_loop(&self, kind: &Kind, job: &Job<'_>) -> MainLoop {
         MainLoop {
             // Four lanes share a row of a step, and a lane has two rows.
             lane_weights: 2 * STEP as u32 / 4,
-            vectors: VECTORS[self.compiled(job.shape)],
+            vectors: kind.vectors[self.compiled(kind, job.shape)],
             products: Products::WarpMatrix { vectors: 8 },
             tensor_columns: 0,
         }
@@ -304,20 +317,25 @@ impl Division {
             chunk: default.parts * times,
             ..default
         }));
-        configs.extend(VECTORS.map(|vectors| Self { vectors, ..default }));
+        configs.extend(
+            kind.vectors
+                .iter()
+                .map(|&vectors| Self { vectors, ..default }),
+        );
         distinct(configs, |config| config.check(kind, job).is_ok())
     }
 
     /// Legal configs for as few passes as can be, those that are expected to be fastest first.
     fn ranked(kind: &Kind, job: &Job<'_>) -> Vec<Self> {
-        let compiled = at(job.shape.n().min(MOST_VECTORS as usize) as u32);
+        let compiled = kind.at(job.shape.n().min(kind.most_vectors() as usize) as u32);
+        let vectors = kind.vectors[compiled];
         let warps = kind.most_warps[compiled] / kind.tile_warps;
         let mut ranked = Vec::new();
         for tiles in 1..=warps {
             for parts in POWERS.into_iter().filter(|parts| tiles * parts <= warps) {
                 // The largest chunk of which warps hold their shares in registers, each a piece of eight vectors.
-                let held = held(compiled) * kind.tile_warps * tiles * parts;
-                let columns = VECTORS[compiled] / NVFP4_MANY_COLUMNS;
+                let held = held(vectors) * kind.tile_warps * tiles * parts;
+                let columns = vectors / NVFP4_MANY_COLUMNS;
                 let chunk = (held / columns).min(8) / parts * parts;
                 for cluster in POWERS {
                     let config = Self {
@@ -325,7 +343,7 @@ impl Division {
                         parts,
                         chunk: chunk.max(parts),
                         cluster,
-                        vectors: VECTORS[compiled],
+                        vectors,
                     };
                     if config.check(kind, job).is_ok() {
                         ranked.push((config.cycles(kind, job), config));

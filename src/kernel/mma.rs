@@ -1,4 +1,4 @@
-//! The kernel that decodes each weight once for up to 128 vectors, and multiplies on `mma.sync`:
+//! The kernel that decodes each weight once for up to 64 vectors, and multiplies on `mma.sync`:
 //! `csrc/kernels/gemv_mma.cuh`.
 
 use super::many_vectors::{self, Division, Kind};
@@ -29,44 +29,42 @@ pub struct MmaConfig {
     pub chunk: u32,
     /// CTAs of a cluster, which share the K of their rows: 1, 2, 4 or 8; 1 before compute capability 9.0.
     pub cluster: u32,
-    /// Vectors of a pass over the weights, at most: 8, 16, 32, 64 or 128.
+    /// Vectors of a pass over the weights, at most: 8, 16, 32 or 64.
     pub vectors: u32,
 }
 
 const KIND: &Kind = &Kind {
     unit: "gemv_mma",
     tile_warps: 1,
-    most_warps: [
+    vectors: &[8, 16, 32, 64],
+    takes_vectors: "8, 16, 32 or 64",
+    most_warps: &[
         NVFP4_MMA_MAX_WARPS,
         NVFP4_MMA_MAX_WARPS,
         NVFP4_MMA_MAX_WARPS_OF_32,
-        NVFP4_MMA_MAX_WARPS_OF_64,
         NVFP4_MMA_MAX_WARPS_OF_64,
     ],
     buffers: NVFP4_MMA_BUFFERS,
     barriers: 0,
     parts: "1 or more: tiles * parts is up to 16, or to 12 with more than 16 vectors in a pass, or to 8 with more than 32",
     entries: [
-        [
+        &[
             "gemv_mma_nvfp4_n8",
             "gemv_mma_nvfp4_n16",
             "gemv_mma_nvfp4_n32",
             "gemv_mma_nvfp4_n64",
-            "gemv_mma_nvfp4_n128",
         ],
-        [
+        &[
             "gemv_mma_f16_n8",
             "gemv_mma_f16_n16",
             "gemv_mma_f16_n32",
             "gemv_mma_f16_n64",
-            "gemv_mma_f16_n128",
         ],
-        [
+        &[
             "gemv_mma_bf16_n8",
             "gemv_mma_bf16_n16",
             "gemv_mma_bf16_n32",
             "gemv_mma_bf16_n64",
-            "gemv_mma_bf16_n128",
         ],
     ],
 };
@@ -110,10 +108,10 @@ impl From<Division> for MmaConfig {
 }
 
 impl KernelConfig for MmaConfig {
-    const MOST_VECTORS: u32 = many_vectors::MOST_VECTORS;
+    const MOST_VECTORS: u32 = KIND.most_vectors();
 
     fn pass_vectors(&self) -> u32 {
-        Division::from(*self).pass_vectors()
+        Division::from(*self).pass_vectors(KIND)
     }
 
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
@@ -152,6 +150,6 @@ impl KernelConfig for MmaConfig {
     }
 
     fn main_loop(&self, job: &Job<'_>) -> MainLoop {
-        Division::from(*self).main_loop(job)
+        Division::from(*self).main_loop(KIND, job)
     }
 }

@@ -436,7 +436,7 @@ kernels! {
     /// Tiles of 64 rows for up to 128 vectors, each weight decoded once and multiplied on Hopper's `wgmma`. Any vectors
     /// but f32, K a multiple of 64, sm_90a.
     Wgmma(WgmmaConfig) = "wgmma" on CudaCore;
-    /// Tiles of 16 rows for up to 128 vectors, each weight decoded once and multiplied on `mma.sync`. Any vectors but f32, K
+    /// Tiles of 16 rows for up to 64 vectors, each weight decoded once and multiplied on `mma.sync`. Any vectors but f32, K
     /// a multiple of 64.
     Mma(MmaConfig) = "mma" on CudaCore;
     /// Rows straight into registers, NVFP4 vectors decoded in shared memory; integer products, or f16 ones that are as

@@ -185,9 +185,9 @@ pub struct nvfp4_many_params {
     pub vector_scale_batch_bytes: i64,
     pub epilogue: nvfp4_epilogue,
 }
-pub const NVFP4_MMA_MAX_WARPS: u32 = 20;
-pub const NVFP4_MMA_MAX_WARPS_OF_32: u32 = 16;
-pub const NVFP4_MMA_MAX_WARPS_OF_64: u32 = 12;
+pub const NVFP4_MMA_MAX_WARPS: u32 = 16;
+pub const NVFP4_MMA_MAX_WARPS_OF_32: u32 = 12;
+pub const NVFP4_MMA_MAX_WARPS_OF_64: u32 = 8;
 pub const NVFP4_MMA_BUFFERS: u32 = 2;
 pub const NVFP4_WGMMA_TILE_WARPS: u32 = 4;
 pub const NVFP4_WGMMA_MAX_GROUPS: u32 = 4;

@@ -37,7 +37,9 @@ pub struct WgmmaConfig {
 const KIND: &Kind = &Kind {
     unit: "gemv_wgmma",
     tile_warps: NVFP4_WGMMA_TILE_WARPS,
-    most_warps: [
+    vectors: &[8, 16, 32, 64, 128],
+    takes_vectors: "8, 16, 32, 64 or 128",
+    most_warps: &[
         NVFP4_WGMMA_TILE_WARPS * NVFP4_WGMMA_MAX_GROUPS,
         NVFP4_WGMMA_TILE_WARPS * NVFP4_WGMMA_MAX_GROUPS,
         NVFP4_WGMMA_TILE_WARPS * NVFP4_WGMMA_MAX_GROUPS,
@@ -48,21 +50,21 @@ const KIND: &Kind = &Kind {
     barriers: NVFP4_WGMMA_BARRIER_BYTES,
     parts: "1 or more: tiles * parts is up to 4, or to 3 with more than 32 vectors in a pass, or to 2 with more than 64",
     entries: [
-        [
+        &[
             "gemv_wgmma_nvfp4_n8",
             "gemv_wgmma_nvfp4_n16",
             "gemv_wgmma_nvfp4_n32",
             "gemv_wgmma_nvfp4_n64",
             "gemv_wgmma_nvfp4_n128",
         ],
-        [
+        &[
             "gemv_wgmma_f16_n8",
             "gemv_wgmma_f16_n16",
             "gemv_wgmma_f16_n32",
             "gemv_wgmma_f16_n64",
             "gemv_wgmma_f16_n128",
         ],
-        [
+        &[
             "gemv_wgmma_bf16_n8",
             "gemv_wgmma_bf16_n16",
             "gemv_wgmma_bf16_n32",
@@ -111,10 +113,10 @@ impl From<Division> for WgmmaConfig {
 }
 
 impl KernelConfig for WgmmaConfig {
-    const MOST_VECTORS: u32 = many_vectors::MOST_VECTORS;
+    const MOST_VECTORS: u32 = KIND.most_vectors();
 
     fn pass_vectors(&self) -> u32 {
-        Division::from(*self).pass_vectors()
+        Division::from(*self).pass_vectors(KIND)
     }
 
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
@@ -163,6 +165,6 @@ impl KernelConfig for WgmmaConfig {
     }
 
     fn main_loop(&self, job: &Job<'_>) -> MainLoop {
-        Division::from(*self).main_loop(job)
+        Division::from(*self).main_loop(KIND, job)
     }
 }

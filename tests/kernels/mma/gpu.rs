@@ -37,7 +37,7 @@ fn configs(_: &Job<'_>, _: &[u32]) -> Vec<Config> {
         (16, 1),
     ] {
         for (times, cluster) in [(1, 1), (2, 2), (1, 4), (3, 1), (1, 8)] {
-            for vectors in [8, 128] {
+            for vectors in [8, 64] {
                 configs.push(MmaConfig {
                     tiles,
                     parts,

@@ -52,16 +52,16 @@ fn configs() {
         ("parts", &[0, 3, 16, u32::MAX]),
         ("chunk", &[0, 3, 5]),
         ("cluster", &[0, 3, 16]),
-        ("vectors", &[0, 4, 12, 256]),
+        ("vectors", &[0, 4, 12, 128]),
     ]);
     // 18 warps; and 10 with many vectors.
     valid.refuses_field("tiles", 9, |_| ());
     valid.refuses_field("tiles", 5, |a| {
         a.shape(130, 100, 576, 2);
-        fields::set(&mut a.config, "vectors", 128);
+        fields::set(&mut a.config, "vectors", 64);
     });
     // More of the vectors than eight warps hold.
-    valid.refuses_field("chunk", 6, |_| ());
+    valid.refuses_field("chunk", 6, |a| a.shape(130, 12, 576, 2));
     // No clusters before Hopper.
     valid.refuses_field("cluster", 2, |a| a.gpu.compute_capability = (8, 9));
 }

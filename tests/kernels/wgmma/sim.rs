@@ -16,9 +16,9 @@ use crate::support::sim::{Simulator, source_line};
 crate::trials! {
     simulator:
         hopper = || short_sweep(&Simulator::new("90a"), &[3, 8, 9, 16, 30, 61]),
-        a_hundred_vectors,
+        many_vectors,
         vectors_of_every_magnitude,
-        faults_of_few_vectors = || faults(9),
+        faults_of_few_vectors = || faults(16),
         wrong_plans;
     long:
         every_config, random_configs,
@@ -138,7 +138,7 @@ fn short_sweep(simulator: &Simulator, vectors: &[usize]) {
 }
 
 /// The kernels that are compiled for most vectors, and two passes.
-fn a_hundred_vectors() {
+fn many_vectors() {
     let simulator = Simulator::new("90a");
     let mut turn = 0;
     let cuttings = [
@@ -221,12 +221,13 @@ fn random_configs() {
 
 /// Queues and buffers that are used several times, warps that share tiles, rows past M, both layouts, a cluster; loops
 /// that go round more than once.
-fn cases() -> [Cutting; 3] {
+fn cases() -> [Cutting; 4] {
     use ScaleLayout::{Linear, Tiled128x4};
     [
         cutting((70, 1088, 1), Linear, [2, 1, 2, 1]),
         cutting((21, 832, 2), Tiled128x4, [1, 2, 2, 2]),
         cutting((9, 640, 3), Linear, [1, 1, 1, 1]),
+        cutting((21, 256, 1), Linear, [1, 2, 2, 1]),
     ]
 }
 
@@ -254,8 +255,11 @@ fn faults(n: usize) {
 
 fn wrong_plans() {
     let harmless = crate::words![Params:
+        l = "one batch, or several",
+        chunks_each = "a row ends the steps, too",
+        chunks_left = "the same",
         epilogue.alpha + 4 = PADDING,
         epilogue.output_type + 4 = PADDING,
     ];
-    demand_right_plans("90a", &[runs(9), runs(20)].concat(), &harmless);
+    demand_right_plans("90a", &[runs(9), runs(16)].concat(), &harmless);
 }
