@@ -300,23 +300,71 @@ impl Division {
         steps(shape) as u32 + self.parts.min(8) * self.cluster.min(8)
     }
 
-    /// The config that is expected to be fastest.
+    /// As many sets of warps as a CTA has, in the shape that was fastest or nearly so for problems measured on an H200
+    /// (docs/notes/many-vectors.md): tiles of other rows, as long as the SMs have CTAs; then sets that share a tile, and
+    /// CTAs that share one.
     pub(super) fn default_for(kind: &Kind, job: &Job<'_>) -> Result<Self, Refusal> {
-        let best = Self::ranked(kind, job).into_iter().next();
-        best.ok_or(Refusal::VectorMemory)
+        let compiled = kind.at(job.shape.n().min(kind.most_vectors() as usize) as u32);
+        let vectors = kind.vectors[compiled];
+        let sets = 1_u32 << (kind.most_warps[compiled] / kind.tile_warps).ilog2();
+        let sms = u64::from(job.gpu.multiprocessors);
+        // A cluster adds the sums of all its CTAs, which many vectors make long.
+        let enough = match vectors {
+            ..128 => 3 * sms / 4,
+            _ => 3 * sms / 8,
+        };
+        let with = |tiles, parts, cluster| Self {
+            tiles,
+            parts,
+            chunk: Self::chunk(kind, vectors, tiles, parts),
+            cluster,
+            vectors,
+        };
+        let steps = steps(job.shape);
+        let fits = |config: &Self| {
+            // Two sets that share a tile of a cluster were better than four.
+            let few = config.cluster == 1 || kind.tile_warps == 1 || config.parts <= 2;
+            few && u64::from(config.parts * config.cluster) <= steps
+                && config.ctas(kind, job) >= enough
+                && config.check(kind, job).is_ok()
+        };
+        let halves = |most: u32| (0..=most.ilog2()).map(move |halved| most >> halved);
+        // Fewer warps where shared memory is short, or K; few CTAs that share a tile; many tiles.
+        for sets in halves(sets) {
+            for cluster in POWERS {
+                for tiles in halves(sets) {
+                    for parts in halves(sets / tiles).filter(|parts| POWERS.contains(parts)) {
+                        let config = with(tiles, parts, cluster);
+                        if fits(&config) {
+                            return Ok(config);
+                        }
+                    }
+                }
+            }
+        }
+        // Too little work for all SMs.
+        let all = Self::all(kind, job);
+        let most = all.into_iter().max_by_key(|config| {
+            let ctas = config.ctas(kind, job).min(enough);
+            (ctas, config.warps(kind), config.parts)
+        });
+        most.ok_or(Refusal::VectorMemory)
     }
 
     pub(super) fn candidates(kind: &Kind, job: &Job<'_>) -> Vec<Self> {
-        let ranked = Self::ranked(kind, job);
-        let Some(&default) = ranked.first() else {
+        let Ok(default) = Self::default_for(kind, job) else {
             return Vec::new();
         };
-        let mut configs = ranked;
-        configs.truncate(24);
-        configs.extend([1, 2, 4].map(|times| Self {
-            chunk: default.parts * times,
-            ..default
-        }));
+        let compiled = default.compiled(kind, job.shape);
+        let sms = u64::from(job.gpu.multiprocessors);
+        // With few warps, or on few SMs, nothing was fast.
+        let busy = |config: &Self| {
+            2 * config.warps(kind) >= kind.most_warps[compiled]
+                && 2 * config.ctas(kind, job) >= sms.min(2 * default.ctas(kind, job))
+                && config.cluster <= 4
+        };
+        let mut configs = vec![default];
+        configs.extend(Self::all(kind, job).into_iter().filter(busy));
         configs.extend(
             kind.vectors
                 .iter()
@@ -325,62 +373,39 @@ impl Division {
         distinct(configs, |config| config.check(kind, job).is_ok())
     }
 
-    /// Legal configs for as few passes as can be, those that are expected to be fastest first.
-    fn ranked(kind: &Kind, job: &Job<'_>) -> Vec<Self> {
+    /// CTAs of all batches.
+    fn ctas(&self, kind: &Kind, job: &Job<'_>) -> u64 {
+        self.groups(kind, job) * job.shape.l() as u64 * u64::from(self.cluster)
+    }
+
+    /// The largest chunk of which warps hold their shares in registers, or `parts`.
+    fn chunk(kind: &Kind, vectors: u32, tiles: u32, parts: u32) -> u32 {
+        let held = held(vectors) * kind.tile_warps * tiles * parts;
+        let columns = vectors / NVFP4_MANY_COLUMNS;
+        let chunk = (held / columns).min(8) / parts * parts;
+        chunk.max(parts)
+    }
+
+    /// Legal configs for as few passes as can be, each with its largest chunk.
+    fn all(kind: &Kind, job: &Job<'_>) -> Vec<Self> {
         let compiled = kind.at(job.shape.n().min(kind.most_vectors() as usize) as u32);
         let vectors = kind.vectors[compiled];
-        let warps = kind.most_warps[compiled] / kind.tile_warps;
-        let mut ranked = Vec::new();
-        for tiles in 1..=warps {
-            for parts in POWERS.into_iter().filter(|parts| tiles * parts <= warps) {
-                // The largest chunk of which warps hold their shares in registers, each a piece of eight vectors.
-                let held = held(vectors) * kind.tile_warps * tiles * parts;
-                let columns = vectors / NVFP4_MANY_COLUMNS;
-                let chunk = (held / columns).min(8) / parts * parts;
+        let sets = kind.most_warps[compiled] / kind.tile_warps;
+        let mut all = Vec::new();
+        for tiles in [1, 2, 3, 4, 7, 8, 14, 16] {
+            for parts in POWERS.into_iter().filter(|parts| tiles * parts <= sets) {
                 for cluster in POWERS {
-                    let config = Self {
+                    all.push(Self {
                         tiles,
                         parts,
-                        chunk: chunk.max(parts),
+                        chunk: Self::chunk(kind, vectors, tiles, parts),
                         cluster,
                         vectors,
-                    };
-                    if config.check(kind, job).is_ok() {
-                        ranked.push((config.cycles(kind, job), config));
-                    }
+                    });
                 }
             }
         }
-        ranked.sort_by_key(|&(cycles, _)| cycles);
-        ranked.into_iter().map(|(_, config)| config).collect()
-    }
-
-    /// Cycles that the config is expected to take: counts of what an SM does in a step, not a measurement.
-    fn cycles(&self, kind: &Kind, job: &Job<'_>) -> u64 {
-        let sms = u64::from(job.gpu.multiprocessors.max(1));
-        let ctas = self.groups(kind, job) * job.shape.l() as u64 * u64::from(self.cluster);
-        let warps = u64::from(self.warps(kind));
-        let [rows, parts, n] =
-            [kind.tile_warps * self.tiles, self.parts, self.vectors].map(u64::from);
-        let chunks = steps(job.shape).div_ceil(self.chunk.into());
-        let chunks = chunks.div_ceil(self.cluster.into());
-        // A step of all of a CTA's rows, in sixteens: bytes of weights at the rate of memory; matrix instructions; all
-        // instructions on four schedulers, and those of warps that wait in turn.
-        let memory = 64 * rows;
-        let issue = match kind.tile_warps {
-            1 => (rows * (240 + 3 * n) + 8 * n) / 4,
-            _ => (rows * 240 + 8 * n) / 4,
-        };
-        let latency = rows * (900 + 4 * n) / warps;
-        let matrix = match kind.tile_warps {
-            1 => 2 * n * rows,
-            _ => n.max(16) * rows / 8,
-        };
-        let step = memory.max(matrix).max(issue).max(latency) + n / 2;
-        // To start, and to add the sums of a group.
-        let shared = parts * u64::from(self.cluster);
-        let ends = 3000 + n * rows * (2 + shared) / 2;
-        let chunk = u64::from(self.chunk) * step + 200;
-        ctas.div_ceil(sms).saturating_mul(chunks * chunk + ends)
+        all.retain(|config| config.check(kind, job).is_ok());
+        all
     }
 }
