@@ -260,7 +260,6 @@ impl Division {
                 vector_scale_layout: pass.vector_scale_steps,
                 vector_scale_batch_bytes: pass.vector_scale_batch_bytes,
                 epilogue: pass.epilogue,
-                ..nvfp4_many_params::default()
             };
             plan.push(Launch {
                 entry: of_activation[compiled],
