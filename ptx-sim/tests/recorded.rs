@@ -374,9 +374,7 @@ fn tensor_copies() {
     topic("tma");
 }
 
-/// `docs/probes.md` says how to record it. With the recording this is a test like the others.
 #[test]
-#[ignore = "wgmma has not been recorded on a GPU yet"]
 fn warpgroup_matrices() {
     topic("wgmma");
 }

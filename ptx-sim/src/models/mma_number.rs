@@ -362,11 +362,18 @@ impl Line {
     }
 }
 
-/// What the largest finite value cannot hold is infinite, whichever way is cut.
+/// What the largest finite value cannot hold is infinite, whichever way is cut. What becomes zero is
+/// +0, a negative sum too.
 fn finish(x: f64, format: softfloat::Format, mode: Round) -> u32 {
-    match x.abs() >= 2f64.powi(128) {
-        true => format.round(x, Round::Nearest, false),
-        false => format.round(x, mode, false),
+    let mode = match x.abs() >= 2f64.powi(128) {
+        true => Round::Nearest,
+        false => mode,
+    };
+    let bits = format.round(x, mode, false);
+    let negative_zero = format.round(-0.0, mode, false);
+    match bits == negative_zero {
+        true => 0,
+        false => bits,
     }
 }
 
@@ -408,6 +415,21 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// A negative sum that the result's format cannot tell from zero gives +0.
+    #[test]
+    fn zeros_have_no_sign() {
+        let line = |format, bits: u32| Line::new(format, [bits].into_iter(), false);
+        let f16 = |a, b| line(Format::F16, a).dot_f16(&line(Format::F16, b), 0);
+        assert_eq!(f16(0x8001, 0x3800), 0); // -2^-24 * 0.5: a tie, to even
+        assert_eq!(f16(0x8001, 0x3801), 0x8001); // just beyond it
+        let bf16 = |a, b| line(Format::BF16, a).dot_f32(&line(Format::BF16, b), 0);
+        assert_eq!(bf16(0x8001, 0x377f), 0); // -2^-133, times nearly 2^-16: cut
+        assert_eq!(bf16(0x8001, 0x3780), 0x8000_0001); // times 2^-16: the least that f32 holds
+        let mut sum = Sum::new(Format::F16.decode(0x8000), 1);
+        sum.add(Format::F16.decode(0x8001).times(Format::F16.decode(0x3800)));
+        assert_eq!(sum.to_f16(), 0);
     }
 
     /// Zero times a large element has a large exponent, and counts for nothing.

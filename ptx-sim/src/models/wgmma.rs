@@ -3,7 +3,7 @@
 //! Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions". Warp w of
 //! the group holds rows 16w to 16w + 15 of A and D, in the fragments of `mma.m16n8k16`; B, and A where
 //! it is not in registers, lie in shared memory. The ISA leaves order and rounding of the sums open:
-//! they are taken to be those of `mma.sync` on the same GPU (`docs/semantics.md`).
+//! they are those of `mma.sync`, as an H200 was recorded to do (`docs/semantics.md`).
 
 use thiserror::Error;
 
