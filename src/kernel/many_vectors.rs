@@ -22,6 +22,8 @@ pub(super) struct Kind {
     pub(super) unit: &'static str,
     /// Warps of a tile, each with 16 of its rows.
     pub(super) tile_warps: u32,
+    /// What multiplies.
+    pub(super) products: Products,
     /// Numbers of vectors that it is compiled for.
     pub(super) vectors: &'static [u32],
     /// The same as text.
@@ -288,7 +290,7 @@ impl Division {
             // Four lanes share a row of a step, and a lane has two rows.
             lane_weights: 2 * STEP as u32 / 4,
             vectors: kind.vectors[self.compiled(kind, job.shape)],
-            products: Products::WarpMatrix { vectors: 8 },
+            products: kind.products,
             tensor_columns: 0,
         }
     }

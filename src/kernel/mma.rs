@@ -7,7 +7,7 @@ use super::params::{
 };
 use super::plan::Plan;
 use super::stream::scaled_matrix_roundings;
-use super::{ALPHAS, Call, Job, KernelConfig, MainLoop};
+use super::{ALPHAS, Call, Job, KernelConfig, MainLoop, Products};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
@@ -36,6 +36,7 @@ pub struct MmaConfig {
 const KIND: &Kind = &Kind {
     unit: "gemv_mma",
     tile_warps: 1,
+    products: Products::WarpMatrix { vectors: 8 },
     vectors: &[8, 16, 32, 64],
     takes_vectors: "8, 16, 32 or 64",
     most_warps: &[

@@ -281,6 +281,8 @@ pub enum Products {
         /// The vectors.
         vectors: u32,
     },
+    /// `wgmma`, one for eight of a lane's weights and all vectors.
+    WarpgroupMatrix,
     /// One instruction of the block-scaled tensor cores.
     Matrix,
 }

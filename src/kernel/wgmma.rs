@@ -8,7 +8,7 @@ use super::params::{
 };
 use super::plan::Plan;
 use super::stream::scaled_matrix_roundings;
-use super::{ALPHAS, Call, Job, KernelConfig, MainLoop};
+use super::{ALPHAS, Call, Job, KernelConfig, MainLoop, Products};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
@@ -37,6 +37,7 @@ pub struct WgmmaConfig {
 const KIND: &Kind = &Kind {
     unit: "gemv_wgmma",
     tile_warps: NVFP4_WGMMA_TILE_WARPS,
+    products: Products::WarpgroupMatrix,
     vectors: &[8, 16, 32, 64, 128],
     takes_vectors: "8, 16, 32, 64 or 128",
     most_warps: &[

@@ -93,6 +93,8 @@ pub(crate) enum Products {
     Matrix,
     /// `mma.sync`, one for eight of a lane's weights and so many vectors.
     WarpMatrix { vectors: u32 },
+    /// `wgmma`, one for eight of a lane's weights and all vectors.
+    WarpgroupMatrix,
 }
 
 impl Products {
@@ -104,6 +106,7 @@ impl Products {
             Self::Float => matches!(name, "HFMA2" | "FFMA" | "FFMA2"),
             Self::Matrix => name == "UTCOMMA",
             Self::WarpMatrix { .. } => matches!(name, "IMMA" | "HMMA"),
+            Self::WarpgroupMatrix => name == "HGMMA",
         }
     }
 }
@@ -117,6 +120,7 @@ impl Step {
             Products::Float => return (found > 0).then_some(1),
             Products::Matrix => 1,
             Products::WarpMatrix { vectors } => self.weights / 8 * self.vectors.div_ceil(vectors),
+            Products::WarpgroupMatrix => self.weights / 8,
         };
         (found > 0 && found.is_multiple_of(each)).then(|| found / each)
     }
@@ -196,7 +200,10 @@ mod tests {
              "bytes_in_flight": 7, "main_loop": {"lane_weights": 32, "vectors": 2,
              "products": {"warp-matrix": {"vectors": 8}}, "tensor_columns": 9}},
             {"entry": "read", "grid": [1, 1, 1], "threads": 32, "dynamic_shared": 0,
-             "bytes_in_flight": 0, "main_loop": null}]}]}"#;
+             "bytes_in_flight": 0, "main_loop": null},
+            {"entry": "gemv_b", "grid": [50, 3, 1], "threads": 64, "dynamic_shared": 5,
+             "bytes_in_flight": 7, "main_loop": {"lane_weights": 32, "vectors": 2,
+             "products": "warpgroup-matrix", "tensor_columns": 0}}]}]}"#;
         let catalogue = Catalogue::parse(text).unwrap();
         let facts = catalogue.facts("90a", "gemv_a").unwrap();
         assert_eq!((facts.threads, facts.launched), (64, 2));
@@ -205,6 +212,8 @@ mod tests {
             facts.step.unwrap().products,
             Products::WarpMatrix { vectors: 8 }
         );
+        let of_warpgroups = catalogue.facts("90a", "gemv_b").unwrap().step.unwrap();
+        assert_eq!(of_warpgroups.products, Products::WarpgroupMatrix);
         assert!(catalogue.facts("90a", "read").unwrap().step.is_none());
         assert!(catalogue.facts("80", "read").is_none());
     }
@@ -216,5 +225,22 @@ mod tests {
         assert_eq!(step.unrolled(64), Some(2));
         assert_eq!(step.unrolled(33), None);
         assert_eq!(step.unrolled(0), None);
+    }
+
+    #[test]
+    fn matrix_instructions_of_a_warpgroup_take_all_vectors() {
+        let of = |products| Step {
+            vectors: 32,
+            weights: 64,
+            products,
+        };
+        let warp = of(Products::WarpMatrix { vectors: 8 });
+        assert_eq!((warp.unrolled(32), warp.unrolled(8)), (Some(1), None));
+        let group = of(Products::WarpgroupMatrix);
+        assert_eq!((group.unrolled(8), group.unrolled(12)), (Some(1), None));
+        let text = "/*0000*/ HGMMA.64x32x16.F32 R24, R4, gdesc[UR8], R24, gsb0 ;";
+        let instruction = Instruction::parse(text).unwrap();
+        assert!(group.products.is(&instruction));
+        assert!(!warp.products.is(&instruction));
     }
 }

@@ -106,7 +106,7 @@ fn main_loop(kernel: &Kernel, facts: &Facts) -> Result<Option<MainLoop>, String>
         special: count(is_special),
         shared_bytes: body
             .iter()
-            .filter(|i| i.name() == "LDS")
+            .filter(|i| matches!(i.name(), "LDS" | "LDSM"))
             .map(|i| i.width() / 8)
             .sum(),
         weights,
@@ -154,6 +154,7 @@ mod tests {
     fn kernel(dots: usize) -> Kernel {
         let mut code: Vec<String> = vec!["MOV R1, R2".into()];
         code.push("LDS.128 R4, [R2]".into());
+        code.push("LDSM.16.M88.2 R4, [R2]".into());
         code.push("@P1 LDG.E.64.CONSTANT R8, [R4.64]".into());
         code.extend(["PRMT R1, R2, R3, R4", "SHF.R.U32.HI R1, RZ, 0x10, R2"].map(String::from));
         code.extend((0..dots).map(|_| "IDP.4A.S8.S8 R1, R2, R3, R1".to_owned()));
@@ -177,12 +178,12 @@ mod tests {
     fn counts_the_main_loop() {
         let figures = Figures::of(&kernel(32), &example()).unwrap();
         let main = figures.main.unwrap();
-        assert_eq!((main.instructions, main.weights), (38, 64));
+        assert_eq!((main.instructions, main.weights), (39, 64));
         assert_eq!(main.opcodes["LDG.E.64.CONSTANT"], 1);
-        assert_eq!(main.opcodes.values().sum::<u32>(), 38);
+        assert_eq!(main.opcodes.values().sum::<u32>(), 39);
         assert_eq!((main.alu, main.integer_multiply, main.special), (2, 32, 1));
-        assert_eq!(main.shared_bytes, 16);
-        assert!((main.instructions_per_mac - 38.0 / 64.0).abs() < 1e-9);
+        assert_eq!(main.shared_bytes, 24);
+        assert!((main.instructions_per_mac - 39.0 / 64.0).abs() < 1e-9);
         assert_eq!(
             (figures.widest_global_load, figures.widest_shared_load),
             (64, 128)

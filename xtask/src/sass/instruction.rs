@@ -57,6 +57,12 @@ impl Instruction {
 
     /// Bits that a load or store moves for a thread.
     pub(crate) fn width(&self) -> u32 {
+        if self.name() == "LDSM" {
+            // Matrices of eight by eight 16-bit elements: 32 bits a thread of each.
+            let matrices = [("4", 4), ("2", 2)];
+            let found = matrices.iter().find(|(name, _)| self.has_modifier(name));
+            return 32 * found.map_or(1, |&(_, matrices)| matrices);
+        }
         let widths = [
             ("256", 256),
             ("128", 128),
@@ -130,5 +136,8 @@ mod tests {
         assert_eq!(width("LDG.E.U16.CONSTANT"), 16);
         assert_eq!(width("LDS"), 32);
         assert_eq!(width("LDG.E.ENL2.256"), 256);
+        assert_eq!(width("LDSM.16.M88.4"), 128);
+        assert_eq!(width("LDSM.16.MT88.2"), 64);
+        assert_eq!(width("LDSM.16.M88"), 32);
     }
 }
