@@ -305,8 +305,8 @@ fn without_measurements_the_model_decides() {
     .unwrap();
     let bf16 = Operands::new(Activation::Bf16, linear);
     let ranked = rank(&shape, &bf16, &gpu((8, 6)), None, false);
-    let (known, others) = ranked.split_at(2);
-    for (one, kernel) in known.iter().zip([Kernel::Stream, Kernel::Direct]) {
+    let (known, others) = ranked.split_at(3);
+    for (one, kernel) in known.iter().zip([Kernel::Stream, Kernel::Mma, Kernel::Direct]) {
         assert_eq!((one.kernel, one.estimate.is_some()), (kernel, true));
     }
     for one in others {
