@@ -306,7 +306,10 @@ fn without_measurements_the_model_decides() {
     let bf16 = Operands::new(Activation::Bf16, linear);
     let ranked = rank(&shape, &bf16, &gpu((8, 6)), None, false);
     let (known, others) = ranked.split_at(3);
-    for (one, kernel) in known.iter().zip([Kernel::Stream, Kernel::Mma, Kernel::Direct]) {
+    for (one, kernel) in known
+        .iter()
+        .zip([Kernel::Stream, Kernel::Mma, Kernel::Direct])
+    {
         assert_eq!((one.kernel, one.estimate.is_some()), (kernel, true));
     }
     for one in others {
