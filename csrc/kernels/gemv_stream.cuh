@@ -191,7 +191,8 @@ struct Loads {
             has[i] = has[i] && row < uint32_t(p.m);
             row = has[i] ? row : 0;
             codes[i] = c + row * p.code_row_bytes;
-            scales[i] = s + place_offset(p.scale_layout, p.scale_layout.tiled ? place : row);
+            scales[i] = s + (p.scale_layout.tiled ? place_offset(p.scale_layout, place)
+                                                  : place_offset(p.scale_layout, row));
         }
         here = -int32_t(steps);
         left -= steps;
