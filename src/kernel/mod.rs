@@ -447,8 +447,8 @@ kernels! {
     /// Rows straight into registers, vectors decoded where they are used; f16x2 or f32 products. Any vectors, any K.
     Direct(DirectConfig) = "direct" on CudaCore;
     /// Tiles of 128 rows, which the tensor-core kernel's load pipeline brings; integer products. NVFP4 vectors, sm_90,
-    /// sm_100 and sm_103. It tests that pipeline on hardware that there is, and was the fastest in 1 of 32 measured
-    /// problems.
+    /// sm_100 and sm_103. It tests that pipeline on hardware that there is, and is the fastest in no measured
+    /// problem.
     Tma(TmaConfig) = "tma" on CudaCore;
     /// Tiles of 128 rows on block-scaled tensor cores. NVFP4 vectors, sm_100 and sm_103.
     Tcgen05(Tcgen05Config) = "tcgen05" on TensorCore;
