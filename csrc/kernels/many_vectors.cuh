@@ -1,5 +1,5 @@
-// What gemv_mma and gemv_wgmma share: everything but the multiplication. Both decode each weight once, and multiply it
-// with up to 128 vectors.
+// What gemv_mma and gemv_wgmma share: everything but the multiplication. In a pass over the weights both decode each
+// weight once, and multiply it with all vectors of the pass.
 //
 // A CTA takes a group of rows, in tiles. A tile has as many rows as one matrix instruction; a warp has 16 of them. The
 // warps of a tile, or several sets of them that share its K, go over it in steps: a step is 128 elements of K. A lane
@@ -7,9 +7,9 @@
 // multiplies them by their block scales: operands A of matrix instructions.
 //
 // The vectors are operands B. The steps of a chunk lie in shared memory for all warps. While one chunk is multiplied,
-// threads load a later one's elements into registers, to put them in the order of A's pairs and into another buffer. Where
-// few rows have a long K, the CTAs of a cluster share it (sm_90), and add their sums through each other's shared
-// memory. Every order of addition is fixed by the configuration.
+// threads load a later one's elements into registers, to put them in the order of A's pairs and into another buffer.
+// Where few rows have a long K, the CTAs of a cluster share it (sm_90), and add their sums through each other's shared
+// memory. Every order of addition is fixed by the config.
 #pragma once
 
 #include "../shared.h"

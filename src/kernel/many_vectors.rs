@@ -34,8 +34,8 @@ pub(super) struct Kind {
     pub(super) buffers: u32,
     /// Bytes of mbarriers in shared memory.
     pub(super) barriers: u32,
-    /// What `parts` may not exceed, as text.
-    pub(super) parts: &'static str,
+    /// What `tiles` may be beside `parts`, as text.
+    pub(super) takes_tiles: &'static str,
     /// Entry points: NVFP4, f16 and bf16 vectors.
     pub(super) entries: [&'static [&'static str]; 3],
 }
@@ -170,7 +170,7 @@ impl Division {
         field(
             "tiles",
             tiles,
-            kind.parts,
+            kind.takes_tiles,
             (1..=most).contains(&tiles) && kind.tile_warps * tiles * parts <= most,
         )?;
         field(
@@ -301,9 +301,9 @@ impl Division {
         steps(shape) as u32 + self.parts.min(8) * self.cluster.min(8)
     }
 
-    /// As many sets of warps as a CTA has, in the shape that was fastest or nearly so for problems measured on an H200
-    /// (docs/notes/many-vectors.md): tiles of other rows, as long as the SMs have CTAs; then sets that share a tile, and
-    /// CTAs that share one.
+    /// The config that was fastest or nearly so for problems measured on an H200 (docs/notes/many-vectors.md). A CTA has
+    /// as many sets of warps as fit. Each set has a tile of its own, if enough SMs then have a CTA. If not, sets share
+    /// tiles, and last CTAs do.
     pub(super) fn default_for(kind: &Kind, job: &Job<'_>) -> Result<Self, Refusal> {
         let compiled = kind.at(job.shape.n().min(kind.most_vectors() as usize) as u32);
         let vectors = kind.vectors[compiled];
@@ -330,7 +330,8 @@ impl Division {
                 && config.check(kind, job).is_ok()
         };
         let halves = |most: u32| (0..=most.ilog2()).map(move |halved| most >> halved);
-        // Fewer warps where shared memory is short, or K; few CTAs that share a tile; many tiles.
+        // First the most warps, the fewest CTAs that share a tile, and the most tiles. Fewer warps are for short K, or
+        // little shared memory.
         for sets in halves(sets) {
             for cluster in POWERS {
                 for tiles in halves(sets) {
@@ -343,7 +344,7 @@ impl Division {
                 }
             }
         }
-        // Too little work for all SMs.
+        // There is too little work for that many CTAs.
         let all = Self::all(kind, job);
         let most = all.into_iter().max_by_key(|config| {
             let ctas = config.ctas(kind, job).min(enough);
@@ -358,7 +359,7 @@ impl Division {
         };
         let compiled = default.compiled(kind, job.shape);
         let sms = u64::from(job.gpu.multiprocessors);
-        // With few warps, or on few SMs, nothing was fast.
+        // No config with few warps, or on few SMs, was fast.
         let busy = |config: &Self| {
             2 * config.warps(kind) >= kind.most_warps[compiled]
                 && 2 * config.ctas(kind, job) >= sms.min(2 * default.ctas(kind, job))

@@ -47,7 +47,7 @@ const KIND: &Kind = &Kind {
     ],
     buffers: NVFP4_MMA_BUFFERS,
     barriers: 0,
-    parts: "1 or more: tiles * parts is up to 16, or to 12 with more than 16 vectors in a pass, or to 8 with more than 32",
+    takes_tiles: "1 or more: tiles * parts is up to 16, or to 12 with more than 16 vectors in a pass, or to 8 with more than 32",
     entries: [
         &[
             "gemv_mma_nvfp4_n8",

@@ -49,7 +49,7 @@ const KIND: &Kind = &Kind {
     ],
     buffers: NVFP4_WGMMA_BUFFERS,
     barriers: NVFP4_WGMMA_BARRIER_BYTES,
-    parts: "1 or more: tiles * parts is up to 4, or to 3 with more than 32 vectors in a pass, or to 2 with more than 64",
+    takes_tiles: "1 or more: tiles * parts is up to 4, or to 3 with more than 32 vectors in a pass, or to 2 with more than 64",
     entries: [
         &[
             "gemv_wgmma_nvfp4_n8",
