@@ -148,6 +148,7 @@ impl Kernel {
             }
         }
         if every == 1 {
+            self.many_vectors_in(&simulator);
             simulator.demand_coverage(|_| false);
         }
     }
@@ -203,7 +204,10 @@ impl Kernel {
 
     /// Many vectors, whose scales lie in all words of lines, and in a second row of atoms.
     pub(crate) fn many_vectors(&self) {
-        let simulator = Simulator::new(self.arch);
+        self.many_vectors_in(&Simulator::new(self.arch));
+    }
+
+    fn many_vectors_in(&self, simulator: &Simulator) {
         for (turn, (m, n, k, l)) in [(130, 40, 352, 2), (3, 40, 1056, 1), (5, 130, 96, 2)]
             .into_iter()
             .enumerate()
@@ -217,7 +221,7 @@ impl Kernel {
                 };
                 let config = (self.config)(2, if k > 256 { 2 } else { 1 });
                 let options = &few(turn as u64)[turn % 3];
-                check_passes(&simulator, &case, config, turn == 0, options);
+                check_passes(simulator, &case, config, turn == 0, options);
             }
         }
     }
