@@ -16,8 +16,9 @@ pub struct Reference {
     pub y: Vec<f64>,
     /// `Σ_k |w · x|` of the same elements: what the error of a sum is proportional to. A subnormal element of an
     /// f16 or bf16 vector counts as the smallest normal number, as matrix instructions are taken to align
-    /// products. With bf16 vectors 2^-118 is added, times the row's factors: f32 sums times 2^-7 are kept as
-    /// multiples of 2^-149.
+    /// products. An element of an f32 vector below 2^-109 counts as that: as the sum of three bf16 it has no bits
+    /// below 2^-133. With bf16 and f32 vectors 2^-118 is added, times the row's factors: f32 sums times 2^-7 are kept
+    /// as multiples of 2^-149.
     pub magnitude: Vec<f64>,
 }
 
@@ -28,11 +29,12 @@ pub struct Reference {
 pub fn gemv(shape: &Shape, weights: &Weights<'_>, vectors: &Vectors<'_>) -> Result<Reference> {
     weights.check(shape)?;
     let x = decode_vectors(shape, vectors)?;
-    // The smallest normal number of the vectors' type; what f32 may lose below its own, in u = 2^-24.
+    // The smallest number that keeps all its bits; what f32 may lose below its smallest normal one, in u = 2^-24.
     let (least, floor) = match vectors {
         Vectors::F16(_) => (2f64.powi(-14), 0.0),
         Vectors::Bf16(_) => (2f64.powi(-126), 2f64.powi(-142 + 24)),
-        _ => (0.0, 0.0),
+        Vectors::F32(_) => (2f64.powi(-109), 2f64.powi(-142 + 24)),
+        Vectors::Nvfp4(_) => (0.0, 0.0),
     };
     let counted = |x: f64| match x.abs() {
         x if x != 0.0 && x < least => least,

@@ -1,4 +1,4 @@
-// Copies of 16 or 4 bytes a thread from global to shared memory (cp.async), sm_80 and newer.
+// Copies of 16, 8 or 4 bytes a thread from global to shared memory (cp.async), sm_80 and newer.
 #pragma once
 
 #include <cstdint>
@@ -28,11 +28,24 @@ __device__ __forceinline__ void copy_async_16_cached(uint32_t to, const void *fr
                  : "memory");
 }
 
-// Between 4-byte aligned addresses; the same where `copy` is false.
-__device__ __forceinline__ void copy_async_4(uint32_t to, const void *from, bool copy) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)),
-                 "r"(copy ? 4 : 0)
+// Between 8-byte aligned addresses, kept in L1, of whose lines several such copies take their parts. Zeros where `copy`
+// is false.
+__device__ __forceinline__ void copy_async_8(uint32_t to, const void *from, bool copy) {
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 8, %2;" ::"r"(to),
+                 "l"(__cvta_generic_to_global(from)), "r"(copy ? 8 : 0)
                  : "memory");
+}
+
+// Between 4-byte aligned addresses: the first `bytes` of four, and zeros behind them.
+__device__ __forceinline__ void copy_async_4_some(uint32_t to, const void *from, uint32_t bytes) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)),
+                 "r"(bytes)
+                 : "memory");
+}
+
+// Between 4-byte aligned addresses; zeros where `copy` is false.
+__device__ __forceinline__ void copy_async_4(uint32_t to, const void *from, bool copy) {
+    copy_async_4_some(to, from, copy ? 4 : 0);
 }
 
 // Ends a group of this thread's copies, which may be empty.

@@ -68,6 +68,12 @@ __device__ __forceinline__ uint16_t load_shared_16(uint32_t at) {
     return v;
 }
 
+__device__ __forceinline__ uint32_t load_shared_8(uint32_t at) {
+    uint32_t v;
+    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(at));
+    return v;
+}
+
 __device__ __forceinline__ void store_shared_float(uint32_t at, float v) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
 }

@@ -1,5 +1,6 @@
 // GEMV on CUDA cores, multiplied on mma.sync: blocks by themselves (block_products.cuh), or weights that carry
-// their scales (scaled_products.cuh). sm_80 and newer; K a multiple of 256.
+// their scales (scaled_products.cuh). sm_80 and newer. Two units are made of it: gemv_stream, for K a multiple of 256
+// (whole_steps.cuh), and gemv_stream_ragged for any K, and for f32 vectors (ragged_steps.cuh).
 //
 // A CTA takes a contiguous range of rows in tiles of 16, and each of its warps as many steps of them as
 // the others, one after the other in memory: a step is 256 elements of K of a tile's 16 rows. A lane copies
@@ -20,12 +21,26 @@
 #include "../arch/shared.cuh"
 #include "../entries.cuh"
 #include "block_products.cuh"
+#include "ragged_steps.cuh"
 #include "scaled_products.cuh"
+#include "stream_work.cuh"
+#include "whole_steps.cuh"
 
 namespace nvfp4::stream {
 
+#ifdef NVFP4_UNIT_RAGGED
+using Steps = RaggedSteps;
+#else
+using Steps = WholeSteps;
+#endif
+constexpr uint32_t kStageBytes = Steps::kStageBytes;
+
 constexpr int scaled_from(int activation) {
-    return activation == NVFP4_ACTIVATION_BF16 ? NVFP4_STREAM_SCALED_FROM_BF16 : NVFP4_STREAM_SCALED_FROM;
+    switch (activation) {
+    case NVFP4_ACTIVATION_F32: return NVFP4_STREAM_SCALED_FROM_F32;
+    case NVFP4_ACTIVATION_BF16: return NVFP4_STREAM_SCALED_FROM_BF16;
+    default: return NVFP4_STREAM_SCALED_FROM;
+    }
 }
 
 template <int kActivation, int kVectors>
@@ -36,46 +51,6 @@ using Products =
 constexpr uint32_t max_warps(int vectors) {
     return vectors <= NVFP4_FEW_VECTORS ? NVFP4_STREAM_MAX_WARPS : NVFP4_STREAM_MAX_WARPS_OF_MANY;
 }
-
-// x / y where `magic` is 2^32 / y, rounded up, or 0 for a y of 1: exact while x * y stays below 2^32. A
-// division proper would delay the first copy.
-__device__ __forceinline__ uint32_t divide(uint32_t x, uint32_t magic) {
-    return magic == 0 ? x : __umulhi(x, magic);
-}
-
-// A CTA's places, counted from the start of its first batch.
-struct Work {
-    uint32_t batch, begin, end;
-    uint32_t origin; // of the first tile
-    uint32_t tiles;
-
-    __device__ __forceinline__ explicit Work(const Params &p) : batch(0) {
-        const uint32_t cta = blockIdx.x;
-        begin = (cta * p.units_per_cta + min(cta, p.units_left)) << p.unit_log2;
-        end = begin + ((p.units_per_cta + (cta < p.units_left)) << p.unit_log2);
-        origin = begin;
-        if (p.l > 1) { // a division delays the first copy
-            batch = begin / p.places;
-            begin -= batch * p.places;
-            end -= batch * p.places;
-            origin = begin & ~(kTileRows - 1);
-        }
-        tiles = (end - origin + kTileRows - 1) / kTileRows;
-    }
-};
-
-// A tile's batch, counted from the CTA's first, and its first place there.
-struct Tile {
-    uint32_t batch = 0, place;
-
-    __device__ __forceinline__ Tile(const Params &p, const Work &work, uint32_t tile)
-        : place(work.origin + tile * kTileRows) {
-        while (p.l > 1 && place >= p.places) {
-            place -= p.places;
-            ++batch;
-        }
-    }
-};
 
 // Which warps computed a tile.
 struct Parts {
@@ -88,8 +63,9 @@ static_assert(sizeof(Parts) == NVFP4_STREAM_PART_BYTES, "as the plan counts");
 template <class Products, int kVectors>
 struct Staging {
     using Vectors = typename Products::Vectors;
-    static constexpr int kEach = kVectors >= 4 ? 1 : 4 / kVectors;
-    static constexpr uint32_t kFrom = Vectors::kHasScales ? kBlock / 2 : kBlock * 2; // bytes of a block
+    static constexpr uint32_t kFrom = sizeof(typename Vectors::Raw); // bytes of a block
+    static constexpr int kMost = kFrom > 32 ? 2 : 4; // that registers have room for
+    static constexpr int kEach = kVectors >= kMost ? 1 : kMost / kVectors;
     static constexpr int kParts = kVectors * Vectors::kParts;
 
     typename Vectors::Raw raw[kVectors][kEach];
@@ -97,7 +73,7 @@ struct Staging {
 
     // The blocks from `first` on, of a batch.
     __device__ __forceinline__ void load(const Params &p, uint32_t batch, uint32_t first) {
-        const uint32_t blocks = p.steps * kStepBlocks;
+        const uint32_t blocks = Steps::blocks(p);
         const uint8_t *vectors = p.vectors + batch * p.vector_batch_bytes;
         const uint8_t *scales = p.vector_scales + batch * p.vector_scale_batch_bytes;
 #pragma unroll
@@ -107,6 +83,11 @@ struct Staging {
 #pragma unroll
             for (int j = 0; j < kEach; ++j) {
                 const uint32_t block = first + threadIdx.x + j * p.warps * kWarp;
+                if constexpr (!Steps::kWhole) {
+                    // The last step's blocks behind the row's end are zeros.
+                    raw[v][j] = {};
+                    scale[v][j] = 0;
+                }
                 if (block >= blocks) continue;
                 raw[v][j].load(vectors + n * p.vector_row_bytes + block * kFrom);
                 if constexpr (Vectors::kHasScales) {
@@ -170,30 +151,12 @@ struct Staging {
 struct Loads {
     uint32_t left, tile, step; // steps to load behind the current tile; the next tile, and where it begins
     int32_t here;              // steps to load of the current tile, below 0
-    const uint8_t *codes[2], *scales[2]; // of this lane, in rows g and g + 8, behind the tile's last step
-    bool has[2];                         // there are such rows
+    Steps::Sources from;       // of the current tile
 
     // The next tile.
     __device__ __forceinline__ void enter(const Params &p, const Work &work, uint32_t lane) {
-        const uint32_t g = lane / 4, t = lane % 4;
-        const Tile of(p, work, tile);
-        const uint32_t batch = work.batch + of.batch, counted = work.origin + tile * kTileRows;
-        const int64_t group = p.scale_layout.group_stride;
-        const uint32_t steps = min(left, p.steps - step), end = step + steps;
-        const uint8_t *c = p.codes + int64_t(batch) * p.m * p.code_row_bytes + end * kRowCodes + t * 16;
-        const uint8_t *s = p.scales + batch * p.scale_batch_bytes + (end * (kStepBlocks / 4) + t) * group;
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            // Where the CTA has no such row, zeros are computed with, and not stored.
-            const uint32_t mine = counted + g + 8 * i, place = of.place + g + 8 * i;
-            has[i] = mine >= work.begin && mine < work.end;
-            uint32_t row = row_at(p.scale_layout, place);
-            has[i] = has[i] && row < uint32_t(p.m);
-            row = has[i] ? row : 0;
-            codes[i] = c + row * p.code_row_bytes;
-            scales[i] = s + (p.scale_layout.tiled ? place_offset(p.scale_layout, place)
-                                                  : place_offset(p.scale_layout, row));
-        }
+        const uint32_t steps = min(left, p.steps - step);
+        from.enter(p, LaneRows(p, work, tile, lane), lane, step + steps);
         here = -int32_t(steps);
         left -= steps;
         step = 0;
@@ -204,20 +167,7 @@ struct Loads {
     __device__ __forceinline__ void next(const Params &p, const Work &work, uint32_t lane, uint32_t to) {
         if (here == 0 && left != 0) enter(p, work, lane);
         if (here != 0) {
-            const uint32_t scales_to = to + kStageCodes - lane * 16 + lane * 4;
-            const int32_t scale_step = kStepBlocks / 4 * p.scale_layout.group_stride;
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const uint8_t *from = codes[i] + int64_t(here) * int32_t(kRowCodes);
-                if (p.far_ahead) {
-                    arch::copy_async_16<256>(to + 2 * i * kPieceBytes, from, has[i]);
-                } else {
-                    arch::copy_async_16<128>(to + 2 * i * kPieceBytes, from, has[i]);
-                }
-                arch::copy_async_16<128>(to + (2 * i + 1) * kPieceBytes, from + kRowCodes / 2, has[i]);
-                arch::copy_async_4(scales_to + i * 8 * kStepBlocks, scales[i] + int64_t(here) * scale_step,
-                                   has[i]);
-            }
+            from.copy(p, here, to, lane);
             ++here;
         }
         arch::commit_copies(); // an empty group too: groups are counted
@@ -244,7 +194,6 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     if (!p.dependent) staging.load(p, work.batch, 0);
 
     const uint32_t warp = threadIdx.x / kWarp, lane = arch::kept(threadIdx.x % kWarp);
-    const uint32_t g = lane / 4, t = lane % 4;
     const uint32_t base = arch::shared_address(shared);
     const uint32_t queue = base + warp * p.stages * kStageBytes + lane * 16;
 
@@ -276,6 +225,8 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 
     Tile at(p, work, tile);
     Products products(p, base, lane, at.batch, step);
+    Steps::Reader reader;
+    reader.enter(p, work.batch + at.batch, at.place, lane);
     auto *const sums = reinterpret_cast<float *>(shared + p.sums_at);
     auto *const parts = reinterpret_cast<Parts *>(shared + p.parts_at);
     if (left != 0 && step == 0 && lane == 0) parts[tile].first = warp;
@@ -289,15 +240,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         __syncwarp();
         uint4 codes[2][2];
         uint32_t scale_codes[2][2];
-        const uint32_t scales_from = from + kStageCodes - lane * 16 + g * kStepBlocks + 2 * t;
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                codes[i][h] = arch::load_shared_128(from + (2 * i + h) * kPieceBytes);
-                scale_codes[i][h] = arch::load_shared_16(scales_from + i * 8 * kStepBlocks + h * 8);
-            }
-        }
+        reader.read(p, end - here, from, lane, codes, scale_codes);
         loads.next(p, work, lane, to); // into the stage before this one: all lanes have read it
         to = from;
         from = from == last ? queue : from + kStageBytes;
@@ -317,8 +260,10 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         at.place += kTileRows;
         if (at.place >= p.places) { // the next batch's vectors follow
             at.place -= p.places;
+            ++at.batch;
             products.next_batch(p);
         }
+        reader.enter(p, work.batch + at.batch, at.place, lane);
     }
     __syncthreads();
 
@@ -346,14 +291,26 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 
 // Vectors of a pass, by their type.
 #define GEMV_STREAM_OF(X, name, activation) \
-    X(gemv_stream_##name##_n1, activation, 1) \
-    X(gemv_stream_##name##_n2, activation, 2) \
-    X(gemv_stream_##name##_n4, activation, 4) \
-    X(gemv_stream_##name##_n8, activation, 8)
-#define GEMV_STREAM(X)                               \
-    GEMV_STREAM_OF(X, nvfp4, NVFP4_ACTIVATION_NVFP4) \
-    GEMV_STREAM_OF(X, f16, NVFP4_ACTIVATION_F16)     \
-    GEMV_STREAM_OF(X, bf16, NVFP4_ACTIVATION_BF16)
+    X(name##_n1, activation, 1)             \
+    X(name##_n2, activation, 2)             \
+    X(name##_n4, activation, 4)             \
+    X(name##_n8, activation, 8)
+#ifdef NVFP4_UNIT_RAGGED
+#define UNIT gemv_stream_ragged
+#define GEMV_STREAM(X)                                             \
+    GEMV_STREAM_OF(X, gemv_stream_ragged_nvfp4, NVFP4_ACTIVATION_NVFP4) \
+    GEMV_STREAM_OF(X, gemv_stream_ragged_f16, NVFP4_ACTIVATION_F16)     \
+    GEMV_STREAM_OF(X, gemv_stream_ragged_bf16, NVFP4_ACTIVATION_BF16)   \
+    X(gemv_stream_ragged_f32_n1, NVFP4_ACTIVATION_F32, 1)          \
+    X(gemv_stream_ragged_f32_n2, NVFP4_ACTIVATION_F32, 2)          \
+    X(gemv_stream_ragged_f32_n4, NVFP4_ACTIVATION_F32, 4)
+#else
+#define UNIT gemv_stream
+#define GEMV_STREAM(X)                                      \
+    GEMV_STREAM_OF(X, gemv_stream_nvfp4, NVFP4_ACTIVATION_NVFP4) \
+    GEMV_STREAM_OF(X, gemv_stream_f16, NVFP4_ACTIVATION_F16)     \
+    GEMV_STREAM_OF(X, gemv_stream_bf16, NVFP4_ACTIVATION_BF16)
+#endif
 
 #define ENTRY(name, activation, vectors)                                                         \
     extern "C" __global__ void __launch_bounds__(nvfp4::stream::max_warps(vectors) * NVFP4_WARP, 1) \
@@ -362,6 +319,6 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         nvfp4::stream::run<nvfp4::stream::Products<activation, vectors>, vectors>(p, dynamic);   \
     }
 GEMV_STREAM(ENTRY)
-NVFP4_TABLE(gemv_stream, GEMV_STREAM)
+NVFP4_TABLE(UNIT, GEMV_STREAM)
 
 #endif

@@ -1,5 +1,5 @@
-// A step of gemv_stream for many vectors: a column of B for each. What matrix instructions sum over K are all
-// lanes' blocks, so each weight is multiplied by its block's scale before.
+// A step of gemv_stream for many vectors: a column of B for each, or three for each f32 vector. What matrix instructions
+// sum over K are all lanes' blocks, so each weight is multiplied by its block's scale before.
 // Matrix instructions sum eight such products a lane in turn; src/kernel/stream.rs derives what that may lose.
 #pragma once
 
@@ -22,7 +22,8 @@ struct ScaledVector {
     using Weights = std::conditional_t<kActivation == NVFP4_ACTIVATION_F16, ScaledF16, ScaledBf16>;
     using Raw = block_dot::Raw16;
     static constexpr bool kHasScales = false;
-    __device__ static __forceinline__ void put(const Raw &raw, float, uint4 *to) {
+    static constexpr int kParts = 1; // columns of B that a vector takes
+    __device__ static __forceinline__ void put(const Raw &raw, float, int, uint4 *to) {
         block_dot::put_16_bit<typename Weights::Order>(raw, to);
     }
 };
@@ -32,7 +33,8 @@ struct ScaledVector<NVFP4_ACTIVATION_NVFP4> {
     using Weights = ScaledF16;
     using Raw = block_dot::Dot<NVFP4_ACTIVATION_NVFP4>::Raw;
     static constexpr bool kHasScales = true;
-    __device__ static __forceinline__ void put(const Raw &raw, float scale, uint4 *to) {
+    static constexpr int kParts = 1;
+    __device__ static __forceinline__ void put(const Raw &raw, float scale, int, uint4 *to) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             uint32_t words[4];
@@ -42,17 +44,68 @@ struct ScaledVector<NVFP4_ACTIVATION_NVFP4> {
     }
 };
 
+// An f32 is the sum of three bf16, of eight bits each: the upper half of its bits, that of what is left, and the rest.
+// All have its sign. Where the rest has bits below bf16's least, 2^-133, they are lost: of numbers below 2^-109.
+template <>
+struct ScaledVector<NVFP4_ACTIVATION_F32> {
+    using Weights = ScaledBf16;
+    static constexpr bool kHasScales = false;
+    static constexpr int kParts = NVFP4_STREAM_F32_COLUMNS;
+    static_assert(kParts == 3, "which part_of makes");
+
+    // A block in memory.
+    struct Raw {
+        uint4 in[4];
+        __device__ __forceinline__ void load(const uint8_t *from) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) in[i] = arch::load_fresh_128(from + 16 * i);
+        }
+    };
+
+    __device__ static __forceinline__ void put(const Raw &raw, float, int part, uint4 *to) {
+        using Order = Weights::Order;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const uint4 &a = raw.in[2 * half], &b = raw.in[2 * half + 1];
+            const uint32_t elements[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+            uint32_t words[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const uint32_t low = part_of(__uint_as_float(elements[Order::low(i)]), part);
+                const uint32_t high = part_of(__uint_as_float(elements[Order::high(i)]), part);
+                words[i] = __byte_perm(low, high, 0x7632);
+            }
+            to[half] = make_uint4(words[0], words[1], words[2], words[3]);
+        }
+    }
+
+  private:
+    // In the upper half of the word.
+    __device__ static __forceinline__ uint32_t part_of(float x, int part) {
+        uint32_t bits = __float_as_uint(x);
+#pragma unroll
+        for (int i = 0; i < part; ++i) {
+            const float upper = __uint_as_float(bits & 0xffff0000u);
+            // Nothing is left of an infinity.
+            x = x == upper ? 0.0f : x - upper;
+            bits = __float_as_uint(x);
+        }
+        return bits;
+    }
+};
+
 template <int kActivation, int kVectors>
 class ScaledProducts {
-    static_assert(kVectors % 2 == 0 && kVectors <= 8, "lanes store two columns each");
     using Vector = ScaledVector<kActivation>;
     using Weights = typename Vector::Weights;
+    static constexpr uint32_t kColumns = kVectors * Vector::kParts; // of B
+    static constexpr uint32_t kTiles = (kColumns + 7) / 8;          // matrix instructions for them
 
   public:
     // How vectors lie in shared memory.
     struct Vectors {
         using Raw = typename Vector::Raw;
-        static constexpr int kParts = 1;
+        static constexpr int kParts = Vector::kParts;
         static constexpr uint32_t kBlockBytes = 32;
         static constexpr bool kHasScales = Vector::kHasScales;
         static constexpr uint32_t kXScaleBytes = 0;
@@ -66,8 +119,8 @@ class ScaledProducts {
         __device__ static __forceinline__ uint32_t block_at(uint32_t block) {
             return ((block & ~7u) + block % 2 * 4 + block / 2 % 4) * kBlockBytes;
         }
-        __device__ static __forceinline__ void put(const Raw &raw, float scale, int, uint4 *to) {
-            Vector::put(raw, scale, to);
+        __device__ static __forceinline__ void put(const Raw &raw, float scale, int part, uint4 *to) {
+            Vector::put(raw, scale, part, to);
         }
     };
     static constexpr bool kStoresScales = false;
@@ -75,10 +128,14 @@ class ScaledProducts {
     __device__ __forceinline__ ScaledProducts(const Params &p, uint32_t base, uint32_t lane, uint32_t batch,
                                               uint32_t step)
         : lane(lane) {
-        // Columns past the vectors are computed like others, and not stored.
-        const uint32_t column = lane / 4 % kVectors, t = lane % 4;
-        x = base + p.x_at + (batch * kVectors + column) * Vectors::column_bytes(p) + t * Vectors::kBlockBytes +
-            step * kStepBytes;
+        const uint32_t g = lane / 4, t = lane % 4;
+#pragma unroll
+        for (uint32_t tile = 0; tile < kTiles; ++tile) {
+            // Columns past the vectors are computed like others, and not stored.
+            const uint32_t here = kColumns - 8 * tile < 8 ? kColumns - 8 * tile : 8, column = 8 * tile + g % here;
+            x[tile] = base + p.x_at + (batch * kColumns + column) * Vectors::column_bytes(p) +
+                      t * Vectors::kBlockBytes + step * kStepBytes;
+        }
     }
 
     __device__ __forceinline__ void step(const uint4 (&codes)[2][2], const uint32_t (&scale_codes)[2][2]) {
@@ -88,7 +145,7 @@ class ScaledProducts {
 #pragma unroll
             for (int i = 0; i < 2; ++i) Weights::scales(scale_codes[i][h], scale[i]);
             // Added at once, and not in the matrix instructions: those cut what they add to.
-            float d[4] = {};
+            float d[kTiles][4] = {};
 #pragma unroll
             for (int word = 0; word < 4; ++word) {
                 const uint4 &u = codes[0][h], &l = codes[1][h];
@@ -96,47 +153,62 @@ class ScaledProducts {
                 uint32_t a[2][4];
                 Weights::decode(upper[word], scale[0][word / 2], a[0]);
                 Weights::decode(lower[word], scale[1][word / 2], a[1]);
-                const uint4 b =
-                    arch::load_shared_128(x + (8 * h + word / 2 * 4) * Vectors::kBlockBytes + word % 2 * 16);
-                Weights::mma(d, a[0][0], a[1][0], a[0][1], a[1][1], b.x, b.y);
-                Weights::mma(d, a[0][2], a[1][2], a[0][3], a[1][3], b.z, b.w);
+#pragma unroll
+                for (uint32_t tile = 0; tile < kTiles; ++tile) {
+                    const uint4 b = arch::load_shared_128(x[tile] + (8 * h + word / 2 * 4) * Vectors::kBlockBytes +
+                                                          word % 2 * 16);
+                    Weights::mma(d[tile], a[0][0], a[1][0], a[0][1], a[1][1], b.x, b.y);
+                    Weights::mma(d[tile], a[0][2], a[1][2], a[0][3], a[1][3], b.z, b.w);
+                }
             }
 #pragma unroll
-            for (int i = 0; i < 4; ++i) sum[i] += d[i];
+            for (uint32_t i = 0; i < 4 * kTiles; ++i) sum[i] += d[i / 4][i % 4];
         }
-        x += kStepBytes;
+        advance(kStepBytes);
     }
 
-    // The warp's sums, [kTileRows][kVectors]. This lane's are of rows g and g + 8, columns 2t and 2t + 1.
+    // The warp's sums, [kTileRows][kColumns]. This lane's are of rows g and g + 8, columns 2t and 2t + 1 of each eight.
     __device__ __forceinline__ void store(float *to) const {
-        const uint32_t g = lane / 4, column = lane % 4 * 2;
-        if (column >= kVectors) return;
+        const uint32_t g = lane / 4;
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            float *const row = to + (g + 8 * i) * kVectors + column;
-            row[0] = sum[2 * i];
-            row[1] = sum[2 * i + 1];
+        for (uint32_t tile = 0; tile < kTiles; ++tile) {
+            const uint32_t column = 8 * tile + lane % 4 * 2;
+            if (column >= kColumns) return;
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                float *const row = to + (g + 8 * i) * kColumns + column;
+                row[0] = sum[4 * tile + 2 * i];
+                if (kColumns % 2 == 0 || column + 1 < kColumns) row[1] = sum[4 * tile + 2 * i + 1];
+            }
         }
     }
 
     __device__ __forceinline__ void begin(const Params &p) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) sum[i] = 0.0f;
-        x -= p.steps * kStepBytes;
+        for (uint32_t i = 0; i < 4 * kTiles; ++i) sum[i] = 0.0f;
+        advance(-(p.steps * kStepBytes));
     }
 
-    __device__ __forceinline__ void next_batch(const Params &p) { x += kVectors * Vectors::column_bytes(p); }
+    __device__ __forceinline__ void next_batch(const Params &p) { advance(kColumns * Vectors::column_bytes(p)); }
 
-    __device__ static __forceinline__ float total(const float (&sums)[1]) {
-        return sums[0] * (1.0f / Weights::kFactor);
+    __device__ static __forceinline__ float total(const float (&sums)[Vector::kParts]) {
+        float y = sums[0];
+#pragma unroll
+        for (int i = 1; i < Vector::kParts; ++i) y += sums[i];
+        return y * (1.0f / Weights::kFactor);
     }
 
   private:
     static constexpr uint32_t kStepBytes = kStepBlocks * Vectors::kBlockBytes;
 
+    __device__ __forceinline__ void advance(uint32_t bytes) {
+#pragma unroll
+        for (uint32_t tile = 0; tile < kTiles; ++tile) x[tile] += bytes;
+    }
+
     uint32_t lane;
-    uint32_t x; // shared address, of this lane's next blocks
-    float sum[4] = {};
+    uint32_t x[kTiles]; // shared addresses, of this lane's next blocks
+    float sum[4 * kTiles] = {};
 };
 
 }  // namespace nvfp4::stream

@@ -8,6 +8,10 @@ enum {
     NVFP4_STREAM_STEP_BLOCKS = 16,    /* of a row */
     NVFP4_STREAM_PIECE_BYTES = 512,   /* 16 bytes a lane: four lanes a row, half a step of eight rows */
     NVFP4_STREAM_STAGE_BYTES = 4 * NVFP4_STREAM_PIECE_BYTES + NVFP4_STREAM_TILE_ROWS * NVFP4_STREAM_STEP_BLOCKS,
+    /* The same where rows may start anywhere (ragged_steps.cuh): a word more of each row's scales. */
+    NVFP4_STREAM_RAGGED_ROW_SCALES = NVFP4_STREAM_STEP_BLOCKS + 4,
+    NVFP4_STREAM_RAGGED_STAGE_BYTES =
+        4 * NVFP4_STREAM_PIECE_BYTES + NVFP4_STREAM_TILE_ROWS * NVFP4_STREAM_RAGGED_ROW_SCALES,
     NVFP4_STREAM_PART_BYTES = 4,      /* which warps computed a tile */
 
     /* Warps of a CTA, at most, with few vectors and with more: vectors on their way to shared memory
@@ -20,6 +24,9 @@ enum {
      * vectors leave a column of B, of eight, for each of a row's four lanes. */
     NVFP4_STREAM_SCALED_FROM = 4,
     NVFP4_STREAM_SCALED_FROM_BF16 = 2,
+    NVFP4_STREAM_SCALED_FROM_F32 = 1,
+    /* Columns of B of an f32 vector there: parts of its elements, which are bf16. */
+    NVFP4_STREAM_F32_COLUMNS = 3,
 
     /* A block of a vector in shared memory: bytes where it is integers, or 16-bit floats. */
     NVFP4_STREAM_INTEGER_BYTES = 16,
@@ -36,7 +43,7 @@ enum {
  * two; what has no row there is computed with zeros and not stored. */
 typedef struct nvfp4_stream_params {
     int32_t m, n, l;
-    uint32_t steps;     /* of a row */
+    uint32_t steps;     /* of a row, the last of which may have fewer blocks than others */
     uint32_t warps, stages;
     uint32_t steps_magic, warps_magic; /* see divide */
     uint32_t places;    /* of a batch */
@@ -81,7 +88,6 @@ constexpr uint32_t kStepBlocks = NVFP4_STREAM_STEP_BLOCKS;
 constexpr uint32_t kRowCodes = 128; // bytes of a row's step
 constexpr uint32_t kPieceBytes = NVFP4_STREAM_PIECE_BYTES;
 constexpr uint32_t kStageCodes = 4 * kPieceBytes;
-constexpr uint32_t kStageBytes = NVFP4_STREAM_STAGE_BYTES;
 
 }  // namespace nvfp4::stream
 

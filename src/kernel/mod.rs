@@ -432,8 +432,7 @@ macro_rules! kernels {
 kernels! {
     /// Rows in bulk copies, into a ring in shared memory; integer products. NVFP4 vectors, one a pass; sm_90 and up.
     Ring(RingConfig) = "ring" on CudaCore;
-    /// Rows through a queue of each warp in shared memory, multiplied on `mma.sync`. Any vectors but f32, K a multiple
-    /// of 256.
+    /// Rows through a queue of each warp in shared memory, multiplied on `mma.sync`. Any vectors, any K.
     Stream(StreamConfig) = "stream" on CudaCore;
     /// Tiles of 64 rows for up to 128 vectors, each weight decoded once and multiplied on Hopper's `wgmma`. Any vectors
     /// but f32, K a multiple of 64, sm_90a.

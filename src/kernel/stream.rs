@@ -1,9 +1,10 @@
 //! The kernel whose warps stream rows through queues of their own in shared memory: `csrc/kernels/gemv_stream.cuh`.
 
 use super::params::{
-    NVFP4_ATOM_ROWS, NVFP4_BLOCK, NVFP4_STREAM_BF16_COLUMNS, NVFP4_STREAM_FLOAT_BYTES,
-    NVFP4_STREAM_INTEGER_BYTES, NVFP4_STREAM_MAX_WARPS, NVFP4_STREAM_MAX_WARPS_OF_MANY,
-    NVFP4_STREAM_PART_BYTES, NVFP4_STREAM_SCALED_FROM, NVFP4_STREAM_SCALED_FROM_BF16,
+    NVFP4_ATOM_ROWS, NVFP4_BLOCK, NVFP4_STREAM_BF16_COLUMNS, NVFP4_STREAM_F32_COLUMNS,
+    NVFP4_STREAM_FLOAT_BYTES, NVFP4_STREAM_INTEGER_BYTES, NVFP4_STREAM_MAX_WARPS,
+    NVFP4_STREAM_MAX_WARPS_OF_MANY, NVFP4_STREAM_PART_BYTES, NVFP4_STREAM_RAGGED_STAGE_BYTES,
+    NVFP4_STREAM_SCALED_FROM, NVFP4_STREAM_SCALED_FROM_BF16, NVFP4_STREAM_SCALED_FROM_F32,
     NVFP4_STREAM_STAGE_BYTES, NVFP4_STREAM_STEP_BLOCKS, NVFP4_STREAM_TILE_ROWS,
     NVFP4_STREAM_X_SCALE_BYTES, NVFP4_STREAM_ZERO_BLOCKS, NVFP4_WARP, nvfp4_stream_params,
 };
@@ -28,7 +29,7 @@ pub struct StreamConfig {
     pub warps: u32,
     /// Steps that a warp's queue holds: 3, 4 or 6.
     pub stages: u32,
-    /// Vectors of a pass over the weights, at most: 1, 2, 4 or 8.
+    /// Vectors of a pass over the weights, at most: 1, 2, 4 or 8; not 8 of f32.
     pub vectors: u32,
     /// Bytes of weights that L2 fetches at once: 128 or 256.
     pub fetch: u32,
@@ -37,7 +38,9 @@ pub struct StreamConfig {
     pub ctas: u32,
 }
 
+/// Of K a multiple of 256 and vectors that are not f32, and of all others.
 const UNIT: &str = "gemv_stream";
+const RAGGED_UNIT: &str = "gemv_stream_ragged";
 /// Elements of K of a step.
 const STEP: usize = (NVFP4_STREAM_STEP_BLOCKS * NVFP4_BLOCK) as usize;
 const TILE_ROWS: u64 = NVFP4_STREAM_TILE_ROWS as u64;
@@ -50,21 +53,19 @@ const SMALL_BYTES: u64 = 96 << 10;
 const STAGES: [u32; 3] = [3, 4, 6];
 /// Numbers of vectors that it is compiled for, the most first.
 const VECTORS: [u32; 4] = [8, 4, 2, 1];
+/// The most of f32.
+const MOST_F32: u32 = 4;
 
 impl KernelConfig for StreamConfig {
     const MOST_VECTORS: u32 = VECTORS[0];
 
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
         job.needs((8, 0), "8.0 or newer")?;
-        job.image(UNIT)?;
-        if job.operands.activation == Activation::F32 {
-            return Err(Refusal::Activation {
-                found: Activation::F32,
-                takes: "NVFP4, f16 and bf16",
-            });
+        job.image(if is_whole(job) { UNIT } else { RAGGED_UNIT })?;
+        // Copies of 8 bytes of codes, as aligned as all are, and 4 of scales; vectors have the alignment that they need.
+        if job.operands.alignment.scales < 4 {
+            return Err(Refusal::Alignment { needed: 4 });
         }
-        job.row_length(STEP, "a multiple of 256")?;
-        job.aligned_16()?;
         let shape = job.shape;
         // The kernel counts places in 32 bits.
         if (shape.m() + NVFP4_ATOM_ROWS as usize - 1) * shape.l() >= 1 << 31 {
@@ -167,6 +168,13 @@ impl KernelConfig for StreamConfig {
             "1, 2, 4 or 8",
             VECTORS.contains(&vectors),
         )?;
+        let f32 = job.operands.activation == Activation::F32;
+        field(
+            "vectors",
+            vectors,
+            "1, 2 or 4 with f32 vectors",
+            vectors <= MOST_F32 || !f32,
+        )?;
         let most_warps = match few(self.passes(job.shape)[0] as usize) {
             true => NVFP4_STREAM_MAX_WARPS,
             false => NVFP4_STREAM_MAX_WARPS_OF_MANY,
@@ -216,13 +224,16 @@ impl KernelConfig for StreamConfig {
     /// together with the addition, by one fused operation. A bf16 vector is summed in two parts, each element in
     /// one of them, and one more rounding adds the parts.
     ///
-    /// More vectors, or two of bf16: weights are multiplied by their scales first, exactly. Eight matrix
-    /// instructions in a chain (`scaled_matrix_roundings`) make half a step of all lanes.
+    /// More vectors, two of bf16, or any of f32: weights are multiplied by their scales first, exactly. Eight matrix
+    /// instructions in a chain (`scaled_matrix_roundings`) make half a step of all lanes. An f32 vector is summed in
+    /// three parts, which are bf16: two more roundings add them, and one is for what the parts lose of elements below
+    /// 2^-109, which count as 2^-109 in S ([`Reference::magnitude`](crate::reference::Reference)).
     fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
         let steps = steps(shape) as u32;
         let of_pass = |vectors| {
             if is_scaled(activation, vectors) {
-                return 8 * scaled_matrix_roundings(activation) + 2 * steps;
+                let parts = if activation == Activation::F32 { 3 } else { 0 };
+                return 8 * scaled_matrix_roundings(activation) + 2 * steps + parts;
             }
             let block = match activation {
                 Activation::Nvfp4 => 0,
@@ -280,7 +291,7 @@ impl KernelConfig for StreamConfig {
                 epilogue: pass.epilogue,
             };
             plan.push(Launch {
-                entry: entry(job.operands.activation, vectors),
+                entry: entry(job, vectors),
                 grid: [self.ctas, 1, 1],
                 threads: self.warps * NVFP4_WARP,
                 dynamic_shared: layout.bytes as u32,
@@ -292,11 +303,11 @@ impl KernelConfig for StreamConfig {
         plan
     }
 
-    fn bytes_in_flight(&self, _: &Job<'_>) -> u64 {
+    fn bytes_in_flight(&self, job: &Job<'_>) -> u64 {
         // A stage is computed while the others fill.
         u64::from(self.warps)
             .saturating_mul(u64::from(self.stages.saturating_sub(1)))
-            .saturating_mul(NVFP4_STREAM_STAGE_BYTES.into())
+            .saturating_mul(stage_bytes(job).into())
     }
 
     fn main_loop(&self, job: &Job<'_>) -> MainLoop {
@@ -307,7 +318,12 @@ impl KernelConfig for StreamConfig {
             lane_weights: 2 * STEP as u32 / 4,
             vectors,
             products: Products::WarpMatrix {
-                vectors: if scaled { 8 } else { 2 },
+                vectors: match job.operands.activation {
+                    // Eight columns: of two vectors, and of half of the next ones.
+                    Activation::F32 => 8 / NVFP4_STREAM_F32_COLUMNS,
+                    _ if scaled => 8,
+                    _ => 2,
+                },
             },
             tensor_columns: 0,
         }
@@ -317,26 +333,68 @@ impl KernelConfig for StreamConfig {
 // SAFETY: bindgen makes padding fields of this structure's padding.
 unsafe impl KernelParameters for nvfp4_stream_params {}
 
-/// The entry point for such vectors and as many of them: 1, 2, 4 or 8.
-fn entry(activation: Activation, vectors: u32) -> &'static str {
-    let [one, two, four, eight] = match activation {
-        Activation::Nvfp4 => [
+/// Whether all steps are whole ones, in rows that start where copies of 16 bytes do; and the vectors are not f32, for
+/// which there is one unit only.
+fn is_whole(job: &Job<'_>) -> bool {
+    let operands = job.operands;
+    operands.activation != Activation::F32
+        && job.shape.k().is_multiple_of(STEP)
+        && operands.alignment.is_16()
+}
+
+/// Of a warp's queue.
+fn stage_bytes(job: &Job<'_>) -> u32 {
+    match is_whole(job) {
+        true => NVFP4_STREAM_STAGE_BYTES,
+        false => NVFP4_STREAM_RAGGED_STAGE_BYTES,
+    }
+}
+
+/// The entry point for a pass of as many vectors: 1, 2, 4 or 8.
+fn entry(job: &Job<'_>, vectors: u32) -> &'static str {
+    let [one, two, four, eight] = match (job.operands.activation, is_whole(job)) {
+        (Activation::Nvfp4, true) => [
             "gemv_stream_nvfp4_n1",
             "gemv_stream_nvfp4_n2",
             "gemv_stream_nvfp4_n4",
             "gemv_stream_nvfp4_n8",
         ],
-        Activation::F16 => [
+        (Activation::F16, true) => [
             "gemv_stream_f16_n1",
             "gemv_stream_f16_n2",
             "gemv_stream_f16_n4",
             "gemv_stream_f16_n8",
         ],
-        _ => [
+        (Activation::Bf16, true) => [
             "gemv_stream_bf16_n1",
             "gemv_stream_bf16_n2",
             "gemv_stream_bf16_n4",
             "gemv_stream_bf16_n8",
+        ],
+        (Activation::Nvfp4, false) => [
+            "gemv_stream_ragged_nvfp4_n1",
+            "gemv_stream_ragged_nvfp4_n2",
+            "gemv_stream_ragged_nvfp4_n4",
+            "gemv_stream_ragged_nvfp4_n8",
+        ],
+        (Activation::F16, false) => [
+            "gemv_stream_ragged_f16_n1",
+            "gemv_stream_ragged_f16_n2",
+            "gemv_stream_ragged_f16_n4",
+            "gemv_stream_ragged_f16_n8",
+        ],
+        (Activation::Bf16, false) => [
+            "gemv_stream_ragged_bf16_n1",
+            "gemv_stream_ragged_bf16_n2",
+            "gemv_stream_ragged_bf16_n4",
+            "gemv_stream_ragged_bf16_n8",
+        ],
+        // No pass has more than four.
+        (Activation::F32, _) => [
+            "gemv_stream_ragged_f32_n1",
+            "gemv_stream_ragged_f32_n2",
+            "gemv_stream_ragged_f32_n4",
+            "gemv_stream_ragged_f32_n4",
         ],
     };
     match vectors {
@@ -379,11 +437,13 @@ impl StreamConfig {
     /// For a pass whose kernel is compiled for so many vectors.
     fn layout(&self, job: &Job<'_>, vectors: u32) -> Layout {
         let kept = Kept::new(job.operands.activation, vectors);
-        let (blocks, places) = (job.shape.blocks() as u64, places(job));
+        // Whole steps: zeros stand behind a row's end.
+        let blocks = steps(job.shape) * u64::from(NVFP4_STREAM_STEP_BLOCKS);
+        let places = places(job);
         let (warps, tiles) = (u64::from(self.warps), self.tiles(job));
         let x_batches = (self.most_places(job) + places - 2) / places + 1;
         let x_batches = x_batches.min(job.shape.l() as u64);
-        let x_at = warps * u64::from(self.stages * NVFP4_STREAM_STAGE_BYTES);
+        let x_at = warps * u64::from(self.stages * stage_bytes(job));
         // One block more than there are, or columns that are read at once would lie in the same banks.
         let column_bytes = (blocks + 1) * kept.block_bytes;
         let zero_at = x_at + x_batches * kept.columns * column_bytes;
@@ -406,6 +466,7 @@ impl StreamConfig {
 fn is_scaled(activation: Activation, vectors: u32) -> bool {
     vectors
         >= match activation {
+            Activation::F32 => NVFP4_STREAM_SCALED_FROM_F32,
             Activation::Bf16 => NVFP4_STREAM_SCALED_FROM_BF16,
             _ => NVFP4_STREAM_SCALED_FROM,
         }
@@ -427,6 +488,12 @@ impl Kept {
     fn new(activation: Activation, vectors: u32) -> Self {
         let zeros = NVFP4_STREAM_ZERO_BLOCKS;
         let (columns, block_bytes, scale_bytes, zero_blocks) = match activation {
+            Activation::F32 => (
+                NVFP4_STREAM_F32_COLUMNS * vectors,
+                NVFP4_STREAM_FLOAT_BYTES,
+                0,
+                0,
+            ),
             _ if is_scaled(activation, vectors) => (vectors, NVFP4_STREAM_FLOAT_BYTES, 0, 0),
             Activation::Nvfp4 => (
                 vectors,
@@ -488,14 +555,14 @@ const MATRIX_ROUNDINGS: u32 = 6;
 /// That was recorded on an H200 only. With room for hardware that cuts a bit earlier, at 2^-24: 18 and 130.
 pub(super) fn scaled_matrix_roundings(activation: Activation) -> u32 {
     match activation {
-        Activation::Bf16 => 18,
+        Activation::Bf16 | Activation::F32 => 18,
         _ => 130,
     }
 }
 
 /// Of a row.
 fn steps(shape: &Shape) -> u64 {
-    (shape.k() / STEP) as u64
+    shape.k().div_ceil(STEP) as u64
 }
 
 /// Places of a batch, which rows take in the order of their scales; the last ones may be empty.

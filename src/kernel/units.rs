@@ -39,6 +39,12 @@ pub(crate) const UNITS: &[Unit] = &[
         Needs::NewerSpecific(100),
     ),
     whole("gemv_stream", Needs::Nothing),
+    part(
+        "gemv_stream_ragged",
+        "gemv_stream",
+        "NVFP4_UNIT_RAGGED",
+        Needs::Nothing,
+    ),
     whole("gemv_mma", Needs::Nothing),
     // Warpgroup matrix instructions are Hopper's alone.
     whole("gemv_wgmma", Needs::MajorSpecific(9)),
@@ -126,6 +132,7 @@ mod tests {
             "gemv_direct",
             "gemv_dot",
             "gemv_stream",
+            "gemv_stream_ragged",
             "gemv_mma",
             "helpers",
         ];

@@ -15,7 +15,11 @@ use crate::support::operands::{Case, Data, Operands};
 fn odd() -> Vec<Sizes> {
     let rows = [1, 17, 130, 1000].into_iter().enumerate();
     let few = rows.flat_map(|(i, m)| {
-        (1..=16).map(move |n| (m, n, [256, 1024, 3584, 4352][(i + n) % 4], 1 + n % 5))
+        (1..=16).flat_map(move |n| {
+            let whole = [256, 1024, 3584, 4352][(i + n) % 4];
+            // With a last step of every length.
+            [(m, n, whole, 1 + n % 5), (m, n, whole + 16 * n, 1 + n % 3)]
+        })
     });
     let many = MANY_VECTORS.map(|n| (130, n, 512, 2));
     few.chain(many).collect()
@@ -56,8 +60,15 @@ const SUBJECT: Subject = Subject {
         (1000, 8, 2048, 2), // 8
         (17, 11, 1792, 4),  // 7, two passes
         (40, 1, 4352, 2),   // 17
+        (130, 2, 3600, 3),  // 14, and one of one block
+        (77, 4, 4144, 2),
     ],
-    tall: &[(20_001, 8, 256, 1), (5003, 1, 1024, 3), (4999, 4, 512, 2)],
+    tall: &[
+        (20_001, 8, 256, 1),
+        (5003, 1, 1024, 3),
+        (4999, 4, 512, 2),
+        (5003, 1, 1040, 3),
+    ],
     configs,
     kind: &["warps", "stages", "vectors"],
     kinds: &[
@@ -73,7 +84,7 @@ const SUBJECT: Subject = Subject {
     ],
 };
 
-/// f16 and bf16 vectors over their types' whole ranges, also as weights with the code 0.5 see them: what is promised
+/// Dense vectors over their types' whole ranges, also as weights with the code 0.5 see them: what is promised
 /// of matrix instructions' sums, subnormal elements included.
 fn vectors_of_every_magnitude(gpu: &Gpu) {
     let f16s = [(1, 31, 1), (0, 3, 1), (0, 31, 1), (12, 18, 1)];
@@ -88,9 +99,11 @@ fn vectors_of_every_magnitude(gpu: &Gpu) {
         (125, 129, 700),
         (0, 3, 700),
     ];
+    let f32s = [(1, 230, 1), (0, 24, 1), (0, 230, 700), (0, 24, 700)];
     let of = |activation| move |range| (activation, range);
     let all = f16s.map(of(Activation::F16)).into_iter();
     let all = all.chain(bf16s.map(of(Activation::Bf16)));
+    let all = all.chain(f32s.map(of(Activation::F32)));
     for (seed, (activation, (least, end, one_of))) in all.enumerate() {
         for n in [1, 2, 3] {
             let shape = Shape::new(Dims {

@@ -4,7 +4,7 @@ use nvfp4_gemv::kernel::{Kernel, StreamConfig};
 use nvfp4_gemv::{Activation, Gpu, Operands, Refusal, ScaleLayout};
 
 use crate::support::fields;
-use crate::support::refuse::{Asked, IMAGES, UNALIGNED, activation, gpu, images, problem, shape};
+use crate::support::refuse::{Asked, IMAGES, gpu, images, problem, shape};
 
 fn valid() -> Asked {
     let config = StreamConfig {
@@ -40,10 +40,6 @@ fn problems_that_it_does_not_take() {
 }
 
 fn problems_of(valid: &Asked) {
-    let row_length = |k| {
-        let needed = "a multiple of 256";
-        shape((130, 3, k, 2), Refusal::RowLength { k, needed })
-    };
     let long_bf16 = |a: &mut Asked| {
         a.operands = Operands::new(Activation::Bf16, ScaleLayout::Linear);
         a.shape(130, 3, 131_072, 2);
@@ -51,22 +47,49 @@ fn problems_of(valid: &Asked) {
     valid.refuses_problems(&[
         gpu((7, 5), "8.0 or newer"),
         images((9, 0), "120f"),
-        activation(Activation::F32, "NVFP4, f16 and bf16"),
-        row_length(16),
-        row_length(128),
-        row_length(496),
-        row_length(544),
-        problem(|a| a.operands.alignment.codes = 8, UNALIGNED),
-        problem(|a| a.operands.alignment.scales = 8, UNALIGNED),
-        problem(|a| a.operands.alignment.vectors = 8, UNALIGNED),
+        problem(
+            |a| a.operands.alignment.scales = 2,
+            Refusal::Alignment { needed: 4 },
+        ),
         shape((1 << 30, 1, 256, 2), Refusal::Rows),
         shape((130, 8, 262_144, 1), Refusal::VectorMemory),
         problem(long_bf16, Refusal::VectorMemory),
     ]);
 }
 
+/// Any K, f32 vectors, and operands that copies of 16 bytes do not take.
+fn what_the_ragged_unit_takes() {
+    let valid = valid();
+    let changes: [fn(&mut Asked); 7] = [
+        |a| a.shape(130, 3, 16, 2),
+        |a| a.shape(130, 3, 496, 2),
+        |a| a.shape(130, 3, 544, 2),
+        |a| a.operands.alignment.codes = 8,
+        |a| a.operands.alignment.scales = 4,
+        |a| a.operands.alignment.vectors = 1,
+        |a| {
+            a.operands = Operands::new(Activation::F32, ScaleLayout::Linear);
+            fields::set(&mut a.config, "vectors", 4);
+        },
+    ];
+    for change in changes {
+        let mut asked = valid.clone();
+        change(&mut asked);
+        assert_eq!(
+            asked.check(),
+            Ok(()),
+            "{} {:?}",
+            asked.shape,
+            asked.operands
+        );
+    }
+}
+
 fn configs() {
     let valid = valid();
+    // Eight columns of three parts each.
+    let f32 = Operands::new(Activation::F32, ScaleLayout::Linear);
+    valid.refuses_field("vectors", 8, move |a| a.operands = f32);
     valid.refuses_fields(&[
         ("warps", &[0, 13, u32::MAX]), // of 12 for three vectors
         ("stages", &[0, u32::MAX, 2, 5, 34]),
@@ -92,6 +115,6 @@ fn configs() {
 
 crate::trials! {
     host:
-        problems_that_it_does_not_take, configs,
+        problems_that_it_does_not_take, what_the_ragged_unit_takes, configs,
         shared_memory = || valid().needs_its_shared_memory();
 }

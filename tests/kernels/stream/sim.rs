@@ -9,7 +9,9 @@ use ptx_sim::Uninitialised;
 use ptx_sim::mutate;
 
 use crate::direct::sim::many;
-use crate::support::faults::{PADDING, Run, demand, demand_right_plans, no_arithmetic, subject};
+use crate::support::faults::{
+    At, PADDING, Run, demand, demand_right_plans, no_arithmetic, subject,
+};
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::check_passes;
 use crate::support::schedules::{few, schedules};
@@ -17,16 +19,58 @@ use crate::support::sim::{Simulator, source_line};
 
 crate::trials! {
     simulator:
-        hopper = || short_sweep(&Simulator::new("90a"), &[1, 2, 3, 8]),
-        blackwell, bf16_of_every_magnitude, two_passes, many_vectors,
-        faults_of_lanes_that_keep_to_their_blocks = || faults(1),
-        wrong_plans;
+        hopper = || short_sweep(&Simulator::new("90a"), &WHOLE),
+        hopper_ragged = || short_sweep(&Simulator::new("90a"), &RAGGED),
+        ampere_ragged = || short_sweep(&Simulator::new("80"), &RAGGED),
+        blackwell, vectors_of_every_magnitude, two_passes, many_vectors,
+        faults_of_lanes_that_keep_to_their_blocks = || faults(&WHOLE, 1),
+        wrong_plans = || wrong_plans(&WHOLE),
+        wrong_ragged_plans = || wrong_plans(&RAGGED);
     long:
-        every_config, random_configs,
-        faults_of_weights_that_carry_their_scales = || faults(3);
+        every_config = || every_config(&WHOLE),
+        every_ragged_config = || every_config(&RAGGED),
+        random_configs,
+        faults_of_weights_that_carry_their_scales = || faults(&WHOLE, 3),
+        faults_of_ragged_steps = || faults(&RAGGED, 1);
 }
 
+/// One of the two units.
+struct Unit {
+    name: &'static str,
+    cuttings: fn() -> Vec<Cutting>,
+    /// Types of vectors, and how many of them.
+    kernels: &'static [(Activation, &'static [usize])],
+    /// Launches of the planted faults.
+    cases: fn() -> Vec<Cutting>,
+}
+
+/// K a multiple of 256.
+const WHOLE: Unit = Unit {
+    name: "gemv_stream",
+    cuttings,
+    kernels: &[
+        (Activation::Nvfp4, &[1, 2, 3, 8]),
+        (Activation::F16, &[1, 2, 3, 8]),
+        (Activation::Bf16, &[1, 2, 3, 8]),
+    ],
+    cases,
+};
+
+/// Any K, and f32 vectors.
+const RAGGED: Unit = Unit {
+    name: "gemv_stream_ragged",
+    cuttings: ragged_cuttings,
+    kernels: &[
+        (Activation::Nvfp4, &[1, 2, 3, 8]),
+        (Activation::F16, &[1, 2, 3, 8]),
+        (Activation::Bf16, &[1, 2, 3, 8]),
+        (Activation::F32, &[1, 2, 3, 4]),
+    ],
+    cases: ragged_cases,
+};
+
 /// A shape without N, and a config for it.
+#[derive(Clone)]
 struct Cutting {
     shape: (usize, usize, usize),
     layout: ScaleLayout,
@@ -101,6 +145,43 @@ fn cuttings() -> Vec<Cutting> {
     ]
 }
 
+/// The same with steps that have fewer blocks, or rows that start anywhere: every rest of a step in blocks, of a word in
+/// linear scales, and of four blocks.
+fn ragged_cuttings() -> Vec<Cutting> {
+    use ScaleLayout::{Linear, Tiled128x4};
+    vec![
+        // Several tiles, the last one with three rows; queues used several times.
+        Cutting {
+            every_schedule: true,
+            ..cutting((70, 784, 1), Linear, (2, 3, 2))
+        },
+        // One block, and warps with nothing to do.
+        cutting((21, 16, 1), Linear, (3, 3, 1)),
+        cutting((21, 16, 3), Tiled128x4, (2, 3, 2)),
+        // Rows whose scales start at any byte of a word, over several batches.
+        cutting((21, 528, 3), Linear, (2, 4, 5)),
+        cutting((5, 304, 4), Linear, (1, 6, 1)),
+        cutting((5, 816, 6), Linear, (2, 3, 1)),
+        cutting((17, 1072, 2), Linear, (2, 4, 3)),
+        // The last step with 15 blocks, eight, and all, which is for f32 vectors.
+        cutting((19, 496, 2), Linear, (1, 3, 2)),
+        cutting((19, 384, 1), Linear, (2, 4, 3)),
+        cutting((40, 512, 1), Linear, (1, 3, 2)),
+        // Groups of four blocks that are whole, or not.
+        cutting((130, 272, 1), Tiled128x4, (1, 3, 3)),
+        cutting((33, 576, 2), Tiled128x4, (1, 4, 5)),
+        cutting((5, 800, 1), Tiled128x4, (3, 6, 16)),
+        // Many warps that share a tile, and vectors with many more blocks than threads.
+        cutting((3, 2832, 1), Linear, (10, 4, 1)),
+        cutting((5, 3856, 2), Linear, (1, 6, 3)),
+        cutting((3, 2320, 1), Linear, (1, 3, 1)),
+        // CTAs that have padding only, and with one or two rows.
+        cutting((21, 48, 3), Linear, (1, 3, 12)),
+        cutting((5, 48, 1), Tiled128x4, (2, 3, 8)),
+        cutting((5, 336, 1), Linear, (3, 3, 3)),
+    ]
+}
+
 const ACTIVATIONS: [Activation; 3] = [Activation::Nvfp4, Activation::F16, Activation::Bf16];
 
 /// Exact and full-range data; the attributes that make no kernel are dealt out in turn.
@@ -131,30 +212,53 @@ fn exists(cutting: &Cutting, n: usize) -> bool {
     cutting.config.warps <= if n <= 2 { 16 } else { 12 }
 }
 
+/// What there is a kernel for.
+fn check_existing(
+    simulator: &Simulator,
+    unit: &Unit,
+    cutting: &Cutting,
+    kernel: (Activation, usize),
+    turn: &mut usize,
+) {
+    let mut cutting = cutting.clone();
+    let whole = cutting.shape.1.is_multiple_of(256);
+    match kernel.0 {
+        Activation::F32 => cutting.config.vectors = 4,
+        // The other unit has them.
+        _ if whole != (unit.name == WHOLE.name) => return,
+        _ => (),
+    }
+    if exists(&cutting, kernel.1) {
+        check(simulator, &cutting, kernel, turn);
+    }
+}
+
+impl Unit {
+    fn kernels(&self) -> Vec<(Activation, usize)> {
+        let of = |&(activation, vectors): &(Activation, &'static [usize])| {
+            vectors.iter().map(move |&n| (activation, n))
+        };
+        self.kernels.iter().flat_map(of).collect()
+    }
+}
+
 /// Every config, number of vectors and activation.
-fn sweep(simulator: &Simulator, vectors: &[usize]) {
+fn sweep(simulator: &Simulator, unit: &Unit) {
     let mut turn = 0;
-    for activation in ACTIVATIONS {
-        for &n in vectors {
-            for cutting in cuttings().iter().filter(|cutting| exists(cutting, n)) {
-                check(simulator, cutting, (activation, n), &mut turn);
-            }
+    for kernel in unit.kernels() {
+        for cutting in &(unit.cuttings)() {
+            check_existing(simulator, unit, cutting, kernel, &mut turn);
         }
     }
 }
 
 /// Every config on one kernel or another, and every kernel.
-fn short_sweep(simulator: &Simulator, vectors: &[usize]) {
-    let kernels: Vec<(Activation, usize)> = ACTIVATIONS
-        .into_iter()
-        .flat_map(|activation| vectors.iter().map(move |&n| (activation, n)))
-        .collect();
+fn short_sweep(simulator: &Simulator, unit: &Unit) {
+    let kernels = unit.kernels();
     let mut turn = 0;
-    for (i, cutting) in cuttings().iter().enumerate() {
+    for (i, cutting) in (unit.cuttings)().iter().enumerate() {
         let kernel = kernels[5 * i % kernels.len()];
-        if exists(cutting, kernel.1) {
-            check(simulator, cutting, kernel, &mut turn);
-        }
+        check_existing(simulator, unit, cutting, kernel, &mut turn);
     }
 }
 
@@ -167,37 +271,53 @@ fn cannot_be(line: &str) -> bool {
     let at = source_line(line, "gemv_stream.cuh", source);
     let factor = source_line(line, "epilogue.cuh", epilogue);
     let past = at.is_some_and(|at| LOOPS.iter().any(|l| at.contains(l)));
-    let dense = !line.starts_with("gemv_stream_nvfp4");
+    let dense = !line.contains("_nvfp4_");
     past && line.contains("never taken")
         || dense && factor.is_some_and(|at| at.contains("vector_alpha"))
 }
 
 /// The same source, but f16 pairs in another order: E2M1 is converted in hardware.
 fn blackwell() {
-    short_sweep(&Simulator::new("100a"), &[2, 3]);
+    for unit in [WHOLE, RAGGED] {
+        short_sweep(&Simulator::new("100a"), &unit);
+    }
 }
 
-fn every_config() {
+fn every_config(unit: &Unit) {
     let hopper = Simulator::new("90a");
-    sweep(&hopper, &[1, 2, 3, 8]);
+    sweep(&hopper, unit);
     hopper.demand_coverage(cannot_be);
-    sweep(&Simulator::new("100a"), &[2, 3]);
+    let blackwell = Unit {
+        kernels: &[
+            (Activation::Nvfp4, &[2, 3]),
+            (Activation::F16, &[2, 3]),
+            (Activation::Bf16, &[2, 3]),
+        ],
+        ..*unit
+    };
+    sweep(&Simulator::new("100a"), &blackwell);
 }
 
-/// bf16 over its whole range, also where a single vector is cut in two.
-fn bf16_of_every_magnitude() {
+/// bf16 and f32 over their whole ranges, also where a single bf16 vector is cut in two.
+fn vectors_of_every_magnitude() {
     let simulator = Simulator::new("90a");
     let cutting = cutting((33, 512, 3), ScaleLayout::Linear, (2, 3, 2));
-    for n in [1, 2, 3] {
-        // One element in 200, of any exponent that f32 sums have room for: no large element hides what becomes of a
-        // small one.
-        let sparse = Data::Exponents(0, 230, 200);
-        for seed in 0..4 {
-            let case = Case {
-                seed,
-                ..cutting.case(n, Activation::Bf16, sparse)
-            };
-            simulator.check(&case, cutting.config, false, &few(seed)[0]);
+    for activation in [Activation::Bf16, Activation::F32] {
+        for n in [1, 2, 3] {
+            // One element in 200, of any exponent that f32 sums have room for: no large element hides what becomes of
+            // a small one. And small ones alone.
+            let sparse = [(0, 230, 200), (0, 24, 1), (0, 24, 200)];
+            for (seed, (least, end, one_of)) in (0..).zip(sparse) {
+                let case = Case {
+                    seed,
+                    ..cutting.case(n, activation, Data::Exponents(least, end, one_of))
+                };
+                let config = StreamConfig {
+                    vectors: 4,
+                    ..cutting.config
+                };
+                simulator.check(&case, config, false, &few(seed)[0]);
+            }
         }
     }
 }
@@ -216,7 +336,8 @@ fn two_passes() {
 fn many_vectors() {
     let simulator = Simulator::new("90a");
     for activation in [Activation::Nvfp4, Activation::F16] {
-        for (i, case) in many(activation, (5, 256)).into_iter().enumerate() {
+        let cases = [(5, 256), (5, 272)].map(|shape| many(activation, shape));
+        for (i, case) in cases.into_iter().flatten().enumerate() {
             let config = StreamConfig {
                 warps: 2,
                 stages: 3,
@@ -244,19 +365,23 @@ fn random_configs() {
             let ctas = rng.u32(1..=m.div_ceil(4) as u32);
             // Small enough for shared memory.
             let (warps, stages) = (rng.u32(1..=6), [3, 4, 6][rng.usize(..3)]);
-            let k = 256 * rng.usize(1..=7);
+            let unit = [&WHOLE, &RAGGED][rng.usize(..2)];
+            let k = match unit.name {
+                "gemv_stream" => 256 * rng.usize(1..=7),
+                _ => 16 * rng.usize(1..=112),
+            };
             let cutting = cutting((m, k, l), layout, (warps, stages, ctas));
-            let kernel = (ACTIVATIONS[rng.usize(..3)], n);
-            check(&simulator, &cutting, kernel, &mut rng.usize(..99));
+            let kernel = (unit.kernels[rng.usize(..unit.kernels.len())].0, n);
+            check_existing(&simulator, unit, &cutting, kernel, &mut rng.usize(..99));
         }
     }
 }
 
 /// Queues that are used several times, warps that share tiles and that have several, one without work, CTAs
 /// within tiles and batches and with three batches, both layouts; loops that go round more than once.
-fn cases() -> [Cutting; 4] {
+fn cases() -> Vec<Cutting> {
     use ScaleLayout::{Linear, Tiled128x4};
-    [
+    vec![
         cutting((37, 1792, 1), Linear, (2, 3, 1)),
         cutting((21, 256, 3), Linear, (3, 4, 2)),
         cutting((9, 1024, 2), Tiled128x4, (1, 6, 5)),
@@ -264,9 +389,21 @@ fn cases() -> [Cutting; 4] {
     ]
 }
 
-/// Of the kernel for `n` NVFP4 vectors.
-fn runs(n: usize) -> Vec<Run> {
-    cases_on(n, cases().into_iter())
+fn ragged_cases() -> Vec<Cutting> {
+    use ScaleLayout::{Linear, Tiled128x4};
+    vec![
+        cutting((37, 1552, 1), Linear, (2, 3, 1)),
+        cutting((21, 240, 3), Linear, (3, 4, 2)),
+        cutting((9, 1056, 2), Tiled128x4, (1, 6, 5)),
+        cutting((5, 2576, 1), Linear, (12, 3, 1)),
+        // The last row's last word is not whole.
+        cutting((19, 240, 1), Linear, (2, 3, 3)),
+    ]
+}
+
+/// Of a unit's kernel for `n` NVFP4 vectors.
+fn runs(unit: &Unit, n: usize) -> Vec<Run> {
+    cases_on(n, (unit.cases)().into_iter())
 }
 
 fn cases_on(n: usize, cases: impl Iterator<Item = Cutting>) -> Vec<Run> {
@@ -284,14 +421,15 @@ fn cases_on(n: usize, cases: impl Iterator<Item = Cutting>) -> Vec<Run> {
     cases.enumerate().map(run).collect()
 }
 
-fn faults(n: usize) {
+fn faults(unit: &Unit, n: usize) {
     let schedules = mutate::schedules(3);
-    let subject = subject("gemv_stream", "90a", runs(n), schedules, no_arithmetic);
+    let subject = subject(unit.name, "90a", runs(unit, n), schedules, no_arithmetic);
     demand(&subject, include_str!("equivalent_faults.txt"), 60);
 }
 
-fn wrong_plans() {
-    let harmless = crate::words![Params:
+/// What no launch notices.
+fn harmless() -> Vec<(At, &'static str)> {
+    crate::words![Params:
         warps_magic = "few numbers are divided",
         dependent = "a run has one grid",
         far_ahead = "a hint",
@@ -300,9 +438,16 @@ fn wrong_plans() {
         parts_at = "the same",
         epilogue.alpha + 4 = PADDING,
         epilogue.output_type + 4 = PADDING,
-    ];
+    ]
+    .to_vec()
+}
+
+/// Of a unit.
+fn wrong_plans(unit: &Unit) {
     // CTAs that keep the vectors of some of the batches.
-    let some = cutting((20, 256, 6), ScaleLayout::Linear, (1, 3, 6));
-    let runs = [runs(1), runs(3), cases_on(1, [some].into_iter())].concat();
-    demand_right_plans("90a", &runs, &harmless);
+    let (_, k, _) = (unit.cases)()[1].shape;
+    let some = cutting((20, k, 6), ScaleLayout::Linear, (1, 3, 6));
+    let some = cases_on(1, [some].into_iter());
+    let runs = [runs(unit, 1), runs(unit, 3), some].concat();
+    demand_right_plans("90a", &runs, &harmless());
 }

@@ -15,7 +15,7 @@ pub(crate) enum Data {
     Integers,
     /// All codes and scales; dense vectors have normal numbers of magnitudes from 2^-14 to 2^7, and zeros.
     FullRange,
-    /// All codes and scales; dense 16-bit vectors with exponents as they are stored, from the first to before the last
+    /// All codes and scales; dense vectors with exponents as they are stored, from the first to before the last
     /// of these, and zeros but for one element of so many.
     Exponents(u16, u16, u32),
     /// All codes and scales; what the recording of an H200 was made with: tests/kernels/recorded.rs.
@@ -123,6 +123,16 @@ impl Case {
 
     fn exponents(&self, least: u16, end: u16, one_of: u32) -> Vec<u8> {
         let mut rng = fastrand::Rng::with_seed(self.seed);
+        if self.activation == Activation::F32 {
+            let of = |rng: &mut fastrand::Rng| {
+                let exponent = u32::from(rng.u16(least..end));
+                let bits = rng.u32(..2) << 31 | exponent << 23 | rng.u32(..1 << 23);
+                let kept = if rng.u32(..one_of) == 0 { bits } else { 0 };
+                kept.to_le_bytes()
+            };
+            let elements = 0..self.shape.vector_elements();
+            return elements.flat_map(|_| of(&mut rng)).collect();
+        }
         let mantissa = match self.activation {
             Activation::F16 => 10,
             _ => 7,

@@ -1,0 +1,80 @@
+// A CTA's part of a problem of gemv_stream: its rows, in tiles.
+#pragma once
+
+#include "stream_params.cuh"
+
+namespace nvfp4::stream {
+
+// x / y where `magic` is 2^32 / y, rounded up, or 0 for a y of 1: exact while x * y stays below 2^32. A
+// division proper would delay the first copy.
+__device__ __forceinline__ uint32_t divide(uint32_t x, uint32_t magic) {
+    return magic == 0 ? x : __umulhi(x, magic);
+}
+
+// A CTA's places, counted from the start of its first batch.
+struct Work {
+    uint32_t batch, begin, end;
+    uint32_t origin; // of the first tile
+    uint32_t tiles;
+
+    __device__ __forceinline__ explicit Work(const Params &p) : batch(0) {
+        const uint32_t cta = blockIdx.x;
+        begin = (cta * p.units_per_cta + min(cta, p.units_left)) << p.unit_log2;
+        end = begin + ((p.units_per_cta + (cta < p.units_left)) << p.unit_log2);
+        origin = begin;
+        if (p.l > 1) { // a division delays the first copy
+            batch = begin / p.places;
+            begin -= batch * p.places;
+            end -= batch * p.places;
+            origin = begin & ~(kTileRows - 1);
+        }
+        tiles = (end - origin + kTileRows - 1) / kTileRows;
+    }
+};
+
+// A tile's batch, counted from the CTA's first, and its first place there.
+struct Tile {
+    uint32_t batch = 0, place;
+
+    __device__ __forceinline__ Tile(const Params &p, const Work &work, uint32_t tile)
+        : place(work.origin + tile * kTileRows) {
+        while (p.l > 1 && place >= p.places) {
+            place -= p.places;
+            ++batch;
+        }
+    }
+};
+
+// Of a tile, what this lane copies: rows g and g + 8, with g = lane / 4.
+struct LaneRows {
+    uint32_t batch;
+    uint32_t place[2], row[2];
+    bool has[2]; // the CTA has such a row; else `row` is one that exists
+
+    __device__ __forceinline__ LaneRows(const Params &p, const Work &work, uint32_t tile, uint32_t lane) {
+        const uint32_t g = lane / 4;
+        const Tile of(p, work, tile);
+        batch = work.batch + of.batch;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const uint32_t mine = work.origin + tile * kTileRows + g + 8 * i;
+            place[i] = of.place + g + 8 * i;
+            row[i] = row_at(p.scale_layout, place[i]);
+            has[i] = mine >= work.begin && mine < work.end && row[i] < uint32_t(p.m);
+            row[i] = has[i] ? row[i] : 0;
+        }
+    }
+
+    // The batch's codes and scales; and where row i's scales are of those, in the tile's order.
+    __device__ __forceinline__ const uint8_t *codes(const Params &p) const {
+        return p.codes + int64_t(batch) * p.m * p.code_row_bytes;
+    }
+    __device__ __forceinline__ const uint8_t *scales(const Params &p) const {
+        return p.scales + batch * p.scale_batch_bytes;
+    }
+    __device__ __forceinline__ int64_t scales_of(const Params &p, int i) const {
+        return p.scale_layout.tiled ? place_offset(p.scale_layout, place[i]) : place_offset(p.scale_layout, row[i]);
+    }
+};
+
+}  // namespace nvfp4::stream

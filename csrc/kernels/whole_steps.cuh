@@ -1,0 +1,77 @@
+// Steps of gemv_stream where K has whole ones: a row starts at a multiple of 16 bytes, and its scales at one of 4.
+#pragma once
+
+#include "../arch/copy_async.cuh"
+#include "../arch/shared.cuh"
+#include "stream_work.cuh"
+
+namespace nvfp4::stream {
+
+struct WholeSteps {
+    static constexpr uint32_t kStageBytes = NVFP4_STREAM_STAGE_BYTES;
+    static constexpr bool kWhole = true;
+
+    // Blocks of a row.
+    __device__ static __forceinline__ uint32_t blocks(const Params &p) { return p.steps * kStepBlocks; }
+
+    // What a lane copies of a tile's steps.
+    struct Sources {
+        const uint8_t *codes[2], *scales[2]; // in rows g and g + 8, behind the tile's last step
+        bool has[2];                         // there are such rows
+
+        // Of a tile whose steps end at `end`.
+        __device__ __forceinline__ void enter(const Params &p, const LaneRows &rows, uint32_t lane, uint32_t end) {
+            const uint32_t t = lane % 4;
+            const int64_t group = p.scale_layout.group_stride;
+            const uint8_t *const c = rows.codes(p) + end * kRowCodes + t * 16;
+            const uint8_t *const s = rows.scales(p) + (end * (kStepBlocks / 4) + t) * group;
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                // Where the CTA has no such row, zeros are computed with, and not stored.
+                has[i] = rows.has[i];
+                codes[i] = c + rows.row[i] * p.code_row_bytes;
+                scales[i] = s + rows.scales_of(p, i);
+            }
+        }
+
+        // The step `here`, counted from the last one's end, to the stage at shared address `to`, of this lane's pieces.
+        __device__ __forceinline__ void copy(const Params &p, int32_t here, uint32_t to, uint32_t lane) const {
+            const uint32_t scales_to = to + kStageCodes - lane * 16 + lane * 4;
+            const int32_t scale_step = kStepBlocks / 4 * p.scale_layout.group_stride;
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const uint8_t *from = codes[i] + int64_t(here) * int32_t(kRowCodes);
+                if (p.far_ahead) {
+                    arch::copy_async_16<256>(to + 2 * i * kPieceBytes, from, has[i]);
+                } else {
+                    arch::copy_async_16<128>(to + 2 * i * kPieceBytes, from, has[i]);
+                }
+                arch::copy_async_16<128>(to + (2 * i + 1) * kPieceBytes, from + kRowCodes / 2, has[i]);
+                arch::copy_async_4(scales_to + i * 8 * kStepBlocks, scales[i] + int64_t(here) * scale_step,
+                                   has[i]);
+            }
+        }
+    };
+
+    // Where a lane finds what it multiplies in a stage.
+    struct Reader {
+        __device__ __forceinline__ void enter(const Params &, uint32_t, uint32_t, uint32_t) {}
+
+        // A step's codes and scales, from the stage at shared address `from`, of this lane's pieces.
+        __device__ __forceinline__ void read(const Params &, uint32_t, uint32_t from, uint32_t lane,
+                                             uint4 (&codes)[2][2], uint32_t (&scale_codes)[2][2]) const {
+            const uint32_t g = lane / 4, t = lane % 4;
+            const uint32_t scales_from = from + kStageCodes - lane * 16 + g * kStepBlocks + 2 * t;
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    codes[i][h] = arch::load_shared_128(from + (2 * i + h) * kPieceBytes);
+                    scale_codes[i][h] = arch::load_shared_16(scales_from + i * 8 * kStepBlocks + h * 8);
+                }
+            }
+        }
+    };
+};
+
+}  // namespace nvfp4::stream
