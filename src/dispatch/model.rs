@@ -1,7 +1,8 @@
 //! What is expected of a kernel where nobody measured: a count of instructions and bytes (docs/notes/estimates.md), and
 //! how times on an H200 grow with the vectors.
 
-use crate::kernel::{Config, Job, Kernel};
+use crate::kernel::{Config, Job, Kernel, is_ragged};
+use crate::operands::Operands;
 use crate::shape::Shape;
 use crate::types::{Activation, GemvPath};
 
@@ -98,26 +99,29 @@ impl Cost {
 /// Tensor cores read weights at the same rate for 1 to 16 vectors. For one and two, CUDA cores keep up
 /// with memory and start sooner; from three on they run out of issue slots first. That it is three follows from these
 /// constants (0.85 / 1.2 < 0.76 < 0.85 / 1.1), not from a measurement: no tensor core has run this.
-pub(super) fn share(way: &Way, shape: &Shape, activation: Activation) -> f64 {
+pub(super) fn share(way: &Way, shape: &Shape, operands: &Operands) -> f64 {
     let (n, pass) = (shape.n(), way.pass as usize);
     if way.kernel.path() == GemvPath::TensorCore {
         return 0.76 / n.div_ceil(pass) as f64;
     }
     let whole_passes = (n / pass) as f64 * way.cost.pass(pass);
-    of_one(way.kernel, activation) / (whole_passes + way.cost.pass(n % pass))
+    let one = of_one(way.kernel, shape, operands);
+    one / (whole_passes + way.cost.pass(n % pass))
 }
 
 /// The share with one vector on CUDA cores, of a kernel that loses no time on its products.
-pub(super) fn of_one(kernel: Kernel, activation: Activation) -> f64 {
-    let one = match activation {
+pub(super) fn of_one(kernel: Kernel, shape: &Shape, operands: &Operands) -> f64 {
+    let one = match operands.activation {
         Activation::Nvfp4 => 0.85,
         Activation::F16 | Activation::Bf16 => 0.75,
-        // The only kernel that takes them reaches half of it.
+        // The direct kernel reaches half of it.
         Activation::F32 => 0.7,
     };
-    // The tma kernel starts later: a pipeline that a CTA's warps share must fill first.
     match kernel {
+        // It starts later: a pipeline that a CTA's warps share must fill first.
         Kernel::Tma => 0.95 * one,
+        // Copies of fewer bytes: measured on an H200, docs/notes/stream.md.
+        Kernel::Stream if is_ragged(shape, operands) => 0.85 * one,
         _ => one,
     }
 }

@@ -175,7 +175,7 @@ impl<'t> Tables<'t> {
                 kernel,
                 available: kernel.available(job),
                 estimate: None,
-                share: model::share(&way, job.shape, job.operands.activation),
+                share: model::share(&way, job.shape, job.operands),
                 place: model::place(kernel, job),
             }
         });
@@ -284,7 +284,7 @@ impl<'t> Tables<'t> {
     ) -> Option<Estimate> {
         let on = self.class?.machine.gpu.name.as_str();
         let (other, way) = (timed.kernel(), Way::of(&timed.config));
-        let by = of.share / model::share(&way, &entry.shape, job.operands.activation);
+        let by = of.share / model::share(&way, &entry.shape, &entry.operands);
         let share = (entry.ceiling_seconds / seconds(timed, job) * by).min(1.0);
         let bytes_per_second = entry.shape.weight_bytes() as f64 / entry.ceiling_seconds;
         let is_ahead = |known: &Known| known.available.is_ok() && known.place < of.place;
@@ -312,7 +312,7 @@ impl<'t> Tables<'t> {
 /// even with one vector says nothing of it.
 fn stand_in<'e>(entry: &'e Entry, of: &Known, job: &Job<'_>) -> Option<&'e Timed> {
     let kernel = of.kernel;
-    let of_one = |kernel| model::of_one(kernel, job.operands.activation);
+    let of_one = |kernel| model::of_one(kernel, job.shape, job.operands);
     let of_path = |timed: &&Timed| {
         timed.kernel().path() == kernel.path() && of_one(kernel) <= of_one(timed.kernel())
     };

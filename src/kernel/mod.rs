@@ -48,6 +48,7 @@ pub use mma::MmaConfig;
 use plan::Plan;
 pub use ring::RingConfig;
 pub use stream::StreamConfig;
+pub(crate) use stream::is_ragged;
 pub use tcgen05::Tcgen05Config;
 pub use tma::TmaConfig;
 pub use wgmma::WgmmaConfig;

@@ -12,6 +12,7 @@ use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::{
     ALPHAS, Call, Job, KernelConfig, MainLoop, Products, distinct, few, field, magic, shared_memory,
 };
+use crate::operands::Operands;
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
@@ -333,13 +334,14 @@ impl KernelConfig for StreamConfig {
 // SAFETY: bindgen makes padding fields of this structure's padding.
 unsafe impl KernelParameters for nvfp4_stream_params {}
 
-/// Whether all steps are whole ones, in rows that start where copies of 16 bytes do; and the vectors are not f32, for
-/// which there is one unit only.
+/// Whether rows have steps that are not whole ones, or start where copies of 16 bytes do not.
+pub(crate) fn is_ragged(shape: &Shape, operands: &Operands) -> bool {
+    !shape.k().is_multiple_of(STEP) || !operands.alignment.is_16()
+}
+
+/// Whether the job is of the unit for whole steps. Of f32 vectors there is one unit only.
 fn is_whole(job: &Job<'_>) -> bool {
-    let operands = job.operands;
-    operands.activation != Activation::F32
-        && job.shape.k().is_multiple_of(STEP)
-        && operands.alignment.is_16()
+    job.operands.activation != Activation::F32 && !is_ragged(job.shape, job.operands)
 }
 
 /// Of a warp's queue.
