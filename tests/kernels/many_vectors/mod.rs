@@ -23,6 +23,8 @@ pub(crate) struct Kernel {
     pub(crate) cuttings: &'static [Cutting],
     /// Numbers of vectors that every cutting is tried with.
     pub(crate) vectors: &'static [usize],
+    /// Few warps, of which each stores several of so many vectors.
+    pub(crate) few_warps: &'static [([u32; 4], usize)],
     /// For entry points of most vectors, and how many.
     pub(crate) full: [(Cutting, usize); 2],
     /// For vectors over the whole range of their type.
@@ -32,6 +34,11 @@ pub(crate) struct Kernel {
     /// Queues and buffers that are used several times, warps that share tiles, rows past M, both layouts, a cluster;
     /// loops that go round more than once.
     pub(crate) faulty: [Cutting; 4],
+    /// The source of its unit.
+    pub(crate) source: &'static str,
+    /// Branches that no launch takes, which nvcc does not know: text of their line in the source, and how names of the
+    /// entry points end.
+    pub(crate) never_taken: &'static [(&'static str, &'static str)],
     /// Words of a plan that only the other kernel reads.
     pub(crate) not_read: &'static [(At, &'static str)],
 }

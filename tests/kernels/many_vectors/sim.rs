@@ -26,13 +26,43 @@ impl Cutting {
     }
 }
 
-/// Lines of what was not executed that no launch can have otherwise: factors of vectors that are not NVFP4, which have
-/// none.
-fn cannot_be(line: &str) -> bool {
-    let epilogue = include_str!("../../../csrc/kernels/epilogue.cuh");
-    let factor = source_line(line, "epilogue.cuh", epilogue);
-    let dense = !line.contains("_nvfp4_n");
-    dense && factor.is_some_and(|at| at.contains("vector_alpha"))
+/// The loop over the vectors that a warp stores, some at once.
+pub(crate) const VECTORS_OF_A_WARP: &str = "n += kTogether * step";
+
+/// What [`Kernel::never_taken`] says, of both kernels.
+const NEVER_TAKEN: &[(&str, &str)] = &[
+    // Of eight vectors there are some, except of an entry point's last ones: for fewer there is another entry point.
+    ("if (i / 4 * kColumns < p.n)", ""),
+    // In front of the first of the vectors that are stored at once: it is there, or the loop has ended.
+    ("if (of >= uint32_t(p.n)) break;", ""),
+    // A chunk of so many vectors has four warps at least, which store eight vectors each at once.
+    (VECTORS_OF_A_WARP, "_n32"),
+];
+
+impl Kernel {
+    fn is_never_taken(&self, entry: &str, at: &str) -> bool {
+        let mut all = NEVER_TAKEN.iter().chain(self.never_taken);
+        all.any(|(text, end)| at.contains(text) && entry.ends_with(end))
+    }
+
+    /// Lines of what was not executed that no launch can have otherwise: branches that are never taken; factors of
+    /// vectors that are not NVFP4, which have none; and the factor of the vector behind those that are stored at once,
+    /// where none is.
+    fn cannot_be(&self, line: &str) -> bool {
+        let (entry, _) = line.split_once(':').expect("an entry point's name");
+        let shared = include_str!("../../../csrc/kernels/many_vectors.cuh");
+        let own = format!("{}.cuh", self.unit);
+        let branch = source_line(line, "many_vectors.cuh", shared)
+            .or_else(|| source_line(line, &own, self.source));
+        if let Some(at) = branch {
+            return line.contains("never taken") && self.is_never_taken(entry, at);
+        }
+        let epilogue = include_str!("../../../csrc/kernels/epilogue.cuh");
+        let factor = source_line(line, "epilogue.cuh", epilogue);
+        let none_behind = self.is_never_taken(entry, VECTORS_OF_A_WARP);
+        (none_behind || !entry.contains("_nvfp4_"))
+            && factor.is_some_and(|at| at.contains("e.vector_alpha && exists"))
+    }
 }
 
 impl Kernel {
@@ -116,7 +146,33 @@ impl Kernel {
                 }
             }
         }
-        hopper.demand_coverage(cannot_be);
+        self.stores(&hopper);
+        hopper.demand_coverage(|line| self.cannot_be(line));
+    }
+
+    /// Vectors that a warp stores one after the other: as every type of output, with and without factors of vectors.
+    fn stores(&self, simulator: &Simulator) {
+        for &(sizes, n) in self.few_warps {
+            let cutting = cutting((20, 192, 1), ScaleLayout::Linear, sizes);
+            for (i, activation) in ACTIVATIONS.into_iter().enumerate() {
+                for (j, output) in FloatType::ALL.into_iter().enumerate() {
+                    for vector_alpha in [false, true] {
+                        let nvfp4 = activation == Activation::Nvfp4;
+                        if vector_alpha && !nvfp4 {
+                            continue;
+                        }
+                        let case = Case {
+                            output,
+                            row_alpha: vector_alpha,
+                            vector_alpha,
+                            ..cutting.case(n, activation, Data::Integers)
+                        };
+                        let options = &few((i + j) as u64)[(i + j) % 3];
+                        simulator.check(&case, self.config(&cutting), false, options);
+                    }
+                }
+            }
+        }
     }
 
     /// f16 and bf16 over their whole ranges.

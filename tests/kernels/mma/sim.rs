@@ -34,6 +34,15 @@ pub(crate) const KERNEL: Kernel = Kernel {
     most_vectors: 64,
     cuttings: CUTTINGS,
     vectors: &[3, 8, 9, 16, 30, 33, 61, 64],
+    few_warps: &[
+        ([1, 1, 1, 1], 8),
+        ([2, 1, 1, 1], 16),
+        ([4, 1, 1, 1], 22),
+        ([4, 1, 1, 1], 32),
+        ([4, 1, 1, 1], 45),
+        ([4, 1, 1, 1], 54),
+        ([4, 1, 1, 1], 64),
+    ],
     full: [
         (cutting((40, 320, 1), Linear, [8, 1, 1, 1]), 60),
         (cutting((20, 256, 1), Tiled128x4, [8, 1, 1, 2]), 64),
@@ -45,6 +54,11 @@ pub(crate) const KERNEL: Kernel = Kernel {
         cutting((21, 832, 2), Tiled128x4, [2, 2, 2, 2]),
         cutting((9, 640, 3), Linear, [4, 2, 4, 1]),
         cutting((21, 256, 1), Linear, [2, 2, 2, 1]),
+    ],
+    source: include_str!("../../../csrc/kernels/gemv_mma.cuh"),
+    never_taken: &[
+        // Eight warps at most have the first pieces of a chunk, which are of its first step.
+        ("exists(p, work, first)", "_n64"),
     ],
     not_read: &crate::words![Params: stored_at = "this kernel has no mbarrier"],
 };
@@ -69,4 +83,13 @@ const CUTTINGS: &[Cutting] = &[
     cutting((40, 896, 1), Linear, [2, 1, 1, 2]).under_every_schedule(),
     cutting((17, 640, 2), Linear, [2, 2, 2, 4]),
     cutting((9, 256, 1), Tiled128x4, [2, 1, 1, 8]),
+    // With more than 16 vectors: buffers used several times, warps with several steps of a chunk or without one, the
+    // half step in every part of what is loaded, and clusters.
+    cutting((40, 1152, 1), Linear, [4, 2, 2, 1]),
+    cutting((40, 1152, 1), Tiled128x4, [4, 2, 2, 2]),
+    cutting((20, 640, 2), Linear, [8, 1, 2, 1]),
+    cutting((5, 64, 1), Linear, [4, 2, 2, 1]),
+    cutting((5, 192, 1), Linear, [4, 2, 2, 1]),
+    cutting((5, 448, 1), Linear, [4, 2, 2, 1]),
+    cutting((9, 256, 1), Linear, [8, 1, 1, 8]),
 ];

@@ -3,6 +3,7 @@
 use nvfp4_gemv::ScaleLayout::{Linear, Tiled128x4};
 use nvfp4_gemv::kernel::{Config, WgmmaConfig};
 
+use crate::many_vectors::sim::VECTORS_OF_A_WARP;
 use crate::many_vectors::{Cutting, Kernel, cutting};
 
 crate::trials! {
@@ -31,6 +32,18 @@ pub(crate) const KERNEL: Kernel = Kernel {
     most_vectors: 128,
     cuttings: CUTTINGS,
     vectors: &[3, 8, 9, 16, 30, 33, 61, 65, 128],
+    few_warps: &[
+        ([1, 1, 1, 1], 8),
+        ([1, 1, 1, 1], 16),
+        ([1, 1, 1, 1], 18),
+        ([1, 1, 1, 1], 22),
+        ([1, 1, 1, 1], 32),
+        ([1, 1, 1, 1], 45),
+        ([1, 1, 1, 1], 64),
+        ([2, 1, 1, 1], 90),
+        ([2, 1, 1, 1], 118),
+        ([2, 1, 1, 1], 128),
+    ],
     full: [
         (cutting((140, 320, 1), Linear, [2, 1, 1, 1]), 100),
         (cutting((20, 256, 1), Tiled128x4, [2, 1, 1, 2]), 128),
@@ -42,6 +55,19 @@ pub(crate) const KERNEL: Kernel = Kernel {
         cutting((21, 832, 2), Tiled128x4, [1, 2, 2, 2]),
         cutting((9, 640, 3), Linear, [1, 1, 1, 1]),
         cutting((21, 256, 1), Linear, [1, 2, 2, 1]),
+    ],
+    source: include_str!("../../../csrc/kernels/gemv_wgmma.cuh"),
+    never_taken: &[
+        // The four warps of a tile store two vectors each at once, and there are eight.
+        (VECTORS_OF_A_WARP, "_n8"),
+        // Two warpgroups at most, and the vectors of a chunk in all their registers, leave one config: two tiles, one
+        // part, chunks of one step. Every piece is of that step, which every warp multiplies.
+        ("exists(p, work, first)", "_n128"),
+        ("for (uint32_t step = first; step < end;", "_n128"),
+        ("if (first < end) {", "_n128"),
+        ("for (uint32_t part = 0; part < parts; ++part)", "_n128"),
+        // A cluster has 64 warps at most: each has a vector to store.
+        ("place < rows && first < uint32_t(p.n);", "_n128"),
     ],
     not_read: &[],
 };
@@ -64,4 +90,14 @@ const CUTTINGS: &[Cutting] = &[
     cutting((100, 896, 1), Linear, [2, 1, 1, 2]).under_every_schedule(),
     cutting((17, 640, 2), Linear, [1, 2, 2, 4]),
     cutting((9, 256, 1), Tiled128x4, [2, 1, 1, 8]),
+    // With more than 32 vectors: warps without a step of a chunk, the half step in every part of what is loaded, and
+    // clusters.
+    cutting((20, 640, 2), Linear, [2, 1, 1, 1]),
+    cutting((5, 64, 1), Linear, [1, 1, 1, 1]),
+    cutting((5, 64, 1), Linear, [2, 1, 1, 1]),
+    cutting((5, 192, 1), Linear, [2, 1, 1, 1]),
+    cutting((5, 320, 1), Linear, [1, 1, 1, 1]),
+    cutting((5, 320, 1), Linear, [2, 1, 1, 1]),
+    cutting((5, 896, 1), Linear, [3, 1, 2, 1]),
+    cutting((20, 1152, 1), Tiled128x4, [1, 2, 2, 2]),
 ];
