@@ -52,6 +52,8 @@ pub(crate) struct Cutting {
     sizes: [u32; 4],
     /// Vectors of a pass, where they are not the kernel's most.
     pass: Option<u32>,
+    /// Vectors that it is for, at least.
+    least: usize,
     chained: bool,
     every_schedule: bool,
 }
@@ -68,6 +70,7 @@ pub(crate) const fn cutting(
         layout,
         sizes,
         pass: None,
+        least: 1,
         chained: cluster.is_multiple_of(4) || chunk == 4,
         every_schedule: false,
     }
@@ -79,6 +82,11 @@ impl Cutting {
             every_schedule: true,
             ..self
         }
+    }
+
+    /// For so many vectors at least.
+    pub(crate) const fn from(self, least: usize) -> Self {
+        Self { least, ..self }
     }
 }
 

@@ -66,7 +66,7 @@ impl Kernel {
 }
 
 impl Kernel {
-    /// Whether the kernel takes so many vectors with this config.
+    /// Whether the cutting is for so many vectors, and the kernel takes them with this config.
     fn takes(
         &self,
         simulator: &Simulator,
@@ -74,7 +74,7 @@ impl Kernel {
         (activation, n): (Activation, usize),
     ) -> bool {
         let case = cutting.case(n, activation, Data::Integers);
-        simulator.takes(&case, self.config(cutting))
+        n >= cutting.least && simulator.takes(&case, self.config(cutting))
     }
 
     /// Exact and full-range data; the attributes that make no kernel are dealt out in turn.

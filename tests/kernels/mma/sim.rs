@@ -85,11 +85,11 @@ const CUTTINGS: &[Cutting] = &[
     cutting((9, 256, 1), Tiled128x4, [2, 1, 1, 8]),
     // With more than 16 vectors: buffers used several times, warps with several steps of a chunk or without one, the
     // half step in every part of what is loaded, and clusters.
-    cutting((40, 1152, 1), Linear, [4, 2, 2, 1]),
-    cutting((40, 1152, 1), Tiled128x4, [4, 2, 2, 2]),
-    cutting((20, 640, 2), Linear, [8, 1, 2, 1]),
-    cutting((5, 64, 1), Linear, [4, 2, 2, 1]),
-    cutting((5, 192, 1), Linear, [4, 2, 2, 1]),
-    cutting((5, 448, 1), Linear, [4, 2, 2, 1]),
-    cutting((9, 256, 1), Linear, [8, 1, 1, 8]),
+    cutting((40, 1152, 1), Linear, [4, 2, 2, 1]).from(17),
+    cutting((40, 1152, 1), Tiled128x4, [4, 2, 2, 2]).from(17),
+    cutting((20, 640, 2), Linear, [8, 1, 2, 1]).from(17),
+    cutting((5, 64, 1), Linear, [4, 2, 2, 1]).from(17),
+    cutting((5, 192, 1), Linear, [4, 2, 2, 1]).from(17),
+    cutting((5, 448, 1), Linear, [4, 2, 2, 1]).from(17),
+    cutting((9, 256, 1), Linear, [8, 1, 1, 8]).from(17),
 ];

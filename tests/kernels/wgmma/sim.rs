@@ -92,12 +92,12 @@ const CUTTINGS: &[Cutting] = &[
     cutting((9, 256, 1), Tiled128x4, [2, 1, 1, 8]),
     // With more than 32 vectors: warps without a step of a chunk, the half step in every part of what is loaded, and
     // clusters.
-    cutting((20, 640, 2), Linear, [2, 1, 1, 1]),
-    cutting((5, 64, 1), Linear, [1, 1, 1, 1]),
-    cutting((5, 64, 1), Linear, [2, 1, 1, 1]),
-    cutting((5, 192, 1), Linear, [2, 1, 1, 1]),
-    cutting((5, 320, 1), Linear, [1, 1, 1, 1]),
-    cutting((5, 320, 1), Linear, [2, 1, 1, 1]),
-    cutting((5, 896, 1), Linear, [3, 1, 2, 1]),
-    cutting((20, 1152, 1), Tiled128x4, [1, 2, 2, 2]),
+    cutting((20, 640, 2), Linear, [2, 1, 1, 1]).from(33),
+    cutting((5, 64, 1), Linear, [1, 1, 1, 1]).from(33),
+    cutting((5, 64, 1), Linear, [2, 1, 1, 1]).from(33),
+    cutting((5, 192, 1), Linear, [2, 1, 1, 1]).from(33),
+    cutting((5, 320, 1), Linear, [1, 1, 1, 1]).from(33),
+    cutting((5, 320, 1), Linear, [2, 1, 1, 1]).from(33),
+    cutting((5, 896, 1), Linear, [3, 1, 2, 1]).from(33),
+    cutting((20, 1152, 1), Tiled128x4, [1, 2, 2, 2]).from(33),
 ];
