@@ -23,7 +23,8 @@ pub(crate) struct Kernel {
     pub(crate) cuttings: &'static [Cutting],
     /// Numbers of vectors that every cutting is tried with.
     pub(crate) vectors: &'static [usize],
-    /// Few warps, of which each stores several of so many vectors.
+    /// Few warps, of which each stores several of so many vectors: between them the last one is at every place among
+    /// those that are stored at once.
     pub(crate) few_warps: &'static [([u32; 4], usize)],
     /// For entry points of most vectors, and how many.
     pub(crate) full: [(Cutting, usize); 2],
