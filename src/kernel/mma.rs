@@ -72,38 +72,24 @@ const KIND: &Kind = &Kind {
 
 impl From<MmaConfig> for Division {
     fn from(config: MmaConfig) -> Self {
-        let MmaConfig {
-            tiles,
-            parts,
-            chunk,
-            cluster,
-            vectors,
-        } = config;
         Self {
-            tiles,
-            parts,
-            chunk,
-            cluster,
-            vectors,
+            tiles: config.tiles,
+            parts: config.parts,
+            chunk: config.chunk,
+            cluster: config.cluster,
+            vectors: config.vectors,
         }
     }
 }
 
 impl From<Division> for MmaConfig {
     fn from(division: Division) -> Self {
-        let Division {
-            tiles,
-            parts,
-            chunk,
-            cluster,
-            vectors,
-        } = division;
         Self {
-            tiles,
-            parts,
-            chunk,
-            cluster,
-            vectors,
+            tiles: division.tiles,
+            parts: division.parts,
+            chunk: division.chunk,
+            cluster: division.cluster,
+            vectors: division.vectors,
         }
     }
 }

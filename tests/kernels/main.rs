@@ -6,6 +6,7 @@
 
 mod calls;
 mod entries;
+mod many_vectors;
 mod primitives;
 mod read_only;
 mod recorded;

@@ -1,32 +1,14 @@
 //! The mma kernel on a GPU.
 
-use std::sync::Arc;
-
 use libtest_mimic::Trial;
-use nvfp4_gemv::kernel::{Config, Job, Kernel, MmaConfig};
-use nvfp4_gemv::{Activation, Dims, ScaleLayout, Shape};
+use nvfp4_gemv::kernel::{Config, Job, Kernel};
 
-use crate::support::battery::{self, Sizes, Subject};
-use crate::support::gpu::{Gpu, OnDevice, kernel_trial};
-use crate::support::operands::{Case, Data, Operands};
-
-/// Numbers of vectors at the edges of what the kernels are compiled for, rows that end inside a tile, and the last step
-/// of a row half as long.
-fn odd() -> Vec<Sizes> {
-    let vectors = [
-        1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128,
-    ];
-    let rows = [1, 17, 130, 1000].into_iter().enumerate();
-    rows.flat_map(|(i, m)| {
-        let sizes = vectors.into_iter().enumerate();
-        sizes.map(move |(j, n)| (m, n, [64, 1024, 3648, 4352][(i + j) % 4], 1 + j % 3))
-    })
-    .collect()
-}
+use super::sim::KERNEL;
+use crate::many_vectors::gpu::{self, EVERY, KIND, TALL, odd};
+use crate::support::battery::Subject;
 
 fn configs(_: &Job<'_>, _: &[u32]) -> Vec<Config> {
-    let mut configs = Vec::new();
-    for (tiles, parts) in [
+    KERNEL.configs(&[
         (1, 1),
         (1, 8),
         (2, 4),
@@ -35,83 +17,19 @@ fn configs(_: &Job<'_>, _: &[u32]) -> Vec<Config> {
         (7, 2),
         (12, 1),
         (16, 1),
-    ] {
-        for (times, cluster) in [(1, 1), (2, 2), (1, 4), (3, 1), (1, 8)] {
-            for vectors in [8, 64] {
-                configs.push(MmaConfig {
-                    tiles,
-                    parts,
-                    chunk: times * parts,
-                    cluster,
-                    vectors,
-                });
-            }
-        }
-    }
-    configs.into_iter().map(Config::from).collect()
+    ])
 }
 
 const SUBJECT: Subject = Subject {
     kernel: Kernel::Mma,
     odd,
-    every: &[
-        (300, 16, 14336, 1),
-        (130, 12, 3584, 5),
-        (77, 30, 4160, 3),
-        (1000, 64, 2048, 2),
-        (170, 128, 1792, 4),
-        (40, 1, 4352, 2),
-    ],
-    tall: &[(20_001, 16, 256, 1), (5003, 40, 1024, 3), (4999, 4, 512, 2)],
+    every: EVERY,
+    tall: TALL,
     configs,
-    kind: &["tiles", "parts", "cluster"],
+    kind: KIND,
     kinds: &[&[1, 1, 1], &[7, 2, 2], &[16, 1, 1], &[2, 4, 4], &[3, 4, 8]],
 };
 
-/// f16 and bf16 vectors over their types' whole ranges: what is promised of matrix instructions' sums, subnormal
-/// elements included.
-fn vectors_of_every_magnitude(gpu: &Gpu) {
-    let f16s = [(1, 31, 1), (0, 3, 1), (0, 31, 1), (12, 18, 1)];
-    // One element of many, so that no large one hides what becomes of a small one.
-    let bf16s = [
-        (1, 230, 1),
-        (0, 3, 1),
-        (0, 230, 1),
-        (0, 230, 700),
-        (0, 3, 700),
-    ];
-    let of = |activation| move |range| (activation, range);
-    let all = f16s.map(of(Activation::F16)).into_iter();
-    let all = all.chain(bf16s.map(of(Activation::Bf16)));
-    for (seed, (activation, (least, end, one_of))) in all.enumerate() {
-        for n in [9, 33] {
-            let dims = Dims {
-                m: 130,
-                n,
-                k: 2048,
-                l: 1,
-            };
-            let data = Data::Exponents(least, end, one_of);
-            let case = Case {
-                activation,
-                vector_layout: ScaleLayout::Linear,
-                ..Case::new(
-                    Shape::new(dims).unwrap(),
-                    data,
-                    ScaleLayout::Linear,
-                    seed as u64,
-                )
-            };
-            let mut on = OnDevice::new(gpu, Arc::new(Operands::new(&case)));
-            let config = on.job(false, |job| Kernel::Mma.default_config(job));
-            on.assert_right(config.unwrap(), false);
-        }
-    }
-}
-
 pub(crate) fn trials() -> Vec<Trial> {
-    let mut trials = battery::trials(&SUBJECT);
-    let (name, run) = ("vectors_of_every_magnitude", vectors_of_every_magnitude);
-    trials.push(kernel_trial(Kernel::Mma, name, run));
-    trials
+    gpu::trials(&SUBJECT)
 }

@@ -1,0 +1,112 @@
+//! The kernels for many vectors on a GPU.
+
+use std::sync::Arc;
+
+use libtest_mimic::Trial;
+use nvfp4_gemv::kernel::Config;
+use nvfp4_gemv::{Activation, Dims, ScaleLayout, Shape};
+
+use super::Kernel;
+use crate::support::battery::{self, Sizes, Subject};
+use crate::support::gpu::{Gpu, OnDevice, kernel_trial};
+use crate::support::operands::{Case, Data, Operands};
+
+/// Numbers of vectors at the edges of what the kernels are compiled for, rows that end inside a tile, and the last step
+/// of a row half as long.
+pub(crate) fn odd() -> Vec<Sizes> {
+    let vectors = [
+        1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128,
+    ];
+    let rows = [1, 17, 130, 1000].into_iter().enumerate();
+    rows.flat_map(|(i, m)| {
+        let sizes = vectors.into_iter().enumerate();
+        sizes.map(move |(j, n)| (m, n, [64, 1024, 3648, 4352][(i + j) % 4], 1 + j % 3))
+    })
+    .collect()
+}
+
+pub(crate) const EVERY: &[Sizes] = &[
+    (300, 16, 14336, 1),
+    (130, 12, 3584, 5),
+    (77, 30, 4160, 3),
+    (1000, 64, 2048, 2),
+    (170, 128, 1792, 4),
+    (40, 1, 4352, 2),
+];
+
+pub(crate) const TALL: &[Sizes] = &[(20_001, 16, 256, 1), (5003, 40, 1024, 3), (4999, 4, 512, 2)];
+
+/// The fields that make the kind of a config.
+pub(crate) const KIND: &[&str] = &["tiles", "parts", "cluster"];
+
+impl Kernel {
+    /// Configs with these tiles and parts.
+    pub(crate) fn configs(&self, tiles_and_parts: &[(u32, u32)]) -> Vec<Config> {
+        let mut configs = Vec::new();
+        for &(tiles, parts) in tiles_and_parts {
+            for (times, cluster) in [(1, 1), (2, 2), (1, 4), (3, 1), (1, 8)] {
+                for vectors in [8, self.most_vectors] {
+                    configs.push((self.config)([
+                        tiles,
+                        parts,
+                        times * parts,
+                        cluster,
+                        vectors,
+                    ]));
+                }
+            }
+        }
+        configs
+    }
+}
+
+/// f16 and bf16 vectors over their types' whole ranges: what is promised of matrix instructions' sums, subnormal
+/// elements included.
+fn vectors_of_every_magnitude(gpu: &Gpu, subject: &Subject) {
+    let f16s = [(1, 31, 1), (0, 3, 1), (0, 31, 1), (12, 18, 1)];
+    // One element of many, so that no large one hides what becomes of a small one.
+    let bf16s = [
+        (1, 230, 1),
+        (0, 3, 1),
+        (0, 230, 1),
+        (0, 230, 700),
+        (0, 3, 700),
+    ];
+    let of = |activation| move |range| (activation, range);
+    let all = f16s.map(of(Activation::F16)).into_iter();
+    let all = all.chain(bf16s.map(of(Activation::Bf16)));
+    for (seed, (activation, (least, end, one_of))) in all.enumerate() {
+        for n in [9, 33] {
+            let dims = Dims {
+                m: 130,
+                n,
+                k: 2048,
+                l: 1,
+            };
+            let data = Data::Exponents(least, end, one_of);
+            let case = Case {
+                activation,
+                vector_layout: ScaleLayout::Linear,
+                ..Case::new(
+                    Shape::new(dims).unwrap(),
+                    data,
+                    ScaleLayout::Linear,
+                    seed as u64,
+                )
+            };
+            let mut on = OnDevice::new(gpu, Arc::new(Operands::new(&case)));
+            let config = on.job(false, |job| subject.kernel.default_config(job));
+            on.assert_right(config.unwrap(), false);
+        }
+    }
+}
+
+pub(crate) fn trials(subject: &'static Subject) -> Vec<Trial> {
+    let mut trials = battery::trials(subject);
+    trials.push(kernel_trial(
+        subject.kernel,
+        "vectors_of_every_magnitude",
+        move |gpu| vectors_of_every_magnitude(gpu, subject),
+    ));
+    trials
+}

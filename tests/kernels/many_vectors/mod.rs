@@ -1,0 +1,100 @@
+//! What the kernels for many vectors, mma and wgmma, have in common: their trials. Each describes itself and has its
+//! own tables.
+
+use nvfp4_gemv::ScaleLayout;
+use nvfp4_gemv::kernel::Config;
+
+use crate::support::faults::At;
+
+#[cfg(feature = "cuda")]
+pub(crate) mod gpu;
+pub(crate) mod refuse;
+pub(crate) mod sim;
+
+/// One of the two.
+pub(crate) struct Kernel {
+    /// Its unit, and its name in the list of faults.
+    pub(crate) unit: &'static str,
+    /// The config of so many tiles, parts, steps of a chunk, CTAs of a cluster and vectors of a pass.
+    pub(crate) config: fn([u32; 5]) -> Config,
+    /// Vectors of a pass, at most.
+    pub(crate) most_vectors: u32,
+    /// Small launches that between them do everything that a config can ask for.
+    pub(crate) cuttings: &'static [Cutting],
+    /// Numbers of vectors that every cutting is tried with.
+    pub(crate) vectors: &'static [usize],
+    /// Few warps, of which each stores several of so many vectors: between them the last one is at every place among
+    /// those that are stored at once.
+    pub(crate) few_warps: &'static [([u32; 4], usize)],
+    /// For entry points of most vectors, and how many.
+    pub(crate) full: [(Cutting, usize); 2],
+    /// For vectors over the whole range of their type.
+    pub(crate) magnitudes: Cutting,
+    /// Architectures for configs at random.
+    pub(crate) archs: &'static [&'static str],
+    /// Queues and buffers that are used several times, warps that share tiles, rows past M, both layouts, a cluster;
+    /// loops that go round more than once.
+    pub(crate) faulty: [Cutting; 4],
+    /// The source of its unit.
+    pub(crate) source: &'static str,
+    /// Branches that no launch takes, which nvcc does not know: text of their line in the source, and how names of the
+    /// entry points end.
+    pub(crate) never_taken: &'static [(&'static str, &'static str)],
+    /// Words of a plan that only the other kernel reads.
+    pub(crate) not_read: &'static [(At, &'static str)],
+}
+
+/// A shape without N, and a config for it.
+#[derive(Clone, Copy)]
+pub(crate) struct Cutting {
+    shape: (usize, usize, usize),
+    layout: ScaleLayout,
+    /// Tiles, parts, steps of a chunk, CTAs of a cluster.
+    sizes: [u32; 4],
+    /// Vectors of a pass, where they are not the kernel's most.
+    pass: Option<u32>,
+    /// Vectors that it is for, at least.
+    least: usize,
+    chained: bool,
+    every_schedule: bool,
+}
+
+/// M, K and L, and a config's tiles, parts, steps of a chunk and CTAs of a cluster.
+pub(crate) const fn cutting(
+    shape: (usize, usize, usize),
+    layout: ScaleLayout,
+    sizes: [u32; 4],
+) -> Cutting {
+    let [_, _, chunk, cluster] = sizes;
+    Cutting {
+        shape,
+        layout,
+        sizes,
+        pass: None,
+        least: 1,
+        chained: cluster.is_multiple_of(4) || chunk == 4,
+        every_schedule: false,
+    }
+}
+
+impl Cutting {
+    pub(crate) const fn under_every_schedule(self) -> Self {
+        Self {
+            every_schedule: true,
+            ..self
+        }
+    }
+
+    /// For so many vectors at least.
+    pub(crate) const fn from(self, least: usize) -> Self {
+        Self { least, ..self }
+    }
+}
+
+impl Kernel {
+    fn config(&self, cutting: &Cutting) -> Config {
+        let [tiles, parts, chunk, cluster] = cutting.sizes;
+        let vectors = cutting.pass.unwrap_or(self.most_vectors);
+        (self.config)([tiles, parts, chunk, cluster, vectors])
+    }
+}

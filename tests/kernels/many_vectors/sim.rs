@@ -1,0 +1,252 @@
+//! The kernels for many vectors in the simulator: every kind of config, compared with the f64 reference.
+
+use std::sync::Arc;
+
+use nvfp4_gemv::kernel::params::nvfp4_many_params as Params;
+use nvfp4_gemv::{Activation, Dims, FloatType, ScaleLayout, Shape};
+use ptx_sim::Uninitialised;
+use ptx_sim::mutate;
+
+use super::{Cutting, Kernel, cutting};
+use crate::support::faults::{PADDING, Run, demand, demand_right_plans, no_arithmetic, subject};
+use crate::support::operands::{Case, Data, Operands};
+use crate::support::schedules::{few, schedules};
+use crate::support::sim::{Simulator, source_line};
+
+const ACTIVATIONS: [Activation; 3] = [Activation::Nvfp4, Activation::F16, Activation::Bf16];
+
+impl Cutting {
+    fn case(&self, n: usize, activation: Activation, data: Data) -> Case {
+        let (m, k, l) = self.shape;
+        let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
+        Case {
+            activation,
+            ..Case::new(shape, data, self.layout, 7)
+        }
+    }
+}
+
+/// The loop over the vectors that a warp stores, some at once.
+pub(crate) const VECTORS_OF_A_WARP: &str = "n += kTogether * step";
+
+/// What [`Kernel::never_taken`] says, of both kernels.
+const NEVER_TAKEN: &[(&str, &str)] = &[
+    // Of eight vectors there are some, except of an entry point's last ones: for fewer there is another entry point.
+    ("if (i / 4 * kColumns < p.n)", ""),
+    // In front of the first of the vectors that are stored at once: it is there, or the loop has ended.
+    ("if (of >= uint32_t(p.n)) break;", ""),
+    // A chunk of so many vectors has four warps at least, which store eight vectors each at once.
+    (VECTORS_OF_A_WARP, "_n32"),
+];
+
+impl Kernel {
+    fn is_never_taken(&self, entry: &str, at: &str) -> bool {
+        let mut all = NEVER_TAKEN.iter().chain(self.never_taken);
+        all.any(|(text, end)| at.contains(text) && entry.ends_with(end))
+    }
+
+    /// Lines of what was not executed that no launch can have otherwise: branches that are never taken; factors of
+    /// vectors that are not NVFP4, which have none; and the factor of the vector behind those that are stored at once,
+    /// where none is.
+    fn cannot_be(&self, line: &str) -> bool {
+        let (entry, _) = line.split_once(':').expect("an entry point's name");
+        let shared = include_str!("../../../csrc/kernels/many_vectors.cuh");
+        let own = format!("{}.cuh", self.unit);
+        let branch = source_line(line, "many_vectors.cuh", shared)
+            .or_else(|| source_line(line, &own, self.source));
+        if let Some(at) = branch {
+            return line.contains("never taken") && self.is_never_taken(entry, at);
+        }
+        let epilogue = include_str!("../../../csrc/kernels/epilogue.cuh");
+        let factor = source_line(line, "epilogue.cuh", epilogue);
+        let none_behind = self.is_never_taken(entry, VECTORS_OF_A_WARP);
+        (none_behind || !entry.contains("_nvfp4_"))
+            && factor.is_some_and(|at| at.contains("e.vector_alpha && exists"))
+    }
+}
+
+impl Kernel {
+    /// Whether the cutting is for so many vectors, and the kernel takes them with this config.
+    fn takes(
+        &self,
+        simulator: &Simulator,
+        cutting: &Cutting,
+        (activation, n): (Activation, usize),
+    ) -> bool {
+        let case = cutting.case(n, activation, Data::Integers);
+        n >= cutting.least && simulator.takes(&case, self.config(cutting))
+    }
+
+    /// Exact and full-range data; the attributes that make no kernel are dealt out in turn.
+    fn check(
+        &self,
+        simulator: &Simulator,
+        cutting: &Cutting,
+        (activation, n): (Activation, usize),
+        turn: &mut usize,
+    ) {
+        let config = self.config(cutting);
+        for data in [Data::Integers, Data::FullRange] {
+            *turn += 1;
+            let (turn, seed) = (*turn, *turn as u64);
+            let case = cutting.case(n, activation, data).dealt(turn);
+            let operands = Arc::new(Operands::new(&case));
+            let those = if cutting.every_schedule && data == Data::Integers && n < 10 {
+                schedules(seed)
+            } else {
+                few(seed)[turn / 3 % 3..][..1].to_vec()
+            };
+            for options in &those {
+                simulator.run(&operands, config, cutting.chained, options);
+            }
+        }
+    }
+
+    /// Every config on one kernel or another, and every kernel.
+    pub(crate) fn short_sweep(&self, arch: &'static str, vectors: &[usize]) {
+        let simulator = Simulator::new(arch);
+        let kernels: Vec<(Activation, usize)> = ACTIVATIONS
+            .into_iter()
+            .flat_map(|activation| vectors.iter().map(move |&n| (activation, n)))
+            .collect();
+        let mut turn = 0;
+        for (i, cutting) in self.cuttings.iter().enumerate() {
+            let kernel = kernels[5 * i % kernels.len()];
+            if self.takes(&simulator, cutting, kernel) {
+                self.check(&simulator, cutting, kernel, &mut turn);
+            }
+        }
+    }
+
+    /// The kernels that are compiled for most vectors, and several passes.
+    pub(crate) fn many_vectors(&self) {
+        let simulator = Simulator::new("90a");
+        let mut turn = 0;
+        for activation in ACTIVATIONS {
+            for (cutting, n) in &self.full {
+                self.check(&simulator, cutting, (activation, *n), &mut turn);
+            }
+        }
+        let mut passes = cutting((20, 256, 1), ScaleLayout::Linear, [2, 2, 2, 1]);
+        passes.pass = Some(16);
+        self.check(&simulator, &passes, (Activation::Nvfp4, 35), &mut turn);
+    }
+
+    /// Every config, number of vectors and type of vectors, which between them execute every instruction.
+    pub(crate) fn every_config(&self) {
+        let hopper = Simulator::new("90a");
+        let mut turn = 0;
+        for activation in ACTIVATIONS {
+            for &n in self.vectors {
+                for cutting in self.cuttings {
+                    let kernel = (activation, n);
+                    if self.takes(&hopper, cutting, kernel) {
+                        self.check(&hopper, cutting, kernel, &mut turn);
+                    }
+                }
+            }
+        }
+        self.stores(&hopper);
+        hopper.demand_coverage(|line| self.cannot_be(line));
+    }
+
+    /// Vectors that a warp stores one after the other: as every type of output, with and without factors of vectors.
+    fn stores(&self, simulator: &Simulator) {
+        for &(sizes, n) in self.few_warps {
+            let cutting = cutting((20, 192, 1), ScaleLayout::Linear, sizes);
+            for (i, activation) in ACTIVATIONS.into_iter().enumerate() {
+                for (j, output) in FloatType::ALL.into_iter().enumerate() {
+                    for vector_alpha in [false, true] {
+                        let nvfp4 = activation == Activation::Nvfp4;
+                        if vector_alpha && !nvfp4 {
+                            continue;
+                        }
+                        let case = Case {
+                            output,
+                            row_alpha: vector_alpha,
+                            vector_alpha,
+                            ..cutting.case(n, activation, Data::Integers)
+                        };
+                        let options = &few((i + j) as u64)[(i + j) % 3];
+                        simulator.check(&case, self.config(&cutting), false, options);
+                    }
+                }
+            }
+        }
+    }
+
+    /// f16 and bf16 over their whole ranges.
+    pub(crate) fn vectors_of_every_magnitude(&self) {
+        let simulator = Simulator::new("90a");
+        let cutting = &self.magnitudes;
+        for (activation, end) in [(Activation::Bf16, 230), (Activation::F16, 31)] {
+            // One element in 200, of any exponent that f32 sums have room for: no large element hides what becomes of a
+            // small one.
+            for one_of in [1, 200] {
+                let case = Case {
+                    seed: one_of.into(),
+                    ..cutting.case(10, activation, Data::Exponents(0, end, one_of))
+                };
+                let options = &few(one_of.into())[0];
+                simulator.check(&case, self.config(cutting), false, options);
+            }
+        }
+    }
+
+    /// Configs that nobody thought of: for changes of the kernel.
+    pub(crate) fn random_configs(&self) {
+        for &arch in self.archs {
+            let simulator = Simulator::new(arch);
+            for seed in 0..100 {
+                let rng = &mut fastrand::Rng::with_seed(seed);
+                let n = rng.usize(1..=70);
+                let (m, l) = (rng.usize(1..90), rng.usize(1..=3));
+                let layout = ScaleLayout::ALL[rng.usize(..2)];
+                let (tiles, parts) = (rng.u32(1..=3), [1, 2, 4][rng.usize(..3)]);
+                let chunk = parts * rng.u32(1..=2);
+                let cluster = [1, 2, 4][rng.usize(..3)];
+                let k = 64 * rng.usize(1..=20);
+                let cutting = cutting((m, k, l), layout, [tiles, parts, chunk, cluster]);
+                let kernel = (ACTIVATIONS[rng.usize(..3)], n);
+                if self.takes(&simulator, &cutting, kernel) {
+                    self.check(&simulator, &cutting, kernel, &mut rng.usize(..99));
+                }
+            }
+        }
+    }
+
+    /// Of the kernel for `n` NVFP4 vectors.
+    fn runs(&self, n: usize) -> Vec<Run> {
+        let run = |(i, cutting): (usize, &Cutting)| {
+            let case = Case {
+                vector_layout: ScaleLayout::ALL[i % 2],
+                output: FloatType::ALL[i % 3],
+                row_alpha: true,
+                vector_alpha: i == 1,
+                ..cutting.case(n, Activation::Nvfp4, Data::Integers)
+            };
+            let config = self.config(cutting);
+            Run::new("90a", &case, config, cutting.chained, Uninitialised::Error)
+        };
+        self.faulty.iter().enumerate().map(run).collect()
+    }
+
+    pub(crate) fn faults(&self, n: usize) {
+        let schedules = mutate::schedules(3);
+        let subject = subject(self.unit, "90a", self.runs(n), schedules, no_arithmetic);
+        demand(&subject, include_str!("equivalent_faults.txt"), 60);
+    }
+
+    pub(crate) fn wrong_plans(&self) {
+        let both = crate::words![Params:
+            l = "one batch, or several",
+            chunks_each = "a row ends the steps, too",
+            chunks_left = "the same",
+            epilogue.alpha + 4 = PADDING,
+            epilogue.output_type + 4 = PADDING,
+        ];
+        let harmless = [&both[..], self.not_read].concat();
+        let runs = [self.runs(9), self.runs(16)].concat();
+        demand_right_plans("90a", &runs, &harmless);
+    }
+}
