@@ -30,8 +30,6 @@ struct RaggedSteps {
     // What a lane copies of a tile's steps: blocks t, t + 4, t + 8 and t + 12 of a row, and word t of its scales. The
     // row's last lane has the fifth word.
     struct Sources {
-        static constexpr int32_t kNone = -(1 << 30);
-
         const uint8_t *codes[2], *scales[2]; // in rows g and g + 8, behind the tile's last step
         // There, how many blocks a row has from its first one on, and bytes the scales; below 0 where it ended before.
         int32_t blocks_left[2], scales_left[2];
@@ -39,6 +37,7 @@ struct RaggedSteps {
 
         // Of a tile whose steps end at `end`.
         __device__ __forceinline__ void enter(const Params &p, const LaneRows &rows, uint32_t lane, uint32_t end) {
+            constexpr int32_t kNone = -(1 << 30);
             const uint32_t t = lane % 4;
             const int32_t group = p.scale_layout.group_stride;
 #pragma unroll
@@ -71,31 +70,19 @@ struct RaggedSteps {
             const uint32_t scales_to = to - lane * 16 + kStageCodes + g * kRowScales + t * kWord;
             const int32_t scale_step = kStepBlocks / 4 * p.scale_layout.group_stride;
             const int32_t before = -here * int32_t(kStepBlocks); // blocks, and bytes of linear scales
-            // Two steps before the end there is all of it.
-            const bool inside = here < -2;
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 const uint8_t *const from = codes[i] + int64_t(here) * int32_t(kRowCodes);
-                const uint8_t *const words = scales[i] + int64_t(here) * scale_step;
-                const uint32_t row_to = scales_to + i * 8 * kRowScales;
-                if (inside) {
-                    const bool has = blocks_left[i] > kNone;
 #pragma unroll
-                    for (int q = 0; q < 4; ++q) {
-                        arch::copy_async_8(codes_to + (2 * i + q / 2) * kPieceBytes + q % 2 * 32, from + q * 32, has);
-                    }
-                    arch::copy_async_4(row_to, words, has);
-                    if (fifth[i]) arch::copy_async_4(row_to + kWord, words + kWord, has);
-                } else {
-#pragma unroll
-                    for (int q = 0; q < 4; ++q) {
-                        arch::copy_async_8(codes_to + (2 * i + q / 2) * kPieceBytes + q % 2 * 32, from + q * 32,
-                                           blocks_left[i] + before > 4 * q);
-                    }
-                    const int32_t left = scales_left[i] + before;
-                    arch::copy_async_4_some(row_to, words, some(left));
-                    if (fifth[i]) arch::copy_async_4_some(row_to + kWord, words + kWord, some(left - int32_t(kWord)));
+                for (int q = 0; q < 4; ++q) {
+                    arch::copy_async_8(codes_to + (2 * i + q / 2) * kPieceBytes + q % 2 * 32, from + q * 32,
+                                       blocks_left[i] + before > 4 * q);
                 }
+                const uint8_t *const words = scales[i] + int64_t(here) * scale_step;
+                const int32_t left = scales_left[i] + before;
+                const uint32_t row_to = scales_to + i * 8 * kRowScales;
+                arch::copy_async_4_some(row_to, words, some(left));
+                if (fifth[i]) arch::copy_async_4_some(row_to + kWord, words + kWord, some(left - int32_t(kWord)));
             }
         }
 

@@ -334,14 +334,16 @@ impl KernelConfig for StreamConfig {
 // SAFETY: bindgen makes padding fields of this structure's padding.
 unsafe impl KernelParameters for nvfp4_stream_params {}
 
-/// Whether rows have steps that are not whole ones, or start where copies of 16 bytes do not.
+/// Whether a problem is for the unit of ragged rows: they have steps that are not whole ones, or start where copies of 16
+/// bytes do not; or the vectors are f32, for which there is that unit only.
 pub(crate) fn is_ragged(shape: &Shape, operands: &Operands) -> bool {
-    !shape.k().is_multiple_of(STEP) || !operands.alignment.is_16()
+    operands.activation == Activation::F32
+        || !shape.k().is_multiple_of(STEP)
+        || !operands.alignment.is_16()
 }
 
-/// Whether the job is of the unit for whole steps. Of f32 vectors there is one unit only.
 fn is_whole(job: &Job<'_>) -> bool {
-    job.operands.activation != Activation::F32 && !is_ragged(job.shape, job.operands)
+    !is_ragged(job.shape, job.operands)
 }
 
 /// Of a warp's queue.
