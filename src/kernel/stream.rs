@@ -151,7 +151,16 @@ impl KernelConfig for StreamConfig {
             fetch: 384 - default.fetch,
             ..default
         });
-        configs.extend(VECTORS.map(|vectors| Self { vectors, ..default }));
+        // More vectors may leave room for fewer warps.
+        configs.extend(VECTORS.into_iter().filter_map(|vectors| {
+            let with = |warps| Self {
+                warps,
+                vectors,
+                ..default
+            };
+            let mut all = (1..=default.warps).rev().map(with);
+            all.find(|config| config.check(job).is_ok())
+        }));
         distinct(configs, |config| config.check(job).is_ok())
     }
 

@@ -1,6 +1,6 @@
 //! Loops of a kernel, from its branches.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use crate::sass::instruction::Instruction;
 
@@ -11,34 +11,42 @@ pub(crate) struct Loop {
     pub(crate) body: BTreeSet<usize>,
 }
 
-/// Every loop, those with the same head as one. Not counted are jumps back into the middle of code
-/// that can be reached without them: the compiler moves code it thinks unlikely behind the end.
+/// Every loop, those with the same head as one. A head is what every way from the start into the loop goes through;
+/// it may stand anywhere among the loop's instructions. Not counted are jumps back into the middle of code that can be
+/// reached without them: the compiler moves code it thinks unlikely behind the end.
 pub(crate) fn loops(code: &[Instruction]) -> Vec<Loop> {
     let next = successors(code);
-    let reachable = reach(&next);
+    let reachable = reach(&next, None);
     let mut before = vec![Vec::new(); code.len()];
     for (from, targets) in next.iter().enumerate() {
         if reachable.contains(&from) {
             targets.iter().for_each(|&to| before[to].push(from));
         }
     }
-    let mut heads: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
-    for &from in &reachable {
-        for &head in next[from].iter().filter(|&&to| to <= from) {
-            let mut body = BTreeSet::from([head]);
-            let mut open = vec![from];
-            while let Some(at) = open.pop() {
-                if body.insert(at) {
-                    open.extend(&before[at]);
-                }
-            }
-            // The entry leads into it past its head.
-            if head == 0 || !body.contains(&0) {
-                heads.entry(head).or_default().extend(body);
+    let mut loops = Vec::new();
+    for (head, from) in before.iter().enumerate() {
+        // Only where ways meet one may come from inside.
+        if from.len() < 2 && !from.iter().any(|&from| from >= head) {
+            continue;
+        }
+        let past = reach(&next, Some(head));
+        let mut open: Vec<usize> = from
+            .iter()
+            .copied()
+            .filter(|at| !past.contains(at))
+            .collect();
+        if open.is_empty() {
+            continue;
+        }
+        let mut body = BTreeSet::from([head]);
+        while let Some(at) = open.pop() {
+            if body.insert(at) {
+                open.extend(&before[at]);
             }
         }
+        loops.push(Loop { body });
     }
-    heads.into_values().map(|body| Loop { body }).collect()
+    loops
 }
 
 /// The smallest loop with at least half of the `characteristic` instructions that any loop has, without
@@ -96,11 +104,12 @@ fn successors(code: &[Instruction]) -> Vec<Vec<usize>> {
     code.iter().enumerate().map(of).collect()
 }
 
-fn reach(next: &[Vec<usize>]) -> BTreeSet<usize> {
+/// From the start, and not through one of them.
+fn reach(next: &[Vec<usize>], without: Option<usize>) -> BTreeSet<usize> {
     let mut reached = BTreeSet::new();
     let mut open = vec![0];
     while let Some(at) = open.pop() {
-        if at < next.len() && reached.insert(at) {
+        if at < next.len() && Some(at) != without && reached.insert(at) {
             open.extend(&next[at]);
         }
     }
@@ -149,6 +158,25 @@ mod tests {
         // Tiles: all of it but the first instruction, EXIT, and what follows a diverged warp. Steps:
         // 0x20..0x80 and the slow wait. The slow wait.
         assert_eq!(found, [13, 10, 2]);
+    }
+
+    /// A loop that is entered at its test, which stands behind what it repeats, and goes on to the first instruction of
+    /// that by falling through a jump.
+    const ENTERED_AT_ITS_TEST: &str = "
+        /*0000*/ BRA 0x30 ;
+        /*0010*/ IDP.4A.S8.S8 R3, R4, R5, R3 ;
+        /*0020*/ IADD3 R2, R2, 0x1, RZ ;
+        /*0030*/ ISETP.NE.AND P0, PT, R2, RZ, PT ;
+        /*0040*/ @P0 BRA 0x10 ;
+        /*0050*/ EXIT ;
+";
+
+    #[test]
+    fn a_head_may_stand_anywhere() {
+        let code = code(ENTERED_AT_ITS_TEST);
+        let main = main_loop(&code, is_dot).unwrap();
+        let addresses: Vec<u32> = main.iter().map(|i| i.address).collect();
+        assert_eq!(addresses, [0x10, 0x20, 0x30, 0x40]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ pub(crate) struct Instruction {
     pub(crate) opcode: String,
     /// It may be skipped, or it may not jump.
     pub(crate) conditional: bool,
-    /// Where a branch goes.
+    /// Where a branch or call goes.
     pub(crate) target: Option<u32>,
 }
 
@@ -30,7 +30,8 @@ impl Instruction {
         if !opcode.starts_with(|first: char| first.is_ascii_uppercase()) {
             return None;
         }
-        let is_branch = opcode.split('.').next() == Some("BRA");
+        // nvcc also leaves a loop by a call that nothing returns from.
+        let is_branch = matches!(opcode.split('.').next(), Some("BRA" | "CALL"));
         let mut operands: Vec<&str> = operands.split(',').map(str::trim).collect();
         let target = match operands.pop() {
             Some(last) if is_branch => hexadecimal(last),
@@ -115,6 +116,12 @@ mod tests {
                 Some(0x3d80),
             ),
             ("/*0070*/ BSSY B0, 0x16b0 ;", "BSSY", false, None),
+            (
+                "/*0080*/ @!P1 CALL.REL.NOINC 0x58f0 ;",
+                "CALL.REL.NOINC",
+                true,
+                Some(0x58f0),
+            ),
         ];
         for (line, opcode, conditional, target) in cases {
             let found = Instruction::parse(line).unwrap();
