@@ -54,7 +54,7 @@ impl Way {
 }
 
 /// What is left of the share where rows start anywhere, or vectors are f32: on an H200 0.69 to 0.86, and 0.86 to 0.94
-/// with f32 vectors (docs/notes/stream.md).
+/// with f32 vectors (docs/notes/tuning.md).
 const RAGGED: f64 = 0.8;
 
 impl Cost {
