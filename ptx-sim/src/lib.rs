@@ -34,6 +34,7 @@
 
 pub mod ast;
 pub mod coverage;
+pub mod demangle;
 pub mod error;
 mod exec;
 pub mod files;

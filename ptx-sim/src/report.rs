@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::coverage::Coverage;
+use crate::demangle::demangled;
 
 /// Where in the program something happened.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -25,7 +26,7 @@ impl fmt::Display for Site {
         if let Some(s) = &self.source {
             write!(f, " ({s})")?;
         }
-        write!(f, " in {}", self.kernel)
+        write!(f, " in {}", demangled(&self.kernel))
     }
 }
 

@@ -380,6 +380,57 @@ fn buffers_that_depend_on_the_schedule_are_named() {
     );
 }
 
+#[test]
+fn kernels_go_by_the_names_that_their_source_has() {
+    let dir = directory("mangled");
+    let kernel = |name| format!(".visible .entry {name}(.param .u64 p) {{ ret; }}\n");
+    let ptx = [
+        ".version 9.0\n.target sm_90a\n.address_size 64\n".into(),
+        kernel("_Z4gemmILi64EEvPf"),
+        kernel("_Z4gemmILi128EEvPf"),
+        kernel("_Z4axpyPf"),
+        kernel("axpy"),
+    ];
+    std::fs::write(dir.join("k.ptx"), ptx.concat()).unwrap();
+    let launch =
+        r#"{"grid":[1,1,1],"block":[32,1,1],"buffers":{"y":{"size":4}},"params":[{"buffer":"y"}]}"#;
+    std::fs::write(dir.join("launch.json"), launch).unwrap();
+    let run = |entry: &[&str]| {
+        program()
+            .current_dir(&dir)
+            .args(["run", "--ptx", "k.ptx", "--launch", "launch.json"])
+            .args(entry)
+            .output()
+            .unwrap()
+    };
+    for (asked, shown) in [
+        ("gemm<64>", "gemm<64>(float*): 1 CTAs"),
+        ("_Z4gemmILi128EEvPf", "gemm<128>(float*): 1 CTAs"),
+        ("axpy(float*)", "axpy(float*): 1 CTAs"),
+        // The one that is called just so.
+        ("axpy", "axpy: 1 CTAs"),
+    ] {
+        let out = run(&["--entry", asked]);
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        assert!(text(&out.stdout).starts_with(shown), "{asked}");
+    }
+    for (entry, says) in [
+        (
+            &["--entry", "gemm"][..],
+            "several kernels are called gemm; say which one of: gemm<64>(float*); gemm<128>(float*)",
+        ),
+        (
+            &["--entry", "relu"],
+            "no kernel is called relu; there are: gemm<64>(float*); gemm<128>(float*); axpy(float*); axpy",
+        ),
+        (&[], "--entry is needed, one of: gemm<64>(float*); "),
+    ] {
+        let out = run(entry);
+        assert!(!out.status.success());
+        assert!(text(&out.stderr).contains(says), "{}", text(&out.stderr));
+    }
+}
+
 /// What it measures is for people to look at: no test depends on how fast a machine is.
 #[test]
 fn the_bench_verifies_its_tile() {

@@ -21,6 +21,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use ptx_sim::demangle::{demangled, is_called};
 use ptx_sim::{Module, Policy, SimError, Timing};
 use serde_json::{Value, json};
 
@@ -146,14 +147,26 @@ pub(crate) fn printable(text: &str) -> String {
 /// The kernel that is asked for, or the only one.
 fn entry(module: &Module, asked: Option<&str>) -> Result<String, SimError> {
     let names: Vec<&str> = module.entries().collect();
-    match (asked, names.as_slice()) {
-        (Some(e), _) => Ok(e.to_string()),
-        (None, [one]) => Ok(one.to_string()),
-        _ => Err(SimError::Launch(format!(
-            "--entry is needed, one of: {}",
-            names.join(", ")
-        ))),
-    }
+    let meant: Vec<&str> = match asked {
+        // Another kernel may be called so without its parameters.
+        Some(asked) if names.contains(&asked) => vec![asked],
+        Some(asked) => {
+            let is_meant = |name: &&str| is_called(name, asked);
+            names.iter().copied().filter(is_meant).collect()
+        }
+        None => names.clone(),
+    };
+    let why = match (asked, meant.as_slice()) {
+        (_, [one]) => return Ok((*one).to_string()),
+        // The file, or the launch, says what is wrong.
+        (Some(asked), []) if names.is_empty() => return Ok(asked.to_string()),
+        (Some(asked), []) => format!("no kernel is called {asked}; there are"),
+        (Some(asked), _) => format!("several kernels are called {asked}; say which one of"),
+        (None, _) => "--entry is needed, one of".into(),
+    };
+    let names = if meant.is_empty() { names } else { meant };
+    let names: Vec<String> = names.into_iter().map(demangled).collect();
+    Err(SimError::Launch(format!("{why}: {}", names.join("; "))))
 }
 
 fn io_error(path: &Path) -> impl Fn(std::io::Error) -> SimError + '_ {

@@ -54,7 +54,8 @@ pub(super) struct Mutate {
     /// The PTX file.
     #[arg(long)]
     ptx: PathBuf,
-    /// Kernel name, as in the PTX; not needed if there is only one.
+    /// The kernel, as the PTX names it or as C++ does, with or without its parameters' types and template arguments;
+    /// not needed if there is only one.
     #[arg(long)]
     entry: Option<String>,
     /// The launch specification, as for `run`.

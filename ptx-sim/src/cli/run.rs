@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 use ptx_sim::coverage::Counters;
+use ptx_sim::demangle::demangled;
 use ptx_sim::files::{self, Existing};
 use ptx_sim::launch::{LaunchSpec, Prepared};
 use ptx_sim::report::Violation;
@@ -58,7 +59,8 @@ pub(super) struct Run {
     /// The PTX file.
     #[arg(long)]
     ptx: PathBuf,
-    /// Kernel name, as in the PTX; not needed if there is only one.
+    /// The kernel, as the PTX names it or as C++ does, with or without its parameters' types and template arguments;
+    /// not needed if there is only one.
     #[arg(long)]
     entry: Option<String>,
     /// The launch specification, a JSON file.
@@ -305,7 +307,7 @@ pub(super) fn command(r: &Run) -> Result<(), Failure> {
     }
     outln!(
         "{}: {} CTAs, {} warp instructions, {} thread instructions",
-        report.kernel,
+        demangled(&report.kernel),
         report.ctas,
         report.warp_instructions,
         report.thread_instructions
