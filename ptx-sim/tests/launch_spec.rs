@@ -96,6 +96,68 @@ fn a_tensor_map_from_json() {
     map["l2_promotion"] = json!(3);
     map["oob_fill"] = json!(0);
     assert_eq!(run(&s).unwrap(), expected(2));
+    // The same by name.
+    let map = &mut s["params"][0]["tensor_map"];
+    map["interleave"] = json!("NONE");
+    map["swizzle"] = json!("CU_TENSOR_MAP_SWIZZLE_NONE");
+    map["l2_promotion"] = json!("CU_TENSOR_MAP_L2_PROMOTION_L2_256B");
+    map["oob_fill"] = json!("NONE");
+    assert_eq!(run(&s).unwrap(), expected(2));
+}
+
+/// Each name is the enumerator of its number: what cannot be encoded as one cannot as the other, for the same reason.
+#[test]
+fn names_of_enumerators_are_those_of_their_numbers() {
+    for (field, names) in [
+        (
+            "type",
+            &[
+                "UINT8",
+                "UINT16",
+                "UINT32",
+                "INT32",
+                "UINT64",
+                "INT64",
+                "FLOAT16",
+                "FLOAT32",
+                "FLOAT64",
+                "BFLOAT16",
+                "FLOAT32_FTZ",
+                "TFLOAT32",
+                "TFLOAT32_FTZ",
+                "16U4_ALIGN8B",
+                "16U4_ALIGN16B",
+                "16U6_ALIGN16B",
+            ][..],
+        ),
+        ("interleave", &["NONE", "16B", "32B"]),
+        (
+            "swizzle",
+            &[
+                "NONE",
+                "32B",
+                "64B",
+                "128B",
+                "128B_ATOM_32B",
+                "128B_ATOM_32B_FLIP_8B",
+                "128B_ATOM_64B",
+            ],
+        ),
+        ("oob_fill", &["NONE", "NAN_REQUEST_ZERO_FMA"]),
+    ] {
+        let outcome = |value: Value| {
+            let mut s = spec();
+            s["params"][0]["tensor_map"][field] = value;
+            format!("{:?}", run(&s))
+        };
+        for (number, name) in names.iter().enumerate() {
+            assert_eq!(
+                outcome(json!(name)),
+                outcome(json!(number)),
+                "{field} {name}"
+            );
+        }
+    }
 }
 
 #[test]
@@ -138,7 +200,12 @@ fn refusals_name_the_field() {
         ("dims", json!([6, "5"]), "params[0].tensor_map.dims[1]: "),
         ("dims", json!([6, -5]), "params[0].tensor_map.dims[1]: "),
         ("box", json!(4), "params[0].tensor_map.box: "),
-        ("swizzle", json!("128B"), "params[0].tensor_map.swizzle: "),
+        (
+            "swizzle",
+            json!("256B"),
+            "params[0].tensor_map.swizzle: invalid value: string \"256B\", expected a number, or a name: NONE, 32B",
+        ),
+        ("type", json!(-1), "params[0].tensor_map.type: "),
         ("strides", Value::Null, "params[0].tensor_map.strides: "),
         (
             "element_strides",

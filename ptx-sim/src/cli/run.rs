@@ -37,13 +37,13 @@ Example of a specification:
     "params": [
       {"buffer": "x"}, {"u32": 7},
       {"struct": {"size": 16, "fields": [{"offset": 8, "value": {"buffer": "y"}}]}},
-      {"tensor_map": {"buffer": "w", "type": 0, "dims": [128, 64], "strides": [128],
-                      "box": [128, 16], "swizzle": 3}}
+      {"tensor_map": {"buffer": "w", "type": "UINT8", "dims": [128, 64], "strides": [128],
+                      "box": [128, 16], "swizzle": "128B"}}
     ]
   }
   Contents: fill (with size), file, safetensors, hex, f32, i32. A buffer without contents is
   poisoned. Values: u8 to u64, i8 to i64, f32, f64, hex, buffer, buffer_at {buffer, offset},
-  tensor_map: the arguments of cuTensorMapEncodeTiled, enumerators as numbers. `cluster` gives
+  tensor_map: the arguments of cuTensorMapEncodeTiled, enumerators as numbers or names. `cluster` gives
   the cluster's shape if the kernel does not. `"dependent": true` is a programmatic dependent launch: the
   grid before it ends at some time, and `griddepcontrol.wait` waits for that. Paths are relative to the
   specification; a `dump` is a name inside of --out. Files that are there already are not replaced

@@ -1,8 +1,11 @@
 //! Tensor maps in launch specifications.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
 
-use serde::Deserialize;
+use serde::de::{Error, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use crate::error::SimError;
 use crate::models::swizzle::Swizzle;
@@ -11,7 +14,8 @@ use crate::models::tensor_map::{
 };
 use crate::sim::Buffer;
 
-/// The arguments of `cuTensorMapEncodeTiled`, enumerators as the driver's numbers.
+/// The arguments of `cuTensorMapEncodeTiled`. Enumerators are the driver's: in JSON their numbers or names, with or
+/// without what all names of an enumeration begin with: `3`, `"128B"`, `"CU_TENSOR_MAP_SWIZZLE_128B"`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TensorMapSpec {
@@ -21,7 +25,7 @@ pub struct TensorMapSpec {
     #[serde(default)]
     pub offset: u64,
     /// `CUtensorMapDataType`.
-    #[serde(rename = "type")]
+    #[serde(rename = "type", deserialize_with = "enumerator::<DataType, _>")]
     pub data_type: u32,
     /// Elements of each dimension, innermost first.
     pub dims: Vec<u64>,
@@ -35,17 +39,101 @@ pub struct TensorMapSpec {
     #[serde(default)]
     pub elem_strides: Option<Vec<u32>>,
     /// `CUtensorMapInterleave`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "enumerator::<Interleave, _>")]
     pub interleave: u32,
     /// `CUtensorMapSwizzle`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "enumerator::<Swizzle, _>")]
     pub swizzle: u32,
     /// `CUtensorMapL2promotion`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "enumerator::<L2Promotion, _>")]
     pub l2_promotion: u32,
     /// `CUtensorMapFloatOOBfill`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "enumerator::<OobFill, _>")]
     pub oob_fill: u32,
+}
+
+/// An enumeration of the driver's.
+trait Enumeration {
+    /// What all its names begin with.
+    const PREFIX: &'static str;
+    /// The rest of its names, from number 0 on.
+    const NAMES: &'static [&'static str];
+}
+
+impl Enumeration for DataType {
+    const PREFIX: &'static str = "CU_TENSOR_MAP_DATA_TYPE_";
+    const NAMES: &'static [&'static str] = &[
+        "UINT8",
+        "UINT16",
+        "UINT32",
+        "INT32",
+        "UINT64",
+        "INT64",
+        "FLOAT16",
+        "FLOAT32",
+        "FLOAT64",
+        "BFLOAT16",
+        "FLOAT32_FTZ",
+        "TFLOAT32",
+        "TFLOAT32_FTZ",
+        "16U4_ALIGN8B",
+        "16U4_ALIGN16B",
+        "16U6_ALIGN16B",
+    ];
+}
+
+impl Enumeration for Interleave {
+    const PREFIX: &'static str = "CU_TENSOR_MAP_INTERLEAVE_";
+    const NAMES: &'static [&'static str] = &["NONE", "16B", "32B"];
+}
+
+impl Enumeration for Swizzle {
+    const PREFIX: &'static str = "CU_TENSOR_MAP_SWIZZLE_";
+    const NAMES: &'static [&'static str] = &[
+        "NONE",
+        "32B",
+        "64B",
+        "128B",
+        "128B_ATOM_32B",
+        "128B_ATOM_32B_FLIP_8B",
+        "128B_ATOM_64B",
+    ];
+}
+
+impl Enumeration for L2Promotion {
+    const PREFIX: &'static str = "CU_TENSOR_MAP_L2_PROMOTION_";
+    const NAMES: &'static [&'static str] = &["NONE", "L2_64B", "L2_128B", "L2_256B"];
+}
+
+impl Enumeration for OobFill {
+    const PREFIX: &'static str = "CU_TENSOR_MAP_FLOAT_OOB_FILL_";
+    const NAMES: &'static [&'static str] = &["NONE", "NAN_REQUEST_ZERO_FMA"];
+}
+
+/// A number, whether or not there is such an enumerator, or the number of a name.
+fn enumerator<'de, E: Enumeration, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
+    struct Of<E>(PhantomData<E>);
+
+    impl<E: Enumeration> Visitor<'_> for Of<E> {
+        type Value = u32;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a number, or a name: {}", E::NAMES.join(", "))
+        }
+
+        fn visit_u64<X: Error>(self, value: u64) -> Result<u32, X> {
+            u32::try_from(value).map_err(|_| X::invalid_value(Unexpected::Unsigned(value), &self))
+        }
+
+        fn visit_str<X: Error>(self, name: &str) -> Result<u32, X> {
+            let rest = name.strip_prefix(E::PREFIX).unwrap_or(name);
+            let number = E::NAMES.iter().position(|known| *known == rest);
+            let number = number.map(|number| number as u32);
+            number.ok_or_else(|| X::invalid_value(Unexpected::Str(name), &self))
+        }
+    }
+
+    d.deserialize_any(Of(PhantomData::<E>))
 }
 
 fn refuse(message: impl std::fmt::Display) -> SimError {
