@@ -105,6 +105,36 @@ fn a_tensor_map_from_json() {
     assert_eq!(run(&s).unwrap(), expected(2));
 }
 
+/// Where kernels of libraries have theirs: inside a structure, behind other members.
+#[test]
+fn a_tensor_map_inside_a_structure() {
+    let ptx = PTX
+        .replace(
+            ".param .align 64 .b8 map[128], .param .u64 out",
+            ".param .align 64 .b8 p[448]",
+        )
+        .replace(
+            "mov.b64 %d1, map; cvta.param.u64 %d1, %d1;",
+            "mov.b64 %d1, p; cvta.param.u64 %d1, %d1; add.s64 %d1, %d1, 192;",
+        )
+        .replace("[out]", "[p+384]");
+    let mut s = spec();
+    let (map, out) = (s["params"][0].clone(), s["params"][1].clone());
+    let structure = |at: usize| {
+        json!([{"struct": {"size": 448, "fields": [
+            {"offset": 0, "value": {"f32": 1.5}},
+            {"offset": at, "value": map},
+            {"offset": 384, "value": out},
+        ]}}])
+    };
+    s["params"] = structure(192);
+    assert_eq!(run_ptx(&ptx, &s).unwrap(), expected(1));
+    // A map must be aligned to 64 bytes.
+    s["params"] = structure(200);
+    let ptx = ptx.replace("%d1, 192", "%d1, 200");
+    assert!(run_ptx(&ptx, &s).unwrap_err().to_string().contains("64"));
+}
+
 /// Each name is the enumerator of its number: what cannot be encoded as one cannot as the other, for the same reason.
 #[test]
 fn names_of_enumerators_are_those_of_their_numbers() {
