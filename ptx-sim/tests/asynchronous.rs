@@ -150,6 +150,37 @@ fn bulk_load(expect: u32) -> String {
     )
 }
 
+/// A warp that comes when two phases have ended waits for the first of them, and gets a third one that nobody ends.
+#[test]
+fn a_deadlock_names_the_parity_and_a_phase_that_was_missed() {
+    let arrive = "@!%p8 mbarrier.arrive.shared::cta.b64 _, [%m];\n";
+    let late = |parity| {
+        let body = format!(
+            "{INIT}setp.gt.u32 %p2, %t, 31;\n@%p2 bra LATE;\n{arrive}{}{arrive}{}\
+             LATE: bar.sync 0;\n@!%p2 bra DONE;\n{}DONE:",
+            wait("A", "%m", "0"),
+            wait("B", "%m", "1"),
+            wait("C", "%m", parity)
+        );
+        kernel("", &body)
+    };
+    let e = fault(&late("0"), &ONE);
+    expect_deadlock(&e, "for parity 0 of the mbarrier at shared address");
+    expect_deadlock(
+        &e,
+        "this waiter missed a phase: it has seen 0 end, and 2 have",
+    );
+    // The second phase has ended, and is the one before the current one.
+    run(&late("1"), &ONE);
+    // Nobody arrives: a phase that never ended was not missed.
+    let e = fault(
+        &kernel("", &format!("{INIT}{}", wait("W", "%m", "0"))),
+        &ONE,
+    );
+    expect_deadlock(&e, "for parity 0 of");
+    assert!(!e.to_string().contains("missed"), "{e}");
+}
+
 #[test]
 fn bulk_load_with_wait() {
     let body = format!("{}{}{OUT}", bulk_load(256), wait("W", "%m", "0"));

@@ -177,6 +177,7 @@ impl Machine<'_> {
             barriers: vec![Barrier::default(); 16],
             warps: Vec::new(),
             mbarriers: BTreeMap::new(),
+            waited: BTreeMap::new(),
             cluster_arrived: vec![0; live.len()],
             cluster_token: vec![(0, 0); live.len()],
             refused: false,
@@ -253,8 +254,11 @@ impl Machine<'_> {
                         }
                         State::Blocked(Wait::Bar { id, .. }) => format!("at barrier {id}"),
                         State::Blocked(Wait::Groups { .. }) => "for its asynchronous copies".into(),
-                        State::Blocked(Wait::Mbarrier { owner, at, .. }) => {
-                            format!("for {}", self.describe_mbarrier(owner, at))
+                        State::Blocked(Wait::Mbarrier {
+                            owner, at, phase, ..
+                        }) => {
+                            let seen = c.waited.get(&(at, w.index)).copied().unwrap_or(0);
+                            self.describe_mbarrier_wait(owner, at, phase, seen)
                         }
                         State::Blocked(Wait::Tensor { stores, .. }) => {
                             format!("for its tcgen05.{}", if stores { "st" } else { "ld" })

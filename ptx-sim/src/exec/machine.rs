@@ -46,6 +46,8 @@ pub(crate) struct Cta {
     pub(crate) shared: Region,
     /// mbarrier objects by their offset in shared memory.
     pub(crate) mbarriers: BTreeMap<u64, Slot>,
+    /// How many phases of an mbarrier object a warp has seen end: by address and warp, if any.
+    pub(crate) waited: BTreeMap<(u64, u32), u64>,
     pub(crate) barriers: Vec<Barrier>,
     /// `None` while it runs, and once it has ended.
     pub(crate) warps: Vec<Option<Warp>>,

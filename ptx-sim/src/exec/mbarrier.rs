@@ -64,6 +64,27 @@ impl Machine<'_> {
         }
     }
 
+    /// A wait for the end of a phase, by a warp that has seen so many phases end.
+    pub(crate) fn describe_mbarrier_wait(
+        &self,
+        owner: u32,
+        at: u64,
+        phase: u64,
+        seen: u64,
+    ) -> String {
+        let parity = phase & 1;
+        let object = self.describe_mbarrier(owner, at);
+        // Whoever waits for each phase in turn asks for the parity of the one behind those it has seen.
+        let missed = phase > seen && (phase - seen).is_multiple_of(2);
+        let missed = match missed {
+            true => {
+                format!("; this waiter missed a phase: it has seen {seen} end, and {phase} have")
+            }
+            false => String::new(),
+        };
+        format!("for parity {parity} of {object}{missed}")
+    }
+
     pub(super) fn object(
         &mut self,
         owner: usize,
@@ -260,6 +281,7 @@ impl Machine<'_> {
         if !self.ctas[owner].mbarriers.contains_key(&at) {
             self.check_in_flight(Space::Shared, owner, at, mbarrier::SIZE as usize, true)?;
         }
+        self.ctas[owner].waited.retain(|(of, _), _| *of != at);
         let slot = self.ctas[owner].mbarriers.entry(at).or_default();
         slot.init(at as u32, count).map_err(|e| fault(&e, at))?;
         Ok(None)

@@ -45,8 +45,11 @@ impl Machine<'_> {
                 r.map(|r| (r, phase)).map_err(|e| fault(&e, at))
             });
             let (complete, phase) = result.map_err(|f| Trouble::Fault(f, Some(lane)))?;
-            if complete && let Some(h) = &mut self.hazards {
-                h.acquired(me, me.0, at, sync);
+            if complete {
+                self.ctas[c.cta].waited.insert((at, w.index), phase);
+                if let Some(h) = &mut self.hazards {
+                    h.acquired(me, me.0, at, sync);
+                }
             }
             done |= u32::from(complete) << lane;
             same &= barrier.is_none_or(|b| b == (at, phase));
