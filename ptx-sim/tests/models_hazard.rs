@@ -314,6 +314,105 @@ fn accumulator_is_read_after_commit_wait_and_fence() {
 }
 
 #[test]
+fn a_wait_for_a_commit_is_handed_on() {
+    // The first thread waits, the barrier tells the second.
+    let go = |wait: Option<Sem>, barrier: bool, after: bool| {
+        let mut w = World::new();
+        let mma = w.op(w.1, OpClass::Mma(0), &[tmem(AccessKind::Write, 1)]);
+        w.finish(mma, FULL);
+        if let Some(sem) = wait {
+            w.0.acquire(w.1, FULL, sem);
+        }
+        if barrier {
+            w.sync();
+        }
+        if after {
+            w.0.fence(w.2, Fence::Tcgen05After);
+        }
+        w.op(w.2, OpClass::LdSt, &[tmem(AccessKind::Read, 2)]);
+        w.kinds()
+    };
+    let strong = Some(Sem::Strong);
+    assert_eq!(go(strong, true, true), []);
+    assert_eq!(go(Some(Sem::Relaxed), true, true), []);
+    assert_eq!(go(strong, true, false), [ConflictKind::MissingTcgen05Fence]);
+    assert_eq!(go(strong, false, true), [ConflictKind::NotWaitedFor]);
+    assert_eq!(go(None, true, true), [ConflictKind::NotWaitedFor]);
+
+    // Threads of a warp hand it on to each other, with memory order or without.
+    let meet = |wait: bool, memory: bool| {
+        let mut w = World::new();
+        let mma = w.op(w.1, OpClass::Mma(0), &[tmem(AccessKind::Write, 1)]);
+        w.finish(mma, FULL);
+        if wait {
+            w.wait(w.1, FULL);
+        }
+        w.0.meet(&[w.1, w.2], memory);
+        w.0.fence(w.2, Fence::Tcgen05After);
+        w.op(w.2, OpClass::LdSt, &[tmem(AccessKind::Read, 2)]);
+        w.kinds()
+    };
+    for memory in [true, false] {
+        assert_eq!(meet(true, memory), []);
+        assert_eq!(meet(false, memory), [ConflictKind::NotWaitedFor]);
+    }
+}
+
+#[test]
+fn what_a_thread_hands_on_of_others_needs_no_fence_but_its_own_does() {
+    // The first thread loads, then waits for an MMA and tells the second, which overwrites both.
+    let go = |before: bool| {
+        let mut w = World::new();
+        let elsewhere = at(TMEM, 64, 64, AccessKind::Read, Proxy::Tensor, 1);
+        let ld = w.op(w.1, OpClass::LdSt, &[elsewhere]);
+        w.0.wait_op(w.1, ld, false);
+        if before {
+            w.0.fence(w.1, Fence::Tcgen05Before);
+        }
+        let mma = w.op(w.1, OpClass::Mma(0), &[tmem(AccessKind::Write, 2)]);
+        w.finish(mma, FULL);
+        w.wait(w.1, FULL);
+        w.sync();
+        w.0.fence(w.2, Fence::Tcgen05After);
+        let both = at(TMEM, 0, 128, AccessKind::Write, Proxy::Tensor, 3);
+        w.op(w.2, OpClass::LdSt, &[both]);
+        w.0.take_conflicts()
+    };
+    assert_eq!(go(true), []);
+    let c = go(false);
+    assert_eq!(c.len(), 1);
+    assert_eq!(
+        (c[0].kind, c[0].earlier.site),
+        (ConflictKind::MissingTcgen05Fence, 1)
+    );
+
+    // A copy that three threads pipeline before an MMA: the one in the middle adds nothing.
+    let chain = |before: bool, after: bool| {
+        let mut w = World::new();
+        let third = w.0.agent();
+        let cp = OpClass::Cp { is_4x256b: false };
+        w.op(w.1, cp, &[tmem(AccessKind::Write, 1)]);
+        if before {
+            w.0.fence(w.1, Fence::Tcgen05Before);
+        }
+        for (from, object, to) in [(w.1, FULL, w.2), (w.2, EMPTY, third)] {
+            w.0.release(from, object, Sem::Relaxed);
+            w.0.complete_phase(object);
+            w.0.acquire(to, object, Sem::Relaxed);
+        }
+        if after {
+            w.0.fence(third, Fence::Tcgen05After);
+        }
+        w.op(third, OpClass::Mma(1), &[tmem(AccessKind::Read, 2)]);
+        w.kinds()
+    };
+    let flight = [ConflictKind::InFlight];
+    assert_eq!(chain(true, true), []);
+    assert_eq!(chain(false, true), flight);
+    assert_eq!(chain(true, false), flight);
+}
+
+#[test]
 fn accumulator_overwritten_while_it_is_loaded() {
     // ld; wait::ld; before; arrive | wait; after; mma
     let go = |wait_ld: bool, before: bool, after: bool| {

@@ -123,9 +123,7 @@ impl Tracker {
         if reaches {
             self.acquire(agent, object, sem);
         } else if let Some(o) = self.objects.get(&object) {
-            let a = &mut self.agents[agent.0 as usize];
-            a.tensor_in.join(&o.complete.tensor);
-            a.started |= o.complete.started;
+            self.agents[agent.0 as usize].follow(&o.complete);
         }
     }
 
@@ -156,8 +154,7 @@ impl Tracker {
             if news {
                 a.take(&mut self.merger, &meeting.arriving, Sem::Strong);
             } else {
-                a.tensor_in.join(&meeting.arriving.tensor);
-                a.started |= meeting.arriving.started;
+                a.follow(&meeting.arriving);
             }
         }
     }

@@ -65,7 +65,8 @@ pub(super) struct AgentState {
     pub(super) tensor: Tensor,
     /// Tensor order acquired but not yet behind an after_thread_sync.
     pub(super) tensor_in: Tensor,
-    /// Tensor order as of the last before_thread_sync: what a release hands over.
+    /// What a release hands over: its own tensor order as of the last before_thread_sync, and all
+    /// that it acquired, which was fenced where it comes from.
     pub(super) tensor_out: Tensor,
     /// Memory order as of the last release fence: what a relaxed release hands over.
     pub(super) fenced_out: Known,
@@ -97,7 +98,13 @@ impl AgentState {
             Sem::Relaxed => &mut self.relaxed_in,
         };
         merger.join(into, &from.view);
+        self.follow(from);
+    }
+
+    /// Learns the part that is execution order and needs no memory order.
+    pub(super) fn follow(&mut self, from: &Handed) {
         self.tensor_in.join(&from.tensor);
+        self.tensor_out.join(&from.tensor);
         self.started |= from.started;
     }
 }
