@@ -52,7 +52,7 @@ impl World {
     }
     fn sync(&mut self) {
         for x in [self.1, self.2] {
-            self.0.release(x, CTA, Sem::Strong);
+            self.0.release_together(x, CTA);
         }
         self.0.complete_phase(CTA);
         for x in [self.1, self.2] {
@@ -385,31 +385,40 @@ fn what_a_thread_hands_on_of_others_needs_no_fence_but_its_own_does() {
         (c[0].kind, c[0].earlier.site),
         (ConflictKind::MissingTcgen05Fence, 1)
     );
+}
 
-    // A copy that three threads pipeline before an MMA: the one in the middle adds nothing.
-    let chain = |before: bool, after: bool| {
-        let mut w = World::new();
+#[test]
+fn a_thread_between_two_mbarriers_fences_again() {
+    // The first thread multiplies, the second waits for the commit and tells the third.
+    let go = |profile, sem: Sem, after: bool, before: bool| {
+        let mut w = World::with(profile);
         let third = w.0.agent();
-        let cp = OpClass::Cp { is_4x256b: false };
-        w.op(w.1, cp, &[tmem(AccessKind::Write, 1)]);
-        if before {
-            w.0.fence(w.1, Fence::Tcgen05Before);
-        }
-        for (from, object, to) in [(w.1, FULL, w.2), (w.2, EMPTY, third)] {
-            w.0.release(from, object, Sem::Relaxed);
-            w.0.complete_phase(object);
-            w.0.acquire(to, object, Sem::Relaxed);
-        }
+        let mma = w.op(w.1, OpClass::Mma(0), &[tmem(AccessKind::Write, 1)]);
+        w.finish(mma, FULL);
+        w.0.acquire(w.2, FULL, sem);
         if after {
-            w.0.fence(third, Fence::Tcgen05After);
+            w.0.fence(w.2, Fence::Tcgen05After);
         }
-        w.op(third, OpClass::Mma(1), &[tmem(AccessKind::Read, 2)]);
+        if before {
+            w.0.fence(w.2, Fence::Tcgen05Before);
+        }
+        w.0.release(w.2, EMPTY, sem);
+        w.0.complete_phase(EMPTY);
+        w.0.acquire(third, EMPTY, sem);
+        w.0.fence(third, Fence::Tcgen05After);
+        w.op(third, OpClass::LdSt, &[tmem(AccessKind::Read, 2)]);
         w.kinds()
     };
-    let flight = [ConflictKind::InFlight];
-    assert_eq!(chain(true, true), []);
-    assert_eq!(chain(false, true), flight);
-    assert_eq!(chain(true, false), flight);
+    for (sem, kind) in [
+        (Sem::Strong, ConflictKind::MissingTcgen05Fence),
+        (Sem::Relaxed, ConflictKind::NotWaitedFor),
+    ] {
+        assert_eq!(go(Profile::Strict, sem, true, true), []);
+        assert_eq!(go(Profile::Strict, sem, false, true), [kind]);
+        assert_eq!(go(Profile::Strict, sem, true, false), [kind]);
+        assert_eq!(go(Profile::Strict, sem, false, false), [kind]);
+        assert_eq!(go(Profile::Hardware, sem, false, false), []);
+    }
 }
 
 #[test]
@@ -501,6 +510,46 @@ fn tensor_memory_freed_while_another_warp_loads() {
     assert_eq!(go(true, true), []);
     assert_eq!(go(false, true), [ConflictKind::InFlight]);
     assert_eq!(go(true, false), [ConflictKind::NotWaitedFor]);
+}
+
+#[test]
+fn tensor_memory_freed_behind_relaxed_synchronisation() {
+    // An MMA whose commit one thread waits for; the other frees.
+    let mma = |wait: bool, barrier: bool| {
+        let mut w = World::new();
+        let mma = w.op(w.1, OpClass::Mma(0), &[tmem(AccessKind::Write, 1)]);
+        w.finish(mma, FULL);
+        if wait {
+            w.0.acquire(w.1, FULL, Sem::Relaxed);
+        }
+        if barrier {
+            w.sync();
+        }
+        w.0.free(w.2, Range::new(TMEM, 0, 64), 2);
+        w.kinds()
+    };
+    assert_eq!(mma(true, true), []);
+    assert_eq!(mma(false, true), [ConflictKind::NotWaitedFor]);
+    assert_eq!(mma(true, false), [ConflictKind::NotWaitedFor]);
+    // A load that its thread has waited for: what is relaxed passes on what was fenced before it.
+    let load = |wait: bool, before: bool| {
+        let mut w = World::new();
+        let ld = w.op(w.1, OpClass::LdSt, &[tmem(AccessKind::Read, 1)]);
+        if wait {
+            w.0.wait_op(w.1, ld, false);
+        }
+        if before {
+            w.0.fence(w.1, Fence::Tcgen05Before);
+        }
+        w.0.release(w.1, CTA, Sem::Relaxed);
+        w.0.complete_phase(CTA);
+        w.0.acquire(w.2, CTA, Sem::Strong);
+        w.0.free(w.2, Range::new(TMEM, 0, 64), 2);
+        w.kinds()
+    };
+    assert_eq!(load(true, true), []);
+    assert_eq!(load(true, false), [ConflictKind::NotWaitedFor]);
+    assert_eq!(load(false, true), [ConflictKind::InFlight]);
 }
 
 #[test]

@@ -9,7 +9,10 @@ use crate::program::{BarrierSync, FenceKind};
 impl World {
     fn arrive(&mut self, t: Thread, object: u64, sem: Sem, waits: bool) {
         let Some(a) = self.agent(t) else { return };
-        self.tracker.release(a, object, sem);
+        match sem {
+            Sem::Strong => self.tracker.release_together(a, object),
+            Sem::Relaxed => self.tracker.release(a, object, sem),
+        }
         if waits {
             self.arrived.entry(object).or_default().push(a);
         }

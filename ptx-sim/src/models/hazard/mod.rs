@@ -89,8 +89,19 @@ impl Tracker {
         std::mem::take(&mut self.conflicts)
     }
 
-    /// A release: arrive on a barrier or mbarrier, store of a flag.
+    /// A release: arrive on an mbarrier, store of a flag.
     pub fn release(&mut self, agent: Agent, object: u64, sem: Sem) {
+        self.release_to(agent, object, sem, false);
+    }
+
+    /// A release at a barrier in which those who acquire take part: what the agent acquired in
+    /// tcgen05 order goes on to them, though no fence of its own covers it. With a mere release it
+    /// does so under [`Profile::Hardware`] only.
+    pub fn release_together(&mut self, agent: Agent, object: u64) {
+        self.release_to(agent, object, Sem::Strong, true);
+    }
+
+    fn release_to(&mut self, agent: Agent, object: u64, sem: Sem, together: bool) {
         let a = &mut self.agents[agent.0 as usize];
         let sealed = a.seal();
         let into = self.objects.entry(object).or_default();
@@ -100,6 +111,9 @@ impl Tracker {
         };
         into.arrive(&mut self.merger, known);
         into.arriving.tensor.join(&a.tensor_out);
+        if together || self.profile == Profile::Hardware {
+            into.arriving.tensor.join(&a.tensor_in);
+        }
         into.arriving.started |= a.started;
     }
 
@@ -140,6 +154,7 @@ impl Tracker {
                 || view.fenced.get(sealed.slot) < sealed.fenced;
             let a = &self.agents[agent.0 as usize];
             meeting.arriving.tensor.join(&a.tensor_out);
+            meeting.arriving.tensor.join(&a.tensor_in);
             meeting.arriving.started |= a.started;
         }
         news &= memory;

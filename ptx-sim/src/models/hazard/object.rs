@@ -65,8 +65,7 @@ pub(super) struct AgentState {
     pub(super) tensor: Tensor,
     /// Tensor order acquired but not yet behind an after_thread_sync.
     pub(super) tensor_in: Tensor,
-    /// What a release hands over: its own tensor order as of the last before_thread_sync, and all
-    /// that it acquired, which was fenced where it comes from.
+    /// Tensor order as of the last before_thread_sync: what a release hands over.
     pub(super) tensor_out: Tensor,
     /// Memory order as of the last release fence: what a relaxed release hands over.
     pub(super) fenced_out: Known,
@@ -104,7 +103,6 @@ impl AgentState {
     /// Learns the part that is execution order and needs no memory order.
     pub(super) fn follow(&mut self, from: &Handed) {
         self.tensor_in.join(&from.tensor);
-        self.tensor_out.join(&from.tensor);
         self.started |= from.started;
     }
 }
