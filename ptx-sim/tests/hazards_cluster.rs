@@ -180,6 +180,10 @@ fn pair_memory(before: &str, first: &str, second: &str) -> String {
 #[test]
 fn deallocation_of_a_pair() {
     clean(&pair_memory(CLUSTER, "", ""));
+    // Execution order is enough where tcgen05.fence::before_thread_sync is.
+    clean(&pair_memory(RELAXED, "", ""));
+    let unfenced = pair_memory(RELAXED, "", "").replace("tcgen05.fence::before_thread_sync;", "");
+    caught(&unfenced, "tensor memory columns 0..1");
     // The peer's accesses must be known to be over.
     caught(&pair_memory("", "", ""), "tensor memory columns 0..1");
     // Nothing may be touched once either CTA has freed it.
