@@ -9,8 +9,9 @@ pub enum Profile {
     /// And what public kernels rely on: `tcgen05.mma` -> `tcgen05.cp` of one thread in issue
     /// order, async writes after ordered generic reads without a proxy fence, memory order by
     /// `shfl.sync` and its like, mbarrier operations whose scope counts for nothing and mbarrier
-    /// waits that are `.relaxed`, lanes of one instruction that write the same bytes, and peer CTAs
-    /// that run from the start.
+    /// waits that are `.relaxed`, tcgen05 order that a thread between two mbarriers hands on without
+    /// fences, lanes of one instruction that write the same bytes, and peer CTAs that run from the
+    /// start.
     Hardware,
 }
 
