@@ -335,5 +335,36 @@ fn relaxed_operations_order_nothing() {
     // The fence on the wrong side.
     let late = body("", relaxed, "", "").replace("bra E;\nR:", "fence.acq_rel.cta;\nbra E;\nR:");
     caught(&late, NOTHING);
-    clean_as(&body("", relaxed, relaxed, ""), Profile::Hardware);
+    // Hardware is taken to acquire whatever a wait says, but not to release more than is said.
+    clean_as(&body("", "", relaxed, ""), Profile::Hardware);
+    let hazard = ViolationKind::Hazard;
+    for acquire in ["", relaxed] {
+        clean_as(
+            &body("fence.acq_rel.cta;\n", relaxed, acquire, ""),
+            Profile::Hardware,
+        );
+        let ptx = body("", relaxed, acquire, "");
+        caught_as(&ptx, Profile::Hardware, hazard, NOTHING);
+    }
+    // The other instructions that arrive.
+    let expect = |arrive: &str| {
+        let ptx = body("", arrive, "", "").replace("mbarrier.arrive", "mbarrier.arrive.expect_tx");
+        ptx.replace("_, [%m];", "_, [%m], 0;")
+    };
+    // Of two that are expected, one arrives before the store; the second does not come back.
+    let drop = |arrive: &str| {
+        let ptx = body("", arrive, "", "").replace("mbarrier.arrive", "mbarrier.arrive_drop");
+        ptx.replace("[%m], 1;", "[%m], 2;").replace(
+            "st.shared",
+            "mbarrier.arrive.shared::cta.b64 _, [%m];\nst.shared",
+        )
+    };
+    let both = |arrive: &str| [expect(arrive), drop(arrive)];
+    for ptx in both(".release.cta") {
+        clean(&ptx);
+    }
+    for ptx in both(relaxed) {
+        caught(&ptx, NOTHING);
+        caught_as(&ptx, Profile::Hardware, hazard, NOTHING);
+    }
 }

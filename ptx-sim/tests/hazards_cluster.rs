@@ -23,8 +23,13 @@ fn the_cluster_barrier_orders_what_is_released() {
     };
     clean(&body(CLUSTER));
     clean(&body(&format!("fence.acq_rel.cluster;\n{RELAXED}")));
-    caught(&body(RELAXED), NOTHING);
+    for profile in [Profile::Strict, Profile::Hardware] {
+        caught_as(&body(RELAXED), profile, ViolationKind::Hazard, NOTHING);
+    }
     caught(&body(&format!("bar.sync 0;\n{RELAXED}")), NOTHING);
+    // A fence behind the arrival is none.
+    let late = RELAXED.replace("\n", "\nfence.acq_rel.cluster;\n");
+    caught(&body(&late), NOTHING);
     // The fence releases the barriers' initialisation and nothing else.
     caught(
         &body(&format!("fence.mbarrier_init.release.cluster;\n{RELAXED}")),
@@ -121,11 +126,17 @@ fn scopes_of_remote_arrivals() {
         ("", acquire),
         (release, ""),
         (".release.cta", acquire),
-        (".relaxed.cluster", acquire),
         (release, ".relaxed.cluster"),
     ] {
         caught(&bad(arrive, acquire), NOTHING);
         clean_as(&bad(arrive, acquire), Profile::Hardware);
+    }
+    // An arrive that says it releases nothing does so in any profile, whatever the wait.
+    for profile in [Profile::Strict, Profile::Hardware] {
+        for acquire in [acquire, "", ".relaxed.cluster"] {
+            let ptx = bad(".relaxed.cluster", acquire);
+            caught_as(&ptx, profile, ViolationKind::Hazard, NOTHING);
+        }
     }
     // Fences restore what relaxed operations leave out.
     let fenced = barriers("", CLUSTER, ".relaxed.cluster", ".relaxed.cluster")
@@ -169,6 +180,10 @@ fn pair_memory(before: &str, first: &str, second: &str) -> String {
 #[test]
 fn deallocation_of_a_pair() {
     clean(&pair_memory(CLUSTER, "", ""));
+    // Execution order is enough where tcgen05.fence::before_thread_sync is.
+    clean(&pair_memory(RELAXED, "", ""));
+    let unfenced = pair_memory(RELAXED, "", "").replace("tcgen05.fence::before_thread_sync;", "");
+    caught(&unfenced, "tensor memory columns 0..1");
     // The peer's accesses must be known to be over.
     caught(&pair_memory("", "", ""), "tensor memory columns 0..1");
     // Nothing may be touched once either CTA has freed it.

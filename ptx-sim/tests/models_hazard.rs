@@ -52,7 +52,7 @@ impl World {
     }
     fn sync(&mut self) {
         for x in [self.1, self.2] {
-            self.0.release(x, CTA, Sem::Strong);
+            self.0.release_together(x, CTA);
         }
         self.0.complete_phase(CTA);
         for x in [self.1, self.2] {
@@ -314,6 +314,114 @@ fn accumulator_is_read_after_commit_wait_and_fence() {
 }
 
 #[test]
+fn a_wait_for_a_commit_is_handed_on() {
+    // The first thread waits, the barrier tells the second.
+    let go = |wait: Option<Sem>, barrier: bool, after: bool| {
+        let mut w = World::new();
+        let mma = w.op(w.1, OpClass::Mma(0), &[tmem(AccessKind::Write, 1)]);
+        w.finish(mma, FULL);
+        if let Some(sem) = wait {
+            w.0.acquire(w.1, FULL, sem);
+        }
+        if barrier {
+            w.sync();
+        }
+        if after {
+            w.0.fence(w.2, Fence::Tcgen05After);
+        }
+        w.op(w.2, OpClass::LdSt, &[tmem(AccessKind::Read, 2)]);
+        w.kinds()
+    };
+    let strong = Some(Sem::Strong);
+    assert_eq!(go(strong, true, true), []);
+    assert_eq!(go(Some(Sem::Relaxed), true, true), []);
+    assert_eq!(go(strong, true, false), [ConflictKind::MissingTcgen05Fence]);
+    assert_eq!(go(strong, false, true), [ConflictKind::NotWaitedFor]);
+    assert_eq!(go(None, true, true), [ConflictKind::NotWaitedFor]);
+
+    // Threads of a warp hand it on to each other, with memory order or without.
+    let meet = |wait: bool, memory: bool| {
+        let mut w = World::new();
+        let mma = w.op(w.1, OpClass::Mma(0), &[tmem(AccessKind::Write, 1)]);
+        w.finish(mma, FULL);
+        if wait {
+            w.wait(w.1, FULL);
+        }
+        w.0.meet(&[w.1, w.2], memory);
+        w.0.fence(w.2, Fence::Tcgen05After);
+        w.op(w.2, OpClass::LdSt, &[tmem(AccessKind::Read, 2)]);
+        w.kinds()
+    };
+    for memory in [true, false] {
+        assert_eq!(meet(true, memory), []);
+        assert_eq!(meet(false, memory), [ConflictKind::NotWaitedFor]);
+    }
+}
+
+#[test]
+fn what_a_thread_hands_on_of_others_needs_no_fence_but_its_own_does() {
+    // The first thread loads, then waits for an MMA and tells the second, which overwrites both.
+    let go = |before: bool| {
+        let mut w = World::new();
+        let elsewhere = at(TMEM, 64, 64, AccessKind::Read, Proxy::Tensor, 1);
+        let ld = w.op(w.1, OpClass::LdSt, &[elsewhere]);
+        w.0.wait_op(w.1, ld, false);
+        if before {
+            w.0.fence(w.1, Fence::Tcgen05Before);
+        }
+        let mma = w.op(w.1, OpClass::Mma(0), &[tmem(AccessKind::Write, 2)]);
+        w.finish(mma, FULL);
+        w.wait(w.1, FULL);
+        w.sync();
+        w.0.fence(w.2, Fence::Tcgen05After);
+        let both = at(TMEM, 0, 128, AccessKind::Write, Proxy::Tensor, 3);
+        w.op(w.2, OpClass::LdSt, &[both]);
+        w.0.take_conflicts()
+    };
+    assert_eq!(go(true), []);
+    let c = go(false);
+    assert_eq!(c.len(), 1);
+    assert_eq!(
+        (c[0].kind, c[0].earlier.site),
+        (ConflictKind::MissingTcgen05Fence, 1)
+    );
+}
+
+#[test]
+fn a_thread_between_two_mbarriers_fences_again() {
+    // The first thread multiplies, the second waits for the commit and tells the third.
+    let go = |profile, sem: Sem, after: bool, before: bool| {
+        let mut w = World::with(profile);
+        let third = w.0.agent();
+        let mma = w.op(w.1, OpClass::Mma(0), &[tmem(AccessKind::Write, 1)]);
+        w.finish(mma, FULL);
+        w.0.acquire(w.2, FULL, sem);
+        if after {
+            w.0.fence(w.2, Fence::Tcgen05After);
+        }
+        if before {
+            w.0.fence(w.2, Fence::Tcgen05Before);
+        }
+        w.0.release(w.2, EMPTY, sem);
+        w.0.complete_phase(EMPTY);
+        w.0.acquire(third, EMPTY, sem);
+        w.0.fence(third, Fence::Tcgen05After);
+        w.op(third, OpClass::LdSt, &[tmem(AccessKind::Read, 2)]);
+        w.kinds()
+    };
+    for (sem, kind) in [
+        (Sem::Strong, ConflictKind::MissingTcgen05Fence),
+        (Sem::Relaxed, ConflictKind::NotWaitedFor),
+    ] {
+        assert_eq!(go(Profile::Strict, sem, true, true), []);
+        assert_eq!(go(Profile::Strict, sem, false, true), [kind]);
+        assert_eq!(go(Profile::Strict, sem, true, false), [kind]);
+        assert_eq!(go(Profile::Strict, sem, false, false), [kind]);
+        assert_eq!(go(Profile::Hardware, sem, false, false), []);
+    }
+}
+
+#[test]
 fn accumulator_overwritten_while_it_is_loaded() {
     // ld; wait::ld; before; arrive | wait; after; mma
     let go = |wait_ld: bool, before: bool, after: bool| {
@@ -402,6 +510,46 @@ fn tensor_memory_freed_while_another_warp_loads() {
     assert_eq!(go(true, true), []);
     assert_eq!(go(false, true), [ConflictKind::InFlight]);
     assert_eq!(go(true, false), [ConflictKind::NotWaitedFor]);
+}
+
+#[test]
+fn tensor_memory_freed_behind_relaxed_synchronisation() {
+    // An MMA whose commit one thread waits for; the other frees.
+    let mma = |wait: bool, barrier: bool| {
+        let mut w = World::new();
+        let mma = w.op(w.1, OpClass::Mma(0), &[tmem(AccessKind::Write, 1)]);
+        w.finish(mma, FULL);
+        if wait {
+            w.0.acquire(w.1, FULL, Sem::Relaxed);
+        }
+        if barrier {
+            w.sync();
+        }
+        w.0.free(w.2, Range::new(TMEM, 0, 64), 2);
+        w.kinds()
+    };
+    assert_eq!(mma(true, true), []);
+    assert_eq!(mma(false, true), [ConflictKind::NotWaitedFor]);
+    assert_eq!(mma(true, false), [ConflictKind::NotWaitedFor]);
+    // A load that its thread has waited for: what is relaxed passes on what was fenced before it.
+    let load = |wait: bool, before: bool| {
+        let mut w = World::new();
+        let ld = w.op(w.1, OpClass::LdSt, &[tmem(AccessKind::Read, 1)]);
+        if wait {
+            w.0.wait_op(w.1, ld, false);
+        }
+        if before {
+            w.0.fence(w.1, Fence::Tcgen05Before);
+        }
+        w.0.release(w.1, CTA, Sem::Relaxed);
+        w.0.complete_phase(CTA);
+        w.0.acquire(w.2, CTA, Sem::Strong);
+        w.0.free(w.2, Range::new(TMEM, 0, 64), 2);
+        w.kinds()
+    };
+    assert_eq!(load(true, true), []);
+    assert_eq!(load(true, false), [ConflictKind::NotWaitedFor]);
+    assert_eq!(load(false, true), [ConflictKind::InFlight]);
 }
 
 #[test]

@@ -186,6 +186,34 @@ fn missing_waits() {
 }
 
 #[test]
+fn one_warp_waits_for_all() {
+    let wait = |sem: &str, meet: &str| {
+        let poll = WAIT.replace(".parity", &format!(".parity{sem}"));
+        format!("    @%p3 bra MEET;\n{poll}MEET:\n{meet}")
+    };
+    let meet = "    bar.sync 1;\n";
+    works(&[(WAIT, &wait("", meet))], 16.0);
+    works(&[(WAIT, &wait(".relaxed.cta", meet))], 16.0);
+    // What the waiting warp may do besides.
+    let fences = "    tcgen05.fence::after_thread_sync;\n    tcgen05.fence::before_thread_sync;\n";
+    works(&[(WAIT, &wait("", &format!("{fences}{meet}")))], 16.0);
+    // One lane of each warp.
+    let lane = "    setp.ne.u32 %p6, %r6, 5;\n    @%p6 bra MEET;\n";
+    let lane = format!("    and.b32 %r6, %r1, 31;\n{lane}{WAIT}MEET:\n");
+    works(&[(WAIT, &lane)], 16.0);
+
+    let after = ("tcgen05.fence::after_thread_sync; //wait", "");
+    reported(
+        &[(WAIT, &wait("", meet)), after],
+        "tcgen05.fence is missing",
+    );
+    reported(&[(WAIT, &wait("", ""))], "tensor memory");
+    // The barrier in front of the wait tells nothing.
+    let early = format!("{meet}{}", wait("", ""));
+    reported(&[(WAIT, &early)], "tensor memory");
+}
+
+#[test]
 fn a_commit_that_never_comes_is_a_deadlock() {
     for o in all_options() {
         let e = run(&[("    tcgen05.commit.", "    @%p4 tcgen05.commit.")], &o).unwrap_err();

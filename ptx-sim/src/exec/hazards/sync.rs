@@ -9,7 +9,10 @@ use crate::program::{BarrierSync, FenceKind};
 impl World {
     fn arrive(&mut self, t: Thread, object: u64, sem: Sem, waits: bool) {
         let Some(a) = self.agent(t) else { return };
-        self.tracker.release(a, object, sem);
+        match sem {
+            Sem::Strong => self.tracker.release_together(a, object),
+            Sem::Relaxed => self.tracker.release(a, object, sem),
+        }
         if waits {
             self.arrived.entry(object).or_default().push(a);
         }
@@ -158,13 +161,14 @@ impl Hazards {
     }
 
     /// A thread arrives on an mbarrier. An arrive on another CTA's object synchronises with its
-    /// waiters only if both have cluster scope ("morally strong").
+    /// waiters only if both have cluster scope ("morally strong"); on hardware the scope counts for
+    /// nothing.
     pub(crate) fn arrive(&mut self, t: Thread, owner: u32, at: u64, sync: BarrierSync) {
         let strict = self.profile == Profile::Strict;
         let Some(w) = self.world(t.0) else { return };
         let Some(a) = w.agent(t) else { return };
         let remote = strict && t.0 != owner;
-        let sem = match strict && (sync.relaxed || remote && !sync.cluster) {
+        let sem = match sync.relaxed || remote && !sync.cluster {
             true => Sem::Relaxed,
             false => Sem::Strong,
         };
@@ -183,7 +187,7 @@ impl Hazards {
         }
     }
 
-    /// A wait on an mbarrier succeeded.
+    /// A wait on an mbarrier succeeded. On hardware a relaxed one acquires too.
     pub(crate) fn acquired(&mut self, t: Thread, owner: u32, at: u64, sync: BarrierSync) {
         let strict = self.profile == Profile::Strict;
         let Some(w) = self.world(t.0) else { return };

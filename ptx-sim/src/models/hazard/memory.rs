@@ -132,6 +132,7 @@ impl Tracker {
             let known = r.side.kind == AccessKind::Free
                 || a.now.generic(r.slot, r.time)
                 || a.tensor.done.get(r.slot) >= r.time
+                || a.tensor_in.done.get(r.slot) >= r.time
                 || (r.slot == a.now.slot && r.side.actor == Actor::Agent(agent));
             if !known {
                 found.push((self.unordered(r), at, r.side, side));

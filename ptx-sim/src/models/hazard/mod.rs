@@ -89,8 +89,19 @@ impl Tracker {
         std::mem::take(&mut self.conflicts)
     }
 
-    /// A release: arrive on a barrier or mbarrier, store of a flag.
+    /// A release: arrive on an mbarrier, store of a flag.
     pub fn release(&mut self, agent: Agent, object: u64, sem: Sem) {
+        self.release_to(agent, object, sem, false);
+    }
+
+    /// A release at a barrier in which those who acquire take part: what the agent acquired in
+    /// tcgen05 order goes on to them, though no fence of its own covers it. With a mere release it
+    /// does so under [`Profile::Hardware`] only.
+    pub fn release_together(&mut self, agent: Agent, object: u64) {
+        self.release_to(agent, object, Sem::Strong, true);
+    }
+
+    fn release_to(&mut self, agent: Agent, object: u64, sem: Sem, together: bool) {
         let a = &mut self.agents[agent.0 as usize];
         let sealed = a.seal();
         let into = self.objects.entry(object).or_default();
@@ -100,6 +111,9 @@ impl Tracker {
         };
         into.arrive(&mut self.merger, known);
         into.arriving.tensor.join(&a.tensor_out);
+        if together || self.profile == Profile::Hardware {
+            into.arriving.tensor.join(&a.tensor_in);
+        }
         into.arriving.started |= a.started;
     }
 
@@ -123,9 +137,7 @@ impl Tracker {
         if reaches {
             self.acquire(agent, object, sem);
         } else if let Some(o) = self.objects.get(&object) {
-            let a = &mut self.agents[agent.0 as usize];
-            a.tensor_in.join(&o.complete.tensor);
-            a.started |= o.complete.started;
+            self.agents[agent.0 as usize].follow(&o.complete);
         }
     }
 
@@ -142,6 +154,7 @@ impl Tracker {
                 || view.fenced.get(sealed.slot) < sealed.fenced;
             let a = &self.agents[agent.0 as usize];
             meeting.arriving.tensor.join(&a.tensor_out);
+            meeting.arriving.tensor.join(&a.tensor_in);
             meeting.arriving.started |= a.started;
         }
         news &= memory;
@@ -156,8 +169,7 @@ impl Tracker {
             if news {
                 a.take(&mut self.merger, &meeting.arriving, Sem::Strong);
             } else {
-                a.tensor_in.join(&meeting.arriving.tensor);
-                a.started |= meeting.arriving.started;
+                a.follow(&meeting.arriving);
             }
         }
     }

@@ -97,6 +97,11 @@ impl AgentState {
             Sem::Relaxed => &mut self.relaxed_in,
         };
         merger.join(into, &from.view);
+        self.follow(from);
+    }
+
+    /// Learns the part that is execution order and needs no memory order.
+    pub(super) fn follow(&mut self, from: &Handed) {
         self.tensor_in.join(&from.tensor);
         self.started |= from.started;
     }

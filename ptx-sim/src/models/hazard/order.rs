@@ -8,8 +8,10 @@ pub enum Profile {
     Strict,
     /// And what public kernels rely on: `tcgen05.mma` -> `tcgen05.cp` of one thread in issue
     /// order, async writes after ordered generic reads without a proxy fence, memory order by
-    /// `shfl.sync` and its like, mbarrier operations whose `.relaxed` and scope count for nothing,
-    /// lanes of one instruction that write the same bytes, and peer CTAs that run from the start.
+    /// `shfl.sync` and its like, mbarrier operations whose scope counts for nothing and mbarrier
+    /// waits that are `.relaxed`, tcgen05 order that a thread between two mbarriers hands on without
+    /// fences, lanes of one instruction that write the same bytes, and peer CTAs that run from the
+    /// start.
     Hardware,
 }
 
