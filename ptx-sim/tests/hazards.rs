@@ -337,3 +337,32 @@ fn relaxed_operations_order_nothing() {
     caught(&late, NOTHING);
     clean_as(&body("", relaxed, relaxed, ""), Profile::Hardware);
 }
+
+#[test]
+fn signals_to_a_cta_itself_may_come_after_its_end() {
+    let body = |after: &str| {
+        kernel(
+            "",
+            &format!(
+                "@!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\n@!%p8 mbarrier.init.shared::cta.b64 [%m+8], 64;\n\
+                 fence.proxy.async.shared::cta;\nbar.sync 0;\n{after}E:"
+            ),
+        )
+    };
+    // The last arrivals of a ring: nobody waits for them, and what they track is over.
+    let commit = "@%p8 bra E;\ntcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%m];\n";
+    clean(&body(commit));
+    let copies = |wait: &str| {
+        body(&format!(
+            "shl.b32 %r4, %t, 2;\ncvt.u64.u32 %d1, %r4;\nadd.s64 %d1, %d1, %in;\n\
+             cp.async.ca.shared.global [%mine], [%d1], 4;//@earlier\n\
+             cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%m+8];\n{wait}"
+        ))
+    };
+    clean(&copies("cp.async.wait_all;\n"));
+    // What they track must be over: a copy writes memory that is gone.
+    caught(&copies(""), "a CTA ends here while");
+    let load = "@%p8 bra E;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, [%m], 256;\n\
+        cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%s], [%in], 256, [%m];//@earlier\n";
+    caught(&body(load), "a CTA ends here while");
+}

@@ -222,3 +222,30 @@ fn an_allocation_of_a_pair_is_there_for_both_at_once() {
     let early = copy_into_both(0, "", 0).replace("//@read", "//@later");
     caught(&early, "tensor memory columns 0..1 read here");
 }
+
+#[test]
+fn a_commit_to_the_peer_ends_before_the_peer() {
+    let body = |mask: u32, waits: &str| {
+        pair(&format!(
+            "setp.ne.u32 %p3, %rank, 0;\nor.pred %p4, %p3, %p8;\n\
+             @!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\n{CLUSTER}@%p4 bra C;\nmov.b16 %h1, {mask};\n\
+             tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%m], %h1;//@commit\n\
+             C: @!%p3 bra E;\n{waits}E:"
+        ))
+    };
+    let waited = wait("W", "");
+    // The odd CTA waits for what it gets; the even one's own arrival may be late.
+    clean(&body(1, ""));
+    clean(&body(2, &waited));
+    clean(&body(3, &waited));
+    for mask in [2, 3] {
+        let ends = body(mask, "");
+        caught(&ends, "a CTA ends here while");
+        // It had ended before the commit was issued.
+        caught(&ends, "has ended");
+    }
+    // A barrier tells that the commit was issued, not that it has arrived.
+    let issued = body(3, "").replace("E:", &format!("E: {CLUSTER}"));
+    let issued = issued.replace("//@commit", "//@earlier");
+    caught(&issued, "a CTA ends here while");
+}
