@@ -54,7 +54,7 @@ impl Event for CommitEvent {
     fn complete(self: Box<Self>, m: &mut Machine<'_>) -> Result<(), Fault> {
         for (linear, address) in &self.barriers {
             if let Some(h) = &mut m.hazards {
-                h.signal(&self.tracked, *linear, *address);
+                h.signal_commit(&self.tracked, *linear, *address);
             }
             m.async_arrive(self.issuer, *linear, *address, 1)?;
         }
