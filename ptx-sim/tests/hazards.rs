@@ -368,3 +368,112 @@ fn relaxed_operations_order_nothing() {
         caught_as(&ptx, Profile::Hardware, hazard, NOTHING);
     }
 }
+
+#[test]
+fn signals_to_a_cta_itself_may_come_after_its_end() {
+    let body = |after: &str| {
+        kernel(
+            "",
+            &format!(
+                "@!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\n@!%p8 mbarrier.init.shared::cta.b64 [%m+8], 64;\n\
+                 fence.proxy.async.shared::cta;\nbar.sync 0;\n{after}E:"
+            ),
+        )
+    };
+    // The last arrivals of a ring: nobody waits for them, and what they track is over.
+    let commit = "@%p8 bra E;\ntcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%m];\n";
+    clean(&body(commit));
+    let copies = |wait: &str| {
+        body(&format!(
+            "shl.b32 %r4, %t, 2;\ncvt.u64.u32 %d1, %r4;\nadd.s64 %d1, %d1, %in;\n\
+             cp.async.ca.shared.global [%mine], [%d1], 4;//@earlier\n\
+             cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%m+8];\n{wait}"
+        ))
+    };
+    clean(&copies("cp.async.wait_all;\n"));
+    // What they track must be over: a copy writes memory that is gone.
+    caught(&copies(""), "a CTA ends here while");
+    let load = "@%p8 bra E;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, [%m], 256;\n\
+        cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%s], [%in], 256, [%m];//@earlier\n";
+    caught(&body(load), "a CTA ends here while");
+}
+
+/// Warp 0 writes 512 bytes, its first thread copies them into tensor memory, and its commit tells thread
+/// 32, which does `then` and commits or loads onto the second barrier. `before` and `behind` stand around
+/// the copy, for warp 0 and for its first thread.
+fn staged(before: &str, behind: &str, wait_first: bool, then: &str) -> String {
+    let first = if wait_first {
+        wait("W", "")
+    } else {
+        String::new()
+    };
+    let second = wait("V", "").replace("[%m]", "[%m+8]");
+    kernel(
+        "",
+        &format!(
+            "setp.ge.u32 %p2, %t, 32;\nsetp.ne.u32 %p3, %t, 32;\nshl.b32 %r2, %t, 4;\nadd.u32 %r2, %r2, %s;\n\
+             @!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\n@!%p8 mbarrier.init.shared::cta.b64 [%m+8], 1;\n\
+             @%p2 bra A;\ntcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%s+2048], 32;\n\
+             tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;\nA: bar.sync 0;\n\
+             ld.shared.u32 %r5, [%s+2048];\nadd.u32 %r6, %r5, 8;\ncvt.u64.u32 %d1, %s;\nshr.u64 %d1, %d1, 4;\n\
+             or.b64 %d1, %d1, 0x0000400800010000;\n@%p2 bra L;\n\
+             st.shared.v4.u32 [%r2], {{%t, %t, %t, %t}};//@written\n{before}bar.warp.sync 0xffffffff;\n@%p8 bra E;\n\
+             tcgen05.cp.cta_group::1.32x128b.warpx4 [%r5], %d1;//@copied\n{behind}\
+             tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%m];\nbra E;\n\
+             L: @%p3 bra E;\n{first}{then}{second}E: bar.warp.sync 0xffffffff;\nbar.sync 0;\n@%p2 bra F;\n\
+             tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r5, 32;\nF:"
+        ),
+    )
+}
+
+/// A bulk load over the buffer.
+fn overwritten(bytes: u32) -> String {
+    format!(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%m+8], {bytes};\n\
+         cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%s], [%in], {bytes}, [%m+8];//@load\n"
+    )
+}
+
+#[test]
+fn a_commit_orders_what_was_ordered_before_the_copy() {
+    const FENCE: &str = "fence.proxy.async.shared::cta;\n";
+    let load = overwritten(512);
+    // The writes are over before the copy, and the copy before the commit.
+    clean(&staged(FENCE, "", true, &load));
+    let unfenced = marked(&staged("", "", true, &load), "written", "copied");
+    caught(&unfenced, NO_FENCE);
+    caught(&staged(FENCE, "", false, &load), "");
+    // What the copy is not ordered after, the commit does not order: a write behind the fence, which no
+    // proxy fence brings before the copy, or one behind the copy.
+    let more = "st.shared.u32 [%r2+512], %t;//@more\n";
+    let longer = overwritten(1024);
+    clean(&staged(&format!("{more}{FENCE}"), "", true, &longer));
+    let late = staged(&format!("{FENCE}{more}"), "", true, &longer);
+    caught(&marked(&late, "more", "load"), NOTHING);
+    let behind = staged(FENCE, &format!("{more}{FENCE}"), true, &longer);
+    caught(&marked(&behind, "more", "load"), NOTHING);
+}
+
+#[test]
+fn a_commit_orders_what_was_over_before_the_copy_in_tensor_memory() {
+    let before = |wait: &str| {
+        format!(
+            "fence.proxy.async.shared::cta;\n\
+             tcgen05.st.sync.aligned.32x32b.x1.b32 [%r6], {{%t}};//@earlier\n{wait}"
+        )
+    };
+    let again = |fence: &str| {
+        format!(
+            "{fence}tcgen05.cp.cta_group::1.32x128b.warpx4 [%r6], %d1;//@later\n\
+             tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%m+8];\n"
+        )
+    };
+    let wait = "tcgen05.wait::st.sync.aligned;\n";
+    let fence = "tcgen05.fence::after_thread_sync;\n";
+    clean(&staged(&before(wait), "", true, &again(fence)));
+    let unfenced = staged(&before(wait), "", true, &again(""));
+    caught(&unfenced, "tcgen05.fence is missing");
+    // Nothing tells that the store is over.
+    let unwaited = staged(&before(""), "", true, &again(fence));
+    caught(&unwaited, "tensor memory columns 8..9 written here");
+}

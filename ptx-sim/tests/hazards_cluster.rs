@@ -195,3 +195,72 @@ fn deallocation_of_a_pair() {
     let ptx = pair_memory(CLUSTER, barrier, "");
     assert!(std::panic::catch_unwind(|| clean(&ptx)).is_err());
 }
+
+/// The even CTA copies into the tensor memory of both as soon as its own allocation is there, `columns`
+/// columns behind the allocation's first. Behind `wait`, all warps of both read, `first` columns behind it.
+fn copy_into_both(columns: u32, wait: &str, first: u32) -> String {
+    pair(&format!(
+        "setp.ge.u32 %p2, %t, 32;\nsetp.ne.u32 %p3, %rank, 0;\nor.pred %p4, %p3, %p8;\n\
+         shl.b32 %r2, %t, 4;\nadd.u32 %r2, %r2, %s;\nst.shared.v4.u32 [%r2], {{%t, %t, %t, %t}};\n\
+         @!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\nfence.proxy.async.shared::cta;\n{CLUSTER}@%p2 bra A;\n\
+         tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%s+2048], 32;\n\
+         tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;\n@%p4 bra A;\n\
+         ld.shared.u32 %r5, [%s+2048];\nadd.u32 %r5, %r5, {columns};\n\
+         cvt.u64.u32 %d1, %s;\nshr.u64 %d1, %d1, 4;\nor.b64 %d1, %d1, 0x0000400800010000;\n\
+         tcgen05.cp.cta_group::2.32x128b.warpx4 [%r5], %d1;\nmov.b16 %h1, 3;\n\
+         tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%m], %h1;\n\
+         A: bar.sync 0;\nld.shared.u32 %r5, [%s+2048];\nshr.u32 %r6, %t, 5;\nshl.b32 %r6, %r6, 21;\n\
+         add.u32 %r6, %r6, %r5;\nadd.u32 %r6, %r6, {first};\n{wait}bar.warp.sync 0xffffffff;\n\
+         tcgen05.fence::after_thread_sync;\ntcgen05.ld.sync.aligned.32x32b.x1.b32 {{%r7}}, [%r6];//@read\n\
+         tcgen05.wait::ld.sync.aligned;\nst.global.u32 [%w], %r7;\n\
+         tcgen05.fence::before_thread_sync;\n{CLUSTER}@%p2 bra E;\n\
+         tcgen05.dealloc.cta_group::2.sync.aligned.b32 %r5, 32;\nE:"
+    ))
+}
+
+#[test]
+fn an_allocation_of_a_pair_is_there_for_both_at_once() {
+    let copied = wait("W", "");
+    // One CTA goes on, and its peer is still about to: the peer's columns exist, and keep what is
+    // written to them.
+    clean(&copy_into_both(0, &copied, 0));
+    // Columns that neither has allocated.
+    for profile in [Profile::Strict, Profile::Hardware] {
+        let beyond = copy_into_both(32, &copied, 0);
+        caught_as(&beyond, profile, ViolationKind::Other, "is not allocated");
+        // Allocated, and not written since.
+        let unwritten = copy_into_both(0, &copied, 4);
+        let message = "is read but not initialised";
+        caught_as(&unwritten, profile, ViolationKind::Other, message);
+    }
+    // The copy is there when the commit says so, and not before.
+    let early = copy_into_both(0, "", 0).replace("//@read", "//@later");
+    caught(&early, "tensor memory columns 0..1 read here");
+}
+
+#[test]
+fn a_commit_to_the_peer_ends_before_the_peer() {
+    let body = |mask: u32, waits: &str| {
+        pair(&format!(
+            "setp.ne.u32 %p3, %rank, 0;\nor.pred %p4, %p3, %p8;\n\
+             @!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\n{CLUSTER}@%p4 bra C;\nmov.b16 %h1, {mask};\n\
+             tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%m], %h1;//@commit\n\
+             C: @!%p3 bra E;\n{waits}E:"
+        ))
+    };
+    let waited = wait("W", "");
+    // The odd CTA waits for what it gets; the even one's own arrival may be late.
+    clean(&body(1, ""));
+    clean(&body(2, &waited));
+    clean(&body(3, &waited));
+    for mask in [2, 3] {
+        let ends = body(mask, "");
+        caught(&ends, "a CTA ends here while");
+        // It had ended before the commit was issued.
+        caught(&ends, "has ended");
+    }
+    // A barrier tells that the commit was issued, not that it has arrived.
+    let issued = body(3, "").replace("E:", &format!("E: {CLUSTER}"));
+    let issued = issued.replace("//@commit", "//@earlier");
+    caught(&issued, "a CTA ends here while");
+}

@@ -564,6 +564,70 @@ fn a_completion_hands_over_nothing_of_its_issuer() {
 }
 
 #[test]
+fn a_commit_hands_over_what_its_operations_are_ordered_after() {
+    // Thread 1 writes, fences, and has the tensor core read; thread 2 waits for the commit and refills.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Fenced {
+        Before,
+        Between,
+        Never,
+    }
+    let go = |fence: Fenced, wait: bool| {
+        let mut w = World::new();
+        w.0.access(
+            w.1,
+            at(SMEM, 4096, 128, AccessKind::Write, Proxy::Generic, 1),
+        );
+        if fence == Fenced::Before {
+            w.0.fence(w.1, Fence::ProxyAsync);
+        }
+        let mma = w.op(w.1, OpClass::Mma(0), &[async_read(2)]);
+        if fence == Fenced::Between {
+            w.0.fence(w.1, Fence::ProxyAsync);
+        }
+        w.0.signal_commit(&[mma], EMPTY);
+        w.0.complete_phase(EMPTY);
+        if wait {
+            w.wait(w.2, EMPTY);
+        }
+        let refill = at(SMEM, 4096, 128, AccessKind::Write, Proxy::Async, 3);
+        w.op(w.2, OpClass::Plain, &[refill]);
+        w.kinds()
+    };
+    assert_eq!(go(Fenced::Before, true), []);
+    assert_eq!(go(Fenced::Before, false), [ConflictKind::Race]);
+    // Neither of these is ordered before what the MMA reads.
+    assert_eq!(go(Fenced::Between, true), [ConflictKind::Race]);
+    assert_eq!(go(Fenced::Never, true), [ConflictKind::Race]);
+}
+
+#[test]
+fn a_commit_hands_over_what_was_over_in_tensor_memory() {
+    // st; wait::st; mma reads it; commit | wait; after; another operation overwrites it.
+    let go = |waited: bool, after: bool| {
+        let mut w = World::new();
+        let elsewhere = |kind, site| at(TMEM, 256, 8, kind, Proxy::Tensor, site);
+        let st = w.op(w.1, OpClass::LdSt, &[elsewhere(AccessKind::Write, 1)]);
+        if waited {
+            w.0.wait_op(w.1, st, false);
+        }
+        let mma = w.op(w.1, OpClass::Mma(0), &[tmem(AccessKind::Write, 2)]);
+        w.0.signal_commit(&[mma], FULL);
+        w.0.complete_phase(FULL);
+        w.wait(w.2, FULL);
+        if after {
+            w.0.fence(w.2, Fence::Tcgen05After);
+        }
+        let cp = OpClass::Cp { is_4x256b: false };
+        w.op(w.2, cp, &[elsewhere(AccessKind::Write, 3)]);
+        w.kinds()
+    };
+    assert_eq!(go(true, true), []);
+    assert_eq!(go(true, false), [ConflictKind::MissingTcgen05Fence]);
+    assert_eq!(go(false, true), [ConflictKind::InFlight]);
+}
+
+#[test]
 fn slots_are_reused_only_by_issuers_that_know() {
     let mut w = World::new();
     let a = w.op(w.1, OpClass::Plain, &[async_write(1)]);

@@ -222,6 +222,26 @@ fn a_commit_that_never_comes_is_a_deadlock() {
 }
 
 #[test]
+fn a_commit_that_nobody_waits_for() {
+    let init = "    fence.mbarrier_init.release.cluster;\n";
+    let second = format!("    mbarrier.init.shared::cta.b64 [sm+4624], 1;\n{init}");
+    let commit =
+        "    tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [sm+4624];\n";
+    // The last use of a stage: its arrival may come after the end of the CTA, if what it tracks is over.
+    works(&[(init, &second), ("    //after mma\n", commit)], 16.0);
+    // The kernel waits for this arrival, and the one behind another MMA comes too late.
+    let behind = |o: &str| {
+        format!("    @%p2 bra BEHIND;\n{o}{commit}BEHIND:\n    bar.warp.sync 0xffffffff;\n{LD}")
+    };
+    works(&[(init, &second), (LD, &behind(""))], 16.0);
+    let late = behind(MMA);
+    reported(
+        &[(init, &second), (LD, &late)],
+        "tensor memory columns 0..8",
+    );
+}
+
+#[test]
 fn allocation() {
     let dealloc = "    tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r10, 32;\n";
     reported(

@@ -252,12 +252,14 @@ impl Event for Delivery {
 #[derive(Debug)]
 pub(super) struct Arrival {
     pub(super) after: Vec<u64>,
+    /// Linear CTA of the thread.
+    pub(super) issuer: u32,
     pub(super) owner: u32,
     pub(super) at: u64,
     pub(super) pc: usize,
     pub(super) line: u32,
-    /// Hazard tracking: the arrival as an operation of its CTA, and what it hands over.
-    pub(super) tracked: Option<(u32, TrackedOp)>,
+    /// Hazard tracking: the arrival as an operation, and what it hands over.
+    pub(super) tracked: Option<TrackedOp>,
     pub(super) copies: Vec<Stamp>,
 }
 
@@ -287,12 +289,12 @@ impl Event for Arrival {
     }
 
     fn complete(self: Box<Self>, m: &mut Machine<'_>) -> Result<(), Fault> {
-        if let (Some((cta, op)), Some(h)) = (self.tracked, &mut m.hazards) {
+        if let (Some(op), Some(h)) = (self.tracked, &mut m.hazards) {
             h.signal_copies(&self.copies, self.owner, self.at);
             h.signal(&[op], self.owner, self.at);
-            h.retire(cta, op, true);
+            h.retire(self.issuer, op, true);
         }
-        m.async_arrive(self.owner, self.at, 1)
+        m.async_arrive(self.issuer, self.owner, self.at, 1)
     }
 }
 

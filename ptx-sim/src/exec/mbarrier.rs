@@ -116,8 +116,23 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// The arrive-on of an asynchronous operation.
-    pub(crate) fn async_arrive(&mut self, owner: u32, at: u64, count: u32) -> Result<(), Fault> {
+    /// The arrive-on of an asynchronous operation that a thread of the CTA `issuer` started.
+    ///
+    /// A CTA may end before such a signal on an object of its own: 2.2.2 makes the end of a CTA
+    /// wait for what its peers do to its shared memory, and nothing in the text makes it wait for
+    /// its own `tcgen05.commit` or `cp.async.mbarrier.arrive`. The object is gone then, and nobody
+    /// can wait on it. What the signal tracks is judged apart from it: an operation that still uses
+    /// the memory of a CTA that has ended remains an error, as does a signal to another CTA.
+    pub(crate) fn async_arrive(
+        &mut self,
+        issuer: u32,
+        owner: u32,
+        at: u64,
+        count: u32,
+    ) -> Result<(), Fault> {
+        if issuer == owner && self.resident(owner).is_none() {
+            return Ok(());
+        }
         let i = self.cta_index(owner)?;
         let effect = self
             .object(i, at, "arrive of an asynchronous operation")?

@@ -104,12 +104,13 @@ impl Machine<'_> {
                     {
                         h.op_barrier(op, me.0, owner, at, c.pc);
                         copies = h.copies(me);
-                        tracked = Some((me.0, op));
+                        tracked = Some(op);
                     }
                     self.check_hazards()
                         .map_err(|f| Trouble::Fault(f, Some(lane)))?;
                     self.events.push(Box::new(Arrival {
                         after,
+                        issuer: me.0,
                         owner,
                         at,
                         pc: c.pc,

@@ -92,6 +92,13 @@ impl Hazards {
         }
     }
 
+    /// A `tcgen05.commit` arrives on an mbarrier: operations of its thread, oldest first.
+    pub(crate) fn signal_commit(&mut self, ops: &[Op], owner: u32, at: u64) {
+        if let Some(w) = self.world(owner) {
+            w.tracker.signal_commit(ops, mbarrier(owner, at));
+        }
+    }
+
     /// `cp.async.mbarrier.arrive`: what it hands over.
     pub(crate) fn copies(&mut self, t: Thread) -> Vec<Stamp> {
         let Some(w) = self.world(t.0) else {

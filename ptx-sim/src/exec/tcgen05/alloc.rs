@@ -43,12 +43,6 @@ impl Machine<'_> {
             });
             return Ok(Flow::Stop);
         };
-        let linear = self.ctas[c.cta].linear;
-        self.tensor
-            .tmem
-            .entry(linear)
-            .or_default()
-            .set_allocated(at.column(), columns, true);
         let actor = c.actor(self, w, 0);
         self.write(actor, place, 4, &at.0.to_le_bytes())?;
         Ok(Flow::Next)
@@ -60,15 +54,24 @@ impl Machine<'_> {
         }
         let (sm, linear) = (self.sm(cta), self.ctas[cta].linear);
         let a = self.tensor.allocators.entry(sm).or_default();
-        Ok(
-            match a.alloc(u64::from(linear), columns).map_err(refused)? {
-                AllocOutcome::Allocated(at) => Some(at),
-                AllocOutcome::Blocked => None,
-            },
-        )
+        match a.alloc(u64::from(linear), columns).map_err(refused)? {
+            AllocOutcome::Allocated(at) => {
+                self.mark_columns(linear, at.column(), columns, true);
+                Ok(Some(at))
+            }
+            AllocOutcome::Blocked => Ok(None),
+        }
     }
 
-    /// The first CTA asks and blocks; the second allocates for both.
+    /// Columns of a CTA are allocated or freed; their contents are uninitialised.
+    fn mark_columns(&mut self, linear: u32, first: u32, columns: u32, allocated: bool) {
+        let memory = self.tensor.tmem.entry(linear).or_default();
+        memory.set_allocated(first, columns, allocated);
+    }
+
+    /// The first CTA asks and blocks; the second allocates for both. The columns of both exist from
+    /// then on, whenever the warp that blocked goes on: the allocation is one operation of the pair
+    /// (9.7.16.7.1), and the CTA that goes on may have the tensor cores of both write to them.
     fn alloc_pair(&mut self, cta: usize, columns: u32) -> Result<Option<TmemAddr>, Trouble> {
         let linear = self.ctas[cta].linear;
         let pair = self
@@ -101,6 +104,9 @@ impl Machine<'_> {
                 self.tensor.asked.remove(&peer);
                 self.tensor.asked.remove(&linear);
                 self.tensor.granted.insert(peer, at);
+                for cta in [linear, peer] {
+                    self.mark_columns(cta, at.column(), columns, true);
+                }
                 self.tensor.epoch += 1;
                 Ok(Some(at))
             }
@@ -144,11 +150,7 @@ impl Machine<'_> {
             h.free_columns((linear, w.index), &pair, (first, columns), last, c.pc);
         }
         self.check_hazards().map_err(|f| Trouble::Fault(f, None))?;
-        self.tensor
-            .tmem
-            .entry(linear)
-            .or_default()
-            .set_allocated(first, columns, false);
+        self.mark_columns(linear, first, columns, false);
         self.tensor.epoch += 1;
         if let Some((peer, true)) = blocked {
             self.tensor.freed.insert(peer);

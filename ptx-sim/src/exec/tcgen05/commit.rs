@@ -15,12 +15,14 @@ use crate::trace::{Kind, Operation};
 struct CommitEvent {
     pc: usize,
     after: Vec<u64>,
+    /// Linear CTA of the thread.
+    issuer: u32,
     /// Linear CTAs and the address of the mbarrier in each.
     barriers: Vec<(u32, u64)>,
     /// What the arrival hands over.
     tracked: Vec<TrackedOp>,
-    /// The arrival, as an operation of a CTA.
-    arrival: Option<(u32, TrackedOp)>,
+    /// The arrival, as an operation.
+    arrival: Option<TrackedOp>,
 }
 
 impl Event for CommitEvent {
@@ -52,12 +54,12 @@ impl Event for CommitEvent {
     fn complete(self: Box<Self>, m: &mut Machine<'_>) -> Result<(), Fault> {
         for (linear, address) in &self.barriers {
             if let Some(h) = &mut m.hazards {
-                h.signal(&self.tracked, *linear, *address);
+                h.signal_commit(&self.tracked, *linear, *address);
             }
-            m.async_arrive(*linear, *address, 1)?;
+            m.async_arrive(self.issuer, *linear, *address, 1)?;
         }
-        if let (Some((cta, op)), Some(h)) = (self.arrival, &mut m.hazards) {
-            h.retire(cta, op, true);
+        if let (Some(op), Some(h)) = (self.arrival, &mut m.hazards) {
+            h.retire(self.issuer, op, true);
         }
         Ok(())
     }
@@ -136,12 +138,13 @@ impl Machine<'_> {
                 h.op_barrier(op, issuer.0, *owner, *at, c.pc);
             }
             tracked.push(op);
-            arrival = Some((issuer.0, op));
+            arrival = Some(op);
         }
         self.check_hazards().map_err(&t)?;
         self.events.push(Box::new(CommitEvent {
             pc: c.pc,
             after,
+            issuer: issuer.0,
             barriers,
             tracked,
             arrival,

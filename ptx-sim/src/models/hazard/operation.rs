@@ -88,8 +88,8 @@ impl Tracker {
         }
     }
 
-    /// A completed operation signals an object: complete_tx of a TMA load, arrive of a
-    /// `tcgen05.commit`. It hands over the operation and nothing its issuer did before.
+    /// A completed operation signals an object, as the complete_tx of a TMA load does. It hands over
+    /// the operation and nothing its issuer did before.
     pub fn signal(&mut self, op: Op, object: u64) {
         let Some(o) = self.ops.get_mut(&op.0) else {
             return;
@@ -106,6 +106,29 @@ impl Tracker {
             into.tensor.done.raise(o.slot, o.time + 1);
             into.tensor.issued.raise(o.slot, o.time + 1);
         }
+    }
+
+    /// The arrive of a `tcgen05.commit`: operations of one thread, oldest first, have completed and
+    /// signal an object. Beyond [`Tracker::signal`] it hands over what they were ordered after: that
+    /// was over before they were, in tensor memory, and in shared memory as far as the async proxy
+    /// sees it, through which they access it. Nothing in the text takes transitivity from a commit as
+    /// 8.9.1.1 takes it from complete-tx. What no proxy fence brought before them is not handed over.
+    pub fn signal_commit(&mut self, ops: &[Op], object: u64) {
+        for op in ops {
+            self.signal(*op, object);
+        }
+        let mut newest = ops.iter().rev().filter_map(|op| self.ops.get(&op.0));
+        // What precedes an operation precedes every later one of its thread too.
+        let Some(last) = newest.find(|o| o.class.tensor()) else {
+            return;
+        };
+        let into = &mut self.objects.entry(object).or_default().arriving;
+        let view = Arc::make_mut(&mut into.view);
+        for clock in [&mut view.generic, &mut view.fenced] {
+            clock.join(&last.known.view.fenced);
+            clock.raise(last.known.slot, last.known.fenced);
+        }
+        into.tensor.join(&last.tensor);
     }
 
     /// The operation is a `cp.async` of this thread.
