@@ -29,14 +29,14 @@ __device__ __forceinline__ void copy_async_16_cached(uint32_t to, const void *fr
 }
 
 // Between 8-byte aligned addresses, kept in L1, of whose lines several such copies take their parts. Zeros where `copy`
-// is false.
+// is false, wherever `from` is.
 __device__ __forceinline__ void copy_async_8(uint32_t to, const void *from, bool copy) {
     asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 8, %2;" ::"r"(to),
                  "l"(__cvta_generic_to_global(from)), "r"(copy ? 8 : 0)
                  : "memory");
 }
 
-// Between 4-byte aligned addresses: the first `bytes` of four, and zeros behind them.
+// Between 4-byte aligned addresses: the first `bytes` of four, and zeros behind them; with none, wherever `from` is.
 __device__ __forceinline__ void copy_async_4_some(uint32_t to, const void *from, uint32_t bytes) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)),
                  "r"(bytes)

@@ -1,10 +1,11 @@
 // GEMV on CUDA cores, multiplied on mma.sync: blocks by themselves (block_products.cuh), or weights that carry
-// their scales (scaled_products.cuh). sm_80 and newer. Two units are made of it: gemv_stream, for K a multiple of 256
-// (whole_steps.cuh), and gemv_stream_ragged for any K, and for f32 vectors (ragged_steps.cuh).
+// their scales (scaled_products.cuh). sm_80 and newer. Two units are made of it: gemv_stream for K a multiple of 256
+// in operands aligned to 16 bytes (whole_steps.cuh), and gemv_stream_ragged for others, and for f32 vectors
+// (ragged_steps.cuh).
 //
 // A CTA takes a contiguous range of rows in tiles of 16, and each of its warps as many steps of them as
-// the others, one after the other in memory: a step is 256 elements of K of a tile's 16 rows. A lane copies
-// the codes that it will multiply, stages ahead, into a queue in shared memory that nobody else touches:
+// the others, one after the other in memory: a step is 256 elements of K of a tile's 16 rows. A warp copies
+// the codes that it will multiply, stages ahead, into a queue in shared memory that no other one touches:
 // warps wait for memory only, not for each other. The vectors wait in shared memory, in the form in which
 // they are multiplied. Sums of a warp's part of a tile go to shared memory, and are added in the order of
 // warps at the end: every order is fixed by the configuration.

@@ -1,8 +1,12 @@
 // Steps of gemv_stream for any K, a multiple of 16: a row of codes starts at a multiple of 8 bytes, its linear scales
-// anywhere, and its last step may have fewer than 16 blocks.
+// at any byte (the scales of all rows at a multiple of 4), and its last step may have fewer than 16 blocks.
 //
-// A stage has the codes where WholeSteps has them, block by block. Of a row's linear scales it has the words, of four
-// bytes, that they touch: five where they do not start with one.
+// A stage has the codes where WholeSteps has them. The 16 scales of a linear row's step lie in four words of four bytes,
+// or in five where they do not start a word: a stage has room for five a row. Behind the row's end there are the next
+// row's scales in them, which the reader makes zeros: a NaN among them times a code of zero would be NaN.
+//
+// Lanes are numbered 4 * g + t. Lane (g, t) multiplies of rows g and g + 8 the blocks 2t, 2t + 1, 2t + 8 and 2t + 9 of a
+// step, as everywhere in gemv_stream. It copies others, so that four lanes copy 32 bytes next to each other.
 #pragma once
 
 #include "../arch/copy_async.cuh"
@@ -27,15 +31,16 @@ struct RaggedSteps {
         return uint32_t(reinterpret_cast<uintptr_t>(scales)) % kWord;
     }
 
-    // What a lane copies of a tile's steps: blocks t, t + 4, t + 8 and t + 12 of a row, and word t of its scales. The
-    // row's last lane has the fifth word.
+    // What a lane copies of the steps of a tile that its warp takes: of rows g and g + 8 the blocks t, t + 4, t + 8 and
+    // t + 12 of a step, and word t of its scales; lane 3 of a row the fifth word, too.
     struct Sources {
-        const uint8_t *codes[2], *scales[2]; // in rows g and g + 8, behind the tile's last step
-        // There, how many blocks a row has from its first one on, and bytes the scales; below 0 where it ended before.
+        const uint8_t *codes[2], *scales[2]; // past the last of the steps
+        // From there on, how many blocks the row has, counted from this lane's first; and how many bytes of scales may
+        // be read, 16 at most, which is all that a step needs. Below 0 where the end came before.
         int32_t blocks_left[2], scales_left[2];
-        bool fifth[2];
+        bool fifth[2]; // this lane copies the fifth word
 
-        // Of a tile whose steps end at `end`.
+        // The steps of the tile before step `end`.
         __device__ __forceinline__ void enter(const Params &p, const LaneRows &rows, uint32_t lane, uint32_t end) {
             constexpr int32_t kNone = -(1 << 30);
             const uint32_t t = lane % 4;
@@ -53,23 +58,24 @@ struct RaggedSteps {
                 if (p.scale_layout.tiled) {
                     scales_left[i] = int32_t(kWord * ((blocks(p) + 3) / 4 - groups));
                 } else {
-                    // A row's last words may reach into the next row, but not behind the last one's end.
+                    // A row's last words may reach into the next row, but not past the last row of all.
                     const int64_t left = p.scales + p.l * p.scale_batch_bytes - scales[i];
                     scales_left[i] = int32_t(min(left, int64_t(kStepBlocks)));
                 }
                 scales_left[i] = rows.has[i] ? scales_left[i] : kNone;
-                // The reader does not know which rows the CTA has.
+                // Where the CTA has no such row, the reader may take it for one that needs the fifth word: zeros.
                 fifth[i] = t == 3 && (behind != 0 || !rows.has[i]);
             }
         }
 
-        // The step `here`, counted from the last one's end, to the stage at shared address `to`, of this lane's pieces.
+        // A step, -1 for the last one, -2 for the one before. `to` is where this lane's codes would go in WholeSteps.
         __device__ __forceinline__ void copy(const Params &p, int32_t here, uint32_t to, uint32_t lane) const {
             const uint32_t g = lane / 4, t = lane % 4;
+            // Of row g the codes of half a step are 64 bytes in a piece: those that lane (g, t) copies of block t.
             const uint32_t codes_to = to - t * (kBlock / 2);
             const uint32_t scales_to = to - lane * 16 + kStageCodes + g * kRowScales + t * kWord;
             const int32_t scale_step = kStepBlocks / 4 * p.scale_layout.group_stride;
-            const int32_t before = -here * int32_t(kStepBlocks); // blocks, and bytes of linear scales
+            const int32_t before = -here * int32_t(kStepBlocks); // blocks, and bytes of scales, a byte each
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 const uint8_t *const from = codes[i] + int64_t(here) * int32_t(kRowCodes);
@@ -121,7 +127,7 @@ struct RaggedSteps {
                 }
             }
             if (step + 1 < p.steps) return;
-            // What the last step has behind the row's end is anything: its codes are zeros, its scales become them.
+            // Past the row's end codes are zeros, and scales anything: they are made zeros.
             const int32_t left = blocks(p) - (step * kStepBlocks + 2 * (lane % 4));
 #pragma unroll
             for (int h = 0; h < 2; ++h) {

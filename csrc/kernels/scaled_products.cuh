@@ -1,6 +1,6 @@
-// A step of gemv_stream for many vectors: a column of B for each, or three for each f32 vector. What matrix instructions
-// sum over K are all lanes' blocks, so each weight is multiplied by its block's scale before.
-// Matrix instructions sum eight such products a lane in turn; src/kernel/stream.rs derives what that may lose.
+// A step of gemv_stream for many vectors, a column of B for each, and for f32 vectors, three columns for each. Matrix
+// instructions sum over K, and so over blocks of all lanes: each weight is multiplied by its block's scale before.
+// Eight instructions in a chain make half a step; src/kernel/stream.rs derives what that may lose.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -44,14 +44,14 @@ struct ScaledVector<NVFP4_ACTIVATION_NVFP4> {
     }
 };
 
-// An f32 is the sum of three bf16, of eight bits each: the upper half of its bits, that of what is left, and the rest.
-// All have its sign. Where the rest has bits below bf16's least, 2^-133, they are lost: of numbers below 2^-109.
+// An f32 has 24 significant bits, a bf16 eight: it is the sum of three, the upper half of its bits, that of what is left,
+// and the rest. All have its sign. Bits below bf16's least, 2^-133, are lost, which only numbers below 2^-109 have.
 template <>
 struct ScaledVector<NVFP4_ACTIVATION_F32> {
     using Weights = ScaledBf16;
     static constexpr bool kHasScales = false;
     static constexpr int kParts = NVFP4_STREAM_F32_COLUMNS;
-    static_assert(kParts == 3, "which part_of makes");
+    static_assert(kParts * 8 == 24, "all significant bits");
 
     // A block in memory.
     struct Raw {
@@ -86,7 +86,7 @@ struct ScaledVector<NVFP4_ACTIVATION_F32> {
 #pragma unroll
         for (int i = 0; i < part; ++i) {
             const float upper = __uint_as_float(bits & 0xffff0000u);
-            // Nothing is left of an infinity.
+            // An infinity less itself would be NaN.
             x = x == upper ? 0.0f : x - upper;
             bits = __float_as_uint(x);
         }

@@ -49,7 +49,7 @@ struct Tile {
 struct LaneRows {
     uint32_t batch;
     uint32_t place[2], row[2];
-    bool has[2]; // the CTA has such a row; else `row` is one that exists
+    bool has[2]; // the CTA has such a row; else `row` is 0, and nothing is read
 
     __device__ __forceinline__ LaneRows(const Params &p, const Work &work, uint32_t tile, uint32_t lane) {
         const uint32_t g = lane / 4;
@@ -65,7 +65,7 @@ struct LaneRows {
         }
     }
 
-    // The batch's codes and scales; and where row i's scales are of those, in the tile's order.
+    // The batch's codes and scales; and where among those row i's are. Places are what the 128x4 layout lies by.
     __device__ __forceinline__ const uint8_t *codes(const Params &p) const {
         return p.codes + int64_t(batch) * p.m * p.code_row_bytes;
     }

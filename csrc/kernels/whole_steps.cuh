@@ -1,4 +1,4 @@
-// Steps of gemv_stream where K has whole ones: a row starts at a multiple of 16 bytes, and its scales at one of 4.
+// Steps of gemv_stream where all are whole ones: K is a multiple of 256, and codes and scales are aligned to 16 bytes.
 #pragma once
 
 #include "../arch/copy_async.cuh"
@@ -14,12 +14,13 @@ struct WholeSteps {
     // Blocks of a row.
     __device__ static __forceinline__ uint32_t blocks(const Params &p) { return p.steps * kStepBlocks; }
 
-    // What a lane copies of a tile's steps.
+    // What lane 4 * g + t copies of the steps of a tile that its warp takes: the codes that it will multiply, and word t
+    // of the scales.
     struct Sources {
-        const uint8_t *codes[2], *scales[2]; // in rows g and g + 8, behind the tile's last step
+        const uint8_t *codes[2], *scales[2]; // in rows g and g + 8, past the last of the steps
         bool has[2];                         // there are such rows
 
-        // Of a tile whose steps end at `end`.
+        // The steps of the tile before step `end`.
         __device__ __forceinline__ void enter(const Params &p, const LaneRows &rows, uint32_t lane, uint32_t end) {
             const uint32_t t = lane % 4;
             const int64_t group = p.scale_layout.group_stride;
@@ -34,7 +35,7 @@ struct WholeSteps {
             }
         }
 
-        // The step `here`, counted from the last one's end, to the stage at shared address `to`, of this lane's pieces.
+        // A step, -1 for the last one, -2 for the one before, to the stage at shared address `to`, of this lane's pieces.
         __device__ __forceinline__ void copy(const Params &p, int32_t here, uint32_t to, uint32_t lane) const {
             const uint32_t scales_to = to + kStageCodes - lane * 16 + lane * 4;
             const int32_t scale_step = kStepBlocks / 4 * p.scale_layout.group_stride;

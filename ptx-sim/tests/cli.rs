@@ -1,6 +1,6 @@
 //! The command-line program, from outside.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 
 #[path = "common/program.rs"]
@@ -378,6 +378,42 @@ fn buffers_that_depend_on_the_schedule_are_named() {
         shown.contains("warning: buffer y depends on the schedule"),
         "{shown}"
     );
+}
+
+/// What README.md shows is what its commands print.
+#[test]
+fn the_readme_shows_what_its_commands_print() {
+    let readme = include_str!("../README.md");
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let out = directory("readme");
+    let mut shown = 0;
+    let mut command: Vec<&str> = Vec::new();
+    for block in readme.split("```").skip(1).step_by(2) {
+        let (kind, text_of_block) = block.split_once('\n').unwrap();
+        if kind == "sh" {
+            let line = text_of_block
+                .lines()
+                .find(|line| line.starts_with("ptx-sim "));
+            command = line.map_or(Vec::new(), |line| line.split(' ').skip(1).collect());
+            continue;
+        }
+        let mut run = program();
+        // Commands are for the repository's root.
+        run.current_dir(here.parent().unwrap()).args(&command);
+        if command[0] == "run" {
+            run.arg("--out").arg(&out).arg("--force");
+        }
+        let run = run.output().unwrap();
+        let printed = format!("{}{}", text(&run.stdout), text(&run.stderr));
+        for line in text_of_block.lines() {
+            assert!(
+                printed.contains(line),
+                "{command:?} does not print {line:?}:\n{printed}"
+            );
+            shown += 1;
+        }
+    }
+    assert_eq!(shown, 9);
 }
 
 #[test]

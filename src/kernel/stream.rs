@@ -32,14 +32,14 @@ pub struct StreamConfig {
     pub stages: u32,
     /// Vectors of a pass over the weights, at most: 1, 2, 4 or 8; not 8 of f32.
     pub vectors: u32,
-    /// Bytes of weights that L2 fetches at once: 128 or 256.
+    /// Bytes of weights that L2 fetches at once: 128 or 256. Of ragged rows, and for f32 vectors, always 128.
     pub fetch: u32,
     /// CTAs that share the rows of all batches: no more than there are rows, or fours of rows where the
     /// weights' scales are in the 128x4 layout.
     pub ctas: u32,
 }
 
-/// Of K a multiple of 256 and vectors that are not f32, and of all others.
+/// Of problems that are not [ragged](is_ragged), and of those that are.
 const UNIT: &str = "gemv_stream";
 const RAGGED_UNIT: &str = "gemv_stream_ragged";
 /// Elements of K of a step.
@@ -147,10 +147,12 @@ impl KernelConfig for StreamConfig {
                 });
             }
         }
-        configs.push(Self {
-            fetch: 384 - default.fetch,
-            ..default
-        });
+        if is_whole(job) {
+            configs.push(Self {
+                fetch: 384 - default.fetch,
+                ..default
+            });
+        }
         // More vectors may leave room for fewer warps.
         configs.extend(VECTORS.into_iter().filter_map(|vectors| {
             let with = |warps| Self {

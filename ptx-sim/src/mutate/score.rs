@@ -6,6 +6,7 @@ use std::fmt;
 use super::kind::Kind;
 use super::known::Known;
 use super::run::{Finding, Noticed, Outcome};
+use crate::demangle::demangled;
 
 /// How the mutants of a kernel fared.
 #[derive(Debug, Clone, Default)]
@@ -85,7 +86,7 @@ impl fmt::Display for Score {
         write!(
             f,
             "{}: {} mutants, {} caught ({})",
-            self.kernel,
+            demangled(&self.kernel),
             self.mutants,
             self.total_caught(),
             by.join(", ")

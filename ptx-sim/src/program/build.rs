@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::decode::{self, Cx};
 use super::{Ins, MAX_PARAMETERS, Op, Param, Program, Special, Src, Variable, cfg};
 use crate::ast::{DeclSpace, Function, Init, Instr, Loc, Module, Operand, Stmt, Ty, VarDecl};
+use crate::demangle::demangled;
 use crate::error::{DecodeError, SimError};
 use crate::memory::Space;
 use crate::memory::layout::{GLOBAL_VARS, SHARED_START, SMALL_START, generic_base};
@@ -291,7 +292,8 @@ impl Builder {
             _ => &mut self.program.local,
         };
         list.push(Variable {
-            name: v.name.clone(),
+            // For messages: symbols are found by `index`.
+            name: demangled(&v.name),
             address,
             size,
             init: None,
