@@ -168,8 +168,8 @@ impl Tracker {
         exit.arriving.tensor.join(&tensor);
     }
 
-    /// All threads of a group have ended, this one last, and a memory with them: what others do to
-    /// it must be known to be over by one of its threads.
+    /// All threads of a group have ended, this one last, and a memory with them. What others do to
+    /// it must be over, and one thread of the group at least must have known so when it ended.
     pub fn end(&mut self, agent: Agent, space: u64, site: u32) {
         let home = self.agents[agent.0 as usize].home;
         let exit = self.exits.remove(&home).unwrap_or_default().arriving;

@@ -111,8 +111,8 @@ impl Tracker {
     /// The arrive of a `tcgen05.commit`: operations of one thread, oldest first, have completed and
     /// signal an object. Beyond [`Tracker::signal`] it hands over what they were ordered after: that
     /// was over before they were, in tensor memory, and in shared memory as far as the async proxy
-    /// sees it, through which they access it. Nothing in the text takes transitivity from a commit as
-    /// 8.9.1.1 takes it from complete-tx. What no proxy fence brought before them is not handed over.
+    /// sees it, through which they access it. 8.9.1.1 denies this transitivity to complete-tx; nothing
+    /// in the text denies it to a commit. What no proxy fence brought before them is not handed over.
     pub fn signal_commit(&mut self, ops: &[Op], object: u64) {
         for op in ops {
             self.signal(*op, object);
