@@ -160,7 +160,7 @@ pub(crate) fn reach(shape: &Shape, batch_stride: usize, batch: usize) -> Result<
 /// The memory of a call's operands, at most six regions, without an allocation.
 #[derive(Default)]
 pub(crate) struct Regions {
-    regions: [(&'static str, u64, usize); 6],
+    regions: [(&'static str, u64, usize); 8],
     len: usize,
 }
 
@@ -170,7 +170,6 @@ impl Regions {
         self.len += 1;
     }
 
-    #[cfg(feature = "cuda")]
     /// Adds a region that is written: it shares no byte with those added before.
     pub(crate) fn push_written(
         &mut self,

@@ -211,7 +211,7 @@ pub use kernel::{Config, Kernel};
 #[cfg(feature = "cuda")]
 pub use memory::Device;
 pub use memory::{Buffer, Host, Memory};
-pub use operands::{Alignment, Operands, RawOutput, RawVectors, RawWeights};
+pub use operands::{Alignment, Operands, RawOutput, RawVectors, RawWeights, RawWorkspace};
 #[cfg(feature = "cuda")]
 pub use quantized::QuantizedVectors;
 pub use refusal::Refusal;

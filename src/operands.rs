@@ -15,6 +15,9 @@ pub struct Operands {
     pub vector_layout: ScaleLayout,
     /// How addresses and strides are aligned.
     pub alignment: Alignment,
+    /// Bytes of the workspace that the call is given, or 0: some kernels need one, and are not chosen without it. See
+    /// [`RawWorkspace`].
+    pub workspace: u64,
 }
 
 impl Operands {
@@ -28,6 +31,16 @@ impl Operands {
                 _ => ScaleLayout::Linear,
             },
             alignment: Alignment::BEST,
+            workspace: 0,
+        }
+    }
+
+    /// The same with a workspace of so many bytes; [`u64::MAX`] asks what would be chosen if there were always enough.
+    #[must_use]
+    pub fn with_workspace(self, bytes: u64) -> Self {
+        Self {
+            workspace: bytes,
+            ..self
         }
     }
 
@@ -138,6 +151,30 @@ impl RawVectors {
     }
 }
 
+/// Device memory for what a call computes on the way, by address: vectors in the order in which a kernel reads them, for
+/// example. Kernels that need none run without; [`workspace_bytes`](crate::dispatch::workspace_bytes) says how much the
+/// one that would be chosen needs.
+///
+/// What lies in it before a call does not matter, and neither does what lies there afterwards. Calls that may run at the
+/// same time need one each: calls in one stream can share one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RawWorkspace {
+    /// [`ALIGNMENT`](Self::ALIGNMENT)-byte aligned; 0 for none.
+    pub address: u64,
+    /// Its length.
+    pub bytes: u64,
+}
+
+impl RawWorkspace {
+    /// No workspace.
+    pub const NONE: Self = Self {
+        address: 0,
+        bytes: 0,
+    };
+    /// What the address is a multiple of, as that of every allocation is.
+    pub const ALIGNMENT: u64 = 256;
+}
+
 /// The output by address: `[L][N][M]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RawOutput {
@@ -183,6 +220,7 @@ impl Operands {
                 scales: Alignment::of(&[weights.scales]),
                 vectors: vector_alignment,
             },
+            workspace: 0,
         }
     }
 }

@@ -85,6 +85,9 @@ pub enum Refusal {
     /// More rows than the kernel counts.
     #[error("the batches have more rows in all than it counts")]
     Rows,
+    /// More vectors than the kernel counts.
+    #[error("the vectors of all batches are longer in all than it counts")]
+    Vectors,
     /// Addresses or strides are not multiples of what the kernel copies at once.
     #[error("codes, their strides and scales must be aligned to {needed} bytes for its copies")]
     Alignment {
@@ -107,6 +110,17 @@ pub enum Refusal {
         needed: u64,
         /// Bytes that there are.
         available: u32,
+    },
+    /// The kernel needs memory beside the operands.
+    #[error(
+        "it needs a workspace of {needed} bytes, and {}; see Workspace",
+        if *given == 0 { "none is given".to_owned() } else { format!("{given} are given") }
+    )]
+    Workspace {
+        /// Bytes that it needs.
+        needed: u64,
+        /// Bytes that the call is given.
+        given: u64,
     },
     /// A config's value that no kernel is compiled for, or that this problem has no use for.
     #[error("{name} is {value}, and may be {takes}")]

@@ -1,4 +1,4 @@
-// What gemv_mma and gemv_wgmma share: everything but the multiplication. In a pass over the weights both decode each
+// What gemv_mma, gemv_wgmma and gemv_packed share: everything but the multiplication. In a pass over the weights both decode each
 // weight once, and multiply it with all vectors of the pass.
 //
 // A CTA takes a group of rows, in tiles. A tile has as many rows as one matrix instruction; a warp has 16 of them. The
@@ -43,7 +43,7 @@ typedef struct nvfp4_many_params {
     uint32_t each;       /* steps of a chunk that a set takes: a chunk has each * parts */
     uint32_t cluster_log2;             /* CTAs of a cluster, which has one group */
     uint32_t chunks_each, chunks_left; /* chunks of each CTA; the first chunks_left take one more */
-    /* In bytes from the start of dynamic shared memory: the buffers of vectors, and gemv_wgmma's mbarrier. */
+    /* In bytes from the start of dynamic shared memory: the buffers of vectors, and mbarriers. */
     uint32_t x_at, stored_at;
 
     NVFP4_POINTER(const uint8_t) codes;
@@ -56,9 +56,26 @@ typedef struct nvfp4_many_params {
     NVFP4_POINTER(const uint8_t) vector_scales;
     nvfp4_scale_steps vector_scale_layout;
     int64_t vector_scale_batch_bytes;
+    /* gemv_packed: the vectors of a pass in the workspace, as they shall lie in shared memory, a step after the other. */
+    NVFP4_POINTER(uint8_t) packed;
+    int64_t packed_batch_bytes;
 
     nvfp4_epilogue epilogue;
 } nvfp4_many_params;
+
+/* What packs vectors: fields are nvfp4_many_params'. */
+typedef struct nvfp4_pack_params {
+    int32_t n;
+    uint32_t k, steps, l;
+
+    NVFP4_POINTER(const uint8_t) vectors;
+    int64_t vector_row_bytes, vector_batch_bytes;
+    NVFP4_POINTER(const uint8_t) vector_scales;
+    nvfp4_scale_steps vector_scale_layout;
+    int64_t vector_scale_batch_bytes;
+    NVFP4_POINTER(uint8_t) packed;
+    int64_t packed_batch_bytes;
+} nvfp4_pack_params;
 
 #ifdef __CUDACC__
 
@@ -258,8 +275,8 @@ struct Piece {
     uint32_t to;                      // of this lane's first unit, from the start of the buffer
     Elements eight[4];
 
-    template <class Work>
-    __device__ __forceinline__ Piece(const Params &p, const Work &work, uint32_t lane, uint32_t piece)
+    template <class P, class Work>
+    __device__ __forceinline__ Piece(const P &p, const Work &work, uint32_t lane, uint32_t piece)
         : step(piece / kOfStep) {
         const uint32_t word = lane % 2 + lane / 16 * 2, column = lane / 2 % kColumns;
         const uint32_t first = piece % kOfStep * kColumns;
@@ -274,18 +291,19 @@ struct Piece {
     }
 
     // Of the chunk whose first step is `first`, if there is such a piece of it.
-    template <class Work>
-    __device__ __forceinline__ bool exists(const Params &p, const Work &work, uint32_t first) const {
+    template <class P, class Work>
+    __device__ __forceinline__ bool exists(const P &p, const Work &work, uint32_t first) const {
         return step < Work::chunk_steps(p) && first + step < work.end;
     }
 
-    __device__ __forceinline__ bool is_whole(const Params &p, uint32_t first) const {
+    template <class P>
+    __device__ __forceinline__ bool is_whole(const P &p, uint32_t first) const {
         return (first + step + 1) * kStep <= p.k;
     }
 
     // Of the next chunk, whose first step is `first`.
-    template <class Work>
-    __device__ __forceinline__ void load(const Params &p, const Work &work, uint32_t first) {
+    template <class P, class Work>
+    __device__ __forceinline__ void load(const P &p, const Work &work, uint32_t first) {
         if (exists(p, work, first)) {
             const int64_t group_stride = p.vector_scale_layout.group_stride;
             // Of half a step the first half again, which is not kept.
@@ -303,8 +321,8 @@ struct Piece {
     }
 
     // What was loaded of that chunk, to its buffer.
-    template <class Work>
-    __device__ __forceinline__ void store(const Params &p, const Work &work, uint32_t first, uint8_t *buffer) const {
+    template <class P, class Work>
+    __device__ __forceinline__ void store(const P &p, const Work &work, uint32_t first, uint8_t *buffer) const {
         if (!exists(p, work, first)) return;
         uint32_t pair[4][4];
 #pragma unroll

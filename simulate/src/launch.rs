@@ -1,6 +1,7 @@
 //! Launch plans as ptx-sim takes them, and the memory that they work on.
 
 use nvfp4_gemv::Gpu;
+use nvfp4_gemv::RawWorkspace;
 use nvfp4_gemv::kernel::params::{NVFP4_SWIZZLE_128, nvfp4_tensor_map};
 use nvfp4_gemv::kernel::{Call, plan};
 use ptx_sim::models::swizzle::Swizzle;
@@ -45,6 +46,20 @@ impl Loaded {
             sim.upload(name, bytes).expect("memory").address
         });
         Self { call, sim, output }
+    }
+
+    /// Gives the call a workspace of so many bytes that nobody has written yet.
+    pub fn give_workspace(&mut self, bytes: u64) {
+        let address = match bytes {
+            0 => 0,
+            _ => {
+                let buffer = self.sim.alloc("workspace", bytes as usize);
+                buffer.expect("memory").address
+            }
+        };
+        let workspace = RawWorkspace { address, bytes };
+        let call = self.call.with_workspace(workspace);
+        self.call = call.expect("the simulator aligns memory, and lays it apart");
     }
 
     /// Runs one launch.

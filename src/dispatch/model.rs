@@ -79,7 +79,8 @@ impl Cost {
             Kernel::Dot => (1.0, 0.26),
             Kernel::Tma => (1.0, 0.46),
             // Fitted to times of 16 to 128 vectors there: docs/notes/many-vectors.md.
-            Kernel::Wgmma => (1.4, 0.03),
+            // Not measured yet: as what it shares nearly everything with.
+            Kernel::Wgmma | Kernel::Packed => (1.4, 0.03),
             Kernel::Mma => (1.4, 0.05),
             Kernel::Ring | Kernel::Stream | Kernel::Tcgen05 => return Self::FAST,
         };
@@ -159,7 +160,9 @@ pub(super) fn why(kernel: Kernel) -> &'static str {
         Kernel::Stream => {
             "each warp's own queue keeps up with memory, and starts sooner than tiles shared by a CTA"
         }
-        Kernel::Mma | Kernel::Wgmma => "it decodes each weight once for all vectors",
+        Kernel::Mma | Kernel::Wgmma | Kernel::Packed => {
+            "it decodes each weight once for all vectors"
+        }
         Kernel::Dot => "decoded once, the vectors leave the fewest instructions for each weight",
         Kernel::Tma => "a pipeline through shared memory keeps more loads in flight",
         Kernel::Direct => "it takes every problem",

@@ -6,7 +6,7 @@ use super::params::{
 };
 use crate::check::{self, Regions, pointer, reach, strided};
 use crate::error::Result;
-use crate::operands::{Operands, RawOutput, RawVectors, RawWeights};
+use crate::operands::{Operands, RawOutput, RawVectors, RawWeights, RawWorkspace};
 use crate::shape::{Shape, Strides};
 use crate::tensor::{GlobalScale, combine};
 use crate::types::{Activation, FloatType, ScaleLayout};
@@ -18,6 +18,7 @@ pub struct Call {
     pub(crate) weights: RawWeights,
     pub(crate) vectors: RawVectors,
     pub(crate) output: RawOutput,
+    pub(crate) workspace: RawWorkspace,
     /// The product of the global scales.
     pub(crate) alpha: f32,
 }
@@ -63,6 +64,7 @@ impl Call {
             weights: *weights,
             vectors: *vectors,
             output: *output,
+            workspace: RawWorkspace::NONE,
             alpha: combine(weights.global, global)?,
         };
         if !shape.is_empty() {
@@ -71,8 +73,32 @@ impl Call {
         Ok(call)
     }
 
+    /// The same with a workspace.
+    ///
+    /// # Errors
+    /// A misaligned workspace, and one that overlaps an operand.
+    pub fn with_workspace(mut self, workspace: RawWorkspace) -> Result<Self> {
+        const WORKSPACE: &str = "workspace";
+        self.workspace = workspace;
+        if workspace.bytes == 0 || self.shape.is_empty() {
+            return Ok(self);
+        }
+        pointer(WORKSPACE, workspace.address, RawWorkspace::ALIGNMENT)?;
+        let bytes = usize::try_from(workspace.bytes).unwrap_or(usize::MAX);
+        let output = self.output_bytes();
+        let mut regions = self.regions()?;
+        regions.push("output", self.output.address, output);
+        regions.push_written(WORKSPACE, workspace.address, bytes)?;
+        Ok(self)
+    }
+
+    fn output_bytes(&self) -> usize {
+        self.shape.outputs() * self.output.element.bytes()
+    }
+
     /// A call with packed operands at addresses where no memory is: enough to plan its launches. The weights' codes and
-    /// scales are aligned to `align` bytes, a power of two, everything else as allocations are.
+    /// scales are aligned to `align` bytes, a power of two, everything else as allocations are. Its workspace is as large
+    /// as any kernel asks for.
     #[doc(hidden)]
     pub fn nowhere(shape: &Shape, activation: Activation, layout: ScaleLayout, align: u64) -> Self {
         let at = |i: u64| i << 59;
@@ -113,12 +139,24 @@ impl Call {
                 address: at(5),
                 element: FloatType::F32,
             },
+            workspace: RawWorkspace {
+                address: at(7),
+                bytes: u64::MAX,
+            },
             alpha: 1.0,
         }
     }
 
     fn check_addresses(&self) -> Result<()> {
-        let (shape, weights, output) = (&self.shape, &self.weights, &self.output);
+        let output = &self.output;
+        let inputs = self.regions()?;
+        pointer("output", output.address, output.element.bytes() as u64)?;
+        inputs.check_disjoint(output.address, self.output_bytes())
+    }
+
+    /// Where the inputs lie.
+    fn regions(&self) -> Result<Regions> {
+        let (shape, weights) = (&self.shape, &self.weights);
         let mut regions = Regions::default();
         pointer("weight codes", weights.codes, 8)?;
         regions.push("weight codes", weights.codes, shape.weight_code_bytes());
@@ -180,9 +218,7 @@ impl Call {
                 regions.push("vectors", values, bytes);
             }
         }
-        let element = output.element.bytes();
-        pointer("output", output.address, element as u64)?;
-        regions.check_disjoint(output.address, shape.outputs() * element)
+        Ok(regions)
     }
 
     /// The problem's dimensions.
@@ -192,7 +228,7 @@ impl Call {
 
     /// What dispatch asks about the operands.
     pub fn operands(&self) -> Operands {
-        Operands::of(&self.shape, &self.weights, &self.vectors)
+        Operands::of(&self.shape, &self.weights, &self.vectors).with_workspace(self.workspace.bytes)
     }
 
     /// Passes over the weights, each for at most `most` vectors: a power of two, and no more than the rows of an atom

@@ -45,6 +45,14 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
             vectors: e,
         }
         .into(),
+        PackedConfig {
+            tiles: a,
+            parts: b,
+            chunk: c,
+            cluster: d,
+            vectors: e,
+        }
+        .into(),
         DotConfig {
             blocks_per_load: a,
             warps: b,
@@ -128,7 +136,10 @@ fn operands() -> impl Strategy<Value = Operands> {
         prop::sample::select(Activation::ALL.to_vec())
     ];
     let layout = prop::sample::select(ScaleLayout::ALL.to_vec());
-    (activation, layout).prop_map(|(activation, layout)| Operands::new(activation, layout))
+    let workspace = prop::sample::select(vec![0, 1 << 16, 1 << 40, u64::MAX]);
+    (activation, layout, workspace).prop_map(|(activation, layout, workspace)| {
+        Operands::new(activation, layout).with_workspace(workspace)
+    })
 }
 
 fn gpu() -> impl Strategy<Value = Gpu> {
@@ -161,12 +172,17 @@ fn is_sound(config: &Config, job: &Job<'_>) -> Result<bool, TestCaseError> {
         ..
     } = *job.operands;
     let call = Call::nowhere(job.shape, activation, weight_layout, 32);
+    prop_assert!(config.workspace_bytes(job) <= job.operands.workspace);
     let plan = config.plan(&call, job.gpu, job.chained).unwrap();
     let passes = match job.shape.is_empty() {
         true => 0,
         false => job.shape.n().div_ceil(config.pass_vectors() as usize),
     };
-    prop_assert_eq!(plan.launches().len(), passes);
+    let launches_of_a_pass = match config.kernel() {
+        Kernel::Packed => 2,
+        _ => 1,
+    };
+    prop_assert_eq!(plan.launches().len(), passes * launches_of_a_pass);
     prop_assert!(in_flight > 0 || job.shape.is_empty());
     for launch in plan.launches() {
         let [x, y, z] = launch.grid;

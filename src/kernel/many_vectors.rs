@@ -5,6 +5,7 @@ use super::params::{
     NVFP4_ATOM_ROWS, NVFP4_BLOCK, NVFP4_MANY_COLUMNS, NVFP4_MANY_HOLD_ONE, NVFP4_MANY_STAGE_BYTES,
     NVFP4_MANY_STAGES, NVFP4_MANY_STEP_BLOCKS, NVFP4_MANY_SUMS_PAD, NVFP4_MANY_VECTOR_STEP_BYTES,
     NVFP4_MANY_VECTORS_ALIGN, NVFP4_MANY_WARP_ROWS, NVFP4_WARP, nvfp4_many_params,
+    nvfp4_pack_params,
 };
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::{Call, Job, MainLoop, Products, distinct, field, shared_memory};
@@ -34,10 +35,24 @@ pub(super) struct Kind {
     pub(super) buffers: u32,
     /// Bytes of mbarriers in shared memory.
     pub(super) barriers: u32,
+    /// How vectors come there.
+    pub(super) staging: Staging,
     /// What `tiles` may be beside `parts`, as text.
     pub(super) takes_tiles: &'static str,
     /// Entry points: NVFP4, f16 and bf16 vectors.
     pub(super) entries: [&'static [&'static str]; 3],
+}
+
+/// How vectors come into shared memory.
+pub(super) enum Staging {
+    /// Warps hold their share of a chunk in registers, and store it in the order of products.
+    Registers,
+    /// A launch before has packed them in that order. Its entry points, as [`Kind::entries`], and pieces that one of its
+    /// CTAs packs: eight vectors' step each, by a warp.
+    Packed {
+        entries: [&'static [&'static str]; 3],
+        pieces: u32,
+    },
 }
 
 /// A config: how a problem is divided.
@@ -57,6 +72,8 @@ pub(super) struct Division {
 
 // SAFETY: bindgen makes padding fields of this structure's padding.
 unsafe impl KernelParameters for nvfp4_many_params {}
+// SAFETY: as above.
+unsafe impl KernelParameters for nvfp4_pack_params {}
 
 /// Whether there is a config for the job, on a GPU that has the kernel's instructions.
 pub(super) fn available(job: &Job<'_>) -> Result<(), Refusal> {
@@ -86,6 +103,20 @@ impl Kind {
         self.vectors[self.vectors.len() - 1]
     }
 
+    /// At which of the numbers of vectors the first pass is, where passes are as few as can be.
+    fn most_at_once(&self, job: &Job<'_>) -> usize {
+        let n = job.shape.n().min(self.most_vectors() as usize) as u32;
+        match self.staging {
+            Staging::Registers => self.at(n),
+            // As the workspace has room for.
+            Staging::Packed { .. } => {
+                let fits =
+                    |&at: &usize| packed_bytes(self.vectors[at], job) <= job.operands.workspace;
+                (0..=self.at(n)).rev().find(fits).unwrap_or(0)
+            }
+        }
+    }
+
     /// At which of the numbers of vectors a pass of `n` is.
     fn at(&self, n: u32) -> usize {
         let last = self.vectors.len() - 1;
@@ -105,6 +136,15 @@ fn held(vectors: u32) -> u32 {
 /// Steps of a row: the last one may have 64 elements.
 pub(super) fn steps(shape: &Shape) -> u64 {
     shape.k().div_ceil(STEP) as u64
+}
+
+/// Bytes of the vectors of all batches, packed for a kernel that is compiled for so many.
+pub(super) fn packed_bytes(vectors: u32, job: &Job<'_>) -> u64 {
+    packed_batch_bytes(vectors, job.shape).saturating_mul(job.shape.l() as u64)
+}
+
+fn packed_batch_bytes(vectors: u32, shape: &Shape) -> u64 {
+    (steps(shape) * u64::from(vectors)).saturating_mul(NVFP4_MANY_VECTOR_STEP_BYTES.into())
 }
 
 /// Places of a batch, which rows take in the order of their scales; the last ones may be empty.
@@ -187,14 +227,31 @@ impl Division {
             POWERS.contains(&cluster) && (cluster == 1 || clusters),
         )?;
         let columns = kind.vectors[compiled] / NVFP4_MANY_COLUMNS;
-        field(
-            "chunk",
-            chunk,
-            "less: warps hold a chunk's vectors in registers, a step of eight of them each, or two with more than 32",
-            u64::from(chunk) * u64::from(columns)
-                <= u64::from(self.warps(kind)) * u64::from(held(kind.vectors[compiled])),
-        )?;
-        shared_memory(self.layout(kind, compiled).bytes, job.gpu)
+        if let Staging::Registers = kind.staging {
+            field(
+                "chunk",
+                chunk,
+                "less: warps hold a chunk's vectors in registers, a step of eight of them each, or two with more than 32",
+                u64::from(chunk) * u64::from(columns)
+                    <= u64::from(self.warps(kind)) * u64::from(held(kind.vectors[compiled])),
+            )?;
+        }
+        shared_memory(self.layout(kind, compiled).bytes, job.gpu)?;
+        let (needed, given) = (self.workspace_bytes(kind, job), job.operands.workspace);
+        match needed <= given {
+            true => Ok(()),
+            false => Err(Refusal::Workspace { needed, given }),
+        }
+    }
+
+    /// Bytes of packed vectors: those of a pass, which the next one replaces.
+    pub(super) fn workspace_bytes(&self, kind: &Kind, job: &Job<'_>) -> u64 {
+        match kind.staging {
+            Staging::Registers => 0,
+            Staging::Packed { .. } => {
+                packed_bytes(kind.vectors[self.compiled(kind, job.shape)], job)
+            }
+        }
     }
 
     /// For a kernel that is compiled for one of the numbers of vectors.
@@ -226,10 +283,10 @@ impl Division {
         let steps = steps(shape) as u32;
         let chunks = steps.div_ceil(self.chunk);
         let groups = self.groups(kind, job) as u32;
-        let of_activation = match job.operands.activation {
-            Activation::Nvfp4 => kind.entries[0],
-            Activation::F16 => kind.entries[1],
-            _ => kind.entries[2],
+        let activation = match job.operands.activation {
+            Activation::Nvfp4 => 0,
+            Activation::F16 => 1,
+            _ => 2,
         };
         let mut plan = Plan::new();
         for pass in call.passes(self.vectors as usize) {
@@ -261,15 +318,44 @@ impl Division {
                 vector_scales: pass.vector_scales,
                 vector_scale_layout: pass.vector_scale_steps,
                 vector_scale_batch_bytes: pass.vector_scale_batch_bytes,
+                packed: call.workspace.address,
+                packed_batch_bytes: packed_batch_bytes(kind.vectors[compiled], shape) as i64,
                 epilogue: pass.epilogue,
             };
+            let mut dependent = job.dependent();
+            if let Staging::Packed { entries, pieces } = kind.staging {
+                let all = shape.l() as u32 * steps * (kind.vectors[compiled] / NVFP4_MANY_COLUMNS);
+                plan.push(Launch {
+                    entry: entries[activation][compiled],
+                    grid: [all.div_ceil(pieces), 1, 1],
+                    threads: pieces * NVFP4_WARP,
+                    dependent,
+                    parameters: Parameters::of(&nvfp4_pack_params {
+                        n: pass.n,
+                        k: parameters.k,
+                        steps,
+                        l: parameters.l,
+                        vectors: pass.vectors,
+                        vector_row_bytes: pass.vector_row_bytes,
+                        vector_batch_bytes: pass.vector_batch_bytes,
+                        vector_scales: pass.vector_scales,
+                        vector_scale_layout: pass.vector_scale_steps,
+                        vector_scale_batch_bytes: pass.vector_scale_batch_bytes,
+                        packed: parameters.packed,
+                        packed_batch_bytes: parameters.packed_batch_bytes,
+                    }),
+                    ..Launch::default()
+                });
+                // What multiplies may start at once: it reads weights, which were there before this call.
+                dependent = true;
+            }
             plan.push(Launch {
-                entry: of_activation[compiled],
+                entry: kind.entries[activation][compiled],
                 grid: [groups * shape.l() as u32 * self.cluster, 1, 1],
                 threads: self.warps(kind) * NVFP4_WARP,
                 cluster: if self.cluster == 1 { 0 } else { self.cluster },
                 dynamic_shared: layout.bytes as u32,
-                dependent: job.dependent(),
+                dependent,
                 parameters: Parameters::of(&parameters),
                 ..Launch::default()
             });
@@ -305,7 +391,7 @@ impl Division {
     /// as many sets of warps as fit. Each set has a tile of its own, if enough SMs then have a CTA. If not, sets share
     /// tiles, and last CTAs do.
     pub(super) fn default_for(kind: &Kind, job: &Job<'_>) -> Result<Self, Refusal> {
-        let compiled = kind.at(job.shape.n().min(kind.most_vectors() as usize) as u32);
+        let compiled = kind.most_at_once(job);
         let vectors = kind.vectors[compiled];
         let sets = 1_u32 << (kind.most_warps[compiled] / kind.tile_warps).ilog2();
         let sms = u64::from(job.gpu.multiprocessors);
@@ -380,17 +466,21 @@ impl Division {
         self.groups(kind, job) * job.shape.l() as u64 * u64::from(self.cluster)
     }
 
-    /// The largest chunk of which warps hold their shares in registers, or `parts`.
+    /// The largest chunk of which warps hold their shares in registers, or buffers have room, or `parts`.
     fn chunk(kind: &Kind, vectors: u32, tiles: u32, parts: u32) -> u32 {
-        let held = held(vectors) * kind.tile_warps * tiles * parts;
+        let pieces = match kind.staging {
+            Staging::Registers => held(vectors) * kind.tile_warps * tiles * parts,
+            // Four buffers of so many, of 2 KiB, leave room for the queues.
+            Staging::Packed { .. } => 16,
+        };
         let columns = vectors / NVFP4_MANY_COLUMNS;
-        let chunk = (held / columns).min(8) / parts * parts;
+        let chunk = (pieces / columns).min(8) / parts * parts;
         chunk.max(parts)
     }
 
     /// Legal configs for as few passes as can be, each with its largest chunk.
     fn all(kind: &Kind, job: &Job<'_>) -> Vec<Self> {
-        let compiled = kind.at(job.shape.n().min(kind.most_vectors() as usize) as u32);
+        let compiled = kind.most_at_once(job);
         let vectors = kind.vectors[compiled];
         let sets = kind.most_warps[compiled] / kind.tile_warps;
         let mut all = Vec::new();

@@ -1,7 +1,7 @@
 //! The kernel that decodes each weight once for up to 64 vectors, and multiplies on `mma.sync`:
 //! `csrc/kernels/gemv_mma.cuh`.
 
-use super::many_vectors::{self, Division, Kind};
+use super::many_vectors::{self, Division, Kind, Staging};
 use super::params::{
     NVFP4_MMA_BUFFERS, NVFP4_MMA_MAX_WARPS, NVFP4_MMA_MAX_WARPS_OF_32, NVFP4_MMA_MAX_WARPS_OF_64,
 };
@@ -47,6 +47,7 @@ const KIND: &Kind = &Kind {
     ],
     buffers: NVFP4_MMA_BUFFERS,
     barriers: 0,
+    staging: Staging::Registers,
     takes_tiles: "1 or more: tiles * parts is up to 16, or to 12 with more than 16 vectors in a pass, or to 8 with more than 32",
     entries: [
         &[

@@ -8,6 +8,7 @@ mod dot;
 mod extremes;
 mod many_vectors;
 mod mma;
+mod packed;
 #[allow(
     non_camel_case_types,
     non_upper_case_globals,
@@ -45,6 +46,7 @@ use call::magic;
 pub use direct::DirectConfig;
 pub use dot::DotConfig;
 pub use mma::MmaConfig;
+pub use packed::PackedConfig;
 use plan::Plan;
 pub use ring::RingConfig;
 pub use stream::StreamConfig;
@@ -241,6 +243,11 @@ trait KernelConfig: Copy + Sized {
     /// The launches, for a call whose job and config were checked.
     fn plan(&self, call: &Call, job: &Job<'_>) -> Plan;
 
+    /// Bytes that the plan of a legal config needs of the workspace.
+    fn workspace_bytes(&self, _: &Job<'_>) -> u64 {
+        0
+    }
+
     /// Bytes of weights that a CTA has asked for at once, for estimates.
     fn bytes_in_flight(&self, job: &Job<'_>) -> u64;
 
@@ -397,6 +404,14 @@ macro_rules! kernels {
                 }
             }
 
+            /// Bytes of a [workspace](crate::RawWorkspace) that it needs for a job that it can compute.
+            pub fn workspace_bytes(&self, job: &Job<'_>) -> u64 {
+                if job.shape.is_empty() {
+                    return 0;
+                }
+                match self { $(Self::$kernel(config) => config.workspace_bytes(job)),* }
+            }
+
             /// Bytes of weights that a CTA has asked for at once, for estimates.
             pub fn bytes_in_flight(&self, job: &Job<'_>) -> u64 {
                 match self { $(Self::$kernel(config) => config.bytes_in_flight(job)),* }
@@ -441,6 +456,8 @@ kernels! {
     /// Tiles of 16 rows for up to 64 vectors, each weight decoded once and multiplied on `mma.sync`. Any vectors but f32, K
     /// a multiple of 64.
     Mma(MmaConfig) = "mma" on CudaCore;
+    /// As wgmma, with vectors that a launch before packs into a workspace. Any vectors but f32, K a multiple of 64, sm_90a.
+    Packed(PackedConfig) = "packed" on CudaCore;
     /// Rows straight into registers, NVFP4 vectors decoded in shared memory; integer products, or f16 ones that are as
     /// exact.
     Dot(DotConfig) = "dot" on CudaCore;

@@ -187,7 +187,25 @@ pub struct nvfp4_many_params {
     pub vector_scales: u64,
     pub vector_scale_layout: nvfp4_scale_steps,
     pub vector_scale_batch_bytes: i64,
+    pub packed: u64,
+    pub packed_batch_bytes: i64,
     pub epilogue: nvfp4_epilogue,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct nvfp4_pack_params {
+    pub n: i32,
+    pub k: u32,
+    pub steps: u32,
+    pub l: u32,
+    pub vectors: u64,
+    pub vector_row_bytes: i64,
+    pub vector_batch_bytes: i64,
+    pub vector_scales: u64,
+    pub vector_scale_layout: nvfp4_scale_steps,
+    pub vector_scale_batch_bytes: i64,
+    pub packed: u64,
+    pub packed_batch_bytes: i64,
 }
 pub const NVFP4_MMA_MAX_WARPS: u32 = 16;
 pub const NVFP4_MMA_MAX_WARPS_OF_32: u32 = 12;
@@ -199,6 +217,13 @@ pub const NVFP4_WGMMA_MAX_GROUPS_OF_64: u32 = 3;
 pub const NVFP4_WGMMA_MAX_GROUPS_OF_128: u32 = 2;
 pub const NVFP4_WGMMA_BUFFERS: u32 = 3;
 pub const NVFP4_WGMMA_BARRIER_BYTES: u32 = 8;
+pub const NVFP4_PACKED_TILE_WARPS: u32 = 4;
+pub const NVFP4_PACKED_MAX_GROUPS: u32 = 4;
+pub const NVFP4_PACKED_BUFFERS: u32 = 4;
+pub const NVFP4_PACKED_AHEAD: u32 = 2;
+pub const NVFP4_PACKED_BARRIER_BYTES: u32 = 64;
+pub const NVFP4_PACKED_LONG_SUMS: u32 = 64;
+pub const NVFP4_PACKED_PACK_WARPS: u32 = 8;
 pub const NVFP4_RING_UNIT_ROWS: u32 = 4;
 pub const NVFP4_RING_CHUNK_BYTES: u32 = 16;
 pub const NVFP4_RING_SCALE_BYTES: u32 = 256;

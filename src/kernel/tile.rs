@@ -419,6 +419,7 @@ mod tests {
         weight_layout: ScaleLayout::Tiled128x4,
         vector_layout: ScaleLayout::Tiled128x4,
         alignment: Alignment::BEST,
+        workspace: 0,
     };
 
     fn b200() -> Gpu {

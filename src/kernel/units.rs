@@ -48,6 +48,7 @@ pub(crate) const UNITS: &[Unit] = &[
     whole("gemv_mma", Needs::Nothing),
     // Warpgroup matrix instructions are Hopper's alone.
     whole("gemv_wgmma", Needs::MajorSpecific(9)),
+    whole("gemv_packed", Needs::MajorSpecific(9)),
     // Bulk copies and mbarriers came with Hopper.
     whole("gemv_ring", Needs::Newer(90)),
     // Tests the tensor-core kernel's load pipeline: on that kernel's architectures, and on Hopper.
@@ -139,7 +140,10 @@ mod tests {
         assert_eq!(units("80"), everywhere);
         assert_eq!(units("89"), everywhere);
         for (arch, more) in [
-            ("90a", &["gemv_wgmma", "gemv_ring", "gemv_tma"][..]),
+            (
+                "90a",
+                &["gemv_wgmma", "gemv_packed", "gemv_ring", "gemv_tma"][..],
+            ),
             ("100", &["gemv_ring", "gemv_tma"]),
             (
                 "100f",

@@ -75,7 +75,7 @@ mod read_only;
 mod relayout;
 
 pub use crate::kernel::Call;
-pub use crate::operands::{RawOutput, RawVectors, RawWeights};
+pub use crate::operands::{RawOutput, RawVectors, RawWeights, RawWorkspace};
 pub use device::{COMPILED_ARCHS, KERNELS, Versions, device_count, gpu, versions};
 pub use gemv::{PreparedRawGemv, gemv};
 pub use quantize::quantize;

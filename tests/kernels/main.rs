@@ -62,6 +62,13 @@ mod tma {
     pub(crate) mod sim;
 }
 
+mod packed {
+    #[cfg(feature = "cuda")]
+    pub(crate) mod gpu;
+    pub(crate) mod refuse;
+    pub(crate) mod sim;
+}
+
 mod wgmma {
     #[cfg(feature = "cuda")]
     pub(crate) mod gpu;
@@ -103,6 +110,8 @@ const WITH_OR_WITHOUT_CUDA: &[Trials] = &[
     entries::trials,
     mma::refuse::trials,
     mma::sim::trials,
+    packed::refuse::trials,
+    packed::sim::trials,
     primitives::barriers::trials,
     primitives::cluster::trials,
     primitives::convert::trials,
@@ -144,6 +153,7 @@ const WITH_CUDA: &[Trials] = &[
     direct::gpu::trials,
     dot::gpu::trials,
     mma::gpu::trials,
+    packed::gpu::trials,
     quantize::gpu::trials,
     quantize::refuse::trials,
     read_only::gpu::trials,

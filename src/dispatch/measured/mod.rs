@@ -143,7 +143,8 @@ impl Problem {
     }
 }
 
-/// Operands as entries are compared by: of their alignment counts whether everything is a multiple of 16 bytes.
+/// Operands as entries are compared by: of their alignment counts whether everything is a multiple of 16 bytes. A
+/// workspace says which kernels can run, and nothing of how fast they are.
 pub(crate) fn comparable(operands: &Operands) -> Operands {
     let alignment = match operands.alignment.is_16() {
         true => Alignment::BEST,
@@ -151,6 +152,7 @@ pub(crate) fn comparable(operands: &Operands) -> Operands {
     };
     Operands {
         alignment,
+        workspace: 0,
         ..*operands
     }
 }

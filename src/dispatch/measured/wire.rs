@@ -126,6 +126,7 @@ fn read_entry(wire: &WireEntry) -> Result<Entry, String> {
                 true => Alignment::BEST,
                 false => Alignment::LEAST,
             },
+            workspace: 0,
         },
         ceiling_seconds: seconds("a ceiling", wire.ceiling_seconds)?,
         kernels,

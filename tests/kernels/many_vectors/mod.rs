@@ -40,8 +40,8 @@ pub(crate) struct Kernel {
     /// Branches that no launch takes, which nvcc does not know: text of their line in the source, and how names of the
     /// entry points end.
     pub(crate) never_taken: &'static [(&'static str, &'static str)],
-    /// Words of a plan that only the other kernel reads.
-    pub(crate) not_read: &'static [(At, &'static str)],
+    /// Words of a plan that may be wrong, beside those that may be with all of these kernels: others read them.
+    pub(crate) harmless: &'static [(At, &'static str)],
 }
 
 /// A shape without N, and a config for it.

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
+use nvfp4_gemv::kernel::Config;
 use nvfp4_gemv::kernel::params::nvfp4_many_params as Params;
 use nvfp4_gemv::{Activation, Dims, FloatType, ScaleLayout, Shape};
 use ptx_sim::Uninitialised;
 use ptx_sim::mutate;
 
 use super::{Cutting, Kernel, cutting};
-use crate::support::faults::{PADDING, Run, demand, demand_right_plans, no_arithmetic, subject};
+use crate::support::faults::{
+    At, PADDING, Run, demand, demand_right_plans, no_arithmetic, subject,
+};
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::schedules::{few, schedules};
 use crate::support::sim::{Simulator, source_line};
@@ -215,8 +218,21 @@ impl Kernel {
         }
     }
 
-    /// Of the kernel for `n` NVFP4 vectors.
+    /// Of the kernel for `n` NVFP4 vectors: what multiplies.
     fn runs(&self, n: usize) -> Vec<Run> {
+        self.runs_of(n, Run::new)
+    }
+
+    /// The same of a launch that packs them.
+    fn packing_runs(&self, n: usize) -> Vec<Run> {
+        self.runs_of(n, Run::first)
+    }
+
+    fn runs_of(
+        &self,
+        n: usize,
+        of: fn(&'static str, &Case, Config, bool, Uninitialised) -> Run,
+    ) -> Vec<Run> {
         let run = |(i, cutting): (usize, &Cutting)| {
             let case = Case {
                 vector_layout: ScaleLayout::ALL[i % 2],
@@ -226,7 +242,7 @@ impl Kernel {
                 ..cutting.case(n, Activation::Nvfp4, Data::Integers)
             };
             let config = self.config(cutting);
-            Run::new("90a", &case, config, cutting.chained, Uninitialised::Error)
+            of("90a", &case, config, cutting.chained, Uninitialised::Error)
         };
         self.faulty.iter().enumerate().map(run).collect()
     }
@@ -237,15 +253,25 @@ impl Kernel {
         demand(&subject, include_str!("equivalent_faults.txt"), 60);
     }
 
+    /// Of the launch that packs vectors.
+    pub(crate) fn packing_faults(&self, n: usize) {
+        let (name, runs) = (format!("{}_pack", self.unit), self.packing_runs(n));
+        let subject = subject(&name, "90a", runs, mutate::schedules(3), no_arithmetic);
+        demand(&subject, include_str!("equivalent_faults.txt"), 8);
+    }
+
+    pub(crate) fn wrong_packing_plans(&self, harmless: &[(At, &str)]) {
+        let runs = [self.packing_runs(9), self.packing_runs(16)].concat();
+        demand_right_plans("90a", &runs, harmless);
+    }
+
     pub(crate) fn wrong_plans(&self) {
-        let both = crate::words![Params:
+        let all = crate::words![Params:
             l = "one batch, or several",
-            chunks_each = "a row ends the steps, too",
-            chunks_left = "the same",
             epilogue.alpha + 4 = PADDING,
             epilogue.output_type + 4 = PADDING,
         ];
-        let harmless = [&both[..], self.not_read].concat();
+        let harmless = [&all[..], self.harmless].concat();
         let runs = [self.runs(9), self.runs(16)].concat();
         demand_right_plans("90a", &runs, &harmless);
     }

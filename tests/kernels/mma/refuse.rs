@@ -17,6 +17,8 @@ fn problems_that_it_does_not_take() {
 fn configs() {
     let valid = valid();
     refuses_fields(&valid);
+    // More of the vectors than eight warps hold.
+    valid.refuses_field("chunk", 6, |_| ());
     valid.refuses_fields(&[("tiles", &[0, 17, u32::MAX]), ("vectors", &[0, 4, 12, 128])]);
     // 18 warps; and 10 with many vectors.
     valid.refuses_field("tiles", 9, |_| ());

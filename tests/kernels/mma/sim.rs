@@ -20,6 +20,9 @@ crate::trials! {
         random_configs = || KERNEL.random_configs();
 }
 
+/// Why a wrong word does nothing.
+const PACKED: &str = "gemv_packed reads it";
+
 pub(crate) const KERNEL: Kernel = Kernel {
     unit: "gemv_mma",
     config: |[tiles, parts, chunk, cluster, vectors]| {
@@ -60,7 +63,15 @@ pub(crate) const KERNEL: Kernel = Kernel {
         // Eight warps at most have the first pieces of a chunk, which are of its first step.
         ("exists(p, work, first)", "_n64"),
     ],
-    not_read: &crate::words![Params: stored_at = "this kernel has no mbarrier"],
+    harmless: &crate::words![Params:
+        stored_at = "this kernel has no mbarrier",
+        chunks_each = "a row ends the steps, too",
+        chunks_left = "the same",
+        packed = PACKED,
+        packed + 4 = PACKED,
+        packed_batch_bytes = PACKED,
+        packed_batch_bytes + 4 = PACKED,
+    ],
 };
 
 const CUTTINGS: &[Cutting] = &[

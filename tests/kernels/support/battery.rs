@@ -134,6 +134,7 @@ impl Subject {
         let operands = nvfp4_gemv::Operands {
             vector_layout: case.vector_layout,
             ..nvfp4_gemv::Operands::new(case.activation, case.weight_layout)
+                .with_workspace(u64::MAX)
         };
         let job = Job::new(&case.shape, &operands, &gpu.info);
         self.kernel.available(&job).is_ok()

@@ -13,16 +13,19 @@ use super::operands::{Case, Operands};
 use super::ptx;
 use super::sim::{Loaded, gpu, launches};
 
-/// A call, in whose last launch faults are looked for; the others have run.
+/// A call, in one of whose launches faults are looked for. Those before it have run, and those behind it run each time.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
     loaded: Loaded,
     roundings: u32,
     planned: plan::Launch,
+    after: Vec<plan::Launch>,
+    arch: &'static str,
     uninitialised: Uninitialised,
 }
 
 impl Run {
+    /// Faults of the last launch.
     pub(crate) fn new(
         arch: &'static str,
         case: &Case,
@@ -30,22 +33,51 @@ impl Run {
         chained: bool,
         uninitialised: Uninitialised,
     ) -> Self {
-        let config = config.into();
+        Self::of(
+            arch,
+            case,
+            config.into(),
+            chained,
+            uninitialised,
+            |launches| launches - 1,
+        )
+    }
+
+    /// Faults of the first launch.
+    pub(crate) fn first(
+        arch: &'static str,
+        case: &Case,
+        config: impl Into<Config>,
+        chained: bool,
+        uninitialised: Uninitialised,
+    ) -> Self {
+        Self::of(arch, case, config.into(), chained, uninitialised, |_| 0)
+    }
+
+    fn of(
+        arch: &'static str,
+        case: &Case,
+        config: Config,
+        chained: bool,
+        uninitialised: Uninitialised,
+        which: fn(usize) -> usize,
+    ) -> Self {
         let mut loaded = Loaded::new(&Arc::new(Operands::new(case)), arch);
         let plan = loaded.plan(config, &gpu(arch), chained);
         let parts = plan.launches().iter().flat_map(plan::Launch::parts);
-        let mut parts: Vec<plan::Launch> = parts.collect();
-        let planned = parts.pop().expect("a launch");
-        for before in parts {
-            let program = &ptx::entry(before.entry, arch).program;
-            let launch = launches(&before).expect("a valid launch").remove(0);
-            let ran = loaded.memory.launch(program, &launch, &Options::default());
+        let mut before: Vec<plan::Launch> = parts.collect();
+        let after = before.split_off(which(before.len()) + 1);
+        let planned = before.pop().expect("a launch");
+        for before in before {
+            let ran = run(&mut loaded, &before, arch, &Options::default());
             ran.expect("the launches before are right");
         }
         Self {
             roundings: config.roundings(&case.shape, case.activation),
             loaded,
             planned,
+            after,
+            arch,
             uninitialised,
         }
     }
@@ -72,9 +104,28 @@ impl Run {
             ..options.clone()
         };
         let report = loaded.memory.launch(program, launch, &options)?;
+        let options = Options {
+            uninitialised: self.uninitialised,
+            ..Options::default()
+        };
+        for after in &self.after {
+            run(&mut loaded, after, self.arch, &options)?;
+        }
         let wrong = loaded.difference(self.roundings);
         Ok(Ran { report, wrong })
     }
+}
+
+/// Runs a launch as it should be.
+fn run(
+    loaded: &mut Loaded,
+    planned: &plan::Launch,
+    arch: &'static str,
+    options: &Options,
+) -> Result<(), SimError> {
+    let program = &ptx::entry(planned.entry, arch).program;
+    let launch = launches(planned).expect("a valid launch").remove(0);
+    loaded.memory.launch(program, &launch, options).map(drop)
 }
 
 /// Everything but arithmetic, of which the kernels have hundreds to thousands of instructions: the exact and

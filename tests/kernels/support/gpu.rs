@@ -9,7 +9,7 @@ use cudarc::driver::{
 };
 use libtest_mimic::{Completion, Trial};
 use nvfp4_gemv::kernel::{Call, Config, Job, Kernel};
-use nvfp4_gemv::{Activation, Choice, Options, ScaleLayout, Shape, raw};
+use nvfp4_gemv::{Activation, Choice, Options, RawWorkspace, ScaleLayout, Shape, raw};
 
 use super::operands::Operands;
 
@@ -30,6 +30,7 @@ pub(crate) fn kernel_trial(
         let gpu = raw::gpu(0)?;
         let shape = Shape::matrix(128, 256)?;
         let operands = nvfp4_gemv::Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
+        let operands = operands.with_workspace(u64::MAX);
         let job = Job::new(&shape, &operands, &gpu);
         Ok(kernel
             .available(&job)
@@ -146,6 +147,7 @@ pub(crate) struct OnDevice<'a> {
     pub(crate) operands: Arc<Operands>,
     pub(crate) call: Call,
     output: CudaSlice<u8>,
+    workspace: CudaSlice<u8>,
     _memory: Vec<CudaSlice<u8>>,
 }
 
@@ -178,10 +180,22 @@ impl<'a> OnDevice<'a> {
             memory.push(slice);
             address
         });
+        // As much as any kernel asks for, and bytes behind it that must keep their poison, too.
+        let any = call.operands().with_workspace(u64::MAX);
+        let job = Job::new(call.shape(), &any, &gpu.info);
+        let defaults = Kernel::ALL
+            .iter()
+            .filter_map(|kernel| kernel.default_config(&job).ok());
+        let most = defaults.map(|config| config.workspace_bytes(&job)).max();
+        let bytes = most.unwrap_or(0);
+        let workspace = gpu.upload(&vec![0xff; bytes as usize + CANARY]);
+        let address = gpu.address(&workspace);
+        let call = call.with_workspace(RawWorkspace { address, bytes });
         Self {
             gpu,
             operands,
-            call,
+            call: call.expect("allocations are aligned, and apart"),
+            workspace,
             output,
             _memory: memory,
         }
@@ -208,12 +222,16 @@ impl<'a> OnDevice<'a> {
             .unwrap();
     }
 
-    /// The output, which nothing was written after.
+    /// The output. Nothing was written behind it, nor behind the workspace.
     pub(crate) fn download(&self) -> Vec<u8> {
-        let mut all = self.gpu.stream.clone_dtoh(&self.output).unwrap();
-        let canary = all.split_off(all.len() - CANARY);
-        assert!(canary.iter().all(|&b| b == 0xff), "wrote past the end");
-        all
+        let without_canary = |slice: &CudaSlice<u8>, from: usize| {
+            let mut all = self.gpu.stream.clone_dtoh(&slice.slice(from..)).unwrap();
+            let canary = all.split_off(all.len() - CANARY);
+            assert!(canary.iter().all(|&b| b == 0xff), "wrote past the end");
+            all
+        };
+        without_canary(&self.workspace, self.workspace.len() - CANARY);
+        without_canary(&self.output, 0)
     }
 
     /// What a config gives: the same by a call, and by one that is prepared and launched twice.

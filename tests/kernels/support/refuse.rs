@@ -27,7 +27,7 @@ impl Asked {
     ) -> Self {
         Self {
             shape: Shape::new(Dims { m, n, k, l }).unwrap(),
-            operands: Operands::new(Activation::Nvfp4, layout),
+            operands: Operands::new(Activation::Nvfp4, layout).with_workspace(u64::MAX),
             gpu: Gpu::of_compute_capability(compute_capability, IMAGES),
             config: config.into(),
         }
@@ -86,7 +86,8 @@ pub(crate) fn images(compute_capability: (i32, i32), images: &'static str) -> Pr
 
 pub(crate) fn activation(found: Activation, takes: &'static str) -> Problem {
     let change = move |asked: &mut Asked| {
-        asked.operands = Operands::new(found, asked.operands.weight_layout);
+        let operands = Operands::new(found, asked.operands.weight_layout);
+        asked.operands = operands.with_workspace(asked.operands.workspace);
     };
     problem(change, Refusal::Activation { found, takes })
 }

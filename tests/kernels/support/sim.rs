@@ -29,8 +29,12 @@ impl Loaded {
         }
     }
 
-    /// The launches of a config, which must be one for this call.
-    pub(crate) fn plan(&self, config: Config, gpu: &Gpu, chained: bool) -> Plan {
+    /// The launches of a config, which must be one for this call, with the workspace that it needs.
+    pub(crate) fn plan(&mut self, config: Config, gpu: &Gpu, chained: bool) -> Plan {
+        let call = &self.memory.call;
+        let operands = call.operands();
+        let needed = config.workspace_bytes(&Job::new(call.shape(), &operands, gpu));
+        self.memory.give_workspace(needed);
         config
             .plan(&self.memory.call, gpu, chained)
             .unwrap_or_else(|why| panic!("{config:?}, {:?}: {why}", self.operands.case))
@@ -138,6 +142,7 @@ impl Simulator {
         let operands = nvfp4_gemv::Operands {
             weight_layout: case.weight_layout,
             ..nvfp4_gemv::Operands::new(case.activation, case.vector_layout)
+                .with_workspace(u64::MAX)
         };
         with(&Job::new(&case.shape, &operands, &self.gpu).chained(chained))
     }

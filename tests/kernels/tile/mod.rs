@@ -279,7 +279,7 @@ impl Kernel {
         cluster: u32,
         chained: bool,
     ) -> (Loaded, ptx_sim::Launch) {
-        let loaded = Loaded::new(&Arc::new(operands), self.arch);
+        let mut loaded = Loaded::new(&Arc::new(operands), self.arch);
         let gpu = Simulator::new(self.arch).gpu;
         let plan = loaded.plan((self.config)(stages, cluster), &gpu, chained);
         let launch = launches(&plan.launches()[0]).expect("a valid launch");

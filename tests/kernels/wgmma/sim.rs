@@ -1,6 +1,7 @@
 //! `gemv_wgmma`: the trials of `many_vectors`.
 
 use nvfp4_gemv::ScaleLayout::{Linear, Tiled128x4};
+use nvfp4_gemv::kernel::params::nvfp4_many_params as Params;
 use nvfp4_gemv::kernel::{Config, WgmmaConfig};
 
 use crate::many_vectors::sim::VECTORS_OF_A_WARP;
@@ -17,6 +18,9 @@ crate::trials! {
         every_config = || KERNEL.every_config(),
         random_configs = || KERNEL.random_configs();
 }
+
+/// Why a wrong word does nothing.
+const PACKED: &str = "gemv_packed reads it";
 
 pub(crate) const KERNEL: Kernel = Kernel {
     unit: "gemv_wgmma",
@@ -70,7 +74,14 @@ pub(crate) const KERNEL: Kernel = Kernel {
         // A cluster has 64 warps at most: each has a vector to store.
         ("place < rows && first < uint32_t(p.n);", "_n128"),
     ],
-    not_read: &[],
+    harmless: &crate::words![Params:
+        chunks_each = "a row ends the steps, too",
+        chunks_left = "the same",
+        packed = PACKED,
+        packed + 4 = PACKED,
+        packed_batch_bytes = PACKED,
+        packed_batch_bytes + 4 = PACKED,
+    ],
 };
 
 const CUTTINGS: &[Cutting] = &[
