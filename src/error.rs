@@ -262,6 +262,10 @@ pub enum Error {
         operand: &'static str,
     },
 
+    /// A workspace belongs to one stream, and the call is on another: both could use it at the same time.
+    #[error("the workspace is another stream's; calls that may run at the same time need one each")]
+    WorkspaceOfAnotherStream,
+
     /// Tuned configs of one GPU, and a stream of another.
     #[error(
         "the configs were tuned on {}, the stream is on {device}",

@@ -199,6 +199,8 @@ mod tiled_weights;
 #[cfg(feature = "tune")]
 pub mod tune;
 mod types;
+#[cfg(feature = "cuda")]
+mod workspace;
 
 #[cfg(feature = "cuda")]
 pub use device::{PreparedGemvOnDevice, gemv_on_device};
@@ -221,6 +223,8 @@ pub use tensor::{DenseVectors, GlobalScale, Nvfp4Vectors, Output, VectorScale, V
 #[cfg(feature = "cuda")]
 pub use tiled_weights::TiledWeights;
 pub use types::{Activation, FloatType, GemvPath, ScaleLayout};
+#[cfg(feature = "cuda")]
+pub use workspace::Workspace;
 
 /// The README's examples are tests; one is of a device.
 #[cfg(all(doctest, feature = "cuda", feature = "checkpoint"))]

@@ -190,7 +190,8 @@ fn add(entries: &mut Vec<Entry>, kernel: Kernel, call: &Call, gpu: &Gpu, chained
     for config in default.into_iter().chain(kernel.candidates(&job)) {
         let plan = launches(&config, call, gpu, chained);
         let is_default = Some(config) == default;
-        let rank = (shape.k(), plan.len() == 1, shape.n(), is_default);
+        let multiply = plan.iter().filter(|launch| !launch.prepares).count();
+        let rank = (shape.k(), multiply == 1, shape.n(), is_default);
         for launch in plan {
             let known = entries
                 .iter()
@@ -201,8 +202,11 @@ fn add(entries: &mut Vec<Entry>, kernel: Kernel, call: &Call, gpu: &Gpu, chained
             let entry = Entry {
                 launch,
                 shape,
-                bytes_in_flight: config.bytes_in_flight(&job),
-                gemv: Some(Gemv {
+                bytes_in_flight: match launch.prepares {
+                    true => 0,
+                    false => config.bytes_in_flight(&job),
+                },
+                gemv: (!launch.prepares).then(|| Gemv {
                     config,
                     operands,
                     main_loop: config.main_loop(&job).ok(),

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use nvfp4_gemv::dispatch::measured::{self, GpuModel, Measurements};
 use nvfp4_gemv::dispatch::{Estimate, rank};
-use nvfp4_gemv::kernel::Call;
 use nvfp4_gemv::kernel::plan::Launch;
+use nvfp4_gemv::kernel::{Call, Job};
 use nvfp4_gemv::tune::{TUNED_VARIABLE, Tuned};
 use nvfp4_gemv::{
     Activation, Config, Dims, Error, Gpu, Kernel, Refusal, ScaleLayout, Shape, Target, select,
@@ -245,6 +245,11 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         Some(gpu) => Line::of_gpu(&call, gpu, tuned.as_ref(), args.chained),
         None => Line::without_gpu(no_gpu.as_ref()),
     };
+    let operands = call.operands();
+    let workspace = match (&gpu, choice.config) {
+        (Some(gpu), Some(config)) => config.workspace_bytes(&Job::new(&shape, &operands, gpu)),
+        _ => 0,
+    };
     let chosen = choice.config.map(|config| {
         let plan = match &gpu {
             Some(gpu) => first_and_last(&config, &call, gpu, args.chained),
@@ -255,9 +260,13 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         let lines = lines.iter().map(|line| format!("  launch: {line}\n"));
         let lines: String = lines.collect();
         format!(
-            "  config: {}\n{}{lines}",
+            "  config: {}\n{}{}{lines}",
             one_line(&config),
-            passes_line(&config, &shape)
+            passes_line(&config, &shape),
+            match workspace {
+                0 => String::new(),
+                needed => format!("  workspace: {}\n", bytes(needed as usize)),
+            },
         )
     });
     let note = other_build.as_ref().map(|note| format!("  note: {note}\n"));
@@ -284,6 +293,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "path": choice.path.name(),
             "kernel": kernel.map(Kernel::name),
             "config": choice.config,
+            "workspace_bytes": workspace,
             "reason": reason,
             "other_build": other_build,
             "kernels": kernels.iter().map(Line::json).collect::<Vec<_>>(),

@@ -46,7 +46,7 @@ __device__ __forceinline__ uint8_t *step_at(const P &p, uint32_t batch, uint32_t
 
 // What a warp packs, as a chunk of one step.
 struct PackWork {
-    uint32_t batch, chunk, end;
+    uint32_t batch, chunk;
 
     __device__ static __forceinline__ uint32_t chunk_steps(const PackParams &) { return 1; }
 };
@@ -58,14 +58,14 @@ __device__ __forceinline__ void pack(const PackParams &p) {
     const uint32_t lane = threadIdx.x % many::kWarp;
     const uint32_t piece = blockIdx.x * NVFP4_PACKED_PACK_WARPS + threadIdx.x / many::kWarp;
     const uint32_t step = piece / Piece::kOfStep, batch = step / p.steps;
-    const PackWork work = {batch, step - batch * p.steps, p.steps};
+    const PackWork work = {batch, step - batch * p.steps};
 
     arch::grid_dependency_launch();
     arch::grid_dependency_wait(); // the previous grid may write vectors, and read the workspace
     if (batch >= p.l) return;
     Piece of(p, work, lane, piece % Piece::kOfStep);
-    of.load(p, work, work.chunk);
-    of.store(p, work, work.chunk, step_at(p, batch, work.chunk, 2 * Piece::kRows));
+    of.load(p, work.chunk);
+    of.store(p, work.chunk, step_at(p, batch, work.chunk, 2 * Piece::kRows));
     arch::fence_proxy_async_global(); // bulk copies read what was stored
 }
 
@@ -183,7 +183,10 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         chunk_step += chunk_steps;
     }
     __syncthreads();
-    many::finish<kVectors>(p, work, shared, lane, sum, 1.0f / Weights::kFactor);
+    // Found again, so that the loop has its registers.
+    const uint32_t thread = arch::kept(threadIdx.x);
+    const Work same(p, thread / many::kWarp);
+    many::finish<kVectors>(p, same, shared, thread % many::kWarp, sum, 1.0f / Weights::kFactor);
 }
 
 }  // namespace nvfp4::packed

@@ -301,29 +301,31 @@ struct Piece {
         return (first + step + 1) * kStep <= p.k;
     }
 
-    // Of the next chunk, whose first step is `first`.
-    template <class P, class Work>
-    __device__ __forceinline__ void load(const P &p, const Work &work, uint32_t first) {
-        if (exists(p, work, first)) {
-            const int64_t group_stride = p.vector_scale_layout.group_stride;
-            // Of half a step the first half again, which is not kept.
-            const bool whole = is_whole(p, first);
-            const uint8_t *const second = whole ? elements : elements - Elements::kStepBytes / 2;
-            const uint8_t *const second_scales = whole ? scales + group_stride : scales;
+    // Of the next chunk, whose first step is `first`, and which has such a piece.
+    template <class P>
+    __device__ __forceinline__ void load(const P &p, uint32_t first) {
+        const int64_t group_stride = p.vector_scale_layout.group_stride;
+        // Of half a step the first half again, which is not kept.
+        const bool whole = is_whole(p, first);
+        const uint8_t *const second = whole ? elements : elements - Elements::kStepBytes / 2;
+        const uint8_t *const second_scales = whole ? scales + group_stride : scales;
 #pragma unroll
-            for (int t = 0; t < 4; ++t) {
-                eight[t].load((t < 2 ? elements : second) + t * (Elements::kStepBytes / 4),
-                              (t < 2 ? scales : second_scales) + t % 2 * 2);
-            }
+        for (int t = 0; t < 4; ++t) {
+            eight[t].load((t < 2 ? elements : second) + t * (Elements::kStepBytes / 4),
+                          (t < 2 ? scales : second_scales) + t % 2 * 2);
         }
-        elements += Work::chunk_steps(p) * Elements::kStepBytes;
-        scales += int64_t(Work::chunk_steps(p)) * 2 * p.vector_scale_layout.group_stride;
+    }
+
+    // To the next chunk.
+    template <class P>
+    __device__ __forceinline__ void advance(const P &p, uint32_t chunk_steps) {
+        elements += chunk_steps * Elements::kStepBytes;
+        scales += int64_t(chunk_steps) * 2 * p.vector_scale_layout.group_stride;
     }
 
     // What was loaded of that chunk, to its buffer.
-    template <class P, class Work>
-    __device__ __forceinline__ void store(const P &p, const Work &work, uint32_t first, uint8_t *buffer) const {
-        if (!exists(p, work, first)) return;
+    template <class P>
+    __device__ __forceinline__ void store(const P &p, uint32_t first, uint8_t *buffer) const {
         uint32_t pair[4][4];
 #pragma unroll
         for (int t = 0; t < 4; ++t) eight[t].pairs(pair[t]);
@@ -358,13 +360,18 @@ struct Chunks {
     template <class Work>
     __device__ __forceinline__ void load(const Params &p, const Work &work, uint32_t first) {
 #pragma unroll
-        for (int i = 0; i < kHeld; ++i) held[i].load(p, work, first);
+        for (int i = 0; i < kHeld; ++i) {
+            if (held[i].exists(p, work, first)) held[i].load(p, first);
+            held[i].advance(p, Work::chunk_steps(p));
+        }
     }
 
     template <class Work>
     __device__ __forceinline__ void store(const Params &p, const Work &work, uint32_t first, uint8_t *buffer) const {
 #pragma unroll
-        for (int i = 0; i < kHeld; ++i) held[i].store(p, work, first, buffer);
+        for (int i = 0; i < kHeld; ++i) {
+            if (held[i].exists(p, work, first)) held[i].store(p, first, buffer);
+        }
     }
 };
 

@@ -27,7 +27,8 @@ pub use prepared::PreparedGemvOnDevice;
 /// all of its views.
 ///
 /// # Errors
-/// Operands that contradict the shape, lie on another device or in another context, or are misaligned; options that
+/// Operands that contradict the shape, lie on another device or in another context, or are misaligned; a workspace of
+/// another stream; options that
 /// contradict each other, or were [tuned on another GPU](crate::Error::TunedElsewhere); what they ask for cannot run; no
 /// kernel for this device; what CUDA reports of the launch.
 ///
@@ -91,13 +92,17 @@ pub fn gemv_on_device(
     options: &Options<'_>,
 ) -> Result<Choice> {
     let gpu = gpu(stream.context().ordinal())?;
+    if let Some(workspace) = options.workspace {
+        workspace.is_of(stream)?;
+    }
     let bound = bind::bind(stream, shape, weights, vectors, &mut output)?;
     let call = bound.call(shape)?;
     make_current(stream)?;
     // SAFETY: the stream's context is current. The views hold valid device memory of at least the
     // lengths that were checked against the shape, borrowed through this call; cudarc's events,
     // recorded by the guards in `bound`, keep their memory from being freed or reused before the
-    // enqueued work has run.
+    // enqueued work has run. The workspace is this stream's: only calls before and behind this one use it, and it is
+    // freed behind them.
     unsafe { raw::gemv(&call, gpu, options, stream.cu_stream().cast()) }
 }
 

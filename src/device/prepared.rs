@@ -12,6 +12,7 @@ use crate::memory::Device;
 use crate::raw::{Call, PreparedRawGemv};
 use crate::shape::Shape;
 use crate::tensor::{Output, Vectors, Weights};
+use crate::workspace::Workspace;
 
 /// A GEMV on a device whose kernel, config, launches and tensor maps were made once.
 ///
@@ -62,6 +63,8 @@ pub struct PreparedGemvOnDevice {
     context: Arc<CudaContext>,
     call: Call,
     prepared: PreparedRawGemv,
+    /// Kept alive.
+    workspace: Option<Workspace>,
 }
 
 const _: () = {
@@ -84,12 +87,16 @@ impl PreparedGemvOnDevice {
         options: &Options<'_>,
     ) -> Result<Self> {
         let gpu = gpu(stream.context().ordinal())?;
+        if let Some(workspace) = options.workspace {
+            workspace.is_of(stream)?;
+        }
         let call = bind::bind(stream, shape, weights, vectors, &mut output)?.call(shape)?;
         make_current(stream)?;
         Ok(Self {
             context: stream.context().clone(),
             call,
             prepared: PreparedRawGemv::new(&call, gpu, options)?,
+            workspace: options.workspace.cloned(),
         })
     }
 
@@ -98,7 +105,7 @@ impl PreparedGemvOnDevice {
     ///
     /// # Errors
     /// [`Error::NotAsPrepared`] for other operands, [`Error::WrongDevice`], [`Error::WrongContext`], operands that
-    /// contradict the shape; and what CUDA reports of the launch.
+    /// contradict the shape, a workspace of another stream; and what CUDA reports of the launch.
     pub fn launch(
         &self,
         stream: &Arc<CudaStream>,
@@ -107,6 +114,9 @@ impl PreparedGemvOnDevice {
         mut output: Output<'_, Device>,
     ) -> Result<()> {
         same_context("prepared call", &self.context, stream.context())?;
+        if let Some(workspace) = &self.workspace {
+            workspace.is_of(stream)?;
+        }
         let call = &self.call;
         let bound = bind::bind(stream, &call.shape, weights, vectors, &mut output)?;
         let same = |operand, same| match same {
@@ -120,7 +130,8 @@ impl PreparedGemvOnDevice {
         // SAFETY: the stream's context is current, and is the one that was current when this was
         // prepared. The views hold valid device memory at the addresses that were prepared, of at least
         // the lengths that were checked against the shape; cudarc's events, recorded by the guards in
-        // `bound`, keep it from being freed or reused before the enqueued work has run.
+        // `bound`, keep it from being freed or reused before the enqueued work has run. The workspace is kept by
+        // `self`, only calls before and behind this one on its stream use it, and it is freed behind them.
         unsafe { self.prepared.launch(stream.cu_stream().cast()) }
     }
 

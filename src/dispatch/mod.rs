@@ -24,7 +24,7 @@ pub use options::{Asker, Choice, Options, Reason};
 pub use rank::{Estimate, Evidence, Ranked, rank};
 #[cfg(feature = "cuda")]
 pub(crate) use select::refused;
-pub use select::{Target, select};
+pub use select::{Target, select, workspace_bytes};
 
 #[cfg(test)]
 mod tests;

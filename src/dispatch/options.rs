@@ -6,8 +6,11 @@ use super::environment::PATH_VARIABLE;
 use super::measured::Measurements;
 use super::rank::Evidence;
 use crate::kernel::{Config, Kernel};
+use crate::operands::Operands;
 use crate::refusal::Refusal;
 use crate::types::GemvPath;
+#[cfg(feature = "cuda")]
+use crate::workspace::Workspace;
 
 /// What a caller asks of a call beyond its operands. The default asks for nothing: the fastest kernel that is known
 /// of for the problem is taken, unless the environment names a path.
@@ -44,6 +47,8 @@ pub struct Options<'a> {
     pub(crate) tuned: Option<&'a Measurements>,
     chained: bool,
     pub(crate) environment: bool,
+    #[cfg(feature = "cuda")]
+    pub(crate) workspace: Option<&'a Workspace>,
 }
 
 impl Default for Options<'_> {
@@ -55,6 +60,8 @@ impl Default for Options<'_> {
             tuned: None,
             chained: false,
             environment: true,
+            #[cfg(feature = "cuda")]
+            workspace: None,
         }
     }
 }
@@ -104,6 +111,24 @@ impl<'a> Options<'a> {
     pub fn without_environment(mut self) -> Self {
         self.environment = false;
         self
+    }
+
+    /// With memory for what the call computes on the way: without it, kernels that need some are not chosen. A call in
+    /// host memory needs none.
+    #[cfg(feature = "cuda")]
+    #[must_use]
+    pub fn workspace(mut self, workspace: impl Into<Option<&'a Workspace>>) -> Self {
+        self.workspace = workspace.into();
+        self
+    }
+
+    /// What is asked about operands, with the workspace that is given here.
+    pub(super) fn with_workspace(&self, operands: &Operands) -> Operands {
+        #[cfg(feature = "cuda")]
+        if let Some(workspace) = self.workspace {
+            return operands.with_workspace(workspace.bytes());
+        }
+        *operands
     }
 
     /// With programmatic dependent launch: ["Chained launches"](Self#chained-launches).

@@ -58,7 +58,8 @@ pub fn select(
     if asked.path == Some(GemvPath::Cpu) {
         return Err(asked.unavailable(GemvPath::Cpu, Refusal::OperandsOnDevice));
     }
-    let job = Job::new(shape, operands, gpu).chained(options.is_chained());
+    let operands = options.with_workspace(operands);
+    let job = Job::new(shape, &operands, gpu).chained(options.is_chained());
     let tuned = options.tuned.map(|table| made_on(table, gpu)).transpose()?;
     if let Some(config) = options.config {
         return match config.check(&job) {
@@ -67,6 +68,39 @@ pub fn select(
         };
     }
     asked.best(&job, &Tables::of(&job, tuned))
+}
+
+/// Bytes of a workspace that a call would use: those of the kernel and config that [`select`] picks where there is always
+/// enough. 0 where the best one needs none.
+///
+/// # Errors
+/// As [`select`]'s, on this GPU.
+///
+/// ```
+/// use nvfp4_gemv::dispatch::workspace_bytes;
+/// use nvfp4_gemv::{Activation, Dims, Gpu, Kernel, Operands, Options, ScaleLayout, Shape};
+/// let shape = Shape::new(Dims { m: 14336, n: 64, k: 4096, l: 1 })?;
+/// let operands = Operands::new(Activation::F16, ScaleLayout::Linear);
+/// let hopper = Gpu::of_compute_capability((9, 0), "90a");
+/// let packed = Options::new().kernel(Kernel::Packed);
+/// // 64 vectors, two bytes an element.
+/// assert_eq!(workspace_bytes(&shape, &operands, &hopper, &packed)?, 64 * 4096 * 2);
+/// # Ok::<(), nvfp4_gemv::Error>(())
+/// ```
+pub fn workspace_bytes(
+    shape: &Shape,
+    operands: &Operands,
+    gpu: &Gpu,
+    options: &Options<'_>,
+) -> Result<u64> {
+    let operands = operands.with_workspace(u64::MAX);
+    #[cfg(feature = "cuda")]
+    let options = &options.workspace(None);
+    let choice = select(shape, &operands, Target::Gpu(gpu), options)?;
+    let job = Job::new(shape, &operands, gpu).chained(options.is_chained());
+    Ok(choice
+        .config
+        .map_or(0, |config| config.workspace_bytes(&job)))
 }
 
 /// What a caller or the environment asks for. A config implies its kernel, a kernel its path.

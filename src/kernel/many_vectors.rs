@@ -330,6 +330,7 @@ impl Division {
                     grid: [all.div_ceil(pieces), 1, 1],
                     threads: pieces * NVFP4_WARP,
                     dependent,
+                    prepares: true,
                     parameters: Parameters::of(&nvfp4_pack_params {
                         n: pass.n,
                         k: parameters.k,

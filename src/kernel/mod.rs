@@ -358,6 +358,14 @@ macro_rules! kernels {
                 match self { $(Self::$kernel => <$config as KernelConfig>::MOST_VECTORS),* }
             }
 
+            /// Bytes of workspace with which each kernel can have its best default for a job.
+            pub fn most_workspace_bytes(job: &Job<'_>) -> u64 {
+                let operands = job.operands.with_workspace(u64::MAX);
+                let job = &Job { operands: &operands, ..*job };
+                let defaults = Self::ALL.iter().filter_map(|kernel| kernel.default_config(job).ok());
+                defaults.map(|config| config.workspace_bytes(job)).max().unwrap_or(0)
+            }
+
             /// Its configs worth measuring for a job, the default first; none where it cannot compute it.
             pub fn candidates(self, job: &Job<'_>) -> Vec<Config> {
                 if self.available(job).is_err() {

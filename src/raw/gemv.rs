@@ -24,6 +24,8 @@ use crate::kernel::plan::Plan;
 /// shape and strides reach, until the work that this call enqueues has run. Nothing else writes
 /// them, or reads the output, meanwhile.
 ///
+/// That holds for the workspace, too, of the call or the options: nothing else reads or writes it meanwhile.
+///
 /// What is captured into a graph runs at each replay: all of this holds until the last one has run.
 pub unsafe fn gemv(
     call: &Call,
@@ -66,11 +68,16 @@ impl fmt::Debug for PreparedRawGemv {
 
 impl PreparedRawGemv {
     /// Prepares one problem for the context that is current: chooses, plans the launches, loads their kernels, encodes
-    /// tensor maps. Enqueues nothing, and follows no address.
+    /// tensor maps. Enqueues nothing, and follows no address. A [workspace](Options::workspace) of the options takes the
+    /// place of the call's.
     ///
     /// # Errors
     /// As [`gemv()`]'s.
     pub fn new(call: &Call, gpu: &Gpu, options: &Options<'_>) -> Result<Self> {
+        let call = &match options.workspace {
+            Some(workspace) => call.with_workspace(workspace.raw())?,
+            None => *call,
+        };
         let target = Target::Gpu(gpu);
         let choice = dispatch::select(call.shape(), &call.operands(), target, options)?;
         let plan = match choice.config {

@@ -6,12 +6,14 @@ use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut, DevicePtr, DriverError}
 
 use crate::context::driver_error;
 use crate::error::{Error, Result};
-use crate::kernel::Call;
+use crate::gpu::Gpu;
+use crate::kernel::{Call, Job, Kernel};
 use crate::measure::copies_for_cold_l2;
 use crate::operands::{Operands, RawOutput, RawVectors, RawWeights};
 use crate::shape::{Shape, Strides};
 use crate::tensor::GlobalScale;
 use crate::types::{Activation, FloatType};
+use crate::workspace::Workspace;
 
 /// What operands are aligned to: more than any kernel asks for.
 const ALIGN: usize = 256;
@@ -30,6 +32,7 @@ pub(super) struct Buffers {
     vectors: CudaSlice<u8>,
     vector_scales: CudaSlice<u8>,
     output: CudaSlice<u8>,
+    workspace: Option<Workspace>,
     shape: Shape,
     operands: Operands,
 }
@@ -39,8 +42,9 @@ impl Buffers {
         stream: &Arc<CudaStream>,
         shape: &Shape,
         operands: &Operands,
-        l2_bytes: u64,
+        gpu: &Gpu,
     ) -> Result<Self> {
+        let l2_bytes = gpu.l2_bytes;
         let cuda = |error: DriverError| driver_error("filling memory to tune with", error);
         let scales_at = shape.weight_code_bytes().next_multiple_of(ALIGN);
         let scale_bytes = shape.weight_scale_bytes(operands.weight_layout);
@@ -90,6 +94,10 @@ impl Buffers {
             output: stream
                 .alloc_zeros::<u8>(shape.outputs() * element.bytes())
                 .map_err(cuda)?,
+            workspace: match Kernel::most_workspace_bytes(&Job::new(shape, operands, gpu)) {
+                0 => None,
+                bytes => Some(Workspace::new(stream, bytes)?),
+            },
             shape: *shape,
             operands: *operands,
         })
@@ -133,7 +141,11 @@ impl Buffers {
             address: address(&self.output),
             element: FloatType::F16,
         };
-        Call::new(shape, &weights, &vectors, &output)
+        let call = Call::new(shape, &weights, &vectors, &output)?;
+        match &self.workspace {
+            Some(workspace) => call.with_workspace(workspace.raw()),
+            None => Ok(call),
+        }
     }
 }
 

@@ -206,7 +206,7 @@ impl Tuner {
         mut progress: impl FnMut(f64),
     ) -> std::result::Result<Vec<Sustained>, TuneError> {
         let stream = &self.stream;
-        let buffers = Buffers::new(stream, shape, operands, self.gpu.l2_bytes)?;
+        let buffers = Buffers::new(stream, shape, operands, &self.gpu)?;
         let calls: Vec<Call> = (0..buffers.offsets.len())
             .map(|i| buffers.call(stream, i))
             .collect::<Result<_>>()?;
@@ -246,7 +246,7 @@ impl Tuner {
         if shape.is_empty() {
             return Err(self.no_candidates(shape, operands));
         }
-        let buffers = Buffers::new(stream, shape, operands, self.gpu.l2_bytes)?;
+        let buffers = Buffers::new(stream, shape, operands, &self.gpu)?;
         let calls: Vec<Call> = (0..buffers.offsets.len())
             .map(|i| buffers.call(stream, i))
             .collect::<Result<_>>()?;

@@ -5,10 +5,11 @@ use std::cell::Cell;
 
 use cudarc::driver::{CudaContext, CudaSlice};
 use half::f16;
+use nvfp4_gemv::kernel::Job;
 use nvfp4_gemv::{
-    Activation, DenseVectors, Dims, Error, GemvPath, GlobalScale, Kernel, Operands, Options,
-    Output, PreparedGemvOnDevice, Refusal, Result, ScaleLayout, Shape, Strides, Vectors, Weights,
-    gemv_on_device,
+    Activation, Alignment, DenseVectors, Dims, Error, GemvPath, GlobalScale, Kernel, Operands,
+    Options, Output, PreparedGemvOnDevice, Refusal, Result, ScaleLayout, Shape, Strides, Vectors,
+    Weights, Workspace, gemv_on_device,
 };
 use nvfp4_gemv_cli::problem::Problem;
 
@@ -28,6 +29,7 @@ crate::trials! {
         with_events_that_order_streams,
         layers_that_feed_each_other,
         refusals,
+        workspaces_belong_to_streams,
         memory_of_another_context;
 }
 
@@ -62,15 +64,29 @@ fn uploaded(gpu: &Gpu, problem: &Problem) -> Uploaded {
     Uploaded::new(gpu, problem, TILED, TILED, false)
 }
 
+const OPERANDS: Operands = Operands {
+    activation: Activation::Nvfp4,
+    weight_layout: TILED,
+    vector_layout: TILED,
+    alignment: Alignment::BEST,
+    workspace: 0,
+};
+
+/// For calls on the GPU's stream, with any kernel.
+fn workspace(gpu: &Gpu, shape: &Shape) -> Workspace {
+    let job = Job::new(shape, &OPERANDS, &gpu.info);
+    Workspace::new(&gpu.stream, Kernel::most_workspace_bytes(&job)).unwrap()
+}
+
 /// Each kernel that takes such a problem on this GPU; at least one does.
-fn kernels(gpu: &Gpu, shape: &Shape) -> Vec<Options<'static>> {
-    let operands = Operands::new(Activation::Nvfp4, TILED);
-    let job = nvfp4_gemv::kernel::Job::new(shape, &operands, &gpu.info);
+fn kernels<'w>(gpu: &Gpu, shape: &Shape, workspace: &'w Workspace) -> Vec<Options<'w>> {
+    let operands = OPERANDS.with_workspace(workspace.bytes());
+    let job = Job::new(shape, &operands, &gpu.info);
     let takes = |kernel: &&Kernel| kernel.available(&job).is_ok();
     let kernels: Vec<_> = Kernel::ALL
         .iter()
         .filter(takes)
-        .map(|&kernel| Options::new().kernel(kernel))
+        .map(|&kernel| Options::new().kernel(kernel).workspace(workspace))
         .collect();
     assert!(!kernels.is_empty());
     kernels
@@ -112,7 +128,8 @@ fn prepared_calls_give_the_bits_of_others() {
         let problem = Problem::full_range(shape, 3);
         let uploaded = Uploaded::new(&gpu, &problem, TILED, TILED, l < 9);
         let (w, x) = (uploaded.weights(), uploaded.vectors());
-        for options in kernels(&gpu, &shape) {
+        let workspace = workspace(&gpu, &shape);
+        for options in kernels(&gpu, &shape, &workspace) {
             let mut y = poisoned(&gpu, &shape);
             let choice = gemv_on_device(stream, &shape, &w, &x, into(&mut y), &options).unwrap();
             let expected = bits(&gpu, &y);
@@ -189,7 +206,8 @@ fn a_launch_allocates_nothing() {
         let problem = Problem::integers(shape, 6);
         let uploaded = uploaded(&gpu, &problem);
         let (w, x) = (uploaded.weights(), uploaded.vectors());
-        for options in kernels(&gpu, &shape) {
+        let workspace = workspace(&gpu, &shape);
+        for options in kernels(&gpu, &shape, &workspace) {
             let mut y = poisoned(&gpu, &shape);
             let prepared =
                 PreparedGemvOnDevice::new(stream, &shape, &w, &x, into(&mut y), &options).unwrap();
@@ -217,7 +235,8 @@ fn replayed_from_a_graph() {
     let truth = problem.reference().unwrap();
     let uploaded = uploaded(&gpu, &problem);
     let (w, x) = (uploaded.weights(), uploaded.vectors());
-    for options in kernels(&gpu, &shape) {
+    let workspace = workspace(&gpu, &shape);
+    for options in kernels(&gpu, &shape, &workspace) {
         for prepare in [false, true] {
             let mut y = poisoned(&gpu, &shape);
             let prepared =
@@ -253,17 +272,18 @@ fn prepared_by_several_threads() {
     .unwrap();
     let problem = Problem::integers(shape, 5);
     let truth = problem.reference().unwrap();
-    let all = kernels(&gpu, &shape);
     let context = gpu.stream.context();
     let gpus: Vec<Gpu> = (0..8).map(|_| Gpu::new_stream(context)).collect();
     std::thread::scope(|scope| {
         for (i, gpu) in gpus.iter().enumerate() {
-            let (problem, truth, all) = (&problem, &truth, &all);
+            let (problem, truth) = (&problem, &truth);
             scope.spawn(move || {
                 let stream = &gpu.stream;
                 stream.context().bind_to_thread().unwrap();
                 let uploaded = uploaded(gpu, problem);
                 let (w, x) = (uploaded.weights(), uploaded.vectors());
+                let workspace = workspace(gpu, &shape);
+                let all = kernels(gpu, &shape, &workspace);
                 for turn in 0..20 {
                     let options = &all[(i + turn) % all.len()];
                     let mut y = poisoned(gpu, &shape);
@@ -481,6 +501,43 @@ fn refusals() {
         }
     }
     assert_eq!((launched, refused), (2, 1));
+}
+
+/// A workspace is for calls on its stream; a prepared call keeps its memory.
+fn workspaces_belong_to_streams() {
+    let gpu = Gpu::first();
+    let other = Gpu::new_stream(gpu.stream.context());
+    let shape = Shape::new(Dims {
+        m: 200,
+        n: 10,
+        k: 1024,
+        l: 2,
+    })
+    .unwrap();
+    let problem = Problem::integers(shape, 14);
+    let truth = problem.reference().unwrap();
+    let uploaded = uploaded(&gpu, &problem);
+    let (w, x) = (uploaded.weights(), uploaded.vectors());
+    let workspace = workspace(&gpu, &shape);
+    for options in kernels(&gpu, &shape, &workspace) {
+        let mut y = poisoned(&gpu, &shape);
+        let refused = gemv_on_device(&other.stream, &shape, &w, &x, into(&mut y), &options);
+        assert_eq!(refused.unwrap_err(), Error::WorkspaceOfAnotherStream);
+        // Memory that nobody else has, gone but for the prepared call.
+        let memory = gpu
+            .stream
+            .clone_htod(&vec![0xffu8; workspace.bytes().max(1) as usize]);
+        let own = Workspace::of_memory(memory.unwrap()).unwrap();
+        let options = options.workspace(&own);
+        let prepared =
+            PreparedGemvOnDevice::new(&gpu.stream, &shape, &w, &x, into(&mut y), &options).unwrap();
+        drop(own);
+        let refused = prepared.launch(&other.stream, &w, &x, into(&mut y));
+        assert_eq!(refused.unwrap_err(), Error::WorkspaceOfAnotherStream);
+        assert!(numbers(&gpu, &y).iter().all(|y| y.is_nan()));
+        prepared.launch(&gpu.stream, &w, &x, into(&mut y)).unwrap();
+        assert_eq!(numbers(&gpu, &y), truth.y, "{:?}", prepared.choice());
+    }
 }
 
 fn memory_of_another_context() {

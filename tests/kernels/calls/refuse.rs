@@ -2,8 +2,8 @@
 
 use nvfp4_gemv::kernel::Call;
 use nvfp4_gemv::{
-    Dims, Error, FloatType, GlobalScale, RawOutput, RawVectors, RawWeights, ScaleLayout, Shape,
-    Strides,
+    Config, Dims, Error, FloatType, GlobalScale, Gpu, Kernel, Options, RawOutput, RawVectors,
+    RawWeights, RawWorkspace, Refusal, ScaleLayout, Shape, Strides, Target, dispatch, select,
 };
 
 use crate::support::nowhere;
@@ -16,6 +16,7 @@ crate::trials! {
         strides_past_the_address_range,
         global_scales,
         overlaps,
+        workspaces,
         nothing_to_do_is_no_error;
 }
 #[cfg(feature = "cuda")]
@@ -260,6 +261,75 @@ fn overlaps() {
     }
 }
 
+/// Workspaces that calls do not take; and kernels that want one.
+fn workspaces() {
+    let (m, n, k, l) = SHAPE;
+    let shape = Shape::new(Dims { m, n, k, l }).unwrap();
+    let layout = ScaleLayout::Tiled128x4;
+    let weights = nowhere::weights(layout);
+    let vectors = nowhere::vectors(&shape, layout);
+    let call = Call::new(&shape, &weights, &vectors, &nowhere::OUTPUT).unwrap();
+    let with = |address, bytes| call.with_workspace(RawWorkspace { address, bytes });
+    let address = 0x80_0000_0000;
+    assert_eq!(with(address, 4096).unwrap().operands().workspace, 4096);
+    assert_eq!(
+        with(0, 0),
+        Ok(call.with_workspace(RawWorkspace::NONE).unwrap())
+    );
+    assert_eq!(
+        with(0, 4096),
+        Err(Error::NullPointer {
+            operand: "workspace"
+        })
+    );
+    assert_eq!(
+        with(address + 128, 4096),
+        Err(Error::Misaligned {
+            operand: "workspace",
+            value: address + 128,
+            align: RawWorkspace::ALIGNMENT,
+        })
+    );
+    for (other, address) in [
+        ("weight codes", 0x10_0000_0000 - 256),
+        ("weight scales", 0x20_0000_0000),
+        ("row alpha", 0x30_0000_0000),
+        ("vector codes", 0x40_0000_0000),
+        ("vector scales", 0x50_0000_0000),
+        ("vector global scales", 0x60_0000_0000),
+        ("output", nowhere::OUTPUT.address),
+    ] {
+        let operand = "workspace";
+        assert_eq!(with(address, 4096), Err(Error::Overlap { operand, other }));
+    }
+
+    let gpu = Gpu::of_compute_capability((9, 0), "90a");
+    let packed = Options::new().kernel(Kernel::Packed);
+    let operands = call.operands();
+    let needed = dispatch::workspace_bytes(&shape, &operands, &gpu, &packed).unwrap();
+    // Three batches of a step of 128 elements for eight vectors, as f16.
+    assert_eq!(needed, 3 * 128 * 8 * 2);
+    let choose = |operands| select(&shape, &operands, Target::Gpu(&gpu), &packed);
+    let config = choose(operands.with_workspace(needed)).unwrap().config;
+    assert!(matches!(config, Some(Config::Packed(_))));
+    for given in [0, needed - 1] {
+        let error = choose(operands.with_workspace(given)).unwrap_err();
+        let reason = Refusal::Workspace { needed, given };
+        assert_eq!(
+            error,
+            Error::KernelUnavailable {
+                kernel: "packed",
+                reason
+            }
+        );
+        assert!(error.to_string().contains("a workspace of 6144 bytes"));
+    }
+    // What needs none is chosen without.
+    let any = Options::new().without_environment();
+    let choice = select(&shape, &operands, Target::Gpu(&gpu), &any).unwrap();
+    assert_ne!(choice.kernel(), Some(Kernel::Packed));
+}
+
 fn nothing_to_do_is_no_error() {
     for (m, n, k, l) in [(0, 1, 16, 1), (1, 1, 16, 0), (0, 2, 64, 1)] {
         let shape = Shape::new(Dims { m, n, k, l }).unwrap();
@@ -276,8 +346,8 @@ fn nothing_to_do_is_no_error() {
         #[cfg(feature = "cuda")]
         {
             // No kernel is launched, so no address is used, and no context.
-            let gpu = nvfp4_gemv::Gpu::of_compute_capability((9, 0), "90a");
-            let options = nvfp4_gemv::Options::new().without_environment();
+            let gpu = Gpu::of_compute_capability((9, 0), "90a");
+            let options = Options::new().without_environment();
             let prepared = nvfp4_gemv::raw::PreparedRawGemv::new(&call, &gpu, &options).unwrap();
             assert!(prepared.plan().launches().is_empty());
             // SAFETY: as above.

@@ -56,7 +56,8 @@ pub(crate) struct Cutting {
     /// Vectors that it is for, at least.
     least: usize,
     chained: bool,
-    every_schedule: bool,
+    /// Exact data of fewer vectors than this run under every schedule.
+    every_schedule: usize,
 }
 
 /// M, K and L, and a config's tiles, parts, steps of a chunk and CTAs of a cluster.
@@ -73,14 +74,22 @@ pub(crate) const fn cutting(
         pass: None,
         least: 1,
         chained: cluster.is_multiple_of(4) || chunk == 4,
-        every_schedule: false,
+        every_schedule: 0,
     }
 }
 
 impl Cutting {
+    /// With few vectors.
     pub(crate) const fn under_every_schedule(self) -> Self {
         Self {
-            every_schedule: true,
+            every_schedule: 10,
+            ..self
+        }
+    }
+
+    pub(crate) const fn always_under_every_schedule(self) -> Self {
+        Self {
+            every_schedule: usize::MAX,
             ..self
         }
     }

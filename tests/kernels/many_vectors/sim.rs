@@ -94,7 +94,7 @@ impl Kernel {
             let (turn, seed) = (*turn, *turn as u64);
             let case = cutting.case(n, activation, data).dealt(turn);
             let operands = Arc::new(Operands::new(&case));
-            let those = if cutting.every_schedule && data == Data::Integers && n < 10 {
+            let those = if n < cutting.every_schedule && data == Data::Integers {
                 schedules(seed)
             } else {
                 few(seed)[turn / 3 % 3..][..1].to_vec()

@@ -73,6 +73,14 @@ pub(crate) const KERNEL: Kernel = Kernel {
     never_taken: &[
         // The four warps of a tile store two vectors each at once, and there are eight.
         (VECTORS_OF_A_WARP, "_n8"),
+        // A step has as many pieces as a CTA packs, or twice as many.
+        ("if (batch >= p.l) return;", "_n64"),
+        ("if (batch >= p.l) return;", "_n128"),
+        // Buffers of 128 vectors have room for one step, and so for one part of a chunk: every warpgroup has all steps.
+        ("for (uint32_t step = first; step < end;", "_n128"),
+        ("for (uint32_t part = 0; part < parts; ++part)", "_n128"),
+        // A cluster has 64 warps at most: each has a vector to store.
+        ("place < rows && first < uint32_t(p.n);", "_n128"),
     ],
     harmless: &crate::words![Params:
         k = MULTIPLES,
@@ -112,7 +120,8 @@ const CUTTINGS: &[Cutting] = &[
     cutting((17, 640, 2), Linear, [1, 2, 2, 4]),
     cutting((9, 256, 1), Tiled128x4, [2, 1, 1, 8]),
     // Rings that go round more than once, with every number of vectors.
-    cutting((70, 1216, 1), Linear, [1, 1, 1, 1]),
+    // The warp that asks for copies is ahead of others, and waits for them.
+    cutting((70, 960, 1), Linear, [2, 1, 1, 1]).always_under_every_schedule(),
     cutting((20, 1152, 1), Tiled128x4, [1, 2, 2, 2]),
-    cutting((200, 640, 2), Linear, [4, 1, 1, 1]),
+    cutting((200, 1472, 1), Linear, [4, 1, 1, 1]),
 ];

@@ -181,13 +181,8 @@ impl<'a> OnDevice<'a> {
             address
         });
         // As much as any kernel asks for, and bytes behind it that must keep their poison, too.
-        let any = call.operands().with_workspace(u64::MAX);
-        let job = Job::new(call.shape(), &any, &gpu.info);
-        let defaults = Kernel::ALL
-            .iter()
-            .filter_map(|kernel| kernel.default_config(&job).ok());
-        let most = defaults.map(|config| config.workspace_bytes(&job)).max();
-        let bytes = most.unwrap_or(0);
+        let asked = call.operands();
+        let bytes = Kernel::most_workspace_bytes(&Job::new(call.shape(), &asked, &gpu.info));
         let workspace = gpu.upload(&vec![0xff; bytes as usize + CANARY]);
         let address = gpu.address(&workspace);
         let call = call.with_workspace(RawWorkspace { address, bytes });

@@ -63,6 +63,11 @@ impl Cuda {
         let outputs = chain.linears.iter();
         let outputs = outputs.map(|case| self.poisoned(case.output, case.shape.outputs()));
         let mut outputs: Vec<DeviceValues> = outputs.collect::<Result<_>>()?;
+        // For the linear layer that asks for most: the last one that is made is the largest.
+        let mut workspace = None;
+        for case in &chain.linears {
+            workspace = self.workspace(&case.shape, case.activation, case.layout)?;
+        }
         let read = ReadOnly::new(&self.stream, &pool.codes, &self.gpu)?;
         let extent = Extent {
             bytes: chain.layer_bytes(),
@@ -98,8 +103,9 @@ impl Cuda {
                     };
                     // Each once outside of the graph: it tells the config, and loads the kernel.
                     let options = (0..chain.linears.len()).map(|linear| {
-                        let choice = launch(linear, &ask.options())?;
-                        Ok(ask.options().config(choice.config))
+                        let asked = ask.options().workspace(workspace.as_ref());
+                        let choice = launch(linear, &asked)?;
+                        Ok(asked.config(choice.config))
                     });
                     let options: Vec<Options<'_>> = options.collect::<Result<_>>()?;
                     let launch = |at: usize| {

@@ -13,11 +13,12 @@ use std::time::Instant;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError};
 use half::f16;
+use nvfp4_gemv::kernel::Job;
 use nvfp4_gemv::kernel::read_only::ReadConfig;
 use nvfp4_gemv::measure::time_launches;
 use nvfp4_gemv::{
-    Activation, Error, FloatType, GemvPath, Gpu, Refusal, Result, ScaleLayout, Shape, Target,
-    gemv_on_device, raw,
+    Activation, Error, FloatType, GemvPath, Gpu, Kernel, Refusal, Result, ScaleLayout, Shape,
+    Target, Workspace, gemv_on_device, raw,
 };
 
 pub(crate) use self::board::Energy;
@@ -77,6 +78,7 @@ pub(crate) fn open(path: GemvPath) -> Result<Box<dyn Engine>> {
         stream,
         gpu,
         pool: RefCell::new(None),
+        workspace: RefCell::new(None),
         f16_pool: RefCell::new(None),
         cublas: OnceCell::new(),
     };
@@ -106,6 +108,8 @@ struct Cuda {
     board: Board,
     /// Made by the first rounds.
     pool: RefCell<Option<Pool>>,
+    /// The largest that a case has asked for.
+    workspace: RefCell<Option<Workspace>>,
     /// Weights of cuBLAS, made by the first rounds with it.
     f16_pool: RefCell<Option<CudaSlice<f16>>>,
     /// Loaded when it is asked for; or why that failed.
@@ -113,6 +117,23 @@ struct Cuda {
 }
 
 impl Cuda {
+    /// A workspace with which any kernel can compute so much.
+    fn workspace(
+        &self,
+        shape: &Shape,
+        activation: Activation,
+        layout: ScaleLayout,
+    ) -> Result<Option<Workspace>> {
+        let operands = nvfp4_gemv::Operands::new(activation, layout);
+        let bytes = Kernel::most_workspace_bytes(&Job::new(shape, &operands, &self.gpu));
+        let mut workspace = self.workspace.borrow_mut();
+        if bytes > workspace.as_ref().map_or(0, Workspace::bytes) {
+            *workspace = None; // freed before its successor is allocated
+            *workspace = Some(Workspace::new(&self.stream, bytes)?);
+        }
+        Ok(workspace.clone())
+    }
+
     fn loaded_cublas(&self) -> Result<&Cublas, &str> {
         let loaded = self.cublas.get_or_init(|| Cublas::load(&self.stream));
         loaded.as_ref().map_err(String::as_str)
@@ -146,13 +167,14 @@ impl Engine for Cuda {
         let weights = self.weights(operands)?;
         let x = self.inputs(&operands.x)?;
         let mut y = self.poisoned(operands.output, shape.outputs())?;
+        let workspace = self.workspace(shape, operands.x.activation(), operands.layout)?;
         let choice = gemv_on_device(
             &self.stream,
             shape,
             &weights.view(operands)?,
             &x.view(),
             y.output(),
-            &ask.options(),
+            &ask.options().workspace(workspace.as_ref()),
         )?;
         let y = match &y {
             DeviceValues::F16(y) => Values::F16(self.download(y)?),
@@ -177,7 +199,8 @@ impl Engine for Cuda {
         let inputs = self.inputs(&operands.x)?;
         let x = inputs.view();
         let mut y = self.poisoned(operands.output, shape.outputs())?;
-        let options = ask.options();
+        let workspace = self.workspace(shape, operands.x.activation(), operands.layout)?;
+        let options = ask.options().workspace(workspace.as_ref());
         let mut seconds = Vec::new();
         let start = Instant::now();
         while seconds.is_empty() || start.elapsed() < budget.time {

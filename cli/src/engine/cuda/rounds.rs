@@ -155,6 +155,7 @@ impl Cuda {
         let inputs = self.inputs(&host_inputs)?;
         let x = inputs.view();
         let mut y = self.poisoned(case.output, shape.outputs())?;
+        let workspace = self.workspace(shape, case.activation, case.layout)?;
         let read = ReadOnly::new(&self.stream, &pool.codes, &self.gpu)?;
         let launches = copies.max(LAUNCHES);
         let extent = Extent {
@@ -197,8 +198,9 @@ impl Cuda {
                         gemv_on_device(stream, shape, weights, &x, output, options)
                     };
                     // Once outside of the graph: it tells the config, and loads the kernel.
-                    let choice = launch(0, &ask.options())?;
-                    let options = ask.options().config(choice.config);
+                    let asked = ask.options().workspace(workspace.as_ref());
+                    let choice = launch(0, &asked)?;
+                    let options = asked.config(choice.config);
                     let launch = |i: usize| match i.checked_sub(launches) {
                         None => launch(i, &options).map(drop),
                         Some(_) => slow_down(&read, launches * bytes, slow_percent),

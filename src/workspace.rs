@@ -1,0 +1,105 @@
+//! Device memory for what calls compute on the way.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
+
+use crate::context::{driver_error, same_device};
+use crate::error::{Error, Result};
+use crate::operands::RawWorkspace;
+
+/// Device memory for what calls compute on the way, such as vectors in the order in which a kernel reads them. Kernels
+/// that need one are not chosen without it: [`Options::workspace`](crate::Options::workspace) gives it to a call, and
+/// [`workspace_bytes`](crate::dispatch::workspace_bytes) says how much the call would use.
+///
+/// One is enough for all calls of a stream, which run one after the other. It belongs to that stream: a call on another
+/// one could run at the same time, and is refused.
+///
+/// Clones share the memory, and a prepared call keeps it alive. It is freed in the order of its stream: behind the calls
+/// that use it. A CUDA graph keeps nothing alive: the workspace of captured calls must outlive its replays, and those
+/// of the stream's other calls must not run beside them.
+///
+/// ```no_run
+/// use cudarc::driver::CudaContext;
+/// use nvfp4_gemv::dispatch::workspace_bytes;
+/// use nvfp4_gemv::{Activation, Dims, Operands, Options, ScaleLayout, Shape, Workspace, raw};
+///
+/// raw::device_count()?;
+/// let gpu = raw::gpu(0)?;
+/// let stream = CudaContext::new(0)?.new_stream()?;
+/// let operands = Operands::new(Activation::Bf16, ScaleLayout::Linear);
+/// // As much as the layer that needs most of it, with up to 64 tokens a step.
+/// let mut most = 0;
+/// for (m, k) in [(14336, 4096), (4096, 14336)] {
+///     let shape = Shape::new(Dims { m, n: 64, k, l: 1 })?;
+///     most = most.max(workspace_bytes(&shape, &operands, &gpu, &Options::new())?);
+/// }
+/// let workspace = Workspace::new(&stream, most)?; // once
+/// let options = Options::new().workspace(&workspace); // for every call on this stream
+/// # let _ = options;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Workspace {
+    memory: Arc<CudaSlice<u8>>,
+    raw: RawWorkspace,
+}
+
+impl Workspace {
+    /// Allocates so many bytes on the stream's device, as zeros.
+    ///
+    /// # Errors
+    /// What CUDA reports of the allocation.
+    pub fn new(stream: &Arc<CudaStream>, bytes: u64) -> Result<Self> {
+        // CUDA allocates no nothing.
+        let len = usize::try_from(bytes).unwrap_or(usize::MAX).max(1);
+        let memory = stream.alloc_zeros(len);
+        let memory = memory.map_err(|error| driver_error("allocating a workspace", error))?;
+        Self::of(memory, bytes)
+    }
+
+    /// Uses memory of the caller's. It belongs to the stream that the memory does.
+    ///
+    /// # Errors
+    /// An address that is not a multiple of [`RawWorkspace::ALIGNMENT`].
+    pub fn of_memory(memory: CudaSlice<u8>) -> Result<Self> {
+        let bytes = memory.len() as u64;
+        Self::of(memory, bytes)
+    }
+
+    fn of(memory: CudaSlice<u8>, bytes: u64) -> Result<Self> {
+        let (address, _) = memory.device_ptr(memory.stream());
+        crate::check::pointer("workspace", address, RawWorkspace::ALIGNMENT)?;
+        Ok(Self {
+            memory: Arc::new(memory),
+            raw: RawWorkspace { address, bytes },
+        })
+    }
+
+    /// Its length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.raw.bytes
+    }
+
+    /// The stream whose calls may use it.
+    pub fn stream(&self) -> &Arc<CudaStream> {
+        self.memory.stream()
+    }
+
+    /// By address, for [`raw::Call::with_workspace`](crate::raw::Call::with_workspace). It is valid while this, or a
+    /// clone of it, is there.
+    pub fn raw(&self) -> RawWorkspace {
+        self.raw
+    }
+
+    /// A call on this stream may use it.
+    pub(crate) fn is_of(&self, stream: &Arc<CudaStream>) -> Result<()> {
+        same_device("workspace", self.stream(), stream)?;
+        let handle = |stream: &Arc<CudaStream>| stream.cu_stream().cast::<c_void>();
+        match handle(self.stream()) == handle(stream) {
+            true => Ok(()),
+            false => Err(Error::WorkspaceOfAnotherStream),
+        }
+    }
+}
