@@ -35,6 +35,7 @@ pub(super) const KERNELS: Kernels = Kernels {
         // Was slower: without fused multiply-add, decoding is a small part of the work.
         decoding: None,
     },
+    parts: None,
 };
 
 /// Words of a decoded block: 16 values as signed bytes, a scale.
