@@ -27,6 +27,7 @@ pub(super) const KERNELS: Kernels = Kernels {
     nvfp4: Family {
         direct: nvfp4,
         direct_tile: 256,
+        direct_up_to: MAX_VECTORS,
         decoding: Some(Decoding {
             decode: nvfp4_decode,
             multiply: nvfp4_multiply,
@@ -38,6 +39,7 @@ pub(super) const KERNELS: Kernels = Kernels {
     dense: Family {
         direct: dense,
         direct_tile: 128,
+        direct_up_to: MAX_VECTORS,
         decoding: Some(Decoding {
             decode: dense_decode,
             multiply: dense_multiply,

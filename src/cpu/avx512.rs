@@ -50,6 +50,7 @@ pub(super) const BW: Kernels = Kernels {
 const NVFP4_VNNI: Family = Family {
     direct: nvfp4_vnni,
     direct_tile: 256,
+    direct_up_to: 8,
     decoding: Some(Decoding {
         decode: nvfp4_decode,
         multiply: nvfp4_multiply_vnni,
@@ -62,6 +63,7 @@ const NVFP4_VNNI: Family = Family {
 const NVFP4_BW: Family = Family {
     direct: nvfp4_bw,
     direct_tile: 256,
+    direct_up_to: 8,
     decoding: Some(Decoding {
         decode: nvfp4_decode,
         multiply: nvfp4_multiply_bw,
@@ -74,6 +76,7 @@ const NVFP4_BW: Family = Family {
 const DENSE: Family = Family {
     direct: dense,
     direct_tile: 64,
+    direct_up_to: MAX_VECTORS,
     decoding: Some(Decoding {
         decode: dense_decode,
         multiply: dense_multiply,
@@ -361,29 +364,25 @@ unsafe fn nvfp4_step<D: Dot, const R: usize, const N: usize, const TAIL: bool>(
 ) {
     // SAFETY: the caller asserted the lengths and has the features.
     unsafe {
-        let mut w = [[_mm512_setzero_si512(); 4]; R];
-        let mut scales = [_mm512_setzero_ps(); R];
-        for r in 0..R {
-            let row = &rows.rows[first + r];
-            if N <= WHOLE_ROWS_UP_TO {
-                fetch::<true>(row, s);
-            } else {
-                fetch::<false>(row, s);
-            }
-            (w[r], scales[r]) = nvfp4_weights::<TAIL>(row, s, left);
-            if N <= WHOLE_ROWS_UP_TO {
-                // The registers hold the weights of one row only.
-                for v in 0..N {
-                    let x = load_step(x[v].as_ptr().add(s * STEP * NVFP4_WORDS));
-                    acc[r][v] = nvfp4_blocks::<D>(w[r], scales[r], x, acc[r][v]);
+        // The registers hold the weights of two rows only.
+        let together = if R == 1 { 1 } else { 2 };
+        for two in (0..R).step_by(together) {
+            let mut w = [[_mm512_setzero_si512(); 4]; 2];
+            let mut scales = [_mm512_setzero_ps(); 2];
+            for r in 0..together {
+                let row = &rows.rows[first + two + r];
+                if N <= WHOLE_ROWS_UP_TO {
+                    fetch::<true>(row, s);
+                } else {
+                    fetch::<false>(row, s);
                 }
+                (w[r], scales[r]) = nvfp4_weights::<TAIL>(row, s, left);
             }
-        }
-        if N > WHOLE_ROWS_UP_TO {
             for v in 0..N {
                 let x = load_step(x[v].as_ptr().add(s * STEP * NVFP4_WORDS));
-                for r in 0..R {
-                    acc[r][v] = nvfp4_blocks::<D>(w[r], scales[r], x, acc[r][v]);
+                for r in 0..together {
+                    let acc = &mut acc[two + r][v];
+                    *acc = nvfp4_blocks::<D>(w[r], scales[r], x, *acc);
                 }
             }
         }

@@ -23,26 +23,22 @@ use crate::cpu::rows::{
 pub(super) const ONE: Family = Family {
     direct: direct_one,
     direct_tile: 128,
+    direct_up_to: 8,
     decoding: Some(Decoding {
         decode,
-        multiply: multiply_one,
+        multiply: multiply_part,
         bytes: DECODED * 4,
         tile: 64,
-        rows: 8,
+        rows: 4,
     }),
 };
 
-/// For vectors of two parts.
+/// For few vectors of two parts.
 pub(super) const TWO: Family = Family {
     direct: direct_two,
     direct_tile: 64,
-    decoding: Some(Decoding {
-        decode,
-        multiply: multiply_two,
-        bytes: DECODED * 4,
-        tile: 64,
-        rows: 8,
-    }),
+    direct_up_to: MAX_VECTORS,
+    decoding: None,
 };
 
 /// Words of a decoded block: 16 weights in bf16, its scale twice.
@@ -170,19 +166,21 @@ unsafe fn step<const P: usize, const R: usize, const N: usize, const TAIL: bool>
             scales[r] = decode_scales(scale_bytes::<TAIL>(row, s, left));
         }
         for half in 0..2 {
-            let mut w = [[_mm512_setzero_si512(); 4]; R];
-            let mut scale = [_mm512_setzero_ps(); R];
-            for r in 0..R {
-                w[r] = weights(codes::<TAIL>(&rows.rows[first + r], s, half, left));
-                scale[r] = pairs_of_scales(scales[r], half);
-                if N <= WHOLE_ROWS_UP_TO {
-                    // The registers hold the weights of one row only.
-                    let acc = &mut acc[r..][..1];
-                    add_half::<P, 1, N>([w[r]], [scale[r]], x, s * 2 + half, acc);
-                }
+            if R == 1 {
+                let w = weights(codes::<TAIL>(&rows.rows[first], s, half, left));
+                let scale = pairs_of_scales(scales[0], half);
+                add_half::<P, 1, N>([w], [scale], x, s * 2 + half, acc);
+                continue;
             }
-            if N > WHOLE_ROWS_UP_TO {
-                add_half::<P, R, N>(w, scale, x, s * 2 + half, acc);
+            // The registers hold the weights of two rows only.
+            for r in (0..R).step_by(2) {
+                let mut w = [[_mm512_setzero_si512(); 4]; 2];
+                let mut scale = [_mm512_setzero_ps(); 2];
+                for i in 0..2 {
+                    w[i] = weights(codes::<TAIL>(&rows.rows[first + r + i], s, half, left));
+                    scale[i] = pairs_of_scales(scales[r + i], half);
+                }
+                add_half::<P, 2, N>(w, scale, x, s * 2 + half, &mut acc[r..][..2]);
             }
         }
     }
@@ -302,13 +300,7 @@ fn decode(row: &Row<'_>, out: &mut [Line]) {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-fn multiply_one(decoded: &Decoded<'_>, x: &Tile<'_>, sums: SumsOfRows<'_>) {
+fn multiply_part(decoded: &Decoded<'_>, x: &Tile<'_>, sums: SumsOfRows<'_>) {
     // SAFETY: this function's features are all that is used.
     unsafe { by_vectors!(decoded, x, sums, multiply, 1,) }
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-fn multiply_two(decoded: &Decoded<'_>, x: &Tile<'_>, sums: SumsOfRows<'_>) {
-    // SAFETY: this function's features are all that is used.
-    unsafe { by_vectors!(decoded, x, sums, multiply, 2,) }
 }

@@ -21,7 +21,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-use crate::cpu::rows::Kernels;
+use crate::cpu::rows::{Kernels, WHOLE_ROWS_UP_TO};
 use crate::error::Result;
 use crate::format::{e2m1, e4m3};
 use crate::shape::{BLOCK, Shape, Strides};
@@ -84,6 +84,8 @@ impl Form {
         let (parts, fit) = match vectors {
             Vectors::Nvfp4(_) => return Ok(Self::Nvfp4),
             Vectors::F32(_) => return Ok(Self::F32),
+            // With more vectors than those, two parts are slower than one value.
+            Vectors::F16(_) if shape.n() > WHOLE_ROWS_UP_TO => return Ok(Self::F32),
             Vectors::F16(v) => (2, every(shape, v.resolve(shape)?, v.values, f16_fits)),
             Vectors::Bf16(v) => (1, every(shape, v.resolve(shape)?, v.values, bf16_fits)),
         };

@@ -24,9 +24,6 @@ pub(super) const STRIP_ROWS: usize = STRIP_GROUPS * GROUP_ROWS;
 /// not stay in the first-level cache, so K is cut into tiles.
 pub(super) const WHOLE_ROWS_UP_TO: usize = 2;
 
-/// The most vectors for which weights are never decoded into a buffer.
-const DIRECT_UP_TO: usize = MAX_VECTORS;
-
 /// How far ahead of their use codes are fetched where whole rows are read, in bytes. Past the end
 /// of a row lies the next row that the same stream will read.
 #[cfg(target_arch = "x86_64")]
@@ -70,7 +67,9 @@ pub(super) struct Family {
     pub(super) direct: unsafe fn(&Rows<'_>, &Tile<'_>) -> Sums,
     /// Blocks of a K tile for `direct`, where it does not read whole rows.
     pub(super) direct_tile: usize,
-    /// For more vectors, where it is faster than `direct`.
+    /// The most vectors for which `direct` is faster than `decoding`.
+    pub(super) direct_up_to: usize,
+    /// For more vectors, where it is ever faster.
     pub(super) decoding: Option<Decoding>,
 }
 
@@ -91,7 +90,7 @@ pub(super) struct Decoding {
 impl Family {
     /// What decodes the weights once for `n` vectors; `None` where the direct kernel takes them.
     pub(super) const fn decoding(&self, n: usize) -> Option<&Decoding> {
-        if n <= DIRECT_UP_TO {
+        if n <= self.direct_up_to {
             None
         } else {
             self.decoding.as_ref()
