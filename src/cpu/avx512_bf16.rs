@@ -66,6 +66,13 @@ unsafe fn weights(codes: __m512i) -> [__m512i; 4] {
     }
 }
 
+/// The bits as bf16 values.
+#[inline(always)]
+unsafe fn bf16s(bits: __m512i) -> __m512bh {
+    // SAFETY: the types are equally large, and any bits are bf16 values.
+    unsafe { std::mem::transmute::<__m512i, __m512bh>(bits) }
+}
+
 /// Adds half number `half` of the steps to the lanes of `acc`: a lane sums half a block.
 #[inline(always)]
 unsafe fn add_half<const P: usize, const R: usize, const N: usize>(
@@ -75,16 +82,16 @@ unsafe fn add_half<const P: usize, const R: usize, const N: usize>(
     half: usize,
     acc: &mut [[__m512; N]],
 ) {
-    // SAFETY: the caller asserted the lengths and has the features; any bits are bf16 values.
+    // SAFETY: the caller asserted the lengths and has the features.
     unsafe {
         let mut sum = [[_mm512_setzero_ps(); N]; R];
         for p in 0..4 {
             for part in 0..P {
                 for v in 0..N {
                     let at = x[v].as_ptr().add(((half * 4 + p) * P + part) * 16);
-                    let x: __m512bh = std::mem::transmute(_mm512_load_si512(at.cast()));
+                    let x = bf16s(_mm512_load_si512(at.cast()));
                     for r in 0..R {
-                        sum[r][v] = _mm512_dpbf16_ps(sum[r][v], std::mem::transmute(w[r][p]), x);
+                        sum[r][v] = _mm512_dpbf16_ps(sum[r][v], bf16s(w[r][p]), x);
                     }
                 }
             }

@@ -15,15 +15,17 @@
 //! | N | K | weights |
 //! |---|---|---|
 //! | 1, 2 | whole rows | decoded into registers, four rows at once; each row is one long stream for the memory |
-//! | 3, 4 | in tiles whose vectors stay in the first-level cache | the same, one or two rows at once, so that sums fit the registers |
-//! | 5 and more | in shorter tiles | decoded once for all vectors, some rows at a time, into a buffer that stays in the first-level cache; then multiplied with four vectors at a time |
+//! | 3 to `direct_up_to`, 4 or 8 | in tiles whose vectors stay in the first-level cache | the same, one or two rows and four vectors at once, so that sums fit the registers |
+//! | more | in shorter tiles | decoded once for all vectors, some rows at a time, into a buffer that stays in the first-level cache; then multiplied with four vectors at a time |
 //!
 //! With NVFP4 vectors the 16 products of a block are summed as integers and multiplied by the
-//! product of two scales without rounding; only the f32 sum over blocks rounds. With wider vectors
-//! and up to four of them the products of a block are summed in f32, then multiplied by the block's
-//! scale; with more, weights are multiplied by their scales when they are decoded, which is exact.
+//! product of two scales without rounding; only the f32 sum over blocks rounds. Wider vectors become
+//! f32 values or, for the kernels that use BF16 instructions, bf16 parts whose sum is the value. The
+//! products of a block are summed in f32, then multiplied by the block's scale; where f32 weights
+//! are decoded once for all vectors, they are multiplied by their scales then, which is exact.
 //! The sums of K tiles are added in their order. So the order of a sum depends on K, N and the
-//! implementation: not on the threads, not on M or L, and not on the layout of the scales.
+//! implementation, and for f16 and bf16 vectors on whether all values suit BF16 instructions: not on
+//! the threads, not on M or L, and not on the layout of the scales.
 
 mod bandwidth;
 mod parallel;
