@@ -521,6 +521,73 @@ fn tiny_and_huge_values_do_not_vanish_on_the_way() {
 }
 
 #[test]
+fn values_that_bf16_instructions_flush_do_not_vanish() {
+    // bf16 products take subnormal numbers as zero. f16 has subnormal numbers too, which are not
+    // subnormal in bf16.
+    let codes = vec![0x72; 4 * 128];
+    let scales = vec![0x7e; 4 * 16];
+    let (linear, one) = (ScaleLayout::Linear, GlobalScale::ONE);
+    for n in [1, 2, 4, 9] {
+        let dims = Dims {
+            m: 4,
+            n,
+            k: 256,
+            l: 1,
+        };
+        let shape = Shape::new(dims).unwrap();
+        let w = Weights::new(&shape, &codes, &scales, linear, one).unwrap();
+        for bits in [0x0001, 0x007f, 0x0080, 0x8001, 0x0d80, 0x0d7f, 0x7b00] {
+            // Among ordinary values, and alone.
+            for others in [bf16::ONE, bf16::ZERO] {
+                let mut x = vec![others; n * 256];
+                x[n * 256 - 7] = bf16::from_bits(bits);
+                if others == bf16::ZERO {
+                    x.fill(bf16::from_bits(bits));
+                }
+                assert_inside_the_bound(&shape, &w, &Vectors::bf16(&x), Activation::Bf16);
+            }
+        }
+        for bits in [0x0001, 0x03ff, 0x8001, 0x7bff] {
+            let x = vec![f16::from_bits(bits); n * 256];
+            assert_inside_the_bound(&shape, &w, &Vectors::f16(&x), Activation::F16);
+        }
+    }
+}
+
+#[test]
+fn what_is_not_finite_stays_so() {
+    let codes = vec![0x22; 2 * 64];
+    let scales = vec![0x38; 2 * 8];
+    let (linear, one) = (ScaleLayout::Linear, GlobalScale::ONE);
+    for n in [1, 2, 3, 9] {
+        let dims = Dims {
+            m: 2,
+            n,
+            k: 128,
+            l: 1,
+        };
+        let shape = Shape::new(dims).unwrap();
+        let w = Weights::new(&shape, &codes, &scales, linear, one).unwrap();
+        for value in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+            let mut x = vec![1.0; n * 128];
+            x[77] = value;
+            let x16: Vec<f16> = x.iter().map(|&x| f16::from_f32(x)).collect();
+            let xb16: Vec<bf16> = x.iter().map(|&x| bf16::from_f32(x)).collect();
+            for x in [Vectors::f16(&x16), Vectors::bf16(&xb16), Vectors::f32(&x)] {
+                for implementation in implementations() {
+                    let mut y = vec![7.0; 2 * n];
+                    gemv_with(implementation, &shape, &w, &x, Output::f32(&mut y)).unwrap();
+                    let expected = |y: f32| y == value || y.is_nan() && value.is_nan();
+                    let right = y[..2].iter().all(|&y| expected(y));
+                    assert!(right, "{implementation} {}: {y:?}", x.activation());
+                    assert!(y[2..].iter().all(|&y| y == 128.0), "{implementation}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn nothing_to_compute_succeeds() {
     for (m, l) in [(0, 1), (1, 0), (0, 0)] {
         let shape = Shape::new(Dims { m, n: 2, k: 48, l }).unwrap();

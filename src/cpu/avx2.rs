@@ -27,6 +27,7 @@ pub(super) const KERNELS: Kernels = Kernels {
     nvfp4: Family {
         direct: nvfp4,
         direct_tile: 256,
+        direct_up_to: MAX_VECTORS,
         decoding: Some(Decoding {
             decode: nvfp4_decode,
             multiply: nvfp4_multiply,
@@ -38,6 +39,7 @@ pub(super) const KERNELS: Kernels = Kernels {
     dense: Family {
         direct: dense,
         direct_tile: 128,
+        direct_up_to: MAX_VECTORS,
         decoding: Some(Decoding {
             decode: dense_decode,
             multiply: dense_multiply,
@@ -46,6 +48,7 @@ pub(super) const KERNELS: Kernels = Kernels {
             rows: 8,
         }),
     },
+    parts: None,
 };
 
 /// Words of a decoded block: 16 weights in bytes, a scale.
@@ -73,9 +76,8 @@ unsafe fn step<const STREAM: bool>(row: &Row<'_>, s: usize) -> ([__m256i; 2], __
     unsafe {
         let at = row.codes.as_ptr().wrapping_add(s * 64);
         if STREAM {
-            // Non-temporal: weights that are larger than the caches would only push other things
-            // out of them on their way through.
-            _mm_prefetch::<_MM_HINT_NTA>(at.wrapping_offset(AHEAD).cast());
+            // Into the second-level cache: so much of four rows would push vectors out of the first.
+            _mm_prefetch::<_MM_HINT_T1>(at.wrapping_offset(AHEAD).cast());
         } else {
             _mm_prefetch::<_MM_HINT_T0>(at.wrapping_offset(row.next).cast());
         }

@@ -9,6 +9,7 @@
 
 use std::arch::x86_64::*;
 
+use crate::cpu::avx512_bf16;
 use crate::cpu::prepare::{DENSE_STEP, Line, NVFP4_WORDS, Tile, words, words_mut};
 use crate::cpu::rows::{
     AHEAD, Decoded, Decoding, Family, GROUP_ROWS, Kernels, MAX_VECTORS, Row, Rows, Sums,
@@ -23,18 +24,18 @@ pub(super) const STEP: usize = 16;
 pub(super) const VNNI: Kernels = Kernels {
     lanes: &LANES,
     order: &ORDER,
-    nvfp4: Family {
-        direct: nvfp4_vnni,
-        direct_tile: 256,
-        decoding: Some(Decoding {
-            decode: nvfp4_decode,
-            multiply: nvfp4_multiply_vnni,
-            bytes: DECODED_NVFP4 * 4,
-            tile: 128,
-            rows: 8,
-        }),
-    },
+    nvfp4: NVFP4_VNNI,
     dense: DENSE,
+    parts: None,
+};
+
+/// With VNNI and BF16.
+pub(super) const BF16: Kernels = Kernels {
+    lanes: &LANES,
+    order: &ORDER,
+    nvfp4: NVFP4_VNNI,
+    dense: DENSE,
+    parts: Some([avx512_bf16::ONE, avx512_bf16::TWO]),
 };
 
 /// Without VNNI.
@@ -43,11 +44,26 @@ pub(super) const BW: Kernels = Kernels {
     order: &ORDER,
     nvfp4: NVFP4_BW,
     dense: DENSE,
+    parts: None,
+};
+
+const NVFP4_VNNI: Family = Family {
+    direct: nvfp4_vnni,
+    direct_tile: 256,
+    direct_up_to: 8,
+    decoding: Some(Decoding {
+        decode: nvfp4_decode,
+        multiply: nvfp4_multiply_vnni,
+        bytes: DECODED_NVFP4 * 4,
+        tile: 128,
+        rows: 8,
+    }),
 };
 
 const NVFP4_BW: Family = Family {
     direct: nvfp4_bw,
     direct_tile: 256,
+    direct_up_to: 8,
     decoding: Some(Decoding {
         decode: nvfp4_decode,
         multiply: nvfp4_multiply_bw,
@@ -60,6 +76,7 @@ const NVFP4_BW: Family = Family {
 const DENSE: Family = Family {
     direct: dense,
     direct_tile: 64,
+    direct_up_to: MAX_VECTORS,
     decoding: Some(Decoding {
         decode: dense_decode,
         multiply: dense_multiply,
@@ -142,7 +159,12 @@ impl Dot for Bw {
 
 /// The codes of 64 bytes of step `s` of a row; in a tail of `left` blocks, zeros past them.
 #[inline(always)]
-unsafe fn codes<const TAIL: bool>(row: &Row<'_>, s: usize, half: usize, left: usize) -> __m512i {
+pub(super) unsafe fn codes<const TAIL: bool>(
+    row: &Row<'_>,
+    s: usize,
+    half: usize,
+    left: usize,
+) -> __m512i {
     // SAFETY: the row holds the step, or `left` blocks of it, which the mask keeps to.
     unsafe {
         let at = row.codes.as_ptr().wrapping_add(s * 128 + half * 64);
@@ -158,7 +180,11 @@ unsafe fn codes<const TAIL: bool>(row: &Row<'_>, s: usize, half: usize, left: us
 
 /// The scales of step `s` of a row, in order.
 #[inline(always)]
-unsafe fn scale_bytes<const TAIL: bool>(row: &Row<'_>, s: usize, left: usize) -> __m128i {
+pub(super) unsafe fn scale_bytes<const TAIL: bool>(
+    row: &Row<'_>,
+    s: usize,
+    left: usize,
+) -> __m128i {
     // SAFETY: the row holds the step, or `left` blocks of it, which the mask keeps to.
     unsafe {
         let at = row.scales.as_ptr().wrapping_add(s * STEP);
@@ -170,11 +196,10 @@ unsafe fn scale_bytes<const TAIL: bool>(row: &Row<'_>, s: usize, left: usize) ->
     }
 }
 
-/// Fetches what will be read after step `s` into the caches. Where whole rows are read, as
-/// non-temporal: weights that are larger than the caches would only push other things out of them
-/// on their way through.
+/// Fetches what will be read after step `s` into the caches. Where whole rows are read, into the
+/// second-level cache: so much of four rows would push vectors out of the first.
 #[inline(always)]
-unsafe fn fetch<const STREAM: bool>(row: &Row<'_>, s: usize) {
+pub(super) unsafe fn fetch<const STREAM: bool>(row: &Row<'_>, s: usize) {
     // SAFETY: a prefetch of any address is allowed; the caller's CPU has the features.
     unsafe {
         let codes = row.codes.as_ptr().wrapping_add(s * 128);
@@ -183,9 +208,9 @@ unsafe fn fetch<const STREAM: bool>(row: &Row<'_>, s: usize) {
         let scales = row.scales.as_ptr().wrapping_add(s * STEP);
         let scales = scales.wrapping_offset(ahead / 8);
         if STREAM {
-            _mm_prefetch::<_MM_HINT_NTA>(codes.cast());
-            _mm_prefetch::<_MM_HINT_NTA>(codes.wrapping_add(64).cast());
-            _mm_prefetch::<_MM_HINT_NTA>(scales.cast());
+            _mm_prefetch::<_MM_HINT_T1>(codes.cast());
+            _mm_prefetch::<_MM_HINT_T1>(codes.wrapping_add(64).cast());
+            _mm_prefetch::<_MM_HINT_T1>(scales.cast());
         } else {
             _mm_prefetch::<_MM_HINT_T0>(codes.cast());
             _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(64).cast());
@@ -197,7 +222,7 @@ unsafe fn fetch<const STREAM: bool>(row: &Row<'_>, s: usize) {
 /// Sixteen E4M3 scales, times 2^-8: E4M3 is f16 with a shorter exponent and mantissa, its bias 8
 /// less.
 #[inline(always)]
-unsafe fn decode_scales(bytes: __m128i) -> __m512 {
+pub(super) unsafe fn decode_scales(bytes: __m128i) -> __m512 {
     // SAFETY: the caller's CPU has the features.
     unsafe { _mm512_cvtph_ps(_mm256_slli_epi16::<7>(_mm256_cvtepu8_epi16(bytes))) }
 }
@@ -339,29 +364,25 @@ unsafe fn nvfp4_step<D: Dot, const R: usize, const N: usize, const TAIL: bool>(
 ) {
     // SAFETY: the caller asserted the lengths and has the features.
     unsafe {
-        let mut w = [[_mm512_setzero_si512(); 4]; R];
-        let mut scales = [_mm512_setzero_ps(); R];
-        for r in 0..R {
-            let row = &rows.rows[first + r];
-            if N <= WHOLE_ROWS_UP_TO {
-                fetch::<true>(row, s);
-            } else {
-                fetch::<false>(row, s);
-            }
-            (w[r], scales[r]) = nvfp4_weights::<TAIL>(row, s, left);
-            if N <= WHOLE_ROWS_UP_TO {
-                // The registers hold the weights of one row only.
-                for v in 0..N {
-                    let x = load_step(x[v].as_ptr().add(s * STEP * NVFP4_WORDS));
-                    acc[r][v] = nvfp4_blocks::<D>(w[r], scales[r], x, acc[r][v]);
+        // The registers hold the weights of two rows only.
+        let together = if R == 1 { 1 } else { 2 };
+        for two in (0..R).step_by(together) {
+            let mut w = [[_mm512_setzero_si512(); 4]; 2];
+            let mut scales = [_mm512_setzero_ps(); 2];
+            for r in 0..together {
+                let row = &rows.rows[first + two + r];
+                if N <= WHOLE_ROWS_UP_TO {
+                    fetch::<true>(row, s);
+                } else {
+                    fetch::<false>(row, s);
                 }
+                (w[r], scales[r]) = nvfp4_weights::<TAIL>(row, s, left);
             }
-        }
-        if N > WHOLE_ROWS_UP_TO {
             for v in 0..N {
                 let x = load_step(x[v].as_ptr().add(s * STEP * NVFP4_WORDS));
-                for r in 0..R {
-                    acc[r][v] = nvfp4_blocks::<D>(w[r], scales[r], x, acc[r][v]);
+                for r in 0..together {
+                    let acc = &mut acc[two + r][v];
+                    *acc = nvfp4_blocks::<D>(w[r], scales[r], x, *acc);
                 }
             }
         }
@@ -458,7 +479,7 @@ unsafe fn nvfp4_products<D: Dot, const R: usize, const N: usize>(
 /// scales read as f16 lack. Not at the end of the row: a sum of tiny vectors would lose bits to
 /// underflow on the way there.
 #[inline(always)]
-unsafe fn pairs_of_scales(scales: __m512, half: usize) -> __m512 {
+pub(super) unsafe fn pairs_of_scales(scales: __m512, half: usize) -> __m512 {
     // SAFETY: the caller's CPU has the features.
     unsafe {
         let first = _mm512_set1_epi32(half as i32 * 8);
@@ -696,7 +717,7 @@ unsafe fn dense_products<const R: usize, const N: usize>(
 
 /// The sum of the lanes of each accumulator: halves, neighbours, neighbours of those, halves.
 #[inline(always)]
-unsafe fn sums<const N: usize>(acc: [__m512; N]) -> [f32; N] {
+pub(super) unsafe fn sums<const N: usize>(acc: [__m512; N]) -> [f32; N] {
     // SAFETY: the caller's CPU has the features; 4 floats are stored.
     unsafe {
         let mut four = [_mm256_setzero_ps(); 4];

@@ -132,7 +132,7 @@ impl StreamingRead {
 #[cfg(target_arch = "x86_64")]
 fn sum(words: &[u64], way: Way) -> u64 {
     let wide = match Implementation::best() {
-        Implementation::Avx512 | Implementation::Avx512Vnni => true,
+        Implementation::Avx512 | Implementation::Avx512Vnni | Implementation::Avx512Bf16 => true,
         Implementation::Avx2 => false,
         Implementation::Portable => return sum_portable(words),
     };

@@ -1,6 +1,6 @@
 //! The CPU path.
 //!
-//! There are four implementations, one for each set of vector instructions worth telling apart.
+//! There are five implementations, one for each set of vector instructions worth telling apart.
 //! All have the same members, `Kernels`: the order in which they want the elements of vectors, and
 //! for NVFP4 vectors as for the others a `Family` of kernels. `gemv` is what the safe call comes
 //! down to. It takes [`Implementation::best`], the fastest one that this CPU can run: the CPU is
@@ -15,15 +15,17 @@
 //! | N | K | weights |
 //! |---|---|---|
 //! | 1, 2 | whole rows | decoded into registers, four rows at once; each row is one long stream for the memory |
-//! | 3, 4 | in tiles whose vectors stay in the first-level cache | the same, one or two rows at once, so that sums fit the registers |
-//! | 5 and more | in shorter tiles | decoded once for all vectors, some rows at a time, into a buffer that stays in the first-level cache; then multiplied with four vectors at a time |
+//! | 3 to `direct_up_to`, 4 or 8 | in tiles whose vectors stay in the first-level cache | the same, one or two rows and four vectors at once, so that sums fit the registers |
+//! | more | in shorter tiles | decoded once for all vectors, some rows at a time, into a buffer that stays in the first-level cache; then multiplied with four vectors at a time |
 //!
 //! With NVFP4 vectors the 16 products of a block are summed as integers and multiplied by the
-//! product of two scales without rounding; only the f32 sum over blocks rounds. With wider vectors
-//! and up to four of them the products of a block are summed in f32, then multiplied by the block's
-//! scale; with more, weights are multiplied by their scales when they are decoded, which is exact.
+//! product of two scales without rounding; only the f32 sum over blocks rounds. Wider vectors become
+//! f32 values or, for the kernels that use BF16 instructions, bf16 parts whose sum is the value. The
+//! products of a block are summed in f32, then multiplied by the block's scale; where f32 weights
+//! are decoded once for all vectors, they are multiplied by their scales then, which is exact.
 //! The sums of K tiles are added in their order. So the order of a sum depends on K, N and the
-//! implementation: not on the threads, not on M or L, and not on the layout of the scales.
+//! implementation, and for f16 and bf16 vectors on whether all values suit BF16 instructions: not on
+//! the threads, not on M or L, and not on the layout of the scales.
 
 mod bandwidth;
 mod parallel;
@@ -36,6 +38,8 @@ mod scales;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_bf16;
 
 use std::sync::OnceLock;
 
@@ -45,7 +49,7 @@ use crate::error::{Error, Result};
 use crate::shape::Shape;
 use crate::tensor::{self, Output, Vectors, Weights};
 use crate::types::{Activation, named};
-use prepare::Prepared;
+use prepare::{Form, Prepared};
 use rows::Kernels;
 
 named! {
@@ -60,6 +64,8 @@ named! {
         Avx512 = "avx512",
         /// The same and VNNI, which speeds up NVFP4 vectors.
         Avx512Vnni = "avx512-vnni",
+        /// The same and BF16, which speeds up f16 and bf16 vectors.
+        Avx512Bf16 = "avx512-bf16",
     }
 }
 
@@ -71,6 +77,7 @@ impl Implementation {
             Self::Avx2 => "x86-64 with AVX2, FMA and F16C",
             Self::Avx512 => "x86-64 with AVX-512 F, BW, VL and DQ",
             Self::Avx512Vnni => "x86-64 with AVX-512 F, BW, VL, DQ and VNNI",
+            Self::Avx512Bf16 => "x86-64 with AVX-512 F, BW, VL, DQ, VNNI and BF16",
         }
     }
 
@@ -91,6 +98,9 @@ impl Implementation {
                     && is_x86_feature_detected!("avx512dq")
             }
             Self::Avx512Vnni => Self::Avx512.available() && is_x86_feature_detected!("avx512vnni"),
+            Self::Avx512Bf16 => {
+                Self::Avx512Vnni.available() && is_x86_feature_detected!("avx512bf16")
+            }
         };
         #[cfg(not(target_arch = "x86_64"))]
         let available = self == Self::Portable;
@@ -122,24 +132,42 @@ impl Implementation {
     /// steps; the lanes are added in pairs, then the tiles one after the other. How long a tile is
     /// depends on N.
     pub const fn roundings(self, shape: &Shape, activation: Activation) -> u32 {
-        let (kernels, n) = (self.kernels(), shape.n());
-        let (family, nvfp4) = match activation {
-            Activation::Nvfp4 => (&kernels.nvfp4, true),
-            Activation::F16 | Activation::Bf16 | Activation::F32 => (&kernels.dense, false),
+        let sum = match activation {
+            Activation::Nvfp4 => self.sum_roundings(shape, Form::Nvfp4),
+            // The products round; those with 16-bit values are exact.
+            Activation::F32 => 1 + self.sum_roundings(shape, Form::F32),
+            Activation::F16 | Activation::Bf16 => {
+                let parts = matches!(activation, Activation::F16) as usize + 1;
+                let as_f32 = self.sum_roundings(shape, Form::F32);
+                let in_parts = match self.kernels().parts {
+                    Some(_) => self.sum_roundings(shape, Form::Parts(parts)),
+                    None => 0,
+                };
+                // Which of them it is depends on the values.
+                if as_f32 > in_parts { as_f32 } else { in_parts }
+            }
         };
+        // alpha itself (rounded from f64, whose own roundings and the reference's are counted as
+        // another one), and the products with it, a row's alpha and a vector's scale.
+        sum as u32 + 5
+    }
+
+    /// Of the sum of a row, after the products.
+    const fn sum_roundings(self, shape: &Shape, form: Form) -> usize {
+        let (family, n) = (self.kernels().family(form), shape.n());
         let tile = family.tile(n, shape.blocks());
-        let tiles = shape.blocks().div_ceil(tile);
-        let sum = if nvfp4 {
-            self.nvfp4_roundings(tile)
-        } else {
-            // A product with a 16-bit value is exact.
-            let product = matches!(activation, Activation::F32) as usize;
-            product + self.dense_roundings(tile, family.decoding(n).is_none())
+        let of_tile = match form {
+            Form::Nvfp4 => self.nvfp4_roundings(tile),
+            Form::F32 => self.dense_roundings(tile, family.decoding(n).is_none()),
+            Form::Parts(parts) => {
+                // A lane sums 8 products of each part, with up to one rounding each, then adds the
+                // sum times its scale.
+                let sums = 8 * parts - 1 + tile.div_ceil(8);
+                sums + pairs_of_lanes(tile)
+            }
         };
-        // The first tile is added to 0. alpha itself (rounded from f64, whose own roundings and the
-        // reference's are counted as another one), and the products with it, a row's alpha and a
-        // vector's scale.
-        (sum + tiles - 1) as u32 + 5
+        // The first tile is added to 0.
+        of_tile + shape.blocks().div_ceil(tile) - 1
     }
 
     /// Of the sum of so many blocks with an NVFP4 vector. Each step adds one exact term to each
@@ -150,18 +178,17 @@ impl Implementation {
         blocks.div_ceil(lanes) - 1 + used.next_power_of_two().ilog2() as usize
     }
 
-    /// Of the sum of so many blocks with a dense vector, after its products.
+    /// Of the sum of so many blocks with a vector in f32.
     const fn dense_roundings(self, blocks: usize, direct: bool) -> usize {
-        // Products that a lane sums, such sums that it adds up, lanes.
+        // Products that a lane sums, such sums that it adds up, roundings when lanes are added.
         let (products, sums, lanes) = match self {
-            Self::Portable => (2, blocks, 8),
+            Self::Portable => (2, blocks, 3),
             Self::Avx2 => {
                 let rest = if blocks % 4 < 2 { blocks % 4 } else { 2 };
-                (4, blocks / 4 * 2 + rest, if blocks <= 2 { 4 } else { 8 })
+                (4, blocks / 4 * 2 + rest, if blocks <= 2 { 2 } else { 3 })
             }
-            Self::Avx512 | Self::Avx512Vnni => {
-                let used = (2 * blocks).next_power_of_two();
-                (8, blocks.div_ceil(8), if used < 16 { used } else { 16 })
+            Self::Avx512 | Self::Avx512Vnni | Self::Avx512Bf16 => {
+                (8, blocks.div_ceil(8), pairs_of_lanes(blocks))
             }
         };
         let in_lane = if direct {
@@ -172,7 +199,7 @@ impl Implementation {
             // Weights are multiplied by their scales beforehand, which is exact.
             products * sums - 1
         };
-        in_lane + lanes.ilog2() as usize
+        in_lane + lanes
     }
 
     const fn kernels(self) -> &'static Kernels {
@@ -183,9 +210,17 @@ impl Implementation {
             Self::Avx512 => &avx512::BW,
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Vnni => &avx512::VNNI,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16 => &avx512::BF16,
             _ => &portable::KERNELS,
         }
     }
+}
+
+/// Roundings when the 16 lanes of a sum are added, each of which holds half a block of eight.
+const fn pairs_of_lanes(blocks: usize) -> usize {
+    let used = (2 * blocks).next_power_of_two();
+    if used < 16 { used.ilog2() as usize } else { 4 }
 }
 
 /// Computes operands that were checked against the shape.
@@ -230,12 +265,9 @@ fn compute(
     output: Output<'_>,
 ) -> Result<()> {
     let kernels = implementation.kernels();
-    let family = match vectors {
-        Vectors::Nvfp4(_) => &kernels.nvfp4,
-        Vectors::F16(_) | Vectors::Bf16(_) | Vectors::F32(_) => &kernels.dense,
-    };
     let alpha = tensor::alpha(weights.global, vectors)?;
     let prepared = Prepared::new(shape, vectors, kernels)?;
+    let family = kernels.family(prepared.form());
     // SAFETY: every caller has seen that the CPU runs this implementation.
     unsafe {
         match output {

@@ -21,6 +21,7 @@ pub(super) const KERNELS: Kernels = Kernels {
     nvfp4: Family {
         direct: nvfp4,
         direct_tile: 256,
+        direct_up_to: MAX_VECTORS,
         decoding: Some(Decoding {
             decode: nvfp4_decode,
             multiply: nvfp4_multiply,
@@ -32,9 +33,11 @@ pub(super) const KERNELS: Kernels = Kernels {
     dense: Family {
         direct: dense,
         direct_tile: 64,
+        direct_up_to: MAX_VECTORS,
         // Was slower: without fused multiply-add, decoding is a small part of the work.
         decoding: None,
     },
+    parts: None,
 };
 
 /// Words of a decoded block: 16 values as signed bytes, a scale.

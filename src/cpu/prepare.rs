@@ -15,15 +15,16 @@
 //! third words, their high nibbles the second and the fourth. So every block is summed inside its
 //! lane.
 //!
-//! A dense vector is f32 values in the order of the implementation.
+//! A dense vector is f32 values in the order of the implementation, or bf16 parts of values.
 
 use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
 use rayon::prelude::*;
 
-use crate::cpu::rows::Kernels;
+use crate::cpu::rows::{Kernels, WHOLE_ROWS_UP_TO};
 use crate::error::Result;
 use crate::format::{e2m1, e4m3};
-use crate::shape::{BLOCK, Shape};
+use crate::shape::{BLOCK, Shape, Strides};
 use crate::tensor::{Nvfp4Vectors, Vectors};
 
 /// Elements that the dense order permutes: 64 bytes of codes.
@@ -59,6 +60,83 @@ pub(super) fn words_mut(lines: &mut [Line]) -> &mut [u32] {
 /// are both doubled to be integers, times 2^8, because kernels read an E4M3 weight scale as f16
 /// bits, which makes it smaller by that. A power of two, so exact.
 pub(super) const SCALE_FACTOR: f32 = 256.0 / 4.0;
+
+/// What vectors become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Steps of blocks, of NVFP4 vectors.
+    Nvfp4,
+    /// f32 values.
+    F32,
+    /// So many bf16 values for each, whose sum it is.
+    Parts(usize),
+}
+
+impl Form {
+    /// The form that suits the vectors and the kernels.
+    fn of(shape: &Shape, vectors: &Vectors<'_>, kernels: &Kernels) -> Result<Self> {
+        if kernels.parts.is_none() {
+            return Ok(match vectors {
+                Vectors::Nvfp4(_) => Self::Nvfp4,
+                Vectors::F16(_) | Vectors::Bf16(_) | Vectors::F32(_) => Self::F32,
+            });
+        }
+        let (parts, fit) = match vectors {
+            Vectors::Nvfp4(_) => return Ok(Self::Nvfp4),
+            Vectors::F32(_) => return Ok(Self::F32),
+            // With more vectors than those, two parts are slower than one value.
+            Vectors::F16(_) if shape.n() > WHOLE_ROWS_UP_TO => return Ok(Self::F32),
+            Vectors::F16(v) => (2, every(shape, v.resolve(shape)?, v.values, f16_fits)),
+            Vectors::Bf16(v) => (1, every(shape, v.resolve(shape)?, v.values, bf16_fits)),
+        };
+        Ok(if fit { Self::Parts(parts) } else { Self::F32 })
+    }
+}
+
+/// Whether all elements of all vectors fit.
+fn every<T: Copy>(shape: &Shape, at: Strides, values: &[T], fits: impl Fn(T) -> bool) -> bool {
+    let vectors = (0..shape.l()).flat_map(|l| (0..shape.n()).map(move |v| (l, v)));
+    let mut vectors = vectors.map(|(l, v)| &values[l * at.batch + v * at.row..][..shape.k()]);
+    // All of a vector, because that takes fewer instructions than to stop early.
+    vectors.all(|vector| vector.iter().fold(true, |all, &x| all & fits(x)))
+}
+
+/// Whether the kernels for parts can take a value: it is finite. Its parts are normal numbers, and
+/// so are sums of their products, which are multiples of 2^-25.
+fn f16_fits(x: f16) -> bool {
+    x.to_bits() & 0x7c00 != 0x7c00
+}
+
+/// Whether the kernels for parts can take a value: 0 or from 2^-100 to 2^120. They make zero of
+/// subnormal numbers; sums of products of such values are multiples of 2^-108. And eight products
+/// do not overflow.
+fn bf16_fits(x: bf16) -> bool {
+    let magnitude = x.to_bits() & 0x7fff;
+    magnitude == 0 || (27 << 7..247 << 7).contains(&magnitude)
+}
+
+/// Words of a block of a vector in bf16 parts.
+pub(super) const fn part_words(parts: usize) -> usize {
+    BLOCK / 2 * parts
+}
+
+/// Writes 128 values in bf16 parts, in the order in which 16-bit pieces of codes are taken apart:
+/// of each four successive elements the first ones, then the second ones. Part by part, the higher
+/// bits first.
+fn fill_parts(values: &[f32; CHUNK], parts: usize, words: &mut [u32]) {
+    for (first, words) in words.chunks_exact_mut(part_words(parts) * 2).enumerate() {
+        let mut rest: [f32; CHUNK / 4] = std::array::from_fn(|i| values[i * 4 + first]);
+        for words in words.chunks_exact_mut(CHUNK / 8) {
+            for (word, rest) in words.iter_mut().zip(rest.as_chunks_mut::<2>().0) {
+                let [low, high] = rest.map(|x| x.to_bits() & 0xffff_0000);
+                *word = low >> 16 | high;
+                // Exact: it takes bits away.
+                rest[0] -= f32::from_bits(low);
+                rest[1] -= f32::from_bits(high);
+            }
+        }
+    }
+}
 
 /// Successive vectors in one K tile.
 #[derive(Clone, Copy)]
@@ -101,6 +179,7 @@ impl<'a> Tile<'a> {
 /// All vectors of a call: `[L][K tile][N]`.
 pub(super) struct Prepared {
     lines: Vec<Line>,
+    form: Form,
     n: usize,
     blocks: usize,
     /// Blocks of a K tile; the last may have fewer.
@@ -115,21 +194,22 @@ impl Prepared {
     /// Checks and decodes.
     pub(super) fn new(shape: &Shape, vectors: &Vectors<'_>, kernels: &Kernels) -> Result<Self> {
         let (n, blocks) = (shape.n(), shape.blocks());
-        let nvfp4 = matches!(vectors, Vectors::Nvfp4(_));
+        let form = Form::of(shape, vectors, kernels)?;
         let mut prepared = Self {
             lines: Vec::new(),
+            form,
             n,
             blocks,
-            tile: match nvfp4 {
-                true => kernels.nvfp4.tile(n, blocks),
-                false => kernels.dense.tile(n, blocks),
+            tile: kernels.family(form).tile(n, blocks),
+            step: match form {
+                Form::Nvfp4 => kernels.lanes.len(),
+                Form::F32 | Form::Parts(_) => DENSE_STEP,
             },
-            step: if nvfp4 {
-                kernels.lanes.len()
-            } else {
-                DENSE_STEP
+            block_words: match form {
+                Form::Nvfp4 => NVFP4_WORDS,
+                Form::F32 => BLOCK,
+                Form::Parts(parts) => part_words(parts),
             },
-            block_words: if nvfp4 { NVFP4_WORDS } else { BLOCK },
         };
         match vectors {
             Vectors::Nvfp4(v) => prepared.fill_nvfp4(shape, v, kernels.lanes)?,
@@ -156,6 +236,11 @@ impl Prepared {
             }
         }
         Ok(prepared)
+    }
+
+    /// What the vectors have become.
+    pub(super) fn form(&self) -> Form {
+        self.form
     }
 
     /// K tiles of a batch.
@@ -250,15 +335,22 @@ impl Prepared {
         order: &[u8; CHUNK],
         read: impl Fn(usize, usize, usize, &mut [f32]) + Sync,
     ) {
+        let form = self.form;
+        let chunk_words = CHUNK / BLOCK * self.block_words;
         self.fill(shape, |batch, vector, first, blocks, words| {
             let mut rest = blocks * BLOCK;
             let mut from = first * BLOCK;
-            for words in words.chunks_exact_mut(CHUNK) {
+            for words in words.chunks_exact_mut(chunk_words) {
                 let mut values = [0.0; CHUNK];
                 let here = rest.min(CHUNK);
                 read(batch, vector, from, &mut values[..here]);
-                for (word, &element) in words.iter_mut().zip(order) {
-                    *word = values[usize::from(element)].to_bits();
+                match form {
+                    Form::Parts(parts) => fill_parts(&values, parts, words),
+                    Form::F32 | Form::Nvfp4 => {
+                        for (word, &element) in words.iter_mut().zip(order) {
+                            *word = values[usize::from(element)].to_bits();
+                        }
+                    }
                 }
                 from += here;
                 rest -= here;

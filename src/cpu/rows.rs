@@ -1,6 +1,6 @@
 //! What kernels are given of the weights and of the vectors, and what they give back.
 
-use crate::cpu::prepare::{Line, Tile};
+use crate::cpu::prepare::{Form, Line, Tile};
 
 /// Rows of a group: what a direct kernel takes at once.
 pub(super) const GROUP_ROWS: usize = 4;
@@ -24,13 +24,10 @@ pub(super) const STRIP_ROWS: usize = STRIP_GROUPS * GROUP_ROWS;
 /// not stay in the first-level cache, so K is cut into tiles.
 pub(super) const WHOLE_ROWS_UP_TO: usize = 2;
 
-/// The most vectors for which weights are never decoded into a buffer.
-const DIRECT_UP_TO: usize = MAX_VECTORS;
-
 /// How far ahead of their use codes are fetched where whole rows are read, in bytes. Past the end
 /// of a row lies the next row that the same stream will read.
 #[cfg(target_arch = "x86_64")]
-pub(super) const AHEAD: isize = 2048;
+pub(super) const AHEAD: isize = 4096;
 
 /// What every implementation consists of.
 ///
@@ -46,6 +43,20 @@ pub(super) struct Kernels {
     pub(super) nvfp4: Family,
     /// For f32 vectors, which f16 and bf16 ones become.
     pub(super) dense: Family,
+    /// For f16 and bf16 vectors in one bf16 part and in two, where there are such kernels.
+    pub(super) parts: Option<[Family; 2]>,
+}
+
+impl Kernels {
+    /// The kernels for vectors in a form, which is [`Form::Parts`] only where there are kernels for it.
+    pub(super) const fn family(&self, form: Form) -> &Family {
+        match (form, &self.parts) {
+            (Form::Nvfp4, _) => &self.nvfp4,
+            (Form::F32, _) => &self.dense,
+            (Form::Parts(parts), Some(families)) => &families[parts - 1],
+            (Form::Parts(_), None) => panic!("no kernels for parts"),
+        }
+    }
 }
 
 /// The kernels for one kind of vectors, and the sizes that suit them.
@@ -56,7 +67,9 @@ pub(super) struct Family {
     pub(super) direct: unsafe fn(&Rows<'_>, &Tile<'_>) -> Sums,
     /// Blocks of a K tile for `direct`, where it does not read whole rows.
     pub(super) direct_tile: usize,
-    /// For more vectors, where it is faster than `direct`.
+    /// The most vectors for which `direct` is faster than `decoding`.
+    pub(super) direct_up_to: usize,
+    /// For more vectors, where it is ever faster.
     pub(super) decoding: Option<Decoding>,
 }
 
@@ -77,7 +90,7 @@ pub(super) struct Decoding {
 impl Family {
     /// What decodes the weights once for `n` vectors; `None` where the direct kernel takes them.
     pub(super) const fn decoding(&self, n: usize) -> Option<&Decoding> {
-        if n <= DIRECT_UP_TO {
+        if n <= self.direct_up_to {
             None
         } else {
             self.decoding.as_ref()
@@ -186,7 +199,7 @@ pub(super) fn sum_lanes<const L: usize>(mut lanes: [f32; L]) -> f32 {
 /// Calls a direct kernel's instance for the number of rows and the number of vectors.
 #[cfg(target_arch = "x86_64")]
 macro_rules! by_size {
-    ($rows:ident, $x:ident, $kernel:ident, $($generic:ty,)?) => {{
+    ($rows:ident, $x:ident, $kernel:ident, $($generic:tt,)?) => {{
         match ($rows.count, $x.count()) {
             (4, 1) => $kernel::<$($generic,)? 4, 1>($rows, $x),
             (4, 2) => $kernel::<$($generic,)? 4, 2>($rows, $x),
@@ -205,7 +218,7 @@ pub(super) use by_size;
 
 /// Calls a multiplying kernel's instance for the number of vectors.
 macro_rules! by_vectors {
-    ($decoded:ident, $x:ident, $sums:ident, $kernel:ident, $($generic:ty,)?) => {{
+    ($decoded:ident, $x:ident, $sums:ident, $kernel:ident, $($generic:tt,)?) => {{
         match $x.count() {
             1 => $kernel::<$($generic,)? 1>($decoded, $x, $sums),
             2 => $kernel::<$($generic,)? 2>($decoded, $x, $sums),

@@ -1,0 +1,313 @@
+//! AVX-512 with BF16: f16 and bf16 vectors as bf16 parts.
+//!
+//! A value is the sum of `P` bf16 parts, without rounding: one for bf16, two for f16, whose 11 bits
+//! are 8 and 3. `vdpbf16ps` multiplies pairs of bf16 values and adds both products to a lane of f32,
+//! twice as many products as a fused multiply-add of f32. A 16-bit lookup decodes twice as many
+//! weights as a 32-bit one.
+//!
+//! `vdpbf16ps` takes subnormal inputs as zero and makes zero of subnormal results. `Prepared` gives
+//! these kernels only vectors for which neither occurs.
+
+#![allow(clippy::needless_range_loop)] // they index several arrays of registers at once
+
+use std::arch::x86_64::*;
+
+use crate::cpu::avx512::{STEP, codes, decode_scales, fetch, pairs_of_scales, scale_bytes, sums};
+use crate::cpu::prepare::{DENSE_STEP, Line, Tile, part_words, words, words_mut};
+use crate::cpu::rows::{
+    Decoded, Decoding, Family, GROUP_ROWS, MAX_VECTORS, Row, Rows, Sums, SumsOfRows,
+    WHOLE_ROWS_UP_TO, by_size, by_vectors,
+};
+
+/// For vectors of one part.
+pub(super) const ONE: Family = Family {
+    direct: direct_one,
+    direct_tile: 128,
+    direct_up_to: 8,
+    decoding: Some(Decoding {
+        decode,
+        multiply: multiply_part,
+        bytes: DECODED * 4,
+        tile: 64,
+        rows: 4,
+    }),
+};
+
+/// For few vectors of two parts.
+pub(super) const TWO: Family = Family {
+    direct: direct_two,
+    direct_tile: 64,
+    direct_up_to: MAX_VECTORS,
+    decoding: None,
+};
+
+/// Words of a decoded block: 16 weights in bf16, its scale twice.
+const DECODED: usize = 10;
+
+/// Words of decoded weights and scales of half a step.
+const DECODED_HALF: usize = STEP / 2 * DECODED;
+
+/// The weights of 64 bytes of codes: vector `p` holds code `p` of each 16 bits.
+#[inline(always)]
+unsafe fn weights(codes: __m512i) -> [__m512i; 4] {
+    // SAFETY: the caller's CPU has the features.
+    unsafe {
+        // The bf16 values of the codes, twice: the lookup takes the low five bits of each index.
+        let table = _mm512_broadcast_i64x4(_mm256_setr_epi16(
+            0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, -0x8000, -0x4100,
+            -0x4080, -0x4040, -0x4000, -0x3fc0, -0x3f80, -0x3f40,
+        ));
+        [
+            _mm512_permutexvar_epi16(codes, table),
+            _mm512_permutexvar_epi16(_mm512_srli_epi16::<4>(codes), table),
+            _mm512_permutexvar_epi16(_mm512_srli_epi16::<8>(codes), table),
+            _mm512_permutexvar_epi16(_mm512_srli_epi16::<12>(codes), table),
+        ]
+    }
+}
+
+/// The bits as bf16 values.
+#[inline(always)]
+unsafe fn bf16s(bits: __m512i) -> __m512bh {
+    // SAFETY: the types are equally large, and any bits are bf16 values.
+    unsafe { std::mem::transmute::<__m512i, __m512bh>(bits) }
+}
+
+/// Adds half number `half` of the steps to the lanes of `acc`: a lane sums half a block.
+#[inline(always)]
+unsafe fn add_half<const P: usize, const R: usize, const N: usize>(
+    w: [[__m512i; 4]; R],
+    scales: [__m512; R],
+    x: &[&[u32]; N],
+    half: usize,
+    acc: &mut [[__m512; N]],
+) {
+    // SAFETY: the caller asserted the lengths and has the features.
+    unsafe {
+        let mut sum = [[_mm512_setzero_ps(); N]; R];
+        for p in 0..4 {
+            for part in 0..P {
+                for v in 0..N {
+                    let at = x[v].as_ptr().add(((half * 4 + p) * P + part) * 16);
+                    let x = bf16s(_mm512_load_si512(at.cast()));
+                    for r in 0..R {
+                        sum[r][v] = _mm512_dpbf16_ps(sum[r][v], bf16s(w[r][p]), x);
+                    }
+                }
+            }
+        }
+        for r in 0..R {
+            for v in 0..N {
+                acc[r][v] = _mm512_fmadd_ps(sum[r][v], scales[r], acc[r][v]);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn direct<const P: usize, const R: usize, const N: usize>(
+    rows: &Rows<'_>,
+    x: &Tile<'_>,
+) -> Sums {
+    let blocks = x.blocks();
+    rows.rows.iter().for_each(|row| row.assert_blocks(blocks));
+    let x: [&[u32]; N] = x.vectors(blocks.next_multiple_of(DENSE_STEP) * part_words(P));
+    let mut result = [[0.0; MAX_VECTORS]; GROUP_ROWS];
+    // Four rows and four vectors at once would not fit the registers.
+    if N <= WHOLE_ROWS_UP_TO || R == 1 {
+        // SAFETY: the lengths were asserted; the caller's CPU has the features.
+        unsafe { some_rows::<P, R, N>(rows, 0, blocks, &x, &mut result) };
+    } else {
+        for first in (0..R).step_by(2) {
+            // SAFETY: as above.
+            unsafe { some_rows::<P, 2, N>(rows, first, blocks, &x, &mut result) };
+        }
+    }
+    result
+}
+
+/// `R` rows from `first` on.
+#[inline(always)]
+unsafe fn some_rows<const P: usize, const R: usize, const N: usize>(
+    rows: &Rows<'_>,
+    first: usize,
+    blocks: usize,
+    x: &[&[u32]; N],
+    result: &mut Sums,
+) {
+    let (steps, left) = (blocks / STEP, blocks % STEP);
+    // SAFETY: the caller asserted the lengths and has the features; steps stay inside the lengths.
+    unsafe {
+        let mut acc = [[_mm512_setzero_ps(); N]; R];
+        for s in 0..steps {
+            step::<P, R, N, false>(rows, first, x, s, STEP, &mut acc);
+        }
+        if left > 0 {
+            step::<P, R, N, true>(rows, first, x, steps, left, &mut acc);
+        }
+        for r in 0..R {
+            result[first + r][..N].copy_from_slice(&sums(acc[r]));
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn step<const P: usize, const R: usize, const N: usize, const TAIL: bool>(
+    rows: &Rows<'_>,
+    first: usize,
+    x: &[&[u32]; N],
+    s: usize,
+    left: usize,
+    acc: &mut [[__m512; N]; R],
+) {
+    // SAFETY: the caller asserted the lengths and has the features.
+    unsafe {
+        let mut scales = [_mm512_setzero_ps(); R];
+        for r in 0..R {
+            let row = &rows.rows[first + r];
+            if N <= WHOLE_ROWS_UP_TO {
+                fetch::<true>(row, s);
+            } else {
+                fetch::<false>(row, s);
+            }
+            scales[r] = decode_scales(scale_bytes::<TAIL>(row, s, left));
+        }
+        for half in 0..2 {
+            if R == 1 {
+                let w = weights(codes::<TAIL>(&rows.rows[first], s, half, left));
+                let scale = pairs_of_scales(scales[0], half);
+                add_half::<P, 1, N>([w], [scale], x, s * 2 + half, acc);
+                continue;
+            }
+            // The registers hold the weights of two rows only.
+            for r in (0..R).step_by(2) {
+                let mut w = [[_mm512_setzero_si512(); 4]; 2];
+                let mut scale = [_mm512_setzero_ps(); 2];
+                for i in 0..2 {
+                    w[i] = weights(codes::<TAIL>(&rows.rows[first + r + i], s, half, left));
+                    scale[i] = pairs_of_scales(scales[r + i], half);
+                }
+                add_half::<P, 2, N>(w, scale, x, s * 2 + half, &mut acc[r..][..2]);
+            }
+        }
+    }
+}
+
+/// Writes the weights of each half of a step, then its scales.
+#[inline(always)]
+unsafe fn decode_row(row: &Row<'_>, out: &mut [Line]) {
+    let blocks = row.scales.len();
+    row.assert_blocks(blocks);
+    let steps = blocks / STEP;
+    let out = words_mut(out);
+    assert!(out.len() >= blocks.div_ceil(STEP) * STEP * DECODED);
+    // SAFETY: the lengths were asserted; the caller's CPU has the features.
+    unsafe {
+        for s in 0..steps {
+            decode_step::<false>(row, s, STEP, out.as_mut_ptr());
+        }
+        if !blocks.is_multiple_of(STEP) {
+            decode_step::<true>(row, steps, blocks % STEP, out.as_mut_ptr());
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn decode_step<const TAIL: bool>(row: &Row<'_>, s: usize, left: usize, out: *mut u32) {
+    // SAFETY: the caller asserted the lengths and has the features.
+    unsafe {
+        fetch::<false>(row, s);
+        let scales = decode_scales(scale_bytes::<TAIL>(row, s, left));
+        for half in 0..2 {
+            let to = out.add((s * 2 + half) * DECODED_HALF).cast::<__m512i>();
+            for (p, w) in weights(codes::<TAIL>(row, s, half, left))
+                .into_iter()
+                .enumerate()
+            {
+                _mm512_store_si512(to.add(p), w);
+            }
+            _mm512_store_ps(to.add(4).cast(), pairs_of_scales(scales, half));
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn multiply<const P: usize, const N: usize>(
+    decoded: &Decoded<'_>,
+    x: &Tile<'_>,
+    mut sums_of_rows: SumsOfRows<'_>,
+) {
+    let halves = x.blocks().div_ceil(STEP) * 2;
+    let x: [&[u32]; N] = x.vectors(halves * (STEP / 2) * part_words(P));
+    let row_words = halves * DECODED_HALF;
+    decoded.assert_row_bytes(row_words * 4);
+    let all = words(decoded.lines).as_ptr();
+    let together = decoded.rows / 2 * 2;
+    // SAFETY: the lengths were asserted; the caller's CPU has the features.
+    unsafe {
+        for r in (0..together).step_by(2) {
+            let sums = products::<P, 2, N>(all.add(r * row_words), &x, halves);
+            sums_of_rows.add(r, 0, sums);
+        }
+        for r in together..decoded.rows {
+            let sums = products::<P, 1, N>(all.add(r * row_words), &x, halves);
+            sums_of_rows.add(r, 0, sums);
+        }
+    }
+}
+
+/// The sums of `R` decoded rows, which lie one after the other.
+#[inline(always)]
+unsafe fn products<const P: usize, const R: usize, const N: usize>(
+    rows: *const u32,
+    x: &[&[u32]; N],
+    halves: usize,
+) -> [[f32; N]; R] {
+    // SAFETY: the caller asserted the lengths and has the features.
+    unsafe {
+        let mut acc = [[_mm512_setzero_ps(); N]; R];
+        for half in 0..halves {
+            let mut w = [[_mm512_setzero_si512(); 4]; R];
+            let mut scales = [_mm512_setzero_ps(); R];
+            for r in 0..R {
+                let at = rows
+                    .add((r * halves + half) * DECODED_HALF)
+                    .cast::<__m512i>();
+                for p in 0..4 {
+                    w[r][p] = _mm512_load_si512(at.add(p));
+                }
+                scales[r] = _mm512_load_ps(at.add(4).cast());
+            }
+            add_half::<P, R, N>(w, scales, x, half, &mut acc);
+        }
+        let mut result = [[0.0; N]; R];
+        for r in 0..R {
+            result[r] = sums(acc[r]);
+        }
+        result
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+fn direct_one(rows: &Rows<'_>, x: &Tile<'_>) -> Sums {
+    // SAFETY: this function's features are all that is used.
+    unsafe { by_size!(rows, x, direct, 1,) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+fn direct_two(rows: &Rows<'_>, x: &Tile<'_>) -> Sums {
+    // SAFETY: this function's features are all that is used.
+    unsafe { by_size!(rows, x, direct, 2,) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+fn decode(row: &Row<'_>, out: &mut [Line]) {
+    // SAFETY: this function's features are all that is used.
+    unsafe { decode_row(row, out) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+fn multiply_part(decoded: &Decoded<'_>, x: &Tile<'_>, sums: SumsOfRows<'_>) {
+    // SAFETY: this function's features are all that is used.
+    unsafe { by_vectors!(decoded, x, sums, multiply, 1,) }
+}
