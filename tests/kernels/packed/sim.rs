@@ -42,7 +42,7 @@ pub(crate) const KERNEL: Kernel = Kernel {
     },
     most_vectors: 128,
     cuttings: CUTTINGS,
-    vectors: &[3, 8, 9, 16, 30, 33, 61, 65, 128],
+    vectors: &[3, 8, 9, 16, 30, 61, 65, 128],
     few_warps: &[
         ([1, 1, 1, 1], 8),
         ([1, 1, 1, 1], 16),
@@ -121,7 +121,7 @@ const CUTTINGS: &[Cutting] = &[
     cutting((9, 256, 1), Tiled128x4, [2, 1, 1, 8]),
     // Rings that go round more than once, with every number of vectors.
     // The warp that asks for copies is ahead of others, and waits for them.
-    cutting((70, 960, 1), Linear, [2, 1, 1, 1]).always_under_every_schedule(),
+    cutting((70, 960, 1), Linear, [4, 1, 1, 1]).always_under_every_schedule(),
     cutting((20, 1152, 1), Tiled128x4, [1, 2, 2, 2]),
     cutting((200, 1472, 1), Linear, [4, 1, 1, 1]),
 ];
