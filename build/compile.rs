@@ -202,7 +202,13 @@ impl Job {
         if !output.status.success() {
             return Err(format!("{}\n{messages}", self.fingerprint));
         }
-        for line in messages.lines().filter(|line| line.contains("warning")) {
+        // ptxas says as information only that it made warpgroup matrix instructions wait for each other.
+        let worth_showing = |line: &&str| {
+            ["warning", "Performance Loss"]
+                .iter()
+                .any(|what| line.contains(what))
+        };
+        for line in messages.lines().filter(worth_showing) {
             println!("cargo::warning={line}");
         }
         fs::write(&self.stamp, &self.fingerprint)

@@ -263,7 +263,10 @@ pub enum Error {
     },
 
     /// A workspace belongs to one stream, and the call is on another: both could use it at the same time.
-    #[error("the workspace is another stream's; calls that may run at the same time need one each")]
+    #[error(
+        "the workspace is another stream's; calls that may run at the same time need one each, and the per-thread \
+         default stream, which is another one in each thread, can have none"
+    )]
     WorkspaceOfAnotherStream,
 
     /// Tuned configs of one GPU, and a stream of another.

@@ -60,8 +60,8 @@
 //! - **Kernels that are loaded.** The first call that takes a kernel in a context has CUDA load its machine code, for
 //!   which CUDA may allocate and wait. Inside a capture that works too, and becomes no part of the graph. Preparing a
 //!   call loads its kernels beforehand; so does a call before the capture.
-//! - **Memory that stays.** A graph keeps addresses. All buffers live until the last replay has run, and a replay
-//!   reads what they hold by then. Shape, strides, global scales, kernel and config stay as captured.
+//! - **Memory that stays.** A graph keeps addresses. All buffers live until the last replay has run, a `Workspace` too,
+//!   which a replay writes, and a replay reads what they hold by then. Shape, strides, global scales, kernel and config stay as captured.
 //!
 //! ```no_run
 //! # #[cfg(feature = "cuda")]

@@ -1,9 +1,8 @@
 //! Device memory for what calls compute on the way.
 
-use std::ffi::c_void;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut};
 
 use crate::context::{driver_error, same_device};
 use crate::error::{Error, Result};
@@ -14,7 +13,8 @@ use crate::operands::RawWorkspace;
 /// [`workspace_bytes`](crate::dispatch::workspace_bytes) says how much the call would use.
 ///
 /// One is enough for all calls of a stream, which run one after the other. It belongs to that stream: a call on another
-/// one could run at the same time, and is refused.
+/// one could run at the same time, and is refused. Threads that call on one stream wait for each other while they enqueue:
+/// the launches of two calls must not mix.
 ///
 /// Clones share the memory, and a prepared call keeps it alive. It is freed in the order of its stream: behind the calls
 /// that use it. A CUDA graph keeps nothing alive: the workspace of captured calls must outlive its replays, and those
@@ -42,17 +42,24 @@ use crate::operands::RawWorkspace;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Workspace {
-    memory: Arc<CudaSlice<u8>>,
+    shared: Arc<Shared>,
     raw: RawWorkspace,
+}
+
+#[derive(Debug)]
+struct Shared {
+    memory: CudaSlice<u8>,
+    /// Held while the launches of a call are enqueued.
+    enqueues: Mutex<()>,
 }
 
 impl Workspace {
     /// Allocates so many bytes on the stream's device, as zeros.
     ///
     /// # Errors
-    /// What CUDA reports of the allocation.
+    /// The per-thread default stream, which is another stream in each thread. What CUDA reports of the allocation.
     pub fn new(stream: &Arc<CudaStream>, bytes: u64) -> Result<Self> {
-        // CUDA allocates no nothing.
+        // CUDA refuses empty allocations.
         let len = usize::try_from(bytes).unwrap_or(usize::MAX).max(1);
         let memory = stream.alloc_zeros(len);
         let memory = memory.map_err(|error| driver_error("allocating a workspace", error))?;
@@ -62,17 +69,26 @@ impl Workspace {
     /// Uses memory of the caller's. It belongs to the stream that the memory does.
     ///
     /// # Errors
-    /// An address that is not a multiple of [`RawWorkspace::ALIGNMENT`].
+    /// The per-thread default stream, which is another stream in each thread. An address that is not a multiple of [`RawWorkspace::ALIGNMENT`].
     pub fn of_memory(memory: CudaSlice<u8>) -> Result<Self> {
         let bytes = memory.len() as u64;
         Self::of(memory, bytes)
     }
 
-    fn of(memory: CudaSlice<u8>, bytes: u64) -> Result<Self> {
-        let (address, _) = memory.device_ptr(memory.stream());
+    fn of(mut memory: CudaSlice<u8>, bytes: u64) -> Result<Self> {
+        let stream = memory.stream().clone();
+        if handle(&stream) == PER_THREAD {
+            return Err(Error::WorkspaceOfAnotherStream);
+        }
+        // What other streams still read of it is waited for.
+        let (address, written) = memory.device_ptr_mut(&stream);
+        drop(written);
         crate::check::pointer("workspace", address, RawWorkspace::ALIGNMENT)?;
         Ok(Self {
-            memory: Arc::new(memory),
+            shared: Arc::new(Shared {
+                memory,
+                enqueues: Mutex::new(()),
+            }),
             raw: RawWorkspace { address, bytes },
         })
     }
@@ -84,7 +100,7 @@ impl Workspace {
 
     /// The stream whose calls may use it.
     pub fn stream(&self) -> &Arc<CudaStream> {
-        self.memory.stream()
+        self.shared.memory.stream()
     }
 
     /// By address, for [`raw::Call::with_workspace`](crate::raw::Call::with_workspace). It is valid while this, or a
@@ -93,13 +109,24 @@ impl Workspace {
         self.raw
     }
 
-    /// A call on this stream may use it.
-    pub(crate) fn is_of(&self, stream: &Arc<CudaStream>) -> Result<()> {
+    /// For a call on this stream, while its launches are enqueued.
+    pub(crate) fn hold(&self, stream: &Arc<CudaStream>) -> Result<MutexGuard<'_, ()>> {
         same_device("workspace", self.stream(), stream)?;
-        let handle = |stream: &Arc<CudaStream>| stream.cu_stream().cast::<c_void>();
         match handle(self.stream()) == handle(stream) {
-            true => Ok(()),
+            // Whoever panicked while it enqueued left nothing half done that this call would see.
+            true => Ok(self
+                .shared
+                .enqueues
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)),
             false => Err(Error::WorkspaceOfAnotherStream),
         }
     }
+}
+
+/// CUDA's handle of each thread's default stream: `CU_STREAM_PER_THREAD`.
+const PER_THREAD: usize = 2;
+
+fn handle(stream: &Arc<CudaStream>) -> usize {
+    stream.cu_stream().addr()
 }

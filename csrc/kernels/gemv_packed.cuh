@@ -15,8 +15,8 @@ enum {
     NVFP4_PACKED_BUFFERS = 4,
     NVFP4_PACKED_AHEAD = 2,
     NVFP4_PACKED_BARRIER_BYTES = 2 * NVFP4_PACKED_BUFFERS * 8, /* mbarriers in shared memory: two a buffer */
-    /* From so many vectors on matrix instructions add up all steps of a warpgroup. With fewer, threads add up chunks,
-     * which loses less: matrix instructions cut what they add to. The sums take twice the registers then. */
+    /* From so many vectors on, matrix instructions add up all steps of a warpgroup. Below that, threads add each chunk's
+     * sums in f32: more exact, since matrix instructions cut what they add to, but it takes twice the registers. */
     NVFP4_PACKED_LONG_SUMS = 64,
     NVFP4_PACKED_PACK_WARPS = 8, /* of a CTA that packs */
 };
@@ -44,7 +44,7 @@ __device__ __forceinline__ uint8_t *step_at(const P &p, uint32_t batch, uint32_t
     return p.packed + batch * p.packed_batch_bytes + int64_t(step) * step_bytes;
 }
 
-// What a warp packs, as a chunk of one step.
+// Stands in for many::Work where a warp packs: a chunk is one step.
 struct PackWork {
     uint32_t batch, chunk;
 
@@ -120,18 +120,20 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     }
     __syncthreads();
     arch::grid_dependency_launch();
-    arch::grid_dependency_wait(); // the previous grid packs the vectors; one before may read the output
+    arch::grid_dependency_wait(); // the previous grid packs; grids before it may still read the output
     if (threadIdx.x == 0) {
         for (uint32_t chunk = 0; chunk < kAhead; ++chunk) ring.bring(p, work, chunk, kStepBytes);
     }
 
     float sum[kVectors / 2] = {};
+    arch::wgmma_pin(sum);
     // Operands A of two groups of instructions: one is multiplied while the other one is decoded.
     uint32_t a[2][kWords][2][4];
     uint32_t chunk_step = work.chunk * chunk_steps;
 #pragma unroll 1
     for (uint32_t chunk = 0; chunk < work.chunks; ++chunk) {
         if (threadIdx.x == 0) ring.bring(p, work, chunk + kAhead, kStepBytes);
+        __syncwarp();
         const uint32_t at = Ring::buffer(chunk);
         arch::mbarrier_wait(ring.full + 8 * at, Ring::parity(chunk));
 
@@ -163,7 +165,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 #pragma unroll
                 for (int i = 0; i < 2 * kWords; ++i) {
                     const int slice = 2 * word + i;
-                    // Only its lower word tells of the address, and has room for all of shared memory.
+                    // Only the lower word holds the address, in bits that shared memory does not exceed.
                     const uint64_t b = rows >> 32 << 32 | (uint32_t(rows) + (slice / 4 * kRows + slice % 4 * 32) / 16);
                     const auto &r = of[i / 2][i % 2];
                     arch::wgmma<Element>(d, r[0], r[1], r[2], r[3], b, kLongSums || slice != 0 || step != first);
@@ -183,7 +185,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         chunk_step += chunk_steps;
     }
     __syncthreads();
-    // Found again, so that the loop has its registers.
+    // Computed again, so that the loop need not keep them in registers.
     const uint32_t thread = arch::kept(threadIdx.x);
     const Work same(p, thread / many::kWarp);
     many::finish<kVectors>(p, same, shared, thread % many::kWarp, sum, 1.0f / Weights::kFactor);
@@ -191,7 +193,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 
 }  // namespace nvfp4::packed
 
-// What packs vectors, by their type, for so many of a pass; and what multiplies with them, by what they became.
+// What packs vectors, by their type, for so many of a pass; and what multiplies with them, by their type after that.
 #define GEMV_PACKED_PACK_OF(X, name, activation) \
     X(gemv_packed_pack_##name##_n8, activation, 8) \
     X(gemv_packed_pack_##name##_n16, activation, 16) \

@@ -1,4 +1,4 @@
-// What gemv_mma, gemv_wgmma and gemv_packed share: everything but the multiplication. In a pass over the weights both decode each
+// What gemv_mma, gemv_wgmma and gemv_packed share: how work is divided, how weights come, and what becomes of sums. In a pass over the weights both decode each
 // weight once, and multiply it with all vectors of the pass.
 //
 // A CTA takes a group of rows, in tiles. A tile has as many rows as one matrix instruction; a warp has 16 of them. The
@@ -7,7 +7,8 @@
 // multiplies them by their block scales: operands A of matrix instructions.
 //
 // The vectors are operands B. The steps of a chunk lie in shared memory for all warps. While one chunk is multiplied,
-// threads load a later one's elements into registers, to put them in the order of A's pairs and into another buffer.
+// threads load a later one's elements into registers, to put them in the order of A's pairs and into another buffer
+// (gemv_packed has that done once, by a launch before).
 // Where few rows have a long K, the CTAs of a cluster share it (sm_90), and add their sums through each other's shared
 // memory. Every order of addition is fixed by the config.
 #pragma once
@@ -43,7 +44,7 @@ typedef struct nvfp4_many_params {
     uint32_t each;       /* steps of a chunk that a set takes: a chunk has each * parts */
     uint32_t cluster_log2;             /* CTAs of a cluster, which has one group */
     uint32_t chunks_each, chunks_left; /* chunks of each CTA; the first chunks_left take one more */
-    /* In bytes from the start of dynamic shared memory: the buffers of vectors, and mbarriers. */
+    /* In bytes from the start of dynamic shared memory: the buffers of vectors (x), and mbarriers. */
     uint32_t x_at, stored_at;
 
     NVFP4_POINTER(const uint8_t) codes;

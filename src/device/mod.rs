@@ -92,17 +92,17 @@ pub fn gemv_on_device(
     options: &Options<'_>,
 ) -> Result<Choice> {
     let gpu = gpu(stream.context().ordinal())?;
-    if let Some(workspace) = options.workspace {
-        workspace.is_of(stream)?;
-    }
+    let _alone = (options.workspace)
+        .map(|workspace| workspace.hold(stream))
+        .transpose()?;
     let bound = bind::bind(stream, shape, weights, vectors, &mut output)?;
     let call = bound.call(shape)?;
     make_current(stream)?;
     // SAFETY: the stream's context is current. The views hold valid device memory of at least the
     // lengths that were checked against the shape, borrowed through this call; cudarc's events,
     // recorded by the guards in `bound`, keep their memory from being freed or reused before the
-    // enqueued work has run. The workspace is this stream's: only calls before and behind this one use it, and it is
-    // freed behind them.
+    // enqueued work has run. The workspace is this stream's, and held: the launches of calls that use it follow
+    // each other there, and it is freed behind them.
     unsafe { raw::gemv(&call, gpu, options, stream.cu_stream().cast()) }
 }
 

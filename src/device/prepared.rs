@@ -88,7 +88,7 @@ impl PreparedGemvOnDevice {
     ) -> Result<Self> {
         let gpu = gpu(stream.context().ordinal())?;
         if let Some(workspace) = options.workspace {
-            workspace.is_of(stream)?;
+            drop(workspace.hold(stream)?); // it is this stream's
         }
         let call = bind::bind(stream, shape, weights, vectors, &mut output)?.call(shape)?;
         make_current(stream)?;
@@ -100,7 +100,7 @@ impl PreparedGemvOnDevice {
         })
     }
 
-    /// Enqueues it on a stream of the device it was prepared on. The views are those that it was prepared
+    /// Enqueues it on a stream of the device it was prepared on, with a workspace on the workspace's stream. The views are those that it was prepared
     /// with, or others of the same memory.
     ///
     /// # Errors
@@ -114,9 +114,10 @@ impl PreparedGemvOnDevice {
         mut output: Output<'_, Device>,
     ) -> Result<()> {
         same_context("prepared call", &self.context, stream.context())?;
-        if let Some(workspace) = &self.workspace {
-            workspace.is_of(stream)?;
-        }
+        let workspace = self.workspace.as_ref();
+        let _alone = workspace
+            .map(|workspace| workspace.hold(stream))
+            .transpose()?;
         let call = &self.call;
         let bound = bind::bind(stream, &call.shape, weights, vectors, &mut output)?;
         let same = |operand, same| match same {
@@ -131,7 +132,7 @@ impl PreparedGemvOnDevice {
         // prepared. The views hold valid device memory at the addresses that were prepared, of at least
         // the lengths that were checked against the shape; cudarc's events, recorded by the guards in
         // `bound`, keep it from being freed or reused before the enqueued work has run. The workspace is kept by
-        // `self`, only calls before and behind this one on its stream use it, and it is freed behind them.
+        // `self` and held: the launches of calls that use it follow each other on its stream, and it is freed behind them.
         unsafe { self.prepared.launch(stream.cu_stream().cast()) }
     }
 

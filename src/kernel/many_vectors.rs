@@ -105,16 +105,12 @@ impl Kind {
 
     /// At which of the numbers of vectors the first pass is, where passes are as few as can be.
     fn most_at_once(&self, job: &Job<'_>) -> usize {
-        let n = job.shape.n().min(self.most_vectors() as usize) as u32;
-        match self.staging {
-            Staging::Registers => self.at(n),
-            // As the workspace has room for.
-            Staging::Packed { .. } => {
-                let fits =
-                    |&at: &usize| packed_bytes(self.vectors[at], job) <= job.operands.workspace;
-                (0..=self.at(n)).rev().find(fits).unwrap_or(0)
-            }
-        }
+        self.at(job.shape.n().min(self.most_vectors() as usize) as u32)
+    }
+
+    /// Bytes of packed vectors, where passes are as few as can be.
+    pub(super) fn packed_bytes(&self, job: &Job<'_>) -> u64 {
+        packed_bytes(self.vectors[self.most_at_once(job)], job)
     }
 
     /// At which of the numbers of vectors a pass of `n` is.
@@ -139,7 +135,7 @@ pub(super) fn steps(shape: &Shape) -> u64 {
 }
 
 /// Bytes of the vectors of all batches, packed for a kernel that is compiled for so many.
-pub(super) fn packed_bytes(vectors: u32, job: &Job<'_>) -> u64 {
+fn packed_bytes(vectors: u32, job: &Job<'_>) -> u64 {
     packed_batch_bytes(vectors, job.shape).saturating_mul(job.shape.l() as u64)
 }
 
@@ -471,7 +467,8 @@ impl Division {
     fn chunk(kind: &Kind, vectors: u32, tiles: u32, parts: u32) -> u32 {
         let pieces = match kind.staging {
             Staging::Registers => held(vectors) * kind.tile_warps * tiles * parts,
-            // Four buffers of so many, of 2 KiB, leave room for the queues.
+            // Four buffers of so many, of 2 KiB, leave room for the queues: 64 vectors have no room for four parts, and
+            // 128 for none but one.
             Staging::Packed { .. } => 16,
         };
         let columns = vectors / NVFP4_MANY_COLUMNS;

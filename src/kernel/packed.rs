@@ -142,11 +142,8 @@ impl KernelConfig for PackedConfig {
         if pieces > i32::MAX as u64 {
             return Err(Refusal::Vectors);
         }
-        // With the fewest vectors of a pass it needs the least.
-        let (needed, given) = (
-            many_vectors::packed_bytes(KIND.vectors[0], job),
-            job.operands.workspace,
-        );
+        // Passes of fewer vectors would need less, and read the weights more often than other kernels do.
+        let (needed, given) = (KIND.packed_bytes(job), job.operands.workspace);
         match needed <= given {
             true => Ok(()),
             false => Err(Refusal::Workspace { needed, given }),

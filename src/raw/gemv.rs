@@ -24,7 +24,8 @@ use crate::kernel::plan::Plan;
 /// shape and strides reach, until the work that this call enqueues has run. Nothing else writes
 /// them, or reads the output, meanwhile.
 ///
-/// That holds for the workspace, too, of the call or the options: nothing else reads or writes it meanwhile.
+/// That holds for the workspace, too, of the call or the options: nothing else reads or writes it meanwhile, and no
+/// other thread enqueues a call that uses it between the launches of this one.
 ///
 /// What is captured into a graph runs at each replay: all of this holds until the last one has run.
 pub unsafe fn gemv(

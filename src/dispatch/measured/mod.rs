@@ -144,7 +144,7 @@ impl Problem {
 }
 
 /// Operands as entries are compared by: of their alignment counts whether everything is a multiple of 16 bytes. A
-/// workspace says which kernels can run, and nothing of how fast they are.
+/// workspace says which kernels can run: one that is too small for their fastest configs refuses them.
 pub(crate) fn comparable(operands: &Operands) -> Operands {
     let alignment = match operands.alignment.is_16() {
         true => Alignment::BEST,

@@ -3,6 +3,7 @@
 use nvfp4_gemv::Refusal;
 
 use crate::many_vectors::refuse::{self, refuses_fields, refuses_problems};
+use crate::support::fields;
 use crate::support::refuse::{Asked, gpu, problem, shape};
 
 use super::sim::KERNEL;
@@ -13,8 +14,8 @@ fn valid() -> Asked {
 
 fn problems_that_it_does_not_take() {
     refuses_problems(&valid(), || {
-        // Two batches of 12 vectors in passes of eight, of five steps of 128 16-bit elements.
-        let least = 2 * 8 * 5 * 256;
+        // Two batches of 12 vectors, in the place of 16, of five steps of 128 16-bit elements.
+        let least = 2 * 16 * 5 * 256;
         let workspace = |given| {
             let why = Refusal::Workspace {
                 needed: least,
@@ -41,35 +42,23 @@ fn configs() {
     ]);
 }
 
-/// With a workspace that is too small for all vectors at once, the default takes fewer in a pass.
-fn small_workspaces() {
+/// A config may say fewer vectors of a pass, which need less at once.
+fn workspace_of_a_pass() {
     let mut asked = valid();
-    asked.shape(130, 100, 576, 2);
-    let default = |asked: &Asked| {
-        let default = asked.job(|job| asked.config.kernel().default_config(job));
-        let config = default.expect("a default");
-        (config, asked.job(|job| config.workspace_bytes(job)))
-    };
-    let (most, mut needed) = default(&asked);
-    assert_eq!(most.pass_vectors(), 128);
-    for vectors in [64, 32, 16, 8] {
-        asked.operands.workspace = needed - 1;
-        assert_eq!(
-            asked.job(|job| most.check(job)),
-            Err(Refusal::Workspace {
-                needed: 2 * 128 * 5 * 256,
-                given: needed - 1
-            })
-        );
-        let (fewer, bytes) = default(&asked);
-        assert_eq!(fewer.pass_vectors(), vectors);
-        assert_eq!(bytes, 2 * u64::from(vectors) * 5 * 256);
-        needed = bytes;
+    asked.shape(130, 300, 576, 2);
+    for vectors in [128, 64, 32, 16, 8] {
+        fields::set(&mut asked.config, "vectors", vectors);
+        fields::set(&mut asked.config, "tiles", 1);
+        fields::set(&mut asked.config, "parts", 1);
+        fields::set(&mut asked.config, "chunk", 1);
+        assert_eq!(asked.check(), Ok(()));
+        let needed = asked.job(|job| asked.config.workspace_bytes(job));
+        assert_eq!(needed, 2 * u64::from(vectors) * 5 * 256);
     }
 }
 
 crate::trials! {
     host:
-        problems_that_it_does_not_take, configs, small_workspaces,
+        problems_that_it_does_not_take, configs, workspace_of_a_pass,
         shared_memory = || valid().needs_its_shared_memory();
 }
