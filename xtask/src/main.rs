@@ -131,6 +131,12 @@ struct ToolchainArgs {
     /// Print only shell commands: eval "$(cargo xtask toolchain --shell)"
     #[arg(long)]
     shell: bool,
+    /// Install NVRTC instead, the compiler that programs load, with the disassembler
+    ///
+    /// From PyPI into `target/toolchain/nvrtc` (95 MB to download on x86_64, 240 MB on disk). mma-explorer compiles
+    /// with it. Needs no nvcc.
+    #[arg(long)]
+    nvrtc: bool,
 }
 
 #[derive(Debug, Args)]
@@ -165,6 +171,7 @@ fn main() -> ExitCode {
 fn perform(task: Task) -> Result<()> {
     let workspace = Workspace::locate()?;
     match task {
+        Task::Toolchain(args) if args.nvrtc => toolchain::nvrtc(&workspace, args.json, args.shell),
         Task::Toolchain(args) => toolchain::command(&workspace, args.json, args.shell),
         Task::Run(args) => run(&workspace, &args),
         Task::Test(passed) => {

@@ -1,0 +1,122 @@
+//! The CUDA sources: the kernels of `csrc`, which are embedded, and headers that say which instruction and which tiles.
+
+use std::fmt::Write;
+
+use crate::matmul::Tiles;
+use crate::nvrtc::Source;
+use crate::variants::Variant;
+
+const EMBEDDED: [(&str, &str); 2] = [
+    ("types.cuh", include_str!("../csrc/types.cuh")),
+    ("memory.cuh", include_str!("../csrc/memory.cuh")),
+];
+
+/// What is passed to NVRTC beside the architecture.
+pub fn options() -> Vec<String> {
+    vec!["--std=c++17".into(), "--generate-line-info".into()]
+}
+
+/// The kernels `one`, `latency` and `throughput` of an instruction.
+pub fn measure(variant: &Variant) -> Source {
+    source(
+        "measure.cu",
+        include_str!("../csrc/measure.cu"),
+        [("instruction.cuh", instruction(variant))],
+    )
+}
+
+/// The kernel `matmul`.
+pub fn matmul(variant: &Variant, tiles: &Tiles) -> Source {
+    source(
+        "matmul.cu",
+        include_str!("../csrc/matmul.cu"),
+        [
+            ("instruction.cuh", instruction(variant)),
+            ("tiles.cuh", tiles_header(tiles)),
+        ],
+    )
+}
+
+fn source<const N: usize>(name: &str, text: &str, made: [(&str, String); N]) -> Source {
+    let embedded = EMBEDDED.map(|(name, text)| (name.to_string(), text.to_string()));
+    let made = made.map(|(name, text)| (name.to_string(), text));
+    Source {
+        name: name.into(),
+        text: text.into(),
+        headers: embedded.into_iter().chain(made).collect(),
+    }
+}
+
+/// `instruction.cuh`: sizes of a `mma.sync` variant, and `multiply`, which is the instruction.
+pub(crate) fn instruction(variant: &Variant) -> String {
+    let [a, b, c] = variant.registers();
+    let mut text = format!(
+        "// {}\n#pragma once\n\n#include \"types.cuh\"\n\n",
+        variant.name()
+    );
+    let constants = [
+        ("INSTRUCTION_M", variant.shape.m),
+        ("INSTRUCTION_N", variant.shape.n),
+        ("INSTRUCTION_K_BYTES", variant.k_bytes()),
+        ("A_REGISTERS", a),
+        ("B_REGISTERS", b),
+        ("C_REGISTERS", c),
+        ("ACCUMULATOR_BITS", variant.accumulator.bits()),
+    ];
+    for (name, value) in constants {
+        let _ = writeln!(text, "constexpr u32 {name} = {value};");
+    }
+    let list = |first: u32, count: u32| {
+        let names: Vec<_> = (first..first + count).map(|i| format!("%{i}")).collect();
+        format!("{{{}}}", names.join(", "))
+    };
+    let operands = |constraint: &str, name: &str, count: u32| {
+        let all: Vec<_> = (0..count)
+            .map(|i| format!("\"{constraint}\"({name}[{i}])"))
+            .collect();
+        all.join(", ")
+    };
+    let mut inputs = format!("{}, {}", operands("r", "a", a), operands("r", "b", b));
+    let mut scales = String::new();
+    if let Some(scale) = variant.scale() {
+        // All scales are one: this program measures and checks the instruction, not scaling.
+        let one = match scale.ty {
+            "ue4m3" => 0x3838_3838u32,
+            _ => 0x7f7f_7f7f,
+        };
+        let register = a + b + c;
+        scales = format!(", %{register}, {{0, 0}}, %{register}, {{0, 0}}");
+        let _ = write!(inputs, ", \"r\"({one:#x}u)");
+    }
+    let _ = write!(
+        text,
+        "\n// d = a * b + d\n__device__ __forceinline__ void multiply(u32 (&d)[{c}], const u32 (&a)[{a}], const u32 (&b)[{b}]) {{\n    \
+         asm(\"{} {}, {}, {}, {}{scales};\"\n        : {}\n        : {inputs});\n}}\n",
+        variant.instruction(),
+        list(0, c),
+        list(c, a),
+        list(c + a, b),
+        list(0, c),
+        operands("+r", "d", c),
+    );
+    text
+}
+
+fn tiles_header(tiles: &Tiles) -> String {
+    let constants = [
+        ("BLOCK_M", tiles.block_m),
+        ("BLOCK_N", tiles.block_n),
+        ("BLOCK_K", tiles.block_k),
+        ("WARP_M", tiles.warp_m),
+        ("WARP_N", tiles.warp_n),
+        ("STAGES", tiles.stages),
+        ("GROUP", tiles.group),
+    ];
+    let mut text = String::from(
+        "// Tiles of a CTA (block) and a warp; BLOCK_K in bytes.\n#pragma once\n\n#include \"types.cuh\"\n\n",
+    );
+    for (name, value) in constants {
+        let _ = writeln!(text, "constexpr u32 {name} = {value};");
+    }
+    text
+}
