@@ -21,11 +21,10 @@ pub enum SimulationError {
 impl SimulationError {
     /// What the simulator does not execute; `None` where it is another error.
     pub fn unmodelled(&self) -> Option<String> {
-        let Self::Simulator(error) = self else {
-            return None;
-        };
-        let text = error.to_string();
-        text.contains("not modelled").then_some(text)
+        match self {
+            Self::Simulator(SimError::Unmodelled { reason, .. }) => Some(reason.clone()),
+            _ => None,
+        }
     }
 }
 
@@ -48,7 +47,7 @@ pub fn matmul(
     exact: &Exact,
     options: &Options,
 ) -> Result<Simulated, SimulationError> {
-    let module = Module::parse(ptx)?;
+    let module = Module::parse(ptx).map_err(SimError::from)?;
     let program = Program::new(&module, "matmul")?;
     let mut sim = Sim::new(module);
     let a = sim.upload("a", &exact.a)?;
@@ -84,7 +83,7 @@ pub fn measure(
     options: &Options,
 ) -> Result<Simulated, SimulationError> {
     const TURNS: u32 = 2;
-    let module = Module::parse(ptx)?;
+    let module = Module::parse(ptx).map_err(SimError::from)?;
     let mut instructions = 0;
     for (kernel, links, chains, warps) in [("latency", 16, 1, 1), ("throughput", 1, 8, 2)] {
         let program = Program::new(&module, kernel)?;

@@ -1,7 +1,7 @@
 //! `mma.sync`: fragments by the ISA's formulas, sums worked out by hand.
 
 use half::{bf16, f16};
-use ptx_sim::models::float::{e4m3, e5m2};
+use ptx_sim::models::float::{e2m1, e2m3, e3m2, e4m3, e5m2};
 use ptx_sim::{Launch, Module, Options, Sim};
 
 /// An instruction's form, and the element of each fragment as the ISA gives it: row and column of
@@ -20,8 +20,17 @@ impl Form {
     /// Registers of A, B and C.
     fn registers(&self) -> [usize; 3] {
         let words = |elements: usize| elements * self.bits / 32 / 32;
-        let c = if self.f16_result { 2 } else { 4 };
-        [words(16 * self.k), words(8 * self.k), c]
+        let c = if self.f16_result { 1 } else { 2 };
+        [
+            words(self.rows() * self.k),
+            words(8 * self.k),
+            c * self.rows() / 8,
+        ]
+    }
+
+    /// Rows of A and D.
+    fn rows(&self) -> usize {
+        if self.name.starts_with("m8") { 8 } else { 16 }
     }
 }
 
@@ -107,7 +116,7 @@ fn fragments(
             pack(&mut wb[lane * n[1]..][..n[1]], f.bits, i, b(row, group));
         }
         let bits = if f.f16_result { 16 } else { 32 };
-        for i in 0..4 {
+        for i in 0..f.rows() / 4 {
             let (row, col) = place(lane, i);
             pack(&mut wc[lane * n[2]..][..n[2]], bits, i, c(row, col));
         }
@@ -125,7 +134,7 @@ fn result(f: &Form, out: &[u32], lane: usize, i: usize) -> u32 {
     if f.f16_result {
         out[lane * 2 + i / 2] >> (16 * (i % 2)) & 0xffff
     } else {
-        out[lane * 4 + i]
+        out[lane * f.registers()[2] + i]
     }
 }
 
@@ -229,6 +238,11 @@ fn code(ty: &str, v: i32) -> u32 {
         "bf16" => bf16::from_f32(v as f32).to_bits().into(),
         "e4m3" => search(e4m3),
         "e5m2" => search(e5m2),
+        "e3m2" => search(e3m2),
+        "e2m3" => search(e2m3),
+        // In the middle of its byte.
+        "e2m1" => search(e2m1) << 2,
+        "b1" => v as u32,
         "s8" | "u8" => (v as u32) & 0xff,
         "s4" | "u4" => (v as u32) & 0xf,
         _ => v as u32,
@@ -237,15 +251,18 @@ fn code(ty: &str, v: i32) -> u32 {
 
 #[test]
 fn every_element_is_in_its_place() {
-    for f in &FORMS {
-        let types: Vec<_> = f.name.split('.').skip(3).collect();
-        let [d, ta, tb, _] = types[..] else {
+    for f in FORMS.iter().chain(&MORE_FORMS) {
+        let words = f.name.split('.').skip(3);
+        let types: Vec<_> = words.filter(|word| !word.starts_with("kind")).collect();
+        let [d, ta, tb, _, ..] = types[..] else {
             panic!("{}", f.name)
         };
         // Within four bits of either sign, and two of E5M2; no two rows or columns alike.
         let value = |ty: &str, x: usize, y: usize| -> i32 {
             let v = (x * 37 + y * 101 + x * y * 13 + 5) * 40503 / 256 % 4;
-            if ty.starts_with('u') {
+            if ty == "b1" {
+                (v % 2) as i32
+            } else if ty.starts_with('u') {
                 v as i32
             } else {
                 v as i32 - 2
@@ -262,9 +279,13 @@ fn every_element_is_in_its_place() {
         );
         let out = run(f, &words);
         for lane in 0..32 {
-            for i in 0..4 {
+            for i in 0..f.rows() / 4 {
                 let (m, n) = place(lane, i);
-                let sum: i32 = (0..f.k).map(|k| a(m, k) * b(k, n)).sum::<i32>() + c(m, n);
+                let product = |k: usize| match f.name.contains("xor") {
+                    true => a(m, k) ^ b(k, n),
+                    false => a(m, k) * b(k, n),
+                };
+                let sum: i32 = (0..f.k).map(product).sum::<i32>() + c(m, n);
                 let want = code(d, sum);
                 let got = result(f, &out, lane, i);
                 assert_eq!(got, want, "{} ({m}, {n})", f.name);
@@ -272,6 +293,79 @@ fn every_element_is_in_its_place() {
         }
     }
 }
+
+/// Forms of eight rows, whose fragments the ISA gives in 9.7.14.5.3 to 9.7.14.5.5, and of single bits: 9.7.14.5.5,
+/// 9.7.14.5.12 and 9.7.14.5.13.
+const MORE_FORMS: [Form; 8] = [
+    Form {
+        name: "m8n8k16.row.col.s32.u8.s8.s32",
+        k: 16,
+        bits: 8,
+        f16_result: false,
+        a: |g, t, i| (g, t * 4 + i),
+        b: |t, i| t * 4 + i,
+    },
+    Form {
+        name: "m8n8k32.row.col.s32.s4.u4.s32",
+        k: 32,
+        bits: 4,
+        f16_result: false,
+        a: |g, t, i| (g, t * 8 + i),
+        b: |t, i| t * 8 + i,
+    },
+    Form {
+        name: "m8n8k128.row.col.s32.b1.b1.s32.and.popc",
+        k: 128,
+        bits: 1,
+        f16_result: false,
+        a: |g, t, i| (g, t * 32 + i),
+        b: |t, i| t * 32 + i,
+    },
+    Form {
+        name: "m16n8k128.row.col.s32.b1.b1.s32.xor.popc",
+        k: 128,
+        bits: 1,
+        f16_result: false,
+        a: |g, t, i| (if i < 32 { g } else { g + 8 }, t * 32 + (i & 31)),
+        b: |t, i| t * 32 + i,
+    },
+    Form {
+        name: "m16n8k256.row.col.s32.b1.b1.s32.and.popc",
+        k: 256,
+        bits: 1,
+        f16_result: false,
+        a: BITS_256_A,
+        b: BITS_256_B,
+    },
+    Form {
+        name: "m16n8k256.row.col.s32.b1.b1.s32.xor.popc",
+        k: 256,
+        bits: 1,
+        f16_result: false,
+        a: BITS_256_A,
+        b: BITS_256_B,
+    },
+    Form {
+        name: "m16n8k32.row.col.kind::f8f6f4.f32.e2m1.e3m2.f32",
+        f16_result: false,
+        ..FORMS[4]
+    },
+    Form {
+        name: "m16n8k32.row.col.kind::f8f6f4.f16.e2m3.e4m3.f16",
+        ..FORMS[4]
+    },
+];
+
+const BITS_256_A: fn(usize, usize, usize) -> (usize, usize) = |g, t, i| {
+    let top = i < 32 || (64..96).contains(&i);
+    let col = t * 32 + (i & 31);
+    (
+        if top { g } else { g + 8 },
+        if i < 64 { col } else { col + 128 },
+    )
+};
+const BITS_256_B: fn(usize, usize) -> usize =
+    |t, i| t * 32 + (i & 31) + if i < 32 { 0 } else { 128 };
 
 /// All of D when every row of A is `a`, every column of B is `b`, and C is `c`.
 fn same_everywhere(f: &Form, a: &[u32], b: &[u32], c: u32) -> u32 {
@@ -373,4 +467,41 @@ fn integers_wrap_or_saturate() {
         same_everywhere(saturates, &[0x80], &[0xff], 0),
         -32640i32 as u32
     );
+}
+
+/// The text of an instruction that is not executed, or the error of one that is not defined.
+fn refused(form: &str, registers: [usize; 3]) -> String {
+    let [a, b, c] = registers.map(|n| list(0, n));
+    let ptx = format!(
+        ".version 9.0\n.target sm_120a\n.address_size 64\n.visible .entry k() {{\n.reg .b32 %r<20>;\n\
+         mov.u32 %r0, 0; mov.u32 %r1, 0; mov.u32 %r2, 0; mov.u32 %r3, 0;\n\
+         mma.sync.aligned.{form} {c}, {a}, {b}, {c};\nret;\n}}\n"
+    );
+    let mut sim = Sim::new(Module::parse(&ptx).unwrap());
+    let launch = Launch::new("k", [1; 3], [32, 1, 1]);
+    let error = sim.run(&launch, &Options::default()).unwrap_err();
+    error.to_string()
+}
+
+#[test]
+fn what_the_isa_does_not_define_is_refused() {
+    for (form, registers) in [
+        // Single bits have no product, and other types have nothing else.
+        ("m16n8k256.row.col.s32.b1.b1.s32", [4, 2, 4]),
+        ("m16n8k32.row.col.s32.s8.s8.s32.and.popc", [4, 2, 4]),
+        (
+            "m16n8k256.row.col.satfinite.s32.b1.b1.s32.and.popc",
+            [4, 2, 4],
+        ),
+        // FP6 and FP4 need the kind, and the kind K = 32.
+        ("m16n8k32.row.col.f32.e2m1.e2m1.f32", [4, 2, 4]),
+        ("m16n8k16.row.col.kind::f8f6f4.f32.e2m1.e2m1.f32", [2, 1, 4]),
+        ("m16n8k32.row.col.kind::f8f6f4.s32.s8.s8.s32", [4, 2, 4]),
+        ("m8n8k64.row.col.s32.s4.s4.s32", [2, 2, 2]),
+    ] {
+        let error = refused(form, registers);
+        assert!(error.contains("is not defined"), "{form}: {error}");
+    }
+    let error = refused("m16n8k256.row.col.s32.b1.b1.s32.and", [4, 2, 4]);
+    assert!(error.contains(".popc is missing"), "{error}");
 }

@@ -21,6 +21,10 @@ pub enum Element {
     U8,
     S4,
     U4,
+    E3m2,
+    E2m3,
+    E2m1,
+    B1,
 }
 
 impl Element {
@@ -36,17 +40,23 @@ impl Element {
             "u8" => Self::U8,
             "s4" => Self::S4,
             "u4" => Self::U4,
+            "e3m2" => Self::E3m2,
+            "e2m3" => Self::E2m3,
+            "e2m1" => Self::E2m1,
+            "b1" => Self::B1,
             _ => return None,
         })
     }
 
-    /// Bits an element takes in a register.
+    /// Bits an element takes in a register. Those of `.kind::f8f6f4` have a byte each.
     fn bits(self) -> u32 {
         match self {
             Self::Tf32 => 32,
             Self::F16 | Self::Bf16 => 16,
             Self::E4m3 | Self::E5m2 | Self::S8 | Self::U8 => 8,
+            Self::E3m2 | Self::E2m3 | Self::E2m1 => 8,
             Self::S4 | Self::U4 => 4,
+            Self::B1 => 1,
         }
     }
 
@@ -58,8 +68,27 @@ impl Element {
             Self::Tf32 => Some(Format::TF32),
             Self::E4m3 => Some(Format::E4M3),
             Self::E5m2 => Some(Format::E5M2),
+            Self::E3m2 => Some(Format::E3M2),
+            Self::E2m3 => Some(Format::E2M3),
+            Self::E2m1 => Some(Format::E2M1),
             _ => None,
         }
+    }
+
+    /// The element of a register's bits: of narrow ones, without the padding, which is not looked at. E2M1 stands in the
+    /// central four bits of its byte, E3M2 and E2M3 in the lower six.
+    fn unpadded(self, bits: u32) -> u32 {
+        match self {
+            Self::E3m2 | Self::E2m3 => bits & 0x3f,
+            Self::E2m1 => bits >> 2 & 0xf,
+            _ => bits,
+        }
+    }
+
+    /// Whether `.kind::f8f6f4` has it.
+    fn is_f8f6f4(self) -> bool {
+        use Element::*;
+        matches!(self, E4m3 | E5m2 | E3m2 | E2m3 | E2m1)
     }
 
     fn integer(self, bits: u32) -> i64 {
@@ -94,57 +123,90 @@ impl Accumulator {
 
 /// A combination that the ISA does not define.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("mma.m16n8k{k} of {a:?} and {b:?} into {d:?} is not defined")]
+#[error("mma.m{m}n8k{k} of {a:?} and {b:?} into {d:?} is not defined")]
 pub struct MmaError {
+    m: usize,
     k: usize,
     a: Element,
     b: Element,
     d: Accumulator,
 }
 
-/// One m16n8 instruction, A by rows and B by columns.
+/// What stands for the product of elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Product {
+    /// The product.
+    Times,
+    /// Of single bits: whether both are set.
+    And,
+    /// Of single bits: whether one alone is set.
+    Xor,
+}
+
+/// What an instruction's modifiers say beside shape and types.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Modifiers {
+    /// `.satfinite`: integer sums saturate.
+    pub satfinite: bool,
+    /// `.kind::f8f6f4`.
+    pub f8f6f4: bool,
+    /// Of single bits, `.and.popc` or `.xor.popc`.
+    pub product: Product,
+}
+
+/// One m16n8 or m8n8 instruction, A by rows and B by columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mma {
+    m: usize,
     k: usize,
     a: Element,
     b: Element,
     d: Accumulator,
-    satfinite: bool,
+    modifiers: Modifiers,
 }
 
-/// Rows of A and D, and columns of B and D.
-const M: usize = 16;
+/// Columns of B and D.
 const N: usize = 8;
 
 impl Mma {
-    /// An instruction of K elements; C has the type of D.
+    /// An instruction of M rows and K elements; C has the type of D.
     pub fn new(
-        k: usize,
+        (m, k): (usize, usize),
         a: Element,
         b: Element,
         d: Accumulator,
-        satfinite: bool,
+        modifiers: Modifiers,
     ) -> Result<Self, MmaError> {
         use Accumulator as Acc;
         use Element::*;
-        let defined = match (a, b) {
-            (F16, F16) => matches!(k, 8 | 16) && d != Acc::S32,
-            (Bf16, Bf16) => matches!(k, 8 | 16) && d == Acc::F32,
-            (Tf32, Tf32) => matches!(k, 4 | 8) && d == Acc::F32,
-            (E4m3 | E5m2, E4m3 | E5m2) => matches!(k, 16 | 32) && d != Acc::S32,
-            (S8 | U8, S8 | U8) => matches!(k, 16 | 32) && d == Acc::S32,
-            (S4 | U4, S4 | U4) => matches!(k, 32 | 64) && d == Acc::S32,
+        let defined = match (m, a, b) {
+            (16, a, b) if modifiers.f8f6f4 => {
+                a.is_f8f6f4() && b.is_f8f6f4() && k == 32 && d != Acc::S32
+            }
+            (16, F16, F16) => matches!(k, 8 | 16) && d != Acc::S32,
+            (16, Bf16, Bf16) => matches!(k, 8 | 16) && d == Acc::F32,
+            (16, Tf32, Tf32) => matches!(k, 4 | 8) && d == Acc::F32,
+            (16, E4m3 | E5m2, E4m3 | E5m2) => matches!(k, 16 | 32) && d != Acc::S32,
+            (16, S8 | U8, S8 | U8) => matches!(k, 16 | 32) && d == Acc::S32,
+            (16, S4 | U4, S4 | U4) => matches!(k, 32 | 64) && d == Acc::S32,
+            (16, B1, B1) => matches!(k, 128 | 256) && d == Acc::S32,
+            (8, S8 | U8, S8 | U8) => k == 16 && d == Acc::S32,
+            (8, S4 | U4, S4 | U4) => k == 32 && d == Acc::S32,
+            (8, B1, B1) => k == 128 && d == Acc::S32,
             _ => false,
         };
-        if !defined || satfinite && d != Acc::S32 {
-            return Err(MmaError { k, a, b, d });
+        let saturates = !modifiers.satfinite || d == Acc::S32 && a != B1;
+        let multiplies = (a == B1) == (modifiers.product != Product::Times);
+        if !defined || !saturates || !multiplies || modifiers.f8f6f4 && m != 16 {
+            return Err(MmaError { m, k, a, b, d });
         }
         Ok(Self {
+            m,
             k,
             a,
             b,
             d,
-            satfinite,
+            modifiers,
         })
     }
 
@@ -156,18 +218,20 @@ impl Mma {
     /// Registers a lane gives for A, for B, and for C or D.
     pub fn registers(&self) -> (usize, usize, usize) {
         let row = self.k / (4 * self.packed());
-        let c = if self.d == Accumulator::F16 { 2 } else { 4 };
-        (2 * row, row, c)
+        let eights = self.m / 8;
+        let of_eight = if self.d == Accumulator::F16 { 1 } else { 2 };
+        (eights * row, row, eights * of_eight)
     }
 
     /// A by rows, as bits. Of every four lanes that share a row, each holds one register's worth of
-    /// neighbours; registers alternate between a row and the one 8 below.
+    /// neighbours; of 16 rows, registers alternate between a row and the one 8 below.
     fn rows(&self, a: &[Lanes]) -> Vec<u32> {
-        let mut out = vec![0; M * self.k];
+        let mut out = vec![0; self.m * self.k];
+        let eights = self.m / 8;
         for (r, lanes) in a.iter().enumerate() {
             for (lane, v) in lanes.iter().enumerate() {
-                let row = lane / 4 + 8 * (r % 2);
-                self.spread(&mut out[row * self.k..][..self.k], lane, r / 2, *v);
+                let row = lane / 4 + 8 * (r % eights);
+                self.spread(&mut out[row * self.k..][..self.k], lane, r / eights, *v);
             }
         }
         out
@@ -200,16 +264,16 @@ impl Mma {
         let mut d = vec![[0; 32]; self.registers().2];
         let element: &dyn Fn(usize, usize, u32) -> u32 = match (self.a.format(), self.b.format()) {
             (Some(fa), Some(fb)) => {
-                let read = |f: Format, v: &[u32]| -> Vec<Number> {
-                    v.iter().map(|x| f.decode(*x)).collect()
+                let read = |f: Format, of: Element, v: &[u32]| -> Vec<Number> {
+                    v.iter().map(|x| f.decode(of.unpadded(*x))).collect()
                 };
-                let (a, b) = (read(fa, &a), read(fb, &b));
+                let (a, b) = (read(fa, self.a, &a), read(fb, self.b, &b));
                 &move |row, col, c| self.float(line(&a, row, self.k), line(&b, col, self.k), c)
             }
             _ => &|row, col, c| self.integer(line(&a, row, self.k), line(&b, col, self.k), c),
         };
         for lane in 0..32 {
-            for i in 0..4 {
+            for i in 0..self.m / 4 {
                 let (row, col) = (lane / 4 + 8 * (i / 2), lane % 4 * 2 + i % 2);
                 if self.d == Accumulator::F16 {
                     let old = (c[i / 2][lane] >> (16 * (i % 2)) & 0xffff) as u32;
@@ -240,10 +304,14 @@ impl Mma {
     fn integer(&self, a: &[u32], b: &[u32], c: u32) -> u32 {
         let products = a.iter().zip(b);
         let sum: i64 = products
-            .map(|(x, y)| self.a.integer(*x) * self.b.integer(*y))
+            .map(|(x, y)| match self.modifiers.product {
+                Product::Times => self.a.integer(*x) * self.b.integer(*y),
+                Product::And => i64::from(x & y),
+                Product::Xor => i64::from(x ^ y),
+            })
             .sum::<i64>()
             + i64::from(c as i32);
-        if self.satfinite {
+        if self.modifiers.satfinite {
             sum.clamp(i32::MIN.into(), i32::MAX.into()) as u32
         } else {
             sum as u32

@@ -1,7 +1,7 @@
 //! `mma.sync` of a warp: section 9.7.14.5.14.
 
 use crate::ast::{Operand, Ty};
-use crate::models::mma_sync::{Accumulator, Element, Mma};
+use crate::models::mma_sync::{Accumulator, Element, Mma, Modifiers, Product};
 use crate::program::decode::{Cx, R};
 use crate::program::{MmaSync, Op};
 
@@ -10,12 +10,8 @@ const UNMODELLED: &[(&str, &str)] = &[
     ("sp", "a sparse A"),
     ("sp::ordered_metadata", "a sparse A"),
     ("block_scale", "block scaling"),
-    ("kind::f8f6f4", ".kind::f8f6f4"),
     ("f64", "f64"),
-    ("b1", "single bits"),
     ("m8n8k4", "the shape m8n8k4"),
-    ("m8n8k16", "the shape m8n8k16"),
-    ("m8n8k32", "the shape m8n8k32"),
 ];
 
 pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
@@ -31,21 +27,16 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     if !(cx.mods.take("sync") && cx.mods.take("aligned")) {
         return Err(".sync.aligned is missing".into());
     }
-    let k = match cx
-        .mods
-        .one_of(&["m16n8k4", "m16n8k8", "m16n8k16", "m16n8k32", "m16n8k64"])
-    {
-        Some("m16n8k4") => 4,
-        Some("m16n8k8") => 8,
-        Some("m16n8k16") => 16,
-        Some("m16n8k32") => 32,
-        Some(_) => 64,
-        None => return Err("the shape is missing or not modelled".into()),
-    };
+    let shape = cx.mods.find(shape);
+    let shape = shape.ok_or("the shape is missing or not modelled")?;
     if !(cx.mods.take("row") && cx.mods.take("col")) {
         return Err(".row.col is missing".into());
     }
-    let satfinite = cx.mods.take("satfinite");
+    let mut modifiers = Modifiers {
+        f8f6f4: cx.mods.take("kind::f8f6f4"),
+        satfinite: cx.mods.take("satfinite"),
+        product: Product::Times,
+    };
     let missing = || "a type is missing or not modelled".to_string();
     let d = cx.mods.find(Accumulator::parse).ok_or_else(missing)?;
     let a = cx.mods.find(Element::parse).ok_or_else(missing)?;
@@ -54,9 +45,18 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     if c != d {
         return Err("C and D have one type in these shapes".into());
     }
+    if let Some(operation) = cx.mods.one_of(&["and", "xor"]) {
+        modifiers.product = match operation {
+            "and" => Product::And,
+            _ => Product::Xor,
+        };
+        if !cx.mods.take("popc") {
+            return Err(".popc is missing".into());
+        }
+    }
     cx.mods.finish()?;
     cx.count(&[4])?;
-    let mma = Mma::new(k, a, b, d, satfinite).map_err(|e| e.to_string())?;
+    let mma = Mma::new(shape, a, b, d, modifiers).map_err(|e| e.to_string())?;
     let (na, nb, nc) = mma.registers();
     let d = registers(cx, 0, nc)?
         .iter()
@@ -70,6 +70,12 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     };
     let (a, b, c) = (sources(1, na)?, sources(2, nb)?, sources(3, nc)?);
     Ok(Some(Op::Mma(Box::new(MmaSync { mma, d, a, b, c }))))
+}
+
+/// M and K of a shape; N is 8.
+fn shape(name: &str) -> Option<(usize, usize)> {
+    let (m, k) = name.strip_prefix('m')?.split_once("n8k")?;
+    Some((m.parse().ok()?, k.parse().ok()?))
 }
 
 /// The registers of a fragment; one may stand without braces.
