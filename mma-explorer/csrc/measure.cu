@@ -24,15 +24,6 @@ __device__ __forceinline__ void load(u32 (&a)[A_REGISTERS], u32 (&b)[B_REGISTERS
     }
 }
 
-// One instruction of one warp: what it is in machine code is read from this kernel. `out` gets D's registers, each as 32
-// words.
-extern "C" __global__ void one(u32 *out, const u32 *in) {
-    u32 a[A_REGISTERS], b[B_REGISTERS], d[1][C_REGISTERS];
-    load(a, b, d, in);
-    multiply(d[0], a, b);
-    for (u32 i = 0; i < C_REGISTERS; ++i) out[i * 32 + threadIdx.x] = d[0][i];
-}
-
 // Instructions that each wait for the one before: `turns` times LINKS of them. `cycles` gets what all of them took, by
 // the SM's clock.
 extern "C" __global__ void latency(u64 *cycles, u32 *out, const u32 *in, u32 turns) {

@@ -1,4 +1,4 @@
-//! What an instruction became: read from the disassembly of kernel `one`, which has it once.
+//! What instructions became: read from the disassembly of kernels that have one of them each.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use sass::{Function, Functions};
 use serde::Serialize;
 
-use crate::nvrtc::Compiled;
+use crate::arch::Arch;
+use crate::cache::Cache;
+use crate::nvrtc::{Compiled, Nvrtc, NvrtcError, Stage};
+use crate::source;
 use crate::variants::{Emission, Variant};
 
 /// What the machine code of one PTX instruction shows.
@@ -87,6 +90,47 @@ fn with_file<T>(
     Ok(run(&cuobjdump, file.path())?)
 }
 
+/// What each of these variants became for an architecture: all in one compilation.
+///
+/// # Errors
+/// Where NVRTC or the disassembler is missing or fails.
+pub fn survey(
+    cache: &Cache,
+    nvrtc: &Nvrtc,
+    arch: Arch,
+    variants: &[Variant],
+) -> Result<Vec<Emitted>, SurveyError> {
+    if variants.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (compiled, _) = cache.compile(
+        nvrtc,
+        &source::survey(variants),
+        arch,
+        &source::options(),
+        Stage::Cubin,
+    )?;
+    let functions = functions(&compiled)?;
+    let of = |(place, variant)| {
+        let symbol = source::kernel_of_one(place);
+        let one = functions.iter().find(|function| function.symbol == symbol);
+        let missing = || MachineCodeError::Nothing(format!("kernel {symbol}"));
+        Ok(emitted(variant, one.ok_or_else(missing)?)?)
+    };
+    variants.iter().enumerate().map(of).collect()
+}
+
+/// Why it is not known what variants become.
+#[derive(Debug, thiserror::Error)]
+pub enum SurveyError {
+    /// They could not be compiled.
+    #[error(transparent)]
+    Nvrtc(#[from] NvrtcError),
+    /// Their machine code could not be read.
+    #[error(transparent)]
+    MachineCode(#[from] MachineCodeError),
+}
+
 /// Whether an opcode is that of a matrix instruction: HMMA, IMMA, ..., HGMMA, UTCHMMA.
 pub fn is_matrix_instruction(opcode: &str) -> bool {
     let name = opcode.split('.').next().unwrap_or("");
@@ -103,13 +147,11 @@ pub fn matrix_instructions(function: &Function) -> BTreeMap<String, u32> {
         .collect()
 }
 
-/// What a `mma.sync` variant became, from the kernels of `measure.cu`.
+/// What a `mma.sync` variant became, from a kernel of [`crate::source::survey`].
 ///
 /// # Errors
-/// Where kernel `one` is not among them, or has no matrix instruction.
-pub fn emitted(variant: &Variant, kernels: &[Function]) -> Result<Emitted, MachineCodeError> {
-    let one = kernels.iter().find(|kernel| kernel.symbol == "one");
-    let one = one.ok_or_else(|| MachineCodeError::Nothing("kernel `one`".into()))?;
+/// Where the kernel has no matrix instruction.
+pub fn emitted(variant: &Variant, one: &Function) -> Result<Emitted, MachineCodeError> {
     let instructions = matrix_instructions(one);
     if instructions.is_empty() {
         return Err(MachineCodeError::Nothing("matrix instruction".into()));
@@ -137,16 +179,15 @@ mod tests {
     use super::*;
     use crate::variants;
 
-    fn one(opcodes: &[(&str, u32)]) -> Vec<Function> {
+    fn one(opcodes: &[(&str, u32)]) -> Function {
         let opcodes = opcodes
             .iter()
             .map(|(name, count)| (name.to_string(), *count))
             .collect();
-        vec![Function {
-            symbol: "one".into(),
+        Function {
             opcodes,
             ..Function::default()
-        }]
+        }
     }
 
     #[test]
@@ -166,7 +207,6 @@ mod tests {
             Emission::Widened
         );
         assert!(emission(fp8, &[("FFMA", 3)]).is_err());
-        assert!(emitted(&variants::find(fp8).unwrap(), &[]).is_err());
         assert!(is_matrix_instruction("UTCQMMA") && !is_matrix_instruction("FMUL"));
     }
 }

@@ -16,12 +16,32 @@ pub fn options() -> Vec<String> {
     vec!["--std=c++17".into(), "--generate-line-info".into()]
 }
 
-/// The kernels `one`, `latency` and `throughput` of an instruction.
+/// A kernel of one instruction for each of several: [`kernel_of_one`].
+pub fn survey(variants: &[Variant]) -> Source {
+    let mut text = String::from("#include \"types.cuh\"\n");
+    for (i, variant) in variants.iter().enumerate() {
+        let _ = write!(
+            text,
+            "\nnamespace variant_{i} {{\n{}\n#define NAME {}\n#include \"one.cuh\"\n#undef NAME\n}}\n",
+            instruction(variant),
+            kernel_of_one(i)
+        );
+    }
+    let one = ("one.cuh", include_str!("../csrc/one.cuh").to_string());
+    source("survey.cu", &text, [one])
+}
+
+/// The name of a variant's kernel in a [`survey`], by its place there.
+pub fn kernel_of_one(place: usize) -> String {
+    format!("one_{place}")
+}
+
+/// The kernels `latency` and `throughput` of an instruction.
 pub fn measure(variant: &Variant) -> Source {
     source(
         "measure.cu",
         include_str!("../csrc/measure.cu"),
-        [("instruction.cuh", instruction(variant))],
+        [("instruction.cuh", header(&instruction(variant)))],
     )
 }
 
@@ -31,7 +51,7 @@ pub fn matmul(variant: &Variant, tiles: &Tiles) -> Source {
         "matmul.cu",
         include_str!("../csrc/matmul.cu"),
         [
-            ("instruction.cuh", instruction(variant)),
+            ("instruction.cuh", header(&instruction(variant))),
             ("tiles.cuh", tiles_header(tiles)),
         ],
     )
@@ -47,13 +67,15 @@ fn source<const N: usize>(name: &str, text: &str, made: [(&str, String); N]) -> 
     }
 }
 
-/// `instruction.cuh`: sizes of a `mma.sync` variant, and `multiply`, which is the instruction.
+/// A header of its own.
+fn header(text: &str) -> String {
+    format!("#pragma once\n\n#include \"types.cuh\"\n\n{text}")
+}
+
+/// Sizes of a `mma.sync` variant, and `multiply`, which is the instruction.
 pub(crate) fn instruction(variant: &Variant) -> String {
     let [a, b, c] = variant.registers();
-    let mut text = format!(
-        "// {}\n#pragma once\n\n#include \"types.cuh\"\n\n",
-        variant.name()
-    );
+    let mut text = format!("// {}\n", variant.name());
     let constants = [
         ("INSTRUCTION_M", variant.shape.m),
         ("INSTRUCTION_N", variant.shape.n),
