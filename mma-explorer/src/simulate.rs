@@ -102,7 +102,8 @@ pub fn measure(
             .buffer(cycles)
             .buffer(out)
             .buffer(input)
-            .u32(TURNS);
+            .u32(TURNS)
+            .u32(0);
         let report = sim.run_program(&program, &launch, options, None)?;
         instructions += report.warp_instructions;
         let product = if variant.bits() == Some("xor") {

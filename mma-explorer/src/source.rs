@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 
+use crate::arch::Arch;
 use crate::matmul::Tiles;
 use crate::nvrtc::Source;
-use crate::variants::Variant;
+use crate::variants::{Emission, Variant};
 
 const EMBEDDED: [(&str, &str); 2] = [
     ("types.cuh", include_str!("../csrc/types.cuh")),
@@ -36,12 +37,20 @@ pub fn kernel_of_one(place: usize) -> String {
     format!("one_{place}")
 }
 
-/// The kernels `latency` and `throughput` of an instruction.
-pub fn measure(variant: &Variant) -> Source {
+/// The kernels `latency` and `throughput` of an instruction, for an architecture: where the instruction is emulated there
+/// they have a change of A between instructions.
+pub fn measure(variant: &Variant, arch: Arch) -> Source {
+    let emulated = variant
+        .machine(arch)
+        .is_some_and(|machine| machine.emission == Emission::Emulated);
+    let text = format!(
+        "{}\nconstexpr bool EMULATED = {emulated};\n",
+        instruction(variant)
+    );
     source(
         "measure.cu",
         include_str!("../csrc/measure.cu"),
-        [("instruction.cuh", header(&instruction(variant)))],
+        [("instruction.cuh", header(&text))],
     )
 }
 

@@ -48,10 +48,13 @@ fn main() -> ExitCode {
                 move || matmul(&variant, arch),
             ));
         }
+        trials.push(disassembler(&format!("measured::sm_{arch}"), move || {
+            measured_instructions_stay(arch)
+        }));
         trials.push(nvrtc(&format!("refused::sm_{arch}"), move || refused(arch)));
         trials.push(disassembler(
             &format!("machine_code::sm_{arch}"),
-            move || machine_code(&compiled, arch),
+            move || table_is_right(&compiled, arch),
         ));
     }
     for variant in variants::all().into_iter().filter(Variant::has_kernels) {
@@ -101,7 +104,7 @@ fn ptx(source: &Source, arch: Arch) -> String {
 }
 
 /// What the table says of machine code is what NVRTC and the disassembler say.
-fn machine_code(variants: &[Variant], arch: Arch) {
+fn table_is_right(variants: &[Variant], arch: Arch) {
     let emitted =
         machine_code::survey(&Cache::none(), library(), arch, variants).expect("a survey");
     assert_eq!(emitted.len(), variants.len());
@@ -186,6 +189,45 @@ fn matmul(variant: &Variant, arch: Arch) {
     }
 }
 
+/// The kernels that measure still have all of their instructions in machine code: the compiler has not taken the work of
+/// emulated ones out of the loop. What some are emulated by is a function that is called.
+fn measured_instructions_stay(arch: Arch) {
+    for name in [
+        "mma.m16n8k16.f32.f16.f16",
+        "mma.m16n8k32.f32.e4m3.e4m3",
+        "mma.m16n8k32.f16.e5m2.e4m3",
+        "mma.m8n8k16.s32.s8.s8",
+        "mma.m16n8k64.s32.s4.s4",
+        "mma.m16n8k256.s32.b1.b1.xor",
+        "mma.m16n8k64.mxf4nvf4.f32.e2m1.e2m1.ue4m3",
+    ] {
+        let variant = variants::find(name).expect("a variant");
+        if variant.missing(arch).is_some() {
+            continue;
+        }
+        let source = source::measure(&variant, arch);
+        let compiled = library().compile(&source, arch, &source::options(), Stage::Cubin);
+        let (compiled, _) = compiled.expect("it compiles");
+        let one =
+            machine_code::survey(&Cache::none(), library(), arch, &[variant]).expect("a survey");
+        let of_one: u32 = one[0].instructions.values().sum();
+        for function in machine_code::functions(&compiled).expect("a disassembly") {
+            let expected = if function.symbol == "latency" { 16 } else { 8 };
+            let matrix: u32 = machine_code::matrix_instructions(&function).values().sum();
+            let calls = function
+                .code
+                .iter()
+                .filter(|instruction| instruction.name() == "CALL")
+                .count();
+            assert!(
+                matrix >= expected * of_one || calls >= expected as usize,
+                "{name} on sm_{arch}, {}: {matrix} matrix instructions, {calls} calls, {of_one} of one",
+                function.symbol,
+            );
+        }
+    }
+}
+
 /// The kernels that measure, on the first architecture that has the variant.
 fn measure(variant: &Variant) {
     let archs = arch::ALL
@@ -195,7 +237,7 @@ fn measure(variant: &Variant) {
         .into_iter()
         .find(|arch| variant.missing(*arch).is_none())
         .expect("one has it");
-    let ptx = ptx(&source::measure(variant), arch);
+    let ptx = ptx(&source::measure(variant, arch), arch);
     // Chains that are alike must not have become one: 16 instructions that depend on each other, and 8 that do not.
     let instructions = ptx
         .lines()
