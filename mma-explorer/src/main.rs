@@ -57,6 +57,7 @@ enum Command {
     List(cli::list::Args),
     Compile(cli::compile::Args),
     Check(cli::check::Args),
+    Run(cli::run::Args),
 }
 
 fn main() -> ExitCode {
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         Command::List(args) => cli::list::run(args),
         Command::Compile(args) => cli::compile::run(args, &cache),
         Command::Check(args) => cli::check::run(args, &cache),
+        Command::Run(args) => cli::run::run(args, &cache),
     };
     let report = result.unwrap_or_else(|error| Report::error(&error, cli.common.json));
     let mut out = io::stdout().lock();

@@ -88,13 +88,8 @@ pub fn measure(
     for (kernel, links, chains, warps) in [("latency", 16, 1, 1), ("throughput", 1, 8, 2)] {
         let program = Program::new(&module, kernel)?;
         let mut sim = Sim::new(module.clone());
-        let [a, b, c] = variant.registers();
-        let ones = [(variant.a, a), (variant.b, b)];
-        let ones = ones
-            .iter()
-            .flat_map(|(ty, registers)| fragment_of_ones(variant, *ty).repeat(*registers as usize));
-        let zeros = std::iter::repeat_n(0, (chains * c * 32 * 4) as usize);
-        let fragments: Vec<u8> = ones.chain(zeros).collect();
+        let [_, _, c] = variant.registers();
+        let fragments = fragments_of_ones(variant, chains);
         let cycles = sim.alloc("cycles", 16 * warps as usize)?;
         let out = sim.alloc("out", (c * 32 * warps * 4) as usize)?;
         let input = sim.upload("in", &fragments)?;
@@ -126,6 +121,17 @@ pub fn measure(
     Ok(Simulated {
         warp_instructions: instructions,
     })
+}
+
+/// What the kernels that measure read: registers of A and B full of ones, and accumulators of zeros.
+pub(crate) fn fragments_of_ones(variant: &Variant, accumulators: u32) -> Vec<u8> {
+    let [a, b, c] = variant.registers();
+    let ones = [(variant.a, a), (variant.b, b)];
+    let ones = ones
+        .iter()
+        .flat_map(|(ty, registers)| fragment_of_ones(variant, *ty).repeat(*registers as usize));
+    let zeros = std::iter::repeat_n(0, (accumulators * c * 32 * 4) as usize);
+    ones.chain(zeros).collect()
 }
 
 /// A register of every lane, full of ones.

@@ -468,7 +468,7 @@ pub fn all() -> Vec<Variant> {
             Operands::Same(types) => types.iter().map(|ty| (*ty, *ty)).collect(),
             Operands::Any(types) => {
                 let with = |a: &Type| types.iter().map(move |b| (*a, *b)).collect::<Vec<_>>();
-                types.iter().flat_map(|a| with(a)).collect()
+                types.iter().flat_map(with).collect()
             }
         };
         for &shape in row.shapes {

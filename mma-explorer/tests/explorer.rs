@@ -97,8 +97,10 @@ fn library() -> &'static Nvrtc {
 
 fn ptx(source: &Source, arch: Arch) -> String {
     let options = source::options();
-    let (compiled, _) = library()
-        .compile(source, arch, &options, Stage::Ptx)
+    // By source and NVRTC: what has not changed since the last tests is not compiled again.
+    let cache = Cache::at(env!("CARGO_TARGET_TMPDIR"));
+    let (compiled, _) = cache
+        .compile(library(), source, arch, &options, Stage::Ptx)
         .expect("it compiles");
     compiled.ptx
 }

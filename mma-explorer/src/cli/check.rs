@@ -1,5 +1,3 @@
-use std::io::{IsTerminal, Write};
-
 use anyhow::Result;
 use mma_explorer::arch::Arch;
 use mma_explorer::cache::Cache;
@@ -13,7 +11,7 @@ use mma_explorer::variants::Variant;
 use ptx_sim::schedules;
 use serde_json::json;
 
-use super::{Filter, Report, table, took, took_json, variant_json};
+use super::{Filter, Report, progress, table, took, took_json, variant_json};
 
 /// Compile a matrix product with every variant, read what it became, and execute it in the simulator on exact data
 ///
@@ -99,20 +97,6 @@ pub(crate) fn run(args: &Args, cache: &Cache) -> Result<Report> {
         json: json!({ "nvrtc": nvrtc.version(), "variants": all }),
         passed,
     })
-}
-
-/// One line that is written over, on a terminal only.
-fn progress(done: usize, all: usize, name: &str) {
-    let mut err = std::io::stderr();
-    if err.is_terminal() {
-        let line = if done < all {
-            format!("{}/{all} {name}", done + 1)
-        } else {
-            String::new()
-        };
-        let _ = write!(err, "\r\x1b[K{line}");
-        let _ = err.flush();
-    }
 }
 
 /// What the variant became, in words; an error where the table says something else.

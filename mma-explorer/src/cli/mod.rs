@@ -4,12 +4,15 @@ pub(crate) mod check;
 pub(crate) mod compile;
 pub(crate) mod info;
 pub(crate) mod list;
+pub(crate) mod run;
 
+use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use mma_explorer::arch::Arch;
 use mma_explorer::cache::Origin;
+use mma_explorer::device::DeviceError;
 use mma_explorer::machine_code::{MachineCodeError, SurveyError};
 use mma_explorer::nvrtc::NvrtcError;
 use mma_explorer::variants::{self, Variant};
@@ -50,6 +53,9 @@ fn hint(error: &anyhow::Error) -> Option<String> {
     error.chain().find_map(|cause| {
         if let Some(error) = cause.downcast_ref::<NvrtcError>() {
             return error.hint();
+        }
+        if let Some(error) = cause.downcast_ref::<DeviceError>() {
+            return error.hint().map(str::to_string);
         }
         if let Some(SurveyError::Nvrtc(error)) = cause.downcast_ref() {
             return error.hint();
@@ -131,6 +137,20 @@ pub(crate) fn variant_json(variant: &Variant, arch: Option<Arch>) -> Value {
         value["missing"] = json!(variant.missing(arch));
     }
     value
+}
+
+/// One line that is written over, on a terminal only.
+pub(crate) fn progress(done: usize, all: usize, name: &str) {
+    let mut err = std::io::stderr();
+    if err.is_terminal() {
+        let line = if done < all {
+            format!("{}/{all} {name}", done + 1)
+        } else {
+            String::new()
+        };
+        let _ = write!(err, "\r\x1b[K{line}");
+        let _ = err.flush();
+    }
 }
 
 /// Lines of columns, each as wide as its widest cell. The last column is not filled up.

@@ -132,10 +132,7 @@ pub(crate) fn ensure(workspace: &Workspace) -> Result<Toolchain> {
 
 /// `cargo xtask toolchain --nvrtc`: installs NVRTC, for programs that compile at run time, and says how they find it.
 pub(crate) fn nvrtc(workspace: &Workspace, json: bool, shell: bool) -> Result<()> {
-    let bundle = pins::nvrtc(supported(&platform(), "NVRTC is to be installed")?);
-    let root = workspace.toolchain_dir();
-    let installed = install::install(&root, &bundle, &LazyPip::new(&root))?;
-    let library = installed.join(HOME).join("lib");
+    let library = install_nvrtc(workspace)?;
     let export = format!(
         "export LD_LIBRARY_PATH={}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}",
         quote(&library)
@@ -151,6 +148,14 @@ pub(crate) fn nvrtc(workspace: &Workspace, json: bool, shell: bool) -> Result<()
         );
     }
     Ok(())
+}
+
+/// Installs NVRTC and the disassembler unless they are there, and returns the library's directory.
+pub(crate) fn install_nvrtc(workspace: &Workspace) -> Result<PathBuf> {
+    let bundle = pins::nvrtc(supported(&platform(), "NVRTC is to be installed")?);
+    let root = workspace.toolchain_dir();
+    let installed = install::install(&root, &bundle, &LazyPip::new(&root))?;
+    Ok(installed.join(HOME).join("lib"))
 }
 
 /// The disassembler: beside nvcc, or installed.
