@@ -505,3 +505,176 @@ fn what_the_isa_does_not_define_is_refused() {
     let error = refused("m16n8k256.row.col.s32.b1.b1.s32.and", [4, 2, 4]);
     assert!(error.contains(".popc is missing"), "{error}");
 }
+
+/// An instruction with block scales, of which no fragment but the scales differs between elements: A, B and C are these
+/// codes everywhere, and lane `l` has `scales(l)` of A and of B.
+fn scaled(
+    form: &str,
+    a: u32,
+    b: u32,
+    selectors: [&str; 2],
+    scales: &dyn Fn(usize) -> [u32; 2],
+) -> Result<Vec<f32>, String> {
+    let [of_a, of_b] = selectors;
+    let ptx = format!(
+        ".version 9.0\n.target sm_120a\n.address_size 64\n.visible .entry k(.param .u64 p0, .param .u64 p1) {{\n\
+         .reg .b32 %r<20>; .reg .b32 %t; .reg .b64 %d<3>;\nmov.u32 %t, %tid.x;\n\
+         ld.param.u64 %d0, [p0]; mad.wide.u32 %d0, %t, 8, %d0;\n\
+         ld.param.u64 %d1, [p1]; mad.wide.u32 %d1, %t, 16, %d1;\n\
+         ld.global.u32 %r10, [%d0]; ld.global.u32 %r11, [%d0+4];\n\
+         mov.u32 %r0, {a}; mov.u32 %r1, {b}; mov.u32 %r2, 0;\n\
+         mma.sync.aligned.{form} {{%r4, %r5, %r6, %r7}}, {{%r0, %r0, %r0, %r0}}, {{%r1, %r1}}, \
+         {{%r2, %r2, %r2, %r2}}, %r10, {of_a}, %r11, {of_b};\n\
+         st.global.u32 [%d1], %r4; st.global.u32 [%d1+4], %r5; st.global.u32 [%d1+8], %r6; st.global.u32 [%d1+12], %r7;\n\
+         ret;\n}}\n"
+    );
+    let mut sim = Sim::new(Module::parse(&ptx).unwrap());
+    let input: Vec<u8> = (0..32)
+        .flat_map(scales)
+        .flat_map(u32::to_le_bytes)
+        .collect();
+    let input = sim.upload("scales", &input).unwrap();
+    let out = sim.alloc("out", 32 * 16).unwrap();
+    let launch = Launch::new("k", [1; 3], [32, 1, 1])
+        .buffer(input)
+        .buffer(out);
+    sim.run(&launch, &Options::default())
+        .map_err(|e| e.to_string())?;
+    let words = sim.download(out).chunks_exact(4);
+    Ok(words
+        .map(|c| f32::from_le_bytes(c.try_into().unwrap()))
+        .collect())
+}
+
+/// Twos everywhere in E2M1: of 4 bits, and in the middle of a byte.
+const FP4_TWOS: u32 = 0x4444_4444;
+const FP4_TWOS_IN_BYTES: u32 = 0x1010_1010;
+
+/// 9.7.14.3: which lane gives the scales of which row and column, by the selectors, and which byte those of which part
+/// of K. All other lanes and bytes have NaNs.
+#[test]
+fn scales_come_from_the_selected_lanes_and_bytes() {
+    let row_scale = |row: usize, part: usize| 120 + (row * 3 + part * 5) % 8;
+    let column_scale = |column: usize, part: usize| 125 + (column + part * 2) % 4;
+    let forms = [
+        (
+            "m16n8k32.row.col.kind::mxf8f6f4.block_scale.f32.e2m1.e2m1.f32.ue8m0",
+            1,
+            32,
+        ),
+        (
+            "m16n8k32.row.col.kind::mxf8f6f4.block_scale.scale_vec::1X.f32.e2m1.e2m1.f32.ue8m0",
+            1,
+            32,
+        ),
+        (
+            "m16n8k64.row.col.kind::mxf4.block_scale.f32.e2m1.e2m1.f32.ue8m0",
+            2,
+            64,
+        ),
+        (
+            "m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0",
+            2,
+            64,
+        ),
+        (
+            "m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue8m0",
+            4,
+            64,
+        ),
+    ];
+    for (form, vector, k) in forms {
+        for byte in (0..4).step_by(vector) {
+            for (thread_a, thread_b) in [(0, 0), (1, 1), (0, 2), (1, 3)] {
+                let scales = |lane: usize| {
+                    let mut of = [[0xffu8; 4]; 2];
+                    let quad = lane % 4;
+                    for part in 0..vector {
+                        if quad / 2 == thread_a {
+                            of[0][byte + part] = row_scale(lane / 4 + 8 * (quad % 2), part) as u8;
+                        }
+                        if quad == thread_b {
+                            of[1][byte + part] = column_scale(lane / 4, part) as u8;
+                        }
+                    }
+                    of.map(u32::from_le_bytes)
+                };
+                let twos = if k == 32 { FP4_TWOS_IN_BYTES } else { FP4_TWOS };
+                let selectors = [
+                    format!("{{{byte}, {thread_a}}}"),
+                    format!("{{{byte}, {thread_b}}}"),
+                ];
+                let selectors = [selectors[0].as_str(), selectors[1].as_str()];
+                let out = scaled(form, twos, twos, selectors, &scales).unwrap();
+                for lane in 0..32 {
+                    for i in 0..4 {
+                        let (row, column) = place(lane, i);
+                        let power = |part| row_scale(row, part) + column_scale(column, part);
+                        let part = |part| 4.0 * 2f32.powi(power(part) as i32 - 254);
+                        let sum: f32 = (0..vector).map(part).sum::<f32>() * (k / vector) as f32;
+                        assert_eq!(
+                            out[lane * 4 + i],
+                            sum,
+                            "{form} {selectors:?} ({row}, {column})"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn scales_of_e4m3_multiply_exactly() {
+    let form = "m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue4m3";
+    let of = |a: [u8; 4], b: [u8; 4]| {
+        let scales = |_| [u32::from_le_bytes(a), u32::from_le_bytes(b)];
+        scaled(form, FP4_TWOS, FP4_TWOS, ["{0, 0}", "{0, 0}"], &scales)
+    };
+    // 1, 1.125, 448, 2^-9 by 1.875, 2, 1, 16: of 16 products of 4 each.
+    let sum = 64.0 * (1.875 + 2.25 + 448.0 + 2f32.powi(-5));
+    let out = of([0x38, 0x39, 0x7e, 0x01], [0x3f, 0x40, 0x38, 0x58]).unwrap();
+    assert!(out.iter().all(|x| *x == sum), "{out:?}");
+    assert!(of([0x7f, 0, 0, 0], [0; 4]).unwrap()[0].is_nan());
+    assert!(
+        of([0x38; 4], [0x38, 0x38, 0xb8, 0x38])
+            .unwrap_err()
+            .contains("top bit")
+    );
+}
+
+#[test]
+fn scalings_that_the_isa_does_not_define_are_refused() {
+    let one = |_| [0x7f7f_7f7f; 2];
+    let error =
+        |form: &str, a: &str, b: &str| scaled(form, FP4_TWOS, FP4_TWOS, [a, b], &one).unwrap_err();
+    let of = |words: &str| format!("m16n8k64.row.col.{words}.f32.e2m1.e2m1.f32");
+    let nvf4 = of("kind::mxf4nvf4.block_scale.scale_vec::4X");
+    for (form, a, b) in [
+        (nvf4.clone() + ".ue4m3", "{1, 0}", "{0, 0}"),
+        (nvf4.clone() + ".ue4m3", "{0, 2}", "{0, 0}"),
+        (nvf4.clone() + ".ue4m3", "{0, 0}", "{0, 4}"),
+        (of("kind::mxf4.block_scale") + ".ue4m3", "{0, 0}", "{0, 0}"),
+        (
+            of("kind::mxf4.block_scale.scale_vec::4X") + ".ue8m0",
+            "{0, 0}",
+            "{0, 0}",
+        ),
+        (
+            of("kind::mxf8f6f4.block_scale") + ".ue8m0",
+            "{0, 0}",
+            "{0, 0}",
+        ),
+    ] {
+        let error = error(&form, a, b);
+        assert!(error.contains("is not defined"), "{form} {a} {b}: {error}");
+    }
+    let missing = error(
+        &(of("kind::mxf4nvf4.block_scale") + ".ue4m3"),
+        "{0, 0}",
+        "{0, 0}",
+    );
+    assert!(missing.contains(".scale_vec_size is missing"), "{missing}");
+    let registers = error(&(nvf4 + ".ue4m3"), "{%r0, 0}", "{0, 0}");
+    assert!(registers.contains("not modelled"), "{registers}");
+}

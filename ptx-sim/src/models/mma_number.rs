@@ -112,6 +112,20 @@ pub(super) enum Number {
 }
 
 impl Number {
+    /// UE8M0: a power of two from 2^-127 on; 255 is NaN.
+    pub(super) fn power_of_two(bits: u8) -> Self {
+        if bits == u8::MAX {
+            return Self::Nan;
+        }
+        let exponent = i32::from(bits) - 127;
+        Self::Finite {
+            negative: false,
+            magnitude: 1,
+            exponent,
+            unit: exponent,
+        }
+    }
+
     /// The product, exactly.
     pub(super) fn times(self, other: Self) -> Self {
         use Number::*;

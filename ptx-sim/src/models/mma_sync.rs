@@ -1,4 +1,4 @@
-//! `mma.sync` of one warp: fragments, exact products, and the sum as Hopper forms it.
+//! `mma.sync` of one warp: fragments, block scales, exact products, and the sum as Hopper forms it.
 //!
 //! PTX ISA 9.7.14.5. The ISA leaves order and rounding of the sum open; the rule here reproduces
 //! what an H200 was recorded to do (`docs/semantics.md`).
@@ -152,6 +152,94 @@ pub struct Modifiers {
     pub f8f6f4: bool,
     /// Of single bits, `.and.popc` or `.xor.popc`.
     pub product: Product,
+    /// `.block_scale`.
+    pub scaling: Option<Scaling>,
+}
+
+/// `.kind` of an instruction with block scales.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum ScaledKind {
+    Mxf8f6f4,
+    Mxf4,
+    Mxf4nvf4,
+}
+
+/// Type of block scales.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum ScaleType {
+    Ue8m0,
+    Ue4m3,
+}
+
+/// Which bytes of which lanes hold scales: `{byte-id, thread-id}`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Selector {
+    /// The first byte of the register.
+    pub byte: usize,
+    /// Of A, a pair of every four lanes; of B, one of them.
+    pub thread: usize,
+}
+
+/// Block scales of A and B: 9.7.14.3.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Scaling {
+    /// `.kind`.
+    pub kind: ScaledKind,
+    /// Scales of a row or column: `.scale_vec::1X`, 2 or 4.
+    pub vector: usize,
+    /// `.stype`.
+    pub ty: ScaleType,
+    /// Where A's are.
+    pub a: Selector,
+    /// Where B's are.
+    pub b: Selector,
+}
+
+impl Scaling {
+    /// Table 36, as PTX 9.1 has it, and table 37.
+    fn is_defined(&self) -> bool {
+        use ScaleType::*;
+        use ScaledKind::*;
+        let combination = matches!(
+            (self.kind, self.vector, self.ty),
+            (Mxf8f6f4, 1, Ue8m0) | (Mxf4 | Mxf4nvf4, 2, Ue8m0) | (Mxf4nvf4, 4, _)
+        );
+        // Whole vectors, at multiples of their size.
+        let byte = |s: Selector| s.byte < 4 && s.byte.is_multiple_of(self.vector);
+        combination && byte(self.a) && byte(self.b) && self.a.thread < 2 && self.b.thread < 4
+    }
+
+    /// The lane that has the scales of a row of A: of the pair, the first one those of the upper eight rows, the second
+    /// one those of the lower.
+    fn lane_of_row(&self, row: usize) -> usize {
+        row % 8 * 4 + self.a.thread * 2 + row / 8
+    }
+
+    /// The lane that has the scales of a column of B.
+    fn lane_of_column(&self, column: usize) -> usize {
+        column * 4 + self.b.thread
+    }
+
+    /// The scales of a row or column, from its lane's register.
+    fn numbers(&self, register: u64, selector: Selector) -> Result<Vec<Number>, &'static str> {
+        let bytes = register.to_le_bytes();
+        let all = bytes[selector.byte..][..self.vector].iter();
+        all.map(|bits| match self.ty {
+            ScaleType::Ue8m0 => Ok(Number::power_of_two(*bits)),
+            ScaleType::Ue4m3 if *bits >= 0x80 => Err("a scale of type ue4m3 has its top bit set"),
+            ScaleType::Ue4m3 => Ok(Format::E4M3.decode(u32::from(*bits))),
+        })
+        .collect()
+    }
+}
+
+impl Modifiers {
+    /// Whether the instruction exists in the m16n8 shapes alone.
+    fn is_of_16_rows(&self) -> bool {
+        self.f8f6f4 || self.scaling.is_some()
+    }
 }
 
 /// One m16n8 or m8n8 instruction, A by rows and B by columns.
@@ -180,6 +268,18 @@ impl Mma {
         use Accumulator as Acc;
         use Element::*;
         let defined = match (m, a, b) {
+            (16, a, b) if modifiers.scaling.is_some() => {
+                let kind = modifiers
+                    .scaling
+                    .filter(Scaling::is_defined)
+                    .map(|scaling| scaling.kind);
+                let elements = match kind {
+                    Some(ScaledKind::Mxf8f6f4) => k == 32 && a.is_f8f6f4() && b.is_f8f6f4(),
+                    Some(_) => k == 64 && (a, b) == (E2m1, E2m1),
+                    None => false,
+                };
+                elements && d == Acc::F32 && !modifiers.f8f6f4
+            }
             (16, a, b) if modifiers.f8f6f4 => {
                 a.is_f8f6f4() && b.is_f8f6f4() && k == 32 && d != Acc::S32
             }
@@ -197,7 +297,7 @@ impl Mma {
         };
         let saturates = !modifiers.satfinite || d == Acc::S32 && a != B1;
         let multiplies = (a == B1) == (modifiers.product != Product::Times);
-        if !defined || !saturates || !multiplies || modifiers.f8f6f4 && m != 16 {
+        if !defined || !saturates || !multiplies || modifiers.is_of_16_rows() && m != 16 {
             return Err(MmaError { m, k, a, b, d });
         }
         Ok(Self {
@@ -210,9 +310,20 @@ impl Mma {
         })
     }
 
+    /// Bits an element of A or B takes in a register.
+    fn bits(&self) -> u32 {
+        if self.is_fp4() { 4 } else { self.a.bits() }
+    }
+
+    /// Whether E2M1 has no padding.
+    fn is_fp4(&self) -> bool {
+        let kind = self.modifiers.scaling.map(|scaling| scaling.kind);
+        matches!(kind, Some(ScaledKind::Mxf4 | ScaledKind::Mxf4nvf4))
+    }
+
     /// Elements in a register of A or B.
     fn packed(&self) -> usize {
-        (32 / self.a.bits()) as usize
+        (32 / self.bits()) as usize
     }
 
     /// Registers a lane gives for A, for B, and for C or D.
@@ -250,7 +361,7 @@ impl Mma {
 
     /// The elements of one register along K.
     fn spread(&self, line: &mut [u32], lane: usize, group: usize, v: u64) {
-        let (n, bits) = (self.packed(), self.a.bits());
+        let (n, bits) = (self.packed(), self.bits());
         let mask = u64::MAX >> (64 - bits);
         for i in 0..n {
             line[(group * 4 + lane % 4) * n + i] = (v >> (bits * i as u32) & mask) as u32;
@@ -258,17 +369,44 @@ impl Mma {
     }
 
     /// D = A * B + C on the fragments of a warp, whose numbers of registers must be those of
-    /// [`Mma::registers`].
-    pub fn run(&self, a: &[Lanes], b: &[Lanes], c: &[Lanes]) -> Vec<Lanes> {
+    /// [`Mma::registers`]. With block scales there is a register of A's and one of B's.
+    ///
+    /// # Errors
+    /// Scales whose value the ISA does not define.
+    pub fn run(
+        &self,
+        a: &[Lanes],
+        b: &[Lanes],
+        c: &[Lanes],
+        scales: Option<[&Lanes; 2]>,
+    ) -> Result<Vec<Lanes>, &'static str> {
         let (a, b) = (self.rows(a), self.columns(b));
+        let factors = match (self.modifiers.scaling, scales) {
+            (Some(scaling), Some([of_a, of_b])) => {
+                let rows = (0..self.m)
+                    .map(|row| scaling.numbers(of_a[scaling.lane_of_row(row)], scaling.a))
+                    .collect::<Result<Vec<_>, _>>()?;
+                let columns = (0..N)
+                    .map(|column| scaling.numbers(of_b[scaling.lane_of_column(column)], scaling.b))
+                    .collect::<Result<Vec<_>, _>>()?;
+                Some((rows, columns))
+            }
+            _ => None,
+        };
         let mut d = vec![[0; 32]; self.registers().2];
         let element: &dyn Fn(usize, usize, u32) -> u32 = match (self.a.format(), self.b.format()) {
             (Some(fa), Some(fb)) => {
                 let read = |f: Format, of: Element, v: &[u32]| -> Vec<Number> {
-                    v.iter().map(|x| f.decode(of.unpadded(*x))).collect()
+                    let bits = |x: &u32| if self.is_fp4() { *x } else { of.unpadded(*x) };
+                    v.iter().map(|x| f.decode(bits(x))).collect()
                 };
                 let (a, b) = (read(fa, self.a, &a), read(fb, self.b, &b));
-                &move |row, col, c| self.float(line(&a, row, self.k), line(&b, col, self.k), c)
+                &move |row, col, c| {
+                    let scales = factors
+                        .as_ref()
+                        .map(|(rows, columns)| (&rows[row][..], &columns[col][..]));
+                    self.float(line(&a, row, self.k), line(&b, col, self.k), c, scales)
+                }
             }
             _ => &|row, col, c| self.integer(line(&a, row, self.k), line(&b, col, self.k), c),
         };
@@ -283,17 +421,31 @@ impl Mma {
                 }
             }
         }
-        d
+        Ok(d)
     }
 
-    fn float(&self, a: &[Number], b: &[Number], c: u32) -> u32 {
+    /// Each of the equal parts of K has a scale in A's row and one in B's column.
+    fn float(
+        &self,
+        a: &[Number],
+        b: &[Number],
+        c: u32,
+        scales: Option<(&[Number], &[Number])>,
+    ) -> u32 {
         let format = match self.d {
             Accumulator::F16 => Format::F16,
             _ => Format::F32,
         };
         let mut sum = Sum::new(format.decode(c), a.len());
-        for (x, y) in a.iter().zip(b) {
-            sum.add(x.times(*y));
+        for (i, (x, y)) in a.iter().zip(b).enumerate() {
+            let product = x.times(*y);
+            sum.add(match scales {
+                Some((of_row, of_column)) => {
+                    let part = i * of_row.len() / a.len();
+                    product.times(of_row[part].times(of_column[part]))
+                }
+                None => product,
+            });
         }
         match self.d {
             Accumulator::F16 => sum.to_f16(),
