@@ -141,11 +141,11 @@ fn shared_limit(arch: Arch) -> u32 {
 }
 
 impl Tiles {
-    /// The smallest tiles that a variant takes, with a warp that has several instructions in each direction.
+    /// Small tiles that a variant takes: two warps, with several instructions in each direction.
     pub fn smallest(variant: &Variant) -> Self {
         let warp_m = 2 * variant.shape.m;
         Self {
-            block_m: 2 * warp_m,
+            block_m: warp_m,
             block_n: 32,
             block_k: 64,
             warp_m,

@@ -192,7 +192,8 @@ mod tests {
     /// The codes are those that the simulator's decoders, written for other tests, read as the same numbers.
     #[test]
     fn codes_of_narrow_types_are_the_simulators() {
-        let decoders: [(Type, fn(u8) -> f64); 5] = [
+        type Decoder = fn(u8) -> f64;
+        let decoders: [(Type, Decoder); 5] = [
             (Type::E4m3, float::e4m3),
             (Type::E5m2, float::e5m2),
             (Type::E3m2, float::e3m2),

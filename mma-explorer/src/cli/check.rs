@@ -134,7 +134,7 @@ enum Outcome {
 
 fn simulated(variant: &Variant, tiles: &Tiles, ptx: &str) -> Result<Outcome> {
     let problem = Problem {
-        m: tiles.block_m + 2 * variant.shape.m + 3,
+        m: tiles.block_m + 3,
         n: tiles.block_n + 5,
         k: 8 * (2 * tiles.block_k + 16) / variant.container_bits(variant.a),
     };
