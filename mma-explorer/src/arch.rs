@@ -25,7 +25,7 @@ pub enum Features {
 
 /// The architectures that are looked at where none is named: of each kind of tensor core one, and all that a test
 /// compiles for.
-pub const ALL: [&str; 7] = ["80", "89", "90a", "100a", "103a", "120a", "121a"];
+pub const ALL: [&str; 8] = ["80", "89", "90a", "100a", "103a", "110a", "120a", "121a"];
 
 impl Arch {
     /// Whether instructions of a family's first architecture are there: those of 100 for `103a`, `100f`, `100a`.

@@ -11,7 +11,7 @@ use crate::arch::Arch;
 use crate::cache::Cache;
 use crate::nvrtc::{Compiled, Nvrtc, NvrtcError, Stage};
 use crate::source;
-use crate::variants::{Emission, Variant};
+use crate::variants::{Emission, Family, Variant};
 
 /// What the machine code of one PTX instruction shows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -147,7 +147,7 @@ pub fn matrix_instructions(function: &Function) -> BTreeMap<String, u32> {
         .collect()
 }
 
-/// What a `mma.sync` variant became, from a kernel of [`crate::source::survey`].
+/// What a variant became, from a kernel of [`crate::source::survey`].
 ///
 /// # Errors
 /// Where the kernel has no matrix instruction.
@@ -156,11 +156,14 @@ pub fn emitted(variant: &Variant, one: &Function) -> Result<Emitted, MachineCode
     if instructions.is_empty() {
         return Err(MachineCodeError::Nothing("matrix instruction".into()));
     }
-    // A native instruction has the variant's sizes for a modifier: HMMA.16816 for m16n8k16.
+    // A native `mma.sync` has the variant's sizes for a modifier: HMMA.16816 for m16n8k16. The others have them in another
+    // form or not at all, and have no larger shape that could stand for one.
     let sizes = format!("{}{}{}", variant.shape.m, variant.shape.n, variant.shape.k);
     let emission = match instructions.iter().next() {
         Some((opcode, 1)) if instructions.len() == 1 => {
-            match opcode.split('.').any(|modifier| modifier == sizes) {
+            match variant.family() != Family::Mma
+                || opcode.split('.').any(|modifier| modifier == sizes)
+            {
                 true => Emission::Native,
                 false => Emission::Widened,
             }

@@ -5,7 +5,8 @@ use std::fmt::Write;
 use crate::arch::Arch;
 use crate::matmul::Tiles;
 use crate::nvrtc::Source;
-use crate::variants::{Emission, Variant};
+use crate::types::Type;
+use crate::variants::{Emission, Family, Variant};
 
 const EMBEDDED: [(&str, &str); 2] = [
     ("types.cuh", include_str!("../csrc/types.cuh")),
@@ -17,19 +18,73 @@ pub fn options() -> Vec<String> {
     vec!["--std=c++17".into(), "--generate-line-info".into()]
 }
 
-/// A kernel of one instruction for each of several: [`kernel_of_one`].
+/// A kernel of one instruction for each of several, of any family: [`kernel_of_one`]. They are compiled and read, not run.
 pub fn survey(variants: &[Variant]) -> Source {
     let mut text = String::from("#include \"types.cuh\"\n");
     for (i, variant) in variants.iter().enumerate() {
-        let _ = write!(
-            text,
-            "\nnamespace variant_{i} {{\n{}\n#define NAME {}\n#include \"one.cuh\"\n#undef NAME\n}}\n",
-            instruction(variant),
-            kernel_of_one(i)
-        );
+        let name = kernel_of_one(i);
+        let _ = match variant.family() {
+            Family::Mma => write!(
+                text,
+                "\nnamespace variant_{i} {{\n{}\n#define NAME {name}\n#include \"one.cuh\"\n#undef NAME\n}}\n",
+                instruction(variant),
+            ),
+            Family::Wgmma => write!(text, "\n{}", one_wgmma(variant, &name)),
+            Family::Tcgen05 => write!(text, "\n{}", one_tcgen05(variant, &name)),
+        };
     }
     let one = ("one.cuh", include_str!("../csrc/one.cuh").to_string());
     source("survey.cu", &text, [one])
+}
+
+/// A kernel of one `wgmma`, A and B in shared memory: what machine code is made of it.
+fn one_wgmma(variant: &Variant, name: &str) -> String {
+    let registers = variant.shape.n / 2 * variant.accumulator.bits() / 32;
+    let (ty, constraint) = match variant.accumulator {
+        Type::F32 => ("float", "f"),
+        _ => ("u32", "r"),
+    };
+    let list: Vec<_> = (0..registers).map(|i| format!("%{i}")).collect();
+    let outputs: Vec<_> = (0..registers)
+        .map(|i| format!("\"+{constraint}\"(d[{i}])"))
+        .collect();
+    // Floats can be negated, and 16-bit ones transposed.
+    let modes = match (variant.a.is_integer(), variant.a.bits()) {
+        (true, _) => "",
+        (false, 16) => ", 1, 1, 0, 0",
+        (false, _) => ", 1, 1",
+    };
+    let (a, b, more) = (registers, registers + 1, registers + 2);
+    format!(
+        "// {variant_name}\nextern \"C\" __global__ void {name}({ty} *out, u64 a, u64 b, u32 more) {{\n    \
+         {ty} d[{registers}];\n    \
+         for (u32 i = 0; i < {registers}; ++i) d[i] = out[i * 128 + threadIdx.x];\n    \
+         asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\");\n    \
+         asm volatile(\"{{.reg .pred p; setp.ne.b32 p, %{more}, 0; {instruction} {{{list}}}, %{a}, %{b}, p{modes};}}\"\n        \
+         : {outputs}\n        : \"l\"(a), \"l\"(b), \"r\"(more));\n    \
+         asm volatile(\"wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;\" ::: \"memory\");\n    \
+         for (u32 i = 0; i < {registers}; ++i) out[i * 128 + threadIdx.x] = d[i];\n}}\n",
+        variant_name = variant.name(),
+        instruction = variant.instruction(),
+        list = list.join(", "),
+        outputs = outputs.join(", "),
+    )
+}
+
+/// A kernel of one `tcgen05.mma`. Types and shape are in `what`, the instruction descriptor.
+fn one_tcgen05(variant: &Variant, name: &str) -> String {
+    let scales = if variant.scale().is_some() {
+        ", [%5], [%6]"
+    } else {
+        ""
+    };
+    format!(
+        "// {}\nextern \"C\" __global__ void {name}(u32 d, u64 a, u64 b, u32 what, u32 more, u32 scale_a, u32 scale_b) {{\n    \
+         asm volatile(\"{{.reg .pred p; setp.ne.b32 p, %4, 0; {} [%0], %1, %2, %3{scales}, p;}}\"\n        \
+         ::\"r\"(d), \"l\"(a), \"l\"(b), \"r\"(what), \"r\"(more), \"r\"(scale_a), \"r\"(scale_b) : \"memory\");\n}}\n",
+        variant.name(),
+        variant.instruction(),
+    )
 }
 
 /// The name of a variant's kernel in a [`survey`], by its place there.

@@ -1,6 +1,6 @@
 //! The matrix instructions: one table, which is the only place that knows them.
 //!
-//! A row of [`ROWS`] is a group of instructions that differ in types and shape alone; a [`Variant`] is one of them. What
+//! A row of `ROWS` is a group of instructions that differ in types and shape alone; a [`Variant`] is one of them. What
 //! PTX has is taken from the PTX ISA (9.7.14 for `mma.sync`, 9.7.15 for `wgmma`, 9.7.16 for `tcgen05`). What it becomes
 //! in machine code was read from the disassembly of what NVRTC 13.0 makes of it; the tests read it again.
 //!
@@ -43,8 +43,8 @@ impl Family {
 pub enum Needs {
     /// This one and all later ones.
     Since(u32),
-    /// Those whose features are those of a family, this one being its first.
-    Family(u32),
+    /// Those with the features of one of these families, each named by its first.
+    Families(&'static [u32]),
     /// These very ones, with all their features.
     Exactly(&'static [u32]),
 }
@@ -148,6 +148,9 @@ const PLAIN: Row = Row {
     machine: &[],
 };
 
+/// Families with tensor memory.
+const DATA_CENTRE: &[u32] = &[100, 110];
+
 const FP8: &[Type] = &[E4m3, E5m2];
 const F8F6F4: &[Type] = &[E4m3, E5m2, E3m2, E2m3, E2m1];
 const BYTES: &[Type] = &[S8, U8];
@@ -237,7 +240,7 @@ const ROWS: &[Row] = &[
         shapes: &[shape(16, 8, 32)],
         operands: Operands::Any(F8F6F4),
         accumulators: HALF_OR_SINGLE,
-        needs: Needs::Family(120),
+        needs: Needs::Families(&[120]),
         machine: &[(120, "QMMA", Native)],
         ..PLAIN
     },
@@ -249,7 +252,7 @@ const ROWS: &[Row] = &[
             ty: "ue8m0",
             vector: 1,
         }),
-        needs: Needs::Family(120),
+        needs: Needs::Families(&[120]),
         machine: &[(120, "QMMA", Native)],
         ..PLAIN
     },
@@ -261,7 +264,7 @@ const ROWS: &[Row] = &[
             ty: "ue8m0",
             vector: 2,
         }),
-        needs: Needs::Family(120),
+        needs: Needs::Families(&[120]),
         machine: &[(120, "OMMA", Native)],
         ..PLAIN
     },
@@ -273,7 +276,7 @@ const ROWS: &[Row] = &[
             ty: "ue8m0",
             vector: 2,
         }),
-        needs: Needs::Family(120),
+        needs: Needs::Families(&[120]),
         machine: &[(120, "OMMA", Native)],
         ..PLAIN
     },
@@ -285,7 +288,7 @@ const ROWS: &[Row] = &[
             ty: "ue4m3",
             vector: 4,
         }),
-        needs: Needs::Family(120),
+        needs: Needs::Families(&[120]),
         machine: &[(120, "OMMA", Native)],
         ..PLAIN
     },
@@ -350,7 +353,7 @@ const ROWS: &[Row] = &[
         shapes: &[shape(128, 256, 16)],
         operands: Operands::Same(&[F16]),
         accumulators: HALF_OR_SINGLE,
-        needs: Needs::Family(100),
+        needs: Needs::Families(DATA_CENTRE),
         machine: &[(100, "UTCHMMA", Native)],
         ..PLAIN
     },
@@ -359,7 +362,7 @@ const ROWS: &[Row] = &[
         kind: "f16",
         shapes: &[shape(128, 256, 16)],
         operands: Operands::Same(&[Bf16]),
-        needs: Needs::Family(100),
+        needs: Needs::Families(DATA_CENTRE),
         machine: &[(100, "UTCHMMA", Native)],
         ..PLAIN
     },
@@ -368,7 +371,7 @@ const ROWS: &[Row] = &[
         kind: "tf32",
         shapes: &[shape(128, 256, 8)],
         operands: Operands::Same(&[Tf32]),
-        needs: Needs::Family(100),
+        needs: Needs::Families(DATA_CENTRE),
         machine: &[(100, "UTCHMMA", Native)],
         ..PLAIN
     },
@@ -378,7 +381,7 @@ const ROWS: &[Row] = &[
         shapes: &[shape(128, 256, 32)],
         operands: Operands::Any(F8F6F4),
         accumulators: HALF_OR_SINGLE,
-        needs: Needs::Family(100),
+        needs: Needs::Families(DATA_CENTRE),
         machine: &[(100, "UTCQMMA", Native)],
         ..PLAIN
     },
@@ -401,7 +404,7 @@ const ROWS: &[Row] = &[
             ty: "ue8m0",
             vector: 1,
         }),
-        needs: Needs::Family(100),
+        needs: Needs::Families(DATA_CENTRE),
         machine: &[(100, "UTCQMMA", Native)],
         ..PLAIN
     },
@@ -414,7 +417,7 @@ const ROWS: &[Row] = &[
             ty: "ue8m0",
             vector: 2,
         }),
-        needs: Needs::Family(100),
+        needs: Needs::Families(DATA_CENTRE),
         machine: &[(100, "UTCOMMA", Native)],
         ..PLAIN
     },
@@ -427,7 +430,7 @@ const ROWS: &[Row] = &[
             ty: "ue8m0",
             vector: 2,
         }),
-        needs: Needs::Family(100),
+        needs: Needs::Families(DATA_CENTRE),
         machine: &[(100, "UTCOMMA", Native)],
         ..PLAIN
     },
@@ -440,7 +443,7 @@ const ROWS: &[Row] = &[
             ty: "ue4m3",
             vector: 4,
         }),
-        needs: Needs::Family(100),
+        needs: Needs::Families(DATA_CENTRE),
         machine: &[(100, "UTCOMMA", Native)],
         ..PLAIN
     },
@@ -545,14 +548,26 @@ impl Variant {
     /// Why the instruction is not there for an architecture; `None` where it is.
     pub fn missing(&self, arch: Arch) -> Option<String> {
         match self.row.needs {
-            Needs::Since(first) => (arch.number < first).then(|| format!("needs sm_{first} or newer")),
-            Needs::Family(first) => (!arch.has_family(first)).then(|| {
-                format!("needs the features of the sm_{first} family: {first}a, {first}f or a later one of it")
-            }),
-            Needs::Exactly(those) => (!those.iter().any(|number| arch.is_exactly(*number))).then(|| {
-                let names: Vec<_> = those.iter().map(|number| format!("sm_{number}a")).collect();
-                format!("exists for {} only", names.join(" and "))
-            }),
+            Needs::Since(first) => {
+                (arch.number < first).then(|| format!("needs sm_{first} or newer"))
+            }
+            Needs::Families(those) => {
+                (!those.iter().any(|first| arch.has_family(*first))).then(|| {
+                    let names = those.iter().map(|first| format!("{first}a or {first}f"));
+                    let names: Vec<_> = names.collect();
+                    format!(
+                        "needs the features of a family: {}, or of later ones of these",
+                        names.join(", ")
+                    )
+                })
+            }
+            Needs::Exactly(those) => {
+                (!those.iter().any(|number| arch.is_exactly(*number))).then(|| {
+                    let names: Vec<_> =
+                        those.iter().map(|number| format!("sm_{number}a")).collect();
+                    format!("exists for {} only", names.join(" and "))
+                })
+            }
         }
     }
 
@@ -571,7 +586,7 @@ impl Variant {
         self.row.family == Family::Mma
     }
 
-    /// The PTX instruction of a `mma.sync` variant, without operands.
+    /// The PTX instruction, without operands.
     pub fn instruction(&self) -> String {
         let Self {
             shape,
@@ -592,7 +607,11 @@ impl Variant {
         if let Some(bits) = row.bits {
             after = format!(".{bits}.popc");
         }
-        format!("mma.sync.aligned.{shape}.row.col{form}.{d}.{a}.{b}.{d}{after}")
+        match row.family {
+            Family::Mma => format!("mma.sync.aligned.{shape}.row.col{form}.{d}.{a}.{b}.{d}{after}"),
+            Family::Wgmma => format!("wgmma.mma_async.sync.aligned.{shape}.{d}.{a}.{b}{after}"),
+            Family::Tcgen05 => format!("tcgen05.mma.cta_group::1{form}"),
+        }
     }
 
     /// Bytes of a row of A, and of a column of B, in one instruction.
