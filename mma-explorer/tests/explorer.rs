@@ -1,12 +1,13 @@
 //! Every `mma.sync` variant on every architecture: what it becomes in machine code, and whether its kernels compute the
-//! exact result in the simulator. Trials need NVRTC and the disassembler: where these are missing they are reported as
-//! ignored. `cargo xtask toolchain --nvrtc` installs both.
+//! exact result in the simulator, and on a GPU where there is one. Trials need NVRTC, the disassembler, or a GPU: where what
+//! they need is missing they are reported as ignored. `cargo xtask toolchain --nvrtc` installs the first two.
 
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Trial};
 use mma_explorer::arch::{self, Arch};
 use mma_explorer::cache::Cache;
+use mma_explorer::device::{Device, DeviceError};
 use mma_explorer::exact::Exact;
 use mma_explorer::machine_code;
 use mma_explorer::matmul::{Plan, Problem, Tiles};
@@ -68,6 +69,8 @@ fn main() -> ExitCode {
     for tiles in TILES {
         trials.push(nvrtc(&format!("tiles::{tiles}"), move || with_tiles(tiles)));
     }
+    trials.push(gpu("gpu::every_variant_is_exact", exact_on_a_gpu));
+    trials.push(gpu("gpu::every_variant_has_a_rate", rates_on_a_gpu));
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
@@ -91,6 +94,69 @@ fn disassembler(name: &str, run: impl FnOnce() + Send + 'static) -> Trial {
             Ok(Completion::ignored_with(missing.to_string()))
         }),
         None => nvrtc(name, run),
+    }
+}
+
+fn gpu(name: &str, run: fn(&Device)) -> Trial {
+    Trial::ignorable_test(name, move || match Device::open(0) {
+        Err(
+            missing @ (DeviceError::NoDriver
+            | DeviceError::NoDevice { .. }
+            | DeviceError::TooOld { .. }),
+        ) => Ok(Completion::ignored_with(missing.to_string())),
+        Err(error) => Err(error.to_string().into()),
+        Ok(_) if Nvrtc::get().is_err() => {
+            Ok(Completion::ignored_with("there is a GPU, but no NVRTC"))
+        }
+        Ok(device) => {
+            run(&device);
+            Ok(Completion::Completed)
+        }
+    })
+}
+
+/// Variants of a GPU that have kernels.
+fn of_gpu(device: &Device) -> impl Iterator<Item = Variant> {
+    let arch = device.arch;
+    variants::all()
+        .into_iter()
+        .filter(move |variant| variant.has_kernels() && variant.missing(arch).is_none())
+}
+
+fn exact_on_a_gpu(device: &Device) {
+    for variant in of_gpu(device) {
+        for tiles in [Tiles::smallest(&variant), Tiles::default()] {
+            let source = source::matmul(&variant, &tiles);
+            let options = source::options();
+            let (compiled, _) = cache()
+                .compile(library(), &source, device.arch, &options, Stage::Cubin)
+                .expect("it compiles");
+            for odd in [0, 1] {
+                let problem = problem(&variant, &tiles, odd);
+                let exact = Exact::new(&variant, problem, 3);
+                let plan = Plan::new(&variant, &tiles, problem).expect("a plan");
+                if let Err(error) = device.check(&variant, &compiled, &plan, problem, &exact) {
+                    panic!("{} {tiles} {problem:?}: {error}", variant.name());
+                }
+            }
+        }
+    }
+}
+
+/// No test depends on how fast they are.
+fn rates_on_a_gpu(device: &Device) {
+    for variant in of_gpu(device) {
+        let source = source::measure(&variant, device.arch);
+        let options = source::options();
+        let (compiled, _) = cache()
+            .compile(library(), &source, device.arch, &options, Stage::Cubin)
+            .expect("it compiles");
+        let peak = device.peak(&variant, &compiled).expect("it runs");
+        assert!(
+            peak.latency > 0.0 && peak.operations > 0.0 && peak.operations_per_cycle > 0.0,
+            "{}: {peak:?}",
+            variant.name()
+        );
     }
 }
 
