@@ -158,7 +158,7 @@ impl Device {
     /// What the driver reports.
     pub fn peak(&self, variant: &Variant, compiled: &Compiled) -> Result<Peak, DeviceError> {
         let [a, b, c] = variant.registers().map(u64::from);
-        // Ones, so that no value grows beyond its type, and power is that of data that does not change.
+        // Ones: the GPU draws less power than with data that changes, so that this is the rate at full clock.
         let fragments = crate::simulate::fragments_of_ones(variant, CHAINS as u32);
         debug_assert_eq!(fragments.len() as u64, (a + b + CHAINS * c) * 128);
         let input = self.stream.clone_htod(&fragments)?;
@@ -169,7 +169,11 @@ impl Device {
             operations_per_cycle: 0.0,
             warps: 0,
         };
-        for warps in [4, 8, 16, 32] {
+        let most = self
+            .function(compiled, "throughput")?
+            .max_threads_per_block()? as u32
+            / 32;
+        for warps in [4, 8, 16, 32].into_iter().filter(|warps| *warps <= most) {
             let (operations, per_cycle) = self.throughput(variant, compiled, &input, warps)?;
             if operations > peak.operations {
                 peak = Peak {
