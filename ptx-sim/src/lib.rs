@@ -49,6 +49,7 @@ mod parser;
 pub mod program;
 pub mod report;
 pub mod sched;
+pub mod schedules;
 mod sim;
 pub mod softfloat;
 pub mod trace;

@@ -1,7 +1,7 @@
 //! `mma.sync`: fragments by the ISA's formulas, sums worked out by hand.
 
 use half::{bf16, f16};
-use ptx_sim::models::float::{e4m3, e5m2};
+use ptx_sim::models::float::{e2m1, e2m3, e3m2, e4m3, e5m2};
 use ptx_sim::{Launch, Module, Options, Sim};
 
 /// An instruction's form, and the element of each fragment as the ISA gives it: row and column of
@@ -20,8 +20,17 @@ impl Form {
     /// Registers of A, B and C.
     fn registers(&self) -> [usize; 3] {
         let words = |elements: usize| elements * self.bits / 32 / 32;
-        let c = if self.f16_result { 2 } else { 4 };
-        [words(16 * self.k), words(8 * self.k), c]
+        let c = if self.f16_result { 1 } else { 2 };
+        [
+            words(self.rows() * self.k),
+            words(8 * self.k),
+            c * self.rows() / 8,
+        ]
+    }
+
+    /// Rows of A and D.
+    fn rows(&self) -> usize {
+        if self.name.starts_with("m8") { 8 } else { 16 }
     }
 }
 
@@ -107,7 +116,7 @@ fn fragments(
             pack(&mut wb[lane * n[1]..][..n[1]], f.bits, i, b(row, group));
         }
         let bits = if f.f16_result { 16 } else { 32 };
-        for i in 0..4 {
+        for i in 0..f.rows() / 4 {
             let (row, col) = place(lane, i);
             pack(&mut wc[lane * n[2]..][..n[2]], bits, i, c(row, col));
         }
@@ -125,7 +134,7 @@ fn result(f: &Form, out: &[u32], lane: usize, i: usize) -> u32 {
     if f.f16_result {
         out[lane * 2 + i / 2] >> (16 * (i % 2)) & 0xffff
     } else {
-        out[lane * 4 + i]
+        out[lane * f.registers()[2] + i]
     }
 }
 
@@ -229,6 +238,11 @@ fn code(ty: &str, v: i32) -> u32 {
         "bf16" => bf16::from_f32(v as f32).to_bits().into(),
         "e4m3" => search(e4m3),
         "e5m2" => search(e5m2),
+        "e3m2" => search(e3m2),
+        "e2m3" => search(e2m3),
+        // In the middle of its byte.
+        "e2m1" => search(e2m1) << 2,
+        "b1" => v as u32,
         "s8" | "u8" => (v as u32) & 0xff,
         "s4" | "u4" => (v as u32) & 0xf,
         _ => v as u32,
@@ -237,15 +251,18 @@ fn code(ty: &str, v: i32) -> u32 {
 
 #[test]
 fn every_element_is_in_its_place() {
-    for f in &FORMS {
-        let types: Vec<_> = f.name.split('.').skip(3).collect();
-        let [d, ta, tb, _] = types[..] else {
+    for f in FORMS.iter().chain(&MORE_FORMS) {
+        let words = f.name.split('.').skip(3);
+        let types: Vec<_> = words.filter(|word| !word.starts_with("kind")).collect();
+        let [d, ta, tb, _, ..] = types[..] else {
             panic!("{}", f.name)
         };
         // Within four bits of either sign, and two of E5M2; no two rows or columns alike.
         let value = |ty: &str, x: usize, y: usize| -> i32 {
             let v = (x * 37 + y * 101 + x * y * 13 + 5) * 40503 / 256 % 4;
-            if ty.starts_with('u') {
+            if ty == "b1" {
+                (v % 2) as i32
+            } else if ty.starts_with('u') {
                 v as i32
             } else {
                 v as i32 - 2
@@ -262,9 +279,13 @@ fn every_element_is_in_its_place() {
         );
         let out = run(f, &words);
         for lane in 0..32 {
-            for i in 0..4 {
+            for i in 0..f.rows() / 4 {
                 let (m, n) = place(lane, i);
-                let sum: i32 = (0..f.k).map(|k| a(m, k) * b(k, n)).sum::<i32>() + c(m, n);
+                let product = |k: usize| match f.name.contains("xor") {
+                    true => a(m, k) ^ b(k, n),
+                    false => a(m, k) * b(k, n),
+                };
+                let sum: i32 = (0..f.k).map(product).sum::<i32>() + c(m, n);
                 let want = code(d, sum);
                 let got = result(f, &out, lane, i);
                 assert_eq!(got, want, "{} ({m}, {n})", f.name);
@@ -272,6 +293,79 @@ fn every_element_is_in_its_place() {
         }
     }
 }
+
+/// Forms of eight rows, whose fragments the ISA gives in 9.7.14.5.3 to 9.7.14.5.5, and of single bits: 9.7.14.5.5,
+/// 9.7.14.5.12 and 9.7.14.5.13.
+const MORE_FORMS: [Form; 8] = [
+    Form {
+        name: "m8n8k16.row.col.s32.u8.s8.s32",
+        k: 16,
+        bits: 8,
+        f16_result: false,
+        a: |g, t, i| (g, t * 4 + i),
+        b: |t, i| t * 4 + i,
+    },
+    Form {
+        name: "m8n8k32.row.col.s32.s4.u4.s32",
+        k: 32,
+        bits: 4,
+        f16_result: false,
+        a: |g, t, i| (g, t * 8 + i),
+        b: |t, i| t * 8 + i,
+    },
+    Form {
+        name: "m8n8k128.row.col.s32.b1.b1.s32.and.popc",
+        k: 128,
+        bits: 1,
+        f16_result: false,
+        a: |g, t, i| (g, t * 32 + i),
+        b: |t, i| t * 32 + i,
+    },
+    Form {
+        name: "m16n8k128.row.col.s32.b1.b1.s32.xor.popc",
+        k: 128,
+        bits: 1,
+        f16_result: false,
+        a: |g, t, i| (if i < 32 { g } else { g + 8 }, t * 32 + (i & 31)),
+        b: |t, i| t * 32 + i,
+    },
+    Form {
+        name: "m16n8k256.row.col.s32.b1.b1.s32.and.popc",
+        k: 256,
+        bits: 1,
+        f16_result: false,
+        a: BITS_256_A,
+        b: BITS_256_B,
+    },
+    Form {
+        name: "m16n8k256.row.col.s32.b1.b1.s32.xor.popc",
+        k: 256,
+        bits: 1,
+        f16_result: false,
+        a: BITS_256_A,
+        b: BITS_256_B,
+    },
+    Form {
+        name: "m16n8k32.row.col.kind::f8f6f4.f32.e2m1.e3m2.f32",
+        f16_result: false,
+        ..FORMS[4]
+    },
+    Form {
+        name: "m16n8k32.row.col.kind::f8f6f4.f16.e2m3.e4m3.f16",
+        ..FORMS[4]
+    },
+];
+
+const BITS_256_A: fn(usize, usize, usize) -> (usize, usize) = |g, t, i| {
+    let top = i < 32 || (64..96).contains(&i);
+    let col = t * 32 + (i & 31);
+    (
+        if top { g } else { g + 8 },
+        if i < 64 { col } else { col + 128 },
+    )
+};
+const BITS_256_B: fn(usize, usize) -> usize =
+    |t, i| t * 32 + (i & 31) + if i < 32 { 0 } else { 128 };
 
 /// All of D when every row of A is `a`, every column of B is `b`, and C is `c`.
 fn same_everywhere(f: &Form, a: &[u32], b: &[u32], c: u32) -> u32 {
@@ -373,4 +467,214 @@ fn integers_wrap_or_saturate() {
         same_everywhere(saturates, &[0x80], &[0xff], 0),
         -32640i32 as u32
     );
+}
+
+/// The text of an instruction that is not executed, or the error of one that is not defined.
+fn refused(form: &str, registers: [usize; 3]) -> String {
+    let [a, b, c] = registers.map(|n| list(0, n));
+    let ptx = format!(
+        ".version 9.0\n.target sm_120a\n.address_size 64\n.visible .entry k() {{\n.reg .b32 %r<20>;\n\
+         mov.u32 %r0, 0; mov.u32 %r1, 0; mov.u32 %r2, 0; mov.u32 %r3, 0;\n\
+         mma.sync.aligned.{form} {c}, {a}, {b}, {c};\nret;\n}}\n"
+    );
+    let mut sim = Sim::new(Module::parse(&ptx).unwrap());
+    let launch = Launch::new("k", [1; 3], [32, 1, 1]);
+    let error = sim.run(&launch, &Options::default()).unwrap_err();
+    error.to_string()
+}
+
+#[test]
+fn what_the_isa_does_not_define_is_refused() {
+    for (form, registers) in [
+        // Single bits have no product, and other types have nothing else.
+        ("m16n8k256.row.col.s32.b1.b1.s32", [4, 2, 4]),
+        ("m16n8k32.row.col.s32.s8.s8.s32.and.popc", [4, 2, 4]),
+        (
+            "m16n8k256.row.col.satfinite.s32.b1.b1.s32.and.popc",
+            [4, 2, 4],
+        ),
+        // FP6 and FP4 need the kind, and the kind K = 32.
+        ("m16n8k32.row.col.f32.e2m1.e2m1.f32", [4, 2, 4]),
+        ("m16n8k16.row.col.kind::f8f6f4.f32.e2m1.e2m1.f32", [2, 1, 4]),
+        ("m16n8k32.row.col.kind::f8f6f4.s32.s8.s8.s32", [4, 2, 4]),
+        ("m8n8k64.row.col.s32.s4.s4.s32", [2, 2, 2]),
+    ] {
+        let error = refused(form, registers);
+        assert!(error.contains("is not defined"), "{form}: {error}");
+    }
+    let error = refused("m16n8k256.row.col.s32.b1.b1.s32.and", [4, 2, 4]);
+    assert!(error.contains(".popc is missing"), "{error}");
+}
+
+/// An instruction with block scales, of which no fragment but the scales differs between elements: A, B and C are these
+/// codes everywhere, and lane `l` has `scales(l)` of A and of B.
+fn scaled(
+    form: &str,
+    a: u32,
+    b: u32,
+    selectors: [&str; 2],
+    scales: &dyn Fn(usize) -> [u32; 2],
+) -> Result<Vec<f32>, String> {
+    let [of_a, of_b] = selectors;
+    let ptx = format!(
+        ".version 9.0\n.target sm_120a\n.address_size 64\n.visible .entry k(.param .u64 p0, .param .u64 p1) {{\n\
+         .reg .b32 %r<20>; .reg .b32 %t; .reg .b64 %d<3>;\nmov.u32 %t, %tid.x;\n\
+         ld.param.u64 %d0, [p0]; mad.wide.u32 %d0, %t, 8, %d0;\n\
+         ld.param.u64 %d1, [p1]; mad.wide.u32 %d1, %t, 16, %d1;\n\
+         ld.global.u32 %r10, [%d0]; ld.global.u32 %r11, [%d0+4];\n\
+         mov.u32 %r0, {a}; mov.u32 %r1, {b}; mov.u32 %r2, 0;\n\
+         mma.sync.aligned.{form} {{%r4, %r5, %r6, %r7}}, {{%r0, %r0, %r0, %r0}}, {{%r1, %r1}}, \
+         {{%r2, %r2, %r2, %r2}}, %r10, {of_a}, %r11, {of_b};\n\
+         st.global.u32 [%d1], %r4; st.global.u32 [%d1+4], %r5; st.global.u32 [%d1+8], %r6; st.global.u32 [%d1+12], %r7;\n\
+         ret;\n}}\n"
+    );
+    let mut sim = Sim::new(Module::parse(&ptx).unwrap());
+    let input: Vec<u8> = (0..32)
+        .flat_map(scales)
+        .flat_map(u32::to_le_bytes)
+        .collect();
+    let input = sim.upload("scales", &input).unwrap();
+    let out = sim.alloc("out", 32 * 16).unwrap();
+    let launch = Launch::new("k", [1; 3], [32, 1, 1])
+        .buffer(input)
+        .buffer(out);
+    sim.run(&launch, &Options::default())
+        .map_err(|e| e.to_string())?;
+    let words = sim.download(out).chunks_exact(4);
+    Ok(words
+        .map(|c| f32::from_le_bytes(c.try_into().unwrap()))
+        .collect())
+}
+
+/// Twos everywhere in E2M1: of 4 bits, and in the middle of a byte.
+const FP4_TWOS: u32 = 0x4444_4444;
+const FP4_TWOS_IN_BYTES: u32 = 0x1010_1010;
+
+/// 9.7.14.3: which lane gives the scales of which row and column, by the selectors, and which byte those of which part
+/// of K. All other lanes and bytes have NaNs.
+#[test]
+fn scales_come_from_the_selected_lanes_and_bytes() {
+    let row_scale = |row: usize, part: usize| 120 + (row * 3 + part * 5) % 8;
+    let column_scale = |column: usize, part: usize| 125 + (column + part * 2) % 4;
+    let forms = [
+        (
+            "m16n8k32.row.col.kind::mxf8f6f4.block_scale.f32.e2m1.e2m1.f32.ue8m0",
+            1,
+            32,
+        ),
+        (
+            "m16n8k32.row.col.kind::mxf8f6f4.block_scale.scale_vec::1X.f32.e2m1.e2m1.f32.ue8m0",
+            1,
+            32,
+        ),
+        (
+            "m16n8k64.row.col.kind::mxf4.block_scale.f32.e2m1.e2m1.f32.ue8m0",
+            2,
+            64,
+        ),
+        (
+            "m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0",
+            2,
+            64,
+        ),
+        (
+            "m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue8m0",
+            4,
+            64,
+        ),
+    ];
+    for (form, vector, k) in forms {
+        for byte in (0..4).step_by(vector) {
+            for (thread_a, thread_b) in [(0, 0), (1, 1), (0, 2), (1, 3)] {
+                let scales = |lane: usize| {
+                    let mut of = [[0xffu8; 4]; 2];
+                    let quad = lane % 4;
+                    for part in 0..vector {
+                        if quad / 2 == thread_a {
+                            of[0][byte + part] = row_scale(lane / 4 + 8 * (quad % 2), part) as u8;
+                        }
+                        if quad == thread_b {
+                            of[1][byte + part] = column_scale(lane / 4, part) as u8;
+                        }
+                    }
+                    of.map(u32::from_le_bytes)
+                };
+                let twos = if k == 32 { FP4_TWOS_IN_BYTES } else { FP4_TWOS };
+                let selectors = [
+                    format!("{{{byte}, {thread_a}}}"),
+                    format!("{{{byte}, {thread_b}}}"),
+                ];
+                let selectors = [selectors[0].as_str(), selectors[1].as_str()];
+                let out = scaled(form, twos, twos, selectors, &scales).unwrap();
+                for lane in 0..32 {
+                    for i in 0..4 {
+                        let (row, column) = place(lane, i);
+                        let power = |part| row_scale(row, part) + column_scale(column, part);
+                        let part = |part| 4.0 * 2f32.powi(power(part) as i32 - 254);
+                        let sum: f32 = (0..vector).map(part).sum::<f32>() * (k / vector) as f32;
+                        assert_eq!(
+                            out[lane * 4 + i],
+                            sum,
+                            "{form} {selectors:?} ({row}, {column})"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn scales_of_e4m3_multiply_exactly() {
+    let form = "m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue4m3";
+    let of = |a: [u8; 4], b: [u8; 4]| {
+        let scales = |_| [u32::from_le_bytes(a), u32::from_le_bytes(b)];
+        scaled(form, FP4_TWOS, FP4_TWOS, ["{0, 0}", "{0, 0}"], &scales)
+    };
+    // 1, 1.125, 448, 2^-9 by 1.875, 2, 1, 16: of 16 products of 4 each.
+    let sum = 64.0 * (1.875 + 2.25 + 448.0 + 2f32.powi(-5));
+    let out = of([0x38, 0x39, 0x7e, 0x01], [0x3f, 0x40, 0x38, 0x58]).unwrap();
+    assert!(out.iter().all(|x| *x == sum), "{out:?}");
+    assert!(of([0x7f, 0, 0, 0], [0; 4]).unwrap()[0].is_nan());
+    assert!(
+        of([0x38; 4], [0x38, 0x38, 0xb8, 0x38])
+            .unwrap_err()
+            .contains("top bit")
+    );
+}
+
+#[test]
+fn scalings_that_the_isa_does_not_define_are_refused() {
+    let one = |_| [0x7f7f_7f7f; 2];
+    let error =
+        |form: &str, a: &str, b: &str| scaled(form, FP4_TWOS, FP4_TWOS, [a, b], &one).unwrap_err();
+    let of = |words: &str| format!("m16n8k64.row.col.{words}.f32.e2m1.e2m1.f32");
+    let nvf4 = of("kind::mxf4nvf4.block_scale.scale_vec::4X");
+    for (form, a, b) in [
+        (nvf4.clone() + ".ue4m3", "{1, 0}", "{0, 0}"),
+        (nvf4.clone() + ".ue4m3", "{0, 2}", "{0, 0}"),
+        (nvf4.clone() + ".ue4m3", "{0, 0}", "{0, 4}"),
+        (of("kind::mxf4.block_scale") + ".ue4m3", "{0, 0}", "{0, 0}"),
+        (
+            of("kind::mxf4.block_scale.scale_vec::4X") + ".ue8m0",
+            "{0, 0}",
+            "{0, 0}",
+        ),
+        (
+            of("kind::mxf8f6f4.block_scale") + ".ue8m0",
+            "{0, 0}",
+            "{0, 0}",
+        ),
+    ] {
+        let error = error(&form, a, b);
+        assert!(error.contains("is not defined"), "{form} {a} {b}: {error}");
+    }
+    let missing = error(
+        &(of("kind::mxf4nvf4.block_scale") + ".ue4m3"),
+        "{0, 0}",
+        "{0, 0}",
+    );
+    assert!(missing.contains(".scale_vec_size is missing"), "{missing}");
+    let registers = error(&(nvf4 + ".ue4m3"), "{%r0, 0}", "{0, 0}");
+    assert!(registers.contains("not modelled"), "{registers}");
 }

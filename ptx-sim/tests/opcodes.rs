@@ -89,6 +89,10 @@ mma.sync.aligned.m16n8k16.row.col.f16.e5m2.e4m3.f16 {%r3, %r4}, {%r1, %r2}, %r3,
 mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e4m3.f32 {%f0, %f1, %f2, %f3}, {%r1, %r2, %r3, %r4}, {%r1, %r2}, {%f0, %f1, %f2, %f3};
 mma.sync.aligned.m16n8k16.row.col.satfinite.s32.u8.s8.s32 {%r1, %r2, %r3, %r4}, {%r1, %r2}, {%r3}, {%r1, %r2, %r3, %r4};
 mma.sync.aligned.m16n8k64.row.col.s32.s4.u4.s32 {%r1, %r2, %r3, %r4}, {%r1, %r2, %r3, %r4}, {%r3, %r4}, {%r1, %r2, %r3, %r4};
+mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.xor.popc {%r1, %r2, %r3, %r4}, {%r1, %r2, %r3, %r4}, {%r1, %r2}, {%r1, %r2, %r3, %r4};
+mma.sync.aligned.m8n8k16.row.col.s32.u8.s8.s32 {%r1, %r2}, %r1, %r2, {%r3, %r4};
+mma.sync.aligned.m16n8k32.row.col.kind::f8f6f4.f16.e2m1.e3m2.f16 {%r3, %r4}, {%r1, %r2, %r3, %r4}, {%r1, %r2}, {%r1, %r2};
+mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue4m3 {%f0, %f1, %f2, %f3}, {%r1, %r2, %r3, %r4}, {%r1, %r2}, {%f0, %f1, %f2, %f3}, %r1, {0, 1}, %r2, {0, 3};
 set.lt.u32.s32 %r1, %r2, %r3; set.gtu.and.f32.f32 %f1, %f2, %f3, !%p1; set.eq.f16x2.f16x2 %r1, %r2, %r3; testp.normal.f32 %p1, %f1;
 fns.b32 %r1, %r2, 0, 1; bmsk.clamp.b32 %r1, %r2, %r3; szext.wrap.s32 %r1, %r2, %r3; discard.global.L2 [%d1], 128;
 cvt.pack.sat.u8.s32.b32 %r1, %r2, %r3, %r4; div.rz.f32 %f1, %f2, %f3; rcp.rp.f32 %f1, %f2; sqrt.rm.f32 %f1, %f2;";
@@ -98,7 +102,7 @@ const NAMED: &str = "
 mma.sp.sync.aligned.m16n8k32.row.col.f32.bf16.bf16.f32 {%f0, %f1, %f2, %f3}, {%r1, %r2, %r3, %r4}, {%r1, %r2, %r3, %r4}, {%f0, %f1, %f2, %f3}, %r1, 0;
 mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%f0, %f1, %f2, %f3, %f0, %f1, %f2, %f3}, {%r1, %r2}, {%r1, %r2}, {%f0, %f1, %f2, %f3, %f0, %f1, %f2, %f3};
 mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%d1, %d2}, %d1, %d2, {%d1, %d2};
-mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.xor.popc {%r1, %r2, %r3, %r4}, {%r1, %r2, %r3, %r4}, {%r1, %r2}, {%r1, %r2, %r3, %r4};
+mma.sync.aligned.m16n8k64.row.col.kind::mxf4.block_scale.f32.e2m1.e2m1.f32.ue8m0 {%f0, %f1, %f2, %f3}, {%r1, %r2, %r3, %r4}, {%r1, %r2}, {%f0, %f1, %f2, %f3}, %r1, {%h1, 0}, %r2, {0, 0};
 multimem.ld_reduce.relaxed.gpu.global.add.u32 %r1, [%d1];
 tcgen05.shift.cta_group::1.down [%r1];";
 

@@ -10,7 +10,7 @@ pub mod layer;
 pub mod operands;
 pub mod picture;
 pub mod ptx;
-pub mod schedules;
+pub use ptx_sim::schedules;
 pub mod warps;
 
 // What the build script means by these, this package means too.

@@ -21,7 +21,8 @@ mod tests {
     use super::advice::{self, Reader, no_nvcc};
     use super::{arch, no_kernels};
     use crate::testing::contains;
-    use crate::toolchain::{HOME, nvcc, pins};
+    use crate::toolchain::places::HOME;
+    use crate::toolchain::{nvcc, pins};
 
     /// No query is expected.
     fn unasked() -> Result<String, String> {

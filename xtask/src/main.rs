@@ -56,6 +56,12 @@ enum Task {
     /// `run --checkpoint tests/data/minilm-l0-compressed-tensors.safetensors
     /// --layer encoder.layer.0.output.dense`.
     Run(RunArgs),
+    /// Look at matrix instructions: installs NVRTC, then runs mma-explorer
+    ///
+    /// Arguments go to the program; without any, `check --arch 90a`: every variant of an H200 as machine code, and in the
+    /// simulator. NVRTC comes from PyPI into `target/toolchain/nvrtc` (95 MB to download on x86_64), unless
+    /// MMA_EXPLORER_NVRTC names the folder of another. mma-explorer/README.md has more.
+    Explore(PassedOn),
     /// Run every test of the workspace, documentation tests included
     ///
     /// Arguments after `--` go to `cargo test --workspace`.
@@ -131,6 +137,12 @@ struct ToolchainArgs {
     /// Print only shell commands: eval "$(cargo xtask toolchain --shell)"
     #[arg(long)]
     shell: bool,
+    /// Install NVRTC instead, the compiler that programs load, with the disassembler
+    ///
+    /// From PyPI into `target/toolchain/nvrtc` (95 MB to download on x86_64, 240 MB on disk). mma-explorer compiles
+    /// with it. Needs no nvcc.
+    #[arg(long)]
+    nvrtc: bool,
 }
 
 #[derive(Debug, Args)]
@@ -165,8 +177,10 @@ fn main() -> ExitCode {
 fn perform(task: Task) -> Result<()> {
     let workspace = Workspace::locate()?;
     match task {
+        Task::Toolchain(args) if args.nvrtc => toolchain::nvrtc(&workspace, args.json, args.shell),
         Task::Toolchain(args) => toolchain::command(&workspace, args.json, args.shell),
         Task::Run(args) => run(&workspace, &args),
+        Task::Explore(passed) => explore(&workspace, &passed.args),
         Task::Test(passed) => {
             let toolchain = toolchain::ensure(&workspace)?;
             // These change what every call of the library does: documentation's examples are tests, too.
@@ -215,6 +229,20 @@ fn run(workspace: &Workspace, args: &RunArgs) -> Result<()> {
         false => Ok(()),
         true => simulate(workspace, &args.passed.args),
     }
+}
+
+/// Runs the explorer with an NVRTC.
+fn explore(workspace: &Workspace, args: &[OsString]) -> Result<()> {
+    if std::env::var_os("MMA_EXPLORER_NVRTC").is_none() {
+        toolchain::install_nvrtc(workspace)?;
+    }
+    let mut command = xtask_front::cargo(workspace.root());
+    command.args(["--release", "--package", "mma-explorer", "--"]);
+    match args {
+        [] => command.args(["check", "--arch", "90a"]),
+        given => command.args(given),
+    };
+    process::run(&mut command)
 }
 
 /// Simulates the first rows of the layer that `args` name, or of that of `cargo xtask run`.

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::toolchain::places;
+
 #[derive(Debug)]
 pub(crate) struct Workspace {
     root: PathBuf,
@@ -38,7 +40,7 @@ impl Workspace {
 
     /// Downloaded compilers, and what is known about them.
     pub(crate) fn toolchain_dir(&self) -> PathBuf {
-        self.target.join("toolchain")
+        self.target.join(places::TOOLCHAIN)
     }
 
     /// What `cargo xtask run --simulate` writes.

@@ -16,7 +16,10 @@ impl Machine<'_> {
             return Err(sync_fault("matrix instructions need all 32 lanes"));
         }
         let get = |s: &[Src]| -> Vec<Lanes> { s.iter().map(|s| *w.get(c.program, *s)).collect() };
-        let out = i.mma.run(&get(&i.a), &get(&i.b), &get(&i.c));
+        let scales = i.scales.map(|s| s.map(|s| *w.get(c.program, s)));
+        let scales = scales.as_ref().map(|[a, b]| [a, b]);
+        let out = i.mma.run(&get(&i.a), &get(&i.b), &get(&i.c), scales);
+        let out = out.map_err(sync_fault)?;
         for (d, v) in i.d.iter().zip(&out) {
             if let Some(d) = d {
                 w.set(c.program, *d, v, c.active);

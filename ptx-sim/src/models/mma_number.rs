@@ -14,8 +14,27 @@ pub(super) struct Format {
     mantissa_bits: u32,
     /// Low bits of the container that do not count.
     ignored: u32,
-    /// The largest exponent holds numbers too, but for one NaN.
-    one_nan: bool,
+    /// What the largest exponent says.
+    top: Top,
+}
+
+/// What codes of the largest exponent say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Top {
+    /// Infinities and NaNs.
+    Special,
+    /// Numbers, but for one NaN.
+    OneNan,
+    /// Numbers.
+    Numbers,
+}
+
+/// A format whose codes are all numbers.
+const fn narrow(exponent_bits: u32, mantissa_bits: u32) -> Format {
+    Format {
+        top: Top::Numbers,
+        ..ieee(exponent_bits, mantissa_bits)
+    }
 }
 
 const fn ieee(exponent_bits: u32, mantissa_bits: u32) -> Format {
@@ -23,7 +42,7 @@ const fn ieee(exponent_bits: u32, mantissa_bits: u32) -> Format {
         exponent_bits,
         mantissa_bits,
         ignored: 0,
-        one_nan: false,
+        top: Top::Special,
     }
 }
 
@@ -32,12 +51,16 @@ impl Format {
     pub(super) const F16: Self = ieee(5, 10);
     pub(super) const BF16: Self = ieee(8, 7);
     pub(super) const E5M2: Self = ieee(5, 2);
+    /// The FP6 and FP4 formats have neither infinities nor NaNs.
+    pub(super) const E3M2: Self = narrow(3, 2);
+    pub(super) const E2M3: Self = narrow(2, 3);
+    pub(super) const E2M1: Self = narrow(2, 1);
     pub(super) const TF32: Self = Self {
         ignored: 13,
         ..ieee(8, 10)
     };
     pub(super) const E4M3: Self = Self {
-        one_nan: true,
+        top: Top::OneNan,
         ..ieee(4, 3)
     };
 
@@ -50,14 +73,11 @@ impl Format {
         let mantissa = i64::from(bits & ((1 << self.mantissa_bits) - 1));
         let hidden = 1i64 << self.mantissa_bits;
         if field == ones as i32 {
-            if !self.one_nan {
-                return match mantissa {
-                    0 => Number::Infinite { negative },
-                    _ => Number::Nan,
-                };
-            }
-            if mantissa == hidden - 1 {
-                return Number::Nan;
+            match self.top {
+                Top::Special if mantissa == 0 => return Number::Infinite { negative },
+                Top::Special => return Number::Nan,
+                Top::OneNan if mantissa == hidden - 1 => return Number::Nan,
+                Top::OneNan | Top::Numbers => {}
             }
         }
         let magnitude = if field == 0 {
@@ -92,6 +112,20 @@ pub(super) enum Number {
 }
 
 impl Number {
+    /// UE8M0: a power of two from 2^-127 on; 255 is NaN.
+    pub(super) fn power_of_two(bits: u8) -> Self {
+        if bits == u8::MAX {
+            return Self::Nan;
+        }
+        let exponent = i32::from(bits) - 127;
+        Self::Finite {
+            negative: false,
+            magnitude: 1,
+            exponent,
+            unit: exponent,
+        }
+    }
+
     /// The product, exactly.
     pub(super) fn times(self, other: Self) -> Self {
         use Number::*;

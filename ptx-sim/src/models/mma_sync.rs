@@ -1,4 +1,4 @@
-//! `mma.sync` of one warp: fragments, exact products, and the sum as Hopper forms it.
+//! `mma.sync` of one warp: fragments, block scales, exact products, and the sum as Hopper forms it.
 //!
 //! PTX ISA 9.7.14.5. The ISA leaves order and rounding of the sum open; the rule here reproduces
 //! what an H200 was recorded to do (`docs/semantics.md`).
@@ -21,6 +21,10 @@ pub enum Element {
     U8,
     S4,
     U4,
+    E3m2,
+    E2m3,
+    E2m1,
+    B1,
 }
 
 impl Element {
@@ -36,17 +40,23 @@ impl Element {
             "u8" => Self::U8,
             "s4" => Self::S4,
             "u4" => Self::U4,
+            "e3m2" => Self::E3m2,
+            "e2m3" => Self::E2m3,
+            "e2m1" => Self::E2m1,
+            "b1" => Self::B1,
             _ => return None,
         })
     }
 
-    /// Bits an element takes in a register.
+    /// Bits an element takes in a register. Those of `.kind::f8f6f4` have a byte each.
     fn bits(self) -> u32 {
         match self {
             Self::Tf32 => 32,
             Self::F16 | Self::Bf16 => 16,
             Self::E4m3 | Self::E5m2 | Self::S8 | Self::U8 => 8,
+            Self::E3m2 | Self::E2m3 | Self::E2m1 => 8,
             Self::S4 | Self::U4 => 4,
+            Self::B1 => 1,
         }
     }
 
@@ -58,8 +68,27 @@ impl Element {
             Self::Tf32 => Some(Format::TF32),
             Self::E4m3 => Some(Format::E4M3),
             Self::E5m2 => Some(Format::E5M2),
+            Self::E3m2 => Some(Format::E3M2),
+            Self::E2m3 => Some(Format::E2M3),
+            Self::E2m1 => Some(Format::E2M1),
             _ => None,
         }
+    }
+
+    /// The element of a register's bits: of narrow ones, without the padding, which is not looked at. E2M1 stands in the
+    /// central four bits of its byte, E3M2 and E2M3 in the lower six.
+    fn unpadded(self, bits: u32) -> u32 {
+        match self {
+            Self::E3m2 | Self::E2m3 => bits & 0x3f,
+            Self::E2m1 => bits >> 2 & 0xf,
+            _ => bits,
+        }
+    }
+
+    /// Whether `.kind::f8f6f4` has it.
+    fn is_f8f6f4(self) -> bool {
+        use Element::*;
+        matches!(self, E4m3 | E5m2 | E3m2 | E2m3 | E2m1)
     }
 
     fn integer(self, bits: u32) -> i64 {
@@ -94,80 +123,226 @@ impl Accumulator {
 
 /// A combination that the ISA does not define.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("mma.m16n8k{k} of {a:?} and {b:?} into {d:?} is not defined")]
+#[error("mma.m{m}n8k{k} of {a:?} and {b:?} into {d:?} is not defined")]
 pub struct MmaError {
+    m: usize,
     k: usize,
     a: Element,
     b: Element,
     d: Accumulator,
 }
 
-/// One m16n8 instruction, A by rows and B by columns.
+/// What stands for the product of elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Product {
+    /// The product.
+    Times,
+    /// Of single bits: whether both are set.
+    And,
+    /// Of single bits: whether one alone is set.
+    Xor,
+}
+
+/// What an instruction's modifiers say beside shape and types.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Modifiers {
+    /// `.satfinite`: integer sums saturate.
+    pub satfinite: bool,
+    /// `.kind::f8f6f4`.
+    pub f8f6f4: bool,
+    /// Of single bits, `.and.popc` or `.xor.popc`.
+    pub product: Product,
+    /// `.block_scale`.
+    pub scaling: Option<Scaling>,
+}
+
+/// `.kind` of an instruction with block scales.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum ScaledKind {
+    Mxf8f6f4,
+    Mxf4,
+    Mxf4nvf4,
+}
+
+/// Type of block scales.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum ScaleType {
+    Ue8m0,
+    Ue4m3,
+}
+
+/// Which bytes of which lanes hold scales: `{byte-id, thread-id}`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Selector {
+    /// The first byte of the register.
+    pub byte: usize,
+    /// Of A, a pair of every four lanes; of B, one of them.
+    pub thread: usize,
+}
+
+/// Block scales of A and B: 9.7.14.3.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Scaling {
+    /// `.kind`.
+    pub kind: ScaledKind,
+    /// Scales of a row or column: `.scale_vec::1X`, 2 or 4.
+    pub vector: usize,
+    /// `.stype`.
+    pub ty: ScaleType,
+    /// Where A's are.
+    pub a: Selector,
+    /// Where B's are.
+    pub b: Selector,
+}
+
+impl Scaling {
+    /// Table 36, as PTX 9.1 has it, and table 37.
+    fn is_defined(&self) -> bool {
+        use ScaleType::*;
+        use ScaledKind::*;
+        let combination = matches!(
+            (self.kind, self.vector, self.ty),
+            (Mxf8f6f4, 1, Ue8m0) | (Mxf4 | Mxf4nvf4, 2, Ue8m0) | (Mxf4nvf4, 4, _)
+        );
+        // Whole vectors, at multiples of their size.
+        let byte = |s: Selector| s.byte < 4 && s.byte.is_multiple_of(self.vector);
+        combination && byte(self.a) && byte(self.b) && self.a.thread < 2 && self.b.thread < 4
+    }
+
+    /// The lane that has the scales of a row of A: of the pair, the first one those of the upper eight rows, the second
+    /// one those of the lower.
+    fn lane_of_row(&self, row: usize) -> usize {
+        row % 8 * 4 + self.a.thread * 2 + row / 8
+    }
+
+    /// The lane that has the scales of a column of B.
+    fn lane_of_column(&self, column: usize) -> usize {
+        column * 4 + self.b.thread
+    }
+
+    /// The scales of a row or column, from its lane's register.
+    fn numbers(&self, register: u64, selector: Selector) -> Result<Vec<Number>, &'static str> {
+        let bytes = register.to_le_bytes();
+        let all = bytes[selector.byte..][..self.vector].iter();
+        all.map(|bits| match self.ty {
+            ScaleType::Ue8m0 => Ok(Number::power_of_two(*bits)),
+            ScaleType::Ue4m3 if *bits >= 0x80 => Err("a scale of type ue4m3 has its top bit set"),
+            ScaleType::Ue4m3 => Ok(Format::E4M3.decode(u32::from(*bits))),
+        })
+        .collect()
+    }
+}
+
+impl Modifiers {
+    /// Whether the instruction exists in the m16n8 shapes alone.
+    fn is_of_16_rows(&self) -> bool {
+        self.f8f6f4 || self.scaling.is_some()
+    }
+}
+
+/// One m16n8 or m8n8 instruction, A by rows and B by columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mma {
+    m: usize,
     k: usize,
     a: Element,
     b: Element,
     d: Accumulator,
-    satfinite: bool,
+    modifiers: Modifiers,
 }
 
-/// Rows of A and D, and columns of B and D.
-const M: usize = 16;
+/// Columns of B and D.
 const N: usize = 8;
 
 impl Mma {
-    /// An instruction of K elements; C has the type of D.
+    /// An instruction of M rows and K elements; C has the type of D.
     pub fn new(
-        k: usize,
+        (m, k): (usize, usize),
         a: Element,
         b: Element,
         d: Accumulator,
-        satfinite: bool,
+        modifiers: Modifiers,
     ) -> Result<Self, MmaError> {
         use Accumulator as Acc;
         use Element::*;
-        let defined = match (a, b) {
-            (F16, F16) => matches!(k, 8 | 16) && d != Acc::S32,
-            (Bf16, Bf16) => matches!(k, 8 | 16) && d == Acc::F32,
-            (Tf32, Tf32) => matches!(k, 4 | 8) && d == Acc::F32,
-            (E4m3 | E5m2, E4m3 | E5m2) => matches!(k, 16 | 32) && d != Acc::S32,
-            (S8 | U8, S8 | U8) => matches!(k, 16 | 32) && d == Acc::S32,
-            (S4 | U4, S4 | U4) => matches!(k, 32 | 64) && d == Acc::S32,
+        let defined = match (m, a, b) {
+            (16, a, b) if modifiers.scaling.is_some() => {
+                let kind = modifiers
+                    .scaling
+                    .filter(Scaling::is_defined)
+                    .map(|scaling| scaling.kind);
+                let elements = match kind {
+                    Some(ScaledKind::Mxf8f6f4) => k == 32 && a.is_f8f6f4() && b.is_f8f6f4(),
+                    Some(_) => k == 64 && (a, b) == (E2m1, E2m1),
+                    None => false,
+                };
+                elements && d == Acc::F32 && !modifiers.f8f6f4
+            }
+            (16, a, b) if modifiers.f8f6f4 => {
+                a.is_f8f6f4() && b.is_f8f6f4() && k == 32 && d != Acc::S32
+            }
+            (16, F16, F16) => matches!(k, 8 | 16) && d != Acc::S32,
+            (16, Bf16, Bf16) => matches!(k, 8 | 16) && d == Acc::F32,
+            (16, Tf32, Tf32) => matches!(k, 4 | 8) && d == Acc::F32,
+            (16, E4m3 | E5m2, E4m3 | E5m2) => matches!(k, 16 | 32) && d != Acc::S32,
+            (16, S8 | U8, S8 | U8) => matches!(k, 16 | 32) && d == Acc::S32,
+            (16, S4 | U4, S4 | U4) => matches!(k, 32 | 64) && d == Acc::S32,
+            (16, B1, B1) => matches!(k, 128 | 256) && d == Acc::S32,
+            (8, S8 | U8, S8 | U8) => k == 16 && d == Acc::S32,
+            (8, S4 | U4, S4 | U4) => k == 32 && d == Acc::S32,
+            (8, B1, B1) => k == 128 && d == Acc::S32,
             _ => false,
         };
-        if !defined || satfinite && d != Acc::S32 {
-            return Err(MmaError { k, a, b, d });
+        let saturates = !modifiers.satfinite || d == Acc::S32 && a != B1;
+        let multiplies = (a == B1) == (modifiers.product != Product::Times);
+        if !defined || !saturates || !multiplies || modifiers.is_of_16_rows() && m != 16 {
+            return Err(MmaError { m, k, a, b, d });
         }
         Ok(Self {
+            m,
             k,
             a,
             b,
             d,
-            satfinite,
+            modifiers,
         })
+    }
+
+    /// Bits an element of A or B takes in a register.
+    fn bits(&self) -> u32 {
+        if self.is_fp4() { 4 } else { self.a.bits() }
+    }
+
+    /// Whether E2M1 has no padding.
+    fn is_fp4(&self) -> bool {
+        let kind = self.modifiers.scaling.map(|scaling| scaling.kind);
+        matches!(kind, Some(ScaledKind::Mxf4 | ScaledKind::Mxf4nvf4))
     }
 
     /// Elements in a register of A or B.
     fn packed(&self) -> usize {
-        (32 / self.a.bits()) as usize
+        (32 / self.bits()) as usize
     }
 
     /// Registers a lane gives for A, for B, and for C or D.
     pub fn registers(&self) -> (usize, usize, usize) {
         let row = self.k / (4 * self.packed());
-        let c = if self.d == Accumulator::F16 { 2 } else { 4 };
-        (2 * row, row, c)
+        let eights = self.m / 8;
+        let of_eight = if self.d == Accumulator::F16 { 1 } else { 2 };
+        (eights * row, row, eights * of_eight)
     }
 
     /// A by rows, as bits. Of every four lanes that share a row, each holds one register's worth of
-    /// neighbours; registers alternate between a row and the one 8 below.
+    /// neighbours; of 16 rows, registers alternate between a row and the one 8 below.
     fn rows(&self, a: &[Lanes]) -> Vec<u32> {
-        let mut out = vec![0; M * self.k];
+        let mut out = vec![0; self.m * self.k];
+        let eights = self.m / 8;
         for (r, lanes) in a.iter().enumerate() {
             for (lane, v) in lanes.iter().enumerate() {
-                let row = lane / 4 + 8 * (r % 2);
-                self.spread(&mut out[row * self.k..][..self.k], lane, r / 2, *v);
+                let row = lane / 4 + 8 * (r % eights);
+                self.spread(&mut out[row * self.k..][..self.k], lane, r / eights, *v);
             }
         }
         out
@@ -186,7 +361,7 @@ impl Mma {
 
     /// The elements of one register along K.
     fn spread(&self, line: &mut [u32], lane: usize, group: usize, v: u64) {
-        let (n, bits) = (self.packed(), self.a.bits());
+        let (n, bits) = (self.packed(), self.bits());
         let mask = u64::MAX >> (64 - bits);
         for i in 0..n {
             line[(group * 4 + lane % 4) * n + i] = (v >> (bits * i as u32) & mask) as u32;
@@ -194,22 +369,49 @@ impl Mma {
     }
 
     /// D = A * B + C on the fragments of a warp, whose numbers of registers must be those of
-    /// [`Mma::registers`].
-    pub fn run(&self, a: &[Lanes], b: &[Lanes], c: &[Lanes]) -> Vec<Lanes> {
+    /// [`Mma::registers`]. With block scales there is a register of A's and one of B's.
+    ///
+    /// # Errors
+    /// Scales whose value the ISA does not define.
+    pub fn run(
+        &self,
+        a: &[Lanes],
+        b: &[Lanes],
+        c: &[Lanes],
+        scales: Option<[&Lanes; 2]>,
+    ) -> Result<Vec<Lanes>, &'static str> {
         let (a, b) = (self.rows(a), self.columns(b));
+        let factors = match (self.modifiers.scaling, scales) {
+            (Some(scaling), Some([of_a, of_b])) => {
+                let rows = (0..self.m)
+                    .map(|row| scaling.numbers(of_a[scaling.lane_of_row(row)], scaling.a))
+                    .collect::<Result<Vec<_>, _>>()?;
+                let columns = (0..N)
+                    .map(|column| scaling.numbers(of_b[scaling.lane_of_column(column)], scaling.b))
+                    .collect::<Result<Vec<_>, _>>()?;
+                Some((rows, columns))
+            }
+            _ => None,
+        };
         let mut d = vec![[0; 32]; self.registers().2];
         let element: &dyn Fn(usize, usize, u32) -> u32 = match (self.a.format(), self.b.format()) {
             (Some(fa), Some(fb)) => {
-                let read = |f: Format, v: &[u32]| -> Vec<Number> {
-                    v.iter().map(|x| f.decode(*x)).collect()
+                let read = |f: Format, of: Element, v: &[u32]| -> Vec<Number> {
+                    let bits = |x: &u32| if self.is_fp4() { *x } else { of.unpadded(*x) };
+                    v.iter().map(|x| f.decode(bits(x))).collect()
                 };
-                let (a, b) = (read(fa, &a), read(fb, &b));
-                &move |row, col, c| self.float(line(&a, row, self.k), line(&b, col, self.k), c)
+                let (a, b) = (read(fa, self.a, &a), read(fb, self.b, &b));
+                &move |row, col, c| {
+                    let scales = factors
+                        .as_ref()
+                        .map(|(rows, columns)| (&rows[row][..], &columns[col][..]));
+                    self.float(line(&a, row, self.k), line(&b, col, self.k), c, scales)
+                }
             }
             _ => &|row, col, c| self.integer(line(&a, row, self.k), line(&b, col, self.k), c),
         };
         for lane in 0..32 {
-            for i in 0..4 {
+            for i in 0..self.m / 4 {
                 let (row, col) = (lane / 4 + 8 * (i / 2), lane % 4 * 2 + i % 2);
                 if self.d == Accumulator::F16 {
                     let old = (c[i / 2][lane] >> (16 * (i % 2)) & 0xffff) as u32;
@@ -219,17 +421,31 @@ impl Mma {
                 }
             }
         }
-        d
+        Ok(d)
     }
 
-    fn float(&self, a: &[Number], b: &[Number], c: u32) -> u32 {
+    /// Each of the equal parts of K has a scale in A's row and one in B's column.
+    fn float(
+        &self,
+        a: &[Number],
+        b: &[Number],
+        c: u32,
+        scales: Option<(&[Number], &[Number])>,
+    ) -> u32 {
         let format = match self.d {
             Accumulator::F16 => Format::F16,
             _ => Format::F32,
         };
         let mut sum = Sum::new(format.decode(c), a.len());
-        for (x, y) in a.iter().zip(b) {
-            sum.add(x.times(*y));
+        for (i, (x, y)) in a.iter().zip(b).enumerate() {
+            let product = x.times(*y);
+            sum.add(match scales {
+                Some((of_row, of_column)) => {
+                    let part = i * of_row.len() / a.len();
+                    product.times(of_row[part].times(of_column[part]))
+                }
+                None => product,
+            });
         }
         match self.d {
             Accumulator::F16 => sum.to_f16(),
@@ -240,10 +456,14 @@ impl Mma {
     fn integer(&self, a: &[u32], b: &[u32], c: u32) -> u32 {
         let products = a.iter().zip(b);
         let sum: i64 = products
-            .map(|(x, y)| self.a.integer(*x) * self.b.integer(*y))
+            .map(|(x, y)| match self.modifiers.product {
+                Product::Times => self.a.integer(*x) * self.b.integer(*y),
+                Product::And => i64::from(x & y),
+                Product::Xor => i64::from(x ^ y),
+            })
             .sum::<i64>()
             + i64::from(c as i32);
-        if self.satfinite {
+        if self.modifiers.satfinite {
             sum.clamp(i32::MIN.into(), i32::MAX.into()) as u32
         } else {
             sum as u32

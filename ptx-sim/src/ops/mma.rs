@@ -1,7 +1,9 @@
 //! `mma.sync` of a warp: section 9.7.14.5.14.
 
 use crate::ast::{Operand, Ty};
-use crate::models::mma_sync::{Accumulator, Element, Mma};
+use crate::models::mma_sync::{
+    Accumulator, Element, Mma, Modifiers, Product, ScaleType, ScaledKind, Scaling, Selector,
+};
 use crate::program::decode::{Cx, R};
 use crate::program::{MmaSync, Op};
 
@@ -9,13 +11,8 @@ use crate::program::{MmaSync, Op};
 const UNMODELLED: &[(&str, &str)] = &[
     ("sp", "a sparse A"),
     ("sp::ordered_metadata", "a sparse A"),
-    ("block_scale", "block scaling"),
-    ("kind::f8f6f4", ".kind::f8f6f4"),
     ("f64", "f64"),
-    ("b1", "single bits"),
     ("m8n8k4", "the shape m8n8k4"),
-    ("m8n8k16", "the shape m8n8k16"),
-    ("m8n8k32", "the shape m8n8k32"),
 ];
 
 pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
@@ -31,21 +28,21 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     if !(cx.mods.take("sync") && cx.mods.take("aligned")) {
         return Err(".sync.aligned is missing".into());
     }
-    let k = match cx
-        .mods
-        .one_of(&["m16n8k4", "m16n8k8", "m16n8k16", "m16n8k32", "m16n8k64"])
-    {
-        Some("m16n8k4") => 4,
-        Some("m16n8k8") => 8,
-        Some("m16n8k16") => 16,
-        Some("m16n8k32") => 32,
-        Some(_) => 64,
-        None => return Err("the shape is missing or not modelled".into()),
-    };
+    let shape = cx.mods.find(shape);
+    let shape = shape.ok_or("the shape is missing or not modelled")?;
     if !(cx.mods.take("row") && cx.mods.take("col")) {
         return Err(".row.col is missing".into());
     }
-    let satfinite = cx.mods.take("satfinite");
+    let mut modifiers = Modifiers {
+        f8f6f4: cx.mods.take("kind::f8f6f4"),
+        satfinite: cx.mods.take("satfinite"),
+        product: Product::Times,
+        scaling: None,
+    };
+    let scaling = match cx.mods.take("block_scale") {
+        true => Some(scaled_kind(cx)?),
+        false => None,
+    };
     let missing = || "a type is missing or not modelled".to_string();
     let d = cx.mods.find(Accumulator::parse).ok_or_else(missing)?;
     let a = cx.mods.find(Element::parse).ok_or_else(missing)?;
@@ -54,9 +51,46 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     if c != d {
         return Err("C and D have one type in these shapes".into());
     }
+    if let Some(operation) = cx.mods.one_of(&["and", "xor"]) {
+        modifiers.product = match operation {
+            "and" => Product::And,
+            _ => Product::Xor,
+        };
+        if !cx.mods.take("popc") {
+            return Err(".popc is missing".into());
+        }
+    }
+    let scales = match scaling {
+        Some((kind, vector)) => {
+            let ty = match cx.mods.one_of(&["ue8m0", "ue4m3"]) {
+                Some("ue8m0") => ScaleType::Ue8m0,
+                Some(_) => ScaleType::Ue4m3,
+                None => return Err("the type of the scales is missing".into()),
+            };
+            cx.count(&[8])?;
+            let (Some(of_a), Some(of_b)) = (selector(cx, 5)?, selector(cx, 7)?) else {
+                let reason =
+                    "mma.sync with selectors of scales that are no constants is not modelled";
+                return Ok(Some(Op::Unmodelled {
+                    reason: reason.into(),
+                }));
+            };
+            modifiers.scaling = Some(Scaling {
+                kind,
+                vector,
+                ty,
+                a: of_a,
+                b: of_b,
+            });
+            Some([cx.src(4, Ty::B32)?, cx.src(6, Ty::B32)?])
+        }
+        None => {
+            cx.count(&[4])?;
+            None
+        }
+    };
     cx.mods.finish()?;
-    cx.count(&[4])?;
-    let mma = Mma::new(k, a, b, d, satfinite).map_err(|e| e.to_string())?;
+    let mma = Mma::new(shape, a, b, d, modifiers).map_err(|e| e.to_string())?;
     let (na, nb, nc) = mma.registers();
     let d = registers(cx, 0, nc)?
         .iter()
@@ -69,7 +103,57 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
             .collect()
     };
     let (a, b, c) = (sources(1, na)?, sources(2, nb)?, sources(3, nc)?);
-    Ok(Some(Op::Mma(Box::new(MmaSync { mma, d, a, b, c }))))
+    Ok(Some(Op::Mma(Box::new(MmaSync {
+        mma,
+        d,
+        a,
+        b,
+        c,
+        scales,
+    }))))
+}
+
+/// `.kind` and scales of a row, of an instruction with block scales.
+fn scaled_kind(cx: &mut Cx<'_>) -> R<(ScaledKind, usize)> {
+    let kinds = ["kind::mxf8f6f4", "kind::mxf4", "kind::mxf4nvf4"];
+    let (kind, default) = match cx.mods.one_of(&kinds) {
+        Some("kind::mxf8f6f4") => (ScaledKind::Mxf8f6f4, Some(1)),
+        Some("kind::mxf4") => (ScaledKind::Mxf4, Some(2)),
+        Some(_) => (ScaledKind::Mxf4nvf4, None),
+        None => return Err("the .kind of the scaling is missing".into()),
+    };
+    let vectors = ["scale_vec::1X", "scale_vec::2X", "scale_vec::4X"];
+    let vector = match cx.mods.one_of(&vectors) {
+        Some("scale_vec::1X") => Some(1),
+        Some("scale_vec::2X") => Some(2),
+        Some(_) => Some(4),
+        None => default,
+    };
+    Ok((kind, vector.ok_or(".scale_vec_size is missing")?))
+}
+
+/// `{byte-id, thread-id}`; `None` where these are not constants.
+fn selector(cx: &Cx<'_>, i: usize) -> R<Option<Selector>> {
+    let Operand::Vector(v) = cx.operand(i)? else {
+        return Err(format!(
+            "a selector of scales is expected as operand {}",
+            i + 1
+        ));
+    };
+    let [Operand::Int(byte), Operand::Int(thread)] = v.as_slice() else {
+        return Ok(None);
+    };
+    let number = |v: u64| usize::try_from(v).unwrap_or(usize::MAX);
+    Ok(Some(Selector {
+        byte: number(*byte),
+        thread: number(*thread),
+    }))
+}
+
+/// M and K of a shape; N is 8.
+fn shape(name: &str) -> Option<(usize, usize)> {
+    let (m, k) = name.strip_prefix('m')?.split_once("n8k")?;
+    Some((m.parse().ok()?, k.parse().ok()?))
 }
 
 /// The registers of a fragment; one may stand without braces.

@@ -16,4 +16,6 @@ pub struct MmaSync {
     pub b: Vec<Src>,
     /// C.
     pub c: Vec<Src>,
+    /// The block scales of A and of B.
+    pub scales: Option<[Src; 2]>,
 }

@@ -226,13 +226,13 @@ kernels = [{ match = "relayout", max_registers = 32 }]
 "#;
 
     fn kernel(symbol: &str, arch: &str, opcodes: &[&str]) -> Kernel {
-        Kernel {
+        Kernel::from(sass::Function {
             symbol: symbol.into(),
             arch: arch.into(),
             registers: 32,
             opcodes: opcodes.iter().map(|name| ((*name).to_owned(), 1)).collect(),
-            ..Kernel::default()
-        }
+            ..sass::Function::default()
+        })
     }
 
     fn good() -> Vec<Kernel> {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::process;
-use crate::sass::instruction::Instruction;
+use sass::Instruction;
 
 /// Bytes of a weight: half a byte of codes, and a scale for sixteen.
 pub(crate) const WEIGHT_BYTES: f64 = 9.0 / 16.0;

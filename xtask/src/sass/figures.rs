@@ -8,7 +8,7 @@ use crate::sass::catalogue::Facts;
 use crate::sass::dump::Kernel;
 use crate::sass::flow;
 use crate::sass::gpu::{Gpu, Need, RESERVED_SHARED, ctas_per_sm};
-use crate::sass::instruction::Instruction;
+use sass::Instruction;
 
 /// Figures of a kernel on its architecture's GPU.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -147,6 +147,8 @@ pub(crate) fn reserved_in_usage(arch: &str) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use sass::Function;
+
     use super::*;
     use crate::sass::catalogue::example;
 
@@ -162,7 +164,7 @@ mod tests {
         code.push("@!P0 BRA 0x10".into());
         code.push("EXIT".into());
         let lines = code.iter().enumerate();
-        Kernel {
+        Kernel::from(Function {
             symbol: "gemv_dot_n1_b1".into(),
             arch: "90a".into(),
             registers: 128,
@@ -170,8 +172,8 @@ mod tests {
             code: lines
                 .filter_map(|(i, text)| Instruction::parse(&format!("/*{:04x}*/ {text} ;", 16 * i)))
                 .collect(),
-            ..Kernel::default()
-        }
+            ..Function::default()
+        })
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! Loops of a kernel, from its branches.
 
+use sass::Instruction;
 use std::collections::{BTreeSet, HashMap};
-
-use crate::sass::instruction::Instruction;
 
 /// A natural loop: everything that leads from its head back to its head.
 #[derive(Clone, Debug)]

@@ -97,10 +97,12 @@ mod tests {
     #[test]
     fn finds_the_code_that_was_measured() {
         let measured = Measured::parse(COMMITTED).unwrap();
-        let kernel = |arch: &str, symbol: &str| Kernel {
-            arch: arch.into(),
-            symbol: symbol.into(),
-            ..Kernel::default()
+        let kernel = |arch: &str, symbol: &str| {
+            Kernel::from(sass::Function {
+                arch: arch.into(),
+                symbol: symbol.into(),
+                ..sass::Function::default()
+            })
         };
         let kernels = [
             kernel("100f", "gemv_ring_c2_r1_l1"),

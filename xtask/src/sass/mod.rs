@@ -8,11 +8,9 @@ mod figure_budget;
 mod figures;
 mod flow;
 mod gpu;
-mod instruction;
 mod measured;
 mod report;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -21,7 +19,6 @@ use clap::Args;
 
 use self::budget::Budget;
 use self::catalogue::Catalogue;
-use self::dump::Kernel;
 use self::measured::Measured;
 use self::report::Report;
 use crate::build_script::arch;
@@ -63,11 +60,7 @@ pub(crate) fn command(workspace: &Workspace, args: &SassArgs) -> Result<()> {
         args.objects.clone()
     };
     let files = device_objects(&places)?;
-    let mut kernels: BTreeMap<(String, String), Kernel> = BTreeMap::new();
-    for file in &files {
-        dump::read(&cuobjdump, file, &mut kernels)?;
-    }
-    let mut kernels: Vec<Kernel> = kernels.into_values().collect();
+    let mut kernels = dump::read(&cuobjdump, &files)?;
     let program = cargo.program(&["--release"])?;
     let catalogue = Catalogue::ask(&program, &budget.archs)?;
     for kernel in &mut kernels {

@@ -19,6 +19,7 @@ use sha2::{Digest, Sha256};
 use zip::ZipArchive;
 
 use crate::toolchain::pins::{Bundle, Pin};
+use crate::toolchain::places::HOME;
 use crate::toolchain::progress::Progress;
 
 /// The download, which the tests replace.
@@ -187,7 +188,7 @@ fn make_executable(path: &Path) -> Result<()> {
 
 /// The wheels have `lib`; nvcc, when it links, and many build scripts look in `lib64`.
 fn link_lib64(directory: &Path) -> Result<()> {
-    let home = directory.join(super::HOME);
+    let home = directory.join(HOME);
     if home.join("lib").is_dir() {
         symlink("lib", home.join("lib64")).context("cannot link lib64")?;
     }

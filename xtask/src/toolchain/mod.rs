@@ -6,6 +6,8 @@ mod install;
 pub(crate) mod nvcc;
 pub(crate) mod pins;
 mod pip;
+#[path = "../../../build/places.rs"]
+pub(crate) mod places;
 mod progress;
 mod prove;
 #[cfg(test)]
@@ -23,12 +25,10 @@ use self::install::Fetch;
 use self::nvcc::{MINIMUM, NotFound, Nvcc, Version};
 use self::pins::{Arch, Pin};
 use self::pip::Pip;
+use self::places::HOME;
 use crate::cargo::path_with;
 use crate::process;
 use crate::workspace::Workspace;
-
-/// Where the wheels keep the CUDA tree.
-pub(crate) const HOME: &str = "nvidia/cu13";
 
 /// An nvcc that works, and what it belongs to.
 #[derive(Debug)]
@@ -128,6 +128,34 @@ pub(crate) fn ensure(workspace: &Workspace) -> Result<Toolchain> {
     let toolchain = resolve(&root, nvcc::find(), &platform(), &LazyPip::new(&root))?;
     prove::prove(&toolchain.nvcc, &root.join("proved.json"))?;
     Ok(toolchain)
+}
+
+/// `cargo xtask toolchain --nvrtc`: installs NVRTC, for programs that compile at run time, and says how they find it.
+pub(crate) fn nvrtc(workspace: &Workspace, json: bool, shell: bool) -> Result<()> {
+    let library = install_nvrtc(workspace)?;
+    let export = format!(
+        "export LD_LIBRARY_PATH={}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}",
+        quote(&library)
+    );
+    if json {
+        println!("{:#}", json!({ "nvrtc": library }));
+    } else if shell {
+        println!("{export}");
+    } else {
+        println!(
+            "NVRTC is in {}.\n`cargo run --package mma-explorer` looks there. For other programs:\n\n  {export}",
+            library.display()
+        );
+    }
+    Ok(())
+}
+
+/// Installs NVRTC and the disassembler unless they are there, and returns the library's directory.
+pub(crate) fn install_nvrtc(workspace: &Workspace) -> Result<PathBuf> {
+    let bundle = pins::nvrtc(supported(&platform(), "NVRTC is to be installed")?);
+    let root = workspace.toolchain_dir();
+    let installed = install::install(&root, &bundle, &LazyPip::new(&root))?;
+    Ok(installed.join(HOME).join("lib"))
 }
 
 /// The disassembler: beside nvcc, or installed.

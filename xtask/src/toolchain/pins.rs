@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::toolchain::places;
+
 /// One wheel. A stamp stores these, so an installation made with other pins is recognised as old.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct Pin {
@@ -33,7 +35,12 @@ pub(crate) struct Bundle {
 /// Compiler and disassembler. The disassemblers are newer: they read every older cubin, and know
 /// more instructions.
 pub(crate) fn cuda(arch: Arch) -> Bundle {
-    bundle("cuda", "CUDA 13.0 compiler", &[COMPILER, INSPECT], arch)
+    bundle(
+        places::CUDA,
+        "CUDA 13.0 compiler",
+        &[COMPILER, INSPECT],
+        arch,
+    )
 }
 
 /// The compiler alone.
@@ -44,7 +51,12 @@ pub(crate) fn compiler(arch: Arch) -> Vec<Pin> {
 
 /// The disassemblers alone, for a found CUDA installation that has none.
 pub(crate) fn inspect(arch: Arch) -> Bundle {
-    bundle("inspect", "CUDA disassembler", &[INSPECT], arch)
+    bundle(places::INSPECT, "CUDA disassembler", &[INSPECT], arch)
+}
+
+/// The compiler that programs load, and the disassembler.
+pub(crate) fn nvrtc(arch: Arch) -> Bundle {
+    bundle(places::NVRTC, "NVRTC 13.0", &[NVRTC, INSPECT], arch)
 }
 
 /// For bindgen.
@@ -148,6 +160,15 @@ const INSPECT: &[Package] = &[
 ];
 
 #[rustfmt::skip]
+const NVRTC: &[Package] = &[
+    Package {
+        name: "nvidia-cuda-nvrtc", version: "13.0.88",
+        x86_64: Wheel(OLD_X64, "ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575", 90215200),
+        aarch64: Wheel(ARM, "d27f20a0ca67a4bb34268a5e951033496c5b74870b868bacd046b1b8e0c3267b", 43015449),
+    },
+];
+
+#[rustfmt::skip]
 const LIBCLANG: &[Package] = &[
     Package {
         name: "libclang", version: "18.1.1",
@@ -163,7 +184,7 @@ mod tests {
     #[test]
     fn every_pin_is_whole() {
         for arch in [Arch::X86_64, Arch::Aarch64] {
-            for bundle in [cuda(arch), inspect(arch), libclang(arch)] {
+            for bundle in [cuda(arch), inspect(arch), nvrtc(arch), libclang(arch)] {
                 for pin in bundle.pins {
                     assert_eq!(pin.sha256.len(), 64, "{}", pin.name);
                     assert!(pin.sha256.bytes().all(|byte| byte.is_ascii_hexdigit()));

@@ -2,19 +2,19 @@
 
 /// An instruction, as far as control flow and counting need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Instruction {
-    pub(crate) address: u32,
+pub struct Instruction {
+    pub address: u32,
     /// With its modifiers: LDG.E.128.CONSTANT.
-    pub(crate) opcode: String,
+    pub opcode: String,
     /// It may be skipped, or it may not jump.
-    pub(crate) conditional: bool,
+    pub conditional: bool,
     /// Where a branch or call goes.
-    pub(crate) target: Option<u32>,
+    pub target: Option<u32>,
 }
 
 impl Instruction {
     /// Reads "/*0010*/  @!P0 LDG.E.128.CONSTANT R4, [R2.64] ; /* 0x... */".
-    pub(crate) fn parse(line: &str) -> Option<Self> {
+    pub fn parse(line: &str) -> Option<Self> {
         let (address, rest) = line.trim().strip_prefix("/*")?.split_once("*/")?;
         // The second line of an instruction is only its encoding.
         let address = u32::from_str_radix(address, 16).ok()?;
@@ -48,16 +48,16 @@ impl Instruction {
     }
 
     /// Without modifiers: LDG.
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         self.opcode.split('.').next().unwrap_or("")
     }
 
-    pub(crate) fn has_modifier(&self, modifier: &str) -> bool {
+    pub fn has_modifier(&self, modifier: &str) -> bool {
         self.opcode.split('.').skip(1).any(|part| part == modifier)
     }
 
     /// Bits that a load or store moves for a thread.
-    pub(crate) fn width(&self) -> u32 {
+    pub fn width(&self) -> u32 {
         if self.name() == "LDSM" {
             // Matrices of eight by eight 16-bit elements: 32 bits a thread of each.
             let matrices = [("4", 4), ("2", 2)];

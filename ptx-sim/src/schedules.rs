@@ -1,6 +1,6 @@
 //! How the order of things is varied: whose turn it is, and when asynchronous operations complete.
 
-use ptx_sim::{Options, Policy, Timing};
+use crate::{Options, Policy, Timing};
 
 /// Every policy with every timing.
 pub fn schedules(seed: u64) -> Vec<Options> {

@@ -1,0 +1,45 @@
+use anyhow::Result;
+use mma_explorer::cache::Cache;
+use mma_explorer::machine_code;
+use mma_explorer::nvrtc::Nvrtc;
+use serde_json::json;
+
+use super::Report;
+
+/// Say which NVRTC, disassembler and cache are used, and where they are
+///
+/// Fails where NVRTC is missing.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {}
+
+pub(crate) fn run(_: &Args, cache: &Cache) -> Result<Report> {
+    let disassembler = machine_code::disassembler();
+    let nvrtc = Nvrtc::get()?;
+    let archs: Vec<String> = nvrtc.architectures().iter().map(u32::to_string).collect();
+    let tool = match &disassembler {
+        Ok(path) => path.display().to_string(),
+        Err(missing) => format!("{missing}. {}", missing.hint().unwrap_or_default()),
+    };
+    let folder = match cache.folder() {
+        Some(folder) => folder.display().to_string(),
+        None => "none".into(),
+    };
+    let text = format!(
+        "NVRTC         {} ({})\n              {}\narchitectures {}\ndisassembler  {tool}\ncache         {folder}\n",
+        nvrtc.version(),
+        nvrtc.build(),
+        nvrtc.place(),
+        archs.join(" "),
+    );
+    let json = json!({
+        "nvrtc": { "version": nvrtc.version(), "build": nvrtc.build(), "place": nvrtc.place().to_string() },
+        "architectures": nvrtc.architectures(),
+        "disassembler": disassembler.ok(),
+        "cache": cache.folder(),
+    });
+    Ok(Report {
+        text,
+        json,
+        passed: true,
+    })
+}

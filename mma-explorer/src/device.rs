@@ -1,0 +1,392 @@
+//! Kernels on a GPU: checked on exact data, and timed.
+//!
+//! Written on a machine without a GPU: it has not run on one yet.
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::{self, CUdevice_attribute, CUevent_flags, CUfunction_attribute};
+use cudarc::driver::{
+    CudaContext, CudaFunction, CudaSlice, CudaStream, DriverError, LaunchConfig, PushKernelArg,
+};
+use cudarc::nvrtc::Ptx;
+use serde::Serialize;
+
+use crate::arch::{Arch, Features};
+use crate::exact::Exact;
+use crate::matmul::{Plan, Problem};
+use crate::nvrtc::Compiled;
+use crate::variants::Variant;
+
+/// Why nothing ran on a GPU.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// There is no driver.
+    #[error("there is no NVIDIA driver: libcuda is not found")]
+    NoDriver,
+    /// There is no such GPU.
+    #[error("there is no GPU {ordinal}: the driver lists {count}")]
+    NoDevice {
+        /// The one that was asked for.
+        ordinal: usize,
+        /// How many there are.
+        count: i32,
+    },
+    /// A GPU without the instructions that this program has.
+    #[error("{name} has compute capability {major}.{minor}; the kernels need 8.0 or newer")]
+    TooOld {
+        /// Its name.
+        name: String,
+        /// Compute capability.
+        major: i32,
+        /// Compute capability.
+        minor: i32,
+    },
+    /// The driver reports an error.
+    #[error("the driver reports {0:?}")]
+    Driver(DriverError),
+    /// The result is not exact.
+    #[error("{0}")]
+    Wrong(String),
+}
+
+impl DeviceError {
+    /// What helps.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::NoDriver | Self::NoDevice { .. } => {
+                Some("`check` and `compile` need no GPU: `mma-explorer check --arch 90a`")
+            }
+            _ => None,
+        }
+    }
+}
+
+impl From<DriverError> for DeviceError {
+    fn from(error: DriverError) -> Self {
+        Self::Driver(error)
+    }
+}
+
+/// A GPU that is used.
+#[derive(Debug)]
+pub struct Device {
+    stream: Arc<CudaStream>,
+    /// Its name.
+    pub name: String,
+    /// What is compiled for it: with all features that it has.
+    pub arch: Arch,
+    /// Its multiprocessors.
+    pub multiprocessors: u32,
+}
+
+/// What nothing but an instruction reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Peak {
+    /// Cycles from one instruction to the next one that needs its result.
+    pub latency: f64,
+    /// Operations a second, of all multiprocessors.
+    pub operations: f64,
+    /// Operations a cycle and multiprocessor, by the multiprocessors' clocks.
+    pub operations_per_cycle: f64,
+    /// Warps of a multiprocessor with which that was reached.
+    pub warps: u32,
+}
+
+/// Chains of `throughput` and links of `latency`, as `csrc/measure.cu` has them.
+const CHAINS: u64 = 8;
+const LINKS: u64 = 16;
+
+impl Device {
+    /// The GPU of that number.
+    ///
+    /// # Errors
+    /// Where there is no driver, or no such GPU.
+    pub fn open(ordinal: usize) -> Result<Self, DeviceError> {
+        // SAFETY: loading the driver runs its initialisers, which any use of it does.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(DeviceError::NoDriver);
+        }
+        let count = CudaContext::device_count()?;
+        if usize::try_from(count).is_ok_and(|count| ordinal >= count) {
+            return Err(DeviceError::NoDevice { ordinal, count });
+        }
+        let context = CudaContext::new(ordinal)?;
+        let name = context.name()?;
+        let (major, minor) = context.compute_capability()?;
+        if major < 8 {
+            return Err(DeviceError::TooOld { name, major, minor });
+        }
+        let number = (10 * major + minor) as u32;
+        let features = if number >= 90 {
+            Features::Specific
+        } else {
+            Features::Base
+        };
+        let multiprocessors =
+            context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        Ok(Self {
+            stream: context.new_stream()?,
+            name,
+            arch: Arch { number, features },
+            multiprocessors: multiprocessors as u32,
+        })
+    }
+
+    fn function(&self, compiled: &Compiled, name: &str) -> Result<CudaFunction, DeviceError> {
+        let module = self
+            .stream
+            .context()
+            .load_module(Ptx::from_binary(compiled.cubin.clone()))?;
+        Ok(module.load_function(name)?)
+    }
+
+    /// Seconds that what `enqueue` puts on the stream takes.
+    fn seconds(
+        &self,
+        enqueue: impl FnOnce() -> Result<(), DeviceError>,
+    ) -> Result<f64, DeviceError> {
+        let flags = Some(CUevent_flags::CU_EVENT_DEFAULT);
+        let start = self.stream.record_event(flags)?;
+        enqueue()?;
+        let end = self.stream.record_event(flags)?;
+        Ok(f64::from(start.elapsed_ms(&end)?) / 1e3)
+    }
+
+    /// Latency and throughput of a variant, from the kernels of [`crate::source::measure`].
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn peak(&self, variant: &Variant, compiled: &Compiled) -> Result<Peak, DeviceError> {
+        let [a, b, c] = variant.registers().map(u64::from);
+        // Ones: the GPU draws less power than with data that changes, so that this is the rate at full clock.
+        let fragments = crate::simulate::fragments_of_ones(variant, CHAINS as u32);
+        debug_assert_eq!(fragments.len() as u64, (a + b + CHAINS * c) * 128);
+        let input = self.stream.clone_htod(&fragments)?;
+        let latency = self.latency(compiled, &input, c)?;
+        let mut peak = Peak {
+            latency,
+            operations: 0.0,
+            operations_per_cycle: 0.0,
+            warps: 0,
+        };
+        let most = self
+            .function(compiled, "throughput")?
+            .max_threads_per_block()? as u32
+            / 32;
+        for warps in [4, 8, 16, 32].into_iter().filter(|warps| *warps <= most) {
+            let (operations, per_cycle) = self.throughput(variant, compiled, &input, warps)?;
+            if operations > peak.operations {
+                peak = Peak {
+                    operations,
+                    operations_per_cycle: per_cycle,
+                    warps,
+                    ..peak
+                };
+            }
+        }
+        Ok(peak)
+    }
+
+    fn latency(
+        &self,
+        compiled: &Compiled,
+        input: &CudaSlice<u8>,
+        c: u64,
+    ) -> Result<f64, DeviceError> {
+        const TURNS: u32 = 256;
+        let kernel = self.function(compiled, "latency")?;
+        let mut cycles = self.stream.alloc_zeros::<u64>(1)?;
+        let mut out = self.stream.alloc_zeros::<u32>((c * 32) as usize)?;
+        let config = LaunchConfig {
+            grid_dim: (1, 1, 1),
+            block_dim: (32, 1, 1),
+            shared_mem_bytes: 0,
+        };
+        let mut best = u64::MAX;
+        // The first run also brings the code to the multiprocessor.
+        for _ in 0..5 {
+            let mut launch = self.stream.launch_builder(&kernel);
+            launch
+                .arg(&mut cycles)
+                .arg(&mut out)
+                .arg(input)
+                .arg(&TURNS)
+                .arg(&0u32);
+            // SAFETY: the parameters are those of `latency` in csrc/measure.cu, and the buffers have the sizes that it
+            // says: one count, C's registers of 32 lanes, and all fragments.
+            unsafe { launch.launch(config) }?;
+            best = best.min(self.stream.clone_dtoh(&cycles)?[0]);
+        }
+        Ok(best as f64 / (u64::from(TURNS) * LINKS) as f64)
+    }
+
+    /// Operations a second, and a cycle and multiprocessor, with a CTA of so many warps on each multiprocessor.
+    fn throughput(
+        &self,
+        variant: &Variant,
+        compiled: &Compiled,
+        input: &CudaSlice<u8>,
+        warps: u32,
+    ) -> Result<(f64, f64), DeviceError> {
+        let kernel = self.function(compiled, "throughput")?;
+        let all_warps = (self.multiprocessors * warps) as usize;
+        let c = variant.registers()[2] as usize;
+        let mut cycles = self.stream.alloc_zeros::<u64>(2 * all_warps)?;
+        let mut out = self.stream.alloc_zeros::<u32>(all_warps * 32 * c)?;
+        let config = LaunchConfig {
+            grid_dim: (self.multiprocessors, 1, 1),
+            block_dim: (32 * warps, 1, 1),
+            shared_mem_bytes: 0,
+        };
+        let mut run = |turns: u32| {
+            self.seconds(|| {
+                let mut launch = self.stream.launch_builder(&kernel);
+                launch
+                    .arg(&mut cycles)
+                    .arg(&mut out)
+                    .arg(input)
+                    .arg(&turns)
+                    .arg(&0u32);
+                // SAFETY: the parameters are those of `throughput` in csrc/measure.cu, and the buffers have the sizes
+                // that it says: two counts a warp, C's registers a thread, and all fragments.
+                unsafe { launch.launch(config) }?;
+                Ok(())
+            })
+        };
+        // As many turns as take about 20 ms, so that the launch does not count.
+        let mut turns = 1 << 10;
+        while turns < 1 << 24 && run(turns)? < 5e-3 {
+            turns *= 4;
+        }
+        let mut seconds = f64::INFINITY;
+        for _ in 0..3 {
+            seconds = seconds.min(run(turns)?);
+        }
+        let of_warp = variant.operations() * CHAINS * u64::from(turns);
+        let operations = of_warp as f64 * all_warps as f64 / seconds;
+        let cycles = self.stream.clone_dtoh(&cycles)?;
+        let of_cta = |warps: &[u64]| {
+            let start = warps.iter().step_by(2).min().copied().unwrap_or(0);
+            let end = warps.iter().skip(1).step_by(2).max().copied().unwrap_or(0);
+            end.saturating_sub(start)
+        };
+        let longest = cycles
+            .chunks(2 * warps as usize)
+            .map(of_cta)
+            .max()
+            .unwrap_or(0)
+            .max(1);
+        let per_cycle = of_warp as f64 * f64::from(warps) / longest as f64;
+        Ok((operations, per_cycle))
+    }
+
+    /// Runs the kernel `matmul`, and compares D with the exact result, bit by bit.
+    ///
+    /// # Errors
+    /// What the driver reports, and a wrong D.
+    pub fn check(
+        &self,
+        variant: &Variant,
+        compiled: &Compiled,
+        plan: &Plan,
+        problem: Problem,
+        exact: &Exact,
+    ) -> Result<(), DeviceError> {
+        let kernel = self.matmul_function(compiled, plan)?;
+        let (a, b) = (
+            self.stream.clone_htod(&exact.a)?,
+            self.stream.clone_htod(&exact.b)?,
+        );
+        // Bytes that are no element of D: what is not written shows.
+        let mut d = self.stream.clone_htod(&vec![0xa5u8; exact.d.len()])?;
+        self.launch_matmul(&kernel, plan, problem, &mut d, &a, &b)?;
+        let d = self.stream.clone_dtoh(&d)?;
+        exact
+            .compare(variant, problem, &d)
+            .map_or(Ok(()), |wrong| Err(DeviceError::Wrong(wrong)))
+    }
+
+    /// Operations a second of the kernel `matmul`: the median of several runs, on operands of random bits.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn matmul(
+        &self,
+        variant: &Variant,
+        compiled: &Compiled,
+        plan: &Plan,
+        problem: Problem,
+    ) -> Result<f64, DeviceError> {
+        const RUNS: usize = 7;
+        let kernel = self.matmul_function(compiled, plan)?;
+        let elements = u64::from(problem.m) * u64::from(problem.n);
+        let bytes = |rows: u32| u64::from(rows) * plan.row_bytes;
+        let random = |bytes: u64| -> Vec<u8> {
+            let mut state = 0x2545_f491_4f6c_dd1du64;
+            let mut next = || {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                (state >> 32) as u8
+            };
+            (0..bytes).map(|_| next()).collect()
+        };
+        let a = self.stream.clone_htod(&random(bytes(problem.m)))?;
+        let b = self.stream.clone_htod(&random(bytes(problem.n)))?;
+        let mut d = self
+            .stream
+            .alloc_zeros::<u8>((elements * u64::from(variant.accumulator.bits()) / 8) as usize)?;
+        let mut seconds = Vec::with_capacity(RUNS);
+        // The first one warms up.
+        for run in 0..=RUNS {
+            let time =
+                self.seconds(|| self.launch_matmul(&kernel, plan, problem, &mut d, &a, &b))?;
+            if run > 0 {
+                seconds.push(time);
+            }
+        }
+        seconds.sort_by(f64::total_cmp);
+        Ok(2.0 * elements as f64 * f64::from(problem.k) / seconds[RUNS / 2])
+    }
+
+    fn matmul_function(
+        &self,
+        compiled: &Compiled,
+        plan: &Plan,
+    ) -> Result<CudaFunction, DeviceError> {
+        let kernel = self.function(compiled, "matmul")?;
+        kernel.set_attribute(
+            CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+            plan.shared as i32,
+        )?;
+        Ok(kernel)
+    }
+
+    fn launch_matmul(
+        &self,
+        kernel: &CudaFunction,
+        plan: &Plan,
+        problem: Problem,
+        d: &mut CudaSlice<u8>,
+        a: &CudaSlice<u8>,
+        b: &CudaSlice<u8>,
+    ) -> Result<(), DeviceError> {
+        let config = LaunchConfig {
+            grid_dim: (plan.grid, 1, 1),
+            block_dim: (plan.threads, 1, 1),
+            shared_mem_bytes: plan.shared,
+        };
+        let mut launch = self.stream.launch_builder(kernel);
+        launch
+            .arg(d)
+            .arg(a)
+            .arg(b)
+            .arg(&problem.m)
+            .arg(&problem.n)
+            .arg(&plan.row_bytes);
+        // SAFETY: the parameters are those of `matmul` in csrc/matmul.cu; A and B have M and N rows of `row_bytes`, D has
+        // M times N elements; the grid covers D, and what lies beyond the matrices is neither read nor written.
+        unsafe { launch.launch(config) }?;
+        Ok(())
+    }
+}

@@ -1,0 +1,250 @@
+//! Problems whose result is exact, whatever the order of sums: small integers, and the answer in whole numbers.
+
+use crate::matmul::Problem;
+use crate::types::Type;
+use crate::variants::Variant;
+
+/// The operands of a problem as bytes, and what D must be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exact {
+    /// Rows of K elements.
+    pub a: Vec<u8>,
+    /// Columns of K elements.
+    pub b: Vec<u8>,
+    /// Rows of N elements.
+    pub d: Vec<u8>,
+}
+
+/// A generator of numbers that is the same everywhere (xorshift64*).
+#[derive(Debug, Clone)]
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        // Never zero, and apart for seeds that are near each other.
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let bits = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
+        (bits as usize * limit) >> 32
+    }
+}
+
+/// A type's integers of which K products, each up to their square, have an exact sum in the accumulator, and each of
+/// their partial sums, too.
+fn values(variant: &Variant, ty: Type, k: u32) -> Vec<i64> {
+    let exact: i64 = match variant.accumulator {
+        Type::F16 => 1 << 11,
+        Type::F32 => 1 << 24,
+        // Sums of integers are exact unless they leave 32 bits.
+        _ => 1 << 31,
+    };
+    let mut limit = 1;
+    // All integers of the narrow types; of the wide ones not more than a byte's.
+    while limit < 128 && (limit + 1) * (limit + 1) * i64::from(k) < exact {
+        limit += 1;
+    }
+    ty.integers(if ty.is_integer() && variant.accumulator == Type::S32 {
+        255
+    } else {
+        limit
+    })
+}
+
+impl Exact {
+    /// A problem of random small integers.
+    ///
+    /// # Panics
+    /// Where K is so large that not even sums of ones are exact in the accumulator: 2048 in f16.
+    pub fn new(variant: &Variant, problem: Problem, seed: u64) -> Self {
+        let Problem { m, n, k } = problem;
+        let (m, n, k) = (m as usize, n as usize, k as usize);
+        assert!(
+            variant.accumulator != Type::F16 || k < 2048,
+            "sums of {k} products are not exact in f16"
+        );
+        let mut random = Random::new(seed);
+        let mut draw = |ty: Type, count: usize| -> Vec<i64> {
+            let values = values(variant, ty, problem.k);
+            (0..count)
+                .map(|_| values[random.below(values.len())])
+                .collect()
+        };
+        let (a, b) = (draw(variant.a, m * k), draw(variant.b, n * k));
+        let mut d = Vec::with_capacity(m * n * 4);
+        for row in a.chunks_exact(k) {
+            for column in b.chunks_exact(k) {
+                let products = row.iter().zip(column);
+                let sum: i64 = match variant.bits() {
+                    Some("xor") => products.map(|(x, y)| x ^ y).sum(),
+                    // AND of single bits is their product.
+                    _ => products.map(|(x, y)| x * y).sum(),
+                };
+                let code = variant
+                    .accumulator
+                    .encode(sum)
+                    .expect("values are chosen so that sums are exact");
+                match variant.accumulator.bits() {
+                    16 => d.extend((code as u16).to_le_bytes()),
+                    _ => d.extend(code.to_le_bytes()),
+                }
+            }
+        }
+        Self {
+            a: pack(variant, variant.a, &a, k),
+            b: pack(variant, variant.b, &b, k),
+            d,
+        }
+    }
+
+    /// The first element of D that is wrong, in words; `None` where all are right.
+    pub fn compare(&self, variant: &Variant, problem: Problem, d: &[u8]) -> Option<String> {
+        let bytes = variant.accumulator.bits() as usize / 8;
+        let pairs = self.d.chunks_exact(bytes).zip(d.chunks_exact(bytes));
+        let wrong: Vec<usize> = pairs
+            .enumerate()
+            .filter(|(_, (x, y))| x != y)
+            .map(|(i, _)| i)
+            .collect();
+        if d.len() != self.d.len() {
+            return Some(format!("D has {} bytes, not {}", d.len(), self.d.len()));
+        }
+        let &first = wrong.first()?;
+        let code = |d: &[u8]| -> String {
+            let element = &d[first * bytes..][..bytes];
+            element
+                .iter()
+                .rev()
+                .map(|byte| format!("{byte:02x}"))
+                .collect()
+        };
+        let (row, column) = (first / problem.n as usize, first % problem.n as usize);
+        Some(format!(
+            "{} of {} elements of D are wrong, first row {row} column {column}: {:?} bits {}, not {}",
+            wrong.len(),
+            self.d.len() / bytes,
+            variant.accumulator,
+            code(d),
+            code(&self.d),
+        ))
+    }
+}
+
+/// Elements as they lie in memory: in containers of the variant, low bits first, each row of whole bytes.
+fn pack(variant: &Variant, ty: Type, elements: &[i64], k: usize) -> Vec<u8> {
+    let (bits, shift) = (
+        variant.container_bits(ty) as usize,
+        variant.container_shift(ty),
+    );
+    let row_bytes = k * bits / 8;
+    let mut bytes = vec![0; elements.len() * bits / 8];
+    for (row, elements) in elements.chunks_exact(k).enumerate() {
+        let row = &mut bytes[row * row_bytes..][..row_bytes];
+        for (i, element) in elements.iter().enumerate() {
+            let code = ty.encode(*element).expect("a number of the type") << shift;
+            for bit in (0..bits).step_by(8) {
+                row[(i * bits + bit) / 8] |= ((code >> bit) as u8) << (i * bits % 8);
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::variants;
+
+    #[test]
+    fn elements_lie_in_their_containers() {
+        let packed = |name: &str, elements: &[i64]| {
+            let variant = variants::find(name).unwrap();
+            pack(&variant, variant.a, elements, elements.len())
+        };
+        assert_eq!(
+            packed("mma.m16n8k64.s32.s4.s4", &[1, -1, 7, -8]),
+            [0xf1, 0x87]
+        );
+        assert_eq!(
+            packed("mma.m16n8k256.s32.b1.b1.and", &[1, 0, 0, 0, 1, 1, 0, 1]),
+            [0xb1]
+        );
+        assert_eq!(
+            packed("mma.m16n8k16.f32.f16.f16", &[1, -2]),
+            [0, 0x3c, 0, 0xc0]
+        );
+        // 9.7.14.5.14: E2M1 in the central four bits of a byte, E3M2 in the lower six.
+        assert_eq!(
+            packed("mma.m16n8k32.f8f6f4.f32.e2m1.e2m1", &[1, -6]),
+            [0x2 << 2, 0xf << 2]
+        );
+        assert_eq!(
+            packed("mma.m16n8k32.f8f6f4.f32.e3m2.e2m1", &[1, -1]),
+            [0x0c, 0x2c]
+        );
+        assert_eq!(
+            packed("mma.m16n8k64.mxf4.f32.e2m1.e2m1.ue8m0", &[1, -6]),
+            [0xf2]
+        );
+    }
+
+    #[test]
+    fn products_are_sums_of_columns() {
+        let variant = variants::find("mma.m16n8k32.s32.s8.u8").unwrap();
+        let problem = Problem { m: 2, n: 3, k: 16 };
+        let exact = Exact::new(&variant, problem, 7);
+        let sum = |row: usize, column: usize| -> i32 {
+            (0..16)
+                .map(|i| {
+                    i32::from(exact.a[row * 16 + i] as i8) * i32::from(exact.b[column * 16 + i])
+                })
+                .sum()
+        };
+        let d: Vec<i32> = exact
+            .d
+            .chunks_exact(4)
+            .map(|c| i32::from_le_bytes(c.try_into().unwrap()))
+            .collect();
+        assert_eq!(
+            d,
+            [
+                sum(0, 0),
+                sum(0, 1),
+                sum(0, 2),
+                sum(1, 0),
+                sum(1, 1),
+                sum(1, 2)
+            ]
+        );
+        let mut wrong = exact.d.clone();
+        wrong[16] ^= 1;
+        assert_eq!(exact.compare(&variant, problem, &exact.d), None);
+        let said = exact.compare(&variant, problem, &wrong).unwrap();
+        assert!(
+            said.starts_with("1 of 6 elements of D are wrong, first row 1 column 1"),
+            "{said}"
+        );
+        assert!(exact.compare(&variant, problem, &exact.d[4..]).is_some());
+    }
+
+    #[test]
+    fn every_variants_values_are_many_and_exact() {
+        for variant in variants::all() {
+            for ty in [variant.a, variant.b] {
+                let values = values(&variant, ty, 256);
+                let most = values.iter().map(|value| value.abs()).max().unwrap();
+                let enough = if ty == Type::B1 { 2 } else { 4 };
+                assert!(values.len() >= enough, "{}: {values:?}", variant.name());
+                match variant.accumulator {
+                    Type::F16 => assert!(most * most * 256 <= 2048, "{}", variant.name()),
+                    Type::F32 => assert!(most * most * 256 <= 1 << 24, "{}", variant.name()),
+                    _ => {}
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! Every matrix instruction of NVIDIA GPUs, compiled at run time, simulated and measured.
+//!
+//! [`variants`] is the table of instructions. [`source`] makes CUDA sources of one of them, which [`nvrtc`] compiles and
+//! [`cache`] keeps. [`machine_code`] reads what an instruction really became, and [`simulate`] runs the compiled kernels
+//! in ptx-sim on data whose result is exact ([`exact`]); [`device`] runs them on a GPU. [`matmul`] has the matmul kernel's tiles and launches.
+
+pub mod arch;
+pub mod cache;
+pub mod device;
+pub mod exact;
+pub mod machine_code;
+pub mod matmul;
+pub mod nvrtc;
+pub mod simulate;
+pub mod source;
+pub mod types;
+pub mod variants;
+
+// What `cargo xtask toolchain` installs is where it says.
+#[path = "../../build/places.rs"]
+mod places;

@@ -1,0 +1,97 @@
+//! The `mma-explorer` program: lists matrix instructions, compiles them, and checks what came out.
+//!
+//! Results go to stdout, as text or JSON; progress goes to stderr. Exit codes: 0 for success, 1 for a failed check or an
+//! error, 2 for wrong usage.
+
+mod cli;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+use mma_explorer::cache::Cache;
+
+use cli::Report;
+
+/// Every matrix instruction of NVIDIA GPUs: listed, compiled at run time, simulated.
+#[derive(Debug, Parser)]
+#[command(
+    name = "mma-explorer",
+    version,
+    max_term_width = 100,
+    after_help = "Start with `mma-explorer check --arch 90a`: a table of every variant of an architecture, with the \
+                  machine instruction that it becomes, and whether a matrix product with it is exact in the simulator. \
+                  No GPU is needed. `cargo xtask toolchain --nvrtc` installs what compiles."
+)]
+struct Cli {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Args)]
+struct Common {
+    /// Print one JSON object instead of text
+    #[arg(long, global = true, display_order = 900)]
+    json: bool,
+    /// Compile everything, and keep nothing on disk
+    #[arg(long, global = true, display_order = 901)]
+    no_cache: bool,
+}
+
+impl Common {
+    fn cache(&self) -> Cache {
+        if self.no_cache {
+            Cache::none()
+        } else {
+            Cache::of_user()
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Info(cli::info::Args),
+    List(cli::list::Args),
+    Compile(cli::compile::Args),
+    Check(cli::check::Args),
+    Run(cli::run::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let cache = cli.common.cache();
+    let result: Result<Report> = match &cli.command {
+        Command::Info(args) => cli::info::run(args, &cache),
+        Command::List(args) => cli::list::run(args),
+        Command::Compile(args) => cli::compile::run(args, &cache),
+        Command::Check(args) => cli::check::run(args, &cache),
+        Command::Run(args) => cli::run::run(args, &cache),
+    };
+    let report = result.unwrap_or_else(|error| Report::error(&error, cli.common.json));
+    let mut out = io::stdout().lock();
+    // A reader that has gone away (`| head`) is no error.
+    let _ = match cli.common.json {
+        true => writeln!(out, "{:#}", report.json),
+        false => write!(out, "{}", report.text),
+    };
+    if report.passed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

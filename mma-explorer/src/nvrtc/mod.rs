@@ -1,0 +1,372 @@
+//! NVRTC, NVIDIA's compiler as a library: found and loaded when something is compiled, never before.
+
+mod find;
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use cudarc::nvrtc::sys;
+use serde::Serialize;
+
+use crate::arch::Arch;
+
+pub(crate) use find::tool;
+pub use find::{PLACE, Place};
+
+/// Why nothing was compiled.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum NvrtcError {
+    /// No library was found, or none that can be loaded.
+    #[error("NVRTC is not there: {}", .looked_at.join("; "))]
+    Missing {
+        /// Where it was looked for, and what was there.
+        looked_at: Vec<String>,
+    },
+    /// The library does not compile for the architecture.
+    #[error("NVRTC {version} does not compile for sm_{arch}, only for {}", supported(.known))]
+    Architecture {
+        /// What was asked for.
+        arch: Arch,
+        /// The library's version.
+        version: String,
+        /// The numbers of the architectures that it compiles for.
+        known: Vec<u32>,
+    },
+    /// The source does not compile.
+    #[error("NVRTC cannot compile {name} for sm_{arch}:\n{log}")]
+    Source {
+        /// The source's name.
+        name: String,
+        /// What it was compiled for.
+        arch: Arch,
+        /// What NVRTC says.
+        log: String,
+    },
+    /// A call failed.
+    #[error("NVRTC fails in {call}: {result}")]
+    Call {
+        /// The function.
+        call: &'static str,
+        /// Its result.
+        result: String,
+    },
+}
+
+impl NvrtcError {
+    /// What helps.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Missing { .. } => Some(format!(
+                "`cargo xtask toolchain --nvrtc` installs it where this program looks, without root. Or set {PLACE} to \
+                 the folder of libnvrtc.so of a CUDA installation, or add that folder to LD_LIBRARY_PATH."
+            )),
+            Self::Architecture { arch, known, .. } => {
+                let newest = known.iter().max().copied().unwrap_or(0);
+                Some(if arch.number > newest {
+                    "A newer CUDA's NVRTC may know it: `mma-explorer info` says which one is used, and why.".into()
+                } else {
+                    "This NVRTC is too new for it, or it has no such variant of the architecture."
+                        .into()
+                })
+            }
+            Self::Source { .. } | Self::Call { .. } => None,
+        }
+    }
+}
+
+fn supported(known: &[u32]) -> String {
+    let names: Vec<_> = known.iter().map(u32::to_string).collect();
+    names.join(", ")
+}
+
+/// A source with the headers that it includes by name, all of them embedded in this program or made by it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// What messages call it.
+    pub name: String,
+    /// CUDA C++.
+    pub text: String,
+    /// Name in `#include`, and text.
+    pub headers: Vec<(String, String)>,
+}
+
+/// What is made of a source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Compiled {
+    /// Assembly, for the simulator and for people.
+    pub ptx: String,
+    /// Machine code: an ELF file, for the driver and the disassembler. Empty where only PTX was asked for.
+    pub cubin: Vec<u8>,
+}
+
+/// How far to compile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+pub enum Stage {
+    /// To PTX.
+    Ptx,
+    /// To PTX, and to machine code.
+    Cubin,
+}
+
+/// A loaded NVRTC. All programs of a process use one.
+#[derive(Debug)]
+pub struct Nvrtc {
+    place: Place,
+    version: (u32, u32),
+    build: String,
+    known: Vec<u32>,
+}
+
+impl Nvrtc {
+    /// The process's NVRTC, loaded at the first call.
+    ///
+    /// # Errors
+    /// [`NvrtcError::Missing`] where there is none; all later calls then say the same.
+    pub fn get() -> Result<&'static Self, NvrtcError> {
+        static LOADED: OnceLock<Result<Nvrtc, NvrtcError>> = OnceLock::new();
+        LOADED
+            .get_or_init(Self::load)
+            .as_ref()
+            .map_err(Clone::clone)
+    }
+
+    fn load() -> Result<Self, NvrtcError> {
+        let place = find::load().map_err(|looked_at| NvrtcError::Missing { looked_at })?;
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: both are places for a number; the library is loaded.
+        check("nvrtcVersion", unsafe {
+            sys::nvrtcVersion(&mut major, &mut minor)
+        })?;
+        let mut count = 0;
+        // SAFETY: a place for a number.
+        check("nvrtcGetNumSupportedArchs", unsafe {
+            sys::nvrtcGetNumSupportedArchs(&mut count)
+        })?;
+        let mut known = vec![0; usize::try_from(count).unwrap_or(0)];
+        // SAFETY: as many places as the library has just said that it fills.
+        check("nvrtcGetSupportedArchs", unsafe {
+            sys::nvrtcGetSupportedArchs(known.as_mut_ptr())
+        })?;
+        let mut nvrtc = Self {
+            place,
+            version: (major as u32, minor as u32),
+            build: String::new(),
+            known: known.iter().map(|arch: &c_int| *arch as u32).collect(),
+        };
+        nvrtc.build = nvrtc.ask_build()?;
+        Ok(nvrtc)
+    }
+
+    /// The library tells its release alone. Which build of it this is stands in the PTX that it makes.
+    fn ask_build(&self) -> Result<String, NvrtcError> {
+        let empty = Source {
+            name: "empty.cu".into(),
+            text: r#"extern "C" __global__ void empty() {}"#.into(),
+            headers: Vec::new(),
+        };
+        let compiled = self.run(&empty, None, &[], Stage::Ptx)?;
+        let comments = compiled
+            .ptx
+            .lines()
+            .filter_map(|line| line.strip_prefix("// "));
+        let words = comments.filter_map(|line| {
+            let (_, build) = line
+                .split_once("Compiler Build ID: ")
+                .or_else(|| line.split_once(", V"))?;
+            Some(build.trim().to_string())
+        });
+        Ok(words.collect::<Vec<_>>().join(" "))
+    }
+
+    /// Where the library was found.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Its release, such as 13.0.
+    pub fn version(&self) -> String {
+        format!("{}.{}", self.version.0, self.version.1)
+    }
+
+    /// Its build, such as `CL-36424714 13.0.88`: what else than its release its output depends on.
+    pub fn build(&self) -> &str {
+        &self.build
+    }
+
+    /// The numbers of the architectures that it compiles for.
+    pub fn architectures(&self) -> &[u32] {
+        &self.known
+    }
+
+    /// Compiles a source, and says how long that took.
+    ///
+    /// # Errors
+    /// An architecture that this NVRTC does not know, and a source that does not compile.
+    pub fn compile(
+        &self,
+        source: &Source,
+        arch: Arch,
+        options: &[String],
+        stage: Stage,
+    ) -> Result<(Compiled, Duration), NvrtcError> {
+        if !self.known.contains(&arch.number) {
+            return Err(NvrtcError::Architecture {
+                arch,
+                version: self.version(),
+                known: self.known.clone(),
+            });
+        }
+        let start = Instant::now();
+        let compiled = self.run(source, Some(arch), options, stage)?;
+        Ok((compiled, start.elapsed()))
+    }
+
+    fn run(
+        &self,
+        source: &Source,
+        arch: Option<Arch>,
+        options: &[String],
+        stage: Stage,
+    ) -> Result<Compiled, NvrtcError> {
+        let program = Program::new(source)?;
+        let kind = match stage {
+            Stage::Ptx => "compute",
+            Stage::Cubin => "sm",
+        };
+        let arch_option = arch.map(|arch| format!("--gpu-architecture={kind}_{arch}"));
+        let options: Vec<CString> = arch_option
+            .iter()
+            .chain(options)
+            .map(|option| text(option))
+            .collect();
+        let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
+        // SAFETY: the program is alive, and so are the options, which end with zero.
+        let result = unsafe {
+            sys::nvrtcCompileProgram(program.handle, pointers.len() as c_int, pointers.as_ptr())
+        };
+        match (result, arch) {
+            (sys::nvrtcResult::NVRTC_SUCCESS, _) => {}
+            (sys::nvrtcResult::NVRTC_ERROR_INVALID_OPTION, Some(arch)) => {
+                return Err(NvrtcError::Architecture {
+                    arch,
+                    version: self.version(),
+                    known: self.known.clone(),
+                });
+            }
+            (sys::nvrtcResult::NVRTC_ERROR_COMPILATION, Some(arch)) => {
+                return Err(NvrtcError::Source {
+                    name: source.name.clone(),
+                    arch,
+                    log: program.log(),
+                });
+            }
+            (other, _) => check("nvrtcCompileProgram", other)?,
+        }
+        let ptx = program.bytes("nvrtcGetPTX", sys::nvrtcGetPTXSize, sys::nvrtcGetPTX)?;
+        let cubin = match stage {
+            Stage::Ptx => Vec::new(),
+            Stage::Cubin => {
+                program.bytes("nvrtcGetCUBIN", sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN)?
+            }
+        };
+        let end = ptx.iter().position(|byte| *byte == 0).unwrap_or(ptx.len());
+        Ok(Compiled {
+            ptx: String::from_utf8_lossy(&ptx[..end]).into_owned(),
+            cubin,
+        })
+    }
+}
+
+/// Text for C. What this program compiles has no zeros in it; a text that has some ends there.
+fn text(text: &str) -> CString {
+    let end = text.find('\0').unwrap_or(text.len());
+    CString::new(&text[..end]).unwrap_or_default()
+}
+
+fn check(call: &'static str, result: sys::nvrtcResult) -> Result<(), NvrtcError> {
+    match result {
+        sys::nvrtcResult::NVRTC_SUCCESS => Ok(()),
+        other => Err(NvrtcError::Call {
+            call,
+            result: format!("{other:?}"),
+        }),
+    }
+}
+
+/// NVRTC's handle of a source, released when it goes.
+struct Program {
+    handle: sys::nvrtcProgram,
+}
+
+/// `nvrtcGet...Size` and `nvrtcGet...`.
+type Size = unsafe fn(sys::nvrtcProgram, *mut usize) -> sys::nvrtcResult;
+type Get = unsafe fn(sys::nvrtcProgram, *mut c_char) -> sys::nvrtcResult;
+
+impl Program {
+    fn new(source: &Source) -> Result<Self, NvrtcError> {
+        let (code, name) = (text(&source.text), text(&source.name));
+        let headers: Vec<(CString, CString)> = source
+            .headers
+            .iter()
+            .map(|(name, code)| (text(name), text(code)))
+            .collect();
+        let names: Vec<*const c_char> = headers.iter().map(|(name, _)| name.as_ptr()).collect();
+        let codes: Vec<*const c_char> = headers.iter().map(|(_, code)| code.as_ptr()).collect();
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: all texts end with zero; NVRTC copies them (its documentation lets callers free them after this
+        // call), and `handle` is a place for the program.
+        let result = unsafe {
+            sys::nvrtcCreateProgram(
+                &mut handle,
+                code.as_ptr(),
+                name.as_ptr(),
+                headers.len() as c_int,
+                codes.as_ptr(),
+                names.as_ptr(),
+            )
+        };
+        check("nvrtcCreateProgram", result)?;
+        Ok(Self { handle })
+    }
+
+    fn bytes(&self, call: &'static str, size: Size, get: Get) -> Result<Vec<u8>, NvrtcError> {
+        let mut length = 0;
+        // SAFETY: the program is alive, and `length` a place for a number.
+        check(call, unsafe { size(self.handle, &mut length) })?;
+        let mut bytes = vec![0u8; length];
+        // SAFETY: the program is alive, and there is room for as many bytes as it has said.
+        check(call, unsafe { get(self.handle, bytes.as_mut_ptr().cast()) })?;
+        Ok(bytes)
+    }
+
+    fn log(&self) -> String {
+        let log = self.bytes(
+            "nvrtcGetProgramLog",
+            sys::nvrtcGetProgramLogSize,
+            sys::nvrtcGetProgramLog,
+        );
+        let log = log.unwrap_or_default();
+        let text = CStr::from_bytes_until_nul(&log).map(CStr::to_string_lossy);
+        text.map(|text| text.trim().to_string()).unwrap_or_default()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: the handle is a program's, and nobody uses it after this. Nothing can be done about a failure.
+        let _ = unsafe { sys::nvrtcDestroyProgram(&mut self.handle) };
+    }
+}
+
+/// The folder of a library's file.
+impl Place {
+    /// Where it is, or that the system's loader knows.
+    pub fn folder(&self) -> Option<&PathBuf> {
+        match self {
+            Self::Loader => None,
+            Self::Folder { folder, .. } => Some(folder),
+        }
+    }
+}

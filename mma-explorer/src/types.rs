@@ -1,0 +1,226 @@
+//! Types of matrix elements, and codes of small integers in them.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// The type of a matrix's elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs)]
+pub enum Type {
+    F32,
+    F16,
+    Bf16,
+    Tf32,
+    E4m3,
+    E5m2,
+    E3m2,
+    E2m3,
+    E2m1,
+    S32,
+    S8,
+    U8,
+    S4,
+    U4,
+    B1,
+}
+
+/// How a type's bits make a number.
+enum Kind {
+    /// Sign, exponent and mantissa bits, low bits that do not count.
+    Float {
+        exponent: u32,
+        mantissa: u32,
+        ignored: u32,
+    },
+    Signed,
+    Unsigned,
+}
+
+impl Type {
+    /// As PTX writes it, without the dot.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::Tf32 => "tf32",
+            Self::E4m3 => "e4m3",
+            Self::E5m2 => "e5m2",
+            Self::E3m2 => "e3m2",
+            Self::E2m3 => "e2m3",
+            Self::E2m1 => "e2m1",
+            Self::S32 => "s32",
+            Self::S8 => "s8",
+            Self::U8 => "u8",
+            Self::S4 => "s4",
+            Self::U4 => "u4",
+            Self::B1 => "b1",
+        }
+    }
+
+    /// Bits of an element, without padding. TF32 is 19 bits, which always lie in 32.
+    pub fn bits(self) -> u32 {
+        match self {
+            Self::F32 | Self::Tf32 | Self::S32 => 32,
+            Self::F16 | Self::Bf16 => 16,
+            Self::E4m3 | Self::E5m2 | Self::S8 | Self::U8 => 8,
+            Self::E3m2 | Self::E2m3 => 6,
+            Self::E2m1 | Self::S4 | Self::U4 => 4,
+            Self::B1 => 1,
+        }
+    }
+
+    fn kind(self) -> Kind {
+        let float = |exponent, mantissa| Kind::Float {
+            exponent,
+            mantissa,
+            ignored: 0,
+        };
+        match self {
+            Self::F32 => float(8, 23),
+            Self::F16 => float(5, 10),
+            Self::Bf16 => float(8, 7),
+            Self::Tf32 => Kind::Float {
+                exponent: 8,
+                mantissa: 10,
+                ignored: 13,
+            },
+            Self::E4m3 => float(4, 3),
+            Self::E5m2 => float(5, 2),
+            Self::E3m2 => float(3, 2),
+            Self::E2m3 => float(2, 3),
+            Self::E2m1 => float(2, 1),
+            Self::S32 | Self::S8 | Self::S4 => Kind::Signed,
+            Self::U8 | Self::U4 | Self::B1 => Kind::Unsigned,
+        }
+    }
+
+    /// Whether the type is one of integers, single bits among them.
+    pub fn is_integer(self) -> bool {
+        !matches!(self.kind(), Kind::Float { .. })
+    }
+
+    /// The code of an integer; `None` where the type does not have that number.
+    pub fn encode(self, value: i64) -> Option<u32> {
+        match self.kind() {
+            Kind::Signed => {
+                let limit = 1i64 << (self.bits() - 1);
+                let mask = u32::MAX >> (32 - self.bits());
+                (-limit..limit)
+                    .contains(&value)
+                    .then_some(value as u32 & mask)
+            }
+            Kind::Unsigned => (0..1i64 << self.bits())
+                .contains(&value)
+                .then_some(value as u32),
+            Kind::Float {
+                exponent,
+                mantissa,
+                ignored,
+            } => {
+                if value == 0 {
+                    return Some(0);
+                }
+                let magnitude = value.unsigned_abs();
+                let power = magnitude.ilog2();
+                // The largest exponent of IEEE formats says infinity; the narrow formats use it for numbers, E4M3
+                // but for its last code, which is NaN.
+                let top = match self {
+                    Self::E3m2 | Self::E2m3 | Self::E2m1 | Self::E4m3 => (1 << exponent) - 1,
+                    _ => (1 << exponent) - 2,
+                };
+                let field = power + (1 << (exponent - 1)) - 1;
+                let fraction = magnitude - (1 << power);
+                let shifted = if power > mantissa {
+                    let below = power - mantissa;
+                    if fraction & ((1 << below) - 1) != 0 {
+                        return None;
+                    }
+                    fraction >> below
+                } else {
+                    fraction << (mantissa - power)
+                } as u32;
+                let is_nan = self == Self::E4m3 && field == top && shifted == (1 << mantissa) - 1;
+                if field > top || is_nan {
+                    return None;
+                }
+                let sign = u32::from(value < 0) << (exponent + mantissa);
+                Some((sign | field << mantissa | shifted) << ignored)
+            }
+        }
+    }
+
+    /// The integers that the type has, of magnitude up to `limit`, in order.
+    pub fn integers(self, limit: i64) -> Vec<i64> {
+        (-limit..=limit)
+            .filter(|value| self.encode(*value).is_some())
+            .collect()
+    }
+}
+
+impl fmt::Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ptx_sim::models::float;
+
+    #[test]
+    fn integers_of_wide_types() {
+        for value in [-4i64, -1, 0, 1, 3, 100, 2047] {
+            assert_eq!(Type::F32.encode(value), Some((value as f32).to_bits()));
+            assert_eq!(Type::Tf32.encode(value), Some((value as f32).to_bits()));
+            let f16 = half::f16::from_f32(value as f32);
+            assert_eq!(Type::F16.encode(value), Some(f16.to_bits().into()));
+        }
+        assert_eq!(
+            Type::Bf16.encode(-96),
+            Some(half::bf16::from_f32(-96.0).to_bits().into())
+        );
+        assert_eq!(Type::Bf16.encode(257), None);
+        assert_eq!(Type::F16.encode(2049), None);
+        assert_eq!(Type::F16.encode(65504), Some(0x7bff));
+        assert_eq!(Type::F16.encode(65536), None);
+    }
+
+    /// The codes are those that the simulator's decoders, written for other tests, read as the same numbers.
+    #[test]
+    fn codes_of_narrow_types_are_the_simulators() {
+        type Decoder = fn(u8) -> f64;
+        let decoders: [(Type, Decoder); 5] = [
+            (Type::E4m3, float::e4m3),
+            (Type::E5m2, float::e5m2),
+            (Type::E3m2, float::e3m2),
+            (Type::E2m3, float::e2m3),
+            (Type::E2m1, float::e2m1),
+        ];
+        for (ty, decode) in decoders {
+            let codes = 1u16 << ty.bits();
+            for value in -500i64..=500 {
+                let has = (0..codes).any(|code| decode(code as u8) == value as f64);
+                match ty.encode(value) {
+                    Some(code) => assert_eq!(decode(code as u8), value as f64, "{ty}"),
+                    None => assert!(!has, "{ty} has {value}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn whole_numbers_of_narrow_types() {
+        assert_eq!(
+            Type::E2m1.integers(9),
+            [-6, -4, -3, -2, -1, 0, 1, 2, 3, 4, 6]
+        );
+        assert_eq!(Type::U4.integers(99), (0..16).collect::<Vec<_>>());
+        assert_eq!(Type::S4.integers(99), (-8..8).collect::<Vec<_>>());
+        assert_eq!(Type::B1.integers(9), [0, 1]);
+        assert_eq!(Type::S8.encode(-128), Some(0x80));
+    }
+}

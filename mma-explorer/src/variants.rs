@@ -1,0 +1,742 @@
+//! The matrix instructions: one table, which is the only place that knows them.
+//!
+//! A row of `ROWS` is a group of instructions that differ in types and shape alone; a [`Variant`] is one of them. What
+//! PTX has is taken from the PTX ISA (9.7.14 for `mma.sync`, 9.7.15 for `wgmma`, 9.7.16 for `tcgen05`). What it becomes
+//! in machine code was read from the disassembly of what NVRTC 13.0 makes of it; the tests read it again.
+//!
+//! Left out are: sparse A, f64, the Volta shape m8n8k4, `.satfinite` (the same instruction, which saturates), and
+//! `.kind::mxf4nvf4` with a UE8M0 scale for 16 elements, which needs PTX 9.1.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::arch::Arch;
+use crate::types::Type;
+use Type::{B1, Bf16, E2m1, E2m3, E3m2, E4m3, E5m2, F16, F32, S4, S8, S32, Tf32, U4, U8};
+
+/// Who executes an instruction, and where its operands lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    /// `mma.sync`: a warp, all operands in registers.
+    Mma,
+    /// `wgmma.mma_async`: four warps, B in shared memory, A there or in registers.
+    Wgmma,
+    /// `tcgen05.mma`: one thread starts it; A and B in shared memory, the accumulator in tensor memory.
+    Tcgen05,
+}
+
+impl Family {
+    /// What names of variants begin with.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mma => "mma",
+            Self::Wgmma => "wgmma",
+            Self::Tcgen05 => "tcgen05",
+        }
+    }
+}
+
+/// The architectures that an instruction is compiled for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// This one and all later ones.
+    Since(u32),
+    /// Those with the features of one of these families, each named by its first.
+    Families(&'static [u32]),
+    /// These very ones, with all their features.
+    Exactly(&'static [u32]),
+}
+
+/// How much of the machine code of an instruction is that instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Emission {
+    /// One machine instruction of the same shape.
+    Native,
+    /// One machine instruction of a larger shape, a part of whose result is thrown away.
+    Widened,
+    /// Several instructions: conversions, and products of other types.
+    Emulated,
+}
+
+impl Emission {
+    /// A word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Widened => "widened",
+            Self::Emulated => "emulated",
+        }
+    }
+}
+
+/// What an instruction is in the machine code of an architecture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+pub struct Machine {
+    /// The opcode of the matrix instruction, without modifiers: HMMA, QMMA, IMMA, BMMA, OMMA, HGMMA, UTCHMMA, ...
+    pub opcode: &'static str,
+    /// Whether that is all.
+    pub emission: Emission,
+}
+
+/// Block scales: one for so many elements of K in each row of A and column of B.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+pub struct Scale {
+    /// Type of a scale: `ue8m0` or `ue4m3`.
+    pub ty: &'static str,
+    /// Scales of a row in one instruction: 1, 2 or 4.
+    pub vector: u32,
+}
+
+/// Rows, columns and elements of K of one instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[allow(missing_docs)]
+pub struct Shape {
+    pub m: u32,
+    pub n: u32,
+    pub k: u32,
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("m{}n{}k{}", self.m, self.n, self.k))
+    }
+}
+
+const fn shape(m: u32, n: u32, k: u32) -> Shape {
+    Shape { m, n, k }
+}
+
+/// Which types A and B may have.
+#[derive(Debug, Clone, Copy)]
+enum Operands {
+    /// One of these, both the same.
+    Same(&'static [Type]),
+    /// Each any of these.
+    Any(&'static [Type]),
+}
+
+/// Instructions that differ in types and shape alone.
+#[derive(Debug)]
+struct Row {
+    family: Family,
+    /// `.kind`, without its `kind::`. Empty where there is none.
+    kind: &'static str,
+    shapes: &'static [Shape],
+    operands: Operands,
+    accumulators: &'static [Type],
+    /// Of single bits, what stands for the product: `xor` or `and`.
+    bits: Option<&'static str>,
+    scale: Option<Scale>,
+    needs: Needs,
+    /// From an architecture on, up to the next entry's.
+    machine: &'static [(u32, &'static str, Emission)],
+}
+
+/// What most rows have.
+const PLAIN: Row = Row {
+    family: Family::Mma,
+    kind: "",
+    shapes: &[],
+    operands: Operands::Same(&[]),
+    accumulators: &[F32],
+    bits: None,
+    scale: None,
+    needs: Needs::Since(80),
+    machine: &[],
+};
+
+/// Families with tensor memory.
+const DATA_CENTRE: &[u32] = &[100, 110];
+
+const FP8: &[Type] = &[E4m3, E5m2];
+const F8F6F4: &[Type] = &[E4m3, E5m2, E3m2, E2m3, E2m1];
+const BYTES: &[Type] = &[S8, U8];
+const NIBBLES: &[Type] = &[S4, U4];
+const HALF_OR_SINGLE: &[Type] = &[F16, F32];
+
+use Emission::{Emulated, Native, Widened};
+
+const ROWS: &[Row] = &[
+    // mma.sync: floats.
+    Row {
+        shapes: &[shape(16, 8, 8), shape(16, 8, 16)],
+        operands: Operands::Same(&[F16]),
+        accumulators: HALF_OR_SINGLE,
+        machine: &[(80, "HMMA", Native)],
+        ..PLAIN
+    },
+    Row {
+        shapes: &[shape(16, 8, 8), shape(16, 8, 16)],
+        operands: Operands::Same(&[Bf16]),
+        machine: &[(80, "HMMA", Native)],
+        ..PLAIN
+    },
+    Row {
+        shapes: &[shape(16, 8, 4), shape(16, 8, 8)],
+        operands: Operands::Same(&[Tf32]),
+        machine: &[(80, "HMMA", Native)],
+        ..PLAIN
+    },
+    Row {
+        shapes: &[shape(16, 8, 16), shape(16, 8, 32)],
+        operands: Operands::Any(FP8),
+        accumulators: HALF_OR_SINGLE,
+        needs: Needs::Since(89),
+        machine: &[
+            (89, "QMMA", Native),
+            (90, "HMMA", Emulated),
+            (120, "QMMA", Native),
+        ],
+        ..PLAIN
+    },
+    // mma.sync: integers and bits.
+    Row {
+        shapes: &[shape(8, 8, 16)],
+        operands: Operands::Any(BYTES),
+        accumulators: &[S32],
+        machine: &[(80, "IMMA", Native), (100, "IMMA", Widened)],
+        ..PLAIN
+    },
+    Row {
+        shapes: &[shape(16, 8, 16), shape(16, 8, 32)],
+        operands: Operands::Any(BYTES),
+        accumulators: &[S32],
+        machine: &[(80, "IMMA", Native)],
+        ..PLAIN
+    },
+    Row {
+        shapes: &[shape(8, 8, 32), shape(16, 8, 32), shape(16, 8, 64)],
+        operands: Operands::Any(NIBBLES),
+        accumulators: &[S32],
+        machine: &[(80, "IMMA", Native), (90, "IMMA", Emulated)],
+        ..PLAIN
+    },
+    Row {
+        shapes: &[shape(8, 8, 128), shape(16, 8, 128), shape(16, 8, 256)],
+        operands: Operands::Same(&[B1]),
+        accumulators: &[S32],
+        bits: Some("and"),
+        machine: &[(80, "BMMA", Native), (100, "IMMA", Emulated)],
+        ..PLAIN
+    },
+    Row {
+        shapes: &[shape(8, 8, 128), shape(16, 8, 128), shape(16, 8, 256)],
+        operands: Operands::Same(&[B1]),
+        accumulators: &[S32],
+        bits: Some("xor"),
+        machine: &[
+            (80, "BMMA", Native),
+            (90, "BMMA", Emulated),
+            (100, "IMMA", Emulated),
+        ],
+        ..PLAIN
+    },
+    // mma.sync of consumer Blackwells.
+    Row {
+        kind: "f8f6f4",
+        shapes: &[shape(16, 8, 32)],
+        operands: Operands::Any(F8F6F4),
+        accumulators: HALF_OR_SINGLE,
+        needs: Needs::Families(&[120]),
+        machine: &[(120, "QMMA", Native)],
+        ..PLAIN
+    },
+    Row {
+        kind: "mxf8f6f4",
+        shapes: &[shape(16, 8, 32)],
+        operands: Operands::Any(F8F6F4),
+        scale: Some(Scale {
+            ty: "ue8m0",
+            vector: 1,
+        }),
+        needs: Needs::Families(&[120]),
+        machine: &[(120, "QMMA", Native)],
+        ..PLAIN
+    },
+    Row {
+        kind: "mxf4",
+        shapes: &[shape(16, 8, 64)],
+        operands: Operands::Same(&[E2m1]),
+        scale: Some(Scale {
+            ty: "ue8m0",
+            vector: 2,
+        }),
+        needs: Needs::Families(&[120]),
+        machine: &[(120, "OMMA", Native)],
+        ..PLAIN
+    },
+    Row {
+        kind: "mxf4nvf4",
+        shapes: &[shape(16, 8, 64)],
+        operands: Operands::Same(&[E2m1]),
+        scale: Some(Scale {
+            ty: "ue8m0",
+            vector: 2,
+        }),
+        needs: Needs::Families(&[120]),
+        machine: &[(120, "OMMA", Native)],
+        ..PLAIN
+    },
+    Row {
+        kind: "mxf4nvf4",
+        shapes: &[shape(16, 8, 64)],
+        operands: Operands::Same(&[E2m1]),
+        scale: Some(Scale {
+            ty: "ue4m3",
+            vector: 4,
+        }),
+        needs: Needs::Families(&[120]),
+        machine: &[(120, "OMMA", Native)],
+        ..PLAIN
+    },
+    // wgmma: M is 64; N is any multiple of 8 up to 256 (of integers, of 16 from 32 on), of which the largest stands here.
+    Row {
+        family: Family::Wgmma,
+        shapes: &[shape(64, 256, 16)],
+        operands: Operands::Same(&[F16]),
+        accumulators: HALF_OR_SINGLE,
+        needs: Needs::Exactly(&[90]),
+        machine: &[(90, "HGMMA", Native)],
+        ..PLAIN
+    },
+    Row {
+        family: Family::Wgmma,
+        shapes: &[shape(64, 256, 16)],
+        operands: Operands::Same(&[Bf16]),
+        needs: Needs::Exactly(&[90]),
+        machine: &[(90, "HGMMA", Native)],
+        ..PLAIN
+    },
+    Row {
+        family: Family::Wgmma,
+        shapes: &[shape(64, 256, 8)],
+        operands: Operands::Same(&[Tf32]),
+        needs: Needs::Exactly(&[90]),
+        machine: &[(90, "HGMMA", Native)],
+        ..PLAIN
+    },
+    Row {
+        family: Family::Wgmma,
+        shapes: &[shape(64, 256, 32)],
+        operands: Operands::Any(FP8),
+        accumulators: HALF_OR_SINGLE,
+        needs: Needs::Exactly(&[90]),
+        machine: &[(90, "QGMMA", Native)],
+        ..PLAIN
+    },
+    Row {
+        family: Family::Wgmma,
+        shapes: &[shape(64, 256, 32)],
+        operands: Operands::Any(BYTES),
+        accumulators: &[S32],
+        needs: Needs::Exactly(&[90]),
+        machine: &[(90, "IGMMA", Native)],
+        ..PLAIN
+    },
+    Row {
+        family: Family::Wgmma,
+        shapes: &[shape(64, 256, 256)],
+        operands: Operands::Same(&[B1]),
+        accumulators: &[S32],
+        bits: Some("and"),
+        needs: Needs::Exactly(&[90]),
+        machine: &[(90, "BGMMA", Native)],
+        ..PLAIN
+    },
+    // tcgen05: the largest shape of one CTA; types and shape stand in a descriptor, not in the instruction's name.
+    Row {
+        family: Family::Tcgen05,
+        kind: "f16",
+        shapes: &[shape(128, 256, 16)],
+        operands: Operands::Same(&[F16]),
+        accumulators: HALF_OR_SINGLE,
+        needs: Needs::Families(DATA_CENTRE),
+        machine: &[(100, "UTCHMMA", Native)],
+        ..PLAIN
+    },
+    Row {
+        family: Family::Tcgen05,
+        kind: "f16",
+        shapes: &[shape(128, 256, 16)],
+        operands: Operands::Same(&[Bf16]),
+        needs: Needs::Families(DATA_CENTRE),
+        machine: &[(100, "UTCHMMA", Native)],
+        ..PLAIN
+    },
+    Row {
+        family: Family::Tcgen05,
+        kind: "tf32",
+        shapes: &[shape(128, 256, 8)],
+        operands: Operands::Same(&[Tf32]),
+        needs: Needs::Families(DATA_CENTRE),
+        machine: &[(100, "UTCHMMA", Native)],
+        ..PLAIN
+    },
+    Row {
+        family: Family::Tcgen05,
+        kind: "f8f6f4",
+        shapes: &[shape(128, 256, 32)],
+        operands: Operands::Any(F8F6F4),
+        accumulators: HALF_OR_SINGLE,
+        needs: Needs::Families(DATA_CENTRE),
+        machine: &[(100, "UTCQMMA", Native)],
+        ..PLAIN
+    },
+    Row {
+        family: Family::Tcgen05,
+        kind: "i8",
+        shapes: &[shape(128, 256, 32)],
+        operands: Operands::Any(BYTES),
+        accumulators: &[S32],
+        needs: Needs::Exactly(&[100, 110]),
+        machine: &[(100, "UTCIMMA", Native)],
+        ..PLAIN
+    },
+    Row {
+        family: Family::Tcgen05,
+        kind: "mxf8f6f4",
+        shapes: &[shape(128, 256, 32)],
+        operands: Operands::Any(F8F6F4),
+        scale: Some(Scale {
+            ty: "ue8m0",
+            vector: 1,
+        }),
+        needs: Needs::Families(DATA_CENTRE),
+        machine: &[(100, "UTCQMMA", Native)],
+        ..PLAIN
+    },
+    Row {
+        family: Family::Tcgen05,
+        kind: "mxf4",
+        shapes: &[shape(128, 256, 64)],
+        operands: Operands::Same(&[E2m1]),
+        scale: Some(Scale {
+            ty: "ue8m0",
+            vector: 2,
+        }),
+        needs: Needs::Families(DATA_CENTRE),
+        machine: &[(100, "UTCOMMA", Native)],
+        ..PLAIN
+    },
+    Row {
+        family: Family::Tcgen05,
+        kind: "mxf4nvf4",
+        shapes: &[shape(128, 256, 64)],
+        operands: Operands::Same(&[E2m1]),
+        scale: Some(Scale {
+            ty: "ue8m0",
+            vector: 2,
+        }),
+        needs: Needs::Families(DATA_CENTRE),
+        machine: &[(100, "UTCOMMA", Native)],
+        ..PLAIN
+    },
+    Row {
+        family: Family::Tcgen05,
+        kind: "mxf4nvf4",
+        shapes: &[shape(128, 256, 64)],
+        operands: Operands::Same(&[E2m1]),
+        scale: Some(Scale {
+            ty: "ue4m3",
+            vector: 4,
+        }),
+        needs: Needs::Families(DATA_CENTRE),
+        machine: &[(100, "UTCOMMA", Native)],
+        ..PLAIN
+    },
+];
+
+/// One matrix instruction: D = A * B + C, C and D of one type.
+#[derive(Debug, Clone, Copy)]
+pub struct Variant {
+    row: &'static Row,
+    /// Of one instruction; of a family that takes several, the largest.
+    pub shape: Shape,
+    /// Type of A.
+    pub a: Type,
+    /// Type of B.
+    pub b: Type,
+    /// Type of C and D.
+    pub accumulator: Type,
+}
+
+/// All of them, in the table's order.
+pub fn all() -> Vec<Variant> {
+    let mut all = Vec::new();
+    for row in ROWS {
+        let pairs: Vec<(Type, Type)> = match row.operands {
+            Operands::Same(types) => types.iter().map(|ty| (*ty, *ty)).collect(),
+            Operands::Any(types) => {
+                let with = |a: &Type| types.iter().map(move |b| (*a, *b)).collect::<Vec<_>>();
+                types.iter().flat_map(with).collect()
+            }
+        };
+        for &shape in row.shapes {
+            for &accumulator in row.accumulators {
+                for &(a, b) in &pairs {
+                    all.push(Variant {
+                        row,
+                        shape,
+                        a,
+                        b,
+                        accumulator,
+                    });
+                }
+            }
+        }
+    }
+    all
+}
+
+/// The variant of that name.
+pub fn find(name: &str) -> Option<Variant> {
+    all().into_iter().find(|variant| variant.name() == name)
+}
+
+impl Variant {
+    /// What it is called: the words of the PTX instruction that tell it from others, such as
+    /// `mma.m16n8k32.f32.e4m3.e5m2`: D, A, B.
+    pub fn name(&self) -> String {
+        let mut name = format!("{}.{}", self.row.family.name(), self.shape);
+        if !self.row.kind.is_empty() {
+            name += &format!(".{}", self.row.kind);
+        }
+        name += &format!(".{}.{}.{}", self.accumulator, self.a, self.b);
+        for word in [self.row.scale.map(|scale| scale.ty), self.row.bits]
+            .into_iter()
+            .flatten()
+        {
+            name += &format!(".{word}");
+        }
+        name
+    }
+
+    /// Who executes it.
+    pub fn family(&self) -> Family {
+        self.row.family
+    }
+
+    /// Its block scales.
+    pub fn scale(&self) -> Option<Scale> {
+        self.row.scale
+    }
+
+    /// Of single bits, what stands for the product: `xor` or `and`. Ones are counted and added up.
+    pub fn bits(&self) -> Option<&'static str> {
+        self.row.bits
+    }
+
+    /// Bits of memory and registers that an element of A or B takes. The `f8f6f4` kinds have every element in a byte.
+    pub fn container_bits(&self, ty: Type) -> u32 {
+        match self.row.kind {
+            "f8f6f4" | "mxf8f6f4" => 8,
+            _ => ty.bits(),
+        }
+    }
+
+    /// The place of an element's lowest bit in its container: E2M1 stands in the middle of its byte.
+    pub fn container_shift(&self, ty: Type) -> u32 {
+        match (self.container_bits(ty), ty) {
+            (8, E2m1) => 2,
+            _ => 0,
+        }
+    }
+
+    /// Why the instruction is not there for an architecture; `None` where it is.
+    pub fn missing(&self, arch: Arch) -> Option<String> {
+        match self.row.needs {
+            Needs::Since(first) => {
+                (arch.number < first).then(|| format!("needs sm_{first} or newer"))
+            }
+            Needs::Families(those) => {
+                (!those.iter().any(|first| arch.has_family(*first))).then(|| {
+                    let names = those.iter().map(|first| format!("{first}a or {first}f"));
+                    let names: Vec<_> = names.collect();
+                    format!(
+                        "needs the features of a family: {}, or of later ones of these",
+                        names.join(", ")
+                    )
+                })
+            }
+            Needs::Exactly(those) => {
+                (!those.iter().any(|number| arch.is_exactly(*number))).then(|| {
+                    let names: Vec<_> =
+                        those.iter().map(|number| format!("sm_{number}a")).collect();
+                    format!("exists for {} only", names.join(" and "))
+                })
+            }
+        }
+    }
+
+    /// What it becomes in machine code; `None` where it is not there.
+    pub fn machine(&self, arch: Arch) -> Option<Machine> {
+        if self.missing(arch).is_some() {
+            return None;
+        }
+        let entries = self.row.machine.iter().rev();
+        let (_, opcode, emission) = entries.copied().find(|(from, ..)| *from <= arch.number)?;
+        Some(Machine { opcode, emission })
+    }
+
+    /// Whether this program has kernels for it.
+    pub fn has_kernels(&self) -> bool {
+        self.row.family == Family::Mma
+    }
+
+    /// The PTX instruction, without operands.
+    pub fn instruction(&self) -> String {
+        let Self {
+            shape,
+            a,
+            b,
+            accumulator: d,
+            row,
+        } = self;
+        let mut form = String::new();
+        if !row.kind.is_empty() {
+            form = format!(".kind::{}", row.kind);
+        }
+        let mut after = String::new();
+        if let Some(scale) = row.scale {
+            form += &format!(".block_scale.scale_vec::{}X", scale.vector);
+            after = format!(".{}", scale.ty);
+        }
+        if let Some(bits) = row.bits {
+            after = format!(".{bits}.popc");
+        }
+        match row.family {
+            Family::Mma => format!("mma.sync.aligned.{shape}.row.col{form}.{d}.{a}.{b}.{d}{after}"),
+            Family::Wgmma => format!("wgmma.mma_async.sync.aligned.{shape}.{d}.{a}.{b}{after}"),
+            Family::Tcgen05 => format!("tcgen05.mma.cta_group::1{form}"),
+        }
+    }
+
+    /// Bytes of a row of A, and of a column of B, in one instruction.
+    pub fn k_bytes(&self) -> u32 {
+        self.shape.k * self.container_bits(self.a) / 8
+    }
+
+    /// Multiplications and additions of one instruction.
+    pub fn operations(&self) -> u64 {
+        2 * u64::from(self.shape.m) * u64::from(self.shape.n) * u64::from(self.shape.k)
+    }
+
+    /// 32-bit registers of a lane of a `mma.sync` variant: A, B, and C or D.
+    pub fn registers(&self) -> [u32; 3] {
+        // Of eight rows and 16 bytes of K, a lane has four bytes.
+        let halves = self.k_bytes() / 16;
+        let eights = self.shape.m / 8;
+        let of_accumulator = self.accumulator.bits() / 16;
+        [eights * halves, halves, eights * of_accumulator]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::arch;
+
+    #[test]
+    fn names_are_unique_and_found() {
+        let variants = all();
+        let names: BTreeSet<_> = variants.iter().map(Variant::name).collect();
+        assert_eq!(names.len(), variants.len());
+        for name in &names {
+            assert_eq!(find(name).unwrap().name(), *name);
+        }
+        let fp8 = find("mma.m16n8k32.f32.e4m3.e5m2").unwrap();
+        assert_eq!(
+            fp8.instruction(),
+            "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e5m2.f32"
+        );
+        let bits = find("mma.m16n8k256.s32.b1.b1.xor").unwrap();
+        assert_eq!(
+            bits.instruction(),
+            "mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.xor.popc"
+        );
+        let nvfp4 = find("mma.m16n8k64.mxf4nvf4.f32.e2m1.e2m1.ue4m3").unwrap();
+        assert_eq!(
+            nvfp4.instruction(),
+            "mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue4m3"
+        );
+    }
+
+    /// 9.7.14.5: every fragment of A is 8 or 16 rows of 16 or 32 bytes.
+    #[test]
+    fn fragments_have_the_isas_registers() {
+        let registers = |name: &str| find(name).unwrap().registers();
+        assert_eq!(registers("mma.m16n8k16.f32.f16.f16"), [4, 2, 4]);
+        assert_eq!(registers("mma.m16n8k8.f16.f16.f16"), [2, 1, 2]);
+        assert_eq!(registers("mma.m16n8k4.f32.tf32.tf32"), [2, 1, 4]);
+        assert_eq!(registers("mma.m16n8k32.f16.e4m3.e4m3"), [4, 2, 2]);
+        assert_eq!(registers("mma.m16n8k32.f8f6f4.f32.e2m1.e3m2"), [4, 2, 4]);
+        assert_eq!(registers("mma.m8n8k16.s32.s8.u8"), [1, 1, 2]);
+        assert_eq!(registers("mma.m8n8k32.s32.s4.s4"), [1, 1, 2]);
+        assert_eq!(registers("mma.m16n8k256.s32.b1.b1.and"), [4, 2, 4]);
+        for variant in all().iter().filter(|variant| variant.has_kernels()) {
+            assert!([16, 32].contains(&variant.k_bytes()), "{}", variant.name());
+        }
+    }
+
+    #[test]
+    fn every_variant_is_on_some_architecture_and_every_gap_has_a_reason() {
+        let archs: Vec<Arch> = arch::ALL.iter().map(|name| name.parse().unwrap()).collect();
+        for variant in all() {
+            assert!(
+                archs.iter().any(|arch| variant.missing(*arch).is_none()),
+                "{}",
+                variant.name()
+            );
+            for arch in &archs {
+                assert_eq!(
+                    variant.missing(*arch).is_none(),
+                    variant.machine(*arch).is_some()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_data_sheets_do_not_say() {
+        let machine = |name: &str, arch: &str| find(name).unwrap().machine(arch.parse().unwrap());
+        let fp8 = "mma.m16n8k32.f32.e4m3.e4m3";
+        assert_eq!(machine(fp8, "80"), None);
+        assert_eq!(
+            machine(fp8, "89").unwrap(),
+            Machine {
+                opcode: "QMMA",
+                emission: Native
+            }
+        );
+        assert_eq!(
+            machine(fp8, "90a").unwrap(),
+            Machine {
+                opcode: "HMMA",
+                emission: Emulated
+            }
+        );
+        assert_eq!(
+            machine(fp8, "103a").unwrap(),
+            Machine {
+                opcode: "HMMA",
+                emission: Emulated
+            }
+        );
+        assert_eq!(
+            machine(fp8, "121a").unwrap(),
+            Machine {
+                opcode: "QMMA",
+                emission: Native
+            }
+        );
+        let reason = find("tcgen05.m128n256k32.i8.s32.s8.s8")
+            .unwrap()
+            .missing("103a".parse().unwrap());
+        assert_eq!(reason.unwrap(), "exists for sm_100a and sm_110a only");
+    }
+}

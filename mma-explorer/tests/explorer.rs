@@ -1,0 +1,456 @@
+//! Every `mma.sync` variant on every architecture: what it becomes in machine code, and whether its kernels compute the
+//! exact result in the simulator, and on a GPU where there is one. Trials need NVRTC, the disassembler, or a GPU: where what
+//! they need is missing they are reported as ignored. `cargo xtask toolchain --nvrtc` installs the first two.
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Completion, Trial};
+use mma_explorer::arch::{self, Arch};
+use mma_explorer::cache::Cache;
+use mma_explorer::device::{Device, DeviceError};
+use mma_explorer::exact::Exact;
+use mma_explorer::machine_code;
+use mma_explorer::matmul::{Plan, Problem, Tiles};
+use mma_explorer::nvrtc::{Nvrtc, NvrtcError, Source, Stage};
+use mma_explorer::variants::{self, Variant};
+use mma_explorer::{simulate, source};
+use ptx_sim::schedules;
+
+fn main() -> ExitCode {
+    let mut trials = vec![
+        nvrtc(
+            "errors::an_unknown_architecture_is_named",
+            an_unknown_architecture_is_named,
+        ),
+        nvrtc("errors::a_wrong_source_is_quoted", a_wrong_source_is_quoted),
+        nvrtc(
+            "cache::a_kept_kernel_is_the_compiled_one",
+            a_kept_kernel_is_the_compiled_one,
+        ),
+        nvrtc(
+            "simulator::a_wrong_result_is_noticed",
+            a_wrong_result_is_noticed,
+        ),
+        nvrtc(
+            "simulator::a_missing_wait_is_noticed",
+            a_missing_wait_is_noticed,
+        ),
+    ];
+    for name in arch::ALL {
+        let arch: Arch = name.parse().expect("an architecture");
+        let there: Vec<Variant> = variants::all()
+            .into_iter()
+            .filter(|variant| variant.missing(arch).is_none())
+            .collect();
+        for variant in there.iter().filter(|variant| variant.has_kernels()) {
+            let variant = *variant;
+            trials.push(nvrtc(
+                &format!("matmul::sm_{arch}::{}", variant.name()),
+                move || matmul(&variant, arch),
+            ));
+        }
+        // Those that emulate differently.
+        if ["90a", "100a", "120a"].contains(&name) {
+            trials.push(disassembler(&format!("measured::sm_{arch}"), move || {
+                measured_instructions_stay(arch)
+            }));
+        }
+        trials.push(nvrtc(&format!("refused::sm_{arch}"), move || refused(arch)));
+        trials.push(disassembler(
+            &format!("machine_code::sm_{arch}"),
+            move || table_is_right(&there, arch),
+        ));
+    }
+    for variant in variants::all().into_iter().filter(Variant::has_kernels) {
+        trials.push(nvrtc(&format!("measure::{}", variant.name()), move || {
+            measure(&variant)
+        }));
+    }
+    for tiles in TILES {
+        trials.push(nvrtc(&format!("tiles::{tiles}"), move || with_tiles(tiles)));
+    }
+    trials.push(gpu("gpu::every_variant_is_exact", exact_on_a_gpu));
+    trials.push(gpu("gpu::every_variant_has_a_rate", rates_on_a_gpu));
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+fn nvrtc(name: &str, run: impl FnOnce() + Send + 'static) -> Trial {
+    Trial::ignorable_test(name, move || match Nvrtc::get() {
+        Err(missing @ NvrtcError::Missing { .. }) => {
+            Ok(Completion::ignored_with(missing.to_string()))
+        }
+        Err(error) => Err(error.to_string().into()),
+        Ok(_) => {
+            run();
+            Ok(Completion::Completed)
+        }
+    })
+}
+
+fn disassembler(name: &str, run: impl FnOnce() + Send + 'static) -> Trial {
+    let missing = machine_code::disassembler().err();
+    match missing {
+        Some(missing) => Trial::ignorable_test(name, move || {
+            Ok(Completion::ignored_with(missing.to_string()))
+        }),
+        None => nvrtc(name, run),
+    }
+}
+
+fn gpu(name: &str, run: fn(&Device)) -> Trial {
+    Trial::ignorable_test(name, move || match Device::open(0) {
+        Err(
+            missing @ (DeviceError::NoDriver
+            | DeviceError::NoDevice { .. }
+            | DeviceError::TooOld { .. }),
+        ) => Ok(Completion::ignored_with(missing.to_string())),
+        Err(error) => Err(error.to_string().into()),
+        Ok(_) if Nvrtc::get().is_err() => {
+            Ok(Completion::ignored_with("there is a GPU, but no NVRTC"))
+        }
+        Ok(device) => {
+            run(&device);
+            Ok(Completion::Completed)
+        }
+    })
+}
+
+/// Variants of a GPU that have kernels.
+fn of_gpu(device: &Device) -> impl Iterator<Item = Variant> {
+    let arch = device.arch;
+    variants::all()
+        .into_iter()
+        .filter(move |variant| variant.has_kernels() && variant.missing(arch).is_none())
+}
+
+fn exact_on_a_gpu(device: &Device) {
+    for variant in of_gpu(device) {
+        for tiles in [Tiles::smallest(&variant), Tiles::default()] {
+            let source = source::matmul(&variant, &tiles);
+            let options = source::options();
+            let (compiled, _) = cache()
+                .compile(library(), &source, device.arch, &options, Stage::Cubin)
+                .expect("it compiles");
+            for odd in [0, 1] {
+                let problem = problem(&variant, &tiles, odd);
+                let exact = Exact::new(&variant, problem, 3);
+                let plan = Plan::new(&variant, &tiles, problem).expect("a plan");
+                if let Err(error) = device.check(&variant, &compiled, &plan, problem, &exact) {
+                    panic!("{} {tiles} {problem:?}: {error}", variant.name());
+                }
+            }
+        }
+    }
+}
+
+/// No test depends on how fast they are.
+fn rates_on_a_gpu(device: &Device) {
+    for variant in of_gpu(device) {
+        let source = source::measure(&variant, device.arch);
+        let options = source::options();
+        let (compiled, _) = cache()
+            .compile(library(), &source, device.arch, &options, Stage::Cubin)
+            .expect("it compiles");
+        let peak = device.peak(&variant, &compiled).expect("it runs");
+        assert!(
+            peak.latency > 0.0 && peak.operations > 0.0 && peak.operations_per_cycle > 0.0,
+            "{}: {peak:?}",
+            variant.name()
+        );
+    }
+}
+
+fn library() -> &'static Nvrtc {
+    Nvrtc::get().expect("trials without NVRTC are ignored")
+}
+
+/// By source and build of NVRTC: what has not changed since the last tests is not compiled again.
+fn cache() -> Cache {
+    Cache::at(env!("CARGO_TARGET_TMPDIR"))
+}
+
+fn ptx(source: &Source, arch: Arch) -> String {
+    let options = source::options();
+    let (compiled, _) = cache()
+        .compile(library(), source, arch, &options, Stage::Ptx)
+        .expect("it compiles");
+    compiled.ptx
+}
+
+/// What the table says of machine code is what NVRTC and the disassembler say.
+fn table_is_right(variants: &[Variant], arch: Arch) {
+    let emitted = machine_code::survey(&cache(), library(), arch, variants).expect("a survey");
+    assert_eq!(emitted.len(), variants.len());
+    let mut wrong = Vec::new();
+    for (variant, emitted) in variants.iter().zip(emitted) {
+        let machine = variant.machine(arch).expect("it is there");
+        let named = |opcode: &String| opcode.split('.').next() == Some(machine.opcode);
+        if emitted.emission != machine.emission || !emitted.instructions.keys().all(named) {
+            wrong.push(format!(
+                "{}: {machine:?} in the table, in fact {emitted:?}",
+                variant.name()
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "sm_{arch}:\n{}", wrong.join("\n"));
+}
+
+/// Variants that the table says are not there do not compile. NVRTC stops at the first errors, so each is tried alone;
+/// one of each kind is enough.
+fn refused(arch: Arch) {
+    let missing = variants::all().into_iter().filter(|variant| {
+        variant.missing(arch).is_some()
+            // FP8 with FP8 compiles with and without its kind, also where no other pair of the kind does.
+            && (!variant.name().contains(".f8f6f4.") || variant.name().contains("e2m1.e2m1"))
+    });
+    let mut seen = Vec::new();
+    for variant in missing {
+        let kind = (
+            variant.family(),
+            variant.shape,
+            variant.accumulator,
+            variant.scale(),
+        );
+        if seen.contains(&kind) {
+            continue;
+        }
+        seen.push(kind);
+        let source = source::survey(&[variant]);
+        let compiled = library().compile(&source, arch, &source::options(), Stage::Cubin);
+        match compiled {
+            Err(NvrtcError::Source { log, .. }) => {
+                assert!(
+                    log.contains("not supported") || log.contains("requires"),
+                    "{}: {log}",
+                    variant.name()
+                );
+            }
+            Err(error) => panic!("{} on sm_{arch}: {error}", variant.name()),
+            Ok(_) => panic!("{} compiles for sm_{arch}", variant.name()),
+        }
+    }
+}
+
+/// Sizes that are no multiples of any tile, and a last step that is not whole.
+fn problem(variant: &Variant, tiles: &Tiles, odd: u32) -> Problem {
+    Problem {
+        m: tiles.block_m + 3,
+        n: tiles.block_n + 4 + odd,
+        k: 8 * (2 * tiles.block_k + 16) / variant.container_bits(variant.a),
+    }
+}
+
+fn matmul(variant: &Variant, arch: Arch) {
+    let tiles = Tiles::smallest(variant);
+    tiles.check(variant, arch).expect("the smallest tiles");
+    let ptx = ptx(&source::matmul(variant, &tiles), arch);
+    for (seed, options) in schedules::few(u64::from(arch.number))
+        .into_iter()
+        .enumerate()
+    {
+        let problem = problem(variant, &tiles, seed as u32 % 2);
+        let exact = Exact::new(variant, problem, seed as u64);
+        let plan = Plan::new(variant, &tiles, problem).expect("a plan");
+        let simulated = simulate::matmul(variant, &ptx, &plan, problem, &exact, &options);
+        match simulated {
+            Ok(simulated) => assert!(simulated.warp_instructions > 0),
+            Err(error) => panic!("{options:?}: {error}"),
+        }
+    }
+}
+
+/// The kernels that measure still have all of their instructions in machine code: the compiler has not taken the work of
+/// emulated ones out of the loop. What some are emulated by is a function that is called.
+fn measured_instructions_stay(arch: Arch) {
+    let names = [
+        "mma.m16n8k16.f32.f16.f16",
+        "mma.m16n8k32.f32.e4m3.e4m3",
+        "mma.m16n8k64.s32.s4.s4",
+        "mma.m16n8k256.s32.b1.b1.xor",
+        "mma.m16n8k64.mxf4nvf4.f32.e2m1.e2m1.ue4m3",
+    ];
+    let variants: Vec<Variant> = names
+        .iter()
+        .map(|name| variants::find(name).expect("a variant"))
+        .filter(|variant| variant.missing(arch).is_none())
+        .collect();
+    let each = machine_code::survey(&cache(), library(), arch, &variants).expect("a survey");
+    for (variant, one) in variants.iter().zip(each) {
+        let source = source::measure(variant, arch);
+        let options = source::options();
+        let compiled = cache().compile(library(), &source, arch, &options, Stage::Cubin);
+        let (compiled, _) = compiled.expect("it compiles");
+        let of_one: u32 = one.instructions.values().sum();
+        let functions = machine_code::functions(&compiled).expect("a disassembly");
+        assert_eq!(functions.len(), 2);
+        for function in functions {
+            let expected = if function.symbol == "latency" { 16 } else { 8 };
+            let matrix: u32 = machine_code::matrix_instructions(&function).values().sum();
+            let calls = function.code.iter().filter(|i| i.name() == "CALL").count();
+            assert!(
+                matrix >= expected * of_one || calls >= expected as usize,
+                "{} on sm_{arch}, {}: {matrix} matrix instructions, {calls} calls, {of_one} of one",
+                variant.name(),
+                function.symbol,
+            );
+        }
+    }
+}
+
+/// The kernels that measure, on the first architecture that has the variant.
+fn measure(variant: &Variant) {
+    let archs = arch::ALL
+        .iter()
+        .map(|name| name.parse::<Arch>().expect("an architecture"));
+    let arch = archs
+        .into_iter()
+        .find(|arch| variant.missing(*arch).is_none())
+        .expect("one has it");
+    let ptx = ptx(&source::measure(variant, arch), arch);
+    // Chains that are alike must not have become one: 16 instructions that depend on each other, and 8 that do not.
+    let instructions = ptx
+        .lines()
+        .filter(|line| line.contains(&variant.instruction()))
+        .count();
+    assert_eq!(instructions, 16 + 8, "{}", variant.name());
+    if let Err(error) = simulate::measure(variant, &ptx, &ptx_sim::Options::default()) {
+        panic!("{error}");
+    }
+}
+
+/// Every length of a step with its own order of chunks, more and fewer stages than steps, one warp and several, and
+/// groups that do not divide the tiles.
+const TILES: [&str; 7] = [
+    "32x16x32/16x8/2/1",
+    "32x16x32/16x16/5/3",
+    "16x8x64/16x8/2/1",
+    "64x32x64/32x16/4/2",
+    "32x32x128/32x16/2/2",
+    "48x24x128/48x8/3/2",
+    "16x32x256/16x32/2/3",
+];
+
+fn with_tiles(tiles: &str) {
+    let tiles: Tiles = tiles.parse().expect("tiles");
+    for name in [
+        "mma.m16n8k16.f32.f16.f16",
+        "mma.m16n8k8.f16.f16.f16",
+        "mma.m8n8k16.s32.s8.u8",
+    ] {
+        let variant = variants::find(name).expect("a variant");
+        let arch: Arch = "80".parse().expect("an architecture");
+        tiles.check(&variant, arch).expect("tiles that exist");
+        let ptx = ptx(&source::matmul(&variant, &tiles), arch);
+        for (m, n, steps) in [(1, 1, 1), (130, 50, 3), (tiles.block_m, tiles.block_n, 8)] {
+            let problem = Problem {
+                m,
+                n,
+                k: 8 * steps * tiles.block_k / variant.container_bits(variant.a),
+            };
+            let exact = Exact::new(&variant, problem, 11);
+            let plan = Plan::new(&variant, &tiles, problem).expect("a plan");
+            for options in schedules::few(5) {
+                let simulated = simulate::matmul(&variant, &ptx, &plan, problem, &exact, &options);
+                if let Err(error) = simulated {
+                    panic!("{name} {problem:?} {options:?}: {error}");
+                }
+            }
+        }
+    }
+}
+
+fn an_unknown_architecture_is_named() {
+    let source = source::survey(&[variants::all()[0]]);
+    for name in ["999a", "85"] {
+        let error = library()
+            .compile(&source, name.parse().expect("well-formed"), &[], Stage::Ptx)
+            .unwrap_err();
+        assert!(
+            matches!(error, NvrtcError::Architecture { .. }),
+            "{error:?}"
+        );
+        assert!(
+            error
+                .to_string()
+                .contains(&format!("does not compile for sm_{name}")),
+            "{error}"
+        );
+        assert!(error.hint().is_some());
+    }
+}
+
+fn a_wrong_source_is_quoted() {
+    let mut source = source::survey(&[variants::all()[0]]);
+    source.text += "\nint oops = undefined_name;\n";
+    let error = library()
+        .compile(&source, "90a".parse().expect("one"), &[], Stage::Ptx)
+        .unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("survey.cu") && text.contains("undefined_name"),
+        "{text}"
+    );
+}
+
+fn a_kept_kernel_is_the_compiled_one() {
+    use mma_explorer::cache::Origin;
+    let folder = tempfile::tempdir().expect("a folder");
+    let cache = Cache::at(folder.path().join("cache"));
+    let source = source::survey(&[variants::all()[0]]);
+    let compile = |cache: &Cache| {
+        cache
+            .compile(
+                library(),
+                &source,
+                "90a".parse().expect("one"),
+                &source::options(),
+                Stage::Cubin,
+            )
+            .expect("it compiles")
+    };
+    let (first, origin) = compile(&cache);
+    assert!(matches!(origin, Origin::Compiled(_)));
+    assert!(first.ptx.contains("mma.sync") && first.cubin.starts_with(b"\x7fELF"));
+    let (second, origin) = compile(&cache);
+    assert!(matches!(origin, Origin::Cached(_)));
+    assert_eq!(first, second);
+    assert!(matches!(compile(&Cache::none()).1, Origin::Compiled(_)));
+}
+
+/// A variant, its PTX and a problem for tests that break something.
+fn small() -> (Variant, Tiles, String, Problem) {
+    let variant = variants::find("mma.m16n8k16.f32.f16.f16").expect("a variant");
+    let tiles = Tiles::smallest(&variant);
+    let ptx = ptx(
+        &source::matmul(&variant, &tiles),
+        "80".parse().expect("one"),
+    );
+    (variant, tiles, ptx, problem(&variant, &tiles, 0))
+}
+
+fn a_wrong_result_is_noticed() {
+    let (variant, tiles, ptx, problem) = small();
+    let mut exact = Exact::new(&variant, problem, 1);
+    let last = exact.a.len() - 1;
+    exact.a[last] ^= 0x80;
+    let plan = Plan::new(&variant, &tiles, problem).expect("a plan");
+    let options = ptx_sim::Options::default();
+    let error = simulate::matmul(&variant, &ptx, &plan, problem, &exact, &options).unwrap_err();
+    assert!(
+        error.to_string().contains("elements of D are wrong"),
+        "{error}"
+    );
+}
+
+fn a_missing_wait_is_noticed() {
+    let (variant, tiles, ptx, problem) = small();
+    let broken = ptx.replacen("cp.async.wait_group \t1", "cp.async.wait_group \t3", 1);
+    let broken = broken.replacen("cp.async.wait_group 1", "cp.async.wait_group 3", 1);
+    assert_ne!(broken, ptx, "the kernel waits");
+    let exact = Exact::new(&variant, problem, 1);
+    let plan = Plan::new(&variant, &tiles, problem).expect("a plan");
+    let caught = schedules::few(1).iter().any(|options| {
+        simulate::matmul(&variant, &broken, &plan, problem, &exact, options).is_err()
+    });
+    assert!(caught);
+}
