@@ -82,7 +82,8 @@ unsafe fn add_half<const P: usize, const R: usize, const N: usize>(
     half: usize,
     acc: &mut [[__m512; N]],
 ) {
-    // SAFETY: the caller asserted the lengths and has the features.
+    // SAFETY: the caller asserted the lengths and has the features. Tiles of vectors are whole cache lines, of which each
+    // load takes one: the address is a multiple of 64.
     unsafe {
         let mut sum = [[_mm512_setzero_ps(); N]; R];
         for p in 0..4 {
@@ -214,7 +215,8 @@ unsafe fn decode_row(row: &Row<'_>, out: &mut [Line]) {
 
 #[inline(always)]
 unsafe fn decode_step<const TAIL: bool>(row: &Row<'_>, s: usize, left: usize, out: *mut u32) {
-    // SAFETY: the caller asserted the lengths and has the features.
+    // SAFETY: the caller asserted the lengths and has the features. Decoded tiles are whole cache lines, of which each store
+    // takes one: the address is a multiple of 64.
     unsafe {
         fetch::<false>(row, s);
         let scales = decode_scales(scale_bytes::<TAIL>(row, s, left));
@@ -263,7 +265,7 @@ unsafe fn products<const P: usize, const R: usize, const N: usize>(
     x: &[&[u32]; N],
     halves: usize,
 ) -> [[f32; N]; R] {
-    // SAFETY: the caller asserted the lengths and has the features.
+    // SAFETY: the caller asserted the lengths and has the features. Loads are aligned as in `decode_step`.
     unsafe {
         let mut acc = [[_mm512_setzero_ps(); N]; R];
         for half in 0..halves {

@@ -24,8 +24,8 @@
 //! products of a block are summed in f32, then multiplied by the block's scale; where f32 weights
 //! are decoded once for all vectors, they are multiplied by their scales then, which is exact.
 //! The sums of K tiles are added in their order. So the order of a sum depends on K, N and the
-//! implementation, and for f16 and bf16 vectors on whether all values suit BF16 instructions: not on
-//! the threads, not on M or L, and not on the layout of the scales.
+//! implementation, and for f16 and bf16 vectors on whether all values of all vectors of the call suit
+//! BF16 instructions: not on the threads, not on M or L, and not on the layout of the scales.
 
 mod bandwidth;
 mod parallel;

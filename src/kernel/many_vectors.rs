@@ -232,22 +232,7 @@ impl Division {
                     <= u64::from(self.warps(kind)) * u64::from(held(kind.vectors[compiled])),
             )?;
         }
-        shared_memory(self.layout(kind, compiled).bytes, job.gpu)?;
-        let (needed, given) = (self.workspace_bytes(kind, job), job.operands.workspace);
-        match needed <= given {
-            true => Ok(()),
-            false => Err(Refusal::Workspace { needed, given }),
-        }
-    }
-
-    /// Bytes of packed vectors: those of a pass, which the next one replaces.
-    pub(super) fn workspace_bytes(&self, kind: &Kind, job: &Job<'_>) -> u64 {
-        match kind.staging {
-            Staging::Registers => 0,
-            Staging::Packed { .. } => {
-                packed_bytes(kind.vectors[self.compiled(kind, job.shape)], job)
-            }
-        }
+        shared_memory(self.layout(kind, compiled).bytes, job.gpu)
     }
 
     /// For a kernel that is compiled for one of the numbers of vectors.

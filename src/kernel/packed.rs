@@ -142,7 +142,8 @@ impl KernelConfig for PackedConfig {
         if pieces > i32::MAX as u64 {
             return Err(Refusal::Vectors);
         }
-        // Passes of fewer vectors would need less, and read the weights more often than other kernels do.
+        // As much for all configs: passes of fewer vectors would need less, but read the weights more often than other
+        // kernels do.
         let (needed, given) = (KIND.packed_bytes(job), job.operands.workspace);
         match needed <= given {
             true => Ok(()),
@@ -189,7 +190,7 @@ impl KernelConfig for PackedConfig {
     }
 
     fn workspace_bytes(&self, job: &Job<'_>) -> u64 {
-        Division::from(*self).workspace_bytes(KIND, job)
+        KIND.packed_bytes(job)
     }
 
     fn bytes_in_flight(&self, _: &Job<'_>) -> u64 {

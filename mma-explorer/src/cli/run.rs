@@ -18,7 +18,7 @@ use super::{Filter, Report, progress, table, variant_json};
 /// instruction, and a cycle and multiprocessor; and a matrix product, which is first checked on exact data, with its share
 /// of that rate.
 ///
-/// Written on a machine without a GPU: it has not run on one yet.
+/// It has not run on a GPU yet.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]

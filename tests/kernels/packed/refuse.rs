@@ -3,7 +3,6 @@
 use nvfp4_gemv::Refusal;
 
 use crate::many_vectors::refuse::{self, refuses_fields, refuses_problems};
-use crate::support::fields;
 use crate::support::refuse::{Asked, gpu, problem, shape};
 
 use super::sim::KERNEL;
@@ -42,23 +41,8 @@ fn configs() {
     ]);
 }
 
-/// A config may say fewer vectors of a pass, which need less at once.
-fn workspace_of_a_pass() {
-    let mut asked = valid();
-    asked.shape(130, 300, 576, 2);
-    for vectors in [128, 64, 32, 16, 8] {
-        fields::set(&mut asked.config, "vectors", vectors);
-        fields::set(&mut asked.config, "tiles", 1);
-        fields::set(&mut asked.config, "parts", 1);
-        fields::set(&mut asked.config, "chunk", 1);
-        assert_eq!(asked.check(), Ok(()));
-        let needed = asked.job(|job| asked.config.workspace_bytes(job));
-        assert_eq!(needed, 2 * u64::from(vectors) * 5 * 256);
-    }
-}
-
 crate::trials! {
     host:
-        problems_that_it_does_not_take, configs, workspace_of_a_pass,
+        problems_that_it_does_not_take, configs,
         shared_memory = || valid().needs_its_shared_memory();
 }
