@@ -511,7 +511,7 @@ fn what_the_isa_does_not_define_is_refused() {
 fn scaled(
     form: &str,
     a: u32,
-    b: u32,
+    b: &dyn Fn(usize) -> [u32; 2],
     selectors: [&str; 2],
     scales: &dyn Fn(usize) -> [u32; 2],
 ) -> Result<Vec<f32>, String> {
@@ -519,18 +519,19 @@ fn scaled(
     let ptx = format!(
         ".version 9.0\n.target sm_120a\n.address_size 64\n.visible .entry k(.param .u64 p0, .param .u64 p1) {{\n\
          .reg .b32 %r<20>; .reg .b32 %t; .reg .b64 %d<3>;\nmov.u32 %t, %tid.x;\n\
-         ld.param.u64 %d0, [p0]; mad.wide.u32 %d0, %t, 8, %d0;\n\
+         ld.param.u64 %d0, [p0]; mad.wide.u32 %d0, %t, 16, %d0;\n\
          ld.param.u64 %d1, [p1]; mad.wide.u32 %d1, %t, 16, %d1;\n\
          ld.global.u32 %r10, [%d0]; ld.global.u32 %r11, [%d0+4];\n\
-         mov.u32 %r0, {a}; mov.u32 %r1, {b}; mov.u32 %r2, 0;\n\
-         mma.sync.aligned.{form} {{%r4, %r5, %r6, %r7}}, {{%r0, %r0, %r0, %r0}}, {{%r1, %r1}}, \
+         ld.global.u32 %r1, [%d0+8]; ld.global.u32 %r3, [%d0+12];\n\
+         mov.u32 %r0, {a}; mov.u32 %r2, 0;\n\
+         mma.sync.aligned.{form} {{%r4, %r5, %r6, %r7}}, {{%r0, %r0, %r0, %r0}}, {{%r1, %r3}}, \
          {{%r2, %r2, %r2, %r2}}, %r10, {of_a}, %r11, {of_b};\n\
          st.global.u32 [%d1], %r4; st.global.u32 [%d1+4], %r5; st.global.u32 [%d1+8], %r6; st.global.u32 [%d1+12], %r7;\n\
          ret;\n}}\n"
     );
     let mut sim = Sim::new(Module::parse(&ptx).unwrap());
     let input: Vec<u8> = (0..32)
-        .flat_map(scales)
+        .flat_map(|lane| [scales(lane), b(lane)].concat())
         .flat_map(u32::to_le_bytes)
         .collect();
     let input = sim.upload("scales", &input).unwrap();
@@ -605,18 +606,31 @@ fn scales_come_from_the_selected_lanes_and_bytes() {
                     format!("{{{byte}, {thread_b}}}"),
                 ];
                 let selectors = [selectors[0].as_str(), selectors[1].as_str()];
-                let out = scaled(form, twos, twos, selectors, &scales).unwrap();
-                for lane in 0..32 {
-                    for i in 0..4 {
-                        let (row, column) = place(lane, i);
-                        let power = |part| row_scale(row, part) + column_scale(column, part);
-                        let part = |part| 4.0 * 2f32.powi(power(part) as i32 - 254);
-                        let sum: f32 = (0..vector).map(part).sum::<f32>() * (k / vector) as f32;
-                        assert_eq!(
-                            out[lane * 4 + i],
-                            sum,
-                            "{form} {selectors:?} ({row}, {column})"
-                        );
+                // All of K together, and each part of it alone: B's lane t of four has, of K's 64 elements of 4 bits,
+                // elements 8t to 8t + 7 in its first register, and those 32 further on in the second one.
+                for only in (0..vector).map(Some).chain([None]) {
+                    let b = |lane: usize| {
+                        [0, 1].map(|register| {
+                            let part = (32 * register + lane % 4 * 8) * vector / 64;
+                            let is_there = only.is_none_or(|only| only == part);
+                            if is_there { twos } else { 0 }
+                        })
+                    };
+                    let out = scaled(form, twos, &b, selectors, &scales).unwrap();
+                    for lane in 0..32 {
+                        for i in 0..4 {
+                            let (row, column) = place(lane, i);
+                            let power = |part| row_scale(row, part) + column_scale(column, part);
+                            let part = |part| 4.0 * 2f32.powi(power(part) as i32 - 254);
+                            let there =
+                                (0..vector).filter(|part| only.is_none_or(|only| only == *part));
+                            let sum: f32 = there.map(part).sum::<f32>() * (k / vector) as f32;
+                            assert_eq!(
+                                out[lane * 4 + i],
+                                sum,
+                                "{form} {selectors:?} ({row}, {column})"
+                            );
+                        }
                     }
                 }
             }
@@ -629,7 +643,13 @@ fn scales_of_e4m3_multiply_exactly() {
     let form = "m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue4m3";
     let of = |a: [u8; 4], b: [u8; 4]| {
         let scales = |_| [u32::from_le_bytes(a), u32::from_le_bytes(b)];
-        scaled(form, FP4_TWOS, FP4_TWOS, ["{0, 0}", "{0, 0}"], &scales)
+        scaled(
+            form,
+            FP4_TWOS,
+            &|_| [FP4_TWOS; 2],
+            ["{0, 0}", "{0, 0}"],
+            &scales,
+        )
     };
     // 1, 1.125, 448, 2^-9 by 1.875, 2, 1, 16: of 16 products of 4 each.
     let sum = 64.0 * (1.875 + 2.25 + 448.0 + 2f32.powi(-5));
@@ -646,8 +666,9 @@ fn scales_of_e4m3_multiply_exactly() {
 #[test]
 fn scalings_that_the_isa_does_not_define_are_refused() {
     let one = |_| [0x7f7f_7f7f; 2];
-    let error =
-        |form: &str, a: &str, b: &str| scaled(form, FP4_TWOS, FP4_TWOS, [a, b], &one).unwrap_err();
+    let error = |form: &str, a: &str, b: &str| {
+        scaled(form, FP4_TWOS, &|_| [FP4_TWOS; 2], [a, b], &one).unwrap_err()
+    };
     let of = |words: &str| format!("m16n8k64.row.col.{words}.f32.e2m1.e2m1.f32");
     let nvf4 = of("kind::mxf4nvf4.block_scale.scale_vec::4X");
     for (form, a, b) in [
