@@ -391,3 +391,85 @@ fn fill_block(step: &mut [u32], lanes: usize, lane: usize, codes: &[u8], scale: 
     step[4 * lanes + lane] = scale.to_bits();
     step[5 * lanes + lane] = (-12 * sum) as u32;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The parts of 128 values, in the values' order.
+    fn parts_of(values: &[f32; CHUNK], parts: usize) -> Vec<Vec<f32>> {
+        let mut words = vec![0; CHUNK / 2 * parts];
+        fill_parts(values, parts, &mut words);
+        // Value 4 * i + first is half i % 2 of word i / 2 of a part of chunk `first`.
+        let at = |value: usize, part: usize| {
+            let (i, first) = (value / 4, value % 4);
+            let word = words[(first * parts + part) * (CHUNK / 8) + i / 2];
+            f32::from_bits(if i % 2 == 0 {
+                word << 16
+            } else {
+                word & 0xffff_0000
+            })
+        };
+        let all = |part| (0..CHUNK).map(|value| at(value, part)).collect();
+        (0..parts).map(all).collect()
+    }
+
+    fn chunks(all: impl Iterator<Item = f32>) -> Vec<[f32; CHUNK]> {
+        let mut all: Vec<f32> = all.collect();
+        all.resize(all.len().next_multiple_of(CHUNK), 0.0);
+        all.as_chunks().0.to_vec()
+    }
+
+    #[test]
+    fn every_f16_that_fits_is_the_sum_of_two_normal_parts() {
+        let all = (0..=u16::MAX).map(f16::from_bits).filter(|&x| f16_fits(x));
+        assert_eq!(
+            all.clone().count(),
+            2 * 31 * 1024,
+            "all but infinities and NaNs"
+        );
+        for values in chunks(all.map(f32::from)) {
+            let parts = parts_of(&values, 2);
+            for (i, value) in values.into_iter().enumerate() {
+                let [high, low] = [parts[0][i], parts[1][i]];
+                assert_eq!(high + low, value);
+                assert!(
+                    [high, low]
+                        .iter()
+                        .all(|part| *part == 0.0 || part.is_normal())
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_bf16_is_its_one_part() {
+        let all = (0..=u16::MAX)
+            .map(bf16::from_bits)
+            .filter(|x| x.is_finite());
+        for values in chunks(all.map(f32::from)) {
+            assert_eq!(parts_of(&values, 1), [values.to_vec()]);
+        }
+    }
+
+    /// From 2^-100 to below 2^120, and zeros.
+    #[test]
+    fn bf16_values_that_instructions_would_change_do_not_fit() {
+        for sign in [0, 0x8000] {
+            for (bits, fits) in [
+                (0, true),
+                (1, false),
+                (0x0d7f, false),
+                (0x0d80, true),
+                (0x7b7f, true),
+                (0x7b80, false),
+                (0x7f80, false),
+                (0x7fc0, false),
+            ] {
+                assert_eq!(bf16_fits(bf16::from_bits(bits | sign)), fits, "{bits:#x}");
+            }
+        }
+        assert_eq!(bf16::from_bits(0x0d80).to_f64(), 2f64.powi(-100));
+        assert_eq!(bf16::from_bits(0x7b80).to_f64(), 2f64.powi(120));
+    }
+}
