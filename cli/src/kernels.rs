@@ -206,10 +206,13 @@ fn add(entries: &mut Vec<Entry>, kernel: Kernel, call: &Call, gpu: &Gpu, chained
                     true => 0,
                     false => config.bytes_in_flight(&job),
                 },
-                gemv: (!launch.prepares).then(|| Gemv {
+                gemv: Some(Gemv {
                     config,
                     operands,
-                    main_loop: config.main_loop(&job).ok(),
+                    main_loop: match launch.prepares {
+                        true => None,
+                        false => config.main_loop(&job).ok(),
+                    },
                 }),
                 rank,
             };
