@@ -48,8 +48,8 @@ impl Kernel {
         all.any(|(text, end)| at.contains(text) && entry.ends_with(end))
     }
 
-    /// Lines of what was not executed that no launch can have otherwise: branches that are never taken; factors of
-    /// vectors that are not NVFP4, which have none; and the factor of the vector behind those that are stored at once,
+    /// Lines of what was not executed that no launch needs to have otherwise: branches that are never taken; waits that
+    /// never had to try again; factors of vectors that are not NVFP4, which have none; and the factor of the vector behind those that are stored at once,
     /// where none is.
     fn cannot_be(&self, line: &str) -> bool {
         let (entry, _) = line.split_once(':').expect("an entry point's name");
@@ -59,6 +59,11 @@ impl Kernel {
             .or_else(|| source_line(line, &own, self.source));
         if let Some(at) = branch {
             return line.contains("never taken") && self.is_never_taken(entry, at);
+        }
+        // Whether a wait has to try again is the schedule's choice: of some entry point it may never have.
+        let mbarrier = include_str!("../../../csrc/arch/mbarrier.cuh");
+        if let Some(at) = source_line(line, "mbarrier.cuh", mbarrier) {
+            return line.contains("never taken") && at.contains("while (!mbarrier_try_wait");
         }
         let epilogue = include_str!("../../../csrc/kernels/epilogue.cuh");
         let factor = source_line(line, "epilogue.cuh", epilogue);
