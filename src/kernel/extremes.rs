@@ -3,6 +3,7 @@
 
 use proptest::prelude::*;
 
+use super::many_vectors::Division;
 use super::*;
 use crate::operands::Alignment;
 use crate::shape::Dims;
@@ -10,6 +11,13 @@ use crate::types::ScaleLayout;
 
 /// One config of each kernel, its fields taken from these values.
 fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
+    let division = Division {
+        tiles: a,
+        parts: b,
+        chunk: c,
+        cluster: d,
+        vectors: e,
+    };
     vec![
         RingConfig {
             chunks: a,
@@ -29,30 +37,9 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
             ctas: e,
         }
         .into(),
-        MmaConfig {
-            tiles: a,
-            parts: b,
-            chunk: c,
-            cluster: d,
-            vectors: e,
-        }
-        .into(),
-        WgmmaConfig {
-            tiles: a,
-            parts: b,
-            chunk: c,
-            cluster: d,
-            vectors: e,
-        }
-        .into(),
-        PackedConfig {
-            tiles: a,
-            parts: b,
-            chunk: c,
-            cluster: d,
-            vectors: e,
-        }
-        .into(),
+        MmaConfig::from(division).into(),
+        WgmmaConfig::from(division).into(),
+        PackedConfig::from(division).into(),
         DotConfig {
             blocks_per_load: a,
             warps: b,

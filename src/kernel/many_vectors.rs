@@ -8,7 +8,8 @@ use super::params::{
     nvfp4_pack_params,
 };
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
-use super::{Call, Job, MainLoop, Products, distinct, field, shared_memory};
+use super::stream::scaled_matrix_roundings;
+use super::{ALPHAS, Call, Job, MainLoop, Products, distinct, field, shared_memory};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
@@ -21,6 +22,10 @@ const POWERS: [u32; 4] = [1, 2, 4, 8];
 /// One of the kernels.
 pub(super) struct Kind {
     pub(super) unit: &'static str,
+    /// Whether the GPU has the kernel's instructions.
+    pub(super) runs_on: fn(&Job<'_>) -> Result<(), Refusal>,
+    /// Steps of a set whose products matrix instructions add to one another, at most.
+    pub(super) summed_steps: fn(&Division, &Shape) -> u32,
     /// Warps of a tile, each with 16 of its rows.
     pub(super) tile_warps: u32,
     /// What multiplies.
@@ -55,6 +60,106 @@ pub(super) enum Staging {
     },
 }
 
+/// Makes a type whose fields are a [`Division`]'s the config of the kernel that the module's `KIND` describes.
+macro_rules! divided {
+    ($config:ident) => {
+        impl From<$config> for Division {
+            fn from(config: $config) -> Self {
+                let $config {
+                    tiles,
+                    parts,
+                    chunk,
+                    cluster,
+                    vectors,
+                } = config;
+                Self {
+                    tiles,
+                    parts,
+                    chunk,
+                    cluster,
+                    vectors,
+                }
+            }
+        }
+
+        impl From<Division> for $config {
+            fn from(division: Division) -> Self {
+                let Division {
+                    tiles,
+                    parts,
+                    chunk,
+                    cluster,
+                    vectors,
+                } = division;
+                Self {
+                    tiles,
+                    parts,
+                    chunk,
+                    cluster,
+                    vectors,
+                }
+            }
+        }
+
+        impl KernelConfig for $config {
+            const MOST_VECTORS: u32 = KIND.most_vectors();
+
+            fn pass_vectors(&self) -> u32 {
+                Division::from(*self).pass_vectors(KIND)
+            }
+
+            fn available(job: &Job<'_>) -> Result<(), Refusal> {
+                KIND.available(job)
+            }
+
+            fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
+                Division::default_for(KIND, job).map(Self::from)
+            }
+
+            fn candidates(job: &Job<'_>) -> Vec<Self> {
+                let candidates = Division::candidates(KIND, job);
+                candidates.into_iter().map(Self::from).collect()
+            }
+
+            fn check(&self, job: &Job<'_>) -> Result<(), Refusal> {
+                Division::from(*self).check(KIND, job)
+            }
+
+            fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
+                Division::from(*self).roundings(KIND, shape, activation)
+            }
+
+            fn plan(&self, call: &Call, job: &Job<'_>) -> Plan {
+                Division::from(*self).plan(KIND, call, job)
+            }
+
+            fn workspace_bytes(&self, job: &Job<'_>) -> u64 {
+                KIND.workspace_bytes(job)
+            }
+
+            fn bytes_in_flight(&self, _: &Job<'_>) -> u64 {
+                Division::from(*self).bytes_in_flight(KIND)
+            }
+
+            fn main_loop(&self, job: &Job<'_>) -> MainLoop {
+                Division::from(*self).main_loop(KIND, job)
+            }
+        }
+    };
+}
+pub(super) use divided;
+
+/// wgmma is Hopper's alone.
+pub(super) fn has_wgmma(job: &Job<'_>) -> Result<(), Refusal> {
+    match job.gpu.compute_capability {
+        (9, _) => Ok(()),
+        found => Err(Refusal::ComputeCapability {
+            found,
+            needed: "9.0",
+        }),
+    }
+}
+
 /// A config: how a problem is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Division {
@@ -75,28 +180,6 @@ unsafe impl KernelParameters for nvfp4_many_params {}
 // SAFETY: as above.
 unsafe impl KernelParameters for nvfp4_pack_params {}
 
-/// Whether there is a config for the job, on a GPU that has the kernel's instructions.
-pub(super) fn available(job: &Job<'_>) -> Result<(), Refusal> {
-    if job.operands.activation == Activation::F32 {
-        return Err(Refusal::Activation {
-            found: Activation::F32,
-            takes: "NVFP4, f16 and bf16",
-        });
-    }
-    job.row_length(64, "a multiple of 64")?;
-    // Copies of 16 bytes of codes and 4 of scales; vectors have the alignment that they need.
-    let alignment = &job.operands.alignment;
-    if alignment.codes < 16 || alignment.scales < 4 {
-        return Err(Refusal::Alignment { needed: 16 });
-    }
-    // Places are counted in 32 bits, and the CTAs of a grid in 31, eight for each 16 rows at most.
-    let tiles = places(job).div_ceil(NVFP4_MANY_WARP_ROWS.into());
-    match tiles.saturating_mul(job.shape.l() as u64) < 1 << 27 {
-        true => Ok(()),
-        false => Err(Refusal::Rows),
-    }
-}
-
 impl Kind {
     /// The most vectors of a pass.
     pub(super) const fn most_vectors(&self) -> u32 {
@@ -108,9 +191,53 @@ impl Kind {
         self.at(job.shape.n().min(self.most_vectors() as usize) as u32)
     }
 
-    /// Bytes of packed vectors, where passes are as few as can be.
-    pub(super) fn packed_bytes(&self, job: &Job<'_>) -> u64 {
-        packed_bytes(self.vectors[self.most_at_once(job)], job)
+    /// Bytes of packed vectors, where passes are as few as can be. As much for all configs: passes of fewer vectors would
+    /// need less, but read the weights more often than other kernels do.
+    pub(super) fn workspace_bytes(&self, job: &Job<'_>) -> u64 {
+        match self.staging {
+            Staging::Registers => 0,
+            Staging::Packed { .. } => {
+                let batch = packed_batch_bytes(self.vectors[self.most_at_once(job)], job.shape);
+                batch.saturating_mul(job.shape.l() as u64)
+            }
+        }
+    }
+
+    /// Whether there is a config for the job.
+    pub(super) fn available(&self, job: &Job<'_>) -> Result<(), Refusal> {
+        (self.runs_on)(job)?;
+        job.image(self.unit)?;
+        if job.operands.activation == Activation::F32 {
+            return Err(Refusal::Activation {
+                found: Activation::F32,
+                takes: "NVFP4, f16 and bf16",
+            });
+        }
+        job.row_length(64, "a multiple of 64")?;
+        // Copies of 16 bytes of codes and 4 of scales; vectors have the alignment that they need.
+        let alignment = &job.operands.alignment;
+        if alignment.codes < 16 || alignment.scales < 4 {
+            return Err(Refusal::Alignment { needed: 16 });
+        }
+        // Places are counted in 32 bits, and the CTAs of a grid in 31, eight for each 16 rows at most.
+        let tiles = places(job).div_ceil(NVFP4_MANY_WARP_ROWS.into());
+        if tiles.saturating_mul(job.shape.l() as u64) >= 1 << 27 {
+            return Err(Refusal::Rows);
+        }
+        if let Staging::Packed { .. } = self.staging {
+            // Pieces of all batches are counted in 31 bits.
+            let pieces = steps(job.shape)
+                .saturating_mul(job.shape.l() as u64)
+                .saturating_mul((self.most_vectors() / NVFP4_MANY_COLUMNS).into());
+            if pieces > i32::MAX as u64 {
+                return Err(Refusal::Vectors);
+            }
+        }
+        let (needed, given) = (self.workspace_bytes(job), job.operands.workspace);
+        match needed <= given {
+            true => Ok(()),
+            false => Err(Refusal::Workspace { needed, given }),
+        }
     }
 
     /// At which of the numbers of vectors a pass of `n` is.
@@ -130,15 +257,11 @@ fn held(vectors: u32) -> u32 {
 }
 
 /// Steps of a row: the last one may have 64 elements.
-pub(super) fn steps(shape: &Shape) -> u64 {
+fn steps(shape: &Shape) -> u64 {
     shape.k().div_ceil(STEP) as u64
 }
 
-/// Bytes of the vectors of all batches, packed for a kernel that is compiled for so many.
-fn packed_bytes(vectors: u32, job: &Job<'_>) -> u64 {
-    packed_batch_bytes(vectors, job.shape).saturating_mul(job.shape.l() as u64)
-}
-
+/// Bytes of the vectors of a batch, packed for a kernel that is compiled for so many.
 fn packed_batch_bytes(vectors: u32, shape: &Shape) -> u64 {
     (steps(shape) * u64::from(vectors)).saturating_mul(NVFP4_MANY_VECTOR_STEP_BYTES.into())
 }
@@ -357,15 +480,42 @@ impl Division {
         MainLoop {
             // Four lanes share a row of a step, and a lane has two rows.
             lane_weights: 2 * STEP as u32 / 4,
-            vectors: kind.vectors[self.compiled(kind, job.shape)],
+            vectors: self.compiled_vectors(kind, job.shape),
             products: kind.products,
             tensor_columns: 0,
         }
     }
 
+    /// For how many vectors the kernel of the first pass is compiled, which has most.
+    pub(super) fn compiled_vectors(&self, kind: &Kind, shape: &Shape) -> u32 {
+        kind.vectors[self.compiled(kind, shape)]
+    }
+
+    /// Steps of a set in a chunk.
+    pub(super) fn chunk_steps(&self) -> u32 {
+        self.chunk / self.parts.max(1)
+    }
+
+    /// Steps of a set in all chunks of a CTA, at most.
+    pub(super) fn part_steps(&self, shape: &Shape) -> u32 {
+        let chunks = steps(shape).div_ceil(self.chunk.max(1).into());
+        let of_cta = chunks.div_ceil(self.cluster.max(1).into()) as u32;
+        self.chunk_steps().saturating_mul(of_cta)
+    }
+
+    /// A term passes through the eight matrix instructions of each step that are added to one another, each of which
+    /// counts for [`scaled_matrix_roundings`], and the additions that follow. The factor that ends a sum is a power of
+    /// two, and exact.
+    pub(super) fn roundings(&self, kind: &Kind, shape: &Shape, activation: Activation) -> u32 {
+        let summed = (kind.summed_steps)(self, shape).min(steps(shape) as u32);
+        summed
+            .saturating_mul(8 * scaled_matrix_roundings(activation))
+            .saturating_add(self.additions(shape) + ALPHAS)
+    }
+
     /// Additions of f32 that follow the matrix instructions: of a set's steps or chunks, at most one a step, and those of
     /// the sets and CTAs that share a tile.
-    pub(super) fn additions(&self, shape: &Shape) -> u32 {
+    fn additions(&self, shape: &Shape) -> u32 {
         steps(shape) as u32 + self.parts.min(8) * self.cluster.min(8)
     }
 

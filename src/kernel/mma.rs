@@ -1,13 +1,12 @@
 //! The kernel that decodes each weight once for up to 64 vectors, and multiplies on `mma.sync`:
 //! `csrc/kernels/gemv_mma.cuh`.
 
-use super::many_vectors::{self, Division, Kind, Staging};
+use super::many_vectors::{Division, Kind, Staging, divided};
 use super::params::{
     NVFP4_MMA_BUFFERS, NVFP4_MMA_MAX_WARPS, NVFP4_MMA_MAX_WARPS_OF_32, NVFP4_MMA_MAX_WARPS_OF_64,
 };
 use super::plan::Plan;
-use super::stream::scaled_matrix_roundings;
-use super::{ALPHAS, Call, Job, KernelConfig, MainLoop, Products};
+use super::{Call, Job, KernelConfig, MainLoop, Products};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
@@ -35,6 +34,9 @@ pub struct MmaConfig {
 
 const KIND: &Kind = &Kind {
     unit: "gemv_mma",
+    runs_on: |job| job.needs((8, 0), "8.0 or newer"),
+    // Each step by itself.
+    summed_steps: |_, _| 1,
     tile_warps: 1,
     products: Products::WarpMatrix { vectors: 8 },
     vectors: &[8, 16, 32, 64],
@@ -71,73 +73,4 @@ const KIND: &Kind = &Kind {
     ],
 };
 
-impl From<MmaConfig> for Division {
-    fn from(config: MmaConfig) -> Self {
-        Self {
-            tiles: config.tiles,
-            parts: config.parts,
-            chunk: config.chunk,
-            cluster: config.cluster,
-            vectors: config.vectors,
-        }
-    }
-}
-
-impl From<Division> for MmaConfig {
-    fn from(division: Division) -> Self {
-        Self {
-            tiles: division.tiles,
-            parts: division.parts,
-            chunk: division.chunk,
-            cluster: division.cluster,
-            vectors: division.vectors,
-        }
-    }
-}
-
-impl KernelConfig for MmaConfig {
-    const MOST_VECTORS: u32 = KIND.most_vectors();
-
-    fn pass_vectors(&self) -> u32 {
-        Division::from(*self).pass_vectors(KIND)
-    }
-
-    fn available(job: &Job<'_>) -> Result<(), Refusal> {
-        job.needs((8, 0), "8.0 or newer")?;
-        job.image(KIND.unit)?;
-        many_vectors::available(job)
-    }
-
-    fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
-        Division::default_for(KIND, job).map(Self::from)
-    }
-
-    fn candidates(job: &Job<'_>) -> Vec<Self> {
-        let candidates = Division::candidates(KIND, job);
-        candidates.into_iter().map(Self::from).collect()
-    }
-
-    fn check(&self, job: &Job<'_>) -> Result<(), Refusal> {
-        Division::from(*self).check(KIND, job)
-    }
-
-    /// A term passes through the eight matrix instructions of a step, each of which counts for
-    /// [`scaled_matrix_roundings`], and the additions that follow. The factor that ends a sum is a power of two, and
-    /// exact.
-    fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
-        let additions = Division::from(*self).additions(shape);
-        8 * scaled_matrix_roundings(activation) + additions + ALPHAS
-    }
-
-    fn plan(&self, call: &Call, job: &Job<'_>) -> Plan {
-        Division::from(*self).plan(KIND, call, job)
-    }
-
-    fn bytes_in_flight(&self, _: &Job<'_>) -> u64 {
-        Division::from(*self).bytes_in_flight(KIND)
-    }
-
-    fn main_loop(&self, job: &Job<'_>) -> MainLoop {
-        Division::from(*self).main_loop(KIND, job)
-    }
-}
+divided!(MmaConfig);

@@ -1,14 +1,13 @@
 //! The kernel that decodes each weight once for up to 128 vectors, and multiplies on Hopper's `wgmma`:
 //! `csrc/kernels/gemv_wgmma.cuh`.
 
-use super::many_vectors::{self, Division, Kind, Staging};
+use super::many_vectors::{Division, Kind, Staging, divided, has_wgmma};
 use super::params::{
     NVFP4_WGMMA_BARRIER_BYTES, NVFP4_WGMMA_BUFFERS, NVFP4_WGMMA_MAX_GROUPS,
     NVFP4_WGMMA_MAX_GROUPS_OF_64, NVFP4_WGMMA_MAX_GROUPS_OF_128, NVFP4_WGMMA_TILE_WARPS,
 };
 use super::plan::Plan;
-use super::stream::scaled_matrix_roundings;
-use super::{ALPHAS, Call, Job, KernelConfig, MainLoop, Products};
+use super::{Call, Job, KernelConfig, MainLoop, Products};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
@@ -36,6 +35,9 @@ pub struct WgmmaConfig {
 
 const KIND: &Kind = &Kind {
     unit: "gemv_wgmma",
+    runs_on: has_wgmma,
+    // Those of a chunk.
+    summed_steps: |division, _| division.chunk_steps(),
     tile_warps: NVFP4_WGMMA_TILE_WARPS,
     products: Products::WarpgroupMatrix,
     vectors: &[8, 16, 32, 64, 128],
@@ -76,83 +78,4 @@ const KIND: &Kind = &Kind {
     ],
 };
 
-impl From<WgmmaConfig> for Division {
-    fn from(config: WgmmaConfig) -> Self {
-        Self {
-            tiles: config.tiles,
-            parts: config.parts,
-            chunk: config.chunk,
-            cluster: config.cluster,
-            vectors: config.vectors,
-        }
-    }
-}
-
-impl From<Division> for WgmmaConfig {
-    fn from(division: Division) -> Self {
-        Self {
-            tiles: division.tiles,
-            parts: division.parts,
-            chunk: division.chunk,
-            cluster: division.cluster,
-            vectors: division.vectors,
-        }
-    }
-}
-
-impl KernelConfig for WgmmaConfig {
-    const MOST_VECTORS: u32 = KIND.most_vectors();
-
-    fn pass_vectors(&self) -> u32 {
-        Division::from(*self).pass_vectors(KIND)
-    }
-
-    fn available(job: &Job<'_>) -> Result<(), Refusal> {
-        job.needs((9, 0), "9.0")?;
-        if job.gpu.compute_capability.0 != 9 {
-            return Err(Refusal::ComputeCapability {
-                found: job.gpu.compute_capability,
-                needed: "9.0",
-            });
-        }
-        job.image(KIND.unit)?;
-        many_vectors::available(job)
-    }
-
-    fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
-        Division::default_for(KIND, job).map(Self::from)
-    }
-
-    fn candidates(job: &Job<'_>) -> Vec<Self> {
-        let candidates = Division::candidates(KIND, job);
-        candidates.into_iter().map(Self::from).collect()
-    }
-
-    fn check(&self, job: &Job<'_>) -> Result<(), Refusal> {
-        Division::from(*self).check(KIND, job)
-    }
-
-    /// A term passes through the eight matrix instructions of each step of a warpgroup's chunk, each of which counts for
-    /// [`scaled_matrix_roundings`], and the additions that follow. The factor that ends a sum is a power of two, and
-    /// exact.
-    fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
-        let additions = Division::from(*self).additions(shape);
-        let steps = (self.chunk / self.parts.max(1)).min(many_vectors::steps(shape) as u32);
-        let matrix = 8 * scaled_matrix_roundings(activation);
-        steps
-            .saturating_mul(matrix)
-            .saturating_add(additions + ALPHAS)
-    }
-
-    fn plan(&self, call: &Call, job: &Job<'_>) -> Plan {
-        Division::from(*self).plan(KIND, call, job)
-    }
-
-    fn bytes_in_flight(&self, _: &Job<'_>) -> u64 {
-        Division::from(*self).bytes_in_flight(KIND)
-    }
-
-    fn main_loop(&self, job: &Job<'_>) -> MainLoop {
-        Division::from(*self).main_loop(KIND, job)
-    }
-}
+divided!(WgmmaConfig);
