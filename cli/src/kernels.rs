@@ -190,7 +190,7 @@ fn add(entries: &mut Vec<Entry>, kernel: Kernel, call: &Call, gpu: &Gpu, chained
     for config in default.into_iter().chain(kernel.candidates(&job)) {
         let plan = launches(&config, call, gpu, chained);
         let is_default = Some(config) == default;
-        let multiply = plan.iter().filter(|launch| !launch.prepares).count();
+        let multiply = plan.iter().filter(|launch| !launch.auxiliary).count();
         let rank = (shape.k(), multiply == 1, shape.n(), is_default);
         for launch in plan {
             let known = entries
@@ -202,14 +202,14 @@ fn add(entries: &mut Vec<Entry>, kernel: Kernel, call: &Call, gpu: &Gpu, chained
             let entry = Entry {
                 launch,
                 shape,
-                bytes_in_flight: match launch.prepares {
+                bytes_in_flight: match launch.auxiliary {
                     true => 0,
                     false => config.bytes_in_flight(&job),
                 },
                 gemv: Some(Gemv {
                     config,
                     operands,
-                    main_loop: match launch.prepares {
+                    main_loop: match launch.auxiliary {
                         true => None,
                         false => config.main_loop(&job).ok(),
                     },

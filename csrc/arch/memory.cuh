@@ -64,4 +64,11 @@ __device__ __forceinline__ uint8_t load_fresh_8(const void *p) {
     return *static_cast<const uint8_t *>(p);
 }
 
+// What a later grid reads soon: with policy_evict_last (bulk_copy.cuh) it is the last to leave L2.
+__device__ __forceinline__ void store_128(float *p, const float (&v)[4], uint64_t policy) {
+    asm volatile("st.global.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(p), "f"(v[0]), "f"(v[1]),
+                 "f"(v[2]), "f"(v[3]), "l"(policy)
+                 : "memory");
+}
+
 }  // namespace nvfp4::arch

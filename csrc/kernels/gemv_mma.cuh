@@ -44,7 +44,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     const uint32_t lane = arch::kept(threadIdx.x % many::kWarp);
     const Work work(p, threadIdx.x / many::kWarp);
     const uint32_t base = arch::shared_address(shared);
-    many::Loads loads(p, work, lane, base);
+    many::PartLoads loads(p, work, lane, base);
     uint32_t from = loads.to;
 #pragma unroll 1
     for (int i = 0; i < NVFP4_MANY_STAGES - 1; ++i) loads.next(p, lane);

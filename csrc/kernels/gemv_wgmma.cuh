@@ -49,7 +49,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     // The same in all lanes, which the compiler learns so: descriptors are uniform.
     const Work work(p, __shfl_sync(~0u, threadIdx.x / many::kWarp, 0));
     const uint32_t base = arch::shared_address(shared);
-    many::Loads loads(p, work, lane, base);
+    many::PartLoads loads(p, work, lane, base);
     uint32_t from = loads.to;
 #pragma unroll 1
     for (int i = 0; i < NVFP4_MANY_STAGES - 1; ++i) loads.next(p, lane);

@@ -1,10 +1,10 @@
-// What gemv_mma, gemv_wgmma and gemv_packed share: how work is divided, how weights come, and what becomes of sums. In a pass over the weights both decode each
-// weight once, and multiply it with all vectors of the pass.
+// What gemv_mma, gemv_wgmma and gemv_packed share: how work is divided, how weights come, and what becomes of sums. In a
+// pass over the weights all decode each weight once, and multiply it with all vectors of the pass.
 //
-// A CTA takes a group of rows, in tiles. A tile has as many rows as one matrix instruction; a warp has 16 of them. The
-// warps of a tile, or several sets of them that share its K, go over it in steps: a step is 128 elements of K. A lane
-// copies the codes that it will multiply, stages ahead, into its warp's queue in shared memory, as in gemv_stream, and
-// multiplies them by their block scales: operands A of matrix instructions.
+// A CTA takes a group of rows, in tiles (gemv_packed's CTAs take parts of several groups). A tile has as many rows as one
+// matrix instruction; a warp has 16 of them. The warps of a tile, or several sets of them that share its K, go over it in
+// steps: a step is 128 elements of K. A lane copies the codes that it will multiply, stages ahead, into its warp's queue in
+// shared memory, as in gemv_stream, and multiplies them by their block scales: operands A of matrix instructions.
 //
 // The vectors are operands B. The steps of a chunk lie in shared memory for all warps. While one chunk is multiplied,
 // threads load a later one's elements into registers, to put them in the order of A's pairs and into another buffer
@@ -57,26 +57,9 @@ typedef struct nvfp4_many_params {
     NVFP4_POINTER(const uint8_t) vector_scales;
     nvfp4_scale_steps vector_scale_layout;
     int64_t vector_scale_batch_bytes;
-    /* gemv_packed: the vectors of a pass in the workspace, as they shall lie in shared memory, a step after the other. */
-    NVFP4_POINTER(uint8_t) packed;
-    int64_t packed_batch_bytes;
 
     nvfp4_epilogue epilogue;
 } nvfp4_many_params;
-
-/* What packs vectors: fields are nvfp4_many_params'. */
-typedef struct nvfp4_pack_params {
-    int32_t n;
-    uint32_t k, steps, l;
-
-    NVFP4_POINTER(const uint8_t) vectors;
-    int64_t vector_row_bytes, vector_batch_bytes;
-    NVFP4_POINTER(const uint8_t) vector_scales;
-    nvfp4_scale_steps vector_scale_layout;
-    int64_t vector_scale_batch_bytes;
-    NVFP4_POINTER(uint8_t) packed;
-    int64_t packed_batch_bytes;
-} nvfp4_pack_params;
 
 #ifdef __CUDACC__
 
@@ -138,34 +121,36 @@ struct Work {
 
 // A warp's steps, from memory into its queue, stages ahead of what is multiplied.
 struct Loads {
-    const uint8_t *codes[2], *scales;  // of the next step: this lane's, in rows g and g + 8, and of row lane / 2
-    uint32_t codes_end[2], scales_end; // the steps from which on this lane has none
-    uint32_t step, end, left;          // the next step, the CTA's end, and how many are left of the set's chunk
-    uint32_t last, to;                 // shared addresses of the queue's last stage and of the next one
+    const uint8_t *codes[2], *scales; // of the next step: this lane's, in rows g and g + 8, and of row lane / 2
+    uint32_t codes_end, scales_end;   // the steps from which on this lane has none
+    uint32_t step, end;               // the next step, and the one behind the last
+    uint32_t last, to;                // shared addresses of the queue's last stage and of the next one
 
-    template <class Work>
-    __device__ __forceinline__ Loads(const Params &p, const Work &work, uint32_t lane, uint32_t base) {
-        const uint32_t g = lane / 4, t = lane % 4, first = work.place + work.row;
-        step = work.chunk * Work::chunk_steps(p) + work.part * p.each;
-        end = work.end;
-        left = p.each;
-        const uint8_t *batch = p.codes + int64_t(work.batch) * p.m * p.code_row_bytes + step * kRowCodes + t * 16;
-        // Where there is no such row, or no such element of it, zeros are computed with.
+    __device__ __forceinline__ Loads(uint32_t warp, uint32_t base)
+        : to(base + warp * NVFP4_MANY_STAGES * kStageBytes) {
+        last = to + (NVFP4_MANY_STAGES - 1) * kStageBytes;
+    }
+
+    // From now on of the warp whose first row has the place `first`, steps from `step` on and before `end`.
+    template <class P>
+    __device__ __forceinline__ void start(const P &p, uint32_t of, uint32_t first, uint32_t from, uint32_t before,
+                                          uint32_t lane) {
+        const uint32_t g = lane / 4, t = lane % 4;
+        step = from;
+        end = before;
+        const uint8_t *batch = p.codes + int64_t(of) * p.m * p.code_row_bytes + step * kRowCodes + t * 16;
+        // Rows past M have the first row's: computed with, and not stored. Elements past K are zeros.
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const uint32_t row = row_at(p.scale_layout, first + g + 8 * i);
-            const bool has = row < uint32_t(p.m);
-            codes[i] = batch + (has ? row : 0) * p.code_row_bytes;
-            codes_end[i] = has ? (p.k + kStep - 1 - t * 32) / kStep : 0;
+            codes[i] = batch + (row < uint32_t(p.m) ? row : 0) * p.code_row_bytes;
         }
+        codes_end = (p.k + kStep - 1 - t * 32) / kStep;
         const uint32_t place = first + lane / 2, group = lane % 2;
         const bool has = row_at(p.scale_layout, place) < uint32_t(p.m);
-        scales = p.scales + work.batch * p.scale_batch_bytes +
-                 int64_t(2 * step + group) * p.scale_layout.group_stride +
+        scales = p.scales + of * p.scale_batch_bytes + int64_t(2 * step + group) * p.scale_layout.group_stride +
                  place_offset(p.scale_layout, has ? place : 0);
-        scales_end = has ? (p.k + kStep - 1 - group * 64) / kStep : 0;
-        to = base + work.warp * NVFP4_MANY_STAGES * kStageBytes;
-        last = to + (NVFP4_MANY_STAGES - 1) * kStageBytes;
+        scales_end = (p.k + kStep - 1 - group * 64) / kStep;
     }
 
     __device__ __forceinline__ uint32_t behind(uint32_t stage) const {
@@ -173,25 +158,51 @@ struct Loads {
     }
 
     // The next step, into the next stage.
+    __device__ __forceinline__ void copy(uint32_t lane) const {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            arch::copy_async_16<256>(to + i * kPieceBytes + lane * 16, codes[i], step < codes_end);
+        }
+        arch::copy_async_4(to + 2 * kPieceBytes + lane * 4, scales, step < scales_end);
+    }
+
+    template <class P>
+    __device__ __forceinline__ void advance(const P &p, uint32_t steps) {
+        step += steps;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) codes[i] += steps * kRowCodes;
+        scales += int64_t(steps) * (kStepBlocks / 4 * p.scale_layout.group_stride);
+    }
+
+    // The copies since the last call are a stage: an empty one too, since stages are counted.
+    __device__ __forceinline__ void commit() {
+        arch::commit_copies();
+        to = behind(to);
+    }
+};
+
+// The steps of a warp whose set takes some of each chunk.
+struct PartLoads : Loads {
+    uint32_t left; // of the chunk
+
+    template <class Work>
+    __device__ __forceinline__ PartLoads(const Params &p, const Work &work, uint32_t lane, uint32_t base)
+        : Loads(work.warp, base), left(p.each) {
+        start(p, work.batch, work.place + work.row, work.chunk * Work::chunk_steps(p) + work.part * p.each, work.end,
+              lane);
+    }
+
     __device__ __forceinline__ void next(const Params &p, uint32_t lane) {
         if (step < end) {
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                arch::copy_async_16<256>(to + i * kPieceBytes + lane * 16, codes[i], step < codes_end[i]);
-            }
-            arch::copy_async_4(to + 2 * kPieceBytes + lane * 4, scales, step < scales_end);
+            copy(lane);
             uint32_t steps = 1;
             if (--left == 0) {
                 left = p.each;
                 steps = (p.each << p.parts_log2) - p.each + 1;
             }
-            step += steps;
-#pragma unroll
-            for (int i = 0; i < 2; ++i) codes[i] += steps * kRowCodes;
-            scales += int64_t(steps) * (kStepBlocks / 4 * p.scale_layout.group_stride);
+            advance(p, steps);
         }
-        arch::commit_copies(); // an empty group too: groups are counted
-        to = behind(to);
+        commit();
     }
 };
 

@@ -64,8 +64,8 @@ pub struct Options {
     pub budget: u64,
     /// What uninitialised reads do.
     pub uninitialised: Uninitialised,
-    /// Times that waits on mbarriers run into their time limits without anything else happening
-    /// before that is called a deadlock.
+    /// Times that waits on mbarriers run into their time limits, and loops load again what they wait for, without
+    /// anything else happening before that is called a deadlock.
     pub timeouts: u32,
     /// Clusters that run at once; the others follow as these end.
     pub resident: usize,
@@ -415,6 +415,7 @@ impl Sim {
             tensor: TensorState::default(),
             wgmma: WgmmaState::default(),
             neighbours: Neighbours::of(launch),
+            stores: 0,
             hazards: options
                 .hazards
                 .then(|| Hazards::of(program, launch.shared, options.profile))

@@ -39,7 +39,13 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
         .into(),
         MmaConfig::from(division).into(),
         WgmmaConfig::from(division).into(),
-        PackedConfig::from(division).into(),
+        PackedConfig {
+            tiles: a,
+            chunk: b,
+            ctas: c,
+            vectors: d,
+        }
+        .into(),
         DotConfig {
             blocks_per_load: a,
             warps: b,
@@ -165,7 +171,7 @@ fn is_sound(config: &Config, job: &Job<'_>) -> Result<bool, TestCaseError> {
         true => 0,
         false => job.shape.n().div_ceil(config.pass_vectors() as usize),
     };
-    let multiply = plan.launches().iter().filter(|launch| !launch.prepares);
+    let multiply = plan.launches().iter().filter(|launch| !launch.auxiliary);
     prop_assert_eq!(multiply.count(), passes);
     prop_assert!(in_flight > 0 || job.shape.is_empty());
     for launch in plan.launches() {

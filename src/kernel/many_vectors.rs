@@ -5,7 +5,6 @@ use super::params::{
     NVFP4_ATOM_ROWS, NVFP4_BLOCK, NVFP4_MANY_COLUMNS, NVFP4_MANY_HOLD_ONE, NVFP4_MANY_STAGE_BYTES,
     NVFP4_MANY_STAGES, NVFP4_MANY_STEP_BLOCKS, NVFP4_MANY_SUMS_PAD, NVFP4_MANY_VECTOR_STEP_BYTES,
     NVFP4_MANY_VECTORS_ALIGN, NVFP4_MANY_WARP_ROWS, NVFP4_WARP, nvfp4_many_params,
-    nvfp4_pack_params,
 };
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::stream::scaled_matrix_roundings;
@@ -15,7 +14,7 @@ use crate::shape::Shape;
 use crate::types::Activation;
 
 /// Elements of K of a step.
-const STEP: usize = (NVFP4_MANY_STEP_BLOCKS * NVFP4_BLOCK) as usize;
+pub(super) const STEP: usize = (NVFP4_MANY_STEP_BLOCKS * NVFP4_BLOCK) as usize;
 /// Sets of warps that may share a tile, and CTAs of a cluster.
 const POWERS: [u32; 4] = [1, 2, 4, 8];
 
@@ -25,7 +24,7 @@ pub(super) struct Kind {
     /// Whether the GPU has the kernel's instructions.
     pub(super) runs_on: fn(&Job<'_>) -> Result<(), Refusal>,
     /// Steps of a set whose products matrix instructions add to one another, at most.
-    pub(super) summed_steps: fn(&Division, &Shape) -> u32,
+    pub(super) summed_steps: fn(&Division) -> u32,
     /// Warps of a tile, each with 16 of its rows.
     pub(super) tile_warps: u32,
     /// What multiplies.
@@ -40,24 +39,10 @@ pub(super) struct Kind {
     pub(super) buffers: u32,
     /// Bytes of mbarriers in shared memory.
     pub(super) barriers: u32,
-    /// How vectors come there.
-    pub(super) staging: Staging,
     /// What `tiles` may be beside `parts`, as text.
     pub(super) takes_tiles: &'static str,
     /// Entry points: NVFP4, f16 and bf16 vectors.
     pub(super) entries: [&'static [&'static str]; 3],
-}
-
-/// How vectors come into shared memory.
-pub(super) enum Staging {
-    /// Warps hold their share of a chunk in registers, and store it in the order of products.
-    Registers,
-    /// A launch before has packed them in that order. Its entry points, as [`Kind::entries`], and pieces that one of its
-    /// CTAs packs: eight vectors' step each, by a warp.
-    Packed {
-        entries: [&'static [&'static str]; 3],
-        pieces: u32,
-    },
 }
 
 /// Makes a type whose fields are a [`Division`]'s the config of the kernel that the module's `KIND` describes.
@@ -133,10 +118,6 @@ macro_rules! divided {
                 Division::from(*self).plan(KIND, call, job)
             }
 
-            fn workspace_bytes(&self, job: &Job<'_>) -> u64 {
-                KIND.workspace_bytes(job)
-            }
-
             fn bytes_in_flight(&self, _: &Job<'_>) -> u64 {
                 Division::from(*self).bytes_in_flight(KIND)
             }
@@ -177,8 +158,6 @@ pub(super) struct Division {
 
 // SAFETY: bindgen makes padding fields of this structure's padding.
 unsafe impl KernelParameters for nvfp4_many_params {}
-// SAFETY: as above.
-unsafe impl KernelParameters for nvfp4_pack_params {}
 
 impl Kind {
     /// The most vectors of a pass.
@@ -191,53 +170,11 @@ impl Kind {
         self.at(job.shape.n().min(self.most_vectors() as usize) as u32)
     }
 
-    /// Bytes of packed vectors, where passes are as few as can be. As much for all configs: passes of fewer vectors would
-    /// need less, but read the weights more often than other kernels do.
-    pub(super) fn workspace_bytes(&self, job: &Job<'_>) -> u64 {
-        match self.staging {
-            Staging::Registers => 0,
-            Staging::Packed { .. } => {
-                let batch = packed_batch_bytes(self.vectors[self.most_at_once(job)], job.shape);
-                batch.saturating_mul(job.shape.l() as u64)
-            }
-        }
-    }
-
     /// Whether there is a config for the job.
     pub(super) fn available(&self, job: &Job<'_>) -> Result<(), Refusal> {
         (self.runs_on)(job)?;
         job.image(self.unit)?;
-        if job.operands.activation == Activation::F32 {
-            return Err(Refusal::Activation {
-                found: Activation::F32,
-                takes: "NVFP4, f16 and bf16",
-            });
-        }
-        job.row_length(64, "a multiple of 64")?;
-        // Copies of 16 bytes of codes and 4 of scales; vectors have the alignment that they need.
-        let alignment = &job.operands.alignment;
-        if alignment.codes < 16 || alignment.scales < 4 {
-            return Err(Refusal::Alignment { needed: 16 });
-        }
-        // Places are counted in 32 bits, and the CTAs of a grid in 31, eight for each 16 rows at most.
-        let tiles = places(job).div_ceil(NVFP4_MANY_WARP_ROWS.into());
-        if tiles.saturating_mul(job.shape.l() as u64) >= 1 << 27 {
-            return Err(Refusal::Rows);
-        }
-        if let Staging::Packed { .. } = self.staging {
-            // Pieces of all batches are counted in 31 bits.
-            let pieces = steps(job.shape)
-                .saturating_mul(job.shape.l() as u64)
-                .saturating_mul((self.most_vectors() / NVFP4_MANY_COLUMNS).into());
-            if pieces > i32::MAX as u64 {
-                return Err(Refusal::Vectors);
-            }
-        }
-        let (needed, given) = (self.workspace_bytes(job), job.operands.workspace);
-        match needed <= given {
-            true => Ok(()),
-            false => Err(Refusal::Workspace { needed, given }),
-        }
+        takes_operands(job)
     }
 
     /// At which of the numbers of vectors a pass of `n` is.
@@ -245,6 +182,28 @@ impl Kind {
         let last = self.vectors.len() - 1;
         let at = self.vectors.iter().position(|&most| n <= most);
         at.unwrap_or(last)
+    }
+}
+
+/// Whether the operands are what steps can be copied of.
+pub(super) fn takes_operands(job: &Job<'_>) -> Result<(), Refusal> {
+    if job.operands.activation == Activation::F32 {
+        return Err(Refusal::Activation {
+            found: Activation::F32,
+            takes: "NVFP4, f16 and bf16",
+        });
+    }
+    job.row_length(64, "a multiple of 64")?;
+    // Copies of 16 bytes of codes and 4 of scales; vectors have the alignment that they need.
+    let alignment = &job.operands.alignment;
+    if alignment.codes < 16 || alignment.scales < 4 {
+        return Err(Refusal::Alignment { needed: 16 });
+    }
+    // Places are counted in 32 bits, and the CTAs of a grid in 31, eight for each 16 rows at most.
+    let tiles = places(job).div_ceil(NVFP4_MANY_WARP_ROWS.into());
+    match tiles.saturating_mul(job.shape.l() as u64) {
+        ..0x800_0000 => Ok(()),
+        _ => Err(Refusal::Rows),
     }
 }
 
@@ -257,17 +216,12 @@ fn held(vectors: u32) -> u32 {
 }
 
 /// Steps of a row: the last one may have 64 elements.
-fn steps(shape: &Shape) -> u64 {
+pub(super) fn steps(shape: &Shape) -> u64 {
     shape.k().div_ceil(STEP) as u64
 }
 
-/// Bytes of the vectors of a batch, packed for a kernel that is compiled for so many.
-fn packed_batch_bytes(vectors: u32, shape: &Shape) -> u64 {
-    (steps(shape) * u64::from(vectors)).saturating_mul(NVFP4_MANY_VECTOR_STEP_BYTES.into())
-}
-
 /// Places of a batch, which rows take in the order of their scales; the last ones may be empty.
-fn places(job: &Job<'_>) -> u64 {
+pub(super) fn places(job: &Job<'_>) -> u64 {
     let m = job.shape.m() as u64;
     match job.operands.tiled() {
         true => m.next_multiple_of(NVFP4_ATOM_ROWS.into()),
@@ -346,15 +300,13 @@ impl Division {
             POWERS.contains(&cluster) && (cluster == 1 || clusters),
         )?;
         let columns = kind.vectors[compiled] / NVFP4_MANY_COLUMNS;
-        if let Staging::Registers = kind.staging {
-            field(
-                "chunk",
-                chunk,
-                "less: warps hold a chunk's vectors in registers, a step of eight of them each, or two with more than 32",
-                u64::from(chunk) * u64::from(columns)
-                    <= u64::from(self.warps(kind)) * u64::from(held(kind.vectors[compiled])),
-            )?;
-        }
+        field(
+            "chunk",
+            chunk,
+            "less: warps hold a chunk's vectors in registers, a step of eight of them each, or two with more than 32",
+            u64::from(chunk) * u64::from(columns)
+                <= u64::from(self.warps(kind)) * u64::from(held(kind.vectors[compiled])),
+        )?;
         shared_memory(self.layout(kind, compiled).bytes, job.gpu)
     }
 
@@ -422,45 +374,15 @@ impl Division {
                 vector_scales: pass.vector_scales,
                 vector_scale_layout: pass.vector_scale_steps,
                 vector_scale_batch_bytes: pass.vector_scale_batch_bytes,
-                packed: call.workspace.address,
-                packed_batch_bytes: packed_batch_bytes(kind.vectors[compiled], shape) as i64,
                 epilogue: pass.epilogue,
             };
-            let mut dependent = job.dependent();
-            if let Staging::Packed { entries, pieces } = kind.staging {
-                let all = shape.l() as u32 * steps * (kind.vectors[compiled] / NVFP4_MANY_COLUMNS);
-                plan.push(Launch {
-                    entry: entries[activation][compiled],
-                    grid: [all.div_ceil(pieces), 1, 1],
-                    threads: pieces * NVFP4_WARP,
-                    dependent,
-                    prepares: true,
-                    parameters: Parameters::of(&nvfp4_pack_params {
-                        n: pass.n,
-                        k: parameters.k,
-                        steps,
-                        l: parameters.l,
-                        vectors: pass.vectors,
-                        vector_row_bytes: pass.vector_row_bytes,
-                        vector_batch_bytes: pass.vector_batch_bytes,
-                        vector_scales: pass.vector_scales,
-                        vector_scale_layout: pass.vector_scale_steps,
-                        vector_scale_batch_bytes: pass.vector_scale_batch_bytes,
-                        packed: parameters.packed,
-                        packed_batch_bytes: parameters.packed_batch_bytes,
-                    }),
-                    ..Launch::default()
-                });
-                // What multiplies may start at once: it reads weights, which were there before this call.
-                dependent = true;
-            }
             plan.push(Launch {
                 entry: kind.entries[activation][compiled],
                 grid: [groups * shape.l() as u32 * self.cluster, 1, 1],
                 threads: self.warps(kind) * NVFP4_WARP,
                 cluster: if self.cluster == 1 { 0 } else { self.cluster },
                 dynamic_shared: layout.bytes as u32,
-                dependent,
+                dependent: job.dependent(),
                 parameters: Parameters::of(&parameters),
                 ..Launch::default()
             });
@@ -496,18 +418,11 @@ impl Division {
         self.chunk / self.parts.max(1)
     }
 
-    /// Steps of a set in all chunks of a CTA, at most.
-    pub(super) fn part_steps(&self, shape: &Shape) -> u32 {
-        let chunks = steps(shape).div_ceil(self.chunk.max(1).into());
-        let of_cta = chunks.div_ceil(self.cluster.max(1).into()) as u32;
-        self.chunk_steps().saturating_mul(of_cta)
-    }
-
     /// A term passes through the eight matrix instructions of each step that are added to one another, each of which
     /// counts for [`scaled_matrix_roundings`], and the additions that follow. The factor that ends a sum is a power of
     /// two, and exact.
     pub(super) fn roundings(&self, kind: &Kind, shape: &Shape, activation: Activation) -> u32 {
-        let summed = (kind.summed_steps)(self, shape).min(steps(shape) as u32);
+        let summed = (kind.summed_steps)(self).min(steps(shape) as u32);
         summed
             .saturating_mul(8 * scaled_matrix_roundings(activation))
             .saturating_add(self.additions(shape) + ALPHAS)
@@ -598,14 +513,9 @@ impl Division {
         self.groups(kind, job) * job.shape.l() as u64 * u64::from(self.cluster)
     }
 
-    /// The largest chunk of which warps hold their shares in registers, or buffers have room, or `parts`.
+    /// The largest chunk of which warps hold their shares in registers, or `parts`.
     fn chunk(kind: &Kind, vectors: u32, tiles: u32, parts: u32) -> u32 {
-        let pieces = match kind.staging {
-            Staging::Registers => held(vectors) * kind.tile_warps * tiles * parts,
-            // Four buffers of so many, of 2 KiB, leave room for the queues: 64 vectors have no room for four parts, and
-            // 128 for none but one.
-            Staging::Packed { .. } => 16,
-        };
+        let pieces = held(vectors) * kind.tile_warps * tiles * parts;
         let columns = vectors / NVFP4_MANY_COLUMNS;
         let chunk = (pieces / columns).min(8) / parts * parts;
         chunk.max(parts)

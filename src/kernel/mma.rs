@@ -1,7 +1,7 @@
 //! The kernel that decodes each weight once for up to 64 vectors, and multiplies on `mma.sync`:
 //! `csrc/kernels/gemv_mma.cuh`.
 
-use super::many_vectors::{Division, Kind, Staging, divided};
+use super::many_vectors::{Division, Kind, divided};
 use super::params::{
     NVFP4_MMA_BUFFERS, NVFP4_MMA_MAX_WARPS, NVFP4_MMA_MAX_WARPS_OF_32, NVFP4_MMA_MAX_WARPS_OF_64,
 };
@@ -36,7 +36,7 @@ const KIND: &Kind = &Kind {
     unit: "gemv_mma",
     runs_on: |job| job.needs((8, 0), "8.0 or newer"),
     // Each step by itself.
-    summed_steps: |_, _| 1,
+    summed_steps: |_| 1,
     tile_warps: 1,
     products: Products::WarpMatrix { vectors: 8 },
     vectors: &[8, 16, 32, 64],
@@ -49,7 +49,6 @@ const KIND: &Kind = &Kind {
     ],
     buffers: NVFP4_MMA_BUFFERS,
     barriers: 0,
-    staging: Staging::Registers,
     takes_tiles: "1 or more: tiles * parts is up to 16, or to 12 with more than 16 vectors in a pass, or to 8 with more than 32",
     entries: [
         &[

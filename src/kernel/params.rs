@@ -187,25 +187,7 @@ pub struct nvfp4_many_params {
     pub vector_scales: u64,
     pub vector_scale_layout: nvfp4_scale_steps,
     pub vector_scale_batch_bytes: i64,
-    pub packed: u64,
-    pub packed_batch_bytes: i64,
     pub epilogue: nvfp4_epilogue,
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
-pub struct nvfp4_pack_params {
-    pub n: i32,
-    pub k: u32,
-    pub steps: u32,
-    pub l: u32,
-    pub vectors: u64,
-    pub vector_row_bytes: i64,
-    pub vector_batch_bytes: i64,
-    pub vector_scales: u64,
-    pub vector_scale_layout: nvfp4_scale_steps,
-    pub vector_scale_batch_bytes: i64,
-    pub packed: u64,
-    pub packed_batch_bytes: i64,
 }
 pub const NVFP4_MMA_MAX_WARPS: u32 = 16;
 pub const NVFP4_MMA_MAX_WARPS_OF_32: u32 = 12;
@@ -224,6 +206,64 @@ pub const NVFP4_PACKED_AHEAD: u32 = 2;
 pub const NVFP4_PACKED_BARRIER_BYTES: u32 = 64;
 pub const NVFP4_PACKED_LONG_SUMS: u32 = 64;
 pub const NVFP4_PACKED_PACK_WARPS: u32 = 8;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct nvfp4_packed_deal {
+    pub groups: u32,
+    pub chunks: u32,
+    pub each: u32,
+    pub more: u32,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct nvfp4_pack_params {
+    pub n: i32,
+    pub k: u32,
+    pub steps: u32,
+    pub l: u32,
+    pub vectors: u64,
+    pub vector_row_bytes: i64,
+    pub vector_batch_bytes: i64,
+    pub vector_scales: u64,
+    pub vector_scale_layout: nvfp4_scale_steps,
+    pub vector_scale_batch_bytes: i64,
+    pub packed: u64,
+    pub packed_batch_bytes: i64,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct nvfp4_packed_params {
+    pub m: i32,
+    pub n: i32,
+    pub k: u32,
+    pub steps: u32,
+    pub l: u32,
+    pub tiles: u32,
+    pub chunk: u32,
+    pub deal: nvfp4_packed_deal,
+    pub x_at: u32,
+    pub codes: u64,
+    pub scales: u64,
+    pub scale_layout: nvfp4_scale_steps,
+    pub code_row_bytes: i64,
+    pub scale_batch_bytes: i64,
+    pub packed: u64,
+    pub packed_batch_bytes: i64,
+    pub partial: u64,
+    pub epilogue: nvfp4_epilogue,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct nvfp4_packed_add_params {
+    pub m: i32,
+    pub n: i32,
+    pub l: u32,
+    pub tiles: u32,
+    pub deal: nvfp4_packed_deal,
+    pub scale_layout: nvfp4_scale_steps,
+    pub partial: u64,
+    pub epilogue: nvfp4_epilogue,
+}
 pub const NVFP4_RING_UNIT_ROWS: u32 = 4;
 pub const NVFP4_RING_CHUNK_BYTES: u32 = 16;
 pub const NVFP4_RING_SCALE_BYTES: u32 = 256;

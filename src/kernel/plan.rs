@@ -12,7 +12,7 @@ pub(crate) const MOST_PARAMETER_BYTES: usize = 256;
 /// Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 pub const MOST_GRID_Y: u32 = 65535;
 
-/// The launches of one call, in order: for each pass over the weights one that multiplies, and before it what it needs.
+/// The launches of one call, in order: for each pass over the weights one that multiplies, and around it what it needs.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     launches: Vec<Launch>,
@@ -60,8 +60,8 @@ pub struct Launch {
     pub static_shared: u32,
     /// Programmatic dependent launch.
     pub dependent: bool,
-    /// It multiplies nothing: the next launch needs what it writes.
-    pub prepares: bool,
+    /// It multiplies nothing: it writes what a later launch needs, or ends what an earlier one began.
+    pub auxiliary: bool,
     /// Tensor maps, which are the kernel's first argument, one after the other. Unused ones have rank 0.
     pub maps: [nvfp4_tensor_map; MOST_MAPS],
     /// The kernel's parameter structure, its last argument.

@@ -217,7 +217,7 @@ impl<T: Tiled> KernelConfig for T {
                 dynamic_shared: dynamic_bytes(self) as u32,
                 static_shared: T::static_shared(pass.n as u32),
                 dependent: job.dependent(),
-                prepares: false,
+                auxiliary: false,
                 maps: maps::<T>(call, &pass, atoms),
                 parameters: Parameters::of(&parameters),
                 repeat: Some(Repeat {

@@ -1,7 +1,7 @@
 //! The kernel that decodes each weight once for up to 128 vectors, and multiplies on Hopper's `wgmma`:
 //! `csrc/kernels/gemv_wgmma.cuh`.
 
-use super::many_vectors::{Division, Kind, Staging, divided, has_wgmma};
+use super::many_vectors::{Division, Kind, divided, has_wgmma};
 use super::params::{
     NVFP4_WGMMA_BARRIER_BYTES, NVFP4_WGMMA_BUFFERS, NVFP4_WGMMA_MAX_GROUPS,
     NVFP4_WGMMA_MAX_GROUPS_OF_64, NVFP4_WGMMA_MAX_GROUPS_OF_128, NVFP4_WGMMA_TILE_WARPS,
@@ -37,7 +37,7 @@ const KIND: &Kind = &Kind {
     unit: "gemv_wgmma",
     runs_on: has_wgmma,
     // Those of a chunk.
-    summed_steps: |division, _| division.chunk_steps(),
+    summed_steps: Division::chunk_steps,
     tile_warps: NVFP4_WGMMA_TILE_WARPS,
     products: Products::WarpgroupMatrix,
     vectors: &[8, 16, 32, 64, 128],
@@ -51,7 +51,6 @@ const KIND: &Kind = &Kind {
     ],
     buffers: NVFP4_WGMMA_BUFFERS,
     barriers: NVFP4_WGMMA_BARRIER_BYTES,
-    staging: Staging::Registers,
     takes_tiles: "1 or more: tiles * parts is up to 4, or to 3 with more than 32 vectors in a pass, or to 2 with more than 64",
     entries: [
         &[

@@ -91,6 +91,7 @@ impl Machine<'_> {
     fn complete(&mut self, e: Queued) -> Result<(), SimError> {
         let pc = e.event.pc();
         self.pending.progressed();
+        self.stores += 1;
         e.event
             .complete(self)
             .map_err(|f| SimError::Violation(Box::new(self.violation(f, pc, None))))?;
@@ -271,10 +272,13 @@ impl Machine<'_> {
                         State::Blocked(Wait::TensorFree { .. }) => {
                             "for the tcgen05.dealloc of its peer CTA".into()
                         }
+                        State::Blocked(Wait::Store { .. }) => {
+                            "for a store that changes what it loads again and again".into()
+                        }
                         State::Blocked(Wait::Cluster { .. }) => "at the cluster barrier".into(),
                     };
                     let pc = match p.state {
-                        State::Blocked(Wait::Mbarrier { pc, .. }) => pc,
+                        State::Blocked(Wait::Mbarrier { pc, .. } | Wait::Store { pc, .. }) => pc,
                         _ => p.pc,
                     };
                     d.waiting.push(Waiter {

@@ -96,6 +96,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) tensor: TensorState,
     pub(crate) wgmma: WgmmaState,
     pub(crate) neighbours: Neighbours,
+    /// Stores and atomics executed, and asynchronous operations completed.
+    pub(crate) stores: u64,
     pub(crate) hazards: Option<Hazards>,
     pub(crate) pending: Pending,
     pub(crate) observer: Option<&'a mut dyn Observer>,
@@ -264,6 +266,7 @@ impl Machine<'_> {
             Wait::Wgmma { warp, keep } => self.wgmma.waited((c.linear, warp), keep),
             Wait::TensorAlloc { epoch } | Wait::TensorFree { epoch } => self.tensor.epoch != epoch,
             Wait::GridBefore => !self.neighbours.before_runs,
+            Wait::Store { stores, .. } => self.stores != stores,
             Wait::Cluster { phase } => self.clusters[c.cluster].phase > phase,
             Wait::Groups {
                 warp,

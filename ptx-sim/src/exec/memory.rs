@@ -1,11 +1,13 @@
 //! Loads, stores and atomics, lane by lane; generic addresses and addresses of other CTAs.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use super::machine::{Machine, Place, Trouble};
-use super::warp::Warp;
-use super::{Ctx, lanes};
+use super::warp::{Part, State, Wait, Warp};
+use super::{Ctx, Flow, lanes};
 use crate::memory::layout::{SHARED, SHARED_RANK_SHIFT, split_generic};
 use crate::memory::{AccessKind, Actor, Fault, Space};
-use crate::program::{Addr, Op, Order};
+use crate::program::{Addr, Lanes, Op, Order};
 use crate::report::ViolationKind;
 
 /// Vector elements never number more.
@@ -86,8 +88,18 @@ impl Machine<'_> {
     }
 
     /// `ld`, `st`, `atom` and `red`.
-    pub(super) fn access(&mut self, c: &Ctx<'_>, w: &mut Warp, op: &Op) -> Result<(), Trouble> {
+    pub(super) fn access(
+        &mut self,
+        c: &Ctx<'_>,
+        w: &mut Warp,
+        cur: &mut Part,
+        op: &Op,
+    ) -> Result<Flow, Trouble> {
         let p = c.program;
+        if !matches!(op, Op::Ld { .. }) {
+            self.stores += 1;
+            w.polled = None;
+        }
         match op {
             Op::Ld {
                 d,
@@ -121,6 +133,9 @@ impl Machine<'_> {
                     if let Some(d) = d {
                         w.set(p, *d, v, c.active);
                     }
+                }
+                if order.strong {
+                    return Ok(self.polls(c, w, cur, &base, &out));
                 }
             }
             Op::St {
@@ -202,7 +217,38 @@ impl Machine<'_> {
             }
             _ => {}
         }
-        Ok(())
+        Ok(Flow::Next)
+    }
+
+    /// After a load that may be one of a loop that waits for another thread's store. Where it found what it had found
+    /// before, without a store by its warp since then, the warp makes room for those it waits for: until there was a
+    /// store.
+    fn polls(
+        &self,
+        c: &Ctx<'_>,
+        w: &mut Warp,
+        cur: &mut Part,
+        addresses: &Lanes,
+        found: &[Lanes],
+    ) -> Flow {
+        let mut hasher = DefaultHasher::new();
+        for lane in lanes(c.active) {
+            let lane = lane as usize;
+            (lane, addresses[lane]).hash(&mut hasher);
+            found
+                .iter()
+                .for_each(|element| element[lane].hash(&mut hasher));
+        }
+        let now = Some((c.pc as u32, hasher.finish()));
+        if std::mem::replace(&mut w.polled, now) != now {
+            return Flow::Next;
+        }
+        cur.pc += 1;
+        cur.state = State::Blocked(Wait::Store {
+            stores: self.stores,
+            pc: c.pc as u32,
+        });
+        Flow::Stop
     }
 
     /// `discard`: a write of nothing that could be read.

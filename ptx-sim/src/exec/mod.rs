@@ -350,7 +350,9 @@ impl Machine<'_> {
                     lanes: c.active,
                 })?;
             }
-            Op::Ld { .. } | Op::St { .. } | Op::Atom { .. } => self.access(c, w, &ins.op)?,
+            Op::Ld { .. } | Op::St { .. } | Op::Atom { .. } => {
+                return self.access(c, w, cur, &ins.op);
+            }
             Op::IsSpace { .. } | Op::Mapa { .. } | Op::CtaRank { .. } => {
                 self.address_query(c, w, &ins.op)
             }

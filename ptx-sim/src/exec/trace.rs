@@ -126,6 +126,7 @@ fn wait_for(wait: Wait) -> WaitFor {
         Wait::TensorAlloc { .. } => "tcgen05.alloc".into(),
         Wait::TensorFree { .. } => "tcgen05.dealloc".into(),
         Wait::GridBefore => "griddepcontrol.wait".into(),
+        Wait::Store { .. } => "a store".into(),
         Wait::Cluster { .. } => "barrier.cluster.wait".into(),
         Wait::Mbarrier {
             owner,

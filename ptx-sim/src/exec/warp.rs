@@ -25,6 +25,8 @@ pub(crate) enum Wait {
     TensorFree { epoch: u64 },
     /// `griddepcontrol.wait`, until the grid before this one has ended.
     GridBefore,
+    /// A load at `pc` that found what it had found before, until there were more stores than these.
+    Store { stores: u64, pc: u32 },
     /// Cluster barrier, until its phase is beyond this one.
     Cluster { phase: u64 },
     /// mbarrier of this linear CTA at this offset, until this phase is over. `pc` tested it;
@@ -87,6 +89,8 @@ pub(crate) struct Warp {
     pub(crate) waiting: Vec<(usize, u32, u64)>,
     /// Lanes whose `mbarrier.try_wait` ran into its time limit.
     pub(crate) timed_out: u32,
+    /// The last strong load, if nothing was stored since: where it is, and a hash of what it found.
+    pub(crate) polled: Option<(u32, u64)>,
     pub(crate) poison: Poison,
 }
 
@@ -119,6 +123,7 @@ impl Warp {
             impatience: 0,
             waiting: Vec::new(),
             timed_out: 0,
+            polled: None,
             poison: Poison::default(),
         }
     }
@@ -192,7 +197,7 @@ impl Warp {
         any
     }
 
-    /// Lets waits on mbarriers run into their time limits; whether there are any.
+    /// Lets waits on mbarriers run into their time limits, and loops load again; whether there are any.
     pub(crate) fn time_out(&mut self) -> bool {
         let mut any = false;
         for p in &mut self.parts {
@@ -201,6 +206,10 @@ impl Warp {
                 if retry {
                     self.timed_out |= p.mask;
                 }
+                any = true;
+            }
+            if let State::Blocked(Wait::Store { .. }) = p.state {
+                p.state = State::Ready;
                 any = true;
             }
         }

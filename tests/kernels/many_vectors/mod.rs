@@ -1,4 +1,4 @@
-//! What the kernels for many vectors, mma and wgmma, have in common: their trials. Each describes itself and has its
+//! What the kernels for many vectors, mma, wgmma and packed, have in common: their trials. Each describes itself and has its
 //! own tables.
 
 use nvfp4_gemv::ScaleLayout;
@@ -11,11 +11,12 @@ pub(crate) mod gpu;
 pub(crate) mod refuse;
 pub(crate) mod sim;
 
-/// One of the two.
+/// One of them.
 pub(crate) struct Kernel {
     /// Its unit, and its name in the list of faults.
     pub(crate) unit: &'static str,
-    /// The config of so many tiles, parts, steps of a chunk, CTAs of a cluster and vectors of a pass.
+    /// The config of so many tiles, parts, steps of a chunk, CTAs of a cluster (packed: of the launch) and vectors of a
+    /// pass. What the kernel does not have is ignored.
     pub(crate) config: fn([u32; 5]) -> Config,
     /// Vectors of a pass, at most.
     pub(crate) most_vectors: u32,
@@ -40,7 +41,7 @@ pub(crate) struct Kernel {
     /// Branches that no launch takes, which nvcc does not know: text of their line in the source, and how names of the
     /// entry points end.
     pub(crate) never_taken: &'static [(&'static str, &'static str)],
-    /// Words of a plan that may be wrong, beside those that may be with all of these kernels: others read them.
+    /// Words of a plan that may be wrong.
     pub(crate) harmless: &'static [(At, &'static str)],
 }
 

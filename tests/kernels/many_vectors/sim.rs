@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use nvfp4_gemv::kernel::Config;
-use nvfp4_gemv::kernel::params::nvfp4_many_params as Params;
 use nvfp4_gemv::{Activation, Dims, FloatType, ScaleLayout, Shape};
 use ptx_sim::Uninitialised;
 use ptx_sim::mutate;
 
 use super::{Cutting, Kernel, cutting};
-use crate::support::faults::{
-    At, PADDING, Run, demand, demand_right_plans, no_arithmetic, subject,
-};
+use crate::support::faults::{At, Run, demand, demand_right_plans, no_arithmetic, subject};
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::schedules::{few, schedules};
 use crate::support::sim::{Simulator, source_line};
+
+/// Which launch of a call: [`Run::new`], or one beside it.
+type Beside = fn(&'static str, &Case, Config, bool, Uninitialised) -> Run;
 
 const ACTIVATIONS: [Activation; 3] = [Activation::Nvfp4, Activation::F16, Activation::Bf16];
 
@@ -223,21 +223,8 @@ impl Kernel {
         }
     }
 
-    /// Of the kernel for `n` NVFP4 vectors: what multiplies.
-    fn runs(&self, n: usize) -> Vec<Run> {
-        self.runs_of(n, Run::new)
-    }
-
-    /// The same of a launch that packs them.
-    fn packing_runs(&self, n: usize) -> Vec<Run> {
-        self.runs_of(n, Run::first)
-    }
-
-    fn runs_of(
-        &self,
-        n: usize,
-        of: fn(&'static str, &Case, Config, bool, Uninitialised) -> Run,
-    ) -> Vec<Run> {
+    /// For `n` NVFP4 vectors.
+    fn runs_of(&self, n: usize, of: Beside) -> Vec<Run> {
         let run = |(i, cutting): (usize, &Cutting)| {
             let case = Case {
                 vector_layout: ScaleLayout::ALL[i % 2],
@@ -254,30 +241,30 @@ impl Kernel {
 
     pub(crate) fn faults(&self, n: usize) {
         let schedules = mutate::schedules(3);
-        let subject = subject(self.unit, "90a", self.runs(n), schedules, no_arithmetic);
+        let subject = subject(
+            self.unit,
+            "90a",
+            self.runs_of(n, Run::new),
+            schedules,
+            no_arithmetic,
+        );
         demand(&subject, include_str!("equivalent_faults.txt"), 60);
     }
 
-    /// Of the launch that packs vectors.
-    pub(crate) fn packing_faults(&self, n: usize) {
-        let (name, runs) = (format!("{}_pack", self.unit), self.packing_runs(n));
+    /// Of another launch than the one that multiplies: what its faults are listed as, beside the unit's name, and how many
+    /// there are at least.
+    pub(crate) fn faults_beside(&self, name: &str, n: usize, beside: Beside, least: usize) {
+        let (name, runs) = (format!("{}_{name}", self.unit), self.runs_of(n, beside));
         let subject = subject(&name, "90a", runs, mutate::schedules(3), no_arithmetic);
-        demand(&subject, include_str!("equivalent_faults.txt"), 8);
+        demand(&subject, include_str!("equivalent_faults.txt"), least);
     }
 
-    pub(crate) fn wrong_packing_plans(&self, harmless: &[(At, &str)]) {
-        let runs = [self.packing_runs(9), self.packing_runs(16)].concat();
+    pub(crate) fn wrong_plans_beside(&self, beside: Beside, harmless: &[(At, &str)]) {
+        let runs = [9, 16].map(|n| self.runs_of(n, beside)).concat();
         demand_right_plans("90a", &runs, harmless);
     }
 
     pub(crate) fn wrong_plans(&self) {
-        let all = crate::words![Params:
-            l = "one batch, or several",
-            epilogue.alpha + 4 = PADDING,
-            epilogue.output_type + 4 = PADDING,
-        ];
-        let harmless = [&all[..], self.harmless].concat();
-        let runs = [self.runs(9), self.runs(16)].concat();
-        demand_right_plans("90a", &runs, &harmless);
+        self.wrong_plans_beside(Run::new, self.harmless);
     }
 }

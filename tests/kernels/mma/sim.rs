@@ -5,6 +5,7 @@ use nvfp4_gemv::kernel::params::nvfp4_many_params as Params;
 use nvfp4_gemv::kernel::{Config, MmaConfig};
 
 use crate::many_vectors::{Cutting, Kernel, cutting};
+use crate::support::faults::PADDING;
 
 crate::trials! {
     simulator:
@@ -19,9 +20,6 @@ crate::trials! {
         every_config = || KERNEL.every_config(),
         random_configs = || KERNEL.random_configs();
 }
-
-/// Why a wrong word does nothing.
-const PACKED: &str = "gemv_packed reads it";
 
 pub(crate) const KERNEL: Kernel = Kernel {
     unit: "gemv_mma",
@@ -64,13 +62,12 @@ pub(crate) const KERNEL: Kernel = Kernel {
         ("exists(p, work, first)", "_n64"),
     ],
     harmless: &crate::words![Params:
+        l = "one batch, or several",
+        epilogue.alpha + 4 = PADDING,
+        epilogue.output_type + 4 = PADDING,
         stored_at = "this kernel has no mbarrier",
         chunks_each = "a row ends the steps, too",
         chunks_left = "the same",
-        packed = PACKED,
-        packed + 4 = PACKED,
-        packed_batch_bytes = PACKED,
-        packed_batch_bytes + 4 = PACKED,
     ],
 };
 

@@ -4,11 +4,19 @@ use libtest_mimic::Trial;
 use nvfp4_gemv::kernel::{Config, Job, Kernel};
 
 use super::sim::KERNEL;
-use crate::many_vectors::gpu::{self, EVERY, KIND, TALL, odd};
+use crate::many_vectors::gpu::{self, EVERY, TALL, odd};
 use crate::support::battery::Subject;
 
 fn configs(_: &Job<'_>, _: &[u32]) -> Vec<Config> {
-    KERNEL.configs(&[(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (3, 1), (4, 1)])
+    let mut configs = Vec::new();
+    for tiles in [1, 2, 3, 4] {
+        for (chunk, ctas) in [(1, 1), (2, 3), (1, 132), (3, 50), (1, 8)] {
+            for vectors in [8, 128] {
+                configs.push((KERNEL.config)([tiles, 1, chunk, ctas, vectors]));
+            }
+        }
+    }
+    configs
 }
 
 const SUBJECT: Subject = Subject {
@@ -17,8 +25,8 @@ const SUBJECT: Subject = Subject {
     every: EVERY,
     tall: TALL,
     configs,
-    kind: KIND,
-    kinds: &[&[1, 1, 1], &[2, 2, 2], &[4, 1, 1], &[1, 4, 4], &[2, 1, 8]],
+    kind: &["tiles", "chunk"],
+    kinds: &[&[1, 1], &[2, 2], &[3, 3], &[4, 1]],
 };
 
 pub(crate) fn trials() -> Vec<Trial> {

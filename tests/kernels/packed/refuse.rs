@@ -2,19 +2,20 @@
 
 use nvfp4_gemv::Refusal;
 
-use crate::many_vectors::refuse::{self, refuses_fields, refuses_problems};
+use crate::many_vectors::refuse::{self, refuses_problems};
 use crate::support::refuse::{Asked, gpu, problem, shape};
 
 use super::sim::KERNEL;
 
 fn valid() -> Asked {
-    refuse::valid((KERNEL.config)([1, 2, 4, 2, 16]))
+    refuse::valid((KERNEL.config)([1, 1, 4, 2, 16]))
 }
 
 fn problems_that_it_does_not_take() {
     refuses_problems(&valid(), || {
-        // Two batches of 12 vectors, in the place of 16, of five steps of 128 16-bit elements.
-        let least = 2 * 16 * 5 * 256;
+        // Two batches of 12 vectors, in the place of 16, of five steps of 128 16-bit elements; and two sums of 256 rows with
+        // 16 vectors for each of 132 multiprocessors.
+        let least = 2 * 16 * 5 * 256 + 132 * 2 * 256 * 16 * 4;
         let workspace = |given| {
             let why = Refusal::Workspace {
                 needed: least,
@@ -34,9 +35,10 @@ fn problems_that_it_does_not_take() {
 
 fn configs() {
     let valid = valid();
-    refuses_fields(&valid);
     valid.refuses_fields(&[
-        ("tiles", &[0, 3, 5, u32::MAX]),
+        ("tiles", &[0, 5, u32::MAX]),
+        ("chunk", &[0]),
+        ("ctas", &[0, 133, u32::MAX]),
         ("vectors", &[0, 4, 12, 256]),
     ]);
 }

@@ -1,12 +1,13 @@
 //! `gemv_packed`: the trials of `many_vectors`.
 
 use nvfp4_gemv::ScaleLayout::{Linear, Tiled128x4};
-use nvfp4_gemv::kernel::params::{nvfp4_many_params as Params, nvfp4_pack_params as PackParams};
+use nvfp4_gemv::kernel::params::nvfp4_pack_params as PackParams;
+use nvfp4_gemv::kernel::params::nvfp4_packed_add_params as AddParams;
+use nvfp4_gemv::kernel::params::nvfp4_packed_params as Params;
 use nvfp4_gemv::kernel::{Config, PackedConfig};
 
-use crate::many_vectors::sim::VECTORS_OF_A_WARP;
 use crate::many_vectors::{Cutting, Kernel, cutting};
-use crate::support::faults::At;
+use crate::support::faults::{At, PADDING, Run};
 
 crate::trials! {
     simulator:
@@ -14,29 +15,38 @@ crate::trials! {
         many_vectors = || KERNEL.many_vectors(),
         vectors_of_every_magnitude = || KERNEL.vectors_of_every_magnitude(),
         faults_of_few_vectors = || KERNEL.faults(16),
-        faults_of_packing = || KERNEL.packing_faults(16),
+        faults_of_packing = || KERNEL.faults_beside("pack", 16, Run::first, 8),
+        faults_of_adding = || KERNEL.faults_beside("add", 16, Run::last, 3),
         wrong_plans = || KERNEL.wrong_plans(),
-        wrong_packing_plans = || KERNEL.wrong_packing_plans(K);
+        wrong_packing_plans = || KERNEL.wrong_plans_beside(Run::first, PACK),
+        wrong_adding_plans = || KERNEL.wrong_plans_beside(Run::last, ADD);
     long:
         every_config = || KERNEL.every_config(),
         random_configs = || KERNEL.random_configs();
 }
 
-/// Why a wrong word does nothing.
-const PACKED: &str = "only the launch before reads it";
-
-/// Of the launch that packs.
-const K: &[(At, &str)] = &crate::words![PackParams: k = MULTIPLES];
 const MULTIPLES: &str = "multiples of 64 end in the same step";
+const PLACES: &str = "a row's place depends on the kind of layout only";
+const BATCHES: &str = "one batch, or several";
+
+/// Words of the other launches' plans that may be wrong.
+const PACK: &[(At, &str)] = &crate::words![PackParams: k = MULTIPLES];
+const ADD: &[(At, &str)] = &crate::words![AddParams:
+    l = BATCHES,
+    scale_layout.row_stride = PLACES,
+    scale_layout.row_stride + 4 = PLACES,
+    scale_layout.group_stride = PLACES,
+    epilogue.alpha + 4 = PADDING,
+    epilogue.output_type + 4 = PADDING,
+];
 
 pub(crate) const KERNEL: Kernel = Kernel {
     unit: "gemv_packed",
-    config: |[tiles, parts, chunk, cluster, vectors]| {
+    config: |[tiles, _, chunk, ctas, vectors]| {
         Config::from(PackedConfig {
             tiles,
-            parts,
             chunk,
-            cluster,
+            ctas,
             vectors,
         })
     },
@@ -57,71 +67,58 @@ pub(crate) const KERNEL: Kernel = Kernel {
         ([1, 1, 1, 1], 128),
     ],
     full: [
-        (cutting((140, 320, 1), Linear, [2, 1, 1, 1]), 100),
+        (cutting((140, 320, 1), Linear, [2, 1, 1, 5]), 100),
         (cutting((20, 256, 1), Tiled128x4, [2, 1, 1, 2]), 128),
     ],
-    magnitudes: cutting((33, 512, 1), Linear, [1, 2, 2, 1]),
+    magnitudes: cutting((33, 512, 1), Linear, [1, 1, 2, 2]),
     archs: &["90a"],
     faulty: [
-        cutting((70, 1088, 1), Linear, [2, 1, 2, 1]),
-        cutting((21, 832, 2), Tiled128x4, [1, 2, 2, 2]),
-        // Every buffer three times.
-        cutting((9, 1472, 1), Linear, [1, 1, 1, 1]),
-        cutting((21, 256, 1), Linear, [1, 2, 2, 1]),
+        cutting((70, 1088, 1), Linear, [2, 1, 2, 2]),
+        cutting((21, 832, 2), Tiled128x4, [1, 1, 2, 3]),
+        // Every buffer twice and more; groups that are divided, and that are not.
+        cutting((9, 2112, 3), Linear, [1, 1, 1, 2]),
+        cutting((21, 256, 3), Linear, [1, 1, 1, 4]),
     ],
     source: include_str!("../../../csrc/kernels/gemv_packed.cuh"),
     never_taken: &[
-        // The four warps of a tile store two vectors each at once, and there are eight.
-        (VECTORS_OF_A_WARP, "_n8"),
         // A step has as many pieces as a CTA packs, or twice as many.
         ("if (batch >= p.l) return;", "_n64"),
         ("if (batch >= p.l) return;", "_n128"),
-        // Buffers of 128 vectors have room for one step, and so for one part of a chunk: every warpgroup has all steps.
-        ("for (uint32_t step = first; step < end;", "_n128"),
-        ("for (uint32_t part = 0; part < parts; ++part)", "_n128"),
-        // A cluster has 64 warps at most: each has a vector to store.
-        ("place < rows && first < uint32_t(p.n);", "_n128"),
     ],
     harmless: &crate::words![Params:
         k = MULTIPLES,
-        vectors = PACKED,
-        vectors + 4 = PACKED,
-        vector_row_bytes = PACKED,
-        vector_row_bytes + 4 = PACKED,
-        vector_batch_bytes = PACKED,
-        vector_batch_bytes + 4 = PACKED,
-        vector_scales = PACKED,
-        vector_scales + 4 = PACKED,
-        vector_scale_layout.row_stride = PACKED,
-        vector_scale_layout.row_stride + 4 = PACKED,
-        vector_scale_layout.group_stride = PACKED,
-        vector_scale_layout.group_stride + 4 = PACKED,
-        vector_scale_batch_bytes = PACKED,
-        vector_scale_batch_bytes + 4 = PACKED,
+        l = BATCHES,
+        epilogue.alpha + 4 = PADDING,
+        epilogue.output_type + 4 = PADDING,
     ],
 };
 
 const CUTTINGS: &[Cutting] = &[
-    // Several groups, the last one with fewer rows than a tile; queues and buffers used several times.
-    cutting((150, 1152, 1), Linear, [2, 1, 2, 1]).under_every_schedule(),
-    // Warpgroups that share tiles, the last step of a row half as long.
-    cutting((70, 832, 1), Linear, [1, 2, 4, 1]),
-    // One step only, for warpgroups that have none.
-    cutting((5, 64, 1), Linear, [1, 4, 4, 1]),
-    // A chunk that ends within a warpgroup's steps, batches.
-    cutting((21, 832, 3), Linear, [1, 2, 2, 1]),
-    // Tiles without rows.
-    cutting((70, 256, 2), Linear, [3, 1, 1, 1]),
+    // Several groups, the last one with fewer rows than a tile; queues and buffers used several times. Two groups have
+    // ten chunks for three CTAs.
+    cutting((150, 1152, 1), Linear, [2, 1, 2, 3]).under_every_schedule(),
+    // A group each; the last step of a row half as long.
+    cutting((70, 832, 1), Linear, [1, 1, 4, 2]),
+    // One step only.
+    cutting((5, 64, 1), Linear, [1, 1, 4, 1]),
+    // CTAs with one chunk less than others; batches.
+    cutting((21, 832, 3), Linear, [1, 1, 2, 5]),
+    // Tiles without rows; a chunk a CTA.
+    cutting((70, 256, 2), Linear, [3, 1, 1, 4]),
     // Atoms of 128 rows, most of which are past M.
-    cutting((130, 256, 1), Tiled128x4, [2, 1, 1, 1]),
-    cutting((140, 320, 2), Tiled128x4, [2, 2, 2, 1]),
-    // Clusters, of which some CTAs have more chunks than others, or none.
+    cutting((130, 256, 1), Tiled128x4, [2, 1, 1, 3]),
+    cutting((140, 320, 2), Tiled128x4, [2, 1, 2, 8]),
+    // A group that all CTAs share.
+    cutting((9, 1472, 1), Linear, [1, 1, 1, 12]),
     cutting((100, 896, 1), Linear, [2, 1, 1, 2]).under_every_schedule(),
-    cutting((17, 640, 2), Linear, [1, 2, 2, 4]),
-    cutting((9, 256, 1), Tiled128x4, [2, 1, 1, 8]),
+    // Groups of one chunk: what is brought ahead is some groups further on.
+    cutting((300, 64, 2), Linear, [1, 1, 1, 3]),
+    cutting((100, 192, 3), Linear, [1, 1, 1, 4]),
+    // All groups but the first one and the last one whole.
+    cutting((20, 640, 3), Linear, [1, 1, 1, 2]),
     // Rings that go round more than once, with every number of vectors.
     // The warp that asks for copies is ahead of others, and waits for them.
     cutting((70, 960, 1), Linear, [4, 1, 1, 1]).always_under_every_schedule(),
-    cutting((20, 1152, 1), Tiled128x4, [1, 2, 2, 2]),
-    cutting((200, 1472, 1), Linear, [4, 1, 1, 1]),
+    cutting((20, 1152, 1), Tiled128x4, [1, 1, 2, 2]),
+    cutting((200, 1472, 1), Linear, [4, 1, 1, 5]),
 ];

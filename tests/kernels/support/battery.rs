@@ -11,7 +11,9 @@ use nvfp4_gemv::kernel::{Config, Job, Kernel};
 use nvfp4_gemv::quantize::quantize_vectors;
 use nvfp4_gemv::raw;
 use nvfp4_gemv::reference::{error_bound, gemv};
-use nvfp4_gemv::{Activation, Dims, FloatType, Options, Refusal, ScaleLayout, Shape, Strides};
+use nvfp4_gemv::{
+    Activation, Dims, FloatType, Options, RawWorkspace, Refusal, ScaleLayout, Shape, Strides,
+};
 use nvfp4_gemv_cli::problem::{
     CONTEST_BENCHMARKS, CONTEST_TESTS, EdgeCase, Problem, contest_tolerance,
 };
@@ -317,8 +319,15 @@ fn more_than_four_gigabytes(gpu: &Gpu, subject: &Subject) {
     let one = Problem::integers(Shape::matrix(m, k).unwrap(), 13);
     let uploaded = Uploaded::last_of(gpu, &one, l, ScaleLayout::Tiled128x4);
     let y = gpu.upload(&vec![f32::NAN; shape.outputs()]);
-    let call = uploaded.call(gpu, &y);
     let options = Options::new().kernel(subject.kernel);
+    let call = uploaded.call(gpu, &y);
+    let asked = call.operands();
+    let bytes = Kernel::most_workspace_bytes(&Job::new(call.shape(), &asked, &gpu.info));
+    let workspace = gpu.upload(&vec![0xff_u8; bytes as usize]);
+    let address = gpu.address(&workspace);
+    let call = call
+        .with_workspace(RawWorkspace { address, bytes })
+        .unwrap();
     // SAFETY: all buffers live until the copy below has waited for the kernel.
     unsafe { raw::gemv(&call, &gpu.info, &options, gpu.handle()) }.unwrap();
     let y = gpu.stream.clone_dtoh(&y).unwrap();

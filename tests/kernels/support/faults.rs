@@ -25,7 +25,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Faults of the last launch.
+    /// Faults of the launch that multiplies, the last one if there are several.
     pub(crate) fn new(
         arch: &'static str,
         case: &Case,
@@ -39,7 +39,10 @@ impl Run {
             config.into(),
             chained,
             uninitialised,
-            |launches| launches - 1,
+            |launches| {
+                let multiplies = |launch: &plan::Launch| !launch.auxiliary;
+                launches.iter().rposition(multiplies).expect("a launch")
+            },
         )
     }
 
@@ -54,19 +57,31 @@ impl Run {
         Self::of(arch, case, config.into(), chained, uninitialised, |_| 0)
     }
 
+    /// Faults of the last launch.
+    pub(crate) fn last(
+        arch: &'static str,
+        case: &Case,
+        config: impl Into<Config>,
+        chained: bool,
+        uninitialised: Uninitialised,
+    ) -> Self {
+        let last = |launches: &[plan::Launch]| launches.len() - 1;
+        Self::of(arch, case, config.into(), chained, uninitialised, last)
+    }
+
     fn of(
         arch: &'static str,
         case: &Case,
         config: Config,
         chained: bool,
         uninitialised: Uninitialised,
-        which: fn(usize) -> usize,
+        which: fn(&[plan::Launch]) -> usize,
     ) -> Self {
         let mut loaded = Loaded::new(&Arc::new(Operands::new(case)), arch);
         let plan = loaded.plan(config, &gpu(arch), chained);
         let parts = plan.launches().iter().flat_map(plan::Launch::parts);
         let mut before: Vec<plan::Launch> = parts.collect();
-        let after = before.split_off(which(before.len()) + 1);
+        let after = before.split_off(which(&before) + 1);
         let planned = before.pop().expect("a launch");
         for before in before {
             let ran = run(&mut loaded, &before, arch, &Options::default());

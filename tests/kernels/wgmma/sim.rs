@@ -6,6 +6,7 @@ use nvfp4_gemv::kernel::{Config, WgmmaConfig};
 
 use crate::many_vectors::sim::VECTORS_OF_A_WARP;
 use crate::many_vectors::{Cutting, Kernel, cutting};
+use crate::support::faults::PADDING;
 
 crate::trials! {
     simulator:
@@ -18,9 +19,6 @@ crate::trials! {
         every_config = || KERNEL.every_config(),
         random_configs = || KERNEL.random_configs();
 }
-
-/// Why a wrong word does nothing.
-const PACKED: &str = "gemv_packed reads it";
 
 pub(crate) const KERNEL: Kernel = Kernel {
     unit: "gemv_wgmma",
@@ -75,12 +73,11 @@ pub(crate) const KERNEL: Kernel = Kernel {
         ("place < rows && first < uint32_t(p.n);", "_n128"),
     ],
     harmless: &crate::words![Params:
+        l = "one batch, or several",
+        epilogue.alpha + 4 = PADDING,
+        epilogue.output_type + 4 = PADDING,
         chunks_each = "a row ends the steps, too",
         chunks_left = "the same",
-        packed = PACKED,
-        packed + 4 = PACKED,
-        packed_batch_bytes = PACKED,
-        packed_batch_bytes + 4 = PACKED,
     ],
 };
 
