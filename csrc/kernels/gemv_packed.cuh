@@ -227,6 +227,11 @@ struct Ring {
     __device__ __forceinline__ static uint32_t buffer(uint32_t index) { return index % kBuffers; }
     __device__ __forceinline__ static uint32_t parity(uint32_t index) { return index / kBuffers % 2; }
 
+    // By the same thread, in front of that: nobody needs any more what is there.
+    __device__ __forceinline__ void wait_empty(uint32_t index) const {
+        if (index >= kBuffers) arch::mbarrier_wait(empty + 8 * buffer(index), parity(index - kBuffers));
+    }
+
     // By one thread: the CTA's chunk `index`, which is chunk `chunk` of `group`, or of a group behind it.
     __device__ __forceinline__ void bring(const Params &p, uint32_t index, uint32_t group, uint32_t chunk,
                                           uint32_t step_bytes) const {
@@ -234,9 +239,7 @@ struct Ring {
             chunk -= p.deal.chunks;
             ++group;
         }
-        const uint32_t at = buffer(index);
-        if (index >= kBuffers) arch::mbarrier_wait(empty + 8 * at, parity(index - kBuffers));
-        const uint32_t first = chunk * p.chunk, bytes = min(p.chunk, p.steps - first) * step_bytes;
+        const uint32_t at = buffer(index), first = chunk * p.chunk, bytes = min(p.chunk, p.steps - first) * step_bytes;
         arch::mbarrier_arrive_expect_tx(full + 8 * at, bytes);
         arch::load_bulk(x + at * buffer_bytes, step_at(p, batch_of(p, group), first, step_bytes), bytes,
                         full + 8 * at, arch::policy_evict_last());
@@ -318,6 +321,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
         // Where the vectors of the next chunk are, when they are there.
         const auto next_chunk = [&] {
             if (threadIdx.x == 0 && index + kAhead < chunks) {
+                ring.wait_empty(index + kAhead);
                 ring.bring(p, index + kAhead, group, chunk + kAhead, kStepBytes);
             }
             __syncwarp();

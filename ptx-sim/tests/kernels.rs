@@ -388,6 +388,50 @@ fn stale_bytes_are_in_shared_memory_only() {
     );
 }
 
+/// A warp that loads a flag until another CTA has set it makes room for that CTA, whatever the schedule prefers. Where
+/// nobody sets it, that is a deadlock.
+#[test]
+fn waiting_for_a_flag() {
+    let wait = |set: &str| {
+        kernel(
+            "",
+            &format!(
+                "mov.u32 %r1, %ctaid.x;\nsetp.ne.u32 %p1, %r1, 0;\n@%p1 bra LATER;\n\
+                 mov.u32 %r2, 7;\nst.global.u32 [%out+512], %r2;\nmov.u32 %r2, {set};\n\
+                 st.release.gpu.global.u32 [%out+516], %r2;\nbra E;\n\
+                 LATER: ld.acquire.gpu.global.u32 %r2, [%out+516];\nsetp.ne.u32 %p1, %r2, 1;\n@%p1 bra LATER;\n\
+                 ld.global.u32 %r3, [%out+512];\nst.global.u32 [%w], %r3;\nE:"
+            ),
+        )
+    };
+    for policy in [Policy::Fair, Policy::Random(1), Policy::Starve(0)] {
+        for timing in [Timing::Eager, Timing::Lazy] {
+            let run = |set| {
+                let mut sim = Sim::new(Module::parse(&wait(set)).unwrap());
+                let out = sim.upload("out", &[0; 1024]).unwrap();
+                let launch = Launch::new("k", [2, 1, 1], [1, 1, 1]).buffer(out);
+                let options = Options {
+                    policy,
+                    timing,
+                    ..Options::default()
+                };
+                let ran = sim.run(&launch, &options);
+                ran.map(|_| sim.download(out)[0])
+            };
+            assert_eq!(run("1").unwrap(), 7, "{policy} {timing}");
+            let never = run("0").unwrap_err();
+            assert!(
+                matches!(never, SimError::Deadlock(_)),
+                "{policy} {timing}: {never}"
+            );
+            assert!(
+                never.to_string().contains("loads again and again"),
+                "{never}"
+            );
+        }
+    }
+}
+
 #[test]
 fn deadlocks_name_every_warp() {
     let e = fails(

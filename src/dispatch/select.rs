@@ -83,8 +83,8 @@ pub fn select(
 /// let operands = Operands::new(Activation::F16, ScaleLayout::Linear);
 /// let hopper = Gpu::of_compute_capability((9, 0), "90a");
 /// let packed = Options::new().kernel(Kernel::Packed);
-/// // 64 vectors, two bytes an element.
-/// assert_eq!(workspace_bytes(&shape, &operands, &hopper, &packed)?, 64 * 4096 * 2);
+/// // 64 vectors, two bytes an element; and sums.
+/// assert!(workspace_bytes(&shape, &operands, &hopper, &packed)? > 64 * 4096 * 2);
 /// # Ok::<(), nvfp4_gemv::Error>(())
 /// ```
 pub fn workspace_bytes(

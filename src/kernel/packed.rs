@@ -136,6 +136,32 @@ struct Layout {
 }
 
 impl PackedConfig {
+    /// With the largest chunk: four buffers of it leave room for the queues of most tiles. One with a CTA for each
+    /// multiprocessor, and one with fewer, so that no group is divided, or all groups are divided alike.
+    fn with_tiles(job: &Job<'_>, tiles: u32) -> [Self; 2] {
+        let vectors = most_at_once(job.shape);
+        let sms = job.gpu.multiprocessors;
+        let one_a_multiprocessor = Self {
+            tiles,
+            chunk: (MOST_VECTORS / vectors).min(8),
+            ctas: sms,
+            vectors,
+        };
+        let groups = one_a_multiprocessor
+            .groups(job)
+            .saturating_mul(job.shape.l() as u64);
+        let even = match u64::from(sms).checked_div(groups) {
+            None => sms,
+            Some(0) => groups.div_ceil(groups.div_ceil(sms.max(1).into())) as u32,
+            Some(times) => (times * groups) as u32,
+        };
+        let even = Self {
+            ctas: even,
+            ..one_a_multiprocessor
+        };
+        [one_a_multiprocessor, even]
+    }
+
     /// At which of [`VECTORS`] the first pass is, which has most.
     fn compiled(&self, shape: &Shape) -> usize {
         at((shape.n() as u64).min(self.vectors.into()))
@@ -232,54 +258,40 @@ impl KernelConfig for PackedConfig {
         }
     }
 
-    /// As many tiles as a CTA can have, one CTA a multiprocessor, and the chunk that makes the largest share of a CTA
-    /// smallest.
+    /// What was fastest or nearly so for problems measured on an H200 (docs/notes/many-vectors.md): four tiles where most
+    /// multiprocessors then have a group, and two where they have not; the largest chunk; and one CTA a multiprocessor, or
+    /// nearly so many if groups are then divided evenly.
     fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
-        let vectors = most_at_once(job.shape);
-        let tiles = places(job)
-            .div_ceil(TILE_ROWS.into())
-            .clamp(1, MOST_TILES.into()) as u32;
-        let with = |tiles, chunk| Self {
-            tiles,
-            chunk,
-            ctas: job.gpu.multiprocessors,
-            vectors,
+        let all = places(job).div_ceil(TILE_ROWS.into());
+        let sms = u64::from(job.gpu.multiprocessors);
+        let of_all = all * job.shape.l() as u64;
+        let tiles = match of_all / u64::from(MOST_TILES) {
+            groups if 4 * groups >= 3 * sms => MOST_TILES,
+            _ => 2,
         };
-        // A chunk's mbarriers, and what becomes of its sums, take an eighth of a step.
-        let share = |config: &Self| {
-            let (deal, _) = config.deal(job);
-            (u64::from(deal.each) + u64::from(deal.more != 0)) * (8 * u64::from(config.chunk) + 1)
-        };
-        let fits = |config: &Self| config.check(job).is_ok();
-        let best = (1..=tiles).rev().find_map(|tiles| {
-            let all = [8, 4, 2, 1].map(|chunk| with(tiles, chunk));
-            all.into_iter().filter(fits).min_by_key(share)
+        let tiles = all.clamp(1, tiles.into()) as u32;
+        let configs = (1..=tiles).rev().map(|tiles| {
+            let [one_a_multiprocessor, even] = Self::with_tiles(job, tiles);
+            match u64::from(even.ctas) * 20 >= 19 * sms {
+                true => even,
+                false => one_a_multiprocessor,
+            }
         });
-        best.ok_or(Refusal::VectorMemory)
+        let mut fit = configs.filter(|config| config.check(job).is_ok());
+        fit.next().ok_or(Refusal::VectorMemory)
     }
 
     fn candidates(job: &Job<'_>) -> Vec<Self> {
         let Ok(default) = Self::default_for(job) else {
             return Vec::new();
         };
-        let sms = job.gpu.multiprocessors;
         let mut configs = vec![default];
-        for tiles in (1..=default.tiles).rev() {
-            let of_tiles = Self { tiles, ..default };
-            // So many that no group is divided, or all in the same way.
-            let groups = of_tiles.groups(job).saturating_mul(job.shape.l() as u64);
-            let even = match u64::from(sms) / groups.max(1) {
-                0 => groups.div_ceil(groups.div_ceil(sms.max(1).into())) as u32,
-                times => (times * groups) as u32,
-            };
-            for ctas in [sms, even, sms / 2] {
-                for chunk in [1, 2, 4, 8] {
-                    configs.push(Self {
-                        ctas,
-                        chunk,
-                        ..of_tiles
-                    });
-                }
+        for tiles in 2..=MOST_TILES {
+            for config in Self::with_tiles(job, tiles) {
+                configs.extend([1, 2].map(|by| Self {
+                    chunk: config.chunk / by,
+                    ..config
+                }));
             }
         }
         configs.extend(VECTORS.map(|vectors| Self { vectors, ..default }));

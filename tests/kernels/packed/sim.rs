@@ -84,6 +84,20 @@ pub(crate) const KERNEL: Kernel = Kernel {
         // A step has as many pieces as a CTA packs, or twice as many.
         ("if (batch >= p.l) return;", "_n64"),
         ("if (batch >= p.l) return;", "_n128"),
+        // Every CTA has a chunk, every part of a group a step, and so has every chunk.
+        ("i < min(kAhead, chunks)", ""),
+        ("for (; index < chunks;", ""),
+        ("for (; steps != 0;", ""),
+        ("while (steps != 0)", ""),
+        ("step < of_chunk", ""),
+        // In front of the first chunk, two are brought: the second one is in the next group at most.
+        ("while (chunk >= p.deal.chunks)", ""),
+        // Four buffers of 128 vectors have room for a step each.
+        ("if (starts) {", "_n128"),
+        // There is a part before a border within a group.
+        ("begin < first + p.deal.chunks", "_add"),
+        // Of a column there are vectors, except of an entry point's last ones: for fewer there is another entry point.
+        ("} else if (column * many::kColumns < p.n) {", ""),
     ],
     harmless: &crate::words![Params:
         k = MULTIPLES,
@@ -108,6 +122,10 @@ const CUTTINGS: &[Cutting] = &[
     // Atoms of 128 rows, most of which are past M.
     cutting((130, 256, 1), Tiled128x4, [2, 1, 1, 3]),
     cutting((140, 320, 2), Tiled128x4, [2, 1, 2, 8]),
+    // Groups that follow each other among the first stages of a queue, and behind them.
+    cutting((130, 256, 1), Tiled128x4, [1, 1, 1, 1]),
+    cutting((130, 1152, 1), Tiled128x4, [2, 1, 1, 1]),
+    cutting((130, 640, 1), Linear, [1, 1, 1, 1]),
     // A group that all CTAs share.
     cutting((9, 1472, 1), Linear, [1, 1, 1, 12]),
     cutting((100, 896, 1), Linear, [2, 1, 1, 2]).under_every_schedule(),
