@@ -6,16 +6,18 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUdevice_attribute, CUevent_flags, CUfunction_attribute};
 use cudarc::driver::{
-    CudaContext, CudaFunction, CudaSlice, CudaStream, DriverError, LaunchConfig, PushKernelArg,
+    CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError,
+    LaunchConfig, PushKernelArg,
 };
 use cudarc::nvrtc::Ptx;
 use serde::Serialize;
 
 use crate::arch::{Arch, Features};
 use crate::exact::Exact;
-use crate::matmul::{Plan, Problem};
+use crate::matmul::{Map, Operands, Plan, Problem};
+use crate::measure::{CHAINS, LINKS, Measure};
 use crate::nvrtc::Compiled;
-use crate::variants::Variant;
+use crate::variants::{Family, Variant};
 
 /// Why nothing ran on a GPU.
 #[derive(Debug, thiserror::Error)]
@@ -92,9 +94,12 @@ pub struct Peak {
     pub warps: u32,
 }
 
-/// Chains of `throughput` and links of `latency`, as `csrc/measure.cu` has them.
-const CHAINS: u64 = 8;
-const LINKS: u64 = 16;
+/// A map as a kernel's parameter.
+#[repr(transparent)]
+struct MapParameter(sys::CUtensorMap);
+
+// SAFETY: 128 bytes without pointers of the host, aligned to 64 as the kernel's `TensorMap`.
+unsafe impl DeviceRepr for MapParameter {}
 
 impl Device {
     /// The GPU of that number.
@@ -161,12 +166,10 @@ impl Device {
     /// # Errors
     /// What the driver reports.
     pub fn peak(&self, variant: &Variant, compiled: &Compiled) -> Result<Peak, DeviceError> {
-        let [a, b, c] = variant.registers().map(u64::from);
+        let latency = self.latency(compiled, &Measure::new(variant, false))?;
         // Ones: the GPU draws less power than with data that changes, so that this is the rate at full clock.
-        let fragments = crate::simulate::fragments_of_ones(variant, CHAINS as u32);
-        debug_assert_eq!(fragments.len() as u64, (a + b + CHAINS * c) * 128);
-        let input = self.stream.clone_htod(&fragments)?;
-        let latency = self.latency(compiled, &input, c)?;
+        let measure = Measure::new(variant, true);
+        let input = self.stream.clone_htod(&measure.input)?;
         let mut peak = Peak {
             latency,
             operations: 0.0,
@@ -177,8 +180,13 @@ impl Device {
             .function(compiled, "throughput")?
             .max_threads_per_block()? as u32
             / 32;
-        for warps in [4, 8, 16, 32].into_iter().filter(|warps| *warps <= most) {
-            let (operations, per_cycle) = self.throughput(variant, compiled, &input, warps)?;
+        let all: &[u32] = match variant.family() {
+            Family::Wgmma => &[4, 8, 12],
+            _ => &[4, 8, 16, 32],
+        };
+        for &warps in all.iter().filter(|warps| **warps <= most) {
+            let (operations, per_cycle) =
+                self.throughput(variant, &measure, compiled, &input, warps)?;
             if operations > peak.operations {
                 peak = Peak {
                     operations,
@@ -191,19 +199,17 @@ impl Device {
         Ok(peak)
     }
 
-    fn latency(
-        &self,
-        compiled: &Compiled,
-        input: &CudaSlice<u8>,
-        c: u64,
-    ) -> Result<f64, DeviceError> {
+    fn latency(&self, compiled: &Compiled, measure: &Measure) -> Result<f64, DeviceError> {
         const TURNS: u32 = 256;
         let kernel = self.function(compiled, "latency")?;
+        let input = self.stream.clone_htod(&measure.input)?;
         let mut cycles = self.stream.alloc_zeros::<u64>(1)?;
-        let mut out = self.stream.alloc_zeros::<u32>((c * 32) as usize)?;
+        let mut out = self
+            .stream
+            .alloc_zeros::<u32>((measure.words * measure.threads) as usize)?;
         let config = LaunchConfig {
             grid_dim: (1, 1, 1),
-            block_dim: (32, 1, 1),
+            block_dim: (measure.threads, 1, 1),
             shared_mem_bytes: 0,
         };
         let mut best = u64::MAX;
@@ -213,30 +219,33 @@ impl Device {
             launch
                 .arg(&mut cycles)
                 .arg(&mut out)
-                .arg(input)
+                .arg(&input)
                 .arg(&TURNS)
                 .arg(&0u32);
-            // SAFETY: the parameters are those of `latency` in csrc/measure.cu, and the buffers have the sizes that it
-            // says: one count, C's registers of 32 lanes, and all fragments.
+            // SAFETY: the parameters are those of `latency` in csrc/measure.cu and csrc/measure_wgmma.cu, and the buffers
+            // have the sizes that these say: one count, C's registers of all threads, and all fragments.
             unsafe { launch.launch(config) }?;
             best = best.min(self.stream.clone_dtoh(&cycles)?[0]);
         }
-        Ok(best as f64 / (u64::from(TURNS) * LINKS) as f64)
+        Ok(best as f64 / f64::from(TURNS * LINKS))
     }
 
     /// Operations a second, and a cycle and multiprocessor, with a CTA of so many warps on each multiprocessor.
     fn throughput(
         &self,
         variant: &Variant,
+        measure: &Measure,
         compiled: &Compiled,
         input: &CudaSlice<u8>,
         warps: u32,
     ) -> Result<(f64, f64), DeviceError> {
         let kernel = self.function(compiled, "throughput")?;
         let all_warps = (self.multiprocessors * warps) as usize;
-        let c = variant.registers()[2] as usize;
+        let groups = 32 * warps / measure.threads;
         let mut cycles = self.stream.alloc_zeros::<u64>(2 * all_warps)?;
-        let mut out = self.stream.alloc_zeros::<u32>(all_warps * 32 * c)?;
+        let mut out = self
+            .stream
+            .alloc_zeros::<u32>(all_warps * 32 * measure.words as usize)?;
         let config = LaunchConfig {
             grid_dim: (self.multiprocessors, 1, 1),
             block_dim: (32 * warps, 1, 1),
@@ -251,8 +260,8 @@ impl Device {
                     .arg(input)
                     .arg(&turns)
                     .arg(&0u32);
-                // SAFETY: the parameters are those of `throughput` in csrc/measure.cu, and the buffers have the sizes
-                // that it says: two counts a warp, C's registers a thread, and all fragments.
+                // SAFETY: the parameters are those of `throughput` in csrc/measure.cu and csrc/measure_wgmma.cu, and the
+                // buffers have the sizes that these say: two counts a warp, C's registers a thread, and all fragments.
                 unsafe { launch.launch(config) }?;
                 Ok(())
             })
@@ -267,8 +276,9 @@ impl Device {
         for _ in 0..3 {
             seconds = seconds.min(run(turns)?);
         }
-        let of_warp = variant.operations() * CHAINS * u64::from(turns);
-        let operations = of_warp as f64 * all_warps as f64 / seconds;
+        // Of a multiprocessor.
+        let each = variant.operations() * u64::from(CHAINS * groups) * u64::from(turns);
+        let operations = each as f64 * f64::from(self.multiprocessors) / seconds;
         let cycles = self.stream.clone_dtoh(&cycles)?;
         let of_cta = |warps: &[u64]| {
             let start = warps.iter().step_by(2).min().copied().unwrap_or(0);
@@ -281,7 +291,7 @@ impl Device {
             .max()
             .unwrap_or(0)
             .max(1);
-        let per_cycle = of_warp as f64 * f64::from(warps) / longest as f64;
+        let per_cycle = each as f64 / longest as f64;
         Ok((operations, per_cycle))
     }
 
@@ -382,16 +392,69 @@ impl Device {
             shared_mem_bytes: plan.shared,
         };
         let mut launch = self.stream.launch_builder(kernel);
-        launch
-            .arg(d)
-            .arg(a)
-            .arg(b)
-            .arg(&problem.m)
-            .arg(&problem.n)
-            .arg(&plan.row_bytes);
-        // SAFETY: the parameters are those of `matmul` in csrc/matmul.cu; A and B have M and N rows of `row_bytes`, D has
-        // M times N elements; the grid covers D, and what lies beyond the matrices is neither read nor written.
-        unsafe { launch.launch(config) }?;
+        match &plan.operands {
+            Operands::Addresses => {
+                launch
+                    .arg(d)
+                    .arg(a)
+                    .arg(b)
+                    .arg(&problem.m)
+                    .arg(&problem.n)
+                    .arg(&plan.row_bytes);
+                // SAFETY: the parameters are those of `matmul` in csrc/matmul.cu; A and B have M and N rows of `row_bytes`,
+                // D has M times N elements; the grid covers D, and what lies beyond the matrices is neither read nor
+                // written.
+                unsafe { launch.launch(config) }?;
+            }
+            Operands::Maps {
+                a: map_a,
+                b: map_b,
+                steps,
+            } => {
+                let (map_a, map_b) = (self.encoded(map_a, a)?, self.encoded(map_b, b)?);
+                launch
+                    .arg(d)
+                    .arg(&map_a)
+                    .arg(&map_b)
+                    .arg(&problem.m)
+                    .arg(&problem.n)
+                    .arg(steps);
+                // SAFETY: the parameters are those of `matmul` in csrc/matmul_wgmma.cu; the maps are of A and B, and the
+                // launch copies them; D has M times N elements, and the kernel writes no other.
+                unsafe { launch.launch(config) }?;
+            }
+        }
         Ok(())
+    }
+
+    /// The map of a matrix that lies in `matrix`.
+    fn encoded(&self, map: &Map, matrix: &CudaSlice<u8>) -> Result<MapParameter, DeviceError> {
+        use sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE as NO_FILL;
+        use sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE as NOT_INTERLEAVED;
+        use sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B as L2;
+        use sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B as SWIZZLE;
+        let (address, _reads) = matrix.device_ptr(&self.stream);
+        let mut encoded = std::mem::MaybeUninit::<sys::CUtensorMap>::zeroed();
+        // SAFETY: two dimensions, and so as many entries of each array, one stride fewer. The driver writes the map, and
+        // checks all the rest.
+        unsafe {
+            sys::cuTensorMapEncodeTiled(
+                encoded.as_mut_ptr(),
+                sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                2,
+                address as *mut std::ffi::c_void,
+                [map.row_bytes, map.rows.into()].as_ptr(),
+                [map.row_bytes].as_ptr(),
+                [Map::BOX_BYTES, map.box_rows].as_ptr(),
+                [1, 1].as_ptr(),
+                NOT_INTERLEAVED,
+                SWIZZLE,
+                L2,
+                NO_FILL,
+            )
+        }
+        .result()?;
+        // SAFETY: written above; all its bytes were zero before.
+        Ok(MapParameter(unsafe { encoded.assume_init() }))
     }
 }

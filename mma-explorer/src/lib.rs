@@ -2,7 +2,8 @@
 //!
 //! [`variants`] is the table of instructions. [`source`] makes CUDA sources of one of them, which [`nvrtc`] compiles and
 //! [`cache`] keeps. [`machine_code`] reads what an instruction really became, and [`simulate`] runs the compiled kernels
-//! in ptx-sim on data whose result is exact ([`exact`]); [`device`] runs them on a GPU. [`matmul`] has the matmul kernel's tiles and launches.
+//! in ptx-sim on data whose result is exact ([`exact`]); [`device`] runs them on a GPU. [`matmul`] has the matmul kernels'
+//! tiles and launches, [`measure`] the launches of kernels of nothing but an instruction.
 
 pub mod arch;
 pub mod cache;
@@ -10,6 +11,7 @@ pub mod device;
 pub mod exact;
 pub mod machine_code;
 pub mod matmul;
+pub mod measure;
 pub mod nvrtc;
 pub mod simulate;
 pub mod source;

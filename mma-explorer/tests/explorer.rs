@@ -1,4 +1,4 @@
-//! Every `mma.sync` variant on every architecture: what it becomes in machine code, and whether its kernels compute the
+//! Every variant with kernels on every architecture: what it becomes in machine code, and whether its kernels compute the
 //! exact result in the simulator, and on a GPU where there is one. Trials need NVRTC, the disassembler, or a GPU: where what
 //! they need is missing they are reported as ignored. `cargo xtask toolchain --nvrtc` installs the first two.
 
@@ -35,6 +35,10 @@ fn main() -> ExitCode {
             "simulator::a_missing_wait_is_noticed",
             a_missing_wait_is_noticed,
         ),
+        nvrtc(
+            "simulator::planted_faults_of_warpgroups_are_noticed",
+            planted_faults_of_warpgroups_are_noticed,
+        ),
     ];
     for name in arch::ALL {
         let arch: Arch = name.parse().expect("an architecture");
@@ -67,7 +71,14 @@ fn main() -> ExitCode {
         }));
     }
     for tiles in TILES {
-        trials.push(nvrtc(&format!("tiles::{tiles}"), move || with_tiles(tiles)));
+        trials.push(nvrtc(&format!("tiles::{tiles}"), move || {
+            with_tiles("80", &MMA, tiles)
+        }));
+    }
+    for tiles in WGMMA_TILES {
+        trials.push(nvrtc(&format!("tiles::wgmma::{tiles}"), move || {
+            with_tiles("90a", &WGMMA, tiles)
+        }));
     }
     trials.push(gpu("gpu::every_variant_is_exact", exact_on_a_gpu));
     trials.push(gpu("gpu::every_variant_has_a_rate", rates_on_a_gpu));
@@ -125,7 +136,7 @@ fn of_gpu(device: &Device) -> impl Iterator<Item = Variant> {
 
 fn exact_on_a_gpu(device: &Device) {
     for variant in of_gpu(device) {
-        for tiles in [Tiles::smallest(&variant), Tiles::default()] {
+        for tiles in [Tiles::smallest(&variant), Tiles::usual(&variant)] {
             let source = source::matmul(&variant, &tiles);
             let options = source::options();
             let (compiled, _) = cache()
@@ -134,7 +145,7 @@ fn exact_on_a_gpu(device: &Device) {
             for odd in [0, 1] {
                 let problem = problem(&variant, &tiles, odd);
                 let exact = Exact::new(&variant, problem, 3);
-                let plan = Plan::new(&variant, &tiles, problem).expect("a plan");
+                let plan = Plan::new(&variant, &tiles, problem, 2).expect("a plan");
                 if let Err(error) = device.check(&variant, &compiled, &plan, problem, &exact) {
                     panic!("{} {tiles} {problem:?}: {error}", variant.name());
                 }
@@ -250,7 +261,7 @@ fn matmul(variant: &Variant, arch: Arch) {
     {
         let problem = problem(variant, &tiles, seed as u32 % 2);
         let exact = Exact::new(variant, problem, seed as u64);
-        let plan = Plan::new(variant, &tiles, problem).expect("a plan");
+        let plan = Plan::new(variant, &tiles, problem, 2).expect("a plan");
         let simulated = simulate::matmul(variant, &ptx, &plan, problem, &exact, &options);
         match simulated {
             Ok(simulated) => assert!(simulated.warp_instructions > 0),
@@ -268,6 +279,8 @@ fn measured_instructions_stay(arch: Arch) {
         "mma.m16n8k64.s32.s4.s4",
         "mma.m16n8k256.s32.b1.b1.xor",
         "mma.m16n8k64.mxf4nvf4.f32.e2m1.e2m1.ue4m3",
+        "wgmma.m64n256k16.f32.f16.f16",
+        "wgmma.m64n256k32.s32.s8.s8",
     ];
     let variants: Vec<Variant> = names
         .iter()
@@ -330,15 +343,29 @@ const TILES: [&str; 7] = [
     "16x32x256/16x32/2/3",
 ];
 
-fn with_tiles(tiles: &str) {
+const MMA: [&str; 3] = [
+    "mma.m16n8k16.f32.f16.f16",
+    "mma.m16n8k8.f16.f16.f16",
+    "mma.m8n8k16.s32.s8.u8",
+];
+
+/// One warpgroup and several, side by side and below each other, with several instructions below each other, and alone
+/// and in clusters.
+const WGMMA_TILES: [&str; 5] = [
+    "64x16x128/64x16/2/1",
+    "128x32x128/128x16/3/2",
+    "64x32x128/64x32/2/1/2",
+    "128x48x128/64x48/3/3/2",
+    "256x16x128/128x16/4/2/2",
+];
+
+const WGMMA: [&str; 2] = ["wgmma.m64n256k16.f16.f16.f16", "wgmma.m64n256k32.s32.s8.u8"];
+
+fn with_tiles(arch: &str, names: &[&str], tiles: &str) {
     let tiles: Tiles = tiles.parse().expect("tiles");
-    for name in [
-        "mma.m16n8k16.f32.f16.f16",
-        "mma.m16n8k8.f16.f16.f16",
-        "mma.m8n8k16.s32.s8.u8",
-    ] {
+    for name in names {
         let variant = variants::find(name).expect("a variant");
-        let arch: Arch = "80".parse().expect("an architecture");
+        let arch: Arch = arch.parse().expect("an architecture");
         tiles.check(&variant, arch).expect("tiles that exist");
         let ptx = ptx(&source::matmul(&variant, &tiles), arch);
         for (m, n, steps) in [(1, 1, 1), (130, 50, 3), (tiles.block_m, tiles.block_n, 8)] {
@@ -348,7 +375,8 @@ fn with_tiles(tiles: &str) {
                 k: 8 * steps * tiles.block_k / variant.container_bits(variant.a),
             };
             let exact = Exact::new(&variant, problem, 11);
-            let plan = Plan::new(&variant, &tiles, problem).expect("a plan");
+            // Of kernels that walk over tiles, CTAs that have several, and some that have none.
+            let plan = Plan::new(&variant, &tiles, problem, 4).expect("a plan");
             for options in schedules::few(5) {
                 let simulated = simulate::matmul(&variant, &ptx, &plan, problem, &exact, &options);
                 if let Err(error) = simulated {
@@ -433,7 +461,7 @@ fn a_wrong_result_is_noticed() {
     let mut exact = Exact::new(&variant, problem, 1);
     let last = exact.a.len() - 1;
     exact.a[last] ^= 0x80;
-    let plan = Plan::new(&variant, &tiles, problem).expect("a plan");
+    let plan = Plan::new(&variant, &tiles, problem, 2).expect("a plan");
     let options = ptx_sim::Options::default();
     let error = simulate::matmul(&variant, &ptx, &plan, problem, &exact, &options).unwrap_err();
     assert!(
@@ -448,9 +476,50 @@ fn a_missing_wait_is_noticed() {
     let broken = broken.replacen("cp.async.wait_group 1", "cp.async.wait_group 3", 1);
     assert_ne!(broken, ptx, "the kernel waits");
     let exact = Exact::new(&variant, problem, 1);
-    let plan = Plan::new(&variant, &tiles, problem).expect("a plan");
+    let plan = Plan::new(&variant, &tiles, problem, 2).expect("a plan");
     let caught = schedules::few(1).iter().any(|options| {
         simulate::matmul(&variant, &broken, &plan, problem, &exact, options).is_err()
     });
     assert!(caught);
+}
+
+/// Waits, fences and barriers of the kernel with `wgmma` are needed: without them a schedule shows a wrong result or
+/// a broken rule.
+fn planted_faults_of_warpgroups_are_noticed() {
+    let variant = variants::find("wgmma.m64n256k16.f32.f16.f16").expect("a variant");
+    for cluster in [1, 2] {
+        let tiles = Tiles {
+            cluster,
+            ..Tiles::smallest(&variant)
+        };
+        let arch = "90a".parse().expect("one");
+        let ptx = ptx(&source::matmul(&variant, &tiles), arch);
+        let problem = problem(&variant, &tiles, 0);
+        let exact = Exact::new(&variant, problem, 1);
+        let plan = Plan::new(&variant, &tiles, problem, 2).expect("a plan");
+        let right = |ptx: &str| {
+            let mut all = schedules::few(1).into_iter();
+            all.all(|options| {
+                simulate::matmul(&variant, ptx, &plan, problem, &exact, &options).is_ok()
+            })
+        };
+        assert!(right(&ptx));
+        for (whole, broken) in [
+            ("wgmma.wait_group.sync.aligned 0;", ""),
+            (
+                "wgmma.wait_group.sync.aligned 1;",
+                "wgmma.wait_group.sync.aligned 2;",
+            ),
+            ("wgmma.fence.sync.aligned;", ""),
+            (
+                "mbarrier.init.shared::cta.b64",
+                "// mbarrier.init.shared::cta.b64",
+            ),
+            (", 1, 1, 0, 0;", ", 1, -1, 0, 0;"),
+        ] {
+            let mutant = ptx.replace(whole, broken);
+            assert_ne!(mutant, ptx, "there is no {whole}");
+            assert!(!right(&mutant), "cluster of {cluster}, {whole}");
+        }
+    }
 }

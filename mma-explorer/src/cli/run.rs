@@ -200,7 +200,7 @@ fn product(
             &source::options(),
             Stage::Cubin,
         )?;
-        let plan = Plan::new(variant, tiles, small)?;
+        let plan = Plan::new(variant, tiles, small, device.multiprocessors)?;
         if let Err(error) = device.check(variant, &compiled, &plan, small, &exact) {
             product.wrong = Some(format!("{tiles}: {error}"));
             return Ok(product);
@@ -208,7 +208,7 @@ fn product(
         let rate = device.matmul(
             variant,
             &compiled,
-            &Plan::new(variant, tiles, problem)?,
+            &Plan::new(variant, tiles, problem, device.multiprocessors)?,
             problem,
         )?;
         product.tried.push((*tiles, rate));
