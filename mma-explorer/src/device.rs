@@ -1,6 +1,4 @@
 //! Kernels on a GPU: checked on exact data, and timed.
-//!
-//! It has not run on a GPU yet.
 
 use std::sync::Arc;
 
@@ -10,13 +8,15 @@ use cudarc::driver::{
     LaunchConfig, PushKernelArg,
 };
 use cudarc::nvrtc::Ptx;
-use serde::Serialize;
 
 use crate::arch::{Arch, Features};
+use crate::cublaslt::CublasLtError;
 use crate::exact::Exact;
 use crate::matmul::{Map, Operands, Plan, Problem};
 use crate::measure::{CHAINS, LINKS, Measure};
 use crate::nvrtc::Compiled;
+use crate::results::Peak;
+use crate::types::Type;
 use crate::variants::{Family, Variant};
 
 /// Why nothing ran on a GPU.
@@ -43,6 +43,9 @@ pub enum DeviceError {
         /// Compute capability.
         minor: i32,
     },
+    /// cuBLASLt is missing or reports an error.
+    #[error(transparent)]
+    CublasLt(#[from] CublasLtError),
     /// The driver reports an error.
     #[error("the driver reports {0:?}")]
     Driver(DriverError),
@@ -58,6 +61,7 @@ impl DeviceError {
             Self::NoDriver | Self::NoDevice { .. } => {
                 Some("`check` and `compile` need no GPU: `mma-explorer check --arch 90a`")
             }
+            Self::CublasLt(error) => error.hint(),
             _ => None,
         }
     }
@@ -81,17 +85,31 @@ pub struct Device {
     pub multiprocessors: u32,
 }
 
-/// What nothing but an instruction reaches.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Peak {
-    /// Cycles from one instruction to the next one that needs its result.
-    pub latency: f64,
-    /// Operations a second, of all multiprocessors.
-    pub operations: f64,
-    /// Operations a cycle and multiprocessor, by the multiprocessors' clocks.
-    pub operations_per_cycle: f64,
-    /// Warps of a multiprocessor with which that was reached.
-    pub warps: u32,
+/// Operands of a matrix product and its result, in the GPU's memory.
+#[derive(Debug)]
+pub struct Matrices {
+    pub(crate) a: CudaSlice<u8>,
+    pub(crate) b: CudaSlice<u8>,
+    pub(crate) d: CudaSlice<u8>,
+}
+
+/// A matrix product that is ready to run.
+#[derive(Debug)]
+pub struct Prepared {
+    kernel: CudaFunction,
+    plan: Plan,
+    problem: Problem,
+}
+
+/// Two programs in alternating rounds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rounds {
+    /// Median of the first one's seconds.
+    pub first: f64,
+    /// Median of the second one's.
+    pub second: f64,
+    /// Median of the second one's seconds as a multiple of the first one's, round by round.
+    pub ratio: f64,
 }
 
 /// A map as a kernel's parameter.
@@ -149,16 +167,9 @@ impl Device {
         Ok(module.load_function(name)?)
     }
 
-    /// Seconds that what `enqueue` puts on the stream takes.
-    fn seconds(
-        &self,
-        enqueue: impl FnOnce() -> Result<(), DeviceError>,
-    ) -> Result<f64, DeviceError> {
-        let flags = Some(CUevent_flags::CU_EVENT_DEFAULT);
-        let start = self.stream.record_event(flags)?;
-        enqueue()?;
-        let end = self.stream.record_event(flags)?;
-        Ok(f64::from(start.elapsed_ms(&end)?) / 1e3)
+    /// What kernels run on.
+    pub fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
     }
 
     /// Latency and throughput of a variant, from the kernels of [`crate::source::measure`].
@@ -252,7 +263,7 @@ impl Device {
             shared_mem_bytes: 0,
         };
         let mut run = |turns: u32| {
-            self.seconds(|| {
+            seconds(&self.stream, || {
                 let mut launch = self.stream.launch_builder(&kernel);
                 launch
                     .arg(&mut cycles)
@@ -307,61 +318,129 @@ impl Device {
         problem: Problem,
         exact: &Exact,
     ) -> Result<(), DeviceError> {
-        let kernel = self.matmul_function(compiled, plan)?;
-        let (a, b) = (
-            self.stream.clone_htod(&exact.a)?,
-            self.stream.clone_htod(&exact.b)?,
-        );
-        // Bytes that are no element of D: what is not written shows.
-        let mut d = self.stream.clone_htod(&vec![0xa5u8; exact.d.len()])?;
-        self.launch_matmul(&kernel, plan, problem, &mut d, &a, &b)?;
-        let d = self.stream.clone_dtoh(&d)?;
+        let prepared = self.prepare(compiled, *plan, problem)?;
+        let mut matrices = self.upload(exact)?;
+        self.seconds(&prepared, &mut matrices, 1)?;
+        self.compare(variant, problem, exact, &matrices)
+    }
+
+    /// The operands of an exact problem, and a D of which nothing is written.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn upload(&self, exact: &Exact) -> Result<Matrices, DeviceError> {
+        Ok(Matrices {
+            a: self.stream.clone_htod(&exact.a)?,
+            b: self.stream.clone_htod(&exact.b)?,
+            // Bytes that are no element of D: what is not written shows.
+            d: self.stream.clone_htod(&vec![0xa5u8; exact.d.len()])?,
+        })
+    }
+
+    /// Compares D with the exact result, bit by bit.
+    ///
+    /// # Errors
+    /// What the driver reports, and a wrong D.
+    pub fn compare(
+        &self,
+        variant: &Variant,
+        problem: Problem,
+        exact: &Exact,
+        matrices: &Matrices,
+    ) -> Result<(), DeviceError> {
+        let d = self.stream.clone_dtoh(&matrices.d)?;
         exact
             .compare(variant, problem, &d)
             .map_or(Ok(()), |wrong| Err(DeviceError::Wrong(wrong)))
     }
 
-    /// Operations a second of the kernel `matmul`: the median of several runs, on operands of random bits.
+    /// Operands of random numbers, and room for D. Floats are between 1/16 and 2 in magnitude, so that sums stay finite, as
+    /// they do in real products: what is infinite draws less power.
     ///
     /// # Errors
     /// What the driver reports.
-    pub fn matmul(
+    pub fn matrices(
         &self,
         variant: &Variant,
-        compiled: &Compiled,
         plan: &Plan,
         problem: Problem,
-    ) -> Result<f64, DeviceError> {
-        const RUNS: usize = 7;
-        let kernel = self.matmul_function(compiled, plan)?;
-        let elements = u64::from(problem.m) * u64::from(problem.n);
-        let bytes = |rows: u32| u64::from(rows) * plan.row_bytes;
-        let random = |bytes: u64| -> Vec<u8> {
+    ) -> Result<Matrices, DeviceError> {
+        // As much as is copied again and again.
+        const CHUNK: usize = 16 << 20;
+        let random = |ty: Type, rows: u32| -> Result<CudaSlice<u8>, DeviceError> {
+            let bits = variant.container_bits(ty);
             let mut state = 0x2545_f491_4f6c_dd1du64;
-            let mut next = || {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                (state >> 32) as u8
+            let mut word = || {
+                let mut word = 0u32;
+                for at in (0..32).step_by(bits as usize) {
+                    state ^= state << 13;
+                    state ^= state >> 7;
+                    state ^= state << 17;
+                    let code = ty.random((state >> 32) as u32) << variant.container_shift(ty);
+                    word |= code << at;
+                }
+                word
             };
-            (0..bytes).map(|_| next()).collect()
-        };
-        let a = self.stream.clone_htod(&random(bytes(problem.m)))?;
-        let b = self.stream.clone_htod(&random(bytes(problem.n)))?;
-        let mut d = self
-            .stream
-            .alloc_zeros::<u8>((elements * u64::from(variant.accumulator.bits()) / 8) as usize)?;
-        let mut seconds = Vec::with_capacity(RUNS);
-        // The first one warms up.
-        for run in 0..=RUNS {
-            let time =
-                self.seconds(|| self.launch_matmul(&kernel, plan, problem, &mut d, &a, &b))?;
-            if run > 0 {
-                seconds.push(time);
+            let bytes = u64::from(rows) * plan.row_bytes;
+            let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+            let words = bytes.div_ceil(4).min(CHUNK / 4);
+            let chunk: Vec<u8> = (0..words).flat_map(|_| word().to_le_bytes()).collect();
+            let mut all = self.stream.alloc_zeros::<u8>(bytes)?;
+            for from in (0..bytes).step_by(CHUNK) {
+                let length = CHUNK.min(bytes - from);
+                let mut part = all.slice_mut(from..from + length);
+                self.stream.memcpy_htod(&chunk[..length], &mut part)?;
             }
-        }
-        seconds.sort_by(f64::total_cmp);
-        Ok(2.0 * elements as f64 * f64::from(problem.k) / seconds[RUNS / 2])
+            Ok(all)
+        };
+        let elements = u64::from(problem.m) * u64::from(problem.n);
+        let d = elements * u64::from(variant.accumulator.bits()) / 8;
+        Ok(Matrices {
+            a: random(variant.a, problem.m)?,
+            b: random(variant.b, problem.n)?,
+            d: self
+                .stream
+                .alloc_zeros::<u8>(usize::try_from(d).unwrap_or(usize::MAX))?,
+        })
+    }
+
+    /// The kernel `matmul` for a problem.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn prepare(
+        &self,
+        compiled: &Compiled,
+        plan: Plan,
+        problem: Problem,
+    ) -> Result<Prepared, DeviceError> {
+        Ok(Prepared {
+            kernel: self.matmul_function(compiled, &plan)?,
+            plan,
+            problem,
+        })
+    }
+
+    /// Seconds of one product, of so many that follow each other.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn seconds(
+        &self,
+        prepared: &Prepared,
+        matrices: &mut Matrices,
+        repeats: u32,
+    ) -> Result<f64, DeviceError> {
+        let Prepared {
+            kernel,
+            plan,
+            problem,
+        } = prepared;
+        let all = seconds(&self.stream, || {
+            let Matrices { a, b, d } = matrices;
+            (0..repeats).try_for_each(|_| self.launch_matmul(kernel, plan, *problem, d, a, b))
+        })?;
+        Ok(all / f64::from(repeats))
     }
 
     fn matmul_function(
@@ -456,5 +535,78 @@ impl Device {
         .result()?;
         // SAFETY: written above; all its bytes were zero before.
         Ok(MapParameter(unsafe { encoded.assume_init() }))
+    }
+}
+
+/// Seconds that what `enqueue` puts on the stream takes.
+pub(crate) fn seconds(
+    stream: &CudaStream,
+    enqueue: impl FnOnce() -> Result<(), DeviceError>,
+) -> Result<f64, DeviceError> {
+    let flags = Some(CUevent_flags::CU_EVENT_DEFAULT);
+    let start = stream.record_event(flags)?;
+    enqueue()?;
+    let end = stream.record_event(flags)?;
+    Ok(f64::from(start.elapsed_ms(&end)?) / 1e3)
+}
+
+/// Runs two programs in turn, each for so many seconds a round, and compares them round by round: what the GPU's clock and
+/// temperature do, they do to both. Each program takes how often it repeats, and returns the seconds of one repetition.
+///
+/// # Errors
+/// The first one of a program.
+pub fn rounds(
+    rounds: usize,
+    seconds: f64,
+    mut first: impl FnMut(u32) -> Result<f64, DeviceError>,
+    mut second: impl FnMut(u32) -> Result<f64, DeviceError>,
+) -> Result<Rounds, DeviceError> {
+    let repeats = |took: f64| (seconds / took).clamp(1.0, 1000.0) as u32;
+    let repeats = [repeats(first(1)?), repeats(second(1)?)];
+    let mut times = Vec::with_capacity(rounds);
+    for _ in 0..rounds.max(1) {
+        times.push((first(repeats[0])?, second(repeats[1])?));
+    }
+    let median = |of: fn(&(f64, f64)) -> f64| {
+        let mut all: Vec<f64> = times.iter().map(of).collect();
+        all.sort_by(f64::total_cmp);
+        all[all.len() / 2]
+    };
+    Ok(Rounds {
+        first: median(|time| time.0),
+        second: median(|time| time.1),
+        ratio: median(|time| time.1 / time.0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both get slower from round to round, and the second one takes 3 times as long in each but one.
+    #[test]
+    fn programs_are_compared_round_by_round() {
+        let (mut a, mut b) = (0.0, 0.0);
+        let mut asked = Vec::new();
+        let first = |repeats| {
+            asked.push(repeats);
+            a += 1e-3;
+            Ok(a)
+        };
+        let second = |_| {
+            b += 1e-3;
+            Ok(if b > 3.5e-3 && b < 4.5e-3 {
+                1.0
+            } else {
+                3.0 * b
+            })
+        };
+        let all = rounds(5, 8e-3, first, second).unwrap();
+        // The first call only says how often to repeat.
+        assert_eq!(asked, [1, 8, 8, 8, 8, 8]);
+        assert!((all.ratio - 3.0).abs() < 1e-9, "{all:?}");
+        assert!((all.first - 4e-3).abs() < 1e-9, "{all:?}");
+        let fails = |_| Err(DeviceError::NoDriver);
+        assert!(rounds(1, 1.0, |_| Ok(1.0), fails).is_err());
     }
 }

@@ -58,6 +58,7 @@ enum Command {
     Compile(cli::compile::Args),
     Check(cli::check::Args),
     Run(cli::run::Args),
+    Sweep(cli::sweep::Args),
 }
 
 fn main() -> ExitCode {
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
         Command::Compile(args) => cli::compile::run(args, &cache),
         Command::Check(args) => cli::check::run(args, &cache),
         Command::Run(args) => cli::run::run(args, &cache),
+        Command::Sweep(args) => cli::sweep::run(args, &cache),
     };
     let report = result.unwrap_or_else(|error| Report::error(&error, cli.common.json));
     let mut out = io::stdout().lock();

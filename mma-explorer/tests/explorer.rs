@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Completion, Trial};
 use mma_explorer::arch::{self, Arch};
 use mma_explorer::cache::Cache;
+use mma_explorer::cublaslt::CublasLt;
 use mma_explorer::device::{Device, DeviceError};
 use mma_explorer::exact::Exact;
 use mma_explorer::machine_code;
@@ -82,6 +83,7 @@ fn main() -> ExitCode {
     }
     trials.push(gpu("gpu::every_variant_is_exact", exact_on_a_gpu));
     trials.push(gpu("gpu::every_variant_has_a_rate", rates_on_a_gpu));
+    trials.push(gpu("gpu::cublaslt_multiplies_the_same", cublaslt_is_exact));
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
@@ -169,6 +171,33 @@ fn rates_on_a_gpu(device: &Device) {
             variant.name()
         );
     }
+}
+
+/// What the kernels are compared with is the same product: of the same operands, it has the same D.
+fn cublaslt_is_exact(device: &Device) {
+    let Ok(library) = CublasLt::open(device.stream(), None) else {
+        println!("there is no cuBLASLt");
+        return;
+    };
+    let mut compared = 0;
+    for variant in of_gpu(device) {
+        let problem = Problem {
+            m: 256,
+            n: 384,
+            k: 512,
+        };
+        let exact = Exact::new(&variant, problem, 5);
+        let mut matrices = device.upload(&exact).expect("room");
+        let Ok(product) = library.product(&variant, problem, &mut matrices) else {
+            continue;
+        };
+        product.seconds(&mut matrices, 1).expect("it runs");
+        if let Err(error) = device.compare(&variant, problem, &exact, &matrices) {
+            panic!("{}: {error}", variant.name());
+        }
+        compared += 1;
+    }
+    assert!(compared > 3, "{compared}");
 }
 
 fn library() -> &'static Nvrtc {
