@@ -59,6 +59,7 @@ enum Command {
     Check(cli::check::Args),
     Run(cli::run::Args),
     Sweep(cli::sweep::Args),
+    Report(cli::report::Args),
 }
 
 fn main() -> ExitCode {
@@ -71,6 +72,7 @@ fn main() -> ExitCode {
         Command::Check(args) => cli::check::run(args, &cache),
         Command::Run(args) => cli::run::run(args, &cache),
         Command::Sweep(args) => cli::sweep::run(args, &cache),
+        Command::Report(args) => cli::report::run(args),
     };
     let report = result.unwrap_or_else(|error| Report::error(&error, cli.common.json));
     let mut out = io::stdout().lock();

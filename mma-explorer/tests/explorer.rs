@@ -13,6 +13,7 @@ use mma_explorer::exact::Exact;
 use mma_explorer::machine_code;
 use mma_explorer::matmul::{Plan, Problem, Tiles};
 use mma_explorer::nvrtc::{Nvrtc, NvrtcError, Source, Stage};
+use mma_explorer::results::{FORM, Measured, Product, Results};
 use mma_explorer::variants::{self, Variant};
 use mma_explorer::{simulate, source};
 use ptx_sim::schedules;
@@ -24,6 +25,10 @@ fn main() -> ExitCode {
             an_unknown_architecture_is_named,
         ),
         nvrtc("errors::a_wrong_source_is_quoted", a_wrong_source_is_quoted),
+        Trial::test("report::of_two_measurements", || {
+            report_of_two_measurements();
+            Ok(())
+        }),
         nvrtc(
             "cache::a_kept_kernel_is_the_compiled_one",
             a_kept_kernel_is_the_compiled_one,
@@ -551,4 +556,69 @@ fn planted_faults_of_warpgroups_are_noticed() {
             assert!(!right(&mutant), "cluster of {cluster}, {whole}");
         }
     }
+}
+
+/// The program reads what it is given, and says what it cannot read.
+fn report_of_two_measurements() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let results = |name: &str| Results {
+        form: FORM,
+        device: "NVIDIA H200".into(),
+        arch: "90a".into(),
+        multiprocessors: 132,
+        nvrtc: "13.0".into(),
+        cublaslt: None,
+        variants: vec![Measured {
+            name: name.into(),
+            family: "wgmma".into(),
+            a: "f16".into(),
+            b: "f16".into(),
+            accumulator: "f32".into(),
+            machine: "HGMMA (native)".into(),
+            data_sheet: None,
+            peak: None,
+            products: vec![Product {
+                size: 8192,
+                tiles: "128x256x128/64x256/4/8/2".into(),
+                operations: 6e14,
+                cublaslt: None,
+                share: None,
+            }],
+            tried: Vec::new(),
+            wrong: None,
+        }],
+    };
+    for name in ["one", "two"] {
+        let json = serde_json::to_string(&results(name)).expect("JSON");
+        std::fs::write(folder.path().join(name), json).expect("a file");
+    }
+    std::fs::write(folder.path().join("other"), "{\"form\": 99}").expect("a file");
+    let report = |files: &[&str]| {
+        std::process::Command::new(env!("CARGO_BIN_EXE_mma-explorer"))
+            .current_dir(folder.path())
+            .arg("report")
+            .args(files)
+            .args(["--out", "made"])
+            .output()
+            .expect("it starts")
+    };
+    let made = report(&["one", "two"]);
+    assert!(made.status.success(), "{made:?}");
+    let read = |name: &str| {
+        std::fs::read_to_string(folder.path().join("made").join(name)).expect("it is there")
+    };
+    assert_eq!(
+        Results::parse(&read("report.json"))
+            .expect("results")
+            .variants
+            .len(),
+        2
+    );
+    assert!(read("report.md").contains("| two |") && read("report.html").contains("<svg"));
+    let refused = report(&["one", "other"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && said.contains("form 99"),
+        "{said}"
+    );
 }

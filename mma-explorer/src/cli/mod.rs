@@ -5,6 +5,7 @@ pub(crate) mod compile;
 pub(crate) mod info;
 pub(crate) mod list;
 mod measuring;
+pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod sweep;
 
