@@ -414,8 +414,16 @@ impl Device {
         plan: Plan,
         problem: Problem,
     ) -> Result<Prepared, DeviceError> {
+        let kernel = self.matmul_function(compiled, &plan)?;
+        let mut plan = plan;
+        if let Operands::Maps { .. } = plan.operands {
+            // A GPU's multiprocessors need not make whole clusters. CTAs that do not run at once would walk over their tiles
+            // when all others are through.
+            let clusters = kernel.occupancy_max_active_clusters(config(&plan), &self.stream)?;
+            plan.grid = plan.grid.min(clusters.max(1) * plan.cluster);
+        }
         Ok(Prepared {
-            kernel: self.matmul_function(compiled, &plan)?,
+            kernel,
             plan,
             problem,
         })
@@ -465,11 +473,7 @@ impl Device {
         a: &CudaSlice<u8>,
         b: &CudaSlice<u8>,
     ) -> Result<(), DeviceError> {
-        let config = LaunchConfig {
-            grid_dim: (plan.grid, 1, 1),
-            block_dim: (plan.threads, 1, 1),
-            shared_mem_bytes: plan.shared,
-        };
+        let config = config(plan);
         let mut launch = self.stream.launch_builder(kernel);
         match &plan.operands {
             Operands::Addresses => {
@@ -535,6 +539,14 @@ impl Device {
         .result()?;
         // SAFETY: written above; all its bytes were zero before.
         Ok(MapParameter(unsafe { encoded.assume_init() }))
+    }
+}
+
+fn config(plan: &Plan) -> LaunchConfig {
+    LaunchConfig {
+        grid_dim: (plan.grid, 1, 1),
+        block_dim: (plan.threads, 1, 1),
+        shared_mem_bytes: plan.shared,
     }
 }
 

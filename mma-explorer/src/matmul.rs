@@ -299,6 +299,18 @@ impl Tiles {
                 allowed,
             });
         }
+        if is_wgmma {
+            // A quarter of the multiprocessor has 16384 registers for its warps, and the producer is one of them. What is
+            // not a sum takes about 24.
+            let warps = (threads / 32).div_ceil(4);
+            let most = (16384 / 32 / warps).min(255) - 24;
+            let elements = self.warp_m * self.warp_n / 128;
+            range(
+                "registers of sums",
+                elements * variant.accumulator.bits() / 32,
+                1..=most,
+            )?;
+        }
         let (bytes, limit) = (self.shared(variant), shared_limit(arch));
         if bytes > limit {
             return Err(TilesError::Shared { bytes, limit, arch });
@@ -546,6 +558,12 @@ mod tests {
             of("wgmma.m64n256k32.s32.s8.s8", "64x40x128/64x40/2/1").unwrap_err(),
             "warp N of 40 is no multiple of 16"
         );
+        assert_eq!(
+            f16("256x192x128/128x192/2/8").unwrap_err(),
+            "registers of sums of 192 is not among 1 to 146"
+        );
+        let in_half = "wgmma.m64n256k16.f16.f16.f16";
+        assert_eq!(of(in_half, "256x192x128/128x192/2/8"), Ok(()));
         assert!(
             f16("128x256x128/64x256/5/8")
                 .unwrap_err()

@@ -86,6 +86,10 @@ fn main() -> ExitCode {
             with_tiles("90a", &WGMMA, tiles)
         }));
     }
+    trials.push(disassembler(
+        "machine_code::fast_tiles_of_warpgroups",
+        fast_tiles_of_warpgroups,
+    ));
     trials.push(gpu("gpu::every_variant_is_exact", exact_on_a_gpu));
     trials.push(gpu("gpu::every_variant_has_a_rate", rates_on_a_gpu));
     trials.push(gpu("gpu::cublaslt_multiplies_the_same", cublaslt_is_exact));
@@ -621,4 +625,59 @@ fn report_of_two_measurements() {
         !refused.status.success() && said.contains("form 99"),
         "{said}"
     );
+}
+
+/// What makes the kernel fast stands in its machine code: sums in registers, multiplications that follow each other without
+/// a copy in between, and no fence of the whole GPU in the loop.
+fn fast_tiles_of_warpgroups() {
+    let arch: Arch = "90a".parse().expect("one");
+    for (name, tiles, multiplications) in [
+        (
+            "wgmma.m64n256k16.f32.f16.f16",
+            "128x256x128/64x256/4/8/2",
+            4,
+        ),
+        (
+            "wgmma.m64n256k32.f32.e4m3.e4m3",
+            "128x256x128/64x256/4/8",
+            4,
+        ),
+        ("wgmma.m64n256k32.s32.s8.s8", "256x128x128/128x128/4/8/2", 8),
+        ("wgmma.m64n256k16.f16.f16.f16", "256x192x128/128x192/3/8", 8),
+    ] {
+        let variant = variants::find(name).expect("a variant");
+        let tiles: Tiles = tiles.parse().expect("tiles");
+        tiles.check(&variant, arch).expect("tiles that exist");
+        let source = source::matmul(&variant, &tiles);
+        let compiled = cache().compile(library(), &source, arch, &source::options(), Stage::Cubin);
+        let (compiled, _) = compiled.expect("it compiles");
+        let functions = machine_code::functions(&compiled).expect("a disassembly");
+        let [function] = functions.as_slice() else {
+            panic!("{name}: {} kernels", functions.len())
+        };
+        assert_eq!((function.stack, function.local), (0, 0), "{name} {tiles}");
+        let matrix: u32 = machine_code::matrix_instructions(function).values().sum();
+        assert_eq!(matrix, multiplications, "{name} {tiles}");
+        let first = function
+            .code
+            .iter()
+            .position(|one| machine_code::is_matrix_instruction(one.name()))
+            .expect("a multiplication");
+        let last = function
+            .code
+            .iter()
+            .rposition(|one| machine_code::is_matrix_instruction(one.name()))
+            .expect("a multiplication");
+        let between = &function.code[first..last];
+        // Those of the two barriers of the cluster.
+        let fences = function.code.iter();
+        let fences = fences.filter(|one| one.name() == "MEMBAR" && one.has_modifier("GPU"));
+        assert_eq!(fences.count(), 2, "{name} {tiles}");
+        // Waits between them would be the compiler's, which has then given up to overlap them.
+        let waits = between
+            .iter()
+            .filter(|one| one.name() == "WARPGROUP")
+            .count();
+        assert_eq!(waits, 0, "{name} {tiles}");
+    }
 }
