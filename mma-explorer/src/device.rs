@@ -138,6 +138,8 @@ impl Device {
             return Err(DeviceError::NoDevice { ordinal, count });
         }
         let context = CudaContext::new(ordinal)?;
+        // SAFETY: everything runs on one stream. Events around each launch would be time between them.
+        unsafe { context.disable_event_tracking() };
         let name = context.name()?;
         let (major, minor) = context.compute_capability()?;
         if major < 8 {

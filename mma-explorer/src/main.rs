@@ -1,4 +1,4 @@
-//! The `mma-explorer` program: lists matrix instructions, compiles them, and checks what came out.
+//! The `mma-explorer` program: lists matrix instructions, compiles them, checks what came out, and measures it.
 //!
 //! Results go to stdout, as text or JSON; progress goes to stderr. Exit codes: 0 for success, 1 for a failed check or an
 //! error, 2 for wrong usage.
@@ -14,7 +14,7 @@ use mma_explorer::cache::Cache;
 
 use cli::Report;
 
-/// Every matrix instruction of NVIDIA GPUs: listed, compiled at run time, simulated.
+/// Every matrix instruction of NVIDIA GPUs: listed, compiled at run time, simulated, measured.
 #[derive(Debug, Parser)]
 #[command(
     name = "mma-explorer",

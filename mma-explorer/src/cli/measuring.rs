@@ -165,7 +165,7 @@ impl<'a> Bench<'a> {
         };
         let small = Problem {
             m: tiles.block_m * tiles.cluster + 44,
-            n: tiles.block_n + 75,
+            n: tiles.block_n + 76,
             k,
         };
         let exact = Exact::new(variant, small, 1);
