@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use mma_explorer::arch::Arch;
@@ -17,7 +18,7 @@ use mma_explorer::types::Type;
 use mma_explorer::variants::Variant;
 use mma_explorer::{data_sheet, source};
 
-use super::{Filter, table};
+use super::{Filter, progress, table};
 
 /// Seconds of a kernel in a round, and rounds.
 const ROUND: f64 = 0.02;
@@ -260,6 +261,31 @@ impl<'a> Bench<'a> {
             variants,
         }
     }
+}
+
+/// Measures variants one after another: what cannot be measured is noted with its reason, and the rest goes on. Ends
+/// before the next one when `seconds` are over.
+pub(crate) fn each(
+    bench: &Bench<'_>,
+    variants: &[Variant],
+    seconds: Option<u64>,
+    mut one: impl FnMut(usize, &Variant) -> Result<Measured>,
+) -> Vec<Measured> {
+    let start = Instant::now();
+    let mut all = Vec::with_capacity(variants.len());
+    for (i, variant) in variants.iter().enumerate() {
+        if seconds.is_some_and(|seconds| start.elapsed().as_secs() >= seconds) {
+            let left = variants.len() - i;
+            eprintln!("note: {left} variants are left out: the time is over");
+            break;
+        }
+        all.push(one(i, variant).unwrap_or_else(|error| Measured {
+            wrong: Some(format!("{error:#}")),
+            ..bench.described(variant)
+        }));
+    }
+    progress(1, 1, "");
+    all
 }
 
 fn compile(cache: &Cache, nvrtc: &Nvrtc, arch: Arch, source: &Source) -> Result<Compiled> {

@@ -6,7 +6,7 @@ use mma_explorer::source;
 use mma_explorer::variants::{Family, Variant};
 use serde_json::json;
 
-use super::measuring::{Bench, fastest, text};
+use super::measuring::{Bench, each, fastest, text};
 use super::{Filter, Report, progress};
 
 /// Measure variants on this machine's GPU: latency, throughput, and a matrix product
@@ -31,13 +31,17 @@ pub(crate) struct Args {
     /// Leave out latency and throughput of nothing but the instruction
     #[arg(long)]
     no_peak: bool,
+    /// End before the next variant after so many seconds
+    #[arg(long)]
+    seconds: Option<u64>,
 }
 
 /// Tiles that are tried where none are asked for.
-const USUAL: [&str; 6] = [
+const USUAL: [&str; 7] = [
     "128x128x64/64x32/3/8",
     "128x128x64/64x64/4/8",
     "128x256x64/64x64/3/8",
+    "128x256x64/64x64/4/8",
     "256x128x64/64x64/3/8",
     "128x128x128/64x32/3/8",
     "64x128x64/32x64/4/8",
@@ -77,12 +81,10 @@ pub(crate) fn run(args: &Args, cache: &Cache) -> Result<Report> {
         sources.extend(tiles.iter().map(|tiles| source::matmul(variant, tiles)));
     }
     bench.compile_ahead(&sources);
-    let mut all = Vec::new();
-    for (i, variant) in variants.iter().enumerate() {
+    let all = each(&bench, &variants, args.seconds, |i, variant| {
         progress(i, variants.len(), &variant.name());
-        all.push(one(args, &bench, variant)?);
-    }
-    progress(variants.len(), variants.len(), "");
+        one(args, &bench, variant)
+    });
     let passed = all.iter().all(|measured| measured.wrong.is_none());
     let results = bench.results(all);
     Ok(Report {

@@ -7,7 +7,7 @@ use mma_explorer::source;
 use mma_explorer::variants::{Family, Variant};
 use serde_json::json;
 
-use super::measuring::{Bench, fastest, text};
+use super::measuring::{Bench, each, fastest, text};
 use super::{Filter, Report, progress};
 
 /// Try many tiles with each variant on this machine's GPU
@@ -28,20 +28,21 @@ pub(crate) struct Args {
     /// So many tilings without gain end a variant's sweep
     #[arg(long, default_value_t = 16)]
     patience: usize,
+    /// End before the next variant after so many seconds
+    #[arg(long)]
+    seconds: Option<u64>,
 }
 
 pub(crate) fn run(args: &Args, cache: &Cache) -> Result<Report> {
     let (bench, variants) = Bench::open(args.device, &args.filter, cache)?;
-    let mut all = Vec::new();
-    for (i, variant) in variants.iter().enumerate() {
-        all.push(one(
+    let all = each(&bench, &variants, args.seconds, |i, variant| {
+        one(
             args,
             &bench,
             variant,
             &format!("{}/{}", i + 1, variants.len()),
-        )?);
-    }
-    progress(1, 1, "");
+        )
+    });
     let passed = all.iter().all(|measured| measured.wrong.is_none());
     let results = bench.results(all);
     let mut lines = text(&results);
