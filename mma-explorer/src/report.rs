@@ -53,9 +53,10 @@ fn conditions(results: &Results) -> String {
     )
 }
 
-const HEAD: [&str; 12] = [
+const HEAD: [&str; 13] = [
     "variant",
     "machine code",
+    "bits of sums",
     "latency, cycles",
     "operations a cycle and SM",
     "peak, T/s",
@@ -68,7 +69,7 @@ const HEAD: [&str; 12] = [
     "tiles",
 ];
 
-fn row(measured: &Measured) -> [String; 12] {
+fn row(measured: &Measured) -> [String; 13] {
     let none = || "-".to_string();
     let share = |part: Option<f64>, whole: Option<f64>| match (part, whole) {
         (Some(part), Some(whole)) => format!("{:.2}", part / whole),
@@ -81,6 +82,7 @@ fn row(measured: &Measured) -> [String; 12] {
     [
         measured.name.clone(),
         measured.machine.clone(),
+        measured.sum_bits.map_or_else(none, |bits| bits.to_string()),
         measured
             .peak
             .map_or_else(none, |peak| format!("{:.1}", peak.latency)),
@@ -122,7 +124,8 @@ fn pair_row(pair: &Pair<'_>) -> Option<[String; 4]> {
 
 const WHAT: &str = "Peak is nothing but the instruction, on ones; a product is a whole matrix product on random numbers, which \
                     draws more power. T/s are 10^12 operations a second, a product and an addition being two. Shares of \
-                    cuBLASLt are medians of alternating rounds; for FP8 it adds as the instruction itself does.";
+                    cuBLASLt are medians of alternating rounds; for FP8 it adds as the instruction itself does. Bits of sums: the \
+                    largest n for which a sum of 2^n and 1 is right; + where larger ones could not be tried.";
 
 /// A report for reading as text.
 pub fn markdown(results: &Results) -> String {
@@ -346,7 +349,7 @@ mod tests {
         };
         assert_eq!(
             line("| wgmma.m64n256k16.f32"),
-            "| wgmma.m64n256k16.f32.f16.f16 | HGMMA (native) | 128.0 | 4096 | 960.0 | 0.97 | 8192 | 608.2 | 0.63 | 0.61 | \
+            "| wgmma.m64n256k16.f32.f16.f16 | HGMMA (native) | 23+ | 128.0 | 4096 | 960.0 | 0.97 | 8192 | 608.2 | 0.63 | 0.61 | \
              0.88 | 128x256x128/64x256/4/8/2 |"
         );
         assert!(text.contains("| wgmma.m64n256k16.f32.f16.f16 | 960.0 | 1920.0 | 2.00 |"));
@@ -375,11 +378,9 @@ mod tests {
         results.variants[1].peak = None;
         let text = markdown(&results);
         assert!(text.contains("| WRONG |"), "{text}");
-        assert!(
-            text.contains(
-                "| mma.m16n8k32.f16.e4m3.e5m2 | HGMMA (native) | - | - | - | - | - | - |"
-            )
-        );
+        assert!(text.contains(
+            "| mma.m16n8k32.f16.e4m3.e5m2 | HGMMA (native) | 23+ | - | - | - | - | - | - |"
+        ));
         assert_eq!(html(&results).matches("<svg").count(), 2);
     }
 }

@@ -43,12 +43,30 @@ pub struct Measured {
     pub data_sheet: Option<f64>,
     /// What nothing but the instruction reaches.
     pub peak: Option<Peak>,
+    /// Of floats: the largest power of two to which one can be added, as far as types A and B have factors of it.
+    pub sum_bits: Option<SumBits>,
     /// Matrix products with the fastest tiles, by size.
     pub products: Vec<Product>,
     /// Tiles that were tried.
     pub tried: Vec<Tried>,
     /// What is wrong with it; none where everything is exact.
     pub wrong: Option<String>,
+}
+
+/// How many bits a sum keeps below its largest term.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SumBits {
+    /// 2^bits + 1 is right, as are all smaller powers.
+    pub bits: u32,
+    /// Whether 2^(bits + 1) + 1 was tried, and is wrong. If not, there may be more bits.
+    pub ends: bool,
+}
+
+impl std::fmt::Display for SumBits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let more = if self.ends { "" } else { "+" };
+        f.pad(&format!("{}{more}", self.bits))
+    }
 }
 
 /// What nothing but an instruction reaches.
@@ -154,6 +172,7 @@ impl Results {
 impl Measured {
     fn add(&mut self, other: Self) {
         self.peak = other.peak.or(self.peak);
+        self.sum_bits = other.sum_bits.or(self.sum_bits);
         self.wrong = other.wrong.or(self.wrong.take());
         for product in other.products {
             // The faster one: it has better tiles.
@@ -196,6 +215,10 @@ pub(crate) mod tests {
                 operations: peak,
                 operations_per_cycle: 4096.0,
                 warps: 8,
+            }),
+            sum_bits: Some(SumBits {
+                bits: 23,
+                ends: false,
             }),
             products: [4096, 8192]
                 .map(|size| Product {

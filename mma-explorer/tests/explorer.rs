@@ -9,11 +9,11 @@ use mma_explorer::arch::{self, Arch};
 use mma_explorer::cache::Cache;
 use mma_explorer::cublaslt::CublasLt;
 use mma_explorer::device::{Device, DeviceError};
-use mma_explorer::exact::Exact;
+use mma_explorer::exact::{Exact, sum_bits};
 use mma_explorer::machine_code;
 use mma_explorer::matmul::{Plan, Problem, Tiles};
 use mma_explorer::nvrtc::{Nvrtc, NvrtcError, Source, Stage};
-use mma_explorer::results::{FORM, Measured, Product, Results};
+use mma_explorer::results::{FORM, Measured, Product, Results, SumBits};
 use mma_explorer::variants::{self, Variant};
 use mma_explorer::{simulate, source};
 use ptx_sim::schedules;
@@ -41,6 +41,7 @@ fn main() -> ExitCode {
             "simulator::a_missing_wait_is_noticed",
             a_missing_wait_is_noticed,
         ),
+        nvrtc("simulator::bits_of_sums", bits_of_sums),
         nvrtc(
             "simulator::planted_faults_of_warpgroups_are_noticed",
             planted_faults_of_warpgroups_are_noticed,
@@ -581,6 +582,7 @@ fn report_of_two_measurements() {
             machine: "HGMMA (native)".into(),
             data_sheet: None,
             peak: None,
+            sum_bits: None,
             products: vec![Product {
                 size: 8192,
                 tiles: "128x256x128/64x256/4/8/2".into(),
@@ -680,4 +682,41 @@ fn fast_tiles_of_warpgroups() {
             .count();
         assert_eq!(waits, 0, "{name} {tiles}");
     }
+}
+
+/// What `run` measures of sums, by the simulator, which sums as an H200 was recorded to: FP8 with `wgmma` has 13 bits, and
+/// emulated FP8 as many as its factors can show.
+fn bits_of_sums() {
+    for (name, bits, ends) in [
+        ("wgmma.m64n256k16.f32.f16.f16", 23, false),
+        ("wgmma.m64n256k32.f32.e4m3.e5m2", 13, true),
+        ("wgmma.m64n256k16.f16.f16.f16", 10, false),
+        ("mma.m16n8k32.f32.e4m3.e4m3", 16, false),
+    ] {
+        let variant = variants::find(name).expect("a variant");
+        let tiles = Tiles::smallest(&variant);
+        let ptx = ptx(
+            &source::matmul(&variant, &tiles),
+            "90a".parse().expect("one"),
+        );
+        let problem = Problem {
+            m: 16,
+            n: 16,
+            k: 2048 / variant.container_bits(variant.a),
+        };
+        let plan = Plan::new(&variant, &tiles, problem, 2).expect("a plan");
+        let options = ptx_sim::Options::default();
+        let found = sum_bits(&variant, problem, |exact| {
+            match simulate::matmul(&variant, &ptx, &plan, problem, exact, &options) {
+                Ok(_) => Ok(true),
+                Err(simulate::SimulationError::Wrong(_)) => Ok(false),
+                Err(error) => Err(error),
+            }
+        });
+        let found = found.expect("it runs");
+        assert_eq!(found, Some(SumBits { bits, ends }), "{name}");
+    }
+    let integers = variants::find("wgmma.m64n256k32.s32.s8.s8").expect("a variant");
+    let problem = Problem { m: 1, n: 1, k: 16 };
+    assert_eq!(sum_bits(&integers, problem, |_| Err(())), Ok(None));
 }

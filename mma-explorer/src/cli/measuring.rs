@@ -13,10 +13,10 @@ use mma_explorer::exact::Exact;
 use mma_explorer::machine_code::{self, Emitted};
 use mma_explorer::matmul::{Plan, Problem, Tiles};
 use mma_explorer::nvrtc::{Compiled, Nvrtc, Place, Source, Stage};
-use mma_explorer::results::{FORM, Measured, Product, Results, Tried};
+use mma_explorer::results::{FORM, Measured, Product, Results, SumBits, Tried};
 use mma_explorer::types::Type;
 use mma_explorer::variants::Variant;
-use mma_explorer::{data_sheet, source};
+use mma_explorer::{data_sheet, exact, source};
 
 use super::{Filter, progress, table};
 
@@ -128,6 +128,7 @@ impl<'a> Bench<'a> {
             machine,
             data_sheet: data_sheet::rate(&self.device.name, variant),
             peak: None,
+            sum_bits: None,
             products: Vec::new(),
             tried: Vec::new(),
             wrong: None,
@@ -177,6 +178,26 @@ impl<'a> Bench<'a> {
             Err(DeviceError::Wrong(wrong)) => Ok(Some(format!("{tiles}: {wrong}"))),
             Err(error) => Err(error).with_context(|| format!("{} {tiles}", variant.name())),
         }
+    }
+
+    /// How many bits its sums keep.
+    pub(crate) fn sum_bits(&self, variant: &Variant) -> Result<Option<SumBits>> {
+        let tiles = Tiles::usual(variant);
+        let compiled = self.compile(&source::matmul(variant, &tiles))?;
+        let problem = Problem {
+            m: 16,
+            n: 16,
+            k: 2048 / variant.container_bits(variant.a),
+        };
+        let plan = self.plan(variant, &tiles, problem)?;
+        let bits = exact::sum_bits(variant, problem, |exact| {
+            match self.device.check(variant, &compiled, &plan, problem, exact) {
+                Ok(()) => Ok(true),
+                Err(DeviceError::Wrong(_)) => Ok(false),
+                Err(error) => Err(error),
+            }
+        });
+        Ok(bits?)
     }
 
     /// Operations a second with these tiles: the best of a few runs. Gives up after the first one where that took more than
@@ -316,6 +337,9 @@ pub(crate) fn text(results: &Results) -> String {
                 of.to_string(),
                 measured.machine.clone(),
                 measured
+                    .sum_bits
+                    .map_or("-".into(), |bits| bits.to_string()),
+                measured
                     .peak
                     .map_or("-".into(), |peak| format!("{:.1}", peak.latency)),
                 measured.peak.map_or("-".into(), |peak| {
@@ -350,6 +374,7 @@ pub(crate) fn text(results: &Results) -> String {
         "variant",
         "size",
         "machine code",
+        "sum bits",
         "latency",
         "ops/cycle/SM",
         "peak T/s",
@@ -363,7 +388,7 @@ pub(crate) fn text(results: &Results) -> String {
         "result",
     ];
     format!(
-        "{} (sm_{}, {} multiprocessors), NVRTC {}, cuBLASLt {}; latency in cycles, T/s: 10^12 operations a second, sheet: \
+        "{} (sm_{}, {} multiprocessors), NVRTC {}, cuBLASLt {}; sum bits: the largest n with 2^n + 1 right; latency in cycles, T/s: 10^12 operations a second, sheet: \
          the data sheet's dense rate\n\n{}",
         results.device,
         results.arch,

@@ -100,6 +100,7 @@ fn one(args: &Args, bench: &Bench<'_>, variant: &Variant) -> Result<Measured> {
         let compiled = bench.compile(&source::measure(variant, bench.device.arch))?;
         measured.peak = Some(bench.device.peak(variant, &compiled)?);
     }
+    measured.sum_bits = bench.sum_bits(variant)?;
     for (i, &size) in args.sizes.iter().enumerate() {
         let mut workload = bench.workload(variant, size)?;
         if i == 0 {
