@@ -421,8 +421,11 @@ impl Device {
         if let Operands::Maps { .. } = plan.operands {
             // A GPU's multiprocessors need not make whole clusters. CTAs that do not run at once would walk over their tiles
             // when all others are through.
-            let clusters = kernel.occupancy_max_active_clusters(config(&plan), &self.stream)?;
-            plan.grid = plan.grid.min(clusters.max(1) * plan.cluster);
+            // Where the driver does not say how many run at once, they are taken to be all.
+            let clusters = kernel.occupancy_max_active_clusters(config(&plan), &self.stream);
+            if let Some(clusters) = clusters.ok().filter(|clusters| *clusters > 0) {
+                plan.grid = plan.grid.min(clusters * plan.cluster);
+            }
         }
         Ok(Prepared {
             kernel,
