@@ -10,6 +10,7 @@
 // that `ldmatrix` reads at once lie in different banks.
 #include "instruction.cuh"
 #include "memory.cuh"
+#include "output.cuh"
 #include "tiles.cuh"
 #include "types.cuh"
 
@@ -75,46 +76,13 @@ __device__ __forceinline__ void load_fragments(u32 (&to)[TILES][EIGHTS_OF_TILE *
     }
 }
 
-// The tile of D that this CTA computes. CTAs that run at the same time have tiles near each other: GROUP rows of tiles
-// are walked column by column, so that A and B are read from L2.
-__device__ __forceinline__ void tile_of_cta(u32 tiles_m, u32 tiles_n, u32 &tile_m, u32 &tile_n) {
-    const u32 of_group = GROUP * tiles_n;
-    const u32 group = blockIdx.x / of_group, inside = blockIdx.x % of_group;
-    const u32 first = group * GROUP;
-    const u32 rows = tiles_m - first < GROUP ? tiles_m - first : GROUP;
-    tile_m = first + inside % rows;
-    tile_n = inside / rows;
-}
-
-// Writes two elements of D that follow each other in a row.
-__device__ __forceinline__ void store(void *d, u64 row, u32 column, u32 n, const u32 *values) {
-    const u64 at = row * n + column;
-    if constexpr (ACCUMULATOR_BITS == 32) {
-        u32 *to = static_cast<u32 *>(d) + at;
-        if (n % 2 == 0 && column < n) {
-            *reinterpret_cast<uint2 *>(to) = make_uint2(values[0], values[1]);
-        } else {
-            if (column < n) to[0] = values[0];
-            if (column + 1 < n) to[1] = values[1];
-        }
-    } else {
-        unsigned short *to = static_cast<unsigned short *>(d) + at;
-        if (n % 2 == 0 && column < n) {
-            *reinterpret_cast<u32 *>(to) = values[0];
-        } else {
-            if (column < n) to[0] = static_cast<unsigned short>(values[0]);
-            if (column + 1 < n) to[1] = static_cast<unsigned short>(values[0] >> 16);
-        }
-    }
-}
-
 // `row_bytes`: bytes of a row of A and of a column of B; a multiple of 16. Both matrices are aligned to 16 bytes.
 extern "C" __global__ void __launch_bounds__(THREADS)
     matmul(void *d, const u8 *a, const u8 *b, u32 m, u32 n, u64 row_bytes) {
     extern __shared__ __align__(128) u8 stages[];
     const u32 shared = shared_address(stages);
     u32 tile_m, tile_n;
-    tile_of_cta((m + BLOCK_M - 1) / BLOCK_M, (n + BLOCK_N - 1) / BLOCK_N, tile_m, tile_n);
+    tile_of(blockIdx.x, (m + BLOCK_M - 1) / BLOCK_M, (n + BLOCK_N - 1) / BLOCK_N, tile_m, tile_n);
     const u32 first_m = tile_m * BLOCK_M, first_n = tile_n * BLOCK_N;
     const u32 steps = static_cast<u32>((row_bytes + BLOCK_K - 1) / BLOCK_K);
     const u32 warp = threadIdx.x / 32;

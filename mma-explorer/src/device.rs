@@ -1,21 +1,23 @@
 //! Kernels on a GPU: checked on exact data, and timed.
-//!
-//! It has not run on a GPU yet.
 
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUdevice_attribute, CUevent_flags, CUfunction_attribute};
 use cudarc::driver::{
-    CudaContext, CudaFunction, CudaSlice, CudaStream, DriverError, LaunchConfig, PushKernelArg,
+    CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError,
+    LaunchConfig, PushKernelArg,
 };
 use cudarc::nvrtc::Ptx;
-use serde::Serialize;
 
 use crate::arch::{Arch, Features};
+use crate::cublaslt::CublasLtError;
 use crate::exact::Exact;
-use crate::matmul::{Plan, Problem};
+use crate::matmul::{Map, Operands, Plan, Problem};
+use crate::measure::{CHAINS, LINKS, Measure};
 use crate::nvrtc::Compiled;
-use crate::variants::Variant;
+use crate::results::Peak;
+use crate::types::Type;
+use crate::variants::{Family, Variant};
 
 /// Why nothing ran on a GPU.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +43,9 @@ pub enum DeviceError {
         /// Compute capability.
         minor: i32,
     },
+    /// cuBLASLt is missing or reports an error.
+    #[error(transparent)]
+    CublasLt(#[from] CublasLtError),
     /// The driver reports an error.
     #[error("the driver reports {0:?}")]
     Driver(DriverError),
@@ -56,6 +61,7 @@ impl DeviceError {
             Self::NoDriver | Self::NoDevice { .. } => {
                 Some("`check` and `compile` need no GPU: `mma-explorer check --arch 90a`")
             }
+            Self::CublasLt(error) => error.hint(),
             _ => None,
         }
     }
@@ -79,22 +85,39 @@ pub struct Device {
     pub multiprocessors: u32,
 }
 
-/// What nothing but an instruction reaches.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Peak {
-    /// Cycles from one instruction to the next one that needs its result.
-    pub latency: f64,
-    /// Operations a second, of all multiprocessors.
-    pub operations: f64,
-    /// Operations a cycle and multiprocessor, by the multiprocessors' clocks.
-    pub operations_per_cycle: f64,
-    /// Warps of a multiprocessor with which that was reached.
-    pub warps: u32,
+/// Operands of a matrix product and its result, in the GPU's memory.
+#[derive(Debug)]
+pub struct Matrices {
+    pub(crate) a: CudaSlice<u8>,
+    pub(crate) b: CudaSlice<u8>,
+    pub(crate) d: CudaSlice<u8>,
 }
 
-/// Chains of `throughput` and links of `latency`, as `csrc/measure.cu` has them.
-const CHAINS: u64 = 8;
-const LINKS: u64 = 16;
+/// A matrix product that is ready to run.
+#[derive(Debug)]
+pub struct Prepared {
+    kernel: CudaFunction,
+    plan: Plan,
+    problem: Problem,
+}
+
+/// Two programs in alternating rounds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rounds {
+    /// Median of the first one's seconds.
+    pub first: f64,
+    /// Median of the second one's.
+    pub second: f64,
+    /// Median of the second one's seconds as a multiple of the first one's, round by round.
+    pub ratio: f64,
+}
+
+/// A map as a kernel's parameter.
+#[repr(transparent)]
+struct MapParameter(sys::CUtensorMap);
+
+// SAFETY: 128 bytes without pointers of the host, aligned to 64 as the kernel's `TensorMap`.
+unsafe impl DeviceRepr for MapParameter {}
 
 impl Device {
     /// The GPU of that number.
@@ -115,6 +138,8 @@ impl Device {
             return Err(DeviceError::NoDevice { ordinal, count });
         }
         let context = CudaContext::new(ordinal)?;
+        // SAFETY: everything runs on one stream. Events around each launch would be time between them.
+        unsafe { context.disable_event_tracking() };
         let name = context.name()?;
         let (major, minor) = context.compute_capability()?;
         if major < 8 {
@@ -144,16 +169,9 @@ impl Device {
         Ok(module.load_function(name)?)
     }
 
-    /// Seconds that what `enqueue` puts on the stream takes.
-    fn seconds(
-        &self,
-        enqueue: impl FnOnce() -> Result<(), DeviceError>,
-    ) -> Result<f64, DeviceError> {
-        let flags = Some(CUevent_flags::CU_EVENT_DEFAULT);
-        let start = self.stream.record_event(flags)?;
-        enqueue()?;
-        let end = self.stream.record_event(flags)?;
-        Ok(f64::from(start.elapsed_ms(&end)?) / 1e3)
+    /// What kernels run on.
+    pub fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
     }
 
     /// Latency and throughput of a variant, from the kernels of [`crate::source::measure`].
@@ -161,12 +179,10 @@ impl Device {
     /// # Errors
     /// What the driver reports.
     pub fn peak(&self, variant: &Variant, compiled: &Compiled) -> Result<Peak, DeviceError> {
-        let [a, b, c] = variant.registers().map(u64::from);
+        let latency = self.latency(compiled, &Measure::new(variant, false))?;
         // Ones: the GPU draws less power than with data that changes, so that this is the rate at full clock.
-        let fragments = crate::simulate::fragments_of_ones(variant, CHAINS as u32);
-        debug_assert_eq!(fragments.len() as u64, (a + b + CHAINS * c) * 128);
-        let input = self.stream.clone_htod(&fragments)?;
-        let latency = self.latency(compiled, &input, c)?;
+        let measure = Measure::new(variant, true);
+        let input = self.stream.clone_htod(&measure.input)?;
         let mut peak = Peak {
             latency,
             operations: 0.0,
@@ -177,8 +193,13 @@ impl Device {
             .function(compiled, "throughput")?
             .max_threads_per_block()? as u32
             / 32;
-        for warps in [4, 8, 16, 32].into_iter().filter(|warps| *warps <= most) {
-            let (operations, per_cycle) = self.throughput(variant, compiled, &input, warps)?;
+        let all: &[u32] = match variant.family() {
+            Family::Wgmma => &[4, 8, 12],
+            _ => &[4, 8, 16, 32],
+        };
+        for &warps in all.iter().filter(|warps| **warps <= most) {
+            let (operations, per_cycle) =
+                self.throughput(variant, &measure, compiled, &input, warps)?;
             if operations > peak.operations {
                 peak = Peak {
                     operations,
@@ -191,19 +212,17 @@ impl Device {
         Ok(peak)
     }
 
-    fn latency(
-        &self,
-        compiled: &Compiled,
-        input: &CudaSlice<u8>,
-        c: u64,
-    ) -> Result<f64, DeviceError> {
+    fn latency(&self, compiled: &Compiled, measure: &Measure) -> Result<f64, DeviceError> {
         const TURNS: u32 = 256;
         let kernel = self.function(compiled, "latency")?;
+        let input = self.stream.clone_htod(&measure.input)?;
         let mut cycles = self.stream.alloc_zeros::<u64>(1)?;
-        let mut out = self.stream.alloc_zeros::<u32>((c * 32) as usize)?;
+        let mut out = self
+            .stream
+            .alloc_zeros::<u32>((measure.words * measure.threads) as usize)?;
         let config = LaunchConfig {
             grid_dim: (1, 1, 1),
-            block_dim: (32, 1, 1),
+            block_dim: (measure.threads, 1, 1),
             shared_mem_bytes: 0,
         };
         let mut best = u64::MAX;
@@ -213,37 +232,40 @@ impl Device {
             launch
                 .arg(&mut cycles)
                 .arg(&mut out)
-                .arg(input)
+                .arg(&input)
                 .arg(&TURNS)
                 .arg(&0u32);
-            // SAFETY: the parameters are those of `latency` in csrc/measure.cu, and the buffers have the sizes that it
-            // says: one count, C's registers of 32 lanes, and all fragments.
+            // SAFETY: the parameters are those of `latency` in csrc/measure.cu and csrc/measure_wgmma.cu, and the buffers
+            // have the sizes that these say: one count, C's registers of all threads, and all fragments.
             unsafe { launch.launch(config) }?;
             best = best.min(self.stream.clone_dtoh(&cycles)?[0]);
         }
-        Ok(best as f64 / (u64::from(TURNS) * LINKS) as f64)
+        Ok(best as f64 / f64::from(TURNS * LINKS))
     }
 
     /// Operations a second, and a cycle and multiprocessor, with a CTA of so many warps on each multiprocessor.
     fn throughput(
         &self,
         variant: &Variant,
+        measure: &Measure,
         compiled: &Compiled,
         input: &CudaSlice<u8>,
         warps: u32,
     ) -> Result<(f64, f64), DeviceError> {
         let kernel = self.function(compiled, "throughput")?;
         let all_warps = (self.multiprocessors * warps) as usize;
-        let c = variant.registers()[2] as usize;
+        let groups = 32 * warps / measure.threads;
         let mut cycles = self.stream.alloc_zeros::<u64>(2 * all_warps)?;
-        let mut out = self.stream.alloc_zeros::<u32>(all_warps * 32 * c)?;
+        let mut out = self
+            .stream
+            .alloc_zeros::<u32>(all_warps * 32 * measure.words as usize)?;
         let config = LaunchConfig {
             grid_dim: (self.multiprocessors, 1, 1),
             block_dim: (32 * warps, 1, 1),
             shared_mem_bytes: 0,
         };
         let mut run = |turns: u32| {
-            self.seconds(|| {
+            seconds(&self.stream, || {
                 let mut launch = self.stream.launch_builder(&kernel);
                 launch
                     .arg(&mut cycles)
@@ -251,8 +273,8 @@ impl Device {
                     .arg(input)
                     .arg(&turns)
                     .arg(&0u32);
-                // SAFETY: the parameters are those of `throughput` in csrc/measure.cu, and the buffers have the sizes
-                // that it says: two counts a warp, C's registers a thread, and all fragments.
+                // SAFETY: the parameters are those of `throughput` in csrc/measure.cu and csrc/measure_wgmma.cu, and the
+                // buffers have the sizes that these say: two counts a warp, C's registers a thread, and all fragments.
                 unsafe { launch.launch(config) }?;
                 Ok(())
             })
@@ -267,8 +289,9 @@ impl Device {
         for _ in 0..3 {
             seconds = seconds.min(run(turns)?);
         }
-        let of_warp = variant.operations() * CHAINS * u64::from(turns);
-        let operations = of_warp as f64 * all_warps as f64 / seconds;
+        // Of a multiprocessor.
+        let each = variant.operations() * u64::from(CHAINS * groups) * u64::from(turns);
+        let operations = each as f64 * f64::from(self.multiprocessors) / seconds;
         let cycles = self.stream.clone_dtoh(&cycles)?;
         let of_cta = |warps: &[u64]| {
             let start = warps.iter().step_by(2).min().copied().unwrap_or(0);
@@ -281,7 +304,7 @@ impl Device {
             .max()
             .unwrap_or(0)
             .max(1);
-        let per_cycle = of_warp as f64 * f64::from(warps) / longest as f64;
+        let per_cycle = each as f64 / longest as f64;
         Ok((operations, per_cycle))
     }
 
@@ -297,61 +320,140 @@ impl Device {
         problem: Problem,
         exact: &Exact,
     ) -> Result<(), DeviceError> {
-        let kernel = self.matmul_function(compiled, plan)?;
-        let (a, b) = (
-            self.stream.clone_htod(&exact.a)?,
-            self.stream.clone_htod(&exact.b)?,
-        );
-        // Bytes that are no element of D: what is not written shows.
-        let mut d = self.stream.clone_htod(&vec![0xa5u8; exact.d.len()])?;
-        self.launch_matmul(&kernel, plan, problem, &mut d, &a, &b)?;
-        let d = self.stream.clone_dtoh(&d)?;
+        let prepared = self.prepare(compiled, *plan, problem)?;
+        let mut matrices = self.upload(exact)?;
+        self.seconds(&prepared, &mut matrices, 1)?;
+        self.compare(variant, problem, exact, &matrices)
+    }
+
+    /// The operands of an exact problem, and a D of which nothing is written.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn upload(&self, exact: &Exact) -> Result<Matrices, DeviceError> {
+        Ok(Matrices {
+            a: self.stream.clone_htod(&exact.a)?,
+            b: self.stream.clone_htod(&exact.b)?,
+            // Bytes that are no element of D: what is not written shows.
+            d: self.stream.clone_htod(&vec![0xa5u8; exact.d.len()])?,
+        })
+    }
+
+    /// Compares D with the exact result, bit by bit.
+    ///
+    /// # Errors
+    /// What the driver reports, and a wrong D.
+    pub fn compare(
+        &self,
+        variant: &Variant,
+        problem: Problem,
+        exact: &Exact,
+        matrices: &Matrices,
+    ) -> Result<(), DeviceError> {
+        let d = self.stream.clone_dtoh(&matrices.d)?;
         exact
             .compare(variant, problem, &d)
             .map_or(Ok(()), |wrong| Err(DeviceError::Wrong(wrong)))
     }
 
-    /// Operations a second of the kernel `matmul`: the median of several runs, on operands of random bits.
+    /// Operands of random numbers, and room for D. Floats are between 1/16 and 2 in magnitude, so that sums stay finite, as
+    /// they do in real products: what is infinite draws less power.
     ///
     /// # Errors
     /// What the driver reports.
-    pub fn matmul(
+    pub fn matrices(
         &self,
         variant: &Variant,
-        compiled: &Compiled,
         plan: &Plan,
         problem: Problem,
-    ) -> Result<f64, DeviceError> {
-        const RUNS: usize = 7;
-        let kernel = self.matmul_function(compiled, plan)?;
-        let elements = u64::from(problem.m) * u64::from(problem.n);
-        let bytes = |rows: u32| u64::from(rows) * plan.row_bytes;
-        let random = |bytes: u64| -> Vec<u8> {
+    ) -> Result<Matrices, DeviceError> {
+        // As much as is copied again and again.
+        const CHUNK: usize = 16 << 20;
+        let random = |ty: Type, rows: u32| -> Result<CudaSlice<u8>, DeviceError> {
+            let bits = variant.container_bits(ty);
             let mut state = 0x2545_f491_4f6c_dd1du64;
-            let mut next = || {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                (state >> 32) as u8
+            let mut word = || {
+                let mut word = 0u32;
+                for at in (0..32).step_by(bits as usize) {
+                    state ^= state << 13;
+                    state ^= state >> 7;
+                    state ^= state << 17;
+                    let code = ty.random((state >> 32) as u32) << variant.container_shift(ty);
+                    word |= code << at;
+                }
+                word
             };
-            (0..bytes).map(|_| next()).collect()
+            let bytes = u64::from(rows) * plan.row_bytes;
+            let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+            let words = bytes.div_ceil(4).min(CHUNK / 4);
+            let chunk: Vec<u8> = (0..words).flat_map(|_| word().to_le_bytes()).collect();
+            let mut all = self.stream.alloc_zeros::<u8>(bytes)?;
+            for from in (0..bytes).step_by(CHUNK) {
+                let length = CHUNK.min(bytes - from);
+                let mut part = all.slice_mut(from..from + length);
+                self.stream.memcpy_htod(&chunk[..length], &mut part)?;
+            }
+            Ok(all)
         };
-        let a = self.stream.clone_htod(&random(bytes(problem.m)))?;
-        let b = self.stream.clone_htod(&random(bytes(problem.n)))?;
-        let mut d = self
-            .stream
-            .alloc_zeros::<u8>((elements * u64::from(variant.accumulator.bits()) / 8) as usize)?;
-        let mut seconds = Vec::with_capacity(RUNS);
-        // The first one warms up.
-        for run in 0..=RUNS {
-            let time =
-                self.seconds(|| self.launch_matmul(&kernel, plan, problem, &mut d, &a, &b))?;
-            if run > 0 {
-                seconds.push(time);
+        let elements = u64::from(problem.m) * u64::from(problem.n);
+        let d = elements * u64::from(variant.accumulator.bits()) / 8;
+        Ok(Matrices {
+            a: random(variant.a, problem.m)?,
+            b: random(variant.b, problem.n)?,
+            d: self
+                .stream
+                .alloc_zeros::<u8>(usize::try_from(d).unwrap_or(usize::MAX))?,
+        })
+    }
+
+    /// The kernel `matmul` for a problem.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn prepare(
+        &self,
+        compiled: &Compiled,
+        plan: Plan,
+        problem: Problem,
+    ) -> Result<Prepared, DeviceError> {
+        let kernel = self.matmul_function(compiled, &plan)?;
+        let mut plan = plan;
+        if let Operands::Maps { .. } = plan.operands {
+            // A GPU's multiprocessors need not make whole clusters. CTAs that do not run at once would walk over their tiles
+            // when all others are through.
+            // Where the driver does not say how many run at once, they are taken to be all.
+            let clusters = kernel.occupancy_max_active_clusters(config(&plan), &self.stream);
+            if let Some(clusters) = clusters.ok().filter(|clusters| *clusters > 0) {
+                plan.grid = plan.grid.min(clusters * plan.cluster);
             }
         }
-        seconds.sort_by(f64::total_cmp);
-        Ok(2.0 * elements as f64 * f64::from(problem.k) / seconds[RUNS / 2])
+        Ok(Prepared {
+            kernel,
+            plan,
+            problem,
+        })
+    }
+
+    /// Seconds of one product, of so many that follow each other.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn seconds(
+        &self,
+        prepared: &Prepared,
+        matrices: &mut Matrices,
+        repeats: u32,
+    ) -> Result<f64, DeviceError> {
+        let Prepared {
+            kernel,
+            plan,
+            problem,
+        } = prepared;
+        let all = seconds(&self.stream, || {
+            let Matrices { a, b, d } = matrices;
+            (0..repeats).try_for_each(|_| self.launch_matmul(kernel, plan, *problem, d, a, b))
+        })?;
+        Ok(all / f64::from(repeats))
     }
 
     fn matmul_function(
@@ -376,22 +478,152 @@ impl Device {
         a: &CudaSlice<u8>,
         b: &CudaSlice<u8>,
     ) -> Result<(), DeviceError> {
-        let config = LaunchConfig {
-            grid_dim: (plan.grid, 1, 1),
-            block_dim: (plan.threads, 1, 1),
-            shared_mem_bytes: plan.shared,
-        };
+        let config = config(plan);
         let mut launch = self.stream.launch_builder(kernel);
-        launch
-            .arg(d)
-            .arg(a)
-            .arg(b)
-            .arg(&problem.m)
-            .arg(&problem.n)
-            .arg(&plan.row_bytes);
-        // SAFETY: the parameters are those of `matmul` in csrc/matmul.cu; A and B have M and N rows of `row_bytes`, D has
-        // M times N elements; the grid covers D, and what lies beyond the matrices is neither read nor written.
-        unsafe { launch.launch(config) }?;
+        match &plan.operands {
+            Operands::Addresses => {
+                launch
+                    .arg(d)
+                    .arg(a)
+                    .arg(b)
+                    .arg(&problem.m)
+                    .arg(&problem.n)
+                    .arg(&plan.row_bytes);
+                // SAFETY: the parameters are those of `matmul` in csrc/matmul.cu; A and B have M and N rows of `row_bytes`,
+                // D has M times N elements; the grid covers D, and what lies beyond the matrices is neither read nor
+                // written.
+                unsafe { launch.launch(config) }?;
+            }
+            Operands::Maps {
+                a: map_a,
+                b: map_b,
+                steps,
+            } => {
+                let (map_a, map_b) = (self.encoded(map_a, a)?, self.encoded(map_b, b)?);
+                launch
+                    .arg(d)
+                    .arg(&map_a)
+                    .arg(&map_b)
+                    .arg(&problem.m)
+                    .arg(&problem.n)
+                    .arg(steps);
+                // SAFETY: the parameters are those of `matmul` in csrc/matmul_wgmma.cu; the maps are of A and B, and the
+                // launch copies them; D has M times N elements, and the kernel writes no other.
+                unsafe { launch.launch(config) }?;
+            }
+        }
         Ok(())
+    }
+
+    /// The map of a matrix that lies in `matrix`.
+    fn encoded(&self, map: &Map, matrix: &CudaSlice<u8>) -> Result<MapParameter, DeviceError> {
+        use sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE as NO_FILL;
+        use sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE as NOT_INTERLEAVED;
+        use sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B as L2;
+        use sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B as SWIZZLE;
+        let (address, _reads) = matrix.device_ptr(&self.stream);
+        let mut encoded = std::mem::MaybeUninit::<sys::CUtensorMap>::zeroed();
+        // SAFETY: two dimensions, and so as many entries of each array, one stride fewer. The driver writes the map, and
+        // checks all the rest.
+        unsafe {
+            sys::cuTensorMapEncodeTiled(
+                encoded.as_mut_ptr(),
+                sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                2,
+                address as *mut std::ffi::c_void,
+                [map.row_bytes, map.rows.into()].as_ptr(),
+                [map.row_bytes].as_ptr(),
+                [Map::BOX_BYTES, map.box_rows].as_ptr(),
+                [1, 1].as_ptr(),
+                NOT_INTERLEAVED,
+                SWIZZLE,
+                L2,
+                NO_FILL,
+            )
+        }
+        .result()?;
+        // SAFETY: written above; all its bytes were zero before.
+        Ok(MapParameter(unsafe { encoded.assume_init() }))
+    }
+}
+
+fn config(plan: &Plan) -> LaunchConfig {
+    LaunchConfig {
+        grid_dim: (plan.grid, 1, 1),
+        block_dim: (plan.threads, 1, 1),
+        shared_mem_bytes: plan.shared,
+    }
+}
+
+/// Seconds that what `enqueue` puts on the stream takes.
+pub(crate) fn seconds(
+    stream: &CudaStream,
+    enqueue: impl FnOnce() -> Result<(), DeviceError>,
+) -> Result<f64, DeviceError> {
+    let flags = Some(CUevent_flags::CU_EVENT_DEFAULT);
+    let start = stream.record_event(flags)?;
+    enqueue()?;
+    let end = stream.record_event(flags)?;
+    Ok(f64::from(start.elapsed_ms(&end)?) / 1e3)
+}
+
+/// Runs two programs in turn, each for so many seconds a round, and compares them round by round: what the GPU's clock and
+/// temperature do, they do to both. Each program takes how often it repeats, and returns the seconds of one repetition.
+///
+/// # Errors
+/// The first one of a program.
+pub fn rounds(
+    rounds: usize,
+    seconds: f64,
+    mut first: impl FnMut(u32) -> Result<f64, DeviceError>,
+    mut second: impl FnMut(u32) -> Result<f64, DeviceError>,
+) -> Result<Rounds, DeviceError> {
+    let repeats = |took: f64| (seconds / took).clamp(1.0, 1000.0) as u32;
+    let repeats = [repeats(first(1)?), repeats(second(1)?)];
+    let mut times = Vec::with_capacity(rounds);
+    for _ in 0..rounds.max(1) {
+        times.push((first(repeats[0])?, second(repeats[1])?));
+    }
+    let median = |of: fn(&(f64, f64)) -> f64| {
+        let mut all: Vec<f64> = times.iter().map(of).collect();
+        all.sort_by(f64::total_cmp);
+        all[all.len() / 2]
+    };
+    Ok(Rounds {
+        first: median(|time| time.0),
+        second: median(|time| time.1),
+        ratio: median(|time| time.1 / time.0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both get slower from round to round, and the second one takes 3 times as long in each but one.
+    #[test]
+    fn programs_are_compared_round_by_round() {
+        let (mut a, mut b) = (0.0, 0.0);
+        let mut asked = Vec::new();
+        let first = |repeats| {
+            asked.push(repeats);
+            a += 1e-3;
+            Ok(a)
+        };
+        let second = |_| {
+            b += 1e-3;
+            Ok(if b > 3.5e-3 && b < 4.5e-3 {
+                1.0
+            } else {
+                3.0 * b
+            })
+        };
+        let all = rounds(5, 8e-3, first, second).unwrap();
+        // The first call only says how often to repeat.
+        assert_eq!(asked, [1, 8, 8, 8, 8, 8]);
+        assert!((all.ratio - 3.0).abs() < 1e-9, "{all:?}");
+        assert!((all.first - 4e-3).abs() < 1e-9, "{all:?}");
+        let fails = |_| Err(DeviceError::NoDriver);
+        assert!(rounds(1, 1.0, |_| Ok(1.0), fails).is_err());
     }
 }

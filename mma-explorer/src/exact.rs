@@ -1,6 +1,7 @@
 //! Problems whose result is exact, whatever the order of sums: small integers, and the answer in whole numbers.
 
 use crate::matmul::Problem;
+use crate::results::SumBits;
 use crate::types::Type;
 use crate::variants::Variant;
 
@@ -39,6 +40,7 @@ impl Random {
 fn values(variant: &Variant, ty: Type, k: u32) -> Vec<i64> {
     let exact: i64 = match variant.accumulator {
         Type::F16 => 1 << 11,
+        Type::F32 if !variant.sums_are_wide() => 1 << 14,
         Type::F32 => 1 << 24,
         // Sums of integers are exact unless they leave 32 bits.
         _ => 1 << 31,
@@ -101,6 +103,35 @@ impl Exact {
         }
     }
 
+    /// Sums of a power of two and one, the one `k - 1` elements behind: D is right where sums keep so many bits below their
+    /// largest term. `None` where no two factors have the power for their product, or the accumulator has not the sum.
+    pub fn power_and_one(variant: &Variant, problem: Problem, power: u32) -> Option<Self> {
+        let Problem { m, n, k } = problem;
+        let (m, n, k) = (m as usize, n as usize, k as usize);
+        let largest = |ty: Type, most: u32| {
+            let powers = (0..=most).rev();
+            powers
+                .into_iter()
+                .find(|power| ty.encode(1 << power).is_some())
+        };
+        let of_a = largest(variant.a, power)?;
+        let of_b = power - of_a;
+        variant.b.encode(1 << of_b)?;
+        let code = variant.accumulator.encode((1 << power) + 1)?;
+        let lines = |count: usize, power: u32| {
+            let mut line = vec![0i64; k];
+            line[k - 1] = 1;
+            line[0] = 1 << power;
+            line.repeat(count)
+        };
+        let bytes = variant.accumulator.bits() as usize / 8;
+        Some(Self {
+            a: pack(variant, variant.a, &lines(m, of_a), k),
+            b: pack(variant, variant.b, &lines(n, of_b), k),
+            d: code.to_le_bytes()[..bytes].repeat(m * n),
+        })
+    }
+
     /// The first element of D that is wrong, in words; `None` where all are right.
     pub fn compare(&self, variant: &Variant, problem: Problem, d: &[u8]) -> Option<String> {
         let bytes = variant.accumulator.bits() as usize / 8;
@@ -132,6 +163,38 @@ impl Exact {
             code(&self.d),
         ))
     }
+}
+
+/// How many bits sums of a variant keep below their largest term: `is_right` runs a product of [`Exact::power_and_one`], and
+/// says whether it is. `None` of integers, whose sums are exact.
+///
+/// # Errors
+/// Those of `is_right`.
+pub fn sum_bits<E>(
+    variant: &Variant,
+    problem: Problem,
+    mut is_right: impl FnMut(&Exact) -> Result<bool, E>,
+) -> Result<Option<SumBits>, E> {
+    if variant.a.is_integer() {
+        return Ok(None);
+    }
+    let mut found = None;
+    for power in 1.. {
+        let Some(exact) = Exact::power_and_one(variant, problem, power) else {
+            break;
+        };
+        if !is_right(&exact)? {
+            return Ok(Some(SumBits {
+                bits: power - 1,
+                ends: true,
+            }));
+        }
+        found = Some(SumBits {
+            bits: power,
+            ends: false,
+        });
+    }
+    Ok(found)
 }
 
 /// Elements as they lie in memory: in containers of the variant, low bits first, each row of whole bytes.
@@ -232,6 +295,27 @@ mod tests {
     }
 
     #[test]
+    fn powers_that_factors_and_sums_have() {
+        let problem = Problem { m: 1, n: 2, k: 64 };
+        let has = |name: &str, power: u32| {
+            let variant = variants::find(name).unwrap();
+            Exact::power_and_one(&variant, problem, power)
+        };
+        let f16 = has("wgmma.m64n256k16.f32.f16.f16", 20).unwrap();
+        let sum = ((1 << 20) as f32 + 1.0).to_bits().to_le_bytes();
+        assert_eq!(f16.d, sum.repeat(2));
+        // 2^15 and 2^5 in f16, and ones at the end.
+        assert_eq!(f16.a[..2], 0x7800u16.to_le_bytes());
+        assert_eq!(f16.b[..2], 0x5000u16.to_le_bytes());
+        assert_eq!(f16.a[126..], 0x3c00u16.to_le_bytes());
+        let e4m3 = "wgmma.m64n256k32.f32.e4m3.e4m3";
+        assert!(has(e4m3, 16).is_some() && has(e4m3, 17).is_none());
+        let in_half = "wgmma.m64n256k16.f16.f16.f16";
+        assert!(has(in_half, 10).is_some() && has(in_half, 11).is_none());
+        assert!(has("wgmma.m64n256k16.f32.bf16.bf16", 24).is_none());
+    }
+
+    #[test]
     fn every_variants_values_are_many_and_exact() {
         for variant in variants::all() {
             for ty in [variant.a, variant.b] {
@@ -241,6 +325,9 @@ mod tests {
                 assert!(values.len() >= enough, "{}: {values:?}", variant.name());
                 match variant.accumulator {
                     Type::F16 => assert!(most * most * 256 <= 2048, "{}", variant.name()),
+                    Type::F32 if !variant.sums_are_wide() => {
+                        assert!(most * most * 256 <= 1 << 14, "{}", variant.name())
+                    }
                     Type::F32 => assert!(most * most * 256 <= 1 << 24, "{}", variant.name()),
                     _ => {}
                 }

@@ -1,4 +1,4 @@
-//! The `mma-explorer` program: lists matrix instructions, compiles them, and checks what came out.
+//! The `mma-explorer` program: lists matrix instructions, compiles them, checks what came out, and measures it.
 //!
 //! Results go to stdout, as text or JSON; progress goes to stderr. Exit codes: 0 for success, 1 for a failed check or an
 //! error, 2 for wrong usage.
@@ -14,7 +14,7 @@ use mma_explorer::cache::Cache;
 
 use cli::Report;
 
-/// Every matrix instruction of NVIDIA GPUs: listed, compiled at run time, simulated.
+/// Every matrix instruction of NVIDIA GPUs: listed, compiled at run time, simulated, measured.
 #[derive(Debug, Parser)]
 #[command(
     name = "mma-explorer",
@@ -58,6 +58,8 @@ enum Command {
     Compile(cli::compile::Args),
     Check(cli::check::Args),
     Run(cli::run::Args),
+    Sweep(cli::sweep::Args),
+    Report(cli::report::Args),
 }
 
 fn main() -> ExitCode {
@@ -69,6 +71,8 @@ fn main() -> ExitCode {
         Command::Compile(args) => cli::compile::run(args, &cache),
         Command::Check(args) => cli::check::run(args, &cache),
         Command::Run(args) => cli::run::run(args, &cache),
+        Command::Sweep(args) => cli::sweep::run(args, &cache),
+        Command::Report(args) => cli::report::run(args),
     };
     let report = result.unwrap_or_else(|error| Report::error(&error, cli.common.json));
     let mut out = io::stdout().lock();

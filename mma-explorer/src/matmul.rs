@@ -8,30 +8,33 @@ use serde::Serialize;
 use crate::arch::Arch;
 use crate::variants::{Family, Variant};
 
-/// How the kernel divides its work. Written `128x128x64/64x32/3/8`: block, warp, stages, group.
+/// How the kernel divides its work. Written `128x128x64/64x32/3/8`: block, warp, stages, group; and `/2` where two CTAs
+/// are a cluster. What a warp has here is a warpgroup's where the instruction is `wgmma`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct Tiles {
     /// Rows of D that a CTA computes.
     pub block_m: u32,
     /// Columns of D that a CTA computes.
     pub block_n: u32,
-    /// Bytes of K of a step: 32, 64, 128 or 256.
+    /// Bytes of K of a step: 32, 64, 128 or 256; of `wgmma` 128.
     pub block_k: u32,
-    /// Rows of D that a warp computes.
+    /// Rows of D that a warp, or warpgroup, computes.
     pub warp_m: u32,
-    /// Columns of D that a warp computes.
+    /// Columns of D that a warp, or warpgroup, computes.
     pub warp_n: u32,
     /// Steps in shared memory.
     pub stages: u32,
     /// Rows of tiles that CTAs walk column by column.
     pub group: u32,
+    /// CTAs that share B: 1, or of `wgmma` 1 or 2.
+    pub cluster: u32,
 }
 
 /// Why tiles do not suit an instruction or an architecture.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TilesError {
     /// The text is not of the form.
-    #[error("{0:?} is not of the form BLOCK_MxBLOCK_NxBLOCK_K/WARP_MxWARP_N/STAGES/GROUP, such as {default}", default = Tiles::default())]
+    #[error("{0:?} is not of the form BLOCK_MxBLOCK_NxBLOCK_K/WARP_MxWARP_N/STAGES/GROUP or .../CLUSTER, such as {default}", default = Tiles::default())]
     Form(String),
     /// There is no kernel for the family.
     #[error("there is no matmul kernel for {0} instructions yet")]
@@ -80,6 +83,7 @@ impl Default for Tiles {
             warp_n: 32,
             stages: 3,
             group: 8,
+            cluster: 1,
         }
     }
 }
@@ -94,11 +98,16 @@ impl fmt::Display for Tiles {
             warp_n,
             stages,
             group,
+            cluster,
         } = self;
         write!(
             f,
             "{block_m}x{block_n}x{block_k}/{warp_m}x{warp_n}/{stages}/{group}"
-        )
+        )?;
+        match cluster {
+            1 => Ok(()),
+            _ => write!(f, "/{cluster}"),
+        }
     }
 }
 
@@ -111,7 +120,20 @@ impl FromStr for Tiles {
                 .split(['x', '/'])
                 .map(|number| number.parse().ok())
                 .collect();
-            let &[block_m, block_n, block_k, warp_m, warp_n, stages, group] = numbers?.as_slice()
+            let mut numbers = numbers?;
+            if numbers.len() == 7 {
+                numbers.push(1);
+            }
+            let &[
+                block_m,
+                block_n,
+                block_k,
+                warp_m,
+                warp_n,
+                stages,
+                group,
+                cluster,
+            ] = numbers.as_slice()
             else {
                 return None;
             };
@@ -123,6 +145,7 @@ impl FromStr for Tiles {
                 warp_n,
                 stages,
                 group,
+                cluster,
             };
             (tiles.to_string() == text).then_some(tiles)
         };
@@ -141,8 +164,38 @@ fn shared_limit(arch: Arch) -> u32 {
 }
 
 impl Tiles {
-    /// Small tiles that a variant takes: two warps, with several instructions in each direction.
+    /// Tiles that a variant takes and that are fast for many of its problems.
+    pub fn usual(variant: &Variant) -> Self {
+        match variant.family() {
+            Family::Wgmma => Self {
+                block_m: 128,
+                block_n: 256,
+                block_k: 128,
+                warp_m: 64,
+                warp_n: 256,
+                stages: 4,
+                group: 8,
+                cluster: 2,
+            },
+            _ => Self::default(),
+        }
+    }
+
+    /// Small tiles that a variant takes: two warps, with several instructions in each direction; of `wgmma` two
+    /// warpgroups.
     pub fn smallest(variant: &Variant) -> Self {
+        if variant.family() == Family::Wgmma {
+            return Self {
+                block_m: 128,
+                block_n: 32,
+                block_k: 128,
+                warp_m: 64,
+                warp_n: 32,
+                stages: 2,
+                group: 2,
+                cluster: 1,
+            };
+        }
         let warp_m = 2 * variant.shape.m;
         Self {
             block_m: warp_m,
@@ -152,19 +205,29 @@ impl Tiles {
             warp_n: 16,
             stages: 3,
             group: 2,
+            cluster: 1,
         }
     }
 
-    /// Bytes of dynamic shared memory.
-    pub fn shared(&self) -> u32 {
-        self.stages
-            .saturating_mul(self.block_m.saturating_add(self.block_n))
-            .saturating_mul(self.block_k)
+    /// Bytes of dynamic shared memory: the stages, and of `wgmma` two barriers of each.
+    pub fn shared(&self, variant: &Variant) -> u32 {
+        let barriers = match variant.family() {
+            Family::Wgmma => 16,
+            _ => 0,
+        };
+        let stage = self.block_m.saturating_add(self.block_n);
+        let stage = stage.saturating_mul(self.block_k).saturating_add(barriers);
+        self.stages.saturating_mul(stage)
     }
 
-    /// Threads of a CTA.
-    pub fn threads(&self) -> u32 {
-        32 * (self.block_m / self.warp_m) * (self.block_n / self.warp_n)
+    /// Threads of a CTA. Of `wgmma` there is a warp more, which copies.
+    pub fn threads(&self, variant: &Variant) -> u32 {
+        let parts = (self.block_m / self.warp_m) * (self.block_n / self.warp_n);
+        let more = match variant.family() {
+            Family::Wgmma => 32,
+            _ => 0,
+        };
+        variant.threads().saturating_mul(parts).saturating_add(more)
     }
 
     /// Whether the kernel exists with these tiles.
@@ -172,9 +235,10 @@ impl Tiles {
     /// # Errors
     /// The first thing that does not fit.
     pub fn check(&self, variant: &Variant, arch: Arch) -> Result<(), TilesError> {
-        if variant.family() != Family::Mma {
+        if !variant.has_kernels() {
             return Err(TilesError::Family(variant.family().name()));
         }
+        let is_wgmma = variant.family() == Family::Wgmma;
         let range = |what, size: u32, allowed: std::ops::RangeInclusive<u32>| {
             if allowed.contains(&size) {
                 return Ok(());
@@ -192,8 +256,15 @@ impl Tiles {
         range("warp N", self.warp_n, 8..=512)?;
         range("stages", self.stages, 2..=16)?;
         range("group", self.group, 1..=1024)?;
-        if ![32, 64, 128, 256].contains(&self.block_k) {
-            let allowed = "32, 64, 128, 256 bytes".into();
+        range("cluster", self.cluster, 1..=if is_wgmma { 2 } else { 1 })?;
+        let steps: &[u32] = if is_wgmma {
+            &[128]
+        } else {
+            &[32, 64, 128, 256]
+        };
+        if !steps.contains(&self.block_k) {
+            let steps: Vec<String> = steps.iter().map(u32::to_string).collect();
+            let allowed = format!("{} bytes", steps.join(", "));
             return Err(TilesError::Range {
                 what: "block K",
                 size: self.block_k.into(),
@@ -205,10 +276,21 @@ impl Tiles {
             _ => Err(TilesError::Multiple { what, size, of }),
         };
         multiple("warp M", self.warp_m, variant.shape.m)?;
-        multiple("warp N", self.warp_n, variant.shape.n)?;
+        match is_wgmma {
+            true => {
+                // N of one instruction; a copy has up to 256 rows, and ends with a pattern of eight.
+                range("warp N", self.warp_n, 8..=256)?;
+                let whole = variant.a.is_integer() && self.warp_n > 32;
+                multiple("warp N", self.warp_n, if whole { 16 } else { 8 })?;
+                range("block M", self.block_m, 64..=256)?;
+                range("rows of a copy of B", self.block_n / self.cluster, 8..=256)?;
+                multiple("block N", self.block_n, 8 * self.cluster)?;
+            }
+            false => multiple("warp N", self.warp_n, variant.shape.n)?,
+        }
         multiple("block M", self.block_m, self.warp_m)?;
         multiple("block N", self.block_n, self.warp_n)?;
-        let threads = self.threads();
+        let threads = self.threads(variant);
         if threads > 1024 {
             let allowed = "up to 1024".into();
             return Err(TilesError::Range {
@@ -217,7 +299,19 @@ impl Tiles {
                 allowed,
             });
         }
-        let (bytes, limit) = (self.shared(), shared_limit(arch));
+        if is_wgmma {
+            // A quarter of the multiprocessor has 16384 registers for its warps, and the producer is one of them. What is
+            // not a sum takes about 24.
+            let warps = (threads / 32).div_ceil(4);
+            let most = (16384 / 32 / warps).min(255) - 24;
+            let elements = self.warp_m * self.warp_n / 128;
+            range(
+                "registers of sums",
+                elements * variant.accumulator.bits() / 32,
+                1..=most,
+            )?;
+        }
+        let (bytes, limit) = (self.shared(variant), shared_limit(arch));
         if bytes > limit {
             return Err(TilesError::Shared { bytes, limit, arch });
         }
@@ -234,7 +328,40 @@ pub struct Problem {
     pub k: u32,
 }
 
-/// A launch of the kernel `matmul`, whose parameters are D, A, B, M, N and the bytes of a row of A.
+/// A matrix as the copies of `matmul_wgmma.cu` take it: rows of bytes, in boxes of 128 bytes of so many rows with the
+/// 128-byte swizzle. What lies beyond the matrix is zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Map {
+    /// Rows of the matrix.
+    pub rows: u32,
+    /// Bytes of a row.
+    pub row_bytes: u64,
+    /// Rows of a box.
+    pub box_rows: u32,
+}
+
+impl Map {
+    /// Bytes of a row of a box.
+    pub const BOX_BYTES: u32 = 128;
+}
+
+/// How a launch gives A and B to the kernel `matmul`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operands {
+    /// By address. The parameters are D, A, B, M, N and the bytes of a row as 64 bits.
+    Addresses,
+    /// By maps. The parameters are D, A's map, B's map, M, N and the steps along K.
+    Maps {
+        /// Of A.
+        a: Map,
+        /// Of B.
+        b: Map,
+        /// Boxes that a row has.
+        steps: u32,
+    },
+}
+
+/// A launch of the kernel `matmul`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     /// CTAs.
@@ -245,14 +372,24 @@ pub struct Plan {
     pub shared: u32,
     /// Bytes of a row of A, and of a column of B.
     pub row_bytes: u64,
+    /// CTAs of a cluster, as the kernel itself says.
+    pub cluster: u32,
+    /// A and B.
+    pub operands: Operands,
 }
 
 impl Plan {
-    /// The launch for a problem; the tiles must have passed [`Tiles::check`].
+    /// The launch for a problem; the tiles must have passed [`Tiles::check`]. Kernels that compute several tiles get as
+    /// many CTAs as there are `multiprocessors`.
     ///
     /// # Errors
     /// A K whose rows are no multiple of 16 bytes, and more CTAs than a grid has.
-    pub fn new(variant: &Variant, tiles: &Tiles, problem: Problem) -> Result<Self, TilesError> {
+    pub fn new(
+        variant: &Variant,
+        tiles: &Tiles,
+        problem: Problem,
+        multiprocessors: u32,
+    ) -> Result<Self, TilesError> {
         let bits = u64::from(problem.k) * u64::from(variant.container_bits(variant.a));
         let of = 128 / variant.container_bits(variant.a);
         if problem.k == 0 || bits % 128 != 0 {
@@ -262,8 +399,10 @@ impl Plan {
                 of,
             });
         }
-        let ctas = u64::from(problem.m.div_ceil(tiles.block_m))
-            * u64::from(problem.n.div_ceil(tiles.block_n));
+        let together = tiles.block_m * tiles.cluster;
+        let clusters =
+            u64::from(problem.m.div_ceil(together)) * u64::from(problem.n.div_ceil(tiles.block_n));
+        let ctas = clusters * u64::from(tiles.cluster);
         let grid = u32::try_from(ctas)
             .ok()
             .filter(|grid| (1..=i32::MAX as u32).contains(grid));
@@ -275,11 +414,31 @@ impl Plan {
                 allowed,
             });
         };
+        let row_bytes = bits / 8;
+        let map = |rows, box_rows| Map {
+            rows,
+            row_bytes,
+            box_rows,
+        };
+        let (grid, operands) = match variant.family() {
+            Family::Wgmma => {
+                let resident = multiprocessors / tiles.cluster * tiles.cluster;
+                let maps = Operands::Maps {
+                    a: map(problem.m, tiles.block_m),
+                    b: map(problem.n, tiles.block_n / tiles.cluster),
+                    steps: row_bytes.div_ceil(Map::BOX_BYTES.into()) as u32,
+                };
+                (grid.min(resident.max(tiles.cluster)), maps)
+            }
+            _ => (grid, Operands::Addresses),
+        };
         Ok(Self {
             grid,
-            threads: tiles.threads(),
-            shared: tiles.shared(),
-            row_bytes: bits / 8,
+            threads: tiles.threads(variant),
+            shared: tiles.shared(variant),
+            row_bytes,
+            cluster: tiles.cluster,
+            operands,
         })
     }
 }
@@ -291,8 +450,9 @@ mod tests {
 
     #[test]
     fn tiles_are_read_and_written() {
-        let text = "128x256x64/64x64/4/8";
-        assert_eq!(text.parse::<Tiles>().unwrap().to_string(), text);
+        for text in ["128x256x64/64x64/4/8", "128x256x128/64x256/4/8/2"] {
+            assert_eq!(text.parse::<Tiles>().unwrap().to_string(), text);
+        }
         for text in [
             "",
             "128x128x64",
@@ -350,17 +510,93 @@ mod tests {
                 .check(&variant, "80".parse().unwrap())
                 .is_ok()
         );
-        let wgmma = variants::find("wgmma.m64n256k16.f32.f16.f16").unwrap();
+        let tcgen05 = variants::find("tcgen05.m128n256k16.f16.f32.f16.f16").unwrap();
         let refused = Tiles::default()
-            .check(&wgmma, "90a".parse().unwrap())
+            .check(&tcgen05, "100a".parse().unwrap())
             .unwrap_err();
-        assert_eq!(refused, TilesError::Family("wgmma"));
+        assert_eq!(refused, TilesError::Family("tcgen05"));
+    }
+
+    #[test]
+    fn tiles_of_warpgroups() {
+        let of = |name: &str, tiles: &str| {
+            let variant = variants::find(name).unwrap();
+            let tiles: Tiles = tiles.parse().unwrap();
+            tiles
+                .check(&variant, "90a".parse().unwrap())
+                .map_err(|e| e.to_string())
+        };
+        let f16 = |tiles: &str| of("wgmma.m64n256k16.f32.f16.f16", tiles);
+        assert_eq!(f16("128x256x128/64x256/4/8/2"), Ok(()));
+        assert_eq!(f16("64x24x128/64x24/2/1"), Ok(()));
+        let why = [
+            (
+                "128x256x64/64x256/4/8",
+                "block K of 64 is not among 128 bytes",
+            ),
+            (
+                "128x256x128/64x256/4/8/4",
+                "cluster of 4 is not among 1 to 2",
+            ),
+            (
+                "128x256x128/32x256/4/8",
+                "warp M of 32 is no multiple of 64",
+            ),
+            (
+                "128x512x128/64x256/2/8",
+                "rows of a copy of B of 512 is not among 8 to 256",
+            ),
+            (
+                "64x24x128/64x24/2/1/2",
+                "block N of 24 is no multiple of 16",
+            ),
+        ];
+        for (tiles, why) in why {
+            assert_eq!(f16(tiles).unwrap_err(), why, "{tiles}");
+        }
+        assert_eq!(
+            of("wgmma.m64n256k32.s32.s8.s8", "64x40x128/64x40/2/1").unwrap_err(),
+            "warp N of 40 is no multiple of 16"
+        );
+        assert_eq!(
+            f16("256x192x128/128x192/2/8").unwrap_err(),
+            "registers of sums of 192 is not among 1 to 146"
+        );
+        let in_half = "wgmma.m64n256k16.f16.f16.f16";
+        assert_eq!(of(in_half, "256x192x128/128x192/2/8"), Ok(()));
+        assert!(
+            f16("128x256x128/64x256/5/8")
+                .unwrap_err()
+                .contains("245840 bytes")
+        );
+        let mma = of("mma.m16n8k16.f32.f16.f16", "128x128x64/64x32/3/8/2");
+        assert_eq!(mma.unwrap_err(), "cluster of 2 is not among 1 to 1");
+    }
+
+    /// As many CTAs as fit at once, in whole clusters, and maps of what the kernel copies.
+    #[test]
+    fn plans_of_warpgroups() {
+        let variant = variants::find("wgmma.m64n256k16.f32.f16.f16").unwrap();
+        let tiles = Tiles::usual(&variant);
+        let plan = |m, n, sms| Plan::new(&variant, &tiles, Problem { m, n, k: 72 }, sms).unwrap();
+        assert_eq!(plan(1000, 8192, 133).grid, 132);
+        let small = plan(129, 257, 132);
+        assert_eq!((small.grid, small.threads, small.cluster), (4, 288, 2));
+        assert_eq!(small.shared, 4 * (384 * 128 + 16));
+        let Operands::Maps { a, b, steps } = small.operands else {
+            panic!("{small:?}")
+        };
+        assert_eq!(
+            (a.rows, a.box_rows, b.rows, b.box_rows),
+            (129, 128, 257, 128)
+        );
+        assert_eq!((a.row_bytes, steps), (144, 2));
     }
 
     #[test]
     fn plans_cover_the_problem() {
         let variant = variants::find("mma.m16n8k64.s32.s4.u4").unwrap();
-        let plan = |m, n, k| Plan::new(&variant, &Tiles::default(), Problem { m, n, k });
+        let plan = |m, n, k| Plan::new(&variant, &Tiles::default(), Problem { m, n, k }, 1);
         let plan_of = plan(129, 128, 96).unwrap();
         assert_eq!(
             (plan_of.grid, plan_of.threads, plan_of.row_bytes),

@@ -1,10 +1,14 @@
 //! Compiled kernels in ptx-sim, on exact data.
 
-use ptx_sim::{Launch, Module, Options, Program, Sim, SimError};
+use ptx_sim::models::swizzle::Swizzle;
+use ptx_sim::models::tensor_map::{
+    DataType, Interleave, L2Promotion, OobFill, TensorMap, TensorMapArgs,
+};
+use ptx_sim::{Launch, Module, Options, Profile, Program, Sim, SimError};
 
 use crate::exact::Exact;
-use crate::matmul::{Plan, Problem};
-use crate::types::Type;
+use crate::matmul::{Map, Operands, Plan, Problem};
+use crate::measure::Measure;
 use crate::variants::Variant;
 
 /// Why a simulated kernel is not right.
@@ -35,7 +39,8 @@ pub struct Simulated {
     pub warp_instructions: u64,
 }
 
-/// Runs the kernel `matmul` of a PTX text once, and compares D with the exact result, bit by bit.
+/// Runs the kernel `matmul` of a PTX text once, and compares D with the exact result, bit by bit. Clusters run in the
+/// profile `hardware`, as `csrc/hopper.cuh` says at `barrier_arrive`, everything else by the letter of the ISA.
 ///
 /// # Errors
 /// What the simulator finds, and a wrong D.
@@ -57,13 +62,33 @@ pub fn matmul(
         shared: plan.shared,
         ..Launch::new("matmul", [plan.grid, 1, 1], [plan.threads, 1, 1])
     }
-    .buffer(d)
-    .buffer(a)
-    .buffer(b)
-    .u32(problem.m)
-    .u32(problem.n)
-    .bytes(&plan.row_bytes.to_le_bytes());
-    let report = sim.run_program(&program, &launch, options, None)?;
+    .buffer(d);
+    let launch = match &plan.operands {
+        Operands::Addresses => launch
+            .buffer(a)
+            .buffer(b)
+            .u32(problem.m)
+            .u32(problem.n)
+            .bytes(&plan.row_bytes.to_le_bytes()),
+        Operands::Maps {
+            a: map_a,
+            b: map_b,
+            steps,
+        } => launch
+            .tensor_map(encoded(map_a, a.address)?)
+            .tensor_map(encoded(map_b, b.address)?)
+            .u32(problem.m)
+            .u32(problem.n)
+            .u32(*steps),
+    };
+    let options = Options {
+        profile: match plan.cluster {
+            1 => options.profile,
+            _ => Profile::Hardware,
+        },
+        ..options.clone()
+    };
+    let report = sim.run_program(&program, &launch, &options, None)?;
     match exact.compare(variant, problem, sim.download(d)) {
         Some(wrong) => Err(SimulationError::Wrong(wrong)),
         None => Ok(Simulated {
@@ -72,8 +97,25 @@ pub fn matmul(
     }
 }
 
-/// Runs the kernels `latency` and `throughput` of a PTX text on fragments of ones: every element of D is then K times
-/// the number of instructions.
+/// The map, as the driver makes it.
+fn encoded(map: &Map, global_address: u64) -> Result<TensorMap, SimError> {
+    let map = TensorMap::encode(TensorMapArgs {
+        data_type: DataType::Uint8,
+        global_address,
+        global_dim: vec![map.row_bytes, map.rows.into()],
+        global_strides: vec![map.row_bytes],
+        box_dim: vec![Map::BOX_BYTES, map.box_rows],
+        element_strides: vec![1, 1],
+        interleave: Interleave::None,
+        swizzle: Swizzle::B128,
+        l2_promotion: L2Promotion::B256,
+        oob_fill: OobFill::Zero,
+    });
+    map.map_err(|error| SimError::Launch(error.to_string()))
+}
+
+/// Runs the kernels `latency` and `throughput` of a PTX text on ones: every element of D is then K times the number of
+/// instructions.
 ///
 /// # Errors
 /// As [`matmul`].
@@ -85,15 +127,16 @@ pub fn measure(
     const TURNS: u32 = 2;
     let module = Module::parse(ptx).map_err(SimError::from)?;
     let mut instructions = 0;
-    for (kernel, links, chains, warps) in [("latency", 16, 1, 1), ("throughput", 1, 8, 2)] {
+    for (kernel, groups) in [("latency", 1), ("throughput", 2)] {
+        let is_throughput = kernel == "throughput";
+        let measure = Measure::new(variant, is_throughput);
+        let threads = measure.threads * groups;
         let program = Program::new(&module, kernel)?;
         let mut sim = Sim::new(module.clone());
-        let [_, _, c] = variant.registers();
-        let fragments = fragments_of_ones(variant, chains);
-        let cycles = sim.alloc("cycles", 16 * warps as usize)?;
-        let out = sim.alloc("out", (c * 32 * warps * 4) as usize)?;
-        let input = sim.upload("in", &fragments)?;
-        let launch = Launch::new(kernel, [1; 3], [32 * warps, 1, 1])
+        let cycles = sim.alloc("cycles", 16 * threads as usize / 32)?;
+        let out = sim.alloc("out", (measure.words * threads * 4) as usize)?;
+        let input = sim.upload("in", &measure.input)?;
+        let launch = Launch::new(kernel, [1; 3], [threads, 1, 1])
             .buffer(cycles)
             .buffer(out)
             .buffer(input)
@@ -101,16 +144,7 @@ pub fn measure(
             .u32(0);
         let report = sim.run_program(&program, &launch, options, None)?;
         instructions += report.warp_instructions;
-        let product = if variant.bits() == Some("xor") {
-            0
-        } else {
-            i64::from(variant.shape.k)
-        };
-        let expected = code_of_sum(variant, product * i64::from(TURNS * links));
-        // `throughput` makes one number of its chains.
-        let expected = (1..chains).fold(expected, |all, _| {
-            all.wrapping_mul(31).wrapping_add(expected)
-        });
+        let expected = measure.expected(variant, is_throughput, TURNS);
         let words = sim.download(out).chunks_exact(4);
         let wrong = words.filter(|word| *word != expected.to_le_bytes()).count();
         if wrong != 0 {
@@ -121,34 +155,4 @@ pub fn measure(
     Ok(Simulated {
         warp_instructions: instructions,
     })
-}
-
-/// What the kernels that measure read: registers of A and B full of ones, and accumulators of zeros.
-pub(crate) fn fragments_of_ones(variant: &Variant, accumulators: u32) -> Vec<u8> {
-    let [a, b, c] = variant.registers();
-    let ones = [(variant.a, a), (variant.b, b)];
-    let ones = ones
-        .iter()
-        .flat_map(|(ty, registers)| fragment_of_ones(variant, *ty).repeat(*registers as usize));
-    let zeros = std::iter::repeat_n(0, (accumulators * c * 32 * 4) as usize);
-    ones.chain(zeros).collect()
-}
-
-/// A register of every lane, full of ones.
-fn fragment_of_ones(variant: &Variant, ty: Type) -> Vec<u8> {
-    let bits = variant.container_bits(ty);
-    let one = ty.encode(1).unwrap_or(0) << variant.container_shift(ty);
-    let word = (0..32 / bits).fold(0u32, |word, i| word | one << (i * bits));
-    word.to_le_bytes().repeat(32)
-}
-
-/// The word of D's registers that have this number in every element. Sums of so few ones are exact.
-fn code_of_sum(variant: &Variant, sum: i64) -> u32 {
-    match variant.accumulator {
-        Type::F16 => {
-            let code = Type::F16.encode(sum).unwrap_or(0);
-            code << 16 | code
-        }
-        other => other.encode(sum).unwrap_or(0),
-    }
 }

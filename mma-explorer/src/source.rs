@@ -5,12 +5,13 @@ use std::fmt::Write;
 use crate::arch::Arch;
 use crate::matmul::Tiles;
 use crate::nvrtc::Source;
-use crate::types::Type;
 use crate::variants::{Emission, Family, Variant};
 
-const EMBEDDED: [(&str, &str); 2] = [
+const EMBEDDED: [(&str, &str); 4] = [
     ("types.cuh", include_str!("../csrc/types.cuh")),
     ("memory.cuh", include_str!("../csrc/memory.cuh")),
+    ("output.cuh", include_str!("../csrc/output.cuh")),
+    ("hopper.cuh", include_str!("../csrc/hopper.cuh")),
 ];
 
 /// What is passed to NVRTC beside the architecture.
@@ -23,52 +24,27 @@ pub fn survey(variants: &[Variant]) -> Source {
     let mut text = String::from("#include \"types.cuh\"\n");
     for (i, variant) in variants.iter().enumerate() {
         let name = kernel_of_one(i);
-        let _ = match variant.family() {
-            Family::Mma => write!(
+        let mut one = |file: &str| {
+            write!(
                 text,
-                "\nnamespace variant_{i} {{\n{}\n#define NAME {name}\n#include \"one.cuh\"\n#undef NAME\n}}\n",
+                "\nnamespace variant_{i} {{\n{}\n#define NAME {name}\n#include \"{file}\"\n#undef NAME\n}}\n",
                 instruction(variant),
-            ),
-            Family::Wgmma => write!(text, "\n{}", one_wgmma(variant, &name)),
+            )
+        };
+        let _ = match variant.family() {
+            Family::Mma => one("one.cuh"),
+            Family::Wgmma => one("one_wgmma.cuh"),
             Family::Tcgen05 => write!(text, "\n{}", one_tcgen05(variant, &name)),
         };
     }
-    let one = ("one.cuh", include_str!("../csrc/one.cuh").to_string());
-    source("survey.cu", &text, [one])
-}
-
-/// A kernel of one `wgmma`, A and B in shared memory: what machine code is made of it.
-fn one_wgmma(variant: &Variant, name: &str) -> String {
-    let registers = variant.shape.n / 2 * variant.accumulator.bits() / 32;
-    let (ty, constraint) = match variant.accumulator {
-        Type::F32 => ("float", "f"),
-        _ => ("u32", "r"),
-    };
-    let list: Vec<_> = (0..registers).map(|i| format!("%{i}")).collect();
-    let outputs: Vec<_> = (0..registers)
-        .map(|i| format!("\"+{constraint}\"(d[{i}])"))
-        .collect();
-    // Floats can be negated, and 16-bit ones transposed.
-    let modes = match (variant.a.is_integer(), variant.a.bits()) {
-        (true, _) => "",
-        (false, 16) => ", 1, 1, 0, 0",
-        (false, _) => ", 1, 1",
-    };
-    let (a, b, more) = (registers, registers + 1, registers + 2);
-    format!(
-        "// {variant_name}\nextern \"C\" __global__ void {name}({ty} *out, u64 a, u64 b, u32 more) {{\n    \
-         {ty} d[{registers}];\n    \
-         for (u32 i = 0; i < {registers}; ++i) d[i] = out[i * 128 + threadIdx.x];\n    \
-         asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\");\n    \
-         asm volatile(\"{{.reg .pred p; setp.ne.b32 p, %{more}, 0; {instruction} {{{list}}}, %{a}, %{b}, p{modes};}}\"\n        \
-         : {outputs}\n        : \"l\"(a), \"l\"(b), \"r\"(more));\n    \
-         asm volatile(\"wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;\" ::: \"memory\");\n    \
-         for (u32 i = 0; i < {registers}; ++i) out[i * 128 + threadIdx.x] = d[i];\n}}\n",
-        variant_name = variant.name(),
-        instruction = variant.instruction(),
-        list = list.join(", "),
-        outputs = outputs.join(", "),
-    )
+    let kernels = [
+        ("one.cuh", include_str!("../csrc/one.cuh").to_string()),
+        (
+            "one_wgmma.cuh",
+            include_str!("../csrc/one_wgmma.cuh").to_string(),
+        ),
+    ];
+    source("survey.cu", &text, kernels)
 }
 
 /// A kernel of one `tcgen05.mma`. Types and shape are in `what`, the instruction descriptor.
@@ -102,20 +78,28 @@ pub fn measure(variant: &Variant, arch: Arch) -> Source {
         "{}\nconstexpr bool EMULATED = {emulated};\n",
         instruction(variant)
     );
-    source(
-        "measure.cu",
-        include_str!("../csrc/measure.cu"),
-        [("instruction.cuh", header(&text))],
-    )
+    let (name, kernels) = match variant.family() {
+        Family::Wgmma => ("measure_wgmma.cu", include_str!("../csrc/measure_wgmma.cu")),
+        _ => ("measure.cu", include_str!("../csrc/measure.cu")),
+    };
+    source(name, kernels, [("instruction.cuh", header(&text))])
 }
 
-/// The kernel `matmul`.
+/// The kernel `matmul`. Of a family whose instructions take several N, that of the tiles is used.
 pub fn matmul(variant: &Variant, tiles: &Tiles) -> Source {
+    let (name, kernel, variant) = match variant.family() {
+        Family::Wgmma => (
+            "matmul_wgmma.cu",
+            include_str!("../csrc/matmul_wgmma.cu"),
+            variant.with_n(tiles.warp_n),
+        ),
+        _ => ("matmul.cu", include_str!("../csrc/matmul.cu"), *variant),
+    };
     source(
-        "matmul.cu",
-        include_str!("../csrc/matmul.cu"),
+        name,
+        kernel,
         [
-            ("instruction.cuh", header(&instruction(variant))),
+            ("instruction.cuh", header(&instruction(&variant))),
             ("tiles.cuh", tiles_header(tiles)),
         ],
     )
@@ -136,22 +120,54 @@ fn header(text: &str) -> String {
     format!("#pragma once\n\n#include \"types.cuh\"\n\n{text}")
 }
 
-/// Sizes of a `mma.sync` variant, and `multiply`, which is the instruction.
-pub(crate) fn instruction(variant: &Variant) -> String {
-    let [a, b, c] = variant.registers();
+/// Sizes of a variant, and `multiply`, which is the instruction.
+fn instruction(variant: &Variant) -> String {
     let mut text = format!("// {}\n", variant.name());
     let constants = [
         ("INSTRUCTION_M", variant.shape.m),
         ("INSTRUCTION_N", variant.shape.n),
         ("INSTRUCTION_K_BYTES", variant.k_bytes()),
-        ("A_REGISTERS", a),
-        ("B_REGISTERS", b),
-        ("C_REGISTERS", c),
+        ("C_REGISTERS", variant.accumulator_registers()),
         ("ACCUMULATOR_BITS", variant.accumulator.bits()),
     ];
     for (name, value) in constants {
         let _ = writeln!(text, "constexpr u32 {name} = {value};");
     }
+    match variant.family() {
+        Family::Wgmma => text += &multiply_wgmma(variant),
+        _ => text += &multiply(variant),
+    }
+    text
+}
+
+/// `multiply` of a `wgmma` variant, A and B in shared memory.
+fn multiply_wgmma(variant: &Variant) -> String {
+    let c = variant.accumulator_registers();
+    let list: Vec<_> = (0..c).map(|i| format!("%{i}")).collect();
+    let outputs: Vec<_> = (0..c).map(|i| format!("\"+r\"(d[{i}])")).collect();
+    // Floats can be negated, and 16-bit ones transposed.
+    let modes = match (variant.a.is_integer(), variant.a.bits()) {
+        (true, _) => "",
+        (false, 16) => ", 1, 1, 0, 0",
+        (false, _) => ", 1, 1",
+    };
+    format!(
+        "\n// d = a * b + d, or a * b where `more` is zero; a and b: descriptors of matrices in shared memory.\n\
+         __device__ __forceinline__ void multiply(u32 (&d)[{c}], u64 a, u64 b, u32 more) {{\n    \
+         asm volatile(\"{{.reg .pred p; setp.ne.b32 p, %{more}, 0; {} {{{}}}, %{c}, %{b}, p{modes};}}\"\n        \
+         : {}\n        : \"l\"(a), \"l\"(b), \"r\"(more));\n}}\n",
+        variant.instruction(),
+        list.join(", "),
+        outputs.join(", "),
+        b = c + 1,
+        more = c + 2,
+    )
+}
+
+/// `multiply` of a `mma.sync` variant.
+fn multiply(variant: &Variant) -> String {
+    let [a, b, c] = variant.registers();
+    let mut text = format!("constexpr u32 A_REGISTERS = {a};\nconstexpr u32 B_REGISTERS = {b};\n");
     let list = |first: u32, count: u32| {
         let names: Vec<_> = (first..first + count).map(|i| format!("%{i}")).collect();
         format!("{{{}}}", names.join(", "))
@@ -197,9 +213,10 @@ fn tiles_header(tiles: &Tiles) -> String {
         ("WARP_N", tiles.warp_n),
         ("STAGES", tiles.stages),
         ("GROUP", tiles.group),
+        ("CLUSTER", tiles.cluster),
     ];
     let mut text = String::from(
-        "// Tiles of a CTA (block) and a warp; BLOCK_K in bytes.\n#pragma once\n\n#include \"types.cuh\"\n\n",
+        "// Tiles of a CTA (block) and a warp, or warpgroup; BLOCK_K in bytes.\n#pragma once\n\n#include \"types.cuh\"\n\n",
     );
     for (name, value) in constants {
         let _ = writeln!(text, "constexpr u32 {name} = {value};");

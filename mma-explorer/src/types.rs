@@ -152,6 +152,24 @@ impl Type {
         }
     }
 
+    /// A code made of random bits. Floats with many exponents are between 1/16 and 2 in magnitude.
+    pub fn random(self, bits: u32) -> u32 {
+        match self.kind() {
+            Kind::Float {
+                exponent,
+                mantissa,
+                ignored,
+            } if exponent > 3 => {
+                let bias = (1 << (exponent - 1)) - 1;
+                let field = bias - (bits >> 30) - (bits >> 29 & 1);
+                let sign = bits >> 28 & 1;
+                let fraction = bits & ((1 << mantissa) - 1);
+                (sign << (exponent + mantissa) | field << mantissa | fraction) << ignored
+            }
+            _ => bits & (u32::MAX >> (32 - self.bits())),
+        }
+    }
+
     /// The integers that the type has, of magnitude up to `limit`, in order.
     pub fn integers(self, limit: i64) -> Vec<i64> {
         (-limit..=limit)
@@ -209,6 +227,25 @@ mod tests {
                     None => assert!(!has, "{ty} has {value}"),
                 }
             }
+        }
+    }
+
+    #[test]
+    fn random_numbers_are_finite_and_of_one_size() {
+        let mut state = 1u32;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state
+        };
+        for _ in 0..1000 {
+            let f16 = half::f16::from_bits(Type::F16.random(next()) as u16).to_f64();
+            let tf32 = f64::from(f32::from_bits(Type::Tf32.random(next())));
+            let e4m3 = float::e4m3(Type::E4m3.random(next()) as u8);
+            for value in [f16, tf32, e4m3] {
+                assert!((0.0625..2.0).contains(&value.abs()), "{value}");
+            }
+            assert!(Type::S4.random(next()) < 16 && Type::E2m1.random(next()) < 16);
+            assert!(Type::B1.random(next()) < 2);
         }
     }
 

@@ -583,7 +583,19 @@ impl Variant {
 
     /// Whether this program has kernels for it.
     pub fn has_kernels(&self) -> bool {
-        self.row.family == Family::Mma
+        self.row.family != Family::Tcgen05
+    }
+
+    /// The same with another N, of those that a family takes.
+    pub fn with_n(self, n: u32) -> Self {
+        let shape = Shape { n, ..self.shape };
+        Self { shape, ..self }
+    }
+
+    /// Whether sums keep all of an f32's bits. Those of FP8 with `wgmma` do not: an H200 cuts each term 13 bits below the
+    /// largest one (ptx-sim's semantics, "Warpgroup matrices").
+    pub fn sums_are_wide(&self) -> bool {
+        self.row.family != Family::Wgmma || self.a.bits() != 8 || self.a.is_integer()
     }
 
     /// The PTX instruction, without operands.
@@ -624,13 +636,26 @@ impl Variant {
         2 * u64::from(self.shape.m) * u64::from(self.shape.n) * u64::from(self.shape.k)
     }
 
+    /// Threads that execute one instruction together.
+    pub fn threads(&self) -> u32 {
+        match self.row.family {
+            Family::Mma => 32,
+            Family::Wgmma => 128,
+            Family::Tcgen05 => 1,
+        }
+    }
+
+    /// 32-bit registers of a thread that hold C or D.
+    pub fn accumulator_registers(&self) -> u32 {
+        self.shape.m * self.shape.n * self.accumulator.bits() / 32 / self.threads()
+    }
+
     /// 32-bit registers of a lane of a `mma.sync` variant: A, B, and C or D.
     pub fn registers(&self) -> [u32; 3] {
         // Of eight rows and 16 bytes of K, a lane has four bytes.
         let halves = self.k_bytes() / 16;
         let eights = self.shape.m / 8;
-        let of_accumulator = self.accumulator.bits() / 16;
-        [eights * halves, halves, eights * of_accumulator]
+        [eights * halves, halves, self.accumulator_registers()]
     }
 }
 
@@ -679,8 +704,19 @@ mod tests {
         assert_eq!(registers("mma.m8n8k32.s32.s4.s4"), [1, 1, 2]);
         assert_eq!(registers("mma.m16n8k256.s32.b1.b1.and"), [4, 2, 4]);
         for variant in all().iter().filter(|variant| variant.has_kernels()) {
-            assert!([16, 32].contains(&variant.k_bytes()), "{}", variant.name());
+            let whole = match variant.family() {
+                Family::Wgmma => variant.k_bytes() == 32,
+                _ => [16, 32].contains(&variant.k_bytes()),
+            };
+            assert!(whole, "{}", variant.name());
         }
+        let f16 = find("wgmma.m64n256k16.f16.f16.f16").unwrap();
+        assert_eq!(f16.accumulator_registers(), 64);
+        assert_eq!(f16.with_n(16).accumulator_registers(), 4);
+        assert_eq!(
+            f16.with_n(16).instruction(),
+            "wgmma.mma_async.sync.aligned.m64n16k16.f16.f16.f16"
+        );
     }
 
     #[test]

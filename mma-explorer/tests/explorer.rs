@@ -1,4 +1,4 @@
-//! Every `mma.sync` variant on every architecture: what it becomes in machine code, and whether its kernels compute the
+//! Every variant with kernels on every architecture: what it becomes in machine code, and whether its kernels compute the
 //! exact result in the simulator, and on a GPU where there is one. Trials need NVRTC, the disassembler, or a GPU: where what
 //! they need is missing they are reported as ignored. `cargo xtask toolchain --nvrtc` installs the first two.
 
@@ -7,11 +7,13 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Completion, Trial};
 use mma_explorer::arch::{self, Arch};
 use mma_explorer::cache::Cache;
+use mma_explorer::cublaslt::CublasLt;
 use mma_explorer::device::{Device, DeviceError};
-use mma_explorer::exact::Exact;
+use mma_explorer::exact::{Exact, sum_bits};
 use mma_explorer::machine_code;
 use mma_explorer::matmul::{Plan, Problem, Tiles};
 use mma_explorer::nvrtc::{Nvrtc, NvrtcError, Source, Stage};
+use mma_explorer::results::{FORM, Measured, Product, Results, SumBits};
 use mma_explorer::variants::{self, Variant};
 use mma_explorer::{simulate, source};
 use ptx_sim::schedules;
@@ -23,6 +25,10 @@ fn main() -> ExitCode {
             an_unknown_architecture_is_named,
         ),
         nvrtc("errors::a_wrong_source_is_quoted", a_wrong_source_is_quoted),
+        Trial::test("report::of_two_measurements", || {
+            report_of_two_measurements();
+            Ok(())
+        }),
         nvrtc(
             "cache::a_kept_kernel_is_the_compiled_one",
             a_kept_kernel_is_the_compiled_one,
@@ -34,6 +40,11 @@ fn main() -> ExitCode {
         nvrtc(
             "simulator::a_missing_wait_is_noticed",
             a_missing_wait_is_noticed,
+        ),
+        nvrtc("simulator::bits_of_sums", bits_of_sums),
+        nvrtc(
+            "simulator::planted_faults_of_warpgroups_are_noticed",
+            planted_faults_of_warpgroups_are_noticed,
         ),
     ];
     for name in arch::ALL {
@@ -67,10 +78,22 @@ fn main() -> ExitCode {
         }));
     }
     for tiles in TILES {
-        trials.push(nvrtc(&format!("tiles::{tiles}"), move || with_tiles(tiles)));
+        trials.push(nvrtc(&format!("tiles::{tiles}"), move || {
+            with_tiles("80", &MMA, tiles)
+        }));
     }
+    for tiles in WGMMA_TILES {
+        trials.push(nvrtc(&format!("tiles::wgmma::{tiles}"), move || {
+            with_tiles("90a", &WGMMA, tiles)
+        }));
+    }
+    trials.push(disassembler(
+        "machine_code::fast_tiles_of_warpgroups",
+        fast_tiles_of_warpgroups,
+    ));
     trials.push(gpu("gpu::every_variant_is_exact", exact_on_a_gpu));
     trials.push(gpu("gpu::every_variant_has_a_rate", rates_on_a_gpu));
+    trials.push(gpu("gpu::cublaslt_multiplies_the_same", cublaslt_is_exact));
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
@@ -125,7 +148,7 @@ fn of_gpu(device: &Device) -> impl Iterator<Item = Variant> {
 
 fn exact_on_a_gpu(device: &Device) {
     for variant in of_gpu(device) {
-        for tiles in [Tiles::smallest(&variant), Tiles::default()] {
+        for tiles in [Tiles::smallest(&variant), Tiles::usual(&variant)] {
             let source = source::matmul(&variant, &tiles);
             let options = source::options();
             let (compiled, _) = cache()
@@ -134,7 +157,7 @@ fn exact_on_a_gpu(device: &Device) {
             for odd in [0, 1] {
                 let problem = problem(&variant, &tiles, odd);
                 let exact = Exact::new(&variant, problem, 3);
-                let plan = Plan::new(&variant, &tiles, problem).expect("a plan");
+                let plan = Plan::new(&variant, &tiles, problem, 2).expect("a plan");
                 if let Err(error) = device.check(&variant, &compiled, &plan, problem, &exact) {
                     panic!("{} {tiles} {problem:?}: {error}", variant.name());
                 }
@@ -158,6 +181,33 @@ fn rates_on_a_gpu(device: &Device) {
             variant.name()
         );
     }
+}
+
+/// What the kernels are compared with is the same product: of the same operands, it has the same D.
+fn cublaslt_is_exact(device: &Device) {
+    let Ok(library) = CublasLt::open(device.stream(), None) else {
+        println!("there is no cuBLASLt");
+        return;
+    };
+    let mut compared = 0;
+    for variant in of_gpu(device) {
+        let problem = Problem {
+            m: 256,
+            n: 384,
+            k: 512,
+        };
+        let exact = Exact::new(&variant, problem, 5);
+        let mut matrices = device.upload(&exact).expect("room");
+        let Ok(product) = library.product(&variant, problem, &mut matrices) else {
+            continue;
+        };
+        product.seconds(&mut matrices, 1).expect("it runs");
+        if let Err(error) = device.compare(&variant, problem, &exact, &matrices) {
+            panic!("{}: {error}", variant.name());
+        }
+        compared += 1;
+    }
+    assert!(compared > 3, "{compared}");
 }
 
 fn library() -> &'static Nvrtc {
@@ -250,7 +300,7 @@ fn matmul(variant: &Variant, arch: Arch) {
     {
         let problem = problem(variant, &tiles, seed as u32 % 2);
         let exact = Exact::new(variant, problem, seed as u64);
-        let plan = Plan::new(variant, &tiles, problem).expect("a plan");
+        let plan = Plan::new(variant, &tiles, problem, 2).expect("a plan");
         let simulated = simulate::matmul(variant, &ptx, &plan, problem, &exact, &options);
         match simulated {
             Ok(simulated) => assert!(simulated.warp_instructions > 0),
@@ -268,6 +318,8 @@ fn measured_instructions_stay(arch: Arch) {
         "mma.m16n8k64.s32.s4.s4",
         "mma.m16n8k256.s32.b1.b1.xor",
         "mma.m16n8k64.mxf4nvf4.f32.e2m1.e2m1.ue4m3",
+        "wgmma.m64n256k16.f32.f16.f16",
+        "wgmma.m64n256k32.s32.s8.s8",
     ];
     let variants: Vec<Variant> = names
         .iter()
@@ -330,15 +382,29 @@ const TILES: [&str; 7] = [
     "16x32x256/16x32/2/3",
 ];
 
-fn with_tiles(tiles: &str) {
+const MMA: [&str; 3] = [
+    "mma.m16n8k16.f32.f16.f16",
+    "mma.m16n8k8.f16.f16.f16",
+    "mma.m8n8k16.s32.s8.u8",
+];
+
+/// One warpgroup and several, side by side and below each other, with several instructions below each other, and alone
+/// and in clusters.
+const WGMMA_TILES: [&str; 5] = [
+    "64x16x128/64x16/2/1",
+    "128x32x128/128x16/3/2",
+    "64x32x128/64x32/2/1/2",
+    "128x48x128/64x48/3/3/2",
+    "256x16x128/128x16/4/2/2",
+];
+
+const WGMMA: [&str; 2] = ["wgmma.m64n256k16.f16.f16.f16", "wgmma.m64n256k32.s32.s8.u8"];
+
+fn with_tiles(arch: &str, names: &[&str], tiles: &str) {
     let tiles: Tiles = tiles.parse().expect("tiles");
-    for name in [
-        "mma.m16n8k16.f32.f16.f16",
-        "mma.m16n8k8.f16.f16.f16",
-        "mma.m8n8k16.s32.s8.u8",
-    ] {
+    for name in names {
         let variant = variants::find(name).expect("a variant");
-        let arch: Arch = "80".parse().expect("an architecture");
+        let arch: Arch = arch.parse().expect("an architecture");
         tiles.check(&variant, arch).expect("tiles that exist");
         let ptx = ptx(&source::matmul(&variant, &tiles), arch);
         for (m, n, steps) in [(1, 1, 1), (130, 50, 3), (tiles.block_m, tiles.block_n, 8)] {
@@ -348,7 +414,8 @@ fn with_tiles(tiles: &str) {
                 k: 8 * steps * tiles.block_k / variant.container_bits(variant.a),
             };
             let exact = Exact::new(&variant, problem, 11);
-            let plan = Plan::new(&variant, &tiles, problem).expect("a plan");
+            // Of kernels that walk over tiles, CTAs that have several, and some that have none.
+            let plan = Plan::new(&variant, &tiles, problem, 4).expect("a plan");
             for options in schedules::few(5) {
                 let simulated = simulate::matmul(&variant, &ptx, &plan, problem, &exact, &options);
                 if let Err(error) = simulated {
@@ -433,7 +500,7 @@ fn a_wrong_result_is_noticed() {
     let mut exact = Exact::new(&variant, problem, 1);
     let last = exact.a.len() - 1;
     exact.a[last] ^= 0x80;
-    let plan = Plan::new(&variant, &tiles, problem).expect("a plan");
+    let plan = Plan::new(&variant, &tiles, problem, 2).expect("a plan");
     let options = ptx_sim::Options::default();
     let error = simulate::matmul(&variant, &ptx, &plan, problem, &exact, &options).unwrap_err();
     assert!(
@@ -448,9 +515,208 @@ fn a_missing_wait_is_noticed() {
     let broken = broken.replacen("cp.async.wait_group 1", "cp.async.wait_group 3", 1);
     assert_ne!(broken, ptx, "the kernel waits");
     let exact = Exact::new(&variant, problem, 1);
-    let plan = Plan::new(&variant, &tiles, problem).expect("a plan");
+    let plan = Plan::new(&variant, &tiles, problem, 2).expect("a plan");
     let caught = schedules::few(1).iter().any(|options| {
         simulate::matmul(&variant, &broken, &plan, problem, &exact, options).is_err()
     });
     assert!(caught);
+}
+
+/// Waits, fences and barriers of the kernel with `wgmma` are needed: without them a schedule shows a wrong result or
+/// a broken rule.
+fn planted_faults_of_warpgroups_are_noticed() {
+    let variant = variants::find("wgmma.m64n256k16.f32.f16.f16").expect("a variant");
+    for cluster in [1, 2] {
+        let tiles = Tiles {
+            cluster,
+            ..Tiles::smallest(&variant)
+        };
+        let arch = "90a".parse().expect("one");
+        let ptx = ptx(&source::matmul(&variant, &tiles), arch);
+        let problem = problem(&variant, &tiles, 0);
+        let exact = Exact::new(&variant, problem, 1);
+        let plan = Plan::new(&variant, &tiles, problem, 2).expect("a plan");
+        let right = |ptx: &str| {
+            let mut all = schedules::few(1).into_iter();
+            all.all(|options| {
+                simulate::matmul(&variant, ptx, &plan, problem, &exact, &options).is_ok()
+            })
+        };
+        assert!(right(&ptx));
+        for (whole, broken) in [
+            ("wgmma.wait_group.sync.aligned 0;", ""),
+            (
+                "wgmma.wait_group.sync.aligned 1;",
+                "wgmma.wait_group.sync.aligned 2;",
+            ),
+            ("wgmma.fence.sync.aligned;", ""),
+            (
+                "mbarrier.init.shared::cta.b64",
+                "// mbarrier.init.shared::cta.b64",
+            ),
+            (", 1, 1, 0, 0;", ", 1, -1, 0, 0;"),
+        ] {
+            let mutant = ptx.replace(whole, broken);
+            assert_ne!(mutant, ptx, "there is no {whole}");
+            assert!(!right(&mutant), "cluster of {cluster}, {whole}");
+        }
+    }
+}
+
+/// The program reads what it is given, and says what it cannot read.
+fn report_of_two_measurements() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let results = |name: &str| Results {
+        form: FORM,
+        device: "NVIDIA H200".into(),
+        arch: "90a".into(),
+        multiprocessors: 132,
+        nvrtc: "13.0".into(),
+        cublaslt: None,
+        variants: vec![Measured {
+            name: name.into(),
+            family: "wgmma".into(),
+            a: "f16".into(),
+            b: "f16".into(),
+            accumulator: "f32".into(),
+            machine: "HGMMA (native)".into(),
+            data_sheet: None,
+            peak: None,
+            sum_bits: None,
+            products: vec![Product {
+                size: 8192,
+                tiles: "128x256x128/64x256/4/8/2".into(),
+                operations: 6e14,
+                cublaslt: None,
+                share: None,
+            }],
+            tried: Vec::new(),
+            wrong: None,
+        }],
+    };
+    for name in ["one", "two"] {
+        let json = serde_json::to_string(&results(name)).expect("JSON");
+        std::fs::write(folder.path().join(name), json).expect("a file");
+    }
+    std::fs::write(folder.path().join("other"), "{\"form\": 99}").expect("a file");
+    let report = |files: &[&str]| {
+        std::process::Command::new(env!("CARGO_BIN_EXE_mma-explorer"))
+            .current_dir(folder.path())
+            .arg("report")
+            .args(files)
+            .args(["--out", "made"])
+            .output()
+            .expect("it starts")
+    };
+    let made = report(&["one", "two"]);
+    assert!(made.status.success(), "{made:?}");
+    let read = |name: &str| {
+        std::fs::read_to_string(folder.path().join("made").join(name)).expect("it is there")
+    };
+    assert_eq!(
+        Results::parse(&read("report.json"))
+            .expect("results")
+            .variants
+            .len(),
+        2
+    );
+    assert!(read("report.md").contains("| two |") && read("report.html").contains("<svg"));
+    let refused = report(&["one", "other"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && said.contains("form 99"),
+        "{said}"
+    );
+}
+
+/// What makes the kernel fast stands in its machine code: sums in registers, multiplications that follow each other without
+/// a copy in between, and no fence of the whole GPU in the loop.
+fn fast_tiles_of_warpgroups() {
+    let arch: Arch = "90a".parse().expect("one");
+    for (name, tiles, multiplications) in [
+        (
+            "wgmma.m64n256k16.f32.f16.f16",
+            "128x256x128/64x256/4/8/2",
+            4,
+        ),
+        (
+            "wgmma.m64n256k32.f32.e4m3.e4m3",
+            "128x256x128/64x256/4/8",
+            4,
+        ),
+        ("wgmma.m64n256k32.s32.s8.s8", "256x128x128/128x128/4/8/2", 8),
+        ("wgmma.m64n256k16.f16.f16.f16", "256x192x128/128x192/3/8", 8),
+    ] {
+        let variant = variants::find(name).expect("a variant");
+        let tiles: Tiles = tiles.parse().expect("tiles");
+        tiles.check(&variant, arch).expect("tiles that exist");
+        let source = source::matmul(&variant, &tiles);
+        let compiled = cache().compile(library(), &source, arch, &source::options(), Stage::Cubin);
+        let (compiled, _) = compiled.expect("it compiles");
+        let functions = machine_code::functions(&compiled).expect("a disassembly");
+        let [function] = functions.as_slice() else {
+            panic!("{name}: {} kernels", functions.len())
+        };
+        assert_eq!((function.stack, function.local), (0, 0), "{name} {tiles}");
+        let matrix: u32 = machine_code::matrix_instructions(function).values().sum();
+        assert_eq!(matrix, multiplications, "{name} {tiles}");
+        let first = function
+            .code
+            .iter()
+            .position(|one| machine_code::is_matrix_instruction(one.name()))
+            .expect("a multiplication");
+        let last = function
+            .code
+            .iter()
+            .rposition(|one| machine_code::is_matrix_instruction(one.name()))
+            .expect("a multiplication");
+        let between = &function.code[first..last];
+        // Those of the two barriers of the cluster.
+        let fences = function.code.iter();
+        let fences = fences.filter(|one| one.name() == "MEMBAR" && one.has_modifier("GPU"));
+        assert_eq!(fences.count(), 2, "{name} {tiles}");
+        // Waits between them would be the compiler's, which has then given up to overlap them.
+        let waits = between
+            .iter()
+            .filter(|one| one.name() == "WARPGROUP")
+            .count();
+        assert_eq!(waits, 0, "{name} {tiles}");
+    }
+}
+
+/// What `run` measures of sums, by the simulator, which sums as an H200 was recorded to: FP8 with `wgmma` has 13 bits, and
+/// emulated FP8 as many as its factors can show.
+fn bits_of_sums() {
+    for (name, bits, ends) in [
+        ("wgmma.m64n256k16.f32.f16.f16", 23, false),
+        ("wgmma.m64n256k32.f32.e4m3.e5m2", 13, true),
+        ("wgmma.m64n256k16.f16.f16.f16", 10, false),
+        ("mma.m16n8k32.f32.e4m3.e4m3", 16, false),
+    ] {
+        let variant = variants::find(name).expect("a variant");
+        let tiles = Tiles::smallest(&variant);
+        let ptx = ptx(
+            &source::matmul(&variant, &tiles),
+            "90a".parse().expect("one"),
+        );
+        let problem = Problem {
+            m: 16,
+            n: 16,
+            k: 2048 / variant.container_bits(variant.a),
+        };
+        let plan = Plan::new(&variant, &tiles, problem, 2).expect("a plan");
+        let options = ptx_sim::Options::default();
+        let found = sum_bits(&variant, problem, |exact| {
+            match simulate::matmul(&variant, &ptx, &plan, problem, exact, &options) {
+                Ok(_) => Ok(true),
+                Err(simulate::SimulationError::Wrong(_)) => Ok(false),
+                Err(error) => Err(error),
+            }
+        });
+        let found = found.expect("it runs");
+        assert_eq!(found, Some(SumBits { bits, ends }), "{name}");
+    }
+    let integers = variants::find("wgmma.m64n256k32.s32.s8.s8").expect("a variant");
+    let problem = Problem { m: 1, n: 1, k: 16 };
+    assert_eq!(sum_bits(&integers, problem, |_| Err(())), Ok(None));
 }

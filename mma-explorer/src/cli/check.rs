@@ -139,7 +139,7 @@ fn simulated(variant: &Variant, tiles: &Tiles, ptx: &str) -> Result<Outcome> {
         k: 8 * (2 * tiles.block_k + 16) / variant.container_bits(variant.a),
     };
     let exact = Exact::new(variant, problem, 1);
-    let plan = Plan::new(variant, tiles, problem)?;
+    let plan = Plan::new(variant, tiles, problem, 2)?;
     for options in schedules::few(1) {
         if let Err(error) = simulate::matmul(variant, ptx, &plan, problem, &exact, &options) {
             if let Some(why) = error.unmodelled() {

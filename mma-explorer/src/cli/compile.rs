@@ -27,9 +27,10 @@ pub(crate) struct Args {
     /// Which kernels
     #[arg(long, value_enum, default_value_t = Kernels::Matmul)]
     kernels: Kernels,
-    /// The matmul kernel's tiles: BLOCK_MxBLOCK_NxBLOCK_K/WARP_MxWARP_N/STAGES/GROUP, BLOCK_K in bytes
-    #[arg(long, default_value_t = Tiles::default())]
-    tiles: Tiles,
+    /// The matmul kernel's tiles: BLOCK_MxBLOCK_NxBLOCK_K/WARP_MxWARP_N/STAGES/GROUP, BLOCK_K in bytes, and for clusters of
+    /// two /2 [default: usual ones of each variant]
+    #[arg(long)]
+    tiles: Option<Tiles>,
     /// Where the files go
     #[arg(long, value_name = "FOLDER", default_value = "mma-explorer-kernels")]
     out: PathBuf,
@@ -122,8 +123,9 @@ fn one(
 ) -> Result<(Vec<String>, Value)> {
     let (kernels, source) = match args.kernels {
         Kernels::Matmul => {
-            args.tiles.check(variant, args.arch)?;
-            ("matmul", source::matmul(variant, &args.tiles))
+            let tiles = args.tiles.unwrap_or(Tiles::usual(variant));
+            tiles.check(variant, args.arch)?;
+            ("matmul", source::matmul(variant, &tiles))
         }
         Kernels::Measure => ("measure", source::measure(variant, args.arch)),
     };

@@ -4,7 +4,10 @@ pub(crate) mod check;
 pub(crate) mod compile;
 pub(crate) mod info;
 pub(crate) mod list;
+mod measuring;
+pub(crate) mod report;
 pub(crate) mod run;
+pub(crate) mod sweep;
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;

@@ -5,7 +5,7 @@ use crate::softfloat::{self, Round};
 
 /// Bits that an aligned term keeps below the place of the largest term's exponent: those of f32,
 /// and two more. Found by recordings on an H200.
-const FRACTION: i32 = 25;
+pub(super) const FRACTION: i32 = 25;
 
 /// A binary format as the multiplier reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -316,17 +316,18 @@ impl Line {
         }
     }
 
-    /// `c` and the products with another line, as f32, cut toward zero.
-    pub(super) fn dot_f32(&self, other: &Self, c: u32) -> u32 {
-        match self.finite_dot(other, Format::F32.decode(c)) {
+    /// `c` and the products with another line, as f32, cut toward zero. Terms are cut `fraction` bits below the
+    /// largest exponent.
+    pub(super) fn dot_f32(&self, other: &Self, c: u32, fraction: i32) -> u32 {
+        match self.finite_dot(other, Format::F32.decode(c), fraction) {
             Some(total) => finish(total, softfloat::F32, Round::Zero),
             None => self.sum(other, Format::F32.decode(c)).to_f32(),
         }
     }
 
     /// The same as f16, to nearest.
-    pub(super) fn dot_f16(&self, other: &Self, c: u32) -> u32 {
-        match self.finite_dot(other, Format::F16.decode(c)) {
+    pub(super) fn dot_f16(&self, other: &Self, c: u32, fraction: i32) -> u32 {
+        match self.finite_dot(other, Format::F16.decode(c), fraction) {
             Some(total) => finish(total, softfloat::F16, Round::Nearest),
             None => self.sum(other, Format::F16.decode(c)).to_f16(),
         }
@@ -341,7 +342,7 @@ impl Line {
     }
 
     /// As [`Sum::total`], where all terms are finite.
-    fn finite_dot(&self, other: &Self, c: Number) -> Option<f64> {
+    fn finite_dot(&self, other: &Self, c: Number, fraction: i32) -> Option<f64> {
         let Number::Finite {
             negative,
             magnitude,
@@ -363,7 +364,7 @@ impl Line {
         if largest < Factor::NOTHING {
             return Some(0.0);
         }
-        let place = largest - FRACTION;
+        let place = largest - fraction;
         // Exponents of products are those of their lowest bits, plus the mantissa bits of both.
         let below = place + self.mantissa_bits + other.mantissa_bits;
         let mut sum: i64 = products()
@@ -443,9 +444,15 @@ mod tests {
                         }
                         sum
                     };
-                    assert_eq!(x.dot_f32(&y, c), sum(Format::F32.decode(c)).to_f32());
+                    assert_eq!(
+                        x.dot_f32(&y, c, FRACTION),
+                        sum(Format::F32.decode(c)).to_f32()
+                    );
                     let c = c & 0xffff;
-                    assert_eq!(x.dot_f16(&y, c), sum(Format::F16.decode(c)).to_f16());
+                    assert_eq!(
+                        x.dot_f16(&y, c, FRACTION),
+                        sum(Format::F16.decode(c)).to_f16()
+                    );
                 }
             }
         }
@@ -455,10 +462,10 @@ mod tests {
     #[test]
     fn zeros_have_no_sign() {
         let line = |format, bits: u32| Line::new(format, [bits].into_iter(), false);
-        let f16 = |a, b| line(Format::F16, a).dot_f16(&line(Format::F16, b), 0);
+        let f16 = |a, b| line(Format::F16, a).dot_f16(&line(Format::F16, b), 0, FRACTION);
         assert_eq!(f16(0x8001, 0x3800), 0); // -2^-24 * 0.5: a tie, to even
         assert_eq!(f16(0x8001, 0x3801), 0x8001); // just beyond it
-        let bf16 = |a, b| line(Format::BF16, a).dot_f32(&line(Format::BF16, b), 0);
+        let bf16 = |a, b| line(Format::BF16, a).dot_f32(&line(Format::BF16, b), 0, FRACTION);
         assert_eq!(bf16(0x8001, 0x377f), 0); // -2^-133, times nearly 2^-16: cut
         assert_eq!(bf16(0x8001, 0x3780), 0x8000_0001); // times 2^-16: the least that f32 holds
         let mut sum = Sum::new(Format::F16.decode(0x8000), 1);

@@ -1,14 +1,15 @@
 //! `wgmma.mma_async` of a warpgroup: four warps multiply 64 rows of A with N columns of B.
 //!
 //! Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions". Warp w of
-//! the group holds rows 16w to 16w + 15 of A and D, in the fragments of `mma.m16n8k16`; B, and A where
-//! it is not in registers, lie in shared memory. The ISA leaves order and rounding of the sums open:
-//! they are those of `mma.sync`, as an H200 was recorded to do (`docs/semantics.md`).
+//! the group holds rows 16w to 16w + 15 of A and D, in the fragments of `mma.sync`; B, and A where
+//! it is not in registers, lie in shared memory. Rows of A and columns of B have 32 bytes of K, of
+//! whatever type. The ISA leaves order and rounding of the sums open: they are as an H200 was
+//! recorded to do (`docs/semantics.md`).
 
 use thiserror::Error;
 
 use super::memory::{SharedRead, SharedReadError};
-use super::mma_number::{Format, Line};
+use super::mma_number::{FRACTION, Format, Line};
 use super::smem_desc::{Layout, Major, SmemDesc, SmemDescError};
 
 /// Registers of a warp, one value a lane.
@@ -16,17 +17,18 @@ pub type Lanes = [u64; 32];
 
 /// Rows of A and D.
 pub const M: u32 = 64;
-/// Elements of a row of A and a column of B.
-pub const K: u32 = 16;
+/// Bytes of a row of A and a column of B.
+pub const K_BYTES: u32 = 32;
 /// Registers of a lane that hold A.
 pub const A_REGISTERS: usize = 4;
 
+/// Where sums of FP8 are cut, as [`FRACTION`] says of the other types: found by recordings on an H200.
+const NARROW_FRACTION: i32 = 13;
+
 /// Rows of A and D that a warp holds.
 const WARP_ROWS: u32 = 16;
-/// Bytes of an element.
-const ELEMENT: u32 = 2;
-/// Elements that lie together in 16 bytes whatever the layout, along its contiguous index.
-const CHUNK: u32 = 8;
+/// Bytes that lie together whatever the layout, along its contiguous index.
+const CHUNK: u32 = 16;
 
 /// Type of the elements of A and B.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,6 +36,87 @@ const CHUNK: u32 = 8;
 pub enum Element {
     F16,
     Bf16,
+    Tf32,
+    E4m3,
+    E5m2,
+    S8,
+    U8,
+    B1,
+}
+
+impl Element {
+    /// The type a modifier names.
+    pub fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "f16" => Self::F16,
+            "bf16" => Self::Bf16,
+            "tf32" => Self::Tf32,
+            "e4m3" => Self::E4m3,
+            "e5m2" => Self::E5m2,
+            "s8" => Self::S8,
+            "u8" => Self::U8,
+            "b1" => Self::B1,
+            _ => return None,
+        })
+    }
+
+    /// Whether only whole numbers are multiplied.
+    pub fn is_integer(self) -> bool {
+        matches!(self, Self::S8 | Self::U8 | Self::B1)
+    }
+
+    /// Bytes of an element; of single bits, the byte that has eight of them.
+    fn bytes(self) -> u32 {
+        match self {
+            Self::Tf32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+            _ => 1,
+        }
+    }
+
+    fn bits(self) -> u32 {
+        match self {
+            Self::B1 => 1,
+            other => 8 * other.bytes(),
+        }
+    }
+
+    /// Whether it may be multiplied with the other one.
+    fn goes_with(self, other: Self) -> bool {
+        use Element::*;
+        self == other
+            || matches!(
+                (self, other),
+                (E4m3, E5m2) | (E5m2, E4m3) | (S8, U8) | (U8, S8)
+            )
+    }
+
+    fn format(self) -> Option<Format> {
+        match self {
+            Self::F16 => Some(Format::F16),
+            Self::Bf16 => Some(Format::BF16),
+            Self::Tf32 => Some(Format::TF32),
+            Self::E4m3 => Some(Format::E4M3),
+            Self::E5m2 => Some(Format::E5M2),
+            Self::S8 | Self::U8 | Self::B1 => None,
+        }
+    }
+
+    /// Where terms of a sum are cut: [`Line::dot_f32`].
+    fn fraction(self) -> i32 {
+        match self {
+            Self::E4m3 | Self::E5m2 => NARROW_FRACTION,
+            _ => FRACTION,
+        }
+    }
+
+    /// What is kept of an f32 sum: of FP8 the upper 13 bits of its mantissa.
+    fn kept(self, sum: u32) -> u32 {
+        match self {
+            Self::E4m3 | Self::E5m2 if f32::from_bits(sum).is_finite() => sum & !0x3ff,
+            _ => sum,
+        }
+    }
 }
 
 /// Type of the accumulator.
@@ -42,13 +125,27 @@ pub enum Element {
 pub enum Accumulator {
     F16,
     F32,
+    S32,
+}
+
+impl Accumulator {
+    /// The type a modifier names.
+    pub fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "f16" => Self::F16,
+            "f32" => Self::F32,
+            "s32" => Self::S32,
+            _ => return None,
+        })
+    }
 }
 
 /// The instruction without its operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
     n: u32,
-    element: Element,
+    a: Element,
+    b: Element,
     accumulator: Accumulator,
 }
 
@@ -58,23 +155,50 @@ pub enum ShapeError {
     /// N.
     #[error("N is a multiple of 8 from 8 to 256, not {0}")]
     N(u32),
+    /// N of integers.
+    #[error("N of integers is 8, 24 or a multiple of 16 up to 256, not {0}")]
+    IntegerN(u32),
+    /// A and B.
+    #[error("A and B have one type, but for e4m3 with e5m2 and s8 with u8")]
+    Elements,
     /// f16 sums of bf16.
-    #[error("bf16 is summed in f32 only")]
-    Accumulator,
+    #[error(
+        "{0:?} is not summed in {1:?}: f16, e4m3 and e5m2 are in f16 or f32, bf16 and tf32 in f32 only, integers in s32"
+    )]
+    Accumulator(Element, Accumulator),
 }
 
 impl Shape {
-    /// An instruction of shape m64nNk16.
-    pub fn new(n: u32, element: Element, accumulator: Accumulator) -> Result<Self, ShapeError> {
+    /// An instruction of 64 rows and N columns.
+    pub fn new(
+        n: u32,
+        a: Element,
+        b: Element,
+        accumulator: Accumulator,
+    ) -> Result<Self, ShapeError> {
+        use Accumulator as Acc;
+        use Element::*;
         if !n.is_multiple_of(8) || !(8..=256).contains(&n) {
             return Err(ShapeError::N(n));
         }
-        if (element, accumulator) == (Element::Bf16, Accumulator::F16) {
-            return Err(ShapeError::Accumulator);
+        if a.is_integer() && n > 32 && !n.is_multiple_of(16) {
+            return Err(ShapeError::IntegerN(n));
+        }
+        if !a.goes_with(b) {
+            return Err(ShapeError::Elements);
+        }
+        let sums = match a {
+            F16 | E4m3 | E5m2 => accumulator != Acc::S32,
+            Bf16 | Tf32 => accumulator == Acc::F32,
+            S8 | U8 | B1 => accumulator == Acc::S32,
+        };
+        if !sums {
+            return Err(ShapeError::Accumulator(a, accumulator));
         }
         Ok(Self {
             n,
-            element,
+            a,
+            b,
             accumulator,
         })
     }
@@ -84,10 +208,25 @@ impl Shape {
         self.n
     }
 
-    /// Registers of a lane that hold D: an f32 each, or two f16.
+    /// Elements of a row of A.
+    pub fn k(&self) -> u32 {
+        8 * K_BYTES / self.a.bits()
+    }
+
+    /// Whether A and B are whole numbers.
+    pub fn is_integer(&self) -> bool {
+        self.a.is_integer()
+    }
+
+    /// Whether elements have 16 bits, and matrices in shared memory can be transposed.
+    pub fn has_transposition(&self) -> bool {
+        self.a.bits() == 16
+    }
+
+    /// Registers of a lane that hold D: a 32-bit sum each, or two f16.
     pub fn d_registers(&self) -> usize {
         match self.accumulator {
-            Accumulator::F32 => self.n as usize / 2,
+            Accumulator::F32 | Accumulator::S32 => self.n as usize / 2,
             Accumulator::F16 => self.n as usize / 4,
         }
     }
@@ -95,14 +234,7 @@ impl Shape {
     /// Tells accumulators apart that need a fence or a wait between them: those of instructions of one
     /// shape are passed on in order.
     pub fn accumulator_key(&self) -> u32 {
-        self.n << 1 | u32::from(self.accumulator == Accumulator::F16)
-    }
-
-    fn format(&self) -> Format {
-        match self.element {
-            Element::F16 => Format::F16,
-            Element::Bf16 => Format::BF16,
-        }
+        self.n << 2 | self.accumulator as u32
     }
 }
 
@@ -111,59 +243,77 @@ impl Shape {
 pub struct SharedMatrix {
     layout: Layout,
     rows: u32,
+    /// Bytes of an element.
+    element: u32,
 }
 
 impl SharedMatrix {
     /// A, whose rows are M.
-    pub fn a(descriptor: u64, transposed: bool) -> Result<Self, SmemDescError> {
-        Self::new(descriptor, transposed, M)
+    pub fn a(shape: &Shape, descriptor: u64, transposed: bool) -> Result<Self, SmemDescError> {
+        Self::new(descriptor, transposed, M, shape.a)
     }
 
     /// B, whose rows here are its columns.
-    pub fn b(descriptor: u64, transposed: bool, n: u32) -> Result<Self, SmemDescError> {
-        Self::new(descriptor, transposed, n)
+    pub fn b(shape: &Shape, descriptor: u64, transposed: bool) -> Result<Self, SmemDescError> {
+        Self::new(descriptor, transposed, shape.n, shape.b)
     }
 
-    fn new(descriptor: u64, transposed: bool, rows: u32) -> Result<Self, SmemDescError> {
+    fn new(
+        descriptor: u64,
+        transposed: bool,
+        rows: u32,
+        element: Element,
+    ) -> Result<Self, SmemDescError> {
         let major = if transposed { Major::Mn } else { Major::K };
+        let element = element.bytes();
         let desc = SmemDesc::decode_wgmma(descriptor)?;
-        let layout = desc.layout(major, K * ELEMENT, ELEMENT)?;
-        Ok(Self { layout, rows })
+        let layout = desc.layout(major, K_BYTES, element)?;
+        Ok(Self {
+            layout,
+            rows,
+            element,
+        })
     }
 
     /// The 16-byte pieces of some rows: the address, and row and K of the first element.
     fn pieces(&self, from: u32, rows: u32) -> impl Iterator<Item = (u32, u32, u32)> + '_ {
+        let along = CHUNK / self.element;
         let (row_step, k_step) = match self.layout.is_k_major() {
-            true => (1, CHUNK),
-            false => (CHUNK, 1),
+            true => (1, along),
+            false => (along, 1),
         };
+        let k = K_BYTES / self.element;
         (from..from + rows)
             .step_by(row_step as usize)
-            .flat_map(move |row| (0..K).step_by(k_step as usize).map(move |k| (row, k)))
+            .flat_map(move |row| (0..k).step_by(k_step as usize).map(move |k| (row, k)))
             .map(|(row, k)| (self.layout.element_address(row, k), row, k))
     }
 
     /// The bytes that it takes: address and length, not sorted.
     pub fn bytes(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.pieces(0, self.rows)
-            .map(|(address, ..)| (address, CHUNK * ELEMENT))
+            .map(|(address, ..)| (address, CHUNK))
     }
 
-    /// Elements of some rows, row by row.
+    /// Some rows, of 32 bytes each.
     fn read<S: SharedRead + ?Sized>(
         &self,
         from: u32,
         rows: u32,
         shared: &S,
-    ) -> Result<Vec<u32>, SharedReadError> {
-        let mut out = vec![0; (rows * K) as usize];
+    ) -> Result<Vec<u8>, SharedReadError> {
+        let mut out = vec![0; (rows * K_BYTES) as usize];
+        let element = self.element as usize;
         for (address, row, k) in self.pieces(from, rows) {
-            let mut bytes = [0; (CHUNK * ELEMENT) as usize];
+            let mut bytes = [0; CHUNK as usize];
             shared.read(address, &mut bytes)?;
-            let step = if self.layout.is_k_major() { 1 } else { K };
-            let first = (row - from) * K + k;
-            for (i, b) in (0..).zip(bytes.chunks_exact(2)) {
-                out[(first + i * step) as usize] = u32::from(u16::from_le_bytes([b[0], b[1]]));
+            let step = match self.layout.is_k_major() {
+                true => element,
+                false => K_BYTES as usize,
+            };
+            let first = ((row - from) * K_BYTES) as usize + k as usize * element;
+            for (i, b) in bytes.chunks_exact(element).enumerate() {
+                out[first + i * step..][..element].copy_from_slice(b);
             }
         }
         Ok(out)
@@ -200,6 +350,8 @@ pub struct Product {
     pub negate_b: bool,
     /// `scale-d`: D = A * B + D.
     pub accumulate: bool,
+    /// `.satfinite`: sums of integers saturate.
+    pub saturate: bool,
 }
 
 impl Product {
@@ -219,35 +371,80 @@ impl Product {
                 .map_err(fail('A'))?,
         };
         let columns = self.b.read(0, self.shape.n, shared).map_err(fail('B'))?;
-        let lines = |elements: &[u32], negated| -> Vec<Line> {
-            elements
-                .chunks_exact(K as usize)
-                .map(|line| Line::new(self.shape.format(), line.iter().copied(), negated))
+        let (of_a, of_b) = (self.shape.a, self.shape.b);
+        let (Some(format_a), Some(format_b)) = (of_a.format(), of_b.format()) else {
+            return Ok(self.whole_numbers(&rows, &columns, d));
+        };
+        let lines = |bytes: &[u8], element: Element, format, negated| -> Vec<Line> {
+            let all = bytes.chunks_exact(K_BYTES as usize);
+            all.map(|line| Line::new(format, elements(line, element.bytes()), negated))
                 .collect()
         };
-        let rows = lines(&rows, self.negate_a);
-        let columns = lines(&columns, self.negate_b);
+        let rows = lines(&rows, of_a, format_a, self.negate_a);
+        let columns = lines(&columns, of_b, format_b, self.negate_b);
+        let cut = of_a.fraction();
         let mut out = vec![[0; 32]; self.shape.d_registers()];
         for lane in 0..32 {
             for i in 0..self.shape.n as usize / 2 {
                 let (row, column) = d_element(lane, i);
                 let (x, y) = (&rows[row], &columns[column]);
                 match self.shape.accumulator {
-                    Accumulator::F32 => {
+                    Accumulator::F32 | Accumulator::S32 => {
                         let old = if self.accumulate { d[i][lane] } else { 0 };
-                        out[i][lane] = u64::from(x.dot_f32(y, old as u32));
+                        let sum = x.dot_f32(y, old as u32, cut);
+                        out[i][lane] = u64::from(of_a.kept(sum));
                     }
                     Accumulator::F16 => {
                         let at = 16 * (i % 2);
                         let old = d[i / 2][lane] >> at & 0xffff;
                         let old = if self.accumulate { old } else { 0 };
-                        out[i / 2][lane] |= u64::from(x.dot_f16(y, old as u32)) << at;
+                        out[i / 2][lane] |= u64::from(x.dot_f16(y, old as u32, cut)) << at;
                     }
                 }
             }
         }
         Ok(out)
     }
+
+    /// The new D of bytes or single bits: products and D are added exactly, and wrap or saturate.
+    fn whole_numbers(&self, rows: &[u8], columns: &[u8], d: &[Lanes]) -> Vec<Lanes> {
+        let number = |element: Element, byte: u8| match element {
+            Element::S8 => i64::from(byte as i8),
+            _ => i64::from(byte),
+        };
+        let line = |i: usize| i * K_BYTES as usize..(i + 1) * K_BYTES as usize;
+        let mut out = vec![[0; 32]; self.shape.d_registers()];
+        for lane in 0..32 {
+            for (i, out) in out.iter_mut().enumerate() {
+                let (row, column) = d_element(lane, i);
+                let (x, y) = (&rows[line(row)], &columns[line(column)]);
+                let products = x.iter().zip(y).map(|(x, y)| match self.shape.a {
+                    Element::B1 => i64::from((x & y).count_ones()),
+                    a => number(a, *x) * number(self.shape.b, *y),
+                });
+                let old = if self.accumulate {
+                    d[i][lane] as i32
+                } else {
+                    0
+                };
+                let sum = i64::from(old) + products.sum::<i64>();
+                let sum = match self.saturate {
+                    true => sum.clamp(i32::MIN.into(), i32::MAX.into()) as i32,
+                    false => sum as i32,
+                };
+                out[lane] = u64::from(sum as u32);
+            }
+        }
+        out
+    }
+}
+
+/// Little-endian elements of so many bytes.
+fn elements(line: &[u8], bytes: u32) -> impl Iterator<Item = u32> + '_ {
+    line.chunks_exact(bytes as usize).map(|element| {
+        let one = |all: u32, byte: &u8| all << 8 | u32::from(*byte);
+        element.iter().rev().fold(0, one)
+    })
 }
 
 /// Row, of the warp's sixteen, and column of element `i` of a lane's D.
@@ -257,17 +454,16 @@ fn d_element(lane: usize, i: usize) -> (usize, usize) {
     (row, column)
 }
 
-/// The warp's rows of A: register r of a lane holds elements `2 * (lane % 4)` and the next of an
-/// eight of K, the second eight from register 2 on, of row `lane / 4`, in odd registers 8 rows below.
-fn unpack(registers: &[Lanes; A_REGISTERS]) -> Vec<u32> {
-    let mut out = vec![0; (WARP_ROWS * K) as usize];
+/// The warp's rows of A, 32 bytes each: register r of a lane holds four bytes, those from
+/// `4 * (lane % 4)` on of 16 bytes of K, the second 16 from register 2 on, of row `lane / 4`, in odd
+/// registers 8 rows below.
+fn unpack(registers: &[Lanes; A_REGISTERS]) -> Vec<u8> {
+    let mut out = vec![0; (WARP_ROWS * K_BYTES) as usize];
     for (r, lanes) in registers.iter().enumerate() {
         for (lane, v) in lanes.iter().enumerate() {
             let row = lane / 4 + 8 * (r % 2);
-            let k = 8 * (r / 2) + 2 * (lane % 4);
-            for half in 0..2 {
-                out[row * K as usize + k + half] = (v >> (16 * half) & 0xffff) as u32;
-            }
+            let at = row * K_BYTES as usize + 16 * (r / 2) + 4 * (lane % 4);
+            out[at..at + 4].copy_from_slice(&(*v as u32).to_le_bytes());
         }
     }
     out

@@ -2,30 +2,17 @@
 //! does stands in `exec/wgmma` and `models/wgmma`.
 
 use crate::ast::{Operand, Ty};
-use crate::models::wgmma::{A_REGISTERS, Accumulator, Element, K, M, Shape};
+use crate::models::wgmma::{A_REGISTERS, Accumulator, Element, M, Shape};
 use crate::program::decode::{Cx, R, immediate};
 use crate::program::{Dst, Op, Wgmma, WgmmaA, WgmmaMma};
-
-/// Forms that are parsed and named, by a modifier that gives them away.
-const UNMODELLED: &[(&str, &str)] = &[
-    ("sp", "a sparse A"),
-    ("tf32", "tf32"),
-    ("e4m3", "e4m3"),
-    ("e5m2", "e5m2"),
-    ("s8", "integers"),
-    ("u8", "integers"),
-    ("b1", "single bits"),
-];
 
 pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
     if cx.ins.opcode != "wgmma" {
         return Ok(None);
     }
-    for (name, what) in UNMODELLED {
-        if cx.ins.mods.iter().any(|m| m == name) {
-            let reason = format!("wgmma.mma_async with {what} is not modelled");
-            return Ok(Some(Op::Unmodelled { reason }));
-        }
+    if cx.ins.mods.iter().any(|m| m == "sp") {
+        let reason = "wgmma.mma_async with a sparse A is not modelled".into();
+        return Ok(Some(Op::Unmodelled { reason }));
     }
     if !cx.b.hopper {
         return Err("wgmma needs `.target sm_90a`".into());
@@ -59,44 +46,58 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
 }
 
 fn mma(cx: &mut Cx<'_>) -> R<Wgmma> {
-    let n = cx.mods.find(columns);
-    let n = n.ok_or("the shape is missing, or not m64nNk16")?;
-    let missing = || "a type is missing or not modelled".to_string();
-    let accumulator = cx.mods.find(accumulator).ok_or_else(missing)?;
-    let element = cx.mods.find(self::element).ok_or_else(missing)?;
-    if cx.mods.find(self::element).ok_or_else(missing)? != element {
-        return Err("A and B have one type in this shape".into());
+    let size = cx.mods.find(size);
+    let (n, k) = size.ok_or("the shape is missing, or not m64nNkK")?;
+    let missing = || "a type is missing or not known".to_string();
+    let accumulator = cx.mods.find(Accumulator::parse).ok_or_else(missing)?;
+    let a = cx.mods.find(Element::parse).ok_or_else(missing)?;
+    let b = cx.mods.find(Element::parse).ok_or_else(missing)?;
+    let shape = Shape::new(n, a, b, accumulator).map_err(|e| e.to_string())?;
+    if shape.k() != k {
+        return Err(format!("the shape of these types is m64nNk{}", shape.k()));
+    }
+    let saturate = shape.is_integer() && a != Element::B1 && cx.mods.take("satfinite");
+    if a == Element::B1 && !(cx.mods.take("and") && cx.mods.take("popc")) {
+        return Err(".and.popc is missing".into());
     }
     cx.mods.finish()?;
-    let shape = Shape::new(n, element, accumulator).map_err(|e| e.to_string())?;
     let d = registers(cx, 0, shape.d_registers())?;
     let in_registers = matches!(cx.operand(1)?, Operand::Vector(_));
-    // A transposition of A only where it lies in shared memory.
-    cx.count(&[if in_registers { 7 } else { 8 }])?;
+    // Floats can be negated, and what lies in shared memory transposed if it has 16 bits.
+    let signs = if shape.is_integer() { 0 } else { 2 };
+    let transpositions = match (shape.has_transposition(), in_registers) {
+        (false, _) => 0,
+        (true, true) => 1,
+        (true, false) => 2,
+    };
+    cx.count(&[4 + signs + transpositions])?;
     let sign = |i: usize| match cx.operand(i).map(immediate)? {
         Some(1) => Ok(false),
         Some(v) if v as i64 == -1 || v as u32 as i32 == -1 => Ok(true),
         _ => Err("imm-scale is 1 or -1".to_string()),
     };
-    let (negate_a, negate_b) = (sign(4)?, sign(5)?);
+    let (negate_a, negate_b) = match signs {
+        0 => (false, false),
+        _ => (sign(4)?, sign(5)?),
+    };
     let transposed = |i: usize| match cx.operand(i).map(immediate)? {
         Some(0) => Ok(false),
         Some(1) => Ok(true),
         _ => Err("imm-trans is 0 or 1".to_string()),
     };
-    let (a, transposed_b) = if in_registers {
-        let transposed_b = transposed(6)?;
+    let (transposed_a, transposed_b) = match transpositions {
+        0 => (false, false),
+        1 => (false, transposed(6)?),
+        _ => (transposed(6)?, transposed(7)?),
+    };
+    let a = if in_registers {
         let a = registers(cx, 1, A_REGISTERS)?;
-        let a = a.try_into().map_err(|_| "A is four registers")?;
-        (WgmmaA::Registers(a), transposed_b)
+        WgmmaA::Registers(a.try_into().map_err(|_| "A is four registers")?)
     } else {
-        let (transposed, transposed_b) = (transposed(6)?, transposed(7)?);
-        let descriptor = cx.src(1, Ty::B64)?;
-        let a = WgmmaA::Shared {
-            descriptor,
-            transposed,
-        };
-        (a, transposed_b)
+        WgmmaA::Shared {
+            descriptor: cx.src(1, Ty::B64)?,
+            transposed: transposed_a,
+        }
     };
     distinct(&d, &a)?;
     Ok(Wgmma::Mma(Box::new(WgmmaMma {
@@ -108,32 +109,17 @@ fn mma(cx: &mut Cx<'_>) -> R<Wgmma> {
         accumulate: cx.pred(3)?,
         negate_a,
         negate_b,
+        saturate,
     })))
 }
 
-/// N of `m64nNk16`.
-fn columns(modifier: &str) -> Option<u32> {
+/// N and K of `m64nNkK`.
+fn size(modifier: &str) -> Option<(u32, u32)> {
     let rest = modifier.strip_prefix('m')?;
     let (m, rest) = rest.split_once('n')?;
     let (n, k) = rest.split_once('k')?;
     let [m, n, k] = [m, n, k].map(|v| v.parse::<u32>().ok());
-    (m == Some(M) && k == Some(K)).then_some(n?)
-}
-
-fn accumulator(modifier: &str) -> Option<Accumulator> {
-    match modifier {
-        "f16" => Some(Accumulator::F16),
-        "f32" => Some(Accumulator::F32),
-        _ => None,
-    }
-}
-
-fn element(modifier: &str) -> Option<Element> {
-    match modifier {
-        "f16" => Some(Element::F16),
-        "bf16" => Some(Element::Bf16),
-        _ => None,
-    }
+    (m == Some(M)).then_some((n?, k?))
 }
 
 fn registers(cx: &mut Cx<'_>, i: usize, n: usize) -> R<Vec<Dst>> {

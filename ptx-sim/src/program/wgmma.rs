@@ -30,6 +30,8 @@ pub struct WgmmaMma {
     pub negate_a: bool,
     /// `imm-scale-b` is -1.
     pub negate_b: bool,
+    /// `.satfinite`.
+    pub saturate: bool,
 }
 
 /// A `wgmma` instruction. All of them are `.sync.aligned`.

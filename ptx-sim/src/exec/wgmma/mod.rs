@@ -306,16 +306,17 @@ impl Machine<'_> {
         let rows = match m.a {
             WgmmaA::Registers(r) => Rows::Registers(r.map(|r| r.0)),
             WgmmaA::Shared { transposed, .. } => {
-                let a = SharedMatrix::a(a.unwrap_or(0), transposed);
+                let a = SharedMatrix::a(&m.shape, a.unwrap_or(0), transposed);
                 Rows::Shared(a.map_err(of('A'))?)
             }
         };
         let product = Product {
             shape: m.shape,
-            b: SharedMatrix::b(b, m.transposed_b, m.shape.n()).map_err(of('B'))?,
+            b: SharedMatrix::b(&m.shape, b, m.transposed_b).map_err(of('B'))?,
             negate_a: m.negate_a,
             negate_b: m.negate_b,
             accumulate,
+            saturate: m.saturate,
         };
         let operands = Operands {
             d: m.d.iter().map(|r| r.0).collect(),
