@@ -157,7 +157,7 @@ pub(crate) fn reach(shape: &Shape, batch_stride: usize, batch: usize) -> Result<
         })
 }
 
-/// The memory of a call's operands, at most six regions, without an allocation.
+/// The memory of a call's operands, without an allocation.
 #[derive(Default)]
 pub(crate) struct Regions {
     regions: [(&'static str, u64, usize); 8],

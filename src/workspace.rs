@@ -69,7 +69,8 @@ impl Workspace {
     /// Uses memory of the caller's. It belongs to the stream that the memory does.
     ///
     /// # Errors
-    /// The per-thread default stream, which is another stream in each thread. An address that is not a multiple of [`RawWorkspace::ALIGNMENT`].
+    /// The per-thread default stream, which is another stream in each thread. An address that is not a multiple of
+    /// [`RawWorkspace::ALIGNMENT`].
     pub fn of_memory(memory: CudaSlice<u8>) -> Result<Self> {
         let bytes = memory.len() as u64;
         Self::of(memory, bytes)

@@ -28,8 +28,7 @@ pub use prepared::PreparedGemvOnDevice;
 ///
 /// # Errors
 /// Operands that contradict the shape, lie on another device or in another context, or are misaligned; a workspace of
-/// another stream; options that
-/// contradict each other, or were [tuned on another GPU](crate::Error::TunedElsewhere); what they ask for cannot run; no
+/// another stream; options that contradict each other, or were [tuned on another GPU](crate::Error::TunedElsewhere); what they ask for cannot run; no
 /// kernel for this device; what CUDA reports of the launch.
 ///
 /// ```no_run

@@ -35,8 +35,9 @@ pub unsafe fn gemv(
     stream: *mut c_void,
 ) -> Result<Choice> {
     let prepared = PreparedRawGemv::new(call, gpu, options)?;
-    // SAFETY: this function's own contract; the context is the same. Whoever made chained options has promised what
-    // dependent launches ask for.
+    // SAFETY: this function's own contract; the context is the same. What dependent launches ask for: whoever made chained
+    // options has promised it of the first one; later ones of a plan read weights before the one in front of them has ended,
+    // which were complete when the first one started.
     unsafe { prepared.launch(stream) }?;
     Ok(prepared.choice)
 }
@@ -120,8 +121,9 @@ impl PreparedRawGemv {
     /// As [`gemv()`]'s, for the addresses that this was prepared with; and the current
     /// context is the one it was prepared in.
     pub unsafe fn launch(&self, stream: *mut c_void) -> Result<()> {
-        // SAFETY: this function's own contract; the plan is of a call that was checked. Whoever made chained options
-        // has promised what dependent launches ask for.
+        // SAFETY: this function's own contract; the plan is of a call that was checked. What dependent launches ask for:
+        // whoever made chained options has promised it of the first one; later ones of a plan read weights before the one
+        // in front of them has ended, which were complete when the first one started.
         unsafe { self.loaded.enqueue(stream) }
     }
 }

@@ -25,12 +25,17 @@ impl Cuda {
         // Kernels that only read take codes instead of codes and scales: as many bytes.
         let codes_or_read =
             |layers: usize| layers.checked_mul(layer.code_bytes.max(chain.layer_bytes()));
+        let workspaces = chain.linears.iter();
+        let workspaces =
+            workspaces.map(|case| self.workspace_bytes(&case.shape, case.activation, case.layout));
+        let workspace_bytes = usize::try_from(workspaces.max().unwrap_or(0)).unwrap_or(usize::MAX);
         let on_device = |cold: usize| {
             let layers = chain.layers(cold);
             memory::sum(&[
                 (codes_or_read(layers)?.max(cold), 1),
                 (layers.checked_mul(layer.scale_bytes)?.max(cold / 8), 1),
                 (chain.operand_bytes()?, 1),
+                (workspace_bytes, 1),
             ])
         };
         let has = usize::try_from(self.gpu.memory_bytes).ok();

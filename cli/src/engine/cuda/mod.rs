@@ -117,15 +117,20 @@ struct Cuda {
 }
 
 impl Cuda {
-    /// A workspace with which any kernel can compute so much.
+    /// Bytes of a workspace with which any kernel can compute so much.
+    fn workspace_bytes(&self, shape: &Shape, activation: Activation, layout: ScaleLayout) -> u64 {
+        let operands = nvfp4_gemv::Operands::new(activation, layout);
+        Kernel::most_workspace_bytes(&Job::new(shape, &operands, &self.gpu))
+    }
+
+    /// A workspace of so many.
     fn workspace(
         &self,
         shape: &Shape,
         activation: Activation,
         layout: ScaleLayout,
     ) -> Result<Option<Workspace>> {
-        let operands = nvfp4_gemv::Operands::new(activation, layout);
-        let bytes = Kernel::most_workspace_bytes(&Job::new(shape, &operands, &self.gpu));
+        let bytes = self.workspace_bytes(shape, activation, layout);
         let mut workspace = self.workspace.borrow_mut();
         if bytes > workspace.as_ref().map_or(0, Workspace::bytes) {
             *workspace = None; // freed before its successor is allocated

@@ -118,6 +118,8 @@ impl Cuda {
         let code_stride = code_bytes.next_multiple_of(ALIGNMENT);
         let scale_stride = scale_bytes.next_multiple_of(ALIGNMENT);
         let with_cublas = works.contains(&Work::Cublas);
+        let workspace_bytes = self.workspace_bytes(shape, case.activation, case.layout);
+        let workspace_bytes = usize::try_from(workspace_bytes).unwrap_or(usize::MAX);
         let on_device = |cold: usize| {
             let copies = Plan::copies_of(cold, bytes, cold_copies);
             let of_cublas = match with_cublas {
@@ -128,6 +130,7 @@ impl Cuda {
                 (copies.checked_mul(read_stride)?.max(cold), 1),
                 (copies.checked_mul(scale_stride)?.max(cold / 8), 1),
                 (case.operand_bytes()?, 1),
+                (workspace_bytes, 1),
                 (of_cublas, 1),
             ])
         };
