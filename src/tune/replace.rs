@@ -56,6 +56,19 @@ impl Place {
             let why = "this names a directory; name the file to write";
             return Err(io::Error::new(ErrorKind::IsADirectory, why));
         }
+        // A file that another process replaces meanwhile is two files; a link of /proc stays one.
+        const TRIES: usize = 16;
+        let tries = (0..TRIES).map(|_| Self::through_links(path));
+        let mut found = tries.filter_map(Result::transpose);
+        found.next().unwrap_or_else(|| {
+            let why = "this leads to an open file; name the file itself";
+            Err(io::Error::new(ErrorKind::InvalidInput, why))
+        })
+    }
+
+    /// The place at the end of all links; `None` where another file was there than the system finds through them. A link of
+    /// /proc leads to an open file, whatever has the name that it shows.
+    fn through_links(path: &Path) -> io::Result<Option<Self>> {
         // What the system finds through all links comes first: it may not let this process follow them.
         let found = metadata(path)?;
         if found.as_ref().is_some_and(|found| !found.is_file()) {
@@ -64,12 +77,8 @@ impl Place {
         }
         let path = end_of_links(path)?;
         let existing = metadata(&path)?;
-        // A link of /proc leads to an open file, whatever has the name that it shows.
-        if !is_same(found.as_ref(), existing.as_ref()) {
-            let why = "this leads to an open file; name the file itself";
-            return Err(io::Error::new(ErrorKind::InvalidInput, why));
-        }
-        Ok(Self { path, existing })
+        let same = is_same(found.as_ref(), existing.as_ref());
+        Ok(same.then_some(Self { path, existing }))
     }
 
     /// A new file in the folder.
