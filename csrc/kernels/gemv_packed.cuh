@@ -1,4 +1,4 @@
-// GEMV for many vectors on Hopper's warpgroup matrix instructions (wgmma), in three launches. The first one packs the
+// GEMV for many vectors on Hopper's warpgroup matrix instructions (wgmma), in two or three launches. The first one packs the
 // vectors into a workspace, as 16-bit floats in the order in which they shall lie in shared memory. The second one
 // multiplies: its CTAs bring them from there with bulk copies, which cost no thread an instruction. sm_90a; K a multiple
 // of 64. many_vectors.cuh has tiles, steps, and how weights and vectors lie.
@@ -15,7 +15,7 @@
 enum {
     NVFP4_PACKED_TILE_WARPS = 4,
     NVFP4_PACKED_MAX_GROUPS = 4, /* warpgroups of a CTA */
-    /* Of vectors in shared memory: one that is multiplied, two that are brought, and one for warpgroups that are behind. */
+    /* Of vectors in shared memory: one that is multiplied, two that are brought, and one for warps that are behind. */
     NVFP4_PACKED_BUFFERS = 4,
     NVFP4_PACKED_AHEAD = 2,
     NVFP4_PACKED_BARRIER_BYTES = 2 * NVFP4_PACKED_BUFFERS * 8, /* mbarriers in shared memory: two a buffer */

@@ -137,8 +137,10 @@ struct Layout {
 
 impl PackedConfig {
     /// With the largest chunk: four buffers of it leave room for the queues of most tiles. One with a CTA for each
-    /// multiprocessor, and one with fewer, so that no group is divided, or all groups are divided alike.
+    /// multiprocessor, and one with fewer, if there is a number near it with which no group is divided, or all groups are
+    /// divided alike.
     fn with_tiles(job: &Job<'_>, tiles: u32) -> [Self; 2] {
+        const TRIES: usize = 64;
         let vectors = most_at_once(job.shape);
         let sms = job.gpu.multiprocessors;
         let one_a_multiprocessor = Self {
@@ -150,11 +152,22 @@ impl PackedConfig {
         let groups = one_a_multiprocessor
             .groups(job)
             .saturating_mul(job.shape.l() as u64);
+        let chunks = one_a_multiprocessor.chunks(job.shape);
         let even = match u64::from(sms).checked_div(groups) {
-            None => sms,
-            Some(0) => groups.div_ceil(groups.div_ceil(sms.max(1).into())) as u32,
-            Some(times) => (times * groups) as u32,
+            None => None,
+            // Groups of as many for each CTA.
+            Some(0) => (1..=sms)
+                .rev()
+                .take(TRIES)
+                .find(|&ctas| groups.is_multiple_of(ctas.into())),
+            // CTAs of as many for each group.
+            Some(most) => {
+                let mut times = (1..=most).rev().take(TRIES);
+                let times = times.find(|&times| chunks.is_multiple_of(times));
+                times.map(|times| (times * groups) as u32)
+            }
         };
+        let even = even.unwrap_or(sms);
         let even = Self {
             ctas: even,
             ..one_a_multiprocessor
@@ -346,13 +359,8 @@ impl KernelConfig for PackedConfig {
         let (k, l) = (shape.k() as u32, shape.l() as u32);
         let steps = steps(shape) as u32;
         let (deal, ctas) = self.deal(job);
-        // No group is divided if each share is whole groups, or all but the last one are.
-        let [each, one_more] = [deal.each, deal.each + 1].map(|n| n.is_multiple_of(deal.chunks));
-        let whole = match deal.more {
-            _ if deal.chunks == 1 => true,
-            0 => each,
-            more => more == ctas - 1 && one_more,
-        };
+        // No group is divided if each share is whole groups.
+        let whole = deal.chunks == 1 || deal.more == 0 && deal.each.is_multiple_of(deal.chunks);
         let activation = match job.operands.activation {
             Activation::Nvfp4 => 0,
             Activation::F16 => 1,

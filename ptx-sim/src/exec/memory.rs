@@ -98,7 +98,8 @@ impl Machine<'_> {
         let p = c.program;
         if !matches!(op, Op::Ld { .. }) {
             self.stores += 1;
-            w.polled = None;
+            self.pending.progressed();
+            w.polled.clear();
         }
         match op {
             Op::Ld {
@@ -239,9 +240,18 @@ impl Machine<'_> {
                 .iter()
                 .for_each(|element| element[lane].hash(&mut hasher));
         }
-        let now = Some((c.pc as u32, hasher.finish()));
-        if std::mem::replace(&mut w.polled, now) != now {
-            return Flow::Next;
+        let (at, now) = ((c.pc as u32, c.active), hasher.finish());
+        let before = w.polled.iter_mut().find(|(load, _)| *load == at);
+        match before {
+            None => {
+                w.polled.push((at, now));
+                return Flow::Next;
+            }
+            Some((_, found)) if *found != now => {
+                *found = now;
+                return Flow::Next;
+            }
+            Some(_) => {}
         }
         cur.pc += 1;
         cur.state = State::Blocked(Wait::Store {

@@ -89,8 +89,8 @@ pub(crate) struct Warp {
     pub(crate) waiting: Vec<(usize, u32, u64)>,
     /// Lanes whose `mbarrier.try_wait` ran into its time limit.
     pub(crate) timed_out: u32,
-    /// The last strong load, if nothing was stored since: where it is, and a hash of what it found.
-    pub(crate) polled: Option<(u32, u64)>,
+    /// Strong loads since the warp's last store: where they are, by which lanes, and a hash of what they found last.
+    pub(crate) polled: Vec<((u32, u32), u64)>,
     pub(crate) poison: Poison,
 }
 
@@ -123,7 +123,7 @@ impl Warp {
             impatience: 0,
             waiting: Vec::new(),
             timed_out: 0,
-            polled: None,
+            polled: Vec::new(),
             poison: Poison::default(),
         }
     }
