@@ -1,5 +1,5 @@
-// GEMV for many vectors on Hopper's warpgroup matrix instructions (wgmma), in two or three launches. The first one packs the
-// vectors into a workspace, as 16-bit floats in the order in which they shall lie in shared memory. The second one
+// GEMV for many vectors on Hopper's warpgroup matrix instructions (wgmma), in two or three launches. The first one packs
+// the vectors into a workspace, as 16-bit floats in the order in which they shall lie in shared memory. The second one
 // multiplies: its CTAs bring them from there with bulk copies, which cost no thread an instruction. sm_90a; K a multiple
 // of 64. many_vectors.cuh has tiles, steps, and how weights and vectors lie.
 //
@@ -164,7 +164,8 @@ struct Outputs {
     uint32_t batch, row[2];
 
     template <class P>
-    __device__ __forceinline__ Outputs(const P &p, uint32_t group, uint32_t warp, uint32_t lane) : batch(batch_of(p, group)) {
+    __device__ __forceinline__ Outputs(const P &p, uint32_t group, uint32_t warp, uint32_t lane)
+        : batch(batch_of(p, group)) {
         const uint32_t place = (group - batch * p.deal.groups) * group_rows(p) + warp * many::kWarpRows + lane / 4;
 #pragma unroll
         for (int i = 0; i < 2; ++i) row[i] = row_at(p.scale_layout, place + 8 * i);

@@ -185,6 +185,15 @@ impl Kind {
     }
 }
 
+/// Where the entry points for vectors of a type are among those of NVFP4, f16 and bf16.
+pub(super) fn at_activation(activation: Activation) -> usize {
+    match activation {
+        Activation::Nvfp4 => 0,
+        Activation::F16 => 1,
+        _ => 2,
+    }
+}
+
 /// Whether the operands are what steps can be copied of.
 pub(super) fn takes_operands(job: &Job<'_>) -> Result<(), Refusal> {
     if job.operands.activation == Activation::F32 {
@@ -339,11 +348,7 @@ impl Division {
         let steps = steps(shape) as u32;
         let chunks = steps.div_ceil(self.chunk);
         let groups = self.groups(kind, job) as u32;
-        let activation = match job.operands.activation {
-            Activation::Nvfp4 => 0,
-            Activation::F16 => 1,
-            _ => 2,
-        };
+        let activation = at_activation(job.operands.activation);
         let mut plan = Plan::new();
         for pass in call.passes(self.vectors as usize) {
             let compiled = kind.at(pass.n as u32);

@@ -464,7 +464,8 @@ kernels! {
     /// Tiles of 16 rows for up to 64 vectors, each weight decoded once and multiplied on `mma.sync`. Any vectors but f32, K
     /// a multiple of 64.
     Mma(MmaConfig) = "mma" on CudaCore;
-    /// As wgmma, with vectors that a launch before packs into a workspace. Any vectors but f32, K a multiple of 64, sm_90a.
+    /// As wgmma, with vectors that a launch before packs into a workspace, and work dealt evenly to CTAs; a launch behind adds
+    /// the sums that they share there. Any vectors but f32, K a multiple of 64, sm_90a.
     Packed(PackedConfig) = "packed" on CudaCore;
     /// Rows straight into registers, NVFP4 vectors decoded in shared memory; integer products, or f16 ones that are as
     /// exact.

@@ -1,7 +1,7 @@
 //! The kernel for up to 128 vectors that a launch before packs into a workspace, multiplied on Hopper's `wgmma`, with work
 //! dealt evenly to CTAs: `csrc/kernels/gemv_packed.cuh`.
 
-use super::many_vectors::{STEP, has_wgmma, places, steps, takes_operands};
+use super::many_vectors::{STEP, at_activation, has_wgmma, places, steps, takes_operands};
 use super::params::{
     NVFP4_MANY_COLUMNS, NVFP4_MANY_STAGE_BYTES, NVFP4_MANY_STAGES, NVFP4_MANY_VECTOR_STEP_BYTES,
     NVFP4_MANY_VECTORS_ALIGN, NVFP4_MANY_WARP_ROWS, NVFP4_PACKED_BARRIER_BYTES,
@@ -361,11 +361,7 @@ impl KernelConfig for PackedConfig {
         let (deal, ctas) = self.deal(job);
         // No group is divided if each share is whole groups.
         let whole = deal.chunks == 1 || deal.more == 0 && deal.each.is_multiple_of(deal.chunks);
-        let activation = match job.operands.activation {
-            Activation::Nvfp4 => 0,
-            Activation::F16 => 1,
-            _ => 2,
-        };
+        let activation = at_activation(job.operands.activation);
         let mut plan = Plan::new();
         for pass in call.passes(self.vectors as usize) {
             let compiled = at(pass.n as u64);
