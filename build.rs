@@ -1,7 +1,7 @@
 //! Compiles `csrc` with nvcc into one static library, for every architecture of the list.
 //!
 //! Needs no GPU and no driver. Without the `cuda` feature, and for a build without kernels
-//! (`NVFP4_GEMV_NO_KERNELS`, or docs.rs), it needs nothing at all.
+//! (`NVFP4_GEMV_NO_KERNELS`, or docs.rs), it needs nothing at all. With the `jit` feature it embeds the sources.
 
 #[cfg(feature = "cuda")]
 #[path = "build/advice.rs"]
@@ -12,16 +12,18 @@ mod arch;
 #[cfg(feature = "cuda")]
 #[path = "build/compile.rs"]
 mod compile;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 #[path = "build/no_kernels.rs"]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
 mod no_kernels;
 #[cfg(feature = "cuda")]
 #[path = "build/nvcc.rs"]
 mod nvcc;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 #[path = "build/sources.rs"]
+#[cfg_attr(not(feature = "jit"), allow(dead_code))]
 mod sources;
-#[cfg(feature = "cuda")]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
 #[path = "src/kernel/units.rs"]
 mod units;
 
@@ -33,31 +35,24 @@ fn main() {
         "cargo::rustc-env=NVFP4_GEMV_DEFAULT_ARCHS={}",
         arch::DEFAULT
     );
-    #[cfg(feature = "cuda")]
-    if let Err(message) = cuda::build() {
+    #[cfg(feature = "device")]
+    if let Err(message) = device::build() {
         // A build script's panic is shown with its message whole; `cargo::error` joins lines.
         eprintln!("\n{message}");
         std::process::exit(1);
     }
 }
 
-#[cfg(feature = "cuda")]
-mod cuda {
+#[cfg(feature = "device")]
+mod device {
     use std::env;
     use std::path::{Path, PathBuf};
 
     #[cfg(feature = "regenerate-bindings")]
     use crate::units;
-    use crate::{advice, arch, compile, no_kernels, nvcc, sources};
+    use crate::{no_kernels, sources};
 
     pub(crate) fn build() -> Result<(), String> {
-        for name in [no_kernels::VARIABLE, no_kernels::DOCS_RS] {
-            println!("cargo::rerun-if-env-changed={name}");
-        }
-        println!("cargo::rerun-if-env-changed={}", arch::VARIABLE);
-        for name in [compile::RACECHECK, compile::LINEINFO] {
-            println!("cargo::rerun-if-env-changed={name}");
-        }
         println!("cargo::rerun-if-changed=build");
         println!("cargo::rerun-if-changed=csrc");
         println!("cargo::rerun-if-changed=src/kernel/units.rs");
@@ -70,84 +65,34 @@ mod cuda {
             "cargo::rustc-env=NVFP4_GEMV_KERNELS={}",
             sources::hash(&csrc)?
         );
-        if no_kernels::asked_for(|name| env::var_os(name)) {
-            let bindings = manifest.join("src").join("ffi.rs");
-            println!("cargo::rerun-if-changed={}", bindings.display());
-            let bindings = std::fs::read_to_string(&bindings)
-                .map_err(|error| format!("{}: {error}", bindings.display()))?;
-            let stubs = folder("OUT_DIR")?.join("no_kernels.rs");
-            std::fs::write(&stubs, no_kernels::stubs(&bindings)?)
-                .map_err(|error| format!("{}: {error}", stubs.display()))?;
-            println!("cargo::rustc-cfg=nvfp4_gemv_no_kernels");
-            println!("cargo::rustc-env=NVFP4_GEMV_COMPILED_ARCHS=");
+        #[cfg(feature = "jit")]
+        {
+            let embedded = folder("OUT_DIR")?.join("embedded.rs");
+            std::fs::write(&embedded, sources::embedded(&csrc)?)
+                .map_err(|error| format!("{}: {error}", embedded.display()))?;
+        }
+        #[cfg(feature = "cuda")]
+        if crate::cuda::links_kernels(&manifest, &csrc)? {
             return Ok(());
         }
-        for name in nvcc::VARIABLES {
-            println!("cargo::rerun-if-env-changed={name}");
-        }
-        let archs = env::var(arch::VARIABLE).unwrap_or(arch::DEFAULT.into());
-        let archs = arch::parse(&archs, arch::gpus_here)?;
-        let nvcc = nvcc::find().map_err(|missing| {
-            let reader = match manifest.join("xtask").is_dir() {
-                true => advice::Reader::Repository,
-                false => advice::Reader::Dependent,
-            };
-            let number = |part| env::var(format!("CARGO_PKG_VERSION_{part}")).unwrap_or_default();
-            let version = format!("{}.{}", number("MAJOR"), number("MINOR"));
-            advice::no_nvcc(&missing, reader, &version, no_kernels::VARIABLE)
-        })?;
+        without_kernels(&manifest)
+    }
 
-        let out = folder("OUT_DIR")?;
-        let objects = compile::compile(&nvcc, &archs, &csrc, &out.join("objects"))?;
-        cc::Build::new()
-            .cargo_metadata(true)
-            .cpp_link_stdlib(None)
-            .objects(&objects)
-            .compile("nvfp4_gemv_kernels");
-        link_cudart(&nvcc)?;
-
-        let archs = archs.join(";");
-        println!("cargo::rustc-env=NVFP4_GEMV_COMPILED_ARCHS={archs}");
-        // For build scripts of dependents: DEP_NVFP4_GEMV_INCLUDE and DEP_NVFP4_GEMV_ARCHS.
-        println!("cargo::metadata=include={}", csrc.display());
-        println!("cargo::metadata=archs={archs}");
+    /// Functions that only say that there are no kernels.
+    fn without_kernels(manifest: &Path) -> Result<(), String> {
+        let bindings = manifest.join("src").join("ffi.rs");
+        println!("cargo::rerun-if-changed={}", bindings.display());
+        let bindings = std::fs::read_to_string(&bindings)
+            .map_err(|error| format!("{}: {error}", bindings.display()))?;
+        let stubs = folder("OUT_DIR")?.join("no_kernels.rs");
+        std::fs::write(&stubs, no_kernels::stubs(&bindings)?)
+            .map_err(|error| format!("{}: {error}", stubs.display()))?;
+        println!("cargo::rustc-cfg=nvfp4_gemv_no_kernels");
+        println!("cargo::rustc-env=NVFP4_GEMV_COMPILED_ARCHS=");
         Ok(())
     }
 
-    /// The CUDA runtime, statically, so that a program starts where there is no driver.
-    fn link_cudart(nvcc: &nvcc::Nvcc) -> Result<(), String> {
-        let root = nvcc.root();
-        let library = "libcudart_static.a";
-        // Toolkits, their cross-compilation folders, PyPI packages, distributions.
-        let folders = [
-            root.join("lib64"),
-            root.join("lib"),
-            root.join(format!(
-                "targets/{}-linux/lib",
-                env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default()
-            )),
-            root.join("lib/x86_64-linux-gnu"),
-            root.join("lib/aarch64-linux-gnu"),
-        ];
-        let folder = folders
-            .iter()
-            .find(|folder| folder.join(library).is_file())
-            .ok_or_else(|| {
-                format!(
-                    "nvfp4-gemv: {} has no {library}; looked in {folders:?}. Install the CUDA \
-                     runtime's static library (package cuda-cudart-dev).",
-                    root.display()
-                )
-            })?;
-        println!("cargo::rustc-link-search=native={}", folder.display());
-        println!("cargo::rustc-link-lib=static=cudart_static");
-        for library in ["dl", "rt", "pthread"] {
-            println!("cargo::rustc-link-lib=dylib={library}");
-        }
-        Ok(())
-    }
-
-    fn folder(variable: &str) -> Result<PathBuf, String> {
+    pub(crate) fn folder(variable: &str) -> Result<PathBuf, String> {
         env::var_os(variable)
             .map(PathBuf::from)
             .ok_or_else(|| format!("cargo did not set {variable}"))
@@ -219,4 +164,90 @@ mod cuda {
 
     #[cfg(not(feature = "regenerate-bindings"))]
     const _: fn(&Path) = |_| {};
+}
+
+#[cfg(feature = "cuda")]
+mod cuda {
+    use std::env;
+    use std::path::Path;
+
+    use crate::device::folder;
+    use crate::{advice, arch, compile, no_kernels, nvcc};
+
+    /// Compiles and links the kernels, unless a build without them is asked for; says whether.
+    pub(crate) fn links_kernels(manifest: &Path, csrc: &Path) -> Result<bool, String> {
+        for name in [no_kernels::VARIABLE, no_kernels::DOCS_RS] {
+            println!("cargo::rerun-if-env-changed={name}");
+        }
+        println!("cargo::rerun-if-env-changed={}", arch::VARIABLE);
+        for name in [compile::RACECHECK, compile::LINEINFO] {
+            println!("cargo::rerun-if-env-changed={name}");
+        }
+        if no_kernels::asked_for(|name| env::var_os(name)) {
+            return Ok(false);
+        }
+        for name in nvcc::VARIABLES {
+            println!("cargo::rerun-if-env-changed={name}");
+        }
+        let archs = env::var(arch::VARIABLE).unwrap_or(arch::DEFAULT.into());
+        let archs = arch::parse(&archs, arch::gpus_here)?;
+        let nvcc = nvcc::find().map_err(|missing| {
+            let reader = match manifest.join("xtask").is_dir() {
+                true => advice::Reader::Repository,
+                false => advice::Reader::Dependent,
+            };
+            let number = |part| env::var(format!("CARGO_PKG_VERSION_{part}")).unwrap_or_default();
+            let version = format!("{}.{}", number("MAJOR"), number("MINOR"));
+            advice::no_nvcc(&missing, reader, &version, no_kernels::VARIABLE)
+        })?;
+
+        let out = folder("OUT_DIR")?;
+        let objects = compile::compile(&nvcc, &archs, csrc, &out.join("objects"))?;
+        cc::Build::new()
+            .cargo_metadata(true)
+            .cpp_link_stdlib(None)
+            .objects(&objects)
+            .compile("nvfp4_gemv_kernels");
+        link_cudart(&nvcc)?;
+
+        let archs = archs.join(";");
+        println!("cargo::rustc-env=NVFP4_GEMV_COMPILED_ARCHS={archs}");
+        // For build scripts of dependents: DEP_NVFP4_GEMV_INCLUDE and DEP_NVFP4_GEMV_ARCHS.
+        println!("cargo::metadata=include={}", csrc.display());
+        println!("cargo::metadata=archs={archs}");
+        Ok(true)
+    }
+
+    /// The CUDA runtime, statically, so that a program starts where there is no driver.
+    fn link_cudart(nvcc: &nvcc::Nvcc) -> Result<(), String> {
+        let root = nvcc.root();
+        let library = "libcudart_static.a";
+        // Toolkits, their cross-compilation folders, PyPI packages, distributions.
+        let folders = [
+            root.join("lib64"),
+            root.join("lib"),
+            root.join(format!(
+                "targets/{}-linux/lib",
+                env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default()
+            )),
+            root.join("lib/x86_64-linux-gnu"),
+            root.join("lib/aarch64-linux-gnu"),
+        ];
+        let folder = folders
+            .iter()
+            .find(|folder| folder.join(library).is_file())
+            .ok_or_else(|| {
+                format!(
+                    "nvfp4-gemv: {} has no {library}; looked in {folders:?}. Install the CUDA \
+                     runtime's static library (package cuda-cudart-dev).",
+                    root.display()
+                )
+            })?;
+        println!("cargo::rustc-link-search=native={}", folder.display());
+        println!("cargo::rustc-link-lib=static=cudart_static");
+        for library in ["dl", "rt", "pthread"] {
+            println!("cargo::rustc-link-lib=dylib={library}");
+        }
+        Ok(())
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use crate::units;
+
 /// Ampere, Hopper, and the families of Blackwells: data centre (10.0, 10.3) and consumer (12.0, 12.1).
 pub(crate) const DEFAULT: &str = "80;90a;100f;120f";
 
@@ -64,11 +66,8 @@ fn native(gpus: impl Fn() -> Result<String, String>) -> Result<Vec<String>, Stri
                 (minor < 10).then_some(10 * major + minor)
             })
             .ok_or_else(|| format!("{asked}: {line:?} is not a compute capability. {advice}."))?;
-        // Architecture-specific code, which some kernels need, exists from 9.0 on.
-        match number {
-            90.. => archs.push(format!("{number}a")),
-            80.. => archs.push(number.to_string()),
-            _ => {}
+        if number >= 80 {
+            archs.push(units::own(number));
         }
     }
     if archs.is_empty() {

@@ -134,6 +134,11 @@ pub(crate) fn find_with(
 
 /// The release of an nvcc, by asking it.
 pub(crate) fn version(nvcc: &Path) -> Result<Version, String> {
+    Version::parse(&says(nvcc)?).ok_or_else(|| "prints no version".into())
+}
+
+/// What an nvcc says of its version: its release, and which build of it it is.
+pub(crate) fn says(nvcc: &Path) -> Result<String, String> {
     // `NVCC=nvcc` is a name to be looked up, not a file.
     if nvcc.components().count() > 1 && !nvcc.is_file() {
         return Err("no such file".into());
@@ -142,6 +147,5 @@ pub(crate) fn version(nvcc: &Path) -> Result<Version, String> {
         .arg("--version")
         .output()
         .map_err(|error| format!("does not run: {error}"))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    Version::parse(&text).ok_or_else(|| "prints no version".into())
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

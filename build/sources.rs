@@ -23,6 +23,32 @@ pub(crate) fn hash(csrc: &Path) -> Result<String, String> {
     Ok(format!("{hash:016x}"))
 }
 
+/// The sources of a run-time compiler, as Rust: a list of what a kernel's file includes, by the names that stand in its
+/// `#include`, and of the kernels' files themselves, each with its text.
+///
+/// Names are those that a file of `kernels` uses. Files of other folders use the same, since none includes a neighbour by
+/// its bare name. What stands in `nvrtc` takes the place of headers that NVRTC does not have.
+pub(crate) fn embedded(csrc: &Path) -> Result<String, String> {
+    let mut files = Vec::new();
+    collect(csrc, &mut files)?;
+    files.sort();
+    let mut list = String::from("[\n");
+    for file in &files {
+        let inside = file.strip_prefix(csrc).unwrap_or(file).to_string_lossy();
+        let name = match inside.split_once('/') {
+            Some(("kernels" | "nvrtc", name)) => name.to_owned(),
+            _ if file.extension().is_some_and(|end| end == "cu") => continue, // for the host
+            _ => format!("../{inside}"),
+        };
+        list.push_str(&format!(
+            "({name:?}, include_str!({:?})),\n",
+            file.display().to_string()
+        ));
+    }
+    list.push(']');
+    Ok(list)
+}
+
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
     let error = |error: std::io::Error| format!("{}: {error}", folder.display());
     for entry in fs::read_dir(folder).map_err(error)? {

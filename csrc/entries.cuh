@@ -1,6 +1,23 @@
-// The table of a unit's entry points: kernels with plain names, by which launches ask for them.
+// The entry points of a unit: kernels with plain names, by which launches ask for them.
 #pragma once
 
+// A kernel's definition, or nothing. NVRTC compiles one kernel of a unit at a time, and is given NVFP4_ONLY, which says
+// so, and NVFP4_ONLY_<its name> as a comma: that makes NVFP4_TAKE the second one of the list below.
+#ifdef NVFP4_ONLY
+#define NVFP4_KERNEL(name) NVFP4_SECOND(NVFP4_ONLY_##name NVFP4_TAKE, NVFP4_LEAVE, )
+#define NVFP4_SECOND(...) NVFP4_SECOND_OF(__VA_ARGS__)
+#define NVFP4_SECOND_OF(first, second, ...) second
+#define NVFP4_LEAVE(...)
+#else
+#define NVFP4_KERNEL(name) NVFP4_TAKE
+#endif
+#define NVFP4_TAKE(...) __VA_ARGS__
+
+// The table of a unit is what the host finds kernels by that are linked in. `entries` is a macro that applies another one
+// to each name; `unit` may be a macro too.
+#ifdef NVFP4_ONLY
+#define NVFP4_TABLE(unit, entries)
+#else
 namespace nvfp4 {
 
 struct Entry {
@@ -10,7 +27,6 @@ struct Entry {
 
 }  // namespace nvfp4
 
-// Lists what `entries` has, a macro that applies another one to each name. `unit` may be a macro too.
 #define NVFP4_ENTRY(name, ...) {#name, reinterpret_cast<const void *>(name)},
 #define NVFP4_TABLE(unit, entries) NVFP4_TABLE_OF(unit, entries)
 #define NVFP4_TABLE_OF(unit, entries)                                                     \
@@ -18,3 +34,4 @@ struct Entry {
     extern const nvfp4::Entry nvfp4_entries_##unit[];                                     \
     const nvfp4::Entry nvfp4_entries_##unit[] = {entries(NVFP4_ENTRY){nullptr, nullptr}}; \
     }
+#endif

@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+#[cfg(feature = "jit")]
+use crate::nvrtc::NvrtcError;
 use crate::refusal::Refusal;
 use crate::types::{GemvPath, ScaleLayout};
 
@@ -326,7 +328,7 @@ pub enum Error {
     /// This build carries no machine code for the device.
     #[error(
         "no kernel image for compute capability {major}.{minor}: this build carries {archs}; \
-         rebuild with NVFP4_GEMV_ARCHS naming that architecture"
+         rebuild with NVFP4_GEMV_ARCHS naming that architecture, or with feature `jit`"
     )]
     NoKernelImage {
         /// Major compute capability of the device.
@@ -340,6 +342,27 @@ pub enum Error {
     /// This build carries no machine code, and cannot ask for devices.
     #[error("{}", Refusal::BuiltWithoutKernels)]
     NoKernels,
+
+    /// A kernel is to be compiled at run time, and cannot be.
+    #[cfg(feature = "jit")]
+    #[error("{kernel} is to be compiled for this device: {error}{}", hint(error))]
+    Jit {
+        /// The kernel.
+        kernel: &'static str,
+        /// Why not.
+        error: Box<NvrtcError>,
+    },
+
+    /// A call that is being captured into a graph takes a kernel that is still to be compiled: a call compiles nothing then.
+    #[cfg(feature = "jit")]
+    #[error(
+        "{kernel} is still to be compiled for this device, and the stream is being captured; prepare the call, or call it \
+         once, before the capture"
+    )]
+    NotCompiled {
+        /// The kernel.
+        kernel: &'static str,
+    },
 
     /// CUDA reported an error.
     #[error("{during}: CUDA error {code} ({message})")]
@@ -359,6 +382,13 @@ impl FromStr for GemvPath {
     fn from_str(name: &str) -> Result<Self> {
         Self::from_name(name).ok_or_else(|| Error::UnknownPath { name: name.into() })
     }
+}
+
+/// What helps, as a sentence behind the error.
+#[cfg(feature = "jit")]
+fn hint(error: &NvrtcError) -> String {
+    let hint = error.hint();
+    hint.map_or(String::new(), |hint| format!(". {hint}"))
 }
 
 /// Names as a list: `cpu, cuda-core or tensor-core`.

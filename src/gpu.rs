@@ -15,7 +15,9 @@ pub struct Gpu {
     pub l2_bytes: u64,
     /// Bytes of device memory; 0 where they are not known.
     pub memory_bytes: u64,
-    /// The architectures that this build carries machine code for, as in `NVFP4_GEMV_ARCHS`: `80;90a;100f`.
+    /// The architectures that there is machine code for, as in `NVFP4_GEMV_ARCHS`: `80;90a;100f`. Those that this build
+    /// carries; or, with feature `jit`, where none of them runs on the GPU, the GPU's own, for which kernels are compiled at
+    /// run time.
     pub images: &'static str,
 }
 

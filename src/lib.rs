@@ -5,7 +5,7 @@
 //! # A tour
 //!
 //! - [`Shape`]: M rows, N vectors, K elements, L batches ([`Dims`]), checked once.
-//! - [`Weights`], [`Vectors`], [`Output`]: borrowed operands, in host memory or (feature `cuda`) in
+//! - [`Weights`], [`Vectors`], [`Output`]: borrowed operands, in host memory or (feature `cuda` or `jit`) in
 //!   a device's, with their [`ScaleLayout`], [`GlobalScale`] and [`Strides`].
 //! - [`gemv`](fn@gemv) computes host operands, [`gemv_on_device`] a device's, [`raw::gemv`] operands by address. Each
 //!   takes [`Options`]: which path, [`Kernel`] or [`Config`], or none of these. Each returns a [`Choice`]: what
@@ -13,7 +13,7 @@
 //! - [`PreparedGemv`], [`PreparedGemvOnDevice`] and [`raw::PreparedRawGemv`] are the same calls, checked and dispatched
 //!   once. [`mod@tune`] measures what a device does best with a problem, and keeps it in files; only calls that are
 //!   given it use it.
-//! - With feature `cuda`, [`TiledWeights`] owns scales in the tensor cores' layout, and
+//! - With feature `cuda` or `jit`, [`TiledWeights`] owns scales in the tensor cores' layout, and
 //!   [`QuantizedVectors`] owns vectors that are quantised on the device.
 //! - [`checkpoint`] opens ModelOpt and compressed-tensors files, [`mod@quantize`] makes NVFP4 of
 //!   f32, f16 and bf16, [`format`](mod@format) has the codecs.
@@ -59,12 +59,13 @@
 //!   stream still uses. Calls of `raw` take addresses, and know no events.
 //! - **Kernels that are loaded.** The first call that takes a kernel in a context has CUDA load its machine code, for
 //!   which CUDA may allocate and wait. Inside a capture that works too, and becomes no part of the graph. Preparing a
-//!   call loads its kernels beforehand; so does a call before the capture.
+//!   call loads its kernels beforehand; so does a call before the capture. A kernel that is [compiled at run
+//!   time](#features) must be prepared or called before.
 //! - **Memory that stays.** A graph keeps addresses. All buffers live until the last replay has run, a `Workspace` too,
 //!   which a replay writes, and a replay reads what they hold by then. Shape, strides, global scales, kernel and config stay as captured.
 //!
 //! ```no_run
-//! # #[cfg(feature = "cuda")]
+//! # #[cfg(feature = "device")]
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use cudarc::driver::{CudaContext, sys};
 //! use nvfp4_gemv::{
@@ -104,13 +105,17 @@
 //! }
 //! # Ok(())
 //! # }
-//! # #[cfg(not(feature = "cuda"))]
+//! # #[cfg(not(feature = "device"))]
 //! # fn main() {}
 //! ```
 //!
 //! # Features
 //!
-//! - `cuda` (default): the CUDA paths. Needs nvcc 12.9 or newer when building, no GPU and no driver.
+//! - `cuda` (default): the CUDA paths, with machine code for the usual GPUs. Needs nvcc 12.9 or newer when building, no
+//!   GPU and no driver.
+//! - `jit`: the CUDA paths, with kernels that are compiled at run time where there is no machine code for the GPU: module
+//!   [`jit`]. Needs nothing when building, and NVRTC at run time.
+//! - `device`: what these two share. Alone it computes nothing on a GPU.
 //! - `checkpoint` (default): modules [`checkpoint`] and [`mod@file`], which read NVFP4 layers of safetensors files.
 //! - `tune` (default): module [`mod@tune`], which keeps what was measured in files and, with `cuda`, measures. Configs
 //!   and measurements are JSON.
@@ -120,7 +125,7 @@
 //!
 // What only a build with the feature documents. Without it, these links lead to what is said of features.
 #![cfg_attr(
-    not(feature = "cuda"),
+    not(feature = "device"),
     doc = "
 [`gemv_on_device`]: #features
 [`raw`]: #features
@@ -141,21 +146,22 @@
 [`mod@file`]: #features
 "
 )]
+#![cfg_attr(not(feature = "jit"), doc = "\n[`jit`]: #features\n")]
 #![cfg_attr(not(feature = "tune"), doc = "\n[`mod@tune`]: #features\n")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod check;
 #[cfg(feature = "checkpoint")]
 pub mod checkpoint;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 mod context;
 pub mod cpu;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 mod device;
 mod dialect;
 pub mod dispatch;
 mod error;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 #[allow(
     non_camel_case_types,
     missing_debug_implementations,
@@ -171,8 +177,10 @@ mod gemv;
 mod gpu;
 #[cfg(any(feature = "checkpoint", feature = "tune"))]
 mod input;
+#[cfg(feature = "jit")]
+pub mod jit;
 pub mod kernel;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 pub mod measure;
 mod memory;
 mod operands;
@@ -183,26 +191,35 @@ mod no_kernels {
     use crate::ffi::*;
     include!(concat!(env!("OUT_DIR"), "/no_kernels.rs"));
 }
+#[cfg(feature = "jit")]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "mma-explorer uses the rest of it"
+)]
+mod nvrtc;
+#[cfg(feature = "jit")]
+mod nvrtc_names;
 pub mod printable;
 pub mod quantize;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 mod quantized;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 pub mod raw;
 pub mod reference;
 mod refusal;
 mod scales;
 mod shape;
 mod tensor;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 mod tiled_weights;
 #[cfg(feature = "tune")]
 pub mod tune;
 mod types;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 mod workspace;
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 pub use device::{PreparedGemvOnDevice, gemv_on_device};
 pub use dialect::Dialect;
 pub use dispatch::{Asker, Choice, Evidence, Options, Reason, Target, select};
@@ -210,23 +227,23 @@ pub use error::{Error, Result};
 pub use gemv::{PreparedGemv, gemv};
 pub use gpu::Gpu;
 pub use kernel::{Config, Kernel};
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 pub use memory::Device;
 pub use memory::{Buffer, Host, Memory};
 pub use operands::{Alignment, Operands, RawOutput, RawVectors, RawWeights, RawWorkspace};
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 pub use quantized::QuantizedVectors;
 pub use refusal::Refusal;
 pub use scales::convert_scales;
 pub use shape::{BLOCK, Dims, Shape, Strides};
 pub use tensor::{DenseVectors, GlobalScale, Nvfp4Vectors, Output, VectorScale, Vectors, Weights};
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 pub use tiled_weights::TiledWeights;
 pub use types::{Activation, FloatType, GemvPath, ScaleLayout};
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 pub use workspace::Workspace;
 
 /// The README's examples are tests; one is of a device.
-#[cfg(all(doctest, feature = "cuda", feature = "checkpoint"))]
+#[cfg(all(doctest, feature = "device", feature = "checkpoint"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -20,7 +20,7 @@ pub trait Buffer {
 mod sealed {
     pub trait Sealed {}
     impl Sealed for super::Host {}
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "device")]
     impl Sealed for super::Device {}
 }
 
@@ -46,24 +46,24 @@ impl<T> Buffer for &mut [T] {
 }
 
 /// A CUDA device's memory: cudarc's views.
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 #[derive(Clone, Copy, Debug)]
 pub enum Device {}
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 impl Memory for Device {
     type Slice<'a, T: Debug + 'static> = cudarc::driver::CudaView<'a, T>;
     type SliceMut<'a, T: Debug + 'static> = cudarc::driver::CudaViewMut<'a, T>;
 }
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 impl<T> Buffer for cudarc::driver::CudaView<'_, T> {
     fn count(&self) -> usize {
         self.len()
     }
 }
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 impl<T> Buffer for cudarc::driver::CudaViewMut<'_, T> {
     fn count(&self) -> usize {
         self.len()

@@ -12,13 +12,14 @@ pub enum Refusal {
     /// The CPU path, and operands in device memory.
     #[error("the operands are in device memory; copy them to the host first")]
     OperandsOnDevice,
-    /// Built without the `cuda` feature.
+    /// Built without the `cuda` and `jit` features.
     #[error("built without the `cuda` feature")]
     BuiltWithoutCuda,
-    /// A build without kernels, for documentation, editors and `cargo check`: `NVFP4_GEMV_NO_KERNELS`.
+    /// A build without kernels, for documentation, editors and `cargo check`: `NVFP4_GEMV_NO_KERNELS`. With feature `jit`
+    /// there is no such build.
     #[error(
         "this build carries no kernels: NVFP4_GEMV_NO_KERNELS (or DOCS_RS) was set when it was built; unset it and \
-         build again"
+         build again, or build with feature `jit`"
     )]
     BuiltWithoutKernels,
     /// The device lacks what the kernel is made of.
@@ -36,7 +37,7 @@ pub enum Refusal {
     /// No machine code for this device in this build.
     #[error(
         "this build carries machine code for {images}, none of which runs this on compute capability {}.{}; rebuild \
-         with NVFP4_GEMV_ARCHS naming it",
+         with NVFP4_GEMV_ARCHS naming it, or with feature `jit`",
         compute_capability.0,
         compute_capability.1
     )]

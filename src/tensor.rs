@@ -190,7 +190,7 @@ impl<'a> Weights<'a> {
     }
 }
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 impl<'a> Weights<'a, crate::Device> {
     /// Weights in a device's memory. The content of the scales is not looked at.
     ///

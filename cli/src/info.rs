@@ -36,7 +36,7 @@ pub(crate) fn run(_args: &Args) -> Result<Report> {
     }
     text.push_str(&table.to_string());
 
-    let (archs, built_in) = (compiled_archs(), cfg!(feature = "cuda"));
+    let (archs, built_in) = (compiled_archs(), cfg!(feature = "device"));
     text.push_str(&format!(
         "\nCUDA: {}, machine code for {}\n",
         if built_in { "built in" } else { "not built in" },
@@ -45,6 +45,14 @@ pub(crate) fn run(_args: &Args) -> Result<Report> {
     if let Some(versions) = &devices.versions {
         text.push_str(&format!("  {versions}\n"));
     }
+    #[cfg(feature = "jit")]
+    let jit = {
+        let (lines, json) = crate::jit::describe();
+        text.push_str(&lines);
+        json
+    };
+    #[cfg(not(feature = "jit"))]
+    let jit = Value::Null;
     let gpus = devices.found.as_ref();
     for (i, gpu) in gpus.into_iter().flatten().enumerate() {
         text.push_str(&format!("  device {i}: {}\n", describe(gpu)));
@@ -98,6 +106,7 @@ pub(crate) fn run(_args: &Args) -> Result<Report> {
             "cuda": {
                 "built_in": built_in,
                 "archs": archs.split(';').filter(|a| !a.is_empty()).collect::<Vec<_>>(),
+                "jit": jit,
                 "versions": devices.versions,
                 "devices": gpus.into_iter().flatten().map(to_json).collect::<Vec<_>>(),
                 "why_none": devices.found.as_ref().err().map(ToString::to_string),

@@ -12,6 +12,8 @@ mod destination;
 mod engine;
 mod info;
 mod inputs;
+#[cfg(feature = "jit")]
+mod jit;
 mod kernels;
 mod measure;
 mod plan;
@@ -104,6 +106,8 @@ fn handle_signals() -> Result<()> {
 
 fn main() -> ExitCode {
     bus_error::report();
+    #[cfg(feature = "jit")]
+    jit::show_progress();
     let cli = Cli::try_parse().unwrap_or_else(|error| wrong_usage(error).exit());
     let takes_path = cli.command.takes_path();
     let result = handle_signals().and_then(|()| cli.command.run());

@@ -65,6 +65,8 @@ pub(crate) struct Args {
 fn parse_capability(text: &str) -> Result<(i32, i32), String> {
     text.split_once('.')
         .and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)))
+        // The names of architectures are of two or three digits: sm_80, sm_103.
+        .filter(|(major, minor)| (0..100).contains(major) && (0..10).contains(minor))
         .ok_or_else(|| "expected MAJOR.MINOR, for example 10.0".into())
 }
 
@@ -79,12 +81,15 @@ struct Where {
     other_build: Option<String>,
 }
 
+/// This program compiles kernels at run time.
+const COMPILES: bool = cfg!(feature = "jit");
+
 impl Where {
     /// A GPU that is not in this machine, and perhaps not in this build.
     fn elsewhere(compiled: &'static str, compute_capability: (i32, i32)) -> Self {
         let archs = archs_for(compiled, compute_capability);
         let (major, minor) = compute_capability;
-        let other_build = (archs != compiled).then(|| {
+        let other_build = (archs != compiled && !COMPILES).then(|| {
             let lacks = match compiled {
                 "" => "this build carries no kernels".into(),
                 compiled => format!(
@@ -116,7 +121,7 @@ impl Where {
 }
 
 /// The architectures to plan with for a GPU: this build's, where it has code for the GPU at all, else a
-/// default build's, else the GPU's own.
+/// default build's, else the GPU's own. A program that compiles at run time does so for the GPU's own.
 fn archs_for(compiled: &'static str, compute_capability: (i32, i32)) -> &'static str {
     let has_code = |archs: &&'static str| {
         let gpu = Gpu::of_compute_capability(compute_capability, archs);
@@ -129,12 +134,12 @@ fn archs_for(compiled: &'static str, compute_capability: (i32, i32)) -> &'static
             ))
         )
     };
-    let known = [compiled, Gpu::DEFAULT_IMAGES].into_iter().find(has_code);
+    let builds = [compiled, Gpu::DEFAULT_IMAGES];
+    let builds = builds.iter().take(if COMPILES { 1 } else { 2 }).copied();
+    let known = builds.into_iter().find(has_code);
     known.unwrap_or_else(|| {
-        let (major, minor) = compute_capability;
-        // Architecture-specific code exists from 9.0 on. One small string for the one plan of a process.
-        let suffix = if major >= 9 { "a" } else { "" };
-        String::leak(format!("{major}{minor}{suffix}"))
+        // One small string for the one plan of a process.
+        String::leak(Gpu::own_image(compute_capability))
     })
 }
 
@@ -176,14 +181,14 @@ fn find_where(args: &Args, ask: engine::Ask) -> Result<Where> {
 }
 
 /// A file that was made on this machine.
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 fn tuned_here(file: &Path) -> Result<Measurements> {
     use nvfp4_gemv::{raw, tune};
     let machine = tune::machine(&raw::gpu(0)?)?;
     Ok(tune::Tuned::load(file, &machine)?.measurements().clone())
 }
 
-#[cfg(not(feature = "cuda"))]
+#[cfg(not(feature = "device"))]
 fn tuned_here(file: &Path) -> Result<Measurements> {
     bail!(
         "{}: made on a GPU, and this program was built without the `cuda` feature",
@@ -437,6 +442,19 @@ fn table(lines: &[Line], chosen: Option<Kernel>) -> String {
 mod tests {
     use super::*;
 
+    #[cfg(feature = "jit")]
+    #[test]
+    fn a_build_without_code_for_a_gpu_plans_for_what_it_compiles() {
+        let there = |compiled, compute_capability| {
+            let there = Where::elsewhere(compiled, compute_capability);
+            (there.gpu.unwrap().images, there.other_build)
+        };
+        assert_eq!(there("90a", (9, 0)), ("90a", None));
+        assert_eq!(there("90a", (10, 0)), ("100a", None));
+        assert_eq!(there("", (8, 9)), ("89", None));
+    }
+
+    #[cfg(not(feature = "jit"))]
     #[test]
     fn a_build_without_code_for_a_gpu_plans_for_one_that_has_it() {
         let there = |compiled, compute_capability| {

@@ -130,6 +130,10 @@ fn hint(error: &anyhow::Error, takes_path: bool) -> Option<String> {
             path: GemvPath::TensorCore,
             ..
         } if takes_path => Some("`--path cuda-core`, `--path cpu` or `--path auto` may do".into()),
+        #[cfg(feature = "jit")]
+        Error::Jit { .. } => Some(
+            "`nvfp4-gemv info` shows which NVRTC compiles and where kernels are kept; `--path cpu` needs none".into(),
+        ),
         Error::KernelUnavailable { .. } | Error::Config { .. } => {
             Some("`nvfp4-gemv plan` shows which kernels can compute a shape, and why not".into())
         }

@@ -59,6 +59,17 @@ __device__ __forceinline__ void load_bulk(uint32_t to, const void *from, uint32_
         : "memory");
 }
 
+// The same into CTAs of the cluster, those whose bits are set in `ctas`: at the same place in the shared memory of each, and
+// with its barrier at the same place.
+__device__ __forceinline__ void load_bulk_multicast(uint32_t to, const void *from, uint32_t bytes, uint32_t bar, uint16_t ctas,
+                                                    uint64_t policy) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
+        "[%0], [%1], %2, [%3], %4, %5;" ::"r"(to),
+        "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(bar), "h"(ctas), "l"(policy)
+        : "memory");
+}
+
 // Orders this thread's accesses of shared memory before the asynchronous copies and matrix
 // instructions that are known to follow, and the other way round.
 __device__ __forceinline__ void fence_proxy_async() {

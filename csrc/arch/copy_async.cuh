@@ -51,6 +51,11 @@ __device__ __forceinline__ void copy_async_4(uint32_t to, const void *from, bool
 // Ends a group of this thread's copies, which may be empty.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
+// Arrives at an mbarrier when this thread's copies so far have landed. The barrier counts it as one of its arrivals.
+__device__ __forceinline__ void arrive_after_copies(uint32_t bar) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
+}
+
 // Waits for all but the last kGroups groups of this thread.
 template <int kGroups>
 __device__ __forceinline__ void wait_copies() {

@@ -63,4 +63,25 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t bar, uint32_t parity) {
     }
 }
 
+// Arrives at a barrier of another CTA of the cluster, at its address there (peer_address).
+__device__ __forceinline__ void mbarrier_arrive_peer(uint32_t peer_bar) {
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(peer_bar) : "memory");
+}
+
+// mbarrier_wait where threads of other CTAs of the cluster arrive.
+__device__ __forceinline__ void mbarrier_wait_cluster(uint32_t bar, uint32_t parity) {
+    uint32_t over;
+    do {
+        asm volatile(
+            "{\n\t"
+            ".reg .pred p;\n\t"
+            "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\t"
+            "selp.u32 %0, 1, 0, p;\n\t"
+            "}"
+            : "=r"(over)
+            : "r"(bar), "r"(parity)
+            : "memory");
+    } while (over == 0);
+}
+
 }  // namespace nvfp4::arch

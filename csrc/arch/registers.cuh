@@ -23,4 +23,17 @@ __device__ __forceinline__ uint32_t kept(uint32_t value) {
     return value;
 }
 
+// By all warps of a warpgroup together: from now on each thread has kCount registers, a multiple of 8 from 24 to 256. Code
+// for one architecture alone (sm_90a and newer). More than before: waits until other warpgroups of the CTA have given up as
+// many.
+template <int kCount>
+__device__ __forceinline__ void more_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+// No more than before: what is given up is for others.
+template <int kCount>
+__device__ __forceinline__ void fewer_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+
 }  // namespace nvfp4::arch

@@ -62,6 +62,12 @@ __device__ __forceinline__ float load_shared_float(uint32_t at) {
     return v;
 }
 
+__device__ __forceinline__ uint32_t load_shared_32(uint32_t at) {
+    uint32_t v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
+    return v;
+}
+
 __device__ __forceinline__ uint16_t load_shared_16(uint32_t at) {
     uint16_t v;
     asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));

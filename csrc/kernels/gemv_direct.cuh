@@ -283,11 +283,12 @@ __device__ __forceinline__ void gemv_direct(const nvfp4_direct_params &p) {
     GEMV_DIRECT_OF(X, bf16, NVFP4_ACTIVATION_BF16)           \
     GEMV_DIRECT_OF(X, f32, NVFP4_ACTIVATION_F32)
 
-#define ENTRY(name, activation, vectors, blocks)                                            \
-    extern "C" __global__ void __launch_bounds__(NVFP4_DIRECT_MAX_WARPS *NVFP4_WARP, 1)     \
-        name(const __grid_constant__ nvfp4_direct_params p) {                               \
-        nvfp4::gemv_direct<activation, vectors, blocks>(p);                                 \
-    }
+#define ENTRY(name, activation, vectors, blocks)                                        \
+    NVFP4_KERNEL(name)(                                                                 \
+    extern "C" __global__ void __launch_bounds__(NVFP4_DIRECT_MAX_WARPS *NVFP4_WARP, 1) \
+        name(const __grid_constant__ nvfp4_direct_params p) {                           \
+        nvfp4::gemv_direct<activation, vectors, blocks>(p);                             \
+    })
 GEMV_DIRECT(ENTRY)
 NVFP4_TABLE(gemv_direct, GEMV_DIRECT)
 

@@ -446,11 +446,12 @@ __device__ __forceinline__ void run(const Params &p) {
     X(gemv_dot_n8_b2, 8, nvfp4::dot::IntegerProducts<8, 2>)
 #endif
 
-#define ENTRY(name, vectors, ...)                                                   \
+#define ENTRY(name, vectors, ...)                                                     \
+    NVFP4_KERNEL(name)(                                                               \
     extern "C" __global__ void __launch_bounds__(nvfp4::dot::max_threads(vectors), 1) \
-        name(const __grid_constant__ nvfp4_direct_params p) {                       \
-        nvfp4::dot::run<__VA_ARGS__>(p);                                            \
-    }
+        name(const __grid_constant__ nvfp4_direct_params p) {                         \
+        nvfp4::dot::run<__VA_ARGS__>(p);                                              \
+    })
 GEMV_DOT(ENTRY)
 NVFP4_TABLE(UNIT, GEMV_DOT)
 

@@ -121,12 +121,13 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     GEMV_MMA_OF(X, f16, NVFP4_ACTIVATION_F16)     \
     GEMV_MMA_OF(X, bf16, NVFP4_ACTIVATION_BF16)
 
-#define ENTRY(name, activation, vectors)                                                      \
+#define ENTRY(name, activation, vectors)                                                         \
+    NVFP4_KERNEL(name)(                                                                          \
     extern "C" __global__ void __launch_bounds__(nvfp4::mma::max_warps(vectors) * NVFP4_WARP, 1) \
-        name(const __grid_constant__ nvfp4_many_params p) {                                   \
-        extern __shared__ __align__(1024) uint8_t dynamic[];                                  \
-        nvfp4::mma::run<activation, vectors>(p, dynamic);                                     \
-    }
+        name(const __grid_constant__ nvfp4_many_params p) {                                      \
+        extern __shared__ __align__(1024) uint8_t dynamic[];                                     \
+        nvfp4::mma::run<activation, vectors>(p, dynamic);                                        \
+    })
 GEMV_MMA(ENTRY)
 NVFP4_TABLE(gemv_mma, GEMV_MMA)
 

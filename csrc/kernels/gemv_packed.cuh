@@ -1,71 +1,97 @@
 // GEMV for many vectors on Hopper's warpgroup matrix instructions (wgmma), in two or three launches. The first one packs
 // the vectors into a workspace, as 16-bit floats in the order in which they shall lie in shared memory. The second one
-// multiplies: its CTAs bring them from there with bulk copies, which cost no thread an instruction. sm_90a; K a multiple
-// of 64. many_vectors.cuh has tiles, steps, and how weights and vectors lie.
+// multiplies. sm_90a; K a multiple of 64.
 //
-// Work is dealt in chunks: a chunk is some steps of a group of tiles. The chunks of all groups, one group's after the
-// other's, go to the CTAs in equal shares, whatever M is. So a CTA may begin and end within a group: the sums of such a
-// part go to the workspace, and the third launch adds the parts of each group, in the order of K.
+// A group is the rows of W that a CTA multiplies at once, 16 a warp. A span is 256 elements of K, 128 bytes of codes of a
+// row. What is needed of a span comes to shared memory without the warps that multiply: the warps of one more warpgroup
+// bring it, stages ahead (bring_codes, bring_vectors, bring_scales). So a warp that multiplies has few instructions beside
+// decoding: 16 bytes of codes a lane and row are read at once, become operands A in registers, and are multiplied with all
+// vectors of the pass.
 //
-// Beside gemv_wgmma, where each CTA puts all vectors in order by itself, a warp has fewer instructions and registers of
-// its own: a CTA has four warpgroups for any number of vectors, and decodes while matrix instructions multiply.
+// Work is dealt in chunks: a chunk is some spans of a group. The chunks of all groups, one group's after the other's, go to
+// the CTAs in equal shares, whatever M is. So a CTA may begin and end within a group: the sums of such a part go to the
+// workspace, and the third launch adds the parts of each group, in the order of K.
+//
+// Two CTAs may be a cluster. Then a group of the deal is two groups of rows that follow each other, one for each CTA, and
+// the vectors of a span are copied for both at once: each CTA copies half of them into the shared memory of both.
+//
+// Order of K. A lane 4 * g + t multiplies, of its two rows, 32 elements in each half of a span, which are two of the
+// eight 16-byte pieces of the row's 128 bytes: piece 2t in the first half, 2t + 1 in the second one. So eight lanes that read
+// together (two rows that follow each other) find the pieces of one row where the other row has those of the other half, in
+// the 128-byte swizzle of tensor copies: every bank once. Vectors are packed in the same order.
 
 #include "many_vectors.cuh"
 
 enum {
-    NVFP4_PACKED_TILE_WARPS = 4,
-    NVFP4_PACKED_MAX_GROUPS = 4, /* warpgroups of a CTA */
-    /* Of vectors in shared memory: one that is multiplied, two that are brought, and one for warps that are behind. */
-    NVFP4_PACKED_BUFFERS = 4,
-    NVFP4_PACKED_AHEAD = 2,
-    NVFP4_PACKED_BARRIER_BYTES = 2 * NVFP4_PACKED_BUFFERS * 8, /* mbarriers in shared memory: two a buffer */
-    /* From so many vectors on, matrix instructions add up all steps of a warpgroup. Below that, threads add each chunk's
+    NVFP4_PACKED_GROUP_WARPS = 4, /* warps of a warpgroup */
+    /* Warpgroups of a CTA that multiply, at most: with many vectors a thread needs registers for its sums. */
+    NVFP4_PACKED_MAX_WARPGROUPS = 4,
+    NVFP4_PACKED_MAX_WARPGROUPS_OF_MANY = 3,
+    /* A span: blocks and bytes of codes of a row; halves, each a step of many_vectors.cuh. */
+    NVFP4_PACKED_SPAN_BLOCKS = 16,
+    NVFP4_PACKED_SPAN_BYTES = NVFP4_PACKED_SPAN_BLOCKS * NVFP4_BLOCK / 2,
+    NVFP4_PACKED_SPAN_STEPS = NVFP4_PACKED_SPAN_BLOCKS / NVFP4_MANY_STEP_BLOCKS,
+    NVFP4_PACKED_SCALE_UNIT = 16, /* bytes of scales that are copied at once */
+    NVFP4_PACKED_COLUMN_BYTES = NVFP4_WARP * 4 * 4, /* a warp's sums of eight vectors */
+    NVFP4_PACKED_MAX_STAGES = 8,
+    /* From so many vectors on they are many. Then a half of a span is a stage of vectors: a smaller one is free sooner. */
+    NVFP4_PACKED_MANY = 128,
+    /* mbarriers of a stage: full and empty; of each of its stages of vectors ready, full and empty. */
+    NVFP4_PACKED_BARRIER_BYTES = (2 + 3) * 8,
+    NVFP4_PACKED_BARRIER_BYTES_OF_MANY = (2 + 3 * NVFP4_PACKED_SPAN_STEPS) * 8,
+    /* From so many vectors on, matrix instructions add up all spans of a warpgroup. Below that, threads add each chunk's
      * sums in f32: more exact, since matrix instructions cut what they add to, but it takes twice the registers. */
     NVFP4_PACKED_LONG_SUMS = 64,
     NVFP4_PACKED_PACK_WARPS = 8, /* of a CTA that packs */
+    NVFP4_PACKED_ADD_WARPS = 8,  /* of a CTA that adds */
 };
 
-/* How the chunks of all groups are dealt. A group is rows of one batch; groups are counted through all batches. */
+/* How the chunks of all groups are dealt. A group is rows of one batch, of all CTAs of a cluster; groups are counted through
+ * all batches. */
 typedef struct nvfp4_packed_deal {
-    uint32_t groups;     /* of a batch */
-    uint32_t chunks;     /* of a group */
-    uint32_t each, more; /* chunks of each CTA; the first `more` have one more */
+    uint32_t groups;       /* of a batch */
+    uint32_t chunks;       /* of a group */
+    uint32_t each, more;   /* chunks of each cluster; the first `more` have one more */
+    uint32_t warps;        /* of a CTA, for 16 rows of a group each */
+    uint32_t cluster_log2; /* CTAs of a cluster: 1 or 2 */
 } nvfp4_packed_deal;
 
 /* What packs vectors. */
 typedef struct nvfp4_pack_params {
     int32_t n;
-    uint32_t k, steps, l; /* of a row: elements, and steps, of which the last one may have 64 elements; batches */
+    uint32_t k, spans, l; /* of a row: elements, and spans, of which the last one may be shorter; batches */
 
     NVFP4_POINTER(const uint8_t) vectors;
     int64_t vector_row_bytes, vector_batch_bytes;
     NVFP4_POINTER(const uint8_t) vector_scales;
     nvfp4_scale_steps vector_scale_layout;
     int64_t vector_scale_batch_bytes;
-    /* In the workspace, a step after the other, as it shall lie in shared memory. */
+    /* In the workspace, a half of a span after the other, as it shall lie in shared memory; whole spans. */
     NVFP4_POINTER(uint8_t) packed;
     int64_t packed_batch_bytes;
 } nvfp4_pack_params;
 
-/* What multiplies. Rows are counted in the order in which their scales lie: a row's place (row_at). */
+/* What multiplies. Beside it a tensor map of the codes: bytes of a row, rows, batches; boxes are a group's span. */
 typedef struct nvfp4_packed_params {
     int32_t m, n;
-    uint32_t k, steps; /* as above */
+    uint32_t k, spans; /* as above */
     uint32_t l;        /* batches */
-    uint32_t tiles;    /* of a group, and of a CTA: a warpgroup has one */
-    uint32_t chunk;    /* steps */
+    uint32_t chunk;    /* spans */
+    uint32_t stages;   /* spans that shared memory has room for */
     nvfp4_packed_deal deal;
-    uint32_t x_at; /* bytes from the start of dynamic shared memory: the buffers of vectors; mbarriers are behind them */
+    /* Bytes from the start of dynamic shared memory, which has codes first: vectors, scales, mbarriers. */
+    uint32_t vectors_at, scales_at, barriers_at;
+    uint32_t scale_units;    /* of a stage */
+    uint32_t scales_aligned; /* whether a unit of linear scales, a row's span, can be copied at once */
 
-    NVFP4_POINTER(const uint8_t) codes;
     NVFP4_POINTER(const uint8_t) scales;
     nvfp4_scale_steps scale_layout;
-    int64_t code_row_bytes, scale_batch_bytes;
+    int64_t scale_batch_bytes;
 
     NVFP4_POINTER(const uint8_t) packed;
     int64_t packed_batch_bytes;
-    /* Sums of parts of groups. A CTA has at most two: [CTAs][2: where it begins, where it ends][warps][columns][lanes]
-     * of four floats. A column is eight vectors of N; of them a lane has what a matrix instruction gives it. */
+    /* Sums of parts of groups. A CTA has at most two: [CTAs][2: where it begins, where it ends][warps][columns]
+     *[lanes] of four floats. A column is eight vectors of N; of them a lane has what a matrix instruction gives it. */
     NVFP4_POINTER(float) partial;
 
     nvfp4_epilogue epilogue;
@@ -74,18 +100,16 @@ typedef struct nvfp4_packed_params {
 /* What adds the sums of parts: fields are nvfp4_packed_params'. */
 typedef struct nvfp4_packed_add_params {
     int32_t m, n;
-    uint32_t l, tiles;
+    uint32_t l, columns; /* of eight vectors */
     nvfp4_packed_deal deal;
-
-    nvfp4_scale_steps scale_layout;
     NVFP4_POINTER(const float) partial;
-
     nvfp4_epilogue epilogue;
 } nvfp4_packed_add_params;
 
 #ifdef __CUDACC__
 
 #include "../arch/bulk_copy.cuh"
+#include "../arch/cluster.cuh"
 #include "../arch/grid_dependency.cuh"
 #include "../arch/mbarrier.cuh"
 #include "../arch/registers.cuh"
@@ -98,65 +122,276 @@ using Params = nvfp4_packed_params;
 using PackParams = nvfp4_pack_params;
 using AddParams = nvfp4_packed_add_params;
 
-constexpr uint32_t kBuffers = NVFP4_PACKED_BUFFERS, kAhead = NVFP4_PACKED_AHEAD;
-static_assert(0 < kAhead && kAhead < kBuffers, "chunks that are brought are none that are multiplied");
+constexpr uint32_t kGroupWarps = NVFP4_PACKED_GROUP_WARPS, kGroupThreads = kGroupWarps * many::kWarp;
+// Of a CTA: those that multiply, and those that bring.
+template <int kVectors>
+constexpr uint32_t kMaxThreads = kGroupThreads *
+    ((kVectors < NVFP4_PACKED_MANY ? NVFP4_PACKED_MAX_WARPGROUPS : NVFP4_PACKED_MAX_WARPGROUPS_OF_MANY) + 1);
+// Registers of a thread that multiplies, and of one that brings: together no more than the CTA begins with.
+template <int kVectors>
+constexpr int kMultiplyingRegisters = kVectors < NVFP4_PACKED_MANY ? 104 : 144;
+constexpr int kBringingRegisters = 56;
+constexpr uint32_t kSpanBytes = NVFP4_PACKED_SPAN_BYTES;   // codes of a row
+constexpr uint32_t kSpanGroups = NVFP4_PACKED_SPAN_BLOCKS / NVFP4_ATOM_BLOCKS; // of four blocks
+constexpr uint32_t kSpanSteps = NVFP4_PACKED_SPAN_STEPS;
+constexpr uint32_t kScaleUnit = NVFP4_PACKED_SCALE_UNIT;
 
-// Where a step of a batch's packed vectors is: `step_bytes` a step.
-template <class P>
-__device__ __forceinline__ auto *step_at(const P &p, uint32_t batch, uint32_t step, uint32_t step_bytes) {
-    return p.packed + batch * p.packed_batch_bytes + int64_t(step) * step_bytes;
-}
-
-// Stands in for many::Work where a warp packs: a chunk is one step.
-struct PackWork {
-    uint32_t batch, chunk;
-
-    __device__ static __forceinline__ uint32_t chunk_steps(const PackParams &) { return 1; }
+struct Maps {
+    CUtensorMap codes; // bytes of a row, rows, batches
 };
 
-// A warp packs a step of eight vectors.
+// A warp packs a step of eight vectors: a half of a span. Of a vector, a lane has a word w of eight elements of each of the
+// four lanes t that will multiply with them. They lie in shared memory as many::Piece has them there.
 template <int kActivation, int kVectors>
 __device__ __forceinline__ void pack(const PackParams &p) {
-    using Piece = many::Piece<kActivation, kVectors>;
+    using Elements = many::Eight<kActivation>;
+    constexpr uint32_t kOfStep = kVectors / many::kColumns;
+    constexpr uint32_t kRows = kVectors * many::kVectorRow; // bytes of half a step of all vectors
+    constexpr uint32_t kUnitBytes = Elements::kStepBytes / (many::kStep / 64); // 64 elements
     const uint32_t lane = threadIdx.x % many::kWarp;
     const uint32_t piece = blockIdx.x * NVFP4_PACKED_PACK_WARPS + threadIdx.x / many::kWarp;
-    const uint32_t step = piece / Piece::kOfStep, batch = step / p.steps;
-    const PackWork work = {batch, step - batch * p.steps};
+    const uint32_t of_all = piece / kOfStep, steps = p.spans * kSpanSteps;
+    const uint32_t batch = of_all / steps, step = of_all - batch * steps;
 
     arch::grid_dependency_launch();
     arch::grid_dependency_wait(); // the previous grid may write vectors, and read the workspace
     if (batch >= p.l) return;
-    Piece of(p, work, lane, piece % Piece::kOfStep);
-    of.load(p, work.chunk);
-    of.store(p, work.chunk, step_at(p, batch, work.chunk, 2 * Piece::kRows));
+
+    const uint32_t word = lane % 2 + lane / 16 * 2, column = lane / 2 % many::kColumns;
+    const uint32_t first = piece % kOfStep * many::kColumns, half = step % kSpanSteps;
+    // Vectors past the end repeat the last one: computed, not stored.
+    const uint32_t n = min(first + column, uint32_t(p.n) - 1);
+    const uint32_t group = step / kSpanSteps * kSpanGroups; // of 64 elements: a lane t's of both halves
+    const uint8_t *const elements = p.vectors + batch * p.vector_batch_bytes + n * p.vector_row_bytes +
+                                    int64_t(group) * kUnitBytes + (half * 4 + word) * (kUnitBytes / 8);
+    const uint8_t *const scales = p.vector_scales + batch * p.vector_scale_batch_bytes +
+                                  row_offset(p.vector_scale_layout, n) + half * 2 + word / 2;
+    uint32_t pair[4][4] = {};
+#pragma unroll
+    for (uint32_t t = 0; t < 4; ++t) {
+        if ((group + t) * 64 < p.k) {
+            Elements eight;
+            eight.load(elements + t * kUnitBytes, scales + int64_t(group + t) * p.vector_scale_layout.group_stride);
+            eight.pairs(pair[t]);
+        }
+    }
+    uint8_t *const to = p.packed + batch * p.packed_batch_bytes + int64_t(step) * 2 * kRows + word / 2 * kRows +
+                        (first + column) * many::kVectorRow;
+#pragma unroll
+    for (uint32_t i = 0; i < 4; ++i) {
+        *reinterpret_cast<uint4 *>(to + ((word % 2 * 4 + i) ^ column) * 16) =
+            make_uint4(pair[0][i], pair[1][i], pair[2][i], pair[3][i]);
+    }
     arch::fence_proxy_async_global(); // bulk copies read what was stored
 }
 
-// The first chunk of a CTA, counted through all groups; of the one behind the last CTA, the number of chunks.
-__device__ __forceinline__ uint32_t first_chunk(const nvfp4_packed_deal &deal, uint32_t cta) {
-    return cta * deal.each + min(cta, deal.more);
+// The first chunk of a cluster, counted through all groups; of the one behind the last cluster, the number of chunks.
+__device__ __forceinline__ uint32_t first_chunk(const nvfp4_packed_deal &deal, uint32_t cluster) {
+    return cluster * deal.each + min(cluster, deal.more);
 }
+
+// This CTA's cluster, and which of its CTAs it is.
+__device__ __forceinline__ uint32_t cluster_of(const nvfp4_packed_deal &deal) { return blockIdx.x >> deal.cluster_log2; }
+__device__ __forceinline__ uint32_t rank_of(const nvfp4_packed_deal &deal) { return blockIdx.x & deal.cluster_log2; }
 
 template <class P>
 __device__ __forceinline__ uint32_t batch_of(const P &p, uint32_t group) {
     return p.l > 1 ? group / p.deal.groups : 0; // a division delays the first copy
 }
 
-// Rows of a group.
+// The first row of a CTA in a group of this batch.
 template <class P>
-__device__ __forceinline__ uint32_t group_rows(const P &p) {
-    return p.tiles * NVFP4_PACKED_TILE_WARPS * many::kWarpRows;
+__device__ __forceinline__ uint32_t first_row(const P &p, uint32_t group, uint32_t batch, uint32_t rank) {
+    return (((group - batch * p.deal.groups) << p.deal.cluster_log2) + rank) * p.deal.warps * many::kWarpRows;
 }
 
-// A lane's sums of one column after the other are so many floats apart.
-constexpr uint32_t kColumnFloats = many::kWarp * 4;
+// Warpgroups of a CTA that multiply. The last one may have warps without rows.
+__device__ __forceinline__ uint32_t warpgroups(const Params &p) { return (p.deal.warps + kGroupWarps - 1) / kGroupWarps; }
 
-// Where those of a CTA's part begin.
-template <class P>
-__device__ __forceinline__ auto *partial_at(const P &p, uint32_t cta, bool ends, uint32_t warp, uint32_t lane) {
-    const uint32_t part = 2 * cta + ends, warps = p.tiles * NVFP4_PACKED_TILE_WARPS;
-    const uint32_t columns = (p.n + many::kColumns - 1) / many::kColumns;
-    return p.partial + int64_t(part * warps + warp) * columns * kColumnFloats + lane * 4;
+// A condition that is the same in all lanes, so that the compiler knows it.
+__device__ __forceinline__ bool in_all(bool condition) { return __any_sync(~0u, condition); }
+
+// The part of a group that a CTA has, and the parts behind it.
+struct Part {
+    uint32_t group, chunk, here; // its first chunk, and how many of the group
+    uint32_t left;               // chunks of the parts behind it
+
+    __device__ __forceinline__ Part(const Params &p) {
+        const uint32_t cluster = cluster_of(p.deal), first = first_chunk(p.deal, cluster);
+        group = first / p.deal.chunks;
+        chunk = first - group * p.deal.chunks;
+        left = p.deal.each + (cluster < p.deal.more);
+        take(p);
+    }
+
+    __device__ __forceinline__ bool next(const Params &p) {
+        if (left == 0) return false;
+        ++group;
+        chunk = 0;
+        take(p);
+        return true;
+    }
+
+    __device__ __forceinline__ uint32_t first_span(const Params &p) const { return chunk * p.chunk; }
+    __device__ __forceinline__ uint32_t end_span(const Params &p) const { return min((chunk + here) * p.chunk, p.spans); }
+
+  private:
+    __device__ __forceinline__ void take(const Params &p) {
+        here = min(left, p.deal.chunks - chunk);
+        left -= here;
+    }
+};
+
+// Where in the stages of shared memory a warp is: spans are put there in turn. A stage of each kind has two mbarriers. A
+// phase of `full` is over when what was asked for has landed, one of `empty` when all warps that multiply have read it.
+template <int kVectors>
+struct Stage {
+    static constexpr uint32_t kStepBytes = kVectors * 2 * many::kVectorRow;
+    // Of vectors: stages of a span, and steps of one.
+    static constexpr uint32_t kOfSpan = kVectors < NVFP4_PACKED_MANY ? 1 : kSpanSteps;
+    static constexpr uint32_t kSteps = kSpanSteps / kOfSpan;
+    static constexpr uint32_t kBytes = kSteps * kStepBytes;
+    static constexpr uint32_t kBarrierBytes =
+        kVectors < NVFP4_PACKED_MANY ? NVFP4_PACKED_BARRIER_BYTES : NVFP4_PACKED_BARRIER_BYTES_OF_MANY;
+    static_assert(kBarrierBytes == (2 + 3 * kOfSpan) * 8, "as barriers are counted below");
+
+    uint32_t at = 0, parity = 0;
+
+    __device__ __forceinline__ void advance(const Params &p) {
+        if (++at == p.stages) {
+            at = 0;
+            parity ^= 1;
+        }
+    }
+
+    // Shared addresses. Of vectors `of` is which of the span's stages.
+    __device__ __forceinline__ uint32_t codes(const Params &p, uint32_t base) const {
+        return base + at * (p.deal.warps * (many::kWarpRows * kSpanBytes));
+    }
+    __device__ __forceinline__ uint32_t scales(const Params &p, uint32_t base) const {
+        return base + p.scales_at + at * (p.scale_units * kScaleUnit);
+    }
+    __device__ __forceinline__ uint32_t vectors(const Params &p, uint32_t base, uint32_t of) const {
+        return base + p.vectors_at + (at * kOfSpan + of) * kBytes;
+    }
+    // Of mbarriers.
+    __device__ __forceinline__ uint32_t barrier(const Params &p, uint32_t base, uint32_t index) const {
+        return base + p.barriers_at + at * kBarrierBytes + 8 * index;
+    }
+    __device__ __forceinline__ uint32_t vectors_ready(const Params &p, uint32_t base, uint32_t of) const {
+        return barrier(p, base, of);
+    }
+    __device__ __forceinline__ uint32_t full(const Params &p, uint32_t base) const { return barrier(p, base, kOfSpan); }
+    __device__ __forceinline__ uint32_t empty(const Params &p, uint32_t base) const {
+        return barrier(p, base, kOfSpan + 1);
+    }
+    __device__ __forceinline__ uint32_t vectors_full(const Params &p, uint32_t base, uint32_t of) const {
+        return barrier(p, base, kOfSpan + 2 + of);
+    }
+    __device__ __forceinline__ uint32_t vectors_empty(const Params &p, uint32_t base, uint32_t of) const {
+        return barrier(p, base, 2 * kOfSpan + 2 + of);
+    }
+    // By who brings: the phase before the first one counts as over.
+    __device__ __forceinline__ void wait_empty(uint32_t empty) const { arch::mbarrier_wait(empty, parity ^ 1); }
+};
+
+// By one thread: a group's codes of a span are a box.
+template <int kVectors>
+__device__ __forceinline__ void bring_codes(const Params &p, const Maps &maps, uint32_t base) {
+    Stage<kVectors> stage;
+    const uint64_t policy = arch::policy_evict_first();
+    Part part(p);
+    do {
+        const uint32_t batch = batch_of(p, part.group), row = first_row(p, part.group, batch, rank_of(p.deal));
+#pragma unroll 1
+        for (uint32_t span = part.first_span(p); span < part.end_span(p); ++span, stage.advance(p)) {
+            const uint32_t full = stage.full(p, base);
+            stage.wait_empty(stage.empty(p, base));
+            arch::fence_proxy_async(); // the stage was read by loads
+            arch::mbarrier_arrive_expect_tx(full, p.deal.warps * (many::kWarpRows * kSpanBytes));
+            arch::load_box(stage.codes(p, base), &maps.codes, span * kSpanBytes, row, batch, full, policy);
+        }
+    } while (part.next(p));
+}
+
+// By one thread: the vectors of a stage lie in a row. In a cluster, a CTA copies its half of them when both CTAs have room.
+template <int kVectors>
+__device__ __forceinline__ void bring_vectors(const Params &p, uint32_t base) {
+    using Of = Stage<kVectors>;
+    Of stage;
+    const uint64_t policy = arch::policy_evict_last();
+    Part part(p);
+    do {
+        const uint8_t *const packed = p.packed + batch_of(p, part.group) * p.packed_batch_bytes;
+#pragma unroll 1
+        for (uint32_t span = part.first_span(p); span < part.end_span(p); ++span, stage.advance(p)) {
+#pragma unroll
+            for (uint32_t of = 0; of < Of::kOfSpan; ++of) {
+                const uint32_t full = stage.vectors_full(p, base, of);
+                stage.wait_empty(stage.vectors_empty(p, base, of));
+                arch::mbarrier_arrive_expect_tx(full, Of::kBytes);
+                const uint32_t to = stage.vectors(p, base, of);
+                const uint8_t *const from = packed + int64_t(span * Of::kOfSpan + of) * Of::kBytes;
+                if (p.deal.cluster_log2 == 0) {
+                    arch::load_bulk(to, from, Of::kBytes, full, policy);
+                } else {
+                    const uint32_t ready = stage.vectors_ready(p, base, of), rank = rank_of(p.deal);
+                    arch::mbarrier_arrive_peer(arch::peer_address(ready, 1 - rank));
+                    arch::mbarrier_wait_cluster(ready, stage.parity);
+                    const uint32_t half = rank * (Of::kBytes / 2);
+                    arch::load_bulk_multicast(to + half, from + half, Of::kBytes / 2, full, 0b11, policy);
+                }
+            }
+        }
+    } while (part.next(p));
+}
+
+constexpr uint32_t kScaleThreads = 2 * many::kWarp;
+
+// By kScaleThreads threads: scales of a span in units of 16 bytes. In the linear layout one is a row's; in the 128x4
+// layout it is a line of an atom, and the atoms lie as in memory. What is outside of W or behind K is 0, so that it
+// multiplies zeros to zeros. `thread` is the number of this one.
+template <int kVectors>
+__device__ __forceinline__ void bring_scales(const Params &p, uint32_t base, uint32_t thread) {
+    Stage<kVectors> stage;
+    const uint32_t groups = p.k / (NVFP4_BLOCK * NVFP4_ATOM_BLOCKS); // of a row
+    Part part(p);
+    do {
+        const uint32_t batch = batch_of(p, part.group), first = first_row(p, part.group, batch, rank_of(p.deal));
+        const uint8_t *const scales = p.scales + batch * p.scale_batch_bytes;
+#pragma unroll 1
+        for (uint32_t span = part.first_span(p); span < part.end_span(p); ++span, stage.advance(p)) {
+            stage.wait_empty(stage.empty(p, base));
+            const uint32_t group = span * kSpanGroups;
+#pragma unroll 1
+            for (uint32_t unit = thread; unit < p.scale_units; unit += kScaleThreads) {
+                const uint32_t to = stage.scales(p, base) + unit * kScaleUnit;
+                if (p.scale_layout.tiled) {
+                    constexpr uint32_t kBlockUnits = kSpanGroups * NVFP4_ATOM_LINES;
+                    const uint32_t block = first / NVFP4_ATOM_ROWS + unit / kBlockUnits, in_block = unit % kBlockUnits;
+                    const bool has = block * NVFP4_ATOM_ROWS < uint32_t(p.m) &&
+                                     group + in_block / NVFP4_ATOM_LINES < groups;
+                    const uint8_t *const from = scales + block * p.scale_layout.row_stride +
+                                                int64_t(group) * NVFP4_ATOM_BYTES + in_block * kScaleUnit;
+                    arch::copy_async_16<128>(to, has ? from : scales, has);
+                } else {
+                    const uint32_t row = first + unit;
+                    const bool has = row < uint32_t(p.m);
+                    const uint8_t *const from = scales + row * p.scale_layout.row_stride + group * NVFP4_ATOM_BLOCKS;
+                    if (p.scales_aligned) {
+                        arch::copy_async_16<128>(to, has ? from : scales, has);
+                    } else {
+#pragma unroll
+                        for (uint32_t t = 0; t < kSpanGroups; ++t) {
+                            const bool exists = has && group + t < groups;
+                            arch::copy_async_4(to + 4 * t, exists ? from + 4 * t : scales, exists);
+                        }
+                    }
+                }
+            }
+            arch::arrive_after_copies(stage.full(p, base));
+        }
+    } while (part.next(p));
 }
 
 // Sums of a column become outputs: of a warp's rows this lane has g and g + 8, of the column's vectors 2t and 2t + 1.
@@ -164,11 +399,10 @@ struct Outputs {
     uint32_t batch, row[2];
 
     template <class P>
-    __device__ __forceinline__ Outputs(const P &p, uint32_t group, uint32_t warp, uint32_t lane)
+    __device__ __forceinline__ Outputs(const P &p, uint32_t group, uint32_t rank, uint32_t warp, uint32_t lane)
         : batch(batch_of(p, group)) {
-        const uint32_t place = (group - batch * p.deal.groups) * group_rows(p) + warp * many::kWarpRows + lane / 4;
-#pragma unroll
-        for (int i = 0; i < 2; ++i) row[i] = row_at(p.scale_layout, place + 8 * i);
+        row[0] = first_row(p, group, batch, rank) + warp * many::kWarpRows + lane / 4;
+        row[1] = row[0] + 8;
     }
 
     template <class P>
@@ -183,122 +417,72 @@ struct Outputs {
     }
 };
 
-// Asked for anew wherever it is needed, so that the main loop need not keep it.
-__device__ __forceinline__ uint32_t this_warp() { return arch::kept(threadIdx.x) / many::kWarp; }
+// A lane's sums of one column after the other are so many floats apart.
+constexpr uint32_t kColumnFloats = NVFP4_PACKED_COLUMN_BYTES / sizeof(float);
 
-// The steps of a warp, through the groups of its CTA.
-struct GroupLoads : many::Loads {
-    uint32_t group, left; // the group of the next step, and how many chunks are left in those behind it
+// Where those of a CTA's part begin.
+template <class P>
+__device__ __forceinline__ auto *partial_at(const P &p, uint32_t columns, uint32_t cta, bool ends, uint32_t warp,
+                                            uint32_t lane) {
+    return p.partial + int64_t((2 * cta + ends) * p.deal.warps + warp) * columns * kColumnFloats + lane * 4;
+}
 
-    __device__ __forceinline__ GroupLoads(const Params &p, uint32_t group, uint32_t chunk, uint32_t chunks,
-                                          uint32_t lane, uint32_t base)
-        : many::Loads(this_warp(), base), group(group), left(chunks) {
-        begin(p, chunk, lane);
+// The weights of a lane in a span: rows g and g + 8.
+template <class Weights>
+struct Lane {
+    uint32_t codes;  // shared address of the first half's in row g, from the start of a stage
+    uint32_t scales; // of row g's, likewise
+    uint32_t scale_codes[2];
+    many::Codes<Weights> of; // the half that is multiplied
+
+    __device__ __forceinline__ void read(int half, uint32_t stage) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            of.codes[i] = arch::load_shared_128((stage + codes + i * 8 * kSpanBytes) ^ half * 16);
+            Weights::scales(scale_codes[i] >> 16 * half, of.scale[i]);
+        }
     }
 
-    // Chunks of `group`, from `chunk` on.
-    __device__ __forceinline__ void begin(const Params &p, uint32_t chunk, uint32_t lane) {
-        const uint32_t here = min(left, p.deal.chunks - chunk), batch = batch_of(p, group);
-        left -= here;
-        const uint32_t place = (group - batch * p.deal.groups) * group_rows(p) + this_warp() * many::kWarpRows;
-        start(p, batch, place, chunk * p.chunk, min((chunk + here) * p.chunk, p.steps), lane);
-    }
-
-    __device__ __forceinline__ void next(const Params &p, uint32_t lane) {
-        if (step == end && left != 0) {
-            ++group;
-            begin(p, 0, lane);
-        }
-        if (step < end) {
-            copy(lane);
-            advance(p, 1);
-        }
-        commit();
+    __device__ __forceinline__ void read_scales(uint32_t stage) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) scale_codes[i] = arch::load_shared_32(stage + scales + i * 8 * kScaleUnit);
     }
 };
 
-// The chunks of vectors in shared memory: a ring of buffers, each with two mbarriers. A phase of `full` is over when a
-// chunk has landed, one of `empty` when all warps have multiplied it. Chunks are counted from the CTA's first one.
-struct Ring {
-    uint32_t x, buffer_bytes, full, empty; // shared addresses of the first ones
-
-    __device__ __forceinline__ Ring(const Params &p, uint32_t base, uint32_t buffer_bytes)
-        : x(base + p.x_at), buffer_bytes(buffer_bytes), full(x + kBuffers * buffer_bytes), empty(full + 8 * kBuffers) {}
-
-    __device__ __forceinline__ static uint32_t buffer(uint32_t index) { return index % kBuffers; }
-    __device__ __forceinline__ static uint32_t parity(uint32_t index) { return index / kBuffers % 2; }
-
-    // By the same thread, in front of that: nobody needs any more what is there.
-    __device__ __forceinline__ void wait_empty(uint32_t index) const {
-        if (index >= kBuffers) arch::mbarrier_wait(empty + 8 * buffer(index), parity(index - kBuffers));
-    }
-
-    // By one thread: the CTA's chunk `index`, which is chunk `chunk` of `group`, or of a group behind it.
-    __device__ __forceinline__ void bring(const Params &p, uint32_t index, uint32_t group, uint32_t chunk,
-                                          uint32_t step_bytes) const {
-        while (chunk >= p.deal.chunks) {
-            chunk -= p.deal.chunks;
-            ++group;
-        }
-        const uint32_t at = buffer(index), first = chunk * p.chunk, bytes = min(p.chunk, p.steps - first) * step_bytes;
-        arch::mbarrier_arrive_expect_tx(full + 8 * at, bytes);
-        arch::load_bulk(x + at * buffer_bytes, step_at(p, batch_of(p, group), first, step_bytes), bytes,
-                        full + 8 * at, arch::policy_evict_last());
-    }
-};
-
-template <class Weights, class Element, int kVectors>
-__device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
-    constexpr uint32_t kRows = kVectors * many::kVectorRow, kStepBytes = 2 * kRows;
+// By the warps of a warpgroup that multiplies; kAll: all of them have rows.
+template <class Weights, class Element, int kVectors, bool kAll>
+__device__ __forceinline__ void multiply_parts(const Params &p, uint32_t base) {
+    using Of = Stage<kVectors>;
+    constexpr uint32_t kRows = Of::kStepBytes / 2;
     constexpr bool kLongSums = kVectors >= NVFP4_PACKED_LONG_SUMS;
     // Words of a lane's codes that are decoded and multiplied together, of four in a step.
-    constexpr int kWords = kVectors < 128 ? 2 : 1;
+    constexpr int kWords = kVectors < NVFP4_PACKED_MANY ? 2 : 1;
     constexpr float kFactor = 1.0f / Weights::kFactor; // a power of two
 
     const uint32_t lane = arch::kept(threadIdx.x % many::kWarp);
-    const uint32_t base = arch::shared_address(shared);
-    const uint32_t first_of_cta = first_chunk(p.deal, blockIdx.x);
-    const uint32_t chunks = p.deal.each + (blockIdx.x < p.deal.more);
-    uint32_t group = first_of_cta / p.deal.chunks, begin = first_of_cta - group * p.deal.chunks;
-    GroupLoads loads(p, group, begin, chunks, lane, base);
-#pragma unroll 1
-    for (int i = 0; i < NVFP4_MANY_STAGES - 1; ++i) loads.next(p, lane);
+    const uint32_t warp = arch::kept(threadIdx.x / many::kWarp); // of the group
+    const bool has_rows = kAll || in_all(warp < p.deal.warps);
+    const uint32_t g = lane / 4, t = lane % 4, row = warp * many::kWarpRows + g; // of the group
+    Lane<Weights> weights;
+    weights.codes = row * kSpanBytes + ((2 * t ^ g) * 16);
 
-    const Ring ring(p, base, p.chunk * kStepBytes);
-    if (threadIdx.x == 0) {
-        for (uint32_t i = 0; i < kBuffers; ++i) {
-            arch::mbarrier_init(ring.full + 8 * i, 1);
-            arch::mbarrier_init(ring.empty + 8 * i, p.tiles * NVFP4_PACKED_TILE_WARPS * arch::kWarpArrivals);
-        }
-        arch::fence_mbarrier_init();
-    }
-    __syncthreads();
-    arch::grid_dependency_launch();
-    arch::grid_dependency_wait(); // the previous grid packs; grids before it may still read the output
-    if (threadIdx.x == 0) {
-        for (uint32_t i = 0; i < min(kAhead, chunks); ++i) ring.bring(p, i, group, begin + i, kStepBytes);
-    }
-
+    Of stage;
+    uint32_t behind = 0; // mbarrier of the stage of vectors before the one that is multiplied, if there is one
     // Operands A of two groups of instructions: one is multiplied while the other one is decoded.
-    uint32_t a[2][kWords][2][4];
-    // The warp's next step, with vectors at shared address x; `add`: to what is in d.
+    uint32_t a[2][kWords][2][4] = {}; // and zeros where a warp has no rows
+    // Half a span, with vectors at shared address x; `add`: to what is in d.
     const auto multiply = [&](float(&d)[kVectors / 2], uint32_t x, bool add) {
-        arch::wait_copies<NVFP4_MANY_STAGES - 2>();
-        __syncwarp();
-        const many::Codes<Weights> codes(loads.behind(loads.to), lane);
-        loads.next(p, lane); // into the stage before this one: all lanes have read it
-
         const uint64_t rows = arch::wgmma_rows_descriptor(__shfl_sync(~0u, x, 0));
 #pragma unroll
         for (int word = 0; word < 4; word += kWords) {
             // What was multiplied from these registers is over. The other group may still be multiplied.
-            auto &of = a[word / kWords % 2];
+            auto &operands = a[word / kWords % 2];
             arch::wgmma_wait<1>();
 #pragma unroll
             for (int i = 0; i < kWords; ++i) {
-                codes.decode(word + i, of[i]);
-                arch::wgmma_pin(of[i][0]);
-                arch::wgmma_pin(of[i][1]);
+                if (has_rows) weights.of.decode(word + i, operands[i]);
+                arch::wgmma_pin(operands[i][0]);
+                arch::wgmma_pin(operands[i][1]);
             }
             arch::wgmma_fence();
 #pragma unroll
@@ -306,108 +490,162 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
                 const int slice = 2 * word + i;
                 // Only the lower word holds the address, in bits that shared memory does not exceed.
                 const uint64_t b = rows >> 32 << 32 | (uint32_t(rows) + (slice / 4 * kRows + slice % 4 * 32) / 16);
-                const auto &r = of[i / 2][i % 2];
+                const auto &r = operands[i / 2][i % 2];
                 arch::wgmma<Element>(d, r[0], r[1], r[2], r[3], b, kLongSums || slice != 0 || add);
             }
             arch::wgmma_commit();
         }
     };
-
-    uint32_t index = 0; // of the CTA's next chunk
-#pragma unroll 1
-    for (; index < chunks; begin = 0, ++group) {
-        uint32_t chunk = begin; // the group's next chunk
-        const uint32_t here = min(chunks - index, p.deal.chunks - begin);
-        uint32_t steps = min((begin + here) * p.chunk, p.steps) - begin * p.chunk;
-        // Where the vectors of the next chunk are, when they are there.
-        const auto next_chunk = [&] {
-            if (threadIdx.x == 0 && index + kAhead < chunks) {
-                ring.wait_empty(index + kAhead);
-                ring.bring(p, index + kAhead, group, chunk + kAhead, kStepBytes);
+    const auto multiply_span = [&](float(&d)[kVectors / 2], bool add) {
+        arch::mbarrier_wait(stage.full(p, base), stage.parity);
+        if (has_rows) weights.read_scales(stage.scales(p, base));
+#pragma unroll
+        for (uint32_t half = 0; half < kSpanSteps; ++half) {
+            const uint32_t of = half / Of::kSteps, of_stage = half % Of::kSteps;
+            if (has_rows) weights.read(half, stage.codes(p, base));
+            if (half + 1 == kSpanSteps) arch::mbarrier_arrive_warp(stage.empty(p, base), lane);
+            if (of_stage == 0) arch::mbarrier_wait(stage.vectors_full(p, base, of), stage.parity);
+            multiply(d, stage.vectors(p, base, of) + of_stage * Of::kStepBytes, add || half != 0);
+            // Of the stage before this one all is over: the wait in front of the last group says so.
+            if (of_stage == 0) {
+                if (behind != 0) arch::mbarrier_arrive_warp(behind, lane);
+                behind = stage.vectors_empty(p, base, of);
             }
-            __syncwarp();
-            const uint32_t at = Ring::buffer(index);
-            arch::mbarrier_wait(ring.full + 8 * at, Ring::parity(index));
-            ++chunk;
-            ++index;
-            return ring.x + at * ring.buffer_bytes;
-        };
+        }
+        stage.advance(p);
+    };
+
+    Part part(p);
+    bool begins = true; // with the CTA's first part
+    do {
+        const uint32_t first = first_row(p, part.group, batch_of(p, part.group), rank_of(p.deal));
+        uint32_t spans = part.end_span(p) - part.first_span(p);
+        const uint32_t of_atoms = first % NVFP4_ATOM_ROWS + row;
+        weights.scales = p.scale_layout.tiled
+                             ? of_atoms / NVFP4_ATOM_ROWS * (kSpanGroups * NVFP4_ATOM_BYTES) + t * NVFP4_ATOM_BYTES +
+                                   of_atoms % NVFP4_ATOM_LINES * NVFP4_ATOM_LINE_BYTES +
+                                   of_atoms % NVFP4_ATOM_ROWS / NVFP4_ATOM_LINES * 4
+                             : row * kScaleUnit + t * 4;
         float sum[kVectors / 2] = {};
         arch::wgmma_pin(sum);
         if constexpr (kLongSums) {
-            // One loop over all steps, not one for chunks around it: through that ptxas would not have multiplications on
-            // their way.
-            uint32_t left = 0, x = 0; // of the chunk
 #pragma unroll 1
-            for (; steps != 0; --steps, --left, x += kStepBytes) {
-                const bool starts = left == 0;
-                if (starts) {
-                    x = next_chunk();
-                    left = min(p.chunk, steps);
-                }
-                multiply(sum, x, true);
-                // Of the steps before this one all is over: the wait in front of the last group says so.
-                if (starts && index > 1) arch::mbarrier_arrive_warp(ring.empty + 8 * Ring::buffer(index - 2), lane);
-            }
+            for (; spans != 0; --spans) multiply_span(sum, true);
             arch::wgmma_wait<0>();
             arch::wgmma_pin(sum);
         } else {
 #pragma unroll 1
-            while (steps != 0) {
-                uint32_t x = next_chunk();
-                const uint32_t of_chunk = min(p.chunk, steps);
-                steps -= of_chunk;
+            while (spans != 0) {
+                const uint32_t of_chunk = min(p.chunk, spans);
+                spans -= of_chunk;
                 float own[kVectors / 2];
 #pragma unroll 1
-                for (uint32_t step = 0; step < of_chunk; ++step, x += kStepBytes) multiply(own, x, step != 0);
+                for (uint32_t span = 0; span < of_chunk; ++span) multiply_span(own, span != 0);
                 arch::wgmma_wait<0>();
                 arch::wgmma_pin(own);
-                arch::mbarrier_arrive_warp(ring.empty + 8 * Ring::buffer(index - 1), lane);
 #pragma unroll
                 for (int i = 0; i < kVectors / 2; ++i) sum[i] += own[i];
             }
         }
 
-        const bool whole = chunk - begin == p.deal.chunks;
-        const uint32_t warp = this_warp();
-        const Outputs outputs(p, group, warp, lane);
-        float *const partial = partial_at(p, blockIdx.x, index != chunk - begin, warp, lane);
+        const bool whole = part.here == p.deal.chunks;
+        const Outputs outputs(p, part.group, rank_of(p.deal), warp, lane);
+        const uint32_t columns = (p.n + many::kColumns - 1) / many::kColumns;
+        float *const partial = partial_at(p, columns, blockIdx.x, !begins, warp, lane);
 #pragma unroll
         for (int column = 0; column < kVectors / many::kColumns; ++column) {
+            if (!has_rows) break;
             float of[4];
 #pragma unroll
             for (int i = 0; i < 4; ++i) of[i] = sum[4 * column + i] * kFactor;
             if (whole) {
                 outputs.store(p, column, lane, of);
-            } else if (column * many::kColumns < p.n) {
+            } else if (column < columns) {
                 arch::store_128(partial + column * kColumnFloats, of, arch::policy_evict_last());
             }
         }
+        begins = false;
+    } while (part.next(p));
+}
+
+template <class Weights, class Element, int kVectors>
+__device__ __forceinline__ void run(const Params &p, const Maps &maps, uint8_t *shared) {
+    using Of = Stage<kVectors>;
+    const uint32_t base = arch::shared_address(shared), multiplying = warpgroups(p) * kGroupThreads;
+    if (threadIdx.x == 0) {
+        arch::prefetch_tensor_map(&maps.codes);
+        const uint32_t warps = warpgroups(p) * kGroupWarps * arch::kWarpArrivals;
+        for (Of stage; stage.parity == 0; stage.advance(p)) {
+            arch::mbarrier_init(stage.full(p, base), 1 + kScaleThreads);
+            arch::mbarrier_init(stage.empty(p, base), warps);
+            for (uint32_t of = 0; of < Of::kOfSpan; ++of) {
+                arch::mbarrier_init(stage.vectors_full(p, base, of), 1);
+                arch::mbarrier_init(stage.vectors_empty(p, base, of), warps);
+                arch::mbarrier_init(stage.vectors_ready(p, base, of), 1);
+            }
+        }
+        arch::fence_mbarrier_init();
+    }
+    if (p.deal.cluster_log2 == 0) {
+        __syncthreads();
+    } else {
+        arch::cluster_arrive();
+        arch::cluster_wait();
+    }
+    arch::grid_dependency_launch();
+    if (threadIdx.x < multiplying) {
+        arch::more_registers<kMultiplyingRegisters<kVectors>>();
+        arch::grid_dependency_wait(); // grids before may still read the output
+        if (in_all((threadIdx.x / kGroupThreads + 1) * kGroupWarps <= p.deal.warps)) {
+            multiply_parts<Weights, Element, kVectors, true>(p, base);
+        } else {
+            multiply_parts<Weights, Element, kVectors, false>(p, base);
+        }
+    } else {
+        arch::fewer_registers<kBringingRegisters>();
+        const uint32_t thread = threadIdx.x - multiplying;
+        if (thread == 0) {
+            bring_codes<kVectors>(p, maps, base);
+        } else if (thread == many::kWarp) {
+            arch::grid_dependency_wait(); // the previous grid packs
+            bring_vectors<kVectors>(p, base);
+        } else if (thread >= 2 * many::kWarp) {
+            bring_scales<kVectors>(p, base, thread - 2 * many::kWarp);
+        }
+    }
+    if (p.deal.cluster_log2 != 0) { // the other CTA arrives at barriers of this one, and copies into its memory
+        __syncwarp();
+        arch::cluster_arrive();
+        arch::cluster_wait();
     }
 }
 
-// The parts of a group that is divided where CTA blockIdx.x + 1 begins, and nowhere before, become outputs. Of the rows of
-// the group's warp blockIdx.y, a warp has a column.
+// The parts of a group that is divided where cluster blockIdx.x + 1 begins, and nowhere before, become outputs: those of CTA
+// blockIdx.z. A warp has the rows of one warp that multiplied, and of the vectors a column.
 __device__ __forceinline__ void add(const AddParams &p) {
-    const uint32_t lane = threadIdx.x % many::kWarp, column = threadIdx.x / many::kWarp, warp = blockIdx.y;
+    const uint32_t lane = threadIdx.x % many::kWarp;
+    const uint32_t piece = blockIdx.y * NVFP4_PACKED_ADD_WARPS + threadIdx.x / many::kWarp;
+    const uint32_t warp = piece / p.columns, column = piece - warp * p.columns;
     const uint32_t border = first_chunk(p.deal, blockIdx.x + 1), group = border / p.deal.chunks;
     const uint32_t first = group * p.deal.chunks;
     arch::grid_dependency_launch();
     arch::grid_dependency_wait(); // the previous grid writes sums
-    if (first == border || first_chunk(p.deal, blockIdx.x) > first) return;
+    if (first == border || first_chunk(p.deal, blockIdx.x) > first || warp >= p.deal.warps) return;
 
     float sum[4] = {};
-    uint32_t begin = first_chunk(p.deal, blockIdx.x);
+    uint32_t cluster = blockIdx.x, begin = first_chunk(p.deal, cluster);
 #pragma unroll 1
-    for (uint32_t cta = blockIdx.x; begin < first + p.deal.chunks; begin = first_chunk(p.deal, ++cta)) {
-        const float *const at = partial_at(p, cta, begin < first, warp, lane) + column * kColumnFloats;
+    do {
+        const uint32_t cta = (cluster << p.deal.cluster_log2) + blockIdx.z;
+        const float *const at = partial_at(p, p.columns, cta, begin < first, warp, lane) + column * kColumnFloats;
         const float4 part = *reinterpret_cast<const float4 *>(at);
         sum[0] += part.x;
         sum[1] += part.y;
         sum[2] += part.z;
         sum[3] += part.w;
-    }
-    Outputs(p, group, warp, lane).store(p, column, lane, sum);
+        begin = first_chunk(p.deal, ++cluster);
+    } while (begin < first + p.deal.chunks);
+    Outputs(p, group, blockIdx.z, warp, lane).store(p, column, lane, sum);
 }
 
 }  // namespace nvfp4::packed
@@ -433,23 +671,26 @@ __device__ __forceinline__ void add(const AddParams &p) {
     GEMV_PACKED_OF(X, f16, nvfp4::ScaledF16, nvfp4::arch::WgmmaF16) \
     GEMV_PACKED_OF(X, bf16, nvfp4::ScaledBf16, nvfp4::arch::WgmmaBf16)
 
-#define PACK_ENTRY(name, activation, vectors)                                             \
-    extern "C" __global__ void __launch_bounds__(NVFP4_PACKED_PACK_WARPS * NVFP4_WARP)     \
-        name(const __grid_constant__ nvfp4_pack_params p) {                               \
-        nvfp4::packed::pack<activation, vectors>(p);                                      \
-    }
+#define PACK_ENTRY(name, activation, vectors)                                          \
+    NVFP4_KERNEL(name)(                                                                \
+    extern "C" __global__ void __launch_bounds__(NVFP4_PACKED_PACK_WARPS * NVFP4_WARP) \
+        name(const __grid_constant__ nvfp4_pack_params p) {                            \
+        nvfp4::packed::pack<activation, vectors>(p);                                   \
+    })
 GEMV_PACKED_PACK(PACK_ENTRY)
-#define ENTRY(name, Weights, Element, vectors)                                                            \
-    extern "C" __global__ void                                                                            \
-    __launch_bounds__(NVFP4_PACKED_MAX_GROUPS * NVFP4_PACKED_TILE_WARPS * NVFP4_WARP, 1)                  \
-        name(const __grid_constant__ nvfp4_packed_params p) {                                             \
-        extern __shared__ __align__(1024) uint8_t dynamic[];                                              \
-        nvfp4::packed::run<Weights, Element, vectors>(p, dynamic);                                        \
-    }
+#define ENTRY(name, Weights, Element, vectors)                                                                  \
+    NVFP4_KERNEL(name)(                                                                                         \
+    extern "C" __global__ void __launch_bounds__(nvfp4::packed::kMaxThreads<vectors>, 1)                        \
+        name(const __grid_constant__ nvfp4::packed::Maps maps, const __grid_constant__ nvfp4_packed_params p) { \
+        extern __shared__ __align__(1024) uint8_t dynamic[];                                                    \
+        nvfp4::packed::run<Weights, Element, vectors>(p, maps, dynamic);                                        \
+    })
 GEMV_PACKED(ENTRY)
-extern "C" __global__ void gemv_packed_add(const __grid_constant__ nvfp4_packed_add_params p) {
+NVFP4_KERNEL(gemv_packed_add)(
+extern "C" __global__ void __launch_bounds__(NVFP4_PACKED_ADD_WARPS * NVFP4_WARP)
+    gemv_packed_add(const __grid_constant__ nvfp4_packed_add_params p) {
     nvfp4::packed::add(p);
-}
+})
 #define GEMV_PACKED_ALL(X) GEMV_PACKED_PACK(X) GEMV_PACKED(X) X(gemv_packed_add)
 NVFP4_TABLE(gemv_packed, GEMV_PACKED_ALL)
 

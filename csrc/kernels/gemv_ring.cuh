@@ -446,11 +446,12 @@ __device__ __forceinline__ void gemv(const Params &p) {
     X(gemv_ring_c2_r4_l2, 2, 4, false) \
     X(gemv_ring_c2_r4_l1, 2, 4, true)
 
-#define ENTRY(name, chunks, rows, cached)                                                                         \
+#define ENTRY(name, chunks, rows, cached)                                                                   \
+    NVFP4_KERNEL(name)(                                                                                     \
     extern "C" __global__ void __launch_bounds__((NVFP4_RING_MAX_WARPS + NVFP4_RING_MAX_PRODUCERS) * 32, 1) \
-        name(const __grid_constant__ nvfp4_ring_params p) {                                               \
-        nvfp4::ring::gemv<chunks, rows, cached>(p);                                                               \
-    }
+        name(const __grid_constant__ nvfp4_ring_params p) {                                                 \
+        nvfp4::ring::gemv<chunks, rows, cached>(p);                                                         \
+    })
 GEMV_RING(ENTRY)
 NVFP4_TABLE(gemv_ring, GEMV_RING)
 

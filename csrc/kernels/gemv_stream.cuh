@@ -313,12 +313,13 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     GEMV_STREAM_OF(X, gemv_stream_bf16, NVFP4_ACTIVATION_BF16)
 #endif
 
-#define ENTRY(name, activation, vectors)                                                         \
+#define ENTRY(name, activation, vectors)                                                            \
+    NVFP4_KERNEL(name)(                                                                             \
     extern "C" __global__ void __launch_bounds__(nvfp4::stream::max_warps(vectors) * NVFP4_WARP, 1) \
-        name(const __grid_constant__ nvfp4_stream_params p) {                                    \
-        extern __shared__ __align__(128) uint8_t dynamic[];                                      \
-        nvfp4::stream::run<nvfp4::stream::Products<activation, vectors>, vectors>(p, dynamic);   \
-    }
+        name(const __grid_constant__ nvfp4_stream_params p) {                                       \
+        extern __shared__ __align__(128) uint8_t dynamic[];                                         \
+        nvfp4::stream::run<nvfp4::stream::Products<activation, vectors>, vectors>(p, dynamic);      \
+    })
 GEMV_STREAM(ENTRY)
 NVFP4_TABLE(UNIT, GEMV_STREAM)
 

@@ -237,11 +237,12 @@ __device__ __forceinline__ void gemv(const tile::Maps &maps, const tile::Params 
     X(gemv_tma_n4, 4) \
     X(gemv_tma_n8, 8)
 
-#define ENTRY(name, vectors)                                                                       \
-    extern "C" __global__ void __launch_bounds__(NVFP4_TMA_THREADS, vectors <= NVFP4_FEW_VECTORS ? 2 : 1) \
+#define ENTRY(name, vectors)                                                                                \
+    NVFP4_KERNEL(name)(                                                                                     \
+    extern "C" __global__ void __launch_bounds__(NVFP4_TMA_THREADS, vectors <= NVFP4_FEW_VECTORS ? 2 : 1)   \
         name(const __grid_constant__ nvfp4::tile::Maps maps, const __grid_constant__ nvfp4_tile_params p) { \
-        nvfp4::tma::gemv<vectors>(maps, p);                                                        \
-    }
+        nvfp4::tma::gemv<vectors>(maps, p);                                                                 \
+    })
 GEMV_TMA(ENTRY)
 NVFP4_TABLE(gemv_tma, GEMV_TMA)
 

@@ -1,14 +1,15 @@
-// What gemv_mma, gemv_wgmma and gemv_packed share: how work is divided, how weights come, and what becomes of sums. In a
-// pass over the weights all decode each weight once, and multiply it with all vectors of the pass.
+// What gemv_mma and gemv_wgmma share: how work is divided, how weights come, and what becomes of sums. In a pass over the
+// weights they decode each weight once, and multiply it with all vectors of the pass. gemv_packed does that too: of this
+// file it has the constants, how a lane's codes are decoded (Codes), and elements of vectors (Eight). Its work is divided,
+// and its operands come, in another way.
 //
-// A CTA takes a group of rows, in tiles (gemv_packed's CTAs take parts of several groups). A tile has as many rows as one
+// A CTA takes a group of rows, in tiles. A tile has as many rows as one
 // matrix instruction; a warp has 16 of them. The warps of a tile, or several sets of them that share its K, go over it in
 // steps: a step is 128 elements of K. A lane copies the codes that it will multiply, stages ahead, into its warp's queue in
 // shared memory, as in gemv_stream, and multiplies them by their block scales: operands A of matrix instructions.
 //
 // The vectors are operands B. The steps of a chunk lie in shared memory for all warps. While one chunk is multiplied,
-// threads load a later one's elements into registers, to put them in the order of A's pairs and into another buffer
-// (gemv_packed has that done once, by a launch before).
+// threads load a later one's elements into registers, to put them in the order of A's pairs and into another buffer.
 // Where few rows have a long K, the CTAs of a cluster share it (sm_90), and add their sums through each other's shared
 // memory. Every order of addition is fixed by the config.
 #pragma once
@@ -212,6 +213,7 @@ struct Codes {
     uint4 codes[2];
     uint32_t scale[2][2];
 
+    Codes() = default;
     // Of the stage at shared address `from`.
     __device__ __forceinline__ Codes(uint32_t from, uint32_t lane) {
         const uint32_t g = lane / 4, t = lane % 4;

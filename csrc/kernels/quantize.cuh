@@ -206,11 +206,12 @@ __device__ __forceinline__ void quantize(const nvfp4_quantize_params &p) {
     X(quantize_f32_linear, nvfp4::LoadF32, false)   \
     X(quantize_f32_128x4, nvfp4::LoadF32, true)
 
-#define ENTRY(name, load, tiled)                                           \
-    extern "C" __global__ void __launch_bounds__(NVFP4_QUANTIZE_THREADS)   \
-        name(nvfp4_quantize_params p) {                                    \
-        nvfp4::quantize<load, tiled>(p);                                   \
-    }
+#define ENTRY(name, load, tiled)                                         \
+    NVFP4_KERNEL(name)(                                                  \
+    extern "C" __global__ void __launch_bounds__(NVFP4_QUANTIZE_THREADS) \
+        name(nvfp4_quantize_params p) {                                  \
+        nvfp4::quantize<load, tiled>(p);                                 \
+    })
 QUANTIZE(ENTRY)
 #undef ENTRY
 

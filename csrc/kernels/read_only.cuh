@@ -66,10 +66,11 @@ __device__ __forceinline__ void read(const nvfp4_read_only_params &p) {
     X(read_only_loads8, 8, NVFP4_READ_ONLY_MAX_THREADS, 1)
 
 #define READ_ONLY_ENTRY(name, loads, ...)                           \
+    NVFP4_KERNEL(name)(                                             \
     extern "C" __global__ void __launch_bounds__(__VA_ARGS__) name( \
         const __grid_constant__ nvfp4_read_only_params p) {         \
         nvfp4::read_only::read<loads>(p);                           \
-    }
+    })
 READ_ONLY(READ_ONLY_ENTRY)
 
 #endif

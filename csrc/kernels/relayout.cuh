@@ -125,11 +125,12 @@ __device__ __forceinline__ void relayout(const nvfp4_relayout_params &p) {
     X(relayout_to_linear, false) \
     X(relayout_to_128x4, true)
 
-#define ENTRY(name, tiled)                                                 \
-    extern "C" __global__ void __launch_bounds__(NVFP4_RELAYOUT_THREADS)   \
-        name(nvfp4_relayout_params p) {                                    \
-        nvfp4::relayout<tiled>(p);                                         \
-    }
+#define ENTRY(name, tiled)                                               \
+    NVFP4_KERNEL(name)(                                                  \
+    extern "C" __global__ void __launch_bounds__(NVFP4_RELAYOUT_THREADS) \
+        name(nvfp4_relayout_params p) {                                  \
+        nvfp4::relayout<tiled>(p);                                       \
+    })
 RELAYOUT(ENTRY)
 #undef ENTRY
 

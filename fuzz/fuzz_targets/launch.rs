@@ -54,6 +54,10 @@ fuzz_target!(|data: &[u8]| {
             budget: 20_000,
             ..Options::default()
         };
+        prepared.before.truncate(4);
+        if let Err(error) = prepared.run_before(&options) {
+            black_box(error.to_string());
+        }
         if let Err(error) = prepared.sim.run(&prepared.launch, &options) {
             black_box(error.to_string());
         }

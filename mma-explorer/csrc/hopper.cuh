@@ -1,7 +1,7 @@
-// What `wgmma` kernels are made of: barriers in shared memory, copies of boxes of a matrix, and the instructions around
-// a multiplication. One PTX instruction a function. Code for sm_90a alone.
+// What kernels for sm_90 and later are made of: barriers in shared memory, copies of boxes of a matrix, and, for sm_90a
+// alone, the instructions around a `wgmma` multiplication. One PTX instruction a function.
 //
-// A multiplication is asynchronous: from when it is issued until its group was waited for, nothing may touch its
+// A `wgmma` multiplication is asynchronous: from when it is issued until its group was waited for, nothing may touch its
 // accumulator, nor write the shared memory that it reads.
 #pragma once
 
@@ -42,6 +42,11 @@ __device__ __forceinline__ void barrier_arrive(u32 barrier, u32 cta) {
         : "memory");
 }
 
+// Arrives at a barrier of this CTA.
+__device__ __forceinline__ void barrier_arrive_here(u32 barrier) {
+    asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 // Waits until the phase of this parity is over.
 __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
     u32 over = 0;
@@ -74,12 +79,20 @@ __device__ __forceinline__ void prefetch_map(const TensorMap &map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
+// This CTA's shared memory as the target of a copy. On sm_120 copies to `shared::cluster` become calls where the compiler
+// does not see that the target is this CTA; `shared::cta` needs PTX 8.6, which knows sm_100 and later.
+#if __CUDA_ARCH__ >= 1000
+#define COPY_TARGET "shared::cta"
+#else
+#define COPY_TARGET "shared::cluster"
+#endif
+
 // Starts the copy of the map's box at a byte of K and a row. What lies beyond the matrix arrives as zeros. The barrier's
 // phase waits for all of its bytes.
 __device__ __forceinline__ void copy_box(u32 to, const TensorMap &map, u32 byte, u32 row, u32 barrier) {
     asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
-            to),
+        "cp.async.bulk.tensor.2d." COPY_TARGET
+        ".global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
         "l"(&map), "r"(byte), "r"(row), "r"(barrier)
         : "memory");
 }
@@ -98,6 +111,9 @@ __device__ __forceinline__ void copy_box_to(u32 to, const TensorMap &map, u32 by
 __device__ __forceinline__ void writes_before_multiplications() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+
+// Threads' reads of shared memory, which this thread was told of, before its copies write there.
+__device__ __forceinline__ void reads_before_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // The descriptor of a matrix in shared memory: rows of 128 bytes along K with the 128-byte swizzle, eight of them a
 // pattern of 1024 bytes, which starts at a multiple of that. 32 bytes further along K are 2 more.

@@ -10,6 +10,7 @@ use cudarc::driver::{
 use cudarc::nvrtc::Ptx;
 
 use crate::arch::{Arch, Features};
+use crate::blackwell::Scales;
 use crate::cublaslt::CublasLtError;
 use crate::exact::Exact;
 use crate::matmul::{Map, Operands, Plan, Problem};
@@ -91,6 +92,8 @@ pub struct Matrices {
     pub(crate) a: CudaSlice<u8>,
     pub(crate) b: CudaSlice<u8>,
     pub(crate) d: CudaSlice<u8>,
+    /// Block scales of A and B, where the kernel reads them.
+    scales: Option<[CudaSlice<u8>; 2]>,
 }
 
 /// A matrix product that is ready to run.
@@ -193,9 +196,11 @@ impl Device {
             .function(compiled, "throughput")?
             .max_threads_per_block()? as u32
             / 32;
+        let most = most.min(measure.threads * measure.most_groups / 32);
         let all: &[u32] = match variant.family() {
+            Family::Mma => &[4, 8, 16, 32],
             Family::Wgmma => &[4, 8, 12],
-            _ => &[4, 8, 16, 32],
+            Family::Tcgen05 => &[4],
         };
         for &warps in all.iter().filter(|warps| **warps <= most) {
             let (operations, per_cycle) =
@@ -214,7 +219,7 @@ impl Device {
 
     fn latency(&self, compiled: &Compiled, measure: &Measure) -> Result<f64, DeviceError> {
         const TURNS: u32 = 256;
-        let kernel = self.function(compiled, "latency")?;
+        let kernel = self.function_with_shared(compiled, "latency", measure.shared)?;
         let input = self.stream.clone_htod(&measure.input)?;
         let mut cycles = self.stream.alloc_zeros::<u64>(1)?;
         let mut out = self
@@ -223,7 +228,7 @@ impl Device {
         let config = LaunchConfig {
             grid_dim: (1, 1, 1),
             block_dim: (measure.threads, 1, 1),
-            shared_mem_bytes: 0,
+            shared_mem_bytes: measure.shared,
         };
         let mut best = u64::MAX;
         // The first run also brings the code to the multiprocessor.
@@ -235,8 +240,8 @@ impl Device {
                 .arg(&input)
                 .arg(&TURNS)
                 .arg(&0u32);
-            // SAFETY: the parameters are those of `latency` in csrc/measure.cu and csrc/measure_wgmma.cu, and the buffers
-            // have the sizes that these say: one count, C's registers of all threads, and all fragments.
+            // SAFETY: the parameters are those of `latency` in csrc/measure.cu and its siblings, and the buffers have the
+            // sizes that these say: one count, C's registers of all threads, and all that `in` has.
             unsafe { launch.launch(config) }?;
             best = best.min(self.stream.clone_dtoh(&cycles)?[0]);
         }
@@ -252,7 +257,7 @@ impl Device {
         input: &CudaSlice<u8>,
         warps: u32,
     ) -> Result<(f64, f64), DeviceError> {
-        let kernel = self.function(compiled, "throughput")?;
+        let kernel = self.function_with_shared(compiled, "throughput", measure.shared)?;
         let all_warps = (self.multiprocessors * warps) as usize;
         let groups = 32 * warps / measure.threads;
         let mut cycles = self.stream.alloc_zeros::<u64>(2 * all_warps)?;
@@ -262,7 +267,7 @@ impl Device {
         let config = LaunchConfig {
             grid_dim: (self.multiprocessors, 1, 1),
             block_dim: (32 * warps, 1, 1),
-            shared_mem_bytes: 0,
+            shared_mem_bytes: measure.shared,
         };
         let mut run = |turns: u32| {
             seconds(&self.stream, || {
@@ -273,8 +278,8 @@ impl Device {
                     .arg(input)
                     .arg(&turns)
                     .arg(&0u32);
-                // SAFETY: the parameters are those of `throughput` in csrc/measure.cu and csrc/measure_wgmma.cu, and the
-                // buffers have the sizes that these say: two counts a warp, C's registers a thread, and all fragments.
+                // SAFETY: the parameters are those of `throughput` in csrc/measure.cu and its siblings, and the buffers have
+                // the sizes that these say: two counts a warp, C's registers a thread, and all that `in` has.
                 unsafe { launch.launch(config) }?;
                 Ok(())
             })
@@ -336,6 +341,10 @@ impl Device {
             b: self.stream.clone_htod(&exact.b)?,
             // Bytes that are no element of D: what is not written shows.
             d: self.stream.clone_htod(&vec![0xa5u8; exact.d.len()])?,
+            scales: match &exact.scales {
+                Some([a, b]) => Some([self.stream.clone_htod(a)?, self.stream.clone_htod(b)?]),
+                None => None,
+            },
         })
     }
 
@@ -356,7 +365,7 @@ impl Device {
             .map_or(Ok(()), |wrong| Err(DeviceError::Wrong(wrong)))
     }
 
-    /// Operands of random numbers, and room for D. Floats are between 1/16 and 2 in magnitude, so that sums stay finite, as
+    /// Operands of random numbers, and room for D. Block scales are one. Floats are between 1/16 and 2 in magnitude, so that sums stay finite, as
     /// they do in real products: what is infinite draws less power.
     ///
     /// # Errors
@@ -370,23 +379,21 @@ impl Device {
         // As much as is copied again and again.
         const CHUNK: usize = 16 << 20;
         let random = |ty: Type, rows: u32| -> Result<CudaSlice<u8>, DeviceError> {
-            let bits = variant.container_bits(ty);
             let mut state = 0x2545_f491_4f6c_dd1du64;
-            let mut word = || {
-                let mut word = 0u32;
-                for at in (0..32).step_by(bits as usize) {
+            let mut sixteen = || {
+                let mut all = 0u128;
+                for i in 0..128 / variant.container_bits(ty) as usize {
                     state ^= state << 13;
                     state ^= state >> 7;
                     state ^= state << 17;
-                    let code = ty.random((state >> 32) as u32) << variant.container_shift(ty);
-                    word |= code << at;
+                    all |= u128::from(ty.random((state >> 32) as u32)) << variant.bit_of(ty, i);
                 }
-                word
+                all.to_le_bytes()
             };
             let bytes = u64::from(rows) * plan.row_bytes;
             let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-            let words = bytes.div_ceil(4).min(CHUNK / 4);
-            let chunk: Vec<u8> = (0..words).flat_map(|_| word().to_le_bytes()).collect();
+            let times = bytes.div_ceil(16).min(CHUNK / 16);
+            let chunk: Vec<u8> = (0..times).flat_map(|_| sixteen()).collect();
             let mut all = self.stream.alloc_zeros::<u8>(bytes)?;
             for from in (0..bytes).step_by(CHUNK) {
                 let length = CHUNK.min(bytes - from);
@@ -403,7 +410,17 @@ impl Device {
             d: self
                 .stream
                 .alloc_zeros::<u8>(usize::try_from(d).unwrap_or(usize::MAX))?,
+            scales: match Scales::of(variant, problem) {
+                Some([a, b]) => Some([self.ones(&a)?, self.ones(&b)?]),
+                None => None,
+            },
         })
+    }
+
+    /// Scales that are one.
+    fn ones(&self, scales: &Scales) -> Result<CudaSlice<u8>, DeviceError> {
+        let one = scales.encode(1).unwrap_or_default();
+        Ok(self.stream.clone_htod(&vec![one; scales.bytes()])?)
     }
 
     /// The kernel `matmul` for a problem.
@@ -450,8 +467,7 @@ impl Device {
             problem,
         } = prepared;
         let all = seconds(&self.stream, || {
-            let Matrices { a, b, d } = matrices;
-            (0..repeats).try_for_each(|_| self.launch_matmul(kernel, plan, *problem, d, a, b))
+            (0..repeats).try_for_each(|_| self.launch_matmul(kernel, plan, *problem, matrices))
         })?;
         Ok(all / f64::from(repeats))
     }
@@ -461,10 +477,19 @@ impl Device {
         compiled: &Compiled,
         plan: &Plan,
     ) -> Result<CudaFunction, DeviceError> {
-        let kernel = self.function(compiled, "matmul")?;
+        self.function_with_shared(compiled, "matmul", plan.shared)
+    }
+
+    fn function_with_shared(
+        &self,
+        compiled: &Compiled,
+        name: &str,
+        shared: u32,
+    ) -> Result<CudaFunction, DeviceError> {
+        let kernel = self.function(compiled, name)?;
         kernel.set_attribute(
             CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-            plan.shared as i32,
+            shared as i32,
         )?;
         Ok(kernel)
     }
@@ -474,10 +499,10 @@ impl Device {
         kernel: &CudaFunction,
         plan: &Plan,
         problem: Problem,
-        d: &mut CudaSlice<u8>,
-        a: &CudaSlice<u8>,
-        b: &CudaSlice<u8>,
+        matrices: &mut Matrices,
     ) -> Result<(), DeviceError> {
+        let Matrices { a, b, d, scales } = matrices;
+        let (a, b) = (&*a, &*b);
         let config = config(plan);
         let mut launch = self.stream.launch_builder(kernel);
         match &plan.operands {
@@ -498,7 +523,16 @@ impl Device {
                 a: map_a,
                 b: map_b,
                 steps,
+                instruction,
+                scales: maps,
             } => {
+                let of_scales = match (maps, &*scales) {
+                    (Some([of_a, of_b]), Some([a, b])) => {
+                        [self.encoded(of_a, a)?, self.encoded(of_b, b)?]
+                    }
+                    // Those that the kernel does not look at.
+                    _ => [self.encoded(map_a, a)?, self.encoded(map_b, b)?],
+                };
                 let (map_a, map_b) = (self.encoded(map_a, a)?, self.encoded(map_b, b)?);
                 launch
                     .arg(d)
@@ -507,8 +541,15 @@ impl Device {
                     .arg(&problem.m)
                     .arg(&problem.n)
                     .arg(steps);
-                // SAFETY: the parameters are those of `matmul` in csrc/matmul_wgmma.cu; the maps are of A and B, and the
-                // launch copies them; D has M times N elements, and the kernel writes no other.
+                if let Some(instruction) = instruction {
+                    launch
+                        .arg(instruction)
+                        .arg(&of_scales[0])
+                        .arg(&of_scales[1]);
+                }
+                // SAFETY: the parameters are those of `matmul` in csrc/matmul_wgmma.cu and csrc/matmul_bulk.cu, and with an
+                // instruction in csrc/matmul_tcgen05.cu; the maps are of A and B and of their scales, and the launch copies
+                // them; D has M times N elements, and the kernel writes no other.
                 unsafe { launch.launch(config) }?;
             }
         }
@@ -520,7 +561,11 @@ impl Device {
         use sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE as NO_FILL;
         use sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE as NOT_INTERLEAVED;
         use sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B as L2;
-        use sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B as SWIZZLE;
+        let swizzle = match (map.swizzled, map.box_bytes) {
+            (false, _) => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
+            (true, 64) => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_64B,
+            (true, _) => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+        };
         let (address, _reads) = matrix.device_ptr(&self.stream);
         let mut encoded = std::mem::MaybeUninit::<sys::CUtensorMap>::zeroed();
         // SAFETY: two dimensions, and so as many entries of each array, one stride fewer. The driver writes the map, and
@@ -533,10 +578,10 @@ impl Device {
                 address as *mut std::ffi::c_void,
                 [map.row_bytes, map.rows.into()].as_ptr(),
                 [map.row_bytes].as_ptr(),
-                [Map::BOX_BYTES, map.box_rows].as_ptr(),
+                [map.box_bytes, map.box_rows].as_ptr(),
                 [1, 1].as_ptr(),
                 NOT_INTERLEAVED,
-                SWIZZLE,
+                swizzle,
                 L2,
                 NO_FILL,
             )

@@ -1,5 +1,6 @@
 //! Problems whose result is exact, whatever the order of sums: small integers, and the answer in whole numbers.
 
+use crate::blackwell::Scales;
 use crate::matmul::Problem;
 use crate::results::SumBits;
 use crate::types::Type;
@@ -14,6 +15,8 @@ pub struct Exact {
     pub b: Vec<u8>,
     /// Rows of N elements.
     pub d: Vec<u8>,
+    /// Block scales of A and of B ([`Scales`]), where the variant's kernel reads them from memory.
+    pub scales: Option<[Vec<u8>; 2]>,
 }
 
 /// A generator of numbers that is the same everywhere (xorshift64*).
@@ -35,6 +38,9 @@ impl Random {
     }
 }
 
+/// Block scales are integers up to this one.
+const LARGEST_SCALE: i64 = 4;
+
 /// A type's integers of which K products, each up to their square, have an exact sum in the accumulator, and each of
 /// their partial sums, too.
 fn values(variant: &Variant, ty: Type, k: u32) -> Vec<i64> {
@@ -46,6 +52,11 @@ fn values(variant: &Variant, ty: Type, k: u32) -> Vec<i64> {
         _ => 1 << 31,
     };
     let mut limit = 1;
+    // What scales make larger is no longer there for the elements.
+    let exact = match variant.scale() {
+        Some(_) => exact / (LARGEST_SCALE * LARGEST_SCALE),
+        None => exact,
+    };
     // All integers of the narrow types; of the wide ones not more than a byte's.
     while limit < 128 && (limit + 1) * (limit + 1) * i64::from(k) < exact {
         limit += 1;
@@ -77,15 +88,35 @@ impl Exact {
                 .collect()
         };
         let (a, b) = (draw(variant.a, m * k), draw(variant.b, n * k));
+        let scales = Scales::of(variant, problem);
+        // Without scales all of K is one block.
+        let block = scales.map_or(k, |[scales, _]| scales.block as usize);
+        let blocks = k.div_ceil(block);
+        let mut draw_scales = |rows: usize| -> Vec<i64> {
+            let Some([scales, _]) = scales else {
+                return vec![1; rows * blocks];
+            };
+            let all = (1..=LARGEST_SCALE).filter(|value| scales.encode(*value).is_some());
+            let all: Vec<i64> = all.collect();
+            (0..rows * blocks)
+                .map(|_| all[random.below(all.len())])
+                .collect()
+        };
+        let (scales_a, scales_b) = (draw_scales(m), draw_scales(n));
         let mut d = Vec::with_capacity(m * n * 4);
-        for row in a.chunks_exact(k) {
-            for column in b.chunks_exact(k) {
-                let products = row.iter().zip(column);
-                let sum: i64 = match variant.bits() {
-                    Some("xor") => products.map(|(x, y)| x ^ y).sum(),
-                    // AND of single bits is their product.
-                    _ => products.map(|(x, y)| x * y).sum(),
+        for (row, of_row) in a.chunks_exact(k).zip(scales_a.chunks_exact(blocks)) {
+            for (column, of_column) in b.chunks_exact(k).zip(scales_b.chunks_exact(blocks)) {
+                let of_block = |(row, column): (&[i64], &[i64])| -> i64 {
+                    let products = row.iter().zip(column);
+                    match variant.bits() {
+                        Some("xor") => products.map(|(x, y)| x ^ y).sum(),
+                        // AND of single bits is their product.
+                        _ => products.map(|(x, y)| x * y).sum(),
+                    }
                 };
+                let sums = row.chunks(block).zip(column.chunks(block)).map(of_block);
+                let scales = of_row.iter().zip(of_column);
+                let sum: i64 = sums.zip(scales).map(|(sum, (x, y))| sum * x * y).sum();
                 let code = variant
                     .accumulator
                     .encode(sum)
@@ -100,6 +131,12 @@ impl Exact {
             a: pack(variant, variant.a, &a, k),
             b: pack(variant, variant.b, &b, k),
             d,
+            scales: scales.map(|[of_a, of_b]| {
+                [
+                    pack_scales(&of_a, &scales_a, blocks),
+                    pack_scales(&of_b, &scales_b, blocks),
+                ]
+            }),
         }
     }
 
@@ -129,6 +166,12 @@ impl Exact {
             a: pack(variant, variant.a, &lines(m, of_a), k),
             b: pack(variant, variant.b, &lines(n, of_b), k),
             d: code.to_le_bytes()[..bytes].repeat(m * n),
+            scales: Scales::of(variant, problem).map(|scales| {
+                scales.map(|scales| {
+                    let blocks = k.div_ceil(scales.block as usize);
+                    pack_scales(&scales, &vec![1; scales.rows() * blocks], blocks)
+                })
+            }),
         })
     }
 
@@ -197,21 +240,31 @@ pub fn sum_bits<E>(
     Ok(found)
 }
 
-/// Elements as they lie in memory: in containers of the variant, low bits first, each row of whole bytes.
+/// Elements as they lie in memory: low bits first, each row of whole bytes.
 fn pack(variant: &Variant, ty: Type, elements: &[i64], k: usize) -> Vec<u8> {
-    let (bits, shift) = (
-        variant.container_bits(ty) as usize,
-        variant.container_shift(ty),
-    );
-    let row_bytes = k * bits / 8;
-    let mut bytes = vec![0; elements.len() * bits / 8];
+    let row_bytes = k * variant.container_bits(ty) as usize / 8;
+    let mut bytes = vec![0; elements.len() / k * row_bytes];
     for (row, elements) in elements.chunks_exact(k).enumerate() {
         let row = &mut bytes[row * row_bytes..][..row_bytes];
         for (i, element) in elements.iter().enumerate() {
-            let code = ty.encode(*element).expect("a number of the type") << shift;
-            for bit in (0..bits).step_by(8) {
-                row[(i * bits + bit) / 8] |= ((code >> bit) as u8) << (i * bits % 8);
+            let at = variant.bit_of(ty, i);
+            let code = u64::from(ty.encode(*element).expect("a number of the type")) << (at % 8);
+            // Bytes behind the element get zeros, and need not be there.
+            for (byte, part) in row[at / 8..].iter_mut().zip(code.to_le_bytes()) {
+                *byte |= part;
             }
+        }
+    }
+    bytes
+}
+
+/// The scales of rows of `blocks` blocks as they lie in memory. What is no row's is zero.
+fn pack_scales(scales: &Scales, values: &[i64], blocks: usize) -> Vec<u8> {
+    let mut bytes = vec![0; scales.bytes()];
+    for (row, values) in values.chunks_exact(blocks).enumerate() {
+        for (block, value) in values.iter().enumerate() {
+            let code = scales.encode(*value).expect("a number of the type");
+            bytes[scales.place(row, block)] = code;
         }
     }
     bytes
@@ -253,6 +306,18 @@ mod tests {
             packed("mma.m16n8k64.mxf4.f32.e2m1.e2m1.ue8m0", &[1, -6]),
             [0xf2]
         );
+        // 9.7.16.10.5: sixteen elements side by side, and the rest of 16 bytes.
+        let sixteen: Vec<i64> = (0..16).map(|i| if i == 3 { -6 } else { 1 }).collect();
+        assert_eq!(
+            packed("tcgen05.m128n256k32.f8f6f4.f32.e2m1.e3m2", &sixteen),
+            [
+                0x22, 0xf2, 0x22, 0x22, 0x22, 0x22, 0x22, 0x22, 0, 0, 0, 0, 0, 0, 0, 0
+            ]
+        );
+        let e3m2 = packed("tcgen05.m128n256k32.f8f6f4.f32.e3m2.e3m2", &sixteen);
+        // 0x0c three times, then 0x36 (-6): six bits each.
+        assert_eq!(e3m2[..3], [0x0c, 0xc3, 0xd8]);
+        assert_eq!((e3m2.len(), &e3m2[12..]), (16, &[0; 4][..]));
     }
 
     #[test]

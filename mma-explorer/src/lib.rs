@@ -3,12 +3,13 @@
 //! [`variants`] is the table of instructions. [`source`] makes CUDA sources of one of them, which [`nvrtc`] compiles and
 //! [`cache`] keeps. [`machine_code`] reads what an instruction really became, and [`simulate`] runs the compiled kernels
 //! in ptx-sim on data whose result is exact ([`exact`]); [`device`] runs them on a GPU. [`matmul`] has the matmul kernels'
-//! tiles and launches, [`measure`] the launches of kernels of nothing but an instruction.
+//! tiles and launches, [`measure`] the launches of kernels of nothing but an instruction, [`blackwell`] what those with
+//! tensor memory need beside.
 //! What a GPU reaches is held against its [`data_sheet`] and [`cublaslt`], and kept as [`results`], of
 //! which [`report`] makes pages.
 
 pub mod arch;
-pub mod cache;
+pub mod blackwell;
 pub mod cublaslt;
 pub mod data_sheet;
 pub mod device;
@@ -16,7 +17,24 @@ pub mod exact;
 pub mod machine_code;
 pub mod matmul;
 pub mod measure;
+// The library compiles by the same code: its module says why it is shared so.
+#[path = "../../src/nvrtc/mod.rs"]
 pub mod nvrtc;
+mod nvrtc_names {
+    //! What this program calls its own, for [`nvrtc`](crate::nvrtc).
+
+    /// The environment variable that names NVRTC's folder. It comes before all other places.
+    pub(crate) const PLACE: &str = "MMA_EXPLORER_NVRTC";
+    /// The environment variable that names the cache's folder.
+    pub(crate) const CACHE: &str = "MMA_EXPLORER_CACHE";
+    /// The cache's folder in that of the user's caches.
+    pub(crate) const CACHE_FOLDER: &str = "mma-explorer";
+    /// What says which NVRTC is used.
+    pub(crate) const INFO: &str = "mma-explorer info";
+    /// Where NVRTC comes from.
+    pub(crate) const INSTALL: &str =
+        "`cargo xtask toolchain --nvrtc` installs it where this program looks, without root.";
+}
 pub mod plot;
 pub mod report;
 pub mod results;
@@ -25,6 +43,4 @@ pub mod source;
 pub mod types;
 pub mod variants;
 
-// What `cargo xtask toolchain` installs is where it says.
-#[path = "../../build/places.rs"]
-mod places;
+pub use nvrtc::cache;

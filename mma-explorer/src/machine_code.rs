@@ -1,6 +1,7 @@
 //! What instructions became: read from the disassembly of kernels that have one of them each.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +10,7 @@ use serde::Serialize;
 
 use crate::arch::Arch;
 use crate::cache::Cache;
-use crate::nvrtc::{Compiled, Nvrtc, NvrtcError, Stage};
+use crate::nvrtc::{Compiled, Nvrtc, NvrtcError, Stage, places};
 use crate::source;
 use crate::variants::{Emission, Family, Variant};
 
@@ -56,7 +57,7 @@ impl MachineCodeError {
 /// # Errors
 /// [`MachineCodeError::Missing`].
 pub fn disassembler() -> Result<PathBuf, MachineCodeError> {
-    crate::nvrtc::tool("cuobjdump").ok_or(MachineCodeError::Missing)
+    tool("cuobjdump").ok_or(MachineCodeError::Missing)
 }
 
 /// The kernels of a cubin.
@@ -175,6 +176,28 @@ pub fn emitted(variant: &Variant, one: &Function) -> Result<Emitted, MachineCode
         emission,
         total: one.code.len(),
     })
+}
+
+/// The disassembler: beside where CUDA's tools are installed, or in PATH.
+fn tool(name: &str) -> Option<PathBuf> {
+    let program = env::current_exe().unwrap_or_default();
+    let installed = program.ancestors().skip(1).flat_map(|around| {
+        let toolchain = around.join(places::TOOLCHAIN);
+        [places::NVRTC, places::CUDA, places::INSPECT]
+            .map(|folder| toolchain.join(folder).join(places::HOME).join("bin"))
+    });
+    let homes = ["CUDA_HOME", "CUDA_PATH"]
+        .into_iter()
+        .filter_map(env::var_os);
+    let homes = homes.map(|home| Path::new(&home).join("bin"));
+    let path = env::var_os("PATH").unwrap_or_default();
+    let found = |folder: &PathBuf| folder.join(name).is_file() && folder.join("nvdisasm").is_file();
+    let all: Vec<PathBuf> = homes
+        .chain(env::split_paths(&path))
+        .chain(installed)
+        .chain([PathBuf::from("/usr/local/cuda/bin")])
+        .collect();
+    all.into_iter().find(found).map(|folder| folder.join(name))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The matmul kernel's tiles, and its launch as plain data.
+//! The matmul kernels' tiles, and their launches as plain data.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,17 +6,19 @@ use std::str::FromStr;
 use serde::Serialize;
 
 use crate::arch::Arch;
+use crate::blackwell::{self, ALL_COLUMNS, LANES, Room, Scales};
 use crate::variants::{Family, Variant};
 
 /// How the kernel divides its work. Written `128x128x64/64x32/3/8`: block, warp, stages, group; and `/2` where two CTAs
-/// are a cluster. What a warp has here is a warpgroup's where the instruction is `wgmma`.
+/// are a cluster, `/bulk` where bulk copies are used. What a warp has here is a warpgroup's where the instruction is `wgmma`,
+/// and one instruction's where it is `tcgen05.mma`: 256 rows of it are two CTAs', a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct Tiles {
     /// Rows of D that a CTA computes.
     pub block_m: u32,
     /// Columns of D that a CTA computes.
     pub block_n: u32,
-    /// Bytes of K of a step: 32, 64, 128 or 256; of `wgmma` 128.
+    /// Bytes of K of a step: 64 or 128; of `wgmma` and `tcgen05` 128.
     pub block_k: u32,
     /// Rows of D that a warp, or warpgroup, computes.
     pub warp_m: u32,
@@ -26,19 +28,19 @@ pub struct Tiles {
     pub stages: u32,
     /// Rows of tiles that CTAs walk column by column.
     pub group: u32,
-    /// CTAs that share B: 1, or of `wgmma` 1 or 2.
+    /// CTAs that share B: 1, or of `wgmma` and `tcgen05` 1 or 2.
     pub cluster: u32,
+    /// Of `mma.sync`: whether A and B come to shared memory by bulk copies, which exist from sm_90 on, and not by copies of
+    /// each thread. Of `wgmma` they always do, and this is not set.
+    pub bulk: bool,
 }
 
 /// Why tiles do not suit an instruction or an architecture.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TilesError {
     /// The text is not of the form.
-    #[error("{0:?} is not of the form BLOCK_MxBLOCK_NxBLOCK_K/WARP_MxWARP_N/STAGES/GROUP or .../CLUSTER, such as {default}", default = Tiles::default())]
+    #[error("{0:?} is not of the form BLOCK_MxBLOCK_NxBLOCK_K/WARP_MxWARP_N/STAGES/GROUP, .../CLUSTER or .../bulk, such as {default}", default = Tiles::default())]
     Form(String),
-    /// There is no kernel for the family.
-    #[error("there is no matmul kernel for {0} instructions yet")]
-    Family(&'static str),
     /// A size is not a multiple of another one.
     #[error("{what} of {size} is no multiple of {of}")]
     Multiple {
@@ -59,6 +61,9 @@ pub enum TilesError {
         /// What is possible.
         allowed: String,
     },
+    /// The architecture has no bulk copies.
+    #[error("bulk copies exist from sm_90 on, and not on sm_{0}")]
+    Bulk(Arch),
     /// The stages do not fit.
     #[error(
         "the stages take {bytes} bytes of shared memory, and a CTA has at most {limit} on sm_{arch}"
@@ -84,6 +89,7 @@ impl Default for Tiles {
             stages: 3,
             group: 8,
             cluster: 1,
+            bulk: false,
         }
     }
 }
@@ -99,14 +105,18 @@ impl fmt::Display for Tiles {
             stages,
             group,
             cluster,
+            bulk,
         } = self;
         write!(
             f,
             "{block_m}x{block_n}x{block_k}/{warp_m}x{warp_n}/{stages}/{group}"
         )?;
-        match cluster {
-            1 => Ok(()),
-            _ => write!(f, "/{cluster}"),
+        if *cluster != 1 {
+            write!(f, "/{cluster}")?;
+        }
+        match bulk {
+            true => write!(f, "/bulk"),
+            false => Ok(()),
         }
     }
 }
@@ -116,7 +126,11 @@ impl FromStr for Tiles {
 
     fn from_str(text: &str) -> Result<Self, TilesError> {
         let parse = || {
-            let numbers: Option<Vec<u32>> = text
+            let (sizes, bulk) = match text.strip_suffix("/bulk") {
+                Some(sizes) => (sizes, true),
+                None => (text, false),
+            };
+            let numbers: Option<Vec<u32>> = sizes
                 .split(['x', '/'])
                 .map(|number| number.parse().ok())
                 .collect();
@@ -146,6 +160,7 @@ impl FromStr for Tiles {
                 stages,
                 group,
                 cluster,
+                bulk,
             };
             (tiles.to_string() == text).then_some(tiles)
         };
@@ -176,8 +191,20 @@ impl Tiles {
                 stages: 4,
                 group: 8,
                 cluster: 2,
+                bulk: false,
             },
-            _ => Self::default(),
+            Family::Tcgen05 => Self {
+                block_m: 128,
+                block_n: 256,
+                block_k: 128,
+                warp_m: 128,
+                warp_n: 256,
+                stages: 4,
+                group: 8,
+                cluster: 1,
+                bulk: false,
+            },
+            Family::Mma => Self::default(),
         }
     }
 
@@ -194,6 +221,22 @@ impl Tiles {
                 stages: 2,
                 group: 2,
                 cluster: 1,
+                bulk: false,
+            };
+        }
+        if variant.family() == Family::Tcgen05 {
+            // What scales of fewer columns of B need is not sure.
+            let n = if variant.scale().is_some() { 64 } else { 32 };
+            return Self {
+                block_m: 128,
+                block_n: n,
+                block_k: 128,
+                warp_m: 128,
+                warp_n: n,
+                stages: 2,
+                group: 2,
+                cluster: 1,
+                bulk: false,
             };
         }
         let warp_m = 2 * variant.shape.m;
@@ -206,26 +249,35 @@ impl Tiles {
             stages: 3,
             group: 2,
             cluster: 1,
+            bulk: false,
         }
     }
 
-    /// Bytes of dynamic shared memory: the stages, and of `wgmma` two barriers of each.
+    /// Whether A and B are described to bulk copies by maps.
+    fn has_maps(&self, variant: &Variant) -> bool {
+        self.bulk || variant.family() != Family::Mma
+    }
+
+    /// Bytes of dynamic shared memory: the stages, and where there are bulk copies two barriers of each; of `tcgen05` see
+    /// [`Room`].
     pub fn shared(&self, variant: &Variant) -> u32 {
-        let barriers = match variant.family() {
-            Family::Wgmma => 16,
-            _ => 0,
-        };
+        if variant.family() == Family::Tcgen05 {
+            return Room::new(variant, self).shared;
+        }
+        let barriers = if self.has_maps(variant) { 16 } else { 0 };
         let stage = self.block_m.saturating_add(self.block_n);
         let stage = stage.saturating_mul(self.block_k).saturating_add(barriers);
         self.stages.saturating_mul(stage)
     }
 
-    /// Threads of a CTA. Of `wgmma` there is a warp more, which copies.
+    /// Threads of a CTA. Of `wgmma` there is a warp more, which copies; of `tcgen05` there are four warps that write, one
+    /// that copies, and one that multiplies.
     pub fn threads(&self, variant: &Variant) -> u32 {
         let parts = (self.block_m / self.warp_m) * (self.block_n / self.warp_n);
         let more = match variant.family() {
+            Family::Mma => 0,
             Family::Wgmma => 32,
-            _ => 0,
+            Family::Tcgen05 => return 192,
         };
         variant.threads().saturating_mul(parts).saturating_add(more)
     }
@@ -235,10 +287,7 @@ impl Tiles {
     /// # Errors
     /// The first thing that does not fit.
     pub fn check(&self, variant: &Variant, arch: Arch) -> Result<(), TilesError> {
-        if !variant.has_kernels() {
-            return Err(TilesError::Family(variant.family().name()));
-        }
-        let is_wgmma = variant.family() == Family::Wgmma;
+        let family = variant.family();
         let range = |what, size: u32, allowed: std::ops::RangeInclusive<u32>| {
             if allowed.contains(&size) {
                 return Ok(());
@@ -254,14 +303,14 @@ impl Tiles {
         range("block N", self.block_n, 8..=512)?;
         range("warp M", self.warp_m, 8..=512)?;
         range("warp N", self.warp_n, 8..=512)?;
-        range("stages", self.stages, 2..=16)?;
+        let fewest = if self.has_maps(variant) { 2 } else { 3 };
+        range("stages", self.stages, fewest..=16)?;
         range("group", self.group, 1..=1024)?;
-        range("cluster", self.cluster, 1..=if is_wgmma { 2 } else { 1 })?;
-        let steps: &[u32] = if is_wgmma {
-            &[128]
-        } else {
-            &[32, 64, 128, 256]
+        let (clusters, steps): (u32, &[u32]) = match family {
+            Family::Mma => (1, &[64, 128]),
+            Family::Wgmma | Family::Tcgen05 => (2, &[128]),
         };
+        range("cluster", self.cluster, 1..=clusters)?;
         if !steps.contains(&self.block_k) {
             let steps: Vec<String> = steps.iter().map(u32::to_string).collect();
             let allowed = format!("{} bytes", steps.join(", "));
@@ -276,8 +325,8 @@ impl Tiles {
             _ => Err(TilesError::Multiple { what, size, of }),
         };
         multiple("warp M", self.warp_m, variant.shape.m)?;
-        match is_wgmma {
-            true => {
+        match family {
+            Family::Wgmma => {
                 // N of one instruction; a copy has up to 256 rows, and ends with a pattern of eight.
                 range("warp N", self.warp_n, 8..=256)?;
                 let whole = variant.a.is_integer() && self.warp_n > 32;
@@ -286,9 +335,37 @@ impl Tiles {
                 range("rows of a copy of B", self.block_n / self.cluster, 8..=256)?;
                 multiple("block N", self.block_n, 8 * self.cluster)?;
             }
-            false => multiple("warp N", self.warp_n, variant.shape.n)?,
+            Family::Mma => multiple("warp N", self.warp_n, variant.shape.n)?,
+            Family::Tcgen05 => {
+                // 256 rows of an instruction are a pair's.
+                range("warp M", self.warp_m, LANES..=LANES * self.cluster)?;
+                range("block M", self.block_m, LANES..=2 * LANES)?;
+                multiple("block M", self.block_m, LANES)?;
+                range("warp N", self.warp_n, 32..=256)?;
+                range("block N", self.block_n, self.warp_n..=self.warp_n)?;
+                // Sums are written 32 columns at a time; 64 or 128 columns of B have scales that lie together.
+                let scaled = variant.scale().is_some();
+                let at_once = match (scaled, self.warp_n > 64) {
+                    (false, _) => 32,
+                    (true, false) => 64,
+                    (true, true) => LANES,
+                };
+                multiple("warp N", self.warp_n, at_once)?;
+            }
         }
-        multiple("block M", self.block_m, self.warp_m)?;
+        if family != Family::Tcgen05 {
+            multiple("block M", self.block_m, self.warp_m)?;
+        }
+        if self.bulk && family != Family::Mma {
+            return Err(TilesError::Form(self.to_string()));
+        }
+        if self.bulk {
+            if arch.number < 90 {
+                return Err(TilesError::Bulk(arch));
+            }
+            range("block M", self.block_m, 8..=256)?;
+            range("block N", self.block_n, 8..=256)?;
+        }
         multiple("block N", self.block_n, self.warp_n)?;
         let threads = self.threads(variant);
         if threads > 1024 {
@@ -299,17 +376,31 @@ impl Tiles {
                 allowed,
             });
         }
-        if is_wgmma {
-            // A quarter of the multiprocessor has 16384 registers for its warps, and the producer is one of them. What is
-            // not a sum takes about 24.
-            let warps = (threads / 32).div_ceil(4);
-            let most = (16384 / 32 / warps).min(255) - 24;
-            let elements = self.warp_m * self.warp_n / 128;
-            range(
-                "registers of sums",
-                elements * variant.accumulator.bits() / 32,
-                1..=most,
-            )?;
+        let (sums, most) = match family {
+            Family::Wgmma => {
+                // A quarter of the multiprocessor has 16384 registers for its warps, and the producer is one of them. What
+                // is not a sum takes about 24.
+                let warps = (threads / 32).div_ceil(4);
+                let most = (16384 / 32 / warps).min(255) - 24;
+                (self.warp_m * self.warp_n / 128, most)
+            }
+            Family::Mma => {
+                // Beside them are at least two groups of A and two slices of B.
+                let fragments = 2 * 4 + 2 * self.warp_n / 8 * variant.registers()[1];
+                let most = (65536 / threads / 8 * 8).min(255);
+                let others = (fragments + 16).min(most - 1);
+                (self.warp_m * self.warp_n / 32, most - others)
+            }
+            Family::Tcgen05 => {
+                let columns = Room::new(variant, self).used_columns;
+                let what = "number of columns of tensor memory";
+                range(what, columns, 1..=ALL_COLUMNS)?;
+                (0, 0)
+            }
+        };
+        if family != Family::Tcgen05 {
+            let sums = sums * variant.accumulator.bits() / 32;
+            range("registers of sums", sums, 1..=most)?;
         }
         let (bytes, limit) = (self.shared(variant), shared_limit(arch));
         if bytes > limit {
@@ -328,8 +419,8 @@ pub struct Problem {
     pub k: u32,
 }
 
-/// A matrix as the copies of `matmul_wgmma.cu` take it: rows of bytes, in boxes of 128 bytes of so many rows with the
-/// 128-byte swizzle. What lies beyond the matrix is zero.
+/// A matrix as bulk copies take it: rows of bytes, in boxes of so many bytes of so many rows. What lies beyond the matrix is
+/// zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Map {
     /// Rows of the matrix.
@@ -338,11 +429,10 @@ pub struct Map {
     pub row_bytes: u64,
     /// Rows of a box.
     pub box_rows: u32,
-}
-
-impl Map {
-    /// Bytes of a row of a box.
-    pub const BOX_BYTES: u32 = 128;
+    /// Bytes of a row of a box: where it is swizzled 64 or 128.
+    pub box_bytes: u32,
+    /// Whether boxes get the swizzle of as many bytes; or else their rows follow each other as they are.
+    pub swizzled: bool,
 }
 
 /// How a launch gives A and B to the kernel `matmul`.
@@ -350,7 +440,8 @@ impl Map {
 pub enum Operands {
     /// By address. The parameters are D, A, B, M, N and the bytes of a row as 64 bits.
     Addresses,
-    /// By maps. The parameters are D, A's map, B's map, M, N and the steps along K.
+    /// By maps. The parameters are D, A's map, B's map, M, N and the steps along K; where there is an instruction
+    /// descriptor, it and the maps of the scales of A and B follow, or A's and B's again where the instruction has none.
     Maps {
         /// Of A.
         a: Map,
@@ -358,6 +449,10 @@ pub enum Operands {
         b: Map,
         /// Boxes that a row has.
         steps: u32,
+        /// Of `tcgen05`: the instruction descriptor.
+        instruction: Option<u32>,
+        /// Of `tcgen05` with block scales: those of A and of B.
+        scales: Option<[Map; 2]>,
     },
 }
 
@@ -383,16 +478,26 @@ impl Plan {
     /// many CTAs as there are `multiprocessors`.
     ///
     /// # Errors
-    /// A K whose rows are no multiple of 16 bytes, and more CTAs than a grid has.
+    /// A size of zero, a K whose rows are no multiple of 16 bytes, and more CTAs than a grid has.
     pub fn new(
         variant: &Variant,
         tiles: &Tiles,
         problem: Problem,
         multiprocessors: u32,
     ) -> Result<Self, TilesError> {
+        for (what, size) in [("M", problem.m), ("N", problem.n), ("K", problem.k)] {
+            if size == 0 {
+                let allowed = format!("1 to {}", u32::MAX);
+                return Err(TilesError::Range {
+                    what,
+                    size: 0,
+                    allowed,
+                });
+            }
+        }
         let bits = u64::from(problem.k) * u64::from(variant.container_bits(variant.a));
         let of = 128 / variant.container_bits(variant.a);
-        if problem.k == 0 || bits % 128 != 0 {
+        if bits % 128 != 0 {
             return Err(TilesError::Multiple {
                 what: "K",
                 size: problem.k,
@@ -419,18 +524,24 @@ impl Plan {
             rows,
             row_bytes,
             box_rows,
+            box_bytes: tiles.block_k,
+            swizzled: true,
         };
-        let (grid, operands) = match variant.family() {
-            Family::Wgmma => {
+        let (grid, operands) = match tiles.has_maps(variant) {
+            true => {
                 let resident = multiprocessors / tiles.cluster * tiles.cluster;
                 let maps = Operands::Maps {
                     a: map(problem.m, tiles.block_m),
                     b: map(problem.n, tiles.block_n / tiles.cluster),
-                    steps: row_bytes.div_ceil(Map::BOX_BYTES.into()) as u32,
+                    steps: row_bytes.div_ceil(tiles.block_k.into()) as u32,
+                    instruction: blackwell::instruction(
+                        &variant.with_n(tiles.warp_n).with_m(tiles.warp_m),
+                    ),
+                    scales: Scales::of(variant, problem).map(|all| all.map(|scales| scales.map())),
                 };
                 (grid.min(resident.max(tiles.cluster)), maps)
             }
-            _ => (grid, Operands::Addresses),
+            false => (grid, Operands::Addresses),
         };
         Ok(Self {
             grid,
@@ -450,7 +561,11 @@ mod tests {
 
     #[test]
     fn tiles_are_read_and_written() {
-        for text in ["128x256x64/64x64/4/8", "128x256x128/64x256/4/8/2"] {
+        for text in [
+            "128x256x64/64x64/4/8",
+            "128x256x128/64x256/4/8/2",
+            "192x256x128/96x64/4/8/bulk",
+        ] {
             assert_eq!(text.parse::<Tiles>().unwrap().to_string(), text);
         }
         for text in [
@@ -459,6 +574,8 @@ mod tests {
             "128x128x64/64x32/3/8/1",
             "128/128x64x64x32x3x8",
             "128x128x64/64x32/3/-8",
+            "128x128x64/64x32/3/8/bulk/2",
+            "128x128x64/64x32/3/8/",
         ] {
             assert!(text.parse::<Tiles>().is_err(), "{text}");
         }
@@ -489,14 +606,14 @@ mod tests {
         );
         assert_eq!(
             why("128x128x48/64x32/3/8", "80"),
-            "block K of 48 is not among 32, 64, 128, 256 bytes"
+            "block K of 48 is not among 64, 128 bytes"
         );
         assert_eq!(
             why("128x128x64/64x32/1/8", "80"),
-            "stages of 1 is not among 2 to 16"
+            "stages of 1 is not among 3 to 16"
         );
         assert_eq!(
-            why("512x512x64/16x8/2/8", "90a"),
+            why("512x512x64/16x8/3/8", "90a"),
             "threads of 65536 is not among up to 1024"
         );
         assert!(
@@ -510,11 +627,74 @@ mod tests {
                 .check(&variant, "80".parse().unwrap())
                 .is_ok()
         );
-        let tcgen05 = variants::find("tcgen05.m128n256k16.f16.f32.f16.f16").unwrap();
-        let refused = Tiles::default()
-            .check(&tcgen05, "100a".parse().unwrap())
-            .unwrap_err();
-        assert_eq!(refused, TilesError::Family("tcgen05"));
+    }
+
+    #[test]
+    fn tiles_of_tensor_memory() {
+        let of = |name: &str, tiles: &str| {
+            let variant = variants::find(name).unwrap();
+            let tiles: Tiles = tiles.parse().unwrap();
+            tiles
+                .check(&variant, "100a".parse().unwrap())
+                .map_err(|error| error.to_string())
+        };
+        let f16 = |tiles: &str| of("tcgen05.m128n256k16.f16.f32.f16.f16", tiles);
+        let nvfp4 = |tiles: &str| of("tcgen05.m128n256k64.mxf4nvf4.f32.e2m1.e2m1.ue4m3", tiles);
+        for tiles in [
+            "128x256x128/128x256/4/8",
+            "256x128x128/128x128/4/8/2",
+            "128x64x128/128x64/8/1",
+            "128x256x128/256x256/4/8/2",
+            "256x128x128/256x128/3/8/2",
+        ] {
+            assert_eq!((f16(tiles), nvfp4(tiles)), (Ok(()), Ok(())), "{tiles}");
+        }
+        assert_eq!(f16("128x32x128/128x32/2/1"), Ok(()));
+        let why = [
+            (
+                "128x128x64/64x32/3/8",
+                "block K of 64 is not among 128 bytes",
+            ),
+            (
+                "128x128x128/64x128/3/8",
+                "warp M of 64 is no multiple of 128",
+            ),
+            (
+                "128x256x128/256x256/4/8",
+                "warp M of 256 is not among 128 to 128",
+            ),
+            (
+                "384x64x128/128x64/2/8",
+                "block M of 384 is not among 128 to 256",
+            ),
+            (
+                "128x256x128/128x128/3/8",
+                "block N of 256 is not among 128 to 128",
+            ),
+            ("128x48x128/128x48/2/8", "warp N of 48 is no multiple of 32"),
+            (
+                "128x512x128/128x512/2/8",
+                "warp N of 512 is not among 32 to 256",
+            ),
+        ];
+        for (tiles, why) in why {
+            assert_eq!(f16(tiles).unwrap_err(), why, "{tiles}");
+        }
+        assert_eq!(
+            nvfp4("128x192x128/128x192/2/8").unwrap_err(),
+            "warp N of 192 is no multiple of 128"
+        );
+        // Two rows of 256 columns each leave no room for scales.
+        assert_eq!(
+            nvfp4("256x256x128/128x256/2/8").unwrap_err(),
+            "number of columns of tensor memory of 640 is not among 1 to 512"
+        );
+        assert_eq!(f16("256x256x128/128x256/3/8"), Ok(()));
+        assert!(
+            f16("128x256x128/128x256/5/8")
+                .unwrap_err()
+                .contains("245888 bytes")
+        );
     }
 
     #[test]
@@ -583,7 +763,7 @@ mod tests {
         let small = plan(129, 257, 132);
         assert_eq!((small.grid, small.threads, small.cluster), (4, 288, 2));
         assert_eq!(small.shared, 4 * (384 * 128 + 16));
-        let Operands::Maps { a, b, steps } = small.operands else {
+        let Operands::Maps { a, b, steps, .. } = small.operands else {
             panic!("{small:?}")
         };
         assert_eq!(
@@ -606,7 +786,12 @@ mod tests {
             plan(1, 1, 48).unwrap_err().to_string(),
             "K of 48 is no multiple of 32"
         );
-        assert!(plan(0, 1, 32).is_err() && plan(1, 1, 0).is_err());
+        for (m, n, k, what) in [(0, 1, 32, "M"), (1, 0, 32, "N"), (1, 1, 0, "K")] {
+            assert_eq!(
+                plan(m, n, k).unwrap_err().to_string(),
+                format!("{what} of 0 is not among 1 to 4294967295")
+            );
+        }
         assert!(plan(u32::MAX, u32::MAX, 32).is_err());
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Their parameters are: counts of cycles, D, what A, B and D hold at first, turns, and a zero.
 
+use crate::blackwell;
 use crate::types::Type;
 use crate::variants::{Family, Variant};
 
@@ -17,30 +18,55 @@ pub struct Measure {
     pub threads: u32,
     /// 32-bit words of D that a thread writes.
     pub words: u32,
-    /// The kernel's input: A and B full of ones, and accumulators of zeros.
+    /// The kernel's input: A and B full of ones, and what else it reads.
     pub input: Vec<u8>,
-    /// Whether D is a number made of CHAINS accumulators; or else it is the only one.
-    mixes: bool,
+    /// Bytes of dynamic shared memory.
+    pub shared: u32,
+    /// As many times `threads` may be a CTA.
+    pub most_groups: u32,
+    /// D is a number made of so many.
+    accumulators: u32,
 }
 
 impl Measure {
     /// Of `latency`, or of `throughput`.
     pub fn new(variant: &Variant, is_throughput: bool) -> Self {
-        let words = variant.accumulator_registers();
-        let mixes = is_throughput && variant.family() == Family::Mma;
+        let accumulators = match variant.family() {
+            _ if !is_throughput => 1,
+            Family::Mma => CHAINS,
+            Family::Wgmma => 1,
+            Family::Tcgen05 => blackwell::accumulators(variant),
+        };
+        let types = [variant.a, variant.b];
         let input = match variant.family() {
-            Family::Wgmma => {
-                let ones = [variant.a, variant.b];
-                let words = ones.iter().flat_map(|ty| ones_of(variant, *ty));
-                words.collect()
+            Family::Mma => fragments_of_ones(variant, accumulators),
+            Family::Wgmma => types
+                .iter()
+                .flat_map(|ty| word_of_ones(variant, *ty))
+                .collect(),
+            Family::Tcgen05 => {
+                let ones = types.iter().flat_map(|ty| ones_of(variant, *ty));
+                let instruction = blackwell::instruction(variant).unwrap_or(0);
+                let scale = variant.scale().map_or(0, |scale| scale.one());
+                let words = [instruction, u32::from_le_bytes([scale; 4])];
+                ones.chain(words.into_iter().flat_map(u32::to_le_bytes))
+                    .collect()
             }
-            _ => fragments_of_ones(variant, if mixes { CHAINS } else { 1 }),
         };
         Self {
             threads: variant.threads(),
-            words,
+            words: variant.accumulator_registers(),
             input,
-            mixes,
+            shared: match variant.family() {
+                Family::Tcgen05 => blackwell::measure_shared(variant),
+                _ => 0,
+            },
+            most_groups: match variant.family() {
+                Family::Mma => 32,
+                Family::Wgmma => 3,
+                Family::Tcgen05 => 1,
+            },
+            accumulators,
         }
     }
 
@@ -50,16 +76,12 @@ impl Measure {
             Some("xor") => 0,
             _ => i64::from(variant.shape.k),
         };
-        let each = match (is_throughput, self.mixes) {
-            (false, _) => LINKS,
-            (true, true) => 1,
-            (true, false) => CHAINS,
+        let each = match is_throughput {
+            false => LINKS,
+            true => CHAINS / self.accumulators,
         };
         let sum = code_of_sum(variant, product * i64::from(each * turns));
-        match self.mixes {
-            true => (1..CHAINS).fold(sum, |all, _| all.wrapping_mul(31).wrapping_add(sum)),
-            false => sum,
-        }
+        (1..self.accumulators).fold(sum, |all, _| all.wrapping_mul(31).wrapping_add(sum))
     }
 }
 
@@ -68,17 +90,23 @@ fn fragments_of_ones(variant: &Variant, accumulators: u32) -> Vec<u8> {
     let ones = [(variant.a, a), (variant.b, b)];
     let ones = ones
         .iter()
-        .flat_map(|(ty, registers)| ones_of(variant, *ty).repeat(32 * *registers as usize));
+        .flat_map(|(ty, registers)| word_of_ones(variant, *ty).repeat(32 * *registers as usize));
     let zeros = std::iter::repeat_n(0, (accumulators * c * 32 * 4) as usize);
     ones.chain(zeros).collect()
 }
 
-/// A word full of ones.
-fn ones_of(variant: &Variant, ty: Type) -> [u8; 4] {
-    let bits = variant.container_bits(ty);
-    let one = ty.encode(1).unwrap_or(0) << variant.container_shift(ty);
-    let word = (0..32 / bits).fold(0u32, |word, i| word | one << (i * bits));
-    word.to_le_bytes()
+/// 16 bytes full of ones, as they lie in memory.
+fn ones_of(variant: &Variant, ty: Type) -> [u8; 16] {
+    let one = u128::from(ty.encode(1).unwrap_or(0));
+    let elements = 128 / variant.container_bits(ty) as usize;
+    let all = (0..elements).fold(0u128, |all, i| all | one << variant.bit_of(ty, i));
+    all.to_le_bytes()
+}
+
+/// A word of them, where all are the same.
+fn word_of_ones(variant: &Variant, ty: Type) -> [u8; 4] {
+    let [a, b, c, d, ..] = ones_of(variant, ty);
+    [a, b, c, d]
 }
 
 /// The word of D's registers that have this number in every element. Sums of so few ones are exact.

@@ -9,7 +9,7 @@ use ptx_sim::{Launch, Module, Options, Profile, Program, Sim, SimError};
 use crate::exact::Exact;
 use crate::matmul::{Map, Operands, Plan, Problem};
 use crate::measure::Measure;
-use crate::variants::Variant;
+use crate::variants::{Family, Variant};
 
 /// Why a simulated kernel is not right.
 #[derive(Debug, thiserror::Error)]
@@ -39,8 +39,9 @@ pub struct Simulated {
     pub warp_instructions: u64,
 }
 
-/// Runs the kernel `matmul` of a PTX text once, and compares D with the exact result, bit by bit. Clusters run in the
-/// profile `hardware`, as `csrc/hopper.cuh` says at `barrier_arrive`, everything else by the letter of the ISA.
+/// Runs the kernel `matmul` of a PTX text once, and compares D with the exact result, bit by bit. Clusters of
+/// `wgmma` run in the profile `hardware`, as `csrc/hopper.cuh` says at `barrier_arrive`, everything else by the letter of the
+/// ISA.
 ///
 /// # Errors
 /// What the simulator finds, and a wrong D.
@@ -74,17 +75,36 @@ pub fn matmul(
             a: map_a,
             b: map_b,
             steps,
-        } => launch
-            .tensor_map(encoded(map_a, a.address)?)
-            .tensor_map(encoded(map_b, b.address)?)
-            .u32(problem.m)
-            .u32(problem.n)
-            .u32(*steps),
+            instruction,
+            scales,
+        } => {
+            let launch = launch
+                .tensor_map(encoded(map_a, a.address)?)
+                .tensor_map(encoded(map_b, b.address)?)
+                .u32(problem.m)
+                .u32(problem.n)
+                .u32(*steps);
+            let scales = match (scales, &exact.scales) {
+                (Some([map_a, map_b]), Some([of_a, of_b])) => [
+                    encoded(map_a, sim.upload("scales of a", of_a)?.address)?,
+                    encoded(map_b, sim.upload("scales of b", of_b)?.address)?,
+                ],
+                // Those that the kernel does not look at.
+                _ => [encoded(map_a, a.address)?, encoded(map_b, b.address)?],
+            };
+            match instruction {
+                None => launch,
+                Some(instruction) => {
+                    let [of_a, of_b] = scales;
+                    launch.u32(*instruction).tensor_map(of_a).tensor_map(of_b)
+                }
+            }
+        }
     };
     let options = Options {
-        profile: match plan.cluster {
-            1 => options.profile,
-            _ => Profile::Hardware,
+        profile: match (variant.family(), plan.cluster) {
+            (Family::Wgmma, 2..) => Profile::Hardware,
+            _ => options.profile,
         },
         ..options.clone()
     };
@@ -104,10 +124,14 @@ fn encoded(map: &Map, global_address: u64) -> Result<TensorMap, SimError> {
         global_address,
         global_dim: vec![map.row_bytes, map.rows.into()],
         global_strides: vec![map.row_bytes],
-        box_dim: vec![Map::BOX_BYTES, map.box_rows],
+        box_dim: vec![map.box_bytes, map.box_rows],
         element_strides: vec![1, 1],
         interleave: Interleave::None,
-        swizzle: Swizzle::B128,
+        swizzle: match (map.swizzled, map.box_bytes) {
+            (false, _) => Swizzle::None,
+            (true, 64) => Swizzle::B64,
+            (true, _) => Swizzle::B128,
+        },
         l2_promotion: L2Promotion::B256,
         oob_fill: OobFill::Zero,
     });
@@ -127,16 +151,24 @@ pub fn measure(
     const TURNS: u32 = 2;
     let module = Module::parse(ptx).map_err(SimError::from)?;
     let mut instructions = 0;
-    for (kernel, groups) in [("latency", 1), ("throughput", 2)] {
+    for kernel in ["latency", "throughput"] {
         let is_throughput = kernel == "throughput";
         let measure = Measure::new(variant, is_throughput);
+        let groups = match is_throughput {
+            true => 2.min(measure.most_groups),
+            false => 1,
+        };
         let threads = measure.threads * groups;
         let program = Program::new(&module, kernel)?;
         let mut sim = Sim::new(module.clone());
         let cycles = sim.alloc("cycles", 16 * threads as usize / 32)?;
         let out = sim.alloc("out", (measure.words * threads * 4) as usize)?;
         let input = sim.upload("in", &measure.input)?;
-        let launch = Launch::new(kernel, [1; 3], [threads, 1, 1])
+        let launch = Launch {
+            shared: measure.shared,
+            ..Launch::new(kernel, [1; 3], [threads, 1, 1])
+        };
+        let launch = launch
             .buffer(cycles)
             .buffer(out)
             .buffer(input)

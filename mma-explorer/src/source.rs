@@ -3,15 +3,18 @@
 use std::fmt::Write;
 
 use crate::arch::Arch;
+use crate::blackwell::{self, Room};
 use crate::matmul::Tiles;
 use crate::nvrtc::Source;
 use crate::variants::{Emission, Family, Variant};
 
-const EMBEDDED: [(&str, &str); 4] = [
+const EMBEDDED: [(&str, &str); 6] = [
     ("types.cuh", include_str!("../csrc/types.cuh")),
     ("memory.cuh", include_str!("../csrc/memory.cuh")),
     ("output.cuh", include_str!("../csrc/output.cuh")),
     ("hopper.cuh", include_str!("../csrc/hopper.cuh")),
+    ("blackwell.cuh", include_str!("../csrc/blackwell.cuh")),
+    ("warp_tile.cuh", include_str!("../csrc/warp_tile.cuh")),
 ];
 
 /// What is passed to NVRTC beside the architecture.
@@ -24,18 +27,17 @@ pub fn survey(variants: &[Variant]) -> Source {
     let mut text = String::from("#include \"types.cuh\"\n");
     for (i, variant) in variants.iter().enumerate() {
         let name = kernel_of_one(i);
-        let mut one = |file: &str| {
-            write!(
-                text,
-                "\nnamespace variant_{i} {{\n{}\n#define NAME {name}\n#include \"{file}\"\n#undef NAME\n}}\n",
-                instruction(variant),
-            )
+        let file = match variant.family() {
+            Family::Mma => "one.cuh",
+            Family::Wgmma => "one_wgmma.cuh",
+            Family::Tcgen05 => "one_tcgen05.cuh",
         };
-        let _ = match variant.family() {
-            Family::Mma => one("one.cuh"),
-            Family::Wgmma => one("one_wgmma.cuh"),
-            Family::Tcgen05 => write!(text, "\n{}", one_tcgen05(variant, &name)),
-        };
+        let _ = write!(
+            text,
+            "\n// {}\nnamespace variant_{i} {{\n{}\n#define NAME {name}\n#include \"{file}\"\n#undef NAME\n}}\n",
+            variant.name(),
+            instruction(variant),
+        );
     }
     let kernels = [
         ("one.cuh", include_str!("../csrc/one.cuh").to_string()),
@@ -43,24 +45,12 @@ pub fn survey(variants: &[Variant]) -> Source {
             "one_wgmma.cuh",
             include_str!("../csrc/one_wgmma.cuh").to_string(),
         ),
+        (
+            "one_tcgen05.cuh",
+            include_str!("../csrc/one_tcgen05.cuh").to_string(),
+        ),
     ];
     source("survey.cu", &text, kernels)
-}
-
-/// A kernel of one `tcgen05.mma`. Types and shape are in `what`, the instruction descriptor.
-fn one_tcgen05(variant: &Variant, name: &str) -> String {
-    let scales = if variant.scale().is_some() {
-        ", [%5], [%6]"
-    } else {
-        ""
-    };
-    format!(
-        "// {}\nextern \"C\" __global__ void {name}(u32 d, u64 a, u64 b, u32 what, u32 more, u32 scale_a, u32 scale_b) {{\n    \
-         asm volatile(\"{{.reg .pred p; setp.ne.b32 p, %4, 0; {} [%0], %1, %2, %3{scales}, p;}}\"\n        \
-         ::\"r\"(d), \"l\"(a), \"l\"(b), \"r\"(what), \"r\"(more), \"r\"(scale_a), \"r\"(scale_b) : \"memory\");\n}}\n",
-        variant.name(),
-        variant.instruction(),
-    )
 }
 
 /// The name of a variant's kernel in a [`survey`], by its place there.
@@ -74,13 +64,21 @@ pub fn measure(variant: &Variant, arch: Arch) -> Source {
     let emulated = variant
         .machine(arch)
         .is_some_and(|machine| machine.emission == Emission::Emulated);
-    let text = format!(
+    let mut text = format!(
         "{}\nconstexpr bool EMULATED = {emulated};\n",
         instruction(variant)
     );
+    if variant.family() == Family::Tcgen05 {
+        let count = blackwell::accumulators(variant);
+        let _ = writeln!(text, "constexpr u32 ACCUMULATORS = {count};");
+    }
     let (name, kernels) = match variant.family() {
+        Family::Mma => ("measure.cu", include_str!("../csrc/measure.cu")),
         Family::Wgmma => ("measure_wgmma.cu", include_str!("../csrc/measure_wgmma.cu")),
-        _ => ("measure.cu", include_str!("../csrc/measure.cu")),
+        Family::Tcgen05 => (
+            "measure_tcgen05.cu",
+            include_str!("../csrc/measure_tcgen05.cu"),
+        ),
     };
     source(name, kernels, [("instruction.cuh", header(&text))])
 }
@@ -93,14 +91,35 @@ pub fn matmul(variant: &Variant, tiles: &Tiles) -> Source {
             include_str!("../csrc/matmul_wgmma.cu"),
             variant.with_n(tiles.warp_n),
         ),
-        _ => ("matmul.cu", include_str!("../csrc/matmul.cu"), *variant),
+        Family::Tcgen05 => (
+            "matmul_tcgen05.cu",
+            include_str!("../csrc/matmul_tcgen05.cu"),
+            variant.with_n(tiles.warp_n).with_m(tiles.warp_m),
+        ),
+        Family::Mma if tiles.bulk => (
+            "matmul_bulk.cu",
+            include_str!("../csrc/matmul_bulk.cu"),
+            *variant,
+        ),
+        Family::Mma => ("matmul.cu", include_str!("../csrc/matmul.cu"), *variant),
     };
+    let mut of_tiles = tiles_header(tiles);
+    if variant.family() == Family::Tcgen05 {
+        let room = Room::new(&variant, tiles);
+        for (name, value) in [
+            ("STAGE_BYTES", room.stage_bytes),
+            ("SUMS", room.sums),
+            ("COLUMNS", room.columns),
+        ] {
+            let _ = writeln!(of_tiles, "constexpr u32 {name} = {value};");
+        }
+    }
     source(
         name,
         kernel,
         [
             ("instruction.cuh", header(&instruction(&variant))),
-            ("tiles.cuh", tiles_header(tiles)),
+            ("tiles.cuh", of_tiles),
         ],
     )
 }
@@ -120,9 +139,13 @@ fn header(text: &str) -> String {
     format!("#pragma once\n\n#include \"types.cuh\"\n\n{text}")
 }
 
-/// Sizes of a variant, and `multiply`, which is the instruction.
+/// Sizes of a variant, and `multiply`, which is the instruction. Of variants that differ in what an instruction descriptor
+/// says it is the same, so that their kernels are compiled once.
 fn instruction(variant: &Variant) -> String {
-    let mut text = format!("// {}\n", variant.name());
+    let mut text = match variant.family() {
+        Family::Tcgen05 => String::new(),
+        _ => format!("// {}\n", variant.name()),
+    };
     let constants = [
         ("INSTRUCTION_M", variant.shape.m),
         ("INSTRUCTION_N", variant.shape.n),
@@ -134,10 +157,32 @@ fn instruction(variant: &Variant) -> String {
         let _ = writeln!(text, "constexpr u32 {name} = {value};");
     }
     match variant.family() {
+        Family::Mma => text += &multiply(variant),
         Family::Wgmma => text += &multiply_wgmma(variant),
-        _ => text += &multiply(variant),
+        Family::Tcgen05 => text += &multiply_tcgen05(variant),
     }
     text
+}
+
+/// `multiply` of a `tcgen05` variant, A and B in shared memory.
+fn multiply_tcgen05(variant: &Variant) -> String {
+    let (count, scales, inputs) = match variant.scale() {
+        Some(scale) => (
+            scale.vector,
+            ", [%5], [%6]",
+            ", \"r\"(scales_a), \"r\"(scales_b)",
+        ),
+        None => (0, "", ""),
+    };
+    format!(
+        "// Scales of a row in one instruction.\nconstexpr u32 SCALES = {count};\n\n\
+         // d = a * b + d, or a * b where `more` is zero; d and scales: addresses of tensor memory; a and b: descriptors of\n\
+         // matrices in shared memory; what: the instruction descriptor.\n\
+         __device__ __forceinline__ void multiply(u32 d, u64 a, u64 b, u32 what, u32 scales_a, u32 scales_b, u32 more) {{\n    \
+         asm volatile(\"{{.reg .pred p; setp.ne.b32 p, %4, 0; {} [%0], %1, %2, %3{scales}, p;}}\"\n        \
+         ::\"r\"(d), \"l\"(a), \"l\"(b), \"r\"(what), \"r\"(more){inputs}\n        : \"memory\");\n}}\n",
+        variant.instruction(),
+    )
 }
 
 /// `multiply` of a `wgmma` variant, A and B in shared memory.
@@ -182,10 +227,7 @@ fn multiply(variant: &Variant) -> String {
     let mut scales = String::new();
     if let Some(scale) = variant.scale() {
         // All scales are one: this program measures and checks the instruction, not scaling.
-        let one = match scale.ty {
-            "ue4m3" => 0x3838_3838u32,
-            _ => 0x7f7f_7f7f,
-        };
+        let one = u32::from_le_bytes([scale.one(); 4]);
         let register = a + b + c;
         scales = format!(", %{register}, {{0, 0}}, %{register}, {{0, 0}}");
         let _ = write!(inputs, ", \"r\"({one:#x}u)");

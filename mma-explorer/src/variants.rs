@@ -12,6 +12,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::arch::Arch;
+use crate::blackwell::LANES;
 use crate::types::Type;
 use Type::{B1, Bf16, E2m1, E2m3, E3m2, E4m3, E5m2, F16, F32, S4, S8, S32, Tf32, U4, U8};
 
@@ -88,6 +89,16 @@ pub struct Scale {
     pub ty: &'static str,
     /// Scales of a row in one instruction: 1, 2 or 4.
     pub vector: u32,
+}
+
+impl Scale {
+    /// The code of one.
+    pub fn one(&self) -> u8 {
+        match self.ty {
+            "ue4m3" => 0x38,
+            _ => 0x7f,
+        }
+    }
 }
 
 /// Rows, columns and elements of K of one instruction.
@@ -519,6 +530,11 @@ impl Variant {
         self.row.family
     }
 
+    /// PTX's `.kind`, without its `kind::`. Empty where there is none.
+    pub fn kind(&self) -> &'static str {
+        self.row.kind
+    }
+
     /// Its block scales.
     pub fn scale(&self) -> Option<Scale> {
         self.row.scale
@@ -537,11 +553,15 @@ impl Variant {
         }
     }
 
-    /// The place of an element's lowest bit in its container: E2M1 stands in the middle of its byte.
-    pub fn container_shift(&self, ty: Type) -> u32 {
-        match (self.container_bits(ty), ty) {
-            (8, E2m1) => 2,
-            _ => 0,
+    /// The place of the lowest bit of a row's element, among the row's bits. Elements follow each other in their
+    /// containers, but for narrow ones in bytes: `mma.sync` has E2M1 in the middle of its byte; `tcgen05` has sixteen
+    /// elements side by side at the front of 16 bytes, and does not read the rest.
+    pub fn bit_of(&self, ty: Type, element: usize) -> usize {
+        let (bits, container) = (ty.bits() as usize, self.container_bits(ty) as usize);
+        match (self.row.family, container, ty) {
+            (Family::Tcgen05, 8, _) => element / 16 * 128 + element % 16 * bits,
+            (_, 8, E2m1) => element * 8 + 2,
+            _ => element * container,
         }
     }
 
@@ -581,14 +601,15 @@ impl Variant {
         Some(Machine { opcode, emission })
     }
 
-    /// Whether this program has kernels for it.
-    pub fn has_kernels(&self) -> bool {
-        self.row.family != Family::Tcgen05
-    }
-
     /// The same with another N, of those that a family takes.
     pub fn with_n(self, n: u32) -> Self {
         let shape = Shape { n, ..self.shape };
+        Self { shape, ..self }
+    }
+
+    /// The same with another M: 256 rows of `tcgen05` are a pair of CTAs'.
+    pub fn with_m(self, m: u32) -> Self {
+        let shape = Shape { m, ..self.shape };
         Self { shape, ..self }
     }
 
@@ -622,7 +643,10 @@ impl Variant {
         match row.family {
             Family::Mma => format!("mma.sync.aligned.{shape}.row.col{form}.{d}.{a}.{b}.{d}{after}"),
             Family::Wgmma => format!("wgmma.mma_async.sync.aligned.{shape}.{d}.{a}.{b}{after}"),
-            Family::Tcgen05 => format!("tcgen05.mma.cta_group::1{form}"),
+            Family::Tcgen05 => {
+                let ctas = shape.m.div_ceil(LANES);
+                format!("tcgen05.mma.cta_group::{ctas}{form}")
+            }
         }
     }
 
@@ -636,12 +660,11 @@ impl Variant {
         2 * u64::from(self.shape.m) * u64::from(self.shape.n) * u64::from(self.shape.k)
     }
 
-    /// Threads that execute one instruction together.
+    /// Threads that execute one instruction together. One alone starts a `tcgen05.mma`; 128 read its result.
     pub fn threads(&self) -> u32 {
         match self.row.family {
             Family::Mma => 32,
-            Family::Wgmma => 128,
-            Family::Tcgen05 => 1,
+            Family::Wgmma | Family::Tcgen05 => 128,
         }
     }
 
@@ -703,16 +726,21 @@ mod tests {
         assert_eq!(registers("mma.m8n8k16.s32.s8.u8"), [1, 1, 2]);
         assert_eq!(registers("mma.m8n8k32.s32.s4.s4"), [1, 1, 2]);
         assert_eq!(registers("mma.m16n8k256.s32.b1.b1.and"), [4, 2, 4]);
-        for variant in all().iter().filter(|variant| variant.has_kernels()) {
+        for variant in all() {
             let whole = match variant.family() {
-                Family::Wgmma => variant.k_bytes() == 32,
-                _ => [16, 32].contains(&variant.k_bytes()),
+                Family::Mma => [16, 32].contains(&variant.k_bytes()),
+                _ => variant.k_bytes() == 32,
             };
             assert!(whole, "{}", variant.name());
         }
         let f16 = find("wgmma.m64n256k16.f16.f16.f16").unwrap();
         assert_eq!(f16.accumulator_registers(), 64);
         assert_eq!(f16.with_n(16).accumulator_registers(), 4);
+        let tensor = find("tcgen05.m128n256k16.f16.f32.f16.f16").unwrap();
+        assert_eq!(tensor.accumulator_registers(), 256);
+        assert_eq!(tensor.instruction(), "tcgen05.mma.cta_group::1.kind::f16");
+        let pair = tensor.with_m(256).instruction();
+        assert_eq!(pair, "tcgen05.mma.cta_group::2.kind::f16");
         assert_eq!(
             f16.with_n(16).instruction(),
             "wgmma.mma_async.sync.aligned.m64n16k16.f16.f16.f16"

@@ -6,15 +6,16 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Trial};
 use mma_explorer::arch::{self, Arch};
+use mma_explorer::blackwell::Scales;
 use mma_explorer::cache::Cache;
 use mma_explorer::cublaslt::CublasLt;
 use mma_explorer::device::{Device, DeviceError};
 use mma_explorer::exact::{Exact, sum_bits};
 use mma_explorer::machine_code;
-use mma_explorer::matmul::{Plan, Problem, Tiles};
+use mma_explorer::matmul::{Operands, Plan, Problem, Tiles};
 use mma_explorer::nvrtc::{Nvrtc, NvrtcError, Source, Stage};
 use mma_explorer::results::{FORM, Measured, Product, Results, SumBits};
-use mma_explorer::variants::{self, Variant};
+use mma_explorer::variants::{self, Family, Variant};
 use mma_explorer::{simulate, source};
 use ptx_sim::schedules;
 
@@ -25,6 +26,10 @@ fn main() -> ExitCode {
             an_unknown_architecture_is_named,
         ),
         nvrtc("errors::a_wrong_source_is_quoted", a_wrong_source_is_quoted),
+        Trial::test("errors::a_size_of_zero_is_refused", || {
+            a_size_of_zero_is_refused();
+            Ok(())
+        }),
         Trial::test("report::of_two_measurements", || {
             report_of_two_measurements();
             Ok(())
@@ -41,10 +46,22 @@ fn main() -> ExitCode {
             "simulator::a_missing_wait_is_noticed",
             a_missing_wait_is_noticed,
         ),
+        nvrtc(
+            "simulator::planted_faults_of_bulk_copies_are_noticed",
+            planted_faults_of_bulk_copies_are_noticed,
+        ),
         nvrtc("simulator::bits_of_sums", bits_of_sums),
         nvrtc(
             "simulator::planted_faults_of_warpgroups_are_noticed",
             planted_faults_of_warpgroups_are_noticed,
+        ),
+        nvrtc(
+            "simulator::planted_faults_of_tensor_memory_are_noticed",
+            planted_faults_of_tensor_memory_are_noticed,
+        ),
+        nvrtc(
+            "simulator::wrong_scales_are_noticed",
+            wrong_scales_are_noticed,
         ),
     ];
     for name in arch::ALL {
@@ -53,8 +70,7 @@ fn main() -> ExitCode {
             .into_iter()
             .filter(|variant| variant.missing(arch).is_none())
             .collect();
-        for variant in there.iter().filter(|variant| variant.has_kernels()) {
-            let variant = *variant;
+        for &variant in &there {
             trials.push(nvrtc(
                 &format!("matmul::sm_{arch}::{}", variant.name()),
                 move || matmul(&variant, arch),
@@ -72,7 +88,7 @@ fn main() -> ExitCode {
             move || table_is_right(&there, arch),
         ));
     }
-    for variant in variants::all().into_iter().filter(Variant::has_kernels) {
+    for variant in variants::all() {
         trials.push(nvrtc(&format!("measure::{}", variant.name()), move || {
             measure(&variant)
         }));
@@ -82,14 +98,32 @@ fn main() -> ExitCode {
             with_tiles("80", &MMA, tiles)
         }));
     }
+    for tiles in BULK_TILES {
+        trials.push(nvrtc(&format!("tiles::{tiles}"), move || {
+            with_tiles("90a", &MMA, tiles)
+        }));
+    }
     for tiles in WGMMA_TILES {
         trials.push(nvrtc(&format!("tiles::wgmma::{tiles}"), move || {
             with_tiles("90a", &WGMMA, tiles)
         }));
     }
+    for tiles in TCGEN05_TILES {
+        trials.push(nvrtc(&format!("tiles::tcgen05::{tiles}"), move || {
+            with_tiles("100a", &TCGEN05, tiles)
+        }));
+    }
+    trials.push(disassembler(
+        "machine_code::fast_tiles_of_warps",
+        fast_tiles_of_warps,
+    ));
     trials.push(disassembler(
         "machine_code::fast_tiles_of_warpgroups",
         fast_tiles_of_warpgroups,
+    ));
+    trials.push(disassembler(
+        "machine_code::fast_tiles_of_tensor_memory",
+        fast_tiles_of_tensor_memory,
     ));
     trials.push(gpu("gpu::every_variant_is_exact", exact_on_a_gpu));
     trials.push(gpu("gpu::every_variant_has_a_rate", rates_on_a_gpu));
@@ -143,7 +177,7 @@ fn of_gpu(device: &Device) -> impl Iterator<Item = Variant> {
     let arch = device.arch;
     variants::all()
         .into_iter()
-        .filter(move |variant| variant.has_kernels() && variant.missing(arch).is_none())
+        .filter(move |variant| variant.missing(arch).is_none())
 }
 
 fn exact_on_a_gpu(device: &Device) {
@@ -291,20 +325,31 @@ fn problem(variant: &Variant, tiles: &Tiles, odd: u32) -> Problem {
 }
 
 fn matmul(variant: &Variant, arch: Arch) {
-    let tiles = Tiles::smallest(variant);
-    tiles.check(variant, arch).expect("the smallest tiles");
-    let ptx = ptx(&source::matmul(variant, &tiles), arch);
-    for (seed, options) in schedules::few(u64::from(arch.number))
-        .into_iter()
-        .enumerate()
-    {
-        let problem = problem(variant, &tiles, seed as u32 % 2);
-        let exact = Exact::new(variant, problem, seed as u64);
-        let plan = Plan::new(variant, &tiles, problem, 2).expect("a plan");
-        let simulated = simulate::matmul(variant, &ptx, &plan, problem, &exact, &options);
-        match simulated {
-            Ok(simulated) => assert!(simulated.warp_instructions > 0),
-            Err(error) => panic!("{options:?}: {error}"),
+    let smallest = Tiles::smallest(variant);
+    smallest.check(variant, arch).expect("the smallest tiles");
+    let bulk = Tiles {
+        bulk: true,
+        ..smallest
+    };
+    for tiles in [smallest, bulk] {
+        if tiles.check(variant, arch).is_err() {
+            // Of others than `mma.sync`, and where there are no bulk copies.
+            assert!(tiles.bulk && (variant.family() != Family::Mma || arch.number < 90));
+            continue;
+        }
+        let ptx = ptx(&source::matmul(variant, &tiles), arch);
+        for (seed, options) in schedules::few(u64::from(arch.number))
+            .into_iter()
+            .enumerate()
+        {
+            let problem = problem(variant, &tiles, seed as u32 % 2);
+            let exact = Exact::new(variant, problem, seed as u64);
+            let plan = Plan::new(variant, &tiles, problem, 2).expect("a plan");
+            let simulated = simulate::matmul(variant, &ptx, &plan, problem, &exact, &options);
+            match simulated {
+                Ok(simulated) => assert!(simulated.warp_instructions > 0),
+                Err(error) => panic!("{tiles} {options:?}: {error}"),
+            }
         }
     }
 }
@@ -320,6 +365,8 @@ fn measured_instructions_stay(arch: Arch) {
         "mma.m16n8k64.mxf4nvf4.f32.e2m1.e2m1.ue4m3",
         "wgmma.m64n256k16.f32.f16.f16",
         "wgmma.m64n256k32.s32.s8.s8",
+        "tcgen05.m128n256k8.tf32.f32.tf32.tf32",
+        NVFP4,
     ];
     let variants: Vec<Variant> = names
         .iter()
@@ -370,16 +417,26 @@ fn measure(variant: &Variant) {
     }
 }
 
-/// Every length of a step with its own order of chunks, more and fewer stages than steps, one warp and several, and
-/// groups that do not divide the tiles.
+/// Both lengths of a step with their own orders of chunks, more and fewer stages than steps, one warp and several, groups
+/// that do not divide the tiles, and numbers of fragments that one or several loads bring.
 const TILES: [&str; 7] = [
-    "32x16x32/16x8/2/1",
-    "32x16x32/16x16/5/3",
-    "16x8x64/16x8/2/1",
+    "32x16x64/16x8/3/1",
+    "32x16x64/16x16/5/3",
+    "16x8x64/16x8/3/1",
     "64x32x64/32x16/4/2",
-    "32x32x128/32x16/2/2",
+    "32x32x128/32x16/3/2",
     "48x24x128/48x8/3/2",
-    "16x32x256/16x32/2/3",
+    "16x32x128/16x32/3/3",
+];
+
+/// The same with bulk copies.
+const BULK_TILES: [&str; 6] = [
+    "32x16x64/16x8/2/1/bulk",
+    "32x16x64/16x16/5/3/bulk",
+    "16x8x128/16x8/2/2/bulk",
+    "48x24x128/48x8/3/2/bulk",
+    "64x32x64/64x16/4/2/bulk",
+    "192x128x128/96x64/3/2/bulk",
 ];
 
 const MMA: [&str; 3] = [
@@ -399,6 +456,30 @@ const WGMMA_TILES: [&str; 5] = [
 ];
 
 const WGMMA: [&str; 2] = ["wgmma.m64n256k16.f16.f16.f16", "wgmma.m64n256k32.s32.s8.u8"];
+
+const NVFP4: &str = "tcgen05.m128n256k64.mxf4nvf4.f32.e2m1.e2m1.ue4m3";
+
+/// One and several instructions below each other, one place of sums and two, scales whose tiles begin within a group of
+/// columns, and alone, in clusters and in pairs.
+const TCGEN05_TILES: [&str; 9] = [
+    "128x64x128/128x64/2/1",
+    "128x64x128/128x64/3/2/2",
+    "256x64x128/128x64/2/3",
+    "128x128x128/128x128/3/1",
+    "256x128x128/128x128/2/1/2",
+    "128x256x128/128x256/4/2",
+    "128x64x128/256x64/2/1/2",
+    "256x64x128/256x64/3/2/2",
+    "128x128x128/256x128/3/1/2",
+];
+
+const TCGEN05: [&str; 5] = [
+    "tcgen05.m128n256k8.tf32.f32.tf32.tf32",
+    "tcgen05.m128n256k16.f16.f16.f16.f16",
+    "tcgen05.m128n256k32.mxf8f6f4.f32.e5m2.e2m3.ue8m0",
+    "tcgen05.m128n256k64.mxf4.f32.e2m1.e2m1.ue8m0",
+    NVFP4,
+];
 
 fn with_tiles(arch: &str, names: &[&str], tiles: &str) {
     let tiles: Tiles = tiles.parse().expect("tiles");
@@ -443,6 +524,21 @@ fn an_unknown_architecture_is_named() {
             "{error}"
         );
         assert!(error.hint().is_some());
+    }
+}
+
+/// Before a GPU or a compiler is looked for.
+fn a_size_of_zero_is_refused() {
+    for command in [["run", "--size", "0"], ["sweep", "--size", "0"]] {
+        let refused = std::process::Command::new(env!("CARGO_BIN_EXE_mma-explorer"))
+            .args(command)
+            .output()
+            .expect("it starts");
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(
+            !refused.status.success() && said.contains("0 is not in 1.."),
+            "{command:?}: {said}"
+        );
     }
 }
 
@@ -522,6 +618,61 @@ fn a_missing_wait_is_noticed() {
     assert!(caught);
 }
 
+/// Barriers, their counts and the fence of the kernel with bulk copies are needed, and its order of chunks is the swizzle's.
+fn planted_faults_of_bulk_copies_are_noticed() {
+    let variant = variants::find("mma.m16n8k16.f32.f16.f16").expect("a variant");
+    let tiles: Tiles = "64x32x64/32x16/2/2/bulk".parse().expect("tiles");
+    let arch = "90a".parse().expect("one");
+    let ptx = ptx(&source::matmul(&variant, &tiles), arch);
+    // Several tiles of a CTA, and more steps than stages.
+    let problem = Problem {
+        m: 200,
+        n: 70,
+        k: 256,
+    };
+    let exact = Exact::new(&variant, problem, 1);
+    let plan = Plan::new(&variant, &tiles, problem, 2).expect("a plan");
+    let right = |ptx: &str, plan: &Plan| {
+        let mut all = schedules::few(1).into_iter();
+        all.all(|options| simulate::matmul(&variant, ptx, plan, problem, &exact, &options).is_ok())
+    };
+    assert!(right(&ptx, &plan));
+    for (whole, broken) in [
+        ("fence.proxy.async.shared::cta;", ""),
+        (
+            "mbarrier.arrive.release.cta",
+            "// mbarrier.arrive.release.cta",
+        ),
+        (
+            "mbarrier.init.shared::cta.b64",
+            "// mbarrier.init.shared::cta.b64",
+        ),
+        ("mbarrier.arrive.expect_tx", "// mbarrier.arrive.expect_tx"),
+    ] {
+        let mutant = ptx.replace(whole, broken);
+        assert_ne!(mutant, ptx, "there is no {whole}");
+        assert!(!right(&mutant, &plan), "{whole}");
+    }
+    // Barriers of the empty stages that one of the four warps completes.
+    let source = {
+        let mut source = source::matmul(&variant, &tiles);
+        source.text = source.text.replace(
+            "barrier_init(empty + stage * 8, WARPS)",
+            "barrier_init(empty + stage * 8, 1)",
+        );
+        source
+    };
+    let early = self::ptx(&source, arch);
+    assert!(early != ptx && !right(&early, &plan));
+    // Another swizzle than that of the kernel's order of chunks.
+    let mut swizzled = plan;
+    if let Operands::Maps { a, .. } = &mut swizzled.operands {
+        a.box_bytes = 128;
+    }
+    assert_ne!(swizzled, plan);
+    assert!(!right(&ptx, &swizzled));
+}
+
 /// Waits, fences and barriers of the kernel with `wgmma` are needed: without them a schedule shows a wrong result or
 /// a broken rule.
 fn planted_faults_of_warpgroups_are_noticed() {
@@ -561,6 +712,108 @@ fn planted_faults_of_warpgroups_are_noticed() {
             assert!(!right(&mutant), "cluster of {cluster}, {whole}");
         }
     }
+}
+
+/// Waits, fences, copies and barriers of the kernel with `tcgen05` are needed, too.
+fn planted_faults_of_tensor_memory_are_noticed() {
+    let variant = variants::find(NVFP4).expect("a variant");
+    // Alone, in a cluster, and as a pair.
+    for (cluster, warp_m) in [(1, 128), (2, 128), (2, 256)] {
+        let tiles = Tiles {
+            cluster,
+            warp_m,
+            ..Tiles::smallest(&variant)
+        };
+        let arch = "100a".parse().expect("one");
+        let ptx = ptx(&source::matmul(&variant, &tiles), arch);
+        // Several tiles of each CTA, and more steps than stages.
+        let problem = Problem {
+            m: tiles.block_m * cluster + 3,
+            n: 2 * tiles.block_n,
+            k: 8 * 5 * tiles.block_k / variant.container_bits(variant.a),
+        };
+        let exact = Exact::new(&variant, problem, 1);
+        let plan = Plan::new(&variant, &tiles, problem, cluster).expect("a plan");
+        let right = |ptx: &str| {
+            let mut all = schedules::schedules(1).into_iter();
+            all.all(|options| {
+                simulate::matmul(&variant, ptx, &plan, problem, &exact, &options).is_ok()
+            })
+        };
+        assert!(right(&ptx));
+        let mut missed = Vec::new();
+        // All of them, and each alone of what stands there several times.
+        for (what, each) in [
+            ("tcgen05.wait::ld.sync.aligned;", false),
+            ("tcgen05.fence::before_thread_sync;", true),
+            ("tcgen05.fence::after_thread_sync;", true),
+            ("tcgen05.commit.", true),
+            ("tcgen05.cp.", true),
+            ("tcgen05.mma.", true),
+            ("tcgen05.dealloc.", false),
+            ("mbarrier.init.", true),
+            ("mbarrier.arrive.release.", false),
+            ("mbarrier.arrive.expect_tx.", false),
+            ("cp.async.bulk.tensor.2d", true),
+        ] {
+            let places: Vec<usize> = ptx.match_indices(what).map(|(at, _)| at).collect();
+            assert!(!places.is_empty(), "there is no {what}");
+            // The first fence and the last one stand around the allocation, for which the simulator has no such rule.
+            let last = places.len() - 1;
+            let is_needed = |i: usize| !what.contains("fence") || (i > 0 && i < last);
+            let chosen = |i: usize| (each || i == 0) && is_needed(i);
+            for (i, &at) in places.iter().enumerate().filter(|(i, _)| chosen(*i)) {
+                let mutant = format!("{}// {}", &ptx[..at], &ptx[at..]);
+                if right(&mutant) {
+                    missed.push(format!("{what} {i} of {}", places.len()));
+                }
+            }
+        }
+        assert!(missed.is_empty(), "{tiles}: {missed:?}");
+    }
+}
+
+/// Every scale counts, and so do the types in the instruction descriptor.
+fn wrong_scales_are_noticed() {
+    let variant = variants::find(NVFP4).expect("a variant");
+    let tiles = Tiles::smallest(&variant);
+    let ptx = ptx(
+        &source::matmul(&variant, &tiles),
+        "100a".parse().expect("one"),
+    );
+    let problem = problem(&variant, &tiles, 0);
+    let exact = Exact::new(&variant, problem, 1);
+    let plan = Plan::new(&variant, &tiles, problem, 2).expect("a plan");
+    let options = ptx_sim::Options::default();
+    let run = |plan: &Plan, exact: &Exact| {
+        simulate::matmul(&variant, &ptx, plan, problem, exact, &options).map(|_| ())
+    };
+    run(&plan, &exact).expect("it is right");
+    let places = Scales::of(&variant, problem).expect("it has scales");
+    let blocks = problem.k.div_ceil(places[0].block) as usize;
+    for (operand, rows) in [(0, problem.m), (1, problem.n)] {
+        for (row, block) in [(0, 0), (rows - 1, 0), (33, blocks - 1)] {
+            let mut wrong = exact.clone();
+            let scales = wrong.scales.as_mut().expect("scales");
+            // Another power of two.
+            scales[operand][places[operand].place(row as usize, block)] ^= 0x10;
+            let error = run(&plan, &wrong).unwrap_err().to_string();
+            let where_from = match operand {
+                0 => format!("row {row} "),
+                _ => format!("column {row}"),
+            };
+            assert!(
+                error.contains("elements of D are wrong") && error.contains(&where_from),
+                "{operand} {row} {block}: {error}"
+            );
+        }
+    }
+    let mut other = plan;
+    if let Operands::Maps { instruction, .. } = &mut other.operands {
+        // UE8M0 scales.
+        *instruction = instruction.map(|bits| bits | 1 << 23);
+    }
+    assert!(run(&other, &exact).is_err());
 }
 
 /// The program reads what it is given, and says what it cannot read.
@@ -629,6 +882,63 @@ fn report_of_two_measurements() {
     );
 }
 
+/// The machine code of a product's one kernel, which has nothing in local memory.
+fn product_without_stack(variant: &Variant, tiles: &Tiles, arch: Arch) -> sass::Function {
+    tiles.check(variant, arch).expect("tiles that exist");
+    let source = source::matmul(variant, tiles);
+    let compiled = cache().compile(library(), &source, arch, &source::options(), Stage::Cubin);
+    let (compiled, _) = compiled.expect("it compiles");
+    let mut functions = machine_code::functions(&compiled).expect("a disassembly");
+    assert_eq!(functions.len(), 1, "{} {tiles}", variant.name());
+    let function = functions.remove(0);
+    let local = (function.stack, function.local);
+    assert_eq!(local, (0, 0), "{} {tiles}", variant.name());
+    function
+}
+
+/// Sums and fragments of the large tiles stay in registers, and a step has no more than one other instruction for each
+/// multiplication.
+fn fast_tiles_of_warps() {
+    let half = "mma.m16n8k16.f16.f16.f16";
+    let single = "mma.m16n8k16.f32.f16.f16";
+    for (name, arch, tiles, multiplications) in [
+        (single, "90a", "192x256x128/96x64/4/8/bulk", 192),
+        (single, "90a", "128x256x128/64x64/4/8/bulk", 128),
+        (half, "90a", "256x256x128/128x64/3/8/bulk", 256),
+        (
+            "mma.m16n8k32.s32.s8.s8",
+            "90a",
+            "192x256x128/96x64/4/8/bulk",
+            192,
+        ),
+        (single, "120a", "128x256x64/64x64/4/8/bulk", 64),
+        (single, "80", "128x256x64/64x64/4/8", 64),
+        (single, "80", "128x128x64/64x64/4/8", 64),
+    ] {
+        let variant = variants::find(name).expect("a variant");
+        let arch: Arch = arch.parse().expect("an architecture");
+        let tiles: Tiles = tiles.parse().expect("tiles");
+        let function = product_without_stack(&variant, &tiles, arch);
+        let is_matrix = |one: &sass::Instruction| machine_code::is_matrix_instruction(one.name());
+        let first = function.code.iter().position(is_matrix).expect("one");
+        let last = function.code.iter().rposition(is_matrix).expect("one");
+        // Code for sm_120 has a NOP behind most multiplications.
+        let step = function.code[first..=last].iter();
+        let step: Vec<_> = step.filter(|one| one.name() != "NOP").collect();
+        let matrix = step.iter().filter(|one| is_matrix(one)).count();
+        assert_eq!(matrix, multiplications, "{name} sm_{arch} {tiles}");
+        let loads = step.iter().filter(|one| one.name() == "LDSM").count();
+        assert!(loads > 0, "{name} sm_{arch} {tiles}");
+        // The code that finds the next tile is among them, and rarely executed.
+        let limit = 2 * multiplications + 80;
+        assert!(
+            step.len() <= limit,
+            "{name} sm_{arch} {tiles}: {}",
+            step.len()
+        );
+    }
+}
+
 /// What makes the kernel fast stands in its machine code: sums in registers, multiplications that follow each other without
 /// a copy in between, and no fence of the whole GPU in the loop.
 fn fast_tiles_of_warpgroups() {
@@ -649,16 +959,8 @@ fn fast_tiles_of_warpgroups() {
     ] {
         let variant = variants::find(name).expect("a variant");
         let tiles: Tiles = tiles.parse().expect("tiles");
-        tiles.check(&variant, arch).expect("tiles that exist");
-        let source = source::matmul(&variant, &tiles);
-        let compiled = cache().compile(library(), &source, arch, &source::options(), Stage::Cubin);
-        let (compiled, _) = compiled.expect("it compiles");
-        let functions = machine_code::functions(&compiled).expect("a disassembly");
-        let [function] = functions.as_slice() else {
-            panic!("{name}: {} kernels", functions.len())
-        };
-        assert_eq!((function.stack, function.local), (0, 0), "{name} {tiles}");
-        let matrix: u32 = machine_code::matrix_instructions(function).values().sum();
+        let function = product_without_stack(&variant, &tiles, arch);
+        let matrix: u32 = machine_code::matrix_instructions(&function).values().sum();
         assert_eq!(matrix, multiplications, "{name} {tiles}");
         let first = function
             .code
@@ -681,6 +983,55 @@ fn fast_tiles_of_warpgroups() {
             .filter(|one| one.name() == "WARPGROUP")
             .count();
         assert_eq!(waits, 0, "{name} {tiles}");
+    }
+}
+
+/// The thread that multiplies does little else: multiplications of a step follow each other, and no register spills.
+fn fast_tiles_of_tensor_memory() {
+    for (name, tiles, multiplications, copies) in [
+        (
+            "tcgen05.m128n256k16.f16.f32.f16.f16",
+            "128x256x128/128x256/4/8/2",
+            4,
+            0,
+        ),
+        (
+            "tcgen05.m128n256k32.i8.s32.s8.s8",
+            "256x128x128/128x128/4/8",
+            8,
+            0,
+        ),
+        (NVFP4, "128x256x128/128x256/4/8/2", 4, 12),
+        (NVFP4, "128x256x128/256x256/5/8/2", 4, 12),
+        (NVFP4, "256x128x128/128x128/4/8", 8, 12),
+    ] {
+        let variant = variants::find(name).expect("a variant");
+        let tiles: Tiles = tiles.parse().expect("tiles");
+        let arch = "100a".parse().expect("one");
+        let function = product_without_stack(&variant, &tiles, arch);
+        let is_multiplication = |name: &str| machine_code::is_matrix_instruction(name);
+        let names: Vec<&str> = function.code.iter().map(|one| one.name()).collect();
+        let count = |name: &str| names.iter().filter(|other| **other == name).count();
+        let matrix = names.iter().filter(|name| is_multiplication(name)).count();
+        assert_eq!(
+            (matrix, count("UTCCP")),
+            (multiplications, copies),
+            "{name} {tiles}"
+        );
+        let of_pair = function
+            .code
+            .iter()
+            .filter(|one| is_multiplication(one.name()) && one.has_modifier("2CTA"));
+        let expected = if tiles.warp_m == 256 { matrix } else { 0 };
+        assert_eq!(of_pair.count(), expected, "{name} {tiles}");
+        let first = names.iter().position(|name| is_multiplication(name));
+        let last = names.iter().rposition(|name| is_multiplication(name));
+        let (first, last) = (first.expect("one"), last.expect("one"));
+        // In uniform registers all along: no move from ordinary ones, no branch, no wait.
+        let between = &names[first..last];
+        for slow in ["R2UR", "BRA", "SYNCS", "WARPSYNC", "ELECT", "VOTEU"] {
+            assert!(!between.contains(&slow), "{name} {tiles}: {slow}");
+        }
     }
 }
 

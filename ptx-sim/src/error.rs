@@ -33,6 +33,29 @@ pub struct DecodeError {
     pub message: String,
 }
 
+/// A buffer that does not hold what is expected.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error(
+    "buffer {buffer}: element {index} is {got}, not {want}; {wrong} of {of} elements differ by more than is allowed, \
+     at most by {worst}"
+)]
+pub struct Mismatch {
+    /// The buffer.
+    pub buffer: String,
+    /// The first element that differs.
+    pub index: usize,
+    /// What is expected there.
+    pub want: f64,
+    /// What is there.
+    pub got: f64,
+    /// Elements that differ.
+    pub wrong: usize,
+    /// Elements compared.
+    pub of: usize,
+    /// The largest difference.
+    pub worst: f64,
+}
+
 /// Any failure of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum SimError {
@@ -83,6 +106,9 @@ pub enum SimError {
     /// The kernel did something that the ISA does not allow.
     #[error("{0}")]
     Violation(Box<Violation>),
+    /// A buffer does not hold what its specification expects.
+    #[error("{0}")]
+    Mismatch(Box<Mismatch>),
     /// Nothing can run any more.
     #[error("{0}")]
     Deadlock(Box<Deadlock>),

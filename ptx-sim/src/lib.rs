@@ -57,8 +57,11 @@ pub mod trace;
 pub use ast::Module;
 pub use error::SimError;
 pub use models::hazard::Profile;
+pub use models::relaxation::{Allowed, Relaxation};
 pub use program::Program;
-pub use report::Report;
+pub use report::{Note, Report};
 pub use sched::{Policy, Timing};
-pub use sim::{Buffer, DEFAULT_MEMORY, Launch, Options, Sim, Uninitialised};
+pub use sim::{
+    Buffer, Buffers, DEFAULT_MEMORY, HazardChecks, Launch, Options, Sim, Symbol, Uninitialised,
+};
 pub use trace::Trace;

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::coverage::Coverage;
 use crate::demangle::demangled;
+use crate::models::relaxation::Relaxation;
 
 /// Where in the program something happened.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -136,6 +137,29 @@ impl fmt::Display for Violation {
     }
 }
 
+/// Something that the ISA does not promise, and that a kernel relied on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Note {
+    /// What it relied on.
+    #[serde(serialize_with = "name")]
+    pub relaxation: Relaxation,
+    /// What would be wrong without.
+    pub message: String,
+    /// Where.
+    pub site: Site,
+}
+
+fn name<S: serde::Serializer>(r: &Relaxation, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_str(r.name())
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (r, site) = (self.relaxation, &self.site);
+        write!(f, "{r} ({}): {}\n  at {site}", r.about(), self.message)
+    }
+}
+
 /// One waiting part of a warp.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Waiter {
@@ -190,6 +214,8 @@ pub struct Report {
     pub warnings: Vec<Violation>,
     /// Warnings beyond those kept.
     pub warnings_dropped: u64,
+    /// What the kernel relied on that the ISA does not promise, once for each relaxation and instruction.
+    pub notes: Vec<Note>,
     /// What ran and what did not.
     pub coverage: Coverage,
 }

@@ -1,5 +1,12 @@
 //! The library's face: buffers, launches, runs.
 
+mod host;
+
+pub use host::{Buffers, Symbol};
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashSet};
+
 use crate::ast::Module;
 use crate::coverage::Counters;
 use crate::error::SimError;
@@ -15,6 +22,7 @@ use crate::memory::layout::{GLOBAL, GLOBAL_VARS, MAX_SHARED};
 
 use crate::memory::{Observer, Region, Space};
 use crate::models::hazard::Profile;
+use crate::models::relaxation::{Allowed, Relaxation};
 use crate::models::tensor_map::TensorMap;
 use crate::models::tmem::Tmem;
 use crate::program::{Op, Program, Variable};
@@ -53,6 +61,30 @@ pub enum Uninitialised {
     Stale(u64),
 }
 
+/// What accesses that nothing orders do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HazardChecks {
+    /// End the run.
+    #[default]
+    Error,
+    /// Are reported at the end.
+    Warn,
+    /// Are not looked for.
+    Off,
+}
+
+impl Options {
+    /// What a run may rely on that the ISA does not promise.
+    pub fn allowed(&self) -> Allowed {
+        Allowed::from(self.profile).and(self.allow)
+    }
+
+    /// Whether a run may rely on this.
+    pub fn allows(&self, r: Relaxation) -> bool {
+        self.allowed().has(r)
+    }
+}
+
 /// How to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -71,9 +103,11 @@ pub struct Options {
     pub resident: usize,
     /// How much ordering asynchronous operations may rely on.
     pub profile: Profile,
-    /// Whether accesses to shared and tensor memory that nothing orders end the run. Conflicts with
-    /// copies in flight do in any case.
-    pub hazards: bool,
+    /// What is allowed beyond the profile.
+    pub allow: Allowed,
+    /// What accesses to shared and tensor memory that nothing orders do. Conflicts with
+    /// copies in flight end the run in any case.
+    pub hazards: HazardChecks,
     /// `%nsmid`.
     pub sms: u32,
 }
@@ -88,7 +122,8 @@ impl Default for Options {
             timeouts: 1000,
             resident: 2,
             profile: Profile::Strict,
-            hazards: true,
+            allow: Allowed::NONE,
+            hazards: HazardChecks::Error,
             sms: 132,
         }
     }
@@ -109,7 +144,9 @@ pub struct Launch {
     pub shared: u32,
     /// Programmatic dependent launch: the grid before this one in its stream may still run when this
     /// one starts, and ends at the latest when all that can run waits for it in
-    /// `griddepcontrol.wait`. Without, `griddepcontrol.wait` has nothing to wait for.
+    /// `griddepcontrol.wait`. A CTA that touches what earlier launches of this [`Sim`] wrote, before it has
+    /// waited, is an error; these are the launches from the last one on that is not dependent. Without,
+    /// `griddepcontrol.wait` has nothing to wait for.
     pub dependent: bool,
     /// Bytes of each parameter.
     pub params: Vec<Vec<u8>>,
@@ -165,6 +202,8 @@ pub struct Sim {
     global: Region,
     next: u64,
     variables_placed: bool,
+    /// What the host wrote into constant variables, by name.
+    constants: BTreeMap<String, Vec<u8>>,
     memory: Memory,
 }
 
@@ -211,6 +250,7 @@ impl Sim {
             global: Region::new(Space::Global),
             next: GLOBAL,
             variables_placed: false,
+            constants: BTreeMap::new(),
             memory: Memory { limit, used: 0 },
         }
     }
@@ -270,6 +310,7 @@ impl Sim {
                     .is_some_and(|e| e <= a.bytes().len()) =>
             {
                 a.upload(at, data);
+                a.forget_grids(at, data.len());
                 Ok(())
             }
             _ => Err(SimError::Launch("write outside a buffer".into())),
@@ -383,19 +424,15 @@ impl Sim {
         if let Err(e) = self.take_memory(program, launch, options, cluster_dims) {
             return (Err(e), None);
         }
-        if !self.variables_placed {
-            self.variables_placed = true;
-            for v in program.global.iter().filter(|v| v.size > 0) {
-                let a = self.global.add(&v.name, v.address, v.size as usize);
-                a.written();
-                a.upload(0, v.init.as_deref().unwrap_or_default());
-            }
-        }
+        self.place_variables(program);
+        self.global.begin_grid(launch.dependent);
         let mut constant = Region::new(Space::Const);
         for v in program.constant.iter().filter(|v| v.size > 0) {
             let a = constant.add(&v.name, v.address, v.size as usize);
             a.written();
-            a.upload(0, v.init.as_deref().unwrap_or_default());
+            let host = self.constants.get(&v.name);
+            let bytes = host.map(Vec::as_slice).or(v.init.as_deref());
+            a.upload(0, bytes.unwrap_or_default());
             a.read_only = true;
         }
         let mut machine = Machine {
@@ -416,16 +453,19 @@ impl Sim {
             wgmma: WgmmaState::default(),
             neighbours: Neighbours::of(launch),
             stores: 0,
-            hazards: options
-                .hazards
-                .then(|| Hazards::of(program, launch.shared, options.profile))
-                .flatten(),
+            hazards: match options.hazards {
+                HazardChecks::Off => None,
+                _ => Hazards::of(program, launch.shared, options.allowed()),
+            },
             observer,
             counters: Counters::new(program.code.len()),
             report: Report {
                 kernel: program.kernel.clone(),
                 ..Report::default()
             },
+            noted: HashSet::new(),
+            stored: Vec::new(),
+            generic: Cell::new(false),
             trace: recorder,
         };
         let result = machine.run_grid();

@@ -76,6 +76,58 @@ fn a_specification_runs_and_dumps() {
 }
 
 #[test]
+fn launches_before_the_launch_run_first() {
+    let dir = directory("before");
+    // x to y, then y to z; `hasty` does not wait.
+    let sound = PTX.replace("ld.global", "griddepcontrol.wait;\n ld.global");
+    let (_, hasty) = PTX.split_once(".visible").unwrap();
+    let hasty = hasty.replace(" .entry axpy", ".visible .entry hasty");
+    std::fs::write(dir.join("k.ptx"), format!("{sound}{hasty}")).unwrap();
+    let params = |from: &str, to: &str| {
+        serde_json::json!([{"struct": {"size": 24, "fields": [
+            {"offset": 0, "value": {"buffer": from}}, {"offset": 8, "value": {"buffer": to}},
+            {"offset": 16, "value": {"f32": 2.0}}, {"offset": 20, "value": {"u32": 3}},
+        ]}}])
+    };
+    let spec = serde_json::json!({
+        "grid": [1, 1, 1], "block": [64, 1, 1], "dependent": true, "params": params("y", "z"),
+        "buffers": {
+            "x": {"contents": {"f32": [1.0, 2.0, 3.0]}}, "y": {"size": 12},
+            "z": {"size": 12, "expect": {"type": "f32", "values": {"numbers": [9, 18, 27]}}},
+        },
+        "before": [{
+            "kernel": "axpy", "grid": [1, 1, 1], "block": [64, 1, 1], "params": params("x", "y"),
+        }],
+    });
+    std::fs::write(dir.join("launch.json"), spec.to_string()).unwrap();
+    let command = |command: &str, extra: &[&str]| {
+        let mut program = program();
+        program
+            .arg(command)
+            .args(["--ptx".as_ref(), dir.join("k.ptx").as_os_str()])
+            .args(["--launch".as_ref(), dir.join("launch.json").as_os_str()])
+            .args(extra);
+        program.output().unwrap()
+    };
+    let out = command("run", &["--entry", "axpy", "--timing", "all"]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let out = command("run", &["--entry", "hasty", "--profile", "hardware"]);
+    assert!(!out.status.success());
+    let why = text(&out.stderr);
+    assert!(
+        why.contains("y+0 is read here") && why.contains("griddepcontrol.wait"),
+        "{why}"
+    );
+    let out = command("mutate", &["--entry", "axpy", "--kinds", "drop-grid-wait"]);
+    assert!(
+        out.status.success(),
+        "{}{}",
+        text(&out.stdout),
+        text(&out.stderr)
+    );
+}
+
+#[test]
 fn a_violation_is_json_with_its_place() {
     let (_, out) = run("fails", 4, &["--json"]);
     assert!(!out.status.success());

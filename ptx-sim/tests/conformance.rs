@@ -5,6 +5,8 @@ mod common;
 
 use common::conformance::{Loaded, module};
 use common::data::{self, Case};
+use ptx_sim::models::swizzle::Swizzle;
+use ptx_sim::models::tensor_map::{TensorMap, TensorMapArgs};
 use ptx_sim::{Options, Policy, Program, Timing};
 
 /// Every policy with every timing, `seeds` times.
@@ -78,5 +80,31 @@ fn two_hundred_seeds() {
     sweep("mma_two_cta", data::mma_two_cta, 200);
     for shape in PIPELINED {
         sweep("mma_pipelined", shape, 200);
+    }
+}
+
+#[test]
+fn a_swizzle_that_does_not_match_is_a_warning() {
+    let module = module("mma_pipelined");
+    let program = Program::new(&module, "mma_pipelined").expect("it decodes");
+    let mut loaded = Loaded::new(&module, &data::mma_pipelined(1, 1, 16, 256));
+    let right = loaded.launch.params[0].clone();
+    let map = TensorMap::from_bytes(right[..].try_into().expect("128 bytes")).expect("a map");
+    let other = TensorMapArgs {
+        swizzle: Swizzle::None,
+        ..map.args().clone()
+    };
+    let other = TensorMap::encode(other).expect("a valid map").to_bytes();
+    for (params, warned) in [(right, false), (other.to_vec(), true)] {
+        loaded.launch.params[0] = params;
+        let options = Options::default();
+        let (report, wrong) = loaded
+            .run(&program, &loaded.launch, &options)
+            .expect("nothing else is wrong with it");
+        assert_eq!(wrong.is_some(), warned);
+        let text: Vec<_> = report.warnings.iter().map(|w| w.message.as_str()).collect();
+        assert_eq!(!text.is_empty(), warned);
+        let says = |t: &&str| t.contains("read with swizzle B128 and was written with None");
+        assert!(text.iter().all(says), "{text:?}");
     }
 }

@@ -27,6 +27,27 @@ fn the_cluster_barrier_orders_what_is_released() {
         caught_as(&body(RELAXED), profile, ViolationKind::Hazard, NOTHING);
     }
     caught(&body(&format!("bar.sync 0;\n{RELAXED}")), NOTHING);
+    // Nor does it tell that a read is over.
+    let overwritten = |sync: &str| {
+        pair(&format!(
+            "@!%p8 st.shared.u32 [%s], 5;\n{CLUSTER}\
+             @!%p8 ld.shared::cluster.u32 %r1, [%far];//@earlier\n{sync}\
+             @!%p8 st.shared.u32 [%s], 6;//@later\n{CLUSTER}"
+        ))
+    };
+    clean(
+        &overwritten(CLUSTER)
+            .replace("//@earlier", "")
+            .replace("//@later", ""),
+    );
+    for profile in [Profile::Strict, Profile::Hardware] {
+        caught_as(
+            &overwritten(RELAXED),
+            profile,
+            ViolationKind::Hazard,
+            NOTHING,
+        );
+    }
     // A fence behind the arrival is none.
     let late = RELAXED.replace("\n", "\nfence.acq_rel.cluster;\n");
     caught(&body(&late), NOTHING);

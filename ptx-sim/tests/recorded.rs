@@ -7,7 +7,7 @@ use ptx_sim::models::swizzle::Swizzle;
 use ptx_sim::models::tensor_map::{
     DataType, Interleave, L2Promotion, OobFill, TensorMap, TensorMapArgs,
 };
-use ptx_sim::{Buffer, Launch, Module, Options, Sim, SimError, Uninitialised};
+use ptx_sim::{Buffer, HazardChecks, Launch, Module, Options, Sim, SimError, Uninitialised};
 use safetensors::SafeTensors;
 use serde::Deserialize;
 
@@ -164,7 +164,7 @@ fn launch(
         uninitialised: Uninitialised::Warn,
         timeouts: 1 << 21,
         // Some of the probes read what they have not waited for, to see what comes.
-        hazards: false,
+        hazards: HazardChecks::Off,
         ..Options::default()
     };
     sim.run(&l, &options)?;

@@ -810,6 +810,22 @@ fn sum_of_equal_bytes(
     d[0][0] as u32
 }
 
+/// Types that other instructions have, and sums that a type does not have, are refused by name.
+#[test]
+fn types_of_other_instructions_are_refused() {
+    use ptx_sim::models::wgmma::{Accumulator, Element, Shape};
+    let why = |name: &str, sums| {
+        let element = Element::parse(name).expect("a type");
+        Shape::new(8, element, element, sums).map_err(|error| error.to_string())
+    };
+    for (name, sums) in [("s4", Accumulator::S32), ("e2m1", Accumulator::F32)] {
+        let error = why(name, sums).unwrap_err();
+        assert!(error.starts_with("wgmma does not multiply"), "{error}");
+    }
+    assert!(why("s8", Accumulator::F32).is_err());
+    assert!(why("s8", Accumulator::S32).is_ok());
+}
+
 #[test]
 fn bytes_and_bits_are_added_exactly() {
     use ptx_sim::models::wgmma::{Accumulator::S32, Element};

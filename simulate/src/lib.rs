@@ -5,6 +5,7 @@
 //! are made of these, and the program `nvfp4-gemv-simulate`, which simulates a part of a checkpoint's layer ([`layer`])
 //! and draws what the warps of a kernel do ([`warps`]).
 
+mod compiler;
 pub mod launch;
 pub mod layer;
 pub mod operands;
@@ -17,8 +18,9 @@ pub mod warps;
 #[path = "../../build/nvcc.rs"]
 #[allow(dead_code)]
 mod nvcc;
-#[path = "../../build/sources.rs"]
-mod sources;
+// How NVRTC's results are kept, nvcc's are kept, too.
+#[path = "../../src/nvrtc/store.rs"]
+mod store;
 #[path = "../../src/kernel/units.rs"]
 #[allow(dead_code)]
 mod units;

@@ -1,18 +1,19 @@
-//! PTX of the kernels, compiled once a process, and kept between processes.
+//! PTX of the kernels, compiled when it is first asked for, a unit at a time, and kept between processes.
 //!
 //! Functions that need nvcc panic where [`missing`] gives a reason, and where a kernel does not compile.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::env;
+use std::hash::Hash;
 use std::path::Path;
-use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use ptx_sim::mutate::Kernel;
 use ptx_sim::{Module, Program};
 
+use crate::compiler::{Compiler, VARIABLES, Wanted};
 use crate::nvcc::{self, Nvcc};
-use crate::sources;
+use crate::store::Store;
 use crate::units::{UNITS, Unit};
 
 /// Every kind of code that is shipped, as nvcc names it without `compute_`.
@@ -63,8 +64,7 @@ pub fn unit(name: &'static str, arch: &'static str) -> Arc<String> {
     let unit = unit.unwrap_or_else(|| panic!("there is no unit {name}"));
     ALL.get((unit.name, arch), || {
         let source = format!("csrc/kernels/{}.cuh", unit.source);
-        let define = unit.part.map(|part| format!("-D{part}"));
-        Arc::new(compile(unit.name, &source, define, arch))
+        Arc::new(compile(unit.name, &source, unit.part, arch))
     })
 }
 
@@ -77,46 +77,26 @@ pub fn file(path: &str, arch: &'static str) -> Arc<String> {
     })
 }
 
-/// Compiles a file of this repository, or takes what an earlier process made of the same sources.
-fn compile(name: &str, file: &str, define: Option<String>, arch: &str) -> String {
-    let nvcc = found().as_ref().expect("there is nvcc");
-    let root = crate::repository();
-    let source = root.join(file);
-    let mut command = Command::new(&nvcc.path);
-    command
-        .args(["-x", "cu", "-std=c++17", "-O3", "-lineinfo", "-ptx"])
-        .arg(format!("-arch=compute_{arch}"))
-        .args(define)
-        .args(["-o", "-"])
-        .arg(&source);
-    static CSRC: OnceLock<String> = OnceLock::new();
-    let csrc = CSRC.get_or_init(|| sources::hash(&root.join("csrc")).expect("csrc can be read"));
-    let text = std::fs::read_to_string(&source).expect("the source can be read");
-    let mut hasher = DefaultHasher::new();
-    format!("{csrc} {} {command:?} {text}", nvcc.version).hash(&mut hasher);
-    let made_of = format!("// {:016x}\n", hasher.finish());
-    let kept = crate::target()
-        .join("ptx")
-        .join(format!("{name}-{arch}.ptx"));
-    if let Ok(ptx) = std::fs::read_to_string(&kept)
-        && ptx.starts_with(&made_of)
-    {
-        return ptx;
-    }
-    let output = command.output().expect("nvcc starts");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let ptx = made_of + &String::from_utf8(output.stdout).expect("PTX is text");
-    // Whole or not at all: another process may read it.
-    let partial = kept.with_extension(format!("{}", std::process::id()));
-    let _ = std::fs::create_dir_all(crate::target().join("ptx"));
-    if std::fs::write(&partial, &ptx).is_ok() {
-        let _ = std::fs::rename(&partial, &kept);
-    }
-    ptx
+/// Compiles a file of this repository, or takes what an earlier process made of it.
+fn compile(name: &str, file: &str, define: Option<&str>, arch: &str) -> String {
+    static COMPILER: OnceLock<Compiler> = OnceLock::new();
+    let compiler = COMPILER.get_or_init(|| {
+        let nvcc = found().as_ref().expect("there is nvcc");
+        let value = |name| env::var(name).unwrap_or_default();
+        Compiler {
+            nvcc: nvcc.path.clone(),
+            version: nvcc::says(&nvcc.path).expect("nvcc says its version"),
+            environment: VARIABLES.map(value).to_vec(),
+            root: crate::repository().to_path_buf(),
+            kept: Store::at(crate::target().join("ptx")),
+        }
+    });
+    compiler.compile(&Wanted {
+        name,
+        file,
+        define,
+        arch,
+    })
 }
 
 /// A kernel, ready to run.
@@ -183,13 +163,16 @@ fn alone(ptx: &str, name: &str) -> Module {
     Module::parse(&text).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// The units that may have an entry, the likeliest first: its name begins with theirs, or with their source's.
+/// The units that may have an entry, the likeliest first: each one before the right one is compiled in vain. An entry's
+/// name begins with its unit's, or with the unit's source's; those of the helpers do not, but are no GEMV's either.
 fn units(entry: &str, arch: &str) -> impl Iterator<Item = &'static Unit> {
     let mut units: Vec<&Unit> = existing(arch).collect();
+    let is_gemv = |name: &str| name.starts_with("gemv_");
     units.sort_by_key(|unit| {
         (
             !entry.starts_with(unit.name),
             !entry.starts_with(unit.source),
+            is_gemv(entry) != is_gemv(unit.name),
         )
     });
     units.into_iter()

@@ -22,7 +22,7 @@ mod select;
 pub use environment::{PATH_VARIABLE, forced_by_environment};
 pub use options::{Asker, Choice, Options, Reason};
 pub use rank::{Estimate, Evidence, Ranked, rank};
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 pub(crate) use select::refused;
 pub use select::{Target, select, workspace_bytes};
 

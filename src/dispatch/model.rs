@@ -79,7 +79,7 @@ impl Cost {
             Kernel::Dot => (1.0, 0.26),
             Kernel::Tma => (1.0, 0.46),
             // Fitted to times of 16 to 128 vectors there: docs/notes/many-vectors.md.
-            Kernel::Packed => (1.65, 0.0145),
+            Kernel::Packed => (1.58, 0.0114),
             Kernel::Wgmma => (1.4, 0.03),
             Kernel::Mma => (1.4, 0.05),
             Kernel::Ring | Kernel::Stream | Kernel::Tcgen05 => return Self::FAST,

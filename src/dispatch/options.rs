@@ -9,7 +9,7 @@ use crate::kernel::{Config, Kernel};
 use crate::operands::Operands;
 use crate::refusal::Refusal;
 use crate::types::GemvPath;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 use crate::workspace::Workspace;
 
 /// What a caller asks of a call beyond its operands. The default asks for nothing: the fastest kernel that is known
@@ -47,7 +47,7 @@ pub struct Options<'a> {
     pub(crate) tuned: Option<&'a Measurements>,
     chained: bool,
     pub(crate) environment: bool,
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "device")]
     pub(crate) workspace: Option<&'a Workspace>,
 }
 
@@ -60,7 +60,7 @@ impl Default for Options<'_> {
             tuned: None,
             chained: false,
             environment: true,
-            #[cfg(feature = "cuda")]
+            #[cfg(feature = "device")]
             workspace: None,
         }
     }
@@ -115,7 +115,7 @@ impl<'a> Options<'a> {
 
     /// With memory for what the call computes on the way: without it, kernels that need some are not chosen. A call in
     /// host memory needs none.
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "device")]
     #[must_use]
     pub fn workspace(mut self, workspace: impl Into<Option<&'a Workspace>>) -> Self {
         self.workspace = workspace.into();
@@ -124,7 +124,7 @@ impl<'a> Options<'a> {
 
     /// What is asked about operands, with the workspace that is given here.
     pub(super) fn with_workspace(&self, operands: &Operands) -> Operands {
-        #[cfg(feature = "cuda")]
+        #[cfg(feature = "device")]
         if let Some(workspace) = self.workspace {
             return operands.with_workspace(workspace.bytes());
         }

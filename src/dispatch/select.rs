@@ -94,7 +94,7 @@ pub fn workspace_bytes(
     options: &Options<'_>,
 ) -> Result<u64> {
     let operands = operands.with_workspace(u64::MAX);
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "device")]
     let options = &options.workspace(None);
     let choice = select(shape, &operands, Target::Gpu(gpu), options)?;
     let job = Job::new(shape, &operands, gpu).chained(options.is_chained());
@@ -140,7 +140,7 @@ impl Asked {
     }
 
     fn on_host(&self) -> Result<Choice> {
-        let because = match cfg!(feature = "cuda") {
+        let because = match cfg!(feature = "device") {
             true => Refusal::OperandsOnHost,
             false => Refusal::BuiltWithoutCuda,
         };

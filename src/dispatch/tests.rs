@@ -352,7 +352,7 @@ fn what_cannot_run_says_why() {
         assert!(error.to_string().contains(says), "{error}");
     }
     assert!(select(&shape, &linear, Target::Gpu(&spark), &options()).is_ok());
-    let because = match cfg!(feature = "cuda") {
+    let because = match cfg!(feature = "device") {
         true => Refusal::OperandsOnHost,
         false => Refusal::BuiltWithoutCuda,
     };

@@ -141,6 +141,7 @@ impl KernelConfig for DirectConfig {
             let tiles = row_tiles(job, rows) as u32;
             plan.push(Launch {
                 entry: entry.name,
+                unit: UNIT,
                 // The kernel strides over batches that a grid has no room for.
                 grid: [
                     tiles.div_ceil(self.warps / self.k_split),

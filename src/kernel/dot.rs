@@ -161,6 +161,11 @@ impl KernelConfig for DotConfig {
             };
             plan.push(Launch {
                 entry: entry.name,
+                unit: if self.blocks_per_load == NVFP4_DOT_WIDE_BLOCKS {
+                    WIDE_UNIT
+                } else {
+                    UNIT
+                },
                 // The kernel strides over batches that a grid has no room for.
                 grid: [
                     self.ctas,

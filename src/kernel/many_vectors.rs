@@ -383,6 +383,7 @@ impl Division {
             };
             plan.push(Launch {
                 entry: kind.entries[activation][compiled],
+                unit: kind.unit,
                 grid: [groups * shape.l() as u32 * self.cluster, 1, 1],
                 threads: self.warps(kind) * NVFP4_WARP,
                 cluster: if self.cluster == 1 { 0 } else { self.cluster },

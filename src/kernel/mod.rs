@@ -146,6 +146,21 @@ impl<'a> Job<'a> {
     }
 }
 
+impl Gpu {
+    /// The architecture of machine code for GPUs of exactly this compute capability, as in `NVFP4_GEMV_ARCHS`: `80`, `90a`.
+    pub fn own_image((major, minor): (i32, i32)) -> String {
+        let number = major.saturating_mul(10).saturating_add(minor);
+        units::own(number.max(0) as u32)
+    }
+}
+
+/// Whether machine code for some of these architectures runs on a compute capability.
+#[cfg(feature = "jit")]
+pub(crate) fn images_run(images: &str, compute_capability: (i32, i32)) -> bool {
+    let mut images = images.split(';');
+    images.any(|arch| units::runs_on(arch, compute_capability))
+}
+
 /// The build carries machine code of a unit for a GPU.
 fn image(gpu: &Gpu, unit: &str) -> Result<(), Refusal> {
     let &Gpu {

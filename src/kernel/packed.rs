@@ -1,23 +1,27 @@
 //! The kernel for up to 128 vectors that a launch before packs into a workspace, multiplied on Hopper's `wgmma`, with work
 //! dealt evenly to CTAs: `csrc/kernels/gemv_packed.cuh`.
 
-use super::many_vectors::{STEP, at_activation, has_wgmma, places, steps, takes_operands};
+use super::many_vectors::{at_activation, has_wgmma, takes_operands};
 use super::params::{
-    NVFP4_MANY_COLUMNS, NVFP4_MANY_STAGE_BYTES, NVFP4_MANY_STAGES, NVFP4_MANY_VECTOR_STEP_BYTES,
-    NVFP4_MANY_VECTORS_ALIGN, NVFP4_MANY_WARP_ROWS, NVFP4_PACKED_BARRIER_BYTES,
-    NVFP4_PACKED_BUFFERS, NVFP4_PACKED_LONG_SUMS, NVFP4_PACKED_MAX_GROUPS, NVFP4_PACKED_PACK_WARPS,
-    NVFP4_PACKED_TILE_WARPS, NVFP4_WARP, nvfp4_pack_params, nvfp4_packed_add_params,
-    nvfp4_packed_deal, nvfp4_packed_params,
+    NVFP4_ATOM_BLOCKS, NVFP4_ATOM_LINES, NVFP4_ATOM_ROWS, NVFP4_BLOCK, NVFP4_MANY_COLUMNS,
+    NVFP4_MANY_VECTOR_STEP_BYTES, NVFP4_MANY_WARP_ROWS, NVFP4_PACKED_ADD_WARPS,
+    NVFP4_PACKED_BARRIER_BYTES, NVFP4_PACKED_BARRIER_BYTES_OF_MANY, NVFP4_PACKED_GROUP_WARPS,
+    NVFP4_PACKED_LONG_SUMS, NVFP4_PACKED_MANY, NVFP4_PACKED_MAX_STAGES,
+    NVFP4_PACKED_MAX_WARPGROUPS, NVFP4_PACKED_MAX_WARPGROUPS_OF_MANY, NVFP4_PACKED_PACK_WARPS,
+    NVFP4_PACKED_SCALE_UNIT, NVFP4_PACKED_SPAN_BLOCKS, NVFP4_PACKED_SPAN_BYTES,
+    NVFP4_PACKED_SPAN_STEPS, NVFP4_SWIZZLE_128, NVFP4_WARP, nvfp4_pack_params,
+    nvfp4_packed_add_params, nvfp4_packed_deal, nvfp4_packed_params, nvfp4_tensor_map,
 };
-use super::plan::{KernelParameters, Launch, Parameters, Plan};
+use super::plan::{KernelParameters, Launch, MOST_MAPS, Parameters, Plan};
 use super::stream::scaled_matrix_roundings;
+use super::tile::maps_batches;
 use super::{ALPHAS, Call, Job, KernelConfig, MainLoop, Products, distinct, field, shared_memory};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
 
-/// The config of the packed kernel. A tile is 64 rows and has four warps, a warpgroup; a group is the tiles of a CTA; a step
-/// is 128 elements of K of a group.
+/// The config of the packed kernel. A group is the rows that a CTA multiplies at once, 16 a warp; a span is 256 elements of
+/// K of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "tune",
@@ -25,12 +29,14 @@ use crate::types::Activation;
     serde(deny_unknown_fields)
 )]
 pub struct PackedConfig {
-    /// Tiles of a group: 1 to 4.
-    pub tiles: u32,
-    /// Steps of a chunk: what work is dealt in, and vectors come to shared memory in.
+    /// Warps of a group: 1 to 16, or to 12 with more than 64 vectors.
+    pub warps: u32,
+    /// Spans of a chunk, which work is dealt in. With fewer than 33 vectors matrix instructions add up a chunk.
     pub chunk: u32,
     /// CTAs, up to one for each multiprocessor. Each has as many chunks as the others, or one more.
     pub ctas: u32,
+    /// CTAs of a cluster, 1 or 2: two copy the vectors for each other.
+    pub cluster: u32,
     /// Vectors of a pass over the weights, at most: 8, 16, 32, 64 or 128.
     pub vectors: u32,
 }
@@ -83,8 +89,13 @@ const BF16: [&str; 5] = [
 ];
 
 const MOST_VECTORS: u32 = VECTORS[VECTORS.len() - 1];
-const MOST_TILES: u32 = NVFP4_PACKED_MAX_GROUPS;
-const TILE_ROWS: u32 = NVFP4_PACKED_TILE_WARPS * NVFP4_MANY_WARP_ROWS;
+const SPAN_STEPS: u64 = NVFP4_PACKED_SPAN_STEPS as u64;
+/// Elements of a span.
+const SPAN: usize = (NVFP4_PACKED_SPAN_BLOCKS * NVFP4_BLOCK) as usize;
+/// Matrix instructions of a span.
+const SPAN_INSTRUCTIONS: u32 = SPAN as u32 / 16;
+/// A stage that is multiplied, and one that is brought.
+const LEAST_STAGES: u32 = 2;
 /// Of where sums begin in the workspace.
 const PARTIAL_ALIGN: u64 = 256;
 
@@ -106,9 +117,28 @@ fn most_at_once(shape: &Shape) -> u32 {
     VECTORS[at(shape.n() as u64)]
 }
 
+/// Spans of a row: the last one may be shorter.
+fn spans(shape: &Shape) -> u64 {
+    shape.k().div_ceil(SPAN) as u64
+}
+
+/// Warps of a group at most, of a kernel that is compiled for so many vectors.
+fn most_warps(vectors: u32) -> u32 {
+    NVFP4_PACKED_GROUP_WARPS
+        * match vectors {
+            ..NVFP4_PACKED_MANY => NVFP4_PACKED_MAX_WARPGROUPS,
+            _ => NVFP4_PACKED_MAX_WARPGROUPS_OF_MANY,
+        }
+}
+
+/// Bytes of a span of vectors, packed.
+fn span_vector_bytes(vectors: u32) -> u64 {
+    SPAN_STEPS * u64::from(vectors * NVFP4_MANY_VECTOR_STEP_BYTES)
+}
+
 /// Bytes of the vectors of a batch, packed for a kernel that is compiled for so many.
 fn packed_batch_bytes(vectors: u32, shape: &Shape) -> u64 {
-    (steps(shape) * u64::from(vectors)).saturating_mul(NVFP4_MANY_VECTOR_STEP_BYTES.into())
+    spans(shape).saturating_mul(span_vector_bytes(vectors))
 }
 
 /// Where sums of parts of groups begin in the workspace, behind the packed vectors.
@@ -124,29 +154,37 @@ fn partial_at(vectors: u32, shape: &Shape) -> u64 {
 fn workspace_bytes(job: &Job<'_>) -> u64 {
     let vectors = most_at_once(job.shape);
     // A CTA leaves two sums at most: of the group that it begins in, and the one that it ends in.
-    let of_cta = 2 * u64::from(MOST_TILES * TILE_ROWS * vectors) * size_of::<f32>() as u64;
+    let of_cta = 2
+        * u64::from(most_warps(vectors) * NVFP4_MANY_WARP_ROWS * vectors)
+        * size_of::<f32>() as u64;
     let all = of_cta.saturating_mul(job.gpu.multiprocessors.into());
     partial_at(vectors, job.shape).saturating_add(all)
 }
 
-/// A CTA's dynamic shared memory, in bytes from its start: the queues, then buffers of vectors, then mbarriers.
+/// A CTA's dynamic shared memory, in bytes from its start: stages of codes, of vectors and of scales; then mbarriers.
 struct Layout {
-    x_at: u64,
+    stages: u32,
+    vectors_at: u64,
+    scales_at: u64,
+    barriers_at: u64,
     bytes: u64,
 }
 
 impl PackedConfig {
-    /// With the largest chunk: four buffers of it leave room for the queues of most tiles. One with a CTA for each
-    /// multiprocessor, and one with fewer, if there is a number near it with which no group is divided, or all groups are
-    /// divided alike.
-    fn with_tiles(job: &Job<'_>, tiles: u32) -> [Self; 2] {
+    /// One with a CTA for each multiprocessor, and one with fewer, if there is a number near it with which no group is
+    /// divided, or all groups are divided alike.
+    fn with_warps(job: &Job<'_>, warps: u32) -> [Self; 2] {
         const TRIES: usize = 64;
         let vectors = most_at_once(job.shape);
         let sms = job.gpu.multiprocessors;
         let one_a_multiprocessor = Self {
-            tiles,
-            chunk: (MOST_VECTORS / vectors).min(8),
+            warps,
+            chunk: match vectors {
+                ..NVFP4_PACKED_LONG_SUMS => 4,
+                _ => 2,
+            },
             ctas: sms,
+            cluster: 1,
             vectors,
         };
         let groups = one_a_multiprocessor
@@ -155,21 +193,20 @@ impl PackedConfig {
         let chunks = one_a_multiprocessor.chunks(job.shape);
         let even = match u64::from(sms).checked_div(groups) {
             None => None,
-            // Groups of as many for each CTA.
+            // As many groups for each CTA.
             Some(0) => (1..=sms)
                 .rev()
                 .take(TRIES)
                 .find(|&ctas| groups.is_multiple_of(ctas.into())),
-            // CTAs of as many for each group.
+            // As many CTAs for each group.
             Some(most) => {
                 let mut times = (1..=most).rev().take(TRIES);
                 let times = times.find(|&times| chunks.is_multiple_of(times));
                 times.map(|times| (times * groups) as u32)
             }
         };
-        let even = even.unwrap_or(sms);
         let even = Self {
-            ctas: even,
+            ctas: even.unwrap_or(sms),
             ..one_a_multiprocessor
         };
         [one_a_multiprocessor, even]
@@ -180,26 +217,57 @@ impl PackedConfig {
         at((shape.n() as u64).min(self.vectors.into()))
     }
 
-    fn layout(&self, vectors: u32) -> Layout {
-        let [tiles, chunk, vectors] = [self.tiles, self.chunk, vectors].map(u64::from);
-        let warps = tiles * u64::from(NVFP4_PACKED_TILE_WARPS);
-        let queues = warps * u64::from(NVFP4_MANY_STAGES * NVFP4_MANY_STAGE_BYTES);
-        let x_at = queues.next_multiple_of(NVFP4_MANY_VECTORS_ALIGN.into());
-        let buffers = u64::from(NVFP4_PACKED_BUFFERS * NVFP4_MANY_VECTOR_STEP_BYTES);
-        let bytes = (buffers * vectors)
-            .saturating_mul(chunk)
-            .saturating_add(x_at + u64::from(NVFP4_PACKED_BARRIER_BYTES));
-        Layout { x_at, bytes }
+    /// Rows of a group.
+    fn rows(&self) -> u32 {
+        self.warps * NVFP4_MANY_WARP_ROWS
+    }
+
+    /// Units of scales of a stage: one a row, or of all atoms that have some of a group's rows.
+    fn scale_units(&self, tiled: bool) -> u32 {
+        match tiled {
+            false => self.rows(),
+            true => {
+                // A group begins at a multiple of its rows.
+                let common = 1 << self.rows().trailing_zeros();
+                let before = NVFP4_ATOM_ROWS - common.min(NVFP4_ATOM_ROWS);
+                let blocks = (before + self.rows()).div_ceil(NVFP4_ATOM_ROWS);
+                blocks * NVFP4_ATOM_LINES * (NVFP4_PACKED_SPAN_BLOCKS / NVFP4_ATOM_BLOCKS)
+            }
+        }
+    }
+
+    /// With as many stages as there is room for, two at least.
+    fn layout(&self, vectors: u32, tiled: bool, shared_bytes: u32) -> Layout {
+        let codes = u64::from(self.rows() * NVFP4_PACKED_SPAN_BYTES);
+        let scales = u64::from(self.scale_units(tiled) * NVFP4_PACKED_SCALE_UNIT);
+        let barriers = match vectors {
+            ..NVFP4_PACKED_MANY => NVFP4_PACKED_BARRIER_BYTES,
+            _ => NVFP4_PACKED_BARRIER_BYTES_OF_MANY,
+        };
+        let barriers = u64::from(barriers);
+        let vectors = span_vector_bytes(vectors);
+        let room = u64::from(shared_bytes) / (codes + vectors + scales + barriers);
+        let stages = room.clamp(LEAST_STAGES.into(), NVFP4_PACKED_MAX_STAGES.into());
+        let vectors_at = stages * codes;
+        let scales_at = vectors_at + stages * vectors;
+        let barriers_at = scales_at + stages * scales;
+        Layout {
+            stages: stages as u32,
+            vectors_at,
+            scales_at,
+            barriers_at,
+            bytes: barriers_at + stages * barriers,
+        }
     }
 
     /// Chunks of a group.
     fn chunks(&self, shape: &Shape) -> u64 {
-        steps(shape).div_ceil(self.chunk.into())
+        spans(shape).div_ceil(self.chunk.into())
     }
 
     /// Groups of a batch.
     fn groups(&self, job: &Job<'_>) -> u64 {
-        places(job).div_ceil((self.tiles * TILE_ROWS).into())
+        (job.shape.m() as u64).div_ceil((self.rows() * self.cluster).into())
     }
 
     /// The chunks of all groups, which [`takes_chunks`] has found to be less than 2³¹.
@@ -207,25 +275,58 @@ impl PackedConfig {
         (self.groups(job) * job.shape.l() as u64 * self.chunks(job.shape)) as u32
     }
 
-    /// How they are dealt, and to how many CTAs.
+    /// How they are dealt, and to how many clusters.
     fn deal(&self, job: &Job<'_>) -> (nvfp4_packed_deal, u32) {
         let all = self.all_chunks(job);
-        let ctas = self.ctas.min(all);
+        let clusters = (self.ctas / self.cluster).min(all);
         let deal = nvfp4_packed_deal {
             groups: self.groups(job) as u32,
             chunks: self.chunks(job.shape) as u32,
-            each: all / ctas,
-            more: all % ctas,
+            each: all / clusters,
+            more: all % clusters,
+            warps: self.warps,
+            cluster_log2: self.cluster.ilog2(),
         };
-        (deal, ctas)
+        (deal, clusters)
+    }
+
+    /// The tensor map of the codes. A box is a group's span.
+    fn maps(&self, call: &Call) -> [nvfp4_tensor_map; MOST_MAPS] {
+        let shape = &call.shape;
+        let [m, l] = [shape.m(), shape.l()].map(|size| size as u64);
+        let row = shape.row_code_bytes() as u64;
+        let mut maps = [nvfp4_tensor_map::default(); MOST_MAPS];
+        maps[0] = nvfp4_tensor_map {
+            address: call.weights.codes,
+            size: [row, m, l, 0],
+            stride: [1, row, row * m, 0],
+            box_size: [NVFP4_PACKED_SPAN_BYTES, self.rows(), 1, 0],
+            rank: 3,
+            swizzle: NVFP4_SWIZZLE_128,
+        };
+        maps
+    }
+
+    /// The fewest warps with which there are no more groups than multiprocessors, if so few are enough.
+    fn even_warps(job: &Job<'_>) -> Option<u32> {
+        let of_batch = u64::from(job.gpu.multiprocessors) / job.shape.l() as u64;
+        let rows = (job.shape.m() as u64).div_ceil(of_batch.max(1));
+        let warps = rows.div_ceil(NVFP4_MANY_WARP_ROWS.into());
+        let most = most_warps(most_at_once(job.shape));
+        (warps <= most.into()).then_some(warps as u32)
     }
 
     /// The most parts that a group is divided into.
     fn most_parts(&self, shape: &Shape) -> u32 {
         // What takes less than 2^31 chunks is a shape of this kernel.
         let chunks = self.chunks(shape).min(u32::MAX.into()) as u32;
-        chunks.min(self.ctas)
+        chunks.min(self.ctas / self.cluster.max(1))
     }
+}
+
+/// Whether 16 bytes of linear scales, those of a row's span, are aligned to 16 bytes.
+fn scales_aligned(job: &Job<'_>) -> bool {
+    job.operands.alignment.scales >= 16 && job.shape.k().is_multiple_of(SPAN)
 }
 
 /// Whether chunks are counted in 31 bits, for every config.
@@ -233,16 +334,17 @@ fn takes_chunks(job: &Job<'_>) -> Result<(), Refusal> {
     let shape = job.shape;
     let columns = u64::from(MOST_VECTORS / NVFP4_MANY_COLUMNS);
     // Pieces that are packed are counted too, a step of eight vectors each.
-    let pieces = steps(shape)
+    let pieces = spans(shape)
+        .saturating_mul(SPAN_STEPS)
         .saturating_mul(shape.l() as u64)
         .saturating_mul(columns);
     if pieces > i32::MAX as u64 {
         return Err(Refusal::Vectors);
     }
-    let tiles = places(job).div_ceil(TILE_ROWS.into());
-    let chunks = tiles
+    let groups = (shape.m() as u64).div_ceil(NVFP4_MANY_WARP_ROWS.into());
+    let chunks = groups
         .saturating_mul(shape.l() as u64)
-        .saturating_mul(steps(shape));
+        .saturating_mul(spans(shape));
     match chunks <= i32::MAX as u64 {
         true => Ok(()),
         false => Err(Refusal::Rows),
@@ -263,7 +365,12 @@ impl KernelConfig for PackedConfig {
         has_wgmma(job)?;
         job.image(UNIT)?;
         takes_operands(job)?;
+        // Atoms of scales are copied a line at once.
+        if job.operands.tiled() && job.operands.alignment.scales < 16 {
+            return Err(Refusal::Alignment { needed: 16 });
+        }
         takes_chunks(job)?;
+        maps_batches(job)?;
         let (needed, given) = (workspace_bytes(job), job.operands.workspace);
         match needed <= given {
             true => Ok(()),
@@ -271,21 +378,21 @@ impl KernelConfig for PackedConfig {
         }
     }
 
-    /// What was fastest or nearly so for problems measured on an H200 (docs/notes/many-vectors.md): four tiles where most
-    /// multiprocessors then have a group, and two where they have not; the largest chunk; and one CTA a multiprocessor, or
-    /// nearly so many if groups are then divided evenly.
+    /// What was fastest or nearly so for problems measured on an H200 (docs/notes/many-vectors.md): as many warps as can be,
+    /// where most multiprocessors then have a group, and eight where they have not; and one CTA a multiprocessor, or nearly
+    /// so many if no group is then divided, or all alike.
     fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
-        let all = places(job).div_ceil(TILE_ROWS.into());
         let sms = u64::from(job.gpu.multiprocessors);
-        let of_all = all * job.shape.l() as u64;
-        let tiles = match of_all / u64::from(MOST_TILES) {
-            groups if 4 * groups >= 3 * sms => MOST_TILES,
-            _ => 2,
+        let most = most_warps(most_at_once(job.shape));
+        let rows = u64::from(most * NVFP4_MANY_WARP_ROWS);
+        let groups = (job.shape.m() as u64).div_ceil(rows) * job.shape.l() as u64;
+        let warps = match 4 * groups >= 3 * sms {
+            true => most,
+            false => most.min(8),
         };
-        let tiles = all.clamp(1, tiles.into()) as u32;
-        let configs = (1..=tiles).rev().map(|tiles| {
-            let [one_a_multiprocessor, even] = Self::with_tiles(job, tiles);
-            match u64::from(even.ctas) * 20 >= 19 * sms {
+        let configs = [warps, 8, 4, 1].into_iter().map(|warps| {
+            let [one_a_multiprocessor, even] = Self::with_warps(job, warps);
+            match u64::from(even.ctas) * 6 >= 5 * sms {
                 true => even,
                 false => one_a_multiprocessor,
             }
@@ -299,12 +406,20 @@ impl KernelConfig for PackedConfig {
             return Vec::new();
         };
         let mut configs = vec![default];
-        for tiles in 2..=MOST_TILES {
-            for config in Self::with_tiles(job, tiles) {
+        let warps = [4, 8, 12, 16, 14, 7]
+            .into_iter()
+            .chain(Self::even_warps(job));
+        for warps in warps {
+            for config in Self::with_warps(job, warps) {
                 configs.extend([1, 2].map(|by| Self {
                     chunk: config.chunk / by,
                     ..config
                 }));
+                configs.push(Self {
+                    ctas: config.ctas / 2 * 2,
+                    cluster: 2,
+                    ..config
+                });
             }
         }
         configs.extend(VECTORS.map(|vectors| Self { vectors, ..default }));
@@ -313,9 +428,10 @@ impl KernelConfig for PackedConfig {
 
     fn check(&self, job: &Job<'_>) -> Result<(), Refusal> {
         let Self {
-            tiles,
+            warps,
             chunk,
             ctas,
+            cluster,
             vectors,
         } = *self;
         field(
@@ -324,7 +440,13 @@ impl KernelConfig for PackedConfig {
             "8, 16, 32, 64 or 128",
             VECTORS.contains(&vectors),
         )?;
-        field("tiles", tiles, "1 to 4", (1..=MOST_TILES).contains(&tiles))?;
+        let compiled = VECTORS[self.compiled(job.shape)];
+        let most = most_warps(compiled);
+        let takes = match compiled {
+            ..NVFP4_PACKED_MANY => "1 to 16",
+            _ => "1 to 12",
+        };
+        field("warps", warps, takes, (1..=most).contains(&warps))?;
         field("chunk", chunk, "1 or more", chunk != 0)?;
         field(
             "ctas",
@@ -332,23 +454,30 @@ impl KernelConfig for PackedConfig {
             "1 to the number of multiprocessors",
             (1..=job.gpu.multiprocessors).contains(&ctas),
         )?;
-        let bytes = self.layout(VECTORS[self.compiled(job.shape)]).bytes;
-        shared_memory(bytes, job.gpu)
+        field("cluster", cluster, "1 or 2", (1..=2).contains(&cluster))?;
+        field(
+            "ctas",
+            ctas,
+            "a multiple of those of a cluster",
+            ctas.is_multiple_of(cluster),
+        )?;
+        let layout = self.layout(compiled, job.operands.tiled(), job.gpu.shared_bytes);
+        shared_memory(layout.bytes, job.gpu)
     }
 
-    /// A term passes through the eight matrix instructions of each step that are added to one another, those of a chunk, or
+    /// A term passes through the sixteen matrix instructions of each span that are added to one another, those of a chunk, or
     /// with many vectors all of its part of a group, each of which counts for [`scaled_matrix_roundings`]. The additions of
     /// chunks and of parts follow. The factor that ends a sum is a power of two, and exact.
     fn roundings(&self, shape: &Shape, activation: Activation) -> u32 {
-        let steps = steps(shape).min(u32::MAX.into()) as u32;
+        let spans = spans(shape).min(u32::MAX.into()) as u32;
         let chunk = self.chunk.max(1);
         let (summed, chunks) = match VECTORS[self.compiled(shape)] {
-            ..NVFP4_PACKED_LONG_SUMS => (chunk.min(steps), steps.div_ceil(chunk)),
-            _ => (steps, 1),
+            ..NVFP4_PACKED_LONG_SUMS => (chunk.min(spans), spans.div_ceil(chunk)),
+            _ => (spans, 1),
         };
         let parts = Self { chunk, ..*self }.most_parts(shape);
         summed
-            .saturating_mul(8 * scaled_matrix_roundings(activation))
+            .saturating_mul(SPAN_INSTRUCTIONS * scaled_matrix_roundings(activation))
             .saturating_add(chunks)
             .saturating_add(parts)
             .saturating_add(ALPHAS)
@@ -357,8 +486,8 @@ impl KernelConfig for PackedConfig {
     fn plan(&self, call: &Call, job: &Job<'_>) -> Plan {
         let shape = &call.shape;
         let (k, l) = (shape.k() as u32, shape.l() as u32);
-        let steps = steps(shape) as u32;
-        let (deal, ctas) = self.deal(job);
+        let spans = spans(shape) as u32;
+        let (deal, clusters) = self.deal(job);
         // No group is divided if each share is whole groups.
         let whole = deal.chunks == 1 || deal.more == 0 && deal.each.is_multiple_of(deal.chunks);
         let activation = at_activation(job.operands.activation);
@@ -366,17 +495,19 @@ impl KernelConfig for PackedConfig {
         for pass in call.passes(self.vectors as usize) {
             let compiled = at(pass.n as u64);
             let vectors = VECTORS[compiled];
-            let columns = vectors / NVFP4_MANY_COLUMNS;
-            let layout = self.layout(vectors);
-            let scale_layout = call.weight_scale_steps();
+            let packed_columns = vectors / NVFP4_MANY_COLUMNS;
+            let layout = self.layout(vectors, job.operands.tiled(), job.gpu.shared_bytes);
             let packed = call.workspace.address;
             let packed_batch_bytes = packed_batch_bytes(vectors, shape) as i64;
+            // Columns that have a vector: the others' sums are not stored.
+            let columns = (pass.n as u32).div_ceil(NVFP4_MANY_COLUMNS);
             let partial = packed + partial_at(vectors, shape);
-            let warps = self.tiles * NVFP4_PACKED_TILE_WARPS;
             plan.push(Launch {
                 entry: PACK[activation][compiled],
+                unit: UNIT,
                 grid: [
-                    (l * steps * columns).div_ceil(NVFP4_PACKED_PACK_WARPS),
+                    (l * spans * SPAN_STEPS as u32 * packed_columns)
+                        .div_ceil(NVFP4_PACKED_PACK_WARPS),
                     1,
                     1,
                 ],
@@ -386,7 +517,7 @@ impl KernelConfig for PackedConfig {
                 parameters: Parameters::of(&nvfp4_pack_params {
                     n: pass.n,
                     k,
-                    steps,
+                    spans,
                     l,
                     vectors: pass.vectors,
                     vector_row_bytes: pass.vector_row_bytes,
@@ -401,25 +532,33 @@ impl KernelConfig for PackedConfig {
             });
             plan.push(Launch {
                 entry: MULTIPLY[activation][compiled],
-                grid: [ctas, 1, 1],
-                threads: warps * NVFP4_WARP,
+                unit: UNIT,
+                grid: [clusters * self.cluster, 1, 1],
+                cluster: if self.cluster > 1 { self.cluster } else { 0 },
+                // Those of one warpgroup more bring what the others multiply.
+                threads: (self.warps.next_multiple_of(NVFP4_PACKED_GROUP_WARPS)
+                    + NVFP4_PACKED_GROUP_WARPS)
+                    * NVFP4_WARP,
                 dynamic_shared: layout.bytes as u32,
                 // It may start at once: it reads weights, which were there before this call.
                 dependent: true,
+                maps: self.maps(call),
                 parameters: Parameters::of(&nvfp4_packed_params {
                     m: shape.m() as i32,
                     n: pass.n,
                     k,
-                    steps,
+                    spans,
                     l,
-                    tiles: self.tiles,
                     chunk: self.chunk,
+                    stages: layout.stages,
                     deal,
-                    x_at: layout.x_at as u32,
-                    codes: call.weights.codes,
+                    vectors_at: layout.vectors_at as u32,
+                    scales_at: layout.scales_at as u32,
+                    barriers_at: layout.barriers_at as u32,
+                    scale_units: self.scale_units(job.operands.tiled()),
+                    scales_aligned: scales_aligned(job).into(),
                     scales: call.weights.scales,
-                    scale_layout,
-                    code_row_bytes: shape.row_code_bytes() as i64,
+                    scale_layout: call.weight_scale_steps(),
                     scale_batch_bytes: call.weights.layout.bytes(shape.m(), shape.blocks()) as i64,
                     packed,
                     packed_batch_bytes,
@@ -433,17 +572,21 @@ impl KernelConfig for PackedConfig {
             }
             plan.push(Launch {
                 entry: "gemv_packed_add",
-                grid: [ctas - 1, warps, 1],
-                threads: (pass.n as u32).div_ceil(NVFP4_MANY_COLUMNS) * NVFP4_WARP,
+                unit: UNIT,
+                grid: [
+                    clusters - 1,
+                    (self.warps * columns).div_ceil(NVFP4_PACKED_ADD_WARPS),
+                    self.cluster,
+                ],
+                threads: NVFP4_PACKED_ADD_WARPS * NVFP4_WARP,
                 dependent: true,
                 auxiliary: true,
                 parameters: Parameters::of(&nvfp4_packed_add_params {
                     m: shape.m() as i32,
                     n: pass.n,
                     l,
-                    tiles: self.tiles,
+                    columns,
                     deal,
-                    scale_layout,
                     partial,
                     epilogue: pass.epilogue,
                 }),
@@ -457,16 +600,21 @@ impl KernelConfig for PackedConfig {
         workspace_bytes(job)
     }
 
-    fn bytes_in_flight(&self, _: &Job<'_>) -> u64 {
+    fn bytes_in_flight(&self, job: &Job<'_>) -> u64 {
         // A stage is computed while the others fill.
-        let warps = u64::from(self.tiles).saturating_mul(NVFP4_PACKED_TILE_WARPS.into());
-        warps.saturating_mul(u64::from((NVFP4_MANY_STAGES - 1) * NVFP4_MANY_STAGE_BYTES))
+        let vectors = VECTORS[self.compiled(job.shape)];
+        if !(1..=most_warps(vectors)).contains(&self.warps) {
+            return 0; // no legal config
+        }
+        let layout = self.layout(vectors, job.operands.tiled(), job.gpu.shared_bytes);
+        let row = NVFP4_PACKED_SPAN_BYTES + NVFP4_PACKED_SPAN_BLOCKS;
+        u64::from(self.rows()) * u64::from((layout.stages - 1) * row)
     }
 
     fn main_loop(&self, job: &Job<'_>) -> MainLoop {
         MainLoop {
-            // Four lanes share a row of a step, and a lane has two rows.
-            lane_weights: 2 * STEP as u32 / 4,
+            // Four lanes share a row of a span, and a lane has two rows.
+            lane_weights: 2 * SPAN as u32 / 4,
             vectors: VECTORS[self.compiled(job.shape)],
             products: Products::WarpgroupMatrix,
             tensor_columns: 0,

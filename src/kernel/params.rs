@@ -199,13 +199,21 @@ pub const NVFP4_WGMMA_MAX_GROUPS_OF_64: u32 = 3;
 pub const NVFP4_WGMMA_MAX_GROUPS_OF_128: u32 = 2;
 pub const NVFP4_WGMMA_BUFFERS: u32 = 3;
 pub const NVFP4_WGMMA_BARRIER_BYTES: u32 = 8;
-pub const NVFP4_PACKED_TILE_WARPS: u32 = 4;
-pub const NVFP4_PACKED_MAX_GROUPS: u32 = 4;
-pub const NVFP4_PACKED_BUFFERS: u32 = 4;
-pub const NVFP4_PACKED_AHEAD: u32 = 2;
-pub const NVFP4_PACKED_BARRIER_BYTES: u32 = 64;
+pub const NVFP4_PACKED_GROUP_WARPS: u32 = 4;
+pub const NVFP4_PACKED_MAX_WARPGROUPS: u32 = 4;
+pub const NVFP4_PACKED_MAX_WARPGROUPS_OF_MANY: u32 = 3;
+pub const NVFP4_PACKED_SPAN_BLOCKS: u32 = 16;
+pub const NVFP4_PACKED_SPAN_BYTES: u32 = 128;
+pub const NVFP4_PACKED_SPAN_STEPS: u32 = 2;
+pub const NVFP4_PACKED_SCALE_UNIT: u32 = 16;
+pub const NVFP4_PACKED_COLUMN_BYTES: u32 = 512;
+pub const NVFP4_PACKED_MAX_STAGES: u32 = 8;
+pub const NVFP4_PACKED_MANY: u32 = 128;
+pub const NVFP4_PACKED_BARRIER_BYTES: u32 = 40;
+pub const NVFP4_PACKED_BARRIER_BYTES_OF_MANY: u32 = 64;
 pub const NVFP4_PACKED_LONG_SUMS: u32 = 64;
 pub const NVFP4_PACKED_PACK_WARPS: u32 = 8;
+pub const NVFP4_PACKED_ADD_WARPS: u32 = 8;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct nvfp4_packed_deal {
@@ -213,13 +221,15 @@ pub struct nvfp4_packed_deal {
     pub chunks: u32,
     pub each: u32,
     pub more: u32,
+    pub warps: u32,
+    pub cluster_log2: u32,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct nvfp4_pack_params {
     pub n: i32,
     pub k: u32,
-    pub steps: u32,
+    pub spans: u32,
     pub l: u32,
     pub vectors: u64,
     pub vector_row_bytes: i64,
@@ -236,16 +246,18 @@ pub struct nvfp4_packed_params {
     pub m: i32,
     pub n: i32,
     pub k: u32,
-    pub steps: u32,
+    pub spans: u32,
     pub l: u32,
-    pub tiles: u32,
     pub chunk: u32,
+    pub stages: u32,
     pub deal: nvfp4_packed_deal,
-    pub x_at: u32,
-    pub codes: u64,
+    pub vectors_at: u32,
+    pub scales_at: u32,
+    pub barriers_at: u32,
+    pub scale_units: u32,
+    pub scales_aligned: u32,
     pub scales: u64,
     pub scale_layout: nvfp4_scale_steps,
-    pub code_row_bytes: i64,
     pub scale_batch_bytes: i64,
     pub packed: u64,
     pub packed_batch_bytes: i64,
@@ -258,9 +270,8 @@ pub struct nvfp4_packed_add_params {
     pub m: i32,
     pub n: i32,
     pub l: u32,
-    pub tiles: u32,
+    pub columns: u32,
     pub deal: nvfp4_packed_deal,
-    pub scale_layout: nvfp4_scale_steps,
     pub partial: u64,
     pub epilogue: nvfp4_epilogue,
 }

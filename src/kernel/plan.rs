@@ -48,6 +48,8 @@ impl From<Launch> for Plan {
 pub struct Launch {
     /// The kernel's entry point, as in the machine code.
     pub entry: &'static str,
+    /// The unit of `csrc` that the kernel is compiled in, alone or with others.
+    pub unit: &'static str,
     /// CTAs along x, y and z.
     pub grid: [u32; 3],
     /// Threads of a CTA.

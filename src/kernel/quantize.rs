@@ -5,6 +5,7 @@ use super::params::{
     NVFP4_WARP, nvfp4_quantize_params,
 };
 use super::plan::{KernelParameters, Launch, MOST_GRID_Y, Parameters};
+use super::units::HELPERS;
 use crate::shape::{Shape, Strides};
 use crate::tensor::GlobalScale;
 use crate::types::{FloatType, ScaleLayout};
@@ -77,6 +78,7 @@ pub fn launch(shape: &Shape, q: &Quantize) -> Launch {
             (FloatType::F32, ScaleLayout::Linear) => "quantize_f32_linear",
             (FloatType::F32, ScaleLayout::Tiled128x4) => "quantize_f32_128x4",
         },
+        unit: HELPERS,
         grid: [ctas(shape), vectors, batches],
         threads: NVFP4_QUANTIZE_THREADS,
         // A maximum of each warp.

@@ -8,6 +8,7 @@ use super::params::{
     nvfp4_read_bulk_params, nvfp4_read_only_params,
 };
 use super::plan::{KernelParameters, Launch, Parameters};
+use super::units::HELPERS;
 use super::{compute_capability, field, image, shared_memory};
 use crate::gpu::Gpu;
 use crate::refusal::Refusal;
@@ -68,7 +69,7 @@ pub struct Read {
 }
 
 /// The unit of the kernels that load.
-const LOADS_UNIT: &str = "helpers";
+const LOADS_UNIT: &str = HELPERS;
 const BULK_UNIT: &str = "read_bulk";
 const MOST_COPY_BYTES: u32 = 1 << 16;
 const MOST_CTAS: u32 = 32;
@@ -194,6 +195,7 @@ impl ReadConfig {
                         8 => "read_only_loads8",
                         _ => "read_only_loads4",
                     },
+                    unit: LOADS_UNIT,
                     grid,
                     threads,
                     parameters: Parameters::of(&parameters),
@@ -217,6 +219,7 @@ impl ReadConfig {
                 };
                 Launch {
                     entry: "read_bulk",
+                    unit: BULK_UNIT,
                     grid,
                     threads: NVFP4_WARP,
                     dynamic_shared: ring_bytes(copy_bytes, stages) as u32,

@@ -5,6 +5,7 @@ use super::params::{
     NVFP4_RELAYOUT_TILE_ATOMS, NVFP4_RELAYOUT_TILE_ROWS, nvfp4_relayout_params,
 };
 use super::plan::{KernelParameters, Launch, Parameters};
+use super::units::HELPERS;
 use crate::shape::Shape;
 use crate::types::ScaleLayout;
 
@@ -30,6 +31,7 @@ pub fn launch(shape: &Shape, to: ScaleLayout, source: u64, destination: u64) -> 
             ScaleLayout::Linear => "relayout_to_linear",
             ScaleLayout::Tiled128x4 => "relayout_to_128x4",
         },
+        unit: HELPERS,
         // The kernel strides over tiles that a grid does not hold.
         grid: [tiles.min(i32::MAX as usize) as u32, 1, 1],
         threads: NVFP4_RELAYOUT_THREADS,

@@ -314,6 +314,7 @@ impl KernelConfig for RingConfig {
         for pass in call.passes(PASS) {
             plan.push(Launch {
                 entry: entry(self.chunks, self.rows, self.cached),
+                unit: UNIT,
                 grid: [self.ctas, 1, 1],
                 threads: (self.groups * row_warps + producers) * NVFP4_WARP,
                 dynamic_shared: layout.bytes as u32,

@@ -62,7 +62,7 @@ impl KernelConfig for StreamConfig {
 
     fn available(job: &Job<'_>) -> Result<(), Refusal> {
         job.needs((8, 0), "8.0 or newer")?;
-        job.image(if is_whole(job) { UNIT } else { RAGGED_UNIT })?;
+        job.image(compiled_in(job))?;
         // Copies of 8 bytes of codes, as aligned as all are, and 4 of scales; vectors have the alignment that they need.
         if job.operands.alignment.scales < 4 {
             return Err(Refusal::Alignment { needed: 4 });
@@ -304,6 +304,7 @@ impl KernelConfig for StreamConfig {
             };
             plan.push(Launch {
                 entry: entry(job, vectors),
+                unit: compiled_in(job),
                 grid: [self.ctas, 1, 1],
                 threads: self.warps * NVFP4_WARP,
                 dynamic_shared: layout.bytes as u32,
@@ -355,6 +356,14 @@ pub(crate) fn is_ragged(shape: &Shape, operands: &Operands) -> bool {
 
 fn is_whole(job: &Job<'_>) -> bool {
     !is_ragged(job.shape, job.operands)
+}
+
+/// The unit of `csrc` that the job's kernel is in.
+fn compiled_in(job: &Job<'_>) -> &'static str {
+    match is_whole(job) {
+        true => UNIT,
+        false => RAGGED_UNIT,
+    }
 }
 
 /// Of a warp's queue.

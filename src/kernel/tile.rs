@@ -108,6 +108,14 @@ const BYTES_IN_FLIGHT: u64 = 64 << 10;
 /// What a batch of codes must have less of: cuTensorMapEncodeTiled takes strides below 2^40.
 const MOST_BATCH_BYTES: u64 = 1 << 40;
 
+/// Whether a tensor map's stride holds a batch of codes.
+pub(super) fn maps_batches(job: &Job<'_>) -> Result<(), Refusal> {
+    match ((job.shape.m() * job.shape.row_code_bytes()) as u64) < MOST_BATCH_BYTES {
+        true => Ok(()),
+        false => Err(Refusal::BatchSize),
+    }
+}
+
 impl<T: Tiled> KernelConfig for T {
     const MOST_VECTORS: u32 = T::VECTORS;
 
@@ -125,10 +133,7 @@ impl<T: Tiled> KernelConfig for T {
         }
         job.row_length(32, "a multiple of 32")?;
         job.aligned_16()?;
-        match ((job.shape.m() * job.shape.row_code_bytes()) as u64) < MOST_BATCH_BYTES {
-            true => Ok(()),
-            false => Err(Refusal::BatchSize),
-        }
+        maps_batches(job)
     }
 
     /// The cluster size with which the SM that has the most work ends first, where work that does not fit at
@@ -207,6 +212,7 @@ impl<T: Tiled> KernelConfig for T {
             };
             plan.push(Launch {
                 entry: T::entry(pass.n as u32),
+                unit: T::UNIT,
                 grid: [
                     shape.m().div_ceil(ROWS as usize) as u32 * cluster,
                     batches.min(MOST_GRID_Y),

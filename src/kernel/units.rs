@@ -28,6 +28,9 @@ enum Needs {
     MajorSpecific(u32),
 }
 
+/// The unit of the kernels beside GEMV.
+pub(crate) const HELPERS: &str = "helpers";
+
 pub(crate) const UNITS: &[Unit] = &[
     whole("gemv_direct", Needs::Nothing),
     whole("gemv_dot", Needs::Nothing),
@@ -56,7 +59,7 @@ pub(crate) const UNITS: &[Unit] = &[
     // The tensor cores of compute capability 10.x.
     whole("gemv_tcgen05", Needs::MajorSpecific(10)),
     // quantize, relayout, read_only.
-    whole("helpers", Needs::Nothing),
+    whole(HELPERS, Needs::Nothing),
     whole("read_bulk", Needs::Newer(90)),
 ];
 
@@ -98,6 +101,16 @@ impl Unit {
             Needs::NewerSpecific(least) => number >= least && specific,
             Needs::MajorSpecific(major) => number / 10 == major && specific,
         }
+    }
+}
+
+/// The architecture of code for the very GPUs of a number: 80 gives `80`, 90 gives `90a`. Architecture-specific code, which
+/// some kernels need, exists from 9.0 on.
+#[allow(dead_code, reason = "not all that read this file ask")]
+pub(crate) fn own(number: u32) -> String {
+    match number {
+        90.. => format!("{number}a"),
+        _ => number.to_string(),
     }
 }
 

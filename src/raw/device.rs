@@ -2,6 +2,10 @@
 
 use std::ffi::CStr;
 
+#[cfg(all(feature = "jit", nvfp4_gemv_no_kernels))]
+use super::driver as cuda;
+#[cfg(not(all(feature = "jit", nvfp4_gemv_no_kernels)))]
+use super::runtime as cuda;
 use crate::error::{Error, Result};
 use crate::ffi;
 use crate::gpu::Gpu;
@@ -13,13 +17,14 @@ pub const COMPILED_ARCHS: &str = env!("NVFP4_GEMV_COMPILED_ARCHS");
 /// A hash of the kernels' sources: times of other sources are not times of this build.
 pub const KERNELS: &str = env!("NVFP4_GEMV_KERNELS");
 
-/// Versions of CUDA: what the driver supports, and the runtime that is linked in.
+/// Versions of CUDA: what the driver supports, and the runtime that is linked in, if one is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions {
     /// Major and minor of the newest CUDA the driver supports; `None` where there is no driver.
     pub driver: Option<(i32, i32)>,
-    /// Major and minor of the CUDA runtime this build carries.
-    pub runtime: (i32, i32),
+    /// Major and minor of the CUDA runtime this build carries; `None` in a build with feature `jit` and without linked
+    /// kernels, which has none.
+    pub runtime: Option<(i32, i32)>,
 }
 
 /// Asks for both versions. Works without a driver.
@@ -27,14 +32,11 @@ pub struct Versions {
 /// # Errors
 /// [`Error::Cuda`].
 pub fn versions() -> Result<Versions> {
-    let (mut driver, mut runtime) = (0, 0);
-    // SAFETY: both pointers are to live integers.
-    let code = unsafe { ffi::nvfp4_gemv_versions(&mut driver, &mut runtime) };
-    status("asking for CUDA versions", code)?;
+    let (driver, runtime) = cuda::versions()?;
     let split = |v: i32| (v / 1000, v % 1000 / 10);
     Ok(Versions {
         driver: (driver > 0).then(|| split(driver)),
-        runtime: split(runtime),
+        runtime: runtime.map(split),
     })
 }
 
@@ -43,11 +45,7 @@ pub fn versions() -> Result<Versions> {
 /// # Errors
 /// [`Error::NoDriver`], [`Error::NoDevice`], [`Error::NoKernels`].
 pub fn device_count() -> Result<u32> {
-    let mut count = 0;
-    // SAFETY: the pointer is to a live integer.
-    let code = unsafe { ffi::nvfp4_gemv_device_count(&mut count) };
-    status("counting devices", code)?;
-    match u32::try_from(count) {
+    match u32::try_from(cuda::count()?) {
         Ok(count) if count > 0 => Ok(count),
         _ => Err(no_device()),
     }
@@ -58,30 +56,33 @@ pub fn device_count() -> Result<u32> {
 /// # Errors
 /// [`Error::NoDriver`], [`Error::NoDevice`], [`Error::Cuda`] for an ordinal that does not exist.
 pub fn gpu(ordinal: u32) -> Result<Gpu> {
-    let mut info = ffi::nvfp4_device_info::default();
-    // SAFETY: the pointer is to a live structure.
-    let code = unsafe { ffi::nvfp4_gemv_device_info(ordinal as i32, &mut info) };
-    status("asking for device properties", code)?;
-    // SAFETY: the C side ends the name with a zero inside the array.
+    let info = cuda::info(ordinal)?;
+    let compute_capability = (info.compute_major, info.compute_minor);
+    // SAFETY: the name ends with a zero inside the array.
     let name = unsafe { CStr::from_ptr(info.name.as_ptr()) };
     Ok(Gpu {
         name: name.to_string_lossy().into_owned(),
-        compute_capability: (info.compute_major, info.compute_minor),
+        compute_capability,
         multiprocessors: info.multiprocessors.max(1) as u32,
         l2_bytes: info.l2_bytes.max(0) as u64,
         shared_bytes: info.shared_bytes.max(0) as u32,
         memory_bytes: info.memory_bytes.max(0) as u64,
-        images: COMPILED_ARCHS,
+        images: images(compute_capability),
     })
+}
+
+/// The architectures that there is machine code for, on a device of a compute capability.
+fn images(_compute_capability: (i32, i32)) -> &'static str {
+    #[cfg(feature = "jit")]
+    if let Some(own) = crate::jit::image(COMPILED_ARCHS, _compute_capability) {
+        return own;
+    }
+    COMPILED_ARCHS
 }
 
 /// The device that is current on this thread.
 fn current_device() -> Result<u32> {
-    let mut device = 0;
-    // SAFETY: the pointer is to a live integer.
-    let code = unsafe { ffi::nvfp4_gemv_current_device(&mut device) };
-    status("asking for the current device", code)?;
-    Ok(device.max(0) as u32)
+    Ok(cuda::current()?.max(0) as u32)
 }
 
 fn no_device() -> Error {
@@ -95,17 +96,28 @@ pub(super) const NO_KERNEL_IMAGE: i32 = 209;
 
 /// Translates a `cudaError_t`. The numbers are those of `driver_types.h`, which are stable.
 pub(super) fn status(during: &'static str, code: i32) -> Result<()> {
-    // SAFETY: the function takes any number and returns static text.
-    let text = || unsafe { CStr::from_ptr(ffi::nvfp4_gemv_error_string(code)) };
     #[cfg(nvfp4_gemv_no_kernels)]
     if code != 0 {
         return Err(Error::NoKernels);
     }
+    explain(during, code, || {
+        // SAFETY: the function takes any number and returns static text.
+        let text = unsafe { CStr::from_ptr(ffi::nvfp4_gemv_error_string(code)) };
+        text.to_string_lossy().into_owned()
+    })
+}
+
+/// Translates a `cudaError_t` or a `CUresult`, which have the same numbers for what is told apart here.
+pub(super) fn explain(
+    during: &'static str,
+    code: i32,
+    text: impl FnOnce() -> String,
+) -> Result<()> {
     match code {
         0 => Ok(()),
         // Stub library, insufficient driver, initialisation, system not ready, mismatches.
         3 | 34 | 35 | 802 | 803 | 804 => Err(Error::NoDriver {
-            reason: driver_reason(&text().to_string_lossy()),
+            reason: driver_reason(&text()),
         }),
         100 => Err(no_device()),
         NO_KERNEL_IMAGE => {
@@ -121,7 +133,7 @@ pub(super) fn status(during: &'static str, code: i32) -> Result<()> {
         _ => Err(Error::Cuda {
             during,
             code,
-            message: text().to_string_lossy().into_owned(),
+            message: text(),
         }),
     }
 }
@@ -133,7 +145,7 @@ fn driver_reason(text: &str) -> String {
         }
         Ok(Versions {
             driver: Some((major, minor)),
-            runtime,
+            runtime: Some(runtime),
         }) if (major, minor) < (runtime.0, 0) => format!(
             "the driver supports CUDA {major}.{minor}, this build needs {}.0 or newer; update the \
              driver, or rebuild with an older nvcc",

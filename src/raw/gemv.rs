@@ -34,7 +34,7 @@ pub unsafe fn gemv(
     options: &Options<'_>,
     stream: *mut c_void,
 ) -> Result<Choice> {
-    let prepared = PreparedRawGemv::new(call, gpu, options)?;
+    let prepared = PreparedRawGemv::of(call, gpu, options, Some(stream))?;
     // SAFETY: this function's own contract; the context is the same. What dependent launches ask for: whoever made chained
     // options has promised it of the first one; later ones of a plan read weights before the one in front of them has ended,
     // which were complete when the first one started.
@@ -76,6 +76,16 @@ impl PreparedRawGemv {
     /// # Errors
     /// As [`gemv()`]'s.
     pub fn new(call: &Call, gpu: &Gpu, options: &Options<'_>) -> Result<Self> {
+        Self::of(call, gpu, options, None)
+    }
+
+    /// `stream` is of a call that enqueues at once.
+    fn of(
+        call: &Call,
+        gpu: &Gpu,
+        options: &Options<'_>,
+        stream: Option<*mut c_void>,
+    ) -> Result<Self> {
         let call = &match options.workspace {
             Some(workspace) => call.with_workspace(workspace.raw())?,
             None => *call,
@@ -89,7 +99,7 @@ impl PreparedRawGemv {
             None => Plan::new(),
         };
         Ok(Self {
-            loaded: Loaded::new(plan)?,
+            loaded: Loaded::new(plan, stream)?,
             choice,
         })
     }

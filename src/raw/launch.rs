@@ -5,6 +5,8 @@ use std::ffi::{CStr, c_void};
 use std::sync::{PoisonError, RwLock};
 
 use super::device::{NO_KERNEL_IMAGE, status};
+#[cfg(feature = "jit")]
+use super::driver;
 use crate::error::Result;
 use crate::ffi;
 use crate::kernel::params::{NVFP4_TENSOR_MAP_ALIGN, NVFP4_TENSOR_MAP_BYTES, nvfp4_tensor_map};
@@ -20,9 +22,11 @@ pub(super) struct Loaded {
 }
 
 impl Loaded {
-    /// Enqueues nothing, and follows no address.
-    pub(super) fn new(plan: Plan) -> Result<Self> {
-        let kernels = plan.launches().iter().map(Kernel::load);
+    /// Enqueues nothing, and follows no address. `stream` is of a call that enqueues at once: where it is being captured,
+    /// nothing is compiled.
+    pub(super) fn new(plan: Plan, stream: Option<*mut c_void>) -> Result<Self> {
+        let load = |launch| Kernel::load(launch, stream);
+        let kernels = plan.launches().iter().map(load);
         let kernels = kernels.collect::<Result<Vec<_>>>()?;
         Ok(Self { plan, kernels })
     }
@@ -67,20 +71,34 @@ impl Loaded {
 /// The context of `stream` is current; otherwise as [`Loaded::enqueue`]'s.
 pub(super) unsafe fn launch(plan: Plan, stream: *mut c_void) -> Result<()> {
     // SAFETY: this function's own contract.
-    unsafe { Loaded::new(plan)?.enqueue(stream) }
+    unsafe { Loaded::new(plan, Some(stream))?.enqueue(stream) }
 }
 
-/// A kernel of this build, and its first argument where it takes tensor maps.
+/// A kernel, and its first argument where it takes tensor maps.
 #[derive(Clone, Copy)]
 struct Kernel {
-    entry: *const c_void,
+    code: Code,
     maps: Maps,
 }
 
+/// A kernel's machine code.
+#[derive(Clone, Copy)]
+enum Code {
+    /// Linked in: the runtime's entry point.
+    Linked(Entry),
+    /// Compiled at run time.
+    #[cfg(feature = "jit")]
+    Compiled(driver::Function),
+}
+
+/// An entry point of this build.
+#[derive(Clone, Copy)]
+struct Entry(*const c_void);
+
 // SAFETY: the entry point is static and never written, here or by CUDA; any thread may launch it.
-unsafe impl Send for Kernel {}
+unsafe impl Send for Entry {}
 // SAFETY: as above.
-unsafe impl Sync for Kernel {}
+unsafe impl Sync for Entry {}
 
 /// Tensor maps as the driver encodes them.
 #[derive(Clone, Copy)]
@@ -93,11 +111,21 @@ pub(super) type EncodedMap = [u8; NVFP4_TENSOR_MAP_BYTES as usize];
 const _: () = assert!(align_of::<Maps>() == NVFP4_TENSOR_MAP_ALIGN as usize);
 
 impl Kernel {
-    fn load(launch: &Launch) -> Result<Self> {
+    fn load(launch: &Launch, _stream: Option<*mut c_void>) -> Result<Self> {
+        #[cfg(feature = "jit")]
+        if let Some(arch) = driver::image()? {
+            let code = Code::Compiled(driver::function(launch, arch, _stream)?);
+            let mut maps = Maps([[0; NVFP4_TENSOR_MAP_BYTES as usize]; MOST_MAPS]);
+            for (map, encoded) in launch.maps().iter().zip(&mut maps.0) {
+                driver::encode(map, encoded)?;
+            }
+            return Ok(Self { code, maps });
+        }
         let entry = entry(launch.entry)?;
         // SAFETY: the entry point is one of this build.
         let code = unsafe { ffi::nvfp4_gemv_load(entry) };
         status(launch.entry, code)?;
+        let code = Code::Linked(Entry(entry));
         let mut maps = Maps([[0; NVFP4_TENSOR_MAP_BYTES as usize]; MOST_MAPS]);
         for (map, encoded) in launch.maps().iter().zip(&mut maps.0) {
             // SAFETY: the description lives through the call; as many bytes are written as an encoded map has, and all
@@ -105,7 +133,7 @@ impl Kernel {
             let code = unsafe { ffi::nvfp4_gemv_encode(map, encoded.as_mut_ptr().cast()) };
             status("encoding a tensor map", code)?;
         }
-        Ok(Self { entry, maps })
+        Ok(Self { code, maps })
     }
 
     /// # Safety
@@ -120,7 +148,11 @@ impl Kernel {
             false => (2, [maps, parameters]),
         };
         let launched = ffi::nvfp4_launch {
-            entry: self.entry,
+            entry: match self.code {
+                Code::Linked(Entry(entry)) => entry,
+                #[cfg(feature = "jit")]
+                Code::Compiled(_) => std::ptr::null(),
+            },
             grid_x: launch.grid[0],
             grid_y: launch.grid[1],
             grid_z: launch.grid[2],
@@ -131,6 +163,12 @@ impl Kernel {
             parameter_count,
             parameters,
         };
+        #[cfg(feature = "jit")]
+        if let Code::Compiled(function) = self.code {
+            // SAFETY: the function was loaded in this context, and the parameters are those that its plan says it takes. The
+            // rest is this function's own contract.
+            return unsafe { driver::launch(launch.entry, function, &launched, stream) };
+        }
         // SAFETY: the structure, and what it points to, live through the call, which copies them. The entry point was
         // loaded in this context, and the parameters are those that its plan says it takes. The rest is this
         // function's own contract.

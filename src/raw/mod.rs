@@ -68,11 +68,15 @@
 //! ```
 
 mod device;
+#[cfg(feature = "jit")]
+mod driver;
 mod gemv;
 mod launch;
 mod quantize;
 mod read_only;
 mod relayout;
+#[cfg_attr(all(feature = "jit", nvfp4_gemv_no_kernels), allow(dead_code))]
+mod runtime;
 
 pub use crate::kernel::Call;
 pub use crate::operands::{RawOutput, RawVectors, RawWeights, RawWorkspace};

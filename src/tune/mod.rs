@@ -10,7 +10,7 @@
 //! reason: a config that was best for other kernels is at best slow.
 //!
 //! ```no_run
-//! # #[cfg(feature = "cuda")]
+//! # #[cfg(feature = "device")]
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use nvfp4_gemv::tune::{Limits, Tuned, Tuner};
 //! use nvfp4_gemv::{Activation, Operands, Options, ScaleLayout, Shape};
@@ -28,16 +28,16 @@
 //! let best = tuned.find(&shape, &operands).map(|entry| entry.kernels[0].config);
 //! # Ok(())
 //! # }
-//! # #[cfg(not(feature = "cuda"))]
+//! # #[cfg(not(feature = "device"))]
 //! # fn main() {}
 //! ```
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 mod buffers;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 mod device;
 mod error;
-#[cfg(any(feature = "cuda", test))]
+#[cfg(any(feature = "device", test))]
 mod ranking;
 mod replace;
 mod search;
@@ -46,7 +46,7 @@ mod store;
 use std::collections::HashSet;
 use std::path::Path;
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 pub use device::{Outcome, Repeat, Sustained, Tuner, machine};
 pub use error::TuneError;
 pub use search::{Found, Limits, Progress, search};

@@ -15,7 +15,7 @@ crate::trials! {
 }
 
 /// The launches of all defaults and candidates for many problems, and of what is no GEMV.
-fn planned(arch: &'static str) -> Vec<Launch> {
+pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
     let gpu = gpu(arch);
     let mut planned = Vec::new();
     for (m, k) in [

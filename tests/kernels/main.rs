@@ -6,6 +6,8 @@
 
 mod calls;
 mod entries;
+#[cfg(feature = "jit")]
+mod jit;
 mod many_vectors;
 mod primitives;
 mod read_only;
@@ -14,80 +16,80 @@ mod support;
 mod tile;
 
 mod direct {
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "device")]
     pub(crate) mod gpu;
     pub(crate) mod refuse;
     pub(crate) mod sim;
 }
 
 mod dot {
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "device")]
     pub(crate) mod gpu;
     pub(crate) mod refuse;
     pub(crate) mod sim;
 }
 
 mod mma {
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "device")]
     pub(crate) mod gpu;
     pub(crate) mod refuse;
     pub(crate) mod sim;
 }
 
 mod ring {
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "device")]
     pub(crate) mod gpu;
     pub(crate) mod refuse;
     pub(crate) mod sim;
 }
 
 mod stream {
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "device")]
     pub(crate) mod gpu;
     pub(crate) mod refuse;
     pub(crate) mod sim;
 }
 
 mod tcgen05 {
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "device")]
     pub(crate) mod gpu;
     pub(crate) mod refuse;
     pub(crate) mod sim;
 }
 
 mod tma {
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "device")]
     pub(crate) mod gpu;
     pub(crate) mod refuse;
     pub(crate) mod sim;
 }
 
 mod packed {
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "device")]
     pub(crate) mod gpu;
     pub(crate) mod refuse;
     pub(crate) mod sim;
 }
 
 mod wgmma {
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "device")]
     pub(crate) mod gpu;
     pub(crate) mod refuse;
     pub(crate) mod sim;
 }
 
 mod quantize {
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "device")]
     pub(crate) mod gpu;
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "device")]
     pub(crate) mod refuse;
     pub(crate) mod sim;
 }
 
 mod relayout {
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "device")]
     pub(crate) mod gpu;
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "device")]
     pub(crate) mod refuse;
     pub(crate) mod sim;
 }
@@ -140,10 +142,10 @@ const WITH_OR_WITHOUT_CUDA: &[Trials] = &[
     wgmma::sim::trials,
 ];
 
-#[cfg(not(feature = "cuda"))]
+#[cfg(not(feature = "device"))]
 const WITH_CUDA: &[Trials] = &[];
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 const WITH_CUDA: &[Trials] = &[
     calls::device::trials,
     calls::measure::trials,
@@ -167,7 +169,13 @@ const WITH_CUDA: &[Trials] = &[
     wgmma::gpu::trials,
 ];
 
+#[cfg(not(feature = "jit"))]
+const WITH_JIT: &[Trials] = &[];
+
+#[cfg(feature = "jit")]
+const WITH_JIT: &[Trials] = &[jit::trials];
+
 fn main() -> ExitCode {
-    let modules = WITH_OR_WITHOUT_CUDA.iter().chain(WITH_CUDA);
+    let modules = WITH_OR_WITHOUT_CUDA.iter().chain(WITH_CUDA).chain(WITH_JIT);
     support::trial::run(modules.flat_map(|trials| trials()).collect())
 }

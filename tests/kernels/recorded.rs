@@ -26,7 +26,7 @@ crate::trials! {
         dot = || replay(Activation::Nvfp4, true);
 }
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 pub(crate) mod gpu;
 
 /// One call.

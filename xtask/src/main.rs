@@ -13,6 +13,10 @@ mod tables;
 #[cfg(test)]
 mod testing;
 mod toolchain;
+// The build script's list of architectures asks for it.
+#[allow(dead_code)]
+#[path = "../../src/kernel/units.rs"]
+mod units;
 mod workspace;
 mod write;
 
@@ -64,7 +68,8 @@ enum Task {
     Explore(PassedOn),
     /// Run every test of the workspace, documentation tests included
     ///
-    /// Arguments after `--` go to `cargo test --workspace`.
+    /// Then those of a library without machine code, whose kernels NVRTC compiles: ignored where there is none, as before
+    /// `cargo xtask toolchain --nvrtc`. Arguments after `--` go to `cargo test --workspace`, which is all then.
     Test(PassedOn),
     /// Run the checks that CI runs beside the tests
     Check(checks::CheckArgs),
@@ -140,7 +145,7 @@ struct ToolchainArgs {
     /// Install NVRTC instead, the compiler that programs load, with the disassembler
     ///
     /// From PyPI into `target/toolchain/nvrtc` (95 MB to download on x86_64, 240 MB on disk). mma-explorer compiles
-    /// with it. Needs no nvcc.
+    /// with it, and so does a library with feature `jit`. Needs no nvcc.
     #[arg(long)]
     nvrtc: bool,
 }
@@ -174,6 +179,18 @@ fn main() -> ExitCode {
     }
 }
 
+/// A build of the library that carries no machine code, and compiles kernels at run time.
+const JIT_FEATURES: [&str; 2] = ["--features", "jit,checkpoint,tune"];
+
+/// Runs the tests of what only such a build has. Those that compile are ignored where there is no NVRTC.
+fn test_jit(cargo: &Cargo) -> Result<()> {
+    let test = ["test", "--package", "nvfp4-gemv", "--no-default-features"];
+    let small = ["--lib", "--test", "no_nvrtc", "--test", "jit_on_a_gpu"];
+    cargo.run([&test[..], &JIT_FEATURES, &small].concat())?;
+    let kernels = ["--test", "kernels", "--", "jit::"];
+    cargo.run([&test[..], &JIT_FEATURES, &kernels].concat())
+}
+
 fn perform(task: Task) -> Result<()> {
     let workspace = Workspace::locate()?;
     match task {
@@ -189,7 +206,11 @@ fn perform(task: Task) -> Result<()> {
                 .without_env("NVFP4_GEMV_PATH")
                 .without_env("NVFP4_GEMV_TUNED");
             let mut command = cargo.command(["test", "--workspace"]);
-            process::run(command.args(passed.args))
+            process::run(command.args(&passed.args))?;
+            match passed.args.is_empty() {
+                true => test_jit(&cargo),
+                false => Ok(()), // these ask for some of the workspace's
+            }
         }
         Task::Check(args) => checks::command(&workspace, &args),
         Task::Fuzz(args) => fuzz::command(&workspace, &args),

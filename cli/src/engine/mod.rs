@@ -3,9 +3,9 @@
 
 mod chain;
 mod cpu;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 mod cuda;
-#[cfg(not(feature = "cuda"))]
+#[cfg(not(feature = "device"))]
 #[path = "no_cuda.rs"]
 mod cuda;
 mod memory;
@@ -26,7 +26,7 @@ use nvfp4_gemv::{
 use safetensors::Dtype;
 
 pub(crate) use chain::Chain;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 pub(crate) use cuda::Energy;
 pub(crate) use cuda::{compiled_archs, devices, kernels};
 pub(crate) use memory::{NotEnoughMemory, check_memory_of};

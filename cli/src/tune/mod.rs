@@ -1,8 +1,8 @@
 //! `tune`: measures what this GPU does best with each problem, and keeps it in a file.
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 mod measure;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 mod sustain;
 
 use std::path::PathBuf;
@@ -164,12 +164,12 @@ fn suite() -> Result<Vec<(Shape, Activation, ScaleLayout)>> {
     Ok(problems)
 }
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 pub(crate) fn run(args: &Args) -> Result<Report> {
     measure::run(args)
 }
 
-#[cfg(not(feature = "cuda"))]
+#[cfg(not(feature = "device"))]
 pub(crate) fn run(args: &Args) -> Result<Report> {
     args.problems()?;
     let _ = (args.out(), args.seconds, args.replace, args.chained);

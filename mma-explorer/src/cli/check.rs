@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args, cache: &Cache) -> Result<Report> {
     let variants: Vec<Variant> = selected
         .iter()
         .copied()
-        .filter(|variant| variant.has_kernels() && variant.missing(args.arch).is_none())
+        .filter(|variant| variant.missing(args.arch).is_none())
         .collect();
     let nvrtc = Nvrtc::get()?;
     // Without the disassembler the rest is still worth knowing.
@@ -78,18 +78,12 @@ pub(crate) fn run(args: &Args, cache: &Cache) -> Result<Report> {
     }
     progress(variants.len(), variants.len(), "");
     let mut text = table(&["variant", "machine code", "PTX", "simulated"], &rows);
-    let without = selected
-        .iter()
-        .filter(|variant| variant.missing(args.arch).is_none())
-        .count()
-        - variants.len();
     text += &format!(
-        "\nsm_{}, NVRTC {}: {} variants checked, {without} without kernels yet, {} not there for the architecture \
-         (`list --arch {}` says why)\n",
+        "\nsm_{}, NVRTC {}: {} variants checked, {} not there for the architecture (`list --arch {}` says why)\n",
         args.arch,
         nvrtc.version(),
         variants.len(),
-        selected.len() - variants.len() - without,
+        selected.len() - variants.len(),
         args.arch,
     );
     Ok(Report {

@@ -43,12 +43,6 @@ fn of_arch(variants: &[Variant], arch: Arch) -> String {
                 variant.name(),
                 machine.opcode.into(),
                 machine.emission.name().into(),
-                if variant.has_kernels() {
-                    "yes"
-                } else {
-                    "none yet"
-                }
-                .into(),
             ]),
             (None, why) => missing.push(vec![variant.name(), why.unwrap_or_default()]),
         }
@@ -59,10 +53,7 @@ fn of_arch(variants: &[Variant], arch: Arch) -> String {
         variants.len()
     );
     if !there.is_empty() {
-        text += &table(
-            &["variant", "opcode", "machine code", "kernels here"],
-            &there,
-        );
+        text += &table(&["variant", "opcode", "machine code"], &there);
     }
     if !missing.is_empty() {
         text += &format!("\nNot there:\n\n{}", table(&["variant", "why"], &missing));

@@ -52,7 +52,7 @@ impl<'a> Bench<'a> {
         let nvrtc = Nvrtc::get()?;
         let variants: Vec<Variant> = selected
             .into_iter()
-            .filter(|variant| variant.has_kernels() && variant.missing(device.arch).is_none())
+            .filter(|variant| variant.missing(device.arch).is_none())
             .collect();
         let emitted = match machine_code::disassembler() {
             Ok(_) => machine_code::survey(cache, nvrtc, device.arch, &variants)?,

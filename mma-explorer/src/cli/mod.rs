@@ -132,7 +132,6 @@ pub(crate) fn variant_json(variant: &Variant, arch: Option<Arch>) -> Value {
         "b": variant.b,
         "accumulator": variant.accumulator,
         "scale": variant.scale(),
-        "has_kernels": variant.has_kernels(),
     });
     if let Some(arch) = arch {
         value["arch"] = json!(arch.to_string());

@@ -23,7 +23,7 @@ pub(crate) struct Args {
     device: usize,
     /// Rows and columns of D, and the sum's length; of a row of A at least 16 bytes. Several: the tiles that are fastest
     /// for the first one are used for all
-    #[arg(long = "size", default_values_t = [8192])]
+    #[arg(long = "size", default_values_t = [8192], value_parser = clap::value_parser!(u32).range(1..))]
     sizes: Vec<u32>,
     /// The matmul kernel's tiles, of which the fastest counts; without any, a list of usual ones
     #[arg(long)]
@@ -37,12 +37,16 @@ pub(crate) struct Args {
 }
 
 /// Tiles that are tried where none are asked for.
-const USUAL: [&str; 7] = [
-    "128x128x64/64x32/3/8",
-    "128x128x64/64x64/4/8",
-    "128x256x64/64x64/3/8",
+const USUAL: [&str; 9] = [
+    // For GPUs with bulk copies and 227 KiB of shared memory; the last one of them where sums are 16 bits.
+    "192x256x128/96x64/4/8/bulk",
+    "128x256x128/64x64/4/8/bulk",
+    "256x128x128/64x64/4/8/bulk",
+    "256x256x128/128x64/3/8/bulk",
+    // For smaller ones.
+    "128x256x64/64x64/4/8/bulk",
     "128x256x64/64x64/4/8",
-    "256x128x64/64x64/3/8",
+    "128x128x64/64x64/4/8",
     "128x128x128/64x32/3/8",
     "64x128x64/32x64/4/8",
 ];
@@ -54,10 +58,23 @@ const USUAL_WGMMA: [&str; 5] = [
     "128x128x128/64x128/6/8/2",
 ];
 
+const USUAL_TCGEN05: [&str; 9] = [
+    "128x256x128/128x256/4/8",
+    "128x256x128/256x256/6/8/2",
+    "128x256x128/256x256/5/8/2",
+    "256x128x128/256x128/4/8/2",
+    "128x256x128/128x256/4/8/2",
+    "128x256x128/128x256/4/16/2",
+    "256x128x128/128x128/4/8",
+    "256x128x128/128x128/4/8/2",
+    "128x128x128/128x128/6/8/2",
+];
+
 fn candidates(args: &Args, variant: &Variant, bench: &Bench<'_>) -> Vec<Tiles> {
     let usual: &[&str] = match variant.family() {
+        Family::Mma => &USUAL,
         Family::Wgmma => &USUAL_WGMMA,
-        _ => &USUAL,
+        Family::Tcgen05 => &USUAL_TCGEN05,
     };
     let all: Vec<Tiles> = match args.tiles.is_empty() {
         true => usual

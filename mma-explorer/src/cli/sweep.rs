@@ -23,7 +23,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 0)]
     device: usize,
     /// Rows and columns of D, and the sum's length
-    #[arg(long, default_value_t = 8192)]
+    #[arg(long, default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..))]
     size: u32,
     /// So many tilings without gain end a variant's sweep
     #[arg(long, default_value_t = 16)]
@@ -143,16 +143,31 @@ impl Search {
 fn candidates(variant: &Variant, arch: Arch) -> Vec<Tiles> {
     let mut all = vec![Tiles::usual(variant)];
     match variant.family() {
-        Family::Wgmma => {
-            for (block_m, block_n, warp_m, warp_n) in [
-                (128, 256, 64, 256),
-                (256, 128, 128, 128),
-                (128, 192, 64, 192),
-                (128, 128, 64, 128),
-                (192, 128, 64, 128),
-                (256, 192, 128, 192),
-                (64, 256, 64, 256),
-            ] {
+        Family::Wgmma | Family::Tcgen05 => {
+            let sizes: &[(u32, u32, u32, u32)] = match variant.family() {
+                Family::Tcgen05 => &[
+                    (128, 256, 128, 256),
+                    (128, 256, 256, 256),
+                    (256, 128, 128, 128),
+                    (256, 128, 256, 128),
+                    (256, 256, 128, 256),
+                    (256, 256, 256, 256),
+                    (128, 192, 128, 192),
+                    (256, 192, 128, 192),
+                    (128, 128, 128, 128),
+                    (128, 64, 128, 64),
+                ],
+                _ => &[
+                    (128, 256, 64, 256),
+                    (256, 128, 128, 128),
+                    (128, 192, 64, 192),
+                    (128, 128, 64, 128),
+                    (192, 128, 64, 128),
+                    (256, 192, 128, 192),
+                    (64, 256, 64, 256),
+                ],
+            };
+            for &(block_m, block_n, warp_m, warp_n) in sizes {
                 for (cluster, group) in [(2, 8), (2, 16), (1, 8), (1, 16), (2, 4)] {
                     // As many as fit, and one fewer.
                     let stages = (2..=8).rev().map(|stages| Tiles {
@@ -164,16 +179,29 @@ fn candidates(variant: &Variant, arch: Arch) -> Vec<Tiles> {
                         stages,
                         group,
                         cluster,
+                        bulk: false,
                     });
                     let fit = stages.filter(|tiles| tiles.check(variant, arch).is_ok());
                     all.extend(fit.take(2));
                 }
             }
         }
-        _ => {
-            for (block_m, block_n) in [(128, 128), (128, 256), (256, 128), (64, 128), (64, 64)] {
-                for (warp_m, warp_n) in [(64, 64), (64, 32), (32, 64)] {
-                    for (block_k, stages) in [(64, 3), (64, 4), (128, 3), (128, 2)] {
+        Family::Mma => {
+            // Those that read the least shared memory for each multiplication come first.
+            let shapes = [
+                (256, 256, 128, 64),
+                (192, 256, 96, 64),
+                (128, 256, 64, 64),
+                (256, 128, 64, 64),
+                (160, 256, 80, 64),
+                (128, 128, 64, 64),
+                (128, 128, 64, 32),
+                (64, 128, 32, 64),
+                (64, 64, 32, 32),
+            ];
+            for bulk in [true, false] {
+                for (block_m, block_n, warp_m, warp_n) in shapes {
+                    for (block_k, stages) in [(128, 4), (128, 3), (64, 6), (64, 4), (64, 3)] {
                         all.push(Tiles {
                             block_m,
                             block_n,
@@ -183,6 +211,7 @@ fn candidates(variant: &Variant, arch: Arch) -> Vec<Tiles> {
                             stages,
                             group: 8,
                             cluster: 1,
+                            bulk,
                         });
                     }
                 }
@@ -221,8 +250,13 @@ mod tests {
 
     #[test]
     fn candidates_are_many_distinct_and_fit() {
-        let arch: Arch = "90a".parse().unwrap();
-        for name in ["wgmma.m64n256k16.f32.f16.f16", "mma.m16n8k16.f32.f16.f16"] {
+        for (name, arch) in [
+            ("wgmma.m64n256k16.f32.f16.f16", "90a"),
+            ("mma.m16n8k16.f32.f16.f16", "90a"),
+            ("tcgen05.m128n256k16.f16.f32.f16.f16", "100a"),
+            ("tcgen05.m128n256k64.mxf4nvf4.f32.e2m1.e2m1.ue4m3", "103a"),
+        ] {
+            let arch: Arch = arch.parse().unwrap();
             let variant = variants::find(name).unwrap();
             let all = candidates(&variant, arch);
             assert!(all.len() > 30, "{name}: {}", all.len());

@@ -94,8 +94,12 @@ pub(super) fn command(a: &Mutate) -> Result<bool, SimError> {
     let kernel = Kernel::new(&module, &entry)?;
     let spec = LaunchSpec::parse(&files::read_text(&a.launch)?)?;
     let base = a.launch.parent().unwrap_or(Path::new("."));
-    let sim = Sim::with_memory(kernel.module().clone(), a.memory.bytes());
-    let prepared = spec.prepare_in(sim, &entry, base)?;
+    let has_others = !spec.before.is_empty();
+    let of = if has_others { &module } else { kernel.module() };
+    let sim = Sim::with_memory(of.clone(), a.memory.bytes());
+    let mut prepared = spec.prepare_in(sim, &entry, base)?;
+    // No fault is planted in these.
+    prepared.run_before(&Options::default())?;
     let known = match &a.known {
         None => Known::default(),
         Some(f) => Known::parse(&files::read_text(f)?).map_err(|e| SimError::Io {

@@ -7,10 +7,11 @@ use clap::ValueEnum;
 use ptx_sim::coverage::Counters;
 use ptx_sim::demangle::demangled;
 use ptx_sim::files::{self, Existing};
-use ptx_sim::launch::{LaunchSpec, Prepared};
+use ptx_sim::launch::{Expectation, LaunchSpec, Prepared};
 use ptx_sim::report::Violation;
 use ptx_sim::{
-    Module, Options, Policy, Profile, Program, Report, Sim, SimError, Timing, Trace, Uninitialised,
+    Allowed, HazardChecks, Module, Note, Options, Policy, Profile, Program, Relaxation, Report,
+    Sim, SimError, Timing, Trace, Uninitialised,
 };
 use serde_json::json;
 
@@ -18,7 +19,11 @@ use super::progress::Progress;
 use super::schedules::{Policies, Schedules, Timings};
 use super::{Failure, coverage, entry, io_error, print_json};
 
-pub(super) const HELP: &str = r#"Schedules:
+pub(super) const HELP: &str = r#"Profiles:
+  --profile strict holds a kernel to what the PTX ISA promises. --profile hardware allows everything that is
+  known to be relied on without a promise, and notes where a kernel does. --allow takes one of them by its name.
+
+Schedules:
   --policy and --timing choose who runs and when asynchronous operations complete. A policy and
   its seed decide everything, so a failure can be repeated: it is printed with both. To look for
   races and deadlocks, run
@@ -41,12 +46,21 @@ Example of a specification:
                       "box": [128, 16], "swizzle": "128B"}}
     ]
   }
-  Contents: fill (with size), file, safetensors, hex, f32, i32. A buffer without contents is
-  poisoned. Values: u8 to u64, i8 to i64, f32, f64, hex, buffer, buffer_at {buffer, offset},
+  Contents: fill (with size), file, safetensors, hex, f32, i32, random. A buffer without contents is
+  poisoned. Random contents are integers or any finite bit pattern:
+      {"random": {"type": "f16", "count": 4096, "seed": 1, "values": {"integers": [-4, 4]}}}, or "full".
+  A buffer may say what it must hold after each run, as numbers, a file of elements, or a matrix product
+  D[m][n] = alpha * sum over k of A[m][k] * B[n][k] of what buffers held before ("transposed" for [k][m] and [k][n]):
+      "expect": {"type": "f32", "relative": 1e-3, "absolute": 0, "values": {"matmul":
+          {"m": 128, "n": 64, "k": 32, "a": {"buffer": "a", "type": "f16"}, "b": {"buffer": "b", "type": "f16"}}}}
+  Types: f64, f32, f16, bf16, e4m3, e5m2, e2m1 (two a byte), ue4m3, ue8m0, u8, i8, u32, i32. Values: u8 to u64, i8 to i64, f32, f64, hex, buffer, buffer_at {buffer, offset},
   tensor_map: the arguments of cuTensorMapEncodeTiled, enumerators as numbers or names. `cluster` gives
   the cluster's shape if the kernel does not. `"dependent": true` is a programmatic dependent launch: the
-  grid before it ends at some time, and `griddepcontrol.wait` waits for that. Paths are relative to the
-  specification; a `dump` is a name inside of --out. Files that are there already are not replaced
+  grid before it ends at some time, and `griddepcontrol.wait` waits for that. `"before"` lists launches that the
+  stream has before this one, each with its `kernel`; what they write, no CTA of a dependent launch may touch
+  before it has waited. Coverage and timeline are of the launch itself. A buffer's `address`
+  is where it lies, for memory that holds pointers. "variables" are contents of the module's variables, by name. Paths
+  are relative to the specification; a `dump` is a name inside of --out. Files that are there already are not replaced
   without --force.
 
 Traces:
@@ -78,6 +92,13 @@ pub(super) struct Run {
     /// How much ordering asynchronous operations may rely on.
     #[arg(long, value_enum, default_value_t = Profiles::Strict)]
     profile: Profiles,
+    /// Allow one thing that the profile does not: a name from the notes of `--profile hardware`. Can be repeated.
+    #[arg(long, value_name = "KIND")]
+    allow: Vec<Relaxation>,
+    /// What accesses to shared and tensor memory do that nothing orders. Conflicts with copies in flight are errors in
+    /// any case.
+    #[arg(long, value_enum, default_value_t = Hazards::Error)]
+    hazards: Hazards,
     /// Thread-instructions after which a run is given up.
     #[arg(long, default_value_t = Options::default().budget)]
     budget: u64,
@@ -114,11 +135,22 @@ enum Profiles {
     Hardware,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum Hazards {
+    /// End the run.
+    Error,
+    /// Are reported at the end.
+    Warn,
+    /// Are not looked for: faster.
+    Off,
+}
+
 /// What all runs have in common.
 struct Job {
     program: Program,
     spec: LaunchSpec,
     prepared: Prepared,
+    expectations: Vec<Expectation>,
 }
 
 impl Run {
@@ -158,10 +190,12 @@ fn load(r: &Run) -> Result<Job, SimError> {
     let prepared = spec.prepare_in(sim, &kernel, base)?;
     r.check_outputs(&spec, base)?;
     let program = prepared.sim.program(&kernel)?;
+    let expectations = spec.expectations(&prepared, base)?;
     Ok(Job {
         program,
         spec,
         prepared,
+        expectations,
     })
 }
 
@@ -175,6 +209,12 @@ fn options(r: &Run, policy: Policy, timing: Timing) -> Options {
             Profiles::Strict => Profile::Strict,
             Profiles::Hardware => Profile::Hardware,
         },
+        allow: r.allow.iter().fold(Allowed::NONE, |all, r| all.with(*r)),
+        hazards: match r.hazards {
+            Hazards::Error => HazardChecks::Error,
+            Hazards::Warn => HazardChecks::Warn,
+            Hazards::Off => HazardChecks::Off,
+        },
         uninitialised: if r.warn_uninitialised {
             Uninitialised::Warn
         } else {
@@ -184,15 +224,30 @@ fn options(r: &Run, policy: Policy, timing: Timing) -> Options {
     }
 }
 
-/// One run from the beginning. The trace is there if it was asked for.
-fn once(r: &Run, job: &Job, o: &Options) -> (Prepared, Result<Report, SimError>, Option<Trace>) {
+/// One run from the beginning: the reports of all its launches, the last one's at the end. The trace is there if it was
+/// asked for.
+fn once(
+    r: &Run,
+    job: &Job,
+    o: &Options,
+) -> (Prepared, Result<Vec<Report>, SimError>, Option<Trace>) {
     let mut p = job.prepared.clone();
-    if r.trace.is_none() {
-        let result = p.sim.run_program(&job.program, &p.launch, o, None);
-        return (p, result, None);
-    }
-    let (result, trace) = p.sim.run_traced(&job.program, &p.launch, o, r.trace_limit);
-    (p, result, Some(trace))
+    let mut reports = match p.run_before(o) {
+        Ok(reports) => reports,
+        Err(e) => return (p, Err(e), None),
+    };
+    let (result, trace) = match r.trace {
+        None => (p.sim.run_program(&job.program, &p.launch, o, None), None),
+        Some(_) => {
+            let (result, trace) = p.sim.run_traced(&job.program, &p.launch, o, r.trace_limit);
+            (result, Some(trace))
+        }
+    };
+    let result = result.map(|report| {
+        reports.push(report);
+        reports
+    });
+    (p, result, trace)
 }
 
 fn write_trace(r: &Run, trace: Option<Trace>) -> Result<(), SimError> {
@@ -217,14 +272,28 @@ struct Sum {
     counters: Counters,
     warnings: Vec<Violation>,
     dropped: u64,
+    notes: Vec<Note>,
     /// Buffers whose contents are not the first run's, and the schedule that showed it.
     differing: Vec<(String, String)>,
 }
 
 impl Sum {
-    fn add(&mut self, report: &Report) {
-        self.counters.merge(&report.coverage.counters);
+    /// Adds the reports of a run's launches. Coverage is the last one's.
+    fn add(&mut self, reports: &[Report]) {
+        if let Some(report) = reports.last() {
+            self.counters.merge(&report.coverage.counters);
+        }
+        reports.iter().for_each(|report| self.add_findings(report));
+    }
+
+    fn add_findings(&mut self, report: &Report) {
         self.dropped += report.warnings_dropped;
+        for n in &report.notes {
+            let same = |m: &Note| (m.relaxation, m.site.line) == (n.relaxation, n.site.line);
+            if !self.notes.iter().any(same) {
+                self.notes.push(n.clone());
+            }
+        }
         for w in &report.warnings {
             if self.warnings.contains(w) {
                 continue;
@@ -264,8 +333,12 @@ pub(super) fn command(r: &Run) -> Result<(), Failure> {
         let schedule = format!("--policy {policy} --timing {timing}");
         progress.say(|| format!("run {} of {runs}: {schedule}", i + 1));
         let (p, result, trace) = once(r, &job, &options(r, policy, timing));
-        let report = match result {
-            Ok(report) => report,
+        let checked = result.and_then(|reports| {
+            job.expectations.iter().try_for_each(|e| e.check(&p.sim))?;
+            Ok(reports)
+        });
+        let mut reports = match checked {
+            Ok(reports) => reports,
             Err(error) => {
                 drop(progress);
                 write_trace(r, trace)?;
@@ -275,13 +348,13 @@ pub(super) fn command(r: &Run) -> Result<(), Failure> {
                 });
             }
         };
-        sum.add(&report);
+        sum.add(&reports);
         match &first {
             Some(f) => sum.compare(&job, f, &p, &schedule),
             None if runs > 1 => first = Some(p.clone()),
             None => {}
         }
-        last = Some((p, report, trace));
+        last = reports.pop().map(|report| (p, report, trace));
     }
     drop(progress);
     let Some((p, mut report, trace)) = last else {
@@ -293,6 +366,7 @@ pub(super) fn command(r: &Run) -> Result<(), Failure> {
     report.coverage = sum.counters.summary(&job.program);
     report.warnings = sum.warnings;
     report.warnings_dropped = sum.dropped;
+    report.notes = sum.notes;
     let seconds = started.elapsed().as_secs_f64();
     if r.json {
         let mut v = json!(report);
@@ -317,6 +391,9 @@ pub(super) fn command(r: &Run) -> Result<(), Failure> {
     }
     if report.warnings_dropped > 0 {
         outln!("and {} more warnings", report.warnings_dropped);
+    }
+    for n in &report.notes {
+        outln!("note: {n}");
     }
     for (buffer, schedule) in &sum.differing {
         outln!("warning: buffer {buffer} depends on the schedule: it differs with {schedule}");

@@ -1,5 +1,7 @@
 //! Asynchronous copies in flight, as events.
 
+use std::collections::BTreeMap;
+
 use super::event::Event;
 use super::machine::{Machine, Trouble};
 use super::pending::Range;
@@ -12,7 +14,7 @@ use crate::softfloat::{F32, Round, TF32};
 use crate::trace::{Kind, Operation};
 
 /// Where bytes come from.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum From {
     /// Memory, read when the copy happens.
     Memory(Range),
@@ -20,12 +22,14 @@ pub(super) enum From {
     Tf32(Range),
     /// Known since it was issued.
     Data(Vec<u8>),
+    /// What was read of memory: from this byte on of [`Copy::fetched`].
+    Fetched(usize),
     /// Nowhere: the destination becomes uninitialised.
     Nothing,
 }
 
 /// One contiguous run of bytes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Piece {
     pub(super) from: From,
     pub(super) to: Range,
@@ -47,6 +51,10 @@ pub(super) struct Copy {
     pub(super) line: u32,
     pub(super) actor: Actor,
     pub(super) pieces: Vec<Piece>,
+    /// The destinations of all pieces, in as few ranges.
+    pub(super) to: Vec<Range>,
+    /// What has been read of memory.
+    pub(super) fetched: Vec<u8>,
     pub(super) reduce: Option<Reduction>,
     pub(super) finish: Finish,
     /// Sources and destinations are distinct steps: something may happen in between.
@@ -54,6 +62,9 @@ pub(super) struct Copy {
     /// Hazard tracking: this operation; of `cp.async` one for each lane.
     pub(super) tracked: Vec<TrackedOp>,
 }
+
+/// Pieces with bytes that nothing wrote, by their place among the pieces, and of each byte whether it was written.
+type Holes = BTreeMap<usize, Vec<bool>>;
 
 /// To nearest, ties to even; subnormals stay, and NaNs become one. As recorded on Hopper.
 fn round_to_tf32(bytes: &mut [u8]) {
@@ -97,44 +108,138 @@ impl Copy {
         }
     }
 
-    fn fetch(&mut self, m: &mut Machine<'_>) -> Result<Vec<Vec<bool>>, Fault> {
-        let mut written = Vec::with_capacity(self.pieces.len());
-        for p in &mut self.pieces {
-            let mut init = Vec::new();
-            if let From::Memory(r) | From::Tf32(r) = p.from {
-                let (mut bytes, flags) = m.async_read(r)?;
-                if matches!(p.from, From::Tf32(_)) {
-                    round_to_tf32(&mut bytes);
+    /// Reads all sources. Of the pieces with bytes that nothing wrote, says which those are.
+    fn fetch(&mut self, m: &mut Machine<'_>) -> Result<Holes, Fault> {
+        let mut holes = Holes::new();
+        let mut i = 0;
+        while i < self.pieces.len() {
+            i += match self.run(i) {
+                Some((count, all)) if m.async_append(all, &mut self.fetched)? => {
+                    let mut at = self.fetched.len() - all.size as usize;
+                    for p in &mut self.pieces[i..i + count] {
+                        p.from = From::Fetched(at);
+                        at += p.to.size as usize;
+                    }
+                    count
                 }
-                // What a store sends out must exist; what a load brings in is judged by its readers.
-                if r.space == Space::Shared
-                    && let Some(i) = flags.iter().position(|f| !f)
-                {
-                    let f = Fault {
-                        kind: ViolationKind::Uninitialised,
-                        message: format!(
-                            "asynchronous read of shared memory that nothing wrote, {i} bytes into {} bytes",
-                            r.size
-                        ),
-                        address: Some(r.start + i as u64),
-                        nearest: None,
-                    };
-                    m.uninitialised(f, self.actor).map_err(plain)?;
+                _ => {
+                    self.fetch_one(m, i, &mut holes)?;
+                    1
                 }
-                p.from = From::Data(bytes);
-                init = flags;
-            }
-            written.push(init);
+            };
         }
-        Ok(written)
+        Ok(holes)
     }
 
-    fn deliver(&self, m: &mut Machine<'_>, written: &[Vec<bool>]) -> Result<(), Fault> {
+    /// How many pieces from this one on read bytes that lie side by side, and which.
+    fn run(&self, first: usize) -> Option<(usize, Range)> {
+        let From::Memory(mut all) = self.pieces[first].from else {
+            return None;
+        };
+        let mut count = 1;
+        while let Some(next) = self.pieces.get(first + count)
+            && let From::Memory(r) = &next.from
+            && let Some(both) = all.joined(r)
+        {
+            all = both;
+            count += 1;
+        }
+        Some((count, all))
+    }
+
+    fn fetch_one(&mut self, m: &mut Machine<'_>, i: usize, holes: &mut Holes) -> Result<(), Fault> {
+        let p = &mut self.pieces[i];
+        let (From::Memory(r) | From::Tf32(r)) = p.from else {
+            return Ok(());
+        };
+        let (mut bytes, flags) = m.async_read(r)?;
+        if matches!(p.from, From::Tf32(_)) {
+            round_to_tf32(&mut bytes);
+        }
+        // What a store sends out must exist; what a load brings in is judged by its readers.
+        if let Some(missing) = flags.iter().position(|f| !f) {
+            if r.space == Space::Shared {
+                let f = Fault {
+                    kind: ViolationKind::Uninitialised,
+                    message: format!(
+                        "asynchronous read of shared memory that nothing wrote, {missing} bytes into {} bytes",
+                        r.size
+                    ),
+                    address: Some(r.start + missing as u64),
+                    nearest: None,
+                };
+                m.uninitialised(f, self.actor).map_err(plain)?;
+            }
+            holes.insert(i, flags);
+        }
+        p.from = From::Fetched(self.fetched.len());
+        self.fetched.extend(bytes);
+        Ok(())
+    }
+
+    /// What a piece brings, if its source has been read.
+    fn data<'a>(&'a self, p: &'a Piece) -> Option<&'a [u8]> {
+        match &p.from {
+            From::Data(d) => Some(d),
+            From::Fetched(at) => self.fetched.get(*at..*at + p.to.size as usize),
+            From::Memory(_) | From::Tf32(_) | From::Nothing => None,
+        }
+    }
+
+    /// Writes all pieces at once. Does nothing, and says so, where one of them needs a closer look.
+    fn deliver_all(&self, m: &mut Machine<'_>) -> Result<bool, Fault> {
+        let Some(first) = self.to.first() else {
+            return Ok(false);
+        };
+        let same = |r: &Range| (r.space, r.owner) == (first.space, first.owner);
+        let start = self.to.iter().map(|r| r.start).min().unwrap_or(0);
+        let end = self.to.iter().map(|r| r.start.saturating_add(r.size)).max();
+        let size = end.unwrap_or(start) - start;
+        if !self.to.iter().all(same) {
+            return Ok(false);
+        }
+        let owner = m.owner_of(first)?;
+        if first.space == Space::Shared && m.refuse_mbarrier(owner, start, size, "write").is_err() {
+            return Ok(false);
+        }
+        let pieces: Option<Vec<_>> = self
+            .pieces
+            .iter()
+            .map(|p| Some((p.to.start, self.data(p)?)))
+            .collect();
+        let Some(pieces) = pieces else {
+            return Ok(false);
+        };
+        let marks = self.to.iter().map(|r| (r.start, r.size));
+        let region = m.region(first.space, owner);
+        Ok(region.write_all((start, size), pieces.into_iter(), marks))
+    }
+
+    fn deliver(&self, m: &mut Machine<'_>, holes: &Holes) -> Result<(), Fault> {
+        if self.reduce.is_some() || !holes.is_empty() || !self.deliver_all(m)? {
+            self.deliver_each(m, holes)?;
+        }
+        m.pending.finished(self.op);
+        if let Some(h) = &mut m.hazards {
+            if let Finish::Transaction { owner, at, .. } = self.finish {
+                h.signal(&self.tracked, owner, at);
+            }
+            for op in &self.tracked {
+                h.retire(self.actor.cta, *op, true);
+            }
+        }
+        match self.finish {
+            Finish::Transaction { owner, at, bytes } => m.async_complete_tx(owner, at, bytes),
+            Finish::Group => Ok(()),
+        }
+    }
+
+    fn deliver_each(&self, m: &mut Machine<'_>, holes: &Holes) -> Result<(), Fault> {
         for (i, p) in self.pieces.iter().enumerate() {
-            match (&p.from, self.reduce) {
-                (From::Data(d), None) => {
+            match (self.data(p), self.reduce) {
+                (Some(d), None) => {
                     m.async_write(p.to, d)?;
-                    let flags = written.get(i).map_or(&[][..], Vec::as_slice);
+                    let flags = holes.get(&i).map_or(&[][..], Vec::as_slice);
                     for (at, _) in flags.iter().enumerate().filter(|f| !*f.1) {
                         m.async_forget(Range {
                             start: p.to.start + at as u64,
@@ -143,7 +248,7 @@ impl Copy {
                         })?;
                     }
                 }
-                (From::Data(d), Some((op, ty))) => {
+                (Some(d), Some((op, ty))) => {
                     let (mut old, flags) = m.async_read(p.to)?;
                     if flags.contains(&false) {
                         let f = Fault {
@@ -165,23 +270,11 @@ impl Copy {
                         .map_err(|e| Fault::new(ViolationKind::Other, e.to_string()))?;
                     m.async_write(p.to, &old)?;
                 }
-                (From::Nothing, _) => m.async_forget(p.to)?,
-                (From::Memory(_) | From::Tf32(_), _) => {}
+                (None, _) if matches!(p.from, From::Nothing) => m.async_forget(p.to)?,
+                (None, _) => {}
             }
         }
-        m.pending.finished(self.op);
-        if let Some(h) = &mut m.hazards {
-            if let Finish::Transaction { owner, at, .. } = self.finish {
-                h.signal(&self.tracked, owner, at);
-            }
-            for op in &self.tracked {
-                h.retire(self.actor.cta, *op, true);
-            }
-        }
-        match self.finish {
-            Finish::Transaction { owner, at, bytes } => m.async_complete_tx(owner, at, bytes),
-            Finish::Group => Ok(()),
-        }
+        Ok(())
     }
 }
 
@@ -194,6 +287,14 @@ impl Event for Copy {
         self.operation("copy")
     }
 
+    fn reads_shared_of(&self) -> Option<u32> {
+        let from = self.pieces.iter().find_map(|p| match p.from {
+            From::Memory(r) if r.space == Space::Shared => Some(r.owner),
+            _ => None,
+        });
+        from.filter(|_| self.in_steps)
+    }
+
     fn pc(&self) -> usize {
         self.actor.pc as usize
     }
@@ -203,15 +304,12 @@ impl Event for Copy {
     }
 
     fn complete(mut self: Box<Self>, m: &mut Machine<'_>) -> Result<(), Fault> {
-        let written = self.fetch(m)?;
+        let holes = self.fetch(m)?;
         if !self.in_steps {
-            return self.deliver(m, &written);
+            return self.deliver(m, &holes);
         }
         m.pending.sources_read(self.op);
-        m.events.push(Box::new(Delivery {
-            copy: *self,
-            written,
-        }));
+        m.events.push(Box::new(Delivery { copy: *self, holes }));
         Ok(())
     }
 }
@@ -220,7 +318,7 @@ impl Event for Copy {
 #[derive(Debug)]
 struct Delivery {
     copy: Copy,
-    written: Vec<Vec<bool>>,
+    holes: Holes,
 }
 
 impl Event for Delivery {
@@ -244,7 +342,7 @@ impl Event for Delivery {
     }
 
     fn complete(self: Box<Self>, m: &mut Machine<'_>) -> Result<(), Fault> {
-        self.copy.deliver(m, &self.written)
+        self.copy.deliver(m, &self.holes)
     }
 }
 
@@ -314,6 +412,25 @@ impl Machine<'_> {
             self.refuse_mbarrier(owner, r.start, r.size, "asynchronous read")?;
         }
         self.region(r.space, owner).copy_out(r.start, r.size as u32)
+    }
+
+    /// Appends a range to `out`, if all of it was written, lies in one allocation and holds no mbarrier object.
+    fn async_append(&mut self, r: Range, out: &mut Vec<u8>) -> Result<bool, Fault> {
+        let owner = self.owner_of(&r)?;
+        if r.space == Space::Shared
+            && self
+                .refuse_mbarrier(owner, r.start, r.size, "read")
+                .is_err()
+        {
+            return Ok(false);
+        }
+        let found = self
+            .region(r.space, owner)
+            .written(r.start, r.size as usize);
+        if let Some(bytes) = found {
+            out.extend_from_slice(bytes);
+        }
+        Ok(found.is_some())
     }
 
     /// Writes for an asynchronous operation.

@@ -16,6 +16,10 @@ pub(crate) trait Event: fmt::Debug {
     fn pc(&self) -> usize;
     /// Whether the ISA allows it to complete now.
     fn ready(&self, machine: &Machine<'_>) -> bool;
+    /// The linear CTA whose shared memory it, a bulk store that nobody waited for, will read.
+    fn reads_shared_of(&self) -> Option<u32> {
+        None
+    }
     /// For traces.
     fn trace(&self) -> Operation;
     /// Makes its effects visible. It reads its sources only now.
@@ -65,6 +69,12 @@ impl EventQueue {
     pub(crate) fn since(&self, id: u64) -> &[Queued] {
         let first = self.pending.partition_point(|e| e.id < id);
         &self.pending[first..]
+    }
+
+    /// Takes an operation out that satisfies a condition.
+    pub(crate) fn take(&mut self, condition: impl Fn(&dyn Event) -> bool) -> Option<Queued> {
+        let i = self.pending.iter().position(|q| condition(&*q.event))?;
+        Some(self.pending.remove(i))
     }
 
     pub(crate) fn is_empty(&self) -> bool {

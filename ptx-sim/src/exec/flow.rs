@@ -4,6 +4,7 @@ use super::machine::{Machine, Trouble, sync_fault};
 use super::warp::{Part, State, Warp};
 use super::{Ctx, Flow, lanes};
 use crate::memory::Fault;
+use crate::models::relaxation::Relaxation;
 use crate::program::Lanes;
 use crate::report::ViolationKind;
 
@@ -65,6 +66,25 @@ impl Machine<'_> {
         }
     }
 
+    /// Where that is allowed, a CTA's own bulk stores read their sources before its last threads end.
+    fn keep_for_stores(&mut self, cta: usize, w: &Warp, gone: u32) -> Result<(), Fault> {
+        let of = &self.ctas[cta];
+        let others = (0..)
+            .zip(&of.live)
+            .any(|(i, live)| i != w.index && *live != 0);
+        if others || w.live & !gone != 0 || !self.options.allows(Relaxation::UnreadStores) {
+            return Ok(());
+        }
+        let linear = of.linear;
+        while let Some(q) = self.events.take(|e| e.reads_shared_of() == Some(linear)) {
+            let pc = q.event.pc();
+            q.event.complete(self)?;
+            let why = "its CTA ends before the store has read its source";
+            self.note(Relaxation::UnreadStores, pc, why);
+        }
+        Ok(())
+    }
+
     /// Ends lanes.
     pub(super) fn exit(
         &mut self,
@@ -74,6 +94,8 @@ impl Machine<'_> {
         lanes: u32,
     ) -> Result<(), Trouble> {
         let gone = cur.mask & lanes;
+        self.keep_for_stores(cta, w, gone)
+            .map_err(|f| Trouble::Fault(f, Some(gone.trailing_zeros().min(31))))?;
         cur.mask &= !gone;
         w.live &= !gone;
         self.ctas[cta].live[w.index as usize] = w.live;

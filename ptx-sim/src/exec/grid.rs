@@ -183,6 +183,7 @@ impl Machine<'_> {
             cluster_token: vec![(0, 0); live.len()],
             refused: false,
             lets_dependents_start: false,
+            is_behind_grid_before: !self.launch.dependent,
             live,
         });
     }

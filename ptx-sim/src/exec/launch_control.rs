@@ -90,7 +90,7 @@ impl Machine<'_> {
                 at,
                 bytes: 16,
             };
-            self.issue(c, w, lane, vec![piece], None, (finish, Proxy::Async))?;
+            self.issue(c, w, lane, vec![piece], None, (finish, Proxy::Async, None))?;
         }
         Ok(())
     }

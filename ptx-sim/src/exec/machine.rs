@@ -1,12 +1,14 @@
 //! The machine while a kernel runs: resident CTAs, memories, barriers, counters.
 
-use std::collections::BTreeMap;
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashSet};
 
 use super::event::EventQueue;
 use super::grid_dependency::Neighbours;
 use super::hazards::Hazards;
 use super::pending::Pending;
 use super::tcgen05::TensorState;
+use super::transfer::Stored;
 use super::warp::{State, Wait, Warp};
 use super::wgmma::WgmmaState;
 use crate::coverage::Counters;
@@ -14,6 +16,7 @@ use crate::error::SimError;
 use crate::memory::layout::{SHARED_RANK_SHIFT, SMALL_START};
 use crate::memory::{Fault, Observer, Region, Space, SyncEvent};
 use crate::models::mbarrier::Slot;
+use crate::models::relaxation::Relaxation;
 use crate::program::{Program, Special};
 use crate::report::{Report, ThreadId, Violation, ViolationKind};
 use crate::sched::Scheduler;
@@ -61,6 +64,8 @@ pub(crate) struct Cta {
     pub(crate) refused: bool,
     /// It has executed `griddepcontrol.launch_dependents`, or ended.
     pub(crate) lets_dependents_start: bool,
+    /// One of its threads is behind a `griddepcontrol.wait`.
+    pub(crate) is_behind_grid_before: bool,
 }
 
 impl Cta {
@@ -103,6 +108,12 @@ pub(crate) struct Machine<'a> {
     pub(crate) observer: Option<&'a mut dyn Observer>,
     pub(crate) counters: Counters,
     pub(crate) report: Report,
+    /// What [`Report::notes`] has.
+    pub(crate) noted: HashSet<(Relaxation, usize)>,
+    /// Bulk stores of the instruction at hand.
+    pub(crate) stored: Vec<Stored>,
+    /// The instruction at hand took a generic address for a shared one.
+    pub(crate) generic: Cell<bool>,
     pub(crate) trace: Option<Box<Recorder>>,
 }
 

@@ -5,8 +5,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use super::machine::{Machine, Place, Trouble};
 use super::warp::{Part, State, Wait, Warp};
 use super::{Ctx, Flow, lanes};
-use crate::memory::layout::{SHARED, SHARED_RANK_SHIFT, split_generic};
+use crate::memory::layout::{SHARED, SHARED_RANK_SHIFT, generic_shared, split_generic};
 use crate::memory::{AccessKind, Actor, Fault, Space};
+use crate::models::relaxation::Relaxation;
 use crate::program::{Addr, Lanes, Op, Order};
 use crate::report::ViolationKind;
 
@@ -35,6 +36,21 @@ impl Machine<'_> {
                 owner: c.cta,
                 address,
             });
+        }
+        let mut address = address;
+        if let (Some(_), Some(shared)) = (a.space, generic_shared(address)) {
+            if !self.options.allows(Relaxation::GenericShared) {
+                let f = Fault {
+                    address: Some(address),
+                    ..Fault::new(
+                        ViolationKind::OutOfBounds,
+                        "a generic address where one of shared memory is expected (cvta.to.shared is missing)",
+                    )
+                };
+                return Err(Trouble::Fault(f, Some(lane)));
+            }
+            self.generic.set(true);
+            address = shared;
         }
         let (owner, address) = self
             .shared_owner(c.cta, a.own, address)

@@ -29,6 +29,7 @@ pub(crate) mod wgmma;
 
 use crate::error::SimError;
 use crate::memory::{Actor, Fault, SyncEvent};
+use crate::models::relaxation::Relaxation;
 use crate::program::{Clock, Dst, Ins, Op, Program, WarpSync};
 use crate::report::ViolationKind;
 use machine::{Machine, Trouble, sync_fault};
@@ -168,9 +169,18 @@ impl Machine<'_> {
             let flow = self
                 .step(&ctx, w, &mut cur, ins)
                 .map_err(|t| self.place(t, cta, w, pc, active))?;
-            if let Some(why) = w.poison.touched() {
-                let f = Fault::new(ViolationKind::Hazard, why);
-                return Err(self.place(Trouble::Fault(f, None), cta, w, pc, active));
+            if let Some((why, excuse)) = w.poison.touched() {
+                match excuse.filter(|r| self.options.allows(*r)) {
+                    Some(r) => self.note(r, pc, why),
+                    None => {
+                        let f = Fault::new(ViolationKind::Hazard, why);
+                        return Err(self.place(Trouble::Fault(f, None), cta, w, pc, active));
+                    }
+                }
+            }
+            if self.generic.take() {
+                let why = "the address is a generic one";
+                self.note(Relaxation::GenericShared, pc, why);
             }
             if TRACED {
                 self.trace_instruction(cta, w.index, pc);
@@ -340,7 +350,7 @@ impl Machine<'_> {
                 return Err(Trouble::Fault(f, None));
             }
             Op::Hint | Op::Prefetch => {}
-            Op::GridWait => return Ok(self.wait_for_grid_before(cur)),
+            Op::GridWait => return Ok(self.wait_for_grid_before(c.cta, cur)),
             Op::LaunchDependents => self.launch_dependents(c.cta),
             Op::Fence { kind } => {
                 let actor = c.actor(self, w, c.active.trailing_zeros());

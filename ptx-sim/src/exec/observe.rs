@@ -1,9 +1,9 @@
 //! Checked accesses to memory, as the hazard tracker and observers see them.
 
 use super::machine::{Machine, Place, Trouble};
+use super::pending::Use;
 use crate::memory::{Access, AccessKind, Actor, Fault, Space};
 use crate::program::Order;
-use crate::report::Report;
 use crate::sim::Uninitialised;
 
 impl Machine<'_> {
@@ -42,6 +42,9 @@ impl Machine<'_> {
         let lane = Some(actor.lane);
         self.check_in_flight(at.space, at.owner, at.address, out.len(), false)
             .map_err(|f| Trouble::Fault(f, lane))?;
+        if at.space == Space::Global {
+            self.check_grids_before(actor, at.owner, (at.address, out.len() as u64), Use::Read)?;
+        }
         let init = self
             .region(at.space, at.owner)
             .read(at.address, align, out)
@@ -63,6 +66,10 @@ impl Machine<'_> {
     ) -> Result<(), Trouble> {
         self.check_in_flight(at.space, at.owner, at.address, data.len(), true)
             .map_err(|f| Trouble::Fault(f, Some(actor.lane)))?;
+        if at.space == Space::Global {
+            let range = (at.address, data.len() as u64);
+            self.check_grids_before(actor, at.owner, range, Use::Write)?;
+        }
         self.region(at.space, at.owner)
             .write(at.address, align, data)
             .map_err(|f| Trouble::Fault(f, Some(actor.lane)))?;
@@ -77,14 +84,10 @@ impl Machine<'_> {
             }
             Uninitialised::Ignore => Ok(()),
             Uninitialised::Warn => {
-                if self.report.warnings.len() >= Report::MAX_WARNINGS {
-                    self.report.warnings_dropped += 1;
-                    return Ok(());
-                }
                 let cta = self.ctas.iter().position(|c| c.linear == actor.cta);
                 let thread = cta.map(|c| self.thread(c, actor.warp, actor.lane));
                 let v = self.violation(f, actor.pc as usize, thread);
-                self.report.warnings.push(v);
+                self.warn(v);
                 Ok(())
             }
         }

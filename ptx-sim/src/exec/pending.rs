@@ -26,6 +26,70 @@ pub(crate) struct Range {
     pub(crate) size: u64,
 }
 
+impl Range {
+    fn same_memory(&self, other: &Range) -> bool {
+        (self.space, self.owner) == (other.space, other.owner)
+    }
+
+    /// The range with a later one, if that begins where this one ends.
+    pub(crate) fn joined(&self, next: &Range) -> Option<Range> {
+        let end = self.start.checked_add(self.size)?;
+        (self.same_memory(next) && end == next.start).then_some(Range {
+            size: self.size + next.size,
+            ..*self
+        })
+    }
+}
+
+/// The same bytes in fewer ranges. The ranges must not overlap. Those that lie side by side one after the other
+/// are joined, and so are those that fill a line of 128 bytes in any order, as a swizzle leaves them.
+pub(crate) fn joined(ranges: impl Iterator<Item = Range>) -> Vec<Range> {
+    const LINE: u64 = 128;
+    let mut all: Vec<Range> = Vec::new();
+    // What lies in the current line so far.
+    let mut line: Vec<Range> = Vec::new();
+    let mut flush = |line: &mut Vec<Range>| {
+        let total: u64 = line.iter().map(|r| r.size).sum();
+        let start = line.iter().map(|r| r.start).min();
+        let end = line.iter().map(|r| r.start.saturating_add(r.size)).max();
+        if let (Some(start), Some(end)) = (start, end)
+            && end - start == total
+        {
+            let size = total;
+            let whole = Range {
+                start,
+                size,
+                ..line[0]
+            };
+            line.clear();
+            line.push(whole);
+        }
+        for r in line.drain(..) {
+            match all
+                .last_mut()
+                .and_then(|last| Some((last.joined(&r)?, last)))
+            {
+                Some((both, last)) => *last = both,
+                None => all.push(r),
+            }
+        }
+    };
+    for r in ranges.filter(|r| r.size > 0) {
+        let here = |l: &Range| l.same_memory(&r) && l.start / LINE == r.start / LINE;
+        // A range that leaves its line, or cannot, stands alone.
+        let alone = r.start % LINE + r.size > LINE || r.start.checked_add(r.size).is_none();
+        if alone || !line.last().is_some_and(here) {
+            flush(&mut line);
+        }
+        line.push(r);
+        if alone {
+            flush(&mut line);
+        }
+    }
+    flush(&mut line);
+    all
+}
+
 /// What an operation in flight does to one memory.
 #[derive(Debug)]
 struct InFlight {

@@ -4,6 +4,7 @@
 use std::cell::Cell;
 
 use super::wgmma::Registers;
+use crate::models::relaxation::Relaxation;
 
 /// The registers of a warp.
 #[derive(Debug, Clone, Default)]
@@ -65,21 +66,23 @@ impl Poison {
         }
     }
 
-    /// What is wrong with it, if one of them was touched since the last call.
+    /// What is wrong with it, if one of them was touched since the last call, and what would excuse it.
     #[inline]
-    pub(crate) fn touched(&self) -> Option<&'static str> {
+    pub(crate) fn touched(&self) -> Option<(&'static str, Option<Relaxation>)> {
         if !self.watches {
             return None;
         }
         if self.touched.take() {
-            return Some(
+            return Some((
                 "a register that a tcgen05.ld in flight writes is used before tcgen05.wait::ld",
-            );
+                Some(Relaxation::LoadedRegisters),
+            ));
         }
         match &self.wgmma {
-            Some(registers) if registers.touched() => Some(
+            Some(registers) if registers.touched() => Some((
                 "a register that a wgmma.mma_async uses is accessed before a wgmma.wait_group for its group",
-            ),
+                None,
+            )),
             _ => None,
         }
     }

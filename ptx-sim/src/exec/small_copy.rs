@@ -76,6 +76,10 @@ impl Machine<'_> {
         by_lane: Vec<(u32, Vec<Piece>)>,
     ) -> Result<(), Trouble> {
         let first = c.active.trailing_zeros().min(31);
+        for (lane, pieces) in &by_lane {
+            let actor = c.actor(self, w, *lane);
+            self.check_uses_of_grids_before(actor, c.cta, &uses(pieces, None))?;
+        }
         let all: Vec<_> = by_lane.iter().flat_map(|(_, p)| uses(p, None)).collect();
         let op = self
             .begin_operation(c.pc, &all)
@@ -84,7 +88,7 @@ impl Machine<'_> {
         for (lane, pieces) in &by_lane {
             let actor = c.actor(self, w, *lane);
             // "Async Proxy" does not name the non-bulk copies.
-            let mine = self.track_transfer(actor, &uses(pieces, None), Proxy::Generic, None);
+            let mine = self.track_transfer(actor, &uses(pieces, None), Proxy::Generic, None, None);
             self.check_hazards()
                 .map_err(|f| Trouble::Fault(f, Some(*lane)))?;
             let stamp = self.stamp(actor.cta, mine);
@@ -92,11 +96,15 @@ impl Machine<'_> {
             self.pending.join_group(key, op, stamp);
             tracked.extend(mine);
         }
+        let pieces: Vec<Piece> = by_lane.into_iter().flat_map(|(_, p)| p).collect();
         self.events.push(Box::new(Copy {
             op,
             line: c.program.code[c.pc].line,
             actor: c.actor(self, w, first),
-            pieces: by_lane.into_iter().flat_map(|(_, p)| p).collect(),
+            // Lanes may name the same bytes.
+            to: pieces.iter().map(|p| p.to).collect(),
+            pieces,
+            fetched: Vec::new(),
             reduce: None,
             finish: Finish::Group,
             in_steps: false,

@@ -124,6 +124,7 @@ impl Machine<'_> {
             None => vec![here.owner],
         };
         let data_type = map.args().data_type;
+        let swizzle = Some(map.args().swizzle);
         let tf32 = matches!(data_type, DataType::Tfloat32 | DataType::Tfloat32Ftz);
         for owner in targets {
             let finish = match completion {
@@ -147,7 +148,7 @@ impl Machine<'_> {
                 }
             };
             let pieces = self.box_pieces(&plan, owner, *direction, tf32);
-            self.issue(c, w, lane, pieces, reduce, (finish, Proxy::Async))?;
+            self.issue(c, w, lane, pieces, reduce, (finish, Proxy::Async, swizzle))?;
         }
         Ok(())
     }

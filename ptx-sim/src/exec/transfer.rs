@@ -3,12 +3,14 @@
 use super::copies::{Arrival, Copy, Finish, From, Piece};
 use super::machine::{Machine, Place, Trouble};
 
-use super::pending::{Range, Use};
+use super::pending::{Range, Use, joined};
 use super::warp::{Part, State, Wait, Warp};
 use super::{Ctx, Flow, lanes};
 use crate::memory::layout::SHARED_RANK_SHIFT;
 use crate::memory::{Fault, Space};
 use crate::models::hazard::{Op as TrackedOp, OpClass, Proxy, Stamp};
+use crate::models::relaxation::Relaxation;
+use crate::models::swizzle::Swizzle;
 use crate::models::tma_bulk::{ReduceDst, check_bulk, check_reduction};
 use crate::program::{Completion, Reduction, Src, Transfer};
 use crate::report::ViolationKind;
@@ -24,6 +26,16 @@ pub(super) fn refuse(lane: u32, address: u64, message: impl Into<String>) -> Tro
     Trouble::Fault(f, Some(lane))
 }
 
+/// A bulk store that a lane has issued, for the other lanes of its instruction.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    /// Warp instructions executed so far, the warp, and its linear CTA.
+    execution: (u64, u32, u32),
+    pieces: Vec<Piece>,
+    op: u64,
+    stamp: Option<Stamp>,
+}
+
 /// What a copy reads and writes.
 pub(super) fn uses(pieces: &[Piece], reduce: Option<Reduction>) -> Vec<(Range, Use)> {
     let writes = if reduce.is_some() {
@@ -31,11 +43,13 @@ pub(super) fn uses(pieces: &[Piece], reduce: Option<Reduction>) -> Vec<(Range, U
     } else {
         Use::Write
     };
-    let mut uses: Vec<_> = pieces.iter().map(|p| (p.to, writes)).collect();
-    uses.extend(pieces.iter().filter_map(|p| match &p.from {
-        From::Memory(r) | From::Tf32(r) => Some((*r, Use::Read)),
+    let from = pieces.iter().filter_map(|p| match &p.from {
+        From::Memory(r) | From::Tf32(r) => Some(*r),
         _ => None,
-    }));
+    });
+    let to = joined(pieces.iter().map(|p| p.to));
+    let mut uses: Vec<_> = to.into_iter().map(|r| (r, writes)).collect();
+    uses.extend(joined(from).into_iter().map(|r| (r, Use::Read)));
     uses
 }
 
@@ -167,7 +181,14 @@ impl Machine<'_> {
                         to,
                     };
                     // "Async Proxy" names the bulk copies only.
-                    self.issue(c, w, lane, vec![piece], *reduce, (finish, Proxy::Generic))?;
+                    self.issue(
+                        c,
+                        w,
+                        lane,
+                        vec![piece],
+                        *reduce,
+                        (finish, Proxy::Generic, None),
+                    )?;
                 }
             }
         }
@@ -207,18 +228,38 @@ impl Machine<'_> {
         lane: u32,
         pieces: Vec<Piece>,
         reduce: Option<Reduction>,
-        (finish, through): (Finish, Proxy),
+        (finish, through, swizzle): (Finish, Proxy, Option<Swizzle>),
     ) -> Result<(), Trouble> {
+        let stores = pieces.iter().all(|p| p.to.space == Space::Global);
+        let alone = matches!(finish, Finish::Group) && reduce.is_none() && stores;
+        let execution = (
+            self.report.warp_instructions,
+            w.index,
+            self.ctas[c.cta].linear,
+        );
+        // What another lane of this instruction has issued already.
+        if alone && self.options.allows(Relaxation::WarpStores) {
+            let same = |s: &&Stored| s.execution == execution && s.pieces == pieces;
+            if let Some(s) = self.stored.iter().find(same) {
+                let (op, stamp) = (s.op, s.stamp);
+                let key = self.group_key(c, w, lane, true);
+                self.pending.join_group(key, op, stamp);
+                let why = "lanes of a warp store the same bytes to the same place";
+                self.note(Relaxation::WarpStores, c.pc, why);
+                return Ok(());
+            }
+        }
         let uses = uses(&pieces, reduce);
         let barrier = match finish {
             Finish::Transaction { owner, at, .. } => Some((owner, at)),
             Finish::Group => None,
         };
         let actor = c.actor(self, w, lane);
+        self.check_uses_of_grids_before(actor, c.cta, &uses)?;
         let op = self
             .begin_operation(c.pc, &uses)
             .map_err(|f| Trouble::Fault(f, Some(lane)))?;
-        let tracked = self.track_transfer(actor, &uses, through, barrier);
+        let tracked = self.track_transfer(actor, &uses, through, barrier, swizzle);
         self.check_hazards()
             .map_err(|f| Trouble::Fault(f, Some(lane)))?;
         // Only what a group tracks has a `.read` that tells the two steps apart.
@@ -230,12 +271,24 @@ impl Machine<'_> {
             let stamp = self.stamp(actor.cta, tracked);
             let key = self.group_key(c, w, lane, true);
             self.pending.join_group(key, op, stamp);
+            if alone && self.options.allows(Relaxation::WarpStores) {
+                self.stored.retain(|s| s.execution == execution);
+                self.stored.push(Stored {
+                    execution,
+                    pieces: pieces.clone(),
+                    op,
+                    stamp,
+                });
+            }
         }
+        let to = uses.iter().filter(|u| u.1 != Use::Read).map(|u| u.0);
         self.events.push(Box::new(Copy {
             op,
             line: c.program.code[c.pc].line,
             actor,
             pieces,
+            to: to.collect(),
+            fetched: Vec::new(),
             reduce,
             finish,
             in_steps,
@@ -337,7 +390,14 @@ impl Machine<'_> {
                     }
                 }
             };
-            self.issue(c, w, lane, vec![piece], reduce, (finish, Proxy::Async))?;
+            self.issue(
+                c,
+                w,
+                lane,
+                vec![piece],
+                reduce,
+                (finish, Proxy::Async, None),
+            )?;
         }
         Ok(())
     }

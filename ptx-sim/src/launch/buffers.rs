@@ -7,6 +7,34 @@ use crate::error::SimError;
 use crate::files;
 use crate::sim::{Buffer, Sim};
 
+/// Bytes of contents, of which a fill needs to be told how many.
+pub(super) fn bytes(
+    sim: &Sim,
+    name: &str,
+    contents: &Contents,
+    size: Option<usize>,
+    base: &Path,
+) -> Result<Vec<u8>, SimError> {
+    let refuse = |m: &str| SimError::Launch(format!("buffer {name}: {m}"));
+    Ok(match contents {
+        Contents::Fill(v) => vec![*v; size.ok_or_else(|| refuse("a fill needs a size"))?],
+        Contents::File(f) => files::read(&base.join(f), sim.free_memory())?,
+        Contents::Safetensors { file, tensor } => {
+            read_tensor(&base.join(file), tensor, sim.free_memory())?
+        }
+        Contents::Hex(s) => hex(s)?,
+        Contents::F32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Contents::Random(r) => {
+            let size = r
+                .size()
+                .ok_or_else(|| refuse("its elements do not fill whole bytes"))?;
+            sim.check_buffer(name, size as u64)?;
+            r.bytes().map_err(|e| refuse(&e))?
+        }
+        Contents::I32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+    })
+}
+
 pub(super) fn allocate(
     sim: &mut Sim,
     name: &str,
@@ -20,18 +48,7 @@ pub(super) fn allocate(
     }
     let data = match &spec.contents {
         None => None,
-        Some(Contents::Fill(v)) => Some(vec![
-            *v;
-            spec.size
-                .ok_or_else(|| refuse("a fill needs a size"))?
-        ]),
-        Some(Contents::File(f)) => Some(files::read(&base.join(f), sim.free_memory())?),
-        Some(Contents::Safetensors { file, tensor }) => {
-            Some(read_tensor(&base.join(file), tensor, sim.free_memory())?)
-        }
-        Some(Contents::Hex(s)) => Some(hex(s)?),
-        Some(Contents::F32(v)) => Some(v.iter().flat_map(|x| x.to_le_bytes()).collect()),
-        Some(Contents::I32(v)) => Some(v.iter().flat_map(|x| x.to_le_bytes()).collect()),
+        Some(contents) => Some(bytes(sim, name, contents, spec.size, base)?),
     };
     let have = data.as_ref().map(Vec::len);
     let size = spec
@@ -41,7 +58,10 @@ pub(super) fn allocate(
     if have.is_some_and(|n| n > size) {
         return Err(refuse("its contents are larger than its size"));
     }
-    let b = sim.alloc(name, size)?;
+    let b = match spec.address {
+        Some(address) => sim.alloc_at(name, address, size)?,
+        None => sim.alloc(name, size)?,
+    };
     // Bytes beyond the contents stay poisoned.
     if let Some(data) = data {
         sim.write(b, 0, &data)?;

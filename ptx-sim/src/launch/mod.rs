@@ -1,12 +1,18 @@
 //! Launch specifications: JSON that says how to run a kernel, so that no Rust need be written.
 
 mod buffers;
+mod element;
+mod expect;
 mod param;
+mod random;
 mod spec;
 mod tensor_map;
 
+pub use element::Element;
+pub use expect::{ExpectSpec, Expectation, Expected, MatmulSpec, Operand};
 pub use param::ParamSpec;
-pub use spec::{BufferSpec, Contents, Field, LaunchSpec, Scalar, StructSpec};
+pub use random::{RandomSpec, Values};
+pub use spec::{BufferSpec, Contents, EarlierSpec, Field, LaunchSpec, Scalar, StructSpec};
 pub use tensor_map::TensorMapSpec;
 
 use std::collections::BTreeMap;
@@ -16,18 +22,28 @@ use std::path::{Component, Path, PathBuf};
 use crate::ast::Module;
 use crate::error::SimError;
 use crate::files::{self, Existing};
-use crate::program::MAX_PARAMETERS;
-use crate::sim::{Buffer, Launch, Sim};
+use crate::report::Report;
+use crate::sim::{Buffer, Launch, Options, Sim};
 
 /// A specification brought to life.
 #[derive(Debug, Clone)]
 pub struct Prepared {
     /// The module with its buffers filled.
     pub sim: Sim,
+    /// The launches before that one, in their order.
+    pub before: Vec<Launch>,
     /// The launch.
     pub launch: Launch,
     /// Buffers by name.
     pub buffers: BTreeMap<String, Buffer>,
+}
+
+impl Prepared {
+    /// Runs the launches before the launch.
+    pub fn run_before(&mut self, options: &Options) -> Result<Vec<Report>, SimError> {
+        let run = |launch| self.sim.run(launch, options);
+        self.before.iter().map(run).collect()
+    }
 }
 
 impl LaunchSpec {
@@ -54,10 +70,22 @@ impl LaunchSpec {
     ) -> Result<Prepared, SimError> {
         self.check_dumps()?;
         let mut buffers = BTreeMap::new();
-        for (name, b) in &self.buffers {
+        // The others go where there is room.
+        let fixed = |placed: bool| {
+            let all = self.buffers.iter();
+            all.filter(move |(_, b)| b.address.is_some() == placed)
+        };
+        for (name, b) in fixed(true).chain(fixed(false)) {
             buffers.insert(name.clone(), buffers::allocate(&mut sim, name, b, base)?);
         }
-        let mut launch = Launch {
+        if !self.variables.is_empty() {
+            let program = sim.program(kernel)?;
+            for (name, contents) in &self.variables {
+                let bytes = buffers::bytes(&sim, name, contents, None, base)?;
+                sim.write_symbol(&program, name, 0, &bytes)?;
+            }
+        }
+        let launch = Launch {
             kernel: kernel.to_string(),
             grid: self.grid,
             block: self.block,
@@ -66,37 +94,34 @@ impl LaunchSpec {
             dependent: self.dependent,
             ..Launch::default()
         };
-        let mut parameters = 0;
-        for (i, p) in self.params.iter().enumerate() {
-            let at = |e: SimError| match e {
-                SimError::Launch(m) => SimError::Launch(format!("params[{i}]: {m}")),
-                e => e,
-            };
-            let bytes = p.bytes(&buffers).map_err(at)?;
-            parameters += bytes.len() as u64;
-            if parameters > MAX_PARAMETERS {
-                return Err(at(SimError::Launch(format!(
-                    "a kernel has at most {MAX_PARAMETERS} bytes of parameters"
-                ))));
-            }
-            launch = launch.bytes(&bytes);
-        }
+        let launch = spec::with_params(launch, &self.params, &buffers)?;
+        let before = self.before.iter().enumerate().map(|(i, earlier)| {
+            let launch = earlier.launch(&buffers);
+            launch.map_err(|e| spec::within(&format!("before[{i}]"), e))
+        });
+        let before = before.collect::<Result<_, _>>()?;
         Ok(Prepared {
             sim,
+            before,
             launch,
             buffers,
         })
     }
 
-    /// The files that buffers are filled from. Paths are relative to `base`.
+    /// The files that buffers are filled from or compared with. Paths are relative to `base`.
     pub fn input_paths(&self, base: &Path) -> Vec<PathBuf> {
         let contents = self.buffers.values().filter_map(|b| b.contents.as_ref());
-        contents
-            .filter_map(|c| match c {
-                Contents::File(file) | Contents::Safetensors { file, .. } => Some(base.join(file)),
-                _ => None,
-            })
-            .collect()
+        let contents = contents.chain(self.variables.values());
+        let contents = contents.filter_map(|c| match c {
+            Contents::File(file) | Contents::Safetensors { file, .. } => Some(file),
+            _ => None,
+        });
+        let expected = self.buffers.values().filter_map(|b| b.expect.as_ref());
+        let expected = expected.filter_map(|e| match &e.values {
+            Expected::File(file) => Some(file),
+            _ => None,
+        });
+        contents.chain(expected).map(|f| base.join(f)).collect()
     }
 
     /// The files that [`dump`](Self::dump) writes into `dir`.

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::{ParamSpec, TensorMapSpec};
+use super::{ExpectSpec, ParamSpec, RandomSpec, TensorMapSpec};
 use crate::error::SimError;
-use crate::sim::Buffer;
+use crate::program::MAX_PARAMETERS;
+use crate::sim::{Buffer, Launch};
 
 /// A launch: sizes, buffers, parameters.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -29,9 +30,83 @@ pub struct LaunchSpec {
     /// Buffers in global memory by name.
     #[serde(default)]
     pub buffers: BTreeMap<String, BufferSpec>,
+    /// First bytes of global and constant variables of the module, by name.
+    #[serde(default)]
+    pub variables: BTreeMap<String, Contents>,
     /// Parameters in order.
     #[serde(default)]
     pub params: Vec<ParamSpec>,
+    /// Launches that the stream has before this one, in their order. They use the same buffers.
+    #[serde(default)]
+    pub before: Vec<EarlierSpec>,
+}
+
+/// A launch before the one that a specification is of.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EarlierSpec {
+    /// The kernel's name, as in the PTX.
+    pub kernel: String,
+    /// CTAs.
+    pub grid: [u32; 3],
+    /// Threads of a CTA.
+    pub block: [u32; 3],
+    /// CTAs of a cluster, if the kernel does not say.
+    #[serde(default)]
+    pub cluster: Option<[u32; 3]>,
+    /// Dynamic shared memory in bytes.
+    #[serde(default)]
+    pub shared: u32,
+    /// Programmatic dependent launch: [`crate::Launch::dependent`].
+    #[serde(default)]
+    pub dependent: bool,
+    /// Parameters in order.
+    #[serde(default)]
+    pub params: Vec<ParamSpec>,
+}
+
+impl EarlierSpec {
+    pub(super) fn launch(&self, buffers: &BTreeMap<String, Buffer>) -> Result<Launch, SimError> {
+        let launch = Launch {
+            kernel: self.kernel.clone(),
+            grid: self.grid,
+            block: self.block,
+            cluster: self.cluster,
+            shared: self.shared,
+            dependent: self.dependent,
+            ..Launch::default()
+        };
+        with_params(launch, &self.params, buffers)
+    }
+}
+
+/// Adds parameters to a launch.
+pub(super) fn with_params(
+    mut launch: Launch,
+    params: &[ParamSpec],
+    buffers: &BTreeMap<String, Buffer>,
+) -> Result<Launch, SimError> {
+    let mut bytes_of_all = 0;
+    for (i, p) in params.iter().enumerate() {
+        let at = |e| within(&format!("params[{i}]"), e);
+        let bytes = p.bytes(buffers).map_err(at)?;
+        bytes_of_all += bytes.len() as u64;
+        if bytes_of_all > MAX_PARAMETERS {
+            return Err(at(SimError::Launch(format!(
+                "a kernel has at most {MAX_PARAMETERS} bytes of parameters"
+            ))));
+        }
+        launch = launch.bytes(&bytes);
+    }
+    Ok(launch)
+}
+
+/// An error of a part of the specification.
+pub(super) fn within(part: &str, error: SimError) -> SimError {
+    match error {
+        SimError::Launch(message) => SimError::Launch(format!("{part}: {message}")),
+        error => error,
+    }
 }
 
 /// A buffer.
@@ -41,6 +116,9 @@ pub struct BufferSpec {
     /// Size in bytes; that of the contents if it is not given.
     #[serde(default)]
     pub size: Option<usize>,
+    /// Its address, for launches whose memory holds pointers. Without, it is where there is room.
+    #[serde(default)]
+    pub address: Option<u64>,
     /// What it holds before the run. A buffer without contents is poisoned: reading a byte that
     /// the kernel has not written is an error.
     #[serde(default)]
@@ -48,6 +126,9 @@ pub struct BufferSpec {
     /// File to write it to after the run: a plain relative path, inside the output directory.
     #[serde(default)]
     pub dump: Option<PathBuf>,
+    /// What it must hold after the run.
+    #[serde(default)]
+    pub expect: Option<ExpectSpec>,
 }
 
 /// What a buffer holds.
@@ -71,6 +152,8 @@ pub enum Contents {
     F32(Vec<f32>),
     /// 32-bit integers.
     I32(Vec<i32>),
+    /// Elements from a generator.
+    Random(RandomSpec),
 }
 
 /// A number, an address or a tensor map.

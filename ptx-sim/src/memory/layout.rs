@@ -7,8 +7,9 @@ use super::Space;
 pub const GLOBAL: u64 = 0x0000_7000_0000_0000;
 /// Module variables in global memory.
 pub const GLOBAL_VARS: u64 = 0x0000_7f00_0000_0000;
-/// Generic window of shared memory.
-pub const SHARED: u64 = 0x0000_1000_0000_0000;
+/// Generic window of shared memory. Its low 32 bits are not zero, as on a GPU: a generic address that was cut to 32
+/// bits is no shared address.
+pub const SHARED: u64 = 0x0000_1000_4000_0000;
 /// Generic window of local memory.
 pub const LOCAL: u64 = 0x0000_2000_0000_0000;
 /// Generic window of kernel parameters.
@@ -40,6 +41,17 @@ pub fn split_generic(address: u64) -> (Space, u64) {
         }
     }
     (Space::Global, address)
+}
+
+/// The shared address that a generic one of shared memory stands for, even one that was cut to 32 bits; `None` for
+/// what may be a shared address.
+pub fn generic_shared(address: u64) -> Option<u64> {
+    const CUT: u64 = SHARED & 0xffff_ffff;
+    let window = 16 << SHARED_RANK_SHIFT;
+    [SHARED, CUT]
+        .iter()
+        .map(|base| address.wrapping_sub(*base))
+        .find(|offset| *offset < window)
 }
 
 /// What is added to an address of a space to make it generic.

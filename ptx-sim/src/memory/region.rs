@@ -15,12 +15,31 @@ pub struct Allocation {
     init: Vec<u64>,
     /// Writes by the kernel are errors.
     pub read_only: bool,
+    /// A bit per byte that the grid at hand, or else the last one, has written. Empty before its first write.
+    by_grid: Vec<u64>,
+    /// The same of the grids before that one which it may overlap with.
+    by_grids_before: Vec<u64>,
 }
 
 /// A bit mask of `n` bits from bit `at % 64`, which must not cross the word.
 fn bits(at: usize, n: usize) -> u64 {
     let ones = if n >= 64 { u64::MAX } else { (1u64 << n) - 1 };
     ones << (at % 64)
+}
+
+/// Sets or clears the bits of a range of bytes.
+fn set(mask: &mut [u64], at: usize, n: usize, to: bool) {
+    let mut i = at;
+    while i < at + n {
+        let step = (64 - i % 64).min(at + n - i);
+        let m = bits(i, step);
+        if to {
+            mask[i / 64] |= m;
+        } else {
+            mask[i / 64] &= !m;
+        }
+        i += step;
+    }
 }
 
 impl Allocation {
@@ -31,6 +50,8 @@ impl Allocation {
             bytes: vec![0; size],
             init: vec![0; size.div_ceil(64)],
             read_only: false,
+            by_grid: Vec::new(),
+            by_grids_before: Vec::new(),
         }
     }
 
@@ -46,9 +67,22 @@ impl Allocation {
 
     /// Whether every byte of the range was written.
     pub fn initialised(&self, at: usize, n: usize) -> bool {
-        let mut i = at;
-        while i < at + n {
-            let step = (64 - i % 64).min(at + n - i);
+        let (mut i, end) = (at, at + n);
+        let whole = |i: usize| i.is_multiple_of(64) && end - i >= 64;
+        while i < end {
+            if whole(i) {
+                let words = (end - i) / 64;
+                // No early end: a loop over vectors.
+                let all = self.init[i / 64..][..words]
+                    .iter()
+                    .fold(u64::MAX, |all, w| all & w);
+                if all != u64::MAX {
+                    return false;
+                }
+                i += 64 * words;
+                continue;
+            }
+            let step = (64 - i % 64).min(end - i);
             let m = bits(i, step);
             if self.init[i / 64] & m != m {
                 return false;
@@ -66,17 +100,56 @@ impl Allocation {
     }
 
     fn mark(&mut self, at: usize, n: usize, written: bool) {
+        set(&mut self.init, at, n, written);
+    }
+
+    /// The grid at hand writes these bytes.
+    fn mark_of_grid(&mut self, at: usize, n: usize) {
+        if self.by_grid.is_empty() {
+            self.by_grid = vec![0; self.init.len()];
+        }
+        set(&mut self.by_grid, at, n, true);
+    }
+
+    /// A grid begins: what the last one wrote counts as written before. What those before it wrote still does, if this
+    /// one may overlap with them.
+    fn begin_grid(&mut self, overlaps: bool) {
+        let last = std::mem::take(&mut self.by_grid);
+        if !overlaps {
+            self.by_grids_before = Vec::new();
+        } else if self.by_grids_before.is_empty() {
+            self.by_grids_before = last;
+        } else {
+            for (all, last) in self.by_grids_before.iter_mut().zip(last) {
+                *all |= last;
+            }
+        }
+    }
+
+    /// The bytes are the host's: no grid has written them.
+    pub(crate) fn forget_grids(&mut self, at: usize, n: usize) {
+        for written in [&mut self.by_grid, &mut self.by_grids_before] {
+            if !written.is_empty() {
+                set(written, at, n, false);
+            }
+        }
+    }
+
+    /// The first byte of the range that a grid before this one wrote.
+    fn first_of_grids_before(&self, at: usize, n: usize) -> Option<usize> {
+        if self.by_grids_before.is_empty() {
+            return None;
+        }
         let mut i = at;
         while i < at + n {
             let step = (64 - i % 64).min(at + n - i);
-            let m = bits(i, step);
-            if written {
-                self.init[i / 64] |= m;
-            } else {
-                self.init[i / 64] &= !m;
+            let found = self.by_grids_before[i / 64] & bits(i, step);
+            if found != 0 {
+                return Some(i / 64 * 64 + found.trailing_zeros() as usize);
             }
             i += step;
         }
+        None
     }
 
     /// Writes from the host, whatever the protection. The range must lie inside.
@@ -131,6 +204,24 @@ impl Region {
         self.allocations
             .insert(i, Allocation::new(name, base, size));
         &mut self.allocations[i]
+    }
+
+    /// Takes out the allocation that starts at `base`.
+    pub fn remove(&mut self, base: u64) -> Option<Allocation> {
+        let i = self.allocations.binary_search_by_key(&base, |a| a.base);
+        i.ok().map(|i| self.allocations.remove(i))
+    }
+
+    /// Takes out all allocations that start below an address.
+    pub fn take_below(&mut self, end: u64) -> Vec<Allocation> {
+        let n = self.allocations.partition_point(|a| a.base < end);
+        self.allocations.drain(..n).collect()
+    }
+
+    /// Puts in an allocation, which nothing else overlaps.
+    pub fn put(&mut self, a: Allocation) {
+        let i = self.allocations.partition_point(|b| b.base < a.base);
+        self.allocations.insert(i, a);
     }
 
     /// The allocation that starts at `base`.
@@ -283,7 +374,46 @@ impl Region {
             });
         }
         a.upload(at, data);
+        if self.space == Space::Global {
+            a.mark_of_grid(at, data.len());
+        }
         Ok(())
+    }
+
+    /// Writes pieces that all lie in the `span` of so many bytes from an address on, and counts the `marks`, which
+    /// are the same bytes, as written. `false`, and nothing is written, where the span does not lie in one
+    /// allocation that may be written.
+    pub fn write_all<'d>(
+        &mut self,
+        span: (u64, u64),
+        pieces: impl Iterator<Item = (u64, &'d [u8])>,
+        marks: impl Iterator<Item = (u64, u64)>,
+    ) -> bool {
+        let found = u32::try_from(span.1)
+            .ok()
+            .and_then(|size| self.find(span.0, size));
+        let Some((i, _)) = found.filter(|(i, _)| !self.allocations[*i].read_only) else {
+            return false;
+        };
+        let a = &mut self.allocations[i];
+        let base = a.base;
+        for (start, data) in pieces {
+            let at = (start - base) as usize;
+            let to = &mut a.bytes[at..at + data.len()];
+            // What a swizzle leaves side by side: of known length it is a move, not a call.
+            match (to.first_chunk_mut::<16>(), data.first_chunk::<16>()) {
+                (Some(to), Some(data16)) if data.len() == 16 => *to = *data16,
+                _ => to.copy_from_slice(data),
+            }
+        }
+        for (start, size) in marks {
+            let (at, size) = ((start - base) as usize, size as usize);
+            a.mark(at, size, true);
+            if self.space == Space::Global {
+                a.mark_of_grid(at, size);
+            }
+        }
+        true
     }
 
     /// The bytes of a range, and for each whether it was written.
@@ -306,24 +436,48 @@ impl Region {
         Ok(())
     }
 
-    /// Reads bytes that must all have been written; `false` if they were not, or are nowhere.
-    pub fn peek(&self, address: u64, out: &mut [u8]) -> bool {
-        let Some(i) = self
+    /// A grid begins, which may overlap with the last one or not.
+    pub(crate) fn begin_grid(&mut self, overlaps: bool) {
+        for a in &mut self.allocations {
+            a.begin_grid(overlaps);
+        }
+    }
+
+    /// The first byte of a range that a grid wrote which this one may overlap with: the allocation's name, and where in
+    /// it.
+    pub(crate) fn of_grids_before(&mut self, address: u64, size: u32) -> Option<(&str, usize)> {
+        let (i, at) = self.find(address, size)?;
+        let a = &self.allocations[i];
+        let first = a.first_of_grids_before(at, size as usize)?;
+        Some((&a.name, first))
+    }
+
+    /// Whether a byte lies in an allocation.
+    pub fn holds(&self, address: u64) -> bool {
+        let after = self.allocations.partition_point(|a| a.base <= address);
+        let before = after.checked_sub(1).and_then(|i| self.allocations.get(i));
+        before.is_some_and(|a| address - a.base < a.size())
+    }
+
+    /// The bytes of a range, if all of them lie in one allocation and were written.
+    pub fn written(&self, address: u64, n: usize) -> Option<&[u8]> {
+        let i = self
             .allocations
             .partition_point(|a| a.base <= address)
-            .checked_sub(1)
-        else {
-            return false;
-        };
+            .checked_sub(1)?;
         let a = &self.allocations[i];
         let at = (address - a.base) as usize;
-        match a.bytes.get(at..at.saturating_add(out.len())) {
-            Some(b) if a.initialised(at, out.len()) => {
-                out.copy_from_slice(b);
-                true
-            }
-            _ => false,
+        let bytes = a.bytes.get(at..at.checked_add(n)?)?;
+        a.initialised(at, n).then_some(bytes)
+    }
+
+    /// Reads bytes that must all have been written; `false` if they were not, or are nowhere.
+    pub fn peek(&self, address: u64, out: &mut [u8]) -> bool {
+        let found = self.written(address, out.len());
+        if let Some(bytes) = found {
+            out.copy_from_slice(bytes);
         }
+        found.is_some()
     }
 
     /// Checks that a range lies inside an allocation, without reading it.

@@ -3,6 +3,7 @@
 //! Source: PTX ISA "Instruction descriptor", its three tables, and "Transpose and Negate
 //! operations". Every bit is either a field with its values checked or reserved and zero.
 
+pub use super::element::Accumulator;
 use super::smem_desc::Major;
 use thiserror::Error;
 
@@ -61,15 +62,6 @@ pub enum Element {
     E2m1,
     U8,
     S8,
-}
-
-/// Element type of D.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum Accumulator {
-    F16,
-    F32,
-    S32,
 }
 
 /// Type of the scale factors.

@@ -25,6 +25,13 @@ pub trait SharedRead {
         }
         Ok(())
     }
+
+    /// The `len` bytes from `address` on as they lie there, if all of them were written and the memory can say
+    /// so at once.
+    fn window(&self, address: u32, len: u32) -> Option<&[u8]> {
+        let _ = (address, len);
+        None
+    }
 }
 
 impl<F: Fn(u32) -> Option<u8>> SharedRead for F {

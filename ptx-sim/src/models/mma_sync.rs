@@ -3,78 +3,13 @@
 //! PTX ISA 9.7.14.5. The ISA leaves order and rounding of the sum open; the rule here reproduces
 //! what an H200 was recorded to do (`docs/semantics.md`).
 
+pub use super::element::{Accumulator, Element};
 use super::mma_number::{Format, Number, Sum};
 
 /// Registers of a warp, one value a lane.
 pub type Lanes = [u64; 32];
 
-/// Type of the elements of A or B.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum Element {
-    F16,
-    Bf16,
-    Tf32,
-    E4m3,
-    E5m2,
-    S8,
-    U8,
-    S4,
-    U4,
-    E3m2,
-    E2m3,
-    E2m1,
-    B1,
-}
-
 impl Element {
-    /// The type a modifier names.
-    pub fn parse(name: &str) -> Option<Self> {
-        Some(match name {
-            "f16" => Self::F16,
-            "bf16" => Self::Bf16,
-            "tf32" => Self::Tf32,
-            "e4m3" => Self::E4m3,
-            "e5m2" => Self::E5m2,
-            "s8" => Self::S8,
-            "u8" => Self::U8,
-            "s4" => Self::S4,
-            "u4" => Self::U4,
-            "e3m2" => Self::E3m2,
-            "e2m3" => Self::E2m3,
-            "e2m1" => Self::E2m1,
-            "b1" => Self::B1,
-            _ => return None,
-        })
-    }
-
-    /// Bits an element takes in a register. Those of `.kind::f8f6f4` have a byte each.
-    fn bits(self) -> u32 {
-        match self {
-            Self::Tf32 => 32,
-            Self::F16 | Self::Bf16 => 16,
-            Self::E4m3 | Self::E5m2 | Self::S8 | Self::U8 => 8,
-            Self::E3m2 | Self::E2m3 | Self::E2m1 => 8,
-            Self::S4 | Self::U4 => 4,
-            Self::B1 => 1,
-        }
-    }
-
-    /// The format of a float; `None` of an integer.
-    fn format(self) -> Option<Format> {
-        match self {
-            Self::F16 => Some(Format::F16),
-            Self::Bf16 => Some(Format::BF16),
-            Self::Tf32 => Some(Format::TF32),
-            Self::E4m3 => Some(Format::E4M3),
-            Self::E5m2 => Some(Format::E5M2),
-            Self::E3m2 => Some(Format::E3M2),
-            Self::E2m3 => Some(Format::E2M3),
-            Self::E2m1 => Some(Format::E2M1),
-            _ => None,
-        }
-    }
-
     /// The element of a register's bits: of narrow ones, without the padding, which is not looked at. E2M1 stands in the
     /// central four bits of its byte, E3M2 and E2M3 in the lower six.
     fn unpadded(self, bits: u32) -> u32 {
@@ -97,27 +32,6 @@ impl Element {
             Self::S4 => i64::from((bits << 4) as u8 as i8 >> 4),
             _ => i64::from(bits),
         }
-    }
-}
-
-/// Type of C and D.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum Accumulator {
-    F16,
-    F32,
-    S32,
-}
-
-impl Accumulator {
-    /// The type a modifier names.
-    pub fn parse(name: &str) -> Option<Self> {
-        Some(match name {
-            "f16" => Self::F16,
-            "f32" => Self::F32,
-            "s32" => Self::S32,
-            _ => return None,
-        })
     }
 }
 

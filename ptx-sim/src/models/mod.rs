@@ -5,6 +5,7 @@
 //! define and this crate has not modelled is an `Unmodelled` error. Where the text leaves
 //! room, the choice stands in `docs/semantics-async.md`.
 
+mod element;
 pub mod float;
 pub mod hazard;
 pub mod idesc;
@@ -12,6 +13,7 @@ pub mod mbarrier;
 pub mod memory;
 mod mma_number;
 pub mod mma_sync;
+pub mod relaxation;
 pub mod smem_desc;
 pub mod swizzle;
 pub mod tcgen05_cp;

@@ -2,6 +2,8 @@
 //!
 //! Source: PTX ISA "Tensor Memory", "Tensor Memory Addressing", "Access restrictions".
 
+use std::cell::Cell;
+
 use thiserror::Error;
 
 /// Rows of tensor memory.
@@ -55,7 +57,14 @@ pub struct Tmem {
     cells: Vec<u32>,
     init: Vec<u8>,
     allocated: Vec<bool>,
+    /// Operands may have bytes that nothing wrote: they are [`UNWRITTEN`].
+    lenient: bool,
+    /// Whether such were read.
+    unwritten: Cell<bool>,
 }
+
+/// What stands for a byte that nothing wrote, where such may be read: NaN, or a large number, in most formats.
+pub const UNWRITTEN: u8 = 0x7f;
 
 impl std::fmt::Debug for Tmem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -85,6 +94,8 @@ impl Tmem {
             cells: vec![0; n],
             init: vec![0; n],
             allocated: vec![false; COLUMNS as usize],
+            lenient: false,
+            unwritten: Cell::new(false),
         }
     }
 
@@ -115,6 +126,29 @@ impl Tmem {
         Ok((lane * COLUMNS + column) as usize)
     }
 
+    /// From here on operands may have bytes that nothing wrote, or no longer. Says whether any were read before.
+    pub fn set_lenient(&mut self, lenient: bool) -> bool {
+        self.lenient = lenient;
+        self.unwritten.take()
+    }
+
+    /// Reads a cell of an operand: its bytes in `mask` must have been written, unless that is let be.
+    pub fn read_operand(&self, lane: u32, column: u32, mask: u8) -> Result<u32, TmemError> {
+        let i = self.index(lane, column)?;
+        let missing = mask & !self.init[i];
+        if missing == 0 || !self.lenient {
+            return self.read_masked(lane, column, mask);
+        }
+        self.unwritten.set(true);
+        let mut bytes = self.cells[i].to_le_bytes();
+        for (b, byte) in bytes.iter_mut().enumerate() {
+            if missing >> b & 1 == 1 {
+                *byte = UNWRITTEN;
+            }
+        }
+        Ok(u32::from_le_bytes(bytes))
+    }
+
     /// Reads a cell whose bytes in `mask` (bit i = byte i) must all have been written.
     pub fn read_masked(&self, lane: u32, column: u32, mask: u8) -> Result<u32, TmemError> {
         let i = self.index(lane, column)?;
@@ -132,6 +166,42 @@ impl Tmem {
     /// Checks that a cell may be written.
     pub fn check(&self, lane: u32, column: u32) -> Result<(), TmemError> {
         self.index(lane, column).map(|_| ())
+    }
+
+    /// Checks that cells side by side may be written, and that their bytes in `mask` were.
+    pub fn check_row(&self, lane: u32, column: u32, n: u32, mask: u8) -> Result<(), TmemError> {
+        let inside = lane < LANES && column.saturating_add(n) <= COLUMNS;
+        let at = (lane * COLUMNS + column) as usize;
+        // No early end: so that these are loops over vectors.
+        let good = |a: &[bool], init: &[u8]| {
+            a.iter().fold(true, |all, a| all & a)
+                && init.iter().fold(mask, |all, i| all & i) == mask
+        };
+        if inside
+            && good(
+                &self.allocated[column as usize..][..n as usize],
+                &self.init[at..][..n as usize],
+            )
+        {
+            return Ok(());
+        }
+        // The first one that is at fault.
+        (column..column.saturating_add(n))
+            .try_for_each(|c| self.read_masked(lane, c, mask).map(|_| ()))
+    }
+
+    /// Cells side by side, of which the bytes in `mask` count as written from here on, and no others.
+    pub fn row_mut(
+        &mut self,
+        lane: u32,
+        column: u32,
+        n: u32,
+        mask: u8,
+    ) -> Result<&mut [u32], TmemError> {
+        self.check_row(lane, column, n, 0)?;
+        let at = (lane * COLUMNS + column) as usize;
+        self.init[at..][..n as usize].fill(mask);
+        Ok(&mut self.cells[at..][..n as usize])
     }
 
     /// Writes a whole cell.

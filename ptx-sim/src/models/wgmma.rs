@@ -8,8 +8,9 @@
 
 use thiserror::Error;
 
+pub use super::element::{Accumulator, Element};
 use super::memory::{SharedRead, SharedReadError};
-use super::mma_number::{FRACTION, Format, Line};
+use super::mma_number::{FRACTION, Line};
 use super::smem_desc::{Layout, Major, SmemDesc, SmemDescError};
 
 /// Registers of a warp, one value a lane.
@@ -30,55 +31,10 @@ const WARP_ROWS: u32 = 16;
 /// Bytes that lie together whatever the layout, along its contiguous index.
 const CHUNK: u32 = 16;
 
-/// Type of the elements of A and B.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum Element {
-    F16,
-    Bf16,
-    Tf32,
-    E4m3,
-    E5m2,
-    S8,
-    U8,
-    B1,
-}
-
 impl Element {
-    /// The type a modifier names.
-    pub fn parse(name: &str) -> Option<Self> {
-        Some(match name {
-            "f16" => Self::F16,
-            "bf16" => Self::Bf16,
-            "tf32" => Self::Tf32,
-            "e4m3" => Self::E4m3,
-            "e5m2" => Self::E5m2,
-            "s8" => Self::S8,
-            "u8" => Self::U8,
-            "b1" => Self::B1,
-            _ => return None,
-        })
-    }
-
-    /// Whether only whole numbers are multiplied.
-    pub fn is_integer(self) -> bool {
-        matches!(self, Self::S8 | Self::U8 | Self::B1)
-    }
-
     /// Bytes of an element; of single bits, the byte that has eight of them.
     fn bytes(self) -> u32 {
-        match self {
-            Self::Tf32 => 4,
-            Self::F16 | Self::Bf16 => 2,
-            _ => 1,
-        }
-    }
-
-    fn bits(self) -> u32 {
-        match self {
-            Self::B1 => 1,
-            other => 8 * other.bytes(),
-        }
+        self.bits().div_ceil(8)
     }
 
     /// Whether it may be multiplied with the other one.
@@ -89,17 +45,6 @@ impl Element {
                 (self, other),
                 (E4m3, E5m2) | (E5m2, E4m3) | (S8, U8) | (U8, S8)
             )
-    }
-
-    fn format(self) -> Option<Format> {
-        match self {
-            Self::F16 => Some(Format::F16),
-            Self::Bf16 => Some(Format::BF16),
-            Self::Tf32 => Some(Format::TF32),
-            Self::E4m3 => Some(Format::E4M3),
-            Self::E5m2 => Some(Format::E5M2),
-            Self::S8 | Self::U8 | Self::B1 => None,
-        }
     }
 
     /// Where terms of a sum are cut: [`Line::dot_f32`].
@@ -116,27 +61,6 @@ impl Element {
             Self::E4m3 | Self::E5m2 if f32::from_bits(sum).is_finite() => sum & !0x3ff,
             _ => sum,
         }
-    }
-}
-
-/// Type of the accumulator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum Accumulator {
-    F16,
-    F32,
-    S32,
-}
-
-impl Accumulator {
-    /// The type a modifier names.
-    pub fn parse(name: &str) -> Option<Self> {
-        Some(match name {
-            "f16" => Self::F16,
-            "f32" => Self::F32,
-            "s32" => Self::S32,
-            _ => return None,
-        })
     }
 }
 
@@ -158,6 +82,9 @@ pub enum ShapeError {
     /// N of integers.
     #[error("N of integers is 8, 24 or a multiple of 16 up to 256, not {0}")]
     IntegerN(u32),
+    /// A type of other instructions.
+    #[error("wgmma does not multiply {0:?}")]
+    Element(Element),
     /// A and B.
     #[error("A and B have one type, but for e4m3 with e5m2 and s8 with u8")]
     Elements,
@@ -191,6 +118,7 @@ impl Shape {
             F16 | E4m3 | E5m2 => accumulator != Acc::S32,
             Bf16 | Tf32 => accumulator == Acc::F32,
             S8 | U8 | B1 => accumulator == Acc::S32,
+            S4 | U4 | E3m2 | E2m3 | E2m1 => return Err(ShapeError::Element(a)),
         };
         if !sums {
             return Err(ShapeError::Accumulator(a, accumulator));

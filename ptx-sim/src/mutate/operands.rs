@@ -99,7 +99,9 @@ fn copy(p: &mut Plan<'_>, at: usize, i: &Instr) {
         }
     }
     if has(i, "multicast::cluster") {
-        let n = i.operands.len().saturating_sub(1);
+        // The last operand, but for the cache policy behind it.
+        let behind = 1 + usize::from(has(i, "L2::cache_hint"));
+        let n = i.operands.len().saturating_sub(behind);
         masks(p, at, i, n);
     }
 }

@@ -4,3 +4,4 @@
 pub(crate) mod conformance;
 pub(crate) mod data;
 pub(crate) mod hazard;
+pub(crate) mod ones;

@@ -293,7 +293,7 @@ fn on_the_host() {
         let of_prepared = prepared.as_ref().map(|prepared| *prepared.choice());
         assert_eq!(called, of_prepared.map_err(Clone::clone));
         assert_eq!(called, select(shape, &operands(), Target::Host, &options));
-        let gpu_path = match cfg!(feature = "cuda") {
+        let gpu_path = match cfg!(feature = "device") {
             true => Refusal::OperandsOnHost,
             false => Refusal::BuiltWithoutCuda,
         };
@@ -331,7 +331,7 @@ fn on_the_host() {
 }
 
 /// The same table where things are launched.
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 pub(crate) mod on_a_gpu {
     use nvfp4_gemv::raw::{self, PreparedRawGemv};
     use nvfp4_gemv::{PreparedGemvOnDevice, gemv_on_device, tune};

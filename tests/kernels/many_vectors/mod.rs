@@ -6,7 +6,7 @@ use nvfp4_gemv::kernel::Config;
 
 use crate::support::faults::At;
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 pub(crate) mod gpu;
 pub(crate) mod refuse;
 pub(crate) mod sim;

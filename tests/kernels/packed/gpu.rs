@@ -9,11 +9,19 @@ use crate::support::battery::Subject;
 
 fn configs(_: &Job<'_>, _: &[u32]) -> Vec<Config> {
     let mut configs = Vec::new();
-    for tiles in [1, 2, 3, 4] {
+    for warps in [1, 4, 7, 8, 12, 14, 16] {
         for (chunk, ctas) in [(1, 1), (2, 3), (1, 132), (3, 50), (1, 8)] {
             for vectors in [8, 128] {
-                configs.push((KERNEL.config)([tiles, 1, chunk, ctas, vectors]));
+                configs.push((KERNEL.config)([warps, 1, chunk, ctas, vectors]));
             }
+            configs.push((KERNEL.config)([warps, 2, chunk, ctas.div_ceil(2) * 2, 64]));
+            configs.push((KERNEL.config)([
+                warps,
+                2,
+                chunk,
+                ctas.div_ceil(2) * 2,
+                128,
+            ]));
         }
     }
     configs
@@ -25,8 +33,8 @@ const SUBJECT: Subject = Subject {
     every: EVERY,
     tall: TALL,
     configs,
-    kind: &["tiles", "chunk"],
-    kinds: &[&[1, 1], &[2, 2], &[3, 3], &[4, 1]],
+    kind: &["warps", "chunk"],
+    kinds: &[&[4, 1], &[8, 2], &[12, 3], &[16, 1], &[7, 2]],
 };
 
 pub(crate) fn trials() -> Vec<Trial> {

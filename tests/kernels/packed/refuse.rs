@@ -8,14 +8,14 @@ use crate::support::refuse::{Asked, gpu, problem, shape};
 use super::sim::KERNEL;
 
 fn valid() -> Asked {
-    refuse::valid((KERNEL.config)([1, 1, 4, 2, 16]))
+    refuse::valid((KERNEL.config)([4, 1, 4, 2, 16]))
 }
 
 fn problems_that_it_does_not_take() {
     refuses_problems(&valid(), || {
-        // Two batches of 12 vectors, in the place of 16, of five steps of 128 16-bit elements; and two sums of 256 rows with
+        // Two batches of 12 vectors, in the place of 16, of three spans of 256 16-bit elements; and two sums of 256 rows with
         // 16 vectors for each of 132 multiprocessors.
-        let least = 2 * 16 * 5 * 256 + 132 * 2 * 256 * 16 * 4;
+        let least = 2 * 16 * 3 * 512 + 132 * 2 * 256 * 16 * 4;
         let workspace = |given| {
             let why = Refusal::Workspace {
                 needed: least,
@@ -36,9 +36,10 @@ fn problems_that_it_does_not_take() {
 fn configs() {
     let valid = valid();
     valid.refuses_fields(&[
-        ("tiles", &[0, 5, u32::MAX]),
+        ("warps", &[0, 17, u32::MAX]),
         ("chunk", &[0]),
         ("ctas", &[0, 133, u32::MAX]),
+        ("cluster", &[0, 3, u32::MAX]),
         ("vectors", &[0, 4, 12, 256]),
     ]);
 }

@@ -26,27 +26,24 @@ crate::trials! {
 }
 
 const MULTIPLES: &str = "multiples of 64 end in the same step";
-const PLACES: &str = "a row's place depends on the kind of layout only";
 const BATCHES: &str = "one batch, or several";
 
 /// Words of the other launches' plans that may be wrong.
 const PACK: &[(At, &str)] = &crate::words![PackParams: k = MULTIPLES];
 const ADD: &[(At, &str)] = &crate::words![AddParams:
     l = BATCHES,
-    scale_layout.row_stride = PLACES,
-    scale_layout.row_stride + 4 = PLACES,
-    scale_layout.group_stride = PLACES,
     epilogue.alpha + 4 = PADDING,
     epilogue.output_type + 4 = PADDING,
 ];
 
 pub(crate) const KERNEL: Kernel = Kernel {
     unit: "gemv_packed",
-    config: |[tiles, _, chunk, ctas, vectors]| {
+    config: |[warps, cluster, chunk, ctas, vectors]| {
         Config::from(PackedConfig {
-            tiles,
+            warps,
             chunk,
-            ctas,
+            ctas: ctas.next_multiple_of(cluster.max(1)),
+            cluster,
             vectors,
         })
     },
@@ -54,54 +51,55 @@ pub(crate) const KERNEL: Kernel = Kernel {
     cuttings: CUTTINGS,
     vectors: &[3, 8, 9, 16, 30, 61, 65, 128],
     few_warps: &[
-        ([1, 1, 1, 1], 8),
-        ([1, 1, 1, 1], 16),
-        ([1, 1, 1, 1], 18),
-        ([1, 1, 1, 1], 22),
-        ([1, 1, 1, 1], 30),
-        ([1, 1, 1, 1], 32),
-        ([1, 1, 1, 1], 45),
-        ([1, 1, 1, 1], 64),
-        ([1, 1, 1, 1], 90),
-        ([1, 1, 1, 1], 118),
-        ([1, 1, 1, 1], 128),
+        ([4, 1, 1, 1], 8),
+        ([4, 1, 1, 1], 16),
+        ([4, 1, 1, 1], 18),
+        ([4, 1, 1, 1], 22),
+        ([4, 1, 1, 1], 30),
+        ([4, 1, 1, 1], 32),
+        ([4, 1, 1, 1], 45),
+        ([4, 1, 1, 1], 64),
+        ([4, 1, 1, 1], 90),
+        ([4, 1, 1, 1], 118),
+        ([4, 1, 1, 1], 128),
     ],
     full: [
-        (cutting((140, 320, 1), Linear, [2, 1, 1, 5]), 100),
-        (cutting((20, 256, 1), Tiled128x4, [2, 1, 1, 2]), 128),
+        (cutting((140, 320, 1), Linear, [8, 1, 1, 5]), 100),
+        (cutting((20, 256, 1), Tiled128x4, [8, 1, 1, 2]), 128),
     ],
-    magnitudes: cutting((33, 512, 1), Linear, [1, 1, 2, 2]),
+    magnitudes: cutting((33, 512, 1), Linear, [4, 1, 2, 2]),
     archs: &["90a"],
     faulty: [
-        cutting((70, 1088, 1), Linear, [2, 1, 2, 2]),
-        cutting((21, 832, 2), Tiled128x4, [1, 1, 2, 3]),
-        // Every buffer twice and more; groups that are divided, and that are not.
-        cutting((9, 2112, 3), Linear, [1, 1, 1, 2]),
-        cutting((21, 256, 3), Linear, [1, 1, 1, 4]),
+        // More spans than there are stages, the last chunk shorter; a warpgroup of which one warp has rows.
+        cutting((70, 4352, 1), Linear, [5, 1, 3, 2]),
+        cutting((40, 1472, 3), Tiled128x4, [2, 2, 2, 4]),
+        // Groups that are divided, and that are not.
+        cutting((9, 2112, 3), Linear, [4, 1, 1, 2]),
+        cutting((21, 512, 3), Linear, [4, 1, 1, 4]),
     ],
     source: include_str!("../../../csrc/kernels/gemv_packed.cuh"),
     never_taken: &[
-        // A step has as many pieces as a CTA packs, or twice as many.
+        // A span has as many pieces as a CTA packs, or a multiple of them.
+        ("if (batch >= p.l) return;", "_n32"),
         ("if (batch >= p.l) return;", "_n64"),
         ("if (batch >= p.l) return;", "_n128"),
-        // Every CTA has a chunk, every part of a group a step, and so has every chunk.
-        ("i < min(kAhead, chunks)", ""),
-        ("for (; index < chunks;", ""),
-        ("for (; steps != 0;", ""),
-        ("while (steps != 0)", ""),
-        ("step < of_chunk", ""),
-        // In front of the first chunk, two are brought: the second one is in the next group at most.
-        ("while (chunk >= p.deal.chunks)", ""),
-        // Four buffers of 128 vectors have room for a step each.
-        ("if (starts) {", "_n128"),
-        // There is a part before a border within a group.
-        ("begin < first + p.deal.chunks", "_add"),
+        // Of a span there are 64 elements.
+        ("if ((group + t) * 64 < p.k)", ""),
+        // Every part of a group has a chunk, and that a span.
+        ("span < part.end_span(p)", ""),
+        ("for (; spans != 0;", ""),
+        ("while (spans != 0)", ""),
+        ("span < of_chunk", ""),
+        // Of 128 vectors a span's second stage is behind its first one.
+        ("if (behind != 0)", "_n128"),
         // Of a column there are vectors, except of an entry point's last ones: for fewer there is another entry point.
-        ("} else if (column * many::kColumns < p.n) {", ""),
+        ("} else if (column < columns) {", ""),
     ],
     harmless: &crate::words![Params:
         k = MULTIPLES,
         l = BATCHES,
+        stages = "fewer are enough",
+        scale_layout.group_stride = "a span's groups of scales lie in a row in both layouts",
         epilogue.alpha + 4 = PADDING,
         epilogue.output_type + 4 = PADDING,
     ],
@@ -110,33 +108,43 @@ pub(crate) const KERNEL: Kernel = Kernel {
 const CUTTINGS: &[Cutting] = &[
     // Several groups, the last one with fewer rows than a tile; queues and buffers used several times. Two groups have
     // ten chunks for three CTAs.
-    cutting((150, 1152, 1), Linear, [2, 1, 2, 3]).under_every_schedule(),
+    cutting((150, 1152, 1), Linear, [8, 1, 2, 3]).under_every_schedule(),
     // A group each; the last step of a row half as long.
-    cutting((70, 832, 1), Linear, [1, 1, 4, 2]),
+    cutting((70, 832, 1), Linear, [4, 1, 4, 2]),
     // One step only.
-    cutting((5, 64, 1), Linear, [1, 1, 4, 1]),
+    cutting((5, 64, 1), Linear, [4, 1, 4, 1]),
     // CTAs with one chunk less than others; batches.
-    cutting((21, 832, 3), Linear, [1, 1, 2, 5]),
+    cutting((21, 832, 3), Linear, [4, 1, 2, 5]),
     // Tiles without rows; a chunk a CTA.
-    cutting((70, 256, 2), Linear, [3, 1, 1, 4]),
+    cutting((70, 256, 2), Linear, [12, 1, 1, 4]),
     // Atoms of 128 rows, most of which are past M.
-    cutting((130, 256, 1), Tiled128x4, [2, 1, 1, 3]),
-    cutting((140, 320, 2), Tiled128x4, [2, 1, 2, 8]),
+    cutting((130, 256, 1), Tiled128x4, [8, 1, 1, 3]),
+    cutting((140, 320, 2), Tiled128x4, [8, 1, 2, 8]),
     // Groups that follow each other among the first stages of a queue, and behind them.
-    cutting((130, 256, 1), Tiled128x4, [1, 1, 1, 1]),
-    cutting((130, 1152, 1), Tiled128x4, [2, 1, 1, 1]),
-    cutting((130, 640, 1), Linear, [1, 1, 1, 1]),
+    cutting((130, 256, 1), Tiled128x4, [4, 1, 1, 1]),
+    cutting((130, 1152, 1), Tiled128x4, [8, 1, 1, 1]),
+    cutting((130, 640, 1), Linear, [4, 1, 1, 1]),
     // A group that all CTAs share.
-    cutting((9, 1472, 1), Linear, [1, 1, 1, 12]),
-    cutting((100, 896, 1), Linear, [2, 1, 1, 2]).under_every_schedule(),
+    cutting((9, 1472, 1), Linear, [4, 1, 1, 12]),
+    cutting((100, 896, 1), Linear, [8, 1, 1, 2]).under_every_schedule(),
     // Groups of one chunk: what is brought ahead is some groups further on.
-    cutting((300, 64, 2), Linear, [1, 1, 1, 3]),
-    cutting((100, 192, 3), Linear, [1, 1, 1, 4]),
+    cutting((300, 64, 2), Linear, [4, 1, 1, 3]),
+    cutting((100, 192, 3), Linear, [4, 1, 1, 4]),
     // All groups but the first one and the last one whole.
-    cutting((20, 640, 3), Linear, [1, 1, 1, 2]),
+    cutting((20, 640, 3), Linear, [4, 1, 1, 2]),
     // Rings that go round more than once, with every number of vectors.
     // The warp that asks for copies is ahead of others, and waits for them.
-    cutting((70, 960, 1), Linear, [4, 1, 1, 1]).always_under_every_schedule(),
-    cutting((20, 1152, 1), Tiled128x4, [1, 1, 2, 2]),
-    cutting((200, 1472, 1), Linear, [4, 1, 1, 5]),
+    cutting((70, 960, 1), Linear, [12, 1, 1, 1]).always_under_every_schedule(),
+    cutting((20, 1152, 1), Tiled128x4, [4, 1, 2, 2]),
+    cutting((200, 1472, 1), Linear, [16, 1, 1, 5]),
+    // Warps without rows, in a warpgroup of its own and behind others; groups that begin within an atom.
+    cutting((100, 1088, 1), Linear, [1, 1, 1, 3]).under_every_schedule(),
+    cutting((100, 640, 2), Linear, [7, 1, 1, 4]),
+    cutting((300, 832, 1), Tiled128x4, [3, 1, 2, 5]),
+    cutting((500, 320, 1), Tiled128x4, [11, 1, 1, 3]),
+    cutting((460, 512, 1), Tiled128x4, [14, 1, 1, 2]),
+    // Clusters: of whole groups, of parts, and with a CTA that has no rows; batches.
+    cutting((120, 1088, 1), Linear, [4, 2, 1, 4]).under_every_schedule(),
+    cutting((140, 576, 1), Tiled128x4, [3, 2, 1, 6]),
+    cutting((130, 1344, 2), Linear, [4, 2, 2, 2]).always_under_every_schedule(),
 ];

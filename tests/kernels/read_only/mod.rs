@@ -1,6 +1,6 @@
 //! The kernels that only read: what they add up is all that there is to read, once.
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 pub(crate) mod gpu;
 pub(crate) mod sim;
 

@@ -83,7 +83,10 @@ fn metadata(gpu: &Gpu, hashes: &BTreeMap<String, String>) -> HashMap<String, Str
             "driver_cuda",
             versions.driver.map(version).unwrap_or_default(),
         ),
-        ("runtime_cuda", version(versions.runtime)),
+        (
+            "runtime_cuda",
+            versions.runtime.map(version).unwrap_or_default(),
+        ),
         (
             "date",
             String::from_utf8_lossy(&date.stdout).trim().to_string(),

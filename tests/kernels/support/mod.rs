@@ -1,12 +1,12 @@
 //! What the trials of several kernels share.
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 pub(crate) mod battery;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 pub(crate) mod device;
 pub(crate) mod faults;
 pub(crate) mod fields;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 pub(crate) mod gpu;
 pub(crate) mod nowhere;
 pub(crate) mod operands;

@@ -172,7 +172,7 @@ impl Operands {
     }
 
     /// The same numbers in other layouts, with or without padding, for another type of output.
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "device")]
     pub(crate) fn again(&self, case: &Case) -> Self {
         let numbers = |case: &Case| {
             let factors = (case.row_alpha, case.vector_alpha);
@@ -379,7 +379,7 @@ impl Operands {
     }
 
     /// With factors for the rows of each batch, small integers: exact where all else is.
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "device")]
     pub(crate) fn with_factors_of_batches(mut self) -> Self {
         let (m, n, l) = (
             self.case.shape.m(),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Arguments, Completion, Trial};
 
 /// Makes a module's `trials()`: its functions by what they need, `host`, `simulator`, `long` (a simulation of
-/// minutes) or `gpu`. Instead of a function of the trial's name there may be another, behind `=`.
+/// minutes), `nvrtc`, `compilers` (NVRTC and nvcc) or `gpu`. Instead of a function of the trial's name there may be another, behind `=`.
 #[macro_export]
 macro_rules! trials {
     ($($needs:ident: $($name:ident $(= $run:expr)?),+ $(,)?;)+) => {
@@ -44,14 +44,31 @@ pub(crate) fn long(path: &str, run: fn()) -> Trial {
         .with_ignored_flag(true)
 }
 
+/// Needs NVRTC.
+#[cfg(feature = "jit")]
+pub(crate) fn nvrtc(path: &str, run: fn()) -> Trial {
+    trial(path, no_nvrtc, run)
+}
+
+/// Needs NVRTC and nvcc.
+#[cfg(feature = "jit")]
+pub(crate) fn compilers(path: &str, run: fn()) -> Trial {
+    trial(path, || no_nvrtc().or_else(super::ptx::missing), run)
+}
+
+#[cfg(feature = "jit")]
+fn no_nvrtc() -> Option<String> {
+    Some(nvfp4_gemv::jit::library().err()?.to_string())
+}
+
 /// Needs a GPU.
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 pub(crate) fn gpu(path: &str, run: fn()) -> Trial {
     trial(path, no_gpu, run)
 }
 
 /// Why there is no GPU.
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 fn no_gpu() -> Option<String> {
     static WHY: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
     let why = || match nvfp4_gemv::raw::device_count() {

@@ -7,6 +7,10 @@
 #[allow(dead_code)] // the build script uses all of it
 #[path = "../../../build/arch.rs"]
 mod arch;
+// What that file asks.
+#[allow(dead_code)]
+#[path = "../../../src/kernel/units.rs"]
+mod units;
 
 use std::env;
 use std::ffi::OsString;

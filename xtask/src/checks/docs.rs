@@ -18,6 +18,8 @@ pub(super) fn check(context: &Context<'_>) -> Result<()> {
     // Links to what only a feature brings lead somewhere without it, too. The pages that stay are of the second run.
     let without = ["--package", "nvfp4-gemv", "--no-default-features"];
     cargo.run([&["doc", "--no-deps", "--lib"], &without[..]].concat())?;
+    let jit = ["--features", "jit"];
+    cargo.run([&["doc", "--no-deps", "--lib"], &without[..], &jit].concat())?;
     cargo.run(["doc", "--no-deps", "--lib"])
 }
 
@@ -58,11 +60,15 @@ pub(super) fn check_as_docs_rs(context: &Context<'_>) -> Result<()> {
         &features.join(","),
     ])?;
     let page = target.join("doc/nvfp4_gemv/fn.gemv_on_device.html");
-    let text = fs::read_to_string(&page)
-        .with_context(|| format!("{}: is feature cuda documented on docs.rs?", page.display()))?;
+    let text = fs::read_to_string(&page).with_context(|| {
+        format!(
+            "{}: is feature device documented on docs.rs?",
+            page.display()
+        )
+    })?;
     ensure!(
-        text.contains("crate feature <code>cuda</code>"),
-        "{} does not say that it needs feature cuda",
+        text.contains("crate feature <code>device</code>"),
+        "{} does not say that it needs feature device",
         page.display()
     );
     Ok(())

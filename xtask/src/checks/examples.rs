@@ -25,15 +25,20 @@ pub(super) fn check(context: &Context<'_>) -> Result<()> {
     let temporary = tempfile::tempdir().context("cannot create a temporary directory")?;
     for example in examples {
         let name = example["name"].as_str().context("an example's name")?;
-        let arguments = ["--package", "nvfp4-gemv", "--example", name];
+        let required = example["required-features"].as_array();
+        let requires = |feature: &str| required.is_some_and(|all| all.contains(&feature.into()));
+        let mut arguments = vec!["--package", "nvfp4-gemv", "--example", name];
+        if requires("jit") {
+            // As its users build it: without nvcc.
+            arguments.extend(["--no-default-features", "--features", "jit"]);
+        }
         let program = context.cargo.executable(&arguments)?;
         let mut command = Command::new(program);
         command
             .env("TMPDIR", temporary.path())
             .env_remove("NVFP4_GEMV_PATH");
         let output = process::output(&mut command)?;
-        let required = example["required-features"].as_array();
-        let needs_gpu = required.is_some_and(|features| features.contains(&"cuda".into()));
+        let needs_gpu = requires("device") || requires("jit");
         let stderr = String::from_utf8_lossy(&output.stderr);
         let verdict = judge(needs_gpu, output.status.code(), &stderr);
         eprintln!("{name}: {}", verdict.with_context(|| name.to_owned())?);

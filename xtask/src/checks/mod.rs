@@ -141,9 +141,14 @@ fn clippy(context: &Context<'_>) -> Result<()> {
     };
     clippy(&["--all-targets", "--workspace"])?;
     let without = |package| ["--no-default-features", "--package", package];
-    clippy(&[&["--all-targets"], &without("nvfp4-gemv-cli")[..]].concat())?;
+    let program = without("nvfp4-gemv-cli");
+    clippy(&[&["--all-targets"], &program[..]].concat())?;
+    let jit = ["--features", "jit"];
+    clippy(&[&["--all-targets"], &program[..], &jit].concat())?;
+    let library = without("nvfp4-gemv");
+    clippy(&[&["--all-targets"], &library[..], &crate::JIT_FEATURES].concat())?;
     // Not the tests: those of the repository bring features that they need. `package` checks what is published.
-    for features in ["", "cuda", "checkpoint", "tune"] {
+    for features in ["", "device", "cuda", "jit", "checkpoint", "tune"] {
         let only = ["--lib", "--features", features];
         clippy(&[&without("nvfp4-gemv")[..], &only].concat())?;
     }

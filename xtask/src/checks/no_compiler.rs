@@ -66,6 +66,9 @@ pub(super) fn check(context: &Context<'_>) -> Result<()> {
         // What the build with CUDA advises, and the program with it.
         &["--package", "nvfp4-gemv", "--features", "checkpoint,tune"],
         &["--package", "nvfp4-gemv-cli"],
+        // With kernels that are compiled at run time.
+        &["--package", "nvfp4-gemv", "--features", "jit"],
+        &["--package", "nvfp4-gemv-cli", "--features", "jit"],
     ] {
         cargo.run([&["build", "--no-default-features"], more].concat())?;
     }

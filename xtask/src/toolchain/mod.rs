@@ -143,7 +143,7 @@ pub(crate) fn nvrtc(workspace: &Workspace, json: bool, shell: bool) -> Result<()
         println!("{export}");
     } else {
         println!(
-            "NVRTC is in {}.\n`cargo run --package mma-explorer` looks there. For other programs:\n\n  {export}",
+            "NVRTC is in {}.\nmma-explorer and nvfp4-gemv with feature jit look there. For other programs:\n\n  {export}",
             library.display()
         );
     }

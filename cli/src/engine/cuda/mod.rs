@@ -49,7 +49,7 @@ pub(crate) fn devices() -> Devices {
         format!(
             "driver: {}, runtime: {}",
             versions.driver.map_or("none".into(), version),
-            version(versions.runtime)
+            versions.runtime.map_or("none".into(), version)
         )
     });
     let found = raw::device_count().and_then(|count| (0..count).map(raw::gpu).collect());
@@ -273,7 +273,7 @@ impl Engine for Cuda {
             memory_bytes: Some(gpu.memory_bytes),
             driver: driver_version(),
             driver_cuda: versions.and_then(|versions| versions.driver).map(version),
-            runtime_cuda: versions.map(|versions| version(versions.runtime)),
+            runtime_cuda: versions.and_then(|versions| versions.runtime).map(version),
         }
     }
 

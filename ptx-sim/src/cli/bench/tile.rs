@@ -1,10 +1,9 @@
 //! A whole NVFP4 tile: `conformance/kernels/mma_tile.cu`, with inputs whose product is exact.
 
-use ptx_sim::models::swizzle::Swizzle;
-use ptx_sim::models::tensor_map::{
-    DataType, Interleave, L2Promotion, OobFill, TensorMap, TensorMapArgs,
-};
+use ptx_sim::models::tensor_map::{DataType, TensorMap};
 use ptx_sim::{Buffer, Launch, Module, Options, Program, Report, Sim, SimError};
+
+use super::Random;
 
 const PTX: &str = include_str!("../../../conformance/ptx/mma_tile.ptx");
 const M: usize = 128;
@@ -19,19 +18,6 @@ const SHARED: u32 = 3 * 28672 + 1024;
 const DOUBLED: [i64; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
 /// UE4M3 codes and their values: even, so that every term is an integer.
 const SCALES: [(u8, i64); 4] = [(0x40, 2), (0x48, 4), (0x4c, 6), (0x50, 8)];
-
-struct Random(u64);
-
-impl Random {
-    /// SplitMix64.
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-}
 
 /// A matrix of 128 or fewer rows: elements in pairs, scales in atoms of 128 rows, and twice the
 /// scaled values.
@@ -81,19 +67,14 @@ pub(super) struct Tile {
 }
 
 fn map(b: Buffer, rows: usize) -> Result<TensorMap, SimError> {
-    TensorMap::encode(TensorMapArgs {
-        data_type: DataType::Uint8,
-        global_address: b.address,
-        global_dim: vec![K as u64 / 2, rows as u64],
-        global_strides: vec![K as u64 / 2],
-        box_dim: vec![128, rows as u32],
-        element_strides: vec![1, 1],
-        interleave: Interleave::None,
-        swizzle: Swizzle::B128,
-        l2_promotion: L2Promotion::None,
-        oob_fill: OobFill::Zero,
-    })
-    .map_err(|e| SimError::Launch(format!("tensor map: {e}")))
+    let row = K as u64 / 2;
+    super::rows(
+        b,
+        DataType::Uint8,
+        [row, rows as u64],
+        row,
+        [128, rows as u32],
+    )
 }
 
 impl Tile {

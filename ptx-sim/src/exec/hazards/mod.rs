@@ -13,10 +13,13 @@ use std::collections::BTreeMap;
 use super::machine::Machine;
 use crate::memory::{self, Fault, Space};
 use crate::models::hazard::{
-    Access, AccessKind, Actor, Agent, Conflict, Profile, Proxy, Range, Sem, Tracker,
+    Access, AccessKind, Actor, Agent, Conflict, Mixed, Proxy, Range, Sem, Tracker,
 };
 use crate::models::mbarrier;
+use crate::models::relaxation::{Allowed, Relaxation};
 use crate::program::{Op as Instruction, Program};
+use crate::report::{Note, Report, Violation, ViolationKind};
+use crate::sim::HazardChecks;
 
 /// Linear CTA, warp, lane.
 pub(crate) type Thread = (u32, u32, u32);
@@ -55,11 +58,16 @@ impl World {
         })
     }
 
-    /// An access to shared memory, which may be another CTA's.
-    fn shared_access(&mut self, actor: Actor, cta: u32, owner: u32, access: Access) {
+    /// The CTA whose shared memory is accessed must run.
+    fn shared_reach(&mut self, actor: Actor, cta: u32, owner: u32, access: Access) {
         if let (true, Some(home)) = (cta != owner, self.home(owner)) {
             self.tracker.reach(actor, home as u32, access);
         }
+    }
+
+    /// An access to shared memory, which may be another CTA's.
+    fn shared_access(&mut self, actor: Actor, cta: u32, owner: u32, access: Access) {
+        self.shared_reach(actor, cta, owner, access);
         match actor {
             Actor::Agent(a) => self.tracker.access(a, access),
             Actor::Op(o) => self.tracker.op_access(o, access),
@@ -70,7 +78,7 @@ impl World {
 /// All resident clusters.
 #[derive(Debug)]
 pub(crate) struct Hazards {
-    profile: Profile,
+    allowed: Allowed,
     /// Tensor memory order passes through execution order, so that has to be followed too.
     tensor: bool,
     /// The cluster of a CTA, both linear.
@@ -108,12 +116,12 @@ fn object_range(owner: u32, at: u64) -> Range {
 
 impl Hazards {
     /// A tracker, if the kernel has anything to track.
-    pub(crate) fn of(program: &Program, dynamic: u32, profile: Profile) -> Option<Self> {
+    pub(crate) fn of(program: &Program, dynamic: u32, allowed: Allowed) -> Option<Self> {
         let any = |f: fn(&Instruction) -> bool| program.code.iter().any(|i| f(&i.op));
         let tensor = any(|op| matches!(op, Instruction::Tcgen05(_)));
         let needed = tensor || dynamic > 0 || program.shared.iter().any(|v| v.size > 0);
         needed.then(|| Self {
-            profile,
+            allowed,
             tensor,
             cluster_of: BTreeMap::new(),
             worlds: BTreeMap::new(),
@@ -123,9 +131,9 @@ impl Hazards {
     /// A CTA becomes resident.
     pub(crate) fn admit(&mut self, cta: u32, cluster: u32, threads: u32) {
         self.cluster_of.insert(cta, cluster);
-        let profile = self.profile;
+        let allowed = self.allowed;
         let w = self.worlds.entry(cluster).or_insert_with(|| World {
-            tracker: Tracker::new(profile),
+            tracker: Tracker::new(allowed),
             members: Vec::new(),
             arrived: BTreeMap::new(),
         });
@@ -153,8 +161,25 @@ impl Hazards {
             .worlds
             .values_mut()
             .find(|w| !w.tracker.conflicts().is_empty())?;
-        let c = found.tracker.take_conflicts().first().copied()?;
+        let c = found.tracker.take_conflict()?;
         Some((c, [c.earlier, c.later].map(|s| found.thread(s.thread))))
+    }
+
+    /// Operands read with another swizzle than they were written with.
+    fn mixed(&mut self) -> Vec<Mixed> {
+        let worlds = self.worlds.values_mut();
+        worlds.flat_map(|w| w.tracker.take_mixed()).collect()
+    }
+
+    /// What relaxations excused since the last call, and the threads of both sides.
+    fn notes(&mut self) -> Vec<(Relaxation, Conflict, [Option<Thread>; 2])> {
+        let mut all = Vec::new();
+        for w in self.worlds.values_mut() {
+            for (r, c) in w.tracker.take_notes() {
+                all.push((r, c, [c.earlier, c.later].map(|s| w.thread(s.thread))));
+            }
+        }
+        all
     }
 
     /// An ordinary access.
@@ -208,11 +233,63 @@ impl Hazards {
 }
 
 impl Machine<'_> {
-    /// The first hazard found since the last call.
+    /// The first hazard found since the last call; all of them are warnings where that was asked for.
     pub(crate) fn check_hazards(&mut self) -> Result<(), Fault> {
-        match self.hazards.as_mut().and_then(Hazards::conflict) {
-            None => Ok(()),
-            Some((c, threads)) => Err(self.hazard(&c, threads)),
+        let Some(h) = &mut self.hazards else {
+            return Ok(());
+        };
+        let mixed = h.mixed();
+        let notes = match h.allowed {
+            Allowed::NONE => Vec::new(),
+            _ => h.notes(),
+        };
+        for (r, c, threads) in notes {
+            let message = self.hazard(&c, threads).message;
+            self.note(r, c.later.site as usize, message);
+        }
+        for m in mixed {
+            let [written, read] = m.swizzles;
+            let site = self.program.site(m.sides[0].site as usize);
+            let message = format!(
+                "an operand is read with swizzle {read:?} and was written with {written:?}, at {site}"
+            );
+            let f = Fault::new(ViolationKind::Other, message);
+            let v = self.violation(f, m.sides[1].site as usize, None);
+            self.warn(v);
+        }
+        while let Some((c, threads)) = self.hazards.as_mut().and_then(Hazards::conflict) {
+            let fault = self.hazard(&c, threads);
+            if self.options.hazards != HazardChecks::Warn {
+                return Err(fault);
+            }
+            let thread = threads[1].and_then(|(linear, warp, lane)| {
+                let cta = self.ctas.iter().position(|c| c.linear == linear)?;
+                Some(self.thread(cta, warp, lane))
+            });
+            let v = self.violation(fault, c.later.site as usize, thread);
+            self.warn(v);
+        }
+        Ok(())
+    }
+
+    /// Keeps what the kernel relied on, once for each relaxation and instruction.
+    pub(crate) fn note(&mut self, relaxation: Relaxation, pc: usize, message: impl Into<String>) {
+        if self.noted.insert((relaxation, pc)) {
+            let site = self.program.site(pc);
+            self.report.notes.push(Note {
+                relaxation,
+                message: message.into(),
+                site,
+            });
+        }
+    }
+
+    /// Keeps a violation that was asked to be a warning.
+    pub(crate) fn warn(&mut self, v: Violation) {
+        if self.report.warnings.len() < Report::MAX_WARNINGS {
+            self.report.warnings.push(v);
+        } else {
+            self.report.warnings_dropped += 1;
         }
     }
 }

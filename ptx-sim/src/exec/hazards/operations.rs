@@ -5,6 +5,7 @@ use crate::exec::machine::Machine;
 use crate::exec::pending::{self, Use};
 use crate::memory::{self, Space};
 use crate::models::hazard::{Access, AccessKind, Actor, Op, OpClass, Proxy, Range, Stamp};
+use crate::models::swizzle::Swizzle;
 
 impl Hazards {
     /// A thread issues an asynchronous operation.
@@ -27,30 +28,20 @@ impl Hazards {
         w.shared_access(Actor::Op(op), cta, owner, access);
     }
 
-    /// Reads of shared memory through the async proxy, issued by a CTA: index in `ctas`, address
-    /// and length each.
-    pub(crate) fn op_shared(
-        &mut self,
-        (op, cta): (Op, u32),
-        ctas: &[u32],
-        mut reads: Vec<(usize, u32, u32)>,
-        pc: usize,
-    ) {
-        reads.sort_unstable();
+    /// Reads of shared memory through the async proxy, issued by a CTA.
+    pub(crate) fn op_shared(&mut self, (op, cta): (Op, u32), reads: &[pending::Range], pc: usize) {
         let Some(w) = self.world(cta) else { return };
-        for run in reads.chunk_by(|a, b| a.0 == b.0 && a.1 + a.2 == b.1) {
-            let bytes: u32 = run.iter().map(|r| r.2).sum();
-            let Some(owner) = ctas.get(run[0].0) else {
-                continue;
-            };
-            let range = Range::new(shared(*owner), u64::from(run[0].1), u64::from(bytes));
+        for of_one in reads.chunk_by(|a, b| a.owner == b.owner) {
+            let owner = of_one[0].owner;
+            let range = |r: &pending::Range| Range::new(shared(owner), r.start, r.size);
             let access = Access {
-                range,
+                range: range(&of_one[0]),
                 kind: AccessKind::Read,
                 proxy: Proxy::Async,
                 site: pc as u32,
             };
-            w.shared_access(Actor::Op(op), cta, *owner, access);
+            w.shared_reach(Actor::Op(op), cta, owner, access);
+            w.tracker.op_accesses(op, access, of_one.iter().map(range));
         }
     }
 
@@ -80,6 +71,13 @@ impl Hazards {
                     site: pc as u32,
                 },
             );
+        }
+    }
+
+    /// An operation that expects its operands in shared memory with a swizzle.
+    pub(crate) fn expects(&mut self, op: Op, cta: u32, swizzle: Swizzle) {
+        if let Some(w) = self.world(cta) {
+            w.tracker.swizzled(op, swizzle);
         }
     }
 
@@ -130,12 +128,9 @@ impl Hazards {
     /// `tcgen05.wait` of a warp.
     pub(crate) fn waited(&mut self, cta: u32, warp: u32, ops: &[Op]) {
         let Some(w) = self.world(cta) else { return };
+        let lanes: Vec<_> = (0..32).filter_map(|l| w.agent((cta, warp, l))).collect();
         for op in ops {
-            for lane in 0..32 {
-                if let Some(a) = w.agent((cta, warp, lane)) {
-                    w.tracker.wait_op(a, *op, false);
-                }
-            }
+            w.tracker.wait_op_together(&lanes, *op);
             w.tracker.retire(*op);
         }
     }
@@ -186,6 +181,7 @@ impl Machine<'_> {
         uses: &[(pending::Range, Use)],
         through: Proxy,
         barrier: Option<(u32, u64)>,
+        swizzle: Option<Swizzle>,
     ) -> Option<Op> {
         let t = (actor.cta, actor.warp, actor.lane);
         let class = match through {
@@ -198,6 +194,9 @@ impl Machine<'_> {
             h.op_barrier(op, t.0, owner, at, actor.pc as usize);
         }
         let w = h.world(actor.cta)?;
+        if let Some(swizzle) = swizzle {
+            w.tracker.swizzled(op, swizzle);
+        }
         // Pieces of a box lie side by side: fewer, longer ranges.
         let mut list: Vec<(u32, u64, u64, Use)> = uses
             .iter()

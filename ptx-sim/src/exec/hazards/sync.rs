@@ -3,7 +3,8 @@
 use super::{Hazards, Thread, World, barrier, cluster, mbarrier, mbarrier_cluster, object_range};
 use crate::exec::lanes;
 use crate::memory::SyncEvent;
-use crate::models::hazard::{Access, AccessKind, Actor, Fence, Profile, Proxy, Sem};
+use crate::models::hazard::{Access, AccessKind, Actor, Fence, Proxy, Sem};
+use crate::models::relaxation::Relaxation;
 use crate::program::{BarrierSync, FenceKind};
 
 impl World {
@@ -29,7 +30,7 @@ impl World {
 impl Hazards {
     /// Barriers and fences.
     pub(crate) fn sync(&mut self, e: &SyncEvent) {
-        let (profile, tensor) = (self.profile, self.tensor);
+        let (collectives, tensor) = (self.allowed.has(Relaxation::Collectives), self.tensor);
         match *e {
             SyncEvent::Warp {
                 cta,
@@ -37,7 +38,7 @@ impl Hazards {
                 lanes: mask,
                 memory,
             } => {
-                let memory = memory || profile == Profile::Hardware;
+                let memory = memory || collectives;
                 if !memory && !tensor {
                     return;
                 }
@@ -164,10 +165,10 @@ impl Hazards {
     /// waiters only if both have cluster scope ("morally strong"); on hardware the scope counts for
     /// nothing.
     pub(crate) fn arrive(&mut self, t: Thread, owner: u32, at: u64, sync: BarrierSync) {
-        let strict = self.profile == Profile::Strict;
+        let scoped = !self.allowed.has(Relaxation::BarrierScope);
         let Some(w) = self.world(t.0) else { return };
         let Some(a) = w.agent(t) else { return };
-        let remote = strict && t.0 != owner;
+        let remote = scoped && t.0 != owner;
         let sem = match sync.relaxed || remote && !sync.cluster {
             true => Sem::Relaxed,
             false => Sem::Strong,
@@ -189,15 +190,16 @@ impl Hazards {
 
     /// A wait on an mbarrier succeeded. On hardware a relaxed one acquires too.
     pub(crate) fn acquired(&mut self, t: Thread, owner: u32, at: u64, sync: BarrierSync) {
-        let strict = self.profile == Profile::Strict;
+        let scoped = !self.allowed.has(Relaxation::BarrierScope);
+        let relaxed = sync.relaxed && !self.allowed.has(Relaxation::RelaxedWait);
         let Some(w) = self.world(t.0) else { return };
         let Some(a) = w.agent(t) else { return };
-        let sem = match strict && sync.relaxed {
+        let sem = match relaxed {
             true => Sem::Relaxed,
             false => Sem::Strong,
         };
         w.tracker.acquire(a, mbarrier(owner, at), sem);
-        if strict {
+        if scoped {
             w.tracker
                 .acquire_scoped(a, mbarrier_cluster(owner, at), sem, sync.cluster);
         }

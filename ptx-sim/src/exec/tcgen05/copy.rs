@@ -1,12 +1,13 @@
 //! `tcgen05.cp`.
 
-use super::{Pending, SharedView, broken, tensor_address, trouble};
+use super::{Pending, READ_UNWRITTEN, SharedView, broken, shared_reads, tensor_address, trouble};
 use crate::exec::Ctx;
 use crate::exec::event::Event;
 use crate::exec::machine::{Machine, Trouble};
 use crate::exec::warp::Warp;
 use crate::memory::Fault;
 use crate::models::hazard::{AccessKind, OpClass};
+use crate::models::relaxation::Relaxation;
 use crate::models::smem_desc::SmemDesc;
 use crate::models::tcgen05_cp::{CpFormat, CpShape, copy, source_ranges};
 use crate::models::tmem::TmemAddr;
@@ -56,9 +57,10 @@ impl Event for CpEvent {
     }
 
     fn complete(self: Box<Self>, m: &mut Machine<'_>) -> Result<(), Fault> {
-        m.with_tmem(&self.ctas, |m, indices, memories| {
+        let unwritten = m.with_tmem(&self.ctas, |m, indices, memories| {
+            let mut unwritten = false;
             for (i, tmem) in indices.iter().zip(memories) {
-                let shared = SharedView(&m.ctas[*i].shared);
+                let shared = SharedView::new(&m.ctas[*i].shared, m.options);
                 copy(
                     self.shape,
                     self.format,
@@ -68,9 +70,13 @@ impl Event for CpEvent {
                     self.address,
                 )
                 .map_err(broken)?;
+                unwritten |= shared.took_unwritten();
             }
-            Ok(())
+            Ok(unwritten)
         })?;
+        if unwritten {
+            m.note(Relaxation::Unwritten, self.pc, READ_UNWRITTEN);
+        }
         m.tensor.pending.remove(&self.id);
         m.pending.finished(self.reads);
         Ok(())
@@ -102,18 +108,20 @@ impl Machine<'_> {
         let address = tensor_address(c, w, *address, lane);
         let sources = source_ranges(shape, &desc).map_err(|e| t(broken(e)))?;
         let ctas = self.tensor_group(c.cta, *group).map_err(&t)?;
-        let reads: Vec<_> = (0..ctas.len())
+        let mut reads: Vec<_> = (0..ctas.len())
             .flat_map(|i| sources.iter().map(move |(a, n)| (i, *a, *n)))
             .collect();
+        let reads = shared_reads(&ctas, &mut reads);
         let what = OpClass::Cp {
             is_4x256b: shape == CpShape::S4x256b,
         };
-        let after = self.tensor.before(what, ctas[0], self.options.profile);
+        let after = self.tensor.before(what, ctas[0], self.options);
         let issuer = (self.ctas[c.cta].linear, w.index, lane);
         if let Some(h) = &mut self.hazards
             && let Some(tracked) = h.begin(issuer, what)
         {
-            h.op_shared((tracked, issuer.0), &ctas, reads.clone(), c.pc);
+            h.expects(tracked, issuer.0, desc.swizzle);
+            h.op_shared((tracked, issuer.0), &reads, c.pc);
             for linear in &ctas {
                 let n = shape.row_bytes() / 4;
                 h.op_tensor(
@@ -128,7 +136,7 @@ impl Machine<'_> {
             self.remember(issuer, tracked);
         }
         self.check_hazards().map_err(&t)?;
-        let reads = self.will_read(&ctas, &reads, c.pc).map_err(&t)?;
+        let reads = self.will_read(&reads, c.pc).map_err(&t)?;
         let id = self.tensor_issue(Pending {
             what,
             issuer,

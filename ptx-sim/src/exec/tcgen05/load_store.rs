@@ -7,6 +7,7 @@ use crate::exec::warp::{Part, State, Wait, Warp};
 use crate::exec::{Ctx, Flow, lanes};
 use crate::memory::Fault;
 use crate::models::hazard::{AccessKind, Fence, OpClass};
+use crate::models::relaxation::Relaxation;
 use crate::models::tcgen05_ld_st::LdSt;
 use crate::models::tmem::TmemAddr;
 use crate::program::{Dst, Src, TensorAddr};
@@ -108,7 +109,7 @@ impl Machine<'_> {
     pub(super) fn tensor_store(
         &mut self,
         c: &Ctx<'_>,
-        w: &Warp,
+        w: &mut Warp,
         shape: &LdSt,
         s: &[Src],
         address: TensorAddr,
@@ -123,13 +124,24 @@ impl Machine<'_> {
     fn start(
         &mut self,
         c: &Ctx<'_>,
-        w: &Warp,
+        w: &mut Warp,
         shape: &LdSt,
         address: TensorAddr,
         data: Data,
     ) -> Result<(), Trouble> {
         uniform(c, w, address.base, "tensor memory addresses")?;
-        let address = tensor_address(c, w, address, 0);
+        let mut address = tensor_address(c, w, address, 0);
+        if self.options.allows(Relaxation::LaneBits) && shape.check(w.index, address).is_err() {
+            let lanes = shape.lanes();
+            let own = 32 * (w.index % 4) + address.lane() % 32 / lanes * lanes;
+            let own = TmemAddr::new(own, address.column());
+            if shape.check(w.index, own).is_ok() {
+                let (lane, here) = (address.lane(), own.lane());
+                let message = format!("the address says lane {lane}, the warp reaches lane {here}");
+                self.note(Relaxation::LaneBits, c.pc, message);
+                address = own;
+            }
+        }
         shape
             .check(w.index, address)
             .map_err(|e| Trouble::Fault(broken(e), None))?;
@@ -166,6 +178,19 @@ impl Machine<'_> {
                 .push(op);
         }
         self.check_hazards().map_err(|f| Trouble::Fault(f, None))?;
+        if let (Data::Load(d), true) = (&data, self.options.allows(Relaxation::LoadedRegisters)) {
+            // Complete when they are used: nothing between here and there may change what is read.
+            let values = self.with_tmem(&[cta], |_, _, memories| {
+                shape.load(&memories[0], w.index, address).map_err(broken)
+            });
+            let values = values.map_err(|f| Trouble::Fault(f, None))?;
+            for (d, row) in d.iter().zip(&values) {
+                if let Some(r) = w.regs.get_mut(d.0 as usize) {
+                    *r = row.map(u64::from);
+                }
+            }
+            return Ok(());
+        }
         let id = self.tensor_issue(Pending {
             what: OpClass::LdSt,
             issuer: (cta, w.index, 0),

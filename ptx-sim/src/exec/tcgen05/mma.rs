@@ -1,7 +1,7 @@
 //! `tcgen05.mma`: operands are decoded and checked when it is issued; memory is read when it
 //! completes.
 
-use super::{Pending, SharedView, broken, tensor_address, trouble};
+use super::{Pending, READ_UNWRITTEN, SharedView, broken, shared_reads, tensor_address, trouble};
 use crate::exec::Ctx;
 use crate::exec::event::Event;
 use crate::exec::machine::{Machine, Trouble};
@@ -9,6 +9,7 @@ use crate::exec::warp::Warp;
 use crate::memory::Fault;
 use crate::models::hazard::{AccessKind, OpClass};
 use crate::models::idesc::Idesc;
+use crate::models::relaxation::Relaxation;
 use crate::models::smem_desc::SmemDesc;
 use crate::models::tcgen05_mma::{AOperand, CtaMemory, Mma, Scales, Summation, TmemBlock, execute};
 use crate::program::{MmaA, MmaOperands};
@@ -57,18 +58,29 @@ impl Event for MmaEvent {
     }
 
     fn complete(self: Box<Self>, m: &mut Machine<'_>) -> Result<(), Fault> {
-        m.with_tmem(&self.ctas, |m, indices, memories| {
+        let unwritten = m.with_tmem(&self.ctas, |m, indices, memories| {
             let shared: Vec<_> = indices
                 .iter()
-                .map(|i| SharedView(&m.ctas[*i].shared))
+                .map(|i| SharedView::new(&m.ctas[*i].shared, m.options))
                 .collect();
+            for tmem in memories.iter_mut() {
+                tmem.set_lenient(m.options.allows(Relaxation::Unwritten));
+            }
             let mut ctas: Vec<_> = shared
                 .iter()
-                .zip(memories)
+                .zip(memories.iter_mut())
                 .map(|(shared, tmem)| CtaMemory { shared, tmem })
                 .collect();
-            execute(&self.mma, &mut ctas).map_err(broken)
+            let result = execute(&self.mma, &mut ctas).map_err(broken);
+            let in_shared = shared.iter().any(SharedView::took_unwritten);
+            let in_tmem = memories
+                .iter_mut()
+                .fold(false, |any, t| t.set_lenient(false) | any);
+            result.map(|()| in_shared || in_tmem)
         })?;
+        if unwritten {
+            m.note(Relaxation::Unwritten, self.pc, READ_UNWRITTEN);
+        }
         m.tensor.pending.remove(&self.id);
         m.pending.finished(self.reads);
         Ok(())
@@ -118,16 +130,24 @@ impl Machine<'_> {
             disable_lanes,
             summation: Summation::default(),
         };
-        let footprint = mma.footprint().map_err(|e| t(broken(e)))?;
+        let mut footprint = mma.footprint().map_err(|e| t(broken(e)))?;
         let ctas = self.tensor_group(c.cta, o.group).map_err(&t)?;
-        let reads = footprint.shared_reads;
+        let reads = shared_reads(&ctas, &mut footprint.shared_reads);
         let what = OpClass::Mma(key(&mma));
-        let after = self.tensor.before(what, ctas[0], self.options.profile);
+        let after = self.tensor.before(what, ctas[0], self.options);
         let issuer = (self.ctas[c.cta].linear, w.index, lane);
         if let Some(h) = &mut self.hazards
             && let Some(op) = h.begin(issuer, what)
         {
-            h.op_shared((op, issuer.0), &ctas, reads.clone(), c.pc);
+            // With one for both, no range has another.
+            if let AOperand::Tmem(_) = mma.a {
+                h.expects(op, issuer.0, mma.b.swizzle);
+            } else if let AOperand::Shared(a) = mma.a
+                && a.swizzle == mma.b.swizzle
+            {
+                h.expects(op, issuer.0, a.swizzle);
+            }
+            h.op_shared((op, issuer.0), &reads, c.pc);
             let mut blocks = |list: &[TmemBlock], kind| {
                 for b in list {
                     h.op_tensor(
@@ -145,7 +165,7 @@ impl Machine<'_> {
             self.remember(issuer, op);
         }
         self.check_hazards().map_err(&t)?;
-        let reads = self.will_read(&ctas, &reads, c.pc).map_err(&t)?;
+        let reads = self.will_read(&reads, c.pc).map_err(&t)?;
         let id = self.tensor_issue(Pending {
             what,
             issuer,

@@ -9,6 +9,7 @@ mod copy;
 mod load_store;
 mod mma;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::machine::{Machine, Trouble, sync_fault};
@@ -16,13 +17,16 @@ use super::pending::{Range, Use};
 use super::warp::{Part, Warp};
 use super::{Ctx, Flow, lanes};
 use crate::memory::{Fault, Region, Space};
-use crate::models::hazard::{Op as TrackedOp, OpClass, Profile};
+use crate::models::hazard::{Op as TrackedOp, OpClass};
 use crate::models::memory::{SharedRead, SharedReadError};
+use crate::models::relaxation::Relaxation;
 use crate::models::tcgen05_mma::CtaGroup;
+use crate::models::tmem::UNWRITTEN;
 use crate::models::tmem::{Tmem, TmemAddr};
 use crate::models::tmem_alloc::TmemAllocator;
 use crate::program::{Src, Tcgen05, TensorAddr};
 use crate::report::ViolationKind;
+use crate::sim::Options;
 
 /// Committed operations of a thread that later commits still hand over.
 const REMEMBERED: usize = 256;
@@ -87,11 +91,12 @@ impl TensorState {
 
     /// Operations that must complete before one of this class on this unit may. Order holds
     /// between threads too: those that synchronise form pipelines, the others are reported.
-    fn before(&self, what: OpClass, unit: u32, profile: Profile) -> Vec<u64> {
+    fn before(&self, what: OpClass, unit: u32, options: &Options) -> Vec<u64> {
+        let cp_waits = options.allows(Relaxation::CpAfterMma);
         let piped = |p: &Pending| match (p.what, what) {
             (OpClass::Mma(a), OpClass::Mma(b)) => a == b,
             (OpClass::Cp { .. }, OpClass::Mma(_)) => true,
-            (OpClass::Mma(_), OpClass::Cp { .. }) => profile == Profile::Hardware,
+            (OpClass::Mma(_), OpClass::Cp { .. }) => cp_waits,
             _ => false,
         };
         self.pending
@@ -102,21 +107,89 @@ impl TensorState {
     }
 }
 
+/// What an operation reads of shared memory, sorted and disjoint: from indices of its CTAs, addresses and lengths.
+pub(in crate::exec) fn shared_reads(ctas: &[u32], reads: &mut [(usize, u32, u32)]) -> Vec<Range> {
+    // Each operand is sorted, or nearly so: a stable sort merges them.
+    reads.sort();
+    let mut all: Vec<Range> = Vec::new();
+    for (cta, at, len) in reads.iter() {
+        let Some(&owner) = ctas.get(*cta) else {
+            continue;
+        };
+        let (start, end) = (u64::from(*at), u64::from(*at) + u64::from(*len));
+        match all.last_mut() {
+            // Operands may overlap, and rows of one that has no stride.
+            Some(last) if last.owner == owner && start <= last.start + last.size => {
+                last.size = last.size.max(end - last.start);
+            }
+            _ => all.push(Range {
+                space: Space::Shared,
+                owner,
+                start,
+                size: end - start,
+            }),
+        }
+    }
+    all
+}
+
 /// Shared memory of a CTA as the tensor core reads it.
-pub(in crate::exec) struct SharedView<'a>(pub(in crate::exec) &'a Region);
+pub(in crate::exec) struct SharedView<'a> {
+    region: &'a Region,
+    /// Bytes that nothing wrote may be read: they are [`UNWRITTEN`].
+    lenient: bool,
+    /// Whether any were.
+    unwritten: Cell<bool>,
+}
+
+impl<'a> SharedView<'a> {
+    pub(in crate::exec) fn new(region: &'a Region, options: &Options) -> Self {
+        Self {
+            region,
+            lenient: options.allows(Relaxation::Unwritten),
+            unwritten: Cell::new(false),
+        }
+    }
+
+    /// Whether bytes that nothing wrote were read.
+    pub(in crate::exec) fn took_unwritten(&self) -> bool {
+        self.unwritten.get()
+    }
+}
+
+/// What the note of [`Relaxation::Unwritten`] says.
+pub(in crate::exec) const READ_UNWRITTEN: &str = "an operand has bytes that nothing wrote";
 
 impl SharedRead for SharedView<'_> {
     fn byte(&self, address: u32) -> Option<u8> {
         let mut b = [0];
-        self.0.peek(u64::from(address), &mut b).then_some(b[0])
+        if self.region.peek(u64::from(address), &mut b) {
+            return Some(b[0]);
+        }
+        // Unwritten is not nowhere.
+        if !self.lenient || !self.region.holds(u64::from(address)) {
+            return None;
+        }
+        self.unwritten.set(true);
+        Some(UNWRITTEN)
     }
 
     fn read(&self, address: u32, out: &mut [u8]) -> Result<(), SharedReadError> {
-        if self.0.peek(u64::from(address), out) {
-            Ok(())
-        } else {
-            Err(SharedReadError { address })
+        if self.region.peek(u64::from(address), out) {
+            return Ok(());
         }
+        if !self.lenient {
+            return Err(SharedReadError { address });
+        }
+        for (i, b) in out.iter_mut().enumerate() {
+            let address = address.wrapping_add(i as u32);
+            *b = self.byte(address).ok_or(SharedReadError { address })?;
+        }
+        Ok(())
+    }
+
+    fn window(&self, address: u32, len: u32) -> Option<&[u8]> {
+        self.region.written(u64::from(address), len as usize)
     }
 }
 
@@ -221,30 +294,8 @@ impl Machine<'_> {
     }
 
     /// Registers shared memory that an operation will read, so that no write comes in between.
-    pub(in crate::exec) fn will_read(
-        &mut self,
-        ctas: &[u32],
-        reads: &[(usize, u32, u32)],
-        pc: usize,
-    ) -> Result<u64, Fault> {
-        let mut reads = reads.to_vec();
-        reads.sort_unstable();
-        let uses: Vec<_> = reads
-            .chunk_by(|a, b| a.0 == b.0 && a.1 + a.2 == b.1)
-            .filter_map(|run| {
-                let owner = *ctas.get(run[0].0)?;
-                let size = run.iter().map(|r| u64::from(r.2)).sum();
-                Some((
-                    Range {
-                        space: Space::Shared,
-                        owner,
-                        start: u64::from(run[0].1),
-                        size,
-                    },
-                    Use::Read,
-                ))
-            })
-            .collect();
+    pub(in crate::exec) fn will_read(&mut self, reads: &[Range], pc: usize) -> Result<u64, Fault> {
+        let uses: Vec<_> = reads.iter().map(|r| (*r, Use::Read)).collect();
         self.begin_operation(pc, &uses)
     }
 

@@ -16,11 +16,12 @@ pub(crate) use registers::{Operands, Registers};
 use self::group::{MAX_AHEAD, Mismatch, Step, WARPS, Warpgroup};
 use super::event::Event;
 use super::machine::{Machine, Trouble, sync_fault};
-use super::tcgen05::{SharedView, broken, uniform};
+use super::tcgen05::{READ_UNWRITTEN, SharedView, broken, shared_reads, uniform};
 use super::warp::{Part, State, Wait, Warp};
 use super::{Ctx, Flow};
 use crate::memory::Fault;
-use crate::models::hazard::{Op as TrackedOp, OpClass, Profile, Stamp};
+use crate::models::hazard::{Op as TrackedOp, OpClass, Stamp};
+use crate::models::relaxation::Relaxation;
 use crate::models::wgmma::{A, A_REGISTERS, Product, SharedMatrix};
 use crate::program::{Lanes, Wgmma, WgmmaA, WgmmaMma};
 use crate::report::ViolationKind;
@@ -169,13 +170,17 @@ impl Event for Multiplication {
             Rows::Shared(m) => A::Shared(m),
         };
         let rank = self.warp % WARPS as u32;
-        let shared = SharedView(&cta.shared);
+        let shared = SharedView::new(&cta.shared, m.options);
         let d = self
             .product
             .run(rank, a, &take(&self.d), &shared)
             .map_err(broken)?;
+        let unwritten = shared.took_unwritten();
         for (slot, v) in self.d.iter().zip(d) {
             w.regs[*slot as usize] = v;
+        }
+        if unwritten {
+            m.note(Relaxation::Unwritten, self.pc, READ_UNWRITTEN);
         }
         Ok(())
     }
@@ -333,7 +338,7 @@ impl Machine<'_> {
             ))));
         }
         let id = self.wgmma.next;
-        let compiled = self.options.profile == Profile::Hardware;
+        let compiled = self.options.allows(Relaxation::CompiledFence);
         let Some(registers) = w.poison.wgmma() else {
             return Err(hazard("a wgmma.mma_async without a wgmma.fence before it"));
         };
@@ -345,20 +350,21 @@ impl Machine<'_> {
             Rows::Registers(_) => None,
         };
         let matrices = in_shared.iter().chain([&product.b]);
-        let reads: Vec<(usize, u32, u32)> = matrices
+        let mut reads: Vec<(usize, u32, u32)> = matrices
             .flat_map(|m| m.bytes())
             .map(|(at, len)| (0, at, len))
             .collect();
+        let reads = shared_reads(&[cta], &mut reads);
         let (mut tracked, mut stamp) = (None, None);
         if let Some(h) = &mut self.hazards
             && let Some(op) = h.begin((cta, w.index, 0), OpClass::Plain)
         {
-            h.op_shared((op, cta), &[cta], reads.clone(), c.pc);
+            h.op_shared((op, cta), &reads, c.pc);
             stamp = h.stamp(cta, op);
             tracked = Some(op);
         }
         self.check_hazards().map_err(warp)?;
-        let reads = self.will_read(&[cta], &reads, c.pc).map_err(warp)?;
+        let reads = self.will_read(&reads, c.pc).map_err(warp)?;
         self.wgmma.next += 1;
         self.wgmma.running.insert(id);
         let d = operands.d.clone();

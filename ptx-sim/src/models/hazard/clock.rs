@@ -34,23 +34,47 @@ impl Clock {
     /// Whether it is nowhere behind the other.
     fn covers(&self, other: &Clock) -> bool {
         let n = self.0.len().min(other.0.len());
-        self.0.iter().zip(&other.0).all(|(a, b)| a >= b) && other.0[n..].iter().all(|t| *t == 0)
+        // No early end: a loop over vectors.
+        let both = self.0.iter().zip(&other.0);
+        both.fold(true, |all, (a, b)| all & (a >= b)) && other.0[n..].iter().all(|t| *t == 0)
     }
 }
 
-/// Order among tcgen05 operations on tensor memory.
+/// Order among tcgen05 operations on tensor memory. Threads that know the same share clocks.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tensor {
     /// Operations known to be complete.
-    pub(super) done: Clock,
+    pub(super) done: Arc<Clock>,
     /// Operations known to be issued: enough for the pairs that form a pipeline.
-    pub(super) issued: Clock,
+    pub(super) issued: Arc<Clock>,
 }
 
 impl Tensor {
     pub(super) fn join(&mut self, other: &Tensor) {
-        self.done.join(&other.done);
-        self.issued.join(&other.issued);
+        share(&mut self.done, &other.done);
+        share(&mut self.issued, &other.issued);
+    }
+
+    /// Learns of one operation.
+    pub(super) fn raise_done(&mut self, slot: u32, time: u32) {
+        Arc::make_mut(&mut self.done).raise(slot, time);
+    }
+
+    /// Learns that one operation was issued.
+    pub(super) fn raise_issued(&mut self, slot: u32, time: u32) {
+        Arc::make_mut(&mut self.issued).raise(slot, time);
+    }
+}
+
+/// `into` becomes the join of both, and one of them where that says all.
+fn share(into: &mut Arc<Clock>, from: &Arc<Clock>) {
+    if Arc::ptr_eq(into, from) || into.covers(from) {
+        return;
+    }
+    if from.covers(into) {
+        *into = from.clone();
+    } else {
+        Arc::make_mut(into).join(from);
     }
 }
 

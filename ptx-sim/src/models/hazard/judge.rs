@@ -1,13 +1,26 @@
 //! Whether anything orders two accesses.
 
+use super::super::relaxation::Relaxation;
 use super::clock::{Known, Tensor};
 use super::shadow::Record;
-use super::{Access, AccessKind, Actor, Agent, ConflictKind, OpClass, Profile, Proxy, Tracker};
+use super::{Access, AccessKind, Actor, Agent, ConflictKind, OpClass, Proxy, Tracker};
 
 /// What the later access is ordered after.
 pub(super) struct Sight<'a> {
     pub(super) known: &'a Known,
     pub(super) tensor: &'a Tensor,
+    /// Order of tcgen05 operations that no fence has made the thread's own.
+    pub(super) arrived: &'a Tensor,
+}
+
+/// What stands between two accesses that conflict.
+pub(super) enum Verdict {
+    /// Order.
+    Fine,
+    /// What the ISA does not promise, and would call so.
+    Excused(Relaxation, ConflictKind),
+    /// Nothing.
+    Conflict(ConflictKind),
 }
 
 impl Sight<'_> {
@@ -23,24 +36,33 @@ impl Sight<'_> {
 
 impl Tracker {
     /// Does anything order `earlier` before an access of `mine`?
-    pub(super) fn judge(
+    pub(super) fn judge(&self, earlier: &Record, mine: &Record, sight: &Sight<'_>) -> Verdict {
+        match self.conflict(earlier, mine, sight) {
+            None => Verdict::Fine,
+            Some((kind, Some(r))) if self.allowed.has(r) => Verdict::Excused(r, kind),
+            Some((kind, _)) => Verdict::Conflict(kind),
+        }
+    }
+
+    /// The conflict by the letter, and the relaxation that would excuse it.
+    fn conflict(
         &self,
         earlier: &Record,
         mine: &Record,
         sight: &Sight<'_>,
-    ) -> Option<ConflictKind> {
+    ) -> Option<(ConflictKind, Option<Relaxation>)> {
         // What frees memory has been judged by rules of its own.
         if mine.side.kind == AccessKind::Free {
             return None;
         }
         if earlier.side.kind == AccessKind::Free {
-            return Some(ConflictKind::Freed);
+            return Some((ConflictKind::Freed, None));
         }
         if earlier.slot == mine.slot && earlier.side.actor == mine.side.actor {
             return match (earlier.side.actor, earlier.side.proxy == mine.side.proxy) {
                 // One operation's accesses are one operation; program order of a thread.
                 (Actor::Op(_), _) | (_, true) => None,
-                _ => Some(ConflictKind::MissingProxyFence),
+                _ => Some((ConflictKind::MissingProxyFence, None)),
             };
         }
         // "One of the threads performs the write": of what a warp does at once, on hardware.
@@ -51,42 +73,49 @@ impl Tracker {
                 matches!(r.side.actor, Actor::Agent(_)),
             )
         };
-        if self.profile == Profile::Hardware
-            && side(earlier) == (mine.side.site, AccessKind::Write, true)
+        let together = side(earlier) == (mine.side.site, AccessKind::Write, true)
             && side(earlier) == side(mine)
-            && self.same_warp(earlier.side.thread, mine.side.thread)
-        {
-            return None;
-        }
+            && self.same_warp(earlier.side.thread, mine.side.thread);
         let base = sight.known.generic(earlier.slot, earlier.time);
         let fenced = || sight.known.fenced(earlier.slot, earlier.time);
         match (earlier.side.proxy, mine.side.proxy) {
             (Proxy::Tensor, _) | (_, Proxy::Tensor) => {
                 let in_order = |c: &super::clock::Clock| c.get(earlier.slot) >= earlier.time;
-                let piped = earlier.class.pipelined(mine.class, self.profile)
-                    && in_order(&sight.tensor.issued);
-                match in_order(&sight.tensor.done) || piped {
-                    true => None,
-                    false if base => Some(ConflictKind::MissingTcgen05Fence),
-                    false => Some(self.unordered(earlier)),
+                let issued = in_order(&sight.tensor.issued);
+                if in_order(&sight.tensor.done) || issued && earlier.class.pipelined(mine.class) {
+                    return None;
                 }
+                let unfenced = in_order(&sight.arrived.done)
+                    || in_order(&sight.arrived.issued) && earlier.class.pipelined(mine.class);
+                let excuse = match (earlier.class, mine.class) {
+                    (OpClass::Mma(_), OpClass::Cp { .. }) if issued => Some(Relaxation::CpAfterMma),
+                    _ if unfenced => Some(Relaxation::AfterFence),
+                    _ => None,
+                };
+                let kind = match base {
+                    true => ConflictKind::MissingTcgen05Fence,
+                    false => self.unordered(earlier),
+                };
+                Some((kind, excuse))
             }
             (Proxy::Generic, Proxy::Async) if fenced() => None,
-            (Proxy::Generic, Proxy::Async) if base => {
-                let war = earlier.side.kind == AccessKind::Read;
-                match (war, self.profile) {
-                    (true, Profile::Hardware) => None,
-                    (true, Profile::Strict) => Some(ConflictKind::MissingProxyFenceWar),
-                    _ => Some(ConflictKind::MissingProxyFence),
+            (Proxy::Generic, Proxy::Async) if base => match earlier.side.kind == AccessKind::Read {
+                true => {
+                    let excuse = Some(Relaxation::WriteAfterRead);
+                    Some((ConflictKind::MissingProxyFenceWar, excuse))
                 }
-            }
+                false => Some((ConflictKind::MissingProxyFence, None)),
+            },
             // The implicit fence at completion: knowing an async operation is enough.
             (Proxy::Async, Proxy::Async) if fenced() => None,
             (_, Proxy::Generic) if base => None,
             _ if mine.side.kind == AccessKind::Sync && earlier.side.kind == AccessKind::Init => {
-                Some(ConflictKind::BarrierInitNotVisible)
+                Some((ConflictKind::BarrierInitNotVisible, None))
             }
-            _ => Some(self.unordered(earlier)),
+            _ => {
+                let excuse = together.then_some(Relaxation::SameBytes);
+                Some((self.unordered(earlier), excuse))
+            }
         }
     }
 

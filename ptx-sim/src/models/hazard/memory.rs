@@ -1,11 +1,12 @@
 //! Accesses: each is judged against those before it, then remembered.
 
-use super::judge::Sight;
+use super::super::relaxation::Relaxation;
+use super::judge::{Sight, Verdict};
+use super::report::Mixed;
 use super::report::Side;
 use super::shadow::Record;
 use super::{
-    Access, AccessKind, Actor, Agent, Conflict, ConflictKind, Op, OpClass, Profile, Proxy, Range,
-    Tracker,
+    Access, AccessKind, Actor, Agent, Conflict, ConflictKind, Op, OpClass, Proxy, Range, Tracker,
 };
 
 impl Tracker {
@@ -18,8 +19,9 @@ impl Tracker {
             time: a.now.time,
             side: side_of(Actor::Agent(agent), agent, &access),
             class: OpClass::Plain,
+            swizzle: None,
         };
-        self.record(&access, mine);
+        self.record(&access, std::iter::once(access.range), mine);
     }
 
     /// `mbarrier.init`. It has a slot of its own, because `fence.mbarrier_init` releases it alone.
@@ -37,8 +39,9 @@ impl Tracker {
             time: 1,
             side: side_of(Actor::Agent(agent), agent, &access),
             class: OpClass::Plain,
+            swizzle: None,
         };
-        self.record(&access, mine);
+        self.record(&access, std::iter::once(access.range), mine);
         let a = &mut self.agents[agent.0 as usize];
         a.now.learn(slot, 1, false);
         a.inits.push(slot);
@@ -47,6 +50,11 @@ impl Tracker {
     /// An access by an asynchronous operation; report all of them when it is issued.
     /// Unknown (finished) operations are ignored.
     pub fn op_access(&mut self, op: Op, access: Access) {
+        self.op_accesses(op, access, std::iter::once(access.range));
+    }
+
+    /// The same for some ranges at once, which lie in the space of the access and do not overlap.
+    pub fn op_accesses(&mut self, op: Op, access: Access, ranges: impl Iterator<Item = Range>) {
         let Some(o) = self.ops.get_mut(&op.0) else {
             return;
         };
@@ -56,11 +64,12 @@ impl Tracker {
             time: o.time + u32::from(access.kind != AccessKind::Read),
             side: side_of(Actor::Op(op), o.issuer, &access),
             class: o.class,
+            swizzle: o.swizzle,
         };
-        self.record(&access, mine);
+        self.record(&access, ranges, mine);
     }
 
-    fn record(&mut self, access: &Access, mine: Record) {
+    fn record(&mut self, access: &Access, ranges: impl Iterator<Item = Range>, mine: Record) {
         let mut shadow = std::mem::take(&mut self.shadow);
         let sight = match mine.side.actor {
             Actor::Agent(a) => {
@@ -68,36 +77,62 @@ impl Tracker {
                 Some(Sight {
                     known: &a.now,
                     tensor: &a.tensor,
+                    arrived: &a.tensor_in,
                 })
             }
             Actor::Op(o) => self.ops.get(&o.0).map(|o| Sight {
                 known: &o.known,
                 tensor: &o.tensor,
+                arrived: &o.arrived,
             }),
         };
-        let mut found = Vec::new();
+        let (mut found, mut excused) = (Vec::new(), Vec::new());
+        let mut other: Vec<Mixed> = Vec::new();
         if let Some(sight) = sight {
             shadow.access(
-                access,
+                (access.range.space, access.kind),
+                ranges.map(|r| (r.start, r.end)),
                 mine,
                 |earlier, at| {
-                    if let Some(kind) = self.judge(earlier, &mine, &sight) {
-                        found.push((kind, at, earlier.side, mine.side));
+                    if let (Some(written), Some(read)) = (earlier.swizzle, mine.swizzle)
+                        && written != read
+                        && (earlier.side.proxy, mine.side.proxy) == (Proxy::Async, Proxy::Async)
+                        && earlier.side.kind == AccessKind::Write
+                        && mine.side.kind == AccessKind::Read
+                    {
+                        other.push(Mixed {
+                            swizzles: [written, read],
+                            sides: [earlier.side, mine.side],
+                        });
+                    }
+                    match self.judge(earlier, &mine, &sight) {
+                        Verdict::Fine => {}
+                        Verdict::Excused(r, kind) => {
+                            excused.push((r, (kind, at, earlier.side, mine.side)));
+                        }
+                        Verdict::Conflict(kind) => {
+                            found.push((kind, at, earlier.side, mine.side));
+                        }
                     }
                 },
                 |earlier| sight.outdates(earlier, access),
             );
         }
         self.shadow = shadow;
+        for m in other {
+            if self.mixed_at.insert((m.sides[0].site, m.sides[1].site)) {
+                self.mixed.push(m);
+            }
+        }
+        for (r, (kind, at, a, b)) in excused {
+            self.note(r, kind, at, a, b);
+        }
         self.report_all(found);
     }
 
     /// An access to memory of another group of threads: it must be known to run, because its memory
     /// exists from then on only.
     pub fn reach(&mut self, actor: Actor, home: u32, access: Access) {
-        if self.profile == Profile::Hardware {
-            return;
-        }
         let (started, thread) = match actor {
             Actor::Agent(a) => (self.agents[a.0 as usize].started, a),
             Actor::Op(o) => match self.ops.get(&o.0) {
@@ -106,8 +141,14 @@ impl Tracker {
             },
         };
         if started >> home & 1 == 0 {
-            let side = side_of(actor, thread, &access);
-            self.report(ConflictKind::PeerNotStarted, access.range, side, side);
+            let (side, kind) = (
+                side_of(actor, thread, &access),
+                ConflictKind::PeerNotStarted,
+            );
+            match self.allowed.has(Relaxation::PeerRuns) {
+                true => self.note(Relaxation::PeerRuns, kind, access.range, side, side),
+                false => self.report(kind, access.range, side, side),
+            }
         }
     }
 
@@ -185,7 +226,7 @@ impl Tracker {
             site,
         };
         let side = side_of(Actor::Agent(agent), agent, &access);
-        let mut found = Vec::new();
+        let (mut found, mut excused) = (Vec::new(), Vec::new());
         let mut shadow = std::mem::take(&mut self.shadow);
         shadow.clear(range, false, |r, at| {
             let own = self.agents[r.side.thread.0 as usize].home == home;
@@ -193,17 +234,44 @@ impl Tracker {
                 own && (matches!(r.side.actor, Actor::Agent(_)) || r.side.kind == AccessKind::Sync);
             let known =
                 exit.view.generic.get(r.slot) >= r.time || exit.tensor.done.get(r.slot) >= r.time;
-            if !harmless && !known {
-                found.push((ConflictKind::MayOutlive, at, r.side, side));
+            let store = own && r.side.kind == AccessKind::Read && r.class == OpClass::Plain;
+            match !harmless && !known {
+                false => {}
+                true if store && self.allowed.has(Relaxation::UnreadStores) => {
+                    excused.push((ConflictKind::MayOutlive, at, r.side, side));
+                }
+                true => found.push((ConflictKind::MayOutlive, at, r.side, side)),
             }
         });
         self.shadow = shadow;
+        for (kind, at, a, b) in excused {
+            self.note(Relaxation::UnreadStores, kind, at, a, b);
+        }
         self.report_all(found);
     }
 
     fn report_all(&mut self, found: Vec<(ConflictKind, Range, Side, Side)>) {
         for (kind, at, a, b) in found {
             self.report(kind, at, a, b);
+        }
+    }
+
+    fn note(
+        &mut self,
+        r: Relaxation,
+        kind: ConflictKind,
+        range: Range,
+        earlier: Side,
+        later: Side,
+    ) {
+        if self.noted.insert((r, earlier.site, later.site)) {
+            let conflict = Conflict {
+                kind,
+                range,
+                earlier,
+                later,
+            };
+            self.notes.push((r, conflict));
         }
     }
 

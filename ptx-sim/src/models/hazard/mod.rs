@@ -19,12 +19,13 @@ mod report;
 mod shadow;
 
 pub use report::{
-    Access, AccessKind, Actor, Agent, Conflict, ConflictKind, Op, Proxy, Range, Side,
+    Access, AccessKind, Actor, Agent, Conflict, ConflictKind, Mixed, Op, Proxy, Range, Side,
 };
 
 pub use operation::Stamp;
 pub use order::{Fence, OpClass, Profile, Sem};
 
+use super::relaxation::{Allowed, Relaxation};
 use clock::{Known, Merger};
 use object::{AgentState, Object};
 use operation::{Free, OpState};
@@ -35,7 +36,7 @@ use std::sync::Arc;
 /// The tracker. Agents and operations belong to the tracker that made them.
 #[derive(Debug, Clone, Default)]
 pub struct Tracker {
-    profile: Profile,
+    allowed: Allowed,
     agents: Vec<AgentState>,
     ops: HashMap<u32, OpState>,
     next_op: u32,
@@ -50,13 +51,17 @@ pub struct Tracker {
     merger: Merger,
     conflicts: Vec<Conflict>,
     seen: HashSet<(ConflictKind, u32, u32)>,
+    notes: Vec<(Relaxation, Conflict)>,
+    noted: HashSet<(Relaxation, u32, u32)>,
+    mixed: Vec<Mixed>,
+    mixed_at: HashSet<(u32, u32)>,
 }
 
 impl Tracker {
     /// An empty tracker.
-    pub fn new(profile: Profile) -> Self {
+    pub fn new(allowed: impl Into<Allowed>) -> Self {
         Self {
-            profile,
+            allowed: allowed.into(),
             ..Self::default()
         }
     }
@@ -89,6 +94,21 @@ impl Tracker {
         std::mem::take(&mut self.conflicts)
     }
 
+    /// Takes out what was read with another swizzle than it was written with, once for each pair of sites.
+    pub fn take_mixed(&mut self) -> Vec<Mixed> {
+        std::mem::take(&mut self.mixed)
+    }
+
+    /// Takes the oldest conflict out.
+    pub fn take_conflict(&mut self) -> Option<Conflict> {
+        (!self.conflicts.is_empty()).then(|| self.conflicts.remove(0))
+    }
+
+    /// Takes the conflicts out that a relaxation excused: the first of each relaxation and pair of sites.
+    pub fn take_notes(&mut self) -> Vec<(Relaxation, Conflict)> {
+        std::mem::take(&mut self.notes)
+    }
+
     /// A release: arrive on an mbarrier, store of a flag.
     pub fn release(&mut self, agent: Agent, object: u64, sem: Sem) {
         self.release_to(agent, object, sem, false);
@@ -96,7 +116,7 @@ impl Tracker {
 
     /// A release at a barrier in which those who acquire take part: what the agent acquired in
     /// tcgen05 order goes on to them, though no fence of its own covers it. With a mere release it
-    /// does so under [`Profile::Hardware`] only.
+    /// does so under [`Relaxation::HandedOn`] only.
     pub fn release_together(&mut self, agent: Agent, object: u64) {
         self.release_to(agent, object, Sem::Strong, true);
     }
@@ -111,7 +131,7 @@ impl Tracker {
         };
         into.arrive(&mut self.merger, known);
         into.arriving.tensor.join(&a.tensor_out);
-        if together || self.profile == Profile::Hardware {
+        if together || self.allowed.has(Relaxation::HandedOn) {
             into.arriving.tensor.join(&a.tensor_in);
         }
         into.arriving.started |= a.started;

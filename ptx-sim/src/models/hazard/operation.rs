@@ -1,6 +1,9 @@
 //! Asynchronous operations: what they are ordered after, and who learns of their completion.
 
+use super::super::relaxation::Relaxation;
+use super::super::swizzle::Swizzle;
 use super::clock::{Known, Tensor};
+use super::object::AgentState;
 use super::{Agent, Op, OpClass, Tracker};
 use std::sync::Arc;
 
@@ -13,6 +16,9 @@ pub(super) struct OpState {
     /// What precedes it.
     pub(super) known: Known,
     pub(super) tensor: Tensor,
+    /// What its issuer had acquired in tcgen05 order without a fence; empty where nothing asks for it.
+    pub(super) arrived: Tensor,
+    pub(super) swizzle: Option<Swizzle>,
     pub(super) started: u32,
     pub(super) complete: bool,
     /// It has accesses that are not reads.
@@ -60,8 +66,12 @@ impl Tracker {
         let a = &mut self.agents[agent.0 as usize];
         let known = a.seal();
         let (tensor, started) = (a.tensor.clone(), a.started);
+        let arrived = match class.tensor() && self.allowed.has(Relaxation::AfterFence) {
+            true => a.tensor_in.clone(),
+            false => Tensor::default(),
+        };
         if class.tensor() {
-            a.tensor.issued.raise(slot, time + 1);
+            a.tensor.raise_issued(slot, time + 1);
         }
         self.ops.insert(
             op.0,
@@ -72,12 +82,21 @@ impl Tracker {
                 issuer: agent,
                 known,
                 tensor,
+                arrived,
+                swizzle: None,
                 started,
                 complete: false,
                 writes: false,
             },
         );
         op
+    }
+
+    /// The operation writes shared memory with this swizzle, or expects it in what it reads.
+    pub fn swizzled(&mut self, op: Op, swizzle: Swizzle) {
+        if let Some(o) = self.ops.get_mut(&op.0) {
+            o.swizzle = Some(swizzle);
+        }
     }
 
     /// The operation has happened. Whoever should know of it learns it by [`Tracker::signal`],
@@ -103,8 +122,8 @@ impl Tracker {
         }
         if o.class.tensor() {
             // commit implies fence::before_thread_sync
-            into.tensor.done.raise(o.slot, o.time + 1);
-            into.tensor.issued.raise(o.slot, o.time + 1);
+            into.tensor.raise_done(o.slot, o.time + 1);
+            into.tensor.raise_issued(o.slot, o.time + 1);
         }
     }
 
@@ -190,8 +209,28 @@ impl Tracker {
         let tensor = o.class.tensor();
         self.wait(agent, &[stamp], reads_only);
         if tensor {
-            let done = &mut self.agents[agent.0 as usize].tensor.done;
-            done.raise(stamp.slot, stamp.time + u32::from(!reads_only));
+            let tensor = &mut self.agents[agent.0 as usize].tensor;
+            tensor.raise_done(stamp.slot, stamp.time + u32::from(!reads_only));
+        }
+    }
+
+    /// Threads wait for the operation together, as the lanes of a warp do. Those that knew the same before share what
+    /// they know afterwards.
+    pub fn wait_op_together(&mut self, agents: &[Agent], op: Op) {
+        let Some((first, others)) = agents.split_first() else {
+            return;
+        };
+        let known = |a: &AgentState| (a.now.view.clone(), a.tensor.done.clone());
+        let (view, done) = known(&self.agents[first.0 as usize]);
+        self.wait_op(*first, op, false);
+        let (view_after, done_after) = known(&self.agents[first.0 as usize]);
+        for agent in others {
+            let a = &mut self.agents[agent.0 as usize];
+            if Arc::ptr_eq(&a.now.view, &view) && Arc::ptr_eq(&a.tensor.done, &done) {
+                (a.now.view, a.tensor.done) = (view_after.clone(), done_after.clone());
+            } else {
+                self.wait_op(*agent, op, false);
+            }
         }
     }
 

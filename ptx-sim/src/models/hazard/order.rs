@@ -6,12 +6,7 @@ pub enum Profile {
     /// Only what the ISA guarantees.
     #[default]
     Strict,
-    /// And what public kernels rely on: `tcgen05.mma` -> `tcgen05.cp` of one thread in issue
-    /// order, async writes after ordered generic reads without a proxy fence, memory order by
-    /// `shfl.sync` and its like, mbarrier operations whose scope counts for nothing and mbarrier
-    /// waits that are `.relaxed`, tcgen05 order that a thread between two mbarriers hands on without
-    /// fences, lanes of one instruction that write the same bytes, and peer CTAs that run from the
-    /// start.
+    /// And what public kernels rely on: every [`super::super::relaxation::Relaxation`].
     Hardware,
 }
 
@@ -43,13 +38,12 @@ impl OpClass {
     }
 
     /// "Pipelined tcgen05 Instructions": is `self` then `later` executed in issue order?
-    pub(super) fn pipelined(self, later: OpClass, profile: Profile) -> bool {
+    pub(super) fn pipelined(self, later: OpClass) -> bool {
         match (self, later) {
             (OpClass::Mma(a), OpClass::Mma(b)) => a == b,
             (OpClass::Cp { .. } | OpClass::Shift, OpClass::Mma(_)) => true,
             (OpClass::Shift, OpClass::Cp { is_4x256b }) => is_4x256b,
             (OpClass::Mma(_), OpClass::Shift) => true,
-            (OpClass::Mma(_), OpClass::Cp { .. }) => profile == Profile::Hardware,
             _ => false,
         }
     }

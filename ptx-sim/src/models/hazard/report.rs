@@ -1,5 +1,6 @@
 //! What an access is, and what a conflict between two of them says.
 
+use super::super::swizzle::Swizzle;
 use std::fmt;
 
 /// Method of access ("Proxies").
@@ -141,6 +142,15 @@ impl ConflictKind {
             ConflictKind::MayOutlive => "nothing keeps the CTA of this memory until it is over",
         }
     }
+}
+
+/// An operand that is read with another swizzle than it was written with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mixed {
+    /// Written with, and read with.
+    pub swizzles: [Swizzle; 2],
+    /// Who wrote, and who reads.
+    pub sides: [Side; 2],
 }
 
 /// A reported conflict.

@@ -3,7 +3,8 @@
 use super::super::idesc::Accumulator;
 use super::super::memory::SharedRead;
 use super::super::tmem::TmemAddr;
-use super::compute::Product;
+use super::compute::{Product, Sums};
+use super::inner::ROWS;
 use super::{CtaGroup, CtaMemory, Footprint, Mma, MmaError, TmemBlock};
 
 /// A cell of D, relative to the address operand.
@@ -86,49 +87,76 @@ fn disabled(mma: &Mma, cta: usize, lane: u32) -> bool {
     mma.disable_lanes[cta * 4 + (lane / 32 % 4) as usize] >> (lane % 32) & 1 == 1
 }
 
+/// Columns of a row of D that lie side by side.
+struct Run {
+    cta: usize,
+    lane: u32,
+    /// Of tensor memory.
+    column: u32,
+    /// Of D.
+    first: u32,
+    count: u32,
+}
+
+/// Where a row of D lies, without what is disabled.
+fn runs(mma: &Mma, row: u32) -> impl Iterator<Item = Run> {
+    let (group, m, n) = (mma.group, mma.idesc.m, mma.idesc.n);
+    // Layout B: the right half of the columns lies in other lanes.
+    let halves = if (group, m) == (CtaGroup::Two, 128) {
+        2
+    } else {
+        1
+    };
+    let count = n / halves;
+    (0..halves).filter_map(move |half| {
+        let first = half * count;
+        let c = d_cell(group, m, n, row, first);
+        let run = Run {
+            cta: c.cta,
+            lane: mma.d.lane() + c.lane,
+            column: mma.d.column() + c.column,
+            first,
+            count,
+        };
+        (!disabled(mma, run.cta, run.lane)).then_some(run)
+    })
+}
+
 /// Reads D where it accumulates, adds, and writes it; nothing is written on an error.
 pub(super) fn write_d<S: SharedRead + ?Sized>(
     mma: &Mma,
     product: &Product,
     ctas: &mut [CtaMemory<'_, S>],
 ) -> Result<(), MmaError> {
-    let (m, n, kind) = (mma.idesc.m, mma.idesc.n, mma.idesc.d);
+    let (m, kind) = (mma.idesc.m, mma.idesc.d);
     let mask = if kind == Accumulator::F16 { 0x3 } else { 0xf };
-    let mut writes = Vec::with_capacity((m * n) as usize);
-    for row in 0..m {
-        for col in 0..n {
-            let c = d_cell(mma.group, m, n, row, col);
-            let (lane, column) = (mma.d.lane() + c.lane, mma.d.column() + c.column);
-            if disabled(mma, c.cta, lane) {
-                continue;
-            }
-            let tmem = &ctas[c.cta].tmem;
-            let fail = |source| MmaError::Tmem {
-                operand: "D",
-                cta: c.cta,
-                source,
-            };
-            let old = if mma.accumulate {
-                tmem.read_masked(lane, column, mask).map_err(fail)?
-            } else {
-                tmem.check(lane, column).map_err(fail)?;
-                0
-            };
-            writes.push((c.cta, lane, column, product.finish(mma, row, col, old)));
-        }
-    }
-    for (cta, lane, column, value) in writes {
-        let tmem = &mut ctas[cta].tmem;
-        let done = if kind == Accumulator::F16 {
-            tmem.write_low_half(lane, column, value as u16)
-        } else {
-            tmem.write(lane, column, value)
-        };
-        done.map_err(|source| MmaError::Tmem {
+    let fail = |cta| {
+        move |source| MmaError::Tmem {
             operand: "D",
             cta,
             source,
-        })?;
+        }
+    };
+    for row in 0..m {
+        for r in runs(mma, row) {
+            let needed = if mma.accumulate { mask } else { 0 };
+            let tmem = &ctas[r.cta].tmem;
+            tmem.check_row(r.lane, r.column, r.count, needed)
+                .map_err(fail(r.cta))?;
+        }
+    }
+    let mut sums = Sums::default();
+    for row in 0..m {
+        if (row as usize).is_multiple_of(ROWS) {
+            product.rows(row as usize, &mut sums);
+        }
+        for r in runs(mma, row) {
+            let cells = ctas[r.cta]
+                .tmem
+                .row_mut(r.lane, r.column, r.count, mask)
+                .map_err(fail(r.cta))?;
+            product.finish(mma, &sums, row as usize, r.first as usize, cells);
+        }
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! caller decides when it happens; [`execute`] reads every operand, then writes D.
 
 mod compute;
+mod inner;
 mod layout;
 mod operand;
 mod scale;

@@ -5,8 +5,9 @@ use super::super::idesc::{Element, Kind};
 use super::super::memory::SharedRead;
 use super::super::smem_desc::{Layout, Major, SmemDesc};
 use super::super::tmem::TmemAddr;
+use super::inner;
 use super::{AOperand, CtaGroup, CtaMemory, Footprint, Mma, MmaError, TmemBlock};
-use half::{bf16, f16};
+use std::sync::LazyLock;
 
 /// Bytes of K one row takes in shared memory, for every dense kind.
 const ROW_BYTES: u32 = 32;
@@ -15,8 +16,8 @@ const ROW_BYTES: u32 = 32;
 pub(super) enum Values {
     /// Twice the E2M1 values, of the 4-bit kinds.
     Doubled(Vec<i8>),
-    /// Everything else; integers too, which f64 holds exactly.
-    Real(Vec<f64>),
+    /// Everything else; integers too, which f32 holds exactly.
+    Real(Vec<f32>),
 }
 
 fn element_bytes(e: Element) -> u32 {
@@ -57,21 +58,67 @@ fn raw_rows<S: SharedRead + ?Sized>(
 ) -> Result<Vec<[u8; 32]>, MmaError> {
     let mut out = vec![[0u8; 32]; rows as usize];
     let size = element_bytes(e);
-    for (r, row) in out.iter_mut().enumerate() {
-        if layout.is_k_major() {
-            for half in 0..2 {
-                let at = layout.byte_address(r as u32, 16 * half);
-                let (half, len) = (half as usize * 16, slot_bytes as usize);
-                shared.read(at, &mut row[half..half + len]).map_err(&fail)?;
-            }
-        } else {
+    if !layout.is_k_major() {
+        for (r, row) in out.iter_mut().enumerate() {
             for (k, bytes) in row.chunks_exact_mut(size as usize).enumerate() {
                 let at = layout.element_address(r as u32, k as u32);
                 shared.read(at, bytes).map_err(&fail)?;
             }
         }
+        return Ok(out);
+    }
+    let len = slot_bytes as usize;
+    let at: Vec<[u32; 2]> = (0..rows)
+        .map(|r| [0, 16].map(|byte| layout.byte_address(r, byte)))
+        .collect();
+    let ends = || at.iter().flatten();
+    let (first, last) = (ends().min(), ends().max());
+    // One look at all that lies between, where all of it was written.
+    if let (Some(&first), Some(&last)) = (first, last)
+        && let Some(window) = shared.window(first, last - first + slot_bytes)
+    {
+        for (row, at) in out.iter_mut().zip(&at) {
+            for (half, at) in row.chunks_exact_mut(16).zip(at) {
+                let from = &window[(at - first) as usize..];
+                // Of known length it is a move, not a call.
+                match (half.first_chunk_mut::<16>(), from.first_chunk::<16>()) {
+                    (Some(to), Some(from)) if len == 16 => *to = *from,
+                    _ => half[..len].copy_from_slice(&from[..len]),
+                }
+            }
+        }
+        return Ok(out);
+    }
+    for (row, at) in out.iter_mut().zip(&at) {
+        for (half, at) in row.chunks_exact_mut(16).zip(at) {
+            shared.read(*at, &mut half[..len]).map_err(&fail)?;
+        }
     }
     Ok(out)
+}
+
+/// The values of an element of at most eight bits.
+fn byte_values(value: fn(u8) -> f64) -> [f32; 256] {
+    std::array::from_fn(|bits| value(bits as u8) as f32)
+}
+
+/// What each of its bit patterns means, of an element of at most eight bits.
+fn table(e: Element) -> &'static [f32; 256] {
+    macro_rules! table {
+        ($value:expr) => {{
+            static TABLE: LazyLock<[f32; 256]> = LazyLock::new(|| byte_values($value));
+            &TABLE
+        }};
+    }
+    match e {
+        Element::E4m3 => table!(float::e4m3),
+        Element::E5m2 => table!(float::e5m2),
+        Element::E2m1 => table!(float::e2m1),
+        Element::E2m3 => table!(float::e2m3),
+        Element::E3m2 => table!(float::e3m2),
+        Element::S8 => table!(|b| f64::from(b as i8)),
+        _ => table!(f64::from),
+    }
 }
 
 /// Decodes rows of 32 bytes.
@@ -81,23 +128,26 @@ fn decode(kind: Kind, e: Element, negate: bool, rows: &[[u8; 32]]) -> Values {
         let nibbles = rows.iter().flatten().flat_map(|b| [b & 0xf, b >> 4]);
         return Values::Doubled(nibbles.map(|c| sign * float::e2m1_doubled(c)).collect());
     }
-    let mut out = Vec::with_capacity(rows.len() * kind.k() as usize);
+    let mut out: Vec<f32> = Vec::with_capacity(rows.len() * kind.k() as usize);
+    if e == Element::F16 {
+        out.resize(rows.len() * ROW_BYTES as usize / 2, 0.0);
+        inner::f16_values(rows.as_flattened(), &mut out);
+    }
     for row in rows {
         match e {
-            Element::F16 => out.extend(pairs(row).map(|b| f64::from(f16::from_bits(b)))),
-            Element::Bf16 => out.extend(pairs(row).map(|b| f64::from(bf16::from_bits(b)))),
+            Element::F16 => {}
+            Element::Bf16 => out.extend(pairs(row).map(|b| f32::from_bits(u32::from(b) << 16))),
             Element::Tf32 => out.extend(
                 row.chunks_exact(4)
-                    .map(|b| float::tf32(u32::from_le_bytes([b[0], b[1], b[2], b[3]]))),
+                    .map(|b| float::tf32(u32::from_le_bytes([b[0], b[1], b[2], b[3]])) as f32),
             ),
-            Element::E4m3 => out.extend(row.iter().map(|b| float::e4m3(*b))),
-            Element::E5m2 => out.extend(row.iter().map(|b| float::e5m2(*b))),
-            Element::U8 => out.extend(row.iter().map(|b| f64::from(*b))),
-            Element::S8 => out.extend(row.iter().map(|b| f64::from(*b as i8))),
+            Element::E4m3 | Element::E5m2 | Element::U8 | Element::S8 => {
+                let table = table(e);
+                out.extend(row.iter().map(|b| table[usize::from(*b)]));
+            }
             // Sixteen packed elements at the front of every 16-byte slot, then padding.
-            Element::E2m1 => packed(row, 4, float::e2m1, &mut out),
-            Element::E2m3 => packed(row, 6, float::e2m3, &mut out),
-            Element::E3m2 => packed(row, 6, float::e3m2, &mut out),
+            Element::E2m1 => packed(row, 4, table(e), &mut out),
+            Element::E2m3 | Element::E3m2 => packed(row, 6, table(e), &mut out),
         }
     }
     if negate {
@@ -111,12 +161,12 @@ fn pairs(row: &[u8; 32]) -> impl Iterator<Item = u16> + '_ {
         .map(|b| u16::from_le_bytes([b[0], b[1]]))
 }
 
-fn packed(row: &[u8; 32], bits: usize, value: fn(u8) -> f64, out: &mut Vec<f64>) {
+fn packed(row: &[u8; 32], bits: usize, values: &[f32; 256], out: &mut Vec<f32>) {
     for slot in row.chunks_exact(16) {
         for i in 0..16 {
             let at = i * bits;
             let two = u16::from(slot[at / 8]) | u16::from(slot[(at / 8 + 1).min(15)]) << 8;
-            out.push(value((two >> (at % 8)) as u8));
+            out.push(values[usize::from((two >> (at % 8)) as u8)]);
         }
     }
 }
@@ -151,7 +201,7 @@ pub(super) fn read_a<S: SharedRead + ?Sized>(
                     let lane = at.lane() + if i.m == 64 { r % 16 + 32 * (r / 16) } else { r };
                     let mut row = [0; 32];
                     for (j, word) in row.chunks_exact_mut(4).enumerate() {
-                        let value = memory.tmem.read(lane, at.column() + j as u32);
+                        let value = memory.tmem.read_operand(lane, at.column() + j as u32, 0xf);
                         let fail = |source| MmaError::Tmem {
                             operand: "A",
                             cta,
@@ -228,7 +278,11 @@ pub(super) fn footprint(mma: &Mma, out: &mut Footprint) -> Result<(), MmaError> 
                 if l.is_k_major() {
                     let ends = [l.byte_address(row, 0), l.byte_address(row, 16)];
                     let len = slot_bytes(i.kind, e);
-                    out.shared_reads.extend(ends.map(|a| (cta, a, len)));
+                    if ends[0].abs_diff(ends[1]) == len {
+                        out.shared_reads.push((cta, ends[0].min(ends[1]), 2 * len));
+                    } else {
+                        out.shared_reads.extend(ends.map(|a| (cta, a, len)));
+                    }
                 } else {
                     let size = element_bytes(e);
                     let all = (0..ROW_BYTES / size).map(|k| l.element_address(row, k));

@@ -141,7 +141,7 @@ impl Reader<'_> {
             let column = self.base.column() + cell.column;
             let word = self
                 .tmem
-                .read_masked(lane, column, mask as u8)
+                .read_operand(lane, column, mask as u8)
                 .map_err(fail)?
                 & bytes;
             if *first.get_or_insert(word) != word {

@@ -1,22 +1,36 @@
-//! NVRTC, NVIDIA's compiler as a library: found and loaded when something is compiled, never before.
+//! NVRTC, NVIDIA's compiler as a library: found and loaded when something is compiled, never before. What it makes is
+//! [kept on disk](cache).
+//!
+//! This folder knows nothing of what is compiled. It is a module of two packages: of the library, where feature `jit`
+//! compiles kernels, and of `mma-explorer`, which names these files by their path. So neither package depends on the other,
+//! and there is no third one to publish. Each has a module `nvrtc_names` with what differs: the names of its environment
+//! variables and of its folder, and what helps its users.
 
+mod api;
+pub mod arch;
+pub mod cache;
 mod find;
+mod store;
+// What `cargo xtask toolchain` installs is where it says.
+#[path = "../../build/places.rs"]
+pub(crate) mod places;
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use cudarc::nvrtc::sys;
 use serde::Serialize;
 
-use crate::arch::Arch;
+use self::api::{Api, COMPILATION, Get, Handle, INVALID_OPTION, Size, Status};
+use self::arch::Arch;
+use crate::nvrtc_names;
 
-pub(crate) use find::tool;
-pub use find::{PLACE, Place};
+pub use find::Place;
 
 /// Why nothing was compiled.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum NvrtcError {
     /// No library was found, or none that can be loaded.
     #[error("NVRTC is not there: {}", .looked_at.join("; "))]
@@ -33,6 +47,12 @@ pub enum NvrtcError {
         version: String,
         /// The numbers of the architectures that it compiles for.
         known: Vec<u32>,
+    },
+    /// What was asked for is no architecture.
+    #[error("{name:?} is not an architecture: write 80, 89, 90a, 100a, 120f, ... (from 80 on)")]
+    NoArchitecture {
+        /// What was asked for.
+        name: String,
     },
     /// The source does not compile.
     #[error("NVRTC cannot compile {name} for sm_{arch}:\n{log}")]
@@ -59,19 +79,24 @@ impl NvrtcError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Missing { .. } => Some(format!(
-                "`cargo xtask toolchain --nvrtc` installs it where this program looks, without root. Or set {PLACE} to \
-                 the folder of libnvrtc.so of a CUDA installation, or add that folder to LD_LIBRARY_PATH."
+                "{} Or set {} to the folder of libnvrtc.so of a CUDA installation, or add that folder to \
+                 LD_LIBRARY_PATH.",
+                nvrtc_names::INSTALL,
+                nvrtc_names::PLACE,
             )),
             Self::Architecture { arch, known, .. } => {
                 let newest = known.iter().max().copied().unwrap_or(0);
                 Some(if arch.number > newest {
-                    "A newer CUDA's NVRTC may know it: `mma-explorer info` says which one is used, and why.".into()
+                    format!(
+                        "A newer CUDA's NVRTC may know it: `{}` says which one is used, and where it is.",
+                        nvrtc_names::INFO
+                    )
                 } else {
                     "This NVRTC is too new for it, or it has no such variant of the architecture."
                         .into()
                 })
             }
-            Self::Source { .. } | Self::Call { .. } => None,
+            Self::NoArchitecture { .. } | Self::Source { .. } | Self::Call { .. } => None,
         }
     }
 }
@@ -113,6 +138,7 @@ pub enum Stage {
 /// A loaded NVRTC. All programs of a process use one.
 #[derive(Debug)]
 pub struct Nvrtc {
+    api: Api,
     place: Place,
     version: (u32, u32),
     build: String,
@@ -133,23 +159,24 @@ impl Nvrtc {
     }
 
     fn load() -> Result<Self, NvrtcError> {
-        let place = find::load().map_err(|looked_at| NvrtcError::Missing { looked_at })?;
+        let (place, api) = find::load().map_err(|looked_at| NvrtcError::Missing { looked_at })?;
         let (mut major, mut minor) = (0, 0);
-        // SAFETY: both are places for a number; the library is loaded.
-        check("nvrtcVersion", unsafe {
-            sys::nvrtcVersion(&mut major, &mut minor)
+        // SAFETY: both are places for a number.
+        api.check("nvrtcVersion", unsafe {
+            (api.version)(&mut major, &mut minor)
         })?;
         let mut count = 0;
         // SAFETY: a place for a number.
-        check("nvrtcGetNumSupportedArchs", unsafe {
-            sys::nvrtcGetNumSupportedArchs(&mut count)
+        api.check("nvrtcGetNumSupportedArchs", unsafe {
+            (api.count_of_archs)(&mut count)
         })?;
         let mut known = vec![0; usize::try_from(count).unwrap_or(0)];
         // SAFETY: as many places as the library has just said that it fills.
-        check("nvrtcGetSupportedArchs", unsafe {
-            sys::nvrtcGetSupportedArchs(known.as_mut_ptr())
+        api.check("nvrtcGetSupportedArchs", unsafe {
+            (api.archs)(known.as_mut_ptr())
         })?;
         let mut nvrtc = Self {
+            api,
             place,
             version: (major as u32, minor as u32),
             build: String::new(),
@@ -230,7 +257,7 @@ impl Nvrtc {
         options: &[String],
         stage: Stage,
     ) -> Result<Compiled, NvrtcError> {
-        let program = Program::new(source)?;
+        let program = Program::new(&self.api, source)?;
         let kind = match stage {
             Stage::Ptx => "compute",
             Stage::Cubin => "sm",
@@ -244,32 +271,30 @@ impl Nvrtc {
         let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         // SAFETY: the program is alive, and so are the options, which end with zero.
         let result = unsafe {
-            sys::nvrtcCompileProgram(program.handle, pointers.len() as c_int, pointers.as_ptr())
+            (self.api.compile)(program.handle, pointers.len() as c_int, pointers.as_ptr())
         };
         match (result, arch) {
-            (sys::nvrtcResult::NVRTC_SUCCESS, _) => {}
-            (sys::nvrtcResult::NVRTC_ERROR_INVALID_OPTION, Some(arch)) => {
+            (0, _) => {}
+            (INVALID_OPTION, Some(arch)) => {
                 return Err(NvrtcError::Architecture {
                     arch,
                     version: self.version(),
                     known: self.known.clone(),
                 });
             }
-            (sys::nvrtcResult::NVRTC_ERROR_COMPILATION, Some(arch)) => {
+            (COMPILATION, Some(arch)) => {
                 return Err(NvrtcError::Source {
                     name: source.name.clone(),
                     arch,
                     log: program.log(),
                 });
             }
-            (other, _) => check("nvrtcCompileProgram", other)?,
+            (other, _) => self.api.check("nvrtcCompileProgram", other)?,
         }
-        let ptx = program.bytes("nvrtcGetPTX", sys::nvrtcGetPTXSize, sys::nvrtcGetPTX)?;
+        let ptx = program.bytes("nvrtcGetPTX", self.api.ptx_size, self.api.ptx)?;
         let cubin = match stage {
             Stage::Ptx => Vec::new(),
-            Stage::Cubin => {
-                program.bytes("nvrtcGetCUBIN", sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN)?
-            }
+            Stage::Cubin => program.bytes("nvrtcGetCUBIN", self.api.cubin_size, self.api.cubin)?,
         };
         let end = ptx.iter().position(|byte| *byte == 0).unwrap_or(ptx.len());
         Ok(Compiled {
@@ -285,27 +310,26 @@ fn text(text: &str) -> CString {
     CString::new(&text[..end]).unwrap_or_default()
 }
 
-fn check(call: &'static str, result: sys::nvrtcResult) -> Result<(), NvrtcError> {
-    match result {
-        sys::nvrtcResult::NVRTC_SUCCESS => Ok(()),
-        other => Err(NvrtcError::Call {
-            call,
-            result: format!("{other:?}"),
-        }),
+impl Api {
+    fn check(&self, call: &'static str, status: Status) -> Result<(), NvrtcError> {
+        match status {
+            0 => Ok(()),
+            other => Err(NvrtcError::Call {
+                call,
+                result: self.text(other),
+            }),
+        }
     }
 }
 
 /// NVRTC's handle of a source, released when it goes.
-struct Program {
-    handle: sys::nvrtcProgram,
+struct Program<'a> {
+    api: &'a Api,
+    handle: Handle,
 }
 
-/// `nvrtcGet...Size` and `nvrtcGet...`.
-type Size = unsafe fn(sys::nvrtcProgram, *mut usize) -> sys::nvrtcResult;
-type Get = unsafe fn(sys::nvrtcProgram, *mut c_char) -> sys::nvrtcResult;
-
-impl Program {
-    fn new(source: &Source) -> Result<Self, NvrtcError> {
+impl<'a> Program<'a> {
+    fn new(api: &'a Api, source: &Source) -> Result<Self, NvrtcError> {
         let (code, name) = (text(&source.text), text(&source.name));
         let headers: Vec<(CString, CString)> = source
             .headers
@@ -318,7 +342,7 @@ impl Program {
         // SAFETY: all texts end with zero; NVRTC copies them (its documentation lets callers free them after this
         // call), and `handle` is a place for the program.
         let result = unsafe {
-            sys::nvrtcCreateProgram(
+            (api.create)(
                 &mut handle,
                 code.as_ptr(),
                 name.as_ptr(),
@@ -327,36 +351,32 @@ impl Program {
                 names.as_ptr(),
             )
         };
-        check("nvrtcCreateProgram", result)?;
-        Ok(Self { handle })
+        api.check("nvrtcCreateProgram", result)?;
+        Ok(Self { api, handle })
     }
 
     fn bytes(&self, call: &'static str, size: Size, get: Get) -> Result<Vec<u8>, NvrtcError> {
         let mut length = 0;
         // SAFETY: the program is alive, and `length` a place for a number.
-        check(call, unsafe { size(self.handle, &mut length) })?;
+        (self.api).check(call, unsafe { size(self.handle, &mut length) })?;
         let mut bytes = vec![0u8; length];
         // SAFETY: the program is alive, and there is room for as many bytes as it has said.
-        check(call, unsafe { get(self.handle, bytes.as_mut_ptr().cast()) })?;
+        (self.api).check(call, unsafe { get(self.handle, bytes.as_mut_ptr().cast()) })?;
         Ok(bytes)
     }
 
     fn log(&self) -> String {
-        let log = self.bytes(
-            "nvrtcGetProgramLog",
-            sys::nvrtcGetProgramLogSize,
-            sys::nvrtcGetProgramLog,
-        );
+        let log = self.bytes("nvrtcGetProgramLog", self.api.log_size, self.api.log);
         let log = log.unwrap_or_default();
         let text = CStr::from_bytes_until_nul(&log).map(CStr::to_string_lossy);
         text.map(|text| text.trim().to_string()).unwrap_or_default()
     }
 }
 
-impl Drop for Program {
+impl Drop for Program<'_> {
     fn drop(&mut self) {
         // SAFETY: the handle is a program's, and nobody uses it after this. Nothing can be done about a failure.
-        let _ = unsafe { sys::nvrtcDestroyProgram(&mut self.handle) };
+        let _ = unsafe { (self.api.destroy)(&mut self.handle) };
     }
 }
 

@@ -1,22 +1,19 @@
 //! Where NVRTC is.
 //!
-//! cudarc loads the library by its name, and the system's loader looks for that in LD_LIBRARY_PATH, as it was when the
-//! process started, and where the system keeps libraries. A library of another place is loaded from there first, by its
-//! path: the loader then takes it for every later request of its name. NVRTC itself asks for `libnvrtc-builtins` by name
-//! in the same way, so that one is loaded before it.
+//! By its name the system's loader looks for a library in LD_LIBRARY_PATH, as it was when the process started, and where
+//! the system keeps libraries. A library of another place is loaded by its path. NVRTC itself asks for
+//! `libnvrtc-builtins` by name in the same way: so that one is loaded before it, and the loader takes it then.
 
 use std::env;
-use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use libloading::Library;
 
-use crate::places;
-
-/// The environment variable that names NVRTC's folder. It comes before all other places.
-pub const PLACE: &str = "MMA_EXPLORER_NVRTC";
+use super::api::Api;
+use super::places;
+use crate::nvrtc_names::PLACE;
 
 /// Where the library was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,33 +41,45 @@ impl fmt::Display for Place {
     }
 }
 
-/// Loads the library, so that cudarc finds it. Otherwise says where it was looked for.
-pub(super) fn load() -> Result<Place, Vec<String>> {
+/// The newest major release that is asked for by name, and the oldest.
+const RELEASES: [u32; 2] = [20, 11];
+
+/// Loads the library. Otherwise says where it was looked for.
+pub(super) fn load() -> Result<(Place, Api), Vec<String>> {
     let mut looked_at = Vec::new();
     let asked = env::var_os(PLACE).filter(|folder| !folder.is_empty());
     if let Some(folder) = &asked {
         // No silent fallback: this one, or none.
         return from(PLACE.into(), Path::new(folder), &mut looked_at).ok_or(looked_at);
     }
-    if is_loadable() {
-        return Ok(Place::Loader);
+    match by_name() {
+        Some(Ok(api)) => return Ok((Place::Loader, api)),
+        Some(Err(why)) => looked_at.push(format!("the system's loader: {why}")),
+        None => looked_at.push("the system's loader does not find it".to_string()),
     }
-    looked_at.push("the system's loader does not find it".to_string());
     for (named_by, folder) in folders(
         |name| env::var_os(name).map(PathBuf::from),
         &env::current_exe().unwrap_or_default(),
     ) {
-        if let Some(place) = from(named_by, &folder, &mut looked_at) {
-            return Ok(place);
+        if let Some(found) = from(named_by, &folder, &mut looked_at) {
+            return Ok(found);
         }
     }
     Err(looked_at)
 }
 
-/// Whether cudarc finds the library by its name.
-fn is_loadable() -> bool {
-    // SAFETY: loading runs the library's initialisers, which do nothing but set NVRTC up.
-    unsafe { cudarc::nvrtc::sys::is_culib_present() }
+/// What the loader finds by a name, the newest release first.
+fn by_name() -> Option<Result<Api, String>> {
+    let [newest, oldest] = RELEASES;
+    let releases = (oldest..=newest).rev();
+    let mut names = releases
+        .map(|release| format!("libnvrtc.so.{release}"))
+        .chain(["libnvrtc.so".to_string()]);
+    names.find_map(|name| {
+        // SAFETY: loading runs the library's initialisers, which do nothing but set NVRTC up.
+        let library = unsafe { Library::new(&name) }.ok()?;
+        Some(Api::of(library).map_err(|why| format!("{name}: {why}")))
+    })
 }
 
 /// The folders that may have it: of CUDA installations, and of `cargo xtask toolchain --nvrtc`, whose target directory
@@ -79,7 +88,9 @@ fn folders(variable: impl Fn(&str) -> Option<PathBuf>, program: &Path) -> Vec<(S
     let mut folders = Vec::new();
     for name in ["CUDA_HOME", "CUDA_PATH"] {
         if let Some(home) = variable(name).filter(|home| !home.as_os_str().is_empty()) {
-            folders.push((name.to_string(), home.join("lib64")));
+            for inside in ["lib64", "lib"] {
+                folders.push((name.to_string(), home.join(inside)));
+            }
         }
     }
     for around in program.ancestors().skip(1) {
@@ -97,7 +108,7 @@ fn folders(variable: impl Fn(&str) -> Option<PathBuf>, program: &Path) -> Vec<(S
 }
 
 /// Loads from a folder, or says why not.
-fn from(named_by: String, folder: &Path, looked_at: &mut Vec<String>) -> Option<Place> {
+fn from(named_by: String, folder: &Path, looked_at: &mut Vec<String>) -> Option<(Place, Api)> {
     let mut fail = |why: String| {
         looked_at.push(format!("{named_by}: {}: {why}", folder.display()));
         None
@@ -107,21 +118,22 @@ fn from(named_by: String, folder: &Path, looked_at: &mut Vec<String>) -> Option<
         Ok(_) => return fail("no libnvrtc.so".into()),
         Err(why) => return fail(why),
     };
+    let mut last = None;
     for name in names {
-        // SAFETY: as for `is_loadable`; this is NVRTC or its builtins, by their names.
+        // SAFETY: as for `by_name`; this is NVRTC or its builtins, by their names.
         match unsafe { Library::new(folder.join(&name)) } {
-            // For as long as the process lives: cudarc keeps what it finds, too.
-            Ok(library) => std::mem::forget(library),
+            // The builtins stay for as long as the process lives, as NVRTC does.
+            Ok(library) => std::mem::forget(last.replace(library)),
             Err(error) => return fail(format!("{name} cannot be loaded: {error}")),
         }
     }
-    if is_loadable() {
-        return Some(Place::Folder {
-            named_by,
-            folder: folder.to_path_buf(),
-        });
+    match Api::of(last?) {
+        Ok(api) => {
+            let folder = folder.to_path_buf();
+            Some((Place::Folder { named_by, folder }, api))
+        }
+        Err(why) => fail(why),
     }
-    fail("this library is of another CUDA release than this program was built for".into())
 }
 
 /// The library's files, in the order in which they are to be loaded: builtins first, then the newest NVRTC.
@@ -155,30 +167,6 @@ fn in_order(names: &[String]) -> Vec<String> {
             .collect(),
         None => Vec::new(),
     }
-}
-
-/// The disassembler: beside where CUDA's tools are installed, or in PATH.
-pub(crate) fn tool(name: &str) -> Option<PathBuf> {
-    let program = env::current_exe().unwrap_or_default();
-    let installed = program.ancestors().skip(1).flat_map(|around| {
-        let toolchain = around.join(places::TOOLCHAIN);
-        [places::NVRTC, places::CUDA, places::INSPECT]
-            .map(|folder| toolchain.join(folder).join(places::HOME).join("bin"))
-    });
-    let homes = ["CUDA_HOME", "CUDA_PATH"]
-        .into_iter()
-        .filter_map(env::var_os);
-    let homes = homes.map(|home| Path::new(&home).join("bin"));
-    let path = env::var_os("PATH").unwrap_or_default();
-    let found = |folder: &PathBuf| folder.join(name).is_file() && folder.join("nvdisasm").is_file();
-    let all: Vec<PathBuf> = homes
-        .chain(env::split_paths(&path))
-        .chain(installed)
-        .chain([PathBuf::from("/usr/local/cuda/bin")])
-        .collect();
-    all.into_iter()
-        .find(found)
-        .map(|folder| folder.join(OsStr::new(name)))
 }
 
 #[cfg(test)]
@@ -225,6 +213,7 @@ mod tests {
             folders,
             [
                 PathBuf::from("/opt/cuda/lib64"),
+                "/opt/cuda/lib".into(),
                 own,
                 "/usr/local/cuda/lib64".into()
             ]
@@ -235,13 +224,13 @@ mod tests {
     fn a_folder_without_it_is_reported() {
         let directory = tempfile::tempdir().unwrap();
         let mut looked_at = Vec::new();
-        assert_eq!(from("X".into(), directory.path(), &mut looked_at), None);
-        assert_eq!(
-            from("Y".into(), &directory.path().join("none"), &mut looked_at),
-            None
-        );
+        let mut none = |name: &str, folder: &Path| {
+            assert!(from(name.into(), folder, &mut looked_at).is_none());
+        };
+        none("X", directory.path());
+        none("Y", &directory.path().join("none"));
         fs::write(directory.path().join("libnvrtc.so.13"), "not a library").unwrap();
-        assert_eq!(from("Z".into(), directory.path(), &mut looked_at), None);
+        none("Z", directory.path());
         assert!(
             looked_at[0].starts_with("X: ") && looked_at[0].ends_with("no libnvrtc.so"),
             "{looked_at:?}"

@@ -1,0 +1,56 @@
+//! What the program says of kernels that are compiled at run time.
+
+use std::io::{self, IsTerminal, Write};
+
+use nvfp4_gemv::jit::{self, Cache, Event};
+use serde_json::{Value, json};
+
+/// Says on stderr which kernels are compiled, since that takes a while: where a person looks, a line each when it begins,
+/// and what it took when it ends.
+pub(crate) fn show_progress() {
+    let terminal = io::stderr().is_terminal();
+    jit::observe(move |event| {
+        let line = match event {
+            Event::Begins { kernel, arch } if terminal => {
+                format!("compiling {kernel} for sm_{arch} ...\n")
+            }
+            Event::Compiled { kernel, arch, took } => {
+                let took = took.as_secs_f64();
+                format!("compiled {kernel} for sm_{arch} in {took:.2} s\n")
+            }
+            _ => return,
+        };
+        // Nothing can be done where stderr is closed.
+        let _ = io::stderr().write_all(line.as_bytes());
+    });
+}
+
+/// What compiles and what keeps: as lines of text, and as JSON.
+pub(crate) fn describe() -> (String, Value) {
+    let cache = Cache::of_user();
+    let folder = cache.folder();
+    let keeps = folder.map_or("nowhere".into(), |folder| {
+        nvfp4_gemv::printable::path(folder).to_string()
+    });
+    let (text, version, place, why_none) = match jit::library() {
+        Ok((version, place)) => (
+            format!("NVRTC {version}, {place}"),
+            Some(version),
+            Some(place),
+            None,
+        ),
+        Err(error) => {
+            let hint = error.hint().unwrap_or_default();
+            (
+                format!("{error}. {hint}"),
+                None,
+                None,
+                Some(error.to_string()),
+            )
+        }
+    };
+    (
+        format!("  other kernels are compiled at run time, and kept in {keeps}\n  {text}\n"),
+        json!({ "nvrtc": version, "place": place, "why_none": why_none, "cache": folder }),
+    )
+}

@@ -1,0 +1,2 @@
+// C++ has bool.
+#pragma once

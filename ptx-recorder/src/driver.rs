@@ -1,0 +1,567 @@
+//! Functions of the CUDA driver, `libcuda.so.1`, as far as programs use it beside the runtime or in its place.
+
+use std::ffi::{c_char, c_void};
+
+use crate::call::{Library, api, driver_function, finish, offer, put, put_text, text};
+use crate::code::{Code, Fail};
+use crate::copy::Direction;
+use crate::launch::{Arguments, Attribute, Request};
+use crate::memory::Kind;
+use crate::objects::{self, put_handle, put_variable};
+use crate::recorder::recorder;
+
+/// The version of CUDA that this stands in for: 13.0.
+pub(crate) const VERSION: i32 = 13000;
+/// What contexts are called: there is one.
+const CONTEXT: usize = 0x7e57_c000_0000;
+
+/// `CUlaunchConfig`.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct LaunchConfig {
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+    stream: *mut c_void,
+    attributes: *const Attribute,
+    count: u32,
+}
+
+/// Ends of the list that `cuLaunchKernel` may be given in place of parameters, and what stands in it.
+const LAUNCH_END: usize = 0;
+const LAUNCH_BUFFER: usize = 1;
+const LAUNCH_SIZE: usize = 2;
+
+/// The parameters of a launch, given in one of two ways.
+///
+/// # Safety
+///
+/// Both must be as `cuLaunchKernel` documents them.
+unsafe fn arguments(
+    list: *const *const c_void,
+    extra: *const *const c_void,
+) -> Result<Arguments, Fail> {
+    if extra.is_null() {
+        return Ok(Arguments::Pointers(list));
+    }
+    if !list.is_null() {
+        return Err(Fail::value("parameters are given in both ways"));
+    }
+    let (mut start, mut size) = (std::ptr::null::<u8>(), 0);
+    let mut at = extra;
+    loop {
+        // SAFETY: the caller says that the list is names with values behind them, up to its end.
+        unsafe {
+            match *at as usize {
+                LAUNCH_END => return Ok(Arguments::Block(start, size)),
+                LAUNCH_BUFFER => start = (*at.add(1)).cast(),
+                LAUNCH_SIZE => size = (*at.add(1)).cast::<usize>().read_unaligned(),
+                other => return Err(Fail::value(format!("{other:#x} is no kind of parameters"))),
+            }
+            at = at.add(2);
+        }
+    }
+}
+
+fn request(
+    kernel: *mut c_void,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+    arguments: Arguments,
+) -> Request {
+    Request {
+        kernel: kernel as usize,
+        grid,
+        block,
+        cluster: None,
+        shared: shared.into(),
+        dependent: false,
+        cooperative: false,
+        arguments,
+    }
+}
+
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+unsafe extern "C" fn cuGetErrorString(code: i32, to: *mut *const c_char) -> i32 {
+    let found = Code(code).text();
+    // SAFETY: the program's pointer may be written.
+    unsafe { offer(to, found.map_or(std::ptr::null(), |t| t.as_ptr())) };
+    found.map_or(Code::INVALID_VALUE, |_| Code::SUCCESS).0
+}
+
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+unsafe extern "C" fn cuGetErrorName(code: i32, to: *mut *const c_char) -> i32 {
+    let found = Code(code).driver_name();
+    // SAFETY: the program's pointer may be written.
+    unsafe { offer(to, found.map_or(std::ptr::null(), |t| t.as_ptr())) };
+    found.map_or(Code::INVALID_VALUE, |_| Code::SUCCESS).0
+}
+
+fn free(name: &str, address: u64) -> i32 {
+    let mut r = recorder();
+    let result = match address {
+        0 => Ok(()),
+        _ => r.memory.free(address),
+    };
+    finish(&mut r, Library::Driver, name, result)
+}
+
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+extern "C" fn cuMemFree_v2(address: u64) -> i32 {
+    free("cuMemFree", address)
+}
+
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+extern "C" fn cuMemFreeHost(address: u64) -> i32 {
+    free("cuMemFreeHost", address)
+}
+
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+extern "C" fn cuMemFreeAsync(address: u64, _stream: *mut c_void) -> i32 {
+    free("cuMemFreeAsync", address)
+}
+
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+extern "C" fn cuModuleUnload(module: *mut c_void) -> i32 {
+    recorder().unload((module as usize).wrapping_sub(1));
+    0
+}
+
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+extern "C" fn cuLibraryUnload(library: *mut c_void) -> i32 {
+    cuModuleUnload(library)
+}
+
+/// The CUDA runtime that `nvcc` links by default asks for this, which nobody documents.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+extern "C" fn cuGetExportTable(_table: *mut *const c_void, _id: *const c_void) -> i32 {
+    let why = "this program contains the CUDA runtime: link it with `nvcc -cudart shared`";
+    let e = Fail::new(Code::NOT_SUPPORTED, why);
+    finish(&mut recorder(), Library::Driver, "cuGetExportTable", Err(e))
+}
+
+/// `CUDA_MEMCPY2D`: one end of it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct End {
+    x: usize,
+    y: usize,
+    kind: u32,
+    host: u64,
+    device: u64,
+    array: *mut c_void,
+    pitch: usize,
+}
+
+/// `CUDA_MEMCPY2D`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Copy2d {
+    from: End,
+    to: End,
+    width: usize,
+    height: usize,
+}
+
+impl End {
+    fn start(&self) -> Result<(u64, usize), Fail> {
+        let base = match self.kind {
+            1 => self.host,
+            2 | 4 => self.device,
+            _ => {
+                return Err(Fail::new(
+                    Code::NOT_SUPPORTED,
+                    "copies of CUDA arrays are not supported",
+                ));
+            }
+        };
+        Ok((base + (self.y * self.pitch + self.x) as u64, self.pitch))
+    }
+}
+
+api! { Driver;
+    fn cuInit(_flags: u32) |r| { Ok(()) }
+    fn cuDriverGetVersion(to: *mut i32) |r| { put(to, VERSION) }
+    fn cuDeviceGet(to: *mut i32, device: i32) |r| {
+        r.only(device)?;
+        put(to, 0)
+    }
+    fn cuDeviceGetCount(to: *mut i32) |r| { put(to, 1) }
+    fn cuDeviceGetName(to: *mut c_char, length: i32, device: i32) |r| {
+        r.only(device)?;
+        put_text(to, length, &format!("ptx-sim ({})", r.target()))
+    }
+    also [cuDeviceGetUuid] fn cuDeviceGetUuid_v2(to: *mut [u8; 16], device: i32) |r| {
+        r.only(device)?;
+        put(to, *b"ptx-sim recorder")
+    }
+    fn cuDeviceTotalMem_v2(to: *mut usize, device: i32) |r| {
+        r.only(device)?;
+        put(to, r.memory.sizes().0 as usize)
+    }
+    fn cuDeviceGetAttribute(to: *mut i32, attribute: u32, device: i32) |r| {
+        put(to, r.attribute(attribute, device)?)
+    }
+    fn cuDeviceComputeCapability(major: *mut i32, minor: *mut i32, device: i32) |r| {
+        r.only(device)?;
+        let found = r.capability();
+        put(major, found.0)?;
+        put(minor, found.1)
+    }
+    fn cuDeviceCanAccessPeer(to: *mut i32, _device: i32, _peer: i32) |r| { put(to, 0) }
+    fn cuDeviceGetPCIBusId(to: *mut c_char, length: i32, device: i32) |r| {
+        r.only(device)?;
+        put_text(to, length, "0000:00:00.0")
+    }
+    also [cuDeviceGetMemPool] fn cuDeviceGetDefaultMemPool(pool: *mut *mut c_void, device: i32) |r| {
+        r.only(device)?;
+        let handle = r.handle();
+        put_handle(pool, handle)
+    }
+    fn cuMemPoolSetAttribute(_pool: *mut c_void, _attribute: u32, _value: *const c_void) |r| { Ok(()) }
+
+    // Contexts: one, always current.
+
+    fn cuDevicePrimaryCtxRetain(to: *mut *mut c_void, device: i32) |r| {
+        r.only(device)?;
+        put_handle(to, CONTEXT)
+    }
+    also [cuDevicePrimaryCtxReset_v2] fn cuDevicePrimaryCtxRelease_v2(device: i32) |r| { r.only(device) }
+    fn cuDevicePrimaryCtxSetFlags_v2(device: i32, _flags: u32) |r| { r.only(device) }
+    fn cuDevicePrimaryCtxGetState(device: i32, flags: *mut u32, active: *mut i32) |r| {
+        r.only(device)?;
+        offer(flags, 0);
+        offer(active, 1);
+        Ok(())
+    }
+    fn cuCtxCreate_v2(to: *mut *mut c_void, _flags: u32, device: i32) |r| {
+        r.only(device)?;
+        put_handle(to, CONTEXT)
+    }
+    fn cuCtxCreate_v4(to: *mut *mut c_void, _parameters: *const c_void, _flags: u32, device: i32) |r| {
+        r.only(device)?;
+        put_handle(to, CONTEXT)
+    }
+    also [cuCtxSetCurrent, cuCtxPushCurrent_v2] fn cuCtxDestroy_v2(_context: *mut c_void) |r| { Ok(()) }
+    also [cuCtxPopCurrent_v2] fn cuCtxGetCurrent(to: *mut *mut c_void) |r| { put_handle(to, CONTEXT) }
+    fn cuCtxGetDevice(to: *mut i32) |r| { put(to, 0) }
+    fn cuCtxGetId(_context: *mut c_void, to: *mut u64) |r| { put(to, 1) }
+    fn cuCtxGetApiVersion(_context: *mut c_void, to: *mut i32) |r| { put(to, VERSION) }
+    fn cuCtxGetFlags(to: *mut u32) |r| { put(to, 0) }
+    fn cuCtxSetLimit(_limit: u32, _value: usize) |r| { Ok(()) }
+    fn cuCtxSetCacheConfig(_config: u32) |r| { Ok(()) }
+    also [cuCtxResetPersistingL2Cache, cuProfilerStart, cuProfilerStop] fn cuCtxSynchronize() |r| { Ok(()) }
+    fn cuCtxGetStreamPriorityRange(least: *mut i32, greatest: *mut i32) |r| {
+        offer(least, 0);
+        offer(greatest, 0);
+        Ok(())
+    }
+
+    // Modules.
+
+    also [cuModuleLoadFatBinary] fn cuModuleLoadData(module: *mut *mut c_void, image: *const u8) |r| {
+        let index = r.load(objects::image(image));
+        r.module(index)?;
+        put_handle(module, index + 1)
+    }
+    fn cuModuleLoadDataEx(
+        module: *mut *mut c_void, image: *const u8, _count: u32, _options: *const u32, _values: *mut *mut c_void,
+    ) |r| {
+        let index = r.load(objects::image(image));
+        r.module(index)?;
+        put_handle(module, index + 1)
+    }
+    fn cuModuleLoad(module: *mut *mut c_void, path: *const c_char) |r| {
+        let path = text(path)?;
+        let read = std::fs::read(&path);
+        let mut bytes = read.map_err(|e| Fail::new(Code::FILE_NOT_FOUND, format!("{path}: {e}")))?;
+        // A text ends with a zero then, and what is shorter than the smallest header has one.
+        bytes.extend([0; 32]);
+        let index = r.load(objects::image(bytes.as_ptr()));
+        r.module(index)?;
+        put_handle(module, index + 1)
+    }
+    also [cuLibraryGetKernel] fn cuModuleGetFunction(
+        function: *mut *mut c_void, module: *mut c_void, name: *const c_char,
+    ) |r| {
+        let handle = r.get_kernel((module as usize).wrapping_sub(1), &text(name)?)?;
+        put_handle(function, handle)
+    }
+    also [cuLibraryGetGlobal] fn cuModuleGetGlobal_v2(
+        address: *mut u64, size: *mut usize, module: *mut c_void, name: *const c_char,
+    ) |r| {
+        let found = r.get_variable((module as usize).wrapping_sub(1), &text(name)?)?;
+        put_variable(address, size, found)
+    }
+    fn cuLibraryLoadData(
+        library: *mut *mut c_void, code: *const u8, _jit: *const u32, _jit_values: *const *const c_void, _count: u32,
+        _options: *const u32, _values: *const *const c_void, _options_count: u32,
+    ) |r| {
+        let index = r.load(objects::image(code));
+        r.module(index)?;
+        put_handle(library, index + 1)
+    }
+    fn cuLibraryGetModule(module: *mut *mut c_void, library: *mut c_void) |r| {
+        put_handle(module, library as usize)
+    }
+    fn cuKernelGetFunction(function: *mut *mut c_void, kernel: *mut c_void) |r| {
+        r.kernel(kernel as usize)?;
+        put_handle(function, kernel as usize)
+    }
+    fn cuModuleGetLoadingMode(to: *mut u32) |r| { put(to, 2) }
+
+    // Kernels.
+
+    fn cuFuncGetAttribute(to: *mut i32, attribute: u32, kernel: *mut c_void) |r| {
+        put(to, r.get_attribute(kernel as usize, attribute)?)
+    }
+    fn cuKernelGetAttribute(to: *mut i32, attribute: u32, kernel: *mut c_void, device: i32) |r| {
+        r.only(device)?;
+        put(to, r.get_attribute(kernel as usize, attribute)?)
+    }
+    fn cuFuncSetAttribute(kernel: *mut c_void, attribute: u32, value: i32) |r| {
+        r.set_attribute(kernel as usize, attribute, value)
+    }
+    fn cuKernelSetAttribute(attribute: u32, value: i32, kernel: *mut c_void, device: i32) |r| {
+        r.only(device)?;
+        r.set_attribute(kernel as usize, attribute, value)
+    }
+    also [cuFuncSetSharedMemConfig] fn cuFuncSetCacheConfig(kernel: *mut c_void, _config: u32) |r| {
+        r.kernel(kernel as usize).map(|_| ())
+    }
+    fn cuFuncLoad(kernel: *mut c_void) |r| { r.program(kernel as usize).map(|_| ()) }
+    also [cuKernelGetParamInfo] fn cuFuncGetParamInfo(
+        kernel: *mut c_void, index: usize, offset: *mut usize, size: *mut usize,
+    ) |r| {
+        let (_, program) = r.program(kernel as usize)?;
+        let Some(p) = program.params.get(index) else {
+            return Err(Fail::value(format!("the kernel has {} parameters", program.params.len())));
+        };
+        offer(offset, p.offset as usize);
+        offer(size, p.size as usize);
+        Ok(())
+    }
+    also [cuLaunchKernel_ptsz] fn cuLaunchKernel(
+        kernel: *mut c_void, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
+        shared: u32, _stream: *mut c_void, list: *const *const c_void, extra: *const *const c_void,
+    ) |r| {
+        let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+        r.launch(&request(kernel, grid, block, shared, arguments(list, extra)?))
+    }
+    also [cuLaunchCooperativeKernel_ptsz] fn cuLaunchCooperativeKernel(
+        kernel: *mut c_void, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
+        shared: u32, _stream: *mut c_void, list: *const *const c_void,
+    ) |r| {
+        let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+        let mut request = request(kernel, grid, block, shared, Arguments::Pointers(list));
+        request.cooperative = true;
+        r.launch(&request)
+    }
+    also [cuLaunchKernelEx_ptsz] fn cuLaunchKernelEx(
+        config: *const LaunchConfig, kernel: *mut c_void, list: *const *const c_void, extra: *const *const c_void,
+    ) |r| {
+        if config.is_null() {
+            return Err(Fail::value("the launch configuration is null"));
+        }
+        let c = &*config;
+        let mut request = request(kernel, c.grid, c.block, c.shared, arguments(list, extra)?);
+        if c.count > 0 && !c.attributes.is_null() {
+            request.take(std::slice::from_raw_parts(c.attributes, c.count as usize))?;
+        }
+        r.launch(&request)
+    }
+    fn cuLaunchHostFunc(
+        _stream: *mut c_void, function: Option<unsafe extern "C" fn(*mut c_void)>, data: *mut c_void,
+    ) |r| {
+        let function = function.ok_or_else(|| Fail::value("the function is null"))?;
+        function(data);
+        Ok(())
+    }
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        count: *mut i32, kernel: *mut c_void, threads: i32, shared: usize,
+    ) |r| {
+        put(count, r.occupancy(kernel as usize, threads.max(0) as u64, shared as u64)?)
+    }
+    fn cuOccupancyMaxActiveClusters(count: *mut i32, kernel: *mut c_void, config: *const LaunchConfig) |r| {
+        if config.is_null() {
+            return Err(Fail::value("the launch configuration is null"));
+        }
+        let c = &*config;
+        let arguments = Arguments::Block(std::ptr::null(), 0);
+        let mut request = request(kernel, c.grid, c.block, c.shared, arguments);
+        if c.count > 0 && !c.attributes.is_null() {
+            request.take(std::slice::from_raw_parts(c.attributes, c.count as usize))?;
+        }
+        let threads = c.block.iter().map(|n| u64::from(*n)).product();
+        let n = r.occupancy(kernel as usize, threads, c.shared.into())?;
+        let cluster: u32 = request.cluster.unwrap_or([1; 3]).iter().product();
+        put(count, n * r.settings.sms as i32 / cluster.max(1) as i32)
+    }
+
+    // Memory.
+
+    fn cuMemAlloc_v2(to: *mut u64, size: usize) |r| {
+        let address = r.memory.allocate(size.max(1), Kind::Device)?;
+        put(to, address)
+    }
+    fn cuMemAllocAsync(to: *mut u64, size: usize, _stream: *mut c_void) |r| {
+        let address = r.memory.allocate(size.max(1), Kind::Device)?;
+        put(to, address)
+    }
+    fn cuMemAllocPitch_v2(to: *mut u64, pitch: *mut usize, width: usize, height: usize, _element: u32) |r| {
+        let bytes = width.next_multiple_of(512);
+        let size = bytes.checked_mul(height).ok_or_else(|| Fail::new(Code::OUT_OF_MEMORY, "too many bytes"))?;
+        put(pitch, bytes)?;
+        let address = r.memory.allocate(size.max(1), Kind::Device)?;
+        put(to, address)
+    }
+    fn cuMemAllocManaged(to: *mut u64, size: usize, _flags: u32) |r| {
+        let address = r.memory.allocate(size.max(1), Kind::Managed)?;
+        put(to, address)
+    }
+    fn cuMemAllocHost_v2(to: *mut u64, size: usize) |r| {
+        let address = r.memory.allocate(size.max(1), Kind::Host)?;
+        put(to, address)
+    }
+    fn cuMemHostAlloc(to: *mut u64, size: usize, _flags: u32) |r| {
+        let address = r.memory.allocate(size.max(1), Kind::Host)?;
+        put(to, address)
+    }
+    fn cuMemHostGetDevicePointer_v2(to: *mut u64, host: u64, _flags: u32) |r| {
+        if r.memory.find(host).is_none() {
+            return Err(Fail::value("this host memory was not allocated by cuMemHostAlloc or cuMemAllocHost"));
+        }
+        put(to, host)
+    }
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) |r| {
+        let (all, left) = r.memory.sizes();
+        offer(free, left as usize);
+        offer(total, all as usize);
+        Ok(())
+    }
+    fn cuMemGetAddressRange_v2(base: *mut u64, size: *mut usize, address: u64) |r| {
+        let Some(found) = r.memory.find(address).map(|a| a.buffer) else {
+            return Err(Fail::new(Code::NOT_FOUND, format!("{address:#x} is no device address")));
+        };
+        offer(base, found.address);
+        offer(size, found.size);
+        Ok(())
+    }
+    fn cuPointerGetAttribute(to: *mut u64, attribute: u32, address: u64) |r| {
+        let Some(kind) = r.memory.find(address).map(|a| a.kind) else {
+            return Err(Fail::value(format!("{address:#x} is no device address")));
+        };
+        let host = kind != Kind::Device;
+        match attribute {
+            1 => put(to, CONTEXT as u64),
+            2 => put(to.cast(), if kind == Kind::Host { 1u32 } else { 2 }),
+            3 => put(to, address),
+            4 if host => put(to, address),
+            8 => put(to.cast(), u32::from(kind == Kind::Managed)),
+            9 => put(to.cast(), 0i32),
+            _ => Err(Fail::new(Code::NOT_SUPPORTED, format!("pointer attribute {attribute} is not supported"))),
+        }
+    }
+    fn cuMemcpy(to: u64, from: u64, size: usize) |r| { r.copy(to, from, size, Direction::Addresses) }
+    fn cuMemcpyAsync(to: u64, from: u64, size: usize, _stream: *mut c_void) |r| {
+        r.copy(to, from, size, Direction::Addresses)
+    }
+    fn cuMemcpyHtoD_v2(to: u64, from: u64, size: usize) |r| { r.copy(to, from, size, Direction::HostToDevice) }
+    fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, size: usize, _stream: *mut c_void) |r| {
+        r.copy(to, from, size, Direction::HostToDevice)
+    }
+    fn cuMemcpyDtoH_v2(to: u64, from: u64, size: usize) |r| { r.copy(to, from, size, Direction::DeviceToHost) }
+    fn cuMemcpyDtoHAsync_v2(to: u64, from: u64, size: usize, _stream: *mut c_void) |r| {
+        r.copy(to, from, size, Direction::DeviceToHost)
+    }
+    fn cuMemcpyDtoD_v2(to: u64, from: u64, size: usize) |r| { r.copy(to, from, size, Direction::DeviceToDevice) }
+    fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, size: usize, _stream: *mut c_void) |r| {
+        r.copy(to, from, size, Direction::DeviceToDevice)
+    }
+    also [cuMemcpy2DUnaligned_v2] fn cuMemcpy2D_v2(copy: *const Copy2d) |r| {
+        let c = *copy;
+        r.copy_2d(c.to.start()?, c.from.start()?, (c.width, c.height), Direction::Addresses)
+    }
+    fn cuMemcpy2DAsync_v2(copy: *const Copy2d, _stream: *mut c_void) |r| {
+        let c = *copy;
+        r.copy_2d(c.to.start()?, c.from.start()?, (c.width, c.height), Direction::Addresses)
+    }
+    fn cuMemsetD8_v2(to: u64, value: u8, count: usize) |r| { r.fill((to, count), &[value], (count, 1)) }
+    fn cuMemsetD8Async(to: u64, value: u8, count: usize, _stream: *mut c_void) |r| {
+        r.fill((to, count), &[value], (count, 1))
+    }
+    fn cuMemsetD16_v2(to: u64, value: u16, count: usize) |r| {
+        r.fill((to, 2 * count), &value.to_le_bytes(), (count, 1))
+    }
+    fn cuMemsetD16Async(to: u64, value: u16, count: usize, _stream: *mut c_void) |r| {
+        r.fill((to, 2 * count), &value.to_le_bytes(), (count, 1))
+    }
+    fn cuMemsetD32_v2(to: u64, value: u32, count: usize) |r| {
+        r.fill((to, 4 * count), &value.to_le_bytes(), (count, 1))
+    }
+    fn cuMemsetD32Async(to: u64, value: u32, count: usize, _stream: *mut c_void) |r| {
+        r.fill((to, 4 * count), &value.to_le_bytes(), (count, 1))
+    }
+
+    // Streams and events: all that was launched has ended when a launch returns.
+
+    fn cuStreamCreate(to: *mut *mut c_void, _flags: u32) |r| {
+        let handle = r.handle();
+        put_handle(to, handle)
+    }
+    fn cuStreamCreateWithPriority(to: *mut *mut c_void, _flags: u32, _priority: i32) |r| {
+        let handle = r.handle();
+        put_handle(to, handle)
+    }
+    also [cuStreamSynchronize, cuStreamQuery] fn cuStreamDestroy_v2(_stream: *mut c_void) |r| { Ok(()) }
+    fn cuStreamWaitEvent(_stream: *mut c_void, _event: *mut c_void, _flags: u32) |r| { Ok(()) }
+    fn cuStreamIsCapturing(_stream: *mut c_void, status: *mut u32) |r| { put(status, 0) }
+    fn cuStreamGetCtx(_stream: *mut c_void, to: *mut *mut c_void) |r| { put_handle(to, CONTEXT) }
+    fn cuEventCreate(to: *mut *mut c_void, _flags: u32) |r| {
+        let handle = r.handle();
+        put_handle(to, handle)
+    }
+    also [cuEventSynchronize, cuEventQuery] fn cuEventDestroy_v2(_event: *mut c_void) |r| { Ok(()) }
+    fn cuEventRecord(event: *mut c_void, _stream: *mut c_void) |r| {
+        objects::record(event as usize);
+        Ok(())
+    }
+    fn cuEventRecordWithFlags(event: *mut c_void, _stream: *mut c_void, _flags: u32) |r| {
+        objects::record(event as usize);
+        Ok(())
+    }
+    also [cuEventElapsedTime] fn cuEventElapsedTime_v2(to: *mut f32, start: *mut c_void, end: *mut c_void) |r| {
+        put(to, objects::elapsed(start as usize, end as usize)?)
+    }
+
+    fn cuGetProcAddress_v2(
+        name: *const c_char, function: *mut *mut c_void, _version: i32, _flags: u64, status: *mut u32,
+    ) |r| {
+        let name = text(name)?;
+        let found = driver_function(&name);
+        offer(status, u32::from(found.is_null()));
+        put(function, found)?;
+        match found.is_null() {
+            true => Err(Fail::new(Code::NOT_FOUND, format!("there is no {name} here"))),
+            false => Ok(()),
+        }
+    }
+    fn cuGetProcAddress(name: *const c_char, function: *mut *mut c_void, _version: i32, _flags: u64) |r| {
+        let name = text(name)?;
+        let found = driver_function(&name);
+        put(function, found)?;
+        match found.is_null() {
+            true => Err(Fail::new(Code::NOT_FOUND, format!("there is no {name} here"))),
+            false => Ok(()),
+        }
+    }
+}

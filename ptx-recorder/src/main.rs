@@ -1,0 +1,197 @@
+//! `ptx-record`: starts a CUDA program with the recorder in place of the CUDA runtime and driver.
+
+mod stub;
+
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use clap::Parser;
+use ptx_recorder::say;
+use ptx_recorder::settings::{Settings, VARIABLE};
+
+const LIBRARY: &str = "libptx_recorder.so";
+const RUNTIME: &str = "libcudart.so.13";
+const DRIVER: &str = "libcuda.so.1";
+
+/// Runs a CUDA program without a GPU: its launches are executed in ptx-sim, so that the program's own check decides.
+///
+/// The program must be linked with `nvcc -cudart shared` (CUDA 13) and contain PTX, as with `-gencode
+/// arch=compute_100a,code=compute_100a`. The exit status is the program's.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    /// Write a specification of each launch into this directory, for `ptx-sim run`.
+    #[arg(long, value_name = "DIRECTORY")]
+    specs: Option<PathBuf>,
+    /// Execute nothing: with --specs, only write launches down.
+    #[arg(long, requires = "specs")]
+    no_run: bool,
+    /// How much ordering asynchronous operations may rely on: strict or hardware.
+    #[arg(long, default_value_t = Settings::default().profile)]
+    profile: String,
+    /// Allow one thing that the profile does not: a name from the notes of the hardware profile. Can be repeated.
+    #[arg(long)]
+    allow: Vec<String>,
+    /// What accesses to shared and tensor memory that nothing orders do: error, warn or off.
+    #[arg(long, default_value_t = Settings::default().hazards)]
+    hazards: String,
+    /// How warps take turns: fair, random:SEED or starve:SEED.
+    #[arg(long, default_value_t = Settings::default().policy)]
+    policy: String,
+    /// When asynchronous operations complete: eager, lazy or random.
+    #[arg(long, default_value_t = Settings::default().timing)]
+    timing: String,
+    /// Thread-instructions after which a launch is given up.
+    #[arg(long)]
+    budget: Option<u64>,
+    /// Clusters that run at once.
+    #[arg(long)]
+    resident: Option<usize>,
+    /// MiB of device memory.
+    #[arg(long, value_name = "MIB", default_value_t = Settings::default().memory >> 20)]
+    memory: u64,
+    /// The GPU that the program sees, such as sm_90a; the highest architecture of its PTX if this is not given.
+    #[arg(long)]
+    device: Option<String>,
+    /// Multiprocessors of that GPU.
+    #[arg(long, default_value_t = Settings::default().sms)]
+    sms: u32,
+    /// Report reads of bytes that nothing wrote, and go on.
+    #[arg(long)]
+    warn_uninitialised: bool,
+    /// Say nothing of launches that succeed.
+    #[arg(long)]
+    quiet: bool,
+    /// The library to start the program with; the one beside this program if this is not given.
+    #[arg(long, value_name = "FILE")]
+    library: Option<PathBuf>,
+    /// The program and its arguments.
+    #[arg(required = true, last = true)]
+    program: Vec<OsString>,
+}
+
+impl Cli {
+    fn settings(&self) -> Result<Settings, String> {
+        let specs = self.specs.as_deref().map(std::path::absolute).transpose();
+        let settings = Settings {
+            run: !self.no_run,
+            specs: specs.map_err(|e| format!("--specs: {e}"))?,
+            profile: self.profile.clone(),
+            allow: self.allow.clone(),
+            hazards: self.hazards.clone(),
+            policy: self.policy.clone(),
+            timing: self.timing.clone(),
+            budget: self.budget,
+            resident: self.resident,
+            memory: self.memory.saturating_mul(1 << 20),
+            device: self.device.clone(),
+            sms: self.sms,
+            warn_uninitialised: self.warn_uninitialised,
+            quiet: self.quiet,
+        };
+        settings.options()?;
+        if let Some(device) = &self.device
+            && ptx_recorder::fatbin::architecture(device) == 0
+        {
+            return Err(format!("--device {device}: not of the form sm_100a"));
+        }
+        Ok(settings)
+    }
+
+    /// Cargo puts the library beside the program, and for tests only among the dependencies: the newer one counts.
+    fn library(&self) -> Result<PathBuf, String> {
+        if let Some(given) = &self.library {
+            let path = given.canonicalize();
+            return path.map_err(|e| format!("{}: {e}", given.display()));
+        }
+        let own = std::env::current_exe().map_err(|e| e.to_string())?;
+        let here = own.parent().unwrap_or(Path::new("."));
+        let places = [here.join(LIBRARY), here.join("deps").join(LIBRARY)];
+        let modified = |p: &PathBuf| p.metadata().and_then(|m| m.modified()).ok();
+        let there = places.into_iter().filter(|p| p.is_file());
+        there.max_by_key(modified).ok_or_else(|| {
+            format!(
+                "there is no {LIBRARY} in {}: `cargo build -p ptx-recorder` makes it, --library names another",
+                here.display()
+            )
+        })
+    }
+}
+
+/// What a variable holds, with something before it.
+fn before(name: &str, first: &Path) -> OsString {
+    let mut value = first.as_os_str().to_owned();
+    if let Some(old) = std::env::var_os(name).filter(|v| !v.is_empty()) {
+        value.push(":");
+        value.push(old);
+    }
+    value
+}
+
+fn contains(bytes: &[u8], text: &str) -> bool {
+    bytes.windows(text.len()).any(|w| w == text.as_bytes())
+}
+
+/// Says what keeps a program from being recorded, where its file shows it.
+fn advise(program: &Path) {
+    let Ok(bytes) = std::fs::read(program) else {
+        return;
+    };
+    let asks = contains(&bytes, RUNTIME) || contains(&bytes, LIBRARY);
+    if contains(&bytes, ".nv_fatbin") && !asks {
+        say(&format!(
+            "{} has kernels and does not ask for {RUNTIME}: link it with `nvcc -cudart shared` of CUDA 13",
+            program.display()
+        ));
+    }
+}
+
+fn start(cli: &Cli) -> Result<ExitCode, String> {
+    let settings = cli.settings()?;
+    let library = cli.library()?;
+    let io = |e: std::io::Error| e.to_string();
+    let directory = tempfile::Builder::new().prefix("ptx-record-").tempdir();
+    let directory = directory.map_err(io)?;
+    let here = directory.path();
+    std::fs::write(here.join(RUNTIME), stub::library(RUNTIME, LIBRARY)).map_err(io)?;
+    for name in [DRIVER, "libcuda.so", LIBRARY] {
+        std::os::unix::fs::symlink(&library, here.join(name)).map_err(io)?;
+    }
+    let Some((program, arguments)) = cli.program.split_first() else {
+        return Err("there is no program".into());
+    };
+    advise(Path::new(program));
+    let preload = before("LD_PRELOAD", &library);
+    let path = before("LD_LIBRARY_PATH", here);
+    if !cli.quiet {
+        say(&format!(
+            "LD_PRELOAD={} LD_LIBRARY_PATH={} {}",
+            preload.to_string_lossy(),
+            path.to_string_lossy(),
+            cli.program.join(" ".as_ref()).to_string_lossy()
+        ));
+    }
+    let json = serde_json::to_string(&settings).map_err(|e| e.to_string())?;
+    let status = Command::new(program)
+        .args(arguments)
+        .env("LD_PRELOAD", preload)
+        .env("LD_LIBRARY_PATH", path)
+        .env(VARIABLE, json)
+        .status()
+        .map_err(|e| format!("{}: {e}", Path::new(program).display()))?;
+    if let Some(signal) = status.signal() {
+        say(&format!("the program ended with signal {signal}"));
+        return Ok(ExitCode::from(128u8.wrapping_add(signal as u8)));
+    }
+    Ok(ExitCode::from(status.code().unwrap_or(1) as u8))
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    start(&cli).unwrap_or_else(|e| {
+        say(&format!("error: {e}"));
+        ExitCode::from(2)
+    })
+}

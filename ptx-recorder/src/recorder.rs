@@ -1,0 +1,318 @@
+//! What the stand-in knows: modules, kernels, variables, memory.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use ptx_sim::models::relaxation::Relaxation;
+use ptx_sim::{Module, Options, Program, Sim};
+
+use crate::code::{Code, Fail};
+use crate::fatbin::{self, FatbinError, Ptx};
+use crate::memory::{Memory, Place};
+use crate::settings::Settings;
+
+/// A module that the program loaded, perhaps not looked at yet.
+#[derive(Debug)]
+pub struct Loaded {
+    /// Its sources, or why there are none.
+    sources: Result<Vec<Ptx>, FatbinError>,
+    /// Once a kernel or a variable of it was asked for.
+    ready: Option<Result<Ready, Fail>>,
+}
+
+/// A module with its variables.
+#[derive(Debug)]
+pub struct Ready {
+    /// Its source.
+    pub ptx: Ptx,
+    /// Its variables; for a launch also all buffers.
+    pub sim: Sim,
+    programs: BTreeMap<String, Arc<Program>>,
+}
+
+impl Ready {
+    /// A kernel, decoded.
+    pub fn program(&mut self, kernel: &str) -> Result<Arc<Program>, Fail> {
+        if let Some(p) = self.programs.get(kernel) {
+            return Ok(p.clone());
+        }
+        if self.sim.module().entry(kernel).is_none() {
+            let known: Vec<_> = self.sim.module().entries().collect();
+            return Err(Fail::new(
+                Code::NOT_FOUND,
+                format!(
+                    "there is no kernel `{kernel}`; the module has: {}",
+                    known.join(", ")
+                ),
+            ));
+        }
+        let program = self.sim.program(kernel);
+        let program = program.map_err(|e| Fail::new(Code::NOT_SUPPORTED, e.to_string()))?;
+        let program = Arc::new(program);
+        self.programs.insert(kernel.to_string(), program.clone());
+        Ok(program)
+    }
+
+    /// Any kernel: all of them see the module's variables.
+    pub fn any(&mut self) -> Result<Arc<Program>, Fail> {
+        let names: Vec<String> = self.sim.module().entries().map(String::from).collect();
+        let mut last = Fail::new(Code::NOT_FOUND, "the module has no kernel");
+        for name in names {
+            match self.program(&name) {
+                Ok(p) => return Ok(p),
+                Err(e) => last = e,
+            }
+        }
+        Err(last)
+    }
+}
+
+/// A kernel that the program may launch.
+#[derive(Debug, Clone, Default)]
+pub struct Kernel {
+    /// Index of its module.
+    pub module: usize,
+    /// Its name in the PTX.
+    pub name: String,
+    /// `cudaFuncAttributeMaxDynamicSharedMemorySize`.
+    pub dynamic: Option<u32>,
+    /// `cudaFuncAttributeNonPortableClusterSizeAllowed`.
+    pub any_cluster: bool,
+    /// `cudaFuncAttributeRequiredClusterWidth` and its like.
+    pub cluster: [u32; 3],
+}
+
+/// A variable that the program knows by an address of its own.
+#[derive(Debug, Clone)]
+pub struct Variable {
+    /// Index of its module.
+    pub module: usize,
+    /// Its name in the PTX.
+    pub name: String,
+}
+
+/// Where a device address leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// To host memory or a buffer.
+    Place(Place),
+    /// Into a variable of a module, at an offset.
+    Variable(usize, String, usize),
+}
+
+/// Everything.
+#[derive(Debug)]
+pub struct Recorder {
+    /// What was asked for.
+    pub settings: Settings,
+    /// What the simulator is told.
+    pub options: Options,
+    /// The modules. Those that were unloaded stay, without sources.
+    pub modules: Vec<Loaded>,
+    /// Kernels by what the program calls them: the address of a host function, or a handle.
+    pub kernels: HashMap<usize, Kernel>,
+    /// Variables by their addresses on the host.
+    pub variables: HashMap<usize, Variable>,
+    /// Memory.
+    pub memory: Memory,
+    /// What `cudaGetLastError` returns next.
+    pub last: Code,
+    /// The error of a launch, which every later call returns.
+    pub sticky: Option<Code>,
+    /// Launches so far.
+    pub launches: u64,
+    /// What was noted of which kernels.
+    pub noted: HashSet<(String, Relaxation)>,
+    /// Handles given out so far.
+    handles: usize,
+    /// What is wrong with the settings, until it was said.
+    wrong: Option<String>,
+}
+
+static RECORDER: LazyLock<Mutex<Recorder>> = LazyLock::new(|| Mutex::new(Recorder::new()));
+
+/// Everything, for the one who asks.
+pub fn recorder() -> MutexGuard<'static, Recorder> {
+    // What a thread that panicked left behind is no worse than what a call that failed did.
+    RECORDER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Handles look like no address that a program has.
+const FIRST_HANDLE: usize = 0x7e57_0000_0000;
+
+impl Recorder {
+    fn new() -> Self {
+        let settings = Settings::from_environment();
+        let checked = settings.and_then(|s| s.options().map(|o| (s, o)));
+        let (settings, options, wrong) = match checked {
+            Ok((s, o)) => (s, o, None),
+            Err(e) => (Settings::default(), Options::default(), Some(e)),
+        };
+        Self {
+            memory: Memory::new(settings.memory),
+            settings,
+            options,
+            modules: Vec::new(),
+            kernels: HashMap::new(),
+            variables: HashMap::new(),
+            last: Code::SUCCESS,
+            sticky: None,
+            launches: 0,
+            noted: HashSet::new(),
+            handles: 0,
+            wrong,
+        }
+    }
+
+    /// Fails where the settings are wrong, or a launch failed.
+    pub fn healthy(&mut self) -> Result<(), Fail> {
+        if let Some(wrong) = self.wrong.take() {
+            self.sticky = Some(Code::NOT_INITIALIZED);
+            return Err(Fail::new(Code::NOT_INITIALIZED, wrong));
+        }
+        match self.sticky {
+            // It was said when it happened.
+            Some(code) => Err(Fail::new(code, "")),
+            None => Ok(()),
+        }
+    }
+
+    /// A handle that nothing else has.
+    pub fn handle(&mut self) -> usize {
+        self.handles += 1;
+        FIRST_HANDLE + 16 * self.handles
+    }
+
+    /// Adds a module; returns its index.
+    pub fn load(&mut self, sources: Result<Vec<Ptx>, FatbinError>) -> usize {
+        self.modules.push(Loaded {
+            sources,
+            ready: None,
+        });
+        self.modules.len() - 1
+    }
+
+    /// Forgets a module.
+    pub fn unload(&mut self, module: usize) {
+        if let Some(m) = self.modules.get_mut(module) {
+            m.sources = Ok(Vec::new());
+            m.ready = None;
+        }
+        self.kernels.retain(|_, k| k.module != module);
+        self.variables.retain(|_, v| v.module != module);
+    }
+
+    /// The architecture of the GPU that programs see: what was asked for, or the highest of all PTX.
+    pub fn target(&self) -> String {
+        if let Some(device) = &self.settings.device {
+            return device.clone();
+        }
+        let all = self.modules.iter().filter_map(|m| m.sources.as_ref().ok());
+        let highest = all.flatten().max_by_key(|p| p.architecture());
+        highest.map_or_else(|| "sm_100a".into(), |p| p.target.clone())
+    }
+
+    /// Compute capability of that GPU.
+    pub fn capability(&self) -> (i32, i32) {
+        let number = fatbin::architecture(&self.target()) as i32;
+        (number / 10, number % 10)
+    }
+
+    /// A module, parsed.
+    pub fn module(&mut self, index: usize) -> Result<&mut Ready, Fail> {
+        let target = self.target();
+        let limit = self.settings.memory;
+        let Some(m) = self.modules.get_mut(index) else {
+            return Err(Fail::new(Code::INVALID_HANDLE, "there is no such module"));
+        };
+        let sources = &m.sources;
+        let ready = m
+            .ready
+            .get_or_insert_with(|| parse(sources, &target, limit));
+        ready.as_mut().map_err(|e| e.clone())
+    }
+
+    /// A kernel by what the program calls it.
+    pub fn kernel(&self, handle: usize) -> Result<&Kernel, Fail> {
+        self.kernels.get(&handle).ok_or_else(|| {
+            Fail::new(
+                Code::INVALID_DEVICE_FUNCTION,
+                "this is no kernel of the program",
+            )
+        })
+    }
+
+    /// A kernel, decoded.
+    pub fn program(&mut self, handle: usize) -> Result<(Kernel, Arc<Program>), Fail> {
+        let kernel = self.kernel(handle)?.clone();
+        let program = self.module(kernel.module)?.program(&kernel.name)?;
+        Ok((kernel, program))
+    }
+
+    /// The variable that has a generic device address, and the offset in it. Modules are parsed for it.
+    fn variable_at(&mut self, address: u64, size: usize) -> Result<Option<Target>, Fail> {
+        let mut found = Vec::new();
+        for index in 0..self.modules.len() {
+            let Ok(ready) = self.module(index) else {
+                continue;
+            };
+            let Ok(program) = ready.any() else { continue };
+            for name in Sim::symbols(&program) {
+                let Some(s) = Sim::symbol(&program, name) else {
+                    continue;
+                };
+                let at = address.wrapping_sub(s.address);
+                if at < s.size {
+                    if at + size as u64 > s.size {
+                        return Err(Fail::value(format!(
+                            "{size} bytes at offset {at} of variable {name} of {} bytes",
+                            s.size
+                        )));
+                    }
+                    found.push(Target::Variable(index, name.to_string(), at as usize));
+                }
+            }
+        }
+        if found.len() > 1 {
+            return Err(Fail::new(
+                Code::NOT_SUPPORTED,
+                "variables of several modules have this address: only cudaMemcpyToSymbol and cudaMemcpyFromSymbol \
+                 tell them apart",
+            ));
+        }
+        Ok(found.pop())
+    }
+
+    /// Where so many bytes from an address lie.
+    pub fn target_of(&mut self, address: u64, size: usize) -> Result<Target, Fail> {
+        if Sim::may_be_variable(address)
+            && let Some(target) = self.variable_at(address, size)?
+        {
+            return Ok(target);
+        }
+        self.memory.place(address, size).map(Target::Place)
+    }
+}
+
+fn parse(sources: &Result<Vec<Ptx>, FatbinError>, target: &str, limit: u64) -> Result<Ready, Fail> {
+    let sources = sources.as_ref();
+    let sources = sources.map_err(|e| Fail::new(Code::NO_BINARY, e.to_string()))?;
+    let architecture = fatbin::architecture(target);
+    // The same architecture, or else the highest one below.
+    let fits = sources.iter().filter(|p| p.architecture() <= architecture);
+    let best = fits.max_by_key(|p| (p.target == target, p.architecture()));
+    let Some(ptx) = best else {
+        let all: Vec<_> = sources.iter().map(|p| p.target.as_str()).collect();
+        return Err(Fail::new(
+            Code::NO_BINARY,
+            format!("the PTX is for {}, the GPU is {target}", all.join(", ")),
+        ));
+    };
+    let module = Module::parse(&ptx.text);
+    let module = module.map_err(|e| Fail::new(Code::INVALID_PTX, format!("PTX: {e}")))?;
+    Ok(Ready {
+        ptx: ptx.clone(),
+        sim: Sim::with_memory(module, limit),
+        programs: BTreeMap::new(),
+    })
+}

@@ -1,0 +1,112 @@
+//! What the program `ptx-record` tells the library that it starts a program with.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// The environment variable that carries [`Settings`], as JSON.
+pub const VARIABLE: &str = "PTX_RECORD_SETTINGS";
+
+/// What to do with launches.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// Execute them in the simulator.
+    pub run: bool,
+    /// Write a specification of each into this directory.
+    pub specs: Option<PathBuf>,
+    /// `strict` or `hardware`.
+    pub profile: String,
+    /// Names of relaxations allowed beyond the profile.
+    pub allow: Vec<String>,
+    /// What accesses that nothing orders do: `error`, `warn` or `off`.
+    pub hazards: String,
+    /// `fair`, `random[:SEED]` or `starve[:SEED]`.
+    pub policy: String,
+    /// `eager`, `lazy` or `random`.
+    pub timing: String,
+    /// Thread-instructions after which a launch is given up.
+    pub budget: Option<u64>,
+    /// Clusters that run at once.
+    pub resident: Option<usize>,
+    /// Bytes of device memory.
+    pub memory: u64,
+    /// The GPU that programs see, as `sm_100a`; the highest architecture of the program's PTX if there is none.
+    pub device: Option<String>,
+    /// Its multiprocessors.
+    pub sms: u32,
+    /// Report reads of bytes that nothing wrote, and go on.
+    pub warn_uninitialised: bool,
+    /// Say nothing of launches that succeed.
+    pub quiet: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            run: true,
+            specs: None,
+            profile: "hardware".into(),
+            allow: Vec::new(),
+            hazards: "error".into(),
+            policy: "fair".into(),
+            timing: "eager".into(),
+            budget: None,
+            resident: None,
+            memory: 4 << 30,
+            device: None,
+            sms: 148,
+            warn_uninitialised: false,
+            quiet: false,
+        }
+    }
+}
+
+impl Settings {
+    /// Those of the environment, or what is usual.
+    pub fn from_environment() -> Result<Self, String> {
+        match std::env::var(VARIABLE) {
+            Err(_) => Ok(Self::default()),
+            Ok(json) => serde_json::from_str(&json).map_err(|e| format!("{VARIABLE}: {e}")),
+        }
+    }
+
+    /// What the simulator is told; an error names what is not known.
+    pub fn options(&self) -> Result<ptx_sim::Options, String> {
+        use ptx_sim::{HazardChecks, Options, Profile, Timing, Uninitialised};
+        let mut allow = ptx_sim::models::relaxation::Allowed::NONE;
+        for name in &self.allow {
+            allow = allow.with(name.parse()?);
+        }
+        let usual = Options::default();
+        Ok(Options {
+            policy: self.policy.parse()?,
+            timing: match self.timing.as_str() {
+                "eager" => Timing::Eager,
+                "lazy" => Timing::Lazy,
+                "random" => Timing::Random,
+                other => return Err(format!("`{other}` is not a timing: eager, lazy, random")),
+            },
+            profile: match self.profile.as_str() {
+                "strict" => Profile::Strict,
+                "hardware" => Profile::Hardware,
+                other => return Err(format!("`{other}` is not a profile: strict, hardware")),
+            },
+            allow,
+            hazards: match self.hazards.as_str() {
+                "error" => HazardChecks::Error,
+                "warn" => HazardChecks::Warn,
+                "off" => HazardChecks::Off,
+                other => return Err(format!("`{other}` is none of error, warn, off")),
+            },
+            budget: self.budget.unwrap_or(usual.budget),
+            resident: self.resident.unwrap_or(usual.resident),
+            sms: self.sms,
+            uninitialised: match self.warn_uninitialised {
+                true => Uninitialised::Warn,
+                false => Uninitialised::Error,
+            },
+            ..usual
+        })
+    }
+}

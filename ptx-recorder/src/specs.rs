@@ -1,0 +1,289 @@
+//! Writes a launch down: a specification that `ptx-sim run` executes, the module's PTX, and buffers' bytes as files.
+//!
+//! A specification has the buffers that the launch can reach: those that an address in a parameter or a variable leads
+//! to, or a tensor map there, and those that an address in the first [`SCANNED`] bytes of such a buffer leads to. They
+//! keep their addresses, so that pointers inside of them stay true.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+use ptx_sim::models::tensor_map::TensorMap;
+use ptx_sim::{Buffer, DEFAULT_MEMORY, Launch, Options, Program, Sim};
+use serde_json::{Value, json};
+
+use crate::recorder::Recorder;
+use crate::settings::Settings;
+
+/// Bytes at the start of each buffer that are looked through for addresses.
+pub(crate) const SCANNED: usize = 64 << 10;
+
+/// Writes a file, unless one of that name is there: names of contents are made of them.
+fn keep(dir: &Path, name: &str, bytes: &[u8]) -> Result<(), String> {
+    let path = dir.join(name);
+    if path.exists() {
+        return Ok(());
+    }
+    fs::write(&path, bytes).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// A name of bytes: others have another.
+fn named(bytes: &[u8], extension: &str) -> String {
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    format!("{:016x}-{}.{extension}", hasher.finish(), bytes.len())
+}
+
+/// A buffer that a launch may reach.
+#[derive(Debug, Clone)]
+struct Known {
+    name: String,
+    buffer: Buffer,
+}
+
+/// All buffers, and which of them a launch reaches.
+struct Reach {
+    all: BTreeMap<u64, Known>,
+    reached: BTreeSet<u64>,
+}
+
+impl Reach {
+    fn at(&self, address: u64) -> Option<&Known> {
+        let (base, known) = self.all.range(..=address).next_back()?;
+        // The address behind the last byte is an end pointer.
+        (address - base <= known.buffer.size as u64).then_some(known)
+    }
+
+    /// Takes what addresses and tensor maps in these bytes lead to.
+    fn scan(&mut self, bytes: &[u8]) {
+        let words = bytes.chunks_exact(8).map(|w| {
+            let mut word = [0; 8];
+            word.copy_from_slice(w);
+            u64::from_le_bytes(word)
+        });
+        // The first words of a tensor map are its address.
+        let found: Vec<u64> = words
+            .filter_map(|w| self.at(w))
+            .map(|k| k.buffer.address)
+            .collect();
+        self.reached.extend(found);
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn tensor_map(reach: &Reach, map: &TensorMap) -> Option<Value> {
+    let a = map.args();
+    let known = reach.at(a.global_address)?;
+    Some(json!({"tensor_map": {
+        "buffer": known.name,
+        "offset": a.global_address - known.buffer.address,
+        "type": a.data_type as u32,
+        "dims": a.global_dim,
+        "strides": a.global_strides,
+        "box": a.box_dim,
+        "elem_strides": a.element_strides,
+        "interleave": a.interleave as u32,
+        "swizzle": a.swizzle as u32,
+        "l2_promotion": a.l2_promotion as u32,
+        "oob_fill": a.oob_fill as u32,
+    }}))
+}
+
+/// The value of a parameter: tensor maps and addresses by the names of their buffers, the rest in hexadecimal.
+fn parameter(reach: &Reach, bytes: &[u8]) -> Value {
+    let mut fields: Vec<(usize, usize, Value)> = Vec::new();
+    for (_, at, map) in TensorMap::find(&[bytes.to_vec()]) {
+        if let Some(value) = tensor_map(reach, &map) {
+            fields.push((at, TensorMap::BYTES, value));
+        }
+    }
+    let maps: Vec<usize> = fields.iter().map(|f| f.0).collect();
+    let in_map = |at: usize| {
+        maps.iter()
+            .any(|m| (*m..*m + TensorMap::BYTES).contains(&at))
+    };
+    let mut plain: Option<usize> = None;
+    let mut at = 0;
+    let mut hexes = Vec::new();
+    while at < bytes.len() {
+        let word = bytes[at..].first_chunk().map(|w| u64::from_le_bytes(*w));
+        let known = word
+            .filter(|_| !in_map(at))
+            .and_then(|w| Some((w, reach.at(w)?)));
+        if known.is_some() || in_map(at) {
+            hexes.extend(plain.take().map(|start| (start, at)));
+        } else {
+            plain = plain.or(Some(at));
+        }
+        if let Some((word, known)) = known {
+            let offset = word - known.buffer.address;
+            let value = match offset {
+                0 => json!({"buffer": known.name}),
+                _ => json!({"buffer_at": {"buffer": known.name, "offset": offset}}),
+            };
+            fields.push((at, 8, value));
+        }
+        at += 8;
+    }
+    hexes.extend(plain.map(|start| (start, bytes.len())));
+    for (start, end) in hexes {
+        let part = &bytes[start..end];
+        // What no field of a structure covers is zero.
+        if part.len() < bytes.len() && part.iter().all(|b| *b == 0) {
+            continue;
+        }
+        let value = match part.len() {
+            4 if bytes.len() == 4 => {
+                json!({"u32": u32::from_le_bytes([part[0], part[1], part[2], part[3]])})
+            }
+            _ => json!({"hex": hex(part)}),
+        };
+        fields.push((start, end - start, value));
+    }
+    fields.sort_by_key(|f| f.0);
+    if let [(0, size, value)] = fields.as_slice()
+        && *size == bytes.len()
+    {
+        return value.clone();
+    }
+    let fields: Vec<Value> = fields
+        .into_iter()
+        .map(|(offset, _, value)| json!({"offset": offset, "value": value}))
+        .collect();
+    json!({"struct": {"size": bytes.len(), "fields": fields}})
+}
+
+/// What a buffer holds: as many of its first bytes as were written. Behind a gap all bytes count as written.
+fn contents(sim: &Sim, b: Buffer, dir: &Path) -> Result<Option<String>, String> {
+    let bytes = sim.download(b);
+    let written = |n: usize| sim.written(b, 0, n);
+    let first = if written(b.size) {
+        b.size
+    } else {
+        // The longest prefix that was written.
+        let (mut low, mut high) = (0, b.size);
+        while low + 1 < high {
+            let middle = low.midpoint(high);
+            match written(middle) {
+                true => low = middle,
+                false => high = middle,
+            }
+        }
+        let rest = (low..b.size).rev().find(|i| sim.written(b, *i, 1));
+        rest.map_or(low, |last| last + 1)
+    };
+    if first == 0 {
+        return Ok(None);
+    }
+    let name = named(&bytes[..first], "bin");
+    keep(dir, &name, &bytes[..first])?;
+    Ok(Some(name))
+}
+
+/// Options of `ptx-sim run` that make it as tolerant as this run.
+fn options(r: &Recorder, resident: usize) -> String {
+    let s = &r.settings;
+    let mut all = format!(" --profile {}", s.profile);
+    for name in &s.allow {
+        all += &format!(" --allow {name}");
+    }
+    if s.hazards != Settings::default().hazards {
+        all += &format!(" --hazards {}", s.hazards);
+    }
+    if resident != Options::default().resident {
+        all += &format!(" --resident {resident}");
+    }
+    if s.warn_uninitialised {
+        all += " --warn-uninitialised";
+    }
+    // The usual limit is for one launch, whose CTAs need some of it.
+    let (limit, free) = r.memory.sizes();
+    if limit - free > DEFAULT_MEMORY / 2 {
+        all += &format!(" --memory {}", limit >> 20);
+    }
+    all
+}
+
+/// Writes a launch into a directory; returns its specification's path.
+pub(crate) fn write(
+    r: &mut Recorder,
+    dir: &Path,
+    number: u64,
+    module: usize,
+    program: &Program,
+    launch: &Launch,
+    resident: usize,
+) -> Result<PathBuf, String> {
+    fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    let all = r.memory.allocations().map(|a| {
+        let (name, buffer) = (a.name.clone(), a.buffer);
+        (buffer.address, Known { name, buffer })
+    });
+    let mut reach = Reach {
+        all: all.collect(),
+        reached: BTreeSet::new(),
+    };
+    for p in &launch.params {
+        reach.scan(p);
+    }
+    let ready = r.module(module).map_err(|e| e.message)?;
+    let ptx = named(ready.ptx.text.as_bytes(), "ptx");
+    keep(dir, &ptx, ready.ptx.text.as_bytes())?;
+    let names: Vec<String> = Sim::symbols(program).map(String::from).collect();
+    let mut variables = serde_json::Map::new();
+    for name in names {
+        let bytes = ready.sim.read_symbol(program, &name);
+        let bytes = bytes.map_err(|e| e.to_string())?;
+        reach.scan(&bytes);
+        let file = named(&bytes, "bin");
+        keep(dir, &file, &bytes)?;
+        variables.insert(name, json!({"file": file}));
+    }
+    let direct: Vec<u64> = reach.reached.iter().copied().collect();
+    for address in direct {
+        let buffer = reach.all[&address].buffer;
+        let bytes = r.memory.sim.download(buffer);
+        reach.scan(&bytes[..bytes.len().min(SCANNED)]);
+    }
+    let mut buffers = serde_json::Map::new();
+    for address in &reach.reached {
+        let known = &reach.all[address];
+        let mut value = json!({"size": known.buffer.size, "address": address});
+        if let Some(file) = contents(&r.memory.sim, known.buffer, dir)? {
+            value["contents"] = json!({"file": file});
+        }
+        buffers.insert(known.name.clone(), value);
+    }
+    let params: Vec<Value> = launch.params.iter().map(|p| parameter(&reach, p)).collect();
+    let mut spec = json!({
+        "grid": launch.grid,
+        "block": launch.block,
+        "shared": launch.shared,
+        "dependent": launch.dependent,
+        "buffers": buffers,
+        "variables": variables,
+        "params": params,
+    });
+    if let Some(cluster) = launch.cluster {
+        spec["cluster"] = json!(cluster);
+    }
+    let path = dir.join(format!("launch-{number:04}.json"));
+    let text = serde_json::to_string_pretty(&spec).map_err(|e| e.to_string())?;
+    fs::write(&path, text + "\n").map_err(|e| format!("{}: {e}", path.display()))?;
+    let line = format!(
+        "ptx-sim run --ptx {ptx} --launch launch-{number:04}.json --entry '{}'{}\n",
+        launch.kernel,
+        options(r, resident)
+    );
+    let commands = dir.join("commands.txt");
+    let before = match number {
+        1 => String::new(),
+        _ => fs::read_to_string(&commands).unwrap_or_default(),
+    };
+    fs::write(&commands, before + &line).map_err(|e| format!("{}: {e}", commands.display()))?;
+    Ok(path)
+}

@@ -1,0 +1,333 @@
+//! CUDA programs, compiled by nvcc and started with the recorder: their own checks decide. Each is also compiled with a
+//! planted fault, which must show.
+
+#[allow(dead_code)] // shared with the build script
+#[path = "../../build/nvcc.rs"]
+mod nvcc;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Output};
+use std::sync::OnceLock;
+
+use libtest_mimic::{Arguments, Completion, Trial};
+use ptx_sim::launch::LaunchSpec;
+use ptx_sim::{Module, Options};
+
+/// What compiles programs, or why there is nothing that does.
+fn compiler() -> &'static Result<nvcc::Nvcc, String> {
+    static FOUND: OnceLock<Result<nvcc::Nvcc, String>> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        let found = nvcc::find().map_err(|_| "no nvcc of CUDA 13".to_string())?;
+        match found.version >= nvcc::Version(13, 0) {
+            true => Ok(found),
+            false => Err(format!(
+                "nvcc {}: the recorder is for CUDA 13",
+                found.version
+            )),
+        }
+    })
+}
+
+fn recorder() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_ptx-record"))
+}
+
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
+}
+
+/// A folder with a `libcudart.so` to link with: the toolkit's, or where it has none the recorder.
+fn libraries(root: &Path, dir: &Path) {
+    let toolkit = ["lib64", "lib", "targets/x86_64-linux/lib"];
+    let toolkit = toolkit.map(|l| root.join(l).join("libcudart.so.13"));
+    let beside = recorder().parent().unwrap();
+    let own = ["", "deps"].map(|d| beside.join(d).join("libptx_recorder.so"));
+    let found = toolkit.iter().chain(&own).find(|l| l.is_file());
+    std::os::unix::fs::symlink(
+        found.expect("a library to link with"),
+        dir.join("libcudart.so"),
+    )
+    .unwrap();
+}
+
+/// Compiles a program; the folder is the caller's.
+fn compile(name: &str, flags: &[&str], dir: &Path) -> PathBuf {
+    let nvcc = compiler().as_ref().unwrap();
+    let program = dir.join(name);
+    libraries(&nvcc.root(), dir);
+    let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ptx-sim/conformance/kernels");
+    let output = Command::new(&nvcc.path)
+        .args(["-std=c++17", "-lineinfo", "-cudart", "shared"])
+        .args(["-gencode", "arch=compute_100a,code=compute_100a"])
+        .args(flags)
+        .arg("-I")
+        .arg(kernels)
+        .arg("-L")
+        .arg(dir)
+        .arg("-o")
+        .arg(&program)
+        .arg(sources().join(name).with_extension("cu"))
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "nvcc: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    program
+}
+
+fn record(program: &Path, options: &[&str]) -> Output {
+    Command::new(recorder())
+        .args(options)
+        .arg("--")
+        .arg(program)
+        .output()
+        .unwrap()
+}
+
+fn texts(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+/// The program must say that it is right, and the loader nothing.
+fn right(output: &Output) -> String {
+    let (out, err) = texts(output);
+    assert!(
+        output.status.success() && out.contains("right"),
+        "{out}{err}"
+    );
+    assert!(!err.contains("no version information"), "{err}");
+    err
+}
+
+/// Runs a program as it is, and with its fault, of which the recorder or the program must say this.
+fn program(name: &'static str, shows: &'static str) -> Trial {
+    trial(name, move || {
+        let dir = tempfile::tempdir().unwrap();
+        let err = right(&record(&compile(name, &[], dir.path()), &[]));
+        assert!(err.contains("launch 1: "), "{err}");
+        let dir = tempfile::tempdir().unwrap();
+        let output = record(&compile(name, &["-DFAULT"], dir.path()), &[]);
+        let (out, err) = texts(&output);
+        assert_eq!(output.status.code(), Some(1), "{out}{err}");
+        assert!(format!("{out}{err}").contains(shows), "{out}{err}");
+    })
+}
+
+fn trial(name: &str, run: impl FnOnce() + Send + 'static) -> Trial {
+    Trial::ignorable_test(name, move || match compiler() {
+        Err(why) => Ok(Completion::ignored_with(why)),
+        Ok(_) => {
+            run();
+            Ok(Completion::Completed)
+        }
+    })
+}
+
+/// nvcc compresses PTX in two ways, or not at all.
+fn compression() {
+    for mode in ["size", "speed", "none"] {
+        let dir = tempfile::tempdir().unwrap();
+        right(&record(
+            &compile("dependent", &["-compress-mode", mode], dir.path()),
+            &["--quiet"],
+        ));
+    }
+}
+
+/// A program without PTX, one with the runtime inside: what to do is said.
+fn advice() {
+    let dir = tempfile::tempdir().unwrap();
+    let machine_code = ["-gencode", "arch=compute_90a,code=sm_90a"];
+    let nvcc = &compiler().as_ref().unwrap().path;
+    let source = sources().join("dependent.cu");
+    let program = dir.path().join("machine_code");
+    libraries(&compiler().as_ref().unwrap().root(), dir.path());
+    let build = |flags: &[&str]| {
+        let status = Command::new(nvcc)
+            .args(flags)
+            .args(machine_code)
+            .arg("-L")
+            .arg(dir.path())
+            .arg("-o")
+            .arg(&program)
+            .arg(&source)
+            .status();
+        assert!(status.unwrap().success());
+    };
+    build(&["-cudart", "shared"]);
+    let output = record(&program, &[]);
+    let (out, err) = texts(&output);
+    assert_eq!(output.status.code(), Some(1), "{out}{err}");
+    assert!(err.contains("holds no PTX (machine code: sm_90)"), "{err}");
+    assert!(err.contains("code=compute_100a"), "{err}");
+    let static_runtime = Path::new("lib/libcudart_static.a");
+    if compiler()
+        .as_ref()
+        .unwrap()
+        .root()
+        .join(static_runtime)
+        .is_file()
+    {
+        build(&[]);
+        let output = record(&program, &[]);
+        assert!(!output.status.success());
+        assert!(texts(&output).1.contains("-cudart shared"));
+    }
+}
+
+/// Launches that were written down give the same results when they are executed later: the first of the next launch's
+/// inputs are what the simulator gives for this one.
+fn specifications() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile("dependent", &[], dir.path());
+    let specs = dir.path().join("specs");
+    let text = specs.to_str().unwrap();
+    right(&record(&program, &["--specs", text]));
+    let spec = |n: u32| {
+        LaunchSpec::parse(
+            &std::fs::read_to_string(specs.join(format!("launch-000{n}.json"))).unwrap(),
+        )
+    };
+    let commands = std::fs::read_to_string(specs.join("commands.txt")).unwrap();
+    let lines: Vec<Vec<&str>> = commands.lines().map(|l| l.split(' ').collect()).collect();
+    assert_eq!(lines.len(), 2, "{commands}");
+    let (ptx, entry) = (lines[0][3], lines[1][7].trim_matches('\''));
+    assert!(entry.contains("second"), "{commands}");
+    let module = Module::parse(&std::fs::read_to_string(specs.join(ptx)).unwrap()).unwrap();
+    let second = spec(2).unwrap();
+    assert!(second.dependent && !spec(1).unwrap().dependent);
+    let mut prepared = second.prepare(module.clone(), entry, &specs).unwrap();
+    prepared
+        .sim
+        .run(&prepared.launch, &Options::default())
+        .unwrap();
+    let out = prepared.sim.download(prepared.buffers["b1"]);
+    let expected: Vec<u8> = (0..96i32).flat_map(|i| (3 * i + 1).to_le_bytes()).collect();
+    assert_eq!(out, expected);
+    // The first launch wrote what the second one finds.
+    let first = lines[0][7].trim_matches('\'');
+    let mut prepared = spec(1).unwrap().prepare(module, first, &specs).unwrap();
+    let buffer = prepared.buffers["b0"];
+    assert!(
+        !prepared.sim.fully_written(buffer),
+        "nothing wrote it before"
+    );
+    prepared
+        .sim
+        .run(&prepared.launch, &Options::default())
+        .unwrap();
+    let again = second
+        .prepare(prepared.sim.module().clone(), entry, &specs)
+        .unwrap();
+    assert_eq!(
+        prepared.sim.download(buffer),
+        again.sim.download(again.buffers["b0"])
+    );
+    // Without execution, the program's own check fails, and both launches are there.
+    let other = dir.path().join("other");
+    let output = record(&program, &["--no-run", "--specs", other.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(other.join("launch-0002.json").is_file());
+}
+
+/// A tensor map in a structure and one in a constant variable are in the specification, which runs.
+fn tensor_maps_in_specifications() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile("tensor_map", &[], dir.path());
+    let specs = dir.path().join("specs");
+    right(&record(
+        &program,
+        &["--quiet", "--specs", specs.to_str().unwrap()],
+    ));
+    let json = std::fs::read_to_string(specs.join("launch-0001.json")).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let fields = value["params"][0]["struct"]["fields"].as_array().unwrap();
+    let map = fields.iter().find(|f| f["offset"] == 128).unwrap();
+    assert_eq!(
+        map["value"]["tensor_map"]["dims"],
+        serde_json::json!([96, 64]),
+        "{json}"
+    );
+    assert!(
+        fields.iter().any(|f| f["value"]["buffer"] == "b1"),
+        "{json}"
+    );
+    let commands = std::fs::read_to_string(specs.join("commands.txt")).unwrap();
+    let ptx = commands.split(' ').nth(3).unwrap();
+    let module = Module::parse(&std::fs::read_to_string(specs.join(ptx)).unwrap()).unwrap();
+    let kernel = module.entries().next().unwrap().to_string();
+    let mut prepared = LaunchSpec::parse(&json)
+        .unwrap()
+        .prepare(module, &kernel, &specs)
+        .unwrap();
+    prepared
+        .sim
+        .run(&prepared.launch, &Options::default())
+        .unwrap();
+    let sums = prepared.sim.download(prepared.buffers["b1"]);
+    let first = f32::from_le_bytes(sums[..4].try_into().unwrap());
+    let expected: u32 = (16..24).map(|row| 2 * (row * 96 + 64)).sum();
+    assert_eq!(first, expected as f32);
+}
+
+/// Wrong options are refused before the program starts; its exit status is `ptx-record`'s.
+fn options() {
+    let run = |arguments: &[&str]| {
+        let output = Command::new(recorder()).args(arguments).output().unwrap();
+        (output.status.code(), texts(&output).1)
+    };
+    for (option, value, says) in [
+        (
+            "--profile",
+            "lenient",
+            "`lenient` is not a profile: strict, hardware",
+        ),
+        ("--timing", "soon", "`soon` is not a timing"),
+        ("--policy", "unfair", "`unfair` is not a policy"),
+        ("--hazards", "some", "`some` is none of error, warn, off"),
+        ("--allow", "everything", "everything"),
+        ("--device", "hopper", "not of the form sm_100a"),
+        ("--library", "/nowhere/lib.so", "/nowhere/lib.so"),
+    ] {
+        let (code, err) = run(&[option, value, "--", "sh", "-c", "echo started >&2"]);
+        assert_eq!(code, Some(2), "{err}");
+        assert!(err.contains(says) && !err.contains("started"), "{err}");
+    }
+    assert_eq!(run(&["--", "sh", "-c", "exit 7"]).0, Some(7));
+    let (code, err) = run(&["--", "/nowhere/program"]);
+    assert!(code == Some(2) && err.contains("/nowhere/program"), "{err}");
+    // Without nvcc too: what the library and its stand-in for the runtime are called, the loader finds.
+    let preload = "printenv LD_PRELOAD LD_LIBRARY_PATH >&2";
+    let (code, err) = run(&["--quiet", "--", "sh", "-c", preload]);
+    assert!(
+        code == Some(0) && err.contains("libptx_recorder.so"),
+        "{err}"
+    );
+    assert!(!err.contains("cannot be preloaded"), "{err}");
+}
+
+fn main() -> ExitCode {
+    let trials = vec![
+        program("add", "an illegal memory access was encountered"),
+        program("tensor_map", "launch 1: add_boxes(Job): error: "),
+        program("cluster", "launch 1: rotate(int*): error: "),
+        program("dependent", "not true: host[i] == 3 * i + 1"),
+        program("product", "launch 1: mma_bf16: error: "),
+        program("driver", "illegal memory access"),
+        Trial::test("options", || {
+            options();
+            Ok(())
+        }),
+        trial("compression", compression),
+        trial("advice", advice),
+        trial("specifications", specifications),
+        trial(
+            "tensor_maps_in_specifications",
+            tensor_maps_in_specifications,
+        ),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}

@@ -1,0 +1,107 @@
+//! Elements of buffers: how numbers lie in them.
+
+use half::{bf16, f16};
+use serde::Deserialize;
+
+use crate::models::float;
+
+/// The type of a buffer's elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum Element {
+    F64,
+    F32,
+    F16,
+    Bf16,
+    E4m3,
+    E5m2,
+    /// Two a byte, the first one in the low bits.
+    E2m1,
+    Ue4m3,
+    Ue8m0,
+    U8,
+    I8,
+    U32,
+    I32,
+}
+
+impl Element {
+    /// Bits of one.
+    pub fn bits(self) -> usize {
+        match self {
+            Element::F64 => 64,
+            Element::F32 | Element::U32 | Element::I32 => 32,
+            Element::F16 | Element::Bf16 => 16,
+            Element::E2m1 => 4,
+            _ => 8,
+        }
+    }
+
+    /// Bytes of so many, if that is a number of bytes.
+    pub fn bytes(self, count: usize) -> Option<usize> {
+        let bits = count.checked_mul(self.bits())?;
+        bits.is_multiple_of(8).then_some(bits / 8)
+    }
+
+    /// The value of a bit pattern. NaN for patterns that have none.
+    pub fn value(self, bits: u64) -> f64 {
+        let byte = bits as u8;
+        match self {
+            Element::F64 => f64::from_bits(bits),
+            Element::F32 => f64::from(f32::from_bits(bits as u32)),
+            Element::F16 => f64::from(f16::from_bits(bits as u16)),
+            Element::Bf16 => f64::from(bf16::from_bits(bits as u16)),
+            Element::E4m3 => float::e4m3(byte),
+            Element::E5m2 => float::e5m2(byte),
+            Element::E2m1 => float::e2m1(byte),
+            Element::Ue4m3 => float::ue4m3(byte).unwrap_or(f64::NAN),
+            Element::Ue8m0 => float::ue8m0(byte),
+            Element::U8 => f64::from(byte),
+            Element::I8 => f64::from(byte as i8),
+            Element::U32 => f64::from(bits as u32),
+            Element::I32 => f64::from(bits as u32 as i32),
+        }
+    }
+
+    /// The bit pattern of a value, if it has one.
+    pub fn pattern(self, value: f64) -> Option<u64> {
+        let bits = match self {
+            Element::F64 => value.to_bits(),
+            Element::F32 => u64::from((value as f32).to_bits()),
+            Element::F16 => u64::from(f16::from_f64(value).to_bits()),
+            Element::Bf16 => u64::from(bf16::from_f64(value).to_bits()),
+            Element::U32 => u64::from(value as u32),
+            Element::I32 => u64::from(value as i32 as u32),
+            // So few that they can be tried.
+            _ => (0..1 << self.bits()).find(|bits| self.value(*bits) == value)?,
+        };
+        (self.value(bits) == value).then_some(bits)
+    }
+
+    /// The values of a buffer's bytes.
+    pub fn read(self, bytes: &[u8]) -> Vec<f64> {
+        if self == Element::E2m1 {
+            let both = |b: &u8| [u64::from(b & 0xf), u64::from(b >> 4)];
+            return bytes.iter().flat_map(both).map(|b| self.value(b)).collect();
+        }
+        let bits = |b: &[u8]| b.iter().rev().fold(0, |v, b| v << 8 | u64::from(*b));
+        bytes
+            .chunks_exact(self.bits() / 8)
+            .map(|b| self.value(bits(b)))
+            .collect()
+    }
+
+    /// The bytes of bit patterns.
+    pub(super) fn write(self, patterns: impl Iterator<Item = u64>) -> Vec<u8> {
+        if self == Element::E2m1 {
+            let nibbles: Vec<u8> = patterns.map(|b| b as u8 & 0xf).collect();
+            let both = |b: &[u8]| b[0] | b.get(1).map_or(0, |high| high << 4);
+            return nibbles.chunks(2).map(both).collect();
+        }
+        let n = self.bits() / 8;
+        patterns
+            .flat_map(|b| b.to_le_bytes().into_iter().take(n))
+            .collect()
+    }
+}

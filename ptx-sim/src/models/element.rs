@@ -1,0 +1,97 @@
+//! The types of elements and sums that the matrix instructions of warps and warpgroups share.
+
+use super::mma_number::Format;
+
+/// Type of the elements of A or B.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Element {
+    F16,
+    Bf16,
+    Tf32,
+    E4m3,
+    E5m2,
+    S8,
+    U8,
+    S4,
+    U4,
+    E3m2,
+    E2m3,
+    E2m1,
+    B1,
+}
+
+impl Element {
+    /// The type a modifier names.
+    pub fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "f16" => Self::F16,
+            "bf16" => Self::Bf16,
+            "tf32" => Self::Tf32,
+            "e4m3" => Self::E4m3,
+            "e5m2" => Self::E5m2,
+            "s8" => Self::S8,
+            "u8" => Self::U8,
+            "s4" => Self::S4,
+            "u4" => Self::U4,
+            "e3m2" => Self::E3m2,
+            "e2m3" => Self::E2m3,
+            "e2m1" => Self::E2m1,
+            "b1" => Self::B1,
+            _ => return None,
+        })
+    }
+
+    /// Whether only whole numbers are multiplied.
+    pub fn is_integer(self) -> bool {
+        self.format().is_none()
+    }
+
+    /// Bits an element takes in a register or in memory. Those of `.kind::f8f6f4` have a byte each.
+    pub(super) fn bits(self) -> u32 {
+        match self {
+            Self::Tf32 => 32,
+            Self::F16 | Self::Bf16 => 16,
+            Self::E4m3 | Self::E5m2 | Self::S8 | Self::U8 => 8,
+            Self::E3m2 | Self::E2m3 | Self::E2m1 => 8,
+            Self::S4 | Self::U4 => 4,
+            Self::B1 => 1,
+        }
+    }
+
+    /// The format of a float; `None` of an integer.
+    pub(super) fn format(self) -> Option<Format> {
+        match self {
+            Self::F16 => Some(Format::F16),
+            Self::Bf16 => Some(Format::BF16),
+            Self::Tf32 => Some(Format::TF32),
+            Self::E4m3 => Some(Format::E4M3),
+            Self::E5m2 => Some(Format::E5M2),
+            Self::E3m2 => Some(Format::E3M2),
+            Self::E2m3 => Some(Format::E2M3),
+            Self::E2m1 => Some(Format::E2M1),
+            Self::S8 | Self::U8 | Self::S4 | Self::U4 | Self::B1 => None,
+        }
+    }
+}
+
+/// Type of C and D.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Accumulator {
+    F16,
+    F32,
+    S32,
+}
+
+impl Accumulator {
+    /// The type a modifier names.
+    pub fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "f16" => Self::F16,
+            "f32" => Self::F32,
+            "s32" => Self::S32,
+            _ => return None,
+        })
+    }
+}

@@ -1,0 +1,212 @@
+//! What kernels rely on although the PTX ISA does not promise it, each by a name.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::hazard::Profile;
+
+/// Something that GPUs are relied on to do, and that the ISA does not promise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Relaxation {
+    /// A `tcgen05.cp` behind a `tcgen05.mma` of the same thread may overwrite what the MMA reads.
+    CpAfterMma,
+    /// A thread that knows an operation to be over needs no `tcgen05.fence::after_thread_sync`.
+    AfterFence,
+    /// Registers of a `tcgen05.ld` may be used without `tcgen05.wait::ld`.
+    LoadedRegisters,
+    /// Lanes of a warp may issue one bulk store several times.
+    WarpStores,
+    /// Lane bits of a tensor memory address that are not the warp's own count for nothing.
+    LaneBits,
+    /// A CTA may end before its own bulk stores have read their sources.
+    UnreadStores,
+    /// A generic address of shared memory may stand where a shared one is expected.
+    GenericShared,
+    /// Matrix operands may have rows and columns that nothing wrote.
+    Unwritten,
+    /// Asynchronous writes behind generic reads need no proxy fence.
+    WriteAfterRead,
+    /// `shfl.sync` and its like order memory.
+    Collectives,
+    /// The scope of an mbarrier operation counts for nothing.
+    BarrierScope,
+    /// A `.relaxed` wait on an mbarrier acquires.
+    RelaxedWait,
+    /// A thread between two mbarriers hands order of tcgen05 operations on without fences.
+    HandedOn,
+    /// Lanes of one instruction may write the same bytes.
+    SameBytes,
+    /// Peer CTAs of a cluster run from its start.
+    PeerRuns,
+    /// The compiler adds a `wgmma.fence` where registers need one.
+    CompiledFence,
+    /// Dependents that start early hold no tensor memory.
+    LateDependents,
+}
+
+impl Relaxation {
+    /// All of them.
+    pub const ALL: [Relaxation; 17] = [
+        Relaxation::CpAfterMma,
+        Relaxation::AfterFence,
+        Relaxation::LoadedRegisters,
+        Relaxation::WarpStores,
+        Relaxation::LaneBits,
+        Relaxation::UnreadStores,
+        Relaxation::GenericShared,
+        Relaxation::Unwritten,
+        Relaxation::WriteAfterRead,
+        Relaxation::Collectives,
+        Relaxation::BarrierScope,
+        Relaxation::RelaxedWait,
+        Relaxation::HandedOn,
+        Relaxation::SameBytes,
+        Relaxation::PeerRuns,
+        Relaxation::CompiledFence,
+        Relaxation::LateDependents,
+    ];
+
+    /// Its name, as `--allow` takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Relaxation::CpAfterMma => "cp-after-mma",
+            Relaxation::AfterFence => "after-fence",
+            Relaxation::LoadedRegisters => "loaded-registers",
+            Relaxation::WarpStores => "warp-stores",
+            Relaxation::LaneBits => "lane-bits",
+            Relaxation::UnreadStores => "unread-stores",
+            Relaxation::GenericShared => "generic-shared",
+            Relaxation::Unwritten => "unwritten",
+            Relaxation::WriteAfterRead => "write-after-read",
+            Relaxation::Collectives => "collectives",
+            Relaxation::BarrierScope => "barrier-scope",
+            Relaxation::RelaxedWait => "relaxed-wait",
+            Relaxation::HandedOn => "handed-on",
+            Relaxation::SameBytes => "same-bytes",
+            Relaxation::PeerRuns => "peer-runs",
+            Relaxation::CompiledFence => "compiled-fence",
+            Relaxation::LateDependents => "late-dependents",
+        }
+    }
+
+    /// What is relied on, in words.
+    pub fn about(self) -> &'static str {
+        match self {
+            Relaxation::CpAfterMma => "a tcgen05.cp waits for earlier tcgen05.mma of its thread",
+            Relaxation::AfterFence => "no tcgen05.fence::after_thread_sync is needed",
+            Relaxation::LoadedRegisters => {
+                "a register that a tcgen05.ld writes is complete when it is used"
+            }
+            Relaxation::WarpStores => "lanes that issue the same bulk store issue it once",
+            Relaxation::LaneBits => {
+                "a warp reaches its own lanes of tensor memory, whatever the address says"
+            }
+            Relaxation::UnreadStores => "shared memory stays until bulk stores have read it",
+            Relaxation::GenericShared => {
+                "a generic address of shared memory is taken for a shared one"
+            }
+            Relaxation::Unwritten => "no result depends on operands that nothing wrote",
+            Relaxation::WriteAfterRead => "no proxy fence is needed behind a read",
+            Relaxation::Collectives => "warp-synchronous instructions order memory",
+            Relaxation::BarrierScope => "the scope of mbarrier operations counts for nothing",
+            Relaxation::RelaxedWait => "a relaxed wait acquires",
+            Relaxation::HandedOn => "a thread hands order of tcgen05 operations on without fences",
+            Relaxation::SameBytes => "of lanes that write the same bytes, one wins",
+            Relaxation::PeerRuns => "peer CTAs run from the start",
+            Relaxation::CompiledFence => "the compiler adds wgmma.fence for registers",
+            Relaxation::LateDependents => "dependents hold no tensor memory before they may",
+        }
+    }
+
+    /// Whether a run notes where it was needed. The others are order that a kernel gets for nothing: nothing shows
+    /// which accesses would lack it.
+    pub fn is_noted(self) -> bool {
+        !matches!(
+            self,
+            Relaxation::Collectives
+                | Relaxation::BarrierScope
+                | Relaxation::RelaxedWait
+                | Relaxation::HandedOn
+                | Relaxation::CompiledFence
+                | Relaxation::LateDependents
+        )
+    }
+}
+
+impl fmt::Display for Relaxation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Relaxation {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let found = Relaxation::ALL.into_iter().find(|r| r.name() == s);
+        found.ok_or_else(|| {
+            let names: Vec<_> = Relaxation::ALL.iter().map(|r| r.name()).collect();
+            format!("`{s}` is none of {}", names.join(", "))
+        })
+    }
+}
+
+/// Relaxations that a run may rely on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Allowed(u32);
+
+impl Allowed {
+    /// None.
+    pub const NONE: Allowed = Allowed(0);
+    /// All.
+    pub const ALL: Allowed = Allowed((1 << Relaxation::ALL.len()) - 1);
+
+    /// Whether it is among them.
+    pub fn has(self, r: Relaxation) -> bool {
+        self.0 >> r as u8 & 1 == 1
+    }
+
+    /// With one more.
+    #[must_use]
+    pub fn with(self, r: Relaxation) -> Self {
+        Self(self.0 | 1 << r as u8)
+    }
+
+    /// Without one of them.
+    #[must_use]
+    pub fn without(self, r: Relaxation) -> Self {
+        Self(self.0 & !(1 << r as u8))
+    }
+
+    /// Those of both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl From<Profile> for Allowed {
+    fn from(p: Profile) -> Self {
+        match p {
+            Profile::Strict => Self::NONE,
+            Profile::Hardware => Self::ALL,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for r in Relaxation::ALL {
+            assert_eq!(r.name().parse(), Ok(r));
+            assert!(Allowed::ALL.has(r) && !Allowed::NONE.has(r));
+            assert!(Allowed::NONE.with(r).has(r));
+        }
+        let e = "fences".parse::<Relaxation>().unwrap_err();
+        assert!(e.contains("after-fence"), "{e}");
+    }
+}

@@ -1,0 +1,357 @@
+//! The inner loops of a matrix product, compiled for several instruction sets.
+//!
+//! Columns of B lie side by side, so that a loop over columns is one over vector lanes; the sum of an
+//! element is still formed in ascending k, in every version to the same bits. A fused multiply-add gives
+//! what two roundings would give: products of what tensor cores multiply are exact in f64, and [`exact_f32`]
+//! says where they are in f32.
+
+/// Rows that are computed at a time.
+pub(super) const ROWS: usize = 8;
+
+/// Columns are filled up to a multiple of this.
+pub(super) const COLUMNS: usize = 32;
+
+/// Columns of a piece that is kept in registers.
+const PIECE: usize = 16;
+
+/// NaN as the tensor cores write it.
+pub(super) const NAN_F32: u32 = 0x7fff_ffff;
+
+/// What products are formed of.
+pub(super) trait Number: Copy + Default {
+    /// Where a sum starts: a sum of nothing but negative zeros is a negative zero.
+    const START: Self;
+    /// `a * b + c`.
+    fn multiply_add<const FUSED: bool>(a: Self, b: Self, c: Self) -> Self;
+    /// A sum's value.
+    fn value(self) -> f64;
+}
+
+impl Number for f64 {
+    const START: f64 = -0.0;
+
+    #[inline(always)]
+    fn multiply_add<const FUSED: bool>(a: f64, b: f64, c: f64) -> f64 {
+        if FUSED { a.mul_add(b, c) } else { a * b + c }
+    }
+
+    #[inline(always)]
+    fn value(self) -> f64 {
+        self
+    }
+}
+
+impl Number for f32 {
+    const START: f32 = -0.0;
+
+    #[inline(always)]
+    fn multiply_add<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
+        if FUSED { a.mul_add(b, c) } else { a * b + c }
+    }
+
+    #[inline(always)]
+    fn value(self) -> f64 {
+        f64::from(self)
+    }
+}
+
+/// Twice E2M1 values: at most 64 products of at most 144.
+impl Number for i16 {
+    const START: i16 = 0;
+
+    #[inline(always)]
+    fn multiply_add<const FUSED: bool>(a: i16, b: i16, c: i16) -> i16 {
+        a * b + c
+    }
+
+    #[inline(always)]
+    fn value(self) -> f64 {
+        f64::from(self) * 0.25
+    }
+}
+
+/// B, `[k][columns]`: each row is as long as `stride`, a multiple of [`COLUMNS`].
+#[derive(Debug)]
+pub(super) struct Transposed<T> {
+    pub(super) stride: usize,
+    pub(super) values: Vec<T>,
+}
+
+impl<T: Copy + Default> Transposed<T> {
+    /// From rows of `k` elements, one a column.
+    pub(super) fn new<S: Copy>(rows: &[S], k: usize, value: impl Fn(S) -> T) -> Self {
+        let stride = (rows.len() / k.max(1)).next_multiple_of(COLUMNS);
+        let mut values = vec![T::default(); stride * k];
+        for (column, row) in rows.chunks_exact(k.max(1)).enumerate() {
+            for (v, x) in values[column..].iter_mut().step_by(stride).zip(row) {
+                *v = value(*x);
+            }
+        }
+        Self { stride, values }
+    }
+}
+
+/// The sums over `steps` of k of a piece of `R` rows and [`PIECE`] columns.
+#[inline(always)]
+fn piece<T: Number, const R: usize, const FUSED: bool>(
+    a: &[T],
+    k: usize,
+    b: &Transposed<T>,
+    steps: std::ops::Range<usize>,
+    column: usize,
+) -> [[T; PIECE]; R] {
+    let mut sums = [[T::START; PIECE]; R];
+    for step in steps {
+        let b = &b.values[step * b.stride + column..][..PIECE];
+        for (r, sums) in sums.iter_mut().enumerate() {
+            let x = a[r * k + step];
+            for (sum, y) in sums.iter_mut().zip(b) {
+                *sum = T::multiply_add::<FUSED>(x, *y, *sum);
+            }
+        }
+    }
+    sums
+}
+
+/// [`ROWS`] rows of A times B: `out` is `[row][b.stride]`.
+#[inline(always)]
+fn products<T: Number, const R: usize, const FUSED: bool>(
+    a: &[T],
+    k: usize,
+    b: &Transposed<T>,
+    out: &mut [T],
+) {
+    for column in (0..b.stride).step_by(PIECE) {
+        for row in (0..ROWS).step_by(R) {
+            let sums = piece::<T, R, FUSED>(&a[row * k..][..R * k], k, b, 0..k, column);
+            for (r, sums) in sums.iter().enumerate() {
+                out[(row + r) * b.stride + column..][..PIECE].copy_from_slice(sums);
+            }
+        }
+    }
+}
+
+/// The same with scale factors: `sa` is `[row][count]`, `sb` has `count` rows.
+#[inline(always)]
+fn scaled_products<T: Number, const R: usize, const FUSED: bool>(
+    a: &[T],
+    k: usize,
+    b: &Transposed<T>,
+    (sa, sb, count): (&[f64], &Transposed<f64>, usize),
+    out: &mut [f64],
+) {
+    let block = k / count;
+    for column in (0..b.stride).step_by(PIECE) {
+        for row in (0..ROWS).step_by(R) {
+            let mut all = [[-0.0; PIECE]; R];
+            for i in 0..count {
+                let steps = i * block..(i + 1) * block;
+                let sums = piece::<T, R, FUSED>(&a[row * k..][..R * k], k, b, steps, column);
+                let sb = &sb.values[i * sb.stride + column..][..PIECE];
+                for (r, (all, sums)) in all.iter_mut().zip(&sums).enumerate() {
+                    let scale = sa[(row + r) * count + i];
+                    for ((all, sum), sb) in all.iter_mut().zip(sums).zip(sb) {
+                        *all += sum.value() * (scale * sb);
+                    }
+                }
+            }
+            for (r, all) in all.iter().enumerate() {
+                out[(row + r) * b.stride + column..][..PIECE].copy_from_slice(all);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn bits_of(value: f32) -> u32 {
+    if value.is_nan() {
+        NAN_F32
+    } else {
+        value.to_bits()
+    }
+}
+
+/// Adds sums onto cells of f32, times `scale` before: one rounding an element.
+#[inline(always)]
+fn accumulate<T: Number, const R: usize, const FUSED: bool>(
+    cells: &mut [u32],
+    scale: f64,
+    sums: &[T],
+) {
+    for (cell, sum) in cells.iter_mut().zip(sums) {
+        let old = f64::from(f32::from_bits(*cell)) * scale;
+        *cell = bits_of((old + sum.value()) as f32);
+    }
+}
+
+/// Sums that nothing is added to.
+#[inline(always)]
+fn store<T: Number, const R: usize, const FUSED: bool>(cells: &mut [u32], sums: &[T]) {
+    for (cell, sum) in cells.iter_mut().zip(sums) {
+        *cell = bits_of((0.0 + sum.value()) as f32);
+    }
+}
+
+/// As bits of an f32: the smallest power of two that every finite value is a multiple of (infinity for zeros), and
+/// the largest magnitude.
+#[inline(always)]
+fn extent<T: Number, const R: usize, const FUSED: bool>(values: &[f32], out: &mut (u32, u32)) {
+    const INFINITY: u32 = f32::INFINITY.to_bits();
+    let (mut least, mut most) = (INFINITY, 0);
+    for v in values {
+        let bits = v.to_bits() & 0x7fff_ffff;
+        // The value without its lowest bit; a power of two is nothing but that bit.
+        let without = if bits & 0x007f_ffff == 0 {
+            0
+        } else {
+            bits & bits.wrapping_sub(1)
+        };
+        let lowest = (f32::from_bits(bits) - f32::from_bits(without)).to_bits();
+        least = least.min(if bits == 0 { INFINITY } else { lowest });
+        most = most.max(bits);
+    }
+    *out = (least, most);
+}
+
+/// Values of f16, in arithmetic that needs no branch; `bytes` are little-endian pairs.
+#[inline(always)]
+fn decode_f16<T: Number, const R: usize, const FUSED: bool>(bytes: &[u8], out: &mut [f32]) {
+    for (v, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
+        let bits = u32::from(u16::from_le_bytes([b[0], b[1]]));
+        let (sign, magnitude) = ((bits & 0x8000) << 16, bits & 0x7fff);
+        // As an f32 with the exponent's bias of f16 it is too small by 2^112. Infinities and NaNs get all ones.
+        let finite = f32::from_bits(magnitude << 13) * f32::from_bits((127 + 112) << 23);
+        let special = if magnitude >= 0x7c00 { 0x7f80_0000 } else { 0 };
+        *v = f32::from_bits(finite.to_bits() | special | sign);
+    }
+}
+
+/// Compiles a function for the instruction sets that differ here, and chooses at run time.
+macro_rules! versions {
+    ($(#[$about:meta])* $name:ident[$t:ty]($($arg:ident: $ty:ty),*) = $body:ident) => {
+        $(#[$about])*
+        pub(super) fn $name($($arg: $ty),*) {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+                fn avx512($($arg: $ty),*) {
+                    $body::<$t, 8, true>($($arg),*)
+                }
+                #[target_feature(enable = "avx2,fma")]
+                fn avx2($($arg: $ty),*) {
+                    $body::<$t, 2, true>($($arg),*)
+                }
+                if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+                    if is_x86_feature_detected!("avx512f")
+                        && is_x86_feature_detected!("avx512bw")
+                        && is_x86_feature_detected!("avx512dq")
+                        && is_x86_feature_detected!("avx512vl")
+                    {
+                        // SAFETY: this processor has what the function is compiled for.
+                        return unsafe { avx512($($arg),*) };
+                    }
+                    // SAFETY: as above.
+                    return unsafe { avx2($($arg),*) };
+                }
+            }
+            $body::<$t, 2, { cfg!(target_arch = "aarch64") }>($($arg),*)
+        }
+    };
+}
+
+versions!(products_f64[f64](a: &[f64], k: usize, b: &Transposed<f64>, out: &mut [f64]) = products);
+versions!(products_f32[f32](a: &[f32], k: usize, b: &Transposed<f32>, out: &mut [f32]) = products);
+versions!(scaled_f64[f64](
+    a: &[f64], k: usize, b: &Transposed<f64>, scales: (&[f64], &Transposed<f64>, usize), out: &mut [f64]
+) = scaled_products);
+versions!(scaled_i16[i16](
+    a: &[i16], k: usize, b: &Transposed<i16>, scales: (&[f64], &Transposed<f64>, usize), out: &mut [f64]
+) = scaled_products);
+versions!(accumulate_f64[f64](cells: &mut [u32], scale: f64, sums: &[f64]) = accumulate);
+versions!(accumulate_f32[f32](cells: &mut [u32], scale: f64, sums: &[f32]) = accumulate);
+versions!(store_f64[f64](cells: &mut [u32], sums: &[f64]) = store);
+versions!(store_f32[f32](cells: &mut [u32], sums: &[f32]) = store);
+versions!(extent_of[f32](values: &[f32], out: &mut (u32, u32)) = extent);
+versions!(
+    /// Values of f16 from little-endian pairs of bytes.
+    f16_values[f32](bytes: &[u8], out: &mut [f32]) = decode_f16
+);
+
+/// Whether every sum of `k` products of these values is exact in f32, in any order. Then f32 arithmetic gives
+/// the bits that f64 arithmetic gives.
+pub(super) fn exact_f32(a: &[f32], b: &[f32], k: usize) -> bool {
+    let (mut ea, mut eb) = ((0, 0), (0, 0));
+    extent_of(a, &mut ea);
+    extent_of(b, &mut eb);
+    let value = |bits| f64::from(f32::from_bits(bits));
+    let unit = value(ea.0) * value(eb.0);
+    let most = value(ea.1) * value(eb.1) * k as f64;
+    // Sums are multiples of the unit, and so few of them that 24 bits hold the number. NaN compares false.
+    unit == f64::INFINITY && most == 0.0
+        || unit >= f64::from(f32::MIN_POSITIVE)
+            && most <= unit * f64::from(1u32 << 24)
+            && most <= f64::from(f32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn random(state: &mut u64) -> u64 {
+        *state = state
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f);
+        *state >> 33
+    }
+
+    #[test]
+    fn every_version_sums_in_ascending_k() {
+        let (k, n, mut state) = (16, 40, 7);
+        let mut draw = |count: usize| -> Vec<f64> {
+            let f16 = |s: &mut u64| half::f16::from_bits(random(s) as u16 & 0xbbff);
+            (0..count).map(|_| f64::from(f16(&mut state))).collect()
+        };
+        let (a, b) = (draw(ROWS * k), draw(n * k));
+        let t = Transposed::new(&b, k, |v| v);
+        assert_eq!(t.stride, 64);
+        let (mut best, mut plain) = (vec![0.0; ROWS * 64], vec![0.0; ROWS * 64]);
+        products_f64(&a, k, &t, &mut best);
+        products::<f64, 2, false>(&a, k, &t, &mut plain);
+        for row in 0..ROWS {
+            for col in 0..n {
+                let want = (0..k).fold(-0.0, |s, i| s + a[row * k + i] * b[col * k + i]);
+                assert_eq!(best[row * 64 + col].to_bits(), f64::to_bits(want));
+                assert_eq!(plain[row * 64 + col].to_bits(), f64::to_bits(want));
+            }
+        }
+    }
+
+    #[test]
+    fn all_values_of_f16() {
+        let bytes: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+        let mut values = vec![0.0; 1 << 16];
+        f16_values(&bytes, &mut values);
+        for (bits, v) in values.iter().enumerate() {
+            let want = half::f16::from_bits(bits as u16).to_f32();
+            let same = v.to_bits() == want.to_bits() || v.is_nan() && want.is_nan();
+            assert!(same, "{bits:#x}: {v}, not {want}");
+        }
+    }
+
+    #[test]
+    fn f32_is_used_only_where_it_is_exact() {
+        assert!(exact_f32(&[1.0, -4.0, 0.0], &[3.0, 0.5], 64));
+        assert!(exact_f32(&[0.0; 4], &[f32::MAX; 4], 16));
+        // 2^12 + 1 squared has 25 bits.
+        assert!(!exact_f32(&[4097.0], &[4097.0], 1));
+        assert!(exact_f32(&[4096.0], &[4097.0], 1));
+        // Sixteen products of 2^20 each are 2^24 units; with 17 they need not fit.
+        assert!(exact_f32(&[1024.0, 1.0], &[1024.0, 1.0], 16));
+        assert!(!exact_f32(&[1024.0, 1.0], &[1024.0, 1.0], 17));
+        assert!(!exact_f32(&[f32::INFINITY], &[1.0], 1));
+        assert!(!exact_f32(&[f32::NAN, 1.0], &[1.0], 1));
+        assert!(!exact_f32(&[f32::INFINITY], &[0.0], 1));
+        // Exact in f64 only: far below what f32 can hold.
+        assert!(!exact_f32(&[1e-30], &[1e-30], 1));
+    }
+}

@@ -1,0 +1,188 @@
+//! Launch specifications that say what the kernel must give, and random contents.
+
+use std::path::Path;
+
+use ptx_sim::launch::{Element, LaunchSpec};
+use ptx_sim::{Module, Options, SimError};
+use serde_json::{Value, json};
+
+/// d[m][n] = the sum over k of a[m][k] * b[n][k] in f32: a CTA a row, a thread a column.
+const PTX: &str = ".version 9.0\n.target sm_90a\n.address_size 64\n\
+.visible .entry k(.param .u64 a, .param .u64 b, .param .u64 d, .param .u32 k) {\n\
+ .reg .pred %p; .reg .b32 %r<9>; .reg .b64 %q<9>; .reg .f32 %f<4>;\n\
+ ld.param.u64 %q1, [a]; ld.param.u64 %q2, [b]; ld.param.u64 %q3, [d]; ld.param.u32 %r1, [k];\n\
+ mov.u32 %r2, %ctaid.x; mov.u32 %r3, %tid.x; mov.u32 %r4, %ntid.x;\n\
+ mad.lo.u32 %r5, %r2, %r4, %r3; mul.wide.u32 %q4, %r5, 4; add.s64 %q3, %q3, %q4;\n\
+ mul.lo.u32 %r6, %r2, %r1; mul.wide.u32 %q5, %r6, 4; add.s64 %q1, %q1, %q5;\n\
+ mul.lo.u32 %r7, %r3, %r1; mul.wide.u32 %q6, %r7, 4; add.s64 %q2, %q2, %q6;\n\
+ mov.f32 %f1, 0f00000000; mov.u32 %r8, 0;\n\
+NEXT: ld.global.f32 %f2, [%q1]; ld.global.f32 %f3, [%q2]; fma.rn.f32 %f1, %f2, %f3, %f1;\n\
+ add.s64 %q1, %q1, 4; add.s64 %q2, %q2, 4; add.u32 %r8, %r8, 1;\n\
+ setp.lt.u32 %p, %r8, %r1; @%p bra NEXT;\n st.global.f32 [%q3], %f1;\n ret;\n}\n";
+
+const M: u32 = 5;
+const N: u32 = 8;
+const K: u32 = 16;
+
+fn operand(seed: u64, rows: u32, values: Value) -> Value {
+    json!({"contents": {"random": {"type": "f32", "count": rows * K, "seed": seed, "values": values}}})
+}
+
+fn spec(values: Value, expect: Value) -> Value {
+    json!({
+        "grid": [M, 1, 1], "block": [N, 1, 1],
+        "buffers": {
+            "a": operand(1, M, values.clone()),
+            "b": operand(2, N, values),
+            "d": {"size": M * N * 4, "expect": expect},
+        },
+        "params": [{"buffer": "a"}, {"buffer": "b"}, {"buffer": "d"}, {"u32": K}],
+    })
+}
+
+fn matmul(alpha: f64) -> Value {
+    json!({"matmul": {"m": M, "n": N, "k": K, "alpha": alpha,
+        "a": {"buffer": "a", "type": "f32"}, "b": {"buffer": "b", "type": "f32"}}})
+}
+
+/// Runs it and compares; the output's values.
+fn run(spec: &Value) -> Result<Vec<f64>, SimError> {
+    let spec = LaunchSpec::parse(&spec.to_string())?;
+    let base = Path::new(".");
+    let mut p = spec.prepare(Module::parse(PTX)?, "k", base)?;
+    let expectations = spec.expectations(&p, base)?;
+    p.sim.run(&p.launch, &Options::default())?;
+    expectations.iter().try_for_each(|e| e.check(&p.sim))?;
+    Ok(Element::F32.read(p.sim.download(p.buffers["d"])))
+}
+
+fn integers() -> Value {
+    json!({"integers": [-9, 9]})
+}
+
+#[test]
+fn a_product_is_computed_from_the_inputs() {
+    let exact = json!({"type": "f32", "values": matmul(1.0)});
+    let d = run(&spec(integers(), exact)).unwrap();
+    assert!(d.iter().any(|v| *v != 0.0) && d.iter().all(|v| v.fract() == 0.0));
+    // The same numbers, given: one of them is wrong.
+    let numbers = |d: &[f64]| json!({"type": "f32", "values": {"numbers": d}});
+    run(&spec(integers(), numbers(&d))).unwrap();
+    let mut wrong = d.clone();
+    wrong[11] += 1.0;
+    let e = run(&spec(integers(), numbers(&wrong))).unwrap_err();
+    let SimError::Mismatch(m) = &e else {
+        panic!("{e}")
+    };
+    let found = (
+        m.buffer.as_str(),
+        m.index,
+        m.want,
+        m.got,
+        m.wrong,
+        m.of,
+        m.worst,
+    );
+    assert_eq!(found, ("d", 11, wrong[11], d[11], 1, (M * N) as usize, 1.0));
+    assert!(e.to_string().contains("element 11"), "{e}");
+}
+
+#[test]
+fn tolerances() {
+    let with = |alpha: f64, relative: f64, absolute: f64| {
+        let values = matmul(alpha);
+        let e =
+            json!({"type": "f32", "relative": relative, "absolute": absolute, "values": values});
+        run(&spec(integers(), e))
+    };
+    assert!(with(1.001, 0.0, 0.0).is_err());
+    assert!(with(1.001, 0.01, 0.0).is_ok());
+    assert!(with(1.001, 0.0, 81.0 * f64::from(K) * 0.001).is_ok());
+    assert!(with(2.0, 0.01, 0.0).is_err());
+}
+
+#[test]
+fn bytes_that_nothing_wrote_are_no_result() {
+    let mut s = spec(integers(), json!({"type": "f32", "values": matmul(1.0)}));
+    s["grid"] = json!([M - 1, 1, 1]);
+    // Zero where nothing was written, and the products are not.
+    assert!(matches!(run(&s), Err(SimError::Mismatch(_))));
+}
+
+#[test]
+fn random_contents_have_their_type_and_seed() {
+    let bytes = |spec: Value| -> Result<Vec<u8>, SimError> {
+        let s = json!({"grid": [1, 1, 1], "block": [1, 1, 1], "buffers": {"x": {"contents": {"random": spec}}}});
+        let s = LaunchSpec::parse(&s.to_string())?;
+        let p = s.prepare(Module::parse(PTX)?, "k", Path::new("."))?;
+        Ok(p.sim.download(p.buffers["x"]).to_vec())
+    };
+    let of = |t: &str, seed: u64, values: Value| {
+        bytes(json!({"type": t, "count": 1000, "seed": seed, "values": values}))
+    };
+    let types = [
+        ("f64", Element::F64, 8000),
+        ("f32", Element::F32, 4000),
+        ("f16", Element::F16, 2000),
+        ("bf16", Element::Bf16, 2000),
+        ("e4m3", Element::E4m3, 1000),
+        ("e5m2", Element::E5m2, 1000),
+        ("e2m1", Element::E2m1, 500),
+        ("ue4m3", Element::Ue4m3, 1000),
+        ("i8", Element::I8, 1000),
+        ("u32", Element::U32, 4000),
+        ("i32", Element::I32, 4000),
+    ];
+    for (name, element, size) in types {
+        let small = of(name, 1, json!({"integers": [0, 2]})).unwrap();
+        assert_eq!(small.len(), size, "{name}");
+        let values = element.read(&small);
+        for wanted in [0.0, 1.0, 2.0] {
+            assert!(values.contains(&wanted), "{name}");
+        }
+        assert!(values.iter().all(|v| [0.0, 1.0, 2.0].contains(v)), "{name}");
+        let full = of(name, 1, json!("full")).unwrap();
+        assert!(element.read(&full).iter().all(|v| v.is_finite()), "{name}");
+        assert_eq!(of(name, 1, json!("full")).unwrap(), full, "{name}");
+        assert_ne!(of(name, 2, json!("full")).unwrap(), full, "{name}");
+    }
+    let e = of("e2m1", 1, json!({"integers": [0, 5]}))
+        .unwrap_err()
+        .to_string();
+    assert!(e.contains("E2m1 has no 5"), "{e}");
+    let e = of("f32", 1, json!({"integers": [3, 2]}))
+        .unwrap_err()
+        .to_string();
+    assert!(e.contains("from 3 to 2"), "{e}");
+    let odd = json!({"type": "e2m1", "count": 3, "values": "full"});
+    assert!(bytes(odd).unwrap_err().to_string().contains("whole bytes"));
+    let huge = json!({"type": "f64", "count": 1u64 << 60, "values": "full"});
+    assert!(bytes(huge).is_err());
+}
+
+#[test]
+fn expectations_that_make_no_sense() {
+    let refused = |expect: Value, text: &str| {
+        let e = run(&spec(integers(), expect)).unwrap_err().to_string();
+        assert!(e.contains(text), "{e}");
+    };
+    let mut other = matmul(1.0);
+    other["matmul"]["a"]["buffer"] = json!("c");
+    refused(
+        json!({"type": "f32", "values": other}),
+        "there is no buffer `c`",
+    );
+    let mut large = matmul(1.0);
+    large["matmul"]["k"] = json!(17);
+    refused(
+        json!({"type": "f32", "values": large}),
+        "is no 5 x 17 of F32",
+    );
+    refused(
+        json!({"type": "f64", "values": matmul(1.0)}),
+        "do not fit 160 bytes",
+    );
+    refused(json!({"type": "f7", "values": matmul(1.0)}), "f7");
+    let file = json!({"type": "f32", "values": {"file": "no/such/file"}});
+    refused(file, "no/such/file");
+}

@@ -1,0 +1,327 @@
+//! Kernels that are compiled at run time, by NVRTC: feature `jit`.
+//!
+//! Where a program carries no machine code for a device, because it was built without nvcc or is older than the
+//! device's architecture, a kernel is compiled when it is asked for. Its source is embedded in the program, with all that it
+//! includes. One kernel is compiled at a time, for exactly the device's architecture, and by the same sources and launch
+//! plans as nvcc's.
+//!
+//! # When
+//!
+//! - [`PreparedGemvOnDevice::new`](crate::PreparedGemvOnDevice::new) and
+//!   [`raw::PreparedRawGemv::new`](crate::raw::PreparedRawGemv::new) compile the kernels of their launches.
+//! - A call that is not prepared compiles what no earlier one has. That is done before it enqueues anything.
+//! - A call on a stream that is being captured into a graph compiles nothing, and reads no file. Where its kernel was
+//!   neither prepared nor called before in this process, it is [`Error::NotCompiled`].
+//! - Launches of prepared calls compile nothing, ever.
+//!
+//! A kernel is compiled, or read from the cache, once a process, and loaded once in each CUDA context. [`observe`] tells
+//! a program of it. [`compile`] makes machine code without a GPU, to fill a cache beforehand.
+//!
+//! # The library
+//!
+//! NVRTC is loaded when a kernel is first compiled: from the folder that the environment's [`LIBRARY_VARIABLE`] names, by
+//! the system's loader, from `lib64` or `lib` of `CUDA_HOME` or `CUDA_PATH`, or from `/usr/local/cuda/lib64`. Where it is missing,
+//! or does not know the architecture, the call fails with [`Error::Jit`], which says what helps.
+//!
+//! # The cache
+//!
+//! What was compiled is kept in the folder that [`CACHE_VARIABLE`] names, or in `nvfp4-gemv` in `XDG_CACHE_HOME` or
+//! `~/.cache`; the value `off` keeps nothing. A file's name is a hash of source, headers, options, architecture and NVRTC's
+//! build. Files appear whole, so that several processes may write at once; one that is damaged is compiled again. A folder
+//! that cannot be written to is no error: then every process compiles.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::kernel::plan::Launch;
+use crate::kernel::units::{UNITS, Unit};
+use crate::nvrtc::cache::{self, Origin};
+use crate::nvrtc::{Nvrtc, Source, Stage};
+use crate::nvrtc_names;
+
+pub use crate::nvrtc::arch::{Arch, Features};
+pub use crate::nvrtc::{Compiled, NvrtcError};
+
+/// The environment variable that names NVRTC's folder. It comes before all other places.
+pub const LIBRARY_VARIABLE: &str = nvrtc_names::PLACE;
+
+/// The environment variable that names the cache's folder, or says `off`.
+pub const CACHE_VARIABLE: &str = nvrtc_names::CACHE;
+
+/// A folder of compiled kernels.
+#[derive(Clone, Debug)]
+pub struct Cache(cache::Cache);
+
+impl Cache {
+    /// The user's, which calls take: see [the module](self#the-cache).
+    pub fn of_user() -> Self {
+        Self(cache::Cache::of_user())
+    }
+
+    /// One in a folder, which is made when something is kept.
+    pub fn at(folder: impl Into<PathBuf>) -> Self {
+        Self(cache::Cache::at(folder))
+    }
+
+    /// None: everything is compiled.
+    pub fn none() -> Self {
+        Self(cache::Cache::none())
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> Option<&Path> {
+        self.0.folder()
+    }
+}
+
+/// What the kernels' files include, and these files themselves: name in `#include`, and text.
+const EMBEDDED: &[(&str, &str)] = &include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
+
+/// Something that happens to a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// Its compilation begins: it takes a second or so.
+    Begins {
+        /// The kernel.
+        kernel: &'static str,
+        /// The architecture that it is compiled for, such as `90a`.
+        arch: String,
+    },
+    /// It was compiled.
+    Compiled {
+        /// The kernel.
+        kernel: &'static str,
+        /// The architecture.
+        arch: String,
+        /// How long NVRTC took.
+        took: Duration,
+    },
+    /// It was in the cache.
+    Cached {
+        /// The kernel.
+        kernel: &'static str,
+        /// The architecture.
+        arch: String,
+        /// How long that took to find and read.
+        took: Duration,
+    },
+}
+
+type Observer = Box<dyn Fn(&Event) + Send + Sync>;
+
+static OBSERVER: OnceLock<Observer> = OnceLock::new();
+
+/// Has a function called with what happens to kernels from now on, on the thread that asks for the kernel. There is one
+/// such function a process: the first stays. Says whether this one is it.
+pub fn observe(observer: impl Fn(&Event) + Send + Sync + 'static) -> bool {
+    OBSERVER.set(Box::new(observer)).is_ok()
+}
+
+fn tell(event: impl FnOnce() -> Event) {
+    if let Some(observer) = OBSERVER.get() {
+        observer(&event());
+    }
+}
+
+/// The NVRTC that this process compiles with: its release and build, and where it is.
+///
+/// # Errors
+/// [`NvrtcError::Missing`].
+pub fn library() -> Result<(String, String), NvrtcError> {
+    let nvrtc = Nvrtc::get()?;
+    let version = format!("{} ({})", nvrtc.version(), nvrtc.build());
+    Ok((version, nvrtc.place().to_string()))
+}
+
+/// Compiles the kernel of a launch for an architecture, such as `90a`, or takes what the cache has. Needs no GPU.
+///
+/// # Errors
+/// [`Error::Jit`]: no NVRTC, or one that does not know the architecture, or to which the unit of the kernel is none.
+pub fn compile(launch: &Launch, arch: &str, cache: &Cache) -> Result<Compiled> {
+    let kernel = launch.entry;
+    let failed = |error| Error::Jit {
+        kernel,
+        error: Box::new(error),
+    };
+    let wanted: Arch = arch.parse().map_err(|_| {
+        failed(NvrtcError::NoArchitecture {
+            name: arch.to_owned(),
+        })
+    })?;
+    let source = source(unit(launch), kernel);
+    let nvrtc = Nvrtc::get().map_err(failed)?;
+    let (options, stage) = (options(), Stage::Cubin);
+    let arch = || arch.to_owned();
+    if let Some((compiled, took)) = cache.0.find(nvrtc, &source, wanted, &options, stage) {
+        tell(|| Event::Cached {
+            kernel,
+            arch: arch(),
+            took,
+        });
+        return Ok(compiled);
+    }
+    tell(|| Event::Begins {
+        kernel,
+        arch: arch(),
+    });
+    let compiled = cache.0.compile(nvrtc, &source, wanted, &options, stage);
+    let (compiled, origin) = compiled.map_err(failed)?;
+    tell(|| match origin {
+        Origin::Compiled(took) => Event::Compiled {
+            kernel,
+            arch: arch(),
+            took,
+        },
+        // Another process was faster.
+        Origin::Cached(took) => Event::Cached {
+            kernel,
+            arch: arch(),
+            took,
+        },
+    });
+    Ok(compiled)
+}
+
+/// What NVRTC is told beside the architecture. As in nvcc, functions without a mark that are called on the device are the
+/// device's: generic lambdas need it.
+fn options() -> Vec<String> {
+    ["--std=c++17", "--device-as-default-execution-space"]
+        .map(String::from)
+        .to_vec()
+}
+
+/// The unit of a launch's kernel.
+fn unit(launch: &Launch) -> &'static Unit {
+    let unit = UNITS.iter().find(|unit| unit.name == launch.unit);
+    unit.expect("plans name units")
+}
+
+/// A file that includes the unit's, and has it leave all kernels out but one: `csrc/entries.cuh`.
+fn source(unit: &Unit, kernel: &str) -> Source {
+    static HEADERS: OnceLock<Vec<(String, String)>> = OnceLock::new();
+    let owned = |&(name, text): &(&str, &str)| (name.to_owned(), text.to_owned());
+    let headers = HEADERS.get_or_init(|| EMBEDDED.iter().map(owned).collect());
+    let part = (unit.part).map_or(String::new(), |part| format!("#define {part}\n"));
+    Source {
+        name: format!("{kernel}.cu"),
+        text: format!(
+            "{part}#define NVFP4_ONLY\n#define NVFP4_ONLY_{kernel} ,\n#include \"{}.cuh\"\n",
+            unit.source
+        ),
+        headers: headers.clone(),
+    }
+}
+
+/// Machine code: a cubin.
+pub(crate) type Code = Arc<[u8]>;
+
+/// A kernel of an architecture, which one thread makes while others wait.
+type Slot = Arc<Mutex<Option<Code>>>;
+
+fn slot(kernel: &'static str, arch: &'static str) -> Slot {
+    static CODES: Mutex<BTreeMap<(&str, &str), Slot>> = Mutex::new(BTreeMap::new());
+    let mut codes = CODES.lock().unwrap_or_else(PoisonError::into_inner);
+    codes.entry((kernel, arch)).or_default().clone()
+}
+
+/// The machine code of a launch's kernel for an architecture: this process's, the cache's, or made now.
+pub(crate) fn code(launch: &Launch, arch: &'static str) -> Result<Code> {
+    static CACHE: OnceLock<Cache> = OnceLock::new();
+    let slot = slot(launch.entry, arch);
+    let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(code) = &*slot {
+        return Ok(code.clone());
+    }
+    let compiled = compile(launch, arch, CACHE.get_or_init(Cache::of_user))?;
+    let code: Code = compiled.cubin.into();
+    *slot = Some(code.clone());
+    Ok(code)
+}
+
+/// The machine code, if this process has it already. Waits for nobody who is making it.
+pub(crate) fn code_that_is_there(launch: &Launch, arch: &'static str) -> Result<Code> {
+    let slot = slot(launch.entry, arch);
+    let code = slot.try_lock().ok().and_then(|code| code.clone());
+    code.ok_or(Error::NotCompiled {
+        kernel: launch.entry,
+    })
+}
+
+/// The architecture that kernels are compiled for on GPUs of a compute capability, where this build's machine code, for
+/// `images`, does not run there.
+pub(crate) fn image(images: &'static str, compute_capability: (i32, i32)) -> Option<&'static str> {
+    static NAMES: RwLock<BTreeMap<(i32, i32), &str>> = RwLock::new(BTreeMap::new());
+    if crate::kernel::images_run(images, compute_capability) {
+        return None;
+    }
+    let known = NAMES.read().unwrap_or_else(PoisonError::into_inner);
+    if let Some(name) = known.get(&compute_capability) {
+        return Some(name);
+    }
+    drop(known);
+    let mut names = NAMES.write().unwrap_or_else(PoisonError::into_inner);
+    // One for each kind of GPU of a machine.
+    let name = || &*String::leak(crate::Gpu::own_image(compute_capability));
+    Some(*names.entry(compute_capability).or_insert_with(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::relayout;
+    use crate::{ScaleLayout, Shape};
+
+    #[test]
+    fn kernels_are_compiled_only_where_no_machine_code_runs() {
+        assert_eq!(image("80;90a;100f", (8, 9)), None);
+        assert_eq!(image("80;90a;100f", (9, 0)), None);
+        assert_eq!(image("80;90a;100f", (10, 3)), None);
+        assert_eq!(image("80;90a;100f", (11, 0)), Some("110a"));
+        assert_eq!(image("80", (9, 0)), Some("90a"));
+        assert_eq!(image("", (8, 6)), Some("86"));
+        let again = image("", (8, 6)).unwrap();
+        assert!(std::ptr::eq(again, image("", (8, 6)).unwrap()));
+    }
+
+    #[test]
+    fn what_was_not_compiled_is_not_there() {
+        let shape = Shape::matrix(128, 256).unwrap();
+        let launch = relayout::launch(&shape, ScaleLayout::Linear, 1 << 40, 2 << 40);
+        let kernel = launch.entry;
+        let missing = Err(Error::NotCompiled { kernel });
+        assert_eq!(code_that_is_there(&launch, "90a"), missing);
+        let slot = slot(kernel, "90a");
+        let made: Code = [1, 2, 3].into();
+        let mut busy = slot.lock().unwrap();
+        assert_eq!(code_that_is_there(&launch, "90a"), missing);
+        *busy = Some(made.clone());
+        drop(busy);
+        assert_eq!(code_that_is_there(&launch, "90a"), Ok(made));
+        assert_eq!(code_that_is_there(&launch, "100a"), missing);
+    }
+
+    /// Each name of an `#include` leads to a file, so that no other header can take its place.
+    #[test]
+    fn everything_that_is_included_is_embedded() {
+        let names: Vec<&str> = EMBEDDED.iter().map(|&(name, _)| name).collect();
+        let mut count = 0;
+        for (file, text) in EMBEDDED {
+            if *file == "../nvfp4_gemv.h" {
+                continue; // for the host
+            }
+            for line in text
+                .lines()
+                .filter_map(|line| line.strip_prefix("#include "))
+            {
+                let included = line.trim_matches(['"', '<', '>']);
+                assert!(names.contains(&included), "{file}: {included}");
+                count += 1;
+            }
+        }
+        assert!(count > 100, "only {count}");
+    }
+}

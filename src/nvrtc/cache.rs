@@ -1,0 +1,192 @@
+//! What was compiled before, on disk: a file for each source, options and NVRTC.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::arch::Arch;
+use super::store::{self, Store};
+use super::{Compiled, Nvrtc, NvrtcError, Source, Stage};
+use crate::nvrtc_names::{CACHE, CACHE_FOLDER};
+
+/// The value of the environment variable that asks for no cache.
+const OFF: &str = "off";
+
+/// A folder of compiled kernels.
+#[derive(Debug, Clone)]
+pub struct Cache {
+    store: Option<Store>,
+}
+
+/// Where a compilation's result came from, and how long that took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// NVRTC compiled it.
+    Compiled(Duration),
+    /// It was in the cache.
+    Cached(Duration),
+}
+
+impl Cache {
+    /// The user's: the folder that the environment's variable names, or one in `XDG_CACHE_HOME` or `~/.cache`. None where
+    /// the environment has neither, or the variable is `off`; nothing is kept then.
+    pub fn of_user() -> Self {
+        Self {
+            store: user_folder(|name| env::var_os(name).map(PathBuf::from)).map(Store::at),
+        }
+    }
+
+    /// One in a folder, which is made when something is kept.
+    pub fn at(folder: impl Into<PathBuf>) -> Self {
+        Self {
+            store: Some(Store::at(folder)),
+        }
+    }
+
+    /// None: everything is compiled.
+    pub fn none() -> Self {
+        Self { store: None }
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> Option<&Path> {
+        self.store.as_ref().map(Store::folder)
+    }
+
+    /// Takes what was compiled before, or compiles and keeps it. That it cannot be kept is no error.
+    ///
+    /// # Errors
+    /// An architecture that this NVRTC does not know, and a source that does not compile.
+    pub fn compile(
+        &self,
+        nvrtc: &Nvrtc,
+        source: &Source,
+        arch: Arch,
+        options: &[String],
+        stage: Stage,
+    ) -> Result<(Compiled, Origin), NvrtcError> {
+        if let Some((kept, took)) = self.find(nvrtc, source, arch, options, stage) {
+            return Ok((kept, Origin::Cached(took)));
+        }
+        let (compiled, took) = nvrtc.compile(source, arch, options, stage)?;
+        if let Some(store) = &self.store {
+            let file = file(nvrtc, source, arch, options, stage);
+            // A full disk, or a home that may not be written to: the next run compiles again.
+            let _ = store.write(&file, &compiled.ptx, &compiled.cubin);
+        }
+        Ok((compiled, Origin::Compiled(took)))
+    }
+
+    /// Takes what was compiled before, and says how long that took.
+    pub fn find(
+        &self,
+        nvrtc: &Nvrtc,
+        source: &Source,
+        arch: Arch,
+        options: &[String],
+        stage: Stage,
+    ) -> Option<(Compiled, Duration)> {
+        let start = Instant::now();
+        let store = self.store.as_ref()?;
+        let (ptx, cubin) = store.read(&file(nvrtc, source, arch, options, stage))?;
+        Some((Compiled { ptx, cubin }, start.elapsed()))
+    }
+}
+
+/// Where a compilation's result is kept.
+fn file(nvrtc: &Nvrtc, source: &Source, arch: Arch, options: &[String], stage: Stage) -> String {
+    let made_by = format!("{} {}", nvrtc.version(), nvrtc.build());
+    let key = key(&made_by, source, arch, options, stage);
+    format!("{key}.kernel")
+}
+
+fn user_folder(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+    let value = |name: &str| variable(name).filter(|value| !value.as_os_str().is_empty());
+    if variable(CACHE).is_some_and(|value| value.as_os_str() == OFF) {
+        return None;
+    }
+    value(CACHE).or_else(|| {
+        let caches = value("XDG_CACHE_HOME").filter(|folder| folder.is_absolute());
+        let caches = caches.or_else(|| Some(value("HOME")?.join(".cache")));
+        Some(caches?.join(CACHE_FOLDER))
+    })
+}
+
+/// Of everything that the result depends on.
+fn key(made_by: &str, source: &Source, arch: Arch, options: &[String], stage: Stage) -> String {
+    let (arch, stage) = (arch.to_string(), format!("{stage:?}"));
+    let mut parts = vec!["1", made_by, &arch, &stage, &source.name, &source.text];
+    parts.extend(options.iter().map(String::as_str));
+    parts.extend(
+        source
+            .headers
+            .iter()
+            .flat_map(|(name, text)| [name.as_str(), text]),
+    );
+    store::key(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source() -> Source {
+        Source {
+            name: "a.cu".into(),
+            text: "one".into(),
+            headers: vec![("b.cuh".into(), "two".into())],
+        }
+    }
+
+    #[test]
+    fn keys_depend_on_everything() {
+        let arch = |name: &str| name.parse::<Arch>().unwrap();
+        let base = key("13.0", &source(), arch("90a"), &["-x".into()], Stage::Ptx);
+        assert_eq!(
+            base,
+            key("13.0", &source(), arch("90a"), &["-x".into()], Stage::Ptx)
+        );
+        let mut text = source();
+        text.text = "other".into();
+        let mut header = source();
+        header.headers[0].1 = "other".into();
+        // The same letters, cut in another place.
+        let mut moved = source();
+        moved.headers[0] = ("b.cuht".into(), "wo".into());
+        let others = [
+            key("13.1", &source(), arch("90a"), &["-x".into()], Stage::Ptx),
+            key("13.0", &source(), arch("90"), &["-x".into()], Stage::Ptx),
+            key("13.0", &source(), arch("90a"), &["-y".into()], Stage::Ptx),
+            key("13.0", &source(), arch("90a"), &["-x".into()], Stage::Cubin),
+            key("13.0", &text, arch("90a"), &["-x".into()], Stage::Ptx),
+            key("13.0", &header, arch("90a"), &["-x".into()], Stage::Ptx),
+            key("13.0", &moved, arch("90a"), &["-x".into()], Stage::Ptx),
+        ];
+        let distinct: std::collections::BTreeSet<_> = others.iter().chain([&base]).collect();
+        assert_eq!(distinct.len(), 8);
+    }
+
+    #[test]
+    fn the_folder_is_the_users() {
+        let with = |variables: &[(&str, &str)]| {
+            user_folder(|name| {
+                let found = variables.iter().find(|(known, _)| *known == name);
+                found.map(|(_, value)| PathBuf::from(value))
+            })
+        };
+        assert_eq!(with(&[]), None);
+        assert_eq!(
+            with(&[("HOME", "/h")]),
+            Some(Path::new("/h/.cache").join(CACHE_FOLDER))
+        );
+        let both = [("HOME", "/h"), ("XDG_CACHE_HOME", "/x")];
+        assert_eq!(with(&both), Some(Path::new("/x").join(CACHE_FOLDER)));
+        let relative = [("HOME", "/h"), ("XDG_CACHE_HOME", "x")];
+        let of_home = Path::new("/h/.cache").join(CACHE_FOLDER);
+        assert_eq!(with(&relative), Some(of_home.clone()));
+        let named = |value| with(&[(CACHE, value), ("HOME", "/h")]);
+        assert_eq!(named("/c"), Some("/c".into()));
+        assert_eq!(named(""), Some(of_home));
+        assert_eq!(named("off"), None);
+    }
+}

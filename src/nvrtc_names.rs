@@ -1,0 +1,13 @@
+//! What this package calls its own, for [`nvrtc`](crate::nvrtc).
+
+/// The environment variable that names NVRTC's folder.
+pub(crate) const PLACE: &str = "NVFP4_GEMV_NVRTC";
+/// The environment variable that names the cache's folder.
+pub(crate) const CACHE: &str = "NVFP4_GEMV_CACHE";
+/// The cache's folder in that of the user's caches.
+pub(crate) const CACHE_FOLDER: &str = "nvfp4-gemv";
+/// What says which NVRTC is used.
+pub(crate) const INFO: &str = "nvfp4-gemv info";
+/// Where NVRTC comes from.
+pub(crate) const INSTALL: &str =
+    "The CUDA Toolkit has it (package cuda-nvrtc), and so has the PyPI package nvidia-cuda-nvrtc.";
