@@ -1,5 +1,7 @@
 //! What is known of a GPU: enough to choose a kernel and to plan its launch without one.
 
+use crate::products::Product;
+
 /// A GPU, as dispatch and kernels see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpu {
@@ -25,35 +27,34 @@ impl Gpu {
     /// The [`images`](Self::images) of a build that was not told which architectures to compile for.
     pub const DEFAULT_IMAGES: &'static str = env!("NVFP4_GEMV_DEFAULT_ARCHS");
 
-    /// A GPU of which nothing is known but its compute capability: what the largest product of that kind has.
+    /// A GPU of which nothing is known but its compute capability: it has what
+    /// [the product that stands for that](Product::of_compute_capability) has.
     ///
-    /// Sources: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", for shared
-    /// memory; NVIDIA's architecture white papers for multiprocessors (A100, A40, RTX 4090, Jetson Orin, H200, B200,
-    /// RTX 5090, GB10).
+    /// Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", for shared memory.
     pub fn of_compute_capability(compute_capability: (i32, i32), images: &'static str) -> Self {
         let shared_kib = match compute_capability {
             (8, 0 | 7) => 163,
             (9..12, _) => 227,
             _ => 99,
         };
-        let multiprocessors = match compute_capability {
-            (8, 0) => 108,
-            (8, 7) => 16,
-            (8, 9) => 128,
-            (8, _) => 84,
-            (9, _) => 132,
-            (10 | 11, _) => 148,
-            (12, 1) => 48,
-            _ => 170,
-        };
+        let product = Product::of_compute_capability(compute_capability);
         Self {
             name: String::new(),
             compute_capability,
-            multiprocessors,
+            multiprocessors: product.multiprocessors,
             shared_bytes: shared_kib << 10,
             l2_bytes: 0,
             memory_bytes: 0,
             images,
+        }
+    }
+
+    /// A GPU of a product.
+    pub fn of_product(product: &Product, images: &'static str) -> Self {
+        Self {
+            name: product.full_name.into(),
+            multiprocessors: product.multiprocessors,
+            ..Self::of_compute_capability(product.compute_capability, images)
         }
     }
 }

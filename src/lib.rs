@@ -201,6 +201,7 @@ mod nvrtc;
 #[cfg(feature = "jit")]
 mod nvrtc_names;
 pub mod printable;
+mod products;
 pub mod quantize;
 #[cfg(feature = "device")]
 mod quantized;
@@ -210,6 +211,7 @@ pub mod reference;
 mod refusal;
 mod scales;
 mod shape;
+pub mod shard;
 mod tensor;
 #[cfg(feature = "device")]
 mod tiled_weights;
@@ -231,6 +233,7 @@ pub use kernel::{Config, Kernel};
 pub use memory::Device;
 pub use memory::{Buffer, Host, Memory};
 pub use operands::{Alignment, Operands, RawOutput, RawVectors, RawWeights, RawWorkspace};
+pub use products::Product;
 #[cfg(feature = "device")]
 pub use quantized::QuantizedVectors;
 pub use refusal::Refusal;

@@ -98,14 +98,19 @@ named! {
 }
 
 impl ScaleLayout {
+    /// Rows of an atom of [`Tiled128x4`](Self::Tiled128x4).
+    pub(crate) const ATOM_ROWS: usize = 128;
+    /// Blocks of K in such an atom.
+    pub(crate) const ATOM_BLOCKS: usize = 4;
+
     /// Bytes that the scales of `rows` rows of `blocks` blocks take, padding included (one batch). `usize::MAX`,
     /// which no buffer has, where they are more than that; a [`Shape`](crate::Shape)'s never are.
     pub const fn bytes(self, rows: usize, blocks: usize) -> usize {
         let padded = match self {
             Self::Linear => (Some(rows), Some(blocks)),
             Self::Tiled128x4 => (
-                rows.checked_next_multiple_of(128),
-                blocks.checked_next_multiple_of(4),
+                rows.checked_next_multiple_of(Self::ATOM_ROWS),
+                blocks.checked_next_multiple_of(Self::ATOM_BLOCKS),
             ),
         };
         match padded {

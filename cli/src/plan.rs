@@ -2,14 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
-use nvfp4_gemv::dispatch::measured::{self, GpuModel, Measurements};
+use anyhow::Result;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use nvfp4_gemv::dispatch::measured::{GpuModel, Measurements};
 use nvfp4_gemv::dispatch::{Estimate, rank};
 use nvfp4_gemv::kernel::plan::Launch;
 use nvfp4_gemv::kernel::{Call, Job};
 use nvfp4_gemv::tune::{TUNED_VARIABLE, Tuned};
 use nvfp4_gemv::{
-    Activation, Config, Dims, Error, Gpu, Kernel, Refusal, ScaleLayout, Shape, Target, select,
+    Activation, Config, Dims, Error, Gpu, Kernel, Product, Refusal, ScaleLayout, Shape, Target,
+    select,
 };
 use serde_json::{Value, json};
 
@@ -25,14 +27,18 @@ use crate::shapes::{self, ShapeArgs, parse_n};
 Evidence, from the best to the least: the file of tuned configs (`nvfp4-gemv tune`), `measured on` \
 this model of GPU (tables that come with the crate), `after` the nearest problem measured on such a GPU, \
 and `modelled` from the machine code and published rates. The share is of what a kernel reaches that only \
-reads the weights; `<` stands before those of kernels that were slower than another one, nobody kept how much.
+reads the weights; `<` stands before those of kernels that were slower than another one, nobody kept how much. Where \
+nothing was measured that a time could follow from, `>` stands before the time that the share gives at the \
+published rate of the GPU's memory, which no kernel reaches.
 
 Examples:
   nvfp4-gemv plan 4096,7168
   nvfp4-gemv plan 7168,16384 --n 4 --activation bf16
   nvfp4-gemv plan 4096,7168,8 --layout 128x4 --tuned tuned.json
   nvfp4-gemv plan 4096,7168,8 --layout 128x4 --gpu h200 --chained
-  nvfp4-gemv plan 4096,7168,8,4 --layout 128x4 --compute-capability 10.0   # for a B200")]
+  nvfp4-gemv plan 4096,7168,8,4 --layout 128x4 --gpu b200
+  nvfp4-gemv plan 14336,4096 --gpu dgx-spark --json
+  nvfp4-gemv plan 14336,4096 --compute-capability 12.0   # for a GPU that has no name here")]
 pub(crate) struct Args {
     #[command(flatten)]
     shape: ShapeArgs,
@@ -53,13 +59,20 @@ pub(crate) struct Args {
     /// Plan for a GPU of this compute capability instead of this machine
     #[arg(long, value_name = "MAJOR.MINOR", value_parser = parse_capability)]
     compute_capability: Option<(i32, i32)>,
-    /// Plan for a GPU that this crate comes with measurements of: a part of its name
-    #[arg(long, value_name = "NAME", conflicts_with = "compute_capability")]
-    gpu: Option<String>,
+    /// Plan for this product instead of this machine
+    #[arg(long, value_name = "NAME", value_parser = product(), ignore_case = true,
+          conflicts_with = "compute_capability")]
+    gpu: Option<&'static Product>,
     /// A file of `nvfp4-gemv tune`; without a GPU, plans for the one it was made on [default:
     /// NVFP4_GEMV_TUNED, or none]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["compute_capability", "gpu"])]
     tuned: Option<PathBuf>,
+}
+
+fn product() -> impl TypedValueParser<Value = &'static Product> {
+    let names = Product::ALL.iter().map(|product| product.name);
+    PossibleValuesParser::new(names)
+        .map(|name| Product::of_name(&name).expect("clap knows the names"))
 }
 
 fn parse_capability(text: &str) -> Result<(i32, i32), String> {
@@ -79,6 +92,7 @@ struct Where {
     no_gpu: Option<Error>,
     /// What this build lacks for it, and what build the plan is for instead.
     other_build: Option<String>,
+    product: Option<&'static Product>,
 }
 
 /// This program compiles kernels at run time.
@@ -103,6 +117,17 @@ impl Where {
             tuned: None,
             no_gpu: None,
             other_build,
+            product: None,
+        }
+    }
+
+    /// A product.
+    fn of_product(compiled: &'static str, product: &'static Product) -> Self {
+        let there = Self::elsewhere(compiled, product.compute_capability);
+        Self {
+            gpu: there.gpu.map(|gpu| Gpu::of_product(product, gpu.images)),
+            product: Some(product),
+            ..there
         }
     }
 
@@ -148,8 +173,8 @@ fn find_where(args: &Args, ask: engine::Ask) -> Result<Where> {
     if let Some(compute_capability) = args.compute_capability {
         return Ok(Where::elsewhere(compiled, compute_capability));
     }
-    if let Some(name) = &args.gpu {
-        return Ok(Where::of_model(compiled, &builtin(name)?.machine.gpu));
+    if let Some(product) = args.gpu {
+        return Ok(Where::of_product(compiled, product));
     }
     let variable = || std::env::var_os(TUNED_VARIABLE).filter(|file| !file.is_empty());
     let file = args.tuned.clone().or_else(|| variable().map(PathBuf::from));
@@ -167,6 +192,7 @@ fn find_where(args: &Args, ask: engine::Ask) -> Result<Where> {
         tuned,
         no_gpu,
         other_build: None,
+        product: None,
     };
     match (file, no_gpu) {
         (Some(file), Some(_)) => {
@@ -190,28 +216,10 @@ fn tuned_here(file: &Path) -> Result<Measurements> {
 
 #[cfg(not(feature = "device"))]
 fn tuned_here(file: &Path) -> Result<Measurements> {
-    bail!(
+    anyhow::bail!(
         "{}: made on a GPU, and this program was built without the `cuda` feature",
         nvfp4_gemv::printable::path(file)
     )
-}
-
-/// The built-in table whose GPU's name has such a part.
-fn builtin(name: &str) -> Result<&'static Measurements> {
-    let has = |table: &&Measurements| {
-        let of = table.machine.gpu.name.to_lowercase();
-        of.contains(&name.to_lowercase())
-    };
-    let Some(table) = measured::builtin().iter().find(has) else {
-        let names = measured::builtin()
-            .iter()
-            .map(|t| t.machine.gpu.name.as_str());
-        bail!(
-            "--gpu {name:?}: measured are {}; --compute-capability plans for others",
-            names.collect::<Vec<_>>().join(", ")
-        );
-    };
-    Ok(table)
 }
 
 pub(crate) fn run(args: &Args) -> Result<Report> {
@@ -235,6 +243,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         tuned,
         no_gpu,
         other_build,
+        product,
     } = find_where(args, ask)?;
     let mut options = ask.options();
     if let Some(tuned) = &tuned {
@@ -247,7 +256,15 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         _ => choice.reason.to_string(),
     };
     let kernels = match &gpu {
-        Some(gpu) => Line::of_gpu(&call, gpu, tuned.as_ref(), args.chained),
+        Some(gpu) => {
+            let mut lines = Line::of_gpu(&call, gpu, tuned.as_ref(), args.chained);
+            if let Some(product) = product {
+                lines
+                    .iter_mut()
+                    .for_each(|line| line.at_published_rate(&shape, product));
+            }
+            lines
+        }
         None => Line::without_gpu(no_gpu.as_ref()),
     };
     let operands = call.operands();
@@ -274,14 +291,27 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             },
         )
     });
+    let of_product = product.map(|product| {
+        let Product {
+            full_name,
+            multiprocessors,
+            memory_bandwidth,
+            ..
+        } = product;
+        format!(
+            "  GPU: {full_name}, {multiprocessors} SMs, memory of {} GB/s, as published\n",
+            memory_bandwidth / 1_000_000_000
+        )
+    });
     let note = other_build.as_ref().map(|note| format!("  note: {note}\n"));
     let kernel = choice.kernel();
     let text = format!(
-        "{shape} with {activation} vectors, {layout} scales: {}{}\n  because: {reason}\n{}{}\n{}\n\
+        "{shape} with {activation} vectors, {layout} scales: {}{}\n  because: {reason}\n{}{}{}\n{}\n\
          reads {} of weights ({} of codes, {} of scales)\n",
         choice.path,
         kernel.map_or(String::new(), |kernel| format!(", kernel {kernel}")),
         chosen.unwrap_or_default(),
+        of_product.unwrap_or_default(),
         note.unwrap_or_default(),
         table(&kernels, kernel),
         bytes(shape.weight_bytes()),
@@ -295,6 +325,13 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "activation": activation.name(),
             "layout": layout.name(),
             "chained": args.chained,
+            "gpu": product.map(|product| json!({
+                "name": product.name,
+                "full_name": product.full_name,
+                "compute_capability": format!("{}.{}", product.compute_capability.0, product.compute_capability.1),
+                "multiprocessors": product.multiprocessors,
+                "memory_bandwidth": product.memory_bandwidth,
+            })),
             "path": choice.path.name(),
             "kernel": kernel.map(Kernel::name),
             "config": choice.config,
@@ -359,6 +396,9 @@ struct Line {
     /// Of the first pass and of the last one.
     launches: Vec<Launch>,
     estimate: Option<Estimate>,
+    /// Seconds that it takes at least, where the estimate has no time: what its share gives at the rate that is published
+    /// of the memory.
+    at_published_rate: Option<f64>,
 }
 
 impl Line {
@@ -377,6 +417,7 @@ impl Line {
             },
             config: ranked.config.map_err(|why| why.to_string()),
             estimate: ranked.estimate,
+            at_published_rate: None,
         };
         ranked.into_iter().map(line).collect()
     }
@@ -392,8 +433,15 @@ impl Line {
             passes: None,
             launches: Vec::new(),
             estimate: None,
+            at_published_rate: None,
         };
         Kernel::ALL.iter().map(line).collect()
+    }
+
+    fn at_published_rate(&mut self, shape: &Shape, product: &Product) {
+        let read = shape.weight_bytes() as f64 / product.memory_bandwidth as f64;
+        let modelled = self.estimate.filter(|estimate| estimate.seconds.is_none());
+        self.at_published_rate = modelled.map(|estimate| read / estimate.share);
     }
 
     fn json(&self) -> Value {
@@ -404,6 +452,7 @@ impl Line {
             "available": self.config.is_ok(),
             "why_not": self.config.as_ref().err(),
             "seconds": estimate.and_then(|estimate| estimate.seconds),
+            "seconds_at_published_rate": self.at_published_rate,
             "share_of_ceiling": estimate.map(|estimate| estimate.share),
             "is_bound": estimate.map(|estimate| estimate.evidence.is_bound()),
             "evidence": estimate.map(|estimate| estimate.evidence.to_string()),
@@ -424,9 +473,13 @@ fn table(lines: &[Line], chosen: Option<Kernel>) -> String {
         let bound = estimate.is_some_and(|estimate| estimate.evidence.is_bound());
         let (more, less) = if bound { (">", "<") } else { ("", "") };
         let seconds = estimate.and_then(|estimate| estimate.seconds);
+        let seconds = seconds.map(|seconds| format!("{more}{}", time(seconds)));
+        let at_least = line
+            .at_published_rate
+            .map(|seconds| format!(">{}", time(seconds)));
         table.row(vec![
             format!("{mark} {kernel}"),
-            seconds.map_or("-".into(), |seconds| format!("{more}{}", time(seconds))),
+            seconds.or(at_least).unwrap_or("-".into()),
             estimate.map_or("-".into(), |e| format!("{less}{:.0}%", 100.0 * e.share)),
         ]);
         let evidence = estimate.map(|estimate| estimate.evidence.to_string());

@@ -11,6 +11,12 @@ use crate::shape::{Shape, Strides};
 use crate::tensor::{GlobalScale, combine};
 use crate::types::{Activation, FloatType, ScaleLayout};
 
+// The kernels' header and the layout's definition speak of the same atoms.
+const _: () = assert!(
+    NVFP4_ATOM_ROWS as usize == ScaleLayout::ATOM_ROWS
+        && NVFP4_ATOM_BLOCKS as usize == ScaleLayout::ATOM_BLOCKS
+);
+
 /// One problem by address, checked: what is in one is consistent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Call {

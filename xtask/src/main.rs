@@ -8,6 +8,10 @@ mod checks;
 mod fuzz;
 mod nightly;
 mod process;
+// Estimates ask it for what a GPU has.
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../src/products.rs"]
+mod products;
 mod sass;
 mod tables;
 #[cfg(test)]

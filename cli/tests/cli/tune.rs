@@ -25,8 +25,41 @@ fn plan_ranks_the_kernels_of_a_measured_gpu() {
     assert!(evidence.starts_with("after "), "{evidence}");
     let text = prints(&[&arguments[..], &["--gpu", "h200"]].concat());
     assert!(text.contains("* ") && text.contains("% "), "{text}");
-    let error = fails(&["plan", "16", "16", "--gpu", "abacus"]);
-    assert!(error.contains("NVIDIA H200"), "{error}");
+    let measured = &kernels[0]["seconds_at_published_rate"];
+    assert!(measured.is_null(), "{measured}");
+    assert_eq!(plan["gpu"]["multiprocessors"], 132);
+    let error = refuses(&["plan", "16", "16", "--gpu", "abacus"]);
+    contains(&error, &["h200", "b300", "rtx-pro-6000", "dgx-spark"]);
+}
+
+#[test]
+fn every_product_can_be_planned_for_without_a_gpu() {
+    for product in nvfp4_gemv::Product::ALL {
+        for problem in ["14336,4096", "14336,4096,1,16", "4096,7168,8,128"] {
+            let arguments = ["plan", problem, "--layout", "128x4", "--gpu", product.name];
+            let plan = json(&arguments);
+            assert_ne!(plan["path"], "cpu", "{}", product.name);
+            assert_eq!(plan["gpu"]["name"], product.name);
+            let bytes = plan["weight_bytes"].as_f64().unwrap();
+            let read = bytes / product.memory_bandwidth as f64;
+            for kernel in plan["kernels"].as_array().unwrap() {
+                let (modelled, share) = (
+                    &kernel["seconds_at_published_rate"],
+                    &kernel["share_of_ceiling"],
+                );
+                match kernel["seconds"].is_f64() || share.is_null() {
+                    true => assert!(modelled.is_null(), "{kernel}"),
+                    false => {
+                        let expected = read / share.as_f64().unwrap();
+                        let given = modelled.as_f64().unwrap();
+                        assert!((given / expected - 1.0).abs() < 1e-9, "{kernel}");
+                    }
+                }
+            }
+            let text = prints(&arguments);
+            contains(&text, &[product.full_name, "as published"]);
+        }
+    }
 }
 
 #[test]

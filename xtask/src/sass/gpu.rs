@@ -1,6 +1,10 @@
 //! What an SM has, and the GPUs that estimates are made for.
 
+use std::sync::LazyLock;
+
 use serde::Serialize;
+
+use crate::products::Product;
 
 /// One GPU for an architecture, and its SM's limits.
 ///
@@ -12,11 +16,11 @@ pub(crate) struct Gpu {
     pub(crate) arch: &'static str,
     pub(crate) name: &'static str,
     pub(crate) multiprocessors: u32,
-    /// Boost clock.
+    /// Boost clock, as published.
     pub(crate) megahertz: u32,
     /// What memory gives at most, in GB/s.
     pub(crate) gigabytes: u32,
-    /// Where the numbers of the GPU come from.
+    /// Where that comes from.
     pub(crate) source: &'static str,
     pub(crate) sm: Sm,
 }
@@ -64,50 +68,46 @@ pub(crate) const SHARED_BYTES: f64 = 128.0;
 /// is published of B200 and measured on H200.
 pub(crate) const LATENCY: f64 = 0.9e-6;
 
-const PUBLIC_B200: &str = "public figures (1.85 GHz, 8 TB/s), not measured";
+/// What memory gave at most on a GPU, in GB/s: `read_only` on 132 MB.
+const MEASURED: [(&str, u32); 1] = [("h200", 4180)];
 
-pub(crate) const GPUS: [Gpu; 4] = [
-    Gpu {
-        arch: "80",
-        name: "A100 80 GB SXM",
-        multiprocessors: 108,
-        megahertz: 1410,
-        gigabytes: 2039,
-        source: "NVIDIA's A100 data sheet and white paper, not measured",
-        sm: Sm::new(2048, 32, 164, 0),
-    },
-    Gpu {
-        arch: "90a",
-        name: "H200",
-        multiprocessors: 132,
-        megahertz: 1980,
-        gigabytes: 4180,
-        source: "measured: read_only on 132 MB; clock: the highest that nvidia-smi names",
-        sm: Sm::new(2048, 32, 228, 0),
-    },
-    Gpu {
-        arch: "100f",
-        name: "B200",
-        multiprocessors: 148,
-        megahertz: 1850,
-        gigabytes: 8000,
-        source: PUBLIC_B200,
-        sm: Sm::new(2048, 32, 228, 512),
-    },
-    Gpu {
-        arch: "120f",
-        name: "RTX 5090",
-        multiprocessors: 170,
-        megahertz: 2407,
-        gigabytes: 1792,
-        source: "NVIDIA's specifications, not measured",
-        sm: Sm::new(1536, 24, 100, 0),
-    },
-];
+/// A GPU for each architecture: the product, its boost clock, and what its SM has.
+static GPUS: LazyLock<[Gpu; 4]> = LazyLock::new(|| {
+    [
+        Gpu::new("80", "a100", 1410, Sm::new(2048, 32, 164, 0)),
+        Gpu::new("90a", "h200", 1980, Sm::new(2048, 32, 228, 0)),
+        Gpu::new("100f", "b200", 1850, Sm::new(2048, 32, 228, 512)),
+        Gpu::new("120f", "rtx5090", 2407, Sm::new(1536, 24, 100, 0)),
+    ]
+});
 
 impl Gpu {
+    fn new(arch: &'static str, product: &str, megahertz: u32, sm: Sm) -> Self {
+        let measured = MEASURED.iter().find(|(name, _)| *name == product);
+        let product = Product::of_name(product).expect("a product");
+        Self {
+            arch,
+            name: product.full_name,
+            multiprocessors: product.multiprocessors,
+            megahertz,
+            gigabytes: match measured {
+                Some((_, gigabytes)) => *gigabytes,
+                None => (product.memory_bandwidth / 1_000_000_000) as u32,
+            },
+            source: match measured {
+                Some(_) => "measured",
+                None => "published, not measured",
+            },
+            sm,
+        }
+    }
+
+    pub(crate) fn all() -> &'static [Self] {
+        &*GPUS
+    }
+
     pub(crate) fn of_arch(arch: &str) -> Option<&'static Self> {
-        GPUS.iter().find(|gpu| gpu.arch == arch)
+        Self::all().iter().find(|gpu| gpu.arch == arch)
     }
 
     /// Bytes of memory for each SM and clock.

@@ -9,7 +9,7 @@ use crate::sass::budget::{Finding, is_form_of};
 use crate::sass::dump::Kernel;
 use crate::sass::estimate::Estimate;
 use crate::sass::figures::Figures;
-use crate::sass::gpu::{GPUS, Gpu, LATENCY};
+use crate::sass::gpu::{Gpu, LATENCY};
 use crate::sass::measured::{Measured, MeasuredKernel, Time};
 
 /// Instructions that tell what kind of kernel it is, each a column.
@@ -33,7 +33,7 @@ impl Report<'_> {
         json!({
             "files": self.files,
             "kernels": self.kernels,
-            "gpus": GPUS,
+            "gpus": Gpu::all(),
             "measured": self.measured,
             "findings": self.findings,
         })
@@ -91,7 +91,7 @@ impl Report<'_> {
             self.problem
         );
         let archs = self.archs();
-        for gpu in GPUS.iter().filter(|gpu| archs.contains(gpu.arch)) {
+        for gpu in Gpu::all().iter().filter(|gpu| archs.contains(gpu.arch)) {
             println!("  {}", describe(gpu));
         }
         println!(

@@ -1,0 +1,117 @@
+//! GPU products, as NVIDIA describes them: enough to plan for one that is not in this machine.
+
+/// A product. The figures are published ones; nothing here was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Product {
+    /// As programs take it: `rtx5090`.
+    pub name: &'static str,
+    /// As its driver says it.
+    pub full_name: &'static str,
+    /// Major and minor compute capability.
+    pub compute_capability: (i32, i32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Bytes a second that its memory gives at most. No kernel reaches that.
+    pub memory_bandwidth: u64,
+}
+
+impl Product {
+    /// The known products. The first one of a compute capability stands for others of which no more is known.
+    ///
+    /// Sources: NVIDIA's data sheets for the memory; for multiprocessors the architecture white papers and, of B300, GB10
+    /// and Jetson Thor, what the driver was published to say.
+    pub const ALL: &[Self] = &[
+        Self::new("a100", "NVIDIA A100-SXM4-80GB", (8, 0), 108, 2039),
+        Self::new("a40", "NVIDIA A40", (8, 6), 84, 696),
+        Self::new("rtx3090", "NVIDIA GeForce RTX 3090", (8, 6), 82, 936),
+        Self::new("jetson-orin", "Orin", (8, 7), 16, 205),
+        Self::new("rtx4090", "NVIDIA GeForce RTX 4090", (8, 9), 128, 1008),
+        Self::new("l40s", "NVIDIA L40S", (8, 9), 142, 864),
+        Self::new("h200", "NVIDIA H200", (9, 0), 132, 4800),
+        Self::new("h100", "NVIDIA H100 80GB HBM3", (9, 0), 132, 3350),
+        Self::new("b200", "NVIDIA B200", (10, 0), 148, 8000),
+        Self::new("b300", "NVIDIA B300 SXM6 AC", (10, 3), 148, 8000),
+        Self::new("jetson-thor", "NVIDIA Thor", (11, 0), 20, 273),
+        Self::new("rtx5090", "NVIDIA GeForce RTX 5090", (12, 0), 170, 1792),
+        Self::new(
+            "rtx-pro-6000",
+            "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+            (12, 0),
+            188,
+            1792,
+        ),
+        Self::new("dgx-spark", "NVIDIA GB10", (12, 1), 48, 273),
+    ];
+
+    const fn new(
+        name: &'static str,
+        full_name: &'static str,
+        compute_capability: (i32, i32),
+        multiprocessors: u32,
+        gigabytes_per_second: u64,
+    ) -> Self {
+        Self {
+            name,
+            full_name,
+            compute_capability,
+            multiprocessors,
+            memory_bandwidth: gigabytes_per_second * 1_000_000_000,
+        }
+    }
+
+    /// The product of a name, in lower or upper case.
+    pub fn of_name(name: &str) -> Option<&'static Self> {
+        Self::ALL
+            .iter()
+            .find(|product| product.name.eq_ignore_ascii_case(name))
+    }
+
+    /// What stands for all products of a compute capability: the first one of it, or else of its major, or else of the
+    /// newest older one, or else of all.
+    pub fn of_compute_capability(compute_capability: (i32, i32)) -> &'static Self {
+        let first = |is: &dyn Fn((i32, i32)) -> bool| {
+            let mut all = Self::ALL.iter();
+            all.find(|product| is(product.compute_capability))
+        };
+        let (major, _) = compute_capability;
+        first(&|of| of == compute_capability)
+            .or_else(|| first(&|of| of.0 == major))
+            .or_else(|| {
+                let older = Self::ALL.iter().map(|product| product.compute_capability);
+                let newest = older.filter(|of| *of < compute_capability).max()?;
+                first(&|of| of == newest)
+            })
+            .unwrap_or(&Self::ALL[0])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_are_found_by_name() {
+        for product in Product::ALL {
+            assert_eq!(Product::of_name(product.name), Some(product));
+            assert_eq!(
+                Product::of_name(&product.name.to_uppercase()),
+                Some(product)
+            );
+        }
+        assert_eq!(Product::of_name("abacus"), None);
+        assert_eq!(Product::of_name(""), None);
+    }
+
+    #[test]
+    fn every_compute_capability_has_a_product_that_stands_for_it() {
+        let of = |major, minor| Product::of_compute_capability((major, minor)).name;
+        assert_eq!(of(9, 0), "h200");
+        assert_eq!(of(10, 3), "b300");
+        assert_eq!(of(12, 1), "dgx-spark");
+        assert_eq!(of(8, 4), "a100");
+        assert_eq!(of(10, 1), "b200");
+        assert_eq!(of(13, 0), "dgx-spark");
+        assert_eq!(of(7, 5), "a100");
+        assert_eq!(of(i32::MIN, i32::MAX), "a100");
+    }
+}
