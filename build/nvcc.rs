@@ -1,26 +1,18 @@
 //! Finding nvcc. Shared by the build script and by `cargo xtask`.
 
+#[path = "release.rs"]
+mod release;
+
 use std::env;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The oldest nvcc that knows every architecture of the default list.
-pub(crate) const MINIMUM: Version = Version(12, 9);
+pub(crate) use self::release::{OLDEST as MINIMUM, Version};
 
 /// Environment variables that [`find`] reads.
 pub(crate) const VARIABLES: [&str; 4] = ["NVCC", "CUDA_HOME", "CUDA_PATH", "PATH"];
-
-/// A CUDA release, such as 13.0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Version(pub(crate) u32, pub(crate) u32);
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.0, self.1)
-    }
-}
 
 impl Version {
     /// Reads the output of `nvcc --version`.

@@ -1,4 +1,4 @@
-// The C ABI of nvfp4_gemv.h: device queries, entry points by name, loading, tensor maps, launches.
+// The C ABI of nvfp4_gemv.h: device queries, entry points by name, loading, launches.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -22,23 +22,6 @@ const Entry *const kUnits[] = {
 #include "compiled_units.inc"
 };
 #undef UNIT
-
-// The function `name` of the driver, which is not linked, of CUDA 12.0. Looked for once: `found` is a static of
-// the caller's. Threads that race write the same value.
-template <class Function>
-cudaError_t driver_function(const char *name, std::atomic<void *> &found, Function *function) {
-    void *address = found.load(std::memory_order_relaxed);
-    if (!address) {
-        cudaDriverEntryPointQueryResult result;
-        const cudaError_t status = cudaGetDriverEntryPointByVersion(name, &address, 12000,
-                                                                    cudaEnableDefault, &result);
-        if (status != cudaSuccess) return status;
-        if (result != cudaDriverEntryPointSuccess) return cudaErrorInsufficientDriver;
-        found.store(address, std::memory_order_relaxed);
-    }
-    *function = reinterpret_cast<Function>(address);
-    return cudaSuccess;
-}
 
 // Contexts that a kernel is loaded in, by their ids, which CUDA never uses twice. Entries that collide
 // replace each other: the kernel is loaded again, which changes nothing.
@@ -67,10 +50,20 @@ Loaded *place_of(const void *kernel) {
 
 // The current context, or 0 where there is none yet or the driver cannot say.
 uint64_t context_id() {
+    // The driver is not linked. Threads that race write the same value.
     static std::atomic<void *> found;
-    decltype(&cuCtxGetId) get_id;
+    void *address = found.load(std::memory_order_relaxed);
+    if (!address) {
+        cudaDriverEntryPointQueryResult result;
+        if (cudaGetDriverEntryPointByVersion("cuCtxGetId", &address, NVFP4_OLDEST_DRIVER, cudaEnableDefault,
+                                             &result) != cudaSuccess ||
+            result != cudaDriverEntryPointSuccess) {
+            return 0;
+        }
+        found.store(address, std::memory_order_relaxed);
+    }
     unsigned long long id = 0;
-    if (driver_function("cuCtxGetId", found, &get_id) != cudaSuccess) return 0;
+    const auto get_id = reinterpret_cast<decltype(&cuCtxGetId)>(address);
     return get_id(nullptr, &id) == CUDA_SUCCESS ? id : 0;
 }
 
@@ -117,24 +110,6 @@ extern "C" int32_t nvfp4_gemv_load(const void *entry) {
     if (result != cudaSuccess) return result;
     if (status == cudaSuccess && slot) slot->store(context, std::memory_order_release);
     return status;
-}
-
-extern "C" int32_t nvfp4_gemv_encode(const nvfp4_tensor_map *map, void *encoded) {
-    static_assert(sizeof(CUtensorMap) == NVFP4_TENSOR_MAP_BYTES, "as the header says");
-    static std::atomic<void *> found;
-    decltype(&cuTensorMapEncodeTiled) encode;
-    const cudaError_t status = driver_function("cuTensorMapEncodeTiled", found, &encode);
-    if (status != cudaSuccess) return status;
-    const cuuint32_t element_strides[NVFP4_TENSOR_MAP_RANK] = {1, 1, 1, 1};
-    const CUtensorMapSwizzle swizzle =
-        map->swizzle == NVFP4_SWIZZLE_128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE;
-    // The innermost dimension's stride is that of bytes, and not asked for.
-    const CUresult result =
-        encode(static_cast<CUtensorMap *>(encoded), CU_TENSOR_MAP_DATA_TYPE_UINT8, map->rank,
-               const_cast<void *>(map->address), map->size, map->stride + 1, map->box_size, element_strides,
-               CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 extern "C" int32_t nvfp4_gemv_launch(const nvfp4_launch *launch, void *stream) {

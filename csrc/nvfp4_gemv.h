@@ -24,9 +24,6 @@ const void *nvfp4_gemv_entry(const char *name);
  * memory that a CTA of the device can, beside its static shared memory. Before its first launch there. */
 int32_t nvfp4_gemv_load(const void *entry);
 
-/* Encodes a tensor map into NVFP4_TENSOR_MAP_BYTES bytes, aligned to NVFP4_TENSOR_MAP_ALIGN. No device work. */
-int32_t nvfp4_gemv_encode(const nvfp4_tensor_map *map, void *encoded);
-
 /* One launch of a kernel. */
 typedef struct nvfp4_launch {
     const void *entry; /* of nvfp4_gemv_entry, and loaded */

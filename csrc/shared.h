@@ -89,6 +89,10 @@ enum {
 };
 
 enum {
+    NVFP4_OLDEST_DRIVER = 12000, /* that has all functions that are called, as 1000 * major + 10 * minor of its CUDA */
+};
+
+enum {
     NVFP4_TENSOR_MAP_RANK = 4,   /* the most dimensions that a description has */
     NVFP4_TENSOR_MAP_BYTES = 128, /* of an encoded map */
     NVFP4_TENSOR_MAP_ALIGN = 64,  /* of where the driver encodes one */

@@ -328,7 +328,8 @@ pub enum Error {
     /// This build carries no machine code for the device.
     #[error(
         "no kernel image for compute capability {major}.{minor}: this build carries {archs}; \
-         rebuild with NVFP4_GEMV_ARCHS naming that architecture, or with feature `jit`"
+         rebuild with NVFP4_GEMV_ARCHS naming that architecture{}",
+        crate::refusal::OR_JIT
     )]
     NoKernelImage {
         /// Major compute capability of the device.
@@ -351,6 +352,41 @@ pub enum Error {
         kernel: &'static str,
         /// Why not.
         error: Box<NvrtcError>,
+    },
+
+    /// A launch that is to be compiled names a kernel that its unit does not have, or no unit. Launches of plans do not.
+    #[cfg(feature = "jit")]
+    #[error(
+        "there is no kernel {kernel:?} in a unit {unit:?}; a launch of a plan names one that is there"
+    )]
+    NoEntry {
+        /// The kernel that was asked for.
+        kernel: &'static str,
+        /// The unit that was asked for.
+        unit: &'static str,
+    },
+
+    /// The driver does not take a kernel that was compiled at run time: it is older than NVRTC.
+    #[cfg(feature = "jit")]
+    #[error(
+        "{kernel} was compiled for this device by NVRTC {}.{}, and the driver, which supports CUDA {}.{}, does not take it \
+         ({message}): a driver takes code of the NVRTC of its own major release, and of older ones. Update the driver, or \
+         set {} to the folder of libnvrtc.so of such a release",
+        nvrtc.0,
+        nvrtc.1,
+        driver.0,
+        driver.1,
+        crate::nvrtc_names::PLACE
+    )]
+    NotLoaded {
+        /// The kernel.
+        kernel: &'static str,
+        /// Major and minor of NVRTC's release.
+        nvrtc: (u32, u32),
+        /// Major and minor of the newest CUDA that the driver supports.
+        driver: (i32, i32),
+        /// What the driver says.
+        message: String,
     },
 
     /// A call that is being captured into a graph takes a kernel that is still to be compiled: a call compiles nothing then.
@@ -427,6 +463,28 @@ mod tests {
             says([2, 16, 1], [3, 32, 1]),
             "the weights have M = 2, K = 16, the call has M = 3, K = 32"
         );
+    }
+
+    #[cfg(feature = "jit")]
+    #[test]
+    fn a_driver_that_is_older_than_nvrtc_is_named_with_what_helps() {
+        let error = Error::NotLoaded {
+            kernel: "gemv_dot_f16",
+            nvrtc: (13, 0),
+            driver: (12, 4),
+            message: "device kernel image is invalid".into(),
+        };
+        let says = error.to_string();
+        for part in [
+            "gemv_dot_f16",
+            "NVRTC 13.0",
+            "supports CUDA 12.4",
+            "device kernel image is invalid",
+            "Update the driver",
+            crate::nvrtc_names::PLACE,
+        ] {
+            assert!(says.contains(part), "{part}: {says}");
+        }
     }
 
     #[test]

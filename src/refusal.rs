@@ -13,14 +13,12 @@ pub enum Refusal {
     #[error("the operands are in device memory; copy them to the host first")]
     OperandsOnDevice,
     /// Built without the `cuda` and `jit` features.
-    #[error("built without the `cuda` feature")]
+    #[error("built with neither feature `cuda` nor feature `jit`")]
     BuiltWithoutCuda,
-    /// A build without kernels, for documentation, editors and `cargo check`: `NVFP4_GEMV_NO_KERNELS`. With feature `jit`
-    /// there is no such build.
-    #[error(
-        "this build carries no kernels: NVFP4_GEMV_NO_KERNELS (or DOCS_RS) was set when it was built; unset it and \
-         build again, or build with feature `jit`"
-    )]
+    /// A build without kernels: for documentation, editors and `cargo check` (`NVFP4_GEMV_NO_KERNELS`), or with feature
+    /// `device` alone. With feature `jit` there is no such build; the refusal is then of a [`Gpu`](crate::Gpu) whose `images`
+    /// are empty.
+    #[error("{}", without_kernels(cfg!(feature = "cuda"), cfg!(feature = "jit")))]
     BuiltWithoutKernels,
     /// The device lacks what the kernel is made of.
     #[error(
@@ -37,7 +35,7 @@ pub enum Refusal {
     /// No machine code for this device in this build.
     #[error(
         "this build carries machine code for {images}, none of which runs this on compute capability {}.{}; rebuild \
-         with NVFP4_GEMV_ARCHS naming it, or with feature `jit`",
+         with NVFP4_GEMV_ARCHS naming it{OR_JIT}",
         compute_capability.0,
         compute_capability.1
     )]
@@ -135,5 +133,58 @@ pub enum Refusal {
     },
 }
 
+/// What else helps than an architecture that is compiled in, where the build does not have it.
+pub(crate) const OR_JIT: &str = or_jit(cfg!(feature = "jit"));
+
+const fn or_jit(jit: bool) -> &'static str {
+    match jit {
+        true => "",
+        false => ", or with feature `jit`",
+    }
+}
+
+/// Why a build with these features carries no kernels, and what helps.
+fn without_kernels(cuda: bool, jit: bool) -> &'static str {
+    match (cuda, jit) {
+        (_, true) => "the GPU is said to have no machine code: its `images` are empty",
+        (true, false) => {
+            "this build carries no kernels: NVFP4_GEMV_NO_KERNELS (or DOCS_RS) was set when it was built; unset it and \
+             build again, or build with feature `jit`"
+        }
+        (false, false) => {
+            "this build carries no kernels: it has feature `device` alone; build with feature `cuda` or `jit`"
+        }
+    }
+}
+
 /// What a kernel says that it takes, where those are NVFP4 vectors only.
 pub(crate) const NVFP4: &str = "NVFP4";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a build has already is not advised.
+    #[test]
+    fn advice_is_of_features_that_the_build_lacks() {
+        let advises = |text: &str, what: &str| text.contains(&format!("with feature {what}"));
+        assert!(advises(or_jit(false), "`jit`") && or_jit(true).is_empty());
+        let kernels = without_kernels(true, false);
+        assert!(kernels.contains("NVFP4_GEMV_NO_KERNELS") && advises(kernels, "`jit`"));
+        let device = without_kernels(false, false);
+        assert!(!device.contains("NO_KERNELS") && advises(device, "`cuda` or `jit`"));
+        for cuda in [false, true] {
+            let jit = without_kernels(cuda, true);
+            assert!(
+                !jit.contains("NO_KERNELS") && !jit.contains("feature"),
+                "{jit}"
+            );
+        }
+        let image = Refusal::NoKernelImage {
+            compute_capability: (11, 0),
+            images: "80",
+        };
+        assert_eq!(advises(&image.to_string(), "`jit`"), !cfg!(feature = "jit"));
+        assert!(Refusal::BuiltWithoutCuda.to_string().contains("`jit`"));
+    }
+}

@@ -28,9 +28,10 @@ pub(crate) fn show_progress() {
 /// What compiles and what keeps: as lines of text, and as JSON.
 pub(crate) fn describe() -> (String, Value) {
     let cache = Cache::of_user();
-    let folder = cache.folder();
-    let keeps = folder.map_or("nowhere".into(), |folder| {
-        nvfp4_gemv::printable::path(folder).to_string()
+    // A path need not be text, and JSON has no other.
+    let folder = cache.folder().map(|folder| folder.to_string_lossy());
+    let keeps = (folder.as_ref()).map_or("nowhere".into(), |folder| {
+        nvfp4_gemv::printable::text(folder).to_string()
     });
     let (text, version, place, why_none) = match jit::library() {
         Ok((version, place)) => (

@@ -123,8 +123,8 @@ fn hint(error: &anyhow::Error, takes_path: bool) -> Option<String> {
             reason: Refusal::BuiltWithoutCuda,
             ..
         } => Some(match takes_path {
-            true => "build with `--features cuda`, or use `--path cpu`".into(),
-            false => "build with `--features cuda`".into(),
+            true => "build with `--features cuda` or `--features jit`, or use `--path cpu`".into(),
+            false => "build with `--features cuda` or `--features jit`".into(),
         }),
         Error::PathUnavailable {
             path: GemvPath::TensorCore,

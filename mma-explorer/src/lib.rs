@@ -29,13 +29,20 @@ mod nvrtc_names {
     pub(crate) const CACHE: &str = "MMA_EXPLORER_CACHE";
     /// The cache's folder in that of the user's caches.
     pub(crate) const CACHE_FOLDER: &str = "mma-explorer";
+    /// The target directory of the repository that this was built in, to look for NVRTC in.
+    pub(crate) const TARGET: Option<&str> = Some(match option_env!("CARGO_TARGET_DIR") {
+        Some(folder) => folder,
+        None => concat!(env!("CARGO_MANIFEST_DIR"), "/../target"),
+    });
     /// What says which NVRTC is used.
-    pub(crate) const INFO: &str = "mma-explorer info";
+    pub(crate) const INFO: &str = "`mma-explorer info`";
     /// Where NVRTC comes from.
     pub(crate) const INSTALL: &str =
         "`cargo xtask toolchain --nvrtc` installs it where this program looks, without root.";
 }
 pub mod plot;
+#[path = "../../src/printable.rs"]
+pub mod printable;
 pub mod report;
 pub mod results;
 pub mod simulate;

@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::arch::Arch;
 use crate::cache::Cache;
 use crate::nvrtc::{Compiled, Nvrtc, NvrtcError, Stage, places};
+use crate::nvrtc_names::TARGET;
 use crate::source;
 use crate::variants::{Emission, Family, Variant};
 
@@ -178,11 +179,11 @@ pub fn emitted(variant: &Variant, one: &Function) -> Result<Emitted, MachineCode
     })
 }
 
-/// The disassembler: beside where CUDA's tools are installed, or in PATH.
+/// The disassembler: beside where CUDA's tools are installed, or in PATH. As for NVRTC, not around this program.
 fn tool(name: &str) -> Option<PathBuf> {
-    let program = env::current_exe().unwrap_or_default();
-    let installed = program.ancestors().skip(1).flat_map(|around| {
-        let toolchain = around.join(places::TOOLCHAIN);
+    let target = TARGET.map(Path::new).filter(|target| target.is_absolute());
+    let installed = target.into_iter().flat_map(|target| {
+        let toolchain = target.join(places::TOOLCHAIN);
         [places::NVRTC, places::CUDA, places::INSPECT]
             .map(|folder| toolchain.join(folder).join(places::HOME).join("bin"))
     });

@@ -19,25 +19,35 @@
 //!
 //! # The library
 //!
-//! NVRTC is loaded when a kernel is first compiled: from the folder that the environment's [`LIBRARY_VARIABLE`] names, by
-//! the system's loader, from `lib64` or `lib` of `CUDA_HOME` or `CUDA_PATH`, or from `/usr/local/cuda/lib64`. Where it is missing,
-//! or does not know the architecture, the call fails with [`Error::Jit`], which says what helps.
+//! NVRTC is loaded when a kernel is first asked for, whether it is then compiled or in the cache. The first of these that
+//! is new enough is taken:
+//!
+//! 1. the one in the folder that the environment's [`LIBRARY_VARIABLE`] names. Where that is set, no other is looked for.
+//! 2. what the system's loader finds by the name `libnvrtc.so`: in `LD_LIBRARY_PATH`, as it was when the process started, and
+//!    where the system keeps libraries. Those with a newer major release in their name come first.
+//! 3. the newest in `lib64` or `lib` of `CUDA_HOME`, then of `CUDA_PATH`.
+//! 4. the newest in `/usr/local/cuda/lib64`.
+//!
+//! New enough is CUDA 12.9, as for nvcc. Where NVRTC is missing, or does not know the architecture, the call fails with
+//! [`Error::Jit`], which says what helps. The driver must take NVRTC's code: it is as new as NVRTC's major release, or the
+//! call fails with [`Error::NotLoaded`].
 //!
 //! # The cache
 //!
 //! What was compiled is kept in the folder that [`CACHE_VARIABLE`] names, or in `nvfp4-gemv` in `XDG_CACHE_HOME` or
 //! `~/.cache`; the value `off` keeps nothing. A file's name is a hash of source, headers, options, architecture and NVRTC's
-//! build. Files appear whole, so that several processes may write at once; one that is damaged is compiled again. A folder
-//! that cannot be written to is no error: then every process compiles.
+//! build: so NVRTC must be there even where all kernels are in the cache, and another NVRTC compiles anew. Files appear
+//! whole, so that several processes may write at once; one that is damaged is compiled again. A folder that cannot be
+//! written to is no error: then every process compiles.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::kernel::plan::Launch;
-use crate::kernel::units::{UNITS, Unit};
+use crate::kernel::units::{self, Unit};
 use crate::nvrtc::cache::{self, Origin};
 use crate::nvrtc::{Nvrtc, Source, Stage};
 use crate::nvrtc_names;
@@ -51,7 +61,8 @@ pub const LIBRARY_VARIABLE: &str = nvrtc_names::PLACE;
 /// The environment variable that names the cache's folder, or says `off`.
 pub const CACHE_VARIABLE: &str = nvrtc_names::CACHE;
 
-/// A folder of compiled kernels.
+/// A folder of compiled kernels. What it has beside the folder takes a loaded NVRTC, which is nobody else's matter: so this
+/// is not the type that it holds.
 #[derive(Clone, Debug)]
 pub struct Cache(cache::Cache);
 
@@ -117,6 +128,9 @@ static OBSERVER: OnceLock<Observer> = OnceLock::new();
 
 /// Has a function called with what happens to kernels from now on, on the thread that asks for the kernel. There is one
 /// such function a process: the first stays. Says whether this one is it.
+///
+/// Whoever else asks for the kernel waits meanwhile. So the function must not ask for kernels itself, by preparing or calling
+/// what takes any: for the same one it would wait for ever.
 pub fn observe(observer: impl Fn(&Event) + Send + Sync + 'static) -> bool {
     OBSERVER.set(Box::new(observer)).is_ok()
 }
@@ -130,7 +144,7 @@ fn tell(event: impl FnOnce() -> Event) {
 /// The NVRTC that this process compiles with: its release and build, and where it is.
 ///
 /// # Errors
-/// [`NvrtcError::Missing`].
+/// [`NvrtcError::Missing`] and [`NvrtcError::TooOld`] where there is none, and [`NvrtcError::Call`] of one that does not work.
 pub fn library() -> Result<(String, String), NvrtcError> {
     let nvrtc = Nvrtc::get()?;
     let version = format!("{} ({})", nvrtc.version(), nvrtc.build());
@@ -140,9 +154,14 @@ pub fn library() -> Result<(String, String), NvrtcError> {
 /// Compiles the kernel of a launch for an architecture, such as `90a`, or takes what the cache has. Needs no GPU.
 ///
 /// # Errors
-/// [`Error::Jit`]: no NVRTC, or one that does not know the architecture, or to which the unit of the kernel is none.
+/// [`Error::NoEntry`]: a launch that is not of a plan. [`Error::Jit`]: no NVRTC, or one that does not know the architecture,
+/// or an architecture that does not have the kernel's instructions.
 pub fn compile(launch: &Launch, arch: &str, cache: &Cache) -> Result<Compiled> {
     let kernel = launch.entry;
+    let no_entry = || Error::NoEntry {
+        kernel,
+        unit: launch.unit,
+    };
     let failed = |error| Error::Jit {
         kernel,
         error: Box::new(error),
@@ -152,38 +171,32 @@ pub fn compile(launch: &Launch, arch: &str, cache: &Cache) -> Result<Compiled> {
             name: arch.to_owned(),
         })
     })?;
-    let source = source(unit(launch), kernel);
+    let unit = units::find(launch.unit).ok_or_else(no_entry)?;
+    let source = source(unit, kernel);
     let nvrtc = Nvrtc::get().map_err(failed)?;
     let (options, stage) = (options(), Stage::Cubin);
-    let arch = || arch.to_owned();
-    if let Some((compiled, took)) = cache.0.find(nvrtc, &source, wanted, &options, stage) {
-        tell(|| Event::Cached {
+    let begins = || {
+        tell(|| Event::Begins {
             kernel,
-            arch: arch(),
-            took,
+            arch: wanted.to_string(),
         });
-        return Ok(compiled);
+    };
+    let result = (cache.0).compile_telling(nvrtc, &source, wanted, &options, stage, begins);
+    let (compiled, origin) = result.map_err(failed)?;
+    if !compiled.ptx.contains(&format!(".entry {kernel}(")) {
+        return Err(no_entry());
     }
-    tell(|| Event::Begins {
-        kernel,
-        arch: arch(),
-    });
-    let compiled = cache.0.compile(nvrtc, &source, wanted, &options, stage);
-    let (compiled, origin) = compiled.map_err(failed)?;
+    let arch = wanted.to_string();
     tell(|| match origin {
-        Origin::Compiled(took) => Event::Compiled {
-            kernel,
-            arch: arch(),
-            took,
-        },
-        // Another process was faster.
-        Origin::Cached(took) => Event::Cached {
-            kernel,
-            arch: arch(),
-            took,
-        },
+        Origin::Compiled(took) => Event::Compiled { kernel, arch, took },
+        Origin::Cached(took) => Event::Cached { kernel, arch, took },
     });
     Ok(compiled)
+}
+
+/// Major and minor of the release of the NVRTC that this process compiles with; zeros where it has none.
+pub(crate) fn release() -> (u32, u32) {
+    Nvrtc::get().map(Nvrtc::release).unwrap_or_default()
 }
 
 /// What NVRTC is told beside the architecture. As in nvcc, functions without a mark that are called on the device are the
@@ -194,15 +207,9 @@ fn options() -> Vec<String> {
         .to_vec()
 }
 
-/// The unit of a launch's kernel.
-fn unit(launch: &Launch) -> &'static Unit {
-    let unit = UNITS.iter().find(|unit| unit.name == launch.unit);
-    unit.expect("plans name units")
-}
-
 /// A file that includes the unit's, and has it leave all kernels out but one: `csrc/entries.cuh`.
 fn source(unit: &Unit, kernel: &str) -> Source {
-    static HEADERS: OnceLock<Vec<(String, String)>> = OnceLock::new();
+    static HEADERS: OnceLock<Arc<[(String, String)]>> = OnceLock::new();
     let owned = |&(name, text): &(&str, &str)| (name.to_owned(), text.to_owned());
     let headers = HEADERS.get_or_init(|| EMBEDDED.iter().map(owned).collect());
     let part = (unit.part).map_or(String::new(), |part| format!("#define {part}\n"));
@@ -245,7 +252,12 @@ pub(crate) fn code(launch: &Launch, arch: &'static str) -> Result<Code> {
 /// The machine code, if this process has it already. Waits for nobody who is making it.
 pub(crate) fn code_that_is_there(launch: &Launch, arch: &'static str) -> Result<Code> {
     let slot = slot(launch.entry, arch);
-    let code = slot.try_lock().ok().and_then(|code| code.clone());
+    let code = match slot.try_lock() {
+        Ok(code) => code.clone(),
+        // Who panicked had made it, or not.
+        Err(TryLockError::Poisoned(code)) => code.into_inner().clone(),
+        Err(TryLockError::WouldBlock) => None,
+    };
     code.ok_or(Error::NotCompiled {
         kernel: launch.entry,
     })
@@ -300,8 +312,22 @@ mod tests {
         assert_eq!(code_that_is_there(&launch, "90a"), missing);
         *busy = Some(made.clone());
         drop(busy);
-        assert_eq!(code_that_is_there(&launch, "90a"), Ok(made));
+        assert_eq!(code_that_is_there(&launch, "90a"), Ok(made.clone()));
         assert_eq!(code_that_is_there(&launch, "100a"), missing);
+        // What is there stays so where a thread has panicked since, as an observer may.
+        let panicked = std::thread::spawn(move || {
+            let _code = slot.lock().unwrap();
+            panic!("so that the lock is poisoned");
+        });
+        assert!(panicked.join().is_err());
+        assert_eq!(code_that_is_there(&launch, "90a"), Ok(made));
+    }
+
+    #[test]
+    fn a_launch_of_no_unit_is_an_error() {
+        let error = compile(&Launch::default(), "90a", &Cache::none()).unwrap_err();
+        let (kernel, unit) = ("", "");
+        assert_eq!(error, Error::NoEntry { kernel, unit });
     }
 
     /// Each name of an `#include` leads to a file, so that no other header can take its place.

@@ -171,8 +171,7 @@ fn image(gpu: &Gpu, unit: &str) -> Result<(), Refusal> {
     if images.is_empty() {
         return Err(Refusal::BuiltWithoutKernels);
     }
-    let unit = units::UNITS.iter().find(|known| known.name == unit);
-    let unit = unit.expect("kernels name their units");
+    let unit = units::find(unit).expect("kernels name their units");
     let runs = |arch: &str| unit.exists_for(arch) && units::runs_on(arch, compute_capability);
     match images.split(';').any(runs) {
         true => Ok(()),

@@ -46,6 +46,7 @@ pub struct nvfp4_epilogue {
 }
 pub const NVFP4_SWIZZLE_NONE: u32 = 0;
 pub const NVFP4_SWIZZLE_128: u32 = 1;
+pub const NVFP4_OLDEST_DRIVER: u32 = 12000;
 pub const NVFP4_TENSOR_MAP_RANK: u32 = 4;
 pub const NVFP4_TENSOR_MAP_BYTES: u32 = 128;
 pub const NVFP4_TENSOR_MAP_ALIGN: u32 = 64;

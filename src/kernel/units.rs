@@ -86,6 +86,12 @@ const fn part(
     }
 }
 
+/// The unit of a name.
+#[allow(dead_code, reason = "not all that read this file ask")]
+pub(crate) fn find(name: &str) -> Option<&'static Unit> {
+    UNITS.iter().find(|unit| unit.name == name)
+}
+
 impl Unit {
     /// Whether the unit's kernels exist for an architecture, named as nvcc does without `sm_`: `80`, `90a`.
     pub(crate) fn exists_for(&self, arch: &str) -> bool {

@@ -65,39 +65,41 @@ impl Cache {
         options: &[String],
         stage: Stage,
     ) -> Result<(Compiled, Origin), NvrtcError> {
-        if let Some((kept, took)) = self.find(nvrtc, source, arch, options, stage) {
-            return Ok((kept, Origin::Cached(took)));
-        }
-        let (compiled, took) = nvrtc.compile(source, arch, options, stage)?;
-        if let Some(store) = &self.store {
-            let file = file(nvrtc, source, arch, options, stage);
-            // A full disk, or a home that may not be written to: the next run compiles again.
-            let _ = store.write(&file, &compiled.ptx, &compiled.cubin);
-        }
-        Ok((compiled, Origin::Compiled(took)))
+        self.compile_telling(nvrtc, source, arch, options, stage, || ())
     }
 
-    /// Takes what was compiled before, and says how long that took.
-    pub fn find(
+    /// The same, which says so before it compiles.
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile)'s.
+    pub fn compile_telling(
         &self,
         nvrtc: &Nvrtc,
         source: &Source,
         arch: Arch,
         options: &[String],
         stage: Stage,
-    ) -> Option<(Compiled, Duration)> {
+        begins: impl FnOnce(),
+    ) -> Result<(Compiled, Origin), NvrtcError> {
         let start = Instant::now();
-        let store = self.store.as_ref()?;
-        let (ptx, cubin) = store.read(&file(nvrtc, source, arch, options, stage))?;
-        Some((Compiled { ptx, cubin }, start.elapsed()))
+        let place = self.store.as_ref().map(|store| {
+            let made_by = format!("{} {}", nvrtc.version(), nvrtc.build());
+            let key = key(&made_by, source, arch, options, stage);
+            (store, format!("{key}.kernel"))
+        });
+        let kept = place.as_ref().and_then(|(store, file)| store.read(file));
+        if let Some((ptx, cubin)) = kept {
+            let took = start.elapsed();
+            return Ok((Compiled { ptx, cubin }, Origin::Cached(took)));
+        }
+        begins();
+        let (compiled, took) = nvrtc.compile(source, arch, options, stage)?;
+        if let Some((store, file)) = place {
+            // A full disk, or a home that may not be written to: the next run compiles again.
+            let _ = store.write(&file, &compiled.ptx, &compiled.cubin);
+        }
+        Ok((compiled, Origin::Compiled(took)))
     }
-}
-
-/// Where a compilation's result is kept.
-fn file(nvrtc: &Nvrtc, source: &Source, arch: Arch, options: &[String], stage: Stage) -> String {
-    let made_by = format!("{} {}", nvrtc.version(), nvrtc.build());
-    let key = key(&made_by, source, arch, options, stage);
-    format!("{key}.kernel")
 }
 
 fn user_folder(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
@@ -134,7 +136,7 @@ mod tests {
         Source {
             name: "a.cu".into(),
             text: "one".into(),
-            headers: vec![("b.cuh".into(), "two".into())],
+            headers: [("b.cuh".into(), "two".into())].into(),
         }
     }
 
@@ -149,10 +151,10 @@ mod tests {
         let mut text = source();
         text.text = "other".into();
         let mut header = source();
-        header.headers[0].1 = "other".into();
+        header.headers = [("b.cuh".into(), "other".into())].into();
         // The same letters, cut in another place.
         let mut moved = source();
-        moved.headers[0] = ("b.cuht".into(), "wo".into());
+        moved.headers = [("b.cuht".into(), "wo".into())].into();
         let others = [
             key("13.1", &source(), arch("90a"), &["-x".into()], Stage::Ptx),
             key("13.0", &source(), arch("90"), &["-x".into()], Stage::Ptx),

@@ -11,9 +11,12 @@ use std::path::{Path, PathBuf};
 
 use libloading::Library;
 
+use super::NvrtcError;
 use super::api::Api;
-use super::places;
-use crate::nvrtc_names::PLACE;
+use super::places::{HOME, NVRTC, TOOLCHAIN};
+use super::release::OLDEST;
+use crate::nvrtc_names::{PLACE, TARGET};
+use crate::printable;
 
 /// Where the library was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +32,16 @@ pub enum Place {
     },
 }
 
+impl Place {
+    /// Its folder, where this is known.
+    pub fn folder(&self) -> Option<&Path> {
+        match self {
+            Self::Loader => None,
+            Self::Folder { folder, .. } => Some(folder),
+        }
+    }
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -36,83 +49,98 @@ impl fmt::Display for Place {
                 f,
                 "found by the system's loader (LD_LIBRARY_PATH, system libraries)"
             ),
-            Self::Folder { named_by, folder } => write!(f, "{} ({named_by})", folder.display()),
+            Self::Folder { named_by, folder } => {
+                write!(f, "{} ({named_by})", printable::path(folder))
+            }
         }
     }
 }
 
-/// The newest major release that is asked for by name, and the oldest.
-const RELEASES: [u32; 2] = [20, 11];
+/// The major releases that are asked for by name: up to one that is not there yet, from that of [`OLDEST`] on.
+const NEWEST_BY_NAME: u32 = 20;
 
-/// Loads the library. Otherwise says where it was looked for.
-pub(super) fn load() -> Result<(Place, Api), Vec<String>> {
-    let mut looked_at = Vec::new();
+/// A library that was loaded; or what was looked at, and why it is none.
+pub(super) type Candidate = Result<(Place, Api), String>;
+
+/// Loads the library.
+pub(super) fn load() -> Result<(Place, Api), NvrtcError> {
     let asked = env::var_os(PLACE).filter(|folder| !folder.is_empty());
     if let Some(folder) = &asked {
         // No silent fallback: this one, or none.
-        return from(PLACE.into(), Path::new(folder), &mut looked_at).ok_or(looked_at);
+        return first(std::iter::once(from(PLACE, Path::new(folder))));
     }
-    match by_name() {
-        Some(Ok(api)) => return Ok((Place::Loader, api)),
-        Some(Err(why)) => looked_at.push(format!("the system's loader: {why}")),
-        None => looked_at.push("the system's loader does not find it".to_string()),
-    }
-    for (named_by, folder) in folders(
-        |name| env::var_os(name).map(PathBuf::from),
-        &env::current_exe().unwrap_or_default(),
-    ) {
-        if let Some(found) = from(named_by, &folder, &mut looked_at) {
-            return Ok(found);
+    let folders = folders(|name| env::var_os(name).map(PathBuf::from), TARGET);
+    let in_folders = folders
+        .into_iter()
+        .map(|(named_by, folder)| from(named_by, &folder));
+    let by_name = by_name().chain([Err("the system's loader finds none by its name".into())]);
+    first(by_name.chain(in_folders))
+}
+
+/// The first one that is new enough. Later ones are not loaded.
+pub(super) fn first(
+    candidates: impl Iterator<Item = Candidate>,
+) -> Result<(Place, Api), NvrtcError> {
+    let (mut looked_at, mut too_old) = (Vec::new(), None);
+    for candidate in candidates {
+        match candidate {
+            Ok((place, api)) => match api.version() {
+                Ok(version) if version >= OLDEST => return Ok((place, api)),
+                Ok(version) => {
+                    too_old.get_or_insert(NvrtcError::TooOld {
+                        version: version.to_string(),
+                        needed: OLDEST.to_string(),
+                        place: place.to_string(),
+                    });
+                }
+                Err(why) => looked_at.push(format!("{place}: {why}")),
+            },
+            Err(why) => looked_at.push(why),
         }
     }
-    Err(looked_at)
+    Err(too_old.unwrap_or(NvrtcError::Missing { looked_at }))
 }
 
 /// What the loader finds by a name, the newest release first.
-fn by_name() -> Option<Result<Api, String>> {
-    let [newest, oldest] = RELEASES;
-    let releases = (oldest..=newest).rev();
-    let mut names = releases
+fn by_name() -> impl Iterator<Item = Candidate> {
+    let releases = (OLDEST.0..=NEWEST_BY_NAME).rev();
+    let names = releases
         .map(|release| format!("libnvrtc.so.{release}"))
         .chain(["libnvrtc.so".to_string()]);
-    names.find_map(|name| {
+    names.filter_map(|name| {
         // SAFETY: loading runs the library's initialisers, which do nothing but set NVRTC up.
         let library = unsafe { Library::new(&name) }.ok()?;
-        Some(Api::of(library).map_err(|why| format!("{name}: {why}")))
+        let api = Api::of(library).map_err(|why| format!("the system's loader: {name}: {why}"));
+        Some(api.map(|api| (Place::Loader, api)))
     })
 }
 
-/// The folders that may have it: of CUDA installations, and of `cargo xtask toolchain --nvrtc`, whose target directory
-/// is one that this program stands in.
-fn folders(variable: impl Fn(&str) -> Option<PathBuf>, program: &Path) -> Vec<(String, PathBuf)> {
+/// The folders that may have it, of CUDA installations; and of `cargo xtask toolchain --nvrtc`, in the target directory of
+/// the repository that a program of it was built in. No folder depends on where the program lies: around a program in a
+/// folder that others may write to, they could put a library of theirs.
+fn folders(
+    variable: impl Fn(&str) -> Option<PathBuf>,
+    target: Option<&str>,
+) -> Vec<(&'static str, PathBuf)> {
     let mut folders = Vec::new();
     for name in ["CUDA_HOME", "CUDA_PATH"] {
         if let Some(home) = variable(name).filter(|home| !home.as_os_str().is_empty()) {
             for inside in ["lib64", "lib"] {
-                folders.push((name.to_string(), home.join(inside)));
+                folders.push((name, home.join(inside)));
             }
         }
     }
-    for around in program.ancestors().skip(1) {
-        let toolchain = around.join(places::TOOLCHAIN);
-        if toolchain.is_dir() {
-            let folder = toolchain.join(places::NVRTC).join(places::HOME).join("lib");
-            folders.push(("cargo xtask toolchain --nvrtc".to_string(), folder));
-        }
+    if let Some(target) = target.map(Path::new).filter(|target| target.is_absolute()) {
+        let installed = target.join(TOOLCHAIN).join(NVRTC).join(HOME).join("lib");
+        folders.push(("cargo xtask toolchain --nvrtc", installed));
     }
-    folders.push((
-        "the usual place".to_string(),
-        PathBuf::from("/usr/local/cuda/lib64"),
-    ));
+    folders.push(("the usual place", PathBuf::from("/usr/local/cuda/lib64")));
     folders
 }
 
 /// Loads from a folder, or says why not.
-fn from(named_by: String, folder: &Path, looked_at: &mut Vec<String>) -> Option<(Place, Api)> {
-    let mut fail = |why: String| {
-        looked_at.push(format!("{named_by}: {}: {why}", folder.display()));
-        None
-    };
+fn from(named_by: &str, folder: &Path) -> Candidate {
+    let fail = |why: String| Err(format!("{named_by}: {}: {why}", printable::path(folder)));
     let names = match libraries(folder) {
         Ok(names) if !names.is_empty() => names,
         Ok(_) => return fail("no libnvrtc.so".into()),
@@ -124,13 +152,22 @@ fn from(named_by: String, folder: &Path, looked_at: &mut Vec<String>) -> Option<
         match unsafe { Library::new(folder.join(&name)) } {
             // The builtins stay for as long as the process lives, as NVRTC does.
             Ok(library) => std::mem::forget(last.replace(library)),
-            Err(error) => return fail(format!("{name} cannot be loaded: {error}")),
+            Err(error) => {
+                let (name, error) = (printable::text(&name), error.to_string());
+                return fail(format!(
+                    "{name} cannot be loaded: {}",
+                    printable::text(&error)
+                ));
+            }
         }
     }
-    match Api::of(last?) {
+    let Some(library) = last else {
+        return fail("no libnvrtc.so".into());
+    };
+    match Api::of(library) {
         Ok(api) => {
-            let folder = folder.to_path_buf();
-            Some((Place::Folder { named_by, folder }, api))
+            let (named_by, folder) = (named_by.to_string(), folder.to_path_buf());
+            Ok((Place::Folder { named_by, folder }, api))
         }
         Err(why) => fail(why),
     }
@@ -199,43 +236,40 @@ mod tests {
 
     #[test]
     fn installations_come_before_the_target_directory() {
-        let directory = tempfile::tempdir().unwrap();
-        let target = directory.path().join("target");
-        fs::create_dir_all(target.join(places::TOOLCHAIN)).unwrap();
-        let program = target.join("debug/deps/explorer");
         let home = |name: &str| (name == "CUDA_PATH").then(|| PathBuf::from("/opt/cuda"));
-        let folders: Vec<PathBuf> = folders(home, &program)
-            .into_iter()
-            .map(|(_, folder)| folder)
-            .collect();
-        let own = target.join("toolchain/nvrtc/nvidia/cu13/lib");
-        assert_eq!(
-            folders,
-            [
-                PathBuf::from("/opt/cuda/lib64"),
-                "/opt/cuda/lib".into(),
-                own,
-                "/usr/local/cuda/lib64".into()
-            ]
-        );
+        let folders = |target| -> Vec<PathBuf> {
+            let all = folders(home, target).into_iter();
+            all.map(|(_, folder)| folder).collect()
+        };
+        let installed = PathBuf::from("/r/target/toolchain/nvrtc/nvidia/cu13/lib");
+        let of_cuda = [PathBuf::from("/opt/cuda/lib64"), "/opt/cuda/lib".into()];
+        let usual = PathBuf::from("/usr/local/cuda/lib64");
+        let [lib64, lib] = of_cuda.clone();
+        let with_target = [lib64, lib, installed, usual.clone()];
+        assert_eq!(folders(Some("/r/target")), with_target);
+        let [lib64, lib] = of_cuda;
+        let without = [lib64, lib, usual];
+        assert_eq!(folders(None), without);
+        assert_eq!(folders(Some("target")), without, "of wherever one stands");
     }
 
     #[test]
     fn a_folder_without_it_is_reported() {
         let directory = tempfile::tempdir().unwrap();
-        let mut looked_at = Vec::new();
-        let mut none = |name: &str, folder: &Path| {
-            assert!(from(name.into(), folder, &mut looked_at).is_none());
-        };
-        none("X", directory.path());
-        none("Y", &directory.path().join("none"));
-        fs::write(directory.path().join("libnvrtc.so.13"), "not a library").unwrap();
-        none("Z", directory.path());
+        let says = |folder: &Path| from("X", folder).map(|(place, _)| place).unwrap_err();
+        let says_here = || says(directory.path());
+        let why = says_here();
         assert!(
-            looked_at[0].starts_with("X: ") && looked_at[0].ends_with("no libnvrtc.so"),
-            "{looked_at:?}"
+            why.starts_with("X: ") && why.ends_with("no libnvrtc.so"),
+            "{why}"
         );
-        assert!(looked_at[1].contains("No such file"), "{looked_at:?}");
-        assert!(looked_at[2].contains("cannot be loaded"), "{looked_at:?}");
+        let why = says(&directory.path().join("no\u{1b}ne"));
+        assert!(
+            why.contains("No such file") && why.contains(r"no\u{1b}ne"),
+            "{why}"
+        );
+        fs::write(directory.path().join("libnvrtc.so.13"), "not a library").unwrap();
+        let why = says_here();
+        assert!(why.contains("cannot be loaded"), "{why}");
     }
 }

@@ -1,5 +1,5 @@
-//! NVRTC, NVIDIA's compiler as a library: found and loaded when something is compiled, never before. What it makes is
-//! [kept on disk](cache).
+//! NVRTC, NVIDIA's compiler as a library: found and loaded when a compilation's result is asked for, never before. What
+//! it makes is [kept on disk](cache), by its build among others: so it is loaded for what is kept, too.
 //!
 //! This folder knows nothing of what is compiled. It is a module of two packages: of the library, where feature `jit`
 //! compiles kernels, and of `mma-explorer`, which names these files by their path. So neither package depends on the other,
@@ -11,19 +11,23 @@ pub mod arch;
 pub mod cache;
 mod find;
 mod store;
+#[cfg(test)]
+mod tests;
 // What `cargo xtask toolchain` installs is where it says.
 #[path = "../../build/places.rs"]
 pub(crate) mod places;
+#[path = "../../build/release.rs"]
+mod release;
 
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use self::api::{Api, COMPILATION, Get, Handle, INVALID_OPTION, Size, Status};
 use self::arch::Arch;
+use self::release::Version;
 use crate::nvrtc_names;
 
 pub use find::Place;
@@ -37,6 +41,16 @@ pub enum NvrtcError {
     Missing {
         /// Where it was looked for, and what was there.
         looked_at: Vec<String>,
+    },
+    /// The library is older than what is compiled with it. Where several are, this is the first that was looked at.
+    #[error("NVRTC {version} is too old, and {needed} or newer is needed: {place}")]
+    TooOld {
+        /// The library's release.
+        version: String,
+        /// The oldest that will do.
+        needed: String,
+        /// Where it is.
+        place: String,
     },
     /// The library does not compile for the architecture.
     #[error("NVRTC {version} does not compile for sm_{arch}, only for {}", supported(.known))]
@@ -65,12 +79,17 @@ pub enum NvrtcError {
         log: String,
     },
     /// A call failed.
-    #[error("NVRTC fails in {call}: {result}")]
+    #[error(
+        "NVRTC fails in {call}: {result}{}{log}",
+        if log.is_empty() { "" } else { "\n" }
+    )]
     Call {
         /// The function.
         call: &'static str,
         /// Its result.
         result: String,
+        /// What NVRTC says of it, or empty.
+        log: String,
     },
 }
 
@@ -78,17 +97,22 @@ impl NvrtcError {
     /// What helps.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Missing { .. } => Some(format!(
+            Self::Missing { .. } | Self::TooOld { .. } => Some(format!(
                 "{} Or set {} to the folder of libnvrtc.so of a CUDA installation, or add that folder to \
                  LD_LIBRARY_PATH.",
                 nvrtc_names::INSTALL,
+                nvrtc_names::PLACE,
+            )),
+            Self::Call { .. } => Some(format!(
+                "An installation that lacks a part fails so: libnvrtc-builtins.so belongs beside libnvrtc.so. {} names the \
+                 folder of another one.",
                 nvrtc_names::PLACE,
             )),
             Self::Architecture { arch, known, .. } => {
                 let newest = known.iter().max().copied().unwrap_or(0);
                 Some(if arch.number > newest {
                     format!(
-                        "A newer CUDA's NVRTC may know it: `{}` says which one is used, and where it is.",
+                        "A newer CUDA's NVRTC may know it: {} says which one is used, and where it is.",
                         nvrtc_names::INFO
                     )
                 } else {
@@ -96,7 +120,7 @@ impl NvrtcError {
                         .into()
                 })
             }
-            Self::NoArchitecture { .. } | Self::Source { .. } | Self::Call { .. } => None,
+            Self::NoArchitecture { .. } | Self::Source { .. } => None,
         }
     }
 }
@@ -114,7 +138,7 @@ pub struct Source {
     /// CUDA C++.
     pub text: String,
     /// Name in `#include`, and text.
-    pub headers: Vec<(String, String)>,
+    pub headers: Arc<[(String, String)]>,
 }
 
 /// What is made of a source.
@@ -140,7 +164,7 @@ pub enum Stage {
 pub struct Nvrtc {
     api: Api,
     place: Place,
-    version: (u32, u32),
+    version: Version,
     build: String,
     known: Vec<u32>,
 }
@@ -149,7 +173,8 @@ impl Nvrtc {
     /// The process's NVRTC, loaded at the first call.
     ///
     /// # Errors
-    /// [`NvrtcError::Missing`] where there is none; all later calls then say the same.
+    /// [`NvrtcError::Missing`] and [`NvrtcError::TooOld`] where there is none, and [`NvrtcError::Call`] of one that does
+    /// not work; all later calls then say the same.
     pub fn get() -> Result<&'static Self, NvrtcError> {
         static LOADED: OnceLock<Result<Nvrtc, NvrtcError>> = OnceLock::new();
         LOADED
@@ -159,12 +184,12 @@ impl Nvrtc {
     }
 
     fn load() -> Result<Self, NvrtcError> {
-        let (place, api) = find::load().map_err(|looked_at| NvrtcError::Missing { looked_at })?;
-        let (mut major, mut minor) = (0, 0);
-        // SAFETY: both are places for a number.
-        api.check("nvrtcVersion", unsafe {
-            (api.version)(&mut major, &mut minor)
-        })?;
+        let (place, api) = find::load()?;
+        Self::new(place, api)
+    }
+
+    fn new(place: Place, api: Api) -> Result<Self, NvrtcError> {
+        let version = api.version()?;
         let mut count = 0;
         // SAFETY: a place for a number.
         api.check("nvrtcGetNumSupportedArchs", unsafe {
@@ -178,7 +203,7 @@ impl Nvrtc {
         let mut nvrtc = Self {
             api,
             place,
-            version: (major as u32, minor as u32),
+            version,
             build: String::new(),
             known: known.iter().map(|arch: &c_int| *arch as u32).collect(),
         };
@@ -191,7 +216,7 @@ impl Nvrtc {
         let empty = Source {
             name: "empty.cu".into(),
             text: r#"extern "C" __global__ void empty() {}"#.into(),
-            headers: Vec::new(),
+            headers: Arc::default(),
         };
         let compiled = self.run(&empty, None, &[], Stage::Ptx)?;
         let comments = compiled
@@ -214,7 +239,12 @@ impl Nvrtc {
 
     /// Its release, such as 13.0.
     pub fn version(&self) -> String {
-        format!("{}.{}", self.version.0, self.version.1)
+        self.version.to_string()
+    }
+
+    /// Major and minor of its release.
+    pub fn release(&self) -> (u32, u32) {
+        (self.version.0, self.version.1)
     }
 
     /// Its build, such as `CL-36424714 13.0.88`: what else than its release its output depends on.
@@ -262,7 +292,7 @@ impl Nvrtc {
             Stage::Ptx => "compute",
             Stage::Cubin => "sm",
         };
-        let arch_option = arch.map(|arch| format!("--gpu-architecture={kind}_{arch}"));
+        let arch_option = arch.map(|arch| format!("{ARCHITECTURE}={kind}_{arch}"));
         let options: Vec<CString> = arch_option
             .iter()
             .chain(options)
@@ -273,23 +303,8 @@ impl Nvrtc {
         let result = unsafe {
             (self.api.compile)(program.handle, pointers.len() as c_int, pointers.as_ptr())
         };
-        match (result, arch) {
-            (0, _) => {}
-            (INVALID_OPTION, Some(arch)) => {
-                return Err(NvrtcError::Architecture {
-                    arch,
-                    version: self.version(),
-                    known: self.known.clone(),
-                });
-            }
-            (COMPILATION, Some(arch)) => {
-                return Err(NvrtcError::Source {
-                    name: source.name.clone(),
-                    arch,
-                    log: program.log(),
-                });
-            }
-            (other, _) => self.api.check("nvrtcCompileProgram", other)?,
+        if result != 0 {
+            return Err(self.failure(result, source, arch, program.log()));
         }
         let ptx = program.bytes("nvrtcGetPTX", self.api.ptx_size, self.api.ptx)?;
         let cubin = match stage {
@@ -302,7 +317,40 @@ impl Nvrtc {
             cubin,
         })
     }
+
+    /// Why a source was not compiled.
+    fn failure(
+        &self,
+        result: Status,
+        source: &Source,
+        arch: Option<Arch>,
+        log: String,
+    ) -> NvrtcError {
+        match (result, arch) {
+            // What else is passed beside the architecture is right or wrong for all of them.
+            (INVALID_OPTION, Some(arch)) if log.is_empty() || log.contains(ARCHITECTURE) => {
+                NvrtcError::Architecture {
+                    arch,
+                    version: self.version(),
+                    known: self.known.clone(),
+                }
+            }
+            (COMPILATION, Some(arch)) => NvrtcError::Source {
+                name: source.name.clone(),
+                arch,
+                log,
+            },
+            (other, _) => NvrtcError::Call {
+                call: "nvrtcCompileProgram",
+                result: self.api.text(other),
+                log,
+            },
+        }
+    }
 }
+
+/// The option that says what is compiled for.
+const ARCHITECTURE: &str = "--gpu-architecture";
 
 /// Text for C. What this program compiles has no zeros in it; a text that has some ends there.
 fn text(text: &str) -> CString {
@@ -317,8 +365,18 @@ impl Api {
             other => Err(NvrtcError::Call {
                 call,
                 result: self.text(other),
+                log: String::new(),
             }),
         }
+    }
+
+    fn version(&self) -> Result<Version, NvrtcError> {
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: both are places for a number.
+        self.check("nvrtcVersion", unsafe {
+            (self.version)(&mut major, &mut minor)
+        })?;
+        Ok(Version(major as u32, minor as u32))
     }
 }
 
@@ -377,16 +435,5 @@ impl Drop for Program<'_> {
     fn drop(&mut self) {
         // SAFETY: the handle is a program's, and nobody uses it after this. Nothing can be done about a failure.
         let _ = unsafe { (self.api.destroy)(&mut self.handle) };
-    }
-}
-
-/// The folder of a library's file.
-impl Place {
-    /// Where it is, or that the system's loader knows.
-    pub fn folder(&self) -> Option<&PathBuf> {
-        match self {
-            Self::Loader => None,
-            Self::Folder { folder, .. } => Some(folder),
-        }
     }
 }

@@ -64,7 +64,14 @@ impl Store {
             sha256: hex(&Sha256::digest(&body)),
         };
         fs::create_dir_all(&self.folder)?;
-        let mut partial = tempfile::NamedTempFile::new_in(&self.folder)?;
+        let mut builder = tempfile::Builder::new();
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            // As any new file: what the umask leaves. A folder may be several users'.
+            builder.permissions(fs::Permissions::from_mode(0o666));
+        }
+        let mut partial = builder.tempfile_in(&self.folder)?;
         serde_json::to_writer(&mut partial, &head)?;
         partial.write_all(b"\n")?;
         partial.write_all(&body)?;
@@ -114,5 +121,20 @@ mod tests {
         assert_eq!(store.read("x.kernel"), Some(kept));
         let left = fs::read_dir(store.folder()).unwrap().count();
         assert_eq!(left, 1, "no partial file stays");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn files_have_the_rights_of_any_new_file() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::at(folder.path());
+        store.write("x.kernel", "// ptx\n", &[1]).unwrap();
+        fs::write(folder.path().join("any"), "").unwrap();
+        let mode = |name: &str| {
+            let metadata = fs::metadata(folder.path().join(name)).unwrap();
+            metadata.permissions().mode()
+        };
+        assert_eq!(mode("x.kernel"), mode("any"));
     }
 }

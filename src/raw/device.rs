@@ -33,11 +33,15 @@ pub struct Versions {
 /// [`Error::Cuda`].
 pub fn versions() -> Result<Versions> {
     let (driver, runtime) = cuda::versions()?;
-    let split = |v: i32| (v / 1000, v % 1000 / 10);
     Ok(Versions {
-        driver: (driver > 0).then(|| split(driver)),
-        runtime: runtime.map(split),
+        driver: (driver > 0).then(|| release(driver)),
+        runtime: runtime.map(release),
     })
+}
+
+/// Major and minor of a version as CUDA says it, 1000 * major + 10 * minor.
+pub(super) fn release(version: i32) -> (i32, i32) {
+    (version / 1000, version % 1000 / 10)
 }
 
 /// How many devices the driver shows; at least one.
@@ -96,15 +100,29 @@ pub(super) const NO_KERNEL_IMAGE: i32 = 209;
 
 /// Translates a `cudaError_t`. The numbers are those of `driver_types.h`, which are stable.
 pub(super) fn status(during: &'static str, code: i32) -> Result<()> {
+    status_with(during, code, || versions().ok())
+}
+
+/// The same, of the question which versions there are: it is not asked again.
+pub(super) fn status_of_versions(during: &'static str, code: i32) -> Result<()> {
+    status_with(during, code, || None)
+}
+
+fn status_with(
+    during: &'static str,
+    code: i32,
+    versions: impl FnOnce() -> Option<Versions>,
+) -> Result<()> {
     #[cfg(nvfp4_gemv_no_kernels)]
     if code != 0 {
         return Err(Error::NoKernels);
     }
-    explain(during, code, || {
+    let text = || {
         // SAFETY: the function takes any number and returns static text.
         let text = unsafe { CStr::from_ptr(ffi::nvfp4_gemv_error_string(code)) };
         text.to_string_lossy().into_owned()
-    })
+    };
+    explain_with(during, code, text, versions)
 }
 
 /// Translates a `cudaError_t` or a `CUresult`, which have the same numbers for what is told apart here.
@@ -113,12 +131,20 @@ pub(super) fn explain(
     code: i32,
     text: impl FnOnce() -> String,
 ) -> Result<()> {
+    explain_with(during, code, text, || versions().ok())
+}
+
+/// Where a driver is missing, its version and the runtime's say why.
+fn explain_with(
+    during: &'static str,
+    code: i32,
+    text: impl FnOnce() -> String,
+    versions: impl FnOnce() -> Option<Versions>,
+) -> Result<()> {
     match code {
         0 => Ok(()),
         // Stub library, insufficient driver, initialisation, system not ready, mismatches.
-        3 | 34 | 35 | 802 | 803 | 804 => Err(Error::NoDriver {
-            reason: driver_reason(&text()),
-        }),
+        3 | 34 | 35 | 802 | 803 | 804 => Err(no_driver(versions(), text)),
         100 => Err(no_device()),
         NO_KERNEL_IMAGE => {
             let compute_capability = current_device()
@@ -138,12 +164,17 @@ pub(super) fn explain(
     }
 }
 
-fn driver_reason(text: &str) -> String {
-    match versions() {
-        Ok(Versions { driver: None, .. }) => {
-            "libcuda.so.1 was not found; install the NVIDIA driver, or use the CPU path".into()
-        }
-        Ok(Versions {
+/// There is no library of the driver.
+pub(super) fn no_driver_library() -> Error {
+    Error::NoDriver {
+        reason: "libcuda.so.1 was not found; install the NVIDIA driver, or use the CPU path".into(),
+    }
+}
+
+fn no_driver(versions: Option<Versions>, text: impl FnOnce() -> String) -> Error {
+    let reason = match versions {
+        Some(Versions { driver: None, .. }) => return no_driver_library(),
+        Some(Versions {
             driver: Some((major, minor)),
             runtime: Some(runtime),
         }) if (major, minor) < (runtime.0, 0) => format!(
@@ -151,6 +182,37 @@ fn driver_reason(text: &str) -> String {
              driver, or rebuild with an older nvcc",
             runtime.0
         ),
-        _ => text.to_string(),
+        _ => text(),
+    };
+    Error::NoDriver { reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of each error that says so. What the versions are is asked once, and not where they are what was asked.
+    #[test]
+    fn a_driver_that_is_no_use_is_no_driver() {
+        for code in [3, 34, 35, 802, 803, 804] {
+            let says = |versions: Option<Versions>| {
+                let text = || "CUDA's own words".to_owned();
+                let error = explain_with("asking", code, text, || versions).unwrap_err();
+                assert!(matches!(error, Error::NoDriver { .. }), "{error:?}");
+                error.to_string()
+            };
+            let of = |driver, runtime| Some(Versions { driver, runtime });
+            assert!(says(None).contains("CUDA's own words"));
+            assert!(says(of(None, Some((13, 0)))).contains("libcuda.so.1 was not found"));
+            let old = says(of(Some((12, 4)), Some((13, 0))));
+            assert!(
+                old.contains("supports CUDA 12.4") && old.contains("needs 13.0"),
+                "{old}"
+            );
+            let ready = of(Some((13, 0)), None);
+            assert!(says(ready).contains("CUDA's own words"));
+        }
+        let fine = explain_with("asking", 0, String::new, || panic!("not asked"));
+        assert_eq!(fine, Ok(()));
     }
 }

@@ -3,7 +3,8 @@
 use std::ffi::c_void;
 use std::fmt;
 
-use super::launch::{EncodedMap, Loaded};
+use super::driver::EncodedMap;
+use super::launch::Loaded;
 use crate::dispatch::{self, Choice, Options, Target};
 use crate::error::Result;
 use crate::gpu::Gpu;

@@ -5,8 +5,7 @@ use std::ffi::{CStr, c_void};
 use std::sync::{PoisonError, RwLock};
 
 use super::device::{NO_KERNEL_IMAGE, status};
-#[cfg(feature = "jit")]
-use super::driver;
+use super::driver::{self, EncodedMap};
 use crate::error::Result;
 use crate::ffi;
 use crate::kernel::params::{NVFP4_TENSOR_MAP_ALIGN, NVFP4_TENSOR_MAP_BYTES, nvfp4_tensor_map};
@@ -91,6 +90,21 @@ enum Code {
     Compiled(driver::Function),
 }
 
+impl Code {
+    /// Found or compiled, and loaded in the context that is current.
+    fn of(launch: &Launch, _stream: Option<*mut c_void>) -> Result<Self> {
+        #[cfg(feature = "jit")]
+        if let Some(arch) = driver::image()? {
+            return Ok(Self::Compiled(driver::function(launch, arch, _stream)?));
+        }
+        let entry = entry(launch.entry)?;
+        // SAFETY: the entry point is one of this build.
+        let code = unsafe { ffi::nvfp4_gemv_load(entry) };
+        status(launch.entry, code)?;
+        Ok(Self::Linked(Entry(entry)))
+    }
+}
+
 /// An entry point of this build.
 #[derive(Clone, Copy)]
 struct Entry(*const c_void);
@@ -105,33 +119,14 @@ unsafe impl Sync for Entry {}
 #[repr(C, align(64))]
 struct Maps([EncodedMap; MOST_MAPS]);
 
-/// A tensor map as kernels take it.
-pub(super) type EncodedMap = [u8; NVFP4_TENSOR_MAP_BYTES as usize];
-
 const _: () = assert!(align_of::<Maps>() == NVFP4_TENSOR_MAP_ALIGN as usize);
 
 impl Kernel {
-    fn load(launch: &Launch, _stream: Option<*mut c_void>) -> Result<Self> {
-        #[cfg(feature = "jit")]
-        if let Some(arch) = driver::image()? {
-            let code = Code::Compiled(driver::function(launch, arch, _stream)?);
-            let mut maps = Maps([[0; NVFP4_TENSOR_MAP_BYTES as usize]; MOST_MAPS]);
-            for (map, encoded) in launch.maps().iter().zip(&mut maps.0) {
-                driver::encode(map, encoded)?;
-            }
-            return Ok(Self { code, maps });
-        }
-        let entry = entry(launch.entry)?;
-        // SAFETY: the entry point is one of this build.
-        let code = unsafe { ffi::nvfp4_gemv_load(entry) };
-        status(launch.entry, code)?;
-        let code = Code::Linked(Entry(entry));
+    fn load(launch: &Launch, stream: Option<*mut c_void>) -> Result<Self> {
+        let code = Code::of(launch, stream)?;
         let mut maps = Maps([[0; NVFP4_TENSOR_MAP_BYTES as usize]; MOST_MAPS]);
         for (map, encoded) in launch.maps().iter().zip(&mut maps.0) {
-            // SAFETY: the description lives through the call; as many bytes are written as an encoded map has, and all
-            // maps of `Maps` are aligned as it is.
-            let code = unsafe { ffi::nvfp4_gemv_encode(map, encoded.as_mut_ptr().cast()) };
-            status("encoding a tensor map", code)?;
+            driver::encode(map, encoded)?;
         }
         Ok(Self { code, maps })
     }

@@ -68,7 +68,6 @@
 //! ```
 
 mod device;
-#[cfg(feature = "jit")]
 mod driver;
 mod gemv;
 mod launch;

@@ -1,6 +1,6 @@
 //! What the CUDA runtime that is linked in says of devices.
 
-use super::device::status;
+use super::device::{status, status_of_versions};
 use crate::error::Result;
 use crate::ffi;
 
@@ -36,6 +36,6 @@ pub(super) fn versions() -> Result<(i32, Option<i32>)> {
     let (mut driver, mut runtime) = (0, 0);
     // SAFETY: both pointers are to live integers.
     let code = unsafe { ffi::nvfp4_gemv_versions(&mut driver, &mut runtime) };
-    status("asking for CUDA versions", code)?;
+    status_of_versions("asking for CUDA versions", code)?;
     Ok((driver, Some(runtime)))
 }

@@ -2,6 +2,7 @@ use anyhow::Result;
 use mma_explorer::cache::Cache;
 use mma_explorer::machine_code;
 use mma_explorer::nvrtc::Nvrtc;
+use mma_explorer::printable;
 use serde_json::json;
 
 use super::Report;
@@ -17,15 +18,16 @@ pub(crate) fn run(_: &Args, cache: &Cache) -> Result<Report> {
     let nvrtc = Nvrtc::get()?;
     let archs: Vec<String> = nvrtc.architectures().iter().map(u32::to_string).collect();
     let tool = match &disassembler {
-        Ok(path) => path.display().to_string(),
+        Ok(path) => printable::path(path).to_string(),
         Err(missing) => format!("{missing}. {}", missing.hint().unwrap_or_default()),
     };
-    let folder = match cache.folder() {
-        Some(folder) => folder.display().to_string(),
+    let folder = cache.folder().map(|folder| folder.to_string_lossy());
+    let shown = match &folder {
+        Some(folder) => printable::text(folder).to_string(),
         None => "none".into(),
     };
     let text = format!(
-        "NVRTC         {} ({})\n              {}\narchitectures {}\ndisassembler  {tool}\ncache         {folder}\n",
+        "NVRTC         {} ({})\n              {}\narchitectures {}\ndisassembler  {tool}\ncache         {shown}\n",
         nvrtc.version(),
         nvrtc.build(),
         nvrtc.place(),
@@ -34,8 +36,8 @@ pub(crate) fn run(_: &Args, cache: &Cache) -> Result<Report> {
     let json = json!({
         "nvrtc": { "version": nvrtc.version(), "build": nvrtc.build(), "place": nvrtc.place().to_string() },
         "architectures": nvrtc.architectures(),
-        "disassembler": disassembler.ok(),
-        "cache": cache.folder(),
+        "disassembler": disassembler.ok().map(|path| path.to_string_lossy().into_owned()),
+        "cache": folder,
     });
     Ok(Report {
         text,

@@ -12,7 +12,7 @@ use mma_explorer::device::{self, Device, DeviceError, Matrices};
 use mma_explorer::exact::Exact;
 use mma_explorer::machine_code::{self, Emitted};
 use mma_explorer::matmul::{Plan, Problem, Tiles};
-use mma_explorer::nvrtc::{Compiled, Nvrtc, Place, Source, Stage};
+use mma_explorer::nvrtc::{Compiled, Nvrtc, Source, Stage};
 use mma_explorer::results::{FORM, Measured, Product, Results, SumBits, Tried};
 use mma_explorer::types::Type;
 use mma_explorer::variants::Variant;
@@ -59,11 +59,7 @@ impl<'a> Bench<'a> {
             Err(_) => Vec::new(),
         };
         let names = variants.iter().map(Variant::name);
-        let folder = match nvrtc.place() {
-            Place::Folder { folder, .. } => Some(folder.as_path()),
-            Place::Loader => None,
-        };
-        let cublaslt = match CublasLt::open(device.stream(), folder) {
+        let cublaslt = match CublasLt::open(device.stream(), nvrtc.place().folder()) {
             Ok(library) => Some(library),
             Err(error) => {
                 let hint = error.hint().unwrap_or_default();
