@@ -33,8 +33,10 @@ fn missing() -> Option<String> {
         Ok(gpu) => gpu,
         Err(error) => return Some(format!("no GPU: {error}")),
     };
-    let carried = gpu.images == raw::COMPILED_ARCHS;
-    carried.then(|| format!("machine code for {} runs on it", gpu.images))
+    if gpu.images == raw::COMPILED_ARCHS {
+        return Some(format!("machine code for {} runs on it", gpu.images));
+    }
+    Some(jit::library().err()?.to_string())
 }
 
 fn a_captured_call_compiles_nothing(files: impl Fn() -> usize) {

@@ -27,7 +27,10 @@ pub(crate) fn show_progress() {
 
 /// What compiles and what keeps: as lines of text, and as JSON.
 pub(crate) fn describe() -> (String, Value) {
-    let cache = Cache::of_user();
+    describe_with(&Cache::of_user())
+}
+
+fn describe_with(cache: &Cache) -> (String, Value) {
     // A path need not be text, and JSON has no other.
     let folder = cache.folder().map(|folder| folder.to_string_lossy());
     let keeps = (folder.as_ref()).map_or("nowhere".into(), |folder| {
@@ -54,4 +57,19 @@ pub(crate) fn describe() -> (String, Value) {
         format!("  other kernels are compiled at run time, and kept in {keeps}\n  {text}\n"),
         json!({ "nvrtc": version, "place": place, "why_none": why_none, "cache": folder }),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn a_cache_need_not_have_a_path_of_text() {
+        use std::os::unix::ffi::OsStrExt;
+        let folder = std::ffi::OsStr::from_bytes(b"/none/\xff\x1b[31m");
+        let (text, json) = describe_with(&Cache::at(folder));
+        assert!(text.contains("/none/\u{fffd}\\u{1b}[31m"), "{text}");
+        assert_eq!(json["cache"], "/none/\u{fffd}\u{1b}[31m");
+    }
 }

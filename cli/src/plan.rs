@@ -217,7 +217,7 @@ fn tuned_here(file: &Path) -> Result<Measurements> {
 #[cfg(not(feature = "device"))]
 fn tuned_here(file: &Path) -> Result<Measurements> {
     anyhow::bail!(
-        "{}: made on a GPU, and this program was built without the `cuda` feature",
+        "{}: made on a GPU, and this program was built with neither feature `cuda` nor feature `jit`",
         nvfp4_gemv::printable::path(file)
     )
 }

@@ -9,7 +9,7 @@
 // vectors of the pass.
 //
 // Work is dealt in chunks: a chunk is some spans of a group. The chunks of all groups, one group's after the other's, go to
-// the CTAs in equal shares, whatever M is. So a CTA may begin and end within a group: the sums of such a part go to the
+// the clusters, of one CTA or two, in equal shares, whatever M is. So a CTA may begin and end within a group: the sums of such a part go to the
 // workspace, and the third launch adds the parts of each group, in the order of K.
 //
 // Two CTAs may be a cluster. Then a group of the deal is two groups of rows that follow each other, one for each CTA, and
@@ -242,8 +242,10 @@ struct Part {
     }
 };
 
-// Where in the stages of shared memory a warp is: spans are put there in turn. A stage of each kind has two mbarriers. A
-// phase of `full` is over when what was asked for has landed, one of `empty` when all warps that multiply have read it.
+// Where in the stages of shared memory a warp is: spans are put there in turn. Codes and scales of a stage have the mbarriers
+// `full` and `empty`, each stage of vectors these and `ready`. A phase of `full` is over when what was asked for has landed,
+// one of `empty` when all warps that multiply have read it, one of `ready` when the cluster's other CTA has room for what is
+// copied to both.
 template <int kVectors>
 struct Stage {
     static constexpr uint32_t kStepBytes = kVectors * 2 * many::kVectorRow;

@@ -1,5 +1,5 @@
 // What `tcgen05` kernels are made of: tensor memory, and the instructions around a multiplication. One PTX instruction a
-// function. Code for sm_100a, sm_103a and sm_110a. Barriers and copies are those of `hopper.cuh`.
+// function. Code for sm_100a, sm_103a and sm_110a, and for the families sm_100f and sm_110f. Barriers and copies are those of `hopper.cuh`.
 //
 // Verified in simulation, not yet on hardware.
 //
@@ -9,10 +9,8 @@
 #pragma once
 
 #include "hopper.cuh"
+#include "tensor_memory.cuh"
 #include "types.cuh"
-
-constexpr u32 LANES = 128;
-constexpr u32 ALL_COLUMNS = 512;
 
 // True in one lane of a whole warp, always the same one. The compiler knows that it is one.
 __device__ __forceinline__ bool elect_one() {
@@ -129,8 +127,6 @@ __device__ __forceinline__ u64 rows_descriptor(u32 address) { return matrix_desc
 
 // Block scales come in atoms of 512 bytes: of 128 rows the scales of four blocks that follow each other along K. Row r's
 // are the word 16 * (r % 32) + 4 * (r / 32). In tensor memory an atom takes four columns.
-constexpr u32 ATOM_BYTES = 512;
-constexpr u32 ATOM_COLUMNS = 4;
 
 // Copies an atom from shared memory: 32 lines of 16 bytes to lanes r, r + 32, r + 64 and r + 96 of four columns. Of a pair
 // each CTA's own.

@@ -7,6 +7,19 @@
 
 #include "types.cuh"
 
+// Which of COUNT places a use takes, one after another, and the parity of that use.
+template <u32 COUNT>
+struct Place {
+    u32 index = 0, parity = 0;
+
+    __device__ __forceinline__ void advance() {
+        if (++index == COUNT) {
+            index = 0;
+            parity ^= 1;
+        }
+    }
+};
+
 // The driver's description of a matrix in global memory: 128 bytes that only copies read.
 struct __align__(64) TensorMap {
     u64 words[16];

@@ -9,18 +9,6 @@
 
 static_assert(STAGES >= 2 && BLOCK_M <= 256 && BLOCK_N <= 256 && BLOCK_M % 8 == 0 && BLOCK_N % 8 == 0);
 
-// Which stage a step uses, and the parity of that use.
-struct Place {
-    u32 stage = 0, parity = 0;
-
-    __device__ __forceinline__ void advance() {
-        if (++stage == STAGES) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
-};
-
 // The maps' boxes are BLOCK_K bytes of BLOCK_M rows of A and of BLOCK_N rows of B. Dynamic shared memory has the stages,
 // and two barriers for each. There are no more CTAs than tiles.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -65,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
     const Part part(warp, lane);
     Fragments fragments;
-    Place place, before;
+    Place<STAGES> place, before;
     barrier_wait(full, 0);
     fragments.load_first(shared, part);
     bool is_first = true;
@@ -74,22 +62,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const bool is_last_tile = tile + gridDim.x >= tiles;
         for (u32 step = 0; step < steps; ++step) {
             // Behind the last step its own fragments are loaded again, and not used.
-            Place next = place;
+            Place<STAGES> next = place;
             if (!is_last_tile || step + 1 < steps) next.advance();
             multiply_step(
-                sums, fragments, part, shared + place.stage * STAGE_BYTES, shared + next.stage * STAGE_BYTES,
+                sums, fragments, part, shared + place.index * STAGE_BYTES, shared + next.index * STAGE_BYTES,
                 [&] {
                     // The stage of the step before.
                     if (copies && lane == 0 && !is_first && copied_tile < tiles) {
-                        barrier_wait(empty + before.stage * 8, before.parity);
+                        barrier_wait(empty + before.index * 8, before.parity);
                         reads_before_copies();
-                        copy_step(before.stage);
+                        copy_step(before.index);
                     }
                 },
-                [&] { barrier_wait(full + next.stage * 8, next.parity); },
+                [&] { barrier_wait(full + next.index * 8, next.parity); },
                 [&] {
                     __syncwarp();
-                    if (lane == 0) barrier_arrive_here(empty + place.stage * 8);
+                    if (lane == 0) barrier_arrive_here(empty + place.index * 8);
                 });
             is_first = false;
             before = place;

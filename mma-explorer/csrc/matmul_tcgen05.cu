@@ -57,19 +57,6 @@ static_assert(STAGE_BYTES >= ARRIVING && STAGE_BYTES % 1024 == 0);
 static_assert(SUMS * SUM_COLUMNS + STAGES * SCALE_COLUMNS <= COLUMNS && COLUMNS <= ALL_COLUMNS);
 static_assert(STAGES >= 2 && SUMS >= 1);
 
-// Which of COUNT places a use takes, one after another, and the parity of that use.
-template <u32 COUNT>
-struct Place {
-    u32 index = 0, parity = 0;
-
-    __device__ __forceinline__ void advance() {
-        if (++index == COUNT) {
-            index = 0;
-            parity ^= 1;
-        }
-    }
-};
-
 // Copies a box into this CTA. What arrives is counted by the barrier that has this place in the CTA that multiplies.
 __device__ __forceinline__ void copy_here(u32 to, const TensorMap &map, u32 byte, u32 row, u32 barrier) {
     if constexpr (CTAS == 2) {

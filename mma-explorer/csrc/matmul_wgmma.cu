@@ -33,18 +33,6 @@ static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0 && WARP_M % 64 == 0
 static_assert(BLOCK_M <= 256 && B_PART <= 256 && B_PART % 8 == 0 && BLOCK_N % CLUSTER == 0);
 static_assert(STAGES >= 2);
 
-// Which stage a step uses, and the parity of that use.
-struct Place {
-    u32 stage = 0, parity = 0;
-
-    __device__ __forceinline__ void advance() {
-        if (++stage == STAGES) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
-};
-
 // The maps' boxes are 128 bytes of BLOCK_M rows of A and of B_PART rows of B. Dynamic shared memory has the stages, and
 // two barriers for each.
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
@@ -69,7 +57,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     // Of the cluster: CLUSTER tiles below each other count as one.
     const u32 tiles_m = (m + CLUSTER * BLOCK_M - 1) / (CLUSTER * BLOCK_M), tiles_n = (n + BLOCK_N - 1) / BLOCK_N;
     const u32 first_tile = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
-    Place place;
+    Place<STAGES> place;
 
     if (warp == 4 * WARPGROUPS) {
         if (lane == 0) {
@@ -81,9 +69,9 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                 const u32 first_m = (tile_m * CLUSTER + rank) * BLOCK_M;
                 const u32 first_n = tile_n * BLOCK_N + rank * B_PART;
                 for (u32 step = 0; step < steps; ++step, place.advance()) {
-                    const u32 to = shared + place.stage * STAGE_BYTES, landed = full + place.stage * 8;
+                    const u32 to = shared + place.index * STAGE_BYTES, landed = full + place.index * 8;
                     // The first use of each stage waits for a phase that counts as over.
-                    barrier_wait(empty + place.stage * 8, place.parity ^ 1);
+                    barrier_wait(empty + place.index * 8, place.parity ^ 1);
                     barrier_expect(landed, STAGE_BYTES);
                     copy_box(to, a, step * BLOCK_K, first_m, landed);
                     const u32 part = to + A_BYTES + rank * B_PART * BLOCK_K;
@@ -106,10 +94,10 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
             u32 sums[TILES_M][C_REGISTERS] = {};
             u32 before = 0;
             for (u32 step = 0; step < steps; ++step, place.advance()) {
-                const u32 tile_a = shared + place.stage * STAGE_BYTES;
+                const u32 tile_a = shared + place.index * STAGE_BYTES;
                 const u64 rows = rows_of_128_bytes(tile_a + own_m * BLOCK_K);
                 const u64 columns = rows_of_128_bytes(tile_a + A_BYTES + own_n * BLOCK_K);
-                barrier_wait(full + place.stage * 8, place.parity);
+                barrier_wait(full + place.index * 8, place.parity);
                 multiplications_begin();
 #pragma unroll
                 for (u32 slice = 0; slice < SLICES; ++slice) {
@@ -123,7 +111,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                 // Those of the step before are over.
                 multiplications_wait<1>();
                 if (step > 0) free_stage(before);
-                before = place.stage;
+                before = place.index;
             }
             multiplications_wait<0>();
 #pragma unroll

@@ -3,12 +3,10 @@
 
 use ptx_sim::models::idesc::{Accumulator, Element, Idesc, Kind, ScaleType};
 
-use crate::matmul::{Map, Problem, Tiles};
+use crate::matmul::{Map, Problem, Tiles, TilesError};
 use crate::types::Type;
-use crate::variants::{Family, Scale, Variant};
+use crate::variants::{Family, LANES, Scale, Variant};
 
-/// Rows that one instruction has, which are lanes of tensor memory.
-pub const LANES: u32 = 128;
 /// Columns of a multiprocessor's tensor memory.
 pub const ALL_COLUMNS: u32 = 512;
 /// Bytes of an atom of scales: of 128 rows four scales each.
@@ -20,6 +18,21 @@ const STEP_BYTES: u32 = 128;
 const SLICES: u32 = 4;
 /// Bytes of the rows as which atoms are copied.
 const ATOM_ROW_BYTES: u32 = 128;
+const ROWS_OF_ATOM: u32 = ATOM_BYTES / ATOM_ROW_BYTES;
+
+/// The header `tensor_memory.cuh`: how the kernels know tensor memory and scales.
+pub fn header() -> String {
+    let mut text = String::from("#pragma once\n\n#include \"types.cuh\"\n\n");
+    for (name, value) in [
+        ("LANES", LANES),
+        ("ALL_COLUMNS", ALL_COLUMNS),
+        ("ATOM_BYTES", ATOM_BYTES),
+        ("ATOM_COLUMNS", ATOM_COLUMNS),
+    ] {
+        text += &format!("constexpr u32 {name} = {value};\n");
+    }
+    text
+}
 
 /// The instruction descriptor: types and shape of a variant, whose own name says its kind alone. `None` of other families.
 ///
@@ -161,22 +174,36 @@ impl Scales {
         self.rows as usize
     }
 
+    /// Rows of 128 bytes that they are in memory.
+    fn atom_rows(&self) -> u64 {
+        let atoms = u64::from(self.steps) * u64::from(self.atoms);
+        u64::from(self.rows.div_ceil(LANES)) * atoms * u64::from(ROWS_OF_ATOM)
+    }
+
     /// How the kernel copies them: atoms as four rows each of 128 bytes, those of a step at once.
-    pub fn map(&self) -> Map {
-        const ROWS: u32 = ATOM_BYTES / ATOM_ROW_BYTES;
-        Map {
-            rows: self.rows.div_ceil(LANES) * self.steps * self.atoms * ROWS,
+    ///
+    /// # Errors
+    /// More rows than a map counts.
+    pub fn map(&self) -> Result<Map, TilesError> {
+        let rows = self.atom_rows();
+        let rows = u32::try_from(rows).map_err(|_| TilesError::Range {
+            what: "number of rows of scales",
+            size: rows,
+            allowed: format!("1 to {}", u32::MAX),
+        })?;
+        Ok(Map {
+            rows,
             row_bytes: ATOM_ROW_BYTES.into(),
-            box_rows: self.atoms * ROWS,
+            box_rows: self.atoms * ROWS_OF_ATOM,
             box_bytes: ATOM_ROW_BYTES,
             swizzled: false,
-        }
+        })
     }
 
     /// How many bytes they take.
     pub fn bytes(&self) -> usize {
-        let map = self.map();
-        usize::try_from(u64::from(map.rows) * map.row_bytes).unwrap_or(usize::MAX)
+        let bytes = self.atom_rows() * u64::from(ATOM_ROW_BYTES);
+        usize::try_from(bytes).unwrap_or(usize::MAX)
     }
 
     /// The byte that is the scale of a row's block.
@@ -204,6 +231,7 @@ impl Scales {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::matmul::Plan;
     use crate::variants;
 
     fn variant(name: &str) -> Variant {
@@ -270,10 +298,29 @@ mod tests {
             (b.encode(1), b.encode(3), b.encode(0)),
             (Some(0x38), Some(0x44), Some(0))
         );
-        let map = a.map();
+        let map = a.map().unwrap();
         assert_eq!((map.rows, map.box_rows, map.row_bytes), (2 * 3 * 4, 4, 128));
         let warp = variant("mma.m16n8k64.mxf4nvf4.f32.e2m1.e2m1.ue4m3");
         assert_eq!(Scales::of(&warp, problem), None);
+    }
+
+    /// 2^22 rows of 2^15 groups of 128, of 2^14 steps of four atoms of four rows each.
+    #[test]
+    fn more_scales_than_a_map_counts_are_refused() {
+        let nvfp4 = variant("tcgen05.m128n256k64.mxf4nvf4.f32.e2m1.e2m1.ue4m3");
+        let (m, n, k) = (1 << 22, 1, 1 << 22);
+        let problem = Problem { m, n, k };
+        let [a, b] = Scales::of(&nvfp4, problem).unwrap();
+        let size = 1 << 33;
+        assert!(matches!(a.map(), Err(TilesError::Range { size: found, .. }) if found == size));
+        assert!(b.map().is_ok());
+        assert_eq!(a.bytes(), 128 << 33);
+        let plan = Plan::new(&nvfp4, &Tiles::usual(&nvfp4), problem, 148);
+        let says = plan.unwrap_err().to_string();
+        assert!(
+            says.starts_with("number of rows of scales of 8589934592 is not"),
+            "{says}"
+        );
     }
 
     #[test]

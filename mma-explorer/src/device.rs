@@ -9,7 +9,7 @@ use cudarc::driver::{
 };
 use cudarc::nvrtc::Ptx;
 
-use crate::arch::{Arch, Features};
+use crate::arch::Arch;
 use crate::blackwell::Scales;
 use crate::cublaslt::CublasLtError;
 use crate::exact::Exact;
@@ -50,6 +50,9 @@ pub enum DeviceError {
     /// The driver reports an error.
     #[error("the driver reports {0:?}")]
     Driver(DriverError),
+    /// The kernel reads block scales, and the matrices have none.
+    #[error("the kernel reads block scales, and the matrices have none")]
+    NoScales,
     /// The result is not exact.
     #[error("{0}")]
     Wrong(String),
@@ -148,18 +151,12 @@ impl Device {
         if major < 8 {
             return Err(DeviceError::TooOld { name, major, minor });
         }
-        let number = (10 * major + minor) as u32;
-        let features = if number >= 90 {
-            Features::Specific
-        } else {
-            Features::Base
-        };
         let multiprocessors =
             context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         Ok(Self {
             stream: context.new_stream()?,
             name,
-            arch: Arch { number, features },
+            arch: Arch::own((10 * major + minor) as u32),
             multiprocessors: multiprocessors as u32,
         })
     }
@@ -531,7 +528,8 @@ impl Device {
                         [self.encoded(of_a, a)?, self.encoded(of_b, b)?]
                     }
                     // Those that the kernel does not look at.
-                    _ => [self.encoded(map_a, a)?, self.encoded(map_b, b)?],
+                    (None, _) => [self.encoded(map_a, a)?, self.encoded(map_b, b)?],
+                    (Some(_), None) => return Err(DeviceError::NoScales),
                 };
                 let (map_a, map_b) = (self.encoded(map_a, a)?, self.encoded(map_b, b)?);
                 launch

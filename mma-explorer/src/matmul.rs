@@ -6,8 +6,8 @@ use std::str::FromStr;
 use serde::Serialize;
 
 use crate::arch::Arch;
-use crate::blackwell::{self, ALL_COLUMNS, LANES, Room, Scales};
-use crate::variants::{Family, Variant};
+use crate::blackwell::{self, ALL_COLUMNS, Room, Scales};
+use crate::variants::{Family, LANES, Variant};
 
 /// How the kernel divides its work. Written `128x128x64/64x32/3/8`: block, warp, stages, group; and `/2` where two CTAs
 /// are a cluster, `/bulk` where bulk copies are used. What a warp has here is a warpgroup's where the instruction is `wgmma`,
@@ -31,7 +31,7 @@ pub struct Tiles {
     /// CTAs that share B: 1, or of `wgmma` and `tcgen05` 1 or 2.
     pub cluster: u32,
     /// Of `mma.sync`: whether A and B come to shared memory by bulk copies, which exist from sm_90 on, and not by copies of
-    /// each thread. Of `wgmma` they always do, and this is not set.
+    /// each thread. Of `wgmma` and `tcgen05` they always do, and this is not set.
     pub bulk: bool,
 }
 
@@ -61,6 +61,9 @@ pub enum TilesError {
         /// What is possible.
         allowed: String,
     },
+    /// What the kernels of the instruction's family cannot do, and what to write instead.
+    #[error("{0}")]
+    Family(&'static str),
     /// The architecture has no bulk copies.
     #[error("bulk copies exist from sm_90 on, and not on sm_{0}")]
     Bulk(Arch),
@@ -338,11 +341,20 @@ impl Tiles {
             Family::Mma => multiple("warp N", self.warp_n, variant.shape.n)?,
             Family::Tcgen05 => {
                 // 256 rows of an instruction are a pair's.
+                if self.warp_m == 2 * LANES && self.cluster == 1 {
+                    return Err(TilesError::Family(
+                        "warp M of 256 is two CTAs', a pair's: write /2 behind the group",
+                    ));
+                }
                 range("warp M", self.warp_m, LANES..=LANES * self.cluster)?;
                 range("block M", self.block_m, LANES..=2 * LANES)?;
                 multiple("block M", self.block_m, LANES)?;
                 range("warp N", self.warp_n, 32..=256)?;
-                range("block N", self.block_n, self.warp_n..=self.warp_n)?;
+                if self.block_n != self.warp_n {
+                    return Err(TilesError::Family(
+                        "block N and warp N differ: of tcgen05 a CTA's columns are one instruction's",
+                    ));
+                }
                 // Sums are written 32 columns at a time; 64 or 128 columns of B have scales that lie together.
                 let scaled = variant.scale().is_some();
                 let at_once = match (scaled, self.warp_n > 64) {
@@ -357,7 +369,9 @@ impl Tiles {
             multiple("block M", self.block_m, self.warp_m)?;
         }
         if self.bulk && family != Family::Mma {
-            return Err(TilesError::Form(self.to_string()));
+            return Err(TilesError::Family(
+                "/bulk is of mma.sync: wgmma and tcgen05 have bulk copies always, and are written without it",
+            ));
         }
         if self.bulk {
             if arch.number < 90 {
@@ -478,7 +492,8 @@ impl Plan {
     /// many CTAs as there are `multiprocessors`.
     ///
     /// # Errors
-    /// A size of zero, a K whose rows are no multiple of 16 bytes, and more CTAs than a grid has.
+    /// A size of zero, a K whose rows are no multiple of 16 bytes, more CTAs than a grid has, and more scales than a map
+    /// counts.
     pub fn new(
         variant: &Variant,
         tiles: &Tiles,
@@ -537,7 +552,10 @@ impl Plan {
                     instruction: blackwell::instruction(
                         &variant.with_n(tiles.warp_n).with_m(tiles.warp_m),
                     ),
-                    scales: Scales::of(variant, problem).map(|all| all.map(|scales| scales.map())),
+                    scales: match Scales::of(variant, problem) {
+                        Some([of_a, of_b]) => Some([of_a.map()?, of_b.map()?]),
+                        None => None,
+                    },
                 };
                 (grid.min(resident.max(tiles.cluster)), maps)
             }
@@ -661,7 +679,7 @@ mod tests {
             ),
             (
                 "128x256x128/256x256/4/8",
-                "warp M of 256 is not among 128 to 128",
+                "warp M of 256 is two CTAs', a pair's: write /2 behind the group",
             ),
             (
                 "384x64x128/128x64/2/8",
@@ -669,7 +687,11 @@ mod tests {
             ),
             (
                 "128x256x128/128x128/3/8",
-                "block N of 256 is not among 128 to 128",
+                "block N and warp N differ: of tcgen05 a CTA's columns are one instruction's",
+            ),
+            (
+                "128x256x128/128x256/4/8/bulk",
+                "/bulk is of mma.sync: wgmma and tcgen05 have bulk copies always, and are written without it",
             ),
             ("128x48x128/128x48/2/8", "warp N of 48 is no multiple of 32"),
             (

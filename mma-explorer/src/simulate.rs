@@ -17,6 +17,9 @@ pub enum SimulationError {
     /// The kernel did something that the ISA does not allow, or that the simulator does not know.
     #[error(transparent)]
     Simulator(#[from] SimError),
+    /// The kernel reads block scales, and the matrices have none.
+    #[error("the kernel reads block scales, and the matrices have none")]
+    NoScales,
     /// The result is not exact.
     #[error("{0}")]
     Wrong(String),
@@ -90,7 +93,8 @@ pub fn matmul(
                     encoded(map_b, sim.upload("scales of b", of_b)?.address)?,
                 ],
                 // Those that the kernel does not look at.
-                _ => [encoded(map_a, a.address)?, encoded(map_b, b.address)?],
+                (None, _) => [encoded(map_a, a.address)?, encoded(map_b, b.address)?],
+                (Some(_), None) => return Err(SimulationError::NoScales),
             };
             match instruction {
                 None => launch,

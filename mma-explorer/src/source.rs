@@ -126,11 +126,13 @@ pub fn matmul(variant: &Variant, tiles: &Tiles) -> Source {
 
 fn source<const N: usize>(name: &str, text: &str, made: [(&str, String); N]) -> Source {
     let embedded = EMBEDDED.map(|(name, text)| (name.to_string(), text.to_string()));
+    let embedded = embedded.into_iter();
+    let embedded = embedded.chain([("tensor_memory.cuh".to_string(), blackwell::header())]);
     let made = made.map(|(name, text)| (name.to_string(), text));
     Source {
         name: name.into(),
         text: text.into(),
-        headers: embedded.into_iter().chain(made).collect(),
+        headers: embedded.chain(made).collect(),
     }
 }
 

@@ -12,9 +12,11 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::arch::Arch;
-use crate::blackwell::LANES;
 use crate::types::Type;
 use Type::{B1, Bf16, E2m1, E2m3, E3m2, E4m3, E5m2, F16, F32, S4, S8, S32, Tf32, U4, U8};
+
+/// Rows that one `tcgen05` instruction of a CTA has, which are lanes of tensor memory.
+pub const LANES: u32 = 128;
 
 /// Who executes an instruction, and where its operands lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

@@ -30,6 +30,10 @@ fn main() -> ExitCode {
             a_size_of_zero_is_refused();
             Ok(())
         }),
+        nvrtc(
+            "info::a_path_need_not_be_text",
+            info_of_a_path_that_is_no_text,
+        ),
         Trial::test("report::of_two_measurements", || {
             report_of_two_measurements();
             Ok(())
@@ -542,6 +546,25 @@ fn a_size_of_zero_is_refused() {
     }
 }
 
+/// JSON and terminals take text only.
+#[cfg(unix)]
+fn info_of_a_path_that_is_no_text() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = std::ffi::OsStr::from_bytes(b"/none/\xff\x1b[31m");
+    for (json, part) in [(false, r"/none/\u{fffd}\u{1b}[31m"), (true, r"\u001b[31m")] {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_mma-explorer"));
+        command.arg("info").env("MMA_EXPLORER_CACHE", folder);
+        let output = command.args(json.then_some("--json")).output();
+        let output = output.expect("it starts");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let part = part.replace(r"\u{fffd}", "\u{fffd}");
+        assert!(output.status.success() && said.contains(&part), "{said}");
+    }
+}
+
+#[cfg(not(unix))]
+fn info_of_a_path_that_is_no_text() {}
+
 fn a_wrong_source_is_quoted() {
     let mut source = source::survey(&[variants::all()[0]]);
     source.text += "\nint oops = undefined_name;\n";
@@ -814,6 +837,10 @@ fn wrong_scales_are_noticed() {
         *instruction = instruction.map(|bits| bits | 1 << 23);
     }
     assert!(run(&other, &exact).is_err());
+    let mut none = exact.clone();
+    none.scales = None;
+    let error = run(&plan, &none).unwrap_err().to_string();
+    assert!(error.contains("the matrices have none"), "{error}");
 }
 
 /// The program reads what it is given, and says what it cannot read.

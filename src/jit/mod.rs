@@ -52,7 +52,7 @@ use crate::nvrtc::cache::{self, Origin};
 use crate::nvrtc::{Nvrtc, Source, Stage};
 use crate::nvrtc_names;
 
-pub use crate::nvrtc::arch::{Arch, Features};
+pub use crate::nvrtc::arch::{Arch, ArchError, Features};
 pub use crate::nvrtc::{Compiled, NvrtcError};
 
 /// The environment variable that names NVRTC's folder. It comes before all other places.
@@ -166,11 +166,9 @@ pub fn compile(launch: &Launch, arch: &str, cache: &Cache) -> Result<Compiled> {
         kernel,
         error: Box::new(error),
     };
-    let wanted: Arch = arch.parse().map_err(|_| {
-        failed(NvrtcError::NoArchitecture {
-            name: arch.to_owned(),
-        })
-    })?;
+    let wanted: Arch = arch
+        .parse()
+        .map_err(|error| failed(NvrtcError::from(error)))?;
     let unit = units::find(launch.unit).ok_or_else(no_entry)?;
     let source = source(unit, kernel);
     let nvrtc = Nvrtc::get().map_err(failed)?;

@@ -33,7 +33,7 @@ pub struct PackedConfig {
     pub warps: u32,
     /// Spans of a chunk, which work is dealt in. With fewer than 33 vectors matrix instructions add up a chunk.
     pub chunk: u32,
-    /// CTAs, up to one for each multiprocessor. Each has as many chunks as the others, or one more.
+    /// CTAs, up to one for each multiprocessor. Each cluster of them has as many chunks as the others, or one more.
     pub ctas: u32,
     /// CTAs of a cluster, 1 or 2: two copy the vectors for each other.
     pub cluster: u32,

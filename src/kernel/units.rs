@@ -1,6 +1,9 @@
 //! The units of `csrc`: which kernels are compiled together, from which source, and for which GPU
 //! architectures they exist. The build script reads this file too.
 
+#[path = "../../build/specific.rs"]
+mod specific;
+
 /// One or several kernels that are compiled by one call of nvcc.
 #[allow(dead_code, reason = "what to compile is the build script's matter")]
 #[derive(Clone, Copy, Debug)]
@@ -110,12 +113,12 @@ impl Unit {
     }
 }
 
-/// The architecture of code for the very GPUs of a number: 80 gives `80`, 90 gives `90a`. Architecture-specific code, which
-/// some kernels need, exists from 9.0 on.
+/// The architecture of code for the very GPUs of a number: 80 gives `80`, 90 gives `90a`. Some kernels need
+/// architecture-specific code.
 #[allow(dead_code, reason = "not all that read this file ask")]
 pub(crate) fn own(number: u32) -> String {
     match number {
-        90.. => format!("{number}a"),
+        specific::SPECIFIC_SINCE.. => format!("{number}a"),
         _ => number.to_string(),
     }
 }

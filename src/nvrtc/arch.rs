@@ -1,7 +1,12 @@
 //! GPU architectures, as nvcc and NVRTC name them.
 
+#[path = "../../build/specific.rs"]
+mod specific;
+
 use std::fmt;
 use std::str::FromStr;
+
+use self::specific::SPECIFIC_SINCE;
 
 /// An architecture that code is compiled for: `80`, `90a`, `100f`. Parsed with or without `sm_`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,6 +29,15 @@ pub enum Features {
 }
 
 impl Arch {
+    /// That of code for the very GPUs of a number, with all features that they have.
+    pub fn own(number: u32) -> Self {
+        let features = match number {
+            SPECIFIC_SINCE.. => Features::Specific,
+            _ => Features::Base,
+        };
+        Self { number, features }
+    }
+
     /// Whether instructions of a family's first architecture are there: those of 100 for `103a`, `100f`, `100a`.
     pub fn has_family(self, first: u32) -> bool {
         self.features != Features::Base && self.number >= first && self.number / 10 == first / 10
@@ -57,12 +71,12 @@ impl FromStr for Arch {
             return Err(error());
         }
         let number: u32 = digits.parse().map_err(|_| error())?;
-        // Variants of an architecture exist from 9.0 on, those of families from 10.0.
+        // Code of families exists from 10.0 on.
         let known = (80..1000).contains(&number)
             && match features {
                 Features::Base => true,
                 Features::Family => number >= 100,
-                Features::Specific => number >= 90,
+                Features::Specific => number >= SPECIFIC_SINCE,
             };
         known.then_some(Self { number, features }).ok_or_else(error)
     }
@@ -96,6 +110,13 @@ mod tests {
             "", "a", "sm_", "75", "80a", "90f", "+80", "9.0", "90aa", "100af", "sm_sm_80", "10000",
         ] {
             assert!(name.parse::<Arch>().is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_gpu_has_code_of_its_own() {
+        for (number, name) in [(80, "80"), (89, "89"), (90, "90a"), (103, "103a")] {
+            assert_eq!(Arch::own(number).to_string(), name);
         }
     }
 

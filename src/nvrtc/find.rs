@@ -1,4 +1,4 @@
-//! Where NVRTC is.
+//! Where NVRTC is: in the order that the documentation of the library's module `jit` has.
 //!
 //! By its name the system's loader looks for a library in LD_LIBRARY_PATH, as it was when the process started, and where
 //! the system keeps libraries. A library of another place is loaded by its path. NVRTC itself asks for

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use self::api::{Api, COMPILATION, Get, Handle, INVALID_OPTION, Size, Status};
-use self::arch::Arch;
+use self::arch::{Arch, ArchError};
 use self::release::Version;
 use crate::nvrtc_names;
 
@@ -63,11 +63,8 @@ pub enum NvrtcError {
         known: Vec<u32>,
     },
     /// What was asked for is no architecture.
-    #[error("{name:?} is not an architecture: write 80, 89, 90a, 100a, 120f, ... (from 80 on)")]
-    NoArchitecture {
-        /// What was asked for.
-        name: String,
-    },
+    #[error(transparent)]
+    NoArchitecture(#[from] ArchError),
     /// The source does not compile.
     #[error("NVRTC cannot compile {name} for sm_{arch}:\n{log}")]
     Source {
@@ -120,7 +117,7 @@ impl NvrtcError {
                         .into()
                 })
             }
-            Self::NoArchitecture { .. } | Self::Source { .. } => None,
+            Self::NoArchitecture(_) | Self::Source { .. } => None,
         }
     }
 }

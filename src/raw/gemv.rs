@@ -14,11 +14,13 @@ use crate::kernel::plan::Plan;
 
 /// Enqueues one problem's kernels on `stream`, a `CUstream` or `cudaStream_t`, and says which. A problem with M = 0
 /// or L = 0 enqueues nothing. `gpu` is what [`gpu()`](super::gpu()) says of the stream's device. Can be [captured
-/// into a CUDA graph](crate#cuda-graphs).
+/// into a CUDA graph](crate#cuda-graphs). With feature `jit` it may [compile its kernels](super#kernels-that-are-compiled)
+/// first.
 ///
 /// # Errors
-/// Options that contradict each other; what they ask for cannot run; no kernel for this problem on this GPU; and what
-/// CUDA reports of the launch.
+/// Options that contradict each other; what they ask for cannot run; no kernel for this problem on this GPU; with feature
+/// `jit` that a kernel cannot be compiled (`Error::Jit`) or loaded (`Error::NotLoaded`), or is still to be compiled while
+/// the stream is being captured (`Error::NotCompiled`); and what CUDA reports of the launch.
 ///
 /// # Safety
 /// The context of `stream` is current, and every address of the call is valid in it, for the bytes that the
@@ -70,12 +72,12 @@ impl fmt::Debug for PreparedRawGemv {
 }
 
 impl PreparedRawGemv {
-    /// Prepares one problem for the context that is current: chooses, plans the launches, loads their kernels, encodes
-    /// tensor maps. Enqueues nothing, and follows no address. A [workspace](Options::workspace) of the options takes the
+    /// Prepares one problem for the context that is current: chooses, plans the launches, loads their kernels, which feature
+    /// `jit` may have compiled first, and encodes tensor maps. Enqueues nothing, and follows no address. A [workspace](Options::workspace) of the options takes the
     /// place of the call's.
     ///
     /// # Errors
-    /// As [`gemv()`]'s.
+    /// As [`gemv()`]'s; nothing is captured here.
     pub fn new(call: &Call, gpu: &Gpu, options: &Options<'_>) -> Result<Self> {
         Self::of(call, gpu, options, None)
     }

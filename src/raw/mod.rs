@@ -2,9 +2,18 @@
 //! their own buffers.
 //!
 //! A [`Call`] is a problem by address; making one checks everything that can be checked without reading device
-//! memory. Nothing is allocated, synchronised or copied by what enqueues kernels: it can be [captured into a CUDA
-//! graph](crate#cuda-graphs). [`PreparedRawGemv`] does once what every [`gemv()`] would do again, and leaves the
+//! memory. Nothing is allocated on the device, synchronised or copied by what enqueues kernels: it can be [captured into a
+//! CUDA graph](crate#cuda-graphs). [`PreparedRawGemv`] does once what every [`gemv()`] would do again, and leaves the
 //! launches.
+//!
+//! # Kernels that are compiled
+//!
+//! With feature `jit`, and on a device that this build has no machine code for, [`gemv()`], [`quantize()`], [`relayout()`] and
+//! [`read_only()`] compile the kernels that this process has not asked for before: that takes seconds, reads and writes
+//! files, and is not done while the stream is being captured. [`PreparedRawGemv::new`] does it beforehand; launches of what it
+//! made never do. The documentation of module `jit` has the rest.
+//!
+//! # Examples
 //!
 //! A call on addresses and a stream of an engine:
 //!

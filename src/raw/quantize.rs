@@ -19,8 +19,8 @@ use crate::types::ScaleLayout;
 ///
 /// # Errors
 /// Null or misaligned pointers, strides that are too small or misaligned, a shared global scale that
-/// is not positive and finite, regions that overlap; and what CUDA reports of the launch. Content in
-/// device memory is not looked at.
+/// is not positive and finite, regions that overlap; with feature `jit` what [`gemv()`](super::gemv()) says of kernels that
+/// are compiled; and what CUDA reports of the launch. Content in device memory is not looked at.
 ///
 /// # Safety
 /// The context of `stream` is current, and every address is valid in it, for the bytes that the

@@ -11,7 +11,8 @@ use crate::kernel::read_only::{Read, ReadConfig};
 /// Enqueues a kernel that only reads: the fastest config is the ceiling for any kernel that must read as much.
 ///
 /// # Errors
-/// Null or misaligned pointers, [`Error::Config`] for what the GPU cannot run, and what CUDA reports of the launch.
+/// Null or misaligned pointers, [`Error::Config`] for what the GPU cannot run; with feature `jit` what
+/// [`gemv()`](super::gemv()) says of kernels that are compiled; and what CUDA reports of the launch.
 ///
 /// # Safety
 /// The context of `stream` is current, and of the GPU. What is to be read and the sink are valid in it until the

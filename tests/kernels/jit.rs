@@ -271,6 +271,16 @@ fn what_cannot_be_compiled_says_why() {
         );
         error.to_string()
     };
+    // Of another unit, which compiles without it.
+    let elsewhere = Launch {
+        unit: "gemv_dot",
+        ..some_kernel()
+    };
+    let error = jit::compile(&elsewhere, "90a", &Cache::none()).unwrap_err();
+    assert!(
+        matches!(error, Error::NoEntry { unit: "gemv_dot", kernel } if kernel == elsewhere.entry),
+        "{error:?}"
+    );
     // Of tomorrow, and of long ago.
     let text = says(&some_kernel(), "990a");
     assert!(

@@ -149,7 +149,7 @@ struct ToolchainArgs {
     /// Install NVRTC instead, the compiler that programs load, with the disassembler
     ///
     /// From PyPI into `target/toolchain/nvrtc` (95 MB to download on x86_64, 240 MB on disk). mma-explorer compiles
-    /// with it, and so does a library with feature `jit`. Needs no nvcc.
+    /// with it, and so does a library with feature `jit` that the variable tells so. Needs no nvcc.
     #[arg(long)]
     nvrtc: bool,
 }
@@ -192,7 +192,9 @@ fn test_jit(cargo: &Cargo) -> Result<()> {
     let small = ["--lib", "--test", "no_nvrtc", "--test", "jit_on_a_gpu"];
     cargo.run([&test[..], &JIT_FEATURES, &small].concat())?;
     let kernels = ["--test", "kernels", "--", "jit::"];
-    cargo.run([&test[..], &JIT_FEATURES, &kernels].concat())
+    cargo.run([&test[..], &JIT_FEATURES, &kernels].concat())?;
+    let of_program = ["--no-default-features", "--features", "jit", "--", "jit::"];
+    cargo.run([&["test"], &xtask_front::PROGRAM[..], &of_program].concat())
 }
 
 fn perform(task: Task) -> Result<()> {
@@ -209,6 +211,9 @@ fn perform(task: Task) -> Result<()> {
                 .with_toolchain(&toolchain)
                 .without_env("NVFP4_GEMV_PATH")
                 .without_env("NVFP4_GEMV_TUNED");
+            let cargo = toolchain::nvrtc_environment(&workspace)
+                .into_iter()
+                .fold(cargo, |cargo, (name, value)| cargo.env(name, value));
             let mut command = cargo.command(["test", "--workspace"]);
             process::run(command.args(&passed.args))?;
             match passed.args.is_empty() {
@@ -258,10 +263,11 @@ fn run(workspace: &Workspace, args: &RunArgs) -> Result<()> {
 
 /// Runs the explorer with an NVRTC.
 fn explore(workspace: &Workspace, args: &[OsString]) -> Result<()> {
-    if std::env::var_os("MMA_EXPLORER_NVRTC").is_none() {
+    if std::env::var_os(toolchain::EXPLORER_NVRTC).is_none() {
         toolchain::install_nvrtc(workspace)?;
     }
     let mut command = xtask_front::cargo(workspace.root());
+    command.envs(toolchain::nvrtc_environment(workspace));
     command.args(["--release", "--package", "mma-explorer", "--"]);
     match args {
         [] => command.args(["check", "--arch", "90a"]),

@@ -1,5 +1,5 @@
-//! What the program says of CUDA devices when it is built without the `cuda` feature: the same
-//! functions as `cuda.rs`, none of which finds any.
+//! What the program says of CUDA devices when it is built with neither feature `cuda` nor feature
+//! `jit`: the same functions as `cuda.rs`, none of which finds any.
 
 use nvfp4_gemv::{Error, GemvPath, Refusal, Result};
 

@@ -1,4 +1,5 @@
-use anyhow::Result;
+use anyhow::{Context, Result};
+use mma_explorer::arch::Arch;
 use mma_explorer::cache::Cache;
 use mma_explorer::matmul::Tiles;
 use mma_explorer::results::Measured;
@@ -25,7 +26,8 @@ pub(crate) struct Args {
     /// for the first one are used for all
     #[arg(long = "size", default_values_t = [8192], value_parser = clap::value_parser!(u32).range(1..))]
     sizes: Vec<u32>,
-    /// The matmul kernel's tiles, of which the fastest counts; without any, a list of usual ones
+    /// The matmul kernel's tiles, of which the fastest counts; without any, a list of usual ones. A variant that some of
+    /// them do not suit is not measured, and said to be so
     #[arg(long)]
     tiles: Vec<Tiles>,
     /// Leave out latency and throughput of nothing but the instruction
@@ -70,21 +72,22 @@ const USUAL_TCGEN05: [&str; 9] = [
     "128x128x128/128x128/6/8/2",
 ];
 
-fn candidates(args: &Args, variant: &Variant, bench: &Bench<'_>) -> Vec<Tiles> {
+/// The tiles that are tried with a variant: those asked for, which must suit it, or usual ones that do.
+fn candidates(asked: &[Tiles], variant: &Variant, arch: Arch) -> Result<Vec<Tiles>> {
+    let suits = |tiles: &Tiles| tiles.check(variant, arch);
+    for tiles in asked {
+        suits(tiles).with_context(|| format!("--tiles {tiles}"))?;
+    }
+    if !asked.is_empty() {
+        return Ok(asked.to_vec());
+    }
     let usual: &[&str] = match variant.family() {
         Family::Mma => &USUAL,
         Family::Wgmma => &USUAL_WGMMA,
         Family::Tcgen05 => &USUAL_TCGEN05,
     };
-    let all: Vec<Tiles> = match args.tiles.is_empty() {
-        true => usual
-            .iter()
-            .filter_map(|tiles| tiles.parse().ok())
-            .collect(),
-        false => args.tiles.clone(),
-    };
-    let suits = |tiles: &Tiles| tiles.check(variant, bench.device.arch).is_ok();
-    all.into_iter().filter(suits).collect()
+    let all = usual.iter().filter_map(|tiles| tiles.parse().ok());
+    Ok(all.filter(|tiles| suits(tiles).is_ok()).collect())
 }
 
 pub(crate) fn run(args: &Args, cache: &Cache) -> Result<Report> {
@@ -94,7 +97,8 @@ pub(crate) fn run(args: &Args, cache: &Cache) -> Result<Report> {
         if !args.no_peak {
             sources.push(source::measure(variant, bench.device.arch));
         }
-        let tiles = candidates(args, variant, &bench);
+        // What does not suit is said in the variant's turn.
+        let tiles = candidates(&args.tiles, variant, bench.device.arch).unwrap_or_default();
         sources.extend(tiles.iter().map(|tiles| source::matmul(variant, tiles)));
     }
     bench.compile_ahead(&sources);
@@ -113,6 +117,7 @@ pub(crate) fn run(args: &Args, cache: &Cache) -> Result<Report> {
 
 fn one(args: &Args, bench: &Bench<'_>, variant: &Variant) -> Result<Measured> {
     let mut measured = bench.described(variant);
+    let candidates = candidates(&args.tiles, variant, bench.device.arch)?;
     if !args.no_peak {
         let compiled = bench.compile(&source::measure(variant, bench.device.arch))?;
         measured.peak = Some(bench.device.peak(variant, &compiled)?);
@@ -121,12 +126,12 @@ fn one(args: &Args, bench: &Bench<'_>, variant: &Variant) -> Result<Measured> {
     for (i, &size) in args.sizes.iter().enumerate() {
         let mut workload = bench.workload(variant, size)?;
         if i == 0 {
-            for tiles in candidates(args, variant, bench) {
-                measured.wrong = bench.check(variant, &tiles)?;
+            for tiles in &candidates {
+                measured.wrong = bench.check(variant, tiles)?;
                 if measured.wrong.is_some() {
                     return Ok(measured);
                 }
-                let tried = bench.quick(&mut workload, &tiles, f64::INFINITY)?;
+                let tried = bench.quick(&mut workload, tiles, f64::INFINITY)?;
                 measured.tried.extend(tried);
             }
         }
@@ -138,4 +143,31 @@ fn one(args: &Args, bench: &Bench<'_>, variant: &Variant) -> Result<Measured> {
         }
     }
     Ok(measured)
+}
+
+#[cfg(test)]
+mod tests {
+    use mma_explorer::variants;
+
+    use super::*;
+
+    #[test]
+    fn tiles_that_were_asked_for_are_not_dropped() {
+        let variant = variants::find("mma.m16n8k16.f32.f16.f16").unwrap();
+        let arch = |name: &str| name.parse::<Arch>().unwrap();
+        let of_wgmma: Tiles = "128x256x128/64x256/4/8/2".parse().unwrap();
+        let asked = [Tiles::default(), of_wgmma];
+        let error = candidates(&asked, &variant, arch("90a")).unwrap_err();
+        let says = format!("{error:#}");
+        assert!(
+            says.contains("--tiles 128x256x128/64x256/4/8/2: cluster of 2"),
+            "{says}"
+        );
+        let fit = candidates(&asked[..1], &variant, arch("90a")).unwrap();
+        assert_eq!(fit, [Tiles::default()]);
+        for (arch_name, some) in [("80", 4), ("90a", 4)] {
+            let usual = candidates(&[], &variant, arch(arch_name)).unwrap();
+            assert!(usual.len() >= some, "{arch_name}: {usual:?}");
+        }
+    }
 }

@@ -133,17 +133,14 @@ pub(crate) fn ensure(workspace: &Workspace) -> Result<Toolchain> {
 /// `cargo xtask toolchain --nvrtc`: installs NVRTC, for programs that compile at run time, and says how they find it.
 pub(crate) fn nvrtc(workspace: &Workspace, json: bool, shell: bool) -> Result<()> {
     let library = install_nvrtc(workspace)?;
-    let export = format!(
-        "export LD_LIBRARY_PATH={}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}",
-        quote(&library)
-    );
+    let export = format!("export {LIBRARY_NVRTC}={}", quote(&library));
     if json {
         println!("{:#}", json!({ "nvrtc": library }));
     } else if shell {
         println!("{export}");
     } else {
         println!(
-            "NVRTC is in {}.\nmma-explorer and nvfp4-gemv with feature jit look there. For other programs:\n\n  {export}",
+            "NVRTC is in {}.\n`cargo xtask` and mma-explorer look there. For a program with feature jit:\n\n  {export}",
             library.display()
         );
     }
@@ -155,7 +152,25 @@ pub(crate) fn install_nvrtc(workspace: &Workspace) -> Result<PathBuf> {
     let bundle = pins::nvrtc(supported(&platform(), "NVRTC is to be installed")?);
     let root = workspace.toolchain_dir();
     let installed = install::install(&root, &bundle, &LazyPip::new(&root))?;
-    Ok(installed.join(HOME).join("lib"))
+    Ok(library_in(&installed))
+}
+
+/// The variables that name NVRTC's folder: the library's, which looks into no target directory, and the explorer's.
+const LIBRARY_NVRTC: &str = "NVFP4_GEMV_NVRTC";
+pub(crate) const EXPLORER_NVRTC: &str = "MMA_EXPLORER_NVRTC";
+
+/// What tests are told of NVRTC: where it is installed, unless they are told already.
+pub(crate) fn nvrtc_environment(workspace: &Workspace) -> Vec<(&'static str, OsString)> {
+    let library = library_in(&workspace.toolchain_dir().join(places::NVRTC));
+    [LIBRARY_NVRTC, EXPLORER_NVRTC]
+        .into_iter()
+        .filter(|name| library.is_dir() && env::var_os(name).is_none_or(|value| value.is_empty()))
+        .map(|name| (name, library.clone().into()))
+        .collect()
+}
+
+fn library_in(installed: &Path) -> PathBuf {
+    installed.join(HOME).join("lib")
 }
 
 /// The disassembler: beside nvcc, or installed.
