@@ -9,8 +9,8 @@
 // vectors of the pass.
 //
 // Work is dealt in chunks: a chunk is some spans of a group. The chunks of all groups, one group's after the other's, go to
-// the clusters, of one CTA or two, in equal shares, whatever M is. So a CTA may begin and end within a group: the sums of such a part go to the
-// workspace, and the third launch adds the parts of each group, in the order of K.
+// the clusters, of one CTA or two, in equal shares, whatever M is. So a CTA may begin and end within a group: the sums of
+// such a part go to the workspace, and the third launch adds the parts of each group, in the order of K.
 //
 // Two CTAs may be a cluster. Then a group of the deal is two groups of rows that follow each other, one for each CTA, and
 // the vectors of a span are copied for both at once: each CTA copies half of them into the shared memory of both.

@@ -1,6 +1,8 @@
 //! GPU architectures, as nvcc and NVRTC name them.
 
+// In the library the units read this file, too, and know nothing of this module.
 #[path = "../../build/specific.rs"]
+#[allow(clippy::duplicate_mod)]
 mod specific;
 
 use std::fmt;

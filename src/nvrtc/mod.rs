@@ -4,11 +4,12 @@
 //! This folder knows nothing of what is compiled. It is a module of two packages: of the library, where feature `jit`
 //! compiles kernels, and of `mma-explorer`, which names these files by their path. So neither package depends on the other,
 //! and there is no third one to publish. Each has a module `nvrtc_names` with what differs: the names of its environment
-//! variables and of its folder, and what helps its users.
+//! variables and of its folder, where else the library is looked for, and what helps its users. Both have `printable`.
 
 mod api;
 pub mod arch;
 pub mod cache;
+mod error;
 mod find;
 mod store;
 #[cfg(test)]
@@ -26,106 +27,11 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use self::api::{Api, COMPILATION, Get, Handle, INVALID_OPTION, Size, Status};
-use self::arch::{Arch, ArchError};
+use self::arch::Arch;
 use self::release::Version;
-use crate::nvrtc_names;
 
+pub use error::NvrtcError;
 pub use find::Place;
-
-/// Why nothing was compiled.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum NvrtcError {
-    /// No library was found, or none that can be loaded.
-    #[error("NVRTC is not there: {}", .looked_at.join("; "))]
-    Missing {
-        /// Where it was looked for, and what was there.
-        looked_at: Vec<String>,
-    },
-    /// The library is older than what is compiled with it. Where several are, this is the first that was looked at.
-    #[error("NVRTC {version} is too old, and {needed} or newer is needed: {place}")]
-    TooOld {
-        /// The library's release.
-        version: String,
-        /// The oldest that will do.
-        needed: String,
-        /// Where it is.
-        place: String,
-    },
-    /// The library does not compile for the architecture.
-    #[error("NVRTC {version} does not compile for sm_{arch}, only for {}", supported(.known))]
-    Architecture {
-        /// What was asked for.
-        arch: Arch,
-        /// The library's version.
-        version: String,
-        /// The numbers of the architectures that it compiles for.
-        known: Vec<u32>,
-    },
-    /// What was asked for is no architecture.
-    #[error(transparent)]
-    NoArchitecture(#[from] ArchError),
-    /// The source does not compile.
-    #[error("NVRTC cannot compile {name} for sm_{arch}:\n{log}")]
-    Source {
-        /// The source's name.
-        name: String,
-        /// What it was compiled for.
-        arch: Arch,
-        /// What NVRTC says.
-        log: String,
-    },
-    /// A call failed.
-    #[error(
-        "NVRTC fails in {call}: {result}{}{log}",
-        if log.is_empty() { "" } else { "\n" }
-    )]
-    Call {
-        /// The function.
-        call: &'static str,
-        /// Its result.
-        result: String,
-        /// What NVRTC says of it, or empty.
-        log: String,
-    },
-}
-
-impl NvrtcError {
-    /// What helps.
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::Missing { .. } | Self::TooOld { .. } => Some(format!(
-                "{} Or set {} to the folder of libnvrtc.so of a CUDA installation, or add that folder to \
-                 LD_LIBRARY_PATH.",
-                nvrtc_names::INSTALL,
-                nvrtc_names::PLACE,
-            )),
-            Self::Call { .. } => Some(format!(
-                "An installation that lacks a part fails so: libnvrtc-builtins.so belongs beside libnvrtc.so. {} names the \
-                 folder of another one.",
-                nvrtc_names::PLACE,
-            )),
-            Self::Architecture { arch, known, .. } => {
-                let newest = known.iter().max().copied().unwrap_or(0);
-                Some(if arch.number > newest {
-                    format!(
-                        "A newer CUDA's NVRTC may know it: {} says which one is used, and where it is.",
-                        nvrtc_names::INFO
-                    )
-                } else {
-                    "This NVRTC is too new for it, or it has no such variant of the architecture."
-                        .into()
-                })
-            }
-            Self::NoArchitecture(_) | Self::Source { .. } => None,
-        }
-    }
-}
-
-fn supported(known: &[u32]) -> String {
-    let names: Vec<_> = known.iter().map(u32::to_string).collect();
-    names.join(", ")
-}
 
 /// A source with the headers that it includes by name, all of them embedded in this program or made by it.
 #[derive(Debug, Clone, PartialEq, Eq)]

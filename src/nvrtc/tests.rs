@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use super::api::{Api, Handle, INVALID_OPTION, Status};
 use super::find::{Place, first};
-use super::{Nvrtc, NvrtcError, Source, Stage, nvrtc_names};
+use super::{Nvrtc, NvrtcError, Source, Stage};
+use crate::nvrtc_names;
 
 thread_local! {
     static VERSION: Cell<(c_int, c_int)> = const { Cell::new((13, 0)) };
