@@ -12,7 +12,7 @@ use super::params::{
 };
 use super::plan::{KernelParameters, Launch, MOST_GRID_Y, Parameters, Plan, Repeat};
 use super::tcgen05::MATRIX_ROUNDINGS;
-use super::tile::{MOST_CLUSTER, maps_batches, vectors_map, weights_map};
+use super::tile::{MOST_CLUSTER, RESERVED, maps_batches, vectors_map, weights_map};
 use super::{ALPHAS, Call, Job, KernelConfig, MainLoop, Products, distinct, field, shared_memory};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
@@ -56,7 +56,7 @@ const MOST_STAGES: u32 = NVFP4_MMA_FP4_MAX_STAGES;
 const STAGE_ROW_BYTES: u32 = NVFP4_MMA_FP4_ROW_BYTES + NVFP4_MMA_FP4_ROW_SCALES;
 /// Matrix instructions that a step's products of a row and a vector pass through.
 const STEP_INSTRUCTIONS: u32 = NVFP4_MMA_FP4_STEP / NVFP4_MMA_FP4_SLICE;
-/// Bytes of weights that a CTA should have in flight beside the stage that it multiplies. By Little's law an RTX 5090
+/// Bytes of weights that an SM should have in flight beside the stages that it multiplies. By Little's law an RTX 5090
 /// (1.79 TB/s, 170 SMs) needs 9.5 KB an SM for the 0.9 us that docs/notes/estimates.md assumes: this is three times that,
 /// for the times at which a CTA starts and ends.
 const BYTES_IN_FLIGHT: u32 = 28 << 10;
@@ -122,10 +122,26 @@ impl MmaFp4Config {
         }
     }
 
-    /// With the fewest stages that keep enough in flight, or as many as fit; nothing where not even the least do.
+    /// With the fewest stages that keep enough in flight, or as many as fit; nothing where not even the least do. Where
+    /// SMs have several CTAs and room for two, two keep it in flight together: one starts while the other multiplies.
     fn with_stages(self, job: &Job<'_>) -> Option<Self> {
+        if self.ctas(job.shape) > job.gpu.multiprocessors.into() {
+            let half = self.with_in_flight(BYTES_IN_FLIGHT / 2, job);
+            let two_fit = |config: &Self| {
+                let shared = config.layout(config.compiled(job.shape)).bytes + u64::from(RESERVED);
+                2 * shared <= u64::from(job.gpu.shared_bytes) + u64::from(RESERVED)
+            };
+            if half.is_some_and(|half| two_fit(&half)) {
+                return half;
+            }
+        }
+        self.with_in_flight(BYTES_IN_FLIGHT, job)
+    }
+
+    /// The same for so many bytes in flight.
+    fn with_in_flight(self, bytes: u32, job: &Job<'_>) -> Option<Self> {
         let of_cta = steps(job.shape).div_ceil(self.cluster.into());
-        let beside = BYTES_IN_FLIGHT.div_ceil(self.rows() * STAGE_ROW_BYTES);
+        let beside = bytes.div_ceil(self.rows() * STAGE_ROW_BYTES);
         let enough = (beside + 1).clamp(LEAST_STAGES, MOST_STAGES);
         let enough = u64::from(enough).min(of_cta.max(LEAST_STAGES.into())) as u32;
         let with = |stages| Self { stages, ..self };

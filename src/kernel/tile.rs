@@ -99,7 +99,7 @@ const STEP: usize = NVFP4_TILE_STEP_ELEMENTS as usize;
 /// Most CTAs of a cluster on every device: CUDA C++ Programming Guide, "Thread Block Clusters".
 pub(super) const MOST_CLUSTER: u32 = 8;
 /// Shared memory that every CTA takes beside what it asks for.
-const RESERVED: u32 = 1024;
+pub(super) const RESERVED: u32 = 1024;
 /// Columns of tensor memory of an SM.
 pub(super) const TENSOR_COLUMNS: u32 = super::params::NVFP4_TCGEN05_MAX_COLUMNS;
 /// Bytes of weights an SM must have in flight: Little's law at 8 TB/s and 148 SMs gives 43 to 54 KB for
