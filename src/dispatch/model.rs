@@ -101,10 +101,10 @@ impl Cost {
 
 /// The share of mma-fp4, for any number of vectors of a pass: what the stream kernel is given for eight of them. So it is
 /// taken where that kernel would read all weights twice, from nine vectors on, or where so many do not fit shared memory;
-/// and for five to eight where rows are ragged for that kernel. On an RTX 5090 both have instructions and bytes in flight enough for memory's rate with up to eight vectors
-/// (docs/notes/estimates.md), and the stream kernel has run on hardware. The mma kernel, too, takes more vectors in a pass,
-/// with three times the instructions, and from 33 on the rate of f16 matrix instructions is below memory's
-/// (docs/notes/mma-fp4.md).
+/// and for five to eight where rows are ragged for that kernel. On an RTX 5090 both have instructions and bytes in flight
+/// enough for memory's rate with up to eight vectors, and the stream kernel has run on hardware. The mma kernel, too, takes
+/// more vectors in a pass, with more than three times the instructions, and from 33 on the rate of f16 matrix instructions
+/// is below memory's (docs/notes/mma-fp4.md).
 const MMA_FP4: f64 = 0.5;
 
 /// The share of the read-only ceiling that a kernel is expected to reach. Each pass reads all weights.
