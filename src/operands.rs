@@ -59,6 +59,11 @@ pub struct Alignment {
     pub scales: u32,
     /// NVFP4 vectors' codes and scales, and the strides that are used; 32 for others.
     pub vectors: u32,
+    /// The codes alone, and their strides.
+    pub vector_codes: u32,
+    /// The scales alone, and their strides: in the linear layout also the one from a vector to the next, which `vectors`
+    /// leaves out.
+    pub vector_scales: u32,
 }
 
 impl Alignment {
@@ -67,6 +72,8 @@ impl Alignment {
         codes: 32,
         scales: 32,
         vectors: 32,
+        vector_codes: 32,
+        vector_scales: 32,
     };
 
     /// What every operand has.
@@ -74,6 +81,8 @@ impl Alignment {
         codes: 8,
         scales: 1,
         vectors: 1,
+        vector_codes: 1,
+        vector_scales: 1,
     };
 
     /// The alignment of all of these addresses and strides together.
@@ -82,7 +91,8 @@ impl Alignment {
         1 << bits.trailing_zeros().min(5)
     }
 
-    /// Everything is a multiple of 16 bytes, the most that one copy instruction takes.
+    /// Everything but the scales of vectors behind the first one is a multiple of 16 bytes, the most that one copy
+    /// instruction takes.
     pub fn is_16(&self) -> bool {
         self.codes.min(self.scales).min(self.vectors) >= 16
     }
@@ -187,7 +197,7 @@ pub struct RawOutput {
 impl Operands {
     /// What there is to ask about operands at these addresses.
     pub fn of(shape: &crate::Shape, weights: &RawWeights, vectors: &RawVectors) -> Self {
-        let (vector_layout, vector_alignment) = match vectors {
+        let (vector_layout, of_vectors) = match vectors {
             RawVectors::Nvfp4 {
                 codes,
                 code_strides,
@@ -197,19 +207,26 @@ impl Operands {
                 ..
             } => {
                 // The strides of a single vector or batch are not used.
-                let row = if shape.n() > 1 { code_strides.row } else { 0 };
-                let (batch, scale_batch) = match shape.l() {
-                    0 | 1 => (0, 0),
-                    _ => (code_strides.batch, scale_strides.batch),
+                let [row, scale_row] = match (shape.n(), layout) {
+                    (..=1, _) => [0, 0],
+                    (_, ScaleLayout::Linear) => [code_strides.row, scale_strides.row],
+                    (_, ScaleLayout::Tiled128x4) => [code_strides.row, 0],
                 };
-                let strides = [row, batch, scale_batch].map(|stride| stride as u64);
-                let [row, batch, scale_batch] = strides;
-                (
-                    *layout,
-                    Alignment::of(&[*codes, *scales, row, batch, scale_batch]),
-                )
+                let [batch, scale_batch] = match shape.l() {
+                    0 | 1 => [0, 0],
+                    _ => [code_strides.batch, scale_strides.batch],
+                };
+                let strides = [row, batch, scale_row, scale_batch].map(|stride| stride as u64);
+                let [row, batch, scale_row, scale_batch] = strides;
+                let aligned = Alignment {
+                    vectors: Alignment::of(&[*codes, *scales, row, batch, scale_batch]),
+                    vector_codes: Alignment::of(&[*codes, row, batch]),
+                    vector_scales: Alignment::of(&[*scales, scale_row, scale_batch]),
+                    ..Alignment::BEST
+                };
+                (*layout, aligned)
             }
-            RawVectors::Dense { .. } => (ScaleLayout::Linear, Alignment::BEST.vectors),
+            RawVectors::Dense { .. } => (ScaleLayout::Linear, Alignment::BEST),
         };
         Self {
             activation: vectors.activation(),
@@ -218,9 +235,56 @@ impl Operands {
             alignment: Alignment {
                 codes: Alignment::of(&[weights.codes]),
                 scales: Alignment::of(&[weights.scales]),
-                vectors: vector_alignment,
+                ..of_vectors
             },
             workspace: 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shape::{Dims, Shape};
+
+    /// Which strides count for which alignment, of vectors whose scales lie 21 bytes apart.
+    #[test]
+    fn strides_that_are_used_count() {
+        let of = |n, l, layout| {
+            let shape = Shape::new(Dims { m: 8, n, k: 320, l }).unwrap();
+            let weights = RawWeights {
+                codes: 1 << 40,
+                scales: 3 << 41,
+                layout: ScaleLayout::Linear,
+                global: GlobalScale::ONE,
+                row_alpha: 0,
+                row_alpha_batch_stride: 0,
+            };
+            let vectors = RawVectors::Nvfp4 {
+                codes: 1 << 42,
+                code_strides: Strides {
+                    row: 176,
+                    batch: 1 << 20,
+                },
+                scales: 1 << 43,
+                layout,
+                scale_strides: Strides {
+                    row: 21,
+                    batch: 1 << 20,
+                },
+                global: GlobalScale::ONE,
+                vector_alpha: 0,
+            };
+            let alignment = Operands::of(&shape, &weights, &vectors).alignment;
+            [
+                alignment.vectors,
+                alignment.vector_codes,
+                alignment.vector_scales,
+            ]
+        };
+        use ScaleLayout::{Linear, Tiled128x4};
+        assert_eq!(of(1, 2, Linear), [32, 32, 32]);
+        assert_eq!(of(3, 1, Linear), [16, 16, 1]);
+        assert_eq!(of(3, 1, Tiled128x4), [16, 16, 32]);
     }
 }

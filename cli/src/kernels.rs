@@ -279,7 +279,8 @@ mod tests {
             entries.iter().map(|entry| entry.launch.entry).collect()
         };
         let (ampere, hopper, blackwell) = (names("80"), names("90a"), names("100f"));
-        for names in [&ampere, &hopper, &blackwell] {
+        let consumer = names("120f");
+        for names in [&ampere, &hopper, &blackwell, &consumer] {
             assert!(names.is_sorted_by(|a, b| a < b), "{names:?}");
             for of_all in [
                 "gemv_direct_f32_n1_b2",
@@ -296,14 +297,15 @@ mod tests {
         }
         let has = |names: &[&str], of| names.iter().any(|name| name.starts_with(of));
         for (of, there) in [
-            ("gemv_ring", [false, true, true]),
-            ("read_bulk", [false, true, true]),
-            ("gemv_tma", [false, true, true]),
-            ("gemv_tcgen05", [false, false, true]),
-            ("gemv_dot_n1_b4", [false, false, true]),
+            ("gemv_ring", [false, true, true, true]),
+            ("read_bulk", [false, true, true, true]),
+            ("gemv_tma", [false, true, true, false]),
+            ("gemv_tcgen05", [false, false, true, false]),
+            ("gemv_mma_fp4_n128", [false, false, false, true]),
+            ("gemv_dot_n1_b4", [false, false, true, true]),
         ] {
             assert_eq!(
-                [&ampere, &hopper, &blackwell].map(|names| has(names, of)),
+                [&ampere, &hopper, &blackwell, &consumer].map(|names| has(names, of)),
                 there,
                 "{of}"
             );

@@ -37,4 +37,17 @@ __device__ __forceinline__ void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// D += A * B of E2M1 codes, each times the E4M3 scale of its 16 neighbours along K: 16 x 64 times 64 x 8. Of a row's scales,
+// four bytes, lane 4 * g + 2 * kRowLanes has row g's and the lane behind it row g + 8's; column g's are in lane 4 * g +
+// kColumnLane. Compute capability 12.x, in code for that architecture or family alone.
+template <int kRowLanes, int kColumnLane>
+__device__ __forceinline__ void mma_fp4(float (&d)[4], const uint4 &a, uint32_t b0, uint32_t b1, uint32_t row_scales,
+                                        uint32_t column_scales) {
+    asm("mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue4m3 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3}, %10, {0, %12}, %11, {0, %13};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1), "r"(row_scales), "r"(column_scales),
+          "n"(kRowLanes), "n"(kColumnLane));
+}
+
 }  // namespace nvfp4::arch

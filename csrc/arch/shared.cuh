@@ -62,6 +62,12 @@ __device__ __forceinline__ float load_shared_float(uint32_t at) {
     return v;
 }
 
+__device__ __forceinline__ uint2 load_shared_64(uint32_t at) {
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+    return v;
+}
+
 __device__ __forceinline__ uint32_t load_shared_32(uint32_t at) {
     uint32_t v;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));

@@ -22,6 +22,8 @@ pub const ALL: [&str; 3] = ["80", "90a", "100a"];
 pub const HOPPER: [&str; 2] = ["90a", "100a"];
 /// Has tensor memory.
 pub const BLACKWELL: &str = "100a";
+/// Has block-scaled matrix instructions of a warp.
+pub const CONSUMER: &str = "120a";
 
 fn found() -> &'static Result<Nvcc, String> {
     static FOUND: OnceLock<Result<Nvcc, String>> = OnceLock::new();

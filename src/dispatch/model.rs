@@ -82,7 +82,7 @@ impl Cost {
             Kernel::Packed => (1.58, 0.0114),
             Kernel::Wgmma => (1.4, 0.03),
             Kernel::Mma => (1.4, 0.05),
-            Kernel::Ring | Kernel::Stream | Kernel::Tcgen05 => return Self::FAST,
+            Kernel::Ring | Kernel::Stream | Kernel::Tcgen05 | Kernel::MmaFp4 => return Self::FAST,
         };
         Self {
             first_vector,
@@ -99,6 +99,14 @@ impl Cost {
     }
 }
 
+/// The share of mma-fp4, for any number of vectors of a pass: what the stream kernel is given for eight of them. So it is
+/// taken where that kernel would read all weights twice, from nine vectors on, or where so many do not fit shared memory;
+/// and for five to eight where rows are ragged for that kernel. On an RTX 5090 both have instructions and bytes in flight
+/// enough for memory's rate with up to eight vectors, and the stream kernel has run on hardware. The mma kernel, too, takes
+/// more vectors in a pass, with more than three times the instructions, and from 33 on the rate of f16 matrix instructions
+/// is below memory's (docs/notes/mma-fp4.md).
+const MMA_FP4: f64 = 0.5;
+
 /// The share of the read-only ceiling that a kernel is expected to reach. Each pass reads all weights.
 ///
 /// Tensor cores read weights at the same rate for 1 to 16 vectors. For one and two, CUDA cores keep up
@@ -107,7 +115,11 @@ impl Cost {
 pub(super) fn share(way: &Way, shape: &Shape, operands: &Operands) -> f64 {
     let (n, pass) = (shape.n(), way.pass as usize);
     if way.kernel.path() == GemvPath::TensorCore {
-        return 0.76 / n.div_ceil(pass) as f64;
+        let of_pass = match way.kernel {
+            Kernel::MmaFp4 => MMA_FP4,
+            _ => 0.76,
+        };
+        return of_pass / n.div_ceil(pass) as f64;
     }
     let whole_passes = (n / pass) as f64 * way.cost.pass(pass);
     let one = of_one(way.kernel, shape, operands);
@@ -155,6 +167,9 @@ pub(super) fn why(kernel: Kernel) -> &'static str {
         Kernel::Tcgen05 => {
             "with 3 vectors and more, CUDA cores run out of issue slots before memory does; a \
              matrix instruction costs the same for 1 to 16"
+        }
+        Kernel::MmaFp4 => {
+            "it multiplies codes and scales as they lie in memory, and reads them once for up to 128 vectors"
         }
         Kernel::Ring => "bulk copies ask for whole rows long before they are multiplied",
         Kernel::Stream => {

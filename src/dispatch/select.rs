@@ -196,6 +196,7 @@ impl Asked {
         let path = self.path.unwrap_or(GemvPath::CudaCore);
         // Of each path the kernel that takes the most problems.
         let kernel = self.kernel.unwrap_or(match path {
+            GemvPath::TensorCore if job.gpu.compute_capability.0 == 12 => Kernel::MmaFp4,
             GemvPath::TensorCore => Kernel::Tcgen05,
             GemvPath::CudaCore | GemvPath::Cpu => Kernel::Direct,
         });

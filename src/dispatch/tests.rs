@@ -276,6 +276,9 @@ fn without_measurements_the_model_decides() {
         ((10, 0), 8, linear, Kernel::Stream),
         ((12, 0), 1, linear, Kernel::Ring),
         ((12, 0), 2, linear, Kernel::Stream),
+        ((12, 0), 4, TILED, Kernel::Stream),
+        ((12, 0), 9, linear, Kernel::MmaFp4),
+        ((12, 1), 128, TILED, Kernel::MmaFp4),
         ((8, 6), 1, linear, Kernel::Stream),
     ] {
         let shape = Shape::new(Dims {
@@ -289,7 +292,7 @@ fn without_measurements_the_model_decides() {
         assert_eq!(choice.kernel(), Some(kernel), "{on:?} n = {n}");
         let reason = choice.reason.to_string();
         // What the best kernel of another path cannot do is the reason for the next.
-        let says = match n > 2 && layout == linear {
+        let says = match on.0 == 10 && n > 2 && layout == linear {
             true => "not tcgen05: the weights' scales are linear",
             false => "(modelled)",
         };

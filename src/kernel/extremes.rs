@@ -70,6 +70,13 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
             cluster: b,
         }
         .into(),
+        MmaFp4Config {
+            warps: a,
+            stages: b,
+            cluster: c,
+            vectors: d,
+        }
+        .into(),
     ]
 }
 

@@ -8,6 +8,7 @@ mod dot;
 mod extremes;
 mod many_vectors;
 mod mma;
+mod mma_fp4;
 mod packed;
 #[allow(
     non_camel_case_types,
@@ -46,6 +47,7 @@ use call::magic;
 pub use direct::DirectConfig;
 pub use dot::DotConfig;
 pub use mma::MmaConfig;
+pub use mma_fp4::MmaFp4Config;
 pub use packed::PackedConfig;
 use plan::Plan;
 pub use ring::RingConfig;
@@ -303,6 +305,11 @@ pub enum Products {
         /// The vectors.
         vectors: u32,
     },
+    /// `mma.sync` with block scales, one for 32 of a lane's weights and so many vectors.
+    ScaledWarpMatrix {
+        /// The vectors.
+        vectors: u32,
+    },
     /// `wgmma`, one for eight of a lane's weights and all vectors.
     WarpgroupMatrix,
     /// One instruction of the block-scaled tensor cores.
@@ -492,6 +499,9 @@ kernels! {
     Tma(TmaConfig) = "tma" on CudaCore;
     /// Tiles of 128 rows on block-scaled tensor cores. NVFP4 vectors, sm_100 and sm_103.
     Tcgen05(Tcgen05Config) = "tcgen05" on TensorCore;
+    /// Groups of 16 to 128 rows for up to 128 vectors, on the block-scaled FP4 instruction of a warp. NVFP4 vectors, K a
+    /// multiple of 64, compute capability 12.x.
+    MmaFp4(MmaFp4Config) = "mma-fp4" on TensorCore;
 }
 
 impl fmt::Display for Kernel {

@@ -151,6 +151,38 @@ pub struct nvfp4_stream_params {
     pub vector_scale_batch_bytes: i64,
     pub epilogue: nvfp4_epilogue,
 }
+pub const NVFP4_MMA_FP4_WARP_ROWS: u32 = 16;
+pub const NVFP4_MMA_FP4_MAX_WARPS: u32 = 8;
+pub const NVFP4_MMA_FP4_MAX_STAGES: u32 = 8;
+pub const NVFP4_MMA_FP4_STEP: u32 = 256;
+pub const NVFP4_MMA_FP4_ROW_BYTES: u32 = 128;
+pub const NVFP4_MMA_FP4_ROW_SCALES: u32 = 16;
+pub const NVFP4_MMA_FP4_SLICE: u32 = 64;
+pub const NVFP4_MMA_FP4_COLUMNS: u32 = 8;
+pub const NVFP4_MMA_FP4_ALIGN: u32 = 1024;
+pub const NVFP4_MMA_FP4_BARRIER_BYTES: u32 = 16;
+pub const NVFP4_MMA_FP4_SUMS_PAD: u32 = 4;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct nvfp4_mma_fp4_params {
+    pub m: i32,
+    pub n: i32,
+    pub first_batch: i32,
+    pub slices: u32,
+    pub warps: u32,
+    pub stages: u32,
+    pub dependent: u32,
+    pub scales_at: u32,
+    pub barriers_at: u32,
+    pub __bindgen_padding_0: [u8; 4usize],
+    pub scales: u64,
+    pub scale_layout: nvfp4_scale_steps,
+    pub scale_batch_bytes: i64,
+    pub vector_scales: u64,
+    pub vector_scale_layout: nvfp4_scale_steps,
+    pub vector_scale_batch_bytes: i64,
+    pub epilogue: nvfp4_epilogue,
+}
 pub const NVFP4_MANY_WARP_ROWS: u32 = 16;
 pub const NVFP4_MANY_STEP_BLOCKS: u32 = 8;
 pub const NVFP4_MANY_STAGES: u32 = 4;

@@ -24,10 +24,10 @@ pub struct Tcgen05Config {
     pub cluster: u32,
 }
 
-/// f32 roundings of one matrix instruction of 64 elements. Neither the ISA nor anything public says how
-/// it adds; an adder that aligns and truncates four sums of blocks and D could round about five times.
-/// A B200 has to say.
-const MATRIX_ROUNDINGS: u32 = 8;
+/// f32 roundings of one block-scaled matrix instruction of 64 elements, here and in mma-fp4. Neither the ISA nor anything
+/// public says how it adds; an adder that aligns and truncates four sums of blocks and D could round about five times.
+/// A B200 and an RTX 50 have to say.
+pub(super) const MATRIX_ROUNDINGS: u32 = 8;
 
 impl Tiled for Tcgen05Config {
     const UNIT: &'static str = "gemv_tcgen05";

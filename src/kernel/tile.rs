@@ -97,9 +97,9 @@ const LINE_WORD: u32 = NVFP4_ATOM_BLOCKS;
 /// Elements of a K step.
 const STEP: usize = NVFP4_TILE_STEP_ELEMENTS as usize;
 /// Most CTAs of a cluster on every device: CUDA C++ Programming Guide, "Thread Block Clusters".
-const MOST_CLUSTER: u32 = 8;
+pub(super) const MOST_CLUSTER: u32 = 8;
 /// Shared memory that every CTA takes beside what it asks for.
-const RESERVED: u32 = 1024;
+pub(super) const RESERVED: u32 = 1024;
 /// Columns of tensor memory of an SM.
 pub(super) const TENSOR_COLUMNS: u32 = super::params::NVFP4_TCGEN05_MAX_COLUMNS;
 /// Bytes of weights an SM must have in flight: Little's law at 8 TB/s and 148 SMs gives 43 to 54 KB for
@@ -253,43 +253,58 @@ impl<T: Tiled> KernelConfig for T {
 // SAFETY: bindgen makes padding fields of this structure's padding.
 unsafe impl KernelParameters for nvfp4_tile_params {}
 
-/// The tensor maps of a pass: what tensor copies read. The strides of a single row or batch are not used, but
-/// must be valid.
-fn maps<T: Tiled>(call: &Call, pass: &Pass, atoms: u32) -> [nvfp4_tensor_map; MOST_MAPS] {
+/// A row of one box of codes: what the 128-byte swizzle takes.
+const BOX_BYTES: u32 = NVFP4_TILE_ROW_BYTES;
+
+/// The tensor map of the weights' codes, of which a copy takes 256 elements of so many rows.
+pub(super) fn weights_map(call: &Call, rows: u32) -> nvfp4_tensor_map {
     let shape = &call.shape;
-    let [m, n, l] = [shape.m(), shape.n(), shape.l()].map(|size| size as u64);
+    let [m, l] = [shape.m(), shape.l()].map(|size| size as u64);
     let row = shape.row_code_bytes() as u64;
+    nvfp4_tensor_map {
+        address: call.weights.codes,
+        size: [row, m, l, 0],
+        stride: [1, row, row * m, 0],
+        box_size: [BOX_BYTES, rows, 1, 0],
+        rank: 3,
+        swizzle: NVFP4_SWIZZLE_128,
+    }
+}
+
+/// The same of a pass's NVFP4 vectors. The strides of a single row or batch are not used, but must be valid.
+pub(super) fn vectors_map(call: &Call, pass: &Pass, rows: u32) -> nvfp4_tensor_map {
+    let shape = &call.shape;
+    let row = shape.row_code_bytes() as u64;
+    let stride = match shape.n() {
+        1 => row,
+        _ => pass.vector_row_bytes as u64,
+    };
+    let batch = match shape.l() {
+        0 | 1 => stride * pass.n as u64,
+        _ => pass.vector_batch_bytes as u64,
+    };
+    nvfp4_tensor_map {
+        address: pass.vectors,
+        size: [row, pass.n as u64, shape.l() as u64, 0],
+        stride: [1, stride, batch, 0],
+        box_size: [BOX_BYTES, rows, 1, 0],
+        rank: 3,
+        swizzle: NVFP4_SWIZZLE_128,
+    }
+}
+
+/// The tensor maps of a pass: what tensor copies read.
+fn maps<T: Tiled>(call: &Call, pass: &Pass, atoms: u32) -> [nvfp4_tensor_map; MOST_MAPS] {
+    let l = call.shape.l() as u64;
     let atoms = u64::from(atoms);
     let [atom, atom_row] = [NVFP4_ATOM_BYTES, NVFP4_ATOM_LINE_BYTES].map(u64::from);
-    let vector_row = if n > 1 {
-        pass.vector_row_bytes as u64
-    } else {
-        row
-    };
-    let (vector_batch, scale_batch) = match l {
-        0 | 1 => (vector_row * pass.n as u64, atoms * atom),
-        _ => (
-            pass.vector_batch_bytes as u64,
-            pass.vector_scale_batch_bytes as u64,
-        ),
+    let scale_batch = match l {
+        0 | 1 => atoms * atom,
+        _ => pass.vector_scale_batch_bytes as u64,
     };
     [
-        nvfp4_tensor_map {
-            address: call.weights.codes,
-            size: [row, m, l, 0],
-            stride: [1, row, row * m, 0],
-            box_size: [NVFP4_TILE_ROW_BYTES, ROWS, 1, 0],
-            rank: 3,
-            swizzle: NVFP4_SWIZZLE_128,
-        },
-        nvfp4_tensor_map {
-            address: pass.vectors,
-            size: [row, pass.n as u64, l, 0],
-            stride: [1, vector_row, vector_batch, 0],
-            box_size: [NVFP4_TILE_ROW_BYTES, T::VECTORS, 1, 0],
-            rank: 3,
-            swizzle: NVFP4_SWIZZLE_128,
-        },
+        weights_map(call, ROWS),
+        vectors_map(call, pass, T::VECTORS),
         nvfp4_tensor_map {
             // A map begins at a line.
             address: pass.vector_scales - u64::from(pass.scale_column * LINE_WORD),

@@ -51,6 +51,8 @@ pub(crate) const UNITS: &[Unit] = &[
         "NVFP4_UNIT_RAGGED",
         Needs::Nothing,
     ),
+    // The block-scaled matrix instruction of a warp, of compute capability 12.x.
+    whole("gemv_mma_fp4", Needs::MajorSpecific(12)),
     whole("gemv_mma", Needs::Nothing),
     // Warpgroup matrix instructions are Hopper's alone.
     whole("gemv_wgmma", Needs::MajorSpecific(9)),
@@ -175,7 +177,9 @@ mod tests {
                 "103a",
                 &["gemv_dot_wide", "gemv_ring", "gemv_tma", "gemv_tcgen05"],
             ),
-            ("120f", &["gemv_dot_wide", "gemv_ring"]),
+            ("120f", &["gemv_dot_wide", "gemv_ring", "gemv_mma_fp4"]),
+            ("121a", &["gemv_dot_wide", "gemv_ring", "gemv_mma_fp4"]),
+            ("120", &["gemv_ring"]),
         ] {
             let mut expected = [&everywhere, more, &["read_bulk"]].concat();
             expected.sort_unstable();

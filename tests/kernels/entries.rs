@@ -7,7 +7,7 @@ use nvfp4_gemv::kernel::read_only::{Read, ReadConfig};
 use nvfp4_gemv::kernel::{Call, Job, Kernel, quantize, relayout};
 use nvfp4_gemv::{Activation, Dims, FloatType, ScaleLayout, Shape, Strides};
 
-use crate::support::ptx::{self, ALL};
+use crate::support::ptx::{self, ALL, CONSUMER};
 use crate::support::sim::gpu;
 
 crate::trials! {
@@ -81,7 +81,7 @@ pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
 /// Every entry point that a default or a candidate takes is in a unit of the architecture, and each in a unit is
 /// taken; plans know how much static shared memory it has, and give it the parameters that it takes.
 fn plans_and_units_agree() {
-    for arch in ALL {
+    for arch in ALL.into_iter().chain([CONSUMER]) {
         let mut sizes: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
         for launch in planned(arch) {
             let known = sizes.entry(launch.entry).or_default();

@@ -36,6 +36,13 @@ mod mma {
     pub(crate) mod sim;
 }
 
+mod mma_fp4 {
+    #[cfg(feature = "device")]
+    pub(crate) mod gpu;
+    pub(crate) mod refuse;
+    pub(crate) mod sim;
+}
+
 mod ring {
     #[cfg(feature = "device")]
     pub(crate) mod gpu;
@@ -112,6 +119,8 @@ const WITH_OR_WITHOUT_CUDA: &[Trials] = &[
     entries::trials,
     mma::refuse::trials,
     mma::sim::trials,
+    mma_fp4::refuse::trials,
+    mma_fp4::sim::trials,
     packed::refuse::trials,
     packed::sim::trials,
     primitives::barriers::trials,
@@ -155,6 +164,7 @@ const WITH_CUDA: &[Trials] = &[
     direct::gpu::trials,
     dot::gpu::trials,
     mma::gpu::trials,
+    mma_fp4::gpu::trials,
     packed::gpu::trials,
     quantize::gpu::trials,
     quantize::refuse::trials,

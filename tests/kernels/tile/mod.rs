@@ -393,7 +393,7 @@ fn late() -> Options {
 }
 
 /// The K steps `steps` of a problem, without its alpha.
-fn part(problem: &Problem, steps: std::ops::Range<usize>) -> Problem {
+pub(crate) fn part(problem: &Problem, steps: std::ops::Range<usize>) -> Problem {
     const STEP: usize = 256;
     let shape = &problem.shape;
     let rows = |all: &[u8], row: usize, unit: usize| -> Vec<u8> {

@@ -93,6 +93,8 @@ pub(crate) enum Products {
     Matrix,
     /// `mma.sync`, one for eight of a lane's weights and so many vectors.
     WarpMatrix { vectors: u32 },
+    /// `mma.sync` with block scales, one for 32 of a lane's weights and so many vectors.
+    ScaledWarpMatrix { vectors: u32 },
     /// `wgmma`, one for eight of a lane's weights and all vectors.
     WarpgroupMatrix,
 }
@@ -106,6 +108,7 @@ impl Products {
             Self::Float => matches!(name, "HFMA2" | "FFMA" | "FFMA2"),
             Self::Matrix => name == "UTCOMMA",
             Self::WarpMatrix { .. } => matches!(name, "IMMA" | "HMMA"),
+            Self::ScaledWarpMatrix { .. } => name == "OMMA",
             Self::WarpgroupMatrix => name == "HGMMA",
         }
     }
@@ -120,6 +123,9 @@ impl Step {
             Products::Float => return (found > 0).then_some(1),
             Products::Matrix => 1,
             Products::WarpMatrix { vectors } => self.weights / 8 * self.vectors.div_ceil(vectors),
+            Products::ScaledWarpMatrix { vectors } => {
+                self.weights / 32 * self.vectors.div_ceil(vectors)
+            }
             Products::WarpgroupMatrix => self.weights / 8,
         };
         (found > 0 && found.is_multiple_of(each)).then(|| found / each)
@@ -238,6 +244,12 @@ mod tests {
         assert_eq!((warp.unrolled(32), warp.unrolled(8)), (Some(1), None));
         let group = of(Products::WarpgroupMatrix);
         assert_eq!((group.unrolled(8), group.unrolled(12)), (Some(1), None));
+        let scaled = of(Products::ScaledWarpMatrix { vectors: 8 });
+        assert_eq!((scaled.unrolled(8), scaled.unrolled(2)), (Some(1), None));
+        let text =
+            "/*0000*/ OMMA.SF.16864.F32.E2M1.E2M1.UE4M3.4X R16, R16, R8, RZ, R30, R44, URZ ;";
+        let instruction = Instruction::parse(text).unwrap();
+        assert!(scaled.products.is(&instruction) && !warp.products.is(&instruction));
         let text = "/*0000*/ HGMMA.64x32x16.F32 R24, R4, gdesc[UR8], R24, gsb0 ;";
         let instruction = Instruction::parse(text).unwrap();
         assert!(group.products.is(&instruction));

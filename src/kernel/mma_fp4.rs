@@ -1,0 +1,368 @@
+//! The kernel for up to 128 NVFP4 vectors on the block-scaled FP4 instruction of a warp: `csrc/kernels/gemv_mma_fp4.cuh`.
+//! Compute capability 12.x. Verified in simulation, not yet on hardware.
+
+use std::mem::offset_of;
+
+use super::call::Pass;
+use super::params::{
+    NVFP4_MMA_FP4_ALIGN, NVFP4_MMA_FP4_BARRIER_BYTES, NVFP4_MMA_FP4_COLUMNS,
+    NVFP4_MMA_FP4_MAX_STAGES, NVFP4_MMA_FP4_MAX_WARPS, NVFP4_MMA_FP4_ROW_BYTES,
+    NVFP4_MMA_FP4_ROW_SCALES, NVFP4_MMA_FP4_SLICE, NVFP4_MMA_FP4_STEP, NVFP4_MMA_FP4_SUMS_PAD,
+    NVFP4_MMA_FP4_WARP_ROWS, NVFP4_WARP, nvfp4_mma_fp4_params, nvfp4_tensor_map,
+};
+use super::plan::{KernelParameters, Launch, MOST_GRID_Y, Parameters, Plan, Repeat};
+use super::tcgen05::MATRIX_ROUNDINGS;
+use super::tile::{MOST_CLUSTER, RESERVED, maps_batches, vectors_map, weights_map};
+use super::{ALPHAS, Call, Job, KernelConfig, MainLoop, Products, distinct, field, shared_memory};
+use crate::refusal::Refusal;
+use crate::shape::Shape;
+use crate::types::Activation;
+
+/// The config of the mma-fp4 kernel. A group is the rows that a CTA multiplies, 16 a warp; a step is 256 elements of K of a
+/// group and of the vectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "tune",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(deny_unknown_fields)
+)]
+pub struct MmaFp4Config {
+    /// Warps of a CTA that multiply: 1 to 8. One more brings what they multiply.
+    pub warps: u32,
+    /// Steps that shared memory holds: 2 to 8.
+    pub stages: u32,
+    /// CTAs of a cluster, which share a group's steps: 1 to 8, each with one step or more.
+    pub cluster: u32,
+    /// Vectors of a pass over the weights, at most: 8, 16, 32, 64 or 128.
+    pub vectors: u32,
+}
+
+const UNIT: &str = "gemv_mma_fp4";
+
+/// Numbers of vectors that the kernel is compiled for, with their entry points.
+const ENTRIES: [(u32, &str); 5] = [
+    (8, "gemv_mma_fp4_n8"),
+    (16, "gemv_mma_fp4_n16"),
+    (32, "gemv_mma_fp4_n32"),
+    (64, "gemv_mma_fp4_n64"),
+    (128, "gemv_mma_fp4_n128"),
+];
+
+const MOST_VECTORS: u32 = ENTRIES[ENTRIES.len() - 1].0;
+/// A stage that is multiplied, and one that is brought.
+const LEAST_STAGES: u32 = 2;
+const MOST_STAGES: u32 = NVFP4_MMA_FP4_MAX_STAGES;
+/// Codes and scales of a row in a step.
+const STAGE_ROW_BYTES: u32 = NVFP4_MMA_FP4_ROW_BYTES + NVFP4_MMA_FP4_ROW_SCALES;
+/// Matrix instructions that a step's products of a row and a vector pass through.
+const STEP_INSTRUCTIONS: u32 = NVFP4_MMA_FP4_STEP / NVFP4_MMA_FP4_SLICE;
+/// Bytes of weights that an SM should have in flight beside the stages that it multiplies. By Little's law an RTX 5090
+/// (1.79 TB/s, 170 SMs) needs 9.5 KB an SM for the 0.9 us that docs/notes/estimates.md assumes: this is three times that,
+/// for the times at which a CTA starts and ends.
+const BYTES_IN_FLIGHT: u32 = 28 << 10;
+/// What a CTA costs beside its steps, in rows of a step: the time of a memory latency, in which an RTX 5090's SM reads 9.5 KB.
+const START: u64 = 66;
+
+// SAFETY: bindgen makes padding fields of this structure's padding.
+unsafe impl KernelParameters for nvfp4_mma_fp4_params {}
+
+/// Which of [`ENTRIES`] a pass of `n` vectors takes.
+fn at(n: u64) -> usize {
+    let at = ENTRIES.iter().position(|&(most, _)| n <= u64::from(most));
+    at.unwrap_or(ENTRIES.len() - 1)
+}
+
+/// Where the first pass is among them, if passes are as few as can be.
+fn most_at_once(shape: &Shape) -> u32 {
+    ENTRIES[at(shape.n() as u64)].0
+}
+
+/// Steps of a row: the last one may be shorter.
+fn steps(shape: &Shape) -> u64 {
+    shape.k().div_ceil(NVFP4_MMA_FP4_STEP as usize) as u64
+}
+
+/// A CTA's dynamic shared memory, in bytes from its start: the stages' codes, then their scales, then mbarriers. After the
+/// last step the sums are in the place of the stages.
+struct Layout {
+    scales_at: u64,
+    barriers_at: u64,
+    bytes: u64,
+}
+
+impl MmaFp4Config {
+    /// For how many vectors the kernel of the first pass is compiled, which has most.
+    fn compiled(&self, shape: &Shape) -> u32 {
+        ENTRIES[at((shape.n() as u64).min(self.vectors.into()))].0
+    }
+
+    /// Rows of a group.
+    fn rows(&self) -> u32 {
+        self.warps * NVFP4_MMA_FP4_WARP_ROWS
+    }
+
+    /// Groups of a batch.
+    fn groups(&self, shape: &Shape) -> u64 {
+        (shape.m() as u64).div_ceil(self.rows().into())
+    }
+
+    /// For a kernel that is compiled for so many vectors.
+    fn layout(&self, vectors: u32) -> Layout {
+        let [rows, stages, columns] = [self.rows(), self.stages, vectors].map(u64::from);
+        let stage_rows = rows + columns;
+        let scales_at = stages * stage_rows * u64::from(NVFP4_MMA_FP4_ROW_BYTES);
+        debug_assert!(scales_at.is_multiple_of(NVFP4_MMA_FP4_ALIGN.into()));
+        let end = scales_at + stages * stage_rows * u64::from(NVFP4_MMA_FP4_ROW_SCALES);
+        let sums = columns * (rows + u64::from(NVFP4_MMA_FP4_SUMS_PAD)) * 4;
+        let barriers_at = end.max(sums);
+        Layout {
+            scales_at,
+            barriers_at,
+            bytes: barriers_at + stages * u64::from(NVFP4_MMA_FP4_BARRIER_BYTES),
+        }
+    }
+
+    /// With the fewest stages that keep enough in flight, or as many as fit; nothing where not even the least do. Where
+    /// SMs have several CTAs and room for two, two keep it in flight together: one starts while the other multiplies.
+    fn with_stages(self, job: &Job<'_>) -> Option<Self> {
+        if self.ctas(job.shape) > job.gpu.multiprocessors.into() {
+            let half = self.with_in_flight(BYTES_IN_FLIGHT / 2, job);
+            let two_fit = |config: &Self| {
+                let shared = config.layout(config.compiled(job.shape)).bytes + u64::from(RESERVED);
+                2 * shared <= u64::from(job.gpu.shared_bytes) + u64::from(RESERVED)
+            };
+            if half.is_some_and(|half| two_fit(&half)) {
+                return half;
+            }
+        }
+        self.with_in_flight(BYTES_IN_FLIGHT, job)
+    }
+
+    /// The same for so many bytes in flight.
+    fn with_in_flight(self, bytes: u32, job: &Job<'_>) -> Option<Self> {
+        let of_cta = steps(job.shape).div_ceil(self.cluster.into());
+        let beside = bytes.div_ceil(self.rows() * STAGE_ROW_BYTES);
+        let enough = (beside + 1).clamp(LEAST_STAGES, MOST_STAGES);
+        let enough = u64::from(enough).min(of_cta.max(LEAST_STAGES.into())) as u32;
+        let with = |stages| Self { stages, ..self };
+        let fits = |config: &Self| config.check(job).is_ok();
+        (LEAST_STAGES..=enough).rev().map(with).find(fits)
+    }
+
+    /// Configs for as few passes as can be, of every division of rows and K.
+    fn divisions(job: &Job<'_>) -> impl Iterator<Item = Self> {
+        let most = u64::from(MOST_CLUSTER).min(steps(job.shape)) as u32;
+        let vectors = most_at_once(job.shape);
+        (1..=NVFP4_MMA_FP4_MAX_WARPS).rev().flat_map(move |warps| {
+            (1..=most).filter_map(move |cluster| {
+                let config = Self {
+                    warps,
+                    stages: LEAST_STAGES,
+                    cluster,
+                    vectors,
+                };
+                config.with_stages(job)
+            })
+        })
+    }
+
+    /// CTAs of all batches.
+    fn ctas(&self, shape: &Shape) -> u64 {
+        self.groups(shape) * shape.l() as u64 * u64::from(self.cluster)
+    }
+
+    /// Rows of steps that come to the SM that has most CTAs: what the time is, as long as memory limits it. Vectors come
+    /// from L2, and count half. Clusters of more than two CTAs do not fill all SMs of a GPC, and a cluster's sums take
+    /// longer the larger it is.
+    fn cost(&self, job: &Job<'_>) -> u64 {
+        let shape = job.shape;
+        let sms = u64::from(job.gpu.multiprocessors);
+        let usable = match self.cluster {
+            ..=2 => sms,
+            _ => sms * 9 / 10,
+        };
+        let steps = steps(shape).div_ceil(self.cluster.into());
+        let rows = u64::from(self.rows() + self.compiled(shape) / 2);
+        let of_cta = steps * rows + START + 8 * u64::from(self.cluster);
+        let ctas = self.ctas(shape).div_ceil(usable.max(1));
+        ctas.saturating_mul(of_cta)
+    }
+
+    fn maps(&self, call: &Call, pass: &Pass) -> [nvfp4_tensor_map; 3] {
+        let columns = ENTRIES[at(pass.n as u64)].0;
+        [
+            weights_map(call, self.rows()),
+            vectors_map(call, pass, columns),
+            nvfp4_tensor_map::default(),
+        ]
+    }
+}
+
+impl KernelConfig for MmaFp4Config {
+    const MOST_VECTORS: u32 = MOST_VECTORS;
+
+    fn pass_vectors(&self) -> u32 {
+        match ENTRIES.iter().any(|&(vectors, _)| vectors == self.vectors) {
+            true => self.vectors,
+            false => MOST_VECTORS,
+        }
+    }
+
+    fn available(job: &Job<'_>) -> Result<(), Refusal> {
+        let found = job.gpu.compute_capability;
+        if found.0 != 12 {
+            return Err(Refusal::ComputeCapability {
+                found,
+                needed: "12.x",
+            });
+        }
+        job.image(UNIT)?;
+        job.nvfp4()?;
+        job.row_length(NVFP4_MMA_FP4_SLICE as usize, "a multiple of 64")?;
+        // Tensor copies of codes, and copies of four scales.
+        let alignment = &job.operands.alignment;
+        if alignment.codes.min(alignment.vector_codes) < 16 {
+            return Err(Refusal::Alignment { needed: 16 });
+        }
+        if alignment.scales.min(alignment.vector_scales) < 4 {
+            return Err(Refusal::Alignment { needed: 4 });
+        }
+        maps_batches(job)
+    }
+
+    /// The division of rows and K with which the SM that has most to bring has least: see `cost`. Nothing of it was
+    /// measured.
+    fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
+        match Self::divisions(job).min_by_key(|config| config.cost(job)) {
+            Some(config) => Ok(config),
+            None => {
+                let smallest = Self {
+                    warps: 1,
+                    stages: LEAST_STAGES,
+                    cluster: 1,
+                    vectors: most_at_once(job.shape),
+                };
+                smallest.check(job).map(|()| smallest)
+            }
+        }
+    }
+
+    /// The divisions that the rule finds at most half as slow again as the best one; of the default fewer and more stages,
+    /// and passes of other numbers of vectors.
+    fn candidates(job: &Job<'_>) -> Vec<Self> {
+        let Ok(default) = Self::default_for(job) else {
+            return Vec::new();
+        };
+        let mut configs = vec![default];
+        let most = default.cost(job).saturating_mul(3) / 2;
+        configs.extend(Self::divisions(job).filter(|config| config.cost(job) <= most));
+        configs.extend([1, 2].map(|more| Self {
+            stages: default.stages + more,
+            ..default
+        }));
+        configs.push(Self {
+            stages: default.stages - 1,
+            ..default
+        });
+        configs.extend(ENTRIES.map(|(vectors, _)| Self { vectors, ..default }));
+        distinct(configs, |config| config.check(job).is_ok())
+    }
+
+    fn check(&self, job: &Job<'_>) -> Result<(), Refusal> {
+        let Self {
+            warps,
+            stages,
+            cluster,
+            vectors,
+        } = *self;
+        let compiled_for = ENTRIES.iter().any(|&(most, _)| vectors == most);
+        field("vectors", vectors, "8, 16, 32, 64 or 128", compiled_for)?;
+        let has_warps = (1..=NVFP4_MMA_FP4_MAX_WARPS).contains(&warps);
+        field("warps", warps, "1 to 8", has_warps)?;
+        let has_stages = (LEAST_STAGES..=MOST_STAGES).contains(&stages);
+        field("stages", stages, "2 to 8", has_stages)?;
+        let most = u64::from(MOST_CLUSTER).min(steps(job.shape)) as u32;
+        field(
+            "cluster",
+            cluster,
+            "1 to 8, and no more than K / 256, rounded up",
+            (1..=most).contains(&cluster),
+        )?;
+        shared_memory(self.layout(self.compiled(job.shape)).bytes, job.gpu)
+    }
+
+    /// A term passes through the instructions of its step, each of which counts for `MATRIX_ROUNDINGS`; then through an
+    /// addition for each step of its CTA, and one for each CTA of the cluster.
+    fn roundings(&self, shape: &Shape, _: Activation) -> u32 {
+        // A cluster that no kernel has counts as the nearest one that does.
+        let cluster = self.cluster.clamp(1, MOST_CLUSTER);
+        let steps = steps(shape).div_ceil(cluster.into()) as u32;
+        STEP_INSTRUCTIONS * MATRIX_ROUNDINGS + steps + cluster + ALPHAS
+    }
+
+    fn plan(&self, call: &Call, job: &Job<'_>) -> Plan {
+        let shape = &call.shape;
+        let batches = shape.l() as u32;
+        let mut plan = Plan::new();
+        for pass in call.passes(self.vectors as usize) {
+            let (columns, entry) = ENTRIES[at(pass.n as u64)];
+            let layout = self.layout(columns);
+            let parameters = nvfp4_mma_fp4_params {
+                m: shape.m() as i32,
+                n: pass.n,
+                slices: (shape.k() / NVFP4_MMA_FP4_SLICE as usize) as u32,
+                warps: self.warps,
+                stages: self.stages,
+                dependent: job.dependent().into(),
+                scales_at: layout.scales_at as u32,
+                barriers_at: layout.barriers_at as u32,
+                scales: call.weights.scales,
+                scale_layout: call.weight_scale_steps(),
+                scale_batch_bytes: call.weights.layout.bytes(shape.m(), shape.blocks()) as i64,
+                vector_scales: pass.vector_scales,
+                vector_scale_layout: pass.vector_scale_steps,
+                vector_scale_batch_bytes: pass.vector_scale_batch_bytes,
+                epilogue: pass.epilogue,
+                ..nvfp4_mma_fp4_params::default()
+            };
+            plan.push(Launch {
+                entry,
+                unit: UNIT,
+                grid: [
+                    self.groups(shape) as u32 * self.cluster,
+                    batches.min(MOST_GRID_Y),
+                    1,
+                ],
+                threads: (self.warps + 1) * NVFP4_WARP,
+                cluster: self.cluster,
+                dynamic_shared: layout.bytes as u32,
+                dependent: job.dependent(),
+                maps: self.maps(call, &pass),
+                parameters: Parameters::of(&parameters),
+                repeat: Some(Repeat {
+                    batches,
+                    first_batch: offset_of!(nvfp4_mma_fp4_params, first_batch),
+                }),
+                ..Launch::default()
+            });
+        }
+        plan
+    }
+
+    fn bytes_in_flight(&self, _: &Job<'_>) -> u64 {
+        // A stage is multiplied while the others fill.
+        let stage = u64::from(self.warps) * u64::from(NVFP4_MMA_FP4_WARP_ROWS * STAGE_ROW_BYTES);
+        u64::from(self.stages.saturating_sub(1)).saturating_mul(stage)
+    }
+
+    fn main_loop(&self, job: &Job<'_>) -> MainLoop {
+        MainLoop {
+            lane_weights: NVFP4_MMA_FP4_WARP_ROWS * NVFP4_MMA_FP4_STEP / NVFP4_WARP,
+            vectors: self.compiled(job.shape),
+            products: Products::ScaledWarpMatrix {
+                vectors: NVFP4_MMA_FP4_COLUMNS,
+            },
+            tensor_columns: 0,
+        }
+    }
+}

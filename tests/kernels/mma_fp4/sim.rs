@@ -1,0 +1,368 @@
+//! `gemv_mma_fp4`: every kind of config, compared with the f64 reference.
+
+use std::sync::Arc;
+
+use nvfp4_gemv::ScaleLayout::{Linear, Tiled128x4};
+use nvfp4_gemv::kernel::params::nvfp4_mma_fp4_params as Params;
+use nvfp4_gemv::kernel::{Config, Kernel, MmaFp4Config};
+use nvfp4_gemv::{Dims, FloatType, ScaleLayout, Shape};
+use nvfp4_gemv_cli::problem::{CONTEST_TESTS, Problem};
+use ptx_sim::trace::Kind;
+use ptx_sim::{Policy, Timing, Uninitialised, mutate};
+
+use crate::support::faults::{PADDING, Run, demand, demand_right_plans, no_arithmetic, subject};
+use crate::support::operands::{Case, Data, Operands, numbers};
+use crate::support::passes::check_passes;
+use crate::support::ptx;
+use crate::support::schedules::{few, options, schedules};
+use crate::support::sim::{Loaded, Simulator, launches, source_line};
+use crate::tile::part;
+
+crate::trials! {
+    simulator:
+        short_sweep = || sweep(&Simulator::new(ARCH), &[1, 3, 8, 16, 17], 1),
+        vectors_of_every_entry_point, several_passes, contest_shapes = || contest(1 << 20),
+        sums_in_rank_order, loads_before_the_wait,
+        faults = || faults_of(16),
+        wrong_plans;
+    long:
+        every_config, random_configs,
+        all_contest_shapes = || contest(usize::MAX),
+        faults_of_many_vectors = || faults_of(40);
+}
+
+const ARCH: &str = ptx::CONSUMER;
+
+/// A shape without N, and a config for it.
+#[derive(Clone, Copy)]
+struct Cutting {
+    shape: (usize, usize, usize),
+    layout: ScaleLayout,
+    warps: u32,
+    stages: u32,
+    cluster: u32,
+    every_schedule: bool,
+}
+
+const fn cutting(
+    shape: (usize, usize, usize),
+    layout: ScaleLayout,
+    [warps, stages, cluster]: [u32; 3],
+) -> Cutting {
+    Cutting {
+        shape,
+        layout,
+        warps,
+        stages,
+        cluster,
+        every_schedule: false,
+    }
+}
+
+/// Small launches that between them do everything that a config can ask for.
+const CUTTINGS: &[Cutting] = &[
+    // A ring that goes round more than once; the last step half as long; rows past M.
+    cutting((40, 1152, 1), Linear, [2, 2, 1]).under_every_schedule(),
+    // One step, of one slice; fewer rows than a warp has.
+    cutting((5, 64, 1), Linear, [1, 2, 1]),
+    // CTAs of a cluster with different numbers of steps; groups that begin within an atom.
+    cutting((100, 1856, 1), Tiled128x4, [3, 2, 2]).under_every_schedule(),
+    cutting((170, 320, 2), Tiled128x4, [5, 2, 2]),
+    // Batches; warps without rows.
+    cutting((21, 768, 3), Linear, [3, 4, 3]),
+    cutting((130, 512, 2), Linear, [8, 2, 1]),
+    // Clusters of every size, with a step each or more.
+    cutting((20, 2112, 1), Tiled128x4, [1, 2, 8]).under_every_schedule(),
+    cutting((33, 1280, 1), Linear, [2, 2, 5]),
+    cutting((18, 1600, 1), Linear, [1, 2, 7]),
+    cutting((17, 1472, 1), Linear, [2, 3, 6]),
+    cutting((17, 1088, 1), Tiled128x4, [1, 2, 4]),
+    // More stages than steps.
+    cutting((16, 448, 1), Tiled128x4, [1, 8, 1]),
+];
+
+impl Cutting {
+    const fn under_every_schedule(self) -> Self {
+        Self {
+            every_schedule: true,
+            ..self
+        }
+    }
+
+    fn case(&self, n: usize, data: Data) -> Case {
+        let (m, k, l) = self.shape;
+        let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
+        Case::new(shape, data, self.layout, 7)
+    }
+
+    fn config(&self, vectors: u32) -> Config {
+        let Self {
+            warps,
+            stages,
+            cluster,
+            ..
+        } = *self;
+        Config::from(MmaFp4Config {
+            warps,
+            stages,
+            cluster,
+            vectors,
+        })
+    }
+
+    /// Exact and full-range data; the attributes that make no kernel are dealt out in turn.
+    fn check(&self, simulator: &Simulator, n: usize, turn: &mut usize) {
+        for data in [Data::Integers, Data::FullRange] {
+            *turn += 1;
+            let (turn, seed) = (*turn, *turn as u64);
+            let case = Case {
+                padded: turn % 3 == 0,
+                ..self.case(n, data).dealt(turn)
+            };
+            let operands = Arc::new(Operands::new(&case));
+            let those = match self.every_schedule && data == Data::Integers && n < 10 {
+                true => schedules(seed),
+                false => few(seed)[turn / 3 % 3..][..1].to_vec(),
+            };
+            for options in &those {
+                simulator.run(&operands, self.config(128), turn / 4 % 2 == 0, options);
+            }
+        }
+    }
+}
+
+/// Each of the cuttings with `each` of these numbers of vectors, in turn, if shared memory has room for them.
+fn sweep(simulator: &Simulator, vectors: &[usize], each: usize) {
+    let mut turn = vectors[0]; // other combinations with other numbers
+    for (i, cutting) in CUTTINGS.iter().enumerate() {
+        for n in vectors.iter().cycle().skip(i * each).take(each) {
+            if simulator.takes(&cutting.case(*n, Data::Integers), cutting.config(128)) {
+                cutting.check(simulator, *n, &mut turn);
+            }
+        }
+    }
+}
+
+fn vectors_of_every_entry_point() {
+    let simulator = Simulator::new(ARCH);
+    let mut turn = 0;
+    for (n, layout) in [
+        (17, Linear),
+        (64, Tiled128x4),
+        (100, Linear),
+        (128, Tiled128x4),
+    ] {
+        cutting((35, 640, 1), layout, [2, 2, 2]).check(&simulator, n, &mut turn);
+    }
+}
+
+/// Passes of fewer vectors than there are: their scales lie in all words of lines, and in a second row of atoms.
+fn several_passes() {
+    let simulator = Simulator::new(ARCH);
+    for (i, (n, vectors, layout)) in [
+        (35, 16, Linear),
+        (70, 32, Tiled128x4),
+        (140, 128, Tiled128x4),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let cutting = cutting((19, 320, 1), layout, [1, 2, 2]);
+        let case = Case {
+            vector_alpha: true,
+            ..cutting.case(n, [Data::Integers, Data::FullRange][i % 2])
+        };
+        let options = &few(i as u64)[i % 3];
+        check_passes(&simulator, &case, cutting.config(vectors), i == 1, options);
+    }
+}
+
+/// The contest's shapes, and its benchmarks' with their full K and fewer rows and batches, up to so many weights, with the
+/// default config.
+fn contest(most: usize) {
+    let simulator = Simulator::new(ARCH);
+    let full_k = [(128, 16384, 1), (96, 7168, 2), (128, 2048, 4)];
+    let vectors = [1, 3, 8, 16, 17, 64, 128];
+    let shapes = CONTEST_TESTS.iter().copied().chain(full_k);
+    let of = |&(m, k, l): &(usize, usize, usize)| m * k * l <= most;
+    for (i, (m, k, l)) in shapes.filter(of).enumerate() {
+        // Many vectors take long: with fewer rows.
+        let n = vectors[i % vectors.len()];
+        let m = if n > 8 { m.min(48) } else { m };
+        let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
+        let layout = ScaleLayout::ALL[(i + 1) % 2];
+        for data in [Data::Integers, Data::FullRange] {
+            let case = Case {
+                vector_layout: ScaleLayout::ALL[i / 2 % 2],
+                ..Case::new(shape, data, layout, i as u64)
+            };
+            let default = simulator.job(&case, false, |job| Kernel::MmaFp4.default_config(job));
+            let config = default.expect("a default");
+            simulator.check(&case, config, i % 2 == 1, &few(i as u64)[i % 3]);
+        }
+    }
+}
+
+/// Every cutting with every entry point, which between them execute every instruction and take every branch both ways.
+fn every_config() {
+    let simulator = Simulator::new(ARCH);
+    for n in [1, 3, 8, 9, 16, 17, 32, 61, 64, 65, 128] {
+        sweep(&simulator, &[n], 1);
+    }
+    // Types of output with and without factors, of every entry point.
+    for (i, n) in [7, 16, 30, 64, 128].into_iter().enumerate() {
+        for (j, output) in FloatType::ALL.into_iter().enumerate() {
+            for alphas in [false, true] {
+                let cutting = cutting((20, 192, 1), Linear, [2, 2, 1]);
+                let case = Case {
+                    output,
+                    row_alpha: alphas,
+                    vector_alpha: alphas,
+                    ..cutting.case(n, Data::Integers)
+                };
+                let options = &few((i + j) as u64)[(i + j) % 3];
+                simulator.check(&case, cutting.config(128), alphas, options);
+            }
+        }
+    }
+    simulator.demand_coverage(cannot_be);
+}
+
+/// Lines of what was not executed that no launch needs to have otherwise: threads without an output, of more vectors than
+/// the largest cluster has threads for; and whether a wait has to try again, which is the schedule's choice, and of some
+/// entry point it may never have.
+fn cannot_be(line: &str) -> bool {
+    let own = include_str!("../../../csrc/kernels/gemv_mma_fp4.cuh");
+    if let Some(at) = source_line(line, "gemv_mma_fp4.cuh", own) {
+        let many = ["gemv_mma_fp4_n64:", "gemv_mma_fp4_n128:"]
+            .iter()
+            .any(|of| line.starts_with(of));
+        return many && line.contains("never taken") && at.contains("i < p.n * work.rows");
+    }
+    let mbarrier = include_str!("../../../csrc/arch/mbarrier.cuh");
+    source_line(line, "mbarrier.cuh", mbarrier)
+        .is_some_and(|at| line.contains("never taken") && at.contains("while (!mbarrier_try_wait"))
+}
+
+/// Configs that nobody thought of: for changes of the kernel.
+fn random_configs() {
+    let simulator = Simulator::new(ARCH);
+    for seed in 0..100 {
+        let rng = &mut fastrand::Rng::with_seed(seed);
+        let (m, n, k) = (rng.usize(1..200), rng.usize(1..=70), 64 * rng.usize(1..=20));
+        let sizes = [rng.u32(1..=8), rng.u32(2..=8), rng.u32(1..=8)];
+        let layout = ScaleLayout::ALL[rng.usize(..2)];
+        let cutting = cutting((m, k, rng.usize(1..=2)), layout, sizes);
+        if simulator.takes(&cutting.case(n, Data::Integers), cutting.config(128)) {
+            cutting.check(&simulator, n, &mut rng.usize(..99));
+        }
+    }
+}
+
+/// The cluster's sum is the partial sums in the order of ranks, to the bit: each CTA's step computed alone gives its
+/// partial sum.
+fn sums_in_rank_order() {
+    const CLUSTER: usize = 5;
+    let simulator = Simulator::new(ARCH);
+    let shape = Shape::new(Dims {
+        m: 20,
+        n: 2,
+        k: CLUSTER * 256 - 64,
+        l: 1,
+    })
+    .expect("a shape");
+    let problem = Problem {
+        alpha: None,
+        ..Problem::full_range(shape, 9)
+    };
+    let run = |problem: &Problem, cluster: usize| -> Vec<f32> {
+        let case = Case::new(problem.shape, Data::FullRange, Tiled128x4, 9);
+        let operands = Arc::new(Operands::of(&case, problem));
+        let config = cutting((0, 0, 0), Tiled128x4, [2, 2, cluster as u32]).config(8);
+        let output = simulator.run(&operands, config, false, &few(1)[1]);
+        numbers(&output, FloatType::F32).map(|y| y as f32).collect()
+    };
+    let whole = run(&problem, CLUSTER);
+    let parts: Vec<Vec<f32>> = (0..CLUSTER)
+        .map(|rank| run(&part(&problem, rank..rank + 1), 1))
+        .collect();
+    let sum = |i: usize, ranks: &mut dyn Iterator<Item = usize>| {
+        ranks.fold(0.0f32, |sum, rank| sum + parts[rank][i])
+    };
+    let mut reversed_differs = false;
+    for (i, &y) in whole.iter().enumerate() {
+        let in_order = sum(i, &mut (0..CLUSTER));
+        assert_eq!(y, in_order, "element {i}");
+        reversed_differs |= sum(i, &mut (0..CLUSTER).rev()) != in_order;
+    }
+    assert!(reversed_differs, "these data do not show the order");
+}
+
+/// Before the grid before has ended, the weights of the first stages are on their way, and nothing else is.
+fn loads_before_the_wait() {
+    let cutting = cutting((16, 6 * 256, 1), Linear, [1, 3, 1]);
+    let operands = Operands::new(&cutting.case(2, Data::Integers));
+    let mut loaded = Loaded::new(&Arc::new(operands), ARCH);
+    let gpu = Simulator::new(ARCH).gpu;
+    let plan = loaded.plan(cutting.config(8), &gpu, true);
+    let launch = launches(&plan.launches()[0]).expect("a launch").remove(0);
+    let program = &ptx::entry(&launch.kernel, ARCH).program;
+    let options = options(Policy::Fair, Timing::Lazy);
+    let trace = loaded.memory.traced(program, &launch, &options);
+    let trace = trace.expect("it runs");
+    assert_eq!(loaded.difference(0), None);
+    let waits = trace.slices.iter();
+    let ended = waits
+        .filter(|s| s.kind == Kind::Wait && s.name == "griddepcontrol.wait")
+        .map(|s| s.end)
+        .min()
+        .expect("it waits for the grid before");
+    let copies = trace.slices.iter().filter(|s| s.kind == Kind::Copy);
+    let before = copies.filter(|s| s.start < ended).count();
+    // Of each stage a box of codes, and two copies by all lanes: four scales a lane, of 16 rows and four slices.
+    assert_eq!(before, 3 * (1 + 2));
+}
+
+/// Rings that are used several times, rows past M, both layouts, clusters, batches, chained and not, for `n` vectors.
+fn runs(n: usize) -> Vec<Run> {
+    let cuttings = [
+        cutting((20, 1344, 1), Linear, [2, 2, 1]),
+        cutting((70, 832, 2), Tiled128x4, [3, 3, 2]),
+        cutting((40, 1600, 1), Tiled128x4, [1, 2, 3]),
+    ];
+    let run = |(i, cutting): (usize, Cutting)| {
+        let case = Case {
+            vector_layout: ScaleLayout::ALL[(i + 1) % 2],
+            output: FloatType::ALL[i % 3],
+            row_alpha: i != 0,
+            vector_alpha: i == 1,
+            padded: i == 2,
+            ..cutting.case(n, Data::Integers)
+        };
+        let config = cutting.config(128);
+        Run::new(ARCH, &case, config, i == 1, Uninitialised::Error)
+    };
+    cuttings.into_iter().enumerate().map(run).collect()
+}
+
+fn faults_of(n: usize) {
+    let subject = subject(
+        "gemv_mma_fp4",
+        ARCH,
+        runs(n),
+        mutate::schedules(3),
+        no_arithmetic,
+    );
+    demand(&subject, include_str!("equivalent_faults.txt"), 60);
+}
+
+fn wrong_plans() {
+    let harmless = crate::words![Params:
+        dependent = "a run has one grid",
+        barriers_at + 4 = PADDING,
+        epilogue.alpha + 4 = PADDING,
+        epilogue.output_type + 4 = PADDING,
+    ];
+    let runs = [runs(11), runs(16)].concat();
+    demand_right_plans(ARCH, &runs, &harmless);
+}
