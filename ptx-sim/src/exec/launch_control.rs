@@ -81,10 +81,9 @@ impl Machine<'_> {
             self.region(Space::Shared, cta)
                 .check(to.address, 16, 16, "asynchronous write")
                 .map_err(|f| Trouble::Fault(f, Some(lane)))?;
-            let piece = Piece {
-                from: From::Data(REFUSED.iter().flat_map(|v| v.to_le_bytes()).collect()),
-                to: self.range(Space::Shared, cta, to.address, 16),
-            };
+            let response = REFUSED.iter().flat_map(|v| v.to_le_bytes()).collect();
+            let range = self.range(Space::Shared, cta, to.address, 16);
+            let piece = Piece::in_order(From::Data(response), range);
             let finish = Finish::Transaction {
                 owner: self.ctas[cta].linear,
                 at,

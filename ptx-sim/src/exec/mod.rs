@@ -22,6 +22,7 @@ mod registers;
 mod small_copy;
 pub(crate) mod tcgen05;
 pub(crate) mod tensor;
+mod together;
 mod trace;
 mod transfer;
 pub(crate) mod warp;

@@ -103,6 +103,18 @@ struct InFlight {
 }
 
 impl InFlight {
+    /// From its first byte to its last.
+    fn all(&self) -> Range {
+        let start = self.parts.first().map_or(0, |p| p.0);
+        let end = self.parts.last().map_or(0, |p| p.1);
+        Range {
+            space: self.space,
+            owner: self.owner,
+            start,
+            size: end - start,
+        }
+    }
+
     fn overlaps(&self, r: &Range) -> bool {
         let end = r.start.saturating_add(r.size);
         if self.space != r.space || self.owner != r.owner || r.start >= end {
@@ -274,6 +286,11 @@ impl Pending {
             .collect()
     }
 
+    /// Whether an operation in flight forbids an access.
+    pub(crate) fn conflicts(&self, range: &Range, how: Use) -> bool {
+        self.conflict(range, how).is_some()
+    }
+
     fn conflict(&self, range: &Range, how: Use) -> Option<&InFlight> {
         self.ranges.iter().find(|r| {
             let harmless = r.how == how && how != Use::Write;
@@ -289,9 +306,16 @@ impl Machine<'_> {
         pc: usize,
         uses: &[(Range, Use)],
     ) -> Result<u64, Fault> {
-        let op = self.pending.next;
-        let mine = join(op, pc, uses);
+        let mine = join(self.pending.next, pc, uses);
+        self.begin(mine)
+    }
+
+    fn begin(&mut self, mine: Vec<InFlight>) -> Result<u64, Fault> {
         for m in &mine {
+            // Mostly nothing is near, and then no part need be looked at.
+            if !self.pending.conflicts(&m.all(), m.how) {
+                continue;
+            }
             for (start, end) in &m.parts {
                 let range = Range {
                     space: m.space,
@@ -302,6 +326,7 @@ impl Machine<'_> {
                 self.refuse_conflict(&range, m.how)?;
             }
         }
+        let op = self.pending.next;
         self.pending.next += 1;
         self.pending.stages.insert(op, Stage::Issued);
         self.pending.ranges.extend(mine);

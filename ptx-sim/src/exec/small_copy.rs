@@ -48,10 +48,8 @@ impl Machine<'_> {
                 self.check_range(&from, n, 1, "asynchronous read", lane)?;
                 let from =
                     From::Memory(self.range(from.space, from.owner, from.address, u64::from(n)));
-                pieces.push(Piece {
-                    from,
-                    to: self.range(at.space, at.owner, at.address, u64::from(n)),
-                });
+                let to = self.range(at.space, at.owner, at.address, u64::from(n));
+                pieces.push(Piece::in_order(from, to));
             }
             if n < size {
                 let zeros = From::Data(vec![0; (size - n) as usize]);
@@ -61,7 +59,7 @@ impl Machine<'_> {
                     at.address + u64::from(n),
                     u64::from(size - n),
                 );
-                pieces.push(Piece { from: zeros, to });
+                pieces.push(Piece::in_order(zeros, to));
             }
             by_lane.push((lane, pieces));
         }

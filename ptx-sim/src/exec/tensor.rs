@@ -188,6 +188,7 @@ impl Machine<'_> {
                         return Piece {
                             from: From::Memory(here),
                             to: there,
+                            swizzle: m.swizzle,
                         };
                     }
                     if tf32 {
@@ -210,7 +211,11 @@ impl Machine<'_> {
                 }
                 GlobalSide::Uninitialised => From::Nothing,
             };
-            Piece { from, to: here }
+            Piece {
+                from,
+                to: here,
+                swizzle: m.swizzle,
+            }
         };
         plan.moves.iter().map(piece).collect()
     }

@@ -176,10 +176,7 @@ impl Machine<'_> {
                         at,
                         bytes: data.len() as u32,
                     };
-                    let piece = Piece {
-                        from: From::Data(data),
-                        to,
-                    };
+                    let piece = Piece::in_order(From::Data(data), to);
                     // "Async Proxy" names the bulk copies only.
                     self.issue(
                         c,
@@ -368,10 +365,8 @@ impl Machine<'_> {
         };
         let from = From::Memory(self.range(from.space, from.owner, from.address, u64::from(size)));
         for owner in targets {
-            let piece = Piece {
-                from: from.clone(),
-                to: self.range(to.space, owner, to.address, u64::from(size)),
-            };
+            let to_range = self.range(to.space, owner, to.address, u64::from(size));
+            let piece = Piece::in_order(from.clone(), to_range);
             let finish = match completion {
                 Completion::Group => Finish::Group,
                 Completion::Mbarrier(addr) => {

@@ -1,6 +1,7 @@
 //! One memory: allocations sorted by address, each with a bit per byte that says it was written.
 
 use super::{Fault, Space};
+use crate::models::swizzle::Swizzle;
 use crate::report::{Nearest, ViolationKind};
 
 /// A named piece of memory.
@@ -105,10 +106,35 @@ impl Allocation {
 
     /// The grid at hand writes these bytes.
     fn mark_of_grid(&mut self, at: usize, n: usize) {
+        self.begin_writes_of_grid();
+        set(&mut self.by_grid, at, n, true);
+    }
+
+    /// From here on what the grid at hand writes is marked.
+    pub(crate) fn begin_writes_of_grid(&mut self) {
         if self.by_grid.is_empty() {
             self.by_grid = vec![0; self.init.len()];
         }
-        set(&mut self.by_grid, at, n, true);
+    }
+
+    /// Bytes that must all have been written.
+    pub(crate) fn get<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
+        let bytes = self.bytes.get(at..)?.first_chunk()?;
+        self.initialised(at, N).then_some(bytes)
+    }
+
+    /// Writes bytes, which must lie inside. They count as the grid's where those are marked.
+    pub(crate) fn put<const N: usize>(&mut self, at: usize, data: &[u8; N]) {
+        if let Some(to) = self.bytes.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+            *to = *data;
+        }
+        for marks in [&mut self.init, &mut self.by_grid] {
+            match marks.get_mut(at / 64) {
+                Some(word) if at % 64 + N <= 64 => *word |= bits(at, N),
+                Some(_) => set(marks, at, N, true),
+                None => {}
+            }
+        }
     }
 
     /// A grid begins: what the last one wrote counts as written before. What those before it wrote still does, if this
@@ -389,16 +415,11 @@ impl Region {
         pieces: impl Iterator<Item = (u64, &'d [u8])>,
         marks: impl Iterator<Item = (u64, u64)>,
     ) -> bool {
-        let found = u32::try_from(span.1)
-            .ok()
-            .and_then(|size| self.find(span.0, size));
-        let Some((i, _)) = found.filter(|(i, _)| !self.allocations[*i].read_only) else {
+        let Some(a) = self.writable(span) else {
             return false;
         };
-        let a = &mut self.allocations[i];
-        let base = a.base;
         for (start, data) in pieces {
-            let at = (start - base) as usize;
+            let at = (start - a.base) as usize;
             let to = &mut a.bytes[at..at + data.len()];
             // What a swizzle leaves side by side: of known length it is a move, not a call.
             match (to.first_chunk_mut::<16>(), data.first_chunk::<16>()) {
@@ -406,13 +427,56 @@ impl Region {
                 _ => to.copy_from_slice(data),
             }
         }
+        self.mark_all(span, marks);
+        true
+    }
+
+    /// The allocation that holds a span of so many bytes from an address on, if it may be written.
+    fn writable(&mut self, (start, size): (u64, u64)) -> Option<&mut Allocation> {
+        let (i, _) = self.find(start, u32::try_from(size).ok()?)?;
+        let a = &mut self.allocations[i];
+        (!a.read_only).then_some(a)
+    }
+
+    /// Counts ranges of a span as written.
+    fn mark_all(&mut self, span: (u64, u64), marks: impl Iterator<Item = (u64, u64)>) {
+        let of_grid = self.space == Space::Global;
+        let Some(a) = self.writable(span) else {
+            return;
+        };
         for (start, size) in marks {
-            let (at, size) = ((start - base) as usize, size as usize);
+            let (at, size) = ((start - a.base) as usize, size as usize);
             a.mark(at, size, true);
-            if self.space == Space::Global {
+            if of_grid {
                 a.mark_of_grid(at, size);
             }
         }
+    }
+
+    /// The same for bytes that a swizzle permutes in the range that they fill. `false` also where there is nothing to
+    /// be had of some source, and then some of them may have been written.
+    pub fn write_permuted<'d>(
+        &mut self,
+        span: (u64, u64),
+        sources: impl Iterator<Item = Option<(u64, Swizzle, &'d [u8])>>,
+        marks: impl Iterator<Item = (u64, u64)>,
+    ) -> bool {
+        let Some(a) = self.writable(span) else {
+            return false;
+        };
+        for source in sources {
+            let Some((start, swizzle, data)) = source else {
+                return false;
+            };
+            let at = (start - a.base) as usize;
+            let to = &mut a.bytes[at..at + data.len()];
+            if swizzle == Swizzle::None {
+                to.copy_from_slice(data);
+            } else {
+                swizzle.permute(start as u32, data, to);
+            }
+        }
+        self.mark_all(span, marks);
         true
     }
 
@@ -478,6 +542,19 @@ impl Region {
             out.copy_from_slice(bytes);
         }
         found.is_some()
+    }
+
+    /// The allocation that holds a range, if no access to it is refused but for what nothing wrote.
+    pub(crate) fn plain(
+        &mut self,
+        address: u64,
+        size: u32,
+        writes: bool,
+    ) -> Option<&mut Allocation> {
+        let (i, _) = self.find(address, size)?;
+        let a = &mut self.allocations[i];
+        let refuses = writes && a.read_only || !a.by_grids_before.is_empty();
+        (!refuses).then_some(a)
     }
 
     /// Checks that a range lies inside an allocation, without reading it.

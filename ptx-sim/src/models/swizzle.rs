@@ -62,6 +62,21 @@ impl Swizzle {
         address ^ flip
     }
 
+    /// Writes bytes that begin at a linear address, where a span does, to where they really lie: they are a whole number
+    /// of spans, and `to` is what they fill.
+    pub fn permute(self, address: u32, from: &[u8], to: &mut [u8]) {
+        let span = self.span().map_or(128, |s| s as usize);
+        let spans = from.chunks_exact(span).zip(to.chunks_exact_mut(span));
+        for (address, (from, to)) in (address..).step_by(span).zip(spans) {
+            // The same for all of a span, and less than that.
+            let flip = (self.apply(address) ^ address) as usize;
+            match self.granule() {
+                16 => exchange::<16>(from, to, flip),
+                _ => exchange::<8>(from, to, flip),
+            }
+        }
+    }
+
     /// Bytes of one row that the pattern permutes, or `None` without a swizzle.
     pub fn span(self) -> Option<u32> {
         match self {
@@ -88,6 +103,14 @@ impl Swizzle {
             Swizzle::B128Atom32Flip8 => 8,
             _ => 16,
         }
+    }
+}
+
+/// Copies so many bytes at a time, each to its place with some bits flipped.
+fn exchange<const GRANULE: usize>(from: &[u8], to: &mut [u8], flip: usize) {
+    for (i, from) in from.as_chunks::<GRANULE>().0.iter().enumerate() {
+        let at = (i * GRANULE) ^ flip;
+        to[at..at + GRANULE].copy_from_slice(from);
     }
 }
 
