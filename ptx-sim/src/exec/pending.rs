@@ -310,6 +310,21 @@ impl Machine<'_> {
         self.begin(mine)
     }
 
+    /// The same for reads of shared memory, which are sorted by owner and address and disjoint.
+    pub(crate) fn begin_reads(&mut self, pc: usize, reads: &[Range]) -> Result<u64, Fault> {
+        let op = self.pending.next;
+        let of_one = reads.chunk_by(|a, b| a.owner == b.owner);
+        let mine = of_one.map(|of_one| InFlight {
+            op,
+            space: Space::Shared,
+            owner: of_one[0].owner,
+            how: Use::Read,
+            pc,
+            parts: of_one.iter().map(|r| (r.start, r.start + r.size)).collect(),
+        });
+        self.begin(mine.collect())
+    }
+
     fn begin(&mut self, mine: Vec<InFlight>) -> Result<u64, Fault> {
         for m in &mine {
             // Mostly nothing is near, and then no part need be looked at.

@@ -131,6 +131,51 @@ fn products<T: Number, const R: usize, const FUSED: bool>(
     }
 }
 
+/// One product of a chain: its [`ROWS`] rows of A, B, and whether it is added onto what is there.
+pub(super) struct Link<'a> {
+    pub(super) a: &'a [f32],
+    pub(super) k: usize,
+    pub(super) b: &'a Transposed<f32>,
+    pub(super) accumulate: bool,
+}
+
+/// Adds products onto [`ROWS`] rows of f32 in turn, each with one rounding an element: `cells` are `pitch` apart from
+/// row to row, and `n` of each row are meant. One f32 addition rounds as f64 arithmetic and then a conversion would,
+/// because f64 has more than twice the bits of f32.
+#[inline(always)]
+fn chain<T: Number, const R: usize, const FUSED: bool>(
+    links: &[Link<'_>],
+    n: usize,
+    cells: &mut [u32],
+    pitch: usize,
+) {
+    for column in (0..n).step_by(PIECE) {
+        let width = PIECE.min(n - column);
+        for row in (0..ROWS).step_by(R) {
+            let mut d = [[0.0; PIECE]; R];
+            for (r, d) in d.iter_mut().enumerate() {
+                let cells = &cells[(row + r) * pitch + column..][..width];
+                for (d, cell) in d.iter_mut().zip(cells) {
+                    *d = f32::from_bits(*cell);
+                }
+            }
+            for l in links {
+                let a = &l.a[row * l.k..][..R * l.k];
+                let sums = piece::<f32, R, FUSED>(a, l.k, l.b, 0..l.k, column);
+                for (d, sums) in d.as_flattened_mut().iter_mut().zip(sums.as_flattened()) {
+                    *d = if l.accumulate { *d } else { 0.0 } + sums;
+                }
+            }
+            for (r, d) in d.iter().enumerate() {
+                let cells = &mut cells[(row + r) * pitch + column..][..width];
+                for (cell, d) in cells.iter_mut().zip(d) {
+                    *cell = bits_of(*d);
+                }
+            }
+        }
+    }
+}
+
 /// The same with scale factors: `sa` is `[row][count]`, `sb` has `count` rows.
 #[inline(always)]
 fn scaled_products<T: Number, const R: usize, const FUSED: bool>(
@@ -271,6 +316,7 @@ versions!(accumulate_f64[f64](cells: &mut [u32], scale: f64, sums: &[f64]) = acc
 versions!(accumulate_f32[f32](cells: &mut [u32], scale: f64, sums: &[f32]) = accumulate);
 versions!(store_f64[f64](cells: &mut [u32], sums: &[f64]) = store);
 versions!(store_f32[f32](cells: &mut [u32], sums: &[f32]) = store);
+versions!(chain_f32[f32](links: &[Link<'_>], n: usize, cells: &mut [u32], pitch: usize) = chain);
 versions!(extent_of[f32](values: &[f32], out: &mut (u32, u32)) = extent);
 versions!(
     /// Values of f16 from little-endian pairs of bytes.
