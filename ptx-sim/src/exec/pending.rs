@@ -48,7 +48,10 @@ pub(crate) fn joined(ranges: impl Iterator<Item = Range>) -> Vec<Range> {
     let mut all: Vec<Range> = Vec::new();
     // What lies in the current line so far.
     let mut line: Vec<Range> = Vec::new();
-    let mut flush = |line: &mut Vec<Range>| {
+    let flush = |line: &mut Vec<Range>, all: &mut Vec<Range>| {
+        if line.is_empty() {
+            return;
+        }
         let total: u64 = line.iter().map(|r| r.size).sum();
         let start = line.iter().map(|r| r.start).min();
         let end = line.iter().map(|r| r.start.saturating_add(r.size)).max();
@@ -64,30 +67,35 @@ pub(crate) fn joined(ranges: impl Iterator<Item = Range>) -> Vec<Range> {
             line.clear();
             line.push(whole);
         }
-        for r in line.drain(..) {
-            match all
-                .last_mut()
-                .and_then(|last| Some((last.joined(&r)?, last)))
-            {
-                Some((both, last)) => *last = both,
-                None => all.push(r),
-            }
-        }
+        line.drain(..).for_each(|r| append(all, r));
     };
     for r in ranges.filter(|r| r.size > 0) {
         let here = |l: &Range| l.same_memory(&r) && l.start / LINE == r.start / LINE;
-        // A range that leaves its line, or cannot, stands alone.
+        // A whole line stands alone, and so does a range that leaves its line.
         let alone = r.start % LINE + r.size > LINE || r.start.checked_add(r.size).is_none();
+        let alone = alone || r.size == LINE;
         if alone || !line.last().is_some_and(here) {
-            flush(&mut line);
+            flush(&mut line, &mut all);
         }
-        line.push(r);
         if alone {
-            flush(&mut line);
+            append(&mut all, r);
+        } else {
+            line.push(r);
         }
     }
-    flush(&mut line);
+    flush(&mut line, &mut all);
     all
+}
+
+/// Appends a range, or joins it to the last one.
+fn append(all: &mut Vec<Range>, r: Range) {
+    match all
+        .last_mut()
+        .and_then(|last| Some((last.joined(&r)?, last)))
+    {
+        Some((both, last)) => *last = both,
+        None => all.push(r),
+    }
 }
 
 /// What an operation in flight does to one memory.

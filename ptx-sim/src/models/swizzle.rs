@@ -154,6 +154,22 @@ mod tests {
     }
 
     #[test]
+    fn a_permutation_puts_every_byte_where_it_lies() {
+        let from: Vec<u8> = (0..128u8).map(|i| i.wrapping_mul(7)).collect();
+        for s in Swizzle::ALL {
+            let span = s.span().unwrap_or(128);
+            for start in (0..2048).step_by(span as usize) {
+                let from = &from[..span as usize];
+                let mut to = vec![0; from.len()];
+                s.permute(start, from, &mut to);
+                for (i, byte) in (0..).zip(from) {
+                    assert_eq!(to[(s.apply(start + i) - start) as usize], *byte, "{s:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn base_offset_moves_the_start_of_the_pattern() {
         for base in 0..8 {
             let start = base * 128;

@@ -147,7 +147,8 @@ pub(super) struct Merger {
 impl Merger {
     /// `into` becomes the join of both, and one of them where that says all.
     fn share(&mut self, into: &mut Arc<Clock>, from: &Arc<Clock>) {
-        if Arc::ptr_eq(into, from) {
+        // Threads that have learned nothing have clocks of their own, which say nothing.
+        if Arc::ptr_eq(into, from) || from.0.is_empty() {
             return;
         }
         let same = |[a, b, _]: &&[_; 3]| Arc::ptr_eq(a, into) && Arc::ptr_eq(b, from);

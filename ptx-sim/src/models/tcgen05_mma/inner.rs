@@ -82,12 +82,44 @@ impl<T: Copy + Default> Transposed<T> {
     pub(super) fn new<S: Copy>(rows: &[S], k: usize, value: impl Fn(S) -> T) -> Self {
         let stride = (rows.len() / k.max(1)).next_multiple_of(COLUMNS);
         let mut values = vec![T::default(); stride * k];
-        for (column, row) in rows.chunks_exact(k.max(1)).enumerate() {
-            for (v, x) in values[column..].iter_mut().step_by(stride).zip(row) {
-                *v = value(*x);
+        match k {
+            8 => transpose::<8, S, T>(rows, stride, &mut values, &value),
+            16 => transpose::<16, S, T>(rows, stride, &mut values, &value),
+            32 => transpose::<32, S, T>(rows, stride, &mut values, &value),
+            64 => transpose::<64, S, T>(rows, stride, &mut values, &value),
+            _ => {
+                for (column, row) in rows.chunks_exact(k.max(1)).enumerate() {
+                    for (v, x) in values[column..].iter_mut().step_by(stride).zip(row) {
+                        *v = value(*x);
+                    }
+                }
             }
         }
         Self { stride, values }
+    }
+}
+
+/// Rows of known length become columns, some side by side at a time.
+fn transpose<const K: usize, S: Copy, T: Copy>(
+    rows: &[S],
+    stride: usize,
+    values: &mut [T],
+    value: impl Fn(S) -> T,
+) {
+    const SIDE_BY_SIDE: usize = 8;
+    let (tiles, rest) = rows.as_chunks::<K>().0.as_chunks::<SIDE_BY_SIDE>();
+    for (first, tile) in (0..).step_by(SIDE_BY_SIDE).zip(tiles) {
+        for step in 0..K {
+            let line = &mut values[step * stride + first..][..SIDE_BY_SIDE];
+            for (v, row) in line.iter_mut().zip(tile) {
+                *v = value(row[step]);
+            }
+        }
+    }
+    for (column, row) in (tiles.len() * SIDE_BY_SIDE..).zip(rest) {
+        for (v, x) in values[column..].iter_mut().step_by(stride).zip(row) {
+            *v = value(*x);
+        }
     }
 }
 

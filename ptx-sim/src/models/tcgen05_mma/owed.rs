@@ -17,7 +17,7 @@ use super::inner::{self, ROWS};
 use super::operand::{self, Row};
 use super::{AOperand, CtaGroup, CtaMemory, Mma, MmaError, layout};
 
-/// Products onto one D that are put off at most: for f16, operands of 8 KiB each.
+/// Products that are put off at most: operands of up to 12 KiB each.
 const MOST: usize = 64;
 
 /// Multiplications that a thread is worth starting for.
@@ -93,15 +93,9 @@ impl Owed {
         let (a, b) = (operand::read_a(mma, ctas)?, operand::read_b(mma, ctas)?);
         let taken = Taken { mma: *mma, a, b };
         // The first one onto a D has checked it for the others.
-        if let Some(same) = self
-            .of_d
-            .iter_mut()
-            .find(|o| o.iter().any(|t| t.same_d(mma)))
-        {
-            same.push(taken);
-            if same.len() < MOST {
-                return Ok(());
-            }
+        let same = |of_one: &&mut Vec<Taken>| of_one.iter().any(|t| t.same_d(mma));
+        if let Some(of_one) = self.of_d.iter_mut().find(same) {
+            of_one.push(taken);
         } else {
             layout::check_d(mma, ctas)?;
             if self.of_d.iter().flatten().any(|t| t.meets(mma)) {
@@ -109,9 +103,10 @@ impl Owed {
             }
             layout::claim_d(mma, ctas)?;
             self.of_d.push(vec![taken]);
-            return Ok(());
         }
-        self.settle(memory.tmem);
+        if self.of_d.iter().map(Vec::len).sum::<usize>() >= MOST {
+            self.settle(memory.tmem);
+        }
         Ok(())
     }
 
