@@ -2,8 +2,9 @@
 //!
 //! The ISA leaves open when a request succeeds, so a kernel must be right if none does.
 
-use super::copies::{Finish, From, Piece};
+use super::copies::Finish;
 use super::machine::{Machine, Trouble};
+use super::pieces::{From, Piece};
 use super::transfer::refuse;
 use super::warp::Warp;
 use super::{Ctx, lanes};

@@ -17,6 +17,7 @@ mod memory;
 mod mma;
 mod observe;
 pub(crate) mod pending;
+mod pieces;
 mod poison;
 mod registers;
 mod small_copy;

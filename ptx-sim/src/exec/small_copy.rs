@@ -1,7 +1,8 @@
 //! `cp.async`, the copies that are not bulk ones.
 
-use super::copies::{Copy, Finish, From, Piece};
+use super::copies::{Copy, Finish};
 use super::machine::{Machine, Trouble};
+use super::pieces::{From, Piece};
 use super::transfer::{refuse, uses};
 use super::warp::Warp;
 use super::{Ctx, lanes};

@@ -1,8 +1,9 @@
 //! Tensor copies: tensor maps as kernels see them, and the pieces of a box.
 
 use super::Ctx;
-use super::copies::{Finish, From, Piece};
+use super::copies::Finish;
 use super::machine::{Machine, Place, Trouble};
+use super::pieces::{From, Piece};
 
 use super::transfer::refuse;
 use super::warp::Warp;

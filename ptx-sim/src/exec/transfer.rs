@@ -1,7 +1,8 @@
 //! Issues asynchronous copies.
 
-use super::copies::{Arrival, Copy, Finish, From, Piece};
+use super::copies::{Arrival, Copy, Finish};
 use super::machine::{Machine, Place, Trouble};
+use super::pieces::{From, Piece};
 
 use super::pending::{Range, Use, joined};
 use super::warp::{Part, State, Wait, Warp};
