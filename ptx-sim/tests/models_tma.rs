@@ -194,7 +194,7 @@ fn every_rule_of_the_driver() {
 /// Shared memory and the set of written bytes after a load of `global`.
 fn run_load(p: &Plan, start: u32, global: &[u8]) -> Vec<Option<u8>> {
     let mut out = vec![None; (start + p.shared_bytes) as usize];
-    for m in &p.moves {
+    for m in p.moves.iter().flat_map(|m| m.granules()) {
         for i in 0..m.len {
             let at = (m.shared + i) as usize;
             assert!(out[at].is_none(), "byte {at} written twice");
@@ -468,7 +468,7 @@ proptest! {
 
         if c.iter().all(|x| *x >= 0) {
             let p = plan(&map, c, at, Direction::Store).unwrap();
-            for m in &p.moves {
+            for m in p.moves.iter().flat_map(|m| m.granules()) {
                 let GlobalSide::Bytes(to) = m.global else { panic!("a store fills nothing") };
                 for i in 0..m.len {
                     // A store ends on a multiple of 16 bytes, past the end of a row.

@@ -5,35 +5,15 @@ use std::collections::BTreeMap;
 use super::event::Event;
 use super::machine::{Machine, Trouble};
 use super::pending::Range;
+use super::pieces::{From, Piece};
 use crate::memory::{Actor, Fault, Space};
 use crate::models::hazard::{Op as TrackedOp, Stamp};
+use crate::models::swizzle::Swizzle;
 use crate::models::tma_bulk::{ReduceDst, reduce};
 use crate::program::Reduction;
 use crate::report::ViolationKind;
 use crate::softfloat::{F32, Round, TF32};
 use crate::trace::{Kind, Operation};
-
-/// Where bytes come from.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum From {
-    /// Memory, read when the copy happens.
-    Memory(Range),
-    /// Memory that holds 32-bit floats, which are rounded to tf32 on the way.
-    Tf32(Range),
-    /// Known since it was issued.
-    Data(Vec<u8>),
-    /// What was read of memory: from this byte on of [`Copy::fetched`].
-    Fetched(usize),
-    /// Nowhere: the destination becomes uninitialised.
-    Nothing,
-}
-
-/// One contiguous run of bytes.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Piece {
-    pub(super) from: From,
-    pub(super) to: Range,
-}
 
 /// What tells that a copy is over.
 #[derive(Debug, Clone, Copy)]
@@ -186,19 +166,54 @@ impl Copy {
         }
     }
 
+    /// A load that only moves bytes from global into shared memory, where nothing is in its way. `false` if it needs a
+    /// closer look, which writes all of it again.
+    fn load_at_once(&self, m: &mut Machine<'_>) -> bool {
+        let Some((to, start, size)) = self.destination().filter(|_| self.reduce.is_none()) else {
+            return false;
+        };
+        let Ok(owner) = m.owner_of(&to) else {
+            return false;
+        };
+        if to.space != Space::Shared || m.refuse_mbarrier(owner, start, size, "").is_err() {
+            return false;
+        }
+        let global = &*m.global;
+        let sources = self.pieces.iter().map(|p| match p.from {
+            From::Memory(r) if r.space == Space::Global => {
+                let bytes = global.written(r.start, r.size as usize)?;
+                Some((p.to.start, p.swizzle, bytes))
+            }
+            _ => None,
+        });
+        let marks = self.to.iter().map(|r| (r.start, r.size));
+        let shared = &mut m.ctas[owner].shared;
+        shared.write_permuted((start, size), sources, marks)
+    }
+
+    /// The memory that all pieces go to, by a range of it; the first byte that is written, and the number of bytes up
+    /// to the last. `None` where there are several memories.
+    fn destination(&self) -> Option<(Range, u64, u64)> {
+        let first = *self.to.first()?;
+        let same = |r: &Range| (r.space, r.owner) == (first.space, first.owner);
+        let start = self.to.iter().map(|r| r.start).min()?;
+        let end = self
+            .to
+            .iter()
+            .map(|r| r.start.saturating_add(r.size))
+            .max()?;
+        self.to
+            .iter()
+            .all(same)
+            .then_some((first, start, end - start))
+    }
+
     /// Writes all pieces at once. Does nothing, and says so, where one of them needs a closer look.
     fn deliver_all(&self, m: &mut Machine<'_>) -> Result<bool, Fault> {
-        let Some(first) = self.to.first() else {
+        let Some((first, start, size)) = self.destination() else {
             return Ok(false);
         };
-        let same = |r: &Range| (r.space, r.owner) == (first.space, first.owner);
-        let start = self.to.iter().map(|r| r.start).min().unwrap_or(0);
-        let end = self.to.iter().map(|r| r.start.saturating_add(r.size)).max();
-        let size = end.unwrap_or(start) - start;
-        if !self.to.iter().all(same) {
-            return Ok(false);
-        }
-        let owner = m.owner_of(first)?;
+        let owner = m.owner_of(&first)?;
         if first.space == Space::Shared && m.refuse_mbarrier(owner, start, size, "write").is_err() {
             return Ok(false);
         }
@@ -219,6 +234,11 @@ impl Copy {
         if self.reduce.is_some() || !holes.is_empty() || !self.deliver_all(m)? {
             self.deliver_each(m, holes)?;
         }
+        self.over(m)
+    }
+
+    /// All bytes are where they belong.
+    fn over(&self, m: &mut Machine<'_>) -> Result<(), Fault> {
         m.pending.finished(self.op);
         if let Some(h) = &mut m.hazards {
             if let Finish::Transaction { owner, at, .. } = self.finish {
@@ -304,6 +324,13 @@ impl Event for Copy {
     }
 
     fn complete(mut self: Box<Self>, m: &mut Machine<'_>) -> Result<(), Fault> {
+        if self.load_at_once(m) {
+            return self.over(m);
+        }
+        if self.pieces.iter().any(|p| p.swizzle != Swizzle::None) {
+            let pieces = std::mem::take(&mut self.pieces);
+            self.pieces = pieces.into_iter().flat_map(Piece::granules).collect();
+        }
         let holes = self.fetch(m)?;
         if !self.in_steps {
             return self.deliver(m, &holes);

@@ -2,8 +2,9 @@
 //!
 //! The ISA leaves open when a request succeeds, so a kernel must be right if none does.
 
-use super::copies::{Finish, From, Piece};
+use super::copies::Finish;
 use super::machine::{Machine, Trouble};
+use super::pieces::{From, Piece};
 use super::transfer::refuse;
 use super::warp::Warp;
 use super::{Ctx, lanes};
@@ -81,10 +82,9 @@ impl Machine<'_> {
             self.region(Space::Shared, cta)
                 .check(to.address, 16, 16, "asynchronous write")
                 .map_err(|f| Trouble::Fault(f, Some(lane)))?;
-            let piece = Piece {
-                from: From::Data(REFUSED.iter().flat_map(|v| v.to_le_bytes()).collect()),
-                to: self.range(Space::Shared, cta, to.address, 16),
-            };
+            let response = REFUSED.iter().flat_map(|v| v.to_le_bytes()).collect();
+            let range = self.range(Space::Shared, cta, to.address, 16);
+            let piece = Piece::in_order(From::Data(response), range);
             let finish = Finish::Transaction {
                 owner: self.ctas[cta].linear,
                 at,

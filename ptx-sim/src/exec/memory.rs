@@ -3,6 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::machine::{Machine, Place, Trouble};
+use super::together::Together;
 use super::warp::{Part, State, Wait, Warp};
 use super::{Ctx, Flow, lanes};
 use crate::memory::layout::{SHARED, SHARED_RANK_SHIFT, generic_shared, split_generic};
@@ -130,20 +131,30 @@ impl Machine<'_> {
                 let n = *bytes as usize;
                 let shift = 64 - 8 * *bytes;
                 let mut out = [[0u64; 32]; MAX_ELEMENTS];
-                let mut buffer = [0u8; 32];
-                for lane in lanes(c.active) {
-                    let at = self.locate(c, addr, base[lane as usize], lane)?;
-                    let actor = c.actor(self, w, lane);
-                    self.load(w, actor, &at, *align, &mut buffer[..n * d.len()], *order)?;
-                    for (i, o) in out.iter_mut().take(d.len()).enumerate() {
-                        let mut word = [0u8; 8];
-                        word[..n].copy_from_slice(&buffer[i * n..(i + 1) * n]);
-                        let v = u64::from_le_bytes(word);
-                        o[lane as usize] = if *signed {
-                            ((v << shift) as i64 >> shift) as u64
-                        } else {
-                            v
-                        };
+                let together = Together {
+                    addr,
+                    base: &base,
+                    bytes: n,
+                    elements: d.len(),
+                    align: *align,
+                    order: *order,
+                };
+                if self.load_together(c, w, &together, &mut out)?.is_none() {
+                    let mut buffer = [0u8; 32];
+                    for lane in lanes(c.active) {
+                        let at = self.locate(c, addr, base[lane as usize], lane)?;
+                        let actor = c.actor(self, w, lane);
+                        self.load(w, actor, &at, *align, &mut buffer[..n * d.len()], *order)?;
+                        for (i, o) in out.iter_mut().take(d.len()).enumerate() {
+                            let mut word = [0u8; 8];
+                            word[..n].copy_from_slice(&buffer[i * n..(i + 1) * n]);
+                            o[lane as usize] = u64::from_le_bytes(word);
+                        }
+                    }
+                }
+                if *signed {
+                    for v in out[..d.len()].as_flattened_mut() {
+                        *v = ((*v << shift) as i64 >> shift) as u64;
                     }
                 }
                 for (d, v) in d.iter().zip(&out) {
@@ -164,6 +175,22 @@ impl Machine<'_> {
             } => {
                 let base = *w.get(p, addr.base);
                 let n = *bytes as usize;
+                let together = Together {
+                    addr,
+                    base: &base,
+                    bytes: n,
+                    elements: s.len(),
+                    align: *align,
+                    order: *order,
+                };
+                let mut values = [&base; MAX_ELEMENTS];
+                for (v, s) in values.iter_mut().zip(s) {
+                    *v = w.get(p, *s);
+                }
+                let stored = self.store_together(c, w, &together, &values[..s.len()])?;
+                if stored.is_some() {
+                    return Ok(Flow::Next);
+                }
                 let mut buffer = [0u8; 32];
                 for lane in lanes(c.active) {
                     for (i, s) in s.iter().enumerate() {

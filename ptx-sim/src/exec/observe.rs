@@ -93,18 +93,22 @@ impl Machine<'_> {
         }
     }
 
-    fn observe(
+    /// Whether anybody looks at accesses to a space. The tracker sees shared memory only.
+    pub(super) fn observes(&self, space: Space) -> bool {
+        self.observer.is_some() || space == Space::Shared && self.hazards.is_some()
+    }
+
+    pub(super) fn observe(
         &mut self,
         actor: Actor,
         at: Place,
         size: usize,
         (kind, order): (AccessKind, Order),
     ) -> Result<(), Trouble> {
-        // The tracker sees shared memory only.
-        let tracked = at.space == Space::Shared && self.hazards.is_some();
-        if self.observer.is_none() && !tracked {
+        if !self.observes(at.space) {
             return Ok(());
         }
+        let tracked = at.space == Space::Shared && self.hazards.is_some();
         let access = Access {
             actor,
             space: at.space,

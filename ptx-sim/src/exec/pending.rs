@@ -48,7 +48,10 @@ pub(crate) fn joined(ranges: impl Iterator<Item = Range>) -> Vec<Range> {
     let mut all: Vec<Range> = Vec::new();
     // What lies in the current line so far.
     let mut line: Vec<Range> = Vec::new();
-    let mut flush = |line: &mut Vec<Range>| {
+    let flush = |line: &mut Vec<Range>, all: &mut Vec<Range>| {
+        if line.is_empty() {
+            return;
+        }
         let total: u64 = line.iter().map(|r| r.size).sum();
         let start = line.iter().map(|r| r.start).min();
         let end = line.iter().map(|r| r.start.saturating_add(r.size)).max();
@@ -64,30 +67,35 @@ pub(crate) fn joined(ranges: impl Iterator<Item = Range>) -> Vec<Range> {
             line.clear();
             line.push(whole);
         }
-        for r in line.drain(..) {
-            match all
-                .last_mut()
-                .and_then(|last| Some((last.joined(&r)?, last)))
-            {
-                Some((both, last)) => *last = both,
-                None => all.push(r),
-            }
-        }
+        line.drain(..).for_each(|r| append(all, r));
     };
     for r in ranges.filter(|r| r.size > 0) {
         let here = |l: &Range| l.same_memory(&r) && l.start / LINE == r.start / LINE;
-        // A range that leaves its line, or cannot, stands alone.
+        // A whole line stands alone, and so does a range that leaves its line.
         let alone = r.start % LINE + r.size > LINE || r.start.checked_add(r.size).is_none();
+        let alone = alone || r.size == LINE;
         if alone || !line.last().is_some_and(here) {
-            flush(&mut line);
+            flush(&mut line, &mut all);
         }
-        line.push(r);
         if alone {
-            flush(&mut line);
+            append(&mut all, r);
+        } else {
+            line.push(r);
         }
     }
-    flush(&mut line);
+    flush(&mut line, &mut all);
     all
+}
+
+/// Appends a range, or joins it to the last one.
+fn append(all: &mut Vec<Range>, r: Range) {
+    match all
+        .last_mut()
+        .and_then(|last| Some((last.joined(&r)?, last)))
+    {
+        Some((both, last)) => *last = both,
+        None => all.push(r),
+    }
 }
 
 /// What an operation in flight does to one memory.
@@ -103,6 +111,18 @@ struct InFlight {
 }
 
 impl InFlight {
+    /// From its first byte to its last.
+    fn all(&self) -> Range {
+        let start = self.parts.first().map_or(0, |p| p.0);
+        let end = self.parts.last().map_or(0, |p| p.1);
+        Range {
+            space: self.space,
+            owner: self.owner,
+            start,
+            size: end - start,
+        }
+    }
+
     fn overlaps(&self, r: &Range) -> bool {
         let end = r.start.saturating_add(r.size);
         if self.space != r.space || self.owner != r.owner || r.start >= end {
@@ -274,6 +294,11 @@ impl Pending {
             .collect()
     }
 
+    /// Whether an operation in flight forbids an access.
+    pub(crate) fn conflicts(&self, range: &Range, how: Use) -> bool {
+        self.conflict(range, how).is_some()
+    }
+
     fn conflict(&self, range: &Range, how: Use) -> Option<&InFlight> {
         self.ranges.iter().find(|r| {
             let harmless = r.how == how && how != Use::Write;
@@ -289,9 +314,31 @@ impl Machine<'_> {
         pc: usize,
         uses: &[(Range, Use)],
     ) -> Result<u64, Fault> {
+        let mine = join(self.pending.next, pc, uses);
+        self.begin(mine)
+    }
+
+    /// The same for reads of shared memory, which are sorted by owner and address and disjoint.
+    pub(crate) fn begin_reads(&mut self, pc: usize, reads: &[Range]) -> Result<u64, Fault> {
         let op = self.pending.next;
-        let mine = join(op, pc, uses);
+        let of_one = reads.chunk_by(|a, b| a.owner == b.owner);
+        let mine = of_one.map(|of_one| InFlight {
+            op,
+            space: Space::Shared,
+            owner: of_one[0].owner,
+            how: Use::Read,
+            pc,
+            parts: of_one.iter().map(|r| (r.start, r.start + r.size)).collect(),
+        });
+        self.begin(mine.collect())
+    }
+
+    fn begin(&mut self, mine: Vec<InFlight>) -> Result<u64, Fault> {
         for m in &mine {
+            // Mostly nothing is near, and then no part need be looked at.
+            if !self.pending.conflicts(&m.all(), m.how) {
+                continue;
+            }
             for (start, end) in &m.parts {
                 let range = Range {
                     space: m.space,
@@ -302,6 +349,7 @@ impl Machine<'_> {
                 self.refuse_conflict(&range, m.how)?;
             }
         }
+        let op = self.pending.next;
         self.pending.next += 1;
         self.pending.stages.insert(op, Stage::Issued);
         self.pending.ranges.extend(mine);

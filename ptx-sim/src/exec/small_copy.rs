@@ -1,7 +1,8 @@
 //! `cp.async`, the copies that are not bulk ones.
 
-use super::copies::{Copy, Finish, From, Piece};
+use super::copies::{Copy, Finish};
 use super::machine::{Machine, Trouble};
+use super::pieces::{From, Piece};
 use super::transfer::{refuse, uses};
 use super::warp::Warp;
 use super::{Ctx, lanes};
@@ -48,10 +49,8 @@ impl Machine<'_> {
                 self.check_range(&from, n, 1, "asynchronous read", lane)?;
                 let from =
                     From::Memory(self.range(from.space, from.owner, from.address, u64::from(n)));
-                pieces.push(Piece {
-                    from,
-                    to: self.range(at.space, at.owner, at.address, u64::from(n)),
-                });
+                let to = self.range(at.space, at.owner, at.address, u64::from(n));
+                pieces.push(Piece::in_order(from, to));
             }
             if n < size {
                 let zeros = From::Data(vec![0; (size - n) as usize]);
@@ -61,7 +60,7 @@ impl Machine<'_> {
                     at.address + u64::from(n),
                     u64::from(size - n),
                 );
-                pieces.push(Piece { from: zeros, to });
+                pieces.push(Piece::in_order(zeros, to));
             }
             by_lane.push((lane, pieces));
         }

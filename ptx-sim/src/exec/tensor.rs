@@ -1,8 +1,9 @@
 //! Tensor copies: tensor maps as kernels see them, and the pieces of a box.
 
 use super::Ctx;
-use super::copies::{Finish, From, Piece};
+use super::copies::Finish;
 use super::machine::{Machine, Place, Trouble};
+use super::pieces::{From, Piece};
 
 use super::transfer::refuse;
 use super::warp::Warp;
@@ -188,6 +189,7 @@ impl Machine<'_> {
                         return Piece {
                             from: From::Memory(here),
                             to: there,
+                            swizzle: m.swizzle,
                         };
                     }
                     if tf32 {
@@ -210,7 +212,11 @@ impl Machine<'_> {
                 }
                 GlobalSide::Uninitialised => From::Nothing,
             };
-            Piece { from, to: here }
+            Piece {
+                from,
+                to: here,
+                swizzle: m.swizzle,
+            }
         };
         plan.moves.iter().map(piece).collect()
     }

@@ -1,7 +1,8 @@
 //! Issues asynchronous copies.
 
-use super::copies::{Arrival, Copy, Finish, From, Piece};
+use super::copies::{Arrival, Copy, Finish};
 use super::machine::{Machine, Place, Trouble};
+use super::pieces::{From, Piece};
 
 use super::pending::{Range, Use, joined};
 use super::warp::{Part, State, Wait, Warp};
@@ -176,10 +177,7 @@ impl Machine<'_> {
                         at,
                         bytes: data.len() as u32,
                     };
-                    let piece = Piece {
-                        from: From::Data(data),
-                        to,
-                    };
+                    let piece = Piece::in_order(From::Data(data), to);
                     // "Async Proxy" names the bulk copies only.
                     self.issue(
                         c,
@@ -368,10 +366,8 @@ impl Machine<'_> {
         };
         let from = From::Memory(self.range(from.space, from.owner, from.address, u64::from(size)));
         for owner in targets {
-            let piece = Piece {
-                from: from.clone(),
-                to: self.range(to.space, owner, to.address, u64::from(size)),
-            };
+            let to_range = self.range(to.space, owner, to.address, u64::from(size));
+            let piece = Piece::in_order(from.clone(), to_range);
             let finish = match completion {
                 Completion::Group => Finish::Group,
                 Completion::Mbarrier(addr) => {

@@ -1,9 +1,11 @@
 //! Memories: byte regions that know their allocations and which bytes were ever written.
 
+mod allocation;
 pub mod layout;
 mod region;
 
-pub use region::{Allocation, Region};
+pub use allocation::Allocation;
+pub use region::Region;
 
 use crate::report::{Nearest, ViolationKind};
 

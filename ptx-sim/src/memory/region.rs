@@ -1,173 +1,8 @@
-//! One memory: allocations sorted by address, each with a bit per byte that says it was written.
+//! One memory: allocations sorted by address.
 
-use super::{Fault, Space};
+use super::{Allocation, Fault, Space};
+use crate::models::swizzle::Swizzle;
 use crate::report::{Nearest, ViolationKind};
-
-/// A named piece of memory.
-#[derive(Debug, Clone)]
-pub struct Allocation {
-    /// Name for reports.
-    pub name: String,
-    /// First address in its space.
-    pub base: u64,
-    bytes: Vec<u8>,
-    /// A bit per byte; sized like `bytes`, rounded up to words.
-    init: Vec<u64>,
-    /// Writes by the kernel are errors.
-    pub read_only: bool,
-    /// A bit per byte that the grid at hand, or else the last one, has written. Empty before its first write.
-    by_grid: Vec<u64>,
-    /// The same of the grids before that one which it may overlap with.
-    by_grids_before: Vec<u64>,
-}
-
-/// A bit mask of `n` bits from bit `at % 64`, which must not cross the word.
-fn bits(at: usize, n: usize) -> u64 {
-    let ones = if n >= 64 { u64::MAX } else { (1u64 << n) - 1 };
-    ones << (at % 64)
-}
-
-/// Sets or clears the bits of a range of bytes.
-fn set(mask: &mut [u64], at: usize, n: usize, to: bool) {
-    let mut i = at;
-    while i < at + n {
-        let step = (64 - i % 64).min(at + n - i);
-        let m = bits(i, step);
-        if to {
-            mask[i / 64] |= m;
-        } else {
-            mask[i / 64] &= !m;
-        }
-        i += step;
-    }
-}
-
-impl Allocation {
-    fn new(name: &str, base: u64, size: usize) -> Self {
-        Self {
-            name: name.to_string(),
-            base,
-            bytes: vec![0; size],
-            init: vec![0; size.div_ceil(64)],
-            read_only: false,
-            by_grid: Vec::new(),
-            by_grids_before: Vec::new(),
-        }
-    }
-
-    /// Its size in bytes.
-    pub fn size(&self) -> u64 {
-        self.bytes.len() as u64
-    }
-
-    /// All bytes, written or not.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    /// Whether every byte of the range was written.
-    pub fn initialised(&self, at: usize, n: usize) -> bool {
-        let (mut i, end) = (at, at + n);
-        let whole = |i: usize| i.is_multiple_of(64) && end - i >= 64;
-        while i < end {
-            if whole(i) {
-                let words = (end - i) / 64;
-                // No early end: a loop over vectors.
-                let all = self.init[i / 64..][..words]
-                    .iter()
-                    .fold(u64::MAX, |all, w| all & w);
-                if all != u64::MAX {
-                    return false;
-                }
-                i += 64 * words;
-                continue;
-            }
-            let step = (64 - i % 64).min(end - i);
-            let m = bits(i, step);
-            if self.init[i / 64] & m != m {
-                return false;
-            }
-            i += step;
-        }
-        true
-    }
-
-    /// First byte of the range that nothing wrote.
-    fn first_uninitialised(&self, at: usize, n: usize) -> usize {
-        (at..at + n)
-            .find(|&i| !self.initialised(i, 1))
-            .unwrap_or(at)
-    }
-
-    fn mark(&mut self, at: usize, n: usize, written: bool) {
-        set(&mut self.init, at, n, written);
-    }
-
-    /// The grid at hand writes these bytes.
-    fn mark_of_grid(&mut self, at: usize, n: usize) {
-        if self.by_grid.is_empty() {
-            self.by_grid = vec![0; self.init.len()];
-        }
-        set(&mut self.by_grid, at, n, true);
-    }
-
-    /// A grid begins: what the last one wrote counts as written before. What those before it wrote still does, if this
-    /// one may overlap with them.
-    fn begin_grid(&mut self, overlaps: bool) {
-        let last = std::mem::take(&mut self.by_grid);
-        if !overlaps {
-            self.by_grids_before = Vec::new();
-        } else if self.by_grids_before.is_empty() {
-            self.by_grids_before = last;
-        } else {
-            for (all, last) in self.by_grids_before.iter_mut().zip(last) {
-                *all |= last;
-            }
-        }
-    }
-
-    /// The bytes are the host's: no grid has written them.
-    pub(crate) fn forget_grids(&mut self, at: usize, n: usize) {
-        for written in [&mut self.by_grid, &mut self.by_grids_before] {
-            if !written.is_empty() {
-                set(written, at, n, false);
-            }
-        }
-    }
-
-    /// The first byte of the range that a grid before this one wrote.
-    fn first_of_grids_before(&self, at: usize, n: usize) -> Option<usize> {
-        if self.by_grids_before.is_empty() {
-            return None;
-        }
-        let mut i = at;
-        while i < at + n {
-            let step = (64 - i % 64).min(at + n - i);
-            let found = self.by_grids_before[i / 64] & bits(i, step);
-            if found != 0 {
-                return Some(i / 64 * 64 + found.trailing_zeros() as usize);
-            }
-            i += step;
-        }
-        None
-    }
-
-    /// Writes from the host, whatever the protection. The range must lie inside.
-    pub fn upload(&mut self, at: usize, data: &[u8]) {
-        self.bytes[at..at + data.len()].copy_from_slice(data);
-        self.mark(at, data.len(), true);
-    }
-
-    /// Counts every byte as written. A new allocation holds zeros then.
-    pub fn written(&mut self) {
-        self.mark(0, self.bytes.len(), true);
-    }
-
-    /// Forgets that anything was written.
-    pub fn poison(&mut self) {
-        self.init.fill(0);
-    }
-}
 
 /// A memory of one space.
 #[derive(Debug, Clone)]
@@ -389,16 +224,11 @@ impl Region {
         pieces: impl Iterator<Item = (u64, &'d [u8])>,
         marks: impl Iterator<Item = (u64, u64)>,
     ) -> bool {
-        let found = u32::try_from(span.1)
-            .ok()
-            .and_then(|size| self.find(span.0, size));
-        let Some((i, _)) = found.filter(|(i, _)| !self.allocations[*i].read_only) else {
+        let Some(a) = self.writable(span) else {
             return false;
         };
-        let a = &mut self.allocations[i];
-        let base = a.base;
         for (start, data) in pieces {
-            let at = (start - base) as usize;
+            let at = (start - a.base) as usize;
             let to = &mut a.bytes[at..at + data.len()];
             // What a swizzle leaves side by side: of known length it is a move, not a call.
             match (to.first_chunk_mut::<16>(), data.first_chunk::<16>()) {
@@ -406,13 +236,56 @@ impl Region {
                 _ => to.copy_from_slice(data),
             }
         }
+        self.mark_all(span, marks);
+        true
+    }
+
+    /// The allocation that holds a span of so many bytes from an address on, if it may be written.
+    fn writable(&mut self, (start, size): (u64, u64)) -> Option<&mut Allocation> {
+        let (i, _) = self.find(start, u32::try_from(size).ok()?)?;
+        let a = &mut self.allocations[i];
+        (!a.read_only).then_some(a)
+    }
+
+    /// Counts ranges of a span as written.
+    fn mark_all(&mut self, span: (u64, u64), marks: impl Iterator<Item = (u64, u64)>) {
+        let of_grid = self.space == Space::Global;
+        let Some(a) = self.writable(span) else {
+            return;
+        };
         for (start, size) in marks {
-            let (at, size) = ((start - base) as usize, size as usize);
+            let (at, size) = ((start - a.base) as usize, size as usize);
             a.mark(at, size, true);
-            if self.space == Space::Global {
+            if of_grid {
                 a.mark_of_grid(at, size);
             }
         }
+    }
+
+    /// The same for bytes that a swizzle permutes in the range that they fill. `false` also where there is nothing to
+    /// be had of some source, and then some of them may have been written.
+    pub fn write_permuted<'d>(
+        &mut self,
+        span: (u64, u64),
+        sources: impl Iterator<Item = Option<(u64, Swizzle, &'d [u8])>>,
+        marks: impl Iterator<Item = (u64, u64)>,
+    ) -> bool {
+        let Some(a) = self.writable(span) else {
+            return false;
+        };
+        for source in sources {
+            let Some((start, swizzle, data)) = source else {
+                return false;
+            };
+            let at = (start - a.base) as usize;
+            let to = &mut a.bytes[at..at + data.len()];
+            if swizzle == Swizzle::None {
+                to.copy_from_slice(data);
+            } else {
+                swizzle.permute(start as u32, data, to);
+            }
+        }
+        self.mark_all(span, marks);
         true
     }
 
@@ -478,6 +351,19 @@ impl Region {
             out.copy_from_slice(bytes);
         }
         found.is_some()
+    }
+
+    /// The allocation that holds a range, if no access to it is refused but for what nothing wrote.
+    pub(crate) fn plain(
+        &mut self,
+        address: u64,
+        size: u32,
+        writes: bool,
+    ) -> Option<&mut Allocation> {
+        let (i, _) = self.find(address, size)?;
+        let a = &mut self.allocations[i];
+        let refuses = writes && a.read_only || !a.by_grids_before.is_empty();
+        (!refuses).then_some(a)
     }
 
     /// Checks that a range lies inside an allocation, without reading it.

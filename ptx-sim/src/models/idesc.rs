@@ -91,7 +91,7 @@ pub struct IdescError {
 }
 
 /// A decoded instruction descriptor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Idesc {
     /// The kind it belongs to.
     pub kind: Kind,

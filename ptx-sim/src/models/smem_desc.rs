@@ -55,7 +55,7 @@ pub enum Major {
 }
 
 /// A decoded descriptor. Offsets are in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SmemDesc {
     /// Matrix start address in the shared window (18 bits, 16-byte aligned).
     pub start: u32,
@@ -257,6 +257,20 @@ impl Layout {
                 .wrapping_add((row % 8 * span).wrapping_add(kb)),
         };
         d.swizzle.apply_with_base(linear, d.base_offset)
+    }
+
+    /// K-major: where the two 16-byte slots of each of the first `rows` rows are.
+    pub fn rows(&self, rows: u32) -> impl Iterator<Item = [u32; 2]> {
+        let of_row = |row| [0, 16].map(|byte| self.byte_address(row, byte));
+        let first: [[u32; 2]; 8] = std::array::from_fn(|row| of_row(row as u32));
+        // Then every group of eight rows lies in the pattern as the first one does.
+        let (stride, last) = (self.desc.stride, rows / 8);
+        let end = u64::from(self.desc.start) + u64::from(last + 1) * u64::from(stride.max(4096));
+        let same = stride.is_multiple_of(self.desc.swizzle.period()) && end < 1 << 32;
+        (0..rows).map(move |row| match same {
+            true => first[row as usize % 8].map(|at| at + row / 8 * stride),
+            false => of_row(row),
+        })
     }
 
     /// The absolute shared address of element (`mn`, `k`), for either majorness and elements

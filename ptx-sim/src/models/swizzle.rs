@@ -62,6 +62,21 @@ impl Swizzle {
         address ^ flip
     }
 
+    /// Writes bytes that begin at a linear address, where a span does, to where they really lie: they are a whole number
+    /// of spans, and `to` is what they fill.
+    pub fn permute(self, address: u32, from: &[u8], to: &mut [u8]) {
+        let span = self.span().map_or(128, |s| s as usize);
+        let spans = from.chunks_exact(span).zip(to.chunks_exact_mut(span));
+        for (address, (from, to)) in (address..).step_by(span).zip(spans) {
+            // The same for all of a span, and less than that.
+            let flip = (self.apply(address) ^ address) as usize;
+            match self.granule() {
+                16 => exchange::<16>(from, to, flip),
+                _ => exchange::<8>(from, to, flip),
+            }
+        }
+    }
+
     /// Bytes of one row that the pattern permutes, or `None` without a swizzle.
     pub fn span(self) -> Option<u32> {
         match self {
@@ -88,6 +103,14 @@ impl Swizzle {
             Swizzle::B128Atom32Flip8 => 8,
             _ => 16,
         }
+    }
+}
+
+/// Copies so many bytes at a time, each to its place with some bits flipped.
+fn exchange<const GRANULE: usize>(from: &[u8], to: &mut [u8], flip: usize) {
+    for (i, from) in from.as_chunks::<GRANULE>().0.iter().enumerate() {
+        let at = (i * GRANULE) ^ flip;
+        to[at..at + GRANULE].copy_from_slice(from);
     }
 }
 
@@ -126,6 +149,22 @@ mod tests {
                 assert_eq!(s.apply(s.apply(a)), a, "{s:?}");
                 assert_eq!(s.apply(a) / 128, a / 128, "{s:?} leaves its line");
                 assert_eq!(s.apply(a + s.period()), s.apply(a) + s.period());
+            }
+        }
+    }
+
+    #[test]
+    fn a_permutation_puts_every_byte_where_it_lies() {
+        let from: Vec<u8> = (0..128u8).map(|i| i.wrapping_mul(7)).collect();
+        for s in Swizzle::ALL {
+            let span = s.span().unwrap_or(128);
+            for start in (0..2048).step_by(span as usize) {
+                let from = &from[..span as usize];
+                let mut to = vec![0; from.len()];
+                s.permute(start, from, &mut to);
+                for (i, byte) in (0..).zip(from) {
+                    assert_eq!(to[(s.apply(start + i) - start) as usize], *byte, "{s:?}");
+                }
             }
         }
     }

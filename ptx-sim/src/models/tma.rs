@@ -38,7 +38,7 @@ pub enum GlobalSide {
     Uninitialised,
 }
 
-/// One contiguous run of bytes.
+/// One run of bytes, contiguous in global memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Move {
     /// Absolute shared address, swizzle applied.
@@ -47,6 +47,27 @@ pub struct Move {
     pub len: u32,
     /// Where the bytes come from or go to.
     pub global: GlobalSide,
+    /// How the bytes lie in their range of shared memory: a whole span of this pattern, or in order.
+    pub swizzle: Swizzle,
+}
+
+impl Move {
+    /// The same bytes in moves that are contiguous on both sides.
+    pub fn granules(self) -> impl Iterator<Item = Move> {
+        let granule = match self.swizzle {
+            Swizzle::None => self.len.max(1),
+            swizzle => swizzle.granule(),
+        };
+        (0..self.len).step_by(granule as usize).map(move |at| Move {
+            shared: self.swizzle.apply(self.shared + at),
+            len: granule.min(self.len - at),
+            global: match self.global {
+                GlobalSide::Bytes(a) => GlobalSide::Bytes(a.wrapping_add(u64::from(at))),
+                fill => fill,
+            },
+            swizzle: Swizzle::None,
+        })
+    }
 }
 
 /// Everything one tensor copy does.
@@ -116,7 +137,7 @@ pub fn plan(
     let pitch = map.row_pitch() as u32;
     let counts: Vec<u32> = (0..rank).map(|d| map.box_elements(d)).collect();
     let mut plan = Plan {
-        moves: Vec::with_capacity((bytes / 16) as usize),
+        moves: Vec::with_capacity(map.rows() as usize),
         shared_bytes: bytes as u32,
         transaction_bytes: map.transaction_bytes() as u32,
     };
@@ -250,6 +271,26 @@ fn push_row(
     };
     let hi = hi.max(lo);
     let fill = fill_of(args.oob_fill);
+    // All of the row is on one side of the tensor's edge, and fills the span that the pattern permutes.
+    let span = args.swizzle.span().map_or(len, i64::from);
+    let whole = match base {
+        Some(base) if (lo, hi) == (0, len) => {
+            Some(GlobalSide::Bytes(base.wrapping_add_signed(first)))
+        }
+        _ if lo == hi => Some(fill),
+        _ => None,
+    };
+    if let (Direction::Load, Some(global), false) = (direction, whole, args.data_type.is_padded())
+        && len == span
+    {
+        let m = Move {
+            shared: row_start,
+            len: len as u32,
+            global,
+            swizzle: args.swizzle,
+        };
+        return push(moves, m);
+    }
     let data_of_slot: i64 = match args.data_type {
         DataType::U4x16Align16B => 8,
         DataType::U6x16Align16B => 12,
@@ -275,6 +316,7 @@ fn push_row(
                     shared: here,
                     len: (a - at) as u32,
                     global: fill,
+                    swizzle: Swizzle::None,
                 },
             );
         }
@@ -287,6 +329,7 @@ fn push_row(
                     shared: shared_of(a),
                     len: (b - a) as u32,
                     global: bytes,
+                    swizzle: Swizzle::None,
                 },
             );
         }
@@ -297,6 +340,7 @@ fn push_row(
                     shared: shared_of(b),
                     len: (end - b) as u32,
                     global: fill,
+                    swizzle: Swizzle::None,
                 },
             );
         }
@@ -309,6 +353,7 @@ fn push_row(
                     shared,
                     len: pad,
                     global: GlobalSide::Uninitialised,
+                    swizzle: Swizzle::None,
                 },
             );
         }
@@ -319,8 +364,11 @@ fn push_row(
 
 /// Appends a move, joined to the last one where both sides continue it.
 fn push(moves: &mut Vec<Move>, m: Move) {
+    let in_order = |m: &Move| m.swizzle == Swizzle::None;
     if let Some(last) = moves.last_mut()
         && last.shared + last.len == m.shared
+        && in_order(last)
+        && in_order(&m)
     {
         let joins = match (last.global, m.global) {
             (GlobalSide::Bytes(a), GlobalSide::Bytes(b)) => {

@@ -204,6 +204,11 @@ impl Tmem {
         Ok(&mut self.cells[at..][..n as usize])
     }
 
+    /// All cells in blocks of so many lanes, whatever was written of them.
+    pub fn blocks_mut(&mut self, lanes: u32) -> impl Iterator<Item = &mut [u32]> {
+        self.cells.chunks_mut((lanes * COLUMNS).max(1) as usize)
+    }
+
     /// Writes a whole cell.
     pub fn write(&mut self, lane: u32, column: u32, value: u32) -> Result<(), TmemError> {
         let i = self.index(lane, column)?;

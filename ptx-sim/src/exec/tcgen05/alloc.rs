@@ -65,6 +65,7 @@ impl Machine<'_> {
 
     /// Columns of a CTA are allocated or freed; their contents are uninitialised.
     fn mark_columns(&mut self, linear: u32, first: u32, columns: u32, allocated: bool) {
+        self.tensor.settle(linear);
         let memory = self.tensor.tmem.entry(linear).or_default();
         memory.set_allocated(first, columns, allocated);
     }

@@ -9,9 +9,12 @@ use crate::memory::Fault;
 use crate::models::hazard::{AccessKind, Fence, OpClass};
 use crate::models::relaxation::Relaxation;
 use crate::models::tcgen05_ld_st::LdSt;
-use crate::models::tmem::TmemAddr;
+use crate::models::tmem::{COLUMNS, LANES, TmemAddr};
 use crate::program::{Dst, Src, TensorAddr};
 use crate::trace::{Kind, Operation};
+
+/// Lanes that the hazard tracker has in one memory.
+const BLOCK: u32 = 16;
 
 #[derive(Debug)]
 enum Data {
@@ -156,20 +159,24 @@ impl Machine<'_> {
             } else {
                 AccessKind::Read
             };
-            let mut columns: Vec<(u32, u32)> = shape.cells(address).collect();
-            columns.iter_mut().for_each(|c| c.0 /= 16);
-            columns.sort_unstable();
-            columns.dedup();
-            // Runs of columns of one block of lanes.
-            for run in columns.chunk_by(|a, b| a.0 == b.0 && a.1 + 1 == b.1) {
-                h.op_tensor(
-                    op,
-                    cta,
-                    (run[0].0 * 16, 16),
-                    (run[0].1, run.len() as u32),
-                    kind,
-                    c.pc,
-                );
+            // By block of lanes and column.
+            let mut touched = [[false; COLUMNS as usize]; (LANES / BLOCK) as usize];
+            for (lane, column) in shape.cells(address) {
+                let block = touched.get_mut((lane / BLOCK) as usize);
+                if let Some(t) = block.and_then(|b| b.get_mut(column as usize)) {
+                    *t = true;
+                }
+            }
+            for (block, columns) in (0..).zip(&touched) {
+                let mut first = 0;
+                for run in columns.chunk_by(|a, b| a == b) {
+                    let count = run.len() as u32;
+                    if run[0] {
+                        let lanes = (block * BLOCK, BLOCK);
+                        h.op_tensor(op, cta, lanes, (first, count), kind, c.pc);
+                    }
+                    first += count;
+                }
             }
             self.tensor
                 .unwaited

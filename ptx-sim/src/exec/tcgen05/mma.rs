@@ -1,17 +1,25 @@
 //! `tcgen05.mma`: operands are decoded and checked when it is issued; memory is read when it
 //! completes.
 
-use super::{Pending, READ_UNWRITTEN, SharedView, broken, shared_reads, tensor_address, trouble};
+use std::sync::Arc;
+
+use super::{
+    Pending, READ_UNWRITTEN, SharedView, TensorState, broken, shared_reads, tensor_address, trouble,
+};
 use crate::exec::Ctx;
 use crate::exec::event::Event;
 use crate::exec::machine::{Machine, Trouble};
+use crate::exec::pending::Range;
 use crate::exec::warp::Warp;
 use crate::memory::Fault;
 use crate::models::hazard::{AccessKind, OpClass};
 use crate::models::idesc::Idesc;
 use crate::models::relaxation::Relaxation;
 use crate::models::smem_desc::SmemDesc;
-use crate::models::tcgen05_mma::{AOperand, CtaMemory, Mma, Scales, Summation, TmemBlock, execute};
+use crate::models::tcgen05_mma::{
+    AOperand, CtaMemory, Mma, MmaError, Owed, Scales, Summation, TmemBlock, execute,
+};
+use crate::models::tmem::Tmem;
 use crate::program::{MmaA, MmaOperands};
 use crate::trace::{Kind, Operation};
 
@@ -58,26 +66,21 @@ impl Event for MmaEvent {
     }
 
     fn complete(self: Box<Self>, m: &mut Machine<'_>) -> Result<(), Fault> {
-        let unwritten = m.with_tmem(&self.ctas, |m, indices, memories| {
-            let shared: Vec<_> = indices
-                .iter()
-                .map(|i| SharedView::new(&m.ctas[*i].shared, m.options))
-                .collect();
-            for tmem in memories.iter_mut() {
-                tmem.set_lenient(m.options.allows(Relaxation::Unwritten));
-            }
-            let mut ctas: Vec<_> = shared
-                .iter()
-                .zip(memories.iter_mut())
-                .map(|(shared, tmem)| CtaMemory { shared, tmem })
-                .collect();
-            let result = execute(&self.mma, &mut ctas).map_err(broken);
-            let in_shared = shared.iter().any(SharedView::took_unwritten);
-            let in_tmem = memories
-                .iter_mut()
-                .fold(false, |any, t| t.set_lenient(false) | any);
-            result.map(|()| in_shared || in_tmem)
-        })?;
+        let unwritten = if Owed::takes(&self.mma) {
+            let mut owed = m.tensor.owed.remove(&self.ctas[0]).unwrap_or_default();
+            let result = m.with_owing_tmem(&self.ctas, |m, indices, memories| {
+                on_memories(m, indices, memories, |ctas| match ctas.pop() {
+                    Some(memory) => owed.execute(&self.mma, memory),
+                    None => Ok(()),
+                })
+            });
+            m.tensor.owed.insert(self.ctas[0], owed);
+            result?
+        } else {
+            m.with_tmem(&self.ctas, |m, indices, memories| {
+                on_memories(m, indices, memories, |ctas| execute(&self.mma, ctas))
+            })?
+        };
         if unwritten {
             m.note(Relaxation::Unwritten, self.pc, READ_UNWRITTEN);
         }
@@ -85,6 +88,87 @@ impl Event for MmaEvent {
         m.pending.finished(self.reads);
         Ok(())
     }
+}
+
+/// Instructions whose footprints are kept at most: a kernel has some for each stage of its ring.
+const KEPT: usize = 256;
+
+/// What an MMA touches.
+#[derive(Debug)]
+pub(super) struct Touched {
+    /// Shared memory that is read: the owner is the CTA's place in the group.
+    shared: Vec<Range>,
+    /// Tensor memory that is read, apart from D.
+    tensor: Vec<TmemBlock>,
+    d: Vec<TmemBlock>,
+}
+
+impl Touched {
+    fn of(mma: &Mma) -> Result<Self, MmaError> {
+        let mut all = mma.footprint()?;
+        Ok(Self {
+            shared: shared_reads(&[0, 1], &mut all.shared_reads),
+            tensor: all.tmem_reads,
+            d: all.d,
+        })
+    }
+
+    /// What is read of the shared memories of these CTAs.
+    fn reads_of(&self, ctas: &[u32]) -> Vec<Range> {
+        let of_cta = |r: &Range| {
+            let owner = *ctas.get(r.owner as usize)?;
+            Some(Range { owner, ..*r })
+        };
+        self.shared.iter().filter_map(of_cta).collect()
+    }
+}
+
+impl TensorState {
+    /// What an MMA touches. Loops issue the same ones again and again.
+    fn footprint(&mut self, mma: &Mma) -> Result<Arc<Touched>, MmaError> {
+        // D is touched whether it is read or not.
+        let key = Mma {
+            accumulate: false,
+            ..*mma
+        };
+        if let Some(known) = self.footprints.get(&key) {
+            return Ok(known.clone());
+        }
+        let new = Arc::new(Touched::of(mma)?);
+        if self.footprints.len() >= KEPT {
+            self.footprints.clear();
+        }
+        self.footprints.insert(key, new.clone());
+        Ok(new)
+    }
+}
+
+/// Executes on the memories of some CTAs; whether bytes were read that nothing wrote.
+fn on_memories(
+    m: &Machine<'_>,
+    indices: &[usize],
+    memories: &mut [Tmem],
+    f: impl FnOnce(&mut Vec<CtaMemory<'_, SharedView<'_>>>) -> Result<(), MmaError>,
+) -> Result<bool, Fault> {
+    let shared: Vec<_> = indices
+        .iter()
+        .map(|i| SharedView::new(&m.ctas[*i].shared, m.options))
+        .collect();
+    for tmem in memories.iter_mut() {
+        tmem.set_lenient(m.options.allows(Relaxation::Unwritten));
+    }
+    let mut ctas: Vec<_> = shared
+        .iter()
+        .zip(memories.iter_mut())
+        .map(|(shared, tmem)| CtaMemory { shared, tmem })
+        .collect();
+    let result = f(&mut ctas).map_err(broken);
+    drop(ctas);
+    let in_shared = shared.iter().any(SharedView::took_unwritten);
+    let in_tmem = memories
+        .iter_mut()
+        .fold(false, |any, t| t.set_lenient(false) | any);
+    result.map(|()| in_shared || in_tmem)
 }
 
 /// Names accumulator and shape: equal keys are pipelined.
@@ -130,9 +214,9 @@ impl Machine<'_> {
             disable_lanes,
             summation: Summation::default(),
         };
-        let mut footprint = mma.footprint().map_err(|e| t(broken(e)))?;
+        let footprint = self.tensor.footprint(&mma).map_err(|e| t(broken(e)))?;
         let ctas = self.tensor_group(c.cta, o.group).map_err(&t)?;
-        let reads = shared_reads(&ctas, &mut footprint.shared_reads);
+        let reads = footprint.reads_of(&ctas);
         let what = OpClass::Mma(key(&mma));
         let after = self.tensor.before(what, ctas[0], self.options);
         let issuer = (self.ctas[c.cta].linear, w.index, lane);
@@ -160,7 +244,7 @@ impl Machine<'_> {
                     );
                 }
             };
-            blocks(&footprint.tmem_reads, AccessKind::Read);
+            blocks(&footprint.tensor, AccessKind::Read);
             blocks(&footprint.d, AccessKind::Write);
             self.remember(issuer, op);
         }

@@ -10,23 +10,25 @@ mod load_store;
 mod mma;
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 
 use super::machine::{Machine, Trouble, sync_fault};
-use super::pending::{Range, Use};
+use super::pending::Range;
 use super::warp::{Part, Warp};
 use super::{Ctx, Flow, lanes};
 use crate::memory::{Fault, Region, Space};
 use crate::models::hazard::{Op as TrackedOp, OpClass};
 use crate::models::memory::{SharedRead, SharedReadError};
 use crate::models::relaxation::Relaxation;
-use crate::models::tcgen05_mma::CtaGroup;
+use crate::models::tcgen05_mma::{CtaGroup, Mma, Owed};
 use crate::models::tmem::UNWRITTEN;
 use crate::models::tmem::{Tmem, TmemAddr};
 use crate::models::tmem_alloc::TmemAllocator;
 use crate::program::{Src, Tcgen05, TensorAddr};
 use crate::report::ViolationKind;
 use crate::sim::Options;
+use mma::Touched;
 
 /// Committed operations of a thread that later commits still hand over.
 const REMEMBERED: usize = 256;
@@ -48,6 +50,8 @@ pub(crate) struct Pending {
 pub(crate) struct TensorState {
     /// By linear CTA.
     tmem: BTreeMap<u32, Tmem>,
+    /// What of it is still to be computed, by linear CTA.
+    owed: BTreeMap<u32, Owed>,
     /// By SM, and rank in a pair.
     allocators: BTreeMap<(u32, u32), TmemAllocator>,
     /// Pair allocations: columns that a CTA has asked for, and its address once both have.
@@ -62,6 +66,7 @@ pub(crate) struct TensorState {
     pub(crate) epoch: u64,
     next: u64,
     pending: BTreeMap<u64, Pending>,
+    footprints: HashMap<Mma, Arc<Touched>>,
     /// Hazard tracking: operations of each thread, oldest first.
     issued: BTreeMap<(u32, u32, u32), VecDeque<TrackedOp>>,
     /// Loads and stores of each warp that it has not waited for.
@@ -69,6 +74,13 @@ pub(crate) struct TensorState {
 }
 
 impl TensorState {
+    /// Computes what is still to be computed of a CTA's tensor memory: before anybody looks at it or frees it.
+    fn settle(&mut self, cta: u32) {
+        if let (Some(owed), Some(tmem)) = (self.owed.get_mut(&cta), self.tmem.get_mut(&cta)) {
+            owed.settle(tmem);
+        }
+    }
+
     /// Whether these operations have all completed.
     fn over(&self, ids: &[u64]) -> bool {
         ids.iter().all(|i| !self.pending.contains_key(i))
@@ -295,8 +307,7 @@ impl Machine<'_> {
 
     /// Registers shared memory that an operation will read, so that no write comes in between.
     pub(in crate::exec) fn will_read(&mut self, reads: &[Range], pc: usize) -> Result<u64, Fault> {
-        let uses: Vec<_> = reads.iter().map(|r| (*r, Use::Read)).collect();
-        self.begin_operation(pc, &uses)
+        self.begin_reads(pc, reads)
     }
 
     /// Notes an operation in flight and gives it a number.
@@ -309,6 +320,18 @@ impl Machine<'_> {
 
     /// Runs `f` on the tensor memories of some CTAs, which must all be resident.
     fn with_tmem<T>(
+        &mut self,
+        ctas: &[u32],
+        f: impl FnOnce(&Self, &[usize], &mut [Tmem]) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        for cta in ctas {
+            self.tensor.settle(*cta);
+        }
+        self.with_owing_tmem(ctas, f)
+    }
+
+    /// The same, with what is still to be computed of them.
+    fn with_owing_tmem<T>(
         &mut self,
         ctas: &[u32],
         f: impl FnOnce(&Self, &[usize], &mut [Tmem]) -> Result<T, Fault>,
@@ -338,6 +361,7 @@ impl Machine<'_> {
     pub(super) fn tensor_exit(&mut self, cta: usize) -> Result<(), Fault> {
         let linear = self.ctas[cta].linear;
         self.tensor.tmem.remove(&linear);
+        self.tensor.owed.remove(&linear);
         let key = self.sm(cta);
         let Some(a) = self.tensor.allocators.get_mut(&key) else {
             return Ok(());

@@ -50,9 +50,9 @@ pub(super) struct Tensor {
 }
 
 impl Tensor {
-    pub(super) fn join(&mut self, other: &Tensor) {
-        share(&mut self.done, &other.done);
-        share(&mut self.issued, &other.issued);
+    pub(super) fn join(&mut self, merger: &mut Merger, other: &Tensor) {
+        merger.share(&mut self.done, &other.done);
+        merger.share(&mut self.issued, &other.issued);
     }
 
     /// Learns of one operation.
@@ -131,14 +131,37 @@ impl Known {
     }
 }
 
+/// Joins of clocks that are remembered: what each lane of a warp learns of the same few objects.
+const REMEMBERED: usize = 4;
+
 /// Joins views, and remembers the last results: threads that meet mostly know the same.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Merger {
     joined: Option<[Arc<View>; 3]>,
     fenced: Option<[Arc<View>; 2]>,
+    /// What was joined into what, and the result.
+    clocks: [Option<[Arc<Clock>; 3]>; REMEMBERED],
+    oldest: usize,
 }
 
 impl Merger {
+    /// `into` becomes the join of both, and one of them where that says all.
+    fn share(&mut self, into: &mut Arc<Clock>, from: &Arc<Clock>) {
+        // Threads that have learned nothing have clocks of their own, which say nothing.
+        if Arc::ptr_eq(into, from) || from.0.is_empty() {
+            return;
+        }
+        let same = |[a, b, _]: &&[_; 3]| Arc::ptr_eq(a, into) && Arc::ptr_eq(b, from);
+        if let Some([_, _, joined]) = self.clocks.iter().flatten().find(same) {
+            *into = joined.clone();
+            return;
+        }
+        let before = into.clone();
+        share(into, from);
+        self.clocks[self.oldest] = Some([before, from.clone(), into.clone()]);
+        self.oldest = (self.oldest + 1) % REMEMBERED;
+    }
+
     /// `into` becomes the join of both.
     pub(super) fn join(&mut self, into: &mut Arc<View>, from: &Arc<View>) {
         if Arc::ptr_eq(into, from) {

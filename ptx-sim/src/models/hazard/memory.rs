@@ -206,7 +206,7 @@ impl Tracker {
         let home = a.home;
         let exit = self.exits.entry(home).or_default();
         exit.arrive(&mut self.merger, &known);
-        exit.arriving.tensor.join(&tensor);
+        exit.arriving.tensor.join(&mut self.merger, &tensor);
     }
 
     /// All threads of a group have ended, this one last, and a memory with them. What others do to

@@ -130,9 +130,9 @@ impl Tracker {
             Sem::Relaxed => &a.fenced_out,
         };
         into.arrive(&mut self.merger, known);
-        into.arriving.tensor.join(&a.tensor_out);
+        into.arriving.tensor.join(&mut self.merger, &a.tensor_out);
         if together || self.allowed.has(Relaxation::HandedOn) {
-            into.arriving.tensor.join(&a.tensor_in);
+            into.arriving.tensor.join(&mut self.merger, &a.tensor_in);
         }
         into.arriving.started |= a.started;
     }
@@ -157,7 +157,7 @@ impl Tracker {
         if reaches {
             self.acquire(agent, object, sem);
         } else if let Some(o) = self.objects.get(&object) {
-            self.agents[agent.0 as usize].follow(&o.complete);
+            self.agents[agent.0 as usize].follow(&mut self.merger, &o.complete);
         }
     }
 
@@ -173,8 +173,11 @@ impl Tracker {
                 || view.generic.get(sealed.slot) < sealed.time
                 || view.fenced.get(sealed.slot) < sealed.fenced;
             let a = &self.agents[agent.0 as usize];
-            meeting.arriving.tensor.join(&a.tensor_out);
-            meeting.arriving.tensor.join(&a.tensor_in);
+            meeting
+                .arriving
+                .tensor
+                .join(&mut self.merger, &a.tensor_out);
+            meeting.arriving.tensor.join(&mut self.merger, &a.tensor_in);
             meeting.arriving.started |= a.started;
         }
         news &= memory;
@@ -189,7 +192,7 @@ impl Tracker {
             if news {
                 a.take(&mut self.merger, &meeting.arriving, Sem::Strong);
             } else {
-                a.follow(&meeting.arriving);
+                a.follow(&mut self.merger, &meeting.arriving);
             }
         }
     }
@@ -213,8 +216,8 @@ impl Tracker {
                     a.fenced_out.learn(*slot, 1, false);
                 }
             }
-            Fence::Tcgen05Before => a.tensor_out.join(&a.tensor),
-            Fence::Tcgen05After => a.tensor.join(&a.tensor_in),
+            Fence::Tcgen05Before => a.tensor_out.join(&mut self.merger, &a.tensor),
+            Fence::Tcgen05After => a.tensor.join(&mut self.merger, &a.tensor_in),
             Fence::Release => a.fenced_out = a.seal(),
             Fence::Acquire => self.merger.join(&mut a.now.view, &a.relaxed_in),
             Fence::AcqRel | Fence::Sc => {

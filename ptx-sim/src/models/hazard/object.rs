@@ -47,7 +47,7 @@ impl Object {
         let arrived = std::mem::take(&mut self.arriving);
         self.last = None;
         merger.join(&mut self.complete.view, &arrived.view);
-        self.complete.tensor.join(&arrived.tensor);
+        self.complete.tensor.join(merger, &arrived.tensor);
         self.complete.started |= arrived.started;
     }
 }
@@ -97,12 +97,12 @@ impl AgentState {
             Sem::Relaxed => &mut self.relaxed_in,
         };
         merger.join(into, &from.view);
-        self.follow(from);
+        self.follow(merger, from);
     }
 
     /// Learns the part that is execution order and needs no memory order.
-    pub(super) fn follow(&mut self, from: &Handed) {
-        self.tensor_in.join(&from.tensor);
+    pub(super) fn follow(&mut self, merger: &mut Merger, from: &Handed) {
+        self.tensor_in.join(merger, &from.tensor);
         self.started |= from.started;
     }
 }

@@ -147,7 +147,7 @@ impl Tracker {
             clock.join(&last.known.view.fenced);
             clock.raise(last.known.slot, last.known.fenced);
         }
-        into.tensor.join(&last.tensor);
+        into.tensor.join(&mut self.merger, &last.tensor);
     }
 
     /// The operation is a `cp.async` of this thread.

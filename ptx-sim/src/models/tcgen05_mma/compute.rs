@@ -2,7 +2,7 @@
 
 use super::super::idesc::{Accumulator, Kind};
 use super::super::memory::SharedRead;
-use super::inner::{self, NAN_F32, ROWS, Transposed};
+use super::inner::{self, Link, NAN_F32, ROWS, Transposed};
 use super::operand::{self, Values};
 use super::scale::{self, Factors};
 use super::{CtaMemory, Mma, MmaError};
@@ -76,7 +76,18 @@ pub(super) fn product<S: SharedRead + ?Sized>(
     ctas: &[CtaMemory<'_, S>],
 ) -> Result<Product, MmaError> {
     let (a, b) = (operand::read_a(mma, ctas)?, operand::read_b(mma, ctas)?);
+    let (a, b) = (operand::decode_a(mma, &a), operand::decode_b(mma, &b));
     let factors = scale::read(mma, ctas)?;
+    product_of(mma, a, b, factors)
+}
+
+/// The product of operands that were read.
+pub(super) fn product_of(
+    mma: &Mma,
+    a: Values,
+    b: Values,
+    factors: Option<Factors>,
+) -> Result<Product, MmaError> {
     let (m, n, k) = (
         mma.idesc.m as usize,
         mma.idesc.n as usize,
@@ -173,6 +184,19 @@ fn dot_f64(a: &[f32], b: &[f32]) -> f64 {
 }
 
 impl Product {
+    /// [`ROWS`] rows from one on as a link of a chain, if its sums are exact in f32.
+    pub(super) fn link(&self, first: usize, accumulate: bool) -> Option<Link<'_>> {
+        match &self.form {
+            Form::F32(a, b) => Some(Link {
+                a: a.get(first * self.k..(first + ROWS) * self.k)?,
+                k: self.k,
+                b,
+                accumulate,
+            }),
+            _ => None,
+        }
+    }
+
     /// Computes rows `first..first + ROWS`.
     pub(super) fn rows(&self, first: usize, out: &mut Sums) {
         let k = self.k;

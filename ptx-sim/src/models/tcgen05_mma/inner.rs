@@ -82,12 +82,44 @@ impl<T: Copy + Default> Transposed<T> {
     pub(super) fn new<S: Copy>(rows: &[S], k: usize, value: impl Fn(S) -> T) -> Self {
         let stride = (rows.len() / k.max(1)).next_multiple_of(COLUMNS);
         let mut values = vec![T::default(); stride * k];
-        for (column, row) in rows.chunks_exact(k.max(1)).enumerate() {
-            for (v, x) in values[column..].iter_mut().step_by(stride).zip(row) {
-                *v = value(*x);
+        match k {
+            8 => transpose::<8, S, T>(rows, stride, &mut values, &value),
+            16 => transpose::<16, S, T>(rows, stride, &mut values, &value),
+            32 => transpose::<32, S, T>(rows, stride, &mut values, &value),
+            64 => transpose::<64, S, T>(rows, stride, &mut values, &value),
+            _ => {
+                for (column, row) in rows.chunks_exact(k.max(1)).enumerate() {
+                    for (v, x) in values[column..].iter_mut().step_by(stride).zip(row) {
+                        *v = value(*x);
+                    }
+                }
             }
         }
         Self { stride, values }
+    }
+}
+
+/// Rows of known length become columns, some side by side at a time.
+fn transpose<const K: usize, S: Copy, T: Copy>(
+    rows: &[S],
+    stride: usize,
+    values: &mut [T],
+    value: impl Fn(S) -> T,
+) {
+    const SIDE_BY_SIDE: usize = 8;
+    let (tiles, rest) = rows.as_chunks::<K>().0.as_chunks::<SIDE_BY_SIDE>();
+    for (first, tile) in (0..).step_by(SIDE_BY_SIDE).zip(tiles) {
+        for step in 0..K {
+            let line = &mut values[step * stride + first..][..SIDE_BY_SIDE];
+            for (v, row) in line.iter_mut().zip(tile) {
+                *v = value(row[step]);
+            }
+        }
+    }
+    for (column, row) in (tiles.len() * SIDE_BY_SIDE..).zip(rest) {
+        for (v, x) in values[column..].iter_mut().step_by(stride).zip(row) {
+            *v = value(*x);
+        }
     }
 }
 
@@ -126,6 +158,51 @@ fn products<T: Number, const R: usize, const FUSED: bool>(
             let sums = piece::<T, R, FUSED>(&a[row * k..][..R * k], k, b, 0..k, column);
             for (r, sums) in sums.iter().enumerate() {
                 out[(row + r) * b.stride + column..][..PIECE].copy_from_slice(sums);
+            }
+        }
+    }
+}
+
+/// One product of a chain: its [`ROWS`] rows of A, B, and whether it is added onto what is there.
+pub(super) struct Link<'a> {
+    pub(super) a: &'a [f32],
+    pub(super) k: usize,
+    pub(super) b: &'a Transposed<f32>,
+    pub(super) accumulate: bool,
+}
+
+/// Adds products onto [`ROWS`] rows of f32 in turn, each with one rounding an element: `cells` are `pitch` apart from
+/// row to row, and `n` of each row are meant. One f32 addition rounds as f64 arithmetic and then a conversion would,
+/// because f64 has more than twice the bits of f32.
+#[inline(always)]
+fn chain<T: Number, const R: usize, const FUSED: bool>(
+    links: &[Link<'_>],
+    n: usize,
+    cells: &mut [u32],
+    pitch: usize,
+) {
+    for column in (0..n).step_by(PIECE) {
+        let width = PIECE.min(n - column);
+        for row in (0..ROWS).step_by(R) {
+            let mut d = [[0.0; PIECE]; R];
+            for (r, d) in d.iter_mut().enumerate() {
+                let cells = &cells[(row + r) * pitch + column..][..width];
+                for (d, cell) in d.iter_mut().zip(cells) {
+                    *d = f32::from_bits(*cell);
+                }
+            }
+            for l in links {
+                let a = &l.a[row * l.k..][..R * l.k];
+                let sums = piece::<f32, R, FUSED>(a, l.k, l.b, 0..l.k, column);
+                for (d, sums) in d.as_flattened_mut().iter_mut().zip(sums.as_flattened()) {
+                    *d = if l.accumulate { *d } else { 0.0 } + sums;
+                }
+            }
+            for (r, d) in d.iter().enumerate() {
+                let cells = &mut cells[(row + r) * pitch + column..][..width];
+                for (cell, d) in cells.iter_mut().zip(d) {
+                    *cell = bits_of(*d);
+                }
             }
         }
     }
@@ -271,6 +348,7 @@ versions!(accumulate_f64[f64](cells: &mut [u32], scale: f64, sums: &[f64]) = acc
 versions!(accumulate_f32[f32](cells: &mut [u32], scale: f64, sums: &[f32]) = accumulate);
 versions!(store_f64[f64](cells: &mut [u32], sums: &[f64]) = store);
 versions!(store_f32[f32](cells: &mut [u32], sums: &[f32]) = store);
+versions!(chain_f32[f32](links: &[Link<'_>], n: usize, cells: &mut [u32], pitch: usize) = chain);
 versions!(extent_of[f32](values: &[f32], out: &mut (u32, u32)) = extent);
 versions!(
     /// Values of f16 from little-endian pairs of bytes.

@@ -2,7 +2,7 @@
 
 use super::super::idesc::Accumulator;
 use super::super::memory::SharedRead;
-use super::super::tmem::TmemAddr;
+use super::super::tmem::{TmemAddr, TmemError};
 use super::compute::{Product, Sums};
 use super::inner::ROWS;
 use super::{CtaGroup, CtaMemory, Footprint, Mma, MmaError, TmemBlock};
@@ -83,6 +83,15 @@ pub(super) fn footprint(mma: &Mma, out: &mut Footprint) {
     }
 }
 
+/// The lane of D's first row of each [`ROWS`], in one CTA's tensor memory.
+pub(super) fn lanes_of_rows(mma: &Mma) -> impl Iterator<Item = (usize, u32)> {
+    let (group, m, n) = (mma.group, mma.idesc.m, mma.idesc.n);
+    let lane = move |row| mma.d.lane() + d_cell(group, m, n, row, 0).lane;
+    (0..m)
+        .step_by(ROWS)
+        .map(move |row| (row as usize, lane(row)))
+}
+
 fn disabled(mma: &Mma, cta: usize, lane: u32) -> bool {
     mma.disable_lanes[cta * 4 + (lane / 32 % 4) as usize] >> (lane % 32) & 1 == 1
 }
@@ -122,29 +131,66 @@ fn runs(mma: &Mma, row: u32) -> impl Iterator<Item = Run> {
     })
 }
 
+/// The bytes of D's cells that are written.
+fn mask(mma: &Mma) -> u8 {
+    match mma.idesc.d {
+        Accumulator::F16 => 0x3,
+        _ => 0xf,
+    }
+}
+
+fn of_d(cta: usize) -> impl Fn(TmemError) -> MmaError {
+    move |source| MmaError::Tmem {
+        operand: "D",
+        cta,
+        source,
+    }
+}
+
+/// Whether a row of D is written at all.
+pub(super) fn writes_row(mma: &Mma, row: usize) -> bool {
+    runs(mma, row as u32).next().is_some()
+}
+
+/// Checks that D may be written, and read where it accumulates.
+pub(super) fn check_d<S: SharedRead + ?Sized>(
+    mma: &Mma,
+    ctas: &[CtaMemory<'_, S>],
+) -> Result<(), MmaError> {
+    for row in 0..mma.idesc.m {
+        for r in runs(mma, row) {
+            let needed = if mma.accumulate { mask(mma) } else { 0 };
+            let tmem = &ctas[r.cta].tmem;
+            tmem.check_row(r.lane, r.column, r.count, needed)
+                .map_err(of_d(r.cta))?;
+        }
+    }
+    Ok(())
+}
+
+/// Counts D as written, which was checked.
+pub(super) fn claim_d<S: SharedRead + ?Sized>(
+    mma: &Mma,
+    ctas: &mut [CtaMemory<'_, S>],
+) -> Result<(), MmaError> {
+    for row in 0..mma.idesc.m {
+        for r in runs(mma, row) {
+            let tmem = &mut ctas[r.cta].tmem;
+            tmem.row_mut(r.lane, r.column, r.count, mask(mma))
+                .map_err(of_d(r.cta))?;
+        }
+    }
+    Ok(())
+}
+
 /// Reads D where it accumulates, adds, and writes it; nothing is written on an error.
 pub(super) fn write_d<S: SharedRead + ?Sized>(
     mma: &Mma,
     product: &Product,
     ctas: &mut [CtaMemory<'_, S>],
 ) -> Result<(), MmaError> {
-    let (m, kind) = (mma.idesc.m, mma.idesc.d);
-    let mask = if kind == Accumulator::F16 { 0x3 } else { 0xf };
-    let fail = |cta| {
-        move |source| MmaError::Tmem {
-            operand: "D",
-            cta,
-            source,
-        }
-    };
-    for row in 0..m {
-        for r in runs(mma, row) {
-            let needed = if mma.accumulate { mask } else { 0 };
-            let tmem = &ctas[r.cta].tmem;
-            tmem.check_row(r.lane, r.column, r.count, needed)
-                .map_err(fail(r.cta))?;
-        }
-    }
+    check_d(mma, ctas)?;
+    let m = mma.idesc.m;
     let mut sums = Sums::default();
     for row in 0..m {
         if (row as usize).is_multiple_of(ROWS) {
@@ -153,8 +199,8 @@ pub(super) fn write_d<S: SharedRead + ?Sized>(
         for r in runs(mma, row) {
             let cells = ctas[r.cta]
                 .tmem
-                .row_mut(r.lane, r.column, r.count, mask)
-                .map_err(fail(r.cta))?;
+                .row_mut(r.lane, r.column, r.count, mask(mma))
+                .map_err(of_d(r.cta))?;
             product.finish(mma, &sums, row as usize, r.first as usize, cells);
         }
     }

@@ -7,11 +7,13 @@ mod compute;
 mod inner;
 mod layout;
 mod operand;
+mod owed;
 mod scale;
 mod shape;
 
 pub use compute::Summation;
 pub use layout::{DCell, d_cell};
+pub use owed::Owed;
 pub use scale::{ScaleVec, sfa_cell, sfb_cell};
 pub use shape::check_shape;
 
@@ -41,7 +43,7 @@ impl CtaGroup {
 }
 
 /// Where A lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AOperand {
     /// In shared memory, of each CTA its half.
     Shared(SmemDesc),
@@ -50,7 +52,7 @@ pub enum AOperand {
 }
 
 /// The scale operands of a block-scaled kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Scales {
     /// `.scale_vec::NX`, aliases resolved.
     pub vec: ScaleVec,
@@ -61,7 +63,7 @@ pub struct Scales {
 }
 
 /// One `tcgen05.mma`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Mma {
     /// `.cta_group`.
     pub group: CtaGroup,

@@ -48,15 +48,17 @@ fn layout(desc: &SmemDesc, major: Major, e: Element, is_a: bool) -> Result<Layou
         })
 }
 
-/// Reads `rows` rows of an operand from shared memory as raw K-contiguous bytes.
+/// A row of an operand as it lies in memory.
+pub(super) type Row = [u8; ROW_BYTES as usize];
+
+/// Reads rows of an operand from shared memory as raw K-contiguous bytes, of which the padding is zero.
 fn raw_rows<S: SharedRead + ?Sized>(
     layout: &Layout,
-    rows: u32,
+    out: &mut [Row],
     (e, slot_bytes): (Element, u32),
     shared: &S,
     fail: impl Fn(super::SharedReadError) -> MmaError,
-) -> Result<Vec<[u8; 32]>, MmaError> {
-    let mut out = vec![[0u8; 32]; rows as usize];
+) -> Result<(), MmaError> {
     let size = element_bytes(e);
     if !layout.is_k_major() {
         for (r, row) in out.iter_mut().enumerate() {
@@ -65,12 +67,10 @@ fn raw_rows<S: SharedRead + ?Sized>(
                 shared.read(at, bytes).map_err(&fail)?;
             }
         }
-        return Ok(out);
+        return Ok(());
     }
     let len = slot_bytes as usize;
-    let at: Vec<[u32; 2]> = (0..rows)
-        .map(|r| [0, 16].map(|byte| layout.byte_address(r, byte)))
-        .collect();
+    let at: Vec<[u32; 2]> = layout.rows(out.len() as u32).collect();
     let ends = || at.iter().flatten();
     let (first, last) = (ends().min(), ends().max());
     // One look at all that lies between, where all of it was written.
@@ -87,14 +87,14 @@ fn raw_rows<S: SharedRead + ?Sized>(
                 }
             }
         }
-        return Ok(out);
+        return Ok(());
     }
     for (row, at) in out.iter_mut().zip(&at) {
         for (half, at) in row.chunks_exact_mut(16).zip(at) {
             shared.read(*at, &mut half[..len]).map_err(&fail)?;
         }
     }
-    Ok(out)
+    Ok(())
 }
 
 /// The values of an element of at most eight bits.
@@ -175,11 +175,12 @@ fn packed(row: &[u8; 32], bits: usize, values: &[f32; 256], out: &mut Vec<f32>) 
 pub(super) fn read_a<S: SharedRead + ?Sized>(
     mma: &Mma,
     ctas: &[CtaMemory<'_, S>],
-) -> Result<Values, MmaError> {
+) -> Result<Vec<Row>, MmaError> {
     let i = &mma.idesc;
     let share = i.m / mma.group.ctas() as u32;
-    let mut rows = Vec::with_capacity(i.m as usize);
-    for (cta, memory) in ctas.iter().enumerate() {
+    let mut rows = vec![[0; ROW_BYTES as usize]; i.m as usize];
+    let shares = rows.chunks_exact_mut(share.max(1) as usize);
+    for ((cta, memory), rows) in ctas.iter().enumerate().zip(shares) {
         match mma.a {
             AOperand::Shared(desc) => {
                 let l = layout(&desc, i.a_major, i.a, true)?;
@@ -188,18 +189,12 @@ pub(super) fn read_a<S: SharedRead + ?Sized>(
                     cta,
                     source,
                 };
-                rows.extend(raw_rows(
-                    &l,
-                    share,
-                    (i.a, slot_bytes(i.kind, i.a)),
-                    memory.shared,
-                    fail,
-                )?);
+                let slots = (i.a, slot_bytes(i.kind, i.a));
+                raw_rows(&l, rows, slots, memory.shared, fail)?;
             }
             AOperand::Tmem(at) => {
-                for r in 0..share {
+                for (r, row) in (0..share).zip(rows) {
                     let lane = at.lane() + if i.m == 64 { r % 16 + 32 * (r / 16) } else { r };
-                    let mut row = [0; 32];
                     for (j, word) in row.chunks_exact_mut(4).enumerate() {
                         let value = memory.tmem.read_operand(lane, at.column() + j as u32, 0xf);
                         let fail = |source| MmaError::Tmem {
@@ -209,38 +204,45 @@ pub(super) fn read_a<S: SharedRead + ?Sized>(
                         };
                         word.copy_from_slice(&value.map_err(fail)?.to_le_bytes());
                     }
-                    rows.push(row);
                 }
             }
         }
     }
-    Ok(decode(i.kind, i.a, i.negate_a, &rows))
+    Ok(rows)
+}
+
+/// The values of A's rows.
+pub(super) fn decode_a(mma: &Mma, rows: &[Row]) -> Values {
+    let i = &mma.idesc;
+    decode(i.kind, i.a, i.negate_a, rows)
+}
+
+/// The values of B's rows.
+pub(super) fn decode_b(mma: &Mma, rows: &[Row]) -> Values {
+    let i = &mma.idesc;
+    decode(i.kind, i.b, i.negate_b, rows)
 }
 
 /// B, all N rows (its columns) in order: with a CTA pair each CTA holds half of them.
 pub(super) fn read_b<S: SharedRead + ?Sized>(
     mma: &Mma,
     ctas: &[CtaMemory<'_, S>],
-) -> Result<Values, MmaError> {
+) -> Result<Vec<Row>, MmaError> {
     let i = &mma.idesc;
     let share = i.n / mma.group.ctas() as u32;
     let l = layout(&mma.b, i.b_major, i.b, false)?;
-    let mut rows = Vec::with_capacity(i.n as usize);
-    for (cta, memory) in ctas.iter().enumerate() {
+    let mut rows = vec![[0; ROW_BYTES as usize]; i.n as usize];
+    let shares = rows.chunks_exact_mut(share.max(1) as usize);
+    for ((cta, memory), rows) in ctas.iter().enumerate().zip(shares) {
         let fail = |source| MmaError::Shared {
             operand: 'B',
             cta,
             source,
         };
-        rows.extend(raw_rows(
-            &l,
-            share,
-            (i.b, slot_bytes(i.kind, i.b)),
-            memory.shared,
-            fail,
-        )?);
+        let slots = (i.b, slot_bytes(i.kind, i.b));
+        raw_rows(&l, rows, slots, memory.shared, fail)?;
     }
-    Ok(decode(i.kind, i.b, i.negate_b, &rows))
+    Ok(rows)
 }
 
 pub(super) fn check_tmem_a(mma: &Mma, a: TmemAddr) -> Result<(), MmaError> {
@@ -274,20 +276,21 @@ pub(super) fn footprint(mma: &Mma, out: &mut Footprint) -> Result<(), MmaError> 
     let group = mma.group.ctas();
     let mut shared = |l: Layout, rows: u32, e: Element| {
         for cta in 0..group {
-            for row in 0..rows {
-                if l.is_k_major() {
-                    let ends = [l.byte_address(row, 0), l.byte_address(row, 16)];
-                    let len = slot_bytes(i.kind, e);
+            if l.is_k_major() {
+                let len = slot_bytes(i.kind, e);
+                for ends in l.rows(rows) {
                     if ends[0].abs_diff(ends[1]) == len {
                         out.shared_reads.push((cta, ends[0].min(ends[1]), 2 * len));
                     } else {
                         out.shared_reads.extend(ends.map(|a| (cta, a, len)));
                     }
-                } else {
-                    let size = element_bytes(e);
-                    let all = (0..ROW_BYTES / size).map(|k| l.element_address(row, k));
-                    out.shared_reads.extend(all.map(|a| (cta, a, size)));
                 }
+                continue;
+            }
+            for row in 0..rows {
+                let size = element_bytes(e);
+                let all = (0..ROW_BYTES / size).map(|k| l.element_address(row, k));
+                out.shared_reads.extend(all.map(|a| (cta, a, size)));
             }
         }
     };
