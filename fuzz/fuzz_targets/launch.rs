@@ -50,6 +50,11 @@ fuzz_target!(|data: &[u8]| {
                 return;
             }
         };
+        let expectations = spec.expectations(&prepared, SCRATCH.path());
+        let expectations = expectations.unwrap_or_else(|error| {
+            black_box(error.to_string());
+            Vec::new()
+        });
         let options = Options {
             budget: 20_000,
             ..Options::default()
@@ -60,6 +65,9 @@ fuzz_target!(|data: &[u8]| {
         }
         if let Err(error) = prepared.sim.run(&prepared.launch, &options) {
             black_box(error.to_string());
+        }
+        for e in &expectations {
+            let _ = black_box(e.check(&prepared.sim));
         }
         // Wherever a buffer is dumped, it is inside.
         let out = SCRATCH.path().join("out");

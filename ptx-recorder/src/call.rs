@@ -1,6 +1,8 @@
 //! How exported functions are written.
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::code::{Code, Fail};
 use crate::recorder::{Recorder, recorder};
@@ -14,24 +16,56 @@ pub(crate) enum Library {
     Driver,
 }
 
-/// Runs a function's body, and says why it fails.
+thread_local! {
+    /// What `cudaGetLastError` returns next: each thread of the program has its own.
+    static LAST: Cell<Code> = const { Cell::new(Code::SUCCESS) };
+    /// This thread is inside of a function that the program had launched.
+    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The last failure of a call of the runtime on this thread.
+pub(crate) fn last() -> Code {
+    LAST.get()
+}
+
+/// Forgets it.
+pub(crate) fn forget_last() {
+    LAST.set(Code::SUCCESS);
+}
+
+/// Runs a function's body, and says why it fails. After a launch has failed, the body is not run.
 pub(crate) fn run(
     library: Library,
     name: &str,
     body: impl FnOnce(&mut Recorder) -> Result<(), Fail>,
 ) -> i32 {
+    run_always(library, name, |r| r.healthy().and_then(|()| body(r)))
+}
+
+/// The same, also after a launch has failed: for what programs call when they end.
+pub(crate) fn run_always(
+    library: Library,
+    name: &str,
+    body: impl FnOnce(&mut Recorder) -> Result<(), Fail>,
+) -> i32 {
+    if IN_HOST_FUNCTION.get() {
+        let why = "a host function must not call CUDA";
+        return finish(library, name, Err(Fail::new(Code::NOT_PERMITTED, why)));
+    }
     let mut r = recorder();
-    let result = r.healthy().and_then(|()| body(&mut r));
-    finish(&mut r, library, name, result)
+    // Unwinding into the program would end it. What the body left half done shows in no later result: all calls fail.
+    let result = catch_unwind(AssertUnwindSafe(|| body(&mut r)));
+    let result = result.unwrap_or_else(|_| {
+        r.sticky = Some(Code::UNKNOWN);
+        let why = "a fault of ptx-recorder, please report it";
+        Err(Fail::new(Code::UNKNOWN, why))
+    });
+    drop(r);
+    finish(library, name, result)
 }
 
 /// Says why a call failed, and keeps it for `cudaGetLastError`.
-pub(crate) fn finish(
-    r: &mut Recorder,
-    library: Library,
-    name: &str,
-    result: Result<(), Fail>,
-) -> i32 {
+pub(crate) fn finish(library: Library, name: &str, result: Result<(), Fail>) -> i32 {
     let Err(e) = result else {
         return Code::SUCCESS.0;
     };
@@ -39,9 +73,36 @@ pub(crate) fn finish(
         crate::say(&format!("{name}: {}", e.message));
     }
     if library == Library::Runtime {
-        r.last = e.code;
+        LAST.set(e.code);
     }
     e.code.0
+}
+
+/// Calls a function of the program, when all that was launched on the stream before has ended.
+///
+/// # Safety
+///
+/// The function must be one, and take the data.
+pub(crate) unsafe fn call_host_function(
+    library: Library,
+    name: &str,
+    stream: *mut c_void,
+    function: Option<unsafe extern "C" fn(*mut c_void)>,
+    data: *mut c_void,
+) -> i32 {
+    let result = run(library, name, |r| {
+        r.end_of(stream as usize);
+        let there = function.map(|_| ());
+        there.ok_or_else(|| Fail::value("the function is null"))
+    });
+    // Nothing is locked here: the function may wait for threads that call CUDA.
+    if let (0, Some(function)) = (result, function) {
+        IN_HOST_FUNCTION.set(true);
+        // SAFETY: the caller's promise.
+        unsafe { function(data) };
+        IN_HOST_FUNCTION.set(false);
+    }
+    result
 }
 
 /// What a function that is not here returns.
@@ -51,13 +112,7 @@ pub(crate) fn not_here(library: Library, name: &str) -> i32 {
         Library::Driver => "CUDA driver",
     };
     let why = format!("this function of the {what} is not supported");
-    let mut r = recorder();
-    finish(
-        &mut r,
-        library,
-        name,
-        Err(Fail::new(Code::NOT_SUPPORTED, why)),
-    )
+    finish(library, name, Err(Fail::new(Code::NOT_SUPPORTED, why)))
 }
 
 /// One exported function, and what it is called.
@@ -164,17 +219,23 @@ pub(crate) unsafe fn put_text(to: *mut c_char, length: i32, name: &str) -> Resul
     Ok(())
 }
 
-/// The function of the driver that a program asks for by name: the newest of those of that name.
-pub(crate) fn driver_function(name: &str) -> *mut c_void {
-    for suffix in ["_v4", "_v3", "_v2", ""] {
-        let Ok(full) = std::ffi::CString::new(format!("{name}{suffix}")) else {
-            break;
-        };
-        // SAFETY: a look-up by a name that ends with a zero.
-        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, full.as_ptr()) };
-        if !found.is_null() {
-            return found;
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_ends_no_program() {
+        let name = "cuFault";
+        let code = run(Library::Driver, name, |_| panic!("planted"));
+        assert_eq!(code, Code::UNKNOWN.0);
+        // Later calls fail, but those with which programs end.
+        let code = run(Library::Driver, name, |_| Ok(()));
+        assert_eq!(code, Code::UNKNOWN.0);
+        assert_eq!(run_always(Library::Driver, name, |_| Ok(())), 0);
+        assert_eq!(
+            last(),
+            Code::SUCCESS,
+            "the driver's failures are not the runtime's"
+        );
     }
-    std::ptr::null_mut()
 }

@@ -1,10 +1,12 @@
 //! Copies and fills between host memory, buffers and variables.
 
+use std::ops::Range;
+
 use ptx_sim::SimError;
 
 use crate::code::{Code, Fail};
 use crate::memory::Place;
-use crate::recorder::{Recorder, Target};
+use crate::recorder::{Recorder, Target, Variable};
 
 /// `cudaMemcpyKind`: what a program says of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +98,12 @@ impl Recorder {
         {
             let copied = self.memory.sim.copy((*b, *at), (*a, *from_at), size);
             return copied.map_err(of_sim);
+        }
+        let host = Target::Place(Place::Host);
+        if from_target == host && to_target == host && from != 0 && to != 0 {
+            // SAFETY: the caller says that both are as large. They may overlap.
+            unsafe { std::ptr::copy(from as *const u8, to as *mut u8, size) };
+            return Ok(());
         }
         // SAFETY: the caller says that host ranges are as large.
         let bytes = unsafe { self.read_target(from, &from_target, size) }?;
@@ -195,6 +203,59 @@ impl Recorder {
         written.map_err(|e| Fail::new(Code::INVALID_SYMBOL, e.to_string()))
     }
 
+    /// Copies from the host or the device into a variable.
+    ///
+    /// # Safety
+    ///
+    /// If the source is host memory, it must be as large as `size`.
+    pub unsafe fn copy_to_variable(
+        &mut self,
+        variable: &Variable,
+        offset: usize,
+        from: u64,
+        size: usize,
+    ) -> Result<(), Fail> {
+        self.part_of_variable(variable, offset, size)?;
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { self.read(from, size) }?;
+        self.write_variable(variable.module, &variable.name, offset, &bytes)
+    }
+
+    /// Copies from a variable to the host or the device.
+    ///
+    /// # Safety
+    ///
+    /// If the destination is host memory, it must be as large as `size`.
+    pub unsafe fn copy_from_variable(
+        &mut self,
+        to: u64,
+        variable: &Variable,
+        offset: usize,
+        size: usize,
+    ) -> Result<(), Fail> {
+        let part = self.part_of_variable(variable, offset, size)?;
+        let bytes = self.read_variable(variable.module, &variable.name)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.write(to, &bytes[part]) }
+    }
+
+    /// The bytes of a variable that a copy means; refused where it has fewer.
+    fn part_of_variable(
+        &mut self,
+        v: &Variable,
+        offset: usize,
+        size: usize,
+    ) -> Result<Range<usize>, Fail> {
+        let (_, bytes) = self.get_variable(v.module, &v.name)?;
+        match offset.checked_add(size) {
+            Some(end) if end as u64 <= bytes => Ok(offset..end),
+            _ => Err(Fail::value(format!(
+                "{size} bytes at offset {offset} of variable {} of {bytes} bytes",
+                v.name
+            ))),
+        }
+    }
+
     /// Copies rows of `width` bytes that lie `pitch` bytes apart.
     ///
     /// # Safety
@@ -210,11 +271,14 @@ impl Recorder {
         if width > to_pitch || width > from_pitch {
             return Err(Fail::value("rows are wider than their pitch"));
         }
-        for row in 0..height {
-            let (to, from) = (
-                to + (row * to_pitch) as u64,
-                from + (row * from_pitch) as u64,
-            );
+        if width == 0 || height == 0 {
+            return Ok(());
+        }
+        for (start, pitch) in [(to, to_pitch), (from, from_pitch)] {
+            self.target_of(start, extent(pitch, width, height)?)?;
+        }
+        for i in 0..height {
+            let (to, from) = (row(to, to_pitch, i)?, row(from, from_pitch, i)?);
             // SAFETY: the caller says that each row is there.
             unsafe { self.copy(to, from, width, direction) }?;
         }
@@ -232,17 +296,50 @@ impl Recorder {
         pattern: &[u8],
         (elements, height): (usize, usize),
     ) -> Result<(), Fail> {
-        let row = pattern.repeat(elements);
-        if height > 1 && row.len() > pitch {
+        let width = pattern.len().checked_mul(elements);
+        let width = width.ok_or_else(|| Fail::value("too many bytes"))?;
+        if height > 1 && width > pitch {
             return Err(Fail::value("rows are wider than their pitch"));
         }
-        if row.is_empty() {
+        if width == 0 || height == 0 {
             return Ok(());
         }
+        self.target_of(to, extent(pitch, width, height)?)?;
+        let mut bytes = Vec::new();
         for i in 0..height {
-            // SAFETY: the caller says that each row is there.
-            unsafe { self.write(to + (i * pitch) as u64, &row) }?;
+            let to = row(to, pitch, i)?;
+            let target = self.target_of(to, width)?;
+            if target == Target::Place(Place::Host) {
+                if to == 0 {
+                    return Err(Fail::value("the destination is null"));
+                }
+                for at in 0..width {
+                    // SAFETY: the caller says that the row is there, which has so many bytes.
+                    unsafe { (to as *mut u8).add(at).write(pattern[at % pattern.len()]) };
+                }
+                continue;
+            }
+            // The row lies in a buffer or a variable: there are no more bytes than these have.
+            if bytes.is_empty() {
+                bytes = pattern.repeat(elements);
+            }
+            // SAFETY: it is no host memory.
+            unsafe { self.write_target(to, &target, &bytes) }?;
         }
         Ok(())
     }
+}
+
+/// Bytes from the first row's beginning to the last one's end. All of them must lie in one allocation.
+fn extent(pitch: usize, width: usize, height: usize) -> Result<usize, Fail> {
+    let last = (height - 1).checked_mul(pitch);
+    let end = last.and_then(|at| at.checked_add(width));
+    end.ok_or_else(|| Fail::value("rows reach beyond all addresses"))
+}
+
+/// Where a row begins.
+fn row(start: u64, pitch: usize, i: usize) -> Result<u64, Fail> {
+    let at = (pitch as u64).checked_mul(i as u64);
+    let at = at.and_then(|at| at.checked_add(start));
+    at.ok_or_else(|| Fail::value("rows reach beyond all addresses"))
 }

@@ -1,53 +1,76 @@
-//! The GPU that programs see: limits that CUDA documents for compute capability 9.0 and later, and no speed.
+//! The GPU that programs see: limits that CUDA documents for its compute capability, and no speed.
 
 /// Shared memory of a CTA in bytes, unless a kernel may have more.
 pub(crate) const SHARED: u64 = 48 << 10;
 /// What the system keeps of each CTA's shared memory.
-pub(crate) const RESERVED_SHARED: u64 = 1 << 10;
+pub(crate) const RESERVED_SHARED: u64 = ptx_sim::memory::layout::SHARED_START;
 /// Registers of a multiprocessor, and of a CTA.
 pub(crate) const REGISTERS: i32 = 64 << 10;
 /// Threads of a CTA.
 pub(crate) const THREADS: i32 = 1024;
 
-/// Shared memory of a CTA in bytes, for kernels that may have more than [`SHARED`].
-pub(crate) fn shared_opt_in(major: i32) -> i32 {
-    match major {
-        9 | 10 => 227 << 10,
-        _ => 99 << 10,
+/// What differs between GPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Compute capability, as in the names of architectures: 100 for 10.0.
+    pub architecture: u32,
+    /// Threads of a multiprocessor.
+    pub threads: i32,
+    /// CTAs of a multiprocessor.
+    pub ctas: i32,
+    /// KiB of shared memory of a multiprocessor. A CTA may have one KiB less, which is the system's.
+    shared_kib: i32,
+}
+
+impl Limits {
+    const fn new(architecture: u32, threads: i32, ctas: i32, shared_kib: i32) -> Self {
+        Self {
+            architecture,
+            threads,
+            ctas,
+            shared_kib,
+        }
+    }
+
+    /// Of a GPU: an architecture that is not in the table has the limits of the one before it, or else of the first.
+    pub(crate) fn of(architecture: u32) -> Self {
+        let mut latest_first = LIMITS.iter().rev();
+        let known = latest_first.find(|l| l.architecture <= architecture);
+        *known.unwrap_or(&LIMITS[0])
+    }
+
+    /// Shared memory of a multiprocessor in bytes.
+    pub(crate) fn shared(self) -> i32 {
+        self.shared_kib << 10
+    }
+
+    /// Shared memory of a CTA in bytes, for kernels that may have more than [`SHARED`].
+    pub(crate) fn shared_opt_in(self) -> i32 {
+        self.shared() - RESERVED_SHARED as i32
     }
 }
 
-/// Shared memory of a multiprocessor in bytes.
-pub(crate) fn shared_of_multiprocessor(major: i32) -> i32 {
-    match major {
-        9 | 10 => 228 << 10,
-        _ => 100 << 10,
-    }
-}
-
-/// Threads of a multiprocessor.
-pub(crate) fn threads_of_multiprocessor(major: i32) -> i32 {
-    match major {
-        9 | 10 => 2048,
-        _ => 1536,
-    }
-}
-
-/// CTAs of a multiprocessor.
-pub(crate) fn ctas_of_multiprocessor(major: i32) -> i32 {
-    match major {
-        9 | 10 => 32,
-        _ => 24,
-    }
-}
+/// The GPUs that there are, by architecture.
+pub const LIMITS: [Limits; 10] = [
+    Limits::new(80, 2048, 32, 164),
+    Limits::new(86, 1536, 16, 100),
+    Limits::new(87, 1536, 16, 164),
+    Limits::new(89, 1536, 24, 100),
+    Limits::new(90, 2048, 32, 228),
+    Limits::new(100, 2048, 32, 228),
+    Limits::new(103, 2048, 32, 228),
+    Limits::new(110, 1536, 24, 228),
+    Limits::new(120, 1536, 24, 100),
+    Limits::new(121, 1536, 24, 100),
+];
 
 /// What a program may ask of a device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Device {
-    /// Compute capability.
-    pub(crate) capability: (i32, i32),
+    /// Compute capability, as in the names of architectures: 100 for 10.0.
+    pub(crate) architecture: u32,
     /// Multiprocessors.
-    pub(crate) sms: i32,
+    pub(crate) sms: u32,
     /// Bytes of memory.
     pub(crate) memory: u64,
 }
@@ -55,10 +78,11 @@ pub(crate) struct Device {
 impl Device {
     /// `cudaDeviceAttr` and `CUdevice_attribute`, which share their numbers. `None` for what is not known here.
     pub(crate) fn attribute(&self, number: u32) -> Option<i32> {
-        let major = self.capability.0;
+        let limits = Limits::of(self.architecture);
+        let (major, minor) = (self.architecture / 10, self.architecture % 10);
         Some(match number {
-            1 | 2 => THREADS,
-            3 => 64,
+            1..=3 => THREADS,
+            4 => 64,
             5 => i32::MAX,
             6 | 7 => 65535,
             8 => SHARED as i32,
@@ -69,29 +93,94 @@ impl Device {
             // A clock rate of 1 GHz: nothing here has a speed.
             13 | 36 => 1_000_000,
             14 => 512,
-            16 => self.sms,
-            17 | 18 | 20 | 32 | 33 | 34 | 35 | 50 | 84 | 85 | 86 | 88 | 98 | 100 | 101 | 133 => 0,
-            15 | 19 | 31 | 41 | 78 | 79 | 80 | 83 | 89 | 90 | 95 | 99 | 115 | 120 => 1,
+            16 => self.sms as i32,
+            15 | 19 | 31 | 41 | 78..=80 | 83 | 90 | 95 | 99 | 115 => 1,
             30 => 512,
             37 => 8192,
             38 => 50 << 20,
-            39 => threads_of_multiprocessor(major),
+            39 => limits.threads,
             40 => 1,
             51 => 32,
-            75 => major,
-            76 => self.capability.1,
-            81 => shared_of_multiprocessor(major),
+            75 => major as i32,
+            76 => minor as i32,
+            81 => limits.shared(),
             87 => 2,
-            // Host memory that a program registers is not seen by the device.
-            91 | 96 | 112 | 113 | 114 | 116 | 117 | 118 | 119 | 121 | 125 => 0,
-            97 => shared_opt_in(major),
-            106 => ctas_of_multiprocessor(major),
-            108 | 109 => 0,
+            97 => limits.shared_opt_in(),
+            106 => limits.ctas,
             111 => RESERVED_SHARED as i32,
+            // Clusters and tensor maps.
+            120 | 127 => i32::from(major >= 9),
             126 => 1,
-            130 => 0,
             131 | 134 => -1,
+            // What the recorder does not have. 89: managed memory is copied at the beginning and the end of a launch,
+            // so host and device must not use it at once. 91, 113: the device does not see host memory that a
+            // program registers. 102 to 105, 110, 128: virtual memory management. 132: multicast objects.
+            17
+            | 18
+            | 20
+            | 32..=35
+            | 50
+            | 84..=86
+            | 88
+            | 89
+            | 91..=94
+            | 96
+            | 98
+            | 100..=105
+            | 107..=110
+            | 112..=114
+            | 116..=119
+            | 121..=125
+            | 128..=130
+            | 132
+            | 133
+            | 135..=147 => 0,
             _ => return None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_those_of_the_architecture() {
+        let of = |a| {
+            (
+                Limits::of(a).shared() >> 10,
+                Limits::of(a).shared_opt_in() >> 10,
+            )
+        };
+        assert_eq!(of(80), (164, 163));
+        assert_eq!(of(110), (228, 227));
+        assert_eq!(of(121), (100, 99));
+        // Of PTX for architectures without a GPU here.
+        assert_eq!(Limits::of(75), Limits::of(80));
+        assert_eq!(Limits::of(101), Limits::of(100));
+        assert!(LIMITS.is_sorted_by_key(|l| l.architecture));
+    }
+
+    #[test]
+    fn every_attribute_of_cuda_13_has_a_value() {
+        let device = Device {
+            architecture: 90,
+            sms: 132,
+            memory: 1 << 30,
+        };
+        let textures = |n: u32| matches!(n, 21..=29 | 42..=49 | 52..=74 | 77);
+        for n in (1..=147).filter(|n| !textures(*n)) {
+            assert!(device.attribute(n).is_some(), "{n}");
+        }
+        assert_eq!(device.attribute(127), Some(1));
+        assert_eq!(device.attribute(89), Some(0));
+        assert_eq!(
+            Device {
+                architecture: 89,
+                ..device
+            }
+            .attribute(127),
+            Some(0)
+        );
     }
 }

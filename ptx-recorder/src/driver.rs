@@ -2,13 +2,17 @@
 
 use std::ffi::{c_char, c_void};
 
-use crate::call::{Library, api, driver_function, finish, offer, put, put_text, text};
+use crate::call::{
+    Library, api, call_host_function, finish, offer, put, put_text, run_always, text,
+};
 use crate::code::{Code, Fail};
 use crate::copy::Direction;
+use crate::fatbin;
 use crate::launch::{Arguments, Attribute, Request};
 use crate::memory::Kind;
-use crate::objects::{self, put_handle, put_variable};
-use crate::recorder::recorder;
+use crate::names::entry_point;
+use crate::objects::{self, put_handle, put_module, put_variable};
+use crate::recorder::Recorder;
 
 /// The version of CUDA that this stands in for: 13.0.
 pub(crate) const VERSION: i32 = 13000;
@@ -63,22 +67,23 @@ unsafe fn arguments(
     }
 }
 
-fn request(
-    kernel: *mut c_void,
-    grid: [u32; 3],
-    block: [u32; 3],
-    shared: u32,
-    arguments: Arguments,
-) -> Request {
-    Request {
-        kernel: kernel as usize,
-        grid,
-        block,
-        cluster: None,
-        shared: shared.into(),
-        dependent: false,
-        cooperative: false,
-        arguments,
+impl LaunchConfig {
+    /// # Safety
+    ///
+    /// The pointer must be null or lead to one, with as many attributes as it says.
+    unsafe fn request(
+        config: *const Self,
+        kernel: *const c_void,
+        arguments: Arguments,
+    ) -> Result<Request, Fail> {
+        // SAFETY: the caller's promise.
+        let Some(c) = (unsafe { config.as_ref() }) else {
+            return Err(Fail::value("the launch configuration is null"));
+        };
+        let request = Request::new(kernel, c.grid, c.block, c.shared.into());
+        let request = request.on(c.stream).with(arguments);
+        // SAFETY: the caller's promise.
+        unsafe { request.attributes(c.attributes, c.count) }
     }
 }
 
@@ -101,12 +106,7 @@ unsafe extern "C" fn cuGetErrorName(code: i32, to: *mut *const c_char) -> i32 {
 }
 
 fn free(name: &str, address: u64) -> i32 {
-    let mut r = recorder();
-    let result = match address {
-        0 => Ok(()),
-        _ => r.memory.free(address),
-    };
-    finish(&mut r, Library::Driver, name, result)
+    run_always(Library::Driver, name, |r| r.free(address))
 }
 
 #[unsafe(no_mangle)]
@@ -130,8 +130,10 @@ extern "C" fn cuMemFreeAsync(address: u64, _stream: *mut c_void) -> i32 {
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 extern "C" fn cuModuleUnload(module: *mut c_void) -> i32 {
-    recorder().unload((module as usize).wrapping_sub(1));
-    0
+    run_always(Library::Driver, "cuModuleUnload", |r| {
+        r.unload(objects::module_of(module));
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -140,13 +142,37 @@ extern "C" fn cuLibraryUnload(library: *mut c_void) -> i32 {
     cuModuleUnload(library)
 }
 
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+extern "C" fn cuStreamDestroy_v2(_stream: *mut c_void) -> i32 {
+    run_always(Library::Driver, "cuStreamDestroy", |_| Ok(()))
+}
+
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+extern "C" fn cuEventDestroy_v2(_event: *mut c_void) -> i32 {
+    run_always(Library::Driver, "cuEventDestroy", |_| Ok(()))
+}
+
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+unsafe extern "C" fn cuLaunchHostFunc(
+    stream: *mut c_void,
+    function: Option<unsafe extern "C" fn(*mut c_void)>,
+    data: *mut c_void,
+) -> i32 {
+    let name = "cuLaunchHostFunc";
+    // SAFETY: the program gives a function that takes this data.
+    unsafe { call_host_function(Library::Driver, name, stream, function, data) }
+}
+
 /// The CUDA runtime that `nvcc` links by default asks for this, which nobody documents.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 extern "C" fn cuGetExportTable(_table: *mut *const c_void, _id: *const c_void) -> i32 {
     let why = "this program contains the CUDA runtime: link it with `nvcc -cudart shared`";
     let e = Fail::new(Code::NOT_SUPPORTED, why);
-    finish(&mut recorder(), Library::Driver, "cuGetExportTable", Err(e))
+    finish(Library::Driver, "cuGetExportTable", Err(e))
 }
 
 /// `CUDA_MEMCPY2D`: one end of it.
@@ -172,6 +198,21 @@ pub(crate) struct Copy2d {
     height: usize,
 }
 
+impl Copy2d {
+    /// # Safety
+    ///
+    /// The pointer must be null or lead to one whose rows are there.
+    unsafe fn run(copy: *const Self, r: &mut Recorder) -> Result<(), Fail> {
+        // SAFETY: the caller's promise.
+        let Some(c) = (unsafe { copy.as_ref() }) else {
+            return Err(Fail::value("the description of the copy is null"));
+        };
+        let (to, from) = (c.to.start()?, c.from.start()?);
+        // SAFETY: the caller's promise.
+        unsafe { r.copy_2d(to, from, (c.width, c.height), Direction::Addresses) }
+    }
+}
+
 impl End {
     fn start(&self) -> Result<(u64, usize), Fail> {
         let base = match self.kind {
@@ -184,7 +225,11 @@ impl End {
                 ));
             }
         };
-        Ok((base + (self.y * self.pitch + self.x) as u64, self.pitch))
+        let offset = self.y.checked_mul(self.pitch);
+        let offset = offset.and_then(|o| o.checked_add(self.x));
+        let start = offset.and_then(|o| base.checked_add(o as u64));
+        let start = start.ok_or_else(|| Fail::value("rows reach beyond all addresses"))?;
+        Ok((start, self.pitch))
     }
 }
 
@@ -198,7 +243,7 @@ api! { Driver;
     fn cuDeviceGetCount(to: *mut i32) |r| { put(to, 1) }
     fn cuDeviceGetName(to: *mut c_char, length: i32, device: i32) |r| {
         r.only(device)?;
-        put_text(to, length, &format!("ptx-sim ({})", r.target()))
+        put_text(to, length, &r.device_name())
     }
     also [cuDeviceGetUuid] fn cuDeviceGetUuid_v2(to: *mut [u8; 16], device: i32) |r| {
         r.only(device)?;
@@ -212,10 +257,8 @@ api! { Driver;
         put(to, r.attribute(attribute, device)?)
     }
     fn cuDeviceComputeCapability(major: *mut i32, minor: *mut i32, device: i32) |r| {
-        r.only(device)?;
-        let found = r.capability();
-        put(major, found.0)?;
-        put(minor, found.1)
+        put(major, r.attribute(75, device)?)?;
+        put(minor, r.attribute(76, device)?)
     }
     fn cuDeviceCanAccessPeer(to: *mut i32, _device: i32, _peer: i32) |r| { put(to, 0) }
     fn cuDeviceGetPCIBusId(to: *mut c_char, length: i32, device: i32) |r| {
@@ -259,7 +302,16 @@ api! { Driver;
     fn cuCtxGetFlags(to: *mut u32) |r| { put(to, 0) }
     fn cuCtxSetLimit(_limit: u32, _value: usize) |r| { Ok(()) }
     fn cuCtxSetCacheConfig(_config: u32) |r| { Ok(()) }
-    also [cuCtxResetPersistingL2Cache, cuProfilerStart, cuProfilerStop] fn cuCtxSynchronize() |r| { Ok(()) }
+    fn cuCtxGetDevice_v2(to: *mut i32, _context: *mut c_void) |r| { put(to, 0) }
+    also [cuProfilerStart, cuProfilerStop] fn cuCtxResetPersistingL2Cache() |r| { Ok(()) }
+    fn cuCtxSynchronize() |r| {
+        r.end_of_all();
+        Ok(())
+    }
+    fn cuCtxSynchronize_v2(_context: *mut c_void) |r| {
+        r.end_of_all();
+        Ok(())
+    }
     fn cuCtxGetStreamPriorityRange(least: *mut i32, greatest: *mut i32) |r| {
         offer(least, 0);
         offer(greatest, 0);
@@ -269,46 +321,37 @@ api! { Driver;
     // Modules.
 
     also [cuModuleLoadFatBinary] fn cuModuleLoadData(module: *mut *mut c_void, image: *const u8) |r| {
-        let index = r.load(objects::image(image));
-        r.module(index)?;
-        put_handle(module, index + 1)
+        put_module(module, r.load_now(fatbin::image(image))?)
     }
     fn cuModuleLoadDataEx(
         module: *mut *mut c_void, image: *const u8, _count: u32, _options: *const u32, _values: *mut *mut c_void,
     ) |r| {
-        let index = r.load(objects::image(image));
-        r.module(index)?;
-        put_handle(module, index + 1)
+        put_module(module, r.load_now(fatbin::image(image))?)
     }
     fn cuModuleLoad(module: *mut *mut c_void, path: *const c_char) |r| {
         let path = text(path)?;
-        let read = std::fs::read(&path);
-        let mut bytes = read.map_err(|e| Fail::new(Code::FILE_NOT_FOUND, format!("{path}: {e}")))?;
-        // A text ends with a zero then, and what is shorter than the smallest header has one.
-        bytes.extend([0; 32]);
-        let index = r.load(objects::image(bytes.as_ptr()));
-        r.module(index)?;
-        put_handle(module, index + 1)
+        // What is no file, such as a pipe, is not waited for.
+        let bytes = ptx_sim::files::read(path.as_ref(), r.settings.memory);
+        let bytes = bytes.map_err(|e| Fail::new(Code::FILE_NOT_FOUND, e.to_string()))?;
+        put_module(module, r.load_now(fatbin::image_of(&bytes))?)
     }
     also [cuLibraryGetKernel] fn cuModuleGetFunction(
         function: *mut *mut c_void, module: *mut c_void, name: *const c_char,
     ) |r| {
-        let handle = r.get_kernel((module as usize).wrapping_sub(1), &text(name)?)?;
+        let handle = r.get_kernel(objects::module_of(module), &text(name)?)?;
         put_handle(function, handle)
     }
     also [cuLibraryGetGlobal] fn cuModuleGetGlobal_v2(
         address: *mut u64, size: *mut usize, module: *mut c_void, name: *const c_char,
     ) |r| {
-        let found = r.get_variable((module as usize).wrapping_sub(1), &text(name)?)?;
+        let found = r.get_variable(objects::module_of(module), &text(name)?)?;
         put_variable(address, size, found)
     }
     fn cuLibraryLoadData(
         library: *mut *mut c_void, code: *const u8, _jit: *const u32, _jit_values: *const *const c_void, _count: u32,
         _options: *const u32, _values: *const *const c_void, _options_count: u32,
     ) |r| {
-        let index = r.load(objects::image(code));
-        r.module(index)?;
-        put_handle(library, index + 1)
+        put_module(library, r.load_now(fatbin::image(code))?)
     }
     fn cuLibraryGetModule(module: *mut *mut c_void, library: *mut c_void) |r| {
         put_handle(module, library as usize)
@@ -352,39 +395,25 @@ api! { Driver;
     }
     also [cuLaunchKernel_ptsz] fn cuLaunchKernel(
         kernel: *mut c_void, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
-        shared: u32, _stream: *mut c_void, list: *const *const c_void, extra: *const *const c_void,
+        shared: u32, stream: *mut c_void, list: *const *const c_void, extra: *const *const c_void,
     ) |r| {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        r.launch(&request(kernel, grid, block, shared, arguments(list, extra)?))
+        let request = Request::new(kernel, grid, block, shared.into());
+        r.launch(&request.on(stream).with(arguments(list, extra)?))
     }
     also [cuLaunchCooperativeKernel_ptsz] fn cuLaunchCooperativeKernel(
         kernel: *mut c_void, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
-        shared: u32, _stream: *mut c_void, list: *const *const c_void,
+        shared: u32, stream: *mut c_void, list: *const *const c_void,
     ) |r| {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let mut request = request(kernel, grid, block, shared, Arguments::Pointers(list));
-        request.cooperative = true;
-        r.launch(&request)
+        let request = Request::new(kernel, grid, block, shared.into());
+        r.launch(&request.on(stream).with(Arguments::Pointers(list)).cooperative())
     }
     also [cuLaunchKernelEx_ptsz] fn cuLaunchKernelEx(
         config: *const LaunchConfig, kernel: *mut c_void, list: *const *const c_void, extra: *const *const c_void,
     ) |r| {
-        if config.is_null() {
-            return Err(Fail::value("the launch configuration is null"));
-        }
-        let c = &*config;
-        let mut request = request(kernel, c.grid, c.block, c.shared, arguments(list, extra)?);
-        if c.count > 0 && !c.attributes.is_null() {
-            request.take(std::slice::from_raw_parts(c.attributes, c.count as usize))?;
-        }
+        let request = LaunchConfig::request(config, kernel, arguments(list, extra)?)?;
         r.launch(&request)
-    }
-    fn cuLaunchHostFunc(
-        _stream: *mut c_void, function: Option<unsafe extern "C" fn(*mut c_void)>, data: *mut c_void,
-    ) |r| {
-        let function = function.ok_or_else(|| Fail::value("the function is null"))?;
-        function(data);
-        Ok(())
     }
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
         count: *mut i32, kernel: *mut c_void, threads: i32, shared: usize,
@@ -392,25 +421,15 @@ api! { Driver;
         put(count, r.occupancy(kernel as usize, threads.max(0) as u64, shared as u64)?)
     }
     fn cuOccupancyMaxActiveClusters(count: *mut i32, kernel: *mut c_void, config: *const LaunchConfig) |r| {
-        if config.is_null() {
-            return Err(Fail::value("the launch configuration is null"));
-        }
-        let c = &*config;
-        let arguments = Arguments::Block(std::ptr::null(), 0);
-        let mut request = request(kernel, c.grid, c.block, c.shared, arguments);
-        if c.count > 0 && !c.attributes.is_null() {
-            request.take(std::slice::from_raw_parts(c.attributes, c.count as usize))?;
-        }
-        let threads = c.block.iter().map(|n| u64::from(*n)).product();
-        let n = r.occupancy(kernel as usize, threads, c.shared.into())?;
-        let cluster: u32 = request.cluster.unwrap_or([1; 3]).iter().product();
-        put(count, n * r.settings.sms as i32 / cluster.max(1) as i32)
+        let request = LaunchConfig::request(config, kernel, Arguments::Block(std::ptr::null(), 0))?;
+        put(count, r.clusters_at_once(&request)?)
     }
 
     // Memory.
 
+    // The driver refuses to allocate nothing, unlike the runtime.
     fn cuMemAlloc_v2(to: *mut u64, size: usize) |r| {
-        let address = r.memory.allocate(size.max(1), Kind::Device)?;
+        let address = r.memory.allocate(objects::some(size)?, Kind::Device)?;
         put(to, address)
     }
     fn cuMemAllocAsync(to: *mut u64, size: usize, _stream: *mut c_void) |r| {
@@ -418,14 +437,12 @@ api! { Driver;
         put(to, address)
     }
     fn cuMemAllocPitch_v2(to: *mut u64, pitch: *mut usize, width: usize, height: usize, _element: u32) |r| {
-        let bytes = width.next_multiple_of(512);
-        let size = bytes.checked_mul(height).ok_or_else(|| Fail::new(Code::OUT_OF_MEMORY, "too many bytes"))?;
-        put(pitch, bytes)?;
-        let address = r.memory.allocate(size.max(1), Kind::Device)?;
-        put(to, address)
+        let found = r.allocate_rows(objects::some(width)?, objects::some(height)?)?;
+        put(pitch, found.1)?;
+        put(to, found.0)
     }
     fn cuMemAllocManaged(to: *mut u64, size: usize, _flags: u32) |r| {
-        let address = r.memory.allocate(size.max(1), Kind::Managed)?;
+        let address = r.memory.allocate(objects::some(size)?, Kind::Managed)?;
         put(to, address)
     }
     fn cuMemAllocHost_v2(to: *mut u64, size: usize) |r| {
@@ -443,9 +460,9 @@ api! { Driver;
         put(to, host)
     }
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) |r| {
-        let (all, left) = r.memory.sizes();
-        offer(free, left as usize);
-        offer(total, all as usize);
+        let sizes = r.memory.sizes();
+        offer(free, sizes.1 as usize);
+        offer(total, sizes.0 as usize);
         Ok(())
     }
     fn cuMemGetAddressRange_v2(base: *mut u64, size: *mut usize, address: u64) |r| {
@@ -471,45 +488,69 @@ api! { Driver;
             _ => Err(Fail::new(Code::NOT_SUPPORTED, format!("pointer attribute {attribute} is not supported"))),
         }
     }
-    fn cuMemcpy(to: u64, from: u64, size: usize) |r| { r.copy(to, from, size, Direction::Addresses) }
-    fn cuMemcpyAsync(to: u64, from: u64, size: usize, _stream: *mut c_void) |r| {
+    fn cuMemcpy(to: u64, from: u64, size: usize) |r| {
+        r.end_of_all();
         r.copy(to, from, size, Direction::Addresses)
     }
-    fn cuMemcpyHtoD_v2(to: u64, from: u64, size: usize) |r| { r.copy(to, from, size, Direction::HostToDevice) }
-    fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, size: usize, _stream: *mut c_void) |r| {
+    fn cuMemcpyAsync(to: u64, from: u64, size: usize, stream: *mut c_void) |r| {
+        r.end_of(stream as usize);
+        r.copy(to, from, size, Direction::Addresses)
+    }
+    fn cuMemcpyHtoD_v2(to: u64, from: u64, size: usize) |r| {
+        r.end_of_all();
         r.copy(to, from, size, Direction::HostToDevice)
     }
-    fn cuMemcpyDtoH_v2(to: u64, from: u64, size: usize) |r| { r.copy(to, from, size, Direction::DeviceToHost) }
-    fn cuMemcpyDtoHAsync_v2(to: u64, from: u64, size: usize, _stream: *mut c_void) |r| {
+    fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, size: usize, stream: *mut c_void) |r| {
+        r.end_of(stream as usize);
+        r.copy(to, from, size, Direction::HostToDevice)
+    }
+    fn cuMemcpyDtoH_v2(to: u64, from: u64, size: usize) |r| {
+        r.end_of_all();
         r.copy(to, from, size, Direction::DeviceToHost)
     }
-    fn cuMemcpyDtoD_v2(to: u64, from: u64, size: usize) |r| { r.copy(to, from, size, Direction::DeviceToDevice) }
-    fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, size: usize, _stream: *mut c_void) |r| {
+    fn cuMemcpyDtoHAsync_v2(to: u64, from: u64, size: usize, stream: *mut c_void) |r| {
+        r.end_of(stream as usize);
+        r.copy(to, from, size, Direction::DeviceToHost)
+    }
+    fn cuMemcpyDtoD_v2(to: u64, from: u64, size: usize) |r| {
+        r.end_of_all();
+        r.copy(to, from, size, Direction::DeviceToDevice)
+    }
+    fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, size: usize, stream: *mut c_void) |r| {
+        r.end_of(stream as usize);
         r.copy(to, from, size, Direction::DeviceToDevice)
     }
     also [cuMemcpy2DUnaligned_v2] fn cuMemcpy2D_v2(copy: *const Copy2d) |r| {
-        let c = *copy;
-        r.copy_2d(c.to.start()?, c.from.start()?, (c.width, c.height), Direction::Addresses)
+        r.end_of_all();
+        Copy2d::run(copy, r)
     }
-    fn cuMemcpy2DAsync_v2(copy: *const Copy2d, _stream: *mut c_void) |r| {
-        let c = *copy;
-        r.copy_2d(c.to.start()?, c.from.start()?, (c.width, c.height), Direction::Addresses)
+    fn cuMemcpy2DAsync_v2(copy: *const Copy2d, stream: *mut c_void) |r| {
+        r.end_of(stream as usize);
+        Copy2d::run(copy, r)
     }
-    fn cuMemsetD8_v2(to: u64, value: u8, count: usize) |r| { r.fill((to, count), &[value], (count, 1)) }
-    fn cuMemsetD8Async(to: u64, value: u8, count: usize, _stream: *mut c_void) |r| {
-        r.fill((to, count), &[value], (count, 1))
+    fn cuMemsetD8_v2(to: u64, value: u8, count: usize) |r| {
+        r.end_of_all();
+        r.fill((to, 0), &value.to_le_bytes(), (count, 1))
+    }
+    fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: *mut c_void) |r| {
+        r.end_of(stream as usize);
+        r.fill((to, 0), &value.to_le_bytes(), (count, 1))
     }
     fn cuMemsetD16_v2(to: u64, value: u16, count: usize) |r| {
-        r.fill((to, 2 * count), &value.to_le_bytes(), (count, 1))
+        r.end_of_all();
+        r.fill((to, 0), &value.to_le_bytes(), (count, 1))
     }
-    fn cuMemsetD16Async(to: u64, value: u16, count: usize, _stream: *mut c_void) |r| {
-        r.fill((to, 2 * count), &value.to_le_bytes(), (count, 1))
+    fn cuMemsetD16Async(to: u64, value: u16, count: usize, stream: *mut c_void) |r| {
+        r.end_of(stream as usize);
+        r.fill((to, 0), &value.to_le_bytes(), (count, 1))
     }
     fn cuMemsetD32_v2(to: u64, value: u32, count: usize) |r| {
-        r.fill((to, 4 * count), &value.to_le_bytes(), (count, 1))
+        r.end_of_all();
+        r.fill((to, 0), &value.to_le_bytes(), (count, 1))
     }
-    fn cuMemsetD32Async(to: u64, value: u32, count: usize, _stream: *mut c_void) |r| {
-        r.fill((to, 4 * count), &value.to_le_bytes(), (count, 1))
+    fn cuMemsetD32Async(to: u64, value: u32, count: usize, stream: *mut c_void) |r| {
+        r.end_of(stream as usize);
+        r.fill((to, 0), &value.to_le_bytes(), (count, 1))
     }
 
     // Streams and events: all that was launched has ended when a launch returns.
@@ -522,21 +563,31 @@ api! { Driver;
         let handle = r.handle();
         put_handle(to, handle)
     }
-    also [cuStreamSynchronize, cuStreamQuery] fn cuStreamDestroy_v2(_stream: *mut c_void) |r| { Ok(()) }
+    also [cuStreamQuery] fn cuStreamSynchronize(stream: *mut c_void) |r| {
+        r.end_of(stream as usize);
+        Ok(())
+    }
     fn cuStreamWaitEvent(_stream: *mut c_void, _event: *mut c_void, _flags: u32) |r| { Ok(()) }
     fn cuStreamIsCapturing(_stream: *mut c_void, status: *mut u32) |r| { put(status, 0) }
     fn cuStreamGetCtx(_stream: *mut c_void, to: *mut *mut c_void) |r| { put_handle(to, CONTEXT) }
+    fn cuStreamGetCtx_v2(_stream: *mut c_void, to: *mut *mut c_void, green: *mut *mut c_void) |r| {
+        offer(green, std::ptr::null_mut());
+        put_handle(to, CONTEXT)
+    }
     fn cuEventCreate(to: *mut *mut c_void, _flags: u32) |r| {
         let handle = r.handle();
         put_handle(to, handle)
     }
-    also [cuEventSynchronize, cuEventQuery] fn cuEventDestroy_v2(_event: *mut c_void) |r| { Ok(()) }
+    also [cuEventQuery] fn cuEventSynchronize(event: *mut c_void) |r| {
+        r.wait_for(event as usize);
+        Ok(())
+    }
     fn cuEventRecord(event: *mut c_void, _stream: *mut c_void) |r| {
-        objects::record(event as usize);
+        r.record(event as usize);
         Ok(())
     }
     fn cuEventRecordWithFlags(event: *mut c_void, _stream: *mut c_void, _flags: u32) |r| {
-        objects::record(event as usize);
+        r.record(event as usize);
         Ok(())
     }
     also [cuEventElapsedTime] fn cuEventElapsedTime_v2(to: *mut f32, start: *mut c_void, end: *mut c_void) |r| {
@@ -544,24 +595,11 @@ api! { Driver;
     }
 
     fn cuGetProcAddress_v2(
-        name: *const c_char, function: *mut *mut c_void, _version: i32, _flags: u64, status: *mut u32,
+        name: *const c_char, function: *mut *mut c_void, version: i32, _flags: u64, status: *mut u32,
     ) |r| {
-        let name = text(name)?;
-        let found = driver_function(&name);
-        offer(status, u32::from(found.is_null()));
-        put(function, found)?;
-        match found.is_null() {
-            true => Err(Fail::new(Code::NOT_FOUND, format!("there is no {name} here"))),
-            false => Ok(()),
-        }
+        entry_point(&text(name)?, function, version as u32, status)
     }
-    fn cuGetProcAddress(name: *const c_char, function: *mut *mut c_void, _version: i32, _flags: u64) |r| {
-        let name = text(name)?;
-        let found = driver_function(&name);
-        put(function, found)?;
-        match found.is_null() {
-            true => Err(Fail::new(Code::NOT_FOUND, format!("there is no {name} here"))),
-            false => Ok(()),
-        }
+    fn cuGetProcAddress(name: *const c_char, function: *mut *mut c_void, version: i32, _flags: u64) |r| {
+        entry_point(&text(name)?, function, version as u32, std::ptr::null_mut())
     }
 }

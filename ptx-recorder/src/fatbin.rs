@@ -14,16 +14,19 @@
 //! | 40 | 8 | flags: bit 13 LZ4, bit 15 Zstandard |
 //! | 56 | 8 | bytes once decompressed |
 
+use std::ffi::CStr;
 use std::io::Read;
 
 const WRAPPER: u32 = 0x4662_43b1;
 const CONTAINER: u32 = 0xba55_ed50;
+const ELF: u32 = u32::from_le_bytes(*b"\x7fELF");
+/// The least that a container's header has.
 const HEADER: usize = 16;
 const PTX: u16 = 1;
 const LZ4: u64 = 1 << 13;
 const ZSTD: u64 = 1 << 15;
-/// More than any PTX has: what a wrong size does not get to allocate.
-const MAX_PTX: usize = 1 << 30;
+/// More than all PTX of a container has: what wrong sizes do not get to allocate.
+const MAX_PTX: usize = 1 << 28;
 
 /// Why there is no PTX.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,6 +34,15 @@ pub enum FatbinError {
     /// It is something else.
     #[error("this is no fat binary: it begins with {0:#010x}")]
     Magic(u32),
+    /// A wrapper holds an address in a program's memory, which means nothing in a file.
+    #[error("this is the wrapper of a fat binary, without the fat binary")]
+    Wrapper,
+    /// There is nothing.
+    #[error("the image of a module is null")]
+    Null,
+    /// Neither of CUDA's formats, nor a text.
+    #[error("this is neither a fat binary nor PTX")]
+    Text,
     /// An entry is longer than what holds it.
     #[error("this fat binary is cut off or damaged")]
     Damaged,
@@ -69,6 +81,28 @@ impl Ptx {
     pub fn architecture(&self) -> u32 {
         architecture(&self.target)
     }
+
+    /// Whether a GPU of an architecture takes it. `sm_100a` is for that architecture only, `sm_100f` for its family,
+    /// which is what has the same digits but the last, and `sm_100` for all later ones.
+    pub fn runs_on(&self, architecture: u32) -> bool {
+        let own = self.architecture();
+        match self.target.as_bytes().last() {
+            Some(b'a') => own == architecture,
+            Some(b'f') => own <= architecture && own / 10 == architecture / 10,
+            _ => own <= architecture,
+        }
+    }
+
+    /// Of the sources that run on a GPU, the one that was compiled for the most of what it has.
+    pub fn best_for(sources: &[Ptx], architecture: u32) -> Option<&Ptx> {
+        let special = |p: &&Ptx| match p.target.as_bytes().last() {
+            Some(b'a') => 2,
+            Some(b'f') => 1,
+            _ => 0,
+        };
+        let fit = sources.iter().filter(|p| p.runs_on(architecture));
+        fit.max_by_key(|p| (p.architecture(), special(p)))
+    }
 }
 
 /// The number of an architecture: 100 for `sm_100a`, 0 for what is none.
@@ -97,8 +131,11 @@ fn u64_at(bytes: &[u8], at: usize) -> Result<u64, FatbinError> {
 ///
 /// # Safety
 ///
-/// `wrapper` must point to a `__fatBinC_Wrapper_t` as nvcc makes it, and what it points to must stay.
+/// `wrapper` must be null, or point to a `__fatBinC_Wrapper_t` as nvcc makes it, and what it points to must stay.
 pub unsafe fn of_wrapper(wrapper: *const u8) -> Result<Vec<u8>, FatbinError> {
+    if wrapper.is_null() {
+        return Err(FatbinError::Null);
+    }
     // SAFETY: a wrapper has 24 bytes: two 32-bit numbers and two pointers. The caller says that this is one.
     let (magic, data) = unsafe {
         (
@@ -109,71 +146,109 @@ pub unsafe fn of_wrapper(wrapper: *const u8) -> Result<Vec<u8>, FatbinError> {
     if magic != WRAPPER {
         return Err(FatbinError::Magic(magic));
     }
-    // SAFETY: the wrapper's pointer leads to a container, which is at least its header.
+    // SAFETY: the wrapper's pointer leads to a container.
     unsafe { of_memory(data) }
 }
 
-/// Whether memory begins as a container does.
+/// The PTX of what a program gives as a module: a fat binary, its wrapper, or a text.
 ///
 /// # Safety
 ///
-/// Four bytes must be readable.
-pub unsafe fn is_container(data: *const u8) -> bool {
-    // SAFETY: the caller says that four bytes are there.
-    unsafe { data.cast::<u32>().read_unaligned() == CONTAINER }
+/// `image` must be null or point to one of them, whole.
+pub unsafe fn image(image: *const u8) -> Result<Vec<Ptx>, FatbinError> {
+    if image.is_null() {
+        return Err(FatbinError::Null);
+    }
+    let begins = |magic: u32| {
+        let mut bytes = magic.to_le_bytes().into_iter().enumerate();
+        bytes.all(|(i, byte)| {
+            // SAFETY: none of these numbers has a zero byte, and a byte is read only if those before it are a number's:
+            // not behind the zero that a text ends with.
+            let own = unsafe { image.add(i).read() };
+            own == byte
+        })
+    };
+    // SAFETY: the caller says that it is what its first bytes say, whole; a text ends with a zero.
+    unsafe {
+        match () {
+            () if begins(WRAPPER) => sources(&of_wrapper(image)?),
+            () if begins(CONTAINER) => sources(&of_memory(image)?),
+            () if begins(ELF) => Err(FatbinError::NoPtx("a cubin".into())),
+            () => of_text(CStr::from_ptr(image.cast()).to_bytes()),
+        }
+    }
 }
 
-/// Whether memory begins as a wrapper does.
-///
-/// # Safety
-///
-/// Four bytes must be readable.
-pub unsafe fn is_wrapper(data: *const u8) -> bool {
-    // SAFETY: the caller says that four bytes are there.
-    unsafe { data.cast::<u32>().read_unaligned() == WRAPPER }
+/// The PTX of a file that a program loads as a module: a fat binary or a text.
+pub fn image_of(bytes: &[u8]) -> Result<Vec<Ptx>, FatbinError> {
+    match u32_at(bytes, 0) {
+        Ok(WRAPPER) => Err(FatbinError::Wrapper),
+        Ok(CONTAINER) => sources(bytes),
+        Ok(ELF) => Err(FatbinError::NoPtx("a cubin".into())),
+        _ => of_text(bytes),
+    }
+}
+
+fn of_text(bytes: &[u8]) -> Result<Vec<Ptx>, FatbinError> {
+    let length = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    let text = std::str::from_utf8(&bytes[..length]).map_err(|_| FatbinError::Text)?;
+    Ok(vec![Ptx::new(text.to_string())])
+}
+
+/// Where a container's entries begin, and where they end. `container` has at least a header.
+fn extent(container: &[u8]) -> Result<(usize, usize), FatbinError> {
+    let magic = u32_at(container, 0)?;
+    if magic != CONTAINER {
+        return Err(FatbinError::Magic(magic));
+    }
+    let header = usize::from(u16::from_le_bytes(number(container, 6)?));
+    let size = usize::try_from(u64_at(container, 8)?).ok();
+    let end = size.and_then(|size| size.checked_add(header));
+    // What a slice of memory may have.
+    let end = end.filter(|end| header >= HEADER && isize::try_from(*end).is_ok());
+    Ok((header, end.ok_or(FatbinError::Damaged)?))
 }
 
 /// A container in memory, as long as its header says.
 ///
 /// # Safety
 ///
-/// `data` must point to a container, whole.
-pub unsafe fn of_memory(data: *const u8) -> Result<Vec<u8>, FatbinError> {
-    // SAFETY: a container is at least its header.
-    let header = unsafe { std::slice::from_raw_parts(data, HEADER) };
-    let magic = u32_at(header, 0)?;
-    if magic != CONTAINER {
-        return Err(FatbinError::Magic(magic));
+/// `data` must be null or point to a container, whole.
+unsafe fn of_memory(data: *const u8) -> Result<Vec<u8>, FatbinError> {
+    if data.is_null() {
+        return Err(FatbinError::Null);
     }
-    let size = u64_at(header, 8)? as usize + HEADER;
+    // SAFETY: a container is at least its header.
+    let (_, end) = extent(unsafe { std::slice::from_raw_parts(data, HEADER) })?;
     // SAFETY: the header says how long the container is, and the caller says that it is whole.
-    Ok(unsafe { std::slice::from_raw_parts(data, size) }.to_vec())
+    Ok(unsafe { std::slice::from_raw_parts(data, end) }.to_vec())
 }
 
 /// All PTX sources of a container.
 pub fn sources(container: &[u8]) -> Result<Vec<Ptx>, FatbinError> {
-    let magic = u32_at(container, 0)?;
-    if magic != CONTAINER {
-        return Err(FatbinError::Magic(magic));
+    sources_within(container, MAX_PTX)
+}
+
+/// The same, of so many bytes in all where they are compressed.
+fn sources_within(container: &[u8], mut room: usize) -> Result<Vec<Ptx>, FatbinError> {
+    let (mut at, end) = extent(container)?;
+    if end > container.len() {
+        return Err(FatbinError::Damaged);
     }
-    let header = u16::from_le_bytes(number(container, 6)?);
-    let end = (u64_at(container, 8)? as usize)
-        .checked_add(usize::from(header))
-        .filter(|end| *end <= container.len())
-        .ok_or(FatbinError::Damaged)?;
     let (mut found, mut others) = (Vec::new(), Vec::new());
-    let mut at = usize::from(header);
     while at < end {
         let kind = u16::from_le_bytes(number(container, at)?);
         let head = u32_at(container, at + 4)? as usize;
-        let size = u64_at(container, at + 8)? as usize;
+        let size = usize::try_from(u64_at(container, at + 8)?).map_err(|_| FatbinError::Damaged)?;
         let start = at.checked_add(head).ok_or(FatbinError::Damaged)?;
         let next = start.checked_add(size).filter(|next| *next <= end);
         let next = next.filter(|next| *next > at).ok_or(FatbinError::Damaged)?;
         let body = &container[start..next];
         if kind == PTX {
             let entry = container.get(at..start).ok_or(FatbinError::Damaged)?;
-            found.push(Ptx::new(text(entry, body)?));
+            let text = text(entry, body, room)?;
+            room = room.saturating_sub(text.len());
+            found.push(Ptx::new(text));
         } else {
             others.push(format!("sm_{}", u32_at(container, at + 28)?));
         }
@@ -185,15 +260,16 @@ pub fn sources(container: &[u8]) -> Result<Vec<Ptx>, FatbinError> {
     Ok(found)
 }
 
-fn text(header: &[u8], body: &[u8]) -> Result<String, FatbinError> {
+/// The text of an entry, of at most `room` bytes if it is compressed.
+fn text(header: &[u8], body: &[u8], room: usize) -> Result<String, FatbinError> {
     let flags = u64_at(header, 40)?;
-    let bytes = if flags & (LZ4 | ZSTD) == 0 {
+    let mut bytes = if flags & (LZ4 | ZSTD) == 0 {
         body.to_vec()
     } else {
         let packed = u32_at(header, 16)? as usize;
         let size = u64_at(header, 56)? as usize;
         let packed = body.get(..packed).ok_or(FatbinError::Damaged)?;
-        if size > MAX_PTX {
+        if size > room {
             return Err(FatbinError::Compressed(format!("to {size} bytes")));
         }
         if flags & ZSTD != 0 {
@@ -204,8 +280,8 @@ fn text(header: &[u8], body: &[u8]) -> Result<String, FatbinError> {
     };
     // Texts are padded with zeros.
     let length = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
-    let text = String::from_utf8(bytes[..length].to_vec());
-    text.map_err(|e| FatbinError::Compressed(e.to_string()))
+    bytes.truncate(length);
+    String::from_utf8(bytes).map_err(|e| FatbinError::Compressed(e.to_string()))
 }
 
 fn zstd(packed: &[u8], size: usize) -> Result<Vec<u8>, FatbinError> {
@@ -264,65 +340,4 @@ fn lz4(packed: &[u8], size: usize) -> Result<Vec<u8>, FatbinError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TEXT: &str = ".version 9.0\n.target sm_100a\n.address_size 64\n";
-
-    fn container(kind: u16, flags: u64, body: &[u8], unpacked: usize) -> Vec<u8> {
-        let mut entry = vec![0u8; 64];
-        entry[..2].copy_from_slice(&kind.to_le_bytes());
-        entry[4..8].copy_from_slice(&64u32.to_le_bytes());
-        entry[8..16].copy_from_slice(&(body.len() as u64).to_le_bytes());
-        entry[16..20].copy_from_slice(&(body.len() as u32).to_le_bytes());
-        entry[28..32].copy_from_slice(&100u32.to_le_bytes());
-        entry[40..48].copy_from_slice(&flags.to_le_bytes());
-        entry[56..64].copy_from_slice(&(unpacked as u64).to_le_bytes());
-        entry.extend(body);
-        let mut all = CONTAINER.to_le_bytes().to_vec();
-        all.extend([1, 0, 16, 0]);
-        all.extend((entry.len() as u64).to_le_bytes());
-        all.extend(entry);
-        all
-    }
-
-    #[test]
-    fn plain_text() {
-        let mut body = TEXT.as_bytes().to_vec();
-        body.extend([0; 5]);
-        let found = sources(&container(1, 0, &body, 0)).unwrap();
-        assert_eq!(found[0].text, TEXT);
-        assert_eq!(found[0].target, "sm_100a");
-        assert_eq!(found[0].architecture(), 100);
-    }
-
-    #[test]
-    fn lz4_blocks() {
-        // "abcabcabcabc!": 3 literals, a copy of 9 from 3 back, 1 literal.
-        let block = [0x35, b'a', b'b', b'c', 3, 0, 0x10, b'!'];
-        assert_eq!(lz4(&block, 13).unwrap(), b"abcabcabcabc!");
-        assert!(lz4(&block, 12).is_err() && lz4(&block, 14).is_err());
-        assert!(lz4(&block[..4], 13).is_err());
-        // A copy from before the beginning.
-        assert!(lz4(&[0x15, b'a', 9, 0, 0], 10).is_err());
-        // A length that goes on: 15 + 255 + 2 literals.
-        let mut long = vec![0xf0, 255, 2];
-        long.extend([b'x'; 272]);
-        assert_eq!(lz4(&long, 272).unwrap(), [b'x'; 272]);
-    }
-
-    #[test]
-    fn what_is_wrong_is_said() {
-        let e = sources(&container(2, 0, &[1, 2, 3], 0)).unwrap_err();
-        assert!(e.to_string().contains("code=compute_100a") && e.to_string().contains("sm_100"));
-        let e = sources(&container(1, ZSTD, &[1, 2, 3, 4, 5], 50)).unwrap_err();
-        assert!(e.to_string().contains("--no-compress"), "{e}");
-        let e = sources(&container(1, ZSTD, &[1], usize::MAX)).unwrap_err();
-        assert!(e.to_string().contains("--no-compress"), "{e}");
-        let whole = container(1, 0, TEXT.as_bytes(), 0);
-        for n in 0..whole.len() {
-            assert!(sources(&whole[..n]).is_err(), "{n}");
-        }
-        assert_eq!(sources(&[0; 32]), Err(FatbinError::Magic(0)));
-    }
-}
+mod tests;

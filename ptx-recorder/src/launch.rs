@@ -1,6 +1,7 @@
 //! Launches: what the program asks for, checked as a driver checks it, then executed or written down.
 
 use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,7 +11,7 @@ use ptx_sim::{Launch, Options, Program, Report, SimError};
 
 use crate::code::{Code, Fail};
 use crate::device;
-use crate::recorder::{Kernel, Recorder};
+use crate::recorder::{Kernel, Recorder, stream_of};
 use crate::specs;
 
 /// Where a launch's parameters are.
@@ -39,6 +40,8 @@ pub struct Request {
     pub dependent: bool,
     /// All CTAs run at once.
     pub cooperative: bool,
+    /// The stream.
+    pub stream: usize,
     /// The parameters.
     pub arguments: Arguments,
 }
@@ -64,8 +67,58 @@ pub struct Attribute {
 }
 
 impl Request {
+    /// A launch without anything else.
+    pub fn new(kernel: *const c_void, grid: [u32; 3], block: [u32; 3], shared: u64) -> Self {
+        Self {
+            kernel: kernel as usize,
+            grid,
+            block,
+            cluster: None,
+            shared,
+            dependent: false,
+            cooperative: false,
+            stream: 0,
+            arguments: Arguments::Block(std::ptr::null(), 0),
+        }
+    }
+
+    /// With parameters.
+    pub fn with(mut self, arguments: Arguments) -> Self {
+        self.arguments = arguments;
+        self
+    }
+
+    /// On a stream.
+    pub fn on(mut self, stream: *const c_void) -> Self {
+        self.stream = stream as usize;
+        self
+    }
+
+    /// With all CTAs at once.
+    pub fn cooperative(mut self) -> Self {
+        self.cooperative = true;
+        self
+    }
+
+    /// With launch attributes.
+    ///
+    /// # Safety
+    ///
+    /// `attributes` must be null or point to `count` of them.
+    pub unsafe fn attributes(
+        mut self,
+        attributes: *const Attribute,
+        count: u32,
+    ) -> Result<Self, Fail> {
+        if count > 0 && !attributes.is_null() {
+            // SAFETY: the caller says that there are so many.
+            self.take(unsafe { std::slice::from_raw_parts(attributes, count as usize) })?;
+        }
+        Ok(self)
+    }
+
     /// Takes launch attributes.
-    pub fn take(&mut self, attributes: &[Attribute]) -> Result<(), Fail> {
+    fn take(&mut self, attributes: &[Attribute]) -> Result<(), Fail> {
         for a in attributes {
             let three = [a.value[0], a.value[1], a.value[2]];
             match a.id {
@@ -156,8 +209,10 @@ impl Names {
     }
 }
 
-fn product(d: [u32; 3]) -> u64 {
-    d.iter().map(|n| u64::from(*n)).product()
+/// Threads of a CTA, or CTAs. Sizes from elsewhere may be larger than any number.
+pub(crate) fn product(d: [u32; 3]) -> u64 {
+    d.iter()
+        .fold(1, |all: u64, n| all.saturating_mul((*n).into()))
 }
 
 /// What a driver refuses and the simulator need not know of.
@@ -212,15 +267,20 @@ impl Recorder {
     pub unsafe fn launch(&mut self, r: &Request) -> Result<(), Fail> {
         let (kernel, program) = self.program(r.kernel)?;
         let cluster = check(r, &kernel, &program)?;
+        if r.cooperative {
+            self.check_cooperative(r)?;
+        }
         // SAFETY: the caller's promise.
         let params = unsafe { r.parameters(&program) }?;
+        let stream = stream_of(r.stream);
         let launch = Launch {
             kernel: kernel.name.clone(),
             grid: r.grid,
             block: r.block,
             cluster,
             shared: r.shared as u32,
-            dependent: r.dependent,
+            // Before the first one, and behind a synchronisation, there is nothing to overlap with.
+            dependent: r.dependent && self.running == Some(stream),
             params,
         };
         self.launches += 1;
@@ -228,10 +288,13 @@ impl Recorder {
         let names = Names::of(&kernel.name);
         let title = format!("launch {number}: {}", names.short);
         let resident = match r.cooperative {
-            true => product(r.grid) as usize,
+            true => usize::try_from(product(r.grid)).unwrap_or(usize::MAX),
             false => self.options.resident,
         };
-        self.memory.to_device()?;
+        if !launch.dependent {
+            self.forget_grids();
+        }
+        let shared = self.memory.to_device()?;
         if let Some(dir) = self.settings.specs.clone() {
             let written = specs::write(
                 self,
@@ -248,13 +311,15 @@ impl Recorder {
             }
         }
         if !self.settings.run {
+            self.running = Some(stream);
             return Ok(());
         }
         let started = Instant::now();
         let result = self.execute(kernel.module, &program, &launch, resident)?;
-        self.memory.to_host();
+        self.memory.to_host(&shared);
         match result {
             Ok(report) => {
+                self.running = Some(stream);
                 let seconds = started.elapsed().as_secs_f64();
                 self.tell(&title, &names, &launch, &report, seconds);
                 Ok(())
@@ -293,10 +358,26 @@ impl Recorder {
             }
         };
         ready.sim.put_buffers(buffers);
-        let result = ready.sim.run_program(program, launch, &options, None);
+        let run = || ready.sim.run_program(program, launch, &options, None);
+        let result = catch_unwind(AssertUnwindSafe(run));
+        // Also behind a fault of the simulator: the program still frees what it has.
         let buffers = ready.sim.take_buffers();
         self.memory.sim.put_buffers(buffers);
-        Ok(result)
+        result.map_or_else(|fault| resume_unwind(fault), Ok)
+    }
+
+    /// Refuses more CTAs than the GPU holds at once: they would wait for each other.
+    fn check_cooperative(&mut self, r: &Request) -> Result<(), Fail> {
+        let (asked, most) = (product(r.grid), self.all_at_once(r)?);
+        if asked <= most {
+            return Ok(());
+        }
+        Err(Fail::new(
+            Code::COOPERATIVE_TOO_LARGE,
+            format!(
+                "a cooperative launch of {asked} CTAs; the GPU holds {most} of this kernel at once"
+            ),
+        ))
     }
 
     fn tell(&mut self, title: &str, names: &Names, launch: &Launch, report: &Report, seconds: f64) {

@@ -7,25 +7,29 @@
 //! All calls are synchronous: a launch ends before the call returns, and streams are in order with each other. A
 //! function that is not supported returns `cudaErrorNotSupported` and says its name.
 
+use std::io::Write;
+
 mod call;
 pub mod code;
 pub mod copy;
-mod device;
+pub mod device;
 mod driver;
 pub mod fatbin;
 pub mod launch;
 pub mod memory;
 mod missing;
+pub mod names;
 mod objects;
 pub mod recorder;
 mod runtime;
 pub mod settings;
-mod specs;
+pub mod specs;
 mod tensor_map;
 
-/// Tells the user something.
+/// Tells the user something. Nobody may be listening: that ends no program.
 pub fn say(text: &str) {
+    let mut err = std::io::stderr().lock();
     for line in text.lines() {
-        eprintln!("ptx-record: {line}");
+        let _ = writeln!(err, "ptx-record: {line}");
     }
 }

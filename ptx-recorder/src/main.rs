@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::Parser;
-use ptx_recorder::say;
+use ptx_recorder::device::LIMITS;
+use ptx_recorder::fatbin::architecture;
 use ptx_recorder::settings::{Settings, VARIABLE};
+use ptx_recorder::{say, specs};
 
 const LIBRARY: &str = "libptx_recorder.so";
 const RUNTIME: &str = "libcudart.so.13";
@@ -34,7 +36,8 @@ struct Cli {
     /// Allow one thing that the profile does not: a name from the notes of the hardware profile. Can be repeated.
     #[arg(long)]
     allow: Vec<String>,
-    /// What accesses to shared and tensor memory that nothing orders do: error, warn or off.
+    /// What accesses that nothing orders do, those of a dependent launch to what an earlier one writes included: error,
+    /// warn or off.
     #[arg(long, default_value_t = Settings::default().hazards)]
     hazards: String,
     /// How warps take turns: fair, random:SEED or starve:SEED.
@@ -52,7 +55,7 @@ struct Cli {
     /// MiB of device memory.
     #[arg(long, value_name = "MIB", default_value_t = Settings::default().memory >> 20)]
     memory: u64,
-    /// The GPU that the program sees, such as sm_90a; the highest architecture of its PTX if this is not given.
+    /// The GPU that the program sees, such as sm_90; the highest architecture of its PTX if this is not given.
     #[arg(long)]
     device: Option<String>,
     /// Multiprocessors of that GPU.
@@ -93,9 +96,19 @@ impl Cli {
         };
         settings.options()?;
         if let Some(device) = &self.device
-            && ptx_recorder::fatbin::architecture(device) == 0
+            && !LIMITS
+                .iter()
+                .any(|l| l.architecture == architecture(device))
         {
-            return Err(format!("--device {device}: not of the form sm_100a"));
+            let known: Vec<_> = LIMITS.iter().map(|l| l.architecture.to_string()).collect();
+            let known = known.join(", sm_");
+            return Err(format!("--device {device}: none of sm_{known}"));
+        }
+        if let Some(dir) = settings.specs.as_deref().filter(|dir| specs::are_in(dir)) {
+            let dir = dir.display();
+            return Err(format!(
+                "--specs {dir}: it has specifications of another run"
+            ));
         }
         Ok(settings)
     }
@@ -163,7 +176,15 @@ fn start(cli: &Cli) -> Result<ExitCode, String> {
         return Err("there is no program".into());
     };
     advise(Path::new(program));
-    let preload = before("LD_PRELOAD", &library);
+    // The link has a name of ours: LD_PRELOAD ends at spaces and colons, which the library's may have.
+    let link = here.join(LIBRARY);
+    if link.to_string_lossy().contains([' ', ':', ';']) {
+        return Err(format!(
+            "TMPDIR: {} has a character that ends a name in LD_PRELOAD",
+            here.display()
+        ));
+    }
+    let preload = before("LD_PRELOAD", &link);
     let path = before("LD_LIBRARY_PATH", here);
     if !cli.quiet {
         say(&format!(

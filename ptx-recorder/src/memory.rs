@@ -1,12 +1,14 @@
 //! Device memory, and host memory that the device sees.
 //!
 //! Device memory is a simulator's buffers: no host address leads to it, as on a GPU. What host and device share
-//! (`cudaMallocManaged`, `cudaHostAlloc`) is real host memory at the address that the device sees. Its bytes are copied
-//! into the simulator before a launch, and back after it.
+//! (`cudaMallocManaged`, `cudaHostAlloc`) is real host memory at the address that the device sees. What the host has
+//! changed of it is copied into the simulator before a launch, and what the launch has changed back after it.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use ptx_sim::{Buffer, Module, Sim};
+use ptx_sim::{Buffer, Module, Sim, SimError};
 
 use crate::code::{Code, Fail};
 
@@ -129,7 +131,7 @@ impl Memory {
         Ok(())
     }
 
-    /// The allocation that an address lies in, its end included if it is asked for.
+    /// The allocation that an address lies in.
     pub fn find(&self, address: u64) -> Option<&Allocation> {
         let (base, a) = self.allocations.range(..=address).next_back()?;
         (address - base < a.buffer.size as u64).then_some(a)
@@ -146,7 +148,7 @@ impl Memory {
             return Ok(Place::Host);
         };
         let at = (pointer - a.buffer.address) as usize;
-        if at + size > a.buffer.size {
+        if size > a.buffer.size - at {
             return Err(Fail::value(format!(
                 "{size} bytes at offset {at} of an allocation of {} bytes",
                 a.buffer.size
@@ -158,33 +160,85 @@ impl Memory {
         })
     }
 
-    /// Copies what host and device share into the simulator.
-    pub fn to_device(&mut self) -> Result<(), Fail> {
+    /// Copies what the host has changed of what it shares with the device into the simulator. Returns what the shared
+    /// allocations hold then, for [`to_host`](Self::to_host).
+    pub fn to_device(&mut self) -> Result<Vec<Shared>, Fail> {
+        let fail = |e: SimError| Fail::new(Code::UNKNOWN, e.to_string());
+        let mut all = Vec::new();
         for a in self.allocations.values().filter(|a| a.mapped > 0) {
-            // SAFETY: these bytes are mapped from `allocate` to `free`, and every bit pattern is a byte. The program
-            // must not write them while a launch begins, as CUDA says.
-            let bytes =
-                unsafe { std::slice::from_raw_parts(a.buffer.address as *const u8, a.buffer.size) };
-            let written = self.sim.write(a.buffer, 0, bytes);
-            written.map_err(|e| Fail::new(Code::UNKNOWN, e.to_string()))?;
+            let bytes = read_mapped(a);
+            if self.sim.fully_written(a.buffer) {
+                // Bytes that kernels wrote stay theirs: a grid that overlaps with that one must not touch them.
+                for range in differing(self.sim.download(a.buffer), &bytes) {
+                    let part = &bytes[range.clone()];
+                    let written = self.sim.write(a.buffer, range.start, part);
+                    written.map_err(fail)?;
+                }
+            } else {
+                self.sim.write(a.buffer, 0, &bytes).map_err(fail)?;
+            }
+            let address = a.buffer.address;
+            all.push(Shared { address, bytes });
         }
-        Ok(())
+        Ok(all)
     }
 
-    /// Copies what host and device share back.
-    pub fn to_host(&mut self) {
-        for a in self.allocations.values().filter(|a| a.mapped > 0) {
-            let bytes = self.sim.download(a.buffer);
-            // SAFETY: as in `to_device`; the source is the simulator's own memory.
-            unsafe {
-                std::ptr::copy_nonoverlapping(
-                    bytes.as_ptr(),
-                    a.buffer.address as *mut u8,
-                    a.buffer.size,
-                );
+    /// Copies what a launch has changed of what host and device share back. Bytes that it has not changed stay as
+    /// they are: another thread of the program may have written them meanwhile.
+    pub fn to_host(&mut self, before: &[Shared]) {
+        for shared in before {
+            let Some(a) = self.allocations.get(&shared.address) else {
+                continue;
+            };
+            let after = self.sim.download(a.buffer);
+            for i in differing(&shared.bytes, after).into_iter().flatten() {
+                let at = (shared.address as usize + i) as *mut u8;
+                // SAFETY: the byte is mapped from `allocate` to `free`, and other threads of the program may use it
+                // at the same time, which is why it is written atomically.
+                unsafe { AtomicU8::from_ptr(at) }.store(after[i], Ordering::Relaxed);
             }
         }
     }
+}
+
+/// What an allocation that host and device share held when a launch began.
+#[derive(Debug, Clone)]
+pub struct Shared {
+    address: u64,
+    bytes: Vec<u8>,
+}
+
+/// The bytes of an allocation that host and device share, as the host has them.
+fn read_mapped(a: &Allocation) -> Vec<u8> {
+    let mut bytes = vec![0; a.mapped];
+    for (i, to) in bytes.chunks_exact_mut(8).enumerate() {
+        let at = (a.buffer.address as usize + 8 * i) as *mut u64;
+        // SAFETY: whole pages are mapped from `allocate` to `free`, so all of these words are there. Other threads of
+        // the program may write them at the same time, which is why they are read atomically.
+        let word = unsafe { AtomicU64::from_ptr(at) }.load(Ordering::Relaxed);
+        to.copy_from_slice(&word.to_ne_bytes());
+    }
+    bytes.truncate(a.buffer.size);
+    bytes
+}
+
+/// Where two arrays of one length differ.
+fn differing(a: &[u8], b: &[u8]) -> Vec<Range<usize>> {
+    const CHUNK: usize = 64;
+    let mut found: Vec<Range<usize>> = Vec::new();
+    for (chunk, (x, y)) in a.chunks(CHUNK).zip(b.chunks(CHUNK)).enumerate() {
+        if x == y {
+            continue;
+        }
+        let start = chunk * CHUNK;
+        for i in (0..x.len().min(y.len())).filter(|i| x[*i] != y[*i]) {
+            match found.last_mut() {
+                Some(last) if last.end == start + i => last.end += 1,
+                _ => found.push(start + i..start + i + 1),
+            }
+        }
+    }
+    found
 }
 
 /// Maps zeros at an address, where nothing may be.
@@ -212,4 +266,52 @@ fn map(address: u64, size: usize) -> Result<(), Fail> {
         Code::OUT_OF_MEMORY,
         format!("{size} bytes at {address:#x}: {why}"),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_differ() {
+        let (a, mut b) = (vec![0u8; 200], vec![0u8; 200]);
+        assert!(differing(&a, &b).is_empty());
+        b[0] = 1;
+        b[60..70].fill(2);
+        b[199] = 3;
+        assert_eq!(differing(&a, &b), [0..1, 60..70, 199..200]);
+    }
+
+    #[test]
+    fn sizes_from_elsewhere() {
+        let mut memory = Memory::new(1 << 20);
+        let a = memory.allocate(100, Kind::Device).unwrap();
+        for size in [101, usize::MAX, usize::MAX - a as usize] {
+            assert!(memory.place(a, size).is_err() && memory.place(a + 99, size).is_err());
+            assert!(memory.allocate(size.max(2 << 20), Kind::Managed).is_err());
+        }
+        assert!(memory.place(a + 99, 1).is_ok());
+    }
+
+    #[test]
+    fn what_another_thread_writes_meanwhile_stays() {
+        let mut memory = Memory::new(1 << 20);
+        let a = memory.allocate(100, Kind::Managed).unwrap();
+        let byte = |i: usize| {
+            // SAFETY: 100 bytes are mapped at `a` until the end of the test.
+            unsafe { AtomicU8::from_ptr((a as usize + i) as *mut u8) }
+        };
+        byte(0).store(1, Ordering::Relaxed);
+        let before = memory.to_device().unwrap();
+        let buffer = memory.find(a).unwrap().buffer;
+        assert_eq!(memory.sim.download(buffer)[0], 1);
+        // The launch writes one byte, the host another one.
+        memory.sim.write(buffer, 1, &[2]).unwrap();
+        byte(2).store(3, Ordering::Relaxed);
+        memory.to_host(&before);
+        let now = [0, 1, 2].map(|i| byte(i).load(Ordering::Relaxed));
+        assert_eq!(now, [1, 2, 3]);
+        memory.to_device().unwrap();
+        assert_eq!(memory.sim.download(buffer)[..4], [1, 2, 3, 0]);
+    }
 }

@@ -88,9 +88,9 @@ missing! { Driver;
         cuCheckpointProcessGetRestoreThreadId cuCheckpointProcessGetState cuCheckpointProcessLock
         cuCheckpointProcessRestore cuCheckpointProcessUnlock cuCoredumpGetAttribute cuCoredumpGetAttributeGlobal
         cuCoredumpSetAttribute cuCoredumpSetAttributeGlobal cuCtxAttach cuCtxDetach cuCtxDisablePeerAccess
-        cuCtxEnablePeerAccess cuCtxFromGreenCtx cuCtxGetCacheConfig cuCtxGetDevResource cuCtxGetDevice_v2
+        cuCtxEnablePeerAccess cuCtxFromGreenCtx cuCtxGetCacheConfig cuCtxGetDevResource
         cuCtxGetExecAffinity cuCtxGetLimit cuCtxGetSharedMemConfig cuCtxRecordEvent cuCtxSetFlags
-        cuCtxSetSharedMemConfig cuCtxSynchronize_v2 cuCtxWaitEvent cuDestroyExternalMemory cuDestroyExternalSemaphore
+        cuCtxSetSharedMemConfig cuCtxWaitEvent cuDestroyExternalMemory cuDestroyExternalSemaphore
         cuDevResourceGenerateDesc cuDevSmResourceSplitByCount cuDeviceGetByPCIBusId cuDeviceGetDevResource
         cuDeviceGetExecAffinitySupport cuDeviceGetGraphMemAttribute cuDeviceGetHostAtomicCapabilities cuDeviceGetLuid
         cuDeviceGetNvSciSyncAttributes cuDeviceGetP2PAtomicCapabilities cuDeviceGetP2PAttribute cuDeviceGetProperties
@@ -150,7 +150,7 @@ missing! { Driver;
         cuParamSetf cuParamSeti cuParamSetv cuPointerGetAttributes cuPointerSetAttribute
         cuSignalExternalSemaphoresAsync cuStreamAddCallback cuStreamAttachMemAsync cuStreamBatchMemOp_v2
         cuStreamBeginCaptureToGraph cuStreamBeginCapture_v2 cuStreamCopyAttributes cuStreamEndCapture
-        cuStreamGetAttribute cuStreamGetCaptureInfo_v3 cuStreamGetCtx_v2 cuStreamGetDevice cuStreamGetFlags
+        cuStreamGetAttribute cuStreamGetCaptureInfo_v3 cuStreamGetDevice cuStreamGetFlags
         cuStreamGetGreenCtx cuStreamGetId cuStreamGetPriority cuStreamSetAttribute
         cuStreamUpdateCaptureDependencies_v2 cuStreamWaitValue32_v2 cuStreamWaitValue64_v2 cuStreamWriteValue32_v2
         cuStreamWriteValue64_v2 cuSurfObjectCreate cuSurfObjectDestroy cuSurfObjectGetResourceDesc cuSurfRefGetArray

@@ -1,22 +1,37 @@
-//! What runtime and driver do alike: streams and events, kernels' attributes, occupancy, images of modules.
+//! What runtime and driver do alike: events, kernels' attributes, occupancy.
 
 use std::collections::HashMap;
-use std::ffi::{CStr, c_void};
-use std::sync::{LazyLock, Mutex, Once, PoisonError};
+use std::ffi::c_void;
+use std::sync::{LazyLock, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Instant;
+
+use ptx_sim::program::Variable;
 
 use crate::call::{offer, put};
 use crate::code::{Code, Fail};
-use crate::device::{self, Device};
-use crate::fatbin::{self, FatbinError, Ptx};
+use crate::device::{self, Device, Limits};
+use crate::launch::{Request, product};
+use crate::memory::Kind;
 use crate::recorder::{Kernel, Recorder};
 
-static EVENTS: LazyLock<Mutex<HashMap<usize, Instant>>> = LazyLock::new(Mutex::default);
+/// Attributes of functions that can be set, by the driver's numbers.
+pub(crate) mod function {
+    pub(crate) const MAX_DYNAMIC_SHARED: u32 = 8;
+    pub(crate) const CLUSTER_WIDTH: u32 = 11;
+    pub(crate) const CLUSTER_DEPTH: u32 = 13;
+    pub(crate) const ANY_CLUSTER: u32 = 14;
+}
 
-/// An event takes place: now, since all that was launched before has ended.
-pub(crate) fn record(event: usize) {
-    let mut events = EVENTS.lock().unwrap_or_else(PoisonError::into_inner);
-    events.insert(event, Instant::now());
+/// Rows of `cudaMallocPitch` begin at multiples of this.
+const PITCH: usize = 512;
+
+/// When an event took place, and how many launches there had been.
+type Event = (Instant, u64);
+
+static EVENTS: LazyLock<Mutex<HashMap<usize, Event>>> = LazyLock::new(Mutex::default);
+
+fn events() -> MutexGuard<'static, HashMap<usize, Event>> {
+    EVENTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Milliseconds between two events, of this machine's time.
@@ -25,9 +40,9 @@ pub(crate) fn elapsed(start: usize, end: usize) -> Result<f32, Fail> {
     SAID.call_once(|| {
         crate::say("times between events are the simulator's: they say nothing about a GPU");
     });
-    let events = EVENTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let events = events();
     match (events.get(&start), events.get(&end)) {
-        (Some(a), Some(b)) => Ok(b.saturating_duration_since(*a).as_secs_f32() * 1e3),
+        (Some((a, _)), Some((b, _))) => Ok(b.saturating_duration_since(*a).as_secs_f32() * 1e3),
         _ => Err(Fail::new(
             Code::INVALID_HANDLE,
             "an event was never recorded",
@@ -35,36 +50,25 @@ pub(crate) fn elapsed(start: usize, end: usize) -> Result<f32, Fail> {
     }
 }
 
-const ELF: u32 = u32::from_le_bytes(*b"\x7fELF");
-
-/// The PTX of what a program gives as a module: a fat binary, its wrapper, or a text.
-///
-/// # Safety
-///
-/// `image` must point to one of them, whole.
-pub(crate) unsafe fn image(image: *const u8) -> Result<Vec<Ptx>, FatbinError> {
-    // SAFETY: each of them has more than four bytes, which the tests below read; the caller says that it is whole.
-    unsafe {
-        if fatbin::is_wrapper(image) {
-            return fatbin::sources(&fatbin::of_wrapper(image)?);
-        }
-        if fatbin::is_container(image) {
-            return fatbin::sources(&fatbin::of_memory(image)?);
-        }
-        if image.cast::<u32>().read_unaligned() == ELF {
-            return Err(FatbinError::NoPtx("a cubin".into()));
-        }
-        let text = CStr::from_ptr(image.cast()).to_string_lossy();
-        Ok(vec![Ptx::new(text.into_owned())])
-    }
-}
-
 impl Recorder {
+    /// An event takes place: now, since all that was launched before has ended.
+    pub(crate) fn record(&self, event: usize) {
+        events().insert(event, (Instant::now(), self.launches));
+    }
+
+    /// The program has waited for an event: the launches before it have ended.
+    pub(crate) fn wait_for(&mut self, event: usize) {
+        let launches = events().get(&event).map(|e| e.1);
+        if launches == Some(self.launches) {
+            self.end_of_all();
+        }
+    }
+
     /// The GPU that programs see.
     pub(crate) fn device(&self) -> Device {
         Device {
-            capability: self.capability(),
-            sms: self.settings.sms as i32,
+            architecture: self.architecture(),
+            sms: self.settings.sms,
             memory: self.settings.memory,
         }
     }
@@ -123,23 +127,47 @@ impl Recorder {
         Ok((found.address, found.size))
     }
 
+    /// Frees what starts at an address; nothing for null.
+    pub(crate) fn free(&mut self, address: u64) -> Result<(), Fail> {
+        match address {
+            0 => Ok(()),
+            _ => self.memory.free(address),
+        }
+    }
+
+    /// Allocates rows; returns the address, and the bytes from one row to the next.
+    pub(crate) fn allocate_rows(
+        &mut self,
+        width: usize,
+        height: usize,
+    ) -> Result<(u64, usize), Fail> {
+        let pitch = width.checked_next_multiple_of(PITCH);
+        let size = pitch.and_then(|p| p.checked_mul(height));
+        let (Some(pitch), Some(size)) = (pitch, size) else {
+            return Err(Fail::new(Code::OUT_OF_MEMORY, "too many bytes"));
+        };
+        Ok((self.memory.allocate(size, Kind::Device)?, pitch))
+    }
+
     /// `cudaFuncSetAttribute` and its like.
     pub(crate) fn set_attribute(&mut self, kernel: usize, id: u32, value: i32) -> Result<(), Fail> {
         let (_, program) = self.program(kernel)?;
         let fixed = (program.dynamic_shared - device::RESERVED_SHARED) as i32;
-        let most = device::shared_opt_in(self.capability().0) - fixed;
+        let most = Limits::of(self.architecture()).shared_opt_in() - fixed;
         let Some(kernel) = self.kernels.get_mut(&kernel) else {
             return Err(Fail::new(Code::INVALID_DEVICE_FUNCTION, ""));
         };
         match id {
-            8 if value < 0 || value > most => {
+            function::MAX_DYNAMIC_SHARED if value < 0 || value > most => {
                 return Err(Fail::value(format!(
                     "{value} bytes of dynamic shared memory; the GPU has {most} for this kernel"
                 )));
             }
-            8 => kernel.dynamic = Some(value as u32),
-            11..=13 => kernel.cluster[id as usize - 11] = value.max(0) as u32,
-            14 => kernel.any_cluster = value != 0,
+            function::MAX_DYNAMIC_SHARED => kernel.dynamic = Some(value as u32),
+            function::CLUSTER_WIDTH..=function::CLUSTER_DEPTH => {
+                kernel.cluster[(id - function::CLUSTER_WIDTH) as usize] = value.max(0) as u32;
+            }
+            function::ANY_CLUSTER => kernel.any_cluster = value != 0,
             // Hints.
             9 | 10 | 15 => {}
             _ => return Err(Fail::value(format!("{id} is no attribute that can be set"))),
@@ -149,29 +177,36 @@ impl Recorder {
 
     /// `cudaFuncGetAttributes`, as the driver numbers them.
     pub(crate) fn get_attribute(&mut self, kernel: usize, id: u32) -> Result<i32, Fail> {
-        let target = self.target();
+        let architecture = self.architecture() as i32;
         let (kernel, program) = self.program(kernel)?;
-        let sum = |v: &[ptx_sim::program::Variable]| v.iter().map(|v| v.size).sum::<u64>() as i32;
+        let sum = |v: &[Variable]| {
+            let bytes: u64 = v.iter().map(|v| v.size).sum();
+            i32::try_from(bytes).unwrap_or(i32::MAX)
+        };
         Ok(match id {
             0 => program
                 .reqntid
                 .or(program.maxntid)
-                .map_or(device::THREADS, |d| d.iter().product::<u32>() as i32),
+                .map_or(device::THREADS, |d| {
+                    i32::try_from(product(d)).unwrap_or(i32::MAX)
+                }),
             1 => sum(&program.shared),
             2 => sum(&program.constant),
             3 => sum(&program.local),
             // Registers are the assembler's choice. A number that every launch of as many threads has.
             4 => 32,
-            5 | 6 => fatbin::architecture(&target) as i32,
+            5 | 6 => architecture,
             7 => 0,
-            8 => kernel.dynamic.map_or(device::SHARED as i32, |n| n as i32),
+            function::MAX_DYNAMIC_SHARED => {
+                kernel.dynamic.map_or(device::SHARED as i32, |n| n as i32)
+            }
             9 => -1,
             10 => 0,
-            11..=13 => {
-                let asked = kernel.cluster[id as usize - 11];
-                program.cluster.map_or(asked, |c| c[id as usize - 11]) as i32
+            function::CLUSTER_WIDTH..=function::CLUSTER_DEPTH => {
+                let i = (id - function::CLUSTER_WIDTH) as usize;
+                program.cluster.map_or(kernel.cluster[i], |c| c[i]) as i32
             }
-            14 => i32::from(kernel.any_cluster),
+            function::ANY_CLUSTER => i32::from(kernel.any_cluster),
             15 => 0,
             _ => return Err(Fail::value(format!("{id} is no attribute of a function"))),
         })
@@ -184,17 +219,28 @@ impl Recorder {
         threads: u64,
         shared: u64,
     ) -> Result<i32, Fail> {
-        let major = self.capability().0;
+        let limits = Limits::of(self.architecture());
         let (_, program) = self.program(kernel)?;
         if threads == 0 || threads > device::THREADS as u64 {
             return Err(Fail::value(format!("a CTA of {threads} threads")));
         }
-        let by_threads = device::threads_of_multiprocessor(major) as u64 / threads;
+        let by_threads = limits.threads as u64 / threads;
         // With the system's KiB.
-        let shared = (program.dynamic_shared + shared).max(1);
-        let by_shared = device::shared_of_multiprocessor(major) as u64 / shared;
-        let most = device::ctas_of_multiprocessor(major) as u64;
-        Ok(by_threads.min(by_shared).min(most) as i32)
+        let shared = program.dynamic_shared.saturating_add(shared).max(1);
+        let by_shared = limits.shared() as u64 / shared;
+        Ok(by_threads.min(by_shared).min(limits.ctas as u64) as i32)
+    }
+
+    /// CTAs of a launch that the GPU holds at once.
+    pub(crate) fn all_at_once(&mut self, r: &Request) -> Result<u64, Fail> {
+        let each = self.occupancy(r.kernel, product(r.block), r.shared)?;
+        Ok(each as u64 * u64::from(self.settings.sms))
+    }
+
+    /// Clusters of a launch that the GPU holds at once.
+    pub(crate) fn clusters_at_once(&mut self, r: &Request) -> Result<i32, Fail> {
+        let clusters = self.all_at_once(r)? / product(r.cluster.unwrap_or([1; 3])).max(1);
+        Ok(i32::try_from(clusters).unwrap_or(i32::MAX))
     }
 }
 
@@ -214,6 +260,34 @@ pub(crate) unsafe fn put_variable(
         offer(size, found.1 as usize);
     }
     Ok(())
+}
+
+/// The handle that a program has of a module, by its index: null is none.
+pub(crate) fn handle_of(module: usize) -> usize {
+    module + 1
+}
+
+/// The index of a module by its handle. Of null it is one that no module has.
+pub(crate) fn module_of(handle: *const c_void) -> usize {
+    (handle as usize).wrapping_sub(1)
+}
+
+/// A size that must not be zero.
+pub(crate) fn some(size: usize) -> Result<usize, Fail> {
+    match size {
+        0 => Err(Fail::value("an allocation of no bytes")),
+        _ => Ok(size),
+    }
+}
+
+/// The handle of a module as a program keeps it.
+///
+/// # Safety
+///
+/// `to` must be null or writable.
+pub(crate) unsafe fn put_module(to: *mut *mut c_void, module: usize) -> Result<(), Fail> {
+    // SAFETY: the caller's promise.
+    unsafe { put_handle(to, handle_of(module)) }
 }
 
 /// A handle as a program keeps it.

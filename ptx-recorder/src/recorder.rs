@@ -1,7 +1,7 @@
 //! What the stand-in knows: modules, kernels, variables, memory.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ptx_sim::models::relaxation::Relaxation;
 use ptx_sim::{Module, Options, Program, Sim};
@@ -16,6 +16,8 @@ use crate::settings::Settings;
 pub struct Loaded {
     /// Its sources, or why there are none.
     sources: Result<Vec<Ptx>, FatbinError>,
+    /// The program has unloaded it.
+    unloaded: bool,
     /// Once a kernel or a variable of it was asked for.
     ready: Option<Result<Ready, Fail>>,
 }
@@ -115,14 +117,16 @@ pub struct Recorder {
     pub variables: HashMap<usize, Variable>,
     /// Memory.
     pub memory: Memory,
-    /// What `cudaGetLastError` returns next.
-    pub last: Code,
     /// The error of a launch, which every later call returns.
     pub sticky: Option<Code>,
     /// Launches so far.
     pub launches: u64,
+    /// The stream of the last launch, until the program knows that it has ended: on a GPU it may still run.
+    pub running: Option<usize>,
     /// What was noted of which kernels.
     pub noted: HashSet<(String, Relaxation)>,
+    /// The architecture of the GPU, once the program was told or a module was chosen for it.
+    architecture: OnceLock<u32>,
     /// Handles given out so far.
     handles: usize,
     /// What is wrong with the settings, until it was said.
@@ -155,9 +159,10 @@ impl Recorder {
             modules: Vec::new(),
             kernels: HashMap::new(),
             variables: HashMap::new(),
-            last: Code::SUCCESS,
             sticky: None,
             launches: 0,
+            running: None,
+            architecture: OnceLock::new(),
             noted: HashSet::new(),
             handles: 0,
             wrong,
@@ -183,53 +188,94 @@ impl Recorder {
         FIRST_HANDLE + 16 * self.handles
     }
 
-    /// Adds a module; returns its index.
+    /// Adds a module that is part of the program; returns its index. What is wrong with it is said when it is used.
     pub fn load(&mut self, sources: Result<Vec<Ptx>, FatbinError>) -> usize {
         self.modules.push(Loaded {
             sources,
+            unloaded: false,
             ready: None,
         });
         self.modules.len() - 1
+    }
+
+    /// Adds a module that the program loads now; returns its index.
+    pub fn load_now(&mut self, sources: Result<Vec<Ptx>, FatbinError>) -> Result<usize, Fail> {
+        if sources == Err(FatbinError::Null) {
+            return Err(Fail::value(FatbinError::Null.to_string()));
+        }
+        let index = self.load(sources);
+        if let Err(e) = self.module(index) {
+            self.modules.pop();
+            return Err(e);
+        }
+        Ok(index)
     }
 
     /// Forgets a module.
     pub fn unload(&mut self, module: usize) {
         if let Some(m) = self.modules.get_mut(module) {
             m.sources = Ok(Vec::new());
+            m.unloaded = true;
             m.ready = None;
         }
         self.kernels.retain(|_, k| k.module != module);
         self.variables.retain(|_, v| v.module != module);
     }
 
-    /// The architecture of the GPU that programs see: what was asked for, or the highest of all PTX.
-    pub fn target(&self) -> String {
-        if let Some(device) = &self.settings.device {
-            return device.clone();
-        }
-        let all = self.modules.iter().filter_map(|m| m.sources.as_ref().ok());
-        let highest = all.flatten().max_by_key(|p| p.architecture());
-        highest.map_or_else(|| "sm_100a".into(), |p| p.target.clone())
+    /// The architecture of the GPU that programs see, 100 for `sm_100a`: what was asked for, or the highest of all PTX
+    /// that there is when somebody first asks. It stays so, as a GPU does.
+    pub fn architecture(&self) -> u32 {
+        *self.architecture.get_or_init(|| {
+            if let Some(device) = &self.settings.device {
+                return fatbin::architecture(device);
+            }
+            let all = self.modules.iter().filter_map(|m| m.sources.as_ref().ok());
+            let highest = all.flatten().map(Ptx::architecture).max();
+            highest.filter(|a| *a > 0).unwrap_or(USUAL)
+        })
     }
 
-    /// Compute capability of that GPU.
-    pub fn capability(&self) -> (i32, i32) {
-        let number = fatbin::architecture(&self.target()) as i32;
-        (number / 10, number % 10)
+    /// What the GPU is called.
+    pub fn device_name(&self) -> String {
+        format!("ptx-sim (sm_{})", self.architecture())
     }
 
     /// A module, parsed.
     pub fn module(&mut self, index: usize) -> Result<&mut Ready, Fail> {
-        let target = self.target();
+        let architecture = self.architecture();
         let limit = self.settings.memory;
         let Some(m) = self.modules.get_mut(index) else {
             return Err(Fail::new(Code::INVALID_HANDLE, "there is no such module"));
         };
+        if m.unloaded {
+            return Err(Fail::new(Code::INVALID_HANDLE, "the module was unloaded"));
+        }
         let sources = &m.sources;
         let ready = m
             .ready
-            .get_or_insert_with(|| parse(sources, &target, limit));
+            .get_or_insert_with(|| parse(sources, architecture, limit));
         ready.as_mut().map_err(|e| e.clone())
+    }
+
+    /// All that was launched has ended, and the program knows: what it launches next overlaps with nothing.
+    pub fn end_of_all(&mut self) {
+        self.running = None;
+    }
+
+    /// The same for what was launched on a stream.
+    pub fn end_of(&mut self, stream: usize) {
+        if self.running == Some(stream_of(stream)) {
+            self.end_of_all();
+        }
+    }
+
+    /// A launch begins that overlaps with none before it: the simulator forgets what these wrote.
+    pub fn forget_grids(&mut self) {
+        let ready = self.modules.iter_mut().filter_map(|m| m.ready.as_mut());
+        for ready in ready.filter_map(|r| r.as_mut().ok()) {
+            ready.sim.grids_ended();
+        }
+        self.memory.sim.grids_ended();
     }
 
     /// A kernel by what the program calls it.
@@ -263,7 +309,7 @@ impl Recorder {
                 };
                 let at = address.wrapping_sub(s.address);
                 if at < s.size {
-                    if at + size as u64 > s.size {
+                    if size as u64 > s.size - at {
                         return Err(Fail::value(format!(
                             "{size} bytes at offset {at} of variable {name} of {} bytes",
                             s.size
@@ -294,18 +340,29 @@ impl Recorder {
     }
 }
 
-fn parse(sources: &Result<Vec<Ptx>, FatbinError>, target: &str, limit: u64) -> Result<Ready, Fail> {
+/// The architecture of the GPU where neither PTX nor the user says one.
+const USUAL: u32 = 100;
+
+/// A stream by one number: the default one has two.
+pub fn stream_of(handle: usize) -> usize {
+    handle.max(1)
+}
+
+fn parse(
+    sources: &Result<Vec<Ptx>, FatbinError>,
+    architecture: u32,
+    limit: u64,
+) -> Result<Ready, Fail> {
     let sources = sources.as_ref();
     let sources = sources.map_err(|e| Fail::new(Code::NO_BINARY, e.to_string()))?;
-    let architecture = fatbin::architecture(target);
-    // The same architecture, or else the highest one below.
-    let fits = sources.iter().filter(|p| p.architecture() <= architecture);
-    let best = fits.max_by_key(|p| (p.target == target, p.architecture()));
-    let Some(ptx) = best else {
+    let Some(ptx) = Ptx::best_for(sources, architecture) else {
         let all: Vec<_> = sources.iter().map(|p| p.target.as_str()).collect();
         return Err(Fail::new(
             Code::NO_BINARY,
-            format!("the PTX is for {}, the GPU is {target}", all.join(", ")),
+            format!(
+                "the PTX is for {}, the GPU is sm_{architecture}; `ptx-record --device` names another",
+                all.join(", ")
+            ),
         ));
     };
     let module = Module::parse(&ptx.text);

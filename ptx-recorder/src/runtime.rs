@@ -3,14 +3,17 @@
 use std::cell::RefCell;
 use std::ffi::{c_char, c_void};
 
-use crate::call::{Library, api, driver_function, finish, offer, put, put_text, text};
+use crate::call::{
+    self, Library, api, call_host_function, finish, offer, put, put_text, run_always, text,
+};
 use crate::code::{Code, Fail};
 use crate::copy::Direction;
 use crate::fatbin;
 use crate::launch::{Arguments, Attribute, Request};
 use crate::memory::Kind;
-use crate::objects::{self, put_handle, put_variable};
-use crate::recorder::{Kernel, Recorder, Variable, recorder};
+use crate::names::entry_point;
+use crate::objects::{self, handle_of, module_of, put_handle, put_module, put_variable};
+use crate::recorder::{Kernel, Recorder, Target, Variable, recorder};
 
 /// `dim3`.
 #[repr(C)]
@@ -42,24 +45,20 @@ pub(crate) struct LaunchConfig {
 impl LaunchConfig {
     /// # Safety
     ///
-    /// The attributes must be as many as `count` says.
-    unsafe fn request(&self, kernel: usize, arguments: Arguments) -> Result<Request, Fail> {
-        let mut request = Request {
-            kernel,
-            grid: self.grid.into(),
-            block: self.block.into(),
-            cluster: None,
-            shared: self.shared as u64,
-            dependent: false,
-            cooperative: false,
-            arguments,
+    /// The pointer must be null or lead to one, with as many attributes as it says.
+    unsafe fn request(
+        config: *const Self,
+        kernel: *const c_void,
+        arguments: Arguments,
+    ) -> Result<Request, Fail> {
+        // SAFETY: the caller's promise.
+        let Some(c) = (unsafe { config.as_ref() }) else {
+            return Err(Fail::value("the launch configuration is null"));
         };
-        if self.count > 0 && !self.attributes.is_null() {
-            // SAFETY: the caller says that there are so many.
-            let list = unsafe { std::slice::from_raw_parts(self.attributes, self.count as usize) };
-            request.take(list)?;
-        }
-        Ok(request)
+        let request = Request::new(kernel, c.grid.into(), c.block.into(), c.shared as u64);
+        let request = request.on(c.stream).with(arguments);
+        // SAFETY: the caller's promise.
+        unsafe { request.attributes(c.attributes, c.count) }
     }
 }
 
@@ -70,28 +69,16 @@ thread_local! {
     static CONFIGURATIONS: RefCell<Vec<Configuration>> = const { RefCell::new(Vec::new()) };
 }
 
+/// A launch as `cudaLaunchKernel` is asked for it.
 fn plain(
-    kernel: usize,
-    grid: Dim3,
-    block: Dim3,
-    arguments: *const *const c_void,
+    kernel: *const c_void,
+    (grid, block): (Dim3, Dim3),
+    list: *const *const c_void,
     shared: usize,
+    stream: *mut c_void,
 ) -> Request {
-    Request {
-        kernel,
-        grid: grid.into(),
-        block: block.into(),
-        cluster: None,
-        shared: shared as u64,
-        dependent: false,
-        cooperative: false,
-        arguments: Arguments::Pointers(arguments),
-    }
-}
-
-/// Index of a module by the handle that a program has of it.
-fn module_of(handle: usize) -> usize {
-    handle - 1
+    let request = Request::new(kernel, grid.into(), block.into(), shared as u64);
+    request.on(stream).with(Arguments::Pointers(list))
 }
 
 // What nvcc's code calls before `main` has no result to fail with: what is wrong is said when a kernel is launched.
@@ -99,10 +86,14 @@ fn module_of(handle: usize) -> usize {
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 unsafe extern "C" fn __cudaRegisterFatBinary(wrapper: *const u8) -> *mut *mut c_void {
-    // SAFETY: nvcc's code gives its own wrapper, which is static.
-    let sources = unsafe { fatbin::of_wrapper(wrapper) }.and_then(|c| fatbin::sources(&c));
-    let index = recorder().load(sources);
-    (index + 1) as *mut *mut c_void
+    let mut index = 0;
+    run_always(Library::Runtime, "__cudaRegisterFatBinary", |r| {
+        // SAFETY: nvcc's code gives its own wrapper, which is static.
+        let sources = unsafe { fatbin::of_wrapper(wrapper) }.and_then(|c| fatbin::sources(&c));
+        index = handle_of(r.load(sources));
+        Ok(())
+    });
+    index as *mut *mut c_void
 }
 
 #[unsafe(no_mangle)]
@@ -138,7 +129,7 @@ unsafe extern "C" fn __cudaRegisterFunction(
         return;
     };
     let kernel = Kernel {
-        module: module_of(handle as usize),
+        module: module_of(handle.cast()),
         name,
         ..Kernel::default()
     };
@@ -162,7 +153,7 @@ unsafe extern "C" fn __cudaRegisterVar(
         return;
     };
     let variable = Variable {
-        module: module_of(handle as usize),
+        module: module_of(handle.cast()),
         name,
     };
     recorder().variables.insert(host as usize, variable);
@@ -211,7 +202,7 @@ unsafe extern "C" fn __cudaPopCallConfiguration(
             Code::MISSING_CONFIGURATION,
             "a kernel's host function was called without <<<...>>>",
         );
-        return finish(&mut recorder(), Library::Runtime, name, Err(e));
+        return finish(Library::Runtime, name, Err(e));
     };
     // SAFETY: nvcc's code gives variables of its own.
     unsafe {
@@ -228,17 +219,16 @@ unsafe extern "C" fn __cudaPopCallConfiguration(
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 extern "C" fn cudaGetLastError() -> i32 {
-    let mut r = recorder();
-    let last = r.sticky.unwrap_or(r.last);
-    r.last = Code::SUCCESS;
-    last.0
+    let last = cudaPeekAtLastError();
+    call::forget_last();
+    last
 }
 
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 extern "C" fn cudaPeekAtLastError() -> i32 {
-    let r = recorder();
-    r.sticky.unwrap_or(r.last).0
+    let sticky = recorder().sticky;
+    sticky.unwrap_or_else(call::last).0
 }
 
 #[unsafe(no_mangle)]
@@ -260,17 +250,8 @@ extern "C" fn cudaGetErrorName(code: i32) -> *const c_char {
 }
 
 /// What a program needs of its memory when it ends is there still: freeing never fails because of a launch.
-fn freed(name: &str, free: impl FnOnce(&mut Recorder) -> Result<(), Fail>) -> i32 {
-    let mut r = recorder();
-    let result = free(&mut r);
-    finish(&mut r, Library::Runtime, name, result)
-}
-
 fn free(name: &str, address: u64) -> i32 {
-    freed(name, |r| match address {
-        0 => Ok(()),
-        _ => r.memory.free(address),
-    })
+    run_always(Library::Runtime, name, |r| r.free(address))
 }
 
 #[unsafe(no_mangle)]
@@ -300,13 +281,36 @@ extern "C" fn cudaFreeAsync_ptsz(address: u64, _stream: *mut c_void) -> i32 {
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 extern "C" fn cudaStreamDestroy(_stream: *mut c_void) -> i32 {
-    0
+    run_always(Library::Runtime, "cudaStreamDestroy", |_| Ok(()))
 }
 
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 extern "C" fn cudaEventDestroy(_event: *mut c_void) -> i32 {
-    0
+    run_always(Library::Runtime, "cudaEventDestroy", |_| Ok(()))
+}
+
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+unsafe extern "C" fn cudaLaunchHostFunc(
+    stream: *mut c_void,
+    function: Option<unsafe extern "C" fn(*mut c_void)>,
+    data: *mut c_void,
+) -> i32 {
+    let name = "cudaLaunchHostFunc";
+    // SAFETY: the program gives a function that takes this data.
+    unsafe { call_host_function(Library::Runtime, name, stream, function, data) }
+}
+
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+unsafe extern "C" fn cudaLaunchHostFunc_ptsz(
+    stream: *mut c_void,
+    function: Option<unsafe extern "C" fn(*mut c_void)>,
+    data: *mut c_void,
+) -> i32 {
+    // SAFETY: as for the function without `_ptsz`.
+    unsafe { cudaLaunchHostFunc(stream, function, data) }
 }
 
 /// Allocates nothing for no bytes, as `cudaMalloc` does.
@@ -360,46 +364,25 @@ api! { Runtime;
         put_handle(function, host as usize)
     }
 
-    also [__cudaLaunchKernel_ptsz] fn __cudaLaunchKernel(
+    also [__cudaLaunchKernel_ptsz, cudaLaunchKernel, cudaLaunchKernel_ptsz] fn __cudaLaunchKernel(
         kernel: *const c_void, grid: Dim3, block: Dim3, arguments: *const *const c_void, shared: usize,
-        _stream: *mut c_void,
+        stream: *mut c_void,
     ) |r| {
-        r.launch(&plain(kernel as usize, grid, block, arguments, shared))
-    }
-
-    also [cudaLaunchKernel_ptsz] fn cudaLaunchKernel(
-        kernel: *const c_void, grid: Dim3, block: Dim3, arguments: *const *const c_void, shared: usize,
-        _stream: *mut c_void,
-    ) |r| {
-        r.launch(&plain(kernel as usize, grid, block, arguments, shared))
+        r.launch(&plain(kernel, (grid, block), arguments, shared, stream))
     }
 
     also [cudaLaunchCooperativeKernel_ptsz] fn cudaLaunchCooperativeKernel(
         kernel: *const c_void, grid: Dim3, block: Dim3, arguments: *const *const c_void, shared: usize,
-        _stream: *mut c_void,
+        stream: *mut c_void,
     ) |r| {
-        let mut request = plain(kernel as usize, grid, block, arguments, shared);
-        request.cooperative = true;
-        r.launch(&request)
+        r.launch(&plain(kernel, (grid, block), arguments, shared, stream).cooperative())
     }
 
     also [cudaLaunchKernelExC_ptsz] fn cudaLaunchKernelExC(
         config: *const LaunchConfig, kernel: *const c_void, arguments: *const *const c_void,
     ) |r| {
-        if config.is_null() {
-            return Err(Fail::value("the launch configuration is null"));
-        }
-        let request = (*config).request(kernel as usize, Arguments::Pointers(arguments))?;
+        let request = LaunchConfig::request(config, kernel, Arguments::Pointers(arguments))?;
         r.launch(&request)
-    }
-
-    also [cudaLaunchHostFunc_ptsz] fn cudaLaunchHostFunc(
-        _stream: *mut c_void, function: Option<unsafe extern "C" fn(*mut c_void)>, data: *mut c_void,
-    ) |r| {
-        let function = function.ok_or_else(|| Fail::value("the function is null"))?;
-        // CUDA says that it must not call CUDA, so it does not wait for this call.
-        function(data);
-        Ok(())
     }
 
     fn cudaFuncSetAttribute(kernel: *const c_void, attribute: u32, value: i32) |r| {
@@ -420,7 +403,7 @@ api! { Runtime;
         let mut found = FuncAttributes {
             sizes: [0; 3],
             numbers: [0; 12],
-            any_cluster: r.get_attribute(kernel, 14)?,
+            any_cluster: r.get_attribute(kernel, objects::function::ANY_CLUSTER)?,
             reserved: [0; 16],
         };
         for (to, id) in found.sizes.iter_mut().zip(SIZES) {
@@ -447,14 +430,8 @@ api! { Runtime;
     }
 
     fn cudaOccupancyMaxActiveClusters(count: *mut i32, kernel: *const c_void, config: *const LaunchConfig) |r| {
-        if config.is_null() {
-            return Err(Fail::value("the launch configuration is null"));
-        }
-        let request = (*config).request(kernel as usize, Arguments::Block(std::ptr::null(), 0))?;
-        let threads = request.block.iter().map(|n| u64::from(*n)).product();
-        let n = r.occupancy(kernel as usize, threads, request.shared)?;
-        let cluster: u32 = request.cluster.unwrap_or([1; 3]).iter().product();
-        put(count, n * r.settings.sms as i32 / cluster.max(1) as i32)
+        let request = LaunchConfig::request(config, kernel, Arguments::Block(std::ptr::null(), 0))?;
+        put(count, r.clusters_at_once(&request)?)
     }
 
     fn cudaOccupancyMaxPotentialClusterSize(
@@ -516,105 +493,112 @@ api! { Runtime;
     fn cudaHostUnregister(_host: *mut c_void) |r| { Ok(()) }
 
     fn cudaMallocPitch(to: *mut u64, pitch: *mut usize, width: usize, height: usize) |r| {
-        let bytes = width.next_multiple_of(512);
-        let size = bytes.checked_mul(height).ok_or_else(|| Fail::new(Code::OUT_OF_MEMORY, "too many bytes"))?;
-        put(pitch, bytes)?;
-        let address = allocate(r, size, Kind::Device)?;
-        put(to, address)
+        let found = match width.min(height) {
+            0 => (0, 0),
+            _ => r.allocate_rows(width, height)?,
+        };
+        put(pitch, found.1)?;
+        put(to, found.0)
     }
 
     fn cudaMemGetInfo(free: *mut usize, total: *mut usize) |r| {
-        let (all, left) = r.memory.sizes();
-        offer(free, left as usize);
-        offer(total, all as usize);
+        let sizes = r.memory.sizes();
+        offer(free, sizes.1 as usize);
+        offer(total, sizes.0 as usize);
         Ok(())
     }
 
     also [cudaMemcpy_ptds] fn cudaMemcpy(to: u64, from: u64, size: usize, kind: u32) |r| {
+        r.end_of_all();
         r.copy(to, from, size, Direction::from_number(kind)?)
     }
 
     also [cudaMemcpyAsync_ptsz] fn cudaMemcpyAsync(
-        to: u64, from: u64, size: usize, kind: u32, _stream: *mut c_void,
+        to: u64, from: u64, size: usize, kind: u32, stream: *mut c_void,
     ) |r| {
+        r.end_of(stream as usize);
         r.copy(to, from, size, Direction::from_number(kind)?)
     }
 
     fn cudaMemcpyPeer(to: u64, _to_device: i32, from: u64, _from_device: i32, size: usize) |r| {
+        r.end_of_all();
         r.copy(to, from, size, Direction::DeviceToDevice)
     }
 
     fn cudaMemcpyPeerAsync(
-        to: u64, _to_device: i32, from: u64, _from_device: i32, size: usize, _stream: *mut c_void,
+        to: u64, _to_device: i32, from: u64, _from_device: i32, size: usize, stream: *mut c_void,
     ) |r| {
+        r.end_of(stream as usize);
         r.copy(to, from, size, Direction::DeviceToDevice)
     }
 
     also [cudaMemcpy2D_ptds] fn cudaMemcpy2D(
         to: u64, to_pitch: usize, from: u64, from_pitch: usize, width: usize, height: usize, kind: u32,
     ) |r| {
+        r.end_of_all();
         r.copy_2d((to, to_pitch), (from, from_pitch), (width, height), Direction::from_number(kind)?)
     }
 
     also [cudaMemcpy2DAsync_ptsz] fn cudaMemcpy2DAsync(
         to: u64, to_pitch: usize, from: u64, from_pitch: usize, width: usize, height: usize, kind: u32,
-        _stream: *mut c_void,
+        stream: *mut c_void,
     ) |r| {
+        r.end_of(stream as usize);
         r.copy_2d((to, to_pitch), (from, from_pitch), (width, height), Direction::from_number(kind)?)
     }
 
     also [cudaMemset_ptds] fn cudaMemset(to: u64, value: i32, size: usize) |r| {
-        r.fill((to, size), &[value as u8], (size, 1))
+        r.end_of_all();
+        r.fill((to, 0), &[value as u8], (size, 1))
     }
 
-    also [cudaMemsetAsync_ptsz] fn cudaMemsetAsync(to: u64, value: i32, size: usize, _stream: *mut c_void) |r| {
-        r.fill((to, size), &[value as u8], (size, 1))
+    also [cudaMemsetAsync_ptsz] fn cudaMemsetAsync(to: u64, value: i32, size: usize, stream: *mut c_void) |r| {
+        r.end_of(stream as usize);
+        r.fill((to, 0), &[value as u8], (size, 1))
     }
 
     also [cudaMemset2D_ptds] fn cudaMemset2D(to: u64, pitch: usize, value: i32, width: usize, height: usize) |r| {
+        r.end_of_all();
         r.fill((to, pitch), &[value as u8], (width, height))
     }
 
     also [cudaMemset2DAsync_ptsz] fn cudaMemset2DAsync(
-        to: u64, pitch: usize, value: i32, width: usize, height: usize, _stream: *mut c_void,
+        to: u64, pitch: usize, value: i32, width: usize, height: usize, stream: *mut c_void,
     ) |r| {
+        r.end_of(stream as usize);
         r.fill((to, pitch), &[value as u8], (width, height))
     }
 
     also [cudaMemcpyToSymbol_ptds] fn cudaMemcpyToSymbol(
         symbol: *const c_void, from: u64, size: usize, offset: usize, _kind: u32,
     ) |r| {
+        r.end_of_all();
         let v = variable(r, symbol as usize)?;
-        let bytes = r.read(from, size)?;
-        r.write_variable(v.module, &v.name, offset, &bytes)
+        r.copy_to_variable(&v, offset, from, size)
     }
 
     also [cudaMemcpyToSymbolAsync_ptsz] fn cudaMemcpyToSymbolAsync(
-        symbol: *const c_void, from: u64, size: usize, offset: usize, _kind: u32, _stream: *mut c_void,
+        symbol: *const c_void, from: u64, size: usize, offset: usize, _kind: u32, stream: *mut c_void,
     ) |r| {
+        r.end_of(stream as usize);
         let v = variable(r, symbol as usize)?;
-        let bytes = r.read(from, size)?;
-        r.write_variable(v.module, &v.name, offset, &bytes)
+        r.copy_to_variable(&v, offset, from, size)
     }
 
     also [cudaMemcpyFromSymbol_ptds] fn cudaMemcpyFromSymbol(
         to: u64, symbol: *const c_void, size: usize, offset: usize, _kind: u32,
     ) |r| {
+        r.end_of_all();
         let v = variable(r, symbol as usize)?;
-        let bytes = r.read_variable(v.module, &v.name)?;
-        let part = offset.checked_add(size).and_then(|end| bytes.get(offset..end));
-        let part = part.ok_or_else(|| Fail::value(format!("variable {} has {} bytes", v.name, bytes.len())))?;
-        r.write(to, part)
+        r.copy_from_variable(to, &v, offset, size)
     }
 
     also [cudaMemcpyFromSymbolAsync_ptsz] fn cudaMemcpyFromSymbolAsync(
-        to: u64, symbol: *const c_void, size: usize, offset: usize, _kind: u32, _stream: *mut c_void,
+        to: u64, symbol: *const c_void, size: usize, offset: usize, _kind: u32, stream: *mut c_void,
     ) |r| {
+        r.end_of(stream as usize);
         let v = variable(r, symbol as usize)?;
-        let bytes = r.read_variable(v.module, &v.name)?;
-        let part = offset.checked_add(size).and_then(|end| bytes.get(offset..end));
-        let part = part.ok_or_else(|| Fail::value(format!("variable {} has {} bytes", v.name, bytes.len())))?;
-        r.write(to, part)
+        r.copy_from_variable(to, &v, offset, size)
     }
 
     fn cudaGetSymbolAddress(to: *mut u64, symbol: *const c_void) |r| {
@@ -630,7 +614,12 @@ api! { Runtime;
     }
 
     fn cudaPointerGetAttributes(to: *mut PointerAttributes, pointer: u64) |r| {
-        let (kind, device, device_pointer, host_pointer) = match r.memory.find(pointer).map(|a| a.kind) {
+        // A variable is device memory, though no allocation.
+        let known = match r.memory.find(pointer).map(|a| a.kind) {
+            None if matches!(r.target_of(pointer, 1), Ok(Target::Variable(..))) => Some(Kind::Device),
+            known => known,
+        };
+        let (kind, device, device_pointer, host_pointer) = match known {
             None => (0, -2, 0, pointer),
             Some(Kind::Host) => (1, 0, pointer, pointer),
             Some(Kind::Device) => (2, 0, pointer, 0),
@@ -670,8 +659,11 @@ api! { Runtime;
         put_handle(to, handle)
     }
     also [cudaStreamSynchronize_ptsz, cudaStreamQuery, cudaStreamQuery_ptsz] fn cudaStreamSynchronize(
-        _stream: *mut c_void,
-    ) |r| { Ok(()) }
+        stream: *mut c_void,
+    ) |r| {
+        r.end_of(stream as usize);
+        Ok(())
+    }
     also [cudaStreamWaitEvent_ptsz] fn cudaStreamWaitEvent(
         _stream: *mut c_void, _event: *mut c_void, _flags: u32,
     ) |r| { Ok(()) }
@@ -700,23 +692,29 @@ api! { Runtime;
         put_handle(to, handle)
     }
     also [cudaEventRecord_ptsz] fn cudaEventRecord(event: *mut c_void, _stream: *mut c_void) |r| {
-        objects::record(event as usize);
+        r.record(event as usize);
         Ok(())
     }
     also [cudaEventRecordWithFlags_ptsz] fn cudaEventRecordWithFlags(
         event: *mut c_void, _stream: *mut c_void, _flags: u32,
     ) |r| {
-        objects::record(event as usize);
+        r.record(event as usize);
         Ok(())
     }
-    also [cudaEventQuery] fn cudaEventSynchronize(_event: *mut c_void) |r| { Ok(()) }
+    also [cudaEventQuery] fn cudaEventSynchronize(event: *mut c_void) |r| {
+        r.wait_for(event as usize);
+        Ok(())
+    }
     fn cudaEventElapsedTime(to: *mut f32, start: *mut c_void, end: *mut c_void) |r| {
         put(to, objects::elapsed(start as usize, end as usize)?)
     }
 
     // The device.
 
-    fn cudaDeviceSynchronize() |r| { Ok(()) }
+    fn cudaDeviceSynchronize() |r| {
+        r.end_of_all();
+        Ok(())
+    }
     fn cudaGetDeviceCount(to: *mut i32) |r| { put(to, 1) }
     fn cudaGetDevice(to: *mut i32) |r| { put(to, 0) }
     fn cudaSetDevice(device: i32) |r| { r.only(device) }
@@ -752,67 +750,48 @@ api! { Runtime;
     also [cudaGetDriverEntryPoint_ptsz] fn cudaGetDriverEntryPoint(
         name: *const c_char, function: *mut *mut c_void, _flags: u64, status: *mut u32,
     ) |r| {
-        entry_point(&text(name)?, function, status)
+        entry_point(&text(name)?, function, crate::driver::VERSION as u32, status)
     }
     also [cudaGetDriverEntryPointByVersion_ptsz] fn cudaGetDriverEntryPointByVersion(
-        name: *const c_char, function: *mut *mut c_void, _version: u32, _flags: u64, status: *mut u32,
+        name: *const c_char, function: *mut *mut c_void, version: u32, _flags: u64, status: *mut u32,
     ) |r| {
-        entry_point(&text(name)?, function, status)
+        entry_point(&text(name)?, function, version, status)
     }
     fn cudaLibraryLoadData(
         library: *mut *mut c_void, code: *const u8, _jit: *const u32, _jit_values: *const *const c_void, _count: u32,
         _options: *const u32, _values: *const *const c_void, _options_count: u32,
     ) |r| {
-        let index = r.load(objects::image(code));
-        r.module(index)?;
-        put_handle(library, index + 1)
-    }
-    fn cudaLibraryUnload(library: *mut c_void) |r| {
-        r.unload(module_of(library as usize));
-        Ok(())
+        put_module(library, r.load_now(fatbin::image(code))?)
     }
     fn cudaLibraryGetKernel(kernel: *mut *mut c_void, library: *mut c_void, name: *const c_char) |r| {
-        let handle = r.get_kernel(module_of(library as usize), &text(name)?)?;
+        let handle = r.get_kernel(module_of(library), &text(name)?)?;
         put_handle(kernel, handle)
     }
     fn cudaLibraryGetGlobal(address: *mut u64, size: *mut usize, library: *mut c_void, name: *const c_char) |r| {
-        let found = r.get_variable(module_of(library as usize), &text(name)?)?;
+        let found = r.get_variable(module_of(library), &text(name)?)?;
         put_variable(address, size, found)
     }
 }
 
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
-extern "C" fn cudaDeviceReset() -> i32 {
-    // Programs end with it: a failed launch is forgotten, as documented, and memory goes with the process.
-    let mut r = recorder();
-    r.sticky = None;
-    r.last = Code::SUCCESS;
-    0
+extern "C" fn cudaLibraryUnload(library: *mut c_void) -> i32 {
+    run_always(Library::Runtime, "cudaLibraryUnload", |r| {
+        r.unload(module_of(library));
+        Ok(())
+    })
 }
 
-/// # Safety
-///
-/// Both must be null or writable.
-unsafe fn entry_point(
-    name: &str,
-    function: *mut *mut c_void,
-    status: *mut u32,
-) -> Result<(), Fail> {
-    let found = driver_function(name);
-    // SAFETY: the caller's promise.
-    unsafe {
-        // 0: found, 1: there is none of that name.
-        offer(status, u32::from(found.is_null()));
-        put(function, found)?;
-    }
-    if found.is_null() {
-        return Err(Fail::new(
-            Code::NOT_FOUND,
-            format!("there is no {name} here"),
-        ));
-    }
-    Ok(())
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+extern "C" fn cudaDeviceReset() -> i32 {
+    // Programs end with it: a failed launch is forgotten, as documented, and memory goes with the process.
+    run_always(Library::Runtime, "cudaDeviceReset", |r| {
+        r.sticky = None;
+        r.end_of_all();
+        call::forget_last();
+        Ok(())
+    })
 }
 
 /// The bytes of `cudaDeviceProp` of CUDA 13. Members that are not named here are zero.
@@ -820,7 +799,7 @@ fn properties(r: &Recorder) -> Vec<u8> {
     let d = r.device();
     let number = |id| d.attribute(id).unwrap_or_default();
     let mut bytes = vec![0u8; SIZE];
-    let name = format!("ptx-sim ({})", r.target());
+    let name = r.device_name();
     bytes[..name.len().min(255)].copy_from_slice(&name.as_bytes()[..name.len().min(255)]);
     let mut set = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
     set(288, &d.memory.to_le_bytes());
@@ -854,9 +833,9 @@ const SHORT: [(usize, u32); 30] = [
     (304, 12),
     (308, 10),
     (320, 1),
-    (324, 1),
-    (328, 2),
-    (332, 3),
+    (324, 2),
+    (328, 3),
+    (332, 4),
     (336, 5),
     (340, 6),
     (344, 7),

@@ -23,7 +23,7 @@ pub struct Settings {
     pub hazards: String,
     /// `fair`, `random[:SEED]` or `starve[:SEED]`.
     pub policy: String,
-    /// `eager`, `lazy` or `random`.
+    /// `eager`, `lazy`, `random` or `after:STEPS`.
     pub timing: String,
     /// Thread-instructions after which a launch is given up.
     pub budget: Option<u64>,
@@ -73,7 +73,7 @@ impl Settings {
 
     /// What the simulator is told; an error names what is not known.
     pub fn options(&self) -> Result<ptx_sim::Options, String> {
-        use ptx_sim::{HazardChecks, Options, Profile, Timing, Uninitialised};
+        use ptx_sim::{Options, Uninitialised};
         let mut allow = ptx_sim::models::relaxation::Allowed::NONE;
         for name in &self.allow {
             allow = allow.with(name.parse()?);
@@ -81,24 +81,10 @@ impl Settings {
         let usual = Options::default();
         Ok(Options {
             policy: self.policy.parse()?,
-            timing: match self.timing.as_str() {
-                "eager" => Timing::Eager,
-                "lazy" => Timing::Lazy,
-                "random" => Timing::Random,
-                other => return Err(format!("`{other}` is not a timing: eager, lazy, random")),
-            },
-            profile: match self.profile.as_str() {
-                "strict" => Profile::Strict,
-                "hardware" => Profile::Hardware,
-                other => return Err(format!("`{other}` is not a profile: strict, hardware")),
-            },
+            timing: self.timing.parse()?,
+            profile: self.profile.parse()?,
             allow,
-            hazards: match self.hazards.as_str() {
-                "error" => HazardChecks::Error,
-                "warn" => HazardChecks::Warn,
-                "off" => HazardChecks::Off,
-                other => return Err(format!("`{other}` is none of error, warn, off")),
-            },
+            hazards: self.hazards.parse()?,
             budget: self.budget.unwrap_or(usual.budget),
             resident: self.resident.unwrap_or(usual.resident),
             sms: self.sms,

@@ -6,12 +6,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use ptx_sim::models::tensor_map::TensorMap;
 use ptx_sim::{Buffer, DEFAULT_MEMORY, Launch, Options, Program, Sim};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use crate::recorder::Recorder;
 use crate::settings::Settings;
@@ -19,20 +20,62 @@ use crate::settings::Settings;
 /// Bytes at the start of each buffer that are looked through for addresses.
 pub(crate) const SCANNED: usize = 64 << 10;
 
-/// Writes a file, unless one of that name is there: names of contents are made of them.
-fn keep(dir: &Path, name: &str, bytes: &[u8]) -> Result<(), String> {
-    let path = dir.join(name);
-    if path.exists() {
-        return Ok(());
-    }
-    fs::write(&path, bytes).map_err(|e| format!("{}: {e}", path.display()))
+/// A name that specifications begin with.
+const PREFIX: &str = "launch-";
+
+fn named(path: &Path, e: impl std::fmt::Display) -> String {
+    format!("{}: {e}", path.display())
 }
 
-/// A name of bytes: others have another.
-fn named(bytes: &[u8], extension: &str) -> String {
-    let mut hasher = DefaultHasher::new();
-    bytes.hash(&mut hasher);
-    format!("{:016x}-{}.{extension}", hasher.finish(), bytes.len())
+/// Whether a directory has specifications. Those of another run must not get mixed with this one's.
+pub fn are_in(dir: &Path) -> bool {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names = entries.map(|e| e.file_name());
+    names.any(|n| n.to_string_lossy().starts_with(PREFIX))
+}
+
+/// A file that appears whole or not at all, unless there is one of that name. Says whether there was none.
+fn create(path: &Path, bytes: &[u8]) -> Result<bool, String> {
+    let dir = path.parent().unwrap_or(Path::new("."));
+    let mut partial = tempfile::NamedTempFile::new_in(dir).map_err(|e| named(dir, e))?;
+    partial.write_all(bytes).map_err(|e| named(path, e))?;
+    match partial.persist_noclobber(path) {
+        Ok(_) => Ok(true),
+        Err(e) if e.error.kind() == ErrorKind::AlreadyExists => Ok(false),
+        Err(e) => Err(named(path, e)),
+    }
+}
+
+/// Keeps bytes in a file that is named by them; returns its name. The same bytes are kept once.
+fn keep(dir: &Path, bytes: &[u8], extension: &str) -> Result<String, String> {
+    let hash = Sha256::digest(bytes);
+    let name = format!("{}.{extension}", hex(&hash[..16]));
+    if !dir.join(&name).exists() {
+        create(&dir.join(&name), bytes)?;
+    }
+    Ok(name)
+}
+
+/// Keeps a specification under the first free number from a launch's own on: processes that the program starts have
+/// launches of the same numbers. Returns its name.
+fn keep_specification(dir: &Path, number: u64, text: &str) -> Result<String, String> {
+    let mut free = number;
+    loop {
+        let name = format!("{PREFIX}{free:04}.json");
+        if create(&dir.join(&name), text.as_bytes())? {
+            return Ok(name);
+        }
+        free += 1;
+    }
+}
+
+/// Adds a line to the commands, whole: other processes may add theirs.
+fn add_command(dir: &Path, line: &str) -> Result<(), String> {
+    let path = dir.join("commands.txt");
+    let mut options = fs::OpenOptions::new();
+    let file = options.create(true).append(true).open(&path);
+    let written = file.and_then(|mut f| f.write_all(line.as_bytes()));
+    written.map_err(|e| named(&path, e))
 }
 
 /// A buffer that a launch may reach.
@@ -179,15 +222,16 @@ fn contents(sim: &Sim, b: Buffer, dir: &Path) -> Result<Option<String>, String> 
     if first == 0 {
         return Ok(None);
     }
-    let name = named(&bytes[..first], "bin");
-    keep(dir, &name, &bytes[..first])?;
-    Ok(Some(name))
+    keep(dir, &bytes[..first], "bin").map(Some)
 }
 
-/// Options of `ptx-sim run` that make it as tolerant as this run.
+/// Options of `ptx-sim run` that make it as tolerant as this run, and the GPU the same.
 fn options(r: &Recorder, resident: usize) -> String {
     let s = &r.settings;
-    let mut all = format!(" --profile {}", s.profile);
+    let mut all = format!(" --profile {} --sms {}", s.profile, s.sms);
+    if let Some(budget) = s.budget {
+        all += &format!(" --budget {budget}");
+    }
     for name in &s.allow {
         all += &format!(" --allow {name}");
     }
@@ -218,7 +262,7 @@ pub(crate) fn write(
     launch: &Launch,
     resident: usize,
 ) -> Result<PathBuf, String> {
-    fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    fs::create_dir_all(dir).map_err(|e| named(dir, e))?;
     let all = r.memory.allocations().map(|a| {
         let (name, buffer) = (a.name.clone(), a.buffer);
         (buffer.address, Known { name, buffer })
@@ -231,16 +275,14 @@ pub(crate) fn write(
         reach.scan(p);
     }
     let ready = r.module(module).map_err(|e| e.message)?;
-    let ptx = named(ready.ptx.text.as_bytes(), "ptx");
-    keep(dir, &ptx, ready.ptx.text.as_bytes())?;
+    let ptx = keep(dir, ready.ptx.text.as_bytes(), "ptx")?;
     let names: Vec<String> = Sim::symbols(program).map(String::from).collect();
     let mut variables = serde_json::Map::new();
     for name in names {
         let bytes = ready.sim.read_symbol(program, &name);
         let bytes = bytes.map_err(|e| e.to_string())?;
         reach.scan(&bytes);
-        let file = named(&bytes, "bin");
-        keep(dir, &file, &bytes)?;
+        let file = keep(dir, &bytes, "bin")?;
         variables.insert(name, json!({"file": file}));
     }
     let direct: Vec<u64> = reach.reached.iter().copied().collect();
@@ -271,19 +313,46 @@ pub(crate) fn write(
     if let Some(cluster) = launch.cluster {
         spec["cluster"] = json!(cluster);
     }
-    let path = dir.join(format!("launch-{number:04}.json"));
     let text = serde_json::to_string_pretty(&spec).map_err(|e| e.to_string())?;
-    fs::write(&path, text + "\n").map_err(|e| format!("{}: {e}", path.display()))?;
+    let name = keep_specification(dir, number, &(text + "\n"))?;
     let line = format!(
-        "ptx-sim run --ptx {ptx} --launch launch-{number:04}.json --entry '{}'{}\n",
+        "ptx-sim run --ptx {ptx} --launch {name} --entry '{}'{}\n",
         launch.kernel,
         options(r, resident)
     );
-    let commands = dir.join("commands.txt");
-    let before = match number {
-        1 => String::new(),
-        _ => fs::read_to_string(&commands).unwrap_or_default(),
-    };
-    fs::write(&commands, before + &line).map_err(|e| format!("{}: {e}", commands.display()))?;
-    Ok(path)
+    add_command(dir, &line)?;
+    Ok(dir.join(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        assert!(!are_in(dir));
+        let names = ["a", "b", "c"].map(|text| keep_specification(dir, 2, text).unwrap());
+        assert_eq!(
+            names,
+            ["launch-0002.json", "launch-0003.json", "launch-0004.json"]
+        );
+        assert_eq!(fs::read_to_string(dir.join(&names[0])).unwrap(), "a");
+        assert!(are_in(dir));
+        let (one, same) = (
+            keep(dir, b"x", "bin").unwrap(),
+            keep(dir, b"x", "bin").unwrap(),
+        );
+        assert_eq!(one, same);
+        assert_ne!(one, keep(dir, b"y", "bin").unwrap());
+        add_command(dir, "1\n").unwrap();
+        add_command(dir, "2\n").unwrap();
+        assert_eq!(
+            fs::read_to_string(dir.join("commands.txt")).unwrap(),
+            "1\n2\n"
+        );
+        // No partial file is left.
+        assert_eq!(fs::read_dir(dir).unwrap().count(), 6);
+    }
 }

@@ -5,6 +5,8 @@
 #[path = "../../build/nvcc.rs"]
 mod nvcc;
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
 use std::sync::OnceLock;
@@ -36,18 +38,20 @@ fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
 }
 
+/// The recorder's library.
+fn library() -> PathBuf {
+    let beside = recorder().parent().unwrap();
+    let places = ["", "deps"].map(|d| beside.join(d).join("libptx_recorder.so"));
+    let found = places.into_iter().find(|l| l.is_file());
+    found.expect("the recorder's library")
+}
+
 /// A folder with a `libcudart.so` to link with: the toolkit's, or where it has none the recorder.
 fn libraries(root: &Path, dir: &Path) {
     let toolkit = ["lib64", "lib", "targets/x86_64-linux/lib"];
     let toolkit = toolkit.map(|l| root.join(l).join("libcudart.so.13"));
-    let beside = recorder().parent().unwrap();
-    let own = ["", "deps"].map(|d| beside.join(d).join("libptx_recorder.so"));
-    let found = toolkit.iter().chain(&own).find(|l| l.is_file());
-    std::os::unix::fs::symlink(
-        found.expect("a library to link with"),
-        dir.join("libcudart.so"),
-    )
-    .unwrap();
+    let found = toolkit.into_iter().find(|l| l.is_file());
+    std::os::unix::fs::symlink(found.unwrap_or_else(library), dir.join("libcudart.so")).unwrap();
 }
 
 /// Compiles a program; the folder is the caller's.
@@ -114,6 +118,42 @@ fn program(name: &'static str, shows: &'static str) -> Trial {
         assert_eq!(output.status.code(), Some(1), "{out}{err}");
         assert!(format!("{out}{err}").contains(shows), "{out}{err}");
     })
+}
+
+/// Runs a program as it is.
+fn plain(name: &'static str) -> Trial {
+    trial(name, move || {
+        let dir = tempfile::tempdir().unwrap();
+        right(&record(&compile(name, &[], dir.path()), &["--quiet"]));
+    })
+}
+
+/// The table of functions that have several ABIs is the header's.
+fn abis() {
+    let include = compiler()
+        .as_ref()
+        .unwrap()
+        .root()
+        .join("include/cudaTypedefs.h");
+    let header = std::fs::read_to_string(include).unwrap();
+    let mut all: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
+    for found in header.split("*PFN_").skip(1) {
+        let Some((name, version)) = found.split(')').next().unwrap().rsplit_once("_v") else {
+            continue;
+        };
+        // Variants for another default stream are no other ABI.
+        if let Ok(version) = version.parse() {
+            all.entry(name).or_default().insert(version);
+        }
+    }
+    assert!(all.len() > 400);
+    let several = all.into_iter().filter(|(_, versions)| versions.len() > 1);
+    let of_header: BTreeMap<&str, Vec<u32>> = several
+        .map(|(name, versions)| (name, versions.into_iter().collect()))
+        .collect();
+    let rows = ptx_recorder::names::ABIS.iter();
+    let own = rows.flat_map(|(since, names)| names.iter().map(|n| (*n, since.to_vec())));
+    assert_eq!(own.collect::<BTreeMap<_, _>>(), of_header);
 }
 
 fn trial(name: &str, run: impl FnOnce() + Send + 'static) -> Trial {
@@ -194,6 +234,7 @@ fn specifications() {
     let commands = std::fs::read_to_string(specs.join("commands.txt")).unwrap();
     let lines: Vec<Vec<&str>> = commands.lines().map(|l| l.split(' ').collect()).collect();
     assert_eq!(lines.len(), 2, "{commands}");
+    assert!(commands.contains(" --sms 148"), "{commands}");
     let (ptx, entry) = (lines[0][3], lines[1][7].trim_matches('\''));
     assert!(entry.contains("second"), "{commands}");
     let module = Module::parse(&std::fs::read_to_string(specs.join(ptx)).unwrap()).unwrap();
@@ -231,6 +272,36 @@ fn specifications() {
     let output = record(&program, &["--no-run", "--specs", other.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
     assert!(other.join("launch-0002.json").is_file());
+    // What is there is another run's.
+    let output = record(&program, &["--specs", text]);
+    let (out, err) = texts(&output);
+    assert_eq!(output.status.code(), Some(2), "{out}{err}");
+    assert!(err.contains("specifications of another run") && out.is_empty());
+    // A program that starts another one: both have a first launch. And what a run was limited to, commands are, too.
+    let both = dir.path().join("both");
+    let twice = format!("{0} && {0}", program.display());
+    let output = Command::new(recorder())
+        .args([
+            "--specs",
+            both.to_str().unwrap(),
+            "--budget",
+            "100000",
+            "--sms",
+            "2",
+        ])
+        .args(["--", "sh", "-c", &twice])
+        .output()
+        .unwrap();
+    right(&output);
+    let commands = std::fs::read_to_string(both.join("commands.txt")).unwrap();
+    for n in 1..=4 {
+        assert!(both.join(format!("launch-000{n}.json")).is_file());
+        assert!(
+            commands.contains(&format!("launch-000{n}.json")),
+            "{commands}"
+        );
+    }
+    assert_eq!(commands.matches(" --sms 2 --budget 100000").count(), 4);
 }
 
 /// A tensor map in a structure and one in a constant variable are in the specification, which runs.
@@ -289,7 +360,8 @@ fn options() {
         ("--policy", "unfair", "`unfair` is not a policy"),
         ("--hazards", "some", "`some` is none of error, warn, off"),
         ("--allow", "everything", "everything"),
-        ("--device", "hopper", "not of the form sm_100a"),
+        ("--device", "hopper", "none of sm_80, "),
+        ("--device", "sm_99", "none of sm_80, "),
         ("--library", "/nowhere/lib.so", "/nowhere/lib.so"),
     ] {
         let (code, err) = run(&[option, value, "--", "sh", "-c", "echo started >&2"]);
@@ -307,6 +379,31 @@ fn options() {
         "{err}"
     );
     assert!(!err.contains("cannot be preloaded"), "{err}");
+    // LD_PRELOAD would end in this library's name.
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("a b.so");
+    std::os::unix::fs::symlink(library(), &place).unwrap();
+    let (code, err) = run(&[
+        "--quiet",
+        "--library",
+        place.to_str().unwrap(),
+        "--",
+        "sh",
+        "-c",
+        preload,
+    ]);
+    assert!(
+        code == Some(0) && !err.contains("cannot be preloaded"),
+        "{err}"
+    );
+    // Nobody listens.
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    drop(ours);
+    let mut command = Command::new(recorder());
+    let command = command
+        .args(["--", "sh", "-c", "exit 7"])
+        .stderr(OwnedFd::from(theirs));
+    assert_eq!(command.status().unwrap().code(), Some(7));
 }
 
 fn main() -> ExitCode {
@@ -317,6 +414,14 @@ fn main() -> ExitCode {
         program("dependent", "not true: host[i] == 3 * i + 1"),
         program("product", "launch 1: mma_bf16: error: "),
         program("driver", "illegal memory access"),
+        program("streams", "a grid before this one writes it"),
+        program(
+            "host_function",
+            "not true: cudaGetLastError() == cudaSuccess",
+        ),
+        plain("lookup"),
+        plain("refused"),
+        trial("abis", abis),
         Trial::test("options", || {
             options();
             Ok(())

@@ -109,6 +109,16 @@ pub enum SimError {
     /// A buffer does not hold what its specification expects.
     #[error("{0}")]
     Mismatch(Box<Mismatch>),
+    /// A specification expects something of a buffer where nothing was written.
+    #[error("buffer {buffer}: element {index} is expected to be {want}, and was never written")]
+    Unwritten {
+        /// The buffer.
+        buffer: String,
+        /// The first such element.
+        index: usize,
+        /// What is expected there.
+        want: f64,
+    },
     /// Nothing can run any more.
     #[error("{0}")]
     Deadlock(Box<Deadlock>),

@@ -42,6 +42,23 @@ impl fmt::Display for Timing {
     }
 }
 
+impl FromStr for Timing {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let after = s.strip_prefix("after:").map(str::parse);
+        match (s, after) {
+            ("eager", _) => Ok(Timing::Eager),
+            ("lazy", _) => Ok(Timing::Lazy),
+            ("random", _) => Ok(Timing::Random),
+            (_, Some(Ok(steps))) => Ok(Timing::After(steps)),
+            _ => Err(format!(
+                "`{s}` is not a timing: eager, lazy, random or after:STEPS"
+            )),
+        }
+    }
+}
+
 impl FromStr for Policy {
     type Err = String;
 
@@ -85,6 +102,16 @@ impl Policy {
 /// A warp that can run: index of its CTA among the resident ones, and its index there.
 pub(crate) type Candidate = (usize, usize);
 
+/// The next number of SplitMix64.
+#[doc(hidden)]
+pub fn split_mix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
+
 /// Makes the choices.
 #[derive(Debug, Clone)]
 pub(crate) struct Scheduler {
@@ -106,13 +133,8 @@ impl Scheduler {
         }
     }
 
-    /// SplitMix64.
     pub(crate) fn random(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+        split_mix(&mut self.state)
     }
 
     pub(crate) fn below(&mut self, n: usize) -> usize {

@@ -6,6 +6,7 @@ pub use host::{Buffers, Symbol};
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
+use std::str::FromStr;
 
 use crate::ast::Module;
 use crate::coverage::Counters;
@@ -73,6 +74,19 @@ pub enum HazardChecks {
     Off,
 }
 
+impl FromStr for HazardChecks {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s {
+            "error" => Ok(Self::Error),
+            "warn" => Ok(Self::Warn),
+            "off" => Ok(Self::Off),
+            _ => Err(format!("`{s}` is none of error, warn, off")),
+        }
+    }
+}
+
 impl Options {
     /// What a run may rely on that the ISA does not promise.
     pub fn allowed(&self) -> Allowed {
@@ -105,8 +119,8 @@ pub struct Options {
     pub profile: Profile,
     /// What is allowed beyond the profile.
     pub allow: Allowed,
-    /// What accesses to shared and tensor memory that nothing orders do. Conflicts with
-    /// copies in flight end the run in any case.
+    /// What accesses to shared and tensor memory that nothing orders do, and those of a dependent launch to what a
+    /// grid before it writes. Conflicts with copies in flight end the run in any case.
     pub hazards: HazardChecks,
     /// `%nsmid`.
     pub sms: u32,
@@ -242,7 +256,7 @@ impl Sim {
 
     /// A module that may ask for `limit` bytes in all: buffers, variables, and the registers, local,
     /// shared and tensor memory of the CTAs that run at once. What asks for more is refused with
-    /// [`SimError::Memory`] before it is allocated. The simulator's own tables come on top: a bit for
+    /// [`SimError::Memory`] before it is allocated. The simulator's own tables come on top: up to three bits for
     /// each byte of memory, and what hazard checks remember.
     pub fn with_memory(module: Module, limit: u64) -> Self {
         Self {
@@ -270,11 +284,9 @@ impl Sim {
         self.memory.limit - self.memory.used
     }
 
-    /// Whether a buffer of that size would be refused.
-    pub(crate) fn check_buffer(&self, name: &str, size: u64) -> Result<(), SimError> {
-        self.memory
-            .would_use(|| format!("buffer {name}"), size)
-            .map(|_| ())
+    /// Refuses what asks for more bytes than are left.
+    pub(crate) fn check_room(&self, what: &str, size: u64) -> Result<(), SimError> {
+        self.memory.would_use(|| what.to_string(), size).map(|_| ())
     }
 
     /// Allocates a buffer whose bytes nothing has written.

@@ -90,6 +90,7 @@ fn launches_before_the_launch_run_first() {
         ]}}])
     };
     let spec = serde_json::json!({
+        "kernel": "axpy",
         "grid": [1, 1, 1], "block": [64, 1, 1], "dependent": true, "params": params("y", "z"),
         "buffers": {
             "x": {"contents": {"f32": [1.0, 2.0, 3.0]}}, "y": {"size": 12},
@@ -109,7 +110,7 @@ fn launches_before_the_launch_run_first() {
             .args(extra);
         program.output().unwrap()
     };
-    let out = command("run", &["--entry", "axpy", "--timing", "all"]);
+    let out = command("run", &["--timing", "all"]);
     assert!(out.status.success(), "{}", text(&out.stderr));
     let out = command("run", &["--entry", "hasty", "--profile", "hardware"]);
     assert!(!out.status.success());
@@ -118,7 +119,7 @@ fn launches_before_the_launch_run_first() {
         why.contains("y+0 is read here") && why.contains("griddepcontrol.wait"),
         "{why}"
     );
-    let out = command("mutate", &["--entry", "axpy", "--kinds", "drop-grid-wait"]);
+    let out = command("mutate", &["--kinds", "drop-grid-wait"]);
     assert!(
         out.status.success(),
         "{}{}",

@@ -324,7 +324,13 @@ fn bad_launches_before_are_refused() {
         |b| drop(b.as_object_mut().unwrap().remove("kernel")),
         "kernel",
     );
-    refused(|b| b["buffers"] = json!({}), "buffers");
+    refused(|b| b["buffers"] = json!({"w": {"size": 4}}), "buffers");
+    refused(
+        |b| b["variables"] = json!({"v": {"hex": "00"}}),
+        "variables",
+    );
+    let inner = |b: &mut Value| b["before"] = json!([b.clone()]);
+    refused(inner, "before[0]: `buffers`");
     refused(
         |b| b["params"][1] = json!({"buffer": "w"}),
         "before[0]: params[1]: there is no buffer `w`",

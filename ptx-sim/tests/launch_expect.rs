@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ptx_sim::launch::{Element, LaunchSpec};
+use ptx_sim::launch::{BufferType, LaunchSpec};
 use ptx_sim::{Module, Options, SimError};
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ fn run(spec: &Value) -> Result<Vec<f64>, SimError> {
     let expectations = spec.expectations(&p, base)?;
     p.sim.run(&p.launch, &Options::default())?;
     expectations.iter().try_for_each(|e| e.check(&p.sim))?;
-    Ok(Element::F32.read(p.sim.download(p.buffers["d"])))
+    Ok(BufferType::F32.read(p.sim.download(p.buffers["d"])))
 }
 
 fn integers() -> Value {
@@ -105,8 +105,81 @@ fn tolerances() {
 fn bytes_that_nothing_wrote_are_no_result() {
     let mut s = spec(integers(), json!({"type": "f32", "values": matmul(1.0)}));
     s["grid"] = json!([M - 1, 1, 1]);
-    // Zero where nothing was written, and the products are not.
-    assert!(matches!(run(&s), Err(SimError::Mismatch(_))));
+    let first = ((M - 1) * N) as usize;
+    let unwritten =
+        |e: &SimError| matches!(e, SimError::Unwritten { index, .. } if *index == first);
+    let e = run(&s).unwrap_err();
+    assert!(
+        unwritten(&e) && e.to_string().contains("never written"),
+        "{e}"
+    );
+    // They read as zeros, and are no zeros.
+    s["buffers"]["a"]["contents"] = json!({"fill": 0});
+    s["buffers"]["a"]["size"] = json!(M * K * 4);
+    assert!(unwritten(&run(&s).unwrap_err()));
+    s["grid"] = json!([M, 1, 1]);
+    run(&s).unwrap();
+    // Nor is there a product of such bytes.
+    s["buffers"]["a"] = json!({"size": M * K * 4});
+    let e = run(&s).unwrap_err().to_string();
+    assert!(e.contains("some of buffer `a` was never written"), "{e}");
+}
+
+#[test]
+fn nothing_is_near_infinity() {
+    let numbers = |value: f64| {
+        // JSON has no infinities: a product overflows to them.
+        let mut s = spec(json!({"integers": [1, 1]}), Value::Null);
+        s["buffers"]["d"]["expect"] =
+            json!({"type": "f32", "relative": 0.5, "absolute": 1, "values": matmul(value)});
+        run(&s)
+    };
+    numbers(1.0).unwrap();
+    let e = numbers(1e308).unwrap_err();
+    assert!(
+        matches!(&e, SimError::Mismatch(m) if m.want == f64::INFINITY && m.got == 16.0),
+        "{e}"
+    );
+}
+
+#[test]
+fn other_elements_than_the_buffer_has() {
+    let refused = |expect: Value, text: &str| {
+        let e = run(&spec(integers(), expect)).unwrap_err().to_string();
+        assert!(e.contains(text), "{e}");
+    };
+    for count in [0, 1, 39, 41] {
+        let values = json!({"numbers": vec![0.0; count]});
+        let text = format!("{count} of F32 are not the 160 bytes");
+        refused(json!({"type": "f32", "values": values}), &text);
+    }
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("launch_expect");
+    std::fs::create_dir_all(&dir).unwrap();
+    for size in [0, 159] {
+        let file = dir.join(size.to_string());
+        std::fs::write(&file, vec![0; size]).unwrap();
+        let text = format!("has {size} bytes, the buffer 160");
+        refused(json!({"type": "f32", "values": {"file": file}}), &text);
+    }
+    for name in ["absolute", "relative"] {
+        let text = format!("{name} is -1: no tolerance");
+        refused(
+            json!({"type": "f32", name: -1, "values": matmul(1.0)}),
+            &text,
+        );
+    }
+    // Sizes are refused before a product is computed.
+    let mut huge = matmul(1.0);
+    for n in ["m", "n", "k"] {
+        huge["matmul"][n] = json!(u64::MAX);
+    }
+    refused(
+        json!({"type": "f32", "values": huge}),
+        "are not the 160 bytes",
+    );
+    let mut none = matmul(1.0);
+    none["matmul"]["k"] = json!(0);
+    refused(json!({"type": "f32", "values": none}), "products");
 }
 
 #[test]
@@ -121,17 +194,17 @@ fn random_contents_have_their_type_and_seed() {
         bytes(json!({"type": t, "count": 1000, "seed": seed, "values": values}))
     };
     let types = [
-        ("f64", Element::F64, 8000),
-        ("f32", Element::F32, 4000),
-        ("f16", Element::F16, 2000),
-        ("bf16", Element::Bf16, 2000),
-        ("e4m3", Element::E4m3, 1000),
-        ("e5m2", Element::E5m2, 1000),
-        ("e2m1", Element::E2m1, 500),
-        ("ue4m3", Element::Ue4m3, 1000),
-        ("i8", Element::I8, 1000),
-        ("u32", Element::U32, 4000),
-        ("i32", Element::I32, 4000),
+        ("f64", BufferType::F64, 8000),
+        ("f32", BufferType::F32, 4000),
+        ("f16", BufferType::F16, 2000),
+        ("bf16", BufferType::Bf16, 2000),
+        ("e4m3", BufferType::E4m3, 1000),
+        ("e5m2", BufferType::E5m2, 1000),
+        ("e2m1", BufferType::E2m1, 500),
+        ("ue4m3", BufferType::Ue4m3, 1000),
+        ("i8", BufferType::I8, 1000),
+        ("u32", BufferType::U32, 4000),
+        ("i32", BufferType::I32, 4000),
     ];
     for (name, element, size) in types {
         let small = of(name, 1, json!({"integers": [0, 2]})).unwrap();
@@ -180,7 +253,7 @@ fn expectations_that_make_no_sense() {
     );
     refused(
         json!({"type": "f64", "values": matmul(1.0)}),
-        "do not fit 160 bytes",
+        "are not the 160 bytes",
     );
     refused(json!({"type": "f7", "values": matmul(1.0)}), "f7");
     let file = json!({"type": "f32", "values": {"file": "no/such/file"}});

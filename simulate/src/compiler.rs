@@ -1,8 +1,8 @@
 //! nvcc, and the PTX that it made before.
 //!
 //! What was compiled is kept in a folder of cargo's target directory, in the files of `src/nvrtc/store.rs`. A file's name
-//! is a hash of all that its PTX depends on: see [`Compiler::key`]. So a file is never stale, and what changes one kernel
-//! compiles that one again. Of processes that ask for the same PTX at the same time, one compiles, and the others wait.
+//! is a hash of what its PTX depends on: see [`Compiler::key`]. What changes one kernel compiles that one again. A host
+//! compiler that is replaced under the same name is not noticed: of it, PTX depends on headers. Of processes that ask for the same PTX at the same time, one compiles, and the others wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -13,7 +13,8 @@ use std::time::SystemTime;
 use crate::store::{self, Store};
 
 /// Environment variables that change what nvcc does, or where its host compiler finds headers.
-pub(crate) const VARIABLES: [&str; 4] = [
+pub(crate) const VARIABLES: [&str; 5] = [
+    "NVCC_CCBIN",
     "NVCC_PREPEND_FLAGS",
     "NVCC_APPEND_FLAGS",
     "CPATH",

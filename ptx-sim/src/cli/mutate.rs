@@ -90,9 +90,9 @@ pub(super) struct Mutate {
 /// Whether every survivor is explained.
 pub(super) fn command(a: &Mutate) -> Result<bool, SimError> {
     let module = Module::parse(&files::read_text(&a.ptx)?)?;
-    let entry = entry(&module, a.entry.as_deref())?;
-    let kernel = Kernel::new(&module, &entry)?;
     let spec = LaunchSpec::parse(&files::read_text(&a.launch)?)?;
+    let entry = entry(&module, a.entry.as_deref().or(spec.kernel.as_deref()))?;
+    let kernel = Kernel::new(&module, &entry)?;
     let base = a.launch.parent().unwrap_or(Path::new("."));
     let has_others = !spec.before.is_empty();
     let of = if has_others { &module } else { kernel.module() };

@@ -49,7 +49,7 @@ Example of a specification:
   Contents: fill (with size), file, safetensors, hex, f32, i32, random. A buffer without contents is
   poisoned. Random contents are integers or any finite bit pattern:
       {"random": {"type": "f16", "count": 4096, "seed": 1, "values": {"integers": [-4, 4]}}}, or "full".
-  A buffer may say what it must hold after each run, as numbers, a file of elements, or a matrix product
+  A buffer may say what it must hold after each run, all of it, as numbers, a file of elements, or a matrix product
   D[m][n] = alpha * sum over k of A[m][k] * B[n][k] of what buffers held before ("transposed" for [k][m] and [k][n]):
       "expect": {"type": "f32", "relative": 1e-3, "absolute": 0, "values": {"matmul":
           {"m": 128, "n": 64, "k": 32, "a": {"buffer": "a", "type": "f16"}, "b": {"buffer": "b", "type": "f16"}}}}
@@ -74,7 +74,7 @@ pub(super) struct Run {
     #[arg(long)]
     ptx: PathBuf,
     /// The kernel, as the PTX names it or as C++ does, with or without its parameters' types and template arguments;
-    /// not needed if there is only one.
+    /// not needed if there is only one, or the specification has a `kernel`.
     #[arg(long)]
     entry: Option<String>,
     /// The launch specification, a JSON file.
@@ -95,8 +95,8 @@ pub(super) struct Run {
     /// Allow one thing that the profile does not: a name from the notes of `--profile hardware`. Can be repeated.
     #[arg(long, value_name = "KIND")]
     allow: Vec<Relaxation>,
-    /// What accesses to shared and tensor memory do that nothing orders. Conflicts with copies in flight are errors in
-    /// any case.
+    /// What accesses to shared and tensor memory do that nothing orders, and those of a dependent launch to what a launch
+    /// before it writes. Conflicts with copies in flight are errors in any case.
     #[arg(long, value_enum, default_value_t = Hazards::Error)]
     hazards: Hazards,
     /// Thread-instructions after which a run is given up.
@@ -105,6 +105,9 @@ pub(super) struct Run {
     /// Clusters that run at once.
     #[arg(long, default_value_t = Options::default().resident)]
     resident: usize,
+    /// Multiprocessors: what a kernel reads as `%nsmid`.
+    #[arg(long, default_value_t = Options::default().sms)]
+    sms: u32,
     /// Report reads of bytes that nothing wrote, and go on.
     #[arg(long)]
     warn_uninitialised: bool,
@@ -184,7 +187,7 @@ impl Run {
 fn load(r: &Run) -> Result<Job, SimError> {
     let module = Module::parse(&files::read_text(&r.ptx)?)?;
     let spec = LaunchSpec::parse(&files::read_text(&r.launch)?)?;
-    let kernel = entry(&module, r.entry.as_deref())?;
+    let kernel = entry(&module, r.entry.as_deref().or(spec.kernel.as_deref()))?;
     let base = r.launch.parent().unwrap_or(Path::new("."));
     let sim = Sim::with_memory(module, r.memory.bytes());
     let prepared = spec.prepare_in(sim, &kernel, base)?;
@@ -205,6 +208,7 @@ fn options(r: &Run, policy: Policy, timing: Timing) -> Options {
         timing,
         budget: r.budget,
         resident: r.resident,
+        sms: r.sms,
         profile: match r.profile {
             Profiles::Strict => Profile::Strict,
             Profiles::Hardware => Profile::Hardware,

@@ -7,15 +7,15 @@ use crate::error::SimError;
 use crate::files;
 use crate::sim::{Buffer, Sim};
 
-/// Bytes of contents, of which a fill needs to be told how many.
+/// Bytes of contents, of which a fill needs to be told how many. `what` they are of: a buffer or a variable, and its name.
 pub(super) fn bytes(
     sim: &Sim,
-    name: &str,
+    what: &str,
     contents: &Contents,
     size: Option<usize>,
     base: &Path,
 ) -> Result<Vec<u8>, SimError> {
-    let refuse = |m: &str| SimError::Launch(format!("buffer {name}: {m}"));
+    let refuse = |m: &str| SimError::Launch(format!("{what}: {m}"));
     Ok(match contents {
         Contents::Fill(v) => vec![*v; size.ok_or_else(|| refuse("a fill needs a size"))?],
         Contents::File(f) => files::read(&base.join(f), sim.free_memory())?,
@@ -28,7 +28,7 @@ pub(super) fn bytes(
             let size = r
                 .size()
                 .ok_or_else(|| refuse("its elements do not fill whole bytes"))?;
-            sim.check_buffer(name, size as u64)?;
+            sim.check_room(what, size as u64)?;
             r.bytes().map_err(|e| refuse(&e))?
         }
         Contents::I32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
@@ -41,14 +41,15 @@ pub(super) fn allocate(
     spec: &BufferSpec,
     base: &Path,
 ) -> Result<Buffer, SimError> {
-    let refuse = |m: &str| SimError::Launch(format!("buffer {name}: {m}"));
+    let what = format!("buffer {name}");
+    let refuse = |m: &str| SimError::Launch(format!("{what}: {m}"));
     // Before anything of that size is made or read.
     if let Some(size) = spec.size {
-        sim.check_buffer(name, size as u64)?;
+        sim.check_room(&what, size as u64)?;
     }
     let data = match &spec.contents {
         None => None,
-        Some(contents) => Some(bytes(sim, name, contents, spec.size, base)?),
+        Some(contents) => Some(bytes(sim, &what, contents, spec.size, base)?),
     };
     let have = data.as_ref().map(Vec::len);
     let size = spec

@@ -9,7 +9,7 @@ use crate::models::float;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
-pub enum Element {
+pub enum BufferType {
     F64,
     F32,
     F16,
@@ -26,14 +26,14 @@ pub enum Element {
     I32,
 }
 
-impl Element {
+impl BufferType {
     /// Bits of one.
     pub fn bits(self) -> usize {
         match self {
-            Element::F64 => 64,
-            Element::F32 | Element::U32 | Element::I32 => 32,
-            Element::F16 | Element::Bf16 => 16,
-            Element::E2m1 => 4,
+            BufferType::F64 => 64,
+            BufferType::F32 | BufferType::U32 | BufferType::I32 => 32,
+            BufferType::F16 | BufferType::Bf16 => 16,
+            BufferType::E2m1 => 4,
             _ => 8,
         }
     }
@@ -48,31 +48,31 @@ impl Element {
     pub fn value(self, bits: u64) -> f64 {
         let byte = bits as u8;
         match self {
-            Element::F64 => f64::from_bits(bits),
-            Element::F32 => f64::from(f32::from_bits(bits as u32)),
-            Element::F16 => f64::from(f16::from_bits(bits as u16)),
-            Element::Bf16 => f64::from(bf16::from_bits(bits as u16)),
-            Element::E4m3 => float::e4m3(byte),
-            Element::E5m2 => float::e5m2(byte),
-            Element::E2m1 => float::e2m1(byte),
-            Element::Ue4m3 => float::ue4m3(byte).unwrap_or(f64::NAN),
-            Element::Ue8m0 => float::ue8m0(byte),
-            Element::U8 => f64::from(byte),
-            Element::I8 => f64::from(byte as i8),
-            Element::U32 => f64::from(bits as u32),
-            Element::I32 => f64::from(bits as u32 as i32),
+            BufferType::F64 => f64::from_bits(bits),
+            BufferType::F32 => f64::from(f32::from_bits(bits as u32)),
+            BufferType::F16 => f64::from(f16::from_bits(bits as u16)),
+            BufferType::Bf16 => f64::from(bf16::from_bits(bits as u16)),
+            BufferType::E4m3 => float::e4m3(byte),
+            BufferType::E5m2 => float::e5m2(byte),
+            BufferType::E2m1 => float::e2m1(byte),
+            BufferType::Ue4m3 => float::ue4m3(byte).unwrap_or(f64::NAN),
+            BufferType::Ue8m0 => float::ue8m0(byte),
+            BufferType::U8 => f64::from(byte),
+            BufferType::I8 => f64::from(byte as i8),
+            BufferType::U32 => f64::from(bits as u32),
+            BufferType::I32 => f64::from(bits as u32 as i32),
         }
     }
 
     /// The bit pattern of a value, if it has one.
     pub fn pattern(self, value: f64) -> Option<u64> {
         let bits = match self {
-            Element::F64 => value.to_bits(),
-            Element::F32 => u64::from((value as f32).to_bits()),
-            Element::F16 => u64::from(f16::from_f64(value).to_bits()),
-            Element::Bf16 => u64::from(bf16::from_f64(value).to_bits()),
-            Element::U32 => u64::from(value as u32),
-            Element::I32 => u64::from(value as i32 as u32),
+            BufferType::F64 => value.to_bits(),
+            BufferType::F32 => u64::from((value as f32).to_bits()),
+            BufferType::F16 => u64::from(f16::from_f64(value).to_bits()),
+            BufferType::Bf16 => u64::from(bf16::from_f64(value).to_bits()),
+            BufferType::U32 => u64::from(value as u32),
+            BufferType::I32 => u64::from(value as i32 as u32),
             // So few that they can be tried.
             _ => (0..1 << self.bits()).find(|bits| self.value(*bits) == value)?,
         };
@@ -81,7 +81,7 @@ impl Element {
 
     /// The values of a buffer's bytes.
     pub fn read(self, bytes: &[u8]) -> Vec<f64> {
-        if self == Element::E2m1 {
+        if self == BufferType::E2m1 {
             let both = |b: &u8| [u64::from(b & 0xf), u64::from(b >> 4)];
             return bytes.iter().flat_map(both).map(|b| self.value(b)).collect();
         }
@@ -93,15 +93,18 @@ impl Element {
     }
 
     /// The bytes of bit patterns.
-    pub(super) fn write(self, patterns: impl Iterator<Item = u64>) -> Vec<u8> {
-        if self == Element::E2m1 {
-            let nibbles: Vec<u8> = patterns.map(|b| b as u8 & 0xf).collect();
-            let both = |b: &[u8]| b[0] | b.get(1).map_or(0, |high| high << 4);
-            return nibbles.chunks(2).map(both).collect();
+    pub(super) fn write(self, mut patterns: impl Iterator<Item = u64>) -> Vec<u8> {
+        let count = patterns.size_hint().1.unwrap_or_default();
+        let mut out = Vec::with_capacity(self.bytes(count).unwrap_or_default());
+        while let Some(first) = patterns.next() {
+            match self {
+                BufferType::E2m1 => {
+                    let high = patterns.next().unwrap_or_default();
+                    out.push((first & 0xf | high << 4) as u8);
+                }
+                _ => out.extend_from_slice(&first.to_le_bytes()[..self.bits() / 8]),
+            }
         }
-        let n = self.bits() / 8;
-        patterns
-            .flat_map(|b| b.to_le_bytes().into_iter().take(n))
-            .collect()
+        out
     }
 }

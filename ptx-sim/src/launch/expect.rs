@@ -5,21 +5,21 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::{Element, LaunchSpec, Prepared};
+use super::{BufferType, LaunchSpec, Prepared};
 use crate::error::{Mismatch, SimError};
 use crate::files;
 use crate::sim::{Buffer, Sim};
 
-/// What a buffer must hold, and how exactly.
+/// What a buffer must hold, all of it, and how exactly.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExpectSpec {
     /// The type of its elements.
     #[serde(rename = "type")]
-    pub element: Element,
+    pub element: BufferType,
     /// What they are.
     pub values: Expected,
-    /// An element may differ by this much.
+    /// A finite element may differ by this much. Infinities and NaNs must be themselves.
     #[serde(default)]
     pub absolute: f64,
     /// And by this part of what is expected.
@@ -70,53 +70,110 @@ pub struct Operand {
     pub buffer: String,
     /// The type of its elements.
     #[serde(rename = "type")]
-    pub element: Element,
+    pub element: BufferType,
     /// k is the slow index: A is `[k][m]`, B is `[k][n]`.
     #[serde(default)]
     pub transposed: bool,
 }
 
 impl Operand {
-    /// Its values, `[rows][k]`.
-    fn read(
+    /// Its bytes.
+    fn bytes<'s>(
         &self,
-        sim: &Sim,
+        sim: &'s Sim,
         buffers: &BTreeMap<String, Buffer>,
         (rows, k): (usize, usize),
-    ) -> Result<Vec<f64>, String> {
+    ) -> Result<&'s [u8], String> {
         let buffer = buffers
             .get(&self.buffer)
             .ok_or_else(|| format!("there is no buffer `{}`", self.buffer))?;
-        let bytes = sim.download(*buffer);
+        let name = &self.buffer;
         let needs = rows.checked_mul(k).and_then(|n| self.element.bytes(n));
-        let Some(bytes) = needs.and_then(|n| bytes.get(..n)) else {
-            let (name, have) = (&self.buffer, bytes.len());
+        let Some(needs) = needs.filter(|n| *n <= buffer.size) else {
             return Err(format!(
-                "buffer `{name}` of {have} bytes is no {rows} x {k} of {:?}",
-                self.element
+                "buffer `{name}` of {} bytes is no {rows} x {k} of {:?}",
+                buffer.size, self.element
             ));
         };
+        if !sim.written(*buffer, 0, needs) {
+            return Err(format!("some of buffer `{name}` was never written"));
+        }
+        Ok(&sim.download(*buffer)[..needs])
+    }
+
+    /// The values of its bytes, `[rows][k]`.
+    fn values(&self, bytes: &[u8], (rows, k): (usize, usize)) -> Vec<f64> {
         let values = self.element.read(bytes);
-        Ok(match self.transposed {
+        match self.transposed {
             false => values,
             true => (0..rows * k)
                 .map(|i| values[i % k * rows + i / k])
                 .collect(),
-        })
+        }
     }
 }
 
+/// Multiplications of a product: minutes.
+const MAX_PRODUCTS: usize = 1 << 36;
+
 impl MatmulSpec {
+    /// Elements of D.
+    fn count(&self) -> Option<usize> {
+        self.m.checked_mul(self.n)
+    }
+
     fn values(&self, sim: &Sim, buffers: &BTreeMap<String, Buffer>) -> Result<Vec<f64>, String> {
-        let a = self.a.read(sim, buffers, (self.m, self.k))?;
-        let b = self.b.read(sim, buffers, (self.n, self.k))?;
+        let products = self.count().and_then(|n| n.checked_mul(self.k));
+        if products.is_none_or(|n| n == 0 || n > MAX_PRODUCTS) {
+            let Self { m, n, k, .. } = self;
+            return Err(format!(
+                "{m} x {n} x {k} are not from 1 to {MAX_PRODUCTS} products"
+            ));
+        }
+        let (of_a, of_b) = ((self.m, self.k), (self.n, self.k));
+        let a = self.a.bytes(sim, buffers, of_a)?;
+        let b = self.b.bytes(sim, buffers, of_b)?;
+        let (a, b) = (self.a.values(a, of_a), self.b.values(b, of_b));
         let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();
-        let rows = a.chunks_exact(self.k.max(1));
-        let row = |a| {
-            b.chunks_exact(self.k.max(1))
-                .map(move |b| self.alpha * dot(a, b))
-        };
-        Ok(rows.flat_map(row).collect())
+        let row = |a| b.chunks_exact(self.k).map(move |b| self.alpha * dot(a, b));
+        Ok(a.chunks_exact(self.k).flat_map(row).collect())
+    }
+}
+
+impl ExpectSpec {
+    /// Refuses what could not be compared with a buffer of this size, before anything is computed of it.
+    fn check(&self, size: usize) -> Result<(), String> {
+        for (name, tolerance) in [("absolute", self.absolute), ("relative", self.relative)] {
+            if !tolerance.is_finite() || tolerance < 0.0 {
+                return Err(format!("{name} is {tolerance}: no tolerance"));
+            }
+        }
+        match &self.values {
+            Expected::Numbers(v) => self.check_count(v.len(), size),
+            Expected::Matmul(m) => self.check_count(m.count().unwrap_or(usize::MAX), size),
+            Expected::File(_) => Ok(()),
+        }
+    }
+
+    /// Refuses other elements than the buffer has: what is compared with nothing would be right whatever it is.
+    fn check_count(&self, count: usize, size: usize) -> Result<(), String> {
+        match self.element.bytes(count) {
+            Some(bytes) if bytes == size => Ok(()),
+            _ => Err(format!(
+                "{count} of {:?} are not the {size} bytes of the buffer",
+                self.element
+            )),
+        }
+    }
+
+    fn read(&self, file: &Path, size: usize) -> Result<Vec<f64>, SimError> {
+        let bytes = files::read(file, size as u64)?;
+        if bytes.len() != size {
+            let (file, have) = (file.display(), bytes.len());
+            let m = format!("{file} has {have} bytes, the buffer {size}");
+            return Err(SimError::Launch(m));
+        }
+        Ok(self.element.read(&bytes))
     }
 }
 
@@ -138,23 +195,14 @@ impl LaunchSpec {
                 continue;
             };
             let refuse = |m: String| SimError::Launch(format!("buffer {name}: expect: {m}"));
+            spec.check(buffer.size).map_err(refuse)?;
             let values = match &spec.values {
                 Expected::Numbers(v) => v.clone(),
-                Expected::File(f) => {
-                    let bytes = files::read(&base.join(f), buffer.size as u64)?;
-                    spec.element.read(&bytes)
-                }
+                Expected::File(f) => spec.read(&base.join(f), buffer.size)?,
                 Expected::Matmul(m) => m.values(&p.sim, &p.buffers).map_err(refuse)?,
             };
-            if spec
-                .element
-                .bytes(values.len())
-                .is_none_or(|n| n > buffer.size)
-            {
-                let (count, element) = (values.len(), spec.element);
-                let m = format!("{count} of {element:?} do not fit {} bytes", buffer.size);
-                return Err(refuse(m));
-            }
+            spec.check_count(values.len(), buffer.size)
+                .map_err(refuse)?;
             all.push(Expectation {
                 name: name.clone(),
                 buffer: *buffer,
@@ -169,12 +217,14 @@ impl LaunchSpec {
 impl Expectation {
     /// Compares with what the buffer holds now.
     pub fn check(&self, after: &Sim) -> Result<(), SimError> {
+        self.check_written(after)?;
         let got = self.spec.element.read(after.download(self.buffer));
         let (mut first, mut wrong, mut worst) = (None, 0, 0.0);
         for (i, (want, got)) in self.values.iter().zip(got).enumerate() {
             let off = (want - got).abs();
-            let fits = off <= self.spec.absolute + self.spec.relative * want.abs();
-            // Infinities and NaNs are themselves.
+            let near = off <= self.spec.absolute + self.spec.relative * want.abs();
+            // Infinities and NaNs are themselves: nothing is near them.
+            let fits = near && want.is_finite() && got.is_finite();
             if fits || *want == got || want.is_nan() && got.is_nan() {
                 continue;
             }
@@ -198,5 +248,20 @@ impl Expectation {
             of: self.values.len(),
             worst,
         })))
+    }
+
+    /// Bytes that nothing wrote read as zeros, and are none.
+    fn check_written(&self, after: &Sim) -> Result<(), SimError> {
+        if after.written(self.buffer, 0, self.buffer.size) {
+            return Ok(());
+        }
+        let size = self.buffer.size;
+        let first = (0..size).find(|at| !after.written(self.buffer, *at, 1));
+        let index = first.unwrap_or_default() * 8 / self.spec.element.bits();
+        Err(SimError::Unwritten {
+            buffer: self.name.clone(),
+            index,
+            want: self.values.get(index).copied().unwrap_or_default(),
+        })
     }
 }

@@ -8,11 +8,11 @@ mod random;
 mod spec;
 mod tensor_map;
 
-pub use element::Element;
+pub use element::BufferType;
 pub use expect::{ExpectSpec, Expectation, Expected, MatmulSpec, Operand};
 pub use param::ParamSpec;
 pub use random::{RandomSpec, Values};
-pub use spec::{BufferSpec, Contents, EarlierSpec, Field, LaunchSpec, Scalar, StructSpec};
+pub use spec::{BufferSpec, Contents, Field, LaunchSpec, Scalar, StructSpec};
 pub use tensor_map::TensorMapSpec;
 
 use std::collections::BTreeMap;
@@ -81,22 +81,14 @@ impl LaunchSpec {
         if !self.variables.is_empty() {
             let program = sim.program(kernel)?;
             for (name, contents) in &self.variables {
-                let bytes = buffers::bytes(&sim, name, contents, None, base)?;
+                let what = format!("variable {name}");
+                let bytes = buffers::bytes(&sim, &what, contents, None, base)?;
                 sim.write_symbol(&program, name, 0, &bytes)?;
             }
         }
-        let launch = Launch {
-            kernel: kernel.to_string(),
-            grid: self.grid,
-            block: self.block,
-            cluster: self.cluster,
-            shared: self.shared,
-            dependent: self.dependent,
-            ..Launch::default()
-        };
-        let launch = spec::with_params(launch, &self.params, &buffers)?;
+        let launch = self.launch(kernel, &buffers)?;
         let before = self.before.iter().enumerate().map(|(i, earlier)| {
-            let launch = earlier.launch(&buffers);
+            let launch = earlier.earlier(&buffers);
             launch.map_err(|e| spec::within(&format!("before[{i}]"), e))
         });
         let before = before.collect::<Result<_, _>>()?;

@@ -2,7 +2,8 @@
 
 use serde::Deserialize;
 
-use super::Element;
+use super::BufferType;
+use crate::sched::split_mix;
 
 /// Random elements.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -10,7 +11,7 @@ use super::Element;
 pub struct RandomSpec {
     /// Their type.
     #[serde(rename = "type")]
-    pub element: Element,
+    pub element: BufferType,
     /// How many.
     pub count: usize,
     /// Which ones.
@@ -31,14 +32,8 @@ pub enum Values {
     Full,
 }
 
-/// SplitMix64.
-fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
-}
+/// Integers that are looked up before, all of them.
+const FEW: u64 = 4096;
 
 impl RandomSpec {
     /// Bytes that it makes, if that is a whole number.
@@ -46,19 +41,19 @@ impl RandomSpec {
         self.element.bytes(self.count)
     }
 
-    /// Its bytes, or what is wrong with it.
+    /// Its bytes, or what is wrong with it. Nothing is made beyond them but a short table.
     pub(super) fn bytes(&self) -> Result<Vec<u8>, String> {
         let (element, mut state) = (self.element, self.seed);
-        let patterns: Vec<u64> = match self.values {
+        match self.values {
             Values::Full => {
                 let mask = u64::MAX >> (64 - element.bits());
                 let mut one = || loop {
-                    let bits = random(&mut state) & mask;
+                    let bits = split_mix(&mut state) & mask;
                     if element.value(bits).is_finite() {
                         return bits;
                     }
                 };
-                (0..self.count).map(|_| one()).collect()
+                Ok(element.write((0..self.count).map(|_| one())))
             }
             Values::Integers(low, high) if low <= high => {
                 let span = (i64::from(high) - i64::from(low)) as u64 + 1;
@@ -68,25 +63,24 @@ impl RandomSpec {
                 };
                 // Each value is looked up once where they are few.
                 let few: Vec<u64> = match span {
-                    0..=4096 => (0..span as i64)
+                    0..=FEW => (0..span as i64)
                         .map(|i| pattern(i64::from(low) + i))
                         .collect::<Result<_, _>>()?,
                     _ => Vec::new(),
                 };
-                (0..self.count)
-                    .map(|_| {
-                        let i = random(&mut state) % span;
-                        match few.get(i as usize) {
-                            Some(p) => Ok(*p),
-                            None => pattern(i64::from(low) + i as i64),
-                        }
-                    })
-                    .collect::<Result<_, _>>()?
+                let mut wrong = None;
+                let patterns = (0..self.count).map_while(|_| {
+                    let i = split_mix(&mut state) % span;
+                    let found = match few.get(i as usize) {
+                        Some(p) => Ok(*p),
+                        None => pattern(i64::from(low) + i as i64),
+                    };
+                    found.map_err(|e| wrong = Some(e)).ok()
+                });
+                let bytes = element.write(patterns.fuse());
+                wrong.map_or(Ok(bytes), Err)
             }
-            Values::Integers(low, high) => {
-                return Err(format!("no integer is from {low} to {high}"));
-            }
-        };
-        Ok(element.write(patterns.into_iter()))
+            Values::Integers(low, high) => Err(format!("no integer is from {low} to {high}")),
+        }
     }
 }

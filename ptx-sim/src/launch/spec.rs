@@ -14,6 +14,9 @@ use crate::sim::{Buffer, Launch};
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LaunchSpec {
+    /// The kernel's name, as in the PTX. `ptx-sim run --entry` says it in its place.
+    #[serde(default)]
+    pub kernel: Option<String>,
     /// CTAs.
     pub grid: [u32; 3],
     /// Threads of a CTA.
@@ -36,39 +39,21 @@ pub struct LaunchSpec {
     /// Parameters in order.
     #[serde(default)]
     pub params: Vec<ParamSpec>,
-    /// Launches that the stream has before this one, in their order. They use the same buffers.
+    /// Launches that the stream has before this one, in their order. They use the same buffers and variables, and must
+    /// say their kernels.
     #[serde(default)]
-    pub before: Vec<EarlierSpec>,
+    pub before: Vec<LaunchSpec>,
 }
 
-/// A launch before the one that a specification is of.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct EarlierSpec {
-    /// The kernel's name, as in the PTX.
-    pub kernel: String,
-    /// CTAs.
-    pub grid: [u32; 3],
-    /// Threads of a CTA.
-    pub block: [u32; 3],
-    /// CTAs of a cluster, if the kernel does not say.
-    #[serde(default)]
-    pub cluster: Option<[u32; 3]>,
-    /// Dynamic shared memory in bytes.
-    #[serde(default)]
-    pub shared: u32,
-    /// Programmatic dependent launch: [`crate::Launch::dependent`].
-    #[serde(default)]
-    pub dependent: bool,
-    /// Parameters in order.
-    #[serde(default)]
-    pub params: Vec<ParamSpec>,
-}
-
-impl EarlierSpec {
-    pub(super) fn launch(&self, buffers: &BTreeMap<String, Buffer>) -> Result<Launch, SimError> {
+impl LaunchSpec {
+    /// The launch of a kernel.
+    pub(super) fn launch(
+        &self,
+        kernel: &str,
+        buffers: &BTreeMap<String, Buffer>,
+    ) -> Result<Launch, SimError> {
         let launch = Launch {
-            kernel: self.kernel.clone(),
+            kernel: kernel.to_string(),
             grid: self.grid,
             block: self.block,
             cluster: self.cluster,
@@ -78,10 +63,24 @@ impl EarlierSpec {
         };
         with_params(launch, &self.params, buffers)
     }
+
+    /// The launch, as one before another: it names its kernel, and shares all else with that one.
+    pub(super) fn earlier(&self, buffers: &BTreeMap<String, Buffer>) -> Result<Launch, SimError> {
+        let refuse = |m: &str| Err(SimError::Launch(m.into()));
+        if !self.buffers.is_empty() || !self.variables.is_empty() || !self.before.is_empty() {
+            return refuse(
+                "`buffers`, `variables` and `before` are of the specification, not of a launch before",
+            );
+        }
+        match &self.kernel {
+            Some(kernel) => self.launch(kernel, buffers),
+            None => refuse("a launch before says its `kernel`"),
+        }
+    }
 }
 
 /// Adds parameters to a launch.
-pub(super) fn with_params(
+fn with_params(
     mut launch: Launch,
     params: &[ParamSpec],
     buffers: &BTreeMap<String, Buffer>,

@@ -238,6 +238,11 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// The pattern that its bytes lie in.
+    pub fn swizzle(&self) -> Swizzle {
+        self.desc.swizzle
+    }
+
     /// K-major: the absolute shared address of byte `kb` of row `row` (a row of A is an m, a
     /// row of B an n). For MN-major see [`Layout::element_address`].
     pub fn byte_address(&self, row: u32, kb: u32) -> u32 {

@@ -12,6 +12,7 @@ pub use super::element::{Accumulator, Element};
 use super::memory::{SharedRead, SharedReadError};
 use super::mma_number::{FRACTION, Line};
 use super::smem_desc::{Layout, Major, SmemDesc, SmemDescError};
+use super::swizzle::Swizzle;
 
 /// Registers of a warp, one value a lane.
 pub type Lanes = [u64; 32];
@@ -201,6 +202,11 @@ impl SharedMatrix {
             rows,
             element,
         })
+    }
+
+    /// The pattern that its bytes lie in.
+    pub fn swizzle(&self) -> Swizzle {
+        self.layout.swizzle()
     }
 
     /// The 16-byte pieces of some rows: the address, and row and K of the first element.

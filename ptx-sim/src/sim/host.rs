@@ -68,6 +68,11 @@ impl Sim {
         }
     }
 
+    /// All grids have ended: a dependent launch that comes next finds nothing that one before it may still write.
+    pub fn grids_ended(&mut self) {
+        self.global.begin_grid(false);
+    }
+
     /// Whether all of these bytes of a buffer were written.
     pub fn written(&self, b: Buffer, at: usize, size: usize) -> bool {
         let end = at.checked_add(size);

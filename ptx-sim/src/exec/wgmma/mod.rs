@@ -359,6 +359,11 @@ impl Machine<'_> {
         if let Some(h) = &mut self.hazards
             && let Some(op) = h.begin((cta, w.index, 0), OpClass::Plain)
         {
+            let swizzle = product.b.swizzle();
+            // With one for both, no range has another.
+            if in_shared.is_none_or(|a| a.swizzle() == swizzle) {
+                h.expects(op, cta, swizzle);
+            }
             h.op_shared((op, cta), &reads, c.pc);
             stamp = h.stamp(cta, op);
             tracked = Some(op);

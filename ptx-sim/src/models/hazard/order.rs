@@ -1,5 +1,7 @@
 //! What may order two operations: profiles, pipelines, fences.
 
+use std::str::FromStr;
+
 /// How much ordering to assume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Profile {
@@ -8,6 +10,18 @@ pub enum Profile {
     Strict,
     /// And what public kernels rely on: every [`super::super::relaxation::Relaxation`].
     Hardware,
+}
+
+impl FromStr for Profile {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s {
+            "strict" => Ok(Self::Strict),
+            "hardware" => Ok(Self::Hardware),
+            _ => Err(format!("`{s}` is not a profile: strict, hardware")),
+        }
+    }
 }
 
 /// What an asynchronous operation is, as far as ordering goes.
