@@ -309,6 +309,23 @@ fn options() {
     assert!(!err.contains("cannot be preloaded"), "{err}");
 }
 
+/// A fault by its name in the lists of `ptx-sim mutate`: the program finds wrong results.
+fn planted() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile("add", &[], dir.path());
+    let fault = "drop-store `st.global.f32 [%rd], %f`#0";
+    let output = record(&program, &["--fault", fault]);
+    let (out, err) = texts(&output);
+    assert!(!output.status.success(), "{out}{err}");
+    assert!(out.contains("not true"), "{out}{err}");
+    let output = record(&program, &["--fault", "drop-store `nothing`#0"]);
+    let (out, err) = texts(&output);
+    assert!(
+        err.contains("has no fault `drop-store `nothing`#0`"),
+        "{out}{err}"
+    );
+}
+
 fn main() -> ExitCode {
     let trials = vec![
         program("add", "an illegal memory access was encountered"),
@@ -322,6 +339,7 @@ fn main() -> ExitCode {
             Ok(())
         }),
         trial("compression", compression),
+        trial("planted", planted),
         trial("advice", advice),
         trial("specifications", specifications),
         trial(

@@ -64,6 +64,7 @@ pub(crate) struct TensorState {
     pending: BTreeMap<u64, Pending>,
     /// Hazard tracking: operations of each thread, oldest first.
     issued: BTreeMap<(u32, u32, u32), VecDeque<TrackedOp>>,
+    commits: BTreeMap<(u32, u32, u32), commit::Commits>,
     /// Loads and stores of each warp that it has not waited for.
     unwaited: BTreeMap<(u32, u32, bool), Vec<TrackedOp>>,
 }
@@ -96,7 +97,7 @@ impl TensorState {
         let piped = |p: &Pending| match (p.what, what) {
             (OpClass::Mma(a), OpClass::Mma(b)) => a == b,
             (OpClass::Cp { .. }, OpClass::Mma(_)) => true,
-            (OpClass::Mma(_), OpClass::Cp { .. }) => cp_waits,
+            (OpClass::Mma(_) | OpClass::Cp { .. }, OpClass::Cp { .. }) => cp_waits,
             _ => false,
         };
         self.pending
