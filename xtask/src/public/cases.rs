@@ -60,6 +60,8 @@ pub(super) struct Kernel {
     #[serde(default)]
     pub(super) define: BTreeMap<String, String>,
     pub(super) arguments: String,
+    /// Multiprocessors of the GPU that the program sees: with few, CTAs of a persistent kernel have several tiles.
+    pub(super) sms: Option<u32>,
     /// What the program says where its check finds nothing wrong.
     #[serde(default = "right")]
     pub(super) says: String,

@@ -79,15 +79,27 @@ fn kernels(cases: &Cases, results: &[Became]) -> String {
     t
 }
 
-/// What the runs of a mode gave.
+/// What the runs of a mode gave: of the errors that are expected, those that showed.
 fn cell(kernel: &Kernel, mode: Mode, runs: &[&Run]) -> String {
     let right = runs.iter().filter(|r| r.outcome == Outcome::Right).count();
-    match kernel.expected(mode) {
-        [] => "right".into(),
-        errors if right == 0 => errors.join("; "),
-        errors => format!(
-            "{} ({right} of {} schedules right)",
-            errors.join("; "),
+    let shows = |error: &&String| {
+        runs.iter().any(|r| match &r.outcome {
+            Outcome::Right => false,
+            Outcome::Error(text) | Outcome::Wrong(text) => text.contains(error.as_str()),
+        })
+    };
+    let errors: Vec<String> = kernel
+        .expected(mode)
+        .iter()
+        .filter(shows)
+        .map(|e| format!("\"{}\"", e.trim().trim_end_matches(':')))
+        .collect();
+    match right {
+        _ if errors.is_empty() => "right".into(),
+        0 => errors.join(", "),
+        n => format!(
+            "{}; {n} of {} schedules right",
+            errors.join(", "),
             runs.len()
         ),
     }

@@ -105,7 +105,7 @@ pub(crate) fn command(workspace: &Workspace, args: &PublicArgs) -> Result<()> {
         let all = serde_json::json!({"commits": commits, "kernels": results});
         println!("{}", serde_json::to_string_pretty(&all)?);
     }
-    if args.update && different == 0 {
+    if args.update {
         document::update(workspace, &cases, &results)?;
     }
     match different {

@@ -128,6 +128,9 @@ impl Runner {
         let mut command = Command::new(&self.recorder);
         command.args(mode.options());
         command.args(["--policy", policy, "--timing", timing, "--budget", BUDGET]);
+        if let Some(sms) = kernel.sms {
+            command.args(["--sms", &sms.to_string()]);
+        }
         if let Some(fault) = fault {
             command.args(["--fault", fault]);
         }
