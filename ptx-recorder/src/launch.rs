@@ -265,7 +265,10 @@ impl Recorder {
     ///
     /// The request's arguments must hold what the kernel's declaration asks for.
     pub unsafe fn launch(&mut self, r: &Request) -> Result<(), Fail> {
-        let (kernel, program) = self.program(r.kernel)?;
+        let (kernel, mut program) = self.program(r.kernel)?;
+        if let Some(fault) = self.settings.fault.clone() {
+            program = self.module(kernel.module)?.planted(&kernel.name, &fault)?;
+        }
         let cluster = check(r, &kernel, &program)?;
         if r.cooperative {
             self.check_cooperative(r)?;

@@ -67,6 +67,9 @@ struct Cli {
     /// Say nothing of launches that succeed.
     #[arg(long)]
     quiet: bool,
+    /// Plant a fault in the kernels that are launched, by its name in the lists of `ptx-sim mutate --list --json`.
+    #[arg(long, value_name = "NAME")]
+    fault: Option<String>,
     /// The library to start the program with; the one beside this program if this is not given.
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
@@ -93,6 +96,7 @@ impl Cli {
             sms: self.sms,
             warn_uninitialised: self.warn_uninitialised,
             quiet: self.quiet,
+            fault: self.fault.clone(),
         };
         settings.options()?;
         if let Some(device) = &self.device

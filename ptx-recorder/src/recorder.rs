@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use ptx_sim::demangle::demangled;
 use ptx_sim::models::relaxation::Relaxation;
-use ptx_sim::{Module, Options, Program, Sim};
+use ptx_sim::{Module, Options, Program, Sim, SimError, mutate};
 
 use crate::code::{Code, Fail};
 use crate::fatbin::{self, FatbinError, Ptx};
@@ -30,6 +31,8 @@ pub struct Ready {
     /// Its variables; for a launch also all buffers.
     pub sim: Sim,
     programs: BTreeMap<String, Arc<Program>>,
+    /// Those with [`Settings::fault`].
+    planted: BTreeMap<String, Arc<Program>>,
 }
 
 impl Ready {
@@ -52,6 +55,23 @@ impl Ready {
         let program = program.map_err(|e| Fail::new(Code::NOT_SUPPORTED, e.to_string()))?;
         let program = Arc::new(program);
         self.programs.insert(kernel.to_string(), program.clone());
+        Ok(program)
+    }
+
+    /// A kernel with a planted fault.
+    pub fn planted(&mut self, kernel: &str, fault: &str) -> Result<Arc<Program>, Fail> {
+        if let Some(p) = self.planted.get(kernel) {
+            return Ok(p.clone());
+        }
+        let fail = |e: SimError| Fail::new(Code::NOT_SUPPORTED, e.to_string());
+        let sound = mutate::Kernel::new(self.sim.module(), kernel).map_err(fail)?;
+        let mutants = sound.mutants();
+        let Some(mutant) = mutants.iter().find(|m| m.id() == fault) else {
+            let message = format!("{} has no fault `{fault}`", demangled(kernel));
+            return Err(Fail::new(Code::NOT_FOUND, message));
+        };
+        let program = Arc::new(sound.plant(mutant).map_err(fail)?.program().clone());
+        self.planted.insert(kernel.to_string(), program.clone());
         Ok(program)
     }
 
@@ -371,5 +391,6 @@ fn parse(
         ptx: ptx.clone(),
         sim: Sim::with_memory(module, limit),
         programs: BTreeMap::new(),
+        planted: BTreeMap::new(),
     })
 }

@@ -39,6 +39,8 @@ pub struct Settings {
     pub warn_uninitialised: bool,
     /// Say nothing of launches that succeed.
     pub quiet: bool,
+    /// A fault to plant in every kernel that is launched, by its name in `ptx-sim mutate --list`.
+    pub fault: Option<String>,
 }
 
 impl Default for Settings {
@@ -58,6 +60,7 @@ impl Default for Settings {
             sms: 148,
             warn_uninitialised: false,
             quiet: false,
+            fault: None,
         }
     }
 }

@@ -406,6 +406,23 @@ fn options() {
     assert_eq!(command.status().unwrap().code(), Some(7));
 }
 
+/// A fault by its name in the lists of `ptx-sim mutate`: the program finds wrong results.
+fn planted() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile("add", &[], dir.path());
+    let fault = "drop-store `st.global.f32 [%rd], %f`#0";
+    let output = record(&program, &["--fault", fault]);
+    let (out, err) = texts(&output);
+    assert!(!output.status.success(), "{out}{err}");
+    assert!(out.contains("not true"), "{out}{err}");
+    let output = record(&program, &["--fault", "drop-store `nothing`#0"]);
+    let (out, err) = texts(&output);
+    assert!(
+        err.contains("has no fault `drop-store `nothing`#0`"),
+        "{out}{err}"
+    );
+}
+
 fn main() -> ExitCode {
     let trials = vec![
         program("add", "an illegal memory access was encountered"),
@@ -427,6 +444,7 @@ fn main() -> ExitCode {
             Ok(())
         }),
         trial("compression", compression),
+        trial("planted", planted),
         trial("advice", advice),
         trial("specifications", specifications),
         trial(

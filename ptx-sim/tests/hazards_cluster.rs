@@ -121,15 +121,15 @@ fn initialisation_of_a_barrier_that_the_peer_uses() {
     clean(&barriers(fence, CLUSTER, release, acquire));
     // The barrier's own release covers it.
     clean(&barriers("", CLUSTER, release, acquire));
-    for profile in [Profile::Strict, Profile::Hardware] {
-        let ptx = barriers("", RELAXED, release, acquire);
-        caught_as(
-            &ptx.replace("//@init", "//@earlier"),
-            profile,
-            ViolationKind::BarrierInit,
-            "is not visible",
-        );
-    }
+    // On hardware a relaxed barrier hands it on as well.
+    let ptx = barriers("", RELAXED, release, acquire);
+    caught_as(
+        &ptx.replace("//@init", "//@earlier"),
+        Profile::Strict,
+        ViolationKind::BarrierInit,
+        "is not visible",
+    );
+    clean_as(&ptx, Profile::Hardware);
 }
 
 #[test]

@@ -3,76 +3,10 @@
 
 mod common;
 
-use common::hazard::kernel;
+use common::hazard::{CLUSTER, PAIR, kernel, wait};
 use common::ones::edited;
-use ptx_sim::{
-    Allowed, HazardChecks, Launch, Module, Options, Policy, Profile, Relaxation, Report, Sim,
-    SimError, Timing,
-};
-
-/// Runs a kernel `k(in, out)` or `k(out)` of so many threads; `out` as words.
-fn run(ptx: &str, threads: u32, o: &Options) -> Result<(Report, Vec<u32>), SimError> {
-    let mut sim = Sim::new(Module::parse(ptx)?);
-    let input = sim.upload("in", &[7; 4096])?;
-    let out = sim.alloc("out", 4096)?;
-    let launch = Launch::new("k", [1, 1, 1], [threads, 1, 1]);
-    let launch = match ptx.contains(".param .u64 b") {
-        true => launch.buffer(input).buffer(out),
-        false => launch.buffer(out),
-    };
-    let report = sim.run(&launch, o)?;
-    let words = sim.download(out).chunks_exact(4);
-    let word = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-    Ok((report, words.map(word).collect()))
-}
-
-fn schedules() -> Vec<Options> {
-    let mut all = Vec::new();
-    for timing in [Timing::Eager, Timing::Lazy, Timing::Random] {
-        for policy in [Policy::Fair, Policy::Random(1), Policy::Random(2)] {
-            all.push(Options {
-                policy,
-                timing,
-                budget: 10_000_000,
-                ..Options::default()
-            });
-        }
-    }
-    all
-}
-
-/// The kernel relies on this and on nothing else, and its output is right where that is allowed.
-fn relies(relaxation: Relaxation, ptx: &str, threads: u32, error: &str, right: impl Fn(&[u32])) {
-    for o in schedules() {
-        let with = |allow: Allowed| run(ptx, threads, &Options { allow, ..o.clone() });
-        for refused in [Allowed::NONE, Allowed::ALL.without(relaxation)] {
-            let e = match with(refused) {
-                Ok(_) => panic!("{relaxation} is not needed with {o:?}\n{ptx}"),
-                Err(e) => e.to_string(),
-            };
-            assert!(e.contains(error), "{relaxation} with {o:?}: {e}");
-        }
-        let hardware = Options {
-            profile: Profile::Hardware,
-            ..o.clone()
-        };
-        let runs = [
-            with(Allowed::NONE.with(relaxation)),
-            run(ptx, threads, &hardware),
-        ];
-        for result in runs {
-            let (report, out) =
-                result.unwrap_or_else(|e| panic!("{relaxation} with {o:?}: {e}\n{ptx}"));
-            let notes: Vec<_> = report.notes.iter().map(|n| n.relaxation).collect();
-            assert!(
-                !notes.is_empty() && notes.iter().all(|n| *n == relaxation),
-                "{notes:?}"
-            );
-            assert!(report.warnings.is_empty());
-            right(&out);
-        }
-    }
-}
+use common::relies::{relies, run};
+use ptx_sim::{HazardChecks, Options, Profile, Relaxation};
 
 fn all_sixteen(out: &[u32]) {
     assert!(out.iter().all(|v| f32::from_bits(*v) == 16.0), "{out:?}");
@@ -137,6 +71,44 @@ fn a_copy_behind_an_mma() {
         let sixteen = f32::to_bits(16.0);
         assert_eq!(out[..5], [copied, copied, copied, copied, sixteen]);
     });
+}
+
+#[test]
+fn a_copy_behind_a_copy() {
+    let cp = "add.u32 %r12, %r10, 16;\n    tcgen05.cp.cta_group::1.128x128b [%r12], %rd2;\n";
+    let second = "    tcgen05.cp.cta_group::1.128x128b [%r12], %rd2;\n";
+    let ptx = edited(&[("//after mma", &format!("{cp}{second}"))]);
+    let error = "tensor memory columns 16..20 written here and written before";
+    relies(Relaxation::CpAfterMma, &ptx, 128, error, all_sixteen);
+}
+
+#[test]
+fn a_commit_to_an_address_of_shared_memory() {
+    let commit = "mbarrier::arrive::one.shared::cluster.b64 [sm+4608]";
+    let generic = "mbarrier::arrive::one.b64 [%rd6+4608]";
+    let ptx = edited(&[
+        (commit, generic),
+        ("    //after mma", "    cvt.u64.u32 %rd6, %r3;"),
+    ]);
+    let error = "the mbarrier of tcgen05.commit is in shared memory";
+    relies(Relaxation::GenericShared, &ptx, 128, error, all_sixteen);
+}
+
+#[test]
+fn loads_whose_registers_were_used_are_over() {
+    // Nothing waits for them, and the columns are freed.
+    let ptx = edited(&[(LD_WAIT, "")]);
+    let error = "is used before tcgen05.wait::ld";
+    relies(Relaxation::LoadedRegisters, &ptx, 128, error, all_sixteen);
+    // One whose registers nobody uses may still read.
+    let unused = "    tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r28}, [%r11];\n";
+    let ptx = edited(&[(LD_WAIT, unused)]);
+    let hardware = Options {
+        profile: Profile::Hardware,
+        ..Options::default()
+    };
+    let e = run(&ptx, 128, &hardware).unwrap_err().to_string();
+    assert!(e.contains("freed here and read before"), "{e}");
 }
 
 #[test]
@@ -243,4 +215,152 @@ fn hazards_may_be_warnings_or_nothing() {
     assert!(all[0].thread.is_some());
     let (report, _) = run(&ptx, 64, &o(HazardChecks::Off)).unwrap();
     assert!(report.warnings.is_empty());
+}
+
+const RELAXED: &str = "barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;\n";
+
+/// Each CTA writes 7 where the host reads it, if it comes to its end.
+fn pair(body: &str) -> String {
+    let done = "mov.u32 %r1, 7;\nst.global.u32 [%w], %r1;\n";
+    kernel(PAIR, &format!("{done}{body}"))
+}
+
+fn sevens(out: &[u32]) {
+    assert!(out[..128].iter().all(|v| *v == 7), "{out:?}");
+}
+
+#[test]
+fn an_initialisation_without_a_fence() {
+    let body = |sync: &str| {
+        pair(&format!(
+            "@!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\n{sync}\
+             @!%p8 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%farm];\n{}{CLUSTER}",
+            wait("W", ".acquire.cluster")
+        ))
+    };
+    let error = "is not visible";
+    relies(Relaxation::UnfencedInit, &body(RELAXED), 64, error, sevens);
+    // What nothing synchronises is an error all the same.
+    let hardware = Options {
+        profile: Profile::Hardware,
+        ..Options::default()
+    };
+    let start = format!(
+        "{RELAXED}{}",
+        "@!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\n"
+    );
+    let late = body("").replacen("@!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\n", &start, 1);
+    assert!(run(&late, 64, &hardware).is_err());
+}
+
+/// Both CTAs of a pair allocate columns and write to them; `before` stands in front of their deallocation.
+fn columns(before: &str) -> String {
+    pair(&format!(
+        "setp.ge.u32 %p2, %t, 32;\n{CLUSTER}@%p2 bra A;\n\
+         tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%s], 32;\n\
+         tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;\n\
+         bar.warp.sync 0xffffffff;\nld.shared.u32 %r5, [%s];\ntcgen05.st.sync.aligned.32x32b.x1.b32 [%r5], {{%t}};\n\
+         tcgen05.wait::st.sync.aligned;\nA:\n{before}@%p2 bra E;\n\
+         tcgen05.dealloc.cta_group::2.sync.aligned.b32 %r5, 32;\nE:"
+    ))
+}
+
+#[test]
+fn columns_of_the_peer_that_it_still_uses() {
+    let error = "tensor memory columns 0..1";
+    relies(Relaxation::PeerColumns, &columns(""), 64, error, sevens);
+    // One's own are freed with the own deallocation.
+    let late = "tcgen05.dealloc.cta_group::2.sync.aligned.b32 %r5, 32;\n\
+                tcgen05.st.sync.aligned.32x32b.x1.b32 [%r5], {%t};\ntcgen05.wait::st.sync.aligned;\nE:";
+    let ptx = columns("").replace(
+        "tcgen05.dealloc.cta_group::2.sync.aligned.b32 %r5, 32;\nE:",
+        late,
+    );
+    let hardware = Options {
+        profile: Profile::Hardware,
+        ..Options::default()
+    };
+    assert!(run(&ptx, 64, &hardware).is_err());
+}
+
+#[test]
+fn columns_freed_behind_execution_order() {
+    let error = "tensor memory columns 0..8 freed here";
+    let end = "    tcgen05.fence::before_thread_sync;\n    bar.sync 0; //end\n    @%p3 bra END;\n";
+    let relaxed = format!("{RELAXED}    @%p3 bra END;\n");
+    // A barrier of those that have not ended.
+    let ended = format!("    @%p3 bra END;\n{CLUSTER}");
+    for with in [relaxed, ended] {
+        let ptx = edited(&[(end, &with)]);
+        relies(Relaxation::ExecutionFree, &ptx, 128, error, all_sixteen);
+    }
+}
+
+#[test]
+fn a_commit_behind_which_a_later_one_was_waited_for() {
+    let body = |waits: &str| {
+        pair(&format!(
+            "setp.ne.u32 %p3, %rank, 0;\nor.pred %p4, %p3, %p8;\n\
+             @!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\n@!%p8 mbarrier.init.shared::cta.b64 [%m+8], 1;\n\
+             {CLUSTER}@%p4 bra C;\nmov.b16 %h1, 3;\n\
+             tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%m+8], %h1;\n\
+             tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%m], %h1;\n\
+             C:\n{waits}"
+        ))
+    };
+    let error = "a CTA ends here while";
+    relies(
+        Relaxation::CommitOrder,
+        &body(&wait("W", "")),
+        64,
+        error,
+        sevens,
+    );
+    let hardware = Options {
+        profile: Profile::Hardware,
+        ..Options::default()
+    };
+    assert!(run(&body(""), 64, &hardware).is_err());
+}
+
+#[test]
+fn an_end_behind_a_relaxed_barrier() {
+    let body = |end: &str| {
+        pair(&format!(
+            "@!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\n{CLUSTER}\
+             @!%p8 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%farm];\n{end}"
+        ))
+    };
+    let error = "a CTA ends here while";
+    relies(
+        Relaxation::RelaxedBarrier,
+        &body(RELAXED),
+        64,
+        error,
+        sevens,
+    );
+    let hardware = Options {
+        profile: Profile::Hardware,
+        ..Options::default()
+    };
+    assert!(run(&body(""), 64, &hardware).is_err());
+}
+
+#[test]
+fn shared_memory_behind_a_relaxed_barrier() {
+    let body = |sync: &str| {
+        let store = "@!%p8 st.shared.u32 [%s], 7;\n";
+        kernel(
+            PAIR,
+            &format!("{store}{sync}ld.shared.u32 %r1, [%s];\nst.global.u32 [%w], %r1;\n"),
+        )
+    };
+    let error = "nothing orders the two";
+    relies(
+        Relaxation::RelaxedBarrier,
+        &body(RELAXED),
+        64,
+        error,
+        sevens,
+    );
 }

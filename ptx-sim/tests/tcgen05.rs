@@ -123,8 +123,6 @@ fn missing_waits() {
     );
     let unwaited = [("    tcgen05.wait::ld.sync.aligned;\n", "")];
     reported_strictly(&unwaited, "before tcgen05.wait::ld");
-    // Without a wait anywhere nothing tells that the columns may be freed.
-    reported(&unwaited, "");
 }
 
 #[test]
@@ -240,6 +238,8 @@ fn tensor_memory_is_not_held_while_waiting_for_the_grid_before() {
         run_as(&[(ALLOC, &before)], true, &o).unwrap_or_else(|e| panic!("with {o:?}: {e}"));
         let held = run_as(&[(ALLOC, &after)], true, &o);
         match o.timing {
+            // Public kernels allocate before they wait: those before them have allocated already.
+            _ if o.profile == Profile::Hardware => assert!(held.is_ok(), "{held:?} with {o:?}"),
             // The grid before has ended when this one starts.
             Timing::Eager => assert!(held.is_ok(), "{held:?} with {o:?}"),
             Timing::Lazy => deadlock(held, "for tensor memory: CTA 0 holds some", &o),

@@ -12,6 +12,7 @@ mod process;
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../src/products.rs"]
 mod products;
+mod public;
 mod sass;
 mod tables;
 #[cfg(test)]
@@ -88,6 +89,17 @@ enum Task {
   cargo xtask fuzz ptx launch --seconds 600 --seed 0
   cargo xtask fuzz ptx --replay target/fuzz/ptx/failures/crash-...")]
     Fuzz(fuzz::FuzzArgs),
+    /// Run kernels of public repositories in the simulator, and compare with what is expected of each
+    ///
+    /// Fetches nothing: --from names a folder with the repositories, which ptx-recorder/public/kernels.toml lists.
+    /// Compiles each kernel with a program around it, runs that with the recorder under both profiles and several
+    /// schedules, and fails where one does not do what the list says. ptx-sim/docs/public-kernels.md has the results.
+    /// Takes some minutes of compiling.
+    #[command(after_help = "Examples:
+  cargo xtask public-kernels --from ~/repositories
+  cargo xtask public-kernels --from ~/repositories --only 'ThunderKittens level' --keep
+  cargo xtask public-kernels --from ~/repositories --faults --json")]
+    PublicKernels(public::PublicArgs),
     /// Regenerate src/ffi.rs and src/kernel/params.rs from csrc
     ///
     /// Installs libclang under `target/toolchain` for it.
@@ -223,6 +235,7 @@ fn perform(task: Task) -> Result<()> {
         }
         Task::Check(args) => checks::command(&workspace, &args),
         Task::Fuzz(args) => fuzz::command(&workspace, &args),
+        Task::PublicKernels(args) => public::command(&workspace, &args),
         Task::Bindings => checks::bindings::regenerate(&workspace),
         Task::Tables => tables::command(&workspace),
         Task::Sass(args) => sass::command(&workspace, &args),

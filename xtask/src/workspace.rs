@@ -63,6 +63,16 @@ impl Workspace {
         self.target.join("fuzz")
     }
 
+    /// Where `cargo build --release` puts programs and libraries.
+    pub(crate) fn release_dir(&self) -> PathBuf {
+        self.target.join("release")
+    }
+
+    /// What `cargo xtask public-kernels` compiles.
+    pub(crate) fn public_dir(&self) -> PathBuf {
+        self.target.join("public-kernels")
+    }
+
     /// Build output of a check whose environment must not touch the ordinary build.
     pub(crate) fn check_dir(&self, check: &str) -> PathBuf {
         self.target.join("check").join(check)

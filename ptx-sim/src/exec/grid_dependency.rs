@@ -5,9 +5,9 @@
 //! allows. What a run of the same memory wrote is written by a grid that may not have ended when a
 //! dependent one starts: no CTA may touch it before one of its threads has waited. The grid before
 //! one of a dependent launch may be about to allocate all tensor memory of every SM, so that it can
-//! end only while this grid holds none. A grid that depends on this one may hold all that is free,
-//! and wait for this grid's end; it starts when every CTA has executed
-//! `griddepcontrol.launch_dependents` or has ended.
+//! end only while this grid holds none ([`Relaxation::AllocatedBefore`]: it has all that it needs). A
+//! grid that depends on this one may hold all that is free, and wait for this grid's end; it starts
+//! when every CTA has executed `griddepcontrol.launch_dependents` or has ended.
 
 use super::Flow;
 use super::machine::{Machine, Trouble};
@@ -116,7 +116,9 @@ impl Machine<'_> {
                 Timing::Lazy | Timing::After(_) => false,
                 Timing::Random => self.scheduler.below(16) == 0,
             };
-        let ends = wanted && self.tensor.holders().is_empty();
+        let may =
+            self.options.allows(Relaxation::AllocatedBefore) || self.tensor.holders().is_empty();
+        let ends = wanted && may;
         self.neighbours.before_runs = !ends;
         ends
     }

@@ -173,7 +173,10 @@ impl Machine<'_> {
                 .map_err(|t| self.place(t, cta, w, pc, active))?;
             if let Some((why, excuse)) = w.poison.touched() {
                 match excuse.filter(|r| self.options.allows(*r)) {
-                    Some(r) => self.note(r, pc, why),
+                    Some(r) => {
+                        self.note(r, pc, why);
+                        self.tensor_loads_used(cta, w);
+                    }
                     None => {
                         let f = Fault::new(ViolationKind::Hazard, why);
                         return Err(self.place(Trouble::Fault(f, None), cta, w, pc, active));

@@ -11,24 +11,38 @@ use crate::models::relaxation::Relaxation;
 pub(crate) struct Poison {
     /// Whether any register is watched, by either of the two: most kernels have none.
     watches: bool,
-    /// Those that a `tcgen05.ld` writes.
-    slots: Vec<u32>,
+    /// Those that a `tcgen05.ld` writes, and the number of the load among those that no wait has ended.
+    slots: Vec<(u32, u32)>,
+    loads: u32,
     touched: Cell<bool>,
+    /// The loads whose registers were touched, a bit each as far as there are bits.
+    used: Cell<u64>,
     wgmma: Option<Box<Registers>>,
 }
 
 impl Poison {
-    /// A load will write this register.
-    pub(crate) fn insert(&mut self, slot: u32) {
-        self.note(slot);
-        self.slots.push(slot);
+    /// A load will write these registers.
+    pub(crate) fn insert(&mut self, slots: impl Iterator<Item = u32>) {
+        for slot in slots {
+            self.note(slot);
+            self.slots.push((slot, self.loads));
+        }
+        self.loads += 1;
         self.watches = true;
     }
 
     /// All loads were waited for.
     pub(crate) fn clear(&mut self) {
         self.slots.clear();
+        self.loads = 0;
+        self.used.set(0);
         self.watches = self.wgmma.is_some();
+    }
+
+    /// The loads not waited for whose registers were used: their numbers, in order of issue.
+    pub(crate) fn used(&self) -> impl Iterator<Item = usize> + use<> {
+        let used = self.used.get();
+        (0..64).filter(move |n| used >> n & 1 == 1)
     }
 
     /// What `wgmma` does with registers; `None` before the warp's first `wgmma.fence`.
@@ -58,8 +72,10 @@ impl Poison {
     }
 
     fn note_watched(&self, slot: u32) {
-        if self.slots.contains(&slot) {
+        for (_, load) in self.slots.iter().filter(|(s, _)| *s == slot) {
             self.touched.set(true);
+            self.used
+                .set(self.used.get() | 1u64.checked_shl(*load).unwrap_or(0));
         }
         if let Some(registers) = &self.wgmma {
             registers.note(slot);

@@ -9,7 +9,8 @@ use super::hazard::Profile;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Relaxation {
-    /// A `tcgen05.cp` behind a `tcgen05.mma` of the same thread may overwrite what the MMA reads.
+    /// A `tcgen05.cp` behind a `tcgen05.mma` or `.cp` of the same thread may overwrite what the MMA reads, or the other
+    /// wrote.
     CpAfterMma,
     /// A thread that knows an operation to be over needs no `tcgen05.fence::after_thread_sync`.
     AfterFence,
@@ -21,7 +22,8 @@ pub enum Relaxation {
     LaneBits,
     /// A CTA may end before its own bulk stores have read their sources.
     UnreadStores,
-    /// A generic address of shared memory may stand where a shared one is expected.
+    /// A generic address of shared memory may stand where a shared one is expected, and for `tcgen05.commit` the other
+    /// way round.
     GenericShared,
     /// Matrix operands may have rows and columns that nothing wrote.
     Unwritten,
@@ -43,11 +45,25 @@ pub enum Relaxation {
     CompiledFence,
     /// Dependents that start early hold no tensor memory.
     LateDependents,
+    /// An `mbarrier.init` needs no fence before a relaxed barrier.
+    UnfencedInit,
+    /// Each CTA of a pair answers for its own columns when they are freed.
+    PeerColumns,
+    /// Columns may be freed behind operations that are over in execution order: behind a relaxed barrier, or one at
+    /// which the threads that know of them have ended.
+    ExecutionFree,
+    /// The signals of a thread's `tcgen05.commit`s arrive in their order.
+    CommitOrder,
+    /// A relaxed barrier of the cluster orders a CTA's accesses to its own shared memory, and what its threads did to
+    /// mbarriers of others is over behind it.
+    RelaxedBarrier,
+    /// The grid before a dependent one has allocated its tensor memory when that starts.
+    AllocatedBefore,
 }
 
 impl Relaxation {
     /// All of them.
-    pub const ALL: [Relaxation; 17] = [
+    pub const ALL: [Relaxation; 23] = [
         Relaxation::CpAfterMma,
         Relaxation::AfterFence,
         Relaxation::LoadedRegisters,
@@ -65,6 +81,12 @@ impl Relaxation {
         Relaxation::PeerRuns,
         Relaxation::CompiledFence,
         Relaxation::LateDependents,
+        Relaxation::UnfencedInit,
+        Relaxation::PeerColumns,
+        Relaxation::ExecutionFree,
+        Relaxation::CommitOrder,
+        Relaxation::RelaxedBarrier,
+        Relaxation::AllocatedBefore,
     ];
 
     /// Its name, as `--allow` takes it.
@@ -87,13 +109,21 @@ impl Relaxation {
             Relaxation::PeerRuns => "peer-runs",
             Relaxation::CompiledFence => "compiled-fence",
             Relaxation::LateDependents => "late-dependents",
+            Relaxation::UnfencedInit => "unfenced-init",
+            Relaxation::PeerColumns => "peer-columns",
+            Relaxation::ExecutionFree => "execution-free",
+            Relaxation::CommitOrder => "commit-order",
+            Relaxation::RelaxedBarrier => "relaxed-barrier",
+            Relaxation::AllocatedBefore => "allocated-before",
         }
     }
 
     /// What is relied on, in words.
     pub fn about(self) -> &'static str {
         match self {
-            Relaxation::CpAfterMma => "a tcgen05.cp waits for earlier tcgen05.mma of its thread",
+            Relaxation::CpAfterMma => {
+                "a tcgen05.cp waits for earlier tcgen05.mma and .cp of its thread"
+            }
             Relaxation::AfterFence => "no tcgen05.fence::after_thread_sync is needed",
             Relaxation::LoadedRegisters => {
                 "a register that a tcgen05.ld writes is complete when it is used"
@@ -104,7 +134,7 @@ impl Relaxation {
             }
             Relaxation::UnreadStores => "shared memory stays until bulk stores have read it",
             Relaxation::GenericShared => {
-                "a generic address of shared memory is taken for a shared one"
+                "a generic address of shared memory and a shared one stand for each other"
             }
             Relaxation::Unwritten => "no result depends on operands that nothing wrote",
             Relaxation::WriteAfterRead => "no proxy fence is needed behind a read",
@@ -116,6 +146,20 @@ impl Relaxation {
             Relaxation::PeerRuns => "peer CTAs run from the start",
             Relaxation::CompiledFence => "the compiler adds wgmma.fence for registers",
             Relaxation::LateDependents => "dependents hold no tensor memory before they may",
+            Relaxation::UnfencedInit => {
+                "a relaxed barrier hands an mbarrier.init on without a fence"
+            }
+            Relaxation::PeerColumns => {
+                "a CTA of a pair keeps its columns until it frees them itself"
+            }
+            Relaxation::ExecutionFree => {
+                "tensor memory may be freed behind what is over in execution order"
+            }
+            Relaxation::CommitOrder => "the signals of a thread's commits arrive in order",
+            Relaxation::RelaxedBarrier => {
+                "a relaxed barrier orders what a CTA did to shared memory"
+            }
+            Relaxation::AllocatedBefore => "the grid before has the tensor memory that it needs",
         }
     }
 
@@ -130,6 +174,7 @@ impl Relaxation {
                 | Relaxation::HandedOn
                 | Relaxation::CompiledFence
                 | Relaxation::LateDependents
+                | Relaxation::AllocatedBefore
         )
     }
 }

@@ -5,3 +5,4 @@ pub(crate) mod conformance;
 pub(crate) mod data;
 pub(crate) mod hazard;
 pub(crate) mod ones;
+pub(crate) mod relies;

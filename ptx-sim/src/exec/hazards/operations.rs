@@ -5,6 +5,7 @@ use crate::exec::machine::Machine;
 use crate::exec::pending::{self, Use};
 use crate::memory::{self, Space};
 use crate::models::hazard::{Access, AccessKind, Actor, Op, OpClass, Proxy, Range, Stamp};
+use crate::models::relaxation::Relaxation;
 use crate::models::swizzle::Swizzle;
 
 impl Hazards {
@@ -97,6 +98,15 @@ impl Hazards {
         }
     }
 
+    /// That arrival has come, an operation itself, and those of its thread's earlier commits before it.
+    pub(crate) fn arrived(&mut self, issuer: Thread, arrival: Op, owner: u32, at: u64) {
+        if let Some(w) = self.world(issuer.0)
+            && let Some(a) = w.agent(issuer)
+        {
+            w.tracker.arrived(a, arrival, mbarrier(owner, at));
+        }
+    }
+
     /// `cp.async.mbarrier.arrive`: what it hands over.
     pub(crate) fn copies(&mut self, t: Thread) -> Vec<Stamp> {
         let Some(w) = self.world(t.0) else {
@@ -146,7 +156,7 @@ impl Hazards {
     }
 
     /// Columns are freed by a warp. With `pair`, its peer's too, which frees them later: until
-    /// then nobody may touch them any more.
+    /// then nobody may touch them any more, or where [`Relaxation::PeerColumns`] is allowed the peer may its own.
     pub(crate) fn free_columns(
         &mut self,
         (cta, warp): (u32, u32),
@@ -155,17 +165,20 @@ impl Hazards {
         last: bool,
         pc: usize,
     ) {
+        let separate = self.allowed.has(Relaxation::PeerColumns);
         let Some(w) = self.world(cta) else { return };
         let Some(a) = w.agent((cta, warp, 0)) else {
             return;
         };
-        for cta in pair {
+        for of in pair {
+            let others = separate && *of != cta;
             for block in 0..8 {
-                let range = Range::new(tensor(*cta, block), u64::from(first), u64::from(count));
-                if last {
-                    w.tracker.free(a, range, pc as u32);
-                } else {
-                    w.tracker.give_up(a, range, pc as u32);
+                let range = Range::new(tensor(*of, block), u64::from(first), u64::from(count));
+                match (others, last) {
+                    (false, true) => w.tracker.free(a, range, pc as u32),
+                    (false, false) => w.tracker.give_up(a, range, pc as u32),
+                    (true, false) => w.tracker.free_others(a, range, pc as u32),
+                    (true, true) => w.tracker.forget(range),
                 }
             }
         }

@@ -77,6 +77,9 @@ impl Hazards {
                 let Some(world) = self.world(cta) else { return };
                 let sem = if relaxed { Sem::Relaxed } else { Sem::Strong };
                 for lane in lanes(mask) {
+                    if let (true, Some(a)) = (relaxed, world.agent((cta, warp, lane))) {
+                        world.tracker.arrive_relaxed(a);
+                    }
                     world.arrive((cta, warp, lane), cluster(linear), sem, false);
                 }
             }
@@ -97,6 +100,7 @@ impl Hazards {
             }
             SyncEvent::ClusterComplete { cluster: linear } => {
                 if let Some(world) = self.worlds.get_mut(&linear) {
+                    world.tracker.arrive_ended(cluster(linear));
                     world.complete(cluster(linear));
                 }
             }

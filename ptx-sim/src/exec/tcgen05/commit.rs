@@ -7,16 +7,26 @@ use crate::exec::machine::{Machine, Trouble};
 use crate::exec::warp::Warp;
 use crate::memory::{Fault, Space};
 use crate::models::hazard::{Op as TrackedOp, OpClass};
+use crate::models::relaxation::Relaxation;
 use crate::models::tcgen05_mma::CtaGroup;
 use crate::program::{Addr, Src};
 use crate::trace::{Kind, Operation};
+
+/// How many commits a thread has issued, and how many have signalled.
+#[derive(Debug, Default)]
+pub(super) struct Commits {
+    issued: u64,
+    signalled: u64,
+}
 
 #[derive(Debug)]
 struct CommitEvent {
     pc: usize,
     after: Vec<u64>,
-    /// Linear CTA of the thread.
-    issuer: u32,
+    /// The thread.
+    issuer: (u32, u32, u32),
+    /// Its number among the thread's commits, where these signal in order.
+    turn: Option<u64>,
     /// Linear CTAs and the address of the mbarrier in each.
     barriers: Vec<(u32, u64)>,
     /// What the arrival hands over.
@@ -48,19 +58,29 @@ impl Event for CommitEvent {
     }
 
     fn ready(&self, m: &Machine<'_>) -> bool {
-        m.tensor.over(&self.after)
+        let signalled = || {
+            m.tensor
+                .commits
+                .get(&self.issuer)
+                .map_or(0, |c| c.signalled)
+        };
+        m.tensor.over(&self.after) && self.turn.is_none_or(|turn| turn == signalled())
     }
 
     fn complete(self: Box<Self>, m: &mut Machine<'_>) -> Result<(), Fault> {
         for (linear, address) in &self.barriers {
             if let Some(h) = &mut m.hazards {
                 h.signal_commit(&self.tracked, *linear, *address);
+                if let (Some(op), Some(_)) = (self.arrival, self.turn) {
+                    h.arrived(self.issuer, op, *linear, *address);
+                }
             }
-            m.async_arrive(self.issuer, *linear, *address, 1)?;
+            m.async_arrive(self.issuer.0, *linear, *address, 1)?;
         }
         if let (Some(op), Some(h)) = (self.arrival, &mut m.hazards) {
-            h.retire(self.issuer, op, true);
+            h.retire(self.issuer.0, op, true);
         }
+        m.tensor.commits.entry(self.issuer).or_default().signalled += 1;
         Ok(())
     }
 }
@@ -88,12 +108,19 @@ impl Machine<'_> {
     ) -> Result<(), Trouble> {
         let t = trouble(lane);
         self.tensor_group(c.cta, group).map_err(&t)?;
-        let place = self.locate(
-            c,
-            barrier,
-            w.get(c.program, barrier.base)[lane as usize],
-            lane,
-        )?;
+        let base = w.get(c.program, barrier.base)[lane as usize];
+        let mut place = self.locate(c, barrier, base, lane)?;
+        if barrier.space.is_none()
+            && place.space != Space::Shared
+            && self.options.allows(Relaxation::GenericShared)
+        {
+            let space = Some(Space::Shared);
+            if let Ok(shared) = self.locate(c, &Addr { space, ..*barrier }, base, lane) {
+                place = shared;
+                let why = "the address is one of shared memory, where a generic one is expected";
+                self.note(Relaxation::GenericShared, c.pc, why);
+            }
+        }
         if place.space != Space::Shared {
             return Err(t(broken(
                 "the mbarrier of tcgen05.commit is in shared memory",
@@ -141,10 +168,15 @@ impl Machine<'_> {
             arrival = Some(op);
         }
         self.check_hazards().map_err(&t)?;
+        let in_order = self.options.allows(Relaxation::CommitOrder);
+        let commits = self.tensor.commits.entry(issuer).or_default();
+        let turn = in_order.then_some(commits.issued);
+        commits.issued += 1;
         self.events.push(Box::new(CommitEvent {
             pc: c.pc,
             after,
-            issuer: issuer.0,
+            issuer,
+            turn,
             barriers,
             tracked,
             arrival,

@@ -103,9 +103,7 @@ impl Machine<'_> {
         d: &[Dst],
         address: TensorAddr,
     ) -> Result<(), Trouble> {
-        for r in d {
-            w.poison.insert(r.0);
-        }
+        w.poison.insert(d.iter().map(|r| r.0));
         self.start(c, w, shape, address, Data::Load(d.to_vec()))
     }
 
@@ -215,6 +213,22 @@ impl Machine<'_> {
         };
         self.events.push(Box::new(event));
         Ok(())
+    }
+
+    /// Registers of loads were used before a wait, which is allowed: these loads have read tensor memory.
+    pub(in crate::exec) fn tensor_loads_used(&mut self, cta: usize, w: &Warp) {
+        let cta = self.ctas[cta].linear;
+        let Some(issued) = self.tensor.unwaited.get(&(cta, w.index, false)) else {
+            return;
+        };
+        let read: Vec<_> = w
+            .poison
+            .used()
+            .filter_map(|n| issued.get(n).copied())
+            .collect();
+        if let Some(h) = &mut self.hazards {
+            h.waited(cta, w.index, &read);
+        }
     }
 
     pub(super) fn tensor_wait(

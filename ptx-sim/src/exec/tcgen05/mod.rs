@@ -69,6 +69,7 @@ pub(crate) struct TensorState {
     footprints: HashMap<Mma, Arc<Touched>>,
     /// Hazard tracking: operations of each thread, oldest first.
     issued: BTreeMap<(u32, u32, u32), VecDeque<TrackedOp>>,
+    commits: BTreeMap<(u32, u32, u32), commit::Commits>,
     /// Loads and stores of each warp that it has not waited for.
     unwaited: BTreeMap<(u32, u32, bool), Vec<TrackedOp>>,
 }
@@ -108,7 +109,7 @@ impl TensorState {
         let piped = |p: &Pending| match (p.what, what) {
             (OpClass::Mma(a), OpClass::Mma(b)) => a == b,
             (OpClass::Cp { .. }, OpClass::Mma(_)) => true,
-            (OpClass::Mma(_), OpClass::Cp { .. }) => cp_waits,
+            (OpClass::Mma(_) | OpClass::Cp { .. }, OpClass::Cp { .. }) => cp_waits,
             _ => false,
         };
         self.pending

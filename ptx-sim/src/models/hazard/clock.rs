@@ -67,7 +67,7 @@ impl Tensor {
 }
 
 /// `into` becomes the join of both, and one of them where that says all.
-fn share(into: &mut Arc<Clock>, from: &Arc<Clock>) {
+pub(super) fn share(into: &mut Arc<Clock>, from: &Arc<Clock>) {
     if Arc::ptr_eq(into, from) || into.covers(from) {
         return;
     }

@@ -1,7 +1,7 @@
 //! Whether anything orders two accesses.
 
 use super::super::relaxation::Relaxation;
-use super::clock::{Known, Tensor};
+use super::clock::{Clock, Known, Tensor};
 use super::shadow::Record;
 use super::{Access, AccessKind, Actor, Agent, ConflictKind, OpClass, Proxy, Tracker};
 
@@ -11,6 +11,8 @@ pub(super) struct Sight<'a> {
     pub(super) tensor: &'a Tensor,
     /// Order of tcgen05 operations that no fence has made the thread's own.
     pub(super) arrived: &'a Tensor,
+    /// What is over in execution order.
+    pub(super) over: &'a Clock,
 }
 
 /// What stands between two accesses that conflict.
@@ -88,7 +90,9 @@ impl Tracker {
                 let unfenced = in_order(&sight.arrived.done)
                     || in_order(&sight.arrived.issued) && earlier.class.pipelined(mine.class);
                 let excuse = match (earlier.class, mine.class) {
-                    (OpClass::Mma(_), OpClass::Cp { .. }) if issued => Some(Relaxation::CpAfterMma),
+                    (OpClass::Mma(_) | OpClass::Cp { .. }, OpClass::Cp { .. }) if issued => {
+                        Some(Relaxation::CpAfterMma)
+                    }
                     _ if unfenced => Some(Relaxation::AfterFence),
                     _ => None,
                 };
@@ -110,13 +114,29 @@ impl Tracker {
             (Proxy::Async, Proxy::Async) if fenced() => None,
             (_, Proxy::Generic) if base => None,
             _ if mine.side.kind == AccessKind::Sync && earlier.side.kind == AccessKind::Init => {
-                Some((ConflictKind::BarrierInitNotVisible, None))
+                let ran = sight.over.get(earlier.slot) >= earlier.time;
+                let excuse = ran.then_some(Relaxation::UnfencedInit);
+                Some((ConflictKind::BarrierInitNotVisible, excuse))
             }
-            _ => {
-                let excuse = together.then_some(Relaxation::SameBytes);
+            proxies => {
+                let threads = proxies == (Proxy::Generic, Proxy::Generic)
+                    && matches!(mine.side.actor, Actor::Agent(_))
+                    && matches!(earlier.side.actor, Actor::Agent(_));
+                let passed = threads
+                    && self.same_cta(earlier.side.thread, mine.side.thread)
+                    && sight.over.get(earlier.slot) >= earlier.time;
+                let excuse = match (together, passed) {
+                    (true, _) => Some(Relaxation::SameBytes),
+                    (_, true) => Some(Relaxation::RelaxedBarrier),
+                    _ => None,
+                };
                 Some((self.unordered(earlier), excuse))
             }
         }
+    }
+
+    fn same_cta(&self, a: Agent, b: Agent) -> bool {
+        self.agents[a.0 as usize].home == self.agents[b.0 as usize].home
     }
 
     /// Threads are numbered warp by warp.

@@ -1,6 +1,7 @@
 //! Accesses: each is judged against those before it, then remembered.
 
 use super::super::relaxation::Relaxation;
+use super::clock::share;
 use super::judge::{Sight, Verdict};
 use super::report::Mixed;
 use super::report::Side;
@@ -8,6 +9,7 @@ use super::shadow::Record;
 use super::{
     Access, AccessKind, Actor, Agent, Conflict, ConflictKind, Op, OpClass, Proxy, Range, Tracker,
 };
+use std::sync::Arc;
 
 impl Tracker {
     /// An access by a thread itself.
@@ -45,6 +47,9 @@ impl Tracker {
         let a = &mut self.agents[agent.0 as usize];
         a.now.learn(slot, 1, false);
         a.inits.push(slot);
+        if self.allowed.has(Relaxation::UnfencedInit) {
+            Arc::make_mut(&mut a.over).raise(slot, 1);
+        }
     }
 
     /// An access by an asynchronous operation; report all of them when it is issued.
@@ -78,17 +83,24 @@ impl Tracker {
                     known: &a.now,
                     tensor: &a.tensor,
                     arrived: &a.tensor_in,
+                    over: &a.over,
                 })
             }
             Actor::Op(o) => self.ops.get(&o.0).map(|o| Sight {
                 known: &o.known,
                 tensor: &o.tensor,
                 arrived: &o.arrived,
+                over: &o.over,
             }),
         };
         let (mut found, mut excused) = (Vec::new(), Vec::new());
         let mut other: Vec<Mixed> = Vec::new();
         if let Some(sight) = sight {
+            let lent = self.lent.iter().filter(|(r, _)| overlap(r, &access.range));
+            excused.extend(lent.map(|(r, by)| {
+                let what = (ConflictKind::Freed, *r, *by, mine.side);
+                (Relaxation::PeerColumns, what)
+            }));
             shadow.access(
                 (access.range.space, access.kind),
                 ranges.map(|r| (r.start, r.end)),
@@ -156,17 +168,31 @@ impl Tracker {
     /// known to be; later accesses belong to somebody else.
     pub fn free(&mut self, agent: Agent, range: Range, site: u32) {
         self.release_memory(agent, range, site, false);
+        self.lent.retain(|(r, _)| !overlap(r, &range));
     }
 
     fn release_memory(&mut self, agent: Agent, range: Range, site: u32, keep: bool) {
+        let side = self.freeing(agent, range, site);
+        let found = self.unknown(agent, range, keep);
         let a = &self.agents[agent.0 as usize];
-        let access = Access {
-            range,
-            kind: AccessKind::Free,
-            proxy: Proxy::Generic,
-            site,
-        };
-        let side = side_of(Actor::Agent(agent), agent, &access);
+        let (mut conflicts, mut excused) = (Vec::new(), Vec::new());
+        for (r, at) in found {
+            let over = a.over.get(r.slot) >= r.time;
+            let found = (self.unordered(&r), at, r.side, side);
+            match over && self.allowed.has(Relaxation::ExecutionFree) {
+                true => excused.push(found),
+                false => conflicts.push(found),
+            }
+        }
+        for (kind, at, a, b) in excused {
+            self.note(Relaxation::ExecutionFree, kind, at, a, b);
+        }
+        self.report_all(conflicts);
+    }
+
+    /// Accesses of a range that a thread which frees it does not know to be over.
+    fn unknown(&mut self, agent: Agent, range: Range, keep: bool) -> Vec<(Record, Range)> {
+        let a = &self.agents[agent.0 as usize];
         let mut found = Vec::new();
         let mut shadow = std::mem::take(&mut self.shadow);
         shadow.clear(range, keep, |r, at| {
@@ -176,11 +202,40 @@ impl Tracker {
                 || a.tensor_in.done.get(r.slot) >= r.time
                 || (r.slot == a.now.slot && r.side.actor == Actor::Agent(agent));
             if !known {
-                found.push((self.unordered(r), at, r.side, side));
+                found.push((*r, at));
             }
         });
         self.shadow = shadow;
-        self.report_all(found);
+        found
+    }
+
+    fn freeing(&self, agent: Agent, range: Range, site: u32) -> Side {
+        let access = Access {
+            range,
+            kind: AccessKind::Free,
+            proxy: Proxy::Generic,
+            site,
+        };
+        side_of(Actor::Agent(agent), agent, &access)
+    }
+
+    /// A thread frees memory together with others whose memory it is, and who have not done so: under
+    /// [`Relaxation::PeerColumns`] they may use it until then.
+    pub fn free_others(&mut self, agent: Agent, range: Range, site: u32) {
+        let side = self.freeing(agent, range, site);
+        for (r, at) in self.unknown(agent, range, true) {
+            let kind = self.unordered(&r);
+            self.note(Relaxation::PeerColumns, kind, at, r.side, side);
+        }
+        self.lent.push((range, side));
+    }
+
+    /// The memory was freed by those whose it is.
+    pub fn forget(&mut self, range: Range) {
+        let mut shadow = std::mem::take(&mut self.shadow);
+        shadow.clear(range, false, |_, _| {});
+        self.shadow = shadow;
+        self.lent.retain(|(r, _)| !overlap(r, &range));
     }
 
     /// The same, but others still have to free it: until then any access to it is reported.
@@ -202,11 +257,16 @@ impl Tracker {
     pub fn exit(&mut self, agent: Agent) {
         let a = &mut self.agents[agent.0 as usize];
         let known = a.seal();
-        let tensor = a.tensor.clone();
+        let (tensor, mut over) = (a.tensor.clone(), a.over.clone());
+        if self.allowed.has(Relaxation::ExecutionFree) {
+            share(&mut over, &a.tensor.done);
+            share(&mut over, &a.tensor_in.done);
+        }
         let home = a.home;
         let exit = self.exits.entry(home).or_default();
         exit.arrive(&mut self.merger, &known);
         exit.arriving.tensor.join(&mut self.merger, &tensor);
+        share(&mut exit.arriving.over, &over);
     }
 
     /// All threads of a group have ended, this one last, and a memory with them. What others do to
@@ -235,17 +295,26 @@ impl Tracker {
             let known =
                 exit.view.generic.get(r.slot) >= r.time || exit.tensor.done.get(r.slot) >= r.time;
             let store = own && r.side.kind == AccessKind::Read && r.class == OpClass::Plain;
+            let signal = r.side.kind == AccessKind::Sync && exit.over.get(r.slot) >= r.time;
+            let excuse = match (store, signal, r.side.actor) {
+                (true, ..) => Some(Relaxation::UnreadStores),
+                (_, true, Actor::Op(_)) => Some(Relaxation::CommitOrder),
+                (_, true, Actor::Agent(_)) => Some(Relaxation::RelaxedBarrier),
+                _ => None,
+            };
             match !harmless && !known {
                 false => {}
-                true if store && self.allowed.has(Relaxation::UnreadStores) => {
-                    excused.push((ConflictKind::MayOutlive, at, r.side, side));
+                true if excuse.is_some_and(|r| self.allowed.has(r)) => {
+                    excused.push((excuse, (ConflictKind::MayOutlive, at, r.side, side)));
                 }
                 true => found.push((ConflictKind::MayOutlive, at, r.side, side)),
             }
         });
         self.shadow = shadow;
-        for (kind, at, a, b) in excused {
-            self.note(Relaxation::UnreadStores, kind, at, a, b);
+        for (excuse, (kind, at, a, b)) in excused {
+            if let Some(r) = excuse {
+                self.note(r, kind, at, a, b);
+            }
         }
         self.report_all(found);
     }
@@ -285,6 +354,10 @@ impl Tracker {
             });
         }
     }
+}
+
+fn overlap(a: &Range, b: &Range) -> bool {
+    a.space == b.space && a.start < b.end && b.start < a.end
 }
 
 fn side_of(actor: Actor, thread: Agent, access: &Access) -> Side {

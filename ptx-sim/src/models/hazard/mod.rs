@@ -26,7 +26,7 @@ pub use operation::Stamp;
 pub use order::{Fence, OpClass, Profile, Sem};
 
 use super::relaxation::{Allowed, Relaxation};
-use clock::{Known, Merger};
+use clock::{Known, Merger, share};
 use object::{AgentState, Object};
 use operation::{Free, OpState};
 use shadow::Shadow;
@@ -53,6 +53,8 @@ pub struct Tracker {
     seen: HashSet<(ConflictKind, u32, u32)>,
     notes: Vec<(Relaxation, Conflict)>,
     noted: HashSet<(Relaxation, u32, u32)>,
+    /// Ranges that another group has freed, and who did; those whose memory it is still use them.
+    lent: Vec<(Range, Side)>,
     mixed: Vec<Mixed>,
     mixed_at: HashSet<(u32, u32)>,
 }
@@ -135,6 +137,27 @@ impl Tracker {
             into.arriving.tensor.join(&mut self.merger, &a.tensor_in);
         }
         into.arriving.started |= a.started;
+        share(&mut into.arriving.over, &a.over);
+    }
+
+    /// A thread is about to arrive at a relaxed barrier of its cluster.
+    pub fn arrive_relaxed(&mut self, agent: Agent) {
+        if self.allowed.has(Relaxation::RelaxedBarrier) {
+            let a = &mut self.agents[agent.0 as usize];
+            let sealed = a.seal();
+            Arc::make_mut(&mut a.over).raise(sealed.slot, sealed.time);
+        }
+    }
+
+    /// Threads that have ended arrive with what they knew, in execution order: a barrier of the cluster counts them.
+    pub fn arrive_ended(&mut self, object: u64) {
+        if !self.allowed.has(Relaxation::ExecutionFree) {
+            return;
+        }
+        let into = &mut self.objects.entry(object).or_default().arriving.over;
+        for ended in self.exits.values() {
+            share(into, &ended.arriving.over);
+        }
     }
 
     /// All arrivals of the object's phase are in: from here on acquires see them. For objects
@@ -179,6 +202,7 @@ impl Tracker {
                 .join(&mut self.merger, &a.tensor_out);
             meeting.arriving.tensor.join(&mut self.merger, &a.tensor_in);
             meeting.arriving.started |= a.started;
+            share(&mut meeting.arriving.over, &a.over);
         }
         news &= memory;
         if news {

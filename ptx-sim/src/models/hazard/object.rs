@@ -1,7 +1,7 @@
 //! What synchronisation objects hand over: barriers, mbarriers, flags.
 
 use super::Sem;
-use super::clock::{Known, Merger, Tensor, View};
+use super::clock::{Clock, Known, Merger, Tensor, View, share};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -12,6 +12,8 @@ pub(super) struct Handed {
     pub(super) tensor: Tensor,
     /// Groups of threads that are known to run: execution order, which needs no memory order.
     pub(super) started: u32,
+    /// What is over in execution order; see [`AgentState::over`].
+    pub(super) over: Arc<Clock>,
 }
 
 /// An object with phases: what arrives in this one, and what those before it handed over.
@@ -49,6 +51,7 @@ impl Object {
         merger.join(&mut self.complete.view, &arrived.view);
         self.complete.tensor.join(merger, &arrived.tensor);
         self.complete.started |= arrived.started;
+        share(&mut self.complete.over, &arrived.over);
     }
 }
 
@@ -75,6 +78,12 @@ pub(super) struct AgentState {
     pub(super) inits: Vec<u32>,
     /// Its `cp.async`s, slots and times: what `cp.async.mbarrier.arrive` hands over.
     pub(super) copies: BTreeMap<u32, u32>,
+    /// What is over in execution order, whatever fences say: `mbarrier.init`s, operations that a `tcgen05.wait` or a
+    /// later commit's signal tells of, what precedes a relaxed arrive, what ended threads knew. The relaxations that do
+    /// without a fence rest on it.
+    pub(super) over: Arc<Clock>,
+    /// The arrivals of its commits so far.
+    pub(super) arrivals: Arc<Clock>,
 }
 
 impl AgentState {
@@ -104,5 +113,6 @@ impl AgentState {
     pub(super) fn follow(&mut self, merger: &mut Merger, from: &Handed) {
         self.tensor_in.join(merger, &from.tensor);
         self.started |= from.started;
+        share(&mut self.over, &from.over);
     }
 }

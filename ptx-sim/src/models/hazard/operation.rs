@@ -2,7 +2,7 @@
 
 use super::super::relaxation::Relaxation;
 use super::super::swizzle::Swizzle;
-use super::clock::{Known, Tensor};
+use super::clock::{Clock, Known, Tensor, share};
 use super::object::AgentState;
 use super::{Agent, Op, OpClass, Tracker};
 use std::sync::Arc;
@@ -18,6 +18,8 @@ pub(super) struct OpState {
     pub(super) tensor: Tensor,
     /// What its issuer had acquired in tcgen05 order without a fence; empty where nothing asks for it.
     pub(super) arrived: Tensor,
+    /// What was over in execution order.
+    pub(super) over: Arc<Clock>,
     pub(super) swizzle: Option<Swizzle>,
     pub(super) started: u32,
     pub(super) complete: bool,
@@ -65,7 +67,7 @@ impl Tracker {
         self.next_op += 1;
         let a = &mut self.agents[agent.0 as usize];
         let known = a.seal();
-        let (tensor, started) = (a.tensor.clone(), a.started);
+        let (tensor, started, over) = (a.tensor.clone(), a.started, a.over.clone());
         let arrived = match class.tensor() && self.allowed.has(Relaxation::AfterFence) {
             true => a.tensor_in.clone(),
             false => Tensor::default(),
@@ -83,6 +85,7 @@ impl Tracker {
                 known,
                 tensor,
                 arrived,
+                over,
                 swizzle: None,
                 started,
                 complete: false,
@@ -150,6 +153,17 @@ impl Tracker {
         into.tensor.join(&mut self.merger, &last.tensor);
     }
 
+    /// The arrive of a commit of this thread has come, itself an operation. With the signals of those before it, which
+    /// came before it, it tells whoever waits for it in execution order.
+    pub fn arrived(&mut self, agent: Agent, arrival: Op, object: u64) {
+        let a = &mut self.agents[agent.0 as usize];
+        if let Some(o) = self.ops.get(&arrival.0) {
+            Arc::make_mut(&mut a.arrivals).raise(o.slot, o.time + 1);
+        }
+        let into = &mut self.objects.entry(object).or_default().arriving;
+        share(&mut into.over, &a.arrivals);
+    }
+
     /// The operation is a `cp.async` of this thread.
     pub fn note_copy(&mut self, agent: Agent, op: Op) {
         if let Some(o) = self.ops.get(&op.0) {
@@ -209,8 +223,12 @@ impl Tracker {
         let tensor = o.class.tensor();
         self.wait(agent, &[stamp], reads_only);
         if tensor {
-            let tensor = &mut self.agents[agent.0 as usize].tensor;
-            tensor.raise_done(stamp.slot, stamp.time + u32::from(!reads_only));
+            let until = stamp.time + u32::from(!reads_only);
+            let a = &mut self.agents[agent.0 as usize];
+            a.tensor.raise_done(stamp.slot, until);
+            if self.allowed.has(Relaxation::ExecutionFree) {
+                Arc::make_mut(&mut a.over).raise(stamp.slot, until);
+            }
         }
     }
 
@@ -220,14 +238,15 @@ impl Tracker {
         let Some((first, others)) = agents.split_first() else {
             return;
         };
-        let known = |a: &AgentState| (a.now.view.clone(), a.tensor.done.clone());
-        let (view, done) = known(&self.agents[first.0 as usize]);
+        let known = |a: &AgentState| (a.now.view.clone(), a.tensor.done.clone(), a.over.clone());
+        let (view, done, over) = known(&self.agents[first.0 as usize]);
         self.wait_op(*first, op, false);
-        let (view_after, done_after) = known(&self.agents[first.0 as usize]);
+        let after = known(&self.agents[first.0 as usize]);
         for agent in others {
             let a = &mut self.agents[agent.0 as usize];
-            if Arc::ptr_eq(&a.now.view, &view) && Arc::ptr_eq(&a.tensor.done, &done) {
-                (a.now.view, a.tensor.done) = (view_after.clone(), done_after.clone());
+            let same = Arc::ptr_eq(&a.now.view, &view) && Arc::ptr_eq(&a.tensor.done, &done);
+            if same && a.over == over {
+                (a.now.view, a.tensor.done, a.over) = after.clone();
             } else {
                 self.wait_op(*agent, op, false);
             }
