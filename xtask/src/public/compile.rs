@@ -61,7 +61,7 @@ impl Compiler {
             environment: toolchain
                 .environment()
                 .into_iter()
-                .map(|(name, value)| (name.into(), value.into()))
+                .map(|(name, value)| (name.into(), value))
                 .collect(),
             folder: folder.to_path_buf(),
             from: from.to_path_buf(),
