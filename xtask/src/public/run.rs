@@ -250,7 +250,7 @@ mod tests {
         let err = "ptx-record: launch 1: k<a, b>: note, at 2 instructions: peer-columns (a CTA of): x\n\
                    ptx-record: launch 1: k<a, b>: error: columns 0..8 freed here\nptx-record:   at line 3\nother\n";
         assert_eq!(notes(err), ["peer-columns"]);
-        assert_eq!(error(err).unwrap(), "columns 0..8 freed here\n  at line 3");
+        assert_eq!(error(err).unwrap(), "columns 0..8 freed here\n   at line 3");
         assert_eq!(error("other: error: no\n"), None);
     }
 }
