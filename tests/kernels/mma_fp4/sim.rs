@@ -28,7 +28,7 @@ crate::trials! {
     long:
         every_config, random_configs,
         all_contest_shapes = || contest(usize::MAX),
-        faults_of_many_vectors = || faults_of(40);
+        faults_of_many_vectors = || faults_of(64);
 }
 
 const ARCH: &str = ptx::CONSUMER;
