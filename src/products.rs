@@ -1,4 +1,4 @@
-//! GPU products, as NVIDIA describes them: enough to plan for one that is not in this machine.
+//! GPU products, with published figures: so that calls can be planned for one that is not in this machine.
 
 /// A product. The figures are published ones; nothing here was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,10 +16,11 @@ pub struct Product {
 }
 
 impl Product {
-    /// The known products. The first one of a compute capability stands for others of which no more is known.
+    /// The known products. Of those with one compute capability the first is what
+    /// [`of_compute_capability`](Self::of_compute_capability) gives.
     ///
     /// Sources: NVIDIA's data sheets for the memory; for multiprocessors the architecture white papers and, of B300, GB10
-    /// and Jetson Thor, what the driver was published to say.
+    /// and Jetson Thor, published output of the driver.
     pub const ALL: &[Self] = &[
         Self::new("a100", "NVIDIA A100-SXM4-80GB", (8, 0), 108, 2039),
         Self::new("a40", "NVIDIA A40", (8, 6), 84, 696),
@@ -66,8 +67,8 @@ impl Product {
             .find(|product| product.name.eq_ignore_ascii_case(name))
     }
 
-    /// What stands for all products of a compute capability: the first one of it, or else of its major, or else of the
-    /// newest older one, or else of all.
+    /// What to plan with for a GPU of which no more is known: the first product of its compute capability; where there is
+    /// none, the first of the same major; else the first of the newest older compute capability; else the first of all.
     pub fn of_compute_capability(compute_capability: (i32, i32)) -> &'static Self {
         let first = |is: &dyn Fn((i32, i32)) -> bool| {
             let mut all = Self::ALL.iter();

@@ -6,7 +6,7 @@
 //! - [`Split::Rows`]: each rank has M / ranks rows, multiplies them by the whole vector, and has that part of the result.
 //!   Where the weight matrix is written as `[K][M]`, as in Megatron-LM, this is a column-parallel layer.
 //! - [`Split::K`]: each rank has K / ranks columns, multiplies them by its part of the vector, and has a summand of the
-//!   whole result; all ranks' summands are added. There it is a row-parallel layer.
+//!   whole result; all ranks' summands are added (an all-reduce). In Megatron-LM this is a row-parallel layer.
 //!
 //! A layer cut by rows, followed by one cut by K, needs one such addition for both: the first one's part of the result is
 //! the second one's part of the vector.
@@ -147,7 +147,7 @@ impl Split {
         let work = (1..=MOST_ADVISED).filter(|ranks| size.is_multiple_of(ranks * granule));
         let work: Vec<String> = work.map(|ranks| ranks.to_string()).collect();
         match work.is_empty() {
-            true => format!("{sizes}, and this one with no number of ranks"),
+            true => format!("{sizes}, and this one only undivided"),
             false => format!("{sizes}, and this one with {} ranks", work.join(", ")),
         }
     }
@@ -163,7 +163,7 @@ pub struct Sharding {
 }
 
 impl Sharding {
-    /// Divides a layer, whose scales have this layout. The shape's N means nothing here.
+    /// Divides a layer, whose scales have this layout. The shape's N does not matter to it; [`shape`](Self::shape) keeps it.
     ///
     /// # Errors
     /// [`ShardError::NoRanks`], and [`ShardError::Indivisible`] with what would work. A single rank takes every layer.
@@ -301,7 +301,7 @@ impl Sharding {
     fn scale_pieces(&self, range: &Range<usize>) -> Pieces {
         let (shape, blocks, layout) = (&self.shape, self.shape.blocks(), self.layout);
         match self.split {
-            // Whole atoms but for the last rank's, whose padding is the layer's.
+            // Whole atoms, unless there is only one rank.
             Split::Rows => Pieces {
                 count: shape.l(),
                 stride: layout.bytes(shape.m(), blocks),

@@ -2,8 +2,8 @@
 //!
 //! Where a program carries no machine code for a device, because it was built without nvcc or is older than the
 //! device's architecture, a kernel is compiled when it is asked for. Its source is embedded in the program, with all that it
-//! includes. One kernel is compiled at a time, for exactly the device's architecture, and by the same sources and launch
-//! plans as nvcc's.
+//! includes. Each kernel is compiled by itself, when it is first needed, for exactly the device's architecture: from the same
+//! sources as nvcc's code, and with the same launch plans.
 //!
 //! # When
 //!
@@ -14,7 +14,7 @@
 //!   neither prepared nor called before in this process, it is [`Error::NotCompiled`].
 //! - Launches of prepared calls compile nothing, ever.
 //!
-//! A kernel is compiled, or read from the cache, once a process, and loaded once in each CUDA context. [`observe`] tells
+//! A kernel is compiled, or read from the cache, once in a process for each architecture, and loaded once in each CUDA context. [`observe`] tells
 //! a program of it. [`compile`] makes machine code without a GPU, to fill a cache beforehand.
 //!
 //! # The library
@@ -29,8 +29,8 @@
 //! 4. the newest in `/usr/local/cuda/lib64`.
 //!
 //! New enough is CUDA 12.9, as for nvcc. Where NVRTC is missing, or does not know the architecture, the call fails with
-//! [`Error::Jit`], which says what helps. The driver must take NVRTC's code: it is as new as NVRTC's major release, or the
-//! call fails with [`Error::NotLoaded`].
+//! [`Error::Jit`], which says what helps. The driver must take NVRTC's code: its CUDA's major release must not be older
+//! than NVRTC's, or the call fails with [`Error::NotLoaded`].
 //!
 //! # The cache
 //!
@@ -61,8 +61,8 @@ pub const LIBRARY_VARIABLE: &str = nvrtc_names::PLACE;
 /// The environment variable that names the cache's folder, or says `off`.
 pub const CACHE_VARIABLE: &str = nvrtc_names::CACHE;
 
-/// A folder of compiled kernels. What it has beside the folder takes a loaded NVRTC, which is nobody else's matter: so this
-/// is not the type that it holds.
+/// Where compiled kernels are kept. [`of_user`](Self::of_user) is the one that calls read.
+// A type of its own: what the inner one has beside the folder takes a loaded NVRTC.
 #[derive(Clone, Debug)]
 pub struct Cache(cache::Cache);
 
@@ -126,8 +126,10 @@ type Observer = Box<dyn Fn(&Event) + Send + Sync>;
 
 static OBSERVER: OnceLock<Observer> = OnceLock::new();
 
-/// Has a function called with what happens to kernels from now on, on the thread that asks for the kernel. There is one
-/// such function a process: the first stays. Says whether this one is it.
+/// Has a function called with what happens to kernels from now on, on the thread that asks for the kernel: when a
+/// compilation begins, when it has succeeded, and when a kernel was in the cache. A compilation that fails is the error of the
+/// call that asked for it, and no further event. There is one such function a process: the first stays. Says whether this one
+/// is it.
 ///
 /// Whoever else asks for the kernel waits meanwhile. So the function must not ask for kernels itself, by preparing or calling
 /// what takes any: for the same one it would wait for ever.
@@ -151,7 +153,8 @@ pub fn library() -> Result<(String, String), NvrtcError> {
     Ok((version, nvrtc.place().to_string()))
 }
 
-/// Compiles the kernel of a launch for an architecture, such as `90a`, or takes what the cache has. Needs no GPU.
+/// Compiles the kernel of a launch for an architecture, such as `90a`, or takes what the cache has. Needs no GPU: launches
+/// are those of [`Config::plan`](crate::Config::plan). With [`Cache::of_user`] this fills the cache that calls read.
 ///
 /// # Errors
 /// [`Error::NoEntry`]: a launch that is not of a plan. [`Error::Jit`]: no NVRTC, or one that does not know the architecture,
