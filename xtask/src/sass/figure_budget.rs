@@ -131,9 +131,12 @@ min_share_of_memory = 0.9
                 f.main.as_mut().unwrap().instructions_per_mac = 3.01;
             }),
             ("65535 bytes in flight on an SM", |f| f.bytes_in_flight -= 1),
-            ("room for 1 CTAs on an SM of B200, limited by shared", |f| {
-                f.ctas_per_sm = 1;
-            }),
+            (
+                "room for 1 CTAs on an SM of NVIDIA B200, limited by shared",
+                |f| {
+                    f.ctas_per_sm = 1;
+                },
+            ),
             ("1024 columns of tensor memory", |f| {
                 f.facts.tensor_columns = 512
             }),
@@ -163,7 +166,7 @@ min_share_of_memory = 0.9
         for (estimate, expected) in [
             (
                 Some(&slow),
-                "issue allows 0.89 of the memory's rate on B200",
+                "issue allows 0.89 of the memory's rate on NVIDIA B200",
             ),
             (None, "no estimate"),
         ] {
