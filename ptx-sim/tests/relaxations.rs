@@ -14,6 +14,13 @@ fn all_sixteen(out: &[u32]) {
 
 const LD_WAIT: &str = "    tcgen05.wait::ld.sync.aligned;\n";
 
+fn hardware() -> Options {
+    Options {
+        profile: Profile::Hardware,
+        ..Options::default()
+    }
+}
+
 #[test]
 fn no_fence_after_a_wait() {
     let ptx = edited(&[("tcgen05.fence::after_thread_sync; //wait", "")]);
@@ -25,11 +32,7 @@ fn no_fence_after_a_wait() {
 fn a_fence_before_the_synchronisation_is_needed_all_the_same() {
     // The loads' warps do not hand on that they have read: the columns are freed under them.
     let ptx = edited(&[("    bar.sync 0; //end\n", "")]);
-    let hardware = Options {
-        profile: Profile::Hardware,
-        ..Options::default()
-    };
-    assert!(run(&ptx, 128, &hardware).is_err());
+    assert!(run(&ptx, 128, &hardware()).is_err());
 }
 
 #[test]
@@ -53,11 +56,7 @@ fn lane_bits_of_no_account() {
     );
     // A column that is not there is an error all the same.
     let beyond = edited(&[("add.u32 %r11, %r11, %r10", "add.u32 %r11, %r10, 600")]);
-    let hardware = Options {
-        profile: Profile::Hardware,
-        ..Options::default()
-    };
-    let e = run(&beyond, 128, &hardware).unwrap_err().to_string();
+    let e = run(&beyond, 128, &hardware()).unwrap_err().to_string();
     assert!(e.contains("does not exist"), "{e}");
 }
 
@@ -103,11 +102,7 @@ fn loads_whose_registers_were_used_are_over() {
     // One whose registers nobody uses may still read.
     let unused = "    tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r28}, [%r11];\n";
     let ptx = edited(&[(LD_WAIT, unused)]);
-    let hardware = Options {
-        profile: Profile::Hardware,
-        ..Options::default()
-    };
-    let e = run(&ptx, 128, &hardware).unwrap_err().to_string();
+    let e = run(&ptx, 128, &hardware()).unwrap_err().to_string();
     assert!(e.contains("freed here and read before"), "{e}");
 }
 
@@ -241,16 +236,12 @@ fn an_initialisation_without_a_fence() {
     let error = "is not visible";
     relies(Relaxation::UnfencedInit, &body(RELAXED), 64, error, sevens);
     // What nothing synchronises is an error all the same.
-    let hardware = Options {
-        profile: Profile::Hardware,
-        ..Options::default()
-    };
     let start = format!(
         "{RELAXED}{}",
         "@!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\n"
     );
     let late = body("").replacen("@!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\n", &start, 1);
-    assert!(run(&late, 64, &hardware).is_err());
+    assert!(run(&late, 64, &hardware()).is_err());
 }
 
 /// Both CTAs of a pair allocate columns and write to them; `before` stands in front of their deallocation.
@@ -276,11 +267,7 @@ fn columns_of_the_peer_that_it_still_uses() {
         "tcgen05.dealloc.cta_group::2.sync.aligned.b32 %r5, 32;\nE:",
         late,
     );
-    let hardware = Options {
-        profile: Profile::Hardware,
-        ..Options::default()
-    };
-    assert!(run(&ptx, 64, &hardware).is_err());
+    assert!(run(&ptx, 64, &hardware()).is_err());
 }
 
 #[test]
@@ -316,11 +303,7 @@ fn a_commit_behind_which_a_later_one_was_waited_for() {
         error,
         sevens,
     );
-    let hardware = Options {
-        profile: Profile::Hardware,
-        ..Options::default()
-    };
-    assert!(run(&body(""), 64, &hardware).is_err());
+    assert!(run(&body(""), 64, &hardware()).is_err());
 }
 
 #[test]
@@ -339,11 +322,7 @@ fn an_end_behind_a_relaxed_barrier() {
         error,
         sevens,
     );
-    let hardware = Options {
-        profile: Profile::Hardware,
-        ..Options::default()
-    };
-    assert!(run(&body(""), 64, &hardware).is_err());
+    assert!(run(&body(""), 64, &hardware()).is_err());
 }
 
 #[test]

@@ -6,17 +6,17 @@ use nvfp4_gemv::ScaleLayout::{Linear, Tiled128x4};
 use nvfp4_gemv::kernel::params::nvfp4_mma_fp4_params as Params;
 use nvfp4_gemv::kernel::{Config, Kernel, MmaFp4Config};
 use nvfp4_gemv::{Dims, FloatType, ScaleLayout, Shape};
-use nvfp4_gemv_cli::problem::{CONTEST_TESTS, Problem};
+use nvfp4_gemv_cli::problem::CONTEST_TESTS;
 use ptx_sim::trace::Kind;
 use ptx_sim::{Policy, Timing, Uninitialised, mutate};
 
 use crate::support::faults::{PADDING, Run, demand, demand_right_plans, no_arithmetic, subject};
-use crate::support::operands::{Case, Data, Operands, numbers};
+use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::check_passes;
 use crate::support::ptx;
 use crate::support::schedules::{few, options, schedules};
 use crate::support::sim::{Loaded, Simulator, launches, source_line};
-use crate::tile::part;
+use crate::tile;
 
 crate::trials! {
     simulator:
@@ -259,43 +259,15 @@ fn random_configs() {
     }
 }
 
-/// The cluster's sum is the partial sums in the order of ranks, to the bit: each CTA's step computed alone gives its
-/// partial sum.
+/// [`tile::sums_in_rank_order`], a step a CTA.
 fn sums_in_rank_order() {
-    const CLUSTER: usize = 5;
     let simulator = Simulator::new(ARCH);
-    let shape = Shape::new(Dims {
-        m: 20,
-        n: 2,
-        k: CLUSTER * 256 - 64,
-        l: 1,
-    })
-    .expect("a shape");
-    let problem = Problem {
-        alpha: None,
-        ..Problem::full_range(shape, 9)
-    };
-    let run = |problem: &Problem, cluster: usize| -> Vec<f32> {
+    tile::sums_in_rank_order(20, |problem, cluster| {
         let case = Case::new(problem.shape, Data::FullRange, Tiled128x4, 9);
         let operands = Arc::new(Operands::of(&case, problem));
         let config = cutting((0, 0, 0), Tiled128x4, [2, 2, cluster as u32]).config(8);
-        let output = simulator.run(&operands, config, false, &few(1)[1]);
-        numbers(&output, FloatType::F32).map(|y| y as f32).collect()
-    };
-    let whole = run(&problem, CLUSTER);
-    let parts: Vec<Vec<f32>> = (0..CLUSTER)
-        .map(|rank| run(&part(&problem, rank..rank + 1), 1))
-        .collect();
-    let sum = |i: usize, ranks: &mut dyn Iterator<Item = usize>| {
-        ranks.fold(0.0f32, |sum, rank| sum + parts[rank][i])
-    };
-    let mut reversed_differs = false;
-    for (i, &y) in whole.iter().enumerate() {
-        let in_order = sum(i, &mut (0..CLUSTER));
-        assert_eq!(y, in_order, "element {i}");
-        reversed_differs |= sum(i, &mut (0..CLUSTER).rev()) != in_order;
-    }
-    assert!(reversed_differs, "these data do not show the order");
+        simulator.run(&operands, config, false, &few(1)[1])
+    });
 }
 
 /// Before the grid before has ended, the weights of the first stages are on their way, and nothing else is.

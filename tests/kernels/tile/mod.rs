@@ -226,43 +226,15 @@ impl Kernel {
         }
     }
 
-    /// The cluster's sum is the partial sums in the order of ranks, to the bit: each CTA's K step computed
-    /// alone gives its partial sum.
+    /// [`sums_in_rank_order`], a K step a CTA.
     pub(crate) fn sums_in_rank_order(&self) {
-        const CLUSTER: usize = 5;
         let simulator = Simulator::new(self.arch);
-        let shape = Shape::new(Dims {
-            m: 130,
-            n: 2,
-            k: CLUSTER * 256 - 64,
-            l: 1,
-        })
-        .expect("a shape");
-        let problem = Problem {
-            alpha: None,
-            ..Problem::full_range(shape, 9)
-        };
-        let run = |problem: &Problem, cluster: usize| -> Vec<f32> {
+        sums_in_rank_order(130, |problem, cluster| {
             let case = case(problem.shape, Data::FullRange, 9);
             let operands = Arc::new(Operands::of(&case, problem));
             let config = (self.config)(2, cluster as u32);
-            let output = simulator.run(&operands, config, false, &few(1)[1]);
-            numbers(&output, FloatType::F32).map(|y| y as f32).collect()
-        };
-        let whole = run(&problem, CLUSTER);
-        let parts: Vec<Vec<f32>> = (0..CLUSTER)
-            .map(|rank| run(&part(&problem, rank..rank + 1), 1))
-            .collect();
-        let sum = |i: usize, ranks: &mut dyn Iterator<Item = usize>| {
-            ranks.fold(0.0f32, |sum, rank| sum + parts[rank][i])
-        };
-        let mut reversed_differs = false;
-        for (i, &y) in whole.iter().enumerate() {
-            let in_order = sum(i, &mut (0..CLUSTER));
-            assert_eq!(y, in_order, "element {i}");
-            reversed_differs |= sum(i, &mut (0..CLUSTER).rev()) != in_order;
-        }
-        assert!(reversed_differs, "these data do not show the order");
+            simulator.run(&operands, config, false, &few(1)[1])
+        });
     }
 
     /// A launch in a chain, of six K steps of one tile.
@@ -390,6 +362,41 @@ impl Kernel {
 /// The grid before ends as late as it can.
 fn late() -> Options {
     options(Policy::Fair, Timing::Lazy)
+}
+
+/// The sum of a cluster's CTAs is their partial sums in the order of ranks, to the bit: each one's step of K computed alone
+/// gives its partial sum. `run` computes a problem of `m` rows, with so many CTAs in a cluster, and returns f32 outputs.
+pub(crate) fn sums_in_rank_order(m: usize, run: impl Fn(&Problem, usize) -> Vec<u8>) {
+    const CLUSTER: usize = 5;
+    let shape = Shape::new(Dims {
+        m,
+        n: 2,
+        k: CLUSTER * 256 - 64,
+        l: 1,
+    })
+    .expect("a shape");
+    let problem = Problem {
+        alpha: None,
+        ..Problem::full_range(shape, 9)
+    };
+    let run = |problem: &Problem, cluster: usize| -> Vec<f32> {
+        let output = run(problem, cluster);
+        numbers(&output, FloatType::F32).map(|y| y as f32).collect()
+    };
+    let whole = run(&problem, CLUSTER);
+    let parts: Vec<Vec<f32>> = (0..CLUSTER)
+        .map(|rank| run(&part(&problem, rank..rank + 1), 1))
+        .collect();
+    let sum = |i: usize, ranks: &mut dyn Iterator<Item = usize>| {
+        ranks.fold(0.0f32, |sum, rank| sum + parts[rank][i])
+    };
+    let mut reversed_differs = false;
+    for (i, &y) in whole.iter().enumerate() {
+        let in_order = sum(i, &mut (0..CLUSTER));
+        assert_eq!(y, in_order, "element {i}");
+        reversed_differs |= sum(i, &mut (0..CLUSTER).rev()) != in_order;
+    }
+    assert!(reversed_differs, "these data do not show the order");
 }
 
 /// The K steps `steps` of a problem, without its alpha.
