@@ -50,6 +50,12 @@ fn fragments_cover_every_cell_exactly_once() {
             set.iter().all(|c| c.0 < op.lanes() && c.1 < columns),
             "{op:?}"
         );
+        let columns: HashSet<_> = op
+            .columns(TmemAddr::new(0, 0))
+            .flat_map(|(first, count)| first..first + count)
+            .collect();
+        let all = (0..op.lanes()).flat_map(|lane| columns.iter().map(move |c| (lane, *c)));
+        assert_eq!(all.collect::<HashSet<_>>(), set, "{op:?}");
         checked += 1;
     }
     assert!(checked > 60);

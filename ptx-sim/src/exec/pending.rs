@@ -45,7 +45,9 @@ impl Range {
 /// are joined, and so are those that fill a line of 128 bytes in any order, as a swizzle leaves them.
 pub(crate) fn joined(ranges: impl Iterator<Item = Range>) -> Vec<Range> {
     const LINE: u64 = 128;
-    let mut all: Vec<Range> = Vec::new();
+    const MOST_AT_ONCE: usize = 256;
+    let mut all: Vec<Range> =
+        Vec::with_capacity(ranges.size_hint().1.unwrap_or(0).min(MOST_AT_ONCE));
     // What lies in the current line so far.
     let mut line: Vec<Range> = Vec::new();
     let flush = |line: &mut Vec<Range>, all: &mut Vec<Range>| {
@@ -144,14 +146,18 @@ fn join(op: u64, pc: usize, uses: &[(Range, Use)]) -> Vec<InFlight> {
             .find(|i| (i.space, i.owner, i.how) == (r.space, r.owner, *how))
         {
             Some(i) => i.parts.push(part),
-            None => list.push(InFlight {
-                op,
-                space: r.space,
-                owner: r.owner,
-                how: *how,
-                pc,
-                parts: vec![part],
-            }),
+            None => {
+                let mut parts = Vec::with_capacity(uses.len());
+                parts.push(part);
+                list.push(InFlight {
+                    op,
+                    space: r.space,
+                    owner: r.owner,
+                    how: *how,
+                    pc,
+                    parts,
+                });
+            }
         }
     }
     for i in &mut list {

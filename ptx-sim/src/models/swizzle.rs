@@ -65,14 +65,29 @@ impl Swizzle {
     /// Writes bytes that begin at a linear address, where a span does, to where they really lie: they are a whole number
     /// of spans, and `to` is what they fill.
     pub fn permute(self, address: u32, from: &[u8], to: &mut [u8]) {
-        let span = self.span().map_or(128, |s| s as usize);
-        let spans = from.chunks_exact(span).zip(to.chunks_exact_mut(span));
-        for (address, (from, to)) in (address..).step_by(span).zip(spans) {
+        match (self.span(), self.granule()) {
+            (Some(32), _) => self.exchange::<16, 2>(address, from, to),
+            (Some(64), _) => self.exchange::<16, 4>(address, from, to),
+            (_, 16) => self.exchange::<16, 8>(address, from, to),
+            _ => self.exchange::<8, 16>(address, from, to),
+        }
+    }
+
+    /// The same for spans of so many granules of so many bytes.
+    fn exchange<const BYTES: usize, const GRANULES: usize>(
+        self,
+        address: u32,
+        from: &[u8],
+        to: &mut [u8],
+    ) {
+        let from = from.as_chunks::<BYTES>().0.as_chunks::<GRANULES>().0;
+        let to = to.as_chunks_mut::<BYTES>().0.as_chunks_mut::<GRANULES>().0;
+        let starts = (address..).step_by(BYTES * GRANULES);
+        for (address, (from, to)) in starts.zip(from.iter().zip(to)) {
             // The same for all of a span, and less than that.
-            let flip = (self.apply(address) ^ address) as usize;
-            match self.granule() {
-                16 => exchange::<16>(from, to, flip),
-                _ => exchange::<8>(from, to, flip),
+            let flip = (self.apply(address) ^ address) as usize / BYTES;
+            for (i, to) in to.iter_mut().enumerate() {
+                *to = from[(i ^ flip) % GRANULES];
             }
         }
     }
@@ -103,14 +118,6 @@ impl Swizzle {
             Swizzle::B128Atom32Flip8 => 8,
             _ => 16,
         }
-    }
-}
-
-/// Copies so many bytes at a time, each to its place with some bits flipped.
-fn exchange<const GRANULE: usize>(from: &[u8], to: &mut [u8], flip: usize) {
-    for (i, from) in from.as_chunks::<GRANULE>().0.iter().enumerate() {
-        let at = (i * GRANULE) ^ flip;
-        to[at..at + GRANULE].copy_from_slice(from);
     }
 }
 

@@ -146,6 +146,21 @@ impl LdSt {
         })
     }
 
+    /// The columns of [`LdSt::lanes`] lanes that are touched, as first and count: all of their cells are, and no others.
+    pub fn columns(&self, address: TmemAddr) -> impl Iterator<Item = (u32, u32)> {
+        let of_one = match self.shape {
+            Shape::S32x32b | Shape::S16x32bx2 => 1,
+            Shape::S16x64b => 2,
+            Shape::S16x128b => 4,
+            Shape::S16x256b => 8,
+        };
+        let count = of_one * self.num * (1 + u32::from(self.packed));
+        let second = (self.shape == Shape::S16x32bx2).then_some(self.half_split);
+        std::iter::once(0)
+            .chain(second)
+            .map(move |at| (address.column() + at, count))
+    }
+
     /// `tcgen05.ld`: `out[reg][thread]`.
     pub fn load(
         &self,

@@ -9,12 +9,9 @@ use crate::memory::Fault;
 use crate::models::hazard::{AccessKind, Fence, OpClass};
 use crate::models::relaxation::Relaxation;
 use crate::models::tcgen05_ld_st::LdSt;
-use crate::models::tmem::{COLUMNS, LANES, TmemAddr};
+use crate::models::tmem::TmemAddr;
 use crate::program::{Dst, Src, TensorAddr};
 use crate::trace::{Kind, Operation};
-
-/// Lanes that the hazard tracker has in one memory.
-const BLOCK: u32 = 16;
 
 #[derive(Debug)]
 enum Data {
@@ -157,24 +154,9 @@ impl Machine<'_> {
             } else {
                 AccessKind::Read
             };
-            // By block of lanes and column.
-            let mut touched = [[false; COLUMNS as usize]; (LANES / BLOCK) as usize];
-            for (lane, column) in shape.cells(address) {
-                let block = touched.get_mut((lane / BLOCK) as usize);
-                if let Some(t) = block.and_then(|b| b.get_mut(column as usize)) {
-                    *t = true;
-                }
-            }
-            for (block, columns) in (0..).zip(&touched) {
-                let mut first = 0;
-                for run in columns.chunk_by(|a, b| a == b) {
-                    let count = run.len() as u32;
-                    if run[0] {
-                        let lanes = (block * BLOCK, BLOCK);
-                        h.op_tensor(op, cta, lanes, (first, count), kind, c.pc);
-                    }
-                    first += count;
-                }
+            for columns in shape.columns(address) {
+                let lanes = (address.lane(), shape.lanes());
+                h.op_tensor(op, cta, lanes, columns, kind, c.pc);
             }
             self.tensor
                 .unwaited

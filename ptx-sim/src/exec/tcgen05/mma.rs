@@ -119,7 +119,9 @@ impl Touched {
             let owner = *ctas.get(r.owner as usize)?;
             Some(Range { owner, ..*r })
         };
-        self.shared.iter().filter_map(of_cta).collect()
+        let mut reads = Vec::with_capacity(self.shared.len());
+        reads.extend(self.shared.iter().filter_map(of_cta));
+        reads
     }
 }
 

@@ -36,7 +36,8 @@ impl Clock {
         let n = self.0.len().min(other.0.len());
         // No early end: a loop over vectors.
         let both = self.0.iter().zip(&other.0);
-        both.fold(true, |all, (a, b)| all & (a >= b)) && other.0[n..].iter().all(|t| *t == 0)
+        both.fold(true, |all, (a, b)| all & (a >= b))
+            && other.0[n..].iter().fold(0, |all, t| all | t) == 0
     }
 }
 
@@ -67,7 +68,7 @@ impl Tensor {
 }
 
 /// `into` becomes the join of both, and one of them where that says all.
-pub(super) fn share(into: &mut Arc<Clock>, from: &Arc<Clock>) {
+fn share(into: &mut Arc<Clock>, from: &Arc<Clock>) {
     if Arc::ptr_eq(into, from) || into.covers(from) {
         return;
     }
@@ -132,7 +133,7 @@ impl Known {
 }
 
 /// Joins of clocks that are remembered: what each lane of a warp learns of the same few objects.
-const REMEMBERED: usize = 4;
+const REMEMBERED: usize = 8;
 
 /// Joins views, and remembers the last results: threads that meet mostly know the same.
 #[derive(Debug, Clone, Default)]
@@ -146,7 +147,7 @@ pub(super) struct Merger {
 
 impl Merger {
     /// `into` becomes the join of both, and one of them where that says all.
-    fn share(&mut self, into: &mut Arc<Clock>, from: &Arc<Clock>) {
+    pub(super) fn share(&mut self, into: &mut Arc<Clock>, from: &Arc<Clock>) {
         // Threads that have learned nothing have clocks of their own, which say nothing.
         if Arc::ptr_eq(into, from) || from.0.is_empty() {
             return;

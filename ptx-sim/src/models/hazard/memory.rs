@@ -1,7 +1,6 @@
 //! Accesses: each is judged against those before it, then remembered.
 
 use super::super::relaxation::Relaxation;
-use super::clock::share;
 use super::judge::{Sight, Verdict};
 use super::report::Mixed;
 use super::report::Side;
@@ -259,14 +258,14 @@ impl Tracker {
         let known = a.seal();
         let (tensor, mut over) = (a.tensor.clone(), a.over.clone());
         if self.allowed.has(Relaxation::ExecutionFree) {
-            share(&mut over, &a.tensor.done);
-            share(&mut over, &a.tensor_in.done);
+            self.merger.share(&mut over, &a.tensor.done);
+            self.merger.share(&mut over, &a.tensor_in.done);
         }
         let home = a.home;
         let exit = self.exits.entry(home).or_default();
         exit.arrive(&mut self.merger, &known);
         exit.arriving.tensor.join(&mut self.merger, &tensor);
-        share(&mut exit.arriving.over, &over);
+        self.merger.share(&mut exit.arriving.over, &over);
     }
 
     /// All threads of a group have ended, this one last, and a memory with them. What others do to

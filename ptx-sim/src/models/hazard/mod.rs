@@ -26,7 +26,7 @@ pub use operation::Stamp;
 pub use order::{Fence, OpClass, Profile, Sem};
 
 use super::relaxation::{Allowed, Relaxation};
-use clock::{Known, Merger, share};
+use clock::{Known, Merger};
 use object::{AgentState, Object};
 use operation::{Free, OpState};
 use shadow::Shadow;
@@ -49,6 +49,9 @@ pub struct Tracker {
     free: Vec<Free>,
     shadow: Shadow,
     merger: Merger,
+    /// A thread that knows nothing, and an object that nobody has used: copies share its clocks, which costs no allocation.
+    nobody: AgentState,
+    unused: Object,
     conflicts: Vec<Conflict>,
     seen: HashSet<(ConflictKind, u32, u32)>,
     notes: Vec<(Relaxation, Conflict)>,
@@ -78,7 +81,7 @@ impl Tracker {
         let mut state = AgentState {
             home,
             started: 1 << (home & 31),
-            ..AgentState::default()
+            ..self.nobody.clone()
         };
         (state.now.slot, state.now.time) = (self.slots, 1);
         self.slots += 1;
@@ -137,7 +140,7 @@ impl Tracker {
             into.arriving.tensor.join(&mut self.merger, &a.tensor_in);
         }
         into.arriving.started |= a.started;
-        share(&mut into.arriving.over, &a.over);
+        self.merger.share(&mut into.arriving.over, &a.over);
     }
 
     /// A thread is about to arrive at a relaxed barrier of its cluster.
@@ -156,7 +159,7 @@ impl Tracker {
         }
         let into = &mut self.objects.entry(object).or_default().arriving.over;
         for ended in self.exits.values() {
-            share(into, &ended.arriving.over);
+            self.merger.share(into, &ended.arriving.over);
         }
     }
 
@@ -186,7 +189,7 @@ impl Tracker {
 
     /// Threads meet, as at `bar.warp.sync`; without `memory` in execution only, as at `shfl.sync`.
     pub fn meet(&mut self, agents: &[Agent], memory: bool) {
-        let mut meeting = Object::default();
+        let mut meeting = self.unused.clone();
         let mut news = false;
         for agent in agents {
             let a = &mut self.agents[agent.0 as usize];
@@ -202,7 +205,7 @@ impl Tracker {
                 .join(&mut self.merger, &a.tensor_out);
             meeting.arriving.tensor.join(&mut self.merger, &a.tensor_in);
             meeting.arriving.started |= a.started;
-            share(&mut meeting.arriving.over, &a.over);
+            self.merger.share(&mut meeting.arriving.over, &a.over);
         }
         news &= memory;
         if news {

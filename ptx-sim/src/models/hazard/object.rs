@@ -1,7 +1,7 @@
 //! What synchronisation objects hand over: barriers, mbarriers, flags.
 
 use super::Sem;
-use super::clock::{Clock, Known, Merger, Tensor, View, share};
+use super::clock::{Clock, Known, Merger, Tensor, View};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ impl Object {
         merger.join(&mut self.complete.view, &arrived.view);
         self.complete.tensor.join(merger, &arrived.tensor);
         self.complete.started |= arrived.started;
-        share(&mut self.complete.over, &arrived.over);
+        merger.share(&mut self.complete.over, &arrived.over);
     }
 }
 
@@ -113,6 +113,6 @@ impl AgentState {
     pub(super) fn follow(&mut self, merger: &mut Merger, from: &Handed) {
         self.tensor_in.join(merger, &from.tensor);
         self.started |= from.started;
-        share(&mut self.over, &from.over);
+        merger.share(&mut self.over, &from.over);
     }
 }

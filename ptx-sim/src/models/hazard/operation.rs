@@ -2,7 +2,7 @@
 
 use super::super::relaxation::Relaxation;
 use super::super::swizzle::Swizzle;
-use super::clock::{Clock, Known, Tensor, share};
+use super::clock::{Clock, Known, Tensor};
 use super::object::AgentState;
 use super::{Agent, Op, OpClass, Tracker};
 use std::sync::Arc;
@@ -161,7 +161,7 @@ impl Tracker {
             Arc::make_mut(&mut a.arrivals).raise(o.slot, o.time + 1);
         }
         let into = &mut self.objects.entry(object).or_default().arriving;
-        share(&mut into.over, &a.arrivals);
+        self.merger.share(&mut into.over, &a.arrivals);
     }
 
     /// The operation is a `cp.async` of this thread.

@@ -151,18 +151,25 @@ impl Shadow {
     fn runs_of_page(&self, page: &Page, start: u64, end: u64, runs: &mut Vec<Run>) {
         let mut at = start;
         while at < end {
-            let next = (at / GRAIN + 1) * GRAIN;
-            let to = next.min(end);
-            let cell = page[(at / GRAIN % GRAINS) as usize];
+            let first = (at / GRAIN % GRAINS) as usize;
+            let cell = page[first];
             if cell & FINE == 0 {
+                // As many grains as have it.
+                let rest = &page[first + 1..];
+                let most = end.div_ceil(GRAIN) - at / GRAIN - 1;
+                let rest = &rest[..rest.len().min(most as usize)];
+                let same = rest.iter().take_while(|c| **c == cell).count() as u64;
+                let to = ((at / GRAIN + 1 + same) * GRAIN).min(end);
                 push(runs, at, to, cell);
+                at = to;
             } else {
+                let to = ((at / GRAIN + 1) * GRAIN).min(end);
                 let bytes = &self.fine[(cell & !FINE) as usize];
                 for b in at..to {
                     push(runs, b, b + 1, bytes[(b % GRAIN) as usize]);
                 }
+                at = to;
             }
-            at = to;
         }
     }
 
@@ -178,26 +185,34 @@ impl Shadow {
             let page_end = (at / PAGE + 1).saturating_mul(PAGE).min(run.end);
             let page = memory.page_mut(at / PAGE);
             while at < page_end {
-                let to = (at / GRAIN + 1).saturating_mul(GRAIN).min(page_end);
-                let cell = &mut page[(at / GRAIN % GRAINS) as usize];
-                if to - at == GRAIN {
-                    if *cell & FINE != 0 {
-                        unused_fine.push(*cell & !FINE);
+                let first = (at / GRAIN % GRAINS) as usize;
+                let whole = match at.is_multiple_of(GRAIN) {
+                    true => (page_end - at) / GRAIN,
+                    false => 0,
+                };
+                if whole > 0 {
+                    for cell in &mut page[first..first + whole as usize] {
+                        if *cell & FINE != 0 {
+                            unused_fine.push(*cell & !FINE);
+                        }
+                        *cell = state;
                     }
-                    *cell = state;
-                } else {
-                    if *cell & FINE == 0 {
-                        let i = unused_fine.pop().unwrap_or_else(|| {
-                            fine.push([NONE; GRAIN as usize]);
-                            fine.len() as u32 - 1
-                        });
-                        fine[i as usize] = [*cell; GRAIN as usize];
-                        *cell = FINE | i;
-                    }
-                    let bytes = &mut fine[(*cell & !FINE) as usize];
-                    let first = (at % GRAIN) as usize;
-                    bytes[first..first + (to - at) as usize].fill(state);
+                    at += whole * GRAIN;
+                    continue;
                 }
+                let to = (at / GRAIN + 1).saturating_mul(GRAIN).min(page_end);
+                let cell = &mut page[first];
+                if *cell & FINE == 0 {
+                    let i = unused_fine.pop().unwrap_or_else(|| {
+                        fine.push([NONE; GRAIN as usize]);
+                        fine.len() as u32 - 1
+                    });
+                    fine[i as usize] = [*cell; GRAIN as usize];
+                    *cell = FINE | i;
+                }
+                let bytes = &mut fine[(*cell & !FINE) as usize];
+                let first = (at % GRAIN) as usize;
+                bytes[first..first + (to - at) as usize].fill(state);
                 at = to;
             }
         }
@@ -315,6 +330,10 @@ impl Shadow {
                 continue;
             }
             self.states[new as usize].bytes += touched;
+            if overwrites {
+                self.leave(old, touched);
+                continue;
+            }
             let mut left = touched;
             for r in runs[i..].iter().filter(|r| r.state == old) {
                 Self::assign(
@@ -329,6 +348,15 @@ impl Shadow {
                 }
             }
             self.leave(old, touched);
+        }
+        if let (Some(new), true) = (written, overwrites) {
+            // All of it has the one state now, whatever it had.
+            let (fine, unused) = (&mut self.fine, &mut self.unused_fine);
+            for of_one in runs.chunk_by(|a, b| a.end == b.start) {
+                let mut all = of_one[0];
+                all.end = of_one[of_one.len() - 1].end;
+                Self::assign(&mut memory, (&mut *fine, &mut *unused), all, new);
+            }
         }
         self.runs = runs;
         self.spaces.insert(space, memory);

@@ -240,7 +240,7 @@ fn scaled_products<T: Number, const R: usize, const FUSED: bool>(
 }
 
 #[inline(always)]
-fn bits_of(value: f32) -> u32 {
+pub(super) fn bits_of(value: f32) -> u32 {
     if value.is_nan() {
         NAN_F32
     } else {
@@ -303,6 +303,21 @@ fn decode_f16<T: Number, const R: usize, const FUSED: bool>(bytes: &[u8], out: &
     }
 }
 
+/// Integers of less than eight bits, times a power of two before, as bytes of their lowest eight bits, each with a number
+/// added.
+#[inline(always)]
+fn to_bytes<T: Number, const R: usize, const FUSED: bool>(
+    values: &[f32],
+    (times, more): (f32, u8),
+    out: &mut [u8],
+) {
+    // Added to this, integers are the lowest bits of an f32.
+    const INTEGERS: f32 = 1.5 * (1u32 << 23) as f32;
+    for (byte, v) in out.iter_mut().zip(values) {
+        *byte = ((v * times + INTEGERS).to_bits() as u8).wrapping_add(more);
+    }
+}
+
 /// Compiles a function for the instruction sets that differ here, and chooses at run time.
 macro_rules! versions {
     ($(#[$about:meta])* $name:ident[$t:ty]($($arg:ident: $ty:ty),*) = $body:ident) => {
@@ -350,10 +365,34 @@ versions!(store_f64[f64](cells: &mut [u32], sums: &[f64]) = store);
 versions!(store_f32[f32](cells: &mut [u32], sums: &[f32]) = store);
 versions!(chain_f32[f32](links: &[Link<'_>], n: usize, cells: &mut [u32], pitch: usize) = chain);
 versions!(extent_of[f32](values: &[f32], out: &mut (u32, u32)) = extent);
+versions!(bytes_of[f32](values: &[f32], how: (f32, u8), out: &mut [u8]) = to_bytes);
 versions!(
     /// Values of f16 from little-endian pairs of bytes.
     f16_values[f32](bytes: &[u8], out: &mut [f32]) = decode_f16
 );
+
+/// What values are multiples of.
+pub(super) struct Units {
+    /// A power of two, 1 for zeros.
+    pub(super) unit: f32,
+    /// The largest magnitude, in units.
+    pub(super) most: f32,
+}
+
+/// The largest power of two that all values are multiples of, if they are finite.
+pub(super) fn units(values: &[f32]) -> Option<Units> {
+    let mut of = (0, 0);
+    extent_of(values, &mut of);
+    let (unit, most) = (f32::from_bits(of.0), f32::from_bits(of.1));
+    match (most == 0.0, most.is_finite()) {
+        (true, _) => Some(Units { unit: 1.0, most }),
+        (_, true) => Some(Units {
+            unit,
+            most: most / unit,
+        }),
+        _ => None,
+    }
+}
 
 /// Whether every sum of `k` products of these values is exact in f32, in any order. Then f32 arithmetic gives
 /// the bits that f64 arithmetic gives.

@@ -10,6 +10,7 @@ mod operand;
 mod owed;
 mod scale;
 mod shape;
+mod small;
 
 pub use compute::Summation;
 pub use layout::{DCell, d_cell};

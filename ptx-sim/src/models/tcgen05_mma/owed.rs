@@ -14,7 +14,8 @@ use super::super::memory::SharedRead;
 use super::super::tmem::{COLUMNS, Tmem};
 use super::compute::{self, Product, Summation, Sums};
 use super::inner::{self, ROWS};
-use super::operand::{self, Row};
+use super::operand::{self, Row, Values};
+use super::small::{self, Small};
 use super::{AOperand, CtaGroup, CtaMemory, Mma, MmaError, layout};
 
 /// Products that are put off at most: operands of up to 12 KiB each.
@@ -49,20 +50,43 @@ impl Taken {
         self.a.len() * self.b.len() * self.mma.idesc.kind.k() as usize
     }
 
-    fn product(&self) -> Option<Product> {
+    /// `small`: of integers, if they are small.
+    fn product(&self, small: bool) -> Option<Computed> {
         let a = operand::decode_a(&self.mma, &self.a);
         let b = operand::decode_b(&self.mma, &self.b);
+        if let (true, Values::Real(a), Values::Real(b)) = (small, &a, &b)
+            && let Some(product) = Small::of(a, b, self.mma.idesc.kind.k() as usize)
+        {
+            return Some(Computed::Small(product));
+        }
         // Only scales can be wrong, and there are none.
-        compute::product_of(&self.mma, a, b, None).ok()
+        let product = compute::product_of(&self.mma, a, b, None);
+        Some(Computed::Any(product.ok()?))
     }
 
     /// Its link of a chain for the rows from one on, if it can be one.
-    fn link<'a>(&self, product: &'a Product, first: usize) -> Option<inner::Link<'a>> {
+    fn link<'a>(&self, product: &'a Computed, first: usize) -> Option<Link<'a>> {
         let m = &self.mma;
         let plain =
             m.idesc.d == Accumulator::F32 && m.scale_input_d == 0 && m.disable_lanes == [0; 8];
-        product.link(first, m.accumulate).filter(|_| plain)
+        match product {
+            Computed::Small(p) => p.link(first, m.accumulate).map(Link::Small),
+            Computed::Any(p) if plain => p.link(first, m.accumulate).map(Link::F32),
+            Computed::Any(_) => None,
+        }
     }
+}
+
+/// A product, by how it is added onto D.
+enum Computed {
+    Small(Small),
+    Any(Product),
+}
+
+/// Its rows in a chain of its kind.
+enum Link<'a> {
+    Small(small::Link<'a>),
+    F32(inner::Link<'a>),
 }
 
 /// What has not been computed yet of the tensor memory of one CTA. Whoever looks at that memory settles it first.
@@ -148,16 +172,18 @@ fn settle(taken: &[Taken], tmem: &mut Tmem) {
         return;
     };
     let threads = threads(taken.iter().map(Taken::multiplications).sum());
-    let mut products: Vec<Option<Product>> = taken.iter().map(|_| None).collect();
+    let small =
+        taken.iter().all(|t| small::takes(&t.mma)) && !(mma.accumulate && negative_zero(mma, tmem));
+    let mut products: Vec<Option<Computed>> = taken.iter().map(|_| None).collect();
     let decode = products.iter_mut().zip(taken).collect();
     divide(
         decode,
         threads,
-        |(product, taken): (&mut Option<Product>, &Taken)| {
-            *product = taken.product();
+        |(product, taken): (&mut Option<Computed>, &Taken)| {
+            *product = taken.product(small);
         },
     );
-    let products: Vec<(&Taken, Product)> = taken
+    let products: Vec<(&Taken, Computed)> = taken
         .iter()
         .zip(products)
         .filter_map(|(t, p)| Some((t, p?)))
@@ -172,25 +198,55 @@ fn settle(taken: &[Taken], tmem: &mut Tmem) {
     divide(rows, threads, |(row, cells)| add(&products, row, cells));
 }
 
+/// Whether D may have a negative zero. It stays one where nothing but negative zeros is added, and integers have none.
+fn negative_zero(mma: &Mma, tmem: &mut Tmem) -> bool {
+    const NEGATIVE_ZERO: u32 = 1 << 31;
+    let columns = mma.d.column() as usize..(mma.d.column() + mma.idesc.n) as usize;
+    tmem.blocks_mut(1)
+        .any(|lane| lane[columns.clone()].contains(&NEGATIVE_ZERO))
+}
+
 /// Adds products in turn onto the rows of D from one on, which lie in these cells.
-fn add(products: &[(&Taken, Product)], row: usize, cells: &mut [u32]) {
-    let link = |(t, p): &'_ (&Taken, Product)| t.link(p, row).is_some();
+fn add(products: &[(&Taken, Computed)], row: usize, cells: &mut [u32]) {
     let mut sums = Sums::default();
-    for run in products.chunk_by(|a, b| link(a) && link(b)) {
-        let Mma { d, idesc, .. } = &run[0].0.mma;
+    let mut rest = products;
+    while let Some((taken, product)) = rest.first() {
+        let Mma { d, idesc, .. } = &taken.mma;
         let (column, n) = (d.column() as usize, idesc.n as usize);
-        let links: Vec<_> = run.iter().filter_map(|(t, p)| t.link(p, row)).collect();
-        if links.len() == run.len() {
-            inner::chain_f32(&links, n, &mut cells[column..], COLUMNS as usize);
-            continue;
-        }
-        for (t, product) in run {
-            product.rows(row, &mut sums);
-            for (r, cells) in cells.chunks_exact_mut(COLUMNS as usize).enumerate() {
-                if layout::writes_row(&t.mma, row + r) {
-                    product.finish(&t.mma, &sums, row + r, 0, &mut cells[column..column + n]);
-                }
+        let pitch = COLUMNS as usize;
+        let links = || rest.iter().map(|(t, p)| t.link(p, row));
+        let done = match (taken.link(product, row), product) {
+            (Some(Link::Small(_)), _) => {
+                let run = links().map_while(|l| match l? {
+                    Link::Small(l) => Some(l),
+                    Link::F32(_) => None,
+                });
+                let run: Vec<_> = run.collect();
+                small::chain(&run, n, &mut cells[column..], pitch);
+                run.len()
             }
-        }
+            (Some(Link::F32(_)), _) => {
+                let run = links().map_while(|l| match l? {
+                    Link::F32(l) => Some(l),
+                    Link::Small(_) => None,
+                });
+                let run: Vec<_> = run.collect();
+                inner::chain_f32(&run, n, &mut cells[column..], pitch);
+                run.len()
+            }
+            (None, Computed::Any(product)) => {
+                product.rows(row, &mut sums);
+                for (r, cells) in cells.chunks_exact_mut(pitch).enumerate() {
+                    if layout::writes_row(&taken.mma, row + r) {
+                        let cells = &mut cells[column..column + n];
+                        product.finish(&taken.mma, &sums, row + r, 0, cells);
+                    }
+                }
+                1
+            }
+            // Small products have a link for every row.
+            (None, Computed::Small(_)) => 1,
+        };
+        rest = &rest[done..];
     }
 }
