@@ -327,9 +327,8 @@ pub enum Error {
 
     /// This build carries no machine code for the device.
     #[error(
-        "no kernel image for compute capability {major}.{minor}: this build carries {archs}; \
-         rebuild with NVFP4_GEMV_ARCHS naming that architecture{}",
-        crate::refusal::OR_JIT
+        "no kernel image for compute capability {major}.{minor}: this build carries {archs}; {}",
+        crate::refusal::other_build(archs, (*major, *minor))
     )]
     NoKernelImage {
         /// Major compute capability of the device.

@@ -2,6 +2,9 @@
 
 use crate::types::Activation;
 
+#[path = "../build/specific.rs"]
+mod specific;
+
 /// Why something cannot run. Prints as a clause that says what would help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -34,10 +37,10 @@ pub enum Refusal {
     },
     /// No machine code for this device in this build.
     #[error(
-        "this build carries machine code for {images}, none of which runs this on compute capability {}.{}; rebuild \
-         with NVFP4_GEMV_ARCHS naming it{OR_JIT}",
+        "this build carries machine code for {images}, none of which runs this on compute capability {}.{}; {}",
         compute_capability.0,
-        compute_capability.1
+        compute_capability.1,
+        other_build(images, *compute_capability)
     )]
     NoKernelImage {
         /// The device's compute capability.
@@ -136,6 +139,28 @@ pub enum Refusal {
 /// What else helps than an architecture that is compiled in, where the build does not have it.
 pub(crate) const OR_JIT: &str = or_jit(cfg!(feature = "jit"));
 
+/// What to do where the machine code of a build, for these architectures, does not run on a compute capability.
+pub(crate) fn other_build(images: &str, (major, minor): (i32, i32)) -> String {
+    let number = major.saturating_mul(10).saturating_add(minor);
+    match u32::try_from(number) {
+        Ok(number @ OLDEST..) => {
+            let own = specific::own(number);
+            let archs = [images, &own].into_iter().filter(|archs| !archs.is_empty());
+            let archs: Vec<&str> = archs.collect();
+            format!(
+                "rebuild with NVFP4_GEMV_ARCHS=\"{}\"{OR_JIT}",
+                archs.join(";")
+            )
+        }
+        // Not known: an error came before the device was asked.
+        Ok(0) => format!("rebuild with NVFP4_GEMV_ARCHS naming its architecture{OR_JIT}"),
+        _ => format!("the kernels need {}.{} or newer", OLDEST / 10, OLDEST % 10),
+    }
+}
+
+/// The oldest architecture that the kernels are compiled for.
+const OLDEST: u32 = 80;
+
 const fn or_jit(jit: bool) -> &'static str {
     match jit {
         true => "",
@@ -189,6 +214,12 @@ mod tests {
             images: "80",
         };
         assert_eq!(advises(&image.to_string(), "`jit`"), !cfg!(feature = "jit"));
+        let rebuild = "rebuild with NVFP4_GEMV_ARCHS=\"80;110a\"";
+        assert!(image.to_string().contains(rebuild), "{image}");
+        assert!(other_build("", (8, 6)).contains("NVFP4_GEMV_ARCHS=\"86\""));
+        assert!(other_build("80;90a;100f", (12, 0)).contains("\"80;90a;100f;120a\""));
+        assert_eq!(other_build("80", (7, 5)), "the kernels need 8.0 or newer");
+        assert!(other_build("80", (0, 0)).contains("NVFP4_GEMV_ARCHS naming"));
         assert!(Refusal::BuiltWithoutCuda.to_string().contains("`jit`"));
     }
 }

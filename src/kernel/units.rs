@@ -4,6 +4,9 @@
 #[path = "../../build/specific.rs"]
 mod specific;
 
+#[allow(unused_imports, reason = "not all that read this file ask")]
+pub(crate) use specific::own;
+
 /// One or several kernels that are compiled by one call of nvcc.
 #[allow(dead_code, reason = "what to compile is the build script's matter")]
 #[derive(Clone, Copy, Debug)]
@@ -112,16 +115,6 @@ impl Unit {
             Needs::NewerSpecific(least) => number >= least && specific,
             Needs::MajorSpecific(major) => number / 10 == major && specific,
         }
-    }
-}
-
-/// The architecture of code for the very GPUs of a number: 80 gives `80`, 90 gives `90a`. Some kernels need
-/// architecture-specific code.
-#[allow(dead_code, reason = "not all that read this file ask")]
-pub(crate) fn own(number: u32) -> String {
-    match number {
-        specific::SPECIFIC_SINCE.. => format!("{number}a"),
-        _ => number.to_string(),
     }
 }
 
