@@ -1,8 +1,10 @@
 //! The library's face: buffers, launches, runs.
 
 mod host;
+mod overlap;
 
 pub use host::{Buffers, Symbol};
+pub use overlap::Multiprocessors;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
@@ -398,26 +400,31 @@ impl Sim {
         (result, trace)
     }
 
-    /// Refuses a run that needs more memory than is allowed. Global variables stay between runs, the
-    /// rest is each run's own.
+    /// Refuses runs at the same time, each with the shape of its clusters, that need more memory than is allowed. Global
+    /// variables stay between runs, the rest is each run's own.
     fn take_memory(
         &mut self,
-        p: &Program,
-        l: &Launch,
+        runs: &[(&Program, &Launch, [u32; 3])],
         o: &Options,
-        cluster: [u32; 3],
     ) -> Result<(), SimError> {
+        let Some((first, ..)) = runs.first() else {
+            return Ok(());
+        };
         if !self.variables_placed {
-            let bytes = total(&p.global);
+            let bytes = total(&first.global);
             self.memory.take(|| "the global variables".into(), bytes)?;
         }
-        let ctas = product(cluster);
-        let clusters = (o.resident as u64).min(product(l.grid) / ctas);
-        let running = ctas.saturating_mul(clusters);
-        let bytes = running
-            .saturating_mul(cta_bytes(p, l))
-            .saturating_add(total(&p.constant));
-        let what = || format!("the constants, and {running} CTAs that run at once");
+        let (mut bytes, mut ctas) = (0u64, 0u64);
+        for (p, l, cluster) in runs {
+            let size = product(*cluster);
+            let clusters = (o.resident as u64).min(product(l.grid) / size);
+            let running = size.saturating_mul(clusters);
+            let one = running
+                .saturating_mul(cta_bytes(p, l))
+                .saturating_add(total(&p.constant));
+            (bytes, ctas) = (bytes.saturating_add(one), ctas.saturating_add(running));
+        }
+        let what = || format!("the constants, and {ctas} CTAs that run at once");
         self.memory.would_use(what, bytes).map(|_| ())
     }
 
@@ -433,11 +440,31 @@ impl Sim {
             Ok(dims) => dims,
             Err(e) => return (Err(e), None),
         };
-        if let Err(e) = self.take_memory(program, launch, options, cluster_dims) {
+        if let Err(e) = self.take_memory(&[(program, launch, cluster_dims)], options) {
             return (Err(e), None);
         }
         self.place_variables(program);
         self.global.begin_grid(launch.dependent);
+        let constant = self.constants_of(program);
+        let hopper = self.module.is_for_hopper();
+        let mut machine = machine(
+            (program, launch, options),
+            &mut self.global,
+            constant,
+            cluster_dims,
+        );
+        machine.hopper = hopper;
+        machine.observer = observer;
+        machine.trace = recorder;
+        let result = machine.run_grid();
+        let trace = machine.take_trace();
+        let mut report = machine.report;
+        report.coverage = machine.counters.summary(program);
+        (result.map(|()| report), trace)
+    }
+
+    /// Constant memory as a kernel finds it.
+    fn constants_of(&self, program: &Program) -> Region {
         let mut constant = Region::new(Space::Const);
         for v in program.constant.iter().filter(|v| v.size > 0) {
             let a = constant.add(&v.name, v.address, v.size as usize);
@@ -447,44 +474,50 @@ impl Sim {
             a.upload(0, bytes.unwrap_or_default());
             a.read_only = true;
         }
-        let mut machine = Machine {
-            program,
-            launch,
-            options,
-            hopper: self.module.is_for_hopper(),
-            global: &mut self.global,
-            param: Machine::param_region(program, &launch.params),
-            constant,
-            ctas: Vec::new(),
-            clusters: Vec::new(),
-            cluster_dims,
-            scheduler: Scheduler::new(options.policy),
-            events: EventQueue::default(),
-            pending: Pending::default(),
-            tensor: TensorState::default(),
-            wgmma: WgmmaState::default(),
-            neighbours: Neighbours::of(launch),
-            stores: 0,
-            hazards: match options.hazards {
-                HazardChecks::Off => None,
-                _ => Hazards::of(program, launch.shared, options.allowed()),
-            },
-            observer,
-            counters: Counters::new(program.code.len()),
-            report: Report {
-                kernel: program.kernel.clone(),
-                ..Report::default()
-            },
-            noted: HashSet::new(),
-            stored: Vec::new(),
-            generic: Cell::new(false),
-            trace: recorder,
-        };
-        let result = machine.run_grid();
-        let trace = machine.take_trace();
-        let mut report = machine.report;
-        report.coverage = machine.counters.summary(program);
-        (result.map(|()| report), trace)
+        constant
+    }
+}
+
+/// A machine for a launch that was checked.
+fn machine<'a>(
+    (program, launch, options): (&'a Program, &'a Launch, &'a Options),
+    global: &'a mut Region,
+    constant: Region,
+    cluster_dims: [u32; 3],
+) -> Machine<'a> {
+    Machine {
+        program,
+        launch,
+        options,
+        hopper: false,
+        global,
+        param: Machine::param_region(program, &launch.params),
+        constant,
+        ctas: Vec::new(),
+        clusters: Vec::new(),
+        cluster_dims,
+        scheduler: Scheduler::new(options.policy),
+        events: EventQueue::default(),
+        pending: Pending::default(),
+        tensor: TensorState::default(),
+        wgmma: WgmmaState::default(),
+        neighbours: Neighbours::of(launch),
+        overlap: None,
+        stores: 0,
+        hazards: match options.hazards {
+            HazardChecks::Off => None,
+            _ => Hazards::of(program, launch.shared, options.allowed()),
+        },
+        observer: None,
+        counters: Counters::new(program.code.len()),
+        report: Report {
+            kernel: program.kernel.clone(),
+            ..Report::default()
+        },
+        noted: HashSet::new(),
+        stored: Vec::new(),
+        generic: Cell::new(false),
+        trace: None,
     }
 }
 

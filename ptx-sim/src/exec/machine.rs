@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 use super::event::EventQueue;
 use super::grid_dependency::Neighbours;
 use super::hazards::Hazards;
+use super::overlap::Overlap;
 use super::pending::Pending;
 use super::tcgen05::TensorState;
 use super::transfer::Stored;
@@ -43,6 +44,8 @@ pub(crate) struct Barrier {
 pub(crate) struct Cta {
     pub(crate) id: [u32; 3],
     pub(crate) linear: u32,
+    /// The multiprocessor that it runs on, and which of the two that the CTAs of a pair may have there.
+    pub(crate) sm: (u32, u32),
     /// Index of its cluster among the resident ones.
     pub(crate) cluster: usize,
     pub(crate) rank: u32,
@@ -64,8 +67,8 @@ pub(crate) struct Cta {
     pub(crate) refused: bool,
     /// It has executed `griddepcontrol.launch_dependents`, or ended.
     pub(crate) lets_dependents_start: bool,
-    /// One of its threads is behind a `griddepcontrol.wait`.
-    pub(crate) is_behind_grid_before: bool,
+    /// The grids that are over for it, a bit each, as [`Neighbours`] numbers them.
+    pub(crate) behind: u64,
 }
 
 impl Cta {
@@ -101,6 +104,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) tensor: TensorState,
     pub(crate) wgmma: WgmmaState,
     pub(crate) neighbours: Neighbours,
+    /// What it has in common with the grids that run at the same time, if there may be any.
+    pub(crate) overlap: Option<Box<Overlap<'a>>>,
     /// Stores and atomics executed, and asynchronous operations completed.
     pub(crate) stores: u64,
     pub(crate) hazards: Option<Hazards>,
@@ -197,7 +202,7 @@ impl Machine<'_> {
             Special::ClusterNctaid(a) => u(cluster[a]),
             Special::ClusterCtaRank => u(c.rank),
             Special::ClusterNctaRank => u(cluster.iter().product::<u32>()),
-            Special::SmId => u(c.linear % self.options.sms),
+            Special::SmId => u(c.sm.0),
             Special::NSmId => u(self.options.sms),
             Special::GridId => 1,
             Special::DynamicSharedSize => u(self.launch.shared),
@@ -275,7 +280,9 @@ impl Machine<'_> {
             Wait::Bar { id, generation } => c.barriers[id as usize].generation != generation,
             Wait::Tensor { warp, stores } => self.tensor.waited(c.linear, warp, stores),
             Wait::Wgmma { warp, keep } => self.wgmma.waited((c.linear, warp), keep),
-            Wait::TensorAlloc { epoch } | Wait::TensorFree { epoch } => self.tensor.epoch != epoch,
+            Wait::TensorAlloc { epoch, .. } | Wait::TensorFree { epoch } => {
+                self.tensor.epoch != epoch
+            }
             Wait::GridBefore => !self.neighbours.before_runs,
             Wait::Store { stores, .. } => self.stores != stores,
             Wait::Cluster { phase } => self.clusters[c.cluster].phase > phase,
