@@ -233,10 +233,7 @@ fn accesses_that_no_wait_orders() {
     ]);
     // A read of what the first writes, a write of it, and a write of what the first reads: v0 is the first's source.
     let hasty = format!("{LOAD}{WAIT}{LOAD}{ADD}{STORE}");
-    caught(
-        &[&copy, &hasty],
-        &["v1+"],
-    );
+    caught(&[&copy, &hasty], &["v1+"]);
     let hasty = format!("st.global.u32 [%d1], 1;\n{WAIT}{LOAD}{ADD}{STORE}");
     caught(&[&copy, &hasty], &["v1+"]);
     let overwrites =
