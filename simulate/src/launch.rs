@@ -75,8 +75,7 @@ impl Loaded {
         self.sim.run_program(program, launch, options, None)
     }
 
-    /// Runs launches at the same time, as far as they are dependent ones, all of them on as few multiprocessors as there
-    /// can be.
+    /// Runs launches at the same time, as far as they are dependent ones.
     ///
     /// # Errors
     /// As for [`launch`](Self::launch), and accesses of one that conflict with another's.
@@ -84,8 +83,8 @@ impl Loaded {
         &mut self,
         launches: &[(&Program, &Launch)],
         options: &Options,
+        on: Multiprocessors,
     ) -> Result<Vec<Report>, SimError> {
-        let on = Multiprocessors::default();
         self.sim.run_overlapped(launches, options, on)
     }
 

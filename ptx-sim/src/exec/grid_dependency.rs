@@ -135,7 +135,9 @@ impl Machine<'_> {
         if self.options.hazards == HazardChecks::Off {
             return Ok(());
         }
-        if let Some(fault) = self.conflict_of_grids(actor, cta, (address, size), how) {
+        if self.overlap.is_some()
+            && let Some(fault) = self.conflict_of_grids(actor, cta, (address, size), how)
+        {
             return self.refuse_or_warn(fault, actor, cta);
         }
         if self.ctas[cta].behind & BEFORE_THE_RUN != 0 {
