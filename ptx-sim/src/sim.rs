@@ -6,21 +6,13 @@ mod overlap;
 pub use host::{Buffers, Symbol};
 pub use overlap::Multiprocessors;
 
-use std::cell::Cell;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use crate::ast::Module;
-use crate::coverage::Counters;
 use crate::error::SimError;
 
-use crate::exec::event::EventQueue;
-use crate::exec::grid_dependency::Neighbours;
-use crate::exec::hazards::Hazards;
 use crate::exec::machine::Machine;
-use crate::exec::pending::Pending;
-use crate::exec::tcgen05::TensorState;
-use crate::exec::wgmma::WgmmaState;
 use crate::memory::layout::{GLOBAL, GLOBAL_VARS, MAX_SHARED};
 
 use crate::memory::{Observer, Region, Space};
@@ -30,7 +22,7 @@ use crate::models::tensor_map::TensorMap;
 use crate::models::tmem::Tmem;
 use crate::program::{Op, Program, Variable};
 use crate::report::Report;
-use crate::sched::{Policy, Scheduler, Timing};
+use crate::sched::{Policy, Timing};
 use crate::trace::{Recorder, Trace};
 
 /// Buffers start at multiples of this, as `cudaMalloc` aligns them.
@@ -162,7 +154,7 @@ pub struct Launch {
     /// one starts, and ends at the latest when all that can run waits for it in
     /// `griddepcontrol.wait`. A CTA that touches what earlier launches of this [`Sim`] wrote, before it has
     /// waited, is an error; these are the launches from the last one on that is not dependent. Without,
-    /// `griddepcontrol.wait` has nothing to wait for.
+    /// `griddepcontrol.wait` has nothing to wait for. [`Sim::run_overlapped`] runs several launches at the same time.
     pub dependent: bool,
     /// Bytes of each parameter.
     pub params: Vec<Vec<u8>>,
@@ -447,12 +439,8 @@ impl Sim {
         self.global.begin_grid(launch.dependent);
         let constant = self.constants_of(program);
         let hopper = self.module.is_for_hopper();
-        let mut machine = machine(
-            (program, launch, options),
-            &mut self.global,
-            constant,
-            cluster_dims,
-        );
+        let run = (program, launch, options);
+        let mut machine = Machine::new(run, cluster_dims, &mut self.global, constant);
         machine.hopper = hopper;
         machine.observer = observer;
         machine.trace = recorder;
@@ -475,49 +463,6 @@ impl Sim {
             a.read_only = true;
         }
         constant
-    }
-}
-
-/// A machine for a launch that was checked.
-fn machine<'a>(
-    (program, launch, options): (&'a Program, &'a Launch, &'a Options),
-    global: &'a mut Region,
-    constant: Region,
-    cluster_dims: [u32; 3],
-) -> Machine<'a> {
-    Machine {
-        program,
-        launch,
-        options,
-        hopper: false,
-        global,
-        param: Machine::param_region(program, &launch.params),
-        constant,
-        ctas: Vec::new(),
-        clusters: Vec::new(),
-        cluster_dims,
-        scheduler: Scheduler::new(options.policy),
-        events: EventQueue::default(),
-        pending: Pending::default(),
-        tensor: TensorState::default(),
-        wgmma: WgmmaState::default(),
-        neighbours: Neighbours::of(launch),
-        overlap: None,
-        stores: 0,
-        hazards: match options.hazards {
-            HazardChecks::Off => None,
-            _ => Hazards::of(program, launch.shared, options.allowed()),
-        },
-        observer: None,
-        counters: Counters::new(program.code.len()),
-        report: Report {
-            kernel: program.kernel.clone(),
-            ..Report::default()
-        },
-        noted: HashSet::new(),
-        stored: Vec::new(),
-        generic: Cell::new(false),
-        trace: None,
     }
 }
 

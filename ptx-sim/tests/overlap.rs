@@ -253,8 +253,8 @@ fn accesses_that_no_wait_orders() {
     caught(
         &[&copy, &body(&format!("OVER{WAIT}"))],
         &[
-            "is written here by grid 2 (b), and grid 1 (a) reads it",
-            "is read here by grid 1 (a), and grid 2 (b) has started, and writes it",
+            "is written here by grid 2 (b), and grid 1 (a) reads it, which may still run",
+            "is read here by grid 1 (a), and grid 2 (b) writes it, which has started",
         ],
     );
     // A copy reads when it is issued, or later.
@@ -291,8 +291,8 @@ fn three_grids_in_a_chain() {
     caught(
         &[&slow, &idle(""), &third],
         &[
-            "waited for the grid in between only",
-            "before a griddepcontrol.wait has told its CTA",
+            "was for the grid in between only",
+            "no griddepcontrol.wait has told its CTA",
         ],
     );
     // A launch that is not dependent comes after all.

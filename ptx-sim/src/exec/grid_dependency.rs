@@ -1,14 +1,13 @@
 //! `griddepcontrol`, and the grids before and after this one in its stream.
 //!
-//! Grids that are given to a run together are executed: [`overlap`](super::overlap). Of those before the first and behind the
-//! last one, only this is modelled: when they may start, that they end,
-//! what those before it wrote, and that they use tensor memory in the least convenient way that the ISA
-//! allows. What a run of the same memory wrote is written by a grid that may not have ended when a
-//! dependent one starts: no CTA may touch it before one of its threads has waited. The grid before
-//! one of a dependent launch may be about to allocate all tensor memory of every SM, so that it can
-//! end only while this grid holds none ([`Relaxation::AllocatedBefore`]: it has all that it needs). A
-//! grid that depends on this one may hold all that is free, and wait for this grid's end; it starts
-//! when every CTA has executed `griddepcontrol.launch_dependents` or has ended.
+//! Grids that are given to a run together are executed: [`overlap`](super::overlap). Of those before the first and behind
+//! the last one, only this is modelled: when they may start, that they end, what those before it wrote, and that they use
+//! tensor memory in the least convenient way that the ISA allows. What a run of the same memory wrote is written by a grid
+//! that may not have ended when a dependent one starts: no CTA may touch it before one of its threads has waited. The grid
+//! before one of a dependent launch may be about to allocate all tensor memory of every SM, so that it can end only while
+//! this grid holds none ([`Relaxation::AllocatedBefore`]: it has all that it needs). A grid that depends on this one may
+//! hold all that is free, and wait for this grid's end; it starts when every CTA has executed
+//! `griddepcontrol.launch_dependents` or has ended.
 
 use super::Flow;
 use super::machine::{Machine, Trouble};
@@ -148,11 +147,7 @@ impl Machine<'_> {
         let Some((name, at)) = self.global.of_grids_before(address, size) else {
             return Ok(());
         };
-        let does = match how {
-            Use::Read => "is read",
-            Use::Write => "is written",
-            Use::Reduce => "is reduced into",
-        };
+        let does = how.passive();
         let fault = Fault {
             address: Some(address),
             ..Fault::new(

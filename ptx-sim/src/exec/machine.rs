@@ -21,7 +21,7 @@ use crate::models::relaxation::Relaxation;
 use crate::program::{Program, Special};
 use crate::report::{Report, ThreadId, Violation, ViolationKind};
 use crate::sched::Scheduler;
-use crate::sim::{Launch, Options};
+use crate::sim::{HazardChecks, Launch, Options};
 use crate::trace::Recorder;
 
 /// A barrier of a CTA.
@@ -150,6 +150,51 @@ impl From<SimError> for Trouble {
 /// Shorthand for faults of synchronisation.
 pub(crate) fn sync_fault(message: impl Into<String>) -> Trouble {
     Trouble::Fault(Fault::new(ViolationKind::Synchronisation, message), None)
+}
+
+impl<'a> Machine<'a> {
+    /// For a launch that was checked, in clusters of this shape. Nobody looks on.
+    pub(crate) fn new(
+        (program, launch, options): (&'a Program, &'a Launch, &'a Options),
+        cluster_dims: [u32; 3],
+        global: &'a mut Region,
+        constant: Region,
+    ) -> Self {
+        Self {
+            program,
+            launch,
+            options,
+            hopper: false,
+            global,
+            param: Machine::param_region(program, &launch.params),
+            constant,
+            ctas: Vec::new(),
+            clusters: Vec::new(),
+            cluster_dims,
+            scheduler: Scheduler::new(options.policy),
+            events: EventQueue::default(),
+            pending: Pending::default(),
+            tensor: TensorState::default(),
+            wgmma: WgmmaState::default(),
+            neighbours: Neighbours::of(launch),
+            overlap: None,
+            stores: 0,
+            hazards: match options.hazards {
+                HazardChecks::Off => None,
+                _ => Hazards::of(program, launch.shared, options.allowed()),
+            },
+            observer: None,
+            counters: Counters::new(program.code.len()),
+            report: Report {
+                kernel: program.kernel.clone(),
+                ..Report::default()
+            },
+            noted: HashSet::new(),
+            stored: Vec::new(),
+            generic: Cell::new(false),
+            trace: None,
+        }
+    }
 }
 
 impl Machine<'_> {

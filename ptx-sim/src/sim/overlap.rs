@@ -1,6 +1,6 @@
 //! Launches that run at the same time, as programmatic dependent launch lets them.
 
-use super::{Launch, Options, Sim, check, machine};
+use super::{Launch, Options, Sim, check};
 use crate::error::SimError;
 use crate::exec::grid_dependency::Neighbours;
 use crate::exec::machine::Machine;
@@ -68,7 +68,8 @@ impl Sim {
             .iter()
             .zip(&mut empty)
             .map(|((p, l, cluster), global)| {
-                let mut one = machine((*p, *l, options), global, self.constants_of(p), *cluster);
+                let run = (*p, *l, options);
+                let mut one = Machine::new(run, *cluster, global, self.constants_of(p));
                 one.hopper = hopper;
                 one
             });

@@ -100,25 +100,15 @@ impl Machine<'_> {
             pc: actor.pc,
         };
         let found = overlap.accesses.touch(&touch)?;
-        let does = match how {
-            Use::Read => "is read",
-            Use::Write => "is written",
-            Use::Reduce => "is reduced into",
-        };
         let other = overlap.label(found.grid);
         let site = overlap.programs[found.grid].site(found.pc as usize);
         let verb = if found.wrote { "writes" } else { "reads" };
         let why = if found.grid > overlap.grid {
-            format!(
-                "{other} has started, and {verb} it before a griddepcontrol.wait has told its CTA that this grid is over"
-            )
+            "has started: no griddepcontrol.wait has told its CTA that this grid is over"
         } else if !self.neighbours.has_waited(behind) {
-            format!("{other} {verb} it: no thread of the CTA is behind a griddepcontrol.wait")
+            "may still run: no thread of the CTA is behind a griddepcontrol.wait"
         } else {
-            format!(
-                "{other} {verb} it: the griddepcontrol.wait of this CTA waited for the grid in between only, no thread of \
-                 which had waited for that one"
-            )
+            "may still run: this CTA's griddepcontrol.wait was for the grid in between only, no thread of which has waited"
         };
         let me = overlap.label(overlap.grid);
         let name = self.global.name_of(found.address);
@@ -126,7 +116,10 @@ impl Machine<'_> {
             address: Some(found.address),
             ..Fault::new(
                 ViolationKind::Hazard,
-                format!("{name} {does} here by {me}, and {why}\n  the other access is at {site}"),
+                format!(
+                    "{name} {} here by {me}, and {other} {verb} it, which {why}\n  the other access is at {site}",
+                    how.passive()
+                ),
             )
         })
     }
