@@ -62,6 +62,7 @@ pub use program::Program;
 pub use report::{Note, Report};
 pub use sched::{Policy, Timing};
 pub use sim::{
-    Buffer, Buffers, DEFAULT_MEMORY, HazardChecks, Launch, Options, Sim, Symbol, Uninitialised,
+    Buffer, Buffers, DEFAULT_MEMORY, HazardChecks, Launch, Multiprocessors, Options, Sim, Symbol,
+    Uninitialised,
 };
 pub use trace::Trace;

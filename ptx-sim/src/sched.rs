@@ -165,6 +165,18 @@ impl Scheduler {
         }
     }
 
+    /// The grid of several whose warps all run before any of another, if there is one, and for how many turns.
+    pub(crate) fn favourite(&mut self, grids: usize) -> (Option<usize>, u32) {
+        match self.policy {
+            Policy::Fair => (None, u32::MAX),
+            Policy::Random(_) => {
+                let turns = 1 << self.below(9);
+                (Some(self.below(grids + 1)).filter(|g| *g < grids), turns)
+            }
+            Policy::Starve(seed) => (Some((seed % grids as u64) as usize), u32::MAX),
+        }
+    }
+
     /// Instructions before the next choice.
     pub(crate) fn quantum(&mut self) -> u32 {
         match self.policy {

@@ -1,24 +1,18 @@
 //! The library's face: buffers, launches, runs.
 
 mod host;
+mod overlap;
 
 pub use host::{Buffers, Symbol};
+pub use overlap::Multiprocessors;
 
-use std::cell::Cell;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use crate::ast::Module;
-use crate::coverage::Counters;
 use crate::error::SimError;
 
-use crate::exec::event::EventQueue;
-use crate::exec::grid_dependency::Neighbours;
-use crate::exec::hazards::Hazards;
 use crate::exec::machine::Machine;
-use crate::exec::pending::Pending;
-use crate::exec::tcgen05::TensorState;
-use crate::exec::wgmma::WgmmaState;
 use crate::memory::layout::{GLOBAL, GLOBAL_VARS, MAX_SHARED};
 
 use crate::memory::{Observer, Region, Space};
@@ -28,7 +22,7 @@ use crate::models::tensor_map::TensorMap;
 use crate::models::tmem::Tmem;
 use crate::program::{Op, Program, Variable};
 use crate::report::Report;
-use crate::sched::{Policy, Scheduler, Timing};
+use crate::sched::{Policy, Timing};
 use crate::trace::{Recorder, Trace};
 
 /// Buffers start at multiples of this, as `cudaMalloc` aligns them.
@@ -160,7 +154,7 @@ pub struct Launch {
     /// one starts, and ends at the latest when all that can run waits for it in
     /// `griddepcontrol.wait`. A CTA that touches what earlier launches of this [`Sim`] wrote, before it has
     /// waited, is an error; these are the launches from the last one on that is not dependent. Without,
-    /// `griddepcontrol.wait` has nothing to wait for.
+    /// `griddepcontrol.wait` has nothing to wait for. [`Sim::run_overlapped`] runs several launches at the same time.
     pub dependent: bool,
     /// Bytes of each parameter.
     pub params: Vec<Vec<u8>>,
@@ -398,26 +392,31 @@ impl Sim {
         (result, trace)
     }
 
-    /// Refuses a run that needs more memory than is allowed. Global variables stay between runs, the
-    /// rest is each run's own.
+    /// Refuses runs at the same time, each with the shape of its clusters, that need more memory than is allowed. Global
+    /// variables stay between runs, the rest is each run's own.
     fn take_memory(
         &mut self,
-        p: &Program,
-        l: &Launch,
+        runs: &[(&Program, &Launch, [u32; 3])],
         o: &Options,
-        cluster: [u32; 3],
     ) -> Result<(), SimError> {
+        let Some((first, ..)) = runs.first() else {
+            return Ok(());
+        };
         if !self.variables_placed {
-            let bytes = total(&p.global);
+            let bytes = total(&first.global);
             self.memory.take(|| "the global variables".into(), bytes)?;
         }
-        let ctas = product(cluster);
-        let clusters = (o.resident as u64).min(product(l.grid) / ctas);
-        let running = ctas.saturating_mul(clusters);
-        let bytes = running
-            .saturating_mul(cta_bytes(p, l))
-            .saturating_add(total(&p.constant));
-        let what = || format!("the constants, and {running} CTAs that run at once");
+        let (mut bytes, mut ctas) = (0u64, 0u64);
+        for (p, l, cluster) in runs {
+            let size = product(*cluster);
+            let clusters = (o.resident as u64).min(product(l.grid) / size);
+            let running = size.saturating_mul(clusters);
+            let one = running
+                .saturating_mul(cta_bytes(p, l))
+                .saturating_add(total(&p.constant));
+            (bytes, ctas) = (bytes.saturating_add(one), ctas.saturating_add(running));
+        }
+        let what = || format!("the constants, and {ctas} CTAs that run at once");
         self.memory.would_use(what, bytes).map(|_| ())
     }
 
@@ -433,11 +432,27 @@ impl Sim {
             Ok(dims) => dims,
             Err(e) => return (Err(e), None),
         };
-        if let Err(e) = self.take_memory(program, launch, options, cluster_dims) {
+        if let Err(e) = self.take_memory(&[(program, launch, cluster_dims)], options) {
             return (Err(e), None);
         }
         self.place_variables(program);
         self.global.begin_grid(launch.dependent);
+        let constant = self.constants_of(program);
+        let hopper = self.module.is_for_hopper();
+        let run = (program, launch, options);
+        let mut machine = Machine::new(run, cluster_dims, &mut self.global, constant);
+        machine.hopper = hopper;
+        machine.observer = observer;
+        machine.trace = recorder;
+        let result = machine.run_grid();
+        let trace = machine.take_trace();
+        let mut report = machine.report;
+        report.coverage = machine.counters.summary(program);
+        (result.map(|()| report), trace)
+    }
+
+    /// Constant memory as a kernel finds it.
+    fn constants_of(&self, program: &Program) -> Region {
         let mut constant = Region::new(Space::Const);
         for v in program.constant.iter().filter(|v| v.size > 0) {
             let a = constant.add(&v.name, v.address, v.size as usize);
@@ -447,44 +462,7 @@ impl Sim {
             a.upload(0, bytes.unwrap_or_default());
             a.read_only = true;
         }
-        let mut machine = Machine {
-            program,
-            launch,
-            options,
-            hopper: self.module.is_for_hopper(),
-            global: &mut self.global,
-            param: Machine::param_region(program, &launch.params),
-            constant,
-            ctas: Vec::new(),
-            clusters: Vec::new(),
-            cluster_dims,
-            scheduler: Scheduler::new(options.policy),
-            events: EventQueue::default(),
-            pending: Pending::default(),
-            tensor: TensorState::default(),
-            wgmma: WgmmaState::default(),
-            neighbours: Neighbours::of(launch),
-            stores: 0,
-            hazards: match options.hazards {
-                HazardChecks::Off => None,
-                _ => Hazards::of(program, launch.shared, options.allowed()),
-            },
-            observer,
-            counters: Counters::new(program.code.len()),
-            report: Report {
-                kernel: program.kernel.clone(),
-                ..Report::default()
-            },
-            noted: HashSet::new(),
-            stored: Vec::new(),
-            generic: Cell::new(false),
-            trace: recorder,
-        };
-        let result = machine.run_grid();
-        let trace = machine.take_trace();
-        let mut report = machine.report;
-        report.coverage = machine.counters.summary(program);
-        (result.map(|()| report), trace)
+        constant
     }
 }
 

@@ -119,6 +119,25 @@ fn launches_before_the_launch_run_first() {
         why.contains("y+0 is read here") && why.contains("griddepcontrol.wait"),
         "{why}"
     );
+    // Together: only then is it known what the first one reads.
+    let out = command("run", &["--timing", "all", "--overlap", "1"]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let mut overwrites = spec.clone();
+    overwrites["params"] = params("w", "x");
+    overwrites["buffers"]["w"] = overwrites["buffers"]["x"].clone();
+    overwrites["buffers"]["z"] = serde_json::json!({"size": 12});
+    std::fs::write(dir.join("launch.json"), overwrites.to_string()).unwrap();
+    let hasty = ["--entry", "hasty", "--hazards", "error"];
+    let out = command("run", &hasty);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let out = command("run", &[&hasty[..], &["--overlap", "1"]].concat());
+    assert!(!out.status.success());
+    let why = text(&out.stderr);
+    assert!(
+        why.contains("x+0 is written here by grid 2 (hasty)") && why.contains("reads it"),
+        "{why}"
+    );
+    std::fs::write(dir.join("launch.json"), spec.to_string()).unwrap();
     let out = command("mutate", &["--kinds", "drop-grid-wait"]);
     assert!(
         out.status.success(),

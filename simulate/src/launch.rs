@@ -8,7 +8,7 @@ use ptx_sim::models::swizzle::Swizzle;
 use ptx_sim::models::tensor_map::{
     DataType, Interleave, L2Promotion, OobFill, TensorMap, TensorMapArgs,
 };
-use ptx_sim::{Buffer, Launch, Options, Program, Report, Sim, SimError, Trace};
+use ptx_sim::{Buffer, Launch, Multiprocessors, Options, Program, Report, Sim, SimError, Trace};
 
 use crate::operands::Operands;
 
@@ -73,6 +73,19 @@ impl Loaded {
         options: &Options,
     ) -> Result<Report, SimError> {
         self.sim.run_program(program, launch, options, None)
+    }
+
+    /// Runs launches at the same time, as far as they are dependent ones.
+    ///
+    /// # Errors
+    /// As for [`launch`](Self::launch), and accesses of one that conflict with another's.
+    pub fn overlapped(
+        &mut self,
+        launches: &[(&Program, &Launch)],
+        options: &Options,
+        on: Multiprocessors,
+    ) -> Result<Vec<Report>, SimError> {
+        self.sim.run_overlapped(launches, options, on)
     }
 
     /// Runs one launch and records what it does.

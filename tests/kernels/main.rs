@@ -9,6 +9,7 @@ mod entries;
 #[cfg(feature = "jit")]
 mod jit;
 mod many_vectors;
+mod overlap;
 mod primitives;
 mod read_only;
 mod recorded;
@@ -121,6 +122,7 @@ const WITH_OR_WITHOUT_CUDA: &[Trials] = &[
     mma::sim::trials,
     mma_fp4::refuse::trials,
     mma_fp4::sim::trials,
+    overlap::trials,
     packed::refuse::trials,
     packed::sim::trials,
     primitives::barriers::trials,

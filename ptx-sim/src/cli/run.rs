@@ -10,8 +10,8 @@ use ptx_sim::files::{self, Existing};
 use ptx_sim::launch::{Expectation, LaunchSpec, Prepared};
 use ptx_sim::report::Violation;
 use ptx_sim::{
-    Allowed, HazardChecks, Module, Note, Options, Policy, Profile, Program, Relaxation, Report,
-    Sim, SimError, Timing, Trace, Uninitialised,
+    Allowed, HazardChecks, Module, Multiprocessors, Note, Options, Policy, Profile, Program,
+    Relaxation, Report, Sim, SimError, Timing, Trace, Uninitialised,
 };
 use serde_json::json;
 
@@ -58,7 +58,9 @@ Example of a specification:
   the cluster's shape if the kernel does not. `"dependent": true` is a programmatic dependent launch: the
   grid before it ends at some time, and `griddepcontrol.wait` waits for that. `"before"` lists launches that the
   stream has before this one, each with its `kernel`; what they write, no CTA of a dependent launch may touch
-  before it has waited. Coverage and timeline are of the launch itself. A buffer's `address`
+  before it has waited. They run one after another, so that a dependent launch is held to all that they write; with
+  --overlap they run together, so that it is also held to what they read, and to what they hold of a multiprocessor's
+  shared and tensor memory. Coverage and timeline are of the launch itself. A buffer's `address`
   is where it lies, for memory that holds pointers. "variables" are contents of the module's variables, by name. Paths
   are relative to the specification; a `dump` is a name inside of --out. Files that are there already are not replaced
   without --force.
@@ -108,6 +110,11 @@ pub(super) struct Run {
     /// Multiprocessors: what a kernel reads as `%nsmid`.
     #[arg(long, default_value_t = Options::default().sms)]
     sms: u32,
+    /// Runs the launches of the specification at the same time, as far as they are dependent ones, on so many
+    /// multiprocessors, whose shared and tensor memory they share: 1 brings all CTAs together.
+    #[arg(long, value_name = "MULTIPROCESSORS", conflicts_with = "trace",
+          value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    overlap: Option<u32>,
     /// Report reads of bytes that nothing wrote, and go on.
     #[arg(long)]
     warn_uninitialised: bool,
@@ -236,6 +243,14 @@ fn once(
     o: &Options,
 ) -> (Prepared, Result<Vec<Report>, SimError>, Option<Trace>) {
     let mut p = job.prepared.clone();
+    if let Some(count) = r.overlap {
+        let on = Multiprocessors {
+            count,
+            ..Multiprocessors::default()
+        };
+        let result = p.run_overlapped(o, on);
+        return (p, result, None);
+    }
     let mut reports = match p.run_before(o) {
         Ok(reports) => reports,
         Err(e) => return (p, Err(e), None),

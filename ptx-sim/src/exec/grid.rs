@@ -13,21 +13,15 @@ use crate::sim::Uninitialised;
 
 impl Machine<'_> {
     pub(crate) fn run_grid(&mut self) -> Result<(), SimError> {
-        let c = self.cluster_dims;
-        let shape: [u32; 3] = std::array::from_fn(|i| self.launch.grid[i] / c[i]);
-        let total = shape.iter().product::<u32>();
+        let total = self.cluster_count();
         let mut next = 0;
         loop {
             // Clusters that have ended make room; indices are the scheduler's, so all move at once.
-            if self
-                .clusters
-                .iter()
-                .any(|k| k.ctas.iter().all(|i| self.ctas[*i].ended()))
-            {
+            if self.ended_clusters().next().is_some() {
                 self.retire();
             }
             while self.clusters.len() < self.options.resident && next < total {
-                self.admit(next, shape);
+                self.admit(next, None);
                 next += 1;
             }
             if self.clusters.is_empty() {
@@ -41,7 +35,8 @@ impl Machine<'_> {
     fn run_resident(&mut self) -> Result<(), SimError> {
         let mut candidates = Vec::new();
         loop {
-            self.collect_candidates(&mut candidates, false);
+            candidates.clear();
+            self.add_candidates(&mut candidates, false);
             if let Some(e) = EventQueue::choose(self, self.options.timing, candidates.is_empty()) {
                 self.complete(e)?;
                 continue;
@@ -50,7 +45,7 @@ impl Machine<'_> {
                 continue;
             }
             if candidates.is_empty() {
-                self.collect_candidates(&mut candidates, true);
+                self.add_candidates(&mut candidates, true);
             }
             if candidates.is_empty() {
                 if self.time_out() {
@@ -60,24 +55,46 @@ impl Machine<'_> {
             }
             let (cta, warp) = self.scheduler.pick(&candidates);
             let quantum = self.scheduler.quantum();
-            let pc = self.ctas[cta].warps[warp]
-                .as_ref()
-                .and_then(|w| w.parts.first())
-                .map_or(0, |p| p.pc);
-            self.report.thread_instructions += self.run_warp(cta, warp, quantum)?;
-            if self.report.thread_instructions > self.options.budget {
-                let site = self.program.site(pc as usize);
-                return Err(SimError::Budget {
-                    budget: self.options.budget,
-                    line: site.line,
-                    text: site.text,
-                });
-            }
+            self.turn(cta, warp, quantum)?;
             let cluster = &self.clusters[self.ctas[cta].cluster];
             if cluster.ctas.iter().all(|i| self.ctas[*i].ended()) {
                 return Ok(());
             }
         }
+    }
+
+    /// Runs a warp for at most so many instructions.
+    pub(super) fn turn(&mut self, cta: usize, warp: usize, quantum: u32) -> Result<(), SimError> {
+        let pc = self.ctas[cta].warps[warp]
+            .as_ref()
+            .and_then(|w| w.parts.first())
+            .map_or(0, |p| p.pc);
+        self.report.thread_instructions += self.run_warp(cta, warp, quantum)?;
+        if self.report.thread_instructions <= self.options.budget {
+            return Ok(());
+        }
+        let site = self.program.site(pc as usize);
+        Err(SimError::Budget {
+            budget: self.options.budget,
+            line: site.line,
+            text: site.text,
+        })
+    }
+
+    /// Clusters of the grid in each dimension.
+    fn clusters_of_grid(&self) -> [u32; 3] {
+        std::array::from_fn(|i| self.launch.grid[i] / self.cluster_dims[i])
+    }
+
+    /// Clusters of the grid.
+    pub(super) fn cluster_count(&self) -> u32 {
+        self.clusters_of_grid().iter().product()
+    }
+
+    /// Resident clusters whose CTAs have all ended.
+    pub(super) fn ended_clusters(&self) -> impl Iterator<Item = &Cluster> {
+        let ended = |k: &&Cluster| k.ctas.iter().all(|i| self.ctas[*i].ended());
+        self.clusters.iter().filter(ended)
     }
 
     /// Operations that outlive the grid's threads still complete.
@@ -88,7 +105,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    fn complete(&mut self, e: Queued) -> Result<(), SimError> {
+    pub(super) fn complete(&mut self, e: Queued) -> Result<(), SimError> {
         let pc = e.event.pc();
         self.pending.progressed();
         self.stores += 1;
@@ -99,8 +116,8 @@ impl Machine<'_> {
         Ok(())
     }
 
-    fn collect_candidates(&self, out: &mut Vec<(usize, usize)>, alone: bool) {
-        out.clear();
+    /// Adds the warps that can run, by the index of their CTA and their own.
+    pub(super) fn add_candidates(&self, out: &mut Vec<(usize, usize)>, alone: bool) {
         for (i, c) in self.ctas.iter().enumerate() {
             for (j, w) in c.warps.iter().enumerate() {
                 if w.as_ref().is_some_and(|w| self.runnable(i, w, alone)) {
@@ -110,9 +127,9 @@ impl Machine<'_> {
         }
     }
 
-    /// Makes a cluster resident.
-    fn admit(&mut self, linear: u32, shape: [u32; 3]) {
-        let c = self.cluster_dims;
+    /// Makes a cluster resident: on these multiprocessors, a CTA each, or where the launch alone has its CTAs.
+    pub(super) fn admit(&mut self, linear: u32, places: Option<&[u32]>) {
+        let (c, shape) = (self.cluster_dims, self.clusters_of_grid());
         let first = [
             linear % shape[0] * c[0],
             linear / shape[0] % shape[1] * c[1],
@@ -125,7 +142,8 @@ impl Machine<'_> {
             let at = [rank % c[0], rank / c[0] % c[1], rank / c[0] / c[1]];
             let id: [u32; 3] = std::array::from_fn(|i| first[i] + at[i]);
             ctas.push(self.ctas.len());
-            self.add_cta(id, index, rank);
+            let place = places.and_then(|all| all.get(rank as usize));
+            self.add_cta(id, index, rank, place.copied());
         }
         self.clusters.push(Cluster {
             linear,
@@ -138,7 +156,7 @@ impl Machine<'_> {
         self.report.ctas += u64::from(size);
     }
 
-    fn add_cta(&mut self, id: [u32; 3], cluster: usize, rank: u32) {
+    fn add_cta(&mut self, id: [u32; 3], cluster: usize, rank: u32, place: Option<u32>) {
         let p = self.program;
         let mut shared = Region::new(Space::Shared);
         for v in p.shared.iter().filter(|v| v.size > 0) {
@@ -169,9 +187,15 @@ impl Machine<'_> {
             h.admit(linear(id, g), linear(at, of), threads);
         }
         self.trace_admit(linear(id, g), id);
+        // Without places, both CTAs of a pair have a multiprocessor of their own.
+        let sm = match place {
+            Some(sm) => (sm, 0),
+            None => (linear(id, g) % self.options.sms, rank & 1),
+        };
         self.ctas.push(Cta {
             id,
             linear: linear(id, g),
+            sm,
             cluster,
             rank,
             shared,
@@ -183,7 +207,7 @@ impl Machine<'_> {
             cluster_token: vec![(0, 0); live.len()],
             refused: false,
             lets_dependents_start: false,
-            is_behind_grid_before: !self.launch.dependent,
+            behind: self.neighbours.behind,
             live,
         });
     }
@@ -205,7 +229,7 @@ impl Machine<'_> {
     }
 
     /// Drops clusters that have ended.
-    fn retire(&mut self) {
+    pub(super) fn retire(&mut self) {
         let ended: Vec<bool> = self
             .clusters
             .iter()
@@ -241,7 +265,7 @@ impl Machine<'_> {
         self.trace_retired();
     }
 
-    fn deadlock(&self) -> Deadlock {
+    pub(super) fn deadlock(&self) -> Deadlock {
         let mut d = Deadlock {
             waiting: Vec::new(),
             state: self.events.describe(),
@@ -268,7 +292,9 @@ impl Machine<'_> {
                         State::Blocked(Wait::Wgmma { .. }) => {
                             "for its warpgroup's wgmma.mma_async".into()
                         }
-                        State::Blocked(Wait::TensorAlloc { .. }) => self.describe_alloc_wait(),
+                        State::Blocked(Wait::TensorAlloc { columns, .. }) => {
+                            self.describe_alloc_wait(i, columns)
+                        }
                         State::Blocked(Wait::GridBefore) => self.describe_grid_wait(),
                         State::Blocked(Wait::TensorFree { .. }) => {
                             "for the tcgen05.dealloc of its peer CTA".into()

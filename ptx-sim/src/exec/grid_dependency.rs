@@ -1,13 +1,13 @@
 //! `griddepcontrol`, and the grids before and after this one in its stream.
 //!
-//! A run has one grid. Of its neighbours only this is modelled: when they may start, that they end,
-//! what those before it wrote, and that they use tensor memory in the least convenient way that the ISA
-//! allows. What a run of the same memory wrote is written by a grid that may not have ended when a
-//! dependent one starts: no CTA may touch it before one of its threads has waited. The grid before
-//! one of a dependent launch may be about to allocate all tensor memory of every SM, so that it can
-//! end only while this grid holds none ([`Relaxation::AllocatedBefore`]: it has all that it needs). A
-//! grid that depends on this one may hold all that is free, and wait for this grid's end; it starts
-//! when every CTA has executed `griddepcontrol.launch_dependents` or has ended.
+//! Grids that are given to a run together are executed: [`overlap`](super::overlap). Of those before the first and behind
+//! the last one, only this is modelled: when they may start, that they end, what those before it wrote, and that they use
+//! tensor memory in the least convenient way that the ISA allows. What a run of the same memory wrote is written by a grid
+//! that may not have ended when a dependent one starts: no CTA may touch it before one of its threads has waited. The grid
+//! before one of a dependent launch may be about to allocate all tensor memory of every SM, so that it can end only while
+//! this grid holds none ([`Relaxation::AllocatedBefore`]: it has all that it needs). A grid that depends on this one may
+//! hold all that is free, and wait for this grid's end; it starts when every CTA has executed
+//! `griddepcontrol.launch_dependents` or has ended.
 
 use super::Flow;
 use super::machine::{Machine, Trouble};
@@ -19,21 +19,93 @@ use crate::report::ViolationKind;
 use crate::sched::Timing;
 use crate::sim::{HazardChecks, Launch};
 
-/// The grids before and after.
+/// The grids before and after. Sets of grids have a bit for each: the first is that of all before the run's, and the others
+/// are [`bit`]s.
 #[derive(Debug, Default)]
 pub(crate) struct Neighbours {
     /// The grid before this one has not ended.
     pub(crate) before_runs: bool,
     /// CTAs that have not let dependents start.
     holding_back: u64,
+    /// This grid's number in the run.
+    grid: usize,
+    /// The grid after this one is one of the run.
+    is_followed: bool,
+    /// What is over when a CTA starts.
+    pub(crate) behind: u64,
+    /// What is over besides behind a `griddepcontrol.wait`.
+    pub(crate) waited: u64,
+    /// What was over for any of the threads: it is over when this grid is.
+    pub(crate) reach: u64,
+}
+
+/// All grids before those of the run.
+const BEFORE_THE_RUN: u64 = 1;
+
+/// A grid of the run in a set of grids.
+pub(crate) fn bit(grid: usize) -> u64 {
+    BEFORE_THE_RUN << (grid + 1)
 }
 
 impl Neighbours {
+    /// Grids that a run may have: the bits of a set.
+    pub(crate) const MOST: usize = 63;
+
+    /// Of a launch that is run by itself.
     pub(crate) fn of(launch: &Launch) -> Self {
+        let behind = if launch.dependent { 0 } else { BEFORE_THE_RUN };
         Self {
             before_runs: launch.dependent,
             holding_back: launch.grid.iter().map(|n| u64::from(*n)).product(),
+            grid: 0,
+            is_followed: false,
+            behind,
+            waited: BEFORE_THE_RUN,
+            reach: behind,
         }
+    }
+
+    /// Of launches that are run together. What lets a dependent grid start hands nothing on, so such a grid knows no more
+    /// than the one before it knew when that started.
+    pub(crate) fn of_all(launches: &[&Launch]) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::new();
+        for (grid, launch) in launches.iter().enumerate() {
+            let mut one = Self::of(launch);
+            if let Some(before) = all.last_mut() {
+                before.is_followed = true;
+                one.behind = match launch.dependent {
+                    true => before.behind,
+                    false => bit(grid) - 1,
+                };
+                one.reach = one.behind;
+                one.waited = 0;
+            }
+            one.grid = grid;
+            all.push(one);
+        }
+        all
+    }
+
+    /// Every CTA has let dependents start.
+    pub(crate) fn lets_dependents(&self) -> bool {
+        self.holding_back == 0
+    }
+
+    /// The grid before this one in the run is over, and what was over for its threads.
+    pub(crate) fn grid_before_is_over(&mut self, reach: u64) {
+        self.before_runs = false;
+        self.waited = reach | bit(self.grid - 1);
+    }
+
+    /// Whether a CTA for which these grids are over is behind a wait for the grid before this one.
+    pub(crate) fn has_waited(&self, behind: u64) -> bool {
+        let before = self.grid.checked_sub(1).map_or(BEFORE_THE_RUN, bit);
+        behind & before != 0
+    }
+
+    /// A CTA of this grid, among those of all grids of the run.
+    pub(crate) fn holder(&self, linear: u32) -> u64 {
+        (self.grid as u64) << 32 | u64::from(linear)
     }
 }
 
@@ -41,14 +113,17 @@ impl Machine<'_> {
     /// `griddepcontrol.wait`.
     pub(super) fn wait_for_grid_before(&mut self, cta: usize, cur: &mut Part) -> Flow {
         if !self.neighbours.before_runs {
-            self.ctas[cta].is_behind_grid_before = true;
+            let behind = &mut self.ctas[cta].behind;
+            *behind |= self.neighbours.waited;
+            self.neighbours.reach |= *behind;
             return Flow::Next;
         }
         cur.state = State::Blocked(Wait::GridBefore);
         Flow::Stop
     }
 
-    /// Refuses an access of a CTA to bytes of global memory, address and size, that a grid wrote which may still run.
+    /// Refuses an access of a CTA to bytes of global memory, address and size, that conflicts with one of a grid which may
+    /// still run. Of grids before the run's, only what they wrote is known.
     pub(super) fn check_grids_before(
         &mut self,
         actor: Actor,
@@ -56,7 +131,15 @@ impl Machine<'_> {
         (address, size): (u64, u64),
         how: Use,
     ) -> Result<(), Trouble> {
-        if self.ctas[cta].is_behind_grid_before || self.options.hazards == HazardChecks::Off {
+        if self.options.hazards == HazardChecks::Off {
+            return Ok(());
+        }
+        if self.overlap.is_some()
+            && let Some(fault) = self.conflict_of_grids(actor, cta, (address, size), how)
+        {
+            return self.refuse_or_warn(fault, actor, cta);
+        }
+        if self.ctas[cta].behind & BEFORE_THE_RUN != 0 {
             return Ok(());
         }
         // No allocation is larger: such a range is refused elsewhere.
@@ -64,11 +147,7 @@ impl Machine<'_> {
         let Some((name, at)) = self.global.of_grids_before(address, size) else {
             return Ok(());
         };
-        let does = match how {
-            Use::Read => "is read",
-            Use::Write => "is written",
-            Use::Reduce => "is reduced into",
-        };
+        let does = how.passive();
         let fault = Fault {
             address: Some(address),
             ..Fault::new(
@@ -79,6 +158,10 @@ impl Machine<'_> {
                 ),
             )
         };
+        self.refuse_or_warn(fault, actor, cta)
+    }
+
+    fn refuse_or_warn(&mut self, fault: Fault, actor: Actor, cta: usize) -> Result<(), Trouble> {
         if self.options.hazards == HazardChecks::Warn {
             let thread = self.thread(cta, actor.warp, actor.lane);
             let violation = self.violation(fault, actor.pc as usize, Some(thread));
@@ -104,8 +187,8 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Ends the grid before this one, if it may end and the timing wants it to. `idle`: nothing else
-    /// can happen.
+    /// Ends the grid before this one, which is none of the run's, if it may end and the timing wants it to. `idle`:
+    /// nothing else can happen.
     pub(super) fn end_grid_before(&mut self, idle: bool) -> bool {
         if !self.neighbours.before_runs {
             return false;
@@ -136,16 +219,25 @@ impl Machine<'_> {
     /// kernels allocate after they let dependents start: they rely on those to allocate none before
     /// they wait.
     pub(super) fn dependents_hold_tensor_memory(&self) -> bool {
-        !self.options.allows(Relaxation::LateDependents) && self.neighbours.holding_back == 0
+        !self.options.allows(Relaxation::LateDependents)
+            && !self.neighbours.is_followed
+            && self.neighbours.lets_dependents()
     }
 
     /// What a `griddepcontrol.wait` waits for, for reports.
     pub(super) fn describe_grid_wait(&self) -> String {
+        if let (Some(before), Some(o)) = (self.neighbours.grid.checked_sub(1), &self.overlap) {
+            return format!("for the end of {}", o.label(before));
+        }
         let holders = self.tensor.holders();
         let held = match holders.as_slice() {
             [] => return "for the end of the grid before this one".into(),
-            [one] => format!("CTA {one} holds some"),
-            [first, ..] => format!("{} CTAs hold some, CTA {first} among them", holders.len()),
+            [one] => format!("{} holds some", self.describe_holder(*one)),
+            [first, ..] => format!(
+                "{} CTAs hold some, {} among them",
+                holders.len(),
+                self.describe_holder(*first)
+            ),
         };
         format!(
             "for the end of the grid before this one, which may be waiting for tensor memory: {held}"
@@ -153,12 +245,40 @@ impl Machine<'_> {
     }
 
     /// What a `tcgen05.alloc` waits for, for reports.
-    pub(super) fn describe_alloc_wait(&self) -> String {
-        if !self.dependents_hold_tensor_memory() {
+    pub(super) fn describe_alloc_wait(&self, cta: usize, columns: u32) -> String {
+        if self.dependents_hold_tensor_memory() {
+            return "for tensor memory, which a grid that waits for the end of this one may hold: all CTAs have \
+                    executed griddepcontrol.launch_dependents or ended"
+                .into();
+        }
+        if self.overlap.is_none() {
             return "for tensor memory".into();
         }
-        "for tensor memory, which a grid that waits for the end of this one may hold: all CTAs have \
-         executed griddepcontrol.launch_dependents or ended"
-            .into()
+        let sm = self.sm(cta);
+        format!(
+            "for {columns} columns of the tensor memory of multiprocessor {}",
+            sm.0
+        )
+    }
+
+    /// Who holds which columns of tensor memory, a line each.
+    pub(super) fn describe_holders(&self) -> Vec<String> {
+        let all = self.tensor.allocators.iter();
+        let held = all.flat_map(|((sm, _), a)| a.held().map(move |h| (sm, h)));
+        let line = |(sm, (holder, first, count)): (&u32, (u64, u32, u32))| {
+            let holder = self.describe_holder(holder);
+            let end = first + count;
+            format!("tensor memory of multiprocessor {sm}: {holder} holds columns {first}..{end}")
+        };
+        held.map(line).collect()
+    }
+
+    /// A CTA as [`Neighbours::holder`] numbers it.
+    fn describe_holder(&self, holder: u64) -> String {
+        let cta = format!("CTA {}", holder as u32);
+        match &self.overlap {
+            Some(o) => format!("{cta} of {}", o.label((holder >> 32) as usize)),
+            None => cta,
+        }
     }
 }

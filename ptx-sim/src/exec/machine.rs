@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 use super::event::EventQueue;
 use super::grid_dependency::Neighbours;
 use super::hazards::Hazards;
+use super::overlap::Overlap;
 use super::pending::Pending;
 use super::tcgen05::TensorState;
 use super::transfer::Stored;
@@ -20,7 +21,7 @@ use crate::models::relaxation::Relaxation;
 use crate::program::{Program, Special};
 use crate::report::{Report, ThreadId, Violation, ViolationKind};
 use crate::sched::Scheduler;
-use crate::sim::{Launch, Options};
+use crate::sim::{HazardChecks, Launch, Options};
 use crate::trace::Recorder;
 
 /// A barrier of a CTA.
@@ -43,6 +44,8 @@ pub(crate) struct Barrier {
 pub(crate) struct Cta {
     pub(crate) id: [u32; 3],
     pub(crate) linear: u32,
+    /// The multiprocessor that it runs on, and which of the two that the CTAs of a pair may have there.
+    pub(crate) sm: (u32, u32),
     /// Index of its cluster among the resident ones.
     pub(crate) cluster: usize,
     pub(crate) rank: u32,
@@ -64,8 +67,8 @@ pub(crate) struct Cta {
     pub(crate) refused: bool,
     /// It has executed `griddepcontrol.launch_dependents`, or ended.
     pub(crate) lets_dependents_start: bool,
-    /// One of its threads is behind a `griddepcontrol.wait`.
-    pub(crate) is_behind_grid_before: bool,
+    /// The grids that are over for it, a bit each, as [`Neighbours`] numbers them.
+    pub(crate) behind: u64,
 }
 
 impl Cta {
@@ -101,6 +104,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) tensor: TensorState,
     pub(crate) wgmma: WgmmaState,
     pub(crate) neighbours: Neighbours,
+    /// What it has in common with the grids that run at the same time, if there may be any.
+    pub(crate) overlap: Option<Box<Overlap<'a>>>,
     /// Stores and atomics executed, and asynchronous operations completed.
     pub(crate) stores: u64,
     pub(crate) hazards: Option<Hazards>,
@@ -145,6 +150,51 @@ impl From<SimError> for Trouble {
 /// Shorthand for faults of synchronisation.
 pub(crate) fn sync_fault(message: impl Into<String>) -> Trouble {
     Trouble::Fault(Fault::new(ViolationKind::Synchronisation, message), None)
+}
+
+impl<'a> Machine<'a> {
+    /// For a launch that was checked, in clusters of this shape. Nobody looks on.
+    pub(crate) fn new(
+        (program, launch, options): (&'a Program, &'a Launch, &'a Options),
+        cluster_dims: [u32; 3],
+        global: &'a mut Region,
+        constant: Region,
+    ) -> Self {
+        Self {
+            program,
+            launch,
+            options,
+            hopper: false,
+            global,
+            param: Machine::param_region(program, &launch.params),
+            constant,
+            ctas: Vec::new(),
+            clusters: Vec::new(),
+            cluster_dims,
+            scheduler: Scheduler::new(options.policy),
+            events: EventQueue::default(),
+            pending: Pending::default(),
+            tensor: TensorState::default(),
+            wgmma: WgmmaState::default(),
+            neighbours: Neighbours::of(launch),
+            overlap: None,
+            stores: 0,
+            hazards: match options.hazards {
+                HazardChecks::Off => None,
+                _ => Hazards::of(program, launch.shared, options.allowed()),
+            },
+            observer: None,
+            counters: Counters::new(program.code.len()),
+            report: Report {
+                kernel: program.kernel.clone(),
+                ..Report::default()
+            },
+            noted: HashSet::new(),
+            stored: Vec::new(),
+            generic: Cell::new(false),
+            trace: None,
+        }
+    }
 }
 
 impl Machine<'_> {
@@ -197,7 +247,7 @@ impl Machine<'_> {
             Special::ClusterNctaid(a) => u(cluster[a]),
             Special::ClusterCtaRank => u(c.rank),
             Special::ClusterNctaRank => u(cluster.iter().product::<u32>()),
-            Special::SmId => u(c.linear % self.options.sms),
+            Special::SmId => u(c.sm.0),
             Special::NSmId => u(self.options.sms),
             Special::GridId => 1,
             Special::DynamicSharedSize => u(self.launch.shared),
@@ -275,7 +325,9 @@ impl Machine<'_> {
             Wait::Bar { id, generation } => c.barriers[id as usize].generation != generation,
             Wait::Tensor { warp, stores } => self.tensor.waited(c.linear, warp, stores),
             Wait::Wgmma { warp, keep } => self.wgmma.waited((c.linear, warp), keep),
-            Wait::TensorAlloc { epoch } | Wait::TensorFree { epoch } => self.tensor.epoch != epoch,
+            Wait::TensorAlloc { epoch, .. } | Wait::TensorFree { epoch } => {
+                self.tensor.epoch != epoch
+            }
             Wait::GridBefore => !self.neighbours.before_runs,
             Wait::Store { stores, .. } => self.stores != stores,
             Wait::Cluster { phase } => self.clusters[c.cluster].phase > phase,

@@ -16,6 +16,7 @@ mod mbarrier_wait;
 mod memory;
 mod mma;
 mod observe;
+pub(crate) mod overlap;
 pub(crate) mod pending;
 mod pieces;
 mod poison;

@@ -17,6 +17,17 @@ pub(crate) enum Use {
     Reduce,
 }
 
+impl Use {
+    /// What is done to the bytes, for reports.
+    pub(crate) fn passive(self) -> &'static str {
+        match self {
+            Use::Read => "is read",
+            Use::Write => "is written",
+            Use::Reduce => "is reduced into",
+        }
+    }
+}
+
 /// Bytes of a memory. `owner` is the linear CTA of shared memory, 0 otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Range {

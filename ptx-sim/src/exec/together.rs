@@ -151,6 +151,10 @@ impl Machine<'_> {
     /// The allocation of a span, if nothing in it can refuse an access.
     fn plain(&mut self, s: &Span, writes: bool) -> Option<&mut Allocation> {
         let (space, owner, address) = (s.place.space, s.place.owner, s.place.address);
+        // Accesses that other grids may conflict with are looked at one by one.
+        if space == Space::Global && self.overlap.is_some() {
+            return None;
+        }
         let mbarriers =
             space == Space::Shared && self.refuse_mbarrier(owner, address, s.size, "").is_err();
         let how = if writes { Use::Write } else { Use::Read };

@@ -20,7 +20,7 @@ pub(crate) enum Wait {
     /// `wgmma.wait_group` of a warp, until no more than so many groups are pending.
     Wgmma { warp: u32, keep: u32 },
     /// `tcgen05.alloc`, until something may have made room.
-    TensorAlloc { epoch: u64 },
+    TensorAlloc { epoch: u64, columns: u32 },
     /// `tcgen05.dealloc` of a pair, until the peer may have issued it too.
     TensorFree { epoch: u64 },
     /// `griddepcontrol.wait`, until the grid before this one has ended.

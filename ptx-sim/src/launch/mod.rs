@@ -22,8 +22,9 @@ use std::path::{Component, Path, PathBuf};
 use crate::ast::Module;
 use crate::error::SimError;
 use crate::files::{self, Existing};
+use crate::program::Program;
 use crate::report::Report;
-use crate::sim::{Buffer, Launch, Options, Sim};
+use crate::sim::{Buffer, Launch, Multiprocessors, Options, Sim};
 
 /// A specification brought to life.
 #[derive(Debug, Clone)]
@@ -43,6 +44,21 @@ impl Prepared {
     pub fn run_before(&mut self, options: &Options) -> Result<Vec<Report>, SimError> {
         let run = |launch| self.sim.run(launch, options);
         self.before.iter().map(run).collect()
+    }
+}
+
+impl Prepared {
+    /// Runs all launches, those that depend on the one before them together with it: [`Sim::run_overlapped`].
+    pub fn run_overlapped(
+        &mut self,
+        options: &Options,
+        on: Multiprocessors,
+    ) -> Result<Vec<Report>, SimError> {
+        let launches: Vec<&Launch> = self.before.iter().chain([&self.launch]).collect();
+        let programs = launches.iter().map(|l| self.sim.program(&l.kernel));
+        let programs: Vec<Program> = programs.collect::<Result<_, _>>()?;
+        let all: Vec<_> = programs.iter().zip(launches).collect();
+        self.sim.run_overlapped(&all, options, on)
     }
 }
 

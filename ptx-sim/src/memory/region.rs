@@ -325,6 +325,15 @@ impl Region {
         Some((&a.name, first))
     }
 
+    /// A byte as the name of its allocation and where it is in that, for reports.
+    pub(crate) fn name_of(&self, address: u64) -> String {
+        let after = self.allocations.partition_point(|a| a.base <= address);
+        match after.checked_sub(1).and_then(|i| self.allocations.get(i)) {
+            Some(a) => format!("{}+{}", a.name, address - a.base),
+            None => format!("0x{address:x}"),
+        }
+    }
+
     /// Whether a byte lies in an allocation.
     pub fn holds(&self, address: u64) -> bool {
         let after = self.allocations.partition_point(|a| a.base <= address);

@@ -197,6 +197,12 @@ impl TmemAllocator {
         holding.map(|(cta, _)| *cta)
     }
 
+    /// Every live allocation: the CTA, first column, count.
+    pub fn held(&self) -> impl Iterator<Item = (u64, u32, u32)> + '_ {
+        let all = self.ctas.iter();
+        all.flat_map(|(cta, c)| c.live.iter().map(|&(first, count)| (*cta, first, count)))
+    }
+
     /// Live allocations of a CTA, for reports.
     pub fn live(&self, cta: u64) -> &[(u32, u32)] {
         self.ctas.get(&cta).map_or(&[], |c| &c.live)

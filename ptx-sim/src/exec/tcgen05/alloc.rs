@@ -40,6 +40,7 @@ impl Machine<'_> {
         let Some(at) = granted else {
             cur.state = State::Blocked(Wait::TensorAlloc {
                 epoch: self.tensor.epoch,
+                columns,
             });
             return Ok(Flow::Stop);
         };
@@ -53,8 +54,9 @@ impl Machine<'_> {
             return Ok(None);
         }
         let (sm, linear) = (self.sm(cta), self.ctas[cta].linear);
+        let holder = self.neighbours.holder(linear);
         let a = self.tensor.allocators.entry(sm).or_default();
-        match a.alloc(u64::from(linear), columns).map_err(refused)? {
+        match a.alloc(holder, columns).map_err(refused)? {
             AllocOutcome::Allocated(at) => {
                 self.mark_columns(linear, at.column(), columns, true);
                 Ok(Some(at))
@@ -98,7 +100,8 @@ impl Machine<'_> {
         let (mine, other) = (self.sm(cta), self.sm(peer_index));
         let mut a = self.tensor.allocators.remove(&mine).unwrap_or_default();
         let b = self.tensor.allocators.entry(other).or_default();
-        let outcome = a.alloc_pair(b, [u64::from(linear), u64::from(peer)], [columns, theirs]);
+        let holders = [linear, peer].map(|cta| self.neighbours.holder(cta));
+        let outcome = a.alloc_pair(b, holders, [columns, theirs]);
         self.tensor.allocators.insert(mine, a);
         match outcome.map_err(refused)? {
             AllocOutcome::Allocated(at) => {
@@ -137,9 +140,10 @@ impl Machine<'_> {
         if self.tensor.freed.remove(&mine) {
             return Ok(Flow::Next);
         }
+        let holder = self.neighbours.holder(linear);
         let a = self.tensor.allocators.entry(sm).or_default();
         let first = a
-            .dealloc(u64::from(linear), group.ctas() as u8, address, columns)
+            .dealloc(holder, group.ctas() as u8, address, columns)
             .map_err(refused)?;
         let pair = self
             .tensor_group(c.cta, group)
@@ -181,8 +185,8 @@ impl Machine<'_> {
         group: CtaGroup,
     ) -> Result<(), Trouble> {
         let (sm, linear) = (self.sm(c.cta), self.ctas[c.cta].linear);
+        let holder = self.neighbours.holder(linear);
         let a = self.tensor.allocators.entry(sm).or_default();
-        a.relinquish(u64::from(linear), group.ctas() as u8)
-            .map_err(refused)
+        a.relinquish(holder, group.ctas() as u8).map_err(refused)
     }
 }

@@ -53,7 +53,7 @@ pub(crate) struct TensorState {
     /// What of it is still to be computed, by linear CTA.
     owed: BTreeMap<u32, Owed>,
     /// By SM, and rank in a pair.
-    allocators: BTreeMap<(u32, u32), TmemAllocator>,
+    pub(super) allocators: BTreeMap<(u32, u32), TmemAllocator>,
     /// Pair allocations: columns that a CTA has asked for, and its address once both have.
     asked: BTreeMap<u32, u32>,
     granted: BTreeMap<u32, TmemAddr>,
@@ -87,7 +87,7 @@ impl TensorState {
         ids.iter().all(|i| !self.pending.contains_key(i))
     }
 
-    /// Linear CTAs that hold tensor memory, in ascending order.
+    /// CTAs that hold tensor memory, as [`Neighbours::holder`] numbers them, in ascending order.
     pub(crate) fn holders(&self) -> Vec<u64> {
         let all = self.allocators.values().flat_map(TmemAllocator::holders);
         let mut all: Vec<u64> = all.collect();
@@ -368,7 +368,7 @@ impl Machine<'_> {
             return Ok(());
         };
         self.tensor.epoch += 1;
-        let leaks = a.exit(u64::from(linear));
+        let leaks = a.exit(self.neighbours.holder(linear));
         if let Some((first, count)) = leaks.first() {
             return Err(broken(format!(
                 "the CTA ends without tcgen05.dealloc of tensor memory columns {first}..{}",
@@ -379,8 +379,7 @@ impl Machine<'_> {
     }
 
     /// The SM a CTA runs on. Both CTAs of a pair have their own.
-    fn sm(&self, cta: usize) -> (u32, u32) {
-        let c = &self.ctas[cta];
-        (c.linear % self.options.sms, c.rank & 1)
+    pub(super) fn sm(&self, cta: usize) -> (u32, u32) {
+        self.ctas[cta].sm
     }
 }

@@ -1,0 +1,251 @@
+//! The tensor-core kernel behind launches that have not ended, on one multiprocessor: its shared and its tensor memory are
+//! for all of them.
+
+use std::sync::Arc;
+
+use nvfp4_gemv::kernel::{Config, Kernel, plan};
+use nvfp4_gemv::{Dims, ScaleLayout, Shape};
+use nvfp4_gemv_simulate::ptx::Entry;
+use ptx_sim::report::ViolationKind;
+use ptx_sim::{Allowed, Launch, Multiprocessors, Options, Relaxation, SimError};
+
+use crate::support::operands::{Case, Data, Operands};
+use crate::support::ptx;
+use crate::support::schedules::{few, schedules};
+use crate::support::sim::{Loaded, Simulator, launches};
+
+crate::trials! {
+    simulator: behind_itself, behind_itself_with_all_columns, behind_a_foreign_kernel;
+}
+
+const KERNEL: Kernel = Kernel::Tcgen05;
+const WAIT: &str = "griddepcontrol.wait;";
+const START: &str = "griddepcontrol.launch_dependents;";
+const ALLOC: &str = "tcgen05.alloc";
+const FREE: &str = "tcgen05.dealloc";
+
+/// Lets dependents start at once, and allocates all tensor memory of its multiprocessor long after.
+const FOREIGN: &str = "
+.version 9.0
+.target sm_100a
+.address_size 64
+.visible .entry foreign() {
+    .reg .pred %p; .reg .b32 %r<3>; .shared .align 16 .b8 columns[16];
+    griddepcontrol.launch_dependents;
+    mov.u32 %r1, 0;
+LATE:
+    add.u32 %r1, %r1, 1;
+    setp.lt.u32 %p, %r1, 5000;
+    @%p bra LATE;
+    tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [columns], 512;
+    tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;
+    bar.sync 0;
+    ld.shared.u32 %r2, [columns];
+    tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r2, 512;
+    ret;
+}
+";
+
+/// A launch with its code.
+type Ready = (Arc<Entry>, Launch);
+
+/// A call in memory, planned as one of a chain.
+struct Chained {
+    loaded: Loaded,
+    planned: Vec<plan::Launch>,
+    roundings: u32,
+    on: Multiprocessors,
+    context: String,
+}
+
+impl Chained {
+    fn new(simulator: &Simulator, case: &Case, config: Config) -> Self {
+        let mut loaded = Loaded::new(&Arc::new(Operands::new(case)), simulator.arch);
+        let plan = loaded.plan(config, &simulator.gpu, true);
+        Self {
+            loaded,
+            planned: plan
+                .launches()
+                .iter()
+                .flat_map(plan::Launch::parts)
+                .collect(),
+            roundings: config.roundings(&case.shape, case.activation),
+            on: Multiprocessors::default(),
+            context: format!("{config:?}, {case:?}"),
+        }
+    }
+
+    fn shared(&self) -> u32 {
+        let all = self.planned.iter().map(|launch| launch.dynamic_shared);
+        all.max().unwrap_or(0)
+    }
+
+    /// The launches, of code that `edit` has changed.
+    fn ready(&self, edit: impl Fn(&str) -> String) -> Vec<Ready> {
+        let of = |planned: &plan::Launch| {
+            let text = edit(&ptx::unit(planned.unit, ptx::BLACKWELL));
+            let entry = Arc::new(Entry::new(&text, planned.entry));
+            let launches = launches(planned).expect("a valid launch").into_iter();
+            launches.map(move |launch| (entry.clone(), launch))
+        };
+        self.planned.iter().flat_map(of).collect()
+    }
+
+    /// Runs launches at the same time. The result must be right if they end.
+    fn run(&self, all: &[Ready], options: &Options) -> Result<(), SimError> {
+        let mut loaded = self.loaded.clone();
+        let all: Vec<_> = all.iter().map(|(e, l)| (&e.program, l)).collect();
+        loaded.memory.overlapped(&all, options, self.on)?;
+        assert_eq!(loaded.difference(self.roundings), None, "{}", self.context);
+        Ok(())
+    }
+
+    /// It runs to its end, whatever the schedule.
+    fn demand_right(&self, all: &[Ready], seed: u64) {
+        for options in few(seed) {
+            let ran = self.run(all, &options);
+            ran.unwrap_or_else(|error| panic!("{error}: {}, {options:?}", self.context));
+        }
+    }
+}
+
+/// Calls of a few vectors and of many, each with the default config and with the one of least shared memory, of which
+/// several CTAs have room on a multiprocessor, among those that `take` wants.
+fn calls(take: fn(&Chained) -> bool) -> Vec<Chained> {
+    let simulator = Simulator::new(ptx::BLACKWELL);
+    let of = |(m, n, k)| {
+        let shape = Shape::new(Dims { m, n, k, l: 1 }).expect("a shape");
+        let case = Case {
+            padded: true,
+            ..Case::new(shape, Data::Integers, ScaleLayout::Tiled128x4, 3)
+        };
+        let configs = simulator.job(&case, true, |job| KERNEL.candidates(job));
+        let make = |config: &Config| Chained::new(&simulator, &case, *config);
+        let mut calls: Vec<Chained> = configs.iter().map(make).filter(take).collect();
+        let least = (0..calls.len()).min_by_key(|i| calls[*i].shared());
+        let least = least.filter(|i| *i > 0).map(|i| calls.swap_remove(i));
+        calls.into_iter().take(1).chain(least)
+    };
+    let all = [(200, 2, 1056), (300, 16, 512)].map(of);
+    all.into_iter().flatten().collect()
+}
+
+fn unchanged(ptx: &str) -> String {
+    ptx.to_string()
+}
+
+/// One call and the same again: what the first one writes, the second one overwrites.
+fn behind_itself() {
+    for (seed, call) in calls(|_| true).into_iter().enumerate() {
+        let one = call.ready(unchanged);
+        call.demand_right(&[&one[..], &one].concat(), seed as u64);
+    }
+    let call = calls(|_| true).remove(0);
+    let hasty = call.ready(|ptx| ptx.replace(WAIT, ""));
+    for options in few(1) {
+        match call.run(&[&hasty[..], &hasty].concat(), &options) {
+            Err(SimError::Violation(v)) if v.kind == ViolationKind::Hazard => {
+                assert!(v.message.contains(WAIT.trim_end_matches(';')), "{v}");
+            }
+            other => panic!("{other:?}, not a hazard: {options:?}"),
+        }
+    }
+}
+
+/// As though it took all tensor memory of its multiprocessor, so that every two CTAs there want the same columns. In the old
+/// order, which lets dependents start and allocates before it waits, two launches of it hang. CTAs in clusters are left
+/// out: clusters that wait for each other's columns hang without another launch.
+fn behind_itself_with_all_columns() {
+    let alone = |call: &Chained| call.planned.iter().all(|launch| launch.cluster <= 1);
+    let mut deadlocks = 0;
+    for (seed, mut call) in calls(alone).into_iter().enumerate() {
+        // Room for CTAs of both, whatever their shared memory.
+        call.on.shared = u32::MAX;
+        let one = call.ready(all_columns);
+        call.demand_right(&[&one[..], &one].concat(), seed as u64);
+
+        let old = call.ready(|ptx| {
+            let text = allocates_first(&all_columns(ptx)).replace(START, "");
+            text.replace(ALLOC, &format!("{START}\n{ALLOC}"))
+        });
+        let all = [&old[..], &old].concat();
+        for options in schedules(1).into_iter().map(between_the_two) {
+            match call.run(&all, &options) {
+                Ok(()) => {}
+                Err(SimError::Deadlock(d)) => {
+                    deadlocks += 1;
+                    let text = d.to_string();
+                    let waits = text.contains("in grid 1 (gemv_tcgen05), for 512 columns");
+                    let holds = text.contains("of grid 2 (gemv_tcgen05) holds columns 0..512");
+                    assert!(waits && holds, "{text}");
+                }
+                Err(error) => panic!("{error}: {}", call.context),
+            }
+        }
+    }
+    assert!(deadlocks > 0, "the old order hangs");
+}
+
+/// Of the grids before the first launch and behind the last one, nothing holds tensor memory.
+fn between_the_two(options: Options) -> Options {
+    let allow = Allowed::NONE
+        .with(Relaxation::AllocatedBefore)
+        .with(Relaxation::LateDependents);
+    Options { allow, ..options }
+}
+
+/// Allocating before it waits, it hangs there; in its own order it does not.
+fn behind_a_foreign_kernel() {
+    let foreign = Arc::new(Entry::new(FOREIGN, "foreign"));
+    let foreign = [(foreign, Launch::new("foreign", [3, 1, 1], [32, 1, 1]))];
+    for (seed, call) in calls(|_| true).into_iter().enumerate() {
+        let ours = call.ready(unchanged);
+        call.demand_right(&[&foreign[..], &ours].concat(), seed as u64);
+
+        let old = call.ready(allocates_first);
+        let all = [&foreign[..], &old].concat();
+        let ends = few(seed as u64).map(|options| call.run(&all, &options));
+        let deadlocks = ends.into_iter().filter_map(|end| match end {
+            Ok(()) => None,
+            Err(SimError::Deadlock(d)) => Some(d.to_string()),
+            Err(error) => panic!("{error}: {}", call.context),
+        });
+        let deadlocks: Vec<String> = deadlocks.collect();
+        assert!(!deadlocks.is_empty(), "no deadlock: {}", call.context);
+        for text in deadlocks {
+            assert!(
+                text.contains("in grid 1 (foreign), for 512 columns"),
+                "{text}"
+            );
+            assert!(text.contains("for the end of grid 1 (foreign)"), "{text}");
+            assert!(text.contains("of grid 2 (gemv_tcgen05"), "{text}");
+        }
+    }
+}
+
+/// With 512 columns wherever it allocates or frees some.
+fn all_columns(ptx: &str) -> String {
+    let of = |text: &str, name: &str| {
+        let mut parts = text.split(name);
+        let mut all = parts.next().expect("a text").to_string();
+        for part in parts {
+            let (operands, rest) = part.split_once(';').expect("an instruction");
+            let (address, _) = operands.rsplit_once(',').expect("operands");
+            all += &format!("{name}{address}, 512;{rest}");
+        }
+        all
+    };
+    of(&of(ptx, ALLOC), FREE)
+}
+
+/// Moves all waits for the grid before behind the allocation.
+fn allocates_first(ptx: &str) -> String {
+    let text = ptx.replace(WAIT, "");
+    let mut parts = text.split(ALLOC).map(str::to_string);
+    let mut all = parts.next().expect("a text");
+    for part in parts {
+        let (allocation, rest) = part.split_once(';').expect("an instruction");
+        all += &format!("{ALLOC}{allocation};\n{WAIT}{rest}");
+    }
+    all
+}
