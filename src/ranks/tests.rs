@@ -15,7 +15,7 @@ fn of(variables: &Variables) -> Result<Ranks, RanksError> {
     })
 }
 
-fn without<'a>(variables: &'a Variables, name: &str) -> Vec<(&'static str, &'static str)> {
+fn without(variables: &Variables, name: &str) -> Vec<(&'static str, &'static str)> {
     let kept = variables.iter().filter(|(known, _)| *known != name);
     kept.copied().collect()
 }

@@ -84,3 +84,20 @@ fn plans_that_cannot_be_say_what_could() {
     let alone = fails(&words("plan 8192 4096 --gpu dgx-spark --tensor-parallel 2"));
     contains(&alone, &["a host has one NVIDIA GB10"]);
 }
+
+/// On a machine without GPUs, or with fewer.
+#[test]
+fn what_needs_several_gpus_says_so_without_them() {
+    let few = fails(&words("bench --suite decode --tensor-parallel 64"));
+    assert!(
+        few.contains("--tensor-parallel measures GPUs of this machine")
+            || few.contains("--tensor-parallel 64 needs so many GPUs"),
+        "{few}"
+    );
+    let nvfp4 = fails(&words(
+        "bench --suite decode --tensor-parallel 2 --activation nvfp4",
+    ));
+    contains(&nvfp4, &["--activation nvfp4", "f16, bf16 or f32"]);
+    let shapes = fails(&words("bench --tensor-parallel 2"));
+    contains(&shapes, &["--suite decode"]);
+}
