@@ -16,6 +16,7 @@ use nvfp4_gemv::parallel::TensorParallel;
 use nvfp4_gemv::ranks::{Launcher, Ranks};
 use nvfp4_gemv::{GlobalScale, Options, ScaleLayout::Linear, Shape, Weights, raw};
 
+type Values = CudaSlice<f32>;
 const HIDDEN: usize = 4096;
 const WIDE: usize = 16384;
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -41,7 +42,7 @@ fn main() -> Result<()> {
 
 fn rank(rank: usize, ranks: usize, gpu: usize, id: UniqueId) -> Result<()> {
     let context = CudaContext::new(gpu)?;
-    // SAFETY: all work goes to the one stream below, whose order is the order in which buffers are used and freed.
+    // SAFETY: all of the rank's work goes to the one stream below, which orders how buffers are used and freed.
     unsafe { context.disable_event_tracking() };
     let stream = context.new_stream()?; // the default stream cannot be captured
     let all = Arc::new(Communicator::new(&stream, ranks, rank, &id, TIMEOUT)?);
@@ -66,15 +67,13 @@ fn rank(rank: usize, ranks: usize, gpu: usize, id: UniqueId) -> Result<()> {
     let graph = stream.end_capture(flags)?.context("nothing was captured")?;
     graph.launch()?;
     mlp.synchronize(&stream)?; // an error, not a hang, where another rank died
-    let y = stream.clone_dtoh(mlp.output())?; // the same on all ranks
+    let y = stream.clone_dtoh(mlp.output())?;
     println!("rank {rank} of {ranks}: {}", y[0]);
     ensure!(y == [WIDE as f32; HIDDEN], "expected {WIDE}");
     Ok(())
 }
 
-type F32 = CudaSlice<f32>;
-
 /// The place of your kernel for `silu(gate) * up`: here the result of gate is copied.
-fn between(stream: &Arc<CudaStream>, gate_up: &[F32], out: &mut F32) -> Result<()> {
-    Ok(stream.memcpy_dtod(&gate_up[0], out)?)
+fn between(on: &Arc<CudaStream>, gate_up: &[Values], out: &mut Values) -> Result<()> {
+    Ok(on.memcpy_dtod(&gate_up[0], out)?)
 }

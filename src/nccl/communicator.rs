@@ -24,9 +24,10 @@ use crate::types::FloatType;
 /// first one for the second.
 ///
 /// A call enqueues, as all of this crate's calls on a device do, and can be [captured into a CUDA
-/// graph](crate#cuda-graphs), by all ranks alike. The first call with a number of elements may let NCCL connect the ranks in
-/// another way than before, for which it allocates: make it once before the capture. Destroy such graphs before the
-/// communicator.
+/// graph](crate#cuda-graphs), by all ranks alike. NCCL enqueues on a thread of its own, for which the call waits: so capture
+/// with mode `THREAD_LOCAL` or `RELAXED`, not `GLOBAL`, and capture what is launched often. The first call with a number of
+/// elements may let NCCL connect the ranks in another way than before, for which it allocates: make it once before the
+/// capture. Destroy such graphs before the communicator.
 ///
 /// After an error, which may be another rank's, it is of no more use: all later calls are [`NcclError::Aborted`]. Dropped
 /// without one, it waits for the other ranks to drop theirs, at most for the timeout.

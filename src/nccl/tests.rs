@@ -375,3 +375,11 @@ fn a_folder_without_it_is_reported() {
     let bogus = says();
     assert!(bogus.contains("cannot be loaded"), "{bogus}");
 }
+
+#[cfg(unix)]
+#[test]
+fn a_library_that_is_not_nccl_says_what_it_lacks() {
+    let this = libloading::os::unix::Library::this();
+    let why = Api::of(this.into()).unwrap_err();
+    assert_eq!(why, "it has no ncclGetVersion: it is too old, or not NCCL");
+}

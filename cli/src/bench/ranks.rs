@@ -9,8 +9,13 @@ use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptu
 use cudarc::driver::{CudaContext, CudaGraph, CudaStream};
 use half::{bf16, f16};
 use nvfp4_gemv::nccl::{self, Communicator, UniqueId};
-use nvfp4_gemv::parallel::{DeviceElement, HostRank, LayersError, LayersOnDevice, TensorParallel};
-use nvfp4_gemv::{Activation, GlobalScale, Options, ScaleLayout, Shape, Weights};
+use nvfp4_gemv::parallel::{
+    DeviceElement, GroupError, HostRank, LayersError, LayersOnDevice, RankLayers, TensorParallel,
+};
+use nvfp4_gemv::{
+    Activation, Dims, GlobalScale, Operands, Options, ScaleLayout, Shape, Weights, Workspace,
+    dispatch, raw,
+};
 
 use super::alternate::WARM_UP;
 use super::several::{Job, Measured, Pair};
@@ -144,12 +149,8 @@ fn all_ranks<T: DeviceElement + FromF32>(
         threads.into_iter().map(join).collect()
     });
     // One rank's error ends the others, who say less of it.
-    let ended_by_another = |error: &anyhow::Error| {
-        matches!(
-            error.downcast_ref(),
-            Some(nvfp4_gemv::parallel::GroupError::Gone { .. })
-        )
-    };
+    let ended_by_another =
+        |error: &anyhow::Error| matches!(error.downcast_ref(), Some(GroupError::Gone { .. }));
     let (mut done, mut errors) = (Vec::new(), Vec::new());
     for result in results {
         match result {
@@ -207,9 +208,11 @@ impl<'a, T: DeviceElement + FromF32> Rank<'a, T> {
         let shards = mine.columns().iter().chain([mine.row()]);
         let bytes: usize = shards.map(|shard| shard.shape().weight_bytes()).sum();
         let count = job.plan.cold_bytes.div_ceil(bytes).clamp(2, MOST_PAIRS);
+        let workspace = Workspace::new(&stream, workspace_bytes(job, &mine, rank)?)?;
+        let options = Options::new().workspace(&workspace);
         let mut pairs = Vec::with_capacity(count);
         for _ in 0..count {
-            pairs.push(mine.on_device::<T>(&stream, &communicator, job.n, &Options::new())?);
+            pairs.push(mine.on_device::<T>(&stream, &communicator, job.n, &options)?);
         }
         // The vectors: the same on all ranks, and of what is between each rank's part of the same ones.
         let (k, whole_k) = (mine.columns()[0].shape().k(), job.pair.row.1);
@@ -332,6 +335,25 @@ impl Graphs {
             },
         })
     }
+}
+
+/// As much as the layer needs that needs most: all of them share it.
+fn workspace_bytes(job: &Job, layers: &RankLayers<'_>, gpu: usize) -> Result<u64> {
+    let gpu = raw::gpu(gpu as u32)?;
+    let operands = Operands::new(job.activation, job.layout);
+    let mut most = 0;
+    for shard in layers.columns().iter().chain([layers.row()]) {
+        let (m, k) = (shard.shape().m(), shard.shape().k());
+        let shape = Shape::new(Dims {
+            m,
+            n: job.n,
+            k,
+            l: 1,
+        })?;
+        let needs = dispatch::workspace_bytes(&shape, &operands, &gpu, &Options::new())?;
+        most = most.max(needs);
+    }
+    Ok(most)
 }
 
 /// From -1 to 1.
