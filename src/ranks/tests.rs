@@ -198,6 +198,29 @@ fn all_ranks_get_what_rank_0_shares() {
     });
 }
 
+/// What the environment says leads there, too.
+#[test]
+fn a_rank_of_a_launcher_meets_where_its_variables_say() {
+    let (host, port) = host();
+    let variables = [
+        ("PMI_RANK", "1".to_string()),
+        ("PMI_SIZE", "2".to_string()),
+        ("PMI_LOCAL_RANK", "0".to_string()),
+        ("MASTER_ADDR", HERE.to_string()),
+        ("MASTER_PORT", "1".to_string()),
+        (PORT_VARIABLE, port.to_string()),
+    ];
+    let ranks = Ranks::of_variables(|name| {
+        let found = variables.iter().find(|(known, _)| *known == name);
+        found.map(|(_, value)| value.clone())
+    });
+    scope(|scope| {
+        let other = scope.spawn(move || ranks.unwrap().share(&[], LONG));
+        assert_eq!(host.share(2, b"an id", LONG), Ok(b"an id".to_vec()));
+        assert_eq!(other.join().unwrap(), Ok(b"an id".to_vec()));
+    });
+}
+
 #[test]
 fn a_rank_that_does_not_come_is_named_to_all() {
     let (host, port) = host();

@@ -33,6 +33,10 @@ const LARGEST: Model = Model {
 const VECTORS: [usize; 3] = [1, 8, 64];
 
 /// Layers that need one sum: the matrices that read the vector, and the one behind them, rows x elements of a row.
+#[cfg_attr(
+    not(feature = "nccl"),
+    allow(dead_code, reason = "only what measures reads all of it")
+)]
 #[derive(Clone, Debug)]
 pub(super) struct Pair {
     pub(super) name: &'static str,
@@ -78,6 +82,10 @@ pub(super) struct Request<'a> {
 }
 
 /// A pair to measure.
+#[cfg_attr(
+    not(feature = "nccl"),
+    allow(dead_code, reason = "only what measures reads all of it")
+)]
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) pair: Pair,
