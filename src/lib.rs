@@ -17,6 +17,8 @@
 //!   [`QuantizedVectors`] owns vectors that are quantised on the device.
 //! - [`checkpoint`] opens ModelOpt and compressed-tensors files, [`mod@quantize`] makes NVFP4 of
 //!   f32, f16 and bf16, [`format`](mod@format) has the codecs.
+//! - [`shard`] cuts weights for several ranks, [`mod@parallel`] computes pairs of layers on them with one sum for both,
+//!   [`ranks`] reads what a launcher says of them, and [`nccl`] lets their GPUs communicate.
 //! - [`mod@reference`] is the truth that everything is held to, with the error each kernel may make.
 //!
 //! # An example
@@ -116,6 +118,8 @@
 //! - `jit`: the CUDA paths, with kernels that are compiled at run time where there is no machine code for the GPU: module
 //!   [`jit`]. Needs nothing when building, and NVRTC at run time.
 //! - `device`: what these two share. Alone it computes nothing on a GPU.
+//! - `nccl`: several GPUs through NCCL: module [`nccl`], and layers of module [`mod@parallel`] on them. Needs nothing when
+//!   building, and libnccl at run time. Brings `device`.
 //! - `checkpoint` (default): modules [`checkpoint`] and [`mod@file`], which read NVFP4 layers of safetensors files.
 //! - `tune` (default): module [`mod@tune`], which keeps what was measured in files and, with `cuda`, measures. Configs
 //!   and measurements are JSON.
@@ -147,6 +151,7 @@
 "
 )]
 #![cfg_attr(not(feature = "jit"), doc = "\n[`jit`]: #features\n")]
+#![cfg_attr(not(feature = "nccl"), doc = "\n[`nccl`]: #features\n")]
 #![cfg_attr(not(feature = "tune"), doc = "\n[`mod@tune`]: #features\n")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -183,6 +188,8 @@ pub mod kernel;
 #[cfg(feature = "device")]
 pub mod measure;
 mod memory;
+#[cfg(feature = "nccl")]
+pub mod nccl;
 mod operands;
 #[cfg(nvfp4_gemv_no_kernels)]
 #[allow(unused_variables)]
@@ -200,11 +207,13 @@ mod no_kernels {
 mod nvrtc;
 #[cfg(feature = "jit")]
 mod nvrtc_names;
+pub mod parallel;
 pub mod printable;
 mod products;
 pub mod quantize;
 #[cfg(feature = "device")]
 mod quantized;
+pub mod ranks;
 #[cfg(feature = "device")]
 pub mod raw;
 pub mod reference;
@@ -233,7 +242,7 @@ pub use kernel::{Config, Kernel};
 pub use memory::Device;
 pub use memory::{Buffer, Host, Memory};
 pub use operands::{Alignment, Operands, RawOutput, RawVectors, RawWeights, RawWorkspace};
-pub use products::Product;
+pub use products::{Link, LinkKind, Product};
 #[cfg(feature = "device")]
 pub use quantized::QuantizedVectors;
 pub use refusal::Refusal;

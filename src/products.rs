@@ -13,6 +13,51 @@ pub struct Product {
     pub multiprocessors: u32,
     /// Bytes a second that its memory gives at most. No kernel reaches that.
     pub memory_bandwidth: u64,
+    /// What connects several of them in one host; none where a host has one.
+    pub link: Option<Link>,
+}
+
+/// What connects GPUs of one host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// How.
+    pub kind: LinkKind,
+    /// Bytes a second each way that a GPU has at most, as published.
+    pub bandwidth: u64,
+}
+
+/// How GPUs of one host are connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkKind {
+    /// NVLink, through NVSwitch where there are more than two.
+    NvLink,
+    /// The host's PCI Express, with 16 lanes.
+    Pcie,
+}
+
+impl LinkKind {
+    /// As people write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NvLink => "NVLink",
+            Self::Pcie => "PCIe",
+        }
+    }
+}
+
+impl Link {
+    const fn nvlink(gigabytes_per_second: u64) -> Option<Self> {
+        Self::new(LinkKind::NvLink, gigabytes_per_second)
+    }
+
+    /// 16 lanes of the fourth generation, or of the fifth.
+    const PCIE4: Option<Self> = Self::new(LinkKind::Pcie, 32);
+    const PCIE5: Option<Self> = Self::new(LinkKind::Pcie, 64);
+
+    const fn new(kind: LinkKind, gigabytes_per_second: u64) -> Option<Self> {
+        let bandwidth = gigabytes_per_second * 1_000_000_000;
+        Some(Self { kind, bandwidth })
+    }
 }
 
 impl Product {
@@ -20,28 +65,72 @@ impl Product {
     /// [`of_compute_capability`](Self::of_compute_capability) gives.
     ///
     /// Sources: NVIDIA's data sheets for the memory; for multiprocessors the architecture white papers and, of B300, GB10
-    /// and Jetson Thor, published output of the driver.
+    /// and Jetson Thor, published output of the driver. NVLink's rates are half of those that data sheets have, which add both
+    /// ways. NVLink bridges, which some of those with PCIe can have, are left out.
     pub const ALL: &[Self] = &[
-        Self::new("a100", "NVIDIA A100-SXM4-80GB", (8, 0), 108, 2039),
-        Self::new("a40", "NVIDIA A40", (8, 6), 84, 696),
-        Self::new("rtx3090", "NVIDIA GeForce RTX 3090", (8, 6), 82, 936),
-        Self::new("jetson-orin", "Orin", (8, 7), 16, 205),
-        Self::new("rtx4090", "NVIDIA GeForce RTX 4090", (8, 9), 128, 1008),
-        Self::new("l40s", "NVIDIA L40S", (8, 9), 142, 864),
-        Self::new("h200", "NVIDIA H200", (9, 0), 132, 4800),
-        Self::new("h100", "NVIDIA H100 80GB HBM3", (9, 0), 132, 3350),
-        Self::new("b200", "NVIDIA B200", (10, 0), 148, 8000),
-        Self::new("b300", "NVIDIA B300 SXM6 AC", (10, 3), 148, 8000),
-        Self::new("jetson-thor", "NVIDIA Thor", (11, 0), 20, 273),
-        Self::new("rtx5090", "NVIDIA GeForce RTX 5090", (12, 0), 170, 1792),
+        Self::new(
+            "a100",
+            "NVIDIA A100-SXM4-80GB",
+            (8, 0),
+            108,
+            2039,
+            Link::nvlink(300),
+        ),
+        Self::new("a40", "NVIDIA A40", (8, 6), 84, 696, Link::PCIE4),
+        Self::new(
+            "rtx3090",
+            "NVIDIA GeForce RTX 3090",
+            (8, 6),
+            82,
+            936,
+            Link::PCIE4,
+        ),
+        Self::new("jetson-orin", "Orin", (8, 7), 16, 205, None),
+        Self::new(
+            "rtx4090",
+            "NVIDIA GeForce RTX 4090",
+            (8, 9),
+            128,
+            1008,
+            Link::PCIE4,
+        ),
+        Self::new("l40s", "NVIDIA L40S", (8, 9), 142, 864, Link::PCIE4),
+        Self::new("h200", "NVIDIA H200", (9, 0), 132, 4800, Link::nvlink(450)),
+        Self::new(
+            "h100",
+            "NVIDIA H100 80GB HBM3",
+            (9, 0),
+            132,
+            3350,
+            Link::nvlink(450),
+        ),
+        Self::new("b200", "NVIDIA B200", (10, 0), 148, 8000, Link::nvlink(900)),
+        Self::new(
+            "b300",
+            "NVIDIA B300 SXM6 AC",
+            (10, 3),
+            148,
+            8000,
+            Link::nvlink(900),
+        ),
+        Self::new("jetson-thor", "NVIDIA Thor", (11, 0), 20, 273, None),
+        Self::new(
+            "rtx5090",
+            "NVIDIA GeForce RTX 5090",
+            (12, 0),
+            170,
+            1792,
+            Link::PCIE5,
+        ),
         Self::new(
             "rtx-pro-6000",
             "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
             (12, 0),
             188,
             1792,
+            Link::PCIE5,
         ),
-        Self::new("dgx-spark", "NVIDIA GB10", (12, 1), 48, 273),
+        Self::new("dgx-spark", "NVIDIA GB10", (12, 1), 48, 273, None),
     ];
 
     const fn new(
@@ -50,6 +139,7 @@ impl Product {
         compute_capability: (i32, i32),
         multiprocessors: u32,
         gigabytes_per_second: u64,
+        link: Option<Link>,
     ) -> Self {
         Self {
             name,
@@ -57,6 +147,7 @@ impl Product {
             compute_capability,
             multiprocessors,
             memory_bandwidth: gigabytes_per_second * 1_000_000_000,
+            link,
         }
     }
 

@@ -1,5 +1,8 @@
 //! `plan`: which kernel computes a shape, and how fast each one is, as far as is known.
 
+mod ranks;
+mod reduction;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -8,6 +11,7 @@ use nvfp4_gemv::dispatch::measured::{GpuModel, Measurements};
 use nvfp4_gemv::dispatch::{Estimate, rank};
 use nvfp4_gemv::kernel::plan::Launch;
 use nvfp4_gemv::kernel::{Call, Job};
+use nvfp4_gemv::shard::Split;
 use nvfp4_gemv::tune::{TUNED_VARIABLE, Tuned};
 use nvfp4_gemv::{
     Activation, Config, Dims, Error, Gpu, Kernel, Product, Refusal, ScaleLayout, Shape, Target,
@@ -31,6 +35,10 @@ reads the weights; `<` stands before those of kernels that were slower than anot
 nothing was measured that a time could follow from, `>` stands before the time that the share gives at the \
 published rate of the GPU's memory, which no kernel reaches.
 
+--tensor-parallel says what each of several GPUs computes of the layer, and whether that pays: cut by rows, which needs no \
+sum where a layer cut along K follows, and cut along K, with the sum over all GPUs. What a sum takes is a model, which \
+is printed with it: measured between two H200, and carried over to other GPUs and numbers of them by published figures.
+
 Examples:
   nvfp4-gemv plan 4096,7168
   nvfp4-gemv plan 7168,16384 --n 4 --activation bf16
@@ -38,6 +46,8 @@ Examples:
   nvfp4-gemv plan 4096,7168,8 --layout 128x4 --gpu h200 --chained
   nvfp4-gemv plan 4096,7168,8,4 --layout 128x4 --gpu b200
   nvfp4-gemv plan 14336,4096 --gpu dgx-spark --json
+  nvfp4-gemv plan 28672,8192 --gpu h200 --tensor-parallel 2
+  nvfp4-gemv plan 8192,28672 --gpu b200 --tensor-parallel 8 --split k --activation bf16
   nvfp4-gemv plan 14336,4096 --compute-capability 12.0   # for a GPU that has no name here")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -67,6 +77,27 @@ pub(crate) struct Args {
     /// NVFP4_GEMV_TUNED, or none]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["compute_capability", "gpu"])]
     tuned: Option<PathBuf>,
+    /// Divide the layer among so many GPUs of the product
+    #[arg(long, value_name = "RANKS", requires = "gpu", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    tensor_parallel: Option<u16>,
+    /// How to divide it [default: both]
+    #[arg(long, requires = "tensor_parallel", value_parser = split())]
+    split: Option<Split>,
+}
+
+fn split() -> impl TypedValueParser<Value = Split> {
+    shapes::one_of(Split::ALL.map(|split| match split {
+        Split::Rows => (
+            split,
+            split.name(),
+            "Each has rows, and a part of the result",
+        ),
+        Split::K => (
+            split,
+            split.name(),
+            "Each has columns, and a summand of the result",
+        ),
+    }))
 }
 
 fn product() -> impl TypedValueParser<Value = &'static Product> {
@@ -248,6 +279,19 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     let mut options = ask.options();
     if let Some(tuned) = &tuned {
         options = options.tuned(tuned);
+    }
+    if let (Some(ranks), Some(gpu), Some(product)) = (args.tensor_parallel, &gpu, product) {
+        let splits = args.split.map_or(Split::ALL.to_vec(), |split| vec![split]);
+        let layer = ranks::Layer {
+            shape,
+            activation,
+            layout,
+            gpu,
+            product,
+            options,
+            chained: args.chained,
+        };
+        return ranks::report(&layer, ranks.into(), &splits, other_build.as_deref());
     }
     let target = gpu.as_ref().map_or(Target::Host, Target::Gpu);
     let choice = select(&shape, &call.operands(), target, &options)?;

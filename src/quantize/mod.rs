@@ -29,7 +29,7 @@ use rayon::prelude::*;
 
 use crate::dialect::Dialect;
 use crate::format::{e2m1, e4m3};
-use crate::{BLOCK, GlobalScale, ScaleLayout, Shape, Vectors, Weights, check};
+use crate::{BLOCK, FloatType, GlobalScale, ScaleLayout, Shape, Vectors, Weights, check};
 
 mod vectors;
 
@@ -63,15 +63,26 @@ mod sealed {
 
 /// What can be quantised: f32, f16, bf16.
 pub trait Element: sealed::Sealed + Copy + Send + Sync + Into<f32> {
+    /// Its type, as a value.
+    const TYPE: FloatType;
+
     /// The same number in f32; exact.
     fn to_f32(self) -> f32 {
         self.into()
     }
 }
 
-impl Element for f32 {}
-impl Element for f16 {}
-impl Element for bf16 {}
+impl Element for f32 {
+    const TYPE: FloatType = FloatType::F32;
+}
+
+impl Element for f16 {
+    const TYPE: FloatType = FloatType::F16;
+}
+
+impl Element for bf16 {
+    const TYPE: FloatType = FloatType::Bf16;
+}
 
 /// A quantised matrix `[rows][K]` with one global scale.
 #[derive(Clone, Debug, PartialEq)]

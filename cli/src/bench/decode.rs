@@ -24,19 +24,19 @@ const SCHEMA: &str = "nvfp4-gemv/decode/1";
 
 /// What a model's public config.json says of its decoder layers.
 #[derive(Clone, Copy, Debug)]
-struct Model {
-    name: &'static str,
+pub(super) struct Model {
+    pub(super) name: &'static str,
     /// Whose config.json: `hidden_size`, `num_attention_heads`, `num_key_value_heads`, `head_dim` (for Llama
     /// `hidden_size / num_attention_heads`), `intermediate_size`.
-    source: &'static str,
-    hidden: usize,
-    heads: usize,
-    kv_heads: usize,
-    head_dim: usize,
-    intermediate: usize,
+    pub(super) source: &'static str,
+    pub(super) hidden: usize,
+    pub(super) heads: usize,
+    pub(super) kv_heads: usize,
+    pub(super) head_dim: usize,
+    pub(super) intermediate: usize,
 }
 
-const MODELS: [Model; 3] = [
+pub(super) const MODELS: [Model; 3] = [
     Model {
         name: "Llama-3.1-8B",
         source: "config.json of meta-llama/Llama-3.1-8B",
@@ -67,6 +67,12 @@ const MODELS: [Model; 3] = [
 ];
 
 impl Model {
+    /// Elements of the weights of a decoder layer's linear layers.
+    pub(super) fn weights(&self) -> usize {
+        let linears = self.linears(false);
+        linears.iter().map(|linear| linear.m * linear.k).sum()
+    }
+
     /// The linear layers of a decoder layer in the order of their computation. Fused, those that take the same vectors are
     /// one: q, k and v, and gate and up.
     fn linears(&self, fused: bool) -> Vec<Linear> {
@@ -467,14 +473,13 @@ fn linears(models: &[Model]) -> String {
     for model in models {
         for is_fused in [false, true] {
             let linears = model.linears(is_fused);
-            let weights: usize = linears.iter().map(|linear| linear.m * linear.k).sum();
             let shapes = linears.iter();
             let shapes = shapes.map(|linear| format!("{} {}x{}", linear.name, linear.m, linear.k));
             notes.push(shapes.collect::<Vec<_>>().join(", "));
             table.row(vec![
                 model.name.into(),
                 fused(is_fused).into(),
-                bytes(weights / 16 * 9),
+                bytes(model.weights() / 16 * 9),
             ]);
         }
     }

@@ -5,8 +5,11 @@ mod decode;
 pub(crate) mod document;
 mod measure;
 mod protocol;
+#[cfg(feature = "nccl")]
+mod ranks;
 mod reads;
 mod serve;
+mod several;
 pub(crate) mod statistics;
 mod suite;
 
@@ -60,6 +63,7 @@ Examples:
   nvfp4-gemv bench --suite vectors --cublas --json > vectors.json
   nvfp4-gemv bench --suite decode
   nvfp4-gemv bench --suite decode --n 1 --activation nvfp4 --sustained 5
+  nvfp4-gemv bench --suite decode --tensor-parallel 2
   nvfp4-gemv bench --shape 14336,4096 --n 1 --n 16 --activation f16 --cublas
   nvfp4-gemv bench --ceiling --shape 4096,4096 --shape 28672,8192
   nvfp4-gemv bench --kernel stream --shape 4096,7168 --n 1 --n 2 --n 4
@@ -104,6 +108,11 @@ pub(crate) struct Args {
     /// report says so
     #[arg(long, conflicts_with_all = ["ceiling", "serve"])]
     cublas: bool,
+    /// Divide pairs of layers of --suite decode's 70B model, and of a 405B one, among so many GPUs of this machine, through NCCL: the attention's projections, and the MLP,
+    /// each with its sum. Needs libnccl; n is 1, 8 and 64 and vectors are bf16 if nothing else is asked for
+    #[arg(long, value_name = "RANKS", value_parser = clap::value_parser!(u16).range(2..=64),
+          conflicts_with_all = ["shapes", "ceiling", "cublas", "slow_down", "serve", "sustained", "path", "kernel"])]
+    tensor_parallel: Option<u16>,
     /// The commit that the program was built from, for the document
     #[arg(long, value_name = "SHA")]
     commit: Option<String>,
@@ -155,11 +164,11 @@ impl Args {
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let ask = args.ask.ask()?;
     let (engine, _) = engine::open(ask.path())?;
+    if let Some(ranks) = args.tensor_parallel {
+        return over_ranks(args, engine.as_ref(), ranks.into());
+    }
     let mut suite = Suite::new(args.suite, engine.paths() == [GemvPath::Cpu]);
-    let plan = Plan {
-        rounds: args.rounds.into(),
-        cold_bytes: (args.cold as usize).saturating_mul(1 << 20),
-    };
+    let plan = plan(args);
     if args.suite == Some(SuiteArg::Decode) {
         return decode_steps(args, engine.as_ref(), &suite, ask, plan);
     }
@@ -214,6 +223,29 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         json: serde_json::to_value(&document)?,
         passed: true,
     })
+}
+
+fn plan(args: &Args) -> Plan {
+    Plan {
+        rounds: args.rounds.into(),
+        cold_bytes: (args.cold as usize).saturating_mul(1 << 20),
+    }
+}
+
+/// Pairs of layers over several GPUs.
+fn over_ranks(args: &Args, engine: &dyn Engine, ranks: usize) -> Result<Report> {
+    if args.suite != Some(SuiteArg::Decode) {
+        bail!("--tensor-parallel measures layers of models: it goes with --suite decode");
+    }
+    let request = several::Request {
+        ranks,
+        vectors: several::vectors(&args.n),
+        activations: or(&args.activation, &[Activation::Bf16]),
+        layouts: or(&args.layout, &[ScaleLayout::Linear]),
+        plan: plan(args),
+        commit: args.commit.clone(),
+    };
+    several::run(engine, &request)
 }
 
 /// The suite of decode steps.

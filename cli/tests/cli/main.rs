@@ -7,6 +7,7 @@ mod hostile_files;
 mod hostile_names;
 mod numbers;
 mod quantize;
+mod ranks;
 mod run;
 mod tune;
 mod verify;
@@ -176,6 +177,12 @@ fn help_has_examples_and_wrong_usage_exits_with_2() {
         &["tune", "--shape", "16"],
         &["verify", "--problem", "x", "--contest"],
         &words("run --checkpoint c --layer l --random 1 --input a:b")[..],
+        &words("plan 16 16 --tensor-parallel 2"),
+        &words("plan 16 16 --gpu h200 --tensor-parallel 0"),
+        &words("plan 16 16 --gpu h200 --split k"),
+        &words("bench --suite decode --tensor-parallel 1"),
+        &words("bench --suite decode --tensor-parallel 2 --sustained 5"),
+        &words("bench --suite decode --tensor-parallel 2 --path cpu"),
     ] {
         assert!(!refuses(wrong).is_empty());
     }

@@ -32,13 +32,16 @@ pub(super) fn check(context: &Context<'_>) -> Result<()> {
             // As its users build it: without nvcc.
             arguments.extend(["--no-default-features", "--features", "jit"]);
         }
+        if requires("nccl") {
+            arguments.extend(["--features", "nccl"]);
+        }
         let program = context.cargo.executable(&arguments)?;
         let mut command = Command::new(program);
         command
             .env("TMPDIR", temporary.path())
             .env_remove("NVFP4_GEMV_PATH");
         let output = process::output(&mut command)?;
-        let needs_gpu = requires("device") || requires("jit");
+        let needs_gpu = ["device", "jit", "nccl"].into_iter().any(requires);
         let stderr = String::from_utf8_lossy(&output.stderr);
         let verdict = judge(needs_gpu, output.status.code(), &stderr);
         eprintln!("{name}: {}", verdict.with_context(|| name.to_owned())?);

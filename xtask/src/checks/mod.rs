@@ -148,7 +148,7 @@ fn clippy(context: &Context<'_>) -> Result<()> {
     let library = without("nvfp4-gemv");
     clippy(&[&["--all-targets"], &library[..], &crate::JIT_FEATURES].concat())?;
     // Not the tests: those of the repository bring features that they need. `package` checks what is published.
-    for features in ["", "device", "cuda", "jit", "checkpoint", "tune"] {
+    for features in ["", "device", "cuda", "jit", "nccl", "checkpoint", "tune"] {
         let only = ["--lib", "--features", features];
         clippy(&[&without("nvfp4-gemv")[..], &only].concat())?;
     }

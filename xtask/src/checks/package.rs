@@ -46,7 +46,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<()> {
         .env("NVFP4_GEMV_NO_KERNELS", "1")
         .env("RUSTFLAGS", "-D warnings");
     let of_library = no_kernels.clone().at(library.join("Cargo.toml"));
-    for features in ["", "cuda", "jit", "checkpoint", "tune"] {
+    for features in ["", "cuda", "jit", "nccl", "checkpoint", "tune"] {
         let only = ["check", "--tests", "--no-default-features", "--features"];
         of_library.run([&only[..], &[features]].concat())?;
     }

@@ -1,0 +1,404 @@
+//! `bench --suite decode --tensor-parallel R`: pairs of linear layers over several GPUs of this machine, with the sum that
+//! they need, in one CUDA graph.
+//!
+//! Each rank is a thread of this process. A turn is one graph of so many pairs that their weights hold in no cache; all ranks
+//! begin it together, and it is over when the slowest one is. What is between the layers of a pair is left out: the
+//! activation of an MLP, and the attention.
+
+use anyhow::{Context, Result, bail};
+use nvfp4_gemv::{Activation, ScaleLayout};
+use serde::{Deserialize, Serialize};
+
+use super::decode::{MODELS, Model};
+use super::document::{Device, Document, Method, rounded};
+use super::statistics::median;
+use crate::engine::{self, Engine, Plan};
+use crate::report::{Report, Table, count, time};
+
+/// Changes whenever a reader of older documents would misread newer ones.
+const SCHEMA: &str = "nvfp4-gemv/tensor-parallel/1";
+
+/// What outgrows one GPU, beside the larger ones of the suite.
+const LARGEST: Model = Model {
+    name: "Llama-3.1-405B",
+    source: "config.json of meta-llama/Llama-3.1-405B",
+    hidden: 16384,
+    heads: 128,
+    kv_heads: 8,
+    head_dim: 128,
+    intermediate: 53248,
+};
+
+/// Vectors a call, if nothing else is asked for.
+const VECTORS: [usize; 3] = [1, 8, 64];
+
+/// Layers that need one sum: the matrices that read the vector, and the one behind them, rows x elements of a row.
+#[cfg_attr(
+    not(feature = "nccl"),
+    allow(dead_code, reason = "only what measures reads all of it")
+)]
+#[derive(Clone, Debug)]
+pub(super) struct Pair {
+    pub(super) name: &'static str,
+    pub(super) columns: Vec<(usize, usize)>,
+    pub(super) row: (usize, usize),
+    /// Rows of a head, where ranks have whole heads.
+    pub(super) head: Option<usize>,
+}
+
+impl Pair {
+    fn of(model: &Model) -> [Self; 2] {
+        let hidden = model.hidden;
+        let (q, kv) = (
+            model.heads * model.head_dim,
+            model.kv_heads * model.head_dim,
+        );
+        let wide = model.intermediate;
+        [
+            Self {
+                name: "attention projections",
+                columns: vec![(q, hidden), (kv, hidden), (kv, hidden)],
+                row: (hidden, q),
+                head: Some(model.head_dim),
+            },
+            Self {
+                name: "MLP",
+                columns: vec![(wide, hidden), (wide, hidden)],
+                row: (hidden, wide),
+                head: None,
+            },
+        ]
+    }
+}
+
+/// What is measured, and how.
+pub(super) struct Request<'a> {
+    pub(super) ranks: usize,
+    pub(super) vectors: &'a [usize],
+    pub(super) activations: &'a [Activation],
+    pub(super) layouts: &'a [ScaleLayout],
+    pub(super) plan: Plan,
+    pub(super) commit: Option<String>,
+}
+
+/// A pair to measure.
+#[cfg_attr(
+    not(feature = "nccl"),
+    allow(dead_code, reason = "only what measures reads all of it")
+)]
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    pub(super) pair: Pair,
+    pub(super) ranks: usize,
+    pub(super) n: usize,
+    pub(super) activation: Activation,
+    pub(super) layout: ScaleLayout,
+    pub(super) plan: Plan,
+}
+
+/// Seconds of one pair, a sample a round; and what was seen of its results.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Measured {
+    pub(super) nccl: String,
+    /// Pairs in a graph: of one GPU, and of each rank.
+    pub(super) pairs: [usize; 2],
+    pub(super) kernels: Vec<String>,
+    pub(super) one: Vec<f64>,
+    pub(super) whole: Vec<f64>,
+    /// Without the sum, and the sum alone.
+    pub(super) own: Vec<f64>,
+    pub(super) sum: Vec<f64>,
+    /// The largest difference from one GPU's result, as a share of the largest element.
+    pub(super) difference: f64,
+    /// All ranks had the same bits, in every replay.
+    pub(super) same_bits: bool,
+}
+
+/// What `--json` prints.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Several {
+    schema: String,
+    crate_version: String,
+    kernels: Option<String>,
+    git_commit: Option<String>,
+    date_utc: String,
+    host: Option<String>,
+    device: Device,
+    ranks: usize,
+    nccl: String,
+    method: Method,
+    items: Vec<Item>,
+}
+
+/// One pair of layers. Times are of one pair.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Item {
+    model: String,
+    source: String,
+    pair: String,
+    n: usize,
+    activation: String,
+    layout: String,
+    /// Pairs in a graph, of one GPU and of each rank.
+    pairs: [usize; 2],
+    /// What computes each layer of a rank.
+    kernels: Vec<String>,
+    one_gpu_us: f64,
+    us: f64,
+    speedup: f64,
+    without_sum_us: f64,
+    sum_us: f64,
+    /// The part of the time that is not the kernels'.
+    share_of_sum: f64,
+    one_gpu_samples_us: Vec<f64>,
+    samples_us: Vec<f64>,
+    without_sum_samples_us: Vec<f64>,
+    sum_samples_us: Vec<f64>,
+    difference_from_one_gpu: f64,
+    same_bits: bool,
+}
+
+impl Item {
+    fn new(model: &Model, job: &Job, measured: &Measured) -> Self {
+        let us = |seconds: &[f64]| -> Vec<f64> {
+            seconds
+                .iter()
+                .map(|seconds| rounded(seconds * 1e6))
+                .collect()
+        };
+        let middle = |seconds: &[f64]| rounded(median(seconds) * 1e6);
+        let (one, whole, own) = (
+            median(&measured.one),
+            median(&measured.whole),
+            median(&measured.own),
+        );
+        Self {
+            model: model.name.into(),
+            source: model.source.into(),
+            pair: job.pair.name.into(),
+            n: job.n,
+            activation: job.activation.name().into(),
+            layout: job.layout.name().into(),
+            pairs: measured.pairs,
+            kernels: measured.kernels.clone(),
+            one_gpu_us: middle(&measured.one),
+            us: middle(&measured.whole),
+            speedup: rounded(one / whole),
+            without_sum_us: middle(&measured.own),
+            sum_us: middle(&measured.sum),
+            share_of_sum: rounded(1.0 - own / whole),
+            one_gpu_samples_us: us(&measured.one),
+            samples_us: us(&measured.whole),
+            without_sum_samples_us: us(&measured.own),
+            sum_samples_us: us(&measured.sum),
+            difference_from_one_gpu: measured.difference,
+            same_bits: measured.same_bits,
+        }
+    }
+}
+
+impl Item {
+    /// The result is one GPU's, up to rounding, on all ranks and in all replays. What is not a number is not.
+    fn is_right(&self) -> bool {
+        let activation = Activation::from_name(&self.activation).unwrap_or(Activation::F32);
+        self.same_bits && self.difference_from_one_gpu <= tolerance(activation)
+    }
+}
+
+/// What the result may differ by from one GPU's, as a share of the largest element: both are rounded to the vectors' type,
+/// a few times.
+fn tolerance(activation: Activation) -> f64 {
+    match activation {
+        Activation::Bf16 => 2.0_f64.powi(-6),
+        Activation::F16 => 2.0_f64.powi(-9),
+        Activation::F32 | Activation::Nvfp4 => 2.0_f64.powi(-18),
+    }
+}
+
+pub(super) fn run(engine: &dyn Engine, request: &Request<'_>) -> Result<Report> {
+    if request.activations.contains(&Activation::Nvfp4) {
+        bail!(
+            "--activation nvfp4 does not go with --tensor-parallel: vectors between the layers are f16, bf16 or f32"
+        );
+    }
+    let devices = engine::devices().found.map_err(|error| {
+        anyhow::Error::new(error).context("--tensor-parallel measures GPUs of this machine")
+    })?;
+    if devices.len() < request.ranks {
+        bail!(
+            "--tensor-parallel {} needs so many GPUs, and there {} {}",
+            request.ranks,
+            if devices.len() == 1 { "is" } else { "are" },
+            devices.len()
+        );
+    }
+    let mut items = Vec::new();
+    let mut nccl = String::new();
+    for model in [&MODELS[1], &LARGEST] {
+        for pair in Pair::of(model) {
+            for &activation in request.activations {
+                for &layout in request.layouts {
+                    for &n in request.vectors {
+                        let job = Job {
+                            pair: pair.clone(),
+                            ranks: request.ranks,
+                            n,
+                            activation,
+                            layout,
+                            plan: request.plan,
+                        };
+                        let what = || format!("{} {} n={n}", model.name, pair.name);
+                        let measured = measure(&job).with_context(what)?;
+                        nccl.clone_from(&measured.nccl);
+                        items.push(Item::new(model, &job, &measured));
+                    }
+                }
+            }
+        }
+    }
+    report(engine, request, nccl, items)
+}
+
+fn report(
+    engine: &dyn Engine,
+    request: &Request<'_>,
+    nccl: String,
+    items: Vec<Item>,
+) -> Result<Report> {
+    let passed = items.iter().all(Item::is_right);
+    let of = Document::new(engine, "decode", request.commit.clone(), &request.plan);
+    let document = Several {
+        schema: SCHEMA.into(),
+        crate_version: of.crate_version,
+        kernels: of.kernels,
+        git_commit: of.git_commit,
+        date_utc: of.date_utc,
+        host: of.host,
+        device: of.device,
+        ranks: request.ranks,
+        nccl,
+        method: of.method,
+        items,
+    };
+    Ok(Report {
+        text: text(engine, &document, passed),
+        json: serde_json::to_value(&document)?,
+        passed,
+    })
+}
+
+fn text(engine: &dyn Engine, document: &Several, passed: bool) -> String {
+    let mut table = Table::new(&[
+        "model", "layers", "vectors", "n", "one GPU", "all", "speed-up", "kernels", "sum", "share",
+        "bits",
+    ]);
+    for item in &document.items {
+        table.row(vec![
+            item.model.clone(),
+            item.pair.clone(),
+            item.activation.clone(),
+            item.n.to_string(),
+            time(item.one_gpu_us * 1e-6),
+            time(item.us * 1e-6),
+            format!("{:.2}", item.speedup),
+            time(item.without_sum_us * 1e-6),
+            time(item.sum_us * 1e-6),
+            format!("{:.1}%", 100.0 * item.share_of_sum),
+            if item.same_bits { "same" } else { "DIFFER" }.into(),
+        ]);
+    }
+    let result = match passed {
+        true => "every result is one GPU's, up to rounding",
+        false => {
+            "FAILED: a result is not one GPU's, or not the same on all ranks and in all replays"
+        }
+    };
+    format!(
+        "{}, {} ranks, NCCL {}, {}\n\n{table}\n{result}\n",
+        engine.device(),
+        document.ranks,
+        document.nccl,
+        count(document.method.rounds, "round"),
+    )
+}
+
+#[cfg(not(feature = "nccl"))]
+fn measure(_: &Job) -> Result<Measured> {
+    bail!("this program was built without feature `nccl`")
+}
+
+#[cfg(feature = "nccl")]
+use super::ranks::measure;
+
+/// The vectors that are measured if none are asked for.
+pub(super) fn vectors(asked: &[usize]) -> &[usize] {
+    if asked.is_empty() { &VECTORS } else { asked }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_are_the_layers_of_the_models() {
+        let linears = |pair: &Pair| {
+            pair.columns
+                .iter()
+                .chain([&pair.row])
+                .map(|(m, k)| m * k)
+                .sum::<usize>()
+        };
+        for model in [&MODELS[1], &LARGEST] {
+            let pairs: usize = Pair::of(model).iter().map(linears).sum();
+            assert_eq!(pairs, model.weights());
+            for pair in Pair::of(model) {
+                assert_eq!(pair.row.0, model.hidden);
+                assert!(pair.columns.iter().all(|column| column.1 == model.hidden));
+            }
+        }
+    }
+
+    #[test]
+    fn times_become_shares_and_speed_ups() {
+        let item = item();
+        assert_eq!((item.speedup, item.share_of_sum), (1.6, 0.1));
+        assert_eq!((item.one_gpu_us, item.sum_us), (320.0, 15.0));
+    }
+
+    #[test]
+    fn a_result_that_differs_or_is_no_number_fails() {
+        let with = |difference_from_one_gpu, same_bits| {
+            let item = Item {
+                difference_from_one_gpu,
+                same_bits,
+                ..item()
+            };
+            item.is_right()
+        };
+        assert!(with(0.0, true) && with(0.01, true));
+        assert!(!with(0.1, true) && !with(f64::NAN, true) && !with(0.0, false));
+    }
+
+    fn item() -> Item {
+        let job = Job {
+            pair: Pair::of(&LARGEST)[1].clone(),
+            ranks: 2,
+            n: 1,
+            activation: Activation::Bf16,
+            layout: ScaleLayout::Linear,
+            plan: Plan {
+                rounds: 3,
+                cold_bytes: 0,
+            },
+        };
+        let measured = Measured {
+            one: vec![300e-6, 340e-6, 320e-6],
+            whole: vec![200e-6; 3],
+            own: vec![180e-6; 3],
+            sum: vec![15e-6; 3],
+            same_bits: true,
+            ..Measured::default()
+        };
+        Item::new(&LARGEST, &job, &measured)
+    }
+}

@@ -1,0 +1,103 @@
+//! Several GPUs: what is planned for them, and what is refused without them.
+
+use serde_json::Value;
+
+use super::{contains, fails, json, prints, words};
+
+/// The split of a plan for two H200.
+fn split<'a>(plan: &'a Value, name: &str) -> &'a Value {
+    let splits = plan["splits"].as_array().unwrap();
+    splits.iter().find(|split| split["split"] == name).unwrap()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap()
+}
+
+#[test]
+fn a_plan_for_several_gpus_says_what_each_has_and_what_the_sum_takes() {
+    let plan = json(&words(
+        "plan 8192 28672 --n 8 --activation bf16 --gpu h200 --tensor-parallel 2",
+    ));
+    assert_eq!(plan["tensor_parallel"], 2);
+    assert_eq!(plan["link"]["kind"], "NVLink");
+    let (rows, k) = (split(&plan, "rows"), split(&plan, "k"));
+    for (part, shape) in [(rows, [4096, 28672]), (k, [8192, 14336])] {
+        let rank = &part["rank"];
+        assert_eq!(
+            [&rank["m"], &rank["k"], &rank["n"]],
+            [shape[0], shape[1], 8]
+        );
+        let half = number(&plan["whole"]["weight_bytes"]) / 2.0;
+        assert_eq!(number(&rank["weight_bytes"]), half);
+        assert!(
+            rank["kernel"].is_string() && rank["config"].is_object(),
+            "{rank}"
+        );
+        // Eight vectors of 8192 numbers of 16 bits.
+        assert_eq!(part["collective_bytes"], 131_072);
+        let steps = number(&part["collective_steps"]) * number(&part["collective_step_seconds"]);
+        let sum = number(&part["collective_start_seconds"]) + steps;
+        let sum = sum + number(&part["collective_bytes_seconds"]);
+        assert!((sum / number(&part["collective_seconds"]) - 1.0).abs() < 1e-9);
+        let seconds = number(&rank["seconds"]) + sum;
+        assert!((seconds / number(&part["seconds"]) - 1.0).abs() < 1e-9);
+        let faster = number(&plan["whole"]["seconds"]) / seconds;
+        assert!((faster / number(&part["speedup"]) - 1.0).abs() < 1e-9);
+        // It pays from here on: at that size what is saved is what the collective takes.
+        let size = if part["split"] == "k" {
+            28672.0
+        } else {
+            8192.0
+        };
+        let saved = number(&plan["whole"]["seconds"]) - number(&rank["seconds"]);
+        let from = number(&part["pays_from"]);
+        assert!((from * saved / size / sum - 1.0).abs() < 1e-3, "{part}");
+        assert!(number(&part["speedup_without_collective"]) > faster);
+    }
+    assert_eq!(rows["collective"], "all-gather");
+    assert_eq!(rows["collective_needed"], false);
+    assert_eq!(k["collective"], "all-reduce");
+    assert!(number(&k["collective_seconds"]) > number(&rows["collective_seconds"]));
+
+    let text = prints(&words(
+        "plan 8192 28672 --gpu b200 --tensor-parallel 8 --split k",
+    ));
+    contains(
+        &text,
+        &[
+            "over 8 of NVIDIA B200",
+            "each of 8 has 8192 x 3584",
+            "all-reduce of 16.4 kB",
+            "14 steps",
+            "pays from K",
+            "nothing was measured",
+        ],
+    );
+    assert!(!text.contains("split rows"), "{text}");
+}
+
+#[test]
+fn plans_that_cannot_be_say_what_could() {
+    let three = fails(&words("plan 8192 4096 --gpu h200 --tensor-parallel 3"));
+    contains(&three, &["M = 8192 over 3 ranks", "1, 2, 4, 8, 16 ranks"]);
+    let alone = fails(&words("plan 8192 4096 --gpu dgx-spark --tensor-parallel 2"));
+    contains(&alone, &["a host has one NVIDIA GB10"]);
+}
+
+/// On a machine without GPUs, or with fewer.
+#[test]
+fn what_needs_several_gpus_says_so_without_them() {
+    let few = fails(&words("bench --suite decode --tensor-parallel 64"));
+    assert!(
+        few.contains("--tensor-parallel measures GPUs of this machine")
+            || few.contains("--tensor-parallel 64 needs so many GPUs"),
+        "{few}"
+    );
+    let nvfp4 = fails(&words(
+        "bench --suite decode --tensor-parallel 2 --activation nvfp4",
+    ));
+    contains(&nvfp4, &["--activation nvfp4", "f16, bf16 or f32"]);
+    let shapes = fails(&words("bench --tensor-parallel 2"));
+    contains(&shapes, &["--suite decode"]);
+}

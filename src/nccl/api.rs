@@ -1,0 +1,148 @@
+//! NCCL's functions, by name from its library.
+//!
+//! Not by cudarc, whose functions panic where the library, or one of them, is not there. Names, types and numbers are those
+//! of nccl.h, where they do not change.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use libloading::Library;
+
+/// `ncclResult_t`.
+pub(super) type Status = c_int;
+/// `ncclComm_t`, and what CUDA calls a stream.
+pub(super) type Handle = *mut c_void;
+
+pub(super) const SUCCESS: Status = 0;
+/// A communicator that does not block is still at work.
+pub(super) const IN_PROGRESS: Status = 7;
+
+/// `ncclSum`.
+pub(super) const SUM: c_int = 0;
+/// `ncclFloat16`, `ncclFloat32` and `ncclBfloat16`.
+pub(super) const FLOAT16: c_int = 6;
+pub(super) const FLOAT32: c_int = 7;
+pub(super) const BFLOAT16: c_int = 9;
+
+/// `ncclUniqueId`, which goes by value.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Id {
+    pub(super) bytes: [u8; Id::BYTES],
+}
+
+impl Id {
+    pub(super) const BYTES: usize = 128;
+}
+
+/// `ncclConfig_t` as NCCL 2.14 had it. Newer ones append to it: they read `size` bytes, and take their defaults for what
+/// `version` did not have.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Config {
+    size: usize,
+    magic: c_uint,
+    version: c_uint,
+    blocking: c_int,
+    /// What a newer NCCL has here; its "not set", should one look at it.
+    next: c_int,
+}
+
+impl Config {
+    /// Of a communicator whose calls do not block.
+    pub(super) const NOT_BLOCKING: Self = Self {
+        size: size_of::<Self>(),
+        magic: 0xcafe_beef,
+        version: 21400,
+        blocking: 0,
+        next: c_int::MIN,
+    };
+}
+
+macro_rules! api {
+    ($($field:ident: $name:literal $type:ty;)*) => {
+        /// The functions of the least version, by what their names have behind `nccl`.
+        #[derive(Clone, Debug)]
+        pub(super) struct Api {
+            $(pub(super) $field: $type,)*
+        }
+
+        impl Api {
+            /// Those of a library, which stays loaded for as long as the process lives. Otherwise says what it lacks.
+            pub(super) fn of(library: Library) -> Result<Self, String> {
+                let api = Self {
+                    $($field: {
+                        // SAFETY: this is NCCL, by its file's name; nccl.h declares the function so.
+                        let found = unsafe { library.get::<$type>($name.as_bytes()) };
+                        *found.map_err(|_| concat!("it has no ", $name, ": it is too old, or not NCCL"))?
+                    },)*
+                };
+                std::mem::forget(library);
+                Ok(api)
+            }
+        }
+    };
+}
+
+api! {
+    version: "ncclGetVersion" unsafe extern "C" fn(*mut c_int) -> Status;
+    unique_id: "ncclGetUniqueId" unsafe extern "C" fn(*mut Id) -> Status;
+    error_string: "ncclGetErrorString" unsafe extern "C" fn(Status) -> *const c_char;
+    last_error: "ncclGetLastError" unsafe extern "C" fn(Handle) -> *const c_char;
+    init: "ncclCommInitRankConfig" unsafe extern "C" fn(*mut Handle, c_int, Id, c_int, *mut Config) -> Status;
+    async_error: "ncclCommGetAsyncError" unsafe extern "C" fn(Handle, *mut Status) -> Status;
+    finalize: "ncclCommFinalize" unsafe extern "C" fn(Handle) -> Status;
+    destroy: "ncclCommDestroy" unsafe extern "C" fn(Handle) -> Status;
+    abort: "ncclCommAbort" unsafe extern "C" fn(Handle) -> Status;
+    all_reduce: "ncclAllReduce" unsafe extern "C" fn(
+        *const c_void,
+        *mut c_void,
+        usize,
+        c_int,
+        c_int,
+        Handle,
+        Handle,
+    ) -> Status;
+    all_gather: "ncclAllGather" unsafe extern "C" fn(
+        *const c_void,
+        *mut c_void,
+        usize,
+        c_int,
+        Handle,
+        Handle,
+    ) -> Status;
+}
+
+impl Api {
+    /// What a result means, and what NCCL last said of it, in its words.
+    pub(super) fn text(&self, status: Status) -> (String, String) {
+        let of = |text: *const c_char| match text.is_null() {
+            true => String::new(),
+            // SAFETY: NCCL returns text that ends with a zero, and keeps it.
+            false => unsafe { CStr::from_ptr(text) }
+                .to_string_lossy()
+                .trim()
+                .to_string(),
+        };
+        // SAFETY: the first takes any number; the second no communicator, as its documentation allows.
+        let texts = unsafe {
+            (
+                (self.error_string)(status),
+                (self.last_error)(std::ptr::null_mut()),
+            )
+        };
+        (of(texts.0), of(texts.1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As nccl.h lays them out on 64-bit machines.
+    #[test]
+    fn structures_have_nccls_layout() {
+        assert_eq!((size_of::<Id>(), align_of::<Id>()), (128, 1));
+        assert_eq!(size_of::<Config>(), 24);
+        assert_eq!(std::mem::offset_of!(Config, blocking), 16);
+    }
+}

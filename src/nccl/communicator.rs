@@ -1,0 +1,246 @@
+//! Sums and collections on a rank's stream.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cudarc::driver::sys::{CUresult, cuStreamQuery};
+use cudarc::driver::{
+    CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceRepr, DeviceSlice,
+    DriverError,
+};
+
+use super::api::{BFLOAT16, FLOAT16, FLOAT32, Handle, SUM};
+use super::error::NcclError;
+use super::session::Session;
+use super::{UniqueId, api};
+use crate::context::{driver_error, make_current, same_device};
+use crate::quantize::Element;
+use crate::types::FloatType;
+
+/// A rank's part of what all ranks do together.
+///
+/// Every rank makes one with the same [`UniqueId`], and then all make the same calls in the same order. Each rank has a GPU
+/// and a thread of its own, in one process or in several: a thread that made two, one after the other, would wait in the
+/// first one for the second.
+///
+/// A call enqueues, as all of this crate's calls on a device do, and can be [captured into a CUDA
+/// graph](crate#cuda-graphs), by all ranks alike. NCCL enqueues on a thread of its own, for which the call waits: so capture
+/// with mode `THREAD_LOCAL` or `RELAXED`, not `GLOBAL`, and capture what is launched often. The first call with a number of
+/// elements may let NCCL connect the ranks in another way than before, for which it allocates: make it once before the
+/// capture. Destroy such graphs before the communicator.
+///
+/// After an error, which may be another rank's, it is of no more use: all later calls are [`NcclError::Aborted`]. Dropped
+/// without one, it waits for the other ranks to drop theirs, at most for the timeout.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use cudarc::driver::CudaContext;
+/// use nvfp4_gemv::nccl::{Communicator, NcclError, UniqueId};
+///
+/// // Two ranks that are threads of this process, with a GPU each.
+/// let id = UniqueId::new()?;
+/// let rank = |rank: usize| -> Result<Vec<f32>, Box<dyn std::error::Error + Send + Sync>> {
+///     let stream = CudaContext::new(rank)?.new_stream()?;
+///     let ranks = Communicator::new(&stream, 2, rank, &id, Duration::from_secs(60))?;
+///     let mut y = stream.clone_htod(&[rank as f32; 8192])?;
+///     ranks.all_reduce(&stream, &mut y.as_view_mut())?;
+///     ranks.synchronize(&stream)?;
+///     Ok(stream.clone_dtoh(&y)?)
+/// };
+/// std::thread::scope(|scope| {
+///     let other = scope.spawn(|| rank(1));
+///     assert_eq!(rank(0).unwrap(), [1.0; 8192]);
+///     assert_eq!(other.join().unwrap().unwrap(), [1.0; 8192]);
+/// });
+/// # Ok::<(), NcclError>(())
+/// ```
+#[derive(Debug)]
+pub struct Communicator {
+    session: Session,
+}
+
+const _: () = {
+    const fn is_send_and_sync<T: Send + Sync>() {}
+    is_send_and_sync::<Communicator>();
+};
+
+impl Communicator {
+    /// Joins the other ranks with the device of a stream, and adds up a number of each on it, which shows that all are there.
+    /// The timeout is also that of every later wait.
+    ///
+    /// # Errors
+    /// As [`library`](super::library)'s; [`NcclError::NoSuchRank`]; [`NcclError::Timeout`] where a rank does not come;
+    /// [`NcclError::Call`], [`NcclError::Failed`], [`NcclError::WrongSum`]; what CUDA reports.
+    pub fn new(
+        stream: &Arc<CudaStream>,
+        ranks: usize,
+        rank: usize,
+        id: &UniqueId,
+        timeout: Duration,
+    ) -> Result<Self, NcclError> {
+        let api = api()?.clone();
+        make_current(stream)?;
+        let session = Session::start(api, ranks, rank, *id.bytes(), timeout)?;
+        let communicator = Self { session };
+        communicator.count(stream)?;
+        Ok(communicator)
+    }
+
+    /// Each rank adds its number from 1 on.
+    fn count(&self, stream: &Arc<CudaStream>) -> Result<(), NcclError> {
+        let cuda = |error| driver_error("adding up the first numbers", error);
+        let (rank, ranks) = (self.rank(), self.ranks());
+        let mut sum = stream.clone_htod(&[(rank + 1) as f32]).map_err(cuda)?;
+        self.all_reduce(stream, &mut sum.as_view_mut())?;
+        self.synchronize(stream)?;
+        let got = stream.clone_dtoh(&sum).map_err(cuda)?[0];
+        let expected = (ranks * (ranks + 1) / 2) as f32;
+        match got == expected {
+            true => Ok(()),
+            false => Err(NcclError::WrongSum {
+                ranks,
+                got,
+                expected,
+            }),
+        }
+    }
+
+    /// This one's number.
+    pub fn rank(&self) -> usize {
+        self.session.rank()
+    }
+
+    /// How many there are.
+    pub fn ranks(&self) -> usize {
+        self.session.ranks()
+    }
+
+    /// Puts the sum of all ranks' values in the place of each rank's.
+    ///
+    /// # Errors
+    /// Values on another device than the stream's; [`NcclError::Call`], [`NcclError::Failed`], [`NcclError::Timeout`],
+    /// [`NcclError::Aborted`].
+    pub fn all_reduce<T: Element + DeviceRepr>(
+        &self,
+        stream: &Arc<CudaStream>,
+        values: &mut CudaViewMut<'_, T>,
+    ) -> Result<(), NcclError> {
+        same_device("values", values.stream(), stream)?;
+        let count = values.len();
+        let (address, _guard) = values.device_ptr_mut(stream);
+        // SAFETY: the view is of the stream's device and holds so many elements; the guard, which lives through the call,
+        // keeps its memory until the enqueued work has run.
+        unsafe { self.all_reduce_raw(stream, address, address, count, T::TYPE) }
+    }
+
+    /// Collects what all ranks have, in the order of their numbers.
+    ///
+    /// # Errors
+    /// [`NcclError::GatherLength`]; else as [`all_reduce`](Self::all_reduce)'s.
+    pub fn all_gather<T: Element + DeviceRepr>(
+        &self,
+        stream: &Arc<CudaStream>,
+        mine: &CudaView<'_, T>,
+        all: &mut CudaViewMut<'_, T>,
+    ) -> Result<(), NcclError> {
+        same_device("a rank's values", mine.stream(), stream)?;
+        same_device("all values", all.stream(), stream)?;
+        let (part, got, ranks) = (mine.len(), all.len(), self.ranks());
+        if part.checked_mul(ranks) != Some(got) {
+            return Err(NcclError::GatherLength { got, part, ranks });
+        }
+        make_current(stream)?;
+        let (from, _read) = mine.device_ptr(stream);
+        let (to, _written) = all.device_ptr_mut(stream);
+        self.session
+            .call("ncclAllGather", "collecting", |api, comm| {
+                // SAFETY: the views are of the stream's device, which is current, and hold so many elements; the guards, which
+                // live through the call, keep their memory until the enqueued work has run. The session gives a communicator
+                // that is there.
+                unsafe {
+                    (api.all_gather)(
+                        from as *const _,
+                        to as *mut _,
+                        part,
+                        number_of(T::TYPE),
+                        comm,
+                        stream.cu_stream().cast(),
+                    )
+                }
+            })
+    }
+
+    /// [`all_reduce`](Self::all_reduce) by address, from one place to another or in place.
+    ///
+    /// # Safety
+    /// Both addresses are of valid memory of the stream's device for so many elements, which stays valid until the enqueued
+    /// work has run, in every replay of a graph too; they are the same, or do not overlap.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce)'s.
+    pub unsafe fn all_reduce_raw(
+        &self,
+        stream: &Arc<CudaStream>,
+        from: u64,
+        to: u64,
+        count: usize,
+        element: FloatType,
+    ) -> Result<(), NcclError> {
+        make_current(stream)?;
+        self.session
+            .call("ncclAllReduce", "adding up", |api, comm| {
+                // SAFETY: the caller answers for the memory; the stream's context is current, and the session gives a
+                // communicator that is there.
+                unsafe {
+                    (api.all_reduce)(
+                        from as *const _,
+                        to as *mut _,
+                        count,
+                        number_of(element),
+                        SUM,
+                        comm,
+                        stream.cu_stream().cast::<std::ffi::c_void>() as Handle,
+                    )
+                }
+            })
+    }
+
+    /// Waits for the stream, as `CudaStream::synchronize` does, and for the other ranks no longer than the timeout.
+    ///
+    /// # Errors
+    /// [`NcclError::Timeout`], [`NcclError::Failed`], [`NcclError::Aborted`]; what CUDA reports of the stream's work.
+    pub fn synchronize(&self, stream: &Arc<CudaStream>) -> Result<(), NcclError> {
+        make_current(stream)?;
+        self.session.wait("the stream's work", || {
+            // SAFETY: the stream is a live one.
+            match unsafe { cuStreamQuery(stream.cu_stream()) } {
+                CUresult::CUDA_SUCCESS => Ok(true),
+                CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+                error => Err(driver_error("waiting for the stream", DriverError(error)).into()),
+            }
+        })
+    }
+
+    /// Whether NCCL has noticed that another rank failed. Costs the host a call, and the stream nothing.
+    ///
+    /// # Errors
+    /// [`NcclError::Failed`], [`NcclError::Aborted`].
+    pub fn check(&self) -> Result<(), NcclError> {
+        self.session.check("looking after the other ranks")
+    }
+
+    /// Gives up: what the GPU waits for ends, with any content, and the other ranks notice at their timeout.
+    pub fn abort(&self) {
+        self.session.abort("this rank gave up");
+    }
+}
+
+/// NCCL's number of an element type.
+const fn number_of(element: FloatType) -> std::ffi::c_int {
+    match element {
+        FloatType::F16 => FLOAT16,
+        FloatType::Bf16 => BFLOAT16,
+        FloatType::F32 => FLOAT32,
+    }
+}

@@ -1,0 +1,251 @@
+//! A rank's part of a pair of layers on its GPU: prepared once, launched often, in a CUDA graph too.
+
+use std::sync::Arc;
+
+use cudarc::driver::{
+    CudaSlice, CudaStream, CudaView, CudaViewMut, DeviceRepr, DriverError, ValidAsZeroBits,
+};
+use half::{bf16, f16};
+
+use super::{LayersError, RankLayers, with_vectors};
+use crate::context::driver_error;
+use crate::device::PreparedGemvOnDevice;
+use crate::dispatch::{Choice, Options};
+use crate::memory::Device;
+use crate::nccl::Communicator;
+use crate::quantize::Element;
+use crate::shape::Shape;
+use crate::shard::Shard;
+use crate::tensor::{DenseVectors, GlobalScale, Output, Vectors, Weights};
+use crate::types::ScaleLayout;
+
+/// What vectors and results between layers are made of: f32, f16, bf16.
+pub trait DeviceElement: Element + DeviceRepr + ValidAsZeroBits {
+    /// Vectors of it, as an operand.
+    fn vectors(values: CudaView<'_, Self>) -> Vectors<'_, Device>;
+    /// A result of it, as an operand.
+    fn output(values: CudaViewMut<'_, Self>) -> Output<'_, Device>;
+}
+
+macro_rules! element {
+    ($($type:ty => $variant:ident,)*) => {$(
+        impl DeviceElement for $type {
+            fn vectors(values: CudaView<'_, Self>) -> Vectors<'_, Device> {
+                Vectors::$variant(DenseVectors::new(values))
+            }
+
+            fn output(values: CudaViewMut<'_, Self>) -> Output<'_, Device> {
+                Output::$variant(values)
+            }
+        }
+    )*};
+}
+
+element! {
+    f32 => F32,
+    f16 => F16,
+    bf16 => Bf16,
+}
+
+/// A rank's part of a pair of layers on its GPU, with all buffers that it needs: [`RankLayers::on_device`].
+///
+/// A [launch](Self::launch) enqueues the first layers, what is between, the last layer, and the sum over all ranks, in this
+/// order on one stream. It allocates nothing, and can be captured into a CUDA graph, as calls of this crate
+/// [can](crate#cuda-graphs): by all ranks alike, and after one launch that was not captured, which lets NCCL connect the
+/// ranks. Nothing of the sum overlaps the kernels before it, whose results it needs.
+#[derive(Debug)]
+pub struct LayersOnDevice<T: DeviceElement> {
+    columns: Vec<Layer>,
+    row: Layer,
+    /// The results of `columns`.
+    results: Vec<CudaSlice<T>>,
+    input: CudaSlice<T>,
+    between: CudaSlice<T>,
+    output: CudaSlice<T>,
+    communicator: Arc<Communicator>,
+}
+
+/// A shard on the device, and its prepared product.
+#[derive(Debug)]
+struct Layer {
+    shape: Shape,
+    codes: CudaSlice<u8>,
+    scales: CudaSlice<u8>,
+    row_alpha: Option<CudaSlice<f32>>,
+    layout: ScaleLayout,
+    global: GlobalScale,
+    /// Filled in behind the buffers that it is prepared with.
+    prepared: Option<PreparedGemvOnDevice>,
+}
+
+fn cuda(error: DriverError) -> LayersError {
+    driver_error("copying a rank's layers", error).into()
+}
+
+impl Layer {
+    fn new(stream: &Arc<CudaStream>, shard: &Shard<'_>, n: usize) -> Result<Self, LayersError> {
+        let weights = shard.weights()?;
+        let row_alpha = shard.row_alpha();
+        let row_alpha = row_alpha.map(|alpha| stream.clone_htod(alpha)).transpose();
+        Ok(Self {
+            shape: with_vectors(shard, n)?,
+            codes: stream.clone_htod(shard.codes()).map_err(cuda)?,
+            scales: stream.clone_htod(shard.scales()).map_err(cuda)?,
+            row_alpha: row_alpha.map_err(cuda)?,
+            layout: weights.layout(),
+            global: weights.global,
+            prepared: None,
+        })
+    }
+
+    fn weights(&self) -> Result<Weights<'_, Device>, LayersError> {
+        let (codes, scales) = (self.codes.as_view(), self.scales.as_view());
+        let weights = Weights::on_device(&self.shape, codes, scales, self.layout, self.global)?;
+        Ok(match &self.row_alpha {
+            Some(alpha) => weights.with_row_alpha_on_device(alpha.as_view())?,
+            None => weights,
+        })
+    }
+
+    fn prepare<T: DeviceElement>(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        x: &CudaSlice<T>,
+        y: &mut CudaSlice<T>,
+        options: &Options<'_>,
+    ) -> Result<(), LayersError> {
+        let (vectors, output) = (T::vectors(x.as_view()), T::output(y.as_view_mut()));
+        let weights = self.weights()?;
+        let prepared =
+            PreparedGemvOnDevice::new(stream, &self.shape, &weights, &vectors, output, options)?;
+        self.prepared = Some(prepared);
+        Ok(())
+    }
+
+    fn prepared(&self) -> &PreparedGemvOnDevice {
+        self.prepared.as_ref().expect("`on_device` prepares all")
+    }
+
+    fn launch<T: DeviceElement>(
+        &self,
+        stream: &Arc<CudaStream>,
+        x: &CudaSlice<T>,
+        y: &mut CudaSlice<T>,
+    ) -> Result<(), LayersError> {
+        let (vectors, output) = (T::vectors(x.as_view()), T::output(y.as_view_mut()));
+        let weights = self.weights()?;
+        Ok(self.prepared().launch(stream, &weights, &vectors, output)?)
+    }
+}
+
+impl RankLayers<'_> {
+    /// Copies this rank's weights to its GPU, and prepares the products for n vectors. What
+    /// [chained](Options::chained) options promise holds at each launch.
+    ///
+    /// # Errors
+    /// [`LayersError::OtherRank`]; what the products refuse; what CUDA reports of memory and copies.
+    pub fn on_device<T: DeviceElement>(
+        &self,
+        stream: &Arc<CudaStream>,
+        communicator: &Arc<Communicator>,
+        n: usize,
+        options: &Options<'_>,
+    ) -> Result<LayersOnDevice<T>, LayersError> {
+        self.is_for(communicator.rank(), communicator.ranks())?;
+        let zeros = |count: usize| stream.alloc_zeros::<T>(count).map_err(cuda);
+        let layer = |shard| Layer::new(stream, shard, n);
+        let columns = self.columns.iter().map(layer);
+        let columns = columns.collect::<Result<Vec<_>, _>>()?;
+        let row = layer(&self.row)?;
+        let results = columns.iter().map(|layer| zeros(layer.shape.outputs()));
+        let mut layers = LayersOnDevice {
+            results: results.collect::<Result<_, _>>()?,
+            input: zeros(n * self.columns[0].shape().k())?,
+            between: zeros(row.shape.vector_elements())?,
+            output: zeros(row.shape.outputs())?,
+            columns,
+            row,
+            communicator: communicator.clone(),
+        };
+        let LayersOnDevice {
+            columns,
+            row,
+            results,
+            input,
+            between,
+            output,
+            ..
+        } = &mut layers;
+        for (layer, result) in columns.iter_mut().zip(results) {
+            layer.prepare(stream, input, result, options)?;
+        }
+        row.prepare(stream, between, output, options)?;
+        Ok(layers)
+    }
+}
+
+impl<T: DeviceElement> LayersOnDevice<T> {
+    /// The vectors `[n][K]`, to be filled before a launch.
+    pub fn input(&mut self) -> &mut CudaSlice<T> {
+        &mut self.input
+    }
+
+    /// The result `[n][M]`, the whole one on every rank, when a launch has run.
+    pub fn output(&self) -> &CudaSlice<T> {
+        &self.output
+    }
+
+    /// What computes each layer, in their order, and why.
+    pub fn choices(&self) -> Vec<&Choice> {
+        let layers = self.columns.iter().chain([&self.row]);
+        layers.map(|layer| layer.prepared().choice()).collect()
+    }
+
+    /// Enqueues all of it. `between` enqueues what makes the last layer's vectors `[n][K of its part]` of the first layers'
+    /// results, `[n][rows]` each; on the same stream, or ordered with it.
+    ///
+    /// # Errors
+    /// What `between` says; what the launches and the ranks say. After an error the other ranks wait for this one, until their
+    /// timeout.
+    pub fn launch<E: From<LayersError>>(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        between: impl FnOnce(&Arc<CudaStream>, &[CudaSlice<T>], &mut CudaSlice<T>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.launch_own(stream, between)?;
+        Ok(self.reduce(stream)?)
+    }
+
+    /// Enqueues this rank's part alone: its summand of the result. [`reduce`](Self::reduce) follows.
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch)'s.
+    pub fn launch_own<E: From<LayersError>>(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        between: impl FnOnce(&Arc<CudaStream>, &[CudaSlice<T>], &mut CudaSlice<T>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for (layer, result) in self.columns.iter().zip(&mut self.results) {
+            layer.launch(stream, &self.input, result)?;
+        }
+        between(stream, &self.results, &mut self.between)?;
+        Ok(self.row.launch(stream, &self.between, &mut self.output)?)
+    }
+
+    /// Enqueues the sum of all ranks' summands.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]'s.
+    pub fn reduce(&mut self, stream: &Arc<CudaStream>) -> Result<(), LayersError> {
+        let mut output = self.output.as_view_mut();
+        Ok(self.communicator.all_reduce(stream, &mut output)?)
+    }
+
+    /// Waits for the stream, and for the other ranks no longer than their timeout.
+    ///
+    /// # Errors
+    /// As [`Communicator::synchronize`]'s.
+    pub fn synchronize(&self, stream: &Arc<CudaStream>) -> Result<(), LayersError> {
+        Ok(self.communicator.synchronize(stream)?)
+    }
+}

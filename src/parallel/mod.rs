@@ -1,0 +1,300 @@
+//! Pairs of layers over several ranks: tensor parallelism with one sum for both.
+//!
+//! The MLP of a decoder, and the projections around its attention, have one form: layers that read the same vector, then
+//! something between that mixes no columns of different ranks, then a layer that reads its result. The first ones are cut by
+//! rows and the last one along K ([`Split`]): so each rank computes its part of everything without the others, and one
+//! addition at the end gives all of them the whole result.
+//!
+//! [`TensorParallel::mlp`] and [`TensorParallel::attention`] check that the weights fit each other and the ranks, and
+//! [`TensorParallel::rank`] cuts a rank's part. That one computes [on the host](RankLayers::compute), where ranks are
+//! threads, or, with feature `nccl`, is copied to the rank's GPU: `RankLayers::on_device`.
+//!
+//! What is between is the caller's: `silu(gate) * up` of an MLP, which [`silu_times`] computes on the host, or the attention.
+//!
+//! ```
+//! use nvfp4_gemv::parallel::{HostRank, LayersError, TensorParallel, silu_times};
+//! use nvfp4_gemv::{GlobalScale, ScaleLayout, Shape, Weights};
+//!
+//! // All weights are 1: hidden size 64, intermediate size 128.
+//! let (wide, narrow) = (Shape::matrix(128, 64)?, Shape::matrix(64, 128)?);
+//! let (codes, scales) = (vec![0x22; 128 * 32], vec![0x38; 128 * 4]);
+//! let weights = |shape| Weights::new(shape, &codes, &scales, ScaleLayout::Linear, GlobalScale::ONE);
+//! let (gate, up, down) = (weights(&wide)?, weights(&wide)?, weights(&narrow)?);
+//! let mlp = TensorParallel::mlp(&gate, &up, &down, 2)?;
+//!
+//! // Two ranks, a thread each.
+//! let x = [1.0 / 64.0; 64];
+//! let rank = |group: HostRank| {
+//!     mlp.rank(group.rank())?.compute(1, &x, &group, |gate_up, out| {
+//!         silu_times(&gate_up[0], &gate_up[1], out);
+//!         Ok::<(), LayersError>(())
+//!     })
+//! };
+//! let y: Vec<Vec<f32>> = std::thread::scope(|scope| {
+//!     let threads: Vec<_> = HostRank::group(2).into_iter().map(|group| scope.spawn(|| rank(group))).collect();
+//!     threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Result<_, _>>()
+//! })?;
+//! assert_eq!(y[0], y[1]);
+//! assert!((y[0][0] - 128.0 * 0.731_058_6).abs() < 1e-3);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#[cfg(feature = "nccl")]
+mod device;
+mod host;
+
+use crate::error::Error;
+#[cfg(feature = "nccl")]
+use crate::nccl::NcclError;
+use crate::shape::{Dims, Shape};
+use crate::shard::{Shard, ShardError, Sharding, Split};
+use crate::tensor::Weights;
+
+#[cfg(feature = "nccl")]
+pub use device::{DeviceElement, LayersOnDevice};
+pub use host::{GroupError, HostRank, silu_times};
+
+/// Why layers cannot be computed over several ranks.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LayersError {
+    /// Two layers that belong together do not fit.
+    #[error("{dimension} is {found}, and must be {expected}, as {of} is")]
+    Mismatch {
+        /// Which dimension of which layer.
+        dimension: &'static str,
+        /// Its size.
+        found: usize,
+        /// What it must be.
+        expected: usize,
+        /// Which dimension of which layer it must be equal to.
+        of: &'static str,
+    },
+    /// Layers with batches: those of tensor parallelism have one matrix.
+    #[error("{layer}: L is {l}, and a layer over several ranks has one matrix")]
+    Batches {
+        /// Which layer.
+        layer: &'static str,
+        /// L.
+        l: usize,
+    },
+    /// A layer cannot be cut.
+    #[error("{layer}: {error}")]
+    Shard {
+        /// Which layer.
+        layer: &'static str,
+        /// Why not.
+        error: ShardError,
+    },
+    /// A rank's part would not be whole heads.
+    #[error(
+        "{layer}: {rows} rows are {} heads of {head}, which {ranks} ranks cannot share equally",
+        rows / head.max(&1)
+    )]
+    Heads {
+        /// Which layer.
+        layer: &'static str,
+        /// Its rows.
+        rows: usize,
+        /// Rows of a head.
+        head: usize,
+        /// The ranks that there are.
+        ranks: usize,
+    },
+    /// A vector has another length than the layers take.
+    #[error("{what}: {got} elements, and {needed} are needed")]
+    Length {
+        /// Which vector.
+        what: &'static str,
+        /// Elements that it has.
+        got: usize,
+        /// Elements that it must have.
+        needed: usize,
+    },
+    /// There are not as many ranks as the layers were cut for.
+    #[error(
+        "the layers are cut for rank {rank} of {ranks}, and it is rank {found} of {of} that computes"
+    )]
+    #[allow(missing_docs)]
+    OtherRank {
+        rank: usize,
+        ranks: usize,
+        found: usize,
+        of: usize,
+    },
+    /// A product.
+    #[error(transparent)]
+    Gemv(#[from] Error),
+    /// What threads do together.
+    #[error(transparent)]
+    Group(#[from] GroupError),
+    /// What GPUs do together.
+    #[cfg(feature = "nccl")]
+    #[error(transparent)]
+    Nccl(#[from] NcclError),
+}
+
+/// A pair of layers, checked and divided among ranks. It borrows the whole weights.
+#[derive(Debug)]
+pub struct TensorParallel<'a> {
+    /// Those that are cut by rows, with their names.
+    columns: Vec<(&'static str, &'a Weights<'a>, Sharding)>,
+    row: (&'static str, &'a Weights<'a>, Sharding),
+    ranks: usize,
+}
+
+impl<'a> TensorParallel<'a> {
+    /// An MLP: gate and up, what is between, and down.
+    ///
+    /// # Errors
+    /// [`LayersError::Mismatch`], [`LayersError::Batches`]; [`LayersError::Shard`] for sizes that do not divide, with those
+    /// that would.
+    pub fn mlp(
+        gate: &'a Weights<'a>,
+        up: &'a Weights<'a>,
+        down: &'a Weights<'a>,
+        ranks: usize,
+    ) -> Result<Self, LayersError> {
+        let (g, u, d) = (gate.shape(), up.shape(), down.shape());
+        equal(("up's M", u.m()), ("gate's M", g.m()))?;
+        equal(("down's K", d.k()), ("gate's M", g.m()))?;
+        equal(("up's K", u.k()), ("gate's K", g.k()))?;
+        equal(("down's M", d.m()), ("gate's K", g.k()))?;
+        Self::new(&[("gate", gate), ("up", up)], ("down", down), ranks)
+    }
+
+    /// The projections around an attention: q, k and v with heads of so many rows, the attention, and o. Each rank has whole
+    /// heads, and those of k and v that its heads of q look at.
+    ///
+    /// # Errors
+    /// As [`mlp`](Self::mlp)'s; [`LayersError::Heads`].
+    pub fn attention(
+        [q, k, v]: [&'a Weights<'a>; 3],
+        o: &'a Weights<'a>,
+        head: usize,
+        ranks: usize,
+    ) -> Result<Self, LayersError> {
+        let shapes = [q, k, v, o].map(Weights::shape);
+        let [qs, ks, vs, os] = shapes;
+        equal(("v's M", vs.m()), ("k's M", ks.m()))?;
+        equal(("o's K", os.k()), ("q's M", qs.m()))?;
+        equal(("k's K", ks.k()), ("q's K", qs.k()))?;
+        equal(("v's K", vs.k()), ("q's K", qs.k()))?;
+        equal(("o's M", os.m()), ("q's K", qs.k()))?;
+        let columns = [("q", q), ("k", k), ("v", v)];
+        let layers = Self::new(&columns, ("o", o), ranks)?;
+        for (layer, weights) in columns {
+            let rows = weights.shape().m();
+            if head == 0 || !rows.is_multiple_of(head) || !(rows / head).is_multiple_of(ranks) {
+                return Err(LayersError::Heads {
+                    layer,
+                    rows,
+                    head,
+                    ranks,
+                });
+            }
+        }
+        Ok(layers)
+    }
+
+    fn new(
+        columns: &[(&'static str, &'a Weights<'a>)],
+        row: (&'static str, &'a Weights<'a>),
+        ranks: usize,
+    ) -> Result<Self, LayersError> {
+        let cut = |(layer, weights): (&'static str, &'a Weights<'a>), split| {
+            let l = weights.shape().l();
+            if l != 1 {
+                return Err(LayersError::Batches { layer, l });
+            }
+            let sharding = Sharding::of(weights, split, ranks);
+            let sharding = sharding.map_err(|error| LayersError::Shard { layer, error })?;
+            Ok((layer, weights, sharding))
+        };
+        let columns = columns.iter().map(|&column| cut(column, Split::Rows));
+        Ok(Self {
+            columns: columns.collect::<Result<_, _>>()?,
+            row: cut(row, Split::K)?,
+            ranks,
+        })
+    }
+
+    /// The ranks that it is divided among.
+    pub fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// What a rank has of each layer: the first ones in their order, and the last one.
+    ///
+    /// # Errors
+    /// [`LayersError::Shard`] for a rank that there is not.
+    pub fn rank(&self, rank: usize) -> Result<RankLayers<'a>, LayersError> {
+        let cut = |(layer, weights, sharding): &(&'static str, &'a Weights<'a>, Sharding)| {
+            let shard = sharding.shard(weights, rank);
+            shard.map_err(|error| LayersError::Shard { layer, error })
+        };
+        Ok(RankLayers {
+            columns: self.columns.iter().map(cut).collect::<Result<_, _>>()?,
+            row: cut(&self.row)?,
+            rank,
+            ranks: self.ranks,
+        })
+    }
+}
+
+fn equal(
+    (dimension, found): (&'static str, usize),
+    (of, expected): (&'static str, usize),
+) -> Result<(), LayersError> {
+    match found == expected {
+        true => Ok(()),
+        false => Err(LayersError::Mismatch {
+            dimension,
+            found,
+            expected,
+            of,
+        }),
+    }
+}
+
+/// A rank's part of a pair of layers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RankLayers<'a> {
+    columns: Vec<Shard<'a>>,
+    row: Shard<'a>,
+    rank: usize,
+    ranks: usize,
+}
+
+impl<'a> RankLayers<'a> {
+    /// Its part of the layers that read the vector, in their order.
+    pub fn columns(&self) -> &[Shard<'a>] {
+        &self.columns
+    }
+
+    /// Its part of the layer that reads what is between.
+    pub fn row(&self) -> &Shard<'a> {
+        &self.row
+    }
+
+    /// It is cut for this rank.
+    fn is_for(&self, found: usize, of: usize) -> Result<(), LayersError> {
+        let (rank, ranks) = (self.rank, self.ranks);
+        match (rank, ranks) == (found, of) {
+            true => Ok(()),
+            false => Err(LayersError::OtherRank {
+                rank,
+                ranks,
+                found,
+                of,
+            }),
+        }
+    }
+}
+
+/// The shape of a shard with so many vectors.
+fn with_vectors(shard: &Shard<'_>, n: usize) -> Result<Shape, LayersError> {
+    let shape = shard.shape();
+    let (m, k, l) = (shape.m(), shape.k(), shape.l());
+    Ok(Shape::new(Dims { m, n, k, l })?)
+}

@@ -1,0 +1,150 @@
+//! Why ranks do not find each other.
+
+use std::time::Duration;
+
+use super::{Launcher, PORT_VARIABLE};
+use crate::printable;
+
+/// What is wrong with what a launcher says, or between ranks that meet.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RanksError {
+    /// A variable that the launcher sets beside others is not there.
+    #[error(
+        "{launcher} started this process, by other variables of its environment, but {name} is not set"
+    )]
+    Missing {
+        /// What started it.
+        launcher: Launcher,
+        /// The variable.
+        name: &'static str,
+    },
+    /// A variable is no number of ranks.
+    #[error("{name} is {value:?}, and must be a number from 0 on")]
+    NoNumber {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        value: String,
+    },
+    /// A variable is no port.
+    #[error("{name} is {value:?}, and must be a port from 1 to 65535")]
+    NoPort {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        value: String,
+    },
+    /// Variables contradict each other.
+    #[error("{name} is {value}, and must be less than {than}, which is {of}")]
+    Contradiction {
+        /// The variable of a number.
+        name: &'static str,
+        /// Its value.
+        value: usize,
+        /// The variable of how many there are.
+        than: &'static str,
+        /// Its value.
+        of: usize,
+    },
+    /// A rank's GPU is not there.
+    #[error("this is rank {local_rank} of its host, which needs {} GPUs, and {visible} are visible", local_rank + 1)]
+    TooFewDevices {
+        /// Its number within the host.
+        local_rank: usize,
+        /// GPUs that it sees.
+        visible: usize,
+    },
+    /// Nothing says where ranks meet.
+    #[error(
+        "where ranks meet is not said: {name} is not set (launcher: {launcher}); set MASTER_ADDR to the host of rank 0, and \
+         {PORT_VARIABLE} or MASTER_PORT to a free port there, in the environment of all ranks"
+    )]
+    NoMeeting {
+        /// What started this process.
+        launcher: Launcher,
+        /// The variable.
+        name: &'static str,
+    },
+    /// More is to be shared than can be.
+    #[error("{got} bytes are to be shared, and {most} can be")]
+    TooLong {
+        /// Bytes.
+        got: usize,
+        /// The most that there may be.
+        most: usize,
+    },
+    /// Rank 0 cannot listen.
+    #[error(
+        "rank 0 cannot listen at port {port}: {why}; {PORT_VARIABLE} names another one, in the environment of all ranks"
+    )]
+    Listen {
+        /// The port.
+        port: u16,
+        /// What the system says.
+        why: String,
+    },
+    /// Rank 0 is not there.
+    #[error("rank {rank} does not reach rank 0 at {at} within {} s: {why}", timeout.as_secs_f64())]
+    Unreachable {
+        /// This rank.
+        rank: usize,
+        /// Host and port.
+        at: String,
+        /// How long it was tried.
+        timeout: Duration,
+        /// What the system said last.
+        why: String,
+    },
+    /// Ranks did not come.
+    #[error("{} of {ranks} ranks did not come within {} s: {}", absent.len(), timeout.as_secs_f64(), few(absent))]
+    Absent {
+        /// Which ones.
+        absent: Vec<usize>,
+        /// The ranks that there should be.
+        ranks: usize,
+        /// How long they were waited for.
+        timeout: Duration,
+    },
+    /// A rank was told another number of ranks.
+    #[error("rank {rank} was told that there are {theirs} ranks, and rank 0 that there are {ours}")]
+    World {
+        /// The rank.
+        rank: usize,
+        /// What it was told.
+        theirs: usize,
+        /// What rank 0 was told.
+        ours: usize,
+    },
+    /// Two processes say that they are the same rank, or one says that it is none.
+    #[error("a process says that it is rank {rank}, which {why}")]
+    Rank {
+        /// The rank.
+        rank: usize,
+        /// What is wrong with that.
+        why: &'static str,
+    },
+    /// Rank 0 does not let a rank go on.
+    #[error("rank 0 says: {}", printable::text(.says))]
+    Refused {
+        /// Its error.
+        says: String,
+    },
+    /// What listens at rank 0's port is not rank 0, or is one of another version of this crate.
+    #[error("what listens at {at} is no rank 0 of this version")]
+    Stranger {
+        /// Host and port.
+        at: String,
+    },
+}
+
+/// The first numbers of a list, which may be of thousands.
+fn few(ranks: &[usize]) -> String {
+    const MOST: usize = 8;
+    let first: Vec<String> = ranks.iter().take(MOST).map(usize::to_string).collect();
+    let first = first.join(", ");
+    match ranks.len().saturating_sub(MOST) {
+        0 => format!("rank {first}"),
+        more => format!("rank {first} and {more} more"),
+    }
+}
