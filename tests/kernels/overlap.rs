@@ -175,8 +175,12 @@ fn behind_itself_with_all_columns() {
                 Err(SimError::Deadlock(d)) => {
                     deadlocks += 1;
                     let text = d.to_string();
-                    let waits = text.contains("in grid 1 (gemv_tcgen05), for 512 columns");
-                    let holds = text.contains("of grid 2 (gemv_tcgen05) holds columns 0..512");
+                    let line = |grid: &str, does: &str| {
+                        let mut lines = text.lines();
+                        lines.any(|line| line.contains(grid) && line.contains(does))
+                    };
+                    let waits = line("in grid 1 (", ", for 512 columns");
+                    let holds = line("of grid 2 (", "holds columns 0..512");
                     assert!(waits && holds, "{text}");
                 }
                 Err(error) => panic!("{error}: {}", call.context),
