@@ -67,7 +67,7 @@ fn rank(rank: usize, ranks: usize, gpu: usize, id: UniqueId) -> Result<()> {
     let graph = stream.end_capture(flags)?.context("nothing was captured")?;
     graph.launch()?;
     mlp.synchronize(&stream)?; // an error, not a hang, where another rank died
-    let y = stream.clone_dtoh(mlp.output())?;
+    let y = stream.clone_dtoh(&mlp.output())?;
     println!("rank {rank} of {ranks}: {}", y[0]);
     ensure!(y == [WIDE as f32; HIDDEN], "expected {WIDE}");
     Ok(())

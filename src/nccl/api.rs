@@ -23,6 +23,9 @@ pub(super) const FLOAT16: c_int = 6;
 pub(super) const FLOAT32: c_int = 7;
 pub(super) const BFLOAT16: c_int = 9;
 
+/// `NCCL_WIN_COLL_SYMMETRIC`: for collectives that read and write the memory of other ranks.
+pub(super) const SYMMETRIC: c_int = 1;
+
 /// `ncclUniqueId`, which goes by value.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -64,6 +67,8 @@ macro_rules! api {
         #[derive(Clone, Debug)]
         pub(super) struct Api {
             $(pub(super) $field: $type,)*
+            /// Where the library has them.
+            pub(super) windows: Option<Windows>,
         }
 
         impl Api {
@@ -75,6 +80,7 @@ macro_rules! api {
                         let found = unsafe { library.get::<$type>($name.as_bytes()) };
                         *found.map_err(|_| concat!("it has no ", $name, ": it is too old, or not NCCL"))?
                     },)*
+                    windows: Windows::of(&library),
                 };
                 std::mem::forget(library);
                 Ok(api)
@@ -110,6 +116,32 @@ api! {
         Handle,
         Handle,
     ) -> Status;
+}
+
+/// The functions of symmetric windows, which NCCL 2.27 has first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Windows {
+    pub(super) allocate: unsafe extern "C" fn(*mut *mut c_void, usize) -> Status,
+    pub(super) free: unsafe extern "C" fn(*mut c_void) -> Status,
+    pub(super) register: Register,
+    pub(super) deregister: unsafe extern "C" fn(Handle, Handle) -> Status,
+}
+
+pub(super) type Register =
+    unsafe extern "C" fn(Handle, *mut c_void, usize, *mut Handle, c_int) -> Status;
+
+impl Windows {
+    fn of(library: &Library) -> Option<Self> {
+        // SAFETY: this is NCCL, by its file's name; nccl.h declares the functions so.
+        unsafe {
+            Some(Self {
+                allocate: *library.get(b"ncclMemAlloc").ok()?,
+                free: *library.get(b"ncclMemFree").ok()?,
+                register: *library.get(b"ncclCommWindowRegister").ok()?,
+                deregister: *library.get(b"ncclCommWindowDeregister").ok()?,
+            })
+        }
+    }
 }
 
 impl Api {

@@ -57,7 +57,7 @@ use crate::types::FloatType;
 /// ```
 #[derive(Debug)]
 pub struct Communicator {
-    session: Session,
+    pub(super) session: Session,
 }
 
 const _: () = {

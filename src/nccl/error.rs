@@ -27,6 +27,15 @@ pub enum NcclError {
         /// Where the library is.
         place: String,
     },
+    /// The library has no symmetric windows.
+    #[error(
+        "NCCL {version} has no symmetric windows; {} or newer has them",
+        super::WINDOWS
+    )]
+    NoWindows {
+        /// The library's version.
+        version: String,
+    },
     /// There is no such rank.
     #[error("rank {rank} of {ranks}: ranks are numbered from 0, and there is 1 or more")]
     NoSuchRank {
@@ -128,7 +137,7 @@ impl NcclError {
     /// What helps.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Missing { .. } | Self::TooOld { .. } => Some(format!(
+            Self::Missing { .. } | Self::TooOld { .. } | Self::NoWindows { .. } => Some(format!(
                 "The PyPI package nvidia-nccl-cu13 (or -cu12) has it, and so have NVIDIA's packages libnccl2. Set {PLACE} to \
                  the folder of libnccl.so.2, or add that folder to LD_LIBRARY_PATH."
             )),

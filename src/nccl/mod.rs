@@ -18,6 +18,11 @@
 //! oldest that will do: the first whose communicators need not block. A missing or older library is an error, with what
 //! helps in [`NcclError::hint`].
 //!
+//! # Windows
+//!
+//! From NCCL 2.27 on, sums of memory that all ranks have registered, a [`Window`], may take less time where GPUs reach each
+//! other's memory: NCCL chooses. Such sums may have other bits than those of other memory.
+//!
 //! # The same bits
 //!
 //! NCCL adds in an order that depends on the ranks, on how they are connected, on the number of elements, and on its
@@ -30,6 +35,7 @@ mod find;
 mod session;
 #[cfg(test)]
 mod tests;
+mod window;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -39,6 +45,7 @@ use api::{Api, Id, SUCCESS};
 
 pub use communicator::Communicator;
 pub use error::NcclError;
+pub use window::Window;
 
 /// The environment variable that names the folder of `libnccl.so.2`. It comes before all other places.
 pub const LIBRARY_VARIABLE: &str = PLACE;
@@ -48,6 +55,13 @@ const PLACE: &str = "NVFP4_GEMV_NCCL";
 pub const LEAST: Version = Version {
     major: 2,
     minor: 14,
+    patch: 0,
+};
+
+/// The oldest NCCL that has symmetric windows: [`Window`].
+pub const WINDOWS: Version = Version {
+    major: 2,
+    minor: 27,
     patch: 0,
 };
 

@@ -1,12 +1,13 @@
 //! A communicator's life, without streams: it starts, works, fails and ends, and nothing in it waits forever.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::api::{Api, Config, Handle, IN_PROGRESS, Id, SUCCESS, Status};
+use super::Version;
+use super::api::{Api, Config, Handle, IN_PROGRESS, Id, SUCCESS, SYMMETRIC, Status, Windows};
 use super::error::NcclError;
 
 /// Between two looks at a communicator. Short beside what it takes to notice a rank that died, long beside a look.
@@ -123,6 +124,54 @@ impl Session {
                 Err(self.fail(&mut state, error))
             }
         }
+    }
+
+    /// The functions of windows.
+    pub(super) fn windows(&self) -> Result<Windows, NcclError> {
+        self.api.windows.ok_or_else(|| {
+            let mut code = 0;
+            // SAFETY: a place for a number.
+            unsafe { (self.api.version)(&mut code) };
+            let version = Version::of_code(code).to_string();
+            NcclError::NoWindows { version }
+        })
+    }
+
+    /// Memory of every rank becomes a window.
+    ///
+    /// # Safety
+    /// The memory is of [`Windows::allocate`], has so many bytes, and stays until [`deregister`](Self::deregister).
+    pub(super) unsafe fn register(
+        &self,
+        memory: *mut c_void,
+        bytes: usize,
+    ) -> Result<Handle, NcclError> {
+        let windows = self.windows()?;
+        // NCCL fills this in when all ranks have come. After an error nobody knows whether it still will, so it stays.
+        let place = Box::into_raw(Box::new(null_mut()));
+        self.call(
+            "ncclCommWindowRegister",
+            "registering a window",
+            |_, comm| {
+                // SAFETY: the caller answers for the memory; the place stays, and the session gives a communicator that is there.
+                unsafe { (windows.register)(comm, memory, bytes, place, SYMMETRIC) }
+            },
+        )?;
+        // SAFETY: made so above, and NCCL has filled it in.
+        Ok(*unsafe { Box::from_raw(place) })
+    }
+
+    /// A window becomes memory as any other. A communicator that was aborted has none left.
+    pub(super) fn deregister(&self, window: Handle) -> Result<(), NcclError> {
+        let windows = self.windows()?;
+        self.call(
+            "ncclCommWindowDeregister",
+            "giving back a window",
+            |_, comm| {
+                // SAFETY: the window is one of this communicator's, which is there, and nobody uses it from here on.
+                unsafe { (windows.deregister)(comm, window) }
+            },
+        )
     }
 
     /// Gives up what is under way, and the communicator. What the GPU waits for ends.

@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use super::api::{Api, Config, Handle, IN_PROGRESS, Id, SUCCESS, Status};
+use super::api::{Api, Config, Handle, IN_PROGRESS, Id, SUCCESS, SYMMETRIC, Status, Windows};
 use super::error::NcclError;
 use super::find::{checked, load};
 use super::session::Session;
@@ -23,6 +23,8 @@ struct Fake {
     aborted: AtomicUsize,
     finalized: AtomicUsize,
     destroyed: AtomicUsize,
+    /// Windows that there are.
+    windows: AtomicUsize,
 }
 
 impl Fake {
@@ -169,7 +171,43 @@ fn api() -> Api {
         abort,
         all_reduce,
         all_gather,
+        windows: Some(Windows {
+            allocate,
+            free,
+            register,
+            deregister,
+        }),
     }
+}
+
+unsafe extern "C" fn allocate(_: *mut *mut c_void, _: usize) -> Status {
+    SUCCESS
+}
+
+unsafe extern "C" fn free(_: *mut c_void) -> Status {
+    SUCCESS
+}
+
+const WINDOW: usize = 0x1234;
+
+unsafe extern "C" fn register(
+    comm: Handle,
+    memory: *mut c_void,
+    bytes: usize,
+    window: *mut Handle,
+    flags: c_int,
+) -> Status {
+    assert_eq!((memory.addr(), bytes, flags), (4096, 8192, SYMMETRIC));
+    of(comm).windows.fetch_add(1, SeqCst);
+    // SAFETY: a place for a window.
+    unsafe { *window = std::ptr::without_provenance_mut(WINDOW) };
+    IN_PROGRESS
+}
+
+unsafe extern "C" fn deregister(comm: Handle, window: Handle) -> Status {
+    assert_eq!(window.addr(), WINDOW);
+    of(comm).windows.fetch_sub(1, SeqCst);
+    SUCCESS
 }
 
 const LONG: Duration = Duration::from_secs(600);
@@ -374,6 +412,35 @@ fn a_folder_without_it_is_reported() {
     std::fs::write(&file, "not a library").unwrap();
     let bogus = says();
     assert!(bogus.contains("cannot be loaded"), "{bogus}");
+}
+
+#[test]
+fn windows_are_registered_and_given_back() {
+    let memory = std::ptr::without_provenance_mut(4096);
+    let fake = Fake::new(SUCCESS, 0);
+    let session = fake.start(LONG).unwrap();
+    // SAFETY: nothing here touches the memory.
+    let window = unsafe { session.register(memory, 8192) }.unwrap();
+    assert_eq!((window.addr(), fake.windows.load(SeqCst)), (WINDOW, 1));
+    session.deregister(window).unwrap();
+    assert_eq!(fake.windows.load(SeqCst), 0);
+    // A communicator that is gone is not asked for its windows.
+    session.abort("this rank gave up");
+    assert!(session.deregister(window).is_err());
+    assert_eq!(fake.windows.load(SeqCst), 0);
+
+    let api = Api {
+        windows: None,
+        ..api()
+    };
+    let fake = Fake::new(SUCCESS, 0);
+    let session = Session::start(api, 2, 1, fake.id(), LONG).unwrap();
+    assert_eq!(
+        session.windows().unwrap_err().to_string(),
+        "NCCL 2.28.9 has no symmetric windows; 2.27.0 or newer has them"
+    );
+    // Others go on.
+    session.check("looking").unwrap();
 }
 
 #[cfg(unix)]

@@ -12,7 +12,7 @@ use crate::context::driver_error;
 use crate::device::PreparedGemvOnDevice;
 use crate::dispatch::{Choice, Options};
 use crate::memory::Device;
-use crate::nccl::Communicator;
+use crate::nccl::{Communicator, Window};
 use crate::quantize::Element;
 use crate::shape::Shape;
 use crate::shard::Shard;
@@ -61,8 +61,31 @@ pub struct LayersOnDevice<T: DeviceElement> {
     results: Vec<CudaSlice<T>>,
     input: CudaSlice<T>,
     between: CudaSlice<T>,
-    output: CudaSlice<T>,
+    output: Summed<T>,
     communicator: Arc<Communicator>,
+}
+
+/// Where the sum over all ranks is made.
+#[derive(Debug)]
+enum Summed<T: DeviceElement> {
+    Plain(CudaSlice<T>),
+    Window(Window<T>),
+}
+
+impl<T: DeviceElement> Summed<T> {
+    fn view(&self) -> CudaView<'_, T> {
+        match self {
+            Self::Plain(values) => values.as_view(),
+            Self::Window(window) => window.view(),
+        }
+    }
+
+    fn view_mut(&mut self) -> CudaViewMut<'_, T> {
+        match self {
+            Self::Plain(values) => values.as_view_mut(),
+            Self::Window(window) => window.view_mut(),
+        }
+    }
 }
 
 /// A shard on the device, and its prepared product.
@@ -111,10 +134,10 @@ impl Layer {
         &mut self,
         stream: &Arc<CudaStream>,
         x: &CudaSlice<T>,
-        y: &mut CudaSlice<T>,
+        y: CudaViewMut<'_, T>,
         options: &Options<'_>,
     ) -> Result<(), LayersError> {
-        let (vectors, output) = (T::vectors(x.as_view()), T::output(y.as_view_mut()));
+        let (vectors, output) = (T::vectors(x.as_view()), T::output(y));
         let weights = self.weights()?;
         let prepared =
             PreparedGemvOnDevice::new(stream, &self.shape, &weights, &vectors, output, options)?;
@@ -130,9 +153,9 @@ impl Layer {
         &self,
         stream: &Arc<CudaStream>,
         x: &CudaSlice<T>,
-        y: &mut CudaSlice<T>,
+        y: CudaViewMut<'_, T>,
     ) -> Result<(), LayersError> {
-        let (vectors, output) = (T::vectors(x.as_view()), T::output(y.as_view_mut()));
+        let (vectors, output) = (T::vectors(x.as_view()), T::output(y));
         let weights = self.weights()?;
         Ok(self.prepared().launch(stream, &weights, &vectors, output)?)
     }
@@ -151,6 +174,37 @@ impl RankLayers<'_> {
         n: usize,
         options: &Options<'_>,
     ) -> Result<LayersOnDevice<T>, LayersError> {
+        self.place(stream, communicator, n, options, |len| {
+            Ok(Summed::Plain(stream.alloc_zeros(len).map_err(cuda)?))
+        })
+    }
+
+    /// [`on_device`](Self::on_device) with the result in a [`Window`], whose sums may take less time. All ranks do this
+    /// alike.
+    ///
+    /// # Errors
+    /// As [`on_device`](Self::on_device)'s and [`Window::new`]'s.
+    pub fn on_device_with_window<T: DeviceElement>(
+        &self,
+        stream: &Arc<CudaStream>,
+        communicator: &Arc<Communicator>,
+        n: usize,
+        options: &Options<'_>,
+    ) -> Result<LayersOnDevice<T>, LayersError> {
+        self.place(stream, communicator, n, options, |len| {
+            let window = Window::new(stream, communicator, len)?;
+            Ok(Summed::Window(window))
+        })
+    }
+
+    fn place<T: DeviceElement>(
+        &self,
+        stream: &Arc<CudaStream>,
+        communicator: &Arc<Communicator>,
+        n: usize,
+        options: &Options<'_>,
+        summed: impl FnOnce(usize) -> Result<Summed<T>, LayersError>,
+    ) -> Result<LayersOnDevice<T>, LayersError> {
         self.is_for(communicator.rank(), communicator.ranks())?;
         let zeros = |count: usize| stream.alloc_zeros::<T>(count).map_err(cuda);
         let layer = |shard| Layer::new(stream, shard, n);
@@ -162,7 +216,7 @@ impl RankLayers<'_> {
             results: results.collect::<Result<_, _>>()?,
             input: zeros(n * self.columns[0].shape().k())?,
             between: zeros(row.shape.vector_elements())?,
-            output: zeros(row.shape.outputs())?,
+            output: summed(row.shape.outputs())?,
             columns,
             row,
             communicator: communicator.clone(),
@@ -177,9 +231,9 @@ impl RankLayers<'_> {
             ..
         } = &mut layers;
         for (layer, result) in columns.iter_mut().zip(results) {
-            layer.prepare(stream, input, result, options)?;
+            layer.prepare(stream, input, result.as_view_mut(), options)?;
         }
-        row.prepare(stream, between, output, options)?;
+        row.prepare(stream, between, output.view_mut(), options)?;
         Ok(layers)
     }
 }
@@ -191,8 +245,8 @@ impl<T: DeviceElement> LayersOnDevice<T> {
     }
 
     /// The result `[n][M]`, the whole one on every rank, when a launch has run.
-    pub fn output(&self) -> &CudaSlice<T> {
-        &self.output
+    pub fn output(&self) -> CudaView<'_, T> {
+        self.output.view()
     }
 
     /// What computes each layer, in their order, and why.
@@ -226,10 +280,12 @@ impl<T: DeviceElement> LayersOnDevice<T> {
         between: impl FnOnce(&Arc<CudaStream>, &[CudaSlice<T>], &mut CudaSlice<T>) -> Result<(), E>,
     ) -> Result<(), E> {
         for (layer, result) in self.columns.iter().zip(&mut self.results) {
-            layer.launch(stream, &self.input, result)?;
+            layer.launch(stream, &self.input, result.as_view_mut())?;
         }
         between(stream, &self.results, &mut self.between)?;
-        Ok(self.row.launch(stream, &self.between, &mut self.output)?)
+        Ok(self
+            .row
+            .launch(stream, &self.between, self.output.view_mut())?)
     }
 
     /// Enqueues the sum of all ranks' summands.
@@ -237,7 +293,7 @@ impl<T: DeviceElement> LayersOnDevice<T> {
     /// # Errors
     /// As [`Communicator::all_reduce`]'s.
     pub fn reduce(&mut self, stream: &Arc<CudaStream>) -> Result<(), LayersError> {
-        let mut output = self.output.as_view_mut();
+        let mut output = self.output.view_mut();
         Ok(self.communicator.all_reduce(stream, &mut output)?)
     }
 

@@ -113,6 +113,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RANKS", value_parser = clap::value_parser!(u16).range(2..=64),
           conflicts_with_all = ["shapes", "ceiling", "cublas", "slow_down", "serve", "sustained", "path", "kernel"])]
     tensor_parallel: Option<u16>,
+    /// Add up in NCCL's symmetric windows, which may be faster. Needs NCCL 2.27 or newer
+    #[arg(long, requires = "tensor_parallel")]
+    windows: bool,
     /// The commit that the program was built from, for the document
     #[arg(long, value_name = "SHA")]
     commit: Option<String>,
@@ -242,6 +245,7 @@ fn over_ranks(args: &Args, engine: &dyn Engine, ranks: usize) -> Result<Report> 
         vectors: several::vectors(&args.n),
         activations: or(&args.activation, &[Activation::Bf16]),
         layouts: or(&args.layout, &[ScaleLayout::Linear]),
+        windows: args.windows,
         plan: plan(args),
         commit: args.commit.clone(),
     };

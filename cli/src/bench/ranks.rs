@@ -107,7 +107,11 @@ fn with_type<T: DeviceElement + FromF32>(job: &Job) -> Result<Measured> {
     };
     // Indivisible layers are refused before anything is copied.
     let over_ranks = divided(job.ranks)?;
-    let (one, measured_one) = all_ranks::<T>(job, &divided(1)?)?;
+    let alone = Job {
+        windows: false,
+        ..job.clone()
+    };
+    let (one, measured_one) = all_ranks::<T>(&alone, &divided(1)?)?;
     let (whole, mut measured) = all_ranks::<T>(job, &over_ranks)?;
     let largest = one.iter().fold(0.0f32, |most, y| most.max(y.abs()));
     ensure!(largest > 0.0, "the result on one GPU is 0");
@@ -212,7 +216,10 @@ impl<'a, T: DeviceElement + FromF32> Rank<'a, T> {
         let options = Options::new().workspace(&workspace);
         let mut pairs = Vec::with_capacity(count);
         for _ in 0..count {
-            pairs.push(mine.on_device::<T>(&stream, &communicator, job.n, &options)?);
+            pairs.push(match job.windows {
+                false => mine.on_device::<T>(&stream, &communicator, job.n, &options)?,
+                true => mine.on_device_with_window(&stream, &communicator, job.n, &options)?,
+            });
         }
         // The vectors: the same on all ranks, and of what is between each rank's part of the same ones.
         let (k, whole_k) = (mine.columns()[0].shape().k(), job.pair.row.1);
@@ -295,7 +302,7 @@ impl<'a, T: DeviceElement + FromF32> Rank<'a, T> {
 
     /// Of the first pair. That of the others is the same, since their weights are.
     fn result(&mut self) -> Result<Vec<f32>> {
-        let y = self.stream.clone_dtoh(self.pairs[0].output())?;
+        let y = self.stream.clone_dtoh(&self.pairs[0].output())?;
         self.communicator.synchronize(&self.stream)?;
         Ok(y.into_iter().map(Into::into).collect())
     }

@@ -77,6 +77,7 @@ pub(super) struct Request<'a> {
     pub(super) vectors: &'a [usize],
     pub(super) activations: &'a [Activation],
     pub(super) layouts: &'a [ScaleLayout],
+    pub(super) windows: bool,
     pub(super) plan: Plan,
     pub(super) commit: Option<String>,
 }
@@ -93,6 +94,8 @@ pub(super) struct Job {
     pub(super) n: usize,
     pub(super) activation: Activation,
     pub(super) layout: ScaleLayout,
+    /// Sums are made in NCCL's symmetric windows.
+    pub(super) windows: bool,
     pub(super) plan: Plan,
 }
 
@@ -126,6 +129,8 @@ struct Several {
     device: Device,
     ranks: usize,
     nccl: String,
+    /// Sums were made in symmetric windows.
+    windows: bool,
     method: Method,
     items: Vec<Item>,
 }
@@ -245,6 +250,7 @@ pub(super) fn run(engine: &dyn Engine, request: &Request<'_>) -> Result<Report> 
                             n,
                             activation,
                             layout,
+                            windows: request.windows,
                             plan: request.plan,
                         };
                         let what = || format!("{} {} n={n}", model.name, pair.name);
@@ -277,6 +283,7 @@ fn report(
         device: of.device,
         ranks: request.ranks,
         nccl,
+        windows: request.windows,
         method: of.method,
         items,
     };
@@ -314,10 +321,15 @@ fn text(engine: &dyn Engine, document: &Several, passed: bool) -> String {
         }
     };
     format!(
-        "{}, {} ranks, NCCL {}, {}\n\n{table}\n{result}\n",
+        "{}, {} ranks, NCCL {}{}, {}\n\n{table}\n{result}\n",
         engine.device(),
         document.ranks,
         document.nccl,
+        if document.windows {
+            " with symmetric windows"
+        } else {
+            ""
+        },
         count(document.method.rounds, "round"),
     )
 }
@@ -386,6 +398,7 @@ mod tests {
             n: 1,
             activation: Activation::Bf16,
             layout: ScaleLayout::Linear,
+            windows: false,
             plan: Plan {
                 rounds: 3,
                 cold_bytes: 0,

@@ -181,6 +181,7 @@ fn help_has_examples_and_wrong_usage_exits_with_2() {
         &words("plan 16 16 --gpu h200 --tensor-parallel 0"),
         &words("plan 16 16 --gpu h200 --split k"),
         &words("bench --suite decode --tensor-parallel 1"),
+        &words("bench --suite decode --windows"),
         &words("bench --suite decode --tensor-parallel 2 --sustained 5"),
         &words("bench --suite decode --tensor-parallel 2 --path cpu"),
     ] {
