@@ -40,18 +40,23 @@ impl Device {
         match words[..] {
             [name, capability, driver] if !name.is_empty() => Ok(Self {
                 name: name.into(),
-                compute_capability: capability_of(capability)
-                    .with_context(|| format!("nvidia-smi says compute capability {capability:?}"))?,
+                compute_capability: capability_of(capability).with_context(|| {
+                    format!("nvidia-smi says compute capability {capability:?}")
+                })?,
                 driver: driver.into(),
             }),
-            _ => bail!("nvidia-smi says {text:?}, and not a name, a compute capability and a driver"),
+            _ => {
+                bail!("nvidia-smi says {text:?}, and not a name, a compute capability and a driver")
+            }
         }
     }
 
     /// What would be planned for, where there is no such GPU.
     pub(super) fn imagined(compute_capability: (i32, i32)) -> Self {
         Self {
-            name: Product::of_compute_capability(compute_capability).full_name.into(),
+            name: Product::of_compute_capability(compute_capability)
+                .full_name
+                .into(),
             compute_capability,
             driver: "none".into(),
         }
@@ -60,7 +65,8 @@ impl Device {
     /// A word for the names of files: the product's, or what is left of the driver's name.
     pub(super) fn slug(&self) -> String {
         let products = Product::ALL.iter();
-        let known = products.filter(|product| product.compute_capability == self.compute_capability);
+        let known =
+            products.filter(|product| product.compute_capability == self.compute_capability);
         let mut known = known.filter(|product| product.full_name == self.name);
         if let Some(product) = known.next() {
             return product.name.into();
@@ -111,9 +117,19 @@ mod tests {
         assert_eq!(device.compute_capability, (10, 0));
         assert_eq!((&*device.slug(), &*device.arch()), ("b200", "100f"));
         let device = Device::parse("NVIDIA RTX 5070 Ti (x), 12.0, 1").unwrap();
-        assert_eq!((&*device.slug(), &*device.arch()), ("rtx-5070-ti-x", "120f"));
+        assert_eq!(
+            (&*device.slug(), &*device.arch()),
+            ("rtx-5070-ti-x", "120f")
+        );
         assert_eq!(Device::imagined((12, 1)).slug(), "dgx-spark");
-        for text in ["", "A, 10.0", "A, [N/A], 1", "A, 10, 1", "A, 1.-1, 1", ", 10.0, 1"] {
+        for text in [
+            "",
+            "A, 10.0",
+            "A, [N/A], 1",
+            "A, 10, 1",
+            "A, 1.-1, 1",
+            ", 10.0, 1",
+        ] {
             assert!(Device::parse(text).is_err(), "{text:?}");
         }
     }
@@ -122,9 +138,16 @@ mod tests {
     #[test]
     fn a_slug_is_nothing_but_a_word() {
         for name in ["../../etc", "", "---", "Ä/ö", "NVIDIA  ", &"x/".repeat(100)] {
-            let slug = Device { name: name.into(), ..Device::imagined((10, 0)) }.slug();
+            let slug = Device {
+                name: name.into(),
+                ..Device::imagined((10, 0))
+            }
+            .slug();
             let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-            assert!(!slug.is_empty() && slug.len() <= 80 && slug.bytes().all(fits), "{slug:?}");
+            assert!(
+                !slug.is_empty() && slug.len() <= 80 && slug.bytes().all(fits),
+                "{slug:?}"
+            );
         }
     }
 }

@@ -25,13 +25,20 @@ pub(super) enum Action {
     Run {
         command: Command,
         /// A file below the night's folder, for what it prints to standard output.
-        output: Option<&'static str>,
+        output: Option<String>,
     },
     /// It has no meaning on this device, and why.
     Never(String),
 }
 
 impl Step {
+    /// Keeps what it prints in a file below the night's folder.
+    fn prints(&mut self, file: String) {
+        if let Action::Run { output, .. } = &mut self.action {
+            *output = Some(file);
+        }
+    }
+
     /// The command as a user would type it, or why there is none.
     pub(super) fn line(&self) -> String {
         match &self.action {
@@ -57,9 +64,21 @@ pub(super) struct Places<'a> {
 
 /// Topics of the recorder, each with the major compute capability that has its instructions; 0: all have them.
 const TOPICS: [(&str, i32, &str); 12] = [
-    ("sums_f16", 0, "how the f16 instruction adds: a rehearsal of the probes of sums"),
-    ("mma_fp4", 12, "block-scaled mma.sync: fragments, scale selectors, exact data, sums"),
-    ("tcgen05", 10, "tensor memory, copies, loads, commits, one multiplication for each N, sums"),
+    (
+        "sums_f16",
+        0,
+        "how the f16 instruction adds: a rehearsal of the probes of sums",
+    ),
+    (
+        "mma_fp4",
+        12,
+        "block-scaled mma.sync: fragments, scale selectors, exact data, sums",
+    ),
+    (
+        "tcgen05",
+        10,
+        "tensor memory, copies, loads, commits, one multiplication for each N, sums",
+    ),
     ("tma", 0, "tensor copies: zero filling, and what it counts"),
     ("cvt", 0, "conversions"),
     ("arith", 0, "floating point"),
@@ -68,8 +87,17 @@ const TOPICS: [(&str, i32, &str); 12] = [
     ("matrix", 0, "mma.sync of other types"),
     ("wgmma", 9, "warpgroup matrices"),
     ("async", 0, "mbarriers, bulk copies, clusters"),
-    ("tcgen05_pdl", 10, "a dependent launch behind a kernel that allocates tensor memory late"),
+    (
+        "tcgen05_pdl",
+        10,
+        "a dependent launch behind a kernel that allocates tensor memory late",
+    ),
 ];
+
+/// Whether the recorder knows a topic.
+pub(super) fn is_a_topic(name: &str) -> bool {
+    TOPICS.iter().any(|(topic, ..)| *topic == name)
+}
 
 const MINUTE: u64 = 60;
 
@@ -98,11 +126,20 @@ impl Night<'_> {
         let mut command = Command::new(program);
         command.args(args).current_dir(self.places.root);
         command.envs(self.places.environment.iter().map(|(k, v)| (k, v)));
+        command.env("CARGO_TARGET_DIR", self.places.target);
+        // These describe this program, not what is built next.
+        for variable in ["CARGO_MANIFEST_DIR", "CARGO_MANIFEST_PATH"] {
+            command.env_remove(variable);
+        }
         // One GPU, the one that nvidia-smi was asked about.
         command.env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
         command.env("CUDA_VISIBLE_DEVICES", self.places.gpu.to_string());
         command.env("NVFP4_GEMV_ARCHS", self.device.arch());
-        for variable in ["NVFP4_GEMV_PATH", "NVFP4_GEMV_TUNED", "NVFP4_GEMV_NO_KERNELS"] {
+        for variable in [
+            "NVFP4_GEMV_PATH",
+            "NVFP4_GEMV_TUNED",
+            "NVFP4_GEMV_NO_KERNELS",
+        ] {
             command.env_remove(variable);
         }
         command
@@ -128,15 +165,32 @@ impl Night<'_> {
         let smi = self.command("nvidia-smi", &["-i", &gpu, "-q"]);
         self.add("machine", "what the driver says about the GPU", MINUTE, smi);
         let toolchain = self.command(self.places.xtask, &["toolchain", "--json"]);
-        self.add("toolchain", "the CUDA compiler; installs one where there is none", 30 * MINUTE, toolchain);
+        self.add(
+            "toolchain",
+            "the CUDA compiler; installs one where there is none",
+            30 * MINUTE,
+            toolchain,
+        );
     }
 
     fn builds(&mut self) {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let builds: [(&str, &'static str, &[&str]); 3] = [
-            ("build-program", "nvfp4-gemv with kernels for this GPU", &["build", "--release", "--package", "nvfp4-gemv-cli"]),
-            ("build-simulator", "ptx-sim, which gives the answers to compare with", &["build", "--release", "--package", "ptx-sim"]),
-            ("build-tests", "the tests of the kernels", &["test", "--release", "--no-run", "--test", "kernels"]),
+            (
+                "build-program",
+                "nvfp4-gemv with kernels for this GPU",
+                &["build", "--release", "--package", "nvfp4-gemv-cli"],
+            ),
+            (
+                "build-simulator",
+                "ptx-sim, which gives the answers to compare with",
+                &["build", "--release", "--package", "ptx-sim"],
+            ),
+            (
+                "build-tests",
+                "the tests of the kernels",
+                &["test", "--release", "--no-run", "--test", "kernels"],
+            ),
         ];
         for (name, what, args) in builds {
             let command = self.command(&cargo, args);
@@ -147,7 +201,12 @@ impl Night<'_> {
         let script = self.places.root.join("ptx-sim/probes/assemble.sh");
         let mut assemble = self.command("sh", &[]);
         assemble.arg(script).arg(probes).arg(self.device.arch());
-        let step = self.add("build-probes", "the recorder, and the probes' machine code", 10 * MINUTE, assemble);
+        let step = self.add(
+            "build-probes",
+            "the recorder, and the probes' machine code",
+            10 * MINUTE,
+            assemble,
+        );
         step.needs = vec!["toolchain".into()];
     }
 
@@ -163,21 +222,32 @@ impl Night<'_> {
                 continue;
             }
             let mut record = self.command(&recorder, &["--topic", topic, "--out"]);
-            record.arg(out.join("recorded")).arg("--code").arg(out.join("probes"));
+            record
+                .arg(out.join("recorded"))
+                .arg("--code")
+                .arg(out.join("probes"));
             let step = self.add(&name, what, 6 * MINUTE, record);
             step.on_gpu = true;
             step.needs = vec!["build-probes".into()];
         }
-        // Of recordings whose probe failed in part there is a file all the same: nothing but the simulator is needed.
         for (topic, needs, _) in TOPICS {
             if needs != 0 && needs != major {
                 continue;
             }
             let mut replay = self.command(&simulator, &["replay"]);
             replay.arg(out.join(format!("recorded/{topic}.safetensors")));
-            replay.arg("--ptx").arg(self.places.root.join("ptx-sim/probes/ptx"));
-            let step = self.add(&format!("replay-{topic}"), "the same in the simulator, and what differs", 20 * MINUTE, replay);
-            step.needs = vec!["build-simulator".into()];
+            replay
+                .arg("--ptx")
+                .arg(self.places.root.join("ptx-sim/probes/ptx"));
+            replay.arg("--json");
+            let step = self.add(
+                &format!("replay-{topic}"),
+                "the same in the simulator, and what differs",
+                20 * MINUTE,
+                replay,
+            );
+            step.needs = vec!["build-simulator".into(), format!("probe-{topic}")];
+            step.prints(format!("replays/{topic}.json"));
         }
     }
 
@@ -196,10 +266,20 @@ impl Night<'_> {
         let program = self.places.target.join("release/nvfp4-gemv");
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let info = self.command(&program, &["info"]);
-        self.suite("info", "what the program can run here", MINUTE, info, "build-program", None);
+        self.suite(
+            "info",
+            "what the program can run here",
+            MINUTE,
+            info,
+            "build-program",
+            None,
+        );
         let kernels = [("tcgen05", 10), ("mma_fp4", 12), ("wgmma", 9)];
         for (kernel, needs) in kernels {
-            let (name, what) = (format!("tests-{kernel}"), "the GPU tests of the kernel for this GPU's instruction");
+            let (name, what) = (
+                format!("tests-{kernel}"),
+                "the GPU tests of the kernel for this GPU's instruction",
+            );
             let (major, minor) = self.device.compute_capability;
             if needs != major {
                 let why = format!("for compute capability {needs}.x, and this is {major}.{minor}");
@@ -207,26 +287,79 @@ impl Night<'_> {
                 continue;
             }
             let filter = format!("{kernel}::gpu");
-            let test = self.command(&cargo, &["test", "--release", "--test", "kernels", "--", &filter]);
+            let test = self.command(
+                &cargo,
+                &["test", "--release", "--test", "kernels", "--", &filter],
+            );
             self.suite(&name, what, 30 * MINUTE, test, "build-tests", None);
         }
-        let test = self.command(&cargo, &["test", "--release", "--test", "kernels", "--", "gpu::"]);
-        self.suite("tests-all", "the GPU tests of all kernels", 60 * MINUTE, test, "build-tests", None);
+        let test = self.command(
+            &cargo,
+            &["test", "--release", "--test", "kernels", "--", "gpu::"],
+        );
+        self.suite(
+            "tests-all",
+            "the GPU tests of all kernels",
+            60 * MINUTE,
+            test,
+            "build-tests",
+            None,
+        );
         let verify = self.command(&program, &["verify"]);
-        self.suite("verify", "problems with known answers, by every kernel", 60 * MINUTE, verify, "build-program", None);
-        let mut tune = self.command(&program, &["tune", "--suite", "--chained", "--seconds", "1.5", "--replace", "--out"]);
+        self.suite(
+            "verify",
+            "problems with known answers, by every kernel",
+            60 * MINUTE,
+            verify,
+            "build-program",
+            None,
+        );
+        let mut tune = self.command(
+            &program,
+            &[
+                "tune",
+                "--suite",
+                "--chained",
+                "--seconds",
+                "1.5",
+                "--replace",
+                "--out",
+            ],
+        );
         tune.arg(self.places.out.join(super::TUNED));
-        self.suite("tune", "the fastest config of each problem: a built-in table", 180 * MINUTE, tune, "build-program", None);
+        self.suite(
+            "tune",
+            "the fastest config of each problem: a built-in table",
+            180 * MINUTE,
+            tune,
+            "build-program",
+            None,
+        );
         let bench = self.command(&program, &["bench", "--suite", "all", "--json"]);
-        self.suite("bench", "every path on every shape", 90 * MINUTE, bench, "build-program", Some("bench.json"));
+        self.suite(
+            "bench",
+            "every path on every shape",
+            90 * MINUTE,
+            bench,
+            "build-program",
+            Some(super::BENCH),
+        );
     }
 
-    fn suite(&mut self, name: &str, what: &'static str, seconds: u64, command: Command, needs: &str, to: Option<&'static str>) {
+    fn suite(
+        &mut self,
+        name: &str,
+        what: &'static str,
+        seconds: u64,
+        command: Command,
+        needs: &str,
+        to: Option<&'static str>,
+    ) {
         let step = self.add(name, what, seconds, command);
         step.on_gpu = true;
         step.needs = vec![needs.into()];
-        if let Action::Run { output, .. } = &mut step.action {
-            *output = to;
+        if let Some(file) = to {
+            step.prints(file.into());
         }
     }
 }
@@ -263,20 +396,40 @@ mod tests {
     fn steps_are_those_that_the_device_has_instructions_for() {
         for (capability, has) in [
             ((9, 0), ["probe-wgmma", "tests-wgmma"].as_slice()),
-            ((10, 0), &["probe-tcgen05", "probe-tcgen05_pdl", "tests-tcgen05"]),
-            ((10, 3), &["probe-tcgen05", "probe-tcgen05_pdl", "tests-tcgen05"]),
+            (
+                (10, 0),
+                &["probe-tcgen05", "probe-tcgen05_pdl", "tests-tcgen05"],
+            ),
+            (
+                (10, 3),
+                &["probe-tcgen05", "probe-tcgen05_pdl", "tests-tcgen05"],
+            ),
             ((12, 0), &["probe-mma_fp4", "tests-mma_fp4"]),
             ((12, 1), &["probe-mma_fp4", "tests-mma_fp4"]),
         ] {
             let steps = steps(capability);
             let particular = steps.iter().filter(|step| {
                 let words = ["wgmma", "tcgen05", "mma_fp4"];
-                !step.name.starts_with("replay") && words.iter().any(|word| step.name.contains(word))
+                !step.name.starts_with("replay")
+                    && words.iter().any(|word| step.name.contains(word))
             });
             for step in particular {
-                assert_eq!(runs(&steps, &step.name), has.contains(&&*step.name), "{capability:?} {}", step.name);
+                assert_eq!(
+                    runs(&steps, &step.name),
+                    has.contains(&&*step.name),
+                    "{capability:?} {}",
+                    step.name
+                );
             }
-            for name in ["probe-tma", "replay-tma", "probe-sums_f16", "tests-all", "verify", "tune", "bench"] {
+            for name in [
+                "probe-tma",
+                "replay-tma",
+                "probe-sums_f16",
+                "tests-all",
+                "verify",
+                "tune",
+                "bench",
+            ] {
                 assert!(runs(&steps, name), "{capability:?} {name}");
             }
         }
@@ -288,15 +441,33 @@ mod tests {
         let steps = steps((10, 0));
         let mut before = BTreeSet::new();
         for step in &steps {
-            assert!(step.needs.iter().all(|need| before.contains(need.as_str())), "{}", step.name);
+            assert!(
+                step.needs.iter().all(|need| before.contains(need.as_str())),
+                "{}",
+                step.name
+            );
             assert!(before.insert(step.name.as_str()), "{} twice", step.name);
         }
         let at = |name: &str| steps.iter().position(|step| step.name == name).unwrap();
-        let order = ["machine", "build-probes", "probe-tcgen05", "probe-tcgen05_pdl", "tests-tcgen05", "tests-all", "verify", "tune", "bench"];
+        let order = [
+            "machine",
+            "build-probes",
+            "probe-tcgen05",
+            "probe-tcgen05_pdl",
+            "tests-tcgen05",
+            "tests-all",
+            "verify",
+            "tune",
+            "bench",
+        ];
         assert!(order.map(at).is_sorted());
         for step in steps.iter().filter(|step| step.on_gpu) {
-            let Action::Run { command, .. } = &step.action else { continue };
-            let visible = command.get_envs().find(|(name, _)| *name == "CUDA_VISIBLE_DEVICES");
+            let Action::Run { command, .. } = &step.action else {
+                continue;
+            };
+            let visible = command
+                .get_envs()
+                .find(|(name, _)| *name == "CUDA_VISIBLE_DEVICES");
             assert_eq!(visible.unwrap().1.unwrap(), "3", "{}", step.name);
         }
     }

@@ -40,7 +40,9 @@ impl End {
         match self {
             Self::Failed(why) | Self::Skipped(why) => why,
             Self::OutOfTime => "killed when its time was over",
-            Self::Unkillable => "killed when its time was over, and still there: the machine needs a restart",
+            Self::Unkillable => {
+                "killed when its time was over, and still there: the machine needs a restart"
+            }
             Self::Passed => "",
         }
     }
@@ -138,7 +140,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (log, out) = (folder.path().join("log"), folder.path().join("out"));
         let never = || false;
-        let end = run(&mut shell("echo said; echo wrong >&2"), &log, Some(&out), never).unwrap();
+        let end = run(
+            &mut shell("echo said; echo wrong >&2"),
+            &log,
+            Some(&out),
+            never,
+        )
+        .unwrap();
         assert_eq!(end, End::Passed);
         assert_eq!(fs::read_to_string(&out).unwrap(), "said\n");
         assert_eq!(fs::read_to_string(&log).unwrap(), "wrong\n");
@@ -181,7 +189,10 @@ mod tests {
         let pids = folder.path().join("pids");
         let script = format!("sleep 100000 & echo $! > {}", pids.display());
         let log = folder.path().join("log");
-        assert_eq!(run(&mut shell(&script), &log, None, || false).unwrap(), End::Passed);
+        assert_eq!(
+            run(&mut shell(&script), &log, None, || false).unwrap(),
+            End::Passed
+        );
         let pid = fs::read_to_string(&pids).unwrap();
         while runs(&pid) {
             std::thread::yield_now();
