@@ -6,14 +6,26 @@ use std::fs;
 use nvfp4_gemv::dispatch::measured::{Measurements, builtin};
 
 #[test]
-fn the_h200_table_is_its_json() {
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/src/dispatch/measured/h200.json"
-    );
-    let measured = Measurements::from_json(&fs::read_to_string(path).unwrap()).unwrap();
-    assert!(
-        measured == builtin()[0],
-        "h200.rs is not what h200.json says: run `cargo xtask tables`, and commit"
-    );
+fn every_table_is_its_json() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/dispatch/measured");
+    let files = fs::read_dir(folder)
+        .unwrap()
+        .map(|file| file.unwrap().path());
+    let tables = files.filter(|file| file.extension().is_some_and(|kind| kind == "json"));
+    let mut count = 0;
+    for file in tables {
+        let measured = Measurements::from_json(&fs::read_to_string(&file).unwrap()).unwrap();
+        assert!(
+            builtin().contains(&measured),
+            "no built-in table is what {} says: run `cargo xtask tables`, and commit",
+            file.display()
+        );
+        count += 1;
+    }
+    assert_eq!(count, builtin().len());
+}
+
+#[test]
+fn the_first_table_is_the_h200s() {
+    assert_eq!(builtin()[0].machine.gpu.name, "NVIDIA H200");
 }

@@ -1232,5 +1232,6 @@ std::vector<Topic> all_topics() {
     v.push_back(tma());
     v.push_back(matrix());
     v.push_back(wgmma());
+    blackwell_topics(v);
     return v;
 }

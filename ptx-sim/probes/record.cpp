@@ -1,8 +1,8 @@
 // Runs every probe on the GPU and writes what came out. Driver API only, found at run time, so the
 // program links anywhere; the PTX that the repository holds is compiled in and given to the
-// driver's own assembler.
+// driver's own assembler; or, from --code DIR, what ptxas made of it: DIR/TOPIC.cubin.
 //
-//   record --out DIR [--topic NAME]... [--repeat N]   record
+//   record --out DIR [--topic NAME]... [--repeat N] [--code DIR]   record
 //   record --dry-run [--out DIR] [--ptx DIR]          check the cases without a GPU
 //   record --list                                     print the cases
 #include <cuda.h>
@@ -36,6 +36,10 @@ EMBED(async)
 EMBED(tma)
 EMBED(matrix)
 EMBED(wgmma)
+EMBED(sums_f16)
+EMBED(mma_fp4)
+EMBED(tcgen05)
+EMBED(tcgen05_pdl)
 
 namespace {
 const char* embedded(const std::string& topic) {
@@ -47,6 +51,10 @@ const char* embedded(const std::string& topic) {
     if (topic == "tma") return ptx_tma;
     if (topic == "matrix") return ptx_matrix;
     if (topic == "wgmma") return ptx_wgmma;
+    if (topic == "sums_f16") return ptx_sums_f16;
+    if (topic == "mma_fp4") return ptx_mma_fp4;
+    if (topic == "tcgen05") return ptx_tcgen05;
+    if (topic == "tcgen05_pdl") return ptx_tcgen05_pdl;
     return "";
 }
 
@@ -151,6 +159,7 @@ const char* TYPE_NAMES[] = {"UINT8",    "UINT16",      "UINT32",        "INT32",
 std::string case_json(const Case& c, const std::string& topic) {
     std::string o = "{\"name\":" + quote(c.name) + ",\"ptx\":" + quote(topic + ".ptx") +
                     ",\"entry\":" + quote(c.entry);
+    if (!c.first.empty()) o += ",\"first\":" + quote(c.first);
     if (!c.encode_only) {
         o += ",\"grid\":" + list(c.grid, 3) + ",\"block\":" + list(c.block, 3);
         if (c.cluster[0]) o += ",\"cluster\":" + list(c.cluster, 3);
@@ -256,14 +265,44 @@ struct Gpu {
     CUcontext ctx = 0;
     CUmodule module = 0;
 
-    void open(const std::string& ptx) {
+    void open(const std::string& code) {
         need(cu.CtxCreate(&ctx, 0, device), "cuCtxCreate");
         static char log[16384];
         log[0] = 0;
         CUjit_option opts[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
         void* vals[] = {log, (void*)(uintptr_t)sizeof log};
-        CUresult r = cu.ModuleLoadDataEx(&module, ptx.c_str(), 2, opts, vals);
+        CUresult r = cu.ModuleLoadDataEx(&module, code.c_str(), 2, opts, vals);
         if (r != CUDA_SUCCESS) throw Failure{"load: " + cu.name(r) + " " + log, true};
+    }
+
+    // Puts a kernel of the case on the stream; `follows`: it may start before the one in front of it has ended.
+    void launch(const Case& c, const std::string& entry, void** args, bool follows) {
+        if (entry.empty()) return;
+        CUfunction f;
+        need(cu.ModuleGetFunction(&f, module, entry.c_str()), "cuModuleGetFunction");
+        CUlaunchAttribute attrs[2];
+        memset(attrs, 0, sizeof attrs);
+        unsigned count = 0;
+        if (c.cluster[0]) {
+            CUlaunchAttribute& attr = attrs[count++];
+            attr.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+            attr.value.clusterDim.x = c.cluster[0];
+            attr.value.clusterDim.y = c.cluster[1];
+            attr.value.clusterDim.z = c.cluster[2];
+        }
+        if (follows) {
+            CUlaunchAttribute& attr = attrs[count++];
+            attr.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+            attr.value.programmaticStreamSerializationAllowed = 1;
+        }
+        CUlaunchConfig cfg;
+        memset(&cfg, 0, sizeof cfg);
+        cfg.gridDimX = c.grid[0], cfg.gridDimY = c.grid[1], cfg.gridDimZ = c.grid[2];
+        cfg.blockDimX = c.block[0], cfg.blockDimY = c.block[1], cfg.blockDimZ = c.block[2];
+        cfg.sharedMemBytes = c.smem;
+        cfg.attrs = attrs;
+        cfg.numAttrs = count;
+        need(cu.LaunchKernelEx(&cfg, f, args, 0), "launch");
     }
 
     // One launch with fresh buffers: the bytes of each output buffer.
@@ -311,22 +350,8 @@ struct Gpu {
             }
         }
         if (c.encode_only) return outs;
-        CUfunction f;
-        need(cu.ModuleGetFunction(&f, module, c.entry.c_str()), "cuModuleGetFunction");
-        CUlaunchAttribute attr;
-        memset(&attr, 0, sizeof attr);
-        attr.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-        attr.value.clusterDim.x = c.cluster[0];
-        attr.value.clusterDim.y = c.cluster[1];
-        attr.value.clusterDim.z = c.cluster[2];
-        CUlaunchConfig cfg;
-        memset(&cfg, 0, sizeof cfg);
-        cfg.gridDimX = c.grid[0], cfg.gridDimY = c.grid[1], cfg.gridDimZ = c.grid[2];
-        cfg.blockDimX = c.block[0], cfg.blockDimY = c.block[1], cfg.blockDimZ = c.block[2];
-        cfg.sharedMemBytes = c.smem;
-        cfg.attrs = &attr;
-        cfg.numAttrs = c.cluster[0] ? 1 : 0;
-        need(cu.LaunchKernelEx(&cfg, f, args.data(), 0), "launch");
+        launch(c, c.first, args.data(), false);
+        launch(c, c.entry, args.data(), !c.first.empty());
         CUresult r;
         for (int ms = 0;; ms++) {
             r = cu.StreamQuery(0);
@@ -396,7 +421,7 @@ struct Reader {
 };
 
 // The child: cases from `at` on, until the end or until the process is lost.
-void run_cases(Topic& t, size_t at, const std::string& ptx, int repeat, Pipe to) {
+void run_cases(Topic& t, size_t at, const std::string& code, int repeat, Pipe to) {
     if (!cu.open()) return;
     CUresult r = cu.Init(0);
     if (r != CUDA_SUCCESS) {
@@ -421,7 +446,9 @@ void run_cases(Topic& t, size_t at, const std::string& ptx, int repeat, Pipe to)
         meta("compute_capability", std::to_string(major) + "." + std::to_string(minor));
         meta("driver", kernel_driver());
         meta("cuda_driver_api", std::to_string(version));
-        gpu.open(ptx);
+        if (t.needs && major != t.needs)
+            throw Failure{"has no such instruction: needs compute capability " + std::to_string(t.needs) + ".x", true};
+        gpu.open(code);
     } catch (Failure& f) {
         to.raw("F", 1);
         to.str(f.what);
@@ -460,7 +487,7 @@ void run_cases(Topic& t, size_t at, const std::string& ptx, int repeat, Pipe to)
 }
 
 // Records a topic; returns whether a file was written.
-bool record_topic(Topic& t, const std::string& ptx, const std::string& out, int repeat) {
+bool record_topic(Topic& t, const std::string& ptx, const std::string& code, const std::string& out, int repeat) {
     const int CASE_SECONDS = 40, TOPIC_SECONDS = 300, PROCESSES = 100, OPENINGS = 3;
     std::map<std::string, std::string> meta;
     time_t start = time(0);
@@ -478,7 +505,7 @@ bool record_topic(Topic& t, const std::string& ptx, const std::string& out, int 
         if (pid == 0) {
             close(fd[0]);
             try {
-                run_cases(t, at, ptx, repeat, Pipe{fd[1]});
+                run_cases(t, at, code.empty() ? ptx : code, repeat, Pipe{fd[1]});
             } catch (std::exception& e) {
                 fprintf(stderr, "%s: %s\n", t.name.c_str(), e.what());
                 _exit(4);
@@ -589,6 +616,7 @@ bool record_topic(Topic& t, const std::string& ptx, const std::string& out, int 
     meta["topic"] = t.name;
     meta["date"] = date;
     meta["ptx_fnv1a64"] = hash;
+    meta["assembled_by"] = code.empty() ? "driver" : "ptxas";
     size_t n = write_file(out + "/" + t.name + ".safetensors", t, meta);
     printf("%s: %zu cases, %d failed, %zu bytes, %s, driver %s\n", t.name.c_str(), t.cases.size(), bad, n,
            meta["gpu"].c_str(), meta["driver"].c_str());
@@ -645,6 +673,7 @@ int check(Topic& t, const std::string& ptx) {
         }
         if (c.smem > 48 * 1024) printf("%s/%s: too much shared memory\n", t.name.c_str(), c.name.c_str()), bad++;
         used[c.entry]++;
+        if (!c.first.empty()) used[c.first]++;
     }
     for (auto& kv : e)
         if (!used.count(kv.first)) {
@@ -656,7 +685,7 @@ int check(Topic& t, const std::string& ptx) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    std::string out, ptx_dir;
+    std::string out, ptx_dir, code_dir;
     std::vector<std::string> only;
     bool dry = false, listing = false;
     int repeat = 3;
@@ -665,12 +694,13 @@ int main(int argc, char** argv) {
         auto next = [&]() -> std::string { return i + 1 < argc ? argv[++i] : ""; };
         if (a == "--out") out = next();
         else if (a == "--ptx") ptx_dir = next();
+        else if (a == "--code") code_dir = next();
         else if (a == "--topic") only.push_back(next());
         else if (a == "--repeat") repeat = atoi(next().c_str());
         else if (a == "--dry-run") dry = true;
         else if (a == "--list") listing = true;
         else {
-            fprintf(stderr, "usage: record --out DIR [--topic NAME]... [--repeat N] | --dry-run [--out DIR] [--ptx DIR] | --list\n");
+            fprintf(stderr, "usage: record --out DIR [--topic NAME]... [--repeat N] [--code DIR] | --dry-run [--out DIR] [--ptx DIR] | --list\n");
             return 2;
         }
     }
@@ -728,7 +758,13 @@ int main(int argc, char** argv) {
         }
         bool written = false;
         try {
-            written = record_topic(t, ptx, out, repeat);
+            std::stringstream code;
+            if (!code_dir.empty()) {
+                std::ifstream f(code_dir + "/" + t.name + ".cubin", std::ios::binary);
+                if (!f) throw std::runtime_error("no " + code_dir + "/" + t.name + ".cubin");
+                code << f.rdbuf();
+            }
+            written = record_topic(t, ptx, code.str(), out, repeat);
         } catch (std::exception& e) {
             fprintf(stderr, "%s: %s\n", t.name.c_str(), e.what());
         }

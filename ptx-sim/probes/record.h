@@ -48,6 +48,8 @@ struct Case {
     std::vector<Buffer> buffers;
     std::vector<Param> params;
     std::vector<std::string> tags;
+    // Launched before, with the same parameters; then `entry` depends on it (programmatic dependent launch).
+    std::string first;
     bool encode_only = false;  // no launch: only the result of cuTensorMapEncodeTiled
 
     // Filled in by the recorder.
@@ -71,6 +73,7 @@ struct Case {
 
 struct Topic {
     std::string name;  // also the name of its PTX file
+    int needs = 0;     // major compute capability; 0: any since 9
     std::map<std::string, Tensor> tensors;
     std::vector<Case> cases;
 
@@ -92,3 +95,5 @@ std::vector<Column> make_set(const std::string& name);
 
 // The case list.
 std::vector<Topic> all_topics();
+// Those of blackwell.cpp.
+void blackwell_topics(std::vector<Topic>& to);

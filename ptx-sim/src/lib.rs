@@ -47,6 +47,7 @@ pub mod mutate;
 mod ops;
 mod parser;
 pub mod program;
+pub mod recording;
 pub mod report;
 pub mod sched;
 pub mod schedules;

@@ -5,6 +5,7 @@ mod bench;
 mod build_script;
 mod cargo;
 mod checks;
+mod first_light;
 mod fuzz;
 mod nightly;
 mod process;
@@ -104,7 +105,7 @@ enum Task {
     ///
     /// Installs libclang under `target/toolchain` for it.
     Bindings,
-    /// Regenerate src/dispatch/measured/h200.rs from the table of measurements beside it, h200.json
+    /// Regenerate the Rust in src/dispatch/measured from the tables of measurements beside it, such as h200.json
     Tables,
     /// Check the machine code of the kernels against xtask/sass-budget.toml, and estimate its speed
     ///
@@ -148,6 +149,19 @@ enum Task {
   cargo xtask nightly --slow-down cuda-core=5  # must fail
   cargo xtask nightly --from bench.json")]
     Nightly(nightly::NightlyArgs),
+    /// Run everything that a new GPU should be asked, in an order that protects the machine, into one archive
+    ///
+    /// For a B200, an RTX 50, or another GPU that this repository has not run on: probes of single instructions first, then
+    /// tests, verify, tune and bench. Each step is a process with a time limit, and a step that hangs or fails does not
+    /// stop those that do not need it. The archive is written in any case; attach it to an issue. The command fails where a
+    /// step did. docs/first-light.md is the page about it.
+    #[command(after_help = "Examples:
+  cargo xtask first-light
+  cargo xtask first-light --list
+  cargo xtask first-light --only probe,replay --time-limit 60
+  cargo xtask first-light --dry-run --compute-capability 12.0    # no GPU is needed
+  cargo xtask first-light --apply first-light-b200-1780000000.zip")]
+    FirstLight(first_light::FirstLightArgs),
 }
 
 #[derive(Debug, Args)]
@@ -241,6 +255,7 @@ fn perform(task: Task) -> Result<()> {
         Task::Sass(args) => sass::command(&workspace, &args),
         Task::Bench(args) => bench::command(&workspace, &args),
         Task::Nightly(args) => nightly::command(&workspace, &args),
+        Task::FirstLight(args) => first_light::command(&workspace, &args),
     }
 }
 

@@ -58,6 +58,11 @@ impl Workspace {
         self.target.join("nightly")
     }
 
+    /// What `cargo xtask first-light` writes.
+    pub(crate) fn first_light_dir(&self) -> PathBuf {
+        self.target.join("first-light")
+    }
+
     /// What `cargo xtask fuzz` finds.
     pub(crate) fn fuzz_dir(&self) -> PathBuf {
         self.target.join("fuzz")

@@ -14,6 +14,7 @@ mod draw;
 mod inventory;
 mod mutate;
 mod progress;
+mod replay;
 mod run;
 mod schedules;
 
@@ -50,6 +51,10 @@ enum Command {
     Mutate(mutate::Mutate),
     /// Draws a trace that `run --trace` wrote as an SVG picture.
     Draw(draw::Draw),
+    /// Replays recorded probes of a GPU: where the simulator differs, and how the GPU adds.
+    ///
+    /// docs/probes.md describes the files. With --out, writes what the simulator makes of them instead.
+    Replay(replay::Replay),
     /// Lists the opcodes of a PTX file and which of them are not executed.
     Inventory(inventory::Inventory),
     /// Measures the simulator's speed: straight-line f32, and an NVFP4 tensor-core tile.
@@ -112,6 +117,7 @@ pub(crate) fn main() -> ExitCode {
             other => (m.json, other.map(|_| ()).map_err(Failure::from)),
         },
         Command::Draw(d) => (false, draw::command(d).map_err(Failure::from)),
+        Command::Replay(r) => (r.json, replay::command(r).map_err(Failure::from)),
         Command::Inventory(i) => (i.json, inventory::command(i).map_err(Failure::from)),
         // Its report stands on stdout even where a goal is missed.
         Command::Bench(b) => (false, bench::command(b).map_err(Failure::from)),

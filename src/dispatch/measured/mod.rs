@@ -4,11 +4,11 @@
 //! writes: `tune`. The program contains built-in ones as Rust, and parses no JSON. To refill a built-in one, run on that
 //! GPU, with a build of what is measured,
 //! `nvfp4-gemv tune --suite --chained --seconds 1.5 --replace --out h200.json`, put the file here, run
-//! `cargo xtask tables`, which makes Rust of it, and commit both. The H200's has since had its times and ceilings, not its
+//! `cargo xtask tables`, which makes Rust of it, and commit both. The table of another GPU comes the same way, or with
+//! `cargo xtask first-light --apply`. The H200's has since had its times and ceilings, not its
 //! configs, replaced by hand with those of `nvfp4-gemv bench`: its `from` says which.
 
-#[rustfmt::skip] // generated, a line a problem
-mod h200;
+mod builtin;
 mod wire;
 
 use std::collections::HashMap;
@@ -305,9 +305,12 @@ impl AsRef<Self> for Measurements {
 
 /// The tables that this crate comes with, one a model of GPU.
 pub fn builtin() -> &'static [Measurements] {
-    static TABLES: OnceLock<[Measurements; 1]> = OnceLock::new();
+    static TABLES: OnceLock<Vec<Measurements>> = OnceLock::new();
     TABLES.get_or_init(|| {
-        [h200::file()].map(|file| wire::read(file).expect("a test reads every built-in table"))
+        let files = builtin::files().into_iter();
+        files
+            .map(|file| wire::read(file).expect("a test reads every built-in table"))
+            .collect()
     })
 }
 

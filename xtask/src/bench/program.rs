@@ -133,7 +133,7 @@ impl Program {
 }
 
 /// HEAD, with `-dirty` where the working tree differs.
-fn commit(root: &Path) -> Option<String> {
+pub(crate) fn commit(root: &Path) -> Option<String> {
     let mut git = Command::new("git");
     git.arg("-C").arg(root);
     git.args([

@@ -1,0 +1,119 @@
+//! `replay`: recordings of probes, run in the simulator.
+
+use std::path::PathBuf;
+
+use ptx_sim::SimError;
+use ptx_sim::recording::sums::{Sums, Verdict};
+use ptx_sim::recording::{End, Ends, Recording, RecordingError, claims, outputs, replay};
+use serde_json::{Value, json};
+
+#[derive(clap::Args)]
+pub(crate) struct Replay {
+    /// The recording: what `probes/build.sh` builds writes it
+    file: PathBuf,
+    /// The folder with the PTX of the probes
+    #[arg(long, value_name = "DIR")]
+    ptx: PathBuf,
+    /// Compare nothing: write the recording as the simulator would have made it
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// One JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A failure that has no place in PTX.
+fn failure(what: impl ToString) -> SimError {
+    SimError::Launch(what.to_string())
+}
+
+/// Replays, or records. Different results are no failure: the report says which they are.
+pub(crate) fn command(args: &Replay) -> Result<(), SimError> {
+    let file = args.file.display();
+    let error = |why: &dyn std::fmt::Display| failure(format!("{file}: {why}"));
+    let bytes = std::fs::read(&args.file).map_err(|why| error(&why))?;
+    let recording = Recording::read(&bytes).map_err(|why| error(&why))?;
+    let modules = recording.modules(&args.ptx).map_err(|why| error(&why))?;
+    if let Some(out) = &args.out {
+        let ends = recording.cases.iter().map(|case| {
+            let end = outputs(case, &modules, &recording)?;
+            if let Err(why) = &end {
+                outln!("{}: {why}", case.name);
+            }
+            Ok((case.name.clone(), end))
+        });
+        let ends: Ends = ends
+            .collect::<Result<_, RecordingError>>()
+            .map_err(|why| error(&why))?;
+        let bytes = recording
+            .with_outputs(&ends, "ptx-sim")
+            .map_err(|why| error(&why))?;
+        return std::fs::write(out, bytes)
+            .map_err(|why| failure(format!("{}: {why}", out.display())));
+    }
+    let mut different = Vec::new();
+    for case in &recording.cases {
+        let end = replay(case, &modules, &recording).map_err(|why| error(&why))?;
+        if let End::Different(why) | End::Unmodelled(why) = end {
+            different.push((case.name.as_str(), case.status.as_str(), why));
+        }
+    }
+    let claims = claims::claims(&recording).map_err(|why| error(&why))?;
+    let sums = Sums::of(&recording).map_err(|why| error(&why))?;
+    let sums = sums.map(|sums| sums.judge());
+    let of_gpu = recording.said("gpu").unwrap_or("nobody");
+    if args.json {
+        let different: Vec<Value> = different
+            .iter()
+            .map(|(case, status, why)| json!({"case": case, "status": status, "why": why}))
+            .collect();
+        outln!(
+            "{}",
+            json!({
+                "topic": recording.said("topic"), "gpu": of_gpu, "cases": recording.cases.len(),
+                "different": different, "claims": claims, "sums": sums,
+            })
+        );
+        return Ok(());
+    }
+    let cases = recording.cases.len();
+    outln!(
+        "{file}: of {of_gpu}: {} of {cases} cases are the same here",
+        cases - different.len()
+    );
+    for (case, status, why) in &different {
+        outln!("  {case} ({status}): {why}");
+    }
+    for claim in claims {
+        let holds = if claim.holds {
+            "holds"
+        } else {
+            "DOES NOT HOLD"
+        };
+        outln!("  {holds}: {} ({})", claim.says, claim.seen);
+    }
+    if let Some(sums) = sums {
+        said(&sums);
+    }
+    Ok(())
+}
+
+fn said(sums: &Verdict) {
+    outln!(
+        "  sums: {} of {} come out by {:?}",
+        sums.explained,
+        sums.sums,
+        sums.machine
+    );
+    outln!("    {} other rules explain as many", sums.as_good);
+    outln!(
+        "    {} exact sums are wrong, columns agree: {}",
+        sums.exact_sums_wrong,
+        sums.columns_agree
+    );
+    outln!(
+        "    roundings a bound must allow an instruction: {} at least {:?}",
+        sums.roundings_at_least,
+        sums.roundings
+    );
+}

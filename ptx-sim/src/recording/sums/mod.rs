@@ -1,0 +1,234 @@
+//! What recorded sums say about how an instruction adds: the rules that give every one of them, and how far results
+//! are off, in roundings. `probes/sums.cpp` makes the sums.
+
+mod machine;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+pub use self::machine::{Cut, Exponents, Machine};
+use self::machine::{Product, Terms, UNIT};
+use super::{Recording, RecordingError};
+
+/// Names of the series of `probes/sums.h`, in the order of their numbers.
+const SERIES: [&str; 8] = [
+    "padding", "survives", "groups", "final", "loss", "nominal", "random", "exact",
+];
+
+/// A sum, and what came out.
+#[derive(Debug)]
+struct Row {
+    series: usize,
+    terms: Terms,
+    result: f32,
+}
+
+/// Recorded sums.
+#[derive(Debug)]
+pub struct Sums {
+    rows: Vec<Row>,
+    columns_agree: bool,
+}
+
+/// What they say.
+#[derive(Debug, Serialize)]
+pub struct Verdict {
+    /// How many sums there are.
+    pub sums: usize,
+    /// Whether all columns that were given the same numbers have the same results.
+    pub columns_agree: bool,
+    /// Sums that every order gives exactly, and which were not given so: anything but 0 says that operands are not
+    /// where they are believed to be, and that nothing else here counts.
+    pub exact_sums_wrong: usize,
+    /// Results that are not numbers.
+    pub not_finite: usize,
+    /// The way to add by which all results come out; where there is none, the one by which most do.
+    pub machine: Machine,
+    /// How many results come out by it.
+    pub explained: usize,
+    /// Other ways that explain as much, but for those that differ in nothing that was tried: how many.
+    pub as_good: usize,
+    /// How many successive roundings to f32 would explain the error of the worst result: what a bound must allow an
+    /// instruction at least.
+    pub roundings_at_least: u32,
+    /// The worst of each series, in roundings.
+    pub roundings: BTreeMap<&'static str, f64>,
+}
+
+/// Value in units of 2^-9, and exponent, of a UE4M3 scale. Subnormal ones have the exponent of the smallest normal one.
+fn scale(byte: u32) -> (i128, i32) {
+    let (e, m) = ((byte >> 3 & 15) as i32, i128::from(byte & 7));
+    match e {
+        0 => (m, -6),
+        _ => ((8 + m) << (e - 1), e - 7),
+    }
+}
+
+/// Value in halves, and exponent, of an E2M1 code.
+fn code(bits: u32) -> (i128, i32) {
+    let (e, m) = ((bits >> 1 & 3) as i32, i128::from(bits & 1));
+    let (value, exponent) = match e {
+        0 => (m, 0),
+        _ => ((2 + m) << (e - 1), e - 1),
+    };
+    (if bits & 8 != 0 { -value } else { value }, exponent)
+}
+
+/// The position of the top bit; the smallest of all for zero, which is no term.
+fn top(x: i128) -> i32 {
+    x.unsigned_abs().checked_ilog2().map_or(0, |top| top as i32)
+}
+
+fn product(a: u32, b: u32, scale_a: u32, scale_b: u32) -> Product {
+    let ((a, ea), (b, eb)) = (code(a), code(b));
+    let ((sa, esa), (sb, esb)) = (scale(scale_a), scale(scale_b));
+    Product {
+        // Halves twice, and 2^-9 twice.
+        value: (a * b * sa * sb) << (UNIT - 20),
+        factors: ea + eb + esa + esb,
+        scaled: top(a * sa) + top(b * sb) - 20,
+        codes: top(a * b) - 2 + esa + esb,
+    }
+}
+
+/// An f32 in fixed point, if it is one there.
+fn fixed(x: f32) -> Option<i128> {
+    let scaled = f64::from(x) * 2f64.powi(UNIT);
+    (scaled.is_finite() && scaled.abs() < 2f64.powi(100) && scaled.fract() == 0.0)
+        .then_some(scaled as i128)
+}
+
+impl Sums {
+    /// The sums of a recording, or nothing if it has none.
+    pub fn of(recording: &Recording<'_>) -> Result<Option<Self>, RecordingError> {
+        let found = recording.cases.iter().find(|case| case.name == "sums");
+        if found.is_none_or(|case| case.status != "ok") {
+            return Ok(None);
+        }
+        let labels = recording.words("in/labels")?;
+        let rows = labels.len();
+        let of = |name: &str, words: usize| {
+            let tensor = recording.words(name)?;
+            match tensor.len() == words {
+                true => Ok(tensor),
+                false => Err(wrong(name, "not as long as the labels say")),
+            }
+        };
+        let groups = rows / 16;
+        let (a, scales_a) = (of("in/a", 8 * rows)?, of("in/scales_a", rows)?);
+        let (b, scales_b) = (of("in/b", 8 * groups)?, of("in/scales_b", groups)?);
+        let c = of("in/c", rows)?;
+        let out = recording.words("sums/out")?;
+        if rows == 0 || rows % 16 != 0 || out.len() % rows != 0 || out.is_empty() {
+            return Err(wrong("sums/out", "not as long as the labels say"));
+        }
+        let columns = out.len() / rows;
+        let mut sums = Self {
+            rows: Vec::with_capacity(rows),
+            columns_agree: true,
+        };
+        for (row, label) in labels.iter().enumerate() {
+            let results = &out[row * columns..(row + 1) * columns];
+            sums.columns_agree &= results.iter().all(|x| x == &results[0]);
+            let nibble = |words: &[u32], k: usize| words[k / 8] >> (4 * (k % 8)) & 15;
+            let products = std::array::from_fn(|k| {
+                let byte = |word: u32| word >> (8 * (k / 16)) & 0xff;
+                product(
+                    nibble(&a[8 * row..], k),
+                    nibble(&b[row / 16 * 8..], k),
+                    byte(scales_a[row]),
+                    byte(scales_b[row / 16]),
+                )
+            });
+            let c = fixed(f32::from_bits(c[row]));
+            let c = c.ok_or_else(|| wrong("in/c", "a number that no sum here has"))?;
+            let series = (label >> 24) as usize;
+            if series >= SERIES.len() {
+                return Err(wrong("in/labels", "an unknown series"));
+            }
+            sums.rows.push(Row {
+                series,
+                terms: Terms { products, c },
+                result: f32::from_bits(results[0]),
+            });
+        }
+        Ok(Some(sums))
+    }
+
+    /// What they say.
+    pub fn judge(&self) -> Verdict {
+        // Any data first: most rules fail there at once.
+        let mut rows: Vec<&Row> = self.rows.iter().filter(|row| row.series != 0).collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.series));
+        let machines = Machine::all();
+        let whole: Vec<&Machine> = machines
+            .iter()
+            .filter(|machine| rows.iter().all(|row| row.is_by(machine)))
+            .collect();
+        let (machine, explained, as_good) = match whole[..] {
+            [first, ref others @ ..] => (*first, rows.len(), others.len()),
+            [] => most(&machines, &rows),
+        };
+        let mut roundings: BTreeMap<&'static str, f64> = BTreeMap::new();
+        for row in &rows {
+            let worst = roundings.entry(SERIES[row.series]).or_default();
+            *worst = worst.max(row.roundings());
+        }
+        let exact = SERIES.len() - 1;
+        let wrong = |row: &&&Row| row.series == exact && row.roundings() != 0.0;
+        Verdict {
+            sums: rows.len(),
+            columns_agree: self.columns_agree,
+            exact_sums_wrong: rows.iter().filter(wrong).count(),
+            not_finite: rows.iter().filter(|row| !row.result.is_finite()).count(),
+            machine,
+            explained,
+            as_good,
+            // As a cast, so that what is infinite stays large.
+            roundings_at_least: roundings.values().fold(0f64, |a, b| a.max(*b)).ceil() as u32,
+            roundings,
+        }
+    }
+}
+
+/// The rule that explains most results: of a sample first, which finds those that are worth all of them.
+fn most(machines: &[Machine], rows: &[&Row]) -> (Machine, usize, usize) {
+    let count = |machine: &Machine, step: usize| {
+        let sample = rows.iter().step_by(step);
+        sample.filter(|row| row.is_by(machine)).count()
+    };
+    let mut ranked: Vec<(usize, &Machine)> = machines.iter().map(|m| (count(m, 97), m)).collect();
+    ranked.sort_by_key(|(explained, _)| std::cmp::Reverse(*explained));
+    let best = ranked.iter().take(32).map(|(_, m)| (count(m, 1), *m));
+    let mut best: Vec<(usize, &Machine)> = best.collect();
+    best.sort_by_key(|(explained, _)| std::cmp::Reverse(*explained));
+    let (explained, machine) = best[0];
+    let as_good = best.iter().filter(|(n, _)| *n == explained).count() - 1;
+    (*machine, explained, as_good)
+}
+
+impl Row {
+    fn is_by(&self, machine: &Machine) -> bool {
+        machine.sum(&self.terms) == self.result
+    }
+
+    /// The error, in parts of 2^-24 of what all terms have in magnitude.
+    fn roundings(&self) -> f64 {
+        let Some(result) = fixed(self.result) else {
+            return f64::INFINITY;
+        };
+        let error = (result - self.terms.exact()).abs() as f64;
+        match self.terms.magnitude() {
+            0 if error == 0.0 => 0.0,
+            magnitude => error / magnitude as f64 * 2f64.powi(24),
+        }
+    }
+}
+
+fn wrong(name: &str, what: &str) -> RecordingError {
+    RecordingError::Tensor {
+        name: name.into(),
+        what: what.into(),
+    }
+}

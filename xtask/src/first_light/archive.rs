@@ -1,0 +1,330 @@
+//! The archive of a night: a ZIP file with a manifest, which names every other file in it with its hash.
+//!
+//! Who reads one reads what somebody else made: names are plain, sizes are limited before anything is unpacked, and
+//! nothing is written anywhere.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipArchive, ZipWriter};
+
+use super::device::Device;
+use super::watchdog::End;
+
+pub(super) const FORMAT: &str = "nvfp4-gemv/first-light/1";
+
+/// The manifest's own name.
+pub(super) const MANIFEST: &str = "manifest.json";
+
+/// Most files in an archive, bytes of one of them, and bytes of all.
+const MOST_FILES: usize = 256;
+const MOST_BYTES: u64 = 64 << 20;
+const MOST_IN_ALL: u64 = 256 << 20;
+
+/// What an archive says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Manifest {
+    pub(super) format: String,
+    /// The crate's version.
+    pub(super) version: String,
+    /// The commit that it was made from, where that is known.
+    pub(super) commit: Option<String>,
+    /// Seconds since 1970.
+    pub(super) began: u64,
+    pub(super) device: Device,
+    pub(super) steps: Vec<Ran>,
+    /// Every other file, with its SHA-256.
+    pub(super) files: BTreeMap<String, String>,
+}
+
+/// A step, and how it ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Ran {
+    pub(super) name: String,
+    pub(super) what: String,
+    pub(super) command: String,
+    pub(super) end: End,
+    pub(super) seconds: u64,
+}
+
+impl Manifest {
+    pub(super) fn passed(&self, step: &str) -> bool {
+        let mut steps = self.steps.iter();
+        steps.any(|ran| ran.name == step && ran.end == End::Passed)
+    }
+}
+
+/// An archive in memory.
+#[derive(Debug)]
+pub(super) struct Archive {
+    pub(super) manifest: Manifest,
+    pub(super) files: BTreeMap<String, Vec<u8>>,
+}
+
+fn hash(bytes: &[u8]) -> String {
+    let digest = Sha256::digest(bytes);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Words of letters, digits and a few signs, with at most two folders: nothing that leads elsewhere.
+fn plain(name: &str) -> bool {
+    let word = |word: &str| {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        !word.is_empty() && !word.starts_with('.') && word.bytes().all(fits)
+    };
+    name.len() <= 120 && name.split('/').count() <= 3 && name.split('/').all(word)
+}
+
+/// Writes an archive of these files, whole or not at all. Files are limited as they are for who reads it.
+pub(super) fn write(
+    to: &Path,
+    mut manifest: Manifest,
+    files: &BTreeMap<String, Vec<u8>>,
+) -> Result<()> {
+    let sizes: u64 = files.values().map(|bytes| bytes.len() as u64).sum();
+    ensure!(
+        files.len() < MOST_FILES && sizes < MOST_IN_ALL / 2,
+        "too much for an archive: {} files, {sizes} bytes",
+        files.len()
+    );
+    manifest.files = files
+        .iter()
+        .map(|(name, bytes)| (name.clone(), hash(bytes)))
+        .collect();
+    let folder = to
+        .parent()
+        .filter(|folder| *folder != Path::new(""))
+        .unwrap_or(Path::new("."));
+    let part = tempfile::NamedTempFile::new_in(folder)
+        .with_context(|| format!("cannot write in {}", folder.display()))?;
+    let mut zip = ZipWriter::new(part.as_file());
+    let options = SimpleFileOptions::default().compression_method(CompressionMethod::Deflated);
+    let manifest = serde_json::to_vec_pretty(&manifest)?;
+    let all = files
+        .iter()
+        .map(|(name, bytes)| (name.as_str(), bytes.as_slice()));
+    for (name, bytes) in std::iter::once((MANIFEST, manifest.as_slice())).chain(all) {
+        ensure!(
+            plain(name) && bytes.len() as u64 <= MOST_BYTES,
+            "{name:?} does not go into an archive"
+        );
+        zip.start_file(name, options)?;
+        zip.write_all(bytes)?;
+    }
+    zip.finish()?;
+    part.as_file().sync_all()?;
+    part.persist(to)
+        .with_context(|| format!("cannot write {}", to.display()))?;
+    Ok(())
+}
+
+/// Reads an archive, and holds its files to what its manifest says of them.
+pub(super) fn read(file: &Path) -> Result<Archive> {
+    let open = || {
+        // A pipe or a device would be read for ever.
+        ensure!(std::fs::metadata(file)?.is_file(), "not a file");
+        Ok(File::open(file)?)
+    };
+    let opened = open().with_context(|| format!("cannot read {}", file.display()))?;
+    unpack(opened).with_context(|| format!("{} is no archive of a first night", file.display()))
+}
+
+fn unpack(file: File) -> Result<Archive> {
+    ensure!(
+        file.metadata()?.len() <= MOST_IN_ALL,
+        "larger than {MOST_IN_ALL} bytes"
+    );
+    let mut zip = ZipArchive::new(file)?;
+    ensure!(
+        zip.len() <= MOST_FILES,
+        "{} files, of {MOST_FILES} at most",
+        zip.len()
+    );
+    let mut files = BTreeMap::new();
+    let mut left = MOST_IN_ALL;
+    for i in 0..zip.len() {
+        let entry = zip.by_index(i)?;
+        let name = entry.name()?.into_owned();
+        ensure!(plain(&name), "a file is named {name:?}");
+        ensure!(
+            entry.is_file() && !entry.encrypted(),
+            "{name:?} is not a plain file"
+        );
+        let most = MOST_BYTES.min(left);
+        let mut bytes = Vec::new();
+        // What the directory says of sizes is not believed.
+        entry
+            .take(most + 1)
+            .read_to_end(&mut bytes)
+            .with_context(|| format!("{name:?}"))?;
+        ensure!(
+            bytes.len() as u64 <= most,
+            "{name:?} unpacks to more than {most} bytes"
+        );
+        left -= bytes.len() as u64;
+        ensure!(
+            files.insert(name.clone(), bytes).is_none(),
+            "{name:?} is in it twice"
+        );
+    }
+    let manifest = files
+        .remove(MANIFEST)
+        .with_context(|| format!("no {MANIFEST}"))?;
+    let manifest: Manifest = serde_json::from_slice(&manifest).context(MANIFEST)?;
+    if manifest.format != FORMAT {
+        bail!("its format is {:?}, and not {FORMAT:?}", manifest.format);
+    }
+    for (name, bytes) in &files {
+        let said = manifest.files.get(name);
+        let said = said.with_context(|| format!("{name:?} is not in the manifest"))?;
+        ensure!(
+            *said == hash(bytes),
+            "{name:?} is not the file that the manifest names"
+        );
+    }
+    if let Some(gone) = manifest
+        .files
+        .keys()
+        .find(|name| !files.contains_key(*name))
+    {
+        bail!("{gone:?} is in the manifest only");
+    }
+    Ok(Archive { manifest, files })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::testing::contains;
+
+    pub(in crate::first_light) fn manifest() -> Manifest {
+        Manifest {
+            format: FORMAT.into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            commit: None,
+            began: 1,
+            device: Device::imagined((12, 0)),
+            steps: Vec::new(),
+            files: BTreeMap::new(),
+        }
+    }
+
+    /// A ZIP file of these entries, as they are.
+    fn raw(folder: &Path, entries: &[(&str, &[u8])]) -> PathBuf {
+        let file = folder.join("raw.zip");
+        let mut zip = ZipWriter::new(File::create(&file).unwrap());
+        for (name, bytes) in entries {
+            let options =
+                SimpleFileOptions::default().compression_method(CompressionMethod::Deflated);
+            zip.start_file(*name, options).unwrap();
+            zip.write_all(bytes).unwrap();
+        }
+        zip.finish().unwrap();
+        file
+    }
+
+    fn refusal(file: &Path) -> String {
+        format!("{:#}", read(file).unwrap_err())
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.zip");
+        let files = BTreeMap::from([
+            ("logs/x.txt".to_owned(), b"text".to_vec()),
+            ("y".to_owned(), vec![0; 1000]),
+        ]);
+        write(&file, manifest(), &files).unwrap();
+        let archive = read(&file).unwrap();
+        assert_eq!(archive.files, files);
+        assert_eq!(archive.manifest.files.len(), 2);
+        assert_eq!(archive.manifest.device, manifest().device);
+        assert!(
+            write(
+                &file,
+                manifest(),
+                &BTreeMap::from([("../x".to_owned(), vec![])])
+            )
+            .is_err()
+        );
+    }
+
+    #[test]
+    fn archives_that_lead_elsewhere_or_lie_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let with = |files: &[(&str, &str)]| {
+            let files = files
+                .iter()
+                .map(|(name, hash)| ((*name).to_owned(), (*hash).to_owned()));
+            let manifest = Manifest {
+                files: files.collect(),
+                ..manifest()
+            };
+            serde_json::to_vec(&manifest).unwrap()
+        };
+        for name in [
+            "../x",
+            "/etc/x",
+            "a/../b",
+            "a//b",
+            ".hidden",
+            "a\\b",
+            "a/b/c/d",
+            "a b",
+            "C:x",
+            &"x".repeat(200),
+        ] {
+            let file = raw(
+                folder.path(),
+                &[(MANIFEST, &with(&[(name, &hash(b""))])), (name, b"")],
+            );
+            contains(&refusal(&file), &["a file is named"]);
+        }
+        let file = raw(folder.path(), &[("x", b"")]);
+        contains(&refusal(&file), &["no manifest.json"]);
+        let file = raw(folder.path(), &[(MANIFEST, &with(&[])), ("x", b"")]);
+        contains(&refusal(&file), &["\"x\" is not in the manifest"]);
+        let file = raw(
+            folder.path(),
+            &[(MANIFEST, &with(&[("x", &hash(b"a"))])), ("x", b"b")],
+        );
+        contains(&refusal(&file), &["not the file that the manifest names"]);
+        let file = raw(folder.path(), &[(MANIFEST, &with(&[("x", &hash(b"a"))]))]);
+        contains(&refusal(&file), &["in the manifest only"]);
+        let mut other = manifest();
+        other.format = "nvfp4-gemv/first-light/2".into();
+        let file = raw(
+            folder.path(),
+            &[(MANIFEST, &serde_json::to_vec(&other).unwrap())],
+        );
+        contains(&refusal(&file), &["first-light/2"]);
+        // Small in the archive, large outside.
+        let file = raw(
+            folder.path(),
+            &[("zeros", &vec![0; MOST_BYTES as usize + 1])],
+        );
+        assert!(file.metadata().unwrap().len() < 1 << 20);
+        contains(&refusal(&file), &["unpacks to more"]);
+        let names: Vec<String> = (0..=MOST_FILES).map(|i| format!("f{i}")).collect();
+        let many: Vec<(&str, &[u8])> = names.iter().map(|name| (name.as_str(), &b""[..])).collect();
+        contains(
+            &refusal(&raw(folder.path(), &many)),
+            &["files, of 256 at most"],
+        );
+        let text = folder.path().join("text");
+        std::fs::write(&text, "no archive").unwrap();
+        contains(&refusal(&text), &["no archive of a first night"]);
+        contains(&refusal(folder.path()), &["not a file"]);
+    }
+}

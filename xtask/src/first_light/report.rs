@@ -1,0 +1,147 @@
+//! The summary of a night, for people.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::archive::Manifest;
+use super::watchdog::End;
+
+/// A page of Markdown. `replays` are what the simulator says of each topic's recording.
+pub(super) fn markdown(manifest: &Manifest, replays: &BTreeMap<String, Value>) -> String {
+    let device = &manifest.device;
+    let (major, minor) = device.compute_capability;
+    let mut text = format!(
+        "# First light: {}\n\nCompute capability {major}.{minor}, driver {}, crate {}, commit {}.\n\n",
+        plain(&device.name),
+        plain(&device.driver),
+        plain(&manifest.version),
+        plain(manifest.commit.as_deref().unwrap_or("unknown")),
+    );
+    text += "| step | end | seconds | what |\n|---|---|---|---|\n";
+    for ran in &manifest.steps {
+        let why = match ran.end.why() {
+            "" => String::new(),
+            why => format!(": {}", plain(why)),
+        };
+        text += &format!(
+            "| {} | {}{why} | {} | {} |\n",
+            ran.name,
+            ran.end.word(),
+            ran.seconds,
+            ran.what
+        );
+    }
+    text += "\n## What differs from the simulator\n\n";
+    for (topic, replay) in replays {
+        let different = replay["different"]
+            .as_array()
+            .map_or(&[][..], Vec::as_slice);
+        text += &format!(
+            "- {topic}: {} of {} cases differ\n",
+            different.len(),
+            replay["cases"]
+        );
+        for case in different.iter().take(20) {
+            text += &format!(
+                "  - {} ({}): {}\n",
+                said(&case["case"]),
+                said(&case["status"]),
+                said(&case["why"])
+            );
+        }
+        if different.len() > 20 {
+            text += "  - and more: logs of the step\n";
+        }
+    }
+    text += "\n## What the kernels rely on\n\n";
+    for claim in replays
+        .values()
+        .flat_map(|replay| replay["claims"].as_array().into_iter().flatten())
+    {
+        let holds = if claim["holds"] == true {
+            "holds"
+        } else {
+            "**does not hold**"
+        };
+        text += &format!(
+            "- {holds}: {} ({})\n",
+            said(&claim["says"]),
+            said(&claim["seen"])
+        );
+    }
+    text += "\n## How sums are rounded\n\n";
+    for (topic, replay) in replays {
+        if replay["sums"].is_object() {
+            text += &sums(topic, &replay["sums"]);
+        }
+    }
+    text
+}
+
+fn sums(topic: &str, sums: &Value) -> String {
+    let mut text = format!("- {topic}: ");
+    if sums["exact_sums_wrong"] != 0 || sums["columns_agree"] != true {
+        text += "**operands are not where they are believed to be**; nothing else here counts. ";
+    }
+    let machine = &sums["machine"];
+    let place = match &machine["fraction"] {
+        Value::Null => "nothing is cut before the result".into(),
+        bits => format!(
+            "terms are cut ({}) {bits} places below the largest",
+            said(&machine["cut"])
+        ),
+    };
+    text += &format!(
+        "{} of {} results come out so: {} products are one sum, {} of them added exactly before, C {}; {place}; the \
+         result is rounded {}; exponents of {}. {} other rules explain as many.\n  \
+         **MATRIX_ROUNDINGS must be {} at least** (worst of each series: {}).\n",
+        sums["explained"],
+        sums["sums"],
+        machine["chain"],
+        machine["grain"],
+        if machine["c_with_products"] == true {
+            "is one of the terms"
+        } else {
+            "is added to it"
+        },
+        said(&machine["result"]),
+        said(&machine["exponents"]),
+        sums["as_good"],
+        sums["roundings_at_least"],
+        said(&sums["roundings"]),
+    );
+    text
+}
+
+fn said(value: &Value) -> String {
+    match value {
+        Value::String(text) => plain(text),
+        other => plain(&other.to_string()),
+    }
+}
+
+/// Text from elsewhere, on one line of Markdown, and not too much of it.
+fn plain(text: &str) -> String {
+    let mut kept: String = text
+        .chars()
+        .take(300)
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    for sign in ['|', '<', '`'] {
+        kept = kept.replace(sign, " ");
+    }
+    kept
+}
+
+/// What a night comes to, in a line.
+pub(super) fn verdict(manifest: &Manifest) -> (String, bool) {
+    let count = |is: fn(&End) -> bool| manifest.steps.iter().filter(|ran| is(&ran.end)).count();
+    let passed = count(|end| *end == End::Passed);
+    let skipped = count(|end| matches!(end, End::Skipped(_)));
+    let failed = manifest.steps.len() - passed - skipped;
+    (
+        format!("{passed} steps passed, {failed} failed, {skipped} skipped"),
+        failed == 0,
+    )
+}

@@ -1,0 +1,202 @@
+use std::process::Command;
+
+use serde_json::json;
+
+use super::*;
+use crate::testing::contains;
+
+fn step(name: &str, script: &str, needs: &[&str]) -> Step {
+    let mut command = Command::new("sh");
+    command.args(["-c", script]);
+    Step {
+        name: name.into(),
+        what: "a test",
+        seconds: 100_000,
+        needs: needs.iter().map(|need| (*need).into()).collect(),
+        on_gpu: false,
+        action: Action::Run {
+            command,
+            output: None,
+        },
+    }
+}
+
+fn on_gpu(step: Step) -> Step {
+    Step {
+        on_gpu: true,
+        ..step
+    }
+}
+
+/// Far enough away for any machine.
+fn far() -> Instant {
+    Instant::now() + Duration::from_secs(100_000)
+}
+
+fn ends(steps: Vec<Step>, over: Instant, alive: &mut dyn FnMut() -> bool) -> Vec<(String, End)> {
+    let folder = tempfile::tempdir().unwrap();
+    let mut steps = steps;
+    let ran = run(&mut steps, folder.path(), over, alive).unwrap();
+    ran.into_iter().map(|ran| (ran.name, ran.end)).collect()
+}
+
+fn skipped(why: &str) -> End {
+    End::Skipped(why.into())
+}
+
+#[test]
+fn what_fails_or_hangs_stops_only_what_needs_it() {
+    // No time at all: it is killed at once, however fast the machine is.
+    let hangs = Step {
+        seconds: 0,
+        ..step("hangs", "sleep 100000", &[])
+    };
+    let never = Step {
+        action: Action::Never("no such unit".into()),
+        ..step("never", "", &[])
+    };
+    let steps = vec![
+        step("fails", "exit 7", &[]),
+        hangs,
+        never,
+        step("after-fails", "true", &["fails"]),
+        step("after-hangs", "true", &["hangs"]),
+        step("after-both", "true", &["after-hangs"]),
+        step("alone", "true", &["not-chosen"]),
+    ];
+    let ends = ends(steps, far(), &mut || true);
+    let want = [
+        ("fails", End::Failed("exit status: 7".into())),
+        ("hangs", End::OutOfTime),
+        ("never", skipped("no such unit")),
+        ("after-fails", skipped("needs fails")),
+        ("after-hangs", skipped("needs hangs")),
+        ("after-both", skipped("needs after-hangs")),
+        ("alone", End::Passed),
+    ];
+    assert_eq!(ends, want.map(|(name, end)| (name.to_owned(), end)));
+}
+
+#[test]
+fn a_gpu_that_does_not_answer_is_left_alone() {
+    let steps = vec![
+        step("build", "true", &[]),
+        on_gpu(step("good", "true", &[])),
+        on_gpu(step("bad", "exit 1", &[])),
+        on_gpu(step("next", "true", &[])),
+        step("replay", "true", &[]),
+    ];
+    let mut asked = 0;
+    let ends = ends(steps, far(), &mut || {
+        asked += 1;
+        asked < 2
+    });
+    assert_eq!(asked, 2, "after each step on the GPU, and not after others");
+    assert_eq!(ends[3].1, skipped("the GPU has not answered since bad"));
+    assert_eq!(ends[4].1, End::Passed);
+}
+
+#[test]
+fn nothing_begins_when_the_time_is_over() {
+    let ends = ends(vec![step("a", "true", &[])], Instant::now(), &mut || true);
+    assert_eq!(ends[0].1, skipped("no time is left"));
+}
+
+#[test]
+fn steps_are_chosen_with_what_they_need() {
+    let chosen = |only: &[&str], skip: &[&str]| {
+        let mut steps = vec![
+            step("build", "", &[]),
+            step("probe-a", "", &["build"]),
+            step("replay-a", "", &["probe-a"]),
+            step("bench", "", &["build"]),
+        ];
+        let words = |words: &[&str]| {
+            words
+                .iter()
+                .map(|word| (*word).to_owned())
+                .collect::<Vec<_>>()
+        };
+        choose(&mut steps, &words(only), &words(skip))?;
+        Ok::<_, anyhow::Error>(
+            steps
+                .into_iter()
+                .map(|step| step.name)
+                .collect::<Vec<_>>()
+                .join(" "),
+        )
+    };
+    assert_eq!(chosen(&[], &[]).unwrap(), "build probe-a replay-a bench");
+    assert_eq!(chosen(&["replay"], &[]).unwrap(), "build probe-a replay-a");
+    assert_eq!(
+        chosen(&["bench", "probe"], &[]).unwrap(),
+        "build probe-a bench"
+    );
+    assert_eq!(chosen(&[], &["probe"]).unwrap(), "build replay-a bench");
+    assert_eq!(chosen(&["replay"], &["build"]).unwrap(), "probe-a replay-a");
+    contains(
+        &format!("{:#}", chosen(&["prob", "x"], &[]).unwrap_err()),
+        &["\"x\"", "--list"],
+    );
+}
+
+#[test]
+fn a_night_becomes_an_archive() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("first-light-x");
+    let prints = |name: &str, script: &str, file: &str| Step {
+        action: match step(name, script, &[]).action {
+            Action::Run { command, .. } => Action::Run {
+                command,
+                output: Some(file.into()),
+            },
+            never => never,
+        },
+        ..step(name, "", &[])
+    };
+    let verdict = json!({
+        "cases": 3, "different": [{"case": "x|y", "status": "ok", "why": "one\ntwo"}],
+        "claims": [{"says": "A", "holds": false, "seen": "1 of 2"}],
+        "sums": {"exact_sums_wrong": 0, "columns_agree": true, "explained": 5, "sums": 6, "as_good": 0,
+            "roundings_at_least": 96, "roundings": {"loss": 23.5},
+            "machine": {"fraction": 25, "cut": "zero", "result": "zero", "exponents": "factors", "chain": 64,
+                "grain": 1, "c_with_products": true}},
+    });
+    let mut steps = vec![
+        prints(
+            "replay-mma_fp4",
+            &format!("cat <<'X'\n{verdict}\nX"),
+            "replays/mma_fp4.json",
+        ),
+        prints("bench", "echo half; exit 1", BENCH),
+        step("talks", "echo heard", &[]),
+    ];
+    let ran = run(&mut steps, &out, far(), &mut || true).unwrap();
+    let manifest = Manifest {
+        steps: ran,
+        ..archive::tests::manifest()
+    };
+    let error = finish(&out, &manifest).unwrap_err();
+    contains(&format!("{error:#}"), &["not every step passed"]);
+
+    let archive = archive::read(&folder.path().join("first-light-x.zip")).unwrap();
+    assert_eq!(archive.files["logs/talks.log"], b"heard\n");
+    assert!(
+        !archive.files.contains_key(BENCH),
+        "what a failed step left is no result"
+    );
+    assert_eq!(archive.manifest.steps.len(), 3);
+    let summary = String::from_utf8(archive.files["summary.md"].clone()).unwrap();
+    contains(
+        &summary,
+        &[
+            "| bench | FAILED: exit status: 1 |",
+            "mma_fp4: 1 of 3 cases differ",
+            "x y (ok): one two",
+            "**does not hold**: A (1 of 2)",
+            "5 of 6 results",
+            "cut (zero) 25 places",
+            "MATRIX_ROUNDINGS must be 96 at least",
+        ],
+    );
+}
