@@ -66,13 +66,18 @@ impl Workspace {
         Self::of(memory, bytes)
     }
 
-    /// Uses memory of the caller's. It belongs to the stream that the memory does.
+    /// Uses memory of the caller's, and writes zeros to its front. It belongs to the stream that the memory does.
     ///
     /// # Errors
     /// The per-thread default stream, which is another stream in each thread. An address that is not a multiple of
-    /// [`RawWorkspace::ALIGNMENT`].
-    pub fn of_memory(memory: CudaSlice<u8>) -> Result<Self> {
+    /// [`RawWorkspace::ALIGNMENT`]. What CUDA reports of writing the zeros.
+    pub fn of_memory(mut memory: CudaSlice<u8>) -> Result<Self> {
         let bytes = memory.len() as u64;
+        let counters = memory.len().min(RawWorkspace::COUNTER_BYTES as usize);
+        let stream = memory.stream().clone();
+        stream
+            .memset_zeros(&mut memory.slice_mut(..counters))
+            .map_err(|error| driver_error("clearing a workspace", error))?;
         Self::of(memory, bytes)
     }
 

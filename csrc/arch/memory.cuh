@@ -1,4 +1,4 @@
-// Global loads, one instruction a function.
+// Global memory, one instruction a function.
 #pragma once
 
 #include <cstdint>
@@ -69,6 +69,21 @@ __device__ __forceinline__ void store_128(float *p, const float (&v)[4], uint64_
     asm volatile("st.global.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(p), "f"(v[0]), "f"(v[1]),
                  "f"(v[2]), "f"(v[3]), "l"(policy)
                  : "memory");
+}
+
+// What other CTAs of the grid wrote. Volatile: not moved over what says that they have written.
+__device__ __forceinline__ float4 load_written_128(const float *p) {
+    float4 v;
+    asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");
+    return v;
+}
+
+// Adds one to a counter that CTAs share, and returns what it was. Releases what this thread wrote, or knows to be written,
+// to those that come later, and acquires the same of those before.
+__device__ __forceinline__ uint32_t arrive_global(uint32_t *counter) {
+    uint32_t before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    return before;
 }
 
 }  // namespace nvfp4::arch

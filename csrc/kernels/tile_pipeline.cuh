@@ -1,4 +1,4 @@
-// The load pipeline that gemv_tcgen05 and gemv_tma share: one thread streams a
+// The load pipeline of gemv_tma: one thread streams a
 // tile of 128 weight rows, and the vectors that go with it, through a ring of stages in shared memory.
 //
 // A K step is 256 elements: of each weight row and vector 128 bytes of codes, which tensor copies
@@ -40,7 +40,7 @@ typedef struct nvfp4_tile_params {
     uint32_t last_scales;  /* of a row's last atom that exist: 4, or 2 where K % 64 is 32 */
     uint32_t stages;
     uint32_t dependent;    /* the launch may overlap with the previous grid */
-    uint32_t tmem_columns; /* to allocate; tensor cores only */
+    uint32_t unused;
     uint32_t scale_column; /* which word of their lines has the vectors' scales: 0 to 3 */
     NVFP4_POINTER(const uint8_t) weight_scales; /* [L][tiles][atoms][512] */
     nvfp4_epilogue epilogue;

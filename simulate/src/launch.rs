@@ -48,13 +48,17 @@ impl Loaded {
         Self { call, sim, output }
     }
 
-    /// Gives the call a workspace of so many bytes that nobody has written yet.
+    /// Gives the call a workspace of so many bytes that nobody has written yet, but for the zeros in front.
     pub fn give_workspace(&mut self, bytes: u64) {
         let address = match bytes {
             0 => 0,
             _ => {
                 let buffer = self.sim.alloc("workspace", bytes as usize);
-                buffer.expect("memory").address
+                let buffer = buffer.expect("memory");
+                let counters = vec![0; bytes.min(RawWorkspace::COUNTER_BYTES) as usize];
+                let written = self.sim.write(buffer, 0, &counters);
+                written.expect("the front of a buffer");
+                buffer.address
             }
         };
         let workspace = RawWorkspace { address, bytes };

@@ -3,7 +3,6 @@
 use anyhow::{Context, Result, bail};
 use nvfp4_gemv::checkpoint::{Checkpoint, Dialect, Layer};
 use nvfp4_gemv::cpu::Implementation;
-use nvfp4_gemv::kernel::params::NVFP4_TCGEN05_N;
 use nvfp4_gemv::kernel::{Config, Job, Kernel, Tcgen05Config};
 use nvfp4_gemv::quantize::quantize;
 use nvfp4_gemv::reference::{self, Reference, error_bound};
@@ -48,6 +47,9 @@ pub struct Difference {
     pub bound: f64,
 }
 
+/// Vectors that the kernel takes in one launch.
+const MOST_VECTORS: usize = 128;
+
 /// A run that ended as it should.
 #[derive(Debug)]
 pub struct Run {
@@ -71,7 +73,7 @@ impl Problem {
             // Any numbers between -1 and 1.
             None => (0..k).map(|i| (i as f32 * 0.7).sin()).collect(),
         };
-        let n = (values.len() / k).min(NVFP4_TCGEN05_N as usize);
+        let n = (values.len() / k).min(MOST_VECTORS);
         let dialect = match layer.input_global() {
             Some(GlobalScale::Divisor(_)) => Dialect::CompressedTensors,
             _ => Dialect::ModelOpt,
@@ -134,13 +136,19 @@ impl Problem {
     /// Why the kernel cannot compute them.
     pub fn configs(&self) -> Result<Vec<Tcgen05Config>> {
         let gpu = launch::gpu(ARCH);
-        let operands = nvfp4_gemv::Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
+        let operands = nvfp4_gemv::Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4)
+            .with_workspace(u64::MAX);
         let job = Job::new(self.shape(), &operands, &gpu);
         let Config::Tcgen05(default) = Kernel::Tcgen05.default_config(&job)? else {
             bail!("the default of a kernel is of another one");
         };
-        // In clusters CTAs exchange partial sums as well; where K is short, there are none.
-        let smallest = [2, 1].map(|cluster| Tcgen05Config { stages: 2, cluster });
+        // Where K is long enough, two CTAs share a tile.
+        let smallest = [true, false].map(|divided| Tcgen05Config {
+            step: 256,
+            stages: 2,
+            ctas: 2,
+            divided,
+        });
         let can_run = |config: &Tcgen05Config| Config::from(*config).check(&job).is_ok();
         let others = smallest.into_iter().filter(can_run);
         Ok(std::iter::once(default)
@@ -181,17 +189,17 @@ impl Problem {
         let (mut loaded, launch) = self.loaded(config)?;
         let program = &ptx::entry(&launch.kernel, ARCH).program;
         let trace = loaded.traced(program, &launch, options)?;
-        let Tcgen05Config { stages, cluster } = config;
-        let title = match cluster {
-            1 => format!("gemv_tcgen05: one CTA, {stages} stages"),
-            _ => format!("gemv_tcgen05: one CTA of a cluster of {cluster}, {stages} stages"),
-        };
+        let Tcgen05Config { stages, ctas, .. } = config;
+        let title = format!("gemv_tcgen05: one of {ctas} CTAs, {stages} stages");
         Ok(picture::tcgen05(&trace, stages, &title)?)
     }
 
     fn loaded(&self, config: Tcgen05Config) -> Result<(Loaded, ptx_sim::Launch)> {
-        let loaded = Loaded::new(&self.operands, ARCH);
-        let plan = Config::from(config).plan(&loaded.call, &launch::gpu(ARCH), false)?;
+        let mut loaded = Loaded::new(&self.operands, ARCH);
+        let (config, gpu) = (Config::from(config), launch::gpu(ARCH));
+        let operands = loaded.call.operands();
+        loaded.give_workspace(config.workspace_bytes(&Job::new(self.shape(), &operands, &gpu)));
+        let plan = config.plan(&loaded.call, &gpu, false)?;
         let [planned] = plan.launches() else {
             bail!("the kernel computes {} in several launches", self.shape());
         };

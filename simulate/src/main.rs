@@ -288,8 +288,11 @@ fn to_json(
     picture: Option<&Path>,
 ) -> Value {
     let (shape, difference) = (problem.shape(), &outcome.difference);
-    let config =
-        |config: &Tcgen05Config| json!({ "stages": config.stages, "cluster": config.cluster });
+    let config = |config: &Tcgen05Config| {
+        json!({
+            "step": config.step, "stages": config.stages, "ctas": config.ctas, "divided": config.divided,
+        })
+    };
     json!({
         "kernel": "gemv_tcgen05",
         "m": shape.m(), "n": shape.n(), "k": shape.k(),
@@ -318,8 +321,14 @@ fn to_json(
 }
 
 fn fields(config: Tcgen05Config) -> String {
-    let Tcgen05Config { stages, cluster } = config;
-    format!("stages {stages}, cluster {cluster}")
+    let Tcgen05Config {
+        step,
+        stages,
+        ctas,
+        divided,
+    } = config;
+    let tiles = if divided { "divided" } else { "whole" };
+    format!("step {step}, stages {stages}, ctas {ctas}, {tiles} tiles")
 }
 
 /// A number with a comma before every third digit.
@@ -382,8 +391,10 @@ mod tests {
         assert!(!far.passed());
         let broken = Broken {
             config: Tcgen05Config {
+                step: 256,
                 stages: 2,
-                cluster: 1,
+                ctas: 1,
+                divided: false,
             },
             schedule: String::new(),
             error: SimError::Launch(String::new()),

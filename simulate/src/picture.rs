@@ -22,7 +22,7 @@ pub fn tcgen05(trace: &Trace, stages: u32, title: &str) -> Result<String, DrawEr
     draw(trace, &how)
 }
 
-/// Barriers in the order of `tile::Barriers`, then `done`.
+/// Barriers in the order of the kernel's `Shared`.
 fn labels(trace: &Trace, stages: u32) -> BTreeMap<String, String> {
     let mut barriers: Vec<u64> = trace
         .tracks
@@ -32,10 +32,11 @@ fn labels(trace: &Trace, stages: u32) -> BTreeMap<String, String> {
         .collect();
     barriers.sort_unstable();
     barriers.dedup();
-    assert_eq!(barriers.len(), 2 * stages as usize + 1);
+    assert_eq!(barriers.len(), 2 * (stages as usize + 2));
     let full = (0..stages).map(|s| format!("full[{s}]"));
     let empty = (0..stages).map(|s| format!("empty[{s}]"));
-    let names = full.chain(empty).chain(["done".into()]);
+    let sums = ["sum full", "sum empty"].map(|of| [0, 1].map(|s| format!("{of}[{s}]")));
+    let names = full.chain(empty).chain(sums.concat());
     let mut labels: BTreeMap<String, String> = barriers
         .iter()
         .map(|at| format!("{at:#x}"))

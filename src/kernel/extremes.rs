@@ -66,8 +66,10 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
         }
         .into(),
         Tcgen05Config {
+            step: if b < 4 { 256 * b } else { b },
             stages: a,
-            cluster: b,
+            ctas: c,
+            divided: d.is_multiple_of(2),
         }
         .into(),
         MmaFp4Config {

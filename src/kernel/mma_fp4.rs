@@ -12,8 +12,9 @@ use super::params::{
 };
 use super::plan::{KernelParameters, Launch, MOST_GRID_Y, Parameters, Plan, Repeat};
 use super::tcgen05::MATRIX_ROUNDINGS;
-use super::tile::{MOST_CLUSTER, RESERVED, maps_batches, vectors_map, weights_map};
+use super::tensor_maps::{maps_batches, vectors_map, weights_map};
 use super::{ALPHAS, Call, Job, KernelConfig, MainLoop, Products, distinct, field, shared_memory};
+use super::{MOST_CLUSTER, RESERVED};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;

@@ -26,6 +26,7 @@ mod ring;
 mod row_tiles;
 mod stream;
 mod tcgen05;
+mod tensor_maps;
 mod tile;
 mod tma;
 pub(crate) mod units;
@@ -225,6 +226,11 @@ fn distinct<T: Copy + PartialEq>(configs: Vec<T>, keep: impl Fn(&T) -> bool) -> 
     }
     distinct
 }
+
+/// Most CTAs of a cluster on every device: CUDA C++ Programming Guide, "Thread Block Clusters".
+const MOST_CLUSTER: u32 = 8;
+/// Shared memory that every CTA takes beside what it asks for.
+const RESERVED: u32 = 1024;
 
 /// Roundings of the product of the global scales to f32, and of the multiplications by it, the row
 /// alpha and the vector alpha.
@@ -497,7 +503,8 @@ kernels! {
     /// sm_100 and sm_103. It tests that pipeline on hardware that there is, and is the fastest in no measured
     /// problem.
     Tma(TmaConfig) = "tma" on CudaCore;
-    /// Tiles of 128 rows on block-scaled tensor cores. NVFP4 vectors, sm_100 and sm_103.
+    /// Tiles of 128 rows for up to 128 vectors on block-scaled tensor cores, work dealt evenly to CTAs. NVFP4 vectors, sm_100
+    /// and sm_103.
     Tcgen05(Tcgen05Config) = "tcgen05" on TensorCore;
     /// Groups of 16 to 128 rows for up to 128 vectors, on the block-scaled FP4 instruction of a warp. NVFP4 vectors, K a
     /// multiple of 64, compute capability 12.x.

@@ -14,8 +14,9 @@ use super::params::{
 };
 use super::plan::{KernelParameters, Launch, MOST_MAPS, Parameters, Plan};
 use super::stream::scaled_matrix_roundings;
-use super::tile::maps_batches;
+use super::tensor_maps::maps_batches;
 use super::{ALPHAS, Call, Job, KernelConfig, MainLoop, Products, distinct, field, shared_memory};
+use crate::operands::RawWorkspace;
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
@@ -141,7 +142,7 @@ fn packed_batch_bytes(vectors: u32, shape: &Shape) -> u64 {
     spans(shape).saturating_mul(span_vector_bytes(vectors))
 }
 
-/// Where sums of parts of groups begin in the workspace, behind the packed vectors.
+/// Where sums of parts of groups begin in the workspace, behind the packed vectors, which come first.
 fn partial_at(vectors: u32, shape: &Shape) -> u64 {
     packed_batch_bytes(vectors, shape)
         .saturating_mul(shape.l() as u64)
@@ -158,7 +159,9 @@ fn workspace_bytes(job: &Job<'_>) -> u64 {
         * u64::from(most_warps(vectors) * NVFP4_MANY_WARP_ROWS * vectors)
         * size_of::<f32>() as u64;
     let all = of_cta.saturating_mul(job.gpu.multiprocessors.into());
-    partial_at(vectors, job.shape).saturating_add(all)
+    RawWorkspace::COUNTER_BYTES
+        .saturating_add(partial_at(vectors, job.shape))
+        .saturating_add(all)
 }
 
 /// A CTA's dynamic shared memory, in bytes from its start: stages of codes, of vectors and of scales; then mbarriers.
@@ -497,7 +500,8 @@ impl KernelConfig for PackedConfig {
             let vectors = VECTORS[compiled];
             let packed_columns = vectors / NVFP4_MANY_COLUMNS;
             let layout = self.layout(vectors, job.operands.tiled(), job.gpu.shared_bytes);
-            let packed = call.workspace.address;
+            // Behind the counters of other kernels.
+            let packed = call.workspace.address + RawWorkspace::COUNTER_BYTES;
             let packed_batch_bytes = packed_batch_bytes(vectors, shape) as i64;
             // Columns that have a vector: the others' sums are not stored.
             let columns = (pass.n as u32).div_ceil(NVFP4_MANY_COLUMNS);

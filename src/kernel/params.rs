@@ -369,7 +369,7 @@ pub struct nvfp4_tile_params {
     pub last_scales: u32,
     pub stages: u32,
     pub dependent: u32,
-    pub tmem_columns: u32,
+    pub unused: u32,
     pub scale_column: u32,
     pub __bindgen_padding_0: [u8; 4usize],
     pub weight_scales: u64,
@@ -380,13 +380,46 @@ pub const NVFP4_TMA_GROUP_WARPS: u32 = 4;
 pub const NVFP4_TMA_THREADS: u32 = 288;
 pub const NVFP4_TMA_VECTORS: u32 = 8;
 pub const NVFP4_TMA_STAGE_BYTES: u32 = 20480;
+pub const NVFP4_TCGEN05_ROWS: u32 = 128;
+pub const NVFP4_TCGEN05_EPILOGUE_WARPS: u32 = 4;
 pub const NVFP4_TCGEN05_THREADS: u32 = 192;
-pub const NVFP4_TCGEN05_N: u32 = 16;
-pub const NVFP4_TCGEN05_STAGE_BYTES: u32 = 22528;
-pub const NVFP4_TCGEN05_SUM_COLUMNS: u32 = 32;
+pub const NVFP4_TCGEN05_PIECE_ELEMENTS: u32 = 256;
+pub const NVFP4_TCGEN05_PIECE_BYTES: u32 = 128;
+pub const NVFP4_TCGEN05_ATOM_ELEMENTS: u32 = 64;
+pub const NVFP4_TCGEN05_PIECE_ATOMS: u32 = 4;
+pub const NVFP4_TCGEN05_PATTERN_BYTES: u32 = 1024;
+pub const NVFP4_TCGEN05_SHARED_ALIGN: u32 = 16;
+pub const NVFP4_TCGEN05_MAX_STAGES: u32 = 12;
+pub const NVFP4_TCGEN05_STATIC_BYTES: u32 = 232;
 pub const NVFP4_TCGEN05_ATOM_COLUMNS: u32 = 4;
-pub const NVFP4_TCGEN05_STAGE_COLUMNS: u32 = 32;
 pub const NVFP4_TCGEN05_MAX_COLUMNS: u32 = 512;
+pub const NVFP4_TCGEN05_TAKEN: u32 = 16;
+pub const NVFP4_TCGEN05_QUAD: u32 = 4;
+pub const NVFP4_TCGEN05_STAGE_PIECE_BYTES: u32 = 20480;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct nvfp4_tcgen05_params {
+    pub m: i32,
+    pub n: i32,
+    pub tiles: u32,
+    pub atoms: u32,
+    pub last_scales: u32,
+    pub steps: u32,
+    pub pieces: u32,
+    pub stages: u32,
+    pub unit: u32,
+    pub each: u32,
+    pub more: u32,
+    pub dependent: u32,
+    pub tmem_columns: u32,
+    pub __bindgen_padding_0: [u8; 4usize],
+    pub weight_scales: u64,
+    pub vector_scales: u64,
+    pub vector_scale_batch_bytes: i64,
+    pub arrivals: u64,
+    pub partial: u64,
+    pub epilogue: nvfp4_epilogue,
+}
 pub const NVFP4_QUANTIZE_THREADS: u32 = 256;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]

@@ -1,16 +1,27 @@
 //! The kernel that multiplies on Blackwell's block-scaled tensor cores: `csrc/kernels/gemv_tcgen05.cuh`. Verified in
 //! simulation, not yet on hardware.
 
+use super::call::Pass;
 use super::params::{
-    NVFP4_ATOM_LINES, NVFP4_TCGEN05_N, NVFP4_TCGEN05_STAGE_BYTES, NVFP4_TCGEN05_STAGE_COLUMNS,
-    NVFP4_TCGEN05_SUM_COLUMNS, NVFP4_TCGEN05_THREADS, NVFP4_TILE_ATOM_ELEMENTS, NVFP4_WARP,
+    NVFP4_ATOM_BLOCKS, NVFP4_TCGEN05_ATOM_COLUMNS, NVFP4_TCGEN05_ATOM_ELEMENTS,
+    NVFP4_TCGEN05_EPILOGUE_WARPS, NVFP4_TCGEN05_MAX_COLUMNS, NVFP4_TCGEN05_MAX_STAGES,
+    NVFP4_TCGEN05_PATTERN_BYTES, NVFP4_TCGEN05_PIECE_ATOMS, NVFP4_TCGEN05_PIECE_BYTES,
+    NVFP4_TCGEN05_PIECE_ELEMENTS, NVFP4_TCGEN05_QUAD, NVFP4_TCGEN05_ROWS,
+    NVFP4_TCGEN05_SHARED_ALIGN, NVFP4_TCGEN05_STAGE_PIECE_BYTES, NVFP4_TCGEN05_STATIC_BYTES,
+    NVFP4_TCGEN05_THREADS, NVFP4_WARP, nvfp4_tcgen05_params, nvfp4_tensor_map,
 };
-use super::tile::{BARRIER_BYTES, MOST_STAGES, ROWS, TENSOR_COLUMNS, Tiled};
-use super::{Job, MainLoop, Products};
+use super::plan::{KernelParameters, Launch, Parameters, Plan};
+use super::tensor_maps::{maps_batches, vectors_map, weights_map};
+use super::{
+    ALPHAS, Call, Job, KernelConfig, MainLoop, Products, RESERVED, distinct, field, shared_memory,
+};
+use crate::operands::RawWorkspace;
 use crate::refusal::Refusal;
+use crate::shape::Shape;
+use crate::types::{Activation, ScaleLayout};
 
-/// The config of the tcgen05 kernel. A cluster of CTAs computes a tile of 128 rows, for up to 16 vectors a
-/// pass over the weights.
+/// The config of the tcgen05 kernel. The K steps of all tiles of 128 rows, one tile's after the other's, are dealt to CTAs
+/// in equal shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "tune",
@@ -18,76 +29,412 @@ use crate::refusal::Refusal;
     serde(deny_unknown_fields)
 )]
 pub struct Tcgen05Config {
-    /// K steps of 256 elements that a CTA has in flight: 2 to 12.
+    /// Elements of K of a step: 256 or 512.
+    pub step: u32,
+    /// Steps that a CTA has in flight: 2 to 12.
     pub stages: u32,
-    /// CTAs of a cluster, which share a tile's K steps: 1 to 8, each with one step or more.
-    pub cluster: u32,
+    /// CTAs, up to as many as the GPU has room for at once.
+    pub ctas: u32,
+    /// Whether CTAs may share a tile, whose sums then go through a workspace; else their shares are whole tiles.
+    pub divided: bool,
 }
 
+const UNIT: &str = "gemv_tcgen05";
+
+/// Rows of the N operand that the kernel is compiled for, with their entry points.
+const ENTRIES: [(u32, &str); 4] = [
+    (16, "gemv_tcgen05_n16"),
+    (32, "gemv_tcgen05_n32"),
+    (64, "gemv_tcgen05_n64"),
+    (128, "gemv_tcgen05_n128"),
+];
+
+const MOST_VECTORS: u32 = ENTRIES[ENTRIES.len() - 1].0;
+const LEAST_STAGES: u32 = 2;
+const MOST_STAGES: u32 = NVFP4_TCGEN05_MAX_STAGES;
+/// Sums that tensor memory holds at once.
+const SUMS: u32 = 2;
+/// Elements of K of a step, in the order of preference.
+const STEPS: [u32; 2] = [
+    NVFP4_TCGEN05_PIECE_ELEMENTS,
+    2 * NVFP4_TCGEN05_PIECE_ELEMENTS,
+];
+/// CTAs for which the workspace has counters.
+const MOST_CTAS: u64 = RawWorkspace::COUNTER_BYTES / (4 * NVFP4_TCGEN05_EPILOGUE_WARPS) as u64;
 /// f32 roundings of one block-scaled matrix instruction of 64 elements, here and in mma-fp4. Neither the ISA nor anything
 /// public says how it adds; an adder that aligns and truncates four sums of blocks and D could round about five times.
 /// A B200 and an RTX 50 have to say.
 pub(super) const MATRIX_ROUNDINGS: u32 = 8;
+/// Bytes of weights that an SM should have in flight: Little's law at 8 TB/s and 148 SMs gives 43 to 54 KB for latencies of
+/// 0.8 to 1 microsecond.
+const BYTES_IN_FLIGHT: u64 = 64 << 10;
+/// What sharing tiles costs, in steps of 256 elements: sums go to the workspace and back, about a microsecond.
+const SHARING: u64 = 3;
 
-impl Tiled for Tcgen05Config {
-    const UNIT: &'static str = "gemv_tcgen05";
-    const THREADS: u32 = NVFP4_TCGEN05_THREADS;
-    const VECTORS: u32 = NVFP4_TCGEN05_N;
-    // Copies to tensor memory take whole atoms of scales.
-    const SCALE_ROWS: u32 = NVFP4_ATOM_LINES;
-    const STAGE_BYTES: u32 = NVFP4_TCGEN05_STAGE_BYTES;
-    const GROUPS: u32 = 1;
-    const STAGES: &'static str = "2 to 12";
-    const DEEPEST: bool = true;
+// SAFETY: bindgen makes padding fields of this structure's padding.
+unsafe impl KernelParameters for nvfp4_tcgen05_params {}
 
-    super::tile::fields!();
+/// The kernel for a pass of `n` vectors, of which [`ENTRIES`] has one.
+fn compiled(n: u64) -> (u32, &'static str) {
+    let entry = ENTRIES.into_iter().find(|&(rows, _)| n <= u64::from(rows));
+    entry.unwrap_or(ENTRIES[ENTRIES.len() - 1])
+}
 
-    fn device(job: &Job<'_>) -> Result<(), Refusal> {
-        match job.gpu.compute_capability {
-            (10, _) => Ok(()),
-            found => Err(Refusal::ComputeCapability {
-                found,
-                needed: "10.x",
-            }),
+/// Rows of the N operand of the pass that has most vectors.
+fn most_rows(shape: &Shape) -> u32 {
+    compiled(shape.n() as u64).0
+}
+
+/// Atoms of scales of a row: the matrix instructions that its products pass through.
+fn atoms(shape: &Shape) -> u64 {
+    shape.k().div_ceil(NVFP4_TCGEN05_ATOM_ELEMENTS as usize) as u64
+}
+
+/// Tiles of a batch.
+fn tiles(shape: &Shape) -> u64 {
+    (shape.m() as u64).div_ceil(NVFP4_TCGEN05_ROWS.into())
+}
+
+/// Tiles of all batches.
+fn all_tiles(shape: &Shape) -> u64 {
+    tiles(shape).saturating_mul(shape.l() as u64)
+}
+
+/// Bytes of the sums of a part of a tile.
+fn part_bytes(n: u64) -> u64 {
+    let floats = u64::from(NVFP4_TCGEN05_ROWS) * n.next_multiple_of(NVFP4_TCGEN05_QUAD.into());
+    floats * size_of::<f32>() as u64
+}
+
+/// Whether steps are counted in 31 bits, for every config.
+fn takes_steps(job: &Job<'_>) -> Result<(), Refusal> {
+    let steps = (job.shape.k() as u64).div_ceil(STEPS[0].into());
+    match all_tiles(job.shape).saturating_mul(steps) <= i32::MAX as u64 {
+        true => Ok(()),
+        false => Err(Refusal::Rows),
+    }
+}
+
+/// How steps are dealt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Deal {
+    /// Of a tile.
+    steps: u64,
+    /// Steps that are dealt together.
+    unit: u64,
+    ctas: u64,
+    /// Units of each CTA; the first `more` have one more.
+    each: u64,
+    more: u64,
+}
+
+impl Deal {
+    /// Whether some tile is shared.
+    fn shares(&self) -> bool {
+        let whole = self.steps / self.unit;
+        self.more != 0 && whole > 1 || !self.each.is_multiple_of(whole)
+    }
+
+    /// Steps of the CTA that has most.
+    fn most(&self) -> u64 {
+        (self.each + u64::from(self.more != 0)) * self.unit
+    }
+}
+
+impl Tcgen05Config {
+    /// Pieces of 256 elements of a step.
+    fn pieces(&self) -> u32 {
+        self.step / NVFP4_TCGEN05_PIECE_ELEMENTS
+    }
+
+    /// For a legal step.
+    fn deal(&self, shape: &Shape) -> Deal {
+        let steps = (shape.k() as u64).div_ceil(self.step.into());
+        let tiles = all_tiles(shape);
+        let (unit, units) = match self.divided {
+            true => (1, tiles * steps),
+            false => (steps, tiles),
+        };
+        let ctas = u64::from(self.ctas).clamp(1, units);
+        Deal {
+            steps,
+            unit,
+            ctas,
+            each: units / ctas,
+            more: units % ctas,
         }
     }
 
-    fn two_fit(_: usize) -> bool {
-        true
+    /// Columns of tensor memory that a CTA uses, with so many rows of the N operand: sums, and of every stage both operands'
+    /// scales.
+    fn columns(&self, rows: u32) -> u32 {
+        let atoms = self.pieces() * NVFP4_TCGEN05_PIECE_ATOMS;
+        SUMS * rows + self.stages * 2 * atoms * NVFP4_TCGEN05_ATOM_COLUMNS
     }
 
-    fn entry(_: u32) -> &'static str {
-        "gemv_tcgen05"
+    /// Bytes of dynamic shared memory: the stages, and what aligns the first.
+    fn dynamic_bytes(&self, rows: u32) -> u32 {
+        let piece = NVFP4_TCGEN05_STAGE_PIECE_BYTES + rows * NVFP4_TCGEN05_PIECE_BYTES;
+        self.stages * self.pieces() * piece + NVFP4_TCGEN05_PATTERN_BYTES
+            - NVFP4_TCGEN05_SHARED_ALIGN
     }
 
-    /// After the barriers of stages one of the whole tile, and the address of tensor memory.
-    fn static_shared(_: u32) -> u32 {
-        (BARRIER_BYTES + 8 + 4 + NVFP4_TCGEN05_N * ROWS * 4).next_multiple_of(8)
+    /// Bytes of shared memory of a CTA, of the pass that takes most.
+    fn shared_bytes(&self, shape: &Shape) -> u64 {
+        u64::from(self.dynamic_bytes(most_rows(shape)) + NVFP4_TCGEN05_STATIC_BYTES)
     }
 
-    fn tensor_columns(stages: u32) -> u32 {
-        columns(stages)
+    /// CTAs of a legal config for which an SM has shared and tensor memory.
+    fn fit(&self, job: &Job<'_>) -> u64 {
+        let shared = (u64::from(job.gpu.shared_bytes) + u64::from(RESERVED))
+            / (self.shared_bytes(job.shape) + u64::from(RESERVED));
+        let columns = self.columns(most_rows(job.shape)).next_power_of_two();
+        shared.min((NVFP4_TCGEN05_MAX_COLUMNS / columns).into())
+    }
+
+    fn needed_workspace(&self, job: &Job<'_>) -> u64 {
+        let deal = self.deal(job.shape);
+        if !deal.shares() {
+            return 0;
+        }
+        // A CTA leaves two sums at most: of the tile that it begins in, and the one that it ends in.
+        let n = (job.shape.n() as u64).min(MOST_VECTORS.into());
+        RawWorkspace::COUNTER_BYTES + 2 * deal.ctas * part_bytes(n)
+    }
+
+    /// The most stages with which `fit` CTAs fit an SM, but no more than a CTA has steps.
+    fn with_stages(self, fit: u64, job: &Job<'_>) -> Option<Self> {
+        let most = self.deal(job.shape).most();
+        let most = most.clamp(LEAST_STAGES.into(), MOST_STAGES.into()) as u32;
+        let with = |stages| Self { stages, ..self };
+        let mut all = (LEAST_STAGES..=most).rev().map(with);
+        all.find(|config| config.check(job).is_ok() && config.fit(job) >= fit)
+    }
+
+    /// With room for another launch's CTA beside this one's, if enough is in flight then; else with as many stages as fit.
+    fn with_room(self, job: &Job<'_>) -> Option<Self> {
+        let beside = self.with_stages(2, job);
+        let all = self.with_stages(1, job);
+        match (beside, all) {
+            (Some(beside), Some(all))
+                if beside.bytes_in_flight(job) >= BYTES_IN_FLIGHT.min(all.bytes_in_flight(job)) =>
+            {
+                Some(beside)
+            }
+            _ => all,
+        }
+    }
+
+    /// A CTA for each multiprocessor, as far as there is work for it.
+    fn of_step(step: u32, divided: bool, job: &Job<'_>) -> Option<Self> {
+        let config = Self {
+            step,
+            stages: LEAST_STAGES,
+            ctas: u32::MAX,
+            divided,
+        };
+        let deal = config.deal(job.shape);
+        // Two steps each at least, if tiles are shared: else adding the parts takes longer than what it adds.
+        let most = match divided {
+            true => deal.ctas.div_ceil(2),
+            false => deal.ctas,
+        };
+        let all = MOST_CTAS.min(job.gpu.multiprocessors.into());
+        let ctas = most.clamp(1, all.max(1)) as u32;
+        Self { ctas, ..config }.with_room(job)
+    }
+
+    /// Of a legal config, steps of 256 elements in the time of the CTA that has most to do.
+    fn cost(&self, job: &Job<'_>) -> u64 {
+        let deal = self.deal(job.shape);
+        let sharing = if deal.shares() { SHARING } else { 0 };
+        deal.most() * u64::from(self.pieces()) + sharing
+    }
+
+    /// The configs that are weighed against each other: tiles shared and not, with steps of both lengths.
+    fn divisions(job: &Job<'_>) -> impl Iterator<Item = Self> {
+        let both = |step| [true, false].map(|divided| Self::of_step(step, divided, job));
+        STEPS.into_iter().flat_map(both).flatten()
+    }
+
+    fn maps(call: &Call, pass: &Pass) -> [nvfp4_tensor_map; 3] {
+        [
+            weights_map(call, NVFP4_TCGEN05_ROWS),
+            vectors_map(call, pass, pass.n as u32),
+            nvfp4_tensor_map::default(),
+        ]
+    }
+}
+
+impl KernelConfig for Tcgen05Config {
+    const MOST_VECTORS: u32 = MOST_VECTORS;
+
+    fn available(job: &Job<'_>) -> Result<(), Refusal> {
+        let found = job.gpu.compute_capability;
+        if found.0 != 10 {
+            let needed = "10.x";
+            return Err(Refusal::ComputeCapability { found, needed });
+        }
+        job.image(UNIT)?;
+        job.nvfp4()?;
+        for (layout, operand) in [
+            (job.operands.weight_layout, "weights' scales"),
+            (job.operands.vector_layout, "vectors' scales"),
+        ] {
+            if layout != ScaleLayout::Tiled128x4 {
+                return Err(Refusal::ScaleLayout { operand });
+            }
+        }
+        job.row_length(32, "a multiple of 32")?;
+        job.aligned_16()?;
+        takes_steps(job)?;
+        maps_batches(job)
+    }
+
+    /// The division with which the CTA that has most to do has least, of those that the workspace is large enough for.
+    /// Nothing of it was measured.
+    fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
+        match Self::divisions(job).min_by_key(|config| config.cost(job)) {
+            Some(config) => Ok(config),
+            None => {
+                let smallest = Self {
+                    step: STEPS[0],
+                    stages: LEAST_STAGES,
+                    ctas: 1,
+                    divided: false,
+                };
+                smallest.check(job).map(|()| smallest)
+            }
+        }
+    }
+
+    /// All divisions, each with fewer stages and more, and with two CTAs an SM.
+    fn candidates(job: &Job<'_>) -> Vec<Self> {
+        let mut configs: Vec<Self> = Self::default_for(job).into_iter().collect();
+        for config in Self::divisions(job) {
+            let stages = config.stages;
+            let stages = [stages, stages.saturating_sub(1), stages / 2, stages + 1];
+            configs.extend(stages.map(|stages| Self { stages, ..config }));
+            configs.extend(config.with_stages(1, job));
+            let two = Self {
+                ctas: config.ctas.saturating_mul(2),
+                ..config
+            };
+            configs.extend(two.with_stages(2, job));
+        }
+        distinct(configs, |config| config.check(job).is_ok())
+    }
+
+    fn check(&self, job: &Job<'_>) -> Result<(), Refusal> {
+        let Self {
+            step, stages, ctas, ..
+        } = *self;
+        field("step", step, "256 or 512", STEPS.contains(&step))?;
+        let known = (LEAST_STAGES..=MOST_STAGES).contains(&stages);
+        field("stages", stages, "2 to 12", known)?;
+        shared_memory(self.shared_bytes(job.shape), job.gpu)?;
+        let columns = self.columns(most_rows(job.shape));
+        field(
+            "stages",
+            stages,
+            "no more than tensor memory has columns for the scales of",
+            columns <= NVFP4_TCGEN05_MAX_COLUMNS,
+        )?;
+        let at_once = u64::from(job.gpu.multiprocessors).saturating_mul(self.fit(job));
+        field(
+            "ctas",
+            ctas,
+            "1 to the number that the GPU has room for at once, and to 512",
+            (1..=at_once.min(MOST_CTAS)).contains(&ctas.into()),
+        )?;
+        let (needed, given) = (self.needed_workspace(job), job.operands.workspace);
+        match needed <= given {
+            true => Ok(()),
+            false => Err(Refusal::Workspace { needed, given }),
+        }
+    }
+
+    /// `MATRIX_ROUNDINGS` for each instruction of a part of a tile, which is all of the tile at most, and one for each part.
+    fn roundings(&self, shape: &Shape, _: Activation) -> u32 {
+        let parts = match self.divided {
+            true => u64::from(self.ctas).min(atoms(shape)),
+            false => 0,
+        };
+        let all = atoms(shape) * u64::from(MATRIX_ROUNDINGS) + parts + u64::from(ALPHAS);
+        all.min(u32::MAX.into()) as u32
+    }
+
+    fn plan(&self, call: &Call, job: &Job<'_>) -> Plan {
+        let shape = &call.shape;
+        let deal = self.deal(shape);
+        let atoms = atoms(shape) as u32;
+        let shares = deal.shares();
+        let mut plan = Plan::new();
+        for pass in call.passes(MOST_VECTORS as usize) {
+            let (rows, entry) = compiled(pass.n as u64);
+            let parameters = nvfp4_tcgen05_params {
+                m: shape.m() as i32,
+                n: pass.n,
+                tiles: tiles(shape) as u32,
+                atoms,
+                last_scales: shape.blocks() as u32 - (atoms - 1) * NVFP4_ATOM_BLOCKS,
+                steps: deal.steps as u32,
+                pieces: self.pieces(),
+                stages: self.stages,
+                unit: deal.unit as u32,
+                each: deal.each as u32,
+                more: deal.more as u32,
+                dependent: job.dependent().into(),
+                tmem_columns: self.columns(rows).next_power_of_two(),
+                weight_scales: call.weights.scales,
+                vector_scales: pass.vector_scales,
+                vector_scale_batch_bytes: pass.vector_scale_batch_bytes,
+                // Nobody asks for them where no tile is shared.
+                arrivals: if shares { call.workspace.address } else { 0 },
+                partial: match shares {
+                    true => call.workspace.address + RawWorkspace::COUNTER_BYTES,
+                    false => 0,
+                },
+                epilogue: pass.epilogue,
+                ..nvfp4_tcgen05_params::default()
+            };
+            plan.push(Launch {
+                entry,
+                unit: UNIT,
+                grid: [deal.ctas as u32, 1, 1],
+                threads: NVFP4_TCGEN05_THREADS,
+                dynamic_shared: self.dynamic_bytes(rows),
+                static_shared: NVFP4_TCGEN05_STATIC_BYTES,
+                dependent: job.dependent(),
+                maps: Self::maps(call, &pass),
+                parameters: Parameters::of(&parameters),
+                ..Launch::default()
+            });
+        }
+        plan
+    }
+
+    fn workspace_bytes(&self, job: &Job<'_>) -> u64 {
+        match STEPS.contains(&self.step) {
+            true => self.needed_workspace(job),
+            false => 0,
+        }
+    }
+
+    fn bytes_in_flight(&self, _: &Job<'_>) -> u64 {
+        // Codes, and a byte of scales for 16 of them.
+        let elements = u64::from(NVFP4_TCGEN05_ROWS) * u64::from(self.step);
+        u64::from(self.stages).saturating_mul(elements / 2 + elements / 16)
     }
 
     /// One warp issues the instructions, each of which multiplies 64 elements of all rows.
-    fn main_loop(_: u32) -> MainLoop {
+    fn main_loop(&self, job: &Job<'_>) -> MainLoop {
+        let rows = most_rows(job.shape);
         MainLoop {
-            lane_weights: ROWS * NVFP4_TILE_ATOM_ELEMENTS / NVFP4_WARP,
-            vectors: NVFP4_TCGEN05_N,
+            lane_weights: NVFP4_TCGEN05_ROWS * NVFP4_TCGEN05_ATOM_ELEMENTS / NVFP4_WARP,
+            vectors: rows,
             products: Products::Matrix,
-            tensor_columns: 0,
+            tensor_columns: self.columns(rows).next_power_of_two(),
         }
     }
-
-    /// `MATRIX_ROUNDINGS` for each instruction, of which a K step has four, and one for each CTA.
-    fn sum_roundings(steps: u32, cluster: u32) -> u32 {
-        steps * 4 * MATRIX_ROUNDINGS + cluster
-    }
 }
-
-/// Columns of the sums and of the stages' scales: a CTA allocates a power of two.
-const fn columns(stages: u32) -> u32 {
-    (NVFP4_TCGEN05_SUM_COLUMNS + stages * NVFP4_TCGEN05_STAGE_COLUMNS).next_power_of_two()
-}
-
-const _: () = assert!(columns(MOST_STAGES) <= TENSOR_COLUMNS);

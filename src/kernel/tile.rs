@@ -1,23 +1,27 @@
-//! What the kernels tma and tcgen05 share: both stream tiles of 128 rows through shared memory, with the load
-//! pipeline of `csrc/kernels/tile_pipeline.cuh`. A cluster of CTAs computes a tile; its CTAs share the K steps of 256
-//! elements, each of which takes a stage of shared memory.
+//! What tma plans of the load pipeline of `csrc/kernels/tile_pipeline.cuh`, which streams tiles of 128 rows through shared
+//! memory. A cluster of CTAs computes a tile; its CTAs share the K steps of 256 elements, each of which takes a stage of
+//! shared memory.
 
 use std::mem::offset_of;
 
 use super::call::Pass;
 use super::params::{
-    NVFP4_ATOM_BLOCKS, NVFP4_ATOM_BYTES, NVFP4_ATOM_LINE_BYTES, NVFP4_SWIZZLE_128,
-    NVFP4_SWIZZLE_NONE, NVFP4_TILE_ATOM_ELEMENTS, NVFP4_TILE_MAX_STAGES, NVFP4_TILE_PATTERN_BYTES,
-    NVFP4_TILE_ROW_BYTES, NVFP4_TILE_ROWS, NVFP4_TILE_SHARED_ALIGN, NVFP4_TILE_STEP_ATOMS,
-    NVFP4_TILE_STEP_ELEMENTS, nvfp4_tensor_map, nvfp4_tile_params,
+    NVFP4_ATOM_BLOCKS, NVFP4_ATOM_BYTES, NVFP4_ATOM_LINE_BYTES, NVFP4_SWIZZLE_NONE,
+    NVFP4_TILE_ATOM_ELEMENTS, NVFP4_TILE_MAX_STAGES, NVFP4_TILE_PATTERN_BYTES, NVFP4_TILE_ROWS,
+    NVFP4_TILE_SHARED_ALIGN, NVFP4_TILE_STEP_ATOMS, NVFP4_TILE_STEP_ELEMENTS, nvfp4_tensor_map,
+    nvfp4_tile_params,
 };
 use super::plan::{KernelParameters, Launch, MOST_GRID_Y, MOST_MAPS, Parameters, Plan, Repeat};
-use super::{ALPHAS, Call, Job, KernelConfig, MainLoop, distinct, field, shared_memory};
+use super::tensor_maps::{maps_batches, vectors_map, weights_map};
+use super::{
+    ALPHAS, Call, Job, KernelConfig, MOST_CLUSTER, MainLoop, RESERVED, distinct, field,
+    shared_memory,
+};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::{Activation, ScaleLayout};
 
-/// What the two kernels differ in. Everything else of a [`KernelConfig`] follows from it.
+/// What is the kernel's own. Everything else of a [`KernelConfig`] follows from it.
 pub(super) trait Tiled: Copy + PartialEq {
     /// The unit that the kernel is compiled in.
     const UNIT: &'static str;
@@ -33,8 +37,6 @@ pub(super) trait Tiled: Copy + PartialEq {
     const GROUPS: u32;
     /// The numbers of stages, in words.
     const STAGES: &'static str;
-    /// The default has all stages that fit, not the fewest that keep enough weights in flight.
-    const DEEPEST: bool;
 
     /// The config of so many stages and CTAs of a cluster.
     fn new(stages: u32, cluster: u32) -> Self;
@@ -57,12 +59,7 @@ pub(super) trait Tiled: Copy + PartialEq {
     /// Bytes of static shared memory for a pass of `n` vectors: barriers and partial sums.
     fn static_shared(n: u32) -> u32;
 
-    /// Columns of tensor memory of a CTA, for a legal number of stages.
-    fn tensor_columns(_stages: u32) -> u32 {
-        0
-    }
-
-    /// What the main loop computes in a pass of `n` vectors, but for the columns.
+    /// What the main loop computes in a pass of `n` vectors.
     fn main_loop(n: u32) -> MainLoop;
 
     /// Successive f32 roundings of any term of a sum, where each of `cluster` CTAs has so many K steps.
@@ -96,26 +93,9 @@ pub(super) const MOST_STAGES: u32 = NVFP4_TILE_MAX_STAGES;
 const LINE_WORD: u32 = NVFP4_ATOM_BLOCKS;
 /// Elements of a K step.
 const STEP: usize = NVFP4_TILE_STEP_ELEMENTS as usize;
-/// Most CTAs of a cluster on every device: CUDA C++ Programming Guide, "Thread Block Clusters".
-pub(super) const MOST_CLUSTER: u32 = 8;
-/// Shared memory that every CTA takes beside what it asks for.
-pub(super) const RESERVED: u32 = 1024;
-/// Columns of tensor memory of an SM.
-pub(super) const TENSOR_COLUMNS: u32 = super::params::NVFP4_TCGEN05_MAX_COLUMNS;
 /// Bytes of weights an SM must have in flight: Little's law at 8 TB/s and 148 SMs gives 43 to 54 KB for
 /// latencies of 0.8 to 1 microsecond, at 4.2 TB/s and 132 SMs about half.
 const BYTES_IN_FLIGHT: u64 = 64 << 10;
-/// What a batch of codes must have less of: cuTensorMapEncodeTiled takes strides below 2^40.
-const MOST_BATCH_BYTES: u64 = 1 << 40;
-
-/// Whether a tensor map's stride holds a batch of codes.
-pub(super) fn maps_batches(job: &Job<'_>) -> Result<(), Refusal> {
-    match ((job.shape.m() * job.shape.row_code_bytes()) as u64) < MOST_BATCH_BYTES {
-        true => Ok(()),
-        false => Err(Refusal::BatchSize),
-    }
-}
-
 impl<T: Tiled> KernelConfig for T {
     const MOST_VECTORS: u32 = T::VECTORS;
 
@@ -139,9 +119,8 @@ impl<T: Tiled> KernelConfig for T {
     /// The cluster size with which the SM that has the most work ends first, where work that does not fit at
     /// once starts late, and enough stages for the bytes in flight that memory latency asks for.
     ///
-    /// On CUDA cores those are the fewest that make 64 KiB of weights an SM: more only make the
-    /// first stage arrive later, measured on an H200 (docs/notes/tiles.md). On tensor cores, as many as
-    /// two CTAs an SM have room for: their consumer is quick, and no device was there to ask.
+    /// Those are the fewest that make 64 KiB of weights an SM: more only make the first stage arrive later, measured on an
+    /// H200 (docs/notes/tiles.md).
     fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
         let default = (1..=MOST_CLUSTER)
             .filter_map(|cluster| with_cluster(cluster, job))
@@ -204,7 +183,6 @@ impl<T: Tiled> KernelConfig for T {
                 last_scales: shape.blocks() as u32 - (atoms - 1) * 4,
                 stages,
                 dependent: job.dependent().into(),
-                tmem_columns: T::tensor_columns(stages),
                 scale_column: pass.scale_column,
                 weight_scales: call.weights.scales,
                 epilogue: pass.epilogue,
@@ -243,55 +221,12 @@ impl<T: Tiled> KernelConfig for T {
 
     fn main_loop(&self, job: &Job<'_>) -> MainLoop {
         let n = job.shape.n().min(T::VECTORS as usize) as u32;
-        MainLoop {
-            tensor_columns: T::tensor_columns(self.stages()),
-            ..T::main_loop(n)
-        }
+        T::main_loop(n)
     }
 }
 
 // SAFETY: bindgen makes padding fields of this structure's padding.
 unsafe impl KernelParameters for nvfp4_tile_params {}
-
-/// A row of one box of codes: what the 128-byte swizzle takes.
-const BOX_BYTES: u32 = NVFP4_TILE_ROW_BYTES;
-
-/// The tensor map of the weights' codes, of which a copy takes 256 elements of so many rows.
-pub(super) fn weights_map(call: &Call, rows: u32) -> nvfp4_tensor_map {
-    let shape = &call.shape;
-    let [m, l] = [shape.m(), shape.l()].map(|size| size as u64);
-    let row = shape.row_code_bytes() as u64;
-    nvfp4_tensor_map {
-        address: call.weights.codes,
-        size: [row, m, l, 0],
-        stride: [1, row, row * m, 0],
-        box_size: [BOX_BYTES, rows, 1, 0],
-        rank: 3,
-        swizzle: NVFP4_SWIZZLE_128,
-    }
-}
-
-/// The same of a pass's NVFP4 vectors. The strides of a single row or batch are not used, but must be valid.
-pub(super) fn vectors_map(call: &Call, pass: &Pass, rows: u32) -> nvfp4_tensor_map {
-    let shape = &call.shape;
-    let row = shape.row_code_bytes() as u64;
-    let stride = match shape.n() {
-        1 => row,
-        _ => pass.vector_row_bytes as u64,
-    };
-    let batch = match shape.l() {
-        0 | 1 => stride * pass.n as u64,
-        _ => pass.vector_batch_bytes as u64,
-    };
-    nvfp4_tensor_map {
-        address: pass.vectors,
-        size: [row, pass.n as u64, shape.l() as u64, 0],
-        stride: [1, stride, batch, 0],
-        box_size: [BOX_BYTES, rows, 1, 0],
-        rank: 3,
-        swizzle: NVFP4_SWIZZLE_128,
-    }
-}
 
 /// The tensor maps of a pass: what tensor copies read.
 fn maps<T: Tiled>(call: &Call, pass: &Pass, atoms: u32) -> [nvfp4_tensor_map; MOST_MAPS] {
@@ -338,7 +273,6 @@ fn shared_bytes<T: Tiled>(config: &T, shape: &Shape) -> u64 {
 fn fit<T: Tiled>(ctas: u32, config: &T, job: &Job<'_>) -> bool {
     let shared = shared_bytes(config, job.shape) + u64::from(RESERVED);
     shared * u64::from(ctas) <= u64::from(job.gpu.shared_bytes) + u64::from(RESERVED)
-        && T::tensor_columns(config.stages()) * ctas <= TENSOR_COLUMNS
 }
 
 /// The config of a cluster size with its default number of stages, if the GPU has room for one.
@@ -352,18 +286,15 @@ fn with_cluster<T: Tiled>(cluster: u32, job: &Job<'_>) -> Option<T> {
     let steps = steps(job.shape).div_ceil(cluster as usize) as u32;
     let most = MOST_STAGES.min(steps.next_multiple_of(2));
     let mut stages = (2..=most).map(with);
-    match T::DEEPEST {
-        true => stages.rev().find(|config| fits(config, per_sm)),
-        false => stages
-            .find(|config| fits(config, per_sm) && (enough(config) || config.stages() == most)),
-    }
-    // A device with less shared memory.
-    .or_else(|| {
-        (2..=MOST_STAGES)
-            .rev()
-            .map(with)
-            .find(|config| fits(config, 1))
-    })
+    stages
+        .find(|config| fits(config, per_sm) && (enough(config) || config.stages() == most))
+        // A device with less shared memory.
+        .or_else(|| {
+            (2..=MOST_STAGES)
+                .rev()
+                .map(with)
+                .find(|config| fits(config, 1))
+        })
 }
 
 /// K steps of a row.
@@ -429,7 +360,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::{Config, Tcgen05Config, TmaConfig};
+    use super::super::{Config, TmaConfig};
     use super::*;
     use crate::gpu::Gpu;
     use crate::operands::{Alignment, Operands, RawVectors};
@@ -480,7 +411,6 @@ mod tests {
             for n in [1, 2, 8, 16] {
                 let shape = Shape::new(Dims { m, n, k, l }).unwrap();
                 keeps_enough_in_flight::<TmaConfig>(&shape);
-                keeps_enough_in_flight::<Tcgen05Config>(&shape);
             }
         }
     }
@@ -498,66 +428,16 @@ mod tests {
             let job = job(&shape, &gpu);
             // A K step or less.
             assert_eq!(default::<TmaConfig>(&job).stages, 2);
-            assert_eq!(default::<Tcgen05Config>(&job).stages, 2);
         }
     }
 
-    /// CTAs of a cluster wait for each other while they hold tensor memory. If the CTAs of two clusters that
-    /// share two SMs could each lack columns that the other holds, they would wait for ever: so all CTAs
-    /// for which an SM has shared memory get their columns.
-    #[test]
-    fn ctas_that_share_an_sm_never_lack_tensor_memory() {
-        let gpu = b200();
-        // Of an SM: what a CTA can have, and what one takes beside.
-        let of_sm = u64::from(gpu.shared_bytes + RESERVED);
-        let shape = Shape::new(Dims {
-            m: 128,
-            n: 16,
-            k: 16384,
-            l: 1,
-        })
-        .unwrap();
-        let job = job(&shape, &gpu);
-        let mut configs = 0;
-        for stages in 2..=MOST_STAGES {
-            let config = Tcgen05Config { stages, cluster: 2 };
-            if config.check(&job).is_ok() {
-                let ctas = of_sm / (shared_bytes(&config, &shape) + u64::from(RESERVED));
-                assert!(fit(ctas as u32, &config, &job), "{config:?}, {ctas} CTAs");
-                configs += 1;
-            }
-        }
-        assert!(configs > 6);
-    }
-
-    /// Eight roundings for each of 64 instructions, four CTAs, four alphas; of CUDA cores four in each of eight K
-    /// steps, two over lanes, and two groups of four CTAs.
+    /// Four roundings in each of eight K steps, two over lanes, two groups of four CTAs, and four alphas.
     #[test]
     fn roundings_by_hand() {
         let shape = Shape::matrix(7168, 16384).unwrap();
         let (stages, cluster) = (4, 4);
-        let tcgen05 = Config::from(Tcgen05Config { stages, cluster });
-        assert_eq!(tcgen05.roundings(&shape, Activation::Nvfp4), 64 * 8 + 4 + 4);
         let tma = Config::from(TmaConfig { stages, cluster });
         assert_eq!(tma.roundings(&shape, Activation::Nvfp4), 8 * 4 + 2 + 8 + 4);
-    }
-
-    /// 56 tiles of 7168x16384 in clusters of seven are 392 CTAs, for 296 places.
-    #[test]
-    fn contest_shapes_fit_a_b200_at_once() {
-        let gpu = b200();
-        for (m, k, l, cluster) in [(7168, 16384, 1, 4), (4096, 7168, 8, 1), (7168, 2048, 4, 1)] {
-            for n in 1..=16 {
-                let shape = Shape::new(Dims { m, n, k, l }).unwrap();
-                let job = job(&shape, &gpu);
-                let config: Tcgen05Config = default(&job);
-                assert_eq!(config.cluster, cluster, "{shape}");
-                let (ctas, places) = (tiles(&shape) * cluster as usize, 2 * 148);
-                let usable = if cluster > 2 { places * 9 / 10 } else { places };
-                assert!(ctas <= usable && fit(2, &config, &job), "{shape}");
-                assert_eq!(Load::of(&config, &job).waves(), 1.0);
-            }
-        }
     }
 
     fn pays_for_waves<T: Tiled>(job: &Job<'_>) -> Result<(), TestCaseError> {
@@ -589,7 +469,6 @@ mod tests {
             let gpu = Gpu { multiprocessors, ..b200() };
             let job = job(&shape, &gpu);
             pays_for_waves::<TmaConfig>(&job)?;
-            pays_for_waves::<Tcgen05Config>(&job)?;
         }
     }
 
@@ -668,14 +547,5 @@ mod tests {
             // m, n, first_batch, atoms, last_scales, stages, dependent, tmem_columns
             assert_eq!(words[..8], [130, 1, first, 5, 2, 4, 1, 0]);
         }
-
-        let tcgen05 = Config::from(Tcgen05Config { stages, cluster });
-        let plan = tcgen05.plan(&call, &b200(), false).unwrap();
-        let [launch] = plan.launches() else {
-            panic!("{plan:?}");
-        };
-        assert_eq!((launch.entry, launch.static_shared), ("gemv_tcgen05", 8400));
-        assert_eq!(launch.dynamic_shared, 4 * 22528 + 1024 - 16);
-        assert_eq!(launch.maps()[2].box_size, [16, 32, 4, 1]);
     }
 }

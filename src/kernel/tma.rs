@@ -36,7 +36,6 @@ impl Tiled for TmaConfig {
     const STAGE_BYTES: u32 = NVFP4_TMA_STAGE_BYTES;
     const GROUPS: u32 = NVFP4_TMA_GROUPS;
     const STAGES: &'static str = "2, 4, 6, 8, 10 or 12";
-    const DEEPEST: bool = false;
 
     super::tile::fields!();
 

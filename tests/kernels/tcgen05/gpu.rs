@@ -4,13 +4,24 @@ use libtest_mimic::Trial;
 use nvfp4_gemv::kernel::{Config, Job, Kernel, Tcgen05Config};
 
 use crate::support::battery::{self, Subject};
-use crate::tma::gpu::{EVERY, SIZES, TALL, odd};
+use crate::tma::gpu::{EVERY, TALL, odd};
 
 fn configs(_: &Job<'_>, _: &[u32]) -> Vec<Config> {
-    let odd_stages = SIZES.map(|(stages, cluster)| (stages + 1, cluster));
-    let all = SIZES.into_iter().chain(odd_stages);
-    all.map(|(stages, cluster)| Tcgen05Config { stages, cluster }.into())
-        .collect()
+    let mut configs = Vec::new();
+    for [step, stages] in [[256, 2], [256, 3], [256, 5], [512, 2]] {
+        for ctas in [1, 3, 40, 148] {
+            for divided in [false, true] {
+                let config = Tcgen05Config {
+                    step,
+                    stages,
+                    ctas,
+                    divided,
+                };
+                configs.push(config.into());
+            }
+        }
+    }
+    configs
 }
 
 const SUBJECT: Subject = Subject {
@@ -19,8 +30,8 @@ const SUBJECT: Subject = Subject {
     every: EVERY,
     tall: TALL,
     configs,
-    kind: &["stages", "cluster"],
-    kinds: &[&[2, 1], &[3, 1], &[4, 2], &[2, 3], &[4, 5], &[2, 8]],
+    kind: &["step", "ctas"],
+    kinds: &[&[256, 1], &[256, 3], &[256, 40], &[512, 1], &[512, 148]],
 };
 
 pub(crate) fn trials() -> Vec<Trial> {

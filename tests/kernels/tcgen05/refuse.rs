@@ -1,15 +1,17 @@
 //! What the tcgen05 kernel refuses.
 
-use nvfp4_gemv::ScaleLayout;
 use nvfp4_gemv::kernel::Tcgen05Config;
+use nvfp4_gemv::{RawWorkspace, Refusal, ScaleLayout};
 
 use crate::support::refuse::{Asked, gpu, images};
 use crate::tma::refuse::of_both;
 
 fn valid() -> Asked {
     let config = Tcgen05Config {
+        step: 256,
         stages: 3,
-        cluster: 2,
+        ctas: 3,
+        divided: true,
     };
     Asked::new((130, 3, 512, 2), ScaleLayout::Tiled128x4, (10, 0), config)
 }
@@ -32,13 +34,49 @@ fn problems_that_it_does_not_take() {
 
 fn configs() {
     valid().refuses_fields(&[
-        ("stages", &[0, 1, 13]),
-        ("cluster", &[0, 3]), // of two K steps
+        ("step", &[0, 128, 384, 1024, u32::MAX]),
+        ("stages", &[0, 1, 13, u32::MAX]),
+        ("ctas", &[0, 513, u32::MAX]),
     ]);
+    // Two CTAs an SM have room at most.
+    valid().refuses_field("ctas", 3, |a| {
+        a.gpu.multiprocessors = 1;
+        a.shape(130, 64, 512, 2);
+    });
+    // Of more shared memory than any GPU has.
+    valid().refuses_field("stages", 9, |a| {
+        a.gpu.shared_bytes = 1 << 20;
+        a.shape(130, 128, 512, 2);
+    });
+}
+
+fn a_workspace_where_tiles_are_divided() {
+    let mut asked = valid();
+    let needed = asked.job(|job| asked.config.workspace_bytes(job));
+    // Counters, and two parts for each of three CTAs: 128 rows of four vectors.
+    assert_eq!(needed, RawWorkspace::COUNTER_BYTES + 2 * 3 * 128 * 4 * 4);
+    asked.operands.workspace = needed;
+    assert_eq!(asked.check(), Ok(()));
+    asked.operands.workspace = needed - 1;
+    let given = needed - 1;
+    assert_eq!(asked.check(), Err(Refusal::Workspace { needed, given }));
+    // Tiles that nobody shares need none.
+    asked.operands.workspace = 0;
+    for (ctas, divided) in [(4, true), (2, true), (1, true), (3, false)] {
+        asked.config = Tcgen05Config {
+            step: 256,
+            stages: 3,
+            ctas,
+            divided,
+        }
+        .into();
+        assert_eq!(asked.job(|job| asked.config.workspace_bytes(job)), 0);
+        assert_eq!(asked.check(), Ok(()), "{ctas} {divided}");
+    }
 }
 
 crate::trials! {
     host:
-        problems_that_it_does_not_take, configs,
+        problems_that_it_does_not_take, configs, a_workspace_where_tiles_are_divided,
         shared_memory = || valid().needs_its_shared_memory();
 }

@@ -1,5 +1,4 @@
-//! What the kernels tma and tcgen05 have in common in the simulator: their tiles and clusters, compared with the f64
-//! reference, and their launches in chains.
+//! The tiles and clusters of tma in the simulator, compared with the f64 reference, and its launches in chains.
 
 use std::sync::Arc;
 
@@ -9,7 +8,7 @@ use nvfp4_gemv::{Dims, FloatType, ScaleLayout, Shape};
 use nvfp4_gemv_cli::problem::{CONTEST_TESTS, Problem};
 use ptx_sim::mutate::{self, Mutant};
 use ptx_sim::trace::Kind;
-use ptx_sim::{Options, Policy, Program, SimError, Timing, Trace, Uninitialised};
+use ptx_sim::{Options, Policy, Timing, Trace, Uninitialised};
 
 use crate::support::faults::{At, PADDING, Run, demand, demand_right_plans, subject};
 use crate::support::operands::{Case, Data, Operands, numbers};
@@ -286,28 +285,6 @@ impl Kernel {
             .memory
             .traced(program, launch, options)
             .expect("it runs")
-    }
-
-    /// One launch in a chain, of a program that was changed.
-    pub(crate) fn run_changed(&self, program: &Program) -> Result<(), SimError> {
-        let (mut loaded, launch) = self.six_steps(2);
-        loaded.memory.launch(program, &launch, &late()).map(|_| ())
-    }
-
-    /// What two CTAs do that share six K steps of a tile each.
-    pub(crate) fn trace(&self, stages: u32, options: &Options) -> Trace {
-        let shape = Shape::new(Dims {
-            m: 128,
-            n: 2,
-            k: 12 * 256,
-            l: 1,
-        })
-        .expect("a shape");
-        let operands = Operands::new(&case(shape, Data::Integers, 1));
-        let (mut loaded, launch) = self.launched(operands, stages, 2, false);
-        let trace = self.traced(&mut loaded, &launch, options);
-        assert_eq!(loaded.difference(0), None);
-        trace
     }
 
     /// Launches that between them take every branch: tails of M and K, batches, rings that are used several

@@ -3,7 +3,7 @@
 use nvfp4_gemv::kernel::params::nvfp4_tile_params;
 use nvfp4_gemv::kernel::{Config, TmaConfig};
 
-use crate::support::faults::{no_arithmetic, share};
+use crate::support::faults::{PADDING, no_arithmetic, share};
 use crate::tile::Kernel;
 
 crate::trials! {
@@ -41,6 +41,6 @@ fn all_contest_shapes() {
 }
 
 fn wrong_plans() {
-    let words = crate::words![nvfp4_tile_params: tmem_columns = "tcgen05's"];
+    let words = crate::words![nvfp4_tile_params: unused = PADDING];
     KERNEL.wrong_plans(&words);
 }

@@ -1,0 +1,57 @@
+//! The tensor maps of codes, which several kernels take.
+
+use super::call::Pass;
+use super::params::{NVFP4_SWIZZLE_128, nvfp4_tensor_map};
+use super::{Call, Job};
+use crate::refusal::Refusal;
+
+/// What a batch of codes must have less of: cuTensorMapEncodeTiled takes strides below 2^40.
+const MOST_BATCH_BYTES: u64 = 1 << 40;
+
+/// Whether a tensor map's stride holds a batch of codes.
+pub(super) fn maps_batches(job: &Job<'_>) -> Result<(), Refusal> {
+    match ((job.shape.m() * job.shape.row_code_bytes()) as u64) < MOST_BATCH_BYTES {
+        true => Ok(()),
+        false => Err(Refusal::BatchSize),
+    }
+}
+
+/// A row of one box of codes: what the 128-byte swizzle takes.
+const BOX_BYTES: u32 = 128;
+
+/// The tensor map of the weights' codes, of which a copy takes 256 elements of so many rows.
+pub(super) fn weights_map(call: &Call, rows: u32) -> nvfp4_tensor_map {
+    let shape = &call.shape;
+    let [m, l] = [shape.m(), shape.l()].map(|size| size as u64);
+    let row = shape.row_code_bytes() as u64;
+    nvfp4_tensor_map {
+        address: call.weights.codes,
+        size: [row, m, l, 0],
+        stride: [1, row, row * m, 0],
+        box_size: [BOX_BYTES, rows, 1, 0],
+        rank: 3,
+        swizzle: NVFP4_SWIZZLE_128,
+    }
+}
+
+/// The same of a pass's NVFP4 vectors. The strides of a single row or batch are not used, but must be valid.
+pub(super) fn vectors_map(call: &Call, pass: &Pass, rows: u32) -> nvfp4_tensor_map {
+    let shape = &call.shape;
+    let row = shape.row_code_bytes() as u64;
+    let stride = match shape.n() {
+        1 => row,
+        _ => pass.vector_row_bytes as u64,
+    };
+    let batch = match shape.l() {
+        0 | 1 => stride * pass.n as u64,
+        _ => pass.vector_batch_bytes as u64,
+    };
+    nvfp4_tensor_map {
+        address: pass.vectors,
+        size: [row, pass.n as u64, shape.l() as u64, 0],
+        stride: [1, stride, batch, 0],
+        box_size: [BOX_BYTES, rows, 1, 0],
+        rank: 3,
+        swizzle: NVFP4_SWIZZLE_128,
+    }
+}
