@@ -132,8 +132,11 @@ impl Map {
     }
 }
 
-/// What each case of a recording gave, by its name: the tensors of its outputs, or why it ended.
-pub type Ends = Vec<(String, Result<Vec<(String, Vec<u8>)>, String>)>;
+/// What a case gave: the tensors of its outputs, or why it ended.
+pub type Outputs = Result<Vec<(String, Vec<u8>)>, String>;
+
+/// The same of each case of a recording, with its name.
+pub type Ends = Vec<(String, Outputs)>;
 
 /// A file of recordings.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Case, Param, Recording, RecordingError};
+use super::{Case, Outputs, Param, Recording, RecordingError};
 use crate::{Buffer, HazardChecks, Launch, Module, Options, Sim, SimError, Uninitialised};
 
 /// How a replay ended.
@@ -223,7 +223,7 @@ pub fn outputs(
     case: &Case,
     modules: &BTreeMap<String, Module>,
     data: &Recording<'_>,
-) -> Result<Result<Vec<(String, Vec<u8>)>, String>, RecordingError> {
+) -> Result<Outputs, RecordingError> {
     if case.is_a_map() {
         return Ok(Ok(Vec::new()));
     }
