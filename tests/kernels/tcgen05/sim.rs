@@ -391,6 +391,8 @@ fn wrong_plans() {
     let harmless = crate::words![Params:
         dependent = "a run has one grid",
         tmem_columns + 4 = PADDING,
+        arrivals = "other counters are zeros too",
+        partial = "all parts move alike, and what is behind them has room",
         epilogue.alpha + 4 = PADDING,
         epilogue.output_type + 4 = PADDING,
     ];
