@@ -335,6 +335,22 @@ __device__ __forceinline__ void clear_missing_scales(uint8_t *atom_a, uint8_t *a
     arch::fence_proxy_async();
 }
 
+// By a whole warp: makes the scales of vectors that do not exist zeros, in the words of lines that hold some of others. They
+// are copied with those, and may be anything.
+template <uint32_t kN>
+__device__ __forceinline__ void clear_missing_words(const Params &p, uint8_t *atom_b, uint32_t atoms) {
+    const uint32_t lane = threadIdx.x % kWarp;
+#pragma unroll 1
+    for (uint32_t i = 0; i < atoms; ++i) {
+        auto *const words = reinterpret_cast<uint32_t *>(atom_b + i * kAtomBytes + lane * kLineBytes);
+#pragma unroll
+        for (uint32_t word = 1; word < kN / kAtomLines; ++word) {
+            if (word * kAtomLines + lane >= uint32_t(p.n)) words[word] = 0;
+        }
+    }
+    arch::fence_proxy_async();
+}
+
 // By a whole warp.
 template <uint32_t kN>
 __device__ __forceinline__ void multiply(const Params &p, const Shared &shared, uint8_t *stages, uint32_t tmem) {
@@ -363,6 +379,12 @@ __device__ __forceinline__ void multiply(const Params &p, const Shared &shared, 
                 uint8_t *const last = stages + offset + (atoms - 1) * kAtomBytes;
                 clear_missing_scales(last + stage.weight_scales, last + stage.vector_scales, mask);
                 __syncwarp();
+            }
+            if constexpr (kN > kAtomLines) {
+                if (uint32_t(p.n) < kN) {
+                    clear_missing_words<kN>(p, stages + offset + stage.vector_scales, atoms);
+                    __syncwarp();
+                }
             }
             arch::tcgen05_fence_after();
             if (leader) {
@@ -395,12 +417,9 @@ __device__ __forceinline__ void multiply(const Params &p, const Shared &shared, 
         }
         sum.advance(kSums);
     } while (part.next(p));
-    // Until all sums have been taken out.
-#pragma unroll
-    for (uint32_t i = 0; i < kSums; ++i) {
-        arch::mbarrier_wait(barrier(shared.sum_empty, sum.slot), sum.parity ^ 1);
-        sum.advance(kSums);
-    }
+    // Until the last part's sums have been taken out, and so those of the part before.
+    sum.advance(kSums);
+    arch::mbarrier_wait(barrier(shared.sum_empty, sum.slot), sum.parity ^ 1);
 }
 
 // Those that share a tile.

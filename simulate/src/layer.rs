@@ -263,7 +263,7 @@ mod tests {
             let configs = problem(layer).configs().unwrap();
             assert_eq!(configs.len(), count, "{configs:?}");
             let last = configs.last().unwrap();
-            assert_eq!((last.stages, last.cluster), (2, 1));
+            assert_eq!((last.step, last.stages), (256, 2));
         }
     }
 }

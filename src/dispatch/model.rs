@@ -109,7 +109,7 @@ const MMA_FP4: f64 = 0.5;
 
 /// The share of the read-only ceiling that a kernel is expected to reach. Each pass reads all weights.
 ///
-/// Tensor cores read weights at the same rate for 1 to 16 vectors. For one and two, CUDA cores keep up
+/// Tensor cores read weights at the same rate for 1 to 128 vectors. For one and two, CUDA cores keep up
 /// with memory and start sooner; from three on they run out of issue slots first. That it is three follows from these
 /// constants (0.85 / 1.2 < 0.76 < 0.85 / 1.1), not from a measurement: no tensor core has run this.
 pub(super) fn share(way: &Way, shape: &Shape, operands: &Operands) -> f64 {
@@ -165,8 +165,8 @@ pub(super) fn place(kernel: Kernel, job: &Job<'_>) -> usize {
 pub(super) fn why(kernel: Kernel) -> &'static str {
     match kernel {
         Kernel::Tcgen05 => {
-            "with 3 vectors and more, CUDA cores run out of issue slots before memory does; a \
-             matrix instruction costs the same for 1 to 16"
+            "with 3 vectors and more, CUDA cores run out of issue slots before memory does; matrix \
+             instructions read weights once for up to 128"
         }
         Kernel::MmaFp4 => {
             "it multiplies codes and scales as they lie in memory, and reads them once for up to 128 vectors"

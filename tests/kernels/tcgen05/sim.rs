@@ -27,7 +27,7 @@ crate::trials! {
         vectors_of_every_entry_point, several_passes, contest_shapes = || contest(1 << 20),
         sums_in_the_order_of_k, launches_on_one_workspace, loads_before_the_wait,
         order_around_the_allocation, picture,
-        faults = || faults_of(5, |mutant| no_arithmetic(mutant) && share(mutant, 4)),
+        faults = || faults_of(5, |mutant| no_arithmetic(mutant) && share(mutant, 6)),
         wrong_plans;
     long:
         every_config, random_configs,
@@ -391,6 +391,8 @@ fn wrong_plans() {
     let harmless = crate::words![Params:
         dependent = "a run has one grid",
         tmem_columns + 4 = PADDING,
+        arrivals = "other counters are zeros too",
+        partial = "all parts move alike, and what is behind them has room",
         epilogue.alpha + 4 = PADDING,
         epilogue.output_type + 4 = PADDING,
     ];
