@@ -3,6 +3,7 @@
 use crate::types::Activation;
 
 #[path = "../build/specific.rs"]
+#[allow(clippy::duplicate_mod, reason = "modules above read it too")]
 mod specific;
 
 /// Why something cannot run. Prints as a clause that says what would help.
