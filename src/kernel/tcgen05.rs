@@ -323,7 +323,10 @@ impl KernelConfig for Tcgen05Config {
 
     /// All divisions, each with fewer stages and more, and with two CTAs an SM.
     fn candidates(job: &Job<'_>) -> Vec<Self> {
-        let mut configs: Vec<Self> = Self::default_for(job).into_iter().collect();
+        let Ok(default) = Self::default_for(job) else {
+            return Vec::new();
+        };
+        let mut configs = vec![default];
         for config in Self::divisions(job) {
             let stages = config.stages;
             let stages = [stages, stages.saturating_sub(1), stages / 2, stages + 1];
