@@ -316,6 +316,7 @@ __device__ __forceinline__ void clear_missing_vectors(const Params &p, uint8_t *
             }
             // A thread has a line of one of the atoms.
             static_assert(kPieceAtoms * kAtomLines == kEpilogueThreads, "a line for each thread");
+            if constexpr (kN > kAtomLines) continue; // more vectors than lines
             uint8_t *const scales = stages + stage.vector_scales + piece * Stage<kN>::kScaleBytes;
             if (threadIdx.x % kAtomLines >= lines) {
                 *reinterpret_cast<uint4 *>(scales + threadIdx.x * kLineBytes) = make_uint4(0, 0, 0, 0);
@@ -344,7 +345,7 @@ __device__ __forceinline__ void clear_missing_words(const Params &p, uint8_t *at
     for (uint32_t i = 0; i < atoms; ++i) {
         auto *const words = reinterpret_cast<uint32_t *>(atom_b + i * kAtomBytes + lane * kLineBytes);
 #pragma unroll
-        for (uint32_t word = 1; word < kN / kAtomLines; ++word) {
+        for (uint32_t word = kN / 2 / kAtomLines; word < kN / kAtomLines; ++word) { // fewer have another entry point
             if (word * kAtomLines + lane >= uint32_t(p.n)) words[word] = 0;
         }
     }
@@ -452,7 +453,7 @@ struct Outputs {
         if (row >= uint32_t(p.m)) return;
 #pragma unroll
         for (uint32_t i = 0; i < kTaken; ++i) {
-            if (first + i < uint32_t(p.n)) nvfp4::store(p.epilogue, p.m, batch, row, first + i, sum[i]);
+            if (i == 0 || first + i < uint32_t(p.n)) nvfp4::store(p.epilogue, p.m, batch, row, first + i, sum[i]);
         }
     }
 };
@@ -504,7 +505,7 @@ __device__ __forceinline__ bool leave_part(const Params &p, const Sharers &share
         for (uint32_t q = 0; q < kTaken / kQuad; ++q) {
             const uint32_t quad = first / kQuad + q;
             const float of[kQuad] = {sum[q * kQuad], sum[q * kQuad + 1], sum[q * kQuad + 2], sum[q * kQuad + 3]};
-            if (quad < quads) arch::store_128(part + quad * kQuadFloats, of, again);
+            if (q == 0 || quad < quads) arch::store_128(part + quad * kQuadFloats, of, again);
         }
     }
     __syncwarp();
@@ -536,7 +537,7 @@ __device__ __forceinline__ void take_sums(const Params &p, const Shared &shared,
             arch::tmem_wait_load();
 #pragma unroll
             for (uint32_t i = 0; i < kTaken; ++i) taken[i] = __uint_as_float(words[i]);
-            if (first + kTaken >= uint32_t(p.n)) { // the last ones
+            if (kN == kTaken || first + kTaken >= uint32_t(p.n)) { // the last ones
                 arch::tcgen05_fence_before();
                 arch::mbarrier_arrive_warp(empty, lane);
             }

@@ -1,4 +1,4 @@
-// NVFP4 weights times NVFP4 vectors on CUDA cores, fed by the tensor-core kernel's load pipeline:
+// NVFP4 weights times NVFP4 vectors on CUDA cores, fed by a pipeline of tensor copies:
 // sm_90, sm_100 and sm_103.
 //
 // Groups of four warps take the K steps in turn. A lane has the rows r, r + 32, r + 64 and r + 96 of

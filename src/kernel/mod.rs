@@ -499,9 +499,8 @@ kernels! {
     Dot(DotConfig) = "dot" on CudaCore;
     /// Rows straight into registers, vectors decoded where they are used; f16x2 or f32 products. Any vectors, any K.
     Direct(DirectConfig) = "direct" on CudaCore;
-    /// Tiles of 128 rows, which the tensor-core kernel's load pipeline brings; integer products. NVFP4 vectors, sm_90,
-    /// sm_100 and sm_103. It tests that pipeline on hardware that there is, and is the fastest in no measured
-    /// problem.
+    /// Tiles of 128 rows, which a pipeline of tensor copies brings; integer products. NVFP4 vectors, sm_90, sm_100 and
+    /// sm_103. It is the fastest in no measured problem.
     Tma(TmaConfig) = "tma" on CudaCore;
     /// Tiles of 128 rows for up to 128 vectors on block-scaled tensor cores, work dealt evenly to CTAs. NVFP4 vectors, sm_100
     /// and sm_103.

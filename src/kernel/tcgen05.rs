@@ -291,11 +291,24 @@ impl KernelConfig for Tcgen05Config {
         maps_batches(job)
     }
 
-    /// The division with which the CTA that has most to do has least, of those that the workspace is large enough for.
-    /// Nothing of it was measured.
+    /// The division with which the CTA that has most to do has least, of those that the workspace is large enough for. Where
+    /// a larger one would spare it a quarter of that, it takes that one. Nothing of it was measured.
     fn default_for(job: &Job<'_>) -> Result<Self, Refusal> {
-        match Self::divisions(job).min_by_key(|config| config.cost(job)) {
-            Some(config) => Ok(config),
+        let least = |job: &Job<'_>| Self::divisions(job).min_by_key(|config| config.cost(job));
+        match least(job) {
+            Some(config) => {
+                let operands = job.operands.with_workspace(u64::MAX);
+                let with_more = Job {
+                    operands: &operands,
+                    ..*job
+                };
+                match least(&with_more) {
+                    Some(better) if 4 * better.cost(job) < 3 * config.cost(job) => {
+                        better.check(job).map(|()| better)
+                    }
+                    _ => Ok(config),
+                }
+            }
             None => {
                 let smallest = Self {
                     step: STEPS[0],
@@ -310,7 +323,10 @@ impl KernelConfig for Tcgen05Config {
 
     /// All divisions, each with fewer stages and more, and with two CTAs an SM.
     fn candidates(job: &Job<'_>) -> Vec<Self> {
-        let mut configs: Vec<Self> = Self::default_for(job).into_iter().collect();
+        let Ok(default) = Self::default_for(job) else {
+            return Vec::new();
+        };
+        let mut configs = vec![default];
         for config in Self::divisions(job) {
             let stages = config.stages;
             let stages = [stages, stages.saturating_sub(1), stages / 2, stages + 1];

@@ -1,9 +1,6 @@
-//! The kernel that multiplies on CUDA cores what the tensor-core kernel's load pipeline brings:
-//! `csrc/kernels/gemv_tma.cuh`.
+//! The kernel that multiplies on CUDA cores what a pipeline of tensor copies brings: `csrc/kernels/gemv_tma.cuh`.
 //!
-//! It exists to test that pipeline, its tensor maps, barriers and clusters, on hardware that there is: the tensor-core
-//! kernel needs a GPU that nobody has run it on. It is not the fastest kernel in any problem measured on an H200, and
-//! is ranked with the others nevertheless.
+//! It is not the fastest kernel in any problem measured on an H200, and is ranked with the others nevertheless.
 
 use super::params::{
     NVFP4_TILE_STEP_ELEMENTS, NVFP4_TMA_GROUP_WARPS, NVFP4_TMA_GROUPS, NVFP4_TMA_STAGE_BYTES,

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::dispatch::measured::{Chained, GpuModel, Timed};
-use crate::kernel::{Config, DirectConfig, Tcgen05Config, TmaConfig};
+use crate::kernel::{Config, DirectConfig, MmaConfig, WgmmaConfig};
 use crate::shape::Dims;
 use crate::types::{Activation, ScaleLayout};
 
@@ -38,23 +38,32 @@ fn entry(m: usize, n: usize, seconds: f64) -> Entry {
         warps: 4,
         k_split: 2,
     };
-    let (stages, cluster) = (4, 2);
-    let tcgen05 = Tcgen05Config {
-        step: 256,
-        stages,
-        ctas: 2,
-        divided: false,
+    // Two kernels whose configs have the same fields.
+    let (tiles, parts, chunk, cluster, vectors) = (1, 4, 8, 1, 8);
+    let wgmma = WgmmaConfig {
+        tiles,
+        parts,
+        chunk,
+        cluster,
+        vectors,
+    };
+    let mma = MmaConfig {
+        tiles,
+        parts,
+        chunk,
+        cluster,
+        vectors,
     };
     Entry {
         shape: Shape::new(Dims { m, n, k: 256, l: 1 }).unwrap(),
         operands: Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4),
         ceiling_seconds: seconds / 2.0,
         kernels: vec![
-            timed(tcgen05.into(), seconds),
+            timed(wgmma.into(), seconds),
             timed(direct.into(), seconds * 1.5),
             Timed {
                 chained: None,
-                ..timed(TmaConfig { stages, cluster }.into(), seconds * 2.0)
+                ..timed(mma.into(), seconds * 2.0)
             },
         ],
     }
@@ -217,15 +226,12 @@ fn corrupt_files_are_refused() {
     refused(&replace("\"k\": 256", "\"k\": 24"), "K = 24");
     refused(&replace("\"n\": 3", "\"n\": 0"), "N = 0");
     refused(&replace("0.00001", "0.0"), "0 seconds");
+    refused(&replace("\"wgmma\"", "\"mma\""), "another kernel than mma");
     refused(
-        &replace("\"tcgen05\"", "\"tma\""),
-        "another kernel than tma",
+        &|text| text.replace("\"wgmma\"", "\"mma\""),
+        "mma is there twice",
     );
-    refused(
-        &|text| text.replace("\"tcgen05\"", "\"tma\""),
-        "tma is there twice",
-    );
-    refused(&replace("\"tcgen05\"", "\"cuda-core\""), "unknown variant");
+    refused(&replace("\"wgmma\"", "\"cuda-core\""), "unknown variant");
     refused(&replace("\"nvfp4\"", "\"int4\""), "none of nvfp4");
     refused(&replace("\"warps\"", "\"waprs\""), "unknown field");
     refused(&replace("\"from\"", "\"form\""), "unknown field");
