@@ -258,7 +258,7 @@ mod tests {
     fn the_last_config_has_the_smallest_ring() {
         for (layer, count) in [
             ("encoder.layer.0.output.dense", 3),
-            ("encoder.layer.0.intermediate.dense", 2),
+            ("encoder.layer.0.intermediate.dense", 3),
         ] {
             let configs = problem(layer).configs().unwrap();
             assert_eq!(configs.len(), count, "{configs:?}");
