@@ -309,8 +309,8 @@ fn workspaces() {
     let packed = Options::new().kernel(Kernel::Packed);
     let operands = call.operands();
     let needed = dispatch::workspace_bytes(&shape, &operands, &gpu, &packed).unwrap();
-    // Three batches of a span of 256 elements for eight vectors, as f16; and two sums of 256 rows for each multiprocessor.
-    assert_eq!(needed, 3 * 256 * 8 * 2 + 132 * 2 * 256 * 8 * 4);
+    // Counters; three batches of a span of 256 elements for eight vectors, as f16; and two sums of 256 rows for each multiprocessor.
+    assert_eq!(needed, 8192 + 3 * 256 * 8 * 2 + 132 * 2 * 256 * 8 * 4);
     let choose = |operands| select(&shape, &operands, Target::Gpu(&gpu), &packed);
     let config = choose(operands.with_workspace(needed)).unwrap().config;
     assert!(matches!(config, Some(Config::Packed(_))));

@@ -32,8 +32,7 @@ crate::trials! {
     long:
         every_config, random_configs,
         all_contest_shapes = || contest(usize::MAX),
-        all_faults = || faults_of(5, no_arithmetic),
-        faults_of_many_vectors = || faults_of(40, no_arithmetic);
+        all_faults = || faults_of(5, no_arithmetic);
 }
 
 const ARCH: &str = ptx::BLACKWELL;
