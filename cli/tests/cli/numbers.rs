@@ -3,7 +3,7 @@
 use crate::{LAYER, MODELOPT, contains, program, text, words};
 
 /// Options that take a number or several, with a call that has everything else. `{}` is the number.
-const NUMBERS: [&str; 22] = [
+const NUMBERS: [&str; 24] = [
     "plan {} 16",
     "plan 16 {}",
     "plan 16 16 {}",
@@ -14,6 +14,7 @@ const NUMBERS: [&str; 22] = [
     "plan 16 16 --compute-capability {}",
     "plan 16 16 --compute-capability {}.0",
     "plan 16 16 --compute-capability 9.{}",
+    "plan 64 64 --gpu h200 --tensor-parallel {}",
     "run --checkpoint MODELOPT --layer LAYER --path cpu --n {}",
     "run --checkpoint MODELOPT --layer LAYER --path cpu --random {}",
     "tune --shape {},2147483520",
@@ -21,6 +22,7 @@ const NUMBERS: [&str; 22] = [
     "tune --shape 16,16 --sustained {}",
     "bench --path cpu --shape 16,16 --cold 0 --rounds 1 --n {}",
     "bench --path cpu --suite decode --cold 0 --rounds 1 --n {}",
+    "bench --suite decode --rounds 1 --tensor-parallel {}",
     "bench --path cpu --shape 16,16 --cold 0 --rounds {}",
     "bench --path cpu --shape 16,16 --rounds 1 --cold {}",
     "bench --path cpu --shape 16,16 --cold 0 --rounds 1 --sustained {}",
@@ -125,8 +127,8 @@ fn what_takes_more_memory_than_there_is_is_refused_with_the_figures() {
 const KNOWN: &str = "\
     --a --activation --adversarial --b --case --ceiling --chained --checkpoint --cold --commit --compute-capability \
     --contest --cublas --dialect --dump --exclude --force --gpu --help --include --input --json --kernel --layer --layout \
-    --n --out --output --output-type --path --problem --random --rank --replace --rounds --seconds --shape --suite \
-    --sustained --tuned --version";
+    --n --out --output --output-type --path --problem --random --rank --replace --rounds --seconds --shape --split --suite \
+    --sustained --tensor-parallel --tuned --version --windows";
 
 #[test]
 fn every_option_is_known_here() {

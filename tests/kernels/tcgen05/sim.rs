@@ -27,12 +27,13 @@ crate::trials! {
         vectors_of_every_entry_point, several_passes, contest_shapes = || contest(1 << 20),
         sums_in_the_order_of_k, launches_on_one_workspace, loads_before_the_wait,
         order_around_the_allocation, picture,
-        faults = || faults_of(5, |mutant| no_arithmetic(mutant) && share(mutant, 6)),
+        faults = || faults_of("gemv_tcgen05", 5, |mutant| no_arithmetic(mutant) && share(mutant, 6)),
         wrong_plans;
     long:
         every_config, random_configs,
         all_contest_shapes = || contest(usize::MAX),
-        all_faults = || faults_of(5, no_arithmetic);
+        all_faults = || faults_of("gemv_tcgen05", 5, no_arithmetic),
+        faults_of_many_vectors = || faults_of("gemv_tcgen05_many", 40, no_arithmetic);
 }
 
 const ARCH: &str = ptx::BLACKWELL;
@@ -391,8 +392,8 @@ fn runs(n: usize) -> Vec<Run> {
     cuttings.into_iter().enumerate().map(run).collect()
 }
 
-fn faults_of(n: usize, pick: fn(&Mutant) -> bool) {
-    let subject = subject("gemv_tcgen05", ARCH, runs(n), mutate::schedules(3), pick);
+fn faults_of(name: &str, n: usize, pick: fn(&Mutant) -> bool) {
+    let subject = subject(name, ARCH, runs(n), mutate::schedules(3), pick);
     demand(&subject, include_str!("equivalent_faults.txt"), 60);
 }
 
