@@ -107,6 +107,12 @@ pub struct Prepared {
     problem: Problem,
 }
 
+/// A kernel that reads the multiprocessors' clock.
+#[derive(Debug)]
+pub struct Clock {
+    kernel: CudaFunction,
+}
+
 /// Two programs in alternating rounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rounds {
@@ -469,6 +475,36 @@ impl Device {
         Ok(all / f64::from(repeats))
     }
 
+    /// What reads the clock, from the kernel of [`crate::source::clock`].
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn clock(&self, compiled: &Compiled) -> Result<Clock, DeviceError> {
+        let kernel = self.function(compiled, "count_cycles")?;
+        Ok(Clock { kernel })
+    }
+
+    /// Cycles a second of the multiprocessors, behind all that is on the stream: a GPU that has lowered its clock under
+    /// load takes milliseconds to raise it again, and this takes half of one.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn cycles_a_second(&self, clock: &Clock) -> Result<f64, DeviceError> {
+        const NANOSECONDS: u64 = 500_000;
+        let mut counts = self.stream.alloc_zeros::<u64>(2)?;
+        let config = LaunchConfig {
+            grid_dim: (1, 1, 1),
+            block_dim: (1, 1, 1),
+            shared_mem_bytes: 0,
+        };
+        let mut launch = self.stream.launch_builder(&clock.kernel);
+        launch.arg(&mut counts).arg(&NANOSECONDS);
+        // SAFETY: the parameters are those of `count_cycles` in csrc/clock.cu, which writes two counts.
+        unsafe { launch.launch(config) }?;
+        let counts = self.stream.clone_dtoh(&counts)?;
+        Ok(1e9 * counts[0] as f64 / counts[1].max(1) as f64)
+    }
+
     fn matmul_function(
         &self,
         compiled: &Compiled,
@@ -628,15 +664,21 @@ pub fn rounds(
         times.push((first(repeats[0])?, second(repeats[1])?));
     }
     let median = |of: fn(&(f64, f64)) -> f64| {
-        let mut all: Vec<f64> = times.iter().map(of).collect();
-        all.sort_by(f64::total_cmp);
-        all[all.len() / 2]
+        let all: Vec<f64> = times.iter().map(of).collect();
+        median(&all).expect("one round at least")
     };
     Ok(Rounds {
         first: median(|time| time.0),
         second: median(|time| time.1),
         ratio: median(|time| time.1 / time.0),
     })
+}
+
+/// The one in the middle; none of none.
+pub fn median(all: &[f64]) -> Option<f64> {
+    let mut all = all.to_vec();
+    all.sort_by(f64::total_cmp);
+    all.get(all.len() / 2).copied()
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ fn conditions(results: &Results) -> String {
     )
 }
 
-const HEAD: [&str; 13] = [
+const HEAD: [&str; 14] = [
     "variant",
     "machine code",
     "bits of sums",
@@ -64,12 +64,13 @@ const HEAD: [&str; 13] = [
     "size",
     "product, T/s",
     "of peak",
+    "of peak, per cycle",
     "of data sheet",
     "of cuBLASLt",
     "tiles",
 ];
 
-fn row(measured: &Measured) -> [String; 13] {
+fn row(measured: &Measured, multiprocessors: u32) -> [String; 14] {
     let none = || "-".to_string();
     let share = |part: Option<f64>, whole: Option<f64>| match (part, whole) {
         (Some(part), Some(whole)) => format!("{:.2}", part / whole),
@@ -97,6 +98,9 @@ fn row(measured: &Measured) -> [String; 13] {
             None => tera(rate),
         },
         share(rate, peak),
+        product
+            .and_then(|product| measured.share_of_cycles(product, multiprocessors))
+            .map_or_else(none, |share| format!("{share:.2}")),
         share(rate, measured.data_sheet),
         product
             .and_then(|product| product.share)
@@ -123,7 +127,7 @@ fn pair_row(pair: &Pair<'_>) -> Option<[String; 4]> {
 }
 
 const WHAT: &str = "Peak is nothing but the instruction, on ones; a product is a whole matrix product on random numbers, which \
-                    draws more power. T/s are 10^12 operations a second, a product and an addition being two. Shares of \
+                    draws more power, so that the GPU may lower its clock: \"per cycle\" compares operations a clock cycle. T/s are 10^12 operations a second, a product and an addition being two. Shares of \
                     cuBLASLt are medians of alternating rounds; for FP8 it adds as the instruction itself does. Bits of sums: the \
                     largest n for which a sum of 2^n and 1 is right; + where larger ones could not be tried.";
 
@@ -134,7 +138,9 @@ pub fn markdown(results: &Results) -> String {
         cell(&results.device),
         cell(&conditions(results)),
     );
-    let rows = by_rate(results).into_iter().map(row);
+    let rows = by_rate(results)
+        .into_iter()
+        .map(|measured| row(measured, results.multiprocessors));
     table(&mut text, &HEAD, rows.map(|row| row.to_vec()));
     let pairs: Vec<Vec<String>> = pairs(results)
         .iter()
@@ -261,7 +267,7 @@ pub fn html(results: &Results) -> String {
     page += "</tr>\n";
     for measured in by_rate(results) {
         page += "<tr>";
-        for cell in row(measured) {
+        for cell in row(measured, results.multiprocessors) {
             let _ = write!(page, "<td>{}</td>", escape(&cell));
         }
         page += "</tr>\n";
@@ -349,7 +355,7 @@ mod tests {
         };
         assert_eq!(
             line("| wgmma.m64n256k16.f32"),
-            "| wgmma.m64n256k16.f32.f16.f16 | HGMMA (native) | 23+ | 128.0 | 4096 | 960.0 | 0.97 | 8192 | 608.2 | 0.63 | 0.61 | \
+            "| wgmma.m64n256k16.f32.f16.f16 | HGMMA (native) | 23+ | 128.0 | 4096 | 960.0 | 0.97 | 8192 | 608.2 | 0.63 | 0.75 | 0.61 | \
              0.88 | 128x256x128/64x256/4/8/2 |"
         );
         assert!(text.contains("| wgmma.m64n256k16.f32.f16.f16 | 960.0 | 1920.0 | 2.00 |"));
@@ -379,7 +385,7 @@ mod tests {
         let text = markdown(&results);
         assert!(text.contains("| WRONG |"), "{text}");
         assert!(text.contains(
-            "| mma.m16n8k32.f16.e4m3.e5m2 | HGMMA (native) | 23+ | - | - | - | - | - | - |"
+            "| mma.m16n8k32.f16.e4m3.e5m2 | HGMMA (native) | 23+ | - | - | - | - | - | - | - |"
         ));
         assert_eq!(html(&results).matches("<svg").count(), 2);
     }

@@ -91,6 +91,9 @@ pub struct Product {
     pub tiles: String,
     /// Operations a second.
     pub operations: f64,
+    /// Cycles a second of the multiprocessors right behind it, the median of the rounds: under load a GPU lowers its clock.
+    #[serde(default)]
+    pub clock: Option<f64>,
     /// The same by cuBLASLt, in alternating rounds.
     pub cublaslt: Option<f64>,
     /// The kernel's rate as a share of cuBLASLt's: the median of the rounds.
@@ -190,6 +193,12 @@ impl Measured {
         self.tried.extend(other.tried);
     }
 
+    /// The share of the peak that a product reaches at the clock that it runs at: of operations a cycle.
+    pub fn share_of_cycles(&self, product: &Product, multiprocessors: u32) -> Option<f64> {
+        let cycles = product.clock? * f64::from(multiprocessors);
+        Some(product.operations / cycles / self.peak?.operations_per_cycle)
+    }
+
     /// The product of the largest size.
     pub fn largest(&self) -> Option<&Product> {
         self.products.iter().max_by_key(|product| product.size)
@@ -225,6 +234,7 @@ pub(crate) mod tests {
                     size,
                     tiles: "128x256x128/64x256/4/8/2".into(),
                     operations: 600e12 + f64::from(size) * 1e9,
+                    clock: Some(1.5e9),
                     cublaslt,
                     share: cublaslt.map(|_| 0.875),
                 })
@@ -265,6 +275,34 @@ pub(crate) mod tests {
         assert!(matches!(Results::parse(&other), Err(ResultsError::Form(2))));
         assert!(matches!(Results::parse("{}"), Err(ResultsError::Json(_))));
         assert!(Results::parse("[").is_err());
+    }
+
+    #[test]
+    fn documents_without_clocks_are_read() {
+        let mut example = example();
+        let json = serde_json::to_string(&example).unwrap();
+        let json = json.replace("\"clock\":1500000000.0,", "");
+        assert!(!json.contains("clock\""), "{json}");
+        for measured in &mut example.variants {
+            measured
+                .products
+                .iter_mut()
+                .for_each(|product| product.clock = None);
+        }
+        assert_eq!(Results::parse(&json).unwrap(), example);
+    }
+
+    /// 4096 operations a cycle at 1.5 GHz on 132 multiprocessors are 811 T/s.
+    #[test]
+    fn a_lower_clock_is_no_smaller_share() {
+        let example = example();
+        let measured = &example.variants[0];
+        let product = Product {
+            operations: 405.5e12,
+            ..measured.products[0].clone()
+        };
+        let share = measured.share_of_cycles(&product, 132).unwrap();
+        assert!((share - 0.5).abs() < 1e-3, "{share}");
     }
 
     #[test]

@@ -83,6 +83,11 @@ pub fn measure(variant: &Variant, arch: Arch) -> Source {
     source(name, kernels, [("instruction.cuh", header(&text))])
 }
 
+/// The kernel `count_cycles`, which every architecture has.
+pub fn clock() -> Source {
+    source("clock.cu", include_str!("../csrc/clock.cu"), [])
+}
+
 /// The kernel `matmul`. Of a family whose instructions take several N, that of the tiles is used.
 pub fn matmul(variant: &Variant, tiles: &Tiles) -> Source {
     let (name, kernel, variant) = match variant.family() {

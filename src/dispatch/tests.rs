@@ -85,7 +85,8 @@ fn measured_problems_take_what_was_fastest() {
         let best = &entry.kernels[0];
         let chosen = |chained| choose(shape, operands, &gpu, chained).config.unwrap();
         assert_eq!(chosen(false), best.config);
-        let chained = best.chained.map_or(best.config, |chained| chained.config);
+        let chained = best.chained.filter(|_| !best.is_faster_alone());
+        let chained = chained.map_or(best.config, |chained| chained.config);
         assert_eq!(chosen(true), chained);
 
         let ranked = rank(shape, operands, &gpu, None, false);
@@ -239,6 +240,48 @@ fn tuned_times_go_before_all_others() {
     };
     let elsewhere = select(&shape, &nvfp4(TILED), Target::Gpu(&other), &with());
     assert!(matches!(elsewhere, Err(Error::TunedElsewhere { .. })));
+}
+
+#[test]
+fn chains_that_are_slower_wait() {
+    let (shape, gpu) = (Shape::matrix(4096, 4096).unwrap(), h200());
+    let alone = timed(Kernel::Ring, &shape, &gpu, 2e-6);
+    let in_chains = Config::Ring(match alone.config {
+        Config::Ring(config) => crate::kernel::RingConfig { depth: 1, ..config },
+        other => panic!("{other:?}"),
+    });
+    let launch = |seconds, asked: Option<Config>| {
+        let mut tuned = Measurements::new(machine(&gpu), "a test");
+        tuned.insert(Entry {
+            shape,
+            operands: nvfp4(TILED),
+            ceiling_seconds: 1e-6,
+            kernels: vec![Timed {
+                chained: Some(Chained {
+                    config: in_chains,
+                    seconds,
+                }),
+                ..alone
+            }],
+        });
+        let mut options = options().tuned(&tuned).as_if_chained(true);
+        if let Some(config) = asked {
+            options = options.config(config);
+        }
+        let choice = select(&shape, &nvfp4(TILED), Target::Gpu(&gpu), &options).unwrap();
+        let ranked = rank(&shape, &nvfp4(TILED), &gpu, Some(&tuned), true);
+        (choice, ranked[0])
+    };
+    let (choice, best) = launch(2.1e-6, None);
+    assert_eq!((choice.config, choice.chained), (Some(alone.config), false));
+    assert_eq!(best.config, Ok(alone.config));
+    assert_eq!(best.estimate.unwrap().seconds, Some(2e-6));
+    let (choice, best) = launch(1.9e-6, None);
+    assert_eq!((choice.config, choice.chained), (Some(in_chains), true));
+    assert_eq!(best.estimate.unwrap().seconds, Some(1.9e-6));
+    // A config that is asked for is chained, whatever was measured.
+    let (choice, _) = launch(2.1e-6, Some(in_chains));
+    assert_eq!((choice.config, choice.chained), (Some(in_chains), true));
 }
 
 #[test]

@@ -242,9 +242,15 @@ impl<'a> Bench<'a> {
             .as_ref()
             .and_then(|library| library.product(variant, *problem, matrices).ok());
         let matrices = std::cell::RefCell::new(matrices);
+        let clock = self.device.clock(&self.compile(&source::clock())?)?;
+        let clocks = std::cell::RefCell::new(Vec::new());
         let ours = |repeats| {
-            self.device
-                .seconds(&prepared, &mut matrices.borrow_mut(), repeats)
+            let seconds = self
+                .device
+                .seconds(&prepared, &mut matrices.borrow_mut(), repeats)?;
+            let now = self.device.cycles_a_second(&clock)?;
+            clocks.borrow_mut().push(now);
+            Ok(seconds)
         };
         let theirs = |repeats| match &other {
             Some(product) => product.seconds(&mut matrices.borrow_mut(), repeats),
@@ -257,6 +263,8 @@ impl<'a> Bench<'a> {
             size: problem.m,
             tiles: tiles.to_string(),
             operations: operations / rounds.first,
+            // The first call was one product only.
+            clock: device::median(&clocks.borrow()[1..]),
             cublaslt: other.as_ref().map(|_| operations / rounds.second),
             share: other.as_ref().map(|_| rounds.ratio),
         })
@@ -352,6 +360,7 @@ pub(crate) fn text(results: &Results) -> String {
                 tera(Some(product.operations)),
                 of(measured.data_sheet),
                 of(peak),
+                share(measured.share_of_cycles(product, results.multiprocessors)),
                 tera(product.cublaslt),
                 share(product.share),
                 product.tiles.clone(),
@@ -361,7 +370,7 @@ pub(crate) fn text(results: &Results) -> String {
         }
         if measured.products.is_empty() {
             let mut row = head("-");
-            row.extend(["-"; 6].map(String::from));
+            row.extend(["-"; 7].map(String::from));
             row.push(measured.wrong.clone().unwrap_or_default());
             rows.push(row);
         }
@@ -378,6 +387,7 @@ pub(crate) fn text(results: &Results) -> String {
         "matmul T/s",
         "of sheet",
         "of peak",
+        "per cycle",
         "cuBLASLt T/s",
         "of it",
         "tiles",
