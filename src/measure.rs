@@ -277,6 +277,16 @@ impl<'a> ReadOnly<'a> {
         self.data.len()
     }
 
+    /// Loads the kernel of a config, which feature `jit` may compile first: from then on
+    /// [`enqueue`](Self::enqueue) can be captured.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a config that the GPU cannot run; what CUDA reports.
+    pub fn prepare(&self, config: &ReadConfig) -> Result<()> {
+        make_current(&self.stream)?;
+        raw::prepare_read_only(config, self.gpu)
+    }
+
     /// Enqueues a read of `bytes` (rounded down to a multiple of 16) at `offset`, a multiple of 16.
     ///
     /// # Errors
@@ -301,7 +311,7 @@ impl<'a> ReadOnly<'a> {
     /// Times reads of `bytes`, launch `i` at `offset(i)`, with each config: as [`time_launches`] does, the fastest first.
     ///
     /// # Errors
-    /// [`enqueue`](Self::enqueue)'s.
+    /// [`prepare`](Self::prepare)'s and [`enqueue`](Self::enqueue)'s.
     pub fn rank(
         &self,
         configs: &[ReadConfig],
@@ -312,6 +322,7 @@ impl<'a> ReadOnly<'a> {
     ) -> Result<Vec<(ReadConfig, Timing)>> {
         let mut ranking = Vec::with_capacity(configs.len());
         for &config in configs {
+            self.prepare(&config)?;
             let launch = |i| self.enqueue(&config, offset(i), bytes);
             // SAFETY: `data` and `sink` outlive this call, which waits for the replays. `data` is borrowed, so that
             // nobody writes it; the launches write nothing that anybody reads.

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use mma_explorer::cache::Cache;
+use mma_explorer::device::Device;
 
 use cli::Report;
 
@@ -20,15 +21,16 @@ use cli::Report;
     name = "mma-explorer",
     version,
     max_term_width = 100,
-    after_help = "Start with `mma-explorer check --arch 90a`: a table of every variant of an architecture, with the \
-                  machine instruction that it becomes, and whether a matrix product with it is exact in the simulator. \
-                  No GPU is needed. `cargo xtask toolchain --nvrtc` installs what compiles."
+    after_help = "Without a command: on a machine with a GPU `run --size 4096`, which measures all of its variants in \
+                  minutes; on others `check --arch 90a`: a table of every variant of an H200, with the machine \
+                  instruction that it becomes, and whether a matrix product with it is exact in the simulator. \
+                  `cargo xtask toolchain --nvrtc` installs what compiles."
 )]
 struct Cli {
     #[command(flatten)]
     common: Common,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Debug, Args)]
@@ -62,10 +64,26 @@ enum Command {
     Report(cli::report::Args),
 }
 
+/// What is done where nothing was asked for.
+fn usual() -> Command {
+    let args = match Device::open(0) {
+        Ok(_) => MEASURE,
+        Err(error) => {
+            eprintln!("note: nothing is measured: {error}");
+            CHECK
+        }
+    };
+    Cli::parse_from(args).command.expect("there is one")
+}
+
+/// The commands of [`usual`].
+const MEASURE: &[&str] = &["mma-explorer", "run", "--size", "4096"];
+const CHECK: &[&str] = &["mma-explorer", "check", "--arch", "90a"];
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let cache = cli.common.cache();
-    let result: Result<Report> = match &cli.command {
+    let result: Result<Report> = match &cli.command.unwrap_or_else(usual) {
         Command::Info(args) => cli::info::run(args, &cache),
         Command::List(args) => cli::list::run(args),
         Command::Compile(args) => cli::compile::run(args, &cache),
@@ -97,5 +115,12 @@ mod tests {
     #[test]
     fn command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn usual_commands_are_commands() {
+        let command = |args: &[&str]| Cli::parse_from(args).command;
+        assert!(matches!(command(MEASURE), Some(Command::Run(_))));
+        assert!(matches!(command(CHECK), Some(Command::Check(_))));
     }
 }

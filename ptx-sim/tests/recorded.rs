@@ -145,6 +145,11 @@ fn matrices() {
 }
 
 #[test]
+fn sums_of_f16() {
+    topic("sums_f16");
+}
+
+#[test]
 fn tensor_copies() {
     topic("tma");
 }

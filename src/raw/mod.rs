@@ -91,5 +91,5 @@ pub use crate::operands::{RawOutput, RawVectors, RawWeights, RawWorkspace};
 pub use device::{COMPILED_ARCHS, KERNELS, Versions, device_count, gpu, versions};
 pub use gemv::{PreparedRawGemv, gemv};
 pub use quantize::quantize;
-pub use read_only::read_only;
+pub use read_only::{prepare_read_only, read_only};
 pub use relayout::relayout;

@@ -68,8 +68,8 @@ enum Task {
     Run(RunArgs),
     /// Look at matrix instructions: installs NVRTC, then runs mma-explorer
     ///
-    /// Arguments go to the program; without any, `check --arch 90a`: every variant of an H200 as machine code, and in the
-    /// simulator. NVRTC comes from PyPI into `target/toolchain/nvrtc` (95 MB to download on x86_64), unless
+    /// Arguments go to the program. Without any it measures every variant of this machine's GPU, or, where there is none,
+    /// shows every variant of an H200 as machine code and in the simulator. NVRTC comes from PyPI into `target/toolchain/nvrtc` (95 MB to download on x86_64), unless
     /// MMA_EXPLORER_NVRTC names the folder of another. mma-explorer/README.md has more.
     Explore(PassedOn),
     /// Run every test of the workspace, documentation tests included
@@ -297,10 +297,7 @@ fn explore(workspace: &Workspace, args: &[OsString]) -> Result<()> {
     let mut command = xtask_front::cargo(workspace.root());
     command.envs(toolchain::nvrtc_environment(workspace));
     command.args(["--release", "--package", "mma-explorer", "--"]);
-    match args {
-        [] => command.args(["check", "--arch", "90a"]),
-        given => command.args(given),
-    };
+    command.args(args);
     process::run(&mut command)
 }
 

@@ -36,6 +36,7 @@ fn replays_do_the_work_and_times_are_of_it() {
     let data = stream.alloc_zeros::<u8>(copies * bytes).unwrap();
     let read = ReadOnly::new(&stream, &data, &info).unwrap();
     let config = ReadConfig::DEFAULT;
+    read.prepare(&config).unwrap();
     let seconds = |bytes: usize| {
         let offset = |i: usize| i % copies * (64 << 20);
         // SAFETY: the data outlives the call, and nobody writes it.

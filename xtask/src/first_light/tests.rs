@@ -199,4 +199,27 @@ fn a_night_becomes_an_archive() {
             "MATRIX_ROUNDINGS must be 96 at least",
         ],
     );
+    assert!(!summary.contains("No probe has asked"), "{summary}");
+    assert!(!summary.contains("**Known**"), "{summary}");
+}
+
+/// The page of a GPU that only the probes of a Hopper ran on.
+#[test]
+fn what_was_not_asked_and_what_is_known_is_said() {
+    let replay = serde_json::json!({
+        "cases": 2, "claims": [], "sums": null, "different": [
+            {"case": "mbar_stale_state", "status": "ok", "why": "two phases"},
+            {"case": "another", "status": "ok", "why": "a byte"},
+        ],
+    });
+    let replays = [("async".to_string(), replay)].into();
+    let page = report::markdown(&archive::tests::manifest(), &replays);
+    contains(
+        &page,
+        &[
+            "two phases. **Known** of an H200: refused: ",
+            "another (ok): a byte\n",
+        ],
+    );
+    assert_eq!(page.matches("No probe has asked.").count(), 2, "{page}");
 }

@@ -88,6 +88,7 @@ impl Cuda {
                 Work::Gemv { ask, .. } if ask.is_chained && !self.can_chain() => continue,
                 Work::Read(config) => {
                     let config = config.unwrap_or(ReadConfig::DEFAULT);
+                    read.prepare(&config)?;
                     let launches = total.div_ceil(LONG_READ);
                     let piece = total.div_ceil(launches).next_multiple_of(ALIGNMENT);
                     let launch = |i: usize| {

@@ -160,6 +160,8 @@ impl Cuda {
         let mut y = self.poisoned(case.output, shape.outputs())?;
         let workspace = self.workspace(shape, case.activation, case.layout)?;
         let read = ReadOnly::new(&self.stream, &pool.codes, &self.gpu)?;
+        // For slow_down, which is captured.
+        read.prepare(&ReadConfig::DEFAULT)?;
         let launches = copies.max(LAUNCHES);
         let extent = Extent {
             bytes,
@@ -185,6 +187,7 @@ impl Cuda {
                 }
                 Work::Read(config) => {
                     let config = config.unwrap_or(ReadConfig::DEFAULT);
+                    read.prepare(&config)?;
                     let launch = |i: usize| read.enqueue(&config, i % copies * read_stride, bytes);
                     // SAFETY: weights, vectors, output and sink live to the end of this function,
                     // which waits for every replay.
