@@ -323,7 +323,7 @@ mod tests {
         for (name, n) in [
             ("gemv_dot_n1_b2", 1),
             ("gemv_dot_n4_b2", 4),
-            ("gemv_stream_nvfp4_n8", 8),
+            ("gemv_mma_nvfp4_n8", 8),
         ] {
             let entry = entry(name);
             assert_eq!(entry.rank, (7168, true, n, true), "{name}");
