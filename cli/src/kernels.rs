@@ -299,7 +299,7 @@ mod tests {
         for (of, there) in [
             ("gemv_ring", [false, true, true, true]),
             ("read_bulk", [false, true, true, true]),
-            ("gemv_tma", [false, true, true, false]),
+            ("gemv_packed", [false, true, false, false]),
             ("gemv_tcgen05", [false, false, true, false]),
             ("gemv_mma_fp4_n128", [false, false, false, true]),
             ("gemv_dot_n1_b4", [false, false, true, true]),
@@ -323,7 +323,7 @@ mod tests {
         for (name, n) in [
             ("gemv_dot_n1_b2", 1),
             ("gemv_dot_n4_b2", 4),
-            ("gemv_tma_n8", 8),
+            ("gemv_mma_nvfp4_n8", 8),
         ] {
             let entry = entry(name);
             assert_eq!(entry.rank, (7168, true, n, true), "{name}");

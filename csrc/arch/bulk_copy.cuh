@@ -39,16 +39,6 @@ __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap *map, in
         : "memory");
 }
 
-// The same of a rank 4 map.
-__device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap *map, int32_t x, int32_t y,
-                                         int32_t z, int32_t w, uint32_t bar, uint64_t policy) {
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cta.global.tile.mbarrier::complete_tx::bytes"
-        ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
-        "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(bar), "l"(policy)
-        : "memory");
-}
-
 // `bytes` in a row, a multiple of 16, between 16-byte aligned addresses.
 __device__ __forceinline__ void load_bulk(uint32_t to, const void *from, uint32_t bytes,
                                           uint32_t bar, uint64_t policy) {

@@ -72,12 +72,10 @@ impl Cost {
     /// |---|---|---|---|---|
     /// | direct, f16 | 0.75 | 0.36 to 0.41 | | 0.11 |
     /// | dot, NVFP4 | 0.85 | | 0.48 | 0.30 |
-    /// | tma, NVFP4 | 0.81 | | 0.30 to 0.39 | 0.16 to 0.20 |
     fn of(kernel: Kernel) -> Self {
         let (first_vector, further_vector) = match kernel {
             Kernel::Direct => (2.0, 0.7),
             Kernel::Dot => (1.0, 0.26),
-            Kernel::Tma => (1.0, 0.46),
             // Fitted to times of 16 to 128 vectors there: docs/notes/many-vectors.md.
             Kernel::Packed => (1.58, 0.0114),
             Kernel::Wgmma => (1.4, 0.03),
@@ -135,8 +133,6 @@ pub(super) fn of_one(kernel: Kernel, shape: &Shape, operands: &Operands) -> f64 
         Activation::F32 => 0.7,
     };
     match kernel {
-        // It starts later: a pipeline that a CTA's warps share must fill first.
-        Kernel::Tma => 0.95 * one,
         Kernel::Stream | Kernel::Dot if is_ragged(shape, operands) => RAGGED * one,
         _ => one,
     }
@@ -179,7 +175,6 @@ pub(super) fn why(kernel: Kernel) -> &'static str {
             "it decodes each weight once for all vectors"
         }
         Kernel::Dot => "decoded once, the vectors leave the fewest instructions for each weight",
-        Kernel::Tma => "a pipeline through shared memory keeps more loads in flight",
         Kernel::Direct => "it takes every problem",
     }
 }

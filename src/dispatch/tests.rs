@@ -190,19 +190,19 @@ fn tuned_times_go_before_all_others() {
         }),
         ..ring
     };
-    let tma = timed(Kernel::Tma, &shape, &gpu, 1.1e-6);
+    let dot = timed(Kernel::Dot, &shape, &gpu, 1.1e-6);
     tuned.insert(Entry {
         shape,
         operands: nvfp4(TILED),
         ceiling_seconds: 1e-6,
-        kernels: vec![tma, ring],
+        kernels: vec![dot, ring],
     });
     let choose = |shape: &Shape, options: Options<'_>| {
         select(shape, &nvfp4(TILED), Target::Gpu(&gpu), &options).unwrap()
     };
     let with = || options().tuned(&tuned);
     let choice = choose(&shape, with());
-    assert_eq!(choice.config, Some(tma.config));
+    assert_eq!(choice.config, Some(dot.config));
     assert!(choice.reason.to_string().contains("tuned configs"));
     let choice = choose(&shape, with().kernel(Kernel::Ring));
     assert_eq!(choice.config, Some(ring.config));
@@ -230,9 +230,9 @@ fn tuned_times_go_before_all_others() {
     // What else was tried on its path was slower.
     let ranked = rank(&shape, &nvfp4(TILED), &gpu, Some(&tuned), false);
     let order: Vec<Kernel> = ranked.iter().map(|one| one.kernel).collect();
-    assert_eq!(order[..3], [Kernel::Tma, Kernel::Ring, Kernel::Stream]);
-    let evidence = ranked[2].estimate.unwrap().evidence.to_string();
-    assert_eq!(evidence, "slower than ring, on this GPU");
+    assert_eq!(order[..2], [Kernel::Dot, Kernel::Stream]);
+    let evidence = ranked[1].estimate.unwrap().evidence.to_string();
+    assert_eq!(evidence, "slower than dot, on this GPU");
 
     let other = Gpu {
         multiprocessors: 100,
@@ -240,6 +240,28 @@ fn tuned_times_go_before_all_others() {
     };
     let elsewhere = select(&shape, &nvfp4(TILED), Target::Gpu(&other), &with());
     assert!(matches!(elsewhere, Err(Error::TunedElsewhere { .. })));
+}
+
+/// Rows that are ragged for dot and stream alone: what dot reaches says nothing of wgmma, and mma's time does.
+#[test]
+fn times_say_nothing_of_kernels_that_the_model_expects_to_be_faster() {
+    let (shape, gpu) = (Shape::matrix(4096, 4160).unwrap(), h200());
+    let mut tuned = Measurements::new(machine(&gpu), "a test");
+    let of = |kernel, seconds| timed(kernel, &shape, &gpu, seconds);
+    tuned.insert(Entry {
+        shape,
+        operands: nvfp4(TILED),
+        ceiling_seconds: 1e-6,
+        kernels: vec![of(Kernel::Dot, 1.1e-6), of(Kernel::Mma, 2e-6)],
+    });
+    let ranked = rank(&shape, &nvfp4(TILED), &gpu, Some(&tuned), false);
+    for (kernel, says) in [
+        (Kernel::Stream, "slower than dot, on this GPU"),
+        (Kernel::Wgmma, "slower than mma, on this GPU"),
+    ] {
+        let one = ranked.iter().find(|one| one.kernel == kernel).unwrap();
+        assert_eq!(one.estimate.unwrap().evidence.to_string(), says);
+    }
 }
 
 #[test]
@@ -288,16 +310,20 @@ fn chains_that_are_slower_wait() {
 fn a_measured_config_that_cannot_run_is_replaced_by_the_default() {
     let (shape, gpu) = (Shape::matrix(4096, 4096).unwrap(), h200());
     let mut tuned = Measurements::new(machine(&gpu), "a test");
-    let good = timed(Kernel::Tma, &shape, &gpu, 1e-6);
+    let good = timed(Kernel::Dot, &shape, &gpu, 1e-6);
+    let bad = match good.config {
+        Config::Dot(config) => crate::kernel::DotConfig {
+            warps: 77,
+            ..config
+        },
+        other => panic!("{other:?}"),
+    };
     tuned.insert(Entry {
         shape,
         operands: nvfp4(TILED),
         ceiling_seconds: 1e-6,
         kernels: vec![Timed {
-            config: Config::Tma(crate::kernel::TmaConfig {
-                stages: 77,
-                cluster: 1,
-            }),
+            config: bad.into(),
             ..good
         }],
     });
@@ -487,7 +513,7 @@ fn a_neighbour_is_scaled_as_the_model_says() {
             let one = ranked.iter().find(|one| one.kernel == kernel).unwrap();
             one.estimate.unwrap()
         };
-        assert!(!matches!(of(Kernel::Tma).evidence, Evidence::Modelled));
+        assert!(!matches!(of(Kernel::Dot).evidence, Evidence::Modelled));
         of(Kernel::Stream).seconds.unwrap()
     };
     let shape = |n, l| {

@@ -1,8 +1,8 @@
 //! One problem by address, checked: what a launch plan is made of.
 
 use super::params::{
-    NVFP4_ATOM_BLOCKS, NVFP4_ATOM_BYTES, NVFP4_ATOM_LINES, NVFP4_ATOM_ROWS, NVFP4_OUTPUT_BF16,
-    NVFP4_OUTPUT_F16, NVFP4_OUTPUT_F32, nvfp4_epilogue, nvfp4_scale_steps,
+    NVFP4_ATOM_BLOCKS, NVFP4_ATOM_BYTES, NVFP4_ATOM_ROWS, NVFP4_OUTPUT_BF16, NVFP4_OUTPUT_F16,
+    NVFP4_OUTPUT_F32, nvfp4_epilogue, nvfp4_scale_steps,
 };
 use crate::check::{self, Regions, pointer, reach, strided};
 use crate::error::Result;
@@ -36,12 +36,8 @@ pub(super) struct Pass {
     pub(super) vectors: u64,
     pub(super) vector_row_bytes: i64,
     pub(super) vector_batch_bytes: i64,
-    /// Of the first vector's first scale. In the 128x4 layout it is inside a line of an atom, of which it is word
-    /// [`scale_column`](Self::scale_column).
+    /// Of the first vector's first scale.
     pub(super) vector_scales: u64,
-    /// The vectors' word of the lines of atoms, 0 to 3. A pass of more than 32 vectors, for which this is the first
-    /// one's, has several. 0 in the linear layout.
-    pub(super) scale_column: u32,
     pub(super) vector_scale_steps: nvfp4_scale_steps,
     pub(super) vector_scale_batch_bytes: i64,
     pub(super) epilogue: nvfp4_epilogue,
@@ -272,12 +268,9 @@ impl Call {
                 (values, strides, 0, ScaleLayout::Linear, none)
             }
         };
-        let (first_scale, scale_column) = match layout {
-            ScaleLayout::Linear => (first * scale_strides.row, 0),
-            ScaleLayout::Tiled128x4 => {
-                let column = first % NVFP4_ATOM_ROWS as usize / NVFP4_ATOM_LINES as usize;
-                (layout.offset(first, 0, blocks), column as u32)
-            }
+        let first_scale = match layout {
+            ScaleLayout::Linear => first * scale_strides.row,
+            ScaleLayout::Tiled128x4 => layout.offset(first, 0, blocks),
         };
         Pass {
             n: n as i32,
@@ -285,7 +278,6 @@ impl Call {
             vector_row_bytes: strides.row as i64,
             vector_batch_bytes: strides.batch as i64,
             vector_scales: vector_scales + first_scale as u64,
-            scale_column,
             vector_scale_steps: scale_steps(layout, blocks, scale_strides.row),
             vector_scale_batch_bytes: scale_strides.batch as i64,
             epilogue: self.epilogue(first),
@@ -354,7 +346,6 @@ pub(super) fn magic(y: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::params::NVFP4_ATOM_LINE_BYTES;
     use super::*;
     use crate::shape::Dims;
 
@@ -420,29 +411,6 @@ mod tests {
                 }
                 assert_eq!(vector, 300);
             }
-        }
-    }
-
-    /// Tensor copies take whole lines of an atom: those of a pass's vectors follow each other, and of each the same word
-    /// is theirs.
-    #[test]
-    fn scales_of_a_pass_are_a_word_of_lines_one_after_the_other() {
-        let (layout, line) = (ScaleLayout::Tiled128x4, NVFP4_ATOM_LINE_BYTES as usize);
-        let call = call(300, 80, Activation::Nvfp4, layout);
-        let blocks = call.shape.blocks();
-        for most in sizes_of_passes().filter(|&most| most <= 32) {
-            let mut vector = 0;
-            for pass in call.passes(most) {
-                let first_line = pass.vector_scales - u64::from(4 * pass.scale_column);
-                let first_line = (first_line - (4 << 59)) as usize;
-                assert!(first_line.is_multiple_of(line), "{most}: {vector}");
-                for i in 0..pass.n as usize {
-                    let found = first_line + i * line + 4 * pass.scale_column as usize;
-                    assert_eq!(found, layout.offset(vector, 0, blocks));
-                    vector += 1;
-                }
-            }
-            assert_eq!(vector, 300);
         }
     }
 

@@ -60,11 +60,6 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
             k_split: c,
         }
         .into(),
-        TmaConfig {
-            stages: a,
-            cluster: b,
-        }
-        .into(),
         Tcgen05Config {
             step: if b < 4 { 256 * b } else { b },
             stages: a,
@@ -261,6 +256,12 @@ fn one_extreme_at_a_time() {
                 }
             }
         }
-        assert!(Kernel::Tma.default_config(&job).is_ok());
+        for kernel in Kernel::ALL {
+            let [available, default] = [
+                kernel.available(&job),
+                kernel.default_config(&job).map(drop),
+            ];
+            assert_eq!(available, default, "{kernel}");
+        }
     }
 }

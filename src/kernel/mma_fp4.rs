@@ -367,3 +367,85 @@ impl KernelConfig for MmaFp4Config {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Config;
+    use super::*;
+    use crate::gpu::Gpu;
+    use crate::operands::RawVectors;
+    use crate::shape::{Dims, Strides};
+    use crate::types::ScaleLayout;
+
+    /// Nine vectors with eight in a pass, and more batches than a grid holds.
+    #[test]
+    fn plans_by_hand() {
+        let shape = Shape::new(Dims {
+            m: 130,
+            n: 9,
+            k: 320,
+            l: 70_000,
+        })
+        .unwrap();
+        let layout = ScaleLayout::Tiled128x4;
+        let mut call = Call::nowhere(&shape, Activation::Nvfp4, layout, 0x1_0000);
+        if let RawVectors::Nvfp4 {
+            codes,
+            code_strides,
+            scales,
+            scale_strides,
+            ..
+        } = &mut call.vectors
+        {
+            (*codes, *scales) = (0x3_0000, 0x4_0000);
+            let [row, batch] = [192, 1920];
+            *code_strides = Strides { row, batch };
+            scale_strides.batch = 2560;
+        }
+        let config = Config::from(MmaFp4Config {
+            warps: 2,
+            stages: 2,
+            cluster: 2,
+            vectors: 8,
+        });
+        let gpu = Gpu::of_compute_capability((12, 0), "120f");
+        let plan = config.plan(&call, &gpu, true).unwrap();
+        let [first, second] = plan.launches() else {
+            panic!("{plan:?}");
+        };
+        assert_eq!([first.entry, second.entry], ["gemv_mma_fp4_n8"; 2]);
+        // Two stages of 32 rows and eight vectors: codes, scales, barriers.
+        assert_eq!(second.dynamic_shared, 2 * 40 * (128 + 16) + 2 * 16);
+        assert_eq!((second.threads, second.cluster), (3 * 32, 2));
+        let [weights, vectors] = second.maps() else {
+            panic!("{second:?}");
+        };
+        assert_eq!(weights.address, call.weights.codes);
+        assert_eq!(weights.size, [160, 130, 70_000, 0]);
+        assert_eq!(weights.stride, [1, 160, 160 * 130, 0]);
+        assert_eq!(vectors.address, 0x3_0000 + 8 * 192);
+        assert_eq!(vectors.size, [160, 1, 70_000, 0]);
+        assert_eq!(vectors.stride, [1, 192, 1920, 0]);
+        assert_eq!(
+            (weights.box_size, vectors.box_size),
+            ([128, 32, 1, 0], [128, 8, 1, 0])
+        );
+
+        let parts: Vec<Launch> = second.parts().collect();
+        let batches = [65_535, 70_000 - 65_535];
+        assert_eq!(parts.len(), 2);
+        for (part, (batches, first)) in parts.iter().zip(batches.into_iter().zip([0, 65_535])) {
+            assert_eq!(part.grid, [5 * 2, batches, 1]);
+            let bytes = part.parameters.bytes();
+            let words = bytes.chunks_exact(4);
+            let words: Vec<u32> = words
+                .map(|b| u32::from_ne_bytes(b.try_into().unwrap()))
+                .collect();
+            // m, n, first_batch, slices, warps, stages, dependent
+            assert_eq!(words[..7], [130, 1, first, 5, 2, 2, 1]);
+            let at = offset_of!(nvfp4_mma_fp4_params, vector_scales);
+            let scales = u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
+            assert_eq!(scales, 0x4_0000 + 8 * 16);
+        }
+    }
+}

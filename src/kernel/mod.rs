@@ -27,8 +27,6 @@ mod row_tiles;
 mod stream;
 mod tcgen05;
 mod tensor_maps;
-mod tile;
-mod tma;
 pub(crate) mod units;
 mod wgmma;
 
@@ -55,7 +53,6 @@ pub use ring::RingConfig;
 pub use stream::StreamConfig;
 pub(crate) use stream::is_ragged;
 pub use tcgen05::Tcgen05Config;
-pub use tma::TmaConfig;
 pub use wgmma::WgmmaConfig;
 
 /// A problem without its addresses, and the GPU that shall compute it: what checks, defaults and candidates
@@ -499,9 +496,6 @@ kernels! {
     Dot(DotConfig) = "dot" on CudaCore;
     /// Rows straight into registers, vectors decoded where they are used; f16x2 or f32 products. Any vectors, any K.
     Direct(DirectConfig) = "direct" on CudaCore;
-    /// Tiles of 128 rows, which a pipeline of tensor copies brings; integer products. NVFP4 vectors, sm_90, sm_100 and
-    /// sm_103. It is the fastest in no measured problem.
-    Tma(TmaConfig) = "tma" on CudaCore;
     /// Tiles of 128 rows for up to 128 vectors on block-scaled tensor cores, work dealt evenly to CTAs. NVFP4 vectors, sm_100
     /// and sm_103.
     Tcgen05(Tcgen05Config) = "tcgen05" on TensorCore;

@@ -351,35 +351,6 @@ pub struct nvfp4_ring_params {
     pub scale_group_bytes: u32,
     pub epilogue: nvfp4_epilogue,
 }
-pub const NVFP4_TILE_ROWS: u32 = 128;
-pub const NVFP4_TILE_STEP_ELEMENTS: u32 = 256;
-pub const NVFP4_TILE_ROW_BYTES: u32 = 128;
-pub const NVFP4_TILE_ATOM_ELEMENTS: u32 = 64;
-pub const NVFP4_TILE_STEP_ATOMS: u32 = 4;
-pub const NVFP4_TILE_PATTERN_BYTES: u32 = 1024;
-pub const NVFP4_TILE_MAX_STAGES: u32 = 12;
-pub const NVFP4_TILE_SHARED_ALIGN: u32 = 16;
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
-pub struct nvfp4_tile_params {
-    pub m: i32,
-    pub n: i32,
-    pub first_batch: i32,
-    pub atoms: u32,
-    pub last_scales: u32,
-    pub stages: u32,
-    pub dependent: u32,
-    pub unused: u32,
-    pub scale_column: u32,
-    pub __bindgen_padding_0: [u8; 4usize],
-    pub weight_scales: u64,
-    pub epilogue: nvfp4_epilogue,
-}
-pub const NVFP4_TMA_GROUPS: u32 = 2;
-pub const NVFP4_TMA_GROUP_WARPS: u32 = 4;
-pub const NVFP4_TMA_THREADS: u32 = 288;
-pub const NVFP4_TMA_VECTORS: u32 = 8;
-pub const NVFP4_TMA_STAGE_BYTES: u32 = 20480;
 pub const NVFP4_TCGEN05_ROWS: u32 = 128;
 pub const NVFP4_TCGEN05_EPILOGUE_WARPS: u32 = 4;
 pub const NVFP4_TCGEN05_THREADS: u32 = 192;

@@ -26,8 +26,6 @@ enum Needs {
     Nothing,
     /// This architecture or a newer one: 90.
     Newer(u32),
-    /// From this architecture on, and before that one.
-    Between(u32, u32),
     /// The same, and code for that architecture or family alone (`100a`, `100f`).
     NewerSpecific(u32),
     /// Code for architectures of this major version alone.
@@ -62,8 +60,6 @@ pub(crate) const UNITS: &[Unit] = &[
     whole("gemv_packed", Needs::MajorSpecific(9)),
     // Bulk copies and mbarriers came with Hopper.
     whole("gemv_ring", Needs::Newer(90)),
-    // Tests the tensor-core kernel's load pipeline: on that kernel's architectures, and on Hopper.
-    whole("gemv_tma", Needs::Between(90, 110)),
     // The tensor cores of compute capability 10.x.
     whole("gemv_tcgen05", Needs::MajorSpecific(10)),
     // quantize, relayout, read_only.
@@ -111,7 +107,6 @@ impl Unit {
         match self.needs {
             Needs::Nothing => true,
             Needs::Newer(least) => number >= least,
-            Needs::Between(first, end) => (first..end).contains(&number),
             Needs::NewerSpecific(least) => number >= least && specific,
             Needs::MajorSpecific(major) => number / 10 == major && specific,
         }
@@ -157,19 +152,10 @@ mod tests {
         assert_eq!(units("80"), everywhere);
         assert_eq!(units("89"), everywhere);
         for (arch, more) in [
-            (
-                "90a",
-                &["gemv_wgmma", "gemv_packed", "gemv_ring", "gemv_tma"][..],
-            ),
-            ("100", &["gemv_ring", "gemv_tma"]),
-            (
-                "100f",
-                &["gemv_dot_wide", "gemv_ring", "gemv_tma", "gemv_tcgen05"],
-            ),
-            (
-                "103a",
-                &["gemv_dot_wide", "gemv_ring", "gemv_tma", "gemv_tcgen05"],
-            ),
+            ("90a", &["gemv_wgmma", "gemv_packed", "gemv_ring"][..]),
+            ("100", &["gemv_ring"]),
+            ("100f", &["gemv_dot_wide", "gemv_ring", "gemv_tcgen05"]),
+            ("103a", &["gemv_dot_wide", "gemv_ring", "gemv_tcgen05"]),
             ("120f", &["gemv_dot_wide", "gemv_ring", "gemv_mma_fp4"]),
             ("121a", &["gemv_dot_wide", "gemv_ring", "gemv_mma_fp4"]),
             ("120", &["gemv_ring"]),

@@ -62,7 +62,7 @@ pub(super) fn to_front(ranking: &mut Ranking, preferred: &[Config]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::{DirectConfig, TmaConfig};
+    use crate::kernel::{DirectConfig, RingConfig};
 
     fn direct(warps: u32) -> Config {
         let (blocks_per_load, k_split) = (2, 2);
@@ -74,9 +74,17 @@ mod tests {
         config.into()
     }
 
-    fn tma() -> Config {
-        let (stages, cluster) = (4, 2);
-        TmaConfig { stages, cluster }.into()
+    fn ring() -> Config {
+        let config = RingConfig {
+            chunks: 2,
+            groups: 4,
+            rows: 4,
+            depth: 2,
+            granule: 1,
+            cached: false,
+            ctas: 132,
+        };
+        config.into()
     }
 
     /// Candidates with these microseconds.
@@ -99,33 +107,33 @@ mod tests {
 
     #[test]
     fn what_is_preferred_is_first_and_nothing_faster_stays() {
-        let all = [(tma(), 9.0), (direct(4), 10.0), (direct(8), 11.0)];
+        let all = [(ring(), 9.0), (direct(4), 10.0), (direct(8), 11.0)];
         let mut found = ranking(&all);
         assert_eq!(
             configs(&best_of_each_kernel(&found, &[])),
-            [tma(), direct(4)]
+            [ring(), direct(4)]
         );
         to_front(&mut found, &[direct(8), direct(2)]);
         let order: Vec<Config> = found.iter().map(|(config, _)| *config).collect();
-        assert_eq!(order, [direct(8), tma(), direct(4)]);
-        // tma would be taken instead: 9 are less than 11.
+        assert_eq!(order, [direct(8), ring(), direct(4)]);
+        // ring would be taken instead: 9 are less than 11.
         assert_eq!(configs(&preferred_of_each_kernel(&found, &[])), [direct(8)]);
         // Where the fastest is preferred, the other kernel stays.
-        to_front(&mut found, &[tma()]);
+        to_front(&mut found, &[ring()]);
         let best = preferred_of_each_kernel(&found, &[]);
-        assert_eq!(configs(&best), [tma(), direct(8)]);
+        assert_eq!(configs(&best), [ring(), direct(8)]);
         assert_eq!(best[1].seconds, 11.0 * 1e-6);
     }
 
     #[test]
     fn chained_times_that_are_faster_than_the_preferred_are_left_out() {
-        let isolated = ranking(&[(tma(), 9.0), (direct(4), 10.0)]);
-        let mut chained = ranking(&[(direct(8), 7.0), (tma(), 8.0)]);
-        to_front(&mut chained, &[tma()]);
+        let isolated = ranking(&[(ring(), 9.0), (direct(4), 10.0)]);
+        let mut chained = ranking(&[(direct(8), 7.0), (ring(), 8.0)]);
+        to_front(&mut chained, &[ring()]);
         let best = preferred_of_each_kernel(&isolated, &chained);
-        assert_eq!(configs(&best), [tma(), direct(4)]);
+        assert_eq!(configs(&best), [ring(), direct(4)]);
         let chained: Vec<_> = best.iter().map(|timed| timed.chained).collect();
-        assert_eq!(chained[0].unwrap().config, tma());
+        assert_eq!(chained[0].unwrap().config, ring());
         assert_eq!(chained[1], None);
     }
 

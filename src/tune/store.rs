@@ -11,13 +11,14 @@ use crate::input::{self, InputError};
 /// More than any file of tuned configs has.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// Reads a file that was made on `machine`.
+/// Reads a file that was made on `machine`. Where it was made is compared before the rest is read: a file of another
+/// version may name a kernel that is gone. Such a file is stale, not corrupt.
 ///
 /// # Errors
 /// [`TuneError::Corrupt`], [`TuneError::Foreign`], [`TuneError::Stale`], [`TuneError::Io`].
 pub(super) fn load(path: &Path, machine: &Machine) -> Result<Measurements, TuneError> {
-    let table = read(path)?;
-    let found = &table.machine;
+    let text = text(path)?;
+    let found = Machine::from_json(&text).map_err(|reason| corrupt(path, reason))?;
     if found.gpu != machine.gpu {
         return Err(TuneError::Foreign {
             path: path.into(),
@@ -26,28 +27,39 @@ pub(super) fn load(path: &Path, machine: &Machine) -> Result<Measurements, TuneE
         });
     }
     for (what, found, expected) in [
-        ("driver CUDA", &found.driver, &machine.driver),
-        ("nvfp4-gemv", &found.crate_version, &machine.crate_version),
-        ("kernels", &found.kernels, &machine.kernels),
+        ("driver CUDA", found.driver, &machine.driver),
+        ("nvfp4-gemv", found.crate_version, &machine.crate_version),
+        ("kernels", found.kernels, &machine.kernels),
     ] {
-        if found != expected {
+        if found != *expected {
             return Err(TuneError::Stale {
                 path: path.into(),
                 what,
-                found: found.clone(),
+                found,
                 expected: expected.clone(),
             });
         }
     }
-    Ok(table)
+    parse(path, &text)
 }
 
 /// Reads a file of any machine.
 pub(super) fn read(path: &Path) -> Result<Measurements, TuneError> {
-    let corrupt = |reason: String| TuneError::Corrupt {
+    parse(path, &text(path)?)
+}
+
+fn parse(path: &Path, text: &str) -> Result<Measurements, TuneError> {
+    Measurements::from_json(text).map_err(|reason| corrupt(path, reason))
+}
+
+fn corrupt(path: &Path, reason: String) -> TuneError {
+    TuneError::Corrupt {
         path: path.into(),
         reason,
-    };
+    }
+}
+
+fn text(path: &Path) -> Result<String, TuneError> {
     let bytes = input::read(path, MOST_BYTES).map_err(|error| match error {
         InputError::Io(source) => TuneError::Io {
             path: path.into(),
@@ -62,8 +74,7 @@ pub(super) fn read(path: &Path) -> Result<Measurements, TuneError> {
             most,
         },
     })?;
-    let text = String::from_utf8(bytes).map_err(|_| corrupt("it is not text".into()))?;
-    Measurements::from_json(&text).map_err(corrupt)
+    String::from_utf8(bytes).map_err(|_| corrupt(path, "it is not text".into()))
 }
 
 fn describe(gpu: &GpuModel) -> String {

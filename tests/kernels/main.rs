@@ -14,7 +14,6 @@ mod primitives;
 mod read_only;
 mod recorded;
 mod support;
-mod tile;
 
 mod direct {
     #[cfg(feature = "device")]
@@ -59,13 +58,6 @@ mod stream {
 }
 
 mod tcgen05 {
-    #[cfg(feature = "device")]
-    pub(crate) mod gpu;
-    pub(crate) mod refuse;
-    pub(crate) mod sim;
-}
-
-mod tma {
     #[cfg(feature = "device")]
     pub(crate) mod gpu;
     pub(crate) mod refuse;
@@ -147,8 +139,6 @@ const WITH_OR_WITHOUT_CUDA: &[Trials] = &[
     stream::sim::trials,
     tcgen05::refuse::trials,
     tcgen05::sim::trials,
-    tma::refuse::trials,
-    tma::sim::trials,
     wgmma::refuse::trials,
     wgmma::sim::trials,
 ];
@@ -177,7 +167,6 @@ const WITH_CUDA: &[Trials] = &[
     ring::gpu::trials,
     stream::gpu::trials,
     tcgen05::gpu::trials,
-    tma::gpu::trials,
     wgmma::gpu::trials,
 ];
 

@@ -5,7 +5,7 @@ pub mod svg;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-use nvfp4_gemv::kernel::{Config, RingConfig, StreamConfig, TmaConfig};
+use nvfp4_gemv::kernel::{Config, RingConfig, StreamConfig};
 use nvfp4_gemv::{Activation, Dims, FloatType, GlobalScale, ScaleLayout, Shape, Strides};
 use ptx_sim::{Options, Policy, Timing, Trace};
 
@@ -26,8 +26,6 @@ pub enum Drawn {
     Ring,
     /// Each warp has a queue of its own.
     Stream,
-    /// The tensor cores' pipeline with CUDA cores behind it.
-    Tma,
 }
 
 /// What is run for a picture.
@@ -52,7 +50,6 @@ impl Drawn {
         match self {
             Drawn::Ring => "ring",
             Drawn::Stream => "stream",
-            Drawn::Tma => "tma",
         }
     }
 
@@ -92,23 +89,6 @@ impl Drawn {
                 warps: named(&["warp 0", "warp 1", "warp 2"]),
                 product: "mma.sync",
                 about: "48 rows of 2048 elements: 24 steps, eight for each of three warps, whose queues hold three.",
-            },
-            Drawn::Tma => Scene {
-                config: Config::from(TmaConfig {
-                    stages: 4,
-                    cluster: 1,
-                }),
-                m: 128,
-                k: 2048,
-                layout: ScaleLayout::Tiled128x4,
-                latency: 6000,
-                warps: vec![
-                    (8, "the loading warp".into()),
-                    (0, "group 0, the first of four warps".into()),
-                    (4, "group 1, the first of four warps".into()),
-                ],
-                product: "dp4a",
-                about: "128 rows of 2048 elements: eight steps; four stages.",
             },
         }
     }
@@ -304,21 +284,6 @@ mod tests {
             assert!(count(&lanes, activity).iter().all(|&n| n >= 4), "{lanes:?}");
         }
         assert_eq!(count(&lanes, Activity::Stores).iter().max(), Some(&1));
-    }
-
-    #[test]
-    fn one_warp_of_tma_copies_and_groups_take_four_steps_each_or_parts_of_them() {
-        let Some(lanes) = lanes_of(Drawn::Tma) else {
-            return;
-        };
-        // The compiler may have a wait amid the products of a step.
-        let steps = count(&lanes, Activity::Multiplies);
-        assert!(
-            steps[0] == 0 && (4..=8).contains(&steps[1]) && steps[2] == steps[1],
-            "{steps:?}"
-        );
-        let copies = count(&lanes, Activity::Copies);
-        assert!(copies[0] > 0 && copies[1..] == [0, 0], "{copies:?}");
     }
 
     #[test]

@@ -211,6 +211,17 @@ impl Entry {
     }
 }
 
+#[cfg(feature = "tune")]
+impl Machine {
+    /// Where the measurements of a table were made, of which no more is read.
+    ///
+    /// # Errors
+    /// What is wrong with it, as part of a sentence.
+    pub(crate) fn from_json(text: &str) -> Result<Self, String> {
+        wire::parse_machine(text)
+    }
+}
+
 impl Measurements {
     /// None yet.
     pub fn new(machine: Machine, from: impl Into<String>) -> Self {

@@ -46,14 +46,40 @@ pub(super) struct WireEntry {
 
 #[cfg(feature = "tune")]
 pub(super) fn parse(text: &str) -> Result<Measurements, String> {
-    // The format first: another version may have other fields.
+    check_format(&json::<Head>(text)?.format)?;
+    read(json(text)?)
+}
+
+/// The machine of a file, whatever its entries say: other versions may have kernels and fields that this one has not.
+#[cfg(feature = "tune")]
+pub(super) fn parse_machine(text: &str) -> Result<Machine, String> {
     #[derive(serde::Deserialize)]
-    struct Head {
-        format: String,
+    struct Made {
+        gpu: GpuModel,
+        driver: String,
+        crate_version: String,
+        kernels: String,
     }
-    let head: Head = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    check_format(&head.format)?;
-    read(serde_json::from_str(text).map_err(|error| error.to_string())?)
+    check_format(&json::<Head>(text)?.format)?;
+    let made: Made = json(text)?;
+    Ok(Machine {
+        gpu: made.gpu,
+        driver: made.driver,
+        crate_version: made.crate_version,
+        kernels: made.kernels,
+    })
+}
+
+/// What is looked at first: files of another format may have other fields.
+#[cfg(feature = "tune")]
+#[derive(serde::Deserialize)]
+struct Head {
+    format: String,
+}
+
+#[cfg(feature = "tune")]
+fn json<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
 fn check_format(format: &str) -> Result<(), String> {

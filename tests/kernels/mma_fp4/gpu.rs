@@ -5,6 +5,7 @@ use nvfp4_gemv::kernel::{Config, Job, Kernel, MmaFp4Config};
 
 use crate::many_vectors::gpu::{EVERY, TALL, odd};
 use crate::support::battery::{self, Subject};
+use crate::support::tensor_maps;
 
 fn configs(_: &Job<'_>, _: &[u32]) -> Vec<Config> {
     let mut configs = Vec::new();
@@ -35,5 +36,7 @@ const SUBJECT: Subject = Subject {
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
-    battery::trials(&SUBJECT)
+    let mut trials = battery::trials(&SUBJECT);
+    trials.push(tensor_maps::trial(&SUBJECT));
+    trials
 }

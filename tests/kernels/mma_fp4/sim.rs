@@ -14,9 +14,9 @@ use crate::support::faults::{PADDING, Run, demand, demand_right_plans, no_arithm
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::check_passes;
 use crate::support::ptx;
+use crate::support::rank_order;
 use crate::support::schedules::{few, options, schedules};
 use crate::support::sim::{Loaded, Simulator, launches, source_line};
-use crate::tile;
 
 crate::trials! {
     simulator:
@@ -259,10 +259,10 @@ fn random_configs() {
     }
 }
 
-/// [`tile::sums_in_rank_order`], a step a CTA.
+/// [`rank_order::check`], a step a CTA.
 fn sums_in_rank_order() {
     let simulator = Simulator::new(ARCH);
-    tile::sums_in_rank_order(20, |problem, cluster| {
+    rank_order::check(20, |problem, cluster| {
         let case = Case::new(problem.shape, Data::FullRange, Tiled128x4, 9);
         let operands = Arc::new(Operands::of(&case, problem));
         let config = cutting((0, 0, 0), Tiled128x4, [2, 2, cluster as u32]).config(8);

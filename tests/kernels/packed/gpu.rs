@@ -6,6 +6,7 @@ use nvfp4_gemv::kernel::{Config, Job, Kernel};
 use super::sim::KERNEL;
 use crate::many_vectors::gpu::{self, EVERY, TALL, odd};
 use crate::support::battery::Subject;
+use crate::support::tensor_maps;
 
 fn configs(_: &Job<'_>, _: &[u32]) -> Vec<Config> {
     let mut configs = Vec::new();
@@ -38,5 +39,7 @@ const SUBJECT: Subject = Subject {
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
-    gpu::trials(&SUBJECT)
+    let mut trials = gpu::trials(&SUBJECT);
+    trials.push(tensor_maps::trial(&SUBJECT));
+    trials
 }

@@ -58,21 +58,6 @@ extern "C" __global__ void box3(const __grid_constant__ CUtensorMap map, uint8_t
     store(out, place, at, bytes);
 }
 
-// Of rank 4, without a prefetch. Wrong: 1, z and w exchanged; 2, as above.
-extern "C" __global__ void box4(const __grid_constant__ CUtensorMap map, uint8_t *out, int32_t x,
-                                int32_t y, int32_t z, int32_t w, uint32_t bytes, uint32_t at,
-                                uint32_t wrong) {
-    __shared__ Place place;
-    const uint32_t bar = init(place);
-    if (threadIdx.x == 0) {
-        arch::mbarrier_arrive_expect_tx(bar, wrong == 2 ? bytes - 128 : bytes);
-        arch::load_box(arch::shared_address(place.bytes + at), &map, x, y, wrong == 1 ? w : z,
-                       wrong == 1 ? z : w, bar, arch::policy_evict_last());
-    }
-    arch::mbarrier_wait(bar, 0);
-    store(out, place, at, bytes);
-}
-
 // A copy over what the threads have stored, or loaded where `loads`. Wrong: 1, no fence; 2, no
 // barrier.
 extern "C" __global__ void overwrite(const uint8_t *in, uint8_t *out, uint32_t loads,

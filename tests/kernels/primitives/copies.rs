@@ -8,7 +8,7 @@ use ptx_sim::models::tensor_map::{
 use super::trial::{HOPPER, Kernels, Trial, noise};
 
 crate::trials! {
-    simulator: bulk, boxes_of_rank_3, boxes_of_rank_4, the_proxy_fence_is_needed;
+    simulator: bulk, boxes_of_rank_3, the_proxy_fence_is_needed;
 }
 
 fn bulk() {
@@ -173,31 +173,6 @@ fn boxes_of_rank_3() {
             .trial(&kernels, &corner, 128)
             .differs(&swizzled.placed(&corner));
         swizzled.trial(&kernels, &corner, 64).is_refused(&["128"]);
-    }
-}
-
-fn boxes_of_rank_4() {
-    for kernels in HOPPER.map(|arch| Kernels::new("copies", arch)) {
-        // The vectors' scales: rows of an atom, rows, atoms, batches.
-        let scales = Tensor::new(&[16, 21, 5, 3], &[16, 32, 4, 1], Swizzle::None);
-        for corner in [
-            [0, 0, 0, 0],
-            [0, 0, 4, 1],
-            [0, 3, 2, 2],
-            [0, 0, -1, 0],
-            [0, 0, 0, 3],
-        ] {
-            scales.check(&kernels, &corner);
-        }
-        let want = scales.placed(&[0, 0, 1, 2]);
-        scales
-            .trial(&kernels, &[0, 0, 1, 2], 0)
-            .wrong(1)
-            .differs(&want);
-        let wide = Tensor::new(&[160, 3, 3, 2], &[128, 2, 2, 2], Swizzle::B128);
-        for corner in [[0, 0, 0, 0], [48, 2, 1, 1]] {
-            wide.check(&kernels, &corner);
-        }
     }
 }
 

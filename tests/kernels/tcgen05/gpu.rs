@@ -3,8 +3,31 @@
 use libtest_mimic::Trial;
 use nvfp4_gemv::kernel::{Config, Job, Kernel, Tcgen05Config};
 
-use crate::support::battery::{self, Subject};
-use crate::tma::gpu::{EVERY, TALL, odd};
+use crate::support::battery::{self, MANY_VECTORS, Sizes, Subject};
+use crate::support::tensor_maps;
+
+/// Rows and K that end inside a tile, and every kernel's number of vectors; and those of many passes.
+fn odd() -> Vec<Sizes> {
+    let mut odd = Vec::new();
+    for m in [1, 127, 129, 300] {
+        for k in [32, 64, 96, 256, 1056, 4128] {
+            let vectors = [(1, 1), (2, 2), (1, 4), (3, 7), (1, 8), (2, 16)];
+            odd.extend(vectors.map(|(l, n)| (m, n, k, l)));
+        }
+    }
+    odd.extend(MANY_VECTORS.map(|n| (129, n, 1056, 2)));
+    odd
+}
+
+const EVERY: &[Sizes] = &[
+    (300, 1, 4128, 1),
+    (127, 4, 1056, 3),
+    (129, 7, 2304, 2),
+    (1, 2, 4096, 1),
+    (384, 16, 7168, 2),
+];
+
+const TALL: &[Sizes] = &[(20_001, 8, 256, 1), (4999, 1, 1056, 2)];
 
 fn configs(_: &Job<'_>, _: &[u32]) -> Vec<Config> {
     let mut configs = Vec::new();
@@ -35,5 +58,7 @@ const SUBJECT: Subject = Subject {
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
-    battery::trials(&SUBJECT)
+    let mut trials = battery::trials(&SUBJECT);
+    trials.push(tensor_maps::trial(&SUBJECT));
+    trials
 }

@@ -1,10 +1,9 @@
 //! What the tcgen05 kernel refuses.
 
 use nvfp4_gemv::kernel::Tcgen05Config;
-use nvfp4_gemv::{RawWorkspace, Refusal, ScaleLayout};
+use nvfp4_gemv::{Activation, RawWorkspace, Refusal, ScaleLayout};
 
-use crate::support::refuse::{Asked, gpu, images};
-use crate::tma::refuse::of_both;
+use crate::support::refuse::{Asked, UNALIGNED, activation, gpu, images, problem, shape};
 
 fn valid() -> Asked {
     let config = Tcgen05Config {
@@ -17,15 +16,24 @@ fn valid() -> Asked {
 }
 
 fn problems_that_it_does_not_take() {
-    let mut table = of_both();
-    table.extend([
+    let linear = |operand| Refusal::ScaleLayout { operand };
+    let (weights, vectors) = (linear("weights' scales"), linear("vectors' scales"));
+    let (k, needed) = (496, "a multiple of 32");
+    valid().refuses_problems(&[
+        activation(Activation::Bf16, "NVFP4"),
+        problem(|a| a.operands.weight_layout = ScaleLayout::Linear, weights),
+        problem(|a| a.operands.vector_layout = ScaleLayout::Linear, vectors),
+        shape((130, 3, k, 2), Refusal::RowLength { k, needed }),
+        problem(|a| a.operands.alignment.codes = 8, UNALIGNED),
+        problem(|a| a.operands.alignment.scales = 4, UNALIGNED),
+        problem(|a| a.operands.alignment.vectors = 8, UNALIGNED),
+        shape((1 << 30, 1, 2048, 1), Refusal::BatchSize),
         gpu((9, 0), "10.x"),
         gpu((12, 0), "10.x"),
         // Code for all of an architecture's successors has no tensor memory.
         images((10, 0), "90a;100"),
         images((10, 3), "100a"),
     ]);
-    valid().refuses_problems(&table);
     let mut family = valid();
     family.gpu.compute_capability = (10, 3);
     family.gpu.images = "100f";

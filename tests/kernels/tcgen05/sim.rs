@@ -17,9 +17,9 @@ use crate::support::faults::{
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::check_passes;
 use crate::support::ptx::{self, Entry};
+use crate::support::rank_order;
 use crate::support::schedules::{few, options, schedules};
 use crate::support::sim::{Loaded, Simulator, launches, source_line};
-use crate::tile;
 
 crate::trials! {
     simulator:
@@ -238,10 +238,10 @@ fn random_configs() {
     }
 }
 
-/// [`tile::sums_in_rank_order`], a step a CTA.
+/// [`rank_order::check`], a step a CTA.
 fn sums_in_the_order_of_k() {
     let simulator = Simulator::new(ARCH);
-    tile::sums_in_rank_order(100, |problem, ctas| {
+    rank_order::check(100, |problem, ctas| {
         let case = Case::new(problem.shape, Data::FullRange, ScaleLayout::Tiled128x4, 9);
         let operands = Arc::new(Operands::of(&case, problem));
         let config = cutting((0, 0, 0), [256, 2, ctas as u32], true).config;

@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn the_committed_times_can_be_read() {
         let measured = Measured::parse(COMMITTED).unwrap();
-        assert_eq!(measured.kernels.len(), 2);
+        assert_eq!(measured.kernels.len(), 1);
         for time in measured.kernels.iter().flat_map(|kernel| &kernel.times) {
             // The read-only kernel is no upper bound: others beat it by a little.
             assert!((0.3..=1.05).contains(&time.share()), "{}", time.shape);
@@ -111,6 +111,6 @@ mod tests {
         ];
         let found = measured.kernels[0].find(&kernels).unwrap();
         assert!(std::ptr::eq(found, &kernels[2]));
-        assert!(measured.kernels[1].find(&kernels).is_none());
+        assert!(measured.kernels[0].find(&kernels[..2]).is_none());
     }
 }
