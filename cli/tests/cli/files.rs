@@ -142,6 +142,20 @@ fn what_is_dumped_to_a_device_cannot_be_replayed() {
     assert!(!said.contains("replay"), "{said}");
 }
 
+/// A reader of a pipe that holds no more than a page. It does not wait for a writer, and its reads do not wait either.
+#[cfg(target_os = "linux")]
+fn small_pipe(path: &Path) -> File {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = File::options();
+    let reader = options.read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let reader = reader.unwrap();
+    // SAFETY: the descriptor is open; the call takes a number and changes the pipe's capacity.
+    let bytes = unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_SETPIPE_SZ, 1) };
+    assert!(bytes > 0 && bytes <= 65536, "{bytes}");
+    reader
+}
+
 #[test]
 fn pipes_are_written_in_place() {
     let files = Files::new();
@@ -156,9 +170,14 @@ fn pipes_are_written_in_place() {
         fs::write(&copy, &written).unwrap();
         assert!(TensorFile::open(copy).unwrap().tensors().count() > 0);
     }
-    // A reader that goes away is an error.
+    // A reader that goes away is an error. It goes when the pipe has some of what is written, and cannot have all.
+    let mut reader = small_pipe(&pipe);
     let child = start(&files.writing(QUANTIZE, &pipe, &[]));
-    drop(File::open(&pipe).unwrap());
+    while let Err(error) = reader.read_exact(&mut [0]) {
+        assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::UnexpectedEof), "{error}");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    drop(reader);
     let out = child.wait_with_output().unwrap();
     assert_eq!(out.status.code(), Some(1));
     contains(&text(&out.stderr), &["Broken pipe"]);
