@@ -318,7 +318,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     };
     let chosen = choice.config.map(|config| {
         let plan = match &gpu {
-            Some(gpu) => first_and_last(&config, &call, gpu, choice.chained),
+            Some(gpu) => first_and_last(&config, &call, gpu, args.chained),
             None => Vec::new(),
         };
         let mut lines: Vec<String> = plan.iter().map(launch_line).collect();
@@ -326,12 +326,8 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
         let lines = lines.iter().map(|line| format!("  launch: {line}\n"));
         let lines: String = lines.collect();
         format!(
-            "  config: {}\n{}{}{}{lines}",
+            "  config: {}\n{}{}{lines}",
             one_line(&config),
-            match args.chained && !choice.chained {
-                true => "  launches wait for those before them: chained ones were measured to be slower\n",
-                false => "",
-            },
             passes_line(&config, &shape),
             match workspace {
                 0 => String::new(),
@@ -373,7 +369,6 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
             "activation": activation.name(),
             "layout": layout.name(),
             "chained": args.chained,
-            "launches_chained": choice.chained,
             "gpu": product.map(|product| json!({
                 "name": product.name,
                 "full_name": product.full_name,
@@ -461,7 +456,7 @@ impl Line {
                 .ok()
                 .map(|config| passes(config, call.shape())),
             launches: match &ranked.config {
-                Ok(config) => first_and_last(config, call, gpu, ranked.chained),
+                Ok(config) => first_and_last(config, call, gpu, chained),
                 Err(_) => Vec::new(),
             },
             config: ranked.config.map_err(|why| why.to_string()),

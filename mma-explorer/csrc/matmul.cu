@@ -5,6 +5,7 @@
 // columns. A CTA computes BLOCK_M x BLOCK_N of D. It walks along K in steps of BLOCK_K bytes. STAGES steps lie in shared
 // memory: one is multiplied while the copies of the next ones are under way. Its warps share the tile: each has
 // WARP_M x WARP_N of it.
+#include "clock.cuh"
 #include "warp_tile.cuh"
 
 // Of three stages one is multiplied, the first fragments are loaded from the next one, and the third one is copied.
@@ -57,6 +58,7 @@ struct Copies {
 extern "C" __global__ void __launch_bounds__(THREADS)
     matmul(void *d, const u8 *a, const u8 *b, u32 m, u32 n, u64 row_bytes) {
     extern __shared__ __align__(128) u8 stages[];
+    clock_begins();
     const u32 shared = shared_address(stages);
     u32 tile_m, tile_n;
     tile_of(blockIdx.x, (m + BLOCK_M - 1) / BLOCK_M, (n + BLOCK_N - 1) / BLOCK_N, tile_m, tile_n);
@@ -108,4 +110,5 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     copies_wait<0>();
     write_part(d, m, n, first_m + part.row, first_n + part.column, lane, sums);
+    clock_ends();
 }

@@ -4,6 +4,7 @@
 // one instruction for A and one for B, which one thread starts; a barrier says when they have landed, and another one when
 // all warps have read a stage, so that it can be copied again. There is no barrier of the whole CTA between steps: warps
 // run apart by up to a step, and the copies for the next tile are under way while a tile is written.
+#include "clock.cuh"
 #include "hopper.cuh"
 #include "warp_tile.cuh"
 
@@ -14,6 +15,7 @@ static_assert(STAGES >= 2 && BLOCK_M <= 256 && BLOCK_N <= 256 && BLOCK_M % 8 == 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     matmul(void *d, const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, u32 m, u32 n, u32 steps) {
     extern __shared__ __align__(1024) u8 stages[];
+    clock_begins();
     const u32 shared = shared_address(stages);
     const u32 full = shared + STAGES * STAGE_BYTES, empty = full + STAGES * 8;
     // From one lane, so that the compiler sees that all of a warp's have the same number.
@@ -87,4 +89,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         tile_of(tile, tiles_m, tiles_n, tile_m, tile_n);
         write_part(d, m, n, tile_m * BLOCK_M + part.row, tile_n * BLOCK_N + part.column, lane, sums);
     }
+    clock_ends();
 }

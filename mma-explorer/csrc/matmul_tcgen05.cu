@@ -18,6 +18,7 @@
 // CLUSTER CTAs have tiles that stand below each other, and so the same B. Each copies a part of it, into all of them. Where
 // an instruction has 256 rows, the cluster is a pair: a thread of its first CTA multiplies for both. Each has its rows of A,
 // one half of the columns of B, all scales that its sums need, and its rows' sums.
+#include "clock.cuh"
 #include "blackwell.cuh"
 #include "instruction.cuh"
 #include "memory.cuh"
@@ -74,6 +75,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     matmul(void *d, const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, u32 m, u32 n, u32 steps,
            u32 what, const __grid_constant__ TensorMap scales_a, const __grid_constant__ TensorMap scales_b) {
     extern __shared__ __align__(1024) u8 stages[];
+    clock_begins();
     const u32 shared = shared_address(stages);
     const u32 full = shared + STAGES * STAGE_BYTES, empty = full + STAGES * 8;
     const u32 ready = empty + STAGES * 8, taken = ready + SUMS * 8;
@@ -265,4 +267,5 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         tensor_fence_after();
         columns_free<CTAS>(tensor, COLUMNS);
     }
+    clock_ends();
 }

@@ -9,6 +9,7 @@
 // next one are under way.
 //
 // CLUSTER CTAs have tiles that stand below each other, and so the same B. Each copies a part of it, into all of them.
+#include "clock.cuh"
 #include "hopper.cuh"
 #include "instruction.cuh"
 #include "memory.cuh"
@@ -38,6 +39,7 @@ static_assert(STAGES >= 2);
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
     matmul(void *d, const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, u32 m, u32 n, u32 steps) {
     extern __shared__ __align__(1024) u8 stages[];
+    clock_begins();
     const u32 shared = shared_address(stages);
     const u32 full = shared + STAGES * STAGE_BYTES, empty = full + STAGES * 8;
     // From one lane, so that the compiler sees that all of a warp's have the same number.
@@ -140,4 +142,5 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     }
     // Until then others of the cluster copy into this CTA's shared memory, and arrive at its barriers.
     cluster_barrier();
+    clock_ends();
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUdevice_attribute, CUevent_flags, CUfunction_attribute};
 use cudarc::driver::{
-    CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError,
-    LaunchConfig, PushKernelArg,
+    CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, DevicePtr, DeviceRepr,
+    DriverError, LaunchConfig, PushKernelArg,
 };
 use cudarc::nvrtc::Ptx;
 
@@ -102,15 +102,10 @@ pub struct Matrices {
 /// A matrix product that is ready to run.
 #[derive(Debug)]
 pub struct Prepared {
+    module: Arc<CudaModule>,
     kernel: CudaFunction,
     plan: Plan,
     problem: Problem,
-}
-
-/// A kernel that reads the multiprocessors' clock.
-#[derive(Debug)]
-pub struct Clock {
-    kernel: CudaFunction,
 }
 
 /// Two programs in alternating rounds.
@@ -167,12 +162,13 @@ impl Device {
         })
     }
 
+    fn module(&self, compiled: &Compiled) -> Result<Arc<CudaModule>, DeviceError> {
+        let cubin = Ptx::from_binary(compiled.cubin.clone());
+        Ok(self.stream.context().load_module(cubin)?)
+    }
+
     fn function(&self, compiled: &Compiled, name: &str) -> Result<CudaFunction, DeviceError> {
-        let module = self
-            .stream
-            .context()
-            .load_module(Ptx::from_binary(compiled.cubin.clone()))?;
-        Ok(module.load_function(name)?)
+        Ok(self.module(compiled)?.load_function(name)?)
     }
 
     /// What kernels run on.
@@ -436,7 +432,8 @@ impl Device {
         plan: Plan,
         problem: Problem,
     ) -> Result<Prepared, DeviceError> {
-        let kernel = self.matmul_function(compiled, &plan)?;
+        let module = self.module(compiled)?;
+        let kernel = with_shared(module.load_function("matmul")?, plan.shared)?;
         let mut plan = plan;
         if let Operands::Maps { .. } = plan.operands {
             // A GPU's multiprocessors need not make whole clusters. CTAs that do not run at once would walk over their tiles
@@ -448,6 +445,7 @@ impl Device {
             }
         }
         Ok(Prepared {
+            module,
             kernel,
             plan,
             problem,
@@ -468,6 +466,7 @@ impl Device {
             kernel,
             plan,
             problem,
+            ..
         } = prepared;
         let all = seconds(&self.stream, || {
             (0..repeats).try_for_each(|_| self.launch_matmul(kernel, plan, *problem, matrices))
@@ -475,42 +474,23 @@ impl Device {
         Ok(all / f64::from(repeats))
     }
 
-    /// What reads the clock, from the kernel of [`crate::source::clock`].
+    /// Cycles a second of the multiprocessors during the last run of a product, as its first CTA counted them.
     ///
     /// # Errors
     /// What the driver reports.
-    pub fn clock(&self, compiled: &Compiled) -> Result<Clock, DeviceError> {
-        let kernel = self.function(compiled, "count_cycles")?;
-        Ok(Clock { kernel })
-    }
-
-    /// Cycles a second of the multiprocessors, behind all that is on the stream: a GPU that has lowered its clock under
-    /// load takes milliseconds to raise it again, and this takes half of one.
-    ///
-    /// # Errors
-    /// What the driver reports.
-    pub fn cycles_a_second(&self, clock: &Clock) -> Result<f64, DeviceError> {
-        const NANOSECONDS: u64 = 500_000;
-        let mut counts = self.stream.alloc_zeros::<u64>(2)?;
-        let config = LaunchConfig {
-            grid_dim: (1, 1, 1),
-            block_dim: (1, 1, 1),
-            shared_mem_bytes: 0,
-        };
-        let mut launch = self.stream.launch_builder(&clock.kernel);
-        launch.arg(&mut counts).arg(&NANOSECONDS);
-        // SAFETY: the parameters are those of `count_cycles` in csrc/clock.cu, which writes two counts.
-        unsafe { launch.launch(config) }?;
-        let counts = self.stream.clone_dtoh(&counts)?;
-        Ok(1e9 * counts[0] as f64 / counts[1].max(1) as f64)
-    }
-
-    fn matmul_function(
-        &self,
-        compiled: &Compiled,
-        plan: &Plan,
-    ) -> Result<CudaFunction, DeviceError> {
-        self.function_with_shared(compiled, "matmul", plan.shared)
+    pub fn cycles_a_second(&self, prepared: &Prepared) -> Result<f64, DeviceError> {
+        let counts = prepared.module.get_global("clock_counts", &self.stream)?;
+        let bytes = self.stream.clone_dtoh(&counts)?;
+        let mut counts = bytes.chunks_exact(8).map(|eight| {
+            let eight = eight.try_into().unwrap_or_default();
+            u64::from_le_bytes(eight)
+        });
+        let mut next = || counts.next().unwrap_or_default();
+        let [cycles, nanoseconds, cycles_after, nanoseconds_after] =
+            [next(), next(), next(), next()];
+        let cycles = cycles_after.saturating_sub(cycles);
+        let nanoseconds = nanoseconds_after.saturating_sub(nanoseconds);
+        Ok(1e9 * cycles as f64 / nanoseconds.max(1) as f64)
     }
 
     fn function_with_shared(
@@ -519,12 +499,7 @@ impl Device {
         name: &str,
         shared: u32,
     ) -> Result<CudaFunction, DeviceError> {
-        let kernel = self.function(compiled, name)?;
-        kernel.set_attribute(
-            CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-            shared as i32,
-        )?;
-        Ok(kernel)
+        with_shared(self.function(compiled, name)?, shared)
     }
 
     fn launch_matmul(
@@ -624,6 +599,15 @@ impl Device {
         // SAFETY: written above; all its bytes were zero before.
         Ok(MapParameter(unsafe { encoded.assume_init() }))
     }
+}
+
+/// A kernel that is given so many bytes of shared memory.
+fn with_shared(kernel: CudaFunction, bytes: u32) -> Result<CudaFunction, DeviceError> {
+    kernel.set_attribute(
+        CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+        bytes as i32,
+    )?;
+    Ok(kernel)
 }
 
 fn config(plan: &Plan) -> LaunchConfig {

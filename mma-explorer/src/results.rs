@@ -91,7 +91,8 @@ pub struct Product {
     pub tiles: String,
     /// Operations a second.
     pub operations: f64,
-    /// Cycles a second of the multiprocessors right behind it, the median of the rounds: under load a GPU lowers its clock.
+    /// Cycles a second of the multiprocessors at the end of a round, the median of the rounds: under load a GPU lowers its
+    /// clock.
     #[serde(default)]
     pub clock: Option<f64>,
     /// The same by cuBLASLt, in alternating rounds.

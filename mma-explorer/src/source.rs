@@ -8,8 +8,9 @@ use crate::matmul::Tiles;
 use crate::nvrtc::Source;
 use crate::variants::{Emission, Family, Variant};
 
-const EMBEDDED: [(&str, &str); 6] = [
+const EMBEDDED: [(&str, &str); 7] = [
     ("types.cuh", include_str!("../csrc/types.cuh")),
+    ("clock.cuh", include_str!("../csrc/clock.cuh")),
     ("memory.cuh", include_str!("../csrc/memory.cuh")),
     ("output.cuh", include_str!("../csrc/output.cuh")),
     ("hopper.cuh", include_str!("../csrc/hopper.cuh")),
@@ -81,11 +82,6 @@ pub fn measure(variant: &Variant, arch: Arch) -> Source {
         ),
     };
     source(name, kernels, [("instruction.cuh", header(&text))])
-}
-
-/// The kernel `count_cycles`, which every architecture has.
-pub fn clock() -> Source {
-    source("clock.cu", include_str!("../csrc/clock.cu"), [])
 }
 
 /// The kernel `matmul`. Of a family whose instructions take several N, that of the tiles is used.

@@ -31,9 +31,7 @@ use crate::workspace::Workspace;
 /// model can: from compute capability 9.0 on, a kernel may start before the kernels before it in the stream have
 /// ended. It reads codes and block scales of the weights at once. Then it waits for those kernels, and only after
 /// that it reads vectors and row factors, and writes the output. Kernels have defaults of their own for this. Below
-/// compute capability 9.0, and on the CPU, launches do not overlap, and this changes nothing. Nor do they overlap where
-/// a table or a tuned file has both times of a problem and its chained launches are the slower ones:
-/// [`Choice::chained`].
+/// compute capability 9.0, and on the CPU, launches do not overlap, and this changes nothing.
 ///
 /// Nothing can check that the weights are complete by then, so whoever asks for it promises it: **no kernel that may
 /// still be running when this one starts writes the codes or block scales that it reads.** The kernel right before it
@@ -177,9 +175,6 @@ pub struct Choice {
     pub path: GemvPath,
     /// The GPU kernel's config, which says which kernel it is; `None` on the CPU.
     pub config: Option<Config>,
-    /// Whether launches are [chained](Options#chained-launches): not unless that was asked for, and not where
-    /// measurements of this problem say that the kernel is faster alone, unless its config was asked for too.
-    pub chained: bool,
     /// Why; prints as a sentence.
     pub reason: Reason,
 }

@@ -84,8 +84,6 @@ pub struct Ranked {
     pub kernel: Kernel,
     /// The config that it would take, or why it cannot compute the problem.
     pub config: Result<Config, Refusal>,
-    /// Whether its launches would be chained: [`Choice::chained`](super::Choice::chained).
-    pub chained: bool,
     /// What is known of its time. Of a kernel that cannot compute the problem: how fast it would be, where that is
     /// known and a caller could change the problem.
     pub estimate: Option<Estimate>,
@@ -117,15 +115,10 @@ pub fn rank(
 ) -> Vec<Ranked> {
     let job = Job::new(shape, operands, gpu).chained(chained);
     let tables = Tables::of(&job, tuned);
-    let ranked = |one: Known| {
-        let job = tables.launched(one.kernel, &job);
-        let config = one.available.and_then(|()| tables.config(one.kernel, &job));
-        Ranked {
-            kernel: one.kernel,
-            config,
-            chained: job.chained,
-            estimate: one.estimate,
-        }
+    let ranked = |one: Known| Ranked {
+        kernel: one.kernel,
+        config: one.available.and_then(|()| tables.config(one.kernel, &job)),
+        estimate: one.estimate,
     };
     tables.rank(&job).map(ranked).into()
 }
@@ -206,25 +199,13 @@ impl<'t> Tables<'t> {
         order.map(|(_, i)| known[i])
     }
 
-    /// The job as a kernel is launched for it: not chained where its chained launches were measured to be slower than
-    /// launches that wait.
-    pub(super) fn launched<'j>(&self, kernel: Kernel, job: &Job<'j>) -> Job<'j> {
-        let timed = self.timed(kernel);
-        let chained = job.chained && !timed.is_some_and(Timed::is_faster_alone);
-        Job { chained, ..*job }
-    }
-
-    /// What was measured of a kernel for this very problem.
-    fn timed(&self, kernel: Kernel) -> Option<&Timed> {
-        let model = self.model.map(|(entry, _)| entry);
-        let mut entries = [self.tuned, model].into_iter().flatten();
-        entries.find_map(|entry| entry.of(kernel))
-    }
-
     /// The config that a kernel takes for a job: the fastest one that was measured for this very problem, where it can
     /// still run, or else its default.
     pub(super) fn config(&self, kernel: Kernel, job: &Job<'_>) -> Result<Config, Refusal> {
-        let measured = self.timed(kernel).and_then(|timed| match timed.chained {
+        let model = self.model.map(|(entry, _)| entry);
+        let mut entries = [self.tuned, model].into_iter().flatten();
+        let timed = entries.find_map(|entry| entry.of(kernel));
+        let measured = timed.and_then(|timed| match timed.chained {
             Some(chained) if job.chained => Some(chained.config),
             // What is fastest alone, unless the kernel knows better for chains.
             None if job.chained => {
@@ -350,10 +331,10 @@ fn relative(of: &Known, other: Kernel, all: &[Known]) -> f64 {
     other.map_or(1.0, |other| (of.share / other.share).min(1.0))
 }
 
-/// A kernel's seconds for a job: chained, where that is asked for, was measured, and is faster.
+/// A kernel's seconds for a job: chained, where that is asked for and was measured.
 fn seconds(timed: &Timed, job: &Job<'_>) -> f64 {
     match timed.chained {
-        Some(chained) if job.chained && !timed.is_faster_alone() => chained.seconds,
+        Some(chained) if job.chained => chained.seconds,
         _ => timed.seconds,
     }
 }

@@ -63,7 +63,7 @@ pub fn select(
     let tuned = options.tuned.map(|table| made_on(table, gpu)).transpose()?;
     if let Some(config) = options.config {
         return match config.check(&job) {
-            Ok(()) => Ok(chosen(config, &job, Reason::Asked { by: asked.by })),
+            Ok(()) => Ok(chosen(config, Reason::Asked { by: asked.by })),
             Err(reason) => Err(refused(&config, reason)),
         };
     }
@@ -97,7 +97,7 @@ pub fn workspace_bytes(
     #[cfg(feature = "device")]
     let options = &options.workspace(None);
     let choice = select(shape, &operands, Target::Gpu(gpu), options)?;
-    let job = Job::new(shape, &operands, gpu).chained(choice.chained);
+    let job = Job::new(shape, &operands, gpu).chained(options.is_chained());
     Ok(choice
         .config
         .map_or(0, |config| config.workspace_bytes(&job)))
@@ -152,7 +152,6 @@ impl Asked {
         Ok(Choice {
             path: GemvPath::Cpu,
             config: None,
-            chained: false,
             reason,
         })
     }
@@ -168,7 +167,6 @@ impl Asked {
         let mut instead = None;
         for one in ours() {
             let kernel = one.kernel;
-            let job = &tables.launched(kernel, job);
             let config = one.available.and_then(|()| tables.config(kernel, job));
             match (config, one.estimate) {
                 (Ok(config), Some(estimate)) => {
@@ -183,7 +181,7 @@ impl Asked {
                         Some(_) if ours().count() == 1 => Reason::Asked { by },
                         Some(_) => Reason::BestOfPath { by, why, evidence },
                     };
-                    return Ok(chosen(config, job, reason));
+                    return Ok(chosen(config, reason));
                 }
                 // The best kernel's reason says most.
                 (Err(because), Some(_)) => {
@@ -227,11 +225,10 @@ pub(crate) fn refused(config: &Config, reason: Refusal) -> Error {
     Error::Config { config, reason }
 }
 
-fn chosen(config: Config, job: &Job<'_>, reason: Reason) -> Choice {
+fn chosen(config: Config, reason: Reason) -> Choice {
     Choice {
         path: config.kernel().path(),
         config: Some(config),
-        chained: job.chained,
         reason,
     }
 }

@@ -85,14 +85,8 @@ fn measured_problems_take_what_was_fastest() {
         let best = &entry.kernels[0];
         let chosen = |chained| choose(shape, operands, &gpu, chained).config.unwrap();
         assert_eq!(chosen(false), best.config);
-        // In a chain it may be another kernel, or one that is faster alone.
-        let in_chain = |timed: &Timed| match timed.chained {
-            Some(chained) if !timed.is_faster_alone() => (chained.seconds, chained.config),
-            _ => (timed.seconds, timed.config),
-        };
-        let in_chains = entry.kernels.iter().map(in_chain);
-        let fastest = in_chains.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
-        assert_eq!(chosen(true), fastest.1);
+        let chained = best.chained.map_or(best.config, |chained| chained.config);
+        assert_eq!(chosen(true), chained);
 
         let ranked = rank(shape, operands, &gpu, None, false);
         let mut own = Vec::new();
@@ -267,49 +261,6 @@ fn times_say_nothing_of_kernels_that_the_model_expects_to_be_faster() {
         let one = ranked.iter().find(|one| one.kernel == kernel).unwrap();
         assert_eq!(one.estimate.unwrap().evidence.to_string(), says);
     }
-}
-
-#[test]
-fn chains_that_are_slower_wait() {
-    let (shape, gpu) = (Shape::matrix(4096, 4096).unwrap(), h200());
-    let alone = timed(Kernel::Ring, &shape, &gpu, 2e-6);
-    let in_chains = Config::Ring(match alone.config {
-        Config::Ring(config) => crate::kernel::RingConfig { depth: 1, ..config },
-        other => panic!("{other:?}"),
-    });
-    let launch = |seconds, asked: Option<Config>| {
-        let mut tuned = Measurements::new(machine(&gpu), "a test");
-        tuned.insert(Entry {
-            shape,
-            operands: nvfp4(TILED),
-            ceiling_seconds: 1e-6,
-            kernels: vec![Timed {
-                chained: Some(Chained {
-                    config: in_chains,
-                    seconds,
-                }),
-                ..alone
-            }],
-        });
-        let mut options = options().tuned(&tuned).as_if_chained(true);
-        if let Some(config) = asked {
-            options = options.config(config);
-        }
-        let choice = select(&shape, &nvfp4(TILED), Target::Gpu(&gpu), &options).unwrap();
-        let ranked = rank(&shape, &nvfp4(TILED), &gpu, Some(&tuned), true);
-        let runs = |one: &super::Ranked| one.config.is_ok();
-        (choice, ranked.into_iter().find(runs).unwrap())
-    };
-    let (choice, best) = launch(2.1e-6, None);
-    assert_eq!((choice.config, choice.chained), (Some(alone.config), false));
-    assert_eq!(best.config, Ok(alone.config));
-    assert_eq!(best.estimate.unwrap().seconds, Some(2e-6));
-    let (choice, best) = launch(1.9e-6, None);
-    assert_eq!((choice.config, choice.chained), (Some(in_chains), true));
-    assert_eq!(best.estimate.unwrap().seconds, Some(1.9e-6));
-    // A config that is asked for is chained, whatever was measured.
-    let (choice, _) = launch(2.1e-6, Some(in_chains));
-    assert_eq!((choice.config, choice.chained), (Some(in_chains), true));
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl PreparedRawGemv {
         let choice = dispatch::select(call.shape(), &call.operands(), target, options)?;
         let plan = match choice.config {
             Some(config) => config
-                .plan(call, gpu, choice.chained)
+                .plan(call, gpu, options.is_chained())
                 .map_err(|reason| dispatch::refused(&config, reason))?,
             None => Plan::new(),
         };

@@ -174,7 +174,13 @@ fn pipes_are_written_in_place() {
     let mut reader = small_pipe(&pipe);
     let child = start(&files.writing(QUANTIZE, &pipe, &[]));
     while let Err(error) = reader.read_exact(&mut [0]) {
-        assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::UnexpectedEof), "{error}");
+        assert!(
+            matches!(
+                error.kind(),
+                ErrorKind::WouldBlock | ErrorKind::UnexpectedEof
+            ),
+            "{error}"
+        );
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     drop(reader);

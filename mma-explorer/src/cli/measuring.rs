@@ -242,13 +242,12 @@ impl<'a> Bench<'a> {
             .as_ref()
             .and_then(|library| library.product(variant, *problem, matrices).ok());
         let matrices = std::cell::RefCell::new(matrices);
-        let clock = self.device.clock(&self.compile(&source::clock())?)?;
         let clocks = std::cell::RefCell::new(Vec::new());
         let ours = |repeats| {
             let seconds = self
                 .device
                 .seconds(&prepared, &mut matrices.borrow_mut(), repeats)?;
-            let now = self.device.cycles_a_second(&clock)?;
+            let now = self.device.cycles_a_second(&prepared)?;
             clocks.borrow_mut().push(now);
             Ok(seconds)
         };

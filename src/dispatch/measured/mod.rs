@@ -78,12 +78,6 @@ impl Timed {
     pub fn kernel(&self) -> Kernel {
         self.config.kernel()
     }
-
-    /// Whether launches that wait for each other are faster than chained ones.
-    pub fn is_faster_alone(&self) -> bool {
-        self.chained
-            .is_some_and(|chained| chained.seconds > self.seconds)
-    }
 }
 
 /// The best of a kernel in launches that follow each other with programmatic dependent launch, as layers of a model can.

@@ -60,13 +60,9 @@ fn what_is_found_is_used_and_right() {
         let mut y = gpu.upload(&vec![f32::NAN; shape.outputs()]);
         let options = Options::new().tuned(&tuned).without_environment();
         let options = options.workspace(Some(&workspace));
-        let in_chain = match best.is_faster_alone() {
-            true => best.config,
-            false => chained,
-        };
         // SAFETY: the weights were copied to the device, and no kernel writes them.
         let in_chains = unsafe { options.chained() };
-        for (options, expected) in [(options, best.config), (in_chains, in_chain)] {
+        for (options, expected) in [(options, best.config), (in_chains, chained)] {
             let choice = gemv_on_device(stream, &shape, &w, &x, into(&mut y), &options).unwrap();
             // Unless a stride of this problem is not as aligned as the tuner's.
             let operands = uploaded.call(&gpu, &y).operands();
