@@ -184,7 +184,7 @@ impl RawWorkspace {
     /// What the address is a multiple of, as that of every allocation is.
     pub const ALIGNMENT: u64 = 256;
     /// Bytes in front that must be zeros before the first call that uses it, and that every call leaves zeros: some kernels
-    /// count in them who has come. [`Workspace`](crate::Workspace) sees to it.
+    /// count in them who has come. `Workspace`, of feature `device`, sees to it.
     pub const COUNTER_BYTES: u64 = 8192;
 }
 

@@ -42,6 +42,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+#[cfg(feature = "tune")]
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
 
@@ -250,6 +252,30 @@ pub(crate) fn code(launch: &Launch, arch: &'static str) -> Result<Code> {
     Ok(code)
 }
 
+/// Makes the machine code of these launches' kernels, on all processors at once. What fails does so again where it is used.
+#[cfg(feature = "tune")]
+pub(crate) fn code_of_all<'l>(launches: impl Iterator<Item = &'l Launch>, arch: &'static str) {
+    each_kernel(launches, |launch| drop(code(launch, arch)));
+}
+
+/// Once for each kernel, on all processors.
+#[cfg(feature = "tune")]
+fn each_kernel<'l>(launches: impl Iterator<Item = &'l Launch>, make: impl Fn(&Launch) + Sync) {
+    let kernels: BTreeMap<&str, &Launch> = launches.map(|launch| (launch.entry, launch)).collect();
+    let kernels: Vec<&Launch> = kernels.into_values().collect();
+    let next = AtomicUsize::new(0);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads.min(kernels.len()) {
+            scope.spawn(|| {
+                while let Some(launch) = kernels.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    make(launch);
+                }
+            });
+        }
+    });
+}
+
 /// The machine code, if this process has it already. Waits for nobody who is making it.
 pub(crate) fn code_that_is_there(launch: &Launch, arch: &'static str) -> Result<Code> {
     let slot = slot(launch.entry, arch);
@@ -322,6 +348,22 @@ mod tests {
         });
         assert!(panicked.join().is_err());
         assert_eq!(code_that_is_there(&launch, "90a"), Ok(made));
+    }
+
+    #[cfg(feature = "tune")]
+    #[test]
+    fn each_kernel_is_made_once() {
+        let launch = |entry| Launch {
+            entry,
+            ..Launch::default()
+        };
+        let all = ["a", "b", "a", "c", "b", "a"].map(launch);
+        let made = Mutex::new(Vec::new());
+        each_kernel(all.iter(), |launch| made.lock().unwrap().push(launch.entry));
+        let mut made = made.into_inner().unwrap();
+        made.sort_unstable();
+        assert_eq!(made, ["a", "b", "c"]);
+        each_kernel([].iter(), |_| panic!("there is none"));
     }
 
     #[test]

@@ -89,6 +89,8 @@ mod runtime;
 pub use crate::kernel::Call;
 pub use crate::operands::{RawOutput, RawVectors, RawWeights, RawWorkspace};
 pub use device::{COMPILED_ARCHS, KERNELS, Versions, device_count, gpu, versions};
+#[cfg(all(feature = "jit", feature = "tune"))]
+pub(crate) use driver::compile_ahead;
 pub use gemv::{PreparedRawGemv, gemv};
 pub use quantize::quantize;
 pub use read_only::{prepare_read_only, read_only};

@@ -265,6 +265,8 @@ impl Tuner {
         if alone.candidates.is_empty() {
             return Err(self.no_candidates(shape, &operands));
         }
+        #[cfg(feature = "jit")]
+        self.compile_ahead(&alone)?;
         let parts = if chains { 2.0 } else { 1.0 };
         let mut part = |done: f64, at: Progress| {
             progress(Progress {
@@ -345,6 +347,16 @@ impl Tuner {
             .map(|(one, error)| (candidates[one], error))
             .collect();
         Ok((ranking, failed))
+    }
+
+    /// Compiles what the candidates need and this process does not have, on all processors: one after another, when they are
+    /// prepared, takes minutes.
+    #[cfg(feature = "jit")]
+    fn compile_ahead(&self, race: &Race<'_>) -> Result<()> {
+        make_current(&self.stream)?;
+        let plan = |config: &Config| config.plan(&race.calls[0], &self.gpu, race.chained).ok();
+        let plans: Vec<_> = race.candidates.iter().filter_map(plan).collect();
+        raw::compile_ahead(plans.iter().flat_map(|plan| plan.launches()))
     }
 
     /// The race's calls with a config, one a copy of the weights.

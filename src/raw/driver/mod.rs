@@ -191,3 +191,15 @@ fn compute_capability() -> Result<(i32, i32)> {
 pub(super) fn image() -> Result<Option<&'static str>> {
     Ok(jit::image(super::COMPILED_ARCHS, compute_capability()?))
 }
+
+/// Compiles the kernels of these launches that this process does not have, for the device of the context that is current, on all
+/// processors at once; nothing where there is machine code. What does not compile is an error where it is used.
+#[cfg(all(feature = "jit", feature = "tune"))]
+pub(crate) fn compile_ahead<'l>(
+    launches: impl Iterator<Item = &'l crate::kernel::plan::Launch>,
+) -> Result<()> {
+    if let Some(arch) = image()? {
+        jit::code_of_all(launches, arch);
+    }
+    Ok(())
+}
