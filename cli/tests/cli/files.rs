@@ -1,7 +1,7 @@
 //! Attacks on the files that commands write: special files, files that are there, inputs, rights, limits.
 
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{ChildStderr, Command, Stdio};
@@ -152,7 +152,7 @@ fn small_pipe(path: &Path) -> File {
     let reader = reader.unwrap();
     // SAFETY: the descriptor is open; the call takes a number and changes the pipe's capacity.
     let bytes = unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_SETPIPE_SZ, 1) };
-    assert!(bytes > 0 && bytes <= 65536, "{bytes}");
+    assert!((1..16384).contains(&bytes), "{bytes}");
     reader
 }
 
@@ -170,9 +170,17 @@ fn pipes_are_written_in_place() {
         fs::write(&copy, &written).unwrap();
         assert!(TensorFile::open(copy).unwrap().tensors().count() > 0);
     }
-    // A reader that goes away is an error. It goes when the pipe has some of what is written, and cannot have all.
-    let mut reader = small_pipe(&pipe);
-    let child = start(&files.writing(QUANTIZE, &pipe, &[]));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_reader_that_goes_away_is_an_error() {
+    let files = Files::new();
+    let pipe = files.at("pipe");
+    mkfifo(&pipe);
+    // It goes when the pipe has some of what is written, and cannot have all.
+    let mut reader = small_pipe(Path::new(&pipe));
+    let mut child = start(&files.writing(QUANTIZE, &pipe, &[]));
     while let Err(error) = reader.read_exact(&mut [0]) {
         assert!(
             matches!(
@@ -181,6 +189,7 @@ fn pipes_are_written_in_place() {
             ),
             "{error}"
         );
+        assert_eq!(child.try_wait().unwrap(), None);
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     drop(reader);
