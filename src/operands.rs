@@ -165,7 +165,8 @@ impl RawVectors {
 /// example. Kernels that need none run without; [`workspace_bytes`](crate::dispatch::workspace_bytes) says how much the
 /// one that would be chosen needs.
 ///
-/// What lies in it before a call does not matter, and neither does what lies there afterwards. Calls that may run at the
+/// What lies in it before a call does not matter, but for [its front](Self::COUNTER_BYTES), and neither does what lies there
+/// afterwards. Calls that may run at the
 /// same time need one each: calls in one stream can share one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RawWorkspace {

@@ -43,7 +43,7 @@ pub(crate) fn launch_line(launch: &Launch) -> String {
         false => grid.join(" x "),
     };
     let cluster = match launch.cluster {
-        0 => String::new(),
+        0 | 1 => String::new(),
         ctas => format!(" in clusters of {ctas}"),
     };
     format!(

@@ -14,8 +14,8 @@ use nvfp4_gemv::kernel::{Call, Job};
 use nvfp4_gemv::shard::Split;
 use nvfp4_gemv::tune::{TUNED_VARIABLE, Tuned};
 use nvfp4_gemv::{
-    Activation, Config, Dims, Error, Gpu, Kernel, Product, Refusal, ScaleLayout, Shape, Target,
-    select,
+    Activation, Config, Dims, Error, Gpu, Kernel, Product, RawWorkspace, Refusal, ScaleLayout,
+    Shape, Target, select,
 };
 use serde_json::{Value, json};
 
@@ -45,6 +45,7 @@ Examples:
   nvfp4-gemv plan 4096,7168,8 --layout 128x4 --tuned tuned.json
   nvfp4-gemv plan 4096,7168,8 --layout 128x4 --gpu h200 --chained
   nvfp4-gemv plan 4096,7168,8,4 --layout 128x4 --gpu b200
+  nvfp4-gemv plan 7168,16384 --n 16 --layout 128x4 --gpu b200 --no-workspace
   nvfp4-gemv plan 14336,4096 --gpu dgx-spark --json
   nvfp4-gemv plan 28672,8192 --gpu h200 --tensor-parallel 2
   nvfp4-gemv plan 8192,28672 --gpu b200 --tensor-parallel 8 --split k --activation bf16
@@ -66,6 +67,9 @@ pub(crate) struct Args {
     /// For launches that follow each other with programmatic dependent launch, as layers of a model can
     #[arg(long)]
     chained: bool,
+    /// For calls that give no workspace: kernels that need one cannot run, and others divide work otherwise
+    #[arg(long, conflicts_with = "tensor_parallel")]
+    no_workspace: bool,
     /// Plan for a GPU of this compute capability instead of this machine
     #[arg(long, value_name = "MAJOR.MINOR", value_parser = parse_capability)]
     compute_capability: Option<(i32, i32)>,
@@ -264,7 +268,10 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     })?;
     let activation = args.activation;
     let layout = args.layout;
-    let call = Call::nowhere(&shape, activation, layout, ALLOCATED);
+    let mut call = Call::nowhere(&shape, activation, layout, ALLOCATED);
+    if args.no_workspace {
+        call = call.with_workspace(RawWorkspace::NONE)?;
+    }
     let mut ask = args.ask.ask()?;
     if args.chained {
         ask = ask.chained();

@@ -62,7 +62,8 @@ typedef struct nvfp4_tcgen05_params {
     /* Arrivals at a tile, for each warp that takes sums: [CTAs, the first one of the tile's][warps]. Zeros before a launch
      * and behind it. */
     NVFP4_POINTER(uint32_t) arrivals;
-    /* Sums of parts of tiles: [CTAs][2: where it begins, where it ends][n / 4, rounded up][rows][4]. */
+    /* Sums of parts of tiles: [CTAs][2: where it begins, where it ends][n / 4, rounded up][rows][4]. The last CTA has no
+     * second one: it ends with a tile. */
     NVFP4_POINTER(float) partial;
     nvfp4_epilogue epilogue;
 } nvfp4_tcgen05_params;

@@ -33,6 +33,7 @@ pub struct Loaded {
     pub call: Call,
     sim: Sim,
     output: Buffer,
+    workspace: Option<Buffer>,
 }
 
 impl Loaded {
@@ -45,7 +46,12 @@ impl Loaded {
         let call = operands.call(output.address, |name, bytes| {
             sim.upload(name, bytes).expect("memory").address
         });
-        Self { call, sim, output }
+        Self {
+            call,
+            sim,
+            output,
+            workspace: None,
+        }
     }
 
     /// Gives the call a workspace of so many bytes that nobody has written yet, but for the zeros in front.
@@ -58,6 +64,7 @@ impl Loaded {
                 let counters = vec![0; bytes.min(RawWorkspace::COUNTER_BYTES) as usize];
                 let written = self.sim.write(buffer, 0, &counters);
                 written.expect("the front of a buffer");
+                self.workspace = Some(buffer);
                 buffer.address
             }
         };
@@ -110,6 +117,14 @@ impl Loaded {
     /// The result's bytes.
     pub fn output(&self) -> &[u8] {
         self.sim.download(self.output)
+    }
+
+    /// Whether the front of the workspace is zeros, as the next call needs it.
+    pub fn counters_are_zeros(&self) -> bool {
+        let bytes = self.workspace.map(|buffer| self.sim.download(buffer));
+        let counters = bytes.into_iter().flatten();
+        let mut counters = counters.take(RawWorkspace::COUNTER_BYTES as usize);
+        counters.all(|&byte| byte == 0)
     }
 
     /// Whether every byte of the result was written.

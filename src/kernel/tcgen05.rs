@@ -197,9 +197,10 @@ impl Tcgen05Config {
         if !deal.shares() {
             return 0;
         }
-        // A CTA leaves two sums at most: of the tile that it begins in, and the one that it ends in.
+        // A CTA leaves two sums at most: of the tile that it begins in, and the one that it ends in. The last CTA ends with
+        // a tile.
         let n = (job.shape.n() as u64).min(MOST_VECTORS.into());
-        RawWorkspace::COUNTER_BYTES + 2 * deal.ctas * part_bytes(n)
+        RawWorkspace::COUNTER_BYTES + (2 * deal.ctas - 1) * part_bytes(n)
     }
 
     /// The most stages with which `fit` CTAs fit an SM, but no more than a CTA has steps.
@@ -454,3 +455,6 @@ impl KernelConfig for Tcgen05Config {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -58,6 +58,8 @@ mod stream {
 }
 
 mod tcgen05 {
+    pub(crate) mod contest;
+    pub(crate) mod faults;
     #[cfg(feature = "device")]
     pub(crate) mod gpu;
     pub(crate) mod refuse;
@@ -137,6 +139,8 @@ const WITH_OR_WITHOUT_CUDA: &[Trials] = &[
     ring::sim::trials,
     stream::refuse::trials,
     stream::sim::trials,
+    tcgen05::contest::trials,
+    tcgen05::faults::trials,
     tcgen05::refuse::trials,
     tcgen05::sim::trials,
     wgmma::refuse::trials,

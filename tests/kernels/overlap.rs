@@ -1,8 +1,10 @@
 //! The tensor-core kernel behind launches that have not ended, on one multiprocessor: its shared and its tensor memory are
 //! for all of them.
 
+use std::mem::offset_of;
 use std::sync::Arc;
 
+use nvfp4_gemv::kernel::params::nvfp4_tcgen05_params as Params;
 use nvfp4_gemv::kernel::{Config, Kernel, plan};
 use nvfp4_gemv::{Dims, ScaleLayout, Shape};
 use nvfp4_gemv_simulate::ptx::Entry;
@@ -15,7 +17,8 @@ use crate::support::schedules::{few, schedules};
 use crate::support::sim::{Loaded, Simulator, launches};
 
 crate::trials! {
-    simulator: behind_itself, behind_itself_with_all_columns, behind_a_foreign_kernel;
+    simulator:
+        behind_itself, behind_itself_with_all_columns, behind_a_foreign_kernel, what_the_grid_before_writes;
 }
 
 const KERNEL: Kernel = Kernel::Tcgen05;
@@ -46,10 +49,41 @@ LATE:
 }
 ";
 
+/// The same, and in between it writes what the next grid reads: a byte of the vectors' codes, and one of their scales.
+const WRITER: &str = "
+.version 9.0
+.target sm_100a
+.address_size 64
+.visible .entry writer(.param .u64 codes, .param .u64 scales) {
+    .reg .pred %p; .reg .b32 %r<5>; .reg .b64 %rd<3>; .shared .align 16 .b8 columns[16];
+    griddepcontrol.launch_dependents;
+    ld.param.u64 %rd1, [codes];
+    ld.param.u64 %rd2, [scales];
+    mov.u32 %r1, 0;
+LATE:
+    add.u32 %r1, %r1, 1;
+    setp.lt.u32 %p, %r1, 5000;
+    @%p bra LATE;
+    mov.u32 %r3, %tid.x;
+    setp.eq.u32 %p, %r3, 0;
+    @%p ld.global.u8 %r4, [%rd1];
+    @%p st.global.u8 [%rd1], %r4;
+    @%p ld.global.u8 %r4, [%rd2];
+    @%p st.global.u8 [%rd2], %r4;
+    tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [columns], 512;
+    tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;
+    bar.sync 0;
+    ld.shared.u32 %r2, [columns];
+    tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r2, 512;
+    ret;
+}
+";
+
 /// A launch with its code.
 type Ready = (Arc<Entry>, Launch);
 
 /// A call in memory, planned as one of a chain.
+#[derive(Clone)]
 struct Chained {
     loaded: Loaded,
     planned: Vec<plan::Launch>,
@@ -89,6 +123,17 @@ impl Chained {
             launches.map(move |launch| (entry.clone(), launch))
         };
         self.planned.iter().flat_map(of).collect()
+    }
+
+    /// [`WRITER`], of what the first launch reads.
+    fn writer(&self) -> Ready {
+        let planned = &self.planned[0];
+        let at = offset_of!(Params, vector_scales);
+        let scales = &planned.parameters.bytes()[at..at + 8];
+        let launch = Launch::new("writer", [1, 1, 1], [32, 1, 1])
+            .bytes(&planned.maps()[1].address.to_le_bytes())
+            .bytes(scales);
+        (Arc::new(Entry::new(WRITER, "writer")), launch)
     }
 
     /// Runs launches at the same time. The result must be right if they end.
@@ -223,6 +268,62 @@ fn behind_a_foreign_kernel() {
             );
             assert!(text.contains("for the end of grid 1 (foreign)"), "{text}");
             assert!(text.contains("of grid 2 (gemv_tcgen05"), "{text}");
+        }
+    }
+}
+
+/// The kernel's waits for the grid before have something to wait for: the loading thread for the vectors, and the warp that
+/// multiplies for tensor memory. (Those that store come behind a barrier with that warp.) And where a plan does not tell the
+/// kernel that it depends on a grid, the loading thread does not wait.
+fn what_the_grid_before_writes() {
+    const WAITS: usize = 3;
+    for (seed, call) in calls(|_| true).into_iter().enumerate() {
+        let writer = [call.writer()];
+        let ours = call.ready(unchanged);
+        call.demand_right(&[&writer[..], &ours].concat(), seed as u64);
+
+        let without = |which: usize| {
+            call.ready(|ptx| {
+                let mut parts = ptx.split(WAIT).enumerate();
+                let first = parts.next().map_or("", |(_, text)| text).to_string();
+                parts.fold(first, |all, (i, part)| match (i - 1) % WAITS == which {
+                    true => all + part,
+                    false => all + WAIT + part,
+                })
+            })
+        };
+        let mut planned = call.planned.clone();
+        for launch in &mut planned {
+            let at = offset_of!(Params, dependent);
+            let dependent = &mut launch.parameters.bytes_mut()[at..at + 4];
+            assert_eq!(*dependent, 1_u32.to_le_bytes());
+            dependent.fill(0);
+        }
+        let untold = Chained {
+            planned,
+            ..call.clone()
+        }
+        .ready(unchanged);
+        for (what, hasty, hangs) in [
+            ("loads", without(0), false),
+            ("allocates", without(1), true),
+            ("is not told", untold, false),
+        ] {
+            let mut noticed = 0;
+            for options in few(seed as u64) {
+                match call.run(&[&writer[..], &hasty].concat(), &options) {
+                    // Where the grid before happens to have ended.
+                    Ok(()) => continue,
+                    Err(SimError::Violation(v)) if v.kind == ViolationKind::Hazard && !hangs => {
+                        let says = WAIT.trim_end_matches(';');
+                        assert!(v.message.contains(says), "{what}: {v}");
+                    }
+                    Err(SimError::Deadlock(_)) if hangs => {}
+                    other => panic!("{what}: {other:?}: {}, {options:?}", call.context),
+                }
+                noticed += 1;
+            }
+            assert!(noticed > 0, "{what}: {}", call.context);
         }
     }
 }

@@ -58,6 +58,11 @@ impl Workspace {
         self.target.join("nightly")
     }
 
+    /// What `cargo xtask sass` compiles beside the library.
+    pub(crate) fn sass_dir(&self) -> PathBuf {
+        self.target.join("sass")
+    }
+
     /// What `cargo xtask first-light` writes.
     pub(crate) fn first_light_dir(&self) -> PathBuf {
         self.target.join("first-light")

@@ -253,6 +253,36 @@ fn compiled_for_blackwell() -> bool {
     compiled_for("100f")
 }
 
+/// Of a kernel that divides tiles through one, and does without where that costs less than a quarter.
+#[test]
+fn plan_without_a_workspace() {
+    // 56 tiles are few for 148 multiprocessors, which share them through a workspace: 8192 bytes of counters, and 295 parts of
+    // 128 rows. 256 tiles may stay whole.
+    for (shape, with, without) in [
+        ("7168,16384", 8192 + 295 * 128 * 16 * 4, None),
+        ("4096,7168,8", 8192 + 295 * 128 * 16 * 4, Some(0)),
+    ] {
+        let asked = words("--n 16 --layout 128x4 --gpu b200");
+        let asked = [&["plan", shape], &asked[..]].concat();
+        let plan = json(&asked);
+        assert_eq!(
+            (&plan["kernel"], &plan["workspace_bytes"]),
+            (&"tcgen05".into(), &with.into())
+        );
+        let plan = json(&[&asked[..], &["--no-workspace"]].concat());
+        let mut kernels = plan["kernels"].as_array().unwrap().iter();
+        let tcgen05 = kernels.find(|of| of["kernel"] == "tcgen05").unwrap();
+        match without {
+            Some(bytes) => assert_eq!(plan["workspace_bytes"], bytes),
+            None => contains(
+                tcgen05["why_not"].as_str().unwrap(),
+                &["2424832", "workspace"],
+            ),
+        }
+        assert_eq!(plan["kernel"] == "tcgen05", without.is_some());
+    }
+}
+
 #[test]
 fn plan_explains() {
     if !compiled_for_blackwell() {

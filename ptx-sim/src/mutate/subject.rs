@@ -72,7 +72,7 @@ impl Subject {
     }
 
     /// All faults, picked or not.
-    fn mutants(&self) -> Vec<Mutant> {
+    pub fn mutants(&self) -> Vec<Mutant> {
         let mut mutants = self.kernel.mutants();
         mutants.extend(self.host.iter().flat_map(host_mutants));
         mutants

@@ -45,6 +45,9 @@ impl Loaded {
         if !self.memory.fully_written() {
             return Some("an output was not written".into());
         }
+        if !self.memory.counters_are_zeros() {
+            return Some("a counter of the workspace is not zero".into());
+        }
         self.operands.difference(self.memory.output(), roundings)
     }
 }
@@ -88,6 +91,16 @@ impl Simulator {
             gpu: gpu(arch),
             executed: Mutex::default(),
         }
+    }
+
+    /// On a GPU that has but so many multiprocessors.
+    pub(crate) fn with_multiprocessors(arch: &'static str, multiprocessors: u32) -> Self {
+        let all = Self::new(arch);
+        let gpu = Gpu {
+            multiprocessors,
+            ..all.gpu
+        };
+        Self { gpu, ..all }
     }
 
     /// A problem that fits no trial's cache of its own: made, loaded, run.

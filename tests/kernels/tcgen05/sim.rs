@@ -2,18 +2,12 @@
 
 use std::sync::Arc;
 
-use nvfp4_gemv::kernel::params::nvfp4_tcgen05_params as Params;
-use nvfp4_gemv::kernel::{Config, Kernel, Tcgen05Config};
+use nvfp4_gemv::kernel::{Config, Tcgen05Config};
 use nvfp4_gemv::{Dims, FloatType, ScaleLayout, Shape};
-use nvfp4_gemv_cli::problem::CONTEST_TESTS;
 use nvfp4_gemv_simulate::picture;
-use ptx_sim::mutate::{self, Mutant};
 use ptx_sim::trace::Kind;
-use ptx_sim::{Options, Policy, Program, SimError, Timing, Trace, Uninitialised};
+use ptx_sim::{Options, Policy, Program, SimError, Timing, Trace};
 
-use crate::support::faults::{
-    At, PADDING, Run, demand, demand_right_plans, no_arithmetic, share, subject,
-};
 use crate::support::operands::{Case, Data, Operands};
 use crate::support::passes::check_passes;
 use crate::support::ptx::{self, Entry};
@@ -24,29 +18,24 @@ use crate::support::sim::{Loaded, Simulator, launches, source_line};
 crate::trials! {
     simulator:
         short_sweep = || sweep(&Simulator::new(ARCH), &[1, 3, 8, 16, 17], 1),
-        vectors_of_every_entry_point, several_passes, contest_shapes = || contest(1 << 20),
-        sums_in_the_order_of_k, launches_on_one_workspace, loads_before_the_wait,
-        order_around_the_allocation, picture,
-        faults = || faults_of("gemv_tcgen05", 5, |mutant| no_arithmetic(mutant) && share(mutant, 6)),
-        wrong_plans;
+        vectors_of_every_entry_point, several_passes,
+        sums_in_the_order_of_k, launches_on_one_workspace, loads_before_the_wait, copies_of_a_step,
+        order_around_the_allocation, picture;
     long:
-        every_config, random_configs,
-        all_contest_shapes = || contest(usize::MAX),
-        all_faults = || faults_of("gemv_tcgen05", 5, no_arithmetic),
-        faults_of_many_vectors = || faults_of("gemv_tcgen05_many", 40, no_arithmetic);
+        every_config, random_configs;
 }
 
-const ARCH: &str = ptx::BLACKWELL;
+pub(super) const ARCH: &str = ptx::BLACKWELL;
 
 /// A shape without N, and a config for it.
 #[derive(Clone, Copy)]
-struct Cutting {
+pub(super) struct Cutting {
     shape: (usize, usize, usize),
-    config: Tcgen05Config,
+    pub(super) config: Tcgen05Config,
     every_schedule: bool,
 }
 
-const fn cutting(
+pub(super) const fn cutting(
     shape: (usize, usize, usize),
     [step, stages, ctas]: [u32; 3],
     divided: bool,
@@ -73,8 +62,9 @@ const CUTTINGS: &[Cutting] = &[
     cutting((127, 1312, 1), [256, 2, 3], true).under_every_schedule(),
     // CTAs that begin and end within tiles, of several batches.
     cutting((130, 544, 2), [256, 2, 5], true).under_every_schedule(),
-    // A CTA with the end of a tile, a whole one, and the begin of another; sums of both places in use again.
-    cutting((500, 288, 1), [256, 2, 3], true),
+    // A CTA with the end of a tile, a whole one, and the begin of another; sums of both places in use again, behind parts and
+    // behind whole tiles.
+    cutting((600, 544, 1), [256, 2, 3], true),
     cutting((600, 96, 2), [256, 3, 2], false),
     // Steps of 512: a last one with one piece, and with both.
     cutting((129, 1248, 1), [512, 2, 2], true),
@@ -93,7 +83,7 @@ impl Cutting {
         }
     }
 
-    fn case(&self, n: usize, data: Data) -> Case {
+    pub(super) fn case(&self, n: usize, data: Data) -> Case {
         let (m, k, l) = self.shape;
         let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
         Case::new(shape, data, ScaleLayout::Tiled128x4, 7)
@@ -156,28 +146,28 @@ fn several_passes() {
     }
 }
 
-/// The contest's shapes, and its benchmarks' with their full K and fewer rows and batches, up to so many weights, with the
-/// default config.
-fn contest(most: usize) {
-    let simulator = Simulator::new(ARCH);
-    let full_k = [(256, 16384, 1), (256, 7168, 2), (256, 2048, 2)];
-    let vectors = [1, 3, 8, 16, 17, 64, 128];
-    let shapes = CONTEST_TESTS.iter().copied().chain(full_k);
-    let of = |&(m, k, l): &(usize, usize, usize)| m * k * l <= most;
-    for (i, (m, k, l)) in shapes.filter(of).enumerate() {
-        // Many vectors take long: with fewer rows.
-        let n = vectors[i % vectors.len()];
-        let m = if n > 8 { m.min(130) } else { m };
-        let shape = Shape::new(Dims { m, n, k, l }).expect("a shape");
-        for data in [Data::Integers, Data::FullRange] {
-            let case = Case {
-                padded: i % 2 == 0,
-                ..Case::new(shape, data, ScaleLayout::Tiled128x4, i as u64)
-            };
-            let default = simulator.job(&case, false, |job| Kernel::Tcgen05.default_config(job));
-            let config = default.expect("a default");
-            simulator.check(&case, config, i % 2 == 1, &few(i as u64)[i % 3]);
-        }
+/// What a K step asks the copy hardware for: beside 128 rows of weights and their scales a row for each vector, and of each
+/// of the four atoms the lines that the vectors have.
+fn copies_of_a_step() {
+    for (n, of_vectors) in [
+        (1, &[128, 16, 16, 16, 16][..]),
+        (8, &[1024, 128, 128, 128, 128]),
+        (32, &[4096, 2048]),
+        (100, &[12800, 2048]),
+    ] {
+        let cutting = cutting((128, 256, 1), [256, 2, 1], true);
+        let operands = Operands::new(&cutting.case(n, Data::Integers));
+        let mut loaded = Loaded::new(&Arc::new(operands), ARCH);
+        let plan = loaded.plan(cutting.config.into(), &Simulator::new(ARCH).gpu, false);
+        let launch = launches(&plan.launches()[0]).expect("a launch").remove(0);
+        let trace = traced(&mut loaded, &launch, &late());
+        let copies = trace.slices.iter().filter(|s| s.kind == Kind::Copy);
+        let mut copies: Vec<_> = copies.collect();
+        copies.sort_by_key(|copy| copy.start);
+        let bytes = copies.iter().filter_map(|s| s.details["bytes"].as_u64());
+        let bytes: Vec<u64> = bytes.collect();
+        let expected = [&[128 * 128, 4 * 512][..], of_vectors].concat();
+        assert_eq!(bytes, expected, "{n} vectors");
     }
 }
 
@@ -204,24 +194,98 @@ fn every_config() {
             }
         }
     }
+    // Every wait has to try again, of sums too: five tiles a CTA.
+    let five = cutting((600, 96, 2), [256, 3, 2], false);
+    for n in [16, 32, 64, 128] {
+        let operands = Arc::new(Operands::new(&five.case(n, Data::Integers)));
+        for options in schedules(n as u64) {
+            simulator.run(&operands, five.config, true, &options);
+        }
+    }
+    for (_, text, _) in NEVER_TAKEN {
+        assert!(SOURCE.lines().any(|of| of.trim() == *text), "{text}");
+    }
     simulator.demand_coverage(cannot_be);
 }
 
-/// Lines of what was not executed that no launch needs to have otherwise.
+/// Branches that no launch takes, by the lines of the source that they are compiled of, each in the entry points that are
+/// named, and why. The branch of each is where a loop would have nothing to do, or would go round again.
+const NEVER_TAKEN: &[(&[&str], &str, &str)] = &[
+    (
+        ALL,
+        "for (uint32_t s = 0; s < p.stages; ++s) {",
+        "there are two stages or more",
+    ),
+    (
+        ALL,
+        "for (uint32_t slot = 0; slot < p.stages; ++slot, stages += stage.bytes) {",
+        "the same",
+    ),
+    (
+        ALL,
+        "for (uint32_t piece = 0; piece < pieces; ++piece) {",
+        "a step has an atom, so that it has a piece",
+    ),
+    (
+        &["n16"],
+        ": vectors(p.pieces * kWeightBytes),",
+        "a step may have a piece: nvcc asks in clear_missing_vectors where it first reads how many",
+    ),
+    (
+        &["n32"],
+        "vector_scales(p.pieces * (kWeightBytes + kVectorBytes + kScaleBytes)),",
+        "the same",
+    ),
+    (
+        &["n64", "n128"],
+        "const uint32_t lines = vector_lines(p), rows = p.n;",
+        "the same",
+    ),
+    (
+        &["n32"],
+        "for (uint32_t at = rows * kPieceBytes + threadIdx.x * kUnit; at < Stage<kN>::kVectorBytes;",
+        "15 rows of 8 units at most are for 128 threads: it does not go round again",
+    ),
+    (
+        &["n64", "n128"],
+        "for (uint32_t i = 0; i < copies; ++i) {",
+        "more vectors than an atom has lines are one copy: it does not go round again",
+    ),
+    (
+        ALL,
+        "for (uint32_t step = begin; step < part.end; ++step) {",
+        "a part has a step",
+    ),
+    (
+        ALL,
+        "for (uint32_t i = 0; i < atoms; ++i) {",
+        "a step has an atom",
+    ),
+    (
+        ALL,
+        "for (uint32_t first = 0; first < uint32_t(p.n); first += kTaken) {",
+        "there is a vector; and n16 has 16 at most: it does not go round again",
+    ),
+    (
+        ALL,
+        "for (uint32_t cta = sharers.first; cta <= sharers.last; cta += kAtOnce) {",
+        "a tile has a CTA",
+    ),
+];
+
+const ALL: &[&str] = &["n16", "n32", "n64", "n128"];
+const SOURCE: &str = include_str!("../../../csrc/kernels/gemv_tcgen05.cuh");
+
+/// Whether what was not executed is one of [`NEVER_TAKEN`].
 fn cannot_be(line: &str) -> bool {
-    let own = include_str!("../../../csrc/kernels/gemv_tcgen05.cuh");
-    if let Some(at) = source_line(line, "gemv_tcgen05.cuh", own) {
-        // Whether a loop has anything to do: there is a stage, a piece, an atom, a step, a vector and a CTA at least. Of
-        // pieces nvcc asks where it first reads how many there are.
-        let of_pieces = ["(p.pieces *", "const Stage<kN> stage(p)", "rows = p.n;"];
-        let asks =
-            at.trim_start().starts_with("for (") || of_pieces.iter().any(|of| at.contains(of));
-        return line.contains("never taken") && asks;
-    }
-    let mbarrier = include_str!("../../../csrc/arch/mbarrier.cuh");
-    // Whether a wait has to try again is the schedule's choice, and of some entry point it may never have.
-    source_line(line, "mbarrier.cuh", mbarrier)
-        .is_some_and(|at| line.contains("never taken") && at.contains("while (!mbarrier_try_wait"))
+    let Some(at) = source_line(line, "gemv_tcgen05.cuh", SOURCE) else {
+        return false;
+    };
+    NEVER_TAKEN.iter().any(|(entries, text, _)| {
+        let of_entry =
+            |entry: &&str| line.starts_with(&format!("gemv_tcgen05_{entry}: never taken"));
+        at.trim() == *text && entries.iter().any(of_entry)
+    })
 }
 
 /// Configs that nobody thought of: for changes of the kernel.
@@ -368,48 +432,4 @@ fn picture() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/tensor-core-pipeline.svg");
         std::fs::write(path, svg).expect("the picture can be written");
     }
-}
-
-/// Launches that between them take every branch: tails of M and K, batches, rings and sums that are used several times,
-/// tiles whole and divided, steps of both lengths, dependent launch, alphas, all types of output; for `n` vectors.
-fn runs(n: usize) -> Vec<Run> {
-    let cuttings = [
-        cutting((20, 1312, 1), [256, 2, 6], true),
-        cutting((300, 288, 2), [256, 3, 5], true),
-        cutting((129, 1760, 1), [512, 2, 3], true),
-        cutting((500, 96, 1), [256, 2, 1], false),
-    ];
-    let run = |(i, cutting): (usize, Cutting)| {
-        let case = Case {
-            output: FloatType::ALL[i % 3],
-            row_alpha: i % 2 == 1,
-            vector_alpha: i == 1,
-            padded: i == 2,
-            ..cutting.case(n, Data::Integers)
-        };
-        Run::new(ARCH, &case, cutting.config, i == 1, Uninitialised::Error)
-    };
-    cuttings.into_iter().enumerate().map(run).collect()
-}
-
-fn faults_of(name: &str, n: usize, pick: fn(&Mutant) -> bool) {
-    let subject = subject(name, ARCH, runs(n), mutate::schedules(3), pick);
-    demand(&subject, include_str!("equivalent_faults.txt"), 60);
-}
-
-fn wrong_plans() {
-    let harmless = crate::words![Params:
-        dependent = "a run has one grid",
-        tmem_columns + 4 = PADDING,
-        arrivals = "other counters are zeros too",
-        partial = "all parts move alike, and what is behind them has room",
-        epilogue.alpha + 4 = PADDING,
-        epilogue.output_type + 4 = PADDING,
-    ];
-    let slack = [(
-        At::Shared,
-        "what aligns the ring is enough for the worst start",
-    )];
-    let harmless = [&harmless[..], &slack].concat();
-    demand_right_plans(ARCH, &[runs(5), runs(16)].concat(), &harmless);
 }

@@ -11,12 +11,24 @@ use crate::sass::figure_budget::FigureBudget;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Budget {
-    /// Each must be there, and no other.
+    /// Each must be there, and no other, but for those that follow.
     pub(crate) archs: Vec<String>,
+    /// What is compiled besides.
+    #[serde(default)]
+    pub(crate) alone: Vec<Alone>,
     /// None of these may be in the code of a kernel whose family does not allow it.
     forbid: Vec<String>,
     #[serde(rename = "family")]
     families: Vec<Family>,
+}
+
+/// A unit that is also compiled for architectures by themselves. Of these kernels only the instructions, registers and the
+/// stack are looked at: no estimate is made for their GPUs.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Alone {
+    pub(crate) unit: String,
+    pub(crate) archs: Vec<String>,
 }
 
 /// What several kernels have in common, and a rule for each of them.
@@ -95,6 +107,10 @@ impl Budget {
                     let (family, rule) = rules[index];
                     rule.examine(kernel, &mut say);
                     family.examine(kernel, &self.forbid, &mut say);
+                    if self.archs.contains(&kernel.arch) {
+                        rule.examine_figures(kernel, &mut say);
+                        family.examine_main_loop(kernel, &mut say);
+                    }
                 }
                 None => say("no rule of the budget matches it".into()),
             }
@@ -115,7 +131,8 @@ impl Budget {
 
     fn examine_archs(&self, kernels: &[Kernel]) -> Vec<Finding> {
         let present: BTreeSet<&str> = kernels.iter().map(|kernel| kernel.arch.as_str()).collect();
-        let expected: BTreeSet<&str> = self.archs.iter().map(String::as_str).collect();
+        let alone = self.alone.iter().flat_map(|alone| &alone.archs);
+        let expected: BTreeSet<&str> = self.archs.iter().chain(alone).map(String::as_str).collect();
         let finding = |arch: &&str, problem: &str| Finding {
             arch: Some((*arch).to_owned()),
             kernel: None,
@@ -147,6 +164,9 @@ impl Family {
         let not_allowed = |pattern: &&String| !self.allow.contains(pattern);
         lacks_all(kernel, forbidden.iter().filter(not_allowed), say);
         lacks_all(kernel, self.forbid.iter(), say);
+    }
+
+    fn examine_main_loop(&self, kernel: &Kernel, say: &mut impl FnMut(String)) {
         let main = kernel.figures.as_ref().and_then(|all| all.main.as_ref());
         for pattern in &self.main_loop {
             if !main.is_some_and(|main| has(&main.opcodes, pattern)) {
@@ -169,6 +189,9 @@ impl Rule {
         if let Some(most) = self.max_instructions {
             limit("instructions", kernel.instructions(), most);
         }
+    }
+
+    fn examine_figures(&self, kernel: &Kernel, say: &mut impl FnMut(String)) {
         if let Some(figures) = &self.figures {
             figures.examine(kernel.figures.as_ref(), kernel.estimate.as_ref(), say);
         }
@@ -310,6 +333,27 @@ kernels = [{ match = "relayout", max_registers = 32 }]
         let found = problems(&kernels);
         assert!(found.contains("no kernel is compiled for it"), "{found}");
         assert!(found.contains("not in the budget's list"), "{found}");
+    }
+
+    /// They are looked at like the others, but for their figures, and are to be there.
+    #[test]
+    fn units_alone() {
+        let alone = "[[alone]]\nunit = \"relayout\"\narchs = [\"90\"]\n";
+        let text = TEXT.replace(
+            "archs = [\"90a\"]\nforbid",
+            "archs = [\"90a\", \"90\"]\nforbid",
+        ) + alone;
+        let problems = |kernels: &[Kernel]| {
+            let findings = Budget::parse(&text).unwrap().examine(kernels);
+            let problems = findings.into_iter().map(|finding| finding.problem);
+            problems.collect::<Vec<_>>()
+        };
+        let mut kernels = good();
+        assert_eq!(problems(&kernels), ["no kernel is compiled for it"]);
+        kernels.push(kernel("relayout", "90", &["EXIT"]));
+        assert_eq!(problems(&kernels), [""; 0]);
+        kernels[3].opcodes.insert("STL".into(), 1);
+        assert_eq!(problems(&kernels), ["has STL"]);
     }
 
     #[test]

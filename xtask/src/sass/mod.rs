@@ -1,5 +1,6 @@
 //! Checks the machine code of the kernels: what no test of results can see.
 
+mod alone;
 mod budget;
 mod catalogue;
 mod dump;
@@ -54,12 +55,22 @@ pub(crate) fn command(workspace: &Workspace, args: &SassArgs) -> Result<()> {
         // What was asked to be built is what must be there.
         if let Ok(archs) = std::env::var("NVFP4_GEMV_ARCHS") {
             budget.archs = arch::parse(&archs, arch::gpus_here).map_err(anyhow::Error::msg)?;
+            budget.alone.clear();
         }
         vec![cargo.out_dir(&["--release"])?]
     } else {
+        budget.alone.clear();
         args.objects.clone()
     };
-    let files = device_objects(&places)?;
+    let mut files = device_objects(&places)?;
+    let sources = workspace.root().join("csrc/kernels");
+    let folder = workspace.sass_dir();
+    files.extend(alone::compile(
+        &toolchain.nvcc,
+        &sources,
+        &folder,
+        &budget.alone,
+    )?);
     let mut kernels = dump::read(&cuobjdump, &files)?;
     let program = cargo.program(&["--release"])?;
     let catalogue = Catalogue::ask(&program, &budget.archs)?;
