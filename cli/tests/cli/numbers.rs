@@ -127,7 +127,7 @@ fn what_takes_more_memory_than_there_is_is_refused_with_the_figures() {
 const KNOWN: &str = "\
     --a --activation --adversarial --b --case --ceiling --chained --checkpoint --cold --commit --compute-capability \
     --contest --cublas --dialect --dump --exclude --force --gpu --help --include --input --json --kernel --layer --layout \
-    --n --out --output --output-type --path --problem --random --rank --replace --rounds --seconds --shape --split --suite \
+    --n --no-workspace --out --output --output-type --path --problem --random --rank --replace --rounds --seconds --shape --split --suite \
     --sustained --tensor-parallel --tuned --version --windows";
 
 #[test]

@@ -1,7 +1,9 @@
 //! The machine while a kernel runs: resident CTAs, memories, barriers, counters.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashSet;
 
 use super::event::EventQueue;
 use super::grid_dependency::Neighbours;
@@ -114,7 +116,7 @@ pub(crate) struct Machine<'a> {
     pub(crate) counters: Counters,
     pub(crate) report: Report,
     /// What [`Report::notes`] has.
-    pub(crate) noted: HashSet<(Relaxation, usize)>,
+    pub(crate) noted: FxHashSet<(Relaxation, usize)>,
     /// Bulk stores of the instruction at hand.
     pub(crate) stored: Vec<Stored>,
     /// The instruction at hand took a generic address for a shared one.
@@ -189,7 +191,7 @@ impl<'a> Machine<'a> {
                 kernel: program.kernel.clone(),
                 ..Report::default()
             },
-            noted: HashSet::new(),
+            noted: FxHashSet::default(),
             stored: Vec::new(),
             generic: Cell::new(false),
             trace: None,

@@ -1,6 +1,6 @@
 //! What asynchronous operations in flight read and write, and which operations have completed.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 use super::machine::Machine;
 use crate::memory::{Fault, Space};
@@ -211,10 +211,10 @@ pub(crate) struct Grouped {
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     next: u64,
-    stages: HashMap<u64, Stage>,
+    stages: FxHashMap<u64, Stage>,
     ranges: Vec<InFlight>,
     /// By linear CTA, thread in it, and whether they are bulk groups.
-    pub(crate) groups: HashMap<(u32, u32, bool), Groups>,
+    pub(crate) groups: FxHashMap<(u32, u32, bool), Groups>,
     /// Time limits that waits ran into since anything happened.
     timeouts: u32,
 }

@@ -14,7 +14,7 @@ use crate::toolchain::nvcc;
 const FLAGS: &str = "RUSTDOCFLAGS";
 
 pub(super) fn check(context: &Context<'_>) -> Result<()> {
-    let cargo = context.cargo.clone().env(FLAGS, "-D warnings");
+    let cargo = context.cargo_without_kernels().env(FLAGS, "-D warnings");
     // Links to what only a feature brings lead somewhere without it, too. The pages that stay are of the second run.
     let without = ["--package", "nvfp4-gemv", "--no-default-features"];
     cargo.run([&["doc", "--no-deps", "--lib"], &without[..]].concat())?;

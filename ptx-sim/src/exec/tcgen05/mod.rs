@@ -10,8 +10,10 @@ mod load_store;
 mod mma;
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
 
 use super::machine::{Machine, Trouble, sync_fault};
 use super::pending::Range;
@@ -66,7 +68,7 @@ pub(crate) struct TensorState {
     pub(crate) epoch: u64,
     next: u64,
     pending: BTreeMap<u64, Pending>,
-    footprints: HashMap<Mma, Arc<Touched>>,
+    footprints: FxHashMap<Mma, Arc<Touched>>,
     /// Hazard tracking: operations of each thread, oldest first.
     issued: BTreeMap<(u32, u32, u32), VecDeque<TrackedOp>>,
     commits: BTreeMap<(u32, u32, u32), commit::Commits>,

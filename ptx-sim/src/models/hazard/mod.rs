@@ -29,8 +29,8 @@ use super::relaxation::{Allowed, Relaxation};
 use clock::{Known, Merger};
 use object::{AgentState, Object};
 use operation::{Free, OpState};
+use rustc_hash::{FxHashMap, FxHashSet};
 use shadow::Shadow;
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// The tracker. Agents and operations belong to the tracker that made them.
@@ -38,11 +38,11 @@ use std::sync::Arc;
 pub struct Tracker {
     allowed: Allowed,
     agents: Vec<AgentState>,
-    ops: HashMap<u32, OpState>,
+    ops: FxHashMap<u32, OpState>,
     next_op: u32,
-    objects: HashMap<u64, Object>,
+    objects: FxHashMap<u64, Object>,
     /// What the threads of a group that have ended knew.
-    exits: HashMap<u32, Object>,
+    exits: FxHashMap<u32, Object>,
     /// What earlier `fence.sc`s hand to later ones.
     fences: Object,
     slots: u32,
@@ -53,13 +53,13 @@ pub struct Tracker {
     nobody: AgentState,
     unused: Object,
     conflicts: Vec<Conflict>,
-    seen: HashSet<(ConflictKind, u32, u32)>,
+    seen: FxHashSet<(ConflictKind, u32, u32)>,
     notes: Vec<(Relaxation, Conflict)>,
-    noted: HashSet<(Relaxation, u32, u32)>,
+    noted: FxHashSet<(Relaxation, u32, u32)>,
     /// Ranges that another group has freed, and who did; those whose memory it is still use them.
     lent: Vec<(Range, Side)>,
     mixed: Vec<Mixed>,
-    mixed_at: HashSet<(u32, u32)>,
+    mixed_at: FxHashSet<(u32, u32)>,
 }
 
 impl Tracker {
