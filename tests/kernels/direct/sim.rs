@@ -160,13 +160,13 @@ pub(crate) fn shared_memory(mutant: &Mutant) -> bool {
 }
 
 fn sample(mutant: &Mutant) -> bool {
-    !shared_memory(mutant) && share(mutant, 16)
+    !shared_memory(mutant) && share(mutant, 32)
 }
 
 /// The list of faults in compiled kernels.
 pub(crate) const LIST: &str = include_str!("equivalent_faults.txt");
 
-/// Demands that of every kind of fault, in one of 16 of the faults, survivors are of a kind that the list explains,
+/// Demands that of every kind of fault, in one of 32 of the faults, survivors are of a kind that the list explains,
 /// and few: its patterns are broader than for PTX that does not change.
 pub(crate) fn demand_sampled(name: &str, arch: &'static str, runs: Vec<Run>, least: usize) {
     // A CTA that works on all batches meets its own shared memory again.

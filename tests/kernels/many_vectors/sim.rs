@@ -90,11 +90,22 @@ impl Kernel {
         &self,
         simulator: &Simulator,
         cutting: &Cutting,
+        kernel: (Activation, usize),
+        turn: &mut usize,
+    ) {
+        self.check_on(&Data::BOTH, simulator, cutting, kernel, turn);
+    }
+
+    fn check_on(
+        &self,
+        data: &[Data],
+        simulator: &Simulator,
+        cutting: &Cutting,
         (activation, n): (Activation, usize),
         turn: &mut usize,
     ) {
         let config = self.config(cutting);
-        for data in [Data::Integers, Data::FullRange] {
+        for &data in data {
             *turn += 1;
             let (turn, seed) = (*turn, *turn as u64);
             let case = cutting.case(n, activation, data).dealt(turn);
@@ -140,16 +151,20 @@ impl Kernel {
         self.check(&simulator, &passes, (Activation::Nvfp4, 35), &mut turn);
     }
 
-    /// Every config, number of vectors and type of vectors, which between them execute every instruction.
+    /// Every config, number of vectors and type of vectors, which between them execute every instruction: on exact data,
+    /// and every pair of the three on full-range data.
     pub(crate) fn every_config(&self) {
         let hopper = Simulator::new("90a");
         let mut turn = 0;
-        for activation in ACTIVATIONS {
-            for &n in self.vectors {
-                for cutting in self.cuttings {
+        for (type_of, activation) in ACTIVATIONS.into_iter().enumerate() {
+            for (number, &n) in self.vectors.iter().enumerate() {
+                for (config, cutting) in self.cuttings.iter().enumerate() {
                     let kernel = (activation, n);
+                    // Any two of the three choose the third.
+                    let full_range = (type_of + number + config) % ACTIVATIONS.len() == 0;
+                    let data = &Data::BOTH[..1 + usize::from(full_range)];
                     if self.takes(&hopper, cutting, kernel) {
-                        self.check(&hopper, cutting, kernel, &mut turn);
+                        self.check_on(data, &hopper, cutting, kernel, &mut turn);
                     }
                 }
             }

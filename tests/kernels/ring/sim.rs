@@ -286,7 +286,7 @@ fn cannot_be(line: &str) -> bool {
 /// Configs that nobody thought of: for changes of the kernel.
 fn random_configs() {
     for simulator in ["90a", "100a"].map(Simulator::new) {
-        let mut left = 300;
+        let mut left = 200;
         for seed in 0.. {
             let rng = &mut fastrand::Rng::with_seed(seed);
             let layout = ScaleLayout::ALL[rng.usize(..2)];

@@ -22,6 +22,11 @@ pub(crate) enum Data {
     Recorded,
 }
 
+impl Data {
+    /// What shows that every product is there, and what shows how sums round.
+    pub(crate) const BOTH: [Self; 2] = [Self::Integers, Self::FullRange];
+}
+
 /// What makes a test problem: the same bytes wherever it is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
