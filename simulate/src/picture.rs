@@ -1,6 +1,6 @@
 //! Pictures of what the warps of a kernel do, and of what they wait for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ptx_sim::Trace;
 use ptx_sim::trace::TrackKind;
@@ -12,38 +12,52 @@ use ptx_sim::trace::draw::{DrawError, DrawOptions, draw};
 /// # Errors
 /// A trace that holds nothing of it.
 pub fn tcgen05(trace: &Trace, stages: u32, title: &str) -> Result<String, DrawError> {
-    let how = DrawOptions {
-        title: Some(title.into()),
-        ctas: vec![0],
-        warps: vec![0, 4, 5],
-        labels: labels(trace, stages),
-        ..DrawOptions::default()
-    };
-    draw(trace, &how)
-}
-
-/// Barriers in the order of the kernel's `Shared`.
-fn labels(trace: &Trace, stages: u32) -> BTreeMap<String, String> {
-    let mut barriers: Vec<u64> = trace
-        .tracks
-        .iter()
-        .filter(|track| track.kind == TrackKind::Barrier)
-        .map(|track| track.index)
-        .collect();
-    barriers.sort_unstable();
-    barriers.dedup();
-    assert_eq!(barriers.len(), 2 * (stages as usize + 2));
     let full = (0..stages).map(|s| format!("full[{s}]"));
     let empty = (0..stages).map(|s| format!("empty[{s}]"));
     let sums = ["sum full", "sum empty"].map(|of| [0, 1].map(|s| format!("{of}[{s}]")));
-    let names = full.chain(empty).chain(sums.concat());
-    let mut labels: BTreeMap<String, String> = barriers
-        .iter()
-        .map(|at| format!("{at:#x}"))
-        .zip(names)
+    let barriers = full.chain(empty).chain(sums.concat());
+    let warps = [(0, "store"), (4, "load"), (5, "multiply")];
+    first_cta(trace, barriers, &warps, title)
+}
+
+/// The first CTA of `gemv_mma_fp4` with one warp that multiplies, beside the one that loads, and a ring of so many
+/// stages.
+///
+/// # Errors
+/// A trace that holds nothing of it.
+pub fn mma_fp4(trace: &Trace, stages: u32, title: &str) -> Result<String, DrawError> {
+    let of_stage = |s| ["full", "empty"].map(|of| format!("{of}[{s}]"));
+    let barriers = (0..stages).flat_map(of_stage);
+    first_cta(trace, barriers, &[(0, "multiply"), (1, "load")], title)
+}
+
+/// These warps, by what they do. The names of all mbarriers, in the order of their addresses.
+fn first_cta(
+    trace: &Trace,
+    barriers: impl Iterator<Item = String>,
+    warps: &[(u64, &str)],
+    title: &str,
+) -> Result<String, DrawError> {
+    let of_barriers = trace.tracks.iter();
+    let at: BTreeSet<u64> = of_barriers
+        .filter(|track| track.kind == TrackKind::Barrier)
+        .map(|track| track.index)
         .collect();
-    for (warp, name) in [(0, "store"), (4, "load"), (5, "multiply")] {
-        labels.insert(format!("warp {warp}"), name.into());
-    }
-    labels
+    let names: Vec<String> = barriers.collect();
+    assert_eq!(at.len(), names.len());
+    let mut labels: BTreeMap<String, String> =
+        at.iter().map(|at| format!("{at:#x}")).zip(names).collect();
+    labels.extend(
+        warps
+            .iter()
+            .map(|(warp, does)| (format!("warp {warp}"), (*does).into())),
+    );
+    let how = DrawOptions {
+        title: Some(title.into()),
+        ctas: vec![0],
+        warps: warps.iter().map(|(warp, _)| *warp).collect(),
+        labels,
+        ..DrawOptions::default()
+    };
+    draw(trace, &how)
 }

@@ -7,8 +7,9 @@ use nvfp4_gemv::kernel::params::nvfp4_mma_fp4_params as Params;
 use nvfp4_gemv::kernel::{Config, Kernel, MmaFp4Config};
 use nvfp4_gemv::{Dims, FloatType, ScaleLayout, Shape};
 use nvfp4_gemv_cli::problem::{CONTEST_BENCHMARKS, CONTEST_TESTS};
+use nvfp4_gemv_simulate::picture;
 use ptx_sim::trace::Kind;
-use ptx_sim::{Policy, Timing, Uninitialised, mutate};
+use ptx_sim::{Policy, Timing, Trace, Uninitialised, mutate};
 
 use crate::support::faults::{PADDING, Run, demand, demand_right_plans, no_arithmetic, subject};
 use crate::support::operands::{Case, Data, Operands};
@@ -22,7 +23,7 @@ crate::trials! {
     simulator:
         short_sweep = || sweep(&Simulator::new(ARCH), &[1, 3, 8, 16, 17], 1),
         vectors_of_every_entry_point, several_passes, contest_shapes = || contest(1 << 20),
-        sums_in_rank_order, loads_before_the_wait,
+        sums_in_rank_order, loads_before_the_wait, picture,
         faults = || faults_of(16),
         wrong_plans;
     long:
@@ -300,16 +301,7 @@ fn sums_in_rank_order() {
 /// Before the grid before has ended, the weights of the first stages are on their way, and nothing else is.
 fn loads_before_the_wait() {
     let cutting = cutting((16, 6 * 256, 1), Linear, [1, 3, 1]);
-    let operands = Operands::new(&cutting.case(2, Data::Integers));
-    let mut loaded = Loaded::new(&Arc::new(operands), ARCH);
-    let gpu = Simulator::new(ARCH).gpu;
-    let plan = loaded.plan(cutting.config(8), &gpu, true);
-    let launch = launches(&plan.launches()[0]).expect("a launch").remove(0);
-    let program = &ptx::entry(&launch.kernel, ARCH).program;
-    let options = options(Policy::Fair, Timing::Lazy);
-    let trace = loaded.memory.traced(program, &launch, &options);
-    let trace = trace.expect("it runs");
-    assert_eq!(loaded.difference(0), None);
+    let trace = traced(&cutting, true, Timing::Lazy);
     let waits = trace.slices.iter();
     let ended = waits
         .filter(|s| s.kind == Kind::Wait && s.name == "griddepcontrol.wait")
@@ -320,6 +312,37 @@ fn loads_before_the_wait() {
     let before = copies.filter(|s| s.start < ended).count();
     // Of each stage a box of codes, and two copies by all lanes: four scales a lane, of 16 rows and four slices.
     assert_eq!(before, 3 * (1 + 2));
+}
+
+/// Two vectors, exact: what happened, in an order that the ISA allows.
+fn traced(cutting: &Cutting, chained: bool, timing: Timing) -> Trace {
+    let operands = Operands::new(&cutting.case(2, Data::Integers));
+    let mut loaded = Loaded::new(&Arc::new(operands), ARCH);
+    let gpu = Simulator::new(ARCH).gpu;
+    let plan = loaded.plan(cutting.config(8), &gpu, chained);
+    let launch = launches(&plan.launches()[0]).expect("a launch").remove(0);
+    let program = &ptx::entry(&launch.kernel, ARCH).program;
+    let options = options(Policy::Fair, timing);
+    let trace = loaded.memory.traced(program, &launch, &options);
+    let trace = trace.expect("it runs");
+    assert_eq!(loaded.difference(0), None);
+    trace
+}
+
+/// The picture of the pipeline in docs/. Drawn again with `PIPELINE_WRITE=1 cargo test --test kernels picture`.
+/// Another nvcc may order instructions otherwise, so the committed file is not compared.
+fn picture() {
+    let cutting = cutting((16, 5 * 256, 1), Linear, [1, 3, 1]);
+    let trace = traced(&cutting, false, Timing::Random);
+    let title = "gemv_mma_fp4: a CTA with one warp that multiplies, five steps, three stages";
+    let svg = picture::mma_fp4(&trace, 3, title).expect("a picture");
+    for name in ["load", "multiply", "full[0]", "empty[1]"] {
+        assert!(svg.contains(name), "{name}");
+    }
+    if std::env::var_os("PIPELINE_WRITE").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/mma-fp4-pipeline.svg");
+        std::fs::write(path, svg).expect("the picture can be written");
+    }
 }
 
 /// Rings that are used several times, rows past M, both layouts, clusters, batches, chained and not, for `n` vectors.
