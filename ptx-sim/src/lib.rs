@@ -1,9 +1,9 @@
-//! Executes the PTX that nvcc emits for this project's kernels, on the CPU.
+//! Executes the PTX of CUDA kernels on the CPU.
 //!
-//! The tensor-core kernels need a Blackwell GPU that most machines, and every CI runner, lack.
-//! This crate runs PTX functionally and checks what a GPU would not: every byte's bounds,
-//! alignment and initialisation, barrier use, divergence at warp-synchronous instructions, and
-//! deadlocks. What it does not model exactly is an error that names the instruction.
+//! Kernels for the tensor cores of a GPU need that GPU, which most machines, and every CI runner, lack. This crate runs
+//! their PTX functionally and checks what a GPU would not: the bounds, alignment and initialisation of every byte, the use
+//! of barriers, divergence at warp-synchronous instructions, races and missing fences between threads and asynchronous
+//! operations, and deadlocks. What it does not model exactly is an error that names the instruction.
 //!
 //! ```
 //! use ptx_sim::{Launch, Module, Options, Sim};

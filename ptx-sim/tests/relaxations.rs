@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::hazard::{CLUSTER, PAIR, kernel, wait};
+use common::hazard::{CLUSTER, PAIR, READ, kernel, wait};
 use common::ones::edited;
-use common::relies::{relies, run};
+use common::relies::{relies, relies_behind_a_grid, run, tried_by};
 use ptx_sim::{HazardChecks, Options, Profile, Relaxation};
 
 fn all_sixteen(out: &[u32]) {
@@ -342,4 +342,228 @@ fn shared_memory_behind_a_relaxed_barrier() {
         error,
         sevens,
     );
+}
+
+#[test]
+fn a_load_over_what_was_read() {
+    let load = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%m], 256;\n\
+                cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%s], [%in], 256, [%m];\n";
+    let ptx = kernel(
+        "",
+        &format!(
+            "@!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\nst.shared.u32 [%mine], %t;\nbar.sync 0;\n\
+             fence.proxy.async.shared::cta;\nld.shared.u32 %r2, [%mine];\nbar.sync 0;\n@%p8 bra GO;\n{load}GO:\n{}\
+             ld.shared.u32 %r1, [%mine];\nst.global.u32 [%w], %r1;",
+            wait("W", "")
+        ),
+    );
+    let error = "(write after read)";
+    relies(Relaxation::WriteAfterRead, &ptx, 64, error, |out| {
+        assert!(out[..64].iter().all(|v| *v == 0x0707_0707), "{out:?}");
+    });
+}
+
+#[test]
+fn a_shuffle_as_a_barrier() {
+    let shuffle = "shfl.sync.idx.b32 %r3, %t, 0, 31, 0xffffffff;\n";
+    let ptx = kernel(
+        "",
+        &format!("@!%p8 st.shared.u32 [%s], 5;\n{shuffle}{READ}"),
+    );
+    let error = "nothing orders the two";
+    relies(Relaxation::Collectives, &ptx, 32, error, |out| {
+        assert!(out[..32].iter().all(|v| *v == 5), "{out:?}");
+    });
+}
+
+#[test]
+fn scopes_that_do_not_reach_the_peer() {
+    let body = |arrive: &str, acquire: &str| {
+        pair(&format!(
+            "@!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\n{CLUSTER}\
+             @!%p8 st.shared::cluster.u32 [%far], 7;\n\
+             @!%p8 mbarrier.arrive{arrive}.shared::cluster.b64 _, [%farm];\n{}{READ}{CLUSTER}",
+            wait("W", acquire)
+        ))
+    };
+    let error = "nothing orders the two";
+    let (release, acquire) = (".release.cluster", ".acquire.cluster");
+    for (arrive, acquire) in [("", ""), (release, ""), ("", acquire)] {
+        let ptx = body(arrive, acquire);
+        relies(Relaxation::BarrierScope, &ptx, 64, error, sevens);
+    }
+}
+
+#[test]
+fn a_relaxed_wait() {
+    let ptx = kernel(
+        "",
+        &format!(
+            "@!%p8 mbarrier.init.shared::cta.b64 [%m], 1;\nbar.sync 0;\n@%p8 bra R;\nst.shared.u32 [%s], 5;\n\
+             mbarrier.arrive.shared::cta.b64 _, [%m];\nR:\n{}{READ}",
+            wait("W", ".relaxed.cta")
+        ),
+    );
+    let error = "nothing orders the two";
+    relies(Relaxation::RelaxedWait, &ptx, 64, error, |out| {
+        assert!(out[..64].iter().all(|v| *v == 5), "{out:?}");
+    });
+}
+
+#[test]
+fn order_handed_on_without_fences() {
+    let init = "    fence.mbarrier_init.release.cluster;\n";
+    let second = format!("    mbarrier.init.shared::cta.b64 [sm+4624], 1;\n{init}");
+    let meet = "    setp.ne.u32 %p6, %r1, 32;\n    @%p6 bra MEET;\nWAIT:\n";
+    let told = "    bar.warp.sync 0xffffffff;\n    tcgen05.fence::after_thread_sync; //wait\n";
+    let tell = format!(
+        "    mbarrier.arrive.shared::cta.b64 _, [sm+4624];\nMEET:\n\
+         mbarrier.try_wait.parity.shared::cta.b64 %p5, [sm+4624], 0;\n    @!%p5 bra MEET;\n{told}"
+    );
+    let hands = [(init, second.as_str()), ("WAIT:\n", meet), (told, &tell)];
+    let ptx = edited(&hands);
+    let error = "a tcgen05.fence is missing";
+    relies(Relaxation::HandedOn, &ptx, 128, error, all_sixteen);
+}
+
+#[test]
+fn a_store_to_a_peer_that_may_not_run() {
+    let ptx = pair(&format!(
+        "@!%p8 st.shared::cluster.u32 [%far], 5;\n{CLUSTER}"
+    ));
+    let error = "nothing tells that its CTA runs";
+    relies(Relaxation::PeerRuns, &ptx, 64, error, sevens);
+}
+
+/// One product of ones by `wgmma`, B in shared memory: `behind` stands behind its fence.
+fn warpgroup(behind: &str) -> String {
+    let ptx = kernel(
+        "",
+        &format!(
+            "mov.b32 %r5, 0x3f803f80;\nst.shared.u32 [%mine], %r5;\nfence.proxy.async.shared::cta;\nbar.sync 0;\n\
+             shr.u32 %r2, %s, 4;\ncvt.u64.u32 %d1, %r2;\nor.b64 %d1, %d1, 0x1000080000;\nmov.b32 %r6, %r5;\n\
+             mov.b32 %r7, %r5;\nmov.b32 %r8, %r5;\nmov.b32 %r10, 0;\nmov.b32 %r11, 0;\nmov.b32 %r12, 0;\n\
+             mov.b32 %r13, 0;\nsetp.eq.u32 %p7, %t, %t;\nwgmma.fence.sync.aligned;\n{behind}\
+             wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {{%r10, %r11, %r12, %r13}}, \
+             {{%r5, %r6, %r7, %r8}}, %d1, %p7, 1, 1, 0;\n\
+             wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\nst.global.u32 [%w], %r10;"
+        ),
+    );
+    ptx.replacen("sm_100a", "sm_90a", 1)
+}
+
+#[test]
+fn registers_behind_a_wgmma_fence() {
+    for (behind, error) in [
+        (
+            "mov.b32 %r10, 0;\n",
+            "a register of the accumulator was accessed",
+        ),
+        ("mov.b32 %r5, %r6;\n", "a register of A was accessed"),
+    ] {
+        let ptx = warpgroup(behind);
+        relies(Relaxation::CompiledFence, &ptx, 128, error, |out| {
+            all_sixteen(&out[..128]);
+        });
+    }
+    let (report, _) = run(&warpgroup(""), 128, &hardware()).unwrap();
+    assert!(report.notes.is_empty(), "{:?}", report.notes);
+}
+
+const ALLOC: &str = "    tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [sm+4616], 32;\n";
+
+#[test]
+fn dependents_that_start_before_the_allocation() {
+    let early = format!("    griddepcontrol.launch_dependents;\n{ALLOC}");
+    let ptx = edited(&[(ALLOC, &early)]);
+    let error = "which a grid that waits for the end of this one";
+    relies(Relaxation::LateDependents, &ptx, 128, error, all_sixteen);
+    let late = edited(&[(
+        ALLOC,
+        &format!("{ALLOC}    griddepcontrol.launch_dependents;\n"),
+    )]);
+    let (report, _) = run(&late, 128, &hardware()).unwrap();
+    assert!(report.notes.is_empty(), "{:?}", report.notes);
+}
+
+#[test]
+fn an_allocation_before_the_wait_for_the_grid_before() {
+    let held = edited(&[(ALLOC, &format!("{ALLOC}    griddepcontrol.wait;\n"))]);
+    let error = "for tensor memory: CTA 0 holds some";
+    let allocated = Relaxation::AllocatedBefore;
+    relies_behind_a_grid(allocated, &held, 128, error, all_sixteen);
+    // There is no grid before it.
+    let (report, _) = run(&held, 128, &hardware()).unwrap();
+    assert!(report.notes.is_empty(), "{:?}", report.notes);
+}
+
+/// By the name that `--allow` takes, a test that tries it.
+const TRIED: [(&str, fn()); Relaxation::ALL.len()] = [
+    ("cp-after-mma", a_copy_behind_an_mma),
+    ("after-fence", no_fence_after_a_wait),
+    ("loaded-registers", registers_behind_the_scoreboard),
+    ("warp-stores", a_store_by_all_lanes),
+    ("lane-bits", lane_bits_of_no_account),
+    ("unread-stores", a_store_that_outlives_its_cta),
+    ("generic-shared", generic_addresses_of_shared_memory),
+    ("unwritten", rows_that_nothing_wrote),
+    ("write-after-read", a_load_over_what_was_read),
+    ("collectives", a_shuffle_as_a_barrier),
+    ("barrier-scope", scopes_that_do_not_reach_the_peer),
+    ("relaxed-wait", a_relaxed_wait),
+    ("handed-on", order_handed_on_without_fences),
+    ("same-bytes", lanes_that_write_the_same_bytes),
+    ("peer-runs", a_store_to_a_peer_that_may_not_run),
+    ("compiled-fence", registers_behind_a_wgmma_fence),
+    (
+        "late-dependents",
+        dependents_that_start_before_the_allocation,
+    ),
+    ("unfenced-init", an_initialisation_without_a_fence),
+    ("peer-columns", columns_of_the_peer_that_it_still_uses),
+    ("execution-free", columns_freed_behind_execution_order),
+    (
+        "commit-order",
+        a_commit_behind_which_a_later_one_was_waited_for,
+    ),
+    ("relaxed-barrier", an_end_behind_a_relaxed_barrier),
+    (
+        "allocated-before",
+        an_allocation_before_the_wait_for_the_grid_before,
+    ),
+];
+
+/// Each test proves that its kernel needs one relaxation and no other: so names and bits are not mixed up.
+#[test]
+fn every_relaxation_is_tried_by_its_name() {
+    let mut named = Vec::new();
+    for (name, test) in TRIED {
+        let tried = tried_by(test);
+        let names: Vec<_> = tried.iter().map(|r| r.name()).collect();
+        assert_eq!(names, [name]);
+        named.extend(tried);
+    }
+    named.sort();
+    assert_eq!(named, Relaxation::ALL);
+}
+
+/// The table in docs/semantics-async.md has each of them once, and those last that are never noted.
+#[test]
+fn the_documentation_lists_every_relaxation() {
+    let page = include_str!("../docs/semantics-async.md");
+    let (_, table) = page.split_once("\n| name | what is relied on |").unwrap();
+    let (table, _) = table.split_once("\n\n").unwrap();
+    let cells = table.lines().skip(2).map(|row| row.split(" | "));
+    let rows: Vec<(Relaxation, usize)> = cells
+        .map(|mut row| {
+            let name = row.next().unwrap().trim_matches(['|', ' ', '`']);
+            let full = row.filter(|cell| !cell.trim_matches(['|', ' ']).is_empty());
+            (name.parse().unwrap(), full.count())
+        })
+        .collect();
+    assert!(rows.iter().all(|(_, cells)| *cells == 3), "{rows:?}");
+    assert!(rows.is_sorted_by_key(|(r, _)| !r.is_noted()), "{rows:?}");
+    let mut names: Vec<_> = rows.iter().map(|(r, _)| *r).collect();
+    names.sort();
+    assert_eq!(names, Relaxation::ALL);
 }

@@ -9,10 +9,10 @@
 //! hold all that is free, and wait for this grid's end; it starts when every CTA has executed
 //! `griddepcontrol.launch_dependents` or has ended.
 
-use super::Flow;
 use super::machine::{Machine, Trouble};
 use super::pending::{Range, Use};
 use super::warp::{Part, State, Wait};
+use super::{Ctx, Flow};
 use crate::memory::{Actor, Fault, Space};
 use crate::models::relaxation::Relaxation;
 use crate::report::ViolationKind;
@@ -111,15 +111,33 @@ impl Neighbours {
 
 impl Machine<'_> {
     /// `griddepcontrol.wait`.
-    pub(super) fn wait_for_grid_before(&mut self, cta: usize, cur: &mut Part) -> Flow {
+    pub(super) fn wait_for_grid_before(&mut self, c: &Ctx<'_>, cur: &mut Part) -> Flow {
+        self.note_allocated_before(c);
         if !self.neighbours.before_runs {
-            let behind = &mut self.ctas[cta].behind;
+            let behind = &mut self.ctas[c.cta].behind;
             *behind |= self.neighbours.waited;
             self.neighbours.reach |= *behind;
             return Flow::Next;
         }
         cur.state = State::Blocked(Wait::GridBefore);
         Flow::Stop
+    }
+
+    /// Notes that a CTA holds tensor memory while it waits for a grid that is none of the run's. Whether that grid is over by
+    /// now depends on the schedule, and does not matter.
+    fn note_allocated_before(&mut self, c: &Ctx<'_>) {
+        let cta = &self.ctas[c.cta];
+        let relies = self.options.allows(Relaxation::AllocatedBefore)
+            && self.neighbours.grid == 0
+            && cta.behind & BEFORE_THE_RUN == 0
+            && self
+                .tensor
+                .holders()
+                .contains(&self.neighbours.holder(cta.linear));
+        if relies {
+            let why = "a CTA that holds tensor memory waits for the grid before, which may still have to allocate its own";
+            self.note(Relaxation::AllocatedBefore, c.pc, why);
+        }
     }
 
     /// Refuses an access of a CTA to bytes of global memory, address and size, that conflicts with one of a grid which may
@@ -215,13 +233,25 @@ impl Machine<'_> {
         }
     }
 
-    /// Whether a grid that waits for this one's end may hold all tensor memory that was free. Public
-    /// kernels allocate after they let dependents start: they rely on those to allocate none before
+    /// Whether a `tcgen05.alloc` finds nothing, because a grid that waits for this one's end holds all tensor memory that
+    /// was free. Public kernels allocate after they let dependents start: they rely on those to allocate none before
     /// they wait.
-    pub(super) fn dependents_hold_tensor_memory(&self) -> bool {
-        !self.options.allows(Relaxation::LateDependents)
-            && !self.neighbours.is_followed
-            && self.neighbours.lets_dependents()
+    pub(super) fn dependents_left_nothing(&mut self, c: &Ctx<'_>) -> bool {
+        if !self.dependents_may_hold_tensor_memory() {
+            return false;
+        }
+        let relies = self.options.allows(Relaxation::LateDependents);
+        if relies {
+            let why =
+                "all CTAs have let dependents start or ended, which may hold all tensor memory";
+            self.note(Relaxation::LateDependents, c.pc, why);
+        }
+        !relies
+    }
+
+    /// Whether there may be a grid of which only this is known: it waits for this one's end.
+    fn dependents_may_hold_tensor_memory(&self) -> bool {
+        !self.neighbours.is_followed && self.neighbours.lets_dependents()
     }
 
     /// What a `griddepcontrol.wait` waits for, for reports.
@@ -246,7 +276,8 @@ impl Machine<'_> {
 
     /// What a `tcgen05.alloc` waits for, for reports.
     pub(super) fn describe_alloc_wait(&self, cta: usize, columns: u32) -> String {
-        if self.dependents_hold_tensor_memory() {
+        let late = self.options.allows(Relaxation::LateDependents);
+        if !late && self.dependents_may_hold_tensor_memory() {
             return "for tensor memory, which a grid that waits for the end of this one may hold: all CTAs have \
                     executed griddepcontrol.launch_dependents or ended"
                 .into();

@@ -356,7 +356,7 @@ impl Machine<'_> {
                 return Err(Trouble::Fault(f, None));
             }
             Op::Hint | Op::Prefetch => {}
-            Op::GridWait => return Ok(self.wait_for_grid_before(c.cta, cur)),
+            Op::GridWait => return Ok(self.wait_for_grid_before(c, cur)),
             Op::LaunchDependents => self.launch_dependents(c.cta),
             Op::Fence { kind } => {
                 let actor = c.actor(self, w, c.active.trailing_zeros());

@@ -163,8 +163,8 @@ impl Relaxation {
         }
     }
 
-    /// Whether a run notes where it was needed. The others are order that a kernel gets for nothing: nothing shows
-    /// which accesses would lack it.
+    /// Whether a run notes where it was needed. The others are order that a kernel gets for nothing, and hands on: which
+    /// accesses would lack it, only a second set of clocks could tell.
     pub fn is_noted(self) -> bool {
         !matches!(
             self,
@@ -172,9 +172,6 @@ impl Relaxation {
                 | Relaxation::BarrierScope
                 | Relaxation::RelaxedWait
                 | Relaxation::HandedOn
-                | Relaxation::CompiledFence
-                | Relaxation::LateDependents
-                | Relaxation::AllocatedBefore
         )
     }
 }

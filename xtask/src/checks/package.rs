@@ -1,5 +1,6 @@
 //! What would be published works where it is unpacked: outside the repository, without the simulator, and
-//! without nvcc. The library with its tests and benches, each feature alone, and the program with that library.
+//! without nvcc. The library with its tests and benches, each feature alone, and the program with that library. The
+//! simulator by itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ const MOST_BYTES: u64 = 500_000;
 
 const LIBRARY: &str = "nvfp4-gemv";
 const PROGRAM: &str = "nvfp4-gemv-cli";
+const SIMULATOR: &str = "ptx-sim";
 
 pub(super) fn check(workspace: &Workspace) -> Result<()> {
     let target = workspace.check_dir("package");
@@ -34,6 +36,8 @@ pub(super) fn check(workspace: &Workspace) -> Result<()> {
         LIBRARY,
         "--package",
         PROGRAM,
+        "--package",
+        SIMULATOR,
         "--no-verify",
         "--allow-dirty",
     ])?;
@@ -41,6 +45,7 @@ pub(super) fn check(workspace: &Workspace) -> Result<()> {
     let directory = tempfile::tempdir().context("cannot create a temporary directory")?;
     let unpack = |package| unpacked(&packages, package, directory.path());
     let (library, program) = (unpack(LIBRARY)?, unpack(PROGRAM)?);
+    let simulator = unpack(SIMULATOR)?;
 
     let no_kernels = cargo
         .env("NVFP4_GEMV_NO_KERNELS", "1")
@@ -52,6 +57,8 @@ pub(super) fn check(workspace: &Workspace) -> Result<()> {
     }
     // With the features that a user gets who asks for none, the tests for GPUs among them.
     of_library.run(["check", "--all-targets"])?;
+    let of_simulator = no_kernels.clone().at(simulator.join("Cargo.toml"));
+    of_simulator.run(["check", "--all-targets"])?;
     says_that_it_has_no_kernels(&no_kernels.at(program.join("Cargo.toml")), &library)
 }
 

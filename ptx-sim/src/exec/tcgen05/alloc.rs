@@ -34,8 +34,8 @@ impl Machine<'_> {
             ));
         }
         let granted = match group {
-            CtaGroup::One => self.alloc_one(c.cta, columns)?,
-            CtaGroup::Two => self.alloc_pair(c.cta, columns)?,
+            CtaGroup::One => self.alloc_one(c, columns)?,
+            CtaGroup::Two => self.alloc_pair(c, columns)?,
         };
         let Some(at) = granted else {
             cur.state = State::Blocked(Wait::TensorAlloc {
@@ -49,11 +49,11 @@ impl Machine<'_> {
         Ok(Flow::Next)
     }
 
-    fn alloc_one(&mut self, cta: usize, columns: u32) -> Result<Option<TmemAddr>, Trouble> {
-        if self.dependents_hold_tensor_memory() {
+    fn alloc_one(&mut self, c: &Ctx<'_>, columns: u32) -> Result<Option<TmemAddr>, Trouble> {
+        if self.dependents_left_nothing(c) {
             return Ok(None);
         }
-        let (sm, linear) = (self.sm(cta), self.ctas[cta].linear);
+        let (sm, linear) = (self.sm(c.cta), self.ctas[c.cta].linear);
         let holder = self.neighbours.holder(linear);
         let a = self.tensor.allocators.entry(sm).or_default();
         match a.alloc(holder, columns).map_err(refused)? {
@@ -75,15 +75,15 @@ impl Machine<'_> {
     /// The first CTA asks and blocks; the second allocates for both. The columns of both exist from
     /// then on, whenever the warp that blocked goes on: the allocation is one operation of the pair
     /// (9.7.16.7.1), and the CTA that goes on may have the tensor cores of both write to them.
-    fn alloc_pair(&mut self, cta: usize, columns: u32) -> Result<Option<TmemAddr>, Trouble> {
-        let linear = self.ctas[cta].linear;
+    fn alloc_pair(&mut self, c: &Ctx<'_>, columns: u32) -> Result<Option<TmemAddr>, Trouble> {
+        let linear = self.ctas[c.cta].linear;
         let pair = self
-            .tensor_group(cta, CtaGroup::Two)
+            .tensor_group(c.cta, CtaGroup::Two)
             .map_err(|f| Trouble::Fault(f, None))?;
         if let Some(at) = self.tensor.granted.remove(&linear) {
             return Ok(Some(at));
         }
-        if self.dependents_hold_tensor_memory() {
+        if self.dependents_left_nothing(c) {
             return Ok(None);
         }
         let peer = if pair[0] == linear { pair[1] } else { pair[0] };
@@ -97,7 +97,7 @@ impl Machine<'_> {
             self.tensor.asked.insert(linear, columns);
             return Ok(None);
         };
-        let (mine, other) = (self.sm(cta), self.sm(peer_index));
+        let (mine, other) = (self.sm(c.cta), self.sm(peer_index));
         let mut a = self.tensor.allocators.remove(&mine).unwrap_or_default();
         let b = self.tensor.allocators.entry(other).or_default();
         let holders = [linear, peer].map(|cta| self.neighbours.holder(cta));

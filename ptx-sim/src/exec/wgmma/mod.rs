@@ -342,7 +342,10 @@ impl Machine<'_> {
         let Some(registers) = w.poison.wgmma() else {
             return Err(hazard("a wgmma.mma_async without a wgmma.fence before it"));
         };
-        let after = registers.issue(id, &operands, compiled).map_err(hazard)?;
+        let place = registers.issue(id, &operands, compiled).map_err(hazard)?;
+        if let Some(lacks) = place.lacks {
+            self.note(Relaxation::CompiledFence, c.pc, lacks);
+        }
 
         let cta = self.ctas[c.cta].linear;
         let in_shared = match rows {
@@ -385,7 +388,7 @@ impl Machine<'_> {
             cta,
             warp: w.index,
             number,
-            after,
+            after: place.after,
             product,
             a: rows,
             d,

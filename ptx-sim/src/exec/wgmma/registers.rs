@@ -46,6 +46,15 @@ pub(crate) struct Operands {
     pub(crate) key: u32,
 }
 
+/// Where an operation stands that was issued.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    /// The operation on the same accumulator that it comes after.
+    pub(crate) after: Option<u64>,
+    /// What only ptxas puts in order.
+    pub(crate) lacks: Option<&'static str>,
+}
+
 /// The registers of a warp.
 #[derive(Debug, Clone)]
 pub(crate) struct Registers {
@@ -96,17 +105,19 @@ impl Registers {
         !self.chains.is_empty()
     }
 
-    /// An operation is issued. Returns the one on the same accumulator that it comes after, or what is
-    /// wrong. `compiled`: registers may also be accessed behind the fence, because ptxas puts
-    /// such accesses in order itself.
+    /// An operation is issued, or this is wrong. `compiled`: registers may also be accessed behind the fence, because
+    /// ptxas puts such accesses in order itself.
     pub(crate) fn issue(
         &mut self,
         id: u64,
         o: &Operands,
         compiled: bool,
-    ) -> Result<Option<u64>, &'static str> {
+    ) -> Result<Place, &'static str> {
         let before = self.check_in_use(o)?;
-        self.check_fence(o, compiled)?;
+        let lacks = self.check_fence(o, false).err();
+        if lacks.is_some() {
+            self.check_fence(o, compiled)?;
+        }
         for r in &o.a {
             self.accessed[*r as usize].set((self.fences, Access::A));
             self.in_use[*r as usize].as_a += 1;
@@ -116,7 +127,8 @@ impl Registers {
         }
         if let Some(chain) = before.and_then(|c| self.chains.get_mut(&c)) {
             chain.members += 1;
-            return Ok(Some(std::mem::replace(&mut chain.last, id)));
+            let after = Some(std::mem::replace(&mut chain.last, id));
+            return Ok(Place { after, lacks });
         }
         let chain = Chain {
             registers: o.d.clone(),
@@ -128,7 +140,7 @@ impl Registers {
         for r in &o.d {
             self.in_use[*r as usize].chain = Some(id);
         }
-        Ok(None)
+        Ok(Place { after: None, lacks })
     }
 
     /// The chain that an operation joins, if any; an error if it uses registers of others.
