@@ -398,7 +398,7 @@ impl Event for Arrival {
 
     fn trace(&self) -> Operation {
         Operation {
-            kind: Kind::Commit,
+            kind: Kind::Arrive,
             name: "arrive after cp.async".into(),
             details: Vec::new(),
             barriers: vec![(self.owner, self.at)],

@@ -55,14 +55,16 @@ pub enum Kind {
     Ld,
     /// `tcgen05.st`.
     St,
-    /// `tcgen05.commit`, or another arrival that follows operations.
+    /// `tcgen05.commit`.
     Commit,
+    /// `cp.async.mbarrier.arrive`: the arrival that follows a thread's copies.
+    Arrive,
     /// A phase of an mbarrier.
     Phase,
 }
 
 /// Names by which the file knows them.
-const KINDS: [(Kind, &str); 10] = [
+const KINDS: [(Kind, &str); 11] = [
     (Kind::Run, "run"),
     (Kind::Wait, "wait"),
     (Kind::Copy, "copy"),
@@ -72,6 +74,7 @@ const KINDS: [(Kind, &str); 10] = [
     (Kind::Ld, "ld"),
     (Kind::St, "st"),
     (Kind::Commit, "commit"),
+    (Kind::Arrive, "arrive"),
     (Kind::Phase, "phase"),
 ];
 

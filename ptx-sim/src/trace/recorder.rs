@@ -250,7 +250,7 @@ impl Recorder {
             return;
         }
         let kind = match operation.kind {
-            Kind::Copy => TrackKind::Copies,
+            Kind::Copy | Kind::Arrive => TrackKind::Copies,
             Kind::Wgmma => TrackKind::Wgmma,
             _ => TrackKind::Tensor,
         };

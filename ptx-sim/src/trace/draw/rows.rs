@@ -207,7 +207,12 @@ impl Source<'_> {
             }
             let bars = groups.iter().map(|g| {
                 let bytes: u64 = g.iter().filter_map(|(_, s)| s.number("bytes")).sum();
-                let texts = match g.len() {
+                let copies = g.iter().filter(|(_, s)| s.kind == Kind::Copy).count();
+                let texts = match copies {
+                    0 => vec![
+                        format!("{} arrivals after copies", g.len()),
+                        "arrivals".into(),
+                    ],
                     1 => vec![format!("copy, {bytes} B"), format!("{bytes} B")],
                     n => vec![format!("{n} copies, {bytes} B"), format!("{bytes} B")],
                 };
