@@ -59,28 +59,31 @@ struct Parts {
 };
 static_assert(sizeof(Parts) == NVFP4_STREAM_PART_BYTES, "as the plan counts");
 
-// Vectors on their way from memory to shared memory, in the form in which they are multiplied: kEach blocks of each
-// that a thread stages. Loaded before the weights, or they would wait behind them.
+// Vectors on their way from memory to shared memory, in the form in which they are multiplied: eight of them at once,
+// or all of fewer, and kEach blocks of each that a thread stages. Loaded before the weights, or they would wait behind
+// them.
 template <class Products, int kVectors>
 struct Staging {
     using Vectors = typename Products::Vectors;
     static constexpr uint32_t kFrom = sizeof(typename Vectors::Raw); // bytes of a block
     static constexpr int kMost = kFrom > 32 ? 2 : 4; // that registers have room for
     static constexpr int kEach = kVectors >= kMost ? 1 : kMost / kVectors;
+    static constexpr int kAtOnce = kVectors < 8 ? kVectors : 8;
     static constexpr int kParts = kVectors * Vectors::kParts;
+    static_assert(kVectors % kAtOnce == 0, "whole groups of vectors");
 
-    typename Vectors::Raw raw[kVectors][kEach];
-    uint8_t scale[kVectors][kEach];
+    typename Vectors::Raw raw[kAtOnce][kEach];
+    uint8_t scale[kAtOnce][kEach];
 
-    // The blocks from `first` on, of a batch.
-    __device__ __forceinline__ void load(const Params &p, uint32_t batch, uint32_t first) {
+    // The blocks from `first` on, of a batch, of the vectors from `vector` on.
+    __device__ __forceinline__ void load(const Params &p, uint32_t batch, uint32_t first, int vector) {
         const uint32_t blocks = Steps::blocks(p);
         const uint8_t *vectors = p.vectors + batch * p.vector_batch_bytes;
         const uint8_t *scales = p.vector_scales + batch * p.vector_scale_batch_bytes;
 #pragma unroll
-        for (int v = 0; v < kVectors; ++v) {
+        for (int v = 0; v < kAtOnce; ++v) {
             // Vectors past the end repeat the last one: computed, not stored.
-            const int n = kVectors == 1 ? 0 : min(v, p.n - 1);
+            const int n = kVectors == 1 ? 0 : min(vector + v, p.n - 1);
 #pragma unroll
             for (int j = 0; j < kEach; ++j) {
                 const uint32_t block = first + threadIdx.x + j * p.warps * kWarp;
@@ -100,11 +103,11 @@ struct Staging {
     }
 
     // `batch` counts from the CTA's first.
-    __device__ __forceinline__ void store(const Params &p, uint8_t *shared, uint32_t batch,
-                                          uint32_t first) const {
+    __device__ __forceinline__ void store(const Params &p, uint8_t *shared, uint32_t batch, uint32_t first,
+                                          int vector) const {
         const uint32_t blocks = p.steps * kStepBlocks;
 #pragma unroll
-        for (int v = 0; v < kVectors; ++v) {
+        for (int v = 0; v < kAtOnce; ++v) {
 #pragma unroll
             for (int j = 0; j < kEach; ++j) {
                 const uint32_t block = first + threadIdx.x + j * p.warps * kWarp;
@@ -113,31 +116,34 @@ struct Staging {
                 if constexpr (Vectors::kHasScales) factor = __low2float(arch::cvt_e4m3x2(scale[v][j]));
 #pragma unroll
                 for (int part = 0; part < Vectors::kParts; ++part) {
-                    const uint32_t column = batch * kParts + v * Vectors::kParts + part;
+                    const uint32_t column = batch * kParts + (vector + v) * Vectors::kParts + part;
                     Vectors::put(raw[v][j], factor, part,
                                  reinterpret_cast<uint4 *>(shared + p.x_at + column * Vectors::column_bytes(p) +
                                                            Vectors::block_at(block)));
                 }
                 if constexpr (Products::kStoresScales) {
                     reinterpret_cast<float2 *>(shared + p.x_scale_at +
-                                               (batch * blocks + block) * Vectors::kXScaleBytes)[v] =
+                                               (batch * blocks + block) * Vectors::kXScaleBytes)[vector + v] =
                         Vectors::scale(raw[v][j], factor);
                 }
             }
         }
     }
 
-    // All that is left after the first blocks of the first batch.
+    // All that is left after the first blocks of the first batch's first vectors.
     __device__ __forceinline__ void finish(const Params &p, uint8_t *shared, uint32_t first_batch) {
         const uint32_t threads = p.warps * kWarp;
         const uint32_t batches = min(p.x_batches, p.l - first_batch);
         uint32_t first = kEach * threads;
 #pragma unroll 1
-        for (uint32_t batch = 0; batch < batches; ++batch, first = 0) {
+        for (uint32_t batch = 0; batch < batches; ++batch) {
 #pragma unroll 1
-            for (; first < p.steps * kStepBlocks; first += kEach * threads) {
-                load(p, first_batch + batch, first);
-                store(p, shared, batch, first);
+            for (int vector = 0; vector < kVectors; vector += kAtOnce, first = 0) {
+#pragma unroll 1
+                for (; first < p.steps * kStepBlocks; first += kEach * threads) {
+                    load(p, first_batch + batch, first, vector);
+                    store(p, shared, batch, first, vector);
+                }
             }
         }
         if constexpr (Vectors::kZeroBlocks != 0) {
@@ -192,7 +198,7 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     constexpr uint32_t kValues = kTileRows * kVectors * kParts;
     const Work work(p);
     Staging<Products, kVectors> staging;
-    if (!p.dependent) staging.load(p, work.batch, 0);
+    if (!p.dependent) staging.load(p, work.batch, 0, 0);
 
     const uint32_t warp = threadIdx.x / kWarp, lane = arch::kept(threadIdx.x % kWarp);
     const uint32_t base = arch::shared_address(shared);
@@ -219,8 +225,8 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
 
     arch::grid_dependency_launch();
     arch::grid_dependency_wait(); // the previous grid may write vectors and read the output
-    if (p.dependent) staging.load(p, work.batch, 0);
-    staging.store(p, shared, 0, 0);
+    if (p.dependent) staging.load(p, work.batch, 0, 0);
+    staging.store(p, shared, 0, 0, 0);
     staging.finish(p, shared, work.batch);
     __syncthreads();
 
@@ -307,10 +313,13 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     X(gemv_stream_ragged_f32_n4, NVFP4_ACTIVATION_F32, 4)
 #else
 #define UNIT gemv_stream
-#define GEMV_STREAM(X)                                      \
+#define GEMV_STREAM(X)                                           \
     GEMV_STREAM_OF(X, gemv_stream_nvfp4, NVFP4_ACTIVATION_NVFP4) \
     GEMV_STREAM_OF(X, gemv_stream_f16, NVFP4_ACTIVATION_F16)     \
-    GEMV_STREAM_OF(X, gemv_stream_bf16, NVFP4_ACTIVATION_BF16)
+    GEMV_STREAM_OF(X, gemv_stream_bf16, NVFP4_ACTIVATION_BF16)   \
+    X(gemv_stream_nvfp4_n16, NVFP4_ACTIVATION_NVFP4, 16)         \
+    X(gemv_stream_f16_n16, NVFP4_ACTIVATION_F16, 16)             \
+    X(gemv_stream_bf16_n16, NVFP4_ACTIVATION_BF16, 16)
 #endif
 
 #define ENTRY(name, activation, vectors)                                                            \

@@ -30,7 +30,8 @@ pub struct StreamConfig {
     pub warps: u32,
     /// Steps that a warp's queue holds: 3, 4 or 6.
     pub stages: u32,
-    /// Vectors of a pass over the weights, at most: 1, 2, 4 or 8; not 8 of f32.
+    /// Vectors of a pass over the weights, at most: 1, 2, 4, 8 or 16. Of ragged rows 8 at most, of f32
+    /// vectors 4.
     pub vectors: u32,
     /// Bytes of weights that L2 fetches at once: 128 or 256. Of ragged rows, and for f32 vectors, always 128.
     pub fetch: u32,
@@ -53,8 +54,9 @@ const SMALL_BYTES: u64 = 96 << 10;
 /// Numbers of stages that the kernel knows how to wait for.
 const STAGES: [u32; 3] = [3, 4, 6];
 /// Numbers of vectors that it is compiled for, the most first.
-const VECTORS: [u32; 4] = [8, 4, 2, 1];
-/// The most of f32.
+const VECTORS: [u32; 5] = [16, 8, 4, 2, 1];
+/// The most of ragged rows, and of f32.
+const MOST_RAGGED: u32 = 8;
 const MOST_F32: u32 = 4;
 
 impl KernelConfig for StreamConfig {
@@ -82,7 +84,7 @@ impl KernelConfig for StreamConfig {
             };
             smallest.check(job).is_ok()
         };
-        match VECTORS.into_iter().any(fits) {
+        match numbers(job).any(fits) {
             true => Ok(()),
             false => Err(Refusal::VectorMemory),
         }
@@ -106,7 +108,7 @@ impl KernelConfig for StreamConfig {
             _ => 256,
         };
         let find = |fewest: u32, ctas: &[u64]| {
-            VECTORS.into_iter().find_map(|vectors| {
+            numbers(job).find_map(|vectors| {
                 ctas.iter().find_map(|&ctas| {
                     (fewest..=most).rev().find_map(|warps| {
                         let config = Self {
@@ -154,7 +156,7 @@ impl KernelConfig for StreamConfig {
             });
         }
         // More vectors may leave room for fewer warps.
-        configs.extend(VECTORS.into_iter().filter_map(|vectors| {
+        configs.extend(numbers(job).filter_map(|vectors| {
             let with = |warps| Self {
                 warps,
                 vectors,
@@ -177,8 +179,14 @@ impl KernelConfig for StreamConfig {
         field(
             "vectors",
             vectors,
-            "1, 2, 4 or 8",
+            "1, 2, 4, 8 or 16",
             VECTORS.contains(&vectors),
+        )?;
+        field(
+            "vectors",
+            vectors,
+            "1, 2, 4 or 8 where rows are ragged: K is no multiple of 256, or operands are not aligned to 16 bytes",
+            vectors <= MOST_RAGGED || is_whole(job),
         )?;
         let f32 = job.operands.activation == Activation::F32;
         field(
@@ -358,6 +366,15 @@ fn is_whole(job: &Job<'_>) -> bool {
     !is_ragged(job.shape, job.operands)
 }
 
+/// Vectors of a pass that are worth a try, the most first: no kernel for sixteen where eight are all.
+fn numbers(job: &Job<'_>) -> impl Iterator<Item = u32> {
+    let most = match is_whole(job) && job.shape.n() > MOST_RAGGED as usize {
+        true => VECTORS[0],
+        false => MOST_RAGGED,
+    };
+    VECTORS.into_iter().filter(move |&vectors| vectors <= most)
+}
+
 /// The unit of `csrc` that the job's kernel is in.
 fn compiled_in(job: &Job<'_>) -> &'static str {
     match is_whole(job) {
@@ -374,31 +391,36 @@ fn stage_bytes(job: &Job<'_>) -> u32 {
     }
 }
 
-/// The entry point for a pass of as many vectors: 1, 2, 4 or 8.
+/// The entry point for a pass of as many vectors: 1, 2, 4, 8 or 16.
 fn entry(job: &Job<'_>, vectors: u32) -> &'static str {
-    let [one, two, four, eight] = match (job.operands.activation, is_whole(job)) {
+    let [one, two, four, eight, sixteen] = match (job.operands.activation, is_whole(job)) {
         (Activation::Nvfp4, true) => [
             "gemv_stream_nvfp4_n1",
             "gemv_stream_nvfp4_n2",
             "gemv_stream_nvfp4_n4",
             "gemv_stream_nvfp4_n8",
+            "gemv_stream_nvfp4_n16",
         ],
         (Activation::F16, true) => [
             "gemv_stream_f16_n1",
             "gemv_stream_f16_n2",
             "gemv_stream_f16_n4",
             "gemv_stream_f16_n8",
+            "gemv_stream_f16_n16",
         ],
         (Activation::Bf16, true) => [
             "gemv_stream_bf16_n1",
             "gemv_stream_bf16_n2",
             "gemv_stream_bf16_n4",
             "gemv_stream_bf16_n8",
+            "gemv_stream_bf16_n16",
         ],
+        // No pass has more than eight, or than four of f32.
         (Activation::Nvfp4, false) => [
             "gemv_stream_ragged_nvfp4_n1",
             "gemv_stream_ragged_nvfp4_n2",
             "gemv_stream_ragged_nvfp4_n4",
+            "gemv_stream_ragged_nvfp4_n8",
             "gemv_stream_ragged_nvfp4_n8",
         ],
         (Activation::F16, false) => [
@@ -406,17 +428,19 @@ fn entry(job: &Job<'_>, vectors: u32) -> &'static str {
             "gemv_stream_ragged_f16_n2",
             "gemv_stream_ragged_f16_n4",
             "gemv_stream_ragged_f16_n8",
+            "gemv_stream_ragged_f16_n8",
         ],
         (Activation::Bf16, false) => [
             "gemv_stream_ragged_bf16_n1",
             "gemv_stream_ragged_bf16_n2",
             "gemv_stream_ragged_bf16_n4",
             "gemv_stream_ragged_bf16_n8",
+            "gemv_stream_ragged_bf16_n8",
         ],
-        // No pass has more than four.
         (Activation::F32, _) => [
             "gemv_stream_ragged_f32_n1",
             "gemv_stream_ragged_f32_n2",
+            "gemv_stream_ragged_f32_n4",
             "gemv_stream_ragged_f32_n4",
             "gemv_stream_ragged_f32_n4",
         ],
@@ -425,7 +449,8 @@ fn entry(job: &Job<'_>, vectors: u32) -> &'static str {
         1 => one,
         2 => two,
         4 => four,
-        _ => eight,
+        8 => eight,
+        _ => sixteen,
     }
 }
 

@@ -140,6 +140,23 @@ fn short_memory_takes_passes_then_warps_then_everything() {
     assert!(ctas(2, 1, 16384, 10_000).unwrap() > 132);
 }
 
+/// Where there are more than eight, they fit, and no row is ragged.
+#[test]
+fn sixteen_vectors_a_pass() {
+    for (n, k, vectors) in [
+        (16, 4096, 16),
+        (9, 4096, 16),
+        (100, 4096, 16),
+        (16, 4112, 8),
+        (16, 8192, 8),
+        (8, 4096, 8),
+    ] {
+        let config = default((14336, n, k, 1), Activation::F16, LINEAR).unwrap();
+        assert!(config.warps >= 8, "{n} {k}");
+        assert_eq!(config.vectors, vectors, "{n} {k}");
+    }
+}
+
 /// No CTA is without rows.
 #[test]
 fn few_rows_take_few_ctas() {

@@ -10,7 +10,7 @@ use crate::support::battery::{self, MANY_VECTORS, Sizes, Subject};
 use crate::support::gpu::{Gpu, OnDevice, kernel_trial};
 use crate::support::operands::{Case, Data, Operands};
 
-/// Every number of vectors of two passes, with rows that end inside a tile, and batches that do; and those of many
+/// Every number of vectors of two passes of eight, and of one of sixteen, with rows that end inside a tile, and batches that do; and those of many
 /// passes.
 fn odd() -> Vec<Sizes> {
     let rows = [1, 17, 130, 1000].into_iter().enumerate();
@@ -36,8 +36,8 @@ fn configs(job: &Job<'_>, ctas: &[u32]) -> Vec<Config> {
             configs.push((warps, stages, 8, 128, ctas(warps + stages)));
         }
     }
-    // In passes of fewer vectors, and with the other prefetch.
-    for (warps, vectors) in [(16, 1), (13, 2), (5, 4)] {
+    // In passes of fewer vectors and of more, and with the other prefetch.
+    for (warps, vectors) in [(16, 1), (13, 2), (5, 4), (9, 16)] {
         configs.push((warps, 3, vectors, 256, ctas(3)));
     }
     let config = |(warps, stages, vectors, fetch, ctas)| StreamConfig {
@@ -58,7 +58,8 @@ const SUBJECT: Subject = Subject {
         (130, 2, 3584, 5),  // 14
         (77, 3, 4096, 3),   // 16
         (1000, 8, 2048, 2), // 8
-        (17, 11, 1792, 4),  // 7, two passes
+        (17, 11, 1792, 4),  // 7, two passes or one
+        (300, 16, 2304, 1), // 9
         (40, 1, 4352, 2),   // 17
         (130, 2, 3600, 3),  // 14, and one of one block
         (77, 4, 4144, 2),
@@ -81,6 +82,7 @@ const SUBJECT: Subject = Subject {
         &[16, 3, 1],
         &[13, 3, 2],
         &[5, 3, 4],
+        &[9, 3, 16],
     ],
 };
 

@@ -93,10 +93,12 @@ fn configs() {
     valid.refuses_fields(&[
         ("warps", &[0, 13, u32::MAX]), // of 12 for three vectors
         ("stages", &[0, u32::MAX, 2, 5, 34]),
-        ("vectors", &[0, 3, 16]),
+        ("vectors", &[0, 3, 32]),
         ("fetch", &[64, 512]),
         ("ctas", &[0, 289]), // of 288 rows in tiles of 16
     ]);
+    // Of ragged rows eight at most.
+    valid.refuses_field("vectors", 16, |a| a.shape(130, 3, 528, 2));
     valid.refuses_field("warps", 17, |a| a.shape(130, 1, 512, 2));
     // Of 128 fours of rows, the last ones of each batch empty.
     let tiled = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);

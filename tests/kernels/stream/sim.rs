@@ -31,6 +31,7 @@ crate::trials! {
         every_ragged_config = || every_config(&RAGGED),
         random_configs,
         faults_of_weights_that_carry_their_scales = || faults(&WHOLE, 3),
+        faults_of_sixteen_vectors,
         faults_of_ragged_steps = || faults(&RAGGED, 1);
 }
 
@@ -49,9 +50,9 @@ const WHOLE: Unit = Unit {
     name: "gemv_stream",
     cuttings,
     kernels: &[
-        (Activation::Nvfp4, &[1, 2, 3, 8]),
-        (Activation::F16, &[1, 2, 3, 8]),
-        (Activation::Bf16, &[1, 2, 3, 8]),
+        (Activation::Nvfp4, &[1, 2, 3, 8, 11]),
+        (Activation::F16, &[1, 2, 3, 8, 16]),
+        (Activation::Bf16, &[1, 2, 3, 8, 13]),
     ],
     cases,
 };
@@ -226,6 +227,8 @@ fn check_existing(
         Activation::F32 => cutting.config.vectors = 4,
         // The other unit has them.
         _ if whole != (unit.name == WHOLE.name) => return,
+        // In one pass, where sixteen fit shared memory.
+        _ if whole && kernel.1 > 8 && cutting.shape.1 <= 2816 => cutting.config.vectors = 16,
         _ => (),
     }
     if exists(&cutting, kernel.1) {
@@ -424,6 +427,19 @@ fn cases_on(n: usize, cases: impl Iterator<Item = Cutting>) -> Vec<Run> {
 fn faults(unit: &Unit, n: usize) {
     let schedules = mutate::schedules(3);
     let subject = subject(unit.name, "90a", runs(unit, n), schedules, no_arithmetic);
+    demand(&subject, include_str!("equivalent_faults.txt"), 60);
+}
+
+/// Of the kernel for sixteen vectors, two matrix instructions wide.
+fn faults_of_sixteen_vectors() {
+    let cases = cases().into_iter().filter(|case| case.shape.1 <= 1792);
+    let sixteen = cases.map(|mut case| {
+        case.config.vectors = 16;
+        case
+    });
+    let runs = cases_on(11, sixteen);
+    let schedules = mutate::schedules(3);
+    let subject = subject(WHOLE.name, "90a", runs, schedules, no_arithmetic);
     demand(&subject, include_str!("equivalent_faults.txt"), 60);
 }
 
