@@ -6,6 +6,7 @@ mod ends;
 mod expected;
 mod on_a_cpu;
 mod processes;
+mod quantized;
 mod rank;
 
 use std::process::ExitCode;
@@ -16,7 +17,7 @@ use anyhow::{Result, anyhow};
 use half::{bf16, f16};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use nvfp4_gemv::nccl::{self, NcclError};
-use nvfp4_gemv::parallel::LayersError;
+use nvfp4_gemv::parallel::{LayersError, Placement};
 use nvfp4_gemv::raw;
 
 use rank::{Number, Work, by_threads};
@@ -44,10 +45,20 @@ fn main() -> ExitCode {
             "on_a_cpu_the_bound_is_kept_unless_a_rank_is_left_out",
             move || on_a_cpu::the_bound_is_kept_unless_a_rank_is_left_out().map_err(failed),
         ),
+        Trial::test(
+            "on_a_cpu_nvfp4_vectors_keep_the_bound_unless_a_rank_is_left_out",
+            move || {
+                quantized::on_a_cpu_the_bound_is_kept_unless_a_rank_is_left_out().map_err(failed)
+            },
+        ),
         trial("f32_is_the_exact_result", ranks_are_exact::<f32>),
         trial("f16_is_the_exact_result", ranks_are_exact::<f16>),
         trial("bf16_is_the_exact_result", ranks_are_exact::<bf16>),
         trial("windows_are_the_exact_result", windows_are_exact),
+        trial(
+            "nvfp4_vectors_are_the_exact_result",
+            quantized::nvfp4_vectors_are_the_exact_result,
+        ),
         trial(
             "all_gather_keeps_the_ranks_order",
             collected::all_gather_keeps_the_ranks_order,
@@ -94,7 +105,7 @@ fn ranks_are_exact<T: Number>() -> Result<()> {
     for n in [1, 3, 8] {
         for ranks in [1, RANKS] {
             let work = Work::new(n);
-            let computed = by_threads::<T>(&work, ranks, false)?;
+            let computed = by_threads::<T>(&work, ranks, Placement::new(n))?;
             expected::check::<T>(&work, ranks, &computed)?;
         }
     }
@@ -103,7 +114,7 @@ fn ranks_are_exact<T: Number>() -> Result<()> {
 
 fn windows_are_exact() -> Result<()> {
     let work = Work::new(3);
-    match by_threads::<f32>(&work, RANKS, true) {
+    match by_threads::<f32>(&work, RANKS, Placement::new(work.n).in_window()) {
         Ok(computed) => expected::check::<f32>(&work, RANKS, &computed),
         Err(error) => match error.downcast_ref() {
             // An older library says so, and that is all that can be seen with it.

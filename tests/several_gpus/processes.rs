@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use nvfp4_gemv::nccl::{NcclError, UniqueId};
-use nvfp4_gemv::parallel::LayersError;
+use nvfp4_gemv::parallel::{LayersError, Placement};
 use nvfp4_gemv::ranks::Ranks;
 use nvfp4_gemv::raw;
 
@@ -54,7 +54,8 @@ fn play(role: &str) -> Result<()> {
     );
     let rank = |timeout: Duration| {
         let work = Work::new(VECTORS);
-        Rank::<f32>::new(&work, ranks.rank(), ranks.ranks(), &id, timeout, false)
+        let placement = Placement::new(VECTORS);
+        Rank::<f32>::new(&work, ranks.rank(), ranks.ranks(), &id, timeout, placement)
     };
     match role {
         COMPUTES => {
@@ -128,7 +129,8 @@ fn await_ready(process: &mut Child) -> Result<()> {
 }
 
 pub(crate) fn have_the_bits_of_threads() -> Result<()> {
-    let threads = as_text(&by_threads::<f32>(&Work::new(VECTORS), RANKS, false)?.y);
+    let placement = Placement::new(VECTORS);
+    let threads = as_text(&by_threads::<f32>(&Work::new(VECTORS), RANKS, placement)?.y);
     for process in start(COMPUTES)? {
         let output = process.wait_with_output()?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

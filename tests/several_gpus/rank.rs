@@ -7,10 +7,10 @@ use anyhow::{Context, Result, ensure};
 use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, sys};
 use half::{bf16, f16};
 use nvfp4_gemv::nccl::{Communicator, UniqueId};
-use nvfp4_gemv::parallel::{DeviceElement, LayersOnDevice, RankLayers, TensorParallel};
+use nvfp4_gemv::parallel::{DeviceElement, LayersOnDevice, Placement, RankLayers, TensorParallel};
 use nvfp4_gemv::{
-    Activation, DenseVectors, Dims, GlobalScale, Options, Output, ScaleLayout, Shape, Vectors,
-    Weights,
+    Activation, Config, DenseVectors, Dims, GlobalScale, Options, Output, ScaleLayout, Shape,
+    Vectors, Weights,
 };
 
 use super::{LONG, on_threads};
@@ -118,7 +118,7 @@ pub(crate) struct Computed {
 pub(crate) struct Rank<T: Number> {
     pub(crate) stream: Arc<CudaStream>,
     pub(crate) mlp: LayersOnDevice<T>,
-    roundings: [u32; 2],
+    computing: [(Config, Shape); 2],
 }
 
 impl<T: Number> Rank<T> {
@@ -128,28 +128,31 @@ impl<T: Number> Rank<T> {
         ranks: usize,
         id: &UniqueId,
         timeout: Duration,
-        window: bool,
+        placement: Placement,
     ) -> Result<Self> {
         let stream = stream_of(rank)?;
         let all = Arc::new(Communicator::new(&stream, ranks, rank, id, timeout)?);
         let [wide, narrow] = work.weights()?;
         let mine = TensorParallel::mlp(&wide, &wide, &narrow, ranks)?.rank(rank)?;
-        let options = Options::new();
-        let mut mlp = match window {
-            false => mine.on_device(&stream, &all, work.n, &options)?,
-            true => mine.on_device_with_window(&stream, &all, work.n, &options)?,
-        };
+        let mut mlp: LayersOnDevice<T> = mine.place(&stream, &all, &placement, &Options::new())?;
         stream.memcpy_htod(&work.vectors::<T>(), mlp.input())?;
-        let roundings = roundings(work, &mine, &mlp)?;
+        let computing = computing(work, &mine, &mlp)?;
         Ok(Self {
             stream,
             mlp,
-            roundings,
+            computing,
         })
+    }
+
+    /// How often gate's kernel and down's round a term.
+    pub(crate) fn roundings(&self, activation: Activation) -> [u32; 2] {
+        let of = |(config, shape): &(Config, Shape)| config.roundings(shape, activation);
+        self.computing.each_ref().map(of)
     }
 
     /// The result: launched, then captured and replayed, with the same bits each time.
     pub(crate) fn compute(mut self) -> Result<Computed> {
+        let roundings = self.roundings(T::ACTIVATION);
         let (stream, mlp) = (&self.stream, &mut self.mlp);
         mlp.launch(stream, between)?;
         mlp.synchronize(stream)?;
@@ -167,7 +170,7 @@ impl<T: Number> Rank<T> {
         }
         Ok(Computed {
             y: first,
-            roundings: self.roundings,
+            roundings,
         })
     }
 }
@@ -193,15 +196,16 @@ pub(crate) fn captured(
     graph.context("nothing was captured")
 }
 
-fn roundings<T: Number>(
+/// What computes gate and down, and their shapes here.
+fn computing<T: Number>(
     work: &Work,
     mine: &RankLayers<'_>,
     mlp: &LayersOnDevice<T>,
-) -> Result<[u32; 2]> {
+) -> Result<[(Config, Shape); 2]> {
     let choices = mlp.choices();
-    let of = |at: usize, weights: &Shape| -> Result<u32> {
+    let of = |at: usize, weights: &Shape| -> Result<(Config, Shape)> {
         let config = choices[at].config.context("a GPU has configs")?;
-        Ok(config.roundings(&work.shape(weights)?, T::ACTIVATION))
+        Ok((config, work.shape(weights)?))
     };
     // Gate, up, down.
     Ok([
@@ -224,9 +228,13 @@ pub(crate) fn bits(y: &[f32]) -> Vec<u32> {
 }
 
 /// The results of ranks that are threads, the same on all.
-pub(crate) fn by_threads<T: Number>(work: &Work, ranks: usize, window: bool) -> Result<Computed> {
+pub(crate) fn by_threads<T: Number>(
+    work: &Work,
+    ranks: usize,
+    placement: Placement,
+) -> Result<Computed> {
     let id = UniqueId::new()?;
-    let rank = |at| Rank::<T>::new(work, at, ranks, &id, LONG, window)?.compute();
+    let rank = |at| Rank::<T>::new(work, at, ranks, &id, LONG, placement)?.compute();
     let mut results = on_threads(ranks, rank)?.into_iter();
     let mut first = results.next().context("there is a rank")?;
     for other in results {
