@@ -144,12 +144,7 @@ pub fn decode_vectors(shape: &Shape, vectors: &Vectors<'_>) -> Result<Vec<f64>> 
 ///
 /// Infinite where the output type may overflow.
 pub fn error_bound(y: f64, magnitude: f64, roundings: u32, output: FloatType) -> f64 {
-    // Precision with the hidden bit, exponent of the smallest subnormal, largest finite value.
-    let (precision, tiny, max) = match output {
-        FloatType::F16 => (11, -24, 65504.0),
-        FloatType::Bf16 => (8, -133, 3.3895313892515355e38),
-        FloatType::F32 => (24, -149, f64::from(f32::MAX)),
-    };
+    let (precision, tiny, max) = limits(output);
     let growth = (f64::from(roundings) * (2f64.powi(-24)).ln_1p()).exp_m1();
     // f32 intermediate results below its normal range are off by half its smallest subnormal each.
     let sum = growth * magnitude + f64::from(roundings) * 2f64.powi(-149);
@@ -160,8 +155,54 @@ pub fn error_bound(y: f64, magnitude: f64, roundings: u32, output: FloatType) ->
     sum + (largest * 2f64.powi(-precision)).max(2f64.powi(tiny - 1))
 }
 
+/// How far a sum of parts may lie from the sum of the exact ones, as ranks add up what each has: the parts, which are
+/// given as the exact number and how far from it the part may lie ([`error_bound`]), are numbers of a type, and so is what
+/// each addition of two of them makes.
+///
+/// Of n parts each passes through n - 1 additions at most, in whatever order they are made. So the sum is off by what the
+/// parts are, and by `((1+v)^(n-1) - 1) · Σ |part|`, where v is how far an addition rounds (Higham, Accuracy and Stability of
+/// Numerical Algorithms, 2nd ed., §4.2): half a unit in the last place; for f16 and bf16, f32's half unit too, since they may
+/// be added in f32 and rounded again. Sums below the normal range are exact.
+///
+/// Infinite where a sum on the way may overflow.
+///
+/// ```
+/// use nvfp4_gemv::{FloatType, reference::sum_error_bound};
+/// // Two exact numbers: one addition, which rounds to the 24 bits of f32.
+/// assert_eq!(sum_error_bound(&[(1.0, 0.0), (3.0, 0.0)], FloatType::F32), 4.0 * 2f64.powi(-24));
+/// ```
+pub fn sum_error_bound(parts: &[(f64, f64)], element: FloatType) -> f64 {
+    let (precision, _, max) = limits(element);
+    let own: f64 = parts.iter().map(|(_, bound)| bound).sum();
+    let largest: f64 = parts.iter().map(|(y, bound)| y.abs() + bound).sum();
+    let unit = match element {
+        FloatType::F32 => 2f64.powi(-precision),
+        FloatType::F16 | FloatType::Bf16 => 2f64.powi(-precision) + 2f64.powi(-24),
+    };
+    let additions = parts.len().saturating_sub(1);
+    let growth = (additions as f64 * unit.ln_1p()).exp_m1();
+    // Written so that a bound that is no number makes it infinite.
+    let fits = largest * (1.0 + growth) < max;
+    if fits {
+        own + growth * largest
+    } else {
+        f64::INFINITY
+    }
+}
+
+/// Of a type: precision with the hidden bit, exponent of the smallest subnormal, largest finite value.
+fn limits(of: FloatType) -> (i32, i32, f64) {
+    match of {
+        FloatType::F16 => (11, -24, 65504.0),
+        FloatType::Bf16 => (8, -133, 3.3895313892515355e38),
+        FloatType::F32 => (24, -149, f64::from(f32::MAX)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use half::f16;
+
     use super::*;
     use crate::shape::Dims;
     use crate::{GlobalScale, ScaleLayout};
@@ -204,5 +245,41 @@ mod tests {
         assert_eq!(error_bound(0.0, 0.0, 0, FloatType::F16), 2f64.powi(-25));
         assert!(error_bound(7e4, 7e4, 1, FloatType::F16).is_infinite());
         assert!(error_bound(7e4, 7e4, 1, FloatType::Bf16).is_finite());
+    }
+
+    #[test]
+    fn sums_have_what_their_parts_and_their_additions_round() {
+        let unit = 2f64.powi(-11) + 2f64.powi(-24);
+        let two = sum_error_bound(&[(1.0, 0.25), (-2.0, 0.5)], FloatType::F16);
+        assert!((two - (0.75 + unit * 3.75)).abs() < 1e-12, "{two}");
+        // One part is added to nothing, and none are 0.
+        assert_eq!(sum_error_bound(&[(5.0, 0.125)], FloatType::Bf16), 0.125);
+        assert_eq!(sum_error_bound(&[], FloatType::F32), 0.0);
+        // What is left may be small, and a sum on the way not.
+        let on_the_way = [(4e4, 0.0), (4e4, 0.0), (-8e4, 0.0)];
+        assert!(sum_error_bound(&on_the_way, FloatType::F16).is_infinite());
+        assert!(sum_error_bound(&on_the_way, FloatType::Bf16).is_finite());
+        assert!(sum_error_bound(&[(1.0, f64::NAN)], FloatType::F32).is_infinite());
+    }
+
+    /// In every order of four parts, and by pairs; the worst one comes near.
+    #[test]
+    fn sums_in_any_order_are_within_their_bound() {
+        let mut random = fastrand::Rng::with_seed(3);
+        let mut worst = 0f64;
+        for _ in 0..2000 {
+            let mut parts = [(); 4].map(|()| f16::from_f32(random.f32() * 2.0 - 0.5));
+            let exact: f64 = parts.iter().map(|part| part.to_f64()).sum();
+            let of = parts.map(|part| (part.to_f64(), 0.0));
+            let bound = sum_error_bound(&of, FloatType::F16);
+            random.shuffle(&mut parts);
+            let [a, b, c, d] = parts;
+            for sum in [((a + b) + c) + d, (a + b) + (c + d)] {
+                let share = (sum.to_f64() - exact).abs() / bound;
+                assert!(share <= 1.0, "{parts:?}: {sum}");
+                worst = worst.max(share);
+            }
+        }
+        assert!(worst > 0.25, "a bound that is never near: {worst}");
     }
 }

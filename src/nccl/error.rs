@@ -133,6 +133,11 @@ fn spoken(text: &str) -> String {
     }
 }
 
+/// The call with which a rank joins the others.
+pub(super) const JOINING: &str = "ncclCommInitRankConfig";
+
+const SAYS_MORE: &str = "NCCL_DEBUG=INFO in the environment of all ranks lets NCCL say more.";
+
 impl NcclError {
     /// What helps.
     pub fn hint(&self) -> Option<String> {
@@ -141,9 +146,11 @@ impl NcclError {
                 "The PyPI package nvidia-nccl-cu13 (or -cu12) has it, and so have NVIDIA's packages libnccl2. Set {PLACE} to \
                  the folder of libnccl.so.2, or add that folder to LD_LIBRARY_PATH."
             )),
-            Self::Call { .. } | Self::Failed { .. } => Some(
-                "NCCL_DEBUG=INFO in the environment of all ranks lets NCCL say more.".to_string(),
-            ),
+            Self::Call { call: JOINING, .. } => Some(format!(
+                "NCCL needs a GPU, and a driver that is not older than the CUDA release that it is made for (13 of the PyPI \
+                 package nvidia-nccl-cu13, 12 of -cu12). {SAYS_MORE}"
+            )),
+            Self::Call { .. } | Self::Failed { .. } => Some(SAYS_MORE.into()),
             Self::Timeout { .. } => Some(
                 "Look for the first rank that ended. NCCL_DEBUG=INFO in the environment of all ranks shows how far each \
                  came; NCCL_SOCKET_IFNAME names the network interface, where hosts have several."

@@ -40,6 +40,7 @@ mod window;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use api::{Api, Id, SUCCESS};
 
@@ -102,6 +103,22 @@ impl fmt::Display for Version {
 pub fn library() -> Result<(Version, &'static str), NcclError> {
     let found = found()?;
     Ok((found.version, &found.place))
+}
+
+/// Whether the library of this process has symmetric windows, so that a [`Window`] can be made. Loads it.
+///
+/// # Errors
+/// As [`library`]'s.
+pub fn has_windows() -> Result<bool, NcclError> {
+    Ok(api()?.windows.is_some())
+}
+
+/// Makes a communicator of one rank, on the device that is current or would be, and ends it: for the test that has a
+/// library and no driver, and so no stream for [`Communicator::new`].
+#[doc(hidden)]
+pub fn join_alone(timeout: Duration) -> Result<(), NcclError> {
+    let id = UniqueId::new()?;
+    session::Session::start(api()?.clone(), 1, 0, id.0, timeout).map(drop)
 }
 
 fn found() -> Result<&'static find::Found, NcclError> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::Version;
 use super::api::{Api, Config, Handle, IN_PROGRESS, Id, SUCCESS, SYMMETRIC, Status, Windows};
-use super::error::NcclError;
+use super::error::{JOINING, NcclError};
 
 /// Between two looks at a communicator. Short beside what it takes to notice a rank that died, long beside a look.
 const PAUSE: Duration = Duration::from_micros(100);
@@ -63,12 +63,7 @@ impl Session {
         // SAFETY: a place for a communicator; ranks and rank that were checked; a configuration of the version that it
         // says, which NCCL copies.
         let status = unsafe { (session.api.init)(&mut state.comm, count, id, number, &mut config) };
-        session.settle(
-            &mut state,
-            status,
-            "ncclCommInitRankConfig",
-            "joining the other ranks",
-        )?;
+        session.settle(&mut state, status, JOINING, "joining the other ranks")?;
         drop(state);
         Ok(session)
     }

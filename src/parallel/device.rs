@@ -7,6 +7,7 @@ use cudarc::driver::{
 };
 use half::{bf16, f16};
 
+use super::placement::{Placement, Read};
 use super::{LayersError, RankLayers, with_vectors};
 use crate::context::driver_error;
 use crate::device::PreparedGemvOnDevice;
@@ -50,7 +51,7 @@ element! {
 /// A rank's part of a pair of layers on its GPU, with all buffers that it needs: [`RankLayers::on_device`].
 ///
 /// A [launch](Self::launch) enqueues the first layers, what is between, the last layer, and the sum over all ranks, in this
-/// order on one stream. It allocates nothing, and can be captured into a CUDA graph, as calls of this crate
+/// order on one stream; and what [quantises](Placement::nvfp4) before the layers, where they take NVFP4. It allocates nothing, and can be captured into a CUDA graph, as calls of this crate
 /// [can](crate#cuda-graphs): by all ranks alike, and after one launch that was not captured, which lets NCCL connect the
 /// ranks. Nothing of the sum overlaps the kernels before it, whose results it needs.
 #[derive(Debug)]
@@ -59,8 +60,8 @@ pub struct LayersOnDevice<T: DeviceElement> {
     row: Layer,
     /// The results of `columns`.
     results: Vec<CudaSlice<T>>,
-    input: CudaSlice<T>,
-    between: CudaSlice<T>,
+    input: Read<T>,
+    between: Read<T>,
     output: Summed<T>,
     communicator: Arc<Communicator>,
 }
@@ -101,7 +102,7 @@ struct Layer {
     prepared: Option<PreparedGemvOnDevice>,
 }
 
-fn cuda(error: DriverError) -> LayersError {
+pub(super) fn cuda(error: DriverError) -> LayersError {
     driver_error("copying a rank's layers", error).into()
 }
 
@@ -133,14 +134,13 @@ impl Layer {
     fn prepare<T: DeviceElement>(
         &mut self,
         stream: &Arc<CudaStream>,
-        x: &CudaSlice<T>,
+        vectors: &Vectors<'_, Device>,
         y: CudaViewMut<'_, T>,
         options: &Options<'_>,
     ) -> Result<(), LayersError> {
-        let (vectors, output) = (T::vectors(x.as_view()), T::output(y));
-        let weights = self.weights()?;
+        let (weights, output) = (self.weights()?, T::output(y));
         let prepared =
-            PreparedGemvOnDevice::new(stream, &self.shape, &weights, &vectors, output, options)?;
+            PreparedGemvOnDevice::new(stream, &self.shape, &weights, vectors, output, options)?;
         self.prepared = Some(prepared);
         Ok(())
     }
@@ -152,12 +152,11 @@ impl Layer {
     fn launch<T: DeviceElement>(
         &self,
         stream: &Arc<CudaStream>,
-        x: &CudaSlice<T>,
+        vectors: &Vectors<'_, Device>,
         y: CudaViewMut<'_, T>,
     ) -> Result<(), LayersError> {
-        let (vectors, output) = (T::vectors(x.as_view()), T::output(y));
-        let weights = self.weights()?;
-        Ok(self.prepared().launch(stream, &weights, &vectors, output)?)
+        let (weights, output) = (self.weights()?, T::output(y));
+        Ok(self.prepared().launch(stream, &weights, vectors, output)?)
     }
 }
 
@@ -174,9 +173,7 @@ impl RankLayers<'_> {
         n: usize,
         options: &Options<'_>,
     ) -> Result<LayersOnDevice<T>, LayersError> {
-        self.place(stream, communicator, n, options, |len| {
-            Ok(Summed::Plain(stream.alloc_zeros(len).map_err(cuda)?))
-        })
+        self.place(stream, communicator, &Placement::new(n), options)
     }
 
     /// [`on_device`](Self::on_device) with the result in a [`Window`], whose sums may take less time. All ranks do this
@@ -191,31 +188,42 @@ impl RankLayers<'_> {
         n: usize,
         options: &Options<'_>,
     ) -> Result<LayersOnDevice<T>, LayersError> {
-        self.place(stream, communicator, n, options, |len| {
-            let window = Window::new(stream, communicator, len)?;
-            Ok(Summed::Window(window))
-        })
+        let placement = Placement::new(n).in_window();
+        self.place(stream, communicator, &placement, options)
     }
 
-    fn place<T: DeviceElement>(
+    /// [`on_device`](Self::on_device) as a [`Placement`] says. All ranks do this alike.
+    ///
+    /// # Errors
+    /// As [`on_device`](Self::on_device)'s and [`Window::new`]'s; a global scale that is not positive and finite.
+    pub fn place<T: DeviceElement>(
         &self,
         stream: &Arc<CudaStream>,
         communicator: &Arc<Communicator>,
-        n: usize,
+        placement: &Placement,
         options: &Options<'_>,
-        summed: impl FnOnce(usize) -> Result<Summed<T>, LayersError>,
     ) -> Result<LayersOnDevice<T>, LayersError> {
         self.is_for(communicator.rank(), communicator.ranks())?;
+        let globals = placement.globals()?;
         let zeros = |count: usize| stream.alloc_zeros::<T>(count).map_err(cuda);
-        let layer = |shard| Layer::new(stream, shard, n);
+        let summed = |len| match placement.window {
+            false => Ok(Summed::Plain(zeros(len)?)),
+            true => Window::new(stream, communicator, len)
+                .map(Summed::Window)
+                .map_err(LayersError::from),
+        };
+        let layer = |shard| Layer::new(stream, shard, placement.n);
+        let read = |layer: &Layer, at: usize| {
+            Read::new(stream, &layer.shape, layer.layout, globals.map(|of| of[at]))
+        };
         let columns = self.columns.iter().map(layer);
         let columns = columns.collect::<Result<Vec<_>, _>>()?;
         let row = layer(&self.row)?;
         let results = columns.iter().map(|layer| zeros(layer.shape.outputs()));
         let mut layers = LayersOnDevice {
             results: results.collect::<Result<_, _>>()?,
-            input: zeros(n * self.columns[0].shape().k())?,
-            between: zeros(row.shape.vector_elements())?,
+            input: read(&columns[0], 0)?,
+            between: read(&row, 1)?,
             output: summed(row.shape.outputs())?,
             columns,
             row,
@@ -231,9 +239,9 @@ impl RankLayers<'_> {
             ..
         } = &mut layers;
         for (layer, result) in columns.iter_mut().zip(results) {
-            layer.prepare(stream, input, result.as_view_mut(), options)?;
+            layer.prepare(stream, &input.vectors(), result.as_view_mut(), options)?;
         }
-        row.prepare(stream, between, output.view_mut(), options)?;
+        row.prepare(stream, &between.vectors(), output.view_mut(), options)?;
         Ok(layers)
     }
 }
@@ -241,7 +249,7 @@ impl RankLayers<'_> {
 impl<T: DeviceElement> LayersOnDevice<T> {
     /// The vectors `[n][K]`, to be filled before a launch.
     pub fn input(&mut self) -> &mut CudaSlice<T> {
-        &mut self.input
+        self.input.values()
     }
 
     /// The result `[n][M]`, the whole one on every rank, when a launch has run.
@@ -279,13 +287,14 @@ impl<T: DeviceElement> LayersOnDevice<T> {
         stream: &Arc<CudaStream>,
         between: impl FnOnce(&Arc<CudaStream>, &[CudaSlice<T>], &mut CudaSlice<T>) -> Result<(), E>,
     ) -> Result<(), E> {
+        self.input.quantize(stream)?;
         for (layer, result) in self.columns.iter().zip(&mut self.results) {
-            layer.launch(stream, &self.input, result.as_view_mut())?;
+            layer.launch(stream, &self.input.vectors(), result.as_view_mut())?;
         }
-        between(stream, &self.results, &mut self.between)?;
-        Ok(self
-            .row
-            .launch(stream, &self.between, self.output.view_mut())?)
+        between(stream, &self.results, self.between.values())?;
+        self.between.quantize(stream)?;
+        let (vectors, output) = (self.between.vectors(), self.output.view_mut());
+        Ok(self.row.launch(stream, &vectors, output)?)
     }
 
     /// Enqueues the sum of all ranks' summands.

@@ -42,6 +42,8 @@
 #[cfg(feature = "nccl")]
 mod device;
 mod host;
+#[cfg(feature = "nccl")]
+mod placement;
 
 use crate::error::Error;
 #[cfg(feature = "nccl")]
@@ -53,6 +55,8 @@ use crate::tensor::Weights;
 #[cfg(feature = "nccl")]
 pub use device::{DeviceElement, LayersOnDevice};
 pub use host::{GroupError, HostRank, silu_times};
+#[cfg(feature = "nccl")]
+pub use placement::{Placement, VectorGlobals};
 
 /// Why layers cannot be computed over several ranks.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -4,7 +4,7 @@
 //! a length, and so many bytes: what it shares, or why not. Numbers are of 32 bits, the least byte first.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -28,21 +28,15 @@ pub(super) struct Host {
 impl Host {
     /// Listens at a port: for this machine alone where the host's name says so, else for all.
     pub(super) fn open(host: &str, port: u16) -> Result<Self, RanksError> {
-        let is_local = host == "localhost"
-            || host
-                .parse()
-                .is_ok_and(|address: std::net::IpAddr| address.is_loopback());
-        let addresses: &[SocketAddr] = match is_local {
-            true => &[(Ipv4Addr::LOCALHOST, port).into()],
+        let addresses: &[SocketAddr] = match host.parse::<IpAddr>() {
+            // The one that is named: there are more than 127.0.0.1 and ::1.
+            Ok(address) if address.is_loopback() => &[(address, port).into()],
+            _ if host == "localhost" => &[(Ipv4Addr::LOCALHOST, port).into()],
             // Where IPv6 is there, this takes connections of both.
-            false => &[
+            _ => &[
                 (Ipv6Addr::UNSPECIFIED, port).into(),
                 (Ipv4Addr::UNSPECIFIED, port).into(),
             ],
-        };
-        let addresses = match host.parse() {
-            Ok(address @ std::net::IpAddr::V6(_)) if is_local => &[(address, port).into()],
-            _ => addresses,
         };
         let listener = TcpListener::bind(addresses).and_then(|listener| {
             listener.set_nonblocking(true)?;
@@ -215,10 +209,16 @@ pub(super) fn join(
 }
 
 /// The first of the host's addresses that takes the connection.
-fn connect(host: &str, port: u16) -> std::io::Result<TcpStream> {
+///
+/// On its own machine a rank that tries for long may reach itself: where nobody listens yet, the system may give it the very
+/// port that it wants to reach, and TCP connects it with that. Then rank 0 has not come.
+pub(super) fn connect(host: &str, port: u16) -> std::io::Result<TcpStream> {
     let mut last = None;
     for address in (host, port).to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, SILENCE) {
+            Ok(connection) if connection.local_addr()? == address => {
+                last = Some(std::io::ErrorKind::ConnectionRefused.into());
+            }
             Ok(connection) => return Ok(connection),
             Err(error) => last = Some(error),
         }

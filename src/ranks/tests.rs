@@ -1,9 +1,9 @@
 use std::io::Write;
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::thread::scope;
 use std::time::Duration;
 
-use super::meeting::{Host, join};
+use super::meeting::{Host, connect, join};
 use super::{Launcher, PORT_VARIABLE, Ranks, RanksError};
 
 type Variables = [(&'static str, &'static str)];
@@ -198,6 +198,29 @@ fn all_ranks_get_what_rank_0_shares() {
     });
 }
 
+/// As it stands in /etc/hosts of some systems, for the machine's own name.
+#[cfg(target_os = "linux")]
+#[test]
+fn rank_0_listens_at_the_loopback_address_that_is_named() {
+    const OTHER: &str = "127.0.1.1";
+    let host = Host::open(OTHER, 0).unwrap();
+    TcpStream::connect((OTHER, host.port())).unwrap();
+}
+
+/// Tried as often as a rank that waits for minutes would: among so many ports as systems give to connections, the one that
+/// is tried is found.
+#[test]
+fn a_rank_that_waits_does_not_take_itself_for_rank_0() {
+    let free = TcpListener::bind((HERE, 0)).unwrap();
+    // Some systems give odd ports to those who listen, and even ones to those who connect, or the other way round.
+    let port = free.local_addr().unwrap().port() ^ 1;
+    for _ in 0..60_000 {
+        if let Ok(connection) = connect(HERE, port) {
+            assert_ne!(connection.local_addr().unwrap().port(), port);
+        }
+    }
+}
+
 /// What the environment says leads there, too.
 #[test]
 fn a_rank_of_a_launcher_meets_where_its_variables_say() {
@@ -317,7 +340,7 @@ fn a_port_that_is_taken_is_named() {
 
 #[test]
 fn something_else_at_the_port_is_not_taken_for_rank_0() {
-    let listener = std::net::TcpListener::bind((HERE, 0)).unwrap();
+    let listener = TcpListener::bind((HERE, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     scope(|scope| {
         scope.spawn(move || {

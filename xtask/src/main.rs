@@ -75,7 +75,7 @@ enum Task {
     /// Run every test of the workspace, documentation tests included
     ///
     /// Then those of a library without machine code, whose kernels NVRTC compiles: ignored where there is none, as before
-    /// `cargo xtask toolchain --nvrtc`. Arguments after `--` go to `cargo test --workspace`, which is all then.
+    /// `cargo xtask toolchain --nvrtc`. What needs NCCL is ignored before `cargo xtask toolchain --nccl`. Arguments after `--` go to `cargo test --workspace`, which is all then.
     Test(PassedOn),
     /// Run the checks that CI runs beside the tests
     Check(checks::CheckArgs),
@@ -178,6 +178,12 @@ struct ToolchainArgs {
     /// with it, and so does a library with feature `jit` that the variable tells so. Needs no nvcc.
     #[arg(long)]
     nvrtc: bool,
+    /// Install NCCL instead, which programs load for several GPUs
+    ///
+    /// From PyPI into `target/toolchain/nccl` (200 MB to download, 210 MB on disk; the download is kept). A library with
+    /// feature `nccl` that the variable tells so loads it; it needs no GPU for that. Needs no nvcc.
+    #[arg(long, conflicts_with = "nvrtc")]
+    nccl: bool,
 }
 
 #[derive(Debug, Args)]
@@ -227,6 +233,7 @@ fn perform(task: Task) -> Result<()> {
     let workspace = Workspace::locate()?;
     match task {
         Task::Toolchain(args) if args.nvrtc => toolchain::nvrtc(&workspace, args.json, args.shell),
+        Task::Toolchain(args) if args.nccl => toolchain::nccl(&workspace, args.json, args.shell),
         Task::Toolchain(args) => toolchain::command(&workspace, args.json, args.shell),
         Task::Run(args) => run(&workspace, &args),
         Task::Explore(passed) => explore(&workspace, &passed.args),
@@ -237,7 +244,7 @@ fn perform(task: Task) -> Result<()> {
                 .with_toolchain(&toolchain)
                 .without_env("NVFP4_GEMV_PATH")
                 .without_env("NVFP4_GEMV_TUNED");
-            let cargo = toolchain::nvrtc_environment(&workspace)
+            let cargo = toolchain::test_environment(&workspace)
                 .into_iter()
                 .fold(cargo, |cargo, (name, value)| cargo.env(name, value));
             let mut command = cargo.command(["test", "--workspace"]);

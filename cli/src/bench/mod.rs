@@ -109,7 +109,8 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["ceiling", "serve"])]
     cublas: bool,
     /// Divide pairs of layers of --suite decode's 70B model, and of a 405B one, among so many GPUs of this machine, through NCCL: the attention's projections, and the MLP,
-    /// each with its sum. Needs libnccl; n is 1, 8 and 64 and vectors are bf16 if nothing else is asked for
+    /// each with its sum. Needs libnccl; n is 1, 8 and 64 and vectors are bf16 if nothing else is asked for. With
+    /// --activation nvfp4 vectors are bf16 too, and quantised before the layers, which is measured with them
     #[arg(long, value_name = "RANKS", value_parser = clap::value_parser!(u16).range(2..=64),
           conflicts_with_all = ["shapes", "ceiling", "cublas", "slow_down", "serve", "sustained", "path", "kernel"])]
     tensor_parallel: Option<u16>,

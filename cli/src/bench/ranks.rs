@@ -10,7 +10,8 @@ use cudarc::driver::{CudaContext, CudaGraph, CudaStream};
 use half::{bf16, f16};
 use nvfp4_gemv::nccl::{self, Communicator, UniqueId};
 use nvfp4_gemv::parallel::{
-    DeviceElement, GroupError, HostRank, LayersError, LayersOnDevice, RankLayers, TensorParallel,
+    DeviceElement, GroupError, HostRank, LayersError, LayersOnDevice, Placement, RankLayers,
+    TensorParallel, VectorGlobals,
 };
 use nvfp4_gemv::{
     Activation, Dims, GlobalScale, Operands, Options, ScaleLayout, Shape, Weights, Workspace,
@@ -88,7 +89,8 @@ pub(super) fn measure(job: &Job) -> Result<Measured> {
         Activation::F32 => with_type::<f32>(job),
         Activation::F16 => with_type::<f16>(job),
         Activation::Bf16 => with_type::<bf16>(job),
-        Activation::Nvfp4 => bail!("vectors between layers are f16, bf16 or f32"),
+        // Quantised from what is between the layers, and added up in that.
+        Activation::Nvfp4 => with_type::<bf16>(job),
     }
 }
 
@@ -216,10 +218,7 @@ impl<'a, T: DeviceElement + FromF32> Rank<'a, T> {
         let options = Options::new().workspace(&workspace);
         let mut pairs = Vec::with_capacity(count);
         for _ in 0..count {
-            pairs.push(match job.windows {
-                false => mine.on_device::<T>(&stream, &communicator, job.n, &options)?,
-                true => mine.on_device_with_window(&stream, &communicator, job.n, &options)?,
-            });
+            pairs.push(mine.place::<T>(&stream, &communicator, &placement(job), &options)?);
         }
         // The vectors: the same on all ranks, and of what is between each rank's part of the same ones.
         let (k, whole_k) = (mine.columns()[0].shape().k(), job.pair.row.1);
@@ -342,6 +341,20 @@ impl Graphs {
             },
         })
     }
+}
+
+fn placement(job: &Job) -> Placement {
+    let mut placement = Placement::new(job.n);
+    if job.windows {
+        placement = placement.in_window();
+    }
+    if job.activation == Activation::Nvfp4 {
+        // Of vectors whose elements are 1 at most: the greatest code and block scale make that of it.
+        let global = GlobalScale::Divisor(6.0 * 448.0);
+        let [input, between] = [global; 2];
+        placement = placement.nvfp4(VectorGlobals { input, between });
+    }
+    placement
 }
 
 /// As much as the layer needs that needs most: all of them share it.

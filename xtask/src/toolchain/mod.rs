@@ -147,6 +147,29 @@ pub(crate) fn nvrtc(workspace: &Workspace, json: bool, shell: bool) -> Result<()
     Ok(())
 }
 
+/// `cargo xtask toolchain --nccl`: installs NCCL, for programs that compute on several GPUs, and says how they find it.
+pub(crate) fn nccl(workspace: &Workspace, json: bool, shell: bool) -> Result<()> {
+    let root = workspace.toolchain_dir();
+    let bundle = pins::nccl(supported(&platform(), "NCCL is to be installed")?);
+    install::install(&root, &bundle, &LazyPip::new(&root))?;
+    let library = nccl_in(&root);
+    if !library.join("libnccl.so.2").is_file() {
+        bail!("the NCCL package has no {}", library.display());
+    }
+    let export = format!("export {LIBRARY_NCCL}={}", quote(&library));
+    if json {
+        println!("{:#}", json!({ "nccl": library }));
+    } else if shell {
+        println!("{export}");
+    } else {
+        println!(
+            "NCCL is in {}.\n`cargo xtask test` looks there. For a program with feature nccl:\n\n  {export}",
+            library.display()
+        );
+    }
+    Ok(())
+}
+
 /// Installs NVRTC and the disassembler unless they are there, and returns the library's directory.
 pub(crate) fn install_nvrtc(workspace: &Workspace) -> Result<PathBuf> {
     let bundle = pins::nvrtc(supported(&platform(), "NVRTC is to be installed")?);
@@ -159,14 +182,33 @@ pub(crate) fn install_nvrtc(workspace: &Workspace) -> Result<PathBuf> {
 const LIBRARY_NVRTC: &str = "NVFP4_GEMV_NVRTC";
 pub(crate) const EXPLORER_NVRTC: &str = "MMA_EXPLORER_NVRTC";
 
-/// What tests are told of NVRTC: where it is installed, unless they are told already.
+/// The variable that names NCCL's folder: the library's.
+const LIBRARY_NCCL: &str = "NVFP4_GEMV_NCCL";
+
+/// What programs are told of NVRTC: where it is installed, unless they are told already.
 pub(crate) fn nvrtc_environment(workspace: &Workspace) -> Vec<(&'static str, OsString)> {
     let library = library_in(&workspace.toolchain_dir().join(places::NVRTC));
-    [LIBRARY_NVRTC, EXPLORER_NVRTC]
-        .into_iter()
-        .filter(|name| library.is_dir() && env::var_os(name).is_none_or(|value| value.is_empty()))
-        .map(|name| (name, library.clone().into()))
+    unless_told(&[LIBRARY_NVRTC, EXPLORER_NVRTC], &library)
+}
+
+/// What tests are told of the libraries that they load.
+pub(crate) fn test_environment(workspace: &Workspace) -> Vec<(&'static str, OsString)> {
+    let nccl = unless_told(&[LIBRARY_NCCL], &nccl_in(&workspace.toolchain_dir()));
+    [nvrtc_environment(workspace), nccl].concat()
+}
+
+/// Variables for a folder that is there: those that nobody has set.
+fn unless_told(names: &[&'static str], folder: &Path) -> Vec<(&'static str, OsString)> {
+    names
+        .iter()
+        .filter(|name| folder.is_dir() && env::var_os(name).is_none_or(|value| value.is_empty()))
+        .map(|name| (*name, folder.into()))
         .collect()
+}
+
+/// NCCL's wheel has a tree of its own.
+fn nccl_in(root: &Path) -> PathBuf {
+    root.join(pins::NCCL_DIRECTORY).join("nvidia/nccl/lib")
 }
 
 fn library_in(installed: &Path) -> PathBuf {

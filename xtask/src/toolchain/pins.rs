@@ -59,6 +59,14 @@ pub(crate) fn nvrtc(arch: Arch) -> Bundle {
     bundle(places::NVRTC, "NVRTC 13.0", &[NVRTC, INSPECT], arch)
 }
 
+/// What programs load for several GPUs.
+pub(crate) fn nccl(arch: Arch) -> Bundle {
+    bundle(NCCL_DIRECTORY, "NCCL 2.28", &[NCCL], arch)
+}
+
+/// Where that is. Nothing but xtask looks there by itself.
+pub(crate) const NCCL_DIRECTORY: &str = "nccl";
+
 /// For bindgen.
 pub(crate) fn libclang(arch: Arch) -> Bundle {
     bundle("libclang", "libclang 18", &[LIBCLANG], arch)
@@ -115,6 +123,8 @@ fn bundle(
 const X64: &str = "manylinux2014_x86_64";
 const ARM: &str = "manylinux2014_aarch64";
 const OLD_X64: &str = "manylinux2010_x86_64";
+const NEWER_X64: &str = "manylinux_2_18_x86_64";
+const NEWER_ARM: &str = "manylinux_2_18_aarch64";
 
 #[rustfmt::skip]
 const COMPILER: &[Package] = &[
@@ -168,6 +178,16 @@ const NVRTC: &[Package] = &[
     },
 ];
 
+// The version with which docs/several-gpus.md has what was measured.
+#[rustfmt::skip]
+const NCCL: &[Package] = &[
+    Package {
+        name: "nvidia-nccl-cu13", version: "2.28.9",
+        x86_64: Wheel(NEWER_X64, "e4553a30f34195f3fa1da02a6da3d6337d28f2003943aa0a3d247bbc25fefc42", 196493177),
+        aarch64: Wheel(NEWER_ARM, "01c873ba1626b54caa12272ed228dc5b2781545e0ae8ba3f432a8ef1c6d78643", 196561677),
+    },
+];
+
 #[rustfmt::skip]
 const LIBCLANG: &[Package] = &[
     Package {
@@ -184,7 +204,14 @@ mod tests {
     #[test]
     fn every_pin_is_whole() {
         for arch in [Arch::X86_64, Arch::Aarch64] {
-            for bundle in [cuda(arch), inspect(arch), nvrtc(arch), libclang(arch)] {
+            let bundles = [
+                cuda(arch),
+                inspect(arch),
+                nvrtc(arch),
+                nccl(arch),
+                libclang(arch),
+            ];
+            for bundle in bundles {
                 for pin in bundle.pins {
                     assert_eq!(pin.sha256.len(), 64, "{}", pin.name);
                     assert!(pin.sha256.bytes().all(|byte| byte.is_ascii_hexdigit()));
