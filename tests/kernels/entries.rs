@@ -21,6 +21,7 @@ pub(crate) fn planned(arch: &'static str) -> Vec<Launch> {
     for (m, k) in [
         (128, 16),
         (64, 48),
+        (512, 1024),
         (4096, 4096),
         (1024, 7168),
         (384, 14336),
