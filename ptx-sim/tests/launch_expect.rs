@@ -87,6 +87,114 @@ fn a_product_is_computed_from_the_inputs() {
     assert!(e.to_string().contains("element 11"), "{e}");
 }
 
+/// Codes of two-bit significands, scales of four bits, as bytes that a counter gives.
+fn bytes(count: usize, factor: usize, most: usize) -> Vec<u8> {
+    (0..count).map(|i| (i * factor % most) as u8).collect()
+}
+
+fn hex(bytes: &[u8]) -> Value {
+    let text: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+    json!({"contents": {"hex": text}})
+}
+
+/// Linear scales as the 128x4 layout has them, with `fill` where there are none: by its definition, in the order of its bytes.
+fn tiled(linear: &[u8], blocks: usize, fill: u8) -> Vec<u8> {
+    let mut all = Vec::new();
+    for rows in (0..linear.len() / blocks).step_by(128) {
+        for first in (0..blocks).step_by(4) {
+            for lane in 0..32 {
+                for quarter in 0..4 {
+                    for block in first..first + 4 {
+                        let row = rows + quarter * 32 + lane;
+                        let scale = linear.get(row * blocks + block).copied();
+                        all.push(scale.filter(|_| block < blocks).unwrap_or(fill));
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+/// 150 rows of A: more than a tile. Of 72 elements five blocks, the last of which has eight, in two tiles.
+const ROWS: usize = 150;
+const LONG: usize = 72;
+const BLOCKS: usize = 5;
+
+/// A product of NVFP4 operands that the kernel gets decoded: codes and scales are in buffers of their own.
+fn scaled(of_a: Value, of_b: Value) -> Value {
+    let [a, b] = [(ROWS, 7, 5), (N as usize, 11, 3)].map(|(rows, codes, scales)| {
+        let codes = bytes(rows * LONG / 2, codes, 256);
+        let scales: Vec<u8> = bytes(rows * BLOCKS, scales, 16)
+            .iter()
+            .map(|s| s + 0x30)
+            .collect();
+        let of_row = |i: usize| i / LONG * BLOCKS + i % LONG / 16;
+        let values = BufferType::E2m1.read(&codes).into_iter().enumerate();
+        let values: Vec<f64> = values
+            .map(|(i, v)| v * BufferType::Ue4m3.value(scales[of_row(i)].into()))
+            .collect();
+        (codes, scales, values)
+    });
+    let f32s = |values: &[f64]| json!({"contents": {"f32": values}});
+    json!({
+        "grid": [ROWS, 1, 1], "block": [N, 1, 1],
+        "buffers": {
+            "a": f32s(&a.2), "b": f32s(&b.2),
+            "codes_a": hex(&a.0), "codes_b": hex(&b.0),
+            "linear_a": hex(&a.1), "linear_b": hex(&b.1),
+            // Those of no row or block are NaN.
+            "tiled_a": hex(&tiled(&a.1, BLOCKS, 0x7f)), "tiled_b": hex(&tiled(&b.1, BLOCKS, 0x7f)),
+            "d": {"size": ROWS * N as usize * 4, "expect": {"type": "f32", "relative": 1e-6, "absolute": 1e-3,
+                "values": {"matmul": {"m": ROWS, "n": N, "k": LONG,
+                    "a": {"buffer": "codes_a", "type": "e2m1", "scales": of_a},
+                    "b": {"buffer": "codes_b", "type": "e2m1", "scales": of_b}}}}},
+        },
+        "params": [{"buffer": "a"}, {"buffer": "b"}, {"buffer": "d"}, {"u32": LONG}],
+    })
+}
+
+#[test]
+fn operands_with_block_scales() {
+    let of = |buffer: &str, layout: &str| json!({"buffer": buffer, "type": "ue4m3", "block": 16, "layout": layout});
+    let d = run(&scaled(of("linear_a", "linear"), of("tiled_b", "128x4"))).unwrap();
+    assert!(d.iter().any(|v| *v != 0.0));
+    run(&scaled(of("tiled_a", "128x4"), of("linear_b", "linear"))).unwrap();
+    // Linear where nothing is said.
+    let unsaid = json!({"buffer": "linear_a", "type": "ue4m3", "block": 16});
+    run(&scaled(unsaid.clone(), of("tiled_b", "128x4"))).unwrap();
+    let fails = |of_a: Value, text: &str| {
+        let e = run(&scaled(of_a, of("linear_b", "linear")))
+            .unwrap_err()
+            .to_string();
+        assert!(e.contains(text), "{e}");
+    };
+    // Other scales, others' blocks, another layout: not the kernel's product.
+    fails(of("linear_b", "linear"), "no scale of row 8, block 0");
+    fails(of("linear_a", "128x4"), "has no scale of row");
+    fails(of("tiled_a", "linear"), "differ");
+    let with = |name: &str, value: Value| {
+        let mut scales = unsaid.clone();
+        scales[name] = value;
+        scales
+    };
+    fails(with("block", json!(32)), "differ");
+    fails(with("block", json!(0)), "one element or more");
+    fails(
+        with("type", json!("f16")),
+        "scales are bytes, and F16 is not",
+    );
+    fails(with("buffer", json!("c")), "there is no buffer `c`");
+    fails(with("layout", json!("4x128")), "4x128");
+    let mut poisoned = scaled(unsaid.clone(), of("linear_b", "linear"));
+    poisoned["buffers"]["linear_a"] = json!({"size": ROWS * BLOCKS});
+    let e = run(&poisoned).unwrap_err().to_string();
+    assert!(
+        e.contains("the scale of row 0, block 0 in buffer `linear_a` was never written"),
+        "{e}"
+    );
+}
+
 #[test]
 fn tolerances() {
     let with = |alpha: f64, relative: f64, absolute: f64| {

@@ -53,6 +53,9 @@ Example of a specification:
   D[m][n] = alpha * sum over k of A[m][k] * B[n][k] of what buffers held before ("transposed" for [k][m] and [k][n]):
       "expect": {"type": "f32", "relative": 1e-3, "absolute": 0, "values": {"matmul":
           {"m": 128, "n": 64, "k": 32, "a": {"buffer": "a", "type": "f16"}, "b": {"buffer": "b", "type": "f16"}}}}
+  An operand may have block scales along k, in a buffer of bytes, "linear" (rows x blocks) or "128x4":
+      "a": {"buffer": "codes", "type": "e2m1",
+            "scales": {"buffer": "scales", "type": "ue4m3", "block": 16, "layout": "128x4"}}
   Types: f64, f32, f16, bf16, e4m3, e5m2, e2m1 (two a byte), ue4m3, ue8m0, u8, i8, u32, i32. Values: u8 to u64, i8 to i64, f32, f64, hex, buffer, buffer_at {buffer, offset},
   tensor_map: the arguments of cuTensorMapEncodeTiled, enumerators as numbers or names. `cluster` gives
   the cluster's shape if the kernel does not. `"dependent": true` is a programmatic dependent launch: the

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::operand::Operand;
 use super::{BufferType, LaunchSpec, Prepared};
 use crate::error::{Mismatch, SimError};
 use crate::files;
@@ -39,7 +40,8 @@ pub enum Expected {
     Matmul(MatmulSpec),
 }
 
-/// `D[m][n]`, the sum over k of `A[m][k] * B[n][k]`, times alpha: of what the buffers hold before the run.
+/// `D[m][n]`, the sum over k of `A[m][k] * B[n][k]`, times alpha: of what the buffers hold before the run, with the scales of
+/// their blocks where they have some.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MatmulSpec {
@@ -62,57 +64,6 @@ fn one() -> f64 {
     1.0
 }
 
-/// A matrix in a buffer, without gaps.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Operand {
-    /// The buffer.
-    pub buffer: String,
-    /// The type of its elements.
-    #[serde(rename = "type")]
-    pub element: BufferType,
-    /// k is the slow index: A is `[k][m]`, B is `[k][n]`.
-    #[serde(default)]
-    pub transposed: bool,
-}
-
-impl Operand {
-    /// Its bytes.
-    fn bytes<'s>(
-        &self,
-        sim: &'s Sim,
-        buffers: &BTreeMap<String, Buffer>,
-        (rows, k): (usize, usize),
-    ) -> Result<&'s [u8], String> {
-        let buffer = buffers
-            .get(&self.buffer)
-            .ok_or_else(|| format!("there is no buffer `{}`", self.buffer))?;
-        let name = &self.buffer;
-        let needs = rows.checked_mul(k).and_then(|n| self.element.bytes(n));
-        let Some(needs) = needs.filter(|n| *n <= buffer.size) else {
-            return Err(format!(
-                "buffer `{name}` of {} bytes is no {rows} x {k} of {:?}",
-                buffer.size, self.element
-            ));
-        };
-        if !sim.written(*buffer, 0, needs) {
-            return Err(format!("some of buffer `{name}` was never written"));
-        }
-        Ok(&sim.download(*buffer)[..needs])
-    }
-
-    /// The values of its bytes, `[rows][k]`.
-    fn values(&self, bytes: &[u8], (rows, k): (usize, usize)) -> Vec<f64> {
-        let values = self.element.read(bytes);
-        match self.transposed {
-            false => values,
-            true => (0..rows * k)
-                .map(|i| values[i % k * rows + i / k])
-                .collect(),
-        }
-    }
-}
-
 /// Multiplications of a product: minutes.
 const MAX_PRODUCTS: usize = 1 << 36;
 
@@ -131,9 +82,8 @@ impl MatmulSpec {
             ));
         }
         let (of_a, of_b) = ((self.m, self.k), (self.n, self.k));
-        let a = self.a.bytes(sim, buffers, of_a)?;
-        let b = self.b.bytes(sim, buffers, of_b)?;
-        let (a, b) = (self.a.values(a, of_a), self.b.values(b, of_b));
+        let a = self.a.values(sim, buffers, of_a)?;
+        let b = self.b.values(sim, buffers, of_b)?;
         let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();
         let row = |a| b.chunks_exact(self.k).map(move |b| self.alpha * dot(a, b));
         Ok(a.chunks_exact(self.k).flat_map(row).collect())

@@ -3,13 +3,15 @@
 mod buffers;
 mod element;
 mod expect;
+mod operand;
 mod param;
 mod random;
 mod spec;
 mod tensor_map;
 
 pub use element::BufferType;
-pub use expect::{ExpectSpec, Expectation, Expected, MatmulSpec, Operand};
+pub use expect::{ExpectSpec, Expectation, Expected, MatmulSpec};
+pub use operand::{Operand, ScaleLayout, Scales};
 pub use param::ParamSpec;
 pub use random::{RandomSpec, Values};
 pub use spec::{BufferSpec, Contents, Field, LaunchSpec, Scalar, StructSpec};
