@@ -51,6 +51,9 @@ const TILE_ROWS: u64 = NVFP4_STREAM_TILE_ROWS as u64;
 const FAR_AHEAD_BYTES: usize = 100_000_000;
 /// Weights of an SM that count as little: tried on an H200, without figures that were kept (docs/notes/tuning.md).
 const SMALL_BYTES: u64 = 96 << 10;
+/// Warps of the default, the first that fit: on an H200 eight were faster than nine to eleven, of which one scheduler of four
+/// has three, and six than five (docs/notes/stream.md, "Long vectors").
+const WARPS: [u32; 8] = [12, 8, 7, 6, 4, 3, 2, 1];
 /// Numbers of stages that the kernel knows how to wait for.
 const STAGES: [u32; 3] = [3, 4, 6];
 /// Numbers of vectors that it is compiled for, the most first.
@@ -107,10 +110,14 @@ impl KernelConfig for StreamConfig {
             ..FAR_AHEAD_BYTES => 128,
             _ => 256,
         };
+        let warps_of = |fewest: u32| {
+            let of = move |warps: &u32| (fewest..=most).contains(warps);
+            WARPS.into_iter().filter(of)
+        };
         let find = |fewest: u32, ctas: &[u64]| {
             numbers(job).find_map(|vectors| {
                 ctas.iter().find_map(|&ctas| {
-                    (fewest..=most).rev().find_map(|warps| {
+                    warps_of(fewest).find_map(|warps| {
                         let config = Self {
                             warps,
                             stages: 3,
