@@ -52,8 +52,8 @@ const FAR_AHEAD_BYTES: usize = 100_000_000;
 /// Weights of an SM that count as little: tried on an H200, without figures that were kept (docs/notes/tuning.md).
 const SMALL_BYTES: u64 = 96 << 10;
 /// Warps of the default, the first that fit: on an H200 eight were faster than nine to eleven, of which one scheduler of four
-/// has three, and six than five (docs/notes/stream.md, "Long vectors").
-const WARPS: [u32; 8] = [12, 8, 7, 6, 4, 3, 2, 1];
+/// has three (docs/notes/stream.md, "Long vectors").
+const WARPS: [u32; 9] = [12, 8, 7, 6, 5, 4, 3, 2, 1];
 /// Numbers of stages that the kernel knows how to wait for.
 const STAGES: [u32; 3] = [3, 4, 6];
 /// Numbers of vectors that it is compiled for, the most first.
