@@ -22,6 +22,7 @@ mod report;
 mod run;
 mod shapes;
 mod tune;
+mod tuned;
 mod verify;
 
 use std::process::ExitCode;

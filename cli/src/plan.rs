@@ -3,7 +3,7 @@
 mod ranks;
 mod reduction;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -236,25 +236,9 @@ fn find_where(args: &Args, ask: engine::Ask) -> Result<Where> {
             let tuned = Some(table);
             Ok(Where { tuned, ..there })
         }
-        (Some(file), None) => Ok(here(Some(tuned_here(&file)?), None)),
+        (Some(file), None) => Ok(here(Some(crate::tuned::here(&file)?), None)),
         (None, no_gpu) => Ok(here(None, no_gpu)),
     }
-}
-
-/// A file that was made on this machine.
-#[cfg(feature = "device")]
-fn tuned_here(file: &Path) -> Result<Measurements> {
-    use nvfp4_gemv::{raw, tune};
-    let machine = tune::machine(&raw::gpu(0)?)?;
-    Ok(tune::Tuned::load(file, &machine)?.measurements().clone())
-}
-
-#[cfg(not(feature = "device"))]
-fn tuned_here(file: &Path) -> Result<Measurements> {
-    anyhow::bail!(
-        "{}: made on a GPU, and this program was built with neither feature `cuda` nor feature `jit`",
-        nvfp4_gemv::printable::path(file)
-    )
 }
 
 pub(crate) fn run(args: &Args) -> Result<Report> {

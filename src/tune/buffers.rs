@@ -23,6 +23,15 @@ const ALIGN: usize = 256;
 const MOST_COPIES: usize = 1024;
 const ENOUGH_COPIES: usize = 512;
 
+/// How many copies of a problem's weights keep them out of the L2 cache.
+pub(super) fn cold_copies(shape: &Shape, l2_bytes: u64) -> usize {
+    let bytes = shape.weight_bytes();
+    let beyond_l2 = (l2_bytes as usize).saturating_mul(2) / bytes.max(1) + 1;
+    copies_for_cold_l2(bytes, l2_bytes)
+        .min(beyond_l2.max(ENOUGH_COPIES))
+        .min(MOST_COPIES)
+}
+
 pub(super) struct Buffers {
     /// Codes and scales, copy after copy.
     pub(super) weights: CudaSlice<u8>,
@@ -38,22 +47,28 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
+    /// With as many copies of the weights as keep them out of the L2 cache.
     pub(super) fn new(
         stream: &Arc<CudaStream>,
         shape: &Shape,
         operands: &Operands,
         gpu: &Gpu,
     ) -> Result<Self> {
-        let l2_bytes = gpu.l2_bytes;
+        let copies = cold_copies(shape, gpu.l2_bytes);
+        Self::with_copies(stream, shape, operands, gpu, copies)
+    }
+
+    pub(super) fn with_copies(
+        stream: &Arc<CudaStream>,
+        shape: &Shape,
+        operands: &Operands,
+        gpu: &Gpu,
+        copies: usize,
+    ) -> Result<Self> {
         let cuda = |error: DriverError| driver_error("filling memory to tune with", error);
         let scales_at = shape.weight_code_bytes().next_multiple_of(ALIGN);
         let scale_bytes = shape.weight_scale_bytes(operands.weight_layout);
         let copy = (scales_at + scale_bytes).next_multiple_of(ALIGN);
-        let bytes = shape.weight_bytes();
-        let beyond_l2 = (l2_bytes as usize).saturating_mul(2) / bytes.max(1) + 1;
-        let copies = copies_for_cold_l2(bytes, l2_bytes)
-            .min(beyond_l2.max(ENOUGH_COPIES))
-            .min(MOST_COPIES);
         let mut rng = fastrand::Rng::with_seed(1);
         // On the device first: where a problem is too large for it, CUDA says so, and the host is not asked for
         // as much.

@@ -60,7 +60,7 @@ pub fn machine(gpu: &Gpu) -> Result<Machine> {
 /// ```
 #[derive(Debug)]
 pub struct Tuner {
-    stream: Arc<CudaStream>,
+    pub(super) stream: Arc<CudaStream>,
     gpu: Gpu,
     machine: Machine,
 }
@@ -113,7 +113,9 @@ pub struct Sustained {
 
 /// Seconds of launches that one measurement replays.
 const REPLAY: f64 = 1e-3;
-const REPLAYS: usize = 3;
+pub(super) const REPLAYS: usize = 3;
+/// So many of the fastest configs of launches that wait are tried in chains, too.
+const BEST_ALONE: usize = 4;
 /// Launches of a replay of a kernel that only reads, at least: what starts a graph does not count.
 const CEILING_LAUNCHES: usize = 40;
 /// So many of the kernels that only read are measured again at the end.
@@ -220,7 +222,7 @@ impl Tuner {
         let mut all = Vec::with_capacity(configs.len());
         for (i, &config) in configs.iter().enumerate() {
             progress(i as f64 / configs.len() as f64);
-            let prepared = self.prepare(&race, config)?;
+            let prepared = self.prepare(race.calls, config, race.chained)?;
             let launch = |i: usize| self.launch(&prepared, i);
             // SAFETY: the buffers live to the end of this function, and so do what is prepared and the stream. Every replay is
             // waited for below, also after an error. Only this object's one call at a time uses them.
@@ -277,7 +279,14 @@ impl Tuner {
         let (ranking, mut failed) = self.rank(&alone, limits, |at| part(0.0, at))?;
         let mut chained = Vec::new();
         if chains && self.gpu.compute_capability >= (9, 0) {
-            let (found, more) = self.rank(&race(true), limits, |at| part(1.0, at))?;
+            let mut race = race(true);
+            // What is best alone may be best here, and be no candidate for chains.
+            for (config, _) in ranking.iter().take(BEST_ALONE) {
+                if !race.candidates.contains(config) {
+                    race.candidates.push(*config);
+                }
+            }
+            let (found, more) = self.rank(&race, limits, |at| part(1.0, at))?;
             chained = found;
             failed.extend(more);
         }
@@ -359,21 +368,26 @@ impl Tuner {
         raw::compile_ahead(plans.iter().flat_map(|plan| plan.launches()))
     }
 
-    /// The race's calls with a config, one a copy of the weights.
-    fn prepare(&self, race: &Race<'_>, config: Config) -> Result<Vec<raw::PreparedRawGemv>> {
+    /// Calls with a config, one a copy of the weights.
+    pub(super) fn prepare(
+        &self,
+        calls: &[Call],
+        config: Config,
+        chained: bool,
+    ) -> Result<Vec<raw::PreparedRawGemv>> {
         let options = Options::new().config(config);
-        let options = match race.chained {
+        let options = match chained {
             // SAFETY: copies filled the weights before, and no kernel writes them.
             true => unsafe { options.chained() },
             false => options,
         };
         make_current(&self.stream)?;
         let prepare = |call| raw::PreparedRawGemv::new(call, &self.gpu, &options);
-        race.calls.iter().map(prepare).collect()
+        calls.iter().map(prepare).collect()
     }
 
     /// Enqueues the next of what was prepared, within a capture.
-    fn launch(&self, prepared: &[raw::PreparedRawGemv], i: usize) -> Result<()> {
+    pub(super) fn launch(&self, prepared: &[raw::PreparedRawGemv], i: usize) -> Result<()> {
         let stream = self.stream.cu_stream().cast();
         // SAFETY: the buffers of the calls are of their shape, and live until the replays have run: who captures them
         // waits. The stream's context is current: cudarc made it so for the capture. Nothing else uses the stream.
@@ -382,7 +396,7 @@ impl Tuner {
 
     /// Seconds of a launch.
     fn time(&self, race: &Race<'_>, config: Config) -> Result<f64> {
-        let prepared = self.prepare(race, config)?;
+        let prepared = self.prepare(race.calls, config, race.chained)?;
         let launch = |i: usize| self.launch(&prepared, i);
         // SAFETY: the buffers are borrowed, and only this object's one call at a time uses them.
         let timing = unsafe { time_launches(&self.stream, race.launches, REPLAYS, launch) }?;

@@ -100,6 +100,19 @@ pub enum TuneError {
         reasons: Vec<String>,
     },
 
+    /// There is no chain to tune.
+    #[error("no chain to tune: {}", match layers {
+        0 => "it has no layers".into(),
+        _ => format!("launches overlap from compute capability 9.0 on, and this GPU has {}.{}",
+            compute_capability.0, compute_capability.1),
+    })]
+    NoChains {
+        /// Layers of the chain.
+        layers: usize,
+        /// The GPU's compute capability.
+        compute_capability: (i32, i32),
+    },
+
     /// What a call or CUDA reported.
     #[error(transparent)]
     Gemv(#[from] crate::Error),

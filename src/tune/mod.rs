@@ -35,6 +35,10 @@
 #[cfg(feature = "device")]
 mod buffers;
 #[cfg(feature = "device")]
+mod chain;
+#[cfg(any(feature = "device", test))]
+mod descent;
+#[cfg(feature = "device")]
 mod device;
 mod error;
 #[cfg(any(feature = "device", test))]
@@ -46,6 +50,8 @@ mod store;
 use std::collections::HashSet;
 use std::path::Path;
 
+#[cfg(feature = "device")]
+pub use chain::ChainOutcome;
 #[cfg(feature = "device")]
 pub use device::{Outcome, Repeat, Sustained, Tuner, machine};
 pub use error::TuneError;

@@ -213,6 +213,8 @@ pub(super) struct Request<'a> {
     /// Zero: not at all.
     pub(super) sustain: Duration,
     pub(super) commit: Option<String>,
+    /// What a reader of the figures should know.
+    pub(super) notes: Vec<String>,
 }
 
 pub(super) fn run(engine: &dyn Engine, request: &Request<'_>) -> Result<Report> {
@@ -238,10 +240,10 @@ fn measure(engine: &dyn Engine, request: &Request<'_>, models: &[Model]) -> Resu
     let (read, long_read) = long_read.unzip();
     let bar = progress(items.len() as u64, "measuring");
     let is_sustained = !request.sustain.is_zero();
-    let mut notes = match is_sustained {
-        true => engine.energy_notes(),
-        false => Vec::new(),
-    };
+    let mut notes = request.notes.clone();
+    if is_sustained {
+        notes.extend(engine.energy_notes());
+    }
     let mut measured = Vec::with_capacity(items.len());
     for (item, chain) in items {
         bar.set_message(item.title());
@@ -601,6 +603,7 @@ mod tests {
             },
             sustain: Duration::from_millis(1),
             commit: None,
+            notes: Vec::new(),
         };
         let report = measure(engine.as_ref(), &request, &[TINY]).unwrap();
         let decode: Decode = serde_json::from_value(report.json).unwrap();

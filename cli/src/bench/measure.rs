@@ -70,13 +70,13 @@ impl Measurer<'_> {
         drive: &mut dyn FnMut(document::Case, &mut dyn Ways) -> Result<()>,
     ) -> Result<()> {
         let shape = &case.shape;
-        let picked = self.engine.choose(case, Ask::ANY).ok();
-        let asked = self.ask != Ask::ANY;
+        let picked = self.engine.choose(case, self.ask.of_any()).ok();
+        let asked = self.ask != self.ask.of_any();
         let asks = match asked {
             true => vec![self.ask],
             false => {
                 let paths = self.engine.paths().iter();
-                paths.copied().map(Ask::of_path).collect()
+                paths.copied().map(|path| self.ask.on(path)).collect()
             }
         };
         let reads = self.fastest_reads.of(self.engine, case, &self.plan)?;

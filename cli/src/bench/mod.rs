@@ -14,6 +14,7 @@ pub(crate) mod statistics;
 mod suite;
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -24,7 +25,7 @@ use self::measure::Measurer;
 use self::protocol::Problem;
 use self::reads::FastestReads;
 use self::suite::{Suite, SuiteArg};
-use crate::engine::{self, Ask, AskArgs, Case, Engine, Plan};
+use crate::engine::{self, Ask, AskArgs, Case, Engine, Plan, TunedTable};
 use crate::report::{Report, Table, bytes, count, progress, time};
 use crate::shapes::{self, SYNTAX, parse_n, parse_shape};
 
@@ -63,6 +64,7 @@ Examples:
   nvfp4-gemv bench --suite vectors --cublas --json > vectors.json
   nvfp4-gemv bench --suite decode
   nvfp4-gemv bench --suite decode --n 1 --activation nvfp4 --sustained 5
+  nvfp4-gemv bench --suite decode --tuned tuned.json    # tune --chain makes such a file
   nvfp4-gemv bench --suite decode --tensor-parallel 2
   nvfp4-gemv bench --shape 14336,4096 --n 1 --n 16 --activation f16 --cublas
   nvfp4-gemv bench --ceiling --shape 4096,4096 --shape 28672,8192
@@ -87,6 +89,10 @@ pub(crate) struct Args {
     layout: Vec<ScaleLayout>,
     #[command(flatten)]
     ask: AskArgs,
+    /// With the configs of a file of `nvfp4-gemv tune`, made on this machine, where it has the problem. NVFP4_GEMV_TUNED
+    /// is not looked at
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ceiling", "serve", "tensor_parallel"])]
+    tuned: Option<PathBuf>,
     /// Element type of the result
     #[arg(long, value_parser = shapes::output_type(), default_value = "f16")]
     output_type: FloatType,
@@ -168,6 +174,8 @@ impl Args {
 pub(crate) fn run(args: &Args) -> Result<Report> {
     let ask = args.ask.ask()?;
     let (engine, _) = engine::open(ask.path())?;
+    let table = args.tuned.as_deref().map(TunedTable::load).transpose()?;
+    let ask = ask.tuned(table);
     if let Some(ranks) = args.tensor_parallel {
         return over_ranks(args, engine.as_ref(), ranks.into());
     }
@@ -200,6 +208,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
     };
     let missing = no_cublas.map(|why| format!("cuBLAS takes no turns: {why}"));
     document.notes.extend(missing);
+    document.notes.extend(configs_of(args));
     if args.sustained > 0.0 {
         document.notes.extend(engine.energy_notes());
     }
@@ -282,8 +291,18 @@ fn decode_steps(
         plan,
         sustain: Duration::from_secs_f64(args.sustained),
         commit: args.commit.clone(),
+        notes: configs_of(args).into_iter().collect(),
     };
     decode::run(engine, &request)
+}
+
+/// Where configs are from, if not from the library.
+fn configs_of(args: &Args) -> Option<String> {
+    let file = args.tuned.as_deref()?;
+    Some(format!(
+        "configs of {}, where it has the problem",
+        nvfp4_gemv::printable::path(file)
+    ))
 }
 
 /// What was asked for instead of a suite's part.

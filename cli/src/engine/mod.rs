@@ -17,6 +17,7 @@ use std::time::Duration;
 use clap::builder::TypedValueParser;
 use half::{bf16, f16};
 use nvfp4_gemv::dispatch::forced_by_environment;
+use nvfp4_gemv::dispatch::measured::Measurements;
 use nvfp4_gemv::kernel::Job;
 use nvfp4_gemv::kernel::read_only::ReadConfig;
 use nvfp4_gemv::{
@@ -88,7 +89,28 @@ pub(crate) struct Ask {
     by_environment: bool,
     /// With programmatic dependent launch.
     pub(crate) is_chained: bool,
+    /// With what was measured here.
+    tuned: Option<TunedTable>,
 }
+
+/// A tuned table, which lives as long as the program. The same file twice is two tables.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TunedTable(&'static Measurements);
+
+impl TunedTable {
+    /// Of a file that was made on this machine.
+    pub(crate) fn load(file: &std::path::Path) -> anyhow::Result<Self> {
+        Ok(Self(Box::leak(Box::new(crate::tuned::here(file)?))))
+    }
+}
+
+impl PartialEq for TunedTable {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.0, other.0)
+    }
+}
+
+impl Eq for TunedTable {}
 
 impl Ask {
     /// Whatever the library picks.
@@ -97,6 +119,7 @@ impl Ask {
         kernel: None,
         by_environment: false,
         is_chained: false,
+        tuned: None,
     };
 
     pub(crate) fn of_path(path: GemvPath) -> Self {
@@ -111,6 +134,23 @@ impl Ask {
             kernel: Some(kernel),
             ..Self::ANY
         }
+    }
+
+    pub(crate) fn tuned(self, table: Option<TunedTable>) -> Self {
+        Self {
+            tuned: table,
+            ..self
+        }
+    }
+
+    /// The same of any path and kernel.
+    pub(crate) fn of_any(self) -> Self {
+        Self::ANY.tuned(self.tuned)
+    }
+
+    /// The same of a path, of any kernel.
+    pub(crate) fn on(self, path: GemvPath) -> Self {
+        Self::of_path(path).tuned(self.tuned)
     }
 
     pub(crate) fn chained(self) -> Self {
@@ -130,6 +170,10 @@ impl Ask {
         let options = match self.by_environment {
             true => Options::new(), // it is read again there, so that the reason names it
             false => asked.without_environment(),
+        };
+        let options = match self.tuned {
+            Some(TunedTable(table)) => options.tuned(table),
+            None => options,
         };
         match self.is_chained {
             false => options,

@@ -8,7 +8,7 @@ use nvfp4_gemv::tune::{Found, Limits, Outcome, Progress, TuneError, Tuned, Tuner
 use nvfp4_gemv::{Config, Error, Operands, Shape, printable};
 use serde_json::{Value, json};
 
-use super::{Args, Rank, sustain};
+use super::{Args, Rank, chain, sustain};
 use crate::configs::one_line;
 use crate::engine::Energy;
 use crate::report::{Report, Table, count, time};
@@ -16,9 +16,12 @@ use crate::report::{Report, Table, count, time};
 /// Rows of a problem's table, beside the best of each kernel.
 const ROWS: usize = 4;
 /// Steps of the bar for a problem.
-const STEPS: f64 = 100.0;
+pub(super) const STEPS: f64 = 100.0;
 
 pub(super) fn run(args: &Args) -> Result<Report> {
+    if args.chain {
+        return chain::run(args);
+    }
     let problems = args.problems()?;
     let mut tuner = Tuner::new(0)?;
     let out = args.out();
@@ -138,12 +141,12 @@ pub(super) fn run(args: &Args) -> Result<Report> {
     })
 }
 
-fn in_problem(error: Error, shape: &Shape, operands: &Operands) -> anyhow::Error {
+pub(super) fn in_problem(error: Error, shape: &Shape, operands: &Operands) -> anyhow::Error {
     eprintln!("while tuning {}:", title(shape, operands));
     error.into()
 }
 
-fn title(shape: &Shape, operands: &Operands) -> String {
+pub(super) fn title(shape: &Shape, operands: &Operands) -> String {
     format!(
         "{shape}, {} vectors, {} scales",
         operands.activation, operands.weight_layout
@@ -151,7 +154,7 @@ fn title(shape: &Shape, operands: &Operands) -> String {
 }
 
 /// A problem's table: the best few, and the best of each kernel.
-fn describe(outcome: &Outcome) -> String {
+pub(super) fn describe(outcome: &Outcome) -> String {
     let entry = &outcome.entry;
     let mut table = Table::new(&["  config", "time", "share", "rounds"]);
     for (ranking, what) in [(&outcome.ranking, ""), (&outcome.chained, "chained ")] {
@@ -182,7 +185,7 @@ fn describe(outcome: &Outcome) -> String {
     text
 }
 
-fn to_json(outcome: &Outcome) -> Value {
+pub(super) fn to_json(outcome: &Outcome) -> Value {
     let entry = &outcome.entry;
     let shape = &entry.shape;
     let list = |ranking: &[(Config, Found)]| -> Vec<Value> {
@@ -214,7 +217,7 @@ fn to_json(outcome: &Outcome) -> Value {
     })
 }
 
-fn bar(problems: usize) -> ProgressBar {
+pub(super) fn bar(problems: usize) -> ProgressBar {
     let bar = ProgressBar::new((problems as f64 * STEPS) as u64).with_prefix("tuning");
     match ProgressStyle::with_template("{prefix} [{bar:30}] {percent:>3}% {msg}") {
         Ok(style) => bar.with_style(style),
@@ -223,7 +226,7 @@ fn bar(problems: usize) -> ProgressBar {
 }
 
 /// The date in UTC, as `2026-11-21`.
-fn today() -> String {
+pub(super) fn today() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     date((since.map_or(0, |since| since.as_secs()) / 86_400) as i64)
 }

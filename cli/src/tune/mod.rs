@@ -1,6 +1,8 @@
 //! `tune`: measures what this GPU does best with each problem, and keeps it in a file.
 
 #[cfg(feature = "device")]
+mod chain;
+#[cfg(feature = "device")]
 mod measure;
 #[cfg(feature = "device")]
 mod sustain;
@@ -32,11 +34,19 @@ ranking that are within 10% of the first are repeated for --sustained seconds ea
 minute more a problem, and as much again with --chained. The file keeps cold times; what is faster cold than the best by \
 this rank is left out of it, so that it is not taken.
 
+--chain takes the shapes for the linear layers of a decoder layer, in their order, and tunes them where they follow each \
+other: the config that is the fastest in a chain of one shape need not be the fastest between others. First each is \
+tuned by itself, as with --chained. Then the best few configs of each take turns in the whole chain, while the others stay \
+as they are, until nothing gets faster: half a minute for four layers. `nvfp4-gemv bench --suite decode` prints the \
+layers of three models.
+
 Examples:
   nvfp4-gemv tune --shape 4096,7168 --out tuned.json
   nvfp4-gemv tune --shape 4096,7168,8 --shape 8192,4096,1,4 --layout 128x4 --out tuned.json
   nvfp4-gemv tune --shape 14336,4096 --activation nvfp4 --activation bf16   # prints, stores nothing
   nvfp4-gemv tune --shape 28672,8192 --rank sustained --out tuned.json       # seconds a config: half a minute
+  nvfp4-gemv tune --chain --layout linear --shape 6144,4096 --shape 4096,4096 --shape 28672,4096 --shape 4096,14336 \
+      --out llama-8b.json   # qkv, o, gate and up, down; then: bench --suite decode --tuned llama-8b.json
   nvfp4-gemv tune --suite --chained --seconds 1.5 --replace --out h200.json   # a built-in table, in minutes")]
 pub(crate) struct Args {
     /// M,K or M,K,L or M,K,L,N, also with `x` between: rows of the weights, elements of a row (a multiple of
@@ -56,6 +66,10 @@ pub(crate) struct Args {
     /// of a model can: twice the time
     #[arg(long)]
     chained: bool,
+    /// Tune the shapes as layers that follow each other with programmatic dependent launch, in this order: a chain for each
+    /// type of vectors and layout of scales. A shape may be there several times
+    #[arg(long, requires = "shapes", conflicts_with_all = ["suite", "chained", "rank"])]
+    chain: bool,
     /// What is best: all but `time` take seconds a config
     #[arg(long, value_enum, default_value_t = Rank::Time)]
     rank: Rank,
@@ -173,7 +187,7 @@ pub(crate) fn run(args: &Args) -> Result<Report> {
 pub(crate) fn run(args: &Args) -> Result<Report> {
     args.problems()?;
     let _ = (args.out(), args.seconds, args.replace, args.chained);
-    let _ = (args.rank, args.sustained);
+    let _ = (args.rank, args.sustained, args.chain);
     Err(nvfp4_gemv::Error::PathUnavailable {
         path: nvfp4_gemv::GemvPath::CudaCore,
         reason: nvfp4_gemv::Refusal::BuiltWithoutCuda,

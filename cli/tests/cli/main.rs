@@ -175,6 +175,11 @@ fn help_has_examples_and_wrong_usage_exits_with_2() {
         &["plan", "16,16", "--shape", "16,16"],
         &["plan", "16", "16", "1", "1", "1"],
         &["tune", "--shape", "16"],
+        &["tune", "--chain"],
+        &words("tune --chain --suite"),
+        &words("tune --chain --shape 16,16 --rank energy")[..],
+        &words("bench --tuned t.json --ceiling"),
+        &words("bench --tuned t.json --suite decode --tensor-parallel 2"),
         &["verify", "--problem", "x", "--contest"],
         &words("run --checkpoint c --layer l --random 1 --input a:b")[..],
         &words("plan 16 16 --tensor-parallel 2"),
@@ -407,6 +412,8 @@ fn hints_name_options_that_the_command_has() {
     }
     for command in [
         &["tune", "--shape", "16,16"][..],
+        &words("tune --chain --shape 16,16 --shape 16,32"),
+        &words("bench --shape 16,16 --tuned Cargo.toml"),
         &words("compare --shape 16,16 --a cuda-core --b cuda-core")[..],
         &["plan", "16,16", "--path", "tensor-core"],
         &["bench", "--shape", "16,16", "--path", "cuda-core"],

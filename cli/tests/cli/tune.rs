@@ -66,7 +66,17 @@ fn every_product_can_be_planned_for_without_a_gpu() {
 fn tune_and_its_files() {
     let help = prints(&["tune", "--help"]);
     assert!(help.contains("Examples:") && help.contains("--json"));
-    contains(&help, &["--rank <RANK>", "sustained", "energy", "NVML"]);
+    contains(
+        &help,
+        &[
+            "--rank <RANK>",
+            "sustained",
+            "energy",
+            "NVML",
+            "--chain ",
+            "bench --suite decode --tuned",
+        ],
+    );
     refuses(&["tune", "--shape", "16,16", "--rank", "beauty"]);
     refuses(&["tune", "--shape", "16,16", "--sustained", "0.5"]);
     let error = fails(&["tune"]);

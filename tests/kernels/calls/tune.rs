@@ -5,7 +5,7 @@ use std::time::Duration;
 use nvfp4_gemv::tune::{Limits, TuneError, Tuned, Tuner};
 use nvfp4_gemv::{
     Activation, Dims, Error, GemvPath, Operands, Options, PreparedGemvOnDevice, ScaleLayout, Shape,
-    Workspace, gemv_on_device,
+    Target, Workspace, gemv_on_device, select,
 };
 use nvfp4_gemv_cli::problem::Problem;
 
@@ -13,7 +13,8 @@ use crate::support::device::{Uploaded, into};
 use crate::support::gpu::{Gpu, alone};
 
 crate::trials! {
-    gpu: what_is_found_is_used_and_right, every_kind_of_operands, what_was_tuned_elsewhere_is_refused;
+    gpu: what_is_found_is_used_and_right, every_kind_of_operands, what_was_tuned_elsewhere_is_refused,
+        a_chain_is_tuned_as_a_whole;
 }
 
 const TILED: ScaleLayout = ScaleLayout::Tiled128x4;
@@ -104,6 +105,54 @@ fn every_kind_of_operands() {
             }
         }
     }
+}
+
+fn a_chain_is_tuned_as_a_whole() {
+    let gpu = Gpu::first();
+    let _alone = alone();
+    let mut tuner = Tuner::new(0).unwrap();
+    let layer = |m, k, activation| {
+        let shape = Shape::matrix(m, k).unwrap();
+        (shape, Operands::new(activation, ScaleLayout::Linear))
+    };
+    let (wide, tall) = (
+        layer(256, 1024, Activation::Nvfp4),
+        layer(1024, 256, Activation::F16),
+    );
+    let layers = [wide, tall, tall, wide];
+    if gpu.info.compute_capability < (9, 0) {
+        let refused = tuner.tune_chain(&layers, &limits(), |_| ());
+        assert!(matches!(
+            refused,
+            Err(TuneError::NoChains { layers: 4, .. })
+        ));
+        return;
+    }
+    let mut share = 0.0;
+    let found = tuner
+        .tune_chain(&layers, &limits(), |progress| {
+            assert!(progress.alive > 0 && progress.share >= share && progress.share <= 1.0);
+            share = progress.share;
+        })
+        .unwrap();
+    assert_eq!(found.layers, [0, 1, 1, 0]);
+    for seconds in [found.seconds, found.apart_seconds, found.chosen_seconds] {
+        assert!(seconds > 0.0 && seconds.is_finite());
+    }
+    // Whoever is given the entries chains with what was found.
+    let mut tuned = Tuned::new(tuner.machine(), "a test");
+    for outcome in &found.problems {
+        tuned.insert(outcome.entry.clone());
+    }
+    // SAFETY: nothing is launched with these options.
+    let options = unsafe { Options::new().tuned(&tuned).without_environment().chained() };
+    for (i, (shape, _)) in [wide, tall].into_iter().enumerate() {
+        let operands = &found.problems[i].entry.operands;
+        let choice = select(&shape, operands, Target::Gpu(&gpu.info), &options).unwrap();
+        assert_eq!(choice.config, Some(found.configs[i]), "{shape}");
+    }
+    let none = tuner.tune_chain(&[], &limits(), |_| ());
+    assert!(matches!(none, Err(TuneError::NoChains { layers: 0, .. })));
 }
 
 fn what_was_tuned_elsewhere_is_refused() {

@@ -1,0 +1,156 @@
+//! `tune --chain`: layers that follow each other, tuned where they do.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use nvfp4_gemv::tune::{ChainOutcome, Limits, TuneError, Tuned, Tuner};
+use nvfp4_gemv::{Activation, Operands, ScaleLayout, Shape, printable};
+use serde_json::{Value, json};
+
+use super::Args;
+use super::measure::{STEPS, bar, describe, to_json, today};
+use crate::configs::one_line;
+use crate::report::{Report, Table, count, time};
+
+pub(super) fn run(args: &Args) -> Result<Report> {
+    let mut tuner = Tuner::new(0)?;
+    let out = args.out();
+    let from = format!(
+        "{}, `nvfp4-gemv tune --chain`, {} s a problem",
+        today(),
+        args.seconds
+    );
+    // A file that is refused is refused now, not after minutes.
+    if let Some(file) = &out {
+        Tuned::check_writable(file)?;
+    }
+    let mut anew = args.replace;
+    let mut tuned = match &out {
+        Some(file) if !args.replace => Tuned::load_or_new(file, tuner.machine(), from)?,
+        _ => Tuned::new(tuner.machine(), from),
+    };
+    let limits = Limits {
+        time: Duration::from_secs_f64(args.seconds),
+        ..Limits::default()
+    };
+    let gpu = tuner.machine().gpu.clone();
+    let mut text = format!("{}, {} SMs\n", gpu.name, gpu.multiprocessors);
+    let (mut results, mut skipped) = (Vec::new(), Vec::new());
+    let chains = chains(args);
+    let bar = bar(chains.len());
+    for (i, &(activation, layout)) in chains.iter().enumerate() {
+        let title = format!(
+            "a chain of {}, {activation} vectors, {layout} scales",
+            count(args.shapes.len(), "layer")
+        );
+        let operands = Operands::new(activation, layout);
+        let layers: Vec<(Shape, Operands)> =
+            args.shapes.iter().map(|&shape| (shape, operands)).collect();
+        bar.set_message(title.clone());
+        let found = tuner.tune_chain(&layers, &limits, |progress| {
+            bar.set_position(((i as f64 + progress.share) * STEPS) as u64);
+            let alive = count(progress.alive, "candidate");
+            bar.set_message(format!("{title}: {alive}, best {}", time(progress.best)));
+        });
+        let found = match found {
+            Ok(found) => found,
+            Err(why @ TuneError::NoCandidates { .. }) => {
+                skipped.push(format!("{title}: {why}"));
+                continue;
+            }
+            Err(other) => return Err(other.into()),
+        };
+        for outcome in &found.problems {
+            text.push_str(&describe(outcome));
+        }
+        text.push_str(&format!("\n{title}\n{}", layers_of(&found)));
+        results.push(json_of(&found, activation, layout));
+        for outcome in found.problems {
+            tuned.insert(outcome.entry);
+        }
+        if let Some(file) = &out {
+            match std::mem::take(&mut anew) {
+                true => tuned.replace(file)?,
+                false => tuned.save(file)?,
+            }
+        }
+    }
+    bar.finish_and_clear();
+    for line in &skipped {
+        text.push_str(&format!("\nskipped: {line}\n"));
+    }
+    text.push_str(&match &out {
+        Some(file) => format!(
+            "\nstored in {}, which has {}\n",
+            printable::path(file),
+            count(tuned.measurements().entries().len(), "problem")
+        ),
+        None => "\nnot stored: --out FILE stores the best of each problem\n".into(),
+    });
+    Ok(Report {
+        text,
+        json: json!({
+            "device": gpu.name,
+            "multiprocessors": gpu.multiprocessors,
+            "chains": results,
+            "skipped": skipped,
+            "stored_in": out.as_ref().map(|file| file.display().to_string()),
+        }),
+        passed: !results.is_empty(),
+    })
+}
+
+/// A chain for each type of vectors and layout of scales.
+fn chains(args: &Args) -> Vec<(Activation, ScaleLayout)> {
+    let mut chains = Vec::new();
+    for &activation in &args.activation {
+        for &layout in &args.layout {
+            if !chains.contains(&(activation, layout)) {
+                chains.push((activation, layout));
+            }
+        }
+    }
+    chains
+}
+
+/// The layers, with what was found for each, and what that brings.
+fn layers_of(found: &ChainOutcome) -> String {
+    let mut table = Table::new(&["  layer", "config in the chain", "in a chain of its own"]);
+    for &problem in &found.layers {
+        let outcome = &found.problems[problem];
+        let alone = outcome
+            .chained
+            .iter()
+            .min_by(|a, b| a.1.median.total_cmp(&b.1.median));
+        let config = found.configs[problem];
+        table.row(vec![
+            format!("  {}", outcome.entry.shape),
+            one_line(&config),
+            match alone {
+                Some((alone, _)) if *alone != config => one_line(alone),
+                _ => "the same".into(),
+            },
+        ]);
+    }
+    format!(
+        "{table}  all layers once: {} with these, {} with what is best for each shape alone, {} with what the library \
+         picks without a file\n",
+        time(found.seconds),
+        time(found.apart_seconds),
+        time(found.chosen_seconds),
+    )
+}
+
+fn json_of(found: &ChainOutcome, activation: Activation, layout: ScaleLayout) -> Value {
+    let problems: Vec<Value> = found.problems.iter().map(to_json).collect();
+    json!({
+        "activation": activation.name(),
+        "layout": layout.name(),
+        "layers": found.layers,
+        "configs": found.configs,
+        "seconds": found.seconds,
+        "apart_seconds": found.apart_seconds,
+        "picked_seconds": found.chosen_seconds,
+        "problems": problems,
+    })
+}

@@ -1,0 +1,277 @@
+//! Tunes layers that follow each other, where they follow each other: the config that is the fastest in a chain of one
+//! shape alone need not be the fastest between others.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use super::TuneError;
+use super::buffers::{Buffers, cold_copies};
+use super::descent::descend;
+use super::device::{Outcome, REPLAYS, Tuner};
+use super::search::{Limits, Progress, search};
+use crate::dispatch::{Options, Target, select};
+use crate::error::Result;
+use crate::kernel::{Call, Config};
+use crate::measure::time_launches;
+use crate::operands::Operands;
+use crate::raw::PreparedRawGemv;
+use crate::shape::Shape;
+
+/// Configs of a problem that are tried in the chain: those that are within this of the fastest in a chain of the
+/// problem alone, and so many of them.
+const WITHIN: f64 = 1.15;
+const MOST_TRIED: usize = 12;
+/// Turns in which what was found is compared with what was known before.
+const TURNS: usize = 7;
+/// Launches of a replay, at most: small layers are a few microseconds.
+const MOST_LAUNCHES: usize = 4096;
+
+/// What was found of a chain of layers.
+#[derive(Clone, Debug)]
+pub struct ChainOutcome {
+    /// Of each problem, in the order in which the layers first have it: what
+    /// [`Tuner::tune_with_chains`] finds of it, with the config that is best in this chain
+    /// [preferred](Outcome::prefer). A problem that several layers have is here once.
+    pub problems: Vec<Outcome>,
+    /// Which of the problems each layer is.
+    pub layers: Vec<usize>,
+    /// What each problem has in the chain.
+    pub configs: Vec<Config>,
+    /// Seconds of all layers with what dispatch chooses without a tuned table.
+    pub chosen_seconds: f64,
+    /// Seconds of all layers with what is best for each problem in a chain of its own.
+    pub apart_seconds: f64,
+    /// Seconds of all layers with what was found.
+    pub seconds: f64,
+}
+
+impl Tuner {
+    /// Tunes the layers of a chain together: launches in this order, again and again, each with weights of its own, that
+    /// follow each other with programmatic dependent launch.
+    ///
+    /// First each problem is tuned as [`tune_with_chains`](Self::tune_with_chains) does, within `limits`. Then the best
+    /// configs of each take turns in the chain itself, again within `limits` for each problem, with the others as they
+    /// are, until nothing gets faster. Layers of one problem change together. Several times as long as tuning the problems
+    /// apart.
+    ///
+    /// # Errors
+    /// [`TuneError::NoChains`] below compute capability 9.0, where launches do not overlap, and for no layers;
+    /// [`tune_with_chains`](Self::tune_with_chains)'s.
+    pub fn tune_chain(
+        &mut self,
+        layers: &[(Shape, Operands)],
+        limits: &Limits,
+        mut progress: impl FnMut(Progress),
+    ) -> std::result::Result<ChainOutcome, TuneError> {
+        let compute_capability = self.gpu().compute_capability;
+        if compute_capability < (9, 0) || layers.is_empty() {
+            return Err(TuneError::NoChains {
+                layers: layers.len(),
+                compute_capability,
+            });
+        }
+        let (distinct, layers) = distinct(layers);
+        let parts = 2.0 * distinct.len() as f64;
+        let mut problems = Vec::with_capacity(distinct.len());
+        for (i, (shape, operands)) in distinct.iter().enumerate() {
+            let of_this = |at: Progress| Progress {
+                share: (i as f64 + at.share) / parts,
+                ..at
+            };
+            problems.push(self.tune_with_chains(shape, operands, limits, |at| {
+                progress(of_this(at));
+            })?);
+        }
+        let mut chain = Chain::new(self, &distinct, &layers)?;
+        let options = problems.iter().map(|of| self.options(of));
+        let (options, chosen): (Vec<Vec<Config>>, Vec<usize>) = options.unzip();
+        let counts: Vec<usize> = options.iter().map(Vec::len).collect();
+        let configs = |choice: &[usize]| -> Vec<Config> {
+            choice.iter().zip(&options).map(|(&i, of)| of[i]).collect()
+        };
+        let apart = vec![0; counts.len()];
+        let start = Instant::now();
+        let mut measure = |choice: &[usize]| chain.seconds(self, &configs(choice));
+        let mut choice = match measure(&chosen)? < measure(&apart)? {
+            true => chosen.clone(),
+            false => apart.clone(),
+        };
+        descend::<TuneError>(
+            &counts,
+            &mut choice,
+            limits,
+            || start.elapsed(),
+            |choice| Ok(measure(choice)?),
+            |at| {
+                progress(Progress {
+                    share: 0.5 + at.share / 2.0,
+                    ..at
+                });
+            },
+        )?;
+        let last = [&chosen, &apart, &choice];
+        let turns = Limits {
+            rounds: TURNS,
+            ..*limits
+        };
+        // Each a group of its own: all stay to the end.
+        let seconds = search::<TuneError>(
+            &[0, 1, 2],
+            &turns,
+            || Duration::ZERO,
+            |i| Ok(measure(last[i])?),
+            |_| (),
+        )?;
+        let seconds = |i: usize| {
+            let found = seconds.iter().find(|found| found.candidate == i);
+            found.map_or(f64::NAN, |found| found.median)
+        };
+        let configs = configs(&choice);
+        for (problem, &config) in problems.iter_mut().zip(&configs) {
+            problem.prefer(&[], &[config]);
+        }
+        Ok(ChainOutcome {
+            problems,
+            layers,
+            configs,
+            chosen_seconds: seconds(0),
+            apart_seconds: seconds(1),
+            seconds: seconds(2),
+        })
+    }
+
+    /// Configs of a problem that are tried in a chain, the best in a chain of its own first; and which of them dispatch
+    /// chooses without a tuned table. Where it chooses one that was not measured, the first stands for it.
+    fn options(&self, of: &Outcome) -> (Vec<Config>, usize) {
+        let (shape, operands) = (&of.entry.shape, &of.entry.operands);
+        let best = of
+            .chained
+            .first()
+            .map_or(f64::NAN, |(_, found)| found.median);
+        let near = of.chained.iter();
+        let near = near.take_while(|(_, found)| found.median <= best * WITHIN);
+        let mut options: Vec<Config> = near.map(|(config, _)| *config).take(MOST_TRIED).collect();
+        // SAFETY: nothing is launched with these options.
+        let chained = unsafe { Options::new().without_environment().chained() };
+        let choice = select(shape, operands, Target::Gpu(self.gpu()), &chained).ok();
+        let Some(chosen) = choice.and_then(|choice| choice.config) else {
+            return (options, 0);
+        };
+        if let Some(at) = options.iter().position(|&one| one == chosen) {
+            return (options, at);
+        }
+        match of.chained.iter().any(|&(one, _)| one == chosen) {
+            true => {
+                options.push(chosen);
+                let last = options.len() - 1;
+                (options, last)
+            }
+            false => (options, 0),
+        }
+    }
+}
+
+/// Each problem once, in the order of the layers; and which one each layer is.
+fn distinct(layers: &[(Shape, Operands)]) -> (Vec<(Shape, Operands)>, Vec<usize>) {
+    let mut problems: Vec<(Shape, Operands)> = Vec::new();
+    let of = layers.iter().map(|layer| {
+        let known = problems.iter().position(|one| one == layer);
+        known.unwrap_or_else(|| {
+            problems.push(*layer);
+            problems.len() - 1
+        })
+    });
+    let of = of.collect();
+    (problems, of)
+}
+
+/// Layers in device memory.
+struct Chain {
+    /// Of each problem: a call with each copy of its weights.
+    calls: Vec<Vec<Call>>,
+    /// What `calls` point into.
+    _buffers: Vec<Buffers>,
+    /// The launches of a replay: a problem, and a copy of its weights.
+    launches: Vec<(usize, usize)>,
+    passes: usize,
+    prepared: HashMap<(usize, Config), Vec<PreparedRawGemv>>,
+}
+
+impl Chain {
+    /// As many passes over the layers as keep their weights out of the L2 cache.
+    fn new(tuner: &Tuner, problems: &[(Shape, Operands)], layers: &[usize]) -> Result<Self> {
+        let l2_bytes = tuner.gpu().l2_bytes;
+        let bytes: usize = layers.iter().map(|&i| problems[i].0.weight_bytes()).sum();
+        let passes = crate::measure::copies_for_cold_l2(bytes, l2_bytes);
+        let passes = passes.min(MOST_LAUNCHES / layers.len()).max(1);
+        let mut used = vec![0; problems.len()];
+        let mut launches = Vec::with_capacity(passes * layers.len());
+        for _ in 0..passes {
+            for &problem in layers {
+                launches.push((problem, used[problem]));
+                used[problem] += 1;
+            }
+        }
+        let (mut buffers, mut calls) = (Vec::new(), Vec::new());
+        for ((shape, operands), &copies) in problems.iter().zip(&used) {
+            // Very small layers take turns over fewer copies.
+            let copies = copies.min(cold_copies(shape, l2_bytes));
+            let of = Buffers::with_copies(&tuner.stream, shape, operands, tuner.gpu(), copies)?;
+            let call = |i| of.call(&tuner.stream, i);
+            calls.push((0..copies).map(call).collect::<Result<Vec<_>>>()?);
+            buffers.push(of);
+        }
+        Ok(Self {
+            calls,
+            _buffers: buffers,
+            launches,
+            passes,
+            prepared: HashMap::new(),
+        })
+    }
+
+    /// Seconds of one pass, with a config for each problem. Then the device rests for twice as long as that took: without
+    /// rest it may reach its power limit, lower its clock, and the search would find what is best with a low one.
+    fn seconds(&mut self, tuner: &Tuner, configs: &[Config]) -> Result<f64> {
+        for (problem, &config) in configs.iter().enumerate() {
+            if !self.prepared.contains_key(&(problem, config)) {
+                let prepared = tuner.prepare(&self.calls[problem], config, true)?;
+                self.prepared.insert((problem, config), prepared);
+            }
+        }
+        let prepared: Vec<&[PreparedRawGemv]> = configs
+            .iter()
+            .enumerate()
+            .map(|(problem, &config)| &self.prepared[&(problem, config)][..])
+            .collect();
+        let launch = |i: usize| {
+            let (problem, copy) = self.launches[i];
+            tuner.launch(prepared[problem], copy)
+        };
+        // SAFETY: the buffers are borrowed, and only this object's one call at a time uses them.
+        let timing = unsafe { time_launches(&tuner.stream, self.launches.len(), REPLAYS, launch) }?;
+        Ok(timing.median * (self.launches.len() / self.passes) as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{Activation, ScaleLayout};
+
+    #[test]
+    fn layers_of_one_problem_are_one() {
+        let layer = |m, k, activation| {
+            let operands = Operands::new(activation, ScaleLayout::Linear);
+            (Shape::matrix(m, k).unwrap(), operands)
+        };
+        let (q, k) = (
+            layer(64, 64, Activation::F16),
+            layer(32, 64, Activation::F16),
+        );
+        let other = layer(64, 64, Activation::Nvfp4);
+        let (problems, of) = distinct(&[q, k, k, q, other]);
+        assert_eq!(problems, [q, k, other]);
+        assert_eq!(of, [0, 1, 1, 0, 2]);
+    }
+}
