@@ -318,10 +318,19 @@ fn stand_in<'e>(entry: &'e Entry, of: &Known, job: &Job<'_>) -> Option<&'e Timed
     };
     let fastest = || {
         let of_path = entry.kernels.iter().filter(of_path);
+        let of_path = of_path.filter(|timed| counts(timed, entry, job));
         of_path.min_by(|a, b| seconds(a, job).total_cmp(&seconds(b, job)))
     };
     let can = of.available.is_ok();
-    entry.of(kernel).or_else(|| can.then(fastest).flatten())
+    let own = entry.of(kernel).filter(|timed| counts(timed, entry, job));
+    own.or_else(|| can.then(fastest).flatten())
+}
+
+/// Whether a kernel's time says something of a job. In a chain times of launches that wait do not, where others of the
+/// entry were measured in a chain: then those without such a time were slower there, or were left out.
+fn counts(timed: &Timed, entry: &Entry, job: &Job<'_>) -> bool {
+    let is_chained = |timed: &Timed| timed.chained.is_some();
+    !job.chained || is_chained(timed) || !entry.kernels.iter().any(is_chained)
 }
 
 /// What a kernel without a time reaches of what another one does that was measured beside it: as much as the model says,

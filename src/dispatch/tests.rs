@@ -85,8 +85,12 @@ fn measured_problems_take_what_was_fastest() {
         let best = &entry.kernels[0];
         let chosen = |chained| choose(shape, operands, &gpu, chained).config.unwrap();
         assert_eq!(chosen(false), best.config);
-        let chained = best.chained.map_or(best.config, |chained| chained.config);
-        assert_eq!(chosen(true), chained);
+        let chained = entry.kernels.iter().filter_map(|timed| timed.chained);
+        let chained = chained.min_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        assert_eq!(
+            chosen(true),
+            chained.map_or(best.config, |chained| chained.config)
+        );
 
         let ranked = rank(shape, operands, &gpu, None, false);
         let mut own = Vec::new();
@@ -185,7 +189,7 @@ fn tuned_times_go_before_all_others() {
     let ring = Timed {
         chained: Some(Chained {
             config: chained,
-            seconds: 1e-6,
+            seconds: 1.5e-6,
         }),
         ..ring
     };
@@ -205,7 +209,8 @@ fn tuned_times_go_before_all_others() {
     assert!(choice.reason.to_string().contains("tuned configs"));
     let choice = choose(&shape, with().kernel(Kernel::Ring));
     assert_eq!(choice.config, Some(ring.config));
-    // Chained times are compared with chained times.
+    // Chained times are compared with chained times, and go before times of launches that wait: `dot` has none, and
+    // waits for less.
     let choice = choose(&shape, with().as_if_chained(true));
     assert_eq!(choice.config, Some(chained));
     // Operands that are aligned as well are the same ones; not so another problem.

@@ -69,7 +69,9 @@ pub struct Timed {
     pub config: Config,
     /// Seconds a call, with cold caches.
     pub seconds: f64,
-    /// The best of launches that follow each other with programmatic dependent launch, where that was measured.
+    /// The best of launches that follow each other with programmatic dependent launch, where that was measured. Where a
+    /// kernel of an entry has such a time and others have none, these were slower there, or
+    /// were left out (`tune::Outcome::prefer`): no chained call takes them before it.
     pub chained: Option<Chained>,
 }
 
