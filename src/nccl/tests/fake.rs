@@ -12,7 +12,9 @@ use super::super::api::{
 };
 use super::super::error::NcclError;
 use super::super::session::Session;
-use super::LONG;
+
+/// What takes no time takes longer only where it hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) const REMOTE_ERROR: Status = 6;
 
@@ -60,7 +62,7 @@ impl Fake {
     pub(super) fn counts(&self, expected: [usize; 3]) -> [usize; 3] {
         let counts = || [&self.aborted, &self.finalized, &self.destroyed].map(|n| n.load(SeqCst));
         let begin = Instant::now();
-        while counts() != expected && begin.elapsed() < LONG {
+        while counts() != expected && begin.elapsed() < PATIENCE {
             sleep(Duration::from_millis(1));
         }
         counts()
@@ -82,7 +84,7 @@ impl Fake {
 pub(super) fn returns<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> T {
     let (send, made) = mpsc::channel();
     spawn(move || send.send(make()));
-    made.recv_timeout(LONG).expect("it waits, and must not")
+    made.recv_timeout(PATIENCE).expect("it waits, and must not")
 }
 
 fn of(comm: Handle) -> &'static Fake {
