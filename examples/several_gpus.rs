@@ -12,7 +12,7 @@ use std::{sync::Arc, thread, time::Duration};
 use anyhow::{Context, Result, ensure};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, sys};
 use nvfp4_gemv::nccl::{Communicator, UniqueId};
-use nvfp4_gemv::parallel::TensorParallel;
+use nvfp4_gemv::parallel::{TensorParallel, is_consequence};
 use nvfp4_gemv::ranks::{Launcher, Ranks};
 use nvfp4_gemv::{GlobalScale, Options, ScaleLayout::Linear, Shape, Weights, raw};
 
@@ -27,17 +27,19 @@ fn main() -> Result<()> {
     if me.launcher() == Launcher::None {
         let id = UniqueId::new()?;
         return thread::scope(|scope| {
-            let start = |at| scope.spawn(move || rank(at, gpus, at, id));
-            let threads: Vec<_> = (0..gpus).map(start).collect();
-            let mut ended = threads.into_iter().map(|thread| thread.join());
-            ended.try_for_each(|rank| rank.expect("no panic"))
+            let start = |at| scope.spawn(move || rank(at, gpus, at, id).err());
+            let all: Vec<_> = (0..gpus).map(start).collect();
+            let ended = all.into_iter().map(|rank| rank.join().expect("no panic"));
+            let cause = ended.flatten().min_by_key(|e| is_consequence(e.as_ref())); // not what others saw of it
+            cause.map_or(Ok(()), Err)
         });
     }
+    let gpu = me.device(gpus)?; // where it has none, before the others wait for it
     // Rank 0 makes the id, and the others get it where MASTER_ADDR says.
     let mine = (me.rank() == 0).then(UniqueId::new).transpose()?;
     let id = me.share(mine.as_ref().map_or(&[], |id| &id.bytes()[..]), TIMEOUT)?;
     let id = UniqueId::from_bytes(id[..].try_into()?);
-    rank(me.rank(), me.ranks(), me.device(gpus)?, id)
+    rank(me.rank(), me.ranks(), gpu, id)
 }
 
 fn rank(rank: usize, ranks: usize, gpu: usize, id: UniqueId) -> Result<()> {
@@ -48,10 +50,8 @@ fn rank(rank: usize, ranks: usize, gpu: usize, id: UniqueId) -> Result<()> {
     let all = Arc::new(Communicator::new(&stream, ranks, rank, &id, TIMEOUT)?);
 
     // Every weight is 1 (code 2, block scale 0x38). The rank's part of them goes to its GPU.
-    let (codes, scales) = (
-        [0x22].repeat(WIDE * HIDDEN / 2),
-        [0x38].repeat(WIDE * HIDDEN / 16),
-    );
+    let codes = [0x22].repeat(WIDE * HIDDEN / 2);
+    let scales = [0x38].repeat(WIDE * HIDDEN / 16);
     let (wide, narrow) = (Shape::matrix(WIDE, HIDDEN)?, Shape::matrix(HIDDEN, WIDE)?);
     let layer = |shape| Weights::new(shape, &codes, &scales, Linear, GlobalScale::ONE);
     let (gate, up, down) = (layer(&wide)?, layer(&wide)?, layer(&narrow)?);

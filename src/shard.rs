@@ -99,7 +99,15 @@ pub enum ShardError {
 }
 
 /// Ranks that are tried when others would work: what one host has, or two.
-const MOST_ADVISED: usize = 16;
+pub(crate) const MOST_ADVISED: usize = 16;
+
+/// Rows whose length is a multiple of this are not ragged: the fastest kernels take no others, or take others more slowly.
+const EVEN: usize = 256;
+
+/// Whether a row is even, and so many equal parts of it are not.
+fn makes_ragged(k: usize, ranks: usize) -> bool {
+    k.is_multiple_of(EVEN) && !k.is_multiple_of(ranks * EVEN)
+}
 
 impl Split {
     const fn dimension(self) -> &'static str {
@@ -145,10 +153,25 @@ impl Split {
             false => format!("{} = {} would work", self.dimension(), sizes.join(" or ")),
         };
         let work = (1..=MOST_ADVISED).filter(|ranks| size.is_multiple_of(ranks * granule));
-        let work: Vec<String> = work.map(|ranks| ranks.to_string()).collect();
-        match work.is_empty() {
-            true => format!("{sizes}, and this one only undivided"),
-            false => format!("{sizes}, and this one with {} ranks", work.join(", ")),
+        let work: Vec<usize> = work.collect();
+        let ragged = work.iter().filter(|ranks| makes_ragged(size, **ranks));
+        let ragged: Vec<usize> = match self {
+            Self::Rows => Vec::new(),
+            Self::K => ragged.copied().collect(),
+        };
+        let list = |ranks: &[usize]| {
+            let ranks: Vec<String> = ranks.iter().map(usize::to_string).collect();
+            ranks.join(", ")
+        };
+        match (&work[..], &ragged[..]) {
+            ([], _) => format!("{sizes}, and this one only undivided"),
+            (work, []) => format!("{sizes}, and this one with {} ranks", list(work)),
+            (work, ragged) => format!(
+                "{sizes}, and this one with {} ranks (with {} the parts are no multiples of {EVEN}, as the whole is, and \
+                 take slower kernels)",
+                list(work),
+                list(ragged)
+            ),
         }
     }
 }
@@ -225,6 +248,12 @@ impl Sharding {
         };
         let (n, l) = (whole.n(), whole.l());
         Shape::new(Dims { m, n, k, l }).expect("a part of a shape is one")
+    }
+
+    /// Whether K of the whole is a multiple of 256 and K of each rank's part is not: then the fastest kernels cannot compute a
+    /// part, or take longer for its bytes.
+    pub fn makes_rows_ragged(&self) -> bool {
+        self.split == Split::K && makes_ragged(self.size(), self.ranks)
     }
 
     /// The rows, or the columns, of a rank.

@@ -210,7 +210,7 @@ fn layers_that_do_not_fit_are_refused() {
     assert_eq!(heads(64, 2), Ok(()));
     assert_eq!(
         says(heads(64, 4)),
-        "k: 128 rows are 2 heads of 64, which 4 ranks cannot share equally"
+        "k: 128 rows are 2 heads of 64, which 4 ranks cannot share equally; 1 or 2 would work"
     );
     assert!(matches!(heads(0, 2), Err(LayersError::Heads { .. })));
 

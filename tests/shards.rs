@@ -129,8 +129,12 @@ proptest! {
             let cut = if split == Split::Rows { of(size, k, ranks) } else { of(m, size, ranks) };
             prop_assert!(cut.is_ok(), "{}", text);
         }
+        let (others, ragged) = others.split_once(" (").unwrap_or((others, ""));
+        let ragged = numbers(ragged.split(" the parts").next().unwrap());
         for ranks in numbers(others) {
-            prop_assert!(of(m, k, ranks).is_ok(), "{}", text);
+            let cut = of(m, k, ranks);
+            prop_assert!(cut.is_ok(), "{}", text);
+            prop_assert_eq!(cut.unwrap().makes_rows_ragged(), ragged.contains(&ranks), "{}", text);
         }
     }
 }
@@ -239,6 +243,15 @@ fn wrong_worlds_are_refused() {
     assert!(
         four.contains("K = 256 would work, and this one with 1, 2 ranks"),
         "{four}"
+    );
+    let narrow = Sharding::new(&shape(64, 1, 768, 1), ScaleLayout::Linear, Split::K, 7);
+    let narrow = narrow.unwrap_err().to_string();
+    assert!(
+        narrow.ends_with(
+            "and this one with 1, 2, 3, 4, 6, 8, 12 ranks (with 2, 4, 6, 8, 12 the parts are no multiples of 256, as the \
+             whole is, and take slower kernels)"
+        ),
+        "{narrow}"
     );
     assert!(
         of(Split::K, usize::MAX)

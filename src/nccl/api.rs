@@ -61,6 +61,10 @@ impl Config {
     };
 }
 
+/// What every NCCL has, and what says which one it is.
+pub(super) const GET_VERSION: &str = "ncclGetVersion";
+pub(super) type GetVersion = unsafe extern "C" fn(*mut c_int) -> Status;
+
 macro_rules! api {
     ($($field:ident: $name:literal $type:ty;)*) => {
         /// The functions of the least version, by what their names have behind `nccl`.
@@ -78,7 +82,7 @@ macro_rules! api {
                     $($field: {
                         // SAFETY: this is NCCL, by its file's name; nccl.h declares the function so.
                         let found = unsafe { library.get::<$type>($name.as_bytes()) };
-                        *found.map_err(|_| concat!("it has no ", $name, ": it is too old, or not NCCL"))?
+                        *found.map_err(|_| concat!("it has no ", $name))?
                     },)*
                     windows: Windows::of(&library),
                 };
@@ -90,7 +94,7 @@ macro_rules! api {
 }
 
 api! {
-    version: "ncclGetVersion" unsafe extern "C" fn(*mut c_int) -> Status;
+    version: "ncclGetVersion" GetVersion;
     unique_id: "ncclGetUniqueId" unsafe extern "C" fn(*mut Id) -> Status;
     error_string: "ncclGetErrorString" unsafe extern "C" fn(Status) -> *const c_char;
     last_error: "ncclGetLastError" unsafe extern "C" fn(Handle) -> *const c_char;

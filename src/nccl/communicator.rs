@@ -1,19 +1,19 @@
 //! Sums and collections on a rank's stream.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use cudarc::driver::sys::{CUresult, cuStreamQuery};
 use cudarc::driver::{
-    CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceRepr, DeviceSlice,
-    DriverError,
+    CudaContext, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceRepr,
+    DeviceSlice, DriverError,
 };
 
 use super::api::{BFLOAT16, FLOAT16, FLOAT32, Handle, SUM};
 use super::error::NcclError;
 use super::session::Session;
-use super::{UniqueId, api};
-use crate::context::{driver_error, make_current, same_device};
+use super::{Timeouts, UniqueId, api};
+use crate::context::{driver_error, make_current, same_context, same_device};
+use crate::error::Error;
 use crate::quantize::Element;
 use crate::types::FloatType;
 
@@ -27,10 +27,13 @@ use crate::types::FloatType;
 /// graph](crate#cuda-graphs), by all ranks alike. NCCL enqueues on a thread of its own, for which the call waits: so capture
 /// with mode `THREAD_LOCAL` or `RELAXED`, not `GLOBAL`, and capture what is launched often. The first call with a number of
 /// elements may let NCCL connect the ranks in another way than before, for which it allocates: make it once before the
-/// capture. Destroy such graphs before the communicator.
+/// capture.
 ///
-/// After an error, which may be another rank's, it is of no more use: all later calls are [`NcclError::Aborted`]. Dropped
-/// without one, it waits for the other ranks to drop theirs, at most for the timeout.
+/// After an error, which may be another rank's, it is of no more use: all later calls are [`NcclError::Aborted`]. NCCL ends
+/// it on a thread of its own meanwhile: soon what the GPU waits for; then, when no graph has its collectives any more, what
+/// it has allocated. Dropped without an error, it waits for the other ranks to drop theirs, at most for the timeout; and
+/// then, after an error too, a few seconds more at most, for NCCL to end it. Destroy graphs with its collectives before: NCCL
+/// cannot end it while there are any, nor can the process end what it waits for.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -58,6 +61,7 @@ use crate::types::FloatType;
 #[derive(Debug)]
 pub struct Communicator {
     pub(super) session: Session,
+    context: Arc<CudaContext>,
 }
 
 const _: () = {
@@ -67,7 +71,7 @@ const _: () = {
 
 impl Communicator {
     /// Joins the other ranks with the device of a stream, and adds up a number of each on it, which shows that all are there.
-    /// The timeout is also that of every later wait.
+    /// The timeout is a `Duration`, which is also that of every later wait, or [`Timeouts`].
     ///
     /// # Errors
     /// As [`library`](super::library)'s; [`NcclError::NoSuchRank`]; [`NcclError::Timeout`] where a rank does not come;
@@ -77,14 +81,22 @@ impl Communicator {
         ranks: usize,
         rank: usize,
         id: &UniqueId,
-        timeout: Duration,
+        timeout: impl Into<Timeouts>,
     ) -> Result<Self, NcclError> {
         let api = api()?.clone();
         make_current(stream)?;
-        let session = Session::start(api, ranks, rank, *id.bytes(), timeout)?;
-        let communicator = Self { session };
+        let communicator = Self {
+            session: Session::start(api, ranks, rank, *id.bytes(), timeout.into())?,
+            context: stream.context().clone(),
+        };
         communicator.count(stream)?;
+        communicator.session.joined();
         Ok(communicator)
+    }
+
+    /// A stream is of the device, and the context, that this rank joined with.
+    pub(crate) fn is_on(&self, stream: &Arc<CudaStream>) -> Result<(), Error> {
+        same_context("the communicator", &self.context, stream.context())
     }
 
     /// Each rank adds its number from 1 on.
@@ -119,7 +131,7 @@ impl Communicator {
     /// Puts the sum of all ranks' values in the place of each rank's.
     ///
     /// # Errors
-    /// Values on another device than the stream's; [`NcclError::Call`], [`NcclError::Failed`], [`NcclError::Timeout`],
+    /// Values on another device than the stream's, or a stream on another one than this rank's; [`NcclError::Call`], [`NcclError::Failed`], [`NcclError::Timeout`],
     /// [`NcclError::Aborted`].
     pub fn all_reduce<T: Element + DeviceRepr>(
         &self,
@@ -150,6 +162,7 @@ impl Communicator {
         if part.checked_mul(ranks) != Some(got) {
             return Err(NcclError::GatherLength { got, part, ranks });
         }
+        self.is_on(stream)?;
         make_current(stream)?;
         let (from, _read) = mine.device_ptr(stream);
         let (to, _written) = all.device_ptr_mut(stream);
@@ -187,6 +200,7 @@ impl Communicator {
         count: usize,
         element: FloatType,
     ) -> Result<(), NcclError> {
+        self.is_on(stream)?;
         make_current(stream)?;
         self.session
             .call("ncclAllReduce", "adding up", |api, comm| {
@@ -209,17 +223,12 @@ impl Communicator {
     /// Waits for the stream, as `CudaStream::synchronize` does, and for the other ranks no longer than the timeout.
     ///
     /// # Errors
-    /// [`NcclError::Timeout`], [`NcclError::Failed`], [`NcclError::Aborted`]; what CUDA reports of the stream's work.
+    /// [`NcclError::Timeout`], [`NcclError::Failed`], [`NcclError::Aborted`]; what CUDA reports of the stream's work. After any
+    /// of them the communicator is aborted.
     pub fn synchronize(&self, stream: &Arc<CudaStream>) -> Result<(), NcclError> {
         make_current(stream)?;
-        self.session.wait("the stream's work", || {
-            // SAFETY: the stream is a live one.
-            match unsafe { cuStreamQuery(stream.cu_stream()) } {
-                CUresult::CUDA_SUCCESS => Ok(true),
-                CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-                error => Err(driver_error("waiting for the stream", DriverError(error)).into()),
-            }
-        })
+        self.session
+            .wait("the stream's work", || Ok(is_idle(stream)?))
     }
 
     /// Whether NCCL has noticed that another rank failed. Costs the host a call, and the stream nothing.
@@ -230,9 +239,20 @@ impl Communicator {
         self.session.check("looking after the other ranks")
     }
 
-    /// Gives up: what the GPU waits for ends, with any content, and the other ranks notice at their timeout.
+    /// Gives up: what the GPU waits for ends soon, with any content, and the other ranks notice at their timeout. This returns
+    /// at once, also while another thread waits with this communicator, which then gets [`NcclError::Aborted`].
     pub fn abort(&self) {
         self.session.abort("this rank gave up");
+    }
+}
+
+/// Whether a stream has no work left.
+pub(super) fn is_idle(stream: &CudaStream) -> Result<bool, Error> {
+    // SAFETY: the stream is a live one.
+    match unsafe { cuStreamQuery(stream.cu_stream()) } {
+        CUresult::CUDA_SUCCESS => Ok(true),
+        CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+        error => Err(driver_error("waiting for the stream", DriverError(error))),
     }
 }
 

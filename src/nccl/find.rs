@@ -3,12 +3,13 @@
 //! By its name the system's loader looks for a library in LD_LIBRARY_PATH, as it was when the process started, and where the
 //! system keeps libraries. A CUDA installation has no NCCL, so there is no other place to look.
 
-use std::ffi::c_int;
+use std::error::Error;
+use std::ffi::{OsStr, c_int};
 use std::path::{Path, PathBuf};
 
 use libloading::Library;
 
-use super::api::{Api, SUCCESS};
+use super::api::{Api, GET_VERSION, GetVersion, SUCCESS};
 use super::error::NcclError;
 use super::{LEAST, PLACE, Version};
 use crate::printable;
@@ -44,54 +45,68 @@ fn from(folder: &Path) -> Result<Found, NcclError> {
     let file = NAMES.map(|name| folder.join(name));
     let file = file.iter().find(|file| file.exists());
     let file = file.ok_or_else(|| missing(format!("no {}", NAMES[0])))?;
-    // SAFETY: this is NCCL, by its file's name; loading runs its initialisers, which only set it up.
-    let library = unsafe { Library::new(file) };
-    let library = library.map_err(|error| {
-        let error = error.to_string();
-        missing(format!("it cannot be loaded: {}", printable::text(&error)))
-    })?;
-    checked(Api::of(library).map_err(missing)?, place)
+    let library = open(file.as_os_str());
+    let library = library.map_err(|why| missing(format!("it cannot be loaded: {why}")))?;
+    checked(library, place)
 }
 
 fn by_name() -> Result<Found, NcclError> {
     let place = "found by the system's loader (LD_LIBRARY_PATH, system libraries)";
-    // SAFETY: as for `from`.
-    let load = |name: &&str| unsafe { Library::new(*name) }.ok();
-    let library = NAMES
-        .iter()
-        .find_map(load)
-        .ok_or_else(|| NcclError::Missing {
-            looked_at: vec![format!("the system's loader finds no {}", NAMES[0])],
-        })?;
-    let api = Api::of(library).map_err(|why| NcclError::Missing {
-        looked_at: vec![format!("{place}: {why}")],
-    })?;
-    checked(api, place.into())
+    let mut looked_at = Vec::new();
+    for name in NAMES {
+        match open(name.as_ref()) {
+            Ok(library) => return checked(library, place.into()),
+            // A library that is there may lack one that it needs, so what the loader says is kept.
+            Err(why) => looked_at.push(format!("the system's loader: {why}")),
+        }
+    }
+    Err(NcclError::Missing { looked_at })
 }
 
-/// One that is new enough.
-pub(super) fn checked(api: Api, place: String) -> Result<Found, NcclError> {
-    let mut code: c_int = 0;
-    // SAFETY: a place for a number.
-    let status = unsafe { (api.version)(&mut code) };
-    if status != SUCCESS {
-        let (result, _) = api.text(status);
-        return Err(NcclError::Missing {
-            looked_at: vec![format!("{place}: it does not say its version ({result})")],
-        });
-    }
-    let version = Version::of_code(code);
-    match version >= LEAST {
-        true => Ok(Found {
-            api,
-            version,
-            place,
-        }),
-        false => Err(NcclError::TooOld {
+/// A library, or why the loader has none.
+fn open(file: &OsStr) -> Result<Library, String> {
+    // SAFETY: this is NCCL, by its file's name; loading runs its initialisers, which only set it up.
+    let library = unsafe { Library::new(file) };
+    library.map_err(|error| {
+        // The error itself names the function that failed.
+        let why = error
+            .source()
+            .map_or_else(|| error.to_string(), <dyn Error>::to_string);
+        printable::text(&why).to_string()
+    })
+}
+
+/// One that is new enough. An old one lacks functions, so its version is asked for before they are.
+fn checked(library: Library, place: String) -> Result<Found, NcclError> {
+    let missing = |why: String| NcclError::Missing {
+        looked_at: vec![format!("{place}: {why}")],
+    };
+    let version = version_of(&library).map_err(missing)?;
+    if version < LEAST {
+        return Err(NcclError::TooOld {
             version: version.to_string(),
             needed: LEAST.to_string(),
             why: WHY,
             place,
-        }),
+        });
+    }
+    let api = Api::of(library)
+        .map_err(|lacks| missing(format!("it says that it is NCCL {version}, and {lacks}")))?;
+    Ok(Found {
+        api,
+        version,
+        place,
+    })
+}
+
+fn version_of(library: &Library) -> Result<Version, String> {
+    // SAFETY: this is NCCL, by its file's name; nccl.h declares the function so.
+    let get = unsafe { library.get::<GetVersion>(GET_VERSION.as_bytes()) };
+    let get = get.map_err(|_| format!("it has no {GET_VERSION}: it is not NCCL"))?;
+    let mut code: c_int = 0;
+    // SAFETY: a place for a number.
+    match unsafe { get(&mut code) } {
+        SUCCESS => Ok(Version::of_code(code)),
+        status => Err(format!("it does not say its version (result {status})")),
     }
 }

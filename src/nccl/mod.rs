@@ -8,8 +8,11 @@
 //! # No hang
 //!
 //! NCCL's calls wait for other ranks, and a GPU does inside a collective. So no communicator here blocks: each call that
-//! waits has a timeout, after which the communicator is aborted, which ends what the GPU waits for too. Wait for a stream
-//! with [`Communicator::synchronize`], not with cudarc's: that one looks after the other ranks meanwhile.
+//! waits has a timeout, of [`Timeouts`], after which the communicator is aborted, which ends what the GPU waits for too. Wait
+//! for a stream with [`Communicator::synchronize`], not with cudarc's: that one looks after the other ranks meanwhile.
+//!
+//! NCCL's abort itself waits while there are graphs with the communicator's collectives. So it runs on a thread of its own,
+//! and who waited gets the error at once, and can destroy the graphs.
 //!
 //! # The library
 //!
@@ -30,11 +33,13 @@
 
 mod api;
 mod communicator;
+mod ending;
 mod error;
 mod find;
 mod session;
 #[cfg(test)]
 mod tests;
+mod timeouts;
 mod window;
 
 use std::fmt;
@@ -46,6 +51,7 @@ use api::{Api, Id, SUCCESS};
 
 pub use communicator::Communicator;
 pub use error::NcclError;
+pub use timeouts::Timeouts;
 pub use window::Window;
 
 /// The environment variable that names the folder of `libnccl.so.2`. It comes before all other places.
@@ -118,7 +124,7 @@ pub fn has_windows() -> Result<bool, NcclError> {
 #[doc(hidden)]
 pub fn join_alone(timeout: Duration) -> Result<(), NcclError> {
     let id = UniqueId::new()?;
-    session::Session::start(api()?.clone(), 1, 0, id.0, timeout).map(drop)
+    session::Session::start(api()?.clone(), 1, 0, id.0, timeout.into()).map(drop)
 }
 
 fn found() -> Result<&'static find::Found, NcclError> {

@@ -2,13 +2,15 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicPtr, Ordering::Acquire};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::Version;
 use super::api::{Api, Config, Handle, IN_PROGRESS, Id, SUCCESS, SYMMETRIC, Status, Windows};
+use super::ending::Ending;
 use super::error::{JOINING, NcclError};
+use super::{Timeouts, Version};
 
 /// Between two looks at a communicator. Short beside what it takes to notice a rank that died, long beside a look.
 const PAUSE: Duration = Duration::from_micros(100);
@@ -19,15 +21,22 @@ pub(super) struct Session {
     api: Api,
     rank: usize,
     ranks: usize,
-    timeout: Duration,
+    timeouts: Timeouts,
+    /// Held from a call until what it began is done: until then NCCL takes no other call.
+    turn: Mutex<()>,
+    /// Held for as long as NCCL takes to say how it is, so that another thread can abort what is waited for.
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Null once it was aborted.
+    /// Null once it is aborted, or destroyed.
     comm: Handle,
     failed: Option<NcclError>,
+    /// The call that ends it.
+    ending: Option<Arc<Ending>>,
+    /// Of waits that begin now.
+    timeout: Duration,
 }
 
 // SAFETY: NCCL's communicators belong to no thread; calls with one must not run at the same time, and the lock around this
@@ -41,31 +50,43 @@ impl Session {
         ranks: usize,
         rank: usize,
         id: [u8; Id::BYTES],
-        timeout: Duration,
+        timeouts: Timeouts,
     ) -> Result<Self, NcclError> {
         let (count, number) = match (c_int::try_from(ranks), c_int::try_from(rank)) {
             (Ok(count), Ok(number)) if number < count => (count, number),
             _ => return Err(NcclError::NoSuchRank { rank, ranks }),
         };
+        let mut config = Config::NOT_BLOCKING;
+        let id = Id { bytes: id };
+        // NCCL fills this in at once, and a thread of it does so again when all have come. After an error nobody knows whether
+        // it still will, so it stays.
+        let place = Box::into_raw(Box::new(AtomicPtr::<c_void>::new(null_mut())));
+        // SAFETY: a place for a communicator, made above, which stays; ranks and rank that were checked; a configuration of
+        // the version that it says, which NCCL copies.
+        let status = unsafe { (api.init)((*place).as_ptr(), count, id, number, &mut config) };
         let session = Self {
             api,
             rank,
             ranks,
-            timeout,
+            timeouts,
+            turn: Mutex::new(()),
             state: Mutex::new(State {
-                comm: null_mut(),
+                // SAFETY: the place stays.
+                comm: unsafe { (*place).load(Acquire) },
                 failed: None,
+                ending: None,
+                timeout: timeouts.joining,
             }),
         };
-        let mut config = Config::NOT_BLOCKING;
-        let mut state = session.lock();
-        let id = Id { bytes: id };
-        // SAFETY: a place for a communicator; ranks and rank that were checked; a configuration of the version that it
-        // says, which NCCL copies.
-        let status = unsafe { (session.api.init)(&mut state.comm, count, id, number, &mut config) };
-        session.settle(&mut state, status, JOINING, "joining the other ranks")?;
-        drop(state);
+        session.settle(status, JOINING, "joining the other ranks")?;
+        // SAFETY: made above, and NCCL is done with it: all have come.
+        drop(unsafe { Box::from_raw(place) });
         Ok(session)
+    }
+
+    /// All ranks have come, and from here on the other timeout counts.
+    pub(super) fn joined(&self) {
+        self.lock().timeout = self.timeouts.waiting;
     }
 
     pub(super) fn rank(&self) -> usize {
@@ -83,27 +104,32 @@ impl Session {
         doing: &'static str,
         call: impl FnOnce(&Api, Handle) -> Status,
     ) -> Result<(), NcclError> {
-        let mut state = self.working()?;
-        let status = call(&self.api, state.comm);
-        self.settle(&mut state, status, name, doing)
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let status = {
+            let state = self.working()?;
+            call(&self.api, state.comm)
+        };
+        self.settle(status, name, doing)
     }
 
-    /// Waits until something is done that depends on the other ranks, and looks after them meanwhile. At the timeout, and
-    /// when NCCL reports a failure, the communicator is aborted.
+    /// Waits until something is done that depends on the other ranks, and looks after them meanwhile. The communicator is
+    /// aborted at the timeout, when NCCL reports a failure, and when what is waited for has failed.
     pub(super) fn wait(
         &self,
         doing: &'static str,
         mut is_done: impl FnMut() -> Result<bool, NcclError>,
     ) -> Result<(), NcclError> {
-        let begin = Instant::now();
+        let (begin, timeout) = (Instant::now(), self.lock().timeout);
         loop {
-            if is_done()? {
-                return self.check(doing);
+            match is_done() {
+                Ok(true) => return self.check(doing),
+                Ok(false) => self.check(doing)?,
+                // The other ranks would wait for what this one cannot do any more.
+                Err(error) => return Err(self.fail(&mut *self.working()?, error)),
             }
-            self.check(doing)?;
-            if begin.elapsed() >= self.timeout {
-                let mut state = self.working()?;
-                return Err(self.fail(&mut state, self.too_late(doing)));
+            if begin.elapsed() >= timeout {
+                let error = self.too_late(doing, timeout);
+                return Err(self.fail(&mut *self.working()?, error));
             }
             sleep(PAUSE);
         }
@@ -156,20 +182,47 @@ impl Session {
         Ok(*unsafe { Box::from_raw(place) })
     }
 
-    /// A window becomes memory as any other. A communicator that was aborted has none left.
-    pub(super) fn deregister(&self, window: Handle) -> Result<(), NcclError> {
-        let windows = self.windows()?;
-        self.call(
-            "ncclCommWindowDeregister",
-            "giving back a window",
-            |_, comm| {
-                // SAFETY: the window is one of this communicator's, which is there, and nobody uses it from here on.
-                unsafe { (windows.deregister)(comm, window) }
-            },
-        )
+    /// A window becomes memory as any other, and is freed. Where the communicator was aborted and NCCL may still use the
+    /// memory, it is not freed, and this says so.
+    ///
+    /// # Safety
+    /// The window is one of [`register`](Self::register), or none where that failed, and the memory is its own; from here on
+    /// nobody uses either. The device of the memory is current.
+    pub(super) unsafe fn give_back(
+        &self,
+        window: Option<Handle>,
+        memory: *mut c_void,
+        work_has_ended: impl FnOnce(Duration) -> bool,
+    ) -> bool {
+        let Ok(windows) = self.windows() else {
+            return false;
+        };
+        let is_no_window = window.is_some_and(|window| {
+            let given = self.call(
+                "ncclCommWindowDeregister",
+                "giving back a window",
+                // SAFETY: as the caller says; the session gives a communicator that is there.
+                |_, comm| unsafe { (windows.deregister)(comm, window) },
+            );
+            given.is_ok()
+        });
+        let within = self.timeouts.ending();
+        let is_unused = is_no_window || self.has_ended(within) && work_has_ended(within);
+        if !is_unused {
+            return false;
+        }
+        // SAFETY: memory of `allocate`, which the caller says that nobody uses; and NCCL does not: it is no window any more, or
+        // the communicator has ended, and so has what was enqueued.
+        unsafe { (windows.free)(memory) == SUCCESS }
     }
 
-    /// Gives up what is under way, and the communicator. What the GPU waits for ends.
+    /// Whether NCCL has ended the communicator, for which this waits so long at most. One that works has not.
+    fn has_ended(&self, within: Duration) -> bool {
+        let ending = self.lock().ending.clone();
+        ending.is_some_and(|ending| ending.has_returned(within))
+    }
+
+    /// Gives up what is under way, and the communicator. What the GPU waits for ends soon; this does not wait for that.
     pub(super) fn abort(&self, why: &'static str) {
         let mut state = self.lock();
         if state.failed.is_none() {
@@ -197,31 +250,35 @@ impl Session {
         }
     }
 
-    /// Waits for what a call has begun.
+    /// Waits for what a call has begun. Whoever calls this has the turn.
     fn settle(
         &self,
-        state: &mut State,
         status: Status,
         call: &'static str,
         doing: &'static str,
     ) -> Result<(), NcclError> {
-        if status != SUCCESS && status != IN_PROGRESS {
-            let error = self.call_failed(call, status);
-            return Err(self.fail(state, error));
-        }
         let begin = Instant::now();
+        let mut said = Some(status);
         loop {
-            let error = match self.ask(state) {
-                Ok(SUCCESS) => return Ok(()),
-                Ok(IN_PROGRESS) if begin.elapsed() < self.timeout => {
-                    sleep(PAUSE);
-                    continue;
+            let mut state = self.working()?;
+            let timeout = state.timeout;
+            let error = match said.take() {
+                Some(status) if status != SUCCESS && status != IN_PROGRESS => {
+                    self.call_failed(call, status)
                 }
-                Ok(IN_PROGRESS) => self.too_late(doing),
-                Ok(status) => self.reported(doing, status),
-                Err(error) => error,
+                _ => match self.ask(&state) {
+                    Ok(SUCCESS) => return Ok(()),
+                    Ok(IN_PROGRESS) if begin.elapsed() < timeout => {
+                        drop(state);
+                        sleep(PAUSE);
+                        continue;
+                    }
+                    Ok(IN_PROGRESS) => self.too_late(doing, timeout),
+                    Ok(status) => self.reported(doing, status),
+                    Err(error) => error,
+                },
             };
-            return Err(self.fail(state, error));
+            return Err(self.fail(&mut state, error));
         }
     }
 
@@ -239,16 +296,15 @@ impl Session {
     fn fail(&self, state: &mut State, error: NcclError) -> NcclError {
         let comm = std::mem::replace(&mut state.comm, null_mut());
         if !comm.is_null() {
-            // SAFETY: the communicator is there, and from here on nobody has it. What this returns does not matter: there is
-            // nothing that would help.
-            unsafe { (self.api.abort)(comm) };
+            // SAFETY: the communicator is there, and from here on nobody has it.
+            state.ending = Some(unsafe { Ending::begin(comm, self.api.abort) });
         }
         state.failed = Some(error.clone());
         error
     }
 
-    fn too_late(&self, doing: &'static str) -> NcclError {
-        let (rank, ranks, timeout) = (self.rank, self.ranks, self.timeout);
+    fn too_late(&self, doing: &'static str, timeout: Duration) -> NcclError {
+        let (rank, ranks) = (self.rank, self.ranks);
         NcclError::Timeout {
             doing,
             rank,
@@ -281,25 +337,25 @@ impl Session {
 
     /// Ends it in good order: all ranks do, so this waits for them, and aborts where that takes too long.
     fn finish(&self) -> Result<(), NcclError> {
-        let mut state = self.working()?;
-        // SAFETY: the communicator is there.
-        let status = unsafe { (self.api.finalize)(state.comm) };
-        self.settle(
-            &mut state,
-            status,
+        self.call(
             "ncclCommFinalize",
             "leaving the other ranks",
+            // SAFETY: the communicator is there.
+            |api, comm| unsafe { (api.finalize)(comm) },
         )?;
+        let mut state = self.working()?;
         let comm = std::mem::replace(&mut state.comm, null_mut());
         // SAFETY: the communicator is there and was finalised, and from here on nobody has it.
-        unsafe { (self.api.destroy)(comm) };
+        state.ending = Some(unsafe { Ending::begin(comm, self.api.destroy) });
         Ok(())
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // One that failed is gone already.
+        // One that failed has ended, or is about to.
         let _ = self.finish();
+        // Longer than that only what still uses it keeps it, and that may be the caller's.
+        self.has_ended(self.timeouts.ending());
     }
 }

@@ -4,11 +4,13 @@ use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::ptr::null_mut;
 use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DeviceRepr, ValidAsZeroBits};
 
-use super::api::{Handle, SUCCESS, Windows};
-use super::communicator::Communicator;
+use super::api::Handle;
+use super::communicator::{Communicator, is_idle};
 use super::error::NcclError;
 use crate::context::{driver_error, make_current};
 use crate::quantize::Element;
@@ -20,12 +22,14 @@ const GRANULE: usize = 4096;
 /// to [`Communicator::all_reduce`], and NCCL takes kernels for windows where it finds them faster.
 ///
 /// All ranks make windows of the same length in the same order, and drop them when none of them has work left on them.
+///
+/// Of a communicator that was aborted, NCCL may still use the memory when a window is dropped: for as long as there are
+/// graphs with its collectives. Dropping waits a few seconds for that to end, and then lets the memory go unfreed.
 #[derive(Debug)]
 pub struct Window<T: Element + DeviceRepr> {
     /// Never dropped as it is: the memory is NCCL's. Lent as views only, so that nobody can put another one in its place.
     values: ManuallyDrop<CudaSlice<T>>,
     handle: Registered,
-    windows: Windows,
     communicator: Arc<Communicator>,
 }
 
@@ -43,7 +47,7 @@ impl<T: Element + DeviceRepr + ValidAsZeroBits> Window<T> {
     /// together with the other ranks.
     ///
     /// # Errors
-    /// [`NcclError::NoWindows`]; as [`Communicator::all_reduce`]'s; what CUDA reports.
+    /// [`NcclError::NoWindows`]; a stream of another device than the communicator's; as [`Communicator::all_reduce`]'s; what CUDA reports.
     pub fn new(
         stream: &Arc<CudaStream>,
         communicator: &Arc<Communicator>,
@@ -51,6 +55,7 @@ impl<T: Element + DeviceRepr + ValidAsZeroBits> Window<T> {
     ) -> Result<Self, NcclError> {
         let session = &communicator.session;
         let windows = session.windows()?;
+        communicator.is_on(stream)?;
         make_current(stream)?;
         let bytes = len
             .saturating_mul(size_of::<T>())
@@ -67,8 +72,8 @@ impl<T: Element + DeviceRepr + ValidAsZeroBits> Window<T> {
         let handle = match registered {
             Ok(handle) => Registered(handle),
             Err(error) => {
-                // SAFETY: memory of `allocate`. The communicator is aborted, and nothing was enqueued with it.
-                unsafe { (windows.free)(memory) };
+                // SAFETY: memory of `allocate`, with which nothing was enqueued.
+                unsafe { session.give_back(None, memory, |_| true) };
                 return Err(error);
             }
         };
@@ -78,7 +83,6 @@ impl<T: Element + DeviceRepr + ValidAsZeroBits> Window<T> {
         let mut window = Self {
             values: ManuallyDrop::new(values),
             handle,
-            windows,
             communicator: communicator.clone(),
         };
         let zeros = stream.memset_zeros(&mut *window.values);
@@ -102,18 +106,31 @@ impl<T: Element + DeviceRepr> Window<T> {
 impl<T: Element + DeviceRepr> Drop for Window<T> {
     fn drop(&mut self) {
         let stream = self.values.stream().clone();
-        // Work on it ends, or its collectives are aborted at the timeout, and then the rest of it ends. Of an aborted
-        // communicator no window is left to give back.
-        if self.communicator.synchronize(&stream).is_err() {
-            let _ = stream.synchronize();
-        }
-        let _ = self.communicator.session.deregister(self.handle.0);
+        // Work on it ends, or the communicator is aborted at the timeout.
+        let _ = self.communicator.synchronize(&stream);
         // SAFETY: nobody has this any more.
         let memory = unsafe { ManuallyDrop::take(&mut self.values) }.leak();
         if make_current(&stream).is_ok() {
-            // SAFETY: memory of `allocate`, whose work has ended, and which is no window any more.
-            let status = unsafe { (self.windows.free)(memory as *mut c_void) };
-            debug_assert_eq!(status, SUCCESS, "a window's memory cannot be freed");
+            let window = Some(self.handle.0);
+            let ends = |within| ends(&stream, within);
+            // SAFETY: the window and its memory, of `allocate` on the stream's device, which is current. What borrowed them is
+            // gone.
+            unsafe {
+                let session = &self.communicator.session;
+                session.give_back(window, memory as *mut c_void, ends);
+            }
+        }
+    }
+}
+
+/// Whether a stream's work ends within a time. A stream that reports an error may still have some.
+fn ends(stream: &CudaStream, within: Duration) -> bool {
+    let begin = Instant::now();
+    loop {
+        match is_idle(stream) {
+            Ok(true) => return true,
+            Ok(false) if begin.elapsed() < within => sleep(Duration::from_millis(1)),
+            Ok(false) | Err(_) => return false,
         }
     }
 }

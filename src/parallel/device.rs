@@ -165,7 +165,7 @@ impl RankLayers<'_> {
     /// [chained](Options::chained) options promise holds at each launch.
     ///
     /// # Errors
-    /// [`LayersError::OtherRank`]; what the products refuse; what CUDA reports of memory and copies.
+    /// [`LayersError::OtherRank`]; a stream of another device than the communicator's; what the products refuse; what CUDA reports of memory and copies.
     pub fn on_device<T: DeviceElement>(
         &self,
         stream: &Arc<CudaStream>,
@@ -204,6 +204,7 @@ impl RankLayers<'_> {
         options: &Options<'_>,
     ) -> Result<LayersOnDevice<T>, LayersError> {
         self.is_for(communicator.rank(), communicator.ranks())?;
+        communicator.is_on(stream)?;
         let globals = placement.globals()?;
         let zeros = |count: usize| stream.alloc_zeros::<T>(count).map_err(cuda);
         let summed = |len| match placement.window {

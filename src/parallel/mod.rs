@@ -41,102 +41,21 @@
 
 #[cfg(feature = "nccl")]
 mod device;
+mod error;
 mod host;
 #[cfg(feature = "nccl")]
 mod placement;
 
-use crate::error::Error;
-#[cfg(feature = "nccl")]
-use crate::nccl::NcclError;
 use crate::shape::{Dims, Shape};
-use crate::shard::{Shard, ShardError, Sharding, Split};
+use crate::shard::{MOST_ADVISED, Shard, Sharding, Split};
 use crate::tensor::Weights;
 
 #[cfg(feature = "nccl")]
 pub use device::{DeviceElement, LayersOnDevice};
+pub use error::{LayersError, is_consequence};
 pub use host::{GroupError, HostRank, silu_times};
 #[cfg(feature = "nccl")]
 pub use placement::{Placement, VectorGlobals};
-
-/// Why layers cannot be computed over several ranks.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum LayersError {
-    /// Two layers that belong together do not fit.
-    #[error("{dimension} is {found}, and must be {expected}, as {of} is")]
-    Mismatch {
-        /// Which dimension of which layer.
-        dimension: &'static str,
-        /// Its size.
-        found: usize,
-        /// What it must be.
-        expected: usize,
-        /// Which dimension of which layer it must be equal to.
-        of: &'static str,
-    },
-    /// Layers with batches: those of tensor parallelism have one matrix.
-    #[error("{layer}: L is {l}, and a layer over several ranks has one matrix")]
-    Batches {
-        /// Which layer.
-        layer: &'static str,
-        /// L.
-        l: usize,
-    },
-    /// A layer cannot be cut.
-    #[error("{layer}: {error}")]
-    Shard {
-        /// Which layer.
-        layer: &'static str,
-        /// Why not.
-        error: ShardError,
-    },
-    /// A rank's part would not be whole heads.
-    #[error(
-        "{layer}: {rows} rows are {} heads of {head}, which {ranks} ranks cannot share equally",
-        rows / head.max(&1)
-    )]
-    Heads {
-        /// Which layer.
-        layer: &'static str,
-        /// Its rows.
-        rows: usize,
-        /// Rows of a head.
-        head: usize,
-        /// The ranks that there are.
-        ranks: usize,
-    },
-    /// A vector has another length than the layers take.
-    #[error("{what}: {got} elements, and {needed} are needed")]
-    Length {
-        /// Which vector.
-        what: &'static str,
-        /// Elements that it has.
-        got: usize,
-        /// Elements that it must have.
-        needed: usize,
-    },
-    /// There are not as many ranks as the layers were cut for.
-    #[error(
-        "the layers are cut for rank {rank} of {ranks}, and it is rank {found} of {of} that computes"
-    )]
-    #[allow(missing_docs)]
-    OtherRank {
-        rank: usize,
-        ranks: usize,
-        found: usize,
-        of: usize,
-    },
-    /// A product.
-    #[error(transparent)]
-    Gemv(#[from] Error),
-    /// What threads do together.
-    #[error(transparent)]
-    Group(#[from] GroupError),
-    /// What GPUs do together.
-    #[cfg(feature = "nccl")]
-    #[error(transparent)]
-    Nccl(#[from] NcclError),
-}
 
 /// A pair of layers, checked and divided among ranks. It borrows the whole weights.
 #[derive(Debug)]
@@ -186,19 +105,30 @@ impl<'a> TensorParallel<'a> {
         equal(("v's K", vs.k()), ("q's K", qs.k()))?;
         equal(("o's M", os.m()), ("q's K", qs.k()))?;
         let columns = [("q", q), ("k", k), ("v", v)];
-        let layers = Self::new(&columns, ("o", o), ranks)?;
-        for (layer, weights) in columns {
-            let rows = weights.shape().m();
-            if head == 0 || !rows.is_multiple_of(head) || !(rows / head).is_multiple_of(ranks) {
-                return Err(LayersError::Heads {
+        let over = |ranks| Self::new(&columns, ("o", o), ranks);
+        // The first layer whose heads so many ranks cannot share.
+        let unequal = |ranks: usize| {
+            let mut rows = columns
+                .map(|(layer, weights)| (layer, weights.shape().m()))
+                .into_iter();
+            rows.find(|(_, rows)| {
+                head == 0 || !rows.is_multiple_of(head) || !(rows / head).is_multiple_of(ranks)
+            })
+        };
+        let layers = over(ranks)?;
+        match unequal(ranks) {
+            None => Ok(layers),
+            Some((layer, rows)) => {
+                let work = |ranks: &usize| unequal(*ranks).is_none() && over(*ranks).is_ok();
+                Err(LayersError::Heads {
                     layer,
                     rows,
                     head,
                     ranks,
-                });
+                    work: (1..=MOST_ADVISED).filter(work).collect(),
+                })
             }
         }
-        Ok(layers)
     }
 
     fn new(

@@ -11,16 +11,19 @@ use crate::printable;
 pub enum RanksError {
     /// A variable that the launcher sets beside others is not there.
     #[error(
-        "{launcher} started this process, by other variables of its environment, but {name} is not set"
+        "{found} is set, as {launcher} sets it, but {name} is not; set it too, or unset {found} where this process is to be \
+         alone"
     )]
     Missing {
-        /// What started it.
+        /// What sets such variables.
         launcher: Launcher,
         /// The variable.
         name: &'static str,
+        /// One that is there.
+        found: &'static str,
     },
     /// A variable is no number of ranks.
-    #[error("{name} is {value:?}, and must be a number from 0 on")]
+    #[error("{name} is {value:?}, and must be a number from 0 on, in digits alone")]
     NoNumber {
         /// The variable.
         name: &'static str,
@@ -28,7 +31,9 @@ pub enum RanksError {
         value: String,
     },
     /// A variable is no port.
-    #[error("{name} is {value:?}, and must be a port from 1 to 65535")]
+    #[error(
+        "{name} is {value:?}, and must be a port from 1 to 65535, in digits alone; {PORT_VARIABLE} names another one"
+    )]
     NoPort {
         /// The variable.
         name: &'static str,
@@ -74,6 +79,14 @@ pub enum RanksError {
         /// The most that there may be.
         most: usize,
     },
+    /// More ranks are to meet than can.
+    #[error("{ranks} ranks are to meet, and {most} can")]
+    TooMany {
+        /// The ranks that there should be.
+        ranks: usize,
+        /// The most that there may be.
+        most: usize,
+    },
     /// Rank 0 cannot listen.
     #[error(
         "rank 0 cannot listen at port {port}: {why}; {PORT_VARIABLE} names another one, in the environment of all ranks"
@@ -85,7 +98,7 @@ pub enum RanksError {
         why: String,
     },
     /// Rank 0 is not there.
-    #[error("rank {rank} does not reach rank 0 at {at} within {} s: {why}", timeout.as_secs_f64())]
+    #[error("rank {rank} does not reach rank 0 at {} within {} s: {why}", printable::text(.at), timeout.as_secs_f64())]
     Unreachable {
         /// This rank.
         rank: usize,
@@ -105,6 +118,27 @@ pub enum RanksError {
         ranks: usize,
         /// How long they were waited for.
         timeout: Duration,
+    },
+    /// Rank 0 cannot take the ranks' connections.
+    #[error(
+        "rank 0 cannot take more connections, with {came} of {ranks} ranks there: {why}; each takes an open file of its \
+         process (ulimit -n)"
+    )]
+    Accept {
+        /// Ranks that are there, rank 0 among them.
+        came: usize,
+        /// The ranks that there should be.
+        ranks: usize,
+        /// What the system says.
+        why: String,
+    },
+    /// Ranks came, and ended before all others had come.
+    #[error("{} of {ranks} ranks came and have gone: {}", gone.len(), few(gone))]
+    Gone {
+        /// Which ones.
+        gone: Vec<usize>,
+        /// The ranks that there should be.
+        ranks: usize,
     },
     /// A rank was told another number of ranks.
     #[error("rank {rank} was told that there are {theirs} ranks, and rank 0 that there are {ours}")]
@@ -131,7 +165,7 @@ pub enum RanksError {
         says: String,
     },
     /// What listens at rank 0's port is not rank 0, or is one of another version of this crate.
-    #[error("what listens at {at} is no rank 0 of this version")]
+    #[error("what listens at {} is no rank 0 of this version", printable::text(.at))]
     Stranger {
         /// Host and port.
         at: String,

@@ -5,20 +5,20 @@ use half::{bf16, f16};
 use nvfp4_gemv::nccl::{Communicator, NcclError, UniqueId};
 
 use super::rank::{Number, captured, stream_of};
-use super::{LONG, RANKS, on_threads};
+use super::{LONG, on_threads};
 
 /// Elements of each rank: no power of two.
 const PART: usize = 1000;
 
-pub(crate) fn all_gather_keeps_the_ranks_order() -> Result<()> {
-    of::<f32>()?;
-    of::<f16>()?;
-    of::<bf16>()
+pub(crate) fn all_gather_keeps_the_ranks_order(ranks: usize) -> Result<()> {
+    of::<f32>(ranks)?;
+    of::<f16>(ranks)?;
+    of::<bf16>(ranks)
 }
 
-fn of<T: Number>() -> Result<()> {
+fn of<T: Number>(ranks: usize) -> Result<()> {
     let id = UniqueId::new()?;
-    on_threads(RANKS, |rank| gather::<T>(rank, &id)).map(drop)
+    on_threads(ranks, |rank| gather::<T>(rank, ranks, &id)).map(drop)
 }
 
 /// What a rank has: numbers that all types hold.
@@ -27,12 +27,12 @@ fn part<T: Number>(rank: usize) -> Vec<T> {
     (0..PART).map(number).collect()
 }
 
-fn gather<T: Number>(rank: usize, id: &UniqueId) -> Result<()> {
+fn gather<T: Number>(rank: usize, ranks: usize, id: &UniqueId) -> Result<()> {
     let stream = stream_of(rank)?;
-    let all_ranks = Communicator::new(&stream, RANKS, rank, id, LONG)?;
+    let all_ranks = Communicator::new(&stream, ranks, rank, id, LONG)?;
     let mine = stream.clone_htod(&part::<T>(rank))?;
-    let mut all = stream.alloc_zeros::<T>(RANKS * PART)?;
-    let expected: Vec<f32> = (0..RANKS)
+    let mut all = stream.alloc_zeros::<T>(ranks * PART)?;
+    let expected: Vec<f32> = (0..ranks)
         .flat_map(|rank| part::<T>(rank).into_iter().map(Into::into))
         .collect();
     let short = all_ranks.all_gather(&stream, &mine.as_view(), &mut all.slice_mut(1..));

@@ -1,10 +1,13 @@
-//! Ranks that are GPUs: threads and processes, and what the others get when one ends. Where there are not two GPUs, or no
-//! libnccl, these are ignored, with the reason. What they compare with is tried on the CPU.
+//! Ranks that are GPUs: threads and processes, and what the others get when one ends. Where there are not so many GPUs as a
+//! test needs, or no libnccl, it is ignored, with the reason. Tests whose names begin with `one_gpu` need one. What all
+//! compare with is tried on the CPU.
 
+mod alone;
 mod collected;
 mod ends;
 mod expected;
 mod on_a_cpu;
+mod process;
 mod processes;
 mod quantized;
 mod rank;
@@ -23,46 +26,86 @@ use nvfp4_gemv::raw;
 use rank::{Number, Work, by_threads};
 
 const RANKS: usize = 2;
-/// Of ranks that all come, and of those that wait for one that does not.
+/// What ranks that all come and compute take at most.
 const LONG: Duration = Duration::from_secs(120);
-const SHORT: Duration = Duration::from_secs(5);
+/// When the end of a rank is noticed at the latest. NCCL may connect ranks in this time, at a first call.
+const SOON: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
     if let Some(ended) = processes::child() {
         return ended;
     }
-    let failed = |error| Failed::from(format!("{error:#}"));
-    let trial = |name: &str, run: fn() -> Result<()>| {
-        Trial::ignorable_test(name, move || {
-            if let Some(why) = missing() {
-                return Ok(Completion::ignored_with(why));
-            }
-            run().map(|()| Completion::Completed).map_err(failed)
-        })
+    let trials = on_a_cpu().into_iter().chain(on_one_gpu());
+    let trials = trials.chain(on_several()).collect();
+    // One after the other: all of them want the same GPUs.
+    let arguments = Arguments {
+        test_threads: Some(1),
+        ..Arguments::from_args()
     };
-    let trials = vec![
-        Trial::test(
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+fn on_a_cpu() -> Vec<Trial> {
+    let trial = |name, run: fn() -> Result<()>| Trial::test(name, move || run().map_err(failed));
+    vec![
+        trial(
             "on_a_cpu_the_bound_is_kept_unless_a_rank_is_left_out",
-            move || on_a_cpu::the_bound_is_kept_unless_a_rank_is_left_out().map_err(failed),
+            on_a_cpu::the_bound_is_kept_unless_a_rank_is_left_out,
         ),
-        Trial::test(
+        trial(
             "on_a_cpu_nvfp4_vectors_keep_the_bound_unless_a_rank_is_left_out",
-            move || {
-                quantized::on_a_cpu_the_bound_is_kept_unless_a_rank_is_left_out().map_err(failed)
-            },
-        ),
-        trial("f32_is_the_exact_result", ranks_are_exact::<f32>),
-        trial("f16_is_the_exact_result", ranks_are_exact::<f16>),
-        trial("bf16_is_the_exact_result", ranks_are_exact::<bf16>),
-        trial("windows_are_the_exact_result", windows_are_exact),
-        trial(
-            "nvfp4_vectors_are_the_exact_result",
-            quantized::nvfp4_vectors_are_the_exact_result,
+            quantized::on_a_cpu_the_bound_is_kept_unless_a_rank_is_left_out,
         ),
         trial(
-            "all_gather_keeps_the_ranks_order",
-            collected::all_gather_keeps_the_ranks_order,
+            "on_a_cpu_a_process_that_hangs_is_killed",
+            processes::on_a_cpu_one_that_hangs_is_killed,
         ),
+    ]
+}
+
+/// One rank, or one that waits for another: for a machine with one GPU.
+fn on_one_gpu() -> Vec<Trial> {
+    let trial = |name: &str, run: fn() -> Result<()>| trial(&format!("one_gpu_{name}"), 1, run);
+    vec![
+        trial("f32_is_the_exact_result", || ranks_are_exact::<f32>(1)),
+        trial("f16_is_the_exact_result", || ranks_are_exact::<f16>(1)),
+        trial("bf16_is_the_exact_result", || ranks_are_exact::<bf16>(1)),
+        trial("windows_are_the_exact_result", || windows_are_exact(1)),
+        trial("nvfp4_vectors_are_the_exact_result", || {
+            quantized::nvfp4_vectors_are_the_exact_result(1)
+        }),
+        trial("all_gather_is_a_copy", || {
+            collected::all_gather_keeps_the_ranks_order(1)
+        }),
+        trial(
+            "a_stream_of_another_context_is_refused",
+            alone::a_stream_of_another_context_is_refused,
+        ),
+        trial(
+            "one_that_gives_up_is_dropped",
+            alone::one_that_gives_up_is_dropped,
+        ),
+        trial(
+            "a_rank_that_does_not_come_ends_the_wait",
+            ends::a_rank_that_does_not_come_ends_the_wait,
+        ),
+    ]
+}
+
+fn on_several() -> Vec<Trial> {
+    let trial = |name, run: fn() -> Result<()>| trial(name, RANKS, run);
+    vec![
+        trial("f32_is_the_exact_result", || ranks_are_exact::<f32>(RANKS)),
+        trial("f16_is_the_exact_result", || ranks_are_exact::<f16>(RANKS)),
+        trial("bf16_is_the_exact_result", || {
+            ranks_are_exact::<bf16>(RANKS)
+        }),
+        trial("windows_are_the_exact_result", || windows_are_exact(RANKS)),
+        trial("nvfp4_vectors_are_the_exact_result", || {
+            quantized::nvfp4_vectors_are_the_exact_result(RANKS)
+        }),
+        trial("all_gather_keeps_the_ranks_order", || {
+            collected::all_gather_keeps_the_ranks_order(RANKS)
+        }),
         trial(
             "processes_have_the_bits_of_threads",
             processes::have_the_bits_of_threads,
@@ -72,28 +115,36 @@ fn main() -> ExitCode {
             processes::one_that_is_killed_ends_the_others_wait,
         ),
         trial(
+            "a_process_that_is_killed_ends_the_others_replays",
+            processes::one_that_is_killed_ends_the_others_replays,
+        ),
+        trial(
             "a_rank_that_gives_up_ends_the_others_wait",
             ends::a_rank_that_gives_up_ends_the_others_wait,
         ),
-        trial(
-            "a_rank_that_does_not_come_ends_the_wait",
-            ends::a_rank_that_does_not_come_ends_the_wait,
-        ),
-    ];
-    // One after the other: all of them want the same GPUs.
-    let arguments = Arguments {
-        test_threads: Some(1),
-        ..Arguments::from_args()
-    };
-    libtest_mimic::run(&arguments, trials).exit_code()
+    ]
+}
+
+/// A test that needs so many GPUs.
+fn trial(name: &str, gpus: usize, run: fn() -> Result<()>) -> Trial {
+    Trial::ignorable_test(name, move || {
+        if let Some(why) = missing(gpus) {
+            return Ok(Completion::ignored_with(why));
+        }
+        run().map(|()| Completion::Completed).map_err(failed)
+    })
+}
+
+fn failed(error: anyhow::Error) -> Failed {
+    Failed::from(format!("{error:#}"))
 }
 
 /// Why there is nothing to see.
-fn missing() -> Option<String> {
+fn missing(gpus: usize) -> Option<String> {
     match (raw::device_count(), nccl::library()) {
         (Err(why), _) => Some(why.to_string()),
-        (Ok(count), _) if (count as usize) < RANKS => {
-            Some(format!("{count} GPU, and {RANKS} are needed"))
+        (Ok(count), _) if (count as usize) < gpus => {
+            Some(format!("GPUs: {count}, and {gpus} are needed"))
         }
         (Ok(_), Err(why)) => Some(why.to_string()),
         (Ok(_), Ok(_)) => None,
@@ -101,21 +152,19 @@ fn missing() -> Option<String> {
 }
 
 /// One GPU and several: so neither is further from the other than both bounds.
-fn ranks_are_exact<T: Number>() -> Result<()> {
+fn ranks_are_exact<T: Number>(ranks: usize) -> Result<()> {
     for n in [1, 3, 8] {
-        for ranks in [1, RANKS] {
-            let work = Work::new(n);
-            let computed = by_threads::<T>(&work, ranks, Placement::new(n))?;
-            expected::check::<T>(&work, ranks, &computed)?;
-        }
+        let work = Work::new(n);
+        let computed = by_threads::<T>(&work, ranks, Placement::new(n))?;
+        expected::check::<T>(&work, ranks, &computed)?;
     }
     Ok(())
 }
 
-fn windows_are_exact() -> Result<()> {
+fn windows_are_exact(ranks: usize) -> Result<()> {
     let work = Work::new(3);
-    match by_threads::<f32>(&work, RANKS, Placement::new(work.n).in_window()) {
-        Ok(computed) => expected::check::<f32>(&work, RANKS, &computed),
+    match by_threads::<f32>(&work, ranks, Placement::new(work.n).in_window()) {
+        Ok(computed) => expected::check::<f32>(&work, ranks, &computed),
         Err(error) => match error.downcast_ref() {
             // An older library says so, and that is all that can be seen with it.
             Some(LayersError::Nccl(NcclError::NoWindows { .. })) => Ok(()),

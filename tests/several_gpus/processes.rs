@@ -1,25 +1,31 @@
 //! Ranks that are processes of this program, as a launcher would start them.
 
 use std::env;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use nvfp4_gemv::nccl::{NcclError, UniqueId};
+use anyhow::{Result, bail, ensure};
+use nvfp4_gemv::nccl::{NcclError, Timeouts, UniqueId};
 use nvfp4_gemv::parallel::{LayersError, Placement};
 use nvfp4_gemv::ranks::Ranks;
 use nvfp4_gemv::raw;
 
-use super::rank::{Rank, Work, between, bits, by_threads};
-use super::{LONG, RANKS, SHORT};
+use super::process::Process;
+use super::rank::{Rank, Work, between, bits, by_threads, captured};
+use super::{LONG, RANKS, SOON};
 
 /// Set for a process that this one starts: what it shall do.
 const ROLE: &str = "NVFP4_GEMV_TEST_ROLE";
 const COMPUTES: &str = "computes";
-/// Rank 0 waits for a sum, for which rank 1 does nothing.
+/// Rank 0 waits for a sum, for which rank 1 does nothing any more.
 const WAITS: &str = "waits";
+/// All replay a graph with their sum, over and over.
+const REPLAYS: &str = "replays";
+
+/// Nothing, forever.
+const HANGS: &str = "hangs";
 
 /// What a process says when it has come to where the other one may be killed.
 const READY: &str = "ready to be killed, or to wait";
@@ -42,6 +48,11 @@ pub(crate) fn child() -> Option<ExitCode> {
 }
 
 fn play(role: &str) -> Result<()> {
+    if role == HANGS {
+        println!("{READY}");
+        std::io::stdin().read_to_end(&mut Vec::new())?;
+        bail!("nobody killed this one");
+    }
     let ranks = Ranks::of_environment()?;
     let mine = (ranks.rank() == 0).then(UniqueId::new).transpose()?;
     let id = ranks.share(mine.as_ref().map_or(&[], |id| &id.bytes()[..]), LONG)?;
@@ -52,21 +63,34 @@ fn play(role: &str) -> Result<()> {
         "rank {} has device {device}",
         ranks.rank()
     );
-    let rank = |timeout: Duration| {
+    let rank = |timeouts: Timeouts| {
         let work = Work::new(VECTORS);
         let placement = Placement::new(VECTORS);
-        Rank::<f32>::new(&work, ranks.rank(), ranks.ranks(), &id, timeout, placement)
+        Rank::<f32>::new(&work, ranks.rank(), ranks.ranks(), &id, timeouts, placement)
+    };
+    let soon = Timeouts {
+        joining: LONG,
+        waiting: SOON,
     };
     match role {
         COMPUTES => {
-            println!("{}", as_text(&rank(LONG)?.compute()?.y));
+            println!("{}", as_text(&rank(LONG.into())?.compute()?.y));
             Ok(())
         }
-        _ => waits(ranks.rank(), rank(SHORT)?),
+        WAITS => waits(ranks.rank(), rank(soon)?),
+        REPLAYS => replays(ranks.rank(), rank(soon)?),
+        other => bail!("no role: {other}"),
     }
 }
 
+/// All ranks have computed together once: what NCCL connects at the first call is there when one is killed.
+fn once(rank: &mut Rank<f32>) -> Result<()> {
+    rank.mlp.launch(&rank.stream, between)?;
+    Ok(rank.mlp.synchronize(&rank.stream)?)
+}
+
 fn waits(number: usize, mut rank: Rank<f32>) -> Result<()> {
+    once(&mut rank)?;
     if number != 0 {
         println!("{READY}");
         // Until it is killed; or the test ends, and nobody holds the other end.
@@ -75,9 +99,34 @@ fn waits(number: usize, mut rank: Rank<f32>) -> Result<()> {
     }
     rank.mlp.launch(&rank.stream, between)?;
     println!("{READY}");
-    match rank.mlp.synchronize(&rank.stream) {
+    is_noticed(rank.mlp.synchronize(&rank.stream))
+}
+
+/// One is killed somewhere in a replay, and the graph of the other one is alive when that ends its wait.
+fn replays(number: usize, mut rank: Rank<f32>) -> Result<()> {
+    once(&mut rank)?;
+    let (stream, mlp) = (&rank.stream, &mut rank.mlp);
+    let graph = captured(stream, || mlp.launch(stream, between))?;
+    let replay = || -> Result<Result<(), LayersError>> {
+        graph.launch()?;
+        Ok(mlp.synchronize(stream))
+    };
+    replay()??;
+    println!("{READY}");
+    let begin = Instant::now();
+    while begin.elapsed() < LONG {
+        if let Err(error) = replay()? {
+            ensure!(number == 0, "rank {number} should be killed: {error}");
+            return is_noticed(Err(error));
+        }
+    }
+    bail!("rank {number} replayed for {} s", LONG.as_secs())
+}
+
+/// The wait for a rank that was killed ended, and said so: as soon as NCCL noticed, or at the timeout.
+fn is_noticed(waited: Result<(), LayersError>) -> Result<()> {
+    match waited {
         Ok(()) => bail!("the other rank is gone, and nothing was noticed"),
-        // As soon as NCCL notices, or at the timeout.
         Err(LayersError::Nccl(NcclError::Failed { .. } | NcclError::Timeout { .. })) => Ok(()),
         Err(error) => Err(error.into()),
     }
@@ -89,13 +138,14 @@ fn as_text(y: &[f32]) -> String {
 }
 
 /// All ranks, at a port that was free a moment ago.
-fn start(role: &str) -> Result<Vec<Child>> {
+fn start(role: &str) -> Result<Vec<Process>> {
     let free = std::net::TcpListener::bind("127.0.0.1:0")?;
     let port = free.local_addr()?.port();
     drop(free);
     let start = |rank: usize| {
         let rank = rank.to_string();
-        Ok(Command::new(env::current_exe()?)
+        let mut command = Command::new(env::current_exe()?);
+        command
             .env(ROLE, role)
             .envs([
                 ("RANK", &rank),
@@ -105,60 +155,62 @@ fn start(role: &str) -> Result<Vec<Child>> {
             .envs([
                 ("MASTER_ADDR", "127.0.0.1"),
                 ("MASTER_PORT", &port.to_string()),
-            ])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()?)
+            ]);
+        Process::start(&mut command)
     };
     (0..RANKS).map(start).collect()
 }
 
-/// Waits until a process has said that it is ready. NCCL may print before what it is.
-fn await_ready(process: &mut Child) -> Result<()> {
-    let stdout = process.stdout.as_mut().context("it is piped")?;
-    for line in BufReader::new(stdout).lines() {
-        if line? == READY {
-            return Ok(());
-        }
-    }
-    let mut said = String::new();
-    let stderr = process.stderr.as_mut().context("it is piped")?;
-    stderr.read_to_string(&mut said)?;
-    bail!("a rank ended before it was ready: {said}");
+/// What keeps the tests of killed ranks from waiting forever themselves.
+pub(crate) fn on_a_cpu_one_that_hangs_is_killed() -> Result<()> {
+    let start = || Process::start(Command::new(env::current_exe()?).env(ROLE, HANGS));
+    let mut hangs = start()?;
+    hangs.await_line(READY, LONG)?;
+    let late = hangs.await_line(READY, Duration::ZERO).unwrap_err();
+    ensure!(late.to_string().contains("did not come"), "{late}");
+    let hung = hangs.wait(Duration::ZERO).unwrap_err().to_string();
+    ensure!(hung.starts_with("it hangs, and was killed"), "{hung}");
+    let mut killed = start()?;
+    killed.await_line(READY, LONG)?;
+    killed.kill()?;
+    let ended = killed.await_line(READY, LONG).unwrap_err();
+    ensure!(ended.to_string().contains("ended before"), "{ended}");
+    ensure!(killed.wait(LONG)?.signal() == Some(KILLED), "not killed");
+    Ok(())
 }
 
 pub(crate) fn have_the_bits_of_threads() -> Result<()> {
     let placement = Placement::new(VECTORS);
     let threads = as_text(&by_threads::<f32>(&Work::new(VECTORS), RANKS, placement)?.y);
     for process in start(COMPUTES)? {
-        let output = process.wait_with_output()?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        ensure!(output.status.success(), "{said}");
-        let printed = String::from_utf8(output.stdout)?;
         // NCCL may print what it is.
-        let is_result = printed.lines().any(|line| line == threads);
-        ensure!(is_result, "other bits");
+        let printed = process.output(3 * LONG)?;
+        ensure!(printed.contains(&threads), "other bits");
     }
     Ok(())
 }
 
-/// By a signal that no process can catch, while the other one waits for it on its GPU: nothing is given back.
 pub(crate) fn one_that_is_killed_ends_the_others_wait() -> Result<()> {
-    let mut processes = start(WAITS)?;
-    let ready = processes.iter_mut().try_for_each(await_ready);
-    let [waits, killed] = &mut processes[..] else {
+    survives_the_other(WAITS)
+}
+
+pub(crate) fn one_that_is_killed_ends_the_others_replays() -> Result<()> {
+    survives_the_other(REPLAYS)
+}
+
+/// Rank 1 is killed by a signal that no process can catch, while rank 0 waits for it on its GPU: nothing is given back.
+fn survives_the_other(role: &str) -> Result<()> {
+    let mut processes = start(role)?;
+    for process in &mut processes {
+        process.await_line(READY, 3 * LONG)?;
+    }
+    let [survivor, killed] = &mut processes[..] else {
         bail!("{RANKS} ranks, and this is about 2");
     };
-    // Also where something has failed: nobody is left behind.
     killed.kill()?;
-    let end = killed.wait()?;
-    let survivor = waits.wait()?;
-    ready?;
+    let end = killed.wait(LONG)?;
     ensure!(end.signal() == Some(KILLED), "the other one: {end}");
-    let mut said = String::new();
-    let stderr = waits.stderr.as_mut().context("it is piped")?;
-    stderr.read_to_string(&mut said)?;
-    ensure!(survivor.success(), "{said}");
+    let end = survivor.wait(SOON + LONG)?;
+    ensure!(end.success(), "{end}: {}", survivor.errors());
     Ok(())
 }

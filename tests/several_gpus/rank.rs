@@ -1,12 +1,11 @@
 //! A rank with its part of an MLP, and what it computes.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, sys};
 use half::{bf16, f16};
-use nvfp4_gemv::nccl::{Communicator, UniqueId};
+use nvfp4_gemv::nccl::{Communicator, Timeouts, UniqueId};
 use nvfp4_gemv::parallel::{DeviceElement, LayersOnDevice, Placement, RankLayers, TensorParallel};
 use nvfp4_gemv::{
     Activation, Config, DenseVectors, Dims, GlobalScale, Options, Output, ScaleLayout, Shape,
@@ -127,11 +126,11 @@ impl<T: Number> Rank<T> {
         rank: usize,
         ranks: usize,
         id: &UniqueId,
-        timeout: Duration,
+        timeouts: impl Into<Timeouts>,
         placement: Placement,
     ) -> Result<Self> {
         let stream = stream_of(rank)?;
-        let all = Arc::new(Communicator::new(&stream, ranks, rank, id, timeout)?);
+        let all = Arc::new(Communicator::new(&stream, ranks, rank, id, timeouts)?);
         let [wide, narrow] = work.weights()?;
         let mine = TensorParallel::mlp(&wide, &wide, &narrow, ranks)?.rank(rank)?;
         let mut mlp: LayersOnDevice<T> = mine.place(&stream, &all, &placement, &Options::new())?;

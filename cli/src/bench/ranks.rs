@@ -1,31 +1,20 @@
 //! Threads with a GPU each, which compute pairs of layers together: what `--tensor-parallel` measures.
+//!
+//! The first one also computes them alone. That takes turns with what all compute, so that both meet the GPU in the same
+//! state; the others wait meanwhile.
 
-use std::sync::Arc;
-use std::thread::scope;
-use std::time::Duration;
+mod rank;
+
+use std::thread::{ScopedJoinHandle, scope};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
-use cudarc::driver::{CudaContext, CudaGraph, CudaStream};
 use half::{bf16, f16};
-use nvfp4_gemv::nccl::{self, Communicator, UniqueId};
-use nvfp4_gemv::parallel::{
-    DeviceElement, GroupError, HostRank, LayersError, LayersOnDevice, Placement, RankLayers,
-    TensorParallel, VectorGlobals,
-};
-use nvfp4_gemv::{
-    Activation, Dims, GlobalScale, Operands, Options, ScaleLayout, Shape, Weights, Workspace,
-    dispatch, raw,
-};
+use nvfp4_gemv::nccl::UniqueId;
+use nvfp4_gemv::parallel::{DeviceElement, HostRank, TensorParallel, is_consequence};
+use nvfp4_gemv::{Activation, GlobalScale, ScaleLayout, Shape, Weights};
 
-use super::alternate::WARM_UP;
 use super::several::{Job, Measured, Pair};
-use crate::configs::one_line;
-
-/// How long a rank waits for the others.
-const TIMEOUT: Duration = Duration::from_secs(60);
-/// Pairs in a graph at most, where weights are few bytes.
-const MOST_PAIRS: usize = 64;
+use rank::Rank;
 
 /// Weights on the host: all matrices are the beginnings of the same random bytes.
 struct Bytes {
@@ -108,18 +97,50 @@ fn with_type<T: DeviceElement + FromF32>(job: &Job) -> Result<Measured> {
         })
     };
     // Indivisible layers are refused before anything is copied.
-    let over_ranks = divided(job.ranks)?;
-    let alone = Job {
-        windows: false,
-        ..job.clone()
+    let (over_ranks, over_one) = (divided(job.ranks)?, divided(1)?);
+    let id = UniqueId::new()?;
+    let rank = |group: HostRank| -> Result<Outcome> {
+        let alone = match group.rank() {
+            0 => Some(alone::<T>(job, &over_one)?),
+            _ => None,
+        };
+        // Only then the others wait for this rank with a timeout.
+        group.all_gather(&[0.0], &mut vec![0.0; group.ranks()])?;
+        Rank::<T>::new(job, &over_ranks, group, id)?.measure(alone)
     };
-    let (one, measured_one) = all_ranks::<T>(&alone, &divided(1)?)?;
-    let (whole, mut measured) = all_ranks::<T>(job, &over_ranks)?;
+    let outcomes = of_threads(HostRank::group(job.ranks), &rank)?;
+    let is_first = |outcome: &Outcome| bits(&outcome.whole) == bits(&outcomes[0].whole);
+    let same = outcomes.iter().all(is_first);
+    let first = outcomes.into_iter().next().context("no rank")?;
+    let mut measured = first.measured;
+    measured.same_bits &= same;
+    measured.difference = difference(&first.one, &first.whole)?;
+    Ok(measured)
+}
+
+/// The layers on the first GPU.
+fn alone<'a, T: DeviceElement + FromF32>(
+    job: &'a Job,
+    layers: &TensorParallel<'_>,
+) -> Result<Rank<'a, T>> {
+    let group = HostRank::group(1).pop().context("no rank")?;
+    Rank::new(job, layers, group, UniqueId::new()?)
+}
+
+/// What a thread saw: results of one GPU, on the first thread, and of all.
+struct Outcome {
+    one: Vec<f32>,
+    whole: Vec<f32>,
+    measured: Measured,
+}
+
+/// The largest difference from one GPU's result, as a share of the largest element.
+fn difference(one: &[f32], whole: &[f32]) -> Result<f64> {
     let largest = one.iter().fold(0.0f32, |most, y| most.max(y.abs()));
     ensure!(largest > 0.0, "the result on one GPU is 0");
     let off = one
         .iter()
-        .zip(&whole)
+        .zip(whole)
         .map(|(one, whole)| f64::from((one - whole).abs()));
     // A NaN stays one.
     let most = off.fold(0.0, |most: f64, off| {
@@ -129,34 +150,30 @@ fn with_type<T: DeviceElement + FromF32>(job: &Job) -> Result<Measured> {
             most
         }
     });
-    measured.difference = most / f64::from(largest);
-    measured.one = measured_one.own;
-    measured.pairs[0] = measured_one.pairs[1];
-    measured.same_bits &= measured_one.same_bits;
-    Ok(measured)
+    Ok(most / f64::from(largest))
 }
 
-/// The result, and the times, of ranks with a thread each. The slowest rank's time counts.
-fn all_ranks<T: DeviceElement + FromF32>(
-    job: &Job,
-    layers: &TensorParallel<'_>,
-) -> Result<(Vec<f32>, Measured)> {
-    let id = UniqueId::new()?;
-    let results: Vec<Result<(Vec<f32>, Measured)>> = scope(|scope| {
-        let threads: Vec<_> = HostRank::group(layers.ranks())
+fn bits(y: &[f32]) -> Vec<u32> {
+    y.iter().map(|y| y.to_bits()).collect()
+}
+
+/// What each rank returns, on a thread of its own. Of errors the one that explains the others.
+fn of_threads<R: Send>(
+    group: Vec<HostRank>,
+    rank: &(impl Fn(HostRank) -> Result<R> + Sync),
+) -> Result<Vec<R>> {
+    let results: Vec<Result<R>> = scope(|scope| {
+        let threads: Vec<_> = group
             .into_iter()
-            .map(|group| scope.spawn(move || Rank::<T>::new(job, layers, group, id)?.measure()))
+            .map(|group| scope.spawn(move || rank(group)))
             .collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, Result<_>>| {
+        let join = |thread: ScopedJoinHandle<'_, Result<R>>| {
             thread
                 .join()
                 .unwrap_or_else(|_| Err(anyhow!("a rank's thread panicked")))
         };
         threads.into_iter().map(join).collect()
     });
-    // One rank's error ends the others, who say less of it.
-    let ended_by_another =
-        |error: &anyhow::Error| matches!(error.downcast_ref(), Some(GroupError::Gone { .. }));
     let (mut done, mut errors) = (Vec::new(), Vec::new());
     for result in results {
         match result {
@@ -164,221 +181,47 @@ fn all_ranks<T: DeviceElement + FromF32>(
             Err(error) => errors.push(error),
         }
     }
-    errors.sort_by_key(ended_by_another);
-    if let Some(error) = errors.into_iter().next() {
-        return Err(error);
+    errors.sort_by_key(|error| is_consequence(error.as_ref()));
+    match errors.into_iter().next() {
+        Some(error) => Err(error),
+        None => Ok(done),
     }
-    let bits = |y: &[f32]| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
-    let same = done.iter().all(|(y, _)| bits(y) == bits(&done[0].0));
-    let (y, mut measured) = done.into_iter().next().context("no rank")?;
-    measured.same_bits &= same;
-    Ok((y, measured))
 }
 
-/// A thread with a GPU. Fields are dropped in their order: graphs before what they use.
-struct Rank<'a, T: DeviceElement> {
-    job: &'a Job,
-    graphs: Graphs,
-    pairs: Vec<LayersOnDevice<T>>,
-    communicator: Arc<Communicator>,
-    stream: Arc<CudaStream>,
-    group: HostRank,
-}
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
 
-/// All pairs with their sums, without, and the sums alone.
-struct Graphs {
-    whole: CudaGraph,
-    own: CudaGraph,
-    sum: Option<CudaGraph>,
-}
+    use nvfp4_gemv::nccl::NcclError;
 
-fn nothing<T>(_: &Arc<CudaStream>, _: &[T], _: &mut T) -> Result<(), LayersError> {
-    Ok(())
-}
+    use super::*;
 
-impl<'a, T: DeviceElement + FromF32> Rank<'a, T> {
-    fn new(
-        job: &'a Job,
-        layers: &TensorParallel<'_>,
-        group: HostRank,
-        id: UniqueId,
-    ) -> Result<Self> {
-        let (rank, ranks) = (group.rank(), group.ranks());
-        let context = CudaContext::new(rank)?;
-        // SAFETY: all work of this rank goes to the one stream below, whose order makes events unnecessary.
-        unsafe { context.disable_event_tracking() };
-        let stream = context.new_stream()?;
-        let communicator = Communicator::new(&stream, ranks, rank, &id, TIMEOUT)?;
-        let communicator = Arc::new(communicator);
-        let mine = layers.rank(rank)?;
-        let shards = mine.columns().iter().chain([mine.row()]);
-        let bytes: usize = shards.map(|shard| shard.shape().weight_bytes()).sum();
-        let count = job.plan.cold_bytes.div_ceil(bytes).clamp(2, MOST_PAIRS);
-        let workspace = Workspace::new(&stream, workspace_bytes(job, &mine, rank)?)?;
-        let options = Options::new().workspace(&workspace);
-        let mut pairs = Vec::with_capacity(count);
-        for _ in 0..count {
-            pairs.push(mine.place::<T>(&stream, &communicator, &placement(job), &options)?);
-        }
-        // The vectors: the same on all ranks, and of what is between each rank's part of the same ones.
-        let (k, whole_k) = (mine.columns()[0].shape().k(), job.pair.row.1);
-        let x = vectors::<T>(2, job.n, k);
-        let middle = vectors::<T>(3, job.n, whole_k);
-        let part = whole_k / ranks;
-        let of_vector = |vector: usize| {
-            let first = vector * whole_k + rank * part;
-            &middle[first..first + part]
-        };
-        let middle: Vec<T> = (0..job.n).flat_map(of_vector).copied().collect();
-        for pair in &mut pairs {
-            stream.memcpy_htod(&x, pair.input())?;
-            // Once outside of a capture, which also lets NCCL connect the ranks.
-            pair.launch(&stream, |stream, _, between| -> Result<()> {
-                Ok(stream.memcpy_htod(&middle, between)?)
-            })?;
-        }
-        communicator.synchronize(&stream)?;
-        let graphs = Graphs::capture(&stream, &mut pairs, ranks)?;
-        Ok(Self {
-            job,
-            graphs,
-            pairs,
-            communicator,
-            stream,
-            group,
-        })
-    }
-
-    fn measure(mut self) -> Result<(Vec<f32>, Measured)> {
-        let mut measured = Measured {
-            nccl: nccl::library()?.0.to_string(),
-            pairs: [0, self.pairs.len()],
-            kernels: self.kernels(),
-            same_bits: true,
-            ..Measured::default()
-        };
-        let mut first: Option<Vec<f32>> = None;
-        for round in 0..WARM_UP + self.job.plan.rounds {
-            let whole = self.seconds(&self.graphs.whole)?;
-            // Before the sums alone add to them what is there.
-            let y = self.result()?;
-            let bits = |y: &[f32]| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
-            measured.same_bits &= first.as_ref().is_none_or(|first| bits(first) == bits(&y));
-            first.get_or_insert(y);
-            let own = self.seconds(&self.graphs.own)?;
-            let sum = match &self.graphs.sum {
-                Some(sum) => self.seconds(sum)?,
-                None => 0.0,
-            };
-            if round >= WARM_UP {
-                measured.whole.push(whole);
-                measured.own.push(own);
-                measured.sum.push(sum);
+    /// The first rank waits for the others in a sum, the second in their group, and the last one fails.
+    #[test]
+    fn the_error_that_explains_the_others_is_reported() {
+        let rank = |group: HostRank| -> Result<()> {
+            match group.rank() {
+                0 => Err(NcclError::Timeout {
+                    doing: "the stream's work",
+                    rank: 0,
+                    ranks: 3,
+                    timeout: Duration::ZERO,
+                })
+                .context("rank 0"),
+                1 => Ok(group.all_gather(&[0.0], &mut [0.0; 3])?),
+                _ => bail!("out of memory"),
             }
-        }
-        Ok((first.context("no round")?, measured))
-    }
-
-    /// Of one pair: all ranks begin together, and the slowest one counts.
-    fn seconds(&self, graph: &CudaGraph) -> Result<f64> {
-        let event = || {
-            let flags = Some(CUevent_flags::CU_EVENT_DEFAULT);
-            self.stream.record_event(flags)
         };
-        let mut seconds = vec![0.0; self.group.ranks()];
-        self.group.all_gather(&[0.0], &mut seconds)?;
-        let begin = event()?;
-        graph.launch()?;
-        let end = event()?;
-        self.communicator.synchronize(&self.stream)?;
-        let mine = begin.elapsed_ms(&end)? * 1e-3;
-        self.group.all_gather(&[mine], &mut seconds)?;
-        let slowest = seconds
-            .iter()
-            .fold(0.0f32, |most, seconds| most.max(*seconds));
-        Ok(f64::from(slowest) / self.pairs.len() as f64)
+        let error = of_threads(HostRank::group(3), &rank).unwrap_err();
+        assert_eq!(error.to_string(), "out of memory");
+        let done = of_threads(HostRank::group(2), &|group: HostRank| Ok(group.rank()));
+        assert_eq!(done.unwrap(), [0, 1]);
     }
 
-    /// Of the first pair. That of the others is the same, since their weights are.
-    fn result(&mut self) -> Result<Vec<f32>> {
-        let y = self.stream.clone_dtoh(&self.pairs[0].output())?;
-        self.communicator.synchronize(&self.stream)?;
-        Ok(y.into_iter().map(Into::into).collect())
+    #[test]
+    fn a_difference_is_a_share_of_the_largest_element() {
+        assert_eq!(difference(&[1.0, -4.0], &[1.0, -3.0]).unwrap(), 0.25);
+        assert!(difference(&[1.0, 2.0], &[f32::NAN, 2.0]).unwrap().is_nan());
+        assert!(difference(&[0.0], &[1.0]).is_err());
     }
-
-    fn kernels(&self) -> Vec<String> {
-        let choices = self.pairs[0].choices();
-        let config = |choice: &&nvfp4_gemv::Choice| match &choice.config {
-            Some(config) => one_line(config),
-            None => choice.path.to_string(),
-        };
-        choices.iter().map(config).collect()
-    }
-}
-
-impl Graphs {
-    fn capture<T: DeviceElement>(
-        stream: &Arc<CudaStream>,
-        pairs: &mut [LayersOnDevice<T>],
-        ranks: usize,
-    ) -> Result<Self> {
-        let mut graph = |launch: &dyn Fn(&mut LayersOnDevice<T>) -> Result<(), LayersError>| {
-            stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
-            let launched = pairs.iter_mut().try_for_each(launch);
-            let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
-            // A capture is ended also where a launch in it has failed.
-            let graph = stream.end_capture(flags);
-            launched?;
-            graph?.context("nothing was captured")
-        };
-        Ok(Self {
-            whole: graph(&|pair| pair.launch(stream, nothing))?,
-            own: graph(&|pair| pair.launch_own(stream, nothing))?,
-            // One rank has nothing to add up.
-            sum: match ranks {
-                1 => None,
-                _ => Some(graph(&|pair| pair.reduce(stream))?),
-            },
-        })
-    }
-}
-
-fn placement(job: &Job) -> Placement {
-    let mut placement = Placement::new(job.n);
-    if job.windows {
-        placement = placement.in_window();
-    }
-    if job.activation == Activation::Nvfp4 {
-        // Of vectors whose elements are 1 at most: the greatest code and block scale make that of it.
-        let global = GlobalScale::Divisor(6.0 * 448.0);
-        let [input, between] = [global; 2];
-        placement = placement.nvfp4(VectorGlobals { input, between });
-    }
-    placement
-}
-
-/// As much as the layer needs that needs most: all of them share it.
-fn workspace_bytes(job: &Job, layers: &RankLayers<'_>, gpu: usize) -> Result<u64> {
-    let gpu = raw::gpu(gpu as u32)?;
-    let operands = Operands::new(job.activation, job.layout);
-    let mut most = 0;
-    for shard in layers.columns().iter().chain([layers.row()]) {
-        let (m, k) = (shard.shape().m(), shard.shape().k());
-        let shape = Shape::new(Dims {
-            m,
-            n: job.n,
-            k,
-            l: 1,
-        })?;
-        let needs = dispatch::workspace_bytes(&shape, &operands, &gpu, &Options::new())?;
-        most = most.max(needs);
-    }
-    Ok(most)
-}
-
-/// From -1 to 1.
-fn vectors<T: FromF32>(seed: u64, n: usize, k: usize) -> Vec<T> {
-    let mut random = fastrand::Rng::with_seed(seed);
-    let value = |_| T::from_f32(2.0 * random.f32() - 1.0);
-    (0..n * k).map(value).collect()
 }

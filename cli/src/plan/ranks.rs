@@ -4,8 +4,8 @@ use anyhow::{Context, Result};
 use nvfp4_gemv::dispatch::rank;
 use nvfp4_gemv::shard::{Sharding, Split};
 use nvfp4_gemv::{
-    Activation, Choice, Gpu, Kernel, Link, Operands, Options, Product, ScaleLayout, Shape, Target,
-    select,
+    Activation, Choice, Gpu, Kernel, Link, Operands, Options, Product, Refusal, ScaleLayout, Shape,
+    Target, select,
 };
 use serde_json::{Value, json};
 
@@ -53,6 +53,22 @@ impl Layer<'_> {
             at_least: estimate.seconds.is_none() || estimate.evidence.is_bound(),
             evidence: estimate.evidence.to_string(),
         })
+    }
+
+    /// Kernels that compute the whole layer, and not a part of such a shape, because of its K.
+    fn refused_by_length(&self, part: &Shape) -> Vec<Kernel> {
+        let operands = Operands::new(self.activation, self.layout);
+        let ranked = |shape| rank(shape, &operands, self.gpu, None, self.chained);
+        let whole = ranked(&self.shape);
+        let computes = |kernel| {
+            let known = whole.iter().find(|ranked| ranked.kernel == kernel);
+            known.is_some_and(|ranked| ranked.config.is_ok())
+        };
+        let refused = ranked(part).into_iter().filter(|ranked| {
+            let is_by_length = matches!(ranked.config, Err(Refusal::RowLength { .. }));
+            is_by_length && computes(ranked.kernel)
+        });
+        refused.map(|ranked| ranked.kernel).collect()
     }
 
     /// Bytes of an element of the result: as large as the vectors, of which NVFP4 ones are made of 16 bits.
@@ -108,6 +124,8 @@ struct Divided {
     takes: Parts,
     /// Where what is divided is at least so large, it pays to divide it.
     pays_from: Option<usize>,
+    /// Kernels that compute the whole, and no part because of its ragged rows. Nothing where rows are not ragged.
+    ragged: Option<Vec<Kernel>>,
 }
 
 impl Divided {
@@ -130,6 +148,9 @@ impl Divided {
             Split::Rows => layer.shape.m(),
             Split::K => layer.shape.k(),
         };
+        let ragged = sharding
+            .makes_rows_ragged()
+            .then(|| layer.refused_by_length(&sharding.shape()));
         let pays_from = pays_from(size, whole.seconds - part.seconds, takes.seconds());
         Ok(Self {
             split,
@@ -138,6 +159,7 @@ impl Divided {
             collected,
             takes,
             pays_from,
+            ragged,
         })
     }
 
@@ -178,7 +200,7 @@ impl Divided {
         };
         format!(
             "split {}: each of {ranks} has {}\n\
-             {}  {name} of {}: {} ({} to start, {} of {}, {} for the bytes)\n{alone}  \
+             {}{}  {name} of {}: {} ({} to start, {} of {}, {} for the bytes)\n{alone}  \
              with the {name}: {}, {}; {pays}\n",
             self.split,
             self.part.line(),
@@ -189,6 +211,7 @@ impl Divided {
                     "  config: {}\n",
                     one_line(&config)
                 )),
+            self.ragged_line(),
             bytes(self.collected),
             time(self.takes.seconds()),
             time(start),
@@ -197,6 +220,22 @@ impl Divided {
             time(sent),
             time(with),
             faster(with),
+        )
+    }
+
+    /// Where the parts' rows are ragged and the whole's are not.
+    fn ragged_line(&self) -> String {
+        let Some(kernels) = &self.ragged else {
+            return String::new();
+        };
+        let kernels: Vec<&str> = kernels.iter().map(|kernel| kernel.name()).collect();
+        let cannot = match kernels.is_empty() {
+            true => String::new(),
+            false => format!(", and cannot be computed by {}", kernels.join(", ")),
+        };
+        format!(
+            "  note: K = {} of a part is no multiple of 256, as the whole's is: it takes longer for its bytes{cannot}\n",
+            self.part.shape.k()
         )
     }
 
@@ -221,6 +260,8 @@ impl Divided {
             "speedup": whole.seconds / with,
             "speedup_without_collective": whole.seconds / without,
             "pays_from": self.pays_from,
+            // The whole's rows are a multiple of 256, and a part's are not.
+            "ragged": self.ragged.is_some(),
         })
     }
 }
@@ -256,13 +297,14 @@ pub(super) fn report(
         .collect();
     let note = other_build.map_or(String::new(), |note| format!("note: {note}\n"));
     let text = format!(
-        "{} with {} vectors, {} scales, over {} of {} in one host ({}, {} GB/s each way, as published)\n{note}\
+        "{} with {} vectors, {} scales, over {} of {}{} ({}, {} GB/s each way, as published)\n{note}\
          one has {}\n{parts}{}",
         layer.shape,
         layer.activation,
         layer.layout,
         ranks,
         product.full_name,
+        place(ranks),
         link.kind.name(),
         link.bandwidth / 1_000_000_000,
         whole.line(),
@@ -285,6 +327,17 @@ pub(super) fn report(
         }),
         passed: true,
     })
+}
+
+/// What hosts have of such GPUs, at most.
+const HOST: usize = 8;
+
+/// Where so many GPUs are. Between hosts nothing is modelled.
+fn place(ranks: usize) -> &'static str {
+    match ranks <= HOST {
+        true => " in one host",
+        false => ", as if one host had so many",
+    }
 }
 
 /// What the times of sums and collections rest on.

@@ -75,6 +75,25 @@ fn a_plan_for_several_gpus_says_what_each_has_and_what_the_sum_takes() {
         ],
     );
     assert!(!text.contains("split rows"), "{text}");
+    contains(&text, &["in one host"]);
+
+    let many = prints(&words("plan 8192 28672 --gpu b200 --tensor-parallel 16"));
+    contains(&many, &["as if one host had so many"]);
+    assert!(!many.contains("in one host"), "{many}");
+}
+
+/// 11008 is a multiple of 256, and a fourth of it is not.
+#[test]
+fn a_plan_says_where_parts_have_ragged_rows() {
+    let four = words("plan 4096 11008 --layout 128x4 --gpu h200 --split k --tensor-parallel 4");
+    let says = "note: K = 2752 of a part is no multiple of 256, as the whole's is: it takes longer for its bytes, and cannot \
+                be computed by ring";
+    contains(&prints(&four), &[says]);
+    assert_eq!(split(&json(&four), "k")["ragged"], true);
+    // 11 parts of 1024.
+    let even = words("plan 4096 11264 --layout 128x4 --gpu h200 --tensor-parallel 4");
+    assert_eq!(split(&json(&even), "k")["ragged"], false);
+    assert!(!prints(&even).contains("note: K"));
 }
 
 #[test]

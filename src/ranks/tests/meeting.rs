@@ -1,159 +1,13 @@
-use std::io::Write;
+//! How ranks meet, and what keeps them from it.
+
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread::scope;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::meeting::{Host, connect, join};
-use super::{Launcher, PORT_VARIABLE, Ranks, RanksError};
-
-type Variables = [(&'static str, &'static str)];
-
-fn of(variables: &Variables) -> Result<Ranks, RanksError> {
-    Ranks::of_variables(|name| {
-        let found = variables.iter().find(|(known, _)| *known == name);
-        found.map(|(_, value)| value.to_string())
-    })
-}
-
-fn without(variables: &Variables, name: &str) -> Vec<(&'static str, &'static str)> {
-    let kept = variables.iter().filter(|(known, _)| *known != name);
-    kept.copied().collect()
-}
-
-const TORCHRUN: &Variables = &[
-    ("RANK", "5"),
-    ("WORLD_SIZE", "8"),
-    ("LOCAL_RANK", "1"),
-    ("LOCAL_WORLD_SIZE", "4"),
-    ("MASTER_ADDR", "h"),
-    ("MASTER_PORT", "29500"),
-    ("TORCHELASTIC_USE_AGENT_STORE", "True"),
-];
-const OPEN_MPI: &Variables = &[
-    ("OMPI_COMM_WORLD_RANK", "5"),
-    ("OMPI_COMM_WORLD_SIZE", "8"),
-    ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
-    ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"),
-];
-const MPICH: &Variables = &[
-    ("PMI_RANK", "5"),
-    ("PMI_SIZE", "8"),
-    ("MPI_LOCALRANKID", "1"),
-    ("MPI_LOCALNRANKS", "4"),
-];
-const SLURM: &Variables = &[
-    ("SLURM_PROCID", "5"),
-    ("SLURM_NTASKS", "8"),
-    ("SLURM_LOCALID", "1"),
-    ("SLURM_STEP_ID", "0"),
-];
-
-#[test]
-fn every_launcher_says_the_same_in_words_of_its_own() {
-    let launchers = [
-        (TORCHRUN, Launcher::Torchrun),
-        (OPEN_MPI, Launcher::OpenMpi),
-        (MPICH, Launcher::Pmi),
-        (SLURM, Launcher::Slurm),
-    ];
-    for (variables, launcher) in launchers {
-        let ranks = of(variables).unwrap();
-        assert_eq!(ranks.launcher(), launcher);
-        assert_eq!(
-            (ranks.rank(), ranks.ranks(), ranks.local_rank()),
-            (5, 8, 1),
-            "{launcher}"
-        );
-        // Each of the first three is needed.
-        for (name, _) in &variables[..3] {
-            let error = of(&without(variables, name)).unwrap_err();
-            assert!(
-                matches!(error, RanksError::Missing { name: missing, .. } if missing == *name),
-                "{launcher} without {name}: {error:?}"
-            );
-        }
-    }
-    assert_eq!(of(&[]).unwrap(), Ranks::ALONE);
-}
-
-#[test]
-fn the_innermost_launcher_counts() {
-    // torchrun on two hosts, one of it on each, started by srun.
-    let both = [
-        TORCHRUN,
-        &[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "2")],
-        &SLURM[2..],
-    ]
-    .concat();
-    let ranks = of(&both).unwrap();
-    assert_eq!((ranks.launcher(), ranks.rank()), (Launcher::Torchrun, 5));
-    // A batch script of Slurm is no rank.
-    assert_eq!(of(&without(SLURM, "SLURM_STEP_ID")).unwrap(), Ranks::ALONE);
-    // Empty is not set.
-    assert_eq!(
-        of(&[("RANK", ""), ("WORLD_SIZE", "")]).unwrap(),
-        Ranks::ALONE
-    );
-}
-
-#[test]
-fn contradictions_are_named() {
-    let with = |name: &str, value: &'static str| {
-        let changed = TORCHRUN.iter().map(|&(known, old)| match known == name {
-            true => (known, value),
-            false => (known, old),
-        });
-        let changed: Vec<_> = changed.collect();
-        of(&changed).unwrap_err().to_string()
-    };
-    assert_eq!(
-        with("RANK", "8"),
-        "RANK is 8, and must be less than WORLD_SIZE, which is 8"
-    );
-    assert_eq!(
-        with("WORLD_SIZE", "0"),
-        "RANK is 5, and must be less than WORLD_SIZE, which is 0"
-    );
-    assert_eq!(
-        with("LOCAL_RANK", "4"),
-        "LOCAL_RANK is 4, and must be less than LOCAL_WORLD_SIZE, which is 4"
-    );
-    assert_eq!(
-        with("RANK", "-1"),
-        "RANK is \"-1\", and must be a number from 0 on"
-    );
-    assert!(with("WORLD_SIZE", "99999999999").contains("a number"));
-    assert!(with("MASTER_PORT", "0").contains("a port"));
-    // The next port is where ranks meet, and there is none.
-    assert!(with("MASTER_PORT", "65535").contains("behind which there is none"));
-}
-
-#[test]
-fn torchruns_own_port_is_left_to_it() {
-    let port = |variables: &Variables| of(variables).unwrap().port;
-    assert_eq!(port(TORCHRUN), Some(29501));
-    assert_eq!(
-        port(&without(TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE")),
-        Some(29500)
-    );
-    let named = [TORCHRUN, &[(PORT_VARIABLE, "7")]].concat();
-    assert_eq!(port(&named), Some(7));
-    assert_eq!(port(OPEN_MPI), None);
-}
-
-#[test]
-fn a_rank_has_the_gpu_of_its_number() {
-    let ranks = of(TORCHRUN).unwrap();
-    assert_eq!(ranks.device(4), Ok(1));
-    // Where each rank is shown its own alone.
-    assert_eq!(ranks.device(1), Ok(0));
-    assert_eq!(
-        ranks.device(0).unwrap_err().to_string(),
-        "this is rank 1 of its host, which needs 2 GPUs, and 0 are visible"
-    );
-    assert_eq!(Ranks::ALONE.device(1), Ok(0));
-    assert!(Ranks::ALONE.device(0).is_err());
-}
+use super::super::meeting::{Host, connect, join};
+use super::super::{PORT_VARIABLE, Ranks, RanksError};
+use super::{SLURM, of};
 
 #[test]
 fn where_ranks_meet_must_be_said() {
@@ -164,6 +18,17 @@ fn where_ranks_meet_must_be_said() {
     }
     // Alone, nobody is met.
     assert_eq!(Ranks::ALONE.share(&[1, 2], LONG), Ok(vec![1, 2]));
+    let too_many = of(&[
+        ("PMI_RANK", "0"),
+        ("PMI_SIZE", "2147483647"),
+        ("PMI_LOCAL_RANK", "0"),
+        ("MASTER_ADDR", HERE),
+        ("MASTER_PORT", "1"),
+    ]);
+    assert_eq!(
+        too_many.unwrap().share(&[1], LONG).unwrap_err().to_string(),
+        "2147483647 ranks are to meet, and 1048576 can"
+    );
     let long = vec![0; Ranks::MOST_BYTES + 1];
     assert!(matches!(
         Ranks::ALONE.share(&long, LONG),
@@ -181,6 +46,18 @@ fn host() -> (Host, u16) {
     (host, port)
 }
 
+/// What a rank says first, as it goes over the network.
+fn hello(rank: u8, ranks: u8) -> Vec<u8> {
+    let numbers = [ranks, 0, 0, 0, rank, 0, 0, 0].into_iter();
+    let job = [0; 8];
+    b"nvfp4-gemv 2"
+        .iter()
+        .copied()
+        .chain(numbers)
+        .chain(job)
+        .collect()
+}
+
 #[test]
 fn all_ranks_get_what_rank_0_shares() {
     let (host, port) = host();
@@ -189,9 +66,9 @@ fn all_ranks_get_what_rank_0_shares() {
     stranger.write_all(b"GET / HTTP/1.0\r\n\r\n  ").unwrap();
     scope(|scope| {
         let others: Vec<_> = (1..4)
-            .map(|rank| scope.spawn(move || join(HERE, port, rank, 4, LONG)))
+            .map(|rank| scope.spawn(move || join((HERE, port), rank, 4, None, LONG)))
             .collect();
-        assert_eq!(host.share(4, b"an id", LONG), Ok(b"an id".to_vec()));
+        assert_eq!(host.share(4, None, b"an id", LONG), Ok(b"an id".to_vec()));
         for other in others {
             assert_eq!(other.join().unwrap(), Ok(b"an id".to_vec()));
         }
@@ -215,7 +92,7 @@ fn a_rank_that_waits_does_not_take_itself_for_rank_0() {
     // Some systems give odd ports to those who listen, and even ones to those who connect, or the other way round.
     let port = free.local_addr().unwrap().port() ^ 1;
     for _ in 0..60_000 {
-        if let Ok(connection) = connect(HERE, port) {
+        if let Ok(connection) = connect(HERE, port, LONG) {
             assert_ne!(connection.local_addr().unwrap().port(), port);
         }
     }
@@ -239,7 +116,7 @@ fn a_rank_of_a_launcher_meets_where_its_variables_say() {
     });
     scope(|scope| {
         let other = scope.spawn(move || ranks.unwrap().share(&[], LONG));
-        assert_eq!(host.share(2, b"an id", LONG), Ok(b"an id".to_vec()));
+        assert_eq!(host.share(2, None, b"an id", LONG), Ok(b"an id".to_vec()));
         assert_eq!(other.join().unwrap(), Ok(b"an id".to_vec()));
     });
 }
@@ -249,17 +126,14 @@ fn a_rank_that_does_not_come_is_named_to_all() {
     let (host, port) = host();
     // Its connection waits where rank 0 finds it when it looks.
     let mut third = TcpStream::connect((HERE, port)).unwrap();
-    third
-        .write_all(b"nvfp4-gemv 1\x04\0\0\0\x02\0\0\0")
-        .unwrap();
-    let error = host.share(4, b"an id", Duration::ZERO).unwrap_err();
+    third.write_all(&hello(2, 4)).unwrap();
+    let error = host.share(4, None, b"an id", Duration::ZERO).unwrap_err();
     assert_eq!(
         error.to_string(),
         "2 of 4 ranks did not come within 0 s: rank 1, 3"
     );
     let mut answer = Vec::new();
-    std::io::Read::read_to_end(&mut third.try_clone().unwrap(), &mut answer).ok();
-    drop(host);
+    third.read_to_end(&mut answer).unwrap();
     let text = String::from_utf8_lossy(&answer).into_owned();
     assert!(
         text.contains("rank 1, 3") && !text.contains("an id"),
@@ -272,8 +146,8 @@ fn ranks_of_other_worlds_are_refused() {
     let refused = |rank: usize, ranks: usize| {
         let (host, port) = host();
         scope(|scope| {
-            let other = scope.spawn(move || join(HERE, port, rank, ranks, LONG));
-            let error = host.share(3, b"an id", LONG).unwrap_err();
+            let other = scope.spawn(move || join((HERE, port), rank, ranks, None, LONG));
+            let error = host.share(3, None, b"an id", LONG).unwrap_err();
             let Err(RanksError::Refused { says }) = other.join().unwrap() else {
                 panic!("rank {rank} of {ranks} was not refused");
             };
@@ -300,9 +174,9 @@ fn two_ranks_of_one_number_are_refused() {
     let (host, port) = host();
     scope(|scope| {
         let others: Vec<_> = (0..2)
-            .map(|_| scope.spawn(move || join(HERE, port, 1, 3, LONG)))
+            .map(|_| scope.spawn(move || join((HERE, port), 1, 3, None, LONG)))
             .collect();
-        let error = host.share(3, b"an id", LONG).unwrap_err();
+        let error = host.share(3, None, b"an id", LONG).unwrap_err();
         assert!(
             matches!(error, RanksError::Rank { rank: 1, .. }),
             "{error:?}"
@@ -320,7 +194,7 @@ fn two_ranks_of_one_number_are_refused() {
 fn a_rank_0_that_is_not_there_is_reported() {
     let (host, port) = host();
     drop(host);
-    let error = join(HERE, port, 2, 3, Duration::ZERO).unwrap_err();
+    let error = join((HERE, port), 2, 3, None, Duration::ZERO).unwrap_err();
     let RanksError::Unreachable { rank: 2, at, .. } = &error else {
         panic!("{error:?}");
     };
@@ -351,7 +225,116 @@ fn something_else_at_the_port_is_not_taken_for_rank_0() {
             // Held until the other side has read it.
             let _ = std::io::Read::read_to_end(&mut connection, &mut Vec::new());
         });
-        let error = join(HERE, port, 1, 2, LONG).unwrap_err();
+        let error = join((HERE, port), 1, 2, None, LONG).unwrap_err();
         assert!(matches!(error, RanksError::Stranger { .. }), "{error:?}");
     });
+}
+
+/// At an address of its own, where no other test takes the port meanwhile.
+#[cfg(target_os = "linux")]
+#[test]
+fn ranks_share_again_at_once() {
+    const OTHER: &str = "127.0.3.1";
+    let port = Host::open(OTHER, 0).unwrap().port();
+    let rank = |rank: usize| {
+        for round in 0..100 {
+            let shared = match rank {
+                0 => Host::open(OTHER, port).and_then(|host| host.share(3, None, &[round], LONG)),
+                _ => join((OTHER, port), rank, 3, None, LONG),
+            };
+            assert_eq!(shared, Ok(vec![round]), "rank {rank}");
+        }
+    };
+    scope(|scope| {
+        let ranks: Vec<_> = (0..3).map(|at| scope.spawn(move || rank(at))).collect();
+        ranks.into_iter().for_each(|rank| rank.join().unwrap());
+    });
+}
+
+#[test]
+fn a_rank_that_came_and_has_gone_is_named_to_all() {
+    let (host, port) = host();
+    for rank in [1, 3] {
+        let mut gone = TcpStream::connect((HERE, port)).unwrap();
+        gone.write_all(&hello(rank, 5)).unwrap();
+    }
+    scope(|scope| {
+        let stay: Vec<_> = [2, 4]
+            .into_iter()
+            .map(|rank| scope.spawn(move || join((HERE, port), rank, 5, None, LONG)))
+            .collect();
+        let error = host.share(5, None, b"an id", LONG).unwrap_err();
+        let says = error.to_string();
+        assert_eq!(says, "2 of 5 ranks came and have gone: rank 1, 3");
+        for rank in stay {
+            let says = says.clone();
+            assert_eq!(rank.join().unwrap(), Err(RanksError::Refused { says }));
+        }
+    });
+}
+
+/// Each would have had seconds for itself.
+#[test]
+fn connections_that_say_nothing_do_not_move_the_deadline() {
+    let (host, port) = host();
+    let begin = Instant::now();
+    let mut silent: Vec<_> = (0..50)
+        .map(|_| TcpStream::connect((HERE, port)).unwrap())
+        .collect();
+    silent[0].write_all(b"nvfp4").unwrap();
+    let error = host.share(2, None, b"an id", Duration::ZERO).unwrap_err();
+    assert!(matches!(error, RanksError::Absent { .. }), "{error:?}");
+    assert!(begin.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn a_timeout_may_be_as_long_as_there_is() {
+    let (host, port) = host();
+    scope(|scope| {
+        let other = scope.spawn(move || join((HERE, port), 1, 2, None, Duration::MAX));
+        let shared = host.share(2, None, b"an id", Duration::MAX);
+        assert_eq!(shared, Ok(b"an id".to_vec()));
+        assert_eq!(other.join().unwrap(), Ok(b"an id".to_vec()));
+    });
+}
+
+#[test]
+fn ranks_of_another_job_are_turned_away() {
+    let (host, port) = host();
+    scope(|scope| {
+        let ours = scope.spawn(move || host.share(3, Some("17.0"), b"an id", LONG));
+        // The first one to come is no rank 1 of this job, and its own is still to come.
+        let theirs = join((HERE, port), 1, 3, Some("18.0"), LONG).unwrap_err();
+        let text = theirs.to_string();
+        for part in ["another job, \"17.0\"", PORT_VARIABLE] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        // A job that has no name may be the same.
+        let others = [(1, Some("17.0")), (2, None)];
+        let others =
+            others.map(|(rank, job)| scope.spawn(move || join((HERE, port), rank, 3, job, LONG)));
+        for other in others {
+            assert_eq!(other.join().unwrap(), Ok(b"an id".to_vec()));
+        }
+        assert_eq!(ours.join().unwrap(), Ok(b"an id".to_vec()));
+    });
+}
+
+#[test]
+fn what_names_a_place_is_printed_without_harm() {
+    let at = "\u{1b}[2J:1".to_string();
+    let errors = [
+        RanksError::Stranger { at: at.clone() },
+        RanksError::Unreachable {
+            rank: 1,
+            at,
+            timeout: LONG,
+            why: "refused".into(),
+        },
+    ];
+    for text in errors.map(|error| error.to_string()) {
+        assert!(text.contains(r"\u{1b}[2J:1"), "{text:?}");
+    }
+    let v6 = join(("::1", 1), 1, 2, None, Duration::ZERO).unwrap_err();
+    assert!(v6.to_string().contains("[::1]:1"), "{v6}");
 }

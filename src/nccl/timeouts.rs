@@ -1,0 +1,42 @@
+//! How long a communicator waits.
+
+use std::time::Duration;
+
+/// How long a [`Communicator`](super::Communicator) waits for the other ranks. A `Duration` alone is that of both.
+///
+/// ```
+/// use std::time::Duration;
+/// use nvfp4_gemv::nccl::Timeouts;
+///
+/// // Hosts may start minutes apart; once all have come, a sum takes less than a second.
+/// let timeouts = Timeouts {
+///     joining: Duration::from_secs(300),
+///     waiting: Duration::from_secs(10),
+/// };
+/// assert_ne!(timeouts, Timeouts::from(Duration::from_secs(300)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// For all to come and be connected, and for their first sum.
+    pub joining: Duration,
+    /// For everything later: a call to be enqueued, a stream's work, the others' leaving. Includes what NCCL connects at the
+    /// first call with another number of elements, and all that was enqueued before what is waited for.
+    pub waiting: Duration,
+}
+
+impl From<Duration> for Timeouts {
+    fn from(both: Duration) -> Self {
+        Self {
+            joining: both,
+            waiting: both,
+        }
+    }
+}
+
+impl Timeouts {
+    /// What dropping waits at most for NCCL to end a communicator, after whatever it waits for other ranks. That takes
+    /// milliseconds, unless a graph still has its collectives.
+    pub(super) fn ending(&self) -> Duration {
+        self.waiting.min(Duration::from_secs(5))
+    }
+}
