@@ -24,7 +24,7 @@ const MOST_TRIED: usize = 12;
 /// Turns in which what was found is compared with what was known before.
 const TURNS: usize = 7;
 /// Launches of a replay, at most: small layers are a few microseconds.
-const MOST_LAUNCHES: usize = 4096;
+const MOST_LAUNCHES: usize = 1024;
 
 /// What was found of a chain of layers.
 #[derive(Clone, Debug)]
