@@ -141,6 +141,12 @@ impl Scheduler {
         (self.random() % n.max(1) as u64) as usize
     }
 
+    /// Whether a request is granted that may be refused at any time: always under the fair policy, three of four times
+    /// under the others.
+    pub(crate) fn grants(&mut self) -> bool {
+        self.policy == Policy::Fair || self.below(4) != 0
+    }
+
     /// One of the candidates, which are not empty.
     pub(crate) fn pick(&mut self, candidates: &[Candidate]) -> Candidate {
         match self.policy {

@@ -164,8 +164,67 @@ fn cancel(after: &str) -> String {
     kernel(".reqnctapercluster 2, 1, 1", &body)
 }
 
+/// A grid of 3 x 2 x 2 whose CTAs take over others' work while they are granted some: each adds one to the word of the
+/// CTA whose work it does. How many CTAs ran, and the words.
+fn take_over(options: &Options, query: &str) -> (u64, Vec<u32>) {
+    let body = format!(
+        "setp.ne.u32 %p1, %t, 0; mov.u32 %r2, bar; mov.u32 %r3, response; mov.u32 %r8, 0;\n\
+         @!%p1 mbarrier.init.shared::cta.b64 [%r2], 1;\nbar.sync 0;\n\
+         mov.u32 %r4, %ctaid.x; mov.u32 %r5, %ctaid.y; mov.u32 %r6, %ctaid.z;\n\
+         AGAIN: mad.lo.u32 %r1, %r6, 2, %r5; mad.lo.u32 %r1, %r1, 3, %r4; mad.wide.u32 %w, %r1, 4, %out;\n\
+         @!%p1 red.relaxed.gpu.global.add.u32 [%w], 1;\n@%p1 bra READY;\n\
+         mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 16;\n\
+         clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%r3], [%r2];\n\
+         READY: mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r2], %r8;\n@!%p3 bra READY;\n\
+         ld.shared.b128 %q1, [%r3]; xor.b32 %r8, %r8, 1;\nfence.proxy.async.shared::cta;\nbar.sync 0;\n\
+         clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 %p3, %q1;\n@!%p3 bra END;\n\
+         {query}\nbra AGAIN;\nEND:"
+    );
+    let mut sim = Sim::new(Module::parse(&kernel("", &body)).unwrap());
+    let out: Buffer = sim.upload("out", &[0; 64]).unwrap();
+    let launch = Launch::new("k", [3, 2, 2], [32, 1, 1]).buffer(out);
+    let report = sim.run(&launch, options).unwrap();
+    let words = sim.download(out).chunks_exact(4);
+    let words = words.map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]));
+    (report.ctas, words.collect())
+}
+
 #[test]
-fn requests_to_cancel_fail() {
+fn clusters_are_cancelled_once_and_not_run() {
+    let together =
+        "clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {%r4, %r5, %r6, _}, %q1;";
+    let one_by_one = "clusterlaunchcontrol.query_cancel.get_first_ctaid::x.b32.b128 %r4, %q1;\n\
+         clusterlaunchcontrol.query_cancel.get_first_ctaid::y.b32.b128 %r5, %q1;\n\
+         clusterlaunchcontrol.query_cancel.get_first_ctaid::z.b32.b128 %r6, %q1;";
+    let mut each_once = vec![1; 12];
+    each_once.resize(16, 0);
+    let mut refused_early = false;
+    for query in [together, one_by_one] {
+        for timing in [Timing::Eager, Timing::Lazy, Timing::Random] {
+            for seed in 0..8 {
+                let policies = [Policy::Fair, Policy::Random(seed), Policy::Starve(seed)];
+                for policy in policies {
+                    let options = Options {
+                        policy,
+                        timing,
+                        ..Options::default()
+                    };
+                    let (ctas, words) = take_over(&options, query);
+                    assert_eq!(words, each_once, "{policy} {timing:?}");
+                    // Two CTAs are resident; all others' work is theirs, unless a request is refused early.
+                    match policy {
+                        Policy::Fair => assert_eq!(ctas, 2, "{timing:?}"),
+                        _ => refused_early |= ctas > 2,
+                    }
+                }
+            }
+        }
+    }
+    assert!(refused_early);
+}
+
+#[test]
+fn requests_fail_where_every_cluster_has_begun() {
     for policy in [Policy::Fair, Policy::Random(3), Policy::Starve(5)] {
         for timing in [Timing::Eager, Timing::Lazy, Timing::Random] {
             let options = Options {

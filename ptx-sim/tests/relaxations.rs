@@ -35,6 +35,58 @@ fn a_fence_before_the_synchronisation_is_needed_all_the_same() {
     assert!(run(&ptx, 128, &hardware()).is_err());
 }
 
+/// Instead of the last barrier: a second MMA onto D behind a barrier without tcgen05 fences. `late` stands behind it.
+fn overwritten(late: &str) -> (&'static str, String) {
+    let end = "    tcgen05.fence::before_thread_sync;\n    bar.sync 0; //end\n";
+    let again = format!(
+        "    bar.sync 0;\n    @%p2 bra AGAIN;\n\
+         tcgen05.mma.cta_group::1.kind::f16 [%r10], %rd2, %rd3, 0x08020490, %p4;\n\
+         tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [sm+4608];\n\
+         AGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 %p5, [sm+4608], 1;\n@!%p5 bra AGAIN;\n\
+         bar.warp.sync 0xffffffff;\n{late}tcgen05.fence::after_thread_sync;\n{end}"
+    );
+    (end, again)
+}
+
+#[test]
+fn loads_that_were_waited_for_and_no_fences() {
+    let error = "a tcgen05.fence is missing";
+    let (end, again) = overwritten("");
+    let ptx = edited(&[(end, &again)]);
+    relies(Relaxation::WaitedLoads, &ptx, 128, error, all_sixteen);
+    // Either fence alone is not enough.
+    for fence in ["before_thread_sync", "after_thread_sync"] {
+        let fence = format!("    tcgen05.fence::{fence};\n");
+        let one = match fence.contains("before") {
+            true => format!("{fence}{again}"),
+            false => again.replacen("tcgen05.mma", &format!("{fence}tcgen05.mma"), 1),
+        };
+        let strict = Options::default();
+        assert!(run(&edited(&[(end, &one)]), 128, &strict).is_err(), "{one}");
+    }
+    let both = again.replacen(
+        "tcgen05.mma",
+        "tcgen05.fence::after_thread_sync;\ntcgen05.mma",
+        1,
+    );
+    let both = format!("    tcgen05.fence::before_thread_sync;\n{both}");
+    run(&edited(&[(end, &both)]), 128, &Options::default()).unwrap();
+}
+
+#[test]
+fn loads_that_nobody_waited_for_are_overwritten() {
+    // The wait and the use of the registers are behind the second MMA.
+    let stores = "    st.global.v4.u32 [%rd4], {%r20, %r21, %r22, %r23};\n\
+                  \x20   st.global.v4.u32 [%rd4+16], {%r24, %r25, %r26, %r27};\n";
+    let (end, again) = overwritten(&format!("{LD_WAIT}{stores}"));
+    let ptx = edited(&[(LD_WAIT, ""), (stores, ""), (end, &again)]);
+    let e = run(&ptx, 128, &hardware()).unwrap_err().to_string();
+    assert!(
+        e.contains("tensor memory columns 0..8 written here and read before"),
+        "{e}"
+    );
+}
+
 #[test]
 fn registers_behind_the_scoreboard() {
     let stores = "    st.global.v4.u32 [%rd4+16], {%r24, %r25, %r26, %r27};\n";
@@ -502,6 +554,7 @@ const TRIED: [(&str, fn()); Relaxation::ALL.len()] = [
     ("cp-after-mma", a_copy_behind_an_mma),
     ("after-fence", no_fence_after_a_wait),
     ("loaded-registers", registers_behind_the_scoreboard),
+    ("waited-loads", loads_that_were_waited_for_and_no_fences),
     ("warp-stores", a_store_by_all_lanes),
     ("lane-bits", lane_bits_of_no_account),
     ("unread-stores", a_store_that_outlives_its_cta),

@@ -14,15 +14,13 @@ use crate::sim::Uninitialised;
 impl Machine<'_> {
     pub(crate) fn run_grid(&mut self) -> Result<(), SimError> {
         let total = self.cluster_count();
-        let mut next = 0;
         loop {
             // Clusters that have ended make room; indices are the scheduler's, so all move at once.
             if self.ended_clusters().next().is_some() {
                 self.retire();
             }
-            while self.clusters.len() < self.options.resident && next < total {
-                self.admit(next, None);
-                next += 1;
+            while self.clusters.len() < self.options.resident && self.begun < total {
+                self.admit(None);
             }
             if self.clusters.is_empty() {
                 return self.drain();
@@ -127,14 +125,30 @@ impl Machine<'_> {
         }
     }
 
-    /// Makes a cluster resident: on these multiprocessors, a CTA each, or where the launch alone has its CTAs.
-    pub(super) fn admit(&mut self, linear: u32, places: Option<&[u32]>) {
+    /// The first CTA of a cluster of the grid.
+    fn first_cta(&self, linear: u32) -> [u32; 3] {
         let (c, shape) = (self.cluster_dims, self.clusters_of_grid());
-        let first = [
+        [
             linear % shape[0] * c[0],
             linear / shape[0] % shape[1] * c[1],
             linear / shape[0] / shape[1] * c[2],
-        ];
+        ]
+    }
+
+    /// Cancels the next cluster that has not begun, and says which CTA would have been its first; none if all have.
+    pub(super) fn cancel_cluster(&mut self) -> Option<[u32; 3]> {
+        let next = self.begun;
+        (next < self.cluster_count()).then(|| {
+            self.begun += 1;
+            self.first_cta(next)
+        })
+    }
+
+    /// Makes the next cluster resident: on these multiprocessors, a CTA each, or where the launch alone has its CTAs.
+    pub(super) fn admit(&mut self, places: Option<&[u32]>) {
+        let linear = self.begun;
+        self.begun += 1;
+        let (c, first) = (self.cluster_dims, self.first_cta(linear));
         let size = c.iter().product::<u32>();
         let index = self.clusters.len();
         let mut ctas = Vec::new();

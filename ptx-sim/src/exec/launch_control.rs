@@ -1,6 +1,6 @@
-//! `clusterlaunchcontrol`: every request to cancel a cluster fails.
+//! `clusterlaunchcontrol`: requests to cancel a cluster that has not begun, and what became of them.
 //!
-//! The ISA leaves open when a request succeeds, so a kernel must be right if none does.
+//! The ISA leaves open when a request succeeds. Here it does where a cluster is left, if the scheduler grants it.
 
 use super::copies::Finish;
 use super::machine::{Machine, Trouble};
@@ -12,8 +12,22 @@ use crate::memory::Space;
 use crate::models::hazard::Proxy;
 use crate::program::{LaunchControl, Src};
 
-/// The response that says no. Opaque: nothing else is accepted as a response.
+/// The response that says no. Responses are opaque: nothing else is accepted as one.
 const REFUSED: [u64; 2] = [0x6e6f_7420_6361_6e63, 0x656c_6c65_6421_0000];
+
+/// The first half of one that says yes; the other one has the coordinates of the cancelled cluster's first CTA.
+const GRANTED: u64 = 0x6361_6e63_656c_6c65;
+
+/// A grid has at most 2^16 CTAs along y and z.
+fn granted([x, y, z]: [u32; 3]) -> [u64; 2] {
+    let [x, y, z] = [x, y, z].map(u64::from);
+    [GRANTED, x | y << 32 | z << 48]
+}
+
+/// The coordinates in the second half of a response that says yes.
+fn first_cta(second: u64) -> [u64; 3] {
+    [second & 0xffff_ffff, second >> 32 & 0xffff, second >> 48]
+}
 
 impl Machine<'_> {
     pub(super) fn launch_control(
@@ -29,15 +43,22 @@ impl Machine<'_> {
                 }
             }
             LaunchControl::IsCanceled { p, response } => {
-                self.check_response(c, w, response)?;
-                self.ctas[c.cta].refused = true;
-                w.set_pred(p, 0, c.active);
+                let yes = self.granted_lanes(c, w, response)?;
+                self.ctas[c.cta].refused |= yes != c.active;
+                w.set_pred(p, yes, c.active);
             }
-            LaunchControl::FirstCta { response } => {
-                self.check_response(c, w, response)?;
-                let lane = c.active.trailing_zeros();
-                let message = "get_first_ctaid of a request that failed";
-                return Err(refuse(lane, REFUSED[0], message));
+            LaunchControl::FirstCta { into, response } => {
+                let no = c.active & !self.granted_lanes(c, w, response)?;
+                if no != 0 {
+                    let message = "get_first_ctaid of a request that failed";
+                    return Err(refuse(no.trailing_zeros(), REFUSED[0], message));
+                }
+                let second = *w.get(c.program, Src(response.0 + 1));
+                for (axis, d) in into.into_iter().enumerate() {
+                    if let Some(d) = d {
+                        w.set(c.program, d, &second.map(|v| first_cta(v)[axis]), c.active);
+                    }
+                }
             }
         }
         Ok(())
@@ -74,6 +95,10 @@ impl Machine<'_> {
         } else {
             vec![c.cta]
         };
+        let answer = match self.scheduler.grants().then(|| self.cancel_cluster()) {
+            Some(Some(first)) => granted(first),
+            _ => REFUSED,
+        };
         for cta in targets {
             if self.ctas[cta].ended() {
                 let message = "a multicast response to a CTA that has ended";
@@ -82,7 +107,7 @@ impl Machine<'_> {
             self.region(Space::Shared, cta)
                 .check(to.address, 16, 16, "asynchronous write")
                 .map_err(|f| Trouble::Fault(f, Some(lane)))?;
-            let response = REFUSED.iter().flat_map(|v| v.to_le_bytes()).collect();
+            let response = answer.iter().flat_map(|v| v.to_le_bytes()).collect();
             let range = self.range(Space::Shared, cta, to.address, 16);
             let piece = Piece::in_order(From::Data(response), range);
             let finish = Finish::Transaction {
@@ -95,14 +120,24 @@ impl Machine<'_> {
         Ok(())
     }
 
-    fn check_response(&self, c: &Ctx<'_>, w: &Warp, s: Src) -> Result<(), Trouble> {
+    /// The lanes whose response says yes.
+    fn granted_lanes(&self, c: &Ctx<'_>, w: &Warp, s: Src) -> Result<u32, Trouble> {
         let (low, high) = (w.get(c.program, s), w.get(c.program, Src(s.0 + 1)));
+        let mut yes = 0;
         for lane in lanes(c.active) {
-            let l = lane as usize;
-            if [low[l], high[l]] != REFUSED {
-                return Err(refuse(lane, low[l], "not the response of a try_cancel"));
+            let response = [low[lane as usize], high[lane as usize]];
+            let first = first_cta(response[1]);
+            let in_grid = (0..3).all(|i| first[i] < u64::from(self.launch.grid[i]));
+            if response[0] == GRANTED && in_grid {
+                yes |= 1 << lane;
+            } else if response != REFUSED {
+                return Err(refuse(
+                    lane,
+                    response[0],
+                    "not the response of a try_cancel",
+                ));
             }
         }
-        Ok(())
+        Ok(yes)
     }
 }

@@ -100,6 +100,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) constant: Region,
     pub(crate) ctas: Vec<Cta>,
     pub(crate) clusters: Vec<Cluster>,
+    /// Clusters of the grid, in linear order, that have become resident or were cancelled.
+    pub(crate) begun: u32,
     pub(crate) cluster_dims: [u32; 3],
     pub(crate) scheduler: Scheduler,
     pub(crate) events: EventQueue,
@@ -172,6 +174,7 @@ impl<'a> Machine<'a> {
             constant,
             ctas: Vec::new(),
             clusters: Vec::new(),
+            begun: 0,
             cluster_dims,
             scheduler: Scheduler::new(options.policy),
             events: EventQueue::default(),

@@ -59,11 +59,13 @@ pub enum Relaxation {
     RelaxedBarrier,
     /// The grid before a dependent one has allocated its tensor memory when that starts.
     AllocatedBefore,
+    /// Behind `tcgen05.wait::ld` and a barrier, what a `tcgen05.ld` read may be overwritten without tcgen05 fences.
+    WaitedLoads,
 }
 
 impl Relaxation {
     /// All of them.
-    pub const ALL: [Relaxation; 23] = [
+    pub const ALL: [Relaxation; 24] = [
         Relaxation::CpAfterMma,
         Relaxation::AfterFence,
         Relaxation::LoadedRegisters,
@@ -87,6 +89,7 @@ impl Relaxation {
         Relaxation::CommitOrder,
         Relaxation::RelaxedBarrier,
         Relaxation::AllocatedBefore,
+        Relaxation::WaitedLoads,
     ];
 
     /// Its name, as `--allow` takes it.
@@ -115,6 +118,7 @@ impl Relaxation {
             Relaxation::CommitOrder => "commit-order",
             Relaxation::RelaxedBarrier => "relaxed-barrier",
             Relaxation::AllocatedBefore => "allocated-before",
+            Relaxation::WaitedLoads => "waited-loads",
         }
     }
 
@@ -160,6 +164,9 @@ impl Relaxation {
                 "a relaxed barrier orders what a CTA did to shared memory"
             }
             Relaxation::AllocatedBefore => "the grid before has the tensor memory that it needs",
+            Relaxation::WaitedLoads => {
+                "what a tcgen05.ld read may be overwritten behind its wait and a barrier"
+            }
         }
     }
 

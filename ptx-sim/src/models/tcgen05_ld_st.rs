@@ -170,6 +170,20 @@ impl LdSt {
     ) -> Result<Vec<[u32; 32]>, LdStError> {
         self.check(warp, address)?;
         let mut out = vec![[0u32; 32]; self.registers()];
+        // A thread has a row. Where something is wrong, the look at each cell below says what.
+        let rows = |out: &mut [[u32; 32]]| {
+            for t in 0..32 {
+                let lane = address.lane() + t;
+                let row = tmem.row(lane, address.column(), out.len() as u32).ok()?;
+                for (registers, value) in out.iter_mut().zip(row) {
+                    registers[t as usize] = *value;
+                }
+            }
+            Some(())
+        };
+        if self.shape == Shape::S32x32b && !self.packed && rows(&mut out).is_some() {
+            return Ok(out);
+        }
         for (r, row) in out.iter_mut().enumerate() {
             for (t, value) in row.iter_mut().enumerate() {
                 let c = self.cell(t as u32, r as u32);

@@ -108,11 +108,11 @@ impl Tmem {
 
     /// Marks columns as allocated (contents uninitialised) or freed.
     pub fn set_allocated(&mut self, first: u32, count: u32, allocated: bool) {
-        for c in first..first.saturating_add(count).min(COLUMNS) {
-            self.allocated[c as usize] = allocated;
-            for lane in 0..LANES {
-                self.init[(lane * COLUMNS + c) as usize] = 0;
-            }
+        let end = first.saturating_add(count).min(COLUMNS);
+        let columns = first.min(end) as usize..end as usize;
+        self.allocated[columns.clone()].fill(allocated);
+        for lane in self.init.chunks_exact_mut(COLUMNS as usize) {
+            lane[columns.clone()].fill(0);
         }
     }
 
@@ -188,6 +188,13 @@ impl Tmem {
         // The first one that is at fault.
         (column..column.saturating_add(n))
             .try_for_each(|c| self.read_masked(lane, c, mask).map(|_| ()))
+    }
+
+    /// Cells side by side, all of which were written.
+    pub fn row(&self, lane: u32, column: u32, n: u32) -> Result<&[u32], TmemError> {
+        self.check_row(lane, column, n, 0xf)?;
+        let at = (lane * COLUMNS + column) as usize;
+        Ok(&self.cells[at..][..n as usize])
     }
 
     /// Cells side by side, of which the bytes in `mask` count as written from here on, and no others.
@@ -279,6 +286,17 @@ mod tests {
         t.poison(5, 32).unwrap();
         assert!(t.read_masked(5, 32, 1).is_err());
         t.write(5, 32, 7).unwrap();
+        t.write(5, 33, 8).unwrap();
+        assert_eq!(t.row(5, 32, 2), Ok(&[7, 8][..]));
+        let column = |e: TmemError| match e {
+            TmemError::Uninitialised { column, .. } | TmemError::NotAllocated { column, .. } => {
+                column
+            }
+            other => panic!("{other}"),
+        };
+        assert_eq!(t.row(5, 32, 3).map_err(column), Err(34));
+        assert_eq!(t.row(5, 31, 3).map_err(column), Err(31));
+        assert!(t.row(5, 511, 2).is_err() && t.row(128, 32, 1).is_err());
         t.set_allocated(32, 32, false);
         t.set_allocated(32, 32, true);
         assert!(

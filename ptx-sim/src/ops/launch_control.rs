@@ -43,29 +43,34 @@ pub(crate) fn decode(cx: &mut Cx<'_>) -> R<Option<Op>> {
                 "get_first_ctaid::y",
                 "get_first_ctaid::z",
             ]);
-            let n = match axis {
-                Some("get_first_ctaid") if cx.mods.take("v4") => 4,
+            // All dimensions, or one.
+            let axis = match axis {
+                Some("get_first_ctaid") if cx.mods.take("v4") => None,
                 Some("get_first_ctaid") => return Err(".v4 or a dimension is missing".into()),
-                Some(_) => 1,
+                Some("get_first_ctaid::x") => Some(0),
+                Some("get_first_ctaid::y") => Some(1),
+                Some(_) => Some(2),
                 None => return Err("the query is missing or not modelled".into()),
             };
             if !cx.mods.take("b32") {
                 return Err(".b32 is missing".into());
             }
             cx.count(&[2])?;
-            // Only checked: no request ever succeeds here.
-            match (cx.operand(0)?, n) {
-                (Operand::Vector(v), 4) if v.len() == 4 => {
-                    for o in v {
-                        cx.dst_of(o, Ty::B32)?;
+            let mut into = [None; 3];
+            match (cx.operand(0)?, axis) {
+                (Operand::Vector(v), None) if v.len() == 4 => {
+                    for (d, o) in into.iter_mut().zip(v) {
+                        *d = cx.dst_of(o, Ty::B32)?;
                     }
+                    // The ISA gives the fourth no meaning.
+                    cx.dst_of(&v[3], Ty::B32)?;
                 }
-                (o @ Operand::Name(_), 1) => {
-                    cx.dst_of(o, Ty::B32)?;
-                }
-                _ => return Err(format!("{n} registers are expected")),
+                (o @ Operand::Name(_), Some(axis)) => into[axis] = cx.dst_of(o, Ty::B32)?,
+                (_, None) => return Err("4 registers are expected".into()),
+                (_, Some(_)) => return Err("a register is expected".into()),
             }
             LaunchControl::FirstCta {
+                into,
                 response: cx.src(1, Ty::B128)?,
             }
         }

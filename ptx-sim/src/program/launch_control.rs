@@ -1,6 +1,6 @@
 //! `clusterlaunchcontrol`.
 
-use super::{Addr, Src};
+use super::{Addr, Dst, Src};
 
 /// A request to take over a cluster that has not started, and questions about its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +14,9 @@ pub enum LaunchControl {
     },
     /// `query_cancel.is_canceled`. A response takes two registers.
     IsCanceled { p: u32, response: Src },
-    /// `query_cancel.get_first_ctaid`.
-    FirstCta { response: Src },
+    /// `query_cancel.get_first_ctaid`: the coordinates, where the program wants them.
+    FirstCta {
+        into: [Option<Dst>; 3],
+        response: Src,
+    },
 }

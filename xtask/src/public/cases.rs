@@ -149,8 +149,12 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), cases.kernels.len(), "a name for each");
         for k in &cases.kernels {
-            // What the hardware profile refuses is argued.
+            // What the hardware profile refuses is argued, and why nobody notices a fault.
             assert_eq!(k.hardware.is_empty(), k.mistake.is_none(), "{}", k.name);
+            for f in &k.faults {
+                let nobody = f.noticed == "nobody";
+                assert_eq!(nobody, f.why.is_some(), "{}: {}", k.name, f.name);
+            }
         }
     }
 }

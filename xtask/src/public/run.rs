@@ -60,6 +60,19 @@ pub(super) const SCHEDULES: [Schedule; 5] = [
     ("starve:1", "random"),
 ];
 
+/// And those under which a planted fault is tried where these do not notice it: each warp of a CTA, of up to eight, is the
+/// one that only gets a turn when no other can go on.
+const STARVED: [Schedule; 8] = [
+    ("starve:0", "eager"),
+    ("starve:1", "eager"),
+    ("starve:2", "eager"),
+    ("starve:3", "eager"),
+    ("starve:4", "eager"),
+    ("starve:5", "eager"),
+    ("starve:6", "eager"),
+    ("starve:7", "eager"),
+];
+
 /// Thread-instructions of a launch: more than twenty times what any of the kernels takes.
 const BUDGET: &str = "200000000";
 
@@ -108,7 +121,7 @@ impl Runner {
         kernel: &Kernel,
         fault: &str,
     ) -> Result<Option<Run>> {
-        for schedule in SCHEDULES {
+        for schedule in SCHEDULES.into_iter().chain(STARVED) {
             let run = self.run(program, kernel, Mode::Hardware, schedule, Some(fault))?;
             if run.outcome != Outcome::Right {
                 return Ok(Some(run));

@@ -15,8 +15,7 @@ use crate::sim::{Multiprocessors, Options};
 struct Grid<'a> {
     machine: Machine<'a>,
     needs: Needs,
-    /// Clusters that have become resident, and all.
-    admitted: u32,
+    /// All of its clusters.
     clusters: u32,
     /// Its CTAs may become resident.
     started: bool,
@@ -48,7 +47,6 @@ impl<'a> Grids<'a> {
         let shared = Shared::new(global, machines.len());
         let grids = machines.into_iter().map(|machine| Grid {
             needs: Needs::of(machine.program, machine.launch),
-            admitted: 0,
             clusters: machine.cluster_count(),
             started: false,
             over: false,
@@ -141,12 +139,11 @@ impl<'a> Grids<'a> {
             let g = &mut self.grids[i];
             let size = g.machine.cluster_size();
             while g.started
-                && g.admitted < g.clusters
+                && g.machine.begun < g.clusters
                 && g.machine.clusters.len() < self.options.resident
                 && let Some(places) = self.room.take(size, g.needs)
             {
-                g.machine.admit(g.admitted, Some(&places));
-                g.admitted += 1;
+                g.machine.admit(Some(&places));
             }
         }
     }
@@ -200,7 +197,7 @@ impl<'a> Grids<'a> {
         }
         let may = |g: &Grid<'_>| {
             let m = &g.machine;
-            !g.over && g.admitted == g.clusters && m.ctas.is_empty() && m.events.is_empty()
+            !g.over && m.begun == g.clusters && m.ctas.is_empty() && m.events.is_empty()
         };
         let Some(i) = self.grids.iter().position(may) else {
             return false;
@@ -291,7 +288,7 @@ impl Grid<'_> {
     /// What of it has not started.
     fn not_started(&self, label: &str) -> Option<String> {
         let all = self.clusters;
-        match all - self.admitted {
+        match all - self.machine.begun {
             0 => None,
             _ if !self.started => Some(format!("{label} has not started")),
             n => Some(format!("{label}: {n} of {all} clusters have not started")),

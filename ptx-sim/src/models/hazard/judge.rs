@@ -94,6 +94,11 @@ impl Tracker {
                         Some(Relaxation::CpAfterMma)
                     }
                     _ if unfenced => Some(Relaxation::AfterFence),
+                    (OpClass::LdSt, _)
+                        if earlier.side.kind == AccessKind::Read && in_order(sight.over) =>
+                    {
+                        Some(Relaxation::WaitedLoads)
+                    }
                     _ => None,
                 };
                 let kind = match base {

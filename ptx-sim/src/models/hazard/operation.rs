@@ -226,7 +226,8 @@ impl Tracker {
             let until = stamp.time + u32::from(!reads_only);
             let a = &mut self.agents[agent.0 as usize];
             a.tensor.raise_done(stamp.slot, until);
-            if self.allowed.has(Relaxation::ExecutionFree) {
+            let asked = [Relaxation::ExecutionFree, Relaxation::WaitedLoads];
+            if asked.into_iter().any(|r| self.allowed.has(r)) {
                 Arc::make_mut(&mut a.over).raise(stamp.slot, until);
             }
         }

@@ -331,7 +331,7 @@ macro_rules! versions {
                 }
                 #[target_feature(enable = "avx2,fma")]
                 fn avx2($($arg: $ty),*) {
-                    $body::<$t, 2, true>($($arg),*)
+                    $body::<$t, 4, true>($($arg),*)
                 }
                 if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
                     if is_x86_feature_detected!("avx512f")

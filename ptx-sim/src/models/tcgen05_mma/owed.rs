@@ -6,7 +6,7 @@
 //! of [`execute`](super::execute).
 
 use std::num::NonZero;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
 use super::super::idesc::Accumulator;
@@ -149,15 +149,60 @@ fn threads(multiplications: usize) -> usize {
     (multiplications / WORTH_A_THREAD).clamp(1, *CORES)
 }
 
-/// Calls a function for each element of a list, on up to so many threads.
-fn divide<T: Send>(list: Vec<T>, threads: usize, f: impl Fn(T) + Sync) {
-    let queue = Mutex::new(list.into_iter());
-    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let work = || {
-        while let Some(element) = next() {
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Elements of a list that threads take one by one.
+struct Queue<I> {
+    rest: Mutex<I>,
+    /// Those that nobody has dealt with yet.
+    open: Mutex<usize>,
+    none_open: Condvar,
+}
+
+impl<T, I: ExactSizeIterator<Item = T>> Queue<I> {
+    fn new(list: I) -> Self {
+        Self {
+            open: Mutex::new(list.len()),
+            rest: Mutex::new(list),
+            none_open: Condvar::new(),
+        }
+    }
+
+    /// Takes elements until none is left.
+    fn work(&self, f: impl Fn(T)) {
+        /// Counts an element as dealt with, also where that panics: nobody waits for it for ever.
+        struct Dealt<'a>(&'a Mutex<usize>, &'a Condvar);
+        impl Drop for Dealt<'_> {
+            fn drop(&mut self) {
+                let mut open = lock(self.0);
+                *open -= 1;
+                if *open == 0 {
+                    self.1.notify_all();
+                }
+            }
+        }
+        loop {
+            let Some(element) = lock(&self.rest).next() else {
+                return;
+            };
+            let _dealt = Dealt(&self.open, &self.none_open);
             f(element);
         }
-    };
+    }
+
+    /// Until all elements are dealt with, by whomever.
+    fn wait(&self) {
+        let open = lock(&self.open);
+        let done = self.none_open.wait_while(open, |open| *open > 0);
+        drop(done.unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// Does some work on up to so many threads.
+fn on_threads(threads: usize, work: impl Fn() + Sync) {
+    let work = &work;
     thread::scope(|scope| {
         for _ in 1..threads {
             // Where no more threads can be had, there is one less.
@@ -174,20 +219,8 @@ fn settle(taken: &[Taken], tmem: &mut Tmem) {
     let threads = threads(taken.iter().map(Taken::multiplications).sum());
     let small =
         taken.iter().all(|t| small::takes(&t.mma)) && !(mma.accumulate && negative_zero(mma, tmem));
-    let mut products: Vec<Option<Computed>> = taken.iter().map(|_| None).collect();
-    let decode = products.iter_mut().zip(taken).collect();
-    divide(
-        decode,
-        threads,
-        |(product, taken): (&mut Option<Computed>, &Taken)| {
-            *product = taken.product(small);
-        },
-    );
-    let products: Vec<(&Taken, Computed)> = taken
-        .iter()
-        .zip(products)
-        .filter_map(|(t, p)| Some((t, p?)))
-        .collect();
+    let products: Vec<OnceLock<Computed>> = taken.iter().map(|_| OnceLock::new()).collect();
+    let decode = Queue::new(products.iter().zip(taken));
     let mut lanes: Vec<_> = tmem.blocks_mut(ROWS as u32).map(Some).collect();
     let rows: Vec<(usize, &mut [u32])> = layout::lanes_of_rows(mma)
         .filter_map(|(row, lane)| {
@@ -195,7 +228,20 @@ fn settle(taken: &[Taken], tmem: &mut Tmem) {
             Some((row, block.take()?))
         })
         .collect();
-    divide(rows, threads, |(row, cells)| add(&products, row, cells));
+    let rows = Queue::new(rows.into_iter());
+    // Threads cost something to start: the same ones decode and then, once all is decoded, add.
+    on_threads(threads, || {
+        decode.work(|(product, taken)| {
+            if let Some(p) = taken.product(small) {
+                let _ = product.set(p);
+            }
+        });
+        decode.wait();
+        let all = taken.iter().zip(&products);
+        let products: Vec<(&Taken, &Computed)> =
+            all.filter_map(|(t, p)| Some((t, p.get()?))).collect();
+        rows.work(|(row, cells)| add(&products, row, cells));
+    });
 }
 
 /// Whether D may have a negative zero. It stays one where nothing but negative zeros is added, and integers have none.
@@ -207,7 +253,7 @@ fn negative_zero(mma: &Mma, tmem: &mut Tmem) -> bool {
 }
 
 /// Adds products in turn onto the rows of D from one on, which lie in these cells.
-fn add(products: &[(&Taken, Computed)], row: usize, cells: &mut [u32]) {
+fn add(products: &[(&Taken, &Computed)], row: usize, cells: &mut [u32]) {
     let mut sums = Sums::default();
     let mut rest = products;
     while let Some((taken, product)) = rest.first() {
