@@ -73,8 +73,8 @@ fn tune_and_its_files() {
             "sustained",
             "energy",
             "NVML",
-            "--chain ",
-            "bench --suite decode --tuned",
+            "--chain",
+            "bench --suite decode",
         ],
     );
     refuses(&["tune", "--shape", "16,16", "--rank", "beauty"]);
