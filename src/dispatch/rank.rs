@@ -322,12 +322,21 @@ fn stand_in<'e>(entry: &'e Entry, of: &Known, job: &Job<'_>) -> Option<&'e Timed
         of_path.min_by(|a, b| seconds(a, job).total_cmp(&seconds(b, job)))
     };
     let can = of.available.is_ok();
-    let own = entry.of(kernel).filter(|timed| counts(timed, entry, job));
-    own.or_else(|| can.then(fastest).flatten())
+    match entry.of(kernel) {
+        Some(own) if counts(own, entry, job) => Some(own),
+        // It was measured, and is known to be no better than the best that counts.
+        Some(_) => {
+            let all = entry.kernels.iter();
+            all.filter(|timed| counts(timed, entry, job))
+                .min_by(|a, b| seconds(a, job).total_cmp(&seconds(b, job)))
+        }
+        None => can.then(fastest).flatten(),
+    }
 }
 
-/// Whether a kernel's time says something of a job. In a chain times of launches that wait do not, where others of the
-/// entry were measured in a chain: then those without such a time were slower there, or were left out.
+/// Whether a kernel's time says something of a job. In a chain isolated times do not, where others of the entry were
+/// measured chained: a kernel without such a time was slower there, or it was faster in a chain of this problem alone and
+/// slower between others.
 fn counts(timed: &Timed, entry: &Entry, job: &Job<'_>) -> bool {
     let is_chained = |timed: &Timed| timed.chained.is_some();
     !job.chained || is_chained(timed) || !entry.kernels.iter().any(is_chained)

@@ -213,6 +213,11 @@ fn tuned_times_go_before_all_others() {
     // waits for less.
     let choice = choose(&shape, with().as_if_chained(true));
     assert_eq!(choice.config, Some(chained));
+    // `dot` is known to be behind, and the model is not asked.
+    let ranked = rank(&shape, &nvfp4(TILED), &gpu, Some(&tuned), true);
+    let dot_there = ranked.iter().find(|one| one.kernel == Kernel::Dot).unwrap();
+    let evidence = dot_there.estimate.unwrap().evidence.to_string();
+    assert_eq!(evidence, "slower than ring, on this GPU");
     // Operands that are aligned as well are the same ones; not so another problem.
     let mut aligned = nvfp4(TILED);
     aligned.alignment.codes = 16;

@@ -33,7 +33,7 @@ use crate::types::FloatType;
 /// it on a thread of its own meanwhile: soon what the GPU waits for; then, when no graph has its collectives any more, what
 /// it has allocated. Dropped without an error, it waits for the other ranks to drop theirs, at most for the timeout; and
 /// then, after an error too, a few seconds more at most, for NCCL to end it. Destroy graphs with its collectives before: NCCL
-/// cannot end it while there are any, nor can the process end what it waits for.
+/// cannot end it while there are any, and nothing in the process can cut that short.
 ///
 /// ```no_run
 /// use std::time::Duration;

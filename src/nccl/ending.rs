@@ -2,7 +2,7 @@
 //!
 //! `ncclCommAbort` and `ncclCommDestroy` return only when nothing uses the communicator any more. Captured graphs with its
 //! collectives do, for as long as they live, and their owner may be the one who waits. So nobody waits for these calls
-//! without a bound.
+//! without a bound, unless the system has no thread left for them.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;

@@ -2,14 +2,13 @@
 //! shape alone need not be the fastest between others.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::TuneError;
 use super::buffers::{Buffers, cold_copies};
 use super::descent::descend;
 use super::device::{Outcome, REPLAYS, Tuner};
-use super::search::{Limits, Progress, search};
-use crate::dispatch::{Options, Target, select};
+use super::search::{Limits, Progress};
 use crate::error::Result;
 use crate::kernel::{Call, Config};
 use crate::measure::time_launches;
@@ -23,7 +22,7 @@ const WITHIN: f64 = 1.15;
 const MOST_TRIED: usize = 12;
 /// Turns in which what was found is compared with what was known before.
 const TURNS: usize = 7;
-/// Launches of a replay, at most: small layers are a few microseconds.
+/// Launches of a replay, at most, or one pass over the layers: small ones are a few microseconds.
 const MOST_LAUNCHES: usize = 1024;
 
 /// What was found of a chain of layers.
@@ -39,7 +38,9 @@ pub struct ChainOutcome {
     pub configs: Vec<Config>,
     /// Seconds of all layers with what dispatch chooses without a tuned table.
     pub chosen_seconds: f64,
-    /// Seconds of all layers with what is best for each problem in a chain of its own.
+    /// What is best for each problem in a chain of its own.
+    pub apart: Vec<Config>,
+    /// Seconds of all layers with these.
     pub apart_seconds: f64,
     /// Seconds of all layers with what was found.
     pub seconds: f64,
@@ -51,8 +52,12 @@ impl Tuner {
     ///
     /// First each problem is tuned as [`tune_with_chains`](Self::tune_with_chains) does, within `limits`. Then the best
     /// configs of each take turns in the chain itself, again within `limits` for each problem, with the others as they
-    /// are, until nothing gets faster. Layers of one problem change together. Several times as long as tuning the problems
-    /// apart.
+    /// are, until nothing gets faster, three times at most. Layers of one problem change together. What was found is
+    /// compared with what dispatch chooses and with what is best for each problem apart, and the fastest is kept. Several
+    /// times as long as tuning the problems apart.
+    ///
+    /// A table has one config for a problem: chains that share problems are better tuned as one, or kept in tables of their
+    /// own.
     ///
     /// # Errors
     /// [`TuneError::NoChains`] below compute capability 9.0, where launches do not overlap, and for no layers;
@@ -109,24 +114,21 @@ impl Tuner {
                 });
             },
         )?;
-        let last = [&chosen, &apart, &choice];
-        let turns = Limits {
-            rounds: TURNS,
-            ..*limits
-        };
-        // Each a group of its own: all stay to the end.
-        let seconds = search::<TuneError>(
-            &[0, 1, 2],
-            &turns,
-            || Duration::ZERO,
-            |i| Ok(measure(last[i])?),
-            |_| (),
-        )?;
-        let seconds = |i: usize| {
-            let found = seconds.iter().find(|found| found.candidate == i);
-            found.map_or(f64::NAN, |found| found.median)
-        };
-        let configs = configs(&choice);
+        const CHOSEN: usize = 0;
+        const APART: usize = 1;
+        const FOUND: usize = 2;
+        let last = [chosen, apart, choice];
+        let mut seconds: [Vec<f64>; 3] = Default::default();
+        for _ in 0..TURNS {
+            for (one, seconds) in last.iter().zip(&mut seconds) {
+                seconds.push(measure(one)?);
+            }
+        }
+        let medians = seconds.map(median);
+        // Gains were measured in a few turns each: what was known before may still be the fastest.
+        let order = [FOUND, APART, CHOSEN].into_iter();
+        let best = order.min_by(|&a, &b| medians[a].total_cmp(&medians[b]));
+        let (apart, configs) = (configs(&last[APART]), configs(&last[best.unwrap_or(FOUND)]));
         for (problem, &config) in problems.iter_mut().zip(&configs) {
             problem.prefer(&[], &[config]);
         }
@@ -134,41 +136,45 @@ impl Tuner {
             problems,
             layers,
             configs,
-            chosen_seconds: seconds(0),
-            apart_seconds: seconds(1),
-            seconds: seconds(2),
+            chosen_seconds: medians[CHOSEN],
+            apart,
+            apart_seconds: medians[APART],
+            seconds: medians.into_iter().fold(f64::INFINITY, f64::min),
         })
     }
 
     /// Configs of a problem that are tried in a chain, the best in a chain of its own first; and which of them dispatch
-    /// chooses without a tuned table. Where it chooses one that was not measured, the first stands for it.
+    /// chooses without a tuned table.
     fn options(&self, of: &Outcome) -> (Vec<Config>, usize) {
-        let (shape, operands) = (&of.entry.shape, &of.entry.operands);
         let best = of
             .chained
             .first()
             .map_or(f64::NAN, |(_, found)| found.median);
-        let near = of.chained.iter();
-        let near = near.take_while(|(_, found)| found.median <= best * WITHIN);
-        let mut options: Vec<Config> = near.map(|(config, _)| *config).take(MOST_TRIED).collect();
-        // SAFETY: nothing is launched with these options.
-        let chained = unsafe { Options::new().without_environment().chained() };
-        let choice = select(shape, operands, Target::Gpu(self.gpu()), &chained).ok();
-        let Some(chosen) = choice.and_then(|choice| choice.config) else {
+        // The ranking has survivors first, one of each kernel among them, however slow.
+        let mut near: Vec<_> = of.chained.iter().collect();
+        near.retain(|(_, found)| found.median <= best * WITHIN);
+        if let [_, others @ ..] = &mut near[..] {
+            others.sort_by(|(_, a), (_, b)| a.median.total_cmp(&b.median));
+        }
+        let mut options: Vec<Config> = near.iter().map(|(config, _)| *config).collect();
+        options.truncate(MOST_TRIED);
+        // It was measured: `tune_with_chains` has it among its candidates.
+        let chosen = self.choice(&of.entry.shape, &of.entry.operands);
+        let chosen = chosen.filter(|chosen| of.chained.iter().any(|(one, _)| one == chosen));
+        let Some(chosen) = chosen else {
             return (options, 0);
         };
-        if let Some(at) = options.iter().position(|&one| one == chosen) {
-            return (options, at);
+        if !options.contains(&chosen) {
+            options.push(chosen);
         }
-        match of.chained.iter().any(|&(one, _)| one == chosen) {
-            true => {
-                options.push(chosen);
-                let last = options.len() - 1;
-                (options, last)
-            }
-            false => (options, 0),
-        }
+        let at = options.iter().position(|&one| one == chosen);
+        (options, at.unwrap_or(0))
     }
+}
+
+fn median(mut seconds: Vec<f64>) -> f64 {
+    seconds.sort_by(f64::total_cmp);
+    seconds[seconds.len() / 2]
 }
 
 /// Each problem once, in the order of the layers; and which one each layer is.
@@ -248,8 +254,10 @@ impl Chain {
             let (problem, copy) = self.launches[i];
             tuner.launch(prepared[problem], copy)
         };
+        let begin = Instant::now();
         // SAFETY: the buffers are borrowed, and only this object's one call at a time uses them.
         let timing = unsafe { time_launches(&tuner.stream, self.launches.len(), REPLAYS, launch) }?;
+        std::thread::sleep(2 * begin.elapsed());
         Ok(timing.median * (self.launches.len() / self.passes) as f64)
     }
 }

@@ -10,8 +10,8 @@ use super::buffers::Buffers;
 use super::ranking::{Ranking, best_of_each_kernel, preferred_of_each_kernel, to_front};
 use super::search::{Found, Limits, Progress, search};
 use crate::context::{driver_error, make_current};
-use crate::dispatch::Options;
 use crate::dispatch::measured::{Entry, GpuModel, Machine};
+use crate::dispatch::{Options, Target, select};
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::kernel::read_only::ReadConfig;
@@ -114,7 +114,7 @@ pub struct Sustained {
 /// Seconds of launches that one measurement replays.
 const REPLAY: f64 = 1e-3;
 pub(super) const REPLAYS: usize = 3;
-/// So many of the fastest configs of launches that wait are tried in chains, too.
+/// So many of the fastest isolated configs are tried in chains, too.
 const BEST_ALONE: usize = 4;
 /// Launches of a replay of a kernel that only reads, at least: what starts a graph does not count.
 const CEILING_LAUNCHES: usize = 40;
@@ -280,10 +280,11 @@ impl Tuner {
         let mut chained = Vec::new();
         if chains && self.gpu.compute_capability >= (9, 0) {
             let mut race = race(true);
-            // What is best alone may be best here, and be no candidate for chains.
-            for (config, _) in ranking.iter().take(BEST_ALONE) {
-                if !race.candidates.contains(config) {
-                    race.candidates.push(*config);
+            // What is best alone may be best here, and be no candidate for chains; nor need what calls take without a table.
+            let alone = ranking.iter().take(BEST_ALONE).map(|(config, _)| *config);
+            for config in alone.chain(self.choice(shape, &operands)) {
+                if !race.candidates.contains(&config) {
+                    race.candidates.push(config);
                 }
             }
             let (found, more) = self.rank(&race, limits, |at| part(1.0, at))?;
@@ -302,6 +303,14 @@ impl Tuner {
             chained,
             failed,
         })
+    }
+
+    /// What a chained call takes that is given no tuned table.
+    pub(super) fn choice(&self, shape: &Shape, operands: &Operands) -> Option<Config> {
+        // SAFETY: nothing is launched with these options.
+        let chained = unsafe { Options::new().without_environment().chained() };
+        let choice = select(shape, operands, Target::Gpu(&self.gpu), &chained);
+        choice.ok()?.config
     }
 
     fn candidates(&self, shape: &Shape, operands: &Operands, chained: bool) -> Vec<Config> {

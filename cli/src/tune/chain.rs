@@ -117,18 +117,14 @@ fn chains(args: &Args) -> Vec<(Activation, ScaleLayout)> {
 fn layers_of(found: &ChainOutcome) -> String {
     let mut table = Table::new(&["  layer", "config in the chain", "in a chain of its own"]);
     for &problem in &found.layers {
-        let outcome = &found.problems[problem];
-        let alone = outcome
-            .chained
-            .iter()
-            .min_by(|a, b| a.1.median.total_cmp(&b.1.median));
-        let config = found.configs[problem];
+        let shape = found.problems[problem].entry.shape;
+        let (config, alone) = (found.configs[problem], found.apart[problem]);
         table.row(vec![
-            format!("  {}", outcome.entry.shape),
+            format!("  {shape}"),
             one_line(&config),
-            match alone {
-                Some((alone, _)) if *alone != config => one_line(alone),
-                _ => "the same".into(),
+            match alone == config {
+                true => "the same".into(),
+                false => one_line(&alone),
             },
         ]);
     }
@@ -148,6 +144,7 @@ fn json_of(found: &ChainOutcome, activation: Activation, layout: ScaleLayout) ->
         "layout": layout.name(),
         "layers": found.layers,
         "configs": found.configs,
+        "apart": found.apart,
         "seconds": found.seconds,
         "apart_seconds": found.apart_seconds,
         "picked_seconds": found.chosen_seconds,

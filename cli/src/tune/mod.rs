@@ -37,8 +37,9 @@ this rank is left out of it, so that it is not taken.
 --chain takes the shapes for the linear layers of a decoder layer, in their order, and tunes them where they follow each \
 other: the config that is the fastest in a chain of one shape need not be the fastest between others. First each is \
 tuned by itself, as with --chained. Then the best few configs of each take turns in the whole chain, while the others stay \
-as they are, until nothing gets faster: half a minute for four layers. `nvfp4-gemv bench --suite decode` prints the \
-layers of three models.
+as they are, until nothing gets faster: a minute for four layers, for each type of vectors and layout of scales. The file \
+is saved after each chain. It has one config for a problem: chains that share shapes belong into one command, or into files of \
+their own. `nvfp4-gemv bench --suite decode` prints the layers of three models.
 
 Examples:
   nvfp4-gemv tune --shape 4096,7168 --out tuned.json

@@ -73,12 +73,15 @@ pub(super) fn rank(
     Ok(finals)
 }
 
-/// The best of a ranking, as far as they may win.
-fn finalists(ranking: &[(Config, Found)]) -> &[(Config, Found)] {
+/// The best of a ranking, as far as they may win. Behind the first one a ranking has the survivors of the search, one of
+/// each kernel among them, however slow, and then the others.
+fn finalists(ranking: &[(Config, Found)]) -> Vec<&(Config, Found)> {
     let limit = ranking.first().map_or(f64::NAN, |(_, found)| found.median) * WITHIN;
-    let near = ranking.iter().take(FINALISTS);
-    let near = near.take_while(|(_, found)| found.median <= limit);
-    &ranking[..near.count()]
+    let near = ranking.iter().filter(|(_, found)| found.median <= limit);
+    let mut near: Vec<_> = near.collect();
+    near.sort_by(|(_, a), (_, b)| a.median.total_cmp(&b.median));
+    near.truncate(FINALISTS);
+    near
 }
 
 /// The best first.
@@ -162,7 +165,12 @@ mod tests {
             };
             us.iter().enumerate().map(of).collect()
         };
-        assert_eq!(finalists(&ranking(&[10.0, 10.5, 11.5, 10.1])).len(), 2);
+        // The third is another kernel's best, and the fourth was dropped.
+        let ranking_of_four = ranking(&[10.0, 10.5, 11.5, 10.1]);
+        let medians = finalists(&ranking_of_four).into_iter();
+        let medians: Vec<f64> = medians.map(|(_, found)| found.median * 1e6).collect();
+        assert_eq!(medians.len(), 3);
+        assert!(medians.is_sorted() && medians[2] < 10.6, "{medians:?}");
         assert_eq!(finalists(&ranking(&[10.0; 9])).len(), FINALISTS);
         assert!(finalists(&[]).is_empty());
     }

@@ -71,7 +71,8 @@ pub struct Timed {
     pub seconds: f64,
     /// The best of launches that follow each other with programmatic dependent launch, where that was measured. Where a
     /// kernel of an entry has such a time and others have none, these were slower there, or
-    /// were left out (`tune::Outcome::prefer`): no chained call takes them before it.
+    /// were left out because they are faster in a chain of this problem alone and slower between other layers
+    /// (`tune::Tuner::tune_chain`): no chained call takes them before it.
     pub chained: Option<Chained>,
 }
 

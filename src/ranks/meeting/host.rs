@@ -20,6 +20,9 @@ pub(in crate::ranks) struct Host {
 
 impl Host {
     /// Listens at a port: for this machine alone where the host's name says so, else for all.
+    ///
+    /// A rank of this machine that tries to reach the port before anybody listens may be given that very port for its own
+    /// side (see `connect`), and has it for a moment. So a port that is in use is tried for a while.
     pub(in crate::ranks) fn open(host: &str, port: u16) -> Result<Self, RanksError> {
         let addresses: &[SocketAddr] = match host.parse::<IpAddr>() {
             // The one that is named: there are more than 127.0.0.1 and ::1.
@@ -31,10 +34,19 @@ impl Host {
                 (Ipv4Addr::UNSPECIFIED, port).into(),
             ],
         };
-        let listener = TcpListener::bind(addresses).and_then(|listener| {
-            listener.set_nonblocking(true)?;
-            Ok(listener)
-        });
+        let begin = Instant::now();
+        let listener = loop {
+            let listener = TcpListener::bind(addresses).and_then(|listener| {
+                listener.set_nonblocking(true)?;
+                Ok(listener)
+            });
+            match listener {
+                Err(error) if error.kind() == ErrorKind::AddrInUse && begin.elapsed() < SILENCE => {
+                    sleep(PAUSE);
+                }
+                other => break other,
+            }
+        };
         let listener = listener.map_err(|error| RanksError::Listen {
             port,
             why: error.to_string(),

@@ -230,6 +230,19 @@ fn something_else_at_the_port_is_not_taken_for_rank_0() {
     });
 }
 
+#[test]
+fn a_port_that_is_in_use_for_a_moment_is_waited_for() {
+    let other = TcpListener::bind((HERE, 0)).unwrap();
+    let port = other.local_addr().unwrap().port();
+    scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(200));
+            drop(other);
+        });
+        assert_eq!(Host::open(HERE, port).unwrap().port(), port);
+    });
+}
+
 /// At an address of its own, where no other test takes the port meanwhile.
 #[cfg(target_os = "linux")]
 #[test]
