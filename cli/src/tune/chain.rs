@@ -3,32 +3,24 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use nvfp4_gemv::tune::{ChainOutcome, Limits, TuneError, Tuned, Tuner};
-use nvfp4_gemv::{Activation, Operands, ScaleLayout, Shape, printable};
+use nvfp4_gemv::tune::{ChainOutcome, Limits, TuneError, Tuner};
+use nvfp4_gemv::{Activation, Operands, ScaleLayout, Shape};
 use serde_json::{Value, json};
 
 use super::Args;
 use super::measure::{STEPS, bar, describe, to_json, today};
+use super::store::Store;
 use crate::configs::one_line;
 use crate::report::{Report, Table, count, time};
 
 pub(super) fn run(args: &Args) -> Result<Report> {
     let mut tuner = Tuner::new(0)?;
-    let out = args.out();
     let from = format!(
         "{}, `nvfp4-gemv tune --chain`, {} s a problem",
         today(),
         args.seconds
     );
-    // A file that is refused is refused now, not after minutes.
-    if let Some(file) = &out {
-        Tuned::check_writable(file)?;
-    }
-    let mut anew = args.replace;
-    let mut tuned = match &out {
-        Some(file) if !args.replace => Tuned::load_or_new(file, tuner.machine(), from)?,
-        _ => Tuned::new(tuner.machine(), from),
-    };
+    let mut store = Store::open(args, &tuner, from)?;
     let limits = Limits {
         time: Duration::from_secs_f64(args.seconds),
         ..Limits::default()
@@ -58,6 +50,11 @@ pub(super) fn run(args: &Args) -> Result<Report> {
                 skipped.push(format!("{title}: {why}"));
                 continue;
             }
+            // What a call reported has hints of its own.
+            Err(TuneError::Gemv(error)) => {
+                eprintln!("while tuning {title}:");
+                return Err(error.into());
+            }
             Err(other) => return Err(other.into()),
         };
         for outcome in &found.problems {
@@ -65,28 +62,13 @@ pub(super) fn run(args: &Args) -> Result<Report> {
         }
         text.push_str(&format!("\n{title}\n{}", layers_of(&found)));
         results.push(json_of(&found, activation, layout));
-        for outcome in found.problems {
-            tuned.insert(outcome.entry);
-        }
-        if let Some(file) = &out {
-            match std::mem::take(&mut anew) {
-                true => tuned.replace(file)?,
-                false => tuned.save(file)?,
-            }
-        }
+        store.add(found.problems.into_iter().map(|outcome| outcome.entry))?;
     }
     bar.finish_and_clear();
     for line in &skipped {
         text.push_str(&format!("\nskipped: {line}\n"));
     }
-    text.push_str(&match &out {
-        Some(file) => format!(
-            "\nstored in {}, which has {}\n",
-            printable::path(file),
-            count(tuned.measurements().entries().len(), "problem")
-        ),
-        None => "\nnot stored: --out FILE stores the best of each problem\n".into(),
-    });
+    text.push_str(&store.line());
     Ok(Report {
         text,
         json: json!({
@@ -94,7 +76,7 @@ pub(super) fn run(args: &Args) -> Result<Report> {
             "multiprocessors": gpu.multiprocessors,
             "chains": results,
             "skipped": skipped,
-            "stored_in": out.as_ref().map(|file| file.display().to_string()),
+            "stored_in": store.name(),
         }),
         passed: !results.is_empty(),
     })

@@ -4,10 +4,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use nvfp4_gemv::tune::{Found, Limits, Outcome, Progress, TuneError, Tuned, Tuner};
-use nvfp4_gemv::{Config, Error, Operands, Shape, printable};
+use nvfp4_gemv::tune::{Found, Limits, Outcome, Progress, TuneError, Tuner};
+use nvfp4_gemv::{Config, Error, Operands, Shape};
 use serde_json::{Value, json};
 
+use super::store::Store;
 use super::{Args, Rank, chain, sustain};
 use crate::configs::one_line;
 use crate::engine::Energy;
@@ -24,7 +25,6 @@ pub(super) fn run(args: &Args) -> Result<Report> {
     }
     let problems = args.problems()?;
     let mut tuner = Tuner::new(0)?;
-    let out = args.out();
     let from = format!(
         "{}, `nvfp4-gemv tune{}{}{}`, {} s a problem",
         today(),
@@ -41,15 +41,7 @@ pub(super) fn run(args: &Args) -> Result<Report> {
     if args.rank == Rank::Energy && energy.joules().is_none() {
         bail!("--rank energy: {}", energy.why_none());
     }
-    // A file that is refused is refused now, not after minutes.
-    if let Some(file) = &out {
-        Tuned::check_writable(file)?;
-    }
-    let mut anew = args.replace;
-    let mut tuned = match &out {
-        Some(file) if !args.replace => Tuned::load_or_new(file, tuner.machine(), from)?,
-        _ => Tuned::new(tuner.machine(), from),
-    };
+    let mut store = Store::open(args, &tuner, from)?;
     let limits = Limits {
         time: Duration::from_secs_f64(args.seconds),
         ..Limits::default()
@@ -101,14 +93,7 @@ pub(super) fn run(args: &Args) -> Result<Report> {
                     result["repeated"] = finals.json();
                 }
                 results.push(result);
-                tuned.insert(outcome.entry);
-                if let Some(file) = &out {
-                    // The file is begun anew once; then others may add to it too.
-                    match std::mem::take(&mut anew) {
-                        true => tuned.replace(file)?,
-                        false => tuned.save(file)?,
-                    }
-                }
+                store.add([outcome.entry])?;
             }
             Err(why @ TuneError::NoCandidates { .. }) => skipped.push(why.to_string()),
             // What a call reported has hints of its own.
@@ -120,14 +105,7 @@ pub(super) fn run(args: &Args) -> Result<Report> {
     for line in &skipped {
         text.push_str(&format!("\nskipped: {line}\n"));
     }
-    text.push_str(&match &out {
-        Some(file) => format!(
-            "\nstored in {}, which has {}\n",
-            printable::path(file),
-            count(tuned.measurements().entries().len(), "problem")
-        ),
-        None => "\nnot stored: --out FILE stores the best of each problem\n".into(),
-    });
+    text.push_str(&store.line());
     Ok(Report {
         text,
         json: json!({
@@ -135,18 +113,18 @@ pub(super) fn run(args: &Args) -> Result<Report> {
             "multiprocessors": gpu.multiprocessors,
             "results": results,
             "skipped": skipped,
-            "stored_in": out.as_ref().map(|file| file.display().to_string()),
+            "stored_in": store.name(),
         }),
         passed: !results.is_empty(),
     })
 }
 
-pub(super) fn in_problem(error: Error, shape: &Shape, operands: &Operands) -> anyhow::Error {
+fn in_problem(error: Error, shape: &Shape, operands: &Operands) -> anyhow::Error {
     eprintln!("while tuning {}:", title(shape, operands));
     error.into()
 }
 
-pub(super) fn title(shape: &Shape, operands: &Operands) -> String {
+fn title(shape: &Shape, operands: &Operands) -> String {
     format!(
         "{shape}, {} vectors, {} scales",
         operands.activation, operands.weight_layout

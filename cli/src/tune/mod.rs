@@ -5,6 +5,8 @@ mod chain;
 #[cfg(feature = "device")]
 mod measure;
 #[cfg(feature = "device")]
+mod store;
+#[cfg(feature = "device")]
 mod sustain;
 
 use std::path::PathBuf;
