@@ -60,8 +60,8 @@ struct Parts {
 static_assert(sizeof(Parts) == NVFP4_STREAM_PART_BYTES, "as the plan counts");
 
 // Vectors on their way from memory to shared memory, in the form in which they are multiplied: eight of them at once,
-// or all of fewer, and kEach blocks of each that a thread stages. Loaded before the weights, or they would wait behind
-// them.
+// or all of fewer, and kEach blocks of each that a thread stages. Loaded before the weights, where nothing else has to be
+// waited for, or they would wait behind them.
 template <class Products, int kVectors>
 struct Staging {
     using Vectors = typename Products::Vectors;
@@ -198,7 +198,13 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     constexpr uint32_t kValues = kTileRows * kVectors * kParts;
     const Work work(p);
     Staging<Products, kVectors> staging;
-    if (!p.dependent) staging.load(p, work.batch, 0, 0);
+    // The previous grid may write vectors and read the output.
+    const auto vectors = [&] {
+        arch::grid_dependency_launch();
+        arch::grid_dependency_wait();
+        staging.load(p, work.batch, 0, 0);
+    };
+    if (p.ahead == 0) vectors();
 
     const uint32_t warp = threadIdx.x / kWarp, lane = arch::kept(threadIdx.x % kWarp);
     const uint32_t base = arch::shared_address(shared);
@@ -215,17 +221,14 @@ __device__ __forceinline__ void run(const Params &p, uint8_t *shared) {
     loads.tile = tile;
     loads.step = step;
     loads.here = 0;
-    const uint32_t last = queue + (p.stages - 1) * kStageBytes;
+    const uint32_t last = queue + (p.stages - 1) * kStageBytes, ahead = queue + p.ahead * kStageBytes;
     uint32_t to = queue;
 #pragma unroll 1
     do {
         loads.next(p, work, lane, to);
         to += kStageBytes;
+        if (to == ahead) vectors();
     } while (to != last);
-
-    arch::grid_dependency_launch();
-    arch::grid_dependency_wait(); // the previous grid may write vectors and read the output
-    if (p.dependent) staging.load(p, work.batch, 0, 0);
     staging.store(p, shared, 0, 0, 0);
     staging.finish(p, shared, work.batch);
     __syncthreads();

@@ -1,5 +1,7 @@
 //! Launch plans as ptx-sim takes them, and the memory that they work on.
 
+use std::collections::BTreeMap;
+
 use nvfp4_gemv::Gpu;
 use nvfp4_gemv::RawWorkspace;
 use nvfp4_gemv::kernel::params::{NVFP4_SWIZZLE_128, nvfp4_tensor_map};
@@ -31,6 +33,8 @@ pub fn empty(arch: &str) -> Sim {
 pub struct Loaded {
     /// The problem by address.
     pub call: Call,
+    /// Where the operands begin that there are, by the names of their buffers.
+    pub addresses: BTreeMap<String, u64>,
     sim: Sim,
     output: Buffer,
     workspace: Option<Buffer>,
@@ -43,11 +47,15 @@ impl Loaded {
         let output = sim
             .alloc("output", operands.output_bytes())
             .expect("memory");
+        let mut addresses = BTreeMap::new();
         let call = operands.call(output.address, |name, bytes| {
-            sim.upload(name, bytes).expect("memory").address
+            let address = sim.upload(name, bytes).expect("memory").address;
+            addresses.insert(name.to_string(), address);
+            address
         });
         Self {
             call,
+            addresses,
             sim,
             output,
             workspace: None,

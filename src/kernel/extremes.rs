@@ -34,6 +34,7 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
             stages: b,
             vectors: c,
             fetch: if flag { 128 } else { d },
+            behind: f,
             ctas: e,
         }
         .into(),

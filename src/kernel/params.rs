@@ -131,7 +131,7 @@ pub struct nvfp4_stream_params {
     pub units_per_cta: u32,
     pub units_left: u32,
     pub x_batches: u32,
-    pub dependent: u32,
+    pub ahead: u32,
     pub far_ahead: u32,
     pub x_at: u32,
     pub zero_at: u32,

@@ -35,6 +35,11 @@ pub struct StreamConfig {
     pub vectors: u32,
     /// Bytes of weights that L2 fetches at once: 128 or 256. Of ragged rows, and for f32 vectors, always 128.
     pub fetch: u32,
+    /// Stages of the first filling of a queue, which is all stages but one, that a chained launch asks for only after
+    /// the launch before has ended, behind the vectors: 0, so that weights come as early as they can, to all of them, so
+    /// that vectors do not wait behind weights. Without effect on launches that are not chained.
+    #[cfg_attr(feature = "tune", serde(default))]
+    pub behind: u32,
     /// CTAs that share the rows of all batches: no more than there are rows, or fours of rows where the
     /// weights' scales are in the 128x4 layout.
     pub ctas: u32,
@@ -83,6 +88,7 @@ impl KernelConfig for StreamConfig {
                 stages: 3,
                 vectors,
                 fetch: 128,
+                behind: 0,
                 ctas: units(job) as u32,
             };
             smallest.check(job).is_ok()
@@ -123,6 +129,7 @@ impl KernelConfig for StreamConfig {
                             stages: 3,
                             vectors,
                             fetch,
+                            behind: 0,
                             ctas: ctas.clamp(1, units.max(1)) as u32,
                         };
                         config.check(job).is_ok().then_some(config)
@@ -172,6 +179,17 @@ impl KernelConfig for StreamConfig {
             let mut all = (1..=default.warps).rev().map(with);
             all.find(|config| config.check(job).is_ok())
         }));
+        if job.dependent() {
+            let late = |config: &Self| Self {
+                behind: config.stages - 1,
+                ..*config
+            };
+            configs.extend(configs.iter().map(late).collect::<Vec<_>>());
+            configs.push(Self {
+                behind: 1,
+                ..default
+            });
+        }
         distinct(configs, |config| config.check(job).is_ok())
     }
 
@@ -181,6 +199,7 @@ impl KernelConfig for StreamConfig {
             stages,
             vectors,
             fetch,
+            behind,
             ctas,
         } = *self;
         field(
@@ -214,6 +233,7 @@ impl KernelConfig for StreamConfig {
         )?;
         field("stages", stages, "3, 4 or 6", STAGES.contains(&stages))?;
         field("fetch", fetch, "128 or 256", [128, 256].contains(&fetch))?;
+        field("behind", behind, "0 to the stages but one", behind < stages)?;
         field(
             "ctas",
             ctas,
@@ -297,7 +317,10 @@ impl KernelConfig for StreamConfig {
                 units_per_cta: (units / ctas) as u32,
                 units_left: (units % ctas) as u32,
                 x_batches: layout.x_batches as u32,
-                dependent: job.dependent().into(),
+                ahead: match job.dependent() {
+                    true => self.stages - 1 - self.behind,
+                    false => 0,
+                },
                 far_ahead: (self.fetch == 256).into(),
                 x_at: layout.x_at as u32,
                 zero_at: layout.zero_at as u32,

@@ -10,6 +10,7 @@ mod entries;
 mod jit;
 mod many_vectors;
 mod overlap;
+mod previous_grid;
 mod primitives;
 mod read_only;
 mod recorded;
@@ -119,6 +120,7 @@ const WITH_OR_WITHOUT_CUDA: &[Trials] = &[
     overlap::trials,
     packed::refuse::trials,
     packed::sim::trials,
+    previous_grid::trials,
     primitives::barriers::trials,
     primitives::cluster::trials,
     primitives::convert::trials,

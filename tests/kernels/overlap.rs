@@ -5,16 +5,17 @@ use std::mem::offset_of;
 use std::sync::Arc;
 
 use nvfp4_gemv::kernel::params::nvfp4_tcgen05_params as Params;
-use nvfp4_gemv::kernel::{Config, Kernel, plan};
+use nvfp4_gemv::kernel::{Config, Kernel};
 use nvfp4_gemv::{Dims, ScaleLayout, Shape};
 use nvfp4_gemv_simulate::ptx::Entry;
 use ptx_sim::report::ViolationKind;
-use ptx_sim::{Allowed, Launch, Multiprocessors, Options, Relaxation, SimError};
+use ptx_sim::{Allowed, Launch, Options, Relaxation, SimError};
 
-use crate::support::operands::{Case, Data, Operands};
+use crate::support::chained::{Chained, WAIT};
+use crate::support::operands::{Case, Data};
 use crate::support::ptx;
 use crate::support::schedules::{few, schedules};
-use crate::support::sim::{Loaded, Simulator, launches};
+use crate::support::sim::Simulator;
 
 crate::trials! {
     simulator:
@@ -22,7 +23,6 @@ crate::trials! {
 }
 
 const KERNEL: Kernel = Kernel::Tcgen05;
-const WAIT: &str = "griddepcontrol.wait;";
 const START: &str = "griddepcontrol.launch_dependents;";
 const ALLOC: &str = "tcgen05.alloc";
 const FREE: &str = "tcgen05.dealloc";
@@ -78,81 +78,6 @@ LATE:
     ret;
 }
 ";
-
-/// A launch with its code.
-type Ready = (Arc<Entry>, Launch);
-
-/// A call in memory, planned as one of a chain.
-#[derive(Clone)]
-struct Chained {
-    loaded: Loaded,
-    planned: Vec<plan::Launch>,
-    roundings: u32,
-    on: Multiprocessors,
-    context: String,
-}
-
-impl Chained {
-    fn new(simulator: &Simulator, case: &Case, config: Config) -> Self {
-        let mut loaded = Loaded::new(&Arc::new(Operands::new(case)), simulator.arch);
-        let plan = loaded.plan(config, &simulator.gpu, true);
-        Self {
-            loaded,
-            planned: plan
-                .launches()
-                .iter()
-                .flat_map(plan::Launch::parts)
-                .collect(),
-            roundings: config.roundings(&case.shape, case.activation),
-            on: Multiprocessors::default(),
-            context: format!("{config:?}, {case:?}"),
-        }
-    }
-
-    fn shared(&self) -> u32 {
-        let all = self.planned.iter().map(|launch| launch.dynamic_shared);
-        all.max().unwrap_or(0)
-    }
-
-    /// The launches, of code that `edit` has changed.
-    fn ready(&self, edit: impl Fn(&str) -> String) -> Vec<Ready> {
-        let of = |planned: &plan::Launch| {
-            let text = edit(&ptx::unit(planned.unit, ptx::BLACKWELL));
-            let entry = Arc::new(Entry::new(&text, planned.entry));
-            let launches = launches(planned).expect("a valid launch").into_iter();
-            launches.map(move |launch| (entry.clone(), launch))
-        };
-        self.planned.iter().flat_map(of).collect()
-    }
-
-    /// [`WRITER`], of what the first launch reads.
-    fn writer(&self) -> Ready {
-        let planned = &self.planned[0];
-        let at = offset_of!(Params, vector_scales);
-        let scales = &planned.parameters.bytes()[at..at + 8];
-        let launch = Launch::new("writer", [1, 1, 1], [32, 1, 1])
-            .bytes(&planned.maps()[1].address.to_le_bytes())
-            .bytes(scales);
-        (Arc::new(Entry::new(WRITER, "writer")), launch)
-    }
-
-    /// Runs launches at the same time. The result must be right if they end.
-    fn run(&self, all: &[Ready], options: &Options) -> Result<(), SimError> {
-        let mut loaded = self.loaded.clone();
-        let all: Vec<_> = all.iter().map(|(e, l)| (&e.program, l)).collect();
-        loaded.memory.overlapped(&all, options, self.on)?;
-        assert_eq!(loaded.difference(self.roundings), None, "{}", self.context);
-        Ok(())
-    }
-
-    /// It runs to its end, whatever the schedule.
-    fn demand_right(&self, all: &[Ready], seed: u64) {
-        for options in few(seed) {
-            let ran = self.run(all, &options);
-            ran.unwrap_or_else(|error| panic!("{error}: {}, {options:?}", self.context));
-        }
-    }
-}
 
 /// Calls of a few vectors and of many, each with the default config and with the one of least shared memory, of which
 /// several CTAs have room on a multiprocessor, among those that `take` wants.
@@ -278,7 +203,7 @@ fn behind_a_foreign_kernel() {
 fn what_the_grid_before_writes() {
     const WAITS: usize = 3;
     for (seed, call) in calls(|_| true).into_iter().enumerate() {
-        let writer = [call.writer()];
+        let writer = [call.writer(WRITER)];
         let ours = call.ready(unchanged);
         call.demand_right(&[&writer[..], &ours].concat(), seed as u64);
 
@@ -292,18 +217,14 @@ fn what_the_grid_before_writes() {
                 })
             })
         };
-        let mut planned = call.planned.clone();
-        for launch in &mut planned {
+        let mut untold = call.clone();
+        for launch in &mut untold.planned {
             let at = offset_of!(Params, dependent);
             let dependent = &mut launch.parameters.bytes_mut()[at..at + 4];
             assert_eq!(*dependent, 1_u32.to_le_bytes());
             dependent.fill(0);
         }
-        let untold = Chained {
-            planned,
-            ..call.clone()
-        }
-        .ready(unchanged);
+        let untold = untold.ready(unchanged);
         for (what, hasty, hangs) in [
             ("loads", without(0), false),
             ("allocates", without(1), true),

@@ -80,6 +80,7 @@ impl Drawn {
                     stages: 3,
                     vectors: 1,
                     fetch: 128,
+                    behind: 0,
                     ctas: 1,
                 }),
                 m: 48,

@@ -14,6 +14,7 @@ const USUAL: StreamConfig = StreamConfig {
     stages: 3,
     vectors: 8,
     fetch: 128,
+    behind: 0,
     ctas: 132,
 };
 

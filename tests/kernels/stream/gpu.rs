@@ -45,6 +45,7 @@ fn configs(job: &Job<'_>, ctas: &[u32]) -> Vec<Config> {
         stages,
         vectors,
         fetch,
+        behind: warps % stages,
         ctas,
     };
     configs.into_iter().map(|c| config(c).into()).collect()

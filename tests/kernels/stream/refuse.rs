@@ -12,6 +12,7 @@ fn valid() -> Asked {
         stages: 4,
         vectors: 8,
         fetch: 128,
+        behind: 0,
         ctas: 128,
     };
     Asked::new((130, 3, 512, 2), ScaleLayout::Linear, (9, 0), config)
@@ -95,7 +96,8 @@ fn configs() {
         ("stages", &[0, u32::MAX, 2, 5, 34]),
         ("vectors", &[0, 3, 32]),
         ("fetch", &[64, 512]),
-        ("ctas", &[0, 289]), // of 288 rows in tiles of 16
+        ("behind", &[4, u32::MAX]), // of four stages
+        ("ctas", &[0, 289]),        // of 288 rows in tiles of 16
     ]);
     // Of ragged rows eight at most.
     valid.refuses_field("vectors", 16, |a| a.shape(130, 3, 528, 2));

@@ -93,9 +93,10 @@ fn cutting(
             stages,
             vectors: 8,
             fetch: if warps.is_multiple_of(2) { 256 } else { 128 },
+            behind: (warps * ctas - 1) % stages,
             ctas,
         },
-        chained: stages == 6,
+        chained: stages > 3,
         every_schedule: false,
     }
 }
@@ -350,6 +351,7 @@ fn many_vectors() {
                     8
                 },
                 fetch: 128,
+                behind: i as u32 / 3 % 3,
                 ctas: 1 + i as u32 % 3,
             };
             check_passes(&simulator, &case, config, i % 3 == 0, &few(i as u64)[i % 3]);
@@ -447,7 +449,7 @@ fn faults_of_sixteen_vectors() {
 fn harmless() -> Vec<(At, &'static str)> {
     crate::words![Params:
         warps_magic = "few numbers are divided",
-        dependent = "a run has one grid",
+        ahead = "a run has one grid",
         far_ahead = "a hint",
         x_at = "a column of the vectors has room for one block more",
         sums_at = "sums have room for more tiles than a CTA has here",

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "device")]
 pub(crate) mod battery;
+pub(crate) mod chained;
 #[cfg(feature = "device")]
 pub(crate) mod device;
 pub(crate) mod faults;
