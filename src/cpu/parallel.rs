@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use crate::cpu::prepare::{Line, Prepared};
 use crate::cpu::rows::{
     Decoded, Decoding, Family, GROUP_ROWS, MAX_VECTORS, ROW_BLOCK, ROW_STEP, Row, Rows,
-    STRIP_GROUPS, STRIP_ROWS, SumsOfRows,
+    STRIP_GROUPS, SumsOfRows,
 };
 use crate::cpu::scales;
 use crate::shape::Shape;
@@ -118,6 +118,8 @@ struct JobRow {
 /// The rows that are computed together, in one K tile.
 struct Strip<'a> {
     rows: &'a [JobRow],
+    /// Rows that it has room for: fewer are there where the matrix ends.
+    slots: usize,
     batch: usize,
     tile: usize,
     /// The tile's first block, and how many it has.
@@ -151,11 +153,15 @@ impl Call<'_, '_> {
         scratch: &mut Scratch,
     ) {
         let (m, n, row_bytes) = (self.shape.m(), self.shape.n(), self.shape.row_code_bytes());
+        let strip_groups = match self.family.reads_whole_rows(n) {
+            true => scales::groups_at_once(groups, self.shape.blocks()),
+            false => STRIP_GROUPS,
+        };
         scratch.rows.clear();
         for group in 0..groups {
             for r in 0..GROUP_ROWS {
                 let row = block + first + group + r * ROW_STEP;
-                let slot = group % STRIP_GROUPS * GROUP_ROWS + r;
+                let slot = group % strip_groups * GROUP_ROWS + r;
                 if row < m {
                     scratch.rows.push(JobRow { row, slot });
                 }
@@ -164,7 +170,8 @@ impl Call<'_, '_> {
         scratch.sums.clear();
         scratch.sums.resize(scratch.rows.len() * n, 0.0);
         let rows = std::mem::take(&mut scratch.rows);
-        let rows_bytes = (STRIP_GROUPS * row_bytes) as isize;
+        let slots = strip_groups * GROUP_ROWS;
+        let rows_bytes = (strip_groups * row_bytes) as isize;
         let tiles = self.prepared.tiles();
         // A strip ends where slots start over.
         let strips: Vec<&[JobRow]> = rows.chunk_by(|a, b| a.slot < b.slot).collect();
@@ -177,12 +184,13 @@ impl Call<'_, '_> {
             let start: usize = strips[..strip].iter().map(|rows| rows.len()).sum();
             let strip = Strip {
                 rows: strip_rows,
+                slots,
                 batch,
                 tile,
                 first,
                 blocks,
                 next: strips_on * rows_bytes + blocks_on * 8,
-                next_scales: strips_on * scales::STRIP_BYTES as isize
+                next_scales: strips_on * scales::atom_bytes(slots) as isize
                     + blocks_on / 4 * scales::ATOM as isize,
             };
             let sums = &mut sums[start * n..][..strip_rows.len() * n];
@@ -245,13 +253,13 @@ impl Call<'_, '_> {
     }
 
     fn scales_into_rows(&self, strip: &Strip<'_>, out: &mut Vec<u8>) {
-        out.resize(STRIP_ROWS * scales::pitch(strip.blocks), 0);
+        out.resize(strip.slots * scales::pitch(strip.blocks), 0);
         let (blocks, layout) = (self.shape.blocks(), self.weights.layout);
         let batch = strip.batch * layout.bytes(self.shape.m(), blocks);
         let start = batch + layout.offset(strip.rows[0].row, strip.first, blocks);
         scales::into_rows(
             &self.weights.scales[start..],
-            strip.blocks,
+            (strip.slots, strip.blocks),
             strip.next_scales,
             out,
         );

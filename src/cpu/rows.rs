@@ -14,11 +14,9 @@ pub(super) const ROW_STEP: usize = 32;
 /// Rows of a row block: those that share the atoms of the 128x4 layout.
 pub(super) const ROW_BLOCK: usize = GROUP_ROWS * ROW_STEP;
 
-/// Groups of a strip: a cache line of 128x4 scales serves as many.
+/// The fewest groups of a strip, whose rows are computed for one K tile before the next rows: a cache line of 128x4
+/// scales serves as many.
 pub(super) const STRIP_GROUPS: usize = 4;
-
-/// Rows of a strip, which are computed for one K tile before the next rows.
-pub(super) const STRIP_ROWS: usize = STRIP_GROUPS * GROUP_ROWS;
 
 /// The most vectors for which a direct kernel reads whole rows. From more on, the vectors would
 /// not stay in the first-level cache, so K is cut into tiles.
@@ -97,11 +95,16 @@ impl Family {
         }
     }
 
+    /// Whether the only K tile for `n` vectors is the whole K, whatever K is.
+    pub(super) const fn reads_whole_rows(&self, n: usize) -> bool {
+        n <= WHOLE_ROWS_UP_TO && self.decoding(n).is_none()
+    }
+
     /// Blocks of a K tile for `n` vectors. Each tile's sums are added to those of the tiles before.
     pub(super) const fn tile(&self, n: usize, blocks: usize) -> usize {
         let tile = match self.decoding(n) {
             Some(decoding) => decoding.tile,
-            None if n <= WHOLE_ROWS_UP_TO => blocks,
+            None if self.reads_whole_rows(n) => blocks,
             None => self.direct_tile,
         };
         if tile < blocks { tile } else { blocks }
