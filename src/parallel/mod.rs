@@ -52,7 +52,7 @@ use crate::tensor::Weights;
 
 #[cfg(feature = "nccl")]
 pub use device::{DeviceElement, LayersOnDevice};
-pub use error::{LayersError, is_consequence};
+pub use error::{LayersError, Origin, origin};
 pub use host::{GroupError, HostRank, silu_times};
 #[cfg(feature = "nccl")]
 pub use placement::{Placement, VectorGlobals};

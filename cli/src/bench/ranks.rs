@@ -10,7 +10,7 @@ use std::thread::{ScopedJoinHandle, scope};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use half::{bf16, f16};
 use nvfp4_gemv::nccl::UniqueId;
-use nvfp4_gemv::parallel::{DeviceElement, HostRank, TensorParallel, is_consequence};
+use nvfp4_gemv::parallel::{DeviceElement, HostRank, TensorParallel, origin};
 use nvfp4_gemv::{Activation, GlobalScale, ScaleLayout, Shape, Weights};
 
 use super::several::{Job, Measured, Pair};
@@ -181,8 +181,10 @@ fn of_threads<R: Send>(
             Err(error) => errors.push(error),
         }
     }
-    errors.sort_by_key(|error| is_consequence(error.as_ref()));
-    match errors.into_iter().next() {
+    match errors
+        .into_iter()
+        .min_by_key(|error| origin(error.as_ref()))
+    {
         Some(error) => Err(error),
         None => Ok(done),
     }
@@ -195,6 +197,24 @@ mod tests {
     use nvfp4_gemv::nccl::NcclError;
 
     use super::*;
+
+    /// NCCL reports what a rank itself lacks, and a system's error of one that may be either's.
+    #[test]
+    fn what_a_rank_reports_of_itself_is_no_other_ranks_end() {
+        let fails = |group: HostRank| -> Result<()> {
+            let (rank, ranks, status) = (group.rank(), 3, [6, 2, 1][group.rank()]);
+            Err(NcclError::Failed {
+                doing: "joining the other ranks",
+                rank,
+                ranks,
+                status,
+                result: format!("result {status}"),
+                said: String::new(),
+            })?
+        };
+        let error = of_threads(HostRank::group(3), &fails).unwrap_err();
+        assert!(error.to_string().contains("result 1"), "{error}");
+    }
 
     /// The first rank waits for the others in a sum, the second in their group, and the last one fails.
     #[test]
