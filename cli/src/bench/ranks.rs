@@ -109,11 +109,10 @@ fn with_type<T: DeviceElement + FromF32>(job: &Job) -> Result<Measured> {
         Rank::<T>::new(job, &over_ranks, group, id)?.measure(alone)
     };
     let outcomes = of_threads(HostRank::group(job.ranks), &rank)?;
-    let is_first = |outcome: &Outcome| bits(&outcome.whole) == bits(&outcomes[0].whole);
-    let same = outcomes.iter().all(is_first);
+    let same_bits = have_same_bits(&outcomes);
     let first = outcomes.into_iter().next().context("no rank")?;
     let mut measured = first.measured;
-    measured.same_bits &= same;
+    measured.same_bits = same_bits;
     measured.difference = difference(&first.one, &first.whole)?;
     Ok(measured)
 }
@@ -132,6 +131,13 @@ struct Outcome {
     one: Vec<f32>,
     whole: Vec<f32>,
     measured: Measured,
+}
+
+/// All ranks, in all of their replays.
+fn have_same_bits(outcomes: &[Outcome]) -> bool {
+    let is_first = |outcome: &Outcome| bits(&outcome.whole) == bits(&outcomes[0].whole);
+    let mut all = outcomes.iter();
+    all.all(|outcome| is_first(outcome) && outcome.measured.same_bits)
 }
 
 /// The largest difference from one GPU's result, as a share of the largest element.
@@ -236,6 +242,25 @@ mod tests {
         assert_eq!(error.to_string(), "out of memory");
         let done = of_threads(HostRank::group(2), &|group: HostRank| Ok(group.rank()));
         assert_eq!(done.unwrap(), [0, 1]);
+    }
+
+    /// A rank that sees its own bits change while the first one does not, too.
+    #[test]
+    fn bits_are_the_same_on_all_ranks_in_all_replays() {
+        let outcome = |value: f32, same_bits| Outcome {
+            one: vec![],
+            whole: vec![value],
+            measured: Measured {
+                same_bits,
+                ..Measured::default()
+            },
+        };
+        assert!(have_same_bits(&[outcome(1.0, true), outcome(1.0, true)]));
+        assert!(!have_same_bits(&[outcome(1.0, true), outcome(2.0, true)]));
+        for changes in [0, 1] {
+            let outcomes = [0, 1].map(|rank| outcome(1.0, rank != changes));
+            assert!(!have_same_bits(&outcomes), "rank {changes}");
+        }
     }
 
     #[test]
