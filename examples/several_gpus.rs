@@ -12,7 +12,7 @@ use std::{sync::Arc, thread, time::Duration};
 use anyhow::{Context, Result, ensure};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, sys};
 use nvfp4_gemv::nccl::{Communicator, UniqueId};
-use nvfp4_gemv::parallel::{TensorParallel, is_consequence};
+use nvfp4_gemv::parallel::{TensorParallel, origin};
 use nvfp4_gemv::ranks::{Launcher, Ranks};
 use nvfp4_gemv::{GlobalScale, Options, ScaleLayout::Linear, Shape, Weights, raw};
 
@@ -30,7 +30,7 @@ fn main() -> Result<()> {
             let start = |at| scope.spawn(move || rank(at, gpus, at, id).err());
             let all: Vec<_> = (0..gpus).map(start).collect();
             let ended = all.into_iter().map(|rank| rank.join().expect("no panic"));
-            let cause = ended.flatten().min_by_key(|e| is_consequence(e.as_ref())); // not what others saw of it
+            let cause = ended.flatten().min_by_key(|e| origin(e.as_ref())); // not what others saw of it
             cause.map_or(Ok(()), Err)
         });
     }

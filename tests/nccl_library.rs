@@ -58,6 +58,7 @@ fn joining_without_a_gpu_says_what_is_missing() -> Result<(), NcclError> {
             ranks: 1,
             result,
             said,
+            ..
         } = &error
         else {
             panic!("{error:?}");

@@ -6,6 +6,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use nvfp4_gemv::checkpoint::CheckpointError;
 use nvfp4_gemv::dispatch::PATH_VARIABLE;
 use nvfp4_gemv::file::FileError;
+#[cfg(feature = "nccl")]
+use nvfp4_gemv::nccl::NcclError;
+use nvfp4_gemv::parallel::LayersError;
 use nvfp4_gemv::{Error, GemvPath, Refusal, printable};
 use nvfp4_gemv_cli::file::WriteError;
 use serde_json::{Value, json};
@@ -118,7 +121,36 @@ fn hint(error: &anyhow::Error, takes_path: bool) -> Option<String> {
             _ => None,
         };
     }
-    match error.downcast_ref::<Error>()? {
+    #[cfg(feature = "nccl")]
+    if let Some(hint) = nccl_error(error).and_then(NcclError::hint) {
+        return Some(hint);
+    }
+    gemv_hint(gemv_error(error)?, takes_path)
+}
+
+/// What NCCL lacks or says.
+#[cfg(feature = "nccl")]
+fn nccl_error(error: &anyhow::Error) -> Option<&NcclError> {
+    match error.downcast_ref() {
+        Some(LayersError::Nccl(error)) => Some(error),
+        _ => error.downcast_ref(),
+    }
+}
+
+/// The library's own error, also of a rank.
+fn gemv_error(error: &anyhow::Error) -> Option<&Error> {
+    #[cfg(feature = "nccl")]
+    if let Some(NcclError::Device(error)) = nccl_error(error) {
+        return Some(error);
+    }
+    match error.downcast_ref() {
+        Some(LayersError::Gemv(error)) => Some(error),
+        _ => error.downcast_ref(),
+    }
+}
+
+fn gemv_hint(error: &Error, takes_path: bool) -> Option<String> {
+    match error {
         Error::PathUnavailable {
             reason: Refusal::BuiltWithoutCuda,
             ..
@@ -287,6 +319,25 @@ mod tests {
         };
         let error = anyhow::Error::from(whole);
         assert_eq!(with_causes(&error), error.to_string());
+    }
+
+    #[test]
+    fn errors_of_ranks_have_the_hints_of_what_they_hold() {
+        let none = || Error::NoKernels;
+        let hint_of = |error: anyhow::Error| hint(&error, true).unwrap();
+        let expected = hint_of(none().into());
+        assert_eq!(hint_of(LayersError::Gemv(none()).into()), expected);
+        #[cfg(feature = "nccl")]
+        {
+            let device = || NcclError::Device(none());
+            assert_eq!(hint_of(device().into()), expected);
+            assert_eq!(hint_of(LayersError::Nccl(device()).into()), expected);
+            let missing = || NcclError::Missing { looked_at: vec![] };
+            let expected = missing().hint().unwrap();
+            assert_eq!(hint_of(missing().into()), expected);
+            let of_layers = anyhow::Error::from(LayersError::Nccl(missing()));
+            assert_eq!(hint_of(of_layers.context("rank 0")), expected);
+        }
     }
 
     #[test]

@@ -13,6 +13,10 @@ pub(super) type Status = c_int;
 pub(super) type Handle = *mut c_void;
 
 pub(super) const SUCCESS: Status = 0;
+/// `ncclSystemError`: a call of the operating system failed, on a socket among others.
+pub(super) const SYSTEM_ERROR: Status = 2;
+/// `ncclRemoteError`: another rank, or the way to it, failed.
+pub(super) const REMOTE_ERROR: Status = 6;
 /// A communicator that does not block is still at work.
 pub(super) const IN_PROGRESS: Status = 7;
 
@@ -149,7 +153,8 @@ impl Windows {
 }
 
 impl Api {
-    /// What a result means, and what NCCL last said of it, in its words.
+    /// What a result means, in NCCL's words; and what NCCL last said in this process, which may be of another communicator:
+    /// of what failed in one alone it keeps nothing.
     pub(super) fn text(&self, status: Status) -> (String, String) {
         let of = |text: *const c_char| match text.is_null() {
             true => String::new(),

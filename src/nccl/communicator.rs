@@ -29,9 +29,12 @@ use crate::types::FloatType;
 /// elements may let NCCL connect the ranks in another way than before, for which it allocates: make it once before the
 /// capture.
 ///
-/// After an error, which may be another rank's, it is of no more use: all later calls are [`NcclError::Aborted`]. NCCL ends
-/// it on a thread of its own meanwhile: soon what the GPU waits for; then, when no graph has its collectives any more, what
-/// it has allocated. Dropped without an error, it waits for the other ranks to drop theirs, at most for the timeout; and
+/// After an error of NCCL's, which may be another rank's, and after one of the work that [`synchronize`](Self::synchronize)
+/// waits for, it is of no more use: all later calls are [`NcclError::Aborted`]. NCCL ends it on a thread of its own meanwhile:
+/// soon what the GPU waits for; then, when no graph has its collectives any more, what it has allocated. What a call refuses
+/// before it asks NCCL, such as memory of another device, ends nothing.
+///
+/// Dropped without an error, it waits for the other ranks to drop theirs, at most for the timeout; and
 /// then, after an error too, a few seconds more at most, for NCCL to end it. Destroy graphs with its collectives before: NCCL
 /// cannot end it while there are any, and nothing in the process can cut that short.
 ///
@@ -89,7 +92,9 @@ impl Communicator {
             session: Session::start(api, ranks, rank, *id.bytes(), timeout.into())?,
             context: stream.context().clone(),
         };
-        communicator.count(stream)?;
+        // The others wait for what this rank cannot do any more.
+        let counted = communicator.count(stream);
+        counted.inspect_err(|_| communicator.abort())?;
         communicator.session.joined();
         Ok(communicator)
     }
@@ -131,8 +136,8 @@ impl Communicator {
     /// Puts the sum of all ranks' values in the place of each rank's.
     ///
     /// # Errors
-    /// Values on another device than the stream's, or a stream on another one than this rank's; [`NcclError::Call`], [`NcclError::Failed`], [`NcclError::Timeout`],
-    /// [`NcclError::Aborted`].
+    /// Values on another device than the stream's, or a stream on another one than this rank's, which end nothing;
+    /// [`NcclError::Call`], [`NcclError::Failed`], [`NcclError::Timeout`], [`NcclError::Aborted`].
     pub fn all_reduce<T: Element + DeviceRepr>(
         &self,
         stream: &Arc<CudaStream>,
@@ -149,7 +154,7 @@ impl Communicator {
     /// Collects what all ranks have, in the order of their numbers.
     ///
     /// # Errors
-    /// [`NcclError::GatherLength`]; else as [`all_reduce`](Self::all_reduce)'s.
+    /// [`NcclError::GatherLength`], which ends nothing; else as [`all_reduce`](Self::all_reduce)'s.
     pub fn all_gather<T: Element + DeviceRepr>(
         &self,
         stream: &Arc<CudaStream>,
@@ -231,7 +236,7 @@ impl Communicator {
             .wait("the stream's work", || Ok(is_idle(stream)?))
     }
 
-    /// Whether NCCL has noticed that another rank failed. Costs the host a call, and the stream nothing.
+    /// Whether NCCL has noticed a failure, such as another rank's end. Costs the host a call, and the stream nothing.
     ///
     /// # Errors
     /// [`NcclError::Failed`], [`NcclError::Aborted`].

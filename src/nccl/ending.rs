@@ -4,9 +4,9 @@
 //! collectives do, for as long as they live, and their owner may be the one who waits. So nobody waits for these calls
 //! without a bound, unless the system has no thread left for them.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::api::{Handle, Status};
 
@@ -15,6 +15,8 @@ use super::api::{Handle, Status};
 pub(super) struct Ending {
     returned: Mutex<bool>,
     changed: Condvar,
+    /// When it was first waited for. Whatever waits for it later has what is left of that time.
+    awaited: OnceLock<Instant>,
 }
 
 /// A communicator that only the thread that ends it has.
@@ -36,6 +38,7 @@ impl Ending {
         let ending = Arc::new(Self {
             returned: Mutex::new(false),
             changed: Condvar::new(),
+            awaited: OnceLock::new(),
         });
         let run = {
             let (ending, last) = (ending.clone(), Last(comm));
@@ -61,12 +64,14 @@ impl Ending {
         self.changed.notify_all();
     }
 
-    /// Whether the call has returned, for which this waits so long at most.
+    /// Whether the call has returned, for which this waits so long at most, all callers together.
     pub(super) fn has_returned(&self, within: Duration) -> bool {
+        let begin = self.awaited.get_or_init(Instant::now);
+        let left = within.saturating_sub(begin.elapsed());
         let returned = self.returned.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self
             .changed
-            .wait_timeout_while(returned, within, |returned| !*returned);
+            .wait_timeout_while(returned, left, |returned| !*returned);
         let (returned, _) = waited.unwrap_or_else(PoisonError::into_inner);
         *returned
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::PLACE;
+use super::api::{REMOTE_ERROR, SYSTEM_ERROR};
 use crate::printable;
 
 /// Why ranks do not communicate.
@@ -36,6 +37,16 @@ pub enum NcclError {
         /// The library's version.
         version: String,
     },
+    /// NCCL takes memory for a window, and makes none of it.
+    #[error(
+        "rank {rank} of {ranks}: NCCL registered no window: its settings, or the GPUs, have no symmetric memory"
+    )]
+    NotRegistered {
+        /// The rank.
+        rank: usize,
+        /// The ranks that there are.
+        ranks: usize,
+    },
     /// There is no such rank.
     #[error("rank {rank} of {ranks}: ranks are numbered from 0, and there is 1 or more")]
     NoSuchRank {
@@ -63,12 +74,15 @@ pub enum NcclError {
         rank: usize,
         /// The ranks that there are.
         ranks: usize,
+        /// NCCL's number of its result.
+        status: i32,
         /// Its result.
         result: String,
-        /// What NCCL says of it, or empty.
+        /// What NCCL last said in this process, most often of this; or empty.
         said: String,
     },
-    /// NCCL reports that another rank, or the way to it, failed. The communicator was aborted.
+    /// NCCL reports that what it does by itself failed: on this rank, on another one, or on the way between them, which the
+    /// status tells apart as far as NCCL does. The communicator was aborted.
     #[error("rank {rank} of {ranks}, while {doing}: NCCL reports {result}{}; the communicator was aborted", spoken(.said))]
     Failed {
         /// What was being done.
@@ -77,9 +91,11 @@ pub enum NcclError {
         rank: usize,
         /// The ranks that there are.
         ranks: usize,
+        /// NCCL's number of what it reports.
+        status: i32,
         /// What it reports.
         result: String,
-        /// What NCCL says of it, or empty.
+        /// What NCCL last said in this process, most often of this; or empty.
         said: String,
     },
     /// Another rank did not do its part in time: it died, was never started, or is slower than the timeout allows. The
@@ -129,16 +145,34 @@ pub enum NcclError {
 fn spoken(text: &str) -> String {
     match text.is_empty() {
         true => String::new(),
-        false => format!(" ({})", printable::text(text)),
+        false => format!(
+            " (NCCL last said in this process: {})",
+            printable::text(text)
+        ),
     }
 }
 
-/// The call with which a rank joins the others.
-pub(super) const JOINING: &str = "ncclCommInitRankConfig";
+/// The call with which a rank joins the others, and what that is.
+pub(super) const INIT: &str = "ncclCommInitRankConfig";
+pub(super) const JOINING: &str = "joining the other ranks";
 
 const SAYS_MORE: &str = "NCCL_DEBUG=INFO in the environment of all ranks lets NCCL say more.";
 
 impl NcclError {
+    /// Whether it is only what is seen of another rank's end. Nothing where NCCL does not say.
+    pub(crate) fn is_of_another_rank(&self) -> Option<bool> {
+        match self {
+            Self::Timeout { .. } | Self::Aborted { .. } => Some(true),
+            // A call also returns what the communicator has noticed before.
+            Self::Call { status, .. } | Self::Failed { status, .. } => match *status {
+                // A connection that another rank does not take any more, or what this host lacks.
+                SYSTEM_ERROR => None,
+                status => Some(status == REMOTE_ERROR),
+            },
+            _ => Some(false),
+        }
+    }
+
     /// What helps.
     pub fn hint(&self) -> Option<String> {
         match self {
@@ -146,11 +180,24 @@ impl NcclError {
                 "The PyPI package nvidia-nccl-cu13 (or -cu12) has it, and so have NVIDIA's packages libnccl2. Set {PLACE} to \
                  the folder of libnccl.so.2, or add that folder to LD_LIBRARY_PATH."
             )),
-            Self::Call { call: JOINING, .. } => Some(format!(
+            // The rank's own: not where another one fails meanwhile.
+            Self::Call {
+                call: INIT, status, ..
+            }
+            | Self::Failed {
+                doing: JOINING,
+                status,
+                ..
+            } if *status != REMOTE_ERROR => Some(format!(
                 "NCCL needs a GPU, and a driver that is not older than the CUDA release that it is made for (13 of the PyPI \
                  package nvidia-nccl-cu13, 12 of -cu12). {SAYS_MORE}"
             )),
             Self::Call { .. } | Self::Failed { .. } => Some(SAYS_MORE.into()),
+            Self::NotRegistered { .. } => Some(
+                "Unset NCCL_CUMEM_ENABLE and NCCL_WIN_ENABLE in the environment of all ranks, or set both to 1; or do \
+                 without windows."
+                    .to_string(),
+            ),
             Self::Timeout { .. } => Some(
                 "Look for the first rank that ended. NCCL_DEBUG=INFO in the environment of all ranks shows how far each \
                  came; NCCL_SOCKET_IFNAME names the network interface, where hosts have several."

@@ -162,6 +162,7 @@ impl UniqueId {
                     call: "ncclGetUniqueId",
                     rank,
                     ranks,
+                    status,
                     result,
                     said,
                 })

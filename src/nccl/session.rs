@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::api::{Api, Config, Handle, IN_PROGRESS, Id, SUCCESS, SYMMETRIC, Status, Windows};
 use super::ending::Ending;
-use super::error::{JOINING, NcclError};
+use super::error::{INIT, JOINING, NcclError};
 use super::{Timeouts, Version};
 
 /// Between two looks at a communicator. Short beside what it takes to notice a rank that died, long beside a look.
@@ -78,7 +78,7 @@ impl Session {
                 timeout: timeouts.joining,
             }),
         };
-        session.settle(status, JOINING, "joining the other ranks")?;
+        session.settle(status, INIT, JOINING)?;
         // SAFETY: made above, and NCCL is done with it: all have come.
         drop(unsafe { Box::from_raw(place) });
         Ok(session)
@@ -135,7 +135,7 @@ impl Session {
         }
     }
 
-    /// Whether all is well, as far as NCCL knows: a failure of another rank ends this one.
+    /// Whether all is well, as far as NCCL knows. A failure, also of another rank, ends this one.
     pub(super) fn check(&self, doing: &'static str) -> Result<(), NcclError> {
         let mut state = self.working()?;
         match self.ask(&state)? {
@@ -158,15 +158,33 @@ impl Session {
         })
     }
 
-    /// Memory of every rank becomes a window.
+    /// Memory of every rank becomes a window, or is given back.
     ///
     /// # Safety
-    /// The memory is of [`Windows::allocate`], has so many bytes, and stays until [`deregister`](Self::deregister).
-    pub(super) unsafe fn register(
+    /// The memory is of [`Windows::allocate`] on the device that is current, and has so many bytes. Nobody else uses it, nor
+    /// frees it but by [`give_back`](Self::give_back).
+    pub(super) unsafe fn window(
         &self,
         memory: *mut c_void,
         bytes: usize,
     ) -> Result<Handle, NcclError> {
+        // SAFETY: as the caller says.
+        let registered = unsafe { self.register(memory, bytes) };
+        let (window, error) = match registered {
+            Ok(window) if !window.is_null() => return Ok(window),
+            Ok(none) => (Some(none), self.not_registered()),
+            Err(error) => (None, error),
+        };
+        // SAFETY: what was registered, or not; nothing was enqueued with the memory, and the caller says that nobody uses it.
+        unsafe { self.give_back(window, memory, |_| true) };
+        Err(error)
+    }
+
+    /// A window of memory; null where NCCL has none for it, and does without.
+    ///
+    /// # Safety
+    /// The memory is of [`Windows::allocate`], has so many bytes, and stays until [`give_back`](Self::give_back).
+    unsafe fn register(&self, memory: *mut c_void, bytes: usize) -> Result<Handle, NcclError> {
         let windows = self.windows()?;
         // NCCL fills this in when all ranks have come. After an error nobody knows whether it still will, so it stays.
         let place = Box::into_raw(Box::new(null_mut()));
@@ -178,7 +196,7 @@ impl Session {
                 unsafe { (windows.register)(comm, memory, bytes, place, SYMMETRIC) }
             },
         )?;
-        // SAFETY: made so above, and NCCL has filled it in.
+        // SAFETY: made so above, and NCCL is done with it.
         Ok(*unsafe { Box::from_raw(place) })
     }
 
@@ -186,8 +204,8 @@ impl Session {
     /// memory, it is not freed, and this says so.
     ///
     /// # Safety
-    /// The window is one of [`register`](Self::register), or none where that failed, and the memory is its own; from here on
-    /// nobody uses either. The device of the memory is current.
+    /// The window is what [`register`](Self::register) returned, or none where that failed, and the memory is its own; from
+    /// here on nobody uses either. The device of the memory is current.
     pub(super) unsafe fn give_back(
         &self,
         window: Option<Handle>,
@@ -197,15 +215,16 @@ impl Session {
         let Ok(windows) = self.windows() else {
             return false;
         };
-        let is_no_window = window.is_some_and(|window| {
-            let given = self.call(
+        let deregister = |window| {
+            self.call(
                 "ncclCommWindowDeregister",
                 "giving back a window",
                 // SAFETY: as the caller says; the session gives a communicator that is there.
                 |_, comm| unsafe { (windows.deregister)(comm, window) },
-            );
-            given.is_ok()
-        });
+            )
+        };
+        let is_no_window =
+            window.is_some_and(|window| window.is_null() || deregister(window).is_ok());
         let within = self.timeouts.ending();
         let is_unused = is_no_window || self.has_ended(within) && work_has_ended(within);
         if !is_unused {
@@ -216,7 +235,8 @@ impl Session {
         unsafe { (windows.free)(memory) == SUCCESS }
     }
 
-    /// Whether NCCL has ended the communicator, for which this waits so long at most. One that works has not.
+    /// Whether NCCL has ended the communicator, for which this waits so long at most, all windows and the drop together. One
+    /// that works has not.
     fn has_ended(&self, within: Duration) -> bool {
         let ending = self.lock().ending.clone();
         ending.is_some_and(|ending| ending.has_returned(within))
@@ -319,9 +339,15 @@ impl Session {
             call,
             rank: self.rank,
             ranks: self.ranks,
+            status,
             result,
             said,
         }
+    }
+
+    fn not_registered(&self) -> NcclError {
+        let (rank, ranks) = (self.rank, self.ranks);
+        NcclError::NotRegistered { rank, ranks }
     }
 
     fn reported(&self, doing: &'static str, status: Status) -> NcclError {
@@ -330,6 +356,7 @@ impl Session {
             doing,
             rank: self.rank,
             ranks: self.ranks,
+            status,
             result,
             said,
         }

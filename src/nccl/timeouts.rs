@@ -34,8 +34,8 @@ impl From<Duration> for Timeouts {
 }
 
 impl Timeouts {
-    /// What dropping waits at most for NCCL to end a communicator, after whatever it waits for other ranks. That takes
-    /// milliseconds, unless a graph still has its collectives.
+    /// What dropping a communicator and all of its windows waits at most for NCCL to end it, after whatever that waits for
+    /// other ranks; and each window for its stream's work. That takes milliseconds, unless a graph still has its collectives.
     pub(super) fn ending(&self) -> Duration {
         self.waiting.min(Duration::from_secs(5))
     }

@@ -18,8 +18,8 @@ use crate::quantize::Element;
 /// What windows are multiples of, in bytes: `NCCL_WIN_REQUIRED_ALIGNMENT`.
 const GRANULE: usize = 4096;
 
-/// Device memory that all ranks have registered for their collectives: NCCL's symmetric windows, from 2.27 on. Give its view
-/// to [`Communicator::all_reduce`], and NCCL takes kernels for windows where it finds them faster.
+/// Device memory that all ranks have registered for their collectives, as symmetric: NCCL's windows, from 2.27 on. Give its
+/// view to [`Communicator::all_reduce`], and NCCL takes kernels for symmetric memory where it can and finds them faster.
 ///
 /// All ranks make windows of the same length in the same order, and drop them when none of them has work left on them.
 ///
@@ -47,7 +47,8 @@ impl<T: Element + DeviceRepr + ValidAsZeroBits> Window<T> {
     /// together with the other ranks.
     ///
     /// # Errors
-    /// [`NcclError::NoWindows`]; a stream of another device than the communicator's; as [`Communicator::all_reduce`]'s; what CUDA reports.
+    /// [`NcclError::NoWindows`], [`NcclError::NotRegistered`]; a stream of another device than the communicator's; as
+    /// [`Communicator::all_reduce`]'s; what CUDA reports.
     pub fn new(
         stream: &Arc<CudaStream>,
         communicator: &Arc<Communicator>,
@@ -67,16 +68,8 @@ impl<T: Element + DeviceRepr + ValidAsZeroBits> Window<T> {
             // SAFETY: a place for an address; the device is current.
             unsafe { (windows.allocate)(&mut memory, bytes) }
         })?;
-        // SAFETY: memory of `allocate`, of so many bytes, which `drop` frees behind the window.
-        let registered = unsafe { session.register(memory, bytes) };
-        let handle = match registered {
-            Ok(handle) => Registered(handle),
-            Err(error) => {
-                // SAFETY: memory of `allocate`, with which nothing was enqueued.
-                unsafe { session.give_back(None, memory, |_| true) };
-                return Err(error);
-            }
-        };
+        // SAFETY: memory of `allocate` on the current device, of so many bytes, which `drop` gives back.
+        let handle = Registered(unsafe { session.window(memory, bytes) }?);
         // SAFETY: memory of the stream's device for so many elements, and more. `ManuallyDrop` keeps cudarc from freeing
         // it.
         let values = unsafe { stream.upgrade_device_ptr(memory.addr() as u64, len) };
@@ -106,10 +99,12 @@ impl<T: Element + DeviceRepr> Window<T> {
 impl<T: Element + DeviceRepr> Drop for Window<T> {
     fn drop(&mut self) {
         let stream = self.values.stream().clone();
-        // Work on it ends, or the communicator is aborted at the timeout.
-        let _ = self.communicator.synchronize(&stream);
         // SAFETY: nobody has this any more.
-        let memory = unsafe { ManuallyDrop::take(&mut self.values) }.leak();
+        let values = unsafe { ManuallyDrop::take(&mut self.values) };
+        // Lets the stream wait for what other streams have enqueued with it.
+        let memory = values.leak();
+        // So all of that ends too, or the communicator is aborted at the timeout.
+        let _ = self.communicator.synchronize(&stream);
         if make_current(&stream).is_ok() {
             let window = Some(self.handle.0);
             let ends = |within| ends(&stream, within);

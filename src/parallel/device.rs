@@ -56,9 +56,9 @@ element! {
 /// ranks. Nothing of the sum overlaps the kernels before it, whose results it needs.
 #[derive(Debug)]
 pub struct LayersOnDevice<T: DeviceElement> {
-    columns: Vec<Layer>,
-    row: Layer,
-    /// The results of `columns`.
+    first: Vec<Layer>,
+    last: Layer,
+    /// The results of `first`.
     results: Vec<CudaSlice<T>>,
     input: Read<T>,
     between: Read<T>,
@@ -217,32 +217,32 @@ impl RankLayers<'_> {
         let read = |layer: &Layer, at: usize| {
             Read::new(stream, &layer.shape, layer.layout, globals.map(|of| of[at]))
         };
-        let columns = self.columns.iter().map(layer);
-        let columns = columns.collect::<Result<Vec<_>, _>>()?;
-        let row = layer(&self.row)?;
-        let results = columns.iter().map(|layer| zeros(layer.shape.outputs()));
+        let first = self.first.iter().map(layer);
+        let first = first.collect::<Result<Vec<_>, _>>()?;
+        let last = layer(&self.last)?;
+        let results = first.iter().map(|layer| zeros(layer.shape.outputs()));
         let mut layers = LayersOnDevice {
             results: results.collect::<Result<_, _>>()?,
-            input: read(&columns[0], 0)?,
-            between: read(&row, 1)?,
-            output: summed(row.shape.outputs())?,
-            columns,
-            row,
+            input: read(&first[0], 0)?,
+            between: read(&last, 1)?,
+            output: summed(last.shape.outputs())?,
+            first,
+            last,
             communicator: communicator.clone(),
         };
         let LayersOnDevice {
-            columns,
-            row,
+            first,
+            last,
             results,
             input,
             between,
             output,
             ..
         } = &mut layers;
-        for (layer, result) in columns.iter_mut().zip(results) {
+        for (layer, result) in first.iter_mut().zip(results) {
             layer.prepare(stream, &input.vectors(), result.as_view_mut(), options)?;
         }
-        row.prepare(stream, &between.vectors(), output.view_mut(), options)?;
+        last.prepare(stream, &between.vectors(), output.view_mut(), options)?;
         Ok(layers)
     }
 }
@@ -260,7 +260,7 @@ impl<T: DeviceElement> LayersOnDevice<T> {
 
     /// What computes each layer, in their order, and why.
     pub fn choices(&self) -> Vec<&Choice> {
-        let layers = self.columns.iter().chain([&self.row]);
+        let layers = self.first.iter().chain([&self.last]);
         layers.map(|layer| layer.prepared().choice()).collect()
     }
 
@@ -289,13 +289,13 @@ impl<T: DeviceElement> LayersOnDevice<T> {
         between: impl FnOnce(&Arc<CudaStream>, &[CudaSlice<T>], &mut CudaSlice<T>) -> Result<(), E>,
     ) -> Result<(), E> {
         self.input.quantize(stream)?;
-        for (layer, result) in self.columns.iter().zip(&mut self.results) {
+        for (layer, result) in self.first.iter().zip(&mut self.results) {
             layer.launch(stream, &self.input.vectors(), result.as_view_mut())?;
         }
         between(stream, &self.results, self.between.values())?;
         self.between.quantize(stream)?;
         let (vectors, output) = (self.between.vectors(), self.output.view_mut());
-        Ok(self.row.launch(stream, &vectors, output)?)
+        Ok(self.last.launch(stream, &vectors, output)?)
     }
 
     /// Enqueues the sum of all ranks' summands.

@@ -107,45 +107,65 @@ fn with_ranks(work: &[usize]) -> String {
     }
 }
 
-/// Whether an error, or what it comes from, may only be what is seen of another rank's end: a time that is over, a rank that
-/// is gone, a communicator that was aborted before. Where several ranks end with errors, look at one that is not so.
+/// Where the error of one of several ranks comes from, as far as it says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Origin {
+    /// The rank itself.
+    ThisRank,
+    /// The rank itself or another one: NCCL's system errors, such as of a connection, do not say.
+    Unknown,
+    /// Another rank's end, of which this is what was seen: a time that is over, a rank that is gone, a communicator that was
+    /// aborted before.
+    AnotherRank,
+}
+
+/// Where an error comes from, by all that it holds. Where several ranks end with errors, the one with the least origin
+/// explains the others.
 ///
 /// ```
-/// use nvfp4_gemv::parallel::{GroupError, LayersError, is_consequence};
+/// use nvfp4_gemv::parallel::{GroupError, LayersError, Origin, origin};
 /// let of_ranks: [LayersError; 2] = [
 ///     GroupError::Gone { rank: 1 }.into(),
 ///     LayersError::Length { what: "the vectors", got: 63, needed: 64 },
 /// ];
-/// let cause = of_ranks.iter().find(|error| !is_consequence(*error));
+/// assert_eq!(origin(&of_ranks[0]), Origin::AnotherRank);
+/// let cause = of_ranks.iter().min_by_key(|error| origin(*error));
 /// assert_eq!(cause, Some(&of_ranks[1]));
 /// ```
-pub fn is_consequence(error: &(dyn StdError + 'static)) -> bool {
-    let mut all = std::iter::successors(Some(error), |&error| error.source());
-    all.any(|error| {
-        // What is transparent shows the source of what it holds, and not that.
-        let group = match error.downcast_ref() {
-            Some(LayersError::Group(group)) => Some(group),
-            _ => error.downcast_ref(),
-        };
-        matches!(group, Some(GroupError::Gone { .. })) || is_of_nccl(error)
-    })
+pub fn origin(error: &(dyn StdError + 'static)) -> Origin {
+    let all = std::iter::successors(Some(error), |&error| error.source());
+    // What says nothing of other ranks is the rank's own.
+    all.map(of_one).max().unwrap_or(Origin::ThisRank)
+}
+
+fn of_one(error: &(dyn StdError + 'static)) -> Origin {
+    // What is transparent shows the source of what it holds, and not that.
+    let group = match error.downcast_ref() {
+        Some(LayersError::Group(group)) => Some(group),
+        _ => error.downcast_ref(),
+    };
+    match group {
+        Some(GroupError::Gone { .. }) => Origin::AnotherRank,
+        _ => of_nccl(error),
+    }
 }
 
 #[cfg(feature = "nccl")]
-fn is_of_nccl(error: &(dyn StdError + 'static)) -> bool {
+fn of_nccl(error: &(dyn StdError + 'static)) -> Origin {
     let error = match error.downcast_ref() {
         Some(LayersError::Nccl(error)) => Some(error),
         _ => error.downcast_ref(),
     };
-    matches!(
-        error,
-        Some(NcclError::Timeout { .. } | NcclError::Failed { .. } | NcclError::Aborted { .. })
-    )
+    match error.map(NcclError::is_of_another_rank) {
+        Some(None) => Origin::Unknown,
+        Some(Some(true)) => Origin::AnotherRank,
+        Some(Some(false)) | None => Origin::ThisRank,
+    }
 }
 
 #[cfg(not(feature = "nccl"))]
-fn is_of_nccl(_: &(dyn StdError + 'static)) -> bool {
-    false
+fn of_nccl(_: &(dyn StdError + 'static)) -> Origin {
+    Origin::ThisRank
 }
 
 #[cfg(test)]
@@ -154,22 +174,54 @@ mod tests {
 
     #[test]
     fn what_another_rank_caused_is_told_from_what_did() {
-        let gone = GroupError::Gone { rank: 1 };
-        assert!(is_consequence(&gone) && is_consequence(&LayersError::Group(gone)));
+        let both = |error: GroupError| [origin(&error), origin(&LayersError::Group(error))];
+        assert_eq!(both(GroupError::Gone { rank: 1 }), [Origin::AnotherRank; 2]);
         let lengths = GroupError::Lengths { lengths: vec![] };
-        assert!(!is_consequence(&lengths) && !is_consequence(&LayersError::Group(lengths)));
+        assert_eq!(both(lengths), [Origin::ThisRank; 2]);
     }
 
     #[cfg(feature = "nccl")]
     #[test]
     fn what_nccl_saw_of_another_rank_is_told_from_what_it_lacks() {
+        let both = |error: NcclError| [origin(&error), origin(&LayersError::Nccl(error))];
+        let (rank, ranks) = (0, 2);
         let aborted = NcclError::Aborted {
-            rank: 0,
-            ranks: 2,
+            rank,
+            ranks,
             first: String::new(),
         };
-        assert!(is_consequence(&aborted) && is_consequence(&LayersError::Nccl(aborted)));
+        assert_eq!(both(aborted), [Origin::AnotherRank; 2]);
         let missing = NcclError::Missing { looked_at: vec![] };
-        assert!(!is_consequence(&missing) && !is_consequence(&LayersError::Nccl(missing)));
+        assert_eq!(both(missing), [Origin::ThisRank; 2]);
+        // Of CUDA, of the system, internal, an argument, usage (two ranks on one GPU), of another rank: as nccl.h counts.
+        let origins = [
+            (1, Origin::ThisRank),
+            (2, Origin::Unknown),
+            (3, Origin::ThisRank),
+            (4, Origin::ThisRank),
+            (5, Origin::ThisRank),
+            (6, Origin::AnotherRank),
+        ];
+        for (status, expected) in origins {
+            let (result, said) = (String::new(), String::new());
+            let failed = NcclError::Failed {
+                doing: "joining the other ranks",
+                rank,
+                ranks,
+                status,
+                result: result.clone(),
+                said: said.clone(),
+            };
+            let call = NcclError::Call {
+                call: "ncclAllReduce",
+                rank,
+                ranks,
+                status,
+                result,
+                said,
+            };
+            assert_eq!(both(failed), [expected; 2], "{status}");
+            assert_eq!(both(call), [expected; 2], "{status}");
+        }
     }
 }

@@ -58,6 +58,7 @@ struct State {
     whole: Arc<Vec<Vec<f32>>>,
     to_take: usize,
     rounds: usize,
+    /// The first rank that ended.
     gone: Option<usize>,
 }
 
@@ -178,7 +179,8 @@ impl HostRank {
 
 impl Drop for HostRank {
     fn drop(&mut self) {
-        self.lock().gone = Some(self.rank);
+        // Those that end behind the first one may do so because of it.
+        self.lock().gone.get_or_insert(self.rank);
         self.shared.changed.notify_all();
     }
 }
@@ -209,11 +211,11 @@ impl RankLayers<'_> {
         between: impl FnOnce(&[Vec<f32>], &mut [f32]) -> Result<(), E>,
     ) -> Result<Vec<f32>, E> {
         self.is_for(group.rank(), group.ranks())?;
-        let columns = self.columns.iter().map(|shard| product(shard, n, x));
-        let columns = columns.collect::<Result<Vec<_>, _>>()?;
-        let mut vectors = vec![0.0; n * self.row.shape().k()];
-        between(&columns, &mut vectors)?;
-        let mut y = product(&self.row, n, &vectors)?;
+        let first = self.first.iter().map(|shard| product(shard, n, x));
+        let first = first.collect::<Result<Vec<_>, _>>()?;
+        let mut vectors = vec![0.0; n * self.last.shape().k()];
+        between(&first, &mut vectors)?;
+        let mut y = product(&self.last, n, &vectors)?;
         group.all_reduce(&mut y).map_err(LayersError::from)?;
         Ok(y)
     }

@@ -52,7 +52,7 @@ use crate::tensor::Weights;
 
 #[cfg(feature = "nccl")]
 pub use device::{DeviceElement, LayersOnDevice};
-pub use error::{LayersError, is_consequence};
+pub use error::{LayersError, Origin, origin};
 pub use host::{GroupError, HostRank, silu_times};
 #[cfg(feature = "nccl")]
 pub use placement::{Placement, VectorGlobals};
@@ -61,8 +61,8 @@ pub use placement::{Placement, VectorGlobals};
 #[derive(Debug)]
 pub struct TensorParallel<'a> {
     /// Those that are cut by rows, with their names.
-    columns: Vec<(&'static str, &'a Weights<'a>, Sharding)>,
-    row: (&'static str, &'a Weights<'a>, Sharding),
+    first: Vec<(&'static str, &'a Weights<'a>, Sharding)>,
+    last: (&'static str, &'a Weights<'a>, Sharding),
     ranks: usize,
 }
 
@@ -104,11 +104,11 @@ impl<'a> TensorParallel<'a> {
         equal(("k's K", ks.k()), ("q's K", qs.k()))?;
         equal(("v's K", vs.k()), ("q's K", qs.k()))?;
         equal(("o's M", os.m()), ("q's K", qs.k()))?;
-        let columns = [("q", q), ("k", k), ("v", v)];
-        let over = |ranks| Self::new(&columns, ("o", o), ranks);
+        let first = [("q", q), ("k", k), ("v", v)];
+        let over = |ranks| Self::new(&first, ("o", o), ranks);
         // The first layer whose heads so many ranks cannot share.
         let unequal = |ranks: usize| {
-            let mut rows = columns
+            let mut rows = first
                 .map(|(layer, weights)| (layer, weights.shape().m()))
                 .into_iter();
             rows.find(|(_, rows)| {
@@ -132,8 +132,8 @@ impl<'a> TensorParallel<'a> {
     }
 
     fn new(
-        columns: &[(&'static str, &'a Weights<'a>)],
-        row: (&'static str, &'a Weights<'a>),
+        first: &[(&'static str, &'a Weights<'a>)],
+        last: (&'static str, &'a Weights<'a>),
         ranks: usize,
     ) -> Result<Self, LayersError> {
         let cut = |(layer, weights): (&'static str, &'a Weights<'a>), split| {
@@ -145,10 +145,10 @@ impl<'a> TensorParallel<'a> {
             let sharding = sharding.map_err(|error| LayersError::Shard { layer, error })?;
             Ok((layer, weights, sharding))
         };
-        let columns = columns.iter().map(|&column| cut(column, Split::Rows));
+        let first = first.iter().map(|&layer| cut(layer, Split::Rows));
         Ok(Self {
-            columns: columns.collect::<Result<_, _>>()?,
-            row: cut(row, Split::K)?,
+            first: first.collect::<Result<_, _>>()?,
+            last: cut(last, Split::K)?,
             ranks,
         })
     }
@@ -168,8 +168,8 @@ impl<'a> TensorParallel<'a> {
             shard.map_err(|error| LayersError::Shard { layer, error })
         };
         Ok(RankLayers {
-            columns: self.columns.iter().map(cut).collect::<Result<_, _>>()?,
-            row: cut(&self.row)?,
+            first: self.first.iter().map(cut).collect::<Result<_, _>>()?,
+            last: cut(&self.last)?,
             rank,
             ranks: self.ranks,
         })
@@ -194,21 +194,21 @@ fn equal(
 /// A rank's part of a pair of layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankLayers<'a> {
-    columns: Vec<Shard<'a>>,
-    row: Shard<'a>,
+    first: Vec<Shard<'a>>,
+    last: Shard<'a>,
     rank: usize,
     ranks: usize,
 }
 
 impl<'a> RankLayers<'a> {
     /// Its part of the layers that read the vector, in their order.
-    pub fn columns(&self) -> &[Shard<'a>] {
-        &self.columns
+    pub fn first(&self) -> &[Shard<'a>] {
+        &self.first
     }
 
     /// Its part of the layer that reads what is between.
-    pub fn row(&self) -> &Shard<'a> {
-        &self.row
+    pub fn last(&self) -> &Shard<'a> {
+        &self.last
     }
 
     /// It is cut for this rank.

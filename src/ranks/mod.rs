@@ -6,9 +6,9 @@
 //!
 //! To communicate, all need what rank 0 makes, such as NCCL's id. [`Ranks::share`] brings it to them: rank 0 waits for all
 //! others at the address that the environment names (`MASTER_ADDR`, `MASTER_PORT`), and answers when every one has come. A
-//! rank that does not come is named in the error that all others get. Ranks of another job, by what the launcher calls it
-//! (`TORCHELASTIC_RUN_ID`, `SLURM_JOB_ID`, `PMIX_NAMESPACE`), are turned away. This is for networks that are trusted, as NCCL's own
-//! connections are: whoever reaches the port can take a rank's place.
+//! rank that does not come is named in the error that all others get. Ranks of another job, by the name that its launcher
+//! gives it, are turned away. This is for networks that are trusted, as NCCL's own connections are: whoever reaches the port
+//! can take a rank's place. Which variables say all of this is a table of `docs/several-gpus.md`.
 //!
 //! ```
 //! use nvfp4_gemv::ranks::{Launcher, Ranks};
@@ -85,7 +85,7 @@ impl Ranks {
     /// What this process's environment says.
     ///
     /// # Errors
-    /// [`RanksError::Missing`], [`RanksError::NoNumber`], [`RanksError::Contradiction`].
+    /// [`RanksError::Missing`], [`RanksError::NoNumber`], [`RanksError::NoPort`], [`RanksError::Contradiction`].
     pub fn of_environment() -> Result<Self, RanksError> {
         Self::of_variables(|name| {
             let value = std::env::var_os(name)?;

@@ -35,8 +35,8 @@ fn compute<T: Number>(work: &Work, ranks: usize, come: usize) -> Result<Computed
     let mut roundings = [0; 2];
     for rank in 0..come {
         let mine = layers.rank(rank)?;
-        let (middle, of_gate) = product(work, &mine.columns()[0], &work.vectors::<T>())?;
-        let (part, of_down) = product(work, mine.row(), &middle)?;
+        let (middle, of_gate) = product(work, &mine.first()[0], &work.vectors::<T>())?;
+        let (part, of_down) = product(work, mine.last(), &middle)?;
         roundings = [of_gate, of_down];
         for (sum, part) in y.iter_mut().zip(part) {
             *sum = T::of(sum.to_f32() + part.to_f32());

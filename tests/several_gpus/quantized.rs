@@ -66,9 +66,9 @@ pub(crate) fn on_a_cpu_the_bound_is_kept_unless_a_rank_is_left_out() -> Result<(
 fn on_cpu(work: &Work, ranks: usize, come: usize) -> Result<Vec<Outcome>> {
     let computed = of_each_rank(work, ranks, |rank, mine| {
         let x = (work.vectors(), GLOBALS.input);
-        let (gate, of_gate) = product(work, &mine.columns()[0], &x)?;
+        let (gate, of_gate) = product(work, &mine.first()[0], &x)?;
         let x = (middle(work, rank, ranks), GLOBALS.between);
-        let (y, of_down) = product(work, mine.row(), &x)?;
+        let (y, of_down) = product(work, mine.last(), &x)?;
         let roundings = [of_gate, of_down];
         Ok(Outcome { gate, y, roundings })
     })?;
@@ -131,10 +131,10 @@ fn check(work: &Work, outcomes: &[Outcome]) -> Result<()> {
         let of = &outcomes[rank];
         let [of_gate, of_down] = of.roundings;
         let x = (work.vectors(), GLOBALS.input);
-        let gate = exact(work, &mine.columns()[0], &x, of_gate)?;
+        let gate = exact(work, &mine.first()[0], &x, of_gate)?;
         near("gate", &of.gate, &gate)?;
         let x = (middle(work, rank, ranks), GLOBALS.between);
-        exact(work, mine.row(), &x, of_down)
+        exact(work, mine.last(), &x, of_down)
     })?;
     let sums: Vec<(f64, f64)> = (0..parts[0].len())
         .map(|at| {

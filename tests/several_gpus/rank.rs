@@ -207,10 +207,7 @@ fn computing<T: Number>(
         Ok((config, work.shape(weights)?))
     };
     // Gate, up, down.
-    Ok([
-        of(0, mine.columns()[0].shape())?,
-        of(2, mine.row().shape())?,
-    ])
+    Ok([of(0, mine.first()[0].shape())?, of(2, mine.last().shape())?])
 }
 
 /// What is between is the result of gate.

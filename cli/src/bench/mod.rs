@@ -120,7 +120,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RANKS", value_parser = clap::value_parser!(u16).range(2..=64),
           conflicts_with_all = ["shapes", "ceiling", "cublas", "slow_down", "serve", "sustained", "path", "kernel"])]
     tensor_parallel: Option<u16>,
-    /// Add up in NCCL's symmetric windows, which may be faster. Needs NCCL 2.27 or newer
+    /// Add up in memory that is registered as NCCL's windows, which may be faster. Needs NCCL 2.27 or newer
     #[arg(long, requires = "tensor_parallel")]
     windows: bool,
     /// The commit that the program was built from, for the document

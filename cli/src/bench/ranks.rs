@@ -10,7 +10,7 @@ use std::thread::{ScopedJoinHandle, scope};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use half::{bf16, f16};
 use nvfp4_gemv::nccl::UniqueId;
-use nvfp4_gemv::parallel::{DeviceElement, HostRank, TensorParallel, is_consequence};
+use nvfp4_gemv::parallel::{DeviceElement, HostRank, TensorParallel, origin};
 use nvfp4_gemv::{Activation, GlobalScale, ScaleLayout, Shape, Weights};
 
 use super::several::{Job, Measured, Pair};
@@ -109,11 +109,10 @@ fn with_type<T: DeviceElement + FromF32>(job: &Job) -> Result<Measured> {
         Rank::<T>::new(job, &over_ranks, group, id)?.measure(alone)
     };
     let outcomes = of_threads(HostRank::group(job.ranks), &rank)?;
-    let is_first = |outcome: &Outcome| bits(&outcome.whole) == bits(&outcomes[0].whole);
-    let same = outcomes.iter().all(is_first);
+    let same_bits = have_same_bits(&outcomes);
     let first = outcomes.into_iter().next().context("no rank")?;
     let mut measured = first.measured;
-    measured.same_bits &= same;
+    measured.same_bits = same_bits;
     measured.difference = difference(&first.one, &first.whole)?;
     Ok(measured)
 }
@@ -132,6 +131,13 @@ struct Outcome {
     one: Vec<f32>,
     whole: Vec<f32>,
     measured: Measured,
+}
+
+/// All ranks, in all of their replays.
+fn have_same_bits(outcomes: &[Outcome]) -> bool {
+    let is_first = |outcome: &Outcome| bits(&outcome.whole) == bits(&outcomes[0].whole);
+    let mut all = outcomes.iter();
+    all.all(|outcome| is_first(outcome) && outcome.measured.same_bits)
 }
 
 /// The largest difference from one GPU's result, as a share of the largest element.
@@ -181,8 +187,10 @@ fn of_threads<R: Send>(
             Err(error) => errors.push(error),
         }
     }
-    errors.sort_by_key(|error| is_consequence(error.as_ref()));
-    match errors.into_iter().next() {
+    match errors
+        .into_iter()
+        .min_by_key(|error| origin(error.as_ref()))
+    {
         Some(error) => Err(error),
         None => Ok(done),
     }
@@ -195,6 +203,24 @@ mod tests {
     use nvfp4_gemv::nccl::NcclError;
 
     use super::*;
+
+    /// NCCL reports what a rank itself lacks, and a system's error of one that may be either's.
+    #[test]
+    fn what_a_rank_reports_of_itself_is_no_other_ranks_end() {
+        let fails = |group: HostRank| -> Result<()> {
+            let (rank, ranks, status) = (group.rank(), 3, [6, 2, 1][group.rank()]);
+            Err(NcclError::Failed {
+                doing: "joining the other ranks",
+                rank,
+                ranks,
+                status,
+                result: format!("result {status}"),
+                said: String::new(),
+            })?
+        };
+        let error = of_threads(HostRank::group(3), &fails).unwrap_err();
+        assert!(error.to_string().contains("result 1"), "{error}");
+    }
 
     /// The first rank waits for the others in a sum, the second in their group, and the last one fails.
     #[test]
@@ -216,6 +242,25 @@ mod tests {
         assert_eq!(error.to_string(), "out of memory");
         let done = of_threads(HostRank::group(2), &|group: HostRank| Ok(group.rank()));
         assert_eq!(done.unwrap(), [0, 1]);
+    }
+
+    /// A rank that sees its own bits change while the first one does not, too.
+    #[test]
+    fn bits_are_the_same_on_all_ranks_in_all_replays() {
+        let outcome = |value: f32, same_bits| Outcome {
+            one: vec![],
+            whole: vec![value],
+            measured: Measured {
+                same_bits,
+                ..Measured::default()
+            },
+        };
+        assert!(have_same_bits(&[outcome(1.0, true), outcome(1.0, true)]));
+        assert!(!have_same_bits(&[outcome(1.0, true), outcome(2.0, true)]));
+        for changes in [0, 1] {
+            let outcomes = [0, 1].map(|rank| outcome(1.0, rank != changes));
+            assert!(!have_same_bits(&outcomes), "rank {changes}");
+        }
     }
 
     #[test]

@@ -94,7 +94,7 @@ pub(super) struct Job {
     pub(super) n: usize,
     pub(super) activation: Activation,
     pub(super) layout: ScaleLayout,
-    /// Sums are made in NCCL's symmetric windows.
+    /// Sums are made in memory that NCCL has registered as windows.
     pub(super) windows: bool,
     pub(super) plan: Plan,
 }
@@ -129,7 +129,7 @@ struct Several {
     device: Device,
     ranks: usize,
     nccl: String,
-    /// Sums were made in symmetric windows.
+    /// Sums were made in memory that NCCL had registered as windows.
     windows: bool,
     method: Method,
     items: Vec<Item>,
@@ -322,7 +322,7 @@ fn text(engine: &dyn Engine, document: &Several, passed: bool) -> String {
         document.ranks,
         document.nccl,
         if document.windows {
-            " with symmetric windows"
+            " with registered windows"
         } else {
             ""
         },

@@ -4,14 +4,14 @@ use std::ffi::c_void;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc;
 use std::thread::scope;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::super::Timeouts;
-use super::super::api::{Api, Handle, IN_PROGRESS, SUCCESS};
+use super::super::api::{Api, Handle, IN_PROGRESS, REMOTE_ERROR, SUCCESS};
 use super::super::error::NcclError;
 use super::super::session::Session;
 use super::LONG;
-use super::fake::{Fake, REMOTE_ERROR, WINDOW, api, returns};
+use super::fake::{Fake, WINDOW, api, returns};
 
 /// A rank that leaves while another one does not waits for it as long as the timeout, and then aborts.
 #[test]
@@ -38,9 +38,60 @@ fn giving_up_is_an_abort() {
 
 /// A session's memory, and a window of it.
 fn registered(fake: &'static Fake, session: &Session) -> (*mut c_void, Handle) {
-    let memory = std::ptr::from_ref(fake).cast_mut().cast();
-    // SAFETY: nothing here writes the memory.
-    (memory, unsafe { session.register(memory, 8192) }.unwrap())
+    let memory = memory_of(fake);
+    // SAFETY: nothing here uses the memory.
+    (memory, unsafe { session.window(memory, 8192) }.unwrap())
+}
+
+fn memory_of(fake: &'static Fake) -> *mut c_void {
+    std::ptr::from_ref(fake).cast_mut().cast()
+}
+
+/// As with NCCL_CUMEM_ENABLE=0: it says that all is well, and makes no window.
+#[test]
+fn memory_that_becomes_no_window_is_given_back_with_an_error() {
+    let fake = Fake::new(SUCCESS, 0);
+    fake.lacks_windows.store(true, SeqCst);
+    let session = fake.start(LONG).unwrap();
+    // SAFETY: nothing here uses the memory.
+    let error = unsafe { session.window(memory_of(fake), 8192) }.unwrap_err();
+    assert_eq!(error, NcclError::NotRegistered { rank: 1, ranks: 2 });
+    assert!(error.hint().unwrap().contains("NCCL_CUMEM_ENABLE"));
+    assert_eq!(fake.freed.load(SeqCst), 1);
+    // Others go on.
+    session.check("looking").unwrap();
+}
+
+#[test]
+fn memory_whose_registration_fails_stays_where_nccl_may_use_it() {
+    let fake = Fake::new(SUCCESS, 0);
+    let session = fake.start(Duration::from_millis(10)).unwrap();
+    fake.set_graphs(true);
+    fake.state.store(REMOTE_ERROR, SeqCst);
+    // SAFETY: nothing here uses the memory.
+    let error = unsafe { session.window(memory_of(fake), 8192) }.unwrap_err();
+    assert!(matches!(error, NcclError::Failed { .. }), "{error:?}");
+    assert_eq!(fake.freed.load(SeqCst), 0);
+    fake.set_graphs(false);
+}
+
+/// The first one waits for all of them: otherwise each would do so for a second.
+#[test]
+fn windows_of_an_aborted_communicator_wait_together() {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let fake = Fake::new(SUCCESS, 0);
+    let session = fake.start(PATIENCE).unwrap();
+    fake.set_graphs(true);
+    let windows: Vec<_> = (0..100).map(|_| registered(fake, &session)).collect();
+    session.abort("this rank gave up");
+    let begin = Instant::now();
+    for (memory, window) in windows {
+        // SAFETY: nothing here uses the window or its memory.
+        assert!(!unsafe { session.give_back(Some(window), memory, |_| true) });
+    }
+    let took = begin.elapsed();
+    assert!(took >= PATIENCE && took < 60 * PATIENCE, "{took:?}");
+    fake.set_graphs(false);
 }
 
 #[test]

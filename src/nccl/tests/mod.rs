@@ -9,10 +9,10 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use super::Timeouts;
-use super::api::{Api, IN_PROGRESS, SUCCESS};
+use super::api::{Api, IN_PROGRESS, REMOTE_ERROR, SUCCESS};
 use super::error::NcclError;
 use super::session::Session;
-use fake::{Fake, REMOTE_ERROR, api, refusing_init};
+use fake::{Fake, api, refusing_init};
 
 /// No test waits so long, unless it fails.
 const LONG: Duration = Duration::from_secs(600);
@@ -60,6 +60,21 @@ fn ranks_that_do_not_come_end_at_the_timeout() {
     assert!(error.hint().unwrap().contains("first rank that ended"));
 }
 
+/// Memory that is missing, two ranks on one GPU: NCCL's own thread joins the others, and so reports what is this rank's as well.
+#[test]
+fn joining_that_fails_is_told_from_a_rank_that_fails_meanwhile() {
+    let hint_of = |status| {
+        let error = Fake::new(status, 1).start(LONG).unwrap_err();
+        let NcclError::Failed { status: found, .. } = error else {
+            panic!("{error:?}");
+        };
+        assert_eq!(found, status);
+        error.hint().unwrap()
+    };
+    assert!(hint_of(1).contains("a GPU, and a driver"));
+    assert!(!hint_of(REMOTE_ERROR).contains("a GPU, and a driver"));
+}
+
 /// The GPU would wait forever: the communicator is aborted, which ends that, and everything later says why.
 #[test]
 fn work_that_is_not_done_ends_at_the_timeout() {
@@ -99,7 +114,7 @@ fn a_rank_that_died_ends_the_wait_before_the_timeout() {
     assert_eq!(asked, 1);
     assert_eq!(
         error.to_string(),
-        "rank 1 of 2, while the stream's work: NCCL reports remote process exited (socket closed); the communicator was \
+        "rank 1 of 2, while the stream's work: NCCL reports remote process exited (NCCL last said in this process: socket closed); the communicator was \
          aborted"
     );
     assert_eq!(fake.counts([1, 0, 0]), [1, 0, 0]);
@@ -127,7 +142,7 @@ fn a_call_that_fails_ends_the_session() {
     let text = error.unwrap_err().to_string();
     assert_eq!(
         text,
-        "rank 1 of 2: NCCL fails in ncclAllReduce: invalid usage (socket closed)"
+        "rank 1 of 2: NCCL fails in ncclAllReduce: invalid usage (NCCL last said in this process: socket closed)"
     );
     assert_eq!(fake.counts([1, 0, 0]), [1, 0, 0]);
 }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::{Head, Hello, PAUSE, SILENCE, number_of_job};
+use super::{Head, Hello, PAUSE, SILENCE, is_of_another_version, number_of_job};
 use crate::ranks::{PORT_VARIABLE, RanksError};
 
 /// Connections that have not said yet who they are, at most. Those behind them wait at the port.
@@ -52,6 +52,13 @@ impl Host {
             why: error.to_string(),
         })?;
         Ok(Self { listener })
+    }
+
+    /// Goes on with a listener that may have closed connections before.
+    #[cfg(test)]
+    pub(in crate::ranks) fn of(listener: TcpListener) -> Self {
+        listener.set_nonblocking(true).unwrap();
+        Self { listener }
     }
 
     #[cfg(test)]
@@ -102,6 +109,8 @@ struct Silent {
 /// What became of a connection.
 enum Said {
     Hello(Hello, TcpStream),
+    /// It is a rank's of another version of this crate.
+    OtherVersion(TcpStream),
     /// It is still to say the rest.
     NotYet(Silent),
     /// It is no rank's.
@@ -175,6 +184,10 @@ impl<'a> Others<'a> {
                 Said::Hello(hello, connection) => {
                     all_may = all_may.and(self.take(hello, connection))
                 }
+                Said::OtherVersion(connection) => turn_away(
+                    connection,
+                    "this is rank 0 of another version of nvfp4-gemv",
+                ),
                 Said::NotYet(silent) => self.silent.push(silent),
                 Said::Nothing => {}
             }
@@ -183,7 +196,7 @@ impl<'a> Others<'a> {
     }
 
     /// A rank has come, if it may.
-    fn take(&mut self, hello: Hello, mut connection: TcpStream) -> Result<(), RanksError> {
+    fn take(&mut self, hello: Hello, connection: TcpStream) -> Result<(), RanksError> {
         let ours = number_of_job(self.job);
         if ours != 0 && hello.job != 0 && hello.job != ours {
             // Another job's ranks do not matter to this one, whose own are still to come.
@@ -191,13 +204,14 @@ impl<'a> Others<'a> {
                 "this is rank 0 of another job, {:?}; each job needs a port of its own, which {PORT_VARIABLE} names",
                 self.job.unwrap_or_default()
             );
-            let _ = answer(&mut connection, &Head::answer(false, says.as_bytes()));
+            turn_away(connection, &says);
             return Ok(());
         }
         let (rank, theirs) = (hello.rank as usize, hello.ranks as usize);
         let error = match self.ranks {
             ours if ours != theirs => RanksError::World { rank, theirs, ours },
-            _ if rank == 0 || self.came.contains_key(&rank) => RanksError::Rank {
+            // One whose connection has gone may come again.
+            _ if rank == 0 || self.came.get(&rank).is_some_and(waits) => RanksError::Rank {
                 rank,
                 why: "another one is",
             },
@@ -232,11 +246,10 @@ impl<'a> Others<'a> {
 
     /// None of them has gone while the others were waited for.
     fn have_stayed(&self) -> Result<(), RanksError> {
-        let gone = self.came.iter().filter(|(_, connection)| {
-            // A rank that waits says nothing more.
-            let waits = connection.peek(&mut [0]);
-            !waits.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
-        });
+        let gone = self
+            .came
+            .iter()
+            .filter(|(_, connection)| !waits(connection));
         self.all_but(gone.map(|(rank, _)| *rank).collect())
     }
 
@@ -288,6 +301,10 @@ impl Silent {
                     _ => return Said::Nothing,
                 },
             }
+            // Its first words may be longer or shorter than these.
+            if is_of_another_version(&self.said[..self.length]) {
+                return Said::OtherVersion(self.connection);
+            }
             if self.length == Hello::BYTES {
                 return match Hello::of(&self.said) {
                     Some(hello) => Said::Hello(hello, self.connection),
@@ -296,6 +313,20 @@ impl Silent {
             }
         }
     }
+}
+
+/// Whether a rank that came still waits for its answer: it says nothing more meanwhile.
+fn waits(connection: &TcpStream) -> bool {
+    let more = connection.peek(&mut [0]);
+    more.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+}
+
+/// Tells one that does not matter to these ranks why not. One of another version does not understand the reason: it sees by
+/// the mark that this is none of its own.
+fn turn_away(mut connection: TcpStream, says: &str) {
+    // What is not read when a connection is closed would take the answer away from the other side.
+    let _ = connection.read(&mut [0; 4096]);
+    let _ = answer(&mut connection, &Head::answer(false, says.as_bytes()));
 }
 
 /// Writes all of a message, which waits where the other side takes nothing.

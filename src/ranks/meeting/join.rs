@@ -24,13 +24,6 @@ pub(in crate::ranks) fn join(
         timeout,
         why,
     };
-    let mut connection = loop {
-        match connect(host, port, timeout.saturating_sub(begin.elapsed())) {
-            Ok(connection) => break connection,
-            Err(_) if begin.elapsed() < timeout => sleep(PAUSE),
-            Err(error) => return Err(unreachable(error.to_string())),
-        }
-    };
     let hello = Hello {
         ranks: ranks as u32,
         rank: rank as u32,
@@ -38,16 +31,47 @@ pub(in crate::ranks) fn join(
     };
     // Rank 0 may have come later than this one, and its timeout, at which it answers, begun later too.
     let patience = timeout.saturating_mul(2).saturating_add(SILENCE);
-    let answer = connection
-        .write_all(&hello.bytes())
-        .and_then(|()| answer(&mut connection, patience));
-    match answer {
-        Ok(Some((true, bytes))) => Ok(bytes),
-        Ok(Some((false, says))) => Err(RanksError::Refused {
-            says: String::from_utf8_lossy(&says).into_owned(),
-        }),
-        Ok(None) => Err(RanksError::Stranger { at }),
-        Err(error) => Err(unreachable(format!("it does not answer ({error})"))),
+    let tried = || -> Result<_, Failed> {
+        let left = timeout.saturating_sub(begin.elapsed());
+        ask(connect(host, port, left)?, &hello, patience)
+    };
+    loop {
+        match tried() {
+            Ok(Some((true, bytes))) => return Ok(bytes),
+            Ok(Some((false, says))) => {
+                let says = String::from_utf8_lossy(&says).into_owned();
+                return Err(RanksError::Refused { says });
+            }
+            Ok(None) => return Err(RanksError::Stranger { at }),
+            Err(Failed { may_pass: true, .. }) if begin.elapsed() < timeout => sleep(PAUSE),
+            Err(Failed { why, .. }) => return Err(unreachable(why)),
+        }
+    }
+}
+
+/// Why rank 0 has not answered.
+struct Failed {
+    why: String,
+    /// It may answer when it is asked again.
+    may_pass: bool,
+}
+
+impl Failed {
+    fn no_answer(error: &std::io::Error, may_pass: bool) -> Self {
+        Self {
+            why: format!("it does not answer ({error})"),
+            may_pass,
+        }
+    }
+}
+
+impl From<std::io::Error> for Failed {
+    /// There is no connection yet.
+    fn from(error: std::io::Error) -> Self {
+        Self {
+            why: error.to_string(),
+            may_pass: true,
+        }
     }
 }
 
@@ -73,14 +97,46 @@ pub(in crate::ranks) fn connect(
     Err(last.unwrap_or_else(|| std::io::Error::other("the host has no address")))
 }
 
-/// Whether all is well, and what comes with that; nothing where it is not rank 0 that answers.
-fn answer(
-    connection: &mut TcpStream,
+/// Says who this is, and waits for the answer: whether all is well, and what comes with that; nothing where it is not rank 0
+/// that answers.
+///
+/// A listener at its end, of ranks that met before or of a process that has gone, closes connections that it has not taken: so
+/// one that ends before the answer begins may be tried again.
+fn ask(
+    mut connection: TcpStream,
+    hello: &Hello,
     within: Duration,
-) -> std::io::Result<Option<(bool, Vec<u8>)>> {
+) -> Result<Option<(bool, Vec<u8>)>, Failed> {
     let begin = Instant::now();
     let mut head = [0; Head::BYTES];
-    read_all(connection, &mut head, begin, within)?;
+    let (first, _) = head.split_at_mut(1);
+    let begun = connection
+        .write_all(&hello.bytes())
+        .and_then(|()| read_all(&mut connection, first, begin, within));
+    begun.map_err(|error| Failed::no_answer(&error, has_ended(&error)))?;
+    let rest = rest_of(&mut connection, head, begin, within);
+    rest.map_err(|error| Failed::no_answer(&error, false))
+}
+
+/// Whether an error is the end of a connection.
+fn has_ended(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::UnexpectedEof
+            | ErrorKind::ConnectionReset
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::BrokenPipe
+    )
+}
+
+/// An answer of which the first byte is there.
+fn rest_of(
+    connection: &mut TcpStream,
+    mut head: [u8; Head::BYTES],
+    begin: Instant,
+    within: Duration,
+) -> std::io::Result<Option<(bool, Vec<u8>)>> {
+    read_all(connection, &mut head[1..], begin, within)?;
     let Some(head) = Head::of(&head) else {
         return Ok(None);
     };

@@ -3,6 +3,8 @@
 //! A rank says: a mark, how many ranks it was told that there are, its number, and its job. Rank 0 answers: a mark, whether
 //! all is well, a length, and so many bytes: what it shares, or why not. Numbers are of 32 bits, the least byte first; a job
 //! is a number of 64 bits that is made of its name, or 0 where it has none.
+//!
+//! A rank whose connection ends without an answer comes again, until its timeout: whoever had it may have been at its end.
 
 mod host;
 mod join;
@@ -18,6 +20,13 @@ pub(super) use join::join;
 
 /// What both sides begin with. The digit changes with what follows.
 const MARK: [u8; 12] = *b"nvfp4-gemv 2";
+
+/// Whether what is said begins with the mark of another version of this crate: with all of it but the digit.
+fn is_of_another_version(said: &[u8]) -> bool {
+    let (mark, digit) = MARK.split_at(MARK.len() - 1);
+    let rest = said.strip_prefix(mark);
+    rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with(digit))
+}
 
 /// How long one connection may say nothing: what does not speak by then is no rank.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -131,6 +140,15 @@ mod tests {
         let head = Head::of(answer[..Head::BYTES].try_into().unwrap()).unwrap();
         assert_eq!((head.is_well, head.length), (false, Ranks::MOST_BYTES));
         assert_eq!(answer.len(), Head::BYTES + head.length);
+    }
+
+    #[test]
+    fn other_versions_are_told_from_what_is_no_rank() {
+        assert!(is_of_another_version(b"nvfp4-gemv 1"));
+        assert!(is_of_another_version(b"nvfp4-gemv 3 and more"));
+        for none in [&MARK[..], b"nvfp4-gemv ", b"GET / HTTP/1.0", b""] {
+            assert!(!is_of_another_version(none), "{none:?}");
+        }
     }
 
     #[test]

@@ -230,6 +230,84 @@ fn something_else_at_the_port_is_not_taken_for_rank_0() {
     });
 }
 
+/// As a listener does that closes while a rank is not taken yet: at its end, or of a process that has gone.
+#[test]
+fn a_rank_whose_connection_ends_without_an_answer_comes_again() {
+    let first = TcpListener::bind((HERE, 0)).unwrap();
+    let port = first.local_addr().unwrap().port();
+    scope(|scope| {
+        let other = scope.spawn(move || join((HERE, port), 1, 2, None, LONG));
+        // Closed before it was read, which may reset it; and closed behind that.
+        drop(first.accept().unwrap());
+        let (mut heard, _) = first.accept().unwrap();
+        heard.read_exact(&mut hello(1, 2)).unwrap();
+        drop(heard);
+        let host = Host::of(first);
+        assert_eq!(host.share(2, None, b"an id", LONG), Ok(b"an id".to_vec()));
+        assert_eq!(other.join().unwrap(), Ok(b"an id".to_vec()));
+    });
+}
+
+/// Also to rank 0 of a meeting that waits for others.
+#[test]
+fn a_rank_that_comes_again_takes_its_own_place() {
+    let (host, port) = host();
+    let mut gone = TcpStream::connect((HERE, port)).unwrap();
+    gone.write_all(&hello(1, 3)).unwrap();
+    drop(gone);
+    scope(|scope| {
+        let others =
+            [1, 2].map(|rank| scope.spawn(move || join((HERE, port), rank, 3, None, LONG)));
+        assert_eq!(host.share(3, None, b"an id", LONG), Ok(b"an id".to_vec()));
+        for other in others {
+            assert_eq!(other.join().unwrap(), Ok(b"an id".to_vec()));
+        }
+    });
+}
+
+/// Half of it is no answer that may still come.
+#[test]
+fn an_answer_that_breaks_off_is_an_error_at_once() {
+    let listener = TcpListener::bind((HERE, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    scope(|scope| {
+        scope.spawn(move || {
+            let (mut connection, _) = listener.accept().unwrap();
+            connection.read_exact(&mut hello(1, 2)).unwrap();
+            connection.write_all(b"nvfp4-gemv 2").unwrap();
+        });
+        let error = join((HERE, port), 1, 2, None, LONG).unwrap_err();
+        assert!(matches!(error, RanksError::Unreachable { .. }), "{error:?}");
+    });
+}
+
+/// Whose first words are longer or shorter than this one's. It reads its own answer's length, and sees a mark that is not its
+/// own.
+#[test]
+fn a_rank_of_another_version_is_answered_and_not_waited_for() {
+    let (host, port) = host();
+    let mut others = [
+        &b"nvfp4-gemv 1"[..],
+        &[&b"nvfp4-gemv 3"[..], &[7; 100]].concat(),
+    ]
+    .map(|says| {
+        let mut other = TcpStream::connect((HERE, port)).unwrap();
+        other.write_all(says).unwrap();
+        other
+    });
+    scope(|scope| {
+        let ours = scope.spawn(move || host.share(2, None, b"an id", LONG));
+        for other in &mut others {
+            let mut answer = Vec::new();
+            other.read_to_end(&mut answer).unwrap();
+            assert!(answer.starts_with(b"nvfp4-gemv 2") && answer.len() >= 20);
+        }
+        let rank = join((HERE, port), 1, 2, None, LONG);
+        assert_eq!(rank, Ok(b"an id".to_vec()));
+        assert_eq!(ours.join().unwrap(), Ok(b"an id".to_vec()));
+    });
+}
+
 #[test]
 fn a_port_that_is_in_use_for_a_moment_is_waited_for() {
     let other = TcpListener::bind((HERE, 0)).unwrap();

@@ -99,7 +99,7 @@ impl<'a, T: DeviceElement + FromF32> Rank<'a, T> {
     ) -> Result<Graphs> {
         let (rank, ranks) = (communicator.rank(), communicator.ranks());
         let mine = layers.rank(rank)?;
-        let shards = mine.columns().iter().chain([mine.row()]);
+        let shards = mine.first().iter().chain([mine.last()]);
         let bytes: usize = shards.map(|shard| shard.shape().weight_bytes()).sum();
         let count = job.plan.cold_bytes.div_ceil(bytes).clamp(2, MOST_PAIRS);
         let workspace = Workspace::new(stream, workspace_bytes(job, &mine, rank)?)?;
@@ -110,7 +110,7 @@ impl<'a, T: DeviceElement + FromF32> Rank<'a, T> {
             pairs.push(mine.place::<T>(stream, communicator, &placement, &options)?);
         }
         // The vectors: the same on all ranks, and of what is between each rank's part of the same ones.
-        let (k, whole_k) = (mine.columns()[0].shape().k(), job.pair.row.1);
+        let (k, whole_k) = (mine.first()[0].shape().k(), job.pair.row.1);
         let x = vectors::<T>(2, job.n, k);
         let middle = vectors::<T>(3, job.n, whole_k);
         let part = whole_k / ranks;
@@ -325,7 +325,7 @@ fn workspace_bytes(job: &Job, layers: &RankLayers<'_>, gpu: usize) -> Result<u64
     let gpu = raw::gpu(gpu as u32)?;
     let operands = Operands::new(job.activation, job.layout);
     let mut most = 0;
-    for shard in layers.columns().iter().chain([layers.row()]) {
+    for shard in layers.first().iter().chain([layers.last()]) {
         let (m, k) = (shard.shape().m(), shard.shape().k());
         let shape = Shape::new(Dims {
             m,
