@@ -2,16 +2,14 @@
 //! for all of them.
 
 use std::mem::offset_of;
-use std::sync::Arc;
 
 use nvfp4_gemv::kernel::params::nvfp4_tcgen05_params as Params;
 use nvfp4_gemv::kernel::{Config, Kernel};
 use nvfp4_gemv::{Dims, ScaleLayout, Shape};
-use nvfp4_gemv_simulate::ptx::Entry;
 use ptx_sim::report::ViolationKind;
 use ptx_sim::{Allowed, Launch, Options, Relaxation, SimError};
 
-use crate::support::chained::{Chained, WAIT};
+use crate::support::chained::{Chained, WAIT, late_kernel};
 use crate::support::operands::{Case, Data};
 use crate::support::ptx;
 use crate::support::schedules::{few, schedules};
@@ -27,56 +25,13 @@ const START: &str = "griddepcontrol.launch_dependents;";
 const ALLOC: &str = "tcgen05.alloc";
 const FREE: &str = "tcgen05.dealloc";
 
-/// Lets dependents start at once, and allocates all tensor memory of its multiprocessor long after.
-const FOREIGN: &str = "
-.version 9.0
-.target sm_100a
-.address_size 64
-.visible .entry foreign() {
-    .reg .pred %p; .reg .b32 %r<3>; .shared .align 16 .b8 columns[16];
-    griddepcontrol.launch_dependents;
-    mov.u32 %r1, 0;
-LATE:
-    add.u32 %r1, %r1, 1;
-    setp.lt.u32 %p, %r1, 5000;
-    @%p bra LATE;
+/// Takes all tensor memory of the multiprocessor, and gives it back.
+const TAKES_ALL_COLUMNS: &str = "
     tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [columns], 512;
     tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;
     bar.sync 0;
     ld.shared.u32 %r2, [columns];
     tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r2, 512;
-    ret;
-}
-";
-
-/// The same, and in between it writes what the next grid reads: a byte of the vectors' codes, and one of their scales.
-const WRITER: &str = "
-.version 9.0
-.target sm_100a
-.address_size 64
-.visible .entry writer(.param .u64 codes, .param .u64 scales) {
-    .reg .pred %p; .reg .b32 %r<5>; .reg .b64 %rd<3>; .shared .align 16 .b8 columns[16];
-    griddepcontrol.launch_dependents;
-    ld.param.u64 %rd1, [codes];
-    ld.param.u64 %rd2, [scales];
-    mov.u32 %r1, 0;
-LATE:
-    add.u32 %r1, %r1, 1;
-    setp.lt.u32 %p, %r1, 5000;
-    @%p bra LATE;
-    mov.u32 %r3, %tid.x;
-    setp.eq.u32 %p, %r3, 0;
-    @%p ld.global.u8 %r4, [%rd1];
-    @%p st.global.u8 [%rd1], %r4;
-    @%p ld.global.u8 %r4, [%rd2];
-    @%p st.global.u8 [%rd2], %r4;
-    tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [columns], 512;
-    tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;
-    bar.sync 0;
-    ld.shared.u32 %r2, [columns];
-    tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r2, 512;
-    ret;
-}
 ";
 
 /// Calls of a few vectors and of many, each with the default config and with the one of least shared memory, of which
@@ -170,7 +125,7 @@ fn between_the_two(options: Options) -> Options {
 
 /// Allocating before it waits, it hangs there; in its own order it does not.
 fn behind_a_foreign_kernel() {
-    let foreign = Arc::new(Entry::new(FOREIGN, "foreign"));
+    let foreign = late_kernel(ptx::BLACKWELL, "foreign", "", TAKES_ALL_COLUMNS);
     let foreign = [(foreign, Launch::new("foreign", [3, 1, 1], [32, 1, 1]))];
     for (seed, call) in calls(|_| true).into_iter().enumerate() {
         let ours = call.ready(unchanged);
@@ -203,7 +158,7 @@ fn behind_a_foreign_kernel() {
 fn what_the_grid_before_writes() {
     const WAITS: usize = 3;
     for (seed, call) in calls(|_| true).into_iter().enumerate() {
-        let writer = [call.writer(WRITER)];
+        let writer = [call.writer(TAKES_ALL_COLUMNS)];
         let ours = call.ready(unchanged);
         call.demand_right(&[&writer[..], &ours].concat(), seed as u64);
 

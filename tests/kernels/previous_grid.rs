@@ -17,32 +17,7 @@ crate::trials! {
         every_kernel_of_hopper, consumer_blackwell;
 }
 
-/// Lets dependents start at once, and writes a byte of the vectors and one of their scales long after.
-const WRITER: &str = "
-.version 9.0
-.target sm_90
-.address_size 64
-.visible .entry writer(.param .u64 vectors, .param .u64 scales) {
-    .reg .pred %p; .reg .b32 %r<5>; .reg .b64 %rd<3>;
-    griddepcontrol.launch_dependents;
-    ld.param.u64 %rd1, [vectors];
-    ld.param.u64 %rd2, [scales];
-    mov.u32 %r1, 0;
-LATE:
-    add.u32 %r1, %r1, 1;
-    setp.lt.u32 %p, %r1, 5000;
-    @%p bra LATE;
-    mov.u32 %r3, %tid.x;
-    setp.eq.u32 %p, %r3, 0;
-    @%p ld.global.u8 %r4, [%rd1];
-    @%p st.global.u8 [%rd1], %r4;
-    @%p ld.global.u8 %r4, [%rd2];
-    @%p st.global.u8 [%rd2], %r4;
-    ret;
-}
-";
-
-/// Configs that wait at different places: the default's, and what else a kernel has.
+/// The default, and of `stream` all places at which it can wait.
 fn configs(simulator: &Simulator, case: &Case, kernel: Kernel) -> Vec<Config> {
     simulator.job(case, true, |job| {
         let Ok(default) = kernel.default_config(job) else {
@@ -58,7 +33,7 @@ fn configs(simulator: &Simulator, case: &Case, kernel: Kernel) -> Vec<Config> {
 
 /// It runs to its end with the right result. Without its waits it reads too early.
 fn check(call: &Chained, seed: u64) {
-    let writer = [call.writer(WRITER)];
+    let writer = [call.writer("")];
     let ours = call.ready(str::to_string);
     call.demand_right(&[&writer[..], &ours].concat(), seed);
 

@@ -1,5 +1,7 @@
 //! Configs and shared memory by hand. That defaults and candidates are legal: `extremes.rs`.
 
+use std::mem::offset_of;
+
 use super::*;
 use crate::gpu::Gpu;
 use crate::operands::Operands;
@@ -231,4 +233,21 @@ fn the_last_pass_may_need_more_than_the_first() {
         pairs.check(&Job::new(&three, &operands, &gpu)),
         Err(refusal)
     );
+}
+
+/// Two stages are filled before the first one is used. A launch that is not chained has nothing to read ahead of.
+#[test]
+fn stages_that_are_not_behind_the_wait_are_ahead_of_it() {
+    let shape = Shape::matrix(4096, 4096).unwrap();
+    let call = Call::nowhere(&shape, Activation::Nvfp4, LINEAR, 32);
+    let ahead = |behind, chained| {
+        let config = StreamConfig { behind, ..USUAL };
+        let plan = crate::kernel::Config::from(config).plan(&call, &h200(), chained);
+        let at = offset_of!(nvfp4_stream_params, ahead);
+        let launch = plan.unwrap().launches()[0];
+        let bytes = &launch.parameters.bytes()[at..at + 4];
+        u32::from_ne_bytes(bytes.try_into().unwrap())
+    };
+    assert_eq!([0, 1, 2].map(|behind| ahead(behind, true)), [2, 1, 0]);
+    assert_eq!([0, 1, 2].map(|behind| ahead(behind, false)), [0; 3]);
 }

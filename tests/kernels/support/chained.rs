@@ -28,6 +28,30 @@ pub(crate) struct Chained {
     arch: &'static str,
 }
 
+/// A kernel that lets dependents start at once, and executes `late` long after. That may use the registers `%p`, `%r2` to
+/// `%r4`, `%rd1` and `%rd2`, and the 16 bytes of shared memory `columns`.
+pub(crate) fn late_kernel(arch: &str, name: &str, parameters: &str, late: &str) -> Arc<Entry> {
+    let text = format!(
+        "
+.version 9.0
+.target sm_{arch}
+.address_size 64
+.visible .entry {name}({parameters}) {{
+    .reg .pred %p; .reg .b32 %r<5>; .reg .b64 %rd<3>; .shared .align 16 .b8 columns[16];
+    griddepcontrol.launch_dependents;
+    mov.u32 %r1, 0;
+LATE:
+    add.u32 %r1, %r1, 1;
+    setp.lt.u32 %p, %r1, 5000;
+    @%p bra LATE;
+{late}
+    ret;
+}}
+"
+    );
+    Arc::new(Entry::new(&text, name))
+}
+
 impl Chained {
     pub(crate) fn new(simulator: &Simulator, case: &Case, config: Config) -> Self {
         let mut loaded = Loaded::new(&Arc::new(Operands::new(case)), simulator.arch);
@@ -62,16 +86,28 @@ impl Chained {
         self.planned.iter().flat_map(of).collect()
     }
 
-    /// A kernel of that name and text, in one warp: it takes the addresses of the vectors and of their scales, the former
-    /// twice where they have none.
-    pub(crate) fn writer(&self, text: &str) -> Ready {
+    /// A [late kernel](late_kernel) that writes a byte of the vectors and one of their scales, if they have any, and
+    /// then executes `behind`.
+    pub(crate) fn writer(&self, behind: &str) -> Ready {
+        const WRITES: &str = "
+    ld.param.u64 %rd1, [vectors];
+    ld.param.u64 %rd2, [scales];
+    mov.u32 %r3, %tid.x;
+    setp.eq.u32 %p, %r3, 0;
+    @%p ld.global.u8 %r4, [%rd1];
+    @%p st.global.u8 [%rd1], %r4;
+    @%p ld.global.u8 %r4, [%rd2];
+    @%p st.global.u8 [%rd2], %r4;
+";
         let of = |name| self.loaded.memory.addresses.get(name);
         let vectors = of("vectors").expect("every call has vectors");
         let scales = of("vector scales").unwrap_or(vectors);
         let launch = Launch::new("writer", [1, 1, 1], [32, 1, 1])
             .bytes(&vectors.to_le_bytes())
             .bytes(&scales.to_le_bytes());
-        (Arc::new(Entry::new(text, "writer")), launch)
+        let parameters = ".param .u64 vectors, .param .u64 scales";
+        let late = format!("{WRITES}{behind}");
+        (late_kernel(self.arch, "writer", parameters, &late), launch)
     }
 
     /// Runs launches at the same time. The result must be right if they end.
