@@ -66,9 +66,13 @@ pub fn lanes(trace: &Trace, warps: &[(u64, String)], product: &str) -> Vec<Lane>
             track.kind == TrackKind::Warp && track.index == *warp
         };
         let runs = of_cta(Kind::Run).filter(is_warp);
-        let runs = runs.map(|run| (running(run, &mine, product), run));
+        let runs = runs.flat_map(|run| running(run, &mine, product));
         let waits = of_cta(Kind::Wait).filter(is_warp);
-        let waits = waits.map(|wait| (waiting(&wait.name, &landing), wait));
+        let waits = waits.map(|wait| Stretch {
+            activity: waiting(&wait.name, &landing),
+            start: wait.start,
+            end: wait.end,
+        });
         Lane {
             label: label.clone(),
             stretches: joined(runs.chain(waits).collect()),
@@ -90,15 +94,30 @@ fn signals(copy: &Slice) -> Vec<String> {
         .collect()
 }
 
-fn running(run: &Slice, copies: &[&Slice], product: &str) -> Activity {
+/// What a warp does in a turn. Of a turn it is known when copies were issued, and of other instructions only that they
+/// were: one that multiplies too is taken to do so behind its last copy.
+fn running(run: &Slice, copies: &[&Slice], product: &str) -> Vec<Stretch> {
     let has = |opcode: &str| run.details["opcodes"].get(opcode).is_some();
-    let issues = |copy: &&Slice| (run.start..run.end).contains(&copy.start);
-    match () {
-        () if has("st.global") => Activity::Stores,
-        () if has(product) => Activity::Multiplies,
-        () if copies.iter().any(issues) => Activity::Copies,
-        () if has("ld.global") => Activity::Loads,
-        () => Activity::Other,
+    let stretch = |activity, start, end| Stretch {
+        activity,
+        start,
+        end,
+    };
+    let issued = copies.iter().map(|copy| copy.start);
+    let last = issued
+        .filter(|issued| (run.start..run.end).contains(issued))
+        .max();
+    let whole = |activity| vec![stretch(activity, run.start, run.end)];
+    match last {
+        _ if has("st.global") => whole(Activity::Stores),
+        Some(last) if has(product) && last + 1 < run.end => vec![
+            stretch(Activity::Copies, run.start, last + 1),
+            stretch(Activity::Multiplies, last + 1, run.end),
+        ],
+        _ if has(product) => whole(Activity::Multiplies),
+        Some(_) => whole(Activity::Copies),
+        None if has("ld.global") => whole(Activity::Loads),
+        None => whole(Activity::Other),
     }
 }
 
@@ -115,17 +134,12 @@ fn waiting(name: &str, landing: &BTreeSet<String>) -> Activity {
 }
 
 /// In order, without gaps: between its turns a warp goes on with what it does.
-fn joined(mut slices: Vec<(Activity, &Slice)>) -> Vec<Stretch> {
-    slices.sort_by_key(|(_, slice)| slice.start);
+fn joined(mut slices: Vec<Stretch>) -> Vec<Stretch> {
+    slices.sort_by_key(|slice| slice.start);
     let mut stretches: Vec<Stretch> = Vec::new();
-    for (activity, slice) in slices {
-        let next = Stretch {
-            activity,
-            start: slice.start,
-            end: slice.end,
-        };
+    for next in slices {
         match stretches.last_mut() {
-            Some(last) if last.activity == activity => last.end = next.end,
+            Some(last) if last.activity == next.activity => last.end = next.end,
             last => {
                 if let Some(last) = last {
                     last.end = next.start;
@@ -194,6 +208,10 @@ mod tests {
         multiplies
             .details
             .insert("opcodes".into(), json!({ "dp4a": 1 }));
+        // A turn that copies, and multiplies behind that.
+        let (mut both, mut second) = (multiplies.clone(), copy.clone());
+        (both.start, both.end) = (90, 100);
+        (second.start, second.end) = (93, 120);
         let trace = Trace {
             tracks: vec![track(TrackKind::Warp, 0), track(TrackKind::Copies, 0)],
             slices: vec![
@@ -204,7 +222,9 @@ mod tests {
                 slice(0, Kind::Run, (65, 70), ""),
                 slice(0, Kind::Wait, (70, 80), "try_wait barrier +0x408 parity 0"),
                 multiplies,
+                both,
                 copy,
+                second,
             ],
             ..Trace::default()
         };
@@ -215,6 +235,8 @@ mod tests {
             (Activity::Other, 50, 70),
             (Activity::WaitsForWarps, 70, 80),
             (Activity::Multiplies, 80, 90),
+            (Activity::Copies, 90, 94),
+            (Activity::Multiplies, 94, 100),
         ];
         let stretches = stretches.map(|(activity, start, end)| Stretch {
             activity,
@@ -226,7 +248,7 @@ mod tests {
             [Lane {
                 label: "a warp".into(),
                 stretches: stretches.to_vec(),
-                in_flight: vec![(5, 16), (50, 0)],
+                in_flight: vec![(5, 16), (50, 0), (93, 16), (120, 0)],
             }]
         );
     }

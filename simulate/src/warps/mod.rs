@@ -282,7 +282,11 @@ mod tests {
             Activity::Multiplies,
             Activity::WaitsForCopies,
         ] {
-            assert!(count(&lanes, activity).iter().all(|&n| n >= 4), "{lanes:?}");
+            let counts = count(&lanes, activity);
+            assert!(
+                counts.iter().all(|&n| n >= 4),
+                "{activity:?}: {counts:?} of {lanes:?}"
+            );
         }
         assert_eq!(count(&lanes, Activity::Stores).iter().max(), Some(&1));
     }
