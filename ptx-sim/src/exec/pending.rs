@@ -1,5 +1,7 @@
 //! What asynchronous operations in flight read and write, and which operations have completed.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 
 use super::machine::Machine;
@@ -111,6 +113,18 @@ fn append(all: &mut Vec<Range>, r: Range) {
     }
 }
 
+/// Starts and ends.
+pub(crate) type Parts = Vec<(u64, u64)>;
+
+/// What an operation reads of the shared memory of a CTA.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedReads {
+    /// Linear CTA.
+    pub(crate) owner: u32,
+    /// Sorted and disjoint; never empty.
+    pub(crate) parts: Arc<Parts>,
+}
+
 /// What an operation in flight does to one memory.
 #[derive(Debug)]
 struct InFlight {
@@ -119,8 +133,8 @@ struct InFlight {
     owner: u32,
     how: Use,
     pc: usize,
-    /// Starts and ends, sorted and disjoint; never empty.
-    parts: Vec<(u64, u64)>,
+    /// Sorted and disjoint; never empty.
+    parts: Arc<Parts>,
 }
 
 impl InFlight {
@@ -149,39 +163,38 @@ impl InFlight {
 
 /// Sorted and joined ranges of one memory and use each.
 fn join(op: u64, pc: usize, uses: &[(Range, Use)]) -> Vec<InFlight> {
-    let mut list: Vec<InFlight> = Vec::new();
+    let mut list: Vec<((Space, u32, Use), Parts)> = Vec::new();
     for (r, how) in uses.iter().filter(|u| u.0.size > 0) {
         let part = (r.start, r.start.saturating_add(r.size));
-        match list
-            .iter_mut()
-            .find(|i| (i.space, i.owner, i.how) == (r.space, r.owner, *how))
-        {
-            Some(i) => i.parts.push(part),
+        let key = (r.space, r.owner, *how);
+        match list.iter_mut().find(|i| i.0 == key) {
+            Some((_, parts)) => parts.push(part),
             None => {
                 let mut parts = Vec::with_capacity(uses.len());
                 parts.push(part);
-                list.push(InFlight {
-                    op,
-                    space: r.space,
-                    owner: r.owner,
-                    how: *how,
-                    pc,
-                    parts,
-                });
+                list.push((key, parts));
             }
         }
     }
-    for i in &mut list {
-        i.parts.sort_unstable();
-        i.parts.dedup_by(|next, last| {
+    let in_flight = |((space, owner, how), mut parts): (_, Parts)| {
+        parts.sort_unstable();
+        parts.dedup_by(|next, last| {
             let joins = next.0 <= last.1;
             if joins {
                 last.1 = last.1.max(next.1);
             }
             joins
         });
-    }
-    list
+        InFlight {
+            op,
+            space,
+            owner,
+            how,
+            pc,
+            parts: Arc::new(parts),
+        }
+    };
+    list.into_iter().map(in_flight).collect()
 }
 
 /// How far an operation has come; those that are not known have completed.
@@ -335,17 +348,16 @@ impl Machine<'_> {
         self.begin(mine)
     }
 
-    /// The same for reads of shared memory, which are sorted by owner and address and disjoint.
-    pub(crate) fn begin_reads(&mut self, pc: usize, reads: &[Range]) -> Result<u64, Fault> {
+    /// The same for reads of shared memory.
+    pub(crate) fn begin_reads(&mut self, pc: usize, reads: &[SharedReads]) -> Result<u64, Fault> {
         let op = self.pending.next;
-        let of_one = reads.chunk_by(|a, b| a.owner == b.owner);
-        let mine = of_one.map(|of_one| InFlight {
+        let mine = reads.iter().map(|r| InFlight {
             op,
             space: Space::Shared,
-            owner: of_one[0].owner,
+            owner: r.owner,
             how: Use::Read,
             pc,
-            parts: of_one.iter().map(|r| (r.start, r.start + r.size)).collect(),
+            parts: r.parts.clone(),
         });
         self.begin(mine.collect())
     }
@@ -356,7 +368,7 @@ impl Machine<'_> {
             if !self.pending.conflicts(&m.all(), m.how) {
                 continue;
             }
-            for (start, end) in &m.parts {
+            for (start, end) in m.parts.iter() {
                 let range = Range {
                     space: m.space,
                     owner: m.owner,

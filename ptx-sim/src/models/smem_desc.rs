@@ -264,17 +264,26 @@ impl Layout {
         d.swizzle.apply_with_base(linear, d.base_offset)
     }
 
-    /// K-major: where the two 16-byte slots of each of the first `rows` rows are.
-    pub fn rows(&self, rows: u32) -> impl Iterator<Item = [u32; 2]> {
-        let of_row = |row| [0, 16].map(|byte| self.byte_address(row, byte));
-        let first: [[u32; 2]; 8] = std::array::from_fn(|row| of_row(row as u32));
-        // Then every group of eight rows lies in the pattern as the first one does.
+    /// K-major: where the two 16-byte slots of each of the first eight rows are, and how far behind them those of the
+    /// next eight, if all groups of eight of so many rows lie in the pattern as the first one does.
+    pub fn groups(&self, rows: u32) -> Option<([[u32; 2]; 8], u32)> {
         let (stride, last) = (self.desc.stride, rows / 8);
         let end = u64::from(self.desc.start) + u64::from(last + 1) * u64::from(stride.max(4096));
         let same = stride.is_multiple_of(self.desc.swizzle.period()) && end < 1 << 32;
-        (0..rows).map(move |row| match same {
-            true => first[row as usize % 8].map(|at| at + row / 8 * stride),
-            false => of_row(row),
+        same.then(|| (std::array::from_fn(|row| self.slots(row as u32)), stride))
+    }
+
+    /// K-major: where the two 16-byte slots of a row are.
+    fn slots(&self, row: u32) -> [u32; 2] {
+        [0, 16].map(|byte| self.byte_address(row, byte))
+    }
+
+    /// K-major: where the two 16-byte slots of each of the first `rows` rows are.
+    pub fn rows(&self, rows: u32) -> impl Iterator<Item = [u32; 2]> {
+        let groups = self.groups(rows);
+        (0..rows).map(move |row| match groups {
+            Some((first, stride)) => first[row as usize % 8].map(|at| at + row / 8 * stride),
+            None => self.slots(row),
         })
     }
 

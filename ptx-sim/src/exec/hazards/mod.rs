@@ -238,6 +238,9 @@ impl Machine<'_> {
         let Some(h) = &mut self.hazards else {
             return Ok(());
         };
+        if h.worlds.values().all(|w| w.tracker.is_quiet()) {
+            return Ok(());
+        }
         let mixed = h.mixed();
         let notes = match h.allowed {
             Allowed::NONE => Vec::new(),

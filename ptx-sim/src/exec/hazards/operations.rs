@@ -2,7 +2,7 @@
 
 use super::{Hazards, Thread, mbarrier, object_range, shared, tensor};
 use crate::exec::machine::Machine;
-use crate::exec::pending::{self, Use};
+use crate::exec::pending::{self, SharedReads, Use};
 use crate::memory::{self, Space};
 use crate::models::hazard::{Access, AccessKind, Actor, Op, OpClass, Proxy, Range, Stamp};
 use crate::models::relaxation::Relaxation;
@@ -30,19 +30,18 @@ impl Hazards {
     }
 
     /// Reads of shared memory through the async proxy, issued by a CTA.
-    pub(crate) fn op_shared(&mut self, (op, cta): (Op, u32), reads: &[pending::Range], pc: usize) {
+    pub(crate) fn op_shared(&mut self, (op, cta): (Op, u32), reads: &[SharedReads], pc: usize) {
         let Some(w) = self.world(cta) else { return };
-        for of_one in reads.chunk_by(|a, b| a.owner == b.owner) {
-            let owner = of_one[0].owner;
-            let range = |r: &pending::Range| Range::new(shared(owner), r.start, r.size);
+        for SharedReads { owner, parts } in reads {
+            let range = |(start, end): &(u64, u64)| Range::new(shared(*owner), *start, end - start);
             let access = Access {
-                range: range(&of_one[0]),
+                range: range(&parts[0]),
                 kind: AccessKind::Read,
                 proxy: Proxy::Async,
                 site: pc as u32,
             };
-            w.shared_reach(Actor::Op(op), cta, owner, access);
-            w.tracker.op_accesses(op, access, of_one.iter().map(range));
+            w.shared_reach(Actor::Op(op), cta, *owner, access);
+            w.tracker.op_accesses(op, access, parts.iter().map(range));
         }
     }
 

@@ -9,7 +9,7 @@ use super::{
 use crate::exec::Ctx;
 use crate::exec::event::Event;
 use crate::exec::machine::{Machine, Trouble};
-use crate::exec::pending::Range;
+use crate::exec::pending::SharedReads;
 use crate::exec::warp::Warp;
 use crate::memory::Fault;
 use crate::models::hazard::{AccessKind, OpClass};
@@ -97,7 +97,7 @@ const KEPT: usize = 256;
 #[derive(Debug)]
 pub(super) struct Touched {
     /// Shared memory that is read: the owner is the CTA's place in the group.
-    shared: Vec<Range>,
+    shared: Vec<SharedReads>,
     /// Tensor memory that is read, apart from D.
     tensor: Vec<TmemBlock>,
     d: Vec<TmemBlock>,
@@ -114,14 +114,13 @@ impl Touched {
     }
 
     /// What is read of the shared memories of these CTAs.
-    fn reads_of(&self, ctas: &[u32]) -> Vec<Range> {
-        let of_cta = |r: &Range| {
+    fn reads_of(&self, ctas: &[u32]) -> Vec<SharedReads> {
+        let of_cta = |r: &SharedReads| {
             let owner = *ctas.get(r.owner as usize)?;
-            Some(Range { owner, ..*r })
+            let parts = r.parts.clone();
+            Some(SharedReads { owner, parts })
         };
-        let mut reads = Vec::with_capacity(self.shared.len());
-        reads.extend(self.shared.iter().filter_map(of_cta));
-        reads
+        self.shared.iter().filter_map(of_cta).collect()
     }
 }
 

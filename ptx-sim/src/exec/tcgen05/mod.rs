@@ -16,10 +16,10 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::machine::{Machine, Trouble, sync_fault};
-use super::pending::Range;
+use super::pending::SharedReads;
 use super::warp::{Part, Warp};
 use super::{Ctx, Flow, lanes};
-use crate::memory::{Fault, Region, Space};
+use crate::memory::{Fault, Region};
 use crate::models::hazard::{Op as TrackedOp, OpClass};
 use crate::models::memory::{SharedRead, SharedReadError};
 use crate::models::relaxation::Relaxation;
@@ -122,30 +122,29 @@ impl TensorState {
     }
 }
 
-/// What an operation reads of shared memory, sorted and disjoint: from indices of its CTAs, addresses and lengths.
-pub(in crate::exec) fn shared_reads(ctas: &[u32], reads: &mut [(usize, u32, u32)]) -> Vec<Range> {
+/// What an operation reads of shared memory: from indices of its CTAs, addresses and lengths.
+pub(in crate::exec) fn shared_reads(
+    ctas: &[u32],
+    reads: &mut [(usize, u32, u32)],
+) -> Vec<SharedReads> {
     // Each operand is sorted, or nearly so: a stable sort merges them.
     reads.sort();
-    let mut all: Vec<Range> = Vec::new();
-    for (cta, at, len) in reads.iter() {
-        let Some(&owner) = ctas.get(*cta) else {
-            continue;
-        };
-        let (start, end) = (u64::from(*at), u64::from(*at) + u64::from(*len));
-        match all.last_mut() {
-            // Operands may overlap, and rows of one that has no stride.
-            Some(last) if last.owner == owner && start <= last.start + last.size => {
-                last.size = last.size.max(end - last.start);
+    let of_one = reads.chunk_by(|a, b| a.0 == b.0);
+    let of_one = of_one.filter_map(|reads| {
+        let owner = *ctas.get(reads[0].0)?;
+        let mut parts: Vec<(u64, u64)> = Vec::new();
+        for (_, at, len) in reads {
+            let (start, end) = (u64::from(*at), u64::from(*at) + u64::from(*len));
+            match parts.last_mut() {
+                // Operands may overlap, and rows of one that has no stride.
+                Some(last) if start <= last.1 => last.1 = last.1.max(end),
+                _ => parts.push((start, end)),
             }
-            _ => all.push(Range {
-                space: Space::Shared,
-                owner,
-                start,
-                size: end - start,
-            }),
         }
-    }
-    all
+        let parts = Arc::new(parts);
+        Some(SharedReads { owner, parts })
+    });
+    of_one.collect()
 }
 
 /// Shared memory of a CTA as the tensor core reads it.
@@ -309,7 +308,11 @@ impl Machine<'_> {
     }
 
     /// Registers shared memory that an operation will read, so that no write comes in between.
-    pub(in crate::exec) fn will_read(&mut self, reads: &[Range], pc: usize) -> Result<u64, Fault> {
+    pub(in crate::exec) fn will_read(
+        &mut self,
+        reads: &[SharedReads],
+        pc: usize,
+    ) -> Result<u64, Fault> {
         self.begin_reads(pc, reads)
     }
 

@@ -1,9 +1,12 @@
 //! Whether anything orders two accesses.
 
-use super::super::relaxation::Relaxation;
+use super::super::relaxation::{Allowed, Relaxation};
 use super::clock::{Clock, Known, Tensor};
-use super::shadow::Record;
+use super::object::AgentState;
+use super::operation::OpState;
+use super::shadow::{Record, Shadow};
 use super::{Access, AccessKind, Actor, Agent, ConflictKind, OpClass, Proxy, Tracker};
+use rustc_hash::FxHashMap;
 
 /// What the later access is ordered after.
 pub(super) struct Sight<'a> {
@@ -36,9 +39,52 @@ impl Sight<'_> {
     }
 }
 
+/// What is asked of a tracker to judge accesses.
+pub(super) struct Judge<'a> {
+    allowed: Allowed,
+    agents: &'a [AgentState],
+    ops: &'a FxHashMap<u32, OpState>,
+}
+
 impl Tracker {
+    /// Everything but what remembers accesses.
+    pub(super) fn judge(&mut self) -> (Judge<'_>, &mut Shadow) {
+        let judge = Judge {
+            allowed: self.allowed,
+            agents: &self.agents,
+            ops: &self.ops,
+        };
+        (judge, &mut self.shadow)
+    }
+}
+
+impl<'a> Judge<'a> {
+    /// What somebody's next access is ordered after; none of an operation that is over.
+    pub(super) fn sight(&self, actor: Actor) -> Option<Sight<'a>> {
+        Some(match actor {
+            Actor::Agent(a) => {
+                let a = &self.agents[a.0 as usize];
+                Sight {
+                    known: &a.now,
+                    tensor: &a.tensor,
+                    arrived: &a.tensor_in,
+                    over: &a.over,
+                }
+            }
+            Actor::Op(o) => {
+                let o = self.ops.get(&o.0)?;
+                Sight {
+                    known: &o.known,
+                    tensor: &o.tensor,
+                    arrived: &o.arrived,
+                    over: &o.over,
+                }
+            }
+        })
+    }
+
     /// Does anything order `earlier` before an access of `mine`?
-    pub(super) fn judge(&self, earlier: &Record, mine: &Record, sight: &Sight<'_>) -> Verdict {
+    pub(super) fn verdict(&self, earlier: &Record, mine: &Record, sight: &Sight<'_>) -> Verdict {
         match self.conflict(earlier, mine, sight) {
             None => Verdict::Fine,
             Some((kind, Some(r))) if self.allowed.has(r) => Verdict::Excused(r, kind),
@@ -103,7 +149,7 @@ impl Tracker {
                 };
                 let kind = match base {
                     true => ConflictKind::MissingTcgen05Fence,
-                    false => self.unordered(earlier),
+                    false => unordered(self.ops, earlier),
                 };
                 Some((kind, excuse))
             }
@@ -135,7 +181,7 @@ impl Tracker {
                     (_, true) => Some(Relaxation::RelaxedBarrier),
                     _ => None,
                 };
-                Some((self.unordered(earlier), excuse))
+                Some((unordered(self.ops, earlier), excuse))
             }
         }
     }
@@ -149,14 +195,15 @@ impl Tracker {
         let (x, y) = (&self.agents[a.0 as usize], &self.agents[b.0 as usize]);
         x.home == y.home && a.0 / 32 == b.0 / 32
     }
+}
 
-    pub(super) fn unordered(&self, earlier: &Record) -> ConflictKind {
-        match earlier.side.actor {
-            Actor::Agent(_) => ConflictKind::Race,
-            Actor::Op(op) => match self.ops.get(&op.0) {
-                Some(o) if !o.complete => ConflictKind::InFlight,
-                _ => ConflictKind::NotWaitedFor,
-            },
-        }
+/// How the earlier access stands to a later one that nothing orders behind it.
+pub(super) fn unordered(ops: &FxHashMap<u32, OpState>, earlier: &Record) -> ConflictKind {
+    match earlier.side.actor {
+        Actor::Agent(_) => ConflictKind::Race,
+        Actor::Op(op) => match ops.get(&op.0) {
+            Some(o) if !o.complete => ConflictKind::InFlight,
+            _ => ConflictKind::NotWaitedFor,
+        },
     }
 }

@@ -1,7 +1,7 @@
 //! Accesses: each is judged against those before it, then remembered.
 
 use super::super::relaxation::Relaxation;
-use super::judge::{Sight, Verdict};
+use super::judge::{Verdict, unordered};
 use super::report::Mixed;
 use super::report::Side;
 use super::shadow::Record;
@@ -74,62 +74,35 @@ impl Tracker {
     }
 
     fn record(&mut self, access: &Access, ranges: impl Iterator<Item = Range>, mine: Record) {
-        let mut shadow = std::mem::take(&mut self.shadow);
-        let sight = match mine.side.actor {
-            Actor::Agent(a) => {
-                let a = &self.agents[a.0 as usize];
-                Some(Sight {
-                    known: &a.now,
-                    tensor: &a.tensor,
-                    arrived: &a.tensor_in,
-                    over: &a.over,
-                })
-            }
-            Actor::Op(o) => self.ops.get(&o.0).map(|o| Sight {
-                known: &o.known,
-                tensor: &o.tensor,
-                arrived: &o.arrived,
-                over: &o.over,
-            }),
-        };
         let (mut found, mut excused) = (Vec::new(), Vec::new());
         let mut other: Vec<Mixed> = Vec::new();
-        if let Some(sight) = sight {
-            let lent = self.lent.iter().filter(|(r, _)| overlap(r, &access.range));
-            excused.extend(lent.map(|(r, by)| {
-                let what = (ConflictKind::Freed, *r, *by, mine.side);
-                (Relaxation::PeerColumns, what)
-            }));
-            shadow.access(
-                (access.range.space, access.kind),
-                ranges.map(|r| (r.start, r.end)),
-                mine,
-                |earlier, at| {
-                    if let (Some(written), Some(read)) = (earlier.swizzle, mine.swizzle)
-                        && written != read
-                        && (earlier.side.proxy, mine.side.proxy) == (Proxy::Async, Proxy::Async)
-                        && earlier.side.kind == AccessKind::Write
-                        && mine.side.kind == AccessKind::Read
-                    {
-                        other.push(Mixed {
-                            swizzles: [written, read],
-                            sides: [earlier.side, mine.side],
-                        });
+        let lent = self.lent.iter().filter(|(r, _)| overlap(r, &access.range));
+        excused.extend(lent.map(|(r, by)| {
+            let what = (ConflictKind::Freed, *r, *by, mine.side);
+            (Relaxation::PeerColumns, what)
+        }));
+        let (judge, shadow) = self.judge();
+        let Some(sight) = judge.sight(mine.side.actor) else {
+            return;
+        };
+        shadow.access(
+            (access.range.space, access.kind),
+            ranges.map(|r| (r.start, r.end)),
+            mine,
+            |earlier, at| {
+                other.extend(mixed(earlier, &mine));
+                match judge.verdict(earlier, &mine, &sight) {
+                    Verdict::Fine => {}
+                    Verdict::Excused(r, kind) => {
+                        excused.push((r, (kind, at, earlier.side, mine.side)));
                     }
-                    match self.judge(earlier, &mine, &sight) {
-                        Verdict::Fine => {}
-                        Verdict::Excused(r, kind) => {
-                            excused.push((r, (kind, at, earlier.side, mine.side)));
-                        }
-                        Verdict::Conflict(kind) => {
-                            found.push((kind, at, earlier.side, mine.side));
-                        }
+                    Verdict::Conflict(kind) => {
+                        found.push((kind, at, earlier.side, mine.side));
                     }
-                },
-                |earlier| sight.outdates(earlier, access),
-            );
-        }
-        self.shadow = shadow;
+                }
+            },
+            |earlier| sight.outdates(earlier, access),
+        );
         for m in other {
             if self.mixed_at.insert((m.sides[0].site, m.sides[1].site)) {
                 self.mixed.push(m);
@@ -177,7 +150,7 @@ impl Tracker {
         let (mut conflicts, mut excused) = (Vec::new(), Vec::new());
         for (r, at) in found {
             let over = a.over.get(r.slot) >= r.time;
-            let found = (self.unordered(&r), at, r.side, side);
+            let found = (unordered(&self.ops, &r), at, r.side, side);
             match over && self.allowed.has(Relaxation::ExecutionFree) {
                 true => excused.push(found),
                 false => conflicts.push(found),
@@ -223,7 +196,7 @@ impl Tracker {
     pub fn free_others(&mut self, agent: Agent, range: Range, site: u32) {
         let side = self.freeing(agent, range, site);
         for (r, at) in self.unknown(agent, range, true) {
-            let kind = self.unordered(&r);
+            let kind = unordered(&self.ops, &r);
             self.note(Relaxation::PeerColumns, kind, at, r.side, side);
         }
         self.lent.push((range, side));
@@ -353,6 +326,20 @@ impl Tracker {
             });
         }
     }
+}
+
+/// What is read with another swizzle than it was written with.
+fn mixed(earlier: &Record, mine: &Record) -> Option<Mixed> {
+    let swizzles = [earlier.swizzle?, mine.swizzle?];
+    let kinds = (earlier.side.kind, mine.side.kind);
+    let proxies = (earlier.side.proxy, mine.side.proxy);
+    let differ = swizzles[0] != swizzles[1]
+        && proxies == (Proxy::Async, Proxy::Async)
+        && kinds == (AccessKind::Write, AccessKind::Read);
+    differ.then_some(Mixed {
+        swizzles,
+        sides: [earlier.side, mine.side],
+    })
 }
 
 fn overlap(a: &Range, b: &Range) -> bool {

@@ -89,6 +89,11 @@ impl Tracker {
         Agent(self.agents.len() as u32 - 1)
     }
 
+    /// Whether nothing was found that nobody has taken out yet.
+    pub fn is_quiet(&self) -> bool {
+        self.conflicts.is_empty() && self.mixed.is_empty() && self.notes.is_empty()
+    }
+
     /// Conflicts found so far: the first of each kind and pair of sites.
     pub fn conflicts(&self) -> &[Conflict] {
         &self.conflicts

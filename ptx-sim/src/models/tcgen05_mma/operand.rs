@@ -70,6 +70,9 @@ fn raw_rows<S: SharedRead + ?Sized>(
         return Ok(());
     }
     let len = slot_bytes as usize;
+    if len == 16 && whole_groups(layout, out, shared).is_some() {
+        return Ok(());
+    }
     let at: Vec<[u32; 2]> = layout.rows(out.len() as u32).collect();
     let ends = || at.iter().flatten();
     let (first, last) = (ends().min(), ends().max());
@@ -80,11 +83,7 @@ fn raw_rows<S: SharedRead + ?Sized>(
         for (row, at) in out.iter_mut().zip(&at) {
             for (half, at) in row.chunks_exact_mut(16).zip(at) {
                 let from = &window[(at - first) as usize..];
-                // Of known length it is a move, not a call.
-                match (half.first_chunk_mut::<16>(), from.first_chunk::<16>()) {
-                    (Some(to), Some(from)) if len == 16 => *to = *from,
-                    _ => half[..len].copy_from_slice(&from[..len]),
-                }
+                half[..len].copy_from_slice(&from[..len]);
             }
         }
         return Ok(());
@@ -95,6 +94,33 @@ fn raw_rows<S: SharedRead + ?Sized>(
         }
     }
     Ok(())
+}
+
+/// The same of whole groups of eight rows without padding that lie alike, all of whose surroundings were written. `None`
+/// of others, and then some rows may have been read.
+fn whole_groups<S: SharedRead + ?Sized>(
+    layout: &Layout,
+    out: &mut [Row],
+    shared: &S,
+) -> Option<()> {
+    let (out, []) = out.as_chunks_mut::<8>() else {
+        return None;
+    };
+    let (slots, stride) = layout.groups(8 * out.len() as u32)?;
+    let start = *slots.iter().flatten().min()?;
+    let end = slots.iter().flatten().max()? + 16;
+    let further = stride * (out.len() as u32).checked_sub(1)?;
+    let window = shared.window(start, end - start + further)?;
+    let slots = slots.map(|at| at.map(|at| (at - start) as usize));
+    for (group, rows) in out.iter_mut().enumerate() {
+        let group = window.get(group * stride as usize..)?;
+        for (row, at) in rows.iter_mut().zip(&slots) {
+            for (half, at) in row.as_chunks_mut().0.iter_mut().zip(at) {
+                *half = *group.get(*at..)?.first_chunk::<16>()?;
+            }
+        }
+    }
+    Some(())
 }
 
 /// The values of an element of at most eight bits.
