@@ -28,7 +28,7 @@ pub use order::{Fence, OpClass, Profile, Sem};
 use super::relaxation::{Allowed, Relaxation};
 use clock::{Known, Merger};
 use object::{AgentState, Object};
-use operation::{Free, OpState};
+use operation::OpState;
 use rustc_hash::{FxHashMap, FxHashSet};
 use shadow::Shadow;
 use std::sync::Arc;
@@ -46,7 +46,6 @@ pub struct Tracker {
     /// What earlier `fence.sc`s hand to later ones.
     fences: Object,
     slots: u32,
-    free: Vec<Free>,
     shadow: Shadow,
     merger: Merger,
     /// A thread that knows nothing, and an object that nobody has used: copies share its clocks, which costs no allocation.

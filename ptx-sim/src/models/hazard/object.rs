@@ -2,6 +2,7 @@
 
 use super::Sem;
 use super::clock::{Clock, Known, Merger, Tensor, View};
+use super::operation::Free;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -82,6 +83,8 @@ pub(super) struct AgentState {
     /// later commit's signal tells of, what precedes a relaxed arrive, what ended threads knew. The relaxations that do
     /// without a fence rest on it.
     pub(super) over: Arc<Clock>,
+    /// Slots of its operations that are over.
+    pub(super) free: Vec<Free>,
     /// The arrivals of its commits so far.
     pub(super) arrivals: Arc<Clock>,
 }

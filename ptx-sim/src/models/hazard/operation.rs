@@ -48,21 +48,10 @@ pub struct Stamp {
 impl Tracker {
     /// Issues an asynchronous operation: it is ordered after what its issuer is ordered after.
     pub fn begin(&mut self, agent: Agent, class: OpClass) -> Op {
-        let known = &self.agents[agent.0 as usize].now;
-        let reusable = self
-            .free
-            .iter()
-            .position(|f| known.generic(f.slot, f.known));
-        let (slot, time) = match reusable {
-            Some(i) => {
-                let f = self.free.swap_remove(i);
-                (f.slot, f.last + 1)
-            }
-            None => {
-                self.slots += 1;
-                (self.slots - 1, 1)
-            }
-        };
+        let (slot, time) = self.reusable(agent).unwrap_or_else(|| {
+            self.slots += 1;
+            (self.slots - 1, 1)
+        });
         let op = Op(self.next_op);
         self.next_op += 1;
         let a = &mut self.agents[agent.0 as usize];
@@ -93,6 +82,24 @@ impl Tracker {
             },
         );
         op
+    }
+
+    /// The slot of a finished operation that a thread knows to be over, and its next time: of its own ones, or where
+    /// none of its own is left, of another thread's.
+    fn reusable(&mut self, agent: Agent) -> Option<(u32, u32)> {
+        let of_whom = agent.0 as usize;
+        let known = &self.agents[of_whom].now;
+        let first = |free: &[Free]| free.iter().position(|f| known.generic(f.slot, f.known));
+        let (whose, i) = match &self.agents[of_whom].free[..] {
+            [] => {
+                let all = self.agents.iter().enumerate();
+                let mut all = all.filter_map(|(whose, a)| Some((whose, first(&a.free)?)));
+                all.next()?
+            }
+            mine => (of_whom, first(mine)?),
+        };
+        let free = self.agents[whose].free.swap_remove(i);
+        Some((free.slot, free.last + 1))
     }
 
     /// The operation writes shared memory with this swizzle, or expects it in what it reads.
@@ -260,7 +267,7 @@ impl Tracker {
         if self.ops.get(&op.0).is_some_and(|o| o.complete)
             && let Some(o) = self.ops.remove(&op.0)
         {
-            self.free.push(Free {
+            self.agents[o.issuer.0 as usize].free.push(Free {
                 slot: o.slot,
                 known: o.time + u32::from(o.writes),
                 last: o.time + 1,
