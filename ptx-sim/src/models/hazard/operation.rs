@@ -84,8 +84,8 @@ impl Tracker {
         op
     }
 
-    /// The slot of a finished operation that a thread knows to be over, and its next time: of its own ones, or where
-    /// none of its own is left, of another thread's.
+    /// The slot of a finished operation that a thread knows to be over, and the time that comes next there: of its own
+    /// operations, or where it has no such slot, of another thread's.
     fn reusable(&mut self, agent: Agent) -> Option<(u32, u32)> {
         let of_whom = agent.0 as usize;
         let known = &self.agents[of_whom].now;
@@ -273,5 +273,41 @@ impl Tracker {
                 last: o.time + 1,
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Profile;
+    use super::*;
+
+    /// The slot of an operation that is issued and ends at once.
+    fn slot(tracker: &mut Tracker, agent: Agent) -> u32 {
+        let op = tracker.begin(agent, OpClass::Plain);
+        let slot = tracker.ops[&op.0].slot;
+        tracker.wait_op(agent, op, false);
+        tracker.complete(op);
+        tracker.retire(op);
+        slot
+    }
+
+    #[test]
+    fn slots_are_ones_own_first_and_then_of_others_that_are_known_to_be_over() {
+        let mut tracker = Tracker::new(Profile::Strict);
+        let [a, b, c] = [(); 3].map(|()| tracker.agent());
+        let of_a = slot(&mut tracker, a);
+        assert_eq!(slot(&mut tracker, a), of_a);
+        // It has none, and knows of none.
+        let of_b = slot(&mut tracker, b);
+        assert_ne!(of_b, of_a);
+        tracker.meet(&[a, b, c], true);
+        assert_eq!(slot(&mut tracker, b), of_b);
+        assert_eq!(slot(&mut tracker, a), of_a);
+        // It has none, but knows of both; what it took is its own from then on.
+        tracker.meet(&[a, b, c], true);
+        let of_c = slot(&mut tracker, c);
+        assert!([of_a, of_b].contains(&of_c));
+        assert_eq!(slot(&mut tracker, c), of_c);
+        assert_eq!(tracker.slots, 3 + 2);
     }
 }
