@@ -1,6 +1,7 @@
 //! What is expected of a kernel where nobody measured: a count of instructions and bytes (docs/notes/estimates.md), and
 //! how times on an H200 grow with the vectors.
 
+use crate::kernel::params::NVFP4_MANY_COLUMNS;
 use crate::kernel::{Config, Job, Kernel, is_ragged};
 use crate::operands::Operands;
 use crate::shape::Shape;
@@ -20,20 +21,26 @@ pub(super) struct Way {
 
 /// What a pass costs, in passes of one vector of a kernel that loses no time on its products.
 #[derive(Clone, Copy, Debug)]
-struct Cost {
-    first_vector: f64,
-    further_vector: f64,
+enum Cost {
+    /// As much for each vector, or for each of as many more as make a multiple of `columns`.
+    Linear {
+        first_vector: f64,
+        further_vector: f64,
+        columns: u32,
+    },
+    /// Of a kernel that is compiled for 1, 2, 4, 8 and 16 vectors, and computes as many.
+    Compiled([f64; 5]),
 }
 
 impl Way {
-    /// With a config.
-    pub(super) fn of(config: &Config) -> Self {
+    /// With a config, for a job.
+    pub(super) fn of(config: &Config, job: &Job<'_>) -> Self {
         Self {
             kernel: config.kernel(),
             pass: config.pass_vectors(),
             cost: match config {
                 Config::Dot(config) if config.blocks_per_load == 4 => Cost::FAST,
-                _ => Cost::of(config.kernel()),
+                _ => Cost::of(config.kernel(), job),
             },
             of_warps: match config {
                 Config::Stream(config) => of_warps(config.warps),
@@ -47,7 +54,7 @@ impl Way {
         let some = Self {
             kernel,
             pass: kernel.most_vectors(),
-            cost: Cost::of(kernel),
+            cost: Cost::of(kernel, job),
             of_warps: 1.0,
         };
         // A single vector takes one pass with every config, but a long one may leave the stream kernel few warps.
@@ -55,7 +62,7 @@ impl Way {
             1 if kernel != Kernel::Stream => some,
             _ => kernel
                 .default_config(job)
-                .map_or(some, |config| Self::of(&config)),
+                .map_or(some, |config| Self::of(&config, job)),
         }
     }
 }
@@ -79,13 +86,18 @@ fn of_warps(warps: u32) -> f64 {
 const RAGGED: f64 = 0.8;
 
 impl Cost {
-    /// Of matrix instructions, and of packed f16 products: four vectors cost 30% more than one, and eight 70%. In the
-    /// table of the H200 the stream kernel reaches 0.60 to 0.80 with four NVFP4 vectors in one pass, and 0.50 to 0.72
-    /// with eight; 0.85 is counted for one.
-    const FAST: Self = Self {
+    /// Of matrix instructions, and of packed f16 products, where nothing was measured: four vectors cost 30% more than
+    /// one, and eight 70%.
+    const FAST: Self = Self::Linear {
         first_vector: 1.0,
         further_vector: 0.1,
+        columns: 1,
     };
+    /// Of the stream kernel, on an H200 (docs/notes/stream.md, "More vectors and the model"): vectors of 16 bits, NVFP4
+    /// vectors, and ragged rows, which know no sixteen.
+    const STREAM_16_BIT: Self = Self::Compiled([1.0, 1.02, 1.07, 1.14, 1.6]);
+    const STREAM_NVFP4: Self = Self::Compiled([1.0, 1.04, 1.1, 1.3, 1.8]);
+    const STREAM_RAGGED: Self = Self::Compiled([1.0, 1.04, 1.08, 1.45, 2.9]);
 
     /// Other kernels make their products for each vector anew. Fitted to shares of the ceiling on an H200:
     ///
@@ -93,33 +105,63 @@ impl Cost {
     /// |---|---|---|---|---|
     /// | direct, f16 | 0.75 | 0.36 to 0.41 | | 0.11 |
     /// | dot, NVFP4 | 0.85 | | 0.48 | 0.30 |
-    fn of(kernel: Kernel) -> Self {
-        let (first_vector, further_vector) = match kernel {
-            Kernel::Direct => (2.0, 0.7),
-            Kernel::Dot => (1.0, 0.26),
-            // Fitted to times of 16 to 128 vectors there: docs/notes/many-vectors.md.
-            Kernel::Packed => (1.58, 0.0114),
-            Kernel::Wgmma => (1.4, 0.03),
-            Kernel::Mma => (1.4, 0.05),
-            Kernel::Ring | Kernel::Stream | Kernel::Tcgen05 | Kernel::MmaFp4 => return Self::FAST,
+    fn of(kernel: Kernel, job: &Job<'_>) -> Self {
+        let (first_vector, further_vector, columns) = match kernel {
+            Kernel::Direct => (2.0, 0.7, 1),
+            Kernel::Dot => (1.0, 0.26, 1),
+            // Fitted to times of 16 to 128 vectors there: docs/notes/many-vectors.md. Their matrix instructions have eight
+            // columns, whether there are vectors for all or not.
+            Kernel::Packed => (1.58, 0.0114, NVFP4_MANY_COLUMNS),
+            Kernel::Wgmma => (1.4, 0.03, NVFP4_MANY_COLUMNS),
+            Kernel::Mma => (1.4, 0.05, NVFP4_MANY_COLUMNS),
+            Kernel::Stream => return Self::of_stream(job),
+            Kernel::Ring | Kernel::Tcgen05 | Kernel::MmaFp4 => return Self::FAST,
         };
-        Self {
+        Self::Linear {
             first_vector,
             further_vector,
+            columns,
+        }
+    }
+
+    fn of_stream(job: &Job<'_>) -> Self {
+        // The memory of Blackwells of data centres is too fast for its instructions to be hidden as on an H200.
+        if job.gpu.compute_capability.0 == 10 {
+            return Self::FAST;
+        }
+        match job.operands.activation {
+            Activation::F32 => Self::FAST,
+            _ if is_ragged(job.shape, job.operands) => Self::STREAM_RAGGED,
+            Activation::Nvfp4 => Self::STREAM_NVFP4,
+            Activation::F16 | Activation::Bf16 => Self::STREAM_16_BIT,
         }
     }
 
     /// Of a pass of so many vectors.
     fn pass(&self, vectors: usize) -> f64 {
-        match vectors {
-            0 => 0.0,
-            _ => self.first_vector + self.further_vector * (vectors - 1) as f64,
+        match (self, vectors) {
+            (_, 0) => 0.0,
+            (
+                Self::Linear {
+                    first_vector,
+                    further_vector,
+                    columns,
+                },
+                _,
+            ) => {
+                let further = vectors.next_multiple_of(*columns as usize) - 1;
+                first_vector + further_vector * further as f64
+            }
+            (Self::Compiled(costs), _) => {
+                let compiled = vectors.next_power_of_two().ilog2() as usize;
+                costs[compiled.min(costs.len() - 1)]
+            }
         }
     }
 }
 
-/// The share of mma-fp4, for any number of vectors of a pass: what the stream kernel is given for eight of them. So it is
-/// taken where that kernel would read all weights twice, from nine vectors on, or where so many do not fit shared memory;
+/// The share of mma-fp4, for any number of vectors of a pass: between what the stream kernel is given for eight of them and
+/// for sixteen. So it is taken where that kernel would read all weights twice, from nine vectors on, or where so many do not fit shared memory;
 /// and for five to eight where rows are ragged for that kernel. On an RTX 5090 both have instructions and bytes in flight
 /// enough for memory's rate with up to eight vectors, and the stream kernel has run on hardware. The mma kernel, too, takes
 /// more vectors in a pass, with more than three times the instructions, and from 33 on the rate of f16 matrix instructions

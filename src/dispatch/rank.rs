@@ -274,7 +274,8 @@ impl<'t> Tables<'t> {
     }
 
     /// The share of the nearest problem that was measured, changed by as much as the model says that the problem
-    /// differs.
+    /// differs. A kernel that has no time there was no faster than the one that has: what the model thinks of the two
+    /// there does not put it in front of it here.
     fn nearest(
         &self,
         (entry, timed): (&Entry, &Timed),
@@ -283,14 +284,19 @@ impl<'t> Tables<'t> {
         job: &Job<'_>,
     ) -> Option<Estimate> {
         let on = self.class?.machine.gpu.name.as_str();
-        let (other, way) = (timed.kernel(), Way::of(&timed.config));
-        let by = of.share / model::share(&way, &entry.shape, &entry.operands);
+        let other = timed.kernel();
+        let there = Job::new(&entry.shape, &entry.operands, job.gpu).chained(job.chained);
+        let there_with = |way| model::share(&way, &entry.shape, &entry.operands);
+        let its_share = there_with(Way::of(&timed.config, &there));
+        let own_share = match other == of.kernel {
+            true => its_share,
+            false => there_with(Way::usual(of.kernel, &there)),
+        };
+        let by = of.share / its_share.max(own_share);
         let share = (entry.ceiling_seconds / seconds(timed, job) * by).min(1.0);
         let bytes_per_second = entry.shape.weight_bytes() as f64 / entry.ceiling_seconds;
-        let is_ahead = |known: &Known| known.available.is_ok() && known.place < of.place;
-        let behind = all
-            .iter()
-            .any(|known| known.kernel == other && is_ahead(known));
+        let can = |known: &Known| known.kernel == other && known.available.is_ok();
+        let behind = other != of.kernel && all.iter().any(can);
         let shape = entry.shape;
         Some(Estimate {
             share,

@@ -495,13 +495,38 @@ fn a_neighbour_is_scaled_as_the_model_says() {
     // So long vectors go four a pass, and eight of them were measured: one more is a pass more, which costs less than
     // one of four; any number of fours is as many passes.
     let eight = seconds(shape(8, 1));
-    for (n, passes) in [(9, 2.0 + 1.0 / 1.3), (16, 4.0), (128, 32.0)] {
+    for (n, passes) in [(9, 2.0 + 1.0 / 1.1), (16, 4.0), (128, 32.0)] {
         let times = seconds(shape(n, 1)) / eight;
         assert!((times - passes / 2.0).abs() < 1e-9, "{n}: {times}");
     }
     // Of what is nearest, twice the bytes.
     let (one, two) = (seconds(shape(7, 40)), seconds(shape(7, 80)));
     assert!((two / one - 2.0).abs() < 1e-9, "{one} {two}");
+}
+
+/// With sixteen vectors the model thinks more of `stream` than of `packed`, which was measured to be faster on large matrices:
+/// what has no time there is not put in front of what has. With eight, `stream` was the fastest of all.
+#[test]
+fn what_was_slower_at_the_neighbour_is_not_picked_here() {
+    // `packed` needs a workspace.
+    let operands = Operands::new(Activation::F16, ScaleLayout::Linear).with_workspace(u64::MAX);
+    let picked = |m, k, n, gpu: &Gpu| {
+        let shape = Shape::new(Dims { m, n, k, l: 1 }).unwrap();
+        let choice = choose(&shape, &operands, gpu, false);
+        (choice.kernel().unwrap(), choice.reason.to_string())
+    };
+    for gpu in [h200(), gpu((9, 0))] {
+        for (m, k, n, kernel) in [
+            (24576, 4096, 16, Kernel::Packed),
+            (32768, 4096, 16, Kernel::Packed),
+            (5120, 4096, 8, Kernel::Stream),
+            (9216, 5120, 8, Kernel::Stream),
+        ] {
+            let (found, why) = picked(m, k, n, &gpu);
+            assert_eq!(found, kernel, "{m}x{k} n={n}: {why}");
+            assert!(why.contains(&format!("after {kernel} with")), "{why}");
+        }
+    }
 }
 
 #[test]
