@@ -208,14 +208,7 @@ impl<'t> Tables<'t> {
         let measured = timed.and_then(|timed| match timed.chained {
             Some(chained) if job.chained => Some(chained.config),
             // What is fastest alone, unless the kernel knows better for chains.
-            None if job.chained => {
-                let alone = Job {
-                    chained: false,
-                    ..*job
-                };
-                let same = kernel.default_config(job) == kernel.default_config(&alone);
-                same.then_some(timed.config)
-            }
+            None if job.chained => timed.config.in_chain(job),
             _ => Some(timed.config),
         });
         match measured {

@@ -35,6 +35,7 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
             vectors: c,
             fetch: if flag { 128 } else { d },
             behind: f,
+            spread: flag,
             ctas: e,
         }
         .into(),

@@ -233,8 +233,16 @@ const RESERVED: u32 = 1024;
 /// alpha and the vector alpha.
 const ALPHAS: u32 = 4;
 
+/// Bytes of shared memory with which no multiprocessor has room for more CTAs of a grid than its share.
+fn apart(ctas: u64, gpu: &Gpu) -> u64 {
+    let share = ctas.div_ceil(u64::from(gpu.multiprocessors.max(1)));
+    let room = u64::from(gpu.shared_bytes) + u64::from(RESERVED);
+    // As many as fit one more would not.
+    (room / (share + 1) + 1).saturating_sub(RESERVED.into())
+}
+
 /// What every kernel's module has: its config, which knows everything else.
-trait KernelConfig: Copy + Sized {
+trait KernelConfig: Copy + PartialEq + Sized {
     /// The most vectors that any config takes in a pass over the weights.
     const MOST_VECTORS: u32;
 
@@ -258,6 +266,16 @@ trait KernelConfig: Copy + Sized {
 
     /// The most successive f32 roundings that any term passes through.
     fn roundings(&self, shape: &Shape, activation: Activation) -> u32;
+
+    /// What a config that is the fastest of launches that wait becomes where they are chained, and no chain was measured:
+    /// `None` if the default is better.
+    fn in_chain(&self, job: &Job<'_>) -> Option<Self> {
+        let alone = Job {
+            chained: false,
+            ..*job
+        };
+        (Self::default_for(job) == Self::default_for(&alone)).then_some(*self)
+    }
 
     /// The launches, for a call whose job and config were checked.
     fn plan(&self, call: &Call, job: &Job<'_>) -> Plan;
@@ -421,6 +439,17 @@ macro_rules! kernels {
                     return Ok(());
                 }
                 match self { $(Self::$kernel(config) => config.check(job)),* }
+            }
+
+            /// What it becomes for a job that is chained, where it is the fastest of launches that wait, and no chain was
+            /// measured: `None` if the kernel's default is better.
+            pub(crate) fn in_chain(&self, job: &Job<'_>) -> Option<Self> {
+                if !job.dependent() {
+                    return Some(*self);
+                }
+                job.some(|job| match self {
+                    $(Self::$kernel(config) => KernelConfig::in_chain(config, job).map(Self::from)),*
+                })
             }
 
             /// The most vectors of a pass over the weights. A call of more takes several passes, a launch each.

@@ -90,6 +90,9 @@ const BF16: [&str; 5] = [
 ];
 
 const MOST_VECTORS: u32 = VECTORS[VECTORS.len() - 1];
+/// From so many vectors of a pass on, a chained call begins when the launch before has ended: on an H200 chains with 64
+/// vectors lost up to a seventh otherwise, those with 128 up to 4% (docs/notes/many-vectors.md, "Chains").
+const WAITS_FROM: u32 = 64;
 const SPAN_STEPS: u64 = NVFP4_PACKED_SPAN_STEPS as u64;
 /// Elements of a span.
 const SPAN: usize = (NVFP4_PACKED_SPAN_BLOCKS * NVFP4_BLOCK) as usize;
@@ -516,7 +519,7 @@ impl KernelConfig for PackedConfig {
                     1,
                 ],
                 threads: NVFP4_PACKED_PACK_WARPS * NVFP4_WARP,
-                dependent: job.dependent(),
+                dependent: job.dependent() && vectors < WAITS_FROM,
                 auxiliary: true,
                 parameters: Parameters::of(&nvfp4_pack_params {
                     n: pass.n,
@@ -623,5 +626,37 @@ impl KernelConfig for PackedConfig {
             products: Products::WarpgroupMatrix,
             tensor_columns: 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::Gpu;
+    use crate::kernel::{Config, Kernel};
+    use crate::shape::Dims;
+    use crate::types::{Activation, ScaleLayout};
+
+    /// Of three launches the first reads what the call before may write. The others follow launches of the same call.
+    #[test]
+    fn with_many_vectors_a_chained_call_waits_for_the_one_before() {
+        let gpu = Gpu::of_compute_capability((9, 0), "90a");
+        let dependent = |n, chained| -> Vec<bool> {
+            let (m, k, l) = (4096, 4096, 1);
+            let shape = Shape::new(Dims { m, n, k, l }).unwrap();
+            let call = Call::nowhere(&shape, Activation::F16, ScaleLayout::Linear, 32);
+            let operands = call.operands();
+            let job = Job::new(&shape, &operands, &gpu).chained(chained);
+            let config: Config = Kernel::Packed.default_config(&job).unwrap();
+            let plan = config.plan(&call, &gpu, chained).unwrap();
+            plan.launches().iter().map(|one| one.dependent).collect()
+        };
+        for n in [8, 16, 32] {
+            assert_eq!(dependent(n, true), [true; 3], "{n}");
+        }
+        for n in [33, 64, 128] {
+            assert_eq!(dependent(n, true), [false, true, true], "{n}");
+        }
+        assert_eq!(dependent(32, false), [false, true, true]);
     }
 }

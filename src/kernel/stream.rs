@@ -10,7 +10,8 @@ use super::params::{
 };
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::{
-    ALPHAS, Call, Job, KernelConfig, MainLoop, Products, distinct, few, field, magic, shared_memory,
+    ALPHAS, Call, Job, KernelConfig, MainLoop, Products, apart, distinct, few, field, magic,
+    shared_memory,
 };
 use crate::operands::Operands;
 use crate::refusal::Refusal;
@@ -40,6 +41,12 @@ pub struct StreamConfig {
     /// that vectors do not wait behind weights. Without effect on launches that are not chained.
     #[cfg_attr(feature = "tune", serde(default))]
     pub behind: u32,
+    /// Whether CTAs of a chained launch ask for so much shared memory that no multiprocessor has room for more of them than
+    /// its share. They come while the launch before still runs, to wherever there is room. Without this, one multiprocessor
+    /// may get two of them while another gets none, and the launch takes twice as long; with it, fewer of them can come
+    /// before CTAs of the launch before have ended. Without effect on launches that are not chained.
+    #[cfg_attr(feature = "tune", serde(default))]
+    pub spread: bool,
     /// CTAs that share the rows of all batches: no more than there are rows, or fours of rows where the
     /// weights' scales are in the 128x4 layout.
     pub ctas: u32,
@@ -59,6 +66,9 @@ const SMALL_BYTES: u64 = 96 << 10;
 /// Warps of the default, the first that fit: on an H200 eight were faster than nine to eleven, of which one scheduler of four
 /// has three (docs/notes/stream.md, "Long vectors").
 const WARPS: [u32; 9] = [12, 8, 7, 6, 5, 4, 3, 2, 1];
+/// The longest rows of which a chained launch with several vectors asks for all weights behind them: on an H200 that was
+/// better for rows of 4096 and 5120 elements, and worse for 8192 (docs/notes/stream.md, "Chains").
+const SHORT_ROWS: usize = 5120;
 /// Numbers of stages that the kernel knows how to wait for.
 const STAGES: [u32; 3] = [3, 4, 6];
 /// Numbers of vectors that it is compiled for, the most first.
@@ -89,6 +99,7 @@ impl KernelConfig for StreamConfig {
                 vectors,
                 fetch: 128,
                 behind: 0,
+                spread: false,
                 ctas: units(job) as u32,
             };
             smallest.check(job).is_ok()
@@ -130,6 +141,7 @@ impl KernelConfig for StreamConfig {
                             vectors,
                             fetch,
                             behind: 0,
+                            spread: false,
                             ctas: ctas.clamp(1, units.max(1)) as u32,
                         };
                         config.check(job).is_ok().then_some(config)
@@ -144,7 +156,12 @@ impl KernelConfig for StreamConfig {
             .or_else(|| find(1, &ctas))
             .or_else(|| find(8, &every))
             .or_else(|| find(1, &every))
+            .map(|config| config.for_chain(job))
             .ok_or(Refusal::VectorMemory)
+    }
+
+    fn in_chain(&self, job: &Job<'_>) -> Option<Self> {
+        Some(self.for_chain(job))
     }
 
     fn candidates(job: &Job<'_>) -> Vec<Self> {
@@ -180,15 +197,20 @@ impl KernelConfig for StreamConfig {
             all.find(|config| config.check(job).is_ok())
         }));
         if job.dependent() {
-            let late = |config: &Self| Self {
-                behind: config.stages - 1,
-                ..*config
+            // As the default does it, as early as can be, and as late as launches that wait.
+            let ways = |config: Self| {
+                let with = |behind, spread| Self {
+                    behind,
+                    spread,
+                    ..config
+                };
+                [
+                    config.for_chain(job),
+                    with(0, false),
+                    with(config.stages - 1, true),
+                ]
             };
-            configs.extend(configs.iter().map(late).collect::<Vec<_>>());
-            configs.push(Self {
-                behind: 1,
-                ..default
-            });
+            configs = configs.into_iter().flat_map(ways).collect();
         }
         distinct(configs, |config| config.check(job).is_ok())
     }
@@ -200,6 +222,7 @@ impl KernelConfig for StreamConfig {
             vectors,
             fetch,
             behind,
+            spread: _,
             ctas,
         } = *self;
         field(
@@ -345,7 +368,10 @@ impl KernelConfig for StreamConfig {
                 unit: compiled_in(job),
                 grid: [self.ctas, 1, 1],
                 threads: self.warps * NVFP4_WARP,
-                dynamic_shared: layout.bytes as u32,
+                dynamic_shared: match self.spread && job.dependent() {
+                    true => layout.bytes.max(apart(self.ctas.into(), job.gpu)) as u32,
+                    false => layout.bytes as u32,
+                },
                 dependent: job.dependent(),
                 parameters: Parameters::of(&parameters),
                 ..Launch::default()
@@ -497,6 +523,28 @@ struct Layout {
 }
 
 impl StreamConfig {
+    /// The same with what is best in chains, by measurements on an H200 (docs/notes/stream.md, "Chains").
+    fn for_chain(self, job: &Job<'_>) -> Self {
+        if !job.dependent() {
+            return self;
+        }
+        let all = self.stages.saturating_sub(1);
+        let nvfp4 = job.operands.activation == Activation::Nvfp4;
+        let behind = match self.passes(job.shape)[0] {
+            1 => 1,
+            2 if !nvfp4 => 1,
+            2 => all,
+            4 | 8 if job.shape.k() <= SHORT_ROWS => all,
+            4 | 8 => 1,
+            _ => 0,
+        };
+        Self {
+            behind: behind.min(all),
+            spread: true,
+            ..self
+        }
+    }
+
     /// Vectors that the kernels of the first pass, which has most, and of the last one are compiled for.
     fn passes(&self, shape: &Shape) -> [u32; 2] {
         let (n, most) = (shape.n() as u32, self.pass_vectors());

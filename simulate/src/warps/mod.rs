@@ -81,6 +81,7 @@ impl Drawn {
                     vectors: 1,
                     fetch: 128,
                     behind: 0,
+                    spread: false,
                     ctas: 1,
                 }),
                 m: 48,

@@ -17,6 +17,7 @@ const USUAL: StreamConfig = StreamConfig {
     vectors: 8,
     fetch: 128,
     behind: 0,
+    spread: false,
     ctas: 132,
 };
 
@@ -250,4 +251,71 @@ fn stages_that_are_not_behind_the_wait_are_ahead_of_it() {
     };
     assert_eq!([0, 1, 2].map(|behind| ahead(behind, true)), [2, 1, 0]);
     assert_eq!([0, 1, 2].map(|behind| ahead(behind, false)), [0; 3]);
+}
+
+/// Of 132 multiprocessors, which have 228 KB of shared memory, 1 KB of them for each CTA.
+#[test]
+fn chained_ctas_that_are_spread_leave_no_room_for_more_than_their_share() {
+    const ROOM: u64 = 228 << 10;
+    let shape = Shape::matrix(4096, 4096).unwrap();
+    let call = Call::nowhere(&shape, Activation::Bf16, LINEAR, 32);
+    let shared = |warps, ctas, spread, chained| {
+        let config = StreamConfig {
+            warps,
+            ctas,
+            spread,
+            ..USUAL
+        };
+        let plan = crate::kernel::Config::from(config).plan(&call, &h200(), chained);
+        u64::from(plan.unwrap().launches()[0].dynamic_shared) + 1024
+    };
+    for (ctas, share) in [(1, 1), (132, 1), (133, 2), (264, 2), (396, 3)] {
+        let used = shared(1, ctas, false, true);
+        assert!(used * (share + 1) <= ROOM, "{used}: nothing to keep away");
+        let asked = shared(1, ctas, true, true);
+        assert!(
+            asked * share <= ROOM && asked * (share + 1) > ROOM,
+            "{ctas}: {asked}"
+        );
+        assert_eq!(shared(1, ctas, true, false), used);
+    }
+    // Those that leave no such room as they are.
+    assert_eq!(shared(16, 132, true, true), shared(16, 132, false, true));
+}
+
+#[test]
+fn what_is_best_in_a_chain() {
+    let behind = |activation, n, k| {
+        let shape = Shape::new(Dims {
+            m: 4096,
+            n,
+            k,
+            l: 1,
+        })
+        .unwrap();
+        let (operands, gpu) = (Operands::new(activation, LINEAR), h200());
+        let job = Job::new(&shape, &operands, &gpu);
+        assert_eq!(USUAL.in_chain(&job), Some(USUAL), "not chained");
+        let chained = USUAL.in_chain(&job.chained(true)).unwrap();
+        assert!(chained.spread);
+        assert_eq!(
+            StreamConfig {
+                behind: 0,
+                spread: false,
+                ..chained
+            },
+            USUAL
+        );
+        chained.behind
+    };
+    let (nvfp4, f16) = (Activation::Nvfp4, Activation::F16);
+    assert_eq!([1, 2, 4, 8].map(|n| behind(nvfp4, n, 4096)), [1, 2, 2, 2]);
+    assert_eq!([1, 2, 4, 8].map(|n| behind(nvfp4, n, 8192)), [1, 2, 1, 1]);
+    assert_eq!([1, 2, 3, 8].map(|n| behind(f16, n, 5120)), [1, 1, 2, 2]);
+    assert_eq!([1, 2, 3, 8].map(|n| behind(f16, n, 5376)), [1, 1, 1, 1]);
+    // Older GPUs know no such launches.
+    let (shape, operands) = (Shape::matrix(64, 512).unwrap(), Operands::new(f16, LINEAR));
+    let ampere = Gpu::of_compute_capability((8, 0), "80");
+    let job = Job::new(&shape, &operands, &ampere).chained(true);
+    assert_eq!(USUAL.in_chain(&job), Some(USUAL));
 }

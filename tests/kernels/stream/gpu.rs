@@ -46,6 +46,7 @@ fn configs(job: &Job<'_>, ctas: &[u32]) -> Vec<Config> {
         vectors,
         fetch,
         behind: warps % stages,
+        spread: warps.is_multiple_of(3),
         ctas,
     };
     configs.into_iter().map(|c| config(c).into()).collect()

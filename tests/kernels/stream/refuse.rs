@@ -13,6 +13,7 @@ fn valid() -> Asked {
         vectors: 8,
         fetch: 128,
         behind: 0,
+        spread: false,
         ctas: 128,
     };
     Asked::new((130, 3, 512, 2), ScaleLayout::Linear, (9, 0), config)

@@ -94,6 +94,7 @@ fn cutting(
             vectors: 8,
             fetch: if warps.is_multiple_of(2) { 256 } else { 128 },
             behind: (warps * ctas - 1) % stages,
+            spread: warps.is_multiple_of(2),
             ctas,
         },
         chained: stages > 3,
@@ -352,6 +353,7 @@ fn many_vectors() {
                 },
                 fetch: 128,
                 behind: i as u32 / 3 % 3,
+                spread: false,
                 ctas: 1 + i as u32 % 3,
             };
             check_passes(&simulator, &case, config, i % 3 == 0, &few(i as u64)[i % 3]);
