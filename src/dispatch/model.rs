@@ -86,16 +86,17 @@ fn of_warps(warps: u32) -> f64 {
 const RAGGED: f64 = 0.8;
 
 impl Cost {
-    /// Of matrix instructions, and of packed f16 products, where nothing was measured: four vectors cost 30% more than
-    /// one, and eight 70%.
+    /// Four vectors cost 30% more than one, and eight 70%: of f32 vectors in the stream kernel, of the dot kernel with four
+    /// blocks a load, and where nothing was measured.
     const FAST: Self = Self::Linear {
         first_vector: 1.0,
         further_vector: 0.1,
         columns: 1,
     };
-    /// Of the stream kernel, on an H200 (docs/notes/stream.md, "More vectors and the model"): vectors of 16 bits, NVFP4
-    /// vectors, and ragged rows, which know no sixteen.
-    const STREAM_16_BIT: Self = Self::Compiled([1.0, 1.02, 1.07, 1.14, 1.6]);
+    /// Of the stream kernel, on an H200 (docs/notes/stream.md, "More vectors and the model"). Ragged rows know no sixteen,
+    /// which are two passes of eight.
+    const STREAM_F16: Self = Self::Compiled([1.0, 1.02, 1.07, 1.14, 1.6]);
+    const STREAM_BF16: Self = Self::Compiled([1.0, 1.07, 1.1, 1.2, 1.65]);
     const STREAM_NVFP4: Self = Self::Compiled([1.0, 1.04, 1.1, 1.3, 1.8]);
     const STREAM_RAGGED: Self = Self::Compiled([1.0, 1.04, 1.08, 1.45, 2.9]);
 
@@ -113,7 +114,8 @@ impl Cost {
             // columns, whether there are vectors for all or not.
             Kernel::Packed => (1.58, 0.0114, NVFP4_MANY_COLUMNS),
             Kernel::Wgmma => (1.4, 0.03, NVFP4_MANY_COLUMNS),
-            Kernel::Mma => (1.4, 0.05, NVFP4_MANY_COLUMNS),
+            // With 16 f16 vectors 1.8 and 1.9 times what `stream` takes with one (docs/notes/stream.md, "Sixteen vectors a pass").
+            Kernel::Mma => (1.4, 0.044, NVFP4_MANY_COLUMNS),
             Kernel::Stream => return Self::of_stream(job),
             Kernel::Ring | Kernel::Tcgen05 | Kernel::MmaFp4 => return Self::FAST,
         };
@@ -133,7 +135,8 @@ impl Cost {
             Activation::F32 => Self::FAST,
             _ if is_ragged(job.shape, job.operands) => Self::STREAM_RAGGED,
             Activation::Nvfp4 => Self::STREAM_NVFP4,
-            Activation::F16 | Activation::Bf16 => Self::STREAM_16_BIT,
+            Activation::F16 => Self::STREAM_F16,
+            Activation::Bf16 => Self::STREAM_BF16,
         }
     }
 
@@ -161,8 +164,8 @@ impl Cost {
 }
 
 /// The share of mma-fp4, for any number of vectors of a pass: between what the stream kernel is given for eight of them and
-/// for sixteen. So it is taken where that kernel would read all weights twice, from nine vectors on, or where so many do not fit shared memory;
-/// and for five to eight where rows are ragged for that kernel. On an RTX 5090 both have instructions and bytes in flight
+/// for sixteen. So it is taken from nine vectors on, whether that kernel would read all weights twice or not; for fewer where they
+/// do not fit its shared memory; and for five to eight where rows are ragged for it. On an RTX 5090 both have instructions and bytes in flight
 /// enough for memory's rate with up to eight vectors, and the stream kernel has run on hardware. The mma kernel, too, takes
 /// more vectors in a pass, with more than three times the instructions, and from 33 on the rate of f16 matrix instructions
 /// is below memory's (docs/notes/mma-fp4.md).

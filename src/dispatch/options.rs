@@ -29,8 +29,9 @@ use crate::workspace::Workspace;
 ///
 /// With [`chained`](Self::chained), launches follow each other with programmatic dependent launch, as layers of a
 /// model can: from compute capability 9.0 on, a kernel may start before the kernels before it in the stream have
-/// ended. It reads codes and block scales of the weights at once. Then it waits for those kernels, and only after
-/// that it reads vectors and row factors, and writes the output. Kernels have defaults of their own for this. Below
+/// ended. It may read codes and block scales of the weights at once. Then it waits for those kernels, and only after
+/// that it reads vectors and row factors, and writes the output. Kernels have defaults of their own for this, and some
+/// launches of chained calls wait all the same where that was faster. Below
 /// compute capability 9.0, and on the CPU, launches do not overlap, and this changes nothing.
 ///
 /// Nothing can check that the weights are complete by then, so whoever asks for it promises it: **no kernel that may

@@ -268,7 +268,7 @@ impl<'t> Tables<'t> {
 
     /// The share of the nearest problem that was measured, changed by as much as the model says that the problem
     /// differs. A kernel that has no time there was no faster than the one that has: what the model thinks of the two
-    /// there does not put it in front of it here.
+    /// there does not put it in front of it here, but what it thinks of how they change from there to here may.
     fn nearest(
         &self,
         (entry, timed): (&Entry, &Timed),
@@ -277,34 +277,51 @@ impl<'t> Tables<'t> {
         job: &Job<'_>,
     ) -> Option<Estimate> {
         let on = self.class?.machine.gpu.name.as_str();
-        let other = timed.kernel();
-        let there = Job::new(&entry.shape, &entry.operands, job.gpu).chained(job.chained);
-        let there_with = |way| model::share(&way, &entry.shape, &entry.operands);
-        let its_share = there_with(Way::of(&timed.config, &there));
-        let own_share = match other == of.kernel {
-            true => its_share,
-            false => there_with(Way::usual(of.kernel, &there)),
-        };
-        let by = of.share / its_share.max(own_share);
-        let share = (entry.ceiling_seconds / seconds(timed, job) * by).min(1.0);
-        let bytes_per_second = entry.shape.weight_bytes() as f64 / entry.ceiling_seconds;
-        let can = |known: &Known| known.kernel == other && known.available.is_ok();
-        let behind = other != of.kernel && all.iter().any(can);
         let shape = entry.shape;
+        let there = entry.ceiling_seconds / seconds(timed, job);
+        // Tables are measured with a workspace.
+        let operands = entry.operands.with_workspace(u64::MAX);
+        let then = Job::new(&shape, &operands, job.gpu).chained(job.chained);
+        let modelled = |way| model::share(&way, &shape, &operands);
+        let timed_then = modelled(Way::of(&timed.config, &then));
+        let nearest = Evidence::Nearest {
+            kernel: timed.kernel(),
+            on,
+            shape,
+        };
+        let (share, evidence) = if timed.kernel() == of.kernel {
+            (there * of.share / timed_then, nearest)
+        } else {
+            let own_then = modelled(Way::usual(of.kernel, &then));
+            let share = there * of.share / timed_then.max(own_then);
+            let can = |known: &&Known| known.kernel == timed.kernel() && known.available.is_ok();
+            match all.iter().find(can) {
+                None => (share, nearest),
+                Some(other) => {
+                    let least = there * other.share / timed_then;
+                    match share > CLEARLY * least {
+                        true => (share, nearest),
+                        false => {
+                            let kernel = timed.kernel();
+                            (share.min(least), Evidence::Behind { kernel, on })
+                        }
+                    }
+                }
+            }
+        };
+        let share = share.min(1.0);
+        let bytes_per_second = shape.weight_bytes() as f64 / entry.ceiling_seconds;
         Some(Estimate {
             share,
             seconds: Some(job.shape.weight_bytes() as f64 / bytes_per_second / share),
-            evidence: match behind {
-                true => Evidence::Behind { kernel: other, on },
-                false => Evidence::Nearest {
-                    kernel: other,
-                    on,
-                    shape,
-                },
-            },
+            evidence,
         })
     }
 }
+
+/// By how much the model must see a kernel in front of the one that was no slower at the nearest problem: what it is changed
+/// from is only what it did not exceed there.
+const CLEARLY: f64 = 1.1;
 
 /// What an entry says of a kernel: its own time; or, where it has none but can compute the problem, the best time of
 /// its path's kernels, which it did not exceed. A time of a kernel that the model expects to be slower than this one

@@ -522,10 +522,24 @@ fn what_was_slower_at_the_neighbour_is_not_picked_here() {
             (32768, 4096, 16, Kernel::Packed),
             (5120, 4096, 8, Kernel::Stream),
             (9216, 5120, 8, Kernel::Stream),
+            // The model sees `packed` 3% in front, from where it was not.
+            (4096, 4096, 10, Kernel::Stream),
+            // `stream` would take two passes: clearly behind.
+            (4096, 4096, 17, Kernel::Packed),
         ] {
             let (found, why) = picked(m, k, n, &gpu);
             assert_eq!(found, kernel, "{m}x{k} n={n}: {why}");
-            assert!(why.contains(&format!("after {kernel} with")), "{why}");
+            assert!(why.contains("after "), "{why}");
+        }
+    }
+    // Nor does a reason ever say that something else is faster.
+    for entry in measured::builtin()[0].entries() {
+        for n in 1..=40 {
+            let (m, k, l) = (entry.shape.m(), entry.shape.k(), entry.shape.l());
+            let shape = Shape::new(Dims { m, n, k, l }).unwrap();
+            let operands = entry.operands.with_workspace(u64::MAX);
+            let why = choose(&shape, &operands, &h200(), false).reason;
+            assert!(!why.to_string().contains("slower than"), "{shape}: {why}");
         }
     }
 }
