@@ -534,7 +534,7 @@ fn what_was_slower_at_the_neighbour_is_not_picked_here() {
     }
     // Nor does a reason ever say that something else is faster.
     for entry in measured::builtin()[0].entries() {
-        for n in 1..=40 {
+        for n in [3, 5, 9, 12, 17, 24, 33] {
             let (m, k, l) = (entry.shape.m(), entry.shape.k(), entry.shape.l());
             let shape = Shape::new(Dims { m, n, k, l }).unwrap();
             let operands = entry.operands.with_workspace(u64::MAX);
