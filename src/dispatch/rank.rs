@@ -284,30 +284,20 @@ impl<'t> Tables<'t> {
         let then = Job::new(&shape, &operands, job.gpu).chained(job.chained);
         let modelled = |way| model::share(&way, &shape, &operands);
         let timed_then = modelled(Way::of(&timed.config, &then));
-        let nearest = Evidence::Nearest {
-            kernel: timed.kernel(),
-            on,
-            shape,
+        let kernel = timed.kernel();
+        let own_then = match kernel == of.kernel {
+            true => timed_then,
+            false => modelled(Way::usual(of.kernel, &then)),
         };
-        let (share, evidence) = if timed.kernel() == of.kernel {
-            (there * of.share / timed_then, nearest)
-        } else {
-            let own_then = modelled(Way::usual(of.kernel, &then));
-            let share = there * of.share / timed_then.max(own_then);
-            let can = |known: &&Known| known.kernel == timed.kernel() && known.available.is_ok();
-            match all.iter().find(can) {
-                None => (share, nearest),
-                Some(other) => {
-                    let least = there * other.share / timed_then;
-                    match share > CLEARLY * least {
-                        true => (share, nearest),
-                        false => {
-                            let kernel = timed.kernel();
-                            (share.min(least), Evidence::Behind { kernel, on })
-                        }
-                    }
-                }
+        let share = there * of.share / timed_then.max(own_then);
+        let is_other = |known: &&Known| known.kernel == kernel && kernel != of.kernel;
+        let other = all.iter().find(is_other);
+        let other = other.filter(|known| known.available.is_ok());
+        let (share, evidence) = match other.map(|other| there * other.share / timed_then) {
+            Some(its) if share <= CLEARLY * its => {
+                (share.min(its), Evidence::Behind { kernel, on })
             }
+            _ => (share, Evidence::Nearest { kernel, on, shape }),
         };
         let share = share.min(1.0);
         let bytes_per_second = shape.weight_bytes() as f64 / entry.ceiling_seconds;

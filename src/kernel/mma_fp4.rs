@@ -14,7 +14,7 @@ use super::plan::{KernelParameters, Launch, MOST_GRID_Y, Parameters, Plan, Repea
 use super::tcgen05::MATRIX_ROUNDINGS;
 use super::tensor_maps::{maps_batches, vectors_map, weights_map};
 use super::{ALPHAS, Call, Job, KernelConfig, MainLoop, Products, distinct, field, shared_memory};
-use super::{MOST_CLUSTER, RESERVED};
+use super::{MOST_CLUSTER, with_room};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 use crate::types::Activation;
@@ -129,8 +129,7 @@ impl MmaFp4Config {
         if self.ctas(job.shape) > job.gpu.multiprocessors.into() {
             let half = self.with_in_flight(BYTES_IN_FLIGHT / 2, job);
             let two_fit = |config: &Self| {
-                let shared = config.layout(config.compiled(job.shape)).bytes + u64::from(RESERVED);
-                2 * shared <= u64::from(job.gpu.shared_bytes) + u64::from(RESERVED)
+                with_room(config.layout(config.compiled(job.shape)).bytes, job.gpu) >= 2
             };
             if half.is_some_and(|half| two_fit(&half)) {
                 return half;

@@ -233,12 +233,21 @@ const RESERVED: u32 = 1024;
 /// alpha and the vector alpha.
 const ALPHAS: u32 = 4;
 
-/// Bytes of shared memory with which no multiprocessor has room for more CTAs of a grid than its share.
+/// Shared memory of a multiprocessor: what one CTA can ask for, and what it takes beside that.
+fn multiprocessor_shared(gpu: &Gpu) -> u64 {
+    u64::from(gpu.shared_bytes) + u64::from(RESERVED)
+}
+
+/// CTAs that ask for so many bytes of shared memory, and for which a multiprocessor has room.
+fn with_room(bytes: u64, gpu: &Gpu) -> u64 {
+    multiprocessor_shared(gpu) / (bytes + u64::from(RESERVED))
+}
+
+/// The fewest bytes of shared memory with which no multiprocessor has room for more CTAs of a grid than its share.
 fn apart(ctas: u64, gpu: &Gpu) -> u64 {
     let share = ctas.div_ceil(u64::from(gpu.multiprocessors.max(1)));
-    let room = u64::from(gpu.shared_bytes) + u64::from(RESERVED);
-    // As many as fit one more would not.
-    (room / (share + 1) + 1).saturating_sub(RESERVED.into())
+    // A byte more than what one CTA too many could have.
+    (multiprocessor_shared(gpu) / (share + 1) + 1).saturating_sub(RESERVED.into())
 }
 
 /// What every kernel's module has: its config, which knows everything else.
@@ -444,9 +453,6 @@ macro_rules! kernels {
             /// What it becomes for a job that is chained, where it is the fastest of launches that wait, and no chain was
             /// measured: `None` if the kernel's default is better.
             pub(crate) fn in_chain(&self, job: &Job<'_>) -> Option<Self> {
-                if !job.dependent() {
-                    return Some(*self);
-                }
                 job.some(|job| match self {
                     $(Self::$kernel(config) => KernelConfig::in_chain(config, job).map(Self::from)),*
                 })

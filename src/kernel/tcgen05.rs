@@ -13,7 +13,7 @@ use super::params::{
 use super::plan::{KernelParameters, Launch, Parameters, Plan};
 use super::tensor_maps::{maps_batches, vectors_map, weights_map};
 use super::{
-    ALPHAS, Call, Job, KernelConfig, MainLoop, Products, RESERVED, distinct, field, shared_memory,
+    ALPHAS, Call, Job, KernelConfig, MainLoop, Products, distinct, field, shared_memory, with_room,
 };
 use crate::operands::RawWorkspace;
 use crate::refusal::Refusal;
@@ -186,8 +186,7 @@ impl Tcgen05Config {
 
     /// CTAs of a legal config for which an SM has shared and tensor memory.
     fn fit(&self, job: &Job<'_>) -> u64 {
-        let shared = (u64::from(job.gpu.shared_bytes) + u64::from(RESERVED))
-            / (self.shared_bytes(job.shape) + u64::from(RESERVED));
+        let shared = with_room(self.shared_bytes(job.shape), job.gpu);
         let columns = self.columns(most_rows(job.shape)).next_power_of_two();
         shared.min((NVFP4_TCGEN05_MAX_COLUMNS / columns).into())
     }
