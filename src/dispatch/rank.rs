@@ -3,8 +3,9 @@
 use std::array;
 use std::cell::LazyCell;
 use std::fmt;
+use std::ptr;
 
-use super::measured::{self, Entry, GpuModel, Measurements, Timed};
+use super::measured::{self, Entry, Measurements, Near, Timed};
 use super::model::{self, Way};
 use crate::gpu::Gpu;
 use crate::kernel::{Config, Job, Kernel};
@@ -140,8 +141,10 @@ pub(super) struct Tables<'t> {
     tuned: Option<&'t Entry>,
     /// On the same model of GPU, and its name.
     model: Option<(&'static Entry, &'static str)>,
-    /// Of that model, or of another GPU with the same major compute capability.
-    class: Option<&'static Measurements>,
+    /// The table of that model.
+    of_model: Option<&'static Measurements>,
+    /// The major compute capability: tables of GPUs that have the same say something of this one.
+    major: i32,
 }
 
 /// Where a tuned file was made, as [`Evidence::Behind`] says it.
@@ -149,21 +152,28 @@ const HERE: &str = "this GPU";
 
 impl<'t> Tables<'t> {
     pub(super) fn of(job: &Job<'_>, tuned: Option<&'t Measurements>) -> Self {
-        let find = |is: &dyn Fn(&GpuModel) -> bool| {
-            let mut tables = measured::builtin().iter();
-            tables.find(|table| is(&table.machine.gpu))
-        };
-        let model = find(&|measured| measured.is_of(job.gpu));
-        let major = job.gpu.compute_capability.0;
-        let of_model = |table: &'static Measurements| {
+        let mut tables = measured::builtin().iter();
+        let of_model = tables.find(|table| table.machine.gpu.is_of(job.gpu));
+        let entry = |table: &'static Measurements| {
             let entry = table.find(job.shape, job.operands)?;
             Some((entry, table.machine.gpu.name.as_str()))
         };
         Self {
             tuned: tuned.and_then(|table| table.find(job.shape, job.operands)),
-            model: model.and_then(of_model),
-            class: model.or_else(|| find(&|measured| measured.compute_capability.0 == major)),
+            model: of_model.and_then(entry),
+            of_model,
+            major: job.gpu.compute_capability.0,
         }
+    }
+
+    /// The tables that problems near a job are looked for in: that of its model of GPU first, if there is one.
+    fn of_class(&self) -> impl Iterator<Item = &'static Measurements> {
+        let (first, major) = (self.of_model, self.major);
+        let others = measured::builtin().iter().filter(move |table| {
+            let is_first = first.is_some_and(|first| ptr::eq(first, *table));
+            table.machine.gpu.compute_capability.0 == major && !is_first
+        });
+        first.into_iter().chain(others)
     }
 
     /// All kernels, the fastest first.
@@ -180,11 +190,9 @@ impl<'t> Tables<'t> {
             }
         });
         let all = known;
-        let near = LazyCell::new(|| match self.class {
-            Some(table) => table.nearest(job.shape, job.operands, |i, entry| {
-                stand_in(entry, &all[i], job)
-            }),
-            None => [None; Kernel::ALL.len()],
+        let near = LazyCell::new(|| -> [_; Kernel::ALL.len()] {
+            let pick = |i: usize, entry| stand_in(entry, &all[i], job);
+            measured::nearest(self.of_class(), job.shape, job.operands, pick)
         });
         for (i, one) in known.iter_mut().enumerate() {
             one.estimate = self.estimate(one, &all, job, || near[i]);
@@ -223,7 +231,7 @@ impl<'t> Tables<'t> {
         of: &Known,
         all: &[Known],
         job: &Job<'_>,
-        near: impl FnOnce() -> Option<(&'static Entry, &'static Timed)>,
+        near: impl FnOnce() -> Option<Near<'static>>,
     ) -> Option<Estimate> {
         let (kernel, can) = (of.kernel, of.available.is_ok());
         // No change of the problem's operands would help.
@@ -248,14 +256,14 @@ impl<'t> Tables<'t> {
             let (entry, on) = self.model?;
             exact(entry, Evidence::Measured { on }, on)
         };
-        let nearest = || self.nearest(near()?, of, all, job);
+        let nearest = || Some(Self::nearest(&near()?, of, all, job));
         let modelled = || {
             // What cannot run is worth a guess only where nothing else of its path can, and nothing was measured.
             let alone = || {
                 let mut path = all
                     .iter()
                     .filter(|other| other.kernel.path() == kernel.path());
-                self.class.is_none() && path.all(|other| other.available.is_err())
+                self.of_class().next().is_none() && path.all(|other| other.available.is_err())
             };
             (can || alone()).then_some(Estimate {
                 share: of.share,
@@ -269,14 +277,13 @@ impl<'t> Tables<'t> {
     /// The share of the nearest problem that was measured, changed by as much as the model says that the problem
     /// differs. A kernel that has no time there was no faster than the one that has: what the model thinks of the two
     /// there does not put it in front of it here, but what it thinks of how they change from there to here may.
-    fn nearest(
-        &self,
-        (entry, timed): (&Entry, &Timed),
-        of: &Known,
-        all: &[Known],
-        job: &Job<'_>,
-    ) -> Option<Estimate> {
-        let on = self.class?.machine.gpu.name.as_str();
+    fn nearest(near: &Near<'static>, of: &Known, all: &[Known], job: &Job<'_>) -> Estimate {
+        let Near {
+            table,
+            entry,
+            timed,
+        } = *near;
+        let on = table.machine.gpu.name.as_str();
         let shape = entry.shape;
         let there = entry.ceiling_seconds / seconds(timed, job);
         // Tables are measured with a workspace.
@@ -301,11 +308,13 @@ impl<'t> Tables<'t> {
         };
         let share = share.min(1.0);
         let bytes_per_second = shape.weight_bytes() as f64 / entry.ceiling_seconds;
-        Some(Estimate {
+        let seconds = job.shape.weight_bytes() as f64 / bytes_per_second / share;
+        Estimate {
             share,
-            seconds: Some(job.shape.weight_bytes() as f64 / bytes_per_second / share),
+            // Another model's memory is faster or slower.
+            seconds: table.machine.gpu.is_of(job.gpu).then_some(seconds),
             evidence,
-        })
+        }
     }
 }
 

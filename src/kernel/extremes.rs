@@ -47,6 +47,7 @@ fn configs([a, b, c, d, e, f]: [u32; 6], flag: bool) -> Vec<Config> {
             ctas: c,
             cluster: e,
             vectors: d,
+            waits: flag,
         }
         .into(),
         DotConfig {

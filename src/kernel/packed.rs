@@ -40,6 +40,10 @@ pub struct PackedConfig {
     pub cluster: u32,
     /// Vectors of a pass over the weights, at most: 8, 16, 32, 64 or 128.
     pub vectors: u32,
+    /// Whether a chained call begins when the launch before it has ended, and not while that still runs. Without effect on
+    /// calls that are not chained.
+    #[cfg_attr(feature = "tune", serde(default))]
+    pub waits: bool,
 }
 
 const UNIT: &str = "gemv_packed";
@@ -90,9 +94,6 @@ const BF16: [&str; 5] = [
 ];
 
 const MOST_VECTORS: u32 = VECTORS[VECTORS.len() - 1];
-/// From so many vectors of a pass on, a chained call begins when the launch before has ended: on an H200 chains with 64
-/// vectors lost up to a seventh otherwise, those with 128 up to 4% (docs/notes/many-vectors.md, "Chains").
-const WAITS_FROM: u32 = 64;
 const SPAN_STEPS: u64 = NVFP4_PACKED_SPAN_STEPS as u64;
 /// Elements of a span.
 const SPAN: usize = (NVFP4_PACKED_SPAN_BLOCKS * NVFP4_BLOCK) as usize;
@@ -192,6 +193,7 @@ impl PackedConfig {
             ctas: sms,
             cluster: 1,
             vectors,
+            waits: job.dependent() && waits(job.shape.n()),
         };
         let groups = one_a_multiprocessor
             .groups(job)
@@ -330,6 +332,13 @@ impl PackedConfig {
     }
 }
 
+/// Whether a chained call of so many vectors begins when the launch before has ended, where nothing else is known. With 64
+/// vectors chains lost up to a seventh otherwise, and with 128 up to 4%; with eight, up to 4% behind calls of `stream`, as
+/// most of such calls are (docs/notes/many-vectors.md, "Chains").
+fn waits(vectors: usize) -> bool {
+    matches!(vectors, 5..=8 | 33..)
+}
+
 /// Whether 16 bytes of linear scales, those of a row's span, are aligned to 16 bytes.
 fn scales_aligned(job: &Job<'_>) -> bool {
     job.operands.alignment.scales >= 16 && job.shape.k().is_multiple_of(SPAN)
@@ -407,6 +416,13 @@ impl KernelConfig for PackedConfig {
         fit.next().ok_or(Refusal::VectorMemory)
     }
 
+    fn in_chain(&self, job: &Job<'_>) -> Option<Self> {
+        Some(Self {
+            waits: job.dependent() && waits(job.shape.n()),
+            ..*self
+        })
+    }
+
     fn candidates(job: &Job<'_>) -> Vec<Self> {
         let Ok(default) = Self::default_for(job) else {
             return Vec::new();
@@ -429,6 +445,13 @@ impl KernelConfig for PackedConfig {
             }
         }
         configs.extend(VECTORS.map(|vectors| Self { vectors, ..default }));
+        if job.dependent() {
+            let ways = |config: Self| {
+                let waits = !config.waits;
+                [config, Self { waits, ..config }]
+            };
+            configs = configs.into_iter().flat_map(ways).collect();
+        }
         distinct(configs, |config| config.check(job).is_ok())
     }
 
@@ -439,6 +462,7 @@ impl KernelConfig for PackedConfig {
             ctas,
             cluster,
             vectors,
+            waits: _,
         } = *self;
         field(
             "vectors",
@@ -519,7 +543,7 @@ impl KernelConfig for PackedConfig {
                     1,
                 ],
                 threads: NVFP4_PACKED_PACK_WARPS * NVFP4_WARP,
-                dependent: job.dependent() && vectors < WAITS_FROM,
+                dependent: job.dependent() && !self.waits,
                 auxiliary: true,
                 parameters: Parameters::of(&nvfp4_pack_params {
                     n: pass.n,
@@ -639,7 +663,7 @@ mod tests {
 
     /// Of three launches the first reads what the call before may write. The others follow launches of the same call.
     #[test]
-    fn with_many_vectors_a_chained_call_waits_for_the_one_before() {
+    fn a_chained_call_waits_for_the_one_before_where_that_is_faster() {
         let gpu = Gpu::of_compute_capability((9, 0), "90a");
         let dependent = |n, chained| -> Vec<bool> {
             let (m, k, l) = (4096, 4096, 1);
@@ -651,10 +675,10 @@ mod tests {
             let plan = config.plan(&call, &gpu, chained).unwrap();
             plan.launches().iter().map(|one| one.dependent).collect()
         };
-        for n in [8, 16, 32] {
+        for n in [1, 4, 9, 16, 32] {
             assert_eq!(dependent(n, true), [true; 3], "{n}");
         }
-        for n in [33, 64, 128] {
+        for n in [5, 8, 33, 64, 128] {
             assert_eq!(dependent(n, true), [false, true, true], "{n}");
         }
         assert_eq!(dependent(32, false), [false, true, true]);

@@ -12,6 +12,7 @@ mod builtin;
 mod wire;
 
 use std::collections::HashMap;
+use std::iter;
 use std::sync::OnceLock;
 
 use crate::gpu::Gpu;
@@ -195,6 +196,8 @@ impl Size {
 
 /// As far as so many octaves.
 const OTHER_LAYOUT: f64 = 4.0;
+/// The same for another model of GPU: less than twice or half as many vectors, which are 2.
+const OTHER_MODEL: f64 = 1.5;
 
 impl Entry {
     /// What was measured of a kernel.
@@ -256,35 +259,6 @@ impl Measurements {
         }
     }
 
-    /// The measurements that are nearest to a problem, of those in which `pick` finds a time: one for each of N things
-    /// to pick. Near is the same type of vectors, then the fewest octaves between the numbers of vectors (which count
-    /// double), of bytes and of rows (which count half); K counts only by its bytes. The other scale layout is as far as
-    /// [`OTHER_LAYOUT`] octaves.
-    pub(super) fn nearest<'s, const N: usize>(
-        &'s self,
-        shape: &Shape,
-        operands: &Operands,
-        pick: impl Fn(usize, &'s Entry) -> Option<&'s Timed>,
-    ) -> [Option<(&'s Entry, &'s Timed)>; N] {
-        let size = Size::of(shape);
-        let mut nearest = [(f64::INFINITY, None); N];
-        for (entry, of) in self.entries.iter().zip(&self.sizes) {
-            if entry.operands.activation != operands.activation {
-                continue;
-            }
-            let same = entry.operands.weight_layout == operands.weight_layout;
-            let distance = size.distance(of) + if same { 0.0 } else { OTHER_LAYOUT };
-            for (i, (least, found)) in nearest.iter_mut().enumerate() {
-                if distance < *least
-                    && let Some(timed) = pick(i, entry)
-                {
-                    (*least, *found) = (distance, Some((entry, timed)));
-                }
-            }
-        }
-        nearest.map(|(_, found)| found)
-    }
-
     /// Reads a table.
     ///
     /// # Errors
@@ -315,6 +289,55 @@ impl AsRef<Self> for Measurements {
     fn as_ref(&self) -> &Self {
         self
     }
+}
+
+/// A time that was measured of a problem near another one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Near<'t> {
+    /// Where it stands.
+    pub(super) table: &'t Measurements,
+    /// The problem.
+    pub(super) entry: &'t Entry,
+    /// The kernel's time.
+    pub(super) timed: &'t Timed,
+}
+
+/// The measurements of some tables that are nearest to a problem, of those in which `pick` finds a time: one for each of N
+/// things to pick. Near is the same type of vectors, then the fewest octaves between the numbers of vectors (which count
+/// double), of bytes and of rows (which count half); K counts only by its bytes. The other scale layout is as far as
+/// [`OTHER_LAYOUT`] octaves, and tables behind the first are as far as [`OTHER_MODEL`]: it is of the model of GPU that is
+/// asked for, if there is one of it. Of those that are as near, the first counts.
+pub(super) fn nearest<'t, const N: usize>(
+    tables: impl Iterator<Item = &'t Measurements>,
+    shape: &Shape,
+    operands: &Operands,
+    pick: impl Fn(usize, &'t Entry) -> Option<&'t Timed>,
+) -> [Option<Near<'t>>; N] {
+    let size = Size::of(shape);
+    let mut nearest = [(f64::INFINITY, None); N];
+    for (table, elsewhere) in tables.zip(iter::once(0.0).chain(iter::repeat(OTHER_MODEL))) {
+        for (entry, of) in table.entries.iter().zip(&table.sizes) {
+            if entry.operands.activation != operands.activation {
+                continue;
+            }
+            let same = entry.operands.weight_layout == operands.weight_layout;
+            let layout = if same { 0.0 } else { OTHER_LAYOUT };
+            let distance = size.distance(of) + layout + elsewhere;
+            for (i, (least, found)) in nearest.iter_mut().enumerate() {
+                if distance < *least
+                    && let Some(timed) = pick(i, entry)
+                {
+                    let near = Near {
+                        table,
+                        entry,
+                        timed,
+                    };
+                    (*least, *found) = (distance, Some(near));
+                }
+            }
+        }
+    }
+    nearest.map(|(_, found)| found)
 }
 
 /// The tables that this crate comes with, one a model of GPU.
@@ -414,22 +437,49 @@ mod tests {
     #[test]
     fn nearest_prefers_the_same_vectors_and_layout() {
         let h200 = &builtin()[0];
+        let of_h200 = || iter::once(h200);
         let tiled = Operands::new(Activation::Nvfp4, ScaleLayout::Tiled128x4);
         let near = |m, k, l, operands: &Operands| {
             let shape = Shape::new(Dims { m, n: 1, k, l }).unwrap();
-            let [nearest] = h200.nearest(&shape, operands, |_, entry| entry.kernels.first());
-            nearest.unwrap().0.shape
+            let [near] = nearest(of_h200(), &shape, operands, |_, one| one.kernels.first());
+            near.unwrap().entry.shape
         };
         // A measured problem is its own neighbour, in whichever layout.
         for entry in h200.entries() {
             let (shape, operands) = (&entry.shape, &entry.operands);
-            let [found] = h200.nearest(shape, operands, |_, entry| entry.kernels.first());
-            assert_eq!(found.unwrap().0, entry);
+            let [found] = nearest(of_h200(), shape, operands, |_, one| one.kernels.first());
+            assert_eq!(found.unwrap().entry, entry);
         }
         let small = near(4096, 4080, 1, &tiled);
         assert_eq!((small.m(), small.k()), (4096, 4096));
         let shape = Shape::matrix(4096, 4096).unwrap();
-        let never = h200.nearest(&shape, &tiled, |_, entry| entry.of(Kernel::Tcgen05));
+        let never = nearest(of_h200(), &shape, &tiled, |_, one| one.of(Kernel::Tcgen05));
         assert_eq!(never, [None]);
+    }
+
+    /// What is far from all of the first table may be near to some of another.
+    #[test]
+    fn nearest_prefers_the_first_table() {
+        let whole = &builtin()[0];
+        let operands = Operands::new(Activation::Nvfp4, ScaleLayout::Linear);
+        let shape = |m, n| {
+            let (k, l) = (4096, 1);
+            Shape::new(Dims { m, n, k, l }).unwrap()
+        };
+        let mut part = Measurements::new(whole.machine.clone(), "a part");
+        part.insert(whole.find(&shape(4096, 1), &operands).unwrap().clone());
+        let near = |m, n, activation| {
+            let (shape, operands) = (shape(m, n), Operands::new(activation, ScaleLayout::Linear));
+            let tables = [&part, whole].into_iter();
+            let [near] = nearest(tables, &shape, &operands, |_, one| one.kernels.first());
+            let near = near.unwrap();
+            (std::ptr::eq(near.table, &part), near.entry.shape)
+        };
+        assert_eq!(near(4096, 1, Activation::Nvfp4), (true, shape(4096, 1)));
+        // Of half as many rows again, that is .6 octaves of bytes and of rows.
+        assert_eq!(near(6144, 1, Activation::Nvfp4), (true, shape(4096, 1)));
+        assert_eq!(near(14336, 1, Activation::Nvfp4), (false, shape(14336, 1)));
+        assert_eq!(near(4096, 8, Activation::Nvfp4), (false, shape(4096, 8)));
+        assert_eq!(near(4096, 1, Activation::F16), (false, shape(4096, 1)));
     }
 }

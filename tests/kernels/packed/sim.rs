@@ -45,6 +45,7 @@ pub(crate) const KERNEL: Kernel = Kernel {
             ctas: ctas.next_multiple_of(cluster.max(1)),
             cluster,
             vectors,
+            waits: false,
         })
     },
     most_vectors: 128,
