@@ -41,10 +41,11 @@ fn options() -> OpenOptions {
     options
 }
 
-fn regular(path: &Path, file: &File) -> Result<(), SimError> {
+/// How many bytes a regular file says that it has.
+fn regular(path: &Path, file: &File) -> Result<u64, SimError> {
     let kind = file.metadata().map_err(|e| error(path, e.to_string()))?;
     if kind.is_file() {
-        return Ok(());
+        return Ok(kind.len());
     }
     Err(error(path, "not a regular file"))
 }
@@ -53,14 +54,18 @@ fn regular(path: &Path, file: &File) -> Result<(), SimError> {
 pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, SimError> {
     let io = |e: std::io::Error| error(path, e.to_string());
     let file = options().read(true).open(path).map_err(io)?;
-    regular(path, &file)?;
+    let says = regular(path, &file)?;
+    let too_large = || error(path, format!("the file has more than {limit} bytes"));
+    if says > limit {
+        return Err(too_large());
+    }
     // What the file says of its size need not be true: files of /proc say 0, and files grow.
     let mut bytes = Vec::new();
     file.take(limit.saturating_add(1))
         .read_to_end(&mut bytes)
         .map_err(io)?;
     if bytes.len() as u64 > limit {
-        return Err(error(path, format!("the file has more than {limit} bytes")));
+        return Err(too_large());
     }
     Ok(bytes)
 }

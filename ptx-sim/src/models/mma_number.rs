@@ -64,6 +64,11 @@ impl Format {
         ..ieee(4, 3)
     };
 
+    /// The bit that says that a number is negative.
+    pub(super) fn sign(self) -> u32 {
+        1 << (self.exponent_bits + self.mantissa_bits + self.ignored)
+    }
+
     pub(super) fn decode(self, bits: u32) -> Number {
         let bits = bits >> self.ignored;
         let ones = (1 << self.exponent_bits) - 1;
@@ -164,6 +169,7 @@ impl Number {
 #[derive(Debug)]
 pub(super) struct Sum {
     terms: Vec<Number>,
+    fraction: i32,
 }
 
 /// What a sum comes to.
@@ -174,18 +180,18 @@ enum Total {
 }
 
 impl Sum {
-    /// A sum of one term, with room for as many more.
-    pub(super) fn new(first: Number, more: usize) -> Self {
+    /// A sum of one term, with room for as many more. Terms are cut `fraction` bits below the largest exponent.
+    pub(super) fn new(first: Number, more: usize, fraction: i32) -> Self {
         let mut terms = Vec::with_capacity(1 + more);
         terms.push(first);
-        Self { terms }
+        Self { terms, fraction }
     }
 
     pub(super) fn add(&mut self, term: Number) {
         self.terms.push(term);
     }
 
-    /// Terms are cut, toward zero, to `FRACTION` bits below the largest exponent, and added exactly.
+    /// Terms are cut, toward zero, to `fraction` bits below the largest exponent, and added exactly.
     fn total(&self) -> Total {
         let mut infinite = None;
         let mut largest = i32::MIN;
@@ -206,7 +212,7 @@ impl Sum {
         if largest == i32::MIN {
             return Total::Finite(0.0);
         }
-        let place = largest - FRACTION;
+        let place = largest - self.fraction;
         let mut sum = 0i64;
         for t in &self.terms {
             if let Number::Finite {
@@ -258,148 +264,9 @@ impl Sum {
     }
 }
 
-/// A finite number as a factor of many products: its value is `signed` times two to the power of
-/// `exponent` minus the mantissa bits of its format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Factor {
-    signed: i32,
-    exponent: i32,
-}
-
-impl Factor {
-    /// Zeros count for nothing: below the exponent of any product, with either other factor.
-    const ZERO: i32 = -1_000_000;
-    /// No sum of the exponents of two factors other than zero is as low.
-    const NOTHING: i32 = -500_000;
-
-    /// `None` of what is infinite or no number.
-    fn of(n: Number) -> Option<Self> {
-        match n {
-            Number::Finite {
-                negative,
-                magnitude,
-                exponent,
-                ..
-            } => {
-                let magnitude = magnitude as i32;
-                Some(Self {
-                    signed: if negative { -magnitude } else { magnitude },
-                    exponent: if magnitude == 0 { Self::ZERO } else { exponent },
-                })
-            }
-            _ => None,
-        }
-    }
-}
-
-/// Elements of a row of A or a column of B that are multiplied with those of many others: the
-/// same sums as [`Sum`]'s, faster.
-#[derive(Debug, Clone)]
-pub(super) struct Line {
-    numbers: Vec<Number>,
-    /// The same; empty if one of them is not finite.
-    factors: Vec<Factor>,
-    mantissa_bits: i32,
-}
-
-impl Line {
-    /// Of elements as bits, each with its sign changed if `negated`.
-    pub(super) fn new(format: Format, bits: impl Iterator<Item = u32>, negated: bool) -> Self {
-        let sign = 1 << (format.exponent_bits + format.mantissa_bits + format.ignored);
-        let flip = if negated { sign } else { 0 };
-        let numbers: Vec<Number> = bits.map(|b| format.decode(b ^ flip)).collect();
-        let factors: Option<Vec<Factor>> = numbers.iter().map(|n| Factor::of(*n)).collect();
-        Self {
-            numbers,
-            factors: factors.unwrap_or_default(),
-            mantissa_bits: format.mantissa_bits as i32,
-        }
-    }
-
-    /// `c` and the products with another line, as f32, cut toward zero. Terms are cut `fraction` bits below the
-    /// largest exponent.
-    pub(super) fn dot_f32(&self, other: &Self, c: u32, fraction: i32) -> u32 {
-        match self.finite_dot(other, Format::F32.decode(c), fraction) {
-            Some(total) => finish(total, softfloat::F32, Round::Zero),
-            None => self.sum(other, Format::F32.decode(c)).to_f32(),
-        }
-    }
-
-    /// The same as f16, to nearest.
-    pub(super) fn dot_f16(&self, other: &Self, c: u32, fraction: i32) -> u32 {
-        match self.finite_dot(other, Format::F16.decode(c), fraction) {
-            Some(total) => finish(total, softfloat::F16, Round::Nearest),
-            None => self.sum(other, Format::F16.decode(c)).to_f16(),
-        }
-    }
-
-    fn sum(&self, other: &Self, c: Number) -> Sum {
-        let mut sum = Sum::new(c, self.numbers.len());
-        for (x, y) in self.numbers.iter().zip(&other.numbers) {
-            sum.add(x.times(*y));
-        }
-        sum
-    }
-
-    /// As [`Sum::total`], where all terms are finite.
-    fn finite_dot(&self, other: &Self, c: Number, fraction: i32) -> Option<f64> {
-        let Number::Finite {
-            negative,
-            magnitude,
-            exponent,
-            unit,
-        } = c
-        else {
-            return None;
-        };
-        if self.factors.len() != self.numbers.len() || other.factors.len() != other.numbers.len() {
-            return None;
-        }
-        let products = || self.factors.iter().zip(&other.factors);
-        let of_products = products().map(|(x, y)| x.exponent + y.exponent).max();
-        let mut largest = of_products.unwrap_or(Factor::ZERO);
-        if magnitude != 0 {
-            largest = largest.max(exponent);
-        }
-        if largest < Factor::NOTHING {
-            return Some(0.0);
-        }
-        let place = largest - fraction;
-        // Exponents of products are those of their lowest bits, plus the mantissa bits of both.
-        let below = place + self.mantissa_bits + other.mantissa_bits;
-        let mut sum: i64 = products()
-            .map(|(x, y)| {
-                let product = x.signed * y.signed;
-                let up = x.exponent + y.exponent - below;
-                let aligned = if up >= 0 {
-                    product << up
-                } else {
-                    // A division that rounds toward zero.
-                    let cut = product.unsigned_abs() >> (-up).min(31);
-                    if product < 0 {
-                        -(cut as i32)
-                    } else {
-                        cut as i32
-                    }
-                };
-                i64::from(aligned)
-            })
-            .sum();
-        let up = unit - place;
-        let aligned = match up {
-            // Far above all others it is zero.
-            _ if magnitude == 0 => 0,
-            0.. => magnitude << up,
-            _ => magnitude.checked_shr(up.unsigned_abs()).unwrap_or(0),
-        };
-        sum += if negative { -aligned } else { aligned };
-        Some(sum as f64 * 2f64.powi(place))
-    }
-}
-
 /// What the largest finite value cannot hold is infinite, whichever way is cut. What becomes zero is
 /// +0, a negative sum too.
-fn finish(x: f64, format: softfloat::Format, mode: Round) -> u32 {
+pub(super) fn finish(x: f64, format: softfloat::Format, mode: Round) -> u32 {
     let mode = match x.abs() >= 2f64.powi(128) {
         true => Round::Nearest,
         false => mode,
@@ -416,75 +283,18 @@ fn finish(x: f64, format: softfloat::Format, mode: Round) -> u32 {
 mod tests {
     use super::*;
 
-    /// Any elements, many of them special, subnormal or zero, and far apart.
-    #[test]
-    fn lines_give_the_same_sums() {
-        let mut random = fastrand::Rng::with_seed(1);
-        for format in [Format::F16, Format::BF16] {
-            for round in 0..20_000 {
-                let mut bits = || -> Vec<u32> {
-                    let spread = [0x0fff, 0xffff, 0x83ff, 0xc7ff][round % 4];
-                    let draw = |_| u32::from(random.u16(..)) & spread;
-                    (0..16).map(draw).collect()
-                };
-                let (a, b) = (bits(), bits());
-                let c = match round % 3 {
-                    0 => 0,
-                    1 => random.u32(..),
-                    _ => random.f32().to_bits(),
-                };
-                let line = |bits: &[u32], negated| Line::new(format, bits.iter().copied(), negated);
-                for negated in [false, true] {
-                    let (x, y) = (line(&a, negated), line(&b, false));
-                    let sum = |c: Number| {
-                        let mut sum = Sum::new(c, 16);
-                        let flip = if negated { 0x8000 } else { 0 };
-                        for (a, b) in a.iter().zip(&b) {
-                            sum.add(format.decode(a ^ flip).times(format.decode(*b)));
-                        }
-                        sum
-                    };
-                    assert_eq!(
-                        x.dot_f32(&y, c, FRACTION),
-                        sum(Format::F32.decode(c)).to_f32()
-                    );
-                    let c = c & 0xffff;
-                    assert_eq!(
-                        x.dot_f16(&y, c, FRACTION),
-                        sum(Format::F16.decode(c)).to_f16()
-                    );
-                }
-            }
-        }
-    }
-
-    /// A negative sum that the result's format cannot tell from zero gives +0.
-    #[test]
-    fn zeros_have_no_sign() {
-        let line = |format, bits: u32| Line::new(format, [bits].into_iter(), false);
-        let f16 = |a, b| line(Format::F16, a).dot_f16(&line(Format::F16, b), 0, FRACTION);
-        assert_eq!(f16(0x8001, 0x3800), 0); // -2^-24 * 0.5: a tie, to even
-        assert_eq!(f16(0x8001, 0x3801), 0x8001); // just beyond it
-        let bf16 = |a, b| line(Format::BF16, a).dot_f32(&line(Format::BF16, b), 0, FRACTION);
-        assert_eq!(bf16(0x8001, 0x377f), 0); // -2^-133, times nearly 2^-16: cut
-        assert_eq!(bf16(0x8001, 0x3780), 0x8000_0001); // times 2^-16: the least that f32 holds
-        let mut sum = Sum::new(Format::F16.decode(0x8000), 1);
-        sum.add(Format::F16.decode(0x8001).times(Format::F16.decode(0x3800)));
-        assert_eq!(sum.to_f16(), 0);
-    }
-
     /// Zero times a large element has a large exponent, and counts for nothing.
     #[test]
     fn zeros_do_not_count_whatever_their_exponents() {
         let bf16 = |bits| Format::BF16.decode(bits);
         let one = bf16(0x3f80);
-        let mut sum = Sum::new(Format::F32.decode(0), 3);
+        let mut sum = Sum::new(Format::F32.decode(0), 3, FRACTION);
         sum.add(one.times(one));
         sum.add(bf16(0x7f00).times(bf16(0))); // 2^127 * 0
         sum.add(bf16(0x0001).times(one)); // a subnormal: cut away
         assert_eq!(sum.to_f32(), 1f32.to_bits());
         // Too far above the others to be aligned to them.
-        let mut sum = Sum::new(Format::F32.decode(0), 3);
+        let mut sum = Sum::new(Format::F32.decode(0), 3, FRACTION);
         sum.add(bf16(0x0040).times(one)); // 2^-127
         sum.add(bf16(0x7f00).times(bf16(0)));
         assert_eq!(sum.to_f32(), 0x0040_0000);

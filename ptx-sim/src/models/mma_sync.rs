@@ -4,7 +4,8 @@
 //! what an H200 was recorded to do (`docs/semantics.md`).
 
 pub use super::element::{Accumulator, Element};
-use super::mma_number::{Format, Number, Sum};
+use super::matrix_sums::{Lines, SumOf, add_products};
+use super::mma_number::{FRACTION, Format, Number, Sum};
 
 /// Registers of a warp, one value a lane.
 pub type Lanes = [u64; 32];
@@ -307,59 +308,90 @@ impl Mma {
             }
             _ => None,
         };
-        let mut d = vec![[0; 32]; self.registers().2];
-        let element: &dyn Fn(usize, usize, u32) -> u32 = match (self.a.format(), self.b.format()) {
-            (Some(fa), Some(fb)) => {
-                let read = |f: Format, of: Element, v: &[u32]| -> Vec<Number> {
-                    let bits = |x: &u32| if self.is_fp4() { *x } else { of.unpadded(*x) };
-                    v.iter().map(|x| f.decode(bits(x))).collect()
-                };
-                let (a, b) = (read(fa, self.a, &a), read(fb, self.b, &b));
-                &move |row, col, c| {
-                    let scales = factors
-                        .as_ref()
-                        .map(|(rows, columns)| (&rows[row][..], &columns[col][..]));
-                    self.float(line(&a, row, self.k), line(&b, col, self.k), c, scales)
-                }
-            }
-            _ => &|row, col, c| self.integer(line(&a, row, self.k), line(&b, col, self.k), c),
-        };
-        for lane in 0..32 {
-            for i in 0..self.m / 4 {
-                let (row, col) = (lane / 4 + 8 * (i / 2), lane % 4 * 2 + i % 2);
-                if self.d == Accumulator::F16 {
-                    let old = (c[i / 2][lane] >> (16 * (i % 2)) & 0xffff) as u32;
-                    d[i / 2][lane] |= u64::from(element(row, col, old)) << (16 * (i % 2));
+        let narrow = self.d == Accumulator::F16;
+        // Where an element of C or D is: its lane, register and first bit; and its row and column.
+        let places = || {
+            let of_lane = |lane| (0..self.m / 4).map(move |i| (lane, i));
+            (0..32).flat_map(of_lane).map(move |(lane, i)| {
+                let (row, column) = (lane / 4 + 8 * (i / 2), lane % 4 * 2 + i % 2);
+                let (register, bit) = if narrow {
+                    (i / 2, 16 * (i % 2))
                 } else {
-                    d[i][lane] = u64::from(element(row, col, c[i][lane] as u32));
-                }
-            }
+                    (i, 0)
+                };
+                (lane, register, bit, row * N + column)
+            })
+        };
+        let mask = if narrow { 0xffff } else { u32::MAX };
+        let mut sums = vec![0; self.m * N];
+        for (lane, register, bit, at) in places() {
+            sums[at] = (c[register][lane] >> bit) as u32 & mask;
+        }
+        self.add_to(&mut sums, &a, &b, factors);
+        let mut d = vec![[0; 32]; self.registers().2];
+        for (lane, register, bit, at) in places() {
+            d[register][lane] |= u64::from(sums[at]) << bit;
         }
         Ok(d)
     }
 
+    /// Adds the products to C, which has a row for each of A's. `scales`: those of each row and each column.
+    fn add_to(
+        &self,
+        c: &mut [u32],
+        a: &[u32],
+        b: &[u32],
+        scales: Option<(Vec<Vec<Number>>, Vec<Vec<Number>>)>,
+    ) {
+        let (Some(of_a), Some(of_b)) = (self.a.format(), self.b.format()) else {
+            for (i, c) in c.iter_mut().enumerate() {
+                let (row, column) = (line(a, i / N, self.k), line(b, i % N, self.k));
+                *c = self.integer(row, column, *c);
+            }
+            return;
+        };
+        let elements = |of: Element, all: &[u32]| -> Vec<u32> {
+            let bits = |x: &u32| if self.is_fp4() { *x } else { of.unpadded(*x) };
+            all.iter().map(bits).collect()
+        };
+        let (a, b) = (elements(self.a, a), elements(self.b, b));
+        let Some((rows, columns)) = scales else {
+            let lines =
+                |format, bits: Vec<u32>| Lines::new(format, self.k, bits.into_iter(), false);
+            let result = match self.d {
+                Accumulator::F16 => SumOf::F16,
+                _ => SumOf::F32,
+            };
+            add_products(&lines(of_a, a), &lines(of_b, b), c, result, FRACTION);
+            return;
+        };
+        let numbers = |format: Format, bits: &[u32]| -> Vec<Number> {
+            bits.iter().map(|x| format.decode(*x)).collect()
+        };
+        let (a, b) = (numbers(of_a, &a), numbers(of_b, &b));
+        for (i, c) in c.iter_mut().enumerate() {
+            let (row, column) = (i / N, i % N);
+            let scales = (&rows[row][..], &columns[column][..]);
+            *c = self.scaled(line(&a, row, self.k), line(&b, column, self.k), *c, scales);
+        }
+    }
+
     /// Each of the equal parts of K has a scale in A's row and one in B's column.
-    fn float(
+    fn scaled(
         &self,
         a: &[Number],
         b: &[Number],
         c: u32,
-        scales: Option<(&[Number], &[Number])>,
+        (of_row, of_column): (&[Number], &[Number]),
     ) -> u32 {
         let format = match self.d {
             Accumulator::F16 => Format::F16,
             _ => Format::F32,
         };
-        let mut sum = Sum::new(format.decode(c), a.len());
+        let mut sum = Sum::new(format.decode(c), a.len(), FRACTION);
         for (i, (x, y)) in a.iter().zip(b).enumerate() {
-            let product = x.times(*y);
-            sum.add(match scales {
-                Some((of_row, of_column)) => {
-                    let part = i * of_row.len() / a.len();
-                    product.times(of_row[part].times(of_column[part]))
-                }
-                None => product,
-            });
+            let part = i * of_row.len() / a.len();
+            sum.add(x.times(*y).times(of_row[part].times(of_column[part])));
         }
         match self.d {
             Accumulator::F16 => sum.to_f16(),

@@ -9,8 +9,9 @@
 use thiserror::Error;
 
 pub use super::element::{Accumulator, Element};
+use super::matrix_sums::{Lines, SumOf, add_products};
 use super::memory::{SharedRead, SharedReadError};
-use super::mma_number::{FRACTION, Line};
+use super::mma_number::FRACTION;
 use super::smem_desc::{Layout, Major, SmemDesc, SmemDescError};
 use super::swizzle::Swizzle;
 
@@ -309,33 +310,49 @@ impl Product {
         let (Some(format_a), Some(format_b)) = (of_a.format(), of_b.format()) else {
             return Ok(self.whole_numbers(&rows, &columns, d));
         };
-        let lines = |bytes: &[u8], element: Element, format, negated| -> Vec<Line> {
-            let all = bytes.chunks_exact(K_BYTES as usize);
-            all.map(|line| Line::new(format, elements(line, element.bytes()), negated))
-                .collect()
+        let lines = |bytes: &[u8], of: Element, format, negated| {
+            let bytes_of_one = of.bytes();
+            Lines::new(
+                format,
+                (K_BYTES / bytes_of_one) as usize,
+                elements(bytes, bytes_of_one),
+                negated,
+            )
         };
         let rows = lines(&rows, of_a, format_a, self.negate_a);
         let columns = lines(&columns, of_b, format_b, self.negate_b);
-        let cut = of_a.fraction();
-        let mut out = vec![[0; 32]; self.shape.d_registers()];
-        for lane in 0..32 {
-            for i in 0..self.shape.n as usize / 2 {
-                let (row, column) = d_element(lane, i);
-                let (x, y) = (&rows[row], &columns[column]);
-                match self.shape.accumulator {
-                    Accumulator::F32 | Accumulator::S32 => {
-                        let old = if self.accumulate { d[i][lane] } else { 0 };
-                        let sum = x.dot_f32(y, old as u32, cut);
-                        out[i][lane] = u64::from(of_a.kept(sum));
-                    }
-                    Accumulator::F16 => {
-                        let at = 16 * (i % 2);
-                        let old = d[i / 2][lane] >> at & 0xffff;
-                        let old = if self.accumulate { old } else { 0 };
-                        out[i / 2][lane] |= u64::from(x.dot_f16(y, old as u32, cut)) << at;
-                    }
-                }
+        let n = self.shape.n as usize;
+        let result = match self.shape.accumulator {
+            Accumulator::F32 | Accumulator::S32 => SumOf::F32,
+            Accumulator::F16 => SumOf::F16,
+        };
+        // Where an element of D is: its register, and from which bit on.
+        let place = |i: usize| match result {
+            SumOf::F32 => (i, 0),
+            SumOf::F16 => (i / 2, 16 * (i % 2)),
+        };
+        let mask = if result == SumOf::F16 {
+            0xffff
+        } else {
+            u32::MAX
+        };
+        let places = || (0..32).flat_map(|lane| (0..n / 2).map(move |i| (lane, i)));
+        let mut sums = vec![0; WARP_ROWS as usize * n];
+        if self.accumulate {
+            for (lane, i) in places() {
+                let ((row, column), (register, bit)) = (d_element(lane, i), place(i));
+                sums[row * n + column] = (d[register][lane] >> bit) as u32 & mask;
             }
+        }
+        add_products(&rows, &columns, &mut sums, result, of_a.fraction());
+        let mut out = vec![[0; 32]; self.shape.d_registers()];
+        for (lane, i) in places() {
+            let ((row, column), (register, bit)) = (d_element(lane, i), place(i));
+            let sum = sums[row * n + column];
+            out[register][lane] |= match result {
+                SumOf::F32 => u64::from(of_a.kept(sum)),
+                SumOf::F16 => u64::from(sum) << bit,
+            };
         }
         Ok(out)
     }

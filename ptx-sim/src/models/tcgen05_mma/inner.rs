@@ -5,6 +5,8 @@
 //! what two roundings would give: products of what tensor cores multiply are exact in f64, and [`exact_f32`]
 //! says where they are in f32.
 
+use super::super::versions::versions;
+
 /// Rows that are computed at a time.
 pub(super) const ROWS: usize = 8;
 
@@ -316,39 +318,6 @@ fn to_bytes<T: Number, const R: usize, const FUSED: bool>(
     for (byte, v) in out.iter_mut().zip(values) {
         *byte = ((v * times + INTEGERS).to_bits() as u8).wrapping_add(more);
     }
-}
-
-/// Compiles a function for the instruction sets that differ here, and chooses at run time.
-macro_rules! versions {
-    ($(#[$about:meta])* $name:ident[$t:ty]($($arg:ident: $ty:ty),*) = $body:ident) => {
-        $(#[$about])*
-        pub(super) fn $name($($arg: $ty),*) {
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-                fn avx512($($arg: $ty),*) {
-                    $body::<$t, 8, true>($($arg),*)
-                }
-                #[target_feature(enable = "avx2,fma")]
-                fn avx2($($arg: $ty),*) {
-                    $body::<$t, 4, true>($($arg),*)
-                }
-                if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                    if is_x86_feature_detected!("avx512f")
-                        && is_x86_feature_detected!("avx512bw")
-                        && is_x86_feature_detected!("avx512dq")
-                        && is_x86_feature_detected!("avx512vl")
-                    {
-                        // SAFETY: this processor has what the function is compiled for.
-                        return unsafe { avx512($($arg),*) };
-                    }
-                    // SAFETY: as above.
-                    return unsafe { avx2($($arg),*) };
-                }
-            }
-            $body::<$t, 2, { cfg!(target_arch = "aarch64") }>($($arg),*)
-        }
-    };
 }
 
 versions!(products_f64[f64](a: &[f64], k: usize, b: &Transposed<f64>, out: &mut [f64]) = products);

@@ -1,0 +1,342 @@
+//! Sums of products of many lines with many others, as the warp-level tensor core forms them: those of
+//! [`Sum`], all columns of a row at a time.
+//!
+//! A product of two elements has at most 22 bits, so f64 holds it exactly. Times a power of two, which is exact as well, the
+//! place where terms are cut is that of 1, and to cut a term is to round it toward zero. What is left of the terms are integers
+//! below 2^28, and f64 holds their sums.
+
+use super::mma_number::{self, Format, Number, Sum};
+use super::versions::versions;
+use crate::softfloat::{self, Round};
+
+/// Columns that are summed at once.
+const AT_ONCE: usize = 8;
+
+/// What sums are rounded to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SumOf {
+    /// f32, cut toward zero.
+    F32,
+    /// f16, to nearest.
+    F16,
+}
+
+/// Rows of A, or columns of B, of as many elements each.
+#[derive(Debug)]
+pub(super) struct Lines {
+    format: Format,
+    length: usize,
+    bits: Vec<u32>,
+}
+
+impl Lines {
+    /// Of elements as bits, line after line, each with its sign changed if `negated`.
+    pub(super) fn new(
+        format: Format,
+        length: usize,
+        bits: impl Iterator<Item = u32>,
+        negated: bool,
+    ) -> Self {
+        let flip = if negated { format.sign() } else { 0 };
+        Self {
+            format,
+            length,
+            bits: bits.map(|bits| bits ^ flip).collect(),
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.bits.len() / self.length
+    }
+
+    fn line(&self, i: usize) -> impl Iterator<Item = Number> + '_ {
+        let bits = self.bits[i * self.length..][..self.length].iter();
+        bits.map(|bits| self.format.decode(*bits))
+    }
+}
+
+/// A finite number: its value, and the exponent that alignment goes by.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Finite {
+    value: f64,
+    exponent: i32,
+}
+
+/// Exponent of zeros, which count for nothing: below that of any product, with either other factor.
+const ZERO: i32 = -1_000_000;
+/// No sum of the exponents of two factors other than zero is as low.
+const NOTHING: i32 = -500_000;
+
+impl Finite {
+    /// What stands in for numbers that are not finite.
+    const NONE: Self = Self {
+        value: 0.0,
+        exponent: ZERO,
+    };
+
+    /// `None` of what is infinite or no number.
+    fn of(n: Number) -> Option<Self> {
+        match n {
+            Number::Finite { magnitude: 0, .. } => Some(Self::NONE),
+            Number::Finite {
+                negative,
+                magnitude,
+                exponent,
+                unit,
+            } => {
+                let magnitude = magnitude as f64 * power_of_two(unit);
+                Some(Self {
+                    value: if negative { -magnitude } else { magnitude },
+                    exponent,
+                })
+            }
+            Number::Nan | Number::Infinite { .. } => None,
+        }
+    }
+}
+
+/// Two to a power that f64 has as a normal number.
+#[inline(always)]
+fn power_of_two(exponent: i32) -> f64 {
+    f64::from_bits(((1023 + i64::from(exponent)) as u64) << 52)
+}
+
+/// Finite numbers in order, and which lines have others as well.
+#[derive(Debug, Default)]
+struct Decoded {
+    values: Vec<f64>,
+    exponents: Vec<i32>,
+    is_odd: Vec<bool>,
+}
+
+impl Decoded {
+    /// Columns of B, `[k][stride]`, or with a stride of 0 rows of A, `[row][k]`.
+    fn of(lines: &Lines, stride: usize) -> Self {
+        let (number, length) = (lines.count(), lines.length);
+        let room = length * number.max(stride);
+        let mut all = Self {
+            values: vec![Finite::NONE.value; room],
+            exponents: vec![Finite::NONE.exponent; room],
+            is_odd: vec![false; number],
+        };
+        for i in 0..number {
+            for (k, n) in lines.line(i).enumerate() {
+                let finite = Finite::of(n);
+                all.is_odd[i] |= finite.is_none();
+                let at = match stride {
+                    0 => i * length + k,
+                    _ => k * stride + i,
+                };
+                let Finite { value, exponent } = finite.unwrap_or(Finite::NONE);
+                (all.values[at], all.exponents[at]) = (value, exponent);
+            }
+        }
+        all
+    }
+}
+
+/// Adds to each element of C, `[row of A][column of B]` as bits of the result's type, the products of its row and its column.
+/// Terms are cut `fraction` bits below the largest exponent.
+pub(super) fn add_products(a: &Lines, b: &Lines, c: &mut [u32], result: SumOf, fraction: i32) {
+    let columns = b.count();
+    let stride = columns.next_multiple_of(AT_ONCE);
+    let (rows, of_b) = (Decoded::of(a, 0), Decoded::of(b, stride));
+    let format = match result {
+        SumOf::F32 => Format::F32,
+        SumOf::F16 => Format::F16,
+    };
+    let mut old = vec![Finite::NONE; stride];
+    let mut sums = vec![0.0; stride];
+    for (row, c) in c.chunks_exact_mut(columns).enumerate() {
+        let mut is_odd = rows.is_odd[row];
+        for (old, c) in old.iter_mut().zip(&*c) {
+            let finite = Finite::of(format.decode(*c));
+            is_odd |= finite.is_none();
+            *old = finite.unwrap_or(Finite::NONE);
+        }
+        let line = row * a.length..(row + 1) * a.length;
+        row_sums(
+            (&rows.values[line.clone()], &rows.exponents[line]),
+            (&of_b.values, &of_b.exponents),
+            (&old, fraction),
+            &mut sums,
+        );
+        for (column, (c, sum)) in c.iter_mut().zip(&sums).enumerate() {
+            // Of the few rows and columns with infinities and the like each sum is formed by itself.
+            let old = format.decode(*c);
+            let odd = (is_odd || of_b.is_odd[column]) && {
+                let mut finite = a.line(row).chain(b.line(column)).chain([old]);
+                finite.any(|n| Finite::of(n).is_none())
+            };
+            *c = match (odd, result) {
+                (false, SumOf::F32) => to_f32(*sum),
+                (false, SumOf::F16) => mma_number::finish(*sum, softfloat::F16, Round::Nearest),
+                (true, _) => {
+                    let mut sum = Sum::new(old, a.length, fraction);
+                    for (x, y) in a.line(row).zip(b.line(column)) {
+                        sum.add(x.times(y));
+                    }
+                    match result {
+                        SumOf::F32 => sum.to_f32(),
+                        SumOf::F16 => sum.to_f16(),
+                    }
+                }
+            };
+        }
+    }
+}
+
+/// As [`mma_number::finish`] cuts it toward zero.
+fn to_f32(sum: f64) -> u32 {
+    const LEAST_NORMAL: f64 = f32::MIN_POSITIVE as f64;
+    /// Two to the power of 128.
+    const TOO_LARGE: f64 = 2.0 * (1u128 << 127) as f64;
+    /// Bits of the mantissa that f32 does not have.
+    const CUT: u64 = (1 << 29) - 1;
+    match sum.abs() {
+        0.0 => 0,
+        LEAST_NORMAL..TOO_LARGE => (f64::from_bits(sum.to_bits() & !CUT) as f32).to_bits(),
+        _ => mma_number::finish(sum, softfloat::F32, Round::Zero),
+    }
+}
+
+versions!(
+    /// Sums of a row with all columns.
+    row_sums[()](
+        row: (&[f64], &[i32]), columns: (&[f64], &[i32]), c: (&[Finite], i32), sums: &mut [f64]
+    ) = row_sums_of
+);
+
+#[inline(always)]
+fn row_sums_of<T, const LANES: usize, const FUSED: bool>(
+    (x, of_x): (&[f64], &[i32]),
+    (y, of_y): (&[f64], &[i32]),
+    (c, fraction): (&[Finite], i32),
+    sums: &mut [f64],
+) {
+    let stride = sums.len();
+    let blocks = sums.as_chunks_mut::<AT_ONCE>().0.iter_mut();
+    for (block, (sums, c)) in blocks.zip(c.as_chunks::<AT_ONCE>().0).enumerate() {
+        let at = |k: usize| k * stride + block * AT_ONCE;
+        let mut largest = c.map(|c| c.exponent);
+        for (k, of_x) in of_x.iter().enumerate() {
+            let Some(of_y) = of_y[at(k)..].first_chunk::<AT_ONCE>() else {
+                return;
+            };
+            for (largest, of_y) in largest.iter_mut().zip(of_y) {
+                *largest = (*largest).max(of_x + of_y);
+            }
+        }
+        // Of nothing but zeros, any place will do.
+        let place = largest.map(|largest| match largest < NOTHING {
+            true => 0,
+            false => largest - fraction,
+        });
+        let scale = place.map(|place| power_of_two(-place));
+        let cut = |v: f64| match FUSED {
+            true => v.trunc(),
+            // Where that is a function call.
+            false => f64::from(v as i32),
+        };
+        for ((sum, c), scale) in sums.iter_mut().zip(c).zip(&scale) {
+            *sum = cut(c.value * scale);
+        }
+        for (k, x) in x.iter().enumerate() {
+            let Some(y) = y[at(k)..].first_chunk::<AT_ONCE>() else {
+                return;
+            };
+            for ((sum, y), scale) in sums.iter_mut().zip(y).zip(&scale) {
+                *sum += cut(x * y * scale);
+            }
+        }
+        for (sum, place) in sums.iter_mut().zip(&place) {
+            *sum *= power_of_two(*place);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::mma_number::FRACTION;
+    use super::*;
+
+    /// Any elements, many of them special, subnormal or zero, and far apart.
+    #[test]
+    fn all_sums_are_those_of_one_by_one() {
+        let mut random = fastrand::Rng::with_seed(1);
+        let formats = [
+            (Format::F16, 16, 16),
+            (Format::BF16, 16, 16),
+            (Format::TF32, 32, 8),
+            (Format::E4M3, 8, 32),
+            (Format::E5M2, 8, 32),
+        ];
+        for (format, size, length) in formats {
+            for round in 0..600 {
+                let (rows, columns) = (3, [1, 8, 13][round % 3]);
+                let spread = [!0xf000, !0, !0x7c00, !0x3800][round % 4];
+                let mut bits = |n: usize| -> Vec<u32> {
+                    let draw =
+                        |_| (random.u32(..) >> (32 - size)) & (spread >> (16 - size.min(16)));
+                    (0..n * length).map(draw).collect()
+                };
+                let (a, b) = (bits(rows), bits(columns));
+                for (result, negated, fraction) in [
+                    (SumOf::F32, false, FRACTION),
+                    (SumOf::F32, true, 13),
+                    (SumOf::F16, false, FRACTION),
+                ] {
+                    let c: Vec<u32> = (0..rows * columns)
+                        .map(|_| match (round % 3, result) {
+                            (0, _) => 0,
+                            (1, SumOf::F32) => random.u32(..),
+                            (_, SumOf::F32) => random.f32().to_bits(),
+                            (_, SumOf::F16) => random.u16(..).into(),
+                        })
+                        .collect();
+                    let mut d = c.clone();
+                    let lines = |bits: &[u32], negated| {
+                        Lines::new(format, length, bits.iter().copied(), negated)
+                    };
+                    let (x, y) = (lines(&a, negated), lines(&b, false));
+                    add_products(&x, &y, &mut d, result, fraction);
+                    for (i, (d, c)) in d.iter().zip(c).enumerate() {
+                        let of_c = match result {
+                            SumOf::F32 => Format::F32,
+                            SumOf::F16 => Format::F16,
+                        };
+                        let mut sum = Sum::new(of_c.decode(c), length, fraction);
+                        for (x, y) in x.line(i / columns).zip(y.line(i % columns)) {
+                            sum.add(x.times(y));
+                        }
+                        let one = match result {
+                            SumOf::F32 => sum.to_f32(),
+                            SumOf::F16 => sum.to_f16(),
+                        };
+                        assert_eq!(*d, one, "{format:?}, {result:?}, round {round}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// A negative sum that the result's format cannot tell from zero gives +0.
+    #[test]
+    fn zeros_have_no_sign() {
+        let product = |format, result, a: u32, b: u32| {
+            let line = |bits| Lines::new(format, 1, [bits].into_iter(), false);
+            let mut d = [0];
+            add_products(&line(a), &line(b), &mut d, result, FRACTION);
+            d[0]
+        };
+        let f16 = |a, b| product(Format::F16, SumOf::F16, a, b);
+        assert_eq!(f16(0x8001, 0x3800), 0); // -2^-24 * 0.5: a tie, to even
+        assert_eq!(f16(0x8001, 0x3801), 0x8001); // just beyond it
+        let bf16 = |a, b| product(Format::BF16, SumOf::F32, a, b);
+        assert_eq!(bf16(0x8001, 0x377f), 0); // -2^-133, times nearly 2^-16: cut
+        assert_eq!(bf16(0x8001, 0x3780), 0x8000_0001); // times 2^-16: the least that f32 holds
+        let mut sum = Sum::new(Format::F16.decode(0x8000), 1, FRACTION);
+        sum.add(Format::F16.decode(0x8001).times(Format::F16.decode(0x3800)));
+        assert_eq!(sum.to_f16(), 0);
+    }
+}
