@@ -130,6 +130,7 @@ impl Format {
     }
 
     /// The value of a code, exactly.
+    #[inline]
     pub fn to_f64(self, bits: u32) -> f64 {
         let m = self.mantissa_bits;
         let sign = if bits & self.sign_bit() != 0 {
@@ -157,6 +158,7 @@ impl Format {
 
     /// Rounds `x` into the format. NaN gives [`Format::nan`]. With `saturate`, what is beyond the
     /// largest finite value becomes that value, infinity included.
+    #[inline]
     pub fn round(self, x: f64, mode: Round, saturate: bool) -> u32 {
         let bits = x.to_bits();
         let negative = bits >> 63 != 0;

@@ -10,6 +10,8 @@ pub struct Allocation {
     pub(super) bytes: Vec<u8>,
     /// A bit per byte; sized like `bytes`, rounded up to words.
     init: Vec<u64>,
+    /// All of these are known to be set. They may be so without this.
+    all_written: bool,
     /// Writes by the kernel are errors.
     pub read_only: bool,
     /// A bit per byte that the grid at hand, or else the last one, has written. Empty before its first write.
@@ -46,6 +48,7 @@ impl Allocation {
             base,
             bytes: vec![0; size],
             init: vec![0; size.div_ceil(64)],
+            all_written: false,
             read_only: false,
             by_grid: Vec::new(),
             by_grids_before: Vec::new(),
@@ -64,6 +67,9 @@ impl Allocation {
 
     /// Whether every byte of the range was written.
     pub fn initialised(&self, at: usize, n: usize) -> bool {
+        if self.all_written {
+            return true;
+        }
         let (mut i, end) = (at, at + n);
         let whole = |i: usize| i.is_multiple_of(64) && end - i >= 64;
         while i < end {
@@ -98,6 +104,7 @@ impl Allocation {
 
     pub(super) fn mark(&mut self, at: usize, n: usize, written: bool) {
         set(&mut self.init, at, n, written);
+        self.all_written = written && (self.all_written || n == self.bytes.len());
     }
 
     /// The grid at hand writes these bytes.
@@ -188,5 +195,6 @@ impl Allocation {
     /// Forgets that anything was written.
     pub fn poison(&mut self) {
         self.init.fill(0);
+        self.all_written = false;
     }
 }

@@ -1,10 +1,11 @@
 //! Safe calls on a GPU, whichever kernel runs: prepared and not, graphs, threads, chains, and what they refuse.
 
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 
 use cudarc::driver::{CudaContext, CudaSlice};
 use half::f16;
+use mimalloc::MiMalloc;
 use nvfp4_gemv::kernel::Job;
 use nvfp4_gemv::{
     Activation, Alignment, DenseVectors, Dims, Error, GemvPath, GlobalScale, Kernel, Operands,
@@ -33,25 +34,25 @@ crate::trials! {
         memory_of_another_context;
 }
 
-/// The system's allocator, which counts a thread's allocations.
+/// An allocator that counts a thread's allocations.
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: hands everything to the system's allocator. The count needs no allocation of its own.
+// SAFETY: hands everything to another allocator. The count needs no allocation of its own.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // A thread may allocate when its variables are gone.
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
         // SAFETY: this function's own contract.
-        unsafe { System.alloc(layout) }
+        unsafe { MiMalloc.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
+        unsafe { MiMalloc.dealloc(pointer, layout) }
     }
 }
 

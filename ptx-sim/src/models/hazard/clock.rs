@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use crate::models::versions::versions;
+
 /// A vector clock; slots beyond its end are at time 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Clock(Vec<u32>);
@@ -26,19 +28,43 @@ impl Clock {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
         }
-        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
-            *mine = (*mine).max(*theirs);
-        }
+        raise_all(&mut self.0, &other.0);
     }
 
     /// Whether it is nowhere behind the other.
     fn covers(&self, other: &Clock) -> bool {
         let n = self.0.len().min(other.0.len());
-        // No early end: a loop over vectors.
-        let both = self.0.iter().zip(&other.0);
-        both.fold(true, |all, (a, b)| all & (a >= b))
-            && other.0[n..].iter().fold(0, |all, t| all | t) == 0
+        let mut covers = true;
+        compare(&self.0, &other.0, &mut covers);
+        covers && other.0[n..].iter().fold(0, |all, t| all | t) == 0
     }
+}
+
+versions!(
+    /// Each time becomes the later one of the two.
+    raise_all[()](mine: &mut [u32], theirs: &[u32]) = raise_all_of
+);
+versions!(
+    /// Whether no time of the first is before its one of the second.
+    compare[()](these: &[u32], others: &[u32], covers: &mut bool) = compare_of
+);
+
+#[inline(always)]
+fn raise_all_of<T, const LANES: usize, const FUSED: bool>(mine: &mut [u32], theirs: &[u32]) {
+    for (mine, theirs) in mine.iter_mut().zip(theirs) {
+        *mine = (*mine).max(*theirs);
+    }
+}
+
+#[inline(always)]
+fn compare_of<T, const LANES: usize, const FUSED: bool>(
+    these: &[u32],
+    others: &[u32],
+    covers: &mut bool,
+) {
+    // No early end: a loop over vectors.
+    let both = these.iter().zip(others);
+    *covers = both.fold(true, |all, (a, b)| all & (a >= b));
 }
 
 /// Order among tcgen05 operations on tensor memory. Threads that know the same share clocks.
