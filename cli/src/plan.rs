@@ -475,8 +475,8 @@ impl Line {
 
     fn at_published_rate(&mut self, shape: &Shape, product: &Product) {
         let read = shape.weight_bytes() as f64 / product.memory_bandwidth as f64;
-        let modelled = self.estimate.filter(|estimate| estimate.seconds.is_none());
-        self.at_published_rate = modelled.map(|estimate| read / estimate.share);
+        let untimed = self.estimate.filter(|estimate| estimate.seconds.is_none());
+        self.at_published_rate = untimed.map(|estimate| read / estimate.share);
     }
 
     fn json(&self) -> Value {

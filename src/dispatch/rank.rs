@@ -72,7 +72,7 @@ impl fmt::Display for Evidence {
 pub struct Estimate {
     /// The share of the read-only ceiling.
     pub share: f64,
-    /// Seconds a call; `None` where the device's ceiling is not known.
+    /// Seconds a call; `None` where all that is known is of another model of GPU, or of the model of kernels.
     pub seconds: Option<f64>,
     /// What both rest on.
     pub evidence: Evidence,

@@ -40,9 +40,8 @@ pub struct PackedConfig {
     pub cluster: u32,
     /// Vectors of a pass over the weights, at most: 8, 16, 32, 64 or 128.
     pub vectors: u32,
-    /// Whether a chained call begins when the launch before it has ended, and not while that still runs. Without effect on
-    /// calls that are not chained.
-    #[cfg_attr(feature = "tune", serde(default))]
+    /// Whether each pass of a chained call begins when the launch before it has ended, and not while that still runs. Without
+    /// effect on calls that are not chained. Files from before there was this field say nothing of it, and are refused.
     pub waits: bool,
 }
 
@@ -332,9 +331,9 @@ impl PackedConfig {
     }
 }
 
-/// Whether a chained call of so many vectors begins when the launch before has ended, where nothing else is known. With 64
-/// vectors chains lost up to a seventh otherwise, and with 128 up to 4%; with eight, up to 4% behind calls of `stream`, as
-/// most of such calls are (docs/notes/many-vectors.md, "Chains").
+/// Whether a chained call of so many vectors begins when the launch before has ended, where nothing else is known. On an H200
+/// chains with 64 vectors lost up to a seventh otherwise, and with 128 up to 4%; on an H100 with eight up to 4% behind calls of
+/// `stream`, as most of such calls are (docs/notes/many-vectors.md, "Chains"). Five to seven were not measured.
 fn waits(vectors: usize) -> bool {
     matches!(vectors, 5..=8 | 33..)
 }

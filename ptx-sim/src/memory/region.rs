@@ -413,6 +413,20 @@ mod tests {
         assert!(r.write(u64::MAX - 3, 1, &four).is_err());
     }
 
+    /// Also where all of an allocation was written at once before.
+    #[test]
+    fn what_is_forgotten_is_not_written() {
+        let mut r = Region::new(Space::Global);
+        r.add("a", 0, 100).upload(0, &[1; 100]);
+        assert!(r.written(0, 100).is_some());
+        r.forget(40, 1).unwrap();
+        assert!(r.written(0, 100).is_none() && r.written(41, 59).is_some());
+        r.write(40, 1, &[2]).unwrap();
+        assert!(r.written(0, 100).is_some());
+        r.poison_all();
+        assert!(r.written(7, 1).is_none());
+    }
+
     #[test]
     fn initialisation_is_per_byte_across_words() {
         let mut r = Region::new(Space::Shared);

@@ -120,8 +120,12 @@ impl Decoded {
             is_odd: vec![false; number],
         };
         for i in 0..number {
-            for (k, n) in lines.line(i).enumerate() {
-                let finite = Finite::of(n);
+            let bits = &lines.bits[i * length..][..length];
+            for (k, bits) in bits.iter().enumerate() {
+                let finite = match lines.format.normal(*bits) {
+                    Some((value, exponent)) => Some(Finite { value, exponent }),
+                    None => Finite::of(lines.format.decode(*bits)),
+                };
                 all.is_odd[i] |= finite.is_none();
                 let at = match stride {
                     0 => i * length + k,
@@ -202,13 +206,13 @@ fn to_f32(sum: f64) -> u32 {
 
 versions!(
     /// Sums of a row with all columns.
-    row_sums[()](
+    row_sums(
         row: (&[f64], &[i32]), columns: (&[f64], &[i32]), c: (&[Finite], i32), sums: &mut [f64]
     ) = row_sums_of
 );
 
 #[inline(always)]
-fn row_sums_of<T, const LANES: usize, const FUSED: bool>(
+fn row_sums_of<const LANES: usize, const FUSED: bool>(
     (x, of_x): (&[f64], &[i32]),
     (y, of_y): (&[f64], &[i32]),
     (c, fraction): (&[Finite], i32),
@@ -220,9 +224,7 @@ fn row_sums_of<T, const LANES: usize, const FUSED: bool>(
         let at = |k: usize| k * stride + block * AT_ONCE;
         let mut largest = c.map(|c| c.exponent);
         for (k, of_x) in of_x.iter().enumerate() {
-            let Some(of_y) = of_y[at(k)..].first_chunk::<AT_ONCE>() else {
-                return;
-            };
+            let of_y = &of_y[at(k)..][..AT_ONCE];
             for (largest, of_y) in largest.iter_mut().zip(of_y) {
                 *largest = (*largest).max(of_x + of_y);
             }
@@ -242,9 +244,7 @@ fn row_sums_of<T, const LANES: usize, const FUSED: bool>(
             *sum = cut(c.value * scale);
         }
         for (k, x) in x.iter().enumerate() {
-            let Some(y) = y[at(k)..].first_chunk::<AT_ONCE>() else {
-                return;
-            };
+            let y = &y[at(k)..][..AT_ONCE];
             for ((sum, y), scale) in sums.iter_mut().zip(y).zip(&scale) {
                 *sum += cut(x * y * scale);
             }

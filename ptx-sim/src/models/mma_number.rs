@@ -69,6 +69,23 @@ impl Format {
         1 << (self.exponent_bits + self.mantissa_bits + self.ignored)
     }
 
+    /// Value and exponent of a number, if it is neither subnormal nor zero nor of the largest exponent.
+    #[inline]
+    pub(super) fn normal(self, bits: u32) -> Option<(f64, i32)> {
+        let bits = u64::from(bits >> self.ignored);
+        let ones = (1 << self.exponent_bits) - 1;
+        let field = bits >> self.mantissa_bits & ones;
+        if field == 0 || field == ones {
+            return None;
+        }
+        let exponent = field as i32 - (ones >> 1) as i32;
+        let sign = bits >> (self.exponent_bits + self.mantissa_bits) & 1;
+        let mantissa = bits & ((1 << self.mantissa_bits) - 1);
+        let of_f64 = (1023 + i64::from(exponent)) as u64;
+        let value = sign << 63 | of_f64 << 52 | mantissa << (52 - self.mantissa_bits);
+        Some((f64::from_bits(value), exponent))
+    }
+
     pub(super) fn decode(self, bits: u32) -> Number {
         let bits = bits >> self.ignored;
         let ones = (1 << self.exponent_bits) - 1;

@@ -304,7 +304,7 @@ impl Mma {
                 let columns = (0..N)
                     .map(|column| scaling.numbers(of_b[scaling.lane_of_column(column)], scaling.b))
                     .collect::<Result<Vec<_>, _>>()?;
-                Some((rows, columns))
+                Some([rows, columns])
             }
             _ => None,
         };
@@ -336,13 +336,7 @@ impl Mma {
     }
 
     /// Adds the products to C, which has a row for each of A's. `scales`: those of each row and each column.
-    fn add_to(
-        &self,
-        c: &mut [u32],
-        a: &[u32],
-        b: &[u32],
-        scales: Option<(Vec<Vec<Number>>, Vec<Vec<Number>>)>,
-    ) {
+    fn add_to(&self, c: &mut [u32], a: &[u32], b: &[u32], scales: Option<[Vec<Vec<Number>>; 2]>) {
         let (Some(of_a), Some(of_b)) = (self.a.format(), self.b.format()) else {
             for (i, c) in c.iter_mut().enumerate() {
                 let (row, column) = (line(a, i / N, self.k), line(b, i % N, self.k));
@@ -355,7 +349,7 @@ impl Mma {
             all.iter().map(bits).collect()
         };
         let (a, b) = (elements(self.a, a), elements(self.b, b));
-        let Some((rows, columns)) = scales else {
+        let Some([rows, columns]) = scales else {
             let lines =
                 |format, bits: Vec<u32>| Lines::new(format, self.k, bits.into_iter(), false);
             let result = match self.d {

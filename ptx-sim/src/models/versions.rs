@@ -1,19 +1,21 @@
 //! Loops that are compiled for several instruction sets.
 
-/// Compiles a function for the instruction sets that differ here, and chooses at run time.
+/// Compiles a function for the instruction sets that differ here, and chooses at run time. What it is made of takes the type
+/// in brackets, if there is one, the vector lanes of an f64, and whether multiplying and adding, and rounding to an integer,
+/// are one instruction each.
 macro_rules! versions {
-    ($(#[$about:meta])* $name:ident[$t:ty]($($arg:ident: $ty:ty),*) = $body:ident) => {
+    ($(#[$about:meta])* $name:ident$([$t:ty])?($($arg:ident: $ty:ty),*) = $body:ident) => {
         $(#[$about])*
         pub(super) fn $name($($arg: $ty),*) {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
                 fn avx512($($arg: $ty),*) {
-                    $body::<$t, 8, true>($($arg),*)
+                    $body::<$($t,)? 8, true>($($arg),*)
                 }
                 #[target_feature(enable = "avx2,fma")]
                 fn avx2($($arg: $ty),*) {
-                    $body::<$t, 4, true>($($arg),*)
+                    $body::<$($t,)? 4, true>($($arg),*)
                 }
                 if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
                     if is_x86_feature_detected!("avx512f")
@@ -28,7 +30,7 @@ macro_rules! versions {
                     return unsafe { avx2($($arg),*) };
                 }
             }
-            $body::<$t, 2, { cfg!(target_arch = "aarch64") }>($($arg),*)
+            $body::<$($t,)? 2, { cfg!(target_arch = "aarch64") }>($($arg),*)
         }
     };
 }

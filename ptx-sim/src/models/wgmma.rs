@@ -49,7 +49,7 @@ impl Element {
             )
     }
 
-    /// Where terms of a sum are cut: [`Line::dot_f32`].
+    /// Where terms of a sum are cut: [`add_products`].
     fn fraction(self) -> i32 {
         match self {
             Self::E4m3 | Self::E5m2 => NARROW_FRACTION,

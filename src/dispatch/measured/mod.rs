@@ -123,7 +123,7 @@ pub struct Measurements {
     entries: Vec<Entry>,
     /// Where the entry of a problem is.
     index: HashMap<Problem, usize>,
-    /// Of each entry, for [`nearest`](Self::nearest), which calls ask that are not prepared.
+    /// Of each entry, for [`nearest`], which calls ask that are not prepared.
     sizes: Vec<Size>,
 }
 
@@ -196,7 +196,7 @@ impl Size {
 
 /// As far as so many octaves.
 const OTHER_LAYOUT: f64 = 4.0;
-/// The same for another model of GPU: less than twice or half as many vectors, which are 2.
+/// The same for tables of other models of GPU than the first: less than twice or half as many vectors, which are 2.
 const OTHER_MODEL: f64 = 1.5;
 
 impl Entry {
@@ -305,8 +305,8 @@ pub(super) struct Near<'t> {
 /// The measurements of some tables that are nearest to a problem, of those in which `pick` finds a time: one for each of N
 /// things to pick. Near is the same type of vectors, then the fewest octaves between the numbers of vectors (which count
 /// double), of bytes and of rows (which count half); K counts only by its bytes. The other scale layout is as far as
-/// [`OTHER_LAYOUT`] octaves, and tables behind the first are as far as [`OTHER_MODEL`]: it is of the model of GPU that is
-/// asked for, if there is one of it. Of those that are as near, the first counts.
+/// [`OTHER_LAYOUT`] octaves, and tables behind the first are as far as [`OTHER_MODEL`]: the first is of the model of GPU that is
+/// asked for, or else the one that has most. Of those that are as near, the first counts.
 pub(super) fn nearest<'t, const N: usize>(
     tables: impl Iterator<Item = &'t Measurements>,
     shape: &Shape,

@@ -24,6 +24,18 @@ impl Clock {
         self.0[at] = self.0[at].max(time);
     }
 
+    /// The join of both, as a clock of its own.
+    fn joined(&self, other: &Clock) -> Clock {
+        let (more, less) = match self.0.len() < other.0.len() {
+            true => (&other.0, &self.0),
+            false => (&self.0, &other.0),
+        };
+        let mut all = Vec::with_capacity(more.len());
+        later_of_both(more, less, &mut all);
+        all.extend_from_slice(&more[less.len()..]);
+        Clock(all)
+    }
+
     pub(super) fn join(&mut self, other: &Clock) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
@@ -42,29 +54,46 @@ impl Clock {
 
 versions!(
     /// Each time becomes the later one of the two.
-    raise_all[()](mine: &mut [u32], theirs: &[u32]) = raise_all_of
+    raise_all(mine: &mut [u32], theirs: &[u32]) = raise_all_of
+);
+versions!(
+    /// Appends the later ones of both, as many as the shorter one has.
+    later_of_both(these: &[u32], others: &[u32], all: &mut Vec<u32>) = later_of_both_of
 );
 versions!(
     /// Whether no time of the first is before its one of the second.
-    compare[()](these: &[u32], others: &[u32], covers: &mut bool) = compare_of
+    compare(these: &[u32], others: &[u32], covers: &mut bool) = compare_of
 );
 
 #[inline(always)]
-fn raise_all_of<T, const LANES: usize, const FUSED: bool>(mine: &mut [u32], theirs: &[u32]) {
+fn raise_all_of<const LANES: usize, const FUSED: bool>(mine: &mut [u32], theirs: &[u32]) {
     for (mine, theirs) in mine.iter_mut().zip(theirs) {
         *mine = (*mine).max(*theirs);
     }
 }
 
 #[inline(always)]
-fn compare_of<T, const LANES: usize, const FUSED: bool>(
+fn later_of_both_of<const LANES: usize, const FUSED: bool>(
+    these: &[u32],
+    others: &[u32],
+    all: &mut Vec<u32>,
+) {
+    all.extend(these.iter().zip(others).map(|(a, b)| *a.max(b)));
+}
+
+#[inline(always)]
+fn compare_of<const LANES: usize, const FUSED: bool>(
     these: &[u32],
     others: &[u32],
     covers: &mut bool,
 ) {
-    // No early end: a loop over vectors.
-    let both = these.iter().zip(others);
-    *covers = both.fold(true, |all, (a, b)| all & (a >= b));
+    /// Times that are compared before one looks whether to go on: a loop over vectors has no early end.
+    const AT_ONCE: usize = 128;
+    let mut blocks = these.chunks(AT_ONCE).zip(others.chunks(AT_ONCE));
+    *covers = blocks.all(|(these, others)| {
+        let both = these.iter().zip(others);
+        both.fold(true, |all, (a, b)| all & (a >= b))
+    });
 }
 
 /// Order among tcgen05 operations on tensor memory. Threads that know the same share clocks.
@@ -101,7 +130,7 @@ fn share(into: &mut Arc<Clock>, from: &Arc<Clock>) {
     if from.covers(into) {
         *into = from.clone();
     } else {
-        Arc::make_mut(into).join(from);
+        *into = Arc::new(into.joined(from));
     }
 }
 
@@ -116,9 +145,12 @@ pub(super) struct View {
 }
 
 impl View {
-    pub(super) fn join(&mut self, other: &View) {
-        self.generic.join(&other.generic);
-        self.fenced.join(&other.fenced);
+    /// The join of both, as a view of its own.
+    fn joined(&self, other: &View) -> View {
+        View {
+            generic: self.generic.joined(&other.generic),
+            fenced: self.fenced.joined(&other.fenced),
+        }
     }
 
     fn covers(&self, other: &View) -> bool {
@@ -205,7 +237,7 @@ impl Merger {
         if from.covers(into) {
             *into = from.clone();
         } else if !into.covers(from) {
-            Arc::make_mut(into).join(from);
+            *into = Arc::new(into.joined(from));
         }
         self.joined = Some([before, from.clone(), into.clone()]);
     }

@@ -31,6 +31,7 @@ use object::{AgentState, Object};
 use operation::OpState;
 use rustc_hash::{FxHashMap, FxHashSet};
 use shadow::Shadow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The tracker. Agents and operations belong to the tracker that made them.
@@ -38,6 +39,8 @@ use std::sync::Arc;
 pub struct Tracker {
     allowed: Allowed,
     agents: Vec<AgentState>,
+    /// Those of them that have free slots.
+    with_free: BTreeSet<usize>,
     ops: FxHashMap<u32, OpState>,
     next_op: u32,
     objects: FxHashMap<u64, Object>,

@@ -92,13 +92,18 @@ impl Tracker {
         let first = |free: &[Free]| free.iter().position(|f| known.generic(f.slot, f.known));
         let (whose, i) = match &self.agents[of_whom].free[..] {
             [] => {
-                let all = self.agents.iter().enumerate();
-                let mut all = all.filter_map(|(whose, a)| Some((whose, first(&a.free)?)));
+                let all = self.with_free.iter();
+                let mut all =
+                    all.filter_map(|whose| Some((*whose, first(&self.agents[*whose].free)?)));
                 all.next()?
             }
             mine => (of_whom, first(mine)?),
         };
-        let free = self.agents[whose].free.swap_remove(i);
+        let all = &mut self.agents[whose].free;
+        let free = all.swap_remove(i);
+        if all.is_empty() {
+            self.with_free.remove(&whose);
+        }
         Some((free.slot, free.last + 1))
     }
 
@@ -267,7 +272,9 @@ impl Tracker {
         if self.ops.get(&op.0).is_some_and(|o| o.complete)
             && let Some(o) = self.ops.remove(&op.0)
         {
-            self.agents[o.issuer.0 as usize].free.push(Free {
+            let issuer = o.issuer.0 as usize;
+            self.with_free.insert(issuer);
+            self.agents[issuer].free.push(Free {
                 slot: o.slot,
                 known: o.time + u32::from(o.writes),
                 last: o.time + 1,
