@@ -74,6 +74,14 @@ impl Finite {
         exponent: ZERO,
     };
 
+    /// Of a number's bits. `None` of what is infinite or no number.
+    fn of_bits(format: Format, bits: u32) -> Option<Self> {
+        match format.normal(bits) {
+            Some((value, exponent)) => Some(Self { value, exponent }),
+            None => Self::of(format.decode(bits)),
+        }
+    }
+
     /// `None` of what is infinite or no number.
     fn of(n: Number) -> Option<Self> {
         match n {
@@ -122,10 +130,7 @@ impl Decoded {
         for i in 0..number {
             let bits = &lines.bits[i * length..][..length];
             for (k, bits) in bits.iter().enumerate() {
-                let finite = match lines.format.normal(*bits) {
-                    Some((value, exponent)) => Some(Finite { value, exponent }),
-                    None => Finite::of(lines.format.decode(*bits)),
-                };
+                let finite = Finite::of_bits(lines.format, *bits);
                 all.is_odd[i] |= finite.is_none();
                 let at = match stride {
                     0 => i * length + k,
@@ -154,7 +159,7 @@ pub(super) fn add_products(a: &Lines, b: &Lines, c: &mut [u32], result: SumOf, f
     for (row, c) in c.chunks_exact_mut(columns).enumerate() {
         let mut is_odd = rows.is_odd[row];
         for (old, c) in old.iter_mut().zip(&*c) {
-            let finite = Finite::of(format.decode(*c));
+            let finite = Finite::of_bits(format, *c);
             is_odd |= finite.is_none();
             *old = finite.unwrap_or(Finite::NONE);
         }
@@ -167,8 +172,8 @@ pub(super) fn add_products(a: &Lines, b: &Lines, c: &mut [u32], result: SumOf, f
         );
         for (column, (c, sum)) in c.iter_mut().zip(&sums).enumerate() {
             // Of the few rows and columns with infinities and the like each sum is formed by itself.
-            let old = format.decode(*c);
             let odd = (is_odd || of_b.is_odd[column]) && {
+                let old = format.decode(*c);
                 let mut finite = a.line(row).chain(b.line(column)).chain([old]);
                 finite.any(|n| Finite::of(n).is_none())
             };
@@ -176,7 +181,7 @@ pub(super) fn add_products(a: &Lines, b: &Lines, c: &mut [u32], result: SumOf, f
                 (false, SumOf::F32) => to_f32(*sum),
                 (false, SumOf::F16) => mma_number::finish(*sum, softfloat::F16, Round::Nearest),
                 (true, _) => {
-                    let mut sum = Sum::new(old, a.length, fraction);
+                    let mut sum = Sum::new(format.decode(*c), a.length, fraction);
                     for (x, y) in a.line(row).zip(b.line(column)) {
                         sum.add(x.times(y));
                     }
