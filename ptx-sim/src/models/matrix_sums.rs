@@ -118,10 +118,10 @@ struct Decoded {
 }
 
 impl Decoded {
-    /// Columns of B, `[k][stride]`, or with a stride of 0 rows of A, `[row][k]`.
-    fn of(lines: &Lines, stride: usize) -> Self {
+    /// Of lines that lie so far apart, and their elements so far: rows of A are `[row][k]`, columns of B `[k][stride]`.
+    fn of(lines: &Lines, line_step: usize, k_step: usize) -> Self {
         let (number, length) = (lines.count(), lines.length);
-        let room = length * number.max(stride);
+        let room = length * number.max(k_step);
         let mut all = Self {
             values: vec![Finite::NONE.value; room],
             exponents: vec![Finite::NONE.exponent; room],
@@ -132,10 +132,7 @@ impl Decoded {
             for (k, bits) in bits.iter().enumerate() {
                 let finite = Finite::of_bits(lines.format, *bits);
                 all.is_odd[i] |= finite.is_none();
-                let at = match stride {
-                    0 => i * length + k,
-                    _ => k * stride + i,
-                };
+                let at = i * line_step + k * k_step;
                 let Finite { value, exponent } = finite.unwrap_or(Finite::NONE);
                 (all.values[at], all.exponents[at]) = (value, exponent);
             }
@@ -149,7 +146,7 @@ impl Decoded {
 pub(super) fn add_products(a: &Lines, b: &Lines, c: &mut [u32], result: SumOf, fraction: i32) {
     let columns = b.count();
     let stride = columns.next_multiple_of(AT_ONCE);
-    let (rows, of_b) = (Decoded::of(a, 0), Decoded::of(b, stride));
+    let (rows, of_b) = (Decoded::of(a, a.length, 1), Decoded::of(b, 1, stride));
     let format = match result {
         SumOf::F32 => Format::F32,
         SumOf::F16 => Format::F16,
@@ -172,12 +169,7 @@ pub(super) fn add_products(a: &Lines, b: &Lines, c: &mut [u32], result: SumOf, f
         );
         for (column, (c, sum)) in c.iter_mut().zip(&sums).enumerate() {
             // Of the few rows and columns with infinities and the like each sum is formed by itself.
-            let odd = (is_odd || of_b.is_odd[column]) && {
-                let old = format.decode(*c);
-                let mut finite = a.line(row).chain(b.line(column)).chain([old]);
-                finite.any(|n| Finite::of(n).is_none())
-            };
-            *c = match (odd, result) {
+            *c = match (is_odd || of_b.is_odd[column], result) {
                 (false, SumOf::F32) => to_f32(*sum),
                 (false, SumOf::F16) => mma_number::finish(*sum, softfloat::F16, Round::Nearest),
                 (true, _) => {

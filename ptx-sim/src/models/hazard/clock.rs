@@ -37,10 +37,7 @@ impl Clock {
     }
 
     pub(super) fn join(&mut self, other: &Clock) {
-        if self.0.len() < other.0.len() {
-            self.0.resize(other.0.len(), 0);
-        }
-        raise_all(&mut self.0, &other.0);
+        *self = self.joined(other);
     }
 
     /// Whether it is nowhere behind the other.
@@ -53,10 +50,6 @@ impl Clock {
 }
 
 versions!(
-    /// Each time becomes the later one of the two.
-    raise_all(mine: &mut [u32], theirs: &[u32]) = raise_all_of
-);
-versions!(
     /// Appends the later ones of both, as many as the shorter one has.
     later_of_both(these: &[u32], others: &[u32], all: &mut Vec<u32>) = later_of_both_of
 );
@@ -64,13 +57,6 @@ versions!(
     /// Whether no time of the first is before its one of the second.
     compare(these: &[u32], others: &[u32], covers: &mut bool) = compare_of
 );
-
-#[inline(always)]
-fn raise_all_of<const LANES: usize, const FUSED: bool>(mine: &mut [u32], theirs: &[u32]) {
-    for (mine, theirs) in mine.iter_mut().zip(theirs) {
-        *mine = (*mine).max(*theirs);
-    }
-}
 
 #[inline(always)]
 fn later_of_both_of<const LANES: usize, const FUSED: bool>(
